@@ -1,0 +1,43 @@
+package transport
+
+import (
+	"context"
+	"time"
+)
+
+// Delivery is one delivery of a message by a broker: what Watermill's Ack and Nack cannot say. Transports put it into
+// the message's context. Its methods may be called concurrently, until the message is acked or nacked.
+type Delivery interface {
+	// Attempt is 1 for the first delivery of the message and higher for later ones; 0 when the broker does not tell.
+	Attempt() int
+
+	// RetryAfter asks that the message, when it is nacked, comes back no sooner than d later. It holds back neither
+	// other keys nor a worker. Without Features.DelayedRedelivery it does nothing.
+	RetryAfter(d time.Duration)
+
+	// Handled tells that the handler is done and the ack follows once it is durable, so that an ordered lane may
+	// move on. Optional: an ack implies it.
+	Handled()
+}
+
+type deliveryKey struct{}
+
+// WithDelivery returns a context that carries d. Transports call it.
+func WithDelivery(ctx context.Context, d Delivery) context.Context {
+	return context.WithValue(ctx, deliveryKey{}, d)
+}
+
+// DeliveryFrom returns the delivery that the context carries. It is never nil: without one it returns a delivery of an
+// unknown attempt whose methods do nothing.
+func DeliveryFrom(ctx context.Context) Delivery {
+	if d, ok := ctx.Value(deliveryKey{}).(Delivery); ok {
+		return d
+	}
+	return noDelivery{}
+}
+
+type noDelivery struct{}
+
+func (noDelivery) Attempt() int             { return 0 }
+func (noDelivery) RetryAfter(time.Duration) {}
+func (noDelivery) Handled()                 {}

@@ -1,0 +1,94 @@
+package transport
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+// ErrLimit is wrapped by every error of Limits: the message cannot be carried. Publishing it again does not help; the
+// error's text names the field, its value and the limit.
+var ErrLimit = errors.New("message exceeds a limit")
+
+// Limits is what one message may carry. A zero field is no limit. Each transport exports its own.
+type Limits struct {
+	// Topic is the pattern of a topic's name. Default: none.
+	Topic *regexp.Regexp
+	// MessageBytes is the largest payload together with ID, key and metadata.
+	MessageBytes int
+	// KeyBytes is the longest key.
+	KeyBytes int
+	// MetadataEntries is the largest number of metadata entries, the key's not counted.
+	MetadataEntries int
+	// MetadataKeyBytes is the longest name of a metadata entry.
+	MetadataKeyBytes int
+	// MetadataValueBytes is the longest value of a metadata entry.
+	MetadataValueBytes int
+}
+
+// DefaultLimits fits both Pub/Sub and Kafka's naming: 10 MB, and topic names that either broker takes.
+var DefaultLimits = Limits{
+	Topic:        regexp.MustCompile(`^[A-Za-z][A-Za-z0-9._-]{2,248}$`),
+	MessageBytes: 10_000_000,
+}
+
+// IsZero reports whether no limit is set.
+func (l Limits) IsZero() bool { return l == Limits{} }
+
+// Check reports everything in the message that exceeds the limits, as errors that wrap ErrLimit.
+func (l Limits) Check(topic string, msg *message.Message) error {
+	var errs []error
+	if l.Topic != nil && !l.Topic.MatchString(topic) {
+		errs = append(errs, fmt.Errorf("%w: topic %q does not match %s", ErrLimit, topic, l.Topic))
+	}
+	over := func(field string, got, limit int) {
+		if limit > 0 && got > limit {
+			errs = append(errs, fmt.Errorf("%w: %s is %d, the limit is %d", ErrLimit, field, got, limit))
+		}
+	}
+	over("message size in bytes", Size(msg), l.MessageBytes)
+	over("key length in bytes", len(Key(msg)), l.KeyBytes)
+	entries := 0
+	for k, v := range msg.Metadata {
+		if k == KeyMetadata {
+			continue
+		}
+		entries++
+		over(fmt.Sprintf("length of metadata name %.40q in bytes", k), len(k), l.MetadataKeyBytes)
+		over(fmt.Sprintf("length of metadata value of %.40q in bytes", k), len(v), l.MetadataValueBytes)
+	}
+	over("number of metadata entries", entries, l.MetadataEntries)
+	return errors.Join(errs...)
+}
+
+// Size is the message's payload together with its ID, key and metadata, in bytes.
+func Size(msg *message.Message) int {
+	n := len(msg.UUID) + len(msg.Payload)
+	for k, v := range msg.Metadata {
+		if k != KeyMetadata {
+			n += len(k)
+		}
+		n += len(v)
+	}
+	return n
+}
+
+// CheckText reports ID, key and metadata that no broker and no database carries unchanged: invalid UTF-8, a NUL byte.
+func CheckText(msg *message.Message) error {
+	var errs []error
+	check := func(field, s string) {
+		if !utf8.ValidString(s) || strings.ContainsRune(s, 0) {
+			errs = append(errs, fmt.Errorf("%w: %s %.40q is not UTF-8 without NUL bytes; encode it, for instance as base64", ErrLimit, field, s))
+		}
+	}
+	check("ID", msg.UUID)
+	for k, v := range msg.Metadata {
+		check("metadata name", k)
+		check("metadata value of "+k, v)
+	}
+	return errors.Join(errs...)
+}

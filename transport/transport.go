@@ -1,0 +1,107 @@
+// Package transport is the contract that each broker fulfils, so that a service swaps Google Cloud Pub/Sub, Apache
+// Kafka and the in-memory transport by configuration.
+//
+// The contract is Watermill's Publisher and Subscriber, plus what those two cannot say: an ordering key for each event
+// ([SetKey]), one result per message of a batch ([BatchPublisher]), what a broker can carry ([Limits]) and do
+// ([Features]), and the fate of one delivery ([Delivery]).
+package transport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+// Transport connects a service to one broker. It owns the client: the publishers and subscribers that it hands out are
+// closed with it. All methods may be called concurrently.
+type Transport interface {
+	// Name is the broker's short name, as in a configuration: "pubsub", "kafka", "memory".
+	Name() string
+
+	// Publisher returns the transport's shared publisher. Its Close does nothing, because Watermill's router closes
+	// the publisher of a stopping handler even where other handlers share it. It should implement BatchPublisher.
+	Publisher() (message.Publisher, error)
+
+	// Subscriber returns a subscriber that consumes as cfg.Consumer. Closing it stops the intake, lets running
+	// handlers finish and their acks reach the broker, and then returns.
+	Subscriber(cfg SubscriberConfig) (message.Subscriber, error)
+
+	// Features tells what the broker can do.
+	Features() Features
+
+	// Close closes every subscriber, flushes the publisher and releases the client. A second call does nothing.
+	Close() error
+}
+
+// DefaultConcurrency is how many messages of a subscriber are handled at once when SubscriberConfig does not say: well
+// below the size of a usual connection pool, because each handler under a claim holds one connection.
+const DefaultConcurrency = 10
+
+// SubscriberConfig describes one consumer of events.
+type SubscriberConfig struct {
+	// Consumer names the group that shares the messages of a topic: each message goes to one subscriber of each
+	// consumer. Letters, digits, "_" and "-", starting with a letter. Required.
+	Consumer string
+
+	// Concurrency is the largest number of messages that are delivered and neither acked nor nacked.
+	// Default: DefaultConcurrency.
+	Concurrency int
+
+	// Ordered delivers the messages of one key one after another, in the order in which they were published.
+	// Default: false.
+	Ordered bool
+}
+
+var consumerPattern = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]{0,99}$`)
+
+// WithDefaults returns the configuration with every zero field set to its default.
+func (c SubscriberConfig) WithDefaults() SubscriberConfig {
+	if c.Concurrency == 0 {
+		c.Concurrency = DefaultConcurrency
+	}
+	return c
+}
+
+// Validate reports everything that is wrong with the configuration.
+func (c SubscriberConfig) Validate() error {
+	var errs []error
+	if !consumerPattern.MatchString(c.Consumer) {
+		errs = append(errs, fmt.Errorf("SubscriberConfig.Consumer is %q: want 1 to 100 letters, digits, \"_\" and \"-\", starting with a letter", c.Consumer))
+	}
+	if c.Concurrency < 0 {
+		errs = append(errs, fmt.Errorf("SubscriberConfig.Concurrency is %d: want 1 or more, or 0 for the default of %d", c.Concurrency, DefaultConcurrency))
+	}
+	return errors.Join(errs...)
+}
+
+// Features tells what a broker can do beyond at-least-once delivery, which all of them have.
+type Features struct {
+	// Ordered: SubscriberConfig.Ordered is honoured.
+	Ordered bool
+	// Attempts: Delivery.Attempt counts the deliveries of a message.
+	Attempts bool
+	// DelayedRedelivery: Delivery.RetryAfter is honoured.
+	DelayedRedelivery bool
+	// Persistent: messages outlive the process, so that relays and consumers may run in processes of their own.
+	Persistent bool
+	// Limits is what one message may carry.
+	Limits Limits
+}
+
+// ErrNotSent is the result of a message that PublishBatch held back because an earlier message of its key failed. It
+// says nothing against the message itself: publish it again after the one that failed.
+var ErrNotSent = errors.New("not sent: an earlier message of the same key failed")
+
+// BatchPublisher is implemented by publishers that send many messages at once.
+type BatchPublisher interface {
+	message.Publisher
+
+	// PublishBatch publishes msgs to topic and returns one result per message, at the message's place; nil means
+	// that the broker has acknowledged it. Messages of one key are sent in the order given; after one of them
+	// failed, the later ones of that key are not sent and their result is ErrNotSent. When ctx ends, what has no
+	// result yet gets the context's error: it may or may not have been sent.
+	PublishBatch(ctx context.Context, topic string, msgs []*message.Message) []error
+}
