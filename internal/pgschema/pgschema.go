@@ -1,0 +1,41 @@
+// Package pgschema knows the PostgreSQL schema that Millrace's tables live in: its name, statements that name it, and
+// numbered migrations.
+package pgschema
+
+import (
+	"fmt"
+	"io/fs"
+	"regexp"
+	"strings"
+)
+
+// Default is the schema's name when the user chose none.
+const Default = "millrace"
+
+// NOTIFY's channels and the names of sequences are built from the schema's name, hence the length.
+var pattern = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,47}$`)
+
+// Validate returns name, or Default for "", or an error that tells what a name may be.
+func Validate(name string) (string, error) {
+	if name == "" {
+		return Default, nil
+	}
+	if !pattern.MatchString(name) || strings.HasPrefix(name, "pg_") {
+		return "", fmt.Errorf("Schema is %q: want 1 to 48 lower-case letters, digits and \"_\", not starting with a digit or \"pg_\"", name)
+	}
+	return name, nil
+}
+
+// Render puts the schema's name, quoted, in the place of {schema}.
+func Render(sql, schema string) string {
+	return strings.ReplaceAll(sql, "{schema}", `"`+schema+`"`)
+}
+
+// Query is Render of an embedded file, which holds one statement. It panics when there is no such file.
+func Query(files fs.FS, name, schema string) string {
+	b, err := fs.ReadFile(files, "queries/"+name+".sql")
+	if err != nil {
+		panic(err)
+	}
+	return Render(string(b), schema)
+}

@@ -1,0 +1,170 @@
+package claim
+
+import (
+	"context"
+	"crypto/sha256"
+	"embed"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/millrace-go/millrace/internal/pgschema"
+	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/pgtx"
+)
+
+//go:embed migrations/*.sql queries/*.sql
+var files embed.FS
+
+var migrations = pgschema.Line{Component: "claim", Files: files, Command: "claim.Migrate"}
+
+const (
+	// idleSlack is how much longer than the handler's deadline the server waits before it ends an idle transaction.
+	idleSlack = 5 * time.Second
+	// maxIdle is how long it waits where there is no deadline.
+	maxIdle = 10 * time.Minute
+)
+
+// Migrate creates the tables of the PostgreSQL store in the schema ("" means "millrace"), or brings them up to date. The
+// outbox, which follow-up events are staged in, has a Migrate of its own. It may run at any time, in several processes at
+// once.
+func Migrate(ctx context.Context, db pgtx.DB, schema string) error {
+	schema, err := pgschema.Validate(schema)
+	if err != nil {
+		return fmt.Errorf("migrate claim: %w", err)
+	}
+	return migrations.Up(ctx, db, schema)
+}
+
+// PostgresOption changes a PostgresStore.
+type PostgresOption func(*PostgresStore)
+
+// Schema sets the schema of the store's tables and of the outbox that follow-up events go to. Default: "millrace".
+func Schema(name string) PostgresOption {
+	return func(s *PostgresStore) { s.schema, s.err = pgschema.Validate(name) }
+}
+
+// PostgresStore keeps claims in PostgreSQL: an advisory lock while the handler runs, and a record that is inserted in the
+// transaction of the handler's writes. It is safe for concurrent use. Each running claim holds one connection of the
+// pool.
+type PostgresStore struct {
+	pool   *pgxpool.Pool
+	schema string
+	err    error // of the options; New reports it
+
+	outputs                  *outbox.Publisher
+	claim, findName, addName string
+	consumers                sync.Map // name → int16
+}
+
+// NewPostgresStore returns a store in the pool's database. The pool stays the caller's.
+func NewPostgresStore(pool *pgxpool.Pool, opts ...PostgresOption) *PostgresStore {
+	s := &PostgresStore{pool: pool, schema: pgschema.Default}
+	for _, o := range opts {
+		o(s)
+	}
+	if pool == nil {
+		s.err = errors.Join(s.err, errors.New("pool is nil: want the *pgxpool.Pool of the service's database"))
+	}
+	if s.err == nil {
+		s.outputs, s.err = outbox.NewPublisher(outbox.PublisherConfig{Schema: s.schema})
+	}
+	query := func(name string) string { return pgschema.Query(files, name, s.schema) }
+	s.claim, s.findName, s.addName = query("claim"), query("consumer_find"), query("consumer_add")
+	return s
+}
+
+func (s *PostgresStore) validate() error { return s.err }
+
+// Do runs fn in a transaction that also claims the event; fn's context carries it. The transaction commits to disk
+// before Do returns nil, whatever the role's synchronous_commit is.
+//
+// An error that wraps pgtx.ErrOutcomeUnknown means that the connection was lost during COMMIT: have the event delivered
+// again, its record tells.
+func (s *PostgresStore) Do(ctx context.Context, key Key, fn func(ctx context.Context) error) error {
+	if s.err != nil {
+		return s.err
+	}
+	if _, ok := pgtx.From(ctx); ok {
+		return errors.New("the context carries a transaction already: a claim begins its own; is the middleware there twice?")
+	}
+	consumer, err := s.consumer(ctx, key.Consumer)
+	if err != nil {
+		return err
+	}
+	idle := maxIdle
+	if deadline, ok := ctx.Deadline(); ok {
+		idle = time.Until(deadline) + idleSlack
+	}
+	return pgtx.Run(ctx, s.pool, func(ctx context.Context, tx pgx.Tx) error {
+		var locked, fresh bool
+		err := tx.QueryRow(ctx, s.claim, lockKey(key), recordID(key.EventID), consumer, strconv.FormatInt(idle.Milliseconds(), 10)).
+			Scan(&locked, &fresh, nil, nil)
+		switch {
+		case err != nil:
+			return s.hint(err)
+		case !locked:
+			return ErrContended
+		case !fresh:
+			return ErrCompleted
+		}
+		return fn(ctx)
+	}, pgtx.Isolation(pgx.ReadCommitted))
+}
+
+// Stage publishes to the outbox, in the transaction that ctx carries.
+func (s *PostgresStore) Stage(_ context.Context, topic string, msgs ...*message.Message) error {
+	return s.outputs.Publish(topic, msgs...)
+}
+
+func (s *PostgresStore) consumer(ctx context.Context, name string) (int16, error) {
+	if id, ok := s.consumers.Load(name); ok {
+		return id.(int16), nil
+	}
+	var id int16
+	err := s.pool.QueryRow(ctx, s.findName, name).Scan(&id)
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = s.pool.QueryRow(ctx, s.addName, name).Scan(&id)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("look up consumer %q: %w", name, s.hint(err))
+	}
+	s.consumers.Store(name, id)
+	return id, nil
+}
+
+// hint says what to do where PostgreSQL only says that a relation does not exist.
+func (s *PostgresStore) hint(err error) error {
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) && (pgErr.Code == "42P01" || pgErr.Code == "3F000") {
+		return fmt.Errorf("the claim's tables are missing in schema %q: run claim.Migrate first: %w", s.schema, err)
+	}
+	return err
+}
+
+// lockKey is the first 8 bytes of SHA-256 over event ID and consumer: 64 bits, because 32 collide among a few thousand
+// claims. It must be the same in every process, whatever it is written in.
+func lockKey(k Key) int64 {
+	h := sha256.Sum256([]byte(k.EventID + "\x00" + k.Consumer))
+	return int64(binary.BigEndian.Uint64(h[:8]))
+}
+
+// recordID is the event ID as a uuid: itself if it is a UUIDv7, else a hash that begins with ff, which no UUIDv7 of the
+// next eight thousand years does.
+func recordID(eventID string) uuid.UUID {
+	if u, err := uuid.Parse(eventID); err == nil && len(eventID) == 36 && u.Version() == 7 && u.Variant() == uuid.RFC4122 {
+		return u
+	}
+	h := sha256.Sum256([]byte(eventID))
+	h[0] = 0xff
+	return uuid.UUID(h[:16])
+}

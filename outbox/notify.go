@@ -1,0 +1,111 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/millrace-go/millrace/internal/pgschema"
+)
+
+func channel(schema string) string { return schema + "_outbox" }
+
+// NotifierConfig configures a Notifier. Its zero value is ready for use.
+type NotifierConfig struct {
+	// Schema of the outbox's tables. Default: "millrace".
+	Schema string
+	// Logger gets failed notifications; the relays' poll makes up for them. Default: slog.Default().
+	Logger *slog.Logger
+}
+
+// Notifier wakes the relays in other processes after commits in this one. A process that publishes events and runs no
+// relay should run one; without it relays find the events at their next poll.
+//
+// It notifies after the commit and on a connection of its own, many commits at once under load: a NOTIFY inside the
+// business transaction holds a lock of the whole cluster through the commit's flush and serialises the writers.
+type Notifier struct {
+	cfg  NotifierConfig
+	pool *pgxpool.Pool
+}
+
+// NewNotifier returns a notifier for events committed through pool.
+func NewNotifier(pool *pgxpool.Pool, cfg NotifierConfig) (*Notifier, error) {
+	schema, err := pgschema.Validate(cfg.Schema)
+	if err != nil {
+		err = fmt.Errorf("NotifierConfig.%w", err)
+	}
+	if pool == nil {
+		err = errors.Join(err, errors.New("pool is nil: want the *pgxpool.Pool that events are committed through"))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("outbox notifier: %w", err)
+	}
+	cfg.Schema = schema
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	return &Notifier{cfg: cfg, pool: pool}, nil
+}
+
+// Run notifies until ctx ends and returns nil.
+func (n *Notifier) Run(ctx context.Context) error {
+	wake, stop := onWakeUp(n.cfg.Schema)
+	defer stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-wake:
+		}
+		if _, err := n.pool.Exec(ctx, `select pg_notify($1, '')`, channel(n.cfg.Schema)); err != nil && ctx.Err() == nil {
+			n.cfg.Logger.WarnContext(ctx, "notify the outbox's relays", "error", err)
+		}
+	}
+}
+
+// listen passes notifications on to wake until ctx ends. While there is no connection for it, or a pooler in transaction
+// mode stands between, the relay's poll finds the events.
+func (r *Relay) listen(ctx context.Context, wake chan<- struct{}) {
+	var wait time.Duration
+	for ctx.Err() == nil {
+		err := r.listenOnce(ctx, wake, func() { wait = 0 })
+		if ctx.Err() != nil {
+			return
+		}
+		wait = backoff(wait)
+		r.cfg.Logger.WarnContext(ctx, "listen for events: polling meanwhile", "retry_in", wait, "error", err)
+		select {
+		case <-ctx.Done():
+		case <-time.After(wait):
+		}
+	}
+}
+
+func (r *Relay) listenOnce(ctx context.Context, wake chan<- struct{}, listening func()) error {
+	// A connection of its own: it waits for ever, and the pool is for work.
+	conn, err := pgx.ConnectConfig(ctx, r.pool.Config().ConnConfig)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		_ = conn.Close(cctx)
+	}()
+	if _, err := conn.Exec(ctx, `listen `+pgx.Identifier{channel(r.cfg.Schema)}.Sanitize()); err != nil {
+		return err
+	}
+	listening()
+	signal(wake) // for what was committed while nobody listened
+	for {
+		if _, err := conn.WaitForNotification(ctx); err != nil {
+			return err
+		}
+		signal(wake)
+	}
+}
