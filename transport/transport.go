@@ -46,8 +46,8 @@ type SubscriberConfig struct {
 	// consumer. Letters, digits, "_" and "-", starting with a letter. Required.
 	Consumer string
 
-	// Concurrency is the largest number of messages that are delivered and neither acked nor nacked.
-	// Default: DefaultConcurrency.
+	// Concurrency is the largest number of messages that are delivered and neither acked nor nacked, for each call of
+	// Subscribe. Default: DefaultConcurrency.
 	Concurrency int
 
 	// Ordered delivers the messages of one key one after another, in the order in which they were published.
@@ -90,6 +90,10 @@ type Features struct {
 	// Limits is what one message may carry.
 	Limits Limits
 }
+
+// ErrClosed is returned by the methods of a transport, and of what it handed out, after it was closed. Nothing was
+// published or subscribed; open a new transport.
+var ErrClosed = errors.New("transport is closed")
 
 // ErrNotSent is the result of a message that PublishBatch held back because an earlier message of its key failed. It
 // says nothing against the message itself: publish it again after the one that failed.

@@ -1,0 +1,124 @@
+package transport
+
+import (
+	"bytes"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+// memoryBroker holds the topics that the transports connected to it share.
+type memoryBroker struct {
+	mu     sync.Mutex
+	topics map[string]*memoryTopic
+}
+
+// memoryTopic fans each message out to its consumer groups. Its lock is held over the fan-out, so that all groups see
+// the topic's messages in the same order. Lock order: memoryBroker.mu, memoryTopic.mu, memoryGroup.mu.
+type memoryTopic struct {
+	mu     sync.Mutex
+	groups map[string]*memoryGroup
+}
+
+func (b *memoryBroker) topic(name string) *memoryTopic {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	t, ok := b.topics[name]
+	if !ok {
+		t = &memoryTopic{groups: map[string]*memoryGroup{}}
+		b.topics[name] = t
+	}
+	return t
+}
+
+// publish hands copies to every group; the caller keeps msgs. Groups share the copies and never change them.
+func (t *memoryTopic) publish(msgs []*message.Message) {
+	copies := make([]*message.Message, len(msgs))
+	for i, msg := range msgs {
+		copies[i] = cloneMessage(msg)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, g := range t.groups {
+		items := make([]*memoryItem, len(copies))
+		for i, msg := range copies {
+			items[i] = &memoryItem{msg: msg, key: Key(msg)}
+		}
+		g.push(items)
+	}
+}
+
+// cloneMessage is message.Copy with a payload of its own, which Copy shares.
+func cloneMessage(msg *message.Message) *message.Message {
+	c := msg.Copy()
+	c.Payload = bytes.Clone(msg.Payload)
+	return c
+}
+
+// group returns the consumer's group, which exists from its first mention on.
+func (t *memoryTopic) group(consumer string, ordered bool) (*memoryGroup, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	g, ok := t.groups[consumer]
+	if !ok {
+		g = &memoryGroup{queue: newMemoryQueue(ordered), changed: make(chan struct{})}
+		t.groups[consumer] = g
+	}
+	if g.queue.ordered != ordered {
+		return nil, fmt.Errorf("consumer %q has Ordered %t on this topic already: want the same for all its subscribers", consumer, g.queue.ordered)
+	}
+	return g, nil
+}
+
+// memoryGroup is what one consumer has to read of one topic.
+type memoryGroup struct {
+	mu      sync.Mutex
+	queue   *memoryQueue
+	changed chan struct{} // closed and replaced when there may be something to take
+}
+
+func (g *memoryGroup) push(items []*memoryItem) {
+	g.update(func(q *memoryQueue) {
+		for _, item := range items {
+			q.push(item)
+		}
+	})
+}
+
+func (g *memoryGroup) update(f func(*memoryQueue)) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	f(g.queue)
+	close(g.changed)
+	g.changed = make(chan struct{})
+}
+
+// take waits for the next message. It returns nil when stop is closed.
+func (g *memoryGroup) take(stop <-chan struct{}) *memoryItem {
+	for {
+		select {
+		case <-stop:
+			return nil
+		default:
+		}
+		g.mu.Lock()
+		item, due := g.queue.take(time.Now())
+		changed := g.changed
+		g.mu.Unlock()
+		if item != nil {
+			return item
+		}
+		var timer <-chan time.Time
+		if !due.IsZero() {
+			timer = time.After(time.Until(due))
+		}
+		select {
+		case <-stop:
+			return nil
+		case <-changed:
+		case <-timer:
+		}
+	}
+}

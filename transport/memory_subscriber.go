@@ -1,0 +1,183 @@
+package transport
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+// The delay before a nacked message comes back when nobody asked for one: the first, and the largest. It doubles with
+// each attempt.
+const (
+	memoryFirstRetry = 10 * time.Millisecond
+	memoryLastRetry  = time.Second
+)
+
+// memorySubscriber is one subscriber of the in-memory transport.
+type memorySubscriber struct {
+	transport *Memory
+	config    SubscriberConfig
+
+	mu       sync.Mutex
+	closed   bool
+	stop     chan struct{}  // closed by Close: intake ends
+	running  sync.WaitGroup // one per Subscribe; Add only under mu while not closed
+	closeAll sync.Once
+}
+
+func newMemorySubscriber(m *Memory, config SubscriberConfig) *memorySubscriber {
+	return &memorySubscriber{transport: m, config: config, stop: make(chan struct{})}
+}
+
+// SubscribeInitialize implements message.SubscribeInitializer: from now on the topic keeps messages for the consumer.
+func (s *memorySubscriber) SubscribeInitialize(topic string) error {
+	_, err := s.group(topic)
+	return err
+}
+
+// Subscribe implements message.Subscriber. Ending ctx stops this subscription as Close would. The contexts of its
+// messages carry ctx's values but not its cancellation, so that running handlers can finish.
+func (s *memorySubscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
+	group, err := s.group(topic)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, ErrClosed
+	}
+	sub := &memorySubscription{
+		group: group,
+		drain: s.transport.config.DrainTimeout,
+		slots: make(chan struct{}, s.config.Concurrency),
+		out:   make(chan *message.Message),
+		stop:  make(chan struct{}),
+	}
+	s.running.Go(func() { sub.run(ctx, s.stop) })
+	return sub.out, nil
+}
+
+// Close implements message.Subscriber; Transport.Subscriber tells what it waits for.
+func (s *memorySubscriber) Close() error {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	s.closeAll.Do(func() { close(s.stop) })
+	s.running.Wait()
+	s.transport.forget(s)
+	return nil
+}
+
+func (s *memorySubscriber) group(topic string) (*memoryGroup, error) {
+	if pattern := s.transport.config.Limits.Topic; pattern != nil && !pattern.MatchString(topic) {
+		return nil, fmt.Errorf("subscribe to %s: %w: topic does not match %s", topic, ErrLimit, pattern)
+	}
+	group, err := s.transport.broker.topic(topic).group(s.config.Consumer, s.config.Ordered)
+	if err != nil {
+		return nil, fmt.Errorf("subscribe to %s: %w", topic, err)
+	}
+	return group, nil
+}
+
+// memorySubscription is one call of Subscribe.
+type memorySubscription struct {
+	group *memoryGroup
+	drain time.Duration
+	slots chan struct{} // one per message that is delivered and neither acked nor nacked
+	out   chan *message.Message
+	stop  chan struct{} // closed when ctx or the subscriber ends
+}
+
+// run delivers until ctx ends or closing is closed, and returns after the last goroutine that it started.
+func (s *memorySubscription) run(ctx context.Context, closing <-chan struct{}) {
+	var goroutines sync.WaitGroup
+	messages, abandon := context.WithCancel(context.WithoutCancel(ctx))
+	defer abandon()
+	goroutines.Go(func() { s.deliver(messages, &goroutines) })
+
+	select {
+	case <-ctx.Done():
+	case <-closing:
+	}
+	close(s.stop)
+	timer := time.AfterFunc(s.drain, abandon)
+	defer timer.Stop()
+	goroutines.Wait()
+}
+
+func (s *memorySubscription) deliver(messages context.Context, goroutines *sync.WaitGroup) {
+	defer close(s.out)
+	for {
+		select {
+		case s.slots <- struct{}{}:
+		case <-s.stop:
+			return
+		}
+		item := s.group.take(s.stop)
+		if item == nil {
+			return
+		}
+		delivery := &memoryDelivery{attempt: item.attempts}
+		ctx, cancel := context.WithCancel(WithDelivery(messages, delivery))
+		msg := cloneMessage(item.msg)
+		msg.SetContext(ctx)
+		select {
+		case s.out <- msg:
+			goroutines.Go(func() {
+				defer cancel()
+				s.await(ctx, msg, item, delivery)
+				<-s.slots
+			})
+		case <-s.stop:
+			cancel()
+			s.group.update(func(q *memoryQueue) { q.putBack(item) })
+			return
+		}
+	}
+}
+
+// await settles one delivered message: by its ack, its nack, or the end of the drain timeout, which ctx's end tells.
+func (s *memorySubscription) await(ctx context.Context, msg *message.Message, item *memoryItem, delivery *memoryDelivery) {
+	retry := func(after time.Duration) {
+		s.group.update(func(q *memoryQueue) { q.retry(item, time.Now().Add(after)) })
+	}
+	select {
+	case <-msg.Acked():
+		s.group.update(func(q *memoryQueue) { q.done(item) })
+	case <-msg.Nacked():
+		retry(delivery.delay())
+	case <-ctx.Done():
+		select {
+		case <-msg.Acked(): // both at once: what is done is done
+			s.group.update(func(q *memoryQueue) { q.done(item) })
+		default:
+			retry(0)
+		}
+	}
+}
+
+// memoryDelivery implements Delivery.
+type memoryDelivery struct {
+	attempt int
+	after   atomic.Int64 // nanoseconds; 0: nobody asked
+}
+
+func (d *memoryDelivery) Attempt() int                   { return d.attempt }
+func (d *memoryDelivery) RetryAfter(after time.Duration) { d.after.Store(int64(after)) }
+func (d *memoryDelivery) Handled()                       {}
+
+func (d *memoryDelivery) delay() time.Duration {
+	if after := time.Duration(d.after.Load()); after > 0 {
+		return after
+	}
+	delay := memoryFirstRetry
+	for i := 1; i < d.attempt && delay < memoryLastRetry; i++ {
+		delay *= 2
+	}
+	return min(delay, memoryLastRetry)
+}

@@ -1,0 +1,100 @@
+package transporttest
+
+import (
+	"context"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/transport"
+)
+
+type contextKey struct{}
+
+// closeDrains: a handler that runs while its subscriber closes finishes, and its ack counts.
+func closeDrains(e *env) {
+	config := transport.SubscriberConfig{Consumer: "c", Concurrency: 1}
+	s := e.consumer(config)
+	messages := e.messages(s)
+	e.publish(newMessage("", "1"))
+	msg := e.next(messages)
+
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		_ = s.Close()
+	}()
+	other := e.messages(e.consumerOf(e.factory(e.T), config))
+	select {
+	case <-closed:
+		require.Fail(e, "Close returned while a handler ran")
+	case <-time.After(300 * time.Millisecond):
+	}
+	require.NoError(e, msg.Context().Err(), "the handler's context ended before the drain timeout")
+	require.True(e, msg.Ack())
+	e.done(closed, "Close")
+	require.Error(e, msg.Context().Err())
+	_, open := <-messages
+	require.False(e, open)
+	e.nothing(other, 1500*time.Millisecond)
+}
+
+// contextDrains: ending Subscribe's context stops the intake and nothing else.
+func contextDrains(e *env) {
+	s := e.consumer(transport.SubscriberConfig{Consumer: "c"})
+	ctx, cancel := context.WithCancel(context.WithValue(e.Context(), contextKey{}, "value"))
+	defer cancel()
+	messages, err := s.Subscribe(ctx, e.topic)
+	require.NoError(e, err)
+	e.publish(newMessage("", "1"))
+	msg := e.next(messages)
+	require.Equal(e, "value", msg.Context().Value(contextKey{}))
+	cancel()
+	e.nothing(messages, 200*time.Millisecond)
+	require.NoError(e, msg.Context().Err())
+	msg.Ack()
+	e.done(msg.Context().Done(), "the message's context to end with its ack")
+	select {
+	case _, open := <-messages:
+		require.False(e, open)
+	case <-time.After(e.wait):
+		require.Fail(e, "the channel stayed open")
+	}
+
+	// The subscriber is not closed by it.
+	again := e.messages(s)
+	e.publish(newMessage("", "2"))
+	msg = e.next(again)
+	require.Equal(e, "2", string(msg.Payload))
+	msg.Ack()
+}
+
+// closeReturns: what no handler has got, or what a handler has nacked, reaches the consumer's next subscriber.
+func closeReturns(e *env) {
+	config := transport.SubscriberConfig{Consumer: "c", Concurrency: 2}
+	s := e.consumer(config)
+	messages := e.messages(s)
+	e.publishNumbers(20)
+	e.next(messages).Ack()
+	e.next(messages).Nack()
+	require.NoError(e, s.Close())
+	got := e.collect(19, e.messages(e.consumerOf(e.factory(e.T), config)))
+	require.Len(e, got, 19)
+}
+
+func closedRefuses(e *env) {
+	p := e.publisher()
+	s := e.consumer(transport.SubscriberConfig{Consumer: "c"})
+	messages := e.messages(s)
+	require.NoError(e, e.transport.Close())
+	require.NoError(e, e.transport.Close())
+	_, open := <-messages
+	require.False(e, open)
+	require.ErrorIs(e, p.Publish(e.topic, newMessage("", "x")), transport.ErrClosed)
+	_, err := s.Subscribe(e.Context(), e.topic)
+	require.ErrorIs(e, err, transport.ErrClosed)
+	_, err = e.transport.Publisher()
+	require.ErrorIs(e, err, transport.ErrClosed)
+	_, err = e.transport.Subscriber(transport.SubscriberConfig{Consumer: "c"})
+	require.ErrorIs(e, err, transport.ErrClosed)
+}
