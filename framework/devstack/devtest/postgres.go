@@ -1,0 +1,70 @@
+package devtest
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/millrace-go/millrace/framework/devstack"
+)
+
+// cleanupTimeout bounds what happens after a test.
+const cleanupTimeout = 20 * time.Second
+
+// Pool returns a pool on the shared PostgreSQL, in the database of its DSN. It is closed when the test ends, which fails
+// when the test still holds a connection.
+func Pool(t testing.TB) *pgxpool.Pool {
+	t.Helper()
+	dsn := Start(t, devstack.Postgres).PostgresDSN()
+	pool, err := pgxpool.New(context.Background(), dsn)
+	if err != nil {
+		t.Fatalf("open a pool: %v", err)
+	}
+	t.Cleanup(func() {
+		closed := make(chan struct{})
+		go func() {
+			pool.Close() // waits for every connection
+			close(closed)
+		}()
+		select {
+		case <-closed:
+		case <-time.After(cleanupTimeout):
+			t.Errorf("%d connections of devtest.Pool are still in use %v after the test", pool.Stat().AcquiredConns(), cleanupTimeout)
+		}
+	})
+	return pool
+}
+
+// Schema creates a schema of the test's own in the shared PostgreSQL and returns its name, which needs no quoting. It is
+// dropped with all it holds when the test ends.
+func Schema(t testing.TB) string {
+	t.Helper()
+	dsn := Start(t, devstack.Postgres).PostgresDSN()
+	schema := name(t, "t_", '_', 30)
+	if err := execute(t.Context(), dsn, "create schema "+schema); err != nil {
+		t.Fatalf("create schema %s: %v", schema, err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
+		defer cancel()
+		// A transaction that the test left open would block the drop until the context ends.
+		if err := execute(ctx, dsn, "set lock_timeout = '15s'; drop schema "+schema+" cascade"); err != nil {
+			t.Errorf("drop schema %s: %v", schema, err)
+		}
+	})
+	return schema
+}
+
+// execute runs statements on a connection of their own.
+func execute(ctx context.Context, dsn, statements string) error {
+	conn, err := pgx.Connect(ctx, dsn)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // the statements' error counts
+	_, err = conn.Exec(ctx, statements)
+	return err
+}

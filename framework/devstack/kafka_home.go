@@ -1,0 +1,71 @@
+package devstack
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// kafkaHome is a folder with the jars of Apache Kafka and all that its broker needs to run.
+type kafkaHome struct {
+	dir     string
+	version string
+}
+
+func (home kafkaHome) path(name string) string { return filepath.Join(home.dir, name) }
+
+// classPath is expanded by the JVM.
+func (home kafkaHome) classPath() string { return home.path("*") }
+
+const kafkaJar = "kafka_2.13-4.*.jar"
+
+// findKafka returns the folder that MILLRACE_KAFKA_HOME names, else the newest one that scripts/kafka has filled.
+func findKafka() (kafkaHome, error) {
+	if dir := os.Getenv("MILLRACE_KAFKA_HOME"); dir != "" {
+		home, ok := openKafka(dir)
+		if !ok {
+			return home, fmt.Errorf("MILLRACE_KAFKA_HOME is %s, which holds no %s: scripts/kafka fills it", dir, kafkaJar)
+		}
+		return home, nil
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return kafkaHome{}, absent("no folder for Apache Kafka: %w", err)
+	}
+	pattern := filepath.Join(cache, "millrace", "kafka-4.*")
+	var newest kafkaHome
+	dirs, _ := filepath.Glob(pattern) //nolint:errcheck // a bad pattern finds nothing
+	for _, dir := range dirs {
+		if home, ok := openKafka(dir); ok && compareVersions(home.version, newest.version) > 0 {
+			newest = home
+		}
+	}
+	if newest.dir == "" {
+		return newest, absent("no Apache Kafka in %s", pattern)
+	}
+	return newest, nil
+}
+
+func openKafka(dir string) (kafkaHome, bool) {
+	jars, _ := filepath.Glob(filepath.Join(dir, kafkaJar)) //nolint:errcheck // a bad pattern finds nothing
+	if len(jars) == 0 {
+		return kafkaHome{}, false
+	}
+	name := filepath.Base(jars[len(jars)-1])
+	return kafkaHome{dir: dir, version: strings.TrimSuffix(strings.TrimPrefix(name, "kafka_2.13-"), ".jar")}, true
+}
+
+// compareVersions orders dotted numbers.
+func compareVersions(a, b string) int {
+	number := func(part string) int {
+		n, _ := strconv.Atoi(part) //nolint:errcheck // what is no number sorts as 0
+		return n
+	}
+	return slices.CompareFunc(strings.Split(a, "."), strings.Split(b, "."), func(x, y string) int {
+		return cmp.Compare(number(x), number(y))
+	})
+}

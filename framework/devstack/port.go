@@ -1,0 +1,27 @@
+package devstack
+
+import (
+	"errors"
+	"net"
+	"strings"
+)
+
+// errPortTaken is wrapped by the error of a service that could not bind its port: another process was quicker.
+var errPortTaken = errors.New("the port was taken by another process")
+
+// freePort returns a TCP port that was free on 127.0.0.1 a moment ago. Nothing reserves it, so whoever starts a service
+// on it retries on errPortTaken.
+func freePort() (int, error) {
+	listener, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		return 0, err
+	}
+	defer listener.Close()
+	return listener.Addr().(*net.TCPAddr).Port, nil
+}
+
+// saysPortTaken recognises EADDRINUSE in a service's log; PostgreSQL and the JVM both print the C library's text,
+// which is English because the watchdog sets LC_ALL=C.
+func saysPortTaken(log string) bool {
+	return strings.Contains(strings.ToLower(log), "address already in use")
+}

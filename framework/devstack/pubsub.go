@@ -1,0 +1,120 @@
+package devstack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
+	"cloud.google.com/go/pubsub/v2/pstest"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+)
+
+func pubsubFromEnvironment(ctx context.Context) (*instance, error) {
+	host, err := named(PubSub)
+	if err != nil {
+		return nil, err
+	}
+	if err := askOnce(ctx, func(ctx context.Context) error { return askPubSub(ctx, host) }); err != nil {
+		return nil, fmt.Errorf("ask the emulator that %s names: %w", variable[PubSub], err)
+	}
+	return &instance{info: Info{Service: PubSub, Source: variable[PubSub], Address: host, Real: true}, value: host}, nil
+}
+
+// installedEmulator runs Google's emulator from the Cloud SDK.
+func (h hooks) installedEmulator(ctx context.Context) (*instance, error) {
+	if h.skipInstalled {
+		return nil, absent("the installed emulator is not wanted")
+	}
+	jar := emulatorJar()
+	if jar == "" {
+		return nil, absent("no Cloud SDK here has platform/pubsub-emulator")
+	}
+	java, err := findJava(ctx, 11)
+	if err != nil {
+		return nil, javaMissing(jar, err)
+	}
+	return h.retryPort(func(port int) (*instance, error) {
+		r, err := newRoom(PubSub, nil)
+		if err != nil {
+			return nil, err
+		}
+		w, err := watch(r, step{"TERM", javaCommand(java, r, "-jar", jar, "--host=127.0.0.1", "--port="+strconv.Itoa(port))})
+		if err != nil {
+			return nil, err
+		}
+		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+		err = w.await(ctx, func(ctx context.Context) error {
+			// Without its own word, the answer might be that of another stack's emulator, which was quicker to the port.
+			if !strings.Contains(r.logged(), "Server started, listening on "+strconv.Itoa(port)) {
+				return errors.New("it does not listen yet")
+			}
+			return askPubSub(ctx, address)
+		})
+		if err != nil {
+			return nil, err
+		}
+		return &instance{
+			info: Info{
+				Service: PubSub,
+				Source:  "Google Pub/Sub emulator " + versionPattern.FindString(filepath.Base(jar)),
+				Address: address,
+				Real:    true,
+			},
+			value: address,
+			stop:  w.stop,
+		}, nil
+	})
+}
+
+// emulatorJar finds the emulator in the Cloud SDKs of this machine; "" when none has it.
+func emulatorJar() string {
+	roots := []string{os.Getenv("CLOUDSDK_ROOT_DIR")}
+	if gcloud, err := exec.LookPath("gcloud"); err == nil {
+		if gcloud, err = filepath.EvalSymlinks(gcloud); err == nil {
+			roots = append(roots, filepath.Dir(filepath.Dir(gcloud)))
+		}
+	}
+	roots = append(roots, "/usr/lib/google-cloud-sdk", "/google-cloud-sdk")
+	if home, err := os.UserHomeDir(); err == nil {
+		roots = append(roots, filepath.Join(home, "google-cloud-sdk"))
+	}
+	for _, root := range append(roots, "/opt/google-cloud-sdk") {
+		if root == "" {
+			continue
+		}
+		jars, _ := filepath.Glob(filepath.Join(root, "platform", "pubsub-emulator", "lib", "cloud-pubsub-emulator-*.jar")) //nolint:errcheck // a bad pattern finds nothing
+		if len(jars) > 0 {
+			return jars[len(jars)-1]
+		}
+	}
+	return ""
+}
+
+// fakePubSub runs the client library's fake. Child processes reach it too, over its port.
+func fakePubSub() (*instance, error) {
+	server := pstest.NewServerWithAddress("127.0.0.1:0")
+	return &instance{
+		info:  Info{Service: PubSub, Source: "pstest, in process", Address: server.Addr},
+		value: server.Addr,
+		stop:  server.Close,
+	}, nil
+}
+
+// askPubSub reports whether the emulator answers a call.
+func askPubSub(ctx context.Context, host string) error {
+	conn, err := grpc.NewClient(host, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	_, err = pubsubpb.NewPublisherClient(conn).ListTopics(ctx, &pubsubpb.ListTopicsRequest{Project: "projects/millrace-ready", PageSize: 1})
+	return err
+}

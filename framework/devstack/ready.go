@@ -1,0 +1,13 @@
+package devstack
+
+import (
+	"context"
+	"time"
+)
+
+// askOnce bounds a question to a service that the environment names: it is expected to run already.
+func askOnce(ctx context.Context, ask func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	return ask(ctx)
+}

@@ -1,0 +1,85 @@
+package devstack
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// room is the folder of one service: its data, its settings and its log. The watchdog removes it with the service; the
+// log stays readable here after that, because this process holds it open.
+type room struct {
+	dir     string
+	log     *os.File
+	account *account // who the service runs as and who owns the folder; nil for the current user
+}
+
+// newRoom makes the folder. Until a watchdog takes the room over the caller discards it. A kill in these milliseconds
+// leaves an empty folder in the temporary directory.
+func newRoom(service Service, as *account) (*room, error) {
+	base, err := as.tempDir()
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp(base, "millrace-"+string(service)+"-")
+	if err != nil {
+		return nil, err
+	}
+	r := &room{dir: dir, account: as}
+	// Append: whatever the service writes lands at the end, although several processes share the file.
+	r.log, err = os.OpenFile(r.path("log"), os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	if err := as.own(dir, r.path("log")); err != nil {
+		return nil, errors.Join(err, r.discard())
+	}
+	return r, nil
+}
+
+func (r *room) path(elements ...string) string {
+	return filepath.Join(append([]string{r.dir}, elements...)...)
+}
+
+// write puts a file into the room that only the service's user can read.
+func (r *room) write(name, content string) error {
+	if err := os.WriteFile(r.path(name), []byte(content), 0o600); err != nil {
+		return err
+	}
+	return r.account.own(r.path(name))
+}
+
+func (r *room) discard() error {
+	return errors.Join(r.log.Close(), os.RemoveAll(r.dir))
+}
+
+// environment is small, so that neither PGHOST nor JAVA_TOOL_OPTIONS nor a language changes what the service does.
+func (r *room) environment() []string {
+	env := []string{"LC_ALL=C", "HOME=" + r.dir, "TMPDIR=" + r.dir}
+	for _, key := range []string{"PATH", "TZ", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"} {
+		if value, ok := os.LookupEnv(key); ok {
+			env = append(env, key+"="+value)
+		}
+	}
+	return env
+}
+
+// logged reads at most the last 16 KiB of the log.
+func (r *room) logged() string {
+	info, err := r.log.Stat()
+	if err != nil {
+		return fmt.Sprintf("(no log: %v)", err)
+	}
+	size := min(info.Size(), 16<<10)
+	content := make([]byte, size)
+	n, _ := r.log.ReadAt(content, info.Size()-size) //nolint:errcheck // a short read is what there is
+	return string(content[:n])
+}
+
+// tail is the last 25 lines of the log.
+func (r *room) tail() string {
+	lines := strings.Split(strings.TrimSpace(r.logged()), "\n")
+	return strings.Join(lines[max(0, len(lines)-25):], "\n")
+}

@@ -1,0 +1,96 @@
+package devstack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+)
+
+// startTimeout bounds the start of one service, the download of its binaries apart. A JVM on a busy machine takes ten
+// seconds; one that takes longer than this hangs.
+const startTimeout = 90 * time.Second
+
+// errAbsent is wrapped by the error of a source that this machine does not have: the next one is tried.
+var errAbsent = errors.New("not on this machine")
+
+func absent(format string, args ...any) error {
+	return fmt.Errorf("%w: %w", errAbsent, fmt.Errorf(format, args...))
+}
+
+// hooks are what tests turn. The zero value is what everyone else uses.
+type hooks struct {
+	freePort        func() (int, error)
+	skipInstalled   bool   // no installed PostgreSQL, no installed emulator, no Apache Kafka
+	postgresBin     string // binaries to use instead of the installed ones
+	embeddedScratch string // where embedded-postgres unpacks and keeps its archive, instead of the caches
+}
+
+func (h hooks) port() (int, error) {
+	if h.freePort != nil {
+		return h.freePort()
+	}
+	return freePort()
+}
+
+// start starts one service from the first source that is there.
+func (h hooks) start(ctx context.Context, service Service, mustBeReal bool) (*instance, error) {
+	var sources []func(context.Context) (*instance, error)
+	var fake func() (*instance, error)
+	switch service {
+	case Postgres:
+		sources = append(sources, postgresFromEnvironment, h.installedPostgres, h.embeddedPostgres)
+	case PubSub:
+		sources = append(sources, pubsubFromEnvironment, h.installedEmulator)
+		fake = fakePubSub
+	case Kafka:
+		sources = append(sources, kafkaFromEnvironment, h.apacheKafka)
+		fake = fakeKafka
+	}
+	var reasons []error
+	for _, source := range sources {
+		found, err := source(ctx)
+		if err == nil {
+			return found, nil
+		}
+		if !errors.Is(err, errAbsent) {
+			return nil, err
+		}
+		reasons = append(reasons, err)
+	}
+	if fake == nil {
+		return nil, errors.Join(reasons...)
+	}
+	if mustBeReal {
+		return nil, fmt.Errorf("%s asks for a real one, and only a fake is to be had: %w\n%s", requireVariable, errors.Join(reasons...), advice[service])
+	}
+	return fake()
+}
+
+// named returns what the environment says of a service; absent when it says nothing.
+func named(service Service) (string, error) {
+	value := strings.TrimSpace(os.Getenv(variable[service]))
+	if value == "" {
+		return "", absent("%s is not set", variable[service])
+	}
+	return value, nil
+}
+
+// retryPort calls try with free ports until it reports something else than a port that another process took in the
+// meantime, a few times at most.
+func (h hooks) retryPort(try func(port int) (*instance, error)) (*instance, error) {
+	var err error
+	for range 5 {
+		var port int
+		if port, err = h.port(); err != nil {
+			return nil, fmt.Errorf("find a free port: %w", err)
+		}
+		var started *instance
+		if started, err = try(port); !errors.Is(err, errPortTaken) {
+			return started, err
+		}
+	}
+	return nil, err
+}

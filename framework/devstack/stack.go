@@ -1,0 +1,199 @@
+package devstack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Stack is a set of running services. The zero Stack is empty and takes services by Add. All methods may be called
+// concurrently.
+type Stack struct {
+	// Ready is called as each service that this stack starts first answers, from several goroutines.
+	// Set it before the first Add. Default: nothing is told.
+	Ready func(Info)
+
+	hooks hooks
+
+	mu      sync.Mutex
+	stopped bool
+	slots   map[Service]*slot
+
+	stopOnce sync.Once
+	stopErr  error
+}
+
+// slot is one service, being started or running.
+type slot struct {
+	cancel   context.CancelFunc // aborts the start
+	done     chan struct{}      // closed when the start has ended; the fields below are set by then
+	instance *instance
+	err      error
+}
+
+// instance is one running service.
+type instance struct {
+	info Info
+	// value is what the environment variable of the service says to a client.
+	value string
+	// stop ends the service and waits until nothing of it is left. Nil for a service that is not ours.
+	stop func() error
+}
+
+// Add starts those of the services that the stack lacks and returns once all of them answer; a service that another
+// call is starting is waited for. Services that did start stay in the stack when others fail, and a failed one may be
+// added again. After Stop it returns an error.
+func (s *Stack) Add(ctx context.Context, services ...Service) error {
+	if err := checkServices(services); err != nil {
+		return fmt.Errorf("devstack: %w", err)
+	}
+	required, err := requiredReal()
+	if err != nil {
+		return fmt.Errorf("devstack: %w", err)
+	}
+	errs := make([]error, len(services))
+	var group sync.WaitGroup
+	for i, service := range services {
+		group.Go(func() {
+			if err := s.add(ctx, service, required); err != nil {
+				errs[i] = fmt.Errorf("devstack: start %s: %w", service, err)
+			}
+		})
+	}
+	group.Wait()
+	return errors.Join(errs...)
+}
+
+func (s *Stack) add(ctx context.Context, service Service, required []Service) error {
+	s.mu.Lock()
+	if s.stopped {
+		s.mu.Unlock()
+		return errors.New("the stack is stopped")
+	}
+	if other := s.slots[service]; other != nil {
+		s.mu.Unlock()
+		select {
+		case <-other.done:
+			return other.err
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	own := &slot{cancel: cancel, done: make(chan struct{})}
+	if s.slots == nil {
+		s.slots = make(map[Service]*slot)
+	}
+	s.slots[service] = own
+	s.mu.Unlock()
+
+	began := time.Now()
+	own.instance, own.err = s.hooks.start(ctx, service, slices.Contains(required, service))
+	if own.err == nil {
+		own.instance.info.Took = time.Since(began)
+		if s.Ready != nil {
+			s.Ready(own.instance.info)
+		}
+	} else {
+		s.mu.Lock()
+		delete(s.slots, service)
+		s.mu.Unlock()
+	}
+	close(own.done)
+	return own.err
+}
+
+// Stop stops every service that the stack has started and waits until all of it is gone: processes, folders, ports.
+// Services that the environment named run on. A second call waits for the first and returns the same.
+func (s *Stack) Stop() error {
+	s.stopOnce.Do(func() {
+		s.mu.Lock()
+		s.stopped = true
+		var slots []*slot
+		for _, one := range s.slots {
+			one.cancel()
+			slots = append(slots, one)
+		}
+		s.mu.Unlock()
+
+		errs := make([]error, len(slots))
+		var group sync.WaitGroup
+		for i, one := range slots {
+			group.Go(func() {
+				<-one.done
+				if one.err == nil && one.instance.stop != nil {
+					if err := one.instance.stop(); err != nil {
+						errs[i] = fmt.Errorf("devstack: stop %s: %w", one.instance.info.Service, err)
+					}
+				}
+			})
+		}
+		group.Wait()
+		s.stopErr = errors.Join(errs...)
+	})
+	return s.stopErr
+}
+
+// PostgresDSN is a URL for pgx and libpq, of a superuser; "" when the stack has no PostgreSQL.
+func (s *Stack) PostgresDSN() string { return s.value(Postgres) }
+
+// PubSubHost is host:port of the Pub/Sub emulator, without TLS; "" when the stack has none.
+func (s *Stack) PubSubHost() string { return s.value(PubSub) }
+
+// KafkaBrokers is host:port of each seed broker, without TLS; nil when the stack has no Kafka.
+func (s *Stack) KafkaBrokers() []string {
+	if value := s.value(Kafka); value != "" {
+		return strings.Split(value, ",")
+	}
+	return nil
+}
+
+// Services tells the source of each service that answers.
+func (s *Stack) Services() []Info {
+	var infos []Info
+	for _, service := range known {
+		if running := s.running(service); running != nil {
+			infos = append(infos, running.info)
+		}
+	}
+	return infos
+}
+
+// Env returns KEY=VALUE lines that name the stack's services to a child process, whose own stack then uses them.
+func (s *Stack) Env() []string {
+	var env []string
+	for _, service := range known {
+		if value := s.value(service); value != "" {
+			env = append(env, variable[service]+"="+value)
+		}
+	}
+	return env
+}
+
+func (s *Stack) value(service Service) string {
+	if running := s.running(service); running != nil {
+		return running.value
+	}
+	return ""
+}
+
+// running returns the service once its start has ended well.
+func (s *Stack) running(service Service) *instance {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	one := s.slots[service]
+	if one == nil {
+		return nil
+	}
+	select {
+	case <-one.done:
+		return one.instance
+	default:
+		return nil
+	}
+}

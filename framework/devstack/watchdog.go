@@ -1,0 +1,146 @@
+package devstack
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+//go:embed watchdog.sh
+var watchdogScript string
+
+// stopSeconds is what a service has to end by itself before it is killed.
+const stopSeconds = 10
+
+// step is one command of a watchdog and the signal that ends it.
+type step struct {
+	signal string
+	argv   []string
+}
+
+// watchdog is a running service together with the shell that guards it. The shell lives in a session of its own, so
+// that Ctrl-C reaches us and not the service, and it reads from a pipe that only this process can write to (Go opens
+// every file close-on-exec). Ending the service means closing the pipe, and the kernel does that too when this process
+// dies. The shell runs as the service's user: no portable command changes users, and the folder is that user's.
+type watchdog struct {
+	room    *room
+	pipe    *os.File
+	shell   *exec.Cmd
+	seconds int           // what the service has to end by itself
+	ended   chan struct{} // closed when the shell is gone, and with it service and folder
+	err     error         // the shell's exit, once ended is closed
+}
+
+// watch starts the steps in the room. The watchdog owns the room from here on, on an error too.
+func watch(r *room, steps ...step) (*watchdog, error) { return watchFor(r, stopSeconds, steps...) }
+
+func watchFor(r *room, seconds int, steps ...step) (*watchdog, error) {
+	read, write, err := os.Pipe()
+	if err != nil {
+		return nil, errors.Join(err, r.discard())
+	}
+	// The script comes by a variable, because its text among the arguments would fill every listing of processes.
+	args := []string{"-c", `eval "$MILLRACE_WATCHDOG"`, "millrace-watchdog", r.dir, strconv.Itoa(seconds)}
+	for _, one := range steps {
+		args = append(args, one.signal, quote(one.argv))
+	}
+	shell := exec.Command("/bin/sh", args...)
+	shell.Dir = "/"
+	shell.Env = append(r.environment(), "MILLRACE_WATCHDOG="+watchdogScript)
+	shell.Stdin, shell.Stdout, shell.Stderr = read, r.log, r.log
+	shell.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if r.account != nil {
+		shell.SysProcAttr.Credential = &syscall.Credential{Uid: r.account.uid, Gid: r.account.gid}
+	}
+	err = shell.Start()
+	read.Close()
+	if err != nil {
+		write.Close()
+		return nil, errors.Join(fmt.Errorf("start the watchdog: %w", err), r.discard())
+	}
+	w := &watchdog{room: r, pipe: write, shell: shell, seconds: seconds, ended: make(chan struct{})}
+	go func() { // stop waits for it
+		w.err = shell.Wait()
+		close(w.ended)
+	}()
+	return w, nil
+}
+
+// await calls probe every few milliseconds until it reports no error. When the service ends first, or does not answer
+// in time, await stops it and returns an error with the end of its log.
+func (w *watchdog) await(ctx context.Context, probe func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	tick := time.NewTicker(15 * time.Millisecond)
+	defer tick.Stop()
+	last := errors.New("it was not asked yet")
+	for {
+		select {
+		case <-w.ended:
+			return w.died()
+		case <-ctx.Done():
+			tail := w.room.tail()
+			return errors.Join(fmt.Errorf("wait for an answer: %w; the last was: %w; its log ends with:\n%s", ctx.Err(), last, tail), w.stop())
+		case <-tick.C:
+		}
+		tryCtx, cancelTry := context.WithTimeout(ctx, 5*time.Second)
+		err := probe(tryCtx)
+		cancelTry()
+		if err == nil {
+			return nil
+		}
+		last = err
+	}
+}
+
+// died tells why a service ended by itself.
+func (w *watchdog) died() error {
+	tail := w.room.tail()
+	err := fmt.Errorf("it ended at its start (%s); its log ends with:\n%s", exitText(w.err), tail)
+	if saysPortTaken(tail) {
+		err = fmt.Errorf("%w: %w", errPortTaken, err)
+	}
+	w.stop() //nolint:errcheck // it is gone already; this closes the pipe and the log
+	return err
+}
+
+// stop ends the service and waits until it, its shell and its folder are gone. Only one goroutine calls it, once.
+func (w *watchdog) stop() error {
+	w.pipe.Close()
+	defer w.room.log.Close()
+	select {
+	case <-w.ended:
+	case <-time.After(time.Duration(w.seconds+10) * time.Second):
+		// Only a shell that is itself stuck gets here; its session is one process group.
+		syscall.Kill(-w.shell.Process.Pid, syscall.SIGKILL) //nolint:errcheck // the shell may be gone by now
+		<-w.ended
+		return errors.Join(errors.New("the watchdog hung and was killed"), os.RemoveAll(w.room.dir))
+	}
+	if _, err := os.Lstat(w.room.dir); err == nil {
+		return fmt.Errorf("the folder %s is left: %w", w.room.dir, os.RemoveAll(w.room.dir))
+	}
+	return nil
+}
+
+func exitText(err error) string {
+	if err == nil {
+		return "exit status 0"
+	}
+	return err.Error()
+}
+
+// quote writes a command for a POSIX shell.
+func quote(argv []string) string {
+	quoted := make([]string, len(argv))
+	for i, arg := range argv {
+		quoted[i] = "'" + strings.ReplaceAll(arg, "'", `'\''`) + "'"
+	}
+	return strings.Join(quoted, " ")
+}
