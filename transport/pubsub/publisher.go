@@ -1,0 +1,112 @@
+package pubsub
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"cloud.google.com/go/pubsub/v2"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/millrace-go/millrace/transport"
+)
+
+// batchDelay is how long Google's client waits for more messages before it sends an incomplete request. Its default of
+// 10 ms suits callers that publish one message and go on; ours hand over a batch and wait for all of it, so the delay
+// is pure latency: once for the batch's last request, and once for each ordering key.
+const batchDelay = time.Millisecond
+
+// publisher implements transport.BatchPublisher. It is safe for concurrent use.
+type publisher struct {
+	client    *pubsub.Client
+	resources *resources
+
+	mu     sync.Mutex
+	closed bool
+	topics map[string]*topicPublisher
+}
+
+func newPublisher(client *pubsub.Client, resources *resources) *publisher {
+	return &publisher{client: client, resources: resources, topics: map[string]*topicPublisher{}}
+}
+
+// Publish implements message.Publisher: it publishes all messages at once and joins their errors. It waits for as long
+// as Google's client tries, which is one minute for each request; PublishBatch takes a context.
+func (p *publisher) Publish(topic string, msgs ...*message.Message) error {
+	return errors.Join(p.PublishBatch(context.Background(), topic, msgs)...)
+}
+
+// PublishBatch implements transport.BatchPublisher. After a failure of a key, messages of other calls for this key get
+// transport.ErrNotSent as well, until everything of the key that was under way has its result.
+func (p *publisher) PublishBatch(ctx context.Context, topic string, msgs []*message.Message) []error {
+	results := make([]error, len(msgs))
+	if len(msgs) == 0 {
+		return results
+	}
+	t, err := p.topic(ctx, topic)
+	if err != nil {
+		for i := range results {
+			results[i] = fmt.Errorf("publish to %s: %w", topic, err)
+		}
+		return results
+	}
+	defer t.running.Done()
+	t.publish(ctx, msgs, results)
+	for i, err := range results {
+		if err != nil {
+			if status.Code(err) == codes.NotFound {
+				p.resources.forgetTopic(topic) // deleted meanwhile: the next attempt creates it
+			}
+			results[i] = fmt.Errorf("publish to %s: %w", topic, err)
+		}
+	}
+	return results
+}
+
+// Close does nothing: the transport owns the publisher.
+func (p *publisher) Close() error { return nil }
+
+// topic returns the client's publisher for the topic, which it creates when it is missing. The caller calls its
+// running.Done.
+func (p *publisher) topic(ctx context.Context, topic string) (*topicPublisher, error) {
+	if err := errors.Join(ctx.Err(), checkTopic(topic)); err != nil {
+		return nil, err
+	}
+	if err := p.resources.ensureTopic(ctx, topic); err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil, transport.ErrClosed
+	}
+	t, ok := p.topics[topic]
+	if !ok {
+		client := p.client.Publisher(p.resources.topicName(topic))
+		client.EnableMessageOrdering = true
+		client.PublishSettings.DelayThreshold = batchDelay
+		t = &topicPublisher{client: client, keys: map[string]*keyState{}}
+		p.topics[topic] = t
+	}
+	t.running.Add(1)
+	return t, nil
+}
+
+// stop sends what is under way and stops the client's goroutines.
+func (p *publisher) stop() {
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
+	var stopping sync.WaitGroup
+	for _, t := range p.topics { // nobody adds to it any more
+		stopping.Go(func() {
+			t.client.Stop()
+			t.running.Wait()
+		})
+	}
+	stopping.Wait()
+}

@@ -1,0 +1,135 @@
+// Package pubsub is the transport for Google Cloud Pub/Sub.
+//
+// An event travels so that watermill-googlecloud reads it and the other way round: its ID is the attribute
+// "_watermill_message_uuid", its metadata are attributes, and its key is the message's ordering key. Topics and
+// subscriptions are created when they are first used; the subscription of a consumer is named "<topic>.<consumer>".
+//
+// Credentials, endpoint and emulator (PUBSUB_EMULATOR_HOST) follow the conventions of Google's client.
+package pubsub
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+
+	"cloud.google.com/go/pubsub/v2"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/millrace/transport"
+)
+
+// Transport is a connection to Pub/Sub. All methods may be called concurrently.
+type Transport struct {
+	config    Config
+	log       *slog.Logger
+	client    *pubsub.Client
+	resources *resources
+	publisher *publisher
+
+	ackFailures atomic.Int64
+
+	mu          sync.Mutex
+	closed      bool
+	subscribers map[*subscriber]struct{}
+
+	closeOnce sync.Once
+	closeErr  error
+}
+
+var _ transport.Transport = (*Transport)(nil)
+
+// New connects to Pub/Sub. ctx bounds the connecting only; the transport lives until Close.
+func New(ctx context.Context, config Config) (*Transport, error) {
+	config = config.WithDefaults()
+	if err := config.Validate(); err != nil {
+		return nil, err
+	}
+	client, err := pubsub.NewClient(ctx, config.ProjectID, config.ClientOptions...)
+	if err != nil {
+		return nil, fmt.Errorf("connect to Pub/Sub: %w", err)
+	}
+	t := &Transport{
+		config:      config,
+		log:         config.Logger.With(slog.String("transport", "pubsub"), slog.String("project", config.ProjectID)),
+		client:      client,
+		resources:   newResources(client, config),
+		subscribers: map[*subscriber]struct{}{},
+	}
+	t.publisher = newPublisher(client, t.resources)
+	return t, nil
+}
+
+// Name implements transport.Transport.
+func (t *Transport) Name() string { return "pubsub" }
+
+// Features implements transport.Transport. Pub/Sub counts attempts only for subscriptions with a dead-letter policy,
+// which this transport does not set.
+func (t *Transport) Features() transport.Features {
+	return transport.Features{Ordered: true, DelayedRedelivery: true, Persistent: true, Limits: Limits}
+}
+
+// Publisher implements transport.Transport. The publisher implements transport.BatchPublisher.
+func (t *Transport) Publisher() (message.Publisher, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return nil, transport.ErrClosed
+	}
+	return t.publisher, nil
+}
+
+// Subscriber implements transport.Transport. The subscriber implements message.SubscribeInitializer, which creates
+// topic and subscription. Several calls of Subscribe for one topic share its messages.
+func (t *Transport) Subscriber(config transport.SubscriberConfig) (message.Subscriber, error) {
+	if err := config.Validate(); err != nil {
+		return nil, err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return nil, transport.ErrClosed
+	}
+	s := newSubscriber(t, config.WithDefaults())
+	t.subscribers[s] = struct{}{}
+	return s, nil
+}
+
+// AckFailures is how many acks the service has refused since the transport was made. It tells only of subscriptions
+// with exactly-once delivery: without it Pub/Sub does not say whether an ack was too late. Each of them is also logged;
+// the message is delivered again.
+func (t *Transport) AckFailures() int64 { return t.ackFailures.Load() }
+
+// Close implements transport.Transport.
+func (t *Transport) Close() error {
+	t.mu.Lock()
+	t.closed = true
+	subscribers := make([]*subscriber, 0, len(t.subscribers))
+	for s := range t.subscribers {
+		subscribers = append(subscribers, s)
+	}
+	t.mu.Unlock()
+
+	t.closeOnce.Do(func() {
+		// All at once: one drain timeout for all of them, not one for each. The publisher goes last, because running
+		// handlers may publish.
+		var closing sync.WaitGroup
+		for _, s := range subscribers {
+			closing.Go(func() { _ = s.Close() })
+		}
+		closing.Wait()
+		t.publisher.stop()
+		t.resources.wait()
+		if err := t.client.Close(); err != nil {
+			t.closeErr = fmt.Errorf("close the Pub/Sub client: %w", err)
+		}
+	})
+	return t.closeErr
+}
+
+func (t *Transport) forget(s *subscriber) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.subscribers, s)
+}

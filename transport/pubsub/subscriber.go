@@ -1,0 +1,74 @@
+package pubsub
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/millrace/transport"
+)
+
+// subscriber implements message.Subscriber and message.SubscribeInitializer.
+type subscriber struct {
+	transport *Transport
+	config    transport.SubscriberConfig
+
+	mu      sync.Mutex
+	closed  bool
+	stop    chan struct{}  // closed by Close: intake ends
+	running sync.WaitGroup // one per Subscribe; Add only under mu while not closed
+}
+
+func newSubscriber(t *Transport, config transport.SubscriberConfig) *subscriber {
+	return &subscriber{transport: t, config: config, stop: make(chan struct{})}
+}
+
+// SubscribeInitialize implements message.SubscribeInitializer: it creates topic and subscription when they are missing.
+func (s *subscriber) SubscribeInitialize(topic string) error {
+	_, err := s.ensure(context.Background(), topic)
+	return err
+}
+
+// Subscribe implements message.Subscriber. Ending ctx stops this subscription as Close would. The contexts of its
+// messages carry ctx's values but not its cancellation, so that running handlers can finish. The channel is closed only
+// on Close or when ctx ends; failures of the service are logged and retried.
+func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
+	name, err := s.ensure(ctx, topic)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, transport.ErrClosed
+	}
+	sub := newSubscription(s.transport, s.config, topic, name)
+	s.running.Go(func() { sub.run(ctx, s.stop) })
+	return sub.out, nil
+}
+
+// Close implements message.Subscriber; transport.Transport.Subscriber tells what it waits for.
+func (s *subscriber) Close() error {
+	s.mu.Lock()
+	if !s.closed {
+		s.closed = true
+		close(s.stop)
+	}
+	s.mu.Unlock()
+	s.running.Wait()
+	s.transport.forget(s)
+	return nil
+}
+
+func (s *subscriber) ensure(ctx context.Context, topic string) (string, error) {
+	if err := checkTopic(topic); err != nil {
+		return "", fmt.Errorf("subscribe to %s: %w", topic, err)
+	}
+	name, err := s.transport.resources.ensureSubscription(ctx, topic, s.config)
+	if err != nil {
+		return "", fmt.Errorf("subscribe to %s: %w", topic, err)
+	}
+	return name, nil
+}

@@ -1,0 +1,125 @@
+package pubsub
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"cloud.google.com/go/pubsub/v2"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/millrace-go/millrace/transport"
+)
+
+const (
+	// maxLease is how long the lease of one message is renewed: longer than any handler should run.
+	maxLease = time.Hour
+	// The waits before a receive that has failed is tried again: the first and the largest. It doubles each time.
+	firstReceiveRetry = 100 * time.Millisecond
+	lastReceiveRetry  = 30 * time.Second
+)
+
+// subscription is one call of Subscribe.
+type subscription struct {
+	transport *Transport
+	config    transport.SubscriberConfig
+	topic     string
+	name      string // full name of the Pub/Sub subscription
+	log       *slog.Logger
+
+	out   chan *message.Message
+	slots chan struct{} // one per message that is delivered and neither acked nor nacked
+	stop  chan struct{} // closed when ctx or the subscriber ends
+
+	messages context.Context // parent of the messages' contexts; ends DrainTimeout after stop
+	results  sync.WaitGroup  // waits for acks with exactly-once delivery
+}
+
+func newSubscription(t *Transport, config transport.SubscriberConfig, topic, name string) *subscription {
+	return &subscription{
+		transport: t,
+		config:    config,
+		topic:     topic,
+		name:      name,
+		log:       t.log.With(slog.String("topic", topic), slog.String("consumer", config.Consumer)),
+		out:       make(chan *message.Message),
+		slots:     make(chan struct{}, config.Concurrency),
+		stop:      make(chan struct{}),
+	}
+}
+
+// run delivers until ctx ends or closing is closed, and returns after the last ack was sent.
+func (s *subscription) run(ctx context.Context, closing <-chan struct{}) {
+	defer close(s.out)
+	var abandon context.CancelFunc
+	s.messages, abandon = context.WithCancel(context.WithoutCancel(ctx))
+	defer abandon()
+
+	intake, stopIntake := context.WithCancel(context.Background())
+	defer stopIntake()
+	var received sync.WaitGroup
+	received.Go(func() { s.receive(intake) })
+
+	select {
+	case <-ctx.Done():
+	case <-closing:
+	}
+	close(s.stop)
+	stopIntake()
+	timer := time.AfterFunc(s.transport.config.DrainTimeout, abandon)
+	defer timer.Stop()
+	received.Wait()
+	s.results.Wait()
+}
+
+// receive pulls until intake ends, over every failure of the service.
+func (s *subscription) receive(intake context.Context) {
+	retry := firstReceiveRetry
+	for {
+		began := time.Now()
+		err := s.client().Receive(intake, s.handle)
+		if intake.Err() != nil {
+			return
+		}
+		if time.Since(began) > lastReceiveRetry {
+			retry = firstReceiveRetry // it had worked
+		}
+		s.log.Error("receiving stopped", slog.Any("error", err), slog.Duration("retry_in", retry))
+		select {
+		case <-intake.Done():
+			return
+		case <-time.After(retry):
+		}
+		retry = min(2*retry, lastReceiveRetry)
+		if status.Code(err) == codes.NotFound {
+			s.transport.resources.forgetSubscription(s.topic, s.config)
+			if _, err := s.transport.resources.ensureSubscription(intake, s.topic, s.config); err != nil {
+				s.log.Error("creating the subscription again", slog.Any("error", err))
+			}
+		}
+	}
+}
+
+// client returns a new client for the subscription, because one client receives only once at a time.
+func (s *subscription) client() *pubsub.Subscriber {
+	prefetch := s.transport.config.Prefetch
+	if prefetch == 0 {
+		prefetch = s.config.Concurrency
+	}
+	client := s.transport.client.Subscriber(s.name)
+	client.ReceiveSettings = pubsub.ReceiveSettings{
+		MaxExtension: maxLease,
+		// Both, or exactly-once delivery raises the extension to 60 s and a killed consumer's messages stay away as long.
+		MinDurationPerAckExtension: s.transport.config.AckDeadline,
+		MaxDurationPerAckExtension: s.transport.config.AckDeadline,
+		MaxOutstandingMessages:     s.config.Concurrency + prefetch,
+		NumGoroutines:              1,
+		// No ShutdownOptions: with a timeout, the client (v2.6.0) closes the stream first, takes its end for a failure
+		// and stops sending acks. Our handle returns within the drain timeout on its own, so the client's endless wait
+		// is bounded.
+	}
+	return client
+}

@@ -1,0 +1,88 @@
+package pubsub
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+
+	"cloud.google.com/go/pubsub/v2"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/millrace/transport"
+)
+
+// Limits is what a Pub/Sub message can carry (https://cloud.google.com/pubsub/quotas#resource_limits). The message's
+// size is the limit of a publish request, which a message of that size nearly fills. The event's ID takes one of the
+// 100 attributes.
+var Limits = transport.Limits{
+	Topic:              regexp.MustCompile(`^[A-Za-z][A-Za-z0-9._~+%-]{2,254}$`),
+	MessageBytes:       10_000_000,
+	KeyBytes:           1024,
+	MetadataEntries:    99,
+	MetadataKeyBytes:   256,
+	MetadataValueBytes: 1024,
+}
+
+const (
+	// idAttribute carries the event's ID, as watermill-googlecloud has it.
+	idAttribute = "_watermill_message_uuid"
+	// reservedPrefix begins the names that Pub/Sub keeps for itself: it refuses them in attributes and topics.
+	reservedPrefix = "goog"
+	// clientPrefix begins the attributes that Google's clients add on their own, for traces and schemas.
+	clientPrefix = "googclient_"
+)
+
+// check reports why the message cannot be published, as errors that wrap transport.ErrLimit.
+func check(msg *message.Message) error {
+	errs := []error{messageLimits.Check("", msg), transport.CheckText(msg)}
+	for name := range msg.Metadata {
+		switch {
+		case name == "":
+			errs = append(errs, fmt.Errorf("%w: a metadata name is empty, Pub/Sub wants 1 byte or more", transport.ErrLimit))
+		case name == idAttribute || strings.HasPrefix(name, reservedPrefix):
+			errs = append(errs, fmt.Errorf("%w: metadata name %.40q is reserved: %q carries the ID, Pub/Sub keeps what begins with %q", transport.ErrLimit, name, idAttribute, reservedPrefix))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// messageLimits is Limits without the topic, which is checked once for a batch.
+var messageLimits = func() transport.Limits {
+	l := Limits
+	l.Topic = nil
+	return l
+}()
+
+func checkTopic(topic string) error {
+	if !Limits.Topic.MatchString(topic) || strings.HasPrefix(topic, reservedPrefix) {
+		return fmt.Errorf("%w: topic %q: want 3 to 255 letters, digits, \"-._~+%%\", starting with a letter and not with %q", transport.ErrLimit, topic, reservedPrefix)
+	}
+	return nil
+}
+
+// marshal shares the payload with msg: Google's client does not change it.
+func marshal(msg *message.Message) *pubsub.Message {
+	attributes := make(map[string]string, len(msg.Metadata)+1)
+	for name, value := range msg.Metadata {
+		if name != transport.KeyMetadata {
+			attributes[name] = value
+		}
+	}
+	attributes[idAttribute] = msg.UUID
+	return &pubsub.Message{Data: msg.Payload, Attributes: attributes, OrderingKey: transport.Key(msg)}
+}
+
+// unmarshal never fails: a message without an ID is delivered with an empty one, so that the layer above decides what
+// becomes of it. What Pub/Sub knows of the message, such as its publish time, is no metadata: it would be published
+// again with whatever copies the metadata.
+func unmarshal(m *pubsub.Message) *message.Message {
+	msg := message.NewMessage(m.Attributes[idAttribute], m.Data)
+	for name, value := range m.Attributes {
+		if name != idAttribute && name != transport.KeyMetadata && !strings.HasPrefix(name, clientPrefix) {
+			msg.Metadata[name] = value
+		}
+	}
+	transport.SetKey(msg, m.OrderingKey)
+	return msg
+}
