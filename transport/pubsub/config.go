@@ -20,6 +20,8 @@ const (
 	defaultAckDeadline = 20 * time.Second
 )
 
+const defaultPrefetch = 100
+
 // Config configures the transport. The zero value works on Google Cloud and with the emulator.
 type Config struct {
 	// ProjectID is the Google Cloud project. Required.
@@ -31,10 +33,12 @@ type Config struct {
 	// Whole seconds from 10 s to 600 s. Default: 20 s.
 	AckDeadline time.Duration
 
-	// Prefetch is how many messages beyond SubscriberConfig.Concurrency a subscription holds, so that handlers need not
-	// wait for the network. They are not available to other processes in the meantime: large for fast handlers, small
-	// for slow ones. It also bounds how many nacked messages can wait for their retry (Delivery.RetryAfter) before
-	// they keep others waiting. Default: as many as SubscriberConfig.Concurrency.
+	// Prefetch is how many messages beyond SubscriberConfig.Concurrency a subscription holds. They are what handlers
+	// find ready: acks go out every 100 ms, and Pub/Sub sends no more than Concurrency + Prefetch unacked messages, so
+	// a subscription handles at most about ten times as many per second. They are also what other processes do not
+	// get meanwhile, so slow handlers want few. And they are the room in which nacked messages wait for their retry
+	// (Delivery.RetryAfter), with the later ones of their keys, before these keep other messages waiting.
+	// Default: 100.
 	Prefetch int
 
 	// ExactlyOnce creates subscriptions with Pub/Sub's exactly-once delivery: while a message is leased it is not
@@ -64,6 +68,9 @@ func (c Config) WithDefaults() Config {
 	if c.AckDeadline == 0 {
 		c.AckDeadline = defaultAckDeadline
 	}
+	if c.Prefetch == 0 {
+		c.Prefetch = defaultPrefetch
+	}
 	if c.DrainTimeout == 0 {
 		c.DrainTimeout = transport.DefaultDrainTimeout
 	}
@@ -83,7 +90,7 @@ func (c Config) Validate() error {
 		errs = append(errs, fmt.Errorf("Config.AckDeadline is %s: want whole seconds from %s to %s", c.AckDeadline, minAckDeadline, maxAckDeadline))
 	}
 	if c.Prefetch < 0 {
-		errs = append(errs, fmt.Errorf("Config.Prefetch is %d: want 1 or more, or 0 for the default", c.Prefetch))
+		errs = append(errs, fmt.Errorf("Config.Prefetch is %d: want 1 or more, or 0 for the default of %d", c.Prefetch, defaultPrefetch))
 	}
 	if c.DrainTimeout < 0 {
 		errs = append(errs, fmt.Errorf("Config.DrainTimeout is %s: want more than 0, or 0 for the default of %s", c.DrainTimeout, transport.DefaultDrainTimeout))

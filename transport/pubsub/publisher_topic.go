@@ -3,6 +3,7 @@ package pubsub
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 
 	"cloud.google.com/go/pubsub/v2"
@@ -35,18 +36,21 @@ func (t *topicPublisher) publish(ctx context.Context, msgs []*message.Message, r
 	failed := map[string]bool{} // keys that failed in this call
 	for i, msg := range msgs {
 		key := transport.Key(msg)
-		switch {
-		case failed[key]:
+		if failed[key] {
 			results[i] = transport.ErrNotSent
-		case check(msg) != nil:
-			results[i] = check(msg)
+			continue
+		}
+		if err := check(msg); err != nil {
+			results[i] = err
 			failed[key] = key != ""
-		case !t.begin(key):
+			continue
+		}
+		if !t.begin(key) {
 			results[i] = transport.ErrNotSent
 			failed[key] = true
-		default:
-			pending[i] = t.client.Publish(ctx, marshal(msg))
+			continue
 		}
+		pending[i] = t.client.Publish(ctx, marshal(msg))
 	}
 	for i, result := range pending {
 		if result == nil {
@@ -76,6 +80,9 @@ func (t *topicPublisher) result(result *pubsub.PublishResult, keyFailed bool) er
 		return transport.ErrClosed
 	case keyFailed, errors.As(err, &paused):
 		return transport.ErrNotSent
+	case errors.Is(err, pubsub.ErrOversizedMessage):
+		// Within Limits, but not together with what the encoding and the topic's name add to the request.
+		return fmt.Errorf("%w: a publish request with this message exceeds %.0f bytes", transport.ErrLimit, pubsub.MaxPublishRequestBytes)
 	}
 	return err
 }
@@ -88,7 +95,7 @@ func (t *topicPublisher) abandon(ctx context.Context, msgs []*message.Message, p
 		if result == nil {
 			continue
 		}
-		results[i] = context.Cause(ctx)
+		results[i] = ctx.Err()
 		keys[i] = transport.Key(msgs[i])
 	}
 	t.running.Go(func() {

@@ -105,17 +105,13 @@ func (s *subscription) receive(intake context.Context) {
 
 // client returns a new client for the subscription, because one client receives only once at a time.
 func (s *subscription) client() *pubsub.Subscriber {
-	prefetch := s.transport.config.Prefetch
-	if prefetch == 0 {
-		prefetch = s.config.Concurrency
-	}
 	client := s.transport.client.Subscriber(s.name)
 	client.ReceiveSettings = pubsub.ReceiveSettings{
 		MaxExtension: maxLease,
 		// Both, or exactly-once delivery raises the extension to 60 s and a killed consumer's messages stay away as long.
 		MinDurationPerAckExtension: s.transport.config.AckDeadline,
 		MaxDurationPerAckExtension: s.transport.config.AckDeadline,
-		MaxOutstandingMessages:     s.config.Concurrency + prefetch,
+		MaxOutstandingMessages:     s.config.Concurrency + s.transport.config.Prefetch,
 		NumGoroutines:              1,
 		// No ShutdownOptions: with a timeout, the client (v2.6.0) closes the stream first, takes its end for a failure
 		// and stops sending acks. Our handle returns within the drain timeout on its own, so the client's endless wait
