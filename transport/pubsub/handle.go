@@ -110,10 +110,10 @@ func (s *subscription) ack(m *pubsub.Message) {
 		// Bounded, because a stream that fails takes its pending results with it.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(s.messages), s.transport.config.AckDeadline)
 		defer cancel()
-		if status, err := result.Get(ctx); err != nil {
+		if _, err := result.Get(ctx); err != nil {
 			s.transport.ackFailures.Add(1)
 			s.log.Warn("ack refused, the message will be delivered again", slog.Any("error", err),
-				slog.Int("status", int(status)), slog.String("message_id", m.Attributes[idAttribute]))
+				slog.String("event_id", m.Attributes[idAttribute]))
 		}
 	})
 }
