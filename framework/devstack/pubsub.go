@@ -61,15 +61,19 @@ func (h hooks) installedEmulator(ctx context.Context) (*instance, error) {
 		if err != nil {
 			return nil, err
 		}
+		f, err := startFront(address)
+		if err != nil {
+			return nil, errors.Join(err, w.stop())
+		}
 		return &instance{
 			info: Info{
 				Service: PubSub,
 				Source:  "Google Pub/Sub emulator " + versionPattern.FindString(filepath.Base(jar)),
-				Address: address,
+				Address: f.address,
 				Real:    true,
 			},
-			value: address,
-			stop:  w.stop,
+			value: f.address,
+			stop:  func() error { return errors.Join(f.stop(), w.stop()) },
 		}, nil
 	})
 }
