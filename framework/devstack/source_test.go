@@ -1,0 +1,133 @@
+package devstack
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestFakes(t *testing.T) {
+	scratch(t)
+	stack := &Stack{hooks: hooks{skipInstalled: true}}
+	require.NoError(t, stack.Add(t.Context(), PubSub, Kafka))
+	for _, info := range stack.Services() {
+		assert.False(t, info.Real)
+		assert.Contains(t, info.Source, "in process")
+		assert.True(t, strings.HasPrefix(info.Address, "127.0.0.1:"))
+	}
+	require.NoError(t, roundTrip(t.Context(), stack.KafkaBrokers()))
+	require.NoError(t, stack.Stop())
+	for _, info := range stack.Services() {
+		assert.True(t, closed(info.Address))
+	}
+}
+
+func TestRequireReal(t *testing.T) {
+	scratch(t)
+	start := func(require string) error {
+		t.Setenv(requireVariable, require)
+		stack := &Stack{hooks: hooks{skipInstalled: true}}
+		defer stack.Stop() //nolint:errcheck // asserted elsewhere
+		return stack.Add(t.Context(), PubSub, Kafka)
+	}
+	assert.NoError(t, start("postgres"))
+	assert.ErrorContains(t, start("postgres, kafka"), "Run scripts/kafka")
+	assert.ErrorContains(t, start("pubsub"), "google-cloud-cli-pubsub-emulator")
+	assert.ErrorContains(t, start("kafak"), `MILLRACE_REQUIRE_REAL: unknown service "kafak": want postgres, pubsub or kafka`)
+}
+
+// A child of a program that runs a stack uses that stack.
+func TestEnvironmentNamesServices(t *testing.T) {
+	scratch(t)
+	outer := &Stack{hooks: hooks{skipInstalled: true}}
+	require.NoError(t, outer.Add(t.Context(), PubSub, Kafka))
+	for _, line := range outer.Env() {
+		key, value, _ := strings.Cut(line, "=")
+		t.Setenv(key, value)
+	}
+	t.Setenv(requireVariable, "pubsub,kafka") // whoever names a service vouches for it
+
+	inner, err := Start(t.Context(), PubSub, Kafka)
+	require.NoError(t, err)
+	assert.Equal(t, outer.Env(), inner.Env())
+	for _, info := range inner.Services() {
+		assert.True(t, info.Real)
+		assert.Equal(t, variable[info.Service], info.Source)
+	}
+	require.NoError(t, inner.Stop())
+	require.NoError(t, roundTrip(t.Context(), outer.KafkaBrokers()), "it was not ours to stop")
+	require.NoError(t, outer.Stop())
+
+	_, err = Start(t.Context(), Kafka)
+	assert.ErrorContains(t, err, "MILLRACE_KAFKA_BROKERS", "a named service that is gone is an error, not a reason for another source")
+}
+
+func TestEnvironmentNamesPostgres(t *testing.T) {
+	scratch(t)
+	outer, err := Start(t.Context(), Postgres)
+	require.NoError(t, err)
+	t.Setenv(variable[Postgres], outer.PostgresDSN())
+	inner, err := Start(t.Context(), Postgres)
+	require.NoError(t, err)
+	assert.Equal(t, outer.PostgresDSN(), inner.PostgresDSN())
+	info := inner.Services()[0]
+	assert.Equal(t, Info{Service: Postgres, Source: variable[Postgres], Address: outer.Services()[0].Address, Real: true, Took: info.Took}, info)
+	require.NoError(t, inner.Stop())
+	require.NoError(t, askPostgres(t.Context(), outer.PostgresDSN()))
+	require.NoError(t, outer.Stop())
+
+	t.Setenv(variable[Postgres], "postgres://%zz")
+	_, err = Start(t.Context(), Postgres)
+	assert.ErrorContains(t, err, variable[Postgres])
+}
+
+// A service that ends at its start fails the start at once, with its last words.
+func TestDyingService(t *testing.T) {
+	dir := scratch(t)
+	bin := filepath.Join(dir, "bin")
+	require.NoError(t, os.Mkdir(bin, 0o755))
+	write(t, filepath.Join(bin, "initdb"), "#!/bin/sh\nexit 0\n")
+	write(t, filepath.Join(bin, "postgres"), "#!/bin/sh\nif [ \"$1\" = --version ]; then echo 'postgres (PostgreSQL) 99.1'; exit; fi\necho FATAL: out of ink >&2; exit 5\n")
+	stack := &Stack{hooks: hooks{postgresBin: bin}}
+	err := stack.Add(t.Context(), Postgres)
+	require.ErrorContains(t, err, "FATAL: out of ink")
+	assert.ErrorContains(t, err, "exit status 5")
+	require.NoError(t, stack.Stop())
+	require.NoError(t, os.RemoveAll(bin))
+}
+
+// Between the choice of a port and its use another process may take it.
+func TestPortTaken(t *testing.T) {
+	for _, service := range []Service{Postgres, PubSub, Kafka} {
+		t.Run(string(service), func(t *testing.T) {
+			scratch(t)
+			taken, err := net.Listen("tcp4", "127.0.0.1:0")
+			require.NoError(t, err)
+			defer taken.Close()
+			calls := 0
+			stack := &Stack{hooks: hooks{freePort: func() (int, error) {
+				if calls++; calls == 1 {
+					return taken.Addr().(*net.TCPAddr).Port, nil
+				}
+				return freePort()
+			}}}
+			require.NoError(t, stack.Add(t.Context(), service))
+			info := stack.Services()[0]
+			assert.NotEqual(t, taken.Addr().String(), info.Address)
+			if info.Real {
+				assert.Greater(t, calls, 1, "the taken port was tried")
+			}
+			require.NoError(t, stack.Stop())
+		})
+	}
+}
+
+func write(t *testing.T, path, script string) {
+	t.Helper()
+	require.NoError(t, os.WriteFile(path, []byte(script), 0o755))
+}

@@ -1,0 +1,106 @@
+package devstack
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+const (
+	waitFor = 20 * time.Second
+	tick    = 10 * time.Millisecond
+
+	nullSignal = syscall.Signal(0)
+)
+
+func startBystander(t *testing.T) *exec.Cmd {
+	t.Helper()
+	bystander := exec.Command("sleep", "300")
+	require.NoError(t, bystander.Start())
+	t.Cleanup(func() {
+		assert.NoError(t, bystander.Process.Kill())
+		bystander.Wait() //nolint:errcheck // killed
+	})
+	return bystander
+}
+
+func shell(script string) step { return step{"TERM", []string{"/bin/sh", "-c", script}} }
+
+func run(t *testing.T, seconds int, steps ...step) *watchdog {
+	t.Helper()
+	r, err := newRoom(Postgres, nil)
+	require.NoError(t, err)
+	w, err := watchFor(r, seconds, steps...)
+	require.NoError(t, err)
+	return w
+}
+
+// logs is a probe that succeeds once the service has written the text.
+func logs(w *watchdog, text string) func(context.Context) error {
+	return func(context.Context) error {
+		if w.room.tail() != text {
+			return errors.New("not yet")
+		}
+		return nil
+	}
+}
+
+func TestWatchdog(t *testing.T) {
+	t.Run("runs the steps in turn and hands their signal on", func(t *testing.T) {
+		scratch(t)
+		w := run(t, 10, shell("echo one"), shell(`trap 'echo ended; exit' TERM; echo two; while :; do sleep 0.02; done`))
+		require.NoError(t, w.await(t.Context(), logs(w, "one\ntwo")))
+		// The log outlives its folder for whoever holds it open.
+		log, err := os.Open(w.room.path("log"))
+		require.NoError(t, err)
+		defer log.Close()
+		require.NoError(t, w.stop())
+		content, err := io.ReadAll(log)
+		require.NoError(t, err)
+		assert.Equal(t, "one\ntwo\nended\n", string(content))
+	})
+	t.Run("kills what does not listen", func(t *testing.T) {
+		scratch(t)
+		w := run(t, 1, shell(`trap '' TERM; echo deaf; while :; do sleep 0.02; done`))
+		require.NoError(t, w.await(t.Context(), logs(w, "deaf")))
+		began := time.Now()
+		require.NoError(t, w.stop())
+		assert.Greater(t, time.Since(began), 900*time.Millisecond)
+	})
+	t.Run("tells the end of the log of a service that dies", func(t *testing.T) {
+		scratch(t)
+		w := run(t, 10, shell("echo cannot; exit 3"), shell("echo never"))
+		err := w.await(t.Context(), logs(w, "never"))
+		assert.ErrorContains(t, err, "exit status 3")
+		assert.ErrorContains(t, err, "cannot")
+		assert.NotErrorIs(t, err, errPortTaken)
+	})
+	t.Run("kills at once what found its port taken", func(t *testing.T) {
+		scratch(t)
+		w := run(t, 300, shell("trap '' TERM; echo java.net.BindException: Address already in use; while :; do sleep 0.02; done"))
+		assert.ErrorIs(t, w.await(t.Context(), logs(w, "never")), errPortTaken)
+	})
+	t.Run("survives signals", func(t *testing.T) {
+		dir := scratch(t)
+		w := run(t, 10, shell("trap 'exit 0' TERM; echo up; while :; do sleep 0.02; done"))
+		require.NoError(t, w.await(t.Context(), logs(w, "up")))
+		require.NoError(t, syscall.Kill(w.shell.Process.Pid, syscall.SIGTERM))
+		require.NoError(t, syscall.Kill(w.shell.Process.Pid, syscall.SIGINT))
+		assert.NotEmpty(t, leftIn(t, dir))
+		require.NoError(t, w.stop())
+	})
+	t.Run("quotes", func(t *testing.T) {
+		scratch(t)
+		w := run(t, 10, step{"TERM", []string{"printf", "%s|", "it's", "", `a"b`, "$HOME `x` \\"}}, shell("sleep 300"))
+		require.NoError(t, w.await(t.Context(), logs(w, "it's||a\"b|$HOME `x` \\|")))
+		require.NoError(t, w.stop())
+	})
+}
