@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 
 	embeddedpostgres "github.com/fergusstrange/embedded-postgres"
 )
@@ -54,7 +55,8 @@ func unpackOnce(ctx context.Context, folder string, unpack func(scratch, target 
 	if found, err := trusted(folder); found || err != nil {
 		return err
 	}
-	scratch, err := os.MkdirTemp(filepath.Dir(folder), "millrace-unpack-")
+	removeAbandoned(filepath.Dir(folder))
+	scratch, err := os.MkdirTemp(filepath.Dir(folder), unpackPrefix)
 	if err != nil {
 		return err
 	}
@@ -82,6 +84,19 @@ func unpackOnce(ctx context.Context, folder string, unpack func(scratch, target 
 		return err
 	}
 	return nil
+}
+
+const unpackPrefix = "millrace-unpack-"
+
+// removeAbandoned removes what processes left that were killed while they unpacked. No unpacking takes an hour.
+func removeAbandoned(dir string) {
+	found, _ := filepath.Glob(filepath.Join(dir, unpackPrefix+"*")) //nolint:errcheck // a bad pattern finds nothing
+	for _, path := range found {
+		info, err := os.Lstat(path)
+		if err == nil && time.Since(info.ModTime()) > time.Hour {
+			os.RemoveAll(path) //nolint:errcheck // another user's stays
+		}
+	}
 }
 
 // trusted reports whether the folder is there, and refuses one that somebody else may have put there: the temporary

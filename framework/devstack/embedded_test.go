@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -32,6 +33,9 @@ func TestEmbeddedPostgres(t *testing.T) {
 func TestUnpackAtOnce(t *testing.T) {
 	dir := scratch(t)
 	folder := filepath.Join(dir, "binaries")
+	abandoned := filepath.Join(dir, unpackPrefix+"1")
+	require.NoError(t, os.Mkdir(abandoned, 0o700))
+	require.NoError(t, os.Chtimes(abandoned, time.Time{}, time.Now().Add(-2*time.Hour)))
 	unpack := func(scratch, target string) error {
 		return os.MkdirAll(filepath.Join(target, "bin"), 0o755)
 	}

@@ -37,13 +37,14 @@ func Start(t testing.TB, services ...devstack.Service) *devstack.Stack {
 // Main is for a package's TestMain: it runs the tests, stops the process's stack, and exits. It fails the process when
 // a goroutine is left, or a service could not be stopped. Without it the stack still ends with the process.
 func Main(m *testing.M) {
-	os.Exit(run(m.Run))
+	os.Exit(finish(m.Run, shared.Stop))
 }
 
-func run(tests func() int) int {
+// finish returns the exit code of the tests and of what they leave.
+func finish(tests func() int, stop func() error) int {
 	before := goleak.IgnoreCurrent() // OpenCensus, which Google's client imports, starts a goroutine in an init
 	code := tests()
-	if err := shared.Stop(); err != nil {
+	if err := stop(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		code = max(code, 1)
 	}

@@ -1,0 +1,151 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/framework/devstack"
+)
+
+// millrace is the command as a process of its own, which owns neither a terminal nor a running service.
+func millrace(t *testing.T, args ...string) (*exec.Cmd, *buffer) {
+	t.Helper()
+	command := exec.Command(os.Args[0], args...)
+	for _, line := range os.Environ() {
+		if !strings.HasPrefix(line, "MILLRACE_") && !strings.HasPrefix(line, "PUBSUB_EMULATOR_HOST=") {
+			command.Env = append(command.Env, line)
+		}
+	}
+	command.Env = append(command.Env, asMillrace+"=1")
+	command.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	output := new(buffer)
+	command.Stdout, command.Stderr = output, output
+	return command, output
+}
+
+// buffer is a bytes.Buffer that is read while the process writes.
+type buffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+func (b *buffer) await(t *testing.T, text string) {
+	t.Helper()
+	require.Eventually(t, func() bool { return strings.Contains(b.String(), text) }, time.Minute, 10*time.Millisecond, "no %q", text)
+}
+
+func TestUsage(t *testing.T) {
+	for _, test := range []struct {
+		args []string
+		code int
+		says string
+	}{
+		{nil, exitUsage, "usage: millrace <command>"},
+		{[]string{"develop"}, exitUsage, `unknown command "develop"`},
+		{[]string{"help"}, exitOK, "dev "},
+		{[]string{"dev", "-h"}, exitOK, "-services"},
+		{[]string{"dev", "-service=postgres"}, exitUsage, "-service"},
+		{[]string{"dev", "-services=redis"}, exitUsage, `unknown service "redis"`},
+		{[]string{"dev", "-services="}, exitUsage, "no service is named"},
+	} {
+		var output bytes.Buffer
+		assert.Equal(t, test.code, run(test.args, os.Stdin, &output, &output), "%v", test.args)
+		assert.Contains(t, output.String(), test.says)
+	}
+}
+
+func TestDevExitCode(t *testing.T) {
+	command, output := millrace(t, "dev", "-services=pubsub", "--", "false")
+	assert.Error(t, command.Run())
+	assert.Equal(t, 1, command.ProcessState.ExitCode(), output)
+	assert.Contains(t, output.String(), "pubsub   ready in")
+
+	for _, test := range []struct {
+		command []string
+		code    int
+	}{
+		{[]string{"true"}, 0},
+		{[]string{"sh", "-c", "exit 42"}, 42},
+		{[]string{"sh", "-c", "exit $KEY"}, 7},
+		{[]string{"sh", "-c", "kill -KILL $$"}, 128 + 9},
+		{[]string{"/does/not/exist"}, exitNotRun},
+	} {
+		var output bytes.Buffer
+		code := runCommand(test.command, []string{"KEY=7"}, nil, os.Stdin, &output, &output)
+		assert.Equal(t, test.code, code, "%v: %s", test.command, &output)
+	}
+}
+
+// The command finds the services in its environment.
+func TestDevEnvironment(t *testing.T) {
+	command, output := millrace(t, "dev", "--", "sh", "-c", `echo "[$MILLRACE_POSTGRES_DSN] [$PUBSUB_EMULATOR_HOST] [$MILLRACE_KAFKA_BROKERS]"`)
+	require.NoError(t, command.Run(), output)
+	assert.Regexp(t, `\[postgres://postgres:\w+@127.0.0.1:\d+/postgres\?sslmode=disable\] \[127.0.0.1:\d+\] \[127.0.0.1:\d+\]`, output.String())
+	assert.Contains(t, output.String(), "export MILLRACE_KAFKA_BROKERS='127.0.0.1:")
+	for _, service := range []string{"postgres", "pubsub", "kafka"} {
+		assert.Regexp(t, service+` +ready in +\d+\.\d s at 127.0.0.1:\d+: .`, output.String())
+	}
+}
+
+// A signal reaches the command, whose answer to it counts.
+func TestDevForwardsSignals(t *testing.T) {
+	for _, signal := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
+		command, output := millrace(t, "dev", "-services=pubsub", "--",
+			"sh", "-c", `trap 'echo told; exit 9' INT TERM; echo "up"; while :; do sleep 0.02; done`)
+		require.NoError(t, command.Start())
+		output.await(t, "\nup\n")
+		require.NoError(t, command.Process.Signal(signal))
+		assert.Error(t, command.Wait())
+		assert.Equal(t, 9, command.ProcessState.ExitCode(), output)
+		assert.Contains(t, output.String(), "told")
+	}
+}
+
+func TestDevRunsUntilInterrupted(t *testing.T) {
+	command, output := millrace(t, "dev", "-services=pubsub")
+	require.NoError(t, command.Start())
+	output.await(t, "Ctrl-C stops")
+	require.NoError(t, command.Process.Signal(syscall.SIGINT))
+	assert.NoError(t, command.Wait(), output)
+}
+
+func TestDevInterruptedWhileStarting(t *testing.T) {
+	signals := make(chan os.Signal, 1)
+	signals <- syscall.SIGINT
+	stack := new(devstack.Stack)
+	err := startStack(stack, []devstack.Service{devstack.Postgres}, signals)
+	if err != nil { // a service that the environment names may be quicker
+		assert.ErrorContains(t, err, "interrupt while the services started")
+	}
+	require.NoError(t, stack.Stop())
+}
+
+// A start that fails tells why.
+func TestDevFails(t *testing.T) {
+	command, output := millrace(t, "dev", "-services=kafka", "--", "true")
+	command.Env = append(command.Env, "MILLRACE_KAFKA_HOME=/does/not/exist")
+	assert.Error(t, command.Run())
+	assert.Equal(t, exitFailed, command.ProcessState.ExitCode())
+	assert.Contains(t, output.String(), "scripts/kafka fills it")
+}
