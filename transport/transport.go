@@ -25,8 +25,9 @@ type Transport interface {
 	// the publisher of a stopping handler even where other handlers share it. It should implement BatchPublisher.
 	Publisher() (message.Publisher, error)
 
-	// Subscriber returns a subscriber that consumes as cfg.Consumer. Closing it stops the intake, lets running
-	// handlers finish and their acks reach the broker, and then returns.
+	// Subscriber returns a subscriber that consumes as cfg.Consumer. Closing it stops the intake, closes the channels
+	// of its messages, lets running handlers finish and their acks reach the broker, and then returns. The messages'
+	// contexts stay alive meanwhile, until the transport's drain timeout ends. What no handler has taken goes back.
 	Subscriber(cfg SubscriberConfig) (message.Subscriber, error)
 
 	// Features tells what the broker can do.

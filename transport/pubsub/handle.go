@@ -70,17 +70,27 @@ func (s *subscription) deliver(m *pubsub.Message, delivery *delivery) outcome {
 	defer cancel()
 	msg := unmarshal(m)
 	msg.SetContext(ctx)
-	select {
-	case <-s.stop: // of two ready cases select takes any, and a closed subscriber must not deliver
+	if !s.send(msg) {
 		return undelivered
+	}
+	return await(ctx, msg)
+}
+
+// send hands the message over. It returns false when the subscription was closed before a handler took it.
+func (s *subscription) send(msg *message.Message) bool {
+	s.sending.RLock()
+	defer s.sending.RUnlock()
+	select {
+	case <-s.stop: // of two ready cases the next select takes any, and out may be closed
+		return false
 	default:
 	}
 	select {
 	case s.out <- msg:
+		return true
 	case <-s.stop:
-		return undelivered
+		return false
 	}
-	return await(ctx, msg)
 }
 
 func await(ctx context.Context, msg *message.Message) outcome {

@@ -16,6 +16,8 @@ import (
 
 	"cloud.google.com/go/pubsub/v2"
 	"github.com/ThreeDotsLabs/watermill/message"
+	"google.golang.org/api/option"
+	"google.golang.org/grpc"
 
 	"github.com/millrace-go/millrace/transport"
 )
@@ -25,6 +27,7 @@ type Transport struct {
 	config    Config
 	log       *slog.Logger
 	client    *pubsub.Client
+	streams   *pullStreams
 	resources *resources
 	publisher *publisher
 
@@ -46,7 +49,11 @@ func New(ctx context.Context, config Config) (*Transport, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
 	}
-	client, err := pubsub.NewClient(ctx, config.ProjectID, config.ClientOptions...)
+	streams := newPullStreams()
+	options := append([]option.ClientOption{
+		option.WithGRPCDialOption(grpc.WithChainStreamInterceptor(streams.intercept)),
+	}, config.ClientOptions...)
+	client, err := pubsub.NewClient(ctx, config.ProjectID, options...)
 	if err != nil {
 		return nil, fmt.Errorf("connect to Pub/Sub: %w", err)
 	}
@@ -54,6 +61,7 @@ func New(ctx context.Context, config Config) (*Transport, error) {
 		config:      config,
 		log:         config.Logger.With(slog.String("transport", "pubsub"), slog.String("project", config.ProjectID)),
 		client:      client,
+		streams:     streams,
 		resources:   newResources(client, config),
 		subscribers: map[*subscriber]struct{}{},
 	}

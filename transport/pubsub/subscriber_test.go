@@ -3,11 +3,13 @@ package pubsub_test
 import (
 	"context"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	gcp "cloud.google.com/go/pubsub/v2"
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/api/option"
 	"google.golang.org/grpc"
@@ -93,6 +95,38 @@ func TestSubscriptionSettings(t *testing.T) {
 		require.NoError(t, err)
 		_, err = s.Subscribe(t.Context(), topic)
 		require.ErrorContains(t, err, "message ordering true")
+	}
+}
+
+// TestAcksOfADrainReachTheService: when Close has returned, the acks of the handlers that it waited for have arrived.
+// With ShutdownOptions.Timeout set, Google's client (v2.6.0) loses them.
+func TestAcksOfADrainReachTheService(t *testing.T) {
+	t.Parallel()
+	for _, exactlyOnce := range []bool{false, true} {
+		server, options := fake(t)
+		topic := devtest.Topic(t)
+		tr := connect(t, pubsub.Config{ClientOptions: options, ExactlyOnce: exactlyOnce})
+		s, messages := subscribe(t, tr, topic, transport.SubscriberConfig{Consumer: "c", Concurrency: 5})
+		var running []*message.Message
+		for range 5 {
+			require.NoError(t, batcher(t, tr).Publish(topic, newMessage("", "x")))
+			running = append(running, next(t, messages))
+		}
+		var handlers sync.WaitGroup
+		handlers.Go(func() {
+			<-messages // closed when the intake has ended
+			for _, msg := range running {
+				time.Sleep(50 * time.Millisecond) // the handler's work
+				msg.Ack()
+			}
+		})
+		require.NoError(t, s.Close())
+		for _, m := range server.Messages() {
+			require.Equal(t, 1, m.Acks)
+			require.Equal(t, 1, m.Deliveries)
+		}
+		handlers.Wait()
+		require.Zero(t, tr.AckFailures())
 	}
 }
 

@@ -29,10 +29,12 @@ type subscription struct {
 	topic     string
 	name      string // full name of the Pub/Sub subscription
 	log       *slog.Logger
+	budget    int // in bytes; names its streams to pullStreams
 
-	out   chan *message.Message
-	slots chan struct{} // one per message that is delivered and neither acked nor nacked
-	stop  chan struct{} // closed when ctx or the subscriber ends
+	sending sync.RWMutex          // held for reading while sending to out, for writing to close it
+	out     chan *message.Message // closed after stop
+	slots   chan struct{}         // one per message that is delivered and neither acked nor nacked
+	stop    chan struct{}         // closed when ctx or the subscriber ends
 
 	messages context.Context // parent of the messages' contexts; ends DrainTimeout after stop
 	results  sync.WaitGroup  // waits for acks with exactly-once delivery
@@ -53,11 +55,12 @@ func newSubscription(t *Transport, config transport.SubscriberConfig, topic, nam
 
 // run delivers until ctx ends or closing is closed, and returns after the last ack was sent.
 func (s *subscription) run(ctx context.Context, closing <-chan struct{}) {
-	defer close(s.out)
 	var abandon context.CancelFunc
 	s.messages, abandon = context.WithCancel(context.WithoutCancel(ctx))
 	defer abandon()
 
+	s.budget = s.transport.streams.add()
+	defer s.transport.streams.remove(s.budget)
 	intake, stopIntake := context.WithCancel(context.Background())
 	defer stopIntake()
 	var received sync.WaitGroup
@@ -69,6 +72,10 @@ func (s *subscription) run(ctx context.Context, closing <-chan struct{}) {
 	}
 	close(s.stop)
 	stopIntake()
+	s.transport.streams.quiet(s.budget)
+	s.sending.Lock()
+	close(s.out)
+	s.sending.Unlock()
 	timer := time.AfterFunc(s.transport.config.DrainTimeout, abandon)
 	defer timer.Stop()
 	received.Wait()
@@ -112,10 +119,10 @@ func (s *subscription) client() *pubsub.Subscriber {
 		MinDurationPerAckExtension: s.transport.config.AckDeadline,
 		MaxDurationPerAckExtension: s.transport.config.AckDeadline,
 		MaxOutstandingMessages:     s.config.Concurrency + s.transport.config.Prefetch,
+		MaxOutstandingBytes:        s.budget,
 		NumGoroutines:              1,
-		// No ShutdownOptions: with a timeout, the client (v2.6.0) closes the stream first, takes its end for a failure
-		// and stops sending acks. Our handle returns within the drain timeout on its own, so the client's endless wait
-		// is bounded.
+		// No ShutdownOptions: pullStreams says why. The client's endless wait is bounded by our handle, which returns
+		// within the drain timeout.
 	}
 	return client
 }

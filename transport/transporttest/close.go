@@ -39,6 +39,40 @@ func closeDrains(e *env) {
 	e.nothing(other, 1500*time.Millisecond)
 }
 
+// drainTakesNothing: while a subscriber drains, what is published goes to the others, as in a rolling deployment.
+func drainTakesNothing(e *env) {
+	config := transport.SubscriberConfig{Consumer: "c", Concurrency: 5}
+	s := e.consumer(config)
+	messages := e.messages(s)
+	e.publish(newMessage("", "held"))
+	held := e.next(messages)
+	require.Equal(e, "held", string(held.Payload))
+	other := e.messages(e.consumerOf(e.factory(e.T), config))
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		_ = s.Close()
+	}()
+	_, open := <-messages // intake has ended
+	require.False(e, open)
+	for range 10 { // the broker may have been sending while the intake ended: these need not come soon
+		e.publish(newMessage("", "probe"))
+	}
+	began := time.Now()
+	const n = 100
+	e.publishNumbers(n)
+	for got := map[string]bool{}; len(got) < n; {
+		msg := e.next(other)
+		if string(msg.Payload) != "probe" {
+			got[string(msg.Payload)] = true
+		}
+		msg.Ack()
+	}
+	require.Less(e, time.Since(began), 3*time.Second, "messages went to the draining subscriber")
+	held.Ack()
+	e.done(closed, "Close")
+}
+
 // contextDrains: ending Subscribe's context stops the intake and nothing else.
 func contextDrains(e *env) {
 	s := e.consumer(transport.SubscriberConfig{Consumer: "c"})

@@ -52,6 +52,7 @@ func Run(t *testing.T, factory Factory, config Config) {
 		{"RetryAfterIsHonoured", retryAfter},
 		{"RetryAfterHoldsBackNoWorker", retryAfterWorker},
 		{"CloseWaitsForHandlers", closeDrains},
+		{"DrainTakesNothing", drainTakesNothing},
 		{"ContextOutlivesTheSubscription", contextDrains},
 		{"CloseReturnsWhatWasNotHandled", closeReturns},
 		{"ClosedTransportRefuses", closedRefuses},
