@@ -109,6 +109,33 @@ func TestKeyGoesOnAfterAFailure(t *testing.T) {
 	require.Equal(t, want, payloads(server, "a"))
 }
 
+// TestQueueOfAFailedKeyIsNotSent: resuming a key at its first error would let the requests through that Google's client
+// had queued behind the one that failed. Only the first request of each batch is refused, so they would be accepted.
+func TestQueueOfAFailedKeyIsNotSent(t *testing.T) {
+	t.Parallel()
+	var r refusals
+	server, options := fake(t, r.option())
+	p := batcher(t, connect(t, pubsub.Config{ClientOptions: options}))
+	topic := devtest.Topic(t)
+	r.set(func(request *pubsubpb.PublishRequest) error {
+		if string(request.Messages[0].Data) == "0" {
+			return status.Error(codes.FailedPrecondition, "refused")
+		}
+		return nil
+	})
+	const n = 500 // five requests
+	for range 40 {
+		batch := make([]*message.Message, n)
+		for i := range batch {
+			batch[i] = newMessage("a", fmt.Sprint(i))
+		}
+		for i, err := range p.PublishBatch(t.Context(), topic, batch) {
+			require.Error(t, err, "message %d", i)
+		}
+	}
+	require.Empty(t, server.Messages())
+}
+
 // TestNothingOvertakes: many callers publish to one key while the server refuses at random. Whatever a caller repeats
 // after a failure, the first acknowledged appearance of its messages is in its order.
 func TestNothingOvertakes(t *testing.T) {
