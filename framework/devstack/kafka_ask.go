@@ -12,7 +12,8 @@ import (
 
 // askKafka reports whether a broker answers, and is of the cluster; "" is any.
 func askKafka(ctx context.Context, brokers []string, cluster string) error {
-	client, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.RequestRetries(0))
+	// The client's own context too: a request's alone does not end the wait for a peer that accepts and keeps silent.
+	client, err := kgo.NewClient(kgo.WithContext(ctx), kgo.SeedBrokers(brokers...), kgo.RequestRetries(0))
 	if err != nil {
 		return err
 	}
@@ -38,6 +39,7 @@ const readyTopic = "millrace-ready"
 // roundTrip reports whether a record that is produced can be consumed.
 func roundTrip(ctx context.Context, brokers []string) error {
 	client, err := kgo.NewClient(
+		kgo.WithContext(ctx),
 		kgo.SeedBrokers(brokers...),
 		kgo.AllowAutoTopicCreation(),
 		kgo.ConsumeTopics(readyTopic),

@@ -73,11 +73,18 @@ func watchFor(r *room, seconds int, steps ...step) (*watchdog, error) {
 	return w, nil
 }
 
-// await calls probe every few milliseconds until it reports no error. When the service ends first, or does not answer
-// in time, await stops it and returns an error with the end of its log; the error wraps errPortTaken where the log says so.
+// await calls probe, again every few milliseconds, until it reports no error. When the service ends first, or does not
+// answer in time, await stops it and returns an error with the end of its log; the error wraps errPortTaken where the
+// log says so.
 func (w *watchdog) await(ctx context.Context, probe func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
-	defer cancel()
+	var answer chan error // of the running probe; nil when none runs
+	defer func() {
+		cancel()
+		if answer != nil {
+			<-answer
+		}
+	}()
 	tick := time.NewTicker(15 * time.Millisecond)
 	defer tick.Stop()
 	last := errors.New("it was not asked yet")
@@ -87,20 +94,26 @@ func (w *watchdog) await(ctx context.Context, probe func(context.Context) error)
 			return w.giveUp(fmt.Errorf("it ended at its start (%s)", exitText(w.err)))
 		case <-ctx.Done():
 			return w.giveUp(fmt.Errorf("wait for an answer: %w; the last was: %w", context.Cause(ctx), last))
+		case last = <-answer:
+			if answer = nil; last == nil {
+				return nil
+			}
 		case <-tick.C:
+			// Google's emulator lives on without its port, and Kafka takes a minute to die of it: kill them.
+			if saysPortTaken(w.room.logged()) {
+				w.pipe.WriteString("kill\n") //nolint:errcheck // it may be gone by now
+				return w.giveUp(errors.New("it found its port taken"))
+			}
+			if answer == nil {
+				// Beside this loop, because whoever took the port may accept connections and keep silent.
+				answer = make(chan error, 1)
+				go func(answer chan<- error) {
+					ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+					defer cancel()
+					answer <- probe(ctx)
+				}(answer)
+			}
 		}
-		// Google's emulator lives on without its port, and Kafka takes a minute to die of it: kill them.
-		if saysPortTaken(w.room.logged()) {
-			w.pipe.WriteString("kill\n") //nolint:errcheck // it may be gone by now
-			return w.giveUp(errors.New("it found its port taken"))
-		}
-		tryCtx, cancelTry := context.WithTimeout(ctx, 5*time.Second)
-		err := probe(tryCtx)
-		cancelTry()
-		if err == nil {
-			return nil
-		}
-		last = err
 	}
 }
 

@@ -9,9 +9,6 @@ folder=$1 seconds=$2
 shift 2
 unset MILLRACE_WATCHDOG
 
-# A trap that does nothing, not an ignored signal: commands would inherit that, and a JVM then ignores it too.
-trap : HUP INT TERM
-
 # A shell gives commands in the background /dev/null to read, so the pipe moves to 3.
 exec 3<&0 </dev/null
 
@@ -31,6 +28,9 @@ guard() {
 	} <&3 2>/dev/null &
 	reader=$!
 
+	# This shell outlives signals. Set only now, for a child loses the signals that come before it has dropped a trap
+	# of its parent; and not ignored, for a JVM that inherits that ignores them too.
+	trap : HUP INT TERM
 	while :; do
 		wait "$command"
 		status=$?
@@ -38,6 +38,7 @@ guard() {
 	done
 	kill -s TERM "$reader" 2>/dev/null # it reads still, unless it has seen the end of the pipe; then it ends by itself
 	wait "$reader" 2>/dev/null
+	trap - HUP INT TERM
 	return "$status"
 }
 
