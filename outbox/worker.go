@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -163,6 +164,8 @@ func (w *worker) publish(ctx context.Context, rows []row) {
 	ctx, cancel := context.WithTimeout(ctx, w.relay.cfg.PublishTimeout)
 	defer cancel()
 	stuck := map[string]bool{} // keys of which an event failed: none of their later ones is sent
+	var failed []slog.Attr     // of the first that failed
+	failures := 0
 	for _, wave := range plan(rows) {
 		results := make([][]error, len(wave))
 		var sends sync.WaitGroup
@@ -174,27 +177,32 @@ func (w *worker) publish(ctx context.Context, rows []row) {
 		sends.Wait()
 		for i, group := range wave {
 			for j, e := range group.rows {
-				w.settle(ctx, e, results[i][j], stuck)
+				err := results[i][j]
+				if err == nil {
+					w.failing.clear(e)
+					w.published = append(w.published, e)
+					continue
+				}
+				if e.key != "" {
+					stuck[e.key] = true
+				}
+				if errors.Is(err, transport.ErrNotSent) {
+					continue
+				}
+				wait, attempt := w.failing.note(e, time.Now())
+				if failures++; failures == 1 {
+					failed = []slog.Attr{
+						slog.String("event_id", e.eventID), slog.String("topic", e.topic),
+						slog.Int("attempt", attempt), slog.Duration("retry_in", wait), slog.Any("error", err),
+					}
+				}
 			}
 		}
 	}
-}
-
-func (w *worker) settle(ctx context.Context, e row, err error, stuck map[string]bool) {
-	if err == nil {
-		w.failing.clear(e)
-		w.published = append(w.published, e)
-		return
+	if failures > 0 { // one line for a batch: in an outage every event fails
+		attrs := append([]slog.Attr{slog.Int("shard", int(w.shard)), slog.Int("failed", failures)}, failed...)
+		w.relay.cfg.Logger.LogAttrs(ctx, slog.LevelWarn, "publish events", attrs...)
 	}
-	if e.key != "" {
-		stuck[e.key] = true
-	}
-	if errors.Is(err, transport.ErrNotSent) {
-		return
-	}
-	wait, attempt := w.failing.note(e, time.Now())
-	w.relay.cfg.Logger.WarnContext(ctx, "publish event", "event_id", e.eventID, "topic", e.topic, "shard", w.shard,
-		"attempt", attempt, "retry_in", wait, "error", err)
 }
 
 // send publishes one topic's rows and puts the result of each in its place.

@@ -1,0 +1,153 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/pgtx"
+	"github.com/millrace-go/millrace/transport"
+)
+
+const (
+	labourCompleted  = "labour.completed"
+	notificationSent = "notification.sent"
+)
+
+// event is the payload of both topics.
+type event struct {
+	LabourID int64  `json:"labour_id"`
+	Mother   string `json:"mother"`
+}
+
+// newMessage mints the event's ID, here where it happens: whatever duplicates it later keeps the ID.
+func newMessage(ctx context.Context, e event) (*message.Message, error) {
+	payload, err := json.Marshal(e)
+	if err != nil {
+		return nil, err
+	}
+	msg := message.NewMessageWithContext(ctx, outbox.NewID(), payload)
+	transport.SetKey(msg, strconv.FormatInt(e.LabourID, 10))
+	return msg, nil
+}
+
+var errNoLabour = errors.New("no such labour")
+
+// api serves POST /labours/{id}/complete, which is safe to retry: a labour that is completed stays so, without an event.
+func (s *service) api(ctx context.Context) error {
+	events, err := outbox.NewPublisher(outbox.PublisherConfig{Schema: s.cfg.Schema})
+	if err != nil {
+		return err
+	}
+	notifier, err := outbox.NewNotifier(s.pool, outbox.NotifierConfig{Schema: s.cfg.Schema, Logger: s.log})
+	if err != nil {
+		return err
+	}
+	complete := func(ctx context.Context, id int64) error { return s.completeLabour(ctx, events, id) }
+	if s.cfg.Without == "outbox" {
+		publisher, err := s.publisher()
+		if err != nil {
+			return err
+		}
+		complete = func(ctx context.Context, id int64) error { return s.completeAndPublish(ctx, publisher, id) }
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /labours/{id}/complete", func(w http.ResponseWriter, r *http.Request) {
+		id, err := strconv.ParseInt(r.PathValue("id"), 10, 64)
+		if err != nil {
+			http.Error(w, "the labour's ID is a whole number", http.StatusBadRequest)
+			return
+		}
+		switch err := complete(r.Context(), id); {
+		case errors.Is(err, errNoLabour):
+			http.Error(w, err.Error(), http.StatusNotFound)
+		case err != nil:
+			s.log.ErrorContext(r.Context(), "complete labour", "labour", id, "error", err)
+			http.Error(w, "try again", http.StatusServiceUnavailable)
+		default:
+			w.WriteHeader(http.StatusNoContent)
+		}
+	})
+	return s.serve(ctx, mux, notifier)
+}
+
+func (s *service) serve(ctx context.Context, h http.Handler, notifier *outbox.Notifier) error {
+	server := &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second}
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.cfg.API)
+	if err != nil {
+		return err
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return notifier.Run(ctx) })
+	g.Go(func() error {
+		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			return err
+		}
+		return nil
+	})
+	g.Go(func() error {
+		<-ctx.Done()
+		sctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		return server.Shutdown(sctx)
+	})
+	return g.Wait()
+}
+
+// completeLabour writes the labour and its event in one transaction.
+func (s *service) completeLabour(ctx context.Context, events message.Publisher, id int64) error {
+	return pgtx.Run(ctx, s.pool, func(ctx context.Context, tx pgx.Tx) error {
+		mother, done, err := markCompleted(ctx, tx, id)
+		if err != nil || done {
+			return err
+		}
+		msg, err := newMessage(ctx, event{LabourID: id, Mother: mother})
+		if err != nil {
+			return err
+		}
+		return events.Publish(labourCompleted, msg)
+	})
+}
+
+// completeAndPublish is what a service without an outbox does: commit, then publish. A process that dies in between
+// loses the event for good, since the retry finds the labour completed.
+func (s *service) completeAndPublish(ctx context.Context, broker message.Publisher, id int64) error {
+	var (
+		mother string
+		done   bool
+	)
+	err := pgtx.Run(ctx, s.pool, func(ctx context.Context, tx pgx.Tx) (err error) {
+		mother, done, err = markCompleted(ctx, tx, id)
+		return err
+	})
+	if err != nil || done {
+		return err
+	}
+	msg, err := newMessage(ctx, event{LabourID: id, Mother: mother})
+	if err != nil {
+		return err
+	}
+	return broker.Publish(labourCompleted, msg)
+}
+
+// markCompleted reports done when the labour had been completed before.
+func markCompleted(ctx context.Context, tx pgx.Tx, id int64) (mother string, done bool, err error) {
+	err = tx.QueryRow(ctx, `update labours set completed_at = now() where id = $1 and completed_at is null returning mother`, id).Scan(&mother)
+	if !errors.Is(err, pgx.ErrNoRows) {
+		return mother, false, err
+	}
+	err = tx.QueryRow(ctx, `select mother from labours where id = $1`, id).Scan(&mother)
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = errNoLabour
+	}
+	return mother, true, err
+}

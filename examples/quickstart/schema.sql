@@ -1,0 +1,13 @@
+-- What the services of this example keep. No unique constraint stands on the notifications: a double must show.
+create table labours (
+    id           bigint primary key,
+    mother       text not null,
+    completed_at timestamptz,
+    thanks       int not null default 0          -- how often the follow-up was applied
+);
+
+create table notifications (
+    labour_id bigint not null references labours,
+    event_id  text   not null,
+    text      text   not null
+);

@@ -1,0 +1,110 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// state is what the tables hold, read by SQL that shares no code with the services.
+type state struct {
+	completed, notified, thanked, outbox int
+}
+
+func readState(ctx context.Context, pool *pgxpool.Pool) (s state, err error) {
+	err = pool.QueryRow(ctx, `select
+		(select count(*) from labours where completed_at is not null),
+		(select count(distinct labour_id) from notifications),
+		(select count(*) from labours where thanks > 0),
+		(select count(*) from outbox)`).Scan(&s.completed, &s.notified, &s.thanked, &s.outbox)
+	return s, err
+}
+
+// verdict is what became of each labour that the database says was completed.
+type verdict struct {
+	committed     int
+	notifications int
+	thanks        int
+	texts         int
+	repeated      int // calls of the provider with a key that it knew
+	unanswered    int // labours whose completion the client was told of, and which are not completed
+	lost          int // labours that lack an effect
+	doubled       int // labours that have one twice
+}
+
+// judge reads the tables and the provider's texts.
+func judge(ctx context.Context, pool *pgxpool.Pool, p *provider, answered int) (verdict, error) {
+	texts, sent, repeated := p.sent()
+	v := verdict{texts: sent, repeated: repeated}
+	rows, err := pool.Query(ctx, `select id, thanks, (select count(*) from notifications where labour_id = id)
+		from labours where completed_at is not null`)
+	if err != nil {
+		return v, err
+	}
+	var (
+		id                    int64
+		thanks, notifications int
+	)
+	_, err = pgx.ForEachRow(rows, []any{&id, &thanks, &notifications}, func() error {
+		v.committed++
+		v.notifications += notifications
+		v.thanks += thanks
+		if min(thanks, notifications, texts[id]) < 1 {
+			v.lost++
+		}
+		if max(thanks, notifications, texts[id]) > 1 {
+			v.doubled++
+		}
+		return nil
+	})
+	v.unanswered = max(answered-v.committed, 0)
+	v.lost += v.unanswered
+	return v, err
+}
+
+// report is everything that the table at the end shows.
+type report struct {
+	verdict
+	counts   *counts
+	kills    map[string]int
+	services []string
+	without  string
+}
+
+func (r report) print(w io.Writer) {
+	line := func(name, format string, args ...any) {
+		fmt.Fprintf(w, "%-20s %s\n", name, fmt.Sprintf(format, args...))
+	}
+	kills := 0
+	var byRole []string
+	for _, role := range []string{"api", "relay", "consumer"} {
+		kills += r.kills[role]
+		byRole = append(byRole, fmt.Sprintf("%s %d", role, r.kills[role]))
+	}
+	fmt.Fprintln(w)
+	line("events committed", "%d", r.committed)
+	line("requests repeated", "%d", r.counts.get("retries"))
+	line("deliveries", "%d", r.counts.get("deliveries"))
+	line("duplicates absorbed", "%d", r.counts.get("duplicates"))
+	line("contended, put back", "%d", r.counts.get("contended"))
+	line("kills", "%d (%s)", kills, strings.Join(byRole, ", "))
+	line("effects", "%d notifications, %d texts, %d follow-ups", r.notifications, r.texts, r.thanks)
+	line("repeated SMS calls", "%d (the provider knew their idempotency key)", r.repeated)
+	line("lost", "%d", r.lost)
+	line("doubled", "%d", r.doubled)
+	for i, s := range r.services {
+		line([]string{"services", ""}[min(i, 1)], "%s", s)
+	}
+	switch {
+	case r.lost == 0 && r.doubled == 0:
+		line("verdict", "every event took effect exactly once in the database")
+	case r.without != "":
+		line("verdict", "this is what happens without the %s", r.without)
+	default:
+		line("verdict", "FAILED")
+	}
+}

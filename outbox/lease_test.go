@@ -1,0 +1,109 @@
+package outbox_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/outbox"
+)
+
+// holders returns how many shards each living relay holds.
+func (f *fixture) holders() []int {
+	rows, err := f.pool.Query(context.Background(), `select count(*) from `+f.schema+`.outbox_shard
+		where expires_at > now() group by relay_id order by 1`)
+	require.NoError(f.t, err)
+	counts, err := pgx.CollectRows(rows, pgx.RowTo[int])
+	require.NoError(f.t, err)
+	return counts
+}
+
+func TestRelaysShareTheShards(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	cfg := outbox.RelayConfig{LeaseTTL: time.Second}
+	held := func(want ...int) func() bool {
+		return func() bool { return assert.ObjectsAreEqual(want, f.holders()) }
+	}
+	stopFirst := f.run(f.newRelay(newRecorder(), cfg))
+	eventually(t, "one relay holds all", held(16))
+	f.run(f.newRelay(newRecorder(), cfg))
+	eventually(t, "two share", held(8, 8))
+	stopThird := f.run(f.newRelay(newRecorder(), cfg))
+	eventually(t, "three share", held(4, 6, 6))
+	stopThird()
+	eventually(t, "two share again", held(8, 8))
+	stopFirst()
+	eventually(t, "one holds all again", held(16))
+}
+
+// A relay that was killed leaves its leases behind, and they expire by the server's clock.
+func TestLeasesOfADeadRelayExpire(t *testing.T) {
+	t.Parallel()
+	f, broker := newFixture(t), newRecorder()
+	_, err := f.pool.Exec(t.Context(), `update `+f.schema+`.outbox_shard set relay_id = $1, expires_at = now() + interval '2 seconds'`, uuid.New())
+	require.NoError(t, err)
+	f.publish("k", "p")
+	began := time.Now()
+	f.run(f.newRelay(broker, outbox.RelayConfig{LeaseTTL: time.Second}))
+	eventually(t, "taken over", func() bool { return broker.count() == 1 })
+	assert.Greater(t, time.Since(began), time.Second, "not before")
+}
+
+// Another relay took the shards, for instance while this one was stopped: it must let go of them.
+func TestLostLeaseIsNoticed(t *testing.T) {
+	t.Parallel()
+	f, broker := newFixture(t), newRecorder()
+	f.run(f.newRelay(broker, outbox.RelayConfig{LeaseTTL: time.Second}))
+	eventually(t, "it holds all", func() bool { return assert.ObjectsAreEqual([]int{16}, f.holders()) })
+	_, err := f.pool.Exec(t.Context(), `update `+f.schema+`.outbox_shard set relay_id = $1, expires_at = now() + interval '1 hour'`, uuid.New())
+	require.NoError(t, err)
+	held := func() (n int) {
+		// The thief has no row among the relays, so what is still renewed would be back with the first one.
+		require.NoError(t, f.pool.QueryRow(t.Context(), `select count(*) from `+f.schema+`.outbox_shard where expires_at < now() + interval '1 minute'`).Scan(&n))
+		return n
+	}
+	require.Never(t, func() bool { return held() > 0 }, time.Second, 50*time.Millisecond)
+	f.publish("k", "not ours any more")
+	require.Never(t, func() bool { return broker.count() > 0 }, 500*time.Millisecond, 50*time.Millisecond)
+}
+
+// What is in flight when Run is asked to end gets its time, and its rows are deleted.
+func TestDrain(t *testing.T) {
+	t.Parallel()
+	f, broker := newFixture(t), newRecorder()
+	broker.hold = make(chan struct{})
+	f.publish("k", "in flight")
+	stop := f.run(f.newRelay(broker, outbox.RelayConfig{}))
+	<-broker.waiting
+	time.AfterFunc(300*time.Millisecond, func() { close(broker.hold) })
+	stop()
+	assert.Equal(t, []string{"in flight"}, broker.of("k"))
+	assert.Zero(t, f.rows())
+	assert.Empty(t, f.holders(), "the shards were given back")
+}
+
+// The database goes away under a relay: what it could not delete is published again, and nothing else goes wrong.
+func TestConnectionsLost(t *testing.T) {
+	t.Parallel()
+	f, broker := newFixture(t), newRecorder()
+	broker.hold = make(chan struct{})
+	f.publish("k", "1")
+	f.run(f.newRelay(broker, outbox.RelayConfig{LeaseTTL: time.Second}))
+	<-broker.waiting
+	_, err := f.pool.Exec(t.Context(), `select pg_terminate_backend(pid) from pg_stat_activity
+		where application_name = $1 and pid <> pg_backend_pid()`, f.pool.Config().ConnConfig.RuntimeParams["application_name"])
+	require.NoError(t, err)
+	close(broker.hold)
+	eventually(t, "the row goes", func() bool { return f.rows() == 0 })
+	f.publish("k", "2")
+	eventually(t, "and work goes on", func() bool { return f.rows() == 0 })
+	got := broker.of("k")
+	assert.Equal(t, "2", got[len(got)-1])
+	assert.LessOrEqual(t, len(got), 3)
+}

@@ -1,0 +1,88 @@
+package outbox_test
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/framework/devstack/devtest"
+	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/pgtx"
+	"github.com/millrace-go/millrace/transport"
+)
+
+func TestMain(m *testing.M) { devtest.Main(m) }
+
+const topic = "labour.completed"
+
+// fixture is an outbox in a schema of its own.
+type fixture struct {
+	t         testing.TB
+	pool      *pgxpool.Pool
+	schema    string
+	publisher *outbox.Publisher
+}
+
+func newFixture(t testing.TB) *fixture {
+	f := &fixture{t: t, pool: devtest.Pool(t), schema: devtest.Schema(t)}
+	require.NoError(t, outbox.Migrate(t.Context(), f.pool, f.schema))
+	var err error
+	f.publisher, err = outbox.NewPublisher(outbox.PublisherConfig{Schema: f.schema})
+	require.NoError(t, err)
+	return f
+}
+
+func newMessage(ctx context.Context, key, payload string) *message.Message {
+	msg := message.NewMessageWithContext(ctx, outbox.NewID(), []byte(payload))
+	transport.SetKey(msg, key)
+	return msg
+}
+
+// publish commits one event.
+func (f *fixture) publish(key, payload string) {
+	require.NoError(f.t, pgtx.Run(f.t.Context(), f.pool, func(ctx context.Context, _ pgx.Tx) error {
+		return f.publisher.Publish(topic, newMessage(ctx, key, payload))
+	}))
+}
+
+// rows counts what is unpublished.
+func (f *fixture) rows() (n int) {
+	require.NoError(f.t, f.pool.QueryRow(context.Background(), `select count(*) from `+f.schema+`.outbox`).Scan(&n))
+	return n
+}
+
+func (f *fixture) newRelay(p message.Publisher, cfg outbox.RelayConfig) *outbox.Relay {
+	cfg.Schema = f.schema
+	cfg.Logger = slog.New(slog.NewTextHandler(f.t.Output(), nil))
+	r, err := outbox.NewRelay(f.pool, p, cfg)
+	require.NoError(f.t, err)
+	return r
+}
+
+// run runs the relay until stop is called or the test ends.
+func (f *fixture) run(r *outbox.Relay) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	stopped := false
+	stop = func() {
+		if !stopped {
+			stopped = true
+			cancel()
+			require.NoError(f.t, <-done)
+		}
+	}
+	f.t.Cleanup(stop)
+	return stop
+}
+
+func eventually(t testing.TB, what string, condition func() bool) {
+	t.Helper()
+	require.Eventually(t, condition, 15*time.Second, 5*time.Millisecond, what)
+}
