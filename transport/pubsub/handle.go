@@ -27,18 +27,17 @@ const (
 )
 
 // handle is called by Google's client for each message: concurrently, but one after another for the messages of a key
-// of an ordered subscription. The message stays leased until it is acked or nacked. handle's own context is ignored: it
-// ends with the intake, and what was handed to a handler is to finish.
+// of an ordered subscription. The message stays leased until it is acked or nacked.
 //
 // An ordered message that is nacked is delivered again from here, not by Pub/Sub: the client may hold later messages of
 // its key already, and they would overtake it.
-func (s *subscription) handle(_ context.Context, m *pubsub.Message) {
+func (s *subscription) handle(ctx context.Context, m *pubsub.Message) {
 	inPlace := s.config.Ordered && m.OrderingKey != ""
 	for retries := 0; ; retries++ {
 		delivery := newDelivery(m, retries)
-		switch s.deliver(m, delivery) {
+		switch s.deliver(ctx, m, delivery) {
 		case acked:
-			s.ack(m)
+			s.ack(ctx, m)
 			return
 		case undelivered, abandoned:
 			m.Nack()
@@ -59,14 +58,14 @@ func (s *subscription) handle(_ context.Context, m *pubsub.Message) {
 }
 
 // deliver hands the message to a handler and waits for its end. It occupies a slot only in between.
-func (s *subscription) deliver(m *pubsub.Message, delivery *delivery) outcome {
+func (s *subscription) deliver(ctx context.Context, m *pubsub.Message, delivery *delivery) outcome {
 	select {
 	case s.slots <- struct{}{}:
 		defer func() { <-s.slots }()
 	case <-s.stop:
 		return undelivered
 	}
-	ctx, cancel := context.WithCancel(transport.WithDelivery(s.messages, delivery))
+	ctx, cancel := context.WithCancel(transport.WithDelivery(ctx, delivery))
 	defer cancel()
 	msg := unmarshal(m)
 	msg.SetContext(ctx)
@@ -110,7 +109,7 @@ func await(ctx context.Context, msg *message.Message) outcome {
 }
 
 // ack acks the message. With exactly-once delivery it also learns, in the background, whether the ack was in time.
-func (s *subscription) ack(m *pubsub.Message) {
+func (s *subscription) ack(ctx context.Context, m *pubsub.Message) {
 	if !s.transport.config.ExactlyOnce {
 		m.Ack()
 		return
@@ -118,7 +117,7 @@ func (s *subscription) ack(m *pubsub.Message) {
 	result := m.AckWithResult()
 	s.results.Go(func() {
 		// Bounded, because a stream that fails takes its pending results with it.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(s.messages), s.transport.config.AckDeadline)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.transport.config.AckDeadline)
 		defer cancel()
 		if _, err := result.Get(ctx); err != nil {
 			s.transport.ackFailures.Add(1)

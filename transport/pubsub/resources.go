@@ -156,6 +156,9 @@ func (r *resources) createSubscription(ctx context.Context, name, topic string, 
 		}
 		return fmt.Errorf("create subscription %s: %w", name, err)
 	}
+	if found.GetTopic() != topic { // the topic was deleted: a new one of its name does not feed the subscription
+		return fmt.Errorf("subscription %s belongs to topic %s, want %s: delete the subscription, after reading what it holds", name, found.GetTopic(), topic)
+	}
 	if found.GetEnableMessageOrdering() != ordered {
 		return fmt.Errorf("subscription %s exists with message ordering %t, and SubscriberConfig.Ordered is %t: Pub/Sub cannot change it; use another consumer name or delete the subscription",
 			name, found.GetEnableMessageOrdering(), ordered)

@@ -98,6 +98,21 @@ func TestSubscriptionSettings(t *testing.T) {
 	}
 }
 
+// TestSubscriptionOfADeletedTopic: Pub/Sub keeps the subscription of a deleted topic, and it stays empty when a topic of
+// that name is made again. Consuming from it in silence would lose events.
+func TestSubscriptionOfADeletedTopic(t *testing.T) {
+	t.Parallel()
+	options := emulator(t)
+	topic := devtest.Topic(t)
+	subscribe(t, connect(t, pubsub.Config{ClientOptions: options}), topic, transport.SubscriberConfig{Consumer: "c"})
+	client := rawClient(t, options)
+	require.NoError(t, client.TopicAdminClient.DeleteTopic(t.Context(), &pubsubpb.DeleteTopicRequest{Topic: "projects/" + project + "/topics/" + topic}))
+	s, err := connect(t, pubsub.Config{ClientOptions: options}).Subscriber(transport.SubscriberConfig{Consumer: "c"})
+	require.NoError(t, err)
+	_, err = s.Subscribe(t.Context(), topic)
+	require.ErrorContains(t, err, "_deleted-topic_")
+}
+
 // TestAcksOfADrainReachTheService: when Close has returned, the acks of the handlers that it waited for have arrived.
 // With ShutdownOptions.Timeout set, Google's client (v2.6.0) loses them.
 func TestAcksOfADrainReachTheService(t *testing.T) {

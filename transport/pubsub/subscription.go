@@ -15,7 +15,8 @@ import (
 )
 
 const (
-	// maxLease is how long the lease of one message is renewed: longer than any handler should run.
+	// maxLease is how long the lease of one message is renewed: longer than any handler should run. It also ends a
+	// longer wish of Delivery.RetryAfter.
 	maxLease = time.Hour
 	// The waits before a receive that has failed is tried again: the first and the largest. It doubles each time.
 	firstReceiveRetry = 100 * time.Millisecond
@@ -36,8 +37,7 @@ type subscription struct {
 	slots   chan struct{}         // one per message that is delivered and neither acked nor nacked
 	stop    chan struct{}         // closed when ctx or the subscriber ends
 
-	messages context.Context // parent of the messages' contexts; ends DrainTimeout after stop
-	results  sync.WaitGroup  // waits for acks with exactly-once delivery
+	results sync.WaitGroup // waits for acks with exactly-once delivery
 }
 
 func newSubscription(t *Transport, config transport.SubscriberConfig, topic, name string) *subscription {
@@ -55,8 +55,8 @@ func newSubscription(t *Transport, config transport.SubscriberConfig, topic, nam
 
 // run delivers until ctx ends or closing is closed, and returns after the last ack was sent.
 func (s *subscription) run(ctx context.Context, closing <-chan struct{}) {
-	var abandon context.CancelFunc
-	s.messages, abandon = context.WithCancel(context.WithoutCancel(ctx))
+	// The parent of the messages' contexts. It outlives ctx, so that running handlers can finish.
+	messages, abandon := context.WithCancel(context.WithoutCancel(ctx))
 	defer abandon()
 
 	s.budget = s.transport.streams.add()
@@ -64,7 +64,7 @@ func (s *subscription) run(ctx context.Context, closing <-chan struct{}) {
 	intake, stopIntake := context.WithCancel(context.Background())
 	defer stopIntake()
 	var received sync.WaitGroup
-	received.Go(func() { s.receive(intake) })
+	received.Go(func() { s.receive(intake, messages) })
 
 	select {
 	case <-ctx.Done():
@@ -83,11 +83,13 @@ func (s *subscription) run(ctx context.Context, closing <-chan struct{}) {
 }
 
 // receive pulls until intake ends, over every failure of the service.
-func (s *subscription) receive(intake context.Context) {
+func (s *subscription) receive(intake, messages context.Context) {
+	// Google's own context for a message ends with the intake, and what was handed to a handler is to finish.
+	handle := func(_ context.Context, m *pubsub.Message) { s.handle(messages, m) }
 	retry := firstReceiveRetry
 	for {
 		began := time.Now()
-		err := s.client().Receive(intake, s.handle)
+		err := s.client().Receive(intake, handle)
 		if intake.Err() != nil {
 			return
 		}

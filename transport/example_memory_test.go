@@ -1,0 +1,46 @@
+package transport_test
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/millrace/transport"
+)
+
+// Any transport is used like this; only the first line names the broker.
+func ExampleNewMemory() {
+	broker, err := transport.NewMemory(transport.MemoryConfig{})
+	if err != nil {
+		panic(err)
+	}
+	defer broker.Close() //nolint:errcheck // never fails
+
+	subscriber, err := broker.Subscriber(transport.SubscriberConfig{Consumer: "notify-parents", Ordered: true})
+	if err != nil {
+		panic(err)
+	}
+	events, err := subscriber.Subscribe(context.Background(), "labour.completed")
+	if err != nil {
+		panic(err)
+	}
+
+	publisher, err := broker.Publisher()
+	if err != nil {
+		panic(err)
+	}
+	event := message.NewMessage("event-1", []byte("it is a girl"))
+	transport.SetKey(event, "labour-7")
+	if err := publisher.Publish("labour.completed", event); err != nil {
+		panic(err)
+	}
+
+	received := <-events
+	fmt.Println(received.UUID, transport.Key(received), string(received.Payload))
+	fmt.Println("attempt", transport.DeliveryFrom(received.Context()).Attempt())
+	received.Ack()
+	// Output:
+	// event-1 labour-7 it is a girl
+	// attempt 1
+}
