@@ -1,9 +1,7 @@
 package outbox
 
 import (
-	"io/fs"
 	"strconv"
-	"strings"
 	"testing"
 	"testing/fstest"
 	"time"
@@ -120,17 +118,10 @@ func TestEveryStatementPrepares(t *testing.T) {
 	t.Parallel()
 	pool, schema := devtest.Pool(t), devtest.Schema(t)
 	require.NoError(t, Migrate(t.Context(), pool, schema))
-	queries, err := fs.Glob(files, "queries/*.sql")
-	require.NoError(t, err)
-	require.NotEmpty(t, queries)
 	conn, err := pool.Acquire(t.Context())
 	require.NoError(t, err)
 	defer conn.Release()
-	for _, q := range queries {
-		name := strings.TrimSuffix(strings.TrimPrefix(q, "queries/"), ".sql")
-		_, err := conn.Conn().Prepare(t.Context(), name, pgschema.Query(files, name, schema))
-		require.NoError(t, err, name)
-	}
+	require.NoError(t, pgschema.Prepare(t.Context(), conn.Conn(), files, schema))
 }
 
 func TestMigrate(t *testing.T) {

@@ -3,10 +3,15 @@
 package pgschema
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io/fs"
+	"path"
 	"regexp"
 	"strings"
+
+	"github.com/jackc/pgx/v5"
 )
 
 // Default is the schema's name when the user chose none.
@@ -29,6 +34,24 @@ func Validate(name string) (string, error) {
 // Render puts the schema's name, quoted, in the place of {schema}.
 func Render(sql, schema string) string {
 	return strings.ReplaceAll(sql, "{schema}", `"`+schema+`"`)
+}
+
+// Prepare prepares every file's statement against the schema's tables: what a test of them calls.
+func Prepare(ctx context.Context, conn *pgx.Conn, files fs.FS, schema string) error {
+	names, err := fs.Glob(files, "queries/*.sql")
+	if err != nil {
+		return err
+	}
+	if len(names) == 0 {
+		return errors.New("no statement to prepare")
+	}
+	for _, n := range names {
+		name := strings.TrimSuffix(path.Base(n), ".sql")
+		if _, err := conn.Prepare(ctx, name, Query(files, name, schema)); err != nil {
+			return fmt.Errorf("%s: %w", n, err)
+		}
+	}
+	return nil
 }
 
 // Query is Render of an embedded file, which holds one statement. It panics when there is no such file.

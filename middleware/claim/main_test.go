@@ -1,0 +1,97 @@
+package claim_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/framework/devstack/devtest"
+	"github.com/millrace-go/millrace/middleware/claim"
+	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/pgtx"
+	"github.com/millrace-go/millrace/transport"
+)
+
+func TestMain(m *testing.M) { devtest.Main(m) }
+
+// fixture is a claim store in a schema of its own, with a table that handlers write to.
+type fixture struct {
+	t      testing.TB
+	pool   *pgxpool.Pool
+	schema string
+	store  *claim.PostgresStore
+}
+
+func newFixture(t testing.TB) *fixture {
+	f := &fixture{t: t, pool: devtest.Pool(t), schema: devtest.Schema(t)}
+	f.store = claim.NewPostgresStore(f.pool, claim.Schema(f.schema))
+	require.NoError(t, outbox.Migrate(t.Context(), f.pool, f.schema))
+	require.NoError(t, claim.Migrate(t.Context(), f.pool, f.schema))
+	_, err := f.pool.Exec(t.Context(), `create table `+f.schema+`.effect (event_id text not null)`)
+	require.NoError(t, err)
+	return f
+}
+
+func (f *fixture) middleware(cfg claim.Config) message.HandlerMiddleware {
+	if cfg.Consumer == nil {
+		cfg.Consumer = func(string) string { return "notify" }
+	}
+	c, err := claim.New(f.store, cfg)
+	require.NoError(f.t, err)
+	return c.Middleware
+}
+
+// effect writes in the handler's transaction.
+func (f *fixture) effect(ctx context.Context, id string) error {
+	tx, ok := pgtx.From(ctx)
+	require.True(f.t, ok, "the handler's context carries the transaction")
+	_, err := tx.Exec(ctx, `insert into `+f.schema+`.effect values ($1)`, id)
+	return err
+}
+
+func (f *fixture) handler(msg *message.Message) ([]*message.Message, error) {
+	return nil, f.effect(msg.Context(), msg.UUID)
+}
+
+func (f *fixture) count(table string) (n int) {
+	require.NoError(f.t, f.pool.QueryRow(context.Background(), `select count(*) from `+f.schema+`.`+table).Scan(&n))
+	return n
+}
+
+// effects returns how often each event took effect.
+func (f *fixture) effects() map[string]int {
+	rows, err := f.pool.Query(context.Background(), `select event_id, count(*) from `+f.schema+`.effect group by 1`)
+	require.NoError(f.t, err)
+	effects := map[string]int{}
+	var id string
+	var n int
+	_, err = pgx.ForEachRow(rows, []any{&id, &n}, func() error { effects[id] = n; return nil })
+	require.NoError(f.t, err)
+	return effects
+}
+
+// delivery remembers what was asked of it.
+type delivery struct{ retryAfter time.Duration }
+
+func (*delivery) Attempt() int                 { return 1 }
+func (d *delivery) RetryAfter(t time.Duration) { d.retryAfter = t }
+func (*delivery) Handled()                     {}
+
+func deliver(t testing.TB, id string) (*message.Message, *delivery) {
+	d := &delivery{}
+	return message.NewMessageWithContext(transport.WithDelivery(t.Context(), d), id, nil), d
+}
+
+func nacked(msg *message.Message) bool {
+	select {
+	case <-msg.Nacked():
+		return true
+	default:
+		return false
+	}
+}
