@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -144,6 +145,8 @@ func unpack(scratch, target string) error {
 		RuntimePath(filepath.Join(scratch, "runtime")).
 		DataPath(data).
 		Logger(logRemover{})).Start()
+	// It downloads by the default client, whose idle connections would look like leaked goroutines for 90 seconds.
+	http.DefaultClient.CloseIdleConnections()
 	if _, statErr := os.Stat(filepath.Join(target, "bin", "postgres")); statErr != nil {
 		return errors.Join(err, statErr)
 	}
