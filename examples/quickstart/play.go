@@ -107,11 +107,11 @@ func (s *stage) setUp(ctx context.Context, o options, stdout io.Writer) (err err
 	}
 	s.undo = append(s.undo, s.stack.Stop)
 	for _, i := range s.stack.Services() {
-		real := "a fake"
+		kind := "a fake"
 		if i.Real {
-			real = "real"
+			kind = "real"
 		}
-		s.services = append(s.services, fmt.Sprintf("%s: %s (%s)", i.Service, i.Source, real))
+		s.services = append(s.services, fmt.Sprintf("%s: %s (%s)", i.Service, i.Source, kind))
 		fmt.Fprintln(stdout, " ", s.services[len(s.services)-1])
 	}
 	if o.broker == "memory" {

@@ -2,6 +2,8 @@ package pubsub_test
 
 import (
 	"context"
+	"os"
+	"os/exec"
 	"strings"
 	"sync"
 	"testing"
@@ -9,6 +11,7 @@ import (
 
 	gcp "cloud.google.com/go/pubsub/v2"
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
+	"cloud.google.com/go/pubsub/v2/pstest"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/api/option"
@@ -202,4 +205,32 @@ func TestRefusedAckIsCounted(t *testing.T) {
 	require.NoError(t, batcher(t, tr).Publish(topic, newMessage("", "1")))
 	next(t, messages).Ack()
 	require.Eventually(t, func() bool { return tr.AckFailures() == 1 }, wait, 10*time.Millisecond)
+}
+
+// Google's client does not end while it waits to open a stream again; a service that shuts down in an outage of the
+// broker must not wait with it. In a process of its own, because the client's goroutines live on for up to 30 s.
+func TestCloseDuringAnOutage(t *testing.T) {
+	t.Parallel()
+	if os.Getenv(outage) == "" {
+		child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestCloseDuringAnOutage$", "-test.v")
+		child.Env = append(os.Environ(), outage+"=1")
+		output, err := child.CombinedOutput()
+		require.NoError(t, err, "%s", output)
+		require.Contains(t, string(output), "--- PASS: TestCloseDuringAnOutage")
+		return
+	}
+	server := pstest.NewServer()
+	tr := connect(t, pubsub.Config{ClientOptions: plain(server.Addr)})
+	sub, messages := subscribe(t, tr, devtest.Topic(t), transport.SubscriberConfig{Consumer: "consumer"})
+	require.NoError(t, server.Close())
+	closed := make(chan error, 1)
+	time.AfterFunc(2*time.Second, func() { closed <- sub.Close() }) // by now it waits
+	select {
+	case err := <-closed:
+		require.NoError(t, err)
+	case <-time.After(12 * time.Second):
+		t.Fatal("Close hangs")
+	}
+	_, open := <-messages
+	require.False(t, open)
 }

@@ -21,6 +21,8 @@ const (
 	// The waits before a receive that has failed is tried again: the first and the largest. It doubles each time.
 	firstReceiveRetry = 100 * time.Millisecond
 	lastReceiveRetry  = 30 * time.Second
+	// flushTimeout bounds the sending of acks after the last handler has ended.
+	flushTimeout = 3 * time.Second
 )
 
 // subscription is one call of Subscribe.
@@ -53,18 +55,22 @@ func newSubscription(t *Transport, config transport.SubscriberConfig, topic, nam
 	}
 }
 
-// run delivers until ctx ends or closing is closed, and returns after the last ack was sent.
+// run delivers until ctx ends or closing is closed, and returns after the last ack was sent, or could not be sent within
+// flushTimeout.
 func (s *subscription) run(ctx context.Context, closing <-chan struct{}) {
 	// The parent of the messages' contexts. It outlives ctx, so that running handlers can finish.
 	messages, abandon := context.WithCancel(context.WithoutCancel(ctx))
 	defer abandon()
 
 	s.budget = s.transport.streams.add()
-	defer s.transport.streams.remove(s.budget)
 	intake, stopIntake := context.WithCancel(context.Background())
 	defer stopIntake()
-	var received sync.WaitGroup
-	received.Go(func() { s.receive(intake, messages) })
+	received := make(chan struct{})
+	go func() {
+		defer close(received)
+		defer s.transport.streams.remove(s.budget)
+		s.receive(intake, messages)
+	}()
 
 	select {
 	case <-ctx.Done():
@@ -78,7 +84,16 @@ func (s *subscription) run(ctx context.Context, closing <-chan struct{}) {
 	s.sending.Unlock()
 	timer := time.AfterFunc(s.transport.config.DrainTimeout, abandon)
 	defer timer.Stop()
-	received.Wait()
+	for range cap(s.slots) { // all of them: no handler runs any more
+		s.slots <- struct{}{}
+	}
+	select {
+	case <-received:
+	case <-time.After(flushTimeout):
+		// Google's client (v2.6.0) does not end while it waits to open a stream again, up to 30 s at a time. Nothing
+		// can be delivered any more, and its goroutine ends with the client.
+		s.log.Warn("the service does not answer: acks may be lost, and their messages be delivered again")
+	}
 	s.results.Wait()
 }
 
