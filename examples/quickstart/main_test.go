@@ -1,0 +1,178 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"os/exec"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/framework/devstack"
+	"github.com/millrace-go/millrace/framework/devstack/devtest"
+)
+
+// The started processes are this test binary again, and so is the whole command where a test wants it in a process of
+// its own.
+const commandVariable = "QUICKSTART_COMMAND"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(roleVariable) != "" || os.Getenv(commandVariable) != "" {
+		main()
+		return
+	}
+	devtest.Main(m)
+}
+
+// command runs the quickstart as a process, on this test's stack.
+func command(t *testing.T, args ...string) (code int, output string) {
+	t.Helper()
+	stack := devtest.Start(t, devstack.Postgres, devstack.PubSub)
+	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
+	cmd.Env = append(append(os.Environ(), stack.Env()...), commandVariable+"=1")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		var exit *exec.ExitError
+		require.ErrorAs(t, err, &exit)
+		code = exit.ExitCode()
+	}
+	return code, string(out)
+}
+
+// number returns what the table says of a thing.
+func number(t *testing.T, output, name string) int {
+	t.Helper()
+	found := regexp.MustCompile(`(?m)^` + name + ` +(\d+)`).FindStringSubmatch(output)
+	require.NotNil(t, found, "%s in:\n%s", name, output)
+	n, err := strconv.Atoi(found[1])
+	require.NoError(t, err)
+	return n
+}
+
+func TestNothingIsLostOrDoubledUnderKills(t *testing.T) {
+	t.Parallel()
+	code, out := command(t, "-events", "400", "-kills", "8", "-duplicates", "0.5")
+	require.Zero(t, code, out)
+	assert.Equal(t, 400, number(t, out, "events committed"))
+	assert.Equal(t, 8, number(t, out, "kills"))
+	assert.Zero(t, number(t, out, "lost"))
+	assert.Zero(t, number(t, out, "doubled"))
+	assert.Contains(t, out, "effects              400 notifications, 400 texts, 400 follow-ups")
+	assert.Positive(t, number(t, out, "duplicates absorbed"))
+	assert.Contains(t, out, "postgres: ")
+	assert.Contains(t, out, "pubsub: ")
+}
+
+// The verdict can fail: without a part, the same run shows what that part is for.
+
+func TestWithoutClaimEffectsDouble(t *testing.T) {
+	t.Parallel()
+	code, out := command(t, "-events", "300", "-kills", "2", "-without", "claim")
+	require.Equal(t, exitVerdict, code, out)
+	assert.Positive(t, number(t, out, "doubled"))
+}
+
+func TestWithoutOutboxEventsAreLost(t *testing.T) {
+	t.Parallel()
+	code, out := command(t, "-events", "1000", "-kills", "8", "-duplicates", "0", "-without", "outbox")
+	require.Equal(t, exitVerdict, code, out)
+	assert.Positive(t, number(t, out, "lost"))
+}
+
+func TestInMemory(t *testing.T) {
+	t.Parallel()
+	code, out := command(t, "-broker", "memory", "-events", "200")
+	require.Zero(t, code, out)
+	assert.Contains(t, out, "every event took effect exactly once in the database")
+	code, out = command(t, "-broker", "memory", "-events", "200", "-without", "claim")
+	require.Equal(t, exitVerdict, code, out)
+}
+
+func TestBadFlags(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ args, want string }{
+		{"-broker kafka", "Millrace has no Kafka transport yet; use -broker pubsub or -broker memory"},
+		{"-broker rabbit", `-broker is "rabbit": want pubsub or memory`},
+		{"-events 0 -consumers 0 -duplicates 2", "-events is 0: want 1 to 1000000\n-consumers is 0: want 1 to 16\n-duplicates is 2: want 0 to 1"},
+		{"-duplicates NaN", "-duplicates is NaN"},
+		{"-kills -1", "-kills is -1"},
+		{"-without luck", `-without is "luck": want claim or outbox`},
+		{"-broker memory -kills 3", "nothing can be killed"},
+		{"-broker memory -without outbox", "nothing can be killed"},
+		{"now", `unexpected argument "now"`},
+		{"-unknown", "flag provided but not defined"},
+	} {
+		var stdout, stderr bytes.Buffer
+		assert.Equal(t, exitTrouble, run(context.Background(), strings.Fields(c.args), &stdout, &stderr), c.args)
+		assert.Contains(t, stderr.String(), c.want)
+		assert.Empty(t, stdout.String())
+	}
+}
+
+// An interrupt in the middle, as by Ctrl-C, and a kill of the main process: neither leaves a process behind.
+func TestNoProcessIsLeftBehind(t *testing.T) {
+	t.Parallel()
+	stack := devtest.Start(t, devstack.Postgres, devstack.PubSub)
+	for _, signal := range []syscall.Signal{syscall.SIGINT, syscall.SIGKILL} {
+		t.Run(signal.String(), func(t *testing.T) {
+			t.Parallel()
+			mark := "QUICKSTART_TEST=" + devtest.Topic(t)
+			var out output
+			cmd := exec.Command(os.Args[0], "-events", "2000", "-kills", "4")
+			cmd.Env = append(append(os.Environ(), stack.Env()...), commandVariable+"=1", mark)
+			cmd.Stdout, cmd.Stderr = &out, &out
+			cmd.WaitDelay = 20 * time.Second
+			require.NoError(t, cmd.Start())
+			require.Eventually(t, func() bool { return len(marked(t, mark)) > 4 && strings.Contains(out.String(), "%") },
+				30*time.Second, 20*time.Millisecond, "it is in the middle")
+			require.NoError(t, cmd.Process.Signal(signal))
+			err := cmd.Wait()
+			require.Error(t, err)
+			require.Eventually(t, func() bool { return len(marked(t, mark)) == 0 }, 10*time.Second, 20*time.Millisecond)
+			if signal == syscall.SIGINT {
+				assert.Contains(t, out.String(), "everything that was started is gone")
+			}
+		})
+	}
+}
+
+// marked returns the processes that have the mark in their environment.
+func marked(t *testing.T, mark string) []string {
+	t.Helper()
+	entries, err := os.ReadDir("/proc")
+	require.NoError(t, err)
+	var found []string
+	for _, e := range entries {
+		env, err := os.ReadFile("/proc/" + e.Name() + "/environ")
+		if err == nil && bytes.Contains(env, []byte(mark)) {
+			found = append(found, e.Name())
+		}
+	}
+	return found
+}
+
+// output is a buffer that a process writes to while a test reads it.
+type output struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.buf.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.buf.String()
+}
