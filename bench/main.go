@@ -1,0 +1,131 @@
+// Command bench measures Millrace against named peers, in one run on one machine: what it claims are ratios. It is a
+// module of its own, so that its peers never enter a user's go.mod.
+//
+//	cd bench && go run . <scenario> [-quick] [-json]
+//
+// The services come from package devstack: MILLRACE_POSTGRES_DSN names a server, otherwise one is started for the run.
+// Nothing is left behind, also after Ctrl-C.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/millrace-go/millrace/framework/devstack"
+)
+
+// Exit codes.
+const (
+	exitOK          = 0
+	exitFailed      = 1
+	exitUsage       = 2
+	exitInterrupted = 130 // as a shell tells of SIGINT
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+	code := command{scenarios: scenarios, stdout: os.Stdout, stderr: os.Stderr}.run(ctx, os.Args[1:])
+	os.Exit(code)
+}
+
+// command is the program without its process.
+type command struct {
+	scenarios      []scenario
+	stdout, stderr io.Writer
+}
+
+func (c command) usage(out io.Writer) {
+	fmt.Fprint(out, "usage: bench <scenario> [-quick] [-json]\n\nscenarios:\n")
+	for _, s := range c.scenarios {
+		fmt.Fprintf(out, "  %-14s %s\n", s.name, s.summary)
+	}
+	fmt.Fprint(out, `
+flags:
+  -quick  small sizes, under 50 s: shows that it works and roughly how it stands; claim nothing from it
+  -json   one line on stdout: {"scenario":…,"ratios":{…}} (each ratio is the median over the runs)
+`)
+}
+
+// run runs the scenario that the arguments name and returns the exit code.
+func (c command) run(ctx context.Context, args []string) int {
+	if len(args) == 0 {
+		c.usage(c.stderr)
+		return exitUsage
+	}
+	switch args[0] {
+	case "help", "-h", "-help", "--help":
+		c.usage(c.stdout)
+		return exitOK
+	}
+	s, ok := find(c.scenarios, args[0])
+	if !ok {
+		fmt.Fprintf(c.stderr, "bench: unknown scenario %q\n\n", args[0])
+		c.usage(c.stderr)
+		return exitUsage
+	}
+	flags := flag.NewFlagSet(s.name, flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	quick := flags.Bool("quick", false, "")
+	asJSON := flags.Bool("json", false, "")
+	err := flags.Parse(args[1:])
+	if err == nil && flags.NArg() > 0 {
+		err = fmt.Errorf("unexpected argument %q", flags.Arg(0))
+	}
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		c.usage(c.stdout)
+		return exitOK
+	case err != nil:
+		fmt.Fprintf(c.stderr, "bench %s: %v\n\n", s.name, err)
+		c.usage(c.stderr)
+		return exitUsage
+	}
+	size := s.full
+	if *quick {
+		size = s.quick
+	}
+	report, err := c.measure(ctx, s, size)
+	if err == nil {
+		err = report.write(c.stdout, *asJSON)
+	}
+	switch {
+	case err != nil && ctx.Err() != nil:
+		fmt.Fprintf(c.stderr, "bench %s: interrupted\n", s.name)
+		return exitInterrupted
+	case err != nil:
+		fmt.Fprintf(c.stderr, "bench %s: %v\n", s.name, err)
+		return exitFailed
+	}
+	return exitOK
+}
+
+// measure runs the scenario on services of its own and stops them.
+func (c command) measure(ctx context.Context, s scenario, size size) (r *report, err error) {
+	stack, err := devstack.Start(ctx, s.services...)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, stack.Stop()) }()
+	for _, info := range stack.Services() {
+		fmt.Fprintf(c.stderr, "%s: %s\n", info.Service, info.Source)
+	}
+	r, err = s.run(ctx, &environment{
+		stack: stack,
+		size:  size,
+		progress: func(format string, args ...any) {
+			fmt.Fprintf(c.stderr, format+"\n", args...)
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	r.scenario = s.name
+	return r, nil
+}

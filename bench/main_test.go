@@ -1,0 +1,131 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/framework/devstack"
+	"github.com/millrace-go/millrace/framework/devstack/devtest"
+)
+
+func TestMain(m *testing.M) { devtest.Main(m) }
+
+// tiny returns the registry with sizes for a test.
+func tiny() []scenario {
+	var small []scenario
+	for _, s := range scenarios {
+		s.full, s.quick = size{rows: 3000, runs: 3}, size{rows: 2500, runs: 2}
+		small = append(small, s)
+	}
+	return small
+}
+
+// bench runs the command on the tests' server, in place of one of its own.
+func bench(t *testing.T, ctx context.Context, args ...string) (code int, stdout, stderr string) {
+	t.Setenv("MILLRACE_POSTGRES_DSN", devtest.Start(t, devstack.Postgres).PostgresDSN())
+	var out, progress bytes.Buffer
+	code = command{scenarios: tiny(), stdout: &out, stderr: &progress}.run(ctx, args)
+	return code, out.String(), progress.String()
+}
+
+// schemas lists what runs have left in the tests' server.
+func schemas(t *testing.T) []string {
+	rows, err := devtest.Pool(t).Query(t.Context(), `select nspname from pg_namespace where nspname like 'bench\_%'`)
+	require.NoError(t, err)
+	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	require.NoError(t, err)
+	return names
+}
+
+// A gate reads the line: its form and the names of the ratios are an interface.
+func TestJSONIsOneLine(t *testing.T) {
+	want := map[string][]string{"relay-drain": {"vs_skip_locked", "vs_single_select"}}
+	for _, s := range scenarios {
+		t.Run(s.name, func(t *testing.T) {
+			code, stdout, stderr := bench(t, t.Context(), s.name, "-quick", "-json")
+			require.Equal(t, exitOK, code, stderr)
+			require.Equal(t, 1, strings.Count(stdout, "\n"), stdout)
+			require.True(t, strings.HasSuffix(stdout, "\n"))
+			var line struct {
+				Scenario string
+				Ratios   map[string]float64
+			}
+			decoder := json.NewDecoder(strings.NewReader(stdout))
+			decoder.DisallowUnknownFields()
+			require.NoError(t, decoder.Decode(&line))
+			assert.Equal(t, s.name, line.Scenario)
+			require.Contains(t, want, s.name, "name the ratios of a new scenario here")
+			assert.Len(t, line.Ratios, len(want[s.name]))
+			for _, name := range want[s.name] {
+				assert.Positive(t, line.Ratios[name], name)
+			}
+			assert.Contains(t, stderr, "run 2 of 2")
+			assert.Empty(t, schemas(t))
+		})
+	}
+}
+
+func TestTable(t *testing.T) {
+	code, stdout, stderr := bench(t, t.Context(), "relay-drain")
+	require.Equal(t, exitOK, code, stderr)
+	for _, want := range []string{
+		"a backlog of 3,000 events", "3 runs", "median", "vs_skip_locked", "vs_single_select",
+		"PostgreSQL", "fsync=", "github.com/jackc/pgx/v5 v5.", "relay: one outbox.Relay",
+	} {
+		assert.Contains(t, stdout, want)
+	}
+	assert.Empty(t, schemas(t))
+}
+
+// Ctrl-C leaves nothing: neither in a server that the environment names, nor a figure on stdout.
+func TestInterrupted(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	t.Setenv("MILLRACE_POSTGRES_DSN", devtest.Start(t, devstack.Postgres).PostgresDSN())
+	var stdout, stderr bytes.Buffer
+	interrupted := tiny()[0]
+	inner := interrupted.run
+	interrupted.run = func(ctx context.Context, env *environment) (*report, error) {
+		progress := env.progress
+		env.progress = func(format string, args ...any) { progress(format, args...); cancel() }
+		return inner(ctx, env)
+	}
+	code := command{scenarios: []scenario{interrupted}, stdout: &stdout, stderr: &stderr}.run(ctx, []string{interrupted.name})
+	assert.Equal(t, exitInterrupted, code)
+	assert.Empty(t, stdout.String())
+	assert.Contains(t, stderr.String(), "interrupted")
+	assert.Empty(t, schemas(t))
+}
+
+func TestUsage(t *testing.T) {
+	t.Parallel()
+	for name, args := range map[string][]string{
+		"no scenario":      {},
+		"unknown scenario": {"relay"},
+		"flag first":       {"-quick", "relay-drain"},
+		"unknown flag":     {"relay-drain", "-fast"},
+		"argument":         {"relay-drain", "-quick", "more"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var stdout, stderr bytes.Buffer
+			assert.Equal(t, exitUsage, command{scenarios: scenarios, stdout: &stdout, stderr: &stderr}.run(t.Context(), args))
+			assert.Empty(t, stdout.String())
+			for _, s := range scenarios {
+				assert.Contains(t, stderr.String(), s.name+" ")
+			}
+		})
+	}
+	for _, args := range [][]string{{"-h"}, {"help"}, {"relay-drain", "-h"}} {
+		var stdout, stderr bytes.Buffer
+		assert.Equal(t, exitOK, command{scenarios: scenarios, stdout: &stdout, stderr: &stderr}.run(t.Context(), args))
+		assert.Contains(t, stdout.String(), "usage: bench <scenario>")
+		assert.Empty(t, stderr.String())
+	}
+}

@@ -1,0 +1,130 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+)
+
+// report is what a scenario found. Every number in it was measured in this run.
+type report struct {
+	scenario string
+	title    string   // what was measured, in one line
+	facts    []string // what the figures depend on: the server, its settings
+	rates    []rates
+	ratios   []ratios
+}
+
+// rates are the rows per second of one contestant, one for each run.
+type rates struct {
+	name, note string
+	perRun     []float64
+}
+
+// ratios compare two contestants run by run, so that what slows the machine for a while slows both.
+type ratios struct {
+	name   string // as in the JSON: "vs_" and the peer's name
+	perRun []float64
+}
+
+// against returns the ratios of own to the peer.
+func against(own, peer rates) ratios {
+	r := ratios{name: "vs_" + peer.name}
+	for i := range own.perRun {
+		r.perRun = append(r.perRun, own.perRun[i]/peer.perRun[i])
+	}
+	return r
+}
+
+func median(values []float64) float64 {
+	if len(values) == 0 {
+		return math.NaN()
+	}
+	sorted := slices.Sorted(slices.Values(values))
+	half := len(sorted) / 2
+	if len(sorted)%2 == 1 {
+		return sorted[half]
+	}
+	return (sorted[half-1] + sorted[half]) / 2
+}
+
+func (r *report) write(out io.Writer, asJSON bool) error {
+	if asJSON {
+		return r.writeJSON(out)
+	}
+	return r.writeTable(out)
+}
+
+// writeJSON writes one line: what a gate reads.
+func (r *report) writeJSON(out io.Writer) error {
+	line := struct {
+		Scenario string             `json:"scenario"`
+		Ratios   map[string]float64 `json:"ratios"`
+	}{r.scenario, map[string]float64{}}
+	for _, one := range r.ratios {
+		line.Ratios[one.name] = math.Round(median(one.perRun)*1000) / 1000
+	}
+	return json.NewEncoder(out).Encode(line)
+}
+
+// writeTable writes what people read.
+func (r *report) writeTable(out io.Writer) error {
+	fmt.Fprintf(out, "\n%s: %s\n", r.scenario, r.title)
+	for _, fact := range append(r.facts, versions()) {
+		fmt.Fprintf(out, "  %s\n", fact)
+	}
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprint(table, "\nrows/s\tmedian\tmin\tmax\t\n")
+	for _, one := range r.rates {
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t\n", one.name, thousands(median(one.perRun)),
+			thousands(slices.Min(one.perRun)), thousands(slices.Max(one.perRun)))
+	}
+	fmt.Fprint(table, "\t\t\t\t\nratio, run by run\t\t\t\t\n")
+	for _, one := range r.ratios {
+		fmt.Fprintf(table, "%s\t%.2f\t%.2f\t%.2f\t\n", one.name, median(one.perRun),
+			slices.Min(one.perRun), slices.Max(one.perRun))
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	fmt.Fprintln(out)
+	for _, one := range r.rates {
+		fmt.Fprintf(out, "  %s: %s\n", one.name, one.note)
+	}
+	return nil
+}
+
+// versions tells what was measured, and on what.
+func versions() string {
+	parts := []string{fmt.Sprintf("%s %s/%s, %d CPUs", runtime.Version(), runtime.GOOS, runtime.GOARCH, runtime.NumCPU())}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, module := range info.Deps {
+			switch module.Path {
+			case "github.com/jackc/pgx/v5", "github.com/ThreeDotsLabs/watermill":
+				parts = append(parts, module.Path+" "+module.Version)
+			}
+		}
+		for _, setting := range info.Settings {
+			if setting.Key == "vcs.revision" {
+				parts = append(parts, "revision "+setting.Value)
+			}
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+// thousands writes 1234567 as 1,234,567.
+func thousands(value float64) string {
+	digits := strconv.FormatInt(int64(math.Round(value)), 10)
+	for at := len(digits) - 3; at > 0; at -= 3 {
+		digits = digits[:at] + "," + digits[at:]
+	}
+	return digits
+}

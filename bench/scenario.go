@@ -1,0 +1,43 @@
+package main
+
+import (
+	"context"
+	"slices"
+
+	"github.com/millrace-go/millrace/framework/devstack"
+)
+
+// scenarios is the registry, in the order in which the usage lists it.
+var scenarios = []scenario{relayDrain}
+
+// scenario is one comparison of Millrace with its peers.
+type scenario struct {
+	name     string // as on the command line and in the JSON
+	summary  string // one line for the usage
+	services []devstack.Service
+	full     size
+	quick    size // under 50 s once built
+	run      func(context.Context, *environment) (*report, error)
+}
+
+// size is how much a scenario measures.
+type size struct {
+	rows int // events in one run
+	runs int // of each contestant; a claim needs 10 or more
+}
+
+// environment is what a scenario runs in.
+type environment struct {
+	stack *devstack.Stack
+	size  size
+	// progress tells people how far it is, one line at a time. It must not be called while a clock runs.
+	progress func(format string, args ...any)
+}
+
+func find(scenarios []scenario, name string) (scenario, bool) {
+	i := slices.IndexFunc(scenarios, func(s scenario) bool { return s.name == name })
+	if i < 0 {
+		return scenario{}, false
+	}
+	return scenarios[i], true
+}
