@@ -1,9 +1,7 @@
 package pubsub_test
 
 import (
-	"fmt"
 	"os"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,23 +23,6 @@ import (
 
 const wait = 15 * time.Second
 
-// stack is the process's development stack, once a test has asked for it.
-var stack atomic.Pointer[devstack.Stack]
-
-// stopping stops the stack between the tests and the search for leaks.
-type stopping struct{ *testing.M }
-
-func (s stopping) Run() int {
-	code := s.M.Run()
-	if running := stack.Load(); running != nil {
-		if err := running.Stop(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = max(code, 1)
-		}
-	}
-	return code
-}
-
 // outage is set in the environment of the process that TestCloseDuringAnOutage starts.
 const outage = "MILLRACE_TEST_OUTAGE"
 
@@ -49,21 +30,14 @@ func TestMain(m *testing.M) {
 	if os.Getenv(outage) != "" {
 		os.Exit(m.Run())
 	}
-	// Not devtest.Main, because two goroutines of Google's client have to be let pass.
-	goleak.VerifyTestMain(stopping{m},
-		// It looks for its end every 10 s only, and then ends.
-		goleak.IgnoreTopFunction("cloud.google.com/go/pubsub/v2.(*messageIterator).streamKeepAliveHandler"),
-		// OpenCensus: one for the process.
-		goleak.IgnoreTopFunction("go.opencensus.io/stats/view.(*worker).start"),
-	)
+	// It looks for its end every 10 s only, and then ends.
+	devtest.Main(m, goleak.IgnoreTopFunction("cloud.google.com/go/pubsub/v2.(*messageIterator).streamKeepAliveHandler"))
 }
 
 // emulator returns the client options for Google's emulator.
 func emulator(t testing.TB) []option.ClientOption {
 	t.Helper()
-	running := devtest.Start(t, devstack.PubSub)
-	stack.Store(running)
-	return plain(running.PubSubHost())
+	return plain(devtest.Start(t, devstack.PubSub).PubSubHost())
 }
 
 // fake starts Google's fake in this process, for what the emulator cannot be made to do.

@@ -35,14 +35,15 @@ func Start(t testing.TB, services ...devstack.Service) *devstack.Stack {
 }
 
 // Main is for a package's TestMain: it runs the tests, stops the process's stack, and exits. It fails the process when
-// a goroutine is left, or a service could not be stopped. Without it the stack still ends with the process.
-func Main(m *testing.M) {
-	os.Exit(finish(m.Run, shared.Stop))
+// a goroutine is left that opts do not let pass, or a service could not be stopped. Without it the stack still ends with
+// the process.
+func Main(m *testing.M, opts ...goleak.Option) {
+	os.Exit(finish(m.Run, shared.Stop, opts...))
 }
 
 // finish returns the exit code of the tests and of what they leave.
-func finish(tests func() int, stop func() error) int {
-	before := goleak.IgnoreCurrent() // OpenCensus, which Google's client imports, starts a goroutine in an init
+func finish(tests func() int, stop func() error, opts ...goleak.Option) int {
+	opts = append(opts, goleak.IgnoreCurrent()) // OpenCensus, which Google's client imports, starts a goroutine in an init
 	code := tests()
 	if err := stop(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -51,7 +52,7 @@ func finish(tests func() int, stop func() error) int {
 	if code != 0 {
 		return code // a failed test leaves goroutines; telling of them too would hide the failure
 	}
-	if err := goleak.Find(before); err != nil {
+	if err := goleak.Find(opts...); err != nil {
 		fmt.Fprintf(os.Stderr, "goroutines are left after the tests: %v\n", err)
 		return 1
 	}
