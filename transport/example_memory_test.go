@@ -15,7 +15,7 @@ func ExampleNewMemory() {
 	if err != nil {
 		panic(err)
 	}
-	defer broker.Close() //nolint:errcheck // never fails
+	defer broker.Close() // never fails
 
 	subscriber, err := broker.Subscriber(transport.SubscriberConfig{Consumer: "notify-parents", Ordered: true})
 	if err != nil {

@@ -17,7 +17,7 @@ const (
 
 // runCommand runs the command with the environment on top of ours, passes signals on to it and returns its exit code.
 func runCommand(argv, env []string, signals <-chan os.Signal, stdin *os.File, stdout, stderr io.Writer) int {
-	command := exec.Command(argv[0], argv[1:]...)
+	command := exec.Command(argv[0], argv[1:]...) //nolint:noctx // it is asked to end by signals
 	command.Env = append(os.Environ(), env...)
 	command.Stdin, command.Stdout, command.Stderr = stdin, stdout, stderr
 	if err := command.Start(); err != nil {
@@ -33,7 +33,7 @@ func runCommand(argv, env []string, signals <-chan os.Signal, stdin *os.File, st
 			if received == syscall.SIGINT && hasTerminal() {
 				continue
 			}
-			command.Process.Signal(received) //nolint:errcheck // it fails only when the command has just ended
+			_ = command.Process.Signal(received) // it fails only when the command has just ended
 		case err := <-ended:
 			return exitCode(err, stderr)
 		}

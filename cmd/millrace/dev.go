@@ -88,7 +88,7 @@ func startStack(stack *devstack.Stack, services []devstack.Service, signals <-ch
 		return err
 	case received := <-signals:
 		cancel(fmt.Errorf("%v", received))
-		<-ended
+		<-ended //nolint:errcheck // the signal is the reason
 		return fmt.Errorf("%v while the services started", received)
 	}
 }

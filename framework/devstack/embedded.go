@@ -61,7 +61,7 @@ func unpackOnce(ctx context.Context, folder string, unpack func(scratch, target 
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(scratch) //nolint:errcheck // a scratch folder in the temporary directory
+	defer func() { _ = os.RemoveAll(scratch) }() // a scratch folder in the temporary directory
 	unpacked := filepath.Join(scratch, "unpacked")
 
 	ended := make(chan error, 1)
@@ -91,11 +91,11 @@ const unpackPrefix = "millrace-unpack-"
 
 // removeAbandoned removes what processes left that were killed while they unpacked. No unpacking takes an hour.
 func removeAbandoned(dir string) {
-	found, _ := filepath.Glob(filepath.Join(dir, unpackPrefix+"*")) //nolint:errcheck // a bad pattern finds nothing
+	found, _ := filepath.Glob(filepath.Join(dir, unpackPrefix+"*")) // a bad pattern finds nothing
 	for _, path := range found {
 		info, err := os.Lstat(path)
 		if err == nil && time.Since(info.ModTime()) > time.Hour {
-			os.RemoveAll(path) //nolint:errcheck // another user's stays
+			_ = os.RemoveAll(path) // another user's stays
 		}
 	}
 }

@@ -47,9 +47,9 @@ func postgresFolders() []string {
 			folders = append(folders, filepath.Dir(path))
 		}
 	}
-	debian, _ := filepath.Glob("/usr/lib/postgresql/*/bin") //nolint:errcheck // the pattern is constant
+	debian, _ := filepath.Glob("/usr/lib/postgresql/*/bin") // the pattern is constant
 	major := func(bin string) int {
-		n, _ := strconv.Atoi(filepath.Base(filepath.Dir(bin))) //nolint:errcheck // a folder without a number comes last
+		n, _ := strconv.Atoi(filepath.Base(filepath.Dir(bin))) // a folder without a number comes last
 		return n
 	}
 	slices.SortFunc(debian, func(a, b string) int { return cmp.Compare(major(b), major(a)) })

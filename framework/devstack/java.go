@@ -30,7 +30,7 @@ func findJava(ctx context.Context, release int) (string, error) {
 	if match == nil {
 		return "", absent("%s -version names no version", java)
 	}
-	if found, _ := strconv.Atoi(string(match[1])); found < release { //nolint:errcheck // digits by the pattern
+	if found, _ := strconv.Atoi(string(match[1])); found < release { // digits by the pattern
 		return "", absent("%s is release %d, and %d or newer is needed", java, found, release)
 	}
 	return java, nil

@@ -38,7 +38,7 @@ func findKafka() (kafkaHome, error) {
 	}
 	pattern := filepath.Join(cache, "millrace", "kafka-4.*")
 	var newest kafkaHome
-	dirs, _ := filepath.Glob(pattern) //nolint:errcheck // a bad pattern finds nothing
+	dirs, _ := filepath.Glob(pattern) // a bad pattern finds nothing
 	for _, dir := range dirs {
 		if home, ok := openKafka(dir); ok && compareVersions(home.version, newest.version) > 0 {
 			newest = home
@@ -51,7 +51,7 @@ func findKafka() (kafkaHome, error) {
 }
 
 func openKafka(dir string) (kafkaHome, bool) {
-	jars, _ := filepath.Glob(filepath.Join(dir, kafkaJar)) //nolint:errcheck // a bad pattern finds nothing
+	jars, _ := filepath.Glob(filepath.Join(dir, kafkaJar)) // a bad pattern finds nothing
 	if len(jars) == 0 {
 		return kafkaHome{}, false
 	}
@@ -62,7 +62,7 @@ func openKafka(dir string) (kafkaHome, bool) {
 // compareVersions orders dotted numbers.
 func compareVersions(a, b string) int {
 	number := func(part string) int {
-		n, _ := strconv.Atoi(part) //nolint:errcheck // what is no number sorts as 0
+		n, _ := strconv.Atoi(part) // what is no number sorts as 0
 		return n
 	}
 	return slices.CompareFunc(strings.Split(a, "."), strings.Split(b, "."), func(x, y string) int {

@@ -1,6 +1,7 @@
 package devstack
 
 import (
+	"context"
 	"errors"
 	"net"
 	"strings"
@@ -12,12 +13,11 @@ var errPortTaken = errors.New("the port was taken by another process")
 // freePort returns a TCP port that was free on 127.0.0.1 a moment ago. Nothing reserves it, so whoever starts a service
 // on it retries on errPortTaken.
 func freePort() (int, error) {
-	listener, err := net.Listen("tcp4", "127.0.0.1:0")
+	listener, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp4", "127.0.0.1:0")
 	if err != nil {
 		return 0, err
 	}
-	defer listener.Close()
-	return listener.Addr().(*net.TCPAddr).Port, nil
+	return listener.Addr().(*net.TCPAddr).Port, listener.Close()
 }
 
 // saysPortTaken recognises EADDRINUSE in a service's log; PostgreSQL and the JVM both print the C library's text,

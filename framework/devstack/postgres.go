@@ -105,7 +105,7 @@ func askPostgres(ctx context.Context, dsn string) error {
 	if err != nil {
 		return err
 	}
-	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // the statement's error counts
+	defer conn.Close(context.WithoutCancel(ctx)) // the statement's error counts
 	_, err = conn.Exec(ctx, "select 1")
 	return err
 }

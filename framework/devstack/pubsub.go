@@ -94,7 +94,7 @@ func emulatorJar() string {
 		if root == "" {
 			continue
 		}
-		jars, _ := filepath.Glob(filepath.Join(root, "platform", "pubsub-emulator", "lib", "cloud-pubsub-emulator-*.jar")) //nolint:errcheck // a bad pattern finds nothing
+		jars, _ := filepath.Glob(filepath.Join(root, "platform", "pubsub-emulator", "lib", "cloud-pubsub-emulator-*.jar")) // a bad pattern finds nothing
 		if len(jars) > 0 {
 			return jars[len(jars)-1]
 		}

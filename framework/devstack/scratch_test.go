@@ -21,7 +21,7 @@ func scratch(t *testing.T) string {
 	}
 	t.Setenv(requireVariable, "")
 	// Not t.TempDir, which is closed to the user that PostgreSQL runs as.
-	dir, err := os.MkdirTemp("/tmp", "devstack-test-")
+	dir, err := os.MkdirTemp("/tmp", "devstack-test-") //nolint:usetesting // see above
 	require.NoError(t, err)
 	require.NoError(t, os.Chmod(dir, 0o777|os.ModeSticky))
 	t.Setenv("TMPDIR", dir)

@@ -32,7 +32,7 @@ func TestRequireReal(t *testing.T) {
 	start := func(require string) error {
 		t.Setenv(requireVariable, require)
 		stack := &Stack{hooks: hooks{skipInstalled: true}}
-		defer stack.Stop() //nolint:errcheck // asserted elsewhere
+		defer stack.Stop() // asserted elsewhere
 		return stack.Add(t.Context(), PubSub, Kafka)
 	}
 	assert.NoError(t, start("postgres"))

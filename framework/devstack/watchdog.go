@@ -51,7 +51,7 @@ func watchFor(r *room, seconds int, steps ...step) (*watchdog, error) {
 	for _, one := range steps {
 		args = append(args, one.signal, quote(one.argv))
 	}
-	shell := exec.Command("/bin/sh", args...)
+	shell := exec.Command("/bin/sh", args...) //nolint:noctx // it ends with its input, by whatever end of ours
 	shell.Dir = "/"
 	shell.Env = append(r.environment(), "MILLRACE_WATCHDOG="+watchdogScript)
 	shell.Stdin, shell.Stdout, shell.Stderr = read, r.log, r.log
@@ -82,7 +82,7 @@ func (w *watchdog) await(ctx context.Context, probe func(context.Context) error)
 	defer func() {
 		cancel()
 		if answer != nil {
-			<-answer
+			<-answer //nolint:errcheck // nobody asks any more
 		}
 	}()
 	tick := time.NewTicker(15 * time.Millisecond)
@@ -101,7 +101,7 @@ func (w *watchdog) await(ctx context.Context, probe func(context.Context) error)
 		case <-tick.C:
 			// Google's emulator lives on without its port, and Kafka takes a minute to die of it: kill them.
 			if saysPortTaken(w.room.logged()) {
-				w.pipe.WriteString("kill\n") //nolint:errcheck // it may be gone by now
+				_, _ = w.pipe.WriteString("kill\n") // it may be gone by now
 				return w.giveUp(errors.New("it found its port taken"))
 			}
 			if answer == nil {
@@ -134,7 +134,7 @@ func (w *watchdog) stop() error {
 	case <-w.ended:
 	case <-time.After(time.Duration(w.seconds+10) * time.Second):
 		// Only a shell that is itself stuck gets here; its session is one process group.
-		syscall.Kill(-w.shell.Process.Pid, syscall.SIGKILL) //nolint:errcheck // the shell may be gone by now
+		_ = syscall.Kill(-w.shell.Process.Pid, syscall.SIGKILL) // the shell may be gone by now
 		<-w.ended
 		return errors.Join(errors.New("the watchdog hung and was killed"), os.RemoveAll(w.room.dir))
 	}

@@ -27,7 +27,7 @@ func startBystander(t *testing.T) *exec.Cmd {
 	require.NoError(t, bystander.Start())
 	t.Cleanup(func() {
 		assert.NoError(t, bystander.Process.Kill())
-		bystander.Wait() //nolint:errcheck // killed
+		bystander.Wait() // killed
 	})
 	return bystander
 }

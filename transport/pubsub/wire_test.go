@@ -78,15 +78,18 @@ func TestUnmarshalForeign(t *testing.T) {
 		"nothing but data": {&pubsub.Message{Data: []byte("x")}, "", message.Metadata{}},
 		"client's own attributes": {
 			&pubsub.Message{Attributes: map[string]string{idAttribute: "id", "googclient_traceparent": "00-0", "a": "1"}},
-			"id", message.Metadata{"a": "1"},
+			"id",
+			message.Metadata{"a": "1"},
 		},
 		"a key that is none": {
 			&pubsub.Message{Attributes: map[string]string{transport.KeyMetadata: "forged"}},
-			"", message.Metadata{},
+			"",
+			message.Metadata{},
 		},
 		"server's fields": {
 			&pubsub.Message{ID: "server-id", OrderingKey: "k", Attributes: map[string]string{idAttribute: "id"}},
-			"id", message.Metadata{transport.KeyMetadata: "k"},
+			"id",
+			message.Metadata{transport.KeyMetadata: "k"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -58,7 +58,8 @@ func TestNames(t *testing.T) {
 			assert.Regexp(t, topics, Topic(t))
 			assert.Regexp(t, projects, Project(t))
 			assert.Regexp(t, `^t_[a-z0-9_]{1,61}$`, name(t, "t_", '_', 30))
-			assert.NotEqual(t, Topic(t), Topic(t))
+			one, other := Topic(t), Topic(t)
+			assert.NotEqual(t, one, other)
 			assert.True(t, strings.HasPrefix(Topic(t), "t.names"))
 		})
 	}

@@ -64,7 +64,7 @@ func execute(ctx context.Context, dsn, statements string) error {
 	if err != nil {
 		return err
 	}
-	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // the statements' error counts
+	defer conn.Close(context.WithoutCancel(ctx)) // the statements' error counts
 	_, err = conn.Exec(ctx, statements)
 	return err
 }
