@@ -96,11 +96,11 @@ func TestMemoryQueueLosesNothing(t *testing.T) {
 			}
 			return item
 		}
-		pick := func(t *rapid.T) *memoryItem {
+		pick := func(action *rapid.T) *memoryItem {
 			if len(inFlight) == 0 {
-				t.Skip("nothing in flight")
+				action.Skip("nothing in flight") // rapid takes another action instead
 			}
-			i := rapid.IntRange(0, len(inFlight)-1).Draw(t, "which")
+			i := rapid.IntRange(0, len(inFlight)-1).Draw(action, "which")
 			item := inFlight[i]
 			inFlight = append(inFlight[:i], inFlight[i+1:]...)
 			return item
