@@ -77,7 +77,7 @@ func serverFacts(ctx context.Context, dsn, source string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // the statement's error counts
+	defer conn.Close(context.WithoutCancel(ctx)) // the statement's error counts
 	var version, settings string
 	err = conn.QueryRow(ctx, `select current_setting('server_version'),
 		(select string_agg(name || '=' || current_setting(name), ' ' order by name) from pg_settings
