@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -92,13 +93,21 @@ func TestDrain(t *testing.T) {
 func TestConnectionsLost(t *testing.T) {
 	t.Parallel()
 	f, broker := newFixture(t), newRecorder()
+	cfg := f.pool.Config()
+	cfg.ConnConfig.RuntimeParams["application_name"] = f.schema // other tests' connections stay
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	require.NoError(t, err)
+	defer pool.Close()
 	broker.hold = make(chan struct{})
 	f.publish("k", "1")
-	f.run(f.newRelay(broker, outbox.RelayConfig{LeaseTTL: time.Second}))
-	<-broker.waiting
-	_, err := f.pool.Exec(t.Context(), `select pg_terminate_backend(pid) from pg_stat_activity
-		where application_name = $1 and pid <> pg_backend_pid()`, f.pool.Config().ConnConfig.RuntimeParams["application_name"])
+	relay, err := outbox.NewRelay(pool, broker, outbox.RelayConfig{Schema: f.schema, LeaseTTL: time.Second})
 	require.NoError(t, err)
+	defer f.run(relay)()
+	<-broker.waiting
+	var killed int
+	require.NoError(t, f.pool.QueryRow(t.Context(), `select count(pg_terminate_backend(pid)) from pg_stat_activity
+		where application_name = $1`, f.schema).Scan(&killed))
+	require.Positive(t, killed)
 	close(broker.hold)
 	eventually(t, "the row goes", func() bool { return f.rows() == 0 })
 	f.publish("k", "2")
