@@ -90,3 +90,9 @@ func (r batchRecorder) PublishBatch(_ context.Context, topic string, msgs []*mes
 	}
 	return errs
 }
+
+// publishers are both kinds that a relay works with.
+var publishers = map[string]func(*recorder) message.Publisher{
+	"message.Publisher": func(r *recorder) message.Publisher { return r },
+	"BatchPublisher":    func(r *recorder) message.Publisher { return batchRecorder{r} },
+}

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -22,10 +21,7 @@ import (
 
 func TestRelayForwardsWhatIsThere(t *testing.T) {
 	t.Parallel()
-	for name, wrap := range map[string]func(*recorder) message.Publisher{
-		"message.Publisher": func(r *recorder) message.Publisher { return r },
-		"BatchPublisher":    func(r *recorder) message.Publisher { return batchRecorder{r} },
-	} {
+	for name, wrap := range publishers {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f, broker := newFixture(t), newRecorder()
@@ -122,10 +118,7 @@ func TestOrderPerKeyUnderManyRelays(t *testing.T) {
 
 func TestFailingKeyWaitsAlone(t *testing.T) {
 	t.Parallel()
-	for name, wrap := range map[string]func(*recorder) message.Publisher{
-		"message.Publisher": func(r *recorder) message.Publisher { return r },
-		"BatchPublisher":    func(r *recorder) message.Publisher { return batchRecorder{r} },
-	} {
+	for name, wrap := range publishers {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f, broker := newFixture(t), newRecorder()
