@@ -6,6 +6,7 @@ import (
 	"testing/fstest"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
@@ -84,7 +85,7 @@ func TestFailing(t *testing.T) {
 	assert.Equal(t, 1, attempt)
 
 	for i := range maxFailing {
-		f.note(row{eventID: string(rune(i))}, now)
+		f.note(row{eventID: strconv.Itoa(i)}, now)
 	}
 	_, _, full = f.excluded(now)
 	assert.True(t, full)
@@ -126,7 +127,11 @@ func TestEveryStatementPrepares(t *testing.T) {
 
 func TestMigrate(t *testing.T) {
 	t.Parallel()
-	pool, schema := devtest.Pool(t), devtest.Schema(t)
+	schema, cfg := devtest.Schema(t), devtest.Pool(t).Config()
+	cfg.ConnConfig.RuntimeParams["default_transaction_isolation"] = "serializable"
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	require.NoError(t, err)
+	defer pool.Close()
 	errs := make(chan error, 4)
 	for range cap(errs) {
 		go func() { errs <- Migrate(t.Context(), pool, schema) }()

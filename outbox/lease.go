@@ -38,10 +38,11 @@ func (r *Relay) takeLeases(ctx context.Context) (held []int16, fair int, err err
 	ctx, cancel := context.WithTimeout(ctx, r.cfg.LeaseTTL/4)
 	defer cancel()
 	ttl := r.cfg.LeaseTTL.Seconds()
-	b := &pgx.Batch{} // one implicit transaction
-	b.Queue(r.sql.seen, r.id, ttl)
-	b.Queue(r.sql.take, r.id, ttl, r.held()).QueryRow(func(row pgx.Row) error { return row.Scan(&fair, &held) })
-	return held, fair, r.pool.SendBatch(ctx, b).Close()
+	err = r.transact(ctx, func(b *pgx.Batch) {
+		b.Queue(r.sql.seen, r.id, ttl)
+		b.Queue(r.sql.take, r.id, ttl, r.held()).QueryRow(func(row pgx.Row) error { return row.Scan(&fair, &held) })
+	})
+	return held, fair, err
 }
 
 // held returns the shards that have a worker, also those whose worker is finishing its last batch.
@@ -106,24 +107,40 @@ func (r *Relay) giveBack(ctx context.Context, shard int16, w *worker) {
 	}
 }
 
-// stopAll lets every worker finish its batch.
-func (r *Relay) stopAll() {
+// stopAll lets every worker finish its batch. When hard has ended it waits no longer than a last delete takes: a publisher
+// without a context may block for ever, and its goroutine with it.
+func (r *Relay) stopAll(hard context.Context) {
 	r.mu.Lock()
 	for _, w := range r.workers {
 		w.stop()
 	}
 	r.mu.Unlock()
-	r.ending.Wait()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		r.ending.Wait()
+	}()
+	select {
+	case <-ended:
+		return
+	case <-hard.Done():
+	}
+	select {
+	case <-ended:
+	case <-time.After(flushTimeout):
+		r.cfg.Logger.ErrorContext(hard, "the publisher does not return: what it was given may be published again", "shards", r.held())
+	}
 }
 
 // leave gives the remaining shards back and takes the relay off the list, so that others take over at once.
 func (r *Relay) leave(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.cfg.LeaseTTL)
 	defer cancel()
-	b := &pgx.Batch{}
-	b.Queue(r.sql.release, r.id, r.held())
-	b.Queue(r.sql.gone, r.id)
-	if err := r.pool.SendBatch(ctx, b).Close(); err != nil {
+	err := r.transact(ctx, func(b *pgx.Batch) {
+		b.Queue(r.sql.release, r.id, r.held())
+		b.Queue(r.sql.gone, r.id)
+	})
+	if err != nil {
 		r.cfg.Logger.WarnContext(ctx, "give the shards of the outbox back", "error", err)
 	}
 }

@@ -88,7 +88,13 @@ func (r *Relay) listen(ctx context.Context, wake chan<- struct{}) {
 
 func (r *Relay) listenOnce(ctx context.Context, wake chan<- struct{}, listening func()) error {
 	// A connection of its own: it waits for ever, and the pool is for work.
-	conn, err := pgx.ConnectConfig(ctx, r.pool.Config().ConnConfig)
+	cfg := r.pool.Config()
+	if cfg.BeforeConnect != nil { // where passwords come from that change
+		if err := cfg.BeforeConnect(ctx, cfg.ConnConfig); err != nil {
+			return err
+		}
+	}
+	conn, err := pgx.ConnectConfig(ctx, cfg.ConnConfig)
 	if err != nil {
 		return err
 	}

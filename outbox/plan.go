@@ -53,8 +53,9 @@ func plan(rows []row) [][]group {
 const (
 	firstBackoff = 100 * time.Millisecond
 	maxBackoff   = 5 * time.Second
-	// maxFailing bounds what is remembered of failing keys. That many fail when the broker is down; then the shard waits.
-	maxFailing = 1000
+	// maxFailing bounds what is remembered of a shard's failing keys. That many fail when the broker is down; then the
+	// shard waits. Below it, others go on however many fail.
+	maxFailing = 20_000
 )
 
 func backoff(last time.Duration) time.Duration {

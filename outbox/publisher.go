@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
+	"unicode/utf8"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5"
@@ -99,6 +101,9 @@ func (p *Publisher) transaction(topic string, msgs []*message.Message) (pgx.Tx, 
 		errs []error
 	)
 	for i, m := range msgs {
+		if m == nil {
+			return nil, fmt.Errorf("message %d of %d is nil", i+1, len(msgs))
+		}
 		t, ok := pgtx.From(m.Context())
 		switch {
 		case !ok:
@@ -116,6 +121,9 @@ func (p *Publisher) transaction(topic string, msgs []*message.Message) (pgx.Tx, 
 
 func (p *Publisher) check(topic string, m *message.Message) error {
 	var errs []error
+	if topic == "" || !utf8.ValidString(topic) || strings.ContainsRune(topic, 0) { // whatever the limits say
+		errs = append(errs, fmt.Errorf("topic %q is empty or not UTF-8 without NUL bytes", topic))
+	}
 	switch {
 	case m.UUID == "":
 		errs = append(errs, errors.New("the message has no ID: build it with message.NewMessage(outbox.NewID(), payload)"))

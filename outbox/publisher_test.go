@@ -85,6 +85,8 @@ func TestPublishRefusesWhatNoRelayCouldForward(t *testing.T) {
 		{"ID with NUL", f.publisher, topic, func(m *message.Message) { m.UUID = "a\x00" }, "UTF-8"},
 		{"topic", f.publisher, "labour completed!", nil, `topic "labour completed!" does not match ^[A-Za-z]`},
 		{"no topic", f.publisher, "", nil, `topic "" does not match`},
+		{"no topic, own limits", limited, "", nil, `topic "" is empty`},
+		{"topic with NUL", limited, "a\x00b", nil, "UTF-8"},
 		{"metadata", f.publisher, topic, func(m *message.Message) { m.Metadata["a"] = "\xff" }, "UTF-8"},
 		{"default size", f.publisher, topic, func(m *message.Message) { m.Payload = make([]byte, 10_000_001) }, "the limit is 10000000"},
 		{"size", limited, topic, func(m *message.Message) { m.Payload = make([]byte, 101) }, "message size in bytes is 138, the limit is 100"},
@@ -153,6 +155,27 @@ func TestManyMessagesAreOneStatement(t *testing.T) {
 		return nil
 	}))
 	assert.Equal(t, 1000, f.rows())
+}
+
+// A relay sends what it sees: a crash of the server must not undo it.
+func TestEventsCommitToDisk(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	require.NoError(t, pgtx.Run(t.Context(), f.pool, func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `set local synchronous_commit = off`)
+		require.NoError(t, err)
+		require.NoError(t, f.publisher.Publish(topic, newMessage(ctx, "k", "p")))
+		var durable string
+		require.NoError(t, tx.QueryRow(ctx, `show synchronous_commit`).Scan(&durable))
+		assert.Equal(t, "on", durable)
+		return nil
+	}))
+}
+
+func TestNilMessage(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	require.ErrorContains(t, f.publisher.Publish(topic, nil), "message 1 of 1 is nil")
 }
 
 func TestMissingTablesAreNamed(t *testing.T) {

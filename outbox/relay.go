@@ -33,11 +33,12 @@ type RelayConfig struct {
 	// LeaseTTL is how long the shards of a killed relay stay without one. 500 ms or more. Default: 5 s.
 	LeaseTTL time.Duration
 
-	// PublishTimeout bounds the publishing of one batch. What was not acknowledged by then is published again.
-	// Default: 30 s.
+	// PublishTimeout bounds the publishing of one batch by a transport.BatchPublisher; another publisher's Publish takes
+	// no context and has to return by itself. What was not acknowledged by then is published again. Default: 30 s.
 	PublishTimeout time.Duration
 
-	// DrainTimeout bounds how long Run waits, after its context has ended, for the batches in flight. Default: 10 s.
+	// DrainTimeout bounds how long Run waits, after its context has ended, for the batches in flight, before it cancels
+	// them. Default: 10 s.
 	DrainTimeout time.Duration
 
 	// Logger gets what the relay retries. Default: slog.Default().
@@ -169,7 +170,7 @@ func (r *Relay) Run(ctx context.Context) error {
 
 	drained := time.AfterFunc(r.cfg.DrainTimeout, cancel)
 	defer drained.Stop()
-	r.stopAll()
+	r.stopAll(hard)
 	r.leave(hard)
 	return nil
 }

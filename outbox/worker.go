@@ -2,21 +2,20 @@ package outbox
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"log/slog"
 	"sync"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5"
-
-	"github.com/millrace-go/millrace/transport"
 )
 
-// flushTimeout bounds the last delete of a stopping worker.
-const flushTimeout = 5 * time.Second
+const (
+	// exchangeTimeout bounds a delete and read: a connection that says nothing for so long is given up.
+	exchangeTimeout = time.Minute
+	// flushTimeout bounds the last delete of a stopping worker.
+	flushTimeout = 5 * time.Second
+	// batchBytes bounds what a worker holds of payloads, one larger event apart.
+	batchBytes = 16 << 20
+)
 
 // worker forwards the events of one shard, for as long as this relay holds its lease.
 type worker struct {
@@ -30,6 +29,7 @@ type worker struct {
 
 	published []row // acknowledged by the broker, not yet deleted
 	failing   failing
+	full      bool // so many fail that nothing is read
 }
 
 // row is an event as it stands in the table.
@@ -108,163 +108,74 @@ func (w *worker) step(ctx context.Context, retry *time.Duration) bool {
 	return true // also after a short batch: the next step deletes what was published
 }
 
-// exchange is one round trip and one implicit transaction: delete, then read. Nothing is open while publishing.
+// exchange deletes what was published and then reads: two transactions, because rows that stay locked while a stopped
+// relay does not take its read's answer would hold up the shard's next holder. Nothing is open while publishing.
 func (w *worker) exchange(ctx context.Context) ([]row, error) {
-	var rows []row
-	b := &pgx.Batch{}
-	w.queueDelete(b)
+	ctx, cancel := context.WithTimeout(ctx, exchangeTimeout)
+	defer cancel()
+	if err := w.delete(ctx); err != nil {
+		return nil, err
+	}
 	ids, keys, full := w.failing.excluded(time.Now())
-	if !full {
-		b.Queue(w.relay.sql.read, w.shard, w.relay.cfg.BatchSize, ids, keys).Query(func(res pgx.Rows) (err error) {
+	if full && !w.full {
+		w.relay.cfg.Logger.ErrorContext(ctx, "too many events of a shard fail: it waits for the first of them",
+			"shard", w.shard, "failing", len(ids)+len(keys))
+	}
+	if w.full = full; full {
+		return nil, nil
+	}
+	var rows []row
+	err := w.relay.transact(ctx, func(b *pgx.Batch) {
+		// A generic plan that was made while the table was empty stays a sequential scan.
+		b.Queue(`select set_config('plan_cache_mode', 'force_custom_plan', true)`)
+		b.Queue(w.relay.sql.read, w.shard, w.relay.cfg.BatchSize, ids, keys, batchBytes).Query(func(res pgx.Rows) (err error) {
 			rows, err = pgx.CollectRows(res, func(res pgx.CollectableRow) (e row, err error) {
 				return e, res.Scan(&e.seq, &e.eventID, &e.topic, &e.key, &e.headers, &e.payload)
 			})
 			return err
 		})
-	}
-	if err := w.relay.pool.SendBatch(ctx, b).Close(); err != nil {
-		return nil, err
-	}
-	w.published = w.published[:0]
-	return rows, nil
+	})
+	return rows, err
 }
 
-func (w *worker) queueDelete(b *pgx.Batch) {
-	// A lost delete is a duplicate, so it need not wait for the disk. Local to the transaction: a setting of the session
-	// would leak into other clients of a pooler. Custom plans: a generic one that was made while the table was empty
-	// stays a sequential scan.
-	b.Queue(`select set_config('synchronous_commit', 'off', true), set_config('plan_cache_mode', 'force_custom_plan', true)`)
-	if len(w.published) == 0 {
-		return
+// delete deletes what was published.
+func (w *worker) delete(ctx context.Context) error {
+	n := len(w.published)
+	if n == 0 {
+		return nil
 	}
-	seqs, ids := make([]int64, len(w.published)), make([]string, len(w.published))
+	seqs, ids, topics := make([]int64, n), make([]string, n), make([]string, n)
 	for i, e := range w.published {
-		seqs[i], ids[i] = e.seq, e.eventID
+		seqs[i], ids[i], topics[i] = e.seq, e.eventID, e.topic
 	}
-	b.Queue(w.relay.sql.delete, w.shard, seqs, ids)
+	err := w.relay.transact(ctx, func(b *pgx.Batch) {
+		// A lost delete is a duplicate, so it need not wait for the disk. Local to the transaction: a setting of the
+		// session would leak into other clients of a pooler.
+		b.Queue(`select set_config('synchronous_commit', 'off', true), set_config('plan_cache_mode', 'force_custom_plan', true)`)
+		b.Queue(w.relay.sql.delete, w.shard, seqs, ids, topics)
+	})
+	if err == nil {
+		w.published = w.published[:0]
+	}
+	return err
+}
+
+// transact sends statements as one transaction and in one round trip, read committed whatever the role's default is: a
+// serializable relay would make the producers' transactions fail.
+func (r *Relay) transact(ctx context.Context, queue func(*pgx.Batch)) error {
+	b := &pgx.Batch{}
+	b.Queue(`begin isolation level read committed`)
+	queue(b)
+	b.Queue(`commit`)
+	return r.pool.SendBatch(ctx, b).Close()
 }
 
 // flush deletes what was published, also when the worker was cancelled: the broker has it.
 func (w *worker) flush(ctx context.Context) {
-	if len(w.published) == 0 {
-		return
-	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
 	defer cancel()
-	b := &pgx.Batch{}
-	w.queueDelete(b)
-	if err := w.relay.pool.SendBatch(ctx, b).Close(); err != nil {
+	if err := w.delete(ctx); err != nil {
 		w.relay.cfg.Logger.WarnContext(ctx, "delete published events: they will be published again",
 			"shard", w.shard, "events", len(w.published), "error", err)
 	}
-}
-
-// publish sends the rows, wave by wave, and notes what was acknowledged and what failed.
-func (w *worker) publish(ctx context.Context, rows []row) {
-	ctx, cancel := context.WithTimeout(ctx, w.relay.cfg.PublishTimeout)
-	defer cancel()
-	stuck := map[string]bool{} // keys of which an event failed: none of their later ones is sent
-	var failed []slog.Attr     // of the first that failed
-	failures := 0
-	for _, wave := range plan(rows) {
-		results := make([][]error, len(wave))
-		var sends sync.WaitGroup
-		for i, group := range wave {
-			wave[i].rows = group.without(stuck)
-			results[i] = make([]error, len(wave[i].rows))
-			sends.Go(func() { w.send(ctx, wave[i], results[i]) })
-		}
-		sends.Wait()
-		for i, group := range wave {
-			for j, e := range group.rows {
-				err := results[i][j]
-				if err == nil {
-					w.failing.clear(e)
-					w.published = append(w.published, e)
-					continue
-				}
-				if e.key != "" {
-					stuck[e.key] = true
-				}
-				if errors.Is(err, transport.ErrNotSent) {
-					continue
-				}
-				wait, attempt := w.failing.note(e, time.Now())
-				if failures++; failures == 1 {
-					failed = []slog.Attr{
-						slog.String("event_id", e.eventID), slog.String("topic", e.topic),
-						slog.Int("attempt", attempt), slog.Duration("retry_in", wait), slog.Any("error", err),
-					}
-				}
-			}
-		}
-	}
-	if failures > 0 { // one line for a batch: in an outage every event fails
-		attrs := append([]slog.Attr{slog.Int("shard", int(w.shard)), slog.Int("failed", failures)}, failed...)
-		w.relay.cfg.Logger.LogAttrs(ctx, slog.LevelWarn, "publish events", attrs...)
-	}
-}
-
-// send publishes one topic's rows and puts the result of each in its place.
-func (w *worker) send(ctx context.Context, g group, results []error) {
-	msgs, at := make([]*message.Message, 0, len(g.rows)), make([]int, 0, len(g.rows))
-	bad := map[string]bool{}
-	for i, e := range g.rows {
-		msg, err := e.message(ctx)
-		switch {
-		case e.key != "" && bad[e.key]:
-			results[i] = transport.ErrNotSent
-		case err != nil:
-			results[i], bad[e.key] = err, true
-		default:
-			msgs, at = append(msgs, msg), append(at, i)
-		}
-	}
-	if len(msgs) == 0 {
-		return
-	}
-	for i, err := range w.relay.publishBatch(ctx, g.topic, msgs) {
-		results[at[i]] = err
-	}
-}
-
-// publishBatch sends the messages at once where the publisher can, else one by one.
-func (r *Relay) publishBatch(ctx context.Context, topic string, msgs []*message.Message) []error {
-	if b, ok := r.publisher.(transport.BatchPublisher); ok {
-		if results := b.PublishBatch(ctx, topic, msgs); len(results) == len(msgs) {
-			return results
-		}
-		return repeat(fmt.Errorf("publisher %T did not return one result per message", b), len(msgs))
-	}
-	results, failed := make([]error, len(msgs)), map[string]bool{}
-	for i, m := range msgs {
-		key := transport.Key(m)
-		switch {
-		case ctx.Err() != nil:
-			results[i] = ctx.Err()
-		case key != "" && failed[key]:
-			results[i] = transport.ErrNotSent
-		default:
-			results[i] = r.publisher.Publish(topic, m)
-			failed[key] = results[i] != nil
-		}
-	}
-	return results
-}
-
-func repeat(err error, n int) []error {
-	errs := make([]error, n)
-	for i := range errs {
-		errs[i] = err
-	}
-	return errs
-}
-
-func (e row) message(ctx context.Context) (*message.Message, error) {
-	m := message.NewMessageWithContext(ctx, e.eventID, e.payload)
-	if err := json.Unmarshal(e.headers, &m.Metadata); err != nil {
-		return nil, fmt.Errorf("headers of event %s: %w", e.eventID, err)
-	}
-	transport.SetKey(m, e.key)
-	return m, nil
 }

@@ -45,8 +45,9 @@ type unitKey struct{}
 
 // unit is what the context carries.
 type unit struct {
-	tx   pgx.Tx
-	root *root // nil when Millrace did not begin the transaction: then there is no commit to hook
+	tx    pgx.Tx
+	root  *root // nil when Millrace did not begin the transaction: then there is no commit to hook
+	outer *unit // of another database, which an inner Run may come back to
 }
 
 type root struct {
@@ -63,12 +64,15 @@ type root struct {
 //
 // fn must not use its transaction from several goroutines at once, nor after it has returned.
 func Run(ctx context.Context, db DB, fn func(ctx context.Context, tx pgx.Tx) error, opts ...Option) error {
-	outer, nested := ctx.Value(unitKey{}).(unit)
-	if nested && (outer.root == nil || outer.root.db == db) {
+	outer, _ := ctx.Value(unitKey{}).(*unit)
+	for u := outer; u != nil; u = u.outer {
+		if u.root != nil && u.root.db != db {
+			continue
+		}
 		if len(opts) > 0 {
 			return errors.New("begin transaction: options on a Run that joins an outer transaction: pass them to the outermost Run")
 		}
-		return runNested(ctx, outer, fn)
+		return runNested(ctx, u, fn)
 	}
 	var o pgx.TxOptions
 	for _, opt := range opts {
@@ -79,24 +83,24 @@ func Run(ctx context.Context, db DB, fn func(ctx context.Context, tx pgx.Tx) err
 		return fmt.Errorf("begin transaction: %w", err)
 	}
 	r := &root{db: db}
-	if err := run(ctx, tx, unit{tx: managed{tx}, root: r}, fn); err != nil {
+	if err := run(ctx, tx, &unit{tx: managed{tx}, root: r, outer: outer}, fn); err != nil {
 		return err
 	}
-	for _, f := range r.after {
-		f()
+	for i := 0; i < len(r.after); i++ { // f may register another
+		r.after[i]()
 	}
 	return nil
 }
 
-func runNested(ctx context.Context, outer unit, fn func(context.Context, pgx.Tx) error) error {
+func runNested(ctx context.Context, outer *unit, fn func(context.Context, pgx.Tx) error) error {
 	tx, err := outer.tx.Begin(ctx)
 	if err != nil {
 		return fmt.Errorf("begin savepoint: %w", err)
 	}
-	return run(ctx, tx, unit{tx: managed{tx}, root: outer.root}, fn)
+	return run(ctx, tx, &unit{tx: managed{tx}, root: outer.root, outer: outer.outer}, fn)
 }
 
-func run(ctx context.Context, tx pgx.Tx, u unit, fn func(context.Context, pgx.Tx) error) (err error) {
+func run(ctx context.Context, tx pgx.Tx, u *unit, fn func(context.Context, pgx.Tx) error) (err error) {
 	committing := false
 	defer func() {
 		if committing && err == nil {
@@ -112,8 +116,23 @@ func run(ctx context.Context, tx pgx.Tx, u unit, fn func(context.Context, pgx.Tx
 	if err := fn(context.WithValue(ctx, unitKey{}, u), u.tx); err != nil {
 		return err
 	}
+	if err := commitable(tx); err != nil {
+		return err
+	}
 	committing = true
 	return commitError(tx.Commit(ctx))
+}
+
+// commitable finds what COMMIT would not tell, or too late: of a failed transaction it makes a ROLLBACK, and outside of
+// a transaction it succeeds.
+func commitable(tx pgx.Tx) error {
+	switch tx.Conn().PgConn().TxStatus() {
+	case 'E':
+		return fmt.Errorf("commit: a statement of the transaction had failed: %w", pgx.ErrTxCommitRollback)
+	case 'I':
+		return fmt.Errorf("commit: a COMMIT or ROLLBACK sent as a statement had ended the transaction: %w", ErrManaged)
+	}
+	return nil
 }
 
 // commitError tells a refused commit from one whose answer never came.
@@ -135,21 +154,27 @@ func commitError(err error) error {
 
 // From returns the transaction that the context carries.
 func From(ctx context.Context) (pgx.Tx, bool) {
-	u, ok := ctx.Value(unitKey{}).(unit)
-	return u.tx, ok
+	u, ok := ctx.Value(unitKey{}).(*unit)
+	if !ok {
+		return nil, false
+	}
+	return u.tx, true
 }
 
 // With returns a context that carries a transaction which the caller began and will end. Millrace cannot see its
 // commit, so nothing that AfterCommit would do happens: wake a relay with Relay.Nudge, or let its poll find the events.
 func With(ctx context.Context, tx pgx.Tx) context.Context {
-	return context.WithValue(ctx, unitKey{}, unit{tx: tx})
+	if tx == nil {
+		return ctx
+	}
+	return context.WithValue(ctx, unitKey{}, &unit{tx: tx})
 }
 
 // AfterCommit calls f once the outermost transaction that Run began has been committed, in the order of registration,
 // on Run's goroutine: f must not block. It reports false, and forgets f, when the context carries no such transaction.
 // f is also called when the savepoint in which it was registered was rolled back but the whole was committed.
 func AfterCommit(ctx context.Context, f func()) bool {
-	u, ok := ctx.Value(unitKey{}).(unit)
+	u, ok := ctx.Value(unitKey{}).(*unit)
 	if !ok || u.root == nil {
 		return false
 	}

@@ -154,6 +154,48 @@ func TestSwallowedErrorIsNoCommit(t *testing.T) {
 	assert.Empty(t, numbers(t, pool, table))
 }
 
+// A handler that sends COMMIT or ROLLBACK as a statement would write on outside of the transaction, unnoticed.
+func TestRawEndIsRefused(t *testing.T) {
+	t.Parallel()
+	pool, table := newTable(t)
+	for _, end := range []string{"commit", "rollback"} {
+		err := pgtx.Run(t.Context(), pool, func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, end)
+			return err
+		})
+		require.ErrorIs(t, err, pgtx.ErrManaged, end)
+	}
+	require.NoError(t, pgtx.Run(t.Context(), pool, func(ctx context.Context, tx pgx.Tx) error { return insert(ctx, tx, table, 1) }))
+}
+
+// The release of a savepoint in which a statement failed fails too, and then nobody rolled back to it.
+func TestSwallowedErrorInASavepointSparesTheOuterTransaction(t *testing.T) {
+	t.Parallel()
+	pool, table := newTable(t)
+	require.NoError(t, pgtx.Run(t.Context(), pool, func(ctx context.Context, tx pgx.Tx) error {
+		require.ErrorIs(t, pgtx.Run(ctx, pool, func(ctx context.Context, tx pgx.Tx) error {
+			_, _ = tx.Exec(ctx, `select 1/0`)
+			return nil
+		}), pgx.ErrTxCommitRollback)
+		return insert(ctx, tx, table, 1)
+	}))
+	assert.Equal(t, []int{1}, numbers(t, pool, table))
+}
+
+// Back on the first database, below a transaction of a second one, Run still joins.
+func TestRunJoinsAcrossAnotherDatabase(t *testing.T) {
+	t.Parallel()
+	pool, table := newTable(t)
+	other := devtest.Pool(t)
+	require.ErrorIs(t, pgtx.Run(t.Context(), pool, func(ctx context.Context, _ pgx.Tx) error {
+		require.NoError(t, pgtx.Run(ctx, other, func(ctx context.Context, _ pgx.Tx) error {
+			return pgtx.Run(ctx, pool, func(ctx context.Context, tx pgx.Tx) error { return insert(ctx, tx, table, 1) })
+		}))
+		return errOops
+	}), errOops)
+	assert.Empty(t, numbers(t, pool, table))
+}
+
 func TestRefusedCommitIsKnown(t *testing.T) {
 	t.Parallel()
 	pool, table := newTable(t)

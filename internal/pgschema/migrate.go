@@ -32,6 +32,11 @@ func (l Line) Up(ctx context.Context, db pgtx.DB, schema string) error {
 	if err != nil {
 		return err
 	}
+	// Read committed, whatever the role's default: what another process has applied while this one waited must be seen.
+	opts := []pgtx.Option{pgtx.Isolation(pgx.ReadCommitted)}
+	if _, joins := pgtx.From(ctx); joins {
+		opts = nil
+	}
 	err = pgtx.Run(ctx, db, func(ctx context.Context, tx pgx.Tx) error {
 		// The number is arbitrary; it is Millrace's in every database.
 		if _, err := tx.Exec(ctx, `select pg_advisory_xact_lock(7811887411823467)`); err != nil {
@@ -69,7 +74,7 @@ func (l Line) Up(ctx context.Context, db pgtx.DB, schema string) error {
 			}
 		}
 		return nil
-	})
+	}, opts...)
 	if err != nil {
 		return fmt.Errorf("migrate %s in schema %q: %w", l.Component, schema, err)
 	}

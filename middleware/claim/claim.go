@@ -62,8 +62,9 @@ type Config struct {
 	// never it. Default: the message's UUID.
 	EventID func(msg *message.Message) (string, error)
 
-	// HandlerTimeout bounds a handler's run with its transaction. The handler's context ends then, and not when the
-	// router closes: what is running may finish. 1 ms or more. Default: 30 s.
+	// HandlerTimeout bounds a handler's run with its transaction, the wait for a connection of the pool included. The
+	// handler's context ends then, and not when the router closes: what is running may finish. 1 ms or more.
+	// Default: 30 s.
 	HandlerTimeout time.Duration
 
 	// Logger gets duplicates and contention, at debug level. Default: slog.Default().
@@ -127,12 +128,16 @@ func (c *Claim) Middleware(h message.HandlerFunc) message.HandlerFunc {
 		// The router cancels the contexts of running handlers when it closes; a claim that has begun may finish.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(original), c.cfg.HandlerTimeout)
 		defer cancel()
-		err = c.store.Do(ctx, key, func(ctx context.Context) error { return c.handle(ctx, msg, h) })
+		ran := false // what the handler returns is its own, even ErrCompleted of another claim
+		err = c.store.Do(ctx, key, func(ctx context.Context) error {
+			ran = true
+			return c.handle(ctx, msg, h)
+		})
 		switch {
-		case errors.Is(err, ErrCompleted):
+		case !ran && errors.Is(err, ErrCompleted):
 			c.cfg.Logger.DebugContext(ctx, "duplicate absorbed", "event_id", key.EventID, "consumer", key.Consumer)
 			return nil, nil
-		case errors.Is(err, ErrContended):
+		case !ran && errors.Is(err, ErrContended):
 			// Not an error: it must neither reach a poison queue nor be retried on the spot.
 			c.cfg.Logger.DebugContext(ctx, "claim contended", "event_id", key.EventID, "consumer", key.Consumer)
 			transport.DeliveryFrom(original).RetryAfter(contendedDelay)

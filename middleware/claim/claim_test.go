@@ -82,6 +82,21 @@ func TestFailedHandlerLeavesNothing(t *testing.T) {
 	assert.Equal(t, map[string]int{"1": 1}, f.effects())
 }
 
+// What a handler returns is its own error, whatever it wraps: the event was not processed.
+func TestHandlersErrorIsNeverTakenForTheStores(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	for _, own := range []error{claim.ErrCompleted, claim.ErrContended} {
+		msg, _ := deliver(t, "1")
+		_, err := f.middleware(claim.Config{})(func(*message.Message) ([]*message.Message, error) {
+			return nil, fmt.Errorf("another claim: %w", own)
+		})(msg)
+		require.ErrorIs(t, err, own)
+		assert.False(t, nacked(msg), "that is the router's")
+	}
+	assert.Zero(t, f.count("processed"))
+}
+
 // The router cancels the contexts of running handlers when it closes.
 func TestRunningHandlerOutlivesItsMessagesContext(t *testing.T) {
 	t.Parallel()

@@ -97,6 +97,18 @@ func (s *PostgresStore) Do(ctx context.Context, key Key, fn func(ctx context.Con
 	if _, ok := pgtx.From(ctx); ok {
 		return errors.New("the context carries a transaction already: a claim begins its own; is the middleware there twice?")
 	}
+	err := s.do(ctx, key, fn)
+	if errors.Is(err, errStaleConsumer) { // before fn was called
+		s.consumers.Delete(key.Consumer)
+		err = s.do(ctx, key, fn)
+	}
+	return err
+}
+
+// errStaleConsumer means that the consumer's number, as this process remembers it, is not in the database.
+var errStaleConsumer = errors.New("the consumer's number has changed")
+
+func (s *PostgresStore) do(ctx context.Context, key Key, fn func(ctx context.Context) error) error {
 	consumer, err := s.consumer(ctx, key.Consumer)
 	if err != nil {
 		return err
@@ -106,12 +118,14 @@ func (s *PostgresStore) Do(ctx context.Context, key Key, fn func(ctx context.Con
 		idle = time.Until(deadline) + idleSlack
 	}
 	return pgtx.Run(ctx, s.pool, func(ctx context.Context, tx pgx.Tx) error {
-		var locked, fresh bool
-		err := tx.QueryRow(ctx, s.claim, lockKey(key), recordID(key.EventID), consumer, strconv.FormatInt(idle.Milliseconds(), 10)).
-			Scan(&locked, &fresh, nil, nil)
+		var locked, fresh, known bool
+		err := tx.QueryRow(ctx, s.claim, lockKey(key), recordID(key.EventID), consumer,
+			strconv.FormatInt(idle.Milliseconds(), 10), key.Consumer).Scan(&locked, &fresh, &known, nil, nil)
 		switch {
 		case err != nil:
 			return s.hint(err)
+		case !known:
+			return errStaleConsumer
 		case !locked:
 			return ErrContended
 		case !fresh:

@@ -106,6 +106,20 @@ func TestAnyEventIDWillDo(t *testing.T) {
 	}
 }
 
+// A restored database may give a consumer's number to another one while this process remembers it.
+func TestConsumersNumbersMayChange(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	require.NoError(t, f.claimNow(claim.Key{Consumer: "a", EventID: "1"}))
+	_, err := f.pool.Exec(t.Context(), `truncate `+f.schema+`.consumer, `+f.schema+`.processed restart identity`)
+	require.NoError(t, err)
+	other := claim.NewPostgresStore(f.pool, claim.Schema(f.schema))
+	do := func(ctx context.Context) error { return f.effect(ctx, "2") }
+	require.NoError(t, other.Do(t.Context(), claim.Key{Consumer: "b", EventID: "2"}, do))
+	require.NoError(t, f.claimNow(claim.Key{Consumer: "a", EventID: "2"}))
+	assert.Equal(t, map[string]int{"1": 1, "2": 2}, f.effects())
+}
+
 // What a role or a pool sets by default must not weaken a claim.
 func TestHostileDefaults(t *testing.T) {
 	t.Parallel()

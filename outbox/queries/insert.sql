@@ -1,9 +1,12 @@
 -- Inserts any number of events in one statement, in the order of the arrays. Writes the index outbox_shard_seq; takes
 -- only the locks of an insert. The transaction has its ID before any number is taken, so that a reader can tell when
--- every owner of a number has ended. Sequences are regclass literals: looking them up by name costs more than the row.
+-- every owner of a number has ended. It commits to disk also where the role or the caller set synchronous_commit = off:
+-- a relay sends what it sees, and a crash of the server must not undo what was sent. Sequences are regclass literals: looking them up by name costs more than the row.
 insert into {schema}.outbox (shard, seq, event_id, topic, key, headers, payload)
 select e.shard,
-       case when pg_current_xact_id() is not null then case e.shard
+       case when pg_current_xact_id() is not null
+             and (current_setting('synchronous_commit') <> 'off' or set_config('synchronous_commit', 'on', true) is not null)
+       then case e.shard
          when 0 then nextval('{schema}.outbox_seq_0'::regclass)
          when 1 then nextval('{schema}.outbox_seq_1'::regclass)
          when 2 then nextval('{schema}.outbox_seq_2'::regclass)
