@@ -30,7 +30,8 @@ func main() {
 	if role := os.Getenv(roleVariable); role != "" {
 		os.Exit(runRole(role))
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process at once
 	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
 	os.Exit(code)
@@ -102,13 +103,16 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	v, err := play(ctx, o, stdout, stderr)
 	switch {
+	case errors.As(err, new(tearDownError)):
+		fmt.Fprintln(stderr, "\nquickstart: something that was started may be left:", err)
+		return exitTrouble
 	case ctx.Err() != nil:
 		fmt.Fprintln(stderr, "\nstopped; everything that was started is gone")
 		return exitTrouble
 	case err != nil:
 		fmt.Fprintln(stderr, "\nquickstart:", err)
 		return exitTrouble
-	case v.lost > 0 || v.doubled > 0:
+	case !v.good():
 		return exitVerdict
 	}
 	return exitOK

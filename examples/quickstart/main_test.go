@@ -144,6 +144,31 @@ func TestNoProcessIsLeftBehind(t *testing.T) {
 	}
 }
 
+// The API hangs in the middle: what was committed has its effects, but the run did not do what it was asked to.
+func TestUnfinishedRunIsNoSuccess(t *testing.T) {
+	t.Parallel()
+	stack := devtest.Start(t, devstack.Postgres, devstack.PubSub)
+	mark := "QUICKSTART_TEST=" + devtest.Topic(t)
+	var out output
+	cmd := exec.Command(os.Args[0], "-events", "2000", "-kills", "0")
+	cmd.Env = append(append(os.Environ(), stack.Env()...), commandVariable+"=1", mark)
+	cmd.Stdout, cmd.Stderr = &out, &out
+	require.NoError(t, cmd.Start())
+	require.Eventually(t, func() bool { return strings.Contains(out.String(), "%") }, 30*time.Second, 20*time.Millisecond)
+	for _, pid := range marked(t, mark) {
+		if env, err := os.ReadFile("/proc/" + pid + "/environ"); err == nil && bytes.Contains(env, []byte(roleVariable+"=api")) {
+			n, err := strconv.Atoi(pid)
+			require.NoError(t, err)
+			require.NoError(t, syscall.Kill(n, syscall.SIGSTOP))
+		}
+	}
+	var exit *exec.ExitError
+	require.ErrorAs(t, cmd.Wait(), &exit)
+	assert.Equal(t, exitVerdict, exit.ExitCode(), out.String())
+	assert.Positive(t, number(t, out.String(), "never completed"))
+	assert.Contains(t, out.String(), "FAILED")
+}
+
 // marked returns the processes that have the mark in their environment.
 func marked(t *testing.T, mark string) []string {
 	t.Helper()

@@ -63,7 +63,7 @@ func play(ctx context.Context, o options, stdout, stderr io.Writer) (v verdict, 
 	if err != nil {
 		return v, err
 	}
-	if v, err = judge(ctx, stage.pool, stage.sms, c.get("answered")); err != nil {
+	if v, err = judge(ctx, stage.pool, stage.sms, o.events, c.get("answered")); err != nil {
 		return v, err
 	}
 	report{verdict: v, counts: c, kills: kills, services: stage.services, without: o.without}.print(stdout)
@@ -85,8 +85,16 @@ func (s *stage) tearDown() error {
 	for i := len(s.undo) - 1; i >= 0; i-- {
 		errs = append(errs, s.undo[i]())
 	}
-	return errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil {
+		return tearDownError{err}
+	}
+	return nil
 }
+
+// tearDownError tells that something could not be removed.
+type tearDownError struct{ error }
+
+func (e tearDownError) Unwrap() error { return e.error }
 
 func setUp(ctx context.Context, o options, stdout io.Writer) (*stage, error) {
 	s := &stage{}
@@ -102,7 +110,12 @@ func (s *stage) setUp(ctx context.Context, o options, stdout io.Writer) (err err
 		needs = append(needs, devstack.PubSub)
 	}
 	fmt.Fprintln(stdout, "starting", strings.Trim(fmt.Sprint(needs), "[]"), "…")
-	if s.stack, err = devstack.Start(ctx, needs...); err != nil {
+	late := time.AfterFunc(5*time.Second, func() {
+		fmt.Fprintln(stdout, "  not yet; where PostgreSQL is not installed it is fetched from Maven Central, once")
+	})
+	s.stack, err = devstack.Start(ctx, needs...)
+	late.Stop()
+	if err != nil {
 		return err
 	}
 	s.undo = append(s.undo, s.stack.Stop)

@@ -31,25 +31,36 @@ type verdict struct {
 	thanks        int
 	texts         int
 	repeated      int // calls of the provider with a key that it knew
-	unanswered    int // labours whose completion the client was told of, and which are not completed
-	lost          int // labours that lack an effect
+	incomplete    int // labours that were never completed, though the client repeats each request until it is answered
+	lost          int // labours that lack an effect, or whose completion the client was told of and which are not completed
 	doubled       int // labours that have one twice
+	uncalled      int // labours that are not completed and have an effect
 }
 
+// good tells that every labour was completed and had each effect once.
+func (v verdict) good() bool { return v.incomplete+v.lost+v.doubled+v.uncalled == 0 }
+
 // judge reads the tables and the provider's texts.
-func judge(ctx context.Context, pool *pgxpool.Pool, p *provider, answered int) (verdict, error) {
+func judge(ctx context.Context, pool *pgxpool.Pool, p *provider, events, answered int) (verdict, error) {
 	texts, sent, repeated := p.sent()
 	v := verdict{texts: sent, repeated: repeated}
-	rows, err := pool.Query(ctx, `select id, thanks, (select count(*) from notifications where labour_id = id)
-		from labours where completed_at is not null`)
+	rows, err := pool.Query(ctx, `select id, completed_at is not null, thanks, (select count(*) from notifications where labour_id = id)
+		from labours`)
 	if err != nil {
 		return v, err
 	}
 	var (
 		id                    int64
+		completed             bool
 		thanks, notifications int
 	)
-	_, err = pgx.ForEachRow(rows, []any{&id, &thanks, &notifications}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&id, &completed, &thanks, &notifications}, func() error {
+		if !completed {
+			if max(thanks, notifications, texts[id]) > 0 {
+				v.uncalled++
+			}
+			return nil
+		}
 		v.committed++
 		v.notifications += notifications
 		v.thanks += thanks
@@ -61,8 +72,8 @@ func judge(ctx context.Context, pool *pgxpool.Pool, p *provider, answered int) (
 		}
 		return nil
 	})
-	v.unanswered = max(answered-v.committed, 0)
-	v.lost += v.unanswered
+	v.lost += max(answered-v.committed, 0)
+	v.incomplete = events - v.committed
 	return v, err
 }
 
@@ -96,13 +107,19 @@ func (r report) print(w io.Writer) {
 	line("repeated SMS calls", "%d (the provider knew their idempotency key)", r.repeated)
 	line("lost", "%d", r.lost)
 	line("doubled", "%d", r.doubled)
+	if r.incomplete > 0 {
+		line("never completed", "%d labours", r.incomplete)
+	}
+	if r.uncalled > 0 {
+		line("without a cause", "%d labours have an effect and are not completed", r.uncalled)
+	}
 	for i, s := range r.services {
 		line([]string{"services", ""}[min(i, 1)], "%s", s)
 	}
 	switch {
-	case r.lost == 0 && r.doubled == 0:
+	case r.good():
 		line("verdict", "every event took effect exactly once in the database")
-	case r.without != "":
+	case r.without != "" && r.incomplete == 0:
 		line("verdict", "this is what happens without the %s", r.without)
 	default:
 		line("verdict", "FAILED")

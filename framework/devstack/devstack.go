@@ -11,7 +11,9 @@
 // installation never hides behind a fake. [Info] tells which source was taken, and MILLRACE_REQUIRE_REAL=kafka,pubsub
 // forbids the fakes.
 //
-// Nothing outlives the process: not a child, not a folder, not a port, however the process ends (see watchdog.sh).
+// Nothing outlives the process: not a child, not a folder, not a port, however the process ends (see watchdog.sh). Only
+// the binaries of embedded-postgres stay, in the temporary directory, for the next stack; what a process leaves that is
+// killed while it unpacks them is removed by a later one.
 package devstack
 
 import (

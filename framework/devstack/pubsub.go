@@ -25,7 +25,15 @@ func pubsubFromEnvironment(ctx context.Context) (*instance, error) {
 	if err := askOnce(ctx, func(ctx context.Context) error { return askPubSub(ctx, host) }); err != nil {
 		return nil, fmt.Errorf("ask the emulator that %s names: %w", variable[PubSub], err)
 	}
-	return &instance{info: Info{Service: PubSub, Source: variable[PubSub], Address: host, Real: true}, value: host}, nil
+	f, err := startFront(host)
+	if err != nil {
+		return nil, err
+	}
+	return &instance{
+		info:  Info{Service: PubSub, Source: variable[PubSub], Address: host, Real: true},
+		value: f.address,
+		stop:  f.stop,
+	}, nil
 }
 
 // installedEmulator runs Google's emulator from the Cloud SDK.

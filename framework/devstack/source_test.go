@@ -54,10 +54,12 @@ func TestEnvironmentNamesServices(t *testing.T) {
 
 	inner, err := Start(t.Context(), PubSub, Kafka)
 	require.NoError(t, err)
-	assert.Equal(t, outer.Env(), inner.Env())
-	for _, info := range inner.Services() {
+	assert.Equal(t, outer.KafkaBrokers(), inner.KafkaBrokers())
+	require.NoError(t, askPubSub(t.Context(), inner.PubSubHost()), "through a front of its own")
+	for i, info := range inner.Services() {
 		assert.True(t, info.Real)
 		assert.Equal(t, variable[info.Service], info.Source)
+		assert.Equal(t, outer.Services()[i].Address, info.Address)
 	}
 	require.NoError(t, inner.Stop())
 	require.NoError(t, roundTrip(t.Context(), outer.KafkaBrokers()), "it was not ours to stop")

@@ -249,7 +249,7 @@ func TestWithoutAdminRights(t *testing.T) {
 // TestLargestMessage: what Limits allows is either carried or refused with ErrLimit, never left to the service.
 func TestLargestMessage(t *testing.T) {
 	t.Parallel()
-	options := emulator(t)
+	options := genuine(t)
 	tr := connect(t, pubsub.Config{ClientOptions: options})
 	topic := devtest.Topic(t)
 	_, messages := subscribe(t, tr, topic, transport.SubscriberConfig{Consumer: "c"})

@@ -56,7 +56,7 @@ func TestMessageWithoutID(t *testing.T) {
 // TestSubscriptionIsCreatedAgain: a deleted subscription ends the stream. The subscriber makes a new one and goes on.
 func TestSubscriptionIsCreatedAgain(t *testing.T) {
 	t.Parallel()
-	options := emulator(t)
+	options := genuine(t)
 	topic := devtest.Topic(t)
 	tr := connect(t, pubsub.Config{ClientOptions: options})
 	_, messages := subscribe(t, tr, topic, transport.SubscriberConfig{Consumer: "c"})

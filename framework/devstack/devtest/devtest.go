@@ -1,6 +1,6 @@
 // Package devtest gives tests the services of package devstack: one stack for each test process, whose services start
 // when the first test asks for them, and in it a schema, a topic and a project for each test, so that all tests can run
-// in parallel. Services that the environment names are used as they are, so that "millrace dev -- go test ./..." runs
+// in parallel. Services that the environment names are used and left running, so that "millrace dev -- go test ./..." runs
 // every package on one stack.
 package devtest
 
@@ -32,6 +32,19 @@ func Start(t testing.TB, services ...devstack.Service) *devstack.Stack {
 		t.Fatal(err)
 	}
 	return &shared
+}
+
+// Real is Start for a test that no fake of the service can pass. Where only the fake is to be had the test is skipped,
+// with the reason; MILLRACE_REQUIRE_REAL makes that a failure.
+func Real(t testing.TB, service devstack.Service) *devstack.Stack {
+	t.Helper()
+	stack := Start(t, service)
+	for _, info := range stack.Services() {
+		if info.Service == service && !info.Real {
+			t.Skipf("%s is %s, which cannot do what this test needs", service, info.Source)
+		}
+	}
+	return stack
 }
 
 // Main is for a package's TestMain: it runs the tests, stops the process's stack, and exits. It fails the process when
