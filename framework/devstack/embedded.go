@@ -72,7 +72,7 @@ func unpackOnce(ctx context.Context, folder string, unpack func(scratch, target 
 		// The project's download takes no context and may hang for ever, where unpacking takes a few seconds. If it hangs,
 		// its goroutine ends with the process, and what it still writes is removed by a later unpacking.
 		select {
-		case <-ended:
+		case <-ended: //nolint:errcheck // it was cancelled, whatever it says
 		case <-time.After(cancelTimeout):
 		}
 		return ctx.Err()
