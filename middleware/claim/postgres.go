@@ -119,7 +119,7 @@ func (s *PostgresStore) do(ctx context.Context, key Key, fn func(ctx context.Con
 	}
 	return pgtx.Run(ctx, s.pool, func(ctx context.Context, tx pgx.Tx) error {
 		var locked, fresh, known bool
-		err := tx.QueryRow(ctx, s.claim, lockKey(key), recordID(key.EventID), consumer,
+		err := tx.QueryRow(ctx, s.claim, lockKey(s.schema, key), recordID(key.EventID), consumer,
 			strconv.FormatInt(idle.Milliseconds(), 10), key.Consumer).Scan(&locked, &fresh, &known, nil, nil)
 		switch {
 		case err != nil:
@@ -165,10 +165,11 @@ func (s *PostgresStore) hint(err error) error {
 	return err
 }
 
-// lockKey is the first 8 bytes of SHA-256 over event ID and consumer: 64 bits, because 32 collide among a few thousand
-// claims. It must be the same in every process, whatever it is written in.
-func lockKey(k Key) int64 {
-	h := sha256.Sum256([]byte(k.EventID + "\x00" + k.Consumer))
+// lockKey is the first 8 bytes of SHA-256 over event ID, consumer and schema: 64 bits, because 32 collide among a few
+// thousand claims; the schema, because advisory locks belong to the whole database and another service's consumer may
+// have the same name. It must be the same in every process, whatever it is written in.
+func lockKey(schema string, k Key) int64 {
+	h := sha256.Sum256([]byte(k.EventID + "\x00" + k.Consumer + "\x00" + schema))
 	return int64(binary.BigEndian.Uint64(h[:8]))
 }
 

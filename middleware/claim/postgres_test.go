@@ -97,6 +97,16 @@ func TestEachConsumerHasItsOwnClaim(t *testing.T) {
 	assert.Equal(t, map[string]int{id: 2}, f.effects())
 }
 
+// Advisory locks belong to the database: the same consumer and event in another schema, of another service, is another
+// claim.
+func TestEachSchemaHasItsOwnClaims(t *testing.T) {
+	t.Parallel()
+	one, other, key := newFixture(t), newFixture(t), claim.Key{Consumer: "notify", EventID: outbox.NewID()}
+	end := one.holding(key)
+	require.NoError(t, other.claimNow(key))
+	require.NoError(t, end(nil))
+}
+
 func TestAnyEventIDWillDo(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
