@@ -51,7 +51,10 @@ func (p *pullStreams) add() int {
 func (p *pullStreams) quiet(budget int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	group := p.streams[budget]
+	group, ok := p.streams[budget]
+	if !ok {
+		return // its intake has ended already
+	}
 	group.quiet = true
 	for stream := range group.streams {
 		stream.end()
