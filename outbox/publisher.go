@@ -71,11 +71,11 @@ func (p *Publisher) Publish(topic string, msgs ...*message.Message) error {
 		return fmt.Errorf("publish to the outbox: %w", err)
 	}
 	n := len(msgs)
-	shard, ids, topics, keys := make([]int16, n), make([]string, n), make([]string, n), make([]string, n)
+	hash, ids, topics, keys := make([]int64, n), make([]string, n), make([]string, n), make([]string, n)
 	headers, payloads := make([][]byte, n), make([][]byte, n)
 	for i, m := range msgs {
 		key := transport.Key(m)
-		shard[i], ids[i], topics[i], keys[i] = shardOf(key, m.UUID), m.UUID, topic, key
+		hash[i], ids[i], topics[i], keys[i] = hashOf(key, m.UUID), m.UUID, topic, key
 		if headers[i], err = encodeHeaders(m.Metadata); err != nil {
 			return fmt.Errorf("publish to the outbox: %w", err)
 		}
@@ -84,7 +84,7 @@ func (p *Publisher) Publish(topic string, msgs ...*message.Message) error {
 		}
 	}
 	ctx := msgs[0].Context()
-	if _, err := tx.Exec(ctx, p.insert, shard, ids, topics, keys, headers, payloads); err != nil {
+	if _, err := tx.Exec(ctx, p.insert, hash, ids, topics, keys, headers, payloads); err != nil {
 		return fmt.Errorf("publish to the outbox: %w", migrationHint(err))
 	}
 	pgtx.AfterCommit(ctx, func() { wakeUp(p.schema) })

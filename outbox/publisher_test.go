@@ -157,21 +157,6 @@ func TestManyMessagesAreOneStatement(t *testing.T) {
 	assert.Equal(t, 1000, f.rows())
 }
 
-// A relay sends what it sees: a crash of the server must not undo it.
-func TestEventsCommitToDisk(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	require.NoError(t, pgtx.Run(t.Context(), f.pool, func(ctx context.Context, tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, `set local synchronous_commit = off`)
-		require.NoError(t, err)
-		require.NoError(t, f.publisher.Publish(topic, newMessage(ctx, "k", "p")))
-		var durable string
-		require.NoError(t, tx.QueryRow(ctx, `show synchronous_commit`).Scan(&durable))
-		assert.Equal(t, "on", durable)
-		return nil
-	}))
-}
-
 func TestNilMessage(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
