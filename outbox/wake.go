@@ -28,7 +28,8 @@ func onWakeUp(schema string) (c chan struct{}, stop func()) {
 	}
 }
 
-func wakeUp(schema string) {
+// wakeUp tells of committed events whose keys have these hashes.
+func wakeUp(schema string, _ ...int64) {
 	wakers.Lock()
 	defer wakers.Unlock()
 	for c := range wakers.bySchema[schema] {
