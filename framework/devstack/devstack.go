@@ -11,6 +11,9 @@
 // installation never hides behind a fake. [Info] tells which source was taken, and MILLRACE_REQUIRE_REAL=kafka,pubsub
 // forbids the fakes.
 //
+// For tests of what must not happen to a shared service there are a [Server] of one's own, which may be crashed, followed
+// by a standby and put behind [PgBouncer], and a [Disk] to fill.
+//
 // Nothing outlives the process: not a child, not a folder, not a port, however the process ends (see watchdog.sh). Only
 // the binaries of embedded-postgres stay, in the temporary directory, for the next stack; what a process leaves that is
 // killed while it unpacks them is removed by a later one.

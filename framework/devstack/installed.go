@@ -11,16 +11,17 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 )
 
-// installedPostgres runs the PostgreSQL that this machine has installed.
-func (h hooks) installedPostgres(ctx context.Context) (*instance, error) {
+// installedBinaries finds the PostgreSQL that this machine has installed, of the major version unless that is "".
+func (h hooks) installedBinaries(ctx context.Context, major string) (binaries, error) {
 	if h.skipInstalled {
-		return nil, absent("installed binaries are not wanted")
+		return binaries{}, absent("installed binaries are not wanted")
 	}
 	as, err := unprivileged()
 	if err != nil {
-		return nil, err
+		return binaries{}, err
 	}
 	folders := postgresFolders()
 	if h.postgresBin != "" {
@@ -29,13 +30,16 @@ func (h hooks) installedPostgres(ctx context.Context) (*instance, error) {
 	var reasons []error
 	for _, bin := range folders {
 		version, err := postgresVersion(ctx, bin, as)
+		if err == nil && major != "" && !strings.HasPrefix(version, major+".") {
+			err = fmt.Errorf("%s is PostgreSQL %s, not %s", bin, version, major)
+		}
 		if err != nil {
 			reasons = append(reasons, err)
 			continue
 		}
-		return h.startPostgres(ctx, bin, fmt.Sprintf("PostgreSQL %s from %s", version, bin), as)
+		return binaries{bin: bin, source: fmt.Sprintf("PostgreSQL %s from %s", version, bin), as: as}, nil
 	}
-	return nil, absent("no usable initdb and postgres on the PATH or in /usr/lib/postgresql/*/bin: %w", errors.Join(reasons...))
+	return binaries{}, absent("no usable initdb and postgres on the PATH or in /usr/lib/postgresql/*/bin: %w", errors.Join(reasons...))
 }
 
 // postgresFolders lists where binaries may lie, best first: the PATH's, then Debian's by falling version.

@@ -43,7 +43,7 @@ func (h hooks) apacheKafka(ctx context.Context) (*instance, error) {
 	if err != nil {
 		return nil, javaMissing(home.dir, err)
 	}
-	return h.retryPort(func(port int) (*instance, error) {
+	return retryPort(h, func(port int) (*instance, error) {
 		controller, err := h.port()
 		if err != nil {
 			return nil, err

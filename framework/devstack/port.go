@@ -3,7 +3,9 @@ package devstack
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"net"
+	"strconv"
 	"strings"
 )
 
@@ -18,6 +20,22 @@ func freePort() (int, error) {
 		return 0, err
 	}
 	return listener.Addr().(*net.TCPAddr).Port, listener.Close()
+}
+
+// quietPort returns a free port below those that systems give to connections. A server that will be down for a while needs
+// one: otherwise a connection may take its port meanwhile, or a client that tries to reach it may connect to itself.
+func quietPort() (int, error) {
+	const first, last = 15_000, 32_000
+	var err error
+	for range 100 {
+		var listener net.Listener
+		port := first + rand.IntN(last-first)
+		listener, err = (&net.ListenConfig{}).Listen(context.Background(), "tcp4", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+		if err == nil {
+			return port, listener.Close()
+		}
+	}
+	return 0, err
 }
 
 // saysPortTaken recognises EADDRINUSE in a service's log; PostgreSQL and the JVM both print the C library's text,

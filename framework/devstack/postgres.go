@@ -36,64 +36,95 @@ func postgresFromEnvironment(ctx context.Context) (*instance, error) {
 	}, nil
 }
 
-// startPostgres runs a new cluster from the binaries in bin.
-func (h hooks) startPostgres(ctx context.Context, bin, source string, as *account) (*instance, error) {
-	return h.retryPort(func(port int) (*instance, error) {
-		r, err := newRoom(Postgres, as)
+// binaries are a PostgreSQL to run.
+type binaries struct {
+	bin    string
+	source string // for people
+	as     *account
+}
+
+// postgresFrom is a source for the stack: a new cluster, run by the binaries that find finds.
+func (h hooks) postgresFrom(find func(ctx context.Context, major string) (binaries, error)) func(context.Context) (*instance, error) {
+	return func(ctx context.Context) (*instance, error) {
+		found, err := find(ctx, "")
 		if err != nil {
 			return nil, err
 		}
 		// Any user of this machine can connect to the port, and a superuser can run programs: hence a password.
-		password := rand.Text()
-		if err := r.write("password", password); err != nil {
+		server, err := h.startPostgres(ctx, cluster{binaries: found, password: rand.Text(), fill: initdb})
+		if err != nil {
+			return nil, err
+		}
+		return &instance{
+			info:  Info{Service: Postgres, Source: found.source, Address: server.address, Real: true},
+			value: server.dsn,
+			stop:  server.watchdog.stop,
+		}, nil
+	}
+}
+
+// cluster is what a server is made of.
+type cluster struct {
+	binaries
+	password string   // of the superuser
+	settings []string // name=value, after the common ones
+	fill     func(c cluster, r *room) (argv []string, err error)
+}
+
+// startPostgres runs a new cluster.
+func (h hooks) startPostgres(ctx context.Context, c cluster) (*Server, error) {
+	return retryPort(h, func(port int) (*Server, error) {
+		r, err := newRoom(Postgres, c.as)
+		if err != nil {
+			return nil, err
+		}
+		fill, err := c.fill(c, r)
+		if err != nil {
 			return nil, errors.Join(err, r.discard())
 		}
 		w, err := watch(r,
-			step{"TERM", initdb(bin, r)},
-			step{"INT", postgresServer(bin, r, port)}, // SIGINT is PostgreSQL's fast shutdown: it ends the sessions
+			step{"TERM", fill},
+			step{"INT", c.serve(r, port)}, // SIGINT is PostgreSQL's fast shutdown: it ends the sessions
 		)
 		if err != nil {
 			return nil, err
 		}
-		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
-		dsn := (&url.URL{
-			Scheme: "postgres", User: url.UserPassword("postgres", password), Host: address,
+		server := &Server{cluster: c, watchdog: w, address: net.JoinHostPort("127.0.0.1", strconv.Itoa(port))}
+		server.dsn = (&url.URL{
+			Scheme: "postgres", User: url.UserPassword("postgres", c.password), Host: server.address,
 			Path: "/postgres", RawQuery: "sslmode=disable",
 		}).String()
-		if err := w.await(ctx, func(ctx context.Context) error { return askPostgres(ctx, dsn) }); err != nil {
+		if err := w.await(ctx, server.answers); err != nil {
 			return nil, err
 		}
-		return &instance{
-			info:  Info{Service: Postgres, Source: source, Address: address, Real: true},
-			value: dsn,
-			stop:  w.stop,
-		}, nil
+		return server, nil
 	})
 }
 
-func initdb(bin string, r *room) []string {
+// initdb fills the data folder with a new cluster.
+func initdb(c cluster, r *room) ([]string, error) {
 	return []string{
-		filepath.Join(bin, "initdb"), "--pgdata=" + r.path("data"), "--no-sync", "--encoding=UTF8", "--locale=C",
+		filepath.Join(c.bin, "initdb"), "--pgdata=" + r.path("data"), "--no-sync", "--encoding=UTF8", "--locale=C",
 		"--username=postgres", "--auth=scram-sha-256", "--pwfile=" + r.path("password"),
-	}
+	}, r.write("password", c.password)
 }
 
-// postgresServer trades durability against a crash of the machine for speed. What a test can observe of a commit
+// serve trades durability against a crash of the machine for speed. What a test can observe of a commit
 // (synchronous_commit, full_page_writes, autovacuum) stays as PostgreSQL ships it.
-func postgresServer(bin string, r *room, port int) []string {
+func (c cluster) serve(r *room, port int) []string {
 	sockets := r.dir
 	if len(sockets) > 85 { // a socket's path has at most 103 bytes on macOS
 		sockets = ""
 	}
-	argv := []string{filepath.Join(bin, "postgres"), "-D", r.path("data")}
-	for _, setting := range []string{
+	argv := []string{filepath.Join(c.bin, "postgres"), "-D", r.path("data")}
+	for _, setting := range append([]string{
 		"port=" + strconv.Itoa(port),
 		"listen_addresses=127.0.0.1",
 		"unix_socket_directories=" + sockets,
 		"fsync=off",
 		"max_connections=300",
 		"wal_level=logical",
-	} {
+	}, c.settings...) {
 		argv = append(argv, "-c", setting)
 	}
 	return argv

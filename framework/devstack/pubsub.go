@@ -49,7 +49,7 @@ func (h hooks) installedEmulator(ctx context.Context) (*instance, error) {
 	if err != nil {
 		return nil, javaMissing(jar, err)
 	}
-	return h.retryPort(func(port int) (*instance, error) {
+	return retryPort(h, func(port int) (*instance, error) {
 		r, err := newRoom(PubSub, nil)
 		if err != nil {
 			return nil, err

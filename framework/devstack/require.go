@@ -3,6 +3,8 @@ package devstack
 import (
 	"fmt"
 	"os"
+	"slices"
+	"strings"
 )
 
 // requireVariable lists the services of which a fake is an error, so that a CI run cannot silently test less.
@@ -16,11 +18,30 @@ var advice = map[Service]string{
 		"or name running brokers by MILLRACE_KAFKA_BROKERS.",
 }
 
-// requiredReal reads MILLRACE_REQUIRE_REAL.
-func requiredReal() ([]Service, error) {
-	services, err := ParseServices(os.Getenv(requireVariable))
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", requireVariable, err)
+// requisites are what the variable may name besides services: what some tests need of a machine.
+var requisites = []string{"pgbouncer", "mount"}
+
+// Required reports whether MILLRACE_REQUIRE_REAL names a service or requisite, so that its absence is an error.
+func Required(name string) bool {
+	for one := range strings.SplitSeq(os.Getenv(requireVariable), ",") {
+		if strings.TrimSpace(one) == name {
+			return true
+		}
 	}
-	return services, nil
+	return false
+}
+
+// requiredReal reads the services of MILLRACE_REQUIRE_REAL.
+func requiredReal() ([]Service, error) {
+	var services []string
+	for one := range strings.SplitSeq(os.Getenv(requireVariable), ",") {
+		if !slices.Contains(requisites, strings.TrimSpace(one)) {
+			services = append(services, one)
+		}
+	}
+	parsed, err := ParseServices(strings.Join(services, ","))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w, pgbouncer or mount", requireVariable, err)
+	}
+	return parsed, nil
 }

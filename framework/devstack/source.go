@@ -13,11 +13,12 @@ import (
 // seconds; one that takes longer than this hangs.
 const startTimeout = 90 * time.Second
 
-// errAbsent is wrapped by the error of a source that this machine does not have: the next one is tried.
-var errAbsent = errors.New("not on this machine")
+// ErrAbsent is wrapped by the error of a source, or of a program, that this machine does not have: try another, or install
+// it.
+var ErrAbsent = errors.New("not on this machine")
 
 func absent(format string, args ...any) error {
-	return fmt.Errorf("%w: %w", errAbsent, fmt.Errorf(format, args...))
+	return fmt.Errorf("%w: %w", ErrAbsent, fmt.Errorf(format, args...))
 }
 
 // hooks are what tests turn. The zero value is what everyone else uses.
@@ -40,7 +41,7 @@ func (h hooks) start(ctx context.Context, service Service, mustBeReal bool) (*in
 	var fake func() (*instance, error)
 	switch service {
 	case Postgres:
-		sources = append(sources, postgresFromEnvironment, h.installedPostgres, h.embeddedPostgres)
+		sources = append(sources, postgresFromEnvironment, h.postgresFrom(h.installedBinaries), h.postgresFrom(h.embeddedBinaries))
 	case PubSub:
 		sources = append(sources, pubsubFromEnvironment, h.installedEmulator)
 		fake = fakePubSub
@@ -58,7 +59,7 @@ func (h hooks) start(ctx context.Context, service Service, mustBeReal bool) (*in
 		if ctx.Err() != nil {
 			return nil, errors.Join(context.Cause(ctx), err)
 		}
-		if !errors.Is(err, errAbsent) {
+		if !errors.Is(err, ErrAbsent) {
 			return nil, err
 		}
 		reasons = append(reasons, err)
@@ -83,17 +84,15 @@ func named(service Service) (string, error) {
 
 // retryPort calls try with free ports until it reports something else than a port that another process took in the
 // meantime, a few times at most.
-func (h hooks) retryPort(try func(port int) (*instance, error)) (*instance, error) {
-	var err error
+func retryPort[T any](h hooks, try func(port int) (T, error)) (started T, err error) {
 	for range 5 {
 		var port int
 		if port, err = h.port(); err != nil {
-			return nil, fmt.Errorf("find a free port: %w", err)
+			return started, fmt.Errorf("find a free port: %w", err)
 		}
-		var started *instance
 		if started, err = try(port); !errors.Is(err, errPortTaken) {
 			return started, err
 		}
 	}
-	return nil, err
+	return started, err
 }

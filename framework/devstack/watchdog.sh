@@ -5,6 +5,9 @@
 # the kernel brings about however the parent dies, the running command gets SIGNAL, after SECONDS SIGKILL. A line on
 # the pipe kills the command at once. When it is gone, by that or by itself, FOLDER is removed, and this shell exits with
 # the command's status.
+#
+# The line "crash" kills the command and its children, as a failure of the machine would, and keeps FOLDER, with a file
+# named "crashed" in it; the next line runs the command again.
 folder=$1 seconds=$2
 shift 2
 unset MILLRACE_WATCHDOG
@@ -12,11 +15,36 @@ unset MILLRACE_WATCHDOG
 # A shell gives commands in the background /dev/null to read, so the pipe moves to 3.
 exec 3<&0 </dev/null
 
+# crash runs in the reader. The command is stopped first: it would see its children die and start others.
+crash() {
+	trap '' TERM
+	kill -s STOP "$command"
+	ps -A -o pid=,ppid= | while read -r child parent; do
+		if [ "$parent" = "$command" ]; then kill -s KILL "$child"; fi
+	done
+	kill -s KILL "$command"
+	exit "$crashed"
+}
+crashed=99 # the reader's exit status
+
+# again waits, after a crash, for the line that runs the command once more; the end of the pipe fails it.
+again() {
+	[ "$reader_status" = "$crashed" ] || return 1
+	trap : HUP INT TERM
+	: >"$folder/crashed"
+	read -r _ <&3 || return 1
+	rm "$folder/crashed"
+	trap - HUP INT TERM
+}
+
 guard() {
 	eval "exec $2" 3<&- &
 	command=$!
 	{
-		while read -r _; do kill -s KILL "$command"; done
+		while read -r line; do
+			if [ "$line" = crash ]; then crash; fi
+			kill -s KILL "$command"
+		done
 		trap '' TERM
 		# Repeated, because a command ignores SIGINT until it has set a handler: the shell starts background commands so.
 		tries=$((seconds * 20))
@@ -38,13 +66,17 @@ guard() {
 	done
 	kill -s TERM "$reader" 2>/dev/null # it reads still, unless it has seen the end of the pipe; then it ends by itself
 	wait "$reader" 2>/dev/null
+	reader_status=$?
 	trap - HUP INT TERM
 	return "$status"
 }
 
 while [ $# -gt 0 ]; do
-	guard "$1" "$2" || break
-	shift 2
+	if guard "$1" "$2"; then
+		shift 2
+	elif ! again; then
+		break
+	fi
 done
 
 # A killed service's own children may write for another moment.

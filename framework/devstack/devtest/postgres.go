@@ -19,7 +19,20 @@ const cleanupTimeout = 20 * time.Second
 func Pool(t testing.TB) *pgxpool.Pool {
 	t.Helper()
 	dsn := Start(t, devstack.Postgres).PostgresDSN()
-	pool, err := pgxpool.New(context.Background(), dsn)
+	return PoolOn(t, dsn)
+}
+
+// PoolOn is Pool for a server of the test's own. Each of options may change the pool's configuration.
+func PoolOn(t testing.TB, dsn string, options ...func(*pgxpool.Config)) *pgxpool.Pool {
+	t.Helper()
+	config, err := pgxpool.ParseConfig(dsn)
+	if err != nil {
+		t.Fatalf("open a pool: %v", err)
+	}
+	for _, option := range options {
+		option(config)
+	}
+	pool, err := pgxpool.NewWithConfig(context.Background(), config)
 	if err != nil {
 		t.Fatalf("open a pool: %v", err)
 	}

@@ -1,0 +1,106 @@
+package devtest
+
+import (
+	"context"
+	"errors"
+	"os/exec"
+	"testing"
+
+	"github.com/millrace-go/millrace/framework/devstack"
+)
+
+// Postgres runs a PostgreSQL server of the test's own, for what a shared one must not suffer: crashes, settings, another
+// release. It takes about two seconds and is stopped when the test ends. A failed test shows the end of its log.
+func Postgres(t testing.TB, cfg devstack.ServerConfig) *devstack.Server {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	server, err := devstack.StartServer(ctx, cfg)
+	return owned(t, server, err)
+}
+
+// Standby runs a streaming replica of the server and stops it when the test ends. The test is skipped, with the reason,
+// where pg_basebackup is not installed; MILLRACE_REQUIRE_REAL=postgres makes that a failure.
+func Standby(t testing.TB, server *devstack.Server, cfg devstack.ServerConfig) *devstack.Server {
+	t.Helper()
+	standby, err := server.Standby(t.Context(), cfg)
+	skipAbsent(t, err, string(devstack.Postgres))
+	return owned(t, standby, err)
+}
+
+func owned(t testing.TB, server *devstack.Server, err error) *devstack.Server {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the log of %s ends with:\n%s", server.Source(), server.LogTail())
+		}
+		if err := server.Stop(); err != nil {
+			t.Errorf("stop PostgreSQL: %v", err)
+		}
+	})
+	return server
+}
+
+// PgBouncer runs PgBouncer in transaction mode in front of the server, with so many connections to it, and stops it when
+// the test ends. The test is skipped, with the reason, where PgBouncer is not installed; MILLRACE_REQUIRE_REAL=pgbouncer
+// makes that a failure.
+func PgBouncer(t testing.TB, server *devstack.Server, connections int) *devstack.PgBouncer {
+	t.Helper()
+	bouncer, err := server.PgBouncer(t.Context(), connections)
+	skipAbsent(t, err, "pgbouncer")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := bouncer.Stop(); err != nil {
+			t.Errorf("stop PgBouncer: %v", err)
+		}
+	})
+	return bouncer
+}
+
+// Tool is a command of one of PostgreSQL's programs, such as pg_dump, in the release of the server where that has it. The
+// test is skipped, with the reason, where the program is not installed; MILLRACE_REQUIRE_REAL=postgres makes that a
+// failure.
+func Tool(t testing.TB, server *devstack.Server, name string, args ...string) *exec.Cmd {
+	t.Helper()
+	path, err := server.Tool(name)
+	skipAbsent(t, err, string(devstack.Postgres))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return exec.CommandContext(t.Context(), path, args...)
+}
+
+// SmallDisk mounts a file system of so many megabytes, for a server to fill, and unmounts it when the test ends: ask for it
+// before the server. The test is skipped, with the reason, where this process may not mount; MILLRACE_REQUIRE_REAL=mount
+// makes that a failure.
+func SmallDisk(t testing.TB, megabytes int) *devstack.Disk {
+	t.Helper()
+	disk, err := devstack.StartDisk(t.Context(), megabytes)
+	skipAbsent(t, err, "mount")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := disk.Stop(); err != nil {
+			t.Errorf("unmount: %v", err)
+		}
+	})
+	return disk
+}
+
+// skipAbsent ends the test when what it needs is not on this machine.
+func skipAbsent(t testing.TB, err error, name string) {
+	t.Helper()
+	switch {
+	case !errors.Is(err, devstack.ErrAbsent):
+	case devstack.Required(name):
+		t.Fatalf("MILLRACE_REQUIRE_REAL asks for %s: %v", name, err)
+	default:
+		t.Skip(err)
+	}
+}

@@ -1,0 +1,97 @@
+package devstack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+)
+
+// Disk is a small file system in memory, for a server to fill. It leaves no more behind than a Stack does.
+type Disk struct {
+	watchdog *watchdog
+}
+
+// StartDisk mounts a file system of so many megabytes. Its error wraps ErrAbsent where this process may not mount.
+func StartDisk(ctx context.Context, megabytes int) (*Disk, error) {
+	disk, err := startDisk(ctx, megabytes)
+	if err != nil {
+		return nil, fmt.Errorf("devstack: mount a file system: %w", err)
+	}
+	return disk, nil
+}
+
+func startDisk(ctx context.Context, megabytes int) (*Disk, error) {
+	as, err := unprivileged()
+	if err != nil {
+		return nil, err
+	}
+	if as == nil {
+		return nil, absent("the right to mount: this user is not root")
+	}
+	r, err := newRoom("disk", nil) // root's, as it is root who mounts
+	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(os.Chmod(r.dir, 0o755), os.Mkdir(r.path("disk"), 0o700)); err != nil {
+		return nil, errors.Join(err, r.discard())
+	}
+	options := fmt.Sprintf("mode=0711,size=%dm,uid=%d,gid=%d", megabytes, as.uid, as.gid)
+	w, err := watch(r, step{"TERM", []string{"/bin/sh", "-c", diskScript, r.path("disk"), options}})
+	if err != nil {
+		return nil, err
+	}
+	disk := &Disk{watchdog: w}
+	err = w.await(ctx, func(context.Context) error {
+		if !strings.Contains(r.logged(), "mounted") {
+			return errors.New("it is not mounted yet")
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, absent("the right to mount: %w", err)
+	}
+	if !as.reaches(disk.Dir()) {
+		return nil, errors.Join(absent("a temporary directory that user %s can reach", as.name), disk.Stop())
+	}
+	return disk, nil
+}
+
+// diskScript holds the file system mounted until it gets SIGTERM. The unmounting is lazy, because a server that dies
+// together with us may use it for another moment.
+const diskScript = `
+sleep 1000000 &
+trap 'umount -l "$0"; kill "$!"; exit' TERM
+mount -t tmpfs -o "$1" millrace "$0" && echo mounted || { kill "$!"; exit 1; }
+wait`
+
+// Dir is the file system's root, which servers may write to.
+func (d *Disk) Dir() string { return d.watchdog.room.path("disk") }
+
+// Fill takes what space is left, and a second call what has become free since.
+func (d *Disk) Fill() error {
+	file, err := os.OpenFile(d.ballast(), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	for _, size := range []int{1 << 20, 4096, 1} {
+		for err = nil; err == nil; {
+			_, err = file.Write(make([]byte, size))
+		}
+		if !errors.Is(err, syscall.ENOSPC) {
+			return fmt.Errorf("devstack: fill %s: %w", d.Dir(), err)
+		}
+	}
+	return nil
+}
+
+// Free gives back what Fill took.
+func (d *Disk) Free() error { return os.Remove(d.ballast()) }
+
+// Stop unmounts the file system and waits until nothing of it is left. Call it once, after its users have ended.
+func (d *Disk) Stop() error { return d.watchdog.stop() }
+
+func (d *Disk) ballast() string { return d.watchdog.room.path("disk", "ballast") }

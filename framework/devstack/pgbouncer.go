@@ -1,0 +1,102 @@
+package devstack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+)
+
+// PgBouncer is a connection pooler in front of a Server. It leaves no more behind than a Stack does.
+type PgBouncer struct {
+	watchdog *watchdog
+	dsn      string
+}
+
+// DSN is a URL for pgx and libpq: the server's, through the pooler. A client must not use prepared statements; with pgx,
+// set pgx.QueryExecModeExec.
+func (b *PgBouncer) DSN() string { return b.dsn }
+
+// Stop ends the pooler and waits until nothing of it is left. Call it once.
+func (b *PgBouncer) Stop() error { return b.watchdog.stop() }
+
+// PgBouncer runs a pooler in transaction mode, which shares at most connections of the server among its clients, and
+// returns once the server answers through it. Its error wraps ErrAbsent where PgBouncer is not installed.
+func (s *Server) PgBouncer(ctx context.Context, connections int) (*PgBouncer, error) {
+	bouncer, err := s.pgBouncer(ctx, connections)
+	if err != nil {
+		return nil, fmt.Errorf("devstack: start PgBouncer: %w", err)
+	}
+	return bouncer, nil
+}
+
+func (s *Server) pgBouncer(ctx context.Context, connections int) (*PgBouncer, error) {
+	as, err := unprivileged()
+	if err != nil {
+		return nil, err
+	}
+	program, err := pgBouncerProgram(as)
+	if err != nil {
+		return nil, err
+	}
+	dsn, err := url.Parse(s.dsn)
+	if err != nil {
+		return nil, err
+	}
+	return retryPort(hooks{}, func(port int) (*PgBouncer, error) {
+		r, err := newRoom("pgbouncer", as)
+		if err != nil {
+			return nil, err
+		}
+		err = errors.Join(
+			r.write("users", fmt.Sprintf("\"postgres\" %q\n", s.cluster.password)),
+			r.write("settings", fmt.Sprintf(pgBouncerSettings, dsn.Port(), port, r.path("users"), connections)),
+		)
+		if err != nil {
+			return nil, errors.Join(err, r.discard())
+		}
+		w, err := watch(r, step{"TERM", []string{program, r.path("settings")}})
+		if err != nil {
+			return nil, err
+		}
+		front := *dsn
+		front.Host = net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+		bouncer := &PgBouncer{watchdog: w, dsn: front.String()}
+		// pgx prepares a statement only if it has arguments, so this question passes.
+		if err := w.await(ctx, func(ctx context.Context) error { return askPostgres(ctx, bouncer.dsn) }); err != nil {
+			return nil, err
+		}
+		return bouncer, nil
+	})
+}
+
+// Nothing but what the pooler needs to run here: clients must not get help from a setting that a service's pooler lacks.
+const pgBouncerSettings = `[databases]
+* = host=127.0.0.1 port=%s
+
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = %d
+unix_socket_dir =
+auth_type = scram-sha-256
+auth_file = %s
+pool_mode = transaction
+default_pool_size = %d
+max_client_conn = 200
+`
+
+// pgBouncerProgram finds PgBouncer, which Debian installs where only root's PATH leads.
+func pgBouncerProgram(as *account) (string, error) {
+	for _, name := range []string{"pgbouncer", "/usr/sbin/pgbouncer", "/usr/local/sbin/pgbouncer"} {
+		path, err := exec.LookPath(name)
+		if err == nil && as.reaches(path) {
+			return path, nil
+		}
+	}
+	return "", absent("no pgbouncer on the PATH %s or in /usr/sbin", strings.TrimSpace(os.Getenv("PATH")))
+}

@@ -1,0 +1,188 @@
+package devstack
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"maps"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// ServerConfig configures a Server. Its zero value is ready for use.
+type ServerConfig struct {
+	// Release is a major version of PostgreSQL, "14" to "18". Where that is not installed, its binaries are those of
+	// embedded-postgres. Default: whatever a stack would run.
+	Release string
+
+	// Settings are put on the server's command line. A stack's own settings hold for the others: fsync is off, so that
+	// only a crash of the server is survived, not one of the machine.
+	Settings map[string]string
+}
+
+// Server is a PostgreSQL server of its caller's own, which may be crashed and started again. It leaves no more behind
+// than a Stack does. One goroutine at a time may call its methods.
+type Server struct {
+	cluster  cluster
+	watchdog *watchdog
+	address  string
+	dsn      string
+
+	stopOnce sync.Once
+	stopErr  error
+}
+
+// StartServer runs a new cluster and returns once it answers. The caller stops it.
+func StartServer(ctx context.Context, cfg ServerConfig) (*Server, error) {
+	h := hooks{freePort: quietPort}
+	found, err := h.installedBinaries(ctx, cfg.Release)
+	if errors.Is(err, ErrAbsent) && ctx.Err() == nil {
+		found, err = h.embeddedBinaries(ctx, cfg.Release)
+	}
+	var server *Server
+	if err == nil {
+		server, err = h.startPostgres(ctx, cluster{
+			binaries: found, password: rand.Text(), settings: settings(cfg.Settings), fill: initdb,
+		})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("devstack: start a PostgreSQL server: %w", err)
+	}
+	return server, nil
+}
+
+func settings(of map[string]string) []string {
+	var lines []string
+	for _, name := range slices.Sorted(maps.Keys(of)) {
+		lines = append(lines, name+"="+of[name])
+	}
+	return lines
+}
+
+// DSN is a URL for pgx and libpq, of a superuser. It stays the same when the server is started again.
+func (s *Server) DSN() string { return s.dsn }
+
+// Address is host:port.
+func (s *Server) Address() string { return s.address }
+
+// Source tells the version, and where the binaries came from.
+func (s *Server) Source() string { return s.cluster.source }
+
+// LogTail is the end of the server's log.
+func (s *Server) LogTail() string { return s.watchdog.room.tail() }
+
+// Crash kills every process of the server at one moment, as a failure of its machine does, except that what it has
+// written survives unflushed. Start recovers it.
+func (s *Server) Crash(ctx context.Context) error {
+	if _, err := s.watchdog.pipe.WriteString("crash\n"); err != nil {
+		return fmt.Errorf("devstack: crash PostgreSQL at %s: %w", s.address, err)
+	}
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if _, err := os.Stat(s.watchdog.room.path("crashed")); err == nil {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-s.watchdog.ended:
+			return fmt.Errorf("devstack: crash PostgreSQL at %s: it ended by itself; its log ends with:\n%s", s.address, s.watchdog.room.tail())
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// Start runs the server after a crash, at the same address and on the data that the crash left, and returns once it
+// answers.
+func (s *Server) Start(ctx context.Context) error {
+	if _, err := s.watchdog.pipe.WriteString("again\n"); err != nil {
+		return fmt.Errorf("devstack: start PostgreSQL at %s again: %w", s.address, err)
+	}
+	if err := s.watchdog.await(ctx, s.answers); err != nil {
+		s.stopOnce.Do(func() {}) // await has stopped it
+		return fmt.Errorf("devstack: start PostgreSQL at %s again: %w", s.address, err)
+	}
+	return nil
+}
+
+// Stop ends the server, crashed or not, and waits until nothing of it is left. Further calls return the same.
+func (s *Server) Stop() error {
+	s.stopOnce.Do(func() { s.stopErr = s.watchdog.stop() })
+	return s.stopErr
+}
+
+// Standby runs a streaming replica of the server, asynchronous unless the server's settings name it, and returns once
+// it answers queries. It is stopped by itself.
+func (s *Server) Standby(ctx context.Context, cfg ServerConfig) (*Server, error) {
+	c := s.cluster
+	c.settings = append(slices.Clone(c.settings), settings(cfg.Settings)...)
+	c.fill = s.baseBackup
+	standby, err := hooks{freePort: quietPort}.startPostgres(ctx, c)
+	if err != nil {
+		return nil, fmt.Errorf("devstack: start a standby of PostgreSQL at %s: %w", s.address, err)
+	}
+	return standby, nil
+}
+
+// baseBackup fills the data folder with a copy of this server's, which follows it.
+func (s *Server) baseBackup(_ cluster, r *room) ([]string, error) {
+	tool, err := s.Tool("pg_basebackup")
+	if err != nil {
+		return nil, err
+	}
+	// A password among the arguments would be in every listing of processes.
+	if err := r.write("password", "*:*:*:*:"+s.cluster.password+"\n"); err != nil {
+		return nil, err
+	}
+	origin, err := url.Parse(s.dsn)
+	if err != nil {
+		return nil, err
+	}
+	origin.User = url.User("postgres")
+	return []string{
+		"env", "PGPASSFILE=" + r.path("password"), tool, "--dbname=" + origin.String(), "--pgdata=" + r.path("data"),
+		"--write-recovery-conf", "--checkpoint=fast", "--no-sync",
+	}, nil
+}
+
+// Promote makes a standby a server that takes writes, and returns once it does.
+func (s *Server) Promote(ctx context.Context) error {
+	conn, err := pgx.Connect(ctx, s.dsn)
+	if err != nil {
+		return fmt.Errorf("devstack: promote PostgreSQL at %s: %w", s.address, err)
+	}
+	defer conn.Close(context.WithoutCancel(ctx)) // the statement's error counts
+	var promoted bool
+	err = conn.QueryRow(ctx, "select pg_promote(true, 30)").Scan(&promoted)
+	if err == nil && !promoted {
+		err = errors.New("it did not become writable within 30 seconds")
+	}
+	if err != nil {
+		return fmt.Errorf("devstack: promote PostgreSQL at %s: %w", s.address, err)
+	}
+	return nil
+}
+
+// Tool is the path of one of PostgreSQL's programs, such as pg_dump: of the server's own binaries, else, as
+// embedded-postgres has none, of the installed ones. The error says that neither has it.
+func (s *Server) Tool(name string) (string, error) {
+	folders := append([]string{s.cluster.bin}, postgresFolders()...)
+	for _, bin := range folders {
+		path := filepath.Join(bin, name)
+		if _, err := os.Stat(path); err == nil && s.cluster.as.reaches(path) {
+			return path, nil
+		}
+	}
+	return "", absent("no %s in %s", name, strings.Join(folders, ", "))
+}
+
+func (s *Server) answers(ctx context.Context) error { return askPostgres(ctx, s.dsn) }

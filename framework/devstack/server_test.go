@@ -1,0 +1,115 @@
+package devstack
+
+import (
+	"os"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func ask(t *testing.T, dsn, statement string) (answer string) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), dsn)
+	require.NoError(t, err)
+	defer conn.Close(t.Context())
+	// By the simple protocol, which poolers take too.
+	require.NoError(t, conn.QueryRow(t.Context(), statement, pgx.QueryExecModeSimpleProtocol).Scan(&answer))
+	return answer
+}
+
+// A crash loses what was not written, and nothing that was committed. That the server starts again says that no process
+// of it had survived: PostgreSQL refuses otherwise.
+func TestServerCrash(t *testing.T) {
+	dir := scratch(t)
+	server, err := StartServer(t.Context(), ServerConfig{Settings: map[string]string{"wal_writer_delay": "10s", "autovacuum": "off"}})
+	require.NoError(t, err)
+	t.Logf("%s at %s", server.Source(), server.Address())
+	conn, err := pgx.Connect(t.Context(), server.DSN())
+	require.NoError(t, err)
+	for _, statement := range []string{
+		"create table t (i int)", "insert into t values (1)",
+		"set synchronous_commit = off", "insert into t values (2)",
+	} {
+		_, err = conn.Exec(t.Context(), statement)
+		require.NoError(t, err)
+	}
+	require.NoError(t, server.Crash(t.Context()))
+	assert.True(t, closed(server.Address()))
+	assert.Error(t, conn.Ping(t.Context()))
+	for range 2 {
+		require.NoError(t, server.Start(t.Context()))
+		assert.Equal(t, "1 of 10s", ask(t, server.DSN(), "select string_agg(i::text, ',') || ' of ' || current_setting('wal_writer_delay') from t"))
+		require.NoError(t, server.Crash(t.Context()))
+	}
+	require.NoError(t, server.Stop())
+	require.NoError(t, server.Stop())
+	assert.Empty(t, leftIn(t, dir))
+}
+
+// What follows a server takes over from it, and can crash and start like any other.
+func TestServerStandby(t *testing.T) {
+	dir := scratch(t)
+	primary, err := StartServer(t.Context(), ServerConfig{})
+	require.NoError(t, err)
+	standby, err := primary.Standby(t.Context(), ServerConfig{})
+	require.NoError(t, err)
+	assert.Equal(t, "true", ask(t, standby.DSN(), "select pg_is_in_recovery()::text"))
+	require.NoError(t, primary.Crash(t.Context()))
+	require.NoError(t, standby.Promote(t.Context()))
+	assert.Equal(t, "false", ask(t, standby.DSN(), "select pg_is_in_recovery()::text"))
+	require.NoError(t, standby.Stop())
+	require.NoError(t, primary.Stop())
+	assert.Empty(t, leftIn(t, dir))
+}
+
+func TestPgBouncer(t *testing.T) {
+	if _, err := pgBouncerProgram(nil); err != nil && !Required("pgbouncer") {
+		t.Logf("not tested: %v", err)
+		return
+	}
+	dir := scratch(t)
+	server, err := StartServer(t.Context(), ServerConfig{})
+	require.NoError(t, err)
+	bouncer, err := server.PgBouncer(t.Context(), 1)
+	require.NoError(t, err)
+	assert.Equal(t, "1", ask(t, bouncer.DSN(), "select 1::text"))
+	require.NoError(t, bouncer.Stop())
+	require.NoError(t, server.Stop())
+	assert.Empty(t, leftIn(t, dir))
+}
+
+func TestDisk(t *testing.T) {
+	dir := scratch(t)
+	disk, err := StartDisk(t.Context(), 1)
+	if err != nil && !Required("mount") {
+		require.ErrorIs(t, err, ErrAbsent)
+		t.Logf("not tested: %v", err)
+		return
+	}
+	require.NoError(t, err)
+	write := func() error { return os.WriteFile(disk.Dir()+"/file", make([]byte, 1000), 0o600) }
+	require.NoError(t, write())
+	require.NoError(t, disk.Fill())
+	require.NoError(t, os.Remove(disk.Dir()+"/file"))
+	require.NoError(t, disk.Fill())
+	assert.Error(t, write())
+	require.NoError(t, disk.Free())
+	assert.NoError(t, write())
+	require.NoError(t, disk.Stop())
+	assert.Empty(t, leftIn(t, dir))
+}
+
+func TestServerRelease(t *testing.T) {
+	scratch(t)
+	t.Setenv("TMPDIR", "") // the binaries stay where the next run finds them
+	for _, release := range []string{"14", "18"} {
+		server, err := StartServer(t.Context(), ServerConfig{Release: release})
+		require.NoError(t, err)
+		assert.Contains(t, server.Source(), "PostgreSQL "+release+".")
+		require.NoError(t, server.Stop())
+	}
+	_, err := StartServer(t.Context(), ServerConfig{Release: "9"})
+	assert.ErrorContains(t, err, `"9"`)
+}
