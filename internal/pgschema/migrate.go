@@ -1,137 +1,201 @@
 package pgschema
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
-	"io/fs"
-	"path"
-	"slices"
+	"log/slog"
 	"strconv"
-	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/millrace-go/millrace/pgtx"
 )
 
-// Line is one component's line of migrations: files named migrations/001_name.up.sql, numbered without gaps.
-type Line struct {
-	Component string
-	Files     fs.FS
-	Command   string // what a user calls to apply it, for error messages
+// Migrator migrates one component in one schema. Its methods may be called at any time, by several processes at once,
+// beside running programs: they wait for one another, and for a table's lock only briefly.
+type Migrator struct {
+	// LockTimeout is how long a statement queues for a lock that a running transaction holds: whatever comes after it
+	// queues behind it. Milliseconds count. Default: 2 s.
+	LockTimeout time.Duration
+	// Patience is for how long the migration is tried again when it did not get a lock. Default: 1 min.
+	Patience time.Duration
+	// Logger is told while a lock is waited for. Default: slog.Default().
+	Logger *slog.Logger
+
+	line   Line
+	db     pgtx.DB
+	schema string
 }
 
-// queryer is a pool, a connection or a transaction.
-type queryer interface {
-	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-}
+// Component is the name of what is migrated.
+func (m *Migrator) Component() string { return m.line.Component }
 
-// Up applies what is missing, in one transaction. Concurrent calls wait for one another.
-func (l Line) Up(ctx context.Context, db pgtx.DB, schema string) error {
-	steps, err := l.steps()
+// Up applies what is missing, in one transaction. A schema that is newer than the program stays as it is.
+func (m *Migrator) Up(ctx context.Context) error {
+	steps, err := m.line.steps()
 	if err != nil {
 		return err
+	}
+	err = m.transact(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		if err := m.prepare(ctx, tx, steps); err != nil {
+			return err
+		}
+		at, err := m.version(ctx, tx)
+		if err != nil {
+			return err
+		}
+		return run(ctx, tx, m.script(steps, at, max(at, len(steps))))
+	})
+	if err != nil {
+		return fmt.Errorf("migrate %s in schema %q: %w", m.line.Component, m.schema, err)
+	}
+	return nil
+}
+
+// Down goes back to the version, 0 being before the first, in one transaction. What the tables hold that are younger is
+// lost. Where that would be events, it is refused unless forced.
+func (m *Migrator) Down(ctx context.Context, to int, force bool) error {
+	steps, err := m.line.steps()
+	if err != nil {
+		return err
+	}
+	err = m.transact(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		there, err := exists(ctx, tx, `select to_regclass($1::text || '.migration') is not null`, m.schema)
+		if err != nil || !there {
+			return err
+		}
+		at, err := m.version(ctx, tx)
+		switch {
+		case err != nil:
+			return err
+		case to < 0 || to > at:
+			return fmt.Errorf("version %d is not below the present one: want 0 to %d", to, at)
+		case at > len(steps):
+			return fmt.Errorf("version %d is newer than this program, which knows %d: run the program that knows the way back", at, len(steps))
+		}
+		if m.line.BeforeDown != nil && to < at {
+			if err := m.line.BeforeDown(ctx, tx, Descent{m.schema, at, to, force}); err != nil {
+				return err
+			}
+		}
+		return run(ctx, tx, m.script(steps, at, to))
+	})
+	if err != nil {
+		return fmt.Errorf("migrate %s in schema %q down: %w", m.line.Component, m.schema, err)
+	}
+	return nil
+}
+
+// prepare makes the schema and the table of migrations. Not by "create … if not exists" alone: that asks for the CREATE
+// privilege, and a lock, even where nothing is missing.
+func (m *Migrator) prepare(ctx context.Context, tx pgx.Tx, steps []step) error {
+	for _, s := range []struct{ exists, create string }{
+		{`select to_regnamespace($1::text) is not null`, createSchema},
+		{`select to_regclass($1::text || '.migration') is not null`, createTable},
+		{
+			`select exists (select from pg_attribute where attrelid = to_regclass($1::text || '.migration') and attname = 'oldest')`,
+			addOldest + ";\n" + fillOldest(m.line.Component, steps),
+		},
+	} {
+		there, err := exists(ctx, tx, s.exists, m.schema)
+		if err != nil {
+			return err
+		}
+		if !there {
+			if _, err := tx.Exec(ctx, Render(s.create, m.schema)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func exists(ctx context.Context, tx pgx.Tx, question, schema string) (there bool, err error) {
+	err = tx.QueryRow(ctx, question, `"`+schema+`"`).Scan(&there)
+	return there, err
+}
+
+func (m *Migrator) version(ctx context.Context, db queryer) (v int, err error) {
+	err = db.QueryRow(ctx, Render(`select coalesce(max(version), 0) from {schema}.migration where component = $1`, m.schema), m.line.Component).Scan(&v)
+	return v, err
+}
+
+func run(ctx context.Context, tx pgx.Tx, script []part) error {
+	for _, p := range script {
+		if _, err := tx.Exec(ctx, p.sql); err != nil {
+			return fmt.Errorf("%s: %w", p.what, err)
+		}
+	}
+	return nil
+}
+
+// transact runs fn in a transaction that gives up rather than hold a queue before a lock up, and tries again.
+func (m *Migrator) transact(ctx context.Context, fn func(context.Context, pgx.Tx) error) error {
+	lockTimeout, patience := cmp.Or(m.LockTimeout, 2*time.Second), cmp.Or(m.Patience, time.Minute)
+	log := m.Logger
+	if log == nil {
+		log = slog.Default()
 	}
 	// Read committed, whatever the role's default: what another process has applied while this one waited must be seen.
 	opts := []pgtx.Option{pgtx.Isolation(pgx.ReadCommitted)}
 	if _, joins := pgtx.From(ctx); joins {
 		opts = nil
 	}
-	err = pgtx.Run(ctx, db, func(ctx context.Context, tx pgx.Tx) error {
-		// The number is arbitrary; it is Millrace's in every database.
-		if _, err := tx.Exec(ctx, `select pg_advisory_xact_lock(7811887411823467)`); err != nil {
-			return err
-		}
-		// Not "create … if not exists" alone: that asks for the CREATE privilege even where nothing is missing.
-		for _, s := range []struct{ exists, create string }{
-			{`select to_regnamespace($1::text) is not null`, `create schema {schema}`},
-			{`select to_regclass($1::text || '.migration') is not null`, `create table {schema}.migration (
-				component text not null, version int not null, name text not null,
-				applied_at timestamptz not null default now(), primary key (component, version))`},
-		} {
-			var exists bool
-			if err := tx.QueryRow(ctx, s.exists, `"`+schema+`"`).Scan(&exists); err != nil {
+	until := time.Now().Add(patience)
+	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
+		err := pgtx.Run(ctx, m.db, func(ctx context.Context, tx pgx.Tx) error {
+			// Others that migrate are waited for without a limit: they give up by themselves.
+			if _, err := tx.Exec(ctx, lockLine); err != nil {
 				return err
 			}
-			if !exists {
-				if _, err := tx.Exec(ctx, Render(s.create, schema)); err != nil {
-					return err
-				}
-			}
-		}
-		at, err := l.version(ctx, tx, schema)
-		if err != nil {
-			return err
-		}
-		for i, s := range steps[min(at, len(steps)):] {
-			v := at + i + 1
-			if _, err := tx.Exec(ctx, Render(s.sql, schema)); err != nil {
-				return fmt.Errorf("migration %d (%s): %w", v, s.name, err)
-			}
-			if _, err := tx.Exec(ctx, Render(`insert into {schema}.migration (component, version, name) values ($1, $2, $3)`, schema),
-				l.Component, v, s.name); err != nil {
+			var before string // the setting would outlive this, where an outer transaction goes on
+			if err := tx.QueryRow(ctx, `select current_setting('lock_timeout')`).Scan(&before); err != nil {
 				return err
 			}
+			set := func(value string) error {
+				_, err := tx.Exec(ctx, `select set_config('lock_timeout', $1, true)`, value)
+				return err
+			}
+			if err := set(strconv.FormatInt(lockTimeout.Milliseconds(), 10)); err != nil {
+				return err
+			}
+			if err := fn(ctx, tx); err != nil {
+				return err
+			}
+			return set(before)
+		}, opts...)
+		if !isLockTimeout(err) {
+			return err
 		}
-		return nil
-	}, opts...)
-	if err != nil {
-		return fmt.Errorf("migrate %s in schema %q: %w", l.Component, schema, err)
+		holders, lookErr := m.holders(ctx)
+		if time.Now().Add(wait).After(until) {
+			return errors.Join(fmt.Errorf("no lock within %v, %w: end the transaction that holds it, or try again when it has ended; "+
+				"the oldest with a lock in this schema: %s", patience, err, cmp.Or(holders, "none any more")), lookErr)
+		}
+		log.InfoContext(ctx, "migration waits for a lock", "component", m.line.Component, "schema", m.schema,
+			"retry_in", wait, "held_by", holders, "error", err)
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(wait):
+		}
 	}
-	return nil
 }
 
-// Check returns an error that names the remedy when the schema is older or newer than this program.
-func (l Line) Check(ctx context.Context, db queryer, schema string) error {
-	steps, err := l.steps()
-	if err != nil {
-		return err
-	}
-	var there bool
-	if err := db.QueryRow(ctx, `select to_regclass($1::text) is not null`, `"`+schema+`".migration`).Scan(&there); err != nil {
-		return fmt.Errorf("check schema %q: %w", schema, err)
-	}
-	at := 0
-	if there {
-		if at, err = l.version(ctx, db, schema); err != nil {
-			return fmt.Errorf("check schema %q: %w", schema, err)
-		}
-	}
-	switch {
-	case at < len(steps):
-		return fmt.Errorf("schema %q is at version %d of %s, this program needs %d: run %s", schema, at, l.Component, len(steps), l.Command)
-	case at > len(steps):
-		return fmt.Errorf("schema %q is at version %d of %s, this program knows only %d: run a newer program", schema, at, l.Component, len(steps))
-	}
-	return nil
-}
-
-func (l Line) version(ctx context.Context, db queryer, schema string) (int, error) {
-	var v int
-	err := db.QueryRow(ctx, Render(`select coalesce(max(version), 0) from {schema}.migration where component = $1`, schema), l.Component).Scan(&v)
-	return v, err
-}
-
-type step struct{ name, sql string }
-
-func (l Line) steps() ([]step, error) {
-	names, err := fs.Glob(l.Files, "migrations/*.up.sql")
-	if err != nil {
-		return nil, err
-	}
-	slices.Sort(names)
-	steps := make([]step, 0, len(names))
-	for i, n := range names {
-		base := strings.TrimSuffix(path.Base(n), ".up.sql")
-		number, name, _ := strings.Cut(base, "_")
-		if v, err := strconv.Atoi(number); err != nil || v != i+1 {
-			return nil, fmt.Errorf("migration file %s of %s: want number %03d", n, l.Component, i+1)
-		}
-		b, err := fs.ReadFile(l.Files, n)
-		if err != nil {
-			return nil, err
-		}
-		steps = append(steps, step{name, string(b)})
-	}
-	return steps, nil
+// holders tells which transactions hold locks on the schema's tables, the oldest first.
+func (m *Migrator) holders(ctx context.Context) (text string, err error) {
+	err = pgtx.Run(ctx, m.db, func(ctx context.Context, tx pgx.Tx) error {
+		return tx.QueryRow(ctx, `select coalesce(string_agg(text, '; '), '') from (
+			select format('pid %s (%s, %s) since %s: %s on %s', a.pid, coalesce(nullif(a.application_name, ''), '-'), a.state,
+				a.xact_start::timestamptz(0), string_agg(distinct l.mode, ', '), string_agg(distinct c.relname, ', ')) as text
+			from pg_locks l join pg_class c on c.oid = l.relation join pg_stat_activity a on a.pid = l.pid
+			where l.granted and l.database = (select oid from pg_database where datname = current_database())
+				and c.relnamespace = to_regnamespace($1) and c.relkind in ('r', 'p', 'S') and l.pid <> pg_backend_pid()
+			group by a.pid, a.application_name, a.state, a.xact_start order by a.xact_start limit 3) as oldest`,
+			`"`+m.schema+`"`).Scan(&text)
+	})
+	return text, err
 }

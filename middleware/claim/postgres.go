@@ -38,11 +38,17 @@ const (
 // outbox, which follow-up events are staged in, has a Migrate of its own. It may run at any time, in several processes at
 // once.
 func Migrate(ctx context.Context, db pgtx.DB, schema string) error {
-	schema, err := pgschema.Validate(schema)
+	m, err := Migrations(db, schema)
 	if err != nil {
-		return fmt.Errorf("migrate claim: %w", err)
+		return err
 	}
-	return migrations.Up(ctx, db, schema)
+	return m.Up(ctx)
+}
+
+// Migrations returns what migrates the store's tables in the schema ("" means "millrace") up and down, tells what was
+// applied, and prints the statements.
+func Migrations(db pgtx.DB, schema string) (*pgschema.Migrator, error) {
+	return migrations.In(db, schema)
 }
 
 // PostgresOption changes a PostgresStore.
@@ -160,7 +166,7 @@ func (s *PostgresStore) consumer(ctx context.Context, name string) (int16, error
 func (s *PostgresStore) hint(err error) error {
 	var pgErr *pgconn.PgError
 	if errors.As(err, &pgErr) && (pgErr.Code == "42P01" || pgErr.Code == "3F000") {
-		return fmt.Errorf("the claim's tables are missing in schema %q: run claim.Migrate first: %w", s.schema, err)
+		return fmt.Errorf("the claim's tables are missing in schema %q: run claim.Migrate first, or \"millrace migrate up\": %w", s.schema, err)
 	}
 	return err
 }

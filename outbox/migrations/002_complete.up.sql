@@ -1,5 +1,6 @@
 -- Failed, delayed and archived events, and numbers by function. Safe on a live table: everything is new but three columns
 -- with constant defaults, added to two small tables whose lock is held for an instant. Programs of version 1 go on beside it.
+-- oldest program: 1
 
 -- The layout is part of the stored format: every writer must place a key on the same shard.
 create table {schema}.outbox_layout (
