@@ -4,94 +4,14 @@ import (
 	"strconv"
 	"testing"
 	"testing/fstest"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"pgregory.net/rapid"
 
 	"github.com/millrace-go/millrace/framework/devstack/devtest"
 	"github.com/millrace-go/millrace/internal/pgschema"
 )
-
-func TestPlanKeepsTheOrderOfKeysAcrossTopics(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		n := rapid.IntRange(0, 40).Draw(t, "rows")
-		rows := make([]row, n)
-		for i := range rows {
-			rows[i] = row{
-				seq:   int64(i),
-				key:   rapid.SampledFrom([]string{"", "a", "b", "c"}).Draw(t, "key"),
-				topic: rapid.SampledFrom([]string{"x", "y", "z"}).Draw(t, "topic"),
-			}
-		}
-		var planned int
-		last := map[string]row{}     // by key, in the order of waves
-		lastWave := map[string]int{} // by key
-		for w, wave := range plan(rows) {
-			require.NotEmpty(t, wave)
-			topics := map[string]bool{}
-			for _, g := range wave {
-				require.False(t, topics[g.topic], "one group per topic")
-				topics[g.topic] = true
-				for i, e := range g.rows {
-					planned++
-					require.Equal(t, g.topic, e.topic)
-					require.True(t, i == 0 || g.rows[i-1].seq < e.seq, "a group is in order")
-					if e.key == "" {
-						continue
-					}
-					if before, ok := last[e.key]; ok {
-						require.Less(t, before.seq, e.seq, "a key is in order")
-						require.True(t, lastWave[e.key] < w || before.topic == e.topic, "groups of one wave are sent at once")
-					}
-					last[e.key], lastWave[e.key] = e, w
-				}
-			}
-		}
-		require.Equal(t, n, planned)
-	})
-}
-
-func TestFailing(t *testing.T) {
-	now := time.Now()
-	keyed, free := row{key: "k", eventID: "1"}, row{eventID: "2"}
-	var f failing
-	_, ok := f.next(now)
-	assert.False(t, ok)
-	for i, want := range []time.Duration{100, 200, 400, 800, 1600, 3200, 5000, 5000} {
-		wait, attempt := f.note(keyed, now)
-		assert.Equal(t, want*time.Millisecond, wait)
-		assert.Equal(t, i+1, attempt)
-	}
-	f.note(free, now)
-	ids, keys, full := f.excluded(now)
-	assert.Equal(t, []string{"2"}, ids)
-	assert.Equal(t, []string{"k"}, keys)
-	assert.False(t, full)
-	next, ok := f.next(now)
-	assert.True(t, ok)
-	assert.Equal(t, 100*time.Millisecond, next)
-
-	ids, keys, _ = f.excluded(now.Add(time.Second))
-	assert.Empty(t, ids)
-	assert.Equal(t, []string{"k"}, keys)
-	f.clear(keyed)
-	_, keys, _ = f.excluded(now)
-	assert.Empty(t, keys)
-	wait, attempt := f.note(keyed, now)
-	assert.Equal(t, firstBackoff, wait, "it begins anew after a success")
-	assert.Equal(t, 1, attempt)
-
-	for i := range maxFailing {
-		f.note(row{eventID: strconv.Itoa(i)}, now)
-	}
-	_, _, full = f.excluded(now)
-	assert.True(t, full)
-	f.excluded(now.Add(time.Hour))
-	assert.Empty(t, f.ids, "what is long past is forgotten")
-}
 
 // The shard of a key is part of the stored format: these values must never change.
 func TestShardsAreStable(t *testing.T) {

@@ -54,15 +54,16 @@ func NewNotifier(pool *pgxpool.Pool, cfg NotifierConfig) (*Notifier, error) {
 
 // Run notifies until ctx ends and returns nil.
 func (n *Notifier) Run(ctx context.Context) error {
-	wake, stop := onWakeUp(n.cfg.Schema)
-	defer stop()
+	wake := newWakes()
+	defer listenForWakeUps(n.cfg.Schema, wake)()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-wake:
+		case <-wake.signal:
 		}
-		if _, err := n.pool.Exec(ctx, `select pg_notify($1, '')`, channel(n.cfg.Schema)); err != nil && ctx.Err() == nil {
+		hashes, all, _ := wake.take()
+		if _, err := n.pool.Exec(ctx, `select pg_notify($1, $2)`, channel(n.cfg.Schema), notice(hashes, all)); err != nil && ctx.Err() == nil {
 			n.cfg.Logger.WarnContext(ctx, "notify the outbox's relays", "error", err)
 		}
 	}
@@ -70,10 +71,10 @@ func (n *Notifier) Run(ctx context.Context) error {
 
 // listen passes notifications on to wake until ctx ends. While there is no connection for it, or a pooler in transaction
 // mode stands between, the relay's poll finds the events.
-func (r *Relay) listen(ctx context.Context, wake chan<- struct{}) {
+func (r *Relay) listen(ctx context.Context) {
 	var wait time.Duration
 	for ctx.Err() == nil {
-		err := r.listenOnce(ctx, wake, func() { wait = 0 })
+		err := r.listenOnce(ctx, func() { wait = 0 })
 		if ctx.Err() != nil {
 			return
 		}
@@ -86,7 +87,7 @@ func (r *Relay) listen(ctx context.Context, wake chan<- struct{}) {
 	}
 }
 
-func (r *Relay) listenOnce(ctx context.Context, wake chan<- struct{}, listening func()) error {
+func (r *Relay) listenOnce(ctx context.Context, listening func()) error {
 	// A connection of its own: it waits for ever, and the pool is for work.
 	cfg := r.pool.Config()
 	if cfg.BeforeConnect != nil { // where passwords come from that change
@@ -107,11 +108,12 @@ func (r *Relay) listenOnce(ctx context.Context, wake chan<- struct{}, listening 
 		return err
 	}
 	listening()
-	signal(wake) // for what was committed while nobody listened
+	r.wakes.addLook() // for what was committed while nobody listened
 	for {
-		if _, err := conn.WaitForNotification(ctx); err != nil {
+		n, err := conn.WaitForNotification(ctx)
+		if err != nil {
 			return err
 		}
-		signal(wake)
+		r.wakes.addNotice(n.Payload)
 	}
 }

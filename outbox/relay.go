@@ -5,13 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/millrace-go/millrace/internal/pgschema"
@@ -22,9 +22,17 @@ type RelayConfig struct {
 	// Schema of the outbox's tables. Default: "millrace".
 	Schema string
 
-	// BatchSize is how many events of a shard are read and published at once, 1 to 10,000. It is also how many events
-	// per shard are published again, with the same IDs, when a relay is killed. Default: 500.
+	// BatchSize is how many events of a shard are read at once and how many go into one batch, 1 to 10,000. Default: 500.
 	BatchSize int
+
+	// MaxUnsaved is how many events of a shard may be published, or be on their way to the broker, and not be deleted yet:
+	// so many are published again, with the same IDs, when a relay is killed. 1 to 100,000. Default: 1,000.
+	MaxUnsaved int
+
+	// MaxAttempts is how often an event may fail by itself, while the broker takes others of its topic, until it is parked
+	// with its key for an operator to decide; an error that wraps transport.ErrRejected parks it at once, and an outage of
+	// the broker never does. Attempts come after 100 ms, then twice that, up to a minute. Default: 10.
+	MaxAttempts int
 
 	// PollInterval is how often the relay looks for events of which no wake-up told it: those of transactions that
 	// Millrace did not begin. 10 ms or more. Default: 1 s.
@@ -46,8 +54,13 @@ type RelayConfig struct {
 }
 
 func (c RelayConfig) withDefaults() RelayConfig {
-	if c.BatchSize == 0 {
-		c.BatchSize = 500
+	for _, n := range []struct {
+		field *int
+		value int
+	}{{&c.BatchSize, 500}, {&c.MaxUnsaved, 1000}, {&c.MaxAttempts, 10}} {
+		if *n.field == 0 {
+			*n.field = n.value
+		}
 	}
 	for _, d := range []struct {
 		field *time.Duration
@@ -70,8 +83,13 @@ func (c RelayConfig) withDefaults() RelayConfig {
 
 func (c RelayConfig) validate() error {
 	var errs []error
-	if c.BatchSize < 1 || c.BatchSize > 10_000 {
-		errs = append(errs, fmt.Errorf("RelayConfig.BatchSize is %d: want 1 to 10000, or 0 for the default", c.BatchSize))
+	for _, n := range []struct {
+		name       string
+		value, max int
+	}{{"BatchSize", c.BatchSize, 10_000}, {"MaxUnsaved", c.MaxUnsaved, 100_000}, {"MaxAttempts", c.MaxAttempts, 1000}} {
+		if n.value < 1 || n.value > n.max {
+			errs = append(errs, fmt.Errorf("RelayConfig.%s is %d: want 1 to %d, or 0 for the default", n.name, n.value, n.max))
+		}
 	}
 	for _, d := range []struct {
 		name       string
@@ -94,22 +112,31 @@ func (c RelayConfig) validate() error {
 type Relay struct {
 	cfg       RelayConfig
 	id        uuid.UUID
+	name      string // for people
 	pool      *pgxpool.Pool
 	publisher message.Publisher
-	sql       queries
+	sql       relayStatements
+	observer  observer
 	running   atomic.Bool
-	nudge     chan struct{}
+	wakes     *wakes
+	leases    chan leases
 
-	ending  sync.WaitGroup // workers, and those that give shards back
-	mu      sync.Mutex
-	workers map[int16]*worker // the shards that this relay holds
+	shardCount atomic.Int32
+	mu         sync.Mutex
+	shards     []int16 // that this relay holds
+
+	// What tests switch off to show what it is for.
+	blind, trusting bool
 }
 
-type queries struct{ read, delete, pending, seen, gone, release, take string }
+type relayStatements struct {
+	delete, deleteMoved, seen, gone, release, take, suspectNote, suspectClear     string
+	failedKeys, failedMove, failedDue, failedCommands, failedPromote, failedHeads string
+	failedRows, failedDone, failedAgain, failedLeft                               string
+}
 
 // NewRelay returns a relay that publishes with publisher, faster where that is a transport.BatchPublisher. Pool and
-// publisher stay the caller's; the relay uses up to two connections of the pool at rest and one per busy shard, and one
-// of its own for LISTEN.
+// publisher stay the caller's; the relay uses up to five connections of the pool, and one of its own for LISTEN.
 func NewRelay(pool *pgxpool.Pool, publisher message.Publisher, cfg RelayConfig) (*Relay, error) {
 	var errs []error
 	if pool == nil {
@@ -131,19 +158,23 @@ func NewRelay(pool *pgxpool.Pool, publisher message.Publisher, cfg RelayConfig) 
 		return nil, fmt.Errorf("outbox relay: %w", err)
 	}
 	query := func(name string) string { return pgschema.Query(files, name, schema) }
+	host, _ := os.Hostname() // it is for people
 	return &Relay{
-		cfg: cfg, id: uuid.New(), pool: pool, publisher: publisher,
-		sql: queries{
-			read: query("read"), delete: query("delete"), pending: query("pending"), seen: query("relay_seen"),
-			gone: query("relay_gone"), release: query("lease_release"), take: query("lease_take"),
+		cfg: cfg, id: uuid.New(), name: fmt.Sprintf("%s:%d", host, os.Getpid()), pool: pool, publisher: publisher,
+		sql: relayStatements{
+			delete: query("delete"), deleteMoved: query("delete_moved"), seen: query("relay_seen"), gone: query("relay_gone"),
+			release: query("lease_release"), take: query("lease_take"), suspectNote: query("suspect_note"), suspectClear: query("suspect_clear"),
+			failedKeys: query("failed_keys"), failedMove: query("failed_move"), failedDue: query("failed_due"),
+			failedCommands: query("failed_commands"), failedPromote: query("failed_promote"), failedHeads: query("failed_heads"),
+			failedRows: query("failed_rows"), failedDone: query("failed_done"), failedAgain: query("failed_again"), failedLeft: query("failed_left"),
 		},
-		nudge:   make(chan struct{}, 1),
-		workers: map[int16]*worker{},
+		wakes:  newWakes(),
+		leases: make(chan leases),
 	}, nil
 }
 
 // Nudge makes the relay look for events now: call it after a commit that Millrace did not make. It never blocks.
-func (r *Relay) Nudge() { signal(r.nudge) }
+func (r *Relay) Nudge() { r.wakes.add(nil) }
 
 // Run forwards events until ctx ends. Then it takes no further batch, lets those in flight finish within DrainTimeout,
 // gives its shards back and returns nil. It returns an error only when it cannot start: the database does not answer,
@@ -155,59 +186,20 @@ func (r *Relay) Run(ctx context.Context) error {
 	if err := migrations.Check(ctx, r.pool, r.cfg.Schema); err != nil {
 		return fmt.Errorf("run outbox relay: %w", err)
 	}
-	wake, stopWake := onWakeUp(r.cfg.Schema)
-	defer stopWake()
+	defer listenForWakeUps(r.cfg.Schema, r.wakes)()
 
 	// What is in flight when ctx ends gets DrainTimeout to finish.
 	hard, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(r.cfg.DrainTimeout, cancel) })()
 
 	var loops sync.WaitGroup
-	loops.Go(func() { r.listen(ctx, wake) })
-	loops.Go(func() { r.look(ctx, wake) })
-	r.lease(ctx, hard)
+	loops.Go(func() { r.listen(ctx) })
+	leasing, stopLeasing := context.WithCancel(hard)
+	loops.Go(func() { r.keepLeases(leasing) })
+	newEngine(r, hard).run(ctx)
+	stopLeasing()
 	loops.Wait()
-
-	drained := time.AfterFunc(r.cfg.DrainTimeout, cancel)
-	defer drained.Stop()
-	r.stopAll(hard)
 	r.leave(hard)
 	return nil
-}
-
-// look wakes the workers whose shards have rows: after each signal, and at each PollInterval.
-func (r *Relay) look(ctx context.Context, wake <-chan struct{}) {
-	poll := time.NewTicker(r.cfg.PollInterval)
-	defer poll.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-wake:
-		case <-r.nudge:
-		case <-poll.C:
-		}
-		held := r.held()
-		if len(held) == 0 {
-			continue
-		}
-		var pending []int16
-		rows, err := r.pool.Query(ctx, r.sql.pending, held)
-		if err == nil {
-			pending, err = pgx.CollectRows(rows, pgx.RowTo[int16])
-		}
-		if err != nil {
-			if ctx.Err() == nil {
-				r.cfg.Logger.WarnContext(ctx, "look for events", "error", err)
-			}
-			continue
-		}
-		r.mu.Lock()
-		for _, s := range pending {
-			if w := r.workers[s]; w != nil {
-				signal(w.wake)
-			}
-		}
-		r.mu.Unlock()
-	}
 }

@@ -110,3 +110,11 @@ type BatchPublisher interface {
 	// result yet gets the context's error: it may or may not have been sent.
 	PublishBatch(ctx context.Context, topic string, msgs []*message.Message) []error
 }
+
+// ErrRejected is wrapped by the result of a message that the broker refuses for what it is: too large, malformed. Sending
+// it again cannot succeed.
+var ErrRejected = errors.New("the broker refuses the message")
+
+// ErrUnavailable is wrapped by the result of a message that was not sent, or perhaps not, because the broker or the topic
+// is out of reach: an outage, which says nothing against the message. Send it again later.
+var ErrUnavailable = errors.New("the broker is unavailable")

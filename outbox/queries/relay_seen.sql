@@ -1,3 +1,3 @@
--- The relay is there, for another $2 seconds. Locks its own row.
-insert into {schema}.outbox_relay (relay_id, expires_at) values ($1, now() + $2 * interval '1 second')
+-- The relay is there, for another $2 milliseconds. Locks its own row.
+insert into {schema}.outbox_relay (relay_id, expires_at, name) values ($1::uuid, now() + $2::int * interval '1 millisecond', $3::text)
 on conflict (relay_id) do update set expires_at = excluded.expires_at

@@ -1,0 +1,8 @@
+-- delete, and what is deleted goes to the archive.
+with gone as (
+    delete from {schema}.outbox
+    where ctid = any($1::tid[]) and seq = any($2::bigint[]) and event_id = any($3::text[])
+    returning shard, seq, event_id, topic, key, headers, payload, created_at
+)
+insert into {schema}.outbox_archive (shard, seq, event_id, topic, key, headers, payload, created_at)
+select shard, seq, event_id, topic, key, headers, payload, created_at from gone

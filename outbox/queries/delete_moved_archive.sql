@@ -1,0 +1,9 @@
+-- delete moved, and what is deleted goes to the archive.
+with gone as (
+    delete from {schema}.outbox o
+    using unnest($1::smallint[], $2::bigint[], $3::text[]) as d (shard, seq, event_id)
+    where o.shard = d.shard and o.seq = d.seq and o.event_id = d.event_id
+    returning o.shard, o.seq, o.event_id, o.topic, o.key, o.headers, o.payload, o.created_at
+)
+insert into {schema}.outbox_archive (shard, seq, event_id, topic, key, headers, payload, created_at)
+select shard, seq, event_id, topic, key, headers, payload, created_at from gone

@@ -1,0 +1,11 @@
+-- Carries out what operators asked for. A discarded event holds nothing up any more; one that is to be retried is due now,
+-- unless it waits behind another. Locks the rows that it changes.
+update {schema}.outbox_failed
+set command = null,
+    state = case when state = 'dead' and command = 'discard' then state
+                 when command = 'discard' then 'dead'
+                 when state = 'queued' then state
+                 else 'retry' end,
+    attempts = case when command = 'retry' and state <> 'queued' then 0 else attempts end,
+    retry_at = case when command = 'retry' and state <> 'queued' then now() end
+where shard = $1::smallint and command is not null

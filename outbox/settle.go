@@ -1,0 +1,195 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/millrace-go/millrace/transport"
+)
+
+const (
+	firstBackoff = 100 * time.Millisecond
+	maxBackoff   = 5 * time.Second
+)
+
+func backoff(last time.Duration) time.Duration {
+	return min(max(2*last, firstBackoff), maxBackoff)
+}
+
+// parking is an event on its way to the side table.
+type parking struct {
+	*event
+	state   string // stateRetry, stateQueued, stateParked
+	reason  string
+	retryIn time.Duration
+}
+
+const (
+	stateRetry  = "retry"
+	stateQueued = "queued"
+	stateParked = "parked"
+)
+
+// isOutage reports whether an error says that the broker is out of reach, which is no fault of the event.
+func isOutage(err error) bool {
+	var network net.Error
+	var errno syscall.Errno
+	return errors.Is(err, transport.ErrUnavailable) || errors.Is(err, transport.ErrClosed) ||
+		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) ||
+		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.As(err, &network) || errors.As(err, &errno)
+}
+
+// settle sorts out what became of a lane's batch. It returns what was acknowledged. lastSuccess is when the broker last
+// took an event of the topic, this batch's included: an error of unknown meaning is the event's own only when the broker
+// took others between two failures of it. Otherwise it may be an outage, which counts no attempt and moves nothing.
+func (s *shard) settle(l *lane, results []error, lastSuccess, now time.Time, maxAttempts int) (acked []*event, report failures) {
+	batch := l.sending
+	l.sending = nil
+	acked = make([]*event, 0, len(batch))
+	own := false
+	for i, e := range batch {
+		err := results[i]
+		if err == nil {
+			acked = append(acked, e)
+			s.release(e)
+			s.settleKey(e)
+			continue
+		}
+		s.unsaved--
+		if e.keyed == nil {
+			e.keyed = &keyed{lane: l, pending: 1}
+		}
+		k := e.keyed
+		k.pending--
+		if k.name != "" {
+			if _, ok := s.parked[k.name]; ok { // an earlier one of the batch was parked
+				s.queue(e)
+				continue
+			}
+		}
+		if k.failing { // it follows the one that failed
+			k.hold(e)
+			continue
+		}
+		report.add(e, err)
+		counts := !isOutage(err) && !errors.Is(err, transport.ErrNotSent) && (errors.Is(err, transport.ErrRejected) ||
+			!e.failedAt.IsZero() && lastSuccess.After(e.failedAt))
+		e.failedAt = now
+		if counts {
+			own = true
+			e.attempts++
+			p := parking{event: e, state: stateRetry, reason: err.Error(), retryIn: failedBackoff(e.attempts)}
+			if errors.Is(err, transport.ErrRejected) || e.attempts >= maxAttempts {
+				p.state = stateParked
+			}
+			s.parkKey(k, p)
+			continue
+		}
+		k.hold(e)
+		if s.bytes > batchBytes/2 {
+			s.unload(e)
+		}
+		k.failing = true
+		k.wait = backoff(k.wait)
+		k.until = now.Add(k.wait)
+		s.failing[k] = struct{}{}
+	}
+	switch {
+	case len(acked) > 0:
+		if l.wait > 0 { // it is over
+			for k := range s.failing {
+				if k.lane == l {
+					k.until = now
+				}
+			}
+		}
+		l.wait, l.until = 0, time.Time{}
+	case !own && len(batch) > 0:
+		l.wait = backoff(l.wait)
+		l.until = now.Add(l.wait)
+	}
+	if len(acked) < len(batch) {
+		s.divert(l)
+	}
+	return acked, report
+}
+
+// divert takes out of the lane what has to wait for an earlier event of its key.
+func (s *shard) divert(l *lane) {
+	l.ready = slices.DeleteFunc(slices.Clone(l.ready), func(e *event) bool {
+		k := e.keyed
+		if k == nil || k.name == "" {
+			return false
+		}
+		if _, ok := s.parked[k.name]; ok {
+			k.pending--
+			s.queue(e)
+			return true
+		}
+		if k.failing {
+			k.pending--
+			k.hold(e)
+		}
+		return k.failing
+	})
+}
+
+// parkKey sends an event to the side table, and what is held of its key behind it.
+func (s *shard) parkKey(k *keyed, p parking) {
+	s.unload(p.event)
+	s.park = append(s.park, p)
+	if k.name == "" {
+		return
+	}
+	s.parked[k.name] = struct{}{}
+	for _, e := range k.waiting {
+		s.queue(e)
+	}
+	k.waiting = nil
+	k.failing = false
+	delete(s.failing, k)
+	delete(s.keys, k.name)
+}
+
+// queue sends an event to the side table because an earlier one of its key is there.
+func (s *shard) queue(e *event) {
+	s.unload(e)
+	s.park = append(s.park, parking{event: e, state: stateQueued})
+}
+
+// free makes events of the key ordinary again, because the side table has none any more.
+func (s *shard) free(key string) {
+	if _, ok := s.parked[key]; !ok {
+		return
+	}
+	delete(s.parked, key)
+	var rest []parking
+	for _, p := range s.park {
+		if p.key == key {
+			p.keyed = nil
+			s.arrive(p.event)
+			continue
+		}
+		rest = append(rest, p)
+	}
+	s.park = rest
+}
+
+// failures is what failed in one batch: in an outage that is every event, and one line tells it.
+type failures struct {
+	events int
+	first  *event
+	err    error
+}
+
+func (f *failures) add(e *event, err error) {
+	if f.events++; f.first == nil {
+		f.first, f.err = e, err
+	}
+}

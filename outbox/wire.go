@@ -1,0 +1,173 @@
+package outbox
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// The relay's own statements go to the server as they are, in binary, many in one round trip and none of them prepared:
+// each is planned for the table as it is (a plan made while the table was empty stays a sequential scan), and a pooler in
+// transaction mode has nothing to mix up.
+
+// statement is one statement of a round trip, its arguments, and what becomes of its rows. The values that row gets are
+// valid during the call only.
+type statement struct {
+	sql  string
+	args []argument
+	row  func(values [][]byte) error
+	done func(tag pgconn.CommandTag)
+}
+
+// argument is a value in PostgreSQL's binary form.
+type argument struct {
+	oid   uint32
+	value []byte
+}
+
+var (
+	begin  = statement{sql: `begin isolation level read committed`} // whatever the role's default: a serializable relay would make producers fail
+	commit = statement{sql: `commit`}
+)
+
+func int2(v int16) argument {
+	return argument{pgtype.Int2OID, binary.BigEndian.AppendUint16(nil, uint16(v))}
+}
+func int4(v int) argument {
+	return argument{pgtype.Int4OID, binary.BigEndian.AppendUint32(nil, uint32(v))}
+}
+func int8(v int64) argument {
+	return argument{pgtype.Int8OID, binary.BigEndian.AppendUint64(nil, uint64(v))}
+}
+func text(v string) argument { return argument{pgtype.TextOID, []byte(v)} }
+
+func id(v uuid.UUID) argument { return argument{pgtype.UUIDOID, v[:]} }
+
+func int2s(vs []int16) argument {
+	return array(pgtype.Int2ArrayOID, pgtype.Int2OID, len(vs), 2, func(b []byte, i int) []byte {
+		return binary.BigEndian.AppendUint16(b, uint16(vs[i]))
+	})
+}
+
+func int4s(vs []int32) argument {
+	return array(pgtype.Int4ArrayOID, pgtype.Int4OID, len(vs), 4, func(b []byte, i int) []byte {
+		return binary.BigEndian.AppendUint32(b, uint32(vs[i]))
+	})
+}
+
+func int8s(vs []int64) argument {
+	return array(pgtype.Int8ArrayOID, pgtype.Int8OID, len(vs), 8, func(b []byte, i int) []byte {
+		return binary.BigEndian.AppendUint64(b, uint64(vs[i]))
+	})
+}
+
+func texts(vs []string) argument {
+	return array(pgtype.TextArrayOID, pgtype.TextOID, len(vs), 40, func(b []byte, i int) []byte { return append(b, vs[i]...) })
+}
+
+// tidArrayOID is tid[]'s, which pgtype does not name.
+const tidArrayOID = 1010
+
+func tids(vs [][6]byte) argument {
+	return array(tidArrayOID, pgtype.TIDOID, len(vs), 6, func(b []byte, i int) []byte { return append(b, vs[i][:]...) })
+}
+
+// array is an array of one dimension without nulls: https://www.postgresql.org/docs/current/protocol-overview.html says
+// that the form is each type's own, src/backend/utils/adt/arrayfuncs.c (array_recv) what it is.
+func array(oid, element uint32, n, size int, put func(b []byte, i int) []byte) argument {
+	b := make([]byte, 0, 20+n*(4+size))
+	dimensions := uint32(1)
+	if n == 0 {
+		dimensions = 0
+	}
+	b = binary.BigEndian.AppendUint32(b, dimensions)
+	b = binary.BigEndian.AppendUint32(b, 0) // no nulls
+	b = binary.BigEndian.AppendUint32(b, element)
+	if n > 0 {
+		b = binary.BigEndian.AppendUint32(b, uint32(n))
+		b = binary.BigEndian.AppendUint32(b, 1) // the first one's number
+	}
+	for i := range n {
+		at := len(b)
+		b = put(append(b, 0, 0, 0, 0), i)
+		binary.BigEndian.PutUint32(b[at:], uint32(len(b)-at-4))
+	}
+	return argument{oid, b}
+}
+
+func asInt2(b []byte) int16   { return int16(binary.BigEndian.Uint16(b)) }
+func asInt4(b []byte) int     { return int(int32(binary.BigEndian.Uint32(b))) }
+func asInt8(b []byte) int64   { return int64(binary.BigEndian.Uint64(b)) }
+func asUint8(b []byte) uint64 { return binary.BigEndian.Uint64(b) }
+func asBool(b []byte) bool    { return b[0] != 0 }
+
+// asTime is a timestamptz: microseconds since 2000.
+func asTime(b []byte) time.Time {
+	return postgresEpoch.Add(time.Duration(asInt8(b)) * time.Microsecond)
+}
+
+var postgresEpoch = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
+
+var binaryFormat = []int16{1}
+
+// roundTrip sends the statements at once and passes their rows on. It returns the first error, after which the server has
+// run none of the later statements.
+func roundTrip(ctx context.Context, pool *pgxpool.Pool, statements ...statement) (err error) {
+	conn, err := pool.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release() // a connection that is broken or in a transaction is thrown away
+	pipeline := conn.Conn().PgConn().StartPipeline(ctx)
+	for _, s := range statements {
+		values, oids := make([][]byte, len(s.args)), make([]uint32, len(s.args))
+		for i, a := range s.args {
+			values[i], oids[i] = a.value, a.oid
+		}
+		pipeline.SendQueryParams(s.sql, values, oids, binaryFormat, binaryFormat)
+	}
+	if err := pipeline.Sync(); err != nil {
+		_ = pipeline.Close() // the first error counts
+		return err
+	}
+	for _, s := range statements {
+		if err = receive(pipeline, s); err != nil {
+			break
+		}
+	}
+	if closeErr := pipeline.Close(); err == nil {
+		err = closeErr
+	}
+	return err
+}
+
+func receive(pipeline *pgconn.Pipeline, s statement) error {
+	result, err := pipeline.GetResults()
+	if err != nil {
+		return err
+	}
+	reader, ok := result.(*pgconn.ResultReader)
+	if !ok {
+		return fmt.Errorf("the server answered a statement with %T", result)
+	}
+	var rowErr error
+	for reader.NextRow() {
+		if s.row != nil && rowErr == nil {
+			rowErr = s.row(reader.Values())
+		}
+	}
+	tag, err := reader.Close()
+	if err != nil {
+		return err
+	}
+	if s.done != nil {
+		s.done(tag)
+	}
+	return rowErr
+}
