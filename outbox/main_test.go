@@ -17,8 +17,6 @@ import (
 	"github.com/millrace-go/millrace/transport"
 )
 
-func TestMain(m *testing.M) { devtest.Main(m) }
-
 const topic = "labour.completed"
 
 // fixture is an outbox in a schema of its own.

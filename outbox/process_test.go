@@ -1,0 +1,154 @@
+package outbox_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strconv"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/framework/devstack/devtest"
+	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/transport"
+)
+
+const (
+	relayProcess = "MILLRACE_TEST_RELAY" // the schema of the outbox
+	relayOption  = "MILLRACE_TEST_RELAY_OPTION"
+	relayDSN     = "MILLRACE_TEST_RELAY_DSN"
+)
+
+// deliveries is a broker that several relay processes publish to: a pipe that all of them write to, one line for each
+// event. Lines keep the order in which they were written, so first deliveries can be told from repeated ones.
+type deliveries struct {
+	t    testing.TB
+	read *os.File
+	to   *os.File
+
+	mu    sync.Mutex
+	lines []delivery
+	ended chan struct{}
+}
+
+type delivery struct{ key, payload string }
+
+func newDeliveries(t testing.TB) *deliveries {
+	read, to, err := os.Pipe()
+	require.NoError(t, err)
+	d := &deliveries{t: t, read: read, to: to, ended: make(chan struct{})}
+	go func() {
+		defer close(d.ended)
+		lines := bufio.NewScanner(read)
+		for lines.Scan() {
+			var one delivery
+			if _, err := fmt.Sscanf(lines.Text(), "%q %q", &one.key, &one.payload); err != nil {
+				t.Errorf("line %q: %v", lines.Text(), err)
+				return
+			}
+			d.mu.Lock()
+			d.lines = append(d.lines, one)
+			d.mu.Unlock()
+		}
+	}()
+	t.Cleanup(func() {
+		to.Close()
+		<-d.ended
+		read.Close()
+	})
+	return d
+}
+
+func (d *deliveries) all() []delivery {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return append([]delivery(nil), d.lines...)
+}
+
+// relay starts a process that relays the schema's outbox to the pipe.
+func (d *deliveries) relay(schema, option string) *exec.Cmd {
+	cmd := exec.Command(os.Args[0]) //nolint:noctx // it is killed
+	cmd.Env = append(os.Environ(), relayProcess+"="+schema, relayOption+"="+option, relayDSN+"="+devtest.Pool(d.t).Config().ConnString())
+	cmd.ExtraFiles = []*os.File{d.to}
+	cmd.Stderr = d.t.Output()
+	require.NoError(d.t, cmd.Start())
+	return cmd
+}
+
+// kill ends a process without a chance for it to do anything.
+func kill(cmd *exec.Cmd) {
+	_ = cmd.Process.Kill() // it may have ended
+	_ = cmd.Wait()         // so it says
+}
+
+// pipe is the broker as the process sees it.
+type pipe struct{ file *os.File }
+
+func (p pipe) PublishBatch(ctx context.Context, topic string, msgs []*message.Message) []error {
+	errs := make([]error, len(msgs))
+	for i, m := range msgs {
+		errs[i] = p.Publish(topic, m)
+	}
+	return errs
+}
+
+func (p pipe) Publish(_ string, msgs ...*message.Message) error {
+	for _, m := range msgs {
+		if _, err := fmt.Fprintf(p.file, "%q %q\n", transport.Key(m), m.Payload); err != nil { // one write: atomic below 4 KB
+			return err
+		}
+		if string(m.Payload) == "kills its relay" {
+			kill := os.Process{Pid: os.Getpid()}
+			_ = kill.Kill()
+			select {}
+		}
+	}
+	return nil
+}
+
+func (p pipe) Close() error { return nil }
+
+// runRelayProcess is the process.
+func runRelayProcess() error {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	pool, err := pgxpool.New(ctx, os.Getenv(relayDSN))
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	relay, err := outbox.NewRelay(pool, pipe{os.NewFile(3, "deliveries")}, outbox.RelayConfig{
+		Schema: os.Getenv(relayProcess), LeaseTTL: 500 * time.Millisecond, BatchSize: 50, MaxUnsaved: maxUnsaved, PollInterval: 20 * time.Millisecond,
+		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError})),
+	})
+	if err != nil {
+		return err
+	}
+	if os.Getenv(relayOption) == "without memory" {
+		outbox.WithoutMemory(relay)
+	}
+	return relay.Run(ctx)
+}
+
+const maxUnsaved = 100
+
+func TestMain(m *testing.M) {
+	if os.Getenv(relayProcess) != "" {
+		if err := runRelayProcess(); err != nil {
+			fmt.Fprintln(os.Stderr, "relay process "+strconv.Itoa(os.Getpid())+":", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	devtest.Main(m)
+}
