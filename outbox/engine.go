@@ -62,7 +62,7 @@ const (
 	rescanEvery = 5 * time.Second
 )
 
-func newEngine(r *Relay, hard context.Context) *engine {
+func newEngine(hard context.Context, r *Relay) *engine {
 	e := &engine{
 		relay: r, reader: newReader(r.pool, r.cfg.Schema), hard: hard, results: make(chan func(time.Time), 64),
 		shards: map[int16]*shard{}, success: map[string]time.Time{},

@@ -125,7 +125,7 @@ func (r *Relay) moveOut(ctx context.Context, shard int16, batch []parking) (leas
 	err = roundTrip(ctx, r.pool, begin, statement{
 		sql: r.sql.failedMove,
 		args: []argument{
-			int2(shard), id(r.id), int8s(seqs), texts(ids), int8s(hashes), texts(states), int4s(attempts), texts(reasons), int4s(retry),
+			smallint(shard), id(r.id), int8s(seqs), texts(ids), int8s(hashes), texts(states), int4s(attempts), texts(reasons), int4s(retry),
 		},
 		row: func(v [][]byte) error {
 			leased, moved = asInt8(v[0]) > 0, int(asInt8(v[1]))

@@ -60,8 +60,8 @@ func (r *Relay) takeLeases(ctx context.Context) (l leases, err error) {
 	ttl := int(r.cfg.LeaseTTL.Milliseconds())
 	l.asked = r.holding()
 	err = roundTrip(ctx, r.pool, begin,
-		statement{sql: r.sql.seen, args: []argument{id(r.id), int4(ttl), text(r.name)}},
-		statement{sql: r.sql.take, args: []argument{id(r.id), int4(ttl), int2s(l.asked)}, row: func(v [][]byte) error {
+		statement{sql: r.sql.seen, args: []argument{id(r.id), integer(ttl), text(r.name)}},
+		statement{sql: r.sql.take, args: []argument{id(r.id), integer(ttl), int2s(l.asked)}, row: func(v [][]byte) error {
 			l.fair, l.total = asInt4(v[0]), asInt4(v[1])
 			if v[2] != nil {
 				l.held = append(l.held, lease{asInt2(v[2]), int(asInt2(v[3])), string(v[4]), int(asInt2(v[5]))})

@@ -77,7 +77,7 @@ func (d *deliveries) all() []delivery {
 
 // relay starts a process that relays the schema's outbox to the pipe.
 func (d *deliveries) relay(schema, option string) *exec.Cmd {
-	cmd := exec.Command(os.Args[0]) //nolint:noctx // it is killed
+	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), relayProcess+"="+schema, relayOption+"="+option, relayDSN+"="+devtest.Pool(d.t).Config().ConnString())
 	cmd.ExtraFiles = []*os.File{d.to}
 	cmd.Stderr = d.t.Output()

@@ -163,7 +163,7 @@ func (r *reader) note(log logPosition) {
 
 // rows is the statement that reads one shard.
 func (r *reader) rows(f *found, transactions *[]uint32) statement {
-	s := statement{sql: r.sql.read, args: []argument{int2(f.shard), int8(f.from), int4(f.limit)}}
+	s := statement{sql: r.sql.read, args: []argument{smallint(f.shard), bigint(f.from), integer(f.limit)}}
 	if len(f.list)+len(f.hide) > 0 {
 		s.sql, s.args = r.sql.readMore, append(s.args, int8s(f.list), texts(f.hide))
 	}

@@ -197,7 +197,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	loops.Go(func() { r.listen(ctx) })
 	leasing, stopLeasing := context.WithCancel(hard)
 	loops.Go(func() { r.keepLeases(leasing) })
-	newEngine(r, hard).run(ctx)
+	newEngine(hard, r).run(ctx)
 	stopLeasing()
 	loops.Wait()
 	r.leave(hard)

@@ -117,7 +117,7 @@ func (w *retrying) run(ctx context.Context, known []string) (left map[string]str
 		keys = append(keys, h.key)
 	}
 	left = map[string]struct{}{}
-	err = roundTrip(ctx, w.relay.pool, begin, statement{sql: w.relay.sql.failedLeft, args: []argument{int2(w.shard), texts(keys)}, row: func(v [][]byte) error {
+	err = roundTrip(ctx, w.relay.pool, begin, statement{sql: w.relay.sql.failedLeft, args: []argument{smallint(w.shard), texts(keys)}, row: func(v [][]byte) error {
 		if len(v[0]) > 0 {
 			left[string(v[0])] = struct{}{}
 		}
@@ -128,11 +128,11 @@ func (w *retrying) run(ctx context.Context, known []string) (left map[string]str
 
 // heads carries out the commands and returns what is due.
 func (w *retrying) heads(ctx context.Context) (heads []head, err error) {
-	shard := []argument{int2(w.shard)}
+	shard := []argument{smallint(w.shard)}
 	err = roundTrip(ctx, w.relay.pool, begin,
 		statement{sql: w.relay.sql.failedCommands, args: shard},
-		statement{sql: w.relay.sql.failedPromote, args: []argument{int2(w.shard), {pgtype.TextArrayOID, nil}}},
-		statement{sql: w.relay.sql.failedHeads, args: []argument{int2(w.shard), int4(maxHeads)}, row: func(v [][]byte) error {
+		statement{sql: w.relay.sql.failedPromote, args: []argument{smallint(w.shard), {pgtype.TextArrayOID, nil}}},
+		statement{sql: w.relay.sql.failedHeads, args: []argument{smallint(w.shard), integer(maxHeads)}, row: func(v [][]byte) error {
 			heads = append(heads, head{asInt8(v[0]), string(v[1])})
 			return nil
 		}}, commit)
@@ -205,14 +205,14 @@ func (w *retrying) again(ctx context.Context, e failedRow, reason error) error {
 		state = stateParked
 	}
 	return roundTrip(context.WithoutCancel(ctx), w.relay.pool, begin, statement{sql: w.relay.sql.failedAgain, args: []argument{
-		int2(w.shard), int8(e.id), text(state), int4(e.attempts), text(printable(reason.Error())),
-		int4(int(failedBackoff(max(e.attempts, 1)).Milliseconds())),
+		smallint(w.shard), bigint(e.id), text(state), integer(e.attempts), text(printable(reason.Error())),
+		integer(int(failedBackoff(max(e.attempts, 1)).Milliseconds())),
 	}}, commit)
 }
 
 func (w *retrying) rows(ctx context.Context, h head) (rows []failedRow, err error) {
 	err = roundTrip(ctx, w.relay.pool, begin, statement{
-		sql: w.relay.sql.failedRows, args: []argument{int2(w.shard), text(h.key), int8(h.id), int4(maxBehind)},
+		sql: w.relay.sql.failedRows, args: []argument{smallint(w.shard), text(h.key), bigint(h.id), integer(maxBehind)},
 		row: func(v [][]byte) error {
 			rows = append(rows, failedRow{
 				id: asInt8(v[0]), state: string(v[1]), attempts: asInt4(v[2]),
@@ -240,6 +240,6 @@ func (w *retrying) done(ctx context.Context, key string, ids []int64) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
 	defer cancel()
 	return roundTrip(ctx, w.relay.pool, begin,
-		statement{sql: w.relay.sql.failedDone, args: []argument{int2(w.shard), int8s(ids)}},
-		statement{sql: w.relay.sql.failedPromote, args: []argument{int2(w.shard), texts([]string{key})}}, commit)
+		statement{sql: w.relay.sql.failedDone, args: []argument{smallint(w.shard), int8s(ids)}},
+		statement{sql: w.relay.sql.failedPromote, args: []argument{smallint(w.shard), texts([]string{key})}}, commit)
 }

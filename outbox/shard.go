@@ -60,8 +60,6 @@ type identity struct {
 	eventID string
 }
 
-func (e *event) identity() identity { return identity{e.seq, e.eventID} }
-
 // shard is what the relay knows of a shard whose lease it holds. It does no I/O. It is not safe for concurrent use: the
 // engine's loop owns it.
 type shard struct {
@@ -142,7 +140,7 @@ func (s *shard) take(rows []row) (fresh []int64) {
 	return fresh
 }
 
-func (r *row) identity() identity { return identity{r.seq, r.eventID} }
+func (e *row) identity() identity { return identity{e.seq, e.eventID} }
 
 func (s *shard) load(e *event, r *row) {
 	e.headers, e.payload, e.bytes = r.headers, r.payload, len(r.payload)

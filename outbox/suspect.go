@@ -24,7 +24,7 @@ func (r *Relay) note(s *shard, rows []*row, careful bool) error {
 	defer cancel()
 	return roundTrip(ctx, r.pool, begin,
 		statement{sql: `select set_config('synchronous_commit', 'on', true)`},
-		statement{sql: r.sql.suspectNote, args: []argument{int2(s.id), id(r.id), text(rows[0].eventID)}}, commit)
+		statement{sql: r.sql.suspectNote, args: []argument{smallint(s.id), id(r.id), text(rows[0].eventID)}}, commit)
 }
 
 // parkSuspect parks the event that is about to be sent if it was noted at too many deaths.
@@ -56,7 +56,7 @@ func (e *engine) progress(s *shard) {
 	e.do(func() func(time.Time) {
 		ctx, cancel := context.WithTimeout(e.hard, exchangeTimeout)
 		defer cancel()
-		err := roundTrip(ctx, e.relay.pool, statement{sql: e.relay.sql.suspectClear, args: []argument{int2(s.id), id(e.relay.id)}})
+		err := roundTrip(ctx, e.relay.pool, statement{sql: e.relay.sql.suspectClear, args: []argument{smallint(s.id), id(e.relay.id)}})
 		return func(time.Time) {
 			if err != nil && e.hard.Err() == nil {
 				e.relay.cfg.Logger.Warn("note the progress of a shard", "shard", s.id, "error", err)

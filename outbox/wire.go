@@ -36,13 +36,15 @@ var (
 	commit = statement{sql: `commit`}
 )
 
-func int2(v int16) argument {
+func smallint(v int16) argument {
 	return argument{pgtype.Int2OID, binary.BigEndian.AppendUint16(nil, uint16(v))}
 }
-func int4(v int) argument {
+
+func integer(v int) argument {
 	return argument{pgtype.Int4OID, binary.BigEndian.AppendUint32(nil, uint32(v))}
 }
-func int8(v int64) argument {
+
+func bigint(v int64) argument {
 	return argument{pgtype.Int8OID, binary.BigEndian.AppendUint64(nil, uint64(v))}
 }
 func text(v string) argument { return argument{pgtype.TextOID, []byte(v)} }
@@ -105,7 +107,6 @@ func asInt2(b []byte) int16   { return int16(binary.BigEndian.Uint16(b)) }
 func asInt4(b []byte) int     { return int(int32(binary.BigEndian.Uint32(b))) }
 func asInt8(b []byte) int64   { return int64(binary.BigEndian.Uint64(b)) }
 func asUint8(b []byte) uint64 { return binary.BigEndian.Uint64(b) }
-func asBool(b []byte) bool    { return b[0] != 0 }
 
 // asTime is a timestamptz: microseconds since 2000.
 func asTime(b []byte) time.Time {
