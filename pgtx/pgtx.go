@@ -1,18 +1,19 @@
 // Package pgtx is the unit of work: a PostgreSQL transaction that travels in the context.
 //
-// [Run] begins a transaction, hands it to a function both as a pgx.Tx and in the context, and commits it when the
-// function returns nil. Whatever is called with that context (repositories, the outbox's publisher) finds the
-// transaction with [From] and takes part in it. A transaction that Millrace did not begin is put there with [With].
+// [Run] hands a transaction to a function, both as a pgx.Tx and in the context, and commits it when the function returns
+// nil. Whatever is called with that context (repositories, the outbox's publisher) finds the transaction with [From] and
+// takes part in it. A transaction that Millrace did not begin is put there with [With] or [WithSQL].
+//
+// Run saves round trips: BEGIN travels with the first statement, and what was given to [Queue] or [Collect] with COMMIT.
 package pgtx
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // ErrOutcomeUnknown is wrapped by Run's error when the connection was lost during COMMIT: the transaction may or may
@@ -21,141 +22,148 @@ import (
 var ErrOutcomeUnknown = errors.New("outcome of the transaction is unknown")
 
 // ErrManaged is returned by Commit and Rollback of a transaction that Run manages: return nil to commit it and an error
-// to roll it back. Begin (a savepoint) works as usual.
+// to roll it back. Begin (a savepoint) works as usual. It is also what follows a COMMIT or ROLLBACK that was sent as a
+// statement.
 var ErrManaged = errors.New("the transaction is managed by pgtx.Run: return nil to commit, an error to roll back")
 
-// rollbackTimeout bounds the ROLLBACK, which also runs when the caller's context has ended, so that the connection
-// goes back to the pool instead of being torn down. The server rolls back in any case.
-const rollbackTimeout = 5 * time.Second
+// ErrNoTransaction is returned by Queue for a context that carries no transaction.
+var ErrNoTransaction = errors.New("no transaction in the context: call this inside " +
+	"pgtx.Run(ctx, db, func(ctx context.Context, tx pgx.Tx) error { … }) with the function's own ctx, " +
+	"or put a transaction there with pgtx.With or pgtx.WithSQL")
 
-// DB begins transactions: a *pgxpool.Pool or a *pgx.Conn.
+// DB begins transactions: a *pgxpool.Pool or a *pgx.Conn. With any other implementation BEGIN is a round trip of its
+// own, and so is COMMIT.
 type DB interface {
 	BeginTx(ctx context.Context, opts pgx.TxOptions) (pgx.Tx, error)
-}
-
-// Option changes how Run works.
-type Option func(*pgx.TxOptions)
-
-// Isolation sets the transaction's isolation level. Without it the role's default holds.
-func Isolation(level pgx.TxIsoLevel) Option {
-	return func(o *pgx.TxOptions) { o.IsoLevel = level }
 }
 
 type unitKey struct{}
 
 // unit is what the context carries.
 type unit struct {
-	tx    pgx.Tx
-	root  *root // nil when Millrace did not begin the transaction: then there is no commit to hook
-	outer *unit // of another database, which an inner Run may come back to
+	tx    pgx.Tx       // nil below WithSQL
+	sql   *sql.Tx      // below WithSQL
+	work  *transaction // nil when Millrace did not begin the transaction: then there is no commit to hook
+	outer *unit        // of another database, which an inner Run may come back to
 }
 
-type root struct {
-	db    DB
-	after []func()
+func unitOf(ctx context.Context) *unit {
+	u, _ := ctx.Value(unitKey{}).(*unit)
+	return u
 }
 
-// Run begins a transaction on db, calls fn with it and commits it when fn returns nil; when fn returns an error or
-// panics it is rolled back. The context given to fn carries the transaction.
+// Run calls fn with a transaction on db, which it commits when fn returns nil; when fn returns an error or panics the
+// transaction is rolled back. The context given to fn carries the transaction.
+//
+// A connection is held from the beginning, but BEGIN is sent together with the first statement; when fn sends none, and
+// queues and collects nothing, nothing is sent at all. A tracer therefore sees the first statement as part of a batch,
+// or with BEGIN before it. The transaction's Conn and LargeObjects begin it at once.
 //
 // Inside another Run on the same db (or below With) the work joins that transaction, as a savepoint: an error of fn
 // undoes only fn's part. So a handler may call functions that use Run without escaping from the handler's transaction.
-// Options are for the outermost Run; a joining one refuses them.
+// Options are for the outermost Run; a joining one refuses them. Below WithSQL Run returns an error, because it has no
+// pgx.Tx to hand out.
 //
 // fn must not use its transaction from several goroutines at once, nor after it has returned.
 func Run(ctx context.Context, db DB, fn func(ctx context.Context, tx pgx.Tx) error, opts ...Option) error {
-	outer, _ := ctx.Value(unitKey{}).(*unit)
+	outer := unitOf(ctx)
 	for u := outer; u != nil; u = u.outer {
-		if u.root != nil && u.root.db != db {
+		if u.work != nil && u.work.db != db {
 			continue
+		}
+		if u.sql != nil {
+			return errors.New("begin transaction: the context carries a *sql.Tx (pgtx.WithSQL), which Run cannot join: " +
+				"use that transaction, or call Run with a context from outside of it")
 		}
 		if len(opts) > 0 {
 			return errors.New("begin transaction: options on a Run that joins an outer transaction: pass them to the outermost Run")
 		}
 		return runNested(ctx, u, fn)
 	}
-	var o pgx.TxOptions
+	var s settings
 	for _, opt := range opts {
-		opt(&o)
+		opt(&s)
 	}
-	tx, err := db.BeginTx(ctx, o)
+	if s.retries < 0 {
+		return fmt.Errorf("begin transaction: pgtx.Retry(%d): want 0 or more", s.retries)
+	}
+	for attempt := 0; ; attempt++ {
+		err := runOnce(ctx, db, s.isolation, outer, fn)
+		if err == nil || attempt >= s.retries || !isConflict(err) {
+			return err
+		}
+		if werr := backOff(ctx, attempt); werr != nil {
+			return errors.Join(err, werr)
+		}
+	}
+}
+
+func runOnce(ctx context.Context, db DB, isolation pgx.TxIsoLevel, outer *unit, fn func(context.Context, pgx.Tx) error) error {
+	t, err := open(ctx, db, isolation)
 	if err != nil {
 		return fmt.Errorf("begin transaction: %w", err)
 	}
-	r := &root{db: db}
-	if err := run(ctx, tx, &unit{tx: managed{tx}, root: r, outer: outer}, fn); err != nil {
+	if err := runOutermost(ctx, t, outer, fn); err != nil {
 		return err
 	}
-	for i := 0; i < len(r.after); i++ { // f may register another
-		r.after[i]()
+	for i := 0; i < len(t.after); i++ { // f may register another
+		t.after[i]()
 	}
 	return nil
 }
 
+func runOutermost(ctx context.Context, t *transaction, outer *unit, fn func(context.Context, pgx.Tx) error) error {
+	defer t.release()
+	x := &tx{t: t, managed: true}
+	return run(ctx, &unit{tx: x, work: t, outer: outer}, fn, t.commit, t.rollback)
+}
+
 func runNested(ctx context.Context, outer *unit, fn func(context.Context, pgx.Tx) error) error {
-	tx, err := outer.tx.Begin(ctx)
+	sp, err := outer.tx.Begin(ctx)
 	if err != nil {
 		return fmt.Errorf("begin savepoint: %w", err)
 	}
-	return run(ctx, tx, &unit{tx: managed{tx}, root: outer.root, outer: outer.outer}, fn)
+	u := &unit{work: outer.work, outer: outer.outer}
+	if x, ok := sp.(*tx); ok {
+		x.managed = true
+		u.tx, u.work = x, x.t
+		return run(ctx, u, fn, x.keep, x.undo)
+	}
+	u.tx = managed{sp}
+	return run(ctx, u, fn, func(ctx context.Context) error {
+		if err := commitable(sp.Conn()); err != nil {
+			return err
+		}
+		return commitError(sp.Commit(ctx))
+	}, sp.Rollback)
 }
 
-func run(ctx context.Context, tx pgx.Tx, u *unit, fn func(context.Context, pgx.Tx) error) (err error) {
-	committing := false
+// run calls fn and ends its part of the transaction.
+func run(ctx context.Context, u *unit, fn func(context.Context, pgx.Tx) error, commit, rollback func(context.Context) error) (err error) {
+	committed := false
 	defer func() {
-		if committing && err == nil {
+		if committed {
 			return
 		}
 		// Also on a panic, which goes on after this.
 		rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
 		defer cancel()
-		if rerr := tx.Rollback(rctx); rerr != nil && !errors.Is(rerr, pgx.ErrTxClosed) && err != nil {
+		if rerr := rollback(rctx); rerr != nil && !errors.Is(rerr, pgx.ErrTxClosed) && err != nil {
 			err = errors.Join(err, fmt.Errorf("roll back: %w", rerr))
 		}
 	}()
 	if err := fn(context.WithValue(ctx, unitKey{}, u), u.tx); err != nil {
 		return err
 	}
-	if err := commitable(tx); err != nil {
-		return err
-	}
-	committing = true
-	return commitError(tx.Commit(ctx))
+	err = commit(ctx)
+	committed = err == nil
+	return err
 }
 
-// commitable finds what COMMIT would not tell, or too late: of a failed transaction it makes a ROLLBACK, and outside of
-// a transaction it succeeds.
-func commitable(tx pgx.Tx) error {
-	switch tx.Conn().PgConn().TxStatus() {
-	case 'E':
-		return fmt.Errorf("commit: a statement of the transaction had failed: %w", pgx.ErrTxCommitRollback)
-	case 'I':
-		return fmt.Errorf("commit: a COMMIT or ROLLBACK sent as a statement had ended the transaction: %w", ErrManaged)
-	}
-	return nil
-}
-
-// commitError tells a refused commit from one whose answer never came.
-func commitError(err error) error {
-	if err == nil {
-		return nil
-	}
-	var pgErr *pgconn.PgError
-	switch {
-	case errors.Is(err, pgx.ErrTxCommitRollback): // a statement had failed and its error was swallowed
-		return fmt.Errorf("commit: a statement of the transaction had failed: %w", err)
-	case pgconn.SafeToRetry(err): // COMMIT was never sent
-		return fmt.Errorf("commit: %w", err)
-	case errors.As(err, &pgErr) && pgErr.SeverityUnlocalized == "ERROR":
-		return fmt.Errorf("commit: %w", err)
-	}
-	return fmt.Errorf("commit: %w: %w", ErrOutcomeUnknown, err)
-}
-
-// From returns the transaction that the context carries.
+// From returns the transaction that the context carries, unless that is a *sql.Tx.
 func From(ctx context.Context) (pgx.Tx, bool) {
-	u, ok := ctx.Value(unitKey{}).(*unit)
-	if !ok {
+	u := unitOf(ctx)
+	if u == nil || u.tx == nil {
 		return nil, false
 	}
 	return u.tx, true
@@ -163,26 +171,33 @@ func From(ctx context.Context) (pgx.Tx, bool) {
 
 // With returns a context that carries a transaction which the caller began and will end. Millrace cannot see its
 // commit, so nothing that AfterCommit would do happens: wake a relay with Relay.Nudge, or let its poll find the events.
-func With(ctx context.Context, tx pgx.Tx) context.Context {
-	if tx == nil {
+// A transaction of Run's, or a savepoint in one, is recognized and behaves as in the context that Run made.
+func With(ctx context.Context, t pgx.Tx) context.Context {
+	if t == nil {
 		return ctx
 	}
-	return context.WithValue(ctx, unitKey{}, &unit{tx: tx})
+	u := &unit{tx: t}
+	if x, ok := t.(*tx); ok {
+		u.work = x.t
+	}
+	return context.WithValue(ctx, unitKey{}, u)
 }
 
 // AfterCommit calls f once the outermost transaction that Run began has been committed, in the order of registration,
 // on Run's goroutine: f must not block. It reports false, and forgets f, when the context carries no such transaction.
 // f is also called when the savepoint in which it was registered was rolled back but the whole was committed.
 func AfterCommit(ctx context.Context, f func()) bool {
-	u, ok := ctx.Value(unitKey{}).(*unit)
-	if !ok || u.root == nil {
+	u := unitOf(ctx)
+	if u == nil || u.work == nil {
 		return false
 	}
-	u.root.after = append(u.root.after, f)
+	u.work.mu.Lock()
+	defer u.work.mu.Unlock()
+	u.work.after = append(u.work.after, f)
 	return true
 }
 
-// managed is a transaction whose end belongs to Run.
+// managed is a savepoint in a transaction of another's whose end belongs to Run.
 type managed struct{ pgx.Tx }
 
 func (managed) Commit(context.Context) error   { return ErrManaged }

@@ -1,0 +1,150 @@
+package pgtx
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Collector turns what a transaction has collected into statements. Items that were collected with equal collectors
+// (==, so they must be comparable) come to one call of Flush.
+type Collector interface {
+	// Flush queues the statements for the items, which are in the order of their collection. It is called just before
+	// COMMIT, or earlier when the items can wait no longer, and must not use the transaction by itself. ctx carries the
+	// transaction, for AfterCommit. Of a batch that fails, or a savepoint that is rolled back after a flush, items that
+	// were collected before the savepoint come again.
+	Flush(ctx context.Context, items []any, b *pgx.Batch) error
+
+	// Explain may say more about the error of one of those statements.
+	Explain(err error) error
+
+	// Locks reports whether the statements take locks that those of other collectors need; then they come first.
+	Locks() bool
+}
+
+const notSent = -1
+
+// entry waits for COMMIT: a statement, or an item and its collector.
+type entry struct {
+	sql  string
+	args []any
+
+	collector Collector
+	item      any
+
+	sent int // how many savepoints were open when it was sent, or notSent
+}
+
+// Queue sends a statement together with COMMIT, which costs no round trip of its own. It must be one statement, whose
+// result nobody needs; its error makes Run fail, and the transaction is rolled back. Nothing in the transaction sees its
+// effect. The arguments must not be changed until Run has returned. A statement that was queued in a nested Run that
+// rolls back is not sent.
+//
+// Below With and WithSQL, and in a transaction whose savepoints are made by hand, the statement is executed at once.
+// Without a transaction the error wraps ErrNoTransaction.
+func Queue(ctx context.Context, sql string, args ...any) error {
+	u := unitOf(ctx)
+	if u == nil {
+		return fmt.Errorf("queue a statement: %w", ErrNoTransaction)
+	}
+	var err error
+	switch {
+	case u.sql != nil:
+		_, err = u.sql.ExecContext(ctx, sql, args...)
+	case u.work == nil:
+		_, err = u.tx.Exec(ctx, sql, args...)
+	default:
+		var waits bool
+		if waits, err = u.work.add(ctx, &entry{sql: sql, args: args, sent: notSent}); err == nil && !waits {
+			_, err = u.tx.Exec(ctx, sql, args...)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("queue a statement: %w", err)
+	}
+	return nil
+}
+
+// Collect keeps the item for the collector until COMMIT, in whose round trip everything that was collected is sent, after
+// what was queued. An item that was collected in a nested Run that rolls back is forgotten.
+//
+// It reports false when the caller must write at once: without a transaction of Run's (below With and WithSQL), and from
+// the moment on when savepoints may be made that Run does not see, by a SAVEPOINT sent as a statement or by the
+// transaction's Conn. What was collected before then has been sent by then. An error means that this failed, and with it
+// the transaction.
+func Collect(ctx context.Context, c Collector, item any) (collected bool, err error) {
+	u := unitOf(ctx)
+	if u == nil || u.work == nil {
+		return false, nil
+	}
+	return u.work.add(ctx, &entry{collector: c, item: item, sent: notSent})
+}
+
+// Flush sends what was queued and collected until now, for a statement that must see it. Without a transaction of Run's
+// there is nothing to do.
+func Flush(ctx context.Context) error {
+	u := unitOf(ctx)
+	if u == nil || u.work == nil {
+		return nil
+	}
+	if err := u.work.usable(); err != nil {
+		return err
+	}
+	return u.work.flush(ctx)
+}
+
+func (t *transaction) add(ctx context.Context, e *entry) (waits bool, err error) {
+	if err := t.usable(); err != nil {
+		return false, err
+	}
+	t.mu.Lock()
+	if t.direct < 0 {
+		t.pending = append(t.pending, e)
+		t.mu.Unlock()
+		return true, nil
+	}
+	t.mu.Unlock()
+	return false, t.flush(ctx) // what a rollback has brought back must come first
+}
+
+// goDirect sends what waits, and from then on everything at once.
+func (t *transaction) goDirect(ctx context.Context) error {
+	if status(t.conn) == 'E' {
+		return nil // the statement can only be one that goes back to an earlier savepoint
+	}
+	if err := t.flush(ctx); err != nil {
+		return err
+	}
+	if t.direct < 0 {
+		t.direct = len(t.savepoints)
+	}
+	return nil
+}
+
+// flush sends what waits now.
+func (t *transaction) flush(ctx context.Context) error {
+	p, err := t.compose(ctx)
+	if err != nil || p.batch.Len() == 0 {
+		return err
+	}
+	if t.begun {
+		err = p.read(t.q.SendBatch(ctx, p.batch))
+	} else {
+		err = p.read(t.sendFirst(ctx, p.batch))
+	}
+	if err != nil {
+		return err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, e := range t.pending {
+		if e.sent == notSent {
+			e.sent = len(t.savepoints)
+		}
+	}
+	if len(t.savepoints) == 0 {
+		t.pending = nil // nothing can bring it back
+	}
+	return nil
+}

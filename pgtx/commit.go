@@ -1,0 +1,139 @@
+package pgtx
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+var errEndedByStatement = fmt.Errorf("a COMMIT or ROLLBACK sent as a statement had ended the transaction: %w", ErrManaged)
+
+// commitable finds what COMMIT would not tell, or too late: of a failed transaction it makes a ROLLBACK, and outside of
+// a transaction it succeeds.
+func commitable(conn *pgx.Conn) error {
+	switch status(conn) {
+	case 'E':
+		return fmt.Errorf("commit: a statement of the transaction had failed: %w", pgx.ErrTxCommitRollback)
+	case 'I':
+		return fmt.Errorf("commit: %w", errEndedByStatement)
+	}
+	return nil
+}
+
+// commit sends what waits together with COMMIT, in one round trip.
+func (t *transaction) commit(ctx context.Context) error {
+	switch {
+	case t.lost != nil:
+		return fmt.Errorf("commit: %w", t.lost)
+	case t.aborted:
+		return fmt.Errorf("commit: a statement of the transaction had failed: %w", pgx.ErrTxCommitRollback)
+	case t.begun:
+		if err := commitable(t.conn); err != nil {
+			return err
+		}
+	}
+	p, err := t.compose(ctx)
+	switch {
+	case err != nil:
+		return fmt.Errorf("commit: %w", err)
+	case t.foreign != nil:
+		return t.commitForeign(ctx, p)
+	case p.batch.Len() > 0:
+		err = t.commitWith(ctx, p)
+	case t.begun:
+		var tag pgconn.CommandTag
+		tag, err = t.conn.Exec(ctx, "commit")
+		err = commitError(tagError(tag, err))
+	}
+	if err == nil {
+		t.ended = true
+	}
+	return err
+}
+
+func (t *transaction) commitWith(ctx context.Context, p pipeline) error {
+	b := p.batch
+	if !t.begun {
+		b = &pgx.Batch{}
+		b.Queue(t.begin)
+		b.QueuedQueries = append(b.QueuedQueries, p.batch.QueuedQueries...)
+	}
+	b.Queue("commit")
+	results := t.conn.SendBatch(ctx, b)
+	t.begun = true
+	if b != p.batch {
+		_, _ = results.Exec() // of BEGIN; the results keep its error and repeat it
+	}
+	f := p.take(results)
+	var tag pgconn.CommandTag
+	err := f.err
+	if err == nil {
+		tag, err = results.Exec()
+		// The simple protocol lets a queued statement be several, with a result each.
+		for err == nil && tag.String() != "COMMIT" && tag.String() != "ROLLBACK" {
+			tag, err = results.Exec()
+		}
+	}
+	if cerr := results.Close(); err == nil {
+		err = cerr
+	}
+	if err = tagError(tag, err); err == nil {
+		return nil
+	}
+	var pgErr *pgconn.PgError
+	s := status(t.conn)
+	switch {
+	case !f.executed, // COMMIT was never sent
+		s == 'T', s == 'E', // it was not executed, and never will be
+		f.before && s != 0,                 // an earlier statement's error on a sound connection
+		f.before && errors.As(err, &pgErr): // the server gave up before it came to COMMIT
+		return fmt.Errorf("commit: %w", err)
+	}
+	return commitError(err)
+}
+
+// commitForeign ends a transaction of a DB that is neither a pool nor a connection, which wants to do that itself.
+func (t *transaction) commitForeign(ctx context.Context, p pipeline) error {
+	if p.batch.Len() > 0 {
+		if err := p.read(t.q.SendBatch(ctx, p.batch)); err != nil {
+			return fmt.Errorf("commit: %w", err)
+		}
+	}
+	err := commitError(t.foreign.Commit(ctx))
+	t.ended = err == nil
+	return err
+}
+
+// tagError is about the answer to COMMIT: of a failed transaction PostgreSQL makes a ROLLBACK without calling it an error.
+func tagError(tag pgconn.CommandTag, err error) error {
+	switch {
+	case err != nil || tag.String() == "COMMIT":
+		return err
+	case tag.String() == "ROLLBACK":
+		return pgx.ErrTxCommitRollback
+	}
+	return fmt.Errorf("the answer to COMMIT was %q", tag)
+}
+
+// commitError tells a refused commit from one whose answer never came.
+func commitError(err error) error {
+	if err == nil {
+		return nil
+	}
+	var (
+		pgErr *pgconn.PgError
+		pre   pgx.ErrPreprocessingBatch
+	)
+	switch {
+	case errors.Is(err, pgx.ErrTxCommitRollback): // a statement had failed and its error was swallowed
+		return fmt.Errorf("commit: a statement of the transaction had failed: %w", err)
+	case pgconn.SafeToRetry(err), errors.As(err, &pre): // COMMIT was never sent
+		return fmt.Errorf("commit: %w", plain(err))
+	case errors.As(err, &pgErr) && pgErr.SeverityUnlocalized == "ERROR":
+		return fmt.Errorf("commit: %w", err)
+	}
+	return fmt.Errorf("commit: %w: %w", ErrOutcomeUnknown, err)
+}

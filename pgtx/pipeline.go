@@ -1,0 +1,91 @@
+package pgtx
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// pipeline is what waited, as the statements of one round trip.
+type pipeline struct {
+	batch   *pgx.Batch
+	explain []func(error) error // for each statement
+}
+
+// compose turns what waits into statements: what was queued, then what takes locks, then the rest.
+func (t *transaction) compose(ctx context.Context) (pipeline, error) {
+	p := pipeline{batch: &pgx.Batch{}}
+	t.mu.Lock()
+	var order []Collector
+	items := map[Collector][]any{}
+	for _, e := range t.pending {
+		switch {
+		case e.sent != notSent:
+		case e.collector == nil:
+			p.batch.Queue(e.sql, e.args...)
+			p.explain = append(p.explain, func(err error) error { return fmt.Errorf("queued statement: %w", err) })
+		default:
+			if items[e.collector] == nil {
+				order = append(order, e.collector)
+			}
+			items[e.collector] = append(items[e.collector], e.item)
+		}
+	}
+	t.mu.Unlock()
+	ctx = context.WithValue(ctx, unitKey{}, &unit{tx: &tx{t: t, managed: true}, work: t})
+	for _, locks := range []bool{true, false} {
+		for _, c := range order {
+			if c.Locks() != locks {
+				continue
+			}
+			if err := c.Flush(ctx, items[c], p.batch); err != nil {
+				return p, err
+			}
+			for len(p.explain) < p.batch.Len() {
+				p.explain = append(p.explain, c.Explain)
+			}
+		}
+	}
+	return p, nil
+}
+
+// read takes the results of all statements, and closes them.
+func (p pipeline) read(results pgx.BatchResults) error {
+	f := p.take(results)
+	if err := results.Close(); f.err == nil && err != nil {
+		f.err = plain(err)
+	}
+	return f.err
+}
+
+// failure is the first error of a pipeline.
+type failure struct {
+	err      error
+	before   bool // it is a statement's, not of what follows the pipeline
+	executed bool // false when pgx refused a statement before it sent any
+}
+
+// take reads the results of all statements and explains the first error.
+func (p pipeline) take(results pgx.BatchResults) failure {
+	for i := range p.explain {
+		_, err := results.Exec()
+		if err == nil {
+			continue
+		}
+		// pgx prepares all statements before it reads the first result.
+		var pre pgx.ErrPreprocessingBatch
+		if !errors.As(err, &pre) {
+			return failure{err: p.explain[i](err), before: true, executed: true}
+		}
+		for j, q := range p.batch.QueuedQueries[:len(p.explain)] {
+			if q.SQL == pre.SQL() {
+				i = j
+				break
+			}
+		}
+		return failure{err: p.explain[i](pre.Unwrap()), before: true}
+	}
+	return failure{executed: true}
+}

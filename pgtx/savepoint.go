@@ -1,0 +1,114 @@
+package pgtx
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Begin makes a savepoint. What is queued and collected until its end goes with it.
+func (x *tx) Begin(ctx context.Context) (pgx.Tx, error) {
+	if err := x.before(ctx); err != nil {
+		return nil, err
+	}
+	t := x.t
+	t.named++
+	sp := &tx{t: t, name: "millrace_" + strconv.Itoa(t.named)}
+	var err error
+	if t.begun {
+		_, err = t.q.Exec(ctx, "savepoint "+sp.name)
+	} else {
+		_, err = t.execFirst(ctx, "savepoint "+sp.name)
+	}
+	if err != nil {
+		return nil, err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	sp.mark = len(t.pending)
+	t.savepoints = append(t.savepoints, sp)
+	return sp, nil
+}
+
+func (x *tx) Commit(ctx context.Context) error {
+	if x.managed {
+		return ErrManaged
+	}
+	return x.keep(ctx)
+}
+
+func (x *tx) Rollback(ctx context.Context) error {
+	if x.managed {
+		return ErrManaged
+	}
+	return x.undo(ctx)
+}
+
+// keep releases the savepoint. When that fails the savepoint can still be undone.
+func (x *tx) keep(ctx context.Context) error {
+	if x.closed {
+		return pgx.ErrTxClosed
+	}
+	t := x.t
+	if err := t.usable(); err != nil {
+		return err
+	}
+	if err := commitable(t.conn); err != nil {
+		return err
+	}
+	if _, err := t.q.Exec(ctx, "release savepoint "+x.name); err != nil {
+		return fmt.Errorf("release savepoint: %w", err)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	depth := t.closeFrom(x) - 1
+	for _, e := range t.pending {
+		e.sent = min(e.sent, depth)
+	}
+	t.direct = min(t.direct, depth)
+	return nil
+}
+
+// undo rolls back to the savepoint, and forgets what was queued and collected since. What was collected before and sent
+// since is gone from the server, and waits again.
+func (x *tx) undo(ctx context.Context) error {
+	if x.closed {
+		return pgx.ErrTxClosed
+	}
+	t := x.t
+	if err := t.usable(); err != nil {
+		return err
+	}
+	if _, err := t.q.Exec(ctx, "rollback to savepoint "+x.name+"; release savepoint "+x.name); err != nil {
+		return err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	depth := t.closeFrom(x)
+	t.pending = slices.Delete(t.pending, min(x.mark, len(t.pending)), len(t.pending))
+	for _, e := range t.pending {
+		if e.sent >= depth {
+			e.sent = notSent
+		}
+	}
+	if t.direct >= depth {
+		t.direct = -1 // savepoints that were made since are gone too
+	}
+	return nil
+}
+
+// closeFrom closes the savepoint and those inside it, and returns its depth: 1 for an outermost one.
+func (t *transaction) closeFrom(x *tx) (depth int) {
+	i := slices.Index(t.savepoints, x)
+	if i < 0 {
+		return len(t.savepoints) + 1
+	}
+	for _, sp := range t.savepoints[i:] {
+		sp.closed = true
+	}
+	t.savepoints = t.savepoints[:i]
+	return i + 1
+}

@@ -1,0 +1,25 @@
+package pgtx
+
+import (
+	"context"
+	"database/sql"
+)
+
+// WithSQL returns a context that carries a database/sql transaction which the caller began and will end. As below With,
+// Millrace cannot see its commit. From does not find it, SQLFrom does.
+func WithSQL(ctx context.Context, tx *sql.Tx) context.Context {
+	if tx == nil {
+		return ctx
+	}
+	return context.WithValue(ctx, unitKey{}, &unit{sql: tx})
+}
+
+// SQLFrom returns the database/sql transaction that WithSQL put into the context, unless a pgx transaction was put there
+// after it.
+func SQLFrom(ctx context.Context) (*sql.Tx, bool) {
+	u := unitOf(ctx)
+	if u == nil || u.sql == nil {
+		return nil, false
+	}
+	return u.sql, true
+}

@@ -1,0 +1,136 @@
+package pgtx
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// rollbackTimeout bounds the ROLLBACK, which also runs when the caller's context has ended, so that the connection
+// goes back to the pool instead of being torn down. The server rolls back in any case.
+const rollbackTimeout = 5 * time.Second
+
+// querier is a connection, or the transaction of a DB that is neither a pool nor a connection.
+type querier interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
+	CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, rows pgx.CopyFromSource) (int64, error)
+	Prepare(ctx context.Context, name, sql string) (*pgconn.StatementDescription, error)
+}
+
+// transaction is one that Run began, or will begin with the first statement.
+type transaction struct {
+	db      DB
+	ctx     context.Context // Run's own, for Conn and LargeObjects, which are given none
+	conn    *pgx.Conn
+	q       querier
+	foreign pgx.Tx // of a DB that is neither a pool nor a connection; it was begun at once
+	release func()
+
+	begin   string // the statement
+	begun   bool
+	aborted bool // the server refused the first statement before it came to BEGIN: nothing more may be sent
+	ended   bool
+	lost    error // what Conn could not report: the commit does
+
+	mu         sync.Mutex // Publish of several goroutines is a mistake that must not corrupt anything
+	after      []func()
+	pending    []*entry
+	savepoints []*tx // those that are open, outermost first
+	named      int
+	direct     int // how many savepoints were open when it went over to sending at once; -1 while it collects
+}
+
+func open(ctx context.Context, db DB, isolation pgx.TxIsoLevel) (*transaction, error) {
+	t := &transaction{db: db, ctx: ctx, release: func() {}, begin: "begin", direct: -1}
+	if isolation != "" {
+		t.begin += " isolation level " + string(isolation)
+	}
+	switch db := db.(type) {
+	case *pgxpool.Pool:
+		c, err := db.Acquire(ctx)
+		if err != nil {
+			return nil, err
+		}
+		t.conn, t.q, t.release = c.Conn(), c.Conn(), c.Release
+	case *pgx.Conn:
+		t.conn, t.q = db, db
+	default:
+		tx, err := db.BeginTx(ctx, pgx.TxOptions{IsoLevel: isolation})
+		if err != nil {
+			return nil, err
+		}
+		t.conn, t.q, t.foreign, t.begun = tx.Conn(), tx, tx, true
+	}
+	return t, nil
+}
+
+// status is the server's view of the transaction as of its last answer: 'I' (none), 'T', 'E' (failed), or 0 when it
+// cannot be known.
+func status(conn *pgx.Conn) byte {
+	if conn == nil || conn.IsClosed() || conn.PgConn().IsBusy() {
+		return 0
+	}
+	return conn.PgConn().TxStatus()
+}
+
+// usable reports why a statement must not be sent.
+func (t *transaction) usable() error {
+	switch {
+	case t.ended:
+		return pgx.ErrTxClosed
+	case t.aborted: // as the server would have answered
+		return &pgconn.PgError{
+			Severity: "ERROR", SeverityUnlocalized: "ERROR", Code: "25P02",
+			Message: "current transaction is aborted, commands ignored until end of transaction block",
+		}
+	case t.begun && status(t.conn) == 'I':
+		return errEndedByStatement
+	}
+	return nil
+}
+
+// beginNow spends a round trip on BEGIN.
+func (t *transaction) beginNow(ctx context.Context) error {
+	if t.begun {
+		return nil
+	}
+	_, err := t.conn.Exec(ctx, t.begin)
+	t.settle(err)
+	return err
+}
+
+// settle finds out what became of BEGIN after the round trip that carried it, which ended with err.
+func (t *transaction) settle(err error) {
+	t.begun = true
+	if err == nil || t.conn.IsClosed() || t.conn.PgConn().TxStatus() != 'I' {
+		return
+	}
+	// BEGIN was not executed. Where the server refused the statement, which it did while preparing it, the transaction
+	// must behave as a failed one; otherwise nothing was sent, and the next statement brings BEGIN along.
+	t.begun = false
+	var pgErr *pgconn.PgError
+	t.aborted = errors.As(err, &pgErr)
+}
+
+func (t *transaction) rollback(ctx context.Context) error {
+	t.ended = true
+	if t.foreign != nil {
+		return t.foreign.Rollback(ctx)
+	}
+	if !t.begun || t.conn.IsClosed() || status(t.conn) == 'I' {
+		return nil
+	}
+	_, err := t.conn.Exec(ctx, "rollback")
+	if err != nil {
+		t.conn.Close(ctx) // nobody else may get it as it is
+	}
+	return err
+}

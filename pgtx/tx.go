@@ -1,0 +1,164 @@
+package pgtx
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// tx is what Run's function gets: a pgx.Tx that sends BEGIN with its first statement. Savepoints are of this type too.
+type tx struct {
+	t       *transaction
+	name    string // of the savepoint; "" for the whole transaction
+	mark    int    // how many entries were pending when the savepoint was made
+	managed bool   // its end belongs to Run
+	closed  bool
+}
+
+// before readies the transaction for the statements: what could be undone behind its back must be sent before.
+func (x *tx) before(ctx context.Context, statements ...string) error {
+	if x.closed {
+		return pgx.ErrTxClosed
+	}
+	if err := x.t.usable(); err != nil {
+		return err
+	}
+	if slices.ContainsFunc(statements, mentionsSavepoint) {
+		return x.t.goDirect(ctx)
+	}
+	return nil
+}
+
+func (x *tx) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	if err := x.before(ctx, sql); err != nil {
+		return pgconn.CommandTag{}, err
+	}
+	t := x.t
+	switch {
+	case t.begun:
+	case len(args) == 0 && strings.ContainsAny(sql, " \t\r\n"): // else it may be the name of a prepared statement
+		return t.execFirst(ctx, sql)
+	case fitsBatch(sql, args):
+		r := t.sendFirst(ctx, batchOf(sql, args))
+		tag, err := r.Exec()
+		return tag, r.closeAfter(err)
+	}
+	if err := t.beginNow(ctx); err != nil {
+		return pgconn.CommandTag{}, err
+	}
+	return t.q.Exec(ctx, sql, args...)
+}
+
+func (x *tx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	if err := x.before(ctx, sql); err != nil {
+		return failedRows(err), err
+	}
+	if !x.t.begun && fitsBatch(sql, args) {
+		return x.t.sendFirst(ctx, batchOf(sql, args)).rows()
+	}
+	if err := x.t.beginNow(ctx); err != nil {
+		return failedRows(err), err
+	}
+	return x.t.q.Query(ctx, sql, args...)
+}
+
+func (x *tx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	if x.t.begun {
+		if err := x.before(ctx, sql); err != nil {
+			return row{failedRows(err)}
+		}
+		return x.t.q.QueryRow(ctx, sql, args...)
+	}
+	rows, _ := x.Query(ctx, sql, args...) // the rows have the error
+	return row{rows}
+}
+
+func (x *tx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
+	if pgx.FailedBatchResults(b, nil).Tx() != nil {
+		return pgx.FailedBatchResults(b, errors.New("Batch.BeginTx cannot be used within a transaction"))
+	}
+	statements := make([]string, len(b.QueuedQueries))
+	for i, q := range b.QueuedQueries {
+		statements[i] = q.SQL
+	}
+	if err := x.before(ctx, statements...); err != nil {
+		return pgx.FailedBatchResults(b, err)
+	}
+	if x.t.begun || b.Len() == 0 {
+		return x.t.q.SendBatch(ctx, b)
+	}
+	return x.t.sendFirst(ctx, b)
+}
+
+func (x *tx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, rows pgx.CopyFromSource) (int64, error) {
+	if err := x.before(ctx); err != nil {
+		return 0, err
+	}
+	if err := x.t.beginNow(ctx); err != nil {
+		return 0, err
+	}
+	return x.t.q.CopyFrom(ctx, table, columns, rows)
+}
+
+func (x *tx) Prepare(ctx context.Context, name, sql string) (*pgconn.StatementDescription, error) {
+	if err := x.before(ctx, sql); err != nil {
+		return nil, err
+	}
+	if err := x.t.beginNow(ctx); err != nil {
+		return nil, err
+	}
+	return x.t.q.Prepare(ctx, name, sql)
+}
+
+// Conn gives the connection away, so the transaction begins, and what was collected is sent: a savepoint that is made
+// and rolled back on the connection itself would go unnoticed.
+func (x *tx) Conn() *pgx.Conn {
+	t := x.t
+	if !x.closed && t.usable() == nil {
+		if err := errors.Join(t.beginNow(t.ctx), t.goDirect(t.ctx)); err != nil && t.lost == nil {
+			t.lost = err // there is nobody else to tell
+		}
+		t.direct = 0 // for good
+	}
+	return t.conn
+}
+
+func (x *tx) LargeObjects() pgx.LargeObjects {
+	t := x.t
+	if t.foreign != nil {
+		return t.foreign.LargeObjects()
+	}
+	// Only a transaction of pgx's own can make them, and only BeginTx makes such a transaction.
+	begin := t.begin
+	if t.begun {
+		begin = "select"
+	}
+	if !x.closed && t.usable() == nil {
+		p, err := t.conn.BeginTx(t.ctx, pgx.TxOptions{BeginQuery: begin})
+		if !t.begun {
+			t.settle(err)
+		}
+		if err == nil {
+			return p.LargeObjects()
+		}
+	}
+	var b pgx.Batch
+	b.BeginTx(pgx.TxOptions{})
+	return pgx.FailedBatchResults(&b, pgx.ErrTxClosed).Tx().LargeObjects() // every method says that it is closed
+}
+
+// mentionsSavepoint reports whether the statement may make a savepoint, or go back to one. Any mention will do: to be
+// wrong costs a round trip.
+func mentionsSavepoint(sql string) bool {
+	const word = "savepoint"
+	for i := 0; i+len(word) <= len(sql); i++ {
+		if sql[i]|0x20 == 's' && strings.EqualFold(sql[i:i+len(word)], word) {
+			return true
+		}
+	}
+	return false
+}
