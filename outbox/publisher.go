@@ -1,7 +1,8 @@
 package outbox
 
 import (
-	"encoding/json"
+	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"strings"
@@ -9,7 +10,6 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/millrace-go/millrace/internal/pgschema"
 	"github.com/millrace-go/millrace/pgtx"
@@ -20,10 +20,10 @@ import (
 // without one would be lost, or sent although the business change was rolled back.
 var ErrNoTransaction = errors.New("no transaction in the message's context: publish inside " +
 	"pgtx.Run(ctx, pool, func(ctx context.Context, tx pgx.Tx) error { … }) and build the message with " +
-	"message.NewMessageWithContext(ctx, outbox.NewID(), payload), or put a transaction of your own there with pgtx.With")
+	"message.NewMessageWithContext(ctx, outbox.NewID(), payload), or put a transaction of your own there with pgtx.With or pgtx.WithSQL")
 
 // ErrInvalidMessage is wrapped by Publish's error for a message that no relay could forward. The transaction is still
-// usable; nothing of the call was written.
+// usable; nothing of the call will be written.
 var ErrInvalidMessage = errors.New("invalid message")
 
 // maxIDBytes keeps an event ID shorter than what every broker and index takes.
@@ -42,9 +42,8 @@ type PublisherConfig struct {
 // Publisher writes events in the transaction that the message's context carries. It implements message.Publisher and is
 // safe for concurrent use, as far as the transactions are.
 type Publisher struct {
-	schema string
-	limits transport.Limits
-	insert string
+	inserter inserter
+	limits   transport.Limits
 }
 
 // NewPublisher returns a publisher. It needs no connection of its own.
@@ -56,67 +55,83 @@ func NewPublisher(cfg PublisherConfig) (*Publisher, error) {
 	if cfg.Limits.IsZero() {
 		cfg.Limits = transport.DefaultLimits
 	}
-	return &Publisher{schema: schema, limits: cfg.Limits, insert: pgschema.Query(files, "insert", schema)}, nil
+	return &Publisher{inserter: newInserter(schema), limits: cfg.Limits}, nil
 }
 
-// Publish writes the messages, in their order, with one statement; zero messages are no statement. All of them must
-// carry the same transaction. The relay forwards them once it has been committed. When the transaction was begun by
-// pgtx.Run, relays are woken right after its commit.
+// Publish adds the messages to the transaction that the context of all of them carries. The relay forwards them, in
+// order, once it has been committed. The messages are the caller's again when Publish returns.
+//
+// In a transaction of pgtx.Run the events are kept until its COMMIT, which inserts all of them with one statement in
+// its own round trip: publishing costs none, statements of the transaction do not see the events, and what the database
+// has against them (tables that are missing) is an error of Run. A nested Run that rolls back takes its events along.
+// Relays of this process are woken right after the commit.
+//
+// In a transaction of the caller's own (pgtx.With, pgtx.WithSQL), and in one that makes its savepoints by hand, each call
+// is one statement, executed at once; an error of the database leaves the transaction failed. Nobody sees the commit:
+// call Relay.Nudge after it, or let the relay's poll find the events.
+//
+// A message that is refused (ErrInvalidMessage, ErrNoTransaction) leaves the transaction usable, and nothing of the call
+// is written. Zero messages are no statement.
 func (p *Publisher) Publish(topic string, msgs ...*message.Message) error {
 	if len(msgs) == 0 {
 		return nil
 	}
-	tx, err := p.transaction(topic, msgs)
+	events, err := p.events(topic, msgs)
+	if err == nil {
+		err = p.inserter.write(msgs[0].Context(), events)
+	}
 	if err != nil {
 		return fmt.Errorf("publish to the outbox: %w", err)
 	}
-	n := len(msgs)
-	hash, ids, topics, keys := make([]int64, n), make([]string, n), make([]string, n), make([]string, n)
-	headers, payloads := make([][]byte, n), make([][]byte, n)
-	for i, m := range msgs {
-		key := transport.Key(m)
-		hash[i], ids[i], topics[i], keys[i] = hashOf(key, m.UUID), m.UUID, topic, key
-		if headers[i], err = encodeHeaders(m.Metadata); err != nil {
-			return fmt.Errorf("publish to the outbox: %w", err)
-		}
-		if payloads[i] = m.Payload; m.Payload == nil {
-			payloads[i] = []byte{} // nil would be NULL
-		}
-	}
-	ctx := msgs[0].Context()
-	if _, err := tx.Exec(ctx, p.insert, hash, ids, topics, keys, headers, payloads); err != nil {
-		return fmt.Errorf("publish to the outbox: %w", migrationHint(err))
-	}
-	pgtx.AfterCommit(ctx, func() { wakeUp(p.schema) })
 	return nil
 }
 
 // Close does nothing: the transactions are their owners'.
 func (p *Publisher) Close() error { return nil }
 
-// transaction checks all messages and returns the transaction that they share.
-func (p *Publisher) transaction(topic string, msgs []*message.Message) (pgx.Tx, error) {
+// owner is the transaction of a message.
+type owner struct {
+	pgx pgx.Tx
+	sql *sql.Tx
+}
+
+func ownerOf(ctx context.Context) (o owner, ok bool) {
+	if o.pgx, ok = pgtx.From(ctx); !ok {
+		o.sql, ok = pgtx.SQLFrom(ctx)
+	}
+	return o, ok
+}
+
+// events checks all messages and returns what will be stored of them.
+func (p *Publisher) events(topic string, msgs []*message.Message) ([]stored, error) {
 	var (
-		tx   pgx.Tx
-		errs []error
+		first  owner
+		errs   []error
+		events = make([]stored, 0, len(msgs))
 	)
 	for i, m := range msgs {
 		if m == nil {
 			return nil, fmt.Errorf("message %d of %d is nil", i+1, len(msgs))
 		}
-		t, ok := pgtx.From(m.Context())
+		o, ok := ownerOf(m.Context())
 		switch {
 		case !ok:
 			return nil, fmt.Errorf("message %d of %d (ID %q): %w", i+1, len(msgs), m.UUID, ErrNoTransaction)
-		case i > 0 && t != tx:
+		case i > 0 && o != first:
 			return nil, fmt.Errorf("message %d of %d (ID %q) carries another transaction than the first: publish them in calls of their own", i+1, len(msgs), m.UUID)
 		}
-		tx = t
+		first = o
 		if err := p.check(topic, m); err != nil {
 			errs = append(errs, fmt.Errorf("message %d of %d (ID %.40q): %w: %w", i+1, len(msgs), m.UUID, ErrInvalidMessage, err))
+			continue
 		}
+		e, err := newStored(topic, m)
+		if err != nil {
+			return nil, err
+		}
+		events = append(events, e)
 	}
-	return tx, errors.Join(errs...)
+	return events, errors.Join(errs...)
 }
 
 func (p *Publisher) check(topic string, m *message.Message) error {
@@ -131,23 +146,4 @@ func (p *Publisher) check(topic string, m *message.Message) error {
 		errs = append(errs, fmt.Errorf("the ID is %d bytes long, the limit is %d", len(m.UUID), maxIDBytes))
 	}
 	return errors.Join(append(errs, transport.CheckText(m), p.limits.Check(topic, m))...)
-}
-
-func encodeHeaders(md message.Metadata) ([]byte, error) {
-	h := make(map[string]string, len(md))
-	for k, v := range md {
-		if k != transport.KeyMetadata { // it has a column of its own
-			h[k] = v
-		}
-	}
-	return json.Marshal(h)
-}
-
-// migrationHint says what to do where PostgreSQL only says that a relation does not exist.
-func migrationHint(err error) error {
-	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) && (pgErr.Code == "42P01" || pgErr.Code == "3F000") {
-		return fmt.Errorf("the outbox's tables are missing: run outbox.Migrate first: %w", err)
-	}
-	return err
 }

@@ -4,12 +4,10 @@ import (
 	"context"
 	"errors"
 	"strings"
-	"sync/atomic"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -122,39 +120,6 @@ func TestPublishRefusesTwoTransactionsInOneCall(t *testing.T) {
 		return nil
 	}))
 	assert.Zero(t, f.rows())
-}
-
-// statements counts what is sent to the server, as pgx's tracer sees it.
-type statements struct{ n atomic.Int64 }
-
-func (s *statements) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
-	s.n.Add(1)
-	return ctx
-}
-func (s *statements) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
-
-func TestManyMessagesAreOneStatement(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	counter := &statements{}
-	cfg := f.pool.Config()
-	cfg.ConnConfig.Tracer = counter
-	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
-	require.NoError(t, err)
-	defer pool.Close()
-	require.NoError(t, pgtx.Run(t.Context(), pool, func(ctx context.Context, _ pgx.Tx) error {
-		before := counter.n.Load()
-		require.NoError(t, f.publisher.Publish(topic))
-		assert.Equal(t, before, counter.n.Load(), "no message, no statement")
-		msgs := make([]*message.Message, 1000)
-		for i := range msgs {
-			msgs[i] = newMessage(ctx, "k", "p")
-		}
-		require.NoError(t, f.publisher.Publish(topic, msgs...))
-		assert.Equal(t, before+1, counter.n.Load())
-		return nil
-	}))
-	assert.Equal(t, 1000, f.rows())
 }
 
 func TestNilMessage(t *testing.T) {

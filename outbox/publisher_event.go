@@ -1,0 +1,93 @@
+package outbox
+
+import (
+	"encoding/hex"
+	"encoding/json"
+	"maps"
+	"strconv"
+	"strings"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/millrace/transport"
+)
+
+// stored is a message as it is stored.
+type stored struct {
+	hash    int64
+	id      string
+	topic   string
+	key     string
+	headers []byte // JSON
+	payload []byte // the message's own, unless the event waits for the commit
+}
+
+func newStored(topic string, m *message.Message) (stored, error) {
+	key := transport.Key(m)
+	metadata := maps.Clone(m.Metadata)
+	delete(metadata, transport.KeyMetadata) // it has a column of its own
+	if metadata == nil {
+		metadata = message.Metadata{}
+	}
+	headers, err := json.Marshal(metadata)
+	if err != nil {
+		return stored{}, err
+	}
+	e := stored{hash: hashOf(key, m.UUID), id: m.UUID, topic: topic, key: key, headers: headers, payload: m.Payload}
+	if e.payload == nil {
+		e.payload = []byte{} // nil would be NULL
+	}
+	return e, nil
+}
+
+// columns are the arguments of the insert.
+type columns struct {
+	hash             []int64
+	id, topic, key   []string
+	headers, payload [][]byte
+}
+
+func columnsOf(events []stored) columns {
+	n := len(events)
+	c := columns{
+		hash: make([]int64, n), id: make([]string, n), topic: make([]string, n), key: make([]string, n),
+		headers: make([][]byte, n), payload: make([][]byte, n),
+	}
+	for i, e := range events {
+		c.hash[i], c.id[i], c.topic[i], c.key[i], c.headers[i], c.payload[i] = e.hash, e.id, e.topic, e.key, e.headers, e.payload
+	}
+	return c
+}
+
+func (c columns) args() []any {
+	return []any{c.hash, c.id, c.topic, c.key, c.headers, c.payload}
+}
+
+// literals are the same arguments for drivers of database/sql, which have no arrays.
+func (c columns) literals() []any {
+	return []any{
+		arrayLiteral(c.hash, func(h int64) string { return strconv.FormatInt(h, 10) }),
+		arrayLiteral(c.id, quote), arrayLiteral(c.topic, quote), arrayLiteral(c.key, quote),
+		arrayLiteral(c.headers, quoteBytes), arrayLiteral(c.payload, quoteBytes),
+	}
+}
+
+// arrayLiteral is PostgreSQL's text form of an array.
+func arrayLiteral[T any](values []T, element func(T) string) string {
+	var b strings.Builder
+	b.WriteByte('{')
+	for i, v := range values {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteString(element(v))
+	}
+	b.WriteByte('}')
+	return b.String()
+}
+
+var arrayEscapes = strings.NewReplacer(`\`, `\\`, `"`, `\"`)
+
+func quote(s string) string { return `"` + arrayEscapes.Replace(s) + `"` }
+
+func quoteBytes(b []byte) string { return `"\\x` + hex.EncodeToString(b) + `"` }

@@ -1,0 +1,85 @@
+package outbox
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/millrace-go/millrace/internal/pgschema"
+	"github.com/millrace-go/millrace/pgtx"
+)
+
+// inserter writes the events of one schema. All that a transaction collected for one schema is one statement,
+// whichever publishers it came from.
+type inserter struct{ schema, insert string }
+
+func newInserter(schema string) inserter {
+	return inserter{schema: schema, insert: pgschema.Query(files, "insert", schema)}
+}
+
+// write adds the events to the transaction of the context: at its commit if that can be, else now.
+func (s inserter) write(ctx context.Context, events []stored) error {
+	collected, err := pgtx.Collect(ctx, s, events)
+	if err != nil {
+		return err
+	}
+	if collected {
+		for i := range events { // the message is its owner's again
+			events[i].payload = bytes.Clone(events[i].payload)
+		}
+		return nil
+	}
+	o, _ := ownerOf(ctx)
+	if o.sql != nil {
+		_, err = o.sql.ExecContext(ctx, s.insert, columnsOf(events).literals()...)
+	} else {
+		_, err = o.pgx.Exec(ctx, s.insert, columnsOf(events).args()...)
+	}
+	if err != nil {
+		return s.hint(err)
+	}
+	s.wakeAfterCommit(ctx, events)
+	return nil
+}
+
+// Flush is of pgtx.Collector.
+func (s inserter) Flush(ctx context.Context, items []any, b *pgx.Batch) error {
+	var events []stored
+	for _, item := range items {
+		events = append(events, item.([]stored)...)
+	}
+	b.Queue(s.insert, columnsOf(events).args()...)
+	s.wakeAfterCommit(ctx, events)
+	return nil
+}
+
+// Explain is of pgtx.Collector.
+func (s inserter) Explain(err error) error {
+	return fmt.Errorf("insert the events into the outbox: %w", s.hint(err))
+}
+
+// Locks is of pgtx.Collector.
+func (s inserter) Locks() bool { return false }
+
+func (s inserter) wakeAfterCommit(ctx context.Context, events []stored) {
+	hashes := make([]int64, len(events))
+	for i, e := range events {
+		hashes[i] = e.hash
+	}
+	pgtx.AfterCommit(ctx, func() { wakeUp(s.schema, hashes...) })
+}
+
+// hint says what to do where PostgreSQL only says that a relation does not exist.
+func (s inserter) hint(err error) error {
+	var state interface{ SQLState() string } // pgx's error, and that of other drivers
+	if errors.As(err, &state) {
+		switch state.SQLState() {
+		case "42P01", "3F000", "42883": // no table, no schema, no function
+			return fmt.Errorf("the outbox's tables are missing in schema %q, or older than this program: run outbox.Migrate first: %w", s.schema, err)
+		}
+	}
+	return err
+}
