@@ -32,7 +32,7 @@ type engine struct {
 	blocked   bool    // a shard waits for its deletes
 	ghosts    []acked // deleted while a read was under way that may return them
 
-	careful bool // an event is being sent alone
+	careful *shard // the last one of which an event was sent alone
 	ending  bool
 	pollAt  time.Time
 	polling bool
@@ -228,13 +228,14 @@ func (e *engine) publish(s *shard, now time.Time) {
 			continue
 		}
 		limit := min(cfg.BatchSize, cfg.MaxUnsaved-s.unsaved)
-		if limit <= 0 {
+		if 2*limit < min(cfg.BatchSize, cfg.MaxUnsaved, len(l.ready)) || limit <= 0 { // rather wait for the deletes than send crumbs
 			e.blocked = true
 			return
 		}
 		if s.careful > 0 {
-			if e.careful {
-				continue
+			if e.careful != nil && e.careful.unsaved > 0 { // also until the delete: a successor must not suspect what went well
+				e.blocked = true
+				return
 			}
 			limit = 1
 		}
@@ -242,14 +243,15 @@ func (e *engine) publish(s *shard, now time.Time) {
 		if len(batch) == 0 {
 			continue
 		}
-		if s.careful > 0 {
+		careful := s.careful > 0
+		if careful {
 			s.careful--
 			if e.parkSuspect(s, l, batch) {
 				continue
 			}
-			e.careful = true
+			e.careful = s
 		}
-		e.send(s, l, batch, limit == 1 && e.careful)
+		e.send(s, l, batch, careful)
 	}
 }
 
@@ -270,9 +272,6 @@ func (e *engine) send(s *shard, l *lane, batch []*event, careful bool) {
 			results = e.relay.send(s.ctx, l.topic, rows)
 		}
 		return func(now time.Time) {
-			if careful {
-				e.careful = false
-			}
 			e.settle(s, l, results, began, now)
 		}
 	})

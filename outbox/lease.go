@@ -97,7 +97,7 @@ func (e *engine) apply(l leases) {
 		s := newShard(e.hard, h.shard)
 		s.memory.blind = e.relay.blind
 		s.strikes, s.suspect, s.attempts = h.strikes, h.suspect, h.attempts
-		if s.strikes >= maxStrikes || s.attempts > 0 {
+		if s.strikes >= maxStrikes {
 			s.careful = e.relay.cfg.MaxUnsaved
 			e.relay.cfg.Logger.Warn("relays ended while they worked on this shard: sending its next events one by one",
 				"shard", s.id, "takeovers", s.strikes, "suspect", s.suspect, "attempts", s.attempts)

@@ -49,10 +49,41 @@ func (f *fixture) publish(key, payload string) {
 	}))
 }
 
-// rows counts what is unpublished.
+// publishMany commits n events at once; each is a key of its own.
+func (f *fixture) publishMany(topic string, n int, payload func(i int) string) {
+	require.NoError(f.t, pgtx.Run(f.t.Context(), f.pool, func(ctx context.Context, _ pgx.Tx) error {
+		msgs := make([]*message.Message, n)
+		for i := range msgs {
+			msgs[i] = newMessage(ctx, payload(i), payload(i))
+		}
+		return f.publisher.Publish(topic, msgs...)
+	}))
+}
+
+// rows counts what is unpublished, also in the side table.
 func (f *fixture) rows() (n int) {
-	require.NoError(f.t, f.pool.QueryRow(context.Background(), `select count(*) from `+f.schema+`.outbox`).Scan(&n))
+	require.NoError(f.t, f.pool.QueryRow(context.Background(), `select (select count(*) from `+f.schema+`.outbox)
+		+ (select count(*) from `+f.schema+`.outbox_failed where state <> 'dead')`).Scan(&n))
 	return n
+}
+
+// failed lists what the side table holds of a key, in order: "payload state attempts".
+func (f *fixture) failed(key string) (lines []string) {
+	rows, err := f.pool.Query(context.Background(), `select convert_from(payload, 'UTF8') || ' ' || state || ' ' || attempts
+		from `+f.schema+`.outbox_failed where key = $1 order by id`, key)
+	require.NoError(f.t, err)
+	lines, err = pgx.CollectRows(rows, pgx.RowTo[string])
+	require.NoError(f.t, err)
+	return lines
+}
+
+// command is what "millrace outbox" does: it sets a flag, and tells the relays.
+func (f *fixture) command(command, payload string) {
+	tag, err := f.pool.Exec(context.Background(), `update `+f.schema+`.outbox_failed set command = $1 where payload = convert_to($2, 'UTF8')`, command, payload)
+	require.NoError(f.t, err)
+	require.EqualValues(f.t, 1, tag.RowsAffected())
+	_, err = f.pool.Exec(context.Background(), `select pg_notify($1, '')`, f.schema+"_outbox")
+	require.NoError(f.t, err)
 }
 
 func (f *fixture) newRelay(p message.Publisher, cfg outbox.RelayConfig) *outbox.Relay {

@@ -15,6 +15,8 @@ import (
 const (
 	firstBackoff = 100 * time.Millisecond
 	maxBackoff   = 5 * time.Second
+	// maxLaneBackoff is shorter: the next batch is of other keys, of which the broker may take some.
+	maxLaneBackoff = time.Second
 )
 
 func backoff(last time.Duration) time.Duration {
@@ -111,7 +113,7 @@ func (s *shard) settle(l *lane, results []error, lastSuccess, now time.Time, max
 		}
 		l.wait, l.until = 0, time.Time{}
 	case !own && len(batch) > 0:
-		l.wait = backoff(l.wait)
+		l.wait = min(backoff(l.wait), maxLaneBackoff)
 		l.until = now.Add(l.wait)
 	}
 	if len(acked) < len(batch) {
