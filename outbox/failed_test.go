@@ -194,7 +194,7 @@ func TestSlowTopicDoesNotHoldUpTheOthers(t *testing.T) {
 	f, broker := newFixture(t), newRecorder()
 	p := &slow{batchRecorder: batchRecorder{broker}, release: make(chan struct{})}
 	const events = 5000
-	f.publishMany("slow", events, func(i int) string { return strconv.Itoa(i) })
+	f.publishMany("slow", events, strconv.Itoa)
 	f.publishMany(topic, 100, func(i int) string { return "fast " + strconv.Itoa(i) })
 	f.run(f.newRelay(p, outbox.RelayConfig{BatchSize: 10, MaxUnsaved: 20}))
 	eventually(t, "the others are published", func() bool { return broker.count() == 100 })
@@ -225,7 +225,7 @@ func TestPanickingPublisher(t *testing.T) {
 		}
 		return false
 	})
-	f.publishMany(topic, 50, func(i int) string { return strconv.Itoa(i) })
+	f.publishMany(topic, 50, strconv.Itoa)
 	f.publish("7", "panic")
 	f.publish("7", "behind it")
 	f.run(f.newRelay(panicking{broker}, outbox.RelayConfig{}))
@@ -254,7 +254,7 @@ func (p panicking) Publish(topic string, msgs ...*message.Message) error {
 func TestEventThatKillsItsRelay(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	f.publishMany(topic, 200, func(i int) string { return strconv.Itoa(i) })
+	f.publishMany(topic, 200, strconv.Itoa)
 	f.publish("killer", "kills its relay")
 	f.publish("killer", "behind it")
 	f.publishMany(topic, 200, func(i int) string { return strconv.Itoa(200 + i) })
