@@ -54,3 +54,9 @@ func (m millrace) left(ctx context.Context, pool *pgxpool.Pool, schema string) (
 	err = pool.QueryRow(ctx, `select count(*) from `+m.table(schema)).Scan(&n)
 	return n, err
 }
+
+// bury deletes the rows, as the relay does.
+func (m millrace) bury(ctx context.Context, pool *pgxpool.Pool, schema string) error {
+	_, err := pool.Exec(ctx, `delete from `+m.table(schema))
+	return err
+}

@@ -18,6 +18,7 @@ type report struct {
 	scenario string
 	title    string   // what was measured, in one line
 	facts    []string // what the figures depend on: the server, its settings
+	unit     string   // of the rates
 	rates    []rates
 	ratios   []ratios
 }
@@ -28,20 +29,25 @@ type rates struct {
 	perRun     []float64
 }
 
-// ratios compare two contestants run by run, so that what slows the machine for a while slows both.
+// ratios compare two series run by run, so that what slows the machine for a while slows both. They may also be a
+// measure of its own, which then has a unit.
 type ratios struct {
-	name   string // as in the JSON: "vs_" and the peer's name
+	name   string // as in the JSON
+	unit   string // of a measure that is no ratio
 	perRun []float64
 }
 
-// against returns the ratios of own to the peer.
-func against(own, peer rates) ratios {
-	r := ratios{name: "vs_" + peer.name}
-	for i := range own.perRun {
-		r.perRun = append(r.perRun, own.perRun[i]/peer.perRun[i])
+// ratio returns own divided by other, run by run.
+func ratio(name string, own, other rates) ratios {
+	r := ratios{name: name}
+	for i := range min(len(own.perRun), len(other.perRun)) {
+		r.perRun = append(r.perRun, own.perRun[i]/other.perRun[i])
 	}
 	return r
 }
+
+// against returns the ratios of own to the peer.
+func against(own, peer rates) ratios { return ratio("vs_"+peer.name, own, peer) }
 
 func median(values []float64) float64 {
 	if len(values) == 0 {
@@ -81,22 +87,26 @@ func (r *report) writeTable(out io.Writer) error {
 		fmt.Fprintf(out, "  %s\n", fact)
 	}
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprint(table, "\nrows/s\tmedian\tmin\tmax\t\n")
-	for _, one := range r.rates {
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t\n", one.name, thousands(median(one.perRun)),
-			thousands(slices.Min(one.perRun)), thousands(slices.Max(one.perRun)))
+	if len(r.rates) > 0 {
+		fmt.Fprintf(table, "\n%s\tmedian\tmin\tmax\truns\t\n", r.unit)
 	}
-	fmt.Fprint(table, "\t\t\t\t\nratio, run by run\t\t\t\t\n")
+	for _, one := range r.rates {
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%d\t\n", one.name, thousands(median(one.perRun)),
+			thousands(slices.Min(one.perRun)), thousands(slices.Max(one.perRun)), len(one.perRun))
+	}
+	fmt.Fprint(table, "\t\t\t\t\t\nrun by run\tmedian\tmin\tmax\truns\t\n")
 	for _, one := range r.ratios {
-		fmt.Fprintf(table, "%s\t%.2f\t%.2f\t%.2f\t\n", one.name, median(one.perRun),
-			slices.Min(one.perRun), slices.Max(one.perRun))
+		fmt.Fprintf(table, "%s\t%.2f\t%.2f\t%.2f\t%d\t%s\n", one.name, median(one.perRun),
+			slices.Min(one.perRun), slices.Max(one.perRun), len(one.perRun), one.unit)
 	}
 	if err := table.Flush(); err != nil {
 		return err
 	}
 	fmt.Fprintln(out)
 	for _, one := range r.rates {
-		fmt.Fprintf(out, "  %s: %s\n", one.name, one.note)
+		if one.note != "" {
+			fmt.Fprintf(out, "  %s: %s\n", one.name, one.note)
+		}
 	}
 	return nil
 }
@@ -107,7 +117,8 @@ func versions() string {
 	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, module := range info.Deps {
 			switch module.Path {
-			case "github.com/jackc/pgx/v5", "github.com/ThreeDotsLabs/watermill":
+			case "github.com/jackc/pgx/v5", "github.com/ThreeDotsLabs/watermill",
+				"github.com/ThreeDotsLabs/watermill-sql/v4", "github.com/oagudo/outbox":
 				parts = append(parts, module.Path+" "+module.Version)
 			}
 		}

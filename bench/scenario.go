@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"slices"
+	"time"
 
 	"github.com/millrace-go/millrace/framework/devstack"
 )
@@ -20,10 +21,14 @@ type scenario struct {
 	run      func(context.Context, *environment) (*report, error)
 }
 
-// size is how much a scenario measures.
+// size is how much a scenario measures. A scenario uses the fields that mean something to it.
 type size struct {
-	rows int // events in one run
-	runs int // of each contestant; a claim needs 10 or more
+	rows     int           // events in one run
+	runs     int           // of each contestant; a claim needs 10 or more
+	box      time.Duration // how long a peer drains that might not get through, and how long a producer's turn lasts
+	slowRuns int           // of what takes long to prepare or to run
+	bigRows  int           // a backlog that has grown, and the dead rows of the worst case
+	hugeRows int           // a backlog of days; 0: not measured
 }
 
 // environment is what a scenario runs in.

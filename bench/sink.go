@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 )
@@ -11,19 +12,33 @@ import (
 // sink is a transport.BatchPublisher that sends nothing, and notes the IDs so that a run can be checked afterwards. It
 // is safe for concurrent use.
 type sink struct {
-	want int
-	all  func() // called once, when that many events have come
+	want    int
+	all     func()        // called once, when that many events have come
+	request time.Duration // how long each call takes, like a broker's answer; calls do not wait for each other
 
-	mu  sync.Mutex
-	ids []string
+	mu     sync.Mutex
+	ids    []string
+	closed bool // the time box is over
+	inBox  int  // how many had come by then
 }
 
 func newSink(want int, all func()) *sink {
 	return &sink{want: want, all: all, ids: make([]string, 0, want)}
 }
 
-// PublishBatch acknowledges every message.
-func (s *sink) PublishBatch(_ context.Context, _ string, msgs []*message.Message) []error {
+// PublishBatch acknowledges every message: one request.
+func (s *sink) PublishBatch(ctx context.Context, _ string, msgs []*message.Message) []error {
+	if s.request > 0 {
+		select {
+		case <-time.After(s.request):
+		case <-ctx.Done():
+			errs := make([]error, len(msgs))
+			for i := range errs {
+				errs[i] = ctx.Err()
+			}
+			return errs
+		}
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before := len(s.ids)
@@ -36,7 +51,7 @@ func (s *sink) PublishBatch(_ context.Context, _ string, msgs []*message.Message
 	return make([]error, len(msgs))
 }
 
-// Publish acknowledges every message.
+// Publish acknowledges every message: one request, as Watermill's publishers for brokers make one of a call.
 func (s *sink) Publish(topic string, msgs ...*message.Message) error {
 	s.PublishBatch(context.Background(), topic, msgs)
 	return nil
@@ -45,23 +60,58 @@ func (s *sink) Publish(topic string, msgs ...*message.Message) error {
 // Close does nothing.
 func (s *sink) Close() error { return nil }
 
-// check reports whether exactly the events came, each of them once.
-func (s *sink) check(events []event) error {
+// closeBox notes how many events came in the time box.
+func (s *sink) closeBox() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	distinct := make(map[string]struct{}, len(s.ids))
-	for _, id := range s.ids {
-		distinct[id] = struct{}{}
-	}
-	missing := 0
-	for _, e := range events {
-		if _, ok := distinct[e.id]; !ok {
-			missing++
-		}
-	}
-	if len(s.ids) != len(events) || len(distinct) != len(events) || missing > 0 {
+	s.closed, s.inBox = true, len(s.ids)
+}
+
+// boxed returns how many events came in the time box, and whether it is over.
+func (s *sink) boxed() (int, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.inBox, s.closed
+}
+
+// complete reports whether all events have come.
+func (s *sink) complete() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.ids) >= s.want
+}
+
+// check reports whether exactly the events came, each of them once.
+func (s *sink) check(events []event) error {
+	got, distinct, known := s.tally(events)
+	if got != len(events) || distinct != len(events) || known != len(events) {
 		return fmt.Errorf("published %d events with %d IDs, of %d events %d are missing: want each event once",
-			len(s.ids), len(distinct), len(events), missing)
+			got, distinct, len(events), len(events)-known)
 	}
 	return nil
+}
+
+// checkSome reports whether what came was of the events, each at most once, and not nothing.
+func (s *sink) checkSome(events []event) error {
+	got, distinct, known := s.tally(events)
+	if got == 0 || got != distinct || got != known {
+		return fmt.Errorf("published %d events with %d IDs in the time box, %d of them known: want some, each once", got, distinct, known)
+	}
+	return nil
+}
+
+// tally counts what came, its distinct IDs, and the events among these.
+func (s *sink) tally(events []event) (got, distinct, known int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	came := make(map[string]struct{}, len(s.ids))
+	for _, id := range s.ids {
+		came[id] = struct{}{}
+	}
+	for _, e := range events {
+		if _, ok := came[e.id]; ok {
+			known++
+		}
+	}
+	return len(s.ids), len(came), known
 }

@@ -121,3 +121,9 @@ func (s skipLocked) left(ctx context.Context, pool *pgxpool.Pool, schema string)
 	err = pool.QueryRow(ctx, `select count(*) from `+s.table(schema)+` where published_at is null`).Scan(&n)
 	return n, err
 }
+
+// bury marks the rows, as the worker does.
+func (s skipLocked) bury(ctx context.Context, pool *pgxpool.Pool, schema string) error {
+	_, err := pool.Exec(ctx, `update `+s.table(schema)+` set published_at = now()`)
+	return err
+}
