@@ -35,7 +35,10 @@ func (r *Relay) send(ctx context.Context, topic string, rows []*row) []error {
 	if len(msgs) == 0 {
 		return results
 	}
-	for i, err := range r.publishBatch(ctx, topic, msgs) {
+	ctx, end := r.observer.span(ctx, topic, msgs)
+	published := r.publishBatch(ctx, topic, msgs)
+	end(published)
+	for i, err := range published {
 		results[at[i]] = err
 	}
 	return results

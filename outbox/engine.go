@@ -262,7 +262,6 @@ func (e *engine) send(s *shard, l *lane, batch []*event, careful bool) {
 	}
 	e.do(func() func(time.Time) {
 		var results []error
-		began := time.Now()
 		if err := e.relay.note(s, rows, careful); err != nil {
 			results = repeat(context.Cause(s.ctx), len(rows))
 			if s.ctx.Err() == nil {
@@ -272,12 +271,12 @@ func (e *engine) send(s *shard, l *lane, batch []*event, careful bool) {
 			results = e.relay.send(s.ctx, l.topic, rows)
 		}
 		return func(now time.Time) {
-			e.settle(s, l, results, began, now)
+			e.settle(s, l, results, now)
 		}
 	})
 }
 
-func (e *engine) settle(s *shard, l *lane, results []error, began, now time.Time) {
+func (e *engine) settle(s *shard, l *lane, results []error, now time.Time) {
 	if slices.Contains(results, nil) {
 		e.success[l.topic] = now
 	}
@@ -288,11 +287,10 @@ func (e *engine) settle(s *shard, l *lane, results []error, began, now time.Time
 		}
 		e.acked = append(e.acked, acked{s, p})
 	}
-	e.relay.observer.published(l.topic, published, now.Sub(began))
+	e.relay.observer.settled(l.topic, len(results), published, now)
 	if failed.events > 0 && s.ctx.Err() == nil {
-		e.relay.observer.failed(l.topic, failed.events)
 		e.relay.cfg.Logger.Warn("publish events", "shard", s.id, "topic", l.topic, "failed_keys", failed.events,
-			"event_id", failed.first.eventID, "retry_in", time.Until(l.until).Round(time.Millisecond), "error", failed.err)
+			"event_id", failed.first.eventID, "retry_in", max(l.until.Sub(now), 0).Round(time.Millisecond), "error", failed.err)
 	}
 }
 

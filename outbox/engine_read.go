@@ -160,6 +160,11 @@ func (e *engine) learn(asked []*shard, a answer, err error, now time.Time) {
 		g.shard.drop(g.event)
 	}
 	e.ghosts = nil
+	holes := 0
+	for _, s := range e.shards {
+		holes += len(s.memory.older) + len(s.memory.newer)
+	}
+	e.relay.observer.holes.Store(int64(holes))
 }
 
 func (e *engine) forget() {
@@ -185,7 +190,7 @@ func (e *engine) digest(s *shard, f found, w writers, server, now time.Time) int
 		view.writers = nil // it has not looked at every hole
 	}
 	if s.memory.learn(view) {
-		e.relay.observer.surprised(s.id)
+		e.relay.observer.surprised()
 		e.relay.cfg.Logger.Warn("events turned up below those that were read: reading the shard again from its start", "shard", s.id)
 	}
 	if f.more || s.bare > 0 && len(f.fetch) > 0 {

@@ -106,7 +106,7 @@ func (e *engine) moveOut(s *shard) {
 					e.pollAt = now.Add(p.retryIn)
 				}
 			}
-			e.relay.observer.parked(batch, moved)
+			e.relay.observer.moved(batch[:moved])
 		}
 	})
 }

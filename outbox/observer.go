@@ -1,11 +1,206 @@
 package outbox
 
-import "time"
+import (
+	"context"
+	"encoding/binary"
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
 
-// observer is told what the relay does.
-type observer struct{}
+	"github.com/ThreeDotsLabs/watermill/message"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+)
 
-func (observer) published(string, []*event, time.Duration) {}
-func (observer) failed(string, int)                        {}
-func (observer) parked([]parking, int)                     {}
-func (observer) surprised(int16)                           {}
+// scope names the instruments' and spans' origin.
+const scope = "github.com/millrace-go/millrace/outbox"
+
+// observer tells OpenTelemetry what the relay does.
+type observer struct {
+	tracer     trace.Tracer
+	propagator propagation.TextMapPropagator
+
+	published, failures, parked, rescans metric.Int64Counter
+	batchSize                            metric.Int64Histogram
+	latency                              metric.Float64Histogram
+
+	holes atomic.Int64
+
+	mu     sync.Mutex
+	asked  time.Time
+	shards []shardBacklog
+	states map[string]int64
+}
+
+type shardBacklog struct {
+	shard  int16
+	events int64
+	oldest float64 // seconds; negative: there is none
+}
+
+// observeEvery bounds how often a collection of metrics asks the database.
+const observeEvery = 5 * time.Second
+
+// topicAttribute is OpenTelemetry's name for a topic: https://opentelemetry.io/docs/specs/semconv/messaging/.
+func topicAttribute(topic string) attribute.KeyValue {
+	return attribute.String("messaging.destination.name", topic)
+}
+
+// observe creates the instruments. Those that are read from the database are reported by Run.
+func newObserver(cfg RelayConfig) (*observer, error) {
+	m := cfg.MeterProvider.Meter(scope)
+	o := &observer{tracer: cfg.TracerProvider.Tracer(scope), propagator: cfg.Propagator}
+	var errs [6]error
+	o.published, errs[0] = m.Int64Counter("millrace.outbox.published", metric.WithUnit("{event}"),
+		metric.WithDescription("Events that the broker acknowledged."))
+	o.failures, errs[1] = m.Int64Counter("millrace.outbox.failures", metric.WithUnit("{event}"),
+		metric.WithDescription("Events that could not be published, each attempt; an outage of the broker counts."))
+	o.parked, errs[2] = m.Int64Counter("millrace.outbox.parked", metric.WithUnit("{event}"),
+		metric.WithDescription("Events that were moved to the side table, with what queued behind them."))
+	o.rescans, errs[3] = m.Int64Counter("millrace.outbox.surprises", metric.WithUnit("{rescan}"),
+		metric.WithDescription("Events that turned up below those already read, so that a shard was read again from its start."))
+	o.batchSize, errs[4] = m.Int64Histogram("millrace.outbox.batch.size", metric.WithUnit("{event}"),
+		metric.WithDescription("Events in one batch."), metric.WithExplicitBucketBoundaries(1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000))
+	o.latency, errs[5] = m.Float64Histogram("millrace.outbox.latency", metric.WithUnit("s"),
+		metric.WithDescription("From the insert of an event, by the server's clock, to the broker's acknowledgement."),
+		metric.WithExplicitBucketBoundaries(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300, 1800, 3600))
+	for _, err := range errs {
+		if err != nil {
+			return nil, err
+		}
+	}
+	return o, nil
+}
+
+// start reports what only a look at the database tells, until stop is called.
+func (o *observer) start(r *Relay) (stop func(), err error) {
+	m := r.cfg.MeterProvider.Meter(scope)
+	var errs [5]error
+	gauge := func(i int, name, unit, description string) (g metric.Int64ObservableGauge) {
+		g, errs[i] = m.Int64ObservableGauge(name, metric.WithUnit(unit), metric.WithDescription(description))
+		return g
+	}
+	pending := gauge(0, "millrace.outbox.pending", "{event}", "Unpublished events of the shards that this relay holds, up to 100,000 of each.")
+	failed := gauge(1, "millrace.outbox.failed", "{event}", "Events in the side table, of the shards that this relay holds, by state.")
+	holes := gauge(2, "millrace.outbox.holes", "{number}", "Numbers that were given out and not seen, which each read looks at.")
+	held := gauge(3, "millrace.outbox.shards", "{shard}", "Shards that this relay holds.")
+	oldest, err := m.Float64ObservableGauge("millrace.outbox.oldest.age", metric.WithUnit("s"),
+		metric.WithDescription("Age of the oldest unpublished event of each shard that this relay holds; 0 when there is none."))
+	errs[4] = err
+	for _, err := range errs {
+		if err != nil {
+			return nil, err
+		}
+	}
+	registration, err := m.RegisterCallback(func(ctx context.Context, to metric.Observer) error {
+		shards, states, err := o.look(ctx, r)
+		to.ObserveInt64(holes, o.holes.Load())
+		to.ObserveInt64(held, int64(len(r.holding())))
+		for _, s := range shards {
+			shard := metric.WithAttributes(attribute.Int("millrace.shard", int(s.shard)))
+			to.ObserveInt64(pending, s.events, shard)
+			to.ObserveFloat64(oldest, max(s.oldest, 0), shard)
+		}
+		for state, n := range states {
+			to.ObserveInt64(failed, n, metric.WithAttributes(attribute.String("millrace.state", state)))
+		}
+		return err
+	}, pending, failed, holes, held, oldest)
+	if err != nil {
+		return nil, err
+	}
+	return func() { _ = registration.Unregister() }, nil // it has no reason to fail
+}
+
+// look asks the database for the backlog, at most every few seconds: several readers may collect.
+func (o *observer) look(ctx context.Context, r *Relay) ([]shardBacklog, map[string]int64, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if time.Since(o.asked) < observeEvery {
+		return o.shards, o.states, nil
+	}
+	held := []argument{int2s(r.holding())}
+	var shards []shardBacklog
+	states := map[string]int64{stateRetry: 0, stateQueued: 0, stateParked: 0, stateDead: 0}
+	ctx, cancel := context.WithTimeout(ctx, observeEvery)
+	defer cancel()
+	err := roundTrip(ctx, r.pool, begin,
+		statement{sql: r.sql.observe, args: held, row: func(v [][]byte) error {
+			s := shardBacklog{asInt2(v[0]), asInt8(v[1]), -1}
+			if v[2] != nil {
+				s.oldest = math.Float64frombits(binary.BigEndian.Uint64(v[2]))
+			}
+			shards = append(shards, s)
+			return nil
+		}},
+		statement{sql: r.sql.observeFailed, args: held, row: func(v [][]byte) error {
+			states[string(v[0])] = asInt8(v[1])
+			return nil
+		}}, commit)
+	if err != nil {
+		return nil, nil, err
+	}
+	o.asked, o.shards, o.states = time.Now(), shards, states
+	return shards, states, nil
+}
+
+// settled tells of a batch.
+func (o *observer) settled(topic string, batch int, acked []*event, now time.Time) {
+	ctx, attributes := context.Background(), metric.WithAttributeSet(attribute.NewSet(topicAttribute(topic)))
+	o.batchSize.Record(ctx, int64(batch), attributes)
+	if failures := batch - len(acked); failures > 0 {
+		o.failures.Add(ctx, int64(failures), attributes)
+	}
+	if len(acked) == 0 {
+		return
+	}
+	o.published.Add(ctx, int64(len(acked)), attributes)
+	if o.latency.Enabled(ctx) {
+		for _, e := range acked {
+			o.latency.Record(ctx, now.Sub(e.written).Seconds(), attributes)
+		}
+	}
+}
+
+func (o *observer) moved(batch []parking) {
+	for _, p := range batch {
+		o.parked.Add(context.Background(), 1, metric.WithAttributes(topicAttribute(p.topic), attribute.String("millrace.state", p.state)))
+	}
+}
+
+func (o *observer) surprised() { o.rescans.Add(context.Background(), 1) }
+
+// maxLinks bounds a span's links, as OpenTelemetry's SDK does by default.
+const maxLinks = 128
+
+// span begins the span of one publish, linked to the spans that the events were published in.
+func (o *observer) span(ctx context.Context, topic string, msgs []*message.Message) (context.Context, func(results []error)) {
+	var links []trace.Link
+	for _, m := range msgs {
+		if len(links) == maxLinks {
+			break
+		}
+		if len(m.Metadata) < 2 { // the key at most
+			continue
+		}
+		if s := trace.SpanContextFromContext(o.propagator.Extract(context.Background(), propagation.MapCarrier(m.Metadata))); s.IsValid() {
+			links = append(links, trace.Link{SpanContext: s, Attributes: []attribute.KeyValue{attribute.String("messaging.message.id", m.UUID)}})
+		}
+	}
+	ctx, span := o.tracer.Start(ctx, "publish "+topic, trace.WithSpanKind(trace.SpanKindProducer), trace.WithLinks(links...), trace.WithAttributes(
+		topicAttribute(topic), attribute.String("messaging.operation.name", "publish"), attribute.String("messaging.operation.type", "send"),
+		attribute.Int("messaging.batch.message_count", len(msgs))))
+	return ctx, func(results []error) {
+		for _, err := range results {
+			if err != nil {
+				span.SetStatus(codes.Error, err.Error())
+				break
+			}
+		}
+		span.End()
+	}
+}

@@ -13,6 +13,10 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/millrace-go/millrace/internal/pgschema"
 )
@@ -49,6 +53,14 @@ type RelayConfig struct {
 	// them. Default: 10 s.
 	DrainTimeout time.Duration
 
+	// MeterProvider and TracerProvider get the relay's metrics and its spans, one for each batch, linked to the spans that
+	// the events were published in. Default: OpenTelemetry's global ones.
+	MeterProvider  metric.MeterProvider
+	TracerProvider trace.TracerProvider
+
+	// Propagator reads the trace context in the events' metadata. Default: otel.GetTextMapPropagator().
+	Propagator propagation.TextMapPropagator
+
 	// Logger gets what the relay retries. Default: slog.Default().
 	Logger *slog.Logger
 }
@@ -74,6 +86,15 @@ func (c RelayConfig) withDefaults() RelayConfig {
 		if *d.field == 0 {
 			*d.field = d.value
 		}
+	}
+	if c.MeterProvider == nil {
+		c.MeterProvider = otel.GetMeterProvider()
+	}
+	if c.TracerProvider == nil {
+		c.TracerProvider = otel.GetTracerProvider()
+	}
+	if c.Propagator == nil {
+		c.Propagator = otel.GetTextMapPropagator()
 	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()
@@ -116,7 +137,7 @@ type Relay struct {
 	pool      *pgxpool.Pool
 	publisher message.Publisher
 	sql       relayStatements
-	observer  observer
+	observer  *observer
 	running   atomic.Bool
 	wakes     *wakes
 	leases    chan leases
@@ -132,7 +153,7 @@ type Relay struct {
 type relayStatements struct {
 	delete, deleteMoved, seen, gone, release, take, suspectNote, suspectClear     string
 	failedKeys, failedMove, failedDue, failedCommands, failedPromote, failedHeads string
-	failedRows, failedDone, failedAgain, failedLeft                               string
+	failedRows, failedDone, failedAgain, failedLeft, observe, observeFailed       string
 }
 
 // NewRelay returns a relay that publishes with publisher, faster where that is a transport.BatchPublisher. Pool and
@@ -157,6 +178,10 @@ func NewRelay(pool *pgxpool.Pool, publisher message.Publisher, cfg RelayConfig) 
 	if err := errors.Join(append(errs, cfg.validate())...); err != nil {
 		return nil, fmt.Errorf("outbox relay: %w", err)
 	}
+	observer, err := newObserver(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("outbox relay: create its instruments: %w", err)
+	}
 	query := func(name string) string { return pgschema.Query(files, name, schema) }
 	host, _ := os.Hostname() // it is for people
 	return &Relay{
@@ -167,9 +192,11 @@ func NewRelay(pool *pgxpool.Pool, publisher message.Publisher, cfg RelayConfig) 
 			failedKeys: query("failed_keys"), failedMove: query("failed_move"), failedDue: query("failed_due"),
 			failedCommands: query("failed_commands"), failedPromote: query("failed_promote"), failedHeads: query("failed_heads"),
 			failedRows: query("failed_rows"), failedDone: query("failed_done"), failedAgain: query("failed_again"), failedLeft: query("failed_left"),
+			observe: query("observe"), observeFailed: query("observe_failed"),
 		},
-		wakes:  newWakes(),
-		leases: make(chan leases),
+		observer: observer,
+		wakes:    newWakes(),
+		leases:   make(chan leases),
 	}, nil
 }
 
@@ -186,6 +213,11 @@ func (r *Relay) Run(ctx context.Context) error {
 	if err := migrations.Check(ctx, r.pool, r.cfg.Schema); err != nil {
 		return fmt.Errorf("run outbox relay: %w", err)
 	}
+	stopObserving, err := r.observer.start(r)
+	if err != nil {
+		return fmt.Errorf("run outbox relay: report metrics: %w", err)
+	}
+	defer stopObserving()
 	defer listenForWakeUps(r.cfg.Schema, r.wakes)()
 
 	// What is in flight when ctx ends gets DrainTimeout to finish.

@@ -35,6 +35,7 @@ const (
 	stateRetry  = "retry"
 	stateQueued = "queued"
 	stateParked = "parked"
+	stateDead   = "dead"
 )
 
 // isOutage reports whether an error says that the broker is out of reach, which is no fault of the event.

@@ -1,0 +1,84 @@
+package outbox_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+
+	"github.com/millrace-go/millrace/outbox"
+)
+
+// figures collects the metrics and sums each over its attributes.
+func figures(t *testing.T, reader metric.Reader) map[string]float64 {
+	var all metricdata.ResourceMetrics
+	require.NoError(t, reader.Collect(t.Context(), &all))
+	got := map[string]float64{}
+	for _, scope := range all.ScopeMetrics {
+		for _, m := range scope.Metrics {
+			switch data := m.Data.(type) {
+			case metricdata.Sum[int64]:
+				for _, p := range data.DataPoints {
+					got[m.Name] += float64(p.Value)
+				}
+			case metricdata.Gauge[int64]:
+				for _, p := range data.DataPoints {
+					got[m.Name] += float64(p.Value)
+				}
+			case metricdata.Gauge[float64]:
+				for _, p := range data.DataPoints {
+					got[m.Name] = max(got[m.Name], p.Value)
+				}
+			case metricdata.Histogram[int64]:
+				for _, p := range data.DataPoints {
+					got[m.Name] += float64(p.Sum)
+				}
+			case metricdata.Histogram[float64]:
+				for _, p := range data.DataPoints {
+					got[m.Name] += float64(p.Count)
+				}
+			}
+		}
+	}
+	return got
+}
+
+func TestMetrics(t *testing.T) {
+	t.Parallel()
+	f, broker := newFixture(t), newRecorder()
+	reader := metric.NewManualReader()
+	provider := metric.NewMeterProvider(metric.WithReader(reader))
+	broker.hold = make(chan struct{})
+	f.publishMany(topic, 30, func(i int) string { return string(rune('a' + i)) })
+	defer f.run(f.newRelay(batchRecorder{broker}, outbox.RelayConfig{MeterProvider: provider}))()
+	<-broker.waiting
+	eventually(t, "all shards are held", func() bool { return assert.ObjectsAreEqual([]int{16}, f.holders()) })
+	before := figures(t, reader)
+	assert.InDelta(t, 30, before["millrace.outbox.pending"], 0)
+	assert.InDelta(t, 16, before["millrace.outbox.shards"], 0)
+	assert.Greater(t, before["millrace.outbox.oldest.age"], 0.0)
+	assert.Less(t, before["millrace.outbox.oldest.age"], 60.0)
+	assert.Contains(t, before, "millrace.outbox.failed")
+	assert.Contains(t, before, "millrace.outbox.holes")
+	close(broker.hold)
+	eventually(t, "they are published", func() bool { return f.rows() == 0 })
+	after := figures(t, reader)
+	assert.InDelta(t, 30, after["millrace.outbox.published"], 0)
+	assert.InDelta(t, 30, after["millrace.outbox.batch.size"], 0)
+	assert.InDelta(t, 30, after["millrace.outbox.latency"], 0)
+}
+
+func TestFailureMetrics(t *testing.T) {
+	t.Parallel()
+	f, broker := newFixture(t), newRecorder()
+	reader := metric.NewManualReader()
+	broker.refuseAll(func(p string) bool { return p == "poison" })
+	f.publish("k", "poison")
+	f.publish("k", "behind it")
+	f.run(f.newRelay(rejecting{batchRecorder{broker}}, outbox.RelayConfig{MeterProvider: metric.NewMeterProvider(metric.WithReader(reader))}))
+	eventually(t, "it is parked", func() bool { return len(f.failed("k")) == 2 })
+	eventually(t, "and counted", func() bool { return figures(t, reader)["millrace.outbox.parked"] == 2 })
+	assert.Positive(t, figures(t, reader)["millrace.outbox.failures"])
+}
