@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"slices"
-	"strconv"
 
 	"github.com/jackc/pgx/v5"
 
@@ -49,8 +48,7 @@ func lockKeys(ctx context.Context, schema string, keys []string) error {
 	collected, err := pgtx.Collect(ctx, locker{}, numbers)
 	if err == nil && !collected {
 		if o.sql != nil {
-			literal := arrayLiteral(numbers, func(n int64) string { return strconv.FormatInt(n, 10) })
-			_, err = o.sql.ExecContext(ctx, lockStatement, literal)
+			_, err = o.sql.ExecContext(ctx, lockStatement, arrayLiteral(numbers, decimal))
 		} else {
 			_, err = o.pgx.Exec(ctx, lockStatement, numbers)
 		}

@@ -5,11 +5,16 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5"
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/propagation"
 
 	"github.com/millrace-go/millrace/internal/pgschema"
 	"github.com/millrace-go/millrace/pgtx"
@@ -37,25 +42,54 @@ type PublisherConfig struct {
 	// Limits of the broker that the relay publishes to; transports export theirs. A message beyond them is refused,
 	// where the business transaction can still react. Default: transport.DefaultLimits.
 	Limits transport.Limits
+
+	// MaxBacklog is how many unpublished events the outbox may hold, in all, before Publish refuses more with ErrBacklog.
+	// Each publisher looks at most once a second, in the transaction that it publishes in, by a statement of its own: the
+	// limit may be passed by what is published in between. Under serializable isolation that read may conflict with other
+	// writers. Delayed and failed events are not counted. Default: 0, no limit.
+	MaxBacklog int
+
+	// Propagator writes the trace context of the message's context into the stored metadata, unless that has an entry
+	// "traceparent". Default: otel.GetTextMapPropagator().
+	Propagator propagation.TextMapPropagator
+}
+
+func (c PublisherConfig) withDefaults() PublisherConfig {
+	if c.Limits.IsZero() {
+		c.Limits = transport.DefaultLimits
+	}
+	if c.Propagator == nil {
+		c.Propagator = otel.GetTextMapPropagator() // passes on to whatever is set later
+	}
+	return c
 }
 
 // Publisher writes events in the transaction that the message's context carries. It implements message.Publisher and is
 // safe for concurrent use, as far as the transactions are.
 type Publisher struct {
-	inserter inserter
-	limits   transport.Limits
+	inserter   inserter
+	limits     transport.Limits
+	backlog    *backlog
+	propagator propagation.TextMapPropagator
 }
 
 // NewPublisher returns a publisher. It needs no connection of its own.
 func NewPublisher(cfg PublisherConfig) (*Publisher, error) {
+	var errs []error
 	schema, err := pgschema.Validate(cfg.Schema)
 	if err != nil {
-		return nil, fmt.Errorf("outbox publisher: PublisherConfig.%w", err)
+		errs = append(errs, fmt.Errorf("PublisherConfig.%w", err))
 	}
-	if cfg.Limits.IsZero() {
-		cfg.Limits = transport.DefaultLimits
+	if cfg.MaxBacklog < 0 {
+		errs = append(errs, fmt.Errorf("PublisherConfig.MaxBacklog is %d: want 1 or more, or 0 for no limit", cfg.MaxBacklog))
 	}
-	return &Publisher{inserter: newInserter(schema), limits: cfg.Limits}, nil
+	if err := errors.Join(errs...); err != nil {
+		return nil, fmt.Errorf("outbox publisher: %w", err)
+	}
+	cfg = cfg.withDefaults()
+	return &Publisher{
+		inserter: newInserter(schema), limits: cfg.Limits, backlog: newBacklog(schema, cfg.MaxBacklog), propagator: cfg.Propagator,
+	}, nil
 }
 
 // Publish adds the messages to the transaction that the context of all of them carries. The relay forwards them, in
@@ -70,15 +104,18 @@ func NewPublisher(cfg PublisherConfig) (*Publisher, error) {
 // is one statement, executed at once; an error of the database leaves the transaction failed. Nobody sees the commit:
 // call Relay.Nudge after it, or let the relay's poll find the events.
 //
-// A message that is refused (ErrInvalidMessage, ErrNoTransaction) leaves the transaction usable, and nothing of the call
+// A message that is refused (ErrInvalidMessage, ErrNoTransaction, ErrBacklog) leaves the transaction usable, and nothing of the call
 // is written. Zero messages are no statement.
 func (p *Publisher) Publish(topic string, msgs ...*message.Message) error {
 	if len(msgs) == 0 {
 		return nil
 	}
-	events, err := p.events(topic, msgs)
+	events, o, err := p.events(topic, msgs)
 	if err == nil {
-		err = p.inserter.write(msgs[0].Context(), events)
+		err = p.backlog.check(msgs[0].Context(), o, time.Now())
+	}
+	if err == nil {
+		err = p.inserter.write(msgs[0].Context(), o, events)
 	}
 	if err != nil {
 		return fmt.Errorf("publish to the outbox: %w", err)
@@ -102,8 +139,8 @@ func ownerOf(ctx context.Context) (o owner, ok bool) {
 	return o, ok
 }
 
-// events checks all messages and returns what will be stored of them.
-func (p *Publisher) events(topic string, msgs []*message.Message) ([]stored, error) {
+// events checks all messages and returns what will be stored of them, and the transaction that they share.
+func (p *Publisher) events(topic string, msgs []*message.Message) ([]stored, owner, error) {
 	var (
 		first  owner
 		errs   []error
@@ -111,27 +148,59 @@ func (p *Publisher) events(topic string, msgs []*message.Message) ([]stored, err
 	)
 	for i, m := range msgs {
 		if m == nil {
-			return nil, fmt.Errorf("message %d of %d is nil", i+1, len(msgs))
+			return nil, first, fmt.Errorf("message %d of %d is nil", i+1, len(msgs))
 		}
 		o, ok := ownerOf(m.Context())
 		switch {
 		case !ok:
-			return nil, fmt.Errorf("message %d of %d (ID %q): %w", i+1, len(msgs), m.UUID, ErrNoTransaction)
+			return nil, first, fmt.Errorf("message %d of %d (ID %q): %w", i+1, len(msgs), m.UUID, ErrNoTransaction)
 		case i > 0 && o != first:
-			return nil, fmt.Errorf("message %d of %d (ID %q) carries another transaction than the first: publish them in calls of their own", i+1, len(msgs), m.UUID)
+			return nil, first, fmt.Errorf("message %d of %d (ID %q) carries another transaction than the first: publish them in calls of their own", i+1, len(msgs), m.UUID)
 		}
 		first = o
-		if err := p.check(topic, m); err != nil {
+		e, err := p.event(topic, m)
+		if err != nil {
 			errs = append(errs, fmt.Errorf("message %d of %d (ID %.40q): %w: %w", i+1, len(msgs), m.UUID, ErrInvalidMessage, err))
 			continue
 		}
-		e, err := newStored(topic, m)
-		if err != nil {
-			return nil, err
-		}
 		events = append(events, e)
 	}
-	return events, errors.Join(errs...)
+	return events, first, errors.Join(errs...)
+}
+
+// event is what will be stored of the message, if any relay can forward that.
+func (p *Publisher) event(topic string, m *message.Message) (stored, error) {
+	delay, err := delayOf(m)
+	metadata := p.metadata(m, delay > 0)
+	if err := errors.Join(err, p.check(topic, &message.Message{UUID: m.UUID, Metadata: metadata, Payload: m.Payload})); err != nil {
+		return stored{}, err
+	}
+	return newStored(topic, m, metadata, delay)
+}
+
+// metadata is what will travel with the event, in a copy.
+func (p *Publisher) metadata(m *message.Message, delayed bool) message.Metadata {
+	md := make(message.Metadata, len(m.Metadata)+2)
+	maps.Copy(md, m.Metadata)
+	delete(md, deliverAfter)
+	if delayed {
+		md[DueMetadata] = dueLayout // the relay will know; it counts for the limits
+	}
+	if _, ok := md["traceparent"]; !ok {
+		p.propagator.Inject(m.Context(), missing(md))
+	}
+	return md
+}
+
+// missing is a carrier that sets only what is not there.
+type missing message.Metadata
+
+func (c missing) Get(key string) string { return c[key] }
+func (c missing) Keys() []string        { return slices.Collect(maps.Keys(c)) }
+func (c missing) Set(key, value string) {
+	if _, ok := c[key]; !ok {
+		c[key] = value
+	}
 }
 
 func (p *Publisher) check(topic string, m *message.Message) error {

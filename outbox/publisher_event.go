@@ -3,7 +3,6 @@ package outbox
 import (
 	"encoding/hex"
 	"encoding/json"
-	"maps"
 	"strconv"
 	"strings"
 
@@ -20,20 +19,20 @@ type stored struct {
 	key     string
 	headers []byte // JSON
 	payload []byte // the message's own, unless the event waits for the commit
+	delay   int64  // in microseconds
 }
 
-func newStored(topic string, m *message.Message) (stored, error) {
+func newStored(topic string, m *message.Message, metadata message.Metadata, delay int64) (stored, error) {
 	key := transport.Key(m)
-	metadata := maps.Clone(m.Metadata)
 	delete(metadata, transport.KeyMetadata) // it has a column of its own
-	if metadata == nil {
-		metadata = message.Metadata{}
+	if delay > 0 {
+		delete(metadata, DueMetadata) // it is added when the event is due
 	}
 	headers, err := json.Marshal(metadata)
 	if err != nil {
 		return stored{}, err
 	}
-	e := stored{hash: hashOf(key, m.UUID), id: m.UUID, topic: topic, key: key, headers: headers, payload: m.Payload}
+	e := stored{hash: hashOf(key, m.UUID), id: m.UUID, topic: topic, key: key, headers: headers, payload: m.Payload, delay: delay}
 	if e.payload == nil {
 		e.payload = []byte{} // nil would be NULL
 	}
@@ -45,31 +44,41 @@ type columns struct {
 	hash             []int64
 	id, topic, key   []string
 	headers, payload [][]byte
+	delay            []int64
+	delayed          bool // some event is
 }
 
 func columnsOf(events []stored) columns {
 	n := len(events)
 	c := columns{
 		hash: make([]int64, n), id: make([]string, n), topic: make([]string, n), key: make([]string, n),
-		headers: make([][]byte, n), payload: make([][]byte, n),
+		headers: make([][]byte, n), payload: make([][]byte, n), delay: make([]int64, n),
 	}
 	for i, e := range events {
 		c.hash[i], c.id[i], c.topic[i], c.key[i], c.headers[i], c.payload[i] = e.hash, e.id, e.topic, e.key, e.headers, e.payload
+		c.delay[i], c.delayed = e.delay, c.delayed || e.delay > 0
 	}
 	return c
 }
 
 func (c columns) args() []any {
-	return []any{c.hash, c.id, c.topic, c.key, c.headers, c.payload}
+	args := []any{c.hash, c.id, c.topic, c.key, c.headers, c.payload}
+	if c.delayed {
+		args = append(args, c.delay)
+	}
+	return args
 }
 
 // literals are the same arguments for drivers of database/sql, which have no arrays.
 func (c columns) literals() []any {
-	return []any{
-		arrayLiteral(c.hash, func(h int64) string { return strconv.FormatInt(h, 10) }),
-		arrayLiteral(c.id, quote), arrayLiteral(c.topic, quote), arrayLiteral(c.key, quote),
+	literals := []any{
+		arrayLiteral(c.hash, decimal), arrayLiteral(c.id, quote), arrayLiteral(c.topic, quote), arrayLiteral(c.key, quote),
 		arrayLiteral(c.headers, quoteBytes), arrayLiteral(c.payload, quoteBytes),
 	}
+	if c.delayed {
+		literals = append(literals, arrayLiteral(c.delay, decimal))
+	}
+	return literals
 }
 
 // arrayLiteral is PostgreSQL's text form of an array.
@@ -87,6 +96,8 @@ func arrayLiteral[T any](values []T, element func(T) string) string {
 }
 
 var arrayEscapes = strings.NewReplacer(`\`, `\\`, `"`, `\"`)
+
+func decimal(n int64) string { return strconv.FormatInt(n, 10) }
 
 func quote(s string) string { return `"` + arrayEscapes.Replace(s) + `"` }
 

@@ -14,14 +14,23 @@ import (
 
 // inserter writes the events of one schema. All that a transaction collected for one schema is one statement,
 // whichever publishers it came from.
-type inserter struct{ schema, insert string }
+type inserter struct{ schema, insert, insertDelayed, cancelDelayed string }
 
 func newInserter(schema string) inserter {
-	return inserter{schema: schema, insert: pgschema.Query(files, "insert", schema)}
+	query := func(name string) string { return pgschema.Query(files, name, schema) }
+	return inserter{schema: schema, insert: query("insert"), insertDelayed: query("insert_delayed"), cancelDelayed: query("delayed_cancel")}
+}
+
+// statement is the one that inserts these events.
+func (s inserter) statement(c columns) string {
+	if c.delayed {
+		return s.insertDelayed
+	}
+	return s.insert
 }
 
 // write adds the events to the transaction of the context: at its commit if that can be, else now.
-func (s inserter) write(ctx context.Context, events []stored) error {
+func (s inserter) write(ctx context.Context, o owner, events []stored) error {
 	collected, err := pgtx.Collect(ctx, s, events)
 	if err != nil {
 		return err
@@ -32,11 +41,11 @@ func (s inserter) write(ctx context.Context, events []stored) error {
 		}
 		return nil
 	}
-	o, _ := ownerOf(ctx)
+	c := columnsOf(events)
 	if o.sql != nil {
-		_, err = o.sql.ExecContext(ctx, s.insert, columnsOf(events).literals()...)
+		_, err = o.sql.ExecContext(ctx, s.statement(c), c.literals()...)
 	} else {
-		_, err = o.pgx.Exec(ctx, s.insert, columnsOf(events).args()...)
+		_, err = o.pgx.Exec(ctx, s.statement(c), c.args()...)
 	}
 	if err != nil {
 		return s.hint(err)
@@ -51,7 +60,8 @@ func (s inserter) Flush(ctx context.Context, items []any, b *pgx.Batch) error {
 	for _, item := range items {
 		events = append(events, item.([]stored)...)
 	}
-	b.Queue(s.insert, columnsOf(events).args()...)
+	c := columnsOf(events)
+	b.Queue(s.statement(c), c.args()...)
 	s.wakeAfterCommit(ctx, events)
 	return nil
 }
@@ -65,11 +75,15 @@ func (s inserter) Explain(err error) error {
 func (s inserter) Locks() bool { return false }
 
 func (s inserter) wakeAfterCommit(ctx context.Context, events []stored) {
-	hashes := make([]int64, len(events))
-	for i, e := range events {
-		hashes[i] = e.hash
+	var hashes []int64
+	for _, e := range events {
+		if e.delay == 0 {
+			hashes = append(hashes, e.hash)
+		}
 	}
-	pgtx.AfterCommit(ctx, func() { wakeUp(s.schema, hashes...) })
+	if len(hashes) > 0 {
+		pgtx.AfterCommit(ctx, func() { wakeUp(s.schema, hashes...) })
+	}
 }
 
 // hint says what to do where PostgreSQL only says that a relation does not exist.

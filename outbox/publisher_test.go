@@ -141,4 +141,7 @@ func TestPublisherConfig(t *testing.T) {
 	t.Parallel()
 	_, err := outbox.NewPublisher(outbox.PublisherConfig{Schema: `no"good`})
 	require.ErrorContains(t, err, `PublisherConfig.Schema is "no\"good"`)
+	_, err = outbox.NewPublisher(outbox.PublisherConfig{Schema: `no"good`, MaxBacklog: -1})
+	require.ErrorContains(t, err, `PublisherConfig.Schema is "no\"good"`)
+	require.ErrorContains(t, err, "PublisherConfig.MaxBacklog is -1: want 1 or more")
 }

@@ -1,0 +1,96 @@
+package outbox_test
+
+import (
+	"context"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/pgtx"
+)
+
+// withBacklog returns a publisher that has not looked yet.
+func (f *fixture) withBacklog(limit int) *outbox.Publisher {
+	p, err := outbox.NewPublisher(outbox.PublisherConfig{Schema: f.schema, MaxBacklog: limit})
+	require.NoError(f.t, err)
+	return p
+}
+
+func TestMaxBacklog(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	for i := range 10 {
+		f.publish(strconv.Itoa(i), "p")
+	}
+	require.NoError(t, pgtx.Run(t.Context(), f.pool, func(ctx context.Context, tx pgx.Tx) error {
+		full := f.withBacklog(9)
+		for range 2 { // looked up, and remembered
+			err := full.Publish(topic, newMessage(ctx, "k", "refused"))
+			require.ErrorIs(t, err, outbox.ErrBacklog)
+			require.ErrorContains(t, err, "about 10, PublisherConfig.MaxBacklog is 9: see that a relay runs")
+		}
+		return f.withBacklog(10).Publish(topic, newMessage(ctx, "k", "taken")) // the transaction goes on
+	}))
+	assert.Equal(t, 11, f.rows())
+
+	db := stdlib.OpenDBFromPool(f.pool)
+	defer db.Close()
+	tx, err := db.BeginTx(t.Context(), nil)
+	require.NoError(t, err)
+	ctx := pgtx.WithSQL(t.Context(), tx)
+	require.ErrorIs(t, f.withBacklog(10).Publish(topic, newMessage(ctx, "k", "refused")), outbox.ErrBacklog)
+	require.NoError(t, f.withBacklog(11).Publish(topic, newMessage(ctx, "k", "taken")))
+	require.NoError(t, tx.Commit())
+}
+
+// Numbers that were taken and never used are no backlog.
+func TestBacklogIsCountedWhenInDoubt(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.publish("k", "first")
+	_, err := f.pool.Exec(t.Context(), `select `+f.schema+`.outbox_next((select shard from `+f.schema+`.outbox)) from generate_series(1, 1000)`)
+	require.NoError(t, err)
+	require.NoError(t, pgtx.Run(t.Context(), f.pool, func(ctx context.Context, _ pgx.Tx) error {
+		return f.withBacklog(1).Publish(topic, newMessage(ctx, "k", "p"))
+	}))
+	assert.Equal(t, 2, f.rows())
+}
+
+// A publisher looks at most once a second, and sees when the backlog is gone.
+func TestBacklogIsLookedUpOnceASecond(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	pool, counter := f.counted()
+	p := f.withBacklog(1)
+	begun := time.Now()
+	trips := counter.of(func() {
+		for range 20 {
+			require.NoError(t, pgtx.Run(t.Context(), pool, func(ctx context.Context, _ pgx.Tx) error {
+				return p.Publish(topic, newMessage(ctx, "", "p"))
+			}))
+			_, err := pool.Exec(t.Context(), `truncate `+f.schema+`.outbox`)
+			require.NoError(t, err)
+		}
+	})
+	looks := int(time.Since(begun)/time.Second) + 1
+	assert.LessOrEqual(t, trips, 40+3*looks)
+
+	f.publish("a", "p")
+	f.publish("b", "p")
+	eventually(t, "refused", func() bool { return f.tryPublish(p) != nil })
+	_, err := f.pool.Exec(t.Context(), `truncate `+f.schema+`.outbox`)
+	require.NoError(t, err)
+	eventually(t, "taken", func() bool { return f.tryPublish(p) == nil })
+}
+
+func (f *fixture) tryPublish(p *outbox.Publisher) error {
+	return pgtx.Run(f.t.Context(), f.pool, func(ctx context.Context, _ pgx.Tx) error {
+		return p.Publish(topic, newMessage(ctx, "", "p"))
+	})
+}

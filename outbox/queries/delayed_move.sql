@@ -1,0 +1,27 @@
+-- Moves events that are due into the outbox, by the index outbox_delayed_due, the earliest first; $1 of them at most. One
+-- mover at a time, or their numbers would not follow their due times; a row that is being cancelled is left for the next
+-- time. The time goes into the headers, which are a JSON object, as text: they need not be parsed for that.
+-- Answers: how many were moved, their hashes, and the microseconds until the next one is due.
+with mover as materialized (
+    select pg_try_advisory_xact_lock(hashtextextended('{schema}.outbox_delayed', 0)) as alone
+), gone as (
+    delete from {schema}.outbox_delayed
+    where ctid = any (array(
+        select d.ctid from {schema}.outbox_delayed d
+        where (select alone from mover) and d.due_at <= statement_timestamp()
+        order by d.due_at limit $1::int
+        for update skip locked))
+    returning due_at, hash, event_id, topic, key, headers, payload, created_at
+), moved as (
+    insert into {schema}.outbox (shard, seq, event_id, topic, key, headers, payload, created_at)
+    select e.shard, case when pg_current_xact_id() is not null then {schema}.outbox_next(e.shard) end, e.event_id, e.topic, e.key,
+           convert_to('{"millrace_due_at":"' || to_char(e.due_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') || '"'
+               || case when length(e.headers) > 2 then ',' else '' end, 'UTF8') || substring(e.headers from 2),
+           e.payload, clock_timestamp()
+    from (
+        select {schema}.outbox_shard_of(g.hash) as shard, g.* from gone g order by g.due_at, g.created_at
+    ) as e
+)
+select (select count(*) from gone), coalesce((select array_agg(hash) from gone), '{}'),
+       (select (extract(epoch from d.due_at - statement_timestamp()) * 1000000)::bigint
+        from {schema}.outbox_delayed d where d.due_at > statement_timestamp() order by d.due_at limit 1)
