@@ -76,10 +76,16 @@ func crashUnderAsyncCommit(t *testing.T, newRelay func(*pgxpool.Pool, message.Pu
 	return len(undone)
 }
 
-// crashBackend kills one backend, of which the server crashes too, and starts again by itself.
+// crashBackend kills one backend, of which the server crashes too, and starts again by itself. It returns when the server
+// has noticed.
 func (f *cluster) crashBackend() {
-	conn, err := f.pool.Acquire(f.t.Context())
+	victim, err := f.pool.Acquire(f.t.Context())
 	require.NoError(f.t, err)
-	defer conn.Release()
-	require.NoError(f.t, syscall.Kill(int(conn.Conn().PgConn().PID()), syscall.SIGKILL))
+	defer victim.Release()
+	bystander, err := f.pool.Acquire(f.t.Context())
+	require.NoError(f.t, err)
+	defer bystander.Release()
+	require.NoError(f.t, syscall.Kill(int(victim.Conn().PgConn().PID()), syscall.SIGKILL))
+	_, err = bystander.Conn().WaitForNotification(f.t.Context())
+	require.Error(f.t, err)
 }
