@@ -1,0 +1,162 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/millrace-go/millrace/internal/pgschema"
+	"github.com/millrace-go/millrace/pgtx"
+)
+
+// countLimit bounds what is counted of a shard or a table: a report must not become a burden when there is a backlog.
+const countLimit = 10_000
+
+// Count is a number of events. Beyond some thousands they are not counted to the end.
+type Count struct {
+	N       int64 `json:"n"`
+	AtLeast bool  `json:"at_least,omitempty"` // there are N or more
+}
+
+func (c Count) String() string {
+	if c.AtLeast {
+		return fmt.Sprintf("≥%d", c.N)
+	}
+	return fmt.Sprint(c.N)
+}
+
+// Report is the state of an outbox at one moment. Times are the server's, and so is At: compare them with it.
+type Report struct {
+	At      time.Time        `json:"at"`
+	Pending Count            `json:"pending"` // unpublished, those that failed apart
+	Oldest  *time.Time       `json:"oldest"`  // when the oldest pending event was written
+	Failed  map[string]Count `json:"failed"`  // by state: "retry", "queued", "parked", "dead"
+	Delayed Count            `json:"delayed"`
+	NextDue *time.Time       `json:"next_due"`
+	Shards  []ShardReport    `json:"shards"`
+	Topics  []TopicReport    `json:"topics"` // among the rows that were counted
+	Relays  []RelayReport    `json:"relays"`
+}
+
+// ShardReport is one shard of a Report.
+type ShardReport struct {
+	Shard    int        `json:"shard"`
+	Pending  Count      `json:"pending"`
+	Oldest   *time.Time `json:"oldest"`
+	Relay    string     `json:"relay,omitempty"` // the name, or the ID, of the holder of the lease
+	Expires  *time.Time `json:"lease_expires"`
+	Held     bool       `json:"held"`               // the lease has not expired
+	Strikes  int        `json:"strikes,omitempty"`  // unclean takeovers since events were last deleted
+	Suspect  string     `json:"suspect,omitempty"`  // the event that may have killed a relay
+	Attempts int        `json:"attempts,omitempty"` // how often a relay died while it sent the suspect
+}
+
+// TopicReport is one topic of a Report.
+type TopicReport struct {
+	Topic   string     `json:"topic"`
+	Pending int64      `json:"pending"`
+	Oldest  *time.Time `json:"oldest"`
+	Failed  int64      `json:"failed"`
+}
+
+// RelayReport is one relay of a Report.
+type RelayReport struct {
+	ID      string    `json:"id"`
+	Name    string    `json:"name"`
+	Expires time.Time `json:"expires"`
+	Alive   bool      `json:"alive"`
+	Shards  int       `json:"shards"`
+}
+
+// Inspect reports the state of the outbox in the schema ("" means "millrace"). It takes no locks, reads a bounded number of
+// rows, and asks for no privilege but SELECT.
+func Inspect(ctx context.Context, db pgtx.DB, schema string) (*Report, error) {
+	var r *Report
+	err := administer(ctx, db, schema, "inspect outbox", func(ctx context.Context, tx pgx.Tx, schema string) (err error) {
+		r, err = inspect(ctx, tx, func(name string) string { return pgschema.Query(files, name, schema) })
+		return err
+	})
+	return r, err
+}
+
+func inspect(ctx context.Context, tx pgx.Tx, query func(string) string) (*Report, error) {
+	r := &Report{Failed: map[string]Count{}}
+	if err := tx.QueryRow(ctx, query("admin_delayed"), countLimit).Scan(&r.Delayed.N, &r.NextDue, &r.At); err != nil {
+		return nil, err
+	}
+	r.Delayed.AtLeast = r.Delayed.N == countLimit
+
+	each := func(name string, args, scans []any, f func()) error {
+		rows, err := tx.Query(ctx, query(name), args...)
+		if err == nil {
+			_, err = pgx.ForEachRow(rows, scans, func() error { f(); return nil })
+		}
+		return err
+	}
+	var (
+		s     ShardReport
+		id    string
+		t     TopicReport
+		relay RelayReport
+		state string
+		n     int64
+	)
+	err := errors.Join(
+		each("admin_shards", []any{countLimit},
+			[]any{&s.Shard, &s.Pending.N, &s.Oldest, &s.Relay, &id, &s.Expires, &s.Held, &s.Strikes, &s.Suspect, &s.Attempts}, func() {
+				if s.Relay == "" {
+					s.Relay = id
+				}
+				s.Pending.AtLeast = s.Pending.N == countLimit
+				r.Shards = append(r.Shards, s)
+				r.Pending.N += s.Pending.N
+				r.Pending.AtLeast = r.Pending.AtLeast || s.Pending.AtLeast
+				if s.Oldest != nil && (r.Oldest == nil || s.Oldest.Before(*r.Oldest)) {
+					r.Oldest = s.Oldest
+				}
+			}),
+		each("admin_topics", []any{countLimit}, []any{&t.Topic, &t.Pending, &t.Oldest, &t.Failed}, func() { r.Topics = append(r.Topics, t) }),
+		each("admin_failed", []any{countLimit}, []any{&state, &n, nil}, func() { r.Failed[state] = Count{N: n} }),
+		each("admin_relays", nil, []any{&relay.ID, &relay.Name, &relay.Expires, &relay.Alive, &relay.Shards}, func() { r.Relays = append(r.Relays, relay) }),
+	)
+	waiting := r.Failed["retry"].N + r.Failed["queued"].N + r.Failed["parked"].N
+	for state, c := range r.Failed { // two counts, each with the limit
+		c.AtLeast = state == "dead" && c.N == countLimit || state != "dead" && waiting == countLimit
+		r.Failed[state] = c
+	}
+	return r, err
+}
+
+// Age is how long ago that was, by the report's clock; 0 for nil.
+func (r *Report) Age(t *time.Time) time.Duration {
+	if t == nil {
+		return 0
+	}
+	return max(r.At.Sub(*t), 0)
+}
+
+// administer runs one operator's action: in one snapshot, after checking that the program knows the schema.
+func administer(ctx context.Context, db pgtx.DB, schema, action string, f func(context.Context, pgx.Tx, string) error) error {
+	schema, err := pgschema.Validate(schema)
+	if err != nil {
+		return fmt.Errorf("%s: %w", action, err)
+	}
+	err = pgtx.Run(ctx, db, func(ctx context.Context, tx pgx.Tx) error {
+		if err := migrations.Check(ctx, tx, schema); err != nil {
+			return err
+		}
+		return f(ctx, tx, schema)
+	})
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) && pgErr.Code == "42501" {
+		err = fmt.Errorf("%w: this is for the owner of the tables, or for a role that \"millrace migrate grants\" made an operator", err)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", action, err)
+	}
+	return nil
+}

@@ -1,0 +1,113 @@
+package outbox
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/millrace-go/millrace/internal/pgschema"
+	"github.com/millrace-go/millrace/pgtx"
+)
+
+// Finding is something that Examine found.
+type Finding struct {
+	Text  string `json:"text"`
+	Fixed bool   `json:"fixed,omitempty"`
+	Note  bool   `json:"note,omitempty"` // worth knowing, and nothing wrong
+}
+
+// sequence is a shard's sequence beside what stands in the shard.
+type sequence struct {
+	shard         int
+	there         bool
+	last, highest int64
+}
+
+// Examine looks for what a restore, or a change by hand, may have left. With fix it sets sequences forward that stand below
+// existing rows, for which writers wait a moment; that is for the owner of the tables.
+func Examine(ctx context.Context, db pgtx.DB, schema string, fix bool) (found []Finding, err error) {
+	err = administer(ctx, db, schema, "check outbox", func(ctx context.Context, tx pgx.Tx, schema string) error {
+		query := func(name string) string { return pgschema.Query(files, name, schema) }
+		note := func(format string, args ...any) {
+			found = append(found, Finding{Text: fmt.Sprintf(format, args...), Note: true})
+		}
+		wrong := func(format string, args ...any) { found = append(found, Finding{Text: fmt.Sprintf(format, args...)}) }
+		if fix {
+			// No number is in flight then: whoever takes one holds a lock that conflicts.
+			if _, err := tx.Exec(ctx, pgschema.Render(`set local lock_timeout = '5s'; lock table {schema}.outbox in share row exclusive mode`, schema)); err != nil {
+				return err
+			}
+		}
+		layout, err := readLayout(ctx, tx, schema)
+		if err != nil {
+			return err
+		}
+		if layout.rows != layout.shards || layout.inFunction != layout.shards || layout.sequences != layout.shards {
+			wrong("the layout says %d shards, the table of leases has %d, the function %d, and there are %d sequences: run \"millrace outbox shards %d\"",
+				layout.shards, layout.rows, layout.inFunction, layout.sequences, layout.shards)
+		}
+		if layout.fenced {
+			note("the function that gives numbers is that of a change of shards, which is going on or did not finish: "+
+				"if none is running, \"millrace outbox shards %d\" restores the faster one", layout.shards)
+		}
+		if !layout.lz4 {
+			note("payloads are not compressed by lz4, but by pglz, which is slower: this server was built without it")
+		}
+
+		rows, err := tx.Query(ctx, query("admin_sequences"))
+		if err != nil {
+			return err
+		}
+		sequences, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (s sequence, err error) {
+			return s, row.Scan(&s.shard, &s.there, &s.last, &s.highest)
+		})
+		if err != nil {
+			return err
+		}
+		for _, s := range sequences {
+			switch {
+			case !s.there:
+				wrong("shard %d has no sequence: its events cannot be written", s.shard)
+			case s.last < s.highest && !fix:
+				wrong("the sequence of shard %d stands at %d, below number %d of an existing event: new events would overtake it; "+
+					"run \"millrace outbox check --fix\"", s.shard, s.last, s.highest)
+			case s.last < s.highest:
+				if _, err := tx.Exec(ctx, pgschema.Render(fmt.Sprintf(`select setval('{schema}.outbox_seq_%d', %d)`, s.shard, s.highest), schema)); err != nil {
+					return err
+				}
+				found = append(found, Finding{Text: fmt.Sprintf("the sequence of shard %d stood at %d, now at %d", s.shard, s.last, s.highest), Fixed: true})
+			}
+		}
+
+		strays := Count{}
+		if err := tx.QueryRow(ctx, query("admin_strays"), countLimit).Scan(&strays.N); err != nil {
+			return err
+		}
+		if strays.AtLeast = strays.N == countLimit; strays.N > 0 {
+			wrong("%s events are of shards that do not exist, and no relay reads those: they were restored from another layout, or a program "+
+				"of version 1 wrote them; stop such programs, and run \"millrace outbox shards\" with the former number", strays)
+		}
+		return nil
+	})
+	return found, err
+}
+
+// layout is how keys are spread over shards.
+type layout struct {
+	hash       string
+	shards     int
+	rows       int  // of outbox_shard
+	inFunction int  // as outbox_shard_of has it
+	fenced     bool // outbox_next is that of a change
+	lz4        bool
+	sequences  int
+}
+
+func readLayout(ctx context.Context, tx pgx.Tx, schema string) (l layout, err error) {
+	var language string
+	err = tx.QueryRow(ctx, pgschema.Query(files, "admin_layout", schema)).
+		Scan(&l.hash, &l.shards, &l.rows, &language, &l.inFunction, &l.lz4, &l.sequences)
+	l.fenced = language != "sql"
+	return l, err
+}

@@ -1,0 +1,122 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/millrace-go/millrace/internal/pgschema"
+	"github.com/millrace-go/millrace/pgtx"
+)
+
+// Selection names events that are aside. Zero fields select everything.
+type Selection struct {
+	EventIDs []string
+	Key      string
+	Topic    string
+}
+
+// Listing selects what List returns.
+type Listing struct {
+	States  []string // "retry", "queued", "parked", "dead" and "delayed". Default: all of them
+	Topic   string
+	Key     string
+	Limit   int  // Default: 100
+	Payload bool // return payloads too
+}
+
+// Waiting is an event that List returns.
+type Waiting struct {
+	EventID  string     `json:"event_id"`
+	Topic    string     `json:"topic"`
+	Key      string     `json:"key,omitempty"`
+	State    string     `json:"state"`
+	Attempts int        `json:"attempts"`
+	Created  time.Time  `json:"created"`
+	Due      *time.Time `json:"due,omitempty"` // of a delayed event, or of the next attempt
+	Reason   string     `json:"reason,omitempty"`
+	Command  string     `json:"command,omitempty"` // an operator's, until a relay has carried it out
+	Payload  []byte     `json:"payload,omitempty"`
+}
+
+var allStates = []string{"parked", "retry", "queued", "dead", "delayed"}
+
+// List returns events that failed, that wait behind one that failed, or that are delayed: the longest there first.
+func List(ctx context.Context, db pgtx.DB, schema string, l Listing) (found []Waiting, err error) {
+	if len(l.States) == 0 {
+		l.States = allStates
+	}
+	if l.Limit == 0 {
+		l.Limit = 100
+	}
+	for _, s := range l.States {
+		if !slices.Contains(allStates, s) {
+			return nil, fmt.Errorf("list events: state is %q: want one of %v", s, allStates)
+		}
+	}
+	err = administer(ctx, db, schema, "list events", func(ctx context.Context, tx pgx.Tx, schema string) error {
+		rows, err := tx.Query(ctx, pgschema.Query(files, "admin_list", schema), l.States, optional(l.Topic), optional(l.Key), l.Limit, l.Payload)
+		if err != nil {
+			return err
+		}
+		found, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Waiting])
+		return err
+	})
+	return found, err
+}
+
+// Requeue asks that events be tried again now that are parked, that wait for their next attempt, or that were discarded.
+// It only flags them and returns how many there are: a relay does it, at once where one is running.
+func Requeue(ctx context.Context, db pgtx.DB, schema string, s Selection) (int64, error) {
+	return command(ctx, db, schema, "retry", []string{"parked", "retry", "dead"}, s)
+}
+
+// Discard asks that events be given up. They are kept as dead, and those that wait behind them go on. It only flags them
+// and returns how many there are: a relay does it, at once where one is running.
+func Discard(ctx context.Context, db pgtx.DB, schema string, s Selection) (int64, error) {
+	return command(ctx, db, schema, "discard", []string{"parked", "retry", "queued"}, s)
+}
+
+func command(ctx context.Context, db pgtx.DB, schema, name string, from []string, s Selection) (n int64, err error) {
+	err = administer(ctx, db, schema, name+" events", func(ctx context.Context, tx pgx.Tx, schema string) error {
+		done, err := tx.Exec(ctx, pgschema.Query(files, "admin_command", schema), name, from, s.EventIDs, optional(s.Key), optional(s.Topic))
+		if n = done.RowsAffected(); err != nil || n == 0 {
+			return err
+		}
+		// In the transaction, although it takes a lock of the whole cluster while it commits: this one is rare and short.
+		_, err = tx.Exec(ctx, `select pg_notify($1, '')`, channel(schema))
+		return err
+	})
+	return n, err
+}
+
+// Purge deletes dead events that failed longer ago than that, and returns how many. It is for the owner of the tables.
+func Purge(ctx context.Context, db pgtx.DB, schema string, olderThan time.Duration) (n int64, err error) {
+	if olderThan < 0 {
+		return 0, errors.New("purge dead events: the age is negative")
+	}
+	for {
+		var deleted int64
+		err = administer(ctx, db, schema, "purge dead events", func(ctx context.Context, tx pgx.Tx, schema string) error {
+			done, err := tx.Exec(ctx, pgschema.Query(files, "admin_purge", schema), olderThan.Seconds())
+			deleted = done.RowsAffected()
+			return err
+		})
+		if err != nil || deleted == 0 {
+			return n, err
+		}
+		n += deleted
+	}
+}
+
+// optional is nil for "".
+func optional(s string) *string {
+	if s == "" {
+		return nil
+	}
+	return &s
+}

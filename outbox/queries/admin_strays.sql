@@ -1,0 +1,4 @@
+-- Rows of shards that do not exist, counted up to $1: two ranges of the index outbox_shard_seq; no locks.
+select count(*) from (
+    select from {schema}.outbox
+    where shard < 0 or shard >= (select shards from {schema}.outbox_layout) limit $1) o
