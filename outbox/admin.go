@@ -73,13 +73,13 @@ type RelayReport struct {
 }
 
 // Inspect reports the state of the outbox in the schema ("" means "millrace"). It takes no locks, reads a bounded number of
-// rows, and asks for no privilege but SELECT.
+// rows, and asks for no privilege but SELECT. It begins a transaction: do not call it inside another one.
 func Inspect(ctx context.Context, db pgtx.DB, schema string) (*Report, error) {
 	var r *Report
 	err := administer(ctx, db, schema, "inspect outbox", func(ctx context.Context, tx pgx.Tx, schema string) (err error) {
 		r, err = inspect(ctx, tx, func(name string) string { return pgschema.Query(files, name, schema) })
 		return err
-	})
+	}, pgtx.Isolation(pgx.RepeatableRead)) // one snapshot
 	return r, err
 }
 
@@ -139,8 +139,8 @@ func (r *Report) Age(t *time.Time) time.Duration {
 	return max(r.At.Sub(*t), 0)
 }
 
-// administer runs one operator's action: in one snapshot, after checking that the program knows the schema.
-func administer(ctx context.Context, db pgtx.DB, schema, action string, f func(context.Context, pgx.Tx, string) error) error {
+// administer runs one operator's action in a transaction, after checking that the program knows the schema.
+func administer(ctx context.Context, db pgtx.DB, schema, action string, f func(context.Context, pgx.Tx, string) error, opts ...pgtx.Option) error {
 	schema, err := pgschema.Validate(schema)
 	if err != nil {
 		return fmt.Errorf("%s: %w", action, err)
@@ -150,7 +150,7 @@ func administer(ctx context.Context, db pgtx.DB, schema, action string, f func(c
 			return err
 		}
 		return f(ctx, tx, schema)
-	})
+	}, opts...)
 	var pgErr *pgconn.PgError
 	if errors.As(err, &pgErr) && pgErr.Code == "42501" {
 		err = fmt.Errorf("%w: this is for the owner of the tables, or for a role that \"millrace migrate grants\" made an operator", err)

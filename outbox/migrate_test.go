@@ -172,3 +172,38 @@ func TestDownKeepsWhatIsNotPublished(t *testing.T) {
 	exec(`update {schema}.outbox_layout set shards = 16`)
 	require.NoError(t, m.Down(t.Context(), 0, false))
 }
+
+// A change of shards that died refuses producers no longer than it said.
+func TestFenceEndsByItself(t *testing.T) {
+	t.Parallel()
+	pool, schema := devtest.Pool(t), devtest.Schema(t)
+	require.NoError(t, Migrate(t.Context(), pool, schema))
+	next := func(until string) (n int64, err error) {
+		_, err = pool.Exec(t.Context(), pgschema.Render(fencedNext(16, until), schema))
+		require.NoError(t, err)
+		return n, pool.QueryRow(t.Context(), pgschema.Render(`select {schema}.outbox_next(3::smallint)`, schema)).Scan(&n)
+	}
+	_, err := next("2999-01-01 00:00+00")
+	require.ErrorContains(t, err, "55006")
+	_, err = next("2001-01-01 00:00+00")
+	require.NoError(t, err)
+
+	found, err := Examine(t.Context(), pool, schema, false)
+	require.NoError(t, err)
+	require.Len(t, found, 1)
+	assert.True(t, found[0].Note)
+	assert.Contains(t, found[0].Text, `"millrace outbox shards 16" restores`)
+	require.NoError(t, ChangeShards(t.Context(), pool, schema, 16, nil))
+	found, err = Examine(t.Context(), pool, schema, false)
+	require.NoError(t, err)
+	assert.Empty(t, found)
+
+	// It is the very function that the migration makes.
+	var ours, theirs string
+	source := `select prosrc from pg_proc where oid = $1::regprocedure`
+	require.NoError(t, pool.QueryRow(t.Context(), source, schema+".outbox_next(smallint)").Scan(&ours))
+	other := devtest.Schema(t)
+	require.NoError(t, Migrate(t.Context(), pool, other))
+	require.NoError(t, pool.QueryRow(t.Context(), source, other+".outbox_next(smallint)").Scan(&theirs))
+	assert.Equal(t, strings.ReplaceAll(theirs, other, schema), ours)
+}

@@ -1,0 +1,172 @@
+package outbox_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/pgtx"
+)
+
+// refused reports whether a producer met a change of shards.
+func refused(err error) bool {
+	var pgErr *pgconn.PgError
+	return errors.As(err, &pgErr) && pgErr.Code == "55006"
+}
+
+// own publishes in a transaction that the caller began.
+func (f *fixture) own(ctx context.Context, tx pgx.Tx, key, payload string) error {
+	err := f.publisher.Publish(topic, newMessage(pgtx.With(ctx, tx), key, payload))
+	if err != nil {
+		return errors.Join(err, tx.Rollback(ctx))
+	}
+	return tx.Commit(ctx)
+}
+
+func (f *fixture) shards() int {
+	n, err := outbox.Shards(f.t.Context(), f.pool, f.schema)
+	require.NoError(f.t, err)
+	return n
+}
+
+// The number of shards goes up and down while producers and two relays run. Every committed event is published, those of a
+// key in their order; producers of every kind come through again, also those whose snapshot is older than the change.
+func TestShardsChangeUnderLoad(t *testing.T) {
+	t.Parallel()
+	f, broker := newFixture(t), newRecorder()
+	for range 2 {
+		f.run(f.newRelay(batchRecorder{broker}, outbox.RelayConfig{LeaseTTL: time.Second}))
+	}
+	var stop atomic.Bool
+	var writing sync.WaitGroup
+	var committed, refusals atomic.Int64
+	for w := range 4 {
+		writing.Go(func() {
+			key := "key " + strconv.Itoa(w)
+			for n := 0; !stop.Load(); {
+				var err error
+				ctx, payload := context.Background(), fmt.Sprintf("%06d", n)
+				if w%2 == 0 {
+					err = pgtx.Run(ctx, f.pool, func(ctx context.Context, _ pgx.Tx) error {
+						return f.publisher.Publish(topic, newMessage(ctx, key, payload))
+					})
+				} else {
+					var tx pgx.Tx
+					if tx, err = f.pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead}); err == nil {
+						err = f.own(ctx, tx, key, payload)
+					}
+				}
+				switch {
+				case refused(err):
+					refusals.Add(1)
+				case !assert.NoError(t, err):
+					return
+				default:
+					committed.Add(1)
+					n++
+				}
+			}
+		})
+	}
+	for _, n := range []int{40, 3, 16} {
+		old, err := f.pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+		require.NoError(t, err)
+		_, err = old.Exec(t.Context(), `select count(*) from pg_class`) // its snapshot is taken
+		require.NoError(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		var steps []string
+		require.NoError(t, outbox.ChangeShards(ctx, f.pool, f.schema, n, func(text string) { steps = append(steps, text) }), steps)
+		cancel()
+		assert.Contains(t, strings.Join(steps, "\n"), "waiting for relays to publish")
+		assert.Equal(t, n, f.shards())
+		require.NoError(t, f.own(t.Context(), old, "old snapshot", "before "+strconv.Itoa(n)))
+		committed.Add(1)
+		before := committed.Load()
+		eventually(t, "producers go on", func() bool { return committed.Load() > before+20 })
+	}
+	stop.Store(true)
+	writing.Wait()
+	eventually(t, "all is published", func() bool { return int64(broker.count()) >= committed.Load() && f.rows() == 0 })
+	assert.EqualValues(t, committed.Load(), broker.count())
+	assert.Positive(t, refusals.Load())
+	assert.Equal(t, []string{"before 40", "before 3", "before 16"}, broker.of("old snapshot"))
+	for w := range 4 {
+		assert.IsIncreasing(t, broker.of("key "+strconv.Itoa(w)))
+	}
+	findings, err := outbox.Examine(t.Context(), f.pool, f.schema, false)
+	require.NoError(t, err)
+	assert.Empty(t, findings)
+	var language string
+	require.NoError(t, f.pool.QueryRow(t.Context(), `select lanname from pg_proc p join pg_language l on l.oid = p.prolang
+		where p.oid = $1::regprocedure`, f.schema+".outbox_next(smallint)").Scan(&language))
+	assert.Equal(t, "sql", language, "the function that PostgreSQL inlines")
+}
+
+// Failed events move to the shard that their key has now, and their key goes on waiting for them.
+func TestShardsChangeWithFailedEvents(t *testing.T) {
+	t.Parallel()
+	f, broker := newFixture(t), newRecorder()
+	broker.refuseAll(func(p string) bool { return strings.HasPrefix(p, "poison") })
+	f.run(f.newRelay(batchRecorder{broker}, outbox.RelayConfig{LeaseTTL: time.Second, MaxAttempts: 1}))
+	stopFlow := f.flow()
+	const keys = 20
+	for i := range keys {
+		f.publish("key "+strconv.Itoa(i), "poison")
+	}
+	parked := func() (n int) {
+		require.NoError(t, f.pool.QueryRow(context.Background(), `select count(*) from `+f.schema+`.outbox_failed where state = 'parked'`).Scan(&n))
+		return n
+	}
+	eventually(t, "all are parked", func() bool { return parked() == keys })
+	stopFlow()
+	require.NoError(t, outbox.ChangeShards(t.Context(), f.pool, f.schema, 5, nil))
+	for i := range keys {
+		f.publish("key "+strconv.Itoa(i), "after")
+	}
+	eventually(t, "the later ones queue", func() bool { return f.rows() == 2*keys })
+	broker.refuseAll(nil)
+	n, err := outbox.Requeue(t.Context(), f.pool, f.schema, outbox.Selection{})
+	require.NoError(t, err)
+	assert.EqualValues(t, keys, n)
+	eventually(t, "they are published", func() bool { return f.rows() == 0 })
+	for i := range keys {
+		assert.Equal(t, []string{"poison", "after"}, broker.of("key "+strconv.Itoa(i)))
+	}
+}
+
+// Without a relay nothing changes, and producers go on at once.
+func TestShardsStayWithoutARelay(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	require.ErrorContains(t, outbox.ChangeShards(t.Context(), f.pool, f.schema, 257, nil), "want 1 to 256")
+	f.publish("key", "1")
+	ctx, cancel := context.WithCancel(t.Context())
+	err := outbox.ChangeShards(ctx, f.pool, f.schema, 4, func(text string) {
+		if !strings.HasPrefix(text, "waiting for relays to publish 1 ") {
+			return
+		}
+		tx, err := f.pool.Begin(t.Context())
+		require.NoError(t, err)
+		err = f.own(t.Context(), tx, "key", "refused")
+		assert.True(t, refused(err), "%v", err)
+		assert.ErrorContains(t, err, "the number of shards of the outbox is being changed")
+		assert.ErrorIs(t, outbox.ChangeShards(t.Context(), f.pool, f.schema, 5, nil), outbox.ErrShardsChanging)
+		cancel()
+	})
+	require.ErrorContains(t, err, "1 events are still in the outbox; is a relay running?: the number stays 16")
+	f.publish("key", "2")
+	assert.Equal(t, 2, f.rows())
+	assert.Equal(t, 16, f.shards())
+}
