@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -48,15 +49,11 @@ func layout(d drainer) string {
 }
 
 // drop removes all that it keeps, also after Ctrl-C.
-func (d *depot) drop(ctx context.Context, pool *pgxpool.Pool) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), dropTimeout)
-	defer cancel()
+func (d *depot) drop(ctx context.Context, pool *pgxpool.Pool) (err error) {
 	for _, k := range d.kept {
-		if _, err := pool.Exec(ctx, `drop schema if exists `+k.schema+` cascade`); err != nil {
-			return fmt.Errorf("drop schema %s: %w", k.schema, err)
-		}
+		err = errors.Join(err, dropSchema(ctx, pool, k.schema))
 	}
-	return nil
+	return err
 }
 
 // copyTo fills the contestant's empty table in the schema. It reports false when these events are not kept.

@@ -14,6 +14,7 @@ require (
 	github.com/oagudo/outbox v0.14.0
 	github.com/stretchr/testify v1.11.1
 	golang.org/x/sync v0.22.0
+	golang.org/x/sys v0.44.0
 )
 
 require (
@@ -59,7 +60,6 @@ require (
 	golang.org/x/crypto v0.51.0 // indirect
 	golang.org/x/net v0.54.0 // indirect
 	golang.org/x/oauth2 v0.36.0 // indirect
-	golang.org/x/sys v0.44.0 // indirect
 	golang.org/x/text v0.41.0 // indirect
 	google.golang.org/api v0.279.0 // indirect
 	google.golang.org/genproto/googleapis/api v0.0.0-20260511170946-3700d4141b60 // indirect

@@ -28,14 +28,39 @@ func withSchema(ctx context.Context, dsn string, fn func(pool *pgxpool.Pool, sch
 		return err
 	}
 	schema := "bench_" + strings.ToLower(rand.Text()[:12])
-	defer func() {
-		dropCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), dropTimeout)
-		defer cancel()
-		if _, dropErr := pool.Exec(dropCtx, `drop schema if exists `+schema+` cascade`); dropErr != nil {
-			err = errors.Join(err, fmt.Errorf("drop schema %s: %w", schema, dropErr))
-		}
-	}()
+	defer func() { err = errors.Join(err, dropSchema(ctx, pool, schema)) }()
 	return fn(pool, schema)
+}
+
+// dropSchema also works when ctx has ended.
+func dropSchema(ctx context.Context, pool *pgxpool.Pool, schema string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), dropTimeout)
+	defer cancel()
+	if _, err := pool.Exec(ctx, `drop schema if exists `+schema+` cascade`); err != nil {
+		return fmt.Errorf("drop schema %s: %w", schema, err)
+	}
+	return nil
+}
+
+// openPool returns a pool of that many open connections, over a network of that round trip; 0: the one that is there.
+func openPool(ctx context.Context, dsn string, conns int32, roundTrip time.Duration) (*pgxpool.Pool, error) {
+	cfg, err := pgxpool.ParseConfig(dsn)
+	if err != nil {
+		return nil, err
+	}
+	cfg.MaxConns = conns
+	if roundTrip > 0 {
+		cfg.ConnConfig.DialFunc = delayedDial(roundTrip)
+	}
+	pool, err := pgxpool.NewWithConfig(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	if err := openAll(ctx, pool); err != nil {
+		pool.Close()
+		return nil, err
+	}
+	return pool, nil
 }
 
 // openAll opens the pool's connections, so that no clock measures the server's authentication.
@@ -63,6 +88,10 @@ func settle(ctx context.Context, pool *pgxpool.Pool, table string) error {
 	if _, err := pool.Exec(ctx, `vacuum analyze `+table); err != nil {
 		return fmt.Errorf("vacuum: %w", err)
 	}
+	return checkpoint(ctx, pool)
+}
+
+func checkpoint(ctx context.Context, pool *pgxpool.Pool) error {
 	var pgErr *pgconn.PgError
 	_, err := pool.Exec(ctx, `checkpoint`)
 	if errors.As(err, &pgErr) && pgErr.Code == "42501" { // only a superuser may; then nobody gets one
