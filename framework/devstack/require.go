@@ -41,7 +41,7 @@ func requiredReal() ([]Service, error) {
 	}
 	parsed, err := ParseServices(strings.Join(services, ","))
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w, pgbouncer or mount", requireVariable, err)
+		return nil, fmt.Errorf("%s: %w, %s", requireVariable, err, strings.Join(requisites, " or "))
 	}
 	return parsed, nil
 }

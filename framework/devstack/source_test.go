@@ -36,9 +36,12 @@ func TestRequireReal(t *testing.T) {
 		return stack.Add(t.Context(), PubSub, Kafka)
 	}
 	assert.NoError(t, start("postgres"))
+	assert.False(t, Required("pgbouncer"))
+	assert.NoError(t, start("postgres, pgbouncer,mount"))
+	assert.True(t, Required("pgbouncer"))
 	assert.ErrorContains(t, start("postgres, kafka"), "Run scripts/kafka")
 	assert.ErrorContains(t, start("pubsub"), "google-cloud-cli-pubsub-emulator")
-	assert.ErrorContains(t, start("kafak"), `MILLRACE_REQUIRE_REAL: unknown service "kafak": want postgres, pubsub or kafka`)
+	assert.ErrorContains(t, start("kafak"), `MILLRACE_REQUIRE_REAL: unknown service "kafak": want postgres, pubsub or kafka, pgbouncer or mount`)
 }
 
 // A child of a program that runs a stack uses that stack.
