@@ -50,7 +50,7 @@ func (p *publisher) PublishBatch(ctx context.Context, topic string, msgs []*mess
 	t, err := p.topic(ctx, topic)
 	if err != nil {
 		for i := range results {
-			results[i] = fmt.Errorf("publish to %s: %w", topic, err)
+			results[i] = fmt.Errorf("publish to %s: %w", topic, meaning(err))
 		}
 		return results
 	}
@@ -61,10 +61,27 @@ func (p *publisher) PublishBatch(ctx context.Context, topic string, msgs []*mess
 			if status.Code(err) == codes.NotFound {
 				p.resources.forgetTopic(topic) // deleted meanwhile: the next attempt creates it
 			}
-			results[i] = fmt.Errorf("publish to %s: %w", topic, err)
+			results[i] = fmt.Errorf("publish to %s: %w", topic, meaning(err))
 		}
 	}
 	return results
+}
+
+// meaning marks errors that say something of the message, or nothing. INVALID_ARGUMENT is left as it is: it is the answer
+// to a request with many messages, of which one may be at fault.
+func meaning(err error) error {
+	s, ok := status.FromError(err)
+	switch {
+	case errors.Is(err, pubsub.ErrOversizedMessage):
+		return fmt.Errorf("%w: %w", transport.ErrRejected, err)
+	case !ok:
+		return err
+	}
+	switch s.Code() {
+	case codes.OK, codes.InvalidArgument, codes.OutOfRange:
+		return err
+	}
+	return fmt.Errorf("%w: %w", transport.ErrUnavailable, err)
 }
 
 // Close does nothing: the transport owns the publisher.
