@@ -70,15 +70,11 @@ func (p *publisher) PublishBatch(ctx context.Context, topic string, msgs []*mess
 // meaning marks errors that say something of the message, or nothing. INVALID_ARGUMENT is left as it is: it is the answer
 // to a request with many messages, of which one may be at fault.
 func meaning(err error) error {
-	s, ok := status.FromError(err)
-	switch {
-	case errors.Is(err, pubsub.ErrOversizedMessage):
+	if errors.Is(err, pubsub.ErrOversizedMessage) {
 		return fmt.Errorf("%w: %w", transport.ErrRejected, err)
-	case !ok:
-		return err
 	}
-	switch s.Code() {
-	case codes.OK, codes.InvalidArgument, codes.OutOfRange:
+	s, ok := status.FromError(err)
+	if code := s.Code(); !ok || code == codes.InvalidArgument || code == codes.OutOfRange {
 		return err
 	}
 	return fmt.Errorf("%w: %w", transport.ErrUnavailable, err)
