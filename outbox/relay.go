@@ -38,6 +38,10 @@ type RelayConfig struct {
 	// the broker never does. Attempts come after 100 ms, then twice that, up to a minute. Default: 10.
 	MaxAttempts int
 
+	// Archive is how long published events are kept in the table outbox_archive, for replay and to explain what happened;
+	// whole days are dropped after it. 1 h or more. Default: 0, they are not kept.
+	Archive time.Duration
+
 	// PollInterval is how often the relay looks for events of which no wake-up told it: those of transactions that
 	// Millrace did not begin. 10 ms or more. Default: 1 s.
 	PollInterval time.Duration
@@ -112,6 +116,9 @@ func (c RelayConfig) validate() error {
 			errs = append(errs, fmt.Errorf("RelayConfig.%s is %d: want 1 to %d, or 0 for the default", n.name, n.value, n.max))
 		}
 	}
+	if c.Archive != 0 && c.Archive < time.Hour {
+		errs = append(errs, fmt.Errorf("RelayConfig.Archive is %v: want 1h or more, or 0 for no archive", c.Archive))
+	}
 	for _, d := range []struct {
 		name       string
 		value, min time.Duration
@@ -151,9 +158,9 @@ type Relay struct {
 }
 
 type relayStatements struct {
-	delete, deleteMoved, seen, gone, release, take, suspectNote, suspectClear     string
-	failedKeys, failedMove, failedDue, failedCommands, failedPromote, failedHeads string
-	failedRows, failedDone, failedAgain, failedLeft, observe, observeFailed       string
+	delete, deleteMoved, archiveDays, seen, gone, release, take, suspectNote, suspectClear string
+	failedKeys, failedMove, failedDue, failedCommands, failedPromote, failedHeads          string
+	failedRows, failedDone, failedAgain, failedLeft, observe, observeFailed                string
 }
 
 // NewRelay returns a relay that publishes with publisher, faster where that is a transport.BatchPublisher. Pool and
@@ -184,14 +191,18 @@ func NewRelay(pool *pgxpool.Pool, publisher message.Publisher, cfg RelayConfig) 
 	}
 	query := func(name string) string { return pgschema.Query(files, name, schema) }
 	host, _ := os.Hostname() // it is for people
+	suffix := ""
+	if cfg.Archive > 0 {
+		suffix = "_archive"
+	}
 	return &Relay{
 		cfg: cfg, id: uuid.New(), name: fmt.Sprintf("%s:%d", host, os.Getpid()), pool: pool, publisher: publisher,
 		sql: relayStatements{
-			delete: query("delete"), deleteMoved: query("delete_moved"), seen: query("relay_seen"), gone: query("relay_gone"),
+			delete: query("delete" + suffix), deleteMoved: query("delete_moved" + suffix), archiveDays: query("archive_days"), seen: query("relay_seen"), gone: query("relay_gone"),
 			release: query("lease_release"), take: query("lease_take"), suspectNote: query("suspect_note"), suspectClear: query("suspect_clear"),
 			failedKeys: query("failed_keys"), failedMove: query("failed_move"), failedDue: query("failed_due"),
 			failedCommands: query("failed_commands"), failedPromote: query("failed_promote"), failedHeads: query("failed_heads"),
-			failedRows: query("failed_rows"), failedDone: query("failed_done"), failedAgain: query("failed_again"), failedLeft: query("failed_left"),
+			failedRows: query("failed_rows"), failedDone: query("failed_done" + suffix), failedAgain: query("failed_again"), failedLeft: query("failed_left"),
 			observe: query("observe"), observeFailed: query("observe_failed"),
 		},
 		observer: observer,
@@ -213,6 +224,11 @@ func (r *Relay) Run(ctx context.Context) error {
 	if err := migrations.Check(ctx, r.pool, r.cfg.Schema); err != nil {
 		return fmt.Errorf("run outbox relay: %w", err)
 	}
+	if r.cfg.Archive > 0 {
+		if err := r.archiveDays(ctx); err != nil {
+			return fmt.Errorf("run outbox relay: %w", err)
+		}
+	}
 	stopObserving, err := r.observer.start(r)
 	if err != nil {
 		return fmt.Errorf("run outbox relay: report metrics: %w", err)
@@ -227,6 +243,9 @@ func (r *Relay) Run(ctx context.Context) error {
 
 	var loops sync.WaitGroup
 	loops.Go(func() { r.listen(ctx) })
+	if r.cfg.Archive > 0 {
+		loops.Go(func() { r.keepArchive(ctx) })
+	}
 	leasing, stopLeasing := context.WithCancel(hard)
 	loops.Go(func() { r.keepLeases(leasing) })
 	newEngine(hard, r).run(ctx)

@@ -21,8 +21,11 @@ func (r *Relay) delete(ctx context.Context, batch []acked) error {
 	count := func(tag pgconn.CommandTag) { deleted += int(tag.RowsAffected()) }
 	err := roundTrip(ctx, r.pool, begin, asyncCommit,
 		statement{sql: r.sql.delete, args: []argument{tids(places), int8s(seqs), texts(ids)}, done: count}, commit)
-	if err != nil || deleted >= n {
-		return err
+	if err != nil {
+		return r.archived(ctx, err)
+	}
+	if deleted >= n {
+		return nil
 	}
 	shards := make([]int16, n)
 	for i, a := range batch {
