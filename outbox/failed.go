@@ -152,8 +152,11 @@ func printable(reason string) string {
 	return string(clean)
 }
 
+// maxDue is how many delayed events are moved at once.
+const maxDue = 1000
+
 // lookAround moves delayed events that are due, and returns the shards in which something of the side table is to be done
-// and the time until the next delayed event is due, 0 when that is far.
+// and the time until the next delayed event is due, 0 when nothing waits.
 func (r *Relay) lookAround(ctx context.Context, held []int16) (due []int16, next time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, exchangeTimeout)
 	defer cancel()
@@ -167,5 +170,10 @@ func (r *Relay) lookAround(ctx context.Context, held []int16) (due []int16, next
 	if err != nil {
 		return nil, 0, fmt.Errorf("look for failed events that are due: %w", err)
 	}
-	return due, 0, nil
+	moved, hashes, next, err := moveDue(ctx, r.pool, r.sql.delayedMove, maxDue)
+	if err == nil && moved > 0 {
+		r.wakes.add(hashes)
+		_, err = r.pool.Exec(ctx, `select pg_notify($1::text, $2::text)`, channel(r.cfg.Schema), notice(hashes, false)) // for the other relays
+	}
+	return due, next, err
 }

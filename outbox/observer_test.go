@@ -1,14 +1,21 @@
 package outbox_test
 
 import (
+	"context"
 	"testing"
+	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+	"go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/pgtx"
 )
 
 // figures collects the metrics and sums each over its attributes.
@@ -81,4 +88,27 @@ func TestFailureMetrics(t *testing.T) {
 	eventually(t, "it is parked", func() bool { return len(f.failed("k")) == 2 })
 	eventually(t, "and counted", func() bool { return figures(t, reader)["millrace.outbox.parked"] == 2 })
 	assert.Positive(t, figures(t, reader)["millrace.outbox.failures"])
+}
+
+// The relay's span is linked to the span in which the event was published.
+func TestSpans(t *testing.T) {
+	t.Parallel()
+	f, broker := newFixture(t), newRecorder()
+	spans := tracetest.NewSpanRecorder()
+	provider := trace.NewTracerProvider(trace.WithSpanProcessor(spans))
+	publisher, err := outbox.NewPublisher(outbox.PublisherConfig{Schema: f.schema, Propagator: propagation.TraceContext{}})
+	require.NoError(t, err)
+	ctx, span := provider.Tracer("test").Start(t.Context(), "complete labour")
+	require.NoError(t, pgtx.Run(ctx, f.pool, func(ctx context.Context, _ pgx.Tx) error {
+		return publisher.Publish(topic, newMessage(ctx, "k", "p"))
+	}))
+	span.End()
+	f.run(f.newRelay(batchRecorder{broker}, outbox.RelayConfig{TracerProvider: provider, Propagator: propagation.TraceContext{}}))
+	eventually(t, "it is published", func() bool { return f.rows() == 0 })
+	assert.Eventually(t, func() bool { return len(spans.Ended()) == 2 }, 5*time.Second, time.Millisecond)
+	published := spans.Ended()[1]
+	assert.Equal(t, "publish "+topic, published.Name())
+	require.Len(t, published.Links(), 1)
+	assert.Equal(t, span.SpanContext().SpanID(), published.Links()[0].SpanContext.SpanID())
+	assert.Contains(t, broker.last.Metadata.Get("traceparent"), span.SpanContext().TraceID().String(), "consumers go on with the producer's trace")
 }

@@ -158,9 +158,8 @@ type Relay struct {
 }
 
 type relayStatements struct {
-	delete, deleteMoved, archiveDays, seen, gone, release, take, suspectNote, suspectClear string
-	failedKeys, failedMove, failedDue, failedCommands, failedPromote, failedHeads          string
-	failedRows, failedDone, failedAgain, failedLeft, observe, observeFailed                string
+	delete, deleteMoved, archiveDays, seen, gone, release, take, suspectNote, suspectClear, delayedMove, observe, observeFailed,
+	failedKeys, failedMove, failedDue, failedCommands, failedPromote, failedHeads, failedRows, failedDone, failedAgain, failedLeft string
 }
 
 // NewRelay returns a relay that publishes with publisher, faster where that is a transport.BatchPublisher. Pool and
@@ -203,7 +202,7 @@ func NewRelay(pool *pgxpool.Pool, publisher message.Publisher, cfg RelayConfig) 
 			failedKeys: query("failed_keys"), failedMove: query("failed_move"), failedDue: query("failed_due"),
 			failedCommands: query("failed_commands"), failedPromote: query("failed_promote"), failedHeads: query("failed_heads"),
 			failedRows: query("failed_rows"), failedDone: query("failed_done" + suffix), failedAgain: query("failed_again"), failedLeft: query("failed_left"),
-			observe: query("observe"), observeFailed: query("observe_failed"),
+			observe: query("observe"), observeFailed: query("observe_failed"), delayedMove: query("delayed_move"),
 		},
 		observer: observer,
 		wakes:    newWakes(),
