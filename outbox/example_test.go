@@ -2,7 +2,7 @@ package outbox_test
 
 import (
 	"context"
-	"errors"
+	"fmt"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5"
@@ -13,44 +13,29 @@ import (
 	"github.com/millrace-go/millrace/transport"
 )
 
-// Business writes and their event in one transaction.
+// Business writes and their event in one transaction, in two round trips.
 func ExamplePublisher() {
-	complete := func(ctx context.Context, pool *pgxpool.Pool, events *outbox.Publisher, id string) error {
-		return pgtx.Run(ctx, pool, func(ctx context.Context, tx pgx.Tx) error {
-			if _, err := tx.Exec(ctx, `update labours set completed_at = now() where id = $1`, id); err != nil {
-				return err
-			}
-			msg := message.NewMessageWithContext(ctx, outbox.NewID(), []byte(`{"labour":"`+id+`"}`))
-			transport.SetKey(msg, id)
-			return events.Publish("labour.completed", msg)
-		})
+	db := newExampleDatabase()
+	defer db.close()
+	ctx := context.Background()
+	events, err := outbox.NewPublisher(outbox.PublisherConfig{Schema: db.schema})
+	if err != nil {
+		panic(err)
 	}
-	_ = complete
-}
 
-// A transaction that the service begins and commits itself: the relay does not see its commit, so it is nudged.
-func ExamplePublisher_ownTransaction() {
-	complete := func(ctx context.Context, pool *pgxpool.Pool, events *outbox.Publisher, relay *outbox.Relay, id string) (err error) {
-		tx, err := pool.Begin(ctx)
-		if err != nil {
+	err = pgtx.Run(ctx, db.pool, func(ctx context.Context, tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, `insert into labours (id, completed_at) values ($1, now())`, "l-7"); err != nil {
 			return err
 		}
-		defer func() {
-			if rerr := tx.Rollback(ctx); !errors.Is(rerr, pgx.ErrTxClosed) {
-				err = errors.Join(err, rerr)
-			}
-		}()
-		msg := message.NewMessageWithContext(pgtx.With(ctx, tx), outbox.NewID(), []byte(`{"labour":"`+id+`"}`))
-		if err := events.Publish("labour.completed", msg); err != nil {
-			return err
-		}
-		if err := tx.Commit(ctx); err != nil {
-			return err
-		}
-		relay.Nudge()
-		return nil
-	}
-	_ = complete
+		msg := message.NewMessageWithContext(ctx, outbox.NewID(), []byte(`{"labour":"l-7"}`))
+		transport.SetKey(msg, "l-7") // order is kept per key
+		return events.Publish("labour.completed", msg)
+	})
+	fmt.Println(err)
+	db.printOutbox()
+	// Output:
+	// <nil>
+	// labour.completed l-7 {"labour":"l-7"}
 }
 
 // The relay runs until its context ends, in the service or in a process of its own.
