@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 
 	"github.com/jackc/pgx/v5"
 
@@ -41,17 +42,39 @@ func (s inserter) write(ctx context.Context, o owner, events []stored) error {
 		}
 		return nil
 	}
-	c := columnsOf(events)
-	if o.sql != nil {
-		_, err = o.sql.ExecContext(ctx, s.statement(c), c.literals()...)
-	} else {
-		_, err = o.pgx.Exec(ctx, s.statement(c), c.args()...)
-	}
-	if err != nil {
-		return s.hint(err)
+	for part := range portions(events) {
+		c := columnsOf(part)
+		if o.sql != nil {
+			_, err = o.sql.ExecContext(ctx, s.statement(c), c.literals()...)
+		} else {
+			_, err = o.pgx.Exec(ctx, s.statement(c), c.args()...)
+		}
+		if err != nil {
+			return s.hint(err)
+		}
 	}
 	s.wakeAfterCommit(ctx, events)
 	return nil
+}
+
+// maxStatementBytes keeps a statement far from PostgreSQL's limit of 1 GB, also where bytes are sent as hexadecimal.
+const maxStatementBytes = 64 << 20
+
+// portions are the events of one statement each: all of them, but for very large transactions.
+func portions(events []stored) iter.Seq[[]stored] {
+	return func(yield func([]stored) bool) {
+		first, size := 0, 0
+		for i, e := range events {
+			n := len(e.payload) + len(e.headers)
+			if size += n; size > maxStatementBytes && i > first {
+				if !yield(events[first:i]) {
+					return
+				}
+				first, size = i, n
+			}
+		}
+		yield(events[first:])
+	}
 }
 
 // Flush is of pgtx.Collector.
@@ -60,8 +83,10 @@ func (s inserter) Flush(ctx context.Context, items []any, b *pgx.Batch) error {
 	for _, item := range items {
 		events = append(events, item.([]stored)...)
 	}
-	c := columnsOf(events)
-	b.Queue(s.statement(c), c.args()...)
+	for part := range portions(events) {
+		c := columnsOf(part)
+		b.Queue(s.statement(c), c.args()...)
+	}
 	s.wakeAfterCommit(ctx, events)
 	return nil
 }

@@ -1,0 +1,35 @@
+package outbox
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+// However large they are, the events stay in order, none is lost, and no statement is larger than it must be.
+func TestPortions(t *testing.T) {
+	t.Parallel()
+	bytes := make([]byte, 2*maxStatementBytes)
+	rapid.Check(t, func(t *rapid.T) {
+		sizes := rapid.SliceOfN(rapid.IntRange(0, len(bytes)), 1, 20).Draw(t, "sizes")
+		events := make([]stored, len(sizes))
+		for i, n := range sizes {
+			events[i] = stored{hash: int64(i), payload: bytes[:n]}
+		}
+		next, before := 0, maxStatementBytes
+		for part := range portions(events) {
+			require.NotEmpty(t, part)
+			size := 0
+			for _, e := range part {
+				require.Equal(t, int64(next), e.hash)
+				next++
+				size += len(e.payload)
+			}
+			require.True(t, size <= maxStatementBytes || len(part) == 1)
+			require.GreaterOrEqual(t, before+len(part[0].payload), maxStatementBytes, "it would have fitted into the one before")
+			before = size
+		}
+		require.Len(t, events, next)
+	})
+}
