@@ -1,11 +1,10 @@
 package main
 
 import (
-	"fmt"
 	"os"
 	"testing"
 
-	"go.uber.org/goleak"
+	"github.com/millrace-go/millrace/framework/devstack/devtest"
 )
 
 // asMillrace makes this test binary the command.
@@ -16,13 +15,5 @@ func TestMain(m *testing.M) {
 		os.Unsetenv(asMillrace)
 		main()
 	}
-	before := goleak.IgnoreCurrent() // OpenCensus, which Google's client imports, starts a goroutine in an init
-	code := m.Run()
-	if code == 0 {
-		if err := goleak.Find(before); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = 1
-		}
-	}
-	os.Exit(code)
+	devtest.Main(m)
 }

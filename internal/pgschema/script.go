@@ -106,3 +106,9 @@ func isLockTimeout(err error) bool {
 	var pgErr *pgconn.PgError
 	return errors.As(err, &pgErr) && pgErr.Code == "55P03"
 }
+
+// Newest is the version that Up goes to.
+func (m *Migrator) Newest() int {
+	steps, _ := m.line.steps() // SQL reports the error
+	return len(steps)
+}

@@ -1,0 +1,221 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/spf13/cobra"
+
+	"github.com/millrace-go/millrace/internal/pgschema"
+	"github.com/millrace-go/millrace/middleware/claim"
+	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/pgtx"
+)
+
+func (a *app) migrate() *cobra.Command {
+	c := a.database(&cobra.Command{Use: "migrate", Short: "The tables of outbox and claim, up and down", Args: cobra.NoArgs, RunE: needsCommand})
+	var component string
+	var patience time.Duration
+	c.PersistentFlags().StringVar(&component, "component", "", `"outbox" or "claim" (default both)`)
+	waits := func(c *cobra.Command) *cobra.Command {
+		c.Flags().DurationVar(&patience, "timeout", time.Minute, "how long to try again while a transaction holds a lock")
+		return c
+	}
+	migrators := func(db pgtx.DB) ([]*pgschema.Migrator, error) {
+		return a.migrators(db, component, patience)
+	}
+
+	up := &cobra.Command{Use: "up", Short: "Bring the tables up to date, beside running programs", Args: cobra.NoArgs}
+	up.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
+		all, err := migrators(pool)
+		if err != nil {
+			return err
+		}
+		for _, m := range all {
+			if err := m.Up(ctx); err != nil {
+				return err
+			}
+		}
+		return a.migrations(ctx, all)
+	})
+
+	var to int
+	var force bool
+	down := &cobra.Command{Use: "down --component outbox|claim --to VERSION", Short: "Go back to a version; 0 drops the tables", Args: cobra.NoArgs}
+	down.Flags().IntVar(&to, "to", -1, "the version to go back to")
+	down.Flags().BoolVar(&force, "force", false, "also when events are lost by it that were committed and not published")
+	down.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
+		if component == "" || to < 0 {
+			return usageError{errors.New("want --component and --to, because tables are dropped")}
+		}
+		all, err := migrators(pool)
+		if err != nil {
+			return err
+		}
+		if err := all[0].Down(ctx, to, force); err != nil {
+			return err
+		}
+		return a.migrations(ctx, all)
+	})
+
+	status := &cobra.Command{Use: "status", Short: "What is applied and what is pending", Args: cobra.NoArgs}
+	status.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
+		all, err := migrators(pool)
+		if err != nil {
+			return err
+		}
+		return a.migrations(ctx, all)
+	})
+	c.AddCommand(a.jsonFlag(waits(up)), a.jsonFlag(waits(down)), a.jsonFlag(status), a.migratePrint(&component), a.grants())
+	return c
+}
+
+// migrators are those of the component, or of all.
+func (a *app) migrators(db pgtx.DB, component string, patience time.Duration) (found []*pgschema.Migrator, err error) {
+	for _, l := range []struct {
+		name string
+		in   func(pgtx.DB, string) (*pgschema.Migrator, error)
+	}{{"outbox", outbox.Migrations}, {"claim", claim.Migrations}} {
+		if component != "" && component != l.name {
+			continue
+		}
+		m, err := l.in(db, a.schema)
+		if err != nil {
+			return nil, usageError{fmt.Errorf("--schema: %w", err)}
+		}
+		m.Patience, m.Logger = patience, a.logger()
+		found = append(found, m)
+	}
+	if len(found) == 0 {
+		return nil, usageError{fmt.Errorf("--component is %q: want outbox or claim", component)}
+	}
+	return found, nil
+}
+
+func (a *app) migrations(ctx context.Context, all []*pgschema.Migrator) error {
+	var found []pgschema.Migration
+	for _, m := range all {
+		of, err := m.Status(ctx)
+		if err != nil {
+			return err
+		}
+		found = append(found, of...)
+	}
+	if a.json {
+		return a.printJSON(found)
+	}
+	var lines [][]string
+	for _, m := range found {
+		applied := "pending"
+		if m.AppliedAt != nil {
+			applied = m.AppliedAt.Format(time.RFC3339)
+		}
+		if !m.Known {
+			applied += " by a newer program"
+		}
+		lines = append(lines, []string{m.Component, strconv.Itoa(m.Version), m.Name, applied})
+	}
+	a.table("COMPONENT VERSION NAME APPLIED", lines)
+	return nil
+}
+
+func (a *app) migratePrint(component *string) *cobra.Command {
+	from, to := -1, -1
+	c := &cobra.Command{
+		Use: "print", Short: "Print the SQL that up or down would run, for psql", Args: cobra.NoArgs,
+		Long: "Prints the SQL that up or down would run, for psql. With --from it asks no database.",
+	}
+	c.Flags().IntVar(&from, "from", -1, "the version to begin at (default the database's)")
+	c.Flags().IntVar(&to, "to", -1, "the version to end at (default the newest)")
+	show := func(all []*pgschema.Migrator, at func(*pgschema.Migrator) (int, int, error)) error {
+		for _, m := range all {
+			now, newest, err := at(m)
+			if err != nil {
+				return err
+			}
+			if to >= 0 {
+				newest = to
+			}
+			sql, err := m.SQL(now, newest)
+			if err != nil {
+				return usageError{err}
+			}
+			fmt.Fprint(a.stdout, sql)
+		}
+		return nil
+	}
+	ask := a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
+		all, err := a.migrators(pool, *component, 0)
+		if err != nil {
+			return err
+		}
+		return show(all, func(m *pgschema.Migrator) (now, newest int, err error) {
+			found, err := m.Status(ctx)
+			for _, f := range found {
+				if f.AppliedAt != nil {
+					now = f.Version
+				}
+			}
+			return now, max(m.Newest(), now), err
+		})
+	})
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if from < 0 {
+			return ask(c, args)
+		}
+		all, err := a.migrators(nil, *component, 0)
+		if err != nil {
+			return err
+		}
+		return show(all, func(m *pgschema.Migrator) (int, int, error) { return from, m.Newest(), nil })
+	}
+	return c
+}
+
+func (a *app) grants() *cobra.Command {
+	var roles outbox.GrantRoles
+	var consumer string
+	var printOnly bool
+	c := &cobra.Command{
+		Use: "grants", Short: "Give roles the privileges that they need, and no more", Args: cobra.NoArgs,
+		Long: "Gives roles the privileges that they need, and no more. Everything else (migrations, the number of shards, check --fix,\npurge) is for the owner of the tables. The roles must exist.",
+	}
+	c.Flags().StringVar(&roles.Writer, "writer", "", "role of services that publish events")
+	c.Flags().StringVar(&roles.Relay, "relay", "", "role of relays")
+	c.Flags().StringVar(&roles.Operator, "operator", "", "role of those that look, and retry or discard failed events")
+	c.Flags().StringVar(&consumer, "consumer", "", "role of services with claims; one that publishes too is also a writer")
+	c.Flags().BoolVar(&printOnly, "print", false, "print the SQL and run nothing")
+	var sql string
+	apply := a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
+		return pgtx.Run(ctx, pool, func(ctx context.Context, tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, sql); err != nil {
+				return fmt.Errorf("%w; \"millrace migrate up\" makes the tables, and their owner may grant", err)
+			}
+			return nil
+		})
+	})
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if roles == (outbox.GrantRoles{}) && consumer == "" {
+			return usageError{errors.New("want at least one of --writer, --relay, --operator and --consumer")}
+		}
+		of, err := outbox.Grants(a.schema, roles)
+		if err != nil {
+			return usageError{fmt.Errorf("--schema: %w", err)}
+		}
+		claims, err := claim.Grants(a.schema, consumer)
+		if err != nil {
+			return usageError{fmt.Errorf("--schema: %w", err)}
+		}
+		if sql = of + claims; printOnly {
+			fmt.Fprint(a.stdout, sql)
+			return nil
+		}
+		return apply(c, args)
+	}
+	return c
+}

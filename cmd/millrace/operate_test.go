@@ -1,0 +1,184 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/framework/devstack"
+	"github.com/millrace-go/millrace/framework/devstack/devtest"
+	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/pgtx"
+	"github.com/millrace-go/millrace/transport"
+)
+
+// operator runs commands on a schema of the test's own.
+type operator struct {
+	t      *testing.T
+	pool   *pgxpool.Pool
+	dsn    string
+	schema string
+}
+
+func newOperator(t *testing.T) *operator {
+	return &operator{t: t, pool: devtest.Pool(t), schema: devtest.Schema(t), dsn: devtest.Start(t, devstack.Postgres).PostgresDSN()}
+}
+
+// run returns what the command says, which must end with the code.
+func (o *operator) run(code int, args ...string) string {
+	o.t.Helper()
+	var output bytes.Buffer
+	got := run(append(args, "--schema", o.schema, "--dsn", o.dsn), os.Stdin, &output, &output)
+	require.Equal(o.t, code, got, "%v: %s", args, &output)
+	return output.String()
+}
+
+func (o *operator) exec(sql string) {
+	_, err := o.pool.Exec(context.Background(), strings.ReplaceAll(sql, "{schema}", o.schema))
+	require.NoError(o.t, err)
+}
+
+func (o *operator) publish(topic, key string) {
+	events, err := outbox.NewPublisher(outbox.PublisherConfig{Schema: o.schema})
+	require.NoError(o.t, err)
+	require.NoError(o.t, pgtx.Run(o.t.Context(), o.pool, func(ctx context.Context, _ pgx.Tx) error {
+		msg := message.NewMessageWithContext(ctx, outbox.NewID(), []byte("payload"))
+		transport.SetKey(msg, key)
+		return events.Publish(topic, msg)
+	}))
+}
+
+func TestMigrateCommand(t *testing.T) {
+	o := newOperator(t)
+	assert.Contains(t, o.run(exitOK, "migrate", "status"), "pending")
+	assert.Contains(t, o.run(exitFailed, "outbox", "status"), `run "millrace migrate up"`)
+	assert.Contains(t, o.run(exitOK, "migrate", "print"), `create table "`+o.schema+`".processed`)
+	out := o.run(exitOK, "migrate", "up")
+	assert.Regexp(t, `outbox +2 +complete +20`, out)
+	assert.Regexp(t, `claim +1 +claim +20`, out)
+	assert.NotContains(t, out, "pending")
+	assert.Empty(t, o.run(exitOK, "migrate", "print"), "nothing would run")
+	assert.Contains(t, o.run(exitOK, "migrate", "print", "--component=outbox", "--to=1"), `drop table "`+o.schema+`".outbox_archive`)
+
+	var found []map[string]any
+	require.NoError(t, json.Unmarshal([]byte(o.run(exitOK, "migrate", "status", "--json")), &found))
+	assert.Equal(t, "outbox", found[0]["component"])
+
+	assert.Contains(t, o.run(exitUsage, "migrate", "down"), "want --component and --to")
+	o.publish("topic", "key")
+	assert.Contains(t, o.run(exitFailed, "migrate", "down", "--component=outbox", "--to=0"), "1 in the outbox")
+	assert.Regexp(t, `outbox +2 +complete +pending`, o.run(exitOK, "migrate", "down", "--component=outbox", "--to=1", "--force"))
+	assert.Contains(t, o.run(exitUsage, "migrate", "up", "--component=kafka"), "want outbox or claim")
+
+	o.run(exitOK, "migrate", "up")
+	o.exec(`create role {schema}_x`)
+	t.Cleanup(func() { o.exec(`drop owned by {schema}_x; drop role {schema}_x`) })
+	assert.Contains(t, o.run(exitUsage, "migrate", "grants"), "want at least one of")
+	assert.Contains(t, o.run(exitOK, "migrate", "grants", "--consumer", o.schema+"_x", "--print"), "grant select, insert")
+	o.run(exitOK, "migrate", "grants", "--consumer", o.schema+"_x", "--writer", o.schema+"_x")
+	var may bool
+	require.NoError(t, o.pool.QueryRow(t.Context(), `select has_table_privilege($1 || '_x', $1 || '.processed', 'insert')
+		and has_table_privilege($1 || '_x', $1 || '.outbox', 'insert') and not has_table_privilege($1 || '_x', $1 || '.outbox', 'delete')`, o.schema).Scan(&may))
+	assert.True(t, may)
+	assert.Contains(t, o.run(exitFailed, "migrate", "grants", "--relay", o.schema+"_nobody"), "does not exist")
+}
+
+func TestOutboxCommands(t *testing.T) {
+	o := newOperator(t)
+	o.run(exitOK, "migrate", "up")
+	o.publish("labour.completed", "key")
+	o.exec(`insert into {schema}.outbox_failed (state, event_id, topic, key, hash, shard, seq, headers, payload, created_at, attempts, reason)
+		select 'parked', 'e1', 't', 'k1', 7, 7, 1, '{}', 'secret', now() - interval '3 days', 10, E're\nfused'`)
+
+	out := o.run(exitOK, "outbox", "status")
+	assert.Contains(t, out, "pending  1, the oldest")
+	assert.Contains(t, out, "failed   1 parked, 0 to be retried")
+	assert.Contains(t, out, "no relay runs")
+	assert.Regexp(t, `labour\.completed +1 `, out)
+	var report outbox.Report
+	require.NoError(t, json.Unmarshal([]byte(o.run(exitOK, "outbox", "status", "--json")), &report))
+	assert.EqualValues(t, 1, report.Pending.N)
+
+	out = o.run(exitOK, "outbox", "list", "--state", "parked")
+	assert.Regexp(t, `e1 +t +k1 +parked +10 +3 days +- +re\\nfused`, out)
+	assert.NotContains(t, out, "secret")
+	assert.Contains(t, o.run(exitOK, "outbox", "list", "--payload"), "secret")
+	assert.Contains(t, o.run(exitFailed, "outbox", "list", "--state", "lost"), "want one of")
+
+	assert.Contains(t, o.run(exitUsage, "outbox", "retry"), "want event IDs, --key, --topic or --all")
+	assert.Contains(t, o.run(exitUsage, "outbox", "retry", "e1", "--all"), "--all takes no event")
+	assert.Contains(t, o.run(exitFailed, "outbox", "retry", "e2"), "no such event")
+	assert.Contains(t, o.run(exitOK, "outbox", "retry", "e1"), "1 events are flagged; a running relay carries it out")
+	assert.Contains(t, o.run(exitOK, "outbox", "list"), "parked, to retry")
+	assert.Contains(t, o.run(exitOK, "outbox", "discard", "--all"), "1 events are flagged")
+	assert.Contains(t, o.run(exitOK, "outbox", "list"), "parked, to discard")
+
+	assert.Contains(t, o.run(exitUsage, "outbox", "purge"), "--older-than is missing")
+	o.exec(`update {schema}.outbox_failed set state = 'dead', failed_at = now() - interval '2 hours'`)
+	assert.Contains(t, o.run(exitOK, "outbox", "purge", "--older-than", "1h"), "1 dead events deleted")
+
+	assert.Contains(t, o.run(exitOK, "outbox", "check"), "the outbox is in order")
+	o.exec(`update {schema}.outbox set seq = 1000`)
+	assert.Contains(t, o.run(exitFailed, "outbox", "check"), "wrong: the sequence of shard")
+	assert.Contains(t, o.run(exitOK, "outbox", "check", "--fix"), "fixed: the sequence of shard")
+
+	assert.Equal(t, "16 shards\n", o.run(exitOK, "outbox", "shards"))
+	assert.Contains(t, o.run(exitUsage, "outbox", "shards", "0"), "want 1 to 256")
+	assert.Contains(t, o.run(exitFailed, "outbox", "shards", "4", "--timeout", "200ms"), "is a relay running?")
+	o.exec(`delete from {schema}.outbox`)
+	assert.Contains(t, o.run(exitOK, "outbox", "shards", "4"), "4 shards\n")
+}
+
+func TestUsageOfCommands(t *testing.T) {
+	for _, test := range []struct {
+		args []string
+		code int
+		says string
+	}{
+		{[]string{"migrate"}, exitUsage, "no command is named"},
+		{[]string{"migrate", "sideways"}, exitUsage, `unknown command "sideways"`},
+		{[]string{"outbox", "status", "--nonsense"}, exitUsage, "unknown flag: --nonsense"},
+		{[]string{"outbox", "status", "-h"}, exitOK, "--schema"},
+		{[]string{"help", "dev"}, exitOK, "-services"},
+		{[]string{"relay"}, exitUsage, `--broker is "": want pubsub`},
+		{[]string{"relay", "--broker=kafka"}, exitUsage, "not available yet"},
+		{[]string{"outbox", "status", "--dsn=nonsense://"}, exitUsage, "--dsn"},
+		{[]string{"outbox", "status", "--dsn=postgres://127.0.0.1:1/x"}, exitFailed, "$DATABASE_URL name the database"},
+		{[]string{"migrate", "print", "--from=0", "--schema=no-good"}, exitUsage, "want 1 to 48"},
+		{[]string{"migrate", "print", "--from=0"}, exitOK, `create table "millrace".outbox (`},
+	} {
+		var output bytes.Buffer
+		assert.Equal(t, test.code, run(test.args, os.Stdin, &output, &output), "%v: %s", test.args, &output)
+		assert.Contains(t, output.String(), test.says)
+	}
+}
+
+// The relay as a process: it forwards, and ends by SIGTERM.
+func TestRelayCommand(t *testing.T) {
+	o := newOperator(t)
+	stack := devtest.Start(t, devstack.PubSub)
+	o.run(exitOK, "migrate", "up")
+	o.publish(devtest.Topic(t), "key")
+	command, output := millrace(t, "relay", "--broker=pubsub", "--project", devtest.Project(t), "--schema", o.schema, "--json")
+	command.Env = append(command.Env, "PUBSUB_EMULATOR_HOST="+stack.PubSubHost(), "DATABASE_URL="+o.dsn)
+	require.NoError(t, command.Start())
+	assert.Eventually(t, func() bool {
+		var left int
+		require.NoError(t, o.pool.QueryRow(t.Context(), `select count(*) from `+o.schema+`.outbox`).Scan(&left))
+		return left == 0
+	}, 30*time.Second, 20*time.Millisecond, output)
+	require.NoError(t, command.Process.Signal(syscall.SIGTERM))
+	require.NoError(t, command.Wait(), output)
+	assert.Contains(t, output.String(), `"msg":"relay has ended"`)
+}
