@@ -31,6 +31,13 @@ const (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+	if len(os.Args) > 1 && os.Args[1] == elsewhereCommand {
+		if err := elsewhere(ctx, os.Args[2:], os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(exitFailed)
+		}
+		return
+	}
 	code := command{scenarios: scenarios, stdout: os.Stdout, stderr: os.Stderr}.run(ctx, os.Args[1:])
 	os.Exit(code)
 }
@@ -49,7 +56,7 @@ func (c command) usage(out io.Writer) {
 	fmt.Fprint(out, `
 flags:
   -quick  small sizes, under 50 s: shows that it works and roughly how it stands; claim nothing from it
-  -json   one line on stdout: {"scenario":…,"ratios":{…}} (each ratio is the median over the runs)
+  -json   one line on stdout: {"scenario":…,"ratios":{…}} (each is the median over the runs)
 `)
 }
 

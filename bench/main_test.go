@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"maps"
 	"math"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -19,7 +20,14 @@ import (
 	"github.com/millrace-go/millrace/framework/devstack/devtest"
 )
 
-func TestMain(m *testing.M) { devtest.Main(m) }
+// The tests' program is the one that relay-latency runs again as the other process.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == elsewhereCommand {
+		main()
+		return
+	}
+	devtest.Main(m)
+}
 
 // tiny returns the registry with sizes for a test.
 func tiny() []scenario {
@@ -56,6 +64,7 @@ func schemas(t *testing.T) []string {
 // A gate reads the line: its form and the names of the ratios are an interface.
 func TestJSONIsOneLine(t *testing.T) {
 	want := map[string][]string{
+		"relay-latency": {"nudge_p99_ms", "other_process_p99_ms", "poll_p99_ms"},
 		"outbox-write": {
 			"with_outbox_vs_plain", "with_outbox_vs_plain_rtt", "caller_tx_vs_plain", "producers_with_relays_vs_without",
 			"oagudo_vs_plain",
@@ -104,21 +113,29 @@ func TestTable(t *testing.T) {
 
 // Ctrl-C leaves nothing: neither in a server that the environment names, nor a figure on stdout.
 func TestInterrupted(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	t.Setenv("MILLRACE_POSTGRES_DSN", devtest.Start(t, devstack.Postgres).PostgresDSN())
-	var stdout, stderr bytes.Buffer
-	interrupted := tiny()[0]
-	inner := interrupted.run
-	interrupted.run = func(ctx context.Context, env *environment) (*report, error) {
-		progress := env.progress
-		env.progress = func(format string, args ...any) { progress(format, args...); cancel() }
-		return inner(ctx, env)
+	for _, interrupted := range tiny() {
+		t.Run(interrupted.name, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			t.Setenv("MILLRACE_POSTGRES_DSN", devtest.Start(t, devstack.Postgres).PostgresDSN())
+			var stdout, stderr bytes.Buffer
+			inner := interrupted.run
+			interrupted.run = func(ctx context.Context, env *environment) (*report, error) {
+				progress := env.progress
+				env.progress = func(format string, args ...any) {
+					progress(format, args...)
+					if strings.HasPrefix(format, "run ") {
+						cancel()
+					}
+				}
+				return inner(ctx, env)
+			}
+			code := command{scenarios: []scenario{interrupted}, stdout: &stdout, stderr: &stderr}.run(ctx, []string{interrupted.name})
+			assert.Equal(t, exitInterrupted, code)
+			assert.Empty(t, stdout.String())
+			assert.Contains(t, stderr.String(), "interrupted")
+			assert.Empty(t, schemas(t))
+		})
 	}
-	code := command{scenarios: []scenario{interrupted}, stdout: &stdout, stderr: &stderr}.run(ctx, []string{interrupted.name})
-	assert.Equal(t, exitInterrupted, code)
-	assert.Empty(t, stdout.String())
-	assert.Contains(t, stderr.String(), "interrupted")
-	assert.Empty(t, schemas(t))
 }
 
 func TestUsage(t *testing.T) {

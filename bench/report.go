@@ -88,15 +88,15 @@ func (r *report) writeTable(out io.Writer) error {
 	}
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	if len(r.rates) > 0 {
-		fmt.Fprintf(table, "\n%s\tmedian\tmin\tmax\truns\t\n", r.unit)
+		fmt.Fprintf(table, "\n%s\tmedian\tmin\tmax\truns\t\t\n", r.unit)
 	}
 	for _, one := range r.rates {
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%d\t\n", one.name, thousands(median(one.perRun)),
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%d\t\t\n", one.name, thousands(median(one.perRun)),
 			thousands(slices.Min(one.perRun)), thousands(slices.Max(one.perRun)), len(one.perRun))
 	}
-	fmt.Fprint(table, "\t\t\t\t\t\nrun by run\tmedian\tmin\tmax\truns\t\n")
+	fmt.Fprint(table, "\t\t\t\t\t\t\nrun by run\tmedian\tmin\tmax\truns\t\t\n")
 	for _, one := range r.ratios {
-		fmt.Fprintf(table, "%s\t%.2f\t%.2f\t%.2f\t%d\t%s\n", one.name, median(one.perRun),
+		fmt.Fprintf(table, "%s\t%.2f\t%.2f\t%.2f\t%d\t%s\t\n", one.name, median(one.perRun),
 			slices.Min(one.perRun), slices.Max(one.perRun), len(one.perRun), one.unit)
 	}
 	if err := table.Flush(); err != nil {

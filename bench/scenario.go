@@ -9,7 +9,7 @@ import (
 )
 
 // scenarios is the registry, in the order in which the usage lists it.
-var scenarios = []scenario{outboxWrite, relayDrain}
+var scenarios = []scenario{outboxWrite, relayDrain, relayLatency}
 
 // scenario is one comparison of Millrace with its peers.
 type scenario struct {
