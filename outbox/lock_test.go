@@ -5,7 +5,9 @@ import (
 	"math/rand/v2"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
@@ -36,11 +38,15 @@ func TestLockKeyKeepsTheOrder(t *testing.T) {
 			f.slowCommits(10)
 			const writers, each = 8, 15
 			keys := []string{"a", "b"}
-			written := make(chan struct{})
-			var writing sync.WaitGroup
+			var (
+				writing  sync.WaitGroup
+				written  = make(chan struct{})
+				inverted atomic.Int64
+				deadline = time.Now().Add(20 * time.Second)
+			)
 			for range writers {
 				writing.Go(func() {
-					for range each {
+					for i := 0; i < each || !locked && inverted.Load() == 0 && time.Now().Before(deadline); i++ {
 						assert.NoError(t, pgtx.Run(t.Context(), f.pool, func(ctx context.Context, _ pgx.Tx) error {
 							first := rand.IntN(2)
 							for _, k := range []string{keys[first], keys[1-first]} { // in any order
@@ -59,7 +65,6 @@ func TestLockKeyKeepsTheOrder(t *testing.T) {
 				})
 			}
 			go func() { writing.Wait(); close(written) }()
-			inversions := 0
 			for seen, done := map[string]int64{}, false; !done; {
 				select {
 				case <-written:
@@ -73,7 +78,7 @@ func TestLockKeyKeepsTheOrder(t *testing.T) {
 				_, err = pgx.ForEachRow(rows, []any{&key, &seqs}, func() error {
 					n := int(seen[key+" count"])
 					if n > 0 && seqs[n-1] != seen[key] {
-						inversions++
+						inverted.Add(1)
 					}
 					seen[key], seen[key+" count"] = seqs[len(seqs)-1], int64(len(seqs))
 					return nil
@@ -81,10 +86,10 @@ func TestLockKeyKeepsTheOrder(t *testing.T) {
 				require.NoError(t, err)
 			}
 			if locked {
-				assert.Zero(t, inversions)
+				assert.Zero(t, inverted.Load())
 				assert.Equal(t, 2*writers*each, f.rows())
 			} else {
-				assert.Positive(t, inversions)
+				assert.Positive(t, inverted.Load())
 			}
 		})
 	}
