@@ -170,3 +170,24 @@ func TestShardsStayWithoutARelay(t *testing.T) {
 	assert.Equal(t, 2, f.rows())
 	assert.Equal(t, 16, f.shards())
 }
+
+// A transaction that published before producers were refused ends as it likes, and its events are drained.
+func TestShardsWaitForOpenTransactions(t *testing.T) {
+	t.Parallel()
+	f, broker := newFixture(t), newRecorder()
+	f.run(f.newRelay(batchRecorder{broker}, outbox.RelayConfig{LeaseTTL: time.Second}))
+	tx, err := f.pool.Begin(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, f.publisher.Publish(topic, newMessage(pgtx.With(t.Context(), tx), "key", "open")))
+	waited := false
+	require.NoError(t, outbox.ChangeShards(t.Context(), f.pool, f.schema, 8, func(text string) {
+		if text == "waiting for transactions that have published to end" && !waited {
+			waited = true
+			require.NoError(t, tx.Commit(t.Context()))
+		}
+	}))
+	assert.True(t, waited)
+	f.publish("key", "later")
+	eventually(t, "both are published, in order", func() bool { return len(broker.of("key")) == 2 })
+	assert.Equal(t, []string{"open", "later"}, broker.of("key"))
+}
