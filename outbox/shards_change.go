@@ -1,0 +1,223 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/millrace-go/millrace/internal/pgschema"
+	"github.com/millrace-go/millrace/pgtx"
+)
+
+// change is one change of the number of shards.
+type change struct {
+	db       pgtx.DB
+	schema   string
+	from, to int
+	progress func(string)
+	fenced   time.Time // by our clock, when the fence was renewed
+}
+
+func (c *change) run(ctx context.Context) (err error) {
+	now := c.from // the layout that the functions are of
+	defer func() {
+		// Also when ctx has ended: producers wait for it.
+		uctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), fenceTTL)
+		defer cancel()
+		if uerr := c.unfence(uctx, now); uerr != nil {
+			err = errors.Join(err, fmt.Errorf("let producers on again, which happens by itself within %v: %w", fenceTTL, uerr))
+		}
+	}()
+	c.progress("refusing producers")
+	for {
+		if err := c.fence(ctx, now); err != nil {
+			return err
+		}
+		err := c.awaitWriters(ctx)
+		if err == nil {
+			break
+		} else if !isBusy(err) {
+			return c.because(ctx, "transactions that have published are still open", err)
+		}
+		c.progress("waiting for transactions that have published to end")
+	}
+	var relays []leaseholder
+	for last := int64(-1); ; {
+		left, err := c.pending(ctx)
+		if err != nil {
+			return c.because(ctx, fmt.Sprintf("%d events are still in the outbox; is a relay running?", max(last, left)), err)
+		}
+		if left != last {
+			c.progress(fmt.Sprintf("waiting for relays to publish %s events", Count{left, left == countLimit}))
+			last = left
+		}
+		if left == 0 {
+			if relays, err = c.switchOver(ctx); err == nil {
+				break
+			} else if !isBusy(err) && !errors.Is(err, errNotEmpty) {
+				return c.because(ctx, "the tables could not be locked", err)
+			}
+		}
+		if err := c.pause(ctx, now); err != nil {
+			return c.because(ctx, fmt.Sprintf("%d events are still in the outbox; is a relay running?", left), err)
+		}
+	}
+	now = c.to
+	c.progress(fmt.Sprintf("there are %d shards; waiting for relays to learn of it", c.to))
+	// A relay that still remembers a shard as it was does not know which of its keys wait for a failed event.
+	for len(relays) > 0 {
+		if relays, err = c.unaware(ctx, relays); err != nil {
+			return err
+		}
+		if err := c.pause(ctx, now); err != nil {
+			return nil // the layout has changed; the rest is a matter of seconds
+		}
+	}
+	return nil
+}
+
+// because says what was waited for when ctx ended.
+func (c *change) because(ctx context.Context, reason string, err error) error {
+	if ctx.Err() != nil {
+		return fmt.Errorf("%s: the number stays %d: %w", reason, c.from, context.Cause(ctx))
+	}
+	return err
+}
+
+// pause waits a moment, and keeps the fence up meanwhile.
+func (c *change) pause(ctx context.Context, n int) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(shardsPoll):
+	}
+	if time.Since(c.fenced) > fenceTTL/3 {
+		return c.fence(ctx, n)
+	}
+	return nil
+}
+
+// errNotEmpty means that an event was written although producers are refused: by a program of version 1.
+var errNotEmpty = errors.New("the outbox is not empty any more")
+
+// isBusy reports whether a lock was not to be had in time.
+func isBusy(err error) bool {
+	var pgErr *pgconn.PgError
+	return errors.As(err, &pgErr) && (pgErr.Code == "55P03" || pgErr.Code == "40P01")
+}
+
+// transact runs f in a transaction that gives up rather than hold up a queue before a lock.
+func (c *change) transact(ctx context.Context, f func(ctx context.Context, tx pgx.Tx) error) error {
+	return pgtx.Run(ctx, c.db, func(ctx context.Context, tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, `set local lock_timeout = '1s'`); err != nil {
+			return err
+		}
+		return f(ctx, tx)
+	}, pgtx.Isolation(pgx.ReadCommitted))
+}
+
+func (c *change) exec(ctx context.Context, sql string) error {
+	return c.transact(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, pgschema.Render(sql, c.schema))
+		return err
+	})
+}
+
+// fence refuses producers for fenceTTL from now.
+func (c *change) fence(ctx context.Context, n int) error {
+	c.fenced = time.Now()
+	return c.transact(ctx, func(ctx context.Context, tx pgx.Tx) error { return fenceIn(ctx, tx, c.schema, n) })
+}
+
+func fenceIn(ctx context.Context, tx pgx.Tx, schema string, n int) error {
+	var until string
+	err := tx.QueryRow(ctx, `select to_char((clock_timestamp() + $1 * interval '1 second') at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS.US+00')`,
+		fenceTTL.Seconds()).Scan(&until)
+	if err != nil {
+		return err
+	}
+	_, err = tx.Exec(ctx, pgschema.Render(fencedNext(n, until), schema))
+	return err
+}
+
+func (c *change) unfence(ctx context.Context, n int) error { return c.exec(ctx, plainNext(n)) }
+
+// awaitWriters returns when no transaction is open any more that took a number before the fence: each holds a lock on
+// the table until it ends. Those that begin now plan their statement anew and meet the fence.
+func (c *change) awaitWriters(ctx context.Context) error {
+	return c.exec(ctx, `lock table {schema}.outbox in share row exclusive mode`)
+}
+
+// pending counts what relays are still to publish. Nobody reads rows of shards that do not exist.
+func (c *change) pending(ctx context.Context) (n int64, err error) {
+	err = c.transact(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		return tx.QueryRow(ctx, pgschema.Render(`select count(*) from (select from {schema}.outbox where shard >= 0 and shard < $1 limit $2) o`, c.schema),
+			c.from, countLimit).Scan(&n)
+	})
+	return n, err
+}
+
+// switchOver changes the layout, still fenced, and takes all leases away. It returns the relays that must notice.
+func (c *change) switchOver(ctx context.Context) (relays []leaseholder, err error) {
+	err = c.transact(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, pgschema.Render(
+			`lock table {schema}.outbox, {schema}.outbox_failed, {schema}.outbox_shard in access exclusive mode`, c.schema)); err != nil {
+			return err
+		}
+		var empty bool
+		if err := tx.QueryRow(ctx, pgschema.Render(`select not exists (select from {schema}.outbox where shard >= 0 and shard < $1)`, c.schema), c.from).Scan(&empty); err != nil {
+			return err
+		}
+		if !empty {
+			return errNotEmpty
+		}
+		if _, err := tx.Exec(ctx, pgschema.Render(changeLayout(c.to), c.schema)); err != nil {
+			return err
+		}
+		if err := fenceIn(ctx, tx, c.schema, c.to); err != nil {
+			return err
+		}
+		rows, err := tx.Query(ctx, pgschema.Render(`select relay_id::text, expires_at, 0 from {schema}.outbox_relay where expires_at > now()`, c.schema))
+		if err != nil {
+			return err
+		}
+		relays, err = pgx.CollectRows(rows, pgx.RowToStructByPos[leaseholder])
+		return err
+	})
+	return relays, err
+}
+
+// leaseholder is a relay that may remember the former layout.
+type leaseholder struct {
+	ID      string
+	Expires time.Time
+	Seen    int // how often it has been there since
+}
+
+// unaware returns those that have not been there twice since: the first time a relay learns that its leases are lost, the
+// second time it takes new ones.
+func (c *change) unaware(ctx context.Context, relays []leaseholder) (left []leaseholder, err error) {
+	err = c.transact(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		for _, r := range relays {
+			var expires *time.Time
+			err := tx.QueryRow(ctx, pgschema.Render(`select max(expires_at) filter (where expires_at > now()) from {schema}.outbox_relay where relay_id = $1::uuid`, c.schema), r.ID).Scan(&expires)
+			switch {
+			case err != nil:
+				return err
+			case expires == nil:
+				continue // it is gone
+			case !expires.Equal(r.Expires):
+				r.Expires, r.Seen = *expires, r.Seen+1
+			}
+			if r.Seen < 2 {
+				left = append(left, r)
+			}
+		}
+		return nil
+	})
+	return left, err
+}
