@@ -4,6 +4,8 @@ import (
 	"context"
 	"slices"
 	"time"
+
+	"github.com/millrace-go/millrace/transport"
 )
 
 // engine is the relay at work: one loop that owns the shards, and goroutines that read, publish, delete and move rows for
@@ -32,6 +34,7 @@ type engine struct {
 	blocked   bool    // a shard waits for its deletes
 	ghosts    []acked // deleted while a read was under way that may return them
 
+	batches bool // the publisher takes batches
 	careful *shard // the last one of which an event was sent alone
 	ending  bool
 	pollAt  time.Time
@@ -44,6 +47,8 @@ type acked struct {
 }
 
 const (
+	// maxSingles is how many events a publisher without batches gets at once.
+	maxSingles = 100
 	// exchangeTimeout bounds a round trip: a connection that says nothing for so long is given up.
 	exchangeTimeout = time.Minute
 	// batchBytes bounds what is read of a shard at once, what one batch sends and what a shard holds in memory, one larger
@@ -51,8 +56,12 @@ const (
 	batchBytes = 16 << 20
 	// saveDelay is how long deletes are collected.
 	saveDelay = 15 * time.Millisecond
-	// maxSave is how many rows one delete takes.
-	maxSave = 4000
+	// fullSave is how many make it worth at once, and maxSave how many one delete takes.
+	fullSave, maxSave = 2000, 4000
+	// firstRead is how many rows are read of a shard while their size is not known.
+	firstRead = 200
+	// maxRead is how many rows one round trip reads of several shards, or two batches if those are more.
+	maxRead = 4000
 	// maxHeld is how many events of a shard are held, most of them without their payload, while a topic or keys do not get
 	// on; then the shard waits.
 	maxHeld = 20_000
@@ -68,6 +77,7 @@ func newEngine(hard context.Context, r *Relay) *engine {
 		shards: map[int16]*shard{}, success: map[string]time.Time{},
 	}
 	e.reader.trusting = r.trusting
+	_, e.batches = r.publisher.(transport.BatchPublisher)
 	return e
 }
 
@@ -188,7 +198,7 @@ func (e *engine) step(now time.Time) time.Duration {
 	}
 	if len(e.acked) > 0 && !e.saving {
 		due := e.ackedAt.Add(saveDelay)
-		if e.ending || e.blocked || len(e.acked) >= e.relay.cfg.BatchSize {
+		if e.ending || e.blocked || len(e.acked) >= fullSave {
 			due = now
 		}
 		if e.saveAfter.After(due) {
@@ -231,6 +241,9 @@ func (e *engine) publish(s *shard, now time.Time) {
 		if 2*limit < min(cfg.BatchSize, cfg.MaxUnsaved, len(l.ready)) || limit <= 0 { // rather wait for the deletes than send crumbs
 			e.blocked = true
 			return
+		}
+		if !e.batches { // one by one, and all within PublishTimeout
+			limit = min(limit, maxSingles)
 		}
 		if s.careful > 0 {
 			if e.careful != nil && e.careful.unsaved > 0 { // also until the delete: a successor must not suspect what went well

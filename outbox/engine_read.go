@@ -25,12 +25,15 @@ func (e *engine) read(now time.Time) (due time.Time) {
 			continue
 		}
 		q := s.request(batch, rescan, fetch, now)
-		if len(requests) > 0 && (rows+q.limit > 4*batch || bytes+q.limit*s.average > batchBytes) {
+		if len(requests) > 0 && (rows+q.limit > max(2*batch, maxRead) || bytes+q.limit*s.average > batchBytes) {
 			break // the rest in the next one
 		}
 		rows += q.limit
 		bytes += q.limit * s.average
 		writers = writers || s.memory.curious()
+		if e.readAfter.After(now) {
+			return e.readAfter
+		}
 		if rescan {
 			s.rescanAt = now.Add(rescanEvery)
 		}
@@ -40,12 +43,6 @@ func (e *engine) read(now time.Time) (due time.Time) {
 	}
 	if len(requests) == 0 {
 		return time.Time{}
-	}
-	if e.readAfter.After(now) {
-		for _, s := range asked {
-			s.woken = true
-		}
-		return e.readAfter
 	}
 	e.reading = true
 	e.do(func() func(time.Time) {
@@ -102,7 +99,7 @@ func (s *shard) missing(batch int, now time.Time) (list []int64) {
 func (s *shard) request(batch int, rescan bool, fetch []int64, now time.Time) request {
 	q := request{shard: s.id, from: s.memory.from(), limit: batch, fetch: fetch}
 	if s.average == 0 {
-		q.limit = min(batch, 100) // until the rows' size is known
+		q.limit = min(batch, firstRead) // until the rows' size is known
 	} else {
 		q.limit = max(min(batch, batchBytes/s.average), 1)
 	}

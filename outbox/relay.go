@@ -26,7 +26,7 @@ type RelayConfig struct {
 	// Schema of the outbox's tables. Default: "millrace".
 	Schema string
 
-	// BatchSize is how many events of a shard are read at once and how many go into one batch, 1 to 10,000. Default: 500.
+	// BatchSize is how many events of a shard are read at once and how many go into one batch, 1 to 10,000. Default: 1,000.
 	BatchSize int
 
 	// MaxUnsaved is how many events of a shard may be published, or be on their way to the broker, and not be deleted yet:
@@ -73,7 +73,7 @@ func (c RelayConfig) withDefaults() RelayConfig {
 	for _, n := range []struct {
 		field *int
 		value int
-	}{{&c.BatchSize, 500}, {&c.MaxUnsaved, 1000}, {&c.MaxAttempts, 10}} {
+	}{{&c.BatchSize, 1000}, {&c.MaxUnsaved, 1000}, {&c.MaxAttempts, 10}} {
 		if *n.field == 0 {
 			*n.field = n.value
 		}

@@ -1,14 +1,6 @@
 package outbox
 
-import (
-	"context"
-
-	"github.com/jackc/pgx/v5/pgconn"
-)
-
-// asyncCommit lets a transaction commit without waiting for the disk: a lost delete is a duplicate. Local, because a
-// setting of the session would leak into other clients of a pooler.
-var asyncCommit = statement{sql: `set local synchronous_commit = off`}
+import "context"
 
 // delete deletes the rows of acknowledged events, exactly those. Who else deleted some of them does not matter.
 func (r *Relay) delete(ctx context.Context, batch []acked) error {
@@ -18,9 +10,11 @@ func (r *Relay) delete(ctx context.Context, batch []acked) error {
 		places[i], seqs[i], ids[i] = a.event.place, a.event.seq, a.event.eventID
 	}
 	deleted := 0
-	count := func(tag pgconn.CommandTag) { deleted += int(tag.RowsAffected()) }
-	err := roundTrip(ctx, r.pool, begin, asyncCommit,
-		statement{sql: r.sql.delete, args: []argument{tids(places), int8s(seqs), texts(ids)}, done: count}, commit)
+	err := roundTrip(ctx, r.pool, begin,
+		statement{sql: r.sql.delete, args: []argument{tids(places), int8s(seqs), texts(ids)}, row: func(v [][]byte) error {
+			deleted = int(asInt8(v[0]))
+			return nil
+		}}, commit)
 	if err != nil {
 		return r.archived(ctx, err)
 	}
@@ -31,6 +25,6 @@ func (r *Relay) delete(ctx context.Context, batch []acked) error {
 	for i, a := range batch {
 		shards[i] = a.shard.id
 	}
-	return roundTrip(ctx, r.pool, begin, asyncCommit,
+	return roundTrip(ctx, r.pool, begin,
 		statement{sql: r.sql.deleteMoved, args: []argument{int2s(shards), int8s(seqs), texts(ids)}}, commit)
 }

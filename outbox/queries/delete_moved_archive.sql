@@ -1,4 +1,4 @@
--- delete moved, and what is deleted goes to the archive.
+-- What delete_archive.sql is for rows that were no longer at their places.
 with gone as (
     delete from {schema}.outbox o
     using unnest($1::smallint[], $2::bigint[], $3::text[]) as d (shard, seq, event_id)

@@ -1,0 +1,129 @@
+package outbox_test
+
+import (
+	"context"
+	"encoding/binary"
+	"net"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/framework/devstack"
+	"github.com/millrace-go/millrace/framework/devstack/devtest"
+	"github.com/millrace-go/millrace/outbox"
+)
+
+// requests counts what a client asks its server: statements, however they are sent, and the times it waits for an answer.
+type requests struct{ statements, waits atomic.Int64 }
+
+// counting is a connection whose client is overheard. Messages may come in pieces.
+type counting struct {
+	net.Conn
+	to   *requests
+	rest *[]byte
+	open *bool // the first message has no type
+}
+
+func (c counting) Write(b []byte) (int, error) {
+	*c.rest = append(*c.rest, b...)
+	for {
+		buffer, at := *c.rest, 1
+		if !*c.open {
+			at = 0
+		}
+		if len(buffer) < at+4 {
+			break
+		}
+		size := at + int(binary.BigEndian.Uint32(buffer[at:]))
+		if len(buffer) < size {
+			break
+		}
+		if *c.open {
+			switch buffer[0] {
+			case 'E': // Execute
+				c.to.statements.Add(1)
+			case 'Q': // a simple query: a statement with its own end
+				c.to.statements.Add(1)
+				c.to.waits.Add(1)
+			case 'S': // Sync
+				c.to.waits.Add(1)
+			}
+		}
+		*c.open = true
+		*c.rest = buffer[size:]
+	}
+	return c.Conn.Write(b)
+}
+
+func (r *requests) overhear(cfg *pgxpool.Config) {
+	cfg.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := (&net.Dialer{}).DialContext(ctx, network, address)
+		return counting{conn, r, new([]byte), new(bool)}, err
+	}
+}
+
+// What the relay costs the database can be counted, so it is.
+func TestCostOfRelaying(t *testing.T) {
+	t.Parallel()
+	server := devtest.Postgres(t, devstack.ServerConfig{Settings: map[string]string{"autovacuum": "off"}})
+	var asked requests
+	pool := devtest.PoolOn(t, server.DSN(), asked.overhear)
+	f := newCluster(t, devtest.PoolOn(t, server.DSN()), "cost")
+	const events = 40_000
+	for i := range 10 {
+		f.publishMany(topic, events/10, func(n int) string { return strconv.Itoa(i*events + n) })
+	}
+	position := func() (bytes int64) {
+		require.NoError(t, f.pool.QueryRow(t.Context(), `select (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint`).Scan(&bytes))
+		return bytes
+	}
+	before := position()
+	relay, err := outbox.NewRelay(pool, batchRecorder{newRecorder()}, outbox.RelayConfig{Schema: f.schema})
+	require.NoError(t, err)
+	stop := f.run(relay)
+	eventually(t, "all are published", func() bool { return f.rows() == 0 })
+	stop()
+	written := position() - before
+	t.Logf("per 1,000 events: %.2f statements, %.2f waits; per event: %.0f bytes of WAL",
+		float64(asked.statements.Load())*1000/events, float64(asked.waits.Load())*1000/events, float64(written)/events)
+	assert.LessOrEqual(t, asked.statements.Load(), int64(10*events/1000))
+	assert.LessOrEqual(t, asked.waits.Load(), int64(5*events/1000))
+	assert.LessOrEqual(t, written, int64(120*events))
+}
+
+// Under steady load the table reaches a size and stays there: rows are deleted, and vacuum makes room for the next. Time is
+// compressed: autovacuum looks every second instead of every minute.
+func TestTableDoesNotGrow(t *testing.T) {
+	t.Parallel()
+	server := devtest.Postgres(t, devstack.ServerConfig{Settings: map[string]string{"autovacuum_naptime": "1s"}})
+	f := newCluster(t, devtest.PoolOn(t, server.DSN()), "growth")
+	f.run(f.newRelay(batchRecorder{newRecorder()}, outbox.RelayConfig{}))
+	var done atomic.Bool
+	var writing sync.WaitGroup
+	writing.Go(func() {
+		pace := time.NewTicker(20 * time.Millisecond)
+		defer pace.Stop()
+		for n := 0; !done.Load(); n++ {
+			f.publishMany(topic, 40, func(i int) string { return strconv.Itoa(n*40 + i) })
+			<-pace.C
+		}
+	})
+	size := func(after time.Duration) (bytes int64) {
+		<-time.After(after)
+		require.NoError(t, f.pool.QueryRow(t.Context(), `select pg_total_relation_size('growth.outbox')`).Scan(&bytes))
+		return bytes
+	}
+	early := size(3 * time.Second)
+	late := size(27 * time.Second)
+	done.Store(true)
+	writing.Wait()
+	t.Logf("%d bytes early, %d late", early, late)
+	assert.LessOrEqual(t, late, 3*early)
+	eventually(t, "all are published", func() bool { return f.rows() == 0 })
+}
