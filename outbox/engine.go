@@ -34,7 +34,7 @@ type engine struct {
 	blocked   bool    // a shard waits for its deletes
 	ghosts    []acked // deleted while a read was under way that may return them
 
-	batches bool // the publisher takes batches
+	batches bool   // the publisher takes batches
 	careful *shard // the last one of which an event was sent alone
 	ending  bool
 	pollAt  time.Time
