@@ -91,8 +91,8 @@ func (t trial) run(ctx context.Context, dsn string) (o outcome, err error) {
 		if err := errors.Join(err, ctx.Err()); err != nil {
 			return fmt.Errorf("drain: %w", err)
 		}
-		if n, over := to.boxed(); over && n < len(t.events) {
-			o = outcome{published: n, took: t.box}
+		if n, last, over := to.boxed(); over && n < len(t.events) {
+			o = outcome{published: n, took: last.Sub(began)}
 			return to.checkSome(t.events)
 		}
 		if err := to.check(t.events); err != nil {

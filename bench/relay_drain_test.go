@@ -109,7 +109,7 @@ func (idle) drain(ctx context.Context, _ *pgxpool.Pool, _ string, _ *sink) error
 
 func (s stuttering) drain(ctx context.Context, pool *pgxpool.Pool, schema string, to *sink) error {
 	var id string
-	if err := pool.QueryRow(ctx, `select event_id from `+s.table(schema)+` limit 1`).Scan(&id); err != nil {
+	if err := pool.QueryRow(context.WithoutCancel(ctx), `select event_id from `+s.table(schema)+` limit 1`).Scan(&id); err != nil {
 		return err
 	}
 	_ = to.Publish(topic, message.NewMessage(id, nil), message.NewMessage(id, nil))

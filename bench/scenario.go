@@ -29,6 +29,7 @@ type size struct {
 	slowRuns int           // of what takes long to prepare or to run
 	bigRows  int           // a backlog that has grown, and the dead rows of the worst case
 	hugeRows int           // a backlog of days; 0: not measured
+	budget   time.Duration // no run begins, after the first, that would not end within it; 0: none
 }
 
 // environment is what a scenario runs in.

@@ -18,8 +18,10 @@ type sink struct {
 
 	mu     sync.Mutex
 	ids    []string
-	closed bool // the time box is over
-	inBox  int  // how many had come by then
+	last   time.Time // when the last event came
+	closed bool      // the time box is over
+	inBox  int       // how many had come by then
+	atLast time.Time // when the last of these came
 }
 
 func newSink(want int, all func()) *sink {
@@ -45,6 +47,7 @@ func (s *sink) PublishBatch(ctx context.Context, _ string, msgs []*message.Messa
 	for _, msg := range msgs {
 		s.ids = append(s.ids, msg.UUID)
 	}
+	s.last = time.Now()
 	if before < s.want && len(s.ids) >= s.want {
 		s.all()
 	}
@@ -64,14 +67,14 @@ func (s *sink) Close() error { return nil }
 func (s *sink) closeBox() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.closed, s.inBox = true, len(s.ids)
+	s.closed, s.inBox, s.atLast = true, len(s.ids), s.last
 }
 
-// boxed returns how many events came in the time box, and whether it is over.
-func (s *sink) boxed() (int, bool) {
+// boxed returns how many events came in the time box and when the last of them did, and whether the box is over.
+func (s *sink) boxed() (n int, last time.Time, over bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.inBox, s.closed
+	return s.inBox, s.atLast, s.closed
 }
 
 // complete reports whether all events have come.
