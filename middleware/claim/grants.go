@@ -21,6 +21,7 @@ func Grants(schema, role string) (string, error) {
 	role = pgx.Identifier{role}.Sanitize()
 	return pgschema.Render(fmt.Sprintf(`grant usage on schema {schema} to %[1]s;
 grant select, insert on {schema}.processed, {schema}.consumer to %[1]s;
+grant update (name) on {schema}.consumer to %[1]s;
 grant select on {schema}.migration to %[1]s;
 `, role), schema), nil
 }

@@ -1,0 +1,47 @@
+package claim_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/middleware/claim"
+	"github.com/millrace-go/millrace/outbox"
+)
+
+// A consumer's role can claim, and cannot forget what was processed.
+func TestGrants(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	exec := func(sql string) {
+		_, err := f.pool.Exec(context.Background(), sql)
+		require.NoError(t, err)
+	}
+	role := f.schema + "_c"
+	exec(`create role ` + role)
+	t.Cleanup(func() { exec(`drop owned by ` + role + `; drop role ` + role) })
+	grants, err := claim.Grants(f.schema, role)
+	require.NoError(t, err)
+	exec(grants)
+
+	cfg := f.pool.Config()
+	cfg.ConnConfig.RuntimeParams["role"] = role
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	key := claim.Key{Consumer: "granted", EventID: outbox.NewID()}
+	store := claim.NewPostgresStore(pool, claim.Schema(f.schema))
+	require.NoError(t, store.Do(t.Context(), key, func(context.Context) error { return nil }))
+	require.ErrorIs(t, store.Do(t.Context(), key, func(context.Context) error { return nil }), claim.ErrCompleted)
+	_, err = pool.Exec(t.Context(), `delete from `+f.schema+`.processed`)
+	assert.ErrorContains(t, err, "permission denied")
+
+	nobody, err := claim.Grants(f.schema, "")
+	require.NoError(t, err)
+	assert.Empty(t, nobody)
+	_, err = claim.Grants("no-good", role)
+	require.ErrorContains(t, err, `Schema is "no-good"`)
+}
