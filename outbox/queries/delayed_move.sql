@@ -14,7 +14,7 @@ with mover as materialized (
     returning due_at, hash, event_id, topic, key, headers, payload, created_at
 ), moved as (
     insert into {schema}.outbox (shard, seq, event_id, topic, key, headers, payload, created_at)
-    select e.shard, case when pg_current_xact_id() is not null then {schema}.outbox_next(e.shard) end, e.event_id, e.topic, e.key,
+    select e.shard, {schema}.outbox_next(e.shard), e.event_id, e.topic, e.key,
            convert_to('{"millrace_due_at":"' || to_char(e.due_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') || '"'
                || case when length(e.headers) > 2 then ',' else '' end, 'UTF8') || substring(e.headers from 2),
            e.payload, clock_timestamp()

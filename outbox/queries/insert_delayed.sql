@@ -10,6 +10,6 @@ with e as materialized (
     from e where e.delay > 0
 )
 insert into {schema}.outbox (shard, seq, event_id, topic, key, headers, payload, created_at)
-select e.shard, case when pg_current_xact_id() is not null then {schema}.outbox_next(e.shard) end,
+select e.shard, {schema}.outbox_next(e.shard),
        e.event_id, e.topic, e.key, e.headers, e.payload, clock_timestamp()
 from e where e.delay = 0
