@@ -117,7 +117,7 @@ func (s inserter) hint(err error) error {
 	if errors.As(err, &state) {
 		switch state.SQLState() {
 		case "42P01", "3F000", "42883": // no table, no schema, no function
-			return fmt.Errorf("the outbox's tables are missing in schema %q, or older than this program: run outbox.Migrate first: %w", s.schema, err)
+			return fmt.Errorf("the outbox's tables are missing in schema %q, or older than this program: run \"millrace migrate up\" or outbox.Migrate first: %w", s.schema, err)
 		}
 	}
 	return err

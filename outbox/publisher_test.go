@@ -134,7 +134,7 @@ func TestMissingTablesAreNamed(t *testing.T) {
 	p, err := outbox.NewPublisher(outbox.PublisherConfig{Schema: "nowhere_at_all"})
 	require.NoError(t, err)
 	err = pgtx.Run(t.Context(), pool, func(ctx context.Context, _ pgx.Tx) error { return p.Publish(topic, newMessage(ctx, "", "")) })
-	require.ErrorContains(t, err, "run outbox.Migrate first")
+	require.ErrorContains(t, err, `run "millrace migrate up" or outbox.Migrate first`)
 }
 
 func TestPublisherConfig(t *testing.T) {

@@ -203,7 +203,7 @@ func TestPublishInAWrongDatabaseSQL(t *testing.T) {
 	tx, err := db.BeginTx(t.Context(), nil)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, tx.Rollback()) }()
-	require.ErrorContains(t, missing.Publish(topic, newMessage(pgtx.WithSQL(t.Context(), tx), "k", "p")), "run outbox.Migrate first")
+	require.ErrorContains(t, missing.Publish(topic, newMessage(pgtx.WithSQL(t.Context(), tx), "k", "p")), `run "millrace migrate up" or outbox.Migrate first`)
 }
 
 // Behind a pooler without prepared statements, under a role that is serializable by default.

@@ -220,13 +220,15 @@ func (r *Relay) Run(ctx context.Context) error {
 	if !r.running.CompareAndSwap(false, true) {
 		return errors.New("run outbox relay: it has run before: create another with NewRelay")
 	}
-	if err := migrations.Check(ctx, r.pool, r.cfg.Schema); err != nil {
-		return fmt.Errorf("run outbox relay: %w", err)
+	err := migrations.Check(ctx, r.pool, r.cfg.Schema)
+	if err == nil && r.cfg.Archive > 0 {
+		err = r.archiveDays(ctx)
 	}
-	if r.cfg.Archive > 0 {
-		if err := r.archiveDays(ctx); err != nil {
-			return fmt.Errorf("run outbox relay: %w", err)
-		}
+	switch {
+	case ctx.Err() != nil: // it was stopped before it had begun
+		return nil
+	case err != nil:
+		return fmt.Errorf("run outbox relay: %w", err)
 	}
 	stopObserving, err := r.observer.start(r)
 	if err != nil {
