@@ -62,6 +62,9 @@ func columnsOf(events []stored) columns {
 }
 
 func (c columns) args() []any {
+	if len(c.hash) == 1 && !c.delayed {
+		return c.one()
+	}
 	args := []any{c.hash, c.id, c.topic, c.key, c.headers, c.payload}
 	if c.delayed {
 		args = append(args, c.delay)
@@ -71,6 +74,9 @@ func (c columns) args() []any {
 
 // literals are the same arguments for drivers of database/sql, which have no arrays.
 func (c columns) literals() []any {
+	if len(c.hash) == 1 && !c.delayed {
+		return c.one()
+	}
 	literals := []any{
 		arrayLiteral(c.hash, decimal), arrayLiteral(c.id, quote), arrayLiteral(c.topic, quote), arrayLiteral(c.key, quote),
 		arrayLiteral(c.headers, quoteBytes), arrayLiteral(c.payload, quoteBytes),
@@ -79,6 +85,11 @@ func (c columns) literals() []any {
 		literals = append(literals, arrayLiteral(c.delay, decimal))
 	}
 	return literals
+}
+
+// one are the arguments of a single event.
+func (c columns) one() []any {
+	return []any{c.hash[0], c.id[0], c.topic[0], c.key[0], c.headers[0], c.payload[0]}
 }
 
 // arrayLiteral is PostgreSQL's text form of an array.

@@ -15,17 +15,20 @@ import (
 
 // inserter writes the events of one schema. All that a transaction collected for one schema is one statement,
 // whichever publishers it came from.
-type inserter struct{ schema, insert, insertDelayed, cancelDelayed string }
+type inserter struct{ schema, insert, insertOne, insertDelayed, cancelDelayed string }
 
 func newInserter(schema string) inserter {
 	query := func(name string) string { return pgschema.Query(files, name, schema) }
-	return inserter{schema: schema, insert: query("insert"), insertDelayed: query("insert_delayed"), cancelDelayed: query("delayed_cancel")}
+	return inserter{schema: schema, insert: query("insert"), insertOne: query("insert_one"), insertDelayed: query("insert_delayed"), cancelDelayed: query("delayed_cancel")}
 }
 
 // statement is the one that inserts these events.
 func (s inserter) statement(c columns) string {
-	if c.delayed {
+	switch {
+	case c.delayed:
 		return s.insertDelayed
+	case len(c.hash) == 1:
+		return s.insertOne
 	}
 	return s.insert
 }
