@@ -20,6 +20,9 @@ import (
 	"github.com/millrace-go/millrace/framework/devstack"
 )
 
+// named is the environment's variable for a server that is there already.
+const named = "MILLRACE_POSTGRES_DSN"
+
 // Exit codes.
 const (
 	exitOK          = 0
@@ -113,19 +116,26 @@ func (c command) run(ctx context.Context, args []string) int {
 	return exitOK
 }
 
-// measure runs the scenario on services of its own and stops them.
+// settings are what a production server has and a development stack does without: commits that reach the disk, and room
+// for the tables in memory, so that neither side waits for pages that the other has pushed out.
+var settings = map[string]string{"fsync": "on", "shared_buffers": "1GB", "max_wal_size": "8GB"}
+
+// measure runs the scenario on the server that the environment names, or on one of its own.
 func (c command) measure(ctx context.Context, s scenario, size size) (r *report, err error) {
-	stack, err := devstack.Start(ctx, s.services...)
-	if err != nil {
-		return nil, err
+	dsn, source := os.Getenv(named), named
+	if dsn == "" {
+		server, err := devstack.StartServer(ctx, devstack.ServerConfig{Settings: settings})
+		if err != nil {
+			return nil, err
+		}
+		defer func() { err = errors.Join(err, server.Stop()) }()
+		dsn, source = server.DSN(), server.Source()
 	}
-	defer func() { err = errors.Join(err, stack.Stop()) }()
-	for _, info := range stack.Services() {
-		fmt.Fprintf(c.stderr, "%s: %s\n", info.Service, info.Source)
-	}
+	fmt.Fprintf(c.stderr, "postgres: %s\n", source)
 	r, err = s.run(ctx, &environment{
-		stack: stack,
-		size:  size,
+		dsn:    dsn,
+		source: source,
+		size:   size,
 		progress: func(format string, args ...any) {
 			fmt.Fprintf(c.stderr, format+"\n", args...)
 		},

@@ -9,7 +9,6 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/millrace-go/millrace/framework/devstack"
 	"github.com/millrace-go/millrace/outbox"
 )
 
@@ -29,12 +28,11 @@ const (
 // The peer of each ratio is the same transaction as a service without an outbox makes it, BEGIN, the statement and
 // COMMIT with pgx, from the same pool; and for the last one the same producers without relays.
 var outboxWrite = scenario{
-	name:     "outbox-write",
-	summary:  "commit a business row with an event: pgtx.Run, a caller's own transaction and oagudo/outbox, each to the same without an outbox",
-	services: []devstack.Service{devstack.Postgres},
-	full:     size{runs: 20, slowRuns: 12, box: 3 * time.Second},
-	quick:    size{runs: 9, slowRuns: 5, box: 400 * time.Millisecond},
-	run:      runOutboxWrite,
+	name:    "outbox-write",
+	summary: "commit a business row with an event: pgtx.Run, a caller's own transaction and oagudo/outbox, each to the same without an outbox",
+	full:    size{runs: 20, slowRuns: 12, box: 3 * time.Second},
+	quick:   size{runs: 9, slowRuns: 5, box: 400 * time.Millisecond},
+	run:     runOutboxWrite,
 }
 
 // writes is one run of the scenario.
@@ -46,8 +44,8 @@ type writes struct {
 }
 
 func runOutboxWrite(ctx context.Context, env *environment) (r *report, err error) {
-	dsn := env.stack.PostgresDSN()
-	facts, err := serverFacts(ctx, dsn, env.stack.Services()[0].Source)
+	dsn := env.dsn
+	facts, err := serverFacts(ctx, dsn, env.source)
 	if err != nil {
 		return nil, err
 	}

@@ -37,9 +37,12 @@ func (s *drains) core() []trial {
 	}
 }
 
-// heldBack is the drain over dead rows that a stranger's snapshot keeps. It compares with the core of its round.
-func (s *drains) heldBack() []trial {
-	return []trial{{series: ofRelayHeld, drainer: millrace{}, events: s.rows, buried: s.big}}
+// grown are the drains of a backlog that has grown, alone and over as many dead rows that a stranger's snapshot keeps.
+func (s *drains) grown() []trial {
+	return []trial{
+		{series: ofRelayHeld, drainer: millrace{}, events: s.big, buried: s.big},
+		{series: ofRelayBig, drainer: millrace{}, events: s.big},
+	}
 }
 
 // brokers are the drains into a broker that answers each request in 10 ms.
@@ -62,8 +65,7 @@ func (s *drains) peers() []trial {
 		{series: ofSkipHeld, drainer: skipLocked{}, events: s.rows, buried: s.dead},
 		{series: ofOagudo, drainer: oagudo{}, events: s.rows, box: box},
 		{series: ofRelayBeside, drainer: millrace{}, events: s.rows},
-		{series: ofForwarder, drainer: watermillForwarder{fastWatermillSQL}, events: s.rows, box: box},
-		{series: ofRelayBig, drainer: millrace{}, events: s.big},
+		{series: ofForwarder, drainer: watermillForwarder{fastWatermillSQL}, events: s.big, box: box},
 		{series: ofWatermillBig, drainer: fastWatermillSQL, events: s.big, box: box},
 	}
 	if len(s.huge) > 0 {
@@ -145,7 +147,7 @@ func (s *drains) report(facts []string) *report {
 	r.ratios = []ratios{
 		against(of(ofRelay), of(ofSkip)),
 		against(of(ofRelay), of(ofSelect)),
-		against(of(ofRelayBeside), of(ofForwarder)),
+		ratio("vs_forwarder", of(ofRelayBig), of(ofForwarder)),
 		against(of(ofRelayBeside), of(ofOagudo)),
 	}
 	grown := "vs_watermill_sql"
@@ -157,7 +159,7 @@ func (s *drains) report(facts []string) *report {
 		ratio(grown, of(ofRelayBig), of(ofWatermillBig)),
 		s.cost,
 		ratio("slow_broker_vs_forwarder", of(ofRelayBroker), of(ofForwarderBroker)),
-		ratio("held_xmin_vs_free", of(ofRelayHeld), of(ofRelay)),
+		ratio("held_xmin_vs_free", of(ofRelayHeld), of(ofRelayBig)),
 		ratio("skip_locked_held_vs_free", of(ofSkipHeld), of(ofSkip)),
 	)
 	return r

@@ -10,7 +10,6 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/millrace-go/millrace/framework/devstack"
 	"github.com/millrace-go/millrace/outbox"
 )
 
@@ -27,12 +26,11 @@ const warmUp = 500 * time.Millisecond
 //
 // Each run is checked: every event was published. The events of the first half second are left out.
 var relayLatency = scenario{
-	name:     "relay-latency",
-	summary:  "from commit to publish at 500 events/s: nudged in the process, notified by another process, found by the poll",
-	services: []devstack.Service{devstack.Postgres},
-	full:     size{runs: 10, slowRuns: 10, box: 10 * time.Second},
-	quick:    size{runs: 3, slowRuns: 1, box: 3 * time.Second},
-	run:      runRelayLatency,
+	name:    "relay-latency",
+	summary: "from commit to publish at 500 events/s: nudged in the process, notified by another process, found by the poll",
+	full:    size{runs: 10, slowRuns: 10, box: 10 * time.Second},
+	quick:   size{runs: 3, slowRuns: 1, box: 3 * time.Second},
+	run:     runRelayLatency,
 }
 
 // latency is one way in which a relay learns of events.
@@ -46,8 +44,8 @@ type latency struct {
 }
 
 func runRelayLatency(ctx context.Context, env *environment) (r *report, err error) {
-	dsn := env.stack.PostgresDSN()
-	facts, err := serverFacts(ctx, dsn, env.stack.Services()[0].Source)
+	dsn := env.dsn
+	facts, err := serverFacts(ctx, dsn, env.source)
 	if err != nil {
 		return nil, err
 	}

@@ -4,8 +4,6 @@ import (
 	"context"
 	"slices"
 	"time"
-
-	"github.com/millrace-go/millrace/framework/devstack"
 )
 
 // scenarios is the registry, in the order in which the usage lists it.
@@ -13,12 +11,11 @@ var scenarios = []scenario{outboxWrite, relayDrain, relayLatency}
 
 // scenario is one comparison of Millrace with its peers.
 type scenario struct {
-	name     string // as on the command line and in the JSON
-	summary  string // one line for the usage
-	services []devstack.Service
-	full     size
-	quick    size // under 50 s once built
-	run      func(context.Context, *environment) (*report, error)
+	name    string // as on the command line and in the JSON
+	summary string // one line for the usage
+	full    size
+	quick   size // under 50 s once built
+	run     func(context.Context, *environment) (*report, error)
 }
 
 // size is how much a scenario measures. A scenario uses the fields that mean something to it.
@@ -34,8 +31,9 @@ type size struct {
 
 // environment is what a scenario runs in.
 type environment struct {
-	stack *devstack.Stack
-	size  size
+	dsn    string
+	source string // of the server
+	size   size
 	// progress tells people how far it is, one line at a time. It must not be called while a clock runs.
 	progress func(format string, args ...any)
 }
