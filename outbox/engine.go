@@ -66,7 +66,7 @@ const (
 	// on; then the shard waits.
 	maxHeld = 20_000
 	// maxPace is how long reads wait for one another under load, so that each finds more.
-	maxPace = 10 * time.Millisecond
+	maxPace = 25 * time.Millisecond
 	// rescanEvery is how often a shard is read from its start, whatever the memory says.
 	rescanEvery = 5 * time.Second
 )

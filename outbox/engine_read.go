@@ -148,7 +148,7 @@ func (e *engine) learn(asked []*shard, a answer, err error, now time.Time) {
 			}
 		}
 		// Under load, reads that follow at once find little and cost as much.
-		e.readAfter = now.Add(min(time.Duration(rows)*200*time.Microsecond, maxPace))
+		e.readAfter = now.Add(min(time.Duration(rows)*300*time.Microsecond, maxPace))
 		if rows >= e.relay.cfg.BatchSize/2 {
 			e.readAfter = now
 		}
