@@ -34,11 +34,12 @@ type engine struct {
 	blocked   bool    // a shard waits for its deletes
 	ghosts    []acked // deleted while a read was under way that may return them
 
-	batches bool   // the publisher takes batches
-	careful *shard // the last one of which an event was sent alone
-	ending  bool
-	pollAt  time.Time
-	polling bool
+	batches      bool   // the publisher takes batches
+	careful      *event // is being sent alone, or was, and waits for its delete
+	carefulRetry bool   // one of a side table is being sent alone
+	ending       bool
+	pollAt       time.Time
+	polling      bool
 }
 
 type acked struct {
@@ -59,7 +60,9 @@ const (
 	// fullSave is how many make it worth at once, and maxSave how many one delete takes.
 	fullSave, maxSave = 2000, 4000
 	// firstRead is how many rows are read of a shard while their size is not known.
-	firstRead = 200
+	firstRead = 20
+	// firstSize is what a row is taken for meanwhile.
+	firstSize = 64 << 10
 	// maxRead is how many rows one round trip reads of several shards, or two batches if those are more.
 	maxRead = 4000
 	// maxHeld is how many events of a shard are held, most of them without their payload, while a topic or keys do not get
@@ -246,7 +249,7 @@ func (e *engine) publish(s *shard, now time.Time) {
 			limit = min(limit, maxSingles)
 		}
 		if s.careful > 0 {
-			if e.careful != nil && e.careful.unsaved > 0 { // also until the delete: a successor must not suspect what went well
+			if e.cautious() {
 				e.blocked = true
 				return
 			}
@@ -262,7 +265,7 @@ func (e *engine) publish(s *shard, now time.Time) {
 			if e.parkSuspect(s, l, batch) {
 				continue
 			}
-			e.careful = s
+			e.careful = batch[0]
 		}
 		e.send(s, l, batch, careful)
 	}
@@ -274,16 +277,14 @@ func (e *engine) send(s *shard, l *lane, batch []*event, careful bool) {
 		rows[i] = &b.row
 	}
 	e.do(func() func(time.Time) {
-		var results []error
-		if err := e.relay.note(s, rows, careful); err != nil {
-			results = repeat(context.Cause(s.ctx), len(rows))
-			if s.ctx.Err() == nil {
-				results = repeat(context.DeadlineExceeded, len(rows)) // as in an outage: it was not sent
-			}
-		} else {
-			results = e.relay.send(s.ctx, l.topic, rows)
-		}
+		results := e.relay.sendNoted(s, l.topic, rows, careful)
 		return func(now time.Time) {
+			if careful && results[0] != nil { // the relay has survived it
+				e.careful = nil
+				if s.suspect == rows[0].eventID {
+					s.suspect, s.attempts = "", 0
+				}
+			}
 			e.settle(s, l, results, now)
 		}
 	})
@@ -342,6 +343,9 @@ func (e *engine) save() {
 // letGo forgets an event whose row is gone, unless a read is under way that may still see it.
 func (e *engine) letGo(a acked) {
 	a.event.gone = true
+	if e.careful == a.event {
+		e.careful = nil
+	}
 	if e.reading {
 		e.ghosts = append(e.ghosts, a)
 		return

@@ -12,10 +12,11 @@ func (e *engine) read(now time.Time) (due time.Time) {
 	var requests []request
 	var asked []*shard
 	rows, bytes, writers := 0, 0, false
-	full := e.bytes() >= 4*batchBytes
+	full := e.weight(now) >= 4*batchBytes
 	ids, first := e.held(), e.next
 	for i := range ids {
 		s := e.shards[ids[(first+i)%len(ids)]]
+		s.shed(now)
 		rescan := !now.Before(s.rescanAt)
 		fetch := s.missing(batch, now)
 		if !s.loaded || s.stopping || s.ctx.Err() != nil || !(s.woken || rescan || len(fetch) > 0) {
@@ -25,11 +26,11 @@ func (e *engine) read(now time.Time) (due time.Time) {
 			continue
 		}
 		q := s.request(batch, rescan, fetch, now)
-		if len(requests) > 0 && (rows+q.limit > max(2*batch, maxRead) || bytes+q.limit*s.average > batchBytes) {
+		if len(requests) > 0 && (rows+q.limit > max(2*batch, maxRead) || bytes+q.limit*s.size() > batchBytes) {
 			break // the rest in the next one
 		}
 		rows += q.limit
-		bytes += q.limit * s.average
+		bytes += q.limit * s.size()
 		writers = writers || s.memory.curious()
 		if e.readAfter.After(now) {
 			return e.readAfter
@@ -52,16 +53,53 @@ func (e *engine) read(now time.Time) (due time.Time) {
 	return time.Time{}
 }
 
-func (e *engine) bytes() (n int) {
+func (e *engine) weight(now time.Time) (bytes int) {
 	for _, s := range e.shards {
-		n += s.bytes
+		bytes += s.weight(now)
 	}
-	return n
+	return bytes
+}
+
+// weight is the bytes of payloads held, without those that a stuck lane is sending: others must not wait for it.
+func (s *shard) weight(now time.Time) int {
+	bytes := s.bytes
+	for _, l := range s.lanes {
+		if l.stuck(now) {
+			for _, e := range l.sending {
+				bytes -= e.bytes
+			}
+		}
+	}
+	return bytes
+}
+
+// shed drops the payloads that wait behind a stuck lane when they take up room. They are read again when their turn comes.
+func (s *shard) shed(now time.Time) {
+	if s.bytes < batchBytes/4 {
+		return
+	}
+	for _, l := range s.lanes {
+		if l.stuck(now) {
+			for _, e := range l.ready {
+				if !e.gone {
+					s.unload(e)
+				}
+			}
+		}
+	}
+}
+
+// size is what a row of the shard is taken for.
+func (s *shard) size() int {
+	if s.average == 0 {
+		return firstSize
+	}
+	return s.average
 }
 
 // hungry reports whether the shard could do with more events.
 func (s *shard) hungry(batch int, now time.Time) bool {
-	if len(s.held) >= maxHeld || s.bytes >= batchBytes {
+	if len(s.held) >= maxHeld || s.weight(now) >= batchBytes {
 		return false
 	}
 	ready := 0
@@ -78,14 +116,17 @@ func (s *shard) missing(batch int, now time.Time) (list []int64) {
 	if s.bare == 0 {
 		return nil
 	}
-	bytes := 0
+	bytes := s.weight(now)
 	for _, l := range s.lanes {
-		if l.until.After(now) {
+		if l.stuck(now) {
 			continue
 		}
-		for _, e := range l.ready[:min(len(l.ready), batch)] {
+		for i, e := range l.ready[:min(len(l.ready), batch)] {
 			if e.payload == nil && !e.gone {
-				if bytes += s.average; len(list) > 0 && (bytes > batchBytes || len(list) == batch) {
+				if bytes >= batchBytes && (i > 0 || len(l.sending) > 0) {
+					break // when its turn comes
+				}
+				if bytes += s.size(); len(list) > 0 && (bytes > batchBytes || len(list) == batch) {
 					return list
 				}
 				list = append(list, e.seq)
@@ -193,7 +234,7 @@ func (e *engine) digest(s *shard, f found, w writers, server, now time.Time) int
 	if f.more || s.bare > 0 && len(f.fetch) > 0 {
 		s.woken = true
 	}
-	if len(f.rows) == 0 && !f.more && s.strikes > 0 && len(s.held) == 0 {
+	if len(f.rows) == 0 && s.strikes > 0 && len(s.held) == 0 && !s.retry && !s.moving {
 		e.progress(s) // there is nothing that could kill
 	}
 	return len(fresh)

@@ -70,8 +70,7 @@ func (e *engine) move(s *shard, now time.Time) {
 	case len(s.park) > 0:
 		e.moveOut(s)
 	case s.retry && !e.ending && !s.stopping:
-		s.retry = false
-		e.retryFailed(s)
+		s.retry = !e.retryFailed(s)
 	}
 }
 

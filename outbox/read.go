@@ -21,6 +21,7 @@ type row struct {
 	key     string
 	headers []byte
 	payload []byte // nil when it was left out
+	size    int    // bytes of headers and payload, also where they were left out here; 0: not known
 	written time.Time
 }
 
@@ -130,7 +131,7 @@ func (r *reader) read(ctx context.Context, requests []request, askWriters bool) 
 		r.server, r.durable, r.pending, r.pendingAt = server, 0, 0, 0
 	}
 	r.note(log)
-	if r.trusting || log.flushed >= log.inserted || !slices.ContainsFunc(transactions, func(id uint32) bool { return int32(uint32(r.durable)-id) <= 0 }) {
+	if r.trusting || log.flushed >= log.inserted || !slices.ContainsFunc(transactions, r.unproven) {
 		return a, nil
 	}
 	// One that is not on disk would be undone by a crash after it was sent. If this fails, all is read again.
@@ -139,6 +140,11 @@ func (r *reader) read(ctx context.Context, requests []request, askWriters bool) 
 	}
 	r.durable = log.oldest
 	return a, nil
+}
+
+// unproven reports whether a transaction may not be on disk. IDs are compared as PostgreSQL does, around the circle.
+func (r *reader) unproven(transaction uint32) bool {
+	return r.durable == 0 || int32(uint32(r.durable)-transaction) <= 0
 }
 
 // logPosition is where the server's log was when rows were read.
@@ -176,6 +182,9 @@ func (r *reader) rows(f *found, transactions *[]uint32) statement {
 			topic = string(v[4])
 		}
 		e.topic = topic
+		if v[7] != nil {
+			e.size = len(v[6]) + len(v[7])
+		}
 		// What goes beyond the bound is left out here and read again when there is room.
 		if bytes += len(v[6]) + len(v[7]); v[7] != nil && (bytes <= batchBytes || len(f.rows) == 0) {
 			e.headers, e.payload = someHeaders(v[6]), append(make([]byte, 0, len(v[7])), v[7]...)

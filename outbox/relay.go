@@ -158,12 +158,13 @@ type Relay struct {
 }
 
 type relayStatements struct {
-	delete, deleteMoved, archiveDays, seen, gone, release, take, suspectNote, suspectClear, delayedMove, observe, observeFailed,
+	delete, deleteMoved, archiveDays, seen, gone, release, take, suspectNote, suspectClear, suspectSurvived, delayedMove, observe, observeFailed,
 	failedKeys, failedMove, failedDue, failedCommands, failedPromote, failedHeads, failedRows, failedDone, failedAgain, failedLeft string
 }
 
 // NewRelay returns a relay that publishes with publisher, faster where that is a transport.BatchPublisher. Pool and
-// publisher stay the caller's; the relay uses up to five connections of the pool, and one of its own for LISTEN.
+// publisher stay the caller's; the relay uses up to five connections of the pool while
+// all goes well, more while it works on failed events, and one of its own for LISTEN.
 func NewRelay(pool *pgxpool.Pool, publisher message.Publisher, cfg RelayConfig) (*Relay, error) {
 	var errs []error
 	if pool == nil {
@@ -198,7 +199,7 @@ func NewRelay(pool *pgxpool.Pool, publisher message.Publisher, cfg RelayConfig) 
 		cfg: cfg, id: uuid.New(), name: fmt.Sprintf("%s:%d", host, os.Getpid()), pool: pool, publisher: publisher,
 		sql: relayStatements{
 			delete: query("delete" + suffix), deleteMoved: query("delete_moved" + suffix), archiveDays: query("archive_days"), seen: query("relay_seen"), gone: query("relay_gone"),
-			release: query("lease_release"), take: query("lease_take"), suspectNote: query("suspect_note"), suspectClear: query("suspect_clear"),
+			release: query("lease_release"), take: query("lease_take"), suspectNote: query("suspect_note"), suspectClear: query("suspect_clear"), suspectSurvived: query("suspect_survived"),
 			failedKeys: query("failed_keys"), failedMove: query("failed_move"), failedDue: query("failed_due"),
 			failedCommands: query("failed_commands"), failedPromote: query("failed_promote"), failedHeads: query("failed_heads"),
 			failedRows: query("failed_rows"), failedDone: query("failed_done" + suffix), failedAgain: query("failed_again"), failedLeft: query("failed_left"),

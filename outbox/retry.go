@@ -3,12 +3,11 @@ package outbox
 import (
 	"context"
 	"errors"
+	"maps"
 	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
-
-	"github.com/millrace-go/millrace/transport"
 )
 
 const (
@@ -34,23 +33,44 @@ type head struct {
 	key string
 }
 
-// retryFailed carries out the operators' commands and publishes what is due of a shard's side table.
-func (e *engine) retryFailed(s *shard) {
-	s.moving = true
+// retryFailed carries out the operators' commands and publishes what is due of a shard's side table. It reports false when
+// there is no room for that now.
+func (e *engine) retryFailed(s *shard) bool {
+	// Half of what is left: newcomers of other keys go on meanwhile.
+	room := min(headsAtOnce*maxBehind, (e.relay.cfg.MaxUnsaved-s.unsaved+1)/2)
+	careful := s.careful > 0
+	if careful {
+		room = min(room, 1)
+	}
+	if room <= 0 || careful && e.cautious() {
+		e.blocked = true
+		return false
+	}
+	w := &retrying{
+		relay: e.relay, shard: s, careful: careful, suspect: s.suspect, deaths: s.attempts,
+		success: maps.Clone(e.success), tried: s.tried, heads: maxHeads, atOnce: min(headsAtOnce, room), succeeded: map[string]time.Time{},
+	}
+	w.behind = max(1, room/w.atOnce)
+	if careful {
+		w.heads = 1
+		s.careful--
+		e.carefulRetry = true
+	}
 	known := make([]string, 0, len(s.parked))
 	for k := range s.parked {
 		known = append(known, k)
 	}
-	success := make(map[string]time.Time, len(e.success))
-	for t, at := range e.success {
-		success[t] = at
-	}
-	work := &retrying{relay: e.relay, shard: s.id, success: success, tried: s.tried}
+	s.moving = true
+	s.unsaved += room
 	e.do(func() func(time.Time) {
-		left, more, err := work.run(s.ctx, known)
+		left, more, err := w.run(s.ctx, known)
 		return func(now time.Time) {
 			s.moving = false
-			for t, at := range work.succeeded {
+			s.unsaved -= room
+			if careful {
+				e.carefulRetry = false
+			}
+			for t, at := range w.succeeded {
 				if at.After(e.success[t]) {
 					e.success[t] = at
 				}
@@ -63,7 +83,7 @@ func (e *engine) retryFailed(s *shard) {
 				}
 				return
 			}
-			s.moveWait, s.retry = 0, more
+			s.moveWait, s.retry = 0, s.retry || more
 			for _, k := range known {
 				if _, still := left[k]; !still {
 					s.free(k)
@@ -74,13 +94,21 @@ func (e *engine) retryFailed(s *shard) {
 			}
 		}
 	})
+	return true
 }
 
 // retrying is one round over a shard's side table.
 type retrying struct {
 	relay   *Relay
-	shard   int16
+	shard   *shard               // its number, context and lease: the rest is the loop's
 	success map[string]time.Time // when the broker took an event, by topic, before
+	heads   int                  // how many to work on
+	atOnce  int                  // how many of them at a time
+	behind  int                  // how many events of each are published at once
+
+	careful bool   // each is noted before it is sent
+	suspect string // a relay died while it sent this event alone
+	deaths  int    // so often
 
 	mu        sync.Mutex
 	tried     map[int64]time.Time // when an event was tried the last time, by its ID in the table
@@ -89,14 +117,13 @@ type retrying struct {
 
 // run returns the keys that still have events, and whether more is due.
 func (w *retrying) run(ctx context.Context, known []string) (left map[string]struct{}, more bool, err error) {
-	w.succeeded = map[string]time.Time{}
-	heads, err := w.heads(ctx)
+	heads, err := w.due(ctx)
 	if err != nil {
 		return nil, false, err
 	}
 	var (
 		group  sync.WaitGroup
-		slots  = make(chan struct{}, headsAtOnce)
+		slots  = make(chan struct{}, w.atOnce)
 		errs   = make([]error, len(heads))
 		failed = make([]bool, len(heads))
 	)
@@ -117,25 +144,32 @@ func (w *retrying) run(ctx context.Context, known []string) (left map[string]str
 		keys = append(keys, h.key)
 	}
 	left = map[string]struct{}{}
-	err = roundTrip(ctx, w.relay.pool, begin, statement{sql: w.relay.sql.failedLeft, args: []argument{smallint(w.shard), texts(keys)}, row: func(v [][]byte) error {
+	err = w.ask(ctx, statement{sql: w.relay.sql.failedLeft, args: []argument{smallint(w.shard.id), texts(keys)}, row: func(v [][]byte) error {
 		if len(v[0]) > 0 {
 			left[string(v[0])] = struct{}{}
 		}
 		return nil
-	}}, commit)
-	return left, more, err
+	}})
+	return left, more || len(heads) == w.heads, err
 }
 
-// heads carries out the commands and returns what is due.
-func (w *retrying) heads(ctx context.Context) (heads []head, err error) {
-	shard := []argument{smallint(w.shard)}
-	err = roundTrip(ctx, w.relay.pool, begin,
-		statement{sql: w.relay.sql.failedCommands, args: shard},
-		statement{sql: w.relay.sql.failedPromote, args: []argument{smallint(w.shard), {pgtype.TextArrayOID, nil}}},
-		statement{sql: w.relay.sql.failedHeads, args: []argument{smallint(w.shard), integer(maxHeads)}, row: func(v [][]byte) error {
+// ask runs statements in a transaction.
+func (w *retrying) ask(ctx context.Context, statements ...statement) error {
+	ctx, cancel := context.WithTimeout(ctx, exchangeTimeout)
+	defer cancel()
+	return roundTrip(ctx, w.relay.pool, append(append([]statement{begin}, statements...), commit)...)
+}
+
+// due carries out the commands and returns what is due.
+func (w *retrying) due(ctx context.Context) (heads []head, err error) {
+	shard := smallint(w.shard.id)
+	err = w.ask(ctx,
+		statement{sql: w.relay.sql.failedCommands, args: []argument{shard}},
+		statement{sql: w.relay.sql.failedPromote, args: []argument{shard, {pgtype.TextArrayOID, nil}}},
+		statement{sql: w.relay.sql.failedHeads, args: []argument{shard, integer(w.heads)}, row: func(v [][]byte) error {
 			heads = append(heads, head{asInt8(v[0]), string(v[1])})
 			return nil
-		}}, commit)
+		}})
 	return heads, err
 }
 
@@ -155,12 +189,10 @@ func (w *retrying) drain(ctx context.Context, h head) (failed bool, err error) {
 			failed = true
 			break
 		}
-		batch := make([]*row, n)
-		for i := range batch {
-			batch[i] = &rows[i].row
+		if w.careful && rows[0].eventID == w.suspect && w.deaths >= maxDeaths {
+			return true, errors.Join(w.kills(ctx, rows[0]), w.done(ctx, h.key, done))
 		}
-		results := w.relay.send(ctx, rows[0].topic, batch)
-		for i, err := range results {
+		for i, err := range w.send(rows[:n]) {
 			if err != nil {
 				failed = true
 				if ctx.Err() == nil {
@@ -177,6 +209,15 @@ func (w *retrying) drain(ctx context.Context, h head) (failed bool, err error) {
 		rows = rows[n:]
 	}
 	return failed, w.done(ctx, h.key, done)
+}
+
+// send publishes rows of one topic.
+func (w *retrying) send(rows []failedRow) []error {
+	batch := make([]*row, len(rows))
+	for i := range batch {
+		batch[i] = &rows[i].row
+	}
+	return w.relay.sendNoted(w.shard, rows[0].topic, batch, w.careful)
 }
 
 func (w *retrying) succeed(topic string) {
@@ -196,23 +237,31 @@ func (w *retrying) again(ctx context.Context, e failedRow, reason error) error {
 	}
 	w.mu.Unlock()
 	state := stateRetry
-	rejected := errors.Is(reason, transport.ErrRejected)
-	counts := rejected || !isOutage(reason) && !last.IsZero() && success.After(last)
-	if counts {
+	if isRejected(reason) || !isOutage(reason) && !last.IsZero() && success.After(last) {
 		e.attempts++
 	}
-	if rejected || e.attempts >= w.relay.cfg.MaxAttempts {
+	if isRejected(reason) || e.attempts >= w.relay.cfg.MaxAttempts {
 		state = stateParked
 	}
-	return roundTrip(context.WithoutCancel(ctx), w.relay.pool, begin, statement{sql: w.relay.sql.failedAgain, args: []argument{
-		smallint(w.shard), bigint(e.id), text(state), integer(e.attempts), text(printable(reason.Error())),
-		integer(int(failedBackoff(max(e.attempts, 1)).Milliseconds())),
-	}}, commit)
+	return w.note(ctx, e, state, reason.Error())
+}
+
+// kills parks an event that ended its relay every time.
+func (w *retrying) kills(ctx context.Context, e failedRow) error {
+	e.attempts = max(e.attempts, w.deaths)
+	return w.note(ctx, e, stateParked, reasonKills)
+}
+
+// note keeps what became of an event, although the context may have ended.
+func (w *retrying) note(ctx context.Context, e failedRow, state, reason string) error {
+	return w.ask(context.WithoutCancel(ctx), statement{sql: w.relay.sql.failedAgain, args: []argument{
+		bigint(e.id), text(state), integer(e.attempts), text(printable(reason)), integer(int(failedBackoff(max(e.attempts, 1)).Milliseconds())),
+	}})
 }
 
 func (w *retrying) rows(ctx context.Context, h head) (rows []failedRow, err error) {
-	err = roundTrip(ctx, w.relay.pool, begin, statement{
-		sql: w.relay.sql.failedRows, args: []argument{smallint(w.shard), text(h.key), bigint(h.id), integer(maxBehind)},
+	err = w.ask(ctx, statement{
+		sql: w.relay.sql.failedRows, args: []argument{smallint(w.shard.id), text(h.key), bigint(h.id), integer(min(w.behind, maxBehind)), bigint(int64(batchBytes / w.atOnce))},
 		row: func(v [][]byte) error {
 			rows = append(rows, failedRow{
 				id: asInt8(v[0]), state: string(v[1]), attempts: asInt4(v[2]),
@@ -223,7 +272,7 @@ func (w *retrying) rows(ctx context.Context, h head) (rows []failedRow, err erro
 			})
 			return nil
 		},
-	}, commit)
+	})
 	return rows, err
 }
 
@@ -237,9 +286,7 @@ func (w *retrying) done(ctx context.Context, key string, ids []int64) error {
 		delete(w.tried, id)
 	}
 	w.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
-	defer cancel()
-	return roundTrip(ctx, w.relay.pool, begin,
-		statement{sql: w.relay.sql.failedDone, args: []argument{smallint(w.shard), int8s(ids)}},
-		statement{sql: w.relay.sql.failedPromote, args: []argument{smallint(w.shard), texts([]string{key})}}, commit)
+	return w.ask(context.WithoutCancel(ctx),
+		statement{sql: w.relay.sql.failedDone, args: []argument{int8s(ids)}},
+		statement{sql: w.relay.sql.failedPromote, args: []argument{smallint(w.shard.id), texts([]string{key})}})
 }

@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -48,6 +49,11 @@ func isOutage(err error) bool {
 		errors.As(err, &network) || errors.As(err, &errno)
 }
 
+// isRejected reports whether an error says that the event itself can never be sent.
+func isRejected(err error) bool {
+	return errors.Is(err, transport.ErrRejected) || errors.Is(err, transport.ErrLimit)
+}
+
 // settle sorts out what became of a lane's batch. It returns what was acknowledged. lastSuccess is when the broker last
 // took an event of the topic, this batch's included: an error of unknown meaning is the event's own only when the broker
 // took others between two failures of it. Otherwise it may be an outage, which counts no attempt and moves nothing.
@@ -59,6 +65,7 @@ func (s *shard) settle(l *lane, results []error, lastSuccess, now time.Time, max
 	for i, e := range batch {
 		err := results[i]
 		if err == nil {
+			e.leaving = true
 			acked = append(acked, e)
 			s.release(e)
 			s.settleKey(e)
@@ -81,14 +88,14 @@ func (s *shard) settle(l *lane, results []error, lastSuccess, now time.Time, max
 			continue
 		}
 		report.add(e, err)
-		counts := !isOutage(err) && !errors.Is(err, transport.ErrNotSent) && (errors.Is(err, transport.ErrRejected) ||
+		counts := !isOutage(err) && !errors.Is(err, transport.ErrNotSent) && (isRejected(err) ||
 			!e.failedAt.IsZero() && lastSuccess.After(e.failedAt))
 		e.failedAt = now
 		if counts {
 			own = true
 			e.attempts++
 			p := parking{event: e, state: stateRetry, reason: err.Error(), retryIn: failedBackoff(e.attempts)}
-			if errors.Is(err, transport.ErrRejected) || e.attempts >= maxAttempts {
+			if isRejected(err) || e.attempts >= maxAttempts {
 				p.state = stateParked
 			}
 			s.parkKey(k, p)
@@ -141,11 +148,14 @@ func (s *shard) divert(l *lane) {
 		}
 		return k.failing
 	})
+	// What waited for the lane was queued before the rest of the lane's own.
+	slices.SortStableFunc(s.park, func(a, b parking) int { return cmp.Compare(a.arrival, b.arrival) })
 }
 
 // parkKey sends an event to the side table, and what is held of its key behind it.
 func (s *shard) parkKey(k *keyed, p parking) {
 	s.unload(p.event)
+	p.leaving = true
 	s.park = append(s.park, p)
 	if k.name == "" {
 		return
@@ -163,6 +173,7 @@ func (s *shard) parkKey(k *keyed, p parking) {
 // queue sends an event to the side table because an earlier one of its key is there.
 func (s *shard) queue(e *event) {
 	s.unload(e)
+	e.leaving = true
 	s.park = append(s.park, parking{event: e, state: stateQueued})
 }
 
@@ -175,7 +186,7 @@ func (s *shard) free(key string) {
 	var rest []parking
 	for _, p := range s.park {
 		if p.key == key {
-			p.keyed = nil
+			p.keyed, p.leaving = nil, false
 			s.arrive(p.event)
 			continue
 		}

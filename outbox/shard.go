@@ -13,6 +13,7 @@ type event struct {
 	keyed   *keyed
 	bytes   int // of its payload in memory
 
+	leaving  bool      // published or on its way to the side table: its row is still there
 	gone     bool      // its row is deleted, or nobody knows where
 	failedAt time.Time // the last time; zero: never
 	attempts int       // failures that were its own
@@ -93,7 +94,7 @@ type shard struct {
 
 	strikes  int    // unclean takeovers
 	careful  int    // so many events are still sent one by one
-	suspect  string // a relay died while it sent this event
+	suspect  string // a relay died while it sent this event alone
 	attempts int    // so often
 }
 
@@ -120,7 +121,7 @@ func (s *shard) take(rows []row) (fresh []int64) {
 	for i := range rows {
 		r := &rows[i]
 		if e := s.held[r.identity()]; e != nil {
-			if e.payload == nil && r.payload != nil && !e.gone {
+			if e.payload == nil && r.payload != nil && !e.gone && !e.leaving {
 				s.load(e, r)
 			}
 			continue
@@ -134,7 +135,9 @@ func (s *shard) take(rows []row) (fresh []int64) {
 		}
 		e.bytes = len(e.payload)
 		s.bytes += e.bytes
-		s.average = (s.average*7 + len(r.payload) + len(r.headers) + 200) / 8
+		if r.size > 0 {
+			s.average = (s.average*7 + r.size + 200) / 8
+		}
 		s.arrive(e)
 	}
 	return fresh

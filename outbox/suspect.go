@@ -2,7 +2,10 @@ package outbox
 
 import (
 	"context"
+	"fmt"
 	"time"
+
+	"github.com/millrace-go/millrace/transport"
 )
 
 // An event may kill the process that sends it: a publisher that crashes or runs out of memory over it. Its successor would
@@ -15,16 +18,34 @@ const (
 	maxDeaths  = 3
 )
 
-// note notes, before they are sent, events that are sent carefully.
-func (r *Relay) note(s *shard, rows []*row, careful bool) error {
+// reasonKills is why an event is parked that ended its relays.
+const reasonKills = "the relay ended every time it sent this event"
+
+// cautious reports whether an event is being sent alone, or is not deleted yet: a successor must not suspect what went well.
+func (e *engine) cautious() bool { return e.careful != nil || e.carefulRetry }
+
+// sendNoted sends rows of one topic. A careful one is noted before, and the note is struck out when the relay survives it
+// but the broker did not take the event: in an outage nobody is to be suspected.
+func (r *Relay) sendNoted(s *shard, topic string, rows []*row, careful bool) []error {
 	if !careful {
-		return nil
+		return r.send(s.ctx, topic, rows)
 	}
 	ctx, cancel := context.WithTimeout(s.ctx, exchangeTimeout)
 	defer cancel()
-	return roundTrip(ctx, r.pool, begin,
-		statement{sql: `select set_config('synchronous_commit', 'on', true)`},
-		statement{sql: r.sql.suspectNote, args: []argument{smallint(s.id), id(r.id), text(rows[0].eventID)}}, commit)
+	note := []argument{smallint(s.id), id(r.id), text(rows[0].eventID)}
+	err := roundTrip(ctx, r.pool, begin, statement{sql: `select set_config('synchronous_commit', 'on', true)`},
+		statement{sql: r.sql.suspectNote, args: note}, commit)
+	if err != nil { // not sent
+		return repeat(fmt.Errorf("%w: note the event before it is sent: %w", transport.ErrUnavailable, err), len(rows))
+	}
+	results := r.send(s.ctx, topic, rows)
+	if results[0] != nil {
+		err := roundTrip(ctx, r.pool, statement{sql: r.sql.suspectSurvived, args: note})
+		if err != nil && s.ctx.Err() == nil {
+			r.cfg.Logger.WarnContext(ctx, "strike out the note of an event", "shard", s.id, "error", err)
+		}
+	}
+	return results
 }
 
 // parkSuspect parks the event that is about to be sent if it was noted at too many deaths.
@@ -44,7 +65,7 @@ func (e *engine) parkSuspect(s *shard, l *lane, batch []*event) bool {
 	}
 	k.pending--
 	v.attempts = s.attempts
-	s.parkKey(k, parking{event: v, state: stateParked, reason: "the relay ended every time it sent this event"})
+	s.parkKey(k, parking{event: v, state: stateParked, reason: reasonKills})
 	s.divert(l)
 	s.suspect, s.attempts = "", 0
 	return true

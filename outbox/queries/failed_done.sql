@@ -1,2 +1,3 @@
--- Deletes events of the side table that were published. Locks those rows.
-delete from {schema}.outbox_failed where shard = $1::smallint and id = any($2::bigint[])
+-- Deletes events of the side table that were published. Locks those rows. Not by shard: their number may
+-- have changed since they were read.
+delete from {schema}.outbox_failed where id = any($1::bigint[])

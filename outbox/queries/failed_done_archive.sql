@@ -1,6 +1,7 @@
--- Deletes events of the side table that were published, and puts them into the archive. Locks those rows.
+-- Deletes events of the side table that were published, and puts them into the archive. Locks those rows. Not by shard: their number may
+-- have changed since they were read.
 with gone as (
-    delete from {schema}.outbox_failed where shard = $1::smallint and id = any($2::bigint[])
+    delete from {schema}.outbox_failed where id = any($1::bigint[])
     returning shard, seq, event_id, topic, key, headers, payload, created_at
 )
 insert into {schema}.outbox_archive (shard, seq, event_id, topic, key, headers, payload, created_at)

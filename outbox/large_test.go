@@ -1,0 +1,121 @@
+package outbox_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/pgtx"
+)
+
+// publishAll commits events of one key at once.
+func (f *fixture) publishAll(topic, key string, payloads ...string) {
+	require.NoError(f.t, pgtx.Run(context.Background(), f.pool, func(ctx context.Context, _ pgx.Tx) error {
+		msgs := make([]*message.Message, len(payloads))
+		for i := range msgs {
+			msgs[i] = newMessage(ctx, key, payloads[i])
+		}
+		return f.publisher.Publish(topic, msgs...)
+	}))
+}
+
+// A foreign transaction keeps the shard scanning, so rows are read again between their publish and their delete. That
+// added up until the shard stalled.
+func TestLargeEventsUnderASlowWriter(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.publish("warm", "up")
+	tx, err := f.pool.Begin(t.Context()) // a producer that takes its time
+	require.NoError(t, err)
+	defer tx.Rollback(context.Background())
+	_, err = tx.Exec(t.Context(), `lock table `+f.schema+`.outbox in row exclusive mode`)
+	require.NoError(t, err)
+	p := &sizes{}
+	f.run(f.newRelay(p, outbox.RelayConfig{}))
+	big := strings.Repeat("x", 200_000)
+	var n int64 = 1
+	deadline := time.Now().Add(8 * time.Second)
+	for time.Now().Before(deadline) {
+		f.publish("k", big)
+		n++
+		time.Sleep(2 * time.Millisecond)
+		if n%50 == 0 && n-p.all.Load() > 100 {
+			break
+		}
+	}
+	tx.Rollback(context.Background())
+	t.Log("published", n, "sent", p.all.Load())
+	assert.Eventually(t, func() bool { return f.rows() == 0 }, 15*time.Second, 50*time.Millisecond, "it stalls")
+	t.Log("left", f.rows())
+}
+
+type countingConn struct {
+	net.Conn
+	n *atomic.Int64
+}
+
+func (c countingConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	c.n.Add(int64(n))
+	return n, err
+}
+
+// Rows of which only the first fit into memory were taken for small ones, and read again and again.
+func TestLargeEventsAreReadAboutOnce(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	const events = 300
+	big := strings.Repeat("x", 1<<20)
+	for range events / 10 {
+		f.publishAll(topic, "k", big, big, big, big, big, big, big, big, big, big)
+	}
+	cfg := f.pool.Config()
+	var n atomic.Int64
+	cfg.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+		c, err := (&net.Dialer{}).DialContext(ctx, network, address)
+		return countingConn{c, &n}, err
+	}
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	require.NoError(t, err)
+	defer pool.Close()
+	p := &sizes{}
+	relay, err := outbox.NewRelay(pool, p, outbox.RelayConfig{Schema: f.schema})
+	require.NoError(t, err)
+	defer f.run(relay)()
+	require.Eventually(t, func() bool { return p.all.Load() == events }, 100*time.Second, 20*time.Millisecond)
+	t.Logf("%d MB of events, %d MB transferred", events, n.Load()>>20)
+	assert.Less(t, n.Load()>>20, int64(3*events))
+}
+
+// The payloads of a topic that does not get on filled the shard's memory, and the other topics stood still.
+func TestSlowTopicWithLargeEvents(t *testing.T) {
+	t.Parallel()
+	f, broker := newFixture(t), newRecorder()
+	require.NoError(t, outbox.ChangeShards(t.Context(), f.pool, f.schema, 1, nil))
+	p := &slow{batchRecorder: batchRecorder{broker}, release: make(chan struct{})}
+	pad := strings.Repeat("x", 40_000)
+	for i := range 8 {
+		f.publishMany("slow", 500, func(j int) string { return fmt.Sprint(i*500+j, pad) })
+	}
+	f.publishMany(topic, 10, func(i int) string { return "fast " + strconv.Itoa(i) })
+	f.run(f.newRelay(p, outbox.RelayConfig{DrainTimeout: time.Second}))
+	defer close(p.release)
+	began := time.Now()
+	for broker.count() < 10 && time.Since(began) < 25*time.Second {
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Log("fast ones published:", broker.count(), "after", time.Since(began))
+	assert.Equal(t, 10, broker.count())
+}

@@ -1,0 +1,170 @@
+package outbox_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/pgtx"
+	"github.com/millrace-go/millrace/transport"
+)
+
+func TestFailedKeyOfTwoTopicsKeepsItsOrder(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	p := &choosy{}
+	p.reject.Store(true)
+	require.NoError(t, pgtx.Run(t.Context(), f.pool, func(ctx context.Context, _ pgx.Tx) error {
+		for _, m := range []struct{ topic, payload string }{{"aaa", "1"}, {"aaa", "2"}, {"bbb", "3"}} {
+			if err := f.publisher.Publish(m.topic, newMessage(ctx, "k", m.payload)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+	f.run(f.newRelay(p, outbox.RelayConfig{}))
+	eventually(t, "parked", func() bool { return len(f.failed("k")) == 3 })
+	t.Log(f.failed("k"))
+	p.reject.Store(false)
+	f.command("retry", "1")
+	eventually(t, "sent", func() bool { return f.rows() == 0 })
+	assert.Equal(t, []string{"1", "2", "3"}, p.got)
+}
+
+type choosy struct {
+	recorder
+	mu     sync.Mutex
+	reject atomic.Bool
+	got    []string
+}
+
+func (p *choosy) PublishBatch(_ context.Context, _ string, msgs []*message.Message) []error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	errs := make([]error, len(msgs))
+	bad := map[string]bool{}
+	for i, m := range msgs {
+		switch key := transport.Key(m); {
+		case bad[key]:
+			errs[i] = transport.ErrNotSent
+		case p.reject.Load() && string(m.Payload) == "1":
+			errs[i], bad[key] = transport.ErrRejected, true
+		default:
+			p.got = append(p.got, string(m.Payload))
+		}
+	}
+	return errs
+}
+
+// What is published of the side table and not deleted yet counts as well.
+func TestSideTableKeepsToMaxUnsaved(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	p := &choosy{}
+	p.reject.Store(true)
+	payloads := []string{"1"}
+	for i := range 150 {
+		payloads = append(payloads, fmt.Sprint("x", i))
+	}
+	f.publishAll(topic, "k", payloads...)
+	f.run(f.newRelay(p, outbox.RelayConfig{MaxUnsaved: 1, BatchSize: 1}))
+	eventually(t, "parked", func() bool { return len(f.failed("k")) == 151 })
+	p.reject.Store(false)
+	before := f.rows()
+	lock, err := f.pool.Begin(t.Context()) // the deletes wait
+	require.NoError(t, err)
+	f.command("retry", "1")
+	_, err = lock.Exec(t.Context(), `select * from `+f.schema+`.outbox_failed where key = 'k' and id > (select min(id) from `+f.schema+`.outbox_failed) for update`)
+	require.NoError(t, err)
+	time.Sleep(3 * time.Second)
+	p.mu.Lock()
+	t.Log("published", len(p.got), "of", before, "and none deleted:", f.rows())
+	assert.LessOrEqual(t, len(p.got), 1)
+	p.mu.Unlock()
+	lock.Rollback(context.Background())
+}
+
+// An operator retries the event that ended its relays: it is parked again, and relays live on.
+func TestEventInTheSideTableThatKillsItsRelay(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.publish("killer", "kills its relay")
+	_, err := f.pool.Exec(t.Context(), `with gone as (delete from `+f.schema+`.outbox returning *)
+		insert into `+f.schema+`.outbox_failed (hash, shard, seq, event_id, topic, key, headers, payload, created_at, state, command)
+		select 0, shard, seq, event_id, topic, key, headers, payload, created_at, 'parked', 'retry' from gone`)
+	require.NoError(t, err)
+	d := newDeliveries(t)
+	deaths := 0
+	for ; deaths < 10; deaths++ {
+		relay := d.relay(f.schema, "")
+		ended := make(chan struct{})
+		go func() { defer close(ended); _ = relay.Wait() }()
+		select {
+		case <-ended:
+		case <-time.After(4 * time.Second):
+			t.Log("alive after", deaths, f.failed("killer"))
+			_ = relay.Process.Kill()
+			<-ended
+			return
+		}
+	}
+	t.Error(deaths, "relays died of it", f.failed("killer"))
+}
+
+// The broker is down, and relays are killed for other reasons between two attempts: that is no event's fault.
+func TestOutageAccusesNobody(t *testing.T) {
+	t.Parallel()
+	f, broker := newFixture(t), newRecorder()
+	p := &failing{batchRecorder: batchRecorder{broker}}
+	down := transport.ErrUnavailable
+	p.err.Store(&down)
+	f.publish("k", "innocent")
+	for range 6 {
+		calls := p.calls.Load()
+		stop := f.run(f.newRelay(p, outbox.RelayConfig{LeaseTTL: 500 * time.Millisecond}))
+		eventually(t, "tried", func() bool { return p.calls.Load() > calls+1 || len(f.failed("k")) > 0 })
+		stop()
+		// What the table holds after SIGKILL between two attempts.
+		_, err := f.pool.Exec(t.Context(), `update `+f.schema+`.outbox_shard set relay_id = gen_random_uuid(), expires_at = now()`)
+		require.NoError(t, err)
+	}
+	p.err.Store(nil)
+	f.run(f.newRelay(p, outbox.RelayConfig{}))
+	time.Sleep(2 * time.Second)
+	assert.Empty(t, f.failed("k"))
+	assert.Equal(t, []string{"innocent"}, broker.of("k"))
+}
+
+// A command that came while the side table was worked on was forgotten until the next poll.
+func TestCommandWhileFailedEventsAreTried(t *testing.T) {
+	t.Parallel()
+	f, broker := newFixture(t), newRecorder()
+	require.NoError(t, outbox.ChangeShards(t.Context(), f.pool, f.schema, 1, nil))
+	broker.refuseAll(func(p string) bool { return strings.HasPrefix(p, "poison") })
+	f.run(f.newRelay(rejecting{batchRecorder{broker}}, outbox.RelayConfig{PollInterval: time.Minute}))
+	f.publish("a", "poison a")
+	f.publish("b", "poison b")
+	eventually(t, "parked", func() bool { return len(f.failed("a")) == 1 && len(f.failed("b")) == 1 })
+	broker.refuseAll(func(p string) bool { return p == "poison a" })
+	hold := make(chan struct{})
+	broker.mu.Lock()
+	broker.hold = hold
+	broker.mu.Unlock()
+	f.command("retry", "poison a")
+	<-broker.waiting
+	f.command("retry", "poison b")
+	time.Sleep(300 * time.Millisecond)
+	close(hold)
+	assert.Eventually(t, func() bool { return len(broker.of("b")) == 1 }, 5*time.Second, 10*time.Millisecond, "b is sent")
+	t.Log(f.failed("b"))
+}
