@@ -84,7 +84,7 @@ func Inspect(ctx context.Context, db pgtx.DB, schema string) (*Report, error) {
 }
 
 func inspect(ctx context.Context, tx pgx.Tx, query func(string) string) (*Report, error) {
-	r := &Report{Failed: map[string]Count{}}
+	r := &Report{Failed: map[string]Count{}, Shards: []ShardReport{}, Topics: []TopicReport{}, Relays: []RelayReport{}}
 	if err := tx.QueryRow(ctx, query("admin_delayed"), countLimit).Scan(&r.Delayed.N, &r.NextDue, &r.At); err != nil {
 		return nil, err
 	}

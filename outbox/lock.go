@@ -21,7 +21,7 @@ import (
 // In a transaction of pgtx.Run they are taken at COMMIT, in its round trip and before the events are inserted, so they
 // are held only for the commit itself, and what the transaction read before is not protected by them. In one of the
 // caller's own (pgtx.With, pgtx.WithSQL) they are taken at once: call it before Publish. Keys of one call, and in Run of
-// all calls, are sorted, so that transactions do not deadlock. No keys are no statement; without a transaction the error
+// all calls, are sorted, so that transactions do not deadlock, unless pgtx.Flush or Publisher.Cancel sends them in between. No keys are no statement; without a transaction the error
 // wraps ErrNoTransaction.
 //
 // LockKey is for the schema "millrace"; a publisher of another schema has a method of its own.

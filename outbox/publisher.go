@@ -112,7 +112,7 @@ func (p *Publisher) Publish(topic string, msgs ...*message.Message) error {
 	}
 	events, o, err := p.events(topic, msgs)
 	if err == nil {
-		err = p.backlog.check(msgs[0].Context(), o, time.Now())
+		err = p.inserter.hint(p.backlog.check(msgs[0].Context(), o, time.Now()))
 	}
 	if err == nil {
 		err = p.inserter.write(msgs[0].Context(), o, events)

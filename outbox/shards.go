@@ -43,11 +43,18 @@ func ChangeShards(ctx context.Context, pool *pgxpool.Pool, schema string, n int,
 	if n < 1 || n > maxShards {
 		return fmt.Errorf("change shards: %d is not a number of shards: want 1 to %d", n, maxShards)
 	}
+	if pool.Config().MaxConns < 2 {
+		return errors.New("change shards: the pool's MaxConns is 1: want 2 or more")
+	}
 	if progress == nil {
 		progress = func(string) {}
 	}
 	// A transaction of its own for the lock only, which ends with the session: it must not touch the tables.
 	return administer(ctx, pool, schema, "change shards", func(locked context.Context, lock pgx.Tx, schema string) error {
+		// It is idle for as long as the change takes.
+		if _, err := lock.Exec(locked, `set local idle_in_transaction_session_timeout = 0`); err != nil {
+			return err
+		}
 		var free bool
 		if err := lock.QueryRow(locked, `select pg_try_advisory_xact_lock(hashtextextended($1 || '.outbox_layout', 0))`, schema).Scan(&free); err != nil {
 			return err

@@ -2,7 +2,9 @@ package pgtx
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -48,6 +50,9 @@ func Queue(ctx context.Context, sql string, args ...any) error {
 	if u == nil {
 		return fmt.Errorf("queue a statement: %w", ErrNoTransaction)
 	}
+	if err := queueable(sql); err != nil {
+		return fmt.Errorf("queue a statement: %w", err)
+	}
 	var err error
 	switch {
 	case u.sql != nil:
@@ -55,6 +60,9 @@ func Queue(ctx context.Context, sql string, args ...any) error {
 	case u.work == nil:
 		_, err = u.tx.Exec(ctx, sql, args...)
 	default:
+		if u.closed() {
+			return fmt.Errorf("queue a statement: %w", pgx.ErrTxClosed)
+		}
 		var waits bool
 		if waits, err = u.work.add(ctx, &entry{sql: sql, args: args, sent: notSent}); err == nil && !waits {
 			_, err = u.tx.Exec(ctx, sql, args...)
@@ -62,6 +70,43 @@ func Queue(ctx context.Context, sql string, args ...any) error {
 	}
 	if err != nil {
 		return fmt.Errorf("queue a statement: %w", err)
+	}
+	return nil
+}
+
+// queueable refuses what would end the transaction in front of its COMMIT, and what is no statement.
+func queueable(sql string) error {
+	rest := sql
+	for {
+		rest = strings.TrimLeft(rest, " \t\r\n\f;")
+		end, skip := "", 0
+		switch {
+		case strings.HasPrefix(rest, "--"):
+			end, skip = "\n", 1
+		case strings.HasPrefix(rest, "/*"):
+			end, skip = "*/", 2
+		}
+		if end == "" {
+			break
+		}
+		i := strings.Index(rest, end)
+		if i < 0 {
+			rest = ""
+			break
+		}
+		rest = rest[i+skip:]
+	}
+	word := rest
+	if i := strings.IndexFunc(rest, func(c rune) bool { return c < 'A' || c > 'z' }); i >= 0 {
+		word = rest[:i]
+	}
+	switch strings.ToLower(word) {
+	case "commit", "end", "rollback", "abort", "begin", "start", "prepare", "savepoint", "release":
+		return fmt.Errorf("%q is for the transaction's owner: %w", word, ErrManaged)
+	case "":
+		if rest == "" {
+			return errors.New("the text holds no statement")
+		}
 	}
 	return nil
 }
@@ -77,6 +122,9 @@ func Collect(ctx context.Context, c Collector, item any) (collected bool, err er
 	u := unitOf(ctx)
 	if u == nil || u.work == nil {
 		return false, nil
+	}
+	if u.closed() {
+		return false, pgx.ErrTxClosed
 	}
 	return u.work.add(ctx, &entry{collector: c, item: item, sent: notSent})
 }

@@ -132,7 +132,8 @@ func commitError(err error) error {
 		return fmt.Errorf("commit: a statement of the transaction had failed: %w", err)
 	case pgconn.SafeToRetry(err), errors.As(err, &pre): // COMMIT was never sent
 		return fmt.Errorf("commit: %w", plain(err))
-	case errors.As(err, &pgErr) && pgErr.SeverityUnlocalized == "ERROR":
+	case errors.As(err, &pgErr) && (pgErr.SeverityUnlocalized == "ERROR" ||
+		pgErr.Code == "25P03"): // the session was idle in the transaction when it ended, so it had not read COMMIT
 		return fmt.Errorf("commit: %w", err)
 	}
 	return fmt.Errorf("commit: %w: %w", ErrOutcomeUnknown, err)

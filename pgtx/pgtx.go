@@ -12,6 +12,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"reflect"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -47,6 +48,12 @@ type unit struct {
 	outer *unit        // of another database, which an inner Run may come back to
 }
 
+// closed reports whether the savepoint of this context has ended.
+func (u *unit) closed() bool {
+	x, ok := u.tx.(*tx)
+	return ok && x.closed
+}
+
 func unitOf(ctx context.Context) *unit {
 	u, _ := ctx.Value(unitKey{}).(*unit)
 	return u
@@ -66,6 +73,9 @@ func unitOf(ctx context.Context) *unit {
 //
 // fn must not use its transaction from several goroutines at once, nor after it has returned.
 func Run(ctx context.Context, db DB, fn func(ctx context.Context, tx pgx.Tx) error, opts ...Option) error {
+	if db == nil || !reflect.ValueOf(db).Comparable() {
+		return fmt.Errorf("begin transaction: the DB is a %T: want a *pgxpool.Pool, a *pgx.Conn, or a pointer to what wraps one", db)
+	}
 	outer := unitOf(ctx)
 	for u := outer; u != nil; u = u.outer {
 		if u.work != nil && u.work.db != db {
@@ -103,6 +113,7 @@ func runOnce(ctx context.Context, db DB, isolation pgx.TxIsoLevel, outer *unit, 
 	if err != nil {
 		return fmt.Errorf("begin transaction: %w", err)
 	}
+	defer t.finish()
 	if err := runOutermost(ctx, t, outer, fn); err != nil {
 		return err
 	}
@@ -110,6 +121,13 @@ func runOnce(ctx context.Context, db DB, isolation pgx.TxIsoLevel, outer *unit, 
 		t.after[i]()
 	}
 	return nil
+}
+
+// finish makes AfterCommit refuse what nobody would call any more.
+func (t *transaction) finish() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.done = true
 }
 
 func runOutermost(ctx context.Context, t *transaction, outer *unit, fn func(context.Context, pgx.Tx) error) error {
@@ -193,6 +211,9 @@ func AfterCommit(ctx context.Context, f func()) bool {
 	}
 	u.work.mu.Lock()
 	defer u.work.mu.Unlock()
+	if u.work.done {
+		return false
+	}
 	u.work.after = append(u.work.after, f)
 	return true
 }

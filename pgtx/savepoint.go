@@ -85,6 +85,14 @@ func (x *tx) undo(ctx context.Context) error {
 	if _, err := t.q.Exec(ctx, "rollback to savepoint "+x.name+"; release savepoint "+x.name); err != nil {
 		return err
 	}
+	t.undone(x)
+	if t.direct >= 0 {
+		return t.flush(ctx) // savepoints may be made that nobody sees: what has come back cannot wait
+	}
+	return nil
+}
+
+func (t *transaction) undone(x *tx) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	depth := t.closeFrom(x)
@@ -97,7 +105,6 @@ func (x *tx) undo(ctx context.Context) error {
 	if t.direct >= depth {
 		t.direct = -1 // savepoints that were made since are gone too
 	}
-	return nil
 }
 
 // closeFrom closes the savepoint and those inside it, and returns its depth: 1 for an outermost one.

@@ -42,6 +42,7 @@ type transaction struct {
 
 	mu         sync.Mutex // Publish of several goroutines is a mistake that must not corrupt anything
 	after      []func()
+	done       bool // what is registered now is not called
 	pending    []*entry
 	savepoints []*tx // those that are open, outermost first
 	named      int
