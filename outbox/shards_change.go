@@ -25,6 +25,9 @@ type change struct {
 func (c *change) run(ctx context.Context) (err error) {
 	now := c.from // the layout that the functions are of
 	defer func() {
+		if c.fenced.IsZero() { // nobody was refused
+			return
+		}
 		// Also when ctx has ended: producers wait for it.
 		uctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), fenceTTL)
 		defer cancel()

@@ -103,8 +103,11 @@ func (a *app) outboxPurge() *cobra.Command {
 			return usageError{errors.New("--older-than is missing: want an age such as 720h")}
 		}
 		n, err := outbox.Purge(ctx, pool, a.schema, age)
+		if err != nil {
+			return err
+		}
 		fmt.Fprintf(a.stdout, "%d dead events deleted\n", n)
-		return err
+		return nil
 	})
 	return c
 }
