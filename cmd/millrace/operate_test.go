@@ -114,7 +114,7 @@ func TestOutboxCommands(t *testing.T) {
 	assert.Regexp(t, `e1 +t +k1 +parked +10 +3 days +- +re\\nfused`, out)
 	assert.NotContains(t, out, "secret")
 	assert.Contains(t, o.run(exitOK, "outbox", "list", "--payload"), "secret")
-	assert.Contains(t, o.run(exitFailed, "outbox", "list", "--state", "lost"), "want one of")
+	assert.Contains(t, o.run(exitUsage, "outbox", "list", "--state", "lost"), "want parked, retry")
 
 	assert.Contains(t, o.run(exitUsage, "outbox", "retry"), "want event IDs, --key, --topic or --all")
 	assert.Contains(t, o.run(exitUsage, "outbox", "retry", "e1", "--all"), "--all takes no event")
