@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -69,6 +70,7 @@ func (c PublisherConfig) withDefaults() PublisherConfig {
 type Publisher struct {
 	inserter   inserter
 	limits     transport.Limits
+	topic      atomic.Pointer[string] // the last one that the limits allowed
 	backlog    *backlog
 	propagator propagation.TextMapPropagator
 }
@@ -205,7 +207,10 @@ func (c missing) Set(key, value string) {
 
 func (p *Publisher) check(topic string, m *message.Message) error {
 	var errs []error
-	if topic == "" || !utf8.ValidString(topic) || strings.ContainsRune(topic, 0) { // whatever the limits say
+	limits := p.limits
+	if last := p.topic.Load(); last != nil && *last == topic { // its pattern costs more than all the rest
+		limits.Topic = nil
+	} else if topic == "" || !utf8.ValidString(topic) || strings.ContainsRune(topic, 0) { // whatever the limits say
 		errs = append(errs, fmt.Errorf("topic %q is empty or not UTF-8 without NUL bytes", topic))
 	}
 	switch {
@@ -214,5 +219,9 @@ func (p *Publisher) check(topic string, m *message.Message) error {
 	case len(m.UUID) > maxIDBytes:
 		errs = append(errs, fmt.Errorf("the ID is %d bytes long, the limit is %d", len(m.UUID), maxIDBytes))
 	}
-	return errors.Join(append(errs, transport.CheckText(m), p.limits.Check(topic, m))...)
+	err := errors.Join(append(errs, transport.CheckText(m), limits.Check(topic, m))...)
+	if err == nil && limits.Topic != nil {
+		p.topic.Store(&topic)
+	}
+	return err
 }

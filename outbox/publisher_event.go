@@ -28,9 +28,12 @@ func newStored(topic string, m *message.Message, metadata message.Metadata, dela
 	if delay > 0 {
 		delete(metadata, DueMetadata) // it is added when the event is due
 	}
-	headers, err := json.Marshal(metadata)
-	if err != nil {
-		return stored{}, err
+	headers := []byte("{}")
+	if len(metadata) > 0 {
+		var err error
+		if headers, err = json.Marshal(metadata); err != nil {
+			return stored{}, err
+		}
 	}
 	e := stored{hash: hashOf(key, m.UUID), id: m.UUID, topic: topic, key: key, headers: headers, payload: m.Payload, delay: delay}
 	if e.payload == nil {

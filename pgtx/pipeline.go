@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -18,8 +19,11 @@ type pipeline struct {
 func (t *transaction) compose(ctx context.Context) (pipeline, error) {
 	p := pipeline{batch: &pgx.Batch{}}
 	t.mu.Lock()
-	var order []Collector
-	items := map[Collector][]any{}
+	type collected struct {
+		by    Collector
+		items []any
+	}
+	var all []collected
 	for _, e := range t.pending {
 		switch {
 		case e.sent != notSent:
@@ -27,24 +31,25 @@ func (t *transaction) compose(ctx context.Context) (pipeline, error) {
 			p.batch.Queue(e.sql, e.args...)
 			p.explain = append(p.explain, func(err error) error { return fmt.Errorf("queued statement: %w", err) })
 		default:
-			if items[e.collector] == nil {
-				order = append(order, e.collector)
+			i := slices.IndexFunc(all, func(c collected) bool { return c.by == e.collector }) // there are one or two
+			if i < 0 {
+				i, all = len(all), append(all, collected{by: e.collector})
 			}
-			items[e.collector] = append(items[e.collector], e.item)
+			all[i].items = append(all[i].items, e.item)
 		}
 	}
 	t.mu.Unlock()
 	ctx = context.WithValue(ctx, unitKey{}, &unit{tx: &tx{t: t, managed: true}, work: t})
 	for _, locks := range []bool{true, false} {
-		for _, c := range order {
-			if c.Locks() != locks {
+		for _, c := range all {
+			if c.by.Locks() != locks {
 				continue
 			}
-			if err := c.Flush(ctx, items[c], p.batch); err != nil {
+			if err := c.by.Flush(ctx, c.items, p.batch); err != nil {
 				return p, err
 			}
 			for len(p.explain) < p.batch.Len() {
-				p.explain = append(p.explain, c.Explain)
+				p.explain = append(p.explain, c.by.Explain)
 			}
 		}
 	}

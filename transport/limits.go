@@ -45,23 +45,23 @@ func (l Limits) Check(topic string, msg *message.Message) error {
 	if l.Topic != nil && !l.Topic.MatchString(topic) {
 		errs = append(errs, fmt.Errorf("%w: topic %q does not match %s", ErrLimit, topic, l.Topic))
 	}
-	over := func(field string, got, limit int) {
+	over := func(got, limit int, field string, args ...any) {
 		if limit > 0 && got > limit {
-			errs = append(errs, fmt.Errorf("%w: %s is %d, the limit is %d", ErrLimit, field, got, limit))
+			errs = append(errs, fmt.Errorf("%w: %s is %d, the limit is %d", ErrLimit, fmt.Sprintf(field, args...), got, limit))
 		}
 	}
-	over("message size in bytes", Size(msg), l.MessageBytes)
-	over("key length in bytes", len(Key(msg)), l.KeyBytes)
+	over(Size(msg), l.MessageBytes, "message size in bytes")
+	over(len(Key(msg)), l.KeyBytes, "key length in bytes")
 	entries := 0
 	for k, v := range msg.Metadata {
 		if k == KeyMetadata {
 			continue
 		}
 		entries++
-		over(fmt.Sprintf("length of metadata name %.40q in bytes", k), len(k), l.MetadataKeyBytes)
-		over(fmt.Sprintf("length of metadata value of %.40q in bytes", k), len(v), l.MetadataValueBytes)
+		over(len(k), l.MetadataKeyBytes, "length of metadata name %.40q in bytes", k)
+		over(len(v), l.MetadataValueBytes, "length of metadata value of %.40q in bytes", k)
 	}
-	over("number of metadata entries", entries, l.MetadataEntries)
+	over(entries, l.MetadataEntries, "number of metadata entries")
 	return errors.Join(errs...)
 }
 
@@ -80,15 +80,15 @@ func Size(msg *message.Message) int {
 // CheckText reports ID, key and metadata that no broker and no database carries unchanged: invalid UTF-8, a NUL byte.
 func CheckText(msg *message.Message) error {
 	var errs []error
-	check := func(field, s string) {
-		if !utf8.ValidString(s) || strings.ContainsRune(s, 0) {
-			errs = append(errs, fmt.Errorf("%w: %s %.40q is not UTF-8 without NUL bytes; encode it, for instance as base64", ErrLimit, field, s))
+	check := func(s, field, of string) {
+		if !utf8.ValidString(s) || strings.IndexByte(s, 0) >= 0 {
+			errs = append(errs, fmt.Errorf("%w: %s%s %.40q is not UTF-8 without NUL bytes; encode it, for instance as base64", ErrLimit, field, of, s))
 		}
 	}
-	check("ID", msg.UUID)
+	check(msg.UUID, "ID", "")
 	for k, v := range msg.Metadata {
-		check("metadata name", k)
-		check("metadata value of "+k, v)
+		check(k, "metadata name", "")
+		check(v, "metadata value of ", k)
 	}
 	return errors.Join(errs...)
 }

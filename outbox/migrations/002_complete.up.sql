@@ -15,24 +15,12 @@ create function {schema}.outbox_shard_of(hash bigint) returns smallint language 
 as 'select ($1 % 16)::smallint';
 
 create function {schema}.outbox_next(shard smallint) returns bigint language sql volatile
-as 'select case $1
-    when 0 then nextval(''{schema}.outbox_seq_0''::regclass)
-    when 1 then nextval(''{schema}.outbox_seq_1''::regclass)
-    when 2 then nextval(''{schema}.outbox_seq_2''::regclass)
-    when 3 then nextval(''{schema}.outbox_seq_3''::regclass)
-    when 4 then nextval(''{schema}.outbox_seq_4''::regclass)
-    when 5 then nextval(''{schema}.outbox_seq_5''::regclass)
-    when 6 then nextval(''{schema}.outbox_seq_6''::regclass)
-    when 7 then nextval(''{schema}.outbox_seq_7''::regclass)
-    when 8 then nextval(''{schema}.outbox_seq_8''::regclass)
-    when 9 then nextval(''{schema}.outbox_seq_9''::regclass)
-    when 10 then nextval(''{schema}.outbox_seq_10''::regclass)
-    when 11 then nextval(''{schema}.outbox_seq_11''::regclass)
-    when 12 then nextval(''{schema}.outbox_seq_12''::regclass)
-    when 13 then nextval(''{schema}.outbox_seq_13''::regclass)
-    when 14 then nextval(''{schema}.outbox_seq_14''::regclass)
-    when 15 then nextval(''{schema}.outbox_seq_15''::regclass)
-    end';
+as 'select nextval((array[
+    ''{schema}.outbox_seq_0'', ''{schema}.outbox_seq_1'', ''{schema}.outbox_seq_2'', ''{schema}.outbox_seq_3'',
+    ''{schema}.outbox_seq_4'', ''{schema}.outbox_seq_5'', ''{schema}.outbox_seq_6'', ''{schema}.outbox_seq_7'',
+    ''{schema}.outbox_seq_8'', ''{schema}.outbox_seq_9'', ''{schema}.outbox_seq_10'', ''{schema}.outbox_seq_11'',
+    ''{schema}.outbox_seq_12'', ''{schema}.outbox_seq_13'', ''{schema}.outbox_seq_14'', ''{schema}.outbox_seq_15''
+    ]::regclass[])[$1 + 1])';
 
 -- Events that could not be published, and those of the same key that wait behind them. Only the holder of the shard's
 -- lease moves rows in and out; commands set flags.
