@@ -3,9 +3,14 @@
 // A [Publisher] is a Watermill publisher that writes events in the transaction of the message's context. A [Relay]
 // reads the rows, publishes them and deletes exactly those whose publish the broker acknowledged: a row that exists is
 // unpublished. So every committed event reaches the broker at least once, and none that was not committed; a relay that
-// dies between publish and delete publishes at most one batch per shard again, with the same event IDs.
+// dies between publish and delete publishes again, at most RelayConfig.MaxUnsaved events per shard, with the same IDs.
 //
 // Order: events of one key are first published in the order in which their transactions committed, provided that those
-// transactions lock what the key stands for (the aggregate's row) before they publish. Any number of relays may run;
-// each shard of keys is worked on by one of them at a time.
+// transactions lock what the key stands for before they publish: the aggregate's row, or the key itself by [LockKey]. In a
+// transaction of pgtx.Run events get their places at the commit. Any number of relays may run; each shard of keys is worked
+// on by one of them at a time.
+//
+// An event that cannot be published stands aside with its reason, and later events of its key behind it; everything else
+// goes on. Operators see and retry or discard it ([List], [Requeue], [Discard], or "millrace outbox"). While the broker is
+// out of reach nothing stands aside and no attempt counts.
 package outbox
