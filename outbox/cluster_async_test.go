@@ -1,6 +1,7 @@
 package outbox_test
 
 import (
+	"strconv"
 	"syscall"
 	"testing"
 
@@ -25,14 +26,21 @@ func TestCrashUnderAsyncCommit(t *testing.T) {
 // The test above can fail: without the check the same relay publishes what is then missing.
 func TestCrashWithoutDurabilityCheck(t *testing.T) {
 	t.Parallel()
-	vanished := crashUnderAsyncCommit(t, func(pool *pgxpool.Pool, p message.Publisher, cfg outbox.RelayConfig) (*outbox.Relay, error) {
+	unchecked := func(pool *pgxpool.Pool, p message.Publisher, cfg outbox.RelayConfig) (*outbox.Relay, error) {
 		relay, err := outbox.NewRelay(pool, p, cfg)
 		if err == nil {
 			outbox.WithoutDurabilityCheck(relay)
 		}
 		return relay, err
-	})
-	assert.Positive(t, vanished)
+	}
+	for attempt := range 6 { // what was written last may have reached the disk for other reasons
+		vanished := 0
+		t.Run(strconv.Itoa(attempt), func(t *testing.T) { vanished = crashUnderAsyncCommit(t, unchecked) })
+		if vanished > 0 {
+			return
+		}
+	}
+	t.Error("nothing has vanished")
 }
 
 // crashUnderAsyncCommit kills the server several times under producers that do not wait for the disk, and counts the

@@ -8,11 +8,20 @@ import (
 // numbers is the expression that takes a number from the sequence of shard $1. Sequences are constants: looking them up by
 // name costs more than the row. They stand in an array, which costs the same for any number of them.
 func numbers(n int) string {
-	names := make([]string, n)
-	for i := range names {
-		names[i] = fmt.Sprintf("'{schema}.outbox_seq_%d'", i)
+	var sql strings.Builder
+	sql.WriteString("nextval((array[")
+	for i := range n {
+		separator := ", "
+		if i%4 == 0 { // as in the migration
+			separator = ",\n    "
+		}
+		if i == 0 {
+			separator = "\n    "
+		}
+		fmt.Fprintf(&sql, "%s'{schema}.outbox_seq_%d'", separator, i)
 	}
-	return "nextval((array[" + strings.Join(names, ", ") + "]::regclass[])[$1 + 1])"
+	sql.WriteString("\n    ]::regclass[])[$1 + 1])")
+	return sql.String()
 }
 
 // plainNext is the function as the migration makes it, which PostgreSQL inlines.
