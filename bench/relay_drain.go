@@ -33,7 +33,7 @@ var relayDrain = scenario{
 	name:    "relay-drain",
 	summary: "drain a backlog from the outbox: Millrace's relay, the articles' SKIP LOCKED, watermill-sql, its forwarder, oagudo/outbox",
 	full:    size{rows: 200_000, runs: 10, slowRuns: 10, bigRows: 200_000, hugeRows: 1_000_000, box: 30 * time.Second},
-	quick:   size{rows: 100_000, runs: 3, slowRuns: 1, bigRows: 200_000, box: 3 * time.Second, budget: 44 * time.Second},
+	quick:   size{rows: 100_000, runs: 3, slowRuns: 1, bigRows: 200_000, box: 2 * time.Second, budget: 42 * time.Second},
 	run:     runRelayDrain,
 }
 

@@ -14,7 +14,6 @@ const (
 	ofForwarder = "forwarder"
 	ofOagudo    = "oagudo"
 
-	ofRelayBeside   = "relay, beside these"
 	ofRelayBig      = "relay, grown backlog"
 	ofWatermillBig  = "watermill_sql, grown backlog"
 	ofRelayHuge     = "relay, huge backlog"
@@ -64,7 +63,6 @@ func (s *drains) peers() []trial {
 	trials := []trial{
 		{series: ofSkipHeld, drainer: skipLocked{}, events: s.rows, buried: s.dead},
 		{series: ofOagudo, drainer: oagudo{}, events: s.rows, box: box},
-		{series: ofRelayBeside, drainer: millrace{}, events: s.rows},
 		{series: ofForwarder, drainer: watermillForwarder{fastWatermillSQL}, events: s.big, box: box},
 		{series: ofWatermillBig, drainer: fastWatermillSQL, events: s.big, box: box},
 	}
@@ -130,7 +128,7 @@ func (s *drains) report(facts []string) *report {
 	told := map[string]bool{}
 	of := func(name string) rates { return *s.series[name] }
 	for _, name := range []string{
-		ofRelay, ofSkip, ofSelect, ofForwarder, ofOagudo, ofRelayBeside, ofRelayBig, ofWatermillBig, ofRelayHuge, ofWatermillHuge,
+		ofRelay, ofSkip, ofSelect, ofForwarder, ofOagudo, ofRelayBig, ofWatermillBig, ofRelayHuge, ofWatermillHuge,
 		ofRelayHeld, ofSkipHeld, ofRelayBroker, ofForwarderBroker,
 	} {
 		if s.series[name] == nil {
@@ -148,7 +146,7 @@ func (s *drains) report(facts []string) *report {
 		against(of(ofRelay), of(ofSkip)),
 		against(of(ofRelay), of(ofSelect)),
 		ratio("vs_forwarder", of(ofRelayBig), of(ofForwarder)),
-		against(of(ofRelayBeside), of(ofOagudo)),
+		ratio("vs_oagudo", of(ofRelay), of(ofOagudo)),
 	}
 	grown := "vs_watermill_sql"
 	if len(s.huge) > 0 {
