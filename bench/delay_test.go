@@ -58,11 +58,13 @@ func TestDelayedPipeline(t *testing.T) {
 	t.Parallel()
 	const roundTrip = 200 * time.Millisecond
 	conn := echo(t, roundTrip)
+	pace := time.NewTicker(5 * time.Millisecond) // so that each arrives by itself
+	defer pace.Stop()
 	began := time.Now()
 	for range 10 {
 		_, err := conn.Write([]byte("ping"))
 		require.NoError(t, err)
-		time.Sleep(5 * time.Millisecond)
+		<-pace.C
 	}
 	_, err := io.ReadFull(conn, make([]byte, 40))
 	require.NoError(t, err)

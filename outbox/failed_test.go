@@ -23,9 +23,11 @@ func (f *fixture) flow() (stop func()) {
 	var done atomic.Bool
 	var flowing sync.WaitGroup
 	flowing.Go(func() {
+		pace := time.NewTicker(2 * time.Millisecond) // not to fill the machine
+		defer pace.Stop()
 		for i := 0; !done.Load(); i++ {
 			f.publish("other "+strconv.Itoa(i%20), strconv.Itoa(i))
-			time.Sleep(2 * time.Millisecond) // not to fill the machine
+			<-pace.C
 		}
 	})
 	stop = sync.OnceFunc(func() { done.Store(true); flowing.Wait() })

@@ -63,23 +63,33 @@ func (f *fixture) write(ctx context.Context, insert func(ctx context.Context, tx
 func (f *fixture) writeOne(conn *pgx.Conn, random *rand.Rand, insert func(ctx context.Context, tx pgx.Tx, key, payload string) error) error {
 	ctx := context.Background()
 	key := random.IntN(aggregates)
-	pause := func(one, of int, d time.Duration) {
-		if random.IntN(of) < one {
-			time.Sleep(time.Duration(random.Int64N(int64(d))))
-		}
-	}
 	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		// The transaction works for so long.
+		work := func(d time.Duration) error {
+			_, err := tx.Exec(ctx, `select pg_sleep($1)`, d.Seconds())
+			return err
+		}
+		pause := func(one, of int, most time.Duration) error {
+			if random.IntN(of) >= one {
+				return nil
+			}
+			return work(time.Duration(random.Int64N(int64(most))))
+		}
 		if random.IntN(2) == 0 { // its ID is older than its number
 			if _, err := tx.Exec(ctx, `insert into `+f.schema+`.other (v) values (1)`); err != nil {
 				return err
 			}
-			pause(1, 2, 3*time.Millisecond)
+			if err := pause(1, 2, 3*time.Millisecond); err != nil {
+				return err
+			}
 		}
 		var n int
 		if err := tx.QueryRow(ctx, `update `+f.schema+`.aggregate set n = n + 1 where id = $1 returning n`, key).Scan(&n); err != nil {
 			return err
 		}
-		pause(1, 8, 2*time.Millisecond)
+		if err := pause(1, 8, 2*time.Millisecond); err != nil {
+			return err
+		}
 		if random.IntN(10) == 0 {
 			err := pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error {
 				if err := insert(ctx, tx, "never", "rolled back"); err != nil {
@@ -94,11 +104,17 @@ func (f *fixture) writeOne(conn *pgx.Conn, random *rand.Rand, insert func(ctx co
 		if err := insert(ctx, tx, strconv.Itoa(key), strconv.Itoa(n)); err != nil {
 			return err
 		}
+		var late time.Duration
 		switch { // its number is taken, and later ones overtake it
 		case random.IntN(1000) == 0:
-			time.Sleep(time.Duration(500+random.IntN(1500)) * time.Millisecond)
+			late = time.Duration(500+random.IntN(1500)) * time.Millisecond
 		case random.IntN(50) == 0:
-			time.Sleep(time.Duration(10+random.IntN(200)) * time.Millisecond)
+			late = time.Duration(10+random.IntN(200)) * time.Millisecond
+		}
+		if late > 0 {
+			if err := work(late); err != nil {
+				return err
+			}
 		}
 		if random.IntN(20) == 0 {
 			return errOops
@@ -112,10 +128,16 @@ func (d *deliveries) until(enough func(t tally) bool) (ctx context.Context, stop
 	ctx, cancel := context.WithTimeout(context.Background(), longEnough)
 	var watching sync.WaitGroup
 	watching.Go(func() {
-		for !enough(d.sofar()) && ctx.Err() == nil {
-			time.Sleep(50 * time.Millisecond)
+		defer cancel()
+		look := time.NewTicker(50 * time.Millisecond)
+		defer look.Stop()
+		for !enough(d.sofar()) {
+			select {
+			case <-ctx.Done():
+				return
+			case <-look.C:
+			}
 		}
-		cancel()
 	})
 	return ctx, func() { cancel(); watching.Wait() }
 }
@@ -168,20 +190,19 @@ func (f *fixture) chaos(option string, enough func(tally) bool) (c tally, kills 
 	d := newDeliveries(f.t)
 	writing, stop := d.until(enough)
 	defer stop()
-	var done atomic.Bool
+	drained := make(chan struct{})
 	var killed atomic.Int64
 	var running sync.WaitGroup
 	for i := range 4 {
 		running.Go(func() {
 			random := rand.New(rand.NewPCG(uint64(i), 2))
-			for !done.Load() {
+			for done := false; !done; {
 				relay := d.relay(f.schema, option)
-				end := time.Now().Add(time.Duration(300+random.IntN(2500)) * time.Millisecond)
-				for time.Now().Before(end) || writing.Err() != nil {
-					if done.Load() {
-						break
-					}
-					time.Sleep(time.Millisecond)
+				select {
+				case <-time.After(time.Duration(300+random.IntN(2500)) * time.Millisecond):
+				case <-writing.Done(): // the last ones live until the outbox is empty
+					<-drained
+					done = true
 				}
 				kill(relay)
 				killed.Add(1)
@@ -196,9 +217,10 @@ func (f *fixture) chaos(option string, enough func(tally) bool) (c tally, kills 
 	f.write(writing, func(ctx context.Context, tx pgx.Tx, key, payload string) error {
 		return f.publisher.Publish(topic, newMessage(pgtx.With(ctx, tx), key, payload))
 	})
-	require.Eventually(f.t, func() bool { return f.rows() == 0 }, 60*time.Second, 20*time.Millisecond, "the outbox is drained")
-	done.Store(true)
+	empty := assert.Eventually(f.t, func() bool { return f.rows() == 0 }, 60*time.Second, 20*time.Millisecond, "the outbox is drained")
+	close(drained)
 	running.Wait()
+	require.True(f.t, empty)
 	require.NoError(f.t, foreign.Rollback(context.Background()))
 	kills = int(killed.Load())
 	d.to.Close()

@@ -80,18 +80,20 @@ func TestSideTableKeepsToMaxUnsaved(t *testing.T) {
 	f.run(f.newRelay(p, outbox.RelayConfig{MaxUnsaved: 1, BatchSize: 1}))
 	eventually(t, "parked", func() bool { return len(f.failed("k")) == 151 })
 	p.reject.Store(false)
-	before := f.rows()
-	lock, err := f.pool.Begin(t.Context()) // the deletes wait
+	lock, err := f.pool.Begin(t.Context()) // what makes the next one due waits
 	require.NoError(t, err)
-	f.command("retry", "1")
 	_, err = lock.Exec(t.Context(), `select * from `+f.schema+`.outbox_failed where key = 'k' and id > (select min(id) from `+f.schema+`.outbox_failed) for update`)
 	require.NoError(t, err)
-	time.Sleep(3 * time.Second)
-	p.mu.Lock()
-	t.Log("published", len(p.got), "of", before, "and none deleted:", f.rows())
-	assert.LessOrEqual(t, len(p.got), 1)
-	p.mu.Unlock()
-	lock.Rollback(context.Background())
+	f.command("retry", "1")
+	published := func() int {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return len(p.got)
+	}
+	eventually(t, "the first is published", func() bool { return published() == 1 })
+	assert.Never(t, func() bool { return published() > 1 }, 3*time.Second, 10*time.Millisecond)
+	require.NoError(t, lock.Rollback(context.Background()))
+	eventually(t, "then the others are", func() bool { return f.rows() == 0 })
 }
 
 // An operator retries the event that ended its relays: it is parked again, and relays live on.
@@ -140,9 +142,8 @@ func TestOutageAccusesNobody(t *testing.T) {
 	}
 	p.err.Store(nil)
 	f.run(f.newRelay(p, outbox.RelayConfig{}))
-	time.Sleep(2 * time.Second)
+	eventually(t, "it is sent", func() bool { return assert.ObjectsAreEqual([]string{"innocent"}, broker.of("k")) })
 	assert.Empty(t, f.failed("k"))
-	assert.Equal(t, []string{"innocent"}, broker.of("k"))
 }
 
 // A command that came while the side table was worked on was forgotten until the next poll.
@@ -163,7 +164,7 @@ func TestCommandWhileFailedEventsAreTried(t *testing.T) {
 	f.command("retry", "poison a")
 	<-broker.waiting
 	f.command("retry", "poison b")
-	time.Sleep(300 * time.Millisecond)
+	assert.Never(t, func() bool { return len(broker.of("b")) > 0 }, 300*time.Millisecond, 10*time.Millisecond, "the round is under way")
 	close(hold)
 	assert.Eventually(t, func() bool { return len(broker.of("b")) == 1 }, 5*time.Second, 10*time.Millisecond, "b is sent")
 	t.Log(f.failed("b"))

@@ -13,6 +13,7 @@ import (
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"cloud.google.com/go/pubsub/v2/pstest"
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/api/option"
 	"google.golang.org/grpc"
@@ -132,20 +133,30 @@ func TestAcksOfADrainReachTheService(t *testing.T) {
 		}
 		var handlers sync.WaitGroup
 		handlers.Go(func() {
-			<-messages // closed when the intake has ended
-			for _, msg := range running {
-				time.Sleep(50 * time.Millisecond) // the handler's work
+			<-messages                    // closed when the intake has ended
+			for i, msg := range running { // each ends once the service knows of those before
+				assert.Eventually(t, func() bool { return acked(server) == i }, 10*time.Second, time.Millisecond)
 				msg.Ack()
 			}
 		})
 		require.NoError(t, s.Close())
+		handlers.Wait() // for the last ack to be given, not for it to arrive
 		for _, m := range server.Messages() {
 			require.Equal(t, 1, m.Acks)
 			require.Equal(t, 1, m.Deliveries)
 		}
-		handlers.Wait()
 		require.Zero(t, tr.AckFailures())
 	}
+}
+
+// acked counts the messages that the service has an ack of.
+func acked(server *pstest.Server) (n int) {
+	for _, m := range server.Messages() {
+		if m.Acks > 0 {
+			n++
+		}
+	}
+	return n
 }
 
 // TestDrainTimeout: a handler that does not end is cancelled at the drain timeout, and Close returns.
