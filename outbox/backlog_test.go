@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-go/millrace/framework/devstack/devtest"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/pgtx"
 )
@@ -66,10 +67,10 @@ func TestBacklogIsCountedWhenInDoubt(t *testing.T) {
 func TestBacklogIsLookedUpOnceASecond(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	pool, counter := f.counted()
+	pool, counter := devtest.CountedPool(t)
 	p := f.withBacklog(1)
 	begun := time.Now()
-	trips := counter.of(func() {
+	trips := counter.Of(func() {
 		for range 20 {
 			require.NoError(t, pgtx.Run(t.Context(), pool, func(ctx context.Context, _ pgx.Tx) error {
 				return p.Publish(topic, newMessage(ctx, "", "p"))

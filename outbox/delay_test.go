@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-go/millrace/framework/devstack/devtest"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/pgtx"
 	"github.com/millrace-go/millrace/transport"
@@ -32,11 +33,11 @@ func later(ctx context.Context, key, payload string, d time.Duration) *message.M
 func TestDelayedEventsWaitApart(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	pool, counter := f.counted()
+	pool, counter := devtest.CountedPool(t)
 	publish := func(ctx context.Context) error {
 		return f.publisher.Publish(topic, newMessage(ctx, "k", "now 1"), later(ctx, "k", "later", time.Hour), newMessage(ctx, "k", "now 2"))
 	}
-	assert.Equal(t, 1, counter.of(func() {
+	assert.Equal(t, 1, counter.Of(func() {
 		require.NoError(t, pgtx.Run(t.Context(), pool, func(ctx context.Context, _ pgx.Tx) error { return publish(ctx) }))
 	}))
 	db := stdlib.OpenDBFromPool(f.pool)

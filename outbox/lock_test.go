@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-go/millrace/framework/devstack/devtest"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/pgtx"
 )
@@ -128,8 +129,8 @@ func (f *fixture) backend(row func(ctx context.Context, sql string, args ...any)
 func TestLockKeyCostsNoRoundTrip(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	pool, counter := f.counted()
-	assert.Equal(t, 1, counter.of(func() {
+	pool, counter := devtest.CountedPool(t)
+	assert.Equal(t, 1, counter.Of(func() {
 		require.NoError(t, pgtx.Run(t.Context(), pool, func(ctx context.Context, _ pgx.Tx) error {
 			require.NoError(t, f.publisher.LockKey(ctx))
 			require.NoError(t, f.publisher.LockKey(ctx, "a", "b"))

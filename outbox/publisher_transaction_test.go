@@ -3,9 +3,7 @@ package outbox_test
 import (
 	"context"
 	"errors"
-	"net"
 	"strconv"
-	"sync/atomic"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -15,60 +13,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-go/millrace/framework/devstack/devtest"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/pgtx"
 )
-
-// trips counts how often something is sent after something was received.
-type trips struct {
-	n        atomic.Int64
-	received atomic.Bool
-}
-
-type countedConn struct {
-	net.Conn
-	trips *trips
-}
-
-func (c countedConn) Write(b []byte) (int, error) {
-	if c.trips.received.Swap(false) {
-		c.trips.n.Add(1)
-	}
-	return c.Conn.Write(b)
-}
-
-func (c countedConn) Read(b []byte) (int, error) {
-	n, err := c.Conn.Read(b)
-	if n > 0 {
-		c.trips.received.Store(true)
-	}
-	return n, err
-}
-
-// of counts f's round trips, once everything that f prepares is prepared.
-func (c *trips) of(f func()) int {
-	f()
-	before := c.n.Load()
-	f()
-	return int(c.n.Load() - before)
-}
-
-// counted returns a pool of one connection whose round trips are counted.
-func (f *fixture) counted() (*pgxpool.Pool, *trips) {
-	counter := &trips{}
-	cfg := f.pool.Config()
-	cfg.MaxConns = 1
-	cfg.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
-		var d net.Dialer
-		c, err := d.DialContext(ctx, network, addr)
-		return countedConn{c, counter}, err
-	}
-	pool, err := pgxpool.NewWithConfig(f.t.Context(), cfg)
-	require.NoError(f.t, err)
-	f.t.Cleanup(pool.Close)
-	require.NoError(f.t, pool.Ping(f.t.Context()))
-	return pool, counter
-}
 
 // payloads are those of the key's rows in their order.
 func (f *fixture) payloads(key string) []string {
@@ -83,7 +31,7 @@ func (f *fixture) payloads(key string) []string {
 func TestRoundTripsOfPublish(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	pool, counter := f.counted()
+	pool, counter := devtest.CountedPool(f.t)
 	many := func(ctx context.Context) []*message.Message {
 		msgs := make([]*message.Message, 500)
 		for i := range msgs {
@@ -91,7 +39,7 @@ func TestRoundTripsOfPublish(t *testing.T) {
 		}
 		return msgs
 	}
-	assert.Equal(t, 2, counter.of(func() {
+	assert.Equal(t, 2, counter.Of(func() {
 		require.NoError(t, pgtx.Run(t.Context(), pool, func(ctx context.Context, tx pgx.Tx) error {
 			require.NoError(t, f.publisher.Publish(topic))
 			for _, m := range many(ctx) {
@@ -102,12 +50,12 @@ func TestRoundTripsOfPublish(t *testing.T) {
 			return err
 		}))
 	}), "BEGIN and the statement; the events, what is queued, and COMMIT")
-	assert.Equal(t, 1, counter.of(func() {
+	assert.Equal(t, 1, counter.Of(func() {
 		require.NoError(t, pgtx.Run(t.Context(), pool, func(ctx context.Context, _ pgx.Tx) error {
 			return f.publisher.Publish(topic, many(ctx)...)
 		}))
 	}), "only events")
-	assert.Equal(t, 3, counter.of(func() {
+	assert.Equal(t, 3, counter.Of(func() {
 		tx, err := pool.Begin(t.Context())
 		require.NoError(t, err)
 		require.NoError(t, f.publisher.Publish(topic, many(pgtx.With(t.Context(), tx))...))

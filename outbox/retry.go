@@ -237,11 +237,9 @@ func (w *retrying) again(ctx context.Context, e failedRow, reason error) error {
 	}
 	w.mu.Unlock()
 	state := stateRetry
-	if isRejected(reason) || !isOutage(reason) && !last.IsZero() && success.After(last) {
+	if isOwnFault(reason, last, success) {
 		e.attempts++
-	}
-	if isRejected(reason) || e.attempts >= w.relay.cfg.MaxAttempts {
-		state = stateParked
+		state = stateAfter(reason, e.attempts, w.relay.cfg.MaxAttempts)
 	}
 	return w.note(ctx, e, state, reason.Error())
 }

@@ -54,9 +54,27 @@ func isRejected(err error) bool {
 	return errors.Is(err, transport.ErrRejected) || errors.Is(err, transport.ErrLimit)
 }
 
+// isOwnFault reports whether an error counts against the event, which had failed before at failedAt (zero: never), the
+// broker having last taken an event of its topic at lastSuccess: an error of unknown meaning is the event's own only when
+// the broker took others between two failures of it. Otherwise it may be an outage, which counts no attempt and moves
+// nothing.
+func isOwnFault(err error, failedAt, lastSuccess time.Time) bool {
+	if isOutage(err) || errors.Is(err, transport.ErrNotSent) {
+		return false
+	}
+	return isRejected(err) || !failedAt.IsZero() && lastSuccess.After(failedAt)
+}
+
+// stateAfter is the state of an event in the side table after so many failures of its own.
+func stateAfter(err error, attempts, maxAttempts int) string {
+	if isRejected(err) || attempts >= maxAttempts {
+		return stateParked
+	}
+	return stateRetry
+}
+
 // settle sorts out what became of a lane's batch. It returns what was acknowledged. lastSuccess is when the broker last
-// took an event of the topic, this batch's included: an error of unknown meaning is the event's own only when the broker
-// took others between two failures of it. Otherwise it may be an outage, which counts no attempt and moves nothing.
+// took an event of the topic, this batch's included.
 func (s *shard) settle(l *lane, results []error, lastSuccess, now time.Time, maxAttempts int) (acked []*event, report failures) {
 	batch := l.sending
 	l.sending = nil
@@ -88,17 +106,12 @@ func (s *shard) settle(l *lane, results []error, lastSuccess, now time.Time, max
 			continue
 		}
 		report.add(e, err)
-		counts := !isOutage(err) && !errors.Is(err, transport.ErrNotSent) && (isRejected(err) ||
-			!e.failedAt.IsZero() && lastSuccess.After(e.failedAt))
+		counts := isOwnFault(err, e.failedAt, lastSuccess)
 		e.failedAt = now
 		if counts {
 			own = true
 			e.attempts++
-			p := parking{event: e, state: stateRetry, reason: err.Error(), retryIn: failedBackoff(e.attempts)}
-			if isRejected(err) || e.attempts >= maxAttempts {
-				p.state = stateParked
-			}
-			s.parkKey(k, p)
+			s.parkKey(k, parking{event: e, state: stateAfter(err, e.attempts, maxAttempts), reason: err.Error(), retryIn: failedBackoff(e.attempts)})
 			continue
 		}
 		k.hold(e)

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/millrace-go/millrace/framework/devstack/devtest"
 	"github.com/millrace-go/millrace/pgtx"
 )
 
@@ -97,7 +98,7 @@ func TestErrorInTheCommitPipelineIsKnown(t *testing.T) {
 				t.Run(fmt.Sprintf("%s/%s/%v", mode, name, first), func(t *testing.T) {
 					t.Parallel()
 					_, table := newTable(t)
-					pool, _ := newCounted(t, change)
+					pool, _ := devtest.CountedPool(t, change)
 					for range 2 { // with and without prepared statements
 						err := pgtx.Run(t.Context(), pool, func(ctx context.Context, tx pgx.Tx) error {
 							if !first {

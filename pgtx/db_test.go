@@ -18,7 +18,7 @@ func TestTracers(t *testing.T) {
 	t.Parallel()
 	_, table := newTable(t)
 	var seen []string
-	pool, _ := newCounted(t, func(c *pgxpool.Config) { c.ConnConfig.Tracer = tracer{&seen} })
+	pool, _ := devtest.CountedPool(t, func(c *pgxpool.Config) { c.ConnConfig.Tracer = tracer{&seen} })
 	for range 2 {
 		seen = nil
 		require.NoError(t, pgtx.Run(t.Context(), pool, func(ctx context.Context, tx pgx.Tx) error {

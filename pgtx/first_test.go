@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-go/millrace/framework/devstack/devtest"
 	"github.com/millrace-go/millrace/pgtx"
 )
 
@@ -63,7 +64,7 @@ var ways = map[string]func(ctx context.Context, tx pgx.Tx, sql string) error{
 func TestFirstStatementIsInTheTransaction(t *testing.T) {
 	t.Parallel()
 	for mode, change := range modes {
-		pool, _ := newCounted(t, func(c *pgxpool.Config) {
+		pool, _ := devtest.CountedPool(t, func(c *pgxpool.Config) {
 			if change != nil {
 				change(c)
 			}
@@ -90,7 +91,7 @@ func TestFailedFirstStatementFailsTheTransaction(t *testing.T) {
 	t.Parallel()
 	_, table := newTable(t)
 	for mode, change := range modes {
-		pool, _ := newCounted(t, change)
+		pool, _ := devtest.CountedPool(t, change)
 		for way, send := range ways {
 			for _, sql := range []string{`select 1/0`, `select x from nowhere_at_all`} {
 				err := pgtx.Run(t.Context(), pool, func(ctx context.Context, tx pgx.Tx) error {
@@ -149,7 +150,7 @@ func TestUnsentFirstStatement(t *testing.T) {
 func TestCancelledInMidStatement(t *testing.T) {
 	t.Parallel()
 	_, table := newTable(t)
-	pool, _ := newCounted(t, nil)
+	pool, _ := devtest.CountedPool(t)
 	for _, first := range []bool{true, false} {
 		for way, send := range ways {
 			ctx, cancel := context.WithCancel(t.Context())
@@ -175,7 +176,7 @@ func TestCancelledInMidStatement(t *testing.T) {
 func TestPreparedByName(t *testing.T) {
 	t.Parallel()
 	_, table := newTable(t)
-	pool, _ := newCounted(t, func(c *pgxpool.Config) {
+	pool, _ := devtest.CountedPool(t, func(c *pgxpool.Config) {
 		c.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
 			_, err := conn.Prepare(ctx, "one", `insert into `+table+` values (1)`)
 			return err

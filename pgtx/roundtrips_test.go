@@ -2,8 +2,6 @@ package pgtx_test
 
 import (
 	"context"
-	"net"
-	"sync/atomic"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -14,59 +12,6 @@ import (
 	"github.com/millrace-go/millrace/framework/devstack/devtest"
 	"github.com/millrace-go/millrace/pgtx"
 )
-
-// trips counts how often something is sent after something was received.
-type trips struct {
-	n        atomic.Int64
-	received atomic.Bool
-}
-
-type countedConn struct {
-	net.Conn
-	trips *trips
-}
-
-func (c countedConn) Write(b []byte) (int, error) {
-	if c.trips.received.Swap(false) {
-		c.trips.n.Add(1)
-	}
-	return c.Conn.Write(b)
-}
-
-func (c countedConn) Read(b []byte) (int, error) {
-	n, err := c.Conn.Read(b)
-	if n > 0 {
-		c.trips.received.Store(true)
-	}
-	return n, err
-}
-
-// of counts f's round trips, once everything that f prepares is prepared.
-func (c *trips) of(f func()) int {
-	f()
-	before := c.n.Load()
-	f()
-	return int(c.n.Load() - before)
-}
-
-// newCounted returns a pool of one connection whose round trips are counted.
-func newCounted(t *testing.T, change func(*pgxpool.Config)) (*pgxpool.Pool, *trips) {
-	counter := &trips{}
-	cfg := devtest.Pool(t).Config()
-	cfg.MaxConns = 1
-	cfg.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
-		var d net.Dialer
-		c, err := d.DialContext(ctx, network, addr)
-		return countedConn{c, counter}, err
-	}
-	if change != nil {
-		change(cfg)
-	}
-	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
-	require.NoError(t, err)
-	t.Cleanup(pool.Close)
-	return pool, counter
-}
 
 // note collects numbers and inserts all of them with one statement.
 type note struct{ table string }
@@ -148,9 +93,9 @@ func TestRoundTrips(t *testing.T) {
 		} {
 			t.Run(mode+"/"+c.name, func(t *testing.T) {
 				t.Parallel()
-				pool, counter := newCounted(t, change)
+				pool, counter := devtest.CountedPool(t, change)
 				require.NoError(t, pool.Ping(t.Context()))
-				assert.Equal(t, c.want, counter.of(func() {
+				assert.Equal(t, c.want, counter.Of(func() {
 					if err := pgtx.Run(t.Context(), pool, c.fn, pgtx.Isolation(pgx.ReadCommitted)); err != nil {
 						assert.ErrorIs(t, err, errOops)
 					}
@@ -162,7 +107,7 @@ func TestRoundTrips(t *testing.T) {
 
 // modes are pools as people configure them.
 var modes = map[string]func(*pgxpool.Config){
-	"default":         nil,
+	"default":         func(*pgxpool.Config) {},
 	"exec":            func(c *pgxpool.Config) { c.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec },
 	"simple protocol": func(c *pgxpool.Config) { c.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol },
 	"cache describe":  func(c *pgxpool.Config) { c.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe },
