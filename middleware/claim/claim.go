@@ -15,8 +15,6 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-
-	"github.com/millrace-go/millrace/transport"
 )
 
 var (
@@ -36,8 +34,16 @@ var (
 // a crashed holder's transaction is noticed.
 const contendedDelay = 250 * time.Millisecond
 
-// Key names one effect: an event as one consumer sees it.
-type Key struct{ Consumer, EventID string }
+// Key names one effect: an event as one consumer sees it. Consumer and EventID identify it.
+type Key struct {
+	Consumer, EventID string
+
+	// Order is the event's ordering key when its consumer is configured to keep the order of events that fail; else "".
+	Order string
+
+	// Due is when a delayed event was due; zero for one that was not delayed.
+	Due time.Time
+}
 
 // Store keeps the claims.
 type Store interface {
@@ -61,6 +67,10 @@ type Config struct {
 	// EventID tells an event from others. Duplicates must have the same; the ID that the broker gives to a message is
 	// never it. Default: the message's UUID.
 	EventID func(msg *message.Message) (string, error)
+
+	// Ordered keeps later events of a key (transport.Key) behind one that failed, for consumers whose subscriber delivers
+	// the events of a key in order. Default: false.
+	Ordered bool
 
 	// HandlerTimeout bounds a handler's run with its transaction, the wait for a connection of the pool included. The
 	// handler's context ends then, and not when the router closes: what is running may finish. 1 ms or more.
@@ -109,78 +119,4 @@ func New(store Store, cfg Config) (*Claim, error) {
 		return nil, fmt.Errorf("claim: %w", err)
 	}
 	return &Claim{store: store, cfg: cfg}, nil
-}
-
-// Middleware runs h under a claim. It acks an event that was processed before, nacks one that another consumer works on,
-// and returns h's error (the router nacks) after everything was rolled back. It returns no messages: those of h are
-// staged, because the router would publish them after the commit, and lose them if that failed.
-//
-// Retry and poison-queue middleware belongs outside of it; middleware that changes the message's ID does too.
-func (c *Claim) Middleware(h message.HandlerFunc) message.HandlerFunc {
-	return func(msg *message.Message) ([]*message.Message, error) {
-		original := msg.Context()
-		defer msg.SetContext(original) // whatever is outside must not meet a context that has ended
-
-		key, err := c.key(msg)
-		if err != nil {
-			return nil, fmt.Errorf("claim event: %w", err)
-		}
-		// The router cancels the contexts of running handlers when it closes; a claim that has begun may finish.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(original), c.cfg.HandlerTimeout)
-		defer cancel()
-		ran := false // what the handler returns is its own, even ErrCompleted of another claim
-		err = c.store.Do(ctx, key, func(ctx context.Context) error {
-			ran = true
-			return c.handle(ctx, msg, h)
-		})
-		switch {
-		case !ran && errors.Is(err, ErrCompleted):
-			c.cfg.Logger.DebugContext(ctx, "duplicate absorbed", "event_id", key.EventID, "consumer", key.Consumer)
-			return nil, nil
-		case !ran && errors.Is(err, ErrContended):
-			// Not an error: it must neither reach a poison queue nor be retried on the spot.
-			c.cfg.Logger.DebugContext(ctx, "claim contended", "event_id", key.EventID, "consumer", key.Consumer)
-			transport.DeliveryFrom(original).RetryAfter(contendedDelay)
-			msg.Nack()
-			return nil, nil
-		case err != nil:
-			return nil, fmt.Errorf("claim event %q for consumer %q: %w", key.EventID, key.Consumer, err)
-		}
-		return nil, nil
-	}
-}
-
-func (c *Claim) key(msg *message.Message) (Key, error) {
-	id, err := c.cfg.EventID(msg)
-	if err != nil {
-		return Key{}, err
-	}
-	if id == "" {
-		return Key{}, ErrNoEventID
-	}
-	handler := message.HandlerNameFromCtx(msg.Context())
-	k := Key{Consumer: c.cfg.Consumer(handler), EventID: id}
-	if k.Consumer == "" {
-		return Key{}, fmt.Errorf("no consumer for handler %q: name the router's handler or set Config.Consumer", handler)
-	}
-	return k, nil
-}
-
-func (c *Claim) handle(ctx context.Context, msg *message.Message, h message.HandlerFunc) error {
-	msg.SetContext(ctx)
-	outputs, err := h(msg)
-	if err != nil || len(outputs) == 0 {
-		return err
-	}
-	topic := message.PublishTopicFromCtx(ctx)
-	if topic == "" {
-		return errors.New("stage outputs: the handler returned messages but has no publish topic: add it to the router with AddHandler")
-	}
-	for _, out := range outputs {
-		out.SetContext(ctx)
-	}
-	if err := c.store.Stage(ctx, topic, outputs...); err != nil {
-		return fmt.Errorf("stage outputs: %w", err)
-	}
-	return nil
 }
