@@ -15,7 +15,7 @@ import (
 	"github.com/millrace-go/millrace/framework/devstack"
 )
 
-const devUsage = `usage: millrace dev [-services postgres,pubsub,kafka] [-- command arguments...]
+const devUsage = `usage: millrace dev [-services postgres,pubsub,kafka,redis] [-- command arguments...]
 
 Starts the services on this machine, each from the first source that is there, and says which. With a command, runs it
 with their addresses in its environment, stops the services and exits with its exit code. Without one, prints the
@@ -27,7 +27,7 @@ environment and runs until Ctrl-C.
 func dev(args []string, stdin *os.File, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("dev", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	list := flags.String("services", "postgres,pubsub,kafka", "the services to start, with commas between")
+	list := flags.String("services", "postgres,pubsub,kafka", "the services to start, with commas between; there is redis too")
 	flags.Usage = func() {
 		fmt.Fprint(stderr, devUsage)
 		flags.PrintDefaults()

@@ -66,7 +66,7 @@ func TestUsage(t *testing.T) {
 		{[]string{"help"}, exitOK, "dev "},
 		{[]string{"dev", "-h"}, exitOK, "-services"},
 		{[]string{"dev", "-service=postgres"}, exitUsage, "-service"},
-		{[]string{"dev", "-services=redis"}, exitUsage, `unknown service "redis"`},
+		{[]string{"dev", "-services=rabbit"}, exitUsage, `unknown service "rabbit"`},
 		{[]string{"dev", "-services="}, exitUsage, "no service is named"},
 	} {
 		var output bytes.Buffer

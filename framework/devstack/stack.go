@@ -153,6 +153,9 @@ func (s *Stack) KafkaBrokers() []string {
 	return nil
 }
 
+// RedisAddr is host:port, without TLS or a password; "" when the stack has no Redis.
+func (s *Stack) RedisAddr() string { return s.value(Redis) }
+
 // Services tells the source of each service that answers.
 func (s *Stack) Services() []Info {
 	var infos []Info

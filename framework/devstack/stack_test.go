@@ -22,7 +22,7 @@ func TestTwoStacks(t *testing.T) {
 	dir := scratch(t)
 	var stacks []*Stack
 	for range 2 {
-		stack, err := Start(t.Context(), Postgres, PubSub, Kafka)
+		stack, err := Start(t.Context(), Postgres, PubSub, Kafka, Redis)
 		require.NoError(t, err)
 		t.Cleanup(func() { assert.NoError(t, stack.Stop()) })
 		stacks = append(stacks, stack)
@@ -78,6 +78,8 @@ func answers(t *testing.T, stack *Stack) {
 
 	require.NoError(t, askKafka(ctx, stack.KafkaBrokers(), ""))
 	require.NoError(t, roundTrip(ctx, stack.KafkaBrokers()))
+
+	require.NoError(t, askRedis(ctx, stack.RedisAddr(), ""))
 }
 
 // Tests of one process add services to one stack as they need them: a service is started once, whoever asks.
@@ -106,13 +108,13 @@ func TestAdd(t *testing.T) {
 
 func TestServiceNames(t *testing.T) {
 	_, err := Start(t.Context())
-	assert.ErrorContains(t, err, "pass postgres, pubsub or kafka")
-	_, err = Start(t.Context(), Kafka, "redis")
-	assert.ErrorContains(t, err, `unknown service "redis": want postgres, pubsub or kafka`)
+	assert.ErrorContains(t, err, "pass postgres, pubsub, kafka or redis")
+	_, err = Start(t.Context(), Kafka, "rabbit")
+	assert.ErrorContains(t, err, `unknown service "rabbit": want postgres, pubsub, kafka or redis`)
 
-	services, err := ParseServices(" postgres, kafka,")
+	services, err := ParseServices(" postgres, redis,")
 	require.NoError(t, err)
-	assert.Equal(t, []Service{Postgres, Kafka}, services)
+	assert.Equal(t, []Service{Postgres, Redis}, services)
 	_, err = ParseServices("postgres,rabbit")
 	assert.ErrorContains(t, err, `"rabbit"`)
 }

@@ -126,6 +126,37 @@ func (w *watchdog) giveUp(err error) error {
 	return errors.Join(err, w.stop())
 }
 
+// crash kills the command and its children at one moment and keeps the room, for again.
+func (w *watchdog) crash(ctx context.Context) error {
+	if _, err := w.pipe.WriteString("crash\n"); err != nil {
+		return err
+	}
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if _, err := os.Stat(w.room.path("crashed")); err == nil {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-w.ended:
+			return fmt.Errorf("it ended by itself; its log ends with:\n%s", w.room.tail())
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// again runs the command once more after a crash and waits for its answer. It reports true where that did not come and
+// the watchdog is stopped.
+func (w *watchdog) again(ctx context.Context, probe func(context.Context) error) (stopped bool, err error) {
+	if _, err := w.pipe.WriteString("again\n"); err != nil {
+		return false, err
+	}
+	err = w.await(ctx, probe)
+	return err != nil, err
+}
+
 // stop ends the service and waits until it, its shell and its folder are gone. Only one goroutine calls it, once.
 func (w *watchdog) stop() error {
 	w.pipe.Close()

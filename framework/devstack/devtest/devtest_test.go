@@ -5,8 +5,10 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -78,4 +80,14 @@ func TestRun(t *testing.T) {
 		return 0
 	}
 	assert.Equal(t, 1, finish(leak, func() error { return nil }))
+}
+
+func TestRedis(t *testing.T) {
+	for _, client := range []*redis.Client{Redis(t), RedisOn(t, RedisServer(t, devstack.RedisConfig{}).Address())} {
+		key := Topic(t)
+		require.NoError(t, client.Set(t.Context(), key, "value", time.Minute).Err())
+		value, err := client.Get(t.Context(), key).Result()
+		require.NoError(t, err)
+		assert.Equal(t, "value", value)
+	}
 }

@@ -28,7 +28,14 @@ func Standby(t testing.TB, server *devstack.Server, cfg devstack.ServerConfig) *
 	return owned(t, standby, err)
 }
 
-func owned(t testing.TB, server *devstack.Server, err error) *devstack.Server {
+// ownServer is a server that stops with its test.
+type ownServer interface {
+	Source() string
+	LogTail() string
+	Stop() error
+}
+
+func owned[S ownServer](t testing.TB, server S, err error) S {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
@@ -38,7 +45,7 @@ func owned(t testing.TB, server *devstack.Server, err error) *devstack.Server {
 			t.Logf("the log of %s ends with:\n%s", server.Source(), server.LogTail())
 		}
 		if err := server.Stop(); err != nil {
-			t.Errorf("stop PostgreSQL: %v", err)
+			t.Errorf("stop %s: %v", server.Source(), err)
 		}
 	})
 	return server

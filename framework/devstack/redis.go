@@ -1,0 +1,98 @@
+package devstack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+)
+
+func redisFromEnvironment(ctx context.Context) (*instance, error) {
+	address, err := named(Redis)
+	if err != nil {
+		return nil, err
+	}
+	if _, _, err := net.SplitHostPort(address); err != nil {
+		return nil, fmt.Errorf("%s is %q: want host:port", variable[Redis], address)
+	}
+	if err := askOnce(ctx, func(ctx context.Context) error { return askRedis(ctx, address, "") }); err != nil {
+		return nil, fmt.Errorf("ask the server that %s names: %w", variable[Redis], err)
+	}
+	return &instance{info: Info{Service: Redis, Source: variable[Redis], Address: address, Real: true}, value: address}, nil
+}
+
+// installedRedis runs the redis-server of this machine, which keeps nothing on disk.
+func (h hooks) installedRedis(ctx context.Context) (*instance, error) {
+	if h.skipInstalled {
+		return nil, absent("the installed Redis is not wanted")
+	}
+	server, err := h.startRedis(ctx, map[string]string{"appendonly": "no"})
+	if err != nil {
+		return nil, err
+	}
+	return &instance{
+		info:  Info{Service: Redis, Source: server.source, Address: server.address, Real: true},
+		value: server.address,
+		stop:  server.Stop,
+	}, nil
+}
+
+// redisProgram finds the server and tells its version.
+func redisProgram(ctx context.Context) (path, source string, err error) {
+	path, err = exec.LookPath("redis-server")
+	if err != nil {
+		return "", "", absent("no redis-server on the PATH %s", strings.TrimSpace(os.Getenv("PATH")))
+	}
+	output, err := exec.CommandContext(ctx, path, "--version").CombinedOutput()
+	if err != nil {
+		return "", "", fmt.Errorf("%s --version: %w: %s", path, err, output)
+	}
+	version := "of an unknown version"
+	if found := redisVersion.FindSubmatch(output); found != nil {
+		version = string(found[1])
+	}
+	return path, fmt.Sprintf("Redis %s from %s", version, path), nil
+}
+
+var redisVersion = regexp.MustCompile(`\bv=([0-9.]+)`)
+
+// fakeRedis runs miniredis. Child processes reach it too, over its port.
+func fakeRedis() (*instance, error) {
+	server := miniredis.NewMiniRedis()
+	if err := server.StartAddr("127.0.0.1:0"); err != nil {
+		return nil, err
+	}
+	return &instance{
+		info:  Info{Service: Redis, Source: "miniredis, in process, whose keys do not expire by themselves", Address: server.Addr()},
+		value: server.Addr(),
+		stop: func() error {
+			server.Close()
+			return nil
+		},
+	}, nil
+}
+
+// askRedis reports whether the server answers, and whether it is the one that works in the folder, unless that is "".
+func askRedis(ctx context.Context, address, dir string) error {
+	client := redis.NewClient(&redis.Options{
+		Addr: address, MaxRetries: -1, ContextTimeoutEnabled: true, DisableIdentity: true,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	})
+	defer client.Close() //nolint:errcheck // the answer counts
+	if err := client.Ping(ctx).Err(); err != nil || dir == "" {
+		return err
+	}
+	settings, err := client.ConfigGet(ctx, "dir").Result()
+	if err == nil && settings["dir"] != dir {
+		err = errors.New("another server answers at its port")
+	}
+	return err
+}

@@ -1,0 +1,121 @@
+package devstack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+// RedisConfig configures a RedisServer. Its zero value is ready for use.
+type RedisConfig struct {
+	// Settings are lines of redis.conf, by name. Unless they say otherwise, every write is in the append-only file
+	// before it is answered, so that a crash loses none; "appendonly": "no" makes a crash lose everything.
+	Settings map[string]string
+}
+
+// RedisServer is a Redis server of its caller's own, which may be crashed and started again. It leaves no more behind
+// than a Stack does. One goroutine at a time may call its methods.
+type RedisServer struct {
+	watchdog *watchdog
+	address  string
+	dir      string
+	source   string
+
+	stopOnce sync.Once
+	stopErr  error
+}
+
+// StartRedis runs a new server and returns once it answers. The caller stops it. The error wraps ErrAbsent where
+// redis-server is not installed.
+func StartRedis(ctx context.Context, cfg RedisConfig) (*RedisServer, error) {
+	server, err := hooks{freePort: quietPort}.startRedis(ctx, cfg.Settings)
+	if err != nil {
+		return nil, fmt.Errorf("devstack: start a Redis server: %w", err)
+	}
+	return server, nil
+}
+
+func (h hooks) startRedis(ctx context.Context, settings map[string]string) (*RedisServer, error) {
+	program, source, err := redisProgram(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return retryPort(h, func(port int) (*RedisServer, error) {
+		r, err := newRoom(Redis, nil)
+		if err != nil {
+			return nil, err
+		}
+		dir, err := filepath.EvalSymlinks(r.dir) // as the server tells it
+		if err == nil {
+			err = r.write("settings", redisSettings(port, dir, settings))
+		}
+		if err != nil {
+			return nil, errors.Join(err, r.discard())
+		}
+		w, err := watch(r, step{"TERM", []string{program, r.path("settings")}})
+		if err != nil {
+			return nil, err
+		}
+		server := &RedisServer{watchdog: w, address: net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), dir: dir, source: source}
+		if err := w.await(ctx, server.answers); err != nil {
+			return nil, err
+		}
+		return server, nil
+	})
+}
+
+// redisSettings is a redis.conf. Of a setting that stands twice the last counts.
+func redisSettings(port int, dir string, settings map[string]string) string {
+	lines := []string{
+		"port " + strconv.Itoa(port), "bind 127.0.0.1", "protected-mode yes", "daemonize no", "dir " + strconv.Quote(dir),
+		`save ""`, "appendonly yes", "appendfsync always",
+	}
+	for _, name := range slices.Sorted(maps.Keys(settings)) {
+		lines = append(lines, name+" "+settings[name])
+	}
+	return strings.Join(lines, "\n") + "\n"
+}
+
+// Address is host:port. It stays the same when the server is started again.
+func (s *RedisServer) Address() string { return s.address }
+
+// Source tells the version, and where the program came from.
+func (s *RedisServer) Source() string { return s.source }
+
+// LogTail is the end of the server's log.
+func (s *RedisServer) LogTail() string { return s.watchdog.room.tail() }
+
+// Crash kills the server, as a failure of its machine does, except that what it has written survives unflushed.
+func (s *RedisServer) Crash(ctx context.Context) error {
+	if err := s.watchdog.crash(ctx); err != nil {
+		return fmt.Errorf("devstack: crash Redis at %s: %w", s.address, err)
+	}
+	return nil
+}
+
+// Start runs the server after a crash, at the same address and on what the crash left, and returns once it answers.
+func (s *RedisServer) Start(ctx context.Context) error {
+	stopped, err := s.watchdog.again(ctx, s.answers)
+	if stopped {
+		s.stopOnce.Do(func() {})
+	}
+	if err != nil {
+		return fmt.Errorf("devstack: start Redis at %s again: %w", s.address, err)
+	}
+	return nil
+}
+
+// Stop ends the server, crashed or not, and waits until nothing of it is left. Further calls return the same.
+func (s *RedisServer) Stop() error {
+	s.stopOnce.Do(func() { s.stopErr = s.watchdog.stop() })
+	return s.stopErr
+}
+
+func (s *RedisServer) answers(ctx context.Context) error { return askRedis(ctx, s.address, s.dir) }

@@ -1,0 +1,59 @@
+package devstack
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// A crash loses nothing that was answered, or everything, as its settings have it.
+func TestRedisServerCrash(t *testing.T) {
+	if _, _, err := redisProgram(t.Context()); errors.Is(err, ErrAbsent) && !Required(string(Redis)) {
+		t.Logf("not tested: %v", err)
+		return
+	}
+	for name, test := range map[string]struct {
+		settings map[string]string
+		left     int64
+	}{
+		"kept": {nil, 1},
+		"lost": {map[string]string{"appendonly": "no"}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := scratch(t)
+			server, err := StartRedis(t.Context(), RedisConfig{Settings: test.settings})
+			require.NoError(t, err)
+			t.Logf("%s at %s", server.Source(), server.Address())
+			client := redis.NewClient(&redis.Options{Addr: server.Address()})
+			defer client.Close()
+			require.NoError(t, client.Set(t.Context(), "key", "value", 0).Err())
+			require.NoError(t, server.Crash(t.Context()))
+			assert.True(t, closed(server.Address()))
+			for range 2 {
+				require.NoError(t, server.Start(t.Context()))
+				left, err := client.Exists(t.Context(), "key").Result()
+				require.NoError(t, err)
+				assert.Equal(t, test.left, left)
+				require.NoError(t, server.Crash(t.Context()))
+			}
+			require.NoError(t, server.Stop())
+			require.NoError(t, server.Stop())
+			assert.Empty(t, leftIn(t, dir))
+		})
+	}
+}
+
+func TestRedisServerFails(t *testing.T) {
+	dir := scratch(t)
+	_, err := StartRedis(t.Context(), RedisConfig{Settings: map[string]string{"appendonly": "perhaps"}})
+	if !errors.Is(err, ErrAbsent) {
+		require.ErrorContains(t, err, "argument must be 'yes' or 'no'")
+	}
+	assert.Empty(t, leftIn(t, dir))
+	t.Setenv("PATH", dir)
+	_, err = StartRedis(t.Context(), RedisConfig{})
+	require.ErrorIs(t, err, ErrAbsent)
+}
