@@ -99,8 +99,9 @@ func (c Config) withDefaults() Config {
 
 // Claim makes handlers idempotent. It is safe for concurrent use.
 type Claim struct {
-	store Store
-	cfg   Config
+	store  Store
+	cfg    Config
+	groups scopes
 }
 
 // New returns a Claim that keeps its claims in store.
