@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/metric"
 )
 
 var (
@@ -24,6 +26,16 @@ var (
 
 	// ErrCompleted means that the event was processed before. The middleware acks the message.
 	ErrCompleted = errors.New("the event was processed before")
+
+	// ErrParked means that an earlier event of the same key failed and was kept: this one has to wait behind it.
+	ErrParked = errors.New("an earlier event of the same key has failed")
+
+	// ErrTooOld means that the event is older than what is still recorded, so that nobody can tell whether it was
+	// processed before. An operator who knows may replay it.
+	ErrTooOld = errors.New("the event is older than the record of what was processed")
+
+	// ErrClock means that the event's ID is from the future. The clock of the producer that minted it is wrong.
+	ErrClock = errors.New("the event's ID is from the future")
 
 	// ErrNoEventID means that a message cannot be told from its duplicates. Give it an ID where the event happens, or
 	// set Config.EventID.
@@ -77,6 +89,9 @@ type Config struct {
 	// Default: 30 s.
 	HandlerTimeout time.Duration
 
+	// MeterProvider receives the metrics named millrace.claim. Default: otel.GetMeterProvider().
+	MeterProvider metric.MeterProvider
+
 	// Logger gets duplicates and contention, at debug level. Default: slog.Default().
 	Logger *slog.Logger
 }
@@ -91,6 +106,9 @@ func (c Config) withDefaults() Config {
 	if c.HandlerTimeout == 0 {
 		c.HandlerTimeout = 30 * time.Second
 	}
+	if c.MeterProvider == nil {
+		c.MeterProvider = otel.GetMeterProvider()
+	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
@@ -99,9 +117,10 @@ func (c Config) withDefaults() Config {
 
 // Claim makes handlers idempotent. It is safe for concurrent use.
 type Claim struct {
-	store  Store
-	cfg    Config
-	groups scopes
+	store    Store
+	cfg      Config
+	groups   scopes
+	observer *observer
 }
 
 // New returns a Claim that keeps its claims in store.
@@ -119,5 +138,9 @@ func New(store Store, cfg Config) (*Claim, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("claim: %w", err)
 	}
-	return &Claim{store: store, cfg: cfg}, nil
+	o, err := newObserver(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("claim: %w", err)
+	}
+	return &Claim{store: store, cfg: cfg, observer: o}, nil
 }

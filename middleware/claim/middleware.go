@@ -48,7 +48,7 @@ func (c *Claim) key(msg *message.Message, handler string) (Key, error) {
 	if id == "" {
 		return Key{}, ErrNoEventID
 	}
-	k := Key{Consumer: c.cfg.Consumer(handler), EventID: id}
+	k := Key{Consumer: c.cfg.Consumer(handler), EventID: id, Due: dueTime(msg)}
 	if k.Consumer == "" {
 		return Key{}, fmt.Errorf("no consumer for handler %q: name the router's handler or set Config.Consumer", handler)
 	}

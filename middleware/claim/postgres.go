@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -125,7 +124,7 @@ func (s *PostgresStore) do(ctx context.Context, key Key, fn func(ctx context.Con
 	}
 	return pgtx.Run(ctx, s.pool, func(ctx context.Context, tx pgx.Tx) error {
 		var locked, fresh, known bool
-		err := tx.QueryRow(ctx, s.claim, lockKey(s.schema, key), recordID(key.EventID), consumer,
+		err := tx.QueryRow(ctx, s.claim, lockKey(s.schema, key), recordID(key), consumer,
 			strconv.FormatInt(idle.Milliseconds(), 10), key.Consumer).Scan(&locked, &fresh, &known, nil, nil)
 		switch {
 		case err != nil:
@@ -177,15 +176,4 @@ func (s *PostgresStore) hint(err error) error {
 func lockKey(schema string, k Key) int64 {
 	h := sha256.Sum256([]byte(k.EventID + "\x00" + k.Consumer + "\x00" + schema))
 	return int64(binary.BigEndian.Uint64(h[:8]))
-}
-
-// recordID is the event ID as a uuid: itself if it is a UUIDv7, else a hash that begins with ff, which no UUIDv7 of the
-// next eight thousand years does.
-func recordID(eventID string) uuid.UUID {
-	if u, err := uuid.Parse(eventID); err == nil && len(eventID) == 36 && u.Version() == 7 && u.Variant() == uuid.RFC4122 {
-		return u
-	}
-	h := sha256.Sum256([]byte(eventID))
-	h[0] = 0xff
-	return uuid.UUID(h[:16])
 }

@@ -1,0 +1,169 @@
+// Package pgdays keeps tables that are partitioned by UTC day: it makes days ahead, lists them, and drops those that are
+// past without blocking anybody who writes to the others.
+//
+// A table's own migration has a function <schema>.<table>_days(ahead int), which makes the days that are missing. The
+// days are named <table>_YYYYMMDD; a partition <table>_old, of a table whose key is a UUIDv7, holds all that is before
+// them. There is no DEFAULT partition: one row of tomorrow in it would forbid making tomorrow, and nothing could be
+// detached concurrently.
+package pgdays
+
+import (
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/millrace-go/millrace/internal/pgschema"
+)
+
+//go:embed queries/*.sql
+var files embed.FS
+
+var daysQuery = pgschema.Query(files, "days", "")
+
+// ahead is how many days are made before they come: as long may nobody look after them.
+const ahead = 7
+
+// DB is a pool, a connection or a transaction.
+type DB interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+// Table is one that is partitioned by day.
+type Table struct{ Schema, Name string }
+
+// Day is a partition.
+type Day struct {
+	Date      time.Time // midnight, UTC; of <table>_old its last day
+	Partition string
+	Bytes     int64 // with indexes
+	Rows      int64 // an estimate; 0 also when there is none yet
+
+	state string
+}
+
+// End is when the day has ended.
+func (d Day) End() time.Time { return d.Date.AddDate(0, 0, 1) }
+
+// What became of a day that was to be dropped.
+const (
+	attached = "attached"
+	pending  = "pending"  // its DETACH was interrupted
+	detached = "detached" // its DROP never came
+)
+
+func (t Table) name(partition string) string { return pgx.Identifier{t.Schema, partition}.Sanitize() }
+
+// Ahead makes the days that are missing, of yesterday to a week from today. It needs no more than the right to call the
+// table's function. It gives up when it gets no lock within 2 s.
+func (t Table) Ahead(ctx context.Context, db DB) error {
+	if _, err := db.Exec(ctx, "select "+t.name(t.Name+"_days")+"($1)", ahead); err != nil {
+		return fmt.Errorf("make days of %s: %w", t.Name, err)
+	}
+	return nil
+}
+
+// Days lists the partitions that are days, the oldest first.
+func (t Table) Days(ctx context.Context, db DB) ([]Day, error) {
+	all, err := t.all(ctx, db)
+	return slices.DeleteFunc(all, func(d Day) bool { return d.state == detached }), err
+}
+
+// all lists also those that an interrupted Drop has left behind.
+func (t Table) all(ctx context.Context, db DB) ([]Day, error) {
+	rows, err := db.Query(ctx, daysQuery, `"`+t.Schema+`"`, t.Name)
+	if err != nil {
+		return nil, fmt.Errorf("list days of %s: %w", t.Name, err)
+	}
+	var days []Day
+	var d Day
+	var end *time.Time
+	_, err = pgx.ForEachRow(rows, []any{&d.Partition, &d.state, &d.Bytes, &d.Rows, &end}, func() error {
+		switch date, err := time.Parse("20060102", strings.TrimPrefix(d.Partition, t.Name+"_")); {
+		case err == nil:
+			d.Date = date
+		case end != nil:
+			d.Date = end.UTC().AddDate(0, 0, -1)
+		default: // the rest of an interrupted drop of <table>_old, which no longer knows its bounds
+			d.Date = time.Time{}
+		}
+		days = append(days, d)
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list days of %s: %w", t.Name, err)
+	}
+	slices.SortFunc(days, func(a, b Day) int { return a.Date.Compare(b.Date) })
+	return days, nil
+}
+
+// Drop drops the days that ended at or before the time, and returns them. It waits until transactions that write to the
+// table have ended, and holds nobody up meanwhile. When it is interrupted, or several processes do it at once, the next
+// one finishes. It must be called by the tables' owner, outside of a transaction.
+func (t Table) Drop(ctx context.Context, pool *pgxpool.Pool, before time.Time) ([]Day, error) {
+	days, err := t.all(ctx, pool)
+	if err != nil {
+		return nil, err
+	}
+	// PostgreSQL detaches one at a time: what was interrupted comes first.
+	slices.SortStableFunc(days, func(a, b Day) int { return strings.Compare(b.state, a.state) })
+	var dropped []Day
+	for _, d := range days {
+		if d.state == attached && d.End().After(before) {
+			continue
+		}
+		switch mine, err := t.drop(ctx, pool, d); {
+		case err != nil:
+			return dropped, err
+		case mine:
+			dropped = append(dropped, d)
+		}
+	}
+	return dropped, nil
+}
+
+// drop reports whether it was this process that dropped the day.
+func (t Table) drop(ctx context.Context, pool *pgxpool.Pool, d Day) (bool, error) {
+	var err error
+	alter := "alter table " + t.name(t.Name) + " detach partition " + t.name(d.Partition)
+	switch d.state {
+	case attached:
+		_, err = pool.Exec(ctx, alter+" concurrently")
+	case pending:
+		_, err = pool.Exec(ctx, alter+" finalize")
+	}
+	if err == nil {
+		_, err = pool.Exec(ctx, "drop table "+t.name(d.Partition))
+	}
+	if err == nil || ctx.Err() != nil {
+		return err == nil, err
+	}
+	// Another process may have been faster with one of the steps, or have another day in hand: it does the rest.
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) && pgErr.Code == "55000" { // a detach is pending
+		return false, nil
+	}
+	all, lookErr := t.all(ctx, pool)
+	for _, now := range all {
+		if now.Partition == d.Partition && now.state == d.state {
+			return false, errors.Join(t.hint(d, err), lookErr)
+		}
+	}
+	return false, lookErr
+}
+
+func (t Table) hint(d Day, err error) error {
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) && pgErr.Code == "42501" {
+		return fmt.Errorf("drop %s: only the tables' owner may: run \"millrace retention run\" as that role: %w", d.Partition, err)
+	}
+	return fmt.Errorf("drop %s: %w", d.Partition, err)
+}

@@ -1,0 +1,83 @@
+package claim
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+)
+
+// scope names the instruments' origin.
+const scope = "github.com/millrace-go/millrace/middleware/claim"
+
+// What became of a delivery, as the metrics call it.
+const (
+	outcomeCompleted = "completed"
+	outcomeDuplicate = "duplicate"
+	outcomeContended = "contended"
+	outcomeFailed    = "failed" // an attempt; the event comes back
+	outcomeParked    = "parked"
+	outcomeDead      = "dead"
+)
+
+// observer tells OpenTelemetry what becomes of the events. It is safe for concurrent use.
+type observer struct {
+	events             metric.Int64Counter
+	critical, duration metric.Float64Histogram
+
+	sets sync.Map // of attributes by [2]string{consumer, outcome}, because making one costs more than counting
+}
+
+func newObserver(cfg Config) (*observer, error) {
+	m, o := cfg.MeterProvider.Meter(scope), &observer{}
+	var errs [3]error
+	seconds := metric.WithExplicitBucketBoundaries(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300, 1800, 3600)
+	o.events, errs[0] = m.Int64Counter("millrace.claim.events", metric.WithUnit("{event}"),
+		metric.WithDescription("Deliveries of events to a consumer, by what became of them."))
+	o.critical, errs[1] = m.Float64Histogram("millrace.claim.critical_time", metric.WithUnit("s"), seconds,
+		metric.WithDescription("From the moment when the event's UUIDv7 was minted, or a delayed event was due, to its completion, by this machine's clock."))
+	o.duration, errs[2] = m.Float64Histogram("millrace.claim.duration", metric.WithUnit("s"), seconds,
+		metric.WithDescription("Of a completed claim: the handler's run with its transaction."))
+	for _, err := range errs {
+		if err != nil {
+			return nil, err
+		}
+	}
+	return o, nil
+}
+
+func (o *observer) attributes(consumer, outcome string) metric.MeasurementOption {
+	key := [2]string{consumer, outcome}
+	if set, ok := o.sets.Load(key); ok {
+		return set.(metric.MeasurementOption)
+	}
+	all := []attribute.KeyValue{attribute.String("millrace.consumer", consumer)}
+	if outcome != "" {
+		all = append(all, attribute.String("millrace.outcome", outcome))
+	}
+	set := metric.WithAttributeSet(attribute.NewSet(all...))
+	o.sets.Store(key, set)
+	return set
+}
+
+// count tells of one delivery.
+func (o *observer) count(ctx context.Context, consumer, outcome string) {
+	if o.events.Enabled(ctx) {
+		o.events.Add(ctx, 1, o.attributes(consumer, outcome))
+	}
+}
+
+// completed tells of a claim that began at that time and is committed now.
+func (o *observer) completed(ctx context.Context, key Key, began time.Time) {
+	o.count(ctx, key.Consumer, outcomeCompleted)
+	if !o.duration.Enabled(ctx) && !o.critical.Enabled(ctx) {
+		return
+	}
+	now, consumer := time.Now(), o.attributes(key.Consumer, "")
+	o.duration.Record(ctx, now.Sub(began).Seconds(), consumer)
+	if minted, ok := recordTime(key); ok {
+		o.critical.Record(ctx, max(now.Sub(minted), 0).Seconds(), consumer) // clocks differ
+	}
+}

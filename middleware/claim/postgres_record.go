@@ -1,0 +1,57 @@
+package claim
+
+import (
+	"crypto/sha256"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/google/uuid"
+
+	"github.com/millrace-go/millrace/outbox"
+)
+
+// dueTime is when a delayed event was due, as the outbox wrote it; zero for any other.
+func dueTime(msg *message.Message) time.Time {
+	const layout = "2006-01-02T15:04:05.000000Z"
+	text := msg.Metadata.Get(outbox.DueMetadata)
+	due, err := time.Parse(layout, text)
+	if err != nil || due.Format(layout) != text { // Parse forgives
+		return time.Time{}
+	}
+	return due
+}
+
+// recordID is the event as a uuid, which tells the day of its record: a UUIDv7 is its own, whose record lies in the day
+// in which it was minted. A delayed event's begins with the time when it was due instead, because the broker gets it only
+// then. For any other ID it is a hash that begins with ff, which no UUIDv7 of the next eight thousand years does. It is a
+// function of nothing but what travels in the message: every process must compute the same at every delivery.
+func recordID(k Key) uuid.UUID {
+	id, err := uuid.Parse(k.EventID)
+	if err != nil || len(k.EventID) != 36 || id.Version() != 7 || id.Variant() != uuid.RFC4122 || id[0] == 0xff {
+		h := sha256.Sum256([]byte(k.EventID))
+		h[0] = 0xff
+		return uuid.UUID(h[:16])
+	}
+	due := k.Due.UnixMilli()
+	if k.Due.IsZero() || due <= uuidMillis(id) || due >= 0xff<<40 {
+		return id
+	}
+	h := sha256.Sum256([]byte(k.EventID))
+	for i := range 6 {
+		h[i] = byte(due >> (8 * (5 - i)))
+	}
+	return uuid.UUID(h[:16])
+}
+
+// recordTime is when the event was minted, or due. It is unknown where the ID is no UUIDv7.
+func recordTime(k Key) (time.Time, bool) {
+	id := recordID(k)
+	return time.UnixMilli(uuidMillis(id)), id[0] != 0xff
+}
+
+func uuidMillis(id uuid.UUID) (ms int64) {
+	for _, b := range id[:6] {
+		ms = ms<<8 | int64(b)
+	}
+	return ms
+}
