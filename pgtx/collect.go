@@ -176,12 +176,7 @@ func (t *transaction) flush(ctx context.Context) error {
 	if err != nil || p.batch.Len() == 0 {
 		return err
 	}
-	if t.begun {
-		err = p.read(t.q.SendBatch(ctx, p.batch))
-	} else {
-		err = p.read(t.sendFirst(ctx, p.batch))
-	}
-	if err != nil {
+	if err := p.read(t.send(ctx, p.batch)); err != nil {
 		return err
 	}
 	t.mu.Lock()

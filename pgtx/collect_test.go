@@ -121,7 +121,7 @@ func TestErrorInTheCommitPipelineIsKnown(t *testing.T) {
 
 // Events must not outlive the savepoint that they were collected in, nor be lost with one that they were not. The
 // savepoints are Run's, pgx's Begin, and SAVEPOINT as a statement, which goes unseen but for its text.
-func TestSavepoints(t *testing.T) {
+func TestUndone(t *testing.T) {
 	t.Parallel()
 	pool, table := newTable(t)
 	rapid.Check(t, func(rt *rapid.T) {
@@ -140,8 +140,8 @@ func TestSavepoints(t *testing.T) {
 		step = func(ctx context.Context, tx pgx.Tx, depth int) error {
 			for range rapid.IntRange(0, 5).Draw(rt, "steps") {
 				before, undo := slices.Clone(want), rapid.Bool().Draw(rt, "undo")
-				what := rapid.SampledFrom([]string{"put", "put", "queue", "flush", "run", "begin", "raw", "conn"}).Draw(rt, "what")
-				if depth == 3 && (what == "run" || what == "begin" || what == "raw") {
+				what := rapid.SampledFrom([]string{"put", "put", "queue", "insert", "row", "fail", "flush", "run", "run", "begin", "raw", "conn"}).Draw(rt, "what")
+				if depth == 3 && (what == "run" || what == "fail" || what == "begin" || what == "raw") {
 					what = "put"
 				}
 				switch what {
@@ -155,6 +155,31 @@ func TestSavepoints(t *testing.T) {
 					if err := f(); err != nil {
 						return err
 					}
+				case "insert":
+					next++
+					want = append(want, next)
+					if err := insert(ctx, tx, table, next); err != nil {
+						return err
+					}
+				case "row":
+					next++
+					want = append(want, next)
+					var n int
+					if err := tx.QueryRow(ctx, `insert into `+table+` values ($1) returning n`, next).Scan(&n); err != nil {
+						return err
+					}
+				case "fail":
+					err := pgtx.Run(ctx, pool, func(ctx context.Context, tx pgx.Tx) error {
+						if err := step(ctx, tx, depth+1); err != nil {
+							return err
+						}
+						_, err := tx.Exec(ctx, rapid.SampledFrom([]string{`select 1/0`, `selec`, `select x from nowhere_at_all`}).Draw(rt, "sql"))
+						return errors.Join(err, errOops)
+					})
+					if !errors.Is(err, errOops) {
+						return err
+					}
+					undone(before, true)
 				case "flush":
 					if err := pgtx.Flush(ctx); err != nil {
 						return err

@@ -3,6 +3,7 @@ package pgtx
 import (
 	"context"
 	"errors"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
@@ -10,70 +11,86 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// fitsBatch reports whether pgx can send the statement in a batch, which knows no options but a rewriter.
-func fitsBatch(sql string, args []any) bool {
-	if sql == "" {
-		return false
-	}
-	for _, arg := range args {
-		switch arg.(type) {
-		case pgx.QueryExecMode, pgx.QueryResultFormats, pgx.QueryResultFormatsByOID:
-			return false
-		case pgx.QueryRewriter:
-		default:
-			return true
-		}
-	}
-	return true
-}
-
 func batchOf(sql string, args []any) *pgx.Batch {
 	b := &pgx.Batch{}
 	b.Queue(sql, args...)
 	return b
 }
 
-// execFirst sends BEGIN and a statement without arguments as one string, because it may be several statements.
-func (t *transaction) execFirst(ctx context.Context, sql string) (pgconn.CommandTag, error) {
-	begin := t.begin + "; "
-	tag, err := t.conn.Exec(ctx, begin+sql)
-	t.settle(err)
+// execText sends the lead and a statement without arguments as one string, because it may be several statements.
+func (t *transaction) execText(ctx context.Context, lead []string, sql string) (pgconn.CommandTag, error) {
+	before := strings.Join(lead, "; ") + "; "
+	tag, err := t.q.Exec(ctx, before+sql)
+	t.settleText(err)
 	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) && int(pgErr.Position) > len(begin) {
-		pgErr.Position -= int32(utf8.RuneCountInString(begin)) // in the caller's own text
+	if errors.As(err, &pgErr) && int(pgErr.Position) > len(before) {
+		pgErr.Position -= int32(utf8.RuneCountInString(before)) // in the caller's own text
 	}
 	return tag, err
 }
 
-// sendFirst sends BEGIN and the batch in one round trip. The results are the batch's.
-func (t *transaction) sendFirst(ctx context.Context, b *pgx.Batch) *firstResults {
+// sendAfter sends the lead and the batch in one round trip. The results are the batch's.
+func (t *transaction) sendAfter(ctx context.Context, lead []string, b *pgx.Batch) *ledResults {
 	all := &pgx.Batch{}
-	all.Queue(t.begin)
+	for _, sql := range lead {
+		all.Queue(sql)
+	}
 	all.QueuedQueries = append(all.QueuedQueries, b.QueuedQueries...)
-	r := &firstResults{BatchResults: t.conn.SendBatch(ctx, all), t: t}
-	t.begun = true  // and settled when the results are closed
-	_, _ = r.Exec() // of BEGIN; the results keep its error and repeat it
+	r := &ledResults{BatchResults: t.q.SendBatch(ctx, all), t: t, began: !t.begun}
+	t.begun = true // and settled when the results are closed
+	var err error
+	for range lead {
+		_, err = r.Exec() // the results keep an error and repeat it
+	}
+	if err == nil {
+		t.told()
+	}
 	return r
 }
 
-// firstResults are those of the batch that brought BEGIN along.
-type firstResults struct {
-	pgx.BatchResults
-	t      *transaction
-	closed bool
+// send sends the batch, in the same round trip as its lead if that can be.
+func (t *transaction) send(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
+	if b.Len() == 0 {
+		return t.q.SendBatch(ctx, b)
+	}
+	statements := statementsOf(b)
+	lead, unknown, err := t.lead(ctx, statements...)
+	switch {
+	case err != nil:
+		return pgx.FailedBatchResults(b, err)
+	case unknown:
+		return &ledResults{BatchResults: t.q.SendBatch(ctx, b), t: t, unknown: statements}
+	case len(lead) > 0:
+		return t.sendAfter(ctx, lead, b)
+	}
+	return t.q.SendBatch(ctx, b)
 }
 
-func (r *firstResults) Close() error { return r.closeAfter(nil) }
+// ledResults are those of a batch that brought along what the server was owed, or that it did not know.
+type ledResults struct {
+	pgx.BatchResults
+	t       *transaction
+	began   bool
+	unknown []statement
+	closed  bool
+}
+
+func (r *ledResults) Close() error { return r.closeAfter(nil) }
 
 // closeAfter closes the results and returns the first error.
-func (r *firstResults) closeAfter(err error) error {
+func (r *ledResults) closeAfter(err error) error {
 	cerr := r.BatchResults.Close()
 	if err == nil {
 		err = cerr
 	}
 	if !r.closed {
 		r.closed = true
-		r.t.settle(err)
+		switch {
+		case r.began:
+			r.t.settle(err)
+		case r.unknown != nil && err == nil:
+			r.t.learn(r.unknown)
+		}
 	}
 	return plain(err)
 }
@@ -88,9 +105,9 @@ func plain(err error) error {
 }
 
 // rows are those of the batch's only statement. Closing them closes the results.
-func (r *firstResults) rows() (pgx.Rows, error) {
+func (r *ledResults) rows() (pgx.Rows, error) {
 	rows, err := r.Query()
-	f := &firstRows{Rows: rows, results: r}
+	f := &ledRows{Rows: rows, results: r}
 	if err != nil {
 		f.Close()
 		return f, f.Err()
@@ -98,27 +115,27 @@ func (r *firstResults) rows() (pgx.Rows, error) {
 	return f, nil
 }
 
-type firstRows struct {
+type ledRows struct {
 	pgx.Rows
-	results *firstResults
+	results *ledResults
 	err     error // of what came after the rows
 }
 
-func (f *firstRows) Close() {
+func (f *ledRows) Close() {
 	f.Rows.Close()
 	if err := f.results.Close(); f.err == nil {
 		f.err = err
 	}
 }
 
-func (f *firstRows) Err() error {
+func (f *ledRows) Err() error {
 	if err := f.Rows.Err(); err != nil {
 		return plain(err)
 	}
 	return f.err
 }
 
-func (f *firstRows) Next() bool {
+func (f *ledRows) Next() bool {
 	if f.Rows.Next() {
 		return true
 	}
@@ -126,7 +143,7 @@ func (f *firstRows) Next() bool {
 	return false
 }
 
-func (f *firstRows) Scan(dest ...any) error {
+func (f *ledRows) Scan(dest ...any) error {
 	err := f.Rows.Scan(dest...)
 	if err != nil { // pgx has closed the rows
 		f.Close()
@@ -134,7 +151,7 @@ func (f *firstRows) Scan(dest ...any) error {
 	return err
 }
 
-func (f *firstRows) Values() ([]any, error) {
+func (f *ledRows) Values() ([]any, error) {
 	values, err := f.Rows.Values()
 	if err != nil {
 		f.Close()

@@ -4,7 +4,8 @@
 // nil. Whatever is called with that context (repositories, the outbox's publisher) finds the transaction with [From] and
 // takes part in it. A transaction that Millrace did not begin is put there with [With] or [WithSQL].
 //
-// Run saves round trips: BEGIN travels with the first statement, and what was given to [Queue] or [Collect] with COMMIT.
+// Run saves round trips: BEGIN and savepoints travel with the first statement, and what was given to [Queue] or [Collect]
+// with COMMIT.
 package pgtx
 
 import (
@@ -68,6 +69,8 @@ func unitOf(ctx context.Context) *unit {
 //
 // Inside another Run on the same db (or below With) the work joins that transaction, as a savepoint: an error of fn
 // undoes only fn's part. So a handler may call functions that use Run without escaping from the handler's transaction.
+// The savepoint travels with the first statement inside it, its release with the next one after it: it costs no round trip
+// of its own, but where the connection sends a statement for the first time, for PostgreSQL may refuse that too early.
 // Options are for the outermost Run; a joining one refuses them. Below WithSQL Run returns an error, because it has no
 // pgx.Tx to hand out.
 //

@@ -9,27 +9,34 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Begin makes a savepoint. What is queued and collected until its end goes with it.
+// Begin makes a savepoint, with the first statement that needs it. What is queued and collected until its end goes with
+// it.
 func (x *tx) Begin(ctx context.Context) (pgx.Tx, error) {
 	if err := x.before(ctx); err != nil {
 		return nil, err
 	}
 	t := x.t
-	t.named++
-	sp := &tx{t: t, name: "millrace_" + strconv.Itoa(t.named)}
-	var err error
-	if t.begun {
-		_, err = t.q.Exec(ctx, "savepoint "+sp.name)
-	} else {
-		_, err = t.execFirst(ctx, "savepoint "+sp.name)
+	switch {
+	case t.begun && status(t.conn) == 'E':
+		return nil, failed()
+	case ctx.Err() != nil:
+		return nil, context.Cause(ctx)
 	}
-	if err != nil {
-		return nil, err
-	}
+	sp := &tx{t: t}
 	t.mu.Lock()
-	defer t.mu.Unlock()
+	// By its depth: few names are few statements to prepare. Of two with one name the server takes the later.
+	sp.name = "millrace_" + strconv.Itoa(len(t.savepoints)+1)
 	sp.mark = len(t.pending)
 	t.savepoints = append(t.savepoints, sp)
+	t.mu.Unlock()
+	if t.direct >= 0 { // it must be in its place among those that nobody sees
+		if err := t.tell(ctx); err != nil {
+			t.mu.Lock()
+			defer t.mu.Unlock()
+			t.closeFrom(sp)
+			return nil, err
+		}
+	}
 	return sp, nil
 }
 
@@ -47,7 +54,7 @@ func (x *tx) Rollback(ctx context.Context) error {
 	return x.undo(ctx)
 }
 
-// keep releases the savepoint. When that fails the savepoint can still be undone.
+// keep releases the savepoint, with the next statement. When keep fails the savepoint can still be undone.
 func (x *tx) keep(ctx context.Context) error {
 	if x.closed {
 		return pgx.ErrTxClosed
@@ -56,14 +63,24 @@ func (x *tx) keep(ctx context.Context) error {
 	if err := t.usable(); err != nil {
 		return err
 	}
-	if err := commitable(t.conn); err != nil {
-		return err
+	if t.begun {
+		if err := commitable(t.conn); err != nil {
+			return err
+		}
 	}
-	if _, err := t.q.Exec(ctx, "release savepoint "+x.name); err != nil {
-		return fmt.Errorf("release savepoint: %w", err)
+	if ctx.Err() != nil {
+		return fmt.Errorf("release savepoint: %w", context.Cause(ctx))
+	}
+	if t.direct >= 0 && x.made {
+		if _, err := t.q.Exec(ctx, "release savepoint "+x.name); err != nil {
+			return fmt.Errorf("release savepoint: %w", err)
+		}
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.direct < 0 && x.made {
+		t.owed = x.name // which releases those inside it too
+	}
 	depth := t.closeFrom(x) - 1
 	for _, e := range t.pending {
 		e.sent = min(e.sent, depth)
@@ -82,8 +99,14 @@ func (x *tx) undo(ctx context.Context) error {
 	if err := t.usable(); err != nil {
 		return err
 	}
-	if _, err := t.q.Exec(ctx, "rollback to savepoint "+x.name+"; release savepoint "+x.name); err != nil {
-		return err
+	switch {
+	case x.made:
+		if _, err := t.q.Exec(ctx, "rollback to savepoint "+x.name+"; release savepoint "+x.name); err != nil {
+			return err
+		}
+		t.owed = "" // it was inside
+	case t.begun && status(t.conn) == 'E':
+		return failed() // see lead: there is no savepoint to go back to
 	}
 	t.undone(x)
 	if t.direct >= 0 {

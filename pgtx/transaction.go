@@ -44,9 +44,9 @@ type transaction struct {
 	after      []func()
 	done       bool // what is registered now is not called
 	pending    []*entry
-	savepoints []*tx // those that are open, outermost first
-	named      int
-	direct     int // how many savepoints were open when it went over to sending at once; -1 while it collects
+	savepoints []*tx  // those that are open, outermost first
+	owed       string // the savepoint that has ended and that the server still has
+	direct     int    // how many savepoints were open when it went over to sending at once; -1 while it collects
 }
 
 func open(ctx context.Context, db DB, isolation pgx.TxIsoLevel) (*transaction, error) {
@@ -88,24 +88,11 @@ func (t *transaction) usable() error {
 	case t.ended:
 		return pgx.ErrTxClosed
 	case t.aborted: // as the server would have answered
-		return &pgconn.PgError{
-			Severity: "ERROR", SeverityUnlocalized: "ERROR", Code: "25P02",
-			Message: "current transaction is aborted, commands ignored until end of transaction block",
-		}
+		return failed()
 	case t.begun && status(t.conn) == 'I':
 		return errEndedByStatement
 	}
 	return nil
-}
-
-// beginNow spends a round trip on BEGIN.
-func (t *transaction) beginNow(ctx context.Context) error {
-	if t.begun {
-		return nil
-	}
-	_, err := t.conn.Exec(ctx, t.begin)
-	t.settle(err)
-	return err
 }
 
 // settle finds out what became of BEGIN after the round trip that carried it, which ended with err.

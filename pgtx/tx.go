@@ -14,6 +14,7 @@ import (
 type tx struct {
 	t       *transaction
 	name    string // of the savepoint; "" for the whole transaction
+	made    bool   // the server knows the savepoint
 	mark    int    // how many entries were pending when the savepoint was made
 	managed bool   // its end belongs to Run
 	closed  bool
@@ -38,41 +39,46 @@ func (x *tx) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandT
 		return pgconn.CommandTag{}, err
 	}
 	t := x.t
+	// What is one word may be the name of a prepared statement.
+	st := statement{sql: sql, args: args, text: len(args) == 0 && strings.ContainsAny(sql, " \t\r\n")}
+	lead, unknown, err := t.lead(ctx, st)
 	switch {
-	case t.begun:
-	case len(args) == 0 && strings.ContainsAny(sql, " \t\r\n"): // else it may be the name of a prepared statement
-		return t.execFirst(ctx, sql)
-	case fitsBatch(sql, args):
-		r := t.sendFirst(ctx, batchOf(sql, args))
-		tag, err := r.Exec()
-		return tag, r.closeAfter(err)
-	}
-	if err := t.beginNow(ctx); err != nil {
+	case err != nil:
 		return pgconn.CommandTag{}, err
+	case len(lead) == 0:
+		tag, err := t.q.Exec(ctx, sql, args...)
+		if unknown && err == nil {
+			t.learn([]statement{st})
+		}
+		return tag, err
+	case st.text:
+		return t.execText(ctx, lead, sql)
 	}
-	return t.q.Exec(ctx, sql, args...)
+	r := t.sendAfter(ctx, lead, batchOf(sql, args))
+	tag, err := r.Exec()
+	return tag, r.closeAfter(err)
 }
 
 func (x *tx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
 	if err := x.before(ctx, sql); err != nil {
 		return failedRows(err), err
 	}
-	if !x.t.begun && fitsBatch(sql, args) {
-		return x.t.sendFirst(ctx, batchOf(sql, args)).rows()
-	}
-	if err := x.t.beginNow(ctx); err != nil {
+	t, st := x.t, statement{sql: sql, args: args}
+	lead, unknown, err := t.lead(ctx, st)
+	switch {
+	case err != nil:
 		return failedRows(err), err
+	case len(lead) == 0:
+		rows, err := t.q.Query(ctx, sql, args...)
+		if unknown && err == nil { // it was prepared, whatever comes of it
+			t.learn([]statement{st})
+		}
+		return rows, err
 	}
-	return x.t.q.Query(ctx, sql, args...)
+	return t.sendAfter(ctx, lead, batchOf(sql, args)).rows()
 }
 
 func (x *tx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
-	if x.t.begun {
-		if err := x.before(ctx, sql); err != nil {
-			return row{failedRows(err)}
-		}
-		return x.t.q.QueryRow(ctx, sql, args...)
-	}
 	rows, _ := x.Query(ctx, sql, args...) // the rows have the error
 	return row{rows}
 }
@@ -88,17 +94,14 @@ func (x *tx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 	if err := x.before(ctx, statements...); err != nil {
 		return pgx.FailedBatchResults(b, err)
 	}
-	if x.t.begun || b.Len() == 0 {
-		return x.t.q.SendBatch(ctx, b)
-	}
-	return x.t.sendFirst(ctx, b)
+	return x.t.send(ctx, b)
 }
 
 func (x *tx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, rows pgx.CopyFromSource) (int64, error) {
 	if err := x.before(ctx); err != nil {
 		return 0, err
 	}
-	if err := x.t.beginNow(ctx); err != nil {
+	if err := x.t.tell(ctx); err != nil {
 		return 0, err
 	}
 	return x.t.q.CopyFrom(ctx, table, columns, rows)
@@ -108,7 +111,7 @@ func (x *tx) Prepare(ctx context.Context, name, sql string) (*pgconn.StatementDe
 	if err := x.before(ctx, sql); err != nil {
 		return nil, err
 	}
-	if err := x.t.beginNow(ctx); err != nil {
+	if err := x.t.tell(ctx); err != nil {
 		return nil, err
 	}
 	return x.t.q.Prepare(ctx, name, sql)
@@ -119,7 +122,7 @@ func (x *tx) Prepare(ctx context.Context, name, sql string) (*pgconn.StatementDe
 func (x *tx) Conn() *pgx.Conn {
 	t := x.t
 	if !x.closed && t.usable() == nil {
-		if err := errors.Join(t.beginNow(t.ctx), t.goDirect(t.ctx)); err != nil && t.lost == nil {
+		if err := errors.Join(t.tell(t.ctx), t.goDirect(t.ctx)); err != nil && t.lost == nil {
 			t.lost = err // there is nobody else to tell
 		}
 		t.direct = 0 // for good
@@ -133,15 +136,13 @@ func (x *tx) LargeObjects() pgx.LargeObjects {
 		return t.foreign.LargeObjects()
 	}
 	// Only a transaction of pgx's own can make them, and only BeginTx makes such a transaction.
-	begin := t.begin
-	if t.begun {
-		begin = "select"
-	}
 	if !x.closed && t.usable() == nil {
-		p, err := t.conn.BeginTx(t.ctx, pgx.TxOptions{BeginQuery: begin})
-		if !t.begun {
-			t.settle(err)
+		begin := "select"
+		if lead := t.owes(); len(lead) > 0 {
+			begin = strings.Join(lead, "; ")
 		}
+		p, err := t.conn.BeginTx(t.ctx, pgx.TxOptions{BeginQuery: begin})
+		t.settleText(err)
 		if err == nil {
 			return p.LargeObjects()
 		}
