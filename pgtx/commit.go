@@ -45,8 +45,9 @@ func (t *transaction) commit(ctx context.Context) error {
 		err = t.commitWith(ctx, p)
 	case t.begun:
 		var tag pgconn.CommandTag
+		open := !t.conn.IsClosed()
 		tag, err = t.conn.Exec(ctx, "commit")
-		err = commitError(tagError(tag, err))
+		err = commitError(lostWhile(open, t.conn, tagError(tag, err)))
 	}
 	if err == nil {
 		t.ended = true
@@ -62,6 +63,7 @@ func (t *transaction) commitWith(ctx context.Context, p pipeline) error {
 		b.QueuedQueries = append(b.QueuedQueries, p.batch.QueuedQueries...)
 	}
 	b.Queue("commit")
+	open := !t.conn.IsClosed()
 	results := t.conn.SendBatch(ctx, b)
 	t.begun = true
 	if b != p.batch {
@@ -92,7 +94,7 @@ func (t *transaction) commitWith(ctx context.Context, p pipeline) error {
 		f.before && errors.As(err, &pgErr): // the server gave up before it came to COMMIT
 		return fmt.Errorf("commit: %w", err)
 	}
-	return commitError(err)
+	return commitError(lostWhile(open, t.conn, err))
 }
 
 // commitForeign ends a transaction of a DB that is neither a pool nor a connection, which wants to do that itself.
@@ -116,6 +118,16 @@ func tagError(tag pgconn.CommandTag, err error) error {
 		return pgx.ErrTxCommitRollback
 	}
 	return fmt.Errorf("the answer to COMMIT was %q", tag)
+}
+
+// lostWhile takes from the error of a connection that was lost meanwhile what says that nothing was sent: where pgx reads
+// the answers to a batch or to the simple protocol, it forgets the network's error and says "conn closed", as it does of a
+// connection that was closed before.
+func lostWhile(open bool, conn *pgx.Conn, err error) error {
+	if open && conn.IsClosed() && pgconn.SafeToRetry(err) {
+		return fmt.Errorf("the connection was lost: %v", err) //nolint:errorlint // its behaviour is what is wrong
+	}
+	return err
 }
 
 // commitError tells a refused commit from one whose answer never came.

@@ -2,6 +2,8 @@ package pgtx_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -10,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-go/millrace/framework/devstack/devtest"
 	"github.com/millrace-go/millrace/pgtx"
 )
 
@@ -82,4 +85,32 @@ func TestContextEndsInCommit(t *testing.T) {
 	err := <-result
 	require.ErrorIs(t, err, pgtx.ErrOutcomeUnknown)
 	require.ErrorIs(t, err, context.Canceled)
+}
+
+// The server commits, and its answer is lost. Where pgx reads the answers to a batch or to the simple protocol it says "conn
+// closed" then, with a behaviour that means that nothing was sent; such a commit was taken for a known failure.
+func TestAnswerToCommitIsLost(t *testing.T) {
+	t.Parallel()
+	for mode, change := range modes {
+		for _, queued := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/queued %v", mode, queued), func(t *testing.T) {
+				t.Parallel()
+				pool, table := newTable(t)
+				cuttable, cut := devtest.CutPool(t, change)
+				run := func(end func()) error {
+					return pgtx.Run(t.Context(), cuttable, func(ctx context.Context, _ pgx.Tx) error {
+						defer end()
+						if queued {
+							return errors.Join(put(ctx, table, 1), pgtx.Queue(ctx, `insert into `+table+` values (2)`))
+						}
+						return put(ctx, table, 1)
+					})
+				}
+				require.NoError(t, run(func() {}), "and everything is prepared")
+				before := len(numbers(t, pool, table))
+				require.ErrorIs(t, run(cut.Next), pgtx.ErrOutcomeUnknown)
+				assert.Len(t, numbers(t, pool, table), 2*before)
+			})
+		}
+	}
 }
