@@ -1,0 +1,102 @@
+package idempotencykey
+
+import (
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// answer is a response.
+type answer struct {
+	status int
+	header http.Header // what the handler changed; without values: what it deleted
+	body   []byte
+}
+
+// never are headers of one connection or one moment, and the length, which follows from the body.
+var never = []string{
+	"Connection", "Content-Length", "Date", "Keep-Alive", "Proxy-Authenticate", "Proxy-Connection", "Te", "Trailer",
+	"Transfer-Encoding", "Upgrade",
+}
+
+// hasBody reports whether a response with the status may have one.
+func hasBody(status int) bool {
+	return status != http.StatusNoContent && status != http.StatusNotModified
+}
+
+// repeatable reports whether the status asks the client to repeat the very request later, so that storing it would make it
+// the last word.
+func repeatable(status int) bool {
+	return status == http.StatusRequestTimeout || status == http.StatusTooEarly || status == http.StatusTooManyRequests || status >= 500
+}
+
+// send writes the answer. When the client has gone, its next request will find it stored.
+func (a *answer) send(w http.ResponseWriter, replayed bool) {
+	h := w.Header()
+	maps.Copy(h, a.header)
+	if replayed {
+		h.Set(headerReplayed, "true")
+	}
+	h.Del("Content-Length")
+	if !hasBody(a.status) {
+		w.WriteHeader(a.status)
+		return
+	}
+	h.Set("Content-Length", strconv.Itoa(len(a.body)))
+	w.WriteHeader(a.status)
+	_, _ = w.Write(a.body)
+}
+
+// changes are the headers that the handler has set, changed or deleted: what stands around the handler sets its own with
+// each response.
+func changes(before, after http.Header) http.Header {
+	changed := http.Header{}
+	for name, values := range after {
+		if old, ok := before[name]; !ok || !slices.Equal(old, values) {
+			changed[name] = values
+		}
+	}
+	for name := range before {
+		if _, ok := after[name]; !ok {
+			changed[name] = nil
+		}
+	}
+	return changed
+}
+
+// A line break in a value becomes a space, as net/http does when it writes it.
+var oneLine = strings.NewReplacer("\n", " ", "\r", " ")
+
+// encodeHeader returns lines "Name: value", or "Name" for a header without values. Bytes and not JSON, because a header
+// need not be valid UTF-8.
+func encodeHeader(h http.Header, omit []string) []byte {
+	b := []byte{} // not nil, which would be NULL
+	for _, name := range slices.Sorted(maps.Keys(h)) {
+		canonical := http.CanonicalHeaderKey(name)
+		if slices.Contains(never, canonical) || slices.Contains(omit, canonical) || strings.ContainsAny(name, ": \r\n") || name == "" {
+			continue
+		}
+		if len(h[name]) == 0 {
+			b = append(b, name+"\n"...)
+		}
+		for _, v := range h[name] {
+			b = append(b, name+": "+oneLine.Replace(v)+"\n"...)
+		}
+	}
+	return b
+}
+
+func decodeHeader(b []byte) http.Header {
+	h := http.Header{}
+	for line := range strings.Lines(string(b)) {
+		name, value, ok := strings.Cut(strings.TrimSuffix(line, "\n"), ": ")
+		if !ok {
+			h[name] = nil
+			continue
+		}
+		h[name] = append(h[name], value)
+	}
+	return h
+}

@@ -1,0 +1,104 @@
+package idempotencykey
+
+import (
+	"encoding/hex"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/millrace-go/millrace/framework/devstack/devtest"
+	"github.com/millrace-go/millrace/internal/pgschema"
+)
+
+func TestEveryStatementPrepares(t *testing.T) {
+	t.Parallel()
+	pool, schema := devtest.Pool(t), devtest.Schema(t)
+	require.NoError(t, Migrate(t.Context(), pool, schema))
+	conn, err := pool.Acquire(t.Context())
+	require.NoError(t, err)
+	defer conn.Release()
+	require.NoError(t, pgschema.Prepare(t.Context(), conn.Conn(), files, schema))
+}
+
+// Every process must compute the same, whatever its version: these values must never change.
+func TestStoredFormat(t *testing.T) {
+	t.Parallel()
+	r := httptest.NewRequest(http.MethodPost, "/orders?dry=1", nil)
+	r.Header.Set("Content-Type", "application/json")
+	q := newRequest(r, "millrace", "acct-1", "k", []byte("{}"))
+	assert.Equal(t, "afcf9941025d703fc3c4fe248a201927bd74e32b78d3d72da74bdb0d23ebb46f", hex.EncodeToString(q.id[:]))
+	assert.Equal(t, "61a2051d4eb6f0a305df50819cf1ac2c23b6d81572b9a23fd1978dcadfa12e61", hex.EncodeToString(q.fingerprint[:]))
+	assert.Equal(t, int64(-5778231292401455041), q.lock())
+	assert.Equal(t, "POST /orders", q.summary)
+	assert.NotEqual(t, q.id, newRequest(r, "millrace", "acct-1k", "", nil).id, "nothing moves from one part to the next")
+
+	header := http.Header{
+		"Content-Type": {"text/plain"}, "Set-Cookie": {"a=1", "b=2\r\nX-Evil: 1"}, "X-Gone": nil, "X-Empty": {""},
+		"Connection": {"close"}, "content-length": {"5"}, "Date": {"now"}, "X-Private": {"1"}, "X Bad:": {"1"},
+	}
+	assert.Equal(t, "Content-Type: text/plain\nSet-Cookie: a=1\nSet-Cookie: b=2  X-Evil: 1\nX-Empty: \nX-Gone\n",
+		string(encodeHeader(header, []string{"X-Private"})))
+}
+
+func TestHeadersComeBack(t *testing.T) {
+	t.Parallel()
+	name := rapid.StringMatching(`[A-Z][a-z]{0,8}-[A-Za-z0-9!#$%&'*+.^_|~-]{1,8}`)
+	value := rapid.Map(rapid.SliceOf(rapid.Byte()), func(b []byte) string { return oneLine.Replace(string(b)) })
+	rapid.Check(t, func(t *rapid.T) {
+		h := http.Header(rapid.MapOf(name, rapid.SliceOf(value)).Draw(t, "header"))
+		got := decodeHeader(encodeHeader(h, nil))
+		assert.Len(t, got, len(h))
+		for k, v := range h {
+			assert.Equal(t, append([]string(nil), v...), got[k])
+		}
+	})
+}
+
+func TestParseKey(t *testing.T) {
+	t.Parallel()
+	for value, want := range map[string]string{
+		`abc`: "abc", `"abc"`: "abc", " abc\t": "abc", ` "a b,c;d" `: "a b,c;d", `"a\"b\\c"`: `a"b\c`,
+		`8e03978e-40d5-43e8-bc93-6894a57f9324`: "8e03978e-40d5-43e8-bc93-6894a57f9324", `a+/=:b`: "a+/=:b",
+		strings.Repeat("x", 255): strings.Repeat("x", 255), `"` + strings.Repeat(`\\`, 255) + `"`: strings.Repeat(`\`, 255),
+	} {
+		got, err := parseKey(value)
+		assert.NoError(t, err, value)
+		assert.Equal(t, want, got)
+	}
+	for value, want := range map[string]string{
+		``: "has 0 characters", ` `: "has 0 characters", `""`: "has 0 characters", `"`: "not closed", `"a`: "not closed", `"a\"`: "not closed",
+		`a b`: "character 2", `a,b`: "character 2", `a"`: "character 2", `a;q=1`: "character 2", `a\b`: "character 2", "a\x7f": "character 2",
+		`"a";q=1`: "behind", `"a", "b"`: "behind", `"a\n"`: "backslash", `"a\`: "backslash", "\"a\x00\"": "printable", `"ä"`: "printable", `ä`: "character 1",
+		strings.Repeat("x", 256): "256 characters",
+	} {
+		_, err := parseKey(value)
+		assert.ErrorContains(t, err, want, "%q", value)
+	}
+}
+
+func FuzzParseKey(f *testing.F) {
+	for _, seed := range []string{`abc`, `"abc"`, `"a\"b"`, `"a`, `a, b`, ``, `"\\"`, "\x00", `"a";b=1`} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, value string) {
+		key, err := parseKey(value)
+		if err != nil {
+			return
+		}
+		if len(key) < 1 || len(key) > maxKey {
+			t.Fatalf("%q gave a key of %d characters", value, len(key))
+		}
+		if strings.ContainsFunc(key, func(c rune) bool { return c < ' ' || c > '~' }) {
+			t.Fatalf("%q gave %q", value, key)
+		}
+		quoted := `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(key) + `"`
+		if again, err := parseKey(quoted); err != nil || again != key {
+			t.Fatalf("%q gave %q, but in quotes %q, %v", value, key, again, err)
+		}
+	})
+}

@@ -1,0 +1,50 @@
+package idempotencykey
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"io"
+	"net/http"
+)
+
+// request is what is known of a request before its handler runs.
+type request struct {
+	key         string
+	summary     string // for people
+	id          [sha256.Size]byte
+	fingerprint [sha256.Size]byte
+	body        []byte
+}
+
+func newRequest(r *http.Request, schema, scope, key string, body []byte) *request {
+	return &request{
+		key: key, summary: r.Method + " " + r.URL.EscapedPath(), body: body,
+		id: digest([]byte(schema), []byte(scope), []byte(key)),
+		fingerprint: digest([]byte(r.Method), []byte(r.URL.EscapedPath()), []byte(r.URL.RawQuery),
+			[]byte(r.Header.Get("Content-Type")), body),
+	}
+}
+
+// lock is the number of the key's advisory lock: 64 bits, because 32 collide among a few thousand keys.
+func (q *request) lock() int64 { return int64(binary.BigEndian.Uint64(q.id[:8])) }
+
+// of is r as the handler gets it: with the transaction's context, and a body that is read from memory.
+func (q *request) of(ctx context.Context, r *http.Request) *http.Request {
+	r = r.WithContext(ctx)
+	r.Body, r.ContentLength, r.TransferEncoding = io.NopCloser(bytes.NewReader(q.body)), int64(len(q.body)), nil
+	return r
+}
+
+// digest is a hash of the parts with their lengths, so that nothing can move from one to the next. It must be the same in
+// every process, whatever its version.
+func digest(parts ...[]byte) (sum [sha256.Size]byte) {
+	h := sha256.New()
+	for _, p := range parts {
+		h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(p))))
+		h.Write(p)
+	}
+	h.Sum(sum[:0])
+	return sum
+}

@@ -1,0 +1,71 @@
+package idempotencykey_test
+
+import (
+	"context"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/middleware/idempotencykey"
+)
+
+// old stores an answer in a day of long ago, whose rows nobody may delete.
+func (f *fixture) old() {
+	f.exec(`create table {schema}.idempotency_key_20200101 partition of {schema}.idempotency_key for values from ('2020-01-01') to ('2020-01-02');
+		insert into {schema}.idempotency_key select id, '2020-01-01', created_at, key, request, fingerprint, status, headers, body
+			from {schema}.idempotency_key;
+		create function {schema}.refuse() returns trigger language plpgsql as 'begin raise exception ''a row is deleted''; end';
+		create trigger refuse before delete on {schema}.idempotency_key for each row execute function {schema}.refuse();
+		create trigger refuse_truncate before truncate on {schema}.idempotency_key execute function {schema}.refuse()`)
+}
+
+func TestRetentionDropsDays(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	h := f.around(f.orders)
+	require.Equal(t, http.StatusCreated, post(h, "k", "body").Code)
+	f.old()
+	require.Equal(t, 2, f.count("idempotency_key"))
+	require.NoError(t, idempotencykey.Retain(t.Context(), f.pool, f.schema, 24*time.Hour))
+	assert.Equal(t, 1, f.count("idempotency_key"))
+	assert.Equal(t, []string{}, f.days("2020%"))
+	assert.True(t, replayed(post(h, "k", "body")))
+
+	assert.ErrorContains(t, idempotencykey.Retain(t.Context(), f.pool, "Big", time.Hour), `Schema is "Big"`)
+}
+
+// An answer is found whatever day it was given on.
+func TestAnswersOfOtherDaysAreFound(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	h := f.around(f.orders)
+	require.Equal(t, http.StatusCreated, post(h, "k", "body").Code)
+	f.old()
+	f.exec(`drop table ` + f.schema + `.idempotency_key_` + time.Now().UTC().Format("20060102"))
+	assert.True(t, replayed(post(h, "k", "body")))
+	assert.Equal(t, "run 2", post(h, "k2", "body").Body.String(), "nobody had made today's partition: a request does")
+	f.holds(2, 2)
+}
+
+func (f *fixture) days(like string) (names []string) {
+	require.NoError(f.t, f.pool.QueryRow(context.Background(), `select coalesce(array_agg(relname::text), '{}') from pg_class
+		where relnamespace = $1::regnamespace and relkind = 'r' and relname like 'idempotency_key_' || $2`, f.schema, like).Scan(&names))
+	return names
+}
+
+func TestRunKeepsTheDays(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.old()
+	f.exec(`drop table ` + f.schema + `.idempotency_key_` + time.Now().UTC().AddDate(0, 0, 1).Format("20060102"))
+	before := len(f.days("%"))
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- f.keys(idempotencykey.Config{}).Run(ctx) }()
+	require.Eventually(t, func() bool { return len(f.days("2020%")) == 0 && len(f.days("%")) == before }, 10*time.Second, 10*time.Millisecond)
+	stop()
+	assert.NoError(t, <-ended)
+}

@@ -1,0 +1,121 @@
+package idempotencykey
+
+import (
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/millrace-go/millrace/internal/pgschema"
+	"github.com/millrace-go/millrace/pgtx"
+)
+
+//go:embed migrations/*.sql queries/*.sql
+var files embed.FS
+
+var migrations = pgschema.Line{Component: "idempotencykey", Files: files, Command: "idempotencykey.Migrate"}
+
+// Migrate creates the table of stored answers in the schema ("" means "millrace"), or brings it up to date. It may run at
+// any time, in several processes at once.
+func Migrate(ctx context.Context, db pgtx.DB, schema string) error {
+	m, err := Migrations(db, schema)
+	if err != nil {
+		return err
+	}
+	return m.Up(ctx)
+}
+
+// Migrations returns what migrates the table in the schema ("" means "millrace") up and down, tells what was applied, and
+// prints the statements.
+func Migrations(db pgtx.DB, schema string) (*pgschema.Migrator, error) {
+	return migrations.In(db, schema)
+}
+
+// idleSlack is how much longer than the handler's time the server waits before it ends an idle transaction.
+const idleSlack = 5 * time.Second
+
+var (
+	errReplayed = errors.New("the request was answered before")
+	errRunning  = errors.New("a request with the key is running")
+	errReused   = errors.New("the key was used for another request")
+	errNoDay    = errors.New("today has no partition")
+)
+
+// once claims the key and calls fn, whose answer is stored in the transaction of fn's context; an error of fn rolls back,
+// and its answer is returned with the error. When the request was answered before, once returns that answer and
+// errReplayed.
+func (k *Keys) once(ctx context.Context, req *request, fn func(ctx context.Context) (*answer, error)) (*answer, error) {
+	a, err := k.attempt(ctx, req, fn)
+	if errors.Is(err, errNoDay) { // before fn was called; nobody has made days for a while
+		if err := k.table().Ahead(ctx, k.pool); err != nil {
+			return nil, fmt.Errorf("make the day's partition: %w", err)
+		}
+		a, err = k.attempt(ctx, req, fn)
+	}
+	return a, err
+}
+
+func (k *Keys) attempt(ctx context.Context, req *request, fn func(ctx context.Context) (*answer, error)) (a *answer, err error) {
+	err = pgtx.Run(ctx, k.pool, func(ctx context.Context, tx pgx.Tx) error {
+		var err error
+		if a, err = k.begin(ctx, tx, req); err != nil {
+			return err
+		}
+		if a, err = fn(ctx); err != nil {
+			return err
+		}
+		return pgtx.Queue(ctx, k.insert, req.id[:], req.key, req.summary, req.fingerprint[:],
+			int16(a.status), encodeHeader(a.header, k.cfg.OmitHeaders), a.body)
+	}, pgtx.Isolation(pgx.ReadCommitted))
+	return a, k.hint(err)
+}
+
+// begin takes the key and looks for a stored answer, in the round trip of BEGIN. What is stored counts also when the lock
+// was not got: another repetition may hold it for a moment.
+func (k *Keys) begin(ctx context.Context, tx pgx.Tx, req *request) (*answer, error) {
+	var (
+		locked, day         bool
+		found               answer
+		status              int16
+		fingerprint, header []byte
+	)
+	b := &pgx.Batch{}
+	b.Queue(k.claim, req.lock(), strconv.FormatInt((k.cfg.Timeout+idleSlack).Milliseconds(), 10))
+	b.Queue(k.find, req.id[:])
+	results := tx.SendBatch(ctx, b)
+	err := results.QueryRow().Scan(&locked, &day, nil, nil)
+	if err == nil {
+		err = results.QueryRow().Scan(&fingerprint, &status, &header, &found.body)
+	}
+	if cerr := results.Close(); cerr != nil {
+		err = cerr
+	}
+	switch {
+	case err == nil && string(fingerprint) != string(req.fingerprint[:]):
+		return nil, errReused
+	case err == nil:
+		found.status, found.header = int(status), decodeHeader(header)
+		return &found, errReplayed
+	case !errors.Is(err, pgx.ErrNoRows):
+		return nil, fmt.Errorf("claim the key: %w", err)
+	case !locked:
+		return nil, errRunning
+	case !day:
+		return nil, errNoDay
+	}
+	return nil, nil
+}
+
+// hint says what to do where PostgreSQL only says that a relation does not exist.
+func (k *Keys) hint(err error) error {
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) && (pgErr.Code == "42P01" || pgErr.Code == "3F000") {
+		return fmt.Errorf("if the table is missing in schema %q, run idempotencykey.Migrate or \"millrace migrate up\": %w", k.cfg.Schema, err)
+	}
+	return err
+}
