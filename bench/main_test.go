@@ -37,6 +37,12 @@ func tiny() []scenario {
 		if s.name == outboxWrite.name {
 			box /= 10
 		}
+		if s.name == claims.name {
+			s.full = size{rows: 50, runs: 2, slowRuns: 1, bigRows: 3000, box: box / 10}
+			s.quick = s.full
+			small = append(small, s)
+			continue
+		}
 		s.full = size{rows: 3000, runs: 3, slowRuns: 1, bigRows: 4000, hugeRows: 5000, box: box}
 		s.quick = size{rows: 2500, runs: 2, slowRuns: 1, bigRows: 4000, box: box}
 		small = append(small, s)
@@ -68,6 +74,12 @@ func TestJSONIsOneLine(t *testing.T) {
 		"outbox-write": {
 			"with_outbox_vs_plain", "with_outbox_vs_plain_rtt", "caller_tx_vs_plain", "producers_with_relays_vs_without",
 			"oagudo_vs_plain",
+		},
+		"claim": {
+			"exec_vs_bare_commit", "exec_vs_bare_commit_32", "queue_vs_bare_commit", "queue_vs_bare_commit_32",
+			"queue_vs_bare_commit_rtt", "exec_vs_five_statements", "exec_vs_five_statements_32", "queue_vs_five_statements",
+			"queue_vs_five_statements_32", "fail_fast_vs_blocking", "processed_3m_vs_empty", "deduplicator_vs_exec",
+			"deduplicator_lost_percent", "claim_lost_percent",
 		},
 		"relay-drain": {
 			"vs_skip_locked", "vs_single_select", "vs_watermill_sql", "vs_forwarder", "vs_oagudo", "cost_large_vs_small",

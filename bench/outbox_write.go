@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -37,10 +36,9 @@ var outboxWrite = scenario{
 
 // writes is one run of the scenario.
 type writes struct {
-	env    *environment
+	rounds
 	pool   *pgxpool.Pool
 	schema string
-	series []*rates
 }
 
 func runOutboxWrite(ctx context.Context, env *environment) (r *report, err error) {
@@ -60,7 +58,7 @@ func runOutboxWrite(ctx context.Context, env *environment) (r *report, err error
 	}
 	defer near.Close()
 	err = withSchema(ctx, dsn, func(pool *pgxpool.Pool, schema string) (err error) {
-		w := &writes{env: env, pool: pool, schema: schema}
+		w := &writes{rounds: rounds{env: env, unit: "tx/s"}, pool: pool, schema: schema}
 		business := orders{schema}
 		if err := errors.Join(outbox.Migrate(ctx, pool, schema), business.create(ctx, pool)); err != nil {
 			return fmt.Errorf("create tables: %w", err)
@@ -97,61 +95,36 @@ func runOutboxWrite(ctx context.Context, env *environment) (r *report, err error
 
 // inTurns measures the producers one after the other, in rounds.
 func (w *writes) inTurns(ctx context.Context, rounds int, all []producer) error {
-	for _, p := range all { // connections, prepared statements, pages
-		if _, err := w.turn(ctx, p, w.env.size.box/5, none); err != nil {
+	var entrants []entrant
+	for _, p := range all {
+		if _, err := w.turn(ctx, p, w.env.size.box/5, none); err != nil { // connections, prepared statements, pages
 			return err
 		}
+		entrants = append(entrants, entrant{p.name(), p.note(), func(ctx context.Context) (float64, error) {
+			return w.turn(ctx, p, w.env.size.box, none)
+		}})
 	}
-	for round := range rounds {
-		if err := w.empty(ctx); err != nil {
-			return err
-		}
-		for i := range all {
-			if round%2 == 1 {
-				i = len(all) - 1 - i
-			}
-			rate, err := w.turn(ctx, all[i], w.env.size.box, none)
-			if err != nil {
-				return err
-			}
-			w.note(all[i].name(), all[i].note(), rate)
-			w.env.progress("run %d of %d: %-17s %8s tx/s", round+1, rounds, all[i].name(), thousands(rate))
-		}
-	}
-	return nil
+	return w.run(ctx, rounds, w.empty, entrants)
 }
 
 // besideRelays measures the producers while relays drain what they write, and while none does.
 func (w *writes) besideRelays(ctx context.Context, dsn string, p withOutbox) error {
-	rounds := w.env.size.slowRuns
-	for round := range rounds {
-		alone := func() error {
-			rate, err := w.turn(ctx, p, 2*w.env.size.box, none)
-			if err == nil {
-				w.note("no relay", "pgtx.Run as above, in turns with the next", rate)
-				w.env.progress("run %d of %d: %-17s %8s tx/s", round+1, rounds, "no relay", thousands(rate))
+	fromEmpty := func(measure func(ctx context.Context) (float64, error)) func(ctx context.Context) (float64, error) {
+		return func(ctx context.Context) (float64, error) {
+			if err := w.empty(ctx); err != nil {
+				return 0, err
 			}
-			return err
-		}
-		accompanied := func() error {
-			rate, err := w.beside(ctx, dsn, p)
-			if err == nil {
-				w.note("four relays", "the same while four relays drain it, in this process and into nothing", rate)
-				w.env.progress("run %d of %d: %-17s %8s tx/s", round+1, rounds, "four relays", thousands(rate))
-			}
-			return err
-		}
-		pair := []func() error{alone, accompanied}
-		if round%2 == 1 {
-			slices.Reverse(pair)
-		}
-		for _, measure := range pair {
-			if err := errors.Join(w.empty(ctx), measure()); err != nil {
-				return err
-			}
+			return measure(ctx)
 		}
 	}
-	return nil
+	return w.run(ctx, w.env.size.slowRuns, nil, []entrant{
+		{"no relay", "pgtx.Run as above, in turns with the next", fromEmpty(func(ctx context.Context) (float64, error) {
+			return w.turn(ctx, p, 2*w.env.size.box, none)
+		})},
+		{"four relays", "the same while four relays drain it, in this process and into nothing", fromEmpty(func(ctx context.Context) (float64, error) {
+			return w.beside(ctx, dsn, p)
+		})},
+	})
 }
 
 func (w *writes) beside(ctx context.Context, dsn string, p withOutbox) (rate float64, err error) {
@@ -183,39 +156,19 @@ func (w *writes) empty(ctx context.Context) error {
 	return checkpoint(ctx, w.pool)
 }
 
-func (w *writes) note(name, note string, rate float64) {
-	one := w.find(name)
-	if one == nil {
-		one = &rates{name: name, note: note}
-		w.series = append(w.series, one)
-	}
-	one.perRun = append(one.perRun, rate)
-}
-
-func (w *writes) find(name string) *rates {
-	i := slices.IndexFunc(w.series, func(r *rates) bool { return r.name == name })
-	if i < 0 {
-		return nil
-	}
-	return w.series[i]
-}
-
 func (w *writes) report(facts []string) *report {
 	r := &report{
 		title: fmt.Sprintf("transactions of one INSERT and one event of 1 KB on %d connections; far: %v more for each round trip", producers, roundTrip),
 		facts: facts,
 		unit:  "transactions/s",
-	}
-	of := func(name string) rates { return *w.find(name) }
-	for _, one := range w.series {
-		r.rates = append(r.rates, *one)
+		rates: w.all(),
 	}
 	r.ratios = []ratios{
-		ratio("with_outbox_vs_plain", of("with_outbox"), of("plain")),
-		ratio("with_outbox_vs_plain_rtt", of("with_outbox, far"), of("plain, far")),
-		ratio("caller_tx_vs_plain", of("caller_tx"), of("plain")),
-		ratio("producers_with_relays_vs_without", of("four relays"), of("no relay")),
-		ratio("oagudo_vs_plain", of("oagudo"), of("plain")),
+		ratio("with_outbox_vs_plain", w.of("with_outbox"), w.of("plain")),
+		ratio("with_outbox_vs_plain_rtt", w.of("with_outbox, far"), w.of("plain, far")),
+		ratio("caller_tx_vs_plain", w.of("caller_tx"), w.of("plain")),
+		ratio("producers_with_relays_vs_without", w.of("four relays"), w.of("no relay")),
+		ratio("oagudo_vs_plain", w.of("oagudo"), w.of("plain")),
 	}
 	return r
 }

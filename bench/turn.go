@@ -22,29 +22,14 @@ func turn(ctx context.Context, pool *pgxpool.Pool, p producer, schema string, la
 		return 0, err
 	}
 	drainedBefore := drained()
-	var commits atomic.Int64
-	group, groupCtx := errgroup.WithContext(ctx)
-	began := time.Now()
-	ends := began.Add(lasts)
-	for worker := range producers {
-		group.Go(func() error {
-			done := 0
-			for n := worker; time.Now().Before(ends); n += producers {
-				e := stock[n%len(stock)]
-				e.id = outbox.NewID()
-				if err := p.commit(groupCtx, n, e); err != nil {
-					return err
-				}
-				done++
-			}
-			commits.Add(int64(done))
-			return nil
-		})
-	}
-	if err := group.Wait(); err != nil {
+	commits, rate, err := repeat(ctx, producers, lasts, func(ctx context.Context, n int) error {
+		e := stock[n%len(stock)]
+		e.id = outbox.NewID()
+		return p.commit(ctx, n, e)
+	})
+	if err != nil {
 		return 0, fmt.Errorf("%s: %w", p.name(), err)
 	}
-	rate := float64(commits.Load()) / time.Since(began).Seconds()
 
 	deadline := time.Now().Add(recordTimeout)
 	for {
@@ -53,7 +38,7 @@ func turn(ctx context.Context, pool *pgxpool.Pool, p producer, schema string, la
 			return 0, err
 		}
 		rows, events := after.rows-before.rows, after.events-before.events+drained()-drainedBefore
-		want := int(commits.Load())
+		want := commits
 		if p.table(schema) == "" {
 			events = want
 		}
@@ -66,6 +51,29 @@ func turn(ctx context.Context, pool *pgxpool.Pool, p producer, schema string, la
 		}
 		time.Sleep(time.Millisecond)
 	}
+}
+
+// repeat lets workers commit until the time is over. It returns how often they did, and how often a second.
+func repeat(ctx context.Context, workers int, lasts time.Duration, commit func(ctx context.Context, n int) error) (int, float64, error) {
+	var commits atomic.Int64
+	group, ctx := errgroup.WithContext(ctx)
+	began := time.Now()
+	ends := began.Add(lasts)
+	for worker := range workers {
+		group.Go(func() error {
+			done := 0
+			for n := worker; time.Now().Before(ends); n += workers {
+				if err := commit(ctx, n); err != nil {
+					return err
+				}
+				done++
+			}
+			commits.Add(int64(done))
+			return nil
+		})
+	}
+	err := group.Wait()
+	return int(commits.Load()), float64(commits.Load()) / time.Since(began).Seconds(), err
 }
 
 type counts struct{ rows, events int }

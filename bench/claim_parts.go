@@ -1,0 +1,125 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// near compares ways of consuming, with the server beside them.
+func (c *claiming) near(ctx context.Context) error {
+	few, err := openPool(ctx, c.env.dsn, producers, 0)
+	if err != nil {
+		return err
+	}
+	defer few.Close()
+	many, err := openPool(ctx, c.env.dsn, manyWorkers, 0)
+	if err != nil {
+		return err
+	}
+	defer many.Close()
+	all := []entrant{c.bare("bare", few)}
+	for _, at := range []struct {
+		pool    *pgxpool.Pool
+		workers int
+		suffix  string
+	}{{few, producers, ""}, {many, manyWorkers, ", 32"}} {
+		flow := flow{inFlight: at.workers}
+		all = append(all,
+			c.claim("exec"+at.suffix, "the claim, and a handler that uses tx.Exec", at.pool, flow, c.accounts.exec),
+			c.claim("queue"+at.suffix, "the claim, and a handler that uses pgtx.Queue", at.pool, flow, c.accounts.queue),
+			c.five("five"+at.suffix, at.pool, flow),
+		)
+	}
+	return c.inTurns(ctx, c.env.size.runs, all)
+}
+
+// far compares them with the server in another place of the data centre.
+func (c *claiming) far(ctx context.Context) error {
+	pool, err := openPool(ctx, c.env.dsn, producers, roundTrip)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	return c.inTurns(ctx, c.env.size.runs, []entrant{
+		c.bare("bare, far", pool),
+		c.claim("queue, far", "", pool, flow{inFlight: producers}, c.accounts.queue),
+	})
+}
+
+// duplicates compares the claim, which gives a worker back at once, with a worker that waits.
+func (c *claiming) duplicates(ctx context.Context) error {
+	pool, err := openPool(ctx, c.env.dsn, duplicateWorkers, 0)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	peer := blocking{pool, c.schema}
+	twice := flow{inFlight: duplicateWorkers, twice: true}
+	takesTime := slow(c.accounts.queue)
+	return c.inTurns(ctx, c.env.size.slowRuns, []entrant{
+		c.entrant(consumer{
+			name: "fail fast", note: fmt.Sprintf("the claim, %d workers, a handler of %v, every second event delivered twice at once", duplicateWorkers, slowHandler),
+			flow: twice, guard: claimed(pool, c.schema), handler: takesTime, record: processed(c.schema), nacks: true,
+		}, comebacks, 2*c.env.size.box),
+		c.entrant(consumer{
+			name: "blocking", note: "the same, where the second delivery waits on the unique index",
+			flow: twice, guard: peer.guard, handler: takesTime, record: peer.table(),
+		}, comebacks, 2*c.env.size.box),
+	})
+}
+
+// inMemory measures Watermill's Deduplicator, and what it and the claim lose of events whose first attempt fails.
+func (c *claiming) inMemory(ctx context.Context) error {
+	pool, err := openPool(ctx, c.env.dsn, producers, 0)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	peer := consumer{
+		name: "deduplicator", note: "Watermill's Deduplicator, in memory, and a handler that commits its statement by itself",
+		flow: flow{inFlight: producers}, guard: deduplicated, handler: c.accounts.autocommit(pool),
+	}
+	if err := c.inTurns(ctx, c.env.size.slowRuns, []entrant{
+		c.claim("exec beside it", "", pool, peer.flow, c.accounts.exec),
+		c.entrant(peer, c.warmUp(), c.env.size.box),
+	}); err != nil {
+		return err
+	}
+	own := consumer{name: "claim", flow: peer.flow, guard: claimed(pool, c.schema), handler: c.accounts.exec}
+	for _, who := range []consumer{own, peer} {
+		who.handler, who.nacks = failing(failOneIn, who.handler), true
+		who.events = c.env.size.rows
+		booked, done, err := c.counted(ctx, who, 0, 0)
+		if err != nil {
+			return err
+		}
+		c.lost = append(c.lost, ratios{
+			name: who.name + "_lost_percent", unit: fmt.Sprintf("%% of the acked events, one in %d of which failed once", failOneIn),
+			perRun: []float64{100 * float64(done.acked-booked) / float64(done.acked)},
+		})
+	}
+	return nil
+}
+
+// grown compares a record that holds what a service has processed in days with a new one.
+func (c *claiming) grown(ctx context.Context) error {
+	pool, err := openPool(ctx, c.env.dsn, producers, 0)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	full := consumer{
+		name: "grown", note: fmt.Sprintf("the claim over a record of %s events, exec", thousands(float64(c.env.size.bigRows))),
+		flow: flow{inFlight: producers}, guard: claimed(pool, c.grownSchema()), handler: c.accounts.exec,
+		record: processed(c.grownSchema()),
+	}
+	if err := c.fill(ctx, full, c.env.size.bigRows); err != nil {
+		return fmt.Errorf("fill the record: %w", err)
+	}
+	return c.inTurns(ctx, c.env.size.slowRuns, []entrant{
+		c.claim("new", "the same over an empty record", pool, full.flow, c.accounts.exec),
+		c.entrant(full, c.warmUp(), c.env.size.box),
+	})
+}
