@@ -89,6 +89,10 @@ type Config struct {
 	// Default: 30 s.
 	HandlerTimeout time.Duration
 
+	// MaxStarts is how often an event that was in hand when a process was killed is begun alone, and kills its process
+	// again, before it becomes a dead letter. Only where Run runs. 1 or more. Default: 3.
+	MaxStarts int
+
 	// MeterProvider receives the metrics named millrace.claim. Default: otel.GetMeterProvider().
 	MeterProvider metric.MeterProvider
 
@@ -106,6 +110,9 @@ func (c Config) withDefaults() Config {
 	if c.HandlerTimeout == 0 {
 		c.HandlerTimeout = 30 * time.Second
 	}
+	if c.MaxStarts == 0 {
+		c.MaxStarts = 3
+	}
 	if c.MeterProvider == nil {
 		c.MeterProvider = otel.GetMeterProvider()
 	}
@@ -121,6 +128,8 @@ type Claim struct {
 	cfg      Config
 	groups   scopes
 	observer *observer
+	pace     pace
+	life     life
 }
 
 // New returns a Claim that keeps its claims in store.
@@ -135,6 +144,9 @@ func New(store Store, cfg Config) (*Claim, error) {
 	if cfg.HandlerTimeout < time.Millisecond {
 		errs = append(errs, fmt.Errorf("Config.HandlerTimeout is %v: want 1ms or more, or 0 for the default", cfg.HandlerTimeout))
 	}
+	if cfg.MaxStarts < 1 {
+		errs = append(errs, fmt.Errorf("Config.MaxStarts is %d: want 1 or more, or 0 for the default", cfg.MaxStarts))
+	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("claim: %w", err)
 	}
@@ -142,5 +154,5 @@ func New(store Store, cfg Config) (*Claim, error) {
 	if err != nil {
 		return nil, fmt.Errorf("claim: %w", err)
 	}
-	return &Claim{store: store, cfg: cfg, observer: o}, nil
+	return &Claim{store: store, cfg: cfg, observer: o, pace: defaultPace}, nil
 }

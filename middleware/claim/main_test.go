@@ -2,6 +2,8 @@ package claim_test
 
 import (
 	"context"
+	"fmt"
+	"os"
 	"testing"
 	"time"
 
@@ -17,7 +19,16 @@ import (
 	"github.com/millrace-go/millrace/transport"
 )
 
-func TestMain(m *testing.M) { devtest.Main(m) }
+func TestMain(m *testing.M) {
+	if os.Getenv(consumerProcess) != "" {
+		if err := runConsumerProcess(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	devtest.Main(m)
+}
 
 // fixture is a claim store in a schema of its own, with a table that handlers write to.
 type fixture struct {

@@ -32,10 +32,19 @@ func (c *Claim) process(msg *message.Message, handler string, fn func(ctx contex
 	if err != nil {
 		return fmt.Errorf("claim event: %w", err)
 	}
+	st, err := c.begin(original, key)
+	if err != nil {
+		return c.settle(context.WithoutCancel(original), key, msg, attempt{err: err})
+	}
+	defer st.end(original)
 	// The router cancels the contexts of running handlers when it closes; a claim that has begun may finish.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(original), c.cfg.HandlerTimeout)
 	defer cancel()
-	a := c.attempt(ctx, key, msg, fn)
+	if st.killer {
+		return st.bury(ctx, key, msg)
+	}
+	a := c.attempt(ctx, key, msg, st.handler(fn))
+	st.over = a.err == nil
 	msg.SetContext(original)
 	return c.settle(ctx, key, msg, a)
 }

@@ -1,0 +1,29 @@
+package claim
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// Hasten makes the Claim's Run quick for a test.
+func Hasten(c *Claim, beat, silent time.Duration) {
+	c.pace.beat, c.pace.silent = beat, silent
+}
+
+// Standing returns whether the Claim's process is registered, and whether it is suspicious.
+func Standing(c *Claim) (registered, suspicious bool) {
+	c.life.mu.Lock()
+	defer c.life.mu.Unlock()
+	return c.life.standing.run != 0, c.life.standing.suspicious
+}
+
+// Record returns what the tables call the event and its consumer.
+func Record(ctx context.Context, s *PostgresStore, k Key) (record uuid.UUID, consumer int16) {
+	consumer, err := s.consumer(ctx, k.Consumer)
+	if err != nil {
+		panic(err)
+	}
+	return recordID(k), consumer
+}

@@ -1,0 +1,2 @@
+-- The other processes: all of claim_run, which has a row for each, and for each that was killed within a day. No locks.
+select id, beat_at, extract(epoch from clock_timestamp() - beat_at)::float8 from {schema}.claim_run where id <> $1

@@ -1,0 +1,91 @@
+package claim
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// gate lets handlers in together, or one alone. One that waits to be alone keeps later ones out, else it would wait for
+// ever in a busy process.
+type gate struct {
+	mu      sync.Mutex
+	in      int
+	closed  bool          // one is in alone, or waits until the others are out
+	changed chan struct{} // closed when it is worth another look
+}
+
+// hands is the gate of the process: what dies is all of it, whatever Claim a handler belongs to.
+var hands = newGate()
+
+func newGate() *gate { return &gate{changed: make(chan struct{})} }
+
+// enter waits until nobody is in alone.
+func (g *gate) enter(ctx context.Context) (leave func(), err error) {
+	if err := g.wait(ctx, func() bool {
+		if g.closed {
+			return false
+		}
+		g.in++
+		return true
+	}); err != nil {
+		return nil, err
+	}
+	return func() { g.change(func() { g.in-- }) }, nil
+}
+
+// enterAlone waits until nobody is in. After the limit others may come in again: what is alone may wait for one of them,
+// or never end.
+func (g *gate) enterAlone(ctx context.Context, limit time.Duration) (leave func(), err error) {
+	if err := g.wait(ctx, func() bool {
+		if g.closed {
+			return false
+		}
+		g.closed = true
+		return true
+	}); err != nil {
+		return nil, err
+	}
+	if err := g.wait(ctx, func() bool {
+		if g.in > 0 {
+			return false
+		}
+		g.in++
+		return true
+	}); err != nil {
+		g.change(func() { g.closed = false })
+		return nil, err
+	}
+	open := sync.OnceFunc(func() { g.change(func() { g.closed = false }) })
+	expiry := time.AfterFunc(limit, open)
+	return func() {
+		expiry.Stop()
+		g.change(func() { g.in-- })
+		open()
+	}, nil
+}
+
+// wait calls try, now and after each change, until it reports true.
+func (g *gate) wait(ctx context.Context, try func() bool) error {
+	for {
+		g.mu.Lock()
+		done, changed := try(), g.changed
+		g.mu.Unlock()
+		if done {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func (g *gate) change(f func()) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	f()
+	close(g.changed)
+	g.changed = make(chan struct{})
+}

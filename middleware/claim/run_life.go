@@ -1,0 +1,105 @@
+package claim
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+)
+
+// life is what messages know of their Claim's Run. Its zero value is that of a Claim without one.
+type life struct {
+	mu         sync.Mutex
+	registered chan struct{} // nil without Run; closed once standing is known
+	standing   standing
+	inHand     int
+	idle       chan struct{} // closed and nil when nothing is in hand; made by who waits for that
+}
+
+// standing is what a process knows of itself and of the others.
+type standing struct {
+	run        int64 // its number; 0: Run does not run
+	suspicious bool
+	alive      map[int64]bool // which others live; not to be changed
+}
+
+func (l *life) begin() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.registered != nil {
+		return errors.New("it runs already")
+	}
+	l.registered = make(chan struct{})
+	return nil
+}
+
+// end lets messages pass that still wait.
+func (l *life) end() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.standing.run == 0 {
+		close(l.registered)
+	}
+	l.registered, l.standing = nil, standing{}
+}
+
+// stand sets the standing and returns the former one.
+func (l *life) stand(s standing) (before standing) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	before, l.standing = l.standing, s
+	if before.run == 0 {
+		close(l.registered)
+	}
+	return before
+}
+
+// take counts a message until done, and returns the standing; ctx bounds the wait for it.
+func (l *life) take(ctx context.Context) (standing, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if waits := l.registered; waits != nil && l.standing.run == 0 {
+		l.mu.Unlock()
+		select {
+		case <-waits:
+		case <-ctx.Done():
+		}
+		l.mu.Lock()
+		if l.registered == waits && l.standing.run == 0 {
+			return standing{}, ctx.Err()
+		}
+	}
+	l.inHand++
+	return l.standing, nil
+}
+
+func (l *life) done() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.inHand--; l.inHand == 0 && l.idle != nil {
+		close(l.idle)
+		l.idle = nil
+	}
+}
+
+// drain waits until nothing is in hand, and returns what is.
+func (l *life) drain(patience time.Duration) int {
+	l.mu.Lock()
+	if l.inHand == 0 {
+		l.mu.Unlock()
+		return 0
+	}
+	if l.idle == nil {
+		l.idle = make(chan struct{})
+	}
+	idle := l.idle
+	l.mu.Unlock()
+	select {
+	case <-idle:
+		return 0
+	case <-time.After(patience):
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.inHand
+}

@@ -1,0 +1,54 @@
+package claim
+
+import "time"
+
+// pace is how processes tell that they live. All of it is measured by the server's clock.
+type pace struct {
+	beat   time.Duration // between two renewals
+	silent time.Duration // a row that is older is one of a process that was killed
+	memory time.Duration // how long that is a reason to be suspicious: a killer may be redelivered late
+}
+
+var defaultPace = pace{beat: 2 * time.Second, silent: 10 * time.Second, memory: time.Hour}
+
+// neighbour is another process's row.
+type neighbour struct {
+	id   int64
+	beat time.Time
+	age  time.Duration // since its last beat
+}
+
+// neighbours judges other processes by their rows, look by look. What it finds at its first look may be of one that was
+// killed a moment ago, until it is renewed or grows old; what comes later was alive when it came.
+type neighbours struct {
+	pace
+	unknown map[int64]time.Time // by their beat at the first look; nil before it
+	alive   map[int64]bool
+}
+
+// look reports whether there is a reason to be suspicious.
+func (n *neighbours) look(rows []neighbour) (suspicious bool) {
+	first := n.unknown == nil
+	if first {
+		n.unknown = map[int64]time.Time{}
+	}
+	n.alive = map[int64]bool{} // a new one: others read the old
+	for _, r := range rows {
+		if first {
+			n.unknown[r.id] = r.beat
+		}
+		if beat, unknown := n.unknown[r.id]; !unknown || !beat.Equal(r.beat) {
+			delete(n.unknown, r.id)
+		}
+		_, unknown := n.unknown[r.id]
+		switch {
+		case r.age > n.silent:
+			suspicious = suspicious || r.age < n.memory
+		case unknown:
+			suspicious = true
+		default:
+			n.alive[r.id] = true
+		}
+	}
+	return suspicious
+}

@@ -1,0 +1,124 @@
+package claim_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/middleware/claim"
+)
+
+// However the handler ends, the process has survived the event.
+func TestNotesAreStruckOut(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	run := f.killed()
+	c := f.claim(claim.Config{})
+	f.running(c)
+	require.True(t, suspicious(c))
+	for _, starts := range []int{-1, 0, 2} { // new; in hand at a death; twice begun alone
+		id := string(rune('b' + starts))
+		note := func() {
+			if starts >= 0 {
+				f.noted(run, id, starts)
+			}
+		}
+		note()
+		msg, _ := deliver(t, id)
+		_, err := c.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+			var begun int
+			require.NoError(t, f.pool.QueryRow(t.Context(), `select starts from `+f.schema+`.claim_start`).Scan(&begun))
+			assert.Equal(t, starts+1, begun, "counted before the handler runs")
+			return nil, errOops
+		})(msg)
+		require.ErrorIs(t, err, errOops)
+		assert.Zero(t, f.count("claim_start"))
+		note()
+		msg, _ = deliver(t, id)
+		assert.PanicsWithValue(t, "oops", func() {
+			_, _ = c.Middleware(func(*message.Message) ([]*message.Message, error) { panic("oops") })(msg)
+		})
+		assert.Zero(t, f.count("claim_start"))
+		note()
+		msg, _ = deliver(t, id)
+		_, err = c.Middleware(f.handler)(msg)
+		require.NoError(t, err)
+		assert.Zero(t, f.count("claim_start"))
+		note()
+		msg, _ = deliver(t, id) // a duplicate
+		_, err = c.Middleware(f.handler)(msg)
+		require.NoError(t, err)
+		assert.Zero(t, f.count("claim_start"))
+	}
+	assert.Len(t, f.effects(), 3)
+	assert.Zero(t, doubled(f.effects()))
+}
+
+// A note of a process that lives is that one's: it has the event in hand at this moment.
+func TestNoteOfOneThatLives(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	other, c := f.claim(claim.Config{}), f.claim(claim.Config{})
+	claim.Hasten(other, 20*time.Millisecond, time.Minute)
+	claim.Hasten(c, 20*time.Millisecond, time.Minute)
+	f.running(other)
+	f.running(c)
+	f.killed()
+	require.Eventually(t, func() bool { return suspicious(c) && suspicious(other) }, 10*time.Second, time.Millisecond)
+	begun, finish, handled := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	go func() {
+		msg, _ := deliver(t, "1")
+		_, err := other.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+			close(begun)
+			<-finish
+			return f.handler(msg)
+		})(msg)
+		handled <- err
+	}()
+	<-begun
+	msg, _ := deliver(t, "1")
+	_, err := c.Middleware(f.handler)(msg)
+	require.NoError(t, err)
+	assert.True(t, nacked(msg), "contended")
+	assert.Equal(t, 1, f.count("claim_start where starts = 0"), "the note stays, and nothing is counted")
+	close(finish)
+	require.NoError(t, <-handled)
+	assert.Zero(t, f.count("claim_start"))
+}
+
+func TestEventThatWasBegunTooOftenIsADeadLetter(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	c := f.claim(claim.Config{MaxStarts: 2})
+	f.noted(f.killed(), "1", 2)
+	f.running(c)
+	for range 2 { // and is absorbed when it is delivered again
+		msg, _ := deliver(t, "1")
+		_, err := c.Middleware(f.handler)(msg)
+		require.NoError(t, err)
+		assert.False(t, nacked(msg))
+	}
+	assert.Empty(t, f.effects())
+	assert.Equal(t, 1, f.count(`claim_failed where state = 'dead' and reason = 'killed' and event_id = '1'`))
+	assert.Zero(t, f.count("claim_start"))
+}
+
+// Somebody who has the event in hand may yet survive it.
+func TestEventInHandIsNotBuried(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	c := f.claim(claim.Config{})
+	f.noted(f.killed(), "1", 3)
+	f.running(c)
+	end := f.holding(claim.Key{Consumer: "notify", EventID: "1"})
+	msg, _ := deliver(t, "1")
+	_, err := c.Middleware(f.handler)(msg)
+	require.NoError(t, err)
+	assert.True(t, nacked(msg))
+	assert.Zero(t, f.count("claim_failed"))
+	assert.Equal(t, 1, f.count("claim_start"))
+	require.NoError(t, end(nil))
+}
