@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -13,15 +14,34 @@ import (
 
 	"github.com/millrace-go/millrace/internal/pgschema"
 	"github.com/millrace-go/millrace/middleware/claim"
+	"github.com/millrace-go/millrace/middleware/idempotencykey"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/pgtx"
 )
 
+// components are what has tables, in the order of their migrations.
+var components = []struct {
+	name string
+	in   func(pgtx.DB, string) (*pgschema.Migrator, error)
+}{
+	{"outbox", outbox.Migrations},
+	{"claim", claim.Migrations},
+	{"idempotencykey", idempotencykey.Migrations},
+}
+
+func componentNames() string {
+	var names []string
+	for _, c := range components {
+		names = append(names, c.name)
+	}
+	return strings.Join(names, ", ")
+}
+
 func (a *app) migrate() *cobra.Command {
-	c := a.database(&cobra.Command{Use: "migrate", Short: "The tables of outbox and claim, up and down", Args: cobra.NoArgs, RunE: needsCommand})
+	c := a.database(&cobra.Command{Use: "migrate", Short: "Millrace's tables, up and down", Args: cobra.NoArgs, RunE: needsCommand})
 	var component string
 	var patience time.Duration
-	c.PersistentFlags().StringVar(&component, "component", "", `"outbox" or "claim" (default both)`)
+	c.PersistentFlags().StringVar(&component, "component", "", "one of "+componentNames()+" (default all)")
 	waits := func(c *cobra.Command) *cobra.Command {
 		c.Flags().DurationVar(&patience, "timeout", time.Minute, "how long to try again while a transaction holds a lock")
 		return c
@@ -46,7 +66,7 @@ func (a *app) migrate() *cobra.Command {
 
 	var to int
 	var force bool
-	down := &cobra.Command{Use: "down --component outbox|claim --to VERSION", Short: "Go back to a version; 0 drops the tables", Args: cobra.NoArgs}
+	down := &cobra.Command{Use: "down --component COMPONENT --to VERSION", Short: "Go back to a version; 0 drops the tables", Args: cobra.NoArgs}
 	down.Flags().IntVar(&to, "to", -1, "the version to go back to")
 	down.Flags().BoolVar(&force, "force", false, "also when events are lost by it that were committed and not published")
 	down.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
@@ -77,10 +97,7 @@ func (a *app) migrate() *cobra.Command {
 
 // migrators are those of the component, or of all.
 func (a *app) migrators(db pgtx.DB, component string, patience time.Duration) (found []*pgschema.Migrator, err error) {
-	for _, l := range []struct {
-		name string
-		in   func(pgtx.DB, string) (*pgschema.Migrator, error)
-	}{{"outbox", outbox.Migrations}, {"claim", claim.Migrations}} {
+	for _, l := range components {
 		if component != "" && component != l.name {
 			continue
 		}
@@ -92,7 +109,7 @@ func (a *app) migrators(db pgtx.DB, component string, patience time.Duration) (f
 		found = append(found, m)
 	}
 	if len(found) == 0 {
-		return nil, usageError{fmt.Errorf("--component is %q: want outbox or claim", component)}
+		return nil, usageError{fmt.Errorf("--component is %q: want one of %s", component, componentNames())}
 	}
 	return found, nil
 }
@@ -179,7 +196,7 @@ func (a *app) migratePrint(component *string) *cobra.Command {
 
 func (a *app) grants() *cobra.Command {
 	var roles outbox.GrantRoles
-	var consumer string
+	var consumer, service string
 	var printOnly bool
 	c := &cobra.Command{
 		Use: "grants", Short: "Give roles the privileges that they need, and no more", Args: cobra.NoArgs,
@@ -189,6 +206,7 @@ func (a *app) grants() *cobra.Command {
 	c.Flags().StringVar(&roles.Relay, "relay", "", "role of relays")
 	c.Flags().StringVar(&roles.Operator, "operator", "", "role of those that look, and retry or discard failed events")
 	c.Flags().StringVar(&consumer, "consumer", "", "role of services with claims; one that publishes too is also a writer")
+	c.Flags().StringVar(&service, "http", "", "role of services that store answers by Idempotency-Key; one that publishes too is also a writer")
 	c.Flags().BoolVar(&printOnly, "print", false, "print the SQL and run nothing")
 	var sql string
 	apply := a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
@@ -200,8 +218,8 @@ func (a *app) grants() *cobra.Command {
 		})
 	})
 	c.RunE = func(c *cobra.Command, args []string) error {
-		if roles == (outbox.GrantRoles{}) && consumer == "" {
-			return usageError{errors.New("want at least one of --writer, --relay, --operator and --consumer")}
+		if roles == (outbox.GrantRoles{}) && consumer == "" && service == "" {
+			return usageError{errors.New("want at least one of --writer, --relay, --operator, --consumer and --http")}
 		}
 		of, err := outbox.Grants(a.schema, roles)
 		if err != nil {
@@ -211,7 +229,11 @@ func (a *app) grants() *cobra.Command {
 		if err != nil {
 			return usageError{fmt.Errorf("--schema: %w", err)}
 		}
-		if sql = of + claims; printOnly {
+		answers, err := idempotencykey.Grants(a.schema, service)
+		if err != nil {
+			return usageError{fmt.Errorf("--schema: %w", err)}
+		}
+		if sql = of + claims + answers; printOnly {
 			fmt.Fprint(a.stdout, sql)
 			return nil
 		}

@@ -79,7 +79,7 @@ func TestMigrateCommand(t *testing.T) {
 	o.publish("topic", "key")
 	assert.Contains(t, o.run(exitFailed, "migrate", "down", "--component=outbox", "--to=0"), "1 in the outbox")
 	assert.Regexp(t, `outbox +2 +complete +pending`, o.run(exitOK, "migrate", "down", "--component=outbox", "--to=1", "--force"))
-	assert.Contains(t, o.run(exitUsage, "migrate", "up", "--component=kafka"), "want outbox or claim")
+	assert.Contains(t, o.run(exitUsage, "migrate", "up", "--component=kafka"), "want one of outbox, claim")
 
 	o.run(exitOK, "migrate", "up")
 	o.exec(`create role {schema}_x`)
@@ -87,6 +87,8 @@ func TestMigrateCommand(t *testing.T) {
 	assert.Contains(t, o.run(exitUsage, "migrate", "grants"), "want at least one of")
 	assert.Contains(t, o.run(exitOK, "migrate", "grants", "--consumer", o.schema+"_x", "--print"), "grant select, insert")
 	o.run(exitOK, "migrate", "grants", "--consumer", o.schema+"_x", "--writer", o.schema+"_x")
+	assert.Contains(t, o.run(exitOK, "migrate", "grants", "--http", o.schema+"_x", "--print"), "idempotency_key_days")
+	o.run(exitOK, "migrate", "grants", "--http", o.schema+"_x")
 	var may bool
 	require.NoError(t, o.pool.QueryRow(t.Context(), `select has_table_privilege($1 || '_x', $1 || '.processed', 'insert')
 		and has_table_privilege($1 || '_x', $1 || '.outbox', 'insert') and not has_table_privilege($1 || '_x', $1 || '.outbox', 'delete')`, o.schema).Scan(&may))
