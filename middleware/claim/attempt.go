@@ -2,14 +2,16 @@ package claim
 
 import (
 	"context"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
 // attempt is what became of a message under its claim.
 type attempt struct {
-	ran bool  // the handler was called: what it returned is its own, even ErrCompleted of another claim
-	err error // nil: the claim is completed
+	ran   bool      // the handler was called: what it returned is its own, even ErrCompleted of another claim
+	err   error     // nil: the claim is completed
+	began time.Time // set by Claim.run
 }
 
 // attempt claims the event and calls fn.

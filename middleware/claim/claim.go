@@ -81,8 +81,23 @@ type Config struct {
 	EventID func(msg *message.Message) (string, error)
 
 	// Ordered keeps later events of a key (transport.Key) behind one that failed, for consumers whose subscriber delivers
-	// the events of a key in order. Default: false.
+	// the events of a key in order. Wrap that with Claim.Subscriber: nothing else brings back those that wait behind a dead
+	// letter once that is gone. Default: false.
 	Ordered bool
+
+	// MaxAttempts is after how many failed attempts of its handler an event becomes a dead letter. Attempts are counted in
+	// the database, whichever process makes them. Outages of the database are none, nor is an error with a method
+	// RetryAfter() time.Duration, which only says when the event is to come back. 1 or more. Default: 10.
+	MaxAttempts int
+
+	// Backoff is how long an event rests after so many failed attempts, 1 or more. Where the broker redelivers (see
+	// Claim.Subscriber) it depends on the transport whether that is heeded. Default: 1 s, doubling to 1 min, less a random
+	// quarter.
+	Backoff func(attempt int) time.Duration
+
+	// DeadLetterTopic is where a copy of each dead letter is sent, through the outbox, with the reason in its metadata
+	// (DeadReasonMetadata and others). Default: none is sent.
+	DeadLetterTopic string
 
 	// HandlerTimeout bounds a handler's run with its transaction, the wait for a connection of the pool included. The
 	// handler's context ends then, and not when the router closes: what is running may finish. 1 ms or more.
@@ -96,7 +111,8 @@ type Config struct {
 	// MeterProvider receives the metrics named millrace.claim. Default: otel.GetMeterProvider().
 	MeterProvider metric.MeterProvider
 
-	// Logger gets duplicates and contention, at debug level. Default: slog.Default().
+	// Logger gets duplicates and contention, at debug level, failed attempts that the router does not see, and dead letters.
+	// Default: slog.Default().
 	Logger *slog.Logger
 }
 
@@ -112,6 +128,12 @@ func (c Config) withDefaults() Config {
 	}
 	if c.MaxStarts == 0 {
 		c.MaxStarts = 3
+	}
+	if c.MaxAttempts == 0 {
+		c.MaxAttempts = 10
+	}
+	if c.Backoff == nil {
+		c.Backoff = backoff
 	}
 	if c.MeterProvider == nil {
 		c.MeterProvider = otel.GetMeterProvider()
@@ -130,6 +152,8 @@ type Claim struct {
 	observer *observer
 	pace     pace
 	life     life
+	postgres *PostgresStore // store, or what is behind it; nil: attempts are not counted, and nothing is kept
+	nudges   nudges
 }
 
 // New returns a Claim that keeps its claims in store.
@@ -140,7 +164,17 @@ func New(store Store, cfg Config) (*Claim, error) {
 	} else if v, ok := store.(interface{ validate() error }); ok {
 		errs = append(errs, v.validate())
 	}
+	postgres := postgresOf(store)
+	if postgres == nil {
+		errs = append(errs, cfg.withoutPostgres())
+	}
 	cfg = cfg.withDefaults()
+	if cfg.MaxAttempts < 1 {
+		errs = append(errs, fmt.Errorf("Config.MaxAttempts is %d: want 1 or more, or 0 for the default of 10", cfg.MaxAttempts))
+	}
+	if !isText(cfg.DeadLetterTopic) {
+		errs = append(errs, fmt.Errorf("Config.DeadLetterTopic is %q: want a topic, UTF-8 without NUL bytes", cfg.DeadLetterTopic))
+	}
 	if cfg.HandlerTimeout < time.Millisecond {
 		errs = append(errs, fmt.Errorf("Config.HandlerTimeout is %v: want 1ms or more, or 0 for the default", cfg.HandlerTimeout))
 	}
@@ -154,5 +188,5 @@ func New(store Store, cfg Config) (*Claim, error) {
 	if err != nil {
 		return nil, fmt.Errorf("claim: %w", err)
 	}
-	return &Claim{store: store, cfg: cfg, observer: o, pace: defaultPace}, nil
+	return &Claim{store: store, cfg: cfg, observer: o, postgres: postgres, pace: defaultPace}, nil
 }

@@ -22,7 +22,7 @@ func Grants(schema, role string) (string, error) {
 	return pgschema.Render(fmt.Sprintf(`grant usage on schema {schema} to %[1]s;
 grant select, insert on {schema}.processed, {schema}.consumer to %[1]s;
 grant update (name) on {schema}.consumer to %[1]s;
-grant select, insert, update, delete on {schema}.claim_run, {schema}.claim_start to %[1]s;
+grant select, insert, update, delete on {schema}.claim_failed, {schema}.claim_key, {schema}.claim_run, {schema}.claim_start to %[1]s;
 grant select on {schema}.migration to %[1]s;
 `, role), schema), nil
 }

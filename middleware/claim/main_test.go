@@ -65,6 +65,18 @@ func (f *fixture) effect(ctx context.Context, id string) error {
 	return err
 }
 
+// killConnection ends the connection of the handler's transaction, as a server that crashes does.
+func (f *fixture) killConnection(ctx context.Context) {
+	tx, _ := pgtx.From(ctx)
+	pid := tx.Conn().PgConn().PID()
+	_, err := f.pool.Exec(context.Background(), `select pg_terminate_backend($1)`, pid)
+	require.NoError(f.t, err)
+	require.Eventually(f.t, func() bool {
+		_, err := tx.Exec(context.Background(), `select 1`)
+		return err != nil && tx.Conn().IsClosed()
+	}, 10*time.Second, time.Millisecond)
+}
+
 func (f *fixture) handler(msg *message.Message) ([]*message.Message, error) {
 	return nil, f.effect(msg.Context(), msg.UUID)
 }

@@ -4,17 +4,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-go/millrace/transport"
 )
 
-// Middleware runs h under a claim. It acks an event that was processed before, nacks one that another consumer works on,
-// and returns h's error (the router nacks) after everything was rolled back. It returns no messages: those of h are
-// staged, because the router would publish them after the commit, and lose them if that failed.
+// Middleware runs h under a claim. It acks an event that was processed before, and nacks one that another consumer works
+// on. When h fails or panics everything is rolled back; then the event comes back, after Config.Backoff, until it becomes
+// a dead letter after Config.MaxAttempts: its error is returned (the router nacks), unless the event is kept in the table
+// (see Subscriber). With a store that has no PostgreSQL behind it errors are returned and nothing is counted.
 //
-// Retry and poison-queue middleware belongs outside of it; middleware that changes the message's ID does too.
+// It returns no messages: those of h are staged, because the router would publish them after the commit, and lose them if
+// that failed. Retry and poison-queue middleware belongs outside of it; middleware that changes the message's ID does too.
 func (c *Claim) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
 		return nil, c.process(msg, message.HandlerNameFromCtx(msg.Context()), func(ctx context.Context) error {
@@ -28,43 +31,95 @@ func (c *Claim) process(msg *message.Message, handler string, fn func(ctx contex
 	original := msg.Context()
 	defer msg.SetContext(original) // whatever is outside must not meet a context that has ended
 
-	key, err := c.key(msg, handler)
+	consumer := c.cfg.Consumer(handler)
+	from := sourceOf(original)
+	switch {
+	case consumer == "":
+		return fmt.Errorf("claim event: no consumer for handler %q: name the router's handler or set Config.Consumer", handler)
+	case from != nil && from.consumer != consumer:
+		return fmt.Errorf("claim event: the message came through Subscriber(%q), and the handler's consumer is %q: want the same", from.consumer, consumer)
+	}
+	key, err := c.key(msg, consumer)
 	if err != nil {
-		return fmt.Errorf("claim event: %w", err)
+		a := attempt{began: time.Now(), err: malformedError{err}}
+		key = Key{Consumer: consumer, EventID: syntheticID(message.SubscribeTopicFromCtx(original), msg)}
+		return c.settle(original, key, msg, a)
 	}
 	st, err := c.begin(original, key)
 	if err != nil {
-		return c.settle(context.WithoutCancel(original), key, msg, attempt{err: err})
+		return c.settle(original, key, msg, attempt{err: err})
 	}
 	defer st.end(original)
-	// The router cancels the contexts of running handlers when it closes; a claim that has begun may finish.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(original), c.cfg.HandlerTimeout)
-	defer cancel()
 	if st.killer {
-		return st.bury(ctx, key, msg)
+		return st.bury(original, key, msg)
 	}
-	a := c.attempt(ctx, key, msg, st.handler(fn))
-	st.over = a.err == nil
-	msg.SetContext(original)
-	return c.settle(ctx, key, msg, a)
+	for {
+		a := c.run(original, key, msg, st.handler(fn))
+		st.over = a.err == nil
+		if !a.ran && errors.Is(a.err, ErrParked) && c.postgres != nil {
+			settled, err := c.park(original, key, msg)
+			if !settled {
+				continue
+			}
+			return err
+		}
+		return c.settle(original, key, msg, a)
+	}
 }
 
-func (c *Claim) key(msg *message.Message, handler string) (Key, error) {
-	id, err := c.cfg.EventID(msg)
-	if err != nil {
+// run makes an attempt, which may take as long as HandlerTimeout says. The router cancels the contexts of running
+// handlers when it closes; a claim that has begun may finish.
+func (c *Claim) run(original context.Context, key Key, msg *message.Message, fn func(ctx context.Context) error) (a attempt) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(original), c.cfg.HandlerTimeout)
+	defer cancel()
+	defer msg.SetContext(original)
+	began := time.Now()
+	handled := guard(fn)
+	if from := sourceOf(original); from != nil && from.event != nil {
+		a.err = c.postgres.retry(ctx, *from.event, func(ctx context.Context) error {
+			a.ran = true
+			return handled(ctx)
+		})
+	} else {
+		a = c.attempt(ctx, key, msg, handled)
+	}
+	a.began = began
+	return a
+}
+
+// malformedError is about a message that cannot be told from others.
+type malformedError struct{ error }
+
+func (e malformedError) Unwrap() error { return e.error }
+
+func (c *Claim) key(msg *message.Message, consumer string) (Key, error) {
+	if from := sourceOf(msg.Context()); from != nil && from.event != nil {
+		return from.event.key, nil
+	}
+	id, err := c.eventID(msg)
+	switch {
+	case err != nil:
 		return Key{}, err
-	}
-	if id == "" {
+	case id == "":
 		return Key{}, ErrNoEventID
+	case !isText(id):
+		return Key{}, fmt.Errorf("the event ID %.40q is not UTF-8 without NUL bytes", id)
 	}
-	k := Key{Consumer: c.cfg.Consumer(handler), EventID: id, Due: dueTime(msg)}
-	if k.Consumer == "" {
-		return Key{}, fmt.Errorf("no consumer for handler %q: name the router's handler or set Config.Consumer", handler)
-	}
+	k := Key{Consumer: consumer, EventID: id, Due: dueTime(msg)}
 	if c.cfg.Ordered {
-		k.Order = transport.Key(msg)
+		k.Order = orderKey(transport.Key(msg))
 	}
 	return k, nil
+}
+
+// eventID is Config.EventID, which meets messages that nobody expected.
+func (c *Claim) eventID(msg *message.Message) (id string, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("Config.EventID panicked: %v", v)
+		}
+	}()
+	return c.cfg.EventID(msg)
 }
 
 func (c *Claim) handle(ctx context.Context, msg *message.Message, h message.HandlerFunc) error {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -69,6 +70,9 @@ type PostgresStore struct {
 	outputs                  *outbox.Publisher
 	claim, findName, addName string
 	consumers                sync.Map // name → int16
+
+	failed failedStatements
+	swept  atomic.Int64 // when rows of events that succeeded elsewhere were looked for, in Unix nanoseconds
 }
 
 // NewPostgresStore returns a store in the pool's database. The pool stays the caller's.
@@ -85,6 +89,7 @@ func NewPostgresStore(pool *pgxpool.Pool, opts ...PostgresOption) *PostgresStore
 	}
 	query := func(name string) string { return pgschema.Query(files, name, s.schema) }
 	s.claim, s.findName, s.addName = query("claim"), query("consumer_find"), query("consumer_add")
+	s.failed = newFailedStatements(query)
 	return s
 }
 

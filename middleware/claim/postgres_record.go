@@ -28,9 +28,7 @@ func dueTime(msg *message.Message) time.Time {
 func recordID(k Key) uuid.UUID {
 	id, err := uuid.Parse(k.EventID)
 	if err != nil || len(k.EventID) != 36 || id.Version() != 7 || id.Variant() != uuid.RFC4122 || id[0] == 0xff {
-		h := sha256.Sum256([]byte(k.EventID))
-		h[0] = 0xff
-		return uuid.UUID(h[:16])
+		return hashedID(k)
 	}
 	due := k.Due.UnixMilli()
 	if k.Due.IsZero() || due <= uuidMillis(id) || due >= 0xff<<40 {
@@ -40,6 +38,13 @@ func recordID(k Key) uuid.UUID {
 	for i := range 6 {
 		h[i] = byte(due >> (8 * (5 - i)))
 	}
+	return uuid.UUID(h[:16])
+}
+
+// hashedID is the record of an event that has no day: its ID tells none, or that day is gone, or too far away.
+func hashedID(k Key) uuid.UUID {
+	h := sha256.Sum256([]byte(k.EventID))
+	h[0] = 0xff
 	return uuid.UUID(h[:16])
 }
 

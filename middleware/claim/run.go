@@ -33,7 +33,7 @@ const (
 // Run holds a connection of its own besides the pool. It returns an error when it cannot start, because the store has no
 // PostgreSQL behind it or its schema does not fit, when it runs already, and when handlers did not end.
 func (c *Claim) Run(ctx context.Context) error {
-	s := postgres(c.store)
+	s := c.postgres
 	if s == nil {
 		return fmt.Errorf("run claim: the store is a %T, with no PostgreSQL behind it: only with claim.NewPostgresStore does Run do anything", c.store)
 	}

@@ -4,27 +4,165 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-go/millrace/transport"
 )
 
+// outageDelay is when a message comes back that could not be handled through no fault of its own.
+const outageDelay = time.Second
+
 // settle decides what the broker is told: nil acks, an error nacks, and a message that was nacked here stays nacked.
-// msg's context is the delivery's own.
+// msg's context is the delivery's own. What failed has been rolled back.
 func (c *Claim) settle(ctx context.Context, key Key, msg *message.Message, a attempt) error {
 	switch {
-	case !a.ran && errors.Is(a.err, ErrCompleted):
-		c.cfg.Logger.DebugContext(ctx, "duplicate absorbed", "event_id", key.EventID, "consumer", key.Consumer)
+	case a.err == nil:
+		c.observer.completed(ctx, key, a.began)
+		if from := sourceOf(msg.Context()); from != nil && from.event != nil {
+			c.wake(key.Consumer) // the next of its key has its turn
+		}
 		return nil
+	case !a.ran && (errors.Is(a.err, ErrCompleted) || errors.Is(a.err, errGone)):
+		return c.duplicate(ctx, key)
+	case !a.ran && errors.Is(a.err, errChanged):
+		return c.comeBack(msg, time.Millisecond)
 	case !a.ran && errors.Is(a.err, ErrContended):
-		// Not an error: it must neither reach a poison queue nor be retried on the spot.
-		c.cfg.Logger.DebugContext(ctx, "claim contended", "event_id", key.EventID, "consumer", key.Consumer)
-		transport.DeliveryFrom(msg.Context()).RetryAfter(contendedDelay)
-		msg.Nack()
-		return nil
-	case a.err != nil:
-		return fmt.Errorf("claim event %q for consumer %q: %w", key.EventID, key.Consumer, a.err)
+		return c.contended(ctx, key, msg)
 	}
+	err := fmt.Errorf("claim event %q for consumer %q: %w", key.EventID, key.Consumer, a.err)
+	if c.postgres == nil {
+		c.observer.count(ctx, key.Consumer, outcomeFailed)
+		return err
+	}
+	f := faultOf(a.ran, a.err, msg.Context().Err() != nil)
+	from := sourceOf(msg.Context())
+	if f.reason == "" || f.reason == reasonRetry && from == nil { // there is nothing to record
+		transport.DeliveryFrom(msg.Context()).RetryAfter(max(f.after, outageDelay))
+		c.observer.count(ctx, key.Consumer, outcomeFailed)
+		return err
+	}
+	return c.fail(ctx, key, msg, f, err)
+}
+
+// fail records the failure, and returns err where the broker is to keep the event.
+func (c *Claim) fail(ctx context.Context, key Key, msg *message.Message, f fault, err error) error {
+	e, eerr := c.event(key, msg)
+	if eerr != nil {
+		return errors.Join(err, eerr)
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), keepTimeout) // the handler's deadline may have passed
+	defer cancel()
+	back := sourceOf(msg.Context()) != nil
+	v, kerr := c.postgres.keep(ctx, e, failureText(err),
+		func(attempts int) verdict { return f.verdict(attempts, back, c.cfg) },
+		func(ctx context.Context, v verdict) error { return c.forward(ctx, e, msg, v, err) })
+	switch {
+	case errors.Is(kerr, ErrContended):
+		return c.contended(ctx, key, msg)
+	case kerr != nil:
+		transport.DeliveryFrom(msg.Context()).RetryAfter(outageDelay)
+		return errors.Join(err, fmt.Errorf("record the failure: %w", kerr))
+	case v.state == "":
+		return c.duplicate(ctx, key)
+	}
+	outcome := outcomeFailed
+	if v.state == stateDead {
+		outcome = outcomeDead
+	}
+	c.observer.count(ctx, key.Consumer, outcome)
+	if !v.acks() {
+		transport.DeliveryFrom(msg.Context()).RetryAfter(v.delay)
+		return err
+	}
+	// The router sees an event that is done.
+	attrs := []slog.Attr{
+		slog.String("event_id", key.EventID), slog.String("consumer", key.Consumer), slog.String("reason", v.reason),
+		slog.Int("attempts", v.attempts), slog.Any("error", err),
+	}
+	if v.state == stateDead {
+		c.cfg.Logger.LogAttrs(ctx, slog.LevelError, "event is a dead letter", attrs...)
+	} else {
+		c.cfg.Logger.LogAttrs(ctx, slog.LevelWarn, "event failed and will be tried again", append(attrs, slog.Duration("retry_in", v.delay))...)
+	}
+	c.wake(key.Consumer)
 	return nil
+}
+
+// park keeps an event behind an earlier one of its key that failed. It reports false when the key is free by now, so that
+// the claim is to be tried again.
+func (c *Claim) park(ctx context.Context, key Key, msg *message.Message) (settled bool, err error) {
+	e, err := c.event(key, msg)
+	if err != nil {
+		return true, err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), keepTimeout)
+	defer cancel()
+	parked, err := c.postgres.park(ctx, e)
+	switch {
+	case errors.Is(err, errFree):
+		return false, nil
+	case errors.Is(err, ErrContended):
+		return true, c.contended(ctx, key, msg)
+	case err != nil:
+		transport.DeliveryFrom(msg.Context()).RetryAfter(outageDelay)
+		return true, fmt.Errorf("park event %q of consumer %q: %w", key.EventID, key.Consumer, err)
+	case !parked:
+		return true, c.duplicate(ctx, key)
+	}
+	c.observer.count(ctx, key.Consumer, outcomeParked)
+	c.cfg.Logger.DebugContext(ctx, "event waits behind one that failed", "event_id", key.EventID, "consumer", key.Consumer)
+	return true, nil
+}
+
+func (c *Claim) duplicate(ctx context.Context, key Key) error {
+	c.observer.count(ctx, key.Consumer, outcomeDuplicate)
+	c.cfg.Logger.DebugContext(ctx, "duplicate absorbed", "event_id", key.EventID, "consumer", key.Consumer)
+	return nil
+}
+
+func (c *Claim) contended(ctx context.Context, key Key, msg *message.Message) error {
+	c.observer.count(ctx, key.Consumer, outcomeContended)
+	c.cfg.Logger.DebugContext(ctx, "claim contended", "event_id", key.EventID, "consumer", key.Consumer)
+	return c.comeBack(msg, contendedDelay)
+}
+
+// comeBack nacks without an error, which could reach a poison queue or be retried on the spot.
+func (c *Claim) comeBack(msg *message.Message, after time.Duration) error {
+	transport.DeliveryFrom(msg.Context()).RetryAfter(after)
+	msg.Nack()
+	return nil
+}
+
+// event is what is kept of the message.
+func (c *Claim) event(key Key, msg *message.Message) (event, error) {
+	ctx := msg.Context()
+	e := event{key: key, handler: message.HandlerNameFromCtx(ctx), topic: message.SubscribeTopicFromCtx(ctx)}
+	if from := sourceOf(ctx); from != nil {
+		e.topic = from.topic
+		if from.event != nil { // which has its headers and payload
+			e.record, e.row = from.event.record, from.event.row
+			return e, nil
+		}
+	}
+	var err error
+	if e.headers, err = encodeHeaders(msg); err != nil {
+		return e, fmt.Errorf("keep event %q: %w", key.EventID, err)
+	}
+	e.record, e.payload = recordID(key), msg.Payload
+	if e.payload == nil {
+		e.payload = []byte{} // nil would keep what is there
+	}
+	return e, nil
+}
+
+// failureText is what is kept of an error.
+func failureText(err error) string {
+	var panicked *PanicError
+	if errors.As(err, &panicked) {
+		return err.Error() + "\n" + string(panicked.Stack)
+	}
+	return err.Error()
 }

@@ -62,7 +62,7 @@ func (c *Claim) begin(ctx context.Context, key Key) (*start, error) {
 
 // suspect notes the message, and waits until it may run.
 func (st *start) suspect(ctx context.Context, key Key, now standing) (err error) {
-	s := postgres(st.claim.store)
+	s := st.claim.postgres
 	if st.consumer, err = s.consumer(ctx, key.Consumer); err != nil {
 		return err
 	}

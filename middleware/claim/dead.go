@@ -1,0 +1,66 @@
+package claim
+
+import (
+	"context"
+	"errors"
+	"strconv"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/millrace/outbox"
+)
+
+// What the copy of a dead letter that is sent to Config.DeadLetterTopic carries beside the event's own metadata.
+const (
+	DeadReasonMetadata   = "millrace_dead_reason"   // one word, such as "permanent" or "attempts"
+	DeadErrorMetadata    = "millrace_dead_error"    // of the last attempt, the first 1,000 bytes
+	DeadConsumerMetadata = "millrace_dead_consumer" // whose handler failed
+	DeadTopicMetadata    = "millrace_dead_topic"    // where the event came from
+	DeadAttemptsMetadata = "millrace_dead_attempts" // a decimal number
+)
+
+// bury makes a dead letter of an event that was not tried now, unless it has been settled meanwhile. It returns
+// ErrContended when somebody has it in hand.
+func (c *Claim) bury(ctx context.Context, key Key, msg *message.Message, reason string, cause error) error {
+	e, err := c.event(key, msg)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), keepTimeout)
+	defer cancel()
+	v, err := c.postgres.keep(ctx, e, cause.Error(),
+		func(attempts int) verdict { return verdict{state: stateDead, reason: reason, attempts: attempts} },
+		func(ctx context.Context, v verdict) error { return c.forward(ctx, e, msg, v, cause) })
+	if err == nil && v.state == stateDead {
+		c.observer.count(ctx, key.Consumer, outcomeDead)
+	}
+	return err
+}
+
+// forward stages a copy of a dead letter in the transaction that ctx carries. What no message could carry is not sent: the
+// dead letter in the table is complete.
+func (c *Claim) forward(ctx context.Context, e event, msg *message.Message, v verdict, failure error) error {
+	if v.state != stateDead || c.cfg.DeadLetterTopic == "" {
+		return nil
+	}
+	dead := msg.Copy()
+	if dead.UUID == "" {
+		dead.UUID = outbox.NewID()
+	}
+	for k, text := range map[string]string{
+		DeadReasonMetadata:   v.reason,
+		DeadErrorMetadata:    printable(failure.Error(), 1000),
+		DeadConsumerMetadata: e.key.Consumer,
+		DeadTopicMetadata:    printable(e.topic, 1000),
+		DeadAttemptsMetadata: strconv.Itoa(v.attempts),
+	} {
+		dead.Metadata.Set(k, text)
+	}
+	dead.SetContext(ctx)
+	err := c.store.Stage(ctx, c.cfg.DeadLetterTopic, dead)
+	if errors.Is(err, outbox.ErrInvalidMessage) {
+		c.cfg.Logger.WarnContext(ctx, "dead letter cannot be forwarded", "event_id", e.key.EventID, "consumer", e.key.Consumer, "error", err)
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,281 @@
+package claim_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/middleware/claim"
+	"github.com/millrace-go/millrace/outbox"
+)
+
+var silent = slog.New(slog.DiscardHandler)
+
+// failedRow is a row of claim_failed.
+type failedRow struct {
+	EventID, Key, State, Reason, Error string
+	Attempts                           int
+	History                            string
+	Payload                            []byte
+}
+
+func (f *fixture) failed() []failedRow {
+	rows, err := f.pool.Query(context.Background(), `select event_id, key, state, reason, error, attempts, history::text, payload
+		from `+f.schema+`.claim_failed order by id`)
+	require.NoError(f.t, err)
+	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[failedRow])
+	require.NoError(f.t, err)
+	return all
+}
+
+func (f *fixture) exec(sql string, args ...any) {
+	_, err := f.pool.Exec(context.Background(), sql, args...)
+	require.NoError(f.t, err)
+}
+
+func failing(err error) message.HandlerFunc {
+	return func(*message.Message) ([]*message.Message, error) { return nil, err }
+}
+
+// Each delivery meets a process that was started anew: what counts is in the database.
+func TestAttemptsAreCountedOverRestarts(t *testing.T) {
+	t.Parallel()
+	f, id := newFixture(t), outbox.NewID()
+	deliverOnce := func(h message.HandlerFunc) (time.Duration, error) {
+		cfg := claim.Config{MaxAttempts: 3, Logger: silent, Backoff: func(n int) time.Duration { return time.Duration(n) * time.Minute }}
+		msg, d := deliver(t, id)
+		msg.Payload = []byte("payload")
+		_, err := f.middleware(cfg)(h)(msg)
+		return d.retryAfter, err
+	}
+	for attempt := 1; attempt < 3; attempt++ {
+		delay, err := deliverOnce(failing(errOops))
+		require.ErrorIs(t, err, errOops, "the broker keeps the event")
+		assert.Equal(t, time.Duration(attempt)*time.Minute, delay)
+		row := f.failed()[0]
+		assert.Equal(t, "failing", row.State)
+		assert.Equal(t, attempt, row.Attempts)
+		assert.Nil(t, row.Payload, "the broker has it")
+		assert.Zero(t, f.count("processed"))
+	}
+	_, err := deliverOnce(failing(errOops))
+	require.NoError(t, err, "a dead letter is acked")
+	require.Len(t, f.failed(), 1)
+	row := f.failed()[0]
+	assert.Equal(t, "dead", row.State)
+	assert.Equal(t, "attempts", row.Reason)
+	assert.Contains(t, row.Error, "oops")
+	assert.Equal(t, "payload", string(row.Payload))
+	var history []struct{ At, By, Error string }
+	require.NoError(t, json.Unmarshal([]byte(row.History), &history))
+	require.Len(t, history, 3)
+	assert.Contains(t, history[0].Error, "oops")
+	assert.NotEmpty(t, history[0].By)
+
+	_, err = deliverOnce(f.handler)
+	require.NoError(t, err, "what was acked and is redelivered is absorbed")
+	assert.Empty(t, f.effects())
+	assert.Len(t, f.failed(), 1)
+}
+
+func TestErrorsThatAreNotLikeOthers(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	msg, _ := deliver(t, "permanent")
+	mw := f.middleware(claim.Config{Logger: silent, HandlerTimeout: 2 * time.Second})
+	_, err := mw(failing(fmt.Errorf("parse: %w", claim.Permanent(errOops))))(msg)
+	require.NoError(t, err)
+
+	msg, d := deliver(t, "later")
+	_, err = mw(failing(fmt.Errorf("in doubt: %w", later(7*time.Second))))(msg)
+	require.Error(t, err)
+	assert.Equal(t, 7*time.Second, d.retryAfter)
+
+	msg, _ = deliver(t, "panic")
+	_, err = mw(func(*message.Message) ([]*message.Message, error) { panic("what now") })(msg)
+	require.ErrorContains(t, err, "what now")
+
+	msg, _ = deliver(t, "deadline")
+	_, err = mw(func(msg *message.Message) ([]*message.Message, error) {
+		<-msg.Context().Done()
+		return nil, nil
+	})(msg)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+
+	msg, d = deliver(t, "outage")
+	_, err = mw(func(msg *message.Message) ([]*message.Message, error) {
+		f.killConnection(msg.Context())
+		return nil, errors.New("this says nothing of the connection")
+	})(msg)
+	require.Error(t, err)
+	assert.Positive(t, d.retryAfter)
+
+	got := map[string]failedRow{}
+	for _, row := range f.failed() {
+		got[row.EventID] = row
+	}
+	assert.Len(t, got, 3, "what asked for another time, and an outage, is no attempt")
+	assert.Equal(t, "permanent dead", got["permanent"].Reason+" "+got["permanent"].State)
+	assert.Equal(t, "panic failing", got["panic"].Reason+" "+got["panic"].State)
+	assert.Contains(t, got["panic"].Error, "failed_test.go", "the stack is kept")
+	assert.Equal(t, "deadline failing", got["deadline"].Reason+" "+got["deadline"].State)
+	assert.Empty(t, f.effects())
+}
+
+type later time.Duration
+
+func (l later) Error() string             { return "later" }
+func (l later) RetryAfter() time.Duration { return time.Duration(l) }
+
+// A process that fails late finds that another one has handled the event: nothing is counted, and it acks.
+func TestFailureOfAnEventThatAnotherProcessHandled(t *testing.T) {
+	t.Parallel()
+	f, id := newFixture(t), outbox.NewID()
+	store := settled{f.store, func() {
+		require.NoError(t, f.claimNow(claim.Key{Consumer: "notify", EventID: id}))
+	}}
+	c, err := claim.New(store, claim.Config{Consumer: func(string) string { return "notify" }, Logger: silent})
+	require.NoError(t, err)
+	msg, _ := deliver(t, id)
+	_, err = c.Middleware(failing(errOops))(msg)
+	require.NoError(t, err)
+	assert.Empty(t, f.failed())
+	assert.Equal(t, map[string]int{id: 1}, f.effects())
+}
+
+// settled is a store in front of the PostgreSQL one that does something after each claim.
+type settled struct {
+	*claim.PostgresStore
+	after func()
+}
+
+func (s settled) Unwrap() claim.Store { return s.PostgresStore }
+
+func (s settled) Do(ctx context.Context, key claim.Key, fn func(context.Context) error) error {
+	defer s.after()
+	return s.PostgresStore.Do(ctx, key, fn)
+}
+
+// While another process has the event in hand a failure is not recorded, and nothing is acked.
+func TestFailureWhileAnotherProcessHasTheEvent(t *testing.T) {
+	t.Parallel()
+	f, key := newFixture(t), claim.Key{Consumer: "notify", EventID: outbox.NewID()}
+	var end func(error) error
+	c, err := claim.New(settled{f.store, func() { end = f.holding(key) }}, claim.Config{Consumer: func(string) string { return "notify" }, Logger: silent})
+	require.NoError(t, err)
+	msg, d := deliver(t, key.EventID)
+	_, err = c.Middleware(failing(claim.Permanent(errOops)))(msg)
+	require.NoError(t, err)
+	assert.True(t, nacked(msg))
+	assert.Positive(t, d.retryAfter)
+	require.NoError(t, end(nil))
+	assert.Empty(t, f.failed())
+	assert.Equal(t, map[string]int{key.EventID: 1}, f.effects())
+}
+
+func TestMalformedMessages(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	bad := map[string]func(*message.Message) (string, error){
+		"no ID":         nil,
+		"an error":      func(*message.Message) (string, error) { return "", errOops },
+		"a panic":       func(*message.Message) (string, error) { panic("no header") },
+		"no text":       func(*message.Message) (string, error) { return "a\xff\x00", nil },
+		"binary header": nil,
+	}
+	for name, eventID := range bad {
+		for range 3 { // redeliveries coincide
+			msg, _ := deliver(t, "")
+			msg.Payload = []byte(name)
+			msg.Metadata.Set("a\x00", "\xff\xfe")
+			_, err := f.middleware(claim.Config{EventID: eventID, Logger: silent, DeadLetterTopic: "dead"})(f.handler)(msg)
+			require.NoError(t, err, "acked: it would come back for ever")
+		}
+	}
+	rows := f.failed()
+	require.Len(t, rows, len(bad))
+	for _, row := range rows {
+		assert.Equal(t, "dead malformed", row.State+" "+row.Reason)
+		assert.Contains(t, bad, string(row.Payload))
+	}
+	assert.Empty(t, f.effects())
+	assert.Zero(t, f.count("outbox"), "no message could carry such metadata")
+}
+
+func TestDeadLettersAreForwarded(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	for range 2 {
+		msg, _ := deliver(t, "1")
+		msg.Payload = []byte("payload")
+		msg.Metadata.Set("type", "labour.completed")
+		_, err := f.middleware(claim.Config{DeadLetterTopic: "dead", Logger: silent})(failing(claim.Permanent(errOops)))(msg)
+		require.NoError(t, err)
+	}
+	var topic, payload, text string
+	require.NoError(t, f.pool.QueryRow(t.Context(), `select topic, convert_from(payload, 'UTF8'), convert_from(headers, 'UTF8') from `+f.schema+`.outbox`).
+		Scan(&topic, &payload, &text), "one copy")
+	var headers map[string]string
+	require.NoError(t, json.Unmarshal([]byte(text), &headers))
+	assert.Equal(t, "dead payload", topic+" "+payload)
+	assert.Equal(t, "labour.completed", headers["type"])
+	assert.Equal(t, "permanent", headers[claim.DeadReasonMetadata])
+	assert.Equal(t, "notify", headers[claim.DeadConsumerMetadata])
+	assert.Equal(t, "1", headers[claim.DeadAttemptsMetadata])
+	assert.Contains(t, headers[claim.DeadErrorMetadata], "oops")
+}
+
+// Without a place to keep it nothing is acked.
+func TestFailureThatCannotBeRecorded(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	msg, d := deliver(t, "1")
+	_, err := f.middleware(claim.Config{Logger: silent})(func(*message.Message) ([]*message.Message, error) {
+		f.exec(`drop table ` + f.schema + `.claim_failed`)
+		return nil, claim.Permanent(errOops)
+	})(msg)
+	require.ErrorIs(t, err, errOops)
+	require.ErrorContains(t, err, "record the failure")
+	assert.Positive(t, d.retryAfter)
+	assert.Zero(t, f.count("processed"))
+}
+
+func TestStoreWithoutPostgres(t *testing.T) {
+	t.Parallel()
+	var bare nothing
+	_, err := claim.New(bare, claim.Config{MaxAttempts: 3, Ordered: true, DeadLetterTopic: "dead", Backoff: func(int) time.Duration { return 0 }})
+	for _, field := range []string{"MaxAttempts", "Ordered", "DeadLetterTopic", "Backoff"} {
+		require.ErrorContains(t, err, "Config."+field+" is set")
+	}
+	c, err := claim.New(bare, claim.Config{Consumer: func(string) string { return "notify" }})
+	require.NoError(t, err)
+	msg, _ := deliver(t, "1")
+	_, err = c.Middleware(failing(claim.Permanent(errOops)))(msg)
+	require.ErrorIs(t, err, errOops, "the router's")
+	_, err = c.Subscriber("notify", nil).Subscribe(t.Context(), "topic")
+	require.ErrorContains(t, err, "PostgreSQL")
+}
+
+type nothing struct{}
+
+func (nothing) Do(ctx context.Context, _ claim.Key, fn func(context.Context) error) error {
+	return fn(ctx)
+}
+func (nothing) Stage(context.Context, string, ...*message.Message) error { return nil }
+
+func TestConfigOfAttempts(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	_, err := claim.New(f.store, claim.Config{MaxAttempts: -1, DeadLetterTopic: "\xff"})
+	require.ErrorContains(t, err, "Config.MaxAttempts is -1")
+	require.ErrorContains(t, err, `Config.DeadLetterTopic is "\xff"`)
+}

@@ -1,0 +1,100 @@
+package claim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/stretchr/testify/assert"
+
+	"github.com/millrace-go/millrace/pgtx"
+)
+
+type later time.Duration
+
+func (l later) Error() string             { return "later" }
+func (l later) RetryAfter() time.Duration { return time.Duration(l) }
+
+func TestWhoseFaultAFailureIs(t *testing.T) {
+	oops := errors.New("oops")
+	code := func(code string) error {
+		return fmt.Errorf("update: %w", &pgconn.PgError{Code: code, SeverityUnlocalized: "ERROR"})
+	}
+	outage := fault{}
+	for name, c := range map[string]struct {
+		ran, stopping bool
+		err           error
+		want          fault
+	}{
+		"the handler's error":            {ran: true, err: oops, want: fault{reason: reasonError, counted: true}},
+		"permanent":                      {ran: true, err: fmt.Errorf("parse: %w", Permanent(oops)), want: fault{reason: reasonPermanent, counted: true, hopeless: true}},
+		"a panic":                        {ran: true, err: &PanicError{Value: 1}, want: fault{reason: reasonPanic, counted: true}},
+		"a panic with a permanent error": {ran: true, err: &PanicError{Value: Permanent(oops)}, want: fault{reason: reasonPermanent, counted: true, hopeless: true}},
+		"the deadline":                   {ran: true, err: &lateError{nil}, want: fault{reason: reasonDeadline, counted: true}},
+		"the deadline in a statement":    {ran: true, err: &lateError{lostError{oops}}, want: fault{reason: reasonDeadline, counted: true}},
+		"a timeout of its own":           {ran: true, err: context.DeadlineExceeded, want: fault{reason: reasonError, counted: true}},
+		"it asked for another time":      {ran: true, err: fmt.Errorf("pay: %w", later(7)), want: fault{reason: reasonRetry, after: 7}},
+		"for one in the past":            {ran: true, err: later(-7), want: fault{reason: reasonRetry}},
+		"cancelled by the shutdown":      {ran: true, stopping: true, err: context.Canceled, want: outage},
+		"cancelled by itself":            {ran: true, err: context.Canceled, want: fault{reason: reasonError, counted: true}},
+		"an error while stopping":        {ran: true, stopping: true, err: oops, want: fault{reason: reasonError, counted: true}},
+		"a constraint":                   {ran: true, err: code("23505"), want: fault{reason: reasonError, counted: true}},
+		"a statement timeout":            {ran: true, err: code("57014"), want: fault{reason: reasonError, counted: true}},
+		"a serialization failure":        {ran: true, err: code("40001"), want: outage},
+		"a deadlock":                     {ran: true, err: code("40P01"), want: outage},
+		"the server shuts down":          {ran: true, err: code("57P01"), want: outage},
+		"a full disk":                    {ran: true, err: code("53100"), want: outage},
+		"a failover":                     {ran: true, err: code("25006"), want: outage},
+		"the connection was lost":        {ran: true, err: lostError{Permanent(oops)}, want: outage},
+		"at the commit":                  {ran: true, err: fmt.Errorf("commit: %w", pgtx.ErrOutcomeUnknown), want: outage},
+		"the claim was not got":          {err: oops, want: outage},
+		"too old":                        {err: fmt.Errorf("claim: %w", ErrTooOld), want: fault{reason: reasonWindow, hopeless: true}},
+		"too old, says the handler":      {ran: true, err: ErrTooOld, want: fault{reason: reasonError, counted: true}},
+		"from the future":                {err: ErrClock, want: fault{reason: reasonClock, counted: true}},
+		"malformed":                      {err: malformedError{ErrNoEventID}, want: fault{reason: reasonMalformed, hopeless: true}},
+	} {
+		assert.Equal(t, c.want, faultOf(c.ran, c.err, c.stopping), name)
+	}
+}
+
+func TestVerdict(t *testing.T) {
+	cfg := Config{MaxAttempts: 3, Backoff: func(attempt int) time.Duration { return time.Duration(attempt) * time.Minute }}
+	failed := fault{reason: reasonError, counted: true}
+	for name, c := range map[string]struct {
+		fault    fault
+		attempts int // before
+		back     bool
+		want     verdict
+	}{
+		"the first attempt, the broker keeps it":   {failed, 0, false, verdict{stateFailing, reasonError, 1, time.Minute}},
+		"the first attempt, the table keeps it":    {failed, 0, true, verdict{stateWaiting, reasonError, 1, time.Minute}},
+		"the last but one":                         {failed, 1, true, verdict{stateWaiting, reasonError, 2, 2 * time.Minute}},
+		"the last":                                 {failed, 2, true, verdict{stateDead, reasonAttempts, 3, 0}},
+		"the last, from the broker":                {failed, 2, false, verdict{stateDead, reasonAttempts, 3, 0}},
+		"one more, after a replay":                 {failed, 3, true, verdict{stateDead, reasonAttempts, 4, 0}},
+		"permanent":                                {fault{reason: reasonPermanent, counted: true, hopeless: true}, 0, true, verdict{stateDead, reasonPermanent, 1, 0}},
+		"outside of the window, which ran nothing": {fault{reason: reasonWindow, hopeless: true}, 0, true, verdict{stateDead, reasonWindow, 0, 0}},
+		"from the future":                          {fault{reason: reasonClock, counted: true}, 0, false, verdict{stateFailing, reasonClock, 1, time.Minute}},
+		"from the future too often":                {fault{reason: reasonClock, counted: true}, 2, true, verdict{stateDead, reasonClock, 3, 0}},
+		"another time is no attempt":               {fault{reason: reasonRetry, after: time.Hour}, 2, true, verdict{stateWaiting, reasonRetry, 2, time.Hour}},
+	} {
+		v := c.fault.verdict(c.attempts, c.back, cfg)
+		assert.Equal(t, c.want, v, name)
+		assert.Equal(t, c.want.state != stateFailing, v.acks(), name)
+	}
+}
+
+func TestDefaultBackoff(t *testing.T) {
+	for attempt, longest := range map[int]time.Duration{0: time.Second, 1: time.Second, 2: 2 * time.Second, 6: 32 * time.Second, 7: time.Minute, 1 << 40: time.Minute} {
+		for range 100 {
+			d := backoff(attempt)
+			assert.LessOrEqual(t, d, longest)
+			assert.Greater(t, d, longest*3/4-1)
+		}
+	}
+	assert.NoError(t, Permanent(nil))
+	assert.False(t, IsPermanent(errors.New("oops")))
+}

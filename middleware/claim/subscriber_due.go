@@ -1,0 +1,169 @@
+package claim
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/millrace/transport"
+)
+
+const (
+	// maxInHand is how many events of the table one subscription has delivered and not settled.
+	maxInHand = 10
+	// pollInterval is how often the table is looked at when nothing in this process says that something is due.
+	pollInterval = time.Second
+	// minPause keeps the polls apart.
+	minPause = 10 * time.Millisecond
+	// unstickEvery is how many polls go by before the keys are looked over.
+	unstickEvery = 30
+	// leaseSlack is how much longer than its handler an event of the table is in hand.
+	leaseSlack = 30 * time.Second
+)
+
+// bringBack delivers events of the table that are due, until the subscription stops and what it has delivered is
+// settled.
+func (s *subscription) bringBack(ctx context.Context) {
+	defer s.claim.nudges.remove(s.consumer, s.nudge)
+	s.claim.nudges.add(s.consumer, s.nudge)
+	var (
+		inHand  sync.WaitGroup
+		slots   = make(chan struct{}, maxInHand)
+		failing bool
+		pause   = time.NewTimer(0)
+	)
+	defer inHand.Wait()
+	defer pause.Stop()
+	for polls := 0; ; polls++ {
+		select {
+		case <-pause.C:
+		case <-s.nudge:
+		case <-s.stop:
+			return
+		}
+		wait, err := s.deliverDue(ctx, slots, &inHand, polls%unstickEvery == 0)
+		if err != nil && !failing {
+			s.claim.cfg.Logger.WarnContext(ctx, "look for failed events that are due", "consumer", s.consumer, "error", err)
+		}
+		failing = err != nil
+		pause.Reset(wait)
+	}
+}
+
+// deliverDue delivers what is due while there are slots, and returns in which time to look again.
+func (s *subscription) deliverDue(ctx context.Context, slots chan struct{}, inHand *sync.WaitGroup, unstick bool) (time.Duration, error) {
+	if unstick {
+		if err := s.claim.postgres.unstick(ctx, s.consumer); err != nil {
+			return pollInterval, err
+		}
+	}
+	room := cap(slots) - len(slots)
+	if room == 0 {
+		return pollInterval, nil // each that ends nudges
+	}
+	hold := s.claim.cfg.HandlerTimeout + leaseSlack
+	due, next, err := s.claim.postgres.lease(ctx, s.consumer, s.topic, room, hold)
+	if err != nil {
+		return pollInterval, err
+	}
+	for i, l := range due {
+		slots <- struct{}{}
+		if !s.deliver(ctx, l, hold, slots, inHand) {
+			for _, rest := range due[i:] {
+				s.giveBack(ctx, rest, 0)
+			}
+			break
+		}
+	}
+	switch {
+	case len(due) == room: // there may be more
+		return minPause, nil
+	case len(due) == 0 && next <= 0: // nothing waits, or behind another or for another topic
+		return pollInterval, nil
+	}
+	return min(max(next, minPause), pollInterval), nil
+}
+
+// deliver hands an event on, and watches over it. It reports false when the subscription has stopped.
+func (s *subscription) deliver(ctx context.Context, l leased, hold time.Duration, slots chan struct{}, inHand *sync.WaitGroup) bool {
+	delivery := &tableDelivery{attempt: l.attempts + 1}
+	ctx, cancel := context.WithTimeout(ctx, hold)
+	h, err := decodeHeaders(l.headers)
+	if err != nil { // an operator's edit; it comes back until another one mends it
+		defer cancel()
+		s.claim.cfg.Logger.WarnContext(ctx, "failed event cannot be brought back", "event_id", l.key.EventID, "consumer", s.consumer, "error", err)
+		<-slots
+		return true
+	}
+	msg := message.NewMessage(h.UUID, l.payload)
+	msg.Metadata = h.Metadata
+	l.key.Due = dueTime(msg)
+	msg.SetContext(context.WithValue(transport.WithDelivery(ctx, delivery), sourceKey{}, &source{s.consumer, s.topic, &l.event}))
+	select {
+	case s.out <- msg:
+	case <-s.stop:
+		cancel()
+		<-slots
+		return false
+	}
+	inHand.Go(func() {
+		defer cancel()
+		select {
+		case <-msg.Acked():
+		case <-msg.Nacked():
+			s.giveBack(ctx, l, delivery.delay())
+		case <-ctx.Done(): // the lease ends too
+		}
+		<-slots
+		wake(s.nudge)
+	})
+	return true
+}
+
+func (s *subscription) giveBack(ctx context.Context, l leased, delay time.Duration) {
+	if err := s.claim.postgres.giveBack(ctx, l, delay); err != nil {
+		s.claim.cfg.Logger.DebugContext(ctx, "give a failed event back: it waits for the end of its lease", "event_id", l.key.EventID, "error", err)
+	}
+}
+
+// nudges wakes the subscriptions of a consumer in this process. It is safe for concurrent use.
+type nudges struct {
+	mu    sync.Mutex
+	chans map[string]map[chan struct{}]struct{}
+}
+
+func (n *nudges) add(consumer string, ch chan struct{}) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.chans == nil {
+		n.chans = map[string]map[chan struct{}]struct{}{}
+	}
+	if n.chans[consumer] == nil {
+		n.chans[consumer] = map[chan struct{}]struct{}{}
+	}
+	n.chans[consumer][ch] = struct{}{}
+}
+
+func (n *nudges) remove(consumer string, ch chan struct{}) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.chans[consumer], ch)
+}
+
+// wake nudges the consumer's subscriptions: something that waits may be due.
+func (c *Claim) wake(consumer string) {
+	c.nudges.mu.Lock()
+	defer c.nudges.mu.Unlock()
+	for ch := range c.nudges.chans[consumer] {
+		wake(ch)
+	}
+}
+
+func wake(ch chan struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default: // it will look anyway
+	}
+}
