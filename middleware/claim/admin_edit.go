@@ -1,0 +1,102 @@
+package claim
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/millrace-go/millrace/internal/pgschema"
+	"github.com/millrace-go/millrace/pgtx"
+)
+
+// Change is what Edit does to an event. Zero fields leave it as it is.
+type Change struct {
+	Payload []byte // nil: as it is
+	Set     map[string]string
+	Unset   []string
+}
+
+// ErrNoSuchEvent means that there is no event that could be edited: it was handled, discarded, or has never failed, or
+// somebody has it in hand at this moment.
+var ErrNoSuchEvent = errors.New("no such event is dead, parked or waiting here, unless it is being handled at this moment")
+
+// Edit changes an event's payload and metadata; its ID stays, and its state too. consumer may be "" where the event failed
+// for one consumer only. What is recorded of the former payload is its SHA-256.
+func Edit(ctx context.Context, db pgtx.DB, schema, eventID, consumer string, change Change, by By) error {
+	if err := by.validate(); err != nil {
+		return fmt.Errorf("edit failed event: %w", err)
+	}
+	s := selecting{Selection: Selection{EventIDs: []string{eventID}, Consumer: consumer, States: []string{"dead", "parked", "waiting"}}}
+	return administer(ctx, db, schema, "edit failed event", func(ctx context.Context, tx pgx.Tx, schema string) error {
+		query := func(name string) string { return pgschema.Query(files, name, schema) }
+		var ids []int64
+		var consumers []string
+		err := each(ctx, tx, schema, s, func(f selected) { ids, consumers = append(ids, f.id), append(consumers, f.name) })
+		switch {
+		case err != nil:
+			return err
+		case len(ids) > 1:
+			return fmt.Errorf("event %q failed for the consumers %q: name one of them", eventID, consumers)
+		}
+		rows, err := tx.Query(ctx, query("admin_lock"), ids, s.States)
+		if err != nil {
+			return err
+		}
+		if locked, err := pgx.CollectRows(rows, pgx.RowTo[int64]); err != nil {
+			return err
+		} else if len(locked) == 0 {
+			return ErrNoSuchEvent
+		}
+		rows, err = tx.Query(ctx, query("admin_show"), ids, true)
+		if err != nil {
+			return err
+		}
+		f, err := pgx.CollectExactlyOneRow(rows, scanFailed)
+		if err != nil {
+			return err
+		}
+		detail, carried, err := change.apply(&f)
+		if err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, query("admin_audit"), ids, by.Actor, "edit", by.Note, detail); err != nil {
+			return err
+		}
+		_, err = tx.Exec(ctx, query("admin_edit"), ids[0], carried, f.Payload)
+		return err
+	}, pgtx.Isolation(pgx.ReadCommitted))
+}
+
+// apply changes the event, and returns what is to be known of it later, and its headers.
+func (c Change) apply(f *FailedEvent) (detail, carried []byte, err error) {
+	known := map[string]any{}
+	if c.Payload != nil {
+		sum := sha256.Sum256(c.Payload)
+		known["new_payload_sha256"] = hex.EncodeToString(sum[:])
+		f.Payload = c.Payload
+	}
+	if len(c.Set) > 0 {
+		known["set"] = slices.Sorted(maps.Keys(c.Set))
+		maps.Copy(f.Metadata, c.Set)
+	}
+	if len(c.Unset) > 0 {
+		known["unset"] = c.Unset
+		maps.DeleteFunc(f.Metadata, func(k, _ string) bool { return slices.Contains(c.Unset, k) })
+	}
+	if len(known) == 0 {
+		return nil, nil, errors.New("nothing to change: want a payload, or metadata to set or unset")
+	}
+	if detail, err = json.Marshal(known); err != nil {
+		return nil, nil, err
+	}
+	carried, err = encodeHeaders(&message.Message{UUID: f.uuid, Metadata: f.Metadata})
+	return detail, carried, err
+}
