@@ -21,18 +21,18 @@ func (f *fixture) keep(eventID, consumer, key, state, reason, failure string) {
 	f.t.Helper()
 	k := claim.Key{Consumer: consumer, EventID: eventID}
 	record, number := claim.Record(f.t.Context(), f.store, k)
-	f.exec(`insert into {schema}.claim_failed (consumer, record, event_id, key, state, attempts, reason, error, history, handler, topic, headers, payload)
+	f.sql(`insert into {schema}.claim_failed (consumer, record, event_id, key, state, attempts, reason, error, history, handler, topic, headers, payload)
 		values ($1, $2, $3, $4, $5, 3, $6, $7, $8, 'handler', 'topic', $9, $10)`, number, record, eventID, key, state, reason, failure,
 		`[{"at": "2026-01-02T03:04:05Z", "by": "host/1", "error": "oops"}]`, []byte(`{"uuid": "`+eventID+`", "metadata": {"a": "1", "b": "2"}}`), []byte("payload"))
 	if key != "" {
-		f.exec(`insert into {schema}.claim_key values ($1, $2) on conflict do nothing`, number, key)
+		f.sql(`insert into {schema}.claim_key values ($1, $2) on conflict do nothing`, number, key)
 	}
 }
 
-func (f *fixture) exec(sql string, args ...any) {
+// sql is exec with {schema} for the schema's name.
+func (f *fixture) sql(sql string, args ...any) {
 	f.t.Helper()
-	_, err := f.pool.Exec(f.t.Context(), strings.ReplaceAll(sql, "{schema}", f.schema), args...)
-	require.NoError(f.t, err)
+	f.exec(strings.ReplaceAll(sql, "{schema}", f.schema), args...)
 }
 
 // states tells each event's state.
@@ -111,7 +111,7 @@ func TestErrorGroups(t *testing.T) {
 	for _, id := range []string{"0197f3a0-1234-7abc-8def-0123456789ab", "5AF9F00D-1234-4ABC-8DEF-0123456789AB"} {
 		keep("attempts", "labour "+id+" at 0xc000123 (hash 00ff00ff00ff00ff0) is 'closed'")
 	}
-	keep("permanent", `no user 7 in "region 7": can't find it, doesn't exist`)
+	keep("permanent", `claim event "e" for consumer "c \"d\"": no user 7 in "region 7": can't find it, doesn't exist`)
 	groups, err := claim.ListGroups(t.Context(), f.pool, f.schema, claim.Selection{})
 	require.NoError(t, err)
 	var texts []string
@@ -240,8 +240,8 @@ func TestPurgeOfDeadLetters(t *testing.T) {
 	f := newFixture(t)
 	f.keep("1", "notify", "k", "dead", "attempts", "oops")
 	f.keep("2", "notify", "", "waiting", "", "oops")
-	f.exec(`update {schema}.claim_failed set failed_at = now() - interval '90 days'`)
-	f.exec(`insert into {schema}.claim_audit (at, actor, action, consumer, event_id) values (now() - interval '90 days', 'ada', 'edit', 'notify', '0')`)
+	f.sql(`update {schema}.claim_failed set failed_at = now() - interval '90 days'`)
+	f.sql(`insert into {schema}.claim_audit (at, actor, action, consumer, event_id) values (now() - interval '90 days', 'ada', 'edit', 'notify', '0')`)
 	f.keep("3", "notify", "", "dead", "attempts", "oops")
 	p, err := claim.Purge(t.Context(), f.pool, f.schema, 60*24*time.Hour, me)
 	require.NoError(t, err)

@@ -1,10 +1,11 @@
 -- Events that failed, with the group of their errors: the reason and the error without what differs from event to event.
--- Reads all of claim_failed, unless events are named: the index on consumer and record does not help. No locks.
+-- Reads all of claim_failed up to the limit: no index is of use. No locks.
 select f.id, f.event_id, f.consumer, c.name, f.key, f.state, left(md5(g.text), 8), g.text, f.first_at, f.failed_at
 from {schema}.claim_failed f
 join {schema}.consumer c on c.id = f.consumer
 cross join lateral (select f.reason || case f.error when '' then '' else ': ' end ||
-    regexp_replace(regexp_replace(regexp_replace(left(f.error, 500),
+    regexp_replace(regexp_replace(regexp_replace(
+        left(regexp_replace(f.error, '^claim event "(\\.|[^"\\])*" for consumer "(\\.|[^"\\])*": ', ''), 500),
         '[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|\m(0x)?[0-9a-f]{16,}\M', '<id>', 'gi'),
         '"[^"]*"|`[^`]*`|(?<!\w)''[^'']*''', '<text>', 'g'),
         '\m0x[0-9a-f]+\M|\d+', '<n>', 'gi') as text) g
