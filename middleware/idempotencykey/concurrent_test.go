@@ -87,7 +87,7 @@ func TestRequestsMeetAtTheCommit(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	h := f.around(f.orders)
-	const keys = 300
+	const keys = 150
 	for i := range keys {
 		var all sync.WaitGroup
 		for range 8 {
@@ -176,7 +176,7 @@ func TestClientLeavesBeforeItsTurn(t *testing.T) {
 func TestHandlerExceedsItsTime(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	slow := f.keys(idempotencykey.Config{Timeout: 200 * time.Millisecond}).Middleware(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	slow := f.keys(idempotencykey.Config{Timeout: 2 * time.Second}).Middleware(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		f.orders(w, r)
 		<-r.Context().Done()
 	}))

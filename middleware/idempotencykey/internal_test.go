@@ -1,11 +1,16 @@
 package idempotencykey
 
 import (
+	"context"
 	"encoding/hex"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -101,4 +106,34 @@ func FuzzParseKey(f *testing.F) {
 			t.Fatalf("%q gave %q, but in quotes %q, %v", value, key, again, err)
 		}
 	})
+}
+
+// A service whose role owns nothing leaves the days that are past to the owner, and complains when they stay.
+func TestHousekeepingWithoutOwnership(t *testing.T) {
+	t.Parallel()
+	pool, schema := devtest.Pool(t), devtest.Schema(t)
+	exec := func(sql string) {
+		_, err := pool.Exec(context.Background(), pgschema.Render(sql, schema))
+		require.NoError(t, err)
+	}
+	require.NoError(t, Migrate(t.Context(), pool, schema))
+	role := schema + "_h"
+	exec(`create role ` + role)
+	t.Cleanup(func() { exec(`drop owned by ` + role + `; drop role ` + role) })
+	grants, err := Grants(schema, role)
+	require.NoError(t, err)
+	exec(grants)
+	granted := devtest.PoolOn(t, pool.Config().ConnString(), func(cfg *pgxpool.Config) { cfg.ConnConfig.RuntimeParams["role"] = role })
+	keys, err := New(granted, Config{Scope: Shared, Schema: schema})
+	require.NoError(t, err)
+
+	day := func(ago int) {
+		date := time.Now().UTC().AddDate(0, 0, -ago)
+		exec(fmt.Sprintf(`create table {schema}.idempotency_key_%s partition of {schema}.idempotency_key for values from ('%s') to ('%s')`,
+			date.Format("20060102"), date.Format(time.DateOnly), date.AddDate(0, 0, 1).Format(time.DateOnly)))
+	}
+	day(2)
+	assert.NoError(t, keys.housekeep(t.Context()), "the owner may come yet")
+	day(9)
+	assert.ErrorContains(t, keys.housekeep(t.Context()), `run "millrace retention run"`)
 }

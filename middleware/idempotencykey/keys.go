@@ -58,8 +58,8 @@ type Config struct {
 	// are refused with 400.
 	Optional bool
 
-	// Retention is for how long answers are kept at least. They go by the day (UTC), so some are kept a day longer. 1 h or
-	// more. Default: 24 h.
+	// Retention is for how long answers are kept at least. They go by the day (UTC), so some are kept a day longer. 24 h
+	// or more. Default: 24 h.
 	Retention time.Duration
 
 	// Timeout bounds the handler's run with its transaction, the wait for a connection of the pool included. The handler's
@@ -138,8 +138,8 @@ func (c Config) validate() error {
 			refuse("Config.Methods has %q: want POST, PATCH, PUT or DELETE; the others change nothing", m)
 		}
 	}
-	if c.Retention < time.Hour {
-		refuse("Config.Retention is %v: want 1h or more, or 0 for the default", c.Retention)
+	if c.Retention < minRetention {
+		refuse("Config.Retention is %v: want %v or more, or 0 for the default", c.Retention, minRetention)
 	}
 	if c.Timeout < time.Millisecond {
 		refuse("Config.Timeout is %v: want 1ms or more, or 0 for the default", c.Timeout)

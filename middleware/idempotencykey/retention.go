@@ -6,41 +6,76 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/millrace-go/millrace/internal/pgdays"
 	"github.com/millrace-go/millrace/internal/pgschema"
 )
 
-func (k *Keys) table() pgdays.Table {
-	return pgdays.Table{Schema: k.cfg.Schema, Name: "idempotency_key"}
+// minRetention keeps yesterday, which is made as a day too.
+const minRetention = 24 * time.Hour
+
+func tableIn(schema string) pgdays.Table {
+	return pgdays.Table{Schema: schema, Name: "idempotency_key"}
 }
 
-// Run makes the days to come and drops those that are past Config.Retention, once an hour, until ctx ends. Any number of
-// processes may run it. Dropping needs the rights of the table's owner: where the service has none, let "millrace retention
-// run" do it.
-func (k *Keys) Run(ctx context.Context) error {
-	return pgdays.Every(ctx, k.cfg.Logger, "retention of idempotency keys", func(ctx context.Context) error {
-		return Retain(ctx, k.pool, k.cfg.Schema, k.cfg.Retention)
-	})
+// Retained is what retention did.
+type Retained struct {
+	Days []string `json:"days"` // partitions that were dropped
 }
 
-// Retain makes the days to come in the schema ("" means "millrace"), and drops those that ended longer than keep ago, by
-// the server's clock.
-func Retain(ctx context.Context, pool *pgxpool.Pool, schema string, keep time.Duration) error {
+// Retain makes days of the schema ("" means "millrace") for a week ahead, and drops those that ended longer than keep ago,
+// 24h or more, by the server's clock. It blocks no request. Only the table's owner may drop. It may run at any time, in
+// several processes at once, and goes on where another was interrupted.
+func Retain(ctx context.Context, pool *pgxpool.Pool, schema string, keep time.Duration) (Retained, error) {
+	r := Retained{Days: []string{}}
 	schema, err := pgschema.Validate(schema)
+	if err == nil && keep < minRetention {
+		err = fmt.Errorf("keep is %v: want %v or more", keep, minRetention)
+	}
+	if err == nil {
+		err = r.retain(ctx, pool, tableIn(schema), keep)
+	}
 	if err != nil {
-		return fmt.Errorf("retain idempotency keys: %w", err)
+		return r, fmt.Errorf("retention of idempotency keys: %w", err)
 	}
-	table := pgdays.Table{Schema: schema, Name: "idempotency_key"}
-	err = table.Ahead(ctx, pool)
+	return r, nil
+}
+
+func (r *Retained) retain(ctx context.Context, pool *pgxpool.Pool, table pgdays.Table, keep time.Duration) error {
+	if err := table.Ahead(ctx, pool); err != nil {
+		return err
+	}
 	var now time.Time
-	if nerr := pool.QueryRow(ctx, `select now()`).Scan(&now); nerr != nil {
-		return errors.Join(err, nerr)
+	if err := pool.QueryRow(ctx, `select now()`).Scan(&now); err != nil {
+		return fmt.Errorf("ask for the server's time: %w", err)
 	}
-	_, derr := table.Drop(ctx, pool, now.Add(-keep))
-	if err = errors.Join(err, derr); err != nil {
-		return fmt.Errorf("retain idempotency keys: %w", err)
+	dropped, err := table.Drop(ctx, pool, now.Add(-keep))
+	for _, d := range dropped {
+		r.Days = append(r.Days, d.Partition)
 	}
-	return nil
+	return err
+}
+
+// Run is Retain with Config.Retention, about once an hour until ctx ends. Any number of processes may run it. Where the
+// service's role does not own the table, it makes days, and leaves those that are past to "millrace retention run".
+func (k *Keys) Run(ctx context.Context) error {
+	return pgdays.Every(ctx, k.cfg.Logger, "idempotency keys", k.housekeep)
+}
+
+// overdue is for how long days that should be dropped are left to whoever owns them before housekeeping complains.
+const overdue = 48 * time.Hour
+
+func (k *Keys) housekeep(ctx context.Context) error {
+	_, err := Retain(ctx, k.pool, k.cfg.Schema, k.cfg.Retention)
+	var pgErr *pgconn.PgError
+	if !errors.As(err, &pgErr) || pgErr.Code != "42501" {
+		return err
+	}
+	days, lookErr := tableIn(k.cfg.Schema).Days(ctx, k.pool)
+	if lookErr == nil && (len(days) == 0 || time.Since(days[0].End()) < k.cfg.Retention+overdue) {
+		return nil
+	}
+	return errors.Join(err, lookErr)
 }

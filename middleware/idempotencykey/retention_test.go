@@ -29,12 +29,17 @@ func TestRetentionDropsDays(t *testing.T) {
 	require.Equal(t, http.StatusCreated, post(h, "k", "body").Code)
 	f.old()
 	require.Equal(t, 2, f.count("idempotency_key"))
-	require.NoError(t, idempotencykey.Retain(t.Context(), f.pool, f.schema, 24*time.Hour))
+	done, err := idempotencykey.Retain(t.Context(), f.pool, f.schema, 24*time.Hour)
+	require.NoError(t, err)
+	assert.Equal(t, []string{"idempotency_key_20200101"}, done.Days)
 	assert.Equal(t, 1, f.count("idempotency_key"))
 	assert.Equal(t, []string{}, f.days("2020%"))
 	assert.True(t, replayed(post(h, "k", "body")))
 
-	assert.ErrorContains(t, idempotencykey.Retain(t.Context(), f.pool, "Big", time.Hour), `Schema is "Big"`)
+	_, err = idempotencykey.Retain(t.Context(), f.pool, "Big", 24*time.Hour)
+	assert.ErrorContains(t, err, `Schema is "Big"`)
+	_, err = idempotencykey.Retain(t.Context(), f.pool, f.schema, time.Hour)
+	assert.ErrorContains(t, err, "keep is 1h0m0s: want 24h0m0s or more")
 }
 
 // An answer is found whatever day it was given on.

@@ -52,7 +52,7 @@ var (
 func (k *Keys) once(ctx context.Context, req *request, fn func(ctx context.Context) (*answer, error)) (*answer, error) {
 	a, err := k.attempt(ctx, req, fn)
 	if errors.Is(err, errNoDay) { // before fn was called; nobody has made days for a while
-		if err := k.table().Ahead(ctx, k.pool); err != nil {
+		if err := tableIn(k.cfg.Schema).Ahead(ctx, k.pool); err != nil {
 			return nil, fmt.Errorf("make the day's partition: %w", err)
 		}
 		a, err = k.attempt(ctx, req, fn)
