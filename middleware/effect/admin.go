@@ -1,0 +1,146 @@
+package effect
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/millrace-go/millrace/internal/pgschema"
+	"github.com/millrace-go/millrace/pgtx"
+)
+
+// Entry is an effect as a person sees it. Times are the server's.
+type Entry struct {
+	Key            string          `json:"key"`
+	State          string          `json:"state"` // "running", "doubt", "done", "not_done"
+	IdempotencyKey string          `json:"idempotency_key"`
+	Calls          int             `json:"calls"`
+	FirstCalledAt  time.Time       `json:"first_called_at"`
+	CalledAt       time.Time       `json:"called_at"` // the last time
+	Until          time.Time       `json:"until"`     // running: when it is in doubt; in doubt: since when
+	Response       json.RawMessage `json:"response,omitempty"`
+	Reason         string          `json:"reason,omitempty"` // of the doubt, or why it is not done
+	SettledBy      string          `json:"settled_by,omitempty"`
+	SettledAt      *time.Time      `json:"settled_at,omitempty"`
+	Conflicts      int             `json:"conflicts,omitempty"` // calls that succeeded after another one had begun
+}
+
+// Listing says which effects List returns.
+type Listing struct {
+	State string // "open" (in doubt or in conflict: a person is asked), "doubt", "conflict", "running", "done", "not_done" or "all". Default: "open"
+	Limit int    // Default: 100
+}
+
+// List returns effects of the schema ("" means "millrace"), the oldest call first. It begins a transaction of its own.
+func List(ctx context.Context, db pgtx.DB, schema string, l Listing) (found []Entry, err error) {
+	schema, err = pgschema.Validate(schema)
+	if err != nil {
+		return nil, fmt.Errorf("list effects: %w", err)
+	}
+	if l.State == "" {
+		l.State = "open"
+	}
+	if l.Limit == 0 {
+		l.Limit = 100
+	}
+	err = pgx.BeginTxFunc(ctx, db, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+		if err := migrations.Check(ctx, tx, schema); err != nil {
+			return err
+		}
+		rows, err := tx.Query(ctx, pgschema.Query(files, "list", schema), l.State, l.Limit)
+		if err != nil {
+			return err
+		}
+		found, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (e Entry, err error) {
+			var response []byte
+			err = row.Scan(&e.Key, &e.State, &e.Calls, &e.FirstCalledAt, &e.CalledAt, &e.Until, &response, &e.Reason,
+				&e.SettledBy, &e.SettledAt, &e.Conflicts)
+			e.Response, e.IdempotencyKey = response, idempotencyKey(schema, e.Key)
+			return e, err
+		})
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list effects: %w", err)
+	}
+	return found, nil
+}
+
+// Resolution is a person's decision about an effect in doubt, or in conflict.
+type Resolution struct {
+	Done     bool            // it happened; false: it did not, and may be called
+	Response json.RawMessage // what the call would have returned, for effects that are used with Value; with Done only
+	By       string          // who decides
+	Note     string          // why; optional
+}
+
+// Resolve settles the effect: events that wait for it go on when they come back. It takes a decision about an effect in
+// doubt, a response for one that is done without, and Done for one in conflict, which it takes off the list. It commits in
+// a transaction of its own, with a line in the table effect_resolution.
+func Resolve(ctx context.Context, db pgtx.DB, schema, key string, decision Resolution) error {
+	schema, err := pgschema.Validate(schema)
+	if err == nil {
+		err = decision.validate()
+	}
+	if err != nil {
+		return fmt.Errorf("resolve effect %q: %w", key, err)
+	}
+	s := newStore(db, schema)
+	err = s.change(ctx, resolveTimeout, key, func(tx pgx.Tx, r *record, now time.Time) (*record, error) {
+		next, err := r.resolve(decision, now)
+		if err != nil {
+			return nil, err
+		}
+		_, err = tx.Exec(ctx, pgschema.Query(files, "resolve", schema), key, next.State, r.State, r.Reason, decision.By, decision.Note)
+		return next, err
+	})
+	if err != nil {
+		return fmt.Errorf("resolve effect %q: %w", key, err)
+	}
+	return nil
+}
+
+// resolveTimeout bounds how long a decision is tried to be recorded.
+const resolveTimeout = 10 * time.Second
+
+func (d Resolution) validate() error {
+	var errs []error
+	if d.By == "" {
+		errs = append(errs, errors.New("Resolution.By is empty: want who decides"))
+	}
+	if d.By != storable(d.By) || d.Note != storable(d.Note) {
+		errs = append(errs, fmt.Errorf("Resolution.By or Note is no text to store: want valid UTF-8 of at most %d bytes", maxReason))
+	}
+	if d.Response != nil && (!d.Done || !json.Valid(d.Response)) {
+		errs = append(errs, fmt.Errorf("Resolution.Response is %s: want JSON, and only for an effect that is done", d.Response))
+	}
+	return errors.Join(errs...)
+}
+
+// resolve is one of the record's transitions: a person decides.
+func (r *record) resolve(d Resolution, now time.Time) (*record, error) {
+	if r == nil {
+		return nil, errors.New(`no such effect: "millrace effect list" shows which there are`)
+	}
+	next := *r
+	switch {
+	case r.State == running && !r.inDoubt(now):
+		return nil, fmt.Errorf("it may be running until %s: decide after that", r.Until.UTC().Format(time.RFC3339))
+	case r.inDoubt(now) && d.Done:
+		next.settle(done, d.Response, d.By, now)
+	case r.inDoubt(now):
+		next.settle(notDone, nil, d.By, now)
+	case r.State == done && d.Done && (r.Conflicts > 0 || r.Response == nil && d.Response != nil):
+		if r.Response == nil {
+			next.Response = d.Response
+		}
+	default:
+		return nil, fmt.Errorf("it is %s, by %s: nothing to decide", r.State, r.SettledBy)
+	}
+	next.Conflicts = 0
+	return &next, nil
+}

@@ -1,0 +1,40 @@
+package effect
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/millrace-go/millrace/internal/pgschema"
+)
+
+// Check returns an error that names the remedy when the ledger could not work: its tables are missing or of another
+// version, it gets no connection, or the server does not let the role have as many as the service's pool and the ledger
+// may open together. Behind a pooler that shares connections the last cannot be seen: there, the pooler's pool must be
+// larger than all pools of the services that hold transactions.
+//
+// Run calls it first. Call it at start where Run is not used.
+func (l *Ledger) Check(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, l.cfg.RecordTimeout)
+	defer cancel()
+	conn, err := l.pool.Acquire(ctx)
+	if err != nil {
+		return fmt.Errorf("effect: the ledger gets no connection beside the service's pool of %d: leave room for Config.MaxConns (%d) more, "+
+			"in the server's max_connections and in a pooler's pool: %w", l.service, l.cfg.MaxConns, err)
+	}
+	defer conn.Release()
+	if err := migrations.Check(ctx, conn, l.cfg.Schema); err != nil {
+		return fmt.Errorf("effect: %w", err)
+	}
+	var backend uint32
+	var room int32
+	if err := conn.QueryRow(ctx, pgschema.Query(files, "room", l.cfg.Schema)).Scan(&backend, &room); err != nil {
+		return fmt.Errorf("effect: how many connections may there be: %w", err)
+	}
+	pooled := backend != conn.Conn().PgConn().PID() // a pooler makes up its own
+	if need := l.service + l.cfg.MaxConns; room < need && !pooled {
+		return fmt.Errorf("effect: the server lets this role have %d connections, and %d may be needed: the service's pool may open %d and the ledger %d. "+
+			"Make the pool smaller (pool_max_conns), or Config.MaxConns, or raise the server's max_connections, or the role's or the database's CONNECTION LIMIT",
+			room, need, l.service, l.cfg.MaxConns)
+	}
+	return nil
+}

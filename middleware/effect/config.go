@@ -1,0 +1,98 @@
+package effect
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/millrace-go/millrace/internal/pgschema"
+)
+
+// Config configures a Ledger. Its zero value is ready for use.
+type Config struct {
+	// Schema is the schema of the ledger's tables. Default: "millrace".
+	Schema string
+
+	// MaxConns bounds the connections that the ledger opens beside the pool. One is used for some milliseconds before a
+	// call and after it. 1 or more. Default: 4.
+	MaxConns int32
+
+	// CallTimeout bounds a call, and with it the time after which a call that was never heard of again is in doubt. 1 ms
+	// or more. Default: 30 s.
+	CallTimeout time.Duration
+
+	// Settle is how long after the end of a call of unknown outcome the provider may still carry it out: before that it
+	// is not asked by Reconcile. 1 ms or more. Default: 5 s.
+	Settle time.Duration
+
+	// RetryAfter is when an event comes back whose effect is in doubt. 1 ms or more. Default: 1 min.
+	RetryAfter time.Duration
+
+	// RecordTimeout is for how long the outcome of a call is tried to be recorded, while the database does not answer;
+	// an intent as well. After that the call is in doubt. 1 ms or more. Default: 5 s.
+	RecordTimeout time.Duration
+
+	// Retention is how long outcomes are kept, in whole UTC days: longer than the broker may redeliver. After that a
+	// redelivered event has its effect again. What is in doubt is kept until it is settled. 24 h or more.
+	// Default: 720 h (30 days).
+	Retention time.Duration
+
+	// Logger gets doubts, conflicts and what is settled. Default: slog.Default().
+	Logger *slog.Logger
+
+	// MeterProvider creates the metrics. Default: OpenTelemetry's global one.
+	MeterProvider metric.MeterProvider
+}
+
+const defaultRetention = 30 * 24 * time.Hour
+
+func (c Config) withDefaults() Config {
+	if c.Schema == "" {
+		c.Schema = pgschema.Default
+	}
+	if c.MaxConns == 0 {
+		c.MaxConns = 4
+	}
+	for field, value := range map[*time.Duration]time.Duration{
+		&c.CallTimeout: 30 * time.Second, &c.Settle: 5 * time.Second, &c.RetryAfter: time.Minute,
+		&c.RecordTimeout: 5 * time.Second, &c.Retention: defaultRetention,
+	} {
+		if *field == 0 {
+			*field = value
+		}
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	if c.MeterProvider == nil {
+		c.MeterProvider = otel.GetMeterProvider()
+	}
+	return c
+}
+
+func (c Config) validate() error {
+	_, err := pgschema.Validate(c.Schema)
+	errs := []error{err}
+	if c.MaxConns < 1 {
+		errs = append(errs, fmt.Errorf("Config.MaxConns is %d: want 1 or more, or 0 for the default", c.MaxConns))
+	}
+	for _, f := range []struct {
+		name       string
+		value, min time.Duration
+	}{
+		{"CallTimeout", c.CallTimeout, time.Millisecond},
+		{"Settle", c.Settle, time.Millisecond},
+		{"RetryAfter", c.RetryAfter, time.Millisecond},
+		{"RecordTimeout", c.RecordTimeout, time.Millisecond},
+		{"Retention", c.Retention, minRetention},
+	} {
+		if f.value < f.min {
+			errs = append(errs, fmt.Errorf("Config.%s is %v: want %v or more, or 0 for the default", f.name, f.value, f.min))
+		}
+	}
+	return errors.Join(errs...)
+}

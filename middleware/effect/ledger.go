@@ -1,0 +1,232 @@
+package effect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// longestWait bounds how soon an event is tried again that met a running call: it usually ends long before its time is up.
+const longestWait = time.Second
+
+// Ledger remembers effects in PostgreSQL. It is safe for concurrent use.
+//
+// It has a few connections of its own, made as those of the pool it was given are, and takes none of that pool: handlers
+// that hold all of the pool's connections, each in its transaction, can never wait for one another through the ledger. Nor
+// does the ledger wait for what a handler has locked. Where a connection cannot be had (the server's limit is reached, or
+// a pooler's), Once fails after Config.RecordTimeout and the handler's transaction ends. Check finds the limits at start.
+type Ledger struct {
+	cfg     Config
+	pool    *pgxpool.Pool // the ledger's own
+	service int32         // connections of the pool that it was made beside
+	store   store
+	observe *observer
+}
+
+// New returns a ledger in the pool's database. The pool stays the caller's. The ledger opens connections when they are
+// needed; call Close when nothing uses it any more.
+func New(pool *pgxpool.Pool, cfg Config) (*Ledger, error) {
+	cfg = cfg.withDefaults()
+	err := cfg.validate()
+	if pool == nil {
+		err = errors.Join(errors.New("pool is nil: want the *pgxpool.Pool of the service's database"), err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("effect: %w", err)
+	}
+	own := pool.Config()
+	service := own.MaxConns
+	own.MaxConns, own.MinConns, own.MinIdleConns = cfg.MaxConns, 0, 0
+	l := &Ledger{cfg: cfg, service: service}
+	if l.observe, err = newObserver(cfg.MeterProvider); err != nil {
+		return nil, fmt.Errorf("effect: %w", err)
+	}
+	if l.pool, err = pgxpool.NewWithConfig(context.Background(), own); err != nil {
+		return nil, fmt.Errorf("effect: %w", err)
+	}
+	l.store = newStore(l.pool, cfg.Schema)
+	return l, nil
+}
+
+// Close closes the ledger's connections. It waits for the records that are being written.
+func (l *Ledger) Close() { l.pool.Close() }
+
+// Middleware puts the ledger into the context of h's message. Its place among other middleware does not matter.
+func (l *Ledger) Middleware(h message.HandlerFunc) message.HandlerFunc {
+	return func(msg *message.Message) ([]*message.Message, error) {
+		original := msg.Context()
+		defer msg.SetContext(original)
+		msg.SetContext(With(original, l))
+		return h(msg)
+	}
+}
+
+// once returns the response of the call that has succeeded, now or before.
+func (l *Ledger) once(ctx context.Context, key string, fn func(context.Context, string) ([]byte, error), o options) ([]byte, error) {
+	token := uuid.New()
+	for {
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		if deadline, ok := ctx.Deadline(); ok {
+			o.timeout = min(o.timeout, time.Until(deadline))
+		}
+		ends := time.Now().Add(o.timeout) // before the intent is recorded: the server's deadline is never the earlier one
+		var what verdict
+		var r *record
+		var now time.Time
+		// Not interrupted: a commit whose answer nobody waited for would be an intent without a call.
+		err := l.store.change(context.WithoutCancel(ctx), l.cfg.RecordTimeout, key, func(_ pgx.Tx, found *record, at time.Time) (next *record, _ error) {
+			r, now = found, at
+			what, next = begin(found, at, token, o, l.cfg.Settle)
+			return next, nil
+		})
+		if err != nil {
+			return nil, fmt.Errorf("record the intent: %w", err)
+		}
+		switch what {
+		case call:
+			return l.call(ctx, key, token, ends, fn, o)
+		case replay:
+			l.observe.replayed(ctx)
+			return r.Response, nil
+		case wait:
+			return nil, l.waits(r, now)
+		case stuck:
+			return nil, &waitError{fmt.Errorf("%w: %s; \"millrace effect resolve\" settles it", ErrInDoubt, r.since()), l.cfg.RetryAfter}
+		case ask:
+			if err := l.reconcile(ctx, key, r, o); err != nil {
+				return nil, err
+			}
+		}
+	}
+}
+
+// waits is for a call that may be under way, or whose provider is not asked yet.
+func (l *Ledger) waits(r *record, now time.Time) error {
+	if r.inDoubt(now) {
+		return &waitError{fmt.Errorf("%w: %s; the provider is asked soon", ErrInDoubt, r.since()), max(r.Until.Add(l.cfg.Settle).Sub(now), time.Millisecond)}
+	}
+	after := max(min(r.Until.Sub(now), longestWait), time.Millisecond)
+	return &waitError{fmt.Errorf("%w, until %s at the latest", ErrRunning, r.Until.UTC().Format(time.RFC3339)), after}
+}
+
+func (r *record) since() string {
+	text := "since " + r.Until.UTC().Format(time.RFC3339)
+	if r.Reason != "" {
+		text += ", because of " + r.Reason
+	}
+	return text
+}
+
+// call calls fn, whose intent is recorded, and records what comes of it.
+func (l *Ledger) call(ctx context.Context, key string, token uuid.UUID, ends time.Time, fn func(context.Context, string) ([]byte, error), o options) ([]byte, error) {
+	fctx, cancel := context.WithDeadline(ctx, ends)
+	defer cancel()
+	if err := context.Cause(fctx); err != nil { // a later one may be allowed to call
+		return nil, errors.Join(err, l.finish(ctx, key, token, notDone, nil, "its time was up before the call", o))
+	}
+	returned := false
+	defer func() {
+		if !returned { // it panics, and that goes on
+			_ = l.finish(ctx, key, token, doubt, nil, "a panic", o) // logged
+		}
+	}()
+	response, err := fn(fctx, idempotencyKey(l.cfg.Schema, key))
+	returned = true
+
+	var refused *notDoneError
+	switch {
+	case err == nil:
+		if err := l.finish(ctx, key, token, done, response, "", o); err != nil {
+			return nil, &waitError{fmt.Errorf("%w: it is done, but that could not be recorded: %w", ErrInDoubt, err), l.cfg.RetryAfter}
+		}
+		return response, nil
+	case errors.As(err, &refused):
+		return nil, errors.Join(err, l.finish(ctx, key, token, notDone, nil, err.Error(), o))
+	}
+	recorded := l.finish(ctx, key, token, doubt, nil, err.Error(), o)
+	err = fmt.Errorf("%w: %w", ErrInDoubt, errors.Join(err, recorded))
+	if o.idempotent || o.reconcile != nil {
+		return nil, err // a failure like any other: the next delivery finds out
+	}
+	return nil, &waitError{err, l.cfg.RetryAfter}
+}
+
+// maxReason bounds what is kept of an error's text, in bytes.
+const maxReason = 1000
+
+// storable is text as a column can hold it.
+func storable(text string) string {
+	text = strings.ToValidUTF8(strings.ReplaceAll(text, "\x00", ""), "")
+	if len(text) > maxReason {
+		text = strings.ToValidUTF8(text[:maxReason], "")
+	}
+	return text
+}
+
+// finish records the end of a call. What is known of it must not be lost with ctx.
+func (l *Ledger) finish(ctx context.Context, key string, token uuid.UUID, state string, response []byte, reason string, o options) error {
+	reason = storable(reason)
+	ctx = context.WithoutCancel(ctx)
+	l.observe.called(ctx, state)
+	var conflict bool
+	err := l.store.change(ctx, l.cfg.RecordTimeout, key, func(_ pgx.Tx, r *record, now time.Time) (next *record, _ error) {
+		if r == nil {
+			return nil, errors.New("the intent is gone: was the table emptied?")
+		}
+		next, conflict = r.finish(token, state, now, response, reason, o.idempotent)
+		return next, nil
+	})
+	switch {
+	case err != nil:
+		l.cfg.Logger.ErrorContext(ctx, "the outcome of an effect could not be recorded, it will be in doubt", "key", key, "outcome", state, "error", err)
+		return fmt.Errorf("record the outcome: %w", err)
+	case conflict:
+		l.observe.conflict(ctx)
+		l.cfg.Logger.ErrorContext(ctx, "an effect has probably happened twice: a call succeeded after another one had begun", "key", key)
+	case state == doubt:
+		l.cfg.Logger.WarnContext(ctx, "an effect is in doubt", "key", key, "reason", reason)
+	}
+	return nil
+}
+
+// reconcile asks the provider. When it returns nil the effect is settled, by its answer or by somebody else.
+func (l *Ledger) reconcile(ctx context.Context, key string, r *record, o options) error {
+	actx, cancel := context.WithTimeout(ctx, o.timeout)
+	defer cancel()
+	outcome, err := o.reconcile(actx, Intent{
+		Key: key, IdempotencyKey: idempotencyKey(l.cfg.Schema, key), Calls: r.Calls,
+		FirstCalledAt: r.FirstCalledAt, CalledAt: r.CalledAt, Since: r.Until, Reason: r.Reason,
+	})
+	if err = errors.Join(err, outcome.err); err != nil {
+		return &waitError{fmt.Errorf("%w: %s; ask the provider: %w", ErrInDoubt, r.since(), err), l.cfg.RetryAfter}
+	}
+	if outcome.state == "" {
+		return &waitError{fmt.Errorf("%w: %s; the provider does not know", ErrInDoubt, r.since()), l.cfg.RetryAfter}
+	}
+	settled := false
+	err = l.store.change(ctx, l.cfg.RecordTimeout, key, func(_ pgx.Tx, found *record, now time.Time) (*record, error) {
+		if settled = found != nil && found.Token == r.Token && found.inDoubt(now); !settled {
+			return nil, nil // somebody was faster
+		}
+		next := *found
+		next.settle(outcome.state, outcome.response, "reconcile", now)
+		return &next, nil
+	})
+	if err != nil {
+		return fmt.Errorf("record what the provider knows: %w", err)
+	}
+	if settled {
+		l.observe.reconciled(ctx, outcome.state)
+		l.cfg.Logger.InfoContext(ctx, "an effect in doubt is settled", "key", key, "outcome", outcome.state, "settled_by", "reconcile")
+	}
+	return nil
+}

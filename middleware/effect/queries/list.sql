@@ -1,0 +1,14 @@
+-- Effects, the oldest call first: open, in doubt, running, in conflict ($1) by effect_unsettled, others by a scan of all
+-- days; at most $2.
+select key, case when state = 'running' and until <= clock_timestamp() then 'doubt' else state end, calls,
+       first_called_at, called_at, until, response, reason, settled_by, settled_at, conflicts
+from {schema}.effect
+where case $1::text
+    when 'open' then (state in ('running', 'doubt') or conflicts > 0) and (state = 'doubt' or state = 'running' and until <= clock_timestamp() or conflicts > 0)
+    when 'doubt' then (state in ('running', 'doubt') or conflicts > 0) and (state = 'doubt' or state = 'running' and until <= clock_timestamp())
+    when 'running' then (state in ('running', 'doubt') or conflicts > 0) and state = 'running' and until > clock_timestamp()
+    when 'conflict' then conflicts > 0
+    when 'all' then true
+    else state = $1 end
+order by called_at
+limit $2

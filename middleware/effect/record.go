@@ -1,0 +1,113 @@
+package effect
+
+import (
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// States of a record.
+const (
+	running = "running"  // a call may be under way; in doubt when its time is up
+	doubt   = "doubt"    // a call ended, and nobody knows how
+	done    = "done"     // it happened, and is never called again
+	notDone = "not_done" // it did not happen, and may be called
+)
+
+// record is one effect's row. What follows are its only transitions; they are made under the effect's lock, with the
+// server's time.
+type record struct {
+	CreatedAt     time.Time // its day is the partition
+	State         string
+	Token         uuid.UUID // of the last call
+	Calls         int
+	FirstCalledAt time.Time
+	CalledAt      time.Time
+	Until         time.Time
+	Response      []byte
+	Reason        string
+	SettledBy     string
+	SettledAt     *time.Time
+	Conflicts     int
+}
+
+// verdict is what to do about an effect that an event asks for.
+type verdict int
+
+const (
+	call   verdict = iota // the intent is recorded: call
+	replay                // done before
+	wait                  // another call may be under way, or settling
+	ask                   // in doubt: ask the provider
+	stuck                 // in doubt: nobody to ask
+)
+
+func (r *record) inDoubt(now time.Time) bool {
+	return r.State == doubt || r.State == running && !now.Before(r.Until)
+}
+
+// begin decides, and returns the record of the intent if that is to call. Its token marks the call.
+func begin(r *record, now time.Time, token uuid.UUID, o options, settle time.Duration) (verdict, *record) {
+	switch {
+	case r == nil:
+		return call, (&record{FirstCalledAt: now}).calling(now, token, o.timeout)
+	case r.State == done:
+		return replay, nil
+	case r.State == notDone, r.State == running && r.Token == token: // or the answer to our own commit was lost
+		return call, r.calling(now, token, o.timeout)
+	case !r.inDoubt(now):
+		return wait, nil
+	case o.honours(r.FirstCalledAt, now):
+		return call, r.calling(now, token, o.timeout)
+	case o.reconcile == nil:
+		return stuck, nil
+	case now.Before(r.Until.Add(settle)):
+		return wait, nil
+	}
+	return ask, nil
+}
+
+// calling is the record of an intent. It belongs to the present day, so that its day is not dropped while it is in doubt.
+func (r *record) calling(now time.Time, token uuid.UUID, timeout time.Duration) *record {
+	next := *r
+	if next.Token != token {
+		next.Calls++
+	}
+	next.CreatedAt, next.State, next.Token = now, running, token
+	next.CalledAt, next.Until = now, now.Add(timeout)
+	next.Response, next.Reason, next.SettledBy, next.SettledAt = nil, "", "", nil
+	return &next
+}
+
+// finish records how the call with the token ended: done, notDone or doubt. That it happened is true whatever was believed
+// meanwhile. What else a call says counts only while it is the last one, and nobody has settled the effect. A call that
+// succeeded although another one has begun since is a conflict, unless the provider makes one effect of them: it probably
+// happened twice. It returns nil when nothing changes.
+func (r *record) finish(token uuid.UUID, state string, now time.Time, response []byte, reason string, idempotent bool) (next *record, conflict bool) {
+	changed := *r
+	switch {
+	case state == done:
+		conflict = r.Token != token && !idempotent
+		if conflict {
+			changed.Conflicts++
+		}
+		if r.State != done {
+			changed.settle(done, response, "call", now)
+		} else if r.Response == nil {
+			changed.Response = response
+		}
+	case r.Token != token || r.State != running:
+		return nil, false
+	case state == notDone:
+		changed.settle(notDone, nil, "call", now)
+		changed.Reason = reason
+	default:
+		changed.State, changed.Until, changed.Reason = doubt, now, reason
+	}
+	return &changed, conflict
+}
+
+// settle ends a doubt.
+func (r *record) settle(state string, response []byte, by string, now time.Time) {
+	r.State, r.Response, r.SettledBy, r.SettledAt, r.Reason = state, response, by, &now, ""
+}

@@ -1,0 +1,195 @@
+package effect
+
+import (
+	"context"
+	"crypto/sha256"
+	"embed"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/millrace-go/millrace/internal/pgschema"
+	"github.com/millrace-go/millrace/pgtx"
+)
+
+//go:embed migrations/*.sql queries/*.sql
+var files embed.FS
+
+var migrations = pgschema.Line{Component: "effect", Files: files, Command: "effect.Migrate"}
+
+// Migrate creates the ledger's tables in the schema ("" means "millrace"), or brings them up to date. It may run at any
+// time, in several processes at once.
+func Migrate(ctx context.Context, db pgtx.DB, schema string) error {
+	m, err := Migrations(db, schema)
+	if err != nil {
+		return err
+	}
+	return m.Up(ctx)
+}
+
+// Migrations returns what migrates the ledger's tables in the schema ("" means "millrace") up and down, tells what was
+// applied, and prints the statements.
+func Migrations(db pgtx.DB, schema string) (*pgschema.Migrator, error) {
+	return migrations.In(db, schema)
+}
+
+// store reads and writes records, each in a transaction of its own on db: never in one that the context carries.
+type store struct {
+	db     pgtx.DB
+	schema string
+
+	lock, find, insert, update, days string
+}
+
+func newStore(db pgtx.DB, schema string) store {
+	query := func(name string) string { return pgschema.Query(files, name, schema) }
+	return store{db, schema, query("lock"), query("find"), query("insert"), query("update"), query("days")}
+}
+
+// errMoved means that a row is no longer where it was read.
+var errMoved = errors.New("the record has moved to another day")
+
+// change calls f with the effect's record, or nil, and the server's time, under the effect's lock, and writes what it
+// returns unless that is nil. The commit reaches the disk. It tries again, calling f again, until patience has gone by:
+// after an error the first attempt may have committed.
+func (s store) change(ctx context.Context, patience time.Duration, key string, f func(tx pgx.Tx, r *record, now time.Time) (*record, error)) error {
+	outer := ctx
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for pause := 20 * time.Millisecond; ; pause = min(2*pause, time.Second) {
+		err := pgx.BeginTxFunc(ctx, s.db, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+			r, now, err := s.look(ctx, tx, key)
+			if err != nil {
+				return err
+			}
+			next, err := f(tx, r, now)
+			if err != nil {
+				return &refusedError{err}
+			}
+			if next == nil {
+				return nil
+			}
+			return s.write(ctx, tx, key, r, next)
+		})
+		var refused *refusedError
+		switch {
+		case errors.As(err, &refused):
+			return refused.error
+		case noPartition(err):
+			if derr := s.makeDays(ctx); derr != nil {
+				return errors.Join(err, derr)
+			}
+		case !passing(err):
+			return s.hint(err)
+		}
+		select {
+		case <-outer.Done():
+			return errors.Join(context.Cause(outer), err)
+		case <-ctx.Done():
+			return fmt.Errorf("no answer of the database within %v, of which the ledger needs a connection beside the service's pool: %w", patience, err)
+		case <-time.After(pause):
+		}
+	}
+}
+
+// makeDays makes the days that are missing.
+func (s store) makeDays(ctx context.Context) error {
+	return s.hint(pgx.BeginTxFunc(ctx, s.db, pgx.TxOptions{}, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, s.days)
+		return err
+	}))
+}
+
+func (s store) look(ctx context.Context, tx pgx.Tx, key string) (found *record, now time.Time, err error) {
+	var batch pgx.Batch
+	batch.Queue(s.lock, lockKey(s.schema, key)).QueryRow(func(row pgx.Row) error {
+		return row.Scan(nil, nil, nil, &now)
+	})
+	batch.Queue(s.find, key).QueryRow(func(row pgx.Row) error {
+		var r record
+		err := row.Scan(&r.CreatedAt, &r.State, &r.Token, &r.Calls, &r.FirstCalledAt, &r.CalledAt, &r.Until, &r.Response,
+			&r.Reason, &r.SettledBy, &r.SettledAt, &r.Conflicts)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return nil
+		}
+		found = &r
+		return err
+	})
+	err = tx.SendBatch(ctx, &batch).Close()
+	return found, now, err
+}
+
+func (s store) write(ctx context.Context, tx pgx.Tx, key string, was, r *record) error {
+	args := []any{
+		key, r.CreatedAt, r.State, r.Token, r.Calls, r.FirstCalledAt, r.CalledAt, r.Until, r.Response,
+		r.Reason, r.SettledBy, r.SettledAt, r.Conflicts,
+	}
+	if was == nil {
+		_, err := tx.Exec(ctx, s.insert, args...)
+		return err
+	}
+	tag, err := tx.Exec(ctx, s.update, append(args, was.CreatedAt)...)
+	if err == nil && tag.RowsAffected() == 0 {
+		return errMoved
+	}
+	return err
+}
+
+func sqlState(err error) string {
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) {
+		return pgErr.Code
+	}
+	return ""
+}
+
+// noPartition reports whether today was not made yet, by the server's clock.
+func noPartition(err error) bool {
+	var pgErr *pgconn.PgError
+	return errors.As(err, &pgErr) && pgErr.Code == "23514" && pgErr.ConstraintName == ""
+}
+
+// passing reports whether the same may succeed a moment later: the server is away, full, or was asked for what another one
+// changed. What the ledger itself got wrong, such as a table that is missing, does not pass.
+func passing(err error) bool {
+	if err == nil {
+		return false
+	}
+	state := sqlState(err)
+	return state == "" || !slices.Contains([]string{"22", "23", "28", "3F", "42"}, state[:2])
+}
+
+// refusedError is an error of change's f, which is not tried again.
+type refusedError struct{ error }
+
+// hint says what to do where PostgreSQL only says what is missing.
+func (s store) hint(err error) error {
+	switch sqlState(err) {
+	case "42P01", "3F000":
+		return fmt.Errorf("the ledger's tables are missing in schema %q: run effect.Migrate first, or \"millrace migrate up\": %w", s.schema, err)
+	case "42501":
+		return fmt.Errorf("the role lacks privileges in schema %q: run \"millrace migrate grants --consumer ROLE\": %w", s.schema, err)
+	}
+	return err
+}
+
+// lockKey is the first 8 bytes of SHA-256 over schema and key. It must be the same in every process.
+func lockKey(schema, key string) int64 {
+	h := sha256.Sum256([]byte(schema + "\x00effect\x00" + key))
+	return int64(binary.BigEndian.Uint64(h[:8]))
+}
+
+// idempotencyKey is a UUID (version 8: made by its own rule) of SHA-256 over schema and key: what the provider has seen
+// must come again, from any process of any version.
+func idempotencyKey(schema, key string) string {
+	h := sha256.Sum256([]byte(schema + "\x00idempotency key\x00" + key))
+	u := uuid.UUID(h[:16])
+	u[6], u[8] = u[6]&0x0f|0x80, u[8]&0x3f|0x80
+	return u.String()
+}
