@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/millrace-go/millrace/internal/pgdays"
@@ -30,42 +29,72 @@ func (l *Ledger) Run(ctx context.Context) error {
 		return fmt.Errorf("effect: %w", err)
 	}
 	defer stop()
-	return pgdays.Every(ctx, l.cfg.Logger, "effects", func(ctx context.Context) error {
-		if err := l.store.makeDays(ctx); err != nil {
-			return err
-		}
-		dropped, err := Retain(ctx, l.pool, l.cfg.Schema, l.cfg.Retention)
-		for _, d := range dropped {
-			l.cfg.Logger.InfoContext(ctx, "a day of effects is dropped", "partition", d.Partition)
-		}
-		var pgErr *pgconn.PgError
-		if errors.As(err, &pgErr) && pgErr.Code == "42501" {
-			l.cfg.Logger.WarnContext(ctx, "days of effects are not dropped", "error", err)
-			return nil
-		}
-		return err
-	})
+	return pgdays.Every(ctx, l.cfg.Logger, "effects", l.housekeep)
 }
 
-// Retain drops the days of the schema's ledger ("" means "millrace") that ended longer ago than keep, 24 h or more, by the
-// server's clock, and returns them. What is in doubt or in conflict in them moves to the present day first. It is for the
-// tables' owner, holds nobody up, and may run in several processes at once.
-func Retain(ctx context.Context, pool *pgxpool.Pool, schema string, keep time.Duration) ([]pgdays.Day, error) {
+// housekeep is Retain for a consumer, whose role need not own the tables.
+func (l *Ledger) housekeep(ctx context.Context) error {
+	_, err := Retain(ctx, l.pool, l.cfg.Schema, l.cfg.Retention)
+	if sqlState(err) != "42501" {
+		return err
+	}
+	days, lookErr := pgdays.Table{Schema: l.cfg.Schema, Name: table}.Days(ctx, l.pool)
+	if lookErr == nil && (len(days) == 0 || time.Since(days[0].End()) < l.cfg.Retention+overdue) {
+		return nil
+	}
+	return errors.Join(err, lookErr)
+}
+
+// overdue is for how long the owner may not have dropped a day before that is an error.
+const overdue = 48 * time.Hour
+
+const table = "effect"
+
+// Retained is what retention did.
+type Retained struct {
+	Days  []string `json:"days"`  // partitions that were dropped
+	Moved int64    `json:"moved"` // effects in doubt or in conflict, which went to the present day
+}
+
+// Retain makes days of the schema's ledger ("" means "millrace") for a week ahead, and drops those that ended longer ago
+// than keep, 24h or more, by the server's clock. What is in doubt or in conflict in them moves to the present day first.
+//
+// It holds nobody up, and waits for transactions that write to the ledger. Only the tables' owner may drop. It may run at
+// any time, in several processes at once, and goes on where another was interrupted.
+func Retain(ctx context.Context, pool *pgxpool.Pool, schema string, keep time.Duration) (Retained, error) {
+	var r Retained
 	schema, err := pgschema.Validate(schema)
-	if keep < minRetention {
-		err = errors.Join(err, fmt.Errorf("keep is %v: want %v or more", keep, minRetention))
+	if err == nil && keep < minRetention {
+		err = fmt.Errorf("keep is %v: want %v or more", keep, minRetention)
+	}
+	if err == nil {
+		err = newStore(pool, schema).hint(r.retain(ctx, pool, schema, keep))
 	}
 	if err != nil {
-		return nil, fmt.Errorf("retain effects: %w", err)
+		return r, fmt.Errorf("retention of effects: %w", err)
+	}
+	return r, nil
+}
+
+func (r *Retained) retain(ctx context.Context, pool *pgxpool.Pool, schema string, keep time.Duration) error {
+	days := pgdays.Table{Schema: schema, Name: table}
+	if err := days.Ahead(ctx, pool); err != nil {
+		return err
 	}
 	var now time.Time
 	if err := pool.QueryRow(ctx, `select clock_timestamp()`).Scan(&now); err != nil {
-		return nil, fmt.Errorf("retain effects: %w", err)
+		return fmt.Errorf("ask for the server's time: %w", err)
 	}
 	before := now.Add(-keep)
 	// Nothing unsettled appears in those days after this: a call always begins in the present one.
-	if _, err := pool.Exec(ctx, pgschema.Query(files, "move", schema), before); err != nil {
-		return nil, fmt.Errorf("retain effects: move what is in doubt: %w", err)
+	moved, err := pool.Exec(ctx, pgschema.Query(files, "move", schema), before)
+	if err != nil {
+		return fmt.Errorf("move what is in doubt: %w", err)
 	}
-	return pgdays.Table{Schema: schema, Name: "effect"}.Drop(ctx, pool, before)
+	r.Moved = moved.RowsAffected()
+	dropped, err := days.Drop(ctx, pool, before)
+	for _, d := range dropped {
+		r.Days = append(r.Days, d.Partition)
+	}
+	return err
 }

@@ -62,6 +62,7 @@ func (s store) change(ctx context.Context, patience time.Duration, key string, f
 	outer := ctx
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
+	var last error
 	for pause := 20 * time.Millisecond; ; pause = min(2*pause, time.Second) {
 		err := pgx.BeginTxFunc(ctx, s.db, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
 			r, now, err := s.look(ctx, tx, key)
@@ -88,11 +89,14 @@ func (s store) change(ctx context.Context, patience time.Duration, key string, f
 		case !passing(err):
 			return s.hint(err)
 		}
+		if ctx.Err() == nil || last == nil { // else the time was up, which says less than what came before
+			last = err
+		}
 		select {
 		case <-outer.Done():
-			return errors.Join(context.Cause(outer), err)
+			return errors.Join(context.Cause(outer), last)
 		case <-ctx.Done():
-			return fmt.Errorf("no answer of the database within %v, of which the ledger needs a connection beside the service's pool: %w", patience, err)
+			return fmt.Errorf("no answer of the database within %v, of which the ledger needs a connection beside the service's pool: %w", patience, last)
 		case <-time.After(pause):
 		}
 	}

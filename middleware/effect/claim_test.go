@@ -1,0 +1,140 @@
+package effect_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/framework/devstack/devtest"
+	"github.com/millrace-go/millrace/middleware/claim"
+	"github.com/millrace-go/millrace/middleware/effect"
+	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/pgtx"
+)
+
+// Twenty handlers, each of which holds the pool's only connection in its claim while it uses the ledger. The first attempt
+// of each fails after its effect, so the claim rolls back and the record must not.
+func TestInsideClaimsThatHoldTheWholePool(t *testing.T) {
+	t.Parallel()
+	const handlers = 20
+	f, p := newFixture(t), newProvider(t, false)
+	require.NoError(t, outbox.Migrate(t.Context(), f.pool, f.schema))
+	require.NoError(t, claim.Migrate(t.Context(), f.pool, f.schema))
+	f.exec(`create table ` + f.schema + `.notification (event_id text, number text)`)
+	pool := devtest.PoolOn(t, f.pool.Config().ConnString(), func(c *pgxpool.Config) { c.MaxConns = 1 })
+	ledger := f.open(pool, effect.Config{MaxConns: 1})
+	require.NoError(t, ledger.Check(t.Context()))
+
+	c, err := claim.New(claim.NewPostgresStore(pool, claim.Schema(f.schema)), claim.Config{Logger: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
+	require.NoError(t, err)
+	router.AddMiddleware(c.Middleware, ledger.Middleware)
+	events := gochannel.NewGoChannel(gochannel.Config{OutputChannelBuffer: handlers}, watermill.NopLogger{})
+	var failed sync.Map
+	for i := range handlers {
+		router.AddConsumerHandler(fmt.Sprint("notify ", i), fmt.Sprint("labour.completed.", i), events, func(msg *message.Message) error {
+			number, err := effect.Value(msg.Context(), "sms:"+msg.UUID, client{p.URL}.send)
+			if err != nil {
+				return err
+			}
+			tx, _ := pgtx.From(msg.Context())
+			if _, err := tx.Exec(msg.Context(), `insert into `+f.schema+`.notification values ($1, $2)`, msg.UUID, number); err != nil {
+				return err
+			}
+			if _, again := failed.LoadOrStore(msg.UUID, true); !again {
+				return errOops
+			}
+			return nil
+		})
+	}
+	var running sync.WaitGroup
+	running.Go(func() { assert.NoError(t, router.Run(context.WithoutCancel(t.Context()))) })
+	<-router.Running()
+	for i := range handlers {
+		require.NoError(t, events.Publish(fmt.Sprint("labour.completed.", i), message.NewMessage(outbox.NewID(), nil)))
+	}
+	notified := func() (n, numbers int) {
+		require.NoError(t, f.pool.QueryRow(context.Background(), `select count(*), count(distinct number) from `+f.schema+`.notification`).Scan(&n, &numbers))
+		return n, numbers
+	}
+	assert.Eventually(t, func() bool { n, _ := notified(); return n == handlers }, 60*time.Second, 20*time.Millisecond)
+	_, numbers := notified()
+	assert.Equal(t, handlers, numbers, "each with the number of its own message")
+	assert.Equal(t, handlers, p.texts(), "one text message each, though each handler ran twice")
+	require.NoError(t, router.Close())
+	running.Wait()
+	require.NoError(t, events.Close())
+}
+
+// The negative control of the above: on the service's own pool the handlers wait for one another for ever.
+func TestOneSharedPoolWouldDeadlock(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	pool := devtest.PoolOn(t, f.pool.Config().ConnString(), func(c *pgxpool.Config) { c.MaxConns = 1 })
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	err := pgtx.Run(ctx, pool, func(ctx context.Context, _ pgx.Tx) error {
+		_, err := pool.Exec(ctx, `select 1`) // what a ledger on this pool would do
+		return err
+	})
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.NoError(t, pgtx.Run(effect.With(t.Context(), f.open(pool, effect.Config{})), pool, func(ctx context.Context, _ pgx.Tx) error {
+		return effect.Once(ctx, "key", func(context.Context, string) error { return nil })
+	}))
+}
+
+// Where the server gives the ledger no connection, the handler gets an error in a bounded time, and lets go of its own.
+func TestNoRoomForTheLedger(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	role := f.schema + "_r"
+	f.exec(`create role ` + role + ` login password 'x' connection limit 1`)
+	t.Cleanup(func() { f.exec(`drop owned by ` + role + `; drop role ` + role) })
+	grants, err := effect.Grants(f.schema, effect.GrantRoles{Consumer: role})
+	require.NoError(t, err)
+	f.exec(grants)
+	pool := devtest.PoolOn(t, f.pool.Config().ConnString(), func(c *pgxpool.Config) {
+		c.MaxConns, c.ConnConfig.User, c.ConnConfig.Password = 1, role, "x"
+	})
+	ledger := f.open(pool, effect.Config{MaxConns: 2, RecordTimeout: time.Second})
+	require.ErrorContains(t, ledger.Check(t.Context()), "the server lets this role have 1 connections, and 3 may be needed")
+	ledger.Close()
+	ledger = f.open(pool, effect.Config{MaxConns: 2, RecordTimeout: time.Second})
+	require.NoError(t, pgtx.Run(effect.With(t.Context(), ledger), pool, func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `select 1`)
+		require.NoError(t, err)
+		require.ErrorContains(t, ledger.Check(ctx), "no connection beside the service's pool of 1: leave room for Config.MaxConns (2) more")
+		err = effect.Once(ctx, "key", func(context.Context, string) error { t.Error("called"); return nil })
+		require.ErrorContains(t, err, "no answer of the database within 1s")
+		require.NotErrorIs(t, err, effect.ErrInDoubt)
+		return nil
+	}))
+}
+
+// The middleware leaves the message's context as it was.
+func TestMiddleware(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	msg := message.NewMessageWithContext(t.Context(), "1", nil)
+	oops := errors.New("oops")
+	_, err := f.ledger.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+		_, err := once(msg.Context(), nil)
+		return nil, errors.Join(err, oops)
+	})(msg)
+	require.ErrorIs(t, err, oops)
+	assert.Equal(t, t.Context(), msg.Context())
+	assert.Len(t, f.entries("done"), 1)
+}
