@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace-go/millrace/internal/pgschema"
 	"github.com/millrace-go/millrace/middleware/claim"
+	"github.com/millrace-go/millrace/middleware/effect"
 	"github.com/millrace-go/millrace/middleware/idempotencykey"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/pgtx"
@@ -26,6 +27,7 @@ var components = []struct {
 }{
 	{"outbox", outbox.Migrations},
 	{"claim", claim.Migrations},
+	{"effect", effect.Migrations},
 	{"idempotencykey", idempotencykey.Migrations},
 }
 
@@ -204,8 +206,8 @@ func (a *app) grants() *cobra.Command {
 	}
 	c.Flags().StringVar(&roles.Writer, "writer", "", "role of services that publish events")
 	c.Flags().StringVar(&roles.Relay, "relay", "", "role of relays")
-	c.Flags().StringVar(&roles.Operator, "operator", "", "role of those that look, and retry or discard failed events")
-	c.Flags().StringVar(&consumer, "consumer", "", "role of services with claims; one that publishes too is also a writer")
+	c.Flags().StringVar(&roles.Operator, "operator", "", "role of those that look, retry or discard failed events, and resolve effects in doubt")
+	c.Flags().StringVar(&consumer, "consumer", "", "role of services with claims, and effects; one that publishes too is also a writer")
 	c.Flags().StringVar(&service, "http", "", "role of services that store answers by Idempotency-Key; one that publishes too is also a writer")
 	c.Flags().BoolVar(&printOnly, "print", false, "print the SQL and run nothing")
 	var sql string
@@ -233,7 +235,11 @@ func (a *app) grants() *cobra.Command {
 		if err != nil {
 			return usageError{fmt.Errorf("--schema: %w", err)}
 		}
-		if sql = of + claims + answers; printOnly {
+		effects, err := effect.Grants(a.schema, effect.GrantRoles{Consumer: consumer, Operator: roles.Operator})
+		if err != nil {
+			return usageError{fmt.Errorf("--schema: %w", err)}
+		}
+		if sql = of + claims + effects + answers; printOnly {
 			fmt.Fprint(a.stdout, sql)
 			return nil
 		}

@@ -1,0 +1,65 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/middleware/effect"
+)
+
+func TestEffectCommands(t *testing.T) {
+	o := newOperator(t)
+	assert.Contains(t, o.run(exitFailed, "effect", "list"), `run "millrace migrate up"`)
+	assert.Regexp(t, `effect +1 +effect +20`, o.run(exitOK, "migrate", "up"))
+	ledger, err := effect.New(o.pool, effect.Config{Schema: o.schema, Logger: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	defer ledger.Close()
+	charge := func(key string, err error) (string, error) {
+		return effect.Value(effect.With(t.Context(), ledger), key, func(context.Context, string) (string, error) { return "ch_called", err })
+	}
+	timeout := errors.New("a time\nout")
+	for _, key := range []string{"charge:1", "charge:2"} {
+		_, err = charge(key, timeout)
+		require.ErrorIs(t, err, effect.ErrInDoubt)
+	}
+	_, err = charge("charge:3", nil)
+	require.NoError(t, err)
+
+	out := o.run(exitOK, "effect", "list")
+	assert.Regexp(t, `charge:1 +doubt +1 +20[0-9TZ:-]+ +[0-9a-f-]{36} +a time\\nout`, out)
+	assert.NotContains(t, out, "charge:3")
+	assert.Regexp(t, `charge:3 +done .* \\"ch_called\\"`, o.run(exitOK, "effect", "list", "--state", "all", "--response"))
+	var found []effect.Entry
+	require.NoError(t, json.Unmarshal([]byte(o.run(exitOK, "effect", "list", "--json", "--limit", "1")), &found))
+	require.Len(t, found, 1)
+	assert.Equal(t, "charge:1", found[0].Key)
+	assert.Contains(t, o.run(exitUsage, "effect", "list", "--state", "lost"), "want one of open, doubt")
+	assert.Contains(t, o.run(exitUsage, "effect", "list", "--limit", "0"), "want 1 or more")
+
+	assert.Contains(t, o.run(exitUsage, "effect", "resolve", "--done"), "accepts 1 arg")
+	assert.Contains(t, o.run(exitUsage, "effect", "resolve", "charge:1"), "want either --done or --not-done")
+	assert.Contains(t, o.run(exitUsage, "effect", "resolve", "charge:1", "--not-done", "--response", "1"), "--response is for --done")
+	assert.Contains(t, o.run(exitUsage, "effect", "resolve", "charge:1", "--done", "--response", "ch_1"), "want JSON")
+	assert.Contains(t, o.run(exitUsage, "effect", "resolve", "charge:1", "--done", "--by", ""), "--by is missing")
+	assert.Contains(t, o.run(exitFailed, "effect", "resolve", "charge:9", "--done"), "no such effect")
+	assert.Contains(t, o.run(exitFailed, "effect", "resolve", "charge:3", "--not-done"), "nothing to decide")
+	assert.Equal(t, "charge:1 is settled\n", o.run(exitOK, "effect", "resolve", "charge:1", "--done", "--response", `"ch_1"`, "--by", "ada", "--note", "seen"))
+	o.run(exitOK, "effect", "resolve", "charge:2", "--not-done")
+	assert.NotContains(t, o.run(exitOK, "effect", "list"), "charge")
+
+	answer, err := charge("charge:1", timeout)
+	require.NoError(t, err)
+	assert.Equal(t, "ch_1", answer)
+	answer, err = charge("charge:2", nil)
+	require.NoError(t, err)
+	assert.Equal(t, "ch_called", answer)
+	var by, note string
+	require.NoError(t, o.pool.QueryRow(t.Context(), `select resolved_by, note from `+o.schema+`.effect_resolution where key = 'charge:1'`).Scan(&by, &note))
+	assert.Equal(t, "ada seen", by+" "+note)
+}
