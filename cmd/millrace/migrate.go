@@ -227,7 +227,7 @@ func (a *app) grants() *cobra.Command {
 		if err != nil {
 			return usageError{fmt.Errorf("--schema: %w", err)}
 		}
-		claims, err := claim.Grants(a.schema, consumer)
+		claims, err := claim.Grants(a.schema, claim.GrantRoles{Consumer: consumer, Operator: roles.Operator})
 		if err != nil {
 			return usageError{fmt.Errorf("--schema: %w", err)}
 		}

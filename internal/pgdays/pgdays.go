@@ -153,7 +153,7 @@ func (t Table) drop(ctx context.Context, pool *pgxpool.Pool, d Day) (bool, error
 	}
 	all, lookErr := t.all(ctx, pool)
 	for _, now := range all {
-		if now.Partition == d.Partition && now.state == d.state {
+		if now.Partition == d.Partition && (now.state != detached || d.state == detached) {
 			return false, errors.Join(t.hint(d, err), lookErr)
 		}
 	}
@@ -163,7 +163,27 @@ func (t Table) drop(ctx context.Context, pool *pgxpool.Pool, d Day) (bool, error
 func (t Table) hint(d Day, err error) error {
 	var pgErr *pgconn.PgError
 	if errors.As(err, &pgErr) && pgErr.Code == "42501" {
-		return fmt.Errorf("drop %s: only the tables' owner may: run \"millrace retention run\" as that role: %w", d.Partition, err)
+		return fmt.Errorf("drop %s: %w: %w", d.Partition, ErrNotOwner, err)
 	}
 	return fmt.Errorf("drop %s: %w", d.Partition, err)
+}
+
+// ErrNotOwner means that this role cannot drop days.
+var ErrNotOwner = errors.New(`only the tables' owner drops days: run "millrace retention run" as that role`)
+
+// Owned returns ErrNotOwner where Drop would fail, for those that must do something before it.
+func (t Table) Owned(ctx context.Context, db DB) error {
+	rows, err := db.Query(ctx, `select pg_has_role(relowner, 'USAGE') from pg_class where oid = to_regclass($1::text)`, t.name(t.Name))
+	if err != nil {
+		return fmt.Errorf("owner of %s: %w", t.Name, err)
+	}
+	switch owned, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[bool]); {
+	case errors.Is(err, pgx.ErrNoRows):
+		return fmt.Errorf("table %s does not exist: run \"millrace migrate up\"", t.name(t.Name))
+	case err != nil:
+		return fmt.Errorf("owner of %s: %w", t.Name, err)
+	case !owned:
+		return fmt.Errorf("%s: %w", t.Name, ErrNotOwner)
+	}
+	return nil
 }

@@ -196,7 +196,10 @@ func TestDropByAnotherRole(t *testing.T) {
 	t.Cleanup(func() { f.exec(`drop owned by ` + role + `; drop role ` + role) })
 	other := devtest.PoolOn(t, f.pool.Config().ConnString(), func(cfg *pgxpool.Config) { cfg.ConnConfig.RuntimeParams["role"] = role })
 	_, err := f.table.Drop(t.Context(), other, march(2))
-	require.ErrorContains(t, err, `run "millrace retention run" as that role`)
+	require.ErrorIs(t, err, ErrNotOwner)
+	require.ErrorIs(t, f.table.Owned(t.Context(), other), ErrNotOwner)
+	require.NoError(t, f.table.Owned(t.Context(), f.pool))
+	require.ErrorContains(t, Table{f.table.Schema, "nothing"}.Owned(t.Context(), f.pool), "migrate up")
 	assert.Len(t, f.days(), 4)
 }
 

@@ -108,6 +108,19 @@ type Config struct {
 	// again, before it becomes a dead letter. Only where Run runs. 1 or more. Default: 3.
 	MaxStarts int
 
+	// Retention is how long Run lets the PostgreSQL store remember that an event was processed, by the time in its UUIDv7
+	// (of a delayed one, when it was due), else by the time of its claim. An event that is older is not run, because nobody
+	// knows whether it was: see ErrTooOld. 24 h or more. Default: DefaultRetention, 14 days.
+	Retention time.Duration
+
+	// RedeliveryHorizon is how long after an event was minted the broker may still deliver it: see CheckWindow. New refuses
+	// a Retention that is shorter. Default: DefaultRedeliveryHorizon, 7 days.
+	RedeliveryHorizon time.Duration
+
+	// RunTooOld runs events that cannot be proved new (ErrTooOld, ErrClock), which may have been processed before.
+	// Default: false.
+	RunTooOld bool
+
 	// MeterProvider receives the metrics named millrace.claim. Default: otel.GetMeterProvider().
 	MeterProvider metric.MeterProvider
 
@@ -134,6 +147,12 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Backoff == nil {
 		c.Backoff = backoff
+	}
+	if c.Retention == 0 {
+		c.Retention = DefaultRetention
+	}
+	if c.RedeliveryHorizon == 0 {
+		c.RedeliveryHorizon = DefaultRedeliveryHorizon
 	}
 	if c.MeterProvider == nil {
 		c.MeterProvider = otel.GetMeterProvider()
@@ -180,6 +199,14 @@ func New(store Store, cfg Config) (*Claim, error) {
 	}
 	if cfg.MaxStarts < 1 {
 		errs = append(errs, fmt.Errorf("Config.MaxStarts is %d: want 1 or more, or 0 for the default", cfg.MaxStarts))
+	}
+	if cfg.Retention < minRetention {
+		errs = append(errs, fmt.Errorf("Config.Retention is %v: want %v or more, or 0 for the default", cfg.Retention, minRetention))
+	} else {
+		errs = append(errs, CheckWindow(cfg.Retention, cfg.RedeliveryHorizon))
+	}
+	if cfg.RedeliveryHorizon < 0 {
+		errs = append(errs, fmt.Errorf("Config.RedeliveryHorizon is %v: want 1ns or more, or 0 for the default", cfg.RedeliveryHorizon))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("claim: %w", err)

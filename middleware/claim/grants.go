@@ -2,27 +2,56 @@ package claim
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/millrace-go/millrace/internal/pgschema"
 )
 
-// Grants returns the statements that give the role of a consumer what it needs of the PostgreSQL store in the schema (""
-// means "millrace"), and nothing more; none for the role "". A consumer whose handlers publish needs outbox.Grants too.
-func Grants(schema, role string) (string, error) {
+// GrantRoles are the roles that Grants gives privileges to; "" is left out. One role may stand in several places.
+type GrantRoles struct {
+	Consumer string // of services with claims
+	Operator string // of people and programs that look, and that edit, replay and discard dead letters
+}
+
+// Each role's privileges, without which it cannot do its work; the owner of the tables migrates and drops days.
+var privileges = struct{ consumer, operator []string }{
+	consumer: []string{
+		`select, insert on {schema}.processed, {schema}.consumer`,
+		`update (name) on {schema}.consumer`,
+		`select, insert, update, delete on {schema}.claim_failed, {schema}.claim_key, {schema}.claim_run, {schema}.claim_start`,
+		`select on {schema}.migration`,
+		`execute on function {schema}.processed_days(int), {schema}.processed_settle(uuid, uuid, smallint)`,
+	},
+	operator: []string{
+		`select on {schema}.processed, {schema}.processed_hashed, {schema}.consumer, {schema}.claim_run, {schema}.claim_start, {schema}.migration`,
+		`insert on {schema}.processed`,
+		`select, insert, update, delete on {schema}.claim_failed, {schema}.claim_key`,
+		`select, insert on {schema}.claim_audit`,
+		`execute on function {schema}.processed_settle(uuid, uuid, smallint)`,
+	},
+}
+
+// Grants returns the statements that give the roles what they need of the PostgreSQL store in the schema ("" means
+// "millrace"), and nothing more. Run them as the owner of the tables, after Migrate. A consumer whose handlers publish needs
+// outbox.Grants too.
+func Grants(schema string, roles GrantRoles) (string, error) {
 	schema, err := pgschema.Validate(schema)
 	if err != nil {
 		return "", fmt.Errorf("grants of the claim: %w", err)
 	}
-	if role == "" {
-		return "", nil
+	var sql strings.Builder
+	for _, r := range []struct {
+		name       string
+		privileges []string
+	}{{roles.Consumer, privileges.consumer}, {roles.Operator, privileges.operator}} {
+		if r.name == "" {
+			continue
+		}
+		for _, p := range append([]string{`usage on schema {schema}`}, r.privileges...) {
+			fmt.Fprintf(&sql, "grant %s to %s;\n", p, pgx.Identifier{r.name}.Sanitize())
+		}
 	}
-	role = pgx.Identifier{role}.Sanitize()
-	return pgschema.Render(fmt.Sprintf(`grant usage on schema {schema} to %[1]s;
-grant select, insert on {schema}.processed, {schema}.consumer to %[1]s;
-grant update (name) on {schema}.consumer to %[1]s;
-grant select, insert, update, delete on {schema}.claim_failed, {schema}.claim_key, {schema}.claim_run, {schema}.claim_start to %[1]s;
-grant select on {schema}.migration to %[1]s;
-`, role), schema), nil
+	return pgschema.Render(sql.String(), schema), nil
 }

@@ -23,7 +23,7 @@ func TestGrants(t *testing.T) {
 	role := f.schema + "_c"
 	exec(`create role ` + role)
 	t.Cleanup(func() { exec(`drop owned by ` + role + `; drop role ` + role) })
-	grants, err := claim.Grants(f.schema, role)
+	grants, err := claim.Grants(f.schema, claim.GrantRoles{Consumer: role})
 	require.NoError(t, err)
 	exec(grants)
 
@@ -39,9 +39,9 @@ func TestGrants(t *testing.T) {
 	_, err = pool.Exec(t.Context(), `delete from `+f.schema+`.processed`)
 	assert.ErrorContains(t, err, "permission denied")
 
-	nobody, err := claim.Grants(f.schema, "")
+	nobody, err := claim.Grants(f.schema, claim.GrantRoles{})
 	require.NoError(t, err)
 	assert.Empty(t, nobody)
-	_, err = claim.Grants("no-good", role)
+	_, err = claim.Grants("no-good", claim.GrantRoles{Operator: role})
 	require.ErrorContains(t, err, `Schema is "no-good"`)
 }

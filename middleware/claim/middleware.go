@@ -73,6 +73,9 @@ func (c *Claim) run(original context.Context, key Key, msg *message.Message, fn 
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(original), c.cfg.HandlerTimeout)
 	defer cancel()
 	defer msg.SetContext(original)
+	if c.cfg.RunTooOld {
+		ctx = withProof(ctx)
+	}
 	began := time.Now()
 	handled := guard(fn)
 	if from := sourceOf(original); from != nil && from.event != nil {

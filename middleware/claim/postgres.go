@@ -7,7 +7,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -67,12 +66,25 @@ type PostgresStore struct {
 	schema string
 	err    error // of the options; New reports it
 
-	outputs                  *outbox.Publisher
-	claim, findName, addName string
-	consumers                sync.Map // name → int16
+	outputs   *outbox.Publisher
+	sql       statements
+	consumers sync.Map // name → int16
+	healing   sync.Mutex
 
 	failed failedStatements
 	swept  atomic.Int64 // when rows of events that succeeded elsewhere were looked for, in Unix nanoseconds
+}
+
+// statements are those of a schema.
+type statements struct{ claim, done, found, future, findName, addName, lockConsumers, floor, prune string }
+
+func statementsIn(schema string) statements {
+	query := func(name string) string { return pgschema.Query(files, name, schema) }
+	return statements{
+		claim: query("claim"), done: query("claim_done"), found: query("claim_found"), future: query("claim_future"),
+		findName: query("consumer_find"), addName: query("consumer_add"),
+		lockConsumers: query("consumer_lock"), floor: query("consumer_floor"), prune: query("claim_prune"),
+	}
 }
 
 // NewPostgresStore returns a store in the pool's database. The pool stays the caller's.
@@ -87,9 +99,8 @@ func NewPostgresStore(pool *pgxpool.Pool, opts ...PostgresOption) *PostgresStore
 	if s.err == nil {
 		s.outputs, s.err = outbox.NewPublisher(outbox.PublisherConfig{Schema: s.schema})
 	}
-	query := func(name string) string { return pgschema.Query(files, name, s.schema) }
-	s.claim, s.findName, s.addName = query("claim"), query("consumer_find"), query("consumer_add")
-	s.failed = newFailedStatements(query)
+	s.sql = statementsIn(s.schema)
+	s.failed = newFailedStatements(func(name string) string { return pgschema.Query(files, name, s.schema) })
 	return s
 }
 
@@ -107,41 +118,44 @@ func (s *PostgresStore) Do(ctx context.Context, key Key, fn func(ctx context.Con
 	if _, ok := pgtx.From(ctx); ok {
 		return errors.New("the context carries a transaction already: a claim begins its own; is the middleware there twice?")
 	}
-	err := s.do(ctx, key, fn)
-	if errors.Is(err, errStaleConsumer) { // before fn was called
-		s.consumers.Delete(key.Consumer)
-		err = s.do(ctx, key, fn)
-	}
-	return err
+	return s.place(ctx, key, fn)
 }
 
 // errStaleConsumer means that the consumer's number, as this process remembers it, is not in the database.
 var errStaleConsumer = errors.New("the consumer's number has changed")
 
-func (s *PostgresStore) do(ctx context.Context, key Key, fn func(ctx context.Context) error) error {
+// do claims the event and calls fn. With a doubt its record is the hash, and fn is called only where nobody has settled
+// the event and the context vouches for it; the doubt is the error otherwise.
+func (s *PostgresStore) do(ctx context.Context, key Key, doubt error, fn func(ctx context.Context) error) error {
 	consumer, err := s.consumer(ctx, key.Consumer)
 	if err != nil {
 		return err
 	}
-	idle := maxIdle
-	if deadline, ok := ctx.Deadline(); ok {
-		idle = time.Until(deadline) + idleSlack
-	}
 	return pgtx.Run(ctx, s.pool, func(ctx context.Context, tx pgx.Tx) error {
-		var locked, fresh, known bool
-		err := tx.QueryRow(ctx, s.claim, lockKey(s.schema, key), recordID(key), consumer,
-			strconv.FormatInt(idle.Milliseconds(), 10), key.Consumer).Scan(&locked, &fresh, &known, nil, nil)
-		switch {
-		case err != nil:
-			return s.hint(err)
-		case !known:
-			return errStaleConsumer
-		case !locked:
-			return ErrContended
-		case !fresh:
-			return ErrCompleted
+		var a answer
+		err := tx.QueryRow(ctx, s.sql.claim, claimArgs(ctx, s.schema, key, consumer, doubt != nil)...).Scan(a.fields()...)
+		if err != nil {
+			return missingDay(s.hint(err))
 		}
-		return fn(ctx)
+		if err := a.verdict(ctx); err != nil {
+			return err
+		}
+		if doubt != nil {
+			var found bool
+			if err := tx.QueryRow(ctx, s.sql.found, recordID(key), consumer).Scan(&found); err != nil {
+				return fmt.Errorf("look for the record: %w", err)
+			}
+			switch {
+			case found:
+				return ErrCompleted
+			case !proven(ctx):
+				return doubt
+			}
+		}
+		if err := fn(ctx); err != nil || a.state == nil {
+			return err
+		}
+		return pgtx.Queue(ctx, s.sql.done, consumer, recordID(key))
 	}, pgtx.Isolation(pgx.ReadCommitted))
 }
 
@@ -155,9 +169,9 @@ func (s *PostgresStore) consumer(ctx context.Context, name string) (int16, error
 		return id.(int16), nil
 	}
 	var id int16
-	err := s.pool.QueryRow(ctx, s.findName, name).Scan(&id)
+	err := s.pool.QueryRow(ctx, s.sql.findName, name).Scan(&id)
 	if errors.Is(err, pgx.ErrNoRows) {
-		err = s.pool.QueryRow(ctx, s.addName, name).Scan(&id)
+		err = s.pool.QueryRow(ctx, s.sql.addName, name).Scan(&id)
 	}
 	if err != nil {
 		return 0, fmt.Errorf("look up consumer %q: %w", name, s.hint(err))

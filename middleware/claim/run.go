@@ -209,7 +209,7 @@ func (r *run) leave(ctx context.Context) error {
 }
 
 func (r *run) housekeep(ctx context.Context) error {
-	err := r.store.housekeep(ctx)
+	err := r.store.housekeep(ctx, r.claim.cfg.Retention)
 	for _, name := range []string{"run_sweep", "start_sweep"} {
 		_, serr := r.store.pool.Exec(ctx, r.query(name))
 		err = errors.Join(err, serr)

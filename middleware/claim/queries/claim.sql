@@ -1,20 +1,29 @@
--- Claims an event: tries the advisory lock and, if it was got, inserts the record. Writes the primary key of processed.
--- The snapshot is older than the lock, so a plain look at the table could miss a record committed in between; the
--- unique index cannot. Answers: locked; fresh, which is false when the event was processed before; and whether the
--- consumer's number is still that of its name ($5), which a restored database may have given to another.
+-- Claims an event: tries the advisory lock and, if it was got, inserts the record into its day of processed (its primary
+-- key). The snapshot is older than the lock, so a plain look at the table could miss a record committed in between; the
+-- unique index cannot. Nothing is inserted for an event from before the consumer's floor. Reads consumer, claim_failed and,
+-- for an event whose key matters, claim_key, by their unique indexes.
+--
+-- $2 is the record, $7 its hash: that is used where $9 says so, or the day was gone when the consumer came. $6 is when the
+-- event was minted, null where its ID does not tell. Answers: whether the consumer's number is still that of its name ($5),
+-- which a restored database may have given to another; locked; fresh, which is false when the event was settled before; too
+-- old; its state where it has failed before; whether its key ($8) is held up.
 --
 -- The settings are local to the transaction. A record that could be lost in a crash after the ack would lose the event:
 -- a role's synchronous_commit = off does not hold here. A connection that is half open must not hold the claim for hours.
 with claim as materialized (
     select pg_try_advisory_xact_lock($1) as locked
 ), known as materialized (
-    select id from {schema}.consumer where id = $3::smallint and name = $5
+    select id, coalesce($6::timestamptz < floor, false) as old,
+           case when $9::boolean or $6::timestamptz < since then $7::uuid else $2::uuid end as place
+    from {schema}.consumer where id = $3::smallint and name = $5
 ), record as (
     insert into {schema}.processed (event_id, consumer)
-    select $2::uuid, id from claim, known where locked
+    select place, id from claim, known where locked and not old
     on conflict do nothing
     returning 1
 )
-select (select locked from claim), exists (select from record), exists (select from known),
+select exists (select from known), (select locked from claim), exists (select from record), coalesce((select old from known), false),
+       (select state from {schema}.claim_failed where consumer = $3::smallint and record = $2::uuid),
+       $8::text <> '' and exists (select from {schema}.claim_key where consumer = $3::smallint and key = $8::text),
        case current_setting('synchronous_commit') when 'off' then set_config('synchronous_commit', 'on', true) end,
        set_config('idle_in_transaction_session_timeout', $4::text, true)

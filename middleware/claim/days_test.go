@@ -1,0 +1,301 @@
+package claim_test
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/framework/devstack/devtest"
+	"github.com/millrace-go/millrace/internal/pgdays"
+	"github.com/millrace-go/millrace/middleware/claim"
+	"github.com/millrace-go/millrace/outbox"
+)
+
+const day = 24 * time.Hour
+
+// mintedAt returns an event ID that was minted at that time from now.
+func mintedAt(fromNow time.Duration) string {
+	id := uuid.Must(uuid.NewV7())
+	var ms [8]byte
+	binary.BigEndian.PutUint64(ms[:], uint64(time.Now().Add(fromNow).UnixMilli()))
+	copy(id[:6], ms[2:])
+	return id.String()
+}
+
+// today is the partition of that many days from now.
+func (f *fixture) today(days int) string {
+	return f.schema + ".processed_" + time.Now().UTC().AddDate(0, 0, days).Format("20060102")
+}
+
+func (f *fixture) retain() claim.Retained {
+	r, err := claim.Retain(context.Background(), f.pool, f.schema, day)
+	require.NoError(f.t, err)
+	return r
+}
+
+// settles claims the event, which must not be settled before, and is a duplicate then.
+func (f *fixture) settles(ctx context.Context, key claim.Key) {
+	ran := false
+	do := func(context.Context) error { ran = true; return nil }
+	require.NoError(f.t, f.store.Do(ctx, key, do))
+	require.True(f.t, ran)
+	require.ErrorIs(f.t, f.store.Do(ctx, key, do), claim.ErrCompleted)
+}
+
+// refuses claims the event, whose handler must not be called.
+func (f *fixture) refuses(key claim.Key, want error) {
+	f.t.Helper()
+	require.ErrorIs(f.t, f.store.Do(f.t.Context(), key, func(context.Context) error {
+		f.t.Error("the handler was called")
+		return nil
+	}), want)
+}
+
+// Where the records of all kinds of IDs lie.
+func TestRecordsLieInTheirDay(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	minted := time.Now().Add(-40 * day)
+	for table, key := range map[string]claim.Key{
+		f.today(0):                     {EventID: mintedAt(0)},
+		f.today(7):                     {EventID: mintedAt(7 * day)},
+		f.schema + ".processed_old":    {EventID: mintedAt(-1000 * day)},
+		f.schema + ".processed_hashed": {EventID: "order 1"},
+		f.today(-1):                    {EventID: mintedAt(time.Until(minted)), Due: time.Now().Add(-day)},
+	} {
+		key.Consumer = "notify"
+		f.settles(t.Context(), key)
+		var n int
+		require.NoError(t, f.pool.QueryRow(t.Context(), `select count(*) from `+table).Scan(&n))
+		assert.Equal(t, 1, n, table)
+	}
+}
+
+// Once the days before are dropped, nobody knows what was processed in them.
+func TestWindow(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	processed, unseen, recent := mintedAt(-10*day), mintedAt(-10*day), mintedAt(-time.Minute)
+	f.settles(t.Context(), claim.Key{Consumer: "notify", EventID: processed})
+	f.settles(t.Context(), claim.Key{Consumer: "bill", EventID: recent})
+	r := f.retain()
+	assert.Equal(t, []string{"processed_old"}, r.Days)
+	assert.Equal(t, time.Now().UTC().Truncate(day).Add(-day), r.Floor.UTC(), "the end of the last day that was dropped")
+
+	for _, consumer := range []string{"notify", "bill"} {
+		f.refuses(claim.Key{Consumer: consumer, EventID: processed}, claim.ErrTooOld)
+		f.refuses(claim.Key{Consumer: consumer, EventID: unseen}, claim.ErrTooOld)
+	}
+	f.settles(t.Context(), claim.Key{Consumer: "notify", EventID: recent})
+	f.settles(t.Context(), claim.Key{Consumer: "notify", EventID: unseen, Due: time.Now()})
+	assert.Empty(t, f.retain().Days, "there is no more to drop")
+
+	// An operator vouches for it. Its record, among the hashes, absorbs redeliveries that nobody vouches for.
+	f.settles(claim.WithProof(t.Context()), claim.Key{Consumer: "notify", EventID: unseen})
+	f.refuses(claim.Key{Consumer: "notify", EventID: unseen}, claim.ErrCompleted)
+	f.refuses(claim.Key{Consumer: "bill", EventID: unseen}, claim.ErrTooOld)
+}
+
+// The floor is there and the day is too: retention was interrupted in between. Its records still count.
+func TestRecordBelowTheFloorCounts(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	processed := claim.Key{Consumer: "notify", EventID: mintedAt(-10 * day)}
+	f.settles(t.Context(), processed)
+	f.exec(`update ` + f.schema + `.consumer set floor = now() - interval '5 days'`)
+	f.refuses(processed, claim.ErrCompleted)
+	require.ErrorIs(t, f.store.Do(claim.WithProof(t.Context()), processed, nil), claim.ErrCompleted)
+	f.refuses(claim.Key{Consumer: "notify", EventID: mintedAt(-10 * day)}, claim.ErrTooOld)
+}
+
+// A consumer that comes after days were dropped may process what is older: it never has. Later drops bind it too.
+func TestLateConsumerIsNotBound(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.settles(t.Context(), claim.Key{Consumer: "notify", EventID: mintedAt(0)})
+	f.retain()
+	old := mintedAt(-100 * day)
+	f.refuses(claim.Key{Consumer: "notify", EventID: old}, claim.ErrTooOld)
+	f.settles(t.Context(), claim.Key{Consumer: "analyse", EventID: old})
+	f.settles(t.Context(), claim.Key{Consumer: "analyse", EventID: mintedAt(0)})
+
+	f.exec(`update ` + f.schema + `.consumer set floor = now() - interval '12 hours'`)
+	f.refuses(claim.Key{Consumer: "analyse", EventID: old}, claim.ErrCompleted)
+	f.refuses(claim.Key{Consumer: "analyse", EventID: mintedAt(-100 * day)}, claim.ErrTooOld)
+}
+
+// One that comes between the floor and the drop must not leave a record in the day that goes.
+func TestConsumerThatComesDuringRetention(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	end := f.holding(claim.Key{Consumer: "notify", EventID: mintedAt(0)})
+	done := f.retaining()
+	late := claim.Key{Consumer: "analyse", EventID: mintedAt(-10 * day)}
+	f.settles(t.Context(), late)
+	require.NoError(t, end(nil))
+	require.NoError(t, <-done)
+	f.refuses(late, claim.ErrCompleted)
+}
+
+// retaining begins retention, which waits for the end of a running claim once it returns.
+func (f *fixture) retaining() (done chan error) {
+	done = make(chan error, 1)
+	go func() {
+		_, err := claim.Retain(context.Background(), f.pool, f.schema, day)
+		done <- err
+	}()
+	require.Eventually(f.t, func() bool {
+		var waits bool
+		err := f.pool.QueryRow(context.Background(), `select exists (select from pg_inherits where inhparent = $1::regclass and inhdetachpending)`,
+			f.schema+".processed").Scan(&waits)
+		return err == nil && waits
+	}, 10*time.Second, 5*time.Millisecond)
+	return done
+}
+
+// A prototype dropped days under a lock that queued behind a handler of 4 s, and every claim queued behind the lock.
+func TestRetentionBesideALongHandlerBlocksNoClaim(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.exec(`drop table ` + f.today(7)) // a day is made, too
+	end := f.holding(claim.Key{Consumer: "notify", EventID: mintedAt(0)})
+	done := f.retaining()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	for range 20 {
+		f.settles(ctx, claim.Key{Consumer: "notify", EventID: mintedAt(0)})
+		f.settles(ctx, claim.Key{Consumer: "bill", EventID: mintedAt(7 * day)})
+		f.settles(ctx, claim.Key{Consumer: "bill", EventID: outbox.NewID() + "?"})
+	}
+	select {
+	case err := <-done:
+		t.Errorf("retention did not wait for the handler: %v", err)
+	default:
+	}
+	require.NoError(t, end(nil))
+	require.NoError(t, <-done)
+	f.refuses(claim.Key{Consumer: "notify", EventID: mintedAt(-10 * day)}, claim.ErrTooOld)
+}
+
+// The process that drops a day is killed in the middle.
+func TestInterruptedRetentionIsFinished(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	old := claim.Key{Consumer: "notify", EventID: mintedAt(-10 * day)}
+	f.settles(t.Context(), old)
+	end := f.holding(claim.Key{Consumer: "notify", EventID: mintedAt(0)})
+	done := f.retaining()
+	require.Eventually(t, func() bool {
+		tag, err := f.pool.Exec(t.Context(), `select pg_terminate_backend(pid) from pg_stat_activity
+			where query like 'alter table%detach%' and query like '%' || $1 || '%' and state = 'active'`, f.schema)
+		return err == nil && tag.RowsAffected() > 0
+	}, 10*time.Second, 5*time.Millisecond)
+	assert.Error(t, <-done)
+	require.NoError(t, end(nil))
+	f.refuses(old, claim.ErrTooOld)
+	r := f.retain()
+	assert.Equal(t, []string{"processed_old"}, r.Days)
+	f.refuses(old, claim.ErrTooOld)
+}
+
+// Midnight has come and nobody has made the day: the first claim does.
+func TestMissingDaysAreMade(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	for n := range 9 {
+		f.exec(`drop table ` + f.today(n-1))
+	}
+	f.settles(t.Context(), claim.Key{Consumer: "notify", EventID: mintedAt(0)})
+
+	// Neither was anybody there for the days before: what waited in the broker has its day too.
+	f.retain()
+	for n := range 9 {
+		f.exec(`drop table ` + f.today(n-1))
+	}
+	f.exec(fmt.Sprintf(`create table %s partition of %s.processed for values from ('%s') to ('%s')`, f.today(-5), f.schema,
+		boundOf(t, -5), boundOf(t, -4)))
+	f.settles(t.Context(), claim.Key{Consumer: "bill", EventID: mintedAt(-3 * day)})
+	f.settles(t.Context(), claim.Key{Consumer: "bill", EventID: mintedAt(-4 * day)})
+}
+
+// boundOf is the least UUIDv7 of that many days from now.
+func boundOf(t *testing.T, days int) string {
+	ms := fmt.Sprintf("%012x", time.Now().UTC().Truncate(day).AddDate(0, 0, days).UnixMilli())
+	id, err := uuid.Parse(ms + "00000000000000000000")
+	require.NoError(t, err)
+	return id.String()
+}
+
+// A day was dropped by hand, without a floor. It is not made again: what was processed in it would run again.
+func TestLostDay(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.exec(`drop table ` + f.today(-1))
+	err := f.store.Do(t.Context(), claim.Key{Consumer: "notify", EventID: mintedAt(-day)}, nil)
+	require.ErrorContains(t, err, `millrace retention run`)
+	require.ErrorContains(t, err, time.Now().UTC().AddDate(0, 0, -1).Format(time.DateOnly))
+}
+
+func TestEventFromTheFuture(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	key := claim.Key{Consumer: "notify", EventID: mintedAt(30 * day)}
+	f.refuses(key, claim.ErrClock)
+	f.refuses(key, claim.ErrClock)
+	f.settles(claim.WithProof(t.Context()), key)
+	f.refuses(key, claim.ErrCompleted)
+}
+
+// A consumer's role makes days and cannot drop any; its housekeeping leaves that to the owner.
+func TestRetentionByAnotherRole(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	role := f.schema + "_r"
+	grants, err := claim.Grants(f.schema, claim.GrantRoles{Consumer: role})
+	require.NoError(t, err)
+	f.exec(`create role ` + role)
+	t.Cleanup(func() { f.exec(`drop owned by ` + role + `; drop role ` + role) })
+	f.exec(grants)
+	other := devtest.PoolOn(t, f.pool.Config().ConnString(), func(cfg *pgxpool.Config) { cfg.ConnConfig.RuntimeParams["role"] = role })
+	f.settles(t.Context(), claim.Key{Consumer: "notify", EventID: mintedAt(0)})
+	for n := range 8 {
+		f.exec(`drop table ` + f.today(n))
+	}
+	f.store = claim.NewPostgresStore(other, claim.Schema(f.schema))
+	f.settles(t.Context(), claim.Key{Consumer: "notify", EventID: mintedAt(0)})
+	f.exec(`drop table ` + f.today(7))
+	_, err = claim.Retain(t.Context(), other, f.schema, day)
+	require.ErrorIs(t, err, pgdays.ErrNotOwner)
+	require.ErrorContains(t, err, `"millrace retention run"`)
+	assert.Zero(t, f.count("consumer where floor is not null"), "nobody is bound by what was not dropped")
+	f.settles(t.Context(), claim.Key{Consumer: "notify", EventID: mintedAt(7 * day)})
+
+	require.NoError(t, claim.Housekeep(f.store, t.Context(), 10000*day), "the owner will come")
+	f.exec(`drop table ` + f.schema + `.processed_old`)
+	f.exec(fmt.Sprintf(`create table %s partition of %s.processed for values from (minvalue) to ('%s')`, f.schema+".processed_old", f.schema, boundOf(t, -30)))
+	require.ErrorIs(t, claim.Housekeep(f.store, t.Context(), 20*day), pgdays.ErrNotOwner, "the owner has not come")
+	require.NoError(t, claim.Housekeep(claim.NewPostgresStore(f.pool, claim.Schema(f.schema)), t.Context(), 20*day))
+	require.NoError(t, claim.Housekeep(f.store, t.Context(), 20*day))
+}
+
+func TestRetentionRefuses(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	_, err := claim.Retain(t.Context(), f.pool, f.schema, time.Hour)
+	require.ErrorContains(t, err, "keep is 1h0m0s: want 24h0m0s or more")
+	_, err = claim.Retain(t.Context(), f.pool, "Big", day)
+	require.ErrorContains(t, err, `Schema is "Big"`)
+	_, err = claim.New(f.store, claim.Config{Retention: 6 * day})
+	require.ErrorContains(t, err, "Retention is 144h0m0s, and RedeliveryHorizon 168h0m0s")
+	_, err = claim.New(f.store, claim.Config{Retention: time.Hour, RedeliveryHorizon: -1})
+	require.ErrorContains(t, err, "Config.Retention is 1h0m0s: want 24h0m0s or more")
+	require.ErrorContains(t, err, "Config.RedeliveryHorizon is -1ns")
+	require.NoError(t, claim.CheckWindow(day, day))
+}

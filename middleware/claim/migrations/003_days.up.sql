@@ -1,0 +1,115 @@
+-- The record of processed events by day, so that retention drops a day and deletes no row. The rows are copied, a million in
+-- a few seconds, and nobody claims meanwhile: claims wait, and fail where their deadline is shorter; their events are
+-- redelivered. Programs of older versions go on beside it. One thing they do not know: the record of a delayed event now lies
+-- in the day when it was due, so one that such a program has processed, whose ack was lost, runs again in a new program.
+-- oldest program: 1
+
+lock table {schema}.processed in access exclusive mode;
+alter table {schema}.processed rename to processed_before;
+alter index {schema}.processed_pkey rename to processed_before_pkey;
+
+create table {schema}.processed (
+    event_id   uuid        not null,             -- the UUIDv7 itself, with the due time of a delayed one; else a hash that begins with ff
+    consumer   smallint    not null,
+    claimed_at timestamptz not null default now(),
+    primary key (event_id, consumer)
+) partition by range (event_id);
+
+-- The least UUIDv7 of a day.
+create function {schema}.processed_bound(day date) returns uuid language sql immutable
+as 'select (lpad(to_hex((extract(epoch from day) * 1000)::bigint), 12, ''0'') || repeat(''0'', 20))::uuid';
+
+-- Hashes tell no day: they are pruned by the time of the claim.
+create table {schema}.processed_hashed partition of {schema}.processed
+    for values from ('ff000000-0000-0000-0000-000000000000') to (maxvalue);
+create index processed_hashed_claimed on {schema}.processed_hashed (claimed_at);
+
+-- Makes the days that are missing, of yesterday to so many from today, and those that nobody made in time; never one that
+-- is before all others, whose events may have been forgotten. With its owner's rights, because a consumer has none to create
+-- tables. A partition that is attached, and not created as one, holds up no claim. It gives up rather than wait for long.
+create function {schema}.processed_days(ahead int) returns void language plpgsql security definer
+set search_path = pg_catalog, pg_temp set lock_timeout = '2s' set timezone = 'UTC' as $$
+declare
+    first date;
+    day date;
+    name text;
+begin
+    perform pg_advisory_xact_lock(hashtextextended('{schema}.processed', 0));
+    select greatest(min(d), least(current_date - 1, max(d) filter (where d <= current_date) + 1)) into first
+    from (
+        select to_date(right(c.relname, 8), 'YYYYMMDD') as d from pg_inherits i join pg_class c on c.oid = i.inhrelid
+        where i.inhparent = '{schema}.processed'::regclass and c.relname ~ '_[0-9]{8}$'
+    ) as days;
+    for day in select first + n from generate_series(0, current_date + ahead - first) n loop
+        name := format('{schema}.processed_%s', to_char(day, 'YYYYMMDD'));
+        if to_regclass(name) is null then
+            execute format('create table %s (like {schema}.processed including all)', name);
+            execute format('alter table {schema}.processed attach partition %s for values from (%L) to (%L)',
+                name, {schema}.processed_bound(day), {schema}.processed_bound(day + 1));
+        end if;
+    end loop;
+end
+$$;
+revoke execute on function {schema}.processed_days(int) from public;
+
+-- An event older than floor cannot be proved new: the days before it were dropped. Null: none was since the consumer is there.
+-- since is what the floor of others was when the consumer came: what is older has its record among the hashes, because its
+-- day is gone, or is about to go.
+alter table {schema}.consumer add column floor timestamptz, add column since timestamptz;
+
+-- Records that the event was settled without a claim of its own (it failed, and is kept elsewhere), where the claim will look:
+-- as record, or as hash where that has no day. Answers whether it is new.
+create function {schema}.processed_settle(record uuid, hash uuid, of smallint) returns boolean language plpgsql
+set search_path = pg_catalog, pg_temp as $$
+declare
+    minted timestamptz := to_timestamp(('x' || left(replace(record::text, '-', ''), 12))::bit(48)::bigint / 1000.0);
+begin
+    if exists (select from {schema}.consumer c where c.id = of and minted < greatest(c.floor, c.since)) then
+        record := hash;
+    end if;
+    begin
+        insert into {schema}.processed (event_id, consumer) values (record, of) on conflict do nothing;
+    exception when check_violation then -- no day
+        insert into {schema}.processed (event_id, consumer) values (hash, of) on conflict do nothing;
+    end;
+    return found;
+end
+$$;
+revoke execute on function {schema}.processed_settle(uuid, uuid, smallint) from public;
+
+do $$
+declare
+    today date := (now() at time zone 'UTC')::date;
+    day date;
+    g record;
+begin
+    execute format('create table {schema}.processed_old partition of {schema}.processed for values from (minvalue) to (%L)',
+        {schema}.processed_bound(today - 1));
+    -- As the function does, which finds no day to begin with. And what clocks that were ahead have left, while such a day has
+    -- a name of eight digits.
+    for day in
+        select today + n from generate_series(-1, 7) n union
+        select (to_timestamp(('x' || left(replace(event_id::text, '-', ''), 12))::bit(48)::bigint / 1000.0) at time zone 'UTC')::date
+        from {schema}.processed_before
+        where event_id >= {schema}.processed_bound(today + 8) and event_id < {schema}.processed_bound('9999-12-31')
+    loop
+        execute format('create table {schema}.processed_%s partition of {schema}.processed for values from (%L) to (%L)',
+            to_char(day, 'YYYYMMDD'), {schema}.processed_bound(day), {schema}.processed_bound(day + 1));
+    end loop;
+    insert into {schema}.processed (event_id, consumer, claimed_at)
+    select event_id, consumer, claimed_at from {schema}.processed_before
+    where event_id < {schema}.processed_bound('9999-12-31') or event_id >= 'ff000000-0000-0000-0000-000000000000';
+
+    for g in
+        select a.privilege_type as privilege, case a.grantee when 0 then 'public' else a.grantee::regrole::text end as grantee
+        from pg_class c, aclexplode(c.relacl) a where c.oid = '{schema}.processed_before'::regclass and a.grantee <> c.relowner
+    loop
+        execute format('grant %s on {schema}.processed to %s', g.privilege, g.grantee);
+        if g.privilege = 'INSERT' then
+            execute format('grant execute on function {schema}.processed_days(int), {schema}.processed_settle(uuid, uuid, smallint) to %s', g.grantee);
+        end if;
+    end loop;
+end
+$$;
+
+drop table {schema}.processed_before;

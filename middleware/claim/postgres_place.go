@@ -1,0 +1,123 @@
+package claim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/millrace-go/millrace/internal/pgdays"
+)
+
+// The record of an event lies in the day that its ID tells (recordID). Where it cannot, because that day was dropped or is
+// not made yet, nobody knows whether the event was processed; whoever runs it all the same leaves its record among the
+// hashes (hashedID). Both are looked at, so a redelivery finds either.
+
+type proofKey struct{}
+
+// withProof vouches for the event: it is run though it is too old, or from the future, to be proved new.
+func withProof(ctx context.Context) context.Context { return context.WithValue(ctx, proofKey{}, true) }
+
+func proven(ctx context.Context) bool { return ctx.Value(proofKey{}) != nil }
+
+// answer is what the claim statement says.
+type answer struct {
+	known, locked, fresh, old, parked bool
+	state                             *string // of an event that has failed before
+}
+
+func (a *answer) fields() []any {
+	return []any{&a.known, &a.locked, &a.fresh, &a.old, &a.state, &a.parked, nil, nil}
+}
+
+// errOld means that the event is from before the consumer's floor.
+var errOld = errors.New("the event's day may have been dropped")
+
+// verdict is nil when the handler is to run.
+func (a *answer) verdict(ctx context.Context) error {
+	kept := a.state != nil && *a.state != "failing"
+	switch {
+	case !a.known:
+		return errStaleConsumer
+	case !a.locked:
+		return ErrContended
+	case a.old:
+		return errOld
+	case !a.fresh, kept && !proven(ctx): // from there Millrace brings it back
+		return ErrCompleted
+	case a.parked:
+		return ErrParked
+	}
+	return nil
+}
+
+// claimArgs are those of the claim statement.
+func claimArgs(ctx context.Context, schema string, key Key, consumer int16, hashed bool) []any {
+	idle := maxIdle
+	if deadline, ok := ctx.Deadline(); ok {
+		idle = time.Until(deadline) + idleSlack
+	}
+	var minted *time.Time
+	if t, ok := recordTime(key); ok && !hashed {
+		minted = &t
+	}
+	return []any{
+		lockKey(schema, key), recordID(key), consumer, strconv.FormatInt(idle.Milliseconds(), 10), key.Consumer,
+		minted, hashedID(key), key.Order, hashed,
+	}
+}
+
+// errNoDay means that the event's day is not there.
+var errNoDay = errors.New("no day for the event's record")
+
+// missingDay tells that error of the claim statement from others.
+func missingDay(err error) error {
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) && pgErr.Code == "23514" {
+		return errNoDay
+	}
+	return err
+}
+
+// place claims the event where its record belongs, and calls fn.
+func (s *PostgresStore) place(ctx context.Context, key Key, fn func(ctx context.Context) error) error {
+	ran := false
+	run := func(ctx context.Context) error {
+		ran = true
+		return fn(ctx)
+	}
+	err := s.do(ctx, key, nil, run)
+	if errors.Is(err, errStaleConsumer) && !ran {
+		s.consumers.Delete(key.Consumer)
+		err = s.do(ctx, key, nil, run)
+	}
+	if errors.Is(err, errNoDay) && !ran {
+		err = s.heal(ctx, key, run)
+	}
+	if errors.Is(err, errOld) && !ran {
+		err = s.do(ctx, key, ErrTooOld, run)
+	}
+	return err
+}
+
+// heal makes the days that are missing and claims the event again.
+func (s *PostgresStore) heal(ctx context.Context, key Key, fn func(ctx context.Context) error) error {
+	s.healing.Lock() // at midnight all of the process's claims come at once
+	made := pgdays.Table{Schema: s.schema, Name: processed}.Ahead(ctx, s.pool)
+	s.healing.Unlock()
+	if err := s.do(ctx, key, nil, fn); !errors.Is(err, errNoDay) {
+		return err
+	}
+	minted, _ := recordTime(key)
+	var future bool
+	if err := s.pool.QueryRow(ctx, s.sql.future, minted).Scan(&future); err != nil {
+		return fmt.Errorf("ask for the server's time: %w", err)
+	}
+	if made != nil || !future {
+		return errors.Join(fmt.Errorf("%w, of %s: run \"millrace retention run\" as the tables' owner", errNoDay, minted.UTC().Format(time.DateOnly)), made)
+	}
+	return s.do(ctx, key, ErrClock, fn)
+}

@@ -1,5 +1,0 @@
-package claim
-
-import "context"
-
-func (s *PostgresStore) housekeep(context.Context) error { return nil }
