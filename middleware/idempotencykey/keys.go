@@ -12,7 +12,8 @@
 //	408, 425, 429, 5xx, panic        rolled back   not stored: the repeated request is executed
 //
 // Effects outside of that database, such as a call of a payment provider, are not covered: they happen again when the
-// process dies behind them. Answers are kept for Config.Retention; a request that is repeated later is executed again.
+// process dies behind them. Answers are kept for Config.Retention; a request that is repeated later is executed again. Key,
+// method, path and answer are stored in the clear.
 //
 // What the middleware itself answers is application/problem+json (RFC 9457):
 //
@@ -79,7 +80,7 @@ type Config struct {
 	// application/problem+json.
 	Problem func(w http.ResponseWriter, r *http.Request, p Problem)
 
-	// Schema holds the table. Default: "millrace".
+	// Schema holds the table. Services that share it share their callers' keys. Default: "millrace".
 	Schema string
 
 	// Logger gets what ends in a 5xx of the middleware's own. Default: slog.Default().

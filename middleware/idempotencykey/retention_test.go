@@ -74,3 +74,16 @@ func TestRunKeepsTheDays(t *testing.T) {
 	stop()
 	assert.NoError(t, <-ended)
 }
+
+func TestMigrationsGoBothWays(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	require.Equal(t, http.StatusCreated, post(f.around(f.orders), "k", "body").Code)
+	m, err := idempotencykey.Migrations(f.pool, f.schema)
+	require.NoError(t, err)
+	require.NoError(t, m.Down(t.Context(), 0, false))
+	assert.Empty(t, f.days("%"))
+	require.NoError(t, m.Up(t.Context()))
+	assert.Len(t, f.days("%"), 9, "yesterday, today, and a week ahead")
+	assert.Equal(t, "run 2", post(f.around(f.orders), "k", "body").Body.String())
+}
