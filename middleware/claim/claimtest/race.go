@@ -1,0 +1,92 @@
+package claimtest
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/middleware/claim"
+)
+
+const (
+	poll    = 5 * time.Millisecond
+	workers = 8
+)
+
+// Race delivers each of the fixture's events twice, the second time right after the first, to eight workers, through the
+// claim's middleware, and returns the effects. Like a router and its broker, it delivers again what is nacked, until all
+// is acked; every tenth event fails at first.
+func Race(t *testing.T, f Fixture) map[string]int {
+	t.Helper()
+	c, err := claim.New(f.Store, claim.Config{Consumer: func(string) string { return "race" }})
+	require.NoError(t, err)
+	failed := make([]atomic.Bool, f.events())
+	handler := c.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+		var i int
+		if _, err := fmt.Sscanf(msg.Metadata.Get("number"), "%d", &i); err != nil {
+			return nil, err
+		}
+		if i%10 == 0 && !failed[i].Swap(true) {
+			return nil, errors.New("at first")
+		}
+		return nil, f.Effect(msg.Context(), msg.UUID)
+	})
+	type delivery struct {
+		number int
+		id     string
+	}
+	queue := make(chan delivery, 2*f.events())
+	for i := range f.events() {
+		d := delivery{i, newID()}
+		queue <- d
+		queue <- d
+	}
+	var left atomic.Int64
+	giveUp := time.Now().Add(3 * time.Minute)
+	left.Store(int64(len(queue)))
+	var working sync.WaitGroup
+	for range workers {
+		working.Go(func() {
+			for d := range queue {
+				msg := message.NewMessageWithContext(t.Context(), d.id, nil)
+				msg.Metadata.Set("number", fmt.Sprint(d.number))
+				_, err := handler(msg)
+				switch {
+				case err == nil && msg.Ack(): // else the middleware has nacked it
+					if left.Add(-1) == 0 {
+						close(queue)
+					}
+				case time.Now().After(giveUp):
+					t.Errorf("event %d is not done yet: %v", d.number, err)
+					return
+				default:
+					time.AfterFunc(poll, func() { queue <- d })
+				}
+			}
+		})
+	}
+	working.Wait()
+	return f.Effects()
+}
+
+// Doubles proves that the race can be lost: it is run, some times, until an event has had two effects. Pass it a store
+// that checks before it acts and holds nothing in between.
+func Doubles(t *testing.T, newFixture func(t *testing.T) Fixture) {
+	t.Helper()
+	for round := range 20 {
+		effects := slices.Sorted(maps.Values(Race(t, newFixture(t))))
+		if most := effects[len(effects)-1]; most > 1 {
+			t.Logf("doubled in round %d", round+1)
+			return
+		}
+	}
+	require.Fail(t, "check-then-act never doubled an effect: the race is none")
+}

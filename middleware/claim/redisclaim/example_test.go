@@ -1,0 +1,62 @@
+package redisclaim_test
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/millrace-go/millrace/middleware/claim"
+	"github.com/millrace-go/millrace/middleware/claim/redisclaim"
+	"github.com/millrace-go/millrace/pgtx"
+)
+
+// Redis alone: duplicates are absorbed for three days, and the effect happens at least once. What the handler returns goes
+// to the broker before the event is marked as completed.
+func Example_alone() {
+	consume := func(router *message.Router, subscriber message.Subscriber, publisher message.Publisher, handler message.HandlerFunc) error {
+		client := redis.NewClient(&redis.Options{Addr: "localhost:6379", ContextTimeoutEnabled: true})
+		store, err := redisclaim.New(client, redisclaim.Config{Retention: 72 * time.Hour, Publisher: publisher})
+		if err != nil {
+			return err
+		}
+		c, err := claim.New(store, claim.Config{})
+		if err != nil {
+			return err
+		}
+		router.AddMiddleware(c.Middleware)
+		router.AddHandler("notify-family", "labour.completed", subscriber, "notification.sent", publisher, handler)
+		return nil
+	}
+	_ = consume
+}
+
+// Redis in front of PostgreSQL: duplicates that arrive together are told apart in Redis, and the effect happens once,
+// whatever Redis loses.
+func Example_inFrontOfARecord() {
+	consume := func(ctx context.Context, router *message.Router, pool *pgxpool.Pool, subscriber message.Subscriber) error {
+		client := redis.NewClient(&redis.Options{Addr: "localhost:6379", ContextTimeoutEnabled: true})
+		store, err := redisclaim.New(client, redisclaim.Config{Record: claim.NewPostgresStore(pool)})
+		if err != nil {
+			return err
+		}
+		c, err := claim.New(store, claim.Config{})
+		if err != nil {
+			return err
+		}
+		router.AddMiddleware(c.Middleware)
+		router.AddConsumerHandler("notify-family", "labour.completed", subscriber, func(msg *message.Message) error {
+			tx, ok := pgtx.From(msg.Context())
+			if !ok {
+				return errors.New("no claim around this handler")
+			}
+			_, err := tx.Exec(msg.Context(), `insert into notifications (event_id) values ($1)`, msg.UUID)
+			return err
+		})
+		return router.Run(ctx)
+	}
+	_ = consume
+}
