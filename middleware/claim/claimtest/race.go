@@ -1,6 +1,7 @@
 package claimtest
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -50,12 +51,21 @@ func Race(t *testing.T, f Fixture) map[string]int {
 		queue <- d
 	}
 	var left atomic.Int64
-	giveUp := time.Now().Add(3 * time.Minute)
 	left.Store(int64(len(queue)))
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	next := func() (d delivery, ok bool) {
+		select {
+		case d, ok = <-queue:
+			return d, ok
+		case <-ctx.Done():
+			return d, false
+		}
+	}
 	var working sync.WaitGroup
 	for range workers {
 		working.Go(func() {
-			for d := range queue {
+			for d, ok := next(); ok; d, ok = next() {
 				msg := message.NewMessageWithContext(t.Context(), d.id, nil)
 				msg.Metadata.Set("number", fmt.Sprint(d.number))
 				_, err := handler(msg)
@@ -64,9 +74,8 @@ func Race(t *testing.T, f Fixture) map[string]int {
 					if left.Add(-1) == 0 {
 						close(queue)
 					}
-				case time.Now().After(giveUp):
+				case ctx.Err() != nil:
 					t.Errorf("event %d is not done yet: %v", d.number, err)
-					return
 				default:
 					time.AfterFunc(poll, func() { queue <- d })
 				}
@@ -74,6 +83,9 @@ func Race(t *testing.T, f Fixture) map[string]int {
 		})
 	}
 	working.Wait()
+	if n := left.Load(); n > 0 {
+		t.Errorf("%d deliveries are not acked", n)
+	}
 	return f.Effects()
 }
 

@@ -27,7 +27,7 @@ func inFront(t *testing.T, client redis.UniversalClient, cfg redisclaim.Config) 
 	pool := devtest.PoolOn(t, devtest.Pool(t).Config().ConnString(), func(cfg *pgxpool.Config) { cfg.MaxConns = 40 })
 	f := claimtest.Postgres(t, pool, devtest.Schema(t))
 	cfg.Prefix, cfg.Record = devtest.Topic(t), f.Store
-	f.Store = newStore(t, client, cfg)
+	f.Store, f.Events = newStore(t, client, cfg), 2500
 	return f
 }
 

@@ -54,8 +54,8 @@ type lock struct {
 	ended bool      // completed: there is nothing to release
 }
 
-// acquire returns claim.ErrContended or claim.ErrCompleted when it is refused. After any other error the lock may have
-// been taken all the same; it ends with its TTL.
+// acquire returns claim.ErrContended or claim.ErrCompleted, and no lock, when it is refused. After any other error the lock
+// may have been taken all the same, and is to be released.
 func (s *Store) acquire(ctx context.Context, k claim.Key) (*lock, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.patience)
 	defer cancel()
@@ -63,7 +63,7 @@ func (s *Store) acquire(ctx context.Context, k claim.Key) (*lock, error) {
 	value, err := acquireScript.Run(ctx, s.client, []string{l.key}, held+l.token, s.cfg.TTL.Milliseconds()).Text()
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("take the lock in Redis: %w", err)
+		return l, fmt.Errorf("take the lock in Redis: %w", err)
 	case strings.HasPrefix(value, done):
 		return nil, claim.ErrCompleted
 	case value != held+l.token:
@@ -118,31 +118,31 @@ func (l *lock) beat(ctx context.Context, lost func()) {
 
 // extend gives the lock another TTL. Its error wraps ErrLockLost when the lock is not ours.
 func (l *lock) extend(ctx context.Context) error {
-	return l.ask(ctx, "extend", extendScript, l.s.cfg.TTL.Milliseconds())
+	return l.ask(ctx, l.s.cfg.TTL/3, "extend", extendScript, l.s.cfg.TTL.Milliseconds())
 }
 
 // complete puts the marker in the lock's place. Its error wraps ErrLockLost when the lock is not ours.
 func (l *lock) complete(ctx context.Context) error {
 	// The effect has happened, whatever became of the context since.
-	err := l.ask(context.WithoutCancel(ctx), "complete", completeScript, done+l.token, l.s.cfg.Retention.Milliseconds())
+	err := l.ask(context.WithoutCancel(ctx), l.s.cfg.TTL/3, "complete", completeScript, done+l.token, l.s.cfg.Retention.Milliseconds())
 	l.ended = err == nil
 	return err
 }
 
 // release lets the next one have the event, if the lock is still ours. The error is logged: the lock ends by itself.
 func (l *lock) release(ctx context.Context) {
-	if l.ended {
+	if l == nil || l.ended {
 		return
 	}
-	err := l.ask(context.WithoutCancel(ctx), "release", releaseScript)
+	err := l.ask(context.WithoutCancel(ctx), l.s.patience, "release", releaseScript)
 	if err != nil && !errors.Is(err, ErrLockLost) {
 		l.s.cfg.Logger.WarnContext(ctx, "the lock in Redis was not released and ends with its TTL", "key", l.key, "error", err)
 	}
 }
 
 // ask runs a script that does something if the lock is ours.
-func (l *lock) ask(ctx context.Context, what string, script *redis.Script, args ...any) error {
-	ctx, cancel := context.WithTimeout(ctx, l.s.patience)
+func (l *lock) ask(ctx context.Context, within time.Duration, what string, script *redis.Script, args ...any) error {
+	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	ours, err := script.Run(ctx, l.s.client, []string{l.key}, append([]any{held + l.token}, args...)...).Bool()
 	if err != nil {

@@ -41,7 +41,8 @@ var ErrLockLost = errors.New("the lock in Redis is no longer this holder's")
 
 const (
 	minTTL = 100 * time.Millisecond
-	// maxPatience bounds the wait for one answer of Redis, which is a third of the lock's TTL at most.
+	// maxPatience bounds the wait for an answer where that only delays the event; otherwise, as in every case, it is a
+	// third of the lock's TTL.
 	maxPatience = 2 * time.Second
 	// awayFor is how long events are claimed without the lock after Redis could not be reached, before it is asked again.
 	awayFor = time.Second
@@ -157,10 +158,10 @@ func (s *Store) Do(ctx context.Context, key claim.Key, fn func(ctx context.Conte
 		return s.guard(ctx, key, fn)
 	}
 	l, err := s.acquire(ctx, key)
+	defer l.release(ctx)
 	if err != nil {
 		return err
 	}
-	defer l.release(ctx)
 	staged := &outputs{}
 	ctx, cancel := context.WithCancelCause(context.WithValue(ctx, outputsKey{s}, staged))
 	defer cancel(nil)
@@ -186,6 +187,7 @@ func (s *Store) guard(ctx context.Context, key claim.Key, fn func(ctx context.Co
 		return s.cfg.Record.Do(ctx, key, fn)
 	}
 	l, err := s.acquire(ctx, key)
+	defer l.release(ctx)
 	switch {
 	// Completed: the store stood alone when it was.
 	case errors.Is(err, claim.ErrContended) || errors.Is(err, claim.ErrCompleted) || ctx.Err() != nil:
@@ -195,7 +197,6 @@ func (s *Store) guard(ctx context.Context, key claim.Key, fn func(ctx context.Co
 		s.cfg.Logger.WarnContext(ctx, "Redis does not answer, events are claimed without its lock", "error", err)
 		return s.cfg.Record.Do(ctx, key, fn)
 	}
-	defer l.release(ctx)
 	// A lost lock does not stop fn: the record refuses the next holder while fn runs, and once it has completed.
 	defer l.keep(ctx, func() {})()
 	return s.cfg.Record.Do(ctx, key, fn)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -221,4 +222,36 @@ func TestRecordIsAdded(t *testing.T) {
 	f := claimtest.Postgres(t, pool, devtest.Schema(t))
 	store = newStore(t, devtest.RedisOn(t, server.Addr()), redisclaim.Config{Record: f.Store})
 	require.ErrorIs(t, store.Do(t.Context(), event, never), claim.ErrCompleted)
+}
+
+// lostAnswers is a client's hook by which the answer to the first call is lost after Redis has done what was asked.
+type lostAnswers struct{ lost atomic.Bool }
+
+func (*lostAnswers) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h *lostAnswers) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		if err == nil && !h.lost.Swap(true) {
+			err = errOops
+			cmd.SetErr(err)
+		}
+		return err
+	}
+}
+
+func (*lostAnswers) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+// A lock that was taken without anybody's knowing held its event up until it expired.
+func TestLockThatNobodyKnowsOfIsReleased(t *testing.T) {
+	t.Parallel()
+	server := miniredis.RunT(t)
+	client := devtest.RedisOn(t, server.Addr())
+	client.AddHook(&lostAnswers{})
+	store := newStore(t, client, redisclaim.Config{})
+	require.ErrorIs(t, store.Do(t.Context(), event, never), errOops)
+	assert.Empty(t, server.Keys())
+	require.NoError(t, store.Do(t.Context(), event, func(context.Context) error { return nil }))
 }
