@@ -1,0 +1,130 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/spf13/cobra"
+
+	"github.com/millrace-go/millrace/middleware/claim"
+)
+
+func (a *app) deadEdit() *cobra.Command {
+	var (
+		consumer, payload, file string
+		set, unset              []string
+		change                  claim.Change
+		by                      claim.By
+	)
+	c := &cobra.Command{
+		Use: "edit EVENT-ID", Short: "Change an event that failed: its payload or its headers", Args: cobra.ExactArgs(1),
+		Long: "Changes an event that failed. Without a flag that says what, the payload is opened in $VISUAL, $EDITOR or vi.\n" +
+			"The event stays where it is: \"millrace dead replay\" has it tried again.",
+	}
+	c.Flags().StringVar(&consumer, "consumer", "", "as this consumer has it")
+	c.Flags().StringVar(&payload, "payload", "", "the new payload")
+	c.Flags().StringVar(&file, "payload-file", "", "the file with the new payload; - for standard input")
+	c.Flags().StringArrayVar(&set, "set-header", nil, "a header as NAME=VALUE; may be repeated")
+	c.Flags().StringArrayVar(&unset, "unset-header", nil, "the name of a header to remove; may be repeated")
+	deadBy(c, &by)
+	connected := a.connected(func(ctx context.Context, pool *pgxpool.Pool, args []string) (err error) {
+		if change.Payload == nil && change.Set == nil && change.Unset == nil {
+			if change.Payload, err = a.editPayload(ctx, pool, args[0], consumer); err != nil {
+				return err
+			}
+			if change.Payload == nil {
+				fmt.Fprintln(a.stdout, "nothing was changed")
+				return nil
+			}
+		}
+		if err := claim.Edit(ctx, pool, a.schema, args[0], consumer, change, by); err != nil {
+			return err
+		}
+		fmt.Fprintln(a.stdout, `the event is changed; "millrace dead replay" has it tried again`)
+		return nil
+	})
+	c.RunE = func(c *cobra.Command, args []string) (err error) {
+		switch {
+		case c.Flags().Changed("payload") && file != "":
+			return usageError{errors.New("want --payload or --payload-file, not both")}
+		case c.Flags().Changed("payload"):
+			change.Payload = []byte(payload)
+		case file == "-":
+			change.Payload, err = io.ReadAll(a.stdin)
+		case file != "":
+			change.Payload, err = os.ReadFile(file)
+		}
+		if err != nil {
+			return fmt.Errorf("read the payload: %w", err)
+		}
+		for _, header := range set {
+			name, value, ok := strings.Cut(header, "=")
+			if !ok || name == "" {
+				return usageError{fmt.Errorf("--set-header is %q: want NAME=VALUE", header)}
+			}
+			if change.Set == nil {
+				change.Set = map[string]string{}
+			}
+			change.Set[name] = value
+		}
+		change.Unset = unset
+		return connected(c, args)
+	}
+	return c
+}
+
+// editPayload opens the payload in an editor, and returns it if it was changed.
+func (a *app) editPayload(ctx context.Context, pool *pgxpool.Pool, eventID, consumer string) ([]byte, error) {
+	found, err := claim.Show(ctx, pool, a.schema, eventID, consumer)
+	switch {
+	case err != nil:
+		return nil, err
+	case len(found) == 0:
+		return nil, claim.ErrNoSuchEvent
+	case len(found) > 1:
+		return nil, usageError{errors.New("it failed for several consumers: want --consumer")}
+	case !readable(found[0].Payload):
+		return nil, usageError{errors.New("the payload is not text: want --payload-file")}
+	}
+	before := found[0].Payload
+	dir, err := os.MkdirTemp("", "millrace-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	name := "payload.txt"
+	if json.Valid(before) {
+		name = "payload.json"
+	}
+	path := filepath.Join(dir, name)
+	if err := os.WriteFile(path, before, 0o600); err != nil {
+		return nil, err
+	}
+	editor := cmp.Or(os.Getenv("VISUAL"), os.Getenv("EDITOR"), "vi")
+	command := exec.Command("sh", "-c", editor+` "$1"`, "sh", path) //nolint:noctx // it ends when the person is done
+	command.Stdin, command.Stdout, command.Stderr = a.stdin, a.stdout, a.stderr
+	if err := command.Run(); err != nil {
+		return nil, fmt.Errorf("run the editor %q: %w", editor, err)
+	}
+	after, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	if !bytes.HasSuffix(before, []byte("\n")) { // editors end the last line
+		after = bytes.TrimSuffix(after, []byte("\n"))
+	}
+	if bytes.Equal(before, after) {
+		return nil, nil
+	}
+	return append([]byte{}, after...), nil
+}

@@ -1,0 +1,123 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/middleware/claim"
+)
+
+func newDead(t *testing.T) *operator {
+	o := newOperator(t)
+	o.run(exitOK, "migrate", "up")
+	o.exec(`insert into {schema}.consumer (name) values ('notify'), ('bill')`)
+	o.exec(`insert into {schema}.claim_failed (consumer, record, event_id, key, state, attempts, reason, error, history, handler, topic, headers, payload)
+		select c, gen_random_uuid(), e, k, s, 3, r, x, '[{"at": "2026-01-02T03:04:05Z", "by": "host/1", "error": "first"}]', 'h', 'labour.completed',
+			convert_to('{"uuid": "' || e || '", "metadata": {"trace": "t-1"}}', 'UTF8'), p
+		from (values (1, 'e1', '', 'dead', 'attempts', E'no user 7\nat all', convert_to('{"a": 1}', 'UTF8')),
+			(1, 'e2', 'k', 'dead', 'attempts', E'no user 8\nat all', '\x1b5b00'), (1, 'e3', 'k', 'parked', 'parked', '', 'x'),
+			(2, 'e1', '', 'waiting', 'error', 'oops', 'y')) v(c, e, k, s, r, x, p)`)
+	o.exec(`insert into {schema}.claim_key values (1, 'k')`)
+	return o
+}
+
+func TestDeadList(t *testing.T) {
+	t.Parallel()
+	o := newDead(t)
+	out := o.run(exitOK, "dead", "list")
+	assert.Regexp(t, `EVENT +CONSUMER +KEY`, out)
+	assert.Regexp(t, `e1 +notify +- +dead +3 .* attempts +no user 7\\nat all`, out)
+	assert.NotContains(t, out, "e3")
+	assert.Contains(t, o.run(exitOK, "dead", "list", "--state", "all"), "e3")
+	assert.Contains(t, o.run(exitUsage, "dead", "list", "--state", "lost"), "want dead, waiting, parked, failing or all")
+	assert.Contains(t, o.run(exitUsage, "dead", "list", "--limit", "0"), "want 1 or more")
+
+	var groups []claim.ErrorGroup
+	require.NoError(t, json.Unmarshal([]byte(o.run(exitOK, "dead", "list", "--groups", "--json")), &groups))
+	require.Len(t, groups, 1)
+	assert.Equal(t, 2, groups[0].Events)
+	assert.Regexp(t, groups[0].Group+` +2 .* notify +attempts: no user <n>\\nat all`, o.run(exitOK, "dead", "list", "--groups"))
+	var found []claim.FailedEvent
+	require.NoError(t, json.Unmarshal([]byte(o.run(exitOK, "dead", "list", "--json", "--group", groups[0].Group, "--consumer", "notify", "--key", "k")), &found))
+	require.Len(t, found, 1)
+	assert.Equal(t, "e2", found[0].EventID)
+	assert.Equal(t, "[]\n", o.run(exitOK, "dead", "list", "--json", "--consumer", "nobody"))
+}
+
+func TestDeadShow(t *testing.T) {
+	t.Parallel()
+	o := newDead(t)
+	out := o.run(exitOK, "dead", "show", "e1", "--consumer", "notify")
+	for _, line := range []string{
+		"event     e1\n", "state     dead, 3 attempts\n", "topic     labour.completed\n", "error     no user 7\nat all\n",
+		"attempt   2026-01-02T03:04:05Z host/1: first\n", "header    trace=t-1\n", "payload   8 bytes\n{\"a\": 1}\n",
+	} {
+		assert.Contains(t, out, line)
+	}
+	assert.Contains(t, o.run(exitOK, "dead", "show", "e2"), `\x1b[\x00`, "what would disturb a terminal is quoted")
+	assert.Equal(t, "\x1b[\x00", o.run(exitOK, "dead", "show", "e2", "--raw"))
+	assert.Contains(t, o.run(exitOK, "dead", "show", "e1"), "consumer  bill")
+	assert.Contains(t, o.run(exitUsage, "dead", "show", "e1", "--raw"), "want --consumer")
+	assert.Contains(t, o.run(exitFailed, "dead", "show", "e9"), `no event "e9" has failed`)
+}
+
+func TestDeadReplayAndDiscard(t *testing.T) {
+	t.Parallel()
+	o := newDead(t)
+	assert.Contains(t, o.run(exitUsage, "dead", "replay"), "want event IDs, --consumer, --group, --key or --all")
+	assert.Contains(t, o.run(exitUsage, "dead", "discard", "e1", "--all"), "--all takes no event")
+	assert.Contains(t, o.run(exitFailed, "dead", "replay", "e9"), "no such event")
+	assert.Contains(t, o.run(exitFailed, "dead", "replay", "e3"), "left alone: 1 parked")
+	out := o.run(exitOK, "dead", "replay", "e1", "--actor", "ada", "--note", "mended\x1b")
+	assert.Contains(t, out, "1 events are tried again now; left alone: 1 waiting\n")
+	assert.Contains(t, out, "wrapped by Claim.Subscriber")
+	var r claim.Result
+	require.NoError(t, json.Unmarshal([]byte(o.run(exitOK, "dead", "discard", "--key", "k", "--state", "all", "--json")), &r))
+	assert.Equal(t, claim.Result{Done: 2}, r)
+	audit := o.run(exitOK, "dead", "audit", "--event", "e1")
+	assert.Regexp(t, `ada +replay +e1 +notify +\{.*mended.*\}`, audit)
+	assert.NotContains(t, audit, "\x1b")
+	assert.Regexp(t, somebody()+` +discard +e2 +notify`, o.run(exitOK, "dead", "audit"))
+	assert.Contains(t, o.run(exitOK, "dead", "list", "--state", "all"), "e1")
+
+	assert.Contains(t, o.run(exitUsage, "dead", "purge"), `--older-than is "": want an age`)
+	o.exec(`update {schema}.claim_failed set state = 'dead', failed_at = now() - interval '91 days'`)
+	assert.Contains(t, o.run(exitOK, "dead", "purge", "--older-than", "90d"), "2 dead letters are discarded, and 0 rows of the audit forgotten")
+}
+
+func TestDeadEdit(t *testing.T) {
+	t.Parallel()
+	o := newDead(t)
+	edit := func(code int, args ...string) string {
+		return o.run(code, append([]string{"dead", "edit", "e1", "--consumer", "notify"}, args...)...)
+	}
+	show := func() string { return o.run(exitOK, "dead", "show", "e1", "--consumer", "notify") }
+	assert.Contains(t, edit(exitOK, "--payload", `{"a": 2}`, "--set-header", "b=c=d", "--unset-header", "trace"), "the event is changed")
+	assert.Contains(t, show(), "header    b=c=d\npayload   8 bytes\n{\"a\": 2}\n")
+	file := filepath.Join(t.TempDir(), "payload")
+	require.NoError(t, os.WriteFile(file, []byte("from a file"), 0o600))
+	edit(exitOK, "--payload-file", file)
+	assert.Contains(t, show(), "from a file\n")
+	assert.Contains(t, edit(exitUsage, "--payload-file", file, "--payload", ""), "not both")
+	assert.Contains(t, edit(exitUsage, "--set-header", "b"), "want NAME=VALUE")
+	assert.Contains(t, edit(exitFailed, "--payload-file", file+".none"), "read the payload")
+	assert.Contains(t, o.run(exitFailed, "dead", "edit", "e1", "--payload", "x"), "name one of them")
+}
+
+func TestDeadEditInAnEditor(t *testing.T) {
+	o := newDead(t)
+	edit := func(code int, editor string) string {
+		t.Setenv("VISUAL", editor)
+		return o.run(code, "dead", "edit", "e1", "--consumer", "notify")
+	}
+	assert.Contains(t, edit(exitOK, "true"), "nothing was changed")
+	assert.Contains(t, edit(exitOK, `f() { test "${1##*/}" = payload.json && echo '{"a": 3}' > "$1"; }; f`), "the event is changed")
+	assert.Contains(t, o.run(exitOK, "dead", "show", "e1", "--consumer", "notify"), "payload   8 bytes\n{\"a\": 3}\n")
+	assert.Contains(t, edit(exitFailed, "false"), `run the editor "false"`)
+	assert.Contains(t, o.run(exitUsage, "dead", "edit", "e2"), "not text: want --payload-file")
+}
