@@ -137,7 +137,7 @@ func (s *PostgresStore) do(ctx context.Context, key Key, doubt error, fn func(ct
 		if err != nil {
 			return missingDay(s.hint(err))
 		}
-		if err := a.verdict(ctx); err != nil {
+		if err := a.verdict(); err != nil {
 			return err
 		}
 		if doubt != nil {

@@ -37,8 +37,8 @@ func (a *answer) fields() []any {
 var errOld = errors.New("the event's day may have been dropped")
 
 // verdict is nil when the handler is to run.
-func (a *answer) verdict(ctx context.Context) error {
-	kept := a.state != nil && *a.state != "failing"
+func (a *answer) verdict() error {
+	kept := a.state != nil && *a.state != stateFailing
 	switch {
 	case !a.known:
 		return errStaleConsumer
@@ -46,7 +46,7 @@ func (a *answer) verdict(ctx context.Context) error {
 		return ErrContended
 	case a.old:
 		return errOld
-	case !a.fresh, kept && !proven(ctx): // from there Millrace brings it back
+	case !a.fresh, kept: // from there Millrace brings it back
 		return ErrCompleted
 	case a.parked:
 		return ErrParked
