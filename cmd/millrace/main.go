@@ -84,7 +84,7 @@ func (a *app) root() *cobra.Command {
 				return nil
 			},
 		},
-		a.migrate(), a.outbox(), a.effect(), a.dead(), a.relay(),
+		a.migrate(), a.outbox(), a.effect(), a.retention(), a.dead(), a.relay(),
 	)
 	return root
 }

@@ -24,6 +24,7 @@ const (
 
 // observer tells OpenTelemetry what becomes of the events. It is safe for concurrent use.
 type observer struct {
+	meter              metric.Meter
 	events             metric.Int64Counter
 	critical, duration metric.Float64Histogram
 
@@ -31,7 +32,8 @@ type observer struct {
 }
 
 func newObserver(cfg Config) (*observer, error) {
-	m, o := cfg.MeterProvider.Meter(scope), &observer{}
+	m := cfg.MeterProvider.Meter(scope)
+	o := &observer{meter: m}
 	var errs [3]error
 	seconds := metric.WithExplicitBucketBoundaries(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300, 1800, 3600)
 	o.events, errs[0] = m.Int64Counter("millrace.claim.events", metric.WithUnit("{event}"),

@@ -49,6 +49,11 @@ func (c *Claim) Run(ctx context.Context) error {
 		return fmt.Errorf("run claim: %w", err)
 	}
 
+	stop, err := c.observer.start(s)
+	if err != nil {
+		return fmt.Errorf("run claim: %w", err)
+	}
+	defer stop()
 	defer r.disconnect()
 	if err := r.register(ctx); err != nil {
 		return fmt.Errorf("run claim: %w", err)

@@ -1,0 +1,145 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/spf13/cobra"
+
+	"github.com/millrace-go/millrace/internal/pgdays"
+	"github.com/millrace-go/millrace/middleware/claim"
+	"github.com/millrace-go/millrace/middleware/effect"
+	"github.com/millrace-go/millrace/middleware/idempotencykey"
+)
+
+func (a *app) retention() *cobra.Command {
+	c := a.database(&cobra.Command{
+		Use: "retention", Short: "How long it is remembered what was processed", Args: cobra.NoArgs, RunE: needsCommand,
+		Long: "How long it is remembered which events were processed, which effects were had, and which answers were given. Services do this\n" +
+			"by themselves where their role owns the tables. Where it does not, run this once a day as the role that does.",
+	})
+	c.AddCommand(a.retentionRun(), a.retentionStatus())
+	return c
+}
+
+func (a *app) retentionRun() *cobra.Command {
+	var claims, effects, httpKeys time.Duration
+	c := &cobra.Command{
+		Use: "run", Short: "Make days ahead, and drop those that are past", Args: cobra.NoArgs,
+		Long: "Makes days ahead, and drops those that are past. It holds nobody up, and waits for running handlers. Keep claims for longer than\n" +
+			"brokers may redeliver: an older event is not run, because nobody knows whether it was. Give the same durations as the services.",
+	}
+	c.Flags().DurationVar(&claims, "claims", claim.DefaultRetention, "for how long it is remembered that an event was processed; 0: leave them alone")
+	c.Flags().DurationVar(&effects, "effects", 30*24*time.Hour, "for how long outcomes of effects are kept; 0: leave them alone")
+	c.Flags().DurationVar(&httpKeys, "http-keys", 24*time.Hour, "for how long answers to HTTP requests are kept; 0: leave them alone")
+	c.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
+		done := map[string]any{}
+		var lines [][]string
+		var errs []error
+		for _, part := range []struct {
+			name string
+			keep time.Duration
+			run  func() (any, []string, string, error)
+		}{
+			{"claims", claims, func() (any, []string, string, error) {
+				r, err := claim.Retain(ctx, pool, a.schema, claims)
+				more := fmt.Sprintf("%d records without a day deleted", r.Hashed)
+				if !r.Floor.IsZero() {
+					more += "; events from before " + r.Floor.UTC().Format(time.DateOnly) + " are not run any more"
+				}
+				return r, r.Days, more, err
+			}},
+			{"effects", effects, func() (any, []string, string, error) {
+				r, err := effect.Retain(ctx, pool, a.schema, effects)
+				return r, r.Days, fmt.Sprintf("%d in doubt or in conflict moved to today", r.Moved), err
+			}},
+			{"http_keys", httpKeys, func() (any, []string, string, error) {
+				r, err := idempotencykey.Retain(ctx, pool, a.schema, httpKeys)
+				return r, r.Days, "", err
+			}},
+		} {
+			if part.keep == 0 {
+				continue
+			}
+			result, days, more, err := part.run()
+			errs = append(errs, err)
+			if err == nil {
+				done[part.name] = result
+				lines = append(lines, []string{part.name, strings.Join(days, " "), more})
+			}
+		}
+		if a.json && len(done) > 0 {
+			errs = append(errs, a.printJSON(done))
+		} else if len(lines) > 0 {
+			a.table("OF DROPPED MORE", lines)
+		}
+		return errors.Join(errs...)
+	})
+	return a.jsonFlag(c)
+}
+
+// keptDays is what status tells of one table.
+type keptDays struct {
+	Of     string     `json:"of"`
+	Days   int        `json:"days"`
+	Oldest *time.Time `json:"oldest"` // the first day, if there is any; of claims, the last one of what came before the days
+	Newest *time.Time `json:"newest"`
+	Rows   int64      `json:"rows"` // an estimate
+	Bytes  int64      `json:"bytes"`
+}
+
+func (a *app) retentionStatus() *cobra.Command {
+	c := &cobra.Command{Use: "status", Short: "Days, sizes, and the consumers' floors", Args: cobra.NoArgs}
+	c.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
+		var all []keptDays
+		for _, of := range [][2]string{{"claims", "processed"}, {"effects", "effect"}, {"http_keys", "idempotency_key"}} {
+			days, err := pgdays.Table{Schema: a.schema, Name: of[1]}.Days(ctx, pool)
+			if err != nil {
+				return err
+			}
+			k := keptDays{Of: of[0], Days: len(days)}
+			for i, d := range days {
+				if i == 0 {
+					k.Oldest = &days[0].Date
+				}
+				k.Newest = &days[i].Date
+				k.Rows += d.Rows
+				k.Bytes += d.Bytes
+			}
+			all = append(all, k)
+		}
+		kept, err := claim.InspectKept(ctx, pool, a.schema)
+		if err != nil {
+			return err
+		}
+		if a.json {
+			return a.printJSON(map[string]any{"tables": all, "claims": kept})
+		}
+		date := func(t *time.Time) string {
+			if t == nil {
+				return ""
+			}
+			return t.UTC().Format(time.DateOnly)
+		}
+		var lines [][]string
+		for _, k := range all {
+			lines = append(lines, []string{
+				k.Of, strconv.Itoa(k.Days), date(k.Oldest), date(k.Newest), strconv.FormatInt(k.Rows, 10), fmt.Sprintf("%.1f MB", float64(k.Bytes)/1e6),
+			})
+		}
+		a.table("OF DAYS OLDEST NEWEST ROWS SIZE", lines)
+		fmt.Fprintf(a.stdout, "\nclaims without a day: %d\n\n", kept.Hashed)
+		lines = nil
+		for _, consumer := range kept.Consumers {
+			lines = append(lines, []string{oneLine(consumer.Name), date(consumer.Floor)})
+		}
+		a.table("CONSUMER FLOOR", lines)
+		return nil
+	})
+	return a.jsonFlag(c)
+}

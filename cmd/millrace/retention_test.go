@@ -1,0 +1,50 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/middleware/claim"
+	"github.com/millrace-go/millrace/outbox"
+)
+
+func TestRetentionCommand(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	assert.Contains(t, o.run(exitFailed, "retention", "status"), `"millrace migrate up"`)
+	o.run(exitOK, "migrate", "up")
+	store := claim.NewPostgresStore(o.pool, claim.Schema(o.schema))
+	for _, id := range []string{outbox.NewID(), "order 1"} {
+		require.NoError(t, store.Do(t.Context(), claim.Key{Consumer: "notify", EventID: id}, func(context.Context) error { return nil }))
+	}
+	out := o.run(exitOK, "retention", "status")
+	assert.Regexp(t, `claims +10 `, out)
+	assert.Regexp(t, `effects +\d+ `, out)
+	assert.Regexp(t, `http_keys +\d+ `, out)
+	assert.Contains(t, out, "claims without a day: 1\n")
+	assert.Regexp(t, `notify +-\n`, out)
+
+	out = o.run(exitOK, "retention", "run", "--claims=24h")
+	assert.Contains(t, out, "processed_old")
+	yesterday := time.Now().UTC().AddDate(0, 0, -1).Format(time.DateOnly)
+	assert.Contains(t, out, "events from before "+yesterday+" are not run any more")
+	assert.Regexp(t, `notify +`+yesterday, o.run(exitOK, "retention", "status"))
+
+	var done map[string]struct{ Days []string }
+	require.NoError(t, json.Unmarshal([]byte(o.run(exitOK, "retention", "run", "--http-keys=0", "--json")), &done))
+	assert.Len(t, done, 2)
+	var status struct {
+		Tables []keptDays
+		Claims claim.Kept
+	}
+	require.NoError(t, json.Unmarshal([]byte(o.run(exitOK, "retention", "status", "--json")), &status))
+	assert.Equal(t, 9, status.Tables[0].Days)
+	assert.Equal(t, int64(1), status.Claims.Hashed)
+
+	assert.Contains(t, o.run(exitFailed, "retention", "run", "--claims=1h"), "keep is 1h0m0s: want 24h0m0s or more")
+}

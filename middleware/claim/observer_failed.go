@@ -1,0 +1,96 @@
+package claim
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/millrace-go/millrace/internal/pgschema"
+)
+
+// observeEvery bounds how often a collection of metrics asks the database: several readers may collect.
+const observeEvery = 10 * time.Second
+
+// failedEvents are those of a consumer in one state.
+type failedEvents struct {
+	Consumer, State string
+	Events          int64
+	Due             *float64 // seconds
+}
+
+// tableObserver reports what only a look at claim_failed tells.
+type tableObserver struct {
+	store *PostgresStore
+	sql   string
+
+	mu    sync.Mutex
+	asked time.Time
+	found []failedEvents
+}
+
+// start reports what is in the store's tables until stop is called.
+func (o *observer) start(s *PostgresStore) (stop func(), err error) {
+	failed, err := o.meter.Int64ObservableGauge("millrace.claim.failed", metric.WithUnit("{event}"),
+		metric.WithDescription("Events that failed and are not settled, by state: failing (the broker has them), waiting, parked, dead."))
+	if err != nil {
+		return nil, err
+	}
+	due, err := o.meter.Float64ObservableGauge("millrace.claim.due.age", metric.WithUnit("s"),
+		metric.WithDescription("For how long the longest of the waiting events has been due; 0 when none is."))
+	if err != nil {
+		return nil, err
+	}
+	t := &tableObserver{store: s, sql: pgschema.Query(files, "claim_observe", s.schema)}
+	registration, err := o.meter.RegisterCallback(func(ctx context.Context, to metric.Observer) error {
+		found, err := t.look(ctx)
+		ages := map[string]float64{}
+		for _, f := range found {
+			consumer := attribute.String("millrace.consumer", f.Consumer)
+			to.ObserveInt64(failed, f.Events, metric.WithAttributes(consumer, attribute.String("millrace.state", f.State)))
+			if ages[f.Consumer] += 0; f.Due != nil {
+				ages[f.Consumer] = *f.Due
+			}
+		}
+		for consumer, age := range ages {
+			to.ObserveFloat64(due, age, metric.WithAttributes(attribute.String("millrace.consumer", consumer)))
+		}
+		return err
+	}, failed, due)
+	if err != nil {
+		return nil, err
+	}
+	return func() { _ = registration.Unregister() }, nil // it has no reason to fail
+}
+
+func (t *tableObserver) look(ctx context.Context) ([]failedEvents, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if time.Since(t.asked) < observeEvery {
+		return t.found, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, observeEvery/2)
+	defer cancel()
+	rows, err := t.store.pool.Query(ctx, t.sql)
+	if err != nil {
+		return nil, fmt.Errorf("count failed events: %w", err)
+	}
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[failedEvents])
+	if err != nil {
+		return nil, fmt.Errorf("count failed events: %w", err)
+	}
+	// What has gone is zero, and not as it was.
+	for _, before := range t.found {
+		same := func(f failedEvents) bool { return f.Consumer == before.Consumer && f.State == before.State }
+		if !slices.ContainsFunc(found, same) {
+			found = append(found, failedEvents{Consumer: before.Consumer, State: before.State})
+		}
+	}
+	t.asked, t.found = time.Now(), found
+	return found, nil
+}
