@@ -138,3 +138,34 @@ func TestMiddleware(t *testing.T) {
 	assert.Equal(t, t.Context(), msg.Context())
 	assert.Len(t, f.entries("done"), 1)
 }
+
+// An event whose effect is in doubt is never given up: what is missing is an answer, and waiting for it is no attempt.
+func TestDoubtIsNoAttempt(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	require.NoError(t, outbox.Migrate(t.Context(), f.pool, f.schema))
+	require.NoError(t, claim.Migrate(t.Context(), f.pool, f.schema))
+	c, err := claim.New(claim.NewPostgresStore(f.pool, claim.Schema(f.schema)), claim.Config{
+		Consumer: func(string) string { return "notify" }, MaxAttempts: 1, Logger: slog.New(slog.DiscardHandler),
+	})
+	require.NoError(t, err)
+	event, calls := outbox.NewID(), 0
+	deliver := func(outcome error) (processed int) {
+		handler := c.Middleware(f.ledger.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+			return nil, effect.Once(msg.Context(), "sms:"+msg.UUID, func(context.Context, string) error { calls++; return outcome })
+		}))
+		_, _ = handler(message.NewMessageWithContext(t.Context(), event, nil)) // nacked or an error: it comes back
+		require.NoError(t, f.pool.QueryRow(t.Context(), `select count(*) from `+f.schema+`.processed`).Scan(&processed))
+		return processed
+	}
+	for range 5 {
+		assert.Zero(t, deliver(errOops), "neither done nor a dead letter")
+	}
+	assert.Equal(t, 1, calls)
+	require.NoError(t, effect.Resolve(t.Context(), f.pool, f.schema, "sms:"+event, effect.Resolution{By: "ada"}))
+	assert.Equal(t, 1, deliver(nil))
+	assert.Equal(t, 2, calls)
+	var dead int
+	require.NoError(t, f.pool.QueryRow(t.Context(), `select count(*) from `+f.schema+`.claim_failed where state = 'dead'`).Scan(&dead))
+	assert.Zero(t, dead)
+}

@@ -35,7 +35,7 @@ func (l *Ledger) Run(ctx context.Context) error {
 // housekeep is Retain for a consumer, whose role need not own the tables.
 func (l *Ledger) housekeep(ctx context.Context) error {
 	_, err := Retain(ctx, l.pool, l.cfg.Schema, l.cfg.Retention)
-	if sqlState(err) != "42501" {
+	if !errors.Is(err, pgdays.ErrNotOwner) {
 		return err
 	}
 	days, lookErr := pgdays.Table{Schema: l.cfg.Schema, Name: table}.Days(ctx, l.pool)
@@ -79,6 +79,9 @@ func Retain(ctx context.Context, pool *pgxpool.Pool, schema string, keep time.Du
 func (r *Retained) retain(ctx context.Context, pool *pgxpool.Pool, schema string, keep time.Duration) error {
 	days := pgdays.Table{Schema: schema, Name: table}
 	if err := days.Ahead(ctx, pool); err != nil {
+		return err
+	}
+	if err := days.Owned(ctx, pool); err != nil {
 		return err
 	}
 	var now time.Time

@@ -1,0 +1,126 @@
+package effect
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/assert"
+)
+
+// life is an effect with its callers: any number of processes that begin, die, return late, or are stopped past their
+// time, and somebody who settles doubts.
+type life struct {
+	r        *record
+	now      time.Time
+	active   []caller
+	happened int // effects, as the world sees them
+	reported int // calls that came back and said so
+	chance   *rand.Rand
+}
+
+type caller struct {
+	token    uuid.UUID
+	happened bool
+}
+
+func (l *life) begin(t *testing.T) {
+	token := uuid.New()
+	what, next := begin(l.r, l.now, token, options{timeout: 30 * time.Second}, time.Second)
+	if what == replay && l.r.State != done || what == stuck && !l.r.inDoubt(l.now) {
+		t.Fatalf("verdict %d in state %s", what, l.r.State)
+	}
+	if what == call {
+		l.r, l.active = next, append(l.active, caller{token: token})
+	}
+}
+
+func (l *life) ends(i int) { l.active = append(l.active[:i:i], l.active[i+1:]...) }
+
+func (l *life) finish(i int, state string) {
+	next, _ := l.r.finish(l.active[i].token, state, l.now, nil, "", false)
+	if next != nil {
+		l.r = next
+	}
+	l.ends(i)
+}
+
+// lives are many, the same at each run.
+func lives(yield func(*life) bool) {
+	for seed := range uint64(3000) {
+		if !yield(&life{now: start, chance: rand.New(rand.NewPCG(seed, 0))}) {
+			return
+		}
+	}
+}
+
+// live lets a hundred things happen in any order; settle is how a doubt ends, and check what holds after each.
+func (l *life) live(t *testing.T, settle, check func()) {
+	for range 100 {
+		i := -1
+		if len(l.active) > 0 {
+			i = l.chance.IntN(len(l.active))
+		}
+		switch what := [...]string{"begin", "wait", "settle", "take effect", "return", "vanish"}[l.chance.IntN(6)]; {
+		case what == "begin":
+			l.begin(t)
+		case what == "wait":
+			l.now = l.now.Add([...]time.Duration{time.Second, 31 * time.Second}[l.chance.IntN(2)])
+		case what == "settle":
+			if l.r != nil && l.r.inDoubt(l.now) {
+				settle()
+			}
+		case i < 0: // nobody calls
+		case what == "take effect" && !l.active[i].happened:
+			l.active[i].happened = true
+			l.happened++
+		case what == "return" && l.active[i].happened:
+			l.reported++
+			l.finish(i, done)
+		case what == "return":
+			l.finish(i, notDone)
+		case what == "vanish" && l.chance.IntN(2) == 0:
+			l.finish(i, doubt)
+		case what == "vanish":
+			l.ends(i)
+		}
+		check()
+	}
+}
+
+// Whatever happens in whatever order: while doubts are settled truthfully, there is one effect at most.
+func TestOneEffectWhenDoubtsAreSettledTruthfully(t *testing.T) {
+	t.Parallel()
+	repeated := false
+	for l := range lives {
+		l.live(t, func() {
+			if l.happened > 0 {
+				l.r.settle(done, nil, "somebody", l.now)
+			} else if len(l.active) == 0 { // nobody can say so before
+				l.r.settle(notDone, nil, "somebody", l.now)
+			}
+		}, func() {
+			repeated = repeated || l.happened > 0 && l.r.Calls > 1
+			if l.happened > 1 {
+				t.Fatalf("%d effects", l.happened)
+			}
+		})
+	}
+	assert.True(t, repeated, "no call was repeated: the test cannot fail")
+}
+
+// When somebody settles doubts wrongly there may be more, and those that come to light are reported.
+func TestConflictsAreReported(t *testing.T) {
+	t.Parallel()
+	most := 0
+	for l := range lives {
+		l.live(t, func() { l.r.settle(notDone, nil, "somebody", l.now) }, func() {
+			most = max(most, l.reported)
+			if l.reported > 1 && l.r.Conflicts == 0 {
+				t.Fatalf("%d calls succeeded, and no conflict is known", l.reported)
+			}
+		})
+	}
+	assert.Greater(t, most, 1, "nothing has happened twice: the test cannot fail")
+}
