@@ -20,8 +20,11 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if os.Getenv(consumerProcess) != "" {
-		if err := runConsumerProcess(); err != nil {
+	for name, process := range map[string]func() error{consumerProcess: runConsumerProcess, victimProcess: runVictimProcess} {
+		if os.Getenv(name) == "" {
+			continue
+		}
+		if err := process(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
