@@ -44,11 +44,11 @@ func (c *Claim) settle(ctx context.Context, key Key, msg *message.Message, a att
 		c.observer.count(ctx, key.Consumer, outcomeFailed)
 		return err
 	}
-	return c.fail(ctx, key, msg, f, err)
+	return c.fail(ctx, key, msg, f, a.err, err)
 }
 
-// fail records the failure, and returns err where the broker is to keep the event.
-func (c *Claim) fail(ctx context.Context, key Key, msg *message.Message, f fault, err error) error {
+// fail records the failure by its cause, and returns err where the broker is to keep the event.
+func (c *Claim) fail(ctx context.Context, key Key, msg *message.Message, f fault, cause, err error) error {
 	e, eerr := c.event(key, msg)
 	if eerr != nil {
 		return errors.Join(err, eerr)
@@ -56,9 +56,9 @@ func (c *Claim) fail(ctx context.Context, key Key, msg *message.Message, f fault
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), keepTimeout) // the handler's deadline may have passed
 	defer cancel()
 	back := sourceOf(msg.Context()) != nil
-	v, kerr := c.postgres.keep(ctx, e, failureText(err),
+	v, kerr := c.postgres.keep(ctx, e, failureText(cause),
 		func(attempts int) verdict { return f.verdict(attempts, back, c.cfg) },
-		func(ctx context.Context, v verdict) error { return c.forward(ctx, e, msg, v, err) })
+		func(ctx context.Context, v verdict) error { return c.forward(ctx, e, msg, v, cause) })
 	switch {
 	case errors.Is(kerr, ErrContended):
 		return c.contended(ctx, key, msg)
@@ -80,7 +80,7 @@ func (c *Claim) fail(ctx context.Context, key Key, msg *message.Message, f fault
 	// The router sees an event that is done.
 	attrs := []slog.Attr{
 		slog.String("event_id", key.EventID), slog.String("consumer", key.Consumer), slog.String("reason", v.reason),
-		slog.Int("attempts", v.attempts), slog.Any("error", err),
+		slog.Int("attempts", v.attempts), slog.Any("error", cause),
 	}
 	if v.state == stateDead {
 		c.cfg.Logger.LogAttrs(ctx, slog.LevelError, "event is a dead letter", attrs...)
