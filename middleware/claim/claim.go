@@ -173,6 +173,7 @@ type Claim struct {
 	life     life
 	postgres *PostgresStore // store, or what is behind it; nil: attempts are not counted, and nothing is kept
 	nudges   nudges
+	poll     time.Duration // how often a Subscriber looks at the table
 }
 
 // New returns a Claim that keeps its claims in store.
@@ -215,5 +216,5 @@ func New(store Store, cfg Config) (*Claim, error) {
 	if err != nil {
 		return nil, fmt.Errorf("claim: %w", err)
 	}
-	return &Claim{store: store, cfg: cfg, observer: o, postgres: postgres, pace: defaultPace}, nil
+	return &Claim{store: store, cfg: cfg, observer: o, postgres: postgres, poll: pollInterval, pace: defaultPace}, nil
 }

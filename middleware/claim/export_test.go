@@ -27,3 +27,6 @@ func Record(ctx context.Context, s *PostgresStore, k Key) (record uuid.UUID, con
 	}
 	return recordID(k), consumer
 }
+
+// PollEvery makes the Claim's subscribers look at the table more often, for a test.
+func PollEvery(c *Claim, d time.Duration) { c.poll = d }

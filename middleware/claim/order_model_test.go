@@ -64,6 +64,7 @@ func TestModelOfAKey(t *testing.T) {
 			Backoff: func(int) time.Duration { return time.Millisecond },
 		})
 		require.NoError(t, err)
+		claim.PollEvery(c, 10*time.Millisecond)
 		m.handle = c.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 			m.ran = msg.UUID
 			if err := f.note(msg); err != nil {

@@ -17,8 +17,8 @@ const (
 	pollInterval = time.Second
 	// minPause keeps the polls apart.
 	minPause = 10 * time.Millisecond
-	// unstickEvery is how many polls go by before the keys are looked over.
-	unstickEvery = 30
+	// unstickEvery is how often the keys are looked over.
+	unstickEvery = 30 * time.Second
 	// leaseSlack is how much longer than its handler an event of the table is in hand.
 	leaseSlack = 30 * time.Second
 )
@@ -32,18 +32,23 @@ func (s *subscription) bringBack(ctx context.Context) {
 		inHand  sync.WaitGroup
 		slots   = make(chan struct{}, maxInHand)
 		failing bool
+		lookAt  time.Time // when the keys are to be looked over
 		pause   = time.NewTimer(0)
 	)
 	defer inHand.Wait()
 	defer pause.Stop()
-	for polls := 0; ; polls++ {
+	for {
 		select {
 		case <-pause.C:
 		case <-s.nudge:
 		case <-s.stop:
 			return
 		}
-		wait, err := s.deliverDue(ctx, slots, &inHand, polls%unstickEvery == 0)
+		unstick := !time.Now().Before(lookAt)
+		if unstick {
+			lookAt = time.Now().Add(unstickEvery)
+		}
+		wait, err := s.deliverDue(ctx, slots, &inHand, unstick)
 		if err != nil && !failing {
 			s.claim.cfg.Logger.WarnContext(ctx, "look for failed events that are due", "consumer", s.consumer, "error", err)
 		}
@@ -56,17 +61,17 @@ func (s *subscription) bringBack(ctx context.Context) {
 func (s *subscription) deliverDue(ctx context.Context, slots chan struct{}, inHand *sync.WaitGroup, unstick bool) (time.Duration, error) {
 	if unstick {
 		if err := s.claim.postgres.unstick(ctx, s.consumer); err != nil {
-			return pollInterval, err
+			return s.claim.poll, err
 		}
 	}
 	room := cap(slots) - len(slots)
 	if room == 0 {
-		return pollInterval, nil // each that ends nudges
+		return s.claim.poll, nil // each that ends nudges
 	}
 	hold := s.claim.cfg.HandlerTimeout + leaseSlack
 	due, next, err := s.claim.postgres.lease(ctx, s.consumer, s.topic, room, hold)
 	if err != nil {
-		return pollInterval, err
+		return s.claim.poll, err
 	}
 	for i, l := range due {
 		slots <- struct{}{}
@@ -81,9 +86,9 @@ func (s *subscription) deliverDue(ctx context.Context, slots chan struct{}, inHa
 	case len(due) == room: // there may be more
 		return minPause, nil
 	case len(due) == 0 && next <= 0: // nothing waits, or behind another or for another topic
-		return pollInterval, nil
+		return s.claim.poll, nil
 	}
-	return min(max(next, minPause), pollInterval), nil
+	return min(max(next, minPause), s.claim.poll), nil
 }
 
 // deliver hands an event on, and watches over it. It reports false when the subscription has stopped.

@@ -3,7 +3,6 @@ package claim_test
 import (
 	"context"
 	"errors"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -51,6 +50,7 @@ func (f *fixture) serve(m *transport.Memory, cfg claim.Config, h message.NoPubli
 	cfg.Logger = silent
 	c, err := claim.New(f.store, cfg)
 	require.NoError(f.t, err)
+	claim.PollEvery(c, 50*time.Millisecond)
 	sub, err := m.Connect().Subscriber(transport.SubscriberConfig{Consumer: "notify", Ordered: true})
 	require.NoError(f.t, err)
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
@@ -58,16 +58,7 @@ func (f *fixture) serve(m *transport.Memory, cfg claim.Config, h message.NoPubli
 	router.AddMiddleware(outside...)
 	router.AddMiddleware(c.Middleware)
 	router.AddConsumerHandler("notify", eventTopic, c.Subscriber("notify", sub), h)
-	ctx, cancel := context.WithCancel(context.Background())
-	var running sync.WaitGroup
-	running.Go(func() { assert.NoError(f.t, router.Run(ctx)) })
-	<-router.Running()
-	stop = sync.OnceFunc(func() {
-		cancel()
-		running.Wait()
-	})
-	f.t.Cleanup(stop)
-	return stop
+	return f.run(router)
 }
 
 func (f *fixture) eventually(condition func() bool, what string) {
