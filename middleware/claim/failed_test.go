@@ -238,11 +238,11 @@ func TestDeadLettersAreForwarded(t *testing.T) {
 func TestFailureThatCannotBeRecorded(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
+	store := settled{f.store, func() { f.exec(`drop table ` + f.schema + `.claim_failed`) }}
+	c, err := claim.New(store, claim.Config{Consumer: func(string) string { return "notify" }, Logger: silent})
+	require.NoError(t, err)
 	msg, d := deliver(t, "1")
-	_, err := f.middleware(claim.Config{Logger: silent})(func(*message.Message) ([]*message.Message, error) {
-		f.exec(`drop table ` + f.schema + `.claim_failed`)
-		return nil, claim.Permanent(errOops)
-	})(msg)
+	_, err = c.Middleware(failing(claim.Permanent(errOops)))(msg)
 	require.ErrorIs(t, err, errOops)
 	require.ErrorContains(t, err, "record the failure")
 	assert.Positive(t, d.retryAfter)
