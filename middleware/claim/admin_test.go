@@ -5,13 +5,20 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/middleware/claim"
+	"github.com/millrace-go/millrace/transport"
 )
 
 var me = claim.By{Actor: "ada", Note: "known"}
@@ -260,4 +267,73 @@ func TestWhoActsMustBeNamed(t *testing.T) {
 	require.ErrorContains(t, claim.Edit(t.Context(), nil, "", "1", "", claim.Change{}, claim.By{}), "By.Actor")
 	_, err = claim.Discard(t.Context(), nil, "", claim.Selection{States: []string{"failing"}}, me)
 	require.ErrorContains(t, err, `state is "failing": want one of [dead waiting parked]`)
+}
+
+// A replayed event is handled by a running service, and those that were parked behind it follow in order.
+func TestReplayedEventIsHandled(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	var mu sync.Mutex
+	var handled []string
+	var mended atomic.Bool
+	c := f.claim(claim.Config{Logger: silent, Ordered: true, MaxAttempts: 2, Backoff: func(int) time.Duration { return time.Millisecond }})
+	channel := gochannel.NewGoChannel(gochannel.Config{BlockPublishUntilSubscriberAck: true}, watermill.NopLogger{})
+	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
+	require.NoError(t, err)
+	router.AddMiddleware(c.Middleware)
+	router.AddConsumerHandler("notify", "topic", c.Subscriber("notify", channel), func(msg *message.Message) error {
+		if msg.UUID == "1" && !mended.Load() {
+			return errOops
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		handled = append(handled, msg.UUID+" "+string(msg.Payload)+" "+msg.Metadata.Get("by"))
+		return f.effect(msg.Context(), msg.UUID)
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { assert.NoError(t, router.Run(ctx)) })
+	<-router.Running()
+	for _, id := range []string{"1", "2", "3"} {
+		msg := message.NewMessage(id, []byte("payload"))
+		transport.SetKey(msg, "k")
+		require.NoError(t, channel.Publish("topic", msg))
+	}
+	eventually := func(table string, n int) {
+		t.Helper()
+		require.Eventually(t, func() bool { return f.count(table) == n }, 10*time.Second, 5*time.Millisecond, table)
+	}
+	eventually("claim_failed where state = 'dead'", 1)
+	assert.Equal(t, map[string]string{"1": "dead", "2": "parked", "3": "parked"}, f.states())
+	mended.Store(true)
+	require.NoError(t, claim.Edit(t.Context(), f.pool, f.schema, "1", "", claim.Change{Payload: []byte("mended"), Set: map[string]string{"by": "ada"}}, me))
+	_, err = claim.Replay(t.Context(), f.pool, f.schema, claim.Selection{}, me)
+	require.NoError(t, err)
+	eventually("effect", 3)
+	eventually("claim_failed", 0)
+	eventually("claim_key", 0)
+	cancel()
+	running.Wait()
+	assert.Equal(t, []string{"1 mended ada", "2 payload ", "3 payload "}, handled)
+}
+
+// Also of an event whose day was dropped while it was dead: it leaves a record where the claim looks.
+func TestDiscardedEventIsAbsorbed(t *testing.T) {
+	t.Parallel()
+	for name, minted := range map[string]time.Time{"of today": time.Now(), "of a dropped day": time.Now().AddDate(0, 0, -60)} {
+		f := newFixture(t)
+		id := uuid.Must(uuid.NewV7())
+		for i := range 6 {
+			id[i] = byte(minted.UnixMilli() >> (8 * (5 - i)))
+		}
+		f.keep(id.String(), "notify", "", "dead", "attempts", "oops")
+		f.sql(`update {schema}.consumer set floor = now() - interval '30 days'`)
+		_, err := claim.Discard(t.Context(), f.pool, f.schema, claim.Selection{}, me)
+		require.NoError(t, err)
+		msg, _ := deliver(t, id.String())
+		_, err = f.middleware(claim.Config{Logger: silent})(f.handler)(msg)
+		require.NoError(t, err, name)
+		assert.Empty(t, f.effects(), name)
+		assert.Zero(t, f.count("claim_failed"), name)
+	}
 }

@@ -26,6 +26,8 @@ func (c *Claim) OnCommand(params cqrs.CommandProcessorOnHandleParams) error {
 // OnGroupEvent is OnEvent for cqrs.EventGroupProcessorConfig.OnHandle. Each handler of the group has a scope of its own:
 // that of its name where it has one, as those of cqrs.NewEventHandler do, else "<group>.<event's name>". When one of
 // them fails, those before it do not run again. Two handlers of one group that would share a scope are an error.
+//
+// The subscriber of the group may be wrapped by Subscriber once for each of its handlers, one wrapper around the other.
 func (c *Claim) OnGroupEvent(params cqrs.EventGroupProcessorOnHandleParams) error {
 	var name string
 	if named, ok := params.Handler.(interface{ HandlerName() string }); ok {
@@ -36,6 +38,18 @@ func (c *Claim) OnGroupEvent(params cqrs.EventGroupProcessorOnHandleParams) erro
 	}
 	if err := c.groups.own(params, name); err != nil {
 		return err
+	}
+	original := params.Message.Context()
+	if from := sourceOf(original); from != nil {
+		consumer := c.cfg.Consumer(name)
+		if from.event != nil && from.consumer != consumer {
+			return nil // it is brought back for another handler of the group
+		}
+		for from.inner != nil && from.consumer != consumer {
+			from = from.inner
+		}
+		params.Message.SetContext(context.WithValue(original, sourceKey{}, from))
+		defer params.Message.SetContext(original)
 	}
 	return c.onHandle(params.Message, name, params.Handler.Handle, params.Event)
 }

@@ -65,11 +65,11 @@ func (f *cqrsFixture) run(deliver func()) {
 	running.Wait()
 }
 
-// deliver sends what any bus sends, three times, and returns its ID.
-func (f *cqrsFixture) deliver(v any) string {
+// deliver sends what any bus sends, so many times, and returns its ID.
+func (f *cqrsFixture) deliver(v any, times int) string {
 	msg, err := marshaler.Marshal(v)
 	require.NoError(f.t, err)
-	for range 3 {
+	for range times {
 		require.NoError(f.t, f.channel.Publish("all", msg.Copy()))
 	}
 	return msg.UUID
@@ -112,9 +112,9 @@ func TestEventsAndCommandsAreHandledUnderAClaim(t *testing.T) {
 		return f.effect(ctx, c.ID)
 	})))
 	f.run(func() {
-		f.deliver(unknown{"0"})
-		f.deliver(completed{"1"})
-		f.deliver(notify{"2"})
+		f.deliver(unknown{"0"}, 3)
+		f.deliver(completed{"1"}, 3)
+		f.deliver(notify{"2"}, 3)
 		f.eventually("effect", 2)
 	})
 	assert.Equal(t, map[string]int{"1": 1, "2": 1}, f.effects())
@@ -152,9 +152,9 @@ func TestEachHandlerOfAGroupRunsOnce(t *testing.T) {
 		cqrs.NewGroupEventHandler(func(ctx context.Context, e *notify) error { return f.effect(ctx, "other "+e.ID) }),
 	))
 	f.run(func() {
-		f.deliver(unknown{"0"})
-		f.deliver(completed{"1"})
-		f.deliver(notify{"2"})
+		f.deliver(unknown{"0"}, 3)
+		f.deliver(completed{"1"}, 3)
+		f.deliver(notify{"2"}, 3)
 		f.eventually("effect", 4)
 	})
 	assert.Equal(t, map[string]int{"first 1": 1, "second 1": 1, "third 1": 1, "other 2": 1}, f.effects())
@@ -163,6 +163,58 @@ func TestEachHandlerOfAGroupRunsOnce(t *testing.T) {
 	var scopes []string
 	require.NoError(t, f.pool.QueryRow(t.Context(), `select array_agg(name order by name) from `+f.schema+`.consumer`).Scan(&scopes))
 	assert.Equal(t, []string{"family.completed", "family.notify", "first", "second"}, scopes)
+}
+
+// The handlers that failed, and they alone, have the event brought back.
+func TestHandlersOfAGroupHaveTheirEventsBroughtBack(t *testing.T) {
+	t.Parallel()
+	f := newCQRS(t)
+	quick := func(int) time.Duration { return time.Millisecond }
+	var err error
+	f.claim, err = claim.New(f.store, claim.Config{Logger: silent, MaxAttempts: 3, Backoff: quick})
+	require.NoError(t, err)
+	group, err := cqrs.NewEventGroupProcessorWithConfig(f.router, cqrs.EventGroupProcessorConfig{
+		GenerateSubscribeTopic: func(cqrs.EventGroupProcessorGenerateSubscribeTopicParams) (string, error) { return "all", nil },
+		SubscriberConstructor: func(cqrs.EventGroupProcessorSubscriberConstructorParams) (message.Subscriber, error) {
+			return f.claim.Subscriber("first", f.claim.Subscriber("second", f.claim.Subscriber("third", f.channel))), nil
+		},
+		OnHandle: f.claim.OnGroupEvent, Marshaler: marshaler,
+	})
+	require.NoError(t, err)
+	var runs [3]atomic.Int32
+	var mended atomic.Bool
+	require.NoError(t, group.AddHandlersGroup("family",
+		cqrs.NewEventHandler("first", func(ctx context.Context, e *completed) error {
+			if runs[0].Add(1) < 3 {
+				return errOops
+			}
+			return f.effect(ctx, "first "+e.ID)
+		}),
+		cqrs.NewEventHandler("second", func(ctx context.Context, e *completed) error {
+			runs[1].Add(1)
+			return f.effect(ctx, "second "+e.ID)
+		}),
+		cqrs.NewEventHandler("third", func(ctx context.Context, e *completed) error {
+			runs[2].Add(1)
+			if !mended.Load() {
+				return errOops
+			}
+			return f.effect(ctx, "third "+e.ID)
+		}),
+	))
+	f.run(func() {
+		id := f.deliver(completed{"1"}, 1)
+		f.eventually("effect", 2)
+		f.eventually("claim_failed where state = 'dead'", 1)
+		mended.Store(true)
+		r, err := claim.Replay(t.Context(), f.pool, f.schema, claim.Selection{EventIDs: []string{id}}, me)
+		require.NoError(t, err)
+		assert.Equal(t, claim.Result{Done: 1}, r)
+		f.eventually("effect", 3)
+		f.eventually("claim_failed", 0)
+	})
+	assert.Equal(t, map[string]int{"first 1": 1, "second 1": 1, "third 1": 1}, f.effects())
+	assert.Equal(t, []int32{3, 1, 4}, []int32{runs[0].Load(), runs[1].Load(), runs[2].Load()})
 }
 
 // The second of two handlers without a name would find every event processed.

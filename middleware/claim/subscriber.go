@@ -29,7 +29,8 @@ type sourceKey struct{}
 // source tells that a message came through Subscriber.
 type source struct {
 	consumer, topic string
-	event           *event // nil: sub delivered it
+	event           *event  // nil: sub delivered it
+	inner           *source // of another consumer, whose Subscriber this one wraps
 }
 
 func sourceOf(ctx context.Context) *source {
@@ -121,7 +122,12 @@ func (s *subscription) run(ctx context.Context, in <-chan *message.Message) {
 func (s *subscription) pass(in <-chan *message.Message) {
 	from := &source{consumer: s.consumer, topic: s.topic}
 	for msg := range in {
-		msg.SetContext(context.WithValue(msg.Context(), sourceKey{}, from))
+		switch inner := sourceOf(msg.Context()); {
+		case inner == nil:
+			msg.SetContext(context.WithValue(msg.Context(), sourceKey{}, from))
+		case inner.event == nil:
+			msg.SetContext(context.WithValue(msg.Context(), sourceKey{}, &source{consumer: s.consumer, topic: s.topic, inner: inner}))
+		} // else another consumer has it brought back, and it is that one's
 		select {
 		case s.out <- msg:
 		case <-s.stop:

@@ -105,7 +105,7 @@ func (s *subscription) deliver(ctx context.Context, l leased, hold time.Duration
 	msg := message.NewMessage(h.UUID, l.payload)
 	msg.Metadata = h.Metadata
 	l.key.Due = dueTime(msg)
-	msg.SetContext(context.WithValue(transport.WithDelivery(ctx, delivery), sourceKey{}, &source{s.consumer, s.topic, &l.event}))
+	msg.SetContext(context.WithValue(transport.WithDelivery(ctx, delivery), sourceKey{}, &source{consumer: s.consumer, topic: s.topic, event: &l.event}))
 	select {
 	case s.out <- msg:
 	case <-s.stop:
