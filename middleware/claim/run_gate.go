@@ -6,19 +6,17 @@ import (
 	"time"
 )
 
-// gate lets handlers in together, or one alone. One that waits to be alone keeps later ones out, else it would wait for
+// gate lets handlers in together, or one alone. Its zero value is open. One that waits to be alone keeps later ones out, else it would wait for
 // ever in a busy process.
 type gate struct {
 	mu      sync.Mutex
 	in      int
 	closed  bool          // one is in alone, or waits until the others are out
-	changed chan struct{} // closed when it is worth another look
+	changed chan struct{} // closed when it is worth another look; nil while nobody waits
 }
 
 // hands is the gate of the process: what dies is all of it, whatever Claim a handler belongs to.
-var hands = newGate()
-
-func newGate() *gate { return &gate{changed: make(chan struct{})} }
+var hands gate
 
 // enter waits until nobody is in alone.
 func (g *gate) enter(ctx context.Context) (leave func(), err error) {
@@ -69,11 +67,15 @@ func (g *gate) enterAlone(ctx context.Context, limit time.Duration) (leave func(
 func (g *gate) wait(ctx context.Context, try func() bool) error {
 	for {
 		g.mu.Lock()
-		done, changed := try(), g.changed
-		g.mu.Unlock()
-		if done {
+		if try() {
+			g.mu.Unlock()
 			return nil
 		}
+		if g.changed == nil {
+			g.changed = make(chan struct{})
+		}
+		changed := g.changed
+		g.mu.Unlock()
 		select {
 		case <-changed:
 		case <-ctx.Done():
@@ -86,6 +88,8 @@ func (g *gate) change(f func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	f()
-	close(g.changed)
-	g.changed = make(chan struct{})
+	if g.changed != nil {
+		close(g.changed)
+		g.changed = nil
+	}
 }

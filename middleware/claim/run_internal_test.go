@@ -61,7 +61,7 @@ func TestNeighbours(t *testing.T) {
 func TestGate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		g := newGate()
+		g := &gate{}
 		var mu sync.Mutex
 		var events []string
 		note := func(event string) {
@@ -105,7 +105,7 @@ func TestGate(t *testing.T) {
 func TestGateOpensAfterItsLimit(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		g := newGate()
+		g := &gate{}
 		leaveAlone, err := g.enterAlone(t.Context(), time.Minute)
 		require.NoError(t, err)
 		begun := time.Now()
@@ -134,20 +134,22 @@ func TestMessagesWaitUntilTheProcessIsRegistered(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l := &life{}
-		now, err := l.take(t.Context())
+		now, err := l.take(t.Context(), time.Hour)
 		require.NoError(t, err, "without Run nothing is waited for")
 		assert.Zero(t, now)
 		l.done()
 		require.NoError(t, l.begin())
 		require.Error(t, l.begin(), "once at a time")
-		short, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		_, err = l.take(short)
-		require.ErrorIs(t, err, context.DeadlineExceeded)
+		_, err = l.take(t.Context(), time.Second)
+		require.ErrorIs(t, err, errUnregistered)
+		ended, end := context.WithCancel(t.Context())
+		end()
+		_, err = l.take(ended, time.Hour)
+		require.ErrorIs(t, err, context.Canceled)
 		var all sync.WaitGroup
 		for range 3 {
 			all.Go(func() {
-				now, err := l.take(t.Context())
+				now, err := l.take(t.Context(), time.Hour)
 				assert.NoError(t, err)
 				assert.Equal(t, int64(7), now.run)
 			})
@@ -167,7 +169,7 @@ func TestMessagesWaitUntilTheProcessIsRegistered(t *testing.T) {
 		l.end()
 		require.NoError(t, l.begin(), "and again")
 		all.Go(func() {
-			_, err := l.take(t.Context())
+			_, err := l.take(t.Context(), time.Hour)
 			assert.NoError(t, err, "Run has ended before it was registered")
 		})
 		synctest.Wait()

@@ -54,19 +54,26 @@ func (l *life) stand(s standing) (before standing) {
 	return before
 }
 
-// take counts a message until done, and returns the standing; ctx bounds the wait for it.
-func (l *life) take(ctx context.Context) (standing, error) {
+// errUnregistered means that a message has waited for the process to be registered.
+var errUnregistered = errors.New("the process is not registered yet: does the database answer Claim.Run?")
+
+// take counts a message until done, and returns the standing, for which it waits at most so long.
+func (l *life) take(ctx context.Context, patience time.Duration) (standing, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if waits := l.registered; waits != nil && l.standing.run == 0 {
 		l.mu.Unlock()
+		err := errUnregistered
 		select {
 		case <-waits:
+			err = nil
 		case <-ctx.Done():
+			err = ctx.Err()
+		case <-time.After(patience):
 		}
 		l.mu.Lock()
-		if l.registered == waits && l.standing.run == 0 {
-			return standing{}, ctx.Err()
+		if err != nil {
+			return standing{}, err
 		}
 	}
 	l.inHand++

@@ -35,15 +35,13 @@ type start struct {
 	over     bool // which has been committed
 }
 
-// begin takes the message in hand, unless the error is not nil; end must follow. It waits, at most HandlerTimeout, until
-// the process is registered, and until the message may run, alone if need be.
+// begin takes the message in hand, unless the error is not nil; end must follow. It waits, each at most HandlerTimeout,
+// until the process is registered, and until the message may run, alone if need be: neither is the handler's time.
 func (c *Claim) begin(ctx context.Context, key Key) (*start, error) {
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.HandlerTimeout)
-	defer cancel()
 	st := &start{claim: c}
-	now, err := c.life.take(ctx)
+	now, err := c.life.take(ctx, c.cfg.HandlerTimeout)
 	if err != nil {
-		return nil, fmt.Errorf("wait until the process is registered: %w", err)
+		return nil, err
 	}
 	switch {
 	case now.run == 0:
@@ -62,6 +60,8 @@ func (c *Claim) begin(ctx context.Context, key Key) (*start, error) {
 
 // suspect notes the message, and waits until it may run.
 func (st *start) suspect(ctx context.Context, key Key, now standing) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, st.claim.cfg.HandlerTimeout)
+	defer cancel()
 	s := st.claim.postgres
 	if st.consumer, err = s.consumer(ctx, key.Consumer); err != nil {
 		return err

@@ -1,10 +1,14 @@
 package claim_test
 
 import (
+	"context"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -65,6 +69,7 @@ func TestNoteOfOneThatLives(t *testing.T) {
 	claim.Hasten(c, 20*time.Millisecond, time.Minute)
 	f.running(other)
 	f.running(c)
+	require.Eventually(t, func() bool { return !suspicious(c) }, 10*time.Second, time.Millisecond, "it knows the other one")
 	f.killed()
 	require.Eventually(t, func() bool { return suspicious(c) && suspicious(other) }, 10*time.Second, time.Millisecond)
 	begun, finish, handled := make(chan struct{}), make(chan struct{}), make(chan error, 1)
@@ -120,4 +125,34 @@ func TestEventInHandIsNotBuried(t *testing.T) {
 	assert.Zero(t, f.count("claim_failed"))
 	assert.Equal(t, 1, f.count("claim_start"))
 	require.NoError(t, end(nil))
+}
+
+// An event that Millrace brings back may kill its process too.
+func TestEventThatIsBroughtBackAndKills(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	run := f.killed()
+	for id, starts := range map[string]int{"killer": 3, "other": 2} {
+		f.keep(id, "notify", "", "waiting", "error", "oops")
+		f.noted(run, id, starts)
+	}
+	f.sql(`update {schema}.claim_failed set due_at = now(), topic = 'topic'`)
+	c := f.claim(claim.Config{Logger: silent, Consumer: func(handler string) string { return handler }})
+	f.running(c)
+	channel := gochannel.NewGoChannel(gochannel.Config{}, watermill.NopLogger{})
+	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
+	require.NoError(t, err)
+	router.AddMiddleware(c.Middleware)
+	router.AddConsumerHandler("notify", "topic", c.Subscriber("notify", channel), func(msg *message.Message) error {
+		return f.effect(msg.Context(), msg.UUID)
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { assert.NoError(t, router.Run(ctx)) })
+	require.Eventually(t, func() bool { return f.count("effect") == 1 && f.states()["killer"] == "dead" }, 10*time.Second, 5*time.Millisecond)
+	cancel()
+	running.Wait()
+	assert.Equal(t, map[string]int{"other": 1}, f.effects())
+	assert.Equal(t, 1, f.count("claim_failed where reason = 'killed'"))
+	assert.Zero(t, f.count("claim_start"))
 }
