@@ -75,20 +75,25 @@ type Purged struct {
 	Audit  int `json:"audit"` // what operators did
 }
 
-// Purge discards dead letters that failed longer ago than that, and forgets what operators did longer ago.
+// Purge discards dead letters that failed longer ago than that, and forgets what operators did longer ago. It is for the
+// owner of the tables.
 func Purge(ctx context.Context, db pgtx.DB, schema string, olderThan time.Duration, by By) (p Purged, err error) {
 	if olderThan <= 0 {
 		return p, fmt.Errorf("purge dead letters: the age is %v: want more than 0", olderThan)
 	}
-	seconds := olderThan.Seconds()
-	r, err := act(ctx, db, schema, selecting{Selection: Selection{States: []string{"dead"}}, olderThan: &seconds}, by, discarding("purge"))
-	if err != nil {
-		return p, err
+	if err := by.validate(); err != nil {
+		return p, fmt.Errorf("purge dead letters: %w", err)
 	}
-	p.Events = r.Done
+	seconds := olderThan.Seconds()
+	// First, because it is what an operator who does not own the tables may not.
 	err = administer(ctx, db, schema, "purge audit", func(ctx context.Context, tx pgx.Tx, schema string) error {
 		return tx.QueryRow(ctx, pgschema.Query(files, "admin_forget", schema), seconds, by.Actor, by.Note).Scan(&p.Audit)
 	})
+	if err != nil {
+		return p, err
+	}
+	r, err := act(ctx, db, schema, selecting{Selection: Selection{States: []string{"dead"}}, olderThan: &seconds}, by, discarding("purge"))
+	p.Events = r.Done
 	return p, err
 }
 

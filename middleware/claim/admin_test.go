@@ -14,9 +14,11 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-go/millrace/framework/devstack/devtest"
 	"github.com/millrace-go/millrace/middleware/claim"
 	"github.com/millrace-go/millrace/transport"
 )
@@ -255,7 +257,7 @@ func TestPurgeOfDeadLetters(t *testing.T) {
 	assert.Equal(t, claim.Purged{Events: 1, Audit: 1}, p)
 	assert.Equal(t, map[string]string{"2": "waiting", "3": "dead"}, f.states())
 	assert.Zero(t, f.count("claim_key"))
-	assert.Equal(t, []string{"purge audit ", "purge 1"}, f.audited())
+	assert.Equal(t, []string{"purge 1", "purge audit "}, f.audited())
 	_, err = claim.Purge(t.Context(), f.pool, f.schema, 0, me)
 	require.ErrorContains(t, err, "want more than 0")
 }
@@ -336,4 +338,48 @@ func TestDiscardedEventIsAbsorbed(t *testing.T) {
 		assert.Empty(t, f.effects(), name)
 		assert.Zero(t, f.count("claim_failed"), name)
 	}
+}
+
+// as returns a pool of a role that has been given what Grants says.
+func (f *fixture) as(name string, roles func(role string) claim.GrantRoles) *pgxpool.Pool {
+	role := f.schema + name
+	_, err := f.pool.Exec(f.t.Context(), `create role `+role)
+	require.NoError(f.t, err)
+	f.t.Cleanup(func() {
+		_, err := f.pool.Exec(context.Background(), `drop owned by `+role+`; drop role `+role)
+		assert.NoError(f.t, err)
+	})
+	grants, err := claim.Grants(f.schema, roles(role))
+	require.NoError(f.t, err)
+	f.exec(grants)
+	return devtest.PoolOn(f.t, f.pool.Config().ConnString(), func(cfg *pgxpool.Config) { cfg.ConnConfig.RuntimeParams["role"] = role })
+}
+
+func TestOperatorsAndRunNeedNoMoreThanTheirGrants(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	pool := f.as("_o", func(role string) claim.GrantRoles { return claim.GrantRoles{Operator: role} })
+	f.keep("1", "notify", "k", "dead", "attempts", "oops")
+	f.keep("2", "notify", "k", "parked", "parked", "")
+	require.NoError(t, claim.Edit(t.Context(), pool, f.schema, "1", "", claim.Change{Payload: []byte("x")}, me))
+	r, err := claim.Replay(t.Context(), pool, f.schema, claim.Selection{}, me)
+	require.NoError(t, err)
+	assert.Equal(t, 1, r.Done)
+	r, err = claim.Discard(t.Context(), pool, f.schema, claim.Selection{States: []string{"waiting", "parked"}}, me)
+	require.NoError(t, err)
+	assert.Equal(t, 2, r.Done)
+	found, err := claim.ListAudit(t.Context(), pool, f.schema, "", "", 10)
+	require.NoError(t, err)
+	assert.Len(t, found, 4)
+	_, err = claim.Purge(t.Context(), pool, f.schema, time.Hour, me)
+	require.ErrorContains(t, err, "this is for the owner of the tables")
+
+	f.store = claim.NewPostgresStore(f.as("_c", func(role string) claim.GrantRoles { return claim.GrantRoles{Consumer: role} }), claim.Schema(f.schema))
+	f.noted(f.killed(), "3", 0)
+	c := f.claim(claim.Config{Logger: silent})
+	defer f.running(c)()
+	msg, _ := deliver(t, "3")
+	_, err = c.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, nil })(msg)
+	require.NoError(t, err)
+	assert.Zero(t, f.count("claim_start"))
 }

@@ -9,7 +9,7 @@ import (
 
 // Hasten makes the Claim's Run quick for a test.
 func Hasten(c *Claim, beat, silent time.Duration) {
-	c.pace.beat, c.pace.silent = beat, silent
+	c.pace.beat, c.pace.silent, c.pace.slack = beat, silent, 100*time.Millisecond
 }
 
 // Standing returns whether the Claim's process is registered, and whether it is suspicious.

@@ -16,10 +16,8 @@ import (
 	"github.com/millrace-go/millrace/internal/pgschema"
 )
 
-const (
-	exchangeTimeout = 5 * time.Second // for one exchange with the database
-	stopSlack       = 5 * time.Second // what a handler may take to end after its deadline
-)
+// exchangeTimeout bounds one exchange with the database.
+const exchangeTimeout = 5 * time.Second
 
 // Run says in the database that this process lives, and keeps its tables, until ctx ends; then it waits for the claims in
 // hand, at most a little longer than HandlerTimeout, says that the process has ended cleanly, and returns nil. Start it
@@ -66,7 +64,7 @@ func (c *Claim) Run(ctx context.Context) error {
 	var beats sync.WaitGroup
 	beats.Go(func() { r.keepBeating(hard) })
 	<-ctx.Done()
-	left := c.life.drain(c.cfg.HandlerTimeout + stopSlack)
+	left := c.life.drain(c.cfg.HandlerTimeout + c.pace.slack)
 	cancel()
 	beats.Wait()
 	if left > 0 {

@@ -2,14 +2,15 @@ package claim
 
 import "time"
 
-// pace is how processes tell that they live. All of it is measured by the server's clock.
+// pace is how processes tell that they live. Ages are measured by the server's clock.
 type pace struct {
 	beat   time.Duration // between two renewals
 	silent time.Duration // a row that is older is one of a process that was killed
 	memory time.Duration // how long that is a reason to be suspicious: a killer may be redelivered late
+	slack  time.Duration // what a handler may take to end after its deadline
 }
 
-var defaultPace = pace{beat: 2 * time.Second, silent: 10 * time.Second, memory: time.Hour}
+var defaultPace = pace{beat: 2 * time.Second, silent: 10 * time.Second, memory: time.Hour, slack: 5 * time.Second}
 
 // neighbour is another process's row.
 type neighbour struct {

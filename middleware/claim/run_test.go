@@ -111,6 +111,37 @@ func TestRunWaitsForClaimsInHand(t *testing.T) {
 	assert.Zero(t, f.count("claim_run"))
 }
 
+// A handler that does not end in time may be killed with its process: that was no clean stop.
+func TestRunDoesNotWaitForEver(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	c := f.claim(claim.Config{HandlerTimeout: time.Second})
+	claim.Hasten(c, time.Second, time.Minute)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- c.Run(ctx) }()
+	require.Eventually(t, func() bool { registered, _ := claim.Standing(c); return registered }, 10*time.Second, time.Millisecond)
+	begun, finish, handled := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(handled)
+		msg, _ := deliver(t, "1")
+		_, _ = c.Middleware(func(*message.Message) ([]*message.Message, error) {
+			close(begun)
+			<-finish
+			return nil, errOops
+		})(msg)
+	}()
+	<-begun
+	cancel()
+	require.ErrorContains(t, <-ended, "1 handlers have not ended")
+	assert.Equal(t, 1, f.count("claim_run"))
+	close(finish)
+	<-handled
+	next := f.claim(claim.Config{})
+	f.running(next)
+	assert.True(t, suspicious(next))
+}
+
 type otherStore struct{ claim.Store }
 
 type wrapped struct{ claim.Store }

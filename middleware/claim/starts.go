@@ -83,7 +83,7 @@ func (st *start) suspect(ctx context.Context, key Key, now standing) (err error)
 		st.run, st.store = run, s
 		return nil
 	}
-	if st.leave, err = hands.enterAlone(ctx, st.claim.cfg.HandlerTimeout+stopSlack); err != nil {
+	if st.leave, err = hands.enterAlone(ctx, st.claim.cfg.HandlerTimeout+st.claim.pace.slack); err != nil {
 		return fmt.Errorf("%w: it was in hand when a process was killed and must run alone: %w", ErrContended, err)
 	}
 	err = s.pool.QueryRow(ctx, pgschema.Query(files, "start_alone", s.schema), st.consumer, st.record, now.run, run).Scan(&st.starts)
