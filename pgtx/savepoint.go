@@ -2,6 +2,7 @@ package pgtx
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -19,6 +20,8 @@ func (x *tx) Begin(ctx context.Context) (pgx.Tx, error) {
 	switch {
 	case t.begun && status(t.conn) == 'E':
 		return nil, failed()
+	case t.conn != nil && t.conn.IsClosed():
+		return nil, errors.New("the connection is closed")
 	case ctx.Err() != nil:
 		return nil, context.Cause(ctx)
 	}

@@ -2,9 +2,15 @@ package claim
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/millrace/pgtx"
+	"github.com/millrace-go/millrace/transport"
 )
 
 // attempt is what became of a message under its claim.
@@ -14,11 +20,66 @@ type attempt struct {
 	began time.Time // set by Claim.run
 }
 
-// attempt claims the event and calls fn.
-func (c *Claim) attempt(ctx context.Context, key Key, _ *message.Message, fn func(ctx context.Context) error) (a attempt) {
+// settled reports whether the event's record is there: it was completed now or before.
+func (a attempt) settled() bool {
+	return a.ran && a.err == nil || !a.ran && errors.Is(a.err, ErrCompleted)
+}
+
+// modes are the ways in which claims share commits. The zero value has none.
+type modes struct {
+	group     *groupStore // nil unless Config.Group is set
+	gatherers sync.Map    // consumer → *gatherer
+	flusher   *flusher    // nil unless Config.Deferred is
+}
+
+func (c Config) validateModes(store Store) error {
+	var errs []error
+	if c.Group < 0 || c.Group == 1 || c.Group > maxGroup {
+		errs = append(errs, fmt.Errorf("Config.Group is %d: want 2 to %d, or 0 for none", c.Group, maxGroup))
+	}
+	if _, ok := store.(*PostgresStore); !ok && (c.Group != 0 || c.Deferred) {
+		errs = append(errs, fmt.Errorf("Config.Group is %d and Config.Deferred is %t with a %T: want the store of claim.NewPostgresStore itself, with nothing in front of it", c.Group, c.Deferred, store))
+	}
+	return errors.Join(errs...)
+}
+
+func newModes(store Store, cfg Config) *modes {
+	m := &modes{}
+	s, _ := store.(*PostgresStore)
+	if cfg.Group > 0 {
+		m.group = newGroupStore(s, cfg)
+	}
+	if cfg.Deferred {
+		m.flusher = newFlusher(s, cfg.HandlerTimeout)
+	}
+	return m
+}
+
+// attempt claims the event and calls fn. When the claim is completed or was before, it is durable.
+func (c *Claim) attempt(ctx context.Context, key Key, _ *message.Message, fn func(ctx context.Context) error) attempt {
+	do := c.single
+	if c.modes.group != nil {
+		do = c.grouped
+	}
+	a := do(ctx, key, fn)
+	if c.modes.flusher == nil || !a.settled() {
+		return a
+	}
+	transport.DeliveryFrom(ctx).Handled()
+	if err := c.modes.flusher.durable(context.WithoutCancel(ctx), key); err != nil {
+		return attempt{err: fmt.Errorf("make the claim durable: %w", err)} // which says nothing against the event
+	}
+	return a
+}
+
+// single claims the event in a transaction of its own.
+func (c *Claim) single(ctx context.Context, key Key, fn func(ctx context.Context) error) (a attempt) {
 	a.err = c.store.Do(ctx, key, func(ctx context.Context) error {
 		a.ran = true
-		return fn(ctx)
+		if err := fn(ctx); err != nil || c.modes.flusher == nil {
+			return err
+		}
+		return pgtx.Queue(ctx, c.modes.flusher.commit)
 	})
 	return a
 }

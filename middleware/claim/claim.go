@@ -121,6 +121,20 @@ type Config struct {
 	// Default: false.
 	RunTooOld bool
 
+	// Group is how many messages of a consumer may share one transaction, each in a savepoint of its own: their handlers run
+	// one after the other, a failing one is undone alone, and their acks follow the one commit. For handlers that are quick
+	// and wait for nothing but the database; the subscriber's concurrency should be a few times as high. A transaction that
+	// fails as a whole is repeated singly. A text that a handler sends must not hold COMMIT or ROLLBACK. From 2 to 50; only
+	// with NewPostgresStore's store itself. Default: 0, none.
+	Group int
+
+	// Deferred commits without waiting for the disk, and acks when a later flush, which many claims share, has written
+	// the claim to it: a crash of the database undoes only what was not acked. For consumers that handle one message after
+	// the other, so that their transports move on at Delivery.Handled, and for handlers without effects outside of their
+	// transaction, because such an effect would be repeated. Other transactions may see for a moment what a crash undoes.
+	// Only with NewPostgresStore's store itself. Default: false.
+	Deferred bool
+
 	// MeterProvider receives the metrics named millrace.claim. Default: otel.GetMeterProvider().
 	MeterProvider metric.MeterProvider
 
@@ -174,6 +188,7 @@ type Claim struct {
 	postgres *PostgresStore // store, or what is behind it; nil: attempts are not counted, and nothing is kept
 	nudges   nudges
 	poll     time.Duration // how often a Subscriber looks at the table
+	modes    *modes
 }
 
 // New returns a Claim that keeps its claims in store.
@@ -209,6 +224,9 @@ func New(store Store, cfg Config) (*Claim, error) {
 	if cfg.RedeliveryHorizon < 0 {
 		errs = append(errs, fmt.Errorf("Config.RedeliveryHorizon is %v: want 1ns or more, or 0 for the default", cfg.RedeliveryHorizon))
 	}
+	if err := cfg.validateModes(store); err != nil {
+		errs = append(errs, err)
+	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("claim: %w", err)
 	}
@@ -216,5 +234,5 @@ func New(store Store, cfg Config) (*Claim, error) {
 	if err != nil {
 		return nil, fmt.Errorf("claim: %w", err)
 	}
-	return &Claim{store: store, cfg: cfg, observer: o, postgres: postgres, poll: pollInterval, pace: defaultPace}, nil
+	return &Claim{store: store, cfg: cfg, observer: o, postgres: postgres, modes: newModes(store, cfg), poll: pollInterval, pace: defaultPace}, nil
 }

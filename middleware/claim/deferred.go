@@ -1,0 +1,107 @@
+package claim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/millrace-go/millrace/internal/pgschema"
+)
+
+// errClaimLost means that the server has crashed since the claim was committed, and does not have it any more.
+var errClaimLost = errors.New("the claim was lost in a crash of the database: the event must come again")
+
+// flusher makes claims durable that were committed without waiting for the disk: one flush for all that wait. While one is
+// under way the next ones gather.
+type flusher struct {
+	store         *PostgresStore
+	timeout       time.Duration
+	commit, check string
+
+	mu      sync.Mutex
+	waiting []*unflushed
+	running bool
+}
+
+type unflushed struct {
+	consumer int16
+	record   uuid.UUID
+	result   chan error
+}
+
+func newFlusher(s *PostgresStore, timeout time.Duration) *flusher {
+	return &flusher{
+		store: s, timeout: timeout,
+		commit: pgschema.Query(files, "deferred_commit", s.schema), check: pgschema.Query(files, "deferred_flush", s.schema),
+	}
+}
+
+// durable returns nil once the claim is on the disk, and an error when it is lost or nobody knows.
+func (f *flusher) durable(ctx context.Context, key Key) error {
+	consumer, err := f.store.consumer(ctx, key.Consumer)
+	if err != nil {
+		return err
+	}
+	u := &unflushed{consumer: consumer, record: recordID(key), result: make(chan error, 1)}
+	f.mu.Lock()
+	f.waiting = append(f.waiting, u)
+	if !f.running {
+		f.running = true
+		go f.run() // those that wait in it wait for it
+	}
+	f.mu.Unlock()
+	return <-u.result // each flush has its time
+}
+
+// run flushes until nobody waits.
+func (f *flusher) run() {
+	for {
+		f.mu.Lock()
+		batch := f.waiting
+		f.waiting = nil
+		f.running = len(batch) > 0
+		f.mu.Unlock()
+		if len(batch) == 0 {
+			return
+		}
+		there, err := f.flush(batch)
+		for i, u := range batch {
+			switch {
+			case err != nil:
+				u.result <- fmt.Errorf("flush the claims: %w", err)
+			case !there[i]:
+				u.result <- errClaimLost
+			default:
+				u.result <- nil
+			}
+		}
+	}
+}
+
+// flush tells which of the claims are there and durable, in one round trip.
+func (f *flusher) flush(batch []*unflushed) (there []bool, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), f.timeout) // of no message alone
+	defer cancel()
+	records, consumers := make([]uuid.UUID, len(batch)), make([]int16, len(batch))
+	for i, u := range batch {
+		records[i], consumers[i] = u.record, u.consumer
+	}
+	b := &pgx.Batch{}
+	b.Queue("begin isolation level read committed")
+	b.Queue(f.check, records, consumers).QueryRow(func(row pgx.Row) error { return row.Scan(&there, nil, nil) })
+	committed := false
+	b.Queue("commit").Exec(func(tag pgconn.CommandTag) error { committed = tag.String() == "COMMIT"; return nil })
+	if err := f.store.pool.SendBatch(ctx, b).Close(); err != nil {
+		return nil, err
+	}
+	if !committed || len(there) != len(batch) {
+		return nil, errors.New("the answer to COMMIT was no COMMIT")
+	}
+	return there, nil
+}

@@ -1,0 +1,170 @@
+package claim
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/millrace-go/millrace/pgtx"
+)
+
+// memberState is how far a member of a group has come.
+type memberState int
+
+const (
+	memberWaiting memberState = iota // its handler was not called
+	memberRefused                    // it was not claimed; the result says why
+	memberHandled                    // its handler has succeeded: the commit decides
+	memberFailed                     // its handler has failed, and its savepoint is undone; the result says why
+	memberAgain                      // it is to be claimed alone
+)
+
+// member is a message in a group. Its handler runs on the goroutine of its own message, when it is its turn; all else
+// belongs to the group's goroutine until the group has ended.
+type member struct {
+	ctx context.Context
+	key Key
+	fn  func(ctx context.Context) error
+
+	twin  *member // the first one of the same event
+	ahead *member // the one before it of the same ordering key
+
+	turn    chan func()
+	over    chan struct{}
+	settled chan struct{} // closed when the result is final
+
+	state  memberState
+	late   bool // its time was up
+	result attempt
+}
+
+func newMember(ctx context.Context, key Key, fn func(ctx context.Context) error) *member {
+	return &member{ctx: ctx, key: key, fn: fn, turn: make(chan func()), over: make(chan struct{}), settled: make(chan struct{})}
+}
+
+// wait returns when the group has ended. In between it runs the handler.
+func (m *member) wait(g *group) {
+	select {
+	case run := <-m.turn:
+		defer func() { <-g.ended }() // a panic too waits until the group's locks are gone
+		defer close(m.over)
+		run()
+	case <-g.ended:
+	}
+}
+
+// link finds the members that depend on each other.
+func link(members []*member) {
+	ids, keys := map[string]*member{}, map[string]*member{}
+	for _, m := range members {
+		if m.twin = ids[m.key.EventID]; m.twin == nil {
+			ids[m.key.EventID] = m
+		}
+		if m.key.Order != "" {
+			m.ahead = keys[m.key.Order]
+			keys[m.key.Order] = m
+		}
+	}
+}
+
+// mayRun reports whether the member's turn may come: it is claimed, and nothing before it went wrong that it must not
+// overtake.
+func (m *member) mayRun() bool {
+	if m.state != memberWaiting || m.twin != nil {
+		return false
+	}
+	return m.ahead == nil || m.ahead.kept()
+}
+
+// kept reports whether a later event of its key may be handled.
+func (m *member) kept() bool {
+	if m.twin != nil {
+		return m.twin.kept()
+	}
+	return m.state == memberHandled || m.state == memberRefused && m.result.settled()
+}
+
+// run lets the member handle its message in a savepoint of the group's transaction. An error means that there could be no
+// savepoint: the transaction is lost.
+func (m *member) run(tx pgx.Tx, pool pgtx.DB, timeout time.Duration, complete func(ctx context.Context) error) (lost error) {
+	m.turn <- func() {
+		ctx, cancel := context.WithTimeout(pgtx.With(m.ctx, tx), timeout)
+		defer cancel()
+		m.state, m.result = memberFailed, attempt{ran: true, err: errors.New("the handler ended its goroutine")} // or panics
+		began := false
+		err := pgtx.Run(ctx, pool, func(ctx context.Context, _ pgx.Tx) error {
+			began = true
+			if err := m.fn(ctx); err != nil {
+				return err
+			}
+			return complete(ctx)
+		})
+		m.late = ctx.Err() != nil
+		m.result.err = err
+		switch {
+		case !began:
+			m.state, m.result, lost = memberWaiting, attempt{}, err
+		case err == nil:
+			m.state = memberHandled
+		case byOthers(err):
+			m.state = memberAgain
+		}
+	}
+	<-m.over
+	return lost
+}
+
+// byOthers reports whether a failure may come from what else the transaction did: the locks that it holds, or a constraint
+// that was dropped under it.
+func byOthers(err error) bool {
+	var conflict *pgconn.PgError
+	var constraints *constraintsError
+	return errors.As(err, &conflict) && (conflict.Code == "40001" || conflict.Code == "40P01") ||
+		errors.As(err, &constraints) && constraints.gone()
+}
+
+// conclude decides the members' results after the transaction, which got its claims or did not, and ended with err.
+func conclude(members []*member, claimed bool, err error) {
+	dissolved := err != nil && !errors.Is(err, pgtx.ErrOutcomeUnknown)
+	var last *member // that was run: it may be what broke the transaction, and is judged alone
+	for _, m := range members {
+		if m.state == memberFailed {
+			last = m
+		}
+		if m.state == memberHandled {
+			last = nil
+		}
+	}
+	for _, m := range members {
+		switch {
+		case !claimed:
+			m.state, m.result = memberRefused, attempt{err: err}
+		case m.twin != nil:
+			m.state, m.result = m.twin.state, twinOf(m.twin.result)
+		case m.state == memberHandled && err == nil:
+			m.result = attempt{ran: true}
+		case m.state == memberHandled && !dissolved: // nobody knows: the redelivery will tell
+			m.state, m.result = memberRefused, attempt{err: err}
+		case dissolved && (m.state == memberHandled || m.state == memberWaiting || m == last && !m.late):
+			m.state, m.result = memberAgain, attempt{}
+		case m.state == memberWaiting && m.ahead != nil && m.ahead.state == memberAgain:
+			m.state = memberAgain
+		case m.state == memberWaiting:
+			m.state, m.result = memberRefused, attempt{err: ErrContended}
+		}
+	}
+}
+
+// twinOf is the result of a message whose event was in the group already.
+func twinOf(first attempt) attempt {
+	switch {
+	case first.settled():
+		return attempt{err: ErrCompleted}
+	case !first.ran && first.err != nil:
+		return first
+	}
+	return attempt{err: ErrContended}
+}

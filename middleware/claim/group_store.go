@@ -1,0 +1,180 @@
+package claim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/millrace-go/millrace/internal/pgschema"
+	"github.com/millrace-go/millrace/pgtx"
+)
+
+// groupStore claims the events of groups in PostgreSQL.
+type groupStore struct {
+	store   *PostgresStore
+	timeout time.Duration // of each handler
+	async   bool          // the caller sees to it that commits reach the disk
+
+	lock, look, record, commit string
+}
+
+func newGroupStore(s *PostgresStore, cfg Config) *groupStore {
+	query := func(name string) string { return pgschema.Query(files, name, s.schema) }
+	return &groupStore{
+		store: s, timeout: cfg.HandlerTimeout, async: cfg.Deferred,
+		lock: query("group_lock"), look: query("group_look"), record: query("group_record"), commit: query("deferred_commit"),
+	}
+}
+
+// do claims the members' events and runs the handlers of those that it got, in one transaction.
+func (s *groupStore) do(members []*member) (claimed bool, err error) {
+	// Each handler has its own time, so what is bounded here is what the group does before the first and after the last.
+	ctx, cancel := context.WithCancelCause(members[0].ctx)
+	defer cancel(nil)
+	watch := time.AfterFunc(s.timeout, func() { cancel(context.DeadlineExceeded) })
+	defer watch.Stop()
+
+	consumer, err := s.store.consumer(ctx, members[0].key.Consumer)
+	if err != nil {
+		return false, err
+	}
+	err = pgtx.Run(ctx, s.store.pool, func(ctx context.Context, tx pgx.Tx) error {
+		check, err := s.claim(ctx, tx, consumer, members)
+		if err != nil {
+			return err
+		}
+		claimed = true
+		watch.Stop()
+		heard := time.Now() // from us, by the server, at the latest
+		for _, m := range members {
+			if !m.mayRun() {
+				continue
+			}
+			if time.Since(heard) > s.timeout { // else the server might end the transaction as idle
+				watch.Reset(s.timeout)
+				if _, err := tx.Exec(ctx, "select 1"); err != nil {
+					return err
+				}
+				watch.Stop()
+				heard = time.Now()
+			}
+			record := recordID(m.key)
+			if lost := m.run(tx, s.store.pool, s.timeout, func(ctx context.Context) error {
+				return s.complete(ctx, consumer, record, check)
+			}); lost != nil {
+				return lost
+			}
+		}
+		watch.Reset(s.timeout)
+		if s.async {
+			return pgtx.Queue(ctx, s.commit)
+		}
+		return nil
+	}, pgtx.Isolation(pgx.ReadCommitted))
+	return claimed, err
+}
+
+// claim gets the locks and looks for records, in one round trip. It returns the statements that check the deferrable
+// constraints; none where there are none.
+func (s *groupStore) claim(ctx context.Context, tx pgx.Tx, consumer int16, members []*member) (check []string, err error) {
+	var claims []*member
+	var keys []int64
+	var records []uuid.UUID
+	for _, m := range members {
+		if m.twin == nil {
+			claims, keys, records = append(claims, m), append(keys, lockKey(s.store.schema, m.key)), append(records, recordID(m.key))
+		}
+	}
+	var (
+		locked, completed []bool
+		known             bool
+		deferred          *string
+	)
+	idle := strconv.FormatInt((2*s.timeout + idleSlack).Milliseconds(), 10) // see heard in do
+	b := &pgx.Batch{}
+	b.Queue(s.lock, keys, idle).
+		QueryRow(func(row pgx.Row) error { return row.Scan(&locked, nil, nil) })
+	b.Queue(s.look, records, consumer, members[0].key.Consumer).
+		QueryRow(func(row pgx.Row) error { return row.Scan(&completed, &known, &deferred) })
+	switch err := tx.SendBatch(ctx, b).Close(); {
+	case err != nil:
+		return nil, s.store.hint(err)
+	case !known:
+		return nil, errStaleConsumer
+	}
+	for i, m := range claims {
+		switch {
+		case !locked[i]:
+			m.state, m.result.err = memberRefused, ErrContended
+		case completed[i]:
+			m.state, m.result.err = memberRefused, ErrCompleted
+		}
+	}
+	if deferred != nil {
+		check = append(check, "set constraints all immediate")
+		if *deferred != "" {
+			check = append(check, *deferred)
+		}
+	}
+	return check, nil
+}
+
+// complete ends a member's savepoint. Its record waits for the commit, so that nothing else can complete it: not a
+// COMMIT of another handler's.
+func (s *groupStore) complete(ctx context.Context, consumer int16, record uuid.UUID, check []string) error {
+	if len(check) > 0 { // what the handler left to the commit must fail here, where it is known whose it is
+		for _, sql := range check {
+			if err := pgtx.Queue(ctx, sql); err != nil {
+				return err
+			}
+		}
+		if err := pgtx.Flush(ctx); err != nil {
+			return &constraintsError{err}
+		}
+	}
+	r := recorder{insert: s.record, consumer: consumer}
+	collected, err := pgtx.Collect(ctx, r, record)
+	if err == nil && !collected { // savepoints are made by hand
+		tx, _ := pgtx.From(ctx)
+		_, err = tx.Exec(ctx, r.insert, []uuid.UUID{record}, consumer)
+	}
+	return err
+}
+
+// constraintsError is the error of the check, or of what a handler has queued.
+type constraintsError struct{ error }
+
+func (e *constraintsError) Unwrap() error { return e.error }
+
+// gone reports whether a constraint is no longer what it was when the group began.
+func (e *constraintsError) gone() bool {
+	var pgErr *pgconn.PgError
+	if !errors.As(e.error, &pgErr) {
+		return false
+	}
+	return pgErr.Code == "42704" || pgErr.Code == "42809" || pgErr.Code == "3F000" || pgErr.Code == "42501"
+}
+
+// recorder is a pgtx.Collector: all records of a group are one statement.
+type recorder struct {
+	insert   string
+	consumer int16
+}
+
+func (r recorder) Flush(_ context.Context, items []any, b *pgx.Batch) error {
+	records := make([]uuid.UUID, len(items))
+	for i, item := range items {
+		records[i] = item.(uuid.UUID)
+	}
+	b.Queue(r.insert, records, r.consumer)
+	return nil
+}
+
+func (r recorder) Explain(err error) error { return fmt.Errorf("record the events: %w", err) }
+func (r recorder) Locks() bool             { return false }
