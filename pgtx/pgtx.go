@@ -24,8 +24,8 @@ import (
 var ErrOutcomeUnknown = errors.New("outcome of the transaction is unknown")
 
 // ErrManaged is returned by Commit and Rollback of a transaction that Run manages: return nil to commit it and an error
-// to roll it back. Begin (a savepoint) works as usual. It is also what follows a COMMIT or ROLLBACK that was sent as a
-// statement.
+// to roll it back. Begin (a savepoint) works as usual. It is also the answer to a COMMIT or ROLLBACK sent as a statement,
+// and what follows one inside a text of several statements.
 var ErrManaged = errors.New("the transaction is managed by pgtx.Run: return nil to commit, an error to roll back")
 
 // ErrNoTransaction is returned by Queue for a context that carries no transaction.

@@ -158,14 +158,20 @@ func TestSwallowedErrorIsNoCommit(t *testing.T) {
 func TestRawEndIsRefused(t *testing.T) {
 	t.Parallel()
 	pool, table := newTable(t)
-	for _, end := range []string{"commit", "rollback"} {
-		err := pgtx.Run(t.Context(), pool, func(ctx context.Context, tx pgx.Tx) error {
+	require.NoError(t, pgtx.Run(t.Context(), pool, func(ctx context.Context, tx pgx.Tx) error {
+		require.NoError(t, insert(ctx, tx, table, 1))
+		for _, end := range []string{"commit", " -- done\n COMMIT;", "end", "abort", "rollback", "rollback work", "ROLLBACK TRANSACTION AND CHAIN"} {
 			_, err := tx.Exec(ctx, end)
-			return err
-		})
-		require.ErrorIs(t, err, pgtx.ErrManaged, end)
-	}
-	require.NoError(t, pgtx.Run(t.Context(), pool, func(ctx context.Context, tx pgx.Tx) error { return insert(ctx, tx, table, 1) }))
+			require.ErrorIs(t, err, pgtx.ErrManaged, end)
+			_, err = tx.Query(ctx, end)
+			require.ErrorIs(t, err, pgtx.ErrManaged, end)
+		}
+		_, err := tx.Exec(ctx, "savepoint a; insert into "+table+" values (2)")
+		require.NoError(t, err)
+		_, err = tx.Exec(ctx, "rollback /* not all of it */ work to a")
+		return err
+	}))
+	assert.Equal(t, []int{1}, numbers(t, pool, table))
 }
 
 // The release of a savepoint in which a statement failed fails too, and then nobody rolled back to it.

@@ -20,13 +20,17 @@ type tx struct {
 	closed  bool
 }
 
-// before readies the transaction for the statements: what could be undone behind its back must be sent before.
+// before readies the transaction for the statements: what could be undone behind its back must be sent before. One that
+// ends the transaction is refused.
 func (x *tx) before(ctx context.Context, statements ...string) error {
 	if x.closed {
 		return pgx.ErrTxClosed
 	}
 	if err := x.t.usable(); err != nil {
 		return err
+	}
+	if slices.ContainsFunc(statements, ends) {
+		return ErrManaged
 	}
 	if slices.ContainsFunc(statements, mentionsSavepoint) {
 		return x.t.goDirect(ctx)

@@ -20,9 +20,9 @@ var errClaimLost = errors.New("the claim was lost in a crash of the database: th
 // flusher makes claims durable that were committed without waiting for the disk: one flush for all that wait. While one is
 // under way the next ones gather.
 type flusher struct {
-	store         *PostgresStore
-	timeout       time.Duration
-	commit, check string
+	store               *PostgresStore
+	timeout             time.Duration
+	commit, plan, check string
 
 	mu      sync.Mutex
 	waiting []*unflushed
@@ -36,9 +36,10 @@ type unflushed struct {
 }
 
 func newFlusher(s *PostgresStore, timeout time.Duration) *flusher {
+	query := func(name string) string { return pgschema.Query(files, name, s.schema) }
 	return &flusher{
 		store: s, timeout: timeout,
-		commit: pgschema.Query(files, "deferred_commit", s.schema), check: pgschema.Query(files, "deferred_flush", s.schema),
+		commit: query("deferred_commit"), plan: query("deferred_plan"), check: query("deferred_flush"),
 	}
 }
 
@@ -94,6 +95,7 @@ func (f *flusher) flush(batch []*unflushed) (there []bool, err error) {
 	}
 	b := &pgx.Batch{}
 	b.Queue("begin isolation level read committed")
+	b.Queue(f.plan)
 	b.Queue(f.check, records, consumers).QueryRow(func(row pgx.Row) error { return row.Scan(&there, nil, nil) })
 	committed := false
 	b.Queue("commit").Exec(func(tag pgconn.CommandTag) error { committed = tag.String() == "COMMIT"; return nil })

@@ -99,9 +99,9 @@ func (s *groupStore) claim(ctx context.Context, tx pgx.Tx, consumer int16, membe
 	idle := strconv.FormatInt((2*s.timeout + idleSlack).Milliseconds(), 10) // see heard in do
 	b := &pgx.Batch{}
 	b.Queue(s.lock, keys, idle).
-		QueryRow(func(row pgx.Row) error { return row.Scan(&locked, nil, nil) })
+		QueryRow(func(row pgx.Row) error { return row.Scan(&locked, nil, nil, nil, nil) })
 	b.Queue(s.look, records, consumer, members[0].key.Consumer).
-		QueryRow(func(row pgx.Row) error { return row.Scan(&completed, &known, &deferred) })
+		QueryRow(func(row pgx.Row) error { return row.Scan(&completed, &known, &deferred, nil) })
 	switch err := tx.SendBatch(ctx, b).Close(); {
 	case err != nil:
 		return nil, s.store.hint(err)

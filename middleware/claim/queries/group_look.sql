@@ -1,11 +1,16 @@
 -- Tells which of a group's events were processed before, by the primary key of processed. It runs after their locks were
 -- got, in a snapshot of its own: nobody can add a record in between. Answers too whether the consumer's number is still
 -- that of its name ($3), and what brings back the deferred constraints of the database after a check of all of them: null
--- when none is deferrable, '' when all of them begin as immediate.
-select array(select exists (select from {schema}.processed p where p.event_id = w.record and p.consumer = $2::smallint)
+-- when none is deferrable, '' when all of them begin as immediate. (Without OFFSET the whole table might be hashed. Names
+-- that constraints share which are not deferrable cannot be deferred.)
+select array(select exists (select from {schema}.processed p where p.event_id = w.record and p.consumer = $2::smallint offset 0)
              from unnest($1::uuid[]) with ordinality as w(record, place) order by w.place),
        exists (select from {schema}.consumer where id = $2::smallint and name = $3::text),
        (select coalesce('set constraints ' || string_agg(distinct format('%I.%I', n.nspname, c.conname), ', ')
-                        filter (where c.condeferred and has_schema_privilege(n.oid, 'usage')) || ' deferred', '')
+                        filter (where c.condeferred and has_schema_privilege(n.oid, 'usage') and not exists (
+                            select from pg_constraint s
+                            where s.conname = c.conname and s.connamespace = c.connamespace and not s.condeferrable))
+                        || ' deferred', '')
         from pg_constraint c join pg_namespace n on n.oid = c.connamespace
-        where c.condeferrable having count(*) > 0)
+        where c.condeferrable having count(*) > 0),
+       set_config('enable_seqscan', current_setting('millrace.enable_seqscan'), true)
