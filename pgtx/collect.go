@@ -106,7 +106,8 @@ func ends(sql string) bool {
 func skipComments(sql string) string {
 	for {
 		sql = strings.TrimLeft(sql, " \t\r\n\f;")
-		end, skip := "", 0
+		var end string
+		var skip int
 		switch {
 		case strings.HasPrefix(sql, "--"):
 			end, skip = "\n", 1
