@@ -30,9 +30,9 @@ type flusher struct {
 }
 
 type unflushed struct {
-	consumer int16
-	record   uuid.UUID
-	result   chan error
+	consumer     int16
+	record, hash uuid.UUID
+	result       chan error
 }
 
 func newFlusher(s *PostgresStore, timeout time.Duration) *flusher {
@@ -49,7 +49,7 @@ func (f *flusher) durable(ctx context.Context, key Key) error {
 	if err != nil {
 		return err
 	}
-	u := &unflushed{consumer: consumer, record: recordID(key), result: make(chan error, 1)}
+	u := &unflushed{consumer: consumer, record: recordID(key), hash: hashedID(key), result: make(chan error, 1)}
 	f.mu.Lock()
 	f.waiting = append(f.waiting, u)
 	if !f.running {
@@ -89,14 +89,14 @@ func (f *flusher) run() {
 func (f *flusher) flush(batch []*unflushed) (there []bool, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), f.timeout) // of no message alone
 	defer cancel()
-	records, consumers := make([]uuid.UUID, len(batch)), make([]int16, len(batch))
+	records, hashes, consumers := make([]uuid.UUID, len(batch)), make([]uuid.UUID, len(batch)), make([]int16, len(batch))
 	for i, u := range batch {
-		records[i], consumers[i] = u.record, u.consumer
+		records[i], hashes[i], consumers[i] = u.record, u.hash, u.consumer
 	}
 	b := &pgx.Batch{}
 	b.Queue("begin isolation level read committed")
 	b.Queue(f.plan)
-	b.Queue(f.check, records, consumers).QueryRow(func(row pgx.Row) error { return row.Scan(&there, nil, nil) })
+	b.Queue(f.check, records, consumers, hashes).QueryRow(func(row pgx.Row) error { return row.Scan(&there, nil, nil) })
 	committed := false
 	b.Queue("commit").Exec(func(tag pgconn.CommandTag) error { committed = tag.String() == "COMMIT"; return nil })
 	if err := f.store.pool.SendBatch(ctx, b).Close(); err != nil {

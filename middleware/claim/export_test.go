@@ -30,3 +30,20 @@ func Record(ctx context.Context, s *PostgresStore, k Key) (record uuid.UUID, con
 
 // PollEvery makes the Claim's subscribers look at the table more often, for a test.
 func PollEvery(c *Claim, d time.Duration) { c.poll = d }
+
+// Gather makes the Claim's next group of the consumer wait until so many messages have come.
+func Gather(c *Claim, consumer string, n int) {
+	c.modes.gatherers.Store(consumer, &gatherer{max: n, linger: time.Hour, expected: n})
+}
+
+// Gathered returns how many messages wait for others.
+func Gathered(c *Claim, consumer string) int {
+	q, _ := c.modes.gatherers.Load(consumer)
+	g := q.(*gatherer)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.forming == nil {
+		return 0
+	}
+	return len(g.forming.members)
+}

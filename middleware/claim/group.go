@@ -20,13 +20,14 @@ const (
 // that cannot come: once as many are there as were in hand together the last time, a group begins, and it begins at the
 // latest when the linger has passed.
 type gatherer struct {
-	max int
+	max    int
+	linger time.Duration
 
 	mu       sync.Mutex
 	forming  *group
 	running  int // groups
 	inHand   int // their messages
-	expected int // how many may come
+	expected int // how many may come: the most that were in hand since a group began with fewer
 }
 
 // group is messages that share a transaction.
@@ -45,6 +46,7 @@ func (g *gatherer) join(m *member) (joined *group, first bool) {
 	}
 	joined = g.forming
 	joined.members = append(joined.members, m)
+	g.expected = max(g.expected, min(g.inHand+len(joined.members), g.max))
 	g.beginIf(len(joined.members) == g.max || g.complete())
 	return joined, first
 }
@@ -67,7 +69,7 @@ func (g *gatherer) beginIf(due bool) {
 
 // await returns when the group begins.
 func (g *gatherer) await(forming *group) {
-	timer := time.NewTimer(linger)
+	timer := time.NewTimer(g.linger)
 	defer timer.Stop()
 	select {
 	case <-forming.begins:
@@ -94,7 +96,7 @@ func (c *Claim) grouped(ctx context.Context, key Key, fn func(ctx context.Contex
 	}
 	m := newMember(context.WithoutCancel(ctx), key, fn) // its time begins with its handler
 	defer close(m.settled)
-	q, _ := c.modes.gatherers.LoadOrStore(key.Consumer, &gatherer{max: c.cfg.Group})
+	q, _ := c.modes.gatherers.LoadOrStore(key.Consumer, &gatherer{max: c.cfg.Group, linger: linger})
 	g, first := q.(*gatherer).join(m)
 	if first {
 		q.(*gatherer).await(g)

@@ -80,28 +80,37 @@ func (s *groupStore) do(members []*member) (claimed bool, err error) {
 	return claimed, err
 }
 
-// claim gets the locks and looks for records, in one round trip. It returns the statements that check the deferrable
+// claim gets the locks and looks for records, in one round trip. Events of which there is more to be known are claimed
+// alone. It returns the statements that check the deferrable
 // constraints; none where there are none.
 func (s *groupStore) claim(ctx context.Context, tx pgx.Tx, consumer int16, members []*member) (check []string, err error) {
 	var claims []*member
 	var keys []int64
 	var records []uuid.UUID
+	var orders []string
+	var minted []*time.Time
 	for _, m := range members {
 		if m.twin == nil {
-			claims, keys, records = append(claims, m), append(keys, lockKey(s.store.schema, m.key)), append(records, recordID(m.key))
+			claims, keys = append(claims, m), append(keys, lockKey(s.store.schema, m.key))
+			records, orders = append(records, recordID(m.key)), append(orders, m.key.Order)
+			var at *time.Time
+			if t, ok := recordTime(m.key); ok {
+				at = &t
+			}
+			minted = append(minted, at)
 		}
 	}
 	var (
-		locked, completed []bool
-		known             bool
-		deferred          *string
+		locked, completed, special []bool
+		known                      bool
+		deferred                   *string
 	)
 	idle := strconv.FormatInt((2*s.timeout + idleSlack).Milliseconds(), 10) // see heard in do
 	b := &pgx.Batch{}
 	b.Queue(s.lock, keys, idle).
 		QueryRow(func(row pgx.Row) error { return row.Scan(&locked, nil, nil, nil, nil) })
-	b.Queue(s.look, records, consumer, members[0].key.Consumer).
-		QueryRow(func(row pgx.Row) error { return row.Scan(&completed, &known, &deferred, nil) })
+	b.Queue(s.look, records, consumer, members[0].key.Consumer, orders, minted).
+		QueryRow(func(row pgx.Row) error { return row.Scan(&completed, &special, &known, &deferred, nil) })
 	switch err := tx.SendBatch(ctx, b).Close(); {
 	case err != nil:
 		return nil, s.store.hint(err)
@@ -112,8 +121,12 @@ func (s *groupStore) claim(ctx context.Context, tx pgx.Tx, consumer int16, membe
 		switch {
 		case !locked[i]:
 			m.state, m.result.err = memberRefused, ErrContended
+		case proven(m.ctx): // an operator's word counts for more
+			m.state = memberAgain
 		case completed[i]:
 			m.state, m.result.err = memberRefused, ErrCompleted
+		case special[i]:
+			m.state = memberAgain
 		}
 	}
 	if deferred != nil {
