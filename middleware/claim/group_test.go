@@ -368,7 +368,7 @@ func TestEqualEventsInAGroupShareOneFate(t *testing.T) {
 	assert.Equal(t, map[string]int{"a": 1, "x": 1, "z": 1}, g.effects())
 }
 
-func keyed(t *testing.T, key, id string) *message.Message {
+func withKey(t *testing.T, key, id string) *message.Message {
 	msg, _ := deliver(t, id)
 	transport.SetKey(msg, key)
 	return msg
@@ -385,7 +385,7 @@ func TestOrderInAGroup(t *testing.T) {
 		}
 		return g.effect(ctx, id)
 	}
-	results := g.handleMessages(fail, keyed(t, "k", "k1"), keyed(t, "q", "q1"), keyed(t, "k", "k2"), keyed(t, "k", "k3"), keyed(t, "q", "q2"), keyed(t, "", "free"), keyed(t, "k", "k4"))
+	results := g.handleMessages(fail, withKey(t, "k", "k1"), withKey(t, "q", "q1"), withKey(t, "k", "k2"), withKey(t, "k", "k3"), withKey(t, "q", "q2"), withKey(t, "", "free"), withKey(t, "k", "k4"))
 	assert.Equal(t, []string{"k1", "k2", "free"}, g.ran)
 	for i, want := range map[int]result{0: {}, 1: {nacked: true}, 3: {nacked: true}, 4: {nacked: true}, 5: {}, 6: {nacked: true}} {
 		assert.Equal(t, want, results[i], "%d", i)
@@ -400,7 +400,7 @@ func TestOrderInAGroup(t *testing.T) {
 			return pgtx.Queue(ctx, `select 1/0`)
 		}
 		return g.effect(ctx, id)
-	}, keyed(t, "k", "k2"), keyed(t, "k", "k3"), keyed(t, "k", "k4"), keyed(t, "r", "r1"))
+	}, withKey(t, "k", "k2"), withKey(t, "k", "k3"), withKey(t, "k", "k4"), withKey(t, "r", "r1"))
 	assert.True(t, results[0].acked())
 	require.ErrorContains(t, results[1].err, "division by zero")
 	assert.Equal(t, result{nacked: true}, results[2], "k4 does not overtake k3")
