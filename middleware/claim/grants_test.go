@@ -36,6 +36,11 @@ func TestGrants(t *testing.T) {
 	store := claim.NewPostgresStore(pool, claim.Schema(f.schema))
 	require.NoError(t, store.Do(t.Context(), key, func(context.Context) error { return nil }))
 	require.ErrorIs(t, store.Do(t.Context(), key, func(context.Context) error { return nil }), claim.ErrCompleted)
+	c, err := claim.New(store, claim.Config{Consumer: func(string) string { return "granted" }, Logger: silent})
+	require.NoError(t, err)
+	msg, _ := deliver(t, outbox.NewID())
+	_, err = c.Middleware(failing(claim.Permanent(errOops)))(msg)
+	require.NoError(t, err, "it keeps what fails")
 	_, err = pool.Exec(t.Context(), `delete from `+f.schema+`.processed`)
 	assert.ErrorContains(t, err, "permission denied")
 

@@ -78,6 +78,7 @@ func TestVerdict(t *testing.T) {
 		"permanent":                                {fault{reason: reasonPermanent, counted: true, hopeless: true}, 0, true, verdict{stateDead, reasonPermanent, 1, 0}},
 		"outside of the window, which ran nothing": {fault{reason: reasonWindow, hopeless: true}, 0, true, verdict{stateDead, reasonWindow, 0, 0}},
 		"from the future":                          {fault{reason: reasonClock, counted: true}, 0, false, verdict{stateFailing, reasonClock, 1, time.Minute}},
+		"from the future, with a table":            {fault{reason: reasonClock, counted: true}, 0, true, verdict{stateFailing, reasonClock, 1, time.Minute}},
 		"from the future too often":                {fault{reason: reasonClock, counted: true}, 2, true, verdict{stateDead, reasonClock, 3, 0}},
 		"another time is no attempt":               {fault{reason: reasonRetry, after: time.Hour}, 2, true, verdict{stateWaiting, reasonRetry, 2, time.Hour}},
 	} {

@@ -41,7 +41,7 @@ func (f fault) verdict(attempts int, back bool, cfg Config) verdict {
 			v.reason = reasonAttempts
 		}
 		return v
-	case back:
+	case back && f.reason != reasonClock: // from the table it would run
 		v.state = stateWaiting
 	}
 	v.delay = f.after
