@@ -19,6 +19,10 @@ const (
 	duplicateWorkers = 2 * producers
 	// comebacks is the warm-up where contended messages are delivered again: longer than their delay.
 	comebacks = 300 * time.Millisecond
+	// groupSize is the largest number of messages that may share a transaction.
+	groupSize = 50
+	// unflushed is how many messages an ordered consumer may have handled and not acked.
+	unflushed = 256
 	// failOneIn is how many events there are for each that fails at first.
 	failOneIn = 10
 )
@@ -75,7 +79,7 @@ func runClaims(ctx context.Context, env *environment) (r *report, err error) {
 
 // claimParts are measured one after the other.
 var claimParts = []func(*claiming, context.Context) error{
-	(*claiming).near, (*claiming).far, (*claiming).duplicates, (*claiming).inMemory, (*claiming).grown,
+	(*claiming).near, (*claiming).far, (*claiming).ordered, (*claiming).duplicates, (*claiming).inMemory, (*claiming).grown,
 }
 
 func (c *claiming) grownSchema() string { return c.schema + "_grown" }
@@ -132,9 +136,9 @@ func (c *claiming) bare(name string, pool *pgxpool.Pool) entrant {
 }
 
 // claim is the claim with its record in the emptied table.
-func (c *claiming) claim(name, note string, pool *pgxpool.Pool, f flow, h message.NoPublishHandlerFunc) entrant {
+func (c *claiming) claim(name, note string, pool *pgxpool.Pool, f flow, h message.NoPublishHandlerFunc, cfg claim.Config) entrant {
 	return c.entrant(consumer{
-		name: name, note: note, flow: f, guard: claimed(pool, c.schema), handler: h, record: processed(c.schema),
+		name: name, note: note, flow: f, guard: claimed(pool, c.schema, cfg), handler: h, record: processed(c.schema),
 	}, c.warmUp(), c.env.size.box)
 }
 
@@ -206,6 +210,8 @@ func (c *claiming) report(facts []string) *report {
 		of("exec_vs_five_statements_32", "exec, 32", "five, 32"),
 		of("queue_vs_five_statements", "queue", "five"),
 		of("queue_vs_five_statements_32", "queue, 32", "five, 32"),
+		of("group_vs_bare_commit", "group", "bare"),
+		of("deferred_vs_sync", "deferred", "sync"),
 		of("fail_fast_vs_blocking", "fail fast", "blocking"),
 		of("processed_3m_vs_empty", "grown", "new"),
 		of("deduplicator_vs_exec", "deduplicator", "exec beside it"),

@@ -85,9 +85,9 @@ func failing(oneIn int, h message.NoPublishHandlerFunc) message.NoPublishHandler
 }
 
 // claimed is Millrace's claim with its PostgreSQL store.
-func claimed(pool *pgxpool.Pool, schema string) func() (message.HandlerMiddleware, error) {
+func claimed(pool *pgxpool.Pool, schema string, cfg claim.Config) func() (message.HandlerMiddleware, error) {
 	return func() (message.HandlerMiddleware, error) {
-		c, err := claim.New(claim.NewPostgresStore(pool, claim.Schema(schema)), claim.Config{})
+		c, err := claim.New(claim.NewPostgresStore(pool, claim.Schema(schema)), cfg)
 		if err != nil {
 			return nil, err
 		}

@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/millrace-go/millrace/middleware/claim"
 )
 
 // near compares ways of consuming, with the server beside them.
@@ -27,11 +29,13 @@ func (c *claiming) near(ctx context.Context) error {
 	}{{few, producers, ""}, {many, manyWorkers, ", 32"}} {
 		flow := flow{inFlight: at.workers}
 		all = append(all,
-			c.claim("exec"+at.suffix, "the claim, and a handler that uses tx.Exec", at.pool, flow, c.accounts.exec),
-			c.claim("queue"+at.suffix, "the claim, and a handler that uses pgtx.Queue", at.pool, flow, c.accounts.queue),
+			c.claim("exec"+at.suffix, "the claim, and a handler that uses tx.Exec", at.pool, flow, c.accounts.exec, claim.Config{}),
+			c.claim("queue"+at.suffix, "the claim, and a handler that uses pgtx.Queue", at.pool, flow, c.accounts.queue, claim.Config{}),
 			c.five("five"+at.suffix, at.pool, flow),
 		)
 	}
+	all = append(all, c.claim("group", fmt.Sprintf("the claim for up to %d messages in one transaction, tx.Exec", groupSize), few,
+		flow{inFlight: 2 * producers * groupSize}, c.accounts.exec, claim.Config{Group: groupSize}))
 	return c.inTurns(ctx, c.env.size.runs, all)
 }
 
@@ -44,7 +48,22 @@ func (c *claiming) far(ctx context.Context) error {
 	defer pool.Close()
 	return c.inTurns(ctx, c.env.size.runs, []entrant{
 		c.bare("bare, far", pool),
-		c.claim("queue, far", "", pool, flow{inFlight: producers}, c.accounts.queue),
+		c.claim("queue, far", "", pool, flow{inFlight: producers}, c.accounts.queue, claim.Config{}),
+	})
+}
+
+// ordered compares ways of handling one event after the other.
+func (c *claiming) ordered(ctx context.Context) error {
+	pool, err := openPool(ctx, c.env.dsn, producers, 0)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	oneByOne := flow{inFlight: unflushed, ordered: true}
+	return c.inTurns(ctx, c.env.size.runs, []entrant{
+		c.claim("sync", "the claim, one event after the other, pgtx.Queue", pool, oneByOne, c.accounts.queue, claim.Config{}),
+		c.claim("deferred", "the same with the deferred ack: the next event begins at Delivery.Handled", pool, oneByOne, c.accounts.queue,
+			claim.Config{Deferred: true}),
 	})
 }
 
@@ -61,7 +80,7 @@ func (c *claiming) duplicates(ctx context.Context) error {
 	return c.inTurns(ctx, c.env.size.slowRuns, []entrant{
 		c.entrant(consumer{
 			name: "fail fast", note: fmt.Sprintf("the claim, %d workers, a handler of %v, every second event delivered twice at once", duplicateWorkers, slowHandler),
-			flow: twice, guard: claimed(pool, c.schema), handler: takesTime, record: processed(c.schema), nacks: true,
+			flow: twice, guard: claimed(pool, c.schema, claim.Config{}), handler: takesTime, record: processed(c.schema), nacks: true,
 		}, comebacks, 2*c.env.size.box),
 		c.entrant(consumer{
 			name: "blocking", note: "the same, where the second delivery waits on the unique index",
@@ -82,12 +101,12 @@ func (c *claiming) inMemory(ctx context.Context) error {
 		flow: flow{inFlight: producers}, guard: deduplicated, handler: c.accounts.autocommit(pool),
 	}
 	if err := c.inTurns(ctx, c.env.size.slowRuns, []entrant{
-		c.claim("exec beside it", "", pool, peer.flow, c.accounts.exec),
+		c.claim("exec beside it", "", pool, peer.flow, c.accounts.exec, claim.Config{}),
 		c.entrant(peer, c.warmUp(), c.env.size.box),
 	}); err != nil {
 		return err
 	}
-	own := consumer{name: "claim", flow: peer.flow, guard: claimed(pool, c.schema), handler: c.accounts.exec}
+	own := consumer{name: "claim", flow: peer.flow, guard: claimed(pool, c.schema, claim.Config{}), handler: c.accounts.exec}
 	for _, who := range []consumer{own, peer} {
 		who.handler, who.nacks = failing(failOneIn, who.handler), true
 		who.events = c.env.size.rows
@@ -112,14 +131,14 @@ func (c *claiming) grown(ctx context.Context) error {
 	defer pool.Close()
 	full := consumer{
 		name: "grown", note: fmt.Sprintf("the claim over a record of %s events, exec", thousands(float64(c.env.size.bigRows))),
-		flow: flow{inFlight: producers}, guard: claimed(pool, c.grownSchema()), handler: c.accounts.exec,
+		flow: flow{inFlight: producers}, guard: claimed(pool, c.grownSchema(), claim.Config{}), handler: c.accounts.exec,
 		record: processed(c.grownSchema()),
 	}
 	if err := c.fill(ctx, full, c.env.size.bigRows); err != nil {
 		return fmt.Errorf("fill the record: %w", err)
 	}
 	return c.inTurns(ctx, c.env.size.slowRuns, []entrant{
-		c.claim("new", "the same over an empty record", pool, full.flow, c.accounts.exec),
+		c.claim("new", "the same over an empty record", pool, full.flow, c.accounts.exec, claim.Config{}),
 		c.entrant(full, c.warmUp(), c.env.size.box),
 	})
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace-go/millrace/framework/devstack"
 	"github.com/millrace-go/millrace/framework/devstack/devtest"
+	"github.com/millrace-go/millrace/middleware/claim"
 )
 
 // withClaiming calls fn with a run of the scenario whose tables are there.
@@ -39,7 +40,7 @@ func TestHalfAConsumerIsAnError(t *testing.T) {
 			_, err := c.entrant(who, 0, 0).measure(t.Context())
 			return err
 		}
-		own := claimed(c.pool, c.schema)
+		own := claimed(c.pool, c.schema, claim.Config{})
 		lazy := func(*message.Message) error { return nil }
 		fails := func(*message.Message) error { return errors.New("out of order") }
 
@@ -63,7 +64,9 @@ func TestConsumersAbsorbDuplicates(t *testing.T) {
 			return err
 		}
 		for _, who := range []consumer{
-			{name: "claim", guard: claimed(c.pool, c.schema), handler: c.accounts.queue, record: processed(c.schema)},
+			{name: "claim", guard: claimed(c.pool, c.schema, claim.Config{}), handler: c.accounts.queue, record: processed(c.schema)},
+			{name: "group", guard: claimed(c.pool, c.schema, claim.Config{Group: 5}), handler: c.accounts.exec, record: processed(c.schema)},
+			{name: "deferred", guard: claimed(c.pool, c.schema, claim.Config{Deferred: true}), handler: c.accounts.exec, record: processed(c.schema)},
 			{name: "five", guard: five.guard, handler: c.accounts.exec, record: five.table()},
 			{name: "blocking", guard: index.guard, handler: c.accounts.queue, record: index.table()},
 			{name: "deduplicator", guard: deduplicated, handler: c.accounts.autocommit(c.pool)},
