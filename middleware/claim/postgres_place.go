@@ -7,9 +7,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgconn"
-
-	"github.com/millrace-go/millrace/internal/pgdays"
+	"github.com/millrace-go/millrace/pgtx"
 )
 
 // The record of an event lies in the day that its ID tells (recordID). Where it cannot, because that day was dropped or is
@@ -73,51 +71,49 @@ func claimArgs(ctx context.Context, schema string, key Key, consumer int16, hash
 // errNoDay means that the event's day is not there.
 var errNoDay = errors.New("no day for the event's record")
 
-// missingDay tells that error of the claim statement from others.
-func missingDay(err error) error {
-	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) && pgErr.Code == "23514" {
-		return errNoDay
-	}
-	return err
-}
-
 // place claims the event where its record belongs, and calls fn.
-func (s *PostgresStore) place(ctx context.Context, key Key, fn func(ctx context.Context) error) error {
+func (c *claims) place(ctx context.Context, key Key, fn func(ctx context.Context) error) error {
+	if c.err != nil {
+		return c.err
+	}
+	_, ok := pgtx.From(ctx)
+	if _, std := pgtx.SQLFrom(ctx); ok || std {
+		return errors.New("the context carries a transaction already: a claim begins its own; is the middleware there twice?")
+	}
 	ran := false
 	run := func(ctx context.Context) error {
 		ran = true
 		return fn(ctx)
 	}
-	err := s.do(ctx, key, nil, run)
+	err := c.do(ctx, key, nil, run)
 	if errors.Is(err, errStaleConsumer) && !ran {
-		s.consumers.Delete(key.Consumer)
-		err = s.do(ctx, key, nil, run)
+		c.consumers.Delete(key.Consumer)
+		err = c.do(ctx, key, nil, run)
 	}
 	if errors.Is(err, errNoDay) && !ran {
-		err = s.heal(ctx, key, run)
+		err = c.heal(ctx, key, run)
 	}
 	if errors.Is(err, errOld) && !ran {
-		err = s.do(ctx, key, ErrTooOld, run)
+		err = c.do(ctx, key, ErrTooOld, run)
 	}
 	return err
 }
 
 // heal makes the days that are missing and claims the event again.
-func (s *PostgresStore) heal(ctx context.Context, key Key, fn func(ctx context.Context) error) error {
-	s.healing.Lock() // at midnight all of the process's claims come at once
-	made := pgdays.Table{Schema: s.schema, Name: processed}.Ahead(ctx, s.pool)
-	s.healing.Unlock()
-	if err := s.do(ctx, key, nil, fn); !errors.Is(err, errNoDay) {
+func (c *claims) heal(ctx context.Context, key Key, fn func(ctx context.Context) error) error {
+	c.healing.Lock() // at midnight all of the process's claims come at once
+	made := c.ask(ctx, c.sql.days, nil, new(any))
+	c.healing.Unlock()
+	if err := c.do(ctx, key, nil, fn); !errors.Is(err, errNoDay) {
 		return err
 	}
 	minted, _ := recordTime(key)
 	var future bool
-	if err := s.pool.QueryRow(ctx, s.sql.future, minted).Scan(&future); err != nil {
+	if err := c.ask(ctx, c.sql.future, []any{minted}, &future); err != nil {
 		return fmt.Errorf("ask for the server's time: %w", err)
 	}
 	if made != nil || !future {
 		return errors.Join(fmt.Errorf("%w, of %s: run \"millrace retention run\" as the tables' owner", errNoDay, minted.UTC().Format(time.DateOnly)), made)
 	}
-	return s.do(ctx, key, ErrClock, fn)
+	return c.do(ctx, key, ErrClock, fn)
 }

@@ -37,7 +37,7 @@ func InspectKept(ctx context.Context, pool *pgxpool.Pool, schema string) (*Kept,
 		return err
 	})
 	if err := pool.SendBatch(ctx, b).Close(); err != nil {
-		return nil, fmt.Errorf("inspect claims: %w", (&PostgresStore{schema: schema}).hint(err))
+		return nil, fmt.Errorf("inspect claims: %w", (&claims{schema: schema}).hint(err))
 	}
 	return k, nil
 }

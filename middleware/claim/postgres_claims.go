@@ -1,0 +1,135 @@
+package claim
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/millrace/internal/pgschema"
+	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/pgtx"
+)
+
+// asker sends a statement that answers one row.
+type asker func(ctx context.Context, query string, args []any, dest ...any) error
+
+// claims is what the stores in PostgreSQL share, whatever the driver.
+type claims struct {
+	schema    string
+	err       error // of the options; New reports it
+	outputs   *outbox.Publisher
+	sql       statements
+	consumers sync.Map // name → int16
+	healing   sync.Mutex
+
+	begin func(ctx context.Context, fn func(ctx context.Context, ask asker) error) error // a transaction, in fn's context too
+	ask   asker                                                                          // outside of any
+}
+
+// statements are those of a schema.
+type statements struct{ claim, done, found, future, days, findName, addName, lockConsumers, floor, prune string }
+
+func statementsIn(schema string) statements {
+	query := func(name string) string { return pgschema.Query(files, name, schema) }
+	return statements{
+		claim: query("claim"), done: query("claim_done"), found: query("claim_found"), future: query("claim_future"), days: query("claim_days"),
+		findName: query("consumer_find"), addName: query("consumer_add"),
+		lockConsumers: query("consumer_lock"), floor: query("consumer_floor"), prune: query("claim_prune"),
+	}
+}
+
+func (c *claims) prepare(opts []PostgresOption) {
+	c.schema = pgschema.Default
+	for _, o := range opts {
+		o(c)
+	}
+	if c.err == nil {
+		c.outputs, c.err = outbox.NewPublisher(outbox.PublisherConfig{Schema: c.schema})
+	}
+	c.sql = statementsIn(c.schema)
+}
+
+func (c *claims) validate() error { return c.err }
+
+// errStaleConsumer means that the consumer's number, as this process remembers it, is not in the database.
+var errStaleConsumer = errors.New("the consumer's number has changed")
+
+// do claims the event and calls fn. With a doubt its record is the hash, and fn is called only where nobody has settled
+// the event and the context vouches for it; the doubt is the error otherwise.
+func (c *claims) do(ctx context.Context, key Key, doubt error, fn func(ctx context.Context) error) error {
+	consumer, err := c.consumer(ctx, key.Consumer)
+	if err != nil {
+		return err
+	}
+	return c.begin(ctx, func(ctx context.Context, ask asker) error {
+		var a answer
+		switch err := ask(ctx, c.sql.claim, claimArgs(ctx, c.schema, key, consumer, doubt != nil), a.fields()...); {
+		case sqlState(err) == "23514":
+			return errNoDay
+		case err != nil:
+			return c.hint(err)
+		}
+		if err := a.verdict(); err != nil {
+			return err
+		}
+		if doubt != nil {
+			var found bool
+			if err := ask(ctx, c.sql.found, []any{recordID(key), consumer}, &found); err != nil {
+				return fmt.Errorf("look for the record: %w", err)
+			}
+			switch {
+			case found:
+				return ErrCompleted
+			case !proven(ctx):
+				return doubt
+			}
+		}
+		if err := fn(ctx); err != nil || a.state == nil {
+			return err
+		}
+		return pgtx.Queue(ctx, c.sql.done, consumer, recordID(key))
+	})
+}
+
+// Stage publishes to the outbox, in the transaction that ctx carries.
+func (c *claims) Stage(_ context.Context, topic string, msgs ...*message.Message) error {
+	return c.outputs.Publish(topic, msgs...)
+}
+
+func (c *claims) consumer(ctx context.Context, name string) (int16, error) {
+	if id, ok := c.consumers.Load(name); ok {
+		return id.(int16), nil
+	}
+	var id int16
+	err := c.ask(ctx, c.sql.findName, []any{name}, &id)
+	if errors.Is(err, sql.ErrNoRows) { // pgx's is one too
+		err = c.ask(ctx, c.sql.addName, []any{name}, &id)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("look up consumer %q: %w", name, c.hint(err))
+	}
+	c.consumers.Store(name, id)
+	return id, nil
+}
+
+// hint says what to do where PostgreSQL only says that something does not exist.
+func (c *claims) hint(err error) error {
+	switch sqlState(err) {
+	case "42P01", "3F000", "42703", "42883": // table, schema, column, function
+		return fmt.Errorf("the claim's tables are missing in schema %q, or too old: run claim.Migrate first, or \"millrace migrate up\": %w", c.schema, err)
+	}
+	return err
+}
+
+// sqlState is PostgreSQL's code of the error, "" if it is another's. Drivers agree on the method.
+func sqlState(err error) string {
+	var state interface{ SQLState() string }
+	if errors.As(err, &state) {
+		return state.SQLState()
+	}
+	return ""
+}
