@@ -299,3 +299,32 @@ func TestRetentionRefuses(t *testing.T) {
 	require.ErrorContains(t, err, "Config.RedeliveryHorizon is -1ns")
 	require.NoError(t, claim.CheckWindow(day, day))
 }
+
+// What cannot be proved new is a dead letter, and its redeliveries are absorbed; so is what is from the future, in the end.
+func TestOutsideOfTheWindowIsADeadLetter(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.settles(t.Context(), claim.Key{Consumer: "notify", EventID: mintedAt(0)})
+	f.retain()
+	reasons := map[string]string{mintedAt(-10 * day): "window", mintedAt(30 * day): "clock"}
+	for id := range reasons {
+		for range 2 {
+			msg, _ := deliver(t, id)
+			_, err := f.middleware(claim.Config{Logger: silent, MaxAttempts: 1})(f.handler)(msg)
+			require.NoError(t, err)
+		}
+	}
+	assert.Empty(t, f.effects())
+	for _, row := range f.failed() {
+		assert.Equal(t, "dead "+reasons[row.EventID], row.State+" "+row.Reason)
+		delete(reasons, row.EventID)
+	}
+	assert.Empty(t, reasons)
+	assert.Equal(t, 2, f.count("processed_hashed"))
+
+	old := mintedAt(-10 * day)
+	msg, _ := deliver(t, old)
+	_, err := f.middleware(claim.Config{RunTooOld: true})(f.handler)(msg)
+	require.NoError(t, err)
+	assert.Equal(t, map[string]int{old: 1}, f.effects(), "a setting runs it")
+}
