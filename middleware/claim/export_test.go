@@ -47,3 +47,6 @@ func Gathered(c *Claim, consumer string) int {
 	}
 	return len(g.forming.members)
 }
+
+// WithoutFlush makes the Claim's deferred acks wait for nothing.
+func WithoutFlush(c *Claim) { c.modes.flusher.never = true }

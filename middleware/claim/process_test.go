@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -25,6 +26,7 @@ import (
 const (
 	consumerProcess = "MILLRACE_TEST_CONSUMER" // the schema: makes this test binary a consumer
 	consumerDSN     = "MILLRACE_TEST_CONSUMER_DSN"
+	consumerGroup   = "MILLRACE_TEST_CONSUMER_GROUP" // its Config.Group, with Deferred
 	concurrency     = 20
 	exitOfHandler   = 3
 )
@@ -112,8 +114,9 @@ func runConsumerProcess() error {
 		return err
 	}
 	defer pool.Close()
+	group, _ := strconv.Atoi(os.Getenv(consumerGroup)) // none where it is not set
 	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
-	c, err := claim.New(claim.NewPostgresStore(pool, claim.Schema(schema)), claim.Config{Logger: logger})
+	c, err := claim.New(claim.NewPostgresStore(pool, claim.Schema(schema)), claim.Config{Logger: logger, Group: group, Deferred: group > 0})
 	if err != nil {
 		return err
 	}
@@ -151,10 +154,13 @@ func runConsumerProcess() error {
 }
 
 // processes starts consumers one after another, as a supervisor does.
-type processes struct{ *fixture }
+type processes struct {
+	*fixture
+	group string // for consumerGroup
+}
 
 func newProcesses(t *testing.T, events []string) *processes {
-	p := &processes{newFixture(t)}
+	p := &processes{fixture: newFixture(t)}
 	_, err := p.pool.Exec(t.Context(), `create table `+p.schema+`.broker (position serial, event_id text, acked boolean not null default false)`)
 	require.NoError(t, err)
 	_, err = p.pool.Exec(t.Context(), `insert into `+p.schema+`.broker (event_id) select unnest($1::text[])`, events)
@@ -164,7 +170,7 @@ func newProcesses(t *testing.T, events []string) *processes {
 
 func (p *processes) start() *exec.Cmd {
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), consumerProcess+"="+p.schema, consumerDSN+"="+devtest.Pool(p.t).Config().ConnString())
+	cmd.Env = append(os.Environ(), consumerProcess+"="+p.schema, consumerDSN+"="+devtest.Pool(p.t).Config().ConnString(), consumerGroup+"="+p.group)
 	cmd.Stderr = p.t.Output()
 	require.NoError(p.t, cmd.Start())
 	p.t.Cleanup(func() { _ = cmd.Process.Kill() }) // where the test has failed
@@ -212,8 +218,19 @@ func TestEventThatKillsItsProcess(t *testing.T) {
 // Somebody else kills processes, whatever they do: no event is charged for it.
 func TestProcessesThatSomebodyElseKills(t *testing.T) {
 	t.Parallel()
+	processesThatSomebodyElseKills(t, "")
+}
+
+// The same in the middle of groups whose acks are deferred.
+func TestGroupsThatSomebodyElseKills(t *testing.T) {
+	t.Parallel()
+	processesThatSomebodyElseKills(t, "8")
+}
+
+func processesThatSomebodyElseKills(t *testing.T, group string) {
 	ids := events(200)
 	p := newProcesses(t, ids)
+	p.group = group
 	for range 6 {
 		before := p.count("effect")
 		cmd := p.start()

@@ -1,0 +1,181 @@
+package claim_test
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/framework/devstack"
+	"github.com/millrace-go/millrace/framework/devstack/devtest"
+	"github.com/millrace-go/millrace/middleware/claim"
+	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/pgtx"
+	"github.com/millrace-go/millrace/transport"
+)
+
+// A crash of the server undoes claims that were committed without waiting for the disk: none of them was acked.
+func TestCrashUnderDeferredAcks(t *testing.T) {
+	t.Parallel()
+	for name, group := range map[string]int{"singly": 0, "in groups": 10} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			assert.Zero(t, crashUnderDeferredAcks(t, group, func(*claim.Claim) {}), "acked events that are missing after recovery")
+		})
+	}
+}
+
+// The test above can fail: acks right after the commit are lost.
+func TestCrashWithoutFlush(t *testing.T) {
+	t.Parallel()
+	for attempt := range 6 { // what was committed last may have reached the disk for other reasons
+		lost := 0
+		t.Run(strconv.Itoa(attempt), func(t *testing.T) { lost = crashUnderDeferredAcks(t, 0, claim.WithoutFlush) })
+		if lost > 0 {
+			return
+		}
+	}
+	t.Error("nothing was lost")
+}
+
+func crashUnderDeferredAcks(t *testing.T, group int, change func(*claim.Claim)) (lost int) {
+	// What is written last stays in memory.
+	server := devtest.Postgres(t, devstack.ServerConfig{Settings: map[string]string{
+		"wal_writer_delay": "10s", "wal_writer_flush_after": "1GB", "autovacuum": "off",
+	}})
+	pool := devtest.PoolOn(t, server.DSN(), func(c *pgxpool.Config) {
+		c.ConnConfig.RuntimeParams["default_transaction_isolation"] = "serializable"
+		c.ConnConfig.RuntimeParams["synchronous_commit"] = "off"
+	})
+	f := &fixture{t: t, pool: pool, schema: "deferred", store: claim.NewPostgresStore(pool, claim.Schema("deferred"))}
+	ctx := t.Context()
+	require.NoError(t, outbox.Migrate(ctx, pool, f.schema))
+	require.NoError(t, claim.Migrate(ctx, pool, f.schema))
+	_, err := pool.Exec(ctx, `create table deferred.effect (event_id text not null); checkpoint`)
+	require.NoError(t, err)
+	c, err := claim.New(f.store, claim.Config{Deferred: true, Group: group, Consumer: func(string) string { return "notify" }})
+	require.NoError(t, err)
+	change(c)
+	h := c.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+		tx, _ := pgtx.From(msg.Context())
+		_, err := tx.Exec(msg.Context(), `insert into deferred.effect values ($1)`, msg.UUID)
+		return nil, err
+	})
+
+	var mu sync.Mutex
+	acked := map[string]bool{}
+	count := func() int {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(acked)
+	}
+	for crash := range 3 {
+		stop, before := make(chan struct{}), count()
+		var workers sync.WaitGroup
+		for w := range 12 {
+			workers.Go(func() {
+				for i := 0; ; i++ {
+					select {
+					case <-stop:
+						return
+					default:
+					}
+					id := fmt.Sprint(crash, "-", w, "-", i)
+					for range 2 { // the second delivery is a duplicate, whose ack must be as durable
+						msg, _ := deliver(t, id)
+						if _, err := h(msg); err == nil && !nacked(msg) {
+							mu.Lock()
+							acked[id] = true
+							mu.Unlock()
+						}
+					}
+				}
+			})
+		}
+		require.Eventually(t, func() bool { return count() > before+200 }, 30*time.Second, time.Millisecond)
+		require.NoError(t, server.Crash(context.Background()))
+		close(stop)
+		workers.Wait()
+		require.NoError(t, server.Start(context.Background()))
+		pool.Reset()
+		require.Eventually(t, func() bool { return pool.Ping(context.Background()) == nil }, 30*time.Second, 10*time.Millisecond)
+	}
+	effects := f.effects()
+	assert.Zero(t, doubled(effects))
+	for id := range acked {
+		if effects[id] == 0 {
+			lost++
+		}
+	}
+	t.Logf("%d events acked, %d of them lost", len(acked), lost)
+	return lost
+}
+
+// handled is a delivery that tells when its lane may move on.
+type handled struct {
+	delivery
+	moved chan struct{}
+}
+
+func (h *handled) Handled() { close(h.moved) }
+
+// The lane moves on before the ack, which waits for a flush that others share; a duplicate's too.
+func TestDeferredAckFollowsItsFlush(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	c, err := claim.New(f.store, claim.Config{Deferred: true, Consumer: func(string) string { return "notify" }})
+	require.NoError(t, err)
+	h := c.Middleware(f.handler)
+	for _, id := range []string{"1", "1", "2"} {
+		d := &handled{moved: make(chan struct{})}
+		msg := message.NewMessageWithContext(transport.WithDelivery(t.Context(), d), id, nil)
+		_, err := h(msg)
+		require.NoError(t, err)
+		assert.False(t, nacked(msg))
+		select {
+		case <-d.moved:
+		default:
+			t.Error("the lane never moved on")
+		}
+	}
+	assert.Equal(t, map[string]int{"1": 1, "2": 1}, f.effects())
+}
+
+// A claim that is gone when it is to be flushed is nacked, and is no failure of its event; so is one of which nobody knows.
+func TestLostClaimIsNotAcked(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	c, err := claim.New(f.store, claim.Config{Deferred: true, Consumer: func(string) string { return "notify" }})
+	require.NoError(t, err)
+	for name, damage := range map[string]string{
+		"lost":    `delete from ` + f.schema + `.processed`,
+		"unknown": `alter table ` + f.schema + `.processed rename to gone`,
+	} {
+		d := &losing{f: f, damage: damage}
+		msg := message.NewMessageWithContext(transport.WithDelivery(t.Context(), d), outbox.NewID(), nil)
+		_, err = c.Middleware(f.handler)(msg)
+		require.ErrorContains(t, err, "make the claim durable", name)
+		_, err = f.pool.Exec(t.Context(), `alter table if exists `+f.schema+`.gone rename to processed`)
+		require.NoError(t, err)
+	}
+	assert.Zero(t, f.count("claim_failed"), "no attempt was counted")
+}
+
+// losing damages the table between the commit and the flush.
+type losing struct {
+	delivery
+	f      *fixture
+	damage string
+}
+
+func (l *losing) Handled() {
+	_, err := l.f.pool.Exec(context.Background(), l.damage)
+	require.NoError(l.f.t, err)
+}
