@@ -49,7 +49,7 @@ func (r *rounds) note(e entrant, rate float64) {
 	r.series[i].perRun = append(r.series[i].perRun, rate)
 }
 
-// of returns the rates of the entrant of that name; nil before it was measured.
+// of returns the rates of the entrant of that name; none before it was measured.
 func (r *rounds) of(name string) rates {
 	i := slices.IndexFunc(r.series, func(one *rates) bool { return one.name == name })
 	if i < 0 {
