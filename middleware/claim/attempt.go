@@ -72,8 +72,16 @@ func (c *Claim) attempt(ctx context.Context, key Key, _ *message.Message, fn fun
 	return a
 }
 
-// single claims the event in a transaction of its own.
+// single claims the event in a transaction of its own. PostgreSQL is not asked for one that this Claim has in hand: it
+// would refuse, at the price of a connection and two round trips.
 func (c *Claim) single(ctx context.Context, key Key, fn func(ctx context.Context) error) (a attempt) {
+	if c.store == Store(c.postgres) {
+		hand := [2]string{key.Consumer, key.EventID}
+		if _, taken := c.inHand.LoadOrStore(hand, nil); taken {
+			return attempt{err: ErrContended}
+		}
+		defer c.inHand.Delete(hand)
+	}
 	a.err = c.store.Do(ctx, key, func(ctx context.Context) error {
 		a.ran = true
 		if err := fn(ctx); err != nil || c.modes.flusher == nil {

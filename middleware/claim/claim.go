@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -189,6 +190,7 @@ type Claim struct {
 	nudges   nudges
 	poll     time.Duration // how often a Subscriber looks at the table
 	modes    *modes
+	inHand   sync.Map // [2]string{consumer, event ID} of what runs singly
 }
 
 // New returns a Claim that keeps its claims in store.

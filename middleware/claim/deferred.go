@@ -7,9 +7,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/millrace-go/millrace/internal/pgschema"
 )
@@ -33,7 +33,7 @@ type flusher struct {
 
 type unflushed struct {
 	consumer     int16
-	record, hash uuid.UUID
+	record, hash pgtype.UUID
 	result       chan error
 }
 
@@ -94,7 +94,7 @@ func (f *flusher) run() {
 func (f *flusher) flush(batch []*unflushed) (there []bool, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), f.timeout) // of no message alone
 	defer cancel()
-	records, hashes, consumers := make([]uuid.UUID, len(batch)), make([]uuid.UUID, len(batch)), make([]int16, len(batch))
+	records, hashes, consumers := make([]pgtype.UUID, len(batch)), make([]pgtype.UUID, len(batch)), make([]int16, len(batch))
 	for i, u := range batch {
 		records[i], hashes[i], consumers[i] = u.record, u.hash, u.consumer
 	}

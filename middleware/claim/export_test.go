@@ -25,7 +25,7 @@ func Record(ctx context.Context, s *PostgresStore, k Key) (record uuid.UUID, con
 	if err != nil {
 		panic(err)
 	}
-	return recordID(k), consumer
+	return recordID(k).Bytes, consumer
 }
 
 // PollEvery makes the Claim's subscribers look at the table more often, for a test.

@@ -8,9 +8,9 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/millrace-go/millrace/pgtx"
 )
@@ -47,7 +47,7 @@ func newFailedStatements(query func(name string) string) failedStatements {
 // event is what is kept of a message.
 type event struct {
 	key              Key
-	record           uuid.UUID
+	record           pgtype.UUID
 	handler, topic   string
 	headers, payload []byte
 	row              int64 // of claim_failed, which it was brought back from; 0: the broker delivered it

@@ -7,9 +7,9 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/millrace-go/millrace/internal/pgschema"
 	"github.com/millrace-go/millrace/pgtx"
@@ -86,7 +86,7 @@ func (s *groupStore) do(members []*member) (claimed bool, err error) {
 func (s *groupStore) claim(ctx context.Context, tx pgx.Tx, consumer int16, members []*member) (check []string, err error) {
 	var claims []*member
 	var keys []int64
-	var records []uuid.UUID
+	var records []pgtype.UUID
 	var orders []string
 	var minted []*time.Time
 	for _, m := range members {
@@ -140,7 +140,7 @@ func (s *groupStore) claim(ctx context.Context, tx pgx.Tx, consumer int16, membe
 
 // complete ends a member's savepoint. Its record waits for the commit, so that nothing else can complete it: not a
 // COMMIT of another handler's.
-func (s *groupStore) complete(ctx context.Context, consumer int16, record uuid.UUID, check []string) error {
+func (s *groupStore) complete(ctx context.Context, consumer int16, record pgtype.UUID, check []string) error {
 	if len(check) > 0 { // what the handler left to the commit must fail here, where it is known whose it is
 		for _, sql := range check {
 			if err := pgtx.Queue(ctx, sql); err != nil {
@@ -155,7 +155,7 @@ func (s *groupStore) complete(ctx context.Context, consumer int16, record uuid.U
 	collected, err := pgtx.Collect(ctx, r, record)
 	if err == nil && !collected { // savepoints are made by hand
 		tx, _ := pgtx.From(ctx)
-		_, err = tx.Exec(ctx, r.insert, []uuid.UUID{record}, consumer)
+		_, err = tx.Exec(ctx, r.insert, []pgtype.UUID{record}, consumer)
 	}
 	return err
 }
@@ -181,9 +181,9 @@ type recorder struct {
 }
 
 func (r recorder) Flush(_ context.Context, items []any, b *pgx.Batch) error {
-	records := make([]uuid.UUID, len(items))
+	records := make([]pgtype.UUID, len(items))
 	for i, item := range items {
-		records[i] = item.(uuid.UUID)
+		records[i] = item.(pgtype.UUID)
 	}
 	b.Queue(r.insert, records, r.consumer)
 	return nil

@@ -23,7 +23,7 @@ func TestStoredFormat(t *testing.T) {
 	assert.Equal(t, v7, id(v7, time.Time{}), "a UUIDv7 is its own record")
 	assert.Equal(t, v7, id(strings.ToUpper(v7), time.Time{}))
 	for _, other := range []string{"1", uuid.NewString(), "urn:uuid:" + v7, "{" + v7 + "}", "ff" + v7[2:]} {
-		assert.Equal(t, byte(0xff), recordID(Key{EventID: other})[0], other)
+		assert.Equal(t, byte(0xff), recordID(Key{EventID: other}).Bytes[0], other)
 		_, known := recordTime(Key{EventID: other})
 		assert.False(t, known, other)
 	}

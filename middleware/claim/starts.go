@@ -6,8 +6,8 @@ import (
 	"fmt"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/millrace-go/millrace/internal/pgschema"
 	"github.com/millrace-go/millrace/pgtx"
@@ -27,7 +27,7 @@ type start struct {
 
 	store    *PostgresStore // nil: it is not noted
 	consumer int16
-	record   uuid.UUID
+	record   pgtype.UUID
 	run      int64
 	starts   int  // how often it was begun alone, this time included
 	killer   bool // that was too often: it must not run

@@ -22,15 +22,13 @@ const (
 	workers = 8
 )
 
-// Race delivers each of the fixture's events twice, the second time right after the first, to eight workers, through the
-// claim's middleware, and returns the effects. Like a router and its broker, it delivers again what is nacked, until all
+// Race delivers each of the fixture's events twice, the second time right after the first, to eight workers of two
+// services, through the claim's middleware, and returns the effects. Like a router and its broker, it delivers again what is nacked, until all
 // is acked; every tenth event fails at first.
 func Race(t *testing.T, f Fixture) map[string]int {
 	t.Helper()
-	c, err := claim.New(f.Store, claim.Config{Consumer: func(string) string { return "race" }})
-	require.NoError(t, err)
 	failed := make([]atomic.Bool, f.events())
-	handler := c.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+	handle := func(msg *message.Message) ([]*message.Message, error) {
 		var i int
 		if _, err := fmt.Sscanf(msg.Metadata.Get("number"), "%d", &i); err != nil {
 			return nil, err
@@ -39,7 +37,13 @@ func Race(t *testing.T, f Fixture) map[string]int {
 			return nil, errors.New("at first")
 		}
 		return nil, f.Effect(msg.Context(), msg.UUID)
-	})
+	}
+	var services [2]message.HandlerFunc
+	for i := range services {
+		c, err := claim.New(f.Store, claim.Config{Consumer: func(string) string { return "race" }})
+		require.NoError(t, err)
+		services[i] = c.Middleware(handle)
+	}
 	type delivery struct {
 		number int
 		id     string
@@ -63,7 +67,8 @@ func Race(t *testing.T, f Fixture) map[string]int {
 		}
 	}
 	var working sync.WaitGroup
-	for range workers {
+	for w := range workers {
+		handler := services[w%len(services)]
 		working.Go(func() {
 			for d, ok := next(); ok; d, ok = next() {
 				msg := message.NewMessageWithContext(t.Context(), d.id, nil)
