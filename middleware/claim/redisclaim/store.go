@@ -190,7 +190,7 @@ func (s *Store) guard(ctx context.Context, key claim.Key, fn func(ctx context.Co
 	defer l.release(ctx)
 	switch {
 	// Completed: the store stood alone when it was.
-	case errors.Is(err, claim.ErrContended) || errors.Is(err, claim.ErrCompleted) || ctx.Err() != nil:
+	case errors.Is(err, claim.ErrContended) || errors.Is(err, claim.ErrCompleted), err != nil && ctx.Err() != nil:
 		return err
 	case err != nil:
 		s.away.Store(time.Now().Add(awayFor).UnixNano())
