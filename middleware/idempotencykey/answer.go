@@ -11,9 +11,13 @@ import (
 // answer is a response.
 type answer struct {
 	status int
-	header http.Header // what the handler changed; without values: what it deleted
+	header http.Header // what the handler changed; without values: what it deleted; below added+name: what it added
 	body   []byte
 }
+
+// added marks the name of a header to whose values, from outside, the handler has added: those of the next response are
+// others, such as a session's cookie. No name begins with it.
+const added = " "
 
 // never are headers of one connection or one moment, and the length, which follows from the body.
 var never = []string{
@@ -35,7 +39,13 @@ func repeatable(status int) bool {
 // send writes the answer. When the client has gone, its next request will find it stored.
 func (a *answer) send(w http.ResponseWriter, replayed bool) {
 	h := w.Header()
-	maps.Copy(h, a.header)
+	for name, values := range a.header {
+		if plain, ok := strings.CutPrefix(name, added); ok {
+			h[plain] = append(h[plain], values...)
+		} else {
+			h[name] = values
+		}
+	}
 	if replayed {
 		h.Set(headerReplayed, "true")
 	}
@@ -54,8 +64,13 @@ func (a *answer) send(w http.ResponseWriter, replayed bool) {
 func changes(before, after http.Header) http.Header {
 	changed := http.Header{}
 	for name, values := range after {
-		if old, ok := before[name]; !ok || !slices.Equal(old, values) {
-			changed[name] = values
+		switch old := before[name]; {
+		case len(old) == 0 || len(values) < len(old) || !slices.Equal(old, values[:len(old)]):
+			if _, ok := before[name]; !ok || !slices.Equal(old, values) {
+				changed[name] = values
+			}
+		case len(values) > len(old):
+			changed[added+name] = values[len(old):]
 		}
 	}
 	for name := range before {
@@ -69,13 +84,14 @@ func changes(before, after http.Header) http.Header {
 // A line break in a value becomes a space, as net/http does when it writes it.
 var oneLine = strings.NewReplacer("\n", " ", "\r", " ")
 
-// encodeHeader returns lines "Name: value", or "Name" for a header without values. Bytes and not JSON, because a header
+// encodeHeader returns lines "Name: value", " Name: value" for what was added, or "Name" for a header without values. Bytes and not JSON, because a header
 // need not be valid UTF-8.
 func encodeHeader(h http.Header, omit []string) []byte {
 	b := []byte{} // not nil, which would be NULL
 	for _, name := range slices.Sorted(maps.Keys(h)) {
-		canonical := http.CanonicalHeaderKey(name)
-		if slices.Contains(never, canonical) || slices.Contains(omit, canonical) || strings.ContainsAny(name, ": \r\n") || name == "" {
+		plain := strings.TrimPrefix(name, added)
+		canonical := http.CanonicalHeaderKey(plain)
+		if slices.Contains(never, canonical) || slices.Contains(omit, canonical) || strings.ContainsAny(plain, ": \r\n") || plain == "" {
 			continue
 		}
 		if len(h[name]) == 0 {

@@ -117,6 +117,25 @@ func TestHeaders(t *testing.T) {
 	assert.Equal(t, with(common, http.Header{"X-Request-Id": {"2"}, "Idempotent-Replayed": {"true"}}), again.Header)
 }
 
+// What the handler adds to a header does not bring back the values that stood outside at the time: a session's cookie, say.
+func TestHeadersThatAreAddedTo(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	inner := f.around(func(w http.ResponseWriter, _ *http.Request) {
+		http.SetCookie(w, &http.Cookie{Name: "cart", Value: "7"})
+	})
+	requests := 0
+	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		requests++
+		http.SetCookie(w, &http.Cookie{Name: "session", Value: strconv.Itoa(requests)})
+		inner.ServeHTTP(w, r)
+	})
+	assert.Equal(t, []string{"session=1", "cart=7"}, post(h, "k", "body").Header()["Set-Cookie"])
+	again := post(h, "k", "body")
+	assert.True(t, replayed(again))
+	assert.Equal(t, []string{"session=2", "cart=7"}, again.Header()["Set-Cookie"])
+}
+
 func TestRequestBodies(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
