@@ -68,7 +68,11 @@ func TestConnectionLostInCommit(t *testing.T) {
 	assert.Equal(t, http.StatusServiceUnavailable, <-ended)
 	f.exec(`drop trigger slow on {schema}.orders`)
 
-	again := post(f.around(f.orders), "k", "body")
+	h = f.around(f.orders)
+	again := post(h, "k", "body")
+	for again.Code == http.StatusConflict { // the server frees the table a moment before the key
+		again = post(h, "k", "body")
+	}
 	assert.Equal(t, "run 2", again.Body.String())
 	f.holds(1, 1)
 }
