@@ -40,6 +40,9 @@ import (
 	"github.com/millrace-go/millrace/internal/pgschema"
 )
 
+// maxTimeout is less than the server's settings can hold, and than any retention.
+const maxTimeout = 24 * time.Hour
+
 // Shared is the Config.Scope of a service whose callers may see one another's answers, because they are one party: any of
 // them that knows a key gets what is stored for it.
 func Shared(*http.Request) (string, error) { return "shared", nil }
@@ -65,7 +68,7 @@ type Config struct {
 
 	// Timeout bounds the handler's run with its transaction, the wait for a connection of the pool included. The handler's
 	// context ends then, and not when the client hangs up: what has begun is finished, for the client to find when it asks
-	// again. 1 ms or more. Default: 30 s.
+	// again. 1 ms to 24 h. Default: 30 s.
 	Timeout time.Duration
 
 	// MaxBody and MaxResponse bound the bodies of requests and responses, which are held in memory. A larger request is
@@ -142,8 +145,8 @@ func (c Config) validate() error {
 	if c.Retention < minRetention {
 		refuse("Config.Retention is %v: want %v or more, or 0 for the default", c.Retention, minRetention)
 	}
-	if c.Timeout < time.Millisecond {
-		refuse("Config.Timeout is %v: want 1ms or more, or 0 for the default", c.Timeout)
+	if c.Timeout < time.Millisecond || c.Timeout > maxTimeout {
+		refuse("Config.Timeout is %v: want 1ms to %v, or 0 for the default", c.Timeout, maxTimeout)
 	}
 	const most = 256 << 20
 	if c.MaxBody < 1 || c.MaxBody > most {
