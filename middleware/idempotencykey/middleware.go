@@ -23,7 +23,8 @@ var (
 
 // Middleware executes next once for each key, as the package's comment describes. Authentication, and whatever else
 // answers before the operation begins, such as a rate limit, belongs outside of it; so does what answers each time anew,
-// such as CORS. Headers that were set outside are left alone.
+// such as CORS. Headers that were set outside are left alone. What reads the body belongs inside. So that nothing uses the
+// transaction behind its end, the handler must have ended when it returns: http.TimeoutHandler belongs outside.
 func (k *Keys) Middleware(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !slices.Contains(k.cfg.Methods, r.Method) || k.cfg.Optional && len(r.Header[headerKey]) == 0 {
@@ -62,6 +63,8 @@ func (k *Keys) serve(w http.ResponseWriter, r *http.Request, next http.Handler) 
 	case err != nil:
 		k.refuse(w, r, BodyUnreadable, "")
 		return invalid
+	case gone(r, body):
+		return k.fail(w, r, misuse{errBodyGone})
 	}
 	a, outcome, err := k.execute(w.Header(), r, newRequest(r, k.cfg.Schema, scope, key, body), next)
 	if err != nil {

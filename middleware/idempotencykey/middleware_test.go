@@ -157,6 +157,46 @@ func TestKeyOfAnotherRequest(t *testing.T) {
 	f.holds(1, 1)
 }
 
+// The handlers of two operations see one path behind http.StripPrefix.
+func TestKeyOfAnotherMount(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	h := f.around(f.orders)
+	at := func(mount string) int {
+		r := httptest.NewRequest(http.MethodPost, mount+"/pay", strings.NewReader("body"))
+		r.Header.Set("Idempotency-Key", "k")
+		return do(http.StripPrefix(mount, h), r).Code
+	}
+	assert.Equal(t, []int{http.StatusCreated, http.StatusUnprocessableEntity, http.StatusCreated}, []int{at("/a"), at("/b"), at("/a")})
+	f.holds(1, 1)
+}
+
+// Another payload must not get the first one's answer because what stands outside has read both.
+func TestBodyWasReadOutside(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	inner := f.around(f.orders)
+	for name, outside := range map[string]func(r *http.Request){
+		"form":   func(r *http.Request) { _ = r.FormValue("token") },
+		"reader": func(r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) },
+		"chunked form": func(r *http.Request) {
+			r.ContentLength = -1
+			_ = r.FormValue("token")
+		},
+	} {
+		r := request("k", "amount=1")
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		outside(r)
+		w := do(inner, r)
+		assert.Equal(t, http.StatusInternalServerError, w.Code, name)
+		problemOf(t, w, idempotencykey.Failed)
+	}
+	r := request("k", `{"amount":1}`)
+	_ = r.FormValue("token") // reads no body of this type
+	assert.Equal(t, http.StatusCreated, do(inner, r).Code)
+	f.holds(1, 1)
+}
+
 func TestScopesAreSeparate(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

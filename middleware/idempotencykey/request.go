@@ -5,8 +5,10 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
+	"errors"
 	"io"
 	"net/http"
+	"strings"
 )
 
 // request is what is known of a request before its handler runs.
@@ -19,12 +21,24 @@ type request struct {
 }
 
 func newRequest(r *http.Request, schema, scope, key string, body []byte) *request {
-	return &request{
-		key: key, summary: r.Method + " " + r.URL.EscapedPath(), body: body,
-		id: digest([]byte(schema), []byte(scope), []byte(key)),
-		fingerprint: digest([]byte(r.Method), []byte(r.URL.EscapedPath()), []byte(r.URL.RawQuery),
-			[]byte(r.Header.Get("Content-Type")), body),
+	path := r.URL.EscapedPath()
+	parts := [][]byte{[]byte(r.Method), []byte(path), []byte(r.URL.RawQuery), []byte(r.Header.Get("Content-Type")), body}
+	// http.StripPrefix and the like make one path of two operations'.
+	if sent, _, _ := strings.Cut(r.RequestURI, "?"); sent != "" && sent != path {
+		parts = append(parts, []byte(sent))
 	}
+	return &request{
+		key: key, summary: r.Method + " " + path, body: body,
+		id: digest([]byte(schema), []byte(scope), []byte(key)), fingerprint: digest(parts...),
+	}
+}
+
+var errBodyGone = errors.New("the request's body was read outside of the middleware, which cannot compare it with an earlier one: " +
+	"put what reads it, such as Request.FormValue, inside")
+
+// gone reports whether the body was read before, so that it looks empty.
+func gone(r *http.Request, body []byte) bool {
+	return len(body) == 0 && (r.ContentLength > 0 || len(r.PostForm) > 0 || r.MultipartForm != nil)
 }
 
 // lock is the number of the key's advisory lock: 64 bits, because 32 collide among a few thousand keys.
