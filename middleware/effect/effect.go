@@ -18,6 +18,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -53,6 +54,27 @@ func NotDone(err error) error {
 type notDoneError struct{ error }
 
 func (e *notDoneError) Unwrap() error { return e.error }
+
+// onceError is what became of one effect.
+type onceError struct{ error }
+
+func (e *onceError) Unwrap() error { return e.error }
+
+// isNotDone reports whether the call's error is marked by NotDone. The mark of another effect, which the call has asked
+// for, says nothing about this one.
+func isNotDone(err error) bool {
+	switch e := err.(type) { //nolint:errorlint // it walks the tree itself
+	case *notDoneError:
+		return true
+	case *onceError:
+		return false
+	case interface{ Unwrap() error }:
+		return isNotDone(e.Unwrap())
+	case interface{ Unwrap() []error }:
+		return slices.ContainsFunc(e.Unwrap(), isNotDone)
+	}
+	return false
+}
 
 // waitError is for what settles without this event's help.
 type waitError struct {
@@ -135,7 +157,7 @@ func once(ctx context.Context, key string, fn func(context.Context, string) ([]b
 	}
 	response, err := l.once(ctx, key, fn, o)
 	if err != nil {
-		return nil, fmt.Errorf("effect %q: %w", key, err)
+		return nil, &onceError{fmt.Errorf("effect %q: %w", key, err)}
 	}
 	return response, nil
 }

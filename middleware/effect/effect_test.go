@@ -58,6 +58,23 @@ func once(ctx context.Context, err error, opts ...effect.Option) (calls int, _ e
 	return calls, got
 }
 
+// What is known of an effect within another one's call says nothing about that call.
+func TestNotDoneOfAnotherEffect(t *testing.T) {
+	t.Parallel()
+	f, calls := newFixture(t), 0
+	outer := func(mark func(error) error) error {
+		return effect.Once(f.ctx(), "outer", func(ctx context.Context, _ string) error {
+			calls++
+			_, err := once(ctx, effect.NotDone(errOops))
+			return errors.Join(mark(err))
+		})
+	}
+	require.NotErrorIs(t, outer(effect.NotDone), effect.ErrInDoubt, "unless the call says it of itself")
+	require.ErrorIs(t, outer(func(err error) error { return fmt.Errorf("and then: %w", err) }), effect.ErrInDoubt)
+	require.ErrorIs(t, outer(effect.NotDone), effect.ErrInDoubt)
+	assert.Equal(t, 2, calls)
+}
+
 // What certainly did not happen is called again.
 func TestNotDone(t *testing.T) {
 	t.Parallel()

@@ -142,14 +142,13 @@ func (l *Ledger) call(ctx context.Context, key string, token uuid.UUID, ends tim
 	response, err := fn(fctx, idempotencyKey(l.cfg.Schema, key))
 	returned = true
 
-	var refused *notDoneError
 	switch {
 	case err == nil:
 		if err := l.finish(ctx, key, token, done, response, "", o); err != nil {
 			return nil, &waitError{fmt.Errorf("%w: it is done, but that could not be recorded: %w", ErrInDoubt, err), l.cfg.RetryAfter}
 		}
 		return response, nil
-	case errors.As(err, &refused):
+	case isNotDone(err):
 		return nil, errors.Join(err, l.finish(ctx, key, token, notDone, nil, err.Error(), o))
 	}
 	recorded := l.finish(ctx, key, token, doubt, nil, err.Error(), o)
