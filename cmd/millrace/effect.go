@@ -28,8 +28,6 @@ func (a *app) effect() *cobra.Command {
 	return c
 }
 
-var effectStates = []string{"open", "doubt", "conflict", "running", "done", "not_done", "all"}
-
 func (a *app) effectList() *cobra.Command {
 	var l effect.Listing
 	var response bool
@@ -38,8 +36,8 @@ func (a *app) effectList() *cobra.Command {
 	c.Flags().IntVar(&l.Limit, "limit", 100, "how many")
 	c.Flags().BoolVar(&response, "response", false, "show responses")
 	c.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
-		if !slices.Contains(effectStates, l.State) {
-			return usageError{fmt.Errorf("--state is %q: want one of %s", l.State, strings.Join(effectStates, ", "))}
+		if !slices.Contains(effect.States, l.State) {
+			return usageError{fmt.Errorf("--state is %q: want one of %s", l.State, strings.Join(effect.States, ", "))}
 		}
 		if l.Limit < 1 {
 			return usageError{fmt.Errorf("--limit is %d: want 1 or more", l.Limit)}

@@ -32,12 +32,13 @@ func (a *app) retentionRun() *cobra.Command {
 	c := &cobra.Command{
 		Use: "run", Short: "Make days ahead, and drop those that are past", Args: cobra.NoArgs,
 		Long: "Makes days ahead, and drops those that are past. It holds nobody up, and waits for running handlers. Keep claims for longer than\n" +
-			"brokers may redeliver: an older event is not run, because nobody knows whether it was. Give the same durations as the services.",
+			"brokers may redeliver: an older event is not run, because nobody knows whether it was. What is not named is left alone. Give the\n" +
+			"durations that the services are configured with: where they keep for longer, this would make them forget.",
 	}
-	c.Flags().DurationVar(&claims, "claims", claim.DefaultRetention, "for how long it is remembered that an event was processed; 0: leave them alone")
-	c.Flags().DurationVar(&effects, "effects", 30*24*time.Hour, "for how long outcomes of effects are kept; 0: leave them alone")
-	c.Flags().DurationVar(&httpKeys, "http-keys", 24*time.Hour, "for how long answers to HTTP requests are kept; 0: leave them alone")
-	c.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
+	c.Flags().DurationVar(&claims, "claims", 0, "for how long it is remembered that an event was processed (the services' default is 336h)")
+	c.Flags().DurationVar(&effects, "effects", 0, "for how long outcomes of effects are kept (the services' default is 720h)")
+	c.Flags().DurationVar(&httpKeys, "http-keys", 0, "for how long answers to HTTP requests are kept (the services' default is 24h)")
+	run := a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
 		done := map[string]any{}
 		var lines [][]string
 		var errs []error
@@ -80,6 +81,12 @@ func (a *app) retentionRun() *cobra.Command {
 		}
 		return errors.Join(errs...)
 	})
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if claims == 0 && effects == 0 && httpKeys == 0 {
+			return usageError{errors.New("want at least one of --claims, --effects and --http-keys: as long as the services are configured with")}
+		}
+		return run(c, args)
+	}
 	return a.jsonFlag(c)
 }
 

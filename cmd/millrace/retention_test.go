@@ -36,8 +36,8 @@ func TestRetentionCommand(t *testing.T) {
 	assert.Regexp(t, `notify +`+yesterday, o.run(exitOK, "retention", "status"))
 
 	var done map[string]struct{ Days []string }
-	require.NoError(t, json.Unmarshal([]byte(o.run(exitOK, "retention", "run", "--http-keys=0", "--json")), &done))
-	assert.Len(t, done, 2)
+	require.NoError(t, json.Unmarshal([]byte(o.run(exitOK, "retention", "run", "--claims=24h", "--effects=720h", "--json")), &done))
+	assert.Len(t, done, 2, "what is not named is left alone")
 	var status struct {
 		Tables []keptDays
 		Claims claim.Kept
@@ -46,5 +46,6 @@ func TestRetentionCommand(t *testing.T) {
 	assert.Equal(t, 9, status.Tables[0].Days)
 	assert.Equal(t, int64(1), status.Claims.Hashed)
 
+	assert.Contains(t, o.run(exitUsage, "retention", "run"), "want at least one of --claims")
 	assert.Contains(t, o.run(exitFailed, "retention", "run", "--claims=1h"), "keep is 1h0m0s: want 24h0m0s or more")
 }

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -35,6 +37,9 @@ type Listing struct {
 	Limit int    // Default: 100
 }
 
+// States are what Listing.State may ask for: open is what is in doubt or in conflict.
+var States = []string{"open", "doubt", "conflict", "running", "done", "not_done", "all"}
+
 // List returns effects of the schema ("" means "millrace"), the oldest call first. It begins a transaction of its own.
 func List(ctx context.Context, db pgtx.DB, schema string, l Listing) (found []Entry, err error) {
 	schema, err = pgschema.Validate(schema)
@@ -43,6 +48,9 @@ func List(ctx context.Context, db pgtx.DB, schema string, l Listing) (found []En
 	}
 	if l.State == "" {
 		l.State = "open"
+	}
+	if !slices.Contains(States, l.State) {
+		return nil, fmt.Errorf("list effects: Listing.State is %q: want one of %s", l.State, strings.Join(States, ", "))
 	}
 	if l.Limit == 0 {
 		l.Limit = 100

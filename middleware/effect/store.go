@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -96,6 +97,9 @@ func (s store) change(ctx context.Context, patience time.Duration, key string, f
 		case <-outer.Done():
 			return errors.Join(context.Cause(outer), last)
 		case <-ctx.Done():
+			if state := sqlState(last); state != "" && !strings.HasPrefix(state, "53") {
+				return fmt.Errorf("the database refused it for %v: %w", patience, last)
+			}
 			return fmt.Errorf("no answer of the database within %v, of which the ledger needs a connection beside the service's pool: %w", patience, last)
 		case <-time.After(pause):
 		}

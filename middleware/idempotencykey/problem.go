@@ -42,6 +42,7 @@ type Problem struct {
 func writeProblem(w http.ResponseWriter, _ *http.Request, p Problem) {
 	body, _ := json.Marshal(p) // it holds only strings and numbers
 	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Del("Content-Length") // that of another body
 	w.WriteHeader(p.Status)
 	_, _ = w.Write(body) // the client may have gone
 }
@@ -124,7 +125,7 @@ func temporary(err error) bool {
 	switch {
 	case errors.As(err, &wrong), errors.Is(err, pgx.ErrTxCommitRollback), errors.Is(err, pgtx.ErrManaged):
 		return false
-	case errors.As(err, &pgErr):
+	case errors.As(err, &pgErr) && len(pgErr.Code) == 5: // a pooler's own may have none
 		switch pgErr.Code[:2] {
 		case "08", "25", "40", "53", "55", "57": // connection, ended while idle, conflict, resources, locks, operator
 			return true

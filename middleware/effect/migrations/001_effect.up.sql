@@ -38,7 +38,7 @@ create index effect_resolution_key on {schema}.effect_resolution (key);
 -- Makes the days from yesterday to so many ahead that are missing. With its owner's rights, because a consumer has none to
 -- create tables. A day is made alone and then attached, which waits for no running statement and holds none up.
 create function {schema}.effect_days(ahead int) returns void language plpgsql security definer
-set search_path = pg_catalog, pg_temp set timezone = 'UTC' as $$
+set search_path = pg_catalog, pg_temp set lock_timeout = '2s' set timezone = 'UTC' as $$
 declare
     day  date;
     name text;
