@@ -191,6 +191,7 @@ type Claim struct {
 	poll     time.Duration // how often a Subscriber looks at the table
 	modes    *modes
 	inHand   sync.Map // [2]string{consumer, event ID} of what runs singly
+	hands    *gate
 }
 
 // New returns a Claim that keeps its claims in store.
@@ -236,5 +237,5 @@ func New(store Store, cfg Config) (*Claim, error) {
 	if err != nil {
 		return nil, fmt.Errorf("claim: %w", err)
 	}
-	return &Claim{store: store, cfg: cfg, observer: o, postgres: postgres, modes: newModes(store, cfg), poll: pollInterval, pace: defaultPace}, nil
+	return &Claim{store: store, cfg: cfg, observer: o, postgres: postgres, modes: newModes(store, cfg), poll: pollInterval, pace: defaultPace, hands: &hands}, nil
 }

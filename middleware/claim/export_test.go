@@ -12,6 +12,15 @@ func Hasten(c *Claim, beat, silent time.Duration) {
 	c.pace.beat, c.pace.silent, c.pace.slack = beat, silent, 100*time.Millisecond
 }
 
+// Alone gives the Claims a gate of their own, as in a process of their own: tests that run beside must not wait for each
+// other's handlers.
+func Alone(claims ...*Claim) {
+	g := &gate{}
+	for _, c := range claims {
+		c.hands = g
+	}
+}
+
 // Standing returns whether the Claim's process is registered, and whether it is suspicious.
 func Standing(c *Claim) (registered, suspicious bool) {
 	c.life.mu.Lock()

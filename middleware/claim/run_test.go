@@ -21,6 +21,7 @@ func (f *fixture) claim(cfg claim.Config) *claim.Claim {
 	}
 	c, err := claim.New(f.store, cfg)
 	require.NoError(f.t, err)
+	claim.Alone(c)
 	return c
 }
 

@@ -47,7 +47,7 @@ func (c *Claim) begin(ctx context.Context, key Key) (*start, error) {
 	case now.run == 0:
 		return st, nil
 	case !now.suspicious:
-		st.leave, err = hands.enter(ctx)
+		st.leave, err = c.hands.enter(ctx)
 	default:
 		err = st.suspect(ctx, key, now)
 	}
@@ -75,7 +75,7 @@ func (st *start) suspect(ctx context.Context, key Key, now standing) (err error)
 		st.store = s
 	}
 	if run == now.run || now.alive[run] { // not fresh: somebody has it in hand, as the claim will tell; the note is theirs
-		st.leave, err = hands.enter(ctx)
+		st.leave, err = st.claim.hands.enter(ctx)
 		return err
 	}
 	if starts >= st.claim.cfg.MaxStarts {
@@ -83,7 +83,7 @@ func (st *start) suspect(ctx context.Context, key Key, now standing) (err error)
 		st.run, st.store = run, s
 		return nil
 	}
-	if st.leave, err = hands.enterAlone(ctx, st.claim.cfg.HandlerTimeout+st.claim.pace.slack); err != nil {
+	if st.leave, err = st.claim.hands.enterAlone(ctx, st.claim.cfg.HandlerTimeout+st.claim.pace.slack); err != nil {
 		return fmt.Errorf("%w: it was in hand when a process was killed and must run alone: %w", ErrContended, err)
 	}
 	err = s.pool.QueryRow(ctx, pgschema.Query(files, "start_alone", s.schema), st.consumer, st.record, now.run, run).Scan(&st.starts)
