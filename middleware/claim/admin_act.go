@@ -56,15 +56,8 @@ func discarding(name string) action {
 	return action{
 		name: name, may: []string{"dead", "waiting", "parked"},
 		do: func(ctx context.Context, tx pgx.Tx, query func(string) string, on acting, _ *Result) error {
-			if _, err := tx.Exec(ctx, query("admin_discard"), on.ids); err != nil {
-				return err
-			}
-			for _, name := range []string{"admin_promote", "admin_free"} {
-				if _, err := tx.Exec(ctx, query(name), on.consumers, on.keys); err != nil {
-					return err
-				}
-			}
-			return nil
+			_, err := tx.Exec(ctx, query("admin_discard"), on.ids)
+			return err
 		},
 	}
 }
@@ -160,7 +153,15 @@ func act(ctx context.Context, db pgtx.DB, schema string, s selecting, by By, a a
 		if _, err := tx.Exec(ctx, query("admin_audit"), on.ids, by.Actor, a.name, by.Note, json.RawMessage(`{}`)); err != nil {
 			return err
 		}
-		return a.do(ctx, tx, query, on, &r)
+		if err := a.do(ctx, tx, query, on, &r); err != nil {
+			return err
+		}
+		for _, name := range []string{"admin_promote", "admin_free"} { // also where somebody was faster, and the keys are ours alone
+			if _, err := tx.Exec(ctx, query(name), on.consumers, on.keys); err != nil {
+				return err
+			}
+		}
+		return nil
 	}, pgtx.Isolation(pgx.ReadCommitted)) // each statement sees what was committed before it got its locks
 	return r, err
 }

@@ -383,3 +383,30 @@ func TestOperatorsAndRunNeedNoMoreThanTheirGrants(t *testing.T) {
 	require.NoError(t, err)
 	assert.Zero(t, f.count("claim_start"))
 }
+
+// Another process handles the event while the operator waits for its key, which must not stay held up by nothing.
+func TestReplayOfAnEventThatIsHandledMeanwhile(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.keep("1", "notify", "k", "dead", "error", "oops")
+	tx, err := f.pool.Begin(t.Context())
+	require.NoError(t, err)
+	for _, table := range []string{"claim_key", "claim_failed"} {
+		_, err = tx.Exec(t.Context(), `delete from `+f.schema+`.`+table)
+		require.NoError(t, err)
+	}
+	done := make(chan error, 1)
+	go func() {
+		_, err := claim.Replay(context.Background(), f.pool, f.schema, claim.Selection{}, claim.By{Actor: "ada"})
+		done <- err
+	}()
+	require.Eventually(t, func() bool {
+		var waits bool
+		err := f.pool.QueryRow(t.Context(), `select exists (select from pg_stat_activity
+			where wait_event_type = 'Lock' and query like '%insert into ' || $1 || '.claim_key%')`, `"`+f.schema+`"`).Scan(&waits)
+		return err == nil && waits
+	}, 10*time.Second, 5*time.Millisecond)
+	require.NoError(t, tx.Commit(t.Context()))
+	require.NoError(t, <-done)
+	assert.Zero(t, f.count("claim_key"))
+}
