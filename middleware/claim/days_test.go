@@ -131,6 +131,18 @@ func TestLateConsumerIsNotBound(t *testing.T) {
 	f.refuses(claim.Key{Consumer: "analyse", EventID: mintedAt(-100 * day)}, claim.ErrTooOld)
 }
 
+// Days were dropped before there was any consumer: the first one has processed nothing of them.
+func TestFirstConsumerIsNotBound(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.retain()
+	f.settles(t.Context(), claim.Key{Consumer: "notify", EventID: mintedAt(-10 * day)})
+	k, err := claim.InspectKept(t.Context(), f.pool, f.schema)
+	require.NoError(t, err)
+	require.Len(t, k.Consumers, 1)
+	assert.Equal(t, "notify", k.Consumers[0].Name)
+}
+
 // One that comes between the floor and the drop must not leave a record in the day that goes.
 func TestConsumerThatComesDuringRetention(t *testing.T) {
 	t.Parallel()
