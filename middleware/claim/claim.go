@@ -100,9 +100,9 @@ type Config struct {
 	// (DeadReasonMetadata and others). Default: none is sent.
 	DeadLetterTopic string
 
-	// HandlerTimeout bounds a handler's run with its transaction, the wait for a connection of the pool included. The
-	// handler's context ends then, and not when the router closes: what is running may finish. 1 ms or more.
-	// Default: 30 s.
+	// HandlerTimeout bounds a handler's run with its transaction, the wait for a connection of the pool included; where
+	// that took more than half of it, exceeding it is no attempt. The handler's context ends then, and not when the router
+	// closes: what is running may finish. 1 ms or more. Default: 30 s.
 	HandlerTimeout time.Duration
 
 	// MaxStarts is how often an event that was in hand when a process was killed is begun alone, and kills its process

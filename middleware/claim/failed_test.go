@@ -11,11 +11,13 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/middleware/claim"
 	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/pgtx"
 )
 
 var silent = slog.New(slog.DiscardHandler)
@@ -278,4 +280,52 @@ func TestConfigOfAttempts(t *testing.T) {
 	_, err := claim.New(f.store, claim.Config{MaxAttempts: -1, DeadLetterTopic: "\xff"})
 	require.ErrorContains(t, err, "Config.MaxAttempts is -1")
 	require.ErrorContains(t, err, `Config.DeadLetterTopic is "\xff"`)
+}
+
+// A handler that bounds its own statement: pgx closes the connection when such a context ends, which is no outage.
+func TestDeadlineOfAStatementIsAnAttempt(t *testing.T) {
+	t.Parallel()
+	f, id := newFixture(t), outbox.NewID()
+	mw := f.middleware(claim.Config{Logger: silent, MaxAttempts: 2})
+	var err error
+	for range 2 {
+		msg, _ := deliver(t, id)
+		_, err = mw(func(msg *message.Message) ([]*message.Message, error) {
+			ctx, cancel := context.WithTimeout(msg.Context(), 20*time.Millisecond)
+			defer cancel()
+			tx, _ := pgtx.From(ctx)
+			_, err := tx.Exec(ctx, `select pg_sleep(60)`)
+			return nil, err
+		})(msg)
+	}
+	require.NoError(t, err, "a dead letter after 2 attempts")
+	assert.Equal(t, "dead", f.states()[id])
+}
+
+// All connections are in the hands of others for most of the time: the handler that gets one too late is not to blame.
+func TestHandlerThatGetsItsConnectionTooLateHasNoAttempt(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	cfg := f.pool.Config()
+	cfg.MaxConns = 1
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	require.NoError(t, err)
+	defer pool.Close()
+	store := claim.NewPostgresStore(pool, claim.Schema(f.schema))
+	c, err := claim.New(store, claim.Config{Logger: silent, HandlerTimeout: time.Second, Consumer: func(string) string { return "notify" }})
+	require.NoError(t, err)
+	msg, _ := deliver(t, "known")
+	_, err = c.Middleware(f.handler)(msg)
+	require.NoError(t, err)
+
+	conn, err := pool.Acquire(t.Context())
+	require.NoError(t, err)
+	time.AfterFunc(800*time.Millisecond, conn.Release)
+	msg, _ = deliver(t, "late")
+	_, err = c.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+		<-msg.Context().Done()
+		return nil, msg.Context().Err()
+	})(msg)
+	require.Error(t, err)
+	assert.Zero(t, f.count("claim_failed"))
 }

@@ -77,7 +77,7 @@ func (c *Claim) run(original context.Context, key Key, msg *message.Message, fn 
 		ctx = withProof(ctx)
 	}
 	began := time.Now()
-	handled := guard(fn)
+	handled := guard(c.cfg.HandlerTimeout, fn)
 	if from := sourceOf(original); from != nil && from.event != nil {
 		a.err = c.postgres.retry(ctx, *from.event, func(ctx context.Context) error {
 			a.ran = true

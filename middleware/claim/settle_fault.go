@@ -64,10 +64,17 @@ type lostError struct{ error }
 
 func (e lostError) Unwrap() error { return e.error }
 
+// starvedError is a lateError of a handler that was called with less than half of its time left.
+type starvedError struct{ error }
+
+func (e starvedError) Unwrap() error { return e.error }
+
 // guard makes an error of a handler's panic, because the router knows nothing of attempts, and tells what the error
 // itself may not.
-func guard(fn func(ctx context.Context) error) func(ctx context.Context) error {
+func guard(timeout time.Duration, fn func(ctx context.Context) error) func(ctx context.Context) error {
 	return func(ctx context.Context) (err error) {
+		deadline, _ := ctx.Deadline()
+		starved := time.Until(deadline) < timeout/2 // it has waited for a connection
 		defer func() {
 			if v := recover(); v != nil {
 				err = &PanicError{Value: v, Stack: debug.Stack()}
@@ -75,8 +82,11 @@ func guard(fn func(ctx context.Context) error) func(ctx context.Context) error {
 			switch {
 			case errors.Is(ctx.Err(), context.DeadlineExceeded): // also when it returned nil: the commit would find the same
 				err = &lateError{err}
-			case err != nil && pgtx.Lost(ctx):
-				err = lostError{err}
+				if starved {
+					err = starvedError{err}
+				}
+			case err != nil && pgtx.Lost(ctx) && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled):
+				err = lostError{err} // while a context of the handler's own, at whose end pgx closes the connection, is its doing
 			}
 		}()
 		return fn(ctx)
@@ -112,6 +122,7 @@ func faultOf(ran bool, err error, stopping bool) fault {
 	var panicked *PanicError
 	var late *lateError
 	var malformed malformedError
+	var starved starvedError
 	switch {
 	case errors.As(err, &malformed):
 		return fault{reason: reasonMalformed, hopeless: true}
@@ -123,6 +134,8 @@ func faultOf(ran bool, err error, stopping bool) fault {
 		return fault{}
 	case errors.As(err, &again) && !IsPermanent(err):
 		return fault{reason: reasonRetry, after: max(again.RetryAfter(), 0)}
+	case errors.As(err, &starved) && !IsPermanent(err):
+		return fault{}
 	case errors.As(err, &late):
 		return fault{reason: reasonDeadline, counted: true, hopeless: IsPermanent(err)}
 	case isOutage(err), stopping && errors.Is(err, context.Canceled):

@@ -34,6 +34,7 @@ func TestWhoseFaultAFailureIs(t *testing.T) {
 		"a panic":                        {ran: true, err: &PanicError{Value: 1}, want: fault{reason: reasonPanic, counted: true}},
 		"a panic with a permanent error": {ran: true, err: &PanicError{Value: Permanent(oops)}, want: fault{reason: reasonPermanent, counted: true, hopeless: true}},
 		"the deadline":                   {ran: true, err: &lateError{nil}, want: fault{reason: reasonDeadline, counted: true}},
+		"its connection came too late":   {ran: true, err: starvedError{&lateError{oops}}, want: outage},
 		"the deadline in a statement":    {ran: true, err: &lateError{lostError{oops}}, want: fault{reason: reasonDeadline, counted: true}},
 		"a timeout of its own":           {ran: true, err: context.DeadlineExceeded, want: fault{reason: reasonError, counted: true}},
 		"it asked for another time":      {ran: true, err: fmt.Errorf("pay: %w", later(7)), want: fault{reason: reasonRetry, after: 7}},
