@@ -81,6 +81,7 @@ func TestVerdict(t *testing.T) {
 		"from the future":                          {fault{reason: reasonClock, counted: true}, 0, false, verdict{stateFailing, reasonClock, 1, time.Minute}},
 		"from the future, with a table":            {fault{reason: reasonClock, counted: true}, 0, true, verdict{stateFailing, reasonClock, 1, time.Minute}},
 		"from the future too often":                {fault{reason: reasonClock, counted: true}, 2, true, verdict{stateDead, reasonClock, 3, 0}},
+		"at once is no time":                       {fault{reason: reasonRetry}, 0, true, verdict{stateWaiting, reasonRetry, 0, contendedDelay}},
 		"another time is no attempt":               {fault{reason: reasonRetry, after: time.Hour}, 2, true, verdict{stateWaiting, reasonRetry, 2, time.Hour}},
 	} {
 		v := c.fault.verdict(c.attempts, c.back, cfg)

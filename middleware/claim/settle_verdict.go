@@ -44,7 +44,7 @@ func (f fault) verdict(attempts int, back bool, cfg Config) verdict {
 	case back && f.reason != reasonClock: // from the table it would run
 		v.state = stateWaiting
 	}
-	v.delay = f.after
+	v.delay = max(f.after, contendedDelay) // nothing else bounds how often
 	if f.counted {
 		v.delay = max(cfg.Backoff(v.attempts), 0)
 	}
