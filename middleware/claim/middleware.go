@@ -27,9 +27,15 @@ func (c *Claim) Middleware(h message.HandlerFunc) message.HandlerFunc {
 }
 
 // process runs fn, which handles msg for the handler of that name, under a claim.
-func (c *Claim) process(msg *message.Message, handler string, fn func(ctx context.Context) error) error {
+func (c *Claim) process(msg *message.Message, handler string, fn func(ctx context.Context) error) (err error) {
 	original := msg.Context()
 	defer msg.SetContext(original) // whatever is outside must not meet a context that has ended
+	if transport.DeliveryFrom(original) == transport.DeliveryFrom(context.Background()) {
+		r := &rest{}
+		defer func() { r.end(msg, err) }()
+		original = transport.WithDelivery(original, r)
+		msg.SetContext(original)
+	}
 
 	consumer := c.cfg.Consumer(handler)
 	from := sourceOf(original)

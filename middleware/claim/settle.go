@@ -131,8 +131,13 @@ func (c *Claim) contended(ctx context.Context, key Key, msg *message.Message) er
 
 // comeBack nacks without an error, which could reach a poison queue or be retried on the spot.
 func (c *Claim) comeBack(msg *message.Message, after time.Duration) error {
-	transport.DeliveryFrom(msg.Context()).RetryAfter(after)
-	msg.Nack()
+	d := transport.DeliveryFrom(msg.Context())
+	d.RetryAfter(after)
+	if r, ok := d.(*rest); ok {
+		r.nack = true
+	} else {
+		msg.Nack()
+	}
 	return nil
 }
 

@@ -1,0 +1,35 @@
+package claim
+
+import (
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+// longestRest bounds how long a message holds up its worker in place of the broker's delay.
+const longestRest = time.Second
+
+// rest is the delivery of a transport that has none, and redelivers at once what is nacked: the nack itself waits, after
+// all else has been released.
+type rest struct {
+	after time.Duration
+	nack  bool
+}
+
+func (r *rest) Attempt() int                   { return 0 }
+func (r *rest) RetryAfter(after time.Duration) { r.after = after }
+func (r *rest) Handled()                       {}
+
+// end rests before the message is nacked, here or by the router because of err.
+func (r *rest) end(msg *message.Message, err error) {
+	if !r.nack && err == nil {
+		return
+	}
+	select {
+	case <-time.After(min(r.after, longestRest)):
+	case <-msg.Context().Done():
+	}
+	if r.nack {
+		msg.Nack()
+	}
+}
