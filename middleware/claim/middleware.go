@@ -39,10 +39,12 @@ func (c *Claim) process(msg *message.Message, handler string, fn func(ctx contex
 
 	consumer := c.cfg.Consumer(handler)
 	from := sourceOf(original)
-	switch {
+	switch { // nobody must make a hot loop of a mistake
 	case consumer == "":
+		transport.DeliveryFrom(original).RetryAfter(outageDelay)
 		return fmt.Errorf("claim event: no consumer for handler %q: name the router's handler or set Config.Consumer", handler)
 	case from != nil && from.consumer != consumer:
+		transport.DeliveryFrom(original).RetryAfter(outageDelay)
 		return fmt.Errorf("claim event: the message came through Subscriber(%q), and the handler's consumer is %q: want the same", from.consumer, consumer)
 	}
 	key, err := c.key(msg, consumer)

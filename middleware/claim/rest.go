@@ -6,8 +6,13 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// longestRest bounds how long a message holds up its worker in place of the broker's delay.
-const longestRest = time.Second
+const (
+	// longestRest bounds how long a message holds up its worker in place of the broker's delay: no hot loop, and not much
+	// of the worker's time.
+	longestRest = 200 * time.Millisecond
+	// contendedRest is for how long a contended one does: the worker has better things to do, and the holder is soon done.
+	contendedRest = 20 * time.Millisecond
+)
 
 // rest is the delivery of a transport that has none, and redelivers at once what is nacked: the nack itself waits, after
 // all else has been released.

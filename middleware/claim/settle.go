@@ -29,6 +29,9 @@ func (c *Claim) settle(ctx context.Context, key Key, msg *message.Message, a att
 		return c.duplicate(ctx, key)
 	case !a.ran && errors.Is(a.err, errChanged):
 		return c.comeBack(msg, time.Millisecond)
+	case !a.ran && errors.As(a.err, new(aloneError)):
+		c.observer.count(ctx, key.Consumer, outcomeContended)
+		return c.comeBack(msg, c.cfg.HandlerTimeout)
 	case !a.ran && errors.Is(a.err, ErrContended):
 		return c.contended(ctx, key, msg)
 	}
@@ -126,7 +129,11 @@ func (c *Claim) duplicate(ctx context.Context, key Key) error {
 func (c *Claim) contended(ctx context.Context, key Key, msg *message.Message) error {
 	c.observer.count(ctx, key.Consumer, outcomeContended)
 	c.cfg.Logger.DebugContext(ctx, "claim contended", "event_id", key.EventID, "consumer", key.Consumer)
-	return c.comeBack(msg, contendedDelay)
+	after := contendedDelay
+	if _, ok := transport.DeliveryFrom(msg.Context()).(*rest); ok {
+		after = contendedRest
+	}
+	return c.comeBack(msg, after)
 }
 
 // comeBack nacks without an error, which could reach a poison queue or be retried on the spot.

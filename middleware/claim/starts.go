@@ -20,6 +20,12 @@ const reasonKilled = "killed"
 // A process that comes after one that was killed notes events before it runs their handlers. What is noted and was not
 // struck out was in hand at a death, so it is run alone: dies the process again, it is known of what.
 
+// aloneError means that a message waited in vain until it may run alone. It kept others out for as long, so it must not be
+// back at once.
+type aloneError struct{ error }
+
+func (e aloneError) Unwrap() error { return e.error }
+
 // start is a message that a process has in hand.
 type start struct {
 	claim *Claim
@@ -84,7 +90,7 @@ func (st *start) suspect(ctx context.Context, key Key, now standing) (err error)
 		return nil
 	}
 	if st.leave, err = st.claim.hands.enterAlone(ctx, st.claim.cfg.HandlerTimeout+st.claim.pace.slack); err != nil {
-		return fmt.Errorf("%w: it was in hand when a process was killed and must run alone: %w", ErrContended, err)
+		return aloneError{fmt.Errorf("%w: it was in hand when a process was killed and must run alone: %w", ErrContended, err)}
 	}
 	err = s.pool.QueryRow(ctx, pgschema.Query(files, "start_alone", s.schema), st.consumer, st.record, now.run, run).Scan(&st.starts)
 	if errors.Is(err, pgx.ErrNoRows) {
