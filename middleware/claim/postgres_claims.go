@@ -68,6 +68,8 @@ func (c *claims) do(ctx context.Context, key Key, doubt error, fn func(ctx conte
 	return c.begin(ctx, func(ctx context.Context, ask asker) error {
 		var a answer
 		switch err := ask(ctx, c.sql.claim, claimArgs(ctx, c.schema, key, consumer, doubt != nil), a.fields()...); {
+		case errors.Is(err, sql.ErrNoRows): // pgx's is one too
+			return errStaleConsumer
 		case sqlState(err) == "23514":
 			return errNoDay
 		case err != nil:
@@ -106,7 +108,7 @@ func (c *claims) consumer(ctx context.Context, name string) (int16, error) {
 	}
 	var id int16
 	err := c.ask(ctx, c.sql.findName, []any{name}, &id)
-	if errors.Is(err, sql.ErrNoRows) { // pgx's is one too
+	if errors.Is(err, sql.ErrNoRows) {
 		err = c.ask(ctx, c.sql.addName, []any{name}, &id)
 	}
 	if err != nil {

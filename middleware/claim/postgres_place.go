@@ -23,12 +23,12 @@ func proven(ctx context.Context) bool { return ctx.Value(proofKey{}) != nil }
 
 // answer is what the claim statement says.
 type answer struct {
-	known, locked, fresh, old, parked bool
-	state                             *string // of an event that has failed before
+	locked, fresh, old, parked bool
+	state                      *string // of an event that has failed before
 }
 
 func (a *answer) fields() []any {
-	return []any{&a.known, &a.locked, &a.fresh, &a.old, &a.state, &a.parked, nil, nil}
+	return []any{&a.locked, &a.fresh, &a.old, &a.state, &a.parked, nil, nil}
 }
 
 // errOld means that the event is from before the consumer's floor.
@@ -38,8 +38,6 @@ var errOld = errors.New("the event's day may have been dropped")
 func (a *answer) verdict() error {
 	kept := a.state != nil && *a.state != stateFailing
 	switch {
-	case !a.known:
-		return errStaleConsumer
 	case !a.locked:
 		return ErrContended
 	case a.old:

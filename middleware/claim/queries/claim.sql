@@ -4,26 +4,25 @@
 -- for an event whose key matters, claim_key, by their unique indexes.
 --
 -- $2 is the record, $7 its hash: that is used where $9 says so, or the day was gone when the consumer came. $6 is when the
--- event was minted, null where its ID does not tell. Answers: whether the consumer's number is still that of its name ($5),
--- which a restored database may have given to another; locked; fresh, which is false when the event was settled before; too
--- old; its state where it has failed before; whether its key ($8) is held up.
+-- event was minted, null where its ID does not tell. Answers no row when the consumer's number is not that of its name ($5) any
+-- more: a restored database may have given it to another. Else: locked; fresh, which is false when the event was settled
+-- before; too old; its state where it has failed before; whether its key ($8) is held up.
 --
 -- The settings are local to the transaction. A record that could be lost in a crash after the ack would lose the event:
 -- a role's synchronous_commit = off does not hold here. A connection that is half open must not hold the claim for hours.
 with claim as materialized (
-    select pg_try_advisory_xact_lock($1) as locked
-), known as materialized (
-    select id, coalesce($6::timestamptz < floor, false) as old,
+    select id, pg_try_advisory_xact_lock($1) as locked, coalesce($6::timestamptz < floor, false) as old,
            case when $9::boolean or $6::timestamptz < since then $7::uuid else $2::uuid end as place
     from {schema}.consumer where id = $3::smallint and name = $5
 ), record as (
     insert into {schema}.processed (event_id, consumer)
-    select place, id from claim, known where locked and not old
+    select place, id from claim where locked and not old
     on conflict do nothing
     returning 1
 )
-select exists (select from known), (select locked from claim), exists (select from record), coalesce((select old from known), false),
+select locked, exists (select from record), old,
        (select state from {schema}.claim_failed where consumer = $3::smallint and record = $2::uuid),
        $8::text <> '' and exists (select from {schema}.claim_key where consumer = $3::smallint and key = $8::text),
        case current_setting('synchronous_commit') when 'off' then set_config('synchronous_commit', 'on', true) end,
        set_config('idle_in_transaction_session_timeout', $4::text, true)
+from claim
