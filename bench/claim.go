@@ -79,7 +79,7 @@ func runClaims(ctx context.Context, env *environment) (r *report, err error) {
 
 // claimParts are measured one after the other.
 var claimParts = []func(*claiming, context.Context) error{
-	(*claiming).near, (*claiming).far, (*claiming).ordered, (*claiming).duplicates, (*claiming).inMemory, (*claiming).grown,
+	(*claiming).near, (*claiming).far, (*claiming).slowDisk, (*claiming).ordered, (*claiming).duplicates, (*claiming).inMemory, (*claiming).grown,
 }
 
 func (c *claiming) grownSchema() string { return c.schema + "_grown" }
@@ -194,7 +194,7 @@ func (c *claiming) rows(ctx context.Context, table string) (n int64, err error) 
 
 func (c *claiming) report(facts []string) *report {
 	r := &report{
-		title: fmt.Sprintf("events whose handler makes one UPDATE, %d at a time where nothing else is said; far: %v more for each round trip", producers, roundTrip),
+		title: fmt.Sprintf("events whose handler makes one UPDATE, %d at a time where nothing else is said; far: %v more for each round trip; slow disk: %v more for each flush", producers, roundTrip, slowFlush),
 		facts: facts,
 		unit:  "events/s",
 		rates: c.all(),
@@ -212,6 +212,10 @@ func (c *claiming) report(facts []string) *report {
 		of("queue_vs_five_statements_32", "queue, 32", "five, 32"),
 		of("group_vs_bare_commit", "group", "bare"),
 		of("deferred_vs_sync", "deferred", "sync"),
+		of("exec_vs_bare_commit_slow_disk", "exec, slow disk", "bare, slow disk"),
+		of("queue_vs_bare_commit_slow_disk", "queue, slow disk", "bare, slow disk"),
+		of("group_vs_bare_commit_slow_disk", "group, slow disk", "bare, slow disk"),
+		of("deferred_vs_sync_slow_disk", "deferred, slow disk", "sync, slow disk"),
 		of("fail_fast_vs_blocking", "fail fast", "blocking"),
 		of("processed_3m_vs_empty", "grown", "new"),
 		of("deduplicator_vs_exec", "deduplicator", "exec beside it"),

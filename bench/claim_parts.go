@@ -3,11 +3,16 @@ package main
 import (
 	"context"
 	"fmt"
+	"strconv"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/millrace-go/millrace/middleware/claim"
 )
+
+// slowFlush is what a disk takes longer to keep a commit.
+const slowFlush = time.Millisecond
 
 // near compares ways of consuming, with the server beside them.
 func (c *claiming) near(ctx context.Context) error {
@@ -34,9 +39,12 @@ func (c *claiming) near(ctx context.Context) error {
 			c.five("five"+at.suffix, at.pool, flow),
 		)
 	}
-	all = append(all, c.claim("group", fmt.Sprintf("the claim for up to %d messages in one transaction, tx.Exec", groupSize), few,
-		flow{inFlight: 2 * producers * groupSize}, c.accounts.exec, claim.Config{Group: groupSize}))
+	all = append(all, c.grouped("group", fmt.Sprintf("the claim for up to %d messages in one transaction, tx.Exec", groupSize), few))
 	return c.inTurns(ctx, c.env.size.runs, all)
+}
+
+func (c *claiming) grouped(name, note string, pool *pgxpool.Pool) entrant {
+	return c.claim(name, note, pool, flow{inFlight: 2 * producers * groupSize}, c.accounts.exec, claim.Config{Group: groupSize})
 }
 
 // far compares them with the server in another place of the data centre.
@@ -49,6 +57,27 @@ func (c *claiming) far(ctx context.Context) error {
 	return c.inTurns(ctx, c.env.size.runs, []entrant{
 		c.bare("bare, far", pool),
 		c.claim("queue, far", "", pool, flow{inFlight: producers}, c.accounts.queue, claim.Config{}),
+	})
+}
+
+// slowDisk compares them where a commit waits a millisecond for the disk, in which others may join it.
+func (c *claiming) slowDisk(ctx context.Context) error {
+	pool, err := openPool(ctx, c.env.dsn, producers, 0, func(cfg *pgxpool.Config) {
+		cfg.ConnConfig.RuntimeParams["commit_delay"] = strconv.Itoa(int(slowFlush.Microseconds()))
+		cfg.ConnConfig.RuntimeParams["commit_siblings"] = "0" // also a commit that is alone
+	})
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	flow, oneByOne := flow{inFlight: producers}, flow{inFlight: unflushed, ordered: true}
+	return c.inTurns(ctx, c.env.size.slowRuns, []entrant{
+		c.bare("bare, slow disk", pool),
+		c.claim("exec, slow disk", "", pool, flow, c.accounts.exec, claim.Config{}),
+		c.claim("queue, slow disk", "", pool, flow, c.accounts.queue, claim.Config{}),
+		c.grouped("group, slow disk", "", pool),
+		c.claim("sync, slow disk", "", pool, oneByOne, c.accounts.queue, claim.Config{}),
+		c.claim("deferred, slow disk", "", pool, oneByOne, c.accounts.queue, claim.Config{Deferred: true}),
 	})
 }
 

@@ -43,7 +43,7 @@ func dropSchema(ctx context.Context, pool *pgxpool.Pool, schema string) error {
 }
 
 // openPool returns a pool of that many open connections, over a network of that round trip; 0: the one that is there.
-func openPool(ctx context.Context, dsn string, conns int32, roundTrip time.Duration) (*pgxpool.Pool, error) {
+func openPool(ctx context.Context, dsn string, conns int32, roundTrip time.Duration, options ...func(*pgxpool.Config)) (*pgxpool.Pool, error) {
 	cfg, err := pgxpool.ParseConfig(dsn)
 	if err != nil {
 		return nil, err
@@ -51,6 +51,9 @@ func openPool(ctx context.Context, dsn string, conns int32, roundTrip time.Durat
 	cfg.MaxConns = conns
 	if roundTrip > 0 {
 		cfg.ConnConfig.DialFunc = delayedDial(roundTrip)
+	}
+	for _, option := range options {
+		option(cfg)
 	}
 	pool, err := pgxpool.NewWithConfig(ctx, cfg)
 	if err != nil {
