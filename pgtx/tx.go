@@ -159,11 +159,20 @@ func (x *tx) LargeObjects() pgx.LargeObjects {
 // mentionsSavepoint reports whether the statement may make a savepoint, or go back to one. Any mention will do: to be
 // wrong costs a round trip.
 func mentionsSavepoint(sql string) bool {
-	const word = "savepoint"
-	for i := 0; i+len(word) <= len(sql); i++ {
-		if sql[i]|0x20 == 's' && strings.EqualFold(sql[i:i+len(word)], word) {
+	return mentionsSavepointBy(sql, 'v') || mentionsSavepointBy(sql, 'V')
+}
+
+// mentionsSavepointBy looks for the word by a rare letter of it, because it is asked about each statement.
+func mentionsSavepointBy(sql string, letter byte) bool {
+	const word, before = "savepoint", 2
+	for at := 0; ; at++ {
+		i := strings.IndexByte(sql[at:], letter)
+		if i < 0 {
+			return false
+		}
+		at += i
+		if from := at - before; from >= 0 && from+len(word) <= len(sql) && strings.EqualFold(sql[from:from+len(word)], word) {
 			return true
 		}
 	}
-	return false
 }

@@ -82,12 +82,14 @@ func (c *Claim) single(ctx context.Context, key Key, fn func(ctx context.Context
 		}
 		defer c.inHand.Delete(hand)
 	}
-	a.err = c.store.Do(ctx, key, func(ctx context.Context) error {
-		a.ran = true
-		if err := fn(ctx); err != nil || c.modes.flusher == nil {
-			return err
-		}
-		return pgtx.Queue(ctx, c.modes.flusher.commit)
+	a.err = warm(func() error {
+		return c.store.Do(ctx, key, func(ctx context.Context) error {
+			a.ran = true
+			if err := fn(ctx); err != nil || c.modes.flusher == nil {
+				return err
+			}
+			return pgtx.Queue(ctx, c.modes.flusher.commit)
+		})
 	})
 	return a
 }

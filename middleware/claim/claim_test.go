@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -74,6 +75,13 @@ func TestFailedHandlerLeavesNothing(t *testing.T) {
 	require.ErrorAs(t, err, &panicked, "the router need not know how to survive it")
 	assert.Equal(t, "oops", panicked.Value)
 	assert.Contains(t, string(panicked.Stack), "claim_test.go")
+	msg, _ = deliver(t, "1")
+	_, err = mw(func(msg *message.Message) ([]*message.Message, error) {
+		require.NoError(t, f.effect(msg.Context(), msg.UUID))
+		runtime.Goexit() // as a test's FailNow does
+		return nil, nil
+	})(msg)
+	require.ErrorContains(t, err, "runtime.Goexit", "it is an attempt like another")
 	msg, _ = deliver(t, "1")
 	_, err = f.middleware(claim.Config{HandlerTimeout: 50 * time.Millisecond})(tooLong)(msg)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
