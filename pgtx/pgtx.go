@@ -206,7 +206,7 @@ func With(ctx context.Context, t pgx.Tx) context.Context {
 
 // AfterCommit calls f once the outermost transaction that Run began has been committed, in the order of registration,
 // on Run's goroutine: f must not block. It reports false, and forgets f, when the context carries no such transaction.
-// f is also called when the savepoint in which it was registered was rolled back but the whole was committed.
+// A savepoint that is rolled back takes along what was registered in it.
 func AfterCommit(ctx context.Context, f func()) bool {
 	u := unitOf(ctx)
 	if u == nil || u.work == nil {

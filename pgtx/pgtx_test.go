@@ -129,6 +129,10 @@ func TestAfterCommit(t *testing.T) {
 			after(ctx, "inner")
 			return nil
 		}))
+		require.Error(t, pgtx.Run(ctx, pool, func(ctx context.Context, _ pgx.Tx) error {
+			after(ctx, "undone")
+			return errOops
+		}))
 		assert.Empty(t, called, "not committed yet")
 		return insert(ctx, tx, table, 1)
 	}))

@@ -29,7 +29,7 @@ func (x *tx) Begin(ctx context.Context) (pgx.Tx, error) {
 	t.mu.Lock()
 	// By its depth: few names are few statements to prepare. Of two with one name the server takes the later.
 	sp.name = "millrace_" + strconv.Itoa(len(t.savepoints)+1)
-	sp.mark = len(t.pending)
+	sp.mark, sp.after = len(t.pending), len(t.after)
 	t.savepoints = append(t.savepoints, sp)
 	t.mu.Unlock()
 	if t.direct >= 0 { // it must be in its place among those that nobody sees
@@ -127,6 +127,7 @@ func (t *transaction) undone(x *tx) {
 		if e.sent >= depth {
 			e.sent = notSent
 		}
+	t.after = t.after[:min(x.after, len(t.after))]
 	}
 	if t.direct >= depth {
 		t.direct = -1 // savepoints that were made since are gone too

@@ -16,6 +16,8 @@ type tx struct {
 	name    string // of the savepoint; "" for the whole transaction
 	made    bool   // the server knows the savepoint
 	mark    int    // how many entries were pending when the savepoint was made
+	after   int    // how many functions waited for the commit then
+	blamed  bool   // an entry from before it has failed inside it
 	managed bool   // its end belongs to Run
 	closed  bool
 }
