@@ -14,6 +14,9 @@ var errEndedByStatement = fmt.Errorf("a COMMIT or ROLLBACK sent as a statement h
 // commitable finds what COMMIT would not tell, or too late: of a failed transaction it makes a ROLLBACK, and outside of
 // a transaction it succeeds.
 func commitable(conn *pgx.Conn) error {
+	if err := readToEnd(conn); err != nil {
+		return fmt.Errorf("commit: %w", err)
+	}
 	switch status(conn) {
 	case 'E':
 		return fmt.Errorf("commit: a statement of the transaction had failed: %w", pgx.ErrTxCommitRollback)

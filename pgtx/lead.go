@@ -173,6 +173,9 @@ func (t *transaction) knows(statements []statement) bool {
 }
 
 func (t *transaction) learn(statements []statement) {
+	if t.conn == nil {
+		return
+	}
 	k := takenBy(t.conn)
 	for _, s := range statements {
 		if !s.same() {

@@ -197,3 +197,81 @@ func TestEndedContextUndoesItsRun(t *testing.T) {
 	}))
 	assert.Equal(t, []int{2}, numbers(t, pool, table))
 }
+
+// Rows that were left open are the mistake of the Run that left them so, not of what comes next.
+func TestRowsLeftOpen(t *testing.T) {
+	t.Parallel()
+	pool, table := newTable(t)
+	require.ErrorContains(t, pgtx.Run(t.Context(), pool, func(ctx context.Context, tx pgx.Tx) error {
+		require.NoError(t, insert(ctx, tx, table, 1))
+		err := pgtx.Run(ctx, pool, func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.Query(ctx, `select 1`)
+			return err
+		})
+		require.ErrorContains(t, err, "were not closed")
+		require.ErrorContains(t, pgtx.Run(ctx, pool, nil), "were not closed")
+		return nil
+	}), "were not closed")
+	assert.Empty(t, numbers(t, pool, table))
+}
+
+// A savepoint by hand that was never sent leaves no release behind that was overtaken by another.
+func TestReleaseThatIsOvertaken(t *testing.T) {
+	t.Parallel()
+	pool, table := newTable(t)
+	require.NoError(t, pgtx.Run(t.Context(), pool, func(ctx context.Context, tx pgx.Tx) error {
+		require.NoError(t, pgtx.Run(ctx, pool, func(ctx context.Context, tx pgx.Tx) error {
+			require.NoError(t, pgtx.Run(ctx, pool, func(ctx context.Context, tx pgx.Tx) error { return insert(ctx, tx, table, 1) }))
+			ended, cancel := context.WithCancel(ctx)
+			cancel()
+			_, err := tx.Exec(ended, `savepoint mine`)
+			require.ErrorIs(t, err, context.Canceled)
+			return nil
+		}))
+		return insert(ctx, tx, table, 2)
+	}))
+	assert.ElementsMatch(t, []int{1, 2}, numbers(t, pool, table))
+}
+
+// connless is a DB whose transactions tell nothing of their connection, as those of a mock.
+type connless struct{ *pgxpool.Pool }
+
+func (c connless) BeginTx(ctx context.Context, o pgx.TxOptions) (pgx.Tx, error) {
+	tx, err := c.Pool.BeginTx(ctx, o)
+	return connlessTx{tx}, err
+}
+
+type connlessTx struct{ pgx.Tx }
+
+func (connlessTx) Conn() *pgx.Conn { return nil }
+
+func TestNestedRunWithoutAConnection(t *testing.T) {
+	t.Parallel()
+	pool, table := newTable(t)
+	db := connless{pool}
+	require.NoError(t, pgtx.Run(t.Context(), db, func(ctx context.Context, _ pgx.Tx) error {
+		return pgtx.Run(ctx, db, func(ctx context.Context, tx pgx.Tx) error {
+			assert.False(t, pgtx.Lost(ctx))
+			return insert(ctx, tx, table, 1)
+		})
+	}))
+	assert.Equal(t, []int{1}, numbers(t, pool, table))
+}
+
+// Large objects of a failed transaction cost no more than its savepoint.
+func TestLargeObjectsAfterAFailedStatement(t *testing.T) {
+	t.Parallel()
+	pool, table := newTable(t)
+	require.NoError(t, pgtx.Run(t.Context(), pool, func(ctx context.Context, tx pgx.Tx) error {
+		require.NoError(t, insert(ctx, tx, table, 1))
+		require.Error(t, pgtx.Run(ctx, pool, func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, `select 1/0`)
+			require.Error(t, err)
+			objects := tx.LargeObjects()
+			_, err = objects.Create(ctx, 0)
+			return err
+		}))
+		return nil
+	}))
+	assert.Equal(t, []int{1}, numbers(t, pool, table))
+}

@@ -25,6 +25,9 @@ func (x *tx) Begin(ctx context.Context) (pgx.Tx, error) {
 	case ctx.Err() != nil:
 		return nil, context.Cause(ctx)
 	}
+	if err := readToEnd(t.conn); err != nil {
+		return nil, err
+	}
 	sp := &tx{t: t}
 	t.mu.Lock()
 	// By its depth: few names are few statements to prepare. Of two with one name the server takes the later.
@@ -78,6 +81,7 @@ func (x *tx) keep(ctx context.Context) error {
 		if _, err := t.q.Exec(ctx, "release savepoint "+x.name); err != nil {
 			return fmt.Errorf("release savepoint: %w", err)
 		}
+		t.owed = "" // it was inside
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -82,6 +82,14 @@ func status(conn *pgx.Conn) byte {
 	return conn.PgConn().TxStatus()
 }
 
+// readToEnd reports that somebody has left results unread. What comes next could not be sent.
+func readToEnd(conn *pgx.Conn) error {
+	if conn != nil && !conn.IsClosed() && conn.PgConn().IsBusy() {
+		return errors.New("the rows of a query, or the results of a batch, were not closed")
+	}
+	return nil
+}
+
 // usable reports why a statement must not be sent.
 func (t *transaction) usable() error {
 	switch {

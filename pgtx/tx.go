@@ -142,7 +142,7 @@ func (x *tx) LargeObjects() pgx.LargeObjects {
 		return t.foreign.LargeObjects()
 	}
 	// Only a transaction of pgx's own can make them, and only BeginTx makes such a transaction.
-	if !x.closed && t.usable() == nil {
+	if !x.closed && t.usable() == nil && status(t.conn) != 'E' { // where BeginTx fails it closes the connection
 		begin := "select"
 		if lead := t.owes(); len(lead) > 0 {
 			begin = strings.Join(lead, "; ")
