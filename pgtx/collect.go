@@ -199,8 +199,11 @@ func (t *transaction) flush(ctx context.Context) error {
 	if err != nil || p.batch.Len() == 0 {
 		return err
 	}
-	if err := p.read(t.send(ctx, p.batch)); err != nil {
-		return err
+	if f := p.read(t.send(ctx, p.batch)); f.err != nil {
+		if f.before {
+			t.blame(f.entry, f.err)
+		}
+		return f.err
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()

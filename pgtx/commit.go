@@ -103,8 +103,8 @@ func (t *transaction) commitWith(ctx context.Context, p pipeline) error {
 // commitForeign ends a transaction of a DB that is neither a pool nor a connection, which wants to do that itself.
 func (t *transaction) commitForeign(ctx context.Context, p pipeline) error {
 	if p.batch.Len() > 0 {
-		if err := p.read(t.q.SendBatch(ctx, p.batch)); err != nil {
-			return fmt.Errorf("commit: %w", err)
+		if f := p.read(t.q.SendBatch(ctx, p.batch)); f.err != nil {
+			return fmt.Errorf("commit: %w", f.err)
 		}
 	}
 	err := commitError(t.foreign.Commit(ctx))

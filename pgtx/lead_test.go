@@ -205,7 +205,7 @@ func TestRowsLeftOpen(t *testing.T) {
 	require.ErrorContains(t, pgtx.Run(t.Context(), pool, func(ctx context.Context, tx pgx.Tx) error {
 		require.NoError(t, insert(ctx, tx, table, 1))
 		err := pgtx.Run(ctx, pool, func(ctx context.Context, tx pgx.Tx) error {
-			_, err := tx.Query(ctx, `select 1`)
+			_, err := tx.Query(ctx, `select 1`) //nolint:sqlclosecheck // the mistake
 			return err
 		})
 		require.ErrorContains(t, err, "were not closed")

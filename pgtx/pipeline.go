@@ -13,6 +13,7 @@ import (
 type pipeline struct {
 	batch   *pgx.Batch
 	explain []func(error) error // for each statement
+	first   []int               // for each statement, the first entry that it is for
 }
 
 // compose turns what waits into statements: what was queued, then what takes locks, then the rest.
@@ -22,18 +23,20 @@ func (t *transaction) compose(ctx context.Context) (pipeline, error) {
 	type collected struct {
 		by    Collector
 		items []any
+		first int
 	}
 	var all []collected
-	for _, e := range t.pending {
+	for at, e := range t.pending {
 		switch {
 		case e.sent != notSent:
 		case e.collector == nil:
 			p.batch.Queue(e.sql, e.args...)
 			p.explain = append(p.explain, func(err error) error { return fmt.Errorf("queued statement: %w", err) })
+			p.first = append(p.first, at)
 		default:
 			i := slices.IndexFunc(all, func(c collected) bool { return c.by == e.collector }) // there are one or two
 			if i < 0 {
-				i, all = len(all), append(all, collected{by: e.collector})
+				i, all = len(all), append(all, collected{by: e.collector, first: at})
 			}
 			all[i].items = append(all[i].items, e.item)
 		}
@@ -50,6 +53,7 @@ func (t *transaction) compose(ctx context.Context) (pipeline, error) {
 			}
 			for len(p.explain) < p.batch.Len() {
 				p.explain = append(p.explain, c.by.Explain)
+				p.first = append(p.first, c.first)
 			}
 		}
 	}
@@ -57,18 +61,19 @@ func (t *transaction) compose(ctx context.Context) (pipeline, error) {
 }
 
 // read takes the results of all statements, and closes them.
-func (p pipeline) read(results pgx.BatchResults) error {
+func (p pipeline) read(results pgx.BatchResults) failure {
 	f := p.take(results)
 	if err := results.Close(); f.err == nil && err != nil {
 		f.err = plain(err)
 	}
-	return f.err
+	return f
 }
 
 // failure is the first error of a pipeline.
 type failure struct {
 	err      error
 	before   bool // it is a statement's, not of what follows the pipeline
+	entry    int  // the first that the statement is for
 	executed bool // false when pgx refused a statement before it sent any
 }
 
@@ -82,7 +87,7 @@ func (p pipeline) take(results pgx.BatchResults) failure {
 		// pgx prepares all statements before it reads the first result.
 		var pre pgx.ErrPreprocessingBatch
 		if !errors.As(err, &pre) {
-			return failure{err: p.explain[i](err), before: true, executed: true}
+			return failure{err: p.explain[i](err), before: true, entry: p.first[i], executed: true}
 		}
 		for j, q := range p.batch.QueuedQueries[:len(p.explain)] {
 			if q.SQL == pre.SQL() {
@@ -90,7 +95,7 @@ func (p pipeline) take(results pgx.BatchResults) failure {
 				break
 			}
 		}
-		return failure{err: p.explain[i](pre.Unwrap()), before: true}
+		return failure{err: p.explain[i](pre.Unwrap()), before: true, entry: p.first[i]}
 	}
 	return failure{executed: true}
 }

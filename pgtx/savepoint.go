@@ -127,11 +127,11 @@ func (t *transaction) undone(x *tx) {
 	defer t.mu.Unlock()
 	depth := t.closeFrom(x)
 	t.pending = slices.Delete(t.pending, min(x.mark, len(t.pending)), len(t.pending))
+	t.after = t.after[:min(x.after, len(t.after))]
 	for _, e := range t.pending {
 		if e.sent >= depth {
 			e.sent = notSent
 		}
-	t.after = t.after[:min(x.after, len(t.after))]
 	}
 	if t.direct >= depth {
 		t.direct = -1 // savepoints that were made since are gone too

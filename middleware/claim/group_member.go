@@ -94,9 +94,10 @@ func (m *member) run(tx pgx.Tx, pool pgtx.DB, timeout time.Duration, complete fu
 		ctx, cancel := context.WithTimeout(pgtx.With(m.ctx, tx), timeout)
 		defer cancel()
 		m.state, m.result = memberFailed, attempt{ran: true, err: errors.New("the handler ended its goroutine")} // or panics
-		began := false
+		began, inherited := false, false
 		err := pgtx.Run(ctx, pool, func(ctx context.Context, _ pgx.Tx) error {
 			began = true
+			defer func() { inherited = pgtx.Inherited(ctx) }()
 			if err := m.fn(ctx); err != nil {
 				return err
 			}
@@ -109,7 +110,7 @@ func (m *member) run(tx pgx.Tx, pool pgtx.DB, timeout time.Duration, complete fu
 			m.state, m.result, lost = memberWaiting, attempt{}, err
 		case err == nil:
 			m.state = memberHandled
-		case byOthers(err):
+		case inherited, byOthers(err):
 			m.state = memberAgain
 		}
 	}
