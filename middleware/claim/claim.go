@@ -124,9 +124,9 @@ type Config struct {
 
 	// Group is how many messages of a consumer may share one transaction, each in a savepoint of its own: their handlers run
 	// one after the other, a failing one is undone alone, and their acks follow the one commit. For handlers that are quick
-	// and wait for nothing but the database; the subscriber's concurrency should be a few times as high. A transaction that
-	// fails as a whole is repeated singly. A text that a handler sends must not hold COMMIT or ROLLBACK. From 2 to 50; only
-	// with NewPostgresStore's store itself. Default: 0, none.
+	// and wait for nothing but the database, on no connection but the transaction's; the subscriber's concurrency should be
+	// a few times as high. A transaction that fails as a whole is repeated singly. A text that a handler sends must not hold
+	// COMMIT or ROLLBACK. From 2 to 50; only with NewPostgresStore's store itself. Default: 0, none.
 	Group int
 
 	// Deferred commits without waiting for the disk, and acks when a later flush, which many claims share, has written
