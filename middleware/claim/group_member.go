@@ -93,7 +93,7 @@ func (m *member) run(tx pgx.Tx, pool pgtx.DB, timeout time.Duration, complete fu
 	m.turn <- func() {
 		ctx, cancel := context.WithTimeout(pgtx.With(m.ctx, tx), timeout)
 		defer cancel()
-		m.state, m.result = memberFailed, attempt{ran: true, err: errors.New("the handler ended its goroutine")} // or panics
+		m.state, m.result = memberFailed, attempt{ran: true, err: errExited} // or panics
 		began, inherited := false, false
 		err := pgtx.Run(ctx, pool, func(ctx context.Context, _ pgx.Tx) error {
 			began = true

@@ -92,9 +92,10 @@ func (s *groupStore) claim(ctx context.Context, tx pgx.Tx, consumer int16, membe
 	for _, m := range members {
 		if m.twin == nil {
 			claims, keys = append(claims, m), append(keys, lockKey(s.store.schema, m.key))
-			records, orders = append(records, recordID(m.key)), append(orders, m.key.Order)
+			record := recordID(m.key)
+			records, orders = append(records, record), append(orders, m.key.Order)
 			var at *time.Time
-			if t, ok := recordTime(m.key); ok {
+			if t, ok := timeOf(record); ok {
 				at = &t
 			}
 			minted = append(minted, at)

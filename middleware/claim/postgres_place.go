@@ -57,11 +57,12 @@ func claimArgs(ctx context.Context, schema string, key Key, consumer int16, hash
 		idle = time.Until(deadline) + idleSlack
 	}
 	var minted *time.Time
-	if t, ok := recordTime(key); ok && !hashed {
+	record := recordID(key)
+	if t, ok := timeOf(record); ok && !hashed {
 		minted = &t
 	}
 	return []any{
-		lockKey(schema, key), recordID(key), consumer, strconv.FormatInt(idle.Milliseconds(), 10), key.Consumer,
+		lockKey(schema, key), record, consumer, strconv.FormatInt(idle.Milliseconds(), 10), key.Consumer,
 		minted, hashedID(key), key.Order, hashed,
 	}
 }

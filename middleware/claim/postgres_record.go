@@ -50,8 +50,9 @@ func hashedID(k Key) pgtype.UUID {
 }
 
 // recordTime is when the event was minted, or due. It is unknown where the ID is no UUIDv7.
-func recordTime(k Key) (time.Time, bool) {
-	id := recordID(k)
+func recordTime(k Key) (time.Time, bool) { return timeOf(recordID(k)) }
+
+func timeOf(id pgtype.UUID) (time.Time, bool) {
 	return time.UnixMilli(uuidMillis(id.Bytes)), id.Bytes[0] != 0xff
 }
 

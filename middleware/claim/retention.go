@@ -2,7 +2,6 @@ package claim
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -107,18 +106,8 @@ func raise(ctx context.Context, pool *pgxpool.Pool, sql statements, floor time.T
 	}, pgtx.Isolation(pgx.ReadCommitted))
 }
 
-// overdue is for how long days that should be dropped are left to whoever owns them before housekeeping complains.
-const overdue = 48 * time.Hour
-
 // housekeep is Retain for a consumer, whose role need not own the tables.
 func (s *PostgresStore) housekeep(ctx context.Context, keep time.Duration) error {
 	_, err := Retain(ctx, s.pool, s.schema, keep)
-	if !errors.Is(err, pgdays.ErrNotOwner) {
-		return err
-	}
-	days, lookErr := pgdays.Table{Schema: s.schema, Name: processed}.Days(ctx, s.pool)
-	if lookErr == nil && (len(days) == 0 || time.Since(days[0].End()) < keep+overdue) {
-		return nil
-	}
-	return errors.Join(err, lookErr)
+	return pgdays.Table{Schema: s.schema, Name: processed}.Excuse(ctx, s.pool, keep, err)
 }

@@ -2,7 +2,6 @@ package effect
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -35,18 +34,8 @@ func (l *Ledger) Run(ctx context.Context) error {
 // housekeep is Retain for a consumer, whose role need not own the tables.
 func (l *Ledger) housekeep(ctx context.Context) error {
 	_, err := Retain(ctx, l.pool, l.cfg.Schema, l.cfg.Retention)
-	if !errors.Is(err, pgdays.ErrNotOwner) {
-		return err
-	}
-	days, lookErr := pgdays.Table{Schema: l.cfg.Schema, Name: table}.Days(ctx, l.pool)
-	if lookErr == nil && (len(days) == 0 || time.Since(days[0].End()) < l.cfg.Retention+overdue) {
-		return nil
-	}
-	return errors.Join(err, lookErr)
+	return pgdays.Table{Schema: l.cfg.Schema, Name: table}.Excuse(ctx, l.pool, l.cfg.Retention, err)
 }
-
-// overdue is for how long the owner may not have dropped a day before that is an error.
-const overdue = 48 * time.Hour
 
 const table = "effect"
 

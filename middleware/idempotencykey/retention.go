@@ -2,11 +2,9 @@ package idempotencykey
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/millrace-go/millrace/internal/pgdays"
@@ -64,18 +62,7 @@ func (k *Keys) Run(ctx context.Context) error {
 	return pgdays.Every(ctx, k.cfg.Logger, "idempotency keys", k.housekeep)
 }
 
-// overdue is for how long days that should be dropped are left to whoever owns them before housekeeping complains.
-const overdue = 48 * time.Hour
-
 func (k *Keys) housekeep(ctx context.Context) error {
 	_, err := Retain(ctx, k.pool, k.cfg.Schema, k.cfg.Retention)
-	var pgErr *pgconn.PgError
-	if !errors.As(err, &pgErr) || pgErr.Code != "42501" {
-		return err
-	}
-	days, lookErr := tableIn(k.cfg.Schema).Days(ctx, k.pool)
-	if lookErr == nil && (len(days) == 0 || time.Since(days[0].End()) < k.cfg.Retention+overdue) {
-		return nil
-	}
-	return errors.Join(err, lookErr)
+	return tableIn(k.cfg.Schema).Excuse(ctx, k.pool, k.cfg.Retention, err)
 }
