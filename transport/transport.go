@@ -48,7 +48,8 @@ type SubscriberConfig struct {
 	Consumer string
 
 	// Concurrency is the largest number of messages that are delivered and neither acked nor nacked, for each call of
-	// Subscribe. Default: DefaultConcurrency.
+	// Subscribe. Under a claim each of them holds a connection: claim.Concurrency tells how many a pool carries.
+	// Default: DefaultConcurrency.
 	Concurrency int
 
 	// Ordered delivers the messages of one key one after another, in the order in which they were published.

@@ -55,7 +55,7 @@ func (s *service) consumer(ctx context.Context) error {
 
 // subscriber returns a subscriber whose subscription is there, so that the client may start.
 func (s *service) subscriber(consumer, topic string) (message.Subscriber, error) {
-	sub, err := s.broker.Subscriber(transport.SubscriberConfig{Consumer: consumer})
+	sub, err := s.broker.Subscriber(transport.SubscriberConfig{Consumer: consumer, Concurrency: claim.Concurrency(s.pool, 2)})
 	if err != nil {
 		return nil, err
 	}
