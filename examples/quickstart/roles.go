@@ -111,5 +111,5 @@ func newPool(ctx context.Context, cfg config) (*pgxpool.Pool, error) {
 // newPubSub connects to the emulator that the environment names (PUBSUB_EMULATOR_HOST). The short ack deadline is how
 // soon the messages of a killed consumer come back.
 func newPubSub(ctx context.Context, cfg config, log *slog.Logger) (transport.Transport, error) {
-	return pubsub.New(ctx, pubsub.Config{ProjectID: cfg.Project, AckDeadline: ackDeadline, Logger: log})
+	return pubsub.New(ctx, pubsub.Config{ProjectID: cfg.Project, Subscription: pubsub.SubscriptionConfig{AckDeadline: ackDeadline}, Logger: log})
 }

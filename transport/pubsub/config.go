@@ -5,22 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
+	"slices"
 	"time"
 
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/metric"
 	"google.golang.org/api/option"
 
 	"github.com/millrace-go/millrace/transport"
 )
-
-// The bounds that Pub/Sub sets for an ack deadline, and our default.
-const (
-	minAckDeadline     = 10 * time.Second
-	maxAckDeadline     = 600 * time.Second
-	defaultAckDeadline = 20 * time.Second
-)
-
-const defaultPrefetch = 100
 
 // Config configures the transport. The zero value works on Google Cloud and with the emulator.
 type Config struct {
@@ -28,33 +23,60 @@ type Config struct {
 	// Default: PUBSUB_PROJECT_ID, then GOOGLE_CLOUD_PROJECT, then, when PUBSUB_EMULATOR_HOST is set, "millrace".
 	ProjectID string
 
-	// AckDeadline is how long a message stays leased to a consumer that has stopped renewing: the messages of a killed
-	// process return within it. Leases of a living one are renewed for up to an hour, however long the deadline.
-	// Whole seconds from 10 s to 600 s. Default: 20 s.
-	AckDeadline time.Duration
+	// Subscription configures the subscription of every consumer that Consumers does not name.
+	Subscription SubscriptionConfig
 
-	// Prefetch is how many messages beyond SubscriberConfig.Concurrency a subscription holds. They are what handlers
-	// find ready: acks go out every 100 ms, and Pub/Sub sends no more than Concurrency + Prefetch unacked messages, so
-	// a subscription handles at most about ten times as many per second. They are also what other processes do not
-	// get meanwhile, so slow handlers want few. And they are the room in which nacked messages wait for their retry
-	// (Delivery.RetryAfter), with the later ones of their keys, before these keep other messages waiting.
-	// Default: 100.
-	Prefetch int
+	// Consumers configures the subscriptions of single consumers, by SubscriberConfig.Consumer. An entry replaces
+	// Subscription as a whole: its zero fields mean their defaults, not what Subscription says. Default: none.
+	Consumers map[string]SubscriptionConfig
 
-	// ExactlyOnce creates subscriptions with Pub/Sub's exactly-once delivery: while a message is leased it is not
-	// delivered twice, and an ack that came too late is logged and counted. It is slower, regional, and no substitute
-	// for the claim. It has no effect on subscriptions that exist. Default: false.
-	ExactlyOnce bool
+	// Resources is what becomes of topics and subscriptions that are missing, or are there with other settings.
+	// Default: CreateMissing.
+	Resources Resources
 
 	// DrainTimeout is how long a closing subscriber waits for running handlers. After that their contexts are
 	// cancelled and their messages go back. Default: transport.DefaultDrainTimeout (30 s).
 	DrainTimeout time.Duration
+
+	// Tracing makes Google's client trace: it sends the span of a publish along with the message, in attributes that
+	// are removed on receipt, and the handler's context carries the span of the receipt. It uses OpenTelemetry's global
+	// tracer provider. Default: false.
+	Tracing bool
+
+	// MeterProvider receives the metrics named millrace.pubsub. Default: otel.GetMeterProvider().
+	MeterProvider metric.MeterProvider
 
 	// ClientOptions are handed to Google's client: credentials, endpoint, interceptors. Default: none.
 	ClientOptions []option.ClientOption
 
 	// Logger receives what happens in the background. Default: slog.Default().
 	Logger *slog.Logger
+}
+
+// Resources says what becomes of topics and subscriptions that are missing, or are there with other settings than the
+// configuration's. What Pub/Sub cannot change (topic, ordering, filter) is an error under each of them.
+type Resources int
+
+const (
+	// CreateMissing creates what is missing. Settings of an existing subscription that differ are logged and left.
+	CreateMissing Resources = iota
+	// CheckOnly creates and changes nothing: what is missing is an error, settings that differ are logged. It is for
+	// projects whose topics and subscriptions are made by Terraform or gcloud.
+	CheckOnly
+	// Update creates what is missing, and gives an existing subscription the configuration's settings where they differ.
+	Update
+)
+
+func (r Resources) String() string {
+	switch r {
+	case CreateMissing:
+		return "CreateMissing"
+	case CheckOnly:
+		return "CheckOnly"
+	case Update:
+		return "Update"
+	}
+	return fmt.Sprintf("Resources(%d)", int(r))
 }
 
 // WithDefaults returns the configuration with every zero field set to its default.
@@ -65,14 +87,16 @@ func (c Config) WithDefaults() Config {
 	if c.ProjectID == "" && os.Getenv("PUBSUB_EMULATOR_HOST") != "" {
 		c.ProjectID = "millrace"
 	}
-	if c.AckDeadline == 0 {
-		c.AckDeadline = defaultAckDeadline
-	}
-	if c.Prefetch == 0 {
-		c.Prefetch = defaultPrefetch
+	c.Subscription = c.Subscription.WithDefaults()
+	c.Consumers = maps.Clone(c.Consumers)
+	for name, s := range c.Consumers {
+		c.Consumers[name] = s.WithDefaults()
 	}
 	if c.DrainTimeout == 0 {
 		c.DrainTimeout = transport.DefaultDrainTimeout
+	}
+	if c.MeterProvider == nil {
+		c.MeterProvider = otel.GetMeterProvider()
 	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()
@@ -86,14 +110,27 @@ func (c Config) Validate() error {
 	if c.ProjectID == "" {
 		errs = append(errs, errors.New("Config.ProjectID is empty: want a Google Cloud project, here or in PUBSUB_PROJECT_ID or GOOGLE_CLOUD_PROJECT"))
 	}
-	if c.AckDeadline < minAckDeadline || c.AckDeadline > maxAckDeadline || c.AckDeadline%time.Second != 0 {
-		errs = append(errs, fmt.Errorf("Config.AckDeadline is %s: want whole seconds from %s to %s", c.AckDeadline, minAckDeadline, maxAckDeadline))
+	errs = append(errs, c.Subscription.validate("Config.Subscription"))
+	for _, name := range slices.Sorted(maps.Keys(c.Consumers)) {
+		field := fmt.Sprintf("Config.Consumers[%q]", name)
+		if err := (transport.SubscriberConfig{Consumer: name}).Validate(); err != nil {
+			errs = append(errs, fmt.Errorf("%s is of no consumer: %w", field, err))
+		}
+		errs = append(errs, c.Consumers[name].validate(field))
 	}
-	if c.Prefetch < 0 {
-		errs = append(errs, fmt.Errorf("Config.Prefetch is %d: want 1 or more, or 0 for the default of %d", c.Prefetch, defaultPrefetch))
+	if c.Resources < CreateMissing || c.Resources > Update {
+		errs = append(errs, fmt.Errorf("Config.Resources is %s: want CreateMissing, CheckOnly or Update", c.Resources))
 	}
 	if c.DrainTimeout < 0 {
 		errs = append(errs, fmt.Errorf("Config.DrainTimeout is %s: want more than 0, or 0 for the default of %s", c.DrainTimeout, transport.DefaultDrainTimeout))
 	}
 	return errors.Join(errs...)
+}
+
+// subscription returns the settings of the consumer's subscriptions.
+func (c Config) subscription(consumer string) SubscriptionConfig {
+	if s, ok := c.Consumers[consumer]; ok {
+		return s
+	}
+	return c.Subscription
 }

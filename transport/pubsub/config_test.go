@@ -1,6 +1,7 @@
 package pubsub_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -33,23 +34,100 @@ func TestConfigProject(t *testing.T) {
 	}
 }
 
+func TestConfigDefaults(t *testing.T) {
+	push := &pubsub.Push{Endpoint: "https://host/push", ServiceAccount: "a@b"}
+	config := pubsub.Config{ProjectID: "p", Consumers: map[string]pubsub.SubscriptionConfig{
+		"c": {DeadLetter: pubsub.DeadLetter{Topic: "dead"}, Retry: pubsub.Retry{Max: time.Minute}, Push: push},
+	}}
+	valid := config.WithDefaults()
+	require.NoError(t, valid.Validate())
+	require.Equal(t, pubsub.SubscriptionConfig{AckDeadline: 20 * time.Second, Prefetch: 500}, valid.Subscription)
+	require.Equal(t, 30*time.Second, valid.DrainTimeout)
+	require.Equal(t, pubsub.CreateMissing, valid.Resources)
+	c := valid.Consumers["c"]
+	require.Equal(t, 20*time.Second, c.AckDeadline)
+	require.Equal(t, 10, c.DeadLetter.MaxAttempts)
+	require.Equal(t, pubsub.Retry{Min: 10 * time.Second, Max: time.Minute}, c.Retry)
+	require.Equal(t, "https://host/push", c.Push.Audience)
+
+	require.Empty(t, push.Audience, "the caller's own")
+	require.Zero(t, config.Consumers["c"].AckDeadline, "the caller's own")
+	require.Equal(t, 600*time.Second, pubsub.SubscriptionConfig{Retry: pubsub.Retry{Min: 1}}.WithDefaults().Retry.Max)
+}
+
 func TestConfigValidate(t *testing.T) {
 	valid := pubsub.Config{ProjectID: "p"}.WithDefaults()
 	require.NoError(t, valid.Validate())
-	require.Equal(t, 20*time.Second, valid.AckDeadline)
-	require.Equal(t, 30*time.Second, valid.DrainTimeout)
-	for name, spoil := range map[string]func(*pubsub.Config){
-		"AckDeadline is 9s":    func(c *pubsub.Config) { c.AckDeadline = 9 * time.Second },
-		"AckDeadline is 10m1s": func(c *pubsub.Config) { c.AckDeadline = 601 * time.Second },
-		"AckDeadline is 10.5s": func(c *pubsub.Config) { c.AckDeadline = 10500 * time.Millisecond },
-		"Prefetch is -1":       func(c *pubsub.Config) { c.Prefetch = -1 },
-		"DrainTimeout is -1s":  func(c *pubsub.Config) { c.DrainTimeout = -time.Second },
+	for want, spoil := range map[string]func(*pubsub.Config){
+		"DrainTimeout is -1s":     func(c *pubsub.Config) { c.DrainTimeout = -time.Second },
+		"Resources is Resources(": func(c *pubsub.Config) { c.Resources = 3 },
+		`Config.Consumers["a.b"]`: func(c *pubsub.Config) {
+			c.Consumers = map[string]pubsub.SubscriptionConfig{"a.b": pubsub.SubscriptionConfig{}.WithDefaults()}
+		},
 	} {
 		config := valid
 		spoil(&config)
-		require.ErrorContains(t, config.Validate(), name)
+		require.ErrorContains(t, config.Validate(), want)
 	}
-	all := pubsub.Config{AckDeadline: 1, Prefetch: -1, DrainTimeout: -1}.Validate()
+
+	push := func(spoil func(*pubsub.Push)) func(*pubsub.SubscriptionConfig) {
+		return func(c *pubsub.SubscriptionConfig) {
+			c.Push = &pubsub.Push{Endpoint: "https://host/path", ServiceAccount: "a@b"}
+			spoil(c.Push)
+		}
+	}
+	for _, spoilt := range []struct {
+		want  string // "" for what is valid
+		spoil func(*pubsub.SubscriptionConfig)
+	}{
+		{"AckDeadline is 9s", func(c *pubsub.SubscriptionConfig) { c.AckDeadline = 9 * time.Second }},
+		{"AckDeadline is 10m1s", func(c *pubsub.SubscriptionConfig) { c.AckDeadline = 601 * time.Second }},
+		{"AckDeadline is 10.5s", func(c *pubsub.SubscriptionConfig) { c.AckDeadline = 10500 * time.Millisecond }},
+		{"Prefetch is -1", func(c *pubsub.SubscriptionConfig) { c.Prefetch = -1 }},
+		{"Filter is 257 bytes long", func(c *pubsub.SubscriptionConfig) { c.Filter = strings.Repeat("x", 257) }},
+		{"DeadLetter.MaxAttempts is 4: want 5 to 100", func(c *pubsub.SubscriptionConfig) { c.DeadLetter = pubsub.DeadLetter{Topic: "dead", MaxAttempts: 4} }},
+		{"DeadLetter.MaxAttempts is 101", func(c *pubsub.SubscriptionConfig) { c.DeadLetter = pubsub.DeadLetter{Topic: "dead", MaxAttempts: 101} }},
+		{"DeadLetter.MaxAttempts is 5 without", func(c *pubsub.SubscriptionConfig) { c.DeadLetter.MaxAttempts = 5 }},
+		{`DeadLetter.Topic is "a/b"`, func(c *pubsub.SubscriptionConfig) { c.DeadLetter = pubsub.DeadLetter{Topic: "a/b", MaxAttempts: 5} }},
+		{"", func(c *pubsub.SubscriptionConfig) { c.DeadLetter = pubsub.DeadLetter{Topic: "dead", MaxAttempts: 5} }},
+		{"Retry.Min is -1s", func(c *pubsub.SubscriptionConfig) { c.Retry.Min = -time.Second }},
+		{"Retry.Min is 10m1s", func(c *pubsub.SubscriptionConfig) {
+			c.Retry = pubsub.Retry{Min: 601 * time.Second, Max: 601 * time.Second}
+		}},
+		{"Retry.Max is 1s: want 2s", func(c *pubsub.SubscriptionConfig) { c.Retry = pubsub.Retry{Min: 2 * time.Second, Max: time.Second} }},
+		{"", func(c *pubsub.SubscriptionConfig) { c.Retry = pubsub.Retry{Min: time.Second, Max: time.Second} }},
+		{"", push(func(*pubsub.Push) {})},
+		{`Push.Endpoint is "host/path": want an absolute URL`, push(func(p *pubsub.Push) { p.Endpoint = "host/path" })},
+		{`Push.Endpoint is "ftp://host"`, push(func(p *pubsub.Push) { p.Endpoint = "ftp://host" })},
+		{"want https", push(func(p *pubsub.Push) { p.Endpoint = "http://host" })},
+		{"", push(func(p *pubsub.Push) { *p = pubsub.Push{Endpoint: "http://host", AllowUnauthenticated: true} })},
+		{"no user, query", push(func(p *pubsub.Push) { p.Endpoint += "/" })},
+		{"no user, query", push(func(p *pubsub.Push) { p.Endpoint += "?a=b" })},
+		{"Push.ServiceAccount is empty", push(func(p *pubsub.Push) { p.ServiceAccount = "" })},
+		{`Push.ServiceAccount is "a"`, push(func(p *pubsub.Push) { p.ServiceAccount = "a" })},
+		{"ExactlyOnce is true with Push", func(c *pubsub.SubscriptionConfig) {
+			push(func(*pubsub.Push) {})(c)
+			c.ExactlyOnce = true
+		}},
+	} {
+		s := pubsub.SubscriptionConfig{}.WithDefaults()
+		spoilt.spoil(&s)
+		for path, config := range map[string]pubsub.Config{
+			"Config.Subscription":   {Subscription: s},
+			`Config.Consumers["x"]`: {Subscription: valid.Subscription, Consumers: map[string]pubsub.SubscriptionConfig{"x": s}},
+		} {
+			config.ProjectID = "p"
+			err := config.Validate()
+			if spoilt.want == "" {
+				require.NoError(t, err)
+				continue
+			}
+			require.ErrorContains(t, err, path+".")
+			require.ErrorContains(t, err, spoilt.want)
+		}
+	}
+
+	all := pubsub.Config{Subscription: pubsub.SubscriptionConfig{AckDeadline: 1, Prefetch: -1}, DrainTimeout: -1}.Validate()
 	for _, field := range []string{"ProjectID", "AckDeadline", "Prefetch", "DrainTimeout"} {
 		require.ErrorContains(t, all, field)
 	}

@@ -110,14 +110,14 @@ func await(ctx context.Context, msg *message.Message) outcome {
 
 // ack acks the message. With exactly-once delivery it also learns, in the background, whether the ack was in time.
 func (s *subscription) ack(ctx context.Context, m *pubsub.Message) {
-	if !s.transport.config.ExactlyOnce {
+	if !s.settings.ExactlyOnce {
 		m.Ack()
 		return
 	}
 	result := m.AckWithResult()
 	s.results.Go(func() {
 		// Bounded, because a stream that fails takes its pending results with it.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.transport.config.AckDeadline)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.settings.AckDeadline)
 		defer cancel()
 		if _, err := result.Get(ctx); err != nil {
 			s.transport.ackFailures.Add(1)

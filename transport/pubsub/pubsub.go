@@ -53,7 +53,7 @@ func New(ctx context.Context, config Config) (*Transport, error) {
 	options := append([]option.ClientOption{
 		option.WithGRPCDialOption(grpc.WithChainStreamInterceptor(streams.intercept)),
 	}, config.ClientOptions...)
-	client, err := pubsub.NewClient(ctx, config.ProjectID, options...)
+	client, err := pubsub.NewClientWithConfig(ctx, config.ProjectID, &pubsub.ClientConfig{EnableOpenTelemetryTracing: config.Tracing}, options...)
 	if err != nil {
 		return nil, fmt.Errorf("connect to Pub/Sub: %w", err)
 	}

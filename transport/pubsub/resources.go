@@ -66,7 +66,7 @@ func (r *resources) ensureSubscription(ctx context.Context, topic string, config
 		memo += " ordered" // so that each setting is checked against what exists
 	}
 	return name, r.once(ctx, memo, func(ctx context.Context, _ string) error {
-		return r.createSubscription(ctx, name, r.topicName(topic), config.Ordered)
+		return r.createSubscription(ctx, name, r.topicName(topic), config.Ordered, r.config.subscription(config.Consumer))
 	})
 }
 
@@ -133,16 +133,16 @@ func (r *resources) createTopic(ctx context.Context, name string) error {
 	return nil
 }
 
-func (r *resources) createSubscription(ctx context.Context, name, topic string, ordered bool) error {
+func (r *resources) createSubscription(ctx context.Context, name, topic string, ordered bool, config SubscriptionConfig) error {
 	get := &pubsubpb.GetSubscriptionRequest{Subscription: name}
 	found, err := r.client.SubscriptionAdminClient.GetSubscription(ctx, get)
 	if status.Code(err) == codes.NotFound {
 		found, err = r.client.SubscriptionAdminClient.CreateSubscription(ctx, &pubsubpb.Subscription{
 			Name:                      name,
 			Topic:                     topic,
-			AckDeadlineSeconds:        int32(r.config.AckDeadline / time.Second),
+			AckDeadlineSeconds:        int32(config.AckDeadline / time.Second),
 			EnableMessageOrdering:     ordered,
-			EnableExactlyOnceDelivery: r.config.ExactlyOnce,
+			EnableExactlyOnceDelivery: config.ExactlyOnce,
 			// Without a policy Pub/Sub deletes a subscription, and what it holds, after 31 days without a subscriber.
 			ExpirationPolicy: &pubsubpb.ExpirationPolicy{},
 		})

@@ -82,7 +82,7 @@ func TestSubscriptionSettings(t *testing.T) {
 	t.Parallel()
 	options := emulator(t)
 	topic := devtest.Topic(t)
-	tr := connect(t, pubsub.Config{ClientOptions: options, AckDeadline: 33 * time.Second})
+	tr := connect(t, pubsub.Config{ClientOptions: options, Subscription: pubsub.SubscriptionConfig{AckDeadline: 33 * time.Second}})
 	subscribe(t, tr, topic, transport.SubscriberConfig{Consumer: "ordered", Ordered: true})
 	client := rawClient(t, options)
 	got, err := client.SubscriptionAdminClient.GetSubscription(t.Context(), &pubsubpb.GetSubscriptionRequest{
@@ -124,7 +124,7 @@ func TestAcksOfADrainReachTheService(t *testing.T) {
 	for _, exactlyOnce := range []bool{false, true} {
 		server, options := fake(t)
 		topic := devtest.Topic(t)
-		tr := connect(t, pubsub.Config{ClientOptions: options, ExactlyOnce: exactlyOnce})
+		tr := connect(t, pubsub.Config{ClientOptions: options, Subscription: pubsub.SubscriptionConfig{ExactlyOnce: exactlyOnce}})
 		s, messages := subscribe(t, tr, topic, transport.SubscriberConfig{Consumer: "c", Concurrency: 5})
 		var running []*message.Message
 		for range 5 {
@@ -185,7 +185,7 @@ func TestLeaseIsBounded(t *testing.T) {
 	for _, exactlyOnce := range []bool{false, true} {
 		server, options := fake(t)
 		topic := devtest.Topic(t)
-		tr := connect(t, pubsub.Config{ClientOptions: options, AckDeadline: 12 * time.Second, ExactlyOnce: exactlyOnce})
+		tr := connect(t, pubsub.Config{ClientOptions: options, Subscription: pubsub.SubscriptionConfig{AckDeadline: 12 * time.Second, ExactlyOnce: exactlyOnce}})
 		_, messages := subscribe(t, tr, topic, transport.SubscriberConfig{Consumer: "c"})
 		require.NoError(t, batcher(t, tr).Publish(topic, newMessage("", "1")))
 		msg := next(t, messages)
@@ -211,7 +211,7 @@ func TestRefusedAckIsCounted(t *testing.T) {
 		}
 		return invoke(ctx, method, request, reply, cc, opts...)
 	}))
-	tr := connect(t, pubsub.Config{ClientOptions: append(options, refuse), ExactlyOnce: true})
+	tr := connect(t, pubsub.Config{ClientOptions: append(options, refuse), Subscription: pubsub.SubscriptionConfig{ExactlyOnce: true}})
 	_, messages := subscribe(t, tr, topic, transport.SubscriberConfig{Consumer: "c"})
 	require.NoError(t, batcher(t, tr).Publish(topic, newMessage("", "1")))
 	next(t, messages).Ack()

@@ -29,6 +29,7 @@ const (
 type subscription struct {
 	transport *Transport
 	config    transport.SubscriberConfig
+	settings  SubscriptionConfig // of this consumer
 	topic     string
 	name      string // full name of the Pub/Sub subscription
 	log       *slog.Logger
@@ -46,6 +47,7 @@ func newSubscription(t *Transport, config transport.SubscriberConfig, topic, nam
 	return &subscription{
 		transport: t,
 		config:    config,
+		settings:  t.config.subscription(config.Consumer),
 		topic:     topic,
 		name:      name,
 		log:       t.log.With(slog.String("topic", topic), slog.String("consumer", config.Consumer)),
@@ -133,9 +135,9 @@ func (s *subscription) client() *pubsub.Subscriber {
 	client.ReceiveSettings = pubsub.ReceiveSettings{
 		MaxExtension: maxLease,
 		// Both, or exactly-once delivery raises the extension to 60 s and a killed consumer's messages stay away as long.
-		MinDurationPerAckExtension: s.transport.config.AckDeadline,
-		MaxDurationPerAckExtension: s.transport.config.AckDeadline,
-		MaxOutstandingMessages:     s.config.Concurrency + s.transport.config.Prefetch,
+		MinDurationPerAckExtension: s.settings.AckDeadline,
+		MaxDurationPerAckExtension: s.settings.AckDeadline,
+		MaxOutstandingMessages:     s.config.Concurrency + s.settings.Prefetch,
 		MaxOutstandingBytes:        s.budget,
 		NumGoroutines:              1,
 		// No ShutdownOptions: pullStreams says why. The client's endless wait is bounded by our handle, which returns

@@ -1,0 +1,196 @@
+package pubsub
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"time"
+)
+
+// The bounds that Pub/Sub sets, and our defaults.
+const (
+	minAckDeadline     = 10 * time.Second
+	maxAckDeadline     = 600 * time.Second
+	defaultAckDeadline = 20 * time.Second
+
+	defaultPrefetch = 500
+
+	maxFilterBytes = 256
+
+	minMaxAttempts     = 5
+	maxMaxAttempts     = 100
+	defaultMaxAttempts = 10
+
+	maxRetry        = 600 * time.Second
+	defaultRetryMin = 10 * time.Second // Pub/Sub's own
+	defaultRetryMax = 600 * time.Second
+)
+
+// SubscriptionConfig configures the subscription of a consumer. Unless a field says otherwise, changing it later changes
+// subscriptions that exist only under Update; else the difference is logged.
+type SubscriptionConfig struct {
+	// AckDeadline is how long a message stays leased to a consumer that has stopped renewing: the messages of a killed
+	// process return within it. Leases of a living one are renewed for up to an hour, however long the deadline. Of a
+	// push subscription it is how long a request may take. Whole seconds from 10 s to 600 s. Default: 20 s.
+	AckDeadline time.Duration
+
+	// Prefetch is how many messages beyond SubscriberConfig.Concurrency a subscription holds. They are what handlers
+	// find ready: acks go out every 100 ms, and Pub/Sub sends no more than Concurrency + Prefetch unacked messages, so
+	// a subscription handles at most about ten times as many per second. They are also what other processes do not
+	// get meanwhile, so slow handlers want few. And they are the room in which nacked messages wait for their retry
+	// (Delivery.RetryAfter), with the later ones of their keys, before these keep other messages waiting. It is a
+	// setting of the process, not of the subscription, and push has none. Default: 500.
+	Prefetch int
+
+	// ExactlyOnce asks for Pub/Sub's exactly-once delivery: while a message is leased it is not delivered twice, and an
+	// ack that came too late is logged and counted. It is slower, regional, not to be had with push, and no substitute
+	// for the claim. Default: false.
+	ExactlyOnce bool
+
+	// Filter lets pass only messages whose attributes match, in Pub/Sub's filter language; the others count as acked.
+	// An event's metadata are its attributes. Up to 256 bytes. Pub/Sub cannot change it: a subscription that exists
+	// with another filter is an error. Default: "", all messages.
+	Filter string
+
+	// DeadLetter is where messages go that were delivered too often. Default: none.
+	DeadLetter DeadLetter
+
+	// Retry is how long Pub/Sub waits before it delivers a nacked message again. Default: it does not wait. Then this
+	// transport holds a nacked message for 100 ms, so that a handler that fails is no hot loop.
+	Retry Retry
+
+	// Push makes Pub/Sub call the service. Default: nil, the service pulls.
+	Push *Push
+}
+
+// DeadLetter is a subscription's dead-letter policy. It makes Pub/Sub count deliveries: only with it does
+// Delivery.Attempt tell. Contention and other wishes of Delivery.RetryAfter count for nothing, because they are retried
+// within the process.
+//
+// It is Pub/Sub that forwards, on a best effort and with at least MaxAttempts attempts, as its service agent
+// (service-<project number>@gcp-sa-pubsub.iam.gserviceaccount.com). That needs roles/pubsub.publisher on the dead-letter
+// topic and roles/pubsub.subscriber on the subscription; without them messages stay and are delivered for ever.
+type DeadLetter struct {
+	// Topic is the dead-letter topic, in the same project. It is created like any other. What arrives at a topic
+	// without a subscription is lost: give it one. Default: "", no policy.
+	Topic string
+	// MaxAttempts is after how many deliveries a message goes there: 5 to 100. Default: 10.
+	MaxAttempts int
+}
+
+// Retry is a subscription's retry policy: the wait doubles from Min to Max with the deliveries of a message. It is for
+// messages that went back to Pub/Sub, which those of an ordered consumer do not while it runs.
+type Retry struct {
+	// Min is the first wait: up to 600 s. Default: 10 s when Max is set.
+	Min time.Duration
+	// Max is the longest: from Min to 600 s. Default: 600 s when Min is set.
+	Max time.Duration
+}
+
+// Push configures a push subscription: Pub/Sub sends each message to the service in an HTTP request.
+type Push struct {
+	// Endpoint is the public URL under which the service mounts Transport.PushHandler. A subscription's endpoint is
+	// this, "/" and its ID. It must be HTTPS, unless AllowUnauthenticated is set. Required.
+	Endpoint string
+	// ServiceAccount is the e-mail address of the account whose OIDC token Pub/Sub sends and the handler asks for.
+	// Required, unless AllowUnauthenticated is set.
+	ServiceAccount string
+	// Audience is the token's. Default: Endpoint.
+	Audience string
+	// Unwrapped has the message's data as the request's body and its attributes in headers, instead of both as JSON.
+	Unwrapped bool
+	// AllowUnauthenticated lets anyone who can reach the handler inject messages when there is no ServiceAccount. It is
+	// for the emulator, which sends no tokens, and for tests. Default: false.
+	AllowUnauthenticated bool
+}
+
+// WithDefaults returns the configuration with every zero field set to its default.
+func (c SubscriptionConfig) WithDefaults() SubscriptionConfig {
+	if c.AckDeadline == 0 {
+		c.AckDeadline = defaultAckDeadline
+	}
+	if c.Prefetch == 0 {
+		c.Prefetch = defaultPrefetch
+	}
+	if c.DeadLetter.Topic != "" && c.DeadLetter.MaxAttempts == 0 {
+		c.DeadLetter.MaxAttempts = defaultMaxAttempts
+	}
+	if c.Retry != (Retry{}) {
+		if c.Retry.Min == 0 {
+			c.Retry.Min = defaultRetryMin
+		}
+		if c.Retry.Max == 0 {
+			c.Retry.Max = defaultRetryMax
+		}
+	}
+	if c.Push != nil {
+		push := *c.Push
+		if push.Audience == "" {
+			push.Audience = push.Endpoint
+		}
+		c.Push = &push
+	}
+	return c
+}
+
+// validate reports everything that is wrong, naming fields as those of path.
+func (c SubscriptionConfig) validate(path string) error {
+	var errs []error
+	wrong := func(field, format string, args ...any) {
+		errs = append(errs, fmt.Errorf(path+"."+field+" is "+format, args...))
+	}
+	if c.AckDeadline < minAckDeadline || c.AckDeadline > maxAckDeadline || c.AckDeadline%time.Second != 0 {
+		wrong("AckDeadline", "%s: want whole seconds from %s to %s", c.AckDeadline, minAckDeadline, maxAckDeadline)
+	}
+	if c.Prefetch < 0 {
+		wrong("Prefetch", "%d: want 1 or more, or 0 for the default of %d", c.Prefetch, defaultPrefetch)
+	}
+	if len(c.Filter) > maxFilterBytes {
+		wrong("Filter", "%d bytes long: want up to %d", len(c.Filter), maxFilterBytes)
+	}
+	switch d := c.DeadLetter; {
+	case d.Topic == "" && d.MaxAttempts != 0:
+		wrong("DeadLetter.MaxAttempts", "%d without DeadLetter.Topic: want a topic, or 0", d.MaxAttempts)
+	case d.Topic != "" && (d.MaxAttempts < minMaxAttempts || d.MaxAttempts > maxMaxAttempts):
+		wrong("DeadLetter.MaxAttempts", "%d: want %d to %d, or 0 for the default of %d", d.MaxAttempts, minMaxAttempts, maxMaxAttempts, defaultMaxAttempts)
+	}
+	if c.DeadLetter.Topic != "" {
+		if err := checkTopic(c.DeadLetter.Topic); err != nil {
+			wrong("DeadLetter.Topic", "%q: %w", c.DeadLetter.Topic, err)
+		}
+	}
+	if c.Retry.Min < 0 || c.Retry.Min > maxRetry {
+		wrong("Retry.Min", "%s: want up to %s", c.Retry.Min, maxRetry)
+	}
+	if c.Retry.Max < c.Retry.Min || c.Retry.Max > maxRetry {
+		wrong("Retry.Max", "%s: want %s (Retry.Min) to %s", c.Retry.Max, c.Retry.Min, maxRetry)
+	}
+	if c.Push != nil {
+		if c.ExactlyOnce {
+			wrong("ExactlyOnce", "true with Push: Pub/Sub has exactly-once delivery for pull subscriptions only")
+		}
+		errs = append(errs, c.Push.validate(path+".Push"))
+	}
+	return errors.Join(errs...)
+}
+
+func (p Push) validate(path string) error {
+	var errs []error
+	endpoint, err := url.Parse(p.Endpoint)
+	switch {
+	case err != nil || endpoint.Host == "" || (endpoint.Scheme != "http" && endpoint.Scheme != "https"):
+		errs = append(errs, fmt.Errorf("%s.Endpoint is %q: want an absolute URL, https://…", path, p.Endpoint))
+	case endpoint.Scheme == "http" && !p.AllowUnauthenticated:
+		errs = append(errs, fmt.Errorf("%s.Endpoint is %q: want https, which the token must not travel without; http is for AllowUnauthenticated", path, p.Endpoint))
+	case endpoint.RawQuery != "" || endpoint.Fragment != "" || endpoint.User != nil || strings.HasSuffix(endpoint.Path, "/"):
+		errs = append(errs, fmt.Errorf("%s.Endpoint is %q: want no user, query, fragment or slash at its end, because \"/\" and the subscription's ID follow", path, p.Endpoint))
+	}
+	switch {
+	case p.ServiceAccount == "" && !p.AllowUnauthenticated:
+		errs = append(errs, fmt.Errorf("%s.ServiceAccount is empty: want the e-mail address of the account whose token Pub/Sub sends; without one, anybody could inject messages", path))
+	case p.ServiceAccount != "" && strings.IndexByte(p.ServiceAccount, '@') < 1:
+		errs = append(errs, fmt.Errorf("%s.ServiceAccount is %q: want an e-mail address", path, p.ServiceAccount))
+	}
+	return errors.Join(errs...)
+}
