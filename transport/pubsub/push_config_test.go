@@ -1,0 +1,37 @@
+package pubsub
+
+import (
+	"testing"
+
+	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+)
+
+func TestPushConfig(t *testing.T) {
+	t.Parallel()
+	require.Nil(t, pushConfig(nil, "topic.c"))
+	for name, c := range map[string]struct {
+		push Push
+		want *pubsubpb.PushConfig
+	}{
+		"authenticated": {
+			Push{Endpoint: "https://host/push", ServiceAccount: "a@b", Audience: "audience"},
+			&pubsubpb.PushConfig{
+				PushEndpoint: "https://host/push/topic.c",
+				AuthenticationMethod: &pubsubpb.PushConfig_OidcToken_{OidcToken: &pubsubpb.PushConfig_OidcToken{
+					ServiceAccountEmail: "a@b", Audience: "audience",
+				}},
+			},
+		},
+		"unwrapped": {
+			Push{Endpoint: "http://host", Unwrapped: true, AllowUnauthenticated: true},
+			&pubsubpb.PushConfig{
+				PushEndpoint: "http://host/topic.c",
+				Wrapper:      &pubsubpb.PushConfig_NoWrapper_{NoWrapper: &pubsubpb.PushConfig_NoWrapper{WriteMetadata: true}},
+			},
+		},
+	} {
+		require.True(t, proto.Equal(c.want, pushConfig(&c.push, "topic.c")), name)
+	}
+}
