@@ -3,151 +3,125 @@ package pubsub
 import (
 	"context"
 	"log/slog"
-	"sync/atomic"
 	"time"
 
 	"cloud.google.com/go/pubsub/v2"
-	"github.com/ThreeDotsLabs/watermill/message"
-
-	"github.com/millrace-go/millrace/transport"
 )
 
-// nackDelay is how long a nacked message is held when nobody asked for a delay: Pub/Sub would redeliver it at once, and
-// a handler that fails fast would run in a hot loop.
-const nackDelay = 100 * time.Millisecond
-
-// outcome is what became of one delivery.
-type outcome int
-
 const (
-	acked outcome = iota
-	nacked
-	undelivered // never handed to a handler
-	abandoned   // still running when the drain timeout ended
+	// nackDelay is how long a nacked message is held when neither the handler nor a retry policy says: Pub/Sub would
+	// redeliver it at once, and a handler that fails fast would run in a hot loop.
+	nackDelay = 100 * time.Millisecond
+	// buryDelay is the same for a message that should be in the dead-letter topic and could not be sent there.
+	buryDelay = time.Second
 )
 
 // handle is called by Google's client for each message: concurrently, but one after another for the messages of a key
 // of an ordered subscription. The message stays leased until it is acked or nacked.
 //
-// An ordered message that is nacked is delivered again from here, not by Pub/Sub: the client may hold later messages of
-// its key already, and they would overtake it.
+// Some nacked messages are delivered again from here, not by Pub/Sub. Ordered ones, because the client may hold later
+// messages of their keys already, and these would overtake them. And those whose handler asked for a delay (contention)
+// where Pub/Sub would count that against the message or let it wait by its own policy.
 func (s *subscription) handle(ctx context.Context, m *pubsub.Message) {
-	inPlace := s.config.Ordered && m.OrderingKey != ""
-	for retries := 0; ; retries++ {
+	began := time.Now()
+	ordered := s.config.Ordered && m.OrderingKey != ""
+	policy := s.settings.DeadLetter.Topic != "" || s.settings.Retry != (Retry{})
+	for retries := 0; ; {
 		delivery := newDelivery(m, retries)
 		switch s.deliver(ctx, m, delivery) {
 		case acked:
 			s.ack(ctx, m)
 			return
 		case undelivered, abandoned:
-			m.Nack()
+			s.nack(ctx, m)
 			return
 		case nacked:
-			select {
-			case <-time.After(delivery.delay()):
-			case <-s.stop: // hold nothing back from those that go on
-				m.Nack()
+		}
+		inPlace, wait := ordered, delivery.delay()
+		switch {
+		case delivery.asked():
+			inPlace = ordered || policy
+		case ordered && s.exhausted(m, retries):
+			if s.bury(ctx, m, retries) {
+				s.ack(ctx, m)
 				return
 			}
-			if !inPlace {
-				m.Nack()
-				return
-			}
+			wait = buryDelay
+		default:
+			wait = s.settings.Retry.wait(retries, inPlace)
+		}
+		if !s.hold(ctx, wait) || !inPlace || (!ordered && time.Since(began) >= maxLease) {
+			s.nack(ctx, m)
+			return
+		}
+		s.observer.retried(ctx)
+		if !delivery.asked() {
+			retries++
 		}
 	}
 }
 
-// deliver hands the message to a handler and waits for its end. It occupies a slot only in between.
-func (s *subscription) deliver(ctx context.Context, m *pubsub.Message, delivery *delivery) outcome {
-	select {
-	case s.slots <- struct{}{}:
-		defer func() { <-s.slots }()
-	case <-s.stop:
-		return undelivered
+// wait is how long a message is held that was nacked without a wish: by the retry policy when it comes again in place,
+// else Pub/Sub heeds that.
+func (r Retry) wait(retries int, inPlace bool) time.Duration {
+	switch {
+	case r == Retry{}:
+		return nackDelay
+	case !inPlace:
+		return 0
 	}
-	ctx, cancel := context.WithCancel(transport.WithDelivery(ctx, delivery))
-	defer cancel()
-	msg := unmarshal(m)
-	msg.SetContext(ctx)
-	if !s.send(msg) {
-		return undelivered
+	wait := max(r.Min, nackDelay)
+	for range retries {
+		if wait >= r.Max {
+			break
+		}
+		wait *= 2
 	}
-	return await(ctx, msg)
+	return min(wait, max(r.Max, nackDelay))
 }
 
-// send hands the message over. It returns false when the subscription was closed before a handler took it.
-func (s *subscription) send(msg *message.Message) bool {
-	s.sending.RLock()
-	defer s.sending.RUnlock()
+// hold keeps the message for d. It returns false when the subscription closes: then nothing is held back from those
+// that go on.
+func (s *subscription) hold(ctx context.Context, d time.Duration) bool {
+	s.observer.holds(ctx, 1)
+	defer s.observer.holds(ctx, -1)
+	timer := time.NewTimer(d)
+	defer timer.Stop()
 	select {
-	case <-s.stop: // of two ready cases the next select takes any, and out may be closed
-		return false
-	default:
-	}
-	select {
-	case s.out <- msg:
+	case <-timer.C:
 		return true
 	case <-s.stop:
 		return false
 	}
 }
 
-func await(ctx context.Context, msg *message.Message) outcome {
-	select {
-	case <-msg.Acked():
-		return acked
-	case <-msg.Nacked():
-		return nacked
-	case <-ctx.Done():
-	}
-	select {
-	case <-msg.Acked(): // both at once: what is done is done
-		return acked
-	default:
-		return abandoned
-	}
+func (s *subscription) ack(ctx context.Context, m *pubsub.Message) {
+	s.watch(ctx, m, m.AckWithResult(), opAck)
 }
 
-// ack acks the message. With exactly-once delivery it also learns, in the background, whether the ack was in time.
-func (s *subscription) ack(ctx context.Context, m *pubsub.Message) {
-	if !s.settings.ExactlyOnce {
-		m.Ack()
+func (s *subscription) nack(ctx context.Context, m *pubsub.Message) {
+	s.watch(ctx, m, m.NackWithResult(), opNack)
+}
+
+// watch learns in the background whether an ack or nack was in time. Only exactly-once delivery tells; without it the
+// result is there at once and says nothing.
+func (s *subscription) watch(ctx context.Context, m *pubsub.Message, result *pubsub.AckResult, op string) {
+	select {
+	case <-result.Ready():
 		return
+	default:
 	}
-	result := m.AckWithResult()
 	s.results.Go(func() {
 		// Bounded, because a stream that fails takes its pending results with it.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.settings.AckDeadline)
 		defer cancel()
 		if _, err := result.Get(ctx); err != nil {
-			s.transport.ackFailures.Add(1)
-			s.log.Warn("ack refused, the message will be delivered again", slog.Any("error", err),
-				slog.String("event_id", m.Attributes[idAttribute]))
+			if op == opAck {
+				s.transport.ackFailures.Add(1)
+			}
+			s.observer.refused(ctx, op)
+			s.log.Warn("Pub/Sub has refused an ack or nack, the message will be delivered again", slog.String("operation", op),
+				slog.Any("error", err), slog.String("event_id", m.Attributes[idAttribute]))
 		}
 	})
-}
-
-// delivery implements transport.Delivery.
-type delivery struct {
-	attempt int
-	after   atomic.Int64 // nanoseconds; 0: nobody asked
-}
-
-func newDelivery(m *pubsub.Message, retries int) *delivery {
-	d := &delivery{}
-	if m.DeliveryAttempt != nil { // only with a dead-letter policy
-		d.attempt = *m.DeliveryAttempt + retries
-	}
-	return d
-}
-
-func (d *delivery) Attempt() int                   { return d.attempt }
-func (d *delivery) RetryAfter(after time.Duration) { d.after.Store(int64(after)) }
-func (d *delivery) Handled()                       {}
-
-func (d *delivery) delay() time.Duration {
-	if after := time.Duration(d.after.Load()); after > 0 {
-		return after
-	}
-	return nackDelay
 }

@@ -30,6 +30,7 @@ type Transport struct {
 	streams   *pullStreams
 	resources *resources
 	publisher *publisher
+	observer  *observer
 
 	ackFailures atomic.Int64
 
@@ -49,6 +50,10 @@ func New(ctx context.Context, config Config) (*Transport, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
 	}
+	observer, err := newObserver(config.MeterProvider)
+	if err != nil {
+		return nil, fmt.Errorf("make the instruments of millrace.pubsub: %w", err)
+	}
 	streams := newPullStreams()
 	options := append([]option.ClientOption{
 		option.WithGRPCDialOption(grpc.WithChainStreamInterceptor(streams.intercept)),
@@ -63,6 +68,7 @@ func New(ctx context.Context, config Config) (*Transport, error) {
 		client:      client,
 		streams:     streams,
 		resources:   newResources(client, config),
+		observer:    observer,
 		subscribers: map[*subscriber]struct{}{},
 	}
 	t.publisher = newPublisher(client, t.resources)
@@ -72,10 +78,15 @@ func New(ctx context.Context, config Config) (*Transport, error) {
 // Name implements transport.Transport.
 func (t *Transport) Name() string { return "pubsub" }
 
-// Features implements transport.Transport. Pub/Sub counts attempts only for subscriptions with a dead-letter policy,
-// which this transport does not set.
+// Features implements transport.Transport. Pub/Sub counts attempts only for subscriptions with a dead-letter policy, so
+// Attempts is true when the configuration has one for every consumer. Its count is what Pub/Sub makes of it: a message
+// that went back because a process ended has one more, though no handler may have seen it.
 func (t *Transport) Features() transport.Features {
-	return transport.Features{Ordered: true, DelayedRedelivery: true, Persistent: true, Limits: Limits}
+	attempts := t.config.Subscription.DeadLetter.Topic != ""
+	for _, s := range t.config.Consumers {
+		attempts = attempts && s.DeadLetter.Topic != ""
+	}
+	return transport.Features{Ordered: true, Attempts: attempts, DelayedRedelivery: true, Persistent: true, Limits: Limits}
 }
 
 // Publisher implements transport.Transport. The publisher implements transport.BatchPublisher.

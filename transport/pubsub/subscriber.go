@@ -45,7 +45,7 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 		return nil, transport.ErrClosed
 	}
 	sub := newSubscription(s.transport, s.config, topic, name)
-	s.running.Go(func() { sub.run(ctx, s.stop) })
+	s.running.Go(func() { sub.run(ctx, s.stop, sub.pull) })
 	return sub.out, nil
 }
 

@@ -8,24 +8,14 @@ import (
 
 	"cloud.google.com/go/pubsub/v2"
 	"github.com/ThreeDotsLabs/watermill/message"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/millrace-go/millrace/transport"
 )
 
-const (
-	// maxLease is how long the lease of one message is renewed: longer than any handler should run. It also ends a
-	// longer wish of Delivery.RetryAfter.
-	maxLease = time.Hour
-	// The waits before a receive that has failed is tried again: the first and the largest. It doubles each time.
-	firstReceiveRetry = 100 * time.Millisecond
-	lastReceiveRetry  = 30 * time.Second
-	// flushTimeout bounds the sending of acks after the last handler has ended.
-	flushTimeout = 3 * time.Second
-)
+// flushTimeout bounds the sending of acks after the last handler has ended.
+const flushTimeout = 3 * time.Second
 
-// subscription is one call of Subscribe.
+// subscription is one call of Subscribe: what is between an intake and the handlers.
 type subscription struct {
 	transport *Transport
 	config    transport.SubscriberConfig
@@ -33,15 +23,20 @@ type subscription struct {
 	topic     string
 	name      string // full name of the Pub/Sub subscription
 	log       *slog.Logger
-	budget    int // in bytes; names its streams to pullStreams
+	observer  *subscriptionObserver
 
 	sending sync.RWMutex          // held for reading while sending to out, for writing to close it
 	out     chan *message.Message // closed after stop
 	slots   chan struct{}         // one per message that is delivered and neither acked nor nacked
 	stop    chan struct{}         // closed when ctx or the subscriber ends
 
-	results sync.WaitGroup // waits for acks with exactly-once delivery
+	results sync.WaitGroup // waits for what becomes of acks and nacks with exactly-once delivery
 }
+
+// intake gets messages from Pub/Sub and hands them to the subscription's deliver until ctx ends. It returns when each
+// has its ack or nack. messages is the parent of the messages' contexts; it outlives ctx, so that running handlers can
+// finish.
+type intake func(ctx, messages context.Context)
 
 func newSubscription(t *Transport, config transport.SubscriberConfig, topic, name string) *subscription {
 	return &subscription{
@@ -51,6 +46,7 @@ func newSubscription(t *Transport, config transport.SubscriberConfig, topic, nam
 		topic:     topic,
 		name:      name,
 		log:       t.log.With(slog.String("topic", topic), slog.String("consumer", config.Consumer)),
+		observer:  t.observer.subscription(topic, config.Consumer),
 		out:       make(chan *message.Message),
 		slots:     make(chan struct{}, config.Concurrency),
 		stop:      make(chan struct{}),
@@ -59,19 +55,15 @@ func newSubscription(t *Transport, config transport.SubscriberConfig, topic, nam
 
 // run delivers until ctx ends or closing is closed, and returns after the last ack was sent, or could not be sent within
 // flushTimeout.
-func (s *subscription) run(ctx context.Context, closing <-chan struct{}) {
-	// The parent of the messages' contexts. It outlives ctx, so that running handlers can finish.
+func (s *subscription) run(ctx context.Context, closing <-chan struct{}, take intake) {
 	messages, abandon := context.WithCancel(context.WithoutCancel(ctx))
 	defer abandon()
-
-	s.budget = s.transport.streams.add()
-	intake, stopIntake := context.WithCancel(context.Background())
-	defer stopIntake()
-	received := make(chan struct{})
+	taking, stopTaking := context.WithCancel(context.Background())
+	defer stopTaking()
+	taken := make(chan struct{})
 	go func() {
-		defer close(received)
-		defer s.transport.streams.remove(s.budget)
-		s.receive(intake, messages)
+		defer close(taken)
+		take(taking, messages)
 	}()
 
 	select {
@@ -79,8 +71,7 @@ func (s *subscription) run(ctx context.Context, closing <-chan struct{}) {
 	case <-closing:
 	}
 	close(s.stop)
-	stopIntake()
-	s.transport.streams.quiet(s.budget)
+	stopTaking()
 	s.sending.Lock()
 	close(s.out)
 	s.sending.Unlock()
@@ -90,7 +81,7 @@ func (s *subscription) run(ctx context.Context, closing <-chan struct{}) {
 		s.slots <- struct{}{}
 	}
 	select {
-	case <-received:
+	case <-taken:
 	case <-time.After(flushTimeout):
 		// Google's client (v2.6.0) does not end while it waits to open a stream again, up to 30 s at a time. Nothing
 		// can be delivered any more, and its goroutine ends with the client.
@@ -99,49 +90,59 @@ func (s *subscription) run(ctx context.Context, closing <-chan struct{}) {
 	s.results.Wait()
 }
 
-// receive pulls until intake ends, over every failure of the service.
-func (s *subscription) receive(intake, messages context.Context) {
-	// Google's own context for a message ends with the intake, and what was handed to a handler is to finish.
-	handle := func(_ context.Context, m *pubsub.Message) { s.handle(messages, m) }
-	retry := firstReceiveRetry
-	for {
-		began := time.Now()
-		err := s.client().Receive(intake, handle)
-		if intake.Err() != nil {
-			return
-		}
-		if time.Since(began) > lastReceiveRetry {
-			retry = firstReceiveRetry // it had worked
-		}
-		s.log.Error("receiving stopped", slog.Any("error", err), slog.Duration("retry_in", retry))
-		select {
-		case <-intake.Done():
-			return
-		case <-time.After(retry):
-		}
-		retry = min(2*retry, lastReceiveRetry)
-		if status.Code(err) == codes.NotFound {
-			s.transport.resources.forgetSubscription(s.topic, s.config)
-			if _, err := s.transport.resources.ensureSubscription(intake, s.topic, s.config); err != nil {
-				s.log.Error("creating the subscription again", slog.Any("error", err))
-			}
-		}
+// deliver hands the message to a handler and waits for its end. It occupies a slot only in between.
+func (s *subscription) deliver(ctx context.Context, m *pubsub.Message, delivery *delivery) outcome {
+	o := s.handOver(ctx, m, delivery)
+	s.observer.delivered(ctx, o, delivery.asked())
+	return o
+}
+
+func (s *subscription) handOver(ctx context.Context, m *pubsub.Message, delivery *delivery) outcome {
+	select {
+	case s.slots <- struct{}{}:
+		defer func() { <-s.slots }()
+	case <-s.stop:
+		return undelivered
+	}
+	ctx, cancel := context.WithCancel(transport.WithDelivery(ctx, delivery))
+	defer cancel()
+	msg := unmarshal(m)
+	msg.SetContext(ctx)
+	if !s.send(msg) {
+		return undelivered
+	}
+	return await(ctx, msg)
+}
+
+// send hands the message over. It returns false when the subscription was closed before a handler took it.
+func (s *subscription) send(msg *message.Message) bool {
+	s.sending.RLock()
+	defer s.sending.RUnlock()
+	select {
+	case <-s.stop: // of two ready cases the next select takes any, and out may be closed
+		return false
+	default:
+	}
+	select {
+	case s.out <- msg:
+		return true
+	case <-s.stop:
+		return false
 	}
 }
 
-// client returns a new client for the subscription, because one client receives only once at a time.
-func (s *subscription) client() *pubsub.Subscriber {
-	client := s.transport.client.Subscriber(s.name)
-	client.ReceiveSettings = pubsub.ReceiveSettings{
-		MaxExtension: maxLease,
-		// Both, or exactly-once delivery raises the extension to 60 s and a killed consumer's messages stay away as long.
-		MinDurationPerAckExtension: s.settings.AckDeadline,
-		MaxDurationPerAckExtension: s.settings.AckDeadline,
-		MaxOutstandingMessages:     s.config.Concurrency + s.settings.Prefetch,
-		MaxOutstandingBytes:        s.budget,
-		NumGoroutines:              1,
-		// No ShutdownOptions: pullStreams says why. The client's endless wait is bounded by our handle, which returns
-		// within the drain timeout.
+func await(ctx context.Context, msg *message.Message) outcome {
+	select {
+	case <-msg.Acked():
+		return acked
+	case <-msg.Nacked():
+		return nacked
+	case <-ctx.Done():
 	}
-	return client
+	select {
+	case <-msg.Acked(): // both at once: what is done is done
+		return acked
+	default:
+		return abandoned
+	}
 }

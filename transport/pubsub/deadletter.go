@@ -1,0 +1,67 @@
+package pubsub
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"path"
+	"strconv"
+	"time"
+
+	"cloud.google.com/go/pubsub/v2"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/millrace/transport"
+)
+
+// What Pub/Sub adds to the attributes of a message that it forwards to a dead-letter topic
+// (https://cloud.google.com/pubsub/docs/handling-failures). They arrive as metadata.
+const (
+	DeadDeliveriesMetadata   = "CloudPubSubDeadLetterSourceDeliveryCount"
+	DeadSubscriptionMetadata = "CloudPubSubDeadLetterSourceSubscription"
+	DeadProjectMetadata      = "CloudPubSubDeadLetterSourceSubscriptionProject"
+	DeadPublishTimeMetadata  = "CloudPubSubDeadLetterSourceTopicPublishTime"
+)
+
+// buryTimeout bounds the publish to the dead-letter topic.
+const buryTimeout = 30 * time.Second
+
+// exhausted tells whether the message, which was nacked once more, has had all its attempts.
+func (s *subscription) exhausted(m *pubsub.Message, retries int) bool {
+	return s.settings.DeadLetter.Topic != "" && attempts(m, retries) >= s.settings.DeadLetter.MaxAttempts
+}
+
+// attempts counts also where Pub/Sub does not, because the subscription that exists is without the policy.
+func attempts(m *pubsub.Message, retries int) int {
+	first := 1
+	if m.DeliveryAttempt != nil {
+		first = *m.DeliveryAttempt
+	}
+	return first + retries
+}
+
+// bury publishes the message to the dead-letter topic. An ordered message is retried in place, so Pub/Sub does not see
+// its attempts, and would never send it there.
+func (s *subscription) bury(ctx context.Context, m *pubsub.Message, retries int) bool {
+	ctx, cancel := context.WithTimeout(ctx, buryTimeout)
+	defer cancel()
+	dead := unmarshal(m)
+	dead.Metadata[DeadDeliveriesMetadata] = strconv.Itoa(attempts(m, retries))
+	dead.Metadata[DeadSubscriptionMetadata] = path.Base(s.name)
+	dead.Metadata[DeadProjectMetadata] = s.transport.config.ProjectID
+	dead.Metadata[DeadPublishTimeMetadata] = m.PublishTime.UTC().Format("2006-01-02T15:04:05.999Z07:00")
+	topic := s.settings.DeadLetter.Topic
+	err := errors.Join(s.transport.publisher.PublishBatch(ctx, topic, []*message.Message{dead})...)
+	if errors.Is(err, transport.ErrLimit) { // no room for the reasons
+		err = errors.Join(s.transport.publisher.PublishBatch(ctx, topic, []*message.Message{unmarshal(m)})...)
+	}
+	if err != nil {
+		s.log.Error("a message that failed too often cannot be sent to the dead-letter topic: it is tried on",
+			slog.Any("error", err), slog.String("event_id", dead.UUID))
+		return false
+	}
+	s.observer.buried(ctx)
+	s.log.Warn("a message that failed too often was sent to the dead-letter topic",
+		slog.String("event_id", dead.UUID), slog.String("dead_letter_topic", topic))
+	return true
+}

@@ -1,0 +1,43 @@
+package pubsub
+
+import (
+	"sync/atomic"
+	"time"
+
+	"cloud.google.com/go/pubsub/v2"
+)
+
+// outcome is what became of one delivery.
+type outcome int
+
+const (
+	acked outcome = iota
+	nacked
+	undelivered // never handed to a handler
+	abandoned   // still running when the drain timeout ended
+)
+
+// delivery implements transport.Delivery.
+type delivery struct {
+	attempt int
+	after   atomic.Int64 // nanoseconds; 0: nobody asked
+}
+
+// newDelivery is for a message that was nacked retries times since Pub/Sub delivered it, and comes again from within the
+// process.
+func newDelivery(m *pubsub.Message, retries int) *delivery {
+	d := &delivery{}
+	if m.DeliveryAttempt != nil { // only with a dead-letter policy
+		d.attempt = *m.DeliveryAttempt + retries
+	}
+	return d
+}
+
+func (d *delivery) Attempt() int                   { return d.attempt }
+func (d *delivery) RetryAfter(after time.Duration) { d.after.Store(int64(after)) }
+func (d *delivery) Handled()                       {}
+
+// asked tells whether the handler asked for a delay: then its nack is no failure of the message.
+func (d *delivery) asked() bool { return d.after.Load() > 0 }
+
+func (d *delivery) delay() time.Duration { return time.Duration(d.after.Load()) }

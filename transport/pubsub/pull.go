@@ -1,0 +1,76 @@
+package pubsub
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"cloud.google.com/go/pubsub/v2"
+	"go.opentelemetry.io/otel/trace"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+const (
+	// maxLease is how long the lease of one message is renewed: longer than any handler should run. It also ends a
+	// longer wish of Delivery.RetryAfter.
+	maxLease = time.Hour
+	// The waits before a receive that has failed is tried again: the first and the largest. It doubles each time.
+	firstReceiveRetry = 100 * time.Millisecond
+	lastReceiveRetry  = 30 * time.Second
+)
+
+// pull is the intake by StreamingPull. It goes on over every failure of the service.
+func (s *subscription) pull(ctx, messages context.Context) {
+	streams := s.transport.streams
+	budget := streams.add()
+	defer streams.remove(budget)
+	defer context.AfterFunc(ctx, func() { streams.quiet(budget) })()
+
+	handle := func(client context.Context, m *pubsub.Message) {
+		// The client's context ends with the intake, and what was handed to a handler is to finish: only its span goes on.
+		s.handle(trace.ContextWithSpan(messages, trace.SpanFromContext(client)), m)
+	}
+	retry := firstReceiveRetry
+	for {
+		began := time.Now()
+		err := s.client(budget).Receive(ctx, handle)
+		if ctx.Err() != nil {
+			return
+		}
+		if time.Since(began) > lastReceiveRetry {
+			retry = firstReceiveRetry // it had worked
+		}
+		s.log.Error("receiving stopped", slog.Any("error", err), slog.Duration("retry_in", retry))
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(retry):
+		}
+		retry = min(2*retry, lastReceiveRetry)
+		if status.Code(err) == codes.NotFound {
+			s.transport.resources.forgetSubscription(s.topic, s.config)
+			if _, err := s.transport.resources.ensureSubscription(ctx, s.topic, s.config); err != nil {
+				s.log.Error("creating the subscription again", slog.Any("error", err))
+			}
+		}
+	}
+}
+
+// client returns a new client for the subscription, because one client receives only once at a time. The budget, in
+// bytes, names its streams to pullStreams.
+func (s *subscription) client(budget int) *pubsub.Subscriber {
+	client := s.transport.client.Subscriber(s.name)
+	client.ReceiveSettings = pubsub.ReceiveSettings{
+		MaxExtension: maxLease,
+		// Both, or exactly-once delivery raises the extension to 60 s and a killed consumer's messages stay away as long.
+		MinDurationPerAckExtension: s.settings.AckDeadline,
+		MaxDurationPerAckExtension: s.settings.AckDeadline,
+		MaxOutstandingMessages:     s.config.Concurrency + s.settings.Prefetch,
+		MaxOutstandingBytes:        budget,
+		NumGoroutines:              1,
+		// No ShutdownOptions: pullStreams says why. The client's endless wait is bounded by our handle, which returns
+		// within the drain timeout.
+	}
+	return client
+}
