@@ -72,8 +72,9 @@ type SubscriptionConfig struct {
 // (service-<project number>@gcp-sa-pubsub.iam.gserviceaccount.com). That needs roles/pubsub.publisher on the dead-letter
 // topic and roles/pubsub.subscriber on the subscription; without them messages stay and are delivered for ever.
 type DeadLetter struct {
-	// Topic is the dead-letter topic, in the same project. It is created like any other. What arrives at a topic
-	// without a subscription is lost: give it one. Default: "", no policy.
+	// Topic is the dead-letter topic, in the same project. It is created like any other. What arrives at a topic without
+	// a subscription is lost, so one named "<topic>.dead-letters" is created where there is none: subscribe as consumer
+	// "dead-letters" to read it. Under CheckOnly its absence is logged. Default: "", no policy.
 	Topic string
 	// MaxAttempts is after how many deliveries a message goes there: 5 to 100. Default: 10.
 	MaxAttempts int

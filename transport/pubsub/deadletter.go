@@ -45,15 +45,15 @@ func attempts(m *pubsub.Message, retries int) int {
 func (s *subscription) bury(ctx context.Context, m *pubsub.Message, retries int) bool {
 	ctx, cancel := context.WithTimeout(ctx, buryTimeout)
 	defer cancel()
+	topic := s.settings.DeadLetter.Topic
 	dead := unmarshal(m)
 	dead.Metadata[DeadDeliveriesMetadata] = strconv.Itoa(attempts(m, retries))
 	dead.Metadata[DeadSubscriptionMetadata] = path.Base(s.name)
 	dead.Metadata[DeadProjectMetadata] = s.transport.config.ProjectID
 	dead.Metadata[DeadPublishTimeMetadata] = m.PublishTime.UTC().Format("2006-01-02T15:04:05.999Z07:00")
-	topic := s.settings.DeadLetter.Topic
-	err := errors.Join(s.transport.publisher.PublishBatch(ctx, topic, []*message.Message{dead})...)
+	err := s.publishDead(ctx, topic, dead)
 	if errors.Is(err, transport.ErrLimit) { // no room for the reasons
-		err = errors.Join(s.transport.publisher.PublishBatch(ctx, topic, []*message.Message{unmarshal(m)})...)
+		err = s.publishDead(ctx, topic, unmarshal(m))
 	}
 	if err != nil {
 		s.log.Error("a message that failed too often cannot be sent to the dead-letter topic: it is tried on",
@@ -64,4 +64,11 @@ func (s *subscription) bury(ctx context.Context, m *pubsub.Message, retries int)
 	s.log.Warn("a message that failed too often was sent to the dead-letter topic",
 		slog.String("event_id", dead.UUID), slog.String("dead_letter_topic", topic))
 	return true
+}
+
+func (s *subscription) publishDead(ctx context.Context, topic string, msg *message.Message) error {
+	if err := s.transport.resources.ensureDeadLetterTopic(ctx, topic); err != nil {
+		return err
+	}
+	return errors.Join(s.transport.publisher.PublishBatch(ctx, topic, []*message.Message{msg})...)
 }

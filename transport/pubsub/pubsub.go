@@ -62,12 +62,13 @@ func New(ctx context.Context, config Config) (*Transport, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect to Pub/Sub: %w", err)
 	}
+	log := config.Logger.With(slog.String("transport", "pubsub"), slog.String("project", config.ProjectID))
 	t := &Transport{
 		config:      config,
-		log:         config.Logger.With(slog.String("transport", "pubsub"), slog.String("project", config.ProjectID)),
+		log:         log,
 		client:      client,
 		streams:     streams,
-		resources:   newResources(client, config),
+		resources:   newResources(client, config, log),
 		observer:    observer,
 		subscribers: map[*subscriber]struct{}{},
 	}

@@ -98,7 +98,7 @@ func TestSubscriptionSettings(t *testing.T) {
 		s, err := other.Subscriber(transport.SubscriberConfig{Consumer: "ordered"})
 		require.NoError(t, err)
 		_, err = s.Subscribe(t.Context(), topic)
-		require.ErrorContains(t, err, "message ordering true")
+		require.ErrorContains(t, err, "enable_message_ordering true")
 	}
 }
 

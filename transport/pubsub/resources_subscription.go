@@ -1,0 +1,116 @@
+package pubsub
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path"
+	"time"
+
+	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/fieldmaskpb"
+
+	"github.com/millrace-go/millrace/transport"
+)
+
+// wanted is the consumer's subscription to the topic as the configuration has it.
+func (r *resources) wanted(topic string, config transport.SubscriberConfig) *pubsubpb.Subscription {
+	settings := r.config.subscription(config.Consumer)
+	dead := ""
+	if settings.DeadLetter.Topic != "" {
+		dead = r.topicName(settings.DeadLetter.Topic)
+	}
+	return wanted(r.topicName(topic), r.subscriptionName(topic, config.Consumer), config, settings, dead)
+}
+
+func wanted(topic, name string, config transport.SubscriberConfig, settings SubscriptionConfig, dead string) *pubsubpb.Subscription {
+	s := &pubsubpb.Subscription{
+		Name:                      name,
+		Topic:                     topic,
+		AckDeadlineSeconds:        int32(settings.AckDeadline / time.Second),
+		EnableMessageOrdering:     config.Ordered,
+		EnableExactlyOnceDelivery: settings.ExactlyOnce,
+		Filter:                    settings.Filter,
+		PushConfig:                pushConfig(settings.Push, path.Base(name)),
+		// Without a policy Pub/Sub deletes a subscription, and what it holds, after 31 days without a subscriber.
+		ExpirationPolicy: &pubsubpb.ExpirationPolicy{},
+	}
+	if dead != "" {
+		s.DeadLetterPolicy = &pubsubpb.DeadLetterPolicy{DeadLetterTopic: dead, MaxDeliveryAttempts: int32(settings.DeadLetter.MaxAttempts)}
+	}
+	if settings.Retry != (Retry{}) {
+		s.RetryPolicy = &pubsubpb.RetryPolicy{MinimumBackoff: durationpb.New(settings.Retry.Min), MaximumBackoff: durationpb.New(settings.Retry.Max)}
+	}
+	return s
+}
+
+// settle creates the subscription when it is missing, or compares it with what is wanted and, under Update, changes it.
+func (r *resources) settle(ctx context.Context, want *pubsubpb.Subscription) error {
+	get := &pubsubpb.GetSubscriptionRequest{Subscription: want.Name}
+	have, err := r.client.SubscriptionAdminClient.GetSubscription(ctx, get)
+	if status.Code(err) == codes.NotFound {
+		if r.config.Resources == CheckOnly {
+			return fmt.Errorf("subscription %s of topic %s is missing: create it (gcloud pubsub subscriptions create, or Terraform's google_pubsub_subscription), or let Config.Resources be CreateMissing: %w",
+				want.Name, want.Topic, err)
+		}
+		if _, err = r.client.SubscriptionAdminClient.CreateSubscription(ctx, want); err == nil {
+			return nil
+		}
+	}
+	if status.Code(err) == codes.AlreadyExists { // another process was faster
+		have, err = r.client.SubscriptionAdminClient.GetSubscription(ctx, get)
+	}
+	if err != nil {
+		if exists(err) {
+			return nil
+		}
+		return fmt.Errorf("create subscription %s: %w", want.Name, err)
+	}
+	all := differences(want, have)
+	if err := unchangeable(want.Name, all); err != nil || len(all) == 0 {
+		return err
+	}
+	if r.config.Resources == Update {
+		err := r.update(ctx, want, all)
+		if status.Code(err) != codes.PermissionDenied {
+			return err
+		}
+		r.log.Warn("this account may not change a subscription", slog.String("subscription", want.Name), slog.Any("error", err))
+	}
+	for _, d := range all {
+		r.log.Warn("a subscription is not as configured", slog.String("subscription", want.Name), slog.String("setting", d.Field),
+			slog.String("have", d.Have), slog.String("want", d.Want),
+			slog.String("remedy", "let Config.Resources be Update, or change the configuration or the subscription"))
+	}
+	return nil
+}
+
+func (r *resources) update(ctx context.Context, want *pubsubpb.Subscription, all []Difference) error {
+	mask := &fieldmaskpb.FieldMask{}
+	for _, d := range all {
+		mask.Paths = append(mask.Paths, d.Field)
+	}
+	_, err := r.client.SubscriptionAdminClient.UpdateSubscription(ctx, &pubsubpb.UpdateSubscriptionRequest{Subscription: want, UpdateMask: mask})
+	if err != nil {
+		return fmt.Errorf("update %v of subscription %s: %w", mask.Paths, want.Name, err)
+	}
+	r.log.Info("changed a subscription to what is configured", slog.String("subscription", want.Name), slog.Any("settings", mask.Paths))
+	return nil
+}
+
+// unchangeable is the error for differences that only a new subscription would mend. A topic's name differs when the
+// topic was deleted: a new one of its name does not feed the subscription.
+func unchangeable(name string, all []Difference) error {
+	var errs []error
+	for _, d := range all {
+		if !d.Mutable {
+			errs = append(errs, fmt.Errorf("subscription %s exists with %s %s, and the configuration says %s: Pub/Sub cannot change it; use another consumer name, or delete the subscription after reading what it holds",
+				name, d.Field, d.Have, d.Want))
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,72 @@
+package pubsub
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path"
+
+	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
+	"google.golang.org/api/iterator"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/millrace-go/millrace/transport"
+)
+
+// deadLetterConsumer names the subscription that is created at a dead-letter topic without any: who subscribes as this
+// consumer reads it.
+const deadLetterConsumer = "dead-letters"
+
+func (r *resources) createTopic(ctx context.Context, name string) error {
+	_, err := r.client.TopicAdminClient.GetTopic(ctx, &pubsubpb.GetTopicRequest{Topic: name})
+	if status.Code(err) == codes.NotFound {
+		if r.config.Resources == CheckOnly {
+			return fmt.Errorf("topic %s is missing: create it (gcloud pubsub topics create %s --project=%s, or Terraform's google_pubsub_topic), or let Config.Resources be CreateMissing: %w",
+				name, path.Base(name), r.config.ProjectID, err)
+		}
+		_, err = r.client.TopicAdminClient.CreateTopic(ctx, &pubsubpb.Topic{Name: name})
+	}
+	if err != nil && !exists(err) {
+		return fmt.Errorf("create topic %s: %w", name, err)
+	}
+	return nil
+}
+
+// keepDeadLetters gives a dead-letter topic a subscription when it has none: Pub/Sub drops what arrives at a topic that
+// nobody has subscribed to.
+func (r *resources) keepDeadLetters(ctx context.Context, topic string) error {
+	read, err := r.hasSubscription(ctx, topic)
+	if err != nil || read {
+		return err
+	}
+	if r.config.Resources == CheckOnly {
+		r.log.Warn("a dead-letter topic has no subscription: what arrives there is lost", slog.String("dead_letter_topic", topic),
+			slog.String("remedy", fmt.Sprintf("gcloud pubsub subscriptions create %s.%s --topic=%s --project=%s", topic, deadLetterConsumer, topic, r.config.ProjectID)))
+		return nil
+	}
+	want := wanted(r.topicName(topic), r.subscriptionName(topic, deadLetterConsumer), transport.SubscriberConfig{}, SubscriptionConfig{}.WithDefaults(), "")
+	_, err = r.client.SubscriptionAdminClient.CreateSubscription(ctx, want)
+	switch {
+	case status.Code(err) == codes.PermissionDenied:
+		r.log.Warn("a dead-letter topic has no subscription, and this account may not create one: what arrives there is lost", slog.String("dead_letter_topic", topic))
+	case err == nil:
+		r.log.Info("created a subscription for a dead-letter topic that had none", slog.String("subscription", want.Name))
+	case !exists(err):
+		return fmt.Errorf("create subscription %s: %w", want.Name, err)
+	}
+	return nil
+}
+
+// hasSubscription is true also when this account may not find out.
+func (r *resources) hasSubscription(ctx context.Context, topic string) (bool, error) {
+	_, err := r.client.TopicAdminClient.ListTopicSubscriptions(ctx, &pubsubpb.ListTopicSubscriptionsRequest{Topic: r.topicName(topic), PageSize: 1}).Next()
+	switch {
+	case err == nil || exists(err):
+		return true, nil
+	case errors.Is(err, iterator.Done):
+		return false, nil
+	}
+	return false, fmt.Errorf("list the subscriptions of topic %s: %w", topic, err)
+}
