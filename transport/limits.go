@@ -45,23 +45,26 @@ func (l Limits) Check(topic string, msg *message.Message) error {
 	if l.Topic != nil && !l.Topic.MatchString(topic) {
 		errs = append(errs, fmt.Errorf("%w: topic %q does not match %s", ErrLimit, topic, l.Topic))
 	}
-	over := func(got, limit int, field string, args ...any) {
+	over := func(got, limit int, field, of string) { // no arguments of any type: each would be an allocation
 		if limit > 0 && got > limit {
-			errs = append(errs, fmt.Errorf("%w: %s is %d, the limit is %d", ErrLimit, fmt.Sprintf(field, args...), got, limit))
+			if of != "" {
+				field += fmt.Sprintf(" %.40q", of)
+			}
+			errs = append(errs, fmt.Errorf("%w: %s is %d, the limit is %d", ErrLimit, field, got, limit))
 		}
 	}
-	over(Size(msg), l.MessageBytes, "message size in bytes")
-	over(len(Key(msg)), l.KeyBytes, "key length in bytes")
+	over(Size(msg), l.MessageBytes, "message size in bytes", "")
+	over(len(Key(msg)), l.KeyBytes, "key length in bytes", "")
 	entries := 0
 	for k, v := range msg.Metadata {
 		if k == KeyMetadata {
 			continue
 		}
 		entries++
-		over(len(k), l.MetadataKeyBytes, "length of metadata name %.40q in bytes", k)
-		over(len(v), l.MetadataValueBytes, "length of metadata value of %.40q in bytes", k)
+		over(len(k), l.MetadataKeyBytes, "length in bytes of metadata name", k)
+		over(len(v), l.MetadataValueBytes, "length in bytes of metadata value of", k)
 	}
-	over(entries, l.MetadataEntries, "number of metadata entries")
+	over(entries, l.MetadataEntries, "number of metadata entries", "")
 	return errors.Join(errs...)
 }
 

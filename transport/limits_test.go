@@ -56,8 +56,8 @@ func TestLimitsCheck(t *testing.T) {
 		"size":             {"topic", newMessage("", "", strings.Repeat("x", 21)), "message size in bytes is 21, the limit is 20"},
 		"key":              {"topic", newMessage("", "long", ""), "key length in bytes is 4"},
 		"entries":          {"topic", newMessage("", "", "", "a", "", "b", "", "c", ""), "metadata entries is 3"},
-		"name":             {"topic", newMessage("", "", "", "names", ""), `metadata name "names" in bytes is 5`},
-		"value":            {"topic", newMessage("", "", "", "name", "values"), `value of "name" in bytes is 6`},
+		"name":             {"topic", newMessage("", "", "", "names", ""), `metadata name "names" is 5`},
+		"value":            {"topic", newMessage("", "", "", "name", "values"), `value of "name" is 6`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := limits.Check(c.topic, c.msg)

@@ -1,10 +1,12 @@
 package pubsub
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"cloud.google.com/go/pubsub/v2"
@@ -35,22 +37,26 @@ func newPublisher(client *pubsub.Client, resources *resources) *publisher {
 }
 
 // Publish implements message.Publisher: it publishes all messages at once and joins their errors. It waits for as long
-// as Google's client tries, which is one minute for each request; PublishBatch takes a context.
+// as Google's client tries, which is one minute for each request, or until the messages' own contexts end.
 func (p *publisher) Publish(topic string, msgs ...*message.Message) error {
 	return errors.Join(p.PublishBatch(context.Background(), topic, msgs)...)
 }
 
 // PublishBatch implements transport.BatchPublisher. After a failure of a key, messages of other calls for this key get
 // transport.ErrNotSent as well, until everything of the key that was under way has its result.
+//
+// A message whose own context has ended before is not sent, nor are the later ones of its key. One whose context ends
+// while it is under way gets that context's error, and may or may not have been sent; the others go on waiting. A later
+// message of its key is acknowledged only when it was, too.
 func (p *publisher) PublishBatch(ctx context.Context, topic string, msgs []*message.Message) []error {
 	results := make([]error, len(msgs))
 	if len(msgs) == 0 {
 		return results
 	}
-	t, err := p.topic(ctx, topic)
+	t, err := p.topic(ctx, topic, msgs)
 	if err != nil {
 		for i := range results {
-			results[i] = fmt.Errorf("publish to %s: %w", topic, meaning(err))
+			results[i] = fmt.Errorf("publish to %s: %w", topic, cmp.Or(msgs[i].Context().Err(), meaning(err)))
 		}
 		return results
 	}
@@ -85,12 +91,16 @@ func (p *publisher) Close() error { return nil }
 
 // topic returns the client's publisher for the topic, which it creates when it is missing. The caller calls its
 // running.Done.
-func (p *publisher) topic(ctx context.Context, topic string) (*topicPublisher, error) {
+func (p *publisher) topic(ctx context.Context, topic string, msgs []*message.Message) (*topicPublisher, error) {
 	if err := errors.Join(ctx.Err(), checkTopic(topic)); err != nil {
 		return nil, err
 	}
-	if err := p.resources.ensureTopic(ctx, topic); err != nil {
-		return nil, err
+	if !p.resources.knowsTopic(topic) {
+		ctx, cancel := whileAnyone(ctx, msgs)
+		defer cancel()
+		if err := p.resources.ensureTopic(ctx, topic); err != nil {
+			return nil, err
+		}
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -107,6 +117,22 @@ func (p *publisher) topic(ctx context.Context, topic string) (*topicPublisher, e
 	}
 	t.running.Add(1)
 	return t, nil
+}
+
+// whileAnyone returns a context that ends with ctx, and when the context of every message has ended.
+func whileAnyone(ctx context.Context, msgs []*message.Message) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	var waiting atomic.Int64
+	waiting.Store(int64(len(msgs)))
+	for _, msg := range msgs {
+		stop := context.AfterFunc(msg.Context(), func() {
+			if waiting.Add(-1) == 0 {
+				cancel()
+			}
+		})
+		context.AfterFunc(ctx, func() { stop() })
+	}
+	return ctx, cancel
 }
 
 // stop sends what is under way and stops the client's goroutines.

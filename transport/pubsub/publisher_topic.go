@@ -1,6 +1,7 @@
 package pubsub
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 
 	"cloud.google.com/go/pubsub/v2"
 	"github.com/ThreeDotsLabs/watermill/message"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/millrace-go/millrace/transport"
 )
@@ -19,7 +21,7 @@ import (
 // failed, so a failed key is resumed when its last message under way has a result.
 type topicPublisher struct {
 	client  *pubsub.Publisher
-	running sync.WaitGroup // calls of publish, and goroutines that wait for results whose caller has gone
+	running sync.WaitGroup // calls of publish, and of watch
 
 	mu   sync.Mutex
 	keys map[string]*keyState // those with messages under way
@@ -30,17 +32,44 @@ type keyState struct {
 	failed   bool
 }
 
-// publish hands all messages to the client, then waits for all results and stores each at its message's place.
+// publish hands all messages to the client, then waits until each has a result or its context, or ctx, has ended, and
+// stores the results at the messages' places.
 func (t *topicPublisher) publish(ctx context.Context, msgs []*message.Message, results []error) {
-	pending := make([]*pubsub.PublishResult, len(msgs))
+	pending := t.send(ctx, msgs, results)
 	failed := map[string]bool{} // keys that failed in this call
+	var abandoned []sent
+	for i, result := range pending {
+		if result == nil {
+			continue
+		}
+		key := transport.Key(msgs[i])
+		if err := ready(ctx, msgs[i].Context(), result); err != nil {
+			results[i] = err
+			abandoned = append(abandoned, sent{key, result})
+		} else {
+			results[i] = t.result(result, failed[key])
+			t.end(key, results[i] != nil)
+		}
+		if key != "" && results[i] != nil {
+			failed[key] = true
+		}
+	}
+	if len(abandoned) > 0 {
+		t.running.Go(func() { t.watch(abandoned) })
+	}
+}
+
+// send returns what the client promises for each message. A message that is not sent has no promise, but its result.
+func (t *topicPublisher) send(ctx context.Context, msgs []*message.Message, results []error) []*pubsub.PublishResult {
+	pending := make([]*pubsub.PublishResult, len(msgs))
+	failed := map[string]bool{}
 	for i, msg := range msgs {
 		key := transport.Key(msg)
 		if failed[key] {
 			results[i] = transport.ErrNotSent
 			continue
 		}
-		if err := check(msg); err != nil {
+		if err := cmp.Or(msg.Context().Err(), check(msg)); err != nil {
 			results[i] = err
 			failed[key] = key != ""
 			continue
@@ -50,22 +79,32 @@ func (t *topicPublisher) publish(ctx context.Context, msgs []*message.Message, r
 			failed[key] = true
 			continue
 		}
-		pending[i] = t.client.Publish(ctx, marshal(msg))
+		parent := ctx
+		if trace.SpanContextFromContext(msg.Context()).IsValid() {
+			parent = msg.Context()
+		}
+		pending[i] = t.client.Publish(parent, marshal(msg)) // the client uses the context for its trace only
 	}
-	for i, result := range pending {
-		if result == nil {
-			continue
-		}
-		select {
-		case <-result.Ready():
-		case <-ctx.Done():
-			t.abandon(ctx, msgs[i:], pending[i:], results[i:])
-			return
-		}
-		key := transport.Key(msgs[i])
-		results[i] = t.result(result, failed[key])
-		failed[key] = key != "" && (failed[key] || results[i] != nil)
-		t.end(key, results[i] != nil)
+	return pending
+}
+
+// ready returns nil when the result is ready, else the error of the context that ended before. What is done is done:
+// a result that is there counts, even when it came late.
+func ready(call, msg context.Context, result *pubsub.PublishResult) error {
+	var ended context.Context
+	select {
+	case <-result.Ready():
+		return nil
+	case <-call.Done():
+		ended = call
+	case <-msg.Done():
+		ended = msg
+	}
+	select {
+	case <-result.Ready():
+		return nil
+	default:
+		return ended.Err()
 	}
 }
 
@@ -87,26 +126,18 @@ func (t *topicPublisher) result(result *pubsub.PublishResult, keyFailed bool) er
 	return err
 }
 
-// abandon gives what has no result yet the context's error, and goes on watching it: its keys may be resumed only when
-// nothing of theirs is under way.
-func (t *topicPublisher) abandon(ctx context.Context, msgs []*message.Message, pending []*pubsub.PublishResult, results []error) {
-	keys := make([]string, len(pending))
-	for i, result := range pending {
-		if result == nil {
-			continue
-		}
-		results[i] = ctx.Err()
-		keys[i] = transport.Key(msgs[i])
+// sent is a message whose caller has gone before its result came.
+type sent struct {
+	key    string
+	result *pubsub.PublishResult
+}
+
+// watch waits for the results that nobody waits for any more: a key may be resumed only when nothing of it is under way.
+func (t *topicPublisher) watch(abandoned []sent) {
+	for _, s := range abandoned {
+		_, err := s.result.Get(context.Background()) // bounded by the client's publish timeout
+		t.end(s.key, err != nil)
 	}
-	t.running.Go(func() {
-		for i, result := range pending {
-			if result == nil {
-				continue
-			}
-			_, err := result.Get(context.Background()) // bounded by the client's publish timeout
-			t.end(keys[i], err != nil)
-		}
-	})
 }
 
 // begin notes that a message of the key is under way, or tells that the key has failed and is not yet resumed.

@@ -54,6 +54,12 @@ func (r *resources) subscriptionName(topic, consumer string) string {
 	return "projects/" + r.config.ProjectID + "/subscriptions/" + topic + "." + consumer
 }
 
+// knowsTopic tells whether ensureTopic has nothing to do.
+func (r *resources) knowsTopic(topic string) bool {
+	_, ok := r.known.Load(r.topicName(topic))
+	return ok
+}
+
 // ensureTopic sees to it that the topic exists.
 func (r *resources) ensureTopic(ctx context.Context, topic string) error {
 	name := r.topicName(topic)
@@ -117,6 +123,9 @@ func (r *resources) once(ctx context.Context, memo string, settle func(context.C
 	result := make(chan error, 1)
 	flight := func() {
 		_, err, _ := r.flights.Do(memo, func() (any, error) {
+			if _, ok := r.known.Load(memo); ok {
+				return nil, nil // by a flight that ended since
+			}
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), createTimeout)
 			defer cancel()
 			if err := settle(ctx); err != nil {
