@@ -200,24 +200,6 @@ func TestLeaseIsBounded(t *testing.T) {
 	}
 }
 
-// TestRefusedAckIsCounted: with exactly-once delivery a late ack does not go unseen.
-func TestRefusedAckIsCounted(t *testing.T) {
-	t.Parallel()
-	_, options := fake(t)
-	topic := devtest.Topic(t)
-	refuse := option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, request, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-		if strings.HasSuffix(method, "/Acknowledge") {
-			return status.Error(codes.FailedPrecondition, "too late")
-		}
-		return invoke(ctx, method, request, reply, cc, opts...)
-	}))
-	tr := connect(t, pubsub.Config{ClientOptions: append(options, refuse), Subscription: pubsub.SubscriptionConfig{ExactlyOnce: true}})
-	_, messages := subscribe(t, tr, topic, transport.SubscriberConfig{Consumer: "c"})
-	require.NoError(t, batcher(t, tr).Publish(topic, newMessage("", "1")))
-	next(t, messages).Ack()
-	require.Eventually(t, func() bool { return tr.AckFailures() == 1 }, wait, 10*time.Millisecond)
-}
-
 // Google's client does not end while it waits to open a stream again; a service that shuts down in an outage of the
 // broker must not wait with it. In a process of its own, because the client's goroutines live on for up to 30 s.
 func TestCloseDuringAnOutage(t *testing.T) {

@@ -1,0 +1,84 @@
+package pubsub
+
+import (
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"cloud.google.com/go/pubsub/v2"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/metric/noop"
+
+	"github.com/millrace-go/millrace/transport"
+)
+
+// alone is a subscription without Pub/Sub, whose handler is handler. The caller closes its out.
+func alone(t *testing.T, config transport.SubscriberConfig, settings SubscriptionConfig, handler func(*message.Message)) *subscription {
+	observer, err := newObserver(noop.NewMeterProvider())
+	require.NoError(t, err)
+	s := &subscription{
+		config: config, settings: settings.WithDefaults(), log: slog.Default(), observer: observer.subscription("topic", "c"),
+		out: make(chan *message.Message), slots: make(chan struct{}, 1), stop: make(chan struct{}),
+	}
+	go func() {
+		for msg := range s.out {
+			handler(msg)
+		}
+	}()
+	return s
+}
+
+// TestLeaseEndsRetriesInPlace: when its lease is renewed no more, Pub/Sub delivers the message again, perhaps elsewhere.
+func TestLeaseEndsRetriesInPlace(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		deliveries := 0
+		s := alone(t, transport.SubscriberConfig{}, SubscriptionConfig{DeadLetter: DeadLetter{Topic: "dead"}}, func(msg *message.Message) {
+			deliveries++
+			transport.DeliveryFrom(msg.Context()).RetryAfter(25 * time.Minute)
+			msg.Nack()
+		})
+		defer close(s.out)
+		began := time.Now()
+		s.handle(t.Context(), &pubsub.Message{})
+		require.Equal(t, 75*time.Minute, time.Since(began))
+		require.Equal(t, 3, deliveries)
+	})
+}
+
+// TestOrderedRetriesFollowThePolicy: Pub/Sub does not see retries in place, so the policy is heeded here.
+func TestOrderedRetriesFollowThePolicy(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var waits []time.Duration
+		last := time.Now()
+		s := alone(t, transport.SubscriberConfig{Ordered: true}, SubscriptionConfig{Retry: Retry{Min: time.Second, Max: 5 * time.Second}}, func(msg *message.Message) {
+			waits = append(waits, time.Since(last))
+			last = time.Now()
+			switch {
+			case len(waits) == 6:
+				msg.Ack()
+				return
+			case len(waits) == 3:
+				transport.DeliveryFrom(msg.Context()).RetryAfter(time.Millisecond)
+			}
+			msg.Nack()
+		})
+		defer close(s.out)
+		s.handle(t.Context(), &pubsub.Message{OrderingKey: "key"})
+		require.Equal(t, []time.Duration{0, time.Second, 2 * time.Second, time.Millisecond, 4 * time.Second, 5 * time.Second}, waits)
+	})
+}
+
+func TestRetryWait(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, nackDelay, Retry{}.wait(3, true))
+	require.Equal(t, nackDelay, Retry{}.wait(0, false))
+	policy := Retry{Min: time.Second, Max: 600 * time.Second}
+	require.Zero(t, policy.wait(0, false), "Pub/Sub heeds it")
+	require.Equal(t, 512*time.Second, policy.wait(9, true))
+	require.Equal(t, 600*time.Second, policy.wait(1000, true))
+	require.Equal(t, nackDelay, Retry{Max: 1}.wait(5, true), "a policy of next to nothing is no hot loop")
+}
