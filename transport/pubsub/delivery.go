@@ -20,7 +20,8 @@ const (
 // delivery implements transport.Delivery.
 type delivery struct {
 	attempt int
-	after   atomic.Int64 // nanoseconds; 0: nobody asked
+	after   atomic.Int64    // nanoseconds; 0: nobody asked
+	giveUp  <-chan struct{} // closed when it is too late to give the message to a handler; nil: never
 }
 
 // newDelivery is for a message that was nacked retries times since Pub/Sub delivered it, and comes again from within the

@@ -31,6 +31,7 @@ type Transport struct {
 	resources *resources
 	publisher *publisher
 	observer  *observer
+	pushes    *pushes
 
 	ackFailures atomic.Int64
 
@@ -54,6 +55,11 @@ func New(ctx context.Context, config Config) (*Transport, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make the instruments of millrace.pubsub: %w", err)
 	}
+	log := config.Logger.With(slog.String("transport", "pubsub"), slog.String("project", config.ProjectID))
+	pushes, err := newPushes(ctx, config, log)
+	if err != nil {
+		return nil, err
+	}
 	streams := newPullStreams()
 	options := append([]option.ClientOption{
 		option.WithGRPCDialOption(grpc.WithChainStreamInterceptor(streams.intercept)),
@@ -62,7 +68,6 @@ func New(ctx context.Context, config Config) (*Transport, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect to Pub/Sub: %w", err)
 	}
-	log := config.Logger.With(slog.String("transport", "pubsub"), slog.String("project", config.ProjectID))
 	t := &Transport{
 		config:      config,
 		log:         log,
@@ -70,6 +75,7 @@ func New(ctx context.Context, config Config) (*Transport, error) {
 		streams:     streams,
 		resources:   newResources(client, config, log),
 		observer:    observer,
+		pushes:      pushes,
 		subscribers: map[*subscriber]struct{}{},
 	}
 	t.publisher = newPublisher(client, t.resources)

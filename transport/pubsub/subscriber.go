@@ -45,7 +45,11 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 		return nil, transport.ErrClosed
 	}
 	sub := newSubscription(s.transport, s.config, topic, name)
-	s.running.Go(func() { sub.run(ctx, s.stop, sub.pull) })
+	take := sub.pull
+	if sub.settings.Push != nil {
+		take = sub.push
+	}
+	s.running.Go(func() { sub.run(ctx, s.stop, take) })
 	return sub.out, nil
 }
 

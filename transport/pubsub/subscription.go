@@ -103,19 +103,21 @@ func (s *subscription) handOver(ctx context.Context, m *pubsub.Message, delivery
 		defer func() { <-s.slots }()
 	case <-s.stop:
 		return undelivered
+	case <-delivery.giveUp:
+		return undelivered
 	}
 	ctx, cancel := context.WithCancel(transport.WithDelivery(ctx, delivery))
 	defer cancel()
 	msg := unmarshal(m)
 	msg.SetContext(ctx)
-	if !s.send(msg) {
+	if !s.send(msg, delivery.giveUp) {
 		return undelivered
 	}
 	return await(ctx, msg)
 }
 
-// send hands the message over. It returns false when the subscription was closed before a handler took it.
-func (s *subscription) send(msg *message.Message) bool {
+// send hands the message over. It returns false when the subscription was closed, or giveUp, before a handler took it.
+func (s *subscription) send(msg *message.Message, giveUp <-chan struct{}) bool {
 	s.sending.RLock()
 	defer s.sending.RUnlock()
 	select {
@@ -127,6 +129,8 @@ func (s *subscription) send(msg *message.Message) bool {
 	case s.out <- msg:
 		return true
 	case <-s.stop:
+		return false
+	case <-giveUp:
 		return false
 	}
 }

@@ -1,0 +1,123 @@
+package pubsub
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+)
+
+// What became of a push request, as the metrics call it.
+const (
+	pushAcked          = "acked"
+	pushNacked         = "nacked"
+	pushBusy           = "busy" // no handler was free in time
+	pushClosing        = "closing"
+	pushUnauthorized   = "unauthorized"
+	pushForbidden      = "forbidden"
+	pushNoCertificates = "no_certificates"
+	pushMalformed      = "malformed"
+	pushTooLarge       = "too_large"
+	pushUnknown        = "unknown_subscription"
+	pushMethod         = "method"
+)
+
+// answer is what a push request gets. Pub/Sub takes 102, 200, 201, 202 and 204 for an ack and everything else for a nack,
+// whatever it says; Retry-After does not bind it either. So the other statuses are for people and for the metric
+// subscription/push_request_count, which Google keeps by status.
+type answer struct {
+	status     int
+	outcome    string
+	reason     string        // for the sender; it repeats nothing that the request has brought
+	err        error         // for the log
+	retryAfter time.Duration // 0: none
+}
+
+var (
+	ackedAnswer   = answer{status: http.StatusNoContent, outcome: pushAcked}
+	nackedAnswer  = answer{status: http.StatusServiceUnavailable, outcome: pushNacked, reason: "not handled: deliver it again"}
+	busyAnswer    = answer{status: http.StatusTooManyRequests, outcome: pushBusy, reason: "no handler was free in time: deliver it again"}
+	closingAnswer = answer{status: http.StatusServiceUnavailable, outcome: pushClosing, reason: "nobody is subscribed here at the moment: deliver it again"}
+)
+
+func (a answer) write(w http.ResponseWriter) {
+	if a.retryAfter > 0 {
+		w.Header().Set("Retry-After", strconv.Itoa(int((a.retryAfter+time.Second-1)/time.Second)))
+	}
+	if a.outcome == pushMethod {
+		w.Header().Set("Allow", http.MethodPost)
+	}
+	if a.reason != "" {
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+	}
+	w.WriteHeader(a.status)
+	if a.reason != "" {
+		_, _ = io.WriteString(w, a.reason+"\n") // who has gone reads nothing
+	}
+	_ = http.NewResponseController(w).Flush() // before the subscription's Close returns
+}
+
+// warnEach is the least time between two warnings of one kind: a misconfigured sender repeats itself all the time.
+const warnEach = 10 * time.Second
+
+// pushObserver counts what becomes of push requests, and tells of those that somebody should look into.
+type pushObserver struct {
+	log      *slog.Logger
+	requests metric.Int64Counter
+
+	mu     sync.Mutex
+	warned map[string]*warning // by outcome
+}
+
+type warning struct {
+	last   time.Time
+	unsaid int
+}
+
+func newPushObserver(config Config, log *slog.Logger) (*pushObserver, error) {
+	requests, err := config.MeterProvider.Meter(scope).Int64Counter(
+		"millrace.pubsub.push_requests", metric.WithUnit("{request}"),
+		metric.WithDescription("Push requests, by what became of them."))
+	return &pushObserver{log: log, requests: requests, warned: map[string]*warning{}}, err
+}
+
+// observe expects consumer to be empty when it may be anything that a stranger has sent.
+func (o *pushObserver) observe(ctx context.Context, consumer, subscriptionID string, a answer) {
+	attributes := []attribute.KeyValue{attribute.String("millrace.outcome", a.outcome)}
+	if consumer != "" {
+		attributes = append(attributes, attribute.String("millrace.consumer", consumer))
+	}
+	o.requests.Add(ctx, 1, metric.WithAttributes(attributes...))
+	switch a.outcome {
+	case pushAcked, pushNacked, pushBusy, pushClosing:
+		return
+	}
+	if unsaid, ok := o.mayWarn(a.outcome, time.Now()); ok {
+		o.log.Warn("push request refused", slog.String("subscription", subscriptionID), slog.Int("status", a.status),
+			slog.String("reason", a.reason), slog.Any("error", a.err), slog.Int("not_logged", unsaid))
+	}
+}
+
+// mayWarn also returns how many warnings of the kind were kept back since the last.
+func (o *pushObserver) mayWarn(outcome string, now time.Time) (unsaid int, ok bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	w := o.warned[outcome]
+	if w == nil {
+		w = &warning{}
+		o.warned[outcome] = w
+	}
+	if now.Sub(w.last) < warnEach {
+		w.unsaid++
+		return 0, false
+	}
+	unsaid, w.unsaid, w.last = w.unsaid, 0, now
+	return unsaid, true
+}

@@ -1,0 +1,133 @@
+package pubsub
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"cloud.google.com/go/pubsub/v2"
+)
+
+// What an unwrapped push says of its message beside the attributes
+// (https://cloud.google.com/pubsub/docs/payload-unwrapping). The attempt is not documented; it is read if it comes.
+const (
+	pushHeaderPrefix   = "X-Goog-"
+	messageIDHeader    = "X-Goog-Pubsub-Message-Id"
+	subscriptionHeader = "X-Goog-Pubsub-Subscription-Name"
+	publishTimeHeader  = "X-Goog-Pubsub-Publish-Time"
+	orderingKeyHeader  = "X-Goog-Pubsub-Ordering-Key"
+	attemptHeader      = "X-Goog-Pubsub-Delivery-Attempt"
+	// emulatorKeyHeader is the ordering key's as Google's emulator has it.
+	emulatorKeyHeader = "X-Goog-Ordering-Key"
+)
+
+// envelope is the body of a wrapped push (https://cloud.google.com/pubsub/docs/push). Google sends some fields in both
+// spellings.
+type envelope struct {
+	Message *struct {
+		Data             []byte            `json:"data"`
+		Attributes       map[string]string `json:"attributes"`
+		MessageID        string            `json:"messageId"`
+		MessageIDSnake   string            `json:"message_id"`
+		PublishTime      time.Time         `json:"publishTime"`
+		PublishTimeSnake time.Time         `json:"publish_time"`
+		OrderingKey      string            `json:"orderingKey"`
+		OrderingKeySnake string            `json:"ordering_key"`
+	} `json:"message"`
+	Subscription         string `json:"subscription"`
+	DeliveryAttempt      *int   `json:"deliveryAttempt"`
+	DeliveryAttemptSnake *int   `json:"delivery_attempt"`
+}
+
+// pushed is the content of one push request.
+type pushed struct {
+	message      *pubsub.Message
+	subscription string // full name, as the request has it
+}
+
+// decodePush reads a push request in either form. The request tells which form it has, so that a service and its
+// subscription need not change at the same moment; unwrapped settles the case that looks like both.
+func decodePush(header http.Header, body []byte, unwrapped bool) (pushed, error) {
+	named := header.Get(messageIDHeader) != ""
+	if unwrapped && named {
+		return decodeHeaders(header, body)
+	}
+	p, err := decodeEnvelope(body)
+	switch {
+	case err != nil && named:
+		return decodeHeaders(header, body)
+	case err != nil && unwrapped:
+		return p, fmt.Errorf("no %s header, which comes with no_wrapper.write_metadata, and no envelope either: %w", messageIDHeader, err)
+	}
+	return p, err
+}
+
+func decodeEnvelope(body []byte) (pushed, error) {
+	var e envelope
+	if err := json.Unmarshal(body, &e); err != nil {
+		return pushed{}, fmt.Errorf("body is no Pub/Sub push envelope: %w", err)
+	}
+	m := e.Message
+	if m == nil || m.MessageID == "" && m.MessageIDSnake == "" {
+		return pushed{}, errors.New("body is no Pub/Sub push envelope: it has no message.messageId")
+	}
+	message := &pubsub.Message{
+		ID:              cmp.Or(m.MessageID, m.MessageIDSnake),
+		Data:            m.Data,
+		Attributes:      m.Attributes,
+		PublishTime:     cmp.Or(m.PublishTime, m.PublishTimeSnake),
+		OrderingKey:     cmp.Or(m.OrderingKey, m.OrderingKeySnake),
+		DeliveryAttempt: cmp.Or(e.DeliveryAttempt, e.DeliveryAttemptSnake),
+	}
+	return pushed{message, e.Subscription}, nil
+}
+
+// decodeHeaders reads an unwrapped push. HTTP does not keep the case of a header's name, so the attributes' names come in
+// lower case, and of two that differ in case one is lost.
+func decodeHeaders(header http.Header, body []byte) (pushed, error) {
+	message := &pubsub.Message{
+		ID:          header.Get(messageIDHeader),
+		Data:        body,
+		Attributes:  map[string]string{},
+		OrderingKey: cmp.Or(header.Get(orderingKeyHeader), header.Get(emulatorKeyHeader)),
+	}
+	var errs []error
+	if text := header.Get(publishTimeHeader); text != "" {
+		var err error
+		message.PublishTime, err = time.Parse(time.RFC3339Nano, text)
+		errs = append(errs, err)
+	}
+	if text := header.Get(attemptHeader); text != "" {
+		attempt, err := strconv.Atoi(text)
+		message.DeliveryAttempt = &attempt
+		errs = append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return pushed{}, fmt.Errorf("headers of an unwrapped push: %w", err)
+	}
+	for name, values := range header {
+		if !ofTheRequest(name) {
+			message.Attributes[strings.ToLower(name)] = values[0]
+		}
+	}
+	return pushed{message, header.Get(subscriptionHeader)}, nil
+}
+
+// ofTheRequest tells headers that belong to the HTTP request and to the proxies on its way. An attribute of such a name
+// cannot be told from them, and is not delivered. What traces is left in: it is as useful from either.
+func ofTheRequest(name string) bool {
+	switch name {
+	case "Accept", "Accept-Charset", "Accept-Encoding", "Accept-Language", "Authorization", "Cache-Control", "Connection",
+		"Content-Encoding", "Content-Language", "Content-Length", "Content-Type", "Cookie", "Date", "Expect", "Forwarded",
+		"From", "Host", "Keep-Alive", "Origin", "Pragma", "Priority", "Proxy-Authorization", "Proxy-Connection",
+		"Referer", "Te", "Trailer", "Transfer-Encoding", "Upgrade", "User-Agent", "Via",
+		"X-Cloud-Trace-Context", "X-Real-Ip", "X-Request-Id", "X-Serverless-Authorization":
+		return true
+	}
+	return strings.HasPrefix(name, pushHeaderPrefix) || strings.HasPrefix(name, "X-Forwarded-") || strings.HasPrefix(name, "X-Appengine-")
+}
