@@ -3,6 +3,7 @@ package pubsub_test
 import (
 	"bytes"
 	"net/http/httptest"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -237,7 +238,7 @@ func TestModesKeepOrder(t *testing.T) {
 			assert.False(c.t, running[key], "two of %s at once", key)
 			running[key] = true
 			mu.Unlock()
-			<-time.After(time.Millisecond)
+			runtime.Gosched()
 			mu.Lock()
 			running[key] = false
 			if n, _ := strconv.Atoi(number); n == 2 && before == 0 {
