@@ -92,7 +92,7 @@ func elsewhere(ctx context.Context, args []string, out io.Writer) (err error) {
 	var mu sync.Mutex
 	buffered := bufio.NewWriter(out)
 	producer := withOutbox{pool, orders{*schema}, publisher, "pgtx.Run"}
-	err = pace(ctx, *lasts, producer.commit, func(id string, at time.Time) {
+	err = pace(ctx, *lasts, pacePerSecond, producer.commit, func(id string, at time.Time) {
 		mu.Lock()
 		defer mu.Unlock()
 		fmt.Fprintf(buffered, "%s %d\n", id, at.UnixNano())

@@ -3,7 +3,8 @@
 //
 //	cd bench && go run . <scenario> [-quick] [-json]
 //
-// The services come from package devstack: MILLRACE_POSTGRES_DSN names a server, otherwise one is started for the run.
+// The services come from package devstack: MILLRACE_POSTGRES_DSN and PUBSUB_EMULATOR_HOST name servers, otherwise they are
+// started for the run.
 // Nothing is left behind, also after Ctrl-C.
 package main
 
@@ -130,7 +131,7 @@ func settings(s scenario) map[string]string {
 // measure runs the scenario on the server that the environment names, or on one of its own.
 func (c command) measure(ctx context.Context, s scenario, size size) (r *report, err error) {
 	dsn, source := os.Getenv(named), named
-	if dsn == "" {
+	if dsn == "" && !s.brokers {
 		server, err := devstack.StartServer(ctx, devstack.ServerConfig{Settings: settings(s)})
 		if err != nil {
 			return nil, err
@@ -138,7 +139,9 @@ func (c command) measure(ctx context.Context, s scenario, size size) (r *report,
 		defer func() { err = errors.Join(err, server.Stop()) }()
 		dsn, source = server.DSN(), server.Source()
 	}
-	fmt.Fprintf(c.stderr, "postgres: %s\n", source)
+	if !s.brokers {
+		fmt.Fprintf(c.stderr, "postgres: %s\n", source)
+	}
 	r, err = s.run(ctx, &environment{
 		dsn:    dsn,
 		source: source,

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 
 	"github.com/millrace-go/millrace/framework/devstack"
 	"github.com/millrace-go/millrace/framework/devstack/devtest"
@@ -26,7 +27,8 @@ func TestMain(m *testing.M) {
 		main()
 		return
 	}
-	devtest.Main(m)
+	// It looks for its end every 10 s only, and then ends.
+	devtest.Main(m, goleak.IgnoreTopFunction("cloud.google.com/go/pubsub/v2.(*messageIterator).streamKeepAliveHandler"))
 }
 
 // tiny returns the registry with sizes for a test.
@@ -37,9 +39,12 @@ func tiny() []scenario {
 		if s.name == outboxWrite.name {
 			box /= 10
 		}
-		if s.name == claims.name {
-			s.full = size{rows: 50, runs: 2, slowRuns: 1, bigRows: 3000, box: box / 10}
-			s.quick = s.full
+		if own, ok := map[string]size{
+			claims.name:   {rows: 50, runs: 2, slowRuns: 1, bigRows: 3000, box: box / 10},
+			pubsubs.name:  {rows: 300, runs: 2, bigRows: 50, box: recordTimeout},
+			endToEnd.name: {runs: 2, pace: 200, box: box},
+		}[s.name]; ok {
+			s.full, s.quick = own, own
 			small = append(small, s)
 			continue
 		}
@@ -50,9 +55,22 @@ func tiny() []scenario {
 	return small
 }
 
+// setenv names the tests' services, and tells whether there is an emulator among them.
+func setenv(t *testing.T) (emulator bool) {
+	stack := devtest.Start(t, devstack.Postgres, devstack.PubSub)
+	t.Setenv("MILLRACE_POSTGRES_DSN", stack.PostgresDSN())
+	for _, info := range stack.Services() {
+		if info.Service == devstack.PubSub && info.Real {
+			t.Setenv("PUBSUB_EMULATOR_HOST", stack.PubSubHost())
+			emulator = true
+		}
+	}
+	return emulator
+}
+
 // bench runs the command on the tests' server, in place of one of its own.
 func bench(t *testing.T, ctx context.Context, args ...string) (code int, stdout, stderr string) {
-	t.Setenv("MILLRACE_POSTGRES_DSN", devtest.Start(t, devstack.Postgres).PostgresDSN())
+	setenv(t)
 	var out, progress bytes.Buffer
 	code = command{scenarios: tiny(), stdout: &out, stderr: &progress}.run(ctx, args)
 	return code, out.String(), progress.String()
@@ -87,6 +105,22 @@ func TestJSONIsOneLine(t *testing.T) {
 			"vs_skip_locked", "vs_single_select", "vs_watermill_sql", "vs_forwarder", "vs_oagudo", "cost_large_vs_small",
 			"slow_broker_vs_forwarder", "held_xmin_vs_free", "skip_locked_held_vs_free",
 		},
+	}
+	onBrokers := map[string][]string{
+		"pubsub": {
+			"publish_vs_watermill_googlecloud", "publish_vs_bare_client", "publish_single_caller_vs_bare_client",
+			"consume_vs_bare_client", "router_consume_vs_bare_client", "consume_vs_watermill_googlecloud",
+		},
+		"end-to-end": {"p50_ms", "p99_ms", "max_ms", "ordered_p50_ms", "ordered_p99_ms", "ordered_max_ms"},
+	}
+	emulator := setenv(t)
+	for scenario, names := range onBrokers {
+		want[scenario] = slices.Clone(names)
+		for _, name := range names {
+			if emulator {
+				want[scenario] = append(want[scenario], name+"_emulator")
+			}
+		}
 	}
 	for _, s := range scenarios {
 		t.Run(s.name, func(t *testing.T) {
@@ -130,7 +164,7 @@ func TestInterrupted(t *testing.T) {
 	for _, interrupted := range tiny() {
 		t.Run(interrupted.name, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
-			t.Setenv("MILLRACE_POSTGRES_DSN", devtest.Start(t, devstack.Postgres).PostgresDSN())
+			setenv(t)
 			var stdout, stderr bytes.Buffer
 			inner := interrupted.run
 			interrupted.run = func(ctx context.Context, env *environment) (*report, error) {

@@ -17,9 +17,9 @@ const (
 	paceWorkers = 4
 )
 
-// pace calls commit for new events, evenly, for that long. It passes on when each was committed.
-func pace(ctx context.Context, lasts time.Duration, commit func(context.Context, int, event) error, committed func(id string, at time.Time)) error {
-	stock := newBacklog(256)
+// pace calls commit for new events, so many a second and evenly, for that long. It passes on when each was committed.
+func pace(ctx context.Context, lasts time.Duration, perSecond int, commit func(context.Context, int, event) error, committed func(id string, at time.Time)) error {
+	stock := newBacklog(4 * keys) // so that the keys are spread as in a backlog
 	due := make(chan int)
 	group, ctx := errgroup.WithContext(ctx)
 	for range paceWorkers {
@@ -38,9 +38,9 @@ func pace(ctx context.Context, lasts time.Duration, commit func(context.Context,
 	group.Go(func() error {
 		defer close(due)
 		began := time.Now()
-		for n := range int(lasts.Seconds() * pacePerSecond) {
+		for n := range int(lasts.Seconds() * float64(perSecond)) {
 			// By the schedule and not by the last event, so that a late one is not followed by a slower pace.
-			wait := time.NewTimer(time.Until(began.Add(time.Duration(n) * time.Second / pacePerSecond)))
+			wait := time.NewTimer(time.Until(began.Add(time.Duration(n) * time.Second / time.Duration(perSecond))))
 			select {
 			case <-wait.C:
 			case <-ctx.Done():

@@ -62,7 +62,7 @@ func runRelayLatency(ctx context.Context, env *environment) (r *report, err erro
 		own := callerTx{run}
 		inProcess := func(p producer) func(context.Context, time.Duration, *times) error {
 			return func(ctx context.Context, lasts time.Duration, committed *times) error {
-				return pace(ctx, lasts, p.commit, func(id string, at time.Time) { committed.note(id, at.UnixNano()) })
+				return pace(ctx, lasts, pacePerSecond, p.commit, func(id string, at time.Time) { committed.note(id, at.UnixNano()) })
 			}
 		}
 		ways := []*latency{

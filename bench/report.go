@@ -117,8 +117,8 @@ func versions() string {
 	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, module := range info.Deps {
 			switch module.Path {
-			case "github.com/jackc/pgx/v5", "github.com/ThreeDotsLabs/watermill",
-				"github.com/ThreeDotsLabs/watermill-sql/v4", "github.com/oagudo/outbox":
+			case "github.com/jackc/pgx/v5", "github.com/ThreeDotsLabs/watermill", "github.com/ThreeDotsLabs/watermill-sql/v4",
+				"github.com/oagudo/outbox", "cloud.google.com/go/pubsub/v2", "github.com/ThreeDotsLabs/watermill-googlecloud/v2":
 				parts = append(parts, module.Path+" "+module.Version)
 			}
 		}

@@ -35,7 +35,7 @@ func (r *rounds) run(ctx context.Context, n int, before func(ctx context.Context
 				return err
 			}
 			r.note(all[i], rate)
-			r.env.progress("run %d of %d: %-17s %8s %s", round+1, n, all[i].name, thousands(rate), r.unit)
+			r.env.progress("run %d of %d: %-38s %8s %s", round+1, n, all[i].name, thousands(rate), r.unit)
 		}
 	}
 	return nil

@@ -7,7 +7,7 @@ import (
 )
 
 // scenarios is the registry, in the order in which the usage lists it.
-var scenarios = []scenario{outboxWrite, relayDrain, relayLatency, claims}
+var scenarios = []scenario{outboxWrite, relayDrain, relayLatency, claims, pubsubs, endToEnd}
 
 // scenario is one comparison of Millrace with its peers.
 type scenario struct {
@@ -15,6 +15,7 @@ type scenario struct {
 	summary string // one line for the usage
 	full    size
 	quick   size // under 50 s once built, claim under 90
+	brokers bool // it needs no PostgreSQL
 	run     func(context.Context, *environment) (*report, error)
 }
 
@@ -26,6 +27,7 @@ type size struct {
 	slowRuns int           // of what takes long to prepare or to run
 	bigRows  int           // a backlog that has grown, and the dead rows of the worst case
 	hugeRows int           // a backlog of days; 0: not measured
+	pace     int           // events offered in a second
 	budget   time.Duration // no run begins, after the first, that would not end within it; 0: none
 }
 

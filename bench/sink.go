@@ -18,6 +18,7 @@ type sink struct {
 
 	mu     sync.Mutex
 	ids    []string
+	first  time.Time // when the first event came
 	last   time.Time // when the last event came
 	closed bool      // the time box is over
 	inBox  int       // how many had come by then
@@ -47,11 +48,34 @@ func (s *sink) PublishBatch(ctx context.Context, _ string, msgs []*message.Messa
 	for _, msg := range msgs {
 		s.ids = append(s.ids, msg.UUID)
 	}
+	s.came(before)
+	return make([]error, len(msgs))
+}
+
+// note takes one event.
+func (s *sink) note(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ids = append(s.ids, id)
+	s.came(len(s.ids) - 1)
+}
+
+// came is called with the lock held after each coming, with the number of events before it.
+func (s *sink) came(before int) {
 	s.last = time.Now()
+	if before == 0 {
+		s.first = s.last
+	}
 	if before < s.want && len(s.ids) >= s.want {
 		s.all()
 	}
-	return make([]error, len(msgs))
+}
+
+// rate is that of the events after the first, until the last.
+func (s *sink) rate() float64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return float64(len(s.ids)-1) / s.last.Sub(s.first).Seconds()
 }
 
 // Publish acknowledges every message: one request, as Watermill's publishers for brokers make one of a call.
