@@ -3,6 +3,7 @@ package pubsub
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"path"
 	"strconv"
@@ -70,5 +71,11 @@ func (s *subscription) publishDead(ctx context.Context, topic string, msg *messa
 	if err := s.transport.resources.ensureDeadLetterTopic(ctx, topic); err != nil {
 		return err
 	}
-	return errors.Join(s.transport.publisher.PublishBatch(ctx, topic, []*message.Message{msg})...)
+	if err := errors.Join(s.transport.publisher.PublishBatch(ctx, topic, []*message.Message{msg})...); err != nil {
+		return err
+	}
+	if !s.transport.resources.keepsDeadLetters(topic) {
+		return fmt.Errorf("topic %s was deleted meanwhile", topic) // and perhaps made again, without a subscription
+	}
+	return nil
 }

@@ -209,3 +209,38 @@ func TestDeadLetterWithoutRoom(t *testing.T) {
 	require.Equal(t, full.Metadata, msg.Metadata)
 	msg.Ack()
 }
+
+// TestDeadLetterTopicIsDeleted: it is made again, and so is its subscription, before a message counts as sent there. The
+// subscription of the old topic keeps its name and gets nothing: that must be told, not taken for the new one's.
+func TestDeadLetterTopicIsDeleted(t *testing.T) {
+	t.Parallel()
+	config := withDeadLetters(devtest.Topic(t))
+	config.ClientOptions = emulator(t)
+	logged, log := newLog()
+	config.Logger = log
+	dead, topic := config.Consumers["c"].DeadLetter.Topic, devtest.Topic(t)
+	tr := connect(t, config)
+	_, messages := subscribe(t, tr, topic, transport.SubscriberConfig{Consumer: "c", Ordered: true})
+	require.NoError(t, batcher(t, tr).Publish(dead, newMessage("", "so that the topic is known")))
+	client := rawClient(t, config.ClientOptions)
+	require.NoError(t, client.TopicAdminClient.DeleteTopic(t.Context(), &pubsubpb.DeleteTopicRequest{Topic: topicName(dead)}))
+	require.NoError(t, batcher(t, tr).Publish(topic, newMessage("key", "poison")))
+	require.Eventually(t, func() bool {
+		next(t, messages).Nack()
+		return logged.count("belongs to another, perhaps deleted one") > 0
+	}, wait, time.Millisecond)
+	require.NoError(t, client.SubscriptionAdminClient.DeleteSubscription(t.Context(), &pubsubpb.DeleteSubscriptionRequest{Subscription: subscriptionName(dead, "dead-letters")}))
+	_, deads := subscribe(t, tr, dead, transport.SubscriberConfig{Consumer: "dead-letters"})
+	for {
+		select {
+		case msg := <-messages:
+			msg.Nack()
+		case msg := <-deads:
+			require.Equal(t, "poison", string(msg.Payload))
+			msg.Ack()
+			return
+		case <-time.After(wait):
+			t.Fatal("the message was lost")
+		}
+	}
+}

@@ -2,7 +2,8 @@
 //
 // An event travels so that watermill-googlecloud reads it and the other way round: its ID is the attribute
 // "_watermill_message_uuid", its metadata are attributes, and its key is the message's ordering key. Topics and
-// subscriptions are created when they are first used; the subscription of a consumer is named "<topic>.<consumer>".
+// subscriptions are created when they are first used, or checked, as Config.Resources says; the subscription of a
+// consumer is named "<topic>.<consumer>".
 //
 // Credentials, endpoint and emulator (PUBSUB_EMULATOR_HOST) follow the conventions of Google's client.
 package pubsub

@@ -74,6 +74,12 @@ func (r *resources) ensureDeadLetterTopic(ctx context.Context, topic string) err
 	return r.once(ctx, r.topicName(topic)+memoRead, func(ctx context.Context) error { return r.keepDeadLetters(ctx, topic) })
 }
 
+// keepsDeadLetters tells whether ensureDeadLetterTopic has nothing to do.
+func (r *resources) keepsDeadLetters(topic string) bool {
+	_, ok := r.known.Load(r.topicName(topic) + memoRead)
+	return ok
+}
+
 // ensureSubscription sees to it that topic and subscription exist, and that the subscription is as configured. It
 // returns the subscription's full name.
 func (r *resources) ensureSubscription(ctx context.Context, topic string, config transport.SubscriberConfig) (string, error) {

@@ -49,11 +49,16 @@ func (r *resources) keepDeadLetters(ctx context.Context, topic string) error {
 	want := wanted(r.topicName(topic), r.subscriptionName(topic, deadLetterConsumer), transport.SubscriberConfig{}, SubscriptionConfig{}.WithDefaults(), "")
 	_, err = r.client.SubscriptionAdminClient.CreateSubscription(ctx, want)
 	switch {
+	case status.Code(err) == codes.AlreadyExists: // another process was faster, or the name is taken
+		if read, err := r.hasSubscription(ctx, topic); err != nil || read {
+			return err
+		}
+		return fmt.Errorf("topic %s has no subscription, and %s belongs to another, perhaps deleted one: delete that after reading what it holds, or subscribe to the topic", topic, want.Name)
 	case status.Code(err) == codes.PermissionDenied:
 		r.log.Warn("a dead-letter topic has no subscription, and this account may not create one: what arrives there is lost", slog.String("dead_letter_topic", topic))
 	case err == nil:
 		r.log.Info("created a subscription for a dead-letter topic that had none", slog.String("subscription", want.Name))
-	case !exists(err):
+	default:
 		return fmt.Errorf("create subscription %s: %w", want.Name, err)
 	}
 	return nil
