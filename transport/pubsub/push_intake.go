@@ -54,11 +54,13 @@ type pushIntake struct {
 	delivering sync.WaitGroup // requests whose answer has not gone; Add only under target.mu while among its intakes
 }
 
-// push is the intake by HTTP requests, which Transport.PushHandler gets. It returns when each has its answer.
-func (s *subscription) push(ctx, messages context.Context) {
+// push is the intake by HTTP requests, which Transport.PushHandler gets. It returns when each has its answer, and closes
+// ready when it takes them.
+func (s *subscription) push(ctx, messages context.Context, ready chan<- struct{}) {
 	target := s.transport.pushes.target(path.Base(s.name), true)
 	p := &pushIntake{subscription: s, messages: messages, target: target}
 	target.add(p)
+	close(ready)
 	<-ctx.Done()
 	target.remove(p)
 	p.delivering.Wait()

@@ -59,12 +59,17 @@ func (b *pushBench) subscribe(config transport.SubscriberConfig) (<-chan *messag
 	config.Consumer = "c"
 	sub := newSubscription(b.transport, config.WithDefaults(), "topic", "projects/p/subscriptions/topic.c")
 	stop := make(chan struct{})
+	ready := make(chan struct{})
 	var running sync.WaitGroup
-	running.Go(func() { sub.run(context.WithValue(b.t.Context(), valueKey{}, "of Subscribe"), stop, sub.push) })
+	running.Go(func() {
+		sub.run(context.WithValue(b.t.Context(), valueKey{}, "of Subscribe"), stop, func(ctx, messages context.Context) {
+			sub.push(ctx, messages, ready)
+		})
+	})
 	closing := sync.OnceFunc(func() { close(stop) })
 	closeAndWait := func() { closing(); running.Wait() }
 	b.t.Cleanup(closeAndWait)
-	synctest.Wait() // until it is registered
+	<-ready
 	return sub.out, closeAndWait
 }
 

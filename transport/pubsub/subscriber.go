@@ -45,11 +45,15 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 		return nil, transport.ErrClosed
 	}
 	sub := newSubscription(s.transport, s.config, topic, name)
-	take := sub.pull
-	if sub.settings.Push != nil {
-		take = sub.push
+	if sub.settings.Push == nil {
+		s.running.Go(func() { sub.run(ctx, s.stop, sub.pull) })
+		return sub.out, nil
 	}
-	s.running.Go(func() { sub.run(ctx, s.stop, take) })
+	ready := make(chan struct{})
+	s.running.Go(func() {
+		sub.run(ctx, s.stop, func(ctx, messages context.Context) { sub.push(ctx, messages, ready) })
+	})
+	<-ready // from now on a request finds it
 	return sub.out, nil
 }
 
