@@ -119,9 +119,14 @@ func TestDecodeWhatLooksLikeBoth(t *testing.T) {
 	got, err := decodePush(unwrappedHeader(nil), body, true)
 	require.NoError(t, err)
 	require.Equal(t, body, got.message.Data)
-	got, err = decodePush(http.Header{}, body, true)
-	require.NoError(t, err)
-	require.Equal(t, "Hello", string(got.message.Data))
+	for _, c := range []struct {
+		header    http.Header
+		unwrapped bool
+	}{{http.Header{}, true}, {unwrappedHeader(nil), false}} {
+		got, err = decodePush(c.header, body, c.unwrapped)
+		require.NoError(t, err)
+		require.Equal(t, "Hello", string(got.message.Data))
+	}
 }
 
 func FuzzEnvelope(f *testing.F) {

@@ -266,6 +266,8 @@ func TestPushBusy(t *testing.T) {
 		for _, answer := range waiting {
 			require.Equal(t, http.StatusTooManyRequests, (<-answer).Code)
 		}
+		synctest.Wait()
+		require.Zero(t, b.transport.pushes.targets["topic.c"].requests)
 	})
 }
 
@@ -335,6 +337,23 @@ func TestPushSenderGone(t *testing.T) {
 		require.Equal(t, http.StatusNoContent, <-answers)
 		synctest.Wait()
 		require.Error(t, msg.Context().Err())
+
+		// What is held for a retry is not delivered again either.
+		for range 10 {
+			sender, hangUp = context.WithCancel(t.Context())
+			go push("3")
+			msg = <-messages
+			transport.DeliveryFrom(msg.Context()).RetryAfter(time.Second)
+			msg.Nack()
+			synctest.Wait()
+			hangUp()
+			select {
+			case <-messages:
+				require.Fail(t, "delivered again for a sender that has gone")
+			case status := <-answers:
+				require.Equal(t, http.StatusServiceUnavailable, status)
+			}
+		}
 	})
 }
 
