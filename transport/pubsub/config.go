@@ -54,7 +54,8 @@ type Config struct {
 }
 
 // Resources says what becomes of topics and subscriptions that are missing, or are there with other settings than the
-// configuration's. What Pub/Sub cannot change (topic, ordering, filter) is an error under each of them.
+// configuration's. What Pub/Sub cannot change (topic, ordering, filter) is an error under each of them. A pull subscription
+// where the configuration says push, or the other way round, is one under all but Update: its consumer would get nothing.
 type Resources int
 
 const (

@@ -97,11 +97,13 @@ func retryText(s *pubsubpb.Subscription) string {
 	return fmt.Sprintf("%s to %s", durationOr(p.GetMinimumBackoff(), defaultRetryMin), durationOr(p.GetMaximumBackoff(), defaultRetryMax))
 }
 
+func isPush(s *pubsubpb.Subscription) bool { return s.GetPushConfig().GetPushEndpoint() != "" }
+
 func pushText(s *pubsubpb.Subscription) string {
-	p := s.GetPushConfig()
-	if p.GetPushEndpoint() == "" {
+	if !isPush(s) {
 		return "none"
 	}
+	p := s.GetPushConfig()
 	text := "to " + p.GetPushEndpoint()
 	if token := p.GetOidcToken(); token == nil {
 		text += ", without a token"

@@ -81,6 +81,10 @@ func (r *resources) settle(ctx context.Context, want *pubsubpb.Subscription) err
 		}
 		r.log.Warn("this account may not change a subscription", slog.String("subscription", want.Name), slog.Any("error", err))
 	}
+	if isPush(have) != isPush(want) {
+		return fmt.Errorf("subscription %s exists with push_config %s, and the configuration says %s: the consumer would wait for messages that go the other way; let Config.Resources be Update, or change the configuration or the subscription",
+			want.Name, pushText(have), pushText(want))
+	}
 	for _, d := range all {
 		r.log.Warn("a subscription is not as configured", slog.String("subscription", want.Name), slog.String("setting", d.Field),
 			slog.String("have", d.Have), slog.String("want", d.Want),

@@ -256,6 +256,13 @@ func TestExistingSubscriptionThatDiffers(t *testing.T) {
 	}
 	require.Equal(t, [][]string{fields, fields, {"push_config"}, {"push_config"}}, masks)
 
+	// Push where the service pulls, or the other way round, would be silence.
+	for _, resources := range []pubsub.Resources{pubsub.CreateMissing, pubsub.CheckOnly} {
+		require.ErrorContains(t, initialize(t, with(push, resources), topic, consumer), "exists with push_config none")
+	}
+	require.NoError(t, initialize(t, with(push, pubsub.Update), topic, consumer))
+	require.ErrorContains(t, initialize(t, with(pubsub.SubscriptionConfig{}, pubsub.CreateMissing), topic, consumer), "says none")
+
 	// What Pub/Sub cannot change is an error under each of them.
 	for _, resources := range []pubsub.Resources{pubsub.CreateMissing, pubsub.CheckOnly, pubsub.Update} {
 		err := initialize(t, with(pubsub.SubscriptionConfig{Filter: `attributes.a = "b"`}, resources), topic, transport.SubscriberConfig{Consumer: "c", Ordered: true})
