@@ -57,6 +57,12 @@ func (e effects) count(ctx context.Context, pool *pgxpool.Pool) (all, distinct i
 // measure runs the whole way once, in a schema and a project of its own.
 func (j *journey) measure(ctx context.Context, env *environment) (err error) {
 	return withSchema(ctx, env.dsn, func(pool *pgxpool.Pool, schema string) (err error) {
+		// A pool of the producers' own: a commit must not wait for a connection.
+		committing, err := openPool(ctx, env.dsn, int32(max(1, env.size.pace/perWorker)), 0)
+		if err != nil {
+			return err
+		}
+		defer committing.Close()
 		r, err := j.broker.open(ctx)
 		if err != nil {
 			return err
@@ -66,6 +72,7 @@ func (j *journey) measure(ctx context.Context, env *environment) (err error) {
 		if err != nil {
 			return err
 		}
+		w.producer.pool = committing
 		if err := w.start(ctx, env.dsn, j.ordered); err != nil {
 			return err
 		}
@@ -88,7 +95,7 @@ func (j *journey) measure(ctx context.Context, env *environment) (err error) {
 
 // way is one run from producers to a consumer.
 type way struct {
-	pool     *pgxpool.Pool // the producers'
+	pool     *pgxpool.Pool // for questions
 	schema   string
 	room     *room
 	effects  effects

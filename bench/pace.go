@@ -13,8 +13,10 @@ import (
 const (
 	// pacePerSecond is a service's load, not a benchmark's: it leaves the machine idle.
 	pacePerSecond = 500
-	// paceWorkers commit in turn, so that one slow commit does not hold up the next event.
-	paceWorkers = 4
+	// perWorker is how many events a second each of the workers commits, in turn, so that one slow commit does not hold
+	// up the next event: a commit may take 8 ms.
+	perWorker   = 125
+	paceWorkers = pacePerSecond / perWorker
 )
 
 // pace calls commit for new events, so many a second and evenly, for that long. It passes on when each was committed.
@@ -22,7 +24,7 @@ func pace(ctx context.Context, lasts time.Duration, perSecond int, commit func(c
 	stock := newBacklog(4 * keys) // so that the keys are spread as in a backlog
 	due := make(chan int)
 	group, ctx := errgroup.WithContext(ctx)
-	for range paceWorkers {
+	for range max(1, perSecond/perWorker) {
 		group.Go(func() error {
 			for n := range due {
 				e := stock[n%len(stock)]
