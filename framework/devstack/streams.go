@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
@@ -19,10 +20,13 @@ import (
 // streamEnd bounds the wait for the emulator to end a stream whose client is gone.
 const streamEnd = 5 * time.Second
 
+// clientSilence is after how long a client that says nothing is asked whether it is there, and how long it has to answer.
+const clientSilence = 10 * time.Second
+
 // front stands before Google's emulator, on a port of its own, because the emulator (0.8.20) does not notice that a
 // client of StreamingPull is gone: it goes on sending messages to the streams of a killed consumer, in turn with those
 // of living ones, and each message sent so is away for an ack deadline. It does end a stream that its client half-closes.
-// So the front passes everything on unread, and half-closes the streams of clients that went away.
+// So the front passes everything on unread, and half-closes the streams of clients that went away, with or without a word.
 type front struct {
 	address  string
 	server   *grpc.Server
@@ -42,7 +46,9 @@ func startFront(emulator string) (*front, error) {
 		return nil, errors.Join(err, conn.Close())
 	}
 	f := &front{address: l.Addr().String(), emulator: conn}
-	f.server = grpc.NewServer(grpc.ForceServerCodecV2(rawCodec{}), grpc.MaxRecvMsgSize(1<<30), grpc.UnknownServiceHandler(f.pass))
+	f.server = grpc.NewServer(grpc.ForceServerCodecV2(rawCodec{}), grpc.MaxRecvMsgSize(1<<30), grpc.UnknownServiceHandler(f.pass),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: clientSilence, Timeout: clientSilence}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: clientSilence / 2, PermitWithoutStream: true}))
 	f.serving.Go(func() { _ = f.server.Serve(l) }) // ends with Stop
 	return f, nil
 }

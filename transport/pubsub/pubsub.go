@@ -14,21 +14,12 @@ import (
 	"log/slog"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"cloud.google.com/go/pubsub/v2"
 	"github.com/ThreeDotsLabs/watermill/message"
-	"google.golang.org/api/option"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/keepalive"
 
 	"github.com/millrace-go/millrace/transport"
 )
-
-// aliveness finds connections that have become black holes, as a firewall's timeout leaves them: within 40 s. Google's
-// client (v2.6.0) would take more than five minutes, and for ever with an emulator: its own pings of a pull stream end in
-// a polite end of the stream, which the hole swallows too. Google's client for Python asks as often.
-var aliveness = keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}
 
 // Transport is a connection to Pub/Sub. All methods may be called concurrently.
 type Transport struct {
@@ -69,13 +60,9 @@ func New(ctx context.Context, config Config) (*Transport, error) {
 		return nil, err
 	}
 	streams := newPullStreams()
-	options := append([]option.ClientOption{
-		option.WithGRPCDialOption(grpc.WithChainStreamInterceptor(streams.intercept)),
-		option.WithGRPCDialOption(grpc.WithKeepaliveParams(aliveness)),
-	}, config.ClientOptions...)
-	client, err := pubsub.NewClientWithConfig(ctx, config.ProjectID, &pubsub.ClientConfig{EnableOpenTelemetryTracing: config.Tracing}, options...)
+	client, err := newClient(ctx, config, streams)
 	if err != nil {
-		return nil, fmt.Errorf("connect to Pub/Sub: %w", err)
+		return nil, err
 	}
 	t := &Transport{
 		config:      config,
