@@ -3,6 +3,7 @@ package pubsub
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"cloud.google.com/go/pubsub/v2"
@@ -28,16 +29,29 @@ var reconnect = grpc.ConnectParams{
 	MinConnectTimeout: 20 * time.Second, // the default
 }
 
-// retryPublish tries a publish request again, for the client's minute, on what the client tries it again. But the waits end
-// at 2 s, not at 60 s: everything of the keys in the request waits with it. And a request that was cancelled stays so: its
-// client is closed.
-func retryPublish() gax.Retryer {
-	return gax.OnCodes([]codes.Code{
-		codes.Aborted, codes.Internal, codes.ResourceExhausted, codes.Unknown, codes.Unavailable, codes.DeadlineExceeded,
-	}, gax.Backoff{Initial: 100 * time.Millisecond, Max: 2 * time.Second, Multiplier: 2})
+// retry tries a call again, for the client's minute, on what the client tries it again. But the waits end at 2 s, not at
+// 60 s: everything of a publish request's keys waits with it. And nothing is tried again with a client that was closed.
+func retry(closed *atomic.Bool, on ...codes.Code) []gax.CallOption {
+	return []gax.CallOption{gax.WithRetry(func() gax.Retryer {
+		return &retryer{closed, gax.OnCodes(on, gax.Backoff{Initial: 100 * time.Millisecond, Max: 2 * time.Second, Multiplier: 2})}
+	})}
 }
 
-func newClient(ctx context.Context, config Config, streams *pullStreams) (*pubsub.Client, error) {
+type retryer struct {
+	closed *atomic.Bool
+	open   gax.Retryer
+}
+
+// Retry implements gax.Retryer.
+func (r *retryer) Retry(err error) (time.Duration, bool) {
+	if r.closed.Load() {
+		return 0, false
+	}
+	return r.open.Retry(err)
+}
+
+// newClient returns a client; closed is to be set before it is closed.
+func newClient(ctx context.Context, config Config, streams *pullStreams, closed *atomic.Bool) (*pubsub.Client, error) {
 	options := append([]option.ClientOption{
 		option.WithGRPCDialOption(grpc.WithChainStreamInterceptor(streams.intercept)),
 		option.WithGRPCDialOption(grpc.WithKeepaliveParams(aliveness)),
@@ -45,7 +59,13 @@ func newClient(ctx context.Context, config Config, streams *pullStreams) (*pubsu
 	}, config.ClientOptions...)
 	client, err := pubsub.NewClientWithConfig(ctx, config.ProjectID, &pubsub.ClientConfig{
 		EnableOpenTelemetryTracing: config.Tracing,
-		TopicAdminCallOptions:      &vkit.TopicAdminCallOptions{Publish: []gax.CallOption{gax.WithRetry(retryPublish)}},
+		TopicAdminCallOptions: &vkit.TopicAdminCallOptions{
+			Publish: retry(closed, codes.Aborted, codes.Canceled, codes.Internal, codes.ResourceExhausted, codes.Unknown, codes.Unavailable, codes.DeadlineExceeded),
+		},
+		SubscriptionAdminCallOptions: &vkit.SubscriptionAdminCallOptions{
+			Acknowledge:       retry(closed, codes.Unavailable),
+			ModifyAckDeadline: retry(closed, codes.Unavailable),
+		},
 	}, options...)
 	if err != nil {
 		return nil, fmt.Errorf("connect to Pub/Sub: %w", err)

@@ -24,7 +24,7 @@ const recovery = 60 * time.Second
 // while earlier ones lie on the broken one, and those again when their lease ends; its fake waits for each ack of a key.
 func TestConsumeOverAFaultyNetwork(t *testing.T) {
 	t.Parallel()
-	onFaultyNetworks(t, func(t *testing.T, n network, f fault) {
+	onFaultyNetworks(t, faults, func(t *testing.T, n network, f fault) {
 		topic := devtest.Topic(t)
 		config := transport.SubscriberConfig{Consumer: "c", Ordered: true, Concurrency: 50}
 		settings := pubsub.SubscriptionConfig{AckDeadline: 10 * time.Second}
@@ -59,7 +59,7 @@ func TestConsumeOverAFaultyNetwork(t *testing.T) {
 		require.NoError(t, s.Close())
 		handlers.Wait()
 		if n.fake == nil {
-			require.Equal(t, sent.order, got.order)
+			sent.requireOrder(t, got)
 		} else {
 			got.requireAll(t, events)
 		}

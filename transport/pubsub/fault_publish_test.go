@@ -17,7 +17,7 @@ import (
 // does meanwhile, each batch has its results by its deadline, and every event arrives, in its key's order.
 func TestPublishOverAFaultyNetwork(t *testing.T) {
 	t.Parallel()
-	onFaultyNetworks(t, func(t *testing.T, n network, f fault) {
+	onFaultyNetworks(t, faults, func(t *testing.T, n network, f fault) {
 		topic := devtest.Topic(t)
 		_, messages := subscribe(t, connect(t, pubsub.Config{ClientOptions: n.direct}), topic,
 			transport.SubscriberConfig{Consumer: "c", Ordered: true, Concurrency: 50})

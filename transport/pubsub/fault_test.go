@@ -62,7 +62,7 @@ type network struct {
 // onFaultyNetworks runs test for each fault, before Google's emulator and before its fake: all at once, also where go test
 // runs only as many tests in parallel as there are processors, because they do little but wait. It leaves out what a broker
 // cannot do.
-func onFaultyNetworks(t *testing.T, test func(*testing.T, network, fault), unable ...string) {
+func onFaultyNetworks(t *testing.T, faults []fault, test func(*testing.T, network, fault), unable ...string) {
 	var running sync.WaitGroup
 	defer running.Wait()
 	for _, f := range faults {

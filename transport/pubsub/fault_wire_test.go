@@ -3,8 +3,10 @@ package pubsub_test
 import (
 	"context"
 	"sync"
+	"testing"
 
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
+	"github.com/stretchr/testify/require"
 	"google.golang.org/api/option"
 	"google.golang.org/grpc"
 )
@@ -36,6 +38,14 @@ func (w *wire) note(m *pubsubpb.PubsubMessage) {
 		w.seen[id] = true
 		w.order[m.OrderingKey] = append(w.order[m.OrderingKey], string(m.Data))
 	}
+}
+
+// requireOrder fails unless the events were handled in the order in which they were sent.
+func (w *wire) requireOrder(t *testing.T, got *record) {
+	t.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	require.Equal(t, w.order, got.order)
 }
 
 type wireStream struct {

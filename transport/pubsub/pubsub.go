@@ -14,6 +14,7 @@ import (
 	"log/slog"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"cloud.google.com/go/pubsub/v2"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -38,6 +39,8 @@ type Transport struct {
 	closed      bool
 	subscribers map[*subscriber]struct{}
 
+	clientClosed atomic.Bool
+
 	closeOnce sync.Once
 	closeErr  error
 }
@@ -59,22 +62,20 @@ func New(ctx context.Context, config Config) (*Transport, error) {
 	if err != nil {
 		return nil, err
 	}
-	streams := newPullStreams()
-	client, err := newClient(ctx, config, streams)
-	if err != nil {
-		return nil, err
-	}
 	t := &Transport{
 		config:      config,
 		log:         log,
-		client:      client,
-		streams:     streams,
-		resources:   newResources(client, config, log),
+		streams:     newPullStreams(),
 		observer:    observer,
 		pushes:      pushes,
 		subscribers: map[*subscriber]struct{}{},
 	}
-	t.publisher = newPublisher(client, t.resources)
+	t.client, err = newClient(ctx, config, t.streams, &t.clientClosed)
+	if err != nil {
+		return nil, err
+	}
+	t.resources = newResources(t.client, config, log)
+	t.publisher = newPublisher(t.client, t.resources)
 	return t, nil
 }
 
@@ -123,7 +124,8 @@ func (t *Transport) Subscriber(config transport.SubscriberConfig) (message.Subsc
 // the message is delivered again.
 func (t *Transport) AckFailures() int64 { return t.ackFailures.Load() }
 
-// Close implements transport.Transport.
+// Close implements transport.Transport. It takes no longer than the drain timeout and a few seconds: what cannot be
+// flushed by then fails.
 func (t *Transport) Close() error {
 	t.mu.Lock()
 	t.closed = true
@@ -134,6 +136,7 @@ func (t *Transport) Close() error {
 	t.mu.Unlock()
 
 	t.closeOnce.Do(func() {
+		deadline := time.Now().Add(t.config.DrainTimeout)
 		// All at once: one drain timeout for all of them, not one for each. The publisher goes last, because running
 		// handlers may publish.
 		var closing sync.WaitGroup
@@ -141,9 +144,19 @@ func (t *Transport) Close() error {
 			closing.Go(func() { _ = s.Close() })
 		}
 		closing.Wait()
+		if soonest := time.Now().Add(flushTimeout); deadline.Before(soonest) {
+			deadline = soonest
+		}
+		closeClient := sync.OnceValue(func() error {
+			t.clientClosed.Store(true)
+			return t.client.Close()
+		})
+		// In an outage the client would try for a minute. Without it the callers get their errors.
+		late := time.AfterFunc(time.Until(deadline), func() { _ = closeClient() })
+		defer late.Stop()
 		t.publisher.stop()
-		t.resources.wait()
-		if err := t.client.Close(); err != nil {
+		t.resources.wait(deadline)
+		if err := closeClient(); err != nil {
 			t.closeErr = fmt.Errorf("close the Pub/Sub client: %w", err)
 		}
 	})

@@ -34,10 +34,11 @@ type resources struct {
 	mu      sync.Mutex // guards running.Add against wait
 	closed  bool
 	running sync.WaitGroup
+	late    chan struct{} // closed when what runs is to end
 }
 
 func newResources(client *pubsub.Client, config Config, log *slog.Logger) *resources {
-	return &resources{client: client, config: config, log: log}
+	return &resources{client: client, config: config, log: log, late: make(chan struct{})}
 }
 
 // What is remembered of a name besides that it exists.
@@ -134,6 +135,13 @@ func (r *resources) once(ctx context.Context, memo string, settle func(context.C
 			}
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), createTimeout)
 			defer cancel()
+			r.running.Go(func() {
+				select {
+				case <-r.late:
+					cancel()
+				case <-ctx.Done():
+				}
+			})
 			if err := settle(ctx); err != nil {
 				return nil, err
 			}
@@ -157,8 +165,10 @@ func (r *resources) once(ctx context.Context, memo string, settle func(context.C
 	}
 }
 
-// wait refuses new work and returns after the last goroutine.
-func (r *resources) wait() {
+// wait refuses new work and returns after the last goroutine. After the deadline it ends what runs. It is called once.
+func (r *resources) wait(deadline time.Time) {
+	timer := time.AfterFunc(time.Until(deadline), func() { close(r.late) })
+	defer timer.Stop()
 	r.mu.Lock()
 	r.closed = true
 	r.mu.Unlock()
