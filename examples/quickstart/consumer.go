@@ -50,7 +50,7 @@ func (s *service) consumer(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return together(ctx, notifier.Run, router.Run)
+	return together(ctx, notifier.Run, router.Run, s.servePush)
 }
 
 // subscriber returns a subscriber whose subscription is there, so that the client may start.

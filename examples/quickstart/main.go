@@ -44,6 +44,7 @@ type options struct {
 	kills      int
 	duplicates float64
 	broker     string
+	push       bool
 	without    string
 	verbose    bool
 }
@@ -57,6 +58,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	f.IntVar(&o.kills, "kills", 20, "processes to kill with SIGKILL (API, relay and consumers; each is started again)")
 	f.Float64Var(&o.duplicates, "duplicates", 0.3, "share of the events that is published twice, 0 to 1")
 	f.StringVar(&o.broker, "broker", "pubsub", "pubsub, or memory: everything in this process, without kills")
+	f.BoolVar(&o.push, "push", false, "Pub/Sub pushes the events to the consumers over HTTP, instead of their pulling them")
 	f.StringVar(&o.without, "without", "", "leave a part out to see what happens then: claim or outbox")
 	f.BoolVar(&o.verbose, "v", false, "show the processes' logs")
 	if err := f.Parse(args); err != nil {
@@ -88,6 +90,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	default:
 		bad(true, "-broker is %q: want pubsub or memory", o.broker)
 	}
+	bad(o.push && o.broker != "pubsub", "-push is Pub/Sub's: with -broker %s there is none; leave -push out or use -broker pubsub", o.broker)
 	bad(o.without != "" && o.without != "claim" && o.without != "outbox", "-without is %q: want claim or outbox", o.without)
 	return o, errors.Join(errs...)
 }

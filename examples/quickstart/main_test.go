@@ -71,6 +71,17 @@ func TestNothingIsLostOrDoubledUnderKills(t *testing.T) {
 	assert.Contains(t, out, "pubsub: ")
 }
 
+// The same behind push: a killed process's requests fail, and Pub/Sub sends their messages to another one.
+func TestNothingIsLostOrDoubledBehindPush(t *testing.T) {
+	t.Parallel()
+	code, out := command(t, "-push", "-events", "300", "-kills", "6", "-duplicates", "0.5")
+	require.Zero(t, code, out)
+	assert.Equal(t, 6, number(t, out, "kills"))
+	assert.Contains(t, out, "effects              300 notifications, 300 texts, 300 follow-ups")
+	assert.Positive(t, number(t, out, "duplicates absorbed"))
+	assert.Contains(t, out, "by push")
+}
+
 // The verdict can fail: without a part, the same run shows what that part is for.
 
 func TestWithoutClaimEffectsDouble(t *testing.T) {
@@ -106,6 +117,7 @@ func TestBadFlags(t *testing.T) {
 		{"-kills -1", "-kills is -1"},
 		{"-without luck", `-without is "luck": want claim or outbox`},
 		{"-broker memory -kills 3", "nothing can be killed"},
+		{"-broker memory -push", "-push is Pub/Sub's: with -broker memory there is none"},
 		{"-broker memory -without outbox", "nothing can be killed"},
 		{"now", `unexpected argument "now"`},
 		{"-unknown", "flag provided but not defined"},

@@ -124,7 +124,11 @@ func (s *stage) setUp(ctx context.Context, o options, stdout io.Writer) (err err
 		if i.Real {
 			kind = "real"
 		}
-		s.services = append(s.services, fmt.Sprintf("%s: %s (%s)", i.Service, i.Source, kind))
+		how := ""
+		if o.push && i.Service == devstack.PubSub {
+			how = ", by push"
+		}
+		s.services = append(s.services, fmt.Sprintf("%s: %s (%s)%s", i.Service, i.Source, kind, how))
 		fmt.Fprintln(stdout, " ", s.services[len(s.services)-1])
 	}
 	if o.broker == "memory" {
@@ -146,6 +150,13 @@ func (s *stage) setUp(ctx context.Context, o options, stdout io.Writer) (err err
 		DSN: s.stack.PostgresDSN(), Schema: name, Project: strings.ReplaceAll(name, "_", "-"),
 		API: api, SMS: url, Events: o.events, Duplicates: o.duplicates, Without: o.without,
 		Rate: rate(o),
+	}
+	if o.push {
+		var stop func()
+		if s.cfg.Push, stop, err = startBalancer(ctx, o.consumers); err != nil {
+			return err
+		}
+		s.undo = append(s.undo, func() error { stop(); return nil })
 	}
 	return s.createTables(ctx)
 }

@@ -34,6 +34,7 @@ type config struct {
 	Rate       float64 // labours completed per second
 	Duplicates float64
 	Without    string
+	Push       *push // nil: the consumers pull
 }
 
 // service is one part at work.
@@ -111,5 +112,9 @@ func newPool(ctx context.Context, cfg config) (*pgxpool.Pool, error) {
 // newPubSub connects to the emulator that the environment names (PUBSUB_EMULATOR_HOST). The short ack deadline is how
 // soon the messages of a killed consumer come back.
 func newPubSub(ctx context.Context, cfg config, log *slog.Logger) (transport.Transport, error) {
-	return pubsub.New(ctx, pubsub.Config{ProjectID: cfg.Project, Subscription: pubsub.SubscriptionConfig{AckDeadline: ackDeadline}, Logger: log})
+	subscription := pubsub.SubscriptionConfig{AckDeadline: ackDeadline}
+	if cfg.Push != nil { // all that differs for a consumer, besides serving HTTP
+		subscription.Push = &pubsub.Push{Endpoint: cfg.Push.Endpoint, AllowUnauthenticated: true} // the emulator sends no tokens
+	}
+	return pubsub.New(ctx, pubsub.Config{ProjectID: cfg.Project, Subscription: subscription, Logger: log})
 }

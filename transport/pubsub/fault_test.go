@@ -80,7 +80,7 @@ func onFaultyNetworks(t *testing.T, faults []fault, test func(*testing.T, networ
 
 func newNetwork(t *testing.T, broker string) network {
 	n := network{}
-	address := ""
+	var address string
 	if broker == "emulator" {
 		address = devtest.Start(t, devstack.PubSub).PubSubHost()
 		n.direct = plain(address)

@@ -1,0 +1,109 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"sync"
+	"time"
+)
+
+// pushPath is where the consumers mount Pub/Sub's push requests.
+const pushPath = "/events"
+
+// push is how Pub/Sub reaches the consumer processes with -push.
+type push struct {
+	Endpoint string   // the balancer's, for Pub/Sub
+	Backends []string // addresses, one for each consumer process
+}
+
+// startBalancer serves one URL before the consumer processes, as Cloud Run or a load balancer does: a request goes to a
+// process that is up, and one whose process is killed fails, so that Pub/Sub sends its message again.
+func startBalancer(ctx context.Context, consumers int) (*push, func(), error) {
+	p := &push{}
+	for range consumers {
+		address, err := freeAddress(ctx)
+		if err != nil {
+			return nil, nil, err
+		}
+		p.Backends = append(p.Backends, address)
+	}
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, nil, err
+	}
+	p.Endpoint = "http://" + l.Addr().String() + pushPath
+	way := &http.Transport{DialContext: p.dial, MaxIdleConnsPerHost: 100}
+	proxy := &httputil.ReverseProxy{
+		Rewrite:   func(r *httputil.ProxyRequest) { r.SetURL(&url.URL{Scheme: "http", Host: "consumers"}) },
+		Transport: way,
+		ErrorLog:  slog.NewLogLogger(slog.DiscardHandler, 0), // kills are what this example is about
+	}
+	server := &http.Server{Handler: proxy, ReadHeaderTimeout: 5 * time.Second}
+	var serving sync.WaitGroup
+	serving.Go(func() { _ = server.Serve(l) }) // ends with Close
+	return p, func() {
+		_ = server.Close()
+		serving.Wait()
+		way.CloseIdleConnections()
+	}, nil
+}
+
+// dial connects to a consumer process that is up, any of them.
+func (p *push) dial(ctx context.Context, network, _ string) (net.Conn, error) {
+	var errs []error
+	for _, i := range rand.Perm(len(p.Backends)) {
+		conn, err := (&net.Dialer{}).DialContext(ctx, network, p.Backends[i])
+		if err == nil {
+			return conn, nil
+		}
+		errs = append(errs, err)
+	}
+	return nil, errors.Join(errs...)
+}
+
+// listen takes an address over that no process has: its last owner was killed.
+func (p *push) listen(ctx context.Context) (net.Listener, error) {
+	var errs []error
+	for _, address := range p.Backends {
+		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+		if err == nil {
+			return l, nil
+		}
+		errs = append(errs, err)
+	}
+	return nil, errors.Join(errs...)
+}
+
+// servePush serves Pub/Sub's push requests until ctx ends. Without -push there are none.
+func (s *service) servePush(ctx context.Context) error {
+	if s.cfg.Push == nil {
+		return nil
+	}
+	broker, ok := s.broker.(interface{ PushHandler() http.Handler })
+	if !ok {
+		return fmt.Errorf("-push: %s has no push", s.broker.Name())
+	}
+	l, err := s.cfg.Push.listen(ctx)
+	if err != nil {
+		return err
+	}
+	mux := http.NewServeMux()
+	mux.Handle("POST "+pushPath+"/", broker.PushHandler())
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
+	closed := make(chan error, 1)
+	defer context.AfterFunc(ctx, func() {
+		// The broker first: it waits for running handlers, until their answers are sent.
+		closed <- errors.Join(s.broker.Close(), server.Close())
+	})()
+	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return <-closed
+}
