@@ -4,6 +4,8 @@ import (
 	"os"
 	"testing"
 
+	"go.uber.org/goleak"
+
 	"github.com/millrace-go/millrace/framework/devstack/devtest"
 )
 
@@ -15,5 +17,6 @@ func TestMain(m *testing.M) {
 		os.Unsetenv(asMillrace)
 		main()
 	}
-	devtest.Main(m)
+	// Google's client looks for its end every 10 s only, and then ends.
+	devtest.Main(m, goleak.IgnoreTopFunction("cloud.google.com/go/pubsub/v2.(*messageIterator).streamKeepAliveHandler"))
 }

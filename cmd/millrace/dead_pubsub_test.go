@@ -1,0 +1,160 @@
+package main
+
+import (
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/api/option"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/millrace-go/millrace/framework/devstack"
+	"github.com/millrace-go/millrace/framework/devstack/devtest"
+	"github.com/millrace-go/millrace/middleware/claim"
+	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/pgtx"
+	"github.com/millrace-go/millrace/transport"
+	"github.com/millrace-go/millrace/transport/pubsub"
+)
+
+// service is two processes that consume one subscription, which has a dead-letter policy of Pub/Sub's own.
+type service struct {
+	*operator
+	topic, dead string
+	broker      transport.Transport // the first process's
+	deliveries  atomic.Int64
+}
+
+const brokerAttempts = 5
+
+func startService(t *testing.T, handle message.NoPublishHandlerFunc) *service {
+	s := &service{operator: newOperator(t), topic: devtest.Topic(t), dead: devtest.Topic(t)}
+	s.run(exitOK, "migrate", "up")
+	s.exec(`create table {schema}.effects (event_id text)`)
+	for range 2 {
+		s.broker = s.connect()
+		c, err := claim.New(claim.NewPostgresStore(s.pool, claim.Schema(s.schema)), claim.Config{
+			MaxAttempts: 3, Backoff: func(int) time.Duration { return 10 * time.Millisecond },
+		})
+		require.NoError(t, err)
+		router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
+		require.NoError(t, err)
+		router.AddMiddleware(s.count, c.Middleware)
+		subscriber, err := s.broker.Subscriber(transport.SubscriberConfig{Consumer: "notify"})
+		require.NoError(t, err)
+		router.AddConsumerHandler("notify", s.topic, c.Subscriber("notify", subscriber), func(msg *message.Message) error {
+			if err := handle(msg); err != nil {
+				return err
+			}
+			tx, _ := pgtx.From(msg.Context())
+			_, err := tx.Exec(msg.Context(), `insert into `+s.schema+`.effects values ($1)`, msg.UUID)
+			return err
+		})
+		ended := make(chan error, 1)
+		go func() { ended <- router.Run(t.Context()) }()
+		<-router.Running()
+		t.Cleanup(func() {
+			require.NoError(t, router.Close())
+			require.NoError(t, <-ended)
+		})
+	}
+	return s
+}
+
+func (s *service) connect() transport.Transport {
+	broker, err := pubsub.New(s.t.Context(), pubsub.Config{
+		ProjectID: "millrace-test",
+		Consumers: map[string]pubsub.SubscriptionConfig{"notify": {DeadLetter: pubsub.DeadLetter{Topic: s.dead, MaxAttempts: brokerAttempts}}},
+		ClientOptions: []option.ClientOption{
+			option.WithEndpoint(devtest.Start(s.t, devstack.PubSub).PubSubHost()), option.WithoutAuthentication(),
+			option.WithGRPCDialOption(grpc.WithTransportCredentials(insecure.NewCredentials())),
+		},
+	})
+	require.NoError(s.t, err)
+	s.t.Cleanup(func() { require.NoError(s.t, broker.Close()) })
+	return broker
+}
+
+func (s *service) count(h message.HandlerFunc) message.HandlerFunc {
+	return func(msg *message.Message) ([]*message.Message, error) {
+		s.deliveries.Add(1)
+		return h(msg)
+	}
+}
+
+func (s *service) send(topic, id string) {
+	p, err := s.broker.Publisher()
+	require.NoError(s.t, err)
+	require.NoError(s.t, p.Publish(topic, message.NewMessage(id, []byte("{}"))))
+}
+
+func (s *service) effects(id string) (n int) {
+	require.NoError(s.t, s.pool.QueryRow(s.t.Context(), `select count(*) from `+s.schema+`.effects where event_id = $1`, id).Scan(&n))
+	return n
+}
+
+// requireNoneBuried fails when Pub/Sub has moved anything to its own dead-letter topic.
+func (s *service) requireNoneBuried() {
+	s.t.Helper()
+	subscriber, err := s.broker.Subscriber(transport.SubscriberConfig{Consumer: "dead-letters"})
+	require.NoError(s.t, err)
+	messages, err := subscriber.Subscribe(s.t.Context(), s.dead)
+	require.NoError(s.t, err)
+	s.send(s.dead, "sentinel")
+	msg := <-messages
+	assert.Equal(s.t, "sentinel", msg.UUID)
+	msg.Ack()
+}
+
+// An event whose handler always fails is dead after the claim's attempts, not the broker's; the command brings it back
+// through the same subscriber, and it takes effect once.
+func TestDeadLetterOnPubSub(t *testing.T) {
+	t.Parallel()
+	var mended atomic.Bool
+	s := startService(t, func(*message.Message) error {
+		if mended.Load() {
+			return nil
+		}
+		return assert.AnError
+	})
+	id := outbox.NewID()
+	s.send(s.topic, id)
+	require.Eventually(t, func() bool {
+		var dead int
+		require.NoError(t, s.pool.QueryRow(t.Context(), `select count(*) from `+s.schema+`.claim_failed where state = 'dead'`).Scan(&dead))
+		return dead == 1
+	}, 30*time.Second, 20*time.Millisecond)
+	assert.EqualValues(t, 3, s.deliveries.Load(), "the claim's attempts")
+	assert.Regexp(t, id+` +notify +- +dead +3 `, s.run(exitOK, "dead", "list"))
+	assert.Zero(t, s.effects(id))
+
+	mended.Store(true)
+	assert.Contains(t, s.run(exitOK, "dead", "replay", id), "1 events are tried again now")
+	require.Eventually(t, func() bool { return s.effects(id) > 0 }, 30*time.Second, 20*time.Millisecond)
+	s.requireNoneBuried()
+	assert.Equal(t, 1, s.effects(id))
+	assert.NotContains(t, s.run(exitOK, "dead", "list"), id)
+}
+
+// An event that another process is handling is put back far more often than Pub/Sub's own limit, and is not buried.
+func TestContentionBuriesNothing(t *testing.T) {
+	t.Parallel()
+	release := make(chan struct{})
+	s := startService(t, func(*message.Message) error {
+		<-release
+		return nil
+	})
+	id := outbox.NewID()
+	s.send(s.topic, id)
+	s.send(s.topic, id) // delivered twice, as by a relay that died before it noted the first
+	require.Eventually(t, func() bool { return s.deliveries.Load() > 2*brokerAttempts }, 60*time.Second, 10*time.Millisecond)
+	close(release)
+	require.Eventually(t, func() bool { return s.effects(id) == 1 }, 30*time.Second, 10*time.Millisecond)
+	s.requireNoneBuried()
+	assert.Equal(t, 1, s.effects(id))
+}
