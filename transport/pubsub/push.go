@@ -35,6 +35,7 @@ const maxPushBytes = 16 << 20
 // Close the router or the transport before the http.Server is shut down: Close waits until the answers are sent.
 func (t *Transport) PushHandler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		received := time.Now() // before the token is checked, which may fetch certificates
 		id := path.Base(r.URL.Path)
 		consumer := id[strings.LastIndexByte(id, '.')+1:]
 		settings := t.config.subscription(consumer)
@@ -44,7 +45,6 @@ func (t *Transport) PushHandler() http.Handler {
 			return
 		}
 		defer target.leave()
-		received := time.Now()
 		message, refused := readPush(w, r, id, settings.Push)
 		if refused != nil {
 			t.answerPush(w, r, consumer, id, *refused)

@@ -155,6 +155,9 @@ func (p *pushIntake) serve(request context.Context, m *pubsub.Message, received 
 	}
 	// The handler's work does not end with the request: it is done or not, and the redelivery finds out.
 	ctx := pushContext{p.messages, context.WithoutCancel(request)}
+	if waiting.Err() != nil { // a body that came slowly; of two ready cases a select takes any
+		return p.turnedAway()
+	}
 	for {
 		delivery := newDelivery(m, 0)
 		delivery.giveUp = waiting.Done()

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -268,6 +269,43 @@ func TestPushBusy(t *testing.T) {
 		}
 		synctest.Wait()
 		require.Zero(t, b.transport.pushes.targets["topic.c"].requests)
+	})
+}
+
+// What comes before the handler takes time, too: Pub/Sub's deadline began with the request.
+func TestPushCountsTheTimeBefore(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		b := newPushBench(t, &Push{Endpoint: pushAudience, ServiceAccount: pushAccount})
+		b.subscribe(transport.SubscriberConfig{})
+		b.google.answer = func() (*http.Response, error) {
+			<-time.After(9 * time.Second)
+			b.google.answer = nil
+			return b.google.RoundTrip(nil)
+		}
+		r := b.request(wrapped("1", ""))
+		r.Header.Set("Authorization", "Bearer "+b.google.token(t, nil))
+		began := time.Now()
+		require.Equal(t, http.StatusTooManyRequests, b.serve(r).Code)
+		require.Equal(t, 15*time.Second, time.Since(began))
+	})
+}
+
+// A body that came too slowly was handled or not by chance, though handlers were free: beyond the ack deadline, too.
+func TestPushSlowBody(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		b := newPushBench(t, openPush)
+		messages, _ := b.subscribe(transport.SubscriberConfig{})
+		handle(messages, func(msg *message.Message) { msg.Ack() })
+		for range 20 {
+			body, sender := io.Pipe()
+			go func() {
+				<-time.After(16 * time.Second)
+				_, err := io.WriteString(sender, wrapped("1", "k"))
+				_ = sender.CloseWithError(err)
+			}()
+			w := b.serve(httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/push/topic.c", body))
+			require.Equal(t, http.StatusTooManyRequests, w.Code)
+		}
 	})
 }
 
