@@ -1,6 +1,7 @@
 package pubsub
 
 import (
+	"net/url"
 	"testing"
 
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
@@ -33,5 +34,15 @@ func TestPushConfig(t *testing.T) {
 		},
 	} {
 		require.True(t, proto.Equal(c.want, pushConfig(&c.push, "topic.c")), name)
+	}
+}
+
+// A topic's name may have a "%": unescaped, its pushes came to the path of another name, or the URL was none.
+func TestPushEndpointEscapes(t *testing.T) {
+	t.Parallel()
+	for _, id := range []string{"a%41b.c", "100%.c", "a+b~c_d-e.f.c"} {
+		endpoint, err := url.Parse(pushConfig(&Push{Endpoint: "https://host/push"}, id).PushEndpoint)
+		require.NoError(t, err)
+		require.Equal(t, "/push/"+id, endpoint.Path)
 	}
 }
