@@ -55,12 +55,12 @@ type pushed struct {
 func decodePush(header http.Header, body []byte, unwrapped bool) (pushed, error) {
 	named := header.Get(messageIDHeader) != ""
 	if unwrapped && named {
-		return decodeHeaders(header, body)
+		return decodeHeaders(header, body), nil
 	}
 	p, err := decodeEnvelope(body)
 	switch {
 	case err != nil && named:
-		return decodeHeaders(header, body)
+		return decodeHeaders(header, body), nil
 	case err != nil && unwrapped:
 		return p, fmt.Errorf("no %s header, which comes with no_wrapper.write_metadata, and no envelope either: %w", messageIDHeader, err)
 	}
@@ -89,33 +89,28 @@ func decodeEnvelope(body []byte) (pushed, error) {
 
 // decodeHeaders reads an unwrapped push. HTTP does not keep the case of a header's name, so the attributes' names come in
 // lower case, and of two that differ in case one is lost.
-func decodeHeaders(header http.Header, body []byte) (pushed, error) {
+//
+// An attribute may have the name of any of Pub/Sub's own headers, so what makes no sense is left out: an error would
+// refuse the message for ever, before anything that makes a dead letter sees it.
+func decodeHeaders(header http.Header, body []byte) pushed {
 	message := &pubsub.Message{
 		ID:          header.Get(messageIDHeader),
 		Data:        body,
 		Attributes:  map[string]string{},
 		OrderingKey: cmp.Or(header.Get(orderingKeyHeader), header.Get(emulatorKeyHeader)),
 	}
-	var errs []error
-	if text := header.Get(publishTimeHeader); text != "" {
-		var err error
-		message.PublishTime, err = time.Parse(time.RFC3339Nano, text)
-		errs = append(errs, err)
+	if published, err := time.Parse(time.RFC3339Nano, header.Get(publishTimeHeader)); err == nil {
+		message.PublishTime = published
 	}
-	if text := header.Get(attemptHeader); text != "" {
-		attempt, err := strconv.Atoi(text)
+	if attempt, err := strconv.Atoi(header.Get(attemptHeader)); err == nil && attempt > 0 {
 		message.DeliveryAttempt = &attempt
-		errs = append(errs, err)
-	}
-	if err := errors.Join(errs...); err != nil {
-		return pushed{}, fmt.Errorf("headers of an unwrapped push: %w", err)
 	}
 	for name, values := range header {
 		if !ofTheRequest(name) {
 			message.Attributes[strings.ToLower(name)] = values[0]
 		}
 	}
-	return pushed{message, header.Get(subscriptionHeader)}, nil
+	return pushed{message, header.Get(subscriptionHeader)}
 }
 
 // ofTheRequest tells headers that belong to the HTTP request and to the proxies on its way. An attribute of such a name
