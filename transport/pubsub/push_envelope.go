@@ -106,7 +106,7 @@ func decodeHeaders(header http.Header, body []byte) pushed {
 		message.DeliveryAttempt = &attempt
 	}
 	for name, values := range header {
-		if !ofTheRequest(name) {
+		if !ofTheRequest(name) && len(name) <= Limits.MetadataKeyBytes && len(values[0]) <= Limits.MetadataValueBytes {
 			message.Attributes[strings.ToLower(name)] = values[0]
 		}
 	}
@@ -114,7 +114,8 @@ func decodeHeaders(header http.Header, body []byte) pushed {
 }
 
 // ofTheRequest tells headers that belong to the HTTP request and to the proxies on its way. An attribute of such a name
-// cannot be told from them, and is not delivered. What traces is left in: it is as useful from either.
+// cannot be told from them, and is not delivered. What traces is left in: it is as useful from either. No list of proxies
+// is complete: what some other one adds becomes metadata, unless it is larger than an attribute can be.
 func ofTheRequest(name string) bool {
 	switch name {
 	case "Accept", "Accept-Charset", "Accept-Encoding", "Accept-Language", "Authorization", "Cache-Control", "Connection",
@@ -124,5 +125,6 @@ func ofTheRequest(name string) bool {
 		"X-Cloud-Trace-Context", "X-Real-Ip", "X-Request-Id", "X-Serverless-Authorization":
 		return true
 	}
-	return strings.HasPrefix(name, pushHeaderPrefix) || strings.HasPrefix(name, "X-Forwarded-") || strings.HasPrefix(name, "X-Appengine-")
+	return strings.HasPrefix(name, pushHeaderPrefix) || strings.HasPrefix(name, "X-Forwarded-") || strings.HasPrefix(name, "X-Appengine-") ||
+		strings.HasPrefix(name, "X-Envoy-")
 }

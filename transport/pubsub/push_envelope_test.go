@@ -4,11 +4,13 @@ import (
 	"encoding/json"
 	"maps"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 	"unicode/utf8"
 
 	"cloud.google.com/go/pubsub/v2"
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
 )
 
@@ -115,6 +117,20 @@ func TestDecodeUnwrapped(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "k", got.message.OrderingKey)
 	require.Nil(t, got.message.DeliveryAttempt)
+}
+
+// A mesh's sidecar adds headers, some too large for an attribute: whatever copied the metadata could not publish them.
+func TestDecodeUnwrappedRepublish(t *testing.T) {
+	t.Parallel()
+	header := unwrappedHeader(http.Header{
+		"Name": {strings.Repeat("v", Limits.MetadataValueBytes)}, "X-Envoy-Attempt-Count": {"1"},
+		"X-Mesh-Identity": {strings.Repeat("v", Limits.MetadataValueBytes+1)}, "X-" + strings.Repeat("n", Limits.MetadataKeyBytes): {"v"},
+	})
+	got, err := decodePush(header, nil, true)
+	require.NoError(t, err)
+	msg := unmarshal(got.message)
+	require.NoError(t, check(msg))
+	require.Equal(t, message.Metadata{"name": strings.Repeat("v", Limits.MetadataValueBytes)}, msg.Metadata)
 }
 
 // A body that looks like an envelope is an event's own when the subscription is unwrapped; and the other way round the
