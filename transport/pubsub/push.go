@@ -44,6 +44,10 @@ func (t *Transport) PushHandler() http.Handler {
 			t.answerPush(w, r, "", id, *refused)
 			return
 		}
+		if refused := target.admit(); refused != nil {
+			t.answerPush(w, r, consumer, id, *refused)
+			return
+		}
 		defer target.leave()
 		message, refused := readPush(w, r, id, settings.Push)
 		if refused != nil {
@@ -65,7 +69,7 @@ func (t *Transport) answerPush(w http.ResponseWriter, r *http.Request, consumer,
 	a.write(w)
 }
 
-// pushTarget returns the target of a request that may be served; the caller calls its leave.
+// pushTarget returns the target of a request that may be served.
 func (t *Transport) pushTarget(r *http.Request, id string, push *Push) (*pushTarget, *answer) {
 	unknown := &answer{status: http.StatusNotFound, outcome: pushUnknown, reason: "no consumer here has this push subscription: want the path to end with the ID of one"}
 	if r.Method != http.MethodPost {
@@ -81,7 +85,7 @@ func (t *Transport) pushTarget(r *http.Request, id string, push *Push) (*pushTar
 	if target == nil {
 		return nil, unknown
 	}
-	return target, target.admit()
+	return target, nil
 }
 
 func readPush(w http.ResponseWriter, r *http.Request, id string, push *Push) (*pubsub.Message, *answer) {

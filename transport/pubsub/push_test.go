@@ -108,17 +108,35 @@ func (b *pushBench) push(id, key string) <-chan *httptest.ResponseRecorder {
 // count is the metric's value for the outcome.
 func (b *pushBench) count(outcome string) (n int64) {
 	b.t.Helper()
+	for _, point := range b.points() {
+		if v, _ := point.Attributes.Value("millrace.outcome"); v.AsString() == outcome {
+			n += point.Value
+		}
+	}
+	return n
+}
+
+// points are those of the push requests' metric.
+func (b *pushBench) points() []metricdata.DataPoint[int64] {
+	b.t.Helper()
 	var all metricdata.ResourceMetrics
 	require.NoError(b.t, b.metrics.Collect(context.Background(), &all))
 	for _, m := range all.ScopeMetrics[0].Metrics {
-		if m.Name != "millrace.pubsub.push_requests" {
+		if m.Name == "millrace.pubsub.push_requests" {
+			return m.Data.(metricdata.Sum[int64]).DataPoints
+		}
+	}
+	return nil
+}
+
+// countOfNobody is count for what has no consumer.
+func (b *pushBench) countOfNobody(outcome string) (n int64) {
+	for _, point := range b.points() {
+		v, _ := point.Attributes.Value("millrace.outcome")
+		if point.Attributes.HasValue("millrace.consumer") || v.AsString() != outcome {
 			continue
 		}
-		for _, point := range m.Data.(metricdata.Sum[int64]).DataPoints {
-			if v, _ := point.Attributes.Value("millrace.outcome"); v.AsString() == outcome {
-				n += point.Value
-			}
-		}
+		n += point.Value
 	}
 	return n
 }
@@ -264,6 +282,7 @@ func TestPushBusy(t *testing.T) {
 		began = time.Now()
 		require.Equal(t, http.StatusTooManyRequests, (<-b.push("6", "")).Code)
 		require.Zero(t, time.Since(began))
+		require.Zero(t, b.countOfNobody(pushBusy))
 		for _, answer := range waiting {
 			require.Equal(t, http.StatusTooManyRequests, (<-answer).Code)
 		}
