@@ -59,8 +59,18 @@ func (t *Transport) PushHandler() http.Handler {
 			t.answerPush(w, r, consumer, id, closingAnswer)
 			return
 		}
-		defer intake.delivering.Done()
-		t.answerPush(w, r, consumer, id, intake.serve(r.Context(), message, received))
+		defer func() { intake.delivering.Done() }()
+		a := intake.serve(r.Context(), message, received)
+		for a.outcome == pushClosing {
+			other := target.choose()
+			if other == nil {
+				break
+			}
+			intake.delivering.Done()
+			intake = other
+			a = intake.serve(r.Context(), message, received)
+		}
+		t.answerPush(w, r, consumer, id, a)
 	})
 }
 

@@ -117,23 +117,27 @@ func (t *pushTarget) leave() {
 }
 
 // choose returns an intake with a free handler, if there is one, in turn. The caller calls its delivering.Done. It is
-// nil when nobody is subscribed.
+// nil when nobody is subscribed, or only what closes.
 func (t *pushTarget) choose() *pushIntake {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	n := len(t.intakes)
-	if n == 0 {
-		return nil
-	}
 	t.next++
-	chosen := t.intakes[t.next%n]
-	for i := range n {
-		if p := t.intakes[(t.next+i)%n]; len(p.slots) < cap(p.slots) {
+	var chosen *pushIntake
+	for i := range t.intakes {
+		p := t.intakes[(t.next+i)%len(t.intakes)]
+		if p.closing() {
+			continue
+		}
+		if free := len(p.slots) < cap(p.slots); free || chosen == nil {
 			chosen = p
-			break
+			if free {
+				break
+			}
 		}
 	}
-	chosen.delivering.Add(1)
+	if chosen != nil {
+		chosen.delivering.Add(1)
+	}
 	return chosen
 }
 
@@ -184,11 +188,18 @@ func (p *pushIntake) serve(request context.Context, m *pubsub.Message, received 
 
 // turnedAway is for a message that no handler has seen.
 func (p *pushIntake) turnedAway() answer {
+	if p.closing() {
+		return closingAnswer
+	}
+	return busyAnswer
+}
+
+func (p *pushIntake) closing() bool {
 	select {
 	case <-p.stop:
-		return closingAnswer
+		return true
 	default:
-		return busyAnswer
+		return false
 	}
 }
 
