@@ -90,6 +90,12 @@ type Retry struct {
 }
 
 // Push configures a push subscription: Pub/Sub sends each message to the service in an HTTP request.
+//
+// A consumer that exists goes over from pull to push, and back, under Update: the first process with the new
+// configuration changes the subscription for all of them, and one that starts with the old one changes it back. Processes
+// that still pull refuse pushes (404), and Pub/Sub counts each as a delivery: with DeadLetter, messages that no handler
+// has seen would go to the dead-letter topic. So see to it that requests to Endpoint reach only processes with the new
+// configuration, or stop the others first: the subscription keeps what is published meanwhile.
 type Push struct {
 	// Endpoint is the public URL under which the service mounts Transport.PushHandler. A subscription's endpoint is
 	// this, "/" and its ID. It must be HTTPS, unless AllowUnauthenticated is set. Required.
