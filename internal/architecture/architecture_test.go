@@ -30,6 +30,7 @@ func TestArrowsRunOneWay(t *testing.T) {
 		"pgtx":             {upper, brokers, tests, {module + "transport", module + "outbox", module + "middleware", "github.com/ThreeDotsLabs/"}},
 		"transport":        {upper, brokers, tests, postgres, {module + "pgtx", module + "outbox", module + "middleware"}},
 		"transport/pubsub": {upper, kafka, tests, postgres, {module + "pgtx", module + "outbox", module + "middleware"}},
+		"transport/kafka":  {upper, pubsub, tests, postgres, {module + "pgtx", module + "outbox", module + "middleware"}},
 		"outbox":           {upper, brokers, tests, {module + "middleware"}},
 		"middleware/...":   {upper, brokers, tests},
 		"internal/...":     {upper, brokers},

@@ -1,0 +1,144 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/IBM/sarama"
+	"github.com/xdg-go/scram"
+)
+
+const (
+	// dialTimeout bounds the opening of one connection.
+	dialTimeout = 10 * time.Second
+	// brokerTimeout is how long a broker may wait for its replicas before it answers a produce request.
+	brokerTimeout = 10 * time.Second
+	// readTimeout finds connections that have become black holes. It is above what a broker may take: brokerTimeout.
+	readTimeout = 20 * time.Second
+	// rebalanceTimeout is how long a group waits for its members to rejoin. Ours do so at once.
+	rebalanceTimeout = 30 * time.Second
+)
+
+// dialer implements golang.org/x/net/proxy.Dialer, which is how sarama takes one. Its context ends with the transport, so
+// that nothing waits for a connection then.
+type dialer struct {
+	ctx  context.Context
+	dial func(ctx context.Context, network, address string) (net.Conn, error)
+}
+
+// Dial implements proxy.Dialer.
+func (d *dialer) Dial(network, address string) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(d.ctx, dialTimeout)
+	defer cancel()
+	conn, err := d.dial(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	return &lifeConn{Conn: conn, forget: context.AfterFunc(d.ctx, func() { _ = conn.Close() })}, nil
+}
+
+// lifeConn is a connection that ends with a context, and is forgotten by it when it ends before.
+type lifeConn struct {
+	net.Conn
+	forget func() bool
+}
+
+// Close implements net.Conn.
+func (c *lifeConn) Close() error {
+	c.forget()
+	return c.Conn.Close()
+}
+
+// clientConfig is what all clients have in common. Connections end with ctx.
+func (c Config) clientConfig(ctx context.Context) *sarama.Config {
+	s := sarama.NewConfig()
+	s.ClientID = c.ClientID
+	s.Version, _ = sarama.ParseKafkaVersion(c.Version) // valid
+	s.Net.DialTimeout = dialTimeout
+	s.Net.ReadTimeout = readTimeout
+	s.Net.WriteTimeout = readTimeout
+	s.Net.Proxy.Enable = true
+	s.Net.Proxy.Dialer = &dialer{ctx: ctx, dial: c.Dial}
+	s.Net.TLS.Enable = c.TLS != nil
+	s.Net.TLS.Config = c.TLS
+	s.Metadata.Full = false // of the topics that are used
+	s.Metadata.AllowAutoTopicCreation = false
+	if c.SASL.Mechanism != "" {
+		s.Net.SASL.Enable = true
+		s.Net.SASL.Mechanism = sarama.SASLMechanism(c.SASL.Mechanism)
+		s.Net.SASL.User = c.SASL.User
+		s.Net.SASL.Password = c.SASL.Password
+		s.Net.SASL.TokenProvider = c.SASL.Token
+		hash := scram.SHA256
+		if c.SASL.Mechanism == sarama.SASLTypeSCRAMSHA512 {
+			hash = scram.SHA512
+		}
+		s.Net.SASL.SCRAMClientGeneratorFunc = func() sarama.SCRAMClient { return &scramClient{hash: hash} }
+	}
+	return s
+}
+
+// newClient returns the client for all but consuming. ctx bounds the connecting only; the client's connections end with
+// life.
+func newClient(ctx, life context.Context, config Config) (sarama.Client, error) {
+	// Until one broker has answered the connections end with ctx too.
+	connecting, cancel := context.WithCancel(life)
+	defer cancel()
+	stop := context.AfterFunc(ctx, cancel)
+	defer stop()
+	if err := probe(config.Brokers, config.clientConfig(connecting)); err != nil {
+		return nil, fmt.Errorf("connect to Kafka: %w", errors.Join(ctx.Err(), err))
+	}
+	client, err := sarama.NewClient(config.Brokers, config.clientConfig(life))
+	if err != nil {
+		return nil, fmt.Errorf("connect to Kafka: %w", err)
+	}
+	return client, nil
+}
+
+// probe tells whether one of the brokers lets us in. sarama's client, which asks only for the topics that it needs, would
+// tell at the first publish.
+func probe(brokers []string, config *sarama.Config) error {
+	var errs []error
+	for _, address := range brokers {
+		broker := sarama.NewBroker(address)
+		err := broker.Open(config)
+		if err == nil {
+			_, err = broker.Connected()
+		}
+		if err == nil {
+			return broker.Close()
+		}
+		errs = append(errs, fmt.Errorf("broker %s: %w", address, err))
+	}
+	return errors.Join(errs...)
+}
+
+// consumerClient returns a client of its own for one consumer, because a long poll delays what comes after it on its
+// connection. The caller closes it. It commits no offsets by itself.
+func (t *Transport) consumerClient(consumer string) (sarama.Client, error) {
+	settings := t.config.consumer(consumer)
+	s := t.config.clientConfig(t.life)
+	s.Net.ReadTimeout = rebalanceTimeout + readTimeout // a join waits for the others
+	s.Consumer.Return.Errors = true
+	s.Consumer.Offsets.AutoCommit.Enable = false
+	s.Consumer.Offsets.Initial = sarama.OffsetOldest
+	if settings.StartAt == Newest {
+		s.Consumer.Offsets.Initial = sarama.OffsetNewest
+	}
+	// What a transaction has aborted is not there, whoever has written it.
+	s.Consumer.IsolationLevel = sarama.ReadCommitted
+	s.Consumer.Group.Session.Timeout = settings.SessionTimeout
+	s.Consumer.Group.Heartbeat.Interval = min(settings.SessionTimeout/3, 3*time.Second)
+	s.Consumer.Group.Rebalance.Timeout = rebalanceTimeout
+	s.Consumer.Group.Rebalance.GroupStrategies = []sarama.BalanceStrategy{settings.Assignment.strategy()}
+	s.Consumer.Group.InstanceId = settings.InstanceID
+	client, err := sarama.NewClient(t.config.Brokers, s)
+	if err != nil {
+		return nil, fmt.Errorf("connect consumer %s to Kafka: %w", consumer, err)
+	}
+	return client, nil
+}

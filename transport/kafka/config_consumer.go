@@ -1,0 +1,182 @@
+package kafka
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"regexp"
+	"time"
+
+	"github.com/IBM/sarama"
+)
+
+// The bounds and our defaults.
+const (
+	defaultPrefetch    = 500
+	defaultMaxAttempts = 10
+	defaultRetryMin    = 100 * time.Millisecond
+	defaultRetryMax    = time.Minute
+
+	defaultSessionTimeout = 10 * time.Second
+	minSessionTimeout     = 6 * time.Second // the brokers' group.min.session.timeout.ms
+	maxSessionTimeout     = 30 * time.Minute
+)
+
+// ConsumerConfig configures a consumer: its group and what becomes of its messages.
+type ConsumerConfig struct {
+	// DeadLetter is where messages go that failed too often, and what is no message at all. Default: none, a message is
+	// retried for ever.
+	DeadLetter DeadLetter
+
+	// Retry is how long a nacked message waits before it is delivered again, unless Delivery.RetryAfter says.
+	Retry Retry
+
+	// Prefetch is how many records of a partition beyond SubscriberConfig.Concurrency are held: those that handlers find
+	// ready, and those behind one that is being retried. A partition with more unfinished records is paused.
+	// Default: 500.
+	Prefetch int
+
+	// StartAt is where a group begins that has no offset of a partition yet. Default: Oldest.
+	StartAt StartAt
+
+	// Assignment is how the members of the group share the partitions. All members must agree. Default:
+	// CooperativeSticky.
+	Assignment Assignment
+
+	// InstanceID makes this process a static member: one that comes back within SessionTimeout finds its partitions as it
+	// left them, without a rebalance. It must be unique in the group and stable over restarts, as the name of a pod of a
+	// StatefulSet is. The partitions of one that does not come back wait for SessionTimeout. Default: "", a dynamic member.
+	InstanceID string
+
+	// SessionTimeout is how long the group waits for a sign of life: the partitions of a killed process go to others
+	// within it. 6 s to 30 min, within the brokers' bounds. Default: 10 s.
+	SessionTimeout time.Duration
+}
+
+// DeadLetter is a consumer's dead-letter topic.
+type DeadLetter struct {
+	// Topic is its name. It is created like any other. Default: "", none.
+	Topic string
+	// MaxAttempts is after how many deliveries a message goes there. They are counted in memory, so that a message has
+	// more of them when its partition goes to another process. Default: 10.
+	MaxAttempts int
+}
+
+// Retry is a backoff: the wait doubles from Min to Max with the attempts of a message.
+type Retry struct {
+	// Min is the first wait. Default: 100 ms.
+	Min time.Duration
+	// Max is the longest. Default: 1 min.
+	Max time.Duration
+}
+
+// StartAt is where a group without an offset begins.
+type StartAt int
+
+const (
+	// Oldest is the first message that the topic still holds.
+	Oldest StartAt = iota
+	// Newest is what is published after the group has joined. What is published before, also between topic and group
+	// being created, is not delivered.
+	Newest
+)
+
+func (s StartAt) String() string {
+	switch s {
+	case Oldest:
+		return "Oldest"
+	case Newest:
+		return "Newest"
+	}
+	return fmt.Sprintf("StartAt(%d)", int(s))
+}
+
+// Assignment is how the members of a group share partitions.
+type Assignment int
+
+const (
+	// CooperativeSticky moves as few partitions as it can, while the others go on.
+	CooperativeSticky Assignment = iota
+	// Range stops all members and shares out anew. It co-locates the partitions of several topics by number.
+	Range
+	// RoundRobin stops all members and shares out anew, evenly over all topics.
+	RoundRobin
+)
+
+func (a Assignment) String() string {
+	switch a {
+	case CooperativeSticky:
+		return "CooperativeSticky"
+	case Range:
+		return "Range"
+	case RoundRobin:
+		return "RoundRobin"
+	}
+	return fmt.Sprintf("Assignment(%d)", int(a))
+}
+
+func (a Assignment) strategy() sarama.BalanceStrategy {
+	switch a {
+	case Range:
+		return sarama.NewBalanceStrategyRange()
+	case RoundRobin:
+		return sarama.NewBalanceStrategyRoundRobin()
+	case CooperativeSticky:
+	}
+	return sarama.NewBalanceStrategyCooperativeSticky()
+}
+
+// WithDefaults returns the configuration with every zero field set to its default.
+func (c ConsumerConfig) WithDefaults() ConsumerConfig {
+	if c.DeadLetter.Topic != "" {
+		c.DeadLetter.MaxAttempts = cmp.Or(c.DeadLetter.MaxAttempts, defaultMaxAttempts)
+	}
+	c.Retry.Min = cmp.Or(c.Retry.Min, defaultRetryMin)
+	c.Retry.Max = cmp.Or(c.Retry.Max, max(defaultRetryMax, c.Retry.Min))
+	c.Prefetch = cmp.Or(c.Prefetch, defaultPrefetch)
+	c.SessionTimeout = cmp.Or(c.SessionTimeout, defaultSessionTimeout)
+	return c
+}
+
+var instanceIDs = regexp.MustCompile(`^[A-Za-z0-9_-][A-Za-z0-9._-]{0,248}$`)
+
+// validate reports everything that is wrong, naming fields as those of path.
+func (c ConsumerConfig) validate(path string) error {
+	var errs []error
+	wrong := func(field, format string, args ...any) {
+		errs = append(errs, fmt.Errorf(path+"."+field+" is "+format, args...))
+	}
+	switch {
+	case c.DeadLetter.Topic == "" && c.DeadLetter.MaxAttempts != 0:
+		wrong("DeadLetter.MaxAttempts", "%d without a DeadLetter.Topic: want a topic, or 0", c.DeadLetter.MaxAttempts)
+	case c.DeadLetter.Topic != "" && c.DeadLetter.MaxAttempts < 1:
+		wrong("DeadLetter.MaxAttempts", "%d: want 1 or more, or 0 for the default of %d", c.DeadLetter.MaxAttempts, defaultMaxAttempts)
+	}
+	if c.DeadLetter.Topic != "" {
+		if err := checkTopic(c.DeadLetter.Topic); err != nil {
+			wrong("DeadLetter.Topic", "%q: %w", c.DeadLetter.Topic, err)
+		}
+	}
+	if c.Retry.Min <= 0 {
+		wrong("Retry.Min", "%s: want more than 0, or 0 for the default of %s", c.Retry.Min, defaultRetryMin)
+	}
+	if c.Retry.Max < c.Retry.Min {
+		wrong("Retry.Max", "%s: want Retry.Min (%s) or more, or 0 for the default of %s", c.Retry.Max, c.Retry.Min, defaultRetryMax)
+	}
+	if c.Prefetch < 1 {
+		wrong("Prefetch", "%d: want 1 or more, or 0 for the default of %d", c.Prefetch, defaultPrefetch)
+	}
+	if c.StartAt != Oldest && c.StartAt != Newest {
+		wrong("StartAt", "%s: want Oldest or Newest", c.StartAt)
+	}
+	if c.Assignment < CooperativeSticky || c.Assignment > RoundRobin {
+		wrong("Assignment", "%s: want CooperativeSticky, Range or RoundRobin", c.Assignment)
+	}
+	if c.InstanceID != "" && !instanceIDs.MatchString(c.InstanceID) {
+		wrong("InstanceID", "%q: want 1 to 249 letters, digits, \".\", \"_\" and \"-\", not starting with a dot", c.InstanceID)
+	}
+	if c.SessionTimeout < minSessionTimeout || c.SessionTimeout > maxSessionTimeout {
+		wrong("SessionTimeout", "%s: want %s to %s, or 0 for the default of %s", c.SessionTimeout, minSessionTimeout, maxSessionTimeout, defaultSessionTimeout)
+	}
+	return errors.Join(errs...)
+}

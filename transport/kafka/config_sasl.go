@@ -1,0 +1,72 @@
+package kafka
+
+import (
+	"errors"
+	"fmt"
+	"net"
+
+	"github.com/IBM/sarama"
+)
+
+// SASL is how this service authenticates itself to the brokers.
+type SASL struct {
+	// Mechanism is one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 and OAUTHBEARER. PLAIN and OAUTHBEARER hand the secret to
+	// whoever listens, so without Config.TLS they are taken only for brokers on this machine. Default: "", anonymous.
+	Mechanism string
+
+	// User and Password are required with PLAIN and SCRAM.
+	User     string
+	Password string
+
+	// Token is asked for a token at each connection and each renewal of one, concurrently. Required with OAUTHBEARER.
+	Token sarama.AccessTokenProvider
+}
+
+// validate never shows the password.
+func (c SASL) validate(encrypted bool, brokers []string) error {
+	var errs []error
+	switch c.Mechanism {
+	case "":
+		if c.User != "" || c.Password != "" || c.Token != nil {
+			errs = append(errs, errors.New("Config.SASL.Mechanism is empty, and the other fields are not: want PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER"))
+		}
+		return errors.Join(errs...)
+	case sarama.SASLTypePlaintext, sarama.SASLTypeSCRAMSHA256, sarama.SASLTypeSCRAMSHA512:
+		if c.User == "" {
+			errs = append(errs, fmt.Errorf("Config.SASL.User is empty: %s wants one", c.Mechanism))
+		}
+		if c.Password == "" {
+			errs = append(errs, fmt.Errorf("Config.SASL.Password is empty: %s wants one", c.Mechanism))
+		}
+		if c.Token != nil {
+			errs = append(errs, fmt.Errorf("Config.SASL.Token is set with %s: it is for OAUTHBEARER", c.Mechanism))
+		}
+	case sarama.SASLTypeOAuth:
+		if c.Token == nil {
+			errs = append(errs, errors.New("Config.SASL.Token is nil: OAUTHBEARER wants one"))
+		}
+		if c.User != "" || c.Password != "" {
+			errs = append(errs, errors.New("Config.SASL.User or Password is set with OAUTHBEARER: it wants a Token only"))
+		}
+	default:
+		errs = append(errs, fmt.Errorf("Config.SASL.Mechanism is %q: want PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER", c.Mechanism))
+	}
+	if open := c.Mechanism == sarama.SASLTypePlaintext || c.Mechanism == sarama.SASLTypeOAuth; open && !encrypted && !local(brokers) {
+		errs = append(errs, fmt.Errorf("Config.SASL.Mechanism is %s without Config.TLS: the secret would travel in plain text; set TLS, or use SCRAM-SHA-512", c.Mechanism))
+	}
+	return errors.Join(errs...)
+}
+
+// local tells whether all brokers are on this machine. Their names are not resolved: what they mean may change.
+func local(brokers []string) bool {
+	for _, broker := range brokers {
+		host, _, err := net.SplitHostPort(broker)
+		if err != nil {
+			return false
+		}
+		if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+			return false
+		}
+	}
+	return true
+}

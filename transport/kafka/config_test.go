@@ -1,0 +1,124 @@
+package kafka_test
+
+import (
+	"crypto/tls"
+	"testing"
+	"time"
+
+	"github.com/IBM/sarama"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/transport/kafka"
+)
+
+func TestConfigBrokers(t *testing.T) {
+	t.Setenv("MILLRACE_KAFKA_BROKERS", "a:1, b:2,")
+	require.Equal(t, []string{"a:1", "b:2"}, kafka.Config{}.WithDefaults().Brokers)
+	require.Equal(t, []string{"c:3"}, kafka.Config{Brokers: []string{"c:3"}}.WithDefaults().Brokers)
+	t.Setenv("MILLRACE_KAFKA_BROKERS", "")
+	_, err := kafka.New(t.Context(), kafka.Config{})
+	require.ErrorContains(t, err, "MILLRACE_KAFKA_BROKERS")
+}
+
+func TestConfigDefaults(t *testing.T) {
+	config := kafka.Config{Brokers: []string{"a:1"}, Consumers: map[string]kafka.ConsumerConfig{
+		"c": {DeadLetter: kafka.DeadLetter{Topic: "dead"}, Retry: kafka.Retry{Min: time.Hour}},
+	}}
+	valid := config.WithDefaults()
+	require.NoError(t, valid.Validate())
+	require.Equal(t, kafka.Topics{Partitions: 4, ReplicationFactor: -1}, valid.Topics)
+	require.Equal(t, kafka.ProducerConfig{Timeout: time.Minute}, valid.Producer)
+	require.Equal(t, kafka.Transaction{MaxRecords: 1000, MaxBytes: 8 << 20, MaxDelay: 100 * time.Millisecond, Timeout: 10 * time.Second, IDPrefix: "millrace"}, valid.Transaction)
+	require.Equal(t, kafka.ConsumerConfig{Retry: kafka.Retry{Min: 100 * time.Millisecond, Max: time.Minute}, Prefetch: 500, SessionTimeout: 10 * time.Second}, valid.Consumer)
+	require.Equal(t, 10, valid.Consumers["c"].DeadLetter.MaxAttempts)
+	require.Equal(t, time.Hour, valid.Consumers["c"].Retry.Max)
+	require.Zero(t, config.Consumers["c"].Prefetch, "the caller's own")
+	require.Equal(t, 30*time.Second, valid.DrainTimeout)
+}
+
+func TestConfigValidate(t *testing.T) {
+	for _, c := range []struct {
+		want  string // "" for what is valid
+		spoil func(*kafka.Config)
+	}{
+		{"", func(*kafka.Config) {}},
+		{`Brokers has "a"`, func(c *kafka.Config) { c.Brokers = []string{"a"} }},
+		{`ClientID is "a b"`, func(c *kafka.Config) { c.ClientID = "a b" }},
+		{`Version is "new"`, func(c *kafka.Config) { c.Version = "new" }},
+		{"Version is 2.7.0: want 2.8.0 or later, because", func(c *kafka.Config) { c.Version = "2.7.0" }},
+		{"Topics.Missing is Missing(2)", func(c *kafka.Config) { c.Topics.Missing = 2 }},
+		{"Topics.Partitions is -1", func(c *kafka.Config) { c.Topics.Partitions = -1 }},
+		{"Topics.ReplicationFactor is -2", func(c *kafka.Config) { c.Topics.ReplicationFactor = -2 }},
+		{"Producer.Compression is Compression(3)", func(c *kafka.Config) { c.Producer.Compression = 3 }},
+		{"Producer.Partitioner is Partitioner(2)", func(c *kafka.Config) { c.Producer.Partitioner = 2 }},
+		{"Producer.Timeout is 1ms", func(c *kafka.Config) { c.Producer.Timeout = time.Millisecond }},
+		{"Delivery is Delivery(2)", func(c *kafka.Config) { c.Delivery = 2 }},
+		{"Transaction.MaxRecords is -1", func(c *kafka.Config) { c.Transaction.MaxRecords = -1 }},
+		{"Transaction.MaxBytes is -1", func(c *kafka.Config) { c.Transaction.MaxBytes = -1 }},
+		{"Transaction.Timeout is 1h", func(c *kafka.Config) { c.Transaction.Timeout = time.Hour }},
+		{"Transaction.MaxDelay is 6s", func(c *kafka.Config) { c.Transaction.MaxDelay = 6 * time.Second }},
+		{`Transaction.IDPrefix is "a b"`, func(c *kafka.Config) { c.Transaction.IDPrefix = "a b" }},
+		{"DrainTimeout is -1s", func(c *kafka.Config) { c.DrainTimeout = -time.Second }},
+		{`Consumers["a.b"]`, func(c *kafka.Config) { c.Consumers = map[string]kafka.ConsumerConfig{"a.b": c.Consumer} }},
+		{`Consumers["x"].Prefetch is -1`, func(c *kafka.Config) { c.Consumers = map[string]kafka.ConsumerConfig{"x": {Prefetch: -1}} }},
+		{"DeadLetter.MaxAttempts is 5 without", func(c *kafka.Config) { c.Consumer.DeadLetter.MaxAttempts = 5 }},
+		{"DeadLetter.MaxAttempts is -1", func(c *kafka.Config) { c.Consumer.DeadLetter = kafka.DeadLetter{Topic: "dead", MaxAttempts: -1} }},
+		{`DeadLetter.Topic is "a/b"`, func(c *kafka.Config) { c.Consumer.DeadLetter = kafka.DeadLetter{Topic: "a/b", MaxAttempts: 1} }},
+		{"Retry.Min is -1s", func(c *kafka.Config) { c.Consumer.Retry.Min = -time.Second }},
+		{"Retry.Max is 1s", func(c *kafka.Config) { c.Consumer.Retry = kafka.Retry{Min: time.Minute, Max: time.Second} }},
+		{"StartAt is StartAt(2)", func(c *kafka.Config) { c.Consumer.StartAt = 2 }},
+		{"Assignment is Assignment(3)", func(c *kafka.Config) { c.Consumer.Assignment = 3 }},
+		{`InstanceID is ".."`, func(c *kafka.Config) { c.Consumer.InstanceID = ".." }},
+		{"SessionTimeout is 1s", func(c *kafka.Config) { c.Consumer.SessionTimeout = time.Second }},
+	} {
+		config := kafka.Config{Brokers: []string{"a:1"}}.WithDefaults()
+		c.spoil(&config)
+		if err := config.Validate(); c.want == "" {
+			require.NoError(t, err)
+		} else {
+			require.ErrorContains(t, err, "Config.")
+			require.ErrorContains(t, err, c.want)
+		}
+	}
+	all := kafka.Config{ClientID: "a b", DrainTimeout: -1}.Validate()
+	for _, field := range []string{"Brokers", "ClientID", "Version", "DrainTimeout"} {
+		require.ErrorContains(t, all, field)
+	}
+}
+
+type token struct{}
+
+func (token) Token() (*sarama.AccessToken, error) { return &sarama.AccessToken{Token: "t"}, nil }
+
+func TestConfigSASL(t *testing.T) {
+	const loopback, remote = "127.0.0.1:1", "kafka.example.com:1"
+	for _, c := range []struct {
+		want   string // "" for what is valid
+		sasl   kafka.SASL
+		broker string
+		tls    *tls.Config
+	}{
+		{"", kafka.SASL{Mechanism: "PLAIN", User: "u", Password: "hunter2"}, loopback, nil},
+		{"", kafka.SASL{Mechanism: "PLAIN", User: "u", Password: "hunter2"}, "localhost:1", nil},
+		{"", kafka.SASL{Mechanism: "PLAIN", User: "u", Password: "hunter2"}, remote, &tls.Config{}},
+		{"without Config.TLS", kafka.SASL{Mechanism: "PLAIN", User: "u", Password: "hunter2"}, remote, nil},
+		{"without Config.TLS", kafka.SASL{Mechanism: "OAUTHBEARER", Token: token{}}, "10.0.0.1:1", nil},
+		{"", kafka.SASL{Mechanism: "OAUTHBEARER", Token: token{}}, loopback, nil},
+		{"SASL.Token is nil", kafka.SASL{Mechanism: "OAUTHBEARER"}, loopback, nil},
+		{"User or Password is set", kafka.SASL{Mechanism: "OAUTHBEARER", Token: token{}, Password: "hunter2"}, loopback, nil},
+		{"", kafka.SASL{Mechanism: "SCRAM-SHA-512", User: "u", Password: "hunter2"}, remote, nil},
+		{"SASL.User is empty", kafka.SASL{Mechanism: "SCRAM-SHA-256", Password: "hunter2"}, remote, nil},
+		{"SASL.Password is empty", kafka.SASL{Mechanism: "SCRAM-SHA-256", User: "u"}, remote, nil},
+		{"SASL.Token is set", kafka.SASL{Mechanism: "SCRAM-SHA-256", User: "u", Password: "hunter2", Token: token{}}, remote, nil},
+		{`Mechanism is "GSSAPI"`, kafka.SASL{Mechanism: "GSSAPI"}, loopback, nil},
+		{"Mechanism is empty", kafka.SASL{User: "u"}, loopback, nil},
+	} {
+		err := kafka.Config{Brokers: []string{c.broker}, SASL: c.sasl, TLS: c.tls}.WithDefaults().Validate()
+		if c.want == "" {
+			require.NoError(t, err)
+			continue
+		}
+		require.ErrorContains(t, err, c.want)
+		require.NotContains(t, err.Error(), "hunter2")
+	}
+}

@@ -1,0 +1,137 @@
+// Package kafka is the transport for Apache Kafka.
+//
+// An event travels so that watermill-kafka/v3 reads it and the other way round: its ID is the header
+// "_watermill_message_uuid", its metadata are headers, and its key is the record's key. The consumer's name is its group.
+// Topics are created when they are first used, or checked, as Config.Topics says.
+package kafka
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/IBM/sarama"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/millrace/transport"
+)
+
+// Transport is a connection to a Kafka cluster. All methods may be called concurrently.
+type Transport struct {
+	config    Config
+	log       *slog.Logger
+	life      context.Context // of every connection
+	end       context.CancelFunc
+	client    sarama.Client // for all but consuming
+	topics    *topics
+	publisher *publisher
+
+	mu          sync.Mutex
+	closed      bool
+	subscribers map[*subscriber]struct{}
+
+	closeOnce sync.Once
+	closeErr  error
+}
+
+var _ transport.Transport = (*Transport)(nil)
+
+// New connects to Kafka: one of the brokers must answer. ctx bounds the connecting only; the transport lives until Close.
+func New(ctx context.Context, config Config) (*Transport, error) {
+	config = config.WithDefaults()
+	if err := config.Validate(); err != nil {
+		return nil, err
+	}
+	life, end := context.WithCancel(context.WithoutCancel(ctx))
+	client, err := newClient(ctx, life, config)
+	if err != nil {
+		end()
+		return nil, err
+	}
+	t := &Transport{
+		config:      config,
+		log:         config.Logger.With(slog.String("transport", "kafka")),
+		life:        life,
+		end:         end,
+		client:      client,
+		subscribers: map[*subscriber]struct{}{},
+	}
+	t.topics = newTopics(client, config, t.log)
+	t.publisher = newPublisher(client, t.topics, config, t.log)
+	return t, nil
+}
+
+// Name implements transport.Transport.
+func (t *Transport) Name() string { return "kafka" }
+
+// Features implements transport.Transport. Attempts are counted in memory: they begin anew when a partition goes to
+// another process.
+func (t *Transport) Features() transport.Features {
+	return transport.Features{Ordered: true, Attempts: true, DelayedRedelivery: true, Persistent: true, Limits: Limits}
+}
+
+// Publisher implements transport.Transport. The publisher implements transport.BatchPublisher.
+func (t *Transport) Publisher() (message.Publisher, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return nil, transport.ErrClosed
+	}
+	return t.publisher, nil
+}
+
+// Subscriber implements transport.Transport. The subscriber implements message.SubscribeInitializer, which creates the
+// topic. Several calls of Subscribe for one topic share its partitions.
+func (t *Transport) Subscriber(config transport.SubscriberConfig) (message.Subscriber, error) {
+	if err := config.Validate(); err != nil {
+		return nil, err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return nil, transport.ErrClosed
+	}
+	s := newSubscriber(t, config.WithDefaults())
+	t.subscribers[s] = struct{}{}
+	return s, nil
+}
+
+// flushTimeout bounds what follows the drain: commits, leaving the group, what is being published.
+const flushTimeout = 5 * time.Second
+
+// Close implements transport.Transport. It takes no longer than the drain timeout and a few seconds: what cannot be
+// flushed by then fails.
+func (t *Transport) Close() error {
+	t.mu.Lock()
+	t.closed = true
+	subscribers := make([]*subscriber, 0, len(t.subscribers))
+	for s := range t.subscribers {
+		subscribers = append(subscribers, s)
+	}
+	t.mu.Unlock()
+
+	t.closeOnce.Do(func() {
+		// In an outage what is left would try for longer. Without connections it gets its errors.
+		late := time.AfterFunc(t.config.DrainTimeout+flushTimeout, t.end)
+		defer late.Stop()
+		defer t.end()
+		// All at once: one drain timeout for all of them, not one for each. The publisher goes last, because running
+		// handlers may publish.
+		var closing sync.WaitGroup
+		for _, s := range subscribers {
+			closing.Go(func() { _ = s.Close() })
+		}
+		closing.Wait()
+		t.publisher.stop()
+		t.topics.stop()
+		t.closeErr = t.client.Close()
+	})
+	return t.closeErr
+}
+
+func (t *Transport) forget(s *subscriber) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.subscribers, s)
+}
