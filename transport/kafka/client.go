@@ -20,6 +20,10 @@ const (
 	readTimeout = 20 * time.Second
 	// rebalanceTimeout is how long a group waits for its members to rejoin. Ours do so at once.
 	rebalanceTimeout = 30 * time.Second
+	// heartbeatInterval is how soon a member learns of a rebalance, for which the others wait.
+	heartbeatInterval = 500 * time.Millisecond
+	// commitInterval is how often offsets are committed: what a killed process repeats.
+	commitInterval = 100 * time.Millisecond
 )
 
 // dialer implements golang.org/x/net/proxy.Dialer, which is how sarama takes one. Its context ends with the transport, so
@@ -118,13 +122,14 @@ func probe(brokers []string, config *sarama.Config) error {
 }
 
 // consumerClient returns a client of its own for one consumer, because a long poll delays what comes after it on its
-// connection. The caller closes it. It commits no offsets by itself.
-func (t *Transport) consumerClient(consumer string) (sarama.Client, error) {
+// connection. Its connections end with life; the caller closes it. instance is its name as a static member of the group.
+func (t *Transport) consumerClient(life context.Context, consumer, instance string) (sarama.Client, error) {
 	settings := t.config.consumer(consumer)
-	s := t.config.clientConfig(t.life)
+	s := t.config.clientConfig(life)
 	s.Net.ReadTimeout = rebalanceTimeout + readTimeout // a join waits for the others
 	s.Consumer.Return.Errors = true
-	s.Consumer.Offsets.AutoCommit.Enable = false
+	s.Consumer.Offsets.AutoCommit.Enable = t.config.Delivery == AtLeastOnce // of what is marked
+	s.Consumer.Offsets.AutoCommit.Interval = commitInterval
 	s.Consumer.Offsets.Initial = sarama.OffsetOldest
 	if settings.StartAt == Newest {
 		s.Consumer.Offsets.Initial = sarama.OffsetNewest
@@ -132,10 +137,10 @@ func (t *Transport) consumerClient(consumer string) (sarama.Client, error) {
 	// What a transaction has aborted is not there, whoever has written it.
 	s.Consumer.IsolationLevel = sarama.ReadCommitted
 	s.Consumer.Group.Session.Timeout = settings.SessionTimeout
-	s.Consumer.Group.Heartbeat.Interval = min(settings.SessionTimeout/3, 3*time.Second)
+	s.Consumer.Group.Heartbeat.Interval = heartbeatInterval
 	s.Consumer.Group.Rebalance.Timeout = rebalanceTimeout
 	s.Consumer.Group.Rebalance.GroupStrategies = []sarama.BalanceStrategy{settings.Assignment.strategy()}
-	s.Consumer.Group.InstanceId = settings.InstanceID
+	s.Consumer.Group.InstanceId = instance
 	client, err := sarama.NewClient(t.config.Brokers, s)
 	if err != nil {
 		return nil, fmt.Errorf("connect consumer %s to Kafka: %w", consumer, err)

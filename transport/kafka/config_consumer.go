@@ -138,7 +138,7 @@ func (c ConsumerConfig) WithDefaults() ConsumerConfig {
 	return c
 }
 
-var instanceIDs = regexp.MustCompile(`^[A-Za-z0-9_-][A-Za-z0-9._-]{0,248}$`)
+var instanceIDs = regexp.MustCompile(`^[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}$`)
 
 // validate reports everything that is wrong, naming fields as those of path.
 func (c ConsumerConfig) validate(path string) error {
@@ -173,7 +173,7 @@ func (c ConsumerConfig) validate(path string) error {
 		wrong("Assignment", "%s: want CooperativeSticky, Range or RoundRobin", c.Assignment)
 	}
 	if c.InstanceID != "" && !instanceIDs.MatchString(c.InstanceID) {
-		wrong("InstanceID", "%q: want 1 to 249 letters, digits, \".\", \"_\" and \"-\", not starting with a dot", c.InstanceID)
+		wrong("InstanceID", "%q: want 1 to 200 letters, digits, \".\", \"_\" and \"-\", not starting with a dot", c.InstanceID)
 	}
 	if c.SessionTimeout < minSessionTimeout || c.SessionTimeout > maxSessionTimeout {
 		wrong("SessionTimeout", "%s: want %s to %s, or 0 for the default of %s", c.SessionTimeout, minSessionTimeout, maxSessionTimeout, defaultSessionTimeout)

@@ -30,6 +30,7 @@ type Transport struct {
 	mu          sync.Mutex
 	closed      bool
 	subscribers map[*subscriber]struct{}
+	instances   map[string]bool // of static members, by consumer and name
 
 	closeOnce sync.Once
 	closeErr  error
@@ -56,6 +57,7 @@ func New(ctx context.Context, config Config) (*Transport, error) {
 		end:         end,
 		client:      client,
 		subscribers: map[*subscriber]struct{}{},
+		instances:   map[string]bool{},
 	}
 	t.topics = newTopics(client, config, t.log)
 	t.publisher = newPublisher(client, t.topics, config, t.log)

@@ -1,0 +1,204 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/IBM/sarama"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/millrace/transport"
+)
+
+const (
+	// handOverTimeout is how long a partition that is to go to another member stays for the handlers that have messages of
+	// it. Without it every rebalance and every stop would deliver all of those a second time; a slow handler does not hold
+	// the partition up for longer.
+	handOverTimeout = time.Second
+	// prefetchBytes bounds what a partition holds in memory, beyond Prefetch, which counts records.
+	prefetchBytes = 16 << 20
+	// The waits before the group is joined again after a failure: the first and the largest. It doubles each time.
+	firstJoinRetry = 100 * time.Millisecond
+	lastJoinRetry  = 10 * time.Second
+)
+
+// subscription is one call of Subscribe: a member of the consumer's group, and what is between it and the handlers.
+type subscription struct {
+	transport *Transport
+	config    transport.SubscriberConfig
+	settings  ConsumerConfig
+	topic     string
+	log       *slog.Logger
+	observer  *groupObserver
+
+	client     sarama.Client
+	disconnect context.CancelFunc // ends the client's connections
+	group      sarama.ConsumerGroup
+
+	sending  sync.RWMutex          // held for reading while sending to out, for writing to close it
+	out      chan *message.Message // closed after stop
+	slots    chan struct{}         // one per message that is delivered and neither acked nor nacked
+	stop     chan struct{}         // closed when ctx or the subscriber ends
+	messages context.Context       // parent of the messages' contexts
+	abandon  context.CancelFunc    // of messages
+	running  sync.WaitGroup        // one per message that is delivered and not settled; Add only while sending
+
+	mu         sync.Mutex
+	partitions map[int32]*partition
+}
+
+// newSubscription connects to the group. Ending ctx does not end the messages' contexts, so that running handlers can
+// finish.
+func newSubscription(ctx context.Context, t *Transport, config transport.SubscriberConfig, topic, instance string) (*subscription, error) {
+	s := &subscription{
+		transport:  t,
+		config:     config,
+		settings:   t.config.consumer(config.Consumer),
+		topic:      topic,
+		log:        t.log.With(slog.String("topic", topic), slog.String("consumer", config.Consumer)),
+		out:        make(chan *message.Message),
+		slots:      make(chan struct{}, config.Concurrency),
+		stop:       make(chan struct{}),
+		partitions: map[int32]*partition{},
+	}
+	var err error
+	if s.observer, err = newGroupObserver(t.config.MeterProvider, topic, config.Consumer); err != nil {
+		return nil, err
+	}
+	connections, disconnect := context.WithCancel(t.life)
+	client, err := t.consumerClient(connections, config.Consumer, instance)
+	if err != nil {
+		disconnect()
+		s.observer.stop()
+		return nil, err
+	}
+	if s.group, err = sarama.NewConsumerGroupFromClient(config.Consumer, client); err != nil {
+		err = errors.Join(err, client.Close())
+		disconnect()
+		s.observer.stop()
+		return nil, err
+	}
+	s.client, s.disconnect = client, disconnect
+	s.messages, s.abandon = context.WithCancel(context.WithoutCancel(ctx))
+	return s, nil
+}
+
+// run delivers until ctx ends or closing is closed, and returns after the last handler has ended and the group is left.
+func (s *subscription) run(ctx context.Context, closing <-chan struct{}) {
+	defer s.abandon()
+	defer s.observer.stop()
+	consuming, leave := context.WithCancel(context.Background())
+	defer leave()
+	var member sync.WaitGroup
+	member.Go(func() { s.consume(consuming) })
+	member.Go(s.logErrors)
+
+	select {
+	case <-ctx.Done():
+	case <-closing:
+	}
+	close(s.stop)
+	s.sending.Lock()
+	close(s.out)
+	s.sending.Unlock()
+	timer := time.AfterFunc(s.transport.config.DrainTimeout, s.abandon)
+	defer timer.Stop()
+	drained := make(chan struct{})
+	go func() {
+		defer close(drained)
+		s.running.Wait()
+	}()
+	// Slow handlers end outside of the group: who holds its partitions for them keeps all that is published there waiting.
+	select {
+	case <-drained:
+	case <-time.After(handOverTimeout):
+	}
+	leave()
+	// In an outage sarama would try for longer. Without connections it gets its errors.
+	late := time.AfterFunc(flushTimeout, s.disconnect)
+	defer late.Stop()
+	if err := errors.Join(s.group.Close(), s.client.Close()); err != nil {
+		s.log.Warn("leaving the group: offsets may not be committed, and their messages be delivered again", slog.Any("error", err))
+	}
+	s.disconnect()
+	member.Wait()
+	<-drained
+}
+
+// consume is a member of the group until ctx ends. It goes on over every failure.
+func (s *subscription) consume(ctx context.Context) {
+	retry := firstJoinRetry
+	for {
+		began := time.Now()
+		err := s.group.Consume(ctx, []string{s.topic}, handler{s})
+		if ctx.Err() != nil {
+			return
+		}
+		if time.Since(began) > lastJoinRetry {
+			retry = firstJoinRetry // it had worked
+			if err == nil {
+				continue
+			}
+		}
+		if err != nil {
+			s.log.Error("the group's session ended", slog.Any("error", err), slog.Duration("retry_in", retry))
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(retry):
+		}
+		retry = min(2*retry, lastJoinRetry)
+		if errors.Is(err, sarama.ErrUnknownTopicOrPartition) {
+			if err := s.transport.topics.ensure(ctx, s.topic); err != nil {
+				s.log.Error("creating the topic again", slog.Any("error", err))
+			}
+		}
+	}
+}
+
+// logErrors returns when the group is closed.
+func (s *subscription) logErrors() {
+	for err := range s.group.Errors() {
+		s.log.Warn("consuming", slog.Any("error", err))
+		s.observer.failed(s.messages)
+	}
+}
+
+func (s *subscription) stopped() bool {
+	select {
+	case <-s.stop:
+		return true
+	default:
+		return false
+	}
+}
+
+func (s *subscription) partition(number int32) *partition {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p, ok := s.partitions[number]
+	if !ok {
+		p = newPartition(s, number)
+		s.partitions[number] = p
+	}
+	return p
+}
+
+// handler implements sarama.ConsumerGroupHandler.
+type handler struct{ *subscription }
+
+// Setup implements sarama.ConsumerGroupHandler.
+func (handler) Setup(sarama.ConsumerGroupSession) error { return nil }
+
+// Cleanup implements sarama.ConsumerGroupHandler.
+func (handler) Cleanup(sarama.ConsumerGroupSession) error { return nil }
+
+// ConsumeClaim implements sarama.ConsumerGroupHandler.
+func (h handler) ConsumeClaim(session sarama.ConsumerGroupSession, claim sarama.ConsumerGroupClaim) error {
+	h.partition(claim.Partition()).consume(session, claim)
+	return nil
+}

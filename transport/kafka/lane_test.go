@@ -1,0 +1,195 @@
+package kafka
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// laneScript runs a lane by commands that read as a story. Records are named by their offset; the clock stands still
+// until a command moves it.
+type laneScript struct {
+	*testing.T
+	lane     *lane
+	now      time.Time
+	entries  map[int64]*entry
+	released []int64
+}
+
+func newLaneScript(t *testing.T, ordered bool, b bounds) *laneScript {
+	return &laneScript{T: t, lane: newLane(ordered, b), now: time.Unix(0, 0), entries: map[int64]*entry{}}
+}
+
+func (s *laneScript) push(offset int64, key string) { s.pushIdentity(offset, key, "id") }
+
+func (s *laneScript) pushIdentity(offset int64, key, identity string) {
+	e := &entry{offset: offset, key: key, bytes: 10, identity: identity}
+	s.record(s.lane.push(e))
+}
+
+func (s *laneScript) record(released []*entry) {
+	for _, e := range released {
+		s.released = append(s.released, e.offset)
+	}
+}
+
+// takes requires that exactly these are delivered now, in this order.
+func (s *laneScript) takes(offsets ...int64) {
+	s.Helper()
+	var got []int64
+	for e, _ := s.lane.take(s.now); e != nil; e, _ = s.lane.take(s.now) {
+		s.entries[e.offset] = e
+		got = append(got, e.offset)
+	}
+	require.Equal(s, offsets, got)
+}
+
+func (s *laneScript) done(offset int64)  { s.record(s.lane.done(s.entries[offset])) }
+func (s *laneScript) handled(offs int64) { s.lane.handled(s.entries[offs]) }
+
+func (s *laneScript) retry(offset int64, after time.Duration) {
+	s.lane.retry(s.entries[offset], s.now.Add(after))
+}
+
+func (s *laneScript) hasReleased(offsets ...int64) {
+	s.Helper()
+	require.Equal(s, offsets, s.released)
+}
+
+var wide = bounds{records: 100, bytes: 1000}
+
+func TestLaneReleasesWithoutAGap(t *testing.T) {
+	s := newLaneScript(t, false, wide)
+	for _, offset := range []int64{3, 4, 7, 8} { // Kafka's offsets have gaps, of compaction and transactions
+		s.push(offset, "k")
+	}
+	s.takes(3, 4, 7, 8)
+	s.done(4)
+	s.done(8)
+	s.hasReleased()
+	s.done(3)
+	s.hasReleased(3, 4)
+	s.retry(7, time.Second)
+	s.takes()
+	s.now = s.now.Add(time.Second)
+	s.takes(7)
+	require.Equal(t, 2, s.entries[7].attempts)
+	s.done(7)
+	s.hasReleased(3, 4, 7, 8)
+	require.Zero(t, s.lane.bytes)
+}
+
+func TestLaneKeepsTheOrderOfAKey(t *testing.T) {
+	s := newLaneScript(t, true, wide)
+	for offset, key := range []string{"a", "a", "b", "", "a", ""} {
+		s.push(int64(offset), key)
+	}
+	s.takes(0, 2, 3, 5)
+	s.retry(0, time.Minute)
+	s.done(2)
+	s.takes() // the rest of a waits for its first
+	s.push(6, "b")
+	s.takes(6) // and nobody else does
+	s.now = s.now.Add(time.Minute)
+	s.takes(0)
+	s.done(0)
+	s.takes(1)
+	s.handled(1) // the ack follows
+	s.handled(1)
+	s.takes(4)
+	s.hasReleased(0)
+	s.done(4)
+	s.done(1)
+	s.push(7, "a")
+	s.takes(7)
+	require.Len(t, s.lane.keys, 2, "a and b have each one under way")
+}
+
+func TestLaneTakesBackWhatNobodySaw(t *testing.T) {
+	s := newLaneScript(t, false, wide)
+	s.push(1, "")
+	s.push(2, "")
+	e, _ := s.lane.take(s.now)
+	s.lane.putBack(e)
+	s.takes(1, 2)
+	require.Equal(t, 1, s.entries[1].attempts)
+}
+
+func TestLaneIsFull(t *testing.T) {
+	s := newLaneScript(t, false, bounds{records: 4, bytes: 1000})
+	for offset := range int64(3) {
+		s.push(offset, "")
+	}
+	require.False(t, s.lane.full())
+	s.push(3, "")
+	require.True(t, s.lane.full())
+	s.push(4, "") // was on its way
+	s.takes(0, 1, 2, 3, 4)
+	s.done(0)
+	s.done(1)
+	require.True(t, s.lane.full(), "until half of the room is free")
+	s.done(2)
+	require.False(t, s.lane.full())
+	s.push(5, "")
+	require.False(t, s.lane.full())
+
+	s = newLaneScript(t, false, bounds{records: 100, bytes: 30})
+	for offset := range int64(3) {
+		s.push(offset, "")
+	}
+	require.True(t, s.lane.full(), "by bytes")
+}
+
+// What handlers have when a partition is taken away and comes back is neither delivered nor committed twice.
+func TestLaneOfALaterClaim(t *testing.T) {
+	s := newLaneScript(t, true, wide)
+	for offset := range int64(8) {
+		s.push(offset, fmt.Sprint("k", offset%7))
+	}
+	s.takes(0, 1, 2, 3, 4, 5, 6)
+	s.done(0)
+	s.done(2)
+	s.retry(3, time.Minute)
+	s.retry(5, time.Minute)
+	s.hasReleased(0)
+	s.lane.suspend()
+	s.done(1)
+	s.retry(6, time.Second)
+
+	s.released = nil
+	s.lane.resume(1)
+	for offset := int64(1); offset < 8; offset++ {
+		identity := "id"
+		if offset == 5 {
+			identity = "another" // the topic was made anew
+		}
+		s.pushIdentity(offset, fmt.Sprint("k", offset%7), identity)
+	}
+	s.hasReleased(1, 2)
+	s.takes(5, 7) // 4 is still under way
+	require.Equal(t, 1, s.entries[5].attempts)
+	require.Equal(t, 1, s.lane.taken-2)
+	s.now = s.now.Add(time.Minute)
+	s.takes(6, 3)
+	require.Equal(t, 2, s.entries[3].attempts)
+	for offset := int64(3); offset < 8; offset++ {
+		s.done(offset)
+	}
+	s.hasReleased(1, 2, 3, 4, 5, 6, 7)
+	require.Zero(t, s.lane.taken)
+}
+
+// TestLaneForgetsWhatOthersHaveDone: what is below the group's offset never comes again.
+func TestLaneForgetsWhatOthersHaveDone(t *testing.T) {
+	s := newLaneScript(t, false, wide)
+	s.push(1, "")
+	s.push(2, "")
+	s.takes(1, 2)
+	s.lane.suspend()
+	s.lane.resume(2)
+	require.Len(t, s.lane.carried, 1)
+	s.done(1)
+	s.hasReleased()
+}
