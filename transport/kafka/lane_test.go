@@ -193,3 +193,56 @@ func TestLaneForgetsWhatOthersHaveDone(t *testing.T) {
 	s.done(1)
 	s.hasReleased()
 }
+
+// What was let pass by Delivery.Handled and nacked afterwards is back in its place after a new claim; what had passed it is
+// under way and stays so.
+func TestLaneOrderOfALaterClaim(t *testing.T) {
+	s := newLaneScript(t, true, wide)
+	for offset := range int64(4) {
+		s.push(offset, "k")
+	}
+	s.takes(0)
+	s.handled(0)
+	s.takes(1)
+	s.retry(0, time.Second)
+	s.lane.suspend()
+	require.Len(t, s.lane.carried, 2, "not what no handler has seen")
+
+	s.lane.resume(0)
+	for offset := range int64(4) {
+		s.push(offset, "k")
+	}
+	s.takes()
+	s.done(1)
+	s.takes()
+	s.now = s.now.Add(time.Second)
+	s.takes(0)
+	s.done(0)
+	s.hasReleased(0, 1)
+	s.takes(2)
+	s.lane.suspend()
+	s.lane.resume(2)
+	s.handled(2)
+	s.push(2, "k")
+	s.push(3, "k")
+	s.takes(3)
+}
+
+// A handler that is done with a message of an earlier claim does not move on what is of this one.
+func TestLaneOfAnEarlierClaimMovesNothing(t *testing.T) {
+	s := newLaneScript(t, true, wide)
+	s.push(0, "k")
+	s.push(1, "k")
+	s.takes(0)
+	s.lane.suspend()
+	s.lane.resume(1) // another member has done it
+	s.push(1, "k")
+	s.push(2, "k")
+	s.takes(1)
+	s.handled(0)
+	s.done(0)
+	s.takes()
+	s.hasReleased()
+	s.done(1)
+	s.takes(2)
+}
