@@ -31,25 +31,25 @@ const (
 )
 
 // bury publishes the message to the dead-letter topic.
-func (p *partition) bury(ctx context.Context, e *entry) bool {
+func (in *intake) bury(ctx context.Context, e *entry) bool {
 	ctx, cancel := context.WithTimeout(ctx, buryTimeout)
 	defer cancel()
-	record, topic := e.value.(*sarama.ConsumerMessage), p.settings.DeadLetter.Topic
+	record, topic := e.value.(*sarama.ConsumerMessage), in.settings.DeadLetter.Topic
 	msg := unmarshal(record)
 	msg.SetContext(ctx)
 	msg.Metadata[DeadReasonMetadata] = "attempts"
-	msg.Metadata[DeadConsumerMetadata] = p.config.Consumer
-	msg.Metadata[DeadTopicMetadata] = p.topic
+	msg.Metadata[DeadConsumerMetadata] = in.config.Consumer
+	msg.Metadata[DeadTopicMetadata] = in.topic
 	msg.Metadata[DeadAttemptsMetadata] = strconv.Itoa(e.attempts)
-	msg.Metadata[DeadPartitionMetadata] = strconv.Itoa(int(p.number))
+	msg.Metadata[DeadPartitionMetadata] = strconv.Itoa(int(in.number))
 	msg.Metadata[DeadOffsetMetadata] = strconv.FormatInt(e.offset, 10)
-	log := p.log.With(slog.String("event_id", msg.UUID), slog.String("dead_letter_topic", topic),
-		slog.Int("partition", int(p.number)), slog.Int64("offset", e.offset))
-	if err := errors.Join(p.transport.publisher.PublishBatch(ctx, topic, []*message.Message{msg})...); err != nil {
+	log := in.log.With(slog.String("event_id", msg.UUID), slog.String("dead_letter_topic", topic),
+		slog.Int("partition", int(in.number)), slog.Int64("offset", e.offset))
+	if err := errors.Join(in.transport.publisher.PublishBatch(ctx, topic, []*message.Message{msg})...); err != nil {
 		log.Error("a message that failed too often cannot be sent to the dead-letter topic: it is tried on", slog.Any("error", err))
 		return false
 	}
-	p.observer.buried(ctx)
+	in.observer.buried(ctx)
 	log.Warn("a message that failed too often was sent to the dead-letter topic")
 	return true
 }

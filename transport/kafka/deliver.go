@@ -26,7 +26,7 @@ type delivery struct {
 	attempt int
 	after   atomic.Int64 // nanoseconds; 0: nobody asked
 	handled func()
-	over    bool // guarded by the partition's lock
+	over    bool // guarded by the intake's lock
 }
 
 func (d *delivery) Attempt() int                   { return d.attempt }

@@ -47,7 +47,7 @@ type subscription struct {
 	running  sync.WaitGroup        // one per message that is delivered and not settled; Add only while sending
 
 	mu         sync.Mutex
-	partitions map[int32]*partition
+	intakes map[int32]*intake
 }
 
 // newSubscription connects to the group. Ending ctx does not end the messages' contexts, so that running handlers can
@@ -62,7 +62,7 @@ func newSubscription(ctx context.Context, t *Transport, config transport.Subscri
 		out:        make(chan *message.Message),
 		slots:      make(chan struct{}, config.Concurrency),
 		stop:       make(chan struct{}),
-		partitions: map[int32]*partition{},
+		intakes: map[int32]*intake{},
 	}
 	var err error
 	if s.observer, err = newGroupObserver(t.config.MeterProvider, topic, config.Consumer); err != nil {
@@ -177,15 +177,15 @@ func (s *subscription) stopped() bool {
 	}
 }
 
-func (s *subscription) partition(number int32) *partition {
+func (s *subscription) intake(number int32) *intake {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p, ok := s.partitions[number]
+	in, ok := s.intakes[number]
 	if !ok {
-		p = newPartition(s, number)
-		s.partitions[number] = p
+		in = newIntake(s, number)
+		s.intakes[number] = in
 	}
-	return p
+	return in
 }
 
 // handler implements sarama.ConsumerGroupHandler.
@@ -199,6 +199,6 @@ func (handler) Cleanup(sarama.ConsumerGroupSession) error { return nil }
 
 // ConsumeClaim implements sarama.ConsumerGroupHandler.
 func (h handler) ConsumeClaim(session sarama.ConsumerGroupSession, claim sarama.ConsumerGroupClaim) error {
-	h.partition(claim.Partition()).consume(session, claim)
+	h.intake(claim.Partition()).consume(session, claim)
 	return nil
 }

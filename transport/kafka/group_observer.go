@@ -38,7 +38,7 @@ type groupObserver struct {
 	registration metric.Registration
 
 	mu     sync.Mutex
-	claims map[*partition]claimObserver
+	claims map[*intake]claimObserver
 }
 
 type claimObserver struct {
@@ -52,7 +52,7 @@ func newGroupObserver(provider metric.MeterProvider, topic, consumer string) (*g
 			attribute.String("messaging.destination.name", topic), attribute.String("millrace.consumer", consumer),
 		},
 		outcomes: map[string]metric.MeasurementOption{},
-		claims:   map[*partition]claimObserver{},
+		claims:   map[*intake]claimObserver{},
 	}
 	o.all = o.attributes()
 	for _, name := range append(outcomeNames[:], outcomeDelayed, rebalanceAssigned, rebalanceRevoked) {
@@ -97,25 +97,25 @@ func (o *groupObserver) delivered(ctx context.Context, outcome outcome, wished b
 func (o *groupObserver) buried(ctx context.Context) { o.deadLetters.Add(ctx, 1, o.all) }
 func (o *groupObserver) failed(ctx context.Context) { o.failures.Add(ctx, 1, o.all) }
 
-func (o *groupObserver) assigned(p *partition, claim sarama.ConsumerGroupClaim) {
-	o.rebalances.Add(p.messages, 1, o.outcomes[rebalanceAssigned])
+func (o *groupObserver) assigned(in *intake, claim sarama.ConsumerGroupClaim) {
+	o.rebalances.Add(in.messages, 1, o.outcomes[rebalanceAssigned])
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.claims[p] = claimObserver{claim, o.attributes(attribute.Int("messaging.destination.partition.id", int(p.number)))}
+	o.claims[in] = claimObserver{claim, o.attributes(attribute.Int("messaging.destination.partition.id", int(in.number)))}
 }
 
-func (o *groupObserver) revoked(p *partition) {
-	o.rebalances.Add(p.messages, 1, o.outcomes[rebalanceRevoked])
+func (o *groupObserver) revoked(in *intake) {
+	o.rebalances.Add(in.messages, 1, o.outcomes[rebalanceRevoked])
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	delete(o.claims, p)
+	delete(o.claims, in)
 }
 
 func (o *groupObserver) observeLag(_ context.Context, to metric.Observer) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for p, c := range o.claims {
-		if next := p.next.Load(); next >= 0 { // below: the group has no offset yet, and nothing came
+	for in, c := range o.claims {
+		if next := in.next.Load(); next >= 0 { // below: the group has no offset yet, and nothing came
 			to.ObserveInt64(o.lag, max(c.claim.HighWaterMarkOffset()-next, 0), c.attributes)
 		}
 	}

@@ -11,7 +11,7 @@ import (
 // offer is what a partition has to deliver next. First it waits for one of the subscription's slots, then for somebody
 // who takes the message. It belongs to one goroutine.
 type offer struct {
-	p      *partition
+	in      *intake
 	entry  *entry
 	msg    *message.Message // when there is a slot
 	cancel context.CancelFunc
@@ -20,12 +20,12 @@ type offer struct {
 
 // next looks for a record when there is none. It returns when there may be one, and whether the lane is full.
 func (o *offer) next() (due time.Time, full bool) {
-	o.p.mu.Lock()
-	defer o.p.mu.Unlock()
+	o.in.mu.Lock()
+	defer o.in.mu.Unlock()
 	if o.entry == nil {
-		o.entry, due = o.p.lane.take(time.Now())
+		o.entry, due = o.in.lane.take(time.Now())
 	}
-	return due, o.p.lane.full()
+	return due, o.in.lane.full()
 }
 
 // slot returns the channel that gives a slot, when one is needed.
@@ -33,7 +33,7 @@ func (o *offer) slot() chan<- struct{} {
 	if o.entry == nil || o.msg != nil {
 		return nil
 	}
-	return o.p.slots
+	return o.in.slots
 }
 
 // receiver returns the channel to the handlers, when there is a message for them.
@@ -41,30 +41,30 @@ func (o *offer) receiver() chan<- *message.Message {
 	if o.msg == nil {
 		return nil
 	}
-	return o.p.out
+	return o.in.out
 }
 
 // prepare makes the message, after a slot was got.
 func (o *offer) prepare() {
-	p, e := o.p, o.entry
+	in, e := o.in, o.entry
 	d := &delivery{attempt: e.attempts}
 	d.handled = func() {
-		p.update(func(l *lane) {
+		in.update(func(l *lane) {
 			if !d.over {
 				l.handled(e)
 			}
 		})
 	}
 	o.d = d
-	o.msg, o.cancel = newMessage(p.messages, e.value.(*sarama.ConsumerMessage), d)
+	o.msg, o.cancel = newMessage(in.messages, e.value.(*sarama.ConsumerMessage), d)
 }
 
 // taken lets a handler have the message.
 func (o *offer) taken() {
-	p, e, msg, d, cancel := o.p, o.entry, o.msg, o.d, o.cancel
-	p.running.Go(func() {
+	in, e, msg, d, cancel := o.in, o.entry, o.msg, o.d, o.cancel
+	in.running.Go(func() {
 		defer cancel()
-		p.settle(e, d, await(msg.Context(), msg))
+		in.settle(e, d, await(msg.Context(), msg))
 	})
 	o.entry, o.msg = nil, nil
 }
@@ -76,34 +76,34 @@ func (o *offer) withdraw() {
 	}
 	if o.msg != nil {
 		o.cancel()
-		<-o.p.slots
+		<-o.in.slots
 	}
-	o.p.update(func(l *lane) { l.putBack(o.entry) })
+	o.in.update(func(l *lane) { l.putBack(o.entry) })
 }
 
 // settle ends a delivery.
-func (p *partition) settle(e *entry, d *delivery, o outcome) {
-	p.observer.delivered(p.messages, o, d.wish() > 0)
+func (in *intake) settle(e *entry, d *delivery, o outcome) {
+	in.observer.delivered(in.messages, o, d.wish() > 0)
 	var f fate
-	p.update(func(l *lane) {
+	in.update(func(l *lane) {
 		d.over = true
 		var wait time.Duration
-		switch f, e.failures, wait = p.settings.decide(o, e.failures, d.wish()); f {
+		switch f, e.failures, wait = in.settings.decide(o, e.failures, d.wish()); f {
 		case finished:
-			p.release(l.done(e))
+			in.release(l.done(e))
 		case again:
 			l.retry(e, time.Now().Add(wait))
 		case dead, dropped:
 		}
 	})
-	<-p.slots // not earlier: who has all of them knows that everything is marked
+	<-in.slots // not earlier: who has all of them knows that everything is marked
 	if f != dead {
 		return
 	}
-	buried := p.bury(p.messages, e)
-	p.update(func(l *lane) {
+	buried := in.bury(in.messages, e)
+	in.update(func(l *lane) {
 		if buried {
-			p.release(l.done(e))
+			in.release(l.done(e))
 		} else {
 			l.retry(e, time.Now().Add(buryDelay))
 		}

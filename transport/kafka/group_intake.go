@@ -10,9 +10,9 @@ import (
 	"github.com/IBM/sarama"
 )
 
-// partition is one partition of a subscription's topic. It outlives the claims by which the group gives it to this
-// process and takes it away, because handlers may.
-type partition struct {
+// intake is what a subscription reads of one partition. It outlives the claims by which the group gives the partition to
+// this process and takes it away, because handlers may.
+type intake struct {
 	*subscription
 	number int32
 	wake   chan struct{} // there may be something to deliver
@@ -23,8 +23,8 @@ type partition struct {
 	mark func(next int64) // tells the group's session up to where everything is done; nil without a claim
 }
 
-func newPartition(s *subscription, number int32) *partition {
-	return &partition{
+func newIntake(s *subscription, number int32) *intake {
+	return &intake{
 		subscription: s,
 		number:       number,
 		wake:         make(chan struct{}, 1),
@@ -34,15 +34,15 @@ func newPartition(s *subscription, number int32) *partition {
 
 // consume delivers the claim's messages until the claim ends. Handlers that still run then do not hold up the group for
 // longer than handOverTimeout; what they ack later is not marked.
-func (p *partition) consume(session sarama.ConsumerGroupSession, claim sarama.ConsumerGroupClaim) {
-	p.begin(session, claim)
-	defer p.end()
-	p.deliver(session.Context(), claim)
-	if p.stopped() && session.Context().Err() == nil {
-		p.linger(session.Context(), claim)
+func (in *intake) consume(session sarama.ConsumerGroupSession, claim sarama.ConsumerGroupClaim) {
+	in.begin(session, claim)
+	defer in.end()
+	in.deliver(session.Context(), claim)
+	if in.stopped() && session.Context().Err() == nil {
+		in.linger(session.Context(), claim)
 	}
 	if keeps(session.Context()) {
-		p.handOver()
+		in.handOver()
 	}
 }
 
@@ -55,36 +55,36 @@ func keeps(session context.Context) bool {
 		errors.Is(cause, sarama.ErrSessionConsumeClaimExited)
 }
 
-func (p *partition) begin(session sarama.ConsumerGroupSession, claim sarama.ConsumerGroupClaim) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.lane.resume(claim.InitialOffset())
-	p.next.Store(claim.InitialOffset())
-	p.mark = func(next int64) { session.MarkOffset(p.topic, p.number, next, "") }
-	p.flow(false)
-	p.observer.assigned(p, claim)
+func (in *intake) begin(session sarama.ConsumerGroupSession, claim sarama.ConsumerGroupClaim) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.lane.resume(claim.InitialOffset())
+	in.next.Store(claim.InitialOffset())
+	in.mark = func(next int64) { session.MarkOffset(in.topic, in.number, next, "") }
+	in.flow(false)
+	in.observer.assigned(in, claim)
 }
 
-func (p *partition) end() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.mark = nil
-	p.lane.suspend()
-	p.observer.revoked(p)
+func (in *intake) end() {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.mark = nil
+	in.lane.suspend()
+	in.observer.revoked(in)
 }
 
 // deliver hands the partition's messages to handlers until the session, the claim or the subscription ends.
-func (p *partition) deliver(session context.Context, claim sarama.ConsumerGroupClaim) {
-	o := &offer{p: p}
+func (in *intake) deliver(session context.Context, claim sarama.ConsumerGroupClaim) {
+	o := &offer{in: in}
 	defer o.withdraw()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	full := false
-	for !p.stopped() {
+	for !in.stopped() {
 		due, nowFull := o.next()
 		if nowFull != full {
 			full = nowFull
-			p.flow(full)
+			in.flow(full)
 		}
 		timer.Stop()
 		if !due.IsZero() {
@@ -92,9 +92,9 @@ func (p *partition) deliver(session context.Context, claim sarama.ConsumerGroupC
 		}
 		done := func() bool {
 			if o.msg != nil {
-				p.sending.RLock()
-				defer p.sending.RUnlock()
-				if p.stopped() { // of two ready cases the next select takes any, and out may be closed
+				in.sending.RLock()
+				defer in.sending.RUnlock()
+				if in.stopped() { // of two ready cases the next select takes any, and out may be closed
 					return true
 				}
 			}
@@ -103,14 +103,14 @@ func (p *partition) deliver(session context.Context, claim sarama.ConsumerGroupC
 				if !ok {
 					return true
 				}
-				p.push(record)
+				in.push(record)
 			case o.slot() <- struct{}{}:
 				o.prepare()
 			case o.receiver() <- o.msg:
 				o.taken()
-			case <-p.wake:
+			case <-in.wake:
 			case <-timer.C:
-			case <-p.stop:
+			case <-in.stop:
 			case <-session.Done():
 				return true
 			}
@@ -123,9 +123,9 @@ func (p *partition) deliver(session context.Context, claim sarama.ConsumerGroupC
 }
 
 // push adds a record that has been read.
-func (p *partition) push(record *sarama.ConsumerMessage) {
+func (in *intake) push(record *sarama.ConsumerMessage) {
 	e := &entry{offset: record.Offset, bytes: len(record.Key) + len(record.Value), value: record}
-	if p.config.Ordered {
+	if in.config.Ordered {
 		e.key = string(record.Key)
 	}
 	for _, header := range record.Headers {
@@ -134,22 +134,22 @@ func (p *partition) push(record *sarama.ConsumerMessage) {
 			e.identity = string(header.Value)
 		}
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.release(p.lane.push(e))
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.release(in.lane.push(e))
 }
 
 // release marks what is done. The caller holds mu.
-func (p *partition) release(entries []*entry) {
-	if len(entries) > 0 && p.mark != nil {
+func (in *intake) release(entries []*entry) {
+	if len(entries) > 0 && in.mark != nil {
 		next := entries[len(entries)-1].offset + 1
-		p.next.Store(next)
-		p.mark(next)
+		in.next.Store(next)
+		in.mark(next)
 	}
 }
 
 // linger keeps the claim of a draining subscription until it is revoked: so long acks are marked.
-func (p *partition) linger(session context.Context, claim sarama.ConsumerGroupClaim) {
+func (in *intake) linger(session context.Context, claim sarama.ConsumerGroupClaim) {
 	for {
 		select {
 		case _, ok := <-claim.Messages(): // not delivered and not marked
@@ -163,18 +163,18 @@ func (p *partition) linger(session context.Context, claim sarama.ConsumerGroupCl
 }
 
 // handOver waits for running handlers, but not for slow ones.
-func (p *partition) handOver() {
+func (in *intake) handOver() {
 	timeout := time.NewTimer(handOverTimeout)
 	defer timeout.Stop()
 	for {
-		p.mu.Lock()
-		taken := p.lane.taken
-		p.mu.Unlock()
+		in.mu.Lock()
+		taken := in.lane.taken
+		in.mu.Unlock()
 		if taken == 0 {
 			return
 		}
 		select {
-		case <-p.wake:
+		case <-in.wake:
 		case <-timeout.C:
 			return
 		}
@@ -182,22 +182,22 @@ func (p *partition) handOver() {
 }
 
 // flow stops or resumes the reading of the partition.
-func (p *partition) flow(stop bool) {
-	these := map[string][]int32{p.topic: {p.number}}
+func (in *intake) flow(stop bool) {
+	these := map[string][]int32{in.topic: {in.number}}
 	if stop {
-		p.group.Pause(these)
+		in.group.Pause(these)
 	} else {
-		p.group.Resume(these)
+		in.group.Resume(these)
 	}
 }
 
 // update changes the lane and wakes the claim.
-func (p *partition) update(f func(*lane)) {
-	p.mu.Lock()
-	f(p.lane)
-	p.mu.Unlock()
+func (in *intake) update(f func(*lane)) {
+	in.mu.Lock()
+	f(in.lane)
+	in.mu.Unlock()
 	select {
-	case p.wake <- struct{}{}:
+	case in.wake <- struct{}{}:
 	default:
 	}
 }
