@@ -22,6 +22,8 @@ const (
 	rebalanceTimeout = 30 * time.Second
 	// heartbeatInterval is how soon a member learns of a rebalance, for which the others wait.
 	heartbeatInterval = 500 * time.Millisecond
+	// retryWait is the wait before what failed while consuming is tried again, where sarama would wait for 2 s.
+	retryWait = 250 * time.Millisecond
 	// commitInterval is how often offsets are committed: what a killed process repeats.
 	commitInterval = 100 * time.Millisecond
 )
@@ -139,6 +141,8 @@ func (t *Transport) consumerClient(life context.Context, consumer, instance stri
 	s.Consumer.Group.Session.Timeout = settings.SessionTimeout
 	s.Consumer.Group.Heartbeat.Interval = heartbeatInterval
 	s.Consumer.Group.Rebalance.Timeout = rebalanceTimeout
+	s.Consumer.Group.Rebalance.Retry.Backoff = retryWait // a join that another one has overtaken
+	s.Consumer.Retry.Backoff = retryWait                 // a fetch
 	s.Consumer.Group.Rebalance.GroupStrategies = []sarama.BalanceStrategy{settings.Assignment.strategy()}
 	s.Consumer.Group.InstanceId = instance
 	client, err := sarama.NewClient(t.config.Brokers, s)

@@ -46,7 +46,7 @@ type subscription struct {
 	abandon  context.CancelFunc    // of messages
 	running  sync.WaitGroup        // one per message that is delivered and not settled; Add only while sending
 
-	mu         sync.Mutex
+	mu      sync.Mutex
 	intakes map[int32]*intake
 }
 
@@ -54,15 +54,15 @@ type subscription struct {
 // finish.
 func newSubscription(ctx context.Context, t *Transport, config transport.SubscriberConfig, topic, instance string) (*subscription, error) {
 	s := &subscription{
-		transport:  t,
-		config:     config,
-		settings:   t.config.consumer(config.Consumer),
-		topic:      topic,
-		log:        t.log.With(slog.String("topic", topic), slog.String("consumer", config.Consumer)),
-		out:        make(chan *message.Message),
-		slots:      make(chan struct{}, config.Concurrency),
-		stop:       make(chan struct{}),
-		intakes: map[int32]*intake{},
+		transport: t,
+		config:    config,
+		settings:  t.config.consumer(config.Consumer),
+		topic:     topic,
+		log:       t.log.With(slog.String("topic", topic), slog.String("consumer", config.Consumer)),
+		out:       make(chan *message.Message),
+		slots:     make(chan struct{}, config.Concurrency),
+		stop:      make(chan struct{}),
+		intakes:   map[int32]*intake{},
 	}
 	var err error
 	if s.observer, err = newGroupObserver(t.config.MeterProvider, topic, config.Consumer); err != nil {

@@ -8,10 +8,10 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// offer is what a partition has to deliver next. First it waits for one of the subscription's slots, then for somebody
+// offer is what an intake has to deliver next. First it waits for one of the subscription's slots, then for somebody
 // who takes the message. It belongs to one goroutine.
 type offer struct {
-	in      *intake
+	in     *intake
 	entry  *entry
 	msg    *message.Message // when there is a slot
 	cancel context.CancelFunc
