@@ -138,6 +138,7 @@ func (t *Transport) consumerClient(life context.Context, consumer, instance stri
 	}
 	// What a transaction has aborted is not there, whoever has written it.
 	s.Consumer.IsolationLevel = sarama.ReadCommitted
+	s.Consumer.MaxWaitTime = retryWait // what leaving the group waits for
 	s.Consumer.Group.Session.Timeout = settings.SessionTimeout
 	s.Consumer.Group.Heartbeat.Interval = heartbeatInterval
 	s.Consumer.Group.Rebalance.Timeout = rebalanceTimeout
