@@ -2,7 +2,6 @@ package kafka
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"time"
@@ -12,8 +11,8 @@ import (
 )
 
 const (
-	// dialTimeout bounds the opening of one connection.
-	dialTimeout = 10 * time.Second
+	// dialTimeout bounds the opening of one connection, and what New waits for the first one.
+	dialTimeout = 5 * time.Second
 	// brokerTimeout is how long a broker may wait for its replicas before it answers a produce request.
 	brokerTimeout = 10 * time.Second
 	// readTimeout finds connections that have become black holes. It is above what a broker may take: brokerTimeout.
@@ -26,6 +25,8 @@ const (
 	retryWait = 250 * time.Millisecond
 	// commitInterval is how often offsets are committed: what a killed process repeats.
 	commitInterval = 100 * time.Millisecond
+	// metadataInterval is how soon a publisher uses partitions that a topic has got.
+	metadataInterval = time.Minute
 )
 
 // dialer implements golang.org/x/net/proxy.Dialer, which is how sarama takes one. Its context ends with the transport, so
@@ -90,37 +91,17 @@ func (c Config) clientConfig(ctx context.Context) *sarama.Config {
 // newClient returns the client for all but consuming. ctx bounds the connecting only; the client's connections end with
 // life.
 func newClient(ctx, life context.Context, config Config) (sarama.Client, error) {
-	// Until one broker has answered the connections end with ctx too.
-	connecting, cancel := context.WithCancel(life)
-	defer cancel()
-	stop := context.AfterFunc(ctx, cancel)
-	defer stop()
-	if err := probe(config.Brokers, config.clientConfig(connecting)); err != nil {
-		return nil, fmt.Errorf("connect to Kafka: %w", errors.Join(ctx.Err(), err))
+	if err := probe(ctx, life, config); err != nil {
+		return nil, fmt.Errorf("connect to Kafka: %w", err)
 	}
-	client, err := sarama.NewClient(config.Brokers, config.clientConfig(life))
+	s := config.clientConfig(life)
+	s.Metadata.Retry.Max = 1 // what waits for the answer has its own patience
+	s.Metadata.RefreshFrequency = metadataInterval
+	client, err := sarama.NewClient(config.Brokers, s)
 	if err != nil {
 		return nil, fmt.Errorf("connect to Kafka: %w", err)
 	}
 	return client, nil
-}
-
-// probe tells whether one of the brokers lets us in. sarama's client, which asks only for the topics that it needs, would
-// tell at the first publish.
-func probe(brokers []string, config *sarama.Config) error {
-	var errs []error
-	for _, address := range brokers {
-		broker := sarama.NewBroker(address)
-		err := broker.Open(config)
-		if err == nil {
-			_, err = broker.Connected()
-		}
-		if err == nil {
-			return broker.Close()
-		}
-		errs = append(errs, fmt.Errorf("broker %s: %w", address, err))
-	}
-	return errors.Join(errs...)
 }
 
 // consumerClient returns a client of its own for one consumer, because a long poll delays what comes after it on its

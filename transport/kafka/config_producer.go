@@ -23,6 +23,10 @@ type ProducerConfig struct {
 	// order of its keys is lost. Default: Murmur2.
 	Partitioner Partitioner
 
+	// MaxMessageBytes is the largest message: payload, ID, key and metadata. Topics and brokers must take as much, and some
+	// for the framing (max.message.bytes). Default: 1,000,000.
+	MaxMessageBytes int
+
 	// Timeout is how long a publish call tries when the message's broker is out of reach, unless its context ends
 	// before: 1 s or more. Default: 1 min.
 	Timeout time.Duration
@@ -85,6 +89,7 @@ func (p Partitioner) String() string {
 
 // WithDefaults returns the configuration with every zero field set to its default.
 func (c ProducerConfig) WithDefaults() ProducerConfig {
+	c.MaxMessageBytes = cmp.Or(c.MaxMessageBytes, Limits.MessageBytes)
 	c.Timeout = cmp.Or(c.Timeout, defaultPublishTimeout)
 	return c
 }
@@ -96,6 +101,9 @@ func (c ProducerConfig) validate() error {
 	}
 	if c.Partitioner != Murmur2 && c.Partitioner != FNV {
 		errs = append(errs, fmt.Errorf("Config.Producer.Partitioner is %s: want Murmur2 or FNV", c.Partitioner))
+	}
+	if c.MaxMessageBytes < 1 {
+		errs = append(errs, fmt.Errorf("Config.Producer.MaxMessageBytes is %d: want 1 or more, or 0 for the default of %d", c.MaxMessageBytes, Limits.MessageBytes))
 	}
 	if c.Timeout < minPublishTimeout {
 		errs = append(errs, fmt.Errorf("Config.Producer.Timeout is %s: want %s or more, or 0 for the default of %s", c.Timeout, minPublishTimeout, defaultPublishTimeout))

@@ -27,7 +27,7 @@ func TestConfigDefaults(t *testing.T) {
 	valid := config.WithDefaults()
 	require.NoError(t, valid.Validate())
 	require.Equal(t, kafka.Topics{Partitions: 4, ReplicationFactor: -1}, valid.Topics)
-	require.Equal(t, kafka.ProducerConfig{Timeout: time.Minute}, valid.Producer)
+	require.Equal(t, kafka.ProducerConfig{MaxMessageBytes: 1_000_000, Timeout: time.Minute}, valid.Producer)
 	require.Equal(t, kafka.Transaction{MaxRecords: 1000, MaxBytes: 8 << 20, MaxDelay: 100 * time.Millisecond, Timeout: 10 * time.Second, IDPrefix: "millrace"}, valid.Transaction)
 	require.Equal(t, kafka.ConsumerConfig{Retry: kafka.Retry{Min: 100 * time.Millisecond, Max: time.Minute}, Prefetch: 500, SessionTimeout: 10 * time.Second}, valid.Consumer)
 	require.Equal(t, 10, valid.Consumers["c"].DeadLetter.MaxAttempts)
@@ -51,6 +51,7 @@ func TestConfigValidate(t *testing.T) {
 		{"Topics.ReplicationFactor is -2", func(c *kafka.Config) { c.Topics.ReplicationFactor = -2 }},
 		{"Producer.Compression is Compression(3)", func(c *kafka.Config) { c.Producer.Compression = 3 }},
 		{"Producer.Partitioner is Partitioner(2)", func(c *kafka.Config) { c.Producer.Partitioner = 2 }},
+		{"Producer.MaxMessageBytes is -1", func(c *kafka.Config) { c.Producer.MaxMessageBytes = -1 }},
 		{"Producer.Timeout is 1ms", func(c *kafka.Config) { c.Producer.Timeout = time.Millisecond }},
 		{"Delivery is Delivery(2)", func(c *kafka.Config) { c.Delivery = 2 }},
 		{"Transaction.MaxRecords is -1", func(c *kafka.Config) { c.Transaction.MaxRecords = -1 }},

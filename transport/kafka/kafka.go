@@ -7,6 +7,7 @@ package kafka
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"time"
@@ -59,8 +60,12 @@ func New(ctx context.Context, config Config) (*Transport, error) {
 		subscribers: map[*subscriber]struct{}{},
 		instances:   map[string]bool{},
 	}
-	t.topics = newTopics(client, config, t.log)
-	t.publisher = newPublisher(client, t.topics, config, t.log)
+	t.topics = newTopics(life, client, config, t.log)
+	t.publisher, err = newPublisher(life, client, t.topics, config, t.log)
+	if err != nil {
+		end()
+		return nil, errors.Join(err, client.Close())
+	}
 	return t, nil
 }
 
@@ -70,7 +75,7 @@ func (t *Transport) Name() string { return "kafka" }
 // Features implements transport.Transport. Attempts are counted in memory: they begin anew when a partition goes to
 // another process.
 func (t *Transport) Features() transport.Features {
-	return transport.Features{Ordered: true, Attempts: true, DelayedRedelivery: true, Persistent: true, Limits: Limits}
+	return transport.Features{Ordered: true, Attempts: true, DelayedRedelivery: true, Persistent: true, Limits: t.config.limits()}
 }
 
 // Publisher implements transport.Transport. The publisher implements transport.BatchPublisher.

@@ -12,16 +12,20 @@ import (
 	"github.com/millrace-go/millrace/transport"
 )
 
-// Limits is what a Kafka message can carry when the brokers have their default settings: max.message.bytes is 1 MiB and
-// 12 bytes for a batch, of which its framing needs some. The limit that a topic really has is asked for once, and takes
-// precedence where it is smaller.
+// Limits is what a Kafka message can carry under the brokers' default settings: max.message.bytes is 1 MiB, and the
+// framing takes some of it. ProducerConfig.MaxMessageBytes changes it. A topic that takes less is asked once; its limit
+// holds then.
 var Limits = transport.Limits{
 	Topic:        regexp.MustCompile(`^[A-Za-z0-9._-]{1,249}$`),
 	MessageBytes: 1_000_000,
 }
 
-// messageLimits is Limits without the topic, which is checked once for a batch.
-var messageLimits = transport.Limits{MessageBytes: Limits.MessageBytes}
+// limits is Limits as configured.
+func (c Config) limits() transport.Limits {
+	limits := Limits
+	limits.MessageBytes = c.Producer.MaxMessageBytes
+	return limits
+}
 
 // idHeader carries the event's ID, as watermill-kafka has it.
 const idHeader = "_watermill_message_uuid"
@@ -34,8 +38,9 @@ func checkTopic(topic string) error {
 }
 
 // check reports why the message cannot be published, as errors that wrap transport.ErrLimit.
-func check(msg *message.Message) error {
-	errs := []error{messageLimits.Check("", msg), transport.CheckText(msg)}
+func check(msg *message.Message, limits transport.Limits) error {
+	limits.Topic = nil // it is checked once for a batch
+	errs := []error{limits.Check("", msg), transport.CheckText(msg)}
 	if _, ok := msg.Metadata[idHeader]; ok {
 		errs = append(errs, fmt.Errorf("%w: metadata name %q is reserved: it carries the ID", transport.ErrLimit, idHeader))
 	}

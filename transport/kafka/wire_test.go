@@ -66,7 +66,7 @@ func TestWireEdges(t *testing.T) {
 }
 
 func TestCheck(t *testing.T) {
-	require.NoError(t, check(message.NewMessage("id", []byte("\xff"))))
+	require.NoError(t, check(message.NewMessage("id", []byte("\xff")), Limits))
 	for name, spoil := range map[string]func(*message.Message){
 		"size":        func(m *message.Message) { m.Payload = make([]byte, Limits.MessageBytes) },
 		"UTF-8":       func(m *message.Message) { m.Metadata["a"] = "\xff" },
@@ -75,7 +75,7 @@ func TestCheck(t *testing.T) {
 	} {
 		msg := message.NewMessage("id", nil)
 		spoil(msg)
-		require.ErrorIs(t, check(msg), transport.ErrLimit, name)
+		require.ErrorIs(t, check(msg, Limits), transport.ErrLimit, name)
 	}
 	for topic, valid := range map[string]bool{
 		"a": true, "labour.completed_1-2": true, strings.Repeat("x", 249): true,
