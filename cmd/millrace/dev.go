@@ -27,7 +27,7 @@ environment and runs until Ctrl-C.
 func dev(args []string, stdin *os.File, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("dev", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	list := flags.String("services", "postgres,pubsub,kafka", "the services to start, with commas between; there is redis too")
+	list := flags.String("services", "postgres,pubsub,kafka", "the services to start, with commas between; there are kafka3 (three brokers) and redis too")
 	flags.Usage = func() {
 		fmt.Fprint(stderr, devUsage)
 		flags.PrintDefaults()

@@ -5,7 +5,7 @@
 //     binaries of the embedded-postgres project, downloaded once.
 //   - Pub/Sub: PUBSUB_EMULATOR_HOST; Google's emulator where the Cloud SDK has it; pstest, a fake in this process.
 //   - Kafka: MILLRACE_KAFKA_BROKERS (comma separated); Apache Kafka from the folder that scripts/kafka fills; kfake, a
-//     fake in this process.
+//     fake in this process. kafka3 is the same with three brokers, and topics that are on all of them.
 //   - Redis: MILLRACE_REDIS_ADDR (host:port); an installed redis-server; miniredis, a fake in this process, whose clock
 //     stands still.
 //
@@ -14,7 +14,7 @@
 // forbids the fakes.
 //
 // For tests of what must not happen to a shared service there are a [Server] of one's own, which may be crashed, followed
-// by a standby and put behind [PgBouncer], a [RedisServer] to crash, and a [Disk] to fill.
+// by a standby and put behind [PgBouncer], a [KafkaCluster] and a [RedisServer] to crash, and a [Disk] to fill.
 //
 // Nothing outlives the process: not a child, not a folder, not a port, however the process ends (see watchdog.sh). Only
 // the binaries of embedded-postgres stay, in the temporary directory, for the next stack; what a process leaves that is
@@ -40,17 +40,19 @@ const (
 	Postgres Service = "postgres"
 	PubSub   Service = "pubsub"
 	Kafka    Service = "kafka"
+	Kafka3   Service = "kafka3" // three brokers; a stack has this or Kafka
 	Redis    Service = "redis"
 )
 
 // known lists the services in the order in which they are told.
-var known = []Service{Postgres, PubSub, Kafka, Redis}
+var known = []Service{Postgres, PubSub, Kafka, Kafka3, Redis}
 
 // variable is the environment variable that names a running service, which the stack both reads and hands on.
 var variable = map[Service]string{
 	Postgres: "MILLRACE_POSTGRES_DSN",
 	PubSub:   "PUBSUB_EMULATOR_HOST",
 	Kafka:    "MILLRACE_KAFKA_BROKERS",
+	Kafka3:   "MILLRACE_KAFKA_BROKERS",
 	Redis:    "MILLRACE_REDIS_ADDR",
 }
 
@@ -105,7 +107,7 @@ func ParseServices(list string) ([]Service, error) {
 	return services, nil
 }
 
-func knownNames() string { return "postgres, pubsub, kafka or redis" }
+func knownNames() string { return "postgres, pubsub, kafka, kafka3 or redis" }
 
 func checkServices(services []Service) error {
 	if len(services) == 0 {

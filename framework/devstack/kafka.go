@@ -5,107 +5,82 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"net"
 	"os"
-	"strconv"
 	"strings"
 
 	"github.com/google/uuid"
 	"github.com/twmb/franz-go/pkg/kfake"
 )
 
-func kafkaFromEnvironment(ctx context.Context) (*instance, error) {
-	value, err := named(Kafka)
-	if err != nil {
-		return nil, err
+// kafkaFromEnvironment takes a cluster of at least so many brokers.
+func kafkaFromEnvironment(service Service, size int) func(context.Context) (*instance, error) {
+	return func(ctx context.Context) (*instance, error) {
+		value, err := named(service)
+		if err != nil {
+			return nil, err
+		}
+		brokers := strings.FieldsFunc(value, func(r rune) bool { return r == ',' || r == ' ' })
+		if len(brokers) == 0 {
+			return nil, fmt.Errorf("%s is %q: want host:port, several with commas between", variable[service], value)
+		}
+		if err := askOnce(ctx, func(ctx context.Context) error { return askKafka(ctx, brokers, "", size) }); err != nil {
+			return nil, fmt.Errorf("ask the brokers that %s names: %w", variable[service], err)
+		}
+		value = strings.Join(brokers, ",")
+		return &instance{info: Info{Service: service, Source: variable[service], Address: value, Real: true}, value: value}, nil
 	}
-	brokers := strings.FieldsFunc(value, func(r rune) bool { return r == ',' || r == ' ' })
-	if len(brokers) == 0 {
-		return nil, fmt.Errorf("%s is %q: want host:port, several with commas between", variable[Kafka], value)
-	}
-	if err := askOnce(ctx, func(ctx context.Context) error { return askKafka(ctx, brokers, "") }); err != nil {
-		return nil, fmt.Errorf("ask the brokers that %s names: %w", variable[Kafka], err)
-	}
-	value = strings.Join(brokers, ",")
-	return &instance{info: Info{Service: Kafka, Source: variable[Kafka], Address: value, Real: true}, value: value}, nil
 }
 
-// apacheKafka runs one broker, its own controller, from the folder that scripts/kafka fills.
-func (h hooks) apacheKafka(ctx context.Context) (*instance, error) {
-	if h.skipInstalled {
-		return nil, absent("Apache Kafka is not wanted")
-	}
-	home, err := findKafka()
-	if err != nil {
-		return nil, err
-	}
-	java, err := findJava(ctx, 17)
-	if err != nil {
-		return nil, javaMissing(home.dir, err)
-	}
-	return retryPort(h, func(port int) (*instance, error) {
-		controller, err := h.port()
+// apacheKafka runs so many brokers from the folder that scripts/kafka fills.
+func (h hooks) apacheKafka(service Service, brokers int) func(context.Context) (*instance, error) {
+	return func(ctx context.Context) (*instance, error) {
+		if h.skipInstalled {
+			return nil, absent("Apache Kafka is not wanted")
+		}
+		cluster, err := h.startKafka(ctx, KafkaConfig{Brokers: brokers})
 		if err != nil {
 			return nil, err
 		}
-		r, err := newRoom(Kafka, nil)
-		if err != nil {
-			return nil, err
-		}
-		cluster, steps, err := home.prepare(r, java, port, controller)
-		if err != nil {
-			return nil, errors.Join(err, r.discard())
-		}
-		w, err := watch(r, steps...)
-		if err != nil {
-			return nil, err
-		}
-		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
-		brokers := []string{address}
-		if err := w.await(ctx, func(ctx context.Context) error { return askKafka(ctx, brokers, cluster) }); err != nil {
-			return nil, err
-		}
-		if err := w.await(ctx, func(ctx context.Context) error { return roundTrip(ctx, brokers) }); err != nil {
-			return nil, err
-		}
+		value := strings.Join(cluster.Brokers(), ",")
 		return &instance{
-			info:  Info{Service: Kafka, Source: "Apache Kafka " + home.version, Address: address, Real: true},
-			value: address,
-			stop:  w.stop,
+			info:  Info{Service: service, Source: cluster.source, Address: value, Real: true},
+			value: value,
+			stop:  cluster.Stop,
 		}, nil
-	})
+	}
 }
 
-// prepare writes the broker's settings and formats its storage, and returns the commands that run it. cluster is the ID
-// by which the broker is told from one of another stack.
-func (home kafkaHome) prepare(r *room, java string, port, controller int) (cluster string, steps []step, err error) {
-	cluster = kafkaID()
+// prepare writes the settings of a broker, by its place in the plan, and formats its storage, and returns the commands
+// that run it. It ends by SIGKILL: what it would save by a better end is thrown away with the room, and without the others
+// of its cluster it would try for long.
+func (home kafkaHome) prepare(r *room, java, cluster string, plan kafkaPlan, place int) ([]step, error) {
 	logging := r.path("log4j2.properties")
 	settings := r.path("server.properties")
-	err = errors.Join(
+	err := errors.Join(
 		r.write("log4j2.properties", kafkaLogging),
-		r.write("server.properties", fmt.Sprintf(kafkaSettings, port, controller, r.path("data"))),
+		r.write("server.properties", kafkaSettings(plan, place, r.path("data"))),
 	)
 	if err != nil {
-		return "", nil, err
+		return nil, err
 	}
-	run := func(args ...string) []string {
-		common := []string{"-Dlog4j2.configurationFile=" + logging, "-cp", home.classPath()}
-		return javaCommand(java, r, append(common, args...)...)
+	run := func(args ...string) step {
+		common := []string{"-Xmx384m", "-Dlog4j2.configurationFile=" + logging, "-cp", home.classPath()}
+		return step{"KILL", javaCommand(java, r, append(common, args...)...)}
 	}
-	formatted, err := home.format(r, cluster)
+	formatted, err := home.format(r, cluster, place+1)
 	if err != nil {
-		return "", nil, err
+		return nil, err
 	}
+	steps := []step{run("kafka.Kafka", settings)}
 	if !formatted {
-		steps = append(steps, step{"TERM", run("kafka.tools.StorageTool", "format", "--cluster-id", cluster, "--config", settings)})
+		steps = append([]step{run("kafka.tools.StorageTool", "format", "--cluster-id", cluster, "--config", settings)}, steps...)
 	}
-	return cluster, append(steps, step{"TERM", run("kafka.Kafka", settings)}), nil
+	return steps, nil
 }
 
 // format does what StorageTool would, from the checkpoint that scripts/kafka took of it: that saves the start of a JVM,
 // about a second and a half. It reports false when the folder has no checkpoint.
-func (home kafkaHome) format(r *room, cluster string) (bool, error) {
+func (home kafkaHome) format(r *room, cluster string, node int) (bool, error) {
 	checkpoint, err := os.ReadFile(home.path("bootstrap.checkpoint"))
 	if errors.Is(err, os.ErrNotExist) {
 		return false, nil
@@ -118,7 +93,7 @@ func (home kafkaHome) format(r *room, cluster string) (bool, error) {
 	}
 	return true, errors.Join(
 		r.write("data/bootstrap.checkpoint", string(checkpoint)),
-		r.write("data/meta.properties", fmt.Sprintf("version=1\nnode.id=1\ncluster.id=%s\ndirectory.id=%s\n", cluster, kafkaID())),
+		r.write("data/meta.properties", fmt.Sprintf("version=1\nnode.id=%d\ncluster.id=%s\ndirectory.id=%s\n", node, cluster, kafkaID())),
 	)
 }
 
@@ -133,19 +108,21 @@ func kafkaID() string {
 	}
 }
 
-// fakeKafka runs franz-go's fake broker. Child processes reach it too, over its port.
-func fakeKafka() (*instance, error) {
-	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.DefaultNumPartitions(kafkaPartitions), kfake.AllowAutoTopicCreation())
-	if err != nil {
-		return nil, err
+// fakeKafka runs franz-go's fake brokers. Child processes reach them too, over their ports.
+func fakeKafka(service Service, brokers int) func() (*instance, error) {
+	return func() (*instance, error) {
+		cluster, err := kfake.NewCluster(kfake.NumBrokers(brokers), kfake.DefaultNumPartitions(kafkaPartitions), kfake.AllowAutoTopicCreation())
+		if err != nil {
+			return nil, err
+		}
+		value := strings.Join(cluster.ListenAddrs(), ",")
+		return &instance{
+			info:  Info{Service: service, Source: "kfake, in process", Address: value},
+			value: value,
+			stop: func() error {
+				cluster.Close()
+				return nil
+			},
+		}, nil
 	}
-	value := strings.Join(cluster.ListenAddrs(), ",")
-	return &instance{
-		info:  Info{Service: Kafka, Source: "kfake, in process", Address: value},
-		value: value,
-		stop: func() error {
-			cluster.Close()
-			return nil
-		},
-	}, nil
 }

@@ -4,31 +4,92 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// askKafka reports whether a broker answers, and is of the cluster; "" is any.
-func askKafka(ctx context.Context, brokers []string, cluster string) error {
-	// The client's own context too: a request's alone does not end the wait for a peer that accepts and keeps silent.
-	client, err := kgo.NewClient(kgo.WithContext(ctx), kgo.SeedBrokers(brokers...), kgo.RequestRetries(0))
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	request := kmsg.NewPtrMetadataRequest()
-	request.Topics = []kmsg.MetadataRequestTopic{} // none; nil would be all
-	response, err := request.RequestWith(ctx, client)
+// askKafka reports whether a broker answers, knows of at least so many, and is of the cluster; "" is any.
+func askKafka(ctx context.Context, brokers []string, cluster string, size int) error {
+	response, err := kafkaMetadata(ctx, brokers, []kmsg.MetadataRequestTopic{}) // none; nil would be all
 	if err != nil {
 		return err
 	}
 	if cluster != "" && (response.ClusterID == nil || *response.ClusterID != cluster) {
 		return errors.New("the broker that answers is of another cluster")
 	}
-	if len(response.Brokers) == 0 {
-		return errors.New("the cluster has no broker yet")
+	if len(response.Brokers) < size {
+		return fmt.Errorf("the cluster has %d brokers of %d", len(response.Brokers), size)
+	}
+	return nil
+}
+
+func kafkaMetadata(ctx context.Context, brokers []string, topics []kmsg.MetadataRequestTopic) (*kmsg.MetadataResponse, error) {
+	// The client's own context too: a request's alone does not end the wait for a peer that accepts and keeps silent.
+	client, err := kgo.NewClient(kgo.WithContext(ctx), kgo.SeedBrokers(brokers...), kgo.RequestRetries(0))
+	if err != nil {
+		return nil, err
+	}
+	defer client.Close()
+	request := kmsg.NewPtrMetadataRequest()
+	request.Topics = topics
+	return request.RequestWith(ctx, client)
+}
+
+// kafkaView is the cluster in the eyes of one broker.
+type kafkaView struct {
+	brokers []int32 // that are at work
+	topics  []kmsg.MetadataResponseTopic
+}
+
+func viewKafka(ctx context.Context, broker string) (kafkaView, error) {
+	response, err := kafkaMetadata(ctx, []string{broker}, nil)
+	if err != nil {
+		return kafkaView{}, err
+	}
+	view := kafkaView{topics: response.Topics}
+	for _, one := range response.Brokers {
+		view.brokers = append(view.brokers, one.NodeID)
+	}
+	return view, nil
+}
+
+// inSync reports the first thing that is missing of a cluster of so many brokers.
+func (v kafkaView) inSync(size int) error {
+	if len(v.brokers) < size {
+		return fmt.Errorf("%d brokers of %d are at work", len(v.brokers), size)
+	}
+	return v.each(func(p kmsg.MetadataResponseTopicPartition) error {
+		if len(p.ISR) < len(p.Replicas) || p.Leader < 0 {
+			return fmt.Errorf("in sync are %v of %v, the leader is %d", p.ISR, p.Replicas, p.Leader)
+		}
+		return nil
+	})
+}
+
+// without reports the first place where the broker is still counted on.
+func (v kafkaView) without(broker int32) error {
+	if slices.Contains(v.brokers, broker) {
+		return errors.New("it is thought to be at work")
+	}
+	return v.each(func(p kmsg.MetadataResponseTopicPartition) error {
+		if p.Leader == broker || slices.Contains(p.ISR, broker) {
+			return fmt.Errorf("in sync are %v, the leader is %d", p.ISR, p.Leader)
+		}
+		return nil
+	})
+}
+
+// each returns the first error of a partition.
+func (v kafkaView) each(check func(kmsg.MetadataResponseTopicPartition) error) error {
+	for _, topic := range v.topics {
+		for _, partition := range topic.Partitions {
+			if err := check(partition); err != nil {
+				return fmt.Errorf("partition %d of %s: %w", partition.Partition, *topic.Topic, err)
+			}
+		}
 	}
 	return nil
 }

@@ -59,6 +59,14 @@ func openKafka(dir string) (kafkaHome, bool) {
 	return kafkaHome{dir: dir, version: strings.TrimSuffix(strings.TrimPrefix(name, "kafka_2.13-"), ".jar")}, true
 }
 
+// source is a line for people.
+func (home kafkaHome) source(brokers int) string {
+	if brokers == 1 {
+		return "Apache Kafka " + home.version
+	}
+	return fmt.Sprintf("Apache Kafka %s, %d brokers", home.version, brokers)
+}
+
 // compareVersions orders dotted numbers.
 func compareVersions(a, b string) int {
 	number := func(part string) int {

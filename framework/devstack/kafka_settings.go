@@ -1,32 +1,50 @@
 package devstack
 
+import (
+	"fmt"
+	"strings"
+)
+
 // kafkaPartitions is how many partitions a topic gets that is created by its first use, real or fake: more than one,
 // so that a program that relies on an order across keys fails here and not in production.
 const kafkaPartitions = 4
 
-// kafkaSettings takes the broker's port, the controller's port and the folder of the data. One node is enough for the
-// internal topics, and few partitions make their creation quick; a group starts without waiting for more members.
-const kafkaSettings = `process.roles=broker,controller
-node.id=1
-controller.quorum.voters=1@127.0.0.1:%[2]d
-listeners=PLAINTEXT://127.0.0.1:%[1]d,CONTROLLER://127.0.0.1:%[2]d
-advertised.listeners=PLAINTEXT://127.0.0.1:%[1]d
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
-inter.broker.listener.name=PLAINTEXT
-controller.listener.names=CONTROLLER
-log.dirs=%[3]s
-num.partitions=4
-default.replication.factor=1
-offsets.topic.replication.factor=1
-offsets.topic.num.partitions=4
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
-transaction.state.log.num.partitions=4
-share.coordinator.state.topic.replication.factor=1
-share.coordinator.state.topic.min.isr=1
-group.initial.rebalance.delay.ms=0
-log.cleaner.dedupe.buffer.size=16777216
-`
+// kafkaSettings is a server.properties. Few partitions make the creation of the internal topics quick; a group starts
+// without waiting for more members; a killed broker is given up after six seconds. Of a setting that stands twice the last
+// counts.
+func kafkaSettings(plan kafkaPlan, place int, data string) string {
+	voters := make([]string, len(plan.controllers))
+	for i, address := range plan.controllers {
+		voters[i] = fmt.Sprintf("%d@%s", i+1, address)
+	}
+	replicas := len(plan.brokers)
+	inSync := max(replicas-1, 1)
+	lines := []string{
+		"process.roles=broker,controller",
+		fmt.Sprint("node.id=", place+1),
+		"controller.quorum.voters=" + strings.Join(voters, ","),
+		fmt.Sprintf("listeners=PLAINTEXT://%s,CONTROLLER://%s", plan.brokers[place], plan.controllers[place]),
+		"advertised.listeners=PLAINTEXT://" + plan.brokers[place],
+		"listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+		"inter.broker.listener.name=PLAINTEXT",
+		"controller.listener.names=CONTROLLER",
+		"log.dirs=" + data,
+		fmt.Sprint("num.partitions=", kafkaPartitions),
+		fmt.Sprint("default.replication.factor=", replicas),
+		fmt.Sprint("min.insync.replicas=", inSync),
+		fmt.Sprint("offsets.topic.replication.factor=", replicas),
+		"offsets.topic.num.partitions=4",
+		fmt.Sprint("transaction.state.log.replication.factor=", replicas),
+		fmt.Sprint("transaction.state.log.min.isr=", inSync),
+		"transaction.state.log.num.partitions=4",
+		fmt.Sprint("share.coordinator.state.topic.replication.factor=", replicas),
+		fmt.Sprint("share.coordinator.state.topic.min.isr=", inSync),
+		"group.initial.rebalance.delay.ms=0",
+		"broker.session.timeout.ms=6000",
+		"log.cleaner.dedupe.buffer.size=16777216",
+	}
+	return strings.Join(append(lines, settings(plan.settings)...), "\n") + "\n"
+}
 
 // kafkaLogging prints what went wrong, to the watchdog's log.
 const kafkaLogging = `status=ERROR

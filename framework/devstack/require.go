@@ -14,10 +14,13 @@ const requireVariable = "MILLRACE_REQUIRE_REAL"
 var advice = map[Service]string{
 	PubSub: "Install Google's emulator (Debian and Ubuntu packages google-cloud-cli-pubsub-emulator and default-jre-headless, " +
 		"or \"gcloud components install pubsub-emulator\"), or name a running one by PUBSUB_EMULATOR_HOST.",
-	Kafka: "Run scripts/kafka, which fetches Apache Kafka with Maven (Debian packages maven and openjdk-17-jre-headless), " +
-		"or name running brokers by MILLRACE_KAFKA_BROKERS.",
-	Redis: "Install redis-server (the Debian and Ubuntu package has that name), or name a running one by MILLRACE_REDIS_ADDR.",
+	Kafka:  kafkaAdvice,
+	Kafka3: kafkaAdvice,
+	Redis:  "Install redis-server (the Debian and Ubuntu package has that name), or name a running one by MILLRACE_REDIS_ADDR.",
 }
+
+const kafkaAdvice = "Run scripts/kafka, which fetches Apache Kafka with Maven (Debian packages maven and openjdk-17-jre-headless), " +
+	"or name running brokers by MILLRACE_KAFKA_BROKERS."
 
 // requisites are what the variable may name besides services: what some tests need of a machine.
 var requisites = []string{"pgbouncer", "mount"}
@@ -43,6 +46,9 @@ func requiredReal() ([]Service, error) {
 	parsed, err := ParseServices(strings.Join(services, ","))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w, %s", requireVariable, err, strings.Join(requisites, " or "))
+	}
+	if slices.Contains(parsed, Kafka) {
+		parsed = append(parsed, Kafka3)
 	}
 	return parsed, nil
 }

@@ -45,9 +45,13 @@ func (h hooks) start(ctx context.Context, service Service, mustBeReal bool) (*in
 	case PubSub:
 		sources = append(sources, pubsubFromEnvironment, h.installedEmulator)
 		fake = fakePubSub
-	case Kafka:
-		sources = append(sources, kafkaFromEnvironment, h.apacheKafka)
-		fake = fakeKafka
+	case Kafka, Kafka3:
+		size := 1
+		if service == Kafka3 {
+			size = 3
+		}
+		sources = append(sources, kafkaFromEnvironment(service, size), h.apacheKafka(service, size))
+		fake = fakeKafka(service, size)
 	case Redis:
 		sources = append(sources, redisFromEnvironment, h.installedRedis)
 		fake = fakeRedis

@@ -43,7 +43,9 @@ func TestRequireReal(t *testing.T) {
 	assert.ErrorContains(t, start("postgres, kafka"), "Run scripts/kafka")
 	assert.ErrorContains(t, start("redis"), "Install redis-server")
 	assert.ErrorContains(t, start("pubsub"), "google-cloud-cli-pubsub-emulator")
-	assert.ErrorContains(t, start("kafak"), `MILLRACE_REQUIRE_REAL: unknown service "kafak": want postgres, pubsub, kafka or redis, pgbouncer or mount`)
+	t.Setenv(requireVariable, "kafka")
+	assert.ErrorContains(t, (&Stack{hooks: hooks{skipInstalled: true}}).Add(t.Context(), Kafka3), "Run scripts/kafka")
+	assert.ErrorContains(t, start("kafak"), `MILLRACE_REQUIRE_REAL: unknown service "kafak": want postgres, pubsub, kafka, kafka3 or redis, pgbouncer or mount`)
 }
 
 // A child of a program that runs a stack uses that stack.

@@ -68,11 +68,18 @@ func (s *Stack) Add(ctx context.Context, services ...Service) error {
 	return errors.Join(errs...)
 }
 
+// rivals name their service by one variable.
+var rivals = map[Service]Service{Kafka: Kafka3, Kafka3: Kafka}
+
 func (s *Stack) add(ctx context.Context, service Service, required []Service) error {
 	s.mu.Lock()
 	if s.stopped {
 		s.mu.Unlock()
 		return errors.New("the stack is stopped")
+	}
+	if rival, ok := rivals[service]; ok && s.slots[rival] != nil {
+		s.mu.Unlock()
+		return fmt.Errorf("the stack has %s, and both are %s", rival, variable[service])
 	}
 	if other := s.slots[service]; other != nil {
 		s.mu.Unlock()
@@ -147,7 +154,7 @@ func (s *Stack) PubSubHost() string { return s.value(PubSub) }
 
 // KafkaBrokers is host:port of each seed broker, without TLS; nil when the stack has no Kafka.
 func (s *Stack) KafkaBrokers() []string {
-	if value := s.value(Kafka); value != "" {
+	if value := s.value(Kafka) + s.value(Kafka3); value != "" { // it has at most one of them
 		return strings.Split(value, ",")
 	}
 	return nil

@@ -76,7 +76,7 @@ func answers(t *testing.T, stack *Stack) {
 	publisher.Stop()
 	require.NoError(t, client.Close())
 
-	require.NoError(t, askKafka(ctx, stack.KafkaBrokers(), ""))
+	require.NoError(t, askKafka(ctx, stack.KafkaBrokers(), "", 1))
 	require.NoError(t, roundTrip(ctx, stack.KafkaBrokers()))
 
 	require.NoError(t, askRedis(ctx, stack.RedisAddr(), ""))
@@ -108,9 +108,9 @@ func TestAdd(t *testing.T) {
 
 func TestServiceNames(t *testing.T) {
 	_, err := Start(t.Context())
-	assert.ErrorContains(t, err, "pass postgres, pubsub, kafka or redis")
+	assert.ErrorContains(t, err, "pass postgres, pubsub, kafka, kafka3 or redis")
 	_, err = Start(t.Context(), Kafka, "rabbit")
-	assert.ErrorContains(t, err, `unknown service "rabbit": want postgres, pubsub, kafka or redis`)
+	assert.ErrorContains(t, err, `unknown service "rabbit": want postgres, pubsub, kafka, kafka3 or redis`)
 
 	services, err := ParseServices(" postgres, redis,")
 	require.NoError(t, err)

@@ -127,8 +127,13 @@ func (w *watchdog) giveUp(err error) error {
 }
 
 // crash kills the command and its children at one moment and keeps the room, for again.
-func (w *watchdog) crash(ctx context.Context) error {
-	if _, err := w.pipe.WriteString("crash\n"); err != nil {
+func (w *watchdog) crash(ctx context.Context) error { return w.down(ctx, "crash") }
+
+// terminate asks the command to end, waits until it has, and keeps the room, for again.
+func (w *watchdog) terminate(ctx context.Context) error { return w.down(ctx, "terminate") }
+
+func (w *watchdog) down(ctx context.Context, line string) error {
+	if _, err := w.pipe.WriteString(line + "\n"); err != nil {
 		return err
 	}
 	tick := time.NewTicker(5 * time.Millisecond)

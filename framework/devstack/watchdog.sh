@@ -6,8 +6,9 @@
 # the pipe kills the command at once. When it is gone, by that or by itself, FOLDER is removed, and this shell exits with
 # the command's status.
 #
-# The line "crash" kills the command and its children, as a failure of the machine would, and keeps FOLDER, with a file
-# named "crashed" in it; the next line runs the command again.
+# The line "crash" kills the command and its children, as a failure of the machine would, the line "terminate" sends it
+# SIGTERM, and after SECONDS SIGKILL. Both keep FOLDER, with a file named "crashed" in it; the next line runs the command
+# again.
 folder=$1 seconds=$2
 shift 2
 unset MILLRACE_WATCHDOG
@@ -37,22 +38,33 @@ again() {
 	trap - HUP INT TERM
 }
 
+# end sends SIGNAL to the command until it is gone, because it ignores SIGINT until it has set a handler: the shell starts
+# background commands so.
+end() {
+	trap '' TERM
+	tries=$((seconds * 20))
+	while kill -s "$1" "$command" && [ "$tries" -gt 0 ]; do
+		sleep 0.05
+		tries=$((tries - 1))
+	done
+	kill -s KILL "$command"
+}
+
 guard() {
 	eval "exec $2" 3<&- &
 	command=$!
 	{
 		while read -r line; do
-			if [ "$line" = crash ]; then crash; fi
+			case $line in
+			crash) crash ;;
+			terminate)
+				end TERM
+				exit "$crashed"
+				;;
+			esac
 			kill -s KILL "$command"
 		done
-		trap '' TERM
-		# Repeated, because a command ignores SIGINT until it has set a handler: the shell starts background commands so.
-		tries=$((seconds * 20))
-		while kill -s "$1" "$command" && [ "$tries" -gt 0 ]; do
-			sleep 0.05
-			tries=$((tries - 1))
-		done
-		kill -s KILL "$command"
+		end "$1"
 	} <&3 2>/dev/null &
 	reader=$!
 
@@ -68,7 +80,7 @@ guard() {
 	wait "$reader" 2>/dev/null
 	reader_status=$?
 	trap - HUP INT TERM
-	return "$status"
+	[ "$reader_status" != "$crashed" ] && return "$status"
 }
 
 while [ $# -gt 0 ]; do

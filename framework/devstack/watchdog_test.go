@@ -97,6 +97,18 @@ func TestWatchdog(t *testing.T) {
 		assert.NotEmpty(t, leftIn(t, dir))
 		require.NoError(t, w.stop())
 	})
+	t.Run("runs again what it has ended", func(t *testing.T) {
+		dir := scratch(t)
+		w := run(t, 10, shell(`trap 'echo ended; exit' TERM; echo up; while :; do sleep 0.02; done`))
+		require.NoError(t, w.await(t.Context(), logs(w, "up")))
+		require.NoError(t, w.terminate(t.Context()))
+		stopped, err := w.again(t.Context(), logs(w, "up\nended\nup"))
+		require.NoError(t, err)
+		require.False(t, stopped)
+		require.NoError(t, w.crash(t.Context()))
+		require.NoError(t, w.stop())
+		assert.Empty(t, leftIn(t, dir))
+	})
 	t.Run("quotes", func(t *testing.T) {
 		scratch(t)
 		w := run(t, 10, step{"TERM", []string{"printf", "%s|", "it's", "", `a"b`, "$HOME `x` \\"}}, shell("sleep 300"))
