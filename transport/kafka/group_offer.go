@@ -14,6 +14,7 @@ type offer struct {
 	in     *intake
 	entry  *entry
 	msg    *message.Message // when there is a slot
+	ctx    context.Context  // of msg: a handler that has the message may give it another one
 	cancel context.CancelFunc
 	d      *delivery
 }
@@ -57,14 +58,15 @@ func (o *offer) prepare() {
 	}
 	o.d = d
 	o.msg, o.cancel = newMessage(in.messages, e.value.(*sarama.ConsumerMessage), d)
+	o.ctx = o.msg.Context()
 }
 
 // taken lets a handler have the message.
 func (o *offer) taken() {
-	in, e, msg, d, cancel := o.in, o.entry, o.msg, o.d, o.cancel
+	in, e, msg, ctx, d, cancel := o.in, o.entry, o.msg, o.ctx, o.d, o.cancel
 	in.running.Go(func() {
 		defer cancel()
-		in.settle(e, d, await(msg.Context(), msg))
+		in.settle(e, d, await(ctx, msg))
 	})
 	o.entry, o.msg = nil, nil
 }
