@@ -73,18 +73,38 @@ func (in *intake) end() {
 	in.observer.revoked(in)
 }
 
+// pauseAfter is for how long a partition may be full before its reading is paused. sarama sleeps for 100 ms when all that
+// it reads of a broker is paused, which handlers that are quick would wait for again and again. Until then what it has
+// read waits in its channel.
+const pauseAfter = 100 * time.Millisecond
+
 // deliver hands the partition's messages to handlers until the session, the claim or the subscription ends.
 func (in *intake) deliver(session context.Context, claim sarama.ConsumerGroupClaim) {
 	o := &offer{in: in}
 	defer o.withdraw()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	full := false
+	var since time.Time // when it became full
+	paused := false
 	for !in.stopped() {
-		due, nowFull := o.next()
-		if nowFull != full {
-			full = nowFull
-			in.flow(full)
+		due, full := o.next()
+		o.reserve()
+		switch {
+		case !full:
+			since = time.Time{}
+		case since.IsZero():
+			since = time.Now()
+		}
+		if pause := full && time.Since(since) >= pauseAfter; pause != paused {
+			paused = pause
+			in.flow(paused)
+		}
+		records := claim.Messages()
+		if full && !paused {
+			records = nil // also for the end of the claim, until then
+			if pause := since.Add(pauseAfter); due.IsZero() || pause.Before(due) {
+				due = pause
+			}
 		}
 		timer.Stop()
 		if !due.IsZero() {
@@ -99,11 +119,12 @@ func (in *intake) deliver(session context.Context, claim sarama.ConsumerGroupCla
 				}
 			}
 			select {
-			case record, ok := <-claim.Messages():
+			case record, ok := <-records:
 				if !ok {
 					return true
 				}
 				in.push(record)
+				return in.pushMore(records)
 			case o.slot() <- struct{}{}:
 				o.prepare()
 			case o.receiver() <- o.msg:
@@ -120,6 +141,23 @@ func (in *intake) deliver(session context.Context, claim sarama.ConsumerGroupCla
 			return
 		}
 	}
+}
+
+// pushMore adds some more records that have been read, because each turn of deliver has its price. It tells whether they
+// have ended.
+func (in *intake) pushMore(records <-chan *sarama.ConsumerMessage) (ended bool) {
+	for range 50 {
+		select {
+		case record, ok := <-records:
+			if !ok {
+				return true
+			}
+			in.push(record)
+		default:
+			return false
+		}
+	}
+	return false
 }
 
 // push adds a record that has been read.
