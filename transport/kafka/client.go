@@ -23,6 +23,9 @@ const (
 	heartbeatInterval = 500 * time.Millisecond
 	// retryWait is the wait before what failed while consuming is tried again, where sarama would wait for 2 s.
 	retryWait = 250 * time.Millisecond
+	// abortInterval is how late the brokers may find that a transaction's timeout is over: their
+	// transaction.abort.timed.out.transaction.cleanup.interval.ms, and some.
+	abortInterval = 15 * time.Second
 	// commitInterval is how often offsets are committed: what a killed process repeats.
 	commitInterval = 100 * time.Millisecond
 	// metadataInterval is how soon a publisher uses partitions that a topic has got.
@@ -117,8 +120,23 @@ func (t *Transport) consumerClient(life context.Context, consumer, instance stri
 	if settings.StartAt == Newest {
 		s.Consumer.Offsets.Initial = sarama.OffsetNewest
 	}
-	// What a transaction has aborted is not there, whoever has written it.
+	// What a transaction has aborted is not there, whoever has written it. With that sarama also waits for offsets that a
+	// transaction has not committed yet.
 	s.Consumer.IsolationLevel = sarama.ReadCommitted
+	if t.config.Transaction.holes&withoutStable != 0 {
+		s.Consumer.IsolationLevel = sarama.ReadUncommitted
+	}
+	if t.config.Delivery == Transactional {
+		// The transaction of a killed member is open until its timeout: a session that gave up waiting for its offsets
+		// would rejoin again and again.
+		s.Metadata.Retry.Max += int((t.config.Transaction.Timeout + abortInterval) / retryWait)
+		s.Metadata.Retry.BackoffFunc = func(int, int) time.Duration {
+			if life.Err() != nil {
+				return 0
+			}
+			return retryWait
+		}
+	}
 	s.Consumer.MaxWaitTime = retryWait // what leaving the group waits for
 	s.Consumer.Group.Session.Timeout = settings.SessionTimeout
 	s.Consumer.Group.Heartbeat.Interval = heartbeatInterval

@@ -54,6 +54,8 @@ type Transaction struct {
 	// IDPrefix begins the transactional IDs, "<prefix>-<consumer>-<topic>-<instance>": what an ACL on the IDs names.
 	// Default: "millrace".
 	IDPrefix string
+
+	holes hole // of tests
 }
 
 // WithDefaults returns the configuration with every zero field set to its default.

@@ -14,7 +14,7 @@ import (
 // What is added to the metadata of a message that goes to a dead-letter topic. The first four are named as those that
 // package claim adds to what it forwards.
 const (
-	DeadReasonMetadata    = "millrace_dead_reason"    // "attempts"
+	DeadReasonMetadata    = "millrace_dead_reason"    // "attempts"; "refused" when the brokers do not take what its handler has published
 	DeadConsumerMetadata  = "millrace_dead_consumer"  // whose handler failed
 	DeadTopicMetadata     = "millrace_dead_topic"     // where the message came from
 	DeadAttemptsMetadata  = "millrace_dead_attempts"  // a decimal number
@@ -30,26 +30,64 @@ const (
 	buryDelay = time.Second
 )
 
-// bury publishes the message to the dead-letter topic.
+// The reasons.
+const (
+	deadAttempts = "attempts"
+	deadRefused  = "refused"
+)
+
+// errNoDeadLetters is of a consumer that has no dead-letter topic.
+var errNoDeadLetters = errors.New("the consumer has no dead-letter topic")
+
+// deadLetter makes the message for the dead-letter topic.
+func (s *subscription) deadLetter(ctx context.Context, e *entry, reason string) *message.Message {
+	record := e.value.(*sarama.ConsumerMessage)
+	msg := unmarshal(record)
+	msg.SetContext(ctx)
+	msg.Metadata[DeadReasonMetadata] = reason
+	msg.Metadata[DeadConsumerMetadata] = s.config.Consumer
+	msg.Metadata[DeadTopicMetadata] = s.topic
+	msg.Metadata[DeadAttemptsMetadata] = strconv.Itoa(e.attempts)
+	msg.Metadata[DeadPartitionMetadata] = strconv.Itoa(int(record.Partition))
+	msg.Metadata[DeadOffsetMetadata] = strconv.FormatInt(e.offset, 10)
+	return msg
+}
+
+// bury publishes the message to the dead-letter topic, or makes it the message's output, where that is sent in a
+// transaction.
 func (in *intake) bury(ctx context.Context, e *entry) bool {
 	ctx, cancel := context.WithTimeout(ctx, buryTimeout)
 	defer cancel()
-	record, topic := e.value.(*sarama.ConsumerMessage), in.settings.DeadLetter.Topic
-	msg := unmarshal(record)
-	msg.SetContext(ctx)
-	msg.Metadata[DeadReasonMetadata] = "attempts"
-	msg.Metadata[DeadConsumerMetadata] = in.config.Consumer
-	msg.Metadata[DeadTopicMetadata] = in.topic
-	msg.Metadata[DeadAttemptsMetadata] = strconv.Itoa(e.attempts)
-	msg.Metadata[DeadPartitionMetadata] = strconv.Itoa(int(in.number))
-	msg.Metadata[DeadOffsetMetadata] = strconv.FormatInt(e.offset, 10)
+	topic := in.settings.DeadLetter.Topic
+	msg := in.deadLetter(ctx, e, deadAttempts)
 	log := in.log.With(slog.String("event_id", msg.UUID), slog.String("dead_letter_topic", topic),
 		slog.Int("partition", int(in.number)), slog.Int64("offset", e.offset))
-	if err := errors.Join(in.transport.publisher.PublishBatch(ctx, topic, []*message.Message{msg})...); err != nil {
+	var err error
+	if in.committer != nil {
+		e.outputs, err = in.transport.publisher.stage(topic, []*message.Message{msg})
+	} else {
+		err = errors.Join(in.transport.publisher.PublishBatch(ctx, topic, []*message.Message{msg})...)
+	}
+	if err != nil {
 		log.Error("a message that failed too often cannot be sent to the dead-letter topic: it is tried on", slog.Any("error", err))
 		return false
 	}
 	in.observer.buried(ctx)
 	log.Warn("a message that failed too often was sent to the dead-letter topic")
 	return true
+}
+
+// refuse makes a dead letter of a message whose outputs the brokers refuse.
+func (s *subscription) refuse(e *entry) ([]*output, error) {
+	topic := s.settings.DeadLetter.Topic
+	if topic == "" {
+		return nil, errNoDeadLetters
+	}
+	ctx, cancel := context.WithTimeout(s.messages, buryTimeout)
+	defer cancel()
+	outputs, err := s.transport.publisher.stage(topic, []*message.Message{s.deadLetter(ctx, e, deadRefused)})
+	if err == nil {
+		s.observer.buried(ctx)
+	}
+	return outputs, err
 }

@@ -26,7 +26,8 @@ type delivery struct {
 	attempt int
 	after   atomic.Int64 // nanoseconds; 0: nobody asked
 	handled func()
-	over    bool // guarded by the intake's lock
+	unit    *unit // of transactional delivery
+	over    bool  // guarded by the intake's lock
 }
 
 func (d *delivery) Attempt() int                   { return d.attempt }

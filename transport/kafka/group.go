@@ -37,6 +37,7 @@ type subscription struct {
 	client     sarama.Client
 	disconnect context.CancelFunc // ends the client's connections
 	group      sarama.ConsumerGroup
+	committer  *committer // of transactional delivery
 
 	sending  sync.RWMutex          // held for reading while sending to out, for writing to close it
 	out      chan *message.Message // closed after stop
@@ -83,6 +84,15 @@ func newSubscription(ctx context.Context, t *Transport, config transport.Subscri
 	}
 	s.client, s.disconnect = client, disconnect
 	s.messages, s.abandon = context.WithCancel(context.WithoutCancel(ctx))
+	if t.config.Delivery == Transactional {
+		if s.committer, err = newCommitter(ctx, connections, t, config.Consumer, topic, instance, s.refuse); err != nil {
+			s.abandon()
+			err = errors.Join(err, s.group.Close(), client.Close())
+			disconnect()
+			s.observer.stop()
+			return nil, err
+		}
+	}
 	return s, nil
 }
 
@@ -120,7 +130,11 @@ func (s *subscription) run(ctx context.Context, closing <-chan struct{}) {
 	// In an outage sarama would try for longer. Without connections it gets its errors.
 	late := time.AfterFunc(flushTimeout, s.disconnect)
 	defer late.Stop()
-	if err := errors.Join(s.group.Close(), s.client.Close()); err != nil {
+	err := s.group.Close()
+	if s.committer != nil {
+		err = errors.Join(err, s.committer.close())
+	}
+	if err := errors.Join(err, s.client.Close()); err != nil {
 		s.log.Warn("leaving the group: offsets may not be committed, and their messages be delivered again", slog.Any("error", err))
 	}
 	s.disconnect()

@@ -21,6 +21,7 @@ type intake struct {
 	mu   sync.Mutex
 	lane *lane
 	mark func(next int64) // tells the group's session up to where everything is done; nil without a claim
+	txn  *claimed         // commits what is done, instead; nil without a claim
 }
 
 func newIntake(s *subscription, number int32) *intake {
@@ -44,6 +45,9 @@ func (in *intake) consume(session sarama.ConsumerGroupSession, claim sarama.Cons
 	if keeps(session.Context()) {
 		in.handOver()
 	}
+	if in.txn != nil && !expelled(session.Context()) {
+		in.txn.flush()
+	}
 }
 
 // keeps tells whether the group still counts the partition as this process's, so that its offsets can be committed.
@@ -55,12 +59,24 @@ func keeps(session context.Context) bool {
 		errors.Is(cause, sarama.ErrSessionConsumeClaimExited)
 }
 
+// expelled tells whether the group has certainly given the partition to another member.
+func expelled(session context.Context) bool {
+	cause := context.Cause(session)
+	return errors.Is(cause, sarama.ErrUnknownMemberId) ||
+		errors.Is(cause, sarama.ErrIllegalGeneration) ||
+		errors.Is(cause, sarama.ErrFencedInstancedId)
+}
+
 func (in *intake) begin(session sarama.ConsumerGroupSession, claim sarama.ConsumerGroupClaim) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	in.lane.resume(claim.InitialOffset())
 	in.next.Store(claim.InitialOffset())
-	in.mark = func(next int64) { session.MarkOffset(in.topic, in.number, next, "") }
+	if in.committer != nil {
+		in.txn = in.committer.claim(session, in.number, in.wake)
+	} else {
+		in.mark = func(next int64) { session.MarkOffset(in.topic, in.number, next, "") }
+	}
 	in.flow(false)
 	in.observer.assigned(in, claim)
 }
@@ -69,6 +85,10 @@ func (in *intake) end() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	in.mark = nil
+	if in.txn != nil {
+		in.txn.end()
+		in.txn = nil
+	}
 	in.lane.suspend()
 	in.observer.revoked(in)
 }
@@ -132,6 +152,8 @@ func (in *intake) deliver(session context.Context, claim sarama.ConsumerGroupCla
 			case <-in.wake:
 			case <-timer.C:
 			case <-in.stop:
+			case <-in.lost():
+				return true
 			case <-session.Done():
 				return true
 			}
@@ -177,13 +199,28 @@ func (in *intake) push(record *sarama.ConsumerMessage) {
 	in.release(in.lane.push(e))
 }
 
-// release marks what is done. The caller holds mu.
+// release marks what is done, or commits it with what its handlers have published. The caller holds mu.
 func (in *intake) release(entries []*entry) {
-	if len(entries) > 0 && in.mark != nil {
-		next := entries[len(entries)-1].offset + 1
+	if len(entries) == 0 {
+		return
+	}
+	next := entries[len(entries)-1].offset + 1
+	switch {
+	case in.mark != nil:
 		in.next.Store(next)
 		in.mark(next)
+	case in.txn != nil:
+		in.next.Store(next)
+		in.txn.add(entries)
 	}
+}
+
+// lost is closed when a transaction has found that the partition is another member's.
+func (in *intake) lost() <-chan struct{} {
+	if in.txn == nil {
+		return nil
+	}
+	return in.txn.lost
 }
 
 // linger keeps the claim of a draining subscription until it is revoked: so long acks are marked.
@@ -194,6 +231,8 @@ func (in *intake) linger(session context.Context, claim sarama.ConsumerGroupClai
 			if !ok {
 				return
 			}
+		case <-in.lost():
+			return
 		case <-session.Done():
 			return
 		}

@@ -6,6 +6,8 @@ import (
 
 	"github.com/IBM/sarama"
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/millrace/transport"
 )
 
 // offer is what an intake has to deliver next. First it waits for one of the subscription's slots, then for somebody
@@ -23,10 +25,11 @@ type offer struct {
 func (o *offer) next() (due time.Time, full bool) {
 	o.in.mu.Lock()
 	defer o.in.mu.Unlock()
-	if o.entry == nil {
+	full = o.in.txn != nil && o.in.txn.full()
+	if o.entry == nil && !full {
 		o.entry, due = o.in.lane.take(time.Now())
 	}
-	return due, o.in.lane.full()
+	return due, o.in.lane.full() || full
 }
 
 // slot returns the channel that gives a slot, when one is needed.
@@ -66,7 +69,12 @@ func (o *offer) prepare() {
 		})
 	}
 	o.d = d
-	o.msg, o.cancel = newMessage(in.messages, e.value.(*sarama.ConsumerMessage), d)
+	ctx := in.messages
+	if in.committer != nil {
+		d.unit = &unit{publisher: in.transport.publisher}
+		ctx = transport.WithUnit(ctx, d.unit)
+	}
+	o.msg, o.cancel = newMessage(ctx, e.value.(*sarama.ConsumerMessage), d)
 	o.ctx = o.msg.Context()
 }
 
@@ -95,12 +103,17 @@ func (o *offer) withdraw() {
 // settle ends a delivery.
 func (in *intake) settle(e *entry, d *delivery, o outcome) {
 	in.observer.delivered(in.messages, o, d.wish() > 0)
+	var outputs []*output
+	if d.unit != nil {
+		outputs = d.unit.end()
+	}
 	var f fate
 	in.update(func(l *lane) {
 		d.over = true
 		var wait time.Duration
 		switch f, e.failures, wait = in.settings.decide(o, e.failures, d.wish()); f {
 		case finished:
+			e.outputs = outputs
 			in.release(l.done(e))
 		case again:
 			l.retry(e, time.Now().Add(wait))

@@ -78,8 +78,25 @@ func (t *Transport) Features() transport.Features {
 	return transport.Features{Ordered: true, Attempts: true, DelayedRedelivery: true, Persistent: true, Limits: t.config.limits()}
 }
 
-// Publisher implements transport.Transport. The publisher implements transport.BatchPublisher.
+// Publisher implements transport.Transport. The publisher implements transport.BatchPublisher, and sends at once; but that
+// of a transport with Transactional delivery does not: it takes messages whose contexts are those of consumed ones, or
+// derived from them, and they are sent in the transactions of those. All others it refuses with transport.ErrNoUnit, lest
+// they be sent in no transaction by accident.
 func (t *Transport) Publisher() (message.Publisher, error) {
+	if t.config.Delivery != Transactional {
+		return t.PlainPublisher()
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return nil, transport.ErrClosed
+	}
+	return &unitPublisher{t.publisher}, nil
+}
+
+// PlainPublisher returns the publisher that sends at once, whatever the delivery of subscribers is: for relays, and for
+// what is published outside of handlers. It implements transport.BatchPublisher.
+func (t *Transport) PlainPublisher() (message.Publisher, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {

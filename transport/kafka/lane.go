@@ -56,7 +56,8 @@ type entry struct {
 	failures int       // of them, those that count against the record
 	due      time.Time // when delayed
 
-	value any // the owner's
+	value   any       // the owner's
+	outputs []*output // what its handler has published, when that goes into a transaction
 }
 
 func newLane(ordered bool, b bounds) *lane {

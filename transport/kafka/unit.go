@@ -1,0 +1,145 @@
+package kafka
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/IBM/sarama"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/millrace/transport"
+)
+
+// unitDomain is the transport.Unit's.
+const unitDomain = "kafka"
+
+// output is a message that is to be sent in a transaction.
+type output struct {
+	topic     string
+	partition int32
+	record    *sarama.Record
+	size      int // at most so many bytes in a batch
+}
+
+// unit implements transport.Unit: what one delivery publishes. It is in memory only until its message is acked, so a
+// handler that fails aborts no transaction, and a slow one keeps none open.
+type unit struct {
+	publisher *publisher
+
+	mu      sync.Mutex
+	outputs []*output
+	ended   bool
+}
+
+// Domain implements transport.Unit.
+func (u *unit) Domain() string { return unitDomain }
+
+// Stage implements transport.Unit.
+func (u *unit) Stage(topic string, msgs ...*message.Message) error {
+	outputs, err := u.publisher.stage(topic, msgs)
+	if err != nil {
+		return fmt.Errorf("publish to %s: %w", topic, err)
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.ended {
+		return fmt.Errorf("publish to %s: %w", topic, transport.ErrUnitEnded)
+	}
+	u.outputs = append(u.outputs, outputs...)
+	return nil
+}
+
+// Savepoint implements transport.Unit.
+func (u *unit) Savepoint() (rollback func()) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	n := len(u.outputs)
+	return func() {
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		if !u.ended && n < len(u.outputs) {
+			clear(u.outputs[n:])
+			u.outputs = u.outputs[:n]
+		}
+	}
+}
+
+// end returns what was staged. From then on nothing is.
+func (u *unit) end() []*output {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.ended = true
+	return u.outputs
+}
+
+// stage makes outputs of all messages, or of none.
+func (p *publisher) stage(topic string, msgs []*message.Message) ([]*output, error) {
+	if len(msgs) == 0 {
+		return nil, nil
+	}
+	if err := checkTopic(topic); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(msgs[0].Context(), p.timeout)
+	defer cancel()
+	partitions, err := p.partitions(ctx, topic)
+	if err != nil {
+		return nil, p.unavailable(ctx, err)
+	}
+	outputs := make([]*output, len(msgs))
+	for i, msg := range msgs {
+		var item item
+		if err := p.prepare(&item, msg, p.topics.limit(topic)); err != nil {
+			return nil, err
+		}
+		o := &output{topic: topic, record: item.record, size: item.size}
+		if item.record.Key != nil {
+			o.partition = p.partitioner.of(item.record.Key, int32(len(partitions)))
+		} else {
+			o.partition = p.spread.of(partitions)
+		}
+		outputs[i] = o
+	}
+	return outputs, nil
+}
+
+// unitPublisher is the publisher of a transport with transactional delivery: it stages. It is safe for concurrent use.
+type unitPublisher struct{ publisher *publisher }
+
+// Publish implements message.Publisher. It stages all messages in the units of their contexts, or none. The messages must
+// not be changed any more.
+func (p *unitPublisher) Publish(topic string, msgs ...*message.Message) error {
+	units := map[*unit][]*message.Message{}
+	for _, msg := range msgs {
+		u, err := p.unitOf(msg)
+		if err != nil {
+			return fmt.Errorf("publish to %s: %w", topic, err)
+		}
+		units[u] = append(units[u], msg)
+	}
+	for u, of := range units {
+		if err := u.Stage(topic, of...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *unitPublisher) unitOf(msg *message.Message) (*unit, error) {
+	switch u := transport.UnitFrom(msg.Context()).(type) {
+	case nil:
+		return nil, fmt.Errorf("%w: this transport delivers transactionally. In a handler make the message with message.NewMessageWithContext(consumed.Context(), …), "+
+			"or let middleware.Unit do so for what it returns; elsewhere, in a relay say, use Transport.PlainPublisher", transport.ErrNoUnit)
+	case *unit:
+		if u.publisher != p.publisher {
+			return nil, fmt.Errorf("%w: it is of another transport to Kafka; publish by the one that the message came from, or by PlainPublisher", transport.ErrForeignUnit)
+		}
+		return u, nil
+	default:
+		return nil, fmt.Errorf("%w: %s; use Transport.PlainPublisher, which is not part of it", transport.ErrForeignUnit, u.Domain())
+	}
+}
+
+// Close does nothing: the transport owns the publisher.
+func (p *unitPublisher) Close() error { return nil }
