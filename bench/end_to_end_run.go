@@ -153,7 +153,10 @@ func (w *way) start(ctx context.Context, dsn string, ordered bool) (err error) {
 		return err
 	}
 	// The router outlives ctx, so that what is in hand is settled.
-	stop, err := route(context.WithoutCancel(ctx), s, []message.HandlerMiddleware{w.stamp, guard}, w.handler)
+	stop, err := route(context.WithoutCancel(ctx), func(router *message.Router) {
+		router.AddMiddleware(w.stamp, guard)
+		router.AddConsumerHandler(handlerName, topic, s, w.handler)
+	})
 	if err != nil {
 		return err
 	}

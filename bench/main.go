@@ -3,8 +3,8 @@
 //
 //	cd bench && go run . <scenario> [-quick] [-json]
 //
-// The services come from package devstack: MILLRACE_POSTGRES_DSN and PUBSUB_EMULATOR_HOST name servers, otherwise they are
-// started for the run.
+// The services come from package devstack: MILLRACE_POSTGRES_DSN, PUBSUB_EMULATOR_HOST and MILLRACE_KAFKA_BROKERS name
+// servers, otherwise they are started for the run.
 // Nothing is left behind, also after Ctrl-C.
 package main
 

@@ -28,7 +28,9 @@ func TestMain(m *testing.M) {
 		return
 	}
 	// It looks for its end every 10 s only, and then ends.
-	devtest.Main(m, goleak.IgnoreTopFunction("cloud.google.com/go/pubsub/v2.(*messageIterator).streamKeepAliveHandler"))
+	streams := goleak.IgnoreTopFunction("cloud.google.com/go/pubsub/v2.(*messageIterator).streamKeepAliveHandler")
+	// sarama's metrics have one goroutine for the life of the process.
+	devtest.Main(m, streams, goleak.IgnoreTopFunction("github.com/rcrowley/go-metrics.(*meterArbiter).tick"))
 }
 
 // tiny returns the registry with sizes for a test.
@@ -42,6 +44,7 @@ func tiny() []scenario {
 		if own, ok := map[string]size{
 			claims.name:   {rows: 50, runs: 2, slowRuns: 1, bigRows: 3000, box: box / 10},
 			pubsubs.name:  {rows: 300, runs: 2, bigRows: 50, box: recordTimeout},
+			kafkaEOS.name: {rows: 300, runs: 2, bigRows: 50, slowRuns: 2, box: recordTimeout},
 			endToEnd.name: {runs: 2, pace: 200, box: box},
 		}[s.name]; ok {
 			s.full, s.quick = own, own
@@ -55,17 +58,22 @@ func tiny() []scenario {
 	return small
 }
 
-// setenv names the tests' services, and tells whether there is an emulator among them.
-func setenv(t *testing.T) (emulator bool) {
-	stack := devtest.Start(t, devstack.Postgres, devstack.PubSub)
+// setenv names the tests' services, and tells whether Google's emulator and Apache Kafka are among them.
+func setenv(t *testing.T) (emulator, apache bool) {
+	stack := devtest.Start(t, devstack.Postgres, devstack.PubSub, devstack.Kafka)
 	t.Setenv("MILLRACE_POSTGRES_DSN", stack.PostgresDSN())
 	for _, info := range stack.Services() {
-		if info.Service == devstack.PubSub && info.Real {
+		switch {
+		case !info.Real:
+		case info.Service == devstack.PubSub:
 			t.Setenv("PUBSUB_EMULATOR_HOST", stack.PubSubHost())
 			emulator = true
+		case info.Service == devstack.Kafka:
+			t.Setenv("MILLRACE_KAFKA_BROKERS", strings.Join(stack.KafkaBrokers(), ","))
+			apache = true
 		}
 	}
-	return emulator
+	return emulator, apache
 }
 
 // bench runs the command on the tests' server, in place of one of its own.
@@ -111,13 +119,22 @@ func TestJSONIsOneLine(t *testing.T) {
 			"publish_vs_watermill_googlecloud", "publish_vs_bare_client", "publish_single_caller_vs_bare_client",
 			"consume_vs_bare_client", "router_consume_vs_bare_client", "consume_vs_watermill_googlecloud",
 		},
+		"kafka-eos": {
+			"vs_franz_go_0ms", "vs_franz_go_1ms", "vs_franz_go_100_1ms", "router_vs_franz_go_0ms", "router_vs_franz_go_1ms",
+			"router_vs_watermill_kafka_0ms", "router_vs_watermill_kafka_1ms", "vs_own_at_least_once", "vs_own_at_least_once_1ms",
+			"add_partitions_per_transaction", "add_offsets_per_transaction", "offset_commits_per_transaction",
+			"end_txn_per_transaction", "produce_per_broker_and_transaction", "messages_per_transaction",
+		},
 		"end-to-end": {"p50_ms", "p99_ms", "max_ms", "ordered_p50_ms", "ordered_p99_ms", "ordered_max_ms"},
 	}
-	emulator := setenv(t)
+	emulator, apache := setenv(t)
 	for scenario, names := range onBrokers {
 		want[scenario] = slices.Clone(names)
 		for _, name := range names {
-			if emulator {
+			switch {
+			case scenario == kafkaEOS.name && apache:
+				want[scenario] = append(want[scenario], name+"_apache")
+			case scenario != kafkaEOS.name && emulator:
 				want[scenario] = append(want[scenario], name+"_emulator")
 			}
 		}

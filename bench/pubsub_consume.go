@@ -170,9 +170,11 @@ func routed(ctx context.Context, r *room, to *sink) (func() error, error) {
 	if err != nil {
 		return nil, err
 	}
-	stop, err := route(ctx, s, nil, func(msg *message.Message) error {
-		to.note(msg.UUID)
-		return nil
+	stop, err := route(ctx, func(router *message.Router) {
+		router.AddConsumerHandler(handlerName, topic, s, func(msg *message.Message) error {
+			to.note(msg.UUID)
+			return nil
+		})
 	})
 	if err != nil {
 		return nil, errors.Join(err, t.Close())
@@ -180,14 +182,13 @@ func routed(ctx context.Context, r *room, to *sink) (func() error, error) {
 	return func() error { return errors.Join(stop(), t.Close()) }, nil
 }
 
-// route runs a router with the one handler until stop is called.
-func route(ctx context.Context, s message.Subscriber, guards []message.HandlerMiddleware, handler message.NoPublishHandlerFunc) (stop func() error, err error) {
+// route runs a router with the handlers that setup adds until stop is called.
+func route(ctx context.Context, setup func(*message.Router)) (stop func() error, err error) {
 	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: settleTimeout}, watermill.NopLogger{})
 	if err != nil {
 		return nil, err
 	}
-	router.AddMiddleware(guards...)
-	router.AddConsumerHandler(handlerName, topic, s, handler)
+	setup(router)
 	var running sync.WaitGroup
 	var ended error
 	ran := make(chan struct{})

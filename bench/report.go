@@ -118,7 +118,8 @@ func versions() string {
 		for _, module := range info.Deps {
 			switch module.Path {
 			case "github.com/jackc/pgx/v5", "github.com/ThreeDotsLabs/watermill", "github.com/ThreeDotsLabs/watermill-sql/v4",
-				"github.com/oagudo/outbox", "cloud.google.com/go/pubsub/v2", "github.com/ThreeDotsLabs/watermill-googlecloud/v2":
+				"github.com/oagudo/outbox", "github.com/IBM/sarama", "github.com/ThreeDotsLabs/watermill-kafka/v3", "github.com/twmb/franz-go",
+				"github.com/twmb/franz-go/pkg/kfake", "cloud.google.com/go/pubsub/v2", "github.com/ThreeDotsLabs/watermill-googlecloud/v2":
 				parts = append(parts, module.Path+" "+module.Version)
 			}
 		}
