@@ -179,13 +179,15 @@ func (p *partition) resequence(a answer) {
 // putBack puts the batch back in front of the queue, to be sent in whatever batches. What was given up meanwhile is not
 // sent again, so what follows it of its key is not either.
 func (p *partition) putBack() {
-	failed := map[string]bool{}
+	abandoned := map[string]bool{}
+	var held []*item
 	for _, item := range p.batch.items {
-		if failed[item.key] && item.key != "" {
-			item.settle(transport.ErrNotSent)
+		if abandoned[item.key] && item.key != "" {
+			held = append(held, item)
 		}
-		failed[item.key] = failed[item.key] || item.settled
+		abandoned[item.key] = abandoned[item.key] || item.settled
 	}
+	p.fail(held, transport.ErrNotSent)
 	p.queue = slices.Insert(p.queue, 0, p.batch.items...)
 	p.forget()
 }
