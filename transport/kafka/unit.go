@@ -1,7 +1,6 @@
 package kafka
 
 import (
-	"context"
 	"fmt"
 	"sync"
 
@@ -78,11 +77,7 @@ func (p *publisher) stage(topic string, msgs []*message.Message) ([]*output, err
 	if len(msgs) == 0 {
 		return nil, nil
 	}
-	if err := checkTopic(topic); err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithTimeout(msgs[0].Context(), p.timeout)
-	defer cancel()
+	ctx := msgs[0].Context()
 	partitions, err := p.partitions(ctx, topic)
 	if err != nil {
 		return nil, p.unavailable(ctx, err)
@@ -110,6 +105,13 @@ type unitPublisher struct{ publisher *publisher }
 // Publish implements message.Publisher. It stages all messages in the units of their contexts, or none. The messages must
 // not be changed any more.
 func (p *unitPublisher) Publish(topic string, msgs ...*message.Message) error {
+	if len(msgs) == 1 {
+		u, err := p.unitOf(msgs[0])
+		if err != nil {
+			return fmt.Errorf("publish to %s: %w", topic, err)
+		}
+		return u.Stage(topic, msgs...)
+	}
 	units := map[*unit][]*message.Message{}
 	for _, msg := range msgs {
 		u, err := p.unitOf(msg)
