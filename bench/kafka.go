@@ -44,10 +44,11 @@ type copier struct {
 type kafkaBench struct {
 	rounds
 	taps map[string][]*tap // of each entrant, run by run
+	told map[string]bool   // whose note is in the report
 }
 
 func runKafkaEOS(ctx context.Context, env *environment) (r *report, err error) {
-	k := &kafkaBench{rounds: rounds{env: env, unit: "messages/s"}, taps: map[string][]*tap{}}
+	k := &kafkaBench{rounds: rounds{env: env, unit: "messages/s"}, taps: map[string][]*tap{}, told: map[string]bool{}}
 	err = places(ctx, func(all []place, fact string) error {
 		for _, p := range all {
 			runs := env.size.runs
@@ -81,8 +82,12 @@ func copiers(p place) []copier {
 
 // copying measures one contestant at one place.
 func (k *kafkaBench) copying(p place, who copier) entrant {
-	name := who.name + p.suffix()
-	return entrant{name, who.note, func(ctx context.Context) (rate float64, err error) {
+	name, note := who.name+p.suffix(), who.note
+	if k.told[who.name] {
+		note = ""
+	}
+	k.told[who.name] = true
+	return entrant{name, note, func(ctx context.Context) (rate float64, err error) {
 		defer func() {
 			if err != nil {
 				err = fmt.Errorf("%s: %w", name, err)

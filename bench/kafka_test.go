@@ -17,7 +17,7 @@ func TestHalfACopierIsAnError(t *testing.T) {
 	t.Parallel()
 	const rows = 20
 	copies := func(produce func(c *cluster, outputs []*kgo.Record)) error {
-		k := &kafkaBench{rounds: rounds{env: &environment{size: size{rows: rows, box: 500 * time.Millisecond}}}, taps: map[string][]*tap{}}
+		k := &kafkaBench{rounds: rounds{env: &environment{size: size{rows: rows, box: 500 * time.Millisecond}}}, taps: map[string][]*tap{}, told: map[string]bool{}}
 		who := copier{name: "somebody", done: (*cluster).produced, start: func(_ context.Context, c *cluster, _ *tap) (func() error, error) {
 			produce(c, outputs(t, c, rows))
 			return func() error { return nil }, nil
@@ -75,7 +75,7 @@ func outputs(t *testing.T, c *cluster, n int) (all []*kgo.Record) {
 func TestFranzGoIsCounted(t *testing.T) {
 	t.Parallel()
 	const rows, batch = 40, 10
-	k := &kafkaBench{rounds: rounds{env: &environment{size: size{rows: rows, box: recordTimeout}}}, taps: map[string][]*tap{}}
+	k := &kafkaBench{rounds: rounds{env: &environment{size: size{rows: rows, box: recordTimeout}}}, taps: map[string][]*tap{}, told: map[string]bool{}}
 	rate, err := k.copying(place{open: openKfake}, franzGo(batch)).measure(t.Context())
 	require.NoError(t, err)
 	assert.Positive(t, rate)
