@@ -53,6 +53,16 @@ func number(t *testing.T, output, name string) int {
 	return n
 }
 
+func TestEachOrderHasOneResult(t *testing.T) {
+	t.Parallel()
+	code, out := command(t, "-orders", "2000", "-kills", "4")
+	require.Zero(t, code, out)
+	assert.Equal(t, 2000, number(t, out, "results"))
+	assert.Equal(t, 4, number(t, out, "kills"))
+	assert.Contains(t, out, "every order has one result")
+	assert.Equal(t, 4, strings.Count(out, "SIGKILL processor"))
+}
+
 // The verdict can fail: without transactions, what was published before a kill is published again after it.
 func TestAtLeastOnceDoubles(t *testing.T) {
 	t.Parallel()

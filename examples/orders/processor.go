@@ -12,6 +12,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-go/millrace/internal/role"
+	"github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/transport"
 	"github.com/millrace-go/millrace/transport/kafka"
 )
@@ -94,6 +95,7 @@ func (c config) process(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	router.AddMiddleware(middleware.Unit)
 	router.AddHandler(consumer, c.Orders, orders, c.Results, results, processOrder)
 	return router.Run(ctx)
 }

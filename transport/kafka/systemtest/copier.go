@@ -14,6 +14,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-go/millrace/internal/role"
+	"github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/transport"
 	"github.com/millrace-go/millrace/transport/kafka"
 )
@@ -105,6 +106,7 @@ func millrace(ctx context.Context, config copierConfig, delivery kafka.Delivery,
 	if err != nil {
 		return err
 	}
+	router.AddMiddleware(middleware.Unit)
 	router.AddHandler("copy", config.Input, input, config.Output, output, func(msg *message.Message) ([]*message.Message, error) {
 		p.wait(msg.Context())
 		// Apache Kafka's copier aborts transactions at random. Here handlers fail, and no transaction is aborted for that.
@@ -112,7 +114,6 @@ func millrace(ctx context.Context, config copierConfig, delivery kafka.Delivery,
 			return nil, errors.New("as it happens")
 		}
 		copied := message.NewMessage(msg.UUID, msg.Payload)
-		copied.SetContext(msg.Context()) // which has the unit of transactional delivery
 		transport.SetKey(copied, transport.Key(msg))
 		return []*message.Message{copied}, nil
 	})
