@@ -26,6 +26,8 @@ const (
 	// abortInterval is how late the brokers may find that a transaction's timeout is over: their
 	// transaction.abort.timed.out.transaction.cleanup.interval.ms, and some.
 	abortInterval = 15 * time.Second
+	// partitionsAge is how soon a group sees that its topic has got more partitions, where sarama's default is 10 min.
+	partitionsAge = 30 * time.Second
 	// commitInterval is how often offsets are committed: what a killed process repeats.
 	commitInterval = 100 * time.Millisecond
 	// metadataInterval is how soon a publisher uses partitions that a topic has got.
@@ -113,6 +115,7 @@ func (t *Transport) consumerClient(life context.Context, consumer, instance stri
 	settings := t.config.consumer(consumer)
 	s := t.config.clientConfig(life)
 	s.Net.ReadTimeout = rebalanceTimeout + readTimeout // a join waits for the others
+	s.Metadata.RefreshFrequency = partitionsAge
 	s.Consumer.Return.Errors = true
 	s.Consumer.Offsets.AutoCommit.Enable = t.config.Delivery == AtLeastOnce // of what is marked
 	s.Consumer.Offsets.AutoCommit.Interval = commitInterval

@@ -18,6 +18,7 @@ import (
 	"github.com/IBM/sarama"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/millrace-go/millrace/transport"
@@ -83,6 +84,9 @@ type Config struct {
 	// TracerProvider receives the spans named millrace.kafka. Default: otel.GetTracerProvider().
 	TracerProvider trace.TracerProvider
 
+	// Propagator reads and writes the trace context in the messages' metadata. Default: otel.GetTextMapPropagator().
+	Propagator propagation.TextMapPropagator
+
 	// Logger receives what happens in the background. Default: slog.Default().
 	Logger *slog.Logger
 }
@@ -111,6 +115,9 @@ func (c Config) WithDefaults() Config {
 	}
 	if c.TracerProvider == nil {
 		c.TracerProvider = otel.GetTracerProvider()
+	}
+	if c.Propagator == nil {
+		c.Propagator = otel.GetTextMapPropagator()
 	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()

@@ -24,8 +24,7 @@ const (
 
 // ConsumerConfig configures a consumer: its group and what becomes of its messages.
 type ConsumerConfig struct {
-	// DeadLetter is where messages go that failed too often, and what is no message at all. Default: none, a message is
-	// retried for ever.
+	// DeadLetter is where messages go that failed too often. Default: none, a message is retried for ever.
 	DeadLetter DeadLetter
 
 	// Retry is how long a nacked message waits before it is delivered again, unless Delivery.RetryAfter says.

@@ -9,6 +9,8 @@ import (
 
 	"github.com/IBM/sarama"
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/millrace/transport"
 )
 
 // What is added to the metadata of a message that goes to a dead-letter topic. The first four are named as those that
@@ -53,21 +55,32 @@ func (s *subscription) deadLetter(ctx context.Context, e *entry, reason string) 
 	return msg
 }
 
+// sendDead sends the dead letter, without the reasons where there is no room for them.
+func (s *subscription) sendDead(ctx context.Context, e *entry, reason string, send func(*message.Message) error) error {
+	err := send(s.deadLetter(ctx, e, reason))
+	if errors.Is(err, transport.ErrLimit) || errors.Is(err, transport.ErrRejected) {
+		msg := unmarshal(e.value.(*sarama.ConsumerMessage))
+		msg.SetContext(ctx)
+		err = send(msg)
+	}
+	return err
+}
+
 // bury publishes the message to the dead-letter topic, or makes it the message's output, where that is sent in a
 // transaction.
 func (in *intake) bury(ctx context.Context, e *entry) bool {
 	ctx, cancel := context.WithTimeout(ctx, buryTimeout)
 	defer cancel()
 	topic := in.settings.DeadLetter.Topic
-	msg := in.deadLetter(ctx, e, deadAttempts)
-	log := in.log.With(slog.String("event_id", msg.UUID), slog.String("dead_letter_topic", topic),
+	log := in.log.With(slog.String("event_id", e.identity), slog.String("dead_letter_topic", topic),
 		slog.Int("partition", int(in.number)), slog.Int64("offset", e.offset))
-	var err error
-	if in.committer != nil {
-		e.outputs, err = in.transport.publisher.stage(topic, []*message.Message{msg})
-	} else {
-		err = errors.Join(in.transport.publisher.PublishBatch(ctx, topic, []*message.Message{msg})...)
-	}
+	err := in.sendDead(ctx, e, deadAttempts, func(msg *message.Message) (err error) {
+		if in.committer != nil {
+			e.outputs, err = in.transport.publisher.stage(topic, []*message.Message{msg}, false)
+			return err
+		}
+		return in.transport.publisher.forward(ctx, topic, msg)
+	})
 	if err != nil {
 		log.Error("a message that failed too often cannot be sent to the dead-letter topic: it is tried on", slog.Any("error", err))
 		return false
@@ -85,7 +98,11 @@ func (s *subscription) refuse(e *entry) ([]*output, error) {
 	}
 	ctx, cancel := context.WithTimeout(s.messages, buryTimeout)
 	defer cancel()
-	outputs, err := s.transport.publisher.stage(topic, []*message.Message{s.deadLetter(ctx, e, deadRefused)})
+	var outputs []*output
+	err := s.sendDead(ctx, e, deadRefused, func(msg *message.Message) (err error) {
+		outputs, err = s.transport.publisher.stage(topic, []*message.Message{msg}, false)
+		return err
+	})
 	if err == nil {
 		s.observer.buried(ctx)
 	}

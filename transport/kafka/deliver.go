@@ -8,6 +8,7 @@ import (
 
 	"github.com/IBM/sarama"
 	"github.com/ThreeDotsLabs/watermill/message"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/millrace-go/millrace/transport"
 )
@@ -27,7 +28,8 @@ type delivery struct {
 	after   atomic.Int64 // nanoseconds; 0: nobody asked
 	handled func()
 	unit    *unit // of transactional delivery
-	over    bool  // guarded by the intake's lock
+	span    trace.Span
+	over    bool // guarded by the intake's lock
 }
 
 func (d *delivery) Attempt() int                   { return d.attempt }
@@ -74,10 +76,11 @@ func (r Retry) wait(failures int) time.Duration {
 }
 
 // newMessage returns what a handler gets. It has its own payload, because the record may be delivered again.
-func newMessage(ctx context.Context, record *sarama.ConsumerMessage, d *delivery) (*message.Message, context.CancelFunc) {
-	ctx, cancel := context.WithCancel(transport.WithDelivery(ctx, d))
+func newMessage(ctx context.Context, t tracing, record *sarama.ConsumerMessage, d *delivery) (*message.Message, context.CancelFunc) {
 	msg := unmarshal(record)
 	msg.Payload = bytes.Clone(record.Value)
+	ctx, d.span = t.process(ctx, record, msg, d.attempt)
+	ctx, cancel := context.WithCancel(transport.WithDelivery(ctx, d))
 	msg.SetContext(ctx)
 	return msg, cancel
 }

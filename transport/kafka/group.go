@@ -33,6 +33,7 @@ type subscription struct {
 	topic     string
 	log       *slog.Logger
 	observer  *groupObserver
+	tracing   tracing
 
 	client     sarama.Client
 	disconnect context.CancelFunc // ends the client's connections
@@ -47,8 +48,9 @@ type subscription struct {
 	abandon  context.CancelFunc    // of messages
 	running  sync.WaitGroup        // one per message that is delivered and not settled; Add only while sending
 
-	mu      sync.Mutex
-	intakes map[int32]*intake
+	mu        sync.Mutex
+	intakes   map[int32]*intake
+	topicGone func() // ends the session
 }
 
 // newSubscription connects to the group. Ending ctx does not end the messages' contexts, so that running handlers can
@@ -59,11 +61,13 @@ func newSubscription(ctx context.Context, t *Transport, config transport.Subscri
 		config:    config,
 		settings:  t.config.consumer(config.Consumer),
 		topic:     topic,
+		tracing:   newTracing(t.config, topic, config.Consumer),
 		log:       t.log.With(slog.String("topic", topic), slog.String("consumer", config.Consumer)),
 		out:       make(chan *message.Message),
 		slots:     make(chan struct{}, config.Concurrency),
 		stop:      make(chan struct{}),
 		intakes:   map[int32]*intake{},
+		topicGone: func() {},
 	}
 	var err error
 	if s.observer, err = newGroupObserver(t.config.MeterProvider, topic, config.Consumer); err != nil {
@@ -147,7 +151,7 @@ func (s *subscription) consume(ctx context.Context) {
 	retry := firstJoinRetry
 	for {
 		began := time.Now()
-		err := s.group.Consume(ctx, []string{s.topic}, handler{s})
+		err := s.session(ctx)
 		if ctx.Err() != nil {
 			return
 		}
@@ -167,6 +171,7 @@ func (s *subscription) consume(ctx context.Context) {
 		}
 		retry = min(2*retry, lastJoinRetry)
 		if errors.Is(err, sarama.ErrUnknownTopicOrPartition) {
+			s.transport.topics.forget(s.topic)
 			if err := s.transport.topics.ensure(ctx, s.topic); err != nil {
 				s.log.Error("creating the topic again", slog.Any("error", err))
 			}
@@ -174,9 +179,29 @@ func (s *subscription) consume(ctx context.Context) {
 	}
 }
 
+// session is a member of the group until a rebalance or a failure. A topic that has gone ends it too: sarama would go on
+// at the same offset of the next topic of that name.
+func (s *subscription) session(ctx context.Context) error {
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	s.mu.Lock()
+	s.topicGone = func() { end(sarama.ErrUnknownTopicOrPartition) }
+	s.mu.Unlock()
+	err := s.group.Consume(ctx, []string{s.topic}, handler{s})
+	if cause := context.Cause(ctx); errors.Is(cause, sarama.ErrUnknownTopicOrPartition) {
+		return cause
+	}
+	return err
+}
+
 // logErrors returns when the group is closed.
 func (s *subscription) logErrors() {
 	for err := range s.group.Errors() {
+		if errors.Is(err, sarama.ErrUnknownTopicOrPartition) {
+			s.mu.Lock()
+			s.topicGone()
+			s.mu.Unlock()
+		}
 		s.log.Warn("consuming", slog.Any("error", err))
 		s.observer.failed(s.messages)
 	}

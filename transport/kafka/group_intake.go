@@ -17,6 +17,7 @@ type intake struct {
 	number int32
 	wake   chan struct{} // there may be something to deliver
 	next   atomic.Int64  // what is below is done; negative: unknown
+	paused atomic.Bool
 
 	mu   sync.Mutex
 	lane *lane
@@ -196,6 +197,9 @@ func (in *intake) push(record *sarama.ConsumerMessage) {
 	}
 	in.mu.Lock()
 	defer in.mu.Unlock()
+	if in.next.Load() < 0 {
+		in.next.Store(record.Offset) // where a group without an offset begins
+	}
 	in.release(in.lane.push(e))
 }
 
@@ -260,6 +264,7 @@ func (in *intake) handOver() {
 
 // flow stops or resumes the reading of the partition.
 func (in *intake) flow(stop bool) {
+	in.paused.Store(stop)
 	these := map[string][]int32{in.topic: {in.number}}
 	if stop {
 		in.group.Pause(these)

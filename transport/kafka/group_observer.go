@@ -34,7 +34,7 @@ type groupObserver struct {
 	all      metric.MeasurementOption
 	outcomes map[string]metric.MeasurementOption
 
-	lag          metric.Int64ObservableGauge
+	lag, paused  metric.Int64ObservableGauge
 	registration metric.Registration
 
 	mu     sync.Mutex
@@ -59,7 +59,7 @@ func newGroupObserver(provider metric.MeterProvider, topic, consumer string) (*g
 		o.outcomes[name] = o.attributes(attribute.String("millrace.outcome", name))
 	}
 	m := provider.Meter(scope)
-	var errs [6]error
+	var errs [7]error
 	o.deliveries, errs[0] = m.Int64Counter("millrace.kafka.deliveries", metric.WithUnit("{message}"),
 		metric.WithDescription("Deliveries of messages to handlers, by what became of them."))
 	o.deadLetters, errs[1] = m.Int64Counter("millrace.kafka.dead_letters", metric.WithUnit("{message}"),
@@ -70,8 +70,10 @@ func newGroupObserver(provider metric.MeterProvider, topic, consumer string) (*g
 		metric.WithDescription("Partitions that came to this process, or that it lost."))
 	o.lag, errs[4] = m.Int64ObservableGauge("millrace.kafka.lag", metric.WithUnit("{message}"),
 		metric.WithDescription("Offsets of a partition of this process that are not done, a transaction's markers included."))
-	if errs[4] == nil {
-		o.registration, errs[5] = m.RegisterCallback(o.observeLag, o.lag)
+	o.paused, errs[5] = m.Int64ObservableGauge("millrace.kafka.paused", metric.WithUnit("{partition}"),
+		metric.WithDescription("Partitions of this process that are not read on, because handlers have enough of them."))
+	if errs[4] == nil && errs[5] == nil {
+		o.registration, errs[6] = m.RegisterCallback(o.observe, o.lag, o.paused)
 	}
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, fmt.Errorf("make the instruments of millrace.kafka: %w", err)
@@ -79,7 +81,7 @@ func newGroupObserver(provider metric.MeterProvider, topic, consumer string) (*g
 	return o, nil
 }
 
-// stop ends the observation of lag.
+// stop ends the observation of partitions.
 func (o *groupObserver) stop() { _ = o.registration.Unregister() } // it has no reason to fail
 
 func (o *groupObserver) attributes(more ...attribute.KeyValue) metric.MeasurementOption {
@@ -111,13 +113,18 @@ func (o *groupObserver) revoked(in *intake) {
 	delete(o.claims, in)
 }
 
-func (o *groupObserver) observeLag(_ context.Context, to metric.Observer) error {
+func (o *groupObserver) observe(_ context.Context, to metric.Observer) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	paused := 0
 	for in, c := range o.claims {
+		if in.paused.Load() {
+			paused++
+		}
 		if next := in.next.Load(); next >= 0 { // below: the group has no offset yet, and nothing came
 			to.ObserveInt64(o.lag, max(c.claim.HighWaterMarkOffset()-next, 0), c.attributes)
 		}
 	}
+	to.ObserveInt64(o.paused, int64(paused), o.all)
 	return nil
 }

@@ -74,7 +74,7 @@ func (o *offer) prepare() {
 		d.unit = &unit{publisher: in.transport.publisher}
 		ctx = transport.WithUnit(ctx, d.unit)
 	}
-	o.msg, o.cancel = newMessage(ctx, e.value.(*sarama.ConsumerMessage), d)
+	o.msg, o.cancel = newMessage(ctx, in.tracing, e.value.(*sarama.ConsumerMessage), d)
 	o.ctx = o.msg.Context()
 }
 
@@ -95,6 +95,7 @@ func (o *offer) withdraw() {
 	}
 	if o.msg != nil {
 		o.cancel()
+		o.d.span.End()
 		<-o.in.slots
 	}
 	o.in.update(func(l *lane) { l.putBack(o.entry) })
@@ -103,6 +104,7 @@ func (o *offer) withdraw() {
 // settle ends a delivery.
 func (in *intake) settle(e *entry, d *delivery, o outcome) {
 	in.observer.delivered(in.messages, o, d.wish() > 0)
+	endSpan(d.span, o, d.wish() > 0)
 	var outputs []*output
 	if d.unit != nil {
 		outputs = d.unit.end()

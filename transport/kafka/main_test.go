@@ -16,7 +16,10 @@ import (
 	"github.com/millrace-go/millrace/transport/kafka"
 )
 
-const wait = 30 * time.Second
+const (
+	wait = 30 * time.Second
+	tick = 5 * time.Millisecond
+)
 
 func TestMain(m *testing.M) {
 	// sarama's metrics have one goroutine for the life of the process.

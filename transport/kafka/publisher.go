@@ -10,6 +10,7 @@ import (
 
 	"github.com/IBM/sarama"
 	"github.com/ThreeDotsLabs/watermill/message"
+	"go.opentelemetry.io/otel/propagation"
 
 	"github.com/millrace-go/millrace/transport"
 )
@@ -22,6 +23,7 @@ type publisher struct {
 	partitioner Partitioner
 	spread      spread
 	limits      transport.Limits
+	propagator  propagation.TextMapPropagator
 	timeout     time.Duration
 }
 
@@ -36,6 +38,7 @@ func newPublisher(life context.Context, client sarama.Client, topics *topics, co
 		producer:    producer,
 		partitioner: config.Producer.Partitioner,
 		limits:      config.limits(),
+		propagator:  config.Propagator,
 		timeout:     config.Producer.Timeout,
 	}, nil
 }
@@ -56,13 +59,23 @@ func (p *publisher) Publish(topic string, msgs ...*message.Message) error {
 // makes a duplicate with the same ID then, and no other disorder: an attempt of the first that is still on its way is
 // refused once a later message of the partition has arrived.
 func (p *publisher) PublishBatch(ctx context.Context, topic string, msgs []*message.Message) []error {
+	return p.batch(ctx, topic, msgs, true)
+}
+
+// forward publishes what came from Kafka, and may be what no message of ours may be: with a binary key, say.
+func (p *publisher) forward(ctx context.Context, topic string, msg *message.Message) error {
+	return p.batch(ctx, topic, []*message.Message{msg}, false)[0]
+}
+
+// batch is PublishBatch, which checks the messages, or not.
+func (p *publisher) batch(ctx context.Context, topic string, msgs []*message.Message, checked bool) []error {
 	results := make([]error, len(msgs))
 	if len(msgs) == 0 {
 		return results
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, p.timeout, fmt.Errorf("%w: no acknowledgement within %s", transport.ErrUnavailable, p.timeout))
 	defer cancel()
-	if err := p.publish(ctx, topic, msgs, results); err != nil {
+	if err := p.publish(ctx, topic, msgs, results, checked); err != nil {
 		for i := range results {
 			results[i] = err
 		}
@@ -76,7 +89,7 @@ func (p *publisher) PublishBatch(ctx context.Context, topic string, msgs []*mess
 }
 
 // publish stores the messages' results, or returns what is wrong with all of them.
-func (p *publisher) publish(ctx context.Context, topic string, msgs []*message.Message, results []error) error {
+func (p *publisher) publish(ctx context.Context, topic string, msgs []*message.Message, results []error, checked bool) error {
 	if err := checkTopic(topic); err != nil {
 		return err
 	}
@@ -99,7 +112,7 @@ func (p *publisher) publish(ctx context.Context, topic string, msgs []*message.M
 			continue
 		}
 		item := &item{key: key, ctx: msg.Context(), call: c, index: i}
-		if results[i] = cmp.Or(msg.Context().Err(), p.prepare(item, msg, limit)); results[i] != nil {
+		if results[i] = cmp.Or(msg.Context().Err(), p.prepare(item, msg, limit, checked)); results[i] != nil {
 			failed[key] = key != ""
 			continue
 		}
@@ -131,11 +144,14 @@ func (p *publisher) partitions(ctx context.Context, topic string) ([]int32, erro
 }
 
 // prepare makes the item's record, or tells why it cannot be carried.
-func (p *publisher) prepare(item *item, msg *message.Message, limit int) error {
-	if err := check(msg, p.limits); err != nil {
-		return err
+func (p *publisher) prepare(item *item, msg *message.Message, limit int, checked bool) error {
+	if checked {
+		if err := check(msg, p.limits); err != nil {
+			return err
+		}
 	}
 	item.record = marshal(msg)
+	p.propagator.Inject(msg.Context(), absent{msg, item.record})
 	item.size = recordSize(item.record)
 	if item.size+batchOverhead > limit {
 		return fmt.Errorf("%w: the message takes up to %d bytes, the topic's max.message.bytes leaves %d", transport.ErrLimit, item.size+batchOverhead, limit)

@@ -36,7 +36,7 @@ func (u *unit) Domain() string { return unitDomain }
 
 // Stage implements transport.Unit.
 func (u *unit) Stage(topic string, msgs ...*message.Message) error {
-	outputs, err := u.publisher.stage(topic, msgs)
+	outputs, err := u.publisher.stage(topic, msgs, true)
 	if err != nil {
 		return fmt.Errorf("publish to %s: %w", topic, err)
 	}
@@ -72,8 +72,8 @@ func (u *unit) end() []*output {
 	return u.outputs
 }
 
-// stage makes outputs of all messages, or of none.
-func (p *publisher) stage(topic string, msgs []*message.Message) ([]*output, error) {
+// stage makes outputs of all messages, or of none. It checks them, or not, as batch does.
+func (p *publisher) stage(topic string, msgs []*message.Message, checked bool) ([]*output, error) {
 	if len(msgs) == 0 {
 		return nil, nil
 	}
@@ -85,7 +85,7 @@ func (p *publisher) stage(topic string, msgs []*message.Message) ([]*output, err
 	outputs := make([]*output, len(msgs))
 	for i, msg := range msgs {
 		var item item
-		if err := p.prepare(&item, msg, p.topics.limit(topic)); err != nil {
+		if err := p.prepare(&item, msg, p.topics.limit(topic), checked); err != nil {
 			return nil, err
 		}
 		o := &output{topic: topic, record: item.record, size: item.size}
