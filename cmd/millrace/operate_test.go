@@ -153,8 +153,7 @@ func TestUsageOfCommands(t *testing.T) {
 		{[]string{"outbox", "status", "--nonsense"}, exitUsage, "unknown flag: --nonsense"},
 		{[]string{"outbox", "status", "-h"}, exitOK, "--schema"},
 		{[]string{"help", "dev"}, exitOK, "-services"},
-		{[]string{"relay"}, exitUsage, `--broker is "": want pubsub`},
-		{[]string{"relay", "--broker=kafka"}, exitUsage, "not available yet"},
+		{[]string{"relay"}, exitUsage, `--broker is "": want pubsub or kafka`},
 		{[]string{"outbox", "status", "--dsn=nonsense://"}, exitUsage, "--dsn"},
 		{[]string{"outbox", "status", "--dsn=postgres://127.0.0.1:1/x"}, exitFailed, "$DATABASE_URL name the database"},
 		{[]string{"migrate", "print", "--from=0", "--schema=no-good"}, exitUsage, "want 1 to 48"},
@@ -168,19 +167,28 @@ func TestUsageOfCommands(t *testing.T) {
 
 // The relay as a process: it forwards, and ends by SIGTERM.
 func TestRelayCommand(t *testing.T) {
-	o := newOperator(t)
-	stack := devtest.Start(t, devstack.PubSub)
-	o.run(exitOK, "migrate", "up")
-	o.publish(devtest.Topic(t), "key")
-	command, output := millrace(t, "relay", "--broker=pubsub", "--project", devtest.Project(t), "--schema", o.schema, "--json")
-	command.Env = append(command.Env, "PUBSUB_EMULATOR_HOST="+stack.PubSubHost(), "DATABASE_URL="+o.dsn)
-	require.NoError(t, command.Start())
-	assert.Eventually(t, func() bool {
-		var left int
-		require.NoError(t, o.pool.QueryRow(t.Context(), `select count(*) from `+o.schema+`.outbox`).Scan(&left))
-		return left == 0
-	}, 30*time.Second, 20*time.Millisecond, output)
-	require.NoError(t, command.Process.Signal(syscall.SIGTERM))
-	require.NoError(t, command.Wait(), output)
-	assert.Contains(t, output.String(), `"msg":"relay has ended"`)
+	stack := devtest.Start(t, devstack.PubSub, devstack.Kafka)
+	assert.Contains(t, newOperator(t).run(exitFailed, "relay", "--broker=kafka", "--brokers=nowhere"),
+		`Config.Brokers has "nowhere": want host:port; --brokers, --tls and --sasl tell`)
+	for broker, flag := range map[string]string{
+		"pubsub": "--project=" + devtest.Project(t),
+		"kafka":  "--brokers=" + strings.Join(stack.KafkaBrokers(), ","),
+	} {
+		t.Run(broker, func(t *testing.T) {
+			o := newOperator(t)
+			o.run(exitOK, "migrate", "up")
+			o.publish(devtest.Topic(t), "key")
+			command, output := millrace(t, "relay", "--broker", broker, flag, "--schema", o.schema, "--json")
+			command.Env = append(command.Env, "PUBSUB_EMULATOR_HOST="+stack.PubSubHost(), "DATABASE_URL="+o.dsn)
+			require.NoError(t, command.Start())
+			assert.Eventually(t, func() bool {
+				var left int
+				require.NoError(t, o.pool.QueryRow(t.Context(), `select count(*) from `+o.schema+`.outbox`).Scan(&left))
+				return left == 0
+			}, 30*time.Second, 20*time.Millisecond, output)
+			require.NoError(t, command.Process.Signal(syscall.SIGTERM))
+			require.NoError(t, command.Wait(), output)
+			assert.Contains(t, output.String(), `"msg":"relay has ended"`)
+		})
+	}
 }

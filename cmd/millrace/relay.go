@@ -3,32 +3,29 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
 	"github.com/millrace-go/millrace/outbox"
-	"github.com/millrace-go/millrace/transport/pubsub"
 )
 
 func (a *app) relay() *cobra.Command {
-	var broker, project string
+	var broker broker
 	var cfg outbox.RelayConfig
 	c := a.database(&cobra.Command{
-		Use: "relay --broker pubsub", Short: "Forward events to a broker until SIGTERM", Args: cobra.NoArgs,
+		Use: "relay --broker pubsub|kafka", Short: "Forward events to a broker until SIGTERM", Args: cobra.NoArgs,
 		Long: "Forwards committed events to a broker until SIGTERM or Ctrl-C, and lets what is on its way finish. As many as you like\n" +
 			"share the work. PUBSUB_EMULATOR_HOST and Google's other conventions hold.",
 	})
-	c.Flags().StringVar(&broker, "broker", "", `the broker: "pubsub"`)
-	c.Flags().StringVar(&project, "project", "", "the Google Cloud project (default $PUBSUB_PROJECT_ID, $GOOGLE_CLOUD_PROJECT)")
+	broker.flags(c.Flags())
 	c.Flags().IntVar(&cfg.BatchSize, "batch-size", 0, "events per batch, 1 to 10000 (default 500)")
 	c.Flags().DurationVar(&cfg.DrainTimeout, "drain-timeout", 0, "how long to wait at the end for what is on its way (default 10s)")
 	run := a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) (err error) {
 		cfg.Schema, cfg.Logger = a.schema, a.logger()
-		transport, err := pubsub.New(ctx, pubsub.Config{ProjectID: project, Logger: cfg.Logger})
+		transport, err := broker.connect(ctx, cfg.Logger)
 		if err != nil {
-			return fmt.Errorf("%w; --project names the Google Cloud project", err)
+			return err
 		}
 		defer func() { err = errors.Join(err, transport.Close()) }()
 		publisher, err := transport.Publisher()
@@ -39,7 +36,7 @@ func (a *app) relay() *cobra.Command {
 		if err != nil {
 			return usageError{err}
 		}
-		cfg.Logger.InfoContext(ctx, "relay runs", "broker", broker, "schema", a.schema)
+		cfg.Logger.InfoContext(ctx, "relay runs", "broker", broker.name, "schema", a.schema)
 		if err := relay.Run(ctx); err != nil {
 			return err
 		}
@@ -47,13 +44,10 @@ func (a *app) relay() *cobra.Command {
 		return nil
 	})
 	c.RunE = func(c *cobra.Command, args []string) error {
-		switch broker {
-		case "pubsub":
-			return run(c, args)
-		case "kafka":
-			return usageError{errors.New("--broker kafka is not available yet: want pubsub")}
+		if err := broker.check(); err != nil {
+			return err
 		}
-		return usageError{fmt.Errorf("--broker is %q: want pubsub", broker)}
+		return run(c, args)
 	}
 	return a.jsonFlag(c)
 }
