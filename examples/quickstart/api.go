@@ -114,7 +114,7 @@ func (s *service) completeLabour(ctx context.Context, events message.Publisher, 
 		if err != nil {
 			return err
 		}
-		return events.Publish(labourCompleted, msg)
+		return events.Publish(s.topic(labourCompleted), msg)
 	})
 }
 
@@ -136,7 +136,7 @@ func (s *service) completeAndPublish(ctx context.Context, broker message.Publish
 	if err != nil {
 		return err
 	}
-	return broker.Publish(labourCompleted, msg)
+	return broker.Publish(s.topic(labourCompleted), msg)
 }
 
 // markCompleted reports done when the labour had been completed before.

@@ -43,8 +43,8 @@ func (s *service) consumer(ctx context.Context) error {
 		return err
 	}
 	s.count("subscribed")
-	router.AddHandler("notify-family", labourCompleted, notify, notificationSent, outputs, s.notifyFamily)
-	router.AddConsumerHandler("say-thanks", notificationSent, thanks, s.sayThanks)
+	router.AddHandler("notify-family", s.topic(labourCompleted), notify, s.topic(notificationSent), outputs, s.notifyFamily)
+	router.AddConsumerHandler("say-thanks", s.topic(notificationSent), thanks, s.sayThanks)
 
 	notifier, err := outbox.NewNotifier(s.pool, outbox.NotifierConfig{Schema: s.cfg.Schema, Logger: s.log})
 	if err != nil {
@@ -55,12 +55,12 @@ func (s *service) consumer(ctx context.Context) error {
 
 // subscriber returns a subscriber whose subscription is there, so that the client may start.
 func (s *service) subscriber(consumer, topic string) (message.Subscriber, error) {
-	sub, err := s.broker.Subscriber(transport.SubscriberConfig{Consumer: consumer, Concurrency: claim.Concurrency(s.pool, 2)})
+	sub, err := s.broker.Subscriber(transport.SubscriberConfig{Consumer: s.cfg.Prefix + consumer, Concurrency: claim.Concurrency(s.pool, 2)})
 	if err != nil {
 		return nil, err
 	}
 	if i, ok := sub.(message.SubscribeInitializer); ok {
-		err = i.SubscribeInitialize(topic)
+		err = i.SubscribeInitialize(s.topic(topic))
 	}
 	return sub, err
 }

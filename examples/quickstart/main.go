@@ -57,7 +57,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	f.IntVar(&o.consumers, "consumers", 2, "consumer processes")
 	f.IntVar(&o.kills, "kills", 20, "processes to kill with SIGKILL (API, relay and consumers; each is started again)")
 	f.Float64Var(&o.duplicates, "duplicates", 0.3, "share of the events that is published twice, 0 to 1")
-	f.StringVar(&o.broker, "broker", "pubsub", "pubsub, or memory: everything in this process, without kills")
+	f.StringVar(&o.broker, "broker", "pubsub", "pubsub, kafka, or memory: everything in this process, without kills")
 	f.BoolVar(&o.push, "push", false, "Pub/Sub pushes the events to the consumers over HTTP, instead of their pulling them")
 	f.StringVar(&o.without, "without", "", "leave a part out to see what happens then: claim or outbox")
 	f.BoolVar(&o.verbose, "v", false, "show the processes' logs")
@@ -81,14 +81,12 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	bad(o.kills < 0 || o.kills > 1000, "-kills is %d: want 0 to 1000", o.kills)
 	bad(!(o.duplicates >= 0 && o.duplicates <= 1), "-duplicates is %v: want 0 to 1", o.duplicates)
 	switch o.broker {
-	case "pubsub":
+	case "pubsub", "kafka":
 	case "memory":
-		bad(o.kills > 0, "-kills is %d: with -broker memory everything runs in one process, so nothing can be killed; leave -kills out or use -broker pubsub", o.kills)
-		bad(o.without == "outbox", "-without outbox: an event is lost when the API is killed between commit and publish, and with -broker memory nothing can be killed; use -broker pubsub")
-	case "kafka":
-		bad(true, "-broker kafka: Millrace has no Kafka transport yet; use -broker pubsub or -broker memory")
+		bad(o.kills > 0, "-kills is %d: with -broker memory everything runs in one process, so nothing can be killed; leave -kills out or use -broker pubsub or kafka", o.kills)
+		bad(o.without == "outbox", "-without outbox: an event is lost when the API is killed between commit and publish, and with -broker memory nothing can be killed; use -broker pubsub or kafka")
 	default:
-		bad(true, "-broker is %q: want pubsub or memory", o.broker)
+		bad(true, "-broker is %q: want pubsub, kafka or memory", o.broker)
 	}
 	bad(o.push && o.broker != "pubsub", "-push is Pub/Sub's: with -broker %s there is none; leave -push out or use -broker pubsub", o.broker)
 	bad(o.without != "" && o.without != "claim" && o.without != "outbox", "-without is %q: want claim or outbox", o.without)

@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 // command runs the quickstart as a process, on this test's stack.
 func command(t *testing.T, args ...string) (code int, output string) {
 	t.Helper()
-	stack := devtest.Start(t, devstack.Postgres, devstack.PubSub)
+	stack := devtest.Start(t, devstack.Postgres, devstack.PubSub, devstack.Kafka)
 	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
 	cmd.Env = append(append(os.Environ(), stack.Env()...), commandVariable+"=1")
 	out, err := cmd.CombinedOutput()
@@ -82,6 +82,17 @@ func TestNothingIsLostOrDoubledBehindPush(t *testing.T) {
 	assert.Contains(t, out, "by push")
 }
 
+// The same on Kafka: a killed consumer's partitions go to the others when its session has timed out.
+func TestNothingIsLostOrDoubledOnKafka(t *testing.T) {
+	t.Parallel()
+	code, out := command(t, "-broker", "kafka", "-events", "300", "-kills", "6", "-duplicates", "0.5")
+	require.Zero(t, code, out)
+	assert.Equal(t, 6, number(t, out, "kills"))
+	assert.Contains(t, out, "effects              300 notifications, 300 texts, 300 follow-ups")
+	assert.Positive(t, number(t, out, "duplicates absorbed"))
+	assert.Contains(t, out, "kafka: ")
+}
+
 // The verdict can fail: without a part, the same run shows what that part is for.
 
 func TestWithoutClaimEffectsDouble(t *testing.T) {
@@ -110,14 +121,14 @@ func TestInMemory(t *testing.T) {
 func TestBadFlags(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ args, want string }{
-		{"-broker kafka", "Millrace has no Kafka transport yet; use -broker pubsub or -broker memory"},
-		{"-broker rabbit", `-broker is "rabbit": want pubsub or memory`},
+		{"-broker rabbit", `-broker is "rabbit": want pubsub, kafka or memory`},
 		{"-events 0 -consumers 0 -duplicates 2", "-events is 0: want 1 to 1000000\n-consumers is 0: want 1 to 16\n-duplicates is 2: want 0 to 1"},
 		{"-duplicates NaN", "-duplicates is NaN"},
 		{"-kills -1", "-kills is -1"},
 		{"-without luck", `-without is "luck": want claim or outbox`},
 		{"-broker memory -kills 3", "nothing can be killed"},
 		{"-broker memory -push", "-push is Pub/Sub's: with -broker memory there is none"},
+		{"-broker kafka -push", "-push is Pub/Sub's: with -broker kafka there is none"},
 		{"-broker memory -without outbox", "nothing can be killed"},
 		{"now", `unexpected argument "now"`},
 		{"-unknown", "flag provided but not defined"},

@@ -22,7 +22,8 @@ import (
 )
 
 const (
-	ackDeadline = 10 * time.Second // Pub/Sub's shortest
+	ackDeadline    = 10 * time.Second // Pub/Sub's shortest
+	sessionTimeout = 6 * time.Second  // Kafka's shortest
 	// stall is how long nothing may move before what is missing counts as lost; a killed consumer's messages come back
 	// sooner.
 	stall = 2 * ackDeadline
@@ -106,8 +107,11 @@ func setUp(ctx context.Context, o options, stdout io.Writer) (*stage, error) {
 
 func (s *stage) setUp(ctx context.Context, o options, stdout io.Writer) (err error) {
 	needs := []devstack.Service{devstack.Postgres}
-	if o.broker == "pubsub" {
+	switch o.broker {
+	case "pubsub":
 		needs = append(needs, devstack.PubSub)
+	case "kafka":
+		needs = append(needs, devstack.Kafka)
 	}
 	fmt.Fprintln(stdout, "starting", strings.Trim(fmt.Sprint(needs), "[]"), "…")
 	late := time.AfterFunc(5*time.Second, func() {
@@ -147,9 +151,12 @@ func (s *stage) setUp(ctx context.Context, o options, stdout io.Writer) (err err
 	}
 	name := fmt.Sprintf("quickstart_%08x", rand.Uint32())
 	s.cfg = config{
-		DSN: s.stack.PostgresDSN(), Schema: name, Project: strings.ReplaceAll(name, "_", "-"),
+		DSN: s.stack.PostgresDSN(), Schema: name, Broker: o.broker, Project: strings.ReplaceAll(name, "_", "-"),
 		API: api, SMS: url, Events: o.events, Duplicates: o.duplicates, Without: o.without,
 		Rate: rate(o),
+	}
+	if o.broker == "kafka" {
+		s.cfg.Prefix = s.cfg.Project + "-"
 	}
 	if o.push {
 		var stop func()

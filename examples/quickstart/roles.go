@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/millrace-go/millrace/transport"
+	"github.com/millrace-go/millrace/transport/kafka"
 	"github.com/millrace-go/millrace/transport/pubsub"
 )
 
@@ -27,7 +28,9 @@ const (
 type config struct {
 	DSN        string
 	Schema     string // of Millrace's tables and the example's
+	Broker     string // pubsub or kafka
 	Project    string // of Pub/Sub
+	Prefix     string // of topics and consumers, because Kafka has no projects
 	API        string // address of the API
 	SMS        string // URL of the SMS provider
 	Events     int
@@ -91,7 +94,7 @@ func runProcess(ctx context.Context, role string, cfg config) error {
 			return err
 		}
 		defer s.pool.Close()
-		if s.broker, err = newPubSub(ctx, cfg, log); err != nil {
+		if s.broker, err = newBroker(ctx, cfg, log); err != nil {
 			return err
 		}
 		defer func() { _ = s.broker.Close() }()
@@ -109,12 +112,19 @@ func newPool(ctx context.Context, cfg config) (*pgxpool.Pool, error) {
 	return pgxpool.NewWithConfig(ctx, c)
 }
 
-// newPubSub connects to the emulator that the environment names (PUBSUB_EMULATOR_HOST). The short ack deadline is how
-// soon the messages of a killed consumer come back.
-func newPubSub(ctx context.Context, cfg config, log *slog.Logger) (transport.Transport, error) {
+// newBroker connects to the emulator or the cluster that the environment names (PUBSUB_EMULATOR_HOST,
+// MILLRACE_KAFKA_BROKERS). The short ack deadline and session timeout are how soon the messages of a killed consumer come
+// back.
+func newBroker(ctx context.Context, cfg config, log *slog.Logger) (transport.Transport, error) {
+	if cfg.Broker == "kafka" {
+		return kafka.New(ctx, kafka.Config{Consumer: kafka.ConsumerConfig{SessionTimeout: sessionTimeout}, Logger: log})
+	}
 	subscription := pubsub.SubscriptionConfig{AckDeadline: ackDeadline}
 	if cfg.Push != nil { // all that differs for a consumer, besides serving HTTP
 		subscription.Push = &pubsub.Push{Endpoint: cfg.Push.Endpoint, AllowUnauthenticated: true} // the emulator sends no tokens
 	}
 	return pubsub.New(ctx, pubsub.Config{ProjectID: cfg.Project, Subscription: subscription, Logger: log})
 }
+
+// topic is the topic's name in this run.
+func (s *service) topic(name string) string { return s.cfg.Prefix + name }
