@@ -11,8 +11,6 @@ import (
 	"github.com/millrace-go/millrace/transport/kafka"
 )
 
-type handlersKey struct{}
-
 // Watermill's router gives each message another context as soon as it has it. The subscriber looked at the message's
 // context only then, and got half of each: a panic once in some 100,000 messages.
 func TestHandlersMayReplaceTheContext(t *testing.T) {
