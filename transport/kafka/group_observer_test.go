@@ -104,7 +104,7 @@ func TestMetrics(t *testing.T) {
 func TestFlowControl(t *testing.T) {
 	t.Parallel()
 	c, m, wire := newCluster(t, 2), newMeter(), &cable{}
-	const n, size = 150, 100_000 // 15 MB
+	const n, size = 1500, 20_000 // 30 MB; sarama has 256 records ready besides what we hold
 	for i := range n {
 		payload := make([]byte, size)
 		rand.New(rand.NewSource(int64(i))).Read(payload)
