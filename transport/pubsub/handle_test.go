@@ -42,7 +42,7 @@ func TestLeaseEndsRetriesInPlace(t *testing.T) {
 		})
 		defer close(s.out)
 		began := time.Now()
-		s.handle(t.Context(), &pubsub.Message{})
+		s.handle(t.Context(), &pubsub.Message{}, nil)
 		require.Equal(t, 75*time.Minute, time.Since(began))
 		require.Equal(t, 3, deliveries)
 	})
@@ -67,7 +67,7 @@ func TestOrderedRetriesFollowThePolicy(t *testing.T) {
 			msg.Nack()
 		})
 		defer close(s.out)
-		s.handle(t.Context(), &pubsub.Message{OrderingKey: "key"})
+		s.handle(t.Context(), &pubsub.Message{OrderingKey: "key"}, nil)
 		require.Equal(t, []time.Duration{0, time.Second, 2 * time.Second, time.Millisecond, 4 * time.Second, 5 * time.Second}, waits)
 	})
 }

@@ -28,8 +28,9 @@ func (s *subscription) pull(ctx, messages context.Context) {
 	defer context.AfterFunc(ctx, func() { streams.quiet(budget) })()
 
 	handle := func(client context.Context, m *pubsub.Message) {
-		// The client's context ends with the intake, and what was handed to a handler is to finish: only its span goes on.
-		s.handle(trace.ContextWithSpan(messages, trace.SpanFromContext(client)), m)
+		// The client's context ends with the intake or with the stream, and what was handed to a handler is to finish: only
+		// its span goes on.
+		s.handle(trace.ContextWithSpan(messages, trace.SpanFromContext(client)), m, client.Done())
 	}
 	retry := firstReceiveRetry
 	for {

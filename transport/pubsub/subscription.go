@@ -123,6 +123,8 @@ func (s *subscription) send(msg *message.Message, giveUp <-chan struct{}) bool {
 	select {
 	case <-s.stop: // of two ready cases the next select takes any, and out may be closed
 		return false
+	case <-giveUp: // an earlier message of the key may have been given up
+		return false
 	default:
 	}
 	select {
