@@ -54,7 +54,7 @@ func (s *subscription) handle(ctx context.Context, m *pubsub.Message, giveUp <-c
 		default:
 			wait = s.settings.Retry.wait(retries, inPlace)
 		}
-		if !s.hold(ctx, wait, giveUp) || !inPlace || (!ordered && time.Since(began) >= maxLease) {
+		if !s.hold(ctx, min(wait, maxLease), giveUp) || !inPlace || (!ordered && time.Since(began) >= maxLease) {
 			s.nack(ctx, m)
 			return
 		}

@@ -48,6 +48,22 @@ func TestLeaseEndsRetriesInPlace(t *testing.T) {
 	})
 }
 
+// TestLeaseEndsWhileHeld: Pub/Sub delivers the message again when its lease ends. What is held longer would take room for
+// nothing, once for each delivery.
+func TestLeaseEndsWhileHeld(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := alone(t, transport.SubscriberConfig{}, SubscriptionConfig{}, func(msg *message.Message) {
+			transport.DeliveryFrom(msg.Context()).RetryAfter(24 * time.Hour)
+			msg.Nack()
+		})
+		defer close(s.out)
+		began := time.Now()
+		s.handle(t.Context(), &pubsub.Message{}, nil)
+		require.Equal(t, maxLease, time.Since(began))
+	})
+}
+
 // TestOrderedRetriesFollowThePolicy: Pub/Sub does not see retries in place, so the policy is heeded here.
 func TestOrderedRetriesFollowThePolicy(t *testing.T) {
 	t.Parallel()
