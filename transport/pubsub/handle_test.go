@@ -88,6 +88,26 @@ func TestOrderedRetriesFollowThePolicy(t *testing.T) {
 	})
 }
 
+// TestRetryInPlaceIsTheSameMessage, whatever the handler has done to its copy.
+func TestRetryInPlaceIsTheSameMessage(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var payloads []string
+		s := alone(t, transport.SubscriberConfig{Ordered: true}, SubscriptionConfig{}, func(msg *message.Message) {
+			payloads = append(payloads, string(msg.Payload))
+			if len(payloads) == 2 {
+				msg.Ack()
+				return
+			}
+			clear(msg.Payload)
+			msg.Nack()
+		})
+		defer close(s.out)
+		s.handle(t.Context(), &pubsub.Message{OrderingKey: "key", Data: []byte("data")}, nil)
+		require.Equal(t, []string{"data", "data"}, payloads)
+	})
+}
+
 func TestRetryWait(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, nackDelay, Retry{}.wait(3, true))

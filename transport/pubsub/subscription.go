@@ -1,6 +1,7 @@
 package pubsub
 
 import (
+	"bytes"
 	"context"
 	"log/slog"
 	"sync"
@@ -109,6 +110,7 @@ func (s *subscription) handOver(ctx context.Context, m *pubsub.Message, delivery
 	ctx, cancel := context.WithCancel(transport.WithDelivery(ctx, delivery))
 	defer cancel()
 	msg := unmarshal(m)
+	msg.Payload = bytes.Clone(m.Data) // m may come again from here, or go to the dead-letter topic
 	msg.SetContext(ctx)
 	if !s.send(msg, delivery.giveUp) {
 		return undelivered
