@@ -73,6 +73,20 @@ func (p *publisher) PublishBatch(ctx context.Context, topic string, msgs []*mess
 	return results
 }
 
+// forward publishes a message as it came, which Pub/Sub has taken before, whatever check would say of it.
+func (p *publisher) forward(ctx context.Context, topic string, m *pubsub.Message) error {
+	t, err := p.topic(ctx, topic, nil)
+	if err != nil {
+		return err
+	}
+	defer t.running.Done()
+	err = t.forward(ctx, m)
+	if status.Code(err) == codes.NotFound {
+		p.resources.forgetTopic(topic)
+	}
+	return err
+}
+
 // meaning marks errors that say something of the message, or nothing. INVALID_ARGUMENT is left as it is: it is the answer
 // to a request with many messages, of which one may be at fault.
 func meaning(err error) error {

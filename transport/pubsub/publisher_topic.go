@@ -88,6 +88,21 @@ func (t *topicPublisher) send(ctx context.Context, msgs []*message.Message, resu
 	return pending
 }
 
+func (t *topicPublisher) forward(ctx context.Context, m *pubsub.Message) error {
+	key := m.OrderingKey
+	if !t.begin(key) {
+		return transport.ErrNotSent
+	}
+	result := t.client.Publish(ctx, &pubsub.Message{Data: m.Data, Attributes: m.Attributes, OrderingKey: key})
+	if err := ready(ctx, ctx, result); err != nil {
+		t.running.Go(func() { t.watch([]sent{{key, result}}) })
+		return err
+	}
+	err := t.result(result, false)
+	t.end(key, err != nil)
+	return err
+}
+
 // ready returns nil when the result is ready, else the error of the context that ended before. What is done is done:
 // a result that is there counts, even when it came late.
 func ready(call, msg context.Context, result *pubsub.PublishResult) error {
