@@ -22,8 +22,8 @@ const createTimeout = 30 * time.Second
 // resources creates or checks topics and subscriptions, as Config.Resources says, and remembers those that are well.
 // Failures are not remembered.
 //
-// An account that may not look them up or create them can still publish and receive: then they are taken to exist, and
-// publishing or receiving tells when they do not.
+// An account that may not look them up, or may not create a topic, can still publish and receive: then they are taken to
+// exist, and publishing or receiving tells when they do not.
 type resources struct {
 	client *pubsub.Client
 	config Config
