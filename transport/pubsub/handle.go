@@ -117,11 +117,18 @@ func (s *subscription) watch(ctx context.Context, m *pubsub.Message, result *pub
 		return
 	default:
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.flushed {
+		return
+	}
 	s.results.Go(func() {
-		// Bounded, because a stream that fails takes its pending results with it.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.settings.AckDeadline)
+		// Bounded, because a stream that fails takes its pending results with it. When the drain timeout has ended it is
+		// not worth the rest of a long deadline.
+		waiting, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.settings.AckDeadline)
 		defer cancel()
-		if _, err := result.Get(ctx); err != nil {
+		defer context.AfterFunc(ctx, func() { time.AfterFunc(flushTimeout, cancel) })()
+		if _, err := result.Get(waiting); err != nil {
 			if op == opAck {
 				s.transport.ackFailures.Add(1)
 			}

@@ -31,6 +31,8 @@ type subscription struct {
 	slots   chan struct{}         // one per message that is delivered and neither acked nor nacked
 	stop    chan struct{}         // closed when ctx or the subscriber ends
 
+	mu      sync.Mutex     // guards results.Go against results.Wait
+	flushed bool           // nobody waits for results any more
 	results sync.WaitGroup // waits for what becomes of acks and nacks with exactly-once delivery
 }
 
@@ -88,6 +90,9 @@ func (s *subscription) run(ctx context.Context, closing <-chan struct{}, take in
 		// can be delivered any more, and its goroutine ends with the client.
 		s.log.Warn("the service does not answer: acks may be lost, and their messages be delivered again")
 	}
+	s.mu.Lock()
+	s.flushed = true
+	s.mu.Unlock()
 	s.results.Wait()
 }
 
