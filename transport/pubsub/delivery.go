@@ -22,6 +22,8 @@ type delivery struct {
 	attempt int
 	after   atomic.Int64    // nanoseconds; 0: nobody asked
 	giveUp  <-chan struct{} // closed when it is too late to give the message to a handler; nil: never
+
+	withdrawn bool // taken back before a handler got it; set before the message is nacked
 }
 
 // newDelivery is for a message that was nacked retries times since Pub/Sub delivered it, and comes again from within the

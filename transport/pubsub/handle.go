@@ -28,7 +28,6 @@ const (
 func (s *subscription) handle(ctx context.Context, m *pubsub.Message, giveUp <-chan struct{}) {
 	began := time.Now()
 	ordered := s.config.Ordered && m.OrderingKey != ""
-	policy := s.settings.DeadLetter.Topic != "" || s.settings.Retry != (Retry{})
 	for retries := 0; ; {
 		delivery := newDelivery(m, retries)
 		delivery.giveUp = giveUp
@@ -44,7 +43,7 @@ func (s *subscription) handle(ctx context.Context, m *pubsub.Message, giveUp <-c
 		inPlace, wait := ordered, delivery.delay()
 		switch {
 		case delivery.asked():
-			inPlace = ordered || policy
+			inPlace = ordered || s.policy()
 		case ordered && s.exhausted(m, retries):
 			if s.bury(ctx, m, retries) {
 				s.ack(ctx, m)

@@ -30,7 +30,7 @@ func (s *subscription) pull(ctx, messages context.Context) {
 	handle := func(client context.Context, m *pubsub.Message) {
 		// The client's context ends with the intake or with the stream, and what was handed to a handler is to finish: only
 		// its span goes on.
-		s.handle(trace.ContextWithSpan(messages, trace.SpanFromContext(client)), m, client.Done())
+		s.handle(withSpan(messages, client), m, client.Done())
 	}
 	retry := firstReceiveRetry
 	for {
@@ -56,6 +56,17 @@ func (s *subscription) pull(ctx, messages context.Context) {
 			}
 		}
 	}
+}
+
+// withSpan returns ctx with the span that from carries. It is not inlined: the stack of a message's goroutine, which
+// begins small, has to grow otherwise.
+//
+//go:noinline
+func withSpan(ctx, from context.Context) context.Context {
+	if span := trace.SpanFromContext(from); span.SpanContext().IsValid() {
+		return trace.ContextWithSpan(ctx, span)
+	}
+	return ctx
 }
 
 // client returns a new client for the subscription, because one client receives only once at a time. The budget, in
