@@ -17,8 +17,9 @@ const (
 	abandoned   // still running when the drain timeout ended
 )
 
-// delivery implements transport.Delivery.
+// delivery implements transport.Delivery. It also is the context of the message.
 type delivery struct {
+	messageContext
 	attempt int
 	after   atomic.Int64    // nanoseconds; 0: nobody asked
 	giveUp  <-chan struct{} // closed when it is too late to give the message to a handler; nil: never

@@ -130,13 +130,13 @@ func (s *subscription) enter(giveUp <-chan struct{}) bool {
 }
 
 func (s *subscription) handOver(ctx context.Context, m *pubsub.Message, delivery *delivery) outcome {
-	own := &messageContext{Context: ctx}
-	defer own.end()
+	delivery.Context = ctx
+	defer delivery.end()
 	msg := unmarshal(m)
 	if s.repeats() { // m may come again from here, or go to the dead-letter topic, whatever the handler does to its own
 		msg.Payload = bytes.Clone(m.Data)
 	}
-	msg.SetContext(transport.WithDelivery(own, delivery))
+	msg.SetContext(transport.WithDelivery(delivery, delivery))
 	if !s.send(msg, delivery.giveUp) {
 		return undelivered
 	}
