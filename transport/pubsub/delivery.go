@@ -45,3 +45,13 @@ func (d *delivery) Handled()                       {}
 func (d *delivery) asked() bool { return d.after.Load() > 0 }
 
 func (d *delivery) delay() time.Duration { return time.Duration(d.after.Load()) }
+
+// givenUp tells whether it is too late to give the message to a handler.
+func (d *delivery) givenUp() bool {
+	select {
+	case <-d.giveUp:
+		return true
+	default:
+		return false
+	}
+}

@@ -3,6 +3,7 @@ package pubsub
 import (
 	"context"
 	"log/slog"
+	"sync"
 	"time"
 
 	"cloud.google.com/go/pubsub/v2"
@@ -27,7 +28,9 @@ func (s *subscription) pull(ctx, messages context.Context) {
 	defer streams.remove(budget)
 	defer context.AfterFunc(ctx, func() { streams.quiet(budget) })()
 
+	var watch *sync.Once // of one stream
 	handle := func(client context.Context, m *pubsub.Message) {
+		watch.Do(func() { context.AfterFunc(client, s.giveUp) })
 		// The client's context ends with the intake or with the stream, and what was handed to a handler is to finish: only
 		// its span goes on.
 		s.handle(withSpan(messages, client), m, client.Done())
@@ -35,6 +38,7 @@ func (s *subscription) pull(ctx, messages context.Context) {
 	retry := firstReceiveRetry
 	for {
 		began := time.Now()
+		watch = &sync.Once{}
 		err := s.client(budget).Receive(ctx, handle)
 		if ctx.Err() != nil {
 			return

@@ -202,14 +202,31 @@ func (s *subscription) send(msg *message.Message, giveUp <-chan struct{}) bool {
 func (s *subscription) finish() {
 	s.sending.Lock()
 	defer s.sending.Unlock()
-	for {
+	s.takeBack(func(*delivery) bool { return true })
+	close(s.out)
+}
+
+// giveUp takes back what came from a stream that has failed and no handler has got. Where nobody reads, its receiving
+// would not end.
+func (s *subscription) giveUp() {
+	s.sending.Lock()
+	defer s.sending.Unlock()
+	s.takeBack((*delivery).givenUp)
+}
+
+// takeBack takes messages out of out. The caller holds sending, so there is room to put the others back.
+func (s *subscription) takeBack(which func(*delivery) bool) {
+	for range len(s.out) {
 		select {
 		case msg := <-s.out:
-			transport.DeliveryFrom(msg.Context()).(*delivery).withdrawn = true
-			msg.Nack()
+			if d := transport.DeliveryFrom(msg.Context()).(*delivery); which(d) {
+				d.withdrawn = true
+				msg.Nack()
+			} else {
+				s.out <- msg
+			}
 		default:
-			close(s.out)
-			return
+			return // a handler has got the rest
 		}
 	}
 }
