@@ -94,7 +94,7 @@ func meaning(err error) error {
 		return fmt.Errorf("%w: %w", transport.ErrRejected, err)
 	}
 	s, ok := status.FromError(err)
-	if code := s.Code(); !ok || code == codes.InvalidArgument || code == codes.OutOfRange {
+	if code := s.Code(); !ok || errors.Is(err, transport.ErrUnavailable) || code == codes.InvalidArgument || code == codes.OutOfRange {
 		return err
 	}
 	return fmt.Errorf("%w: %w", transport.ErrUnavailable, err)

@@ -137,6 +137,9 @@ func (t *topicPublisher) result(result *pubsub.PublishResult, keyFailed bool) er
 	case errors.Is(err, pubsub.ErrOversizedMessage):
 		// Within Limits, but not together with what the encoding and the topic's name add to the request.
 		return fmt.Errorf("%w: a publish request with this message exceeds %.0f bytes", transport.ErrLimit, pubsub.MaxPublishRequestBytes)
+	case errors.Is(err, context.DeadlineExceeded):
+		// Of the client's own context, whatever the service has said last: no caller's reaches it.
+		return fmt.Errorf("%w: Google's client has tried for %s: %w", transport.ErrUnavailable, t.client.PublishSettings.Timeout, err)
 	}
 	return err
 }

@@ -2,6 +2,7 @@ package pubsub
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"path"
@@ -143,6 +144,9 @@ func (r *resources) once(ctx context.Context, memo string, settle func(context.C
 				}
 			})
 			if err := settle(ctx); err != nil {
+				if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+					err = fmt.Errorf("%w: no result in %s: %w", transport.ErrUnavailable, createTimeout, err)
+				}
 				return nil, err
 			}
 			r.known.Store(memo, struct{}{})
