@@ -50,3 +50,25 @@ func TestReceivingEndsWhileMessagesWait(t *testing.T) {
 		require.Eventually(t, func() bool { return acked(server) == 4 }, wait, time.Millisecond)
 	}
 }
+
+// TestReceivingEndsWhileNobodyReads: what lies ready for a handler goes back, so that the subscription is not deaf until
+// somebody takes it, and is not handled for an ack that cannot be sent.
+func TestReceivingEndsWhileNobodyReads(t *testing.T) {
+	t.Parallel()
+	server, options := fake(t)
+	topic := devtest.Topic(t)
+	b := &breaker{}
+	tr := connect(t, pubsub.Config{ClientOptions: append([]option.ClientOption{b.option()}, options...)})
+	_, messages := subscribe(t, tr, topic, transport.SubscriberConfig{Consumer: "c", Concurrency: 2})
+	require.NoError(t, batcher(t, tr).Publish(topic, newMessage("", "1"), newMessage("", "2")))
+	require.Eventually(t, func() bool { return len(messages) == 2 }, wait, time.Millisecond, "they lie ready")
+
+	b.breakAll(status.Error(codes.FailedPrecondition, "broken"))
+	require.Eventually(t, func() bool { return b.count() == 2 }, wait, time.Millisecond, "receiving goes on")
+	leasesEnd(server)
+	for range 2 {
+		next(t, messages).Ack()
+	}
+	require.Eventually(t, func() bool { return acked(server) == 2 }, wait, time.Millisecond)
+	require.Empty(t, messages, "each was handled once")
+}
