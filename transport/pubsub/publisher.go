@@ -42,8 +42,9 @@ func (p *publisher) Publish(topic string, msgs ...*message.Message) error {
 	return errors.Join(p.PublishBatch(context.Background(), topic, msgs)...)
 }
 
-// PublishBatch implements transport.BatchPublisher. After a failure of a key, messages of other calls for this key get
-// transport.ErrNotSent as well, until everything of the key that was under way has its result.
+// PublishBatch implements transport.BatchPublisher. After a failure of a key, or when a message of it was given up, messages
+// of other calls for this key get transport.ErrNotSent as well, until everything of the key that was under way has its
+// result.
 //
 // A message whose own context has ended before is not sent, nor are the later ones of its key. One whose context ends
 // while it is under way gets that context's error, and may or may not have been sent; the others go on waiting. A later
