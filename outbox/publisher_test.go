@@ -86,7 +86,7 @@ func TestPublishRefusesWhatNoRelayCouldForward(t *testing.T) {
 		{"no topic, own limits", limited, "", nil, `topic "" is empty`},
 		{"topic with NUL", limited, "a\x00b", nil, "UTF-8"},
 		{"metadata", f.publisher, topic, func(m *message.Message) { m.Metadata["a"] = "\xff" }, "UTF-8"},
-		{"default size", f.publisher, topic, func(m *message.Message) { m.Payload = make([]byte, 10_000_001) }, "the limit is 10000000"},
+		{"default size", f.publisher, topic, func(m *message.Message) { m.Payload = make([]byte, 9_998_001) }, "the limit is 9998000"},
 		{"size", limited, topic, func(m *message.Message) { m.Payload = make([]byte, 101) }, "message size in bytes is 138, the limit is 100"},
 		{"key", limited, topic, func(m *message.Message) { transport.SetKey(m, "12345678901") }, "key length in bytes is 11, the limit is 10"},
 		{"entries", limited, topic, func(m *message.Message) { m.Metadata["a"], m.Metadata["b"] = "", "" }, "number of metadata entries is 2, the limit is 1"},

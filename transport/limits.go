@@ -30,10 +30,11 @@ type Limits struct {
 	MetadataValueBytes int
 }
 
-// DefaultLimits fits both Pub/Sub and Kafka's naming: 10 MB, and topic names that either broker takes.
+// DefaultLimits fits both Pub/Sub and Kafka's naming: 10 MB less what a request of Pub/Sub adds, and topic names that
+// either broker takes.
 var DefaultLimits = Limits{
 	Topic:        regexp.MustCompile(`^[A-Za-z][A-Za-z0-9._-]{2,248}$`),
-	MessageBytes: 10_000_000,
+	MessageBytes: 9_998_000,
 }
 
 // IsZero reports whether no limit is set.

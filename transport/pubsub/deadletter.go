@@ -52,9 +52,12 @@ func (s *subscription) bury(ctx context.Context, m *pubsub.Message, retries int)
 	dead.Metadata[DeadSubscriptionMetadata] = path.Base(s.name)
 	dead.Metadata[DeadProjectMetadata] = s.transport.config.ProjectID
 	dead.Metadata[DeadPublishTimeMetadata] = m.PublishTime.UTC().Format("2006-01-02T15:04:05.999Z07:00")
-	err := s.publishDead(ctx, topic, dead)
-	if errors.Is(err, transport.ErrLimit) { // no room for the reasons
-		err = s.publishDead(ctx, topic, unmarshal(m))
+	publisher := s.transport.publisher
+	err := s.publishDead(ctx, topic, func() error {
+		return errors.Join(publisher.PublishBatch(ctx, topic, []*message.Message{dead})...)
+	})
+	if errors.Is(err, transport.ErrLimit) { // no room for the reasons, or a producer that heeds other limits than ours
+		err = s.publishDead(ctx, topic, func() error { return publisher.forward(ctx, topic, m) })
 	}
 	if err != nil {
 		s.log.Error("a message that failed too often cannot be sent to the dead-letter topic: it is tried on",
@@ -67,11 +70,11 @@ func (s *subscription) bury(ctx context.Context, m *pubsub.Message, retries int)
 	return true
 }
 
-func (s *subscription) publishDead(ctx context.Context, topic string, msg *message.Message) error {
+func (s *subscription) publishDead(ctx context.Context, topic string, publish func() error) error {
 	if err := s.transport.resources.ensureDeadLetterTopic(ctx, topic); err != nil {
 		return err
 	}
-	if err := errors.Join(s.transport.publisher.PublishBatch(ctx, topic, []*message.Message{msg})...); err != nil {
+	if err := publish(); err != nil {
 		return err
 	}
 	if !s.transport.resources.keepsDeadLetters(topic) {

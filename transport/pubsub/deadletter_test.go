@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	gcp "cloud.google.com/go/pubsub/v2"
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
@@ -207,6 +208,37 @@ func TestDeadLetterWithoutRoom(t *testing.T) {
 	msg := next(t, deads)
 	require.Equal(t, full.UUID, msg.UUID)
 	require.Equal(t, full.Metadata, msg.Metadata)
+	msg.Ack()
+}
+
+// TestOrderedDeadLetterOfAForeignProducer: Pub/Sub takes one attribute more than our own messages may have beside their
+// ID. Such a message must not hold back its key for ever.
+func TestOrderedDeadLetterOfAForeignProducer(t *testing.T) {
+	t.Parallel()
+	_, options := fake(t)
+	config := withDeadLetters(devtest.Topic(t))
+	config.ClientOptions = options
+	dead, topic := config.Consumers["c"].DeadLetter.Topic, devtest.Topic(t)
+	tr := connect(t, config)
+	_, messages := subscribe(t, tr, topic, transport.SubscriberConfig{Consumer: "c", Ordered: true})
+	_, deads := subscribe(t, tr, dead, transport.SubscriberConfig{Consumer: "dead-letters"})
+	foreign := &gcp.Message{Data: []byte("poison"), OrderingKey: "key", Attributes: map[string]string{}}
+	for i := range 100 {
+		foreign.Attributes[fmt.Sprint("name", i)] = "value\x00"
+	}
+	publisher := rawClient(t, options).Publisher(topic)
+	publisher.EnableMessageOrdering = true
+	_, err := publisher.Publish(t.Context(), foreign).Get(t.Context())
+	require.NoError(t, err)
+	publisher.Stop()
+	for range 5 {
+		next(t, messages).Nack()
+	}
+	msg := next(t, deads)
+	require.Equal(t, "poison", string(msg.Payload))
+	require.Equal(t, "key", transport.Key(msg))
+	delete(msg.Metadata, transport.KeyMetadata)
+	require.EqualValues(t, foreign.Attributes, msg.Metadata)
 	msg.Ack()
 }
 

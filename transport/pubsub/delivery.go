@@ -17,11 +17,14 @@ const (
 	abandoned   // still running when the drain timeout ended
 )
 
-// delivery implements transport.Delivery.
+// delivery implements transport.Delivery. It also is the context of the message.
 type delivery struct {
+	messageContext
 	attempt int
 	after   atomic.Int64    // nanoseconds; 0: nobody asked
 	giveUp  <-chan struct{} // closed when it is too late to give the message to a handler; nil: never
+
+	withdrawn bool // taken back before a handler got it; set before the message is nacked
 }
 
 // newDelivery is for a message that was nacked retries times since Pub/Sub delivered it, and comes again from within the
@@ -42,3 +45,13 @@ func (d *delivery) Handled()                       {}
 func (d *delivery) asked() bool { return d.after.Load() > 0 }
 
 func (d *delivery) delay() time.Duration { return time.Duration(d.after.Load()) }
+
+// givenUp tells whether it is too late to give the message to a handler.
+func (d *delivery) givenUp() bool {
+	select {
+	case <-d.giveUp:
+		return true
+	default:
+		return false
+	}
+}

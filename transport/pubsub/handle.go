@@ -22,12 +22,15 @@ const (
 // Some nacked messages are delivered again from here, not by Pub/Sub. Ordered ones, because the client may hold later
 // messages of their keys already, and these would overtake them. And those whose handler asked for a delay (contention)
 // where Pub/Sub would count that against the message or let it wait by its own policy.
-func (s *subscription) handle(ctx context.Context, m *pubsub.Message) {
+//
+// All of that ends with giveUp, when the stream that the message came from has failed: then its ack would not be sent, and
+// it comes again on another stream, which is not opened before handle has returned.
+func (s *subscription) handle(ctx context.Context, m *pubsub.Message, giveUp <-chan struct{}) {
 	began := time.Now()
 	ordered := s.config.Ordered && m.OrderingKey != ""
-	policy := s.settings.DeadLetter.Topic != "" || s.settings.Retry != (Retry{})
 	for retries := 0; ; {
 		delivery := newDelivery(m, retries)
+		delivery.giveUp = giveUp
 		switch s.deliver(ctx, m, delivery) {
 		case acked:
 			s.ack(ctx, m)
@@ -40,7 +43,7 @@ func (s *subscription) handle(ctx context.Context, m *pubsub.Message) {
 		inPlace, wait := ordered, delivery.delay()
 		switch {
 		case delivery.asked():
-			inPlace = ordered || policy
+			inPlace = ordered || s.policy()
 		case ordered && s.exhausted(m, retries):
 			if s.bury(ctx, m, retries) {
 				s.ack(ctx, m)
@@ -50,7 +53,7 @@ func (s *subscription) handle(ctx context.Context, m *pubsub.Message) {
 		default:
 			wait = s.settings.Retry.wait(retries, inPlace)
 		}
-		if !s.hold(ctx, wait) || !inPlace || (!ordered && time.Since(began) >= maxLease) {
+		if !s.hold(ctx, min(wait, maxLease), giveUp) || !inPlace || (!ordered && time.Since(began) >= maxLease) {
 			s.nack(ctx, m)
 			return
 		}
@@ -80,9 +83,9 @@ func (r Retry) wait(retries int, inPlace bool) time.Duration {
 	return min(wait, max(r.Max, nackDelay))
 }
 
-// hold keeps the message for d. It returns false when the subscription closes: then nothing is held back from those
-// that go on.
-func (s *subscription) hold(ctx context.Context, d time.Duration) bool {
+// hold keeps the message for d. It returns false on giveUp, and when the subscription closes: then nothing is held back
+// from those that go on.
+func (s *subscription) hold(ctx context.Context, d time.Duration, giveUp <-chan struct{}) bool {
 	s.observer.holds(ctx, 1)
 	defer s.observer.holds(ctx, -1)
 	timer := time.NewTimer(d)
@@ -91,6 +94,8 @@ func (s *subscription) hold(ctx context.Context, d time.Duration) bool {
 	case <-timer.C:
 		return true
 	case <-s.stop:
+		return false
+	case <-giveUp:
 		return false
 	}
 }
@@ -111,11 +116,18 @@ func (s *subscription) watch(ctx context.Context, m *pubsub.Message, result *pub
 		return
 	default:
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.flushed {
+		return
+	}
 	s.results.Go(func() {
-		// Bounded, because a stream that fails takes its pending results with it.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.settings.AckDeadline)
+		// Bounded, because a stream that fails takes its pending results with it. When the drain timeout has ended it is
+		// not worth the rest of a long deadline.
+		waiting, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.settings.AckDeadline)
 		defer cancel()
-		if _, err := result.Get(ctx); err != nil {
+		defer context.AfterFunc(ctx, func() { time.AfterFunc(flushTimeout, cancel) })()
+		if _, err := result.Get(waiting); err != nil {
 			if op == opAck {
 				s.transport.ackFailures.Add(1)
 			}

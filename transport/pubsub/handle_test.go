@@ -42,9 +42,25 @@ func TestLeaseEndsRetriesInPlace(t *testing.T) {
 		})
 		defer close(s.out)
 		began := time.Now()
-		s.handle(t.Context(), &pubsub.Message{})
+		s.handle(t.Context(), &pubsub.Message{}, nil)
 		require.Equal(t, 75*time.Minute, time.Since(began))
 		require.Equal(t, 3, deliveries)
+	})
+}
+
+// TestLeaseEndsWhileHeld: Pub/Sub delivers the message again when its lease ends. What is held longer would take room for
+// nothing, once for each delivery.
+func TestLeaseEndsWhileHeld(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := alone(t, transport.SubscriberConfig{}, SubscriptionConfig{}, func(msg *message.Message) {
+			transport.DeliveryFrom(msg.Context()).RetryAfter(24 * time.Hour)
+			msg.Nack()
+		})
+		defer close(s.out)
+		began := time.Now()
+		s.handle(t.Context(), &pubsub.Message{}, nil)
+		require.Equal(t, maxLease, time.Since(began))
 	})
 }
 
@@ -67,8 +83,28 @@ func TestOrderedRetriesFollowThePolicy(t *testing.T) {
 			msg.Nack()
 		})
 		defer close(s.out)
-		s.handle(t.Context(), &pubsub.Message{OrderingKey: "key"})
+		s.handle(t.Context(), &pubsub.Message{OrderingKey: "key"}, nil)
 		require.Equal(t, []time.Duration{0, time.Second, 2 * time.Second, time.Millisecond, 4 * time.Second, 5 * time.Second}, waits)
+	})
+}
+
+// TestRetryInPlaceIsTheSameMessage, whatever the handler has done to its copy.
+func TestRetryInPlaceIsTheSameMessage(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var payloads []string
+		s := alone(t, transport.SubscriberConfig{Ordered: true}, SubscriptionConfig{}, func(msg *message.Message) {
+			payloads = append(payloads, string(msg.Payload))
+			if len(payloads) == 2 {
+				msg.Ack()
+				return
+			}
+			clear(msg.Payload)
+			msg.Nack()
+		})
+		defer close(s.out)
+		s.handle(t.Context(), &pubsub.Message{OrderingKey: "key", Data: []byte("data")}, nil)
+		require.Equal(t, []string{"data", "data"}, payloads)
 	})
 }
 

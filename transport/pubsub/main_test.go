@@ -1,6 +1,7 @@
 package pubsub_test
 
 import (
+	"flag"
 	"os"
 	"testing"
 	"time"
@@ -29,6 +30,10 @@ const outage = "MILLRACE_TEST_OUTAGE"
 func TestMain(m *testing.M) {
 	if os.Getenv(outage) != "" {
 		os.Exit(m.Run())
+	}
+	// The tests wait, for brokers and for time, more than they compute. The command line's -parallel counts before this.
+	if err := flag.Set("test.parallel", "6"); err != nil {
+		panic(err)
 	}
 	// It looks for its end every 10 s only, and then ends.
 	devtest.Main(m, goleak.IgnoreTopFunction("cloud.google.com/go/pubsub/v2.(*messageIterator).streamKeepAliveHandler"))

@@ -1,12 +1,21 @@
 package pubsub
 
 import (
+	"context"
 	"errors"
+	"log/slog"
+	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"cloud.google.com/go/pubsub/v2"
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/api/option"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
 	"github.com/millrace-go/millrace/transport"
@@ -26,4 +35,49 @@ func TestMeaningOfErrors(t *testing.T) {
 	}
 	require.ErrorIs(t, meaning(pubsub.ErrOversizedMessage), transport.ErrRejected)
 	require.Equal(t, transport.ErrNotSent, meaning(transport.ErrNotSent))
+}
+
+// TestOutageThatOutlastsTheClient: Google's client tries for a minute, and then its error is that of its context, whatever
+// the service has said. No caller's context has ended.
+func TestOutageThatOutlastsTheClient(t *testing.T) {
+	t.Parallel()
+	down := func(_ context.Context, method string, _, _ any, _ *grpc.ClientConn, _ grpc.UnaryInvoker, _ ...grpc.CallOption) error {
+		if strings.HasSuffix(method, "/Publish") {
+			return status.Error(codes.Unavailable, "connection refused")
+		}
+		return nil // the topic exists
+	}
+	tr, err := New(t.Context(), Config{ProjectID: "project", ClientOptions: []option.ClientOption{
+		option.WithEndpoint("127.0.0.1:1"), option.WithoutAuthentication(),
+		option.WithGRPCDialOption(grpc.WithTransportCredentials(insecure.NewCredentials())),
+		option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(down)),
+	}})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, tr.Close()) }()
+	topic, err := tr.publisher.topic(t.Context(), "topic", nil)
+	require.NoError(t, err)
+	topic.running.Done()
+	topic.client.PublishSettings.Timeout = 300 * time.Millisecond // the minute
+
+	for _, err := range tr.publisher.PublishBatch(t.Context(), "topic", []*message.Message{message.NewMessage("1", nil), message.NewMessage("2", nil)}) {
+		require.ErrorIs(t, err, transport.ErrUnavailable)
+	}
+}
+
+// TestOutageWhileATopicIsCreated: the same for the half minute of what looks up and creates.
+func TestOutageWhileATopicIsCreated(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newResources(nil, Config{}, slog.Default())
+		defer r.wait(time.Now())
+		settle := func(ctx context.Context) error {
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		require.ErrorIs(t, meaning(r.once(t.Context(), "topic", settle)), transport.ErrUnavailable)
+
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		require.Equal(t, context.DeadlineExceeded, meaning(r.once(ctx, "topic", settle)), "the caller's own")
+	})
 }

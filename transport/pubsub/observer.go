@@ -16,10 +16,11 @@ const (
 	opNack = "nack"
 )
 
-// What became of a delivery, as the metrics call it; those of outcome, and the nack whose handler asked for a delay.
-const delayed = "delayed"
+// delayed is what the metrics call a nack whose handler asked for a delay.
+const delayed = int(abandoned) + 1
 
-var outcomeNames = [...]string{acked: "acked", nacked: "nacked", undelivered: "undelivered", abandoned: "abandoned"}
+// outcomeNames is what became of a delivery, as the metrics call it.
+var outcomeNames = [...]string{acked: "acked", nacked: "nacked", undelivered: "undelivered", abandoned: "abandoned", delayed: "delayed"}
 
 // observer tells OpenTelemetry what becomes of the messages. It is safe for concurrent use.
 type observer struct {
@@ -54,7 +55,7 @@ func newObserver(provider metric.MeterProvider) (*observer, error) {
 type subscriptionObserver struct {
 	*observer
 	all      metric.MeasurementOption
-	outcomes map[string]metric.MeasurementOption
+	outcomes [len(outcomeNames)][]metric.AddOption // as they are handed over, which costs no allocation
 	ops      map[string]metric.MeasurementOption
 }
 
@@ -63,9 +64,9 @@ func (o *observer) subscription(topic, consumer string) *subscriptionObserver {
 		return metric.WithAttributeSet(attribute.NewSet(append(more,
 			attribute.String("messaging.destination.name", topic), attribute.String("millrace.consumer", consumer))...))
 	}
-	s := &subscriptionObserver{observer: o, all: attributes(), outcomes: map[string]metric.MeasurementOption{}, ops: map[string]metric.MeasurementOption{}}
-	for _, name := range append(outcomeNames[:], delayed) {
-		s.outcomes[name] = attributes(attribute.String("millrace.outcome", name))
+	s := &subscriptionObserver{observer: o, all: attributes(), ops: map[string]metric.MeasurementOption{}}
+	for o, name := range outcomeNames {
+		s.outcomes[o] = []metric.AddOption{attributes(attribute.String("millrace.outcome", name))}
 	}
 	for _, op := range []string{opAck, opNack} {
 		s.ops[op] = attributes(attribute.String("messaging.operation.name", op))
@@ -74,11 +75,11 @@ func (o *observer) subscription(topic, consumer string) *subscriptionObserver {
 }
 
 func (s *subscriptionObserver) delivered(ctx context.Context, o outcome, asked bool) {
-	name := outcomeNames[o]
+	name := int(o)
 	if o == nacked && asked {
 		name = delayed
 	}
-	s.deliveries.Add(ctx, 1, s.outcomes[name])
+	s.deliveries.Add(ctx, 1, s.outcomes[name]...)
 }
 
 func (s *subscriptionObserver) retried(ctx context.Context) { s.retries.Add(ctx, 1, s.all) }

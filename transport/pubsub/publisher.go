@@ -42,8 +42,9 @@ func (p *publisher) Publish(topic string, msgs ...*message.Message) error {
 	return errors.Join(p.PublishBatch(context.Background(), topic, msgs)...)
 }
 
-// PublishBatch implements transport.BatchPublisher. After a failure of a key, messages of other calls for this key get
-// transport.ErrNotSent as well, until everything of the key that was under way has its result.
+// PublishBatch implements transport.BatchPublisher. After a failure of a key, or when a message of it was given up, messages
+// of other calls for this key get transport.ErrNotSent as well, until everything of the key that was under way has its
+// result.
 //
 // A message whose own context has ended before is not sent, nor are the later ones of its key. One whose context ends
 // while it is under way gets that context's error, and may or may not have been sent; the others go on waiting. A later
@@ -73,6 +74,20 @@ func (p *publisher) PublishBatch(ctx context.Context, topic string, msgs []*mess
 	return results
 }
 
+// forward publishes a message as it came, which Pub/Sub has taken before, whatever check would say of it.
+func (p *publisher) forward(ctx context.Context, topic string, m *pubsub.Message) error {
+	t, err := p.topic(ctx, topic, nil)
+	if err != nil {
+		return err
+	}
+	defer t.running.Done()
+	err = t.forward(ctx, m)
+	if status.Code(err) == codes.NotFound {
+		p.resources.forgetTopic(topic)
+	}
+	return err
+}
+
 // meaning marks errors that say something of the message, or nothing. INVALID_ARGUMENT is left as it is: it is the answer
 // to a request with many messages, of which one may be at fault.
 func meaning(err error) error {
@@ -80,7 +95,7 @@ func meaning(err error) error {
 		return fmt.Errorf("%w: %w", transport.ErrRejected, err)
 	}
 	s, ok := status.FromError(err)
-	if code := s.Code(); !ok || code == codes.InvalidArgument || code == codes.OutOfRange {
+	if code := s.Code(); !ok || errors.Is(err, transport.ErrUnavailable) || code == codes.InvalidArgument || code == codes.OutOfRange {
 		return err
 	}
 	return fmt.Errorf("%w: %w", transport.ErrUnavailable, err)

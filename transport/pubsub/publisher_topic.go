@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"cloud.google.com/go/pubsub/v2"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -14,14 +15,23 @@ import (
 	"github.com/millrace-go/millrace/transport"
 )
 
+// maxGivenUp is how many messages without a key may be under way that nobody waits for any more before new ones are refused.
+const maxGivenUp = 1000
+
 // topicPublisher publishes to one topic, and keeps the order of each key over failures.
 //
 // Google's client sends the requests of one key one after another, and after an error refuses the key until it is
 // resumed. Resuming while messages of the key are still queued in the client would let them overtake the one that
 // failed, so a failed key is resumed when its last message under way has a result.
+//
+// A caller may give up before the client does, and try again, as a relay does throughout an outage. Each try would leave
+// its messages in the client, and all of them would be sent in the end. So a key takes nothing behind a message that was
+// given up, until that has its result, and messages without a key are refused when too many were given up.
 type topicPublisher struct {
 	client  *pubsub.Publisher
 	running sync.WaitGroup // calls of publish, and of watch
+
+	givenUp atomic.Int64 // messages without a key
 
 	mu   sync.Mutex
 	keys map[string]*keyState // those with messages under way
@@ -29,7 +39,7 @@ type topicPublisher struct {
 
 type keyState struct {
 	underWay int
-	failed   bool
+	stopped  bool // one has failed, or was given up
 }
 
 // publish hands all messages to the client, then waits until each has a result or its context, or ctx, has ended, and
@@ -55,7 +65,7 @@ func (t *topicPublisher) publish(ctx context.Context, msgs []*message.Message, r
 		}
 	}
 	if len(abandoned) > 0 {
-		t.running.Go(func() { t.watch(abandoned) })
+		t.abandon(abandoned)
 	}
 }
 
@@ -74,9 +84,9 @@ func (t *topicPublisher) send(ctx context.Context, msgs []*message.Message, resu
 			failed[key] = key != ""
 			continue
 		}
-		if !t.begin(key) {
-			results[i] = transport.ErrNotSent
-			failed[key] = true
+		if err := t.begin(key); err != nil {
+			results[i] = err
+			failed[key] = key != ""
 			continue
 		}
 		parent := ctx
@@ -86,6 +96,21 @@ func (t *topicPublisher) send(ctx context.Context, msgs []*message.Message, resu
 		pending[i] = t.client.Publish(parent, marshal(msg)) // the client uses the context for its trace only
 	}
 	return pending
+}
+
+func (t *topicPublisher) forward(ctx context.Context, m *pubsub.Message) error {
+	key := m.OrderingKey
+	if err := t.begin(key); err != nil {
+		return err
+	}
+	result := t.client.Publish(ctx, &pubsub.Message{Data: m.Data, Attributes: m.Attributes, OrderingKey: key})
+	if err := ready(ctx, ctx, result); err != nil {
+		t.abandon([]sent{{key, result}})
+		return err
+	}
+	err := t.result(result, false)
+	t.end(key, err != nil)
+	return err
 }
 
 // ready returns nil when the result is ready, else the error of the context that ended before. What is done is done:
@@ -122,6 +147,9 @@ func (t *topicPublisher) result(result *pubsub.PublishResult, keyFailed bool) er
 	case errors.Is(err, pubsub.ErrOversizedMessage):
 		// Within Limits, but not together with what the encoding and the topic's name add to the request.
 		return fmt.Errorf("%w: a publish request with this message exceeds %.0f bytes", transport.ErrLimit, pubsub.MaxPublishRequestBytes)
+	case errors.Is(err, context.DeadlineExceeded):
+		// Of the client's own context, whatever the service has said last: no caller's reaches it.
+		return fmt.Errorf("%w: Google's client has tried for %s: %w", transport.ErrUnavailable, t.client.PublishSettings.Timeout, err)
 	}
 	return err
 }
@@ -132,18 +160,36 @@ type sent struct {
 	result *pubsub.PublishResult
 }
 
-// watch waits for the results that nobody waits for any more: a key may be resumed only when nothing of it is under way.
-func (t *topicPublisher) watch(abandoned []sent) {
+// abandon stops the keys of messages that nobody waits for any more, and waits for their results in the background: a key
+// may be resumed only when nothing of it is under way.
+func (t *topicPublisher) abandon(abandoned []sent) {
+	t.mu.Lock()
 	for _, s := range abandoned {
-		_, err := s.result.Get(context.Background()) // bounded by the client's publish timeout
-		t.end(s.key, err != nil)
+		if s.key == "" {
+			t.givenUp.Add(1)
+		} else {
+			t.keys[s.key].stopped = true
+		}
 	}
+	t.mu.Unlock()
+	t.running.Go(func() {
+		for _, s := range abandoned {
+			_, err := s.result.Get(context.Background()) // bounded by the client's publish timeout
+			if s.key == "" {
+				t.givenUp.Add(-1)
+			}
+			t.end(s.key, err != nil)
+		}
+	})
 }
 
-// begin notes that a message of the key is under way, or tells that the key has failed and is not yet resumed.
-func (t *topicPublisher) begin(key string) bool {
+// begin notes that a message of the key is under way, or tells why it is not to be sent now.
+func (t *topicPublisher) begin(key string) error {
 	if key == "" {
-		return true
+		if n := t.givenUp.Load(); n >= maxGivenUp {
+			return fmt.Errorf("%w: %d messages that were given up are still under way", transport.ErrUnavailable, n)
+		}
+		return nil
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -152,14 +198,14 @@ func (t *topicPublisher) begin(key string) bool {
 		state = &keyState{}
 		t.keys[key] = state
 	}
-	if state.failed {
-		return false
+	if state.stopped {
+		return transport.ErrNotSent
 	}
 	state.underWay++
-	return true
+	return nil
 }
 
-// end notes a message's result, and resumes a failed key after its last one.
+// end notes a message's result, and resumes a stopped key after its last one.
 func (t *topicPublisher) end(key string, failed bool) {
 	if key == "" {
 		return
@@ -167,13 +213,13 @@ func (t *topicPublisher) end(key string, failed bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	state := t.keys[key]
-	state.failed = state.failed || failed
+	state.stopped = state.stopped || failed
 	state.underWay--
 	if state.underWay > 0 {
 		return
 	}
 	delete(t.keys, key)
-	if state.failed {
+	if state.stopped {
 		t.client.ResumePublish(key)
 	}
 }

@@ -3,6 +3,7 @@ package pubsub
 import (
 	"context"
 	"log/slog"
+	"sync"
 	"time"
 
 	"cloud.google.com/go/pubsub/v2"
@@ -27,13 +28,17 @@ func (s *subscription) pull(ctx, messages context.Context) {
 	defer streams.remove(budget)
 	defer context.AfterFunc(ctx, func() { streams.quiet(budget) })()
 
+	var watch *sync.Once // of one stream
 	handle := func(client context.Context, m *pubsub.Message) {
-		// The client's context ends with the intake, and what was handed to a handler is to finish: only its span goes on.
-		s.handle(trace.ContextWithSpan(messages, trace.SpanFromContext(client)), m)
+		watch.Do(func() { context.AfterFunc(client, s.giveUp) })
+		// The client's context ends with the intake or with the stream, and what was handed to a handler is to finish: only
+		// its span goes on.
+		s.handle(withSpan(messages, client), m, client.Done())
 	}
 	retry := firstReceiveRetry
 	for {
 		began := time.Now()
+		watch = &sync.Once{}
 		err := s.client(budget).Receive(ctx, handle)
 		if ctx.Err() != nil {
 			return
@@ -55,6 +60,17 @@ func (s *subscription) pull(ctx, messages context.Context) {
 			}
 		}
 	}
+}
+
+// withSpan returns ctx with the span that from carries. It is not inlined: the stack of a message's goroutine, which
+// begins small, has to grow otherwise.
+//
+//go:noinline
+func withSpan(ctx, from context.Context) context.Context {
+	if span := trace.SpanFromContext(from); span.SpanContext().IsValid() {
+		return trace.ContextWithSpan(ctx, span)
+	}
+	return ctx
 }
 
 // client returns a new client for the subscription, because one client receives only once at a time. The budget, in

@@ -130,12 +130,15 @@ func (s *pullStream) end() {
 // SendMsg sends the client's first request, which names the byte budget, and its pings.
 func (s *pullStream) SendMsg(m any) error {
 	s.mu.Lock()
-	first, ended := !s.began, s.ended
+	first := !s.began
 	s.began = true
 	s.mu.Unlock()
 	if request, ok := m.(*pubsubpb.StreamingPullRequest); ok && first {
 		s.all.register(int(request.MaxOutstandingBytes), s)
 	}
+	s.mu.Lock()
+	ended := s.ended // perhaps by register: after an error the client would open streams for ever
+	s.mu.Unlock()
 	if ended {
 		return nil
 	}

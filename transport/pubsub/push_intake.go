@@ -179,7 +179,7 @@ func (p *pushIntake) serve(request context.Context, m *pubsub.Message, received 
 			return a
 		}
 		a.retryAfter = delivery.delay()
-		if time.Now().Add(a.retryAfter).After(latest) || !p.hold(ctx, a.retryAfter) || waiting.Err() != nil {
+		if time.Now().Add(a.retryAfter).After(latest) || !p.hold(ctx, a.retryAfter, waiting.Done()) || waiting.Err() != nil {
 			return a
 		}
 		p.observer.retried(ctx)

@@ -107,6 +107,37 @@ func TestRefusedNackIsVisible(t *testing.T) {
 	require.Eventually(t, func() bool { return acked(server) == 1 }, wait, time.Millisecond)
 }
 
+// TestCloseDoesNotWaitForALongDeadline: what becomes of an ack is worth a while, not ten minutes.
+func TestCloseDoesNotWaitForALongDeadline(t *testing.T) {
+	t.Parallel()
+	_, options := fake(t)
+	topic := devtest.Topic(t)
+	var up atomic.Bool
+	tr := connect(t, pubsub.Config{
+		ClientOptions: append([]option.ClientOption{calls("Acknowledge", func(any) error {
+			if up.Load() {
+				return nil
+			}
+			return status.Error(codes.Unavailable, "try again")
+		})}, options...),
+		Subscription: pubsub.SubscriptionConfig{ExactlyOnce: true, AckDeadline: 600 * time.Second},
+		DrainTimeout: time.Second,
+	})
+	defer up.Store(true) // the client's tries end
+	s, messages := subscribe(t, tr, topic, transport.SubscriberConfig{Consumer: "c"})
+	require.NoError(t, batcher(t, tr).Publish(topic, newMessage("", "1")))
+	next(t, messages).Ack()
+	closed := make(chan error, 1)
+	go func() { closed <- s.Close() }()
+	select {
+	case err := <-closed:
+		require.NoError(t, err)
+	case <-time.After(wait):
+		t.Fatal("Close hangs")
+	}
+	require.Equal(t, int64(1), tr.AckFailures(), "it may not have arrived")
+}
+
 // breaker breaks pull streams.
 type breaker struct {
 	mu      sync.Mutex

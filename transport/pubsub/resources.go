@@ -2,6 +2,7 @@ package pubsub
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"path"
@@ -22,8 +23,8 @@ const createTimeout = 30 * time.Second
 // resources creates or checks topics and subscriptions, as Config.Resources says, and remembers those that are well.
 // Failures are not remembered.
 //
-// An account that may not look them up or create them can still publish and receive: then they are taken to exist, and
-// publishing or receiving tells when they do not.
+// An account that may not look them up, or may not create a topic, can still publish and receive: then they are taken to
+// exist, and publishing or receiving tells when they do not.
 type resources struct {
 	client *pubsub.Client
 	config Config
@@ -143,6 +144,9 @@ func (r *resources) once(ctx context.Context, memo string, settle func(context.C
 				}
 			})
 			if err := settle(ctx); err != nil {
+				if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+					err = fmt.Errorf("%w: no result in %s: %w", transport.ErrUnavailable, createTimeout, err)
+				}
 				return nil, err
 			}
 			r.known.Store(memo, struct{}{})

@@ -57,8 +57,12 @@ func (r *resources) settle(ctx context.Context, want *pubsubpb.Subscription) err
 			return fmt.Errorf("subscription %s of topic %s is missing: create it (gcloud pubsub subscriptions create, or Terraform's google_pubsub_subscription), or let Config.Resources be CreateMissing: %w",
 				want.Name, want.Topic, err)
 		}
-		if _, err = r.client.SubscriptionAdminClient.CreateSubscription(ctx, want); err == nil {
+		_, err = r.client.SubscriptionAdminClient.CreateSubscription(ctx, want)
+		if err == nil {
 			return nil
+		}
+		if status.Code(err) == codes.PermissionDenied { // nothing would ever come, and nothing would tell a push consumer
+			return fmt.Errorf("create subscription %s, which is missing: %w", want.Name, err)
 		}
 	}
 	if status.Code(err) == codes.AlreadyExists { // another process was faster

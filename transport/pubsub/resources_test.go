@@ -197,6 +197,20 @@ func TestCheckOnlyCreatesNothing(t *testing.T) {
 	require.Empty(t, created)
 }
 
+// TestMissingSubscriptionThatMayNotBeCreated is no subscription that may not be looked at: nothing would ever come, and
+// for push nothing would even tell.
+func TestMissingSubscriptionThatMayNotBeCreated(t *testing.T) {
+	t.Parallel()
+	_, options := fake(t)
+	topic := devtest.Topic(t)
+	tr := connect(t, pubsub.Config{ClientOptions: append([]option.ClientOption{calls("CreateSubscription", func(any) error {
+		return status.Error(codes.PermissionDenied, "denied")
+	})}, options...)})
+	err := initialize(t, tr, topic, transport.SubscriberConfig{Consumer: "c"})
+	require.ErrorContains(t, err, "create subscription "+subscriptionName(topic, "c"))
+	require.ErrorContains(t, err, "denied")
+}
+
 // TestExistingSubscriptionThatDiffers: it is told once and left, or under Update changed, and only what differs.
 func TestExistingSubscriptionThatDiffers(t *testing.T) {
 	t.Parallel()

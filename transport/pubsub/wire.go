@@ -13,11 +13,11 @@ import (
 )
 
 // Limits is what a Pub/Sub message can carry (https://cloud.google.com/pubsub/quotas#resource_limits). The message's
-// size is the limit of a publish request, which a message of that size nearly fills. The event's ID takes one of the
-// 100 attributes.
+// size is the limit of a publish request, 10 MB, less 2,000 bytes: encoding, the ID's attribute, the topic's name and a
+// trace take up to 1,900. The event's ID takes one of the 100 attributes.
 var Limits = transport.Limits{
 	Topic:              regexp.MustCompile(`^[A-Za-z][A-Za-z0-9._~+%-]{2,254}$`),
-	MessageBytes:       10_000_000,
+	MessageBytes:       9_998_000,
 	KeyBytes:           1024,
 	MetadataEntries:    99,
 	MetadataKeyBytes:   256,

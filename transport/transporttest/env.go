@@ -17,11 +17,12 @@ type env struct {
 	factory   Factory
 	transport transport.Transport
 	topic     string
+	config    Config
 	wait      time.Duration
 }
 
 func newEnv(t *testing.T, factory Factory, config Config) *env {
-	return &env{T: t, factory: factory, transport: factory(t), topic: "topic-" + watermill.NewShortUUID(), wait: config.Wait}
+	return &env{T: t, factory: factory, transport: factory(t), topic: "topic-" + watermill.NewShortUUID(), wait: config.Wait, config: config}
 }
 
 // consumer returns a subscriber that is closed with the test, with topic made known to its consumer.
@@ -63,11 +64,7 @@ func (e *env) publisher() message.Publisher {
 
 func (e *env) batcher() transport.BatchPublisher {
 	e.Helper()
-	p, ok := e.publisher().(transport.BatchPublisher)
-	if !ok {
-		e.Skip("the publisher is no transport.BatchPublisher")
-	}
-	return p
+	return e.publisher().(transport.BatchPublisher)
 }
 
 func (e *env) publish(msgs ...*message.Message) {

@@ -2,6 +2,7 @@ package transporttest
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -10,12 +11,6 @@ import (
 
 	"github.com/millrace-go/millrace/transport"
 )
-
-func (e *env) needsOrder() {
-	if !e.transport.Features().Ordered {
-		e.Skip("no order")
-	}
-}
 
 // lanes records, for each key, the messages in the order in which they were first delivered, and fails when two of one
 // key are handled at once.
@@ -68,7 +63,7 @@ func (l *lanes) leave(msg *message.Message, acked bool) {
 	}
 }
 
-func keyed(keys, perKey int) []*message.Message {
+func numbered(keys, perKey int) []*message.Message {
 	var msgs []*message.Message
 	for i := range perKey {
 		for k := range keys {
@@ -102,7 +97,6 @@ func handle(wg *sync.WaitGroup, messages <-chan *message.Message, handler func(*
 }
 
 func order(e *env) {
-	e.needsOrder()
 	const keys, perKey = 8, 25
 	s := e.consumer(transport.SubscriberConfig{Consumer: "c", Ordered: true})
 	l := newLanes(keys * perKey)
@@ -112,7 +106,7 @@ func order(e *env) {
 		l.leave(msg, true)
 		msg.Ack()
 	})
-	msgs := keyed(keys, perKey)
+	msgs := numbered(keys, perKey)
 	for i, err := range e.batcher().PublishBatch(e.Context(), e.topic, msgs) {
 		require.NoError(e, err, "message %d", i)
 	}
@@ -124,7 +118,6 @@ func order(e *env) {
 
 // orderNacks: a nacked message comes back before the later ones of its key.
 func orderNacks(e *env) {
-	e.needsOrder()
 	const keys, perKey = 4, 8
 	s := e.consumer(transport.SubscriberConfig{Consumer: "c", Ordered: true})
 	l := newLanes(keys * perKey)
@@ -139,24 +132,53 @@ func orderNacks(e *env) {
 		l.leave(msg, true)
 		msg.Ack()
 	})
-	e.publish(keyed(keys, perKey)...)
+	e.publish(numbered(keys, perKey)...)
 	e.done(l.all, "all messages")
 	require.NoError(e, s.Close())
 	handlers.Wait()
 	l.check(e, keys, perKey)
 }
 
+// orderAfterFailure: the messages of a key that were held back behind one that failed arrive in order when they are
+// published again after it, however often that takes.
+func orderAfterFailure(e *env) {
+	messages := e.subscribe(transport.SubscriberConfig{Consumer: "c", Ordered: true})
+	const n = 30
+	var left []*message.Message
+	for i := range n {
+		left = append(left, newMessage("k", fmt.Sprintf("%03d", i)))
+	}
+	for range 3 { // in between, one in the middle of what is left cannot be sent
+		middle := len(left) / 2
+		attempt := slices.Insert(slices.Clone(left), middle, e.tooLarge("k"))
+		results := e.batcher().PublishBatch(e.Context(), e.topic, attempt)
+		for i, err := range results {
+			switch {
+			case i < middle:
+				require.NoError(e, err)
+			case i == middle:
+				require.ErrorIs(e, err, transport.ErrLimit)
+			default:
+				require.ErrorIs(e, err, transport.ErrNotSent)
+			}
+		}
+		left = left[middle:]
+	}
+	e.publish(left...)
+	for i := range n {
+		msg := e.next(messages)
+		require.Equal(e, fmt.Sprintf("%03d", i), string(msg.Payload))
+		msg.Ack()
+	}
+}
+
 func otherKeys(e *env) {
-	e.needsOrder()
 	messages := e.subscribe(transport.SubscriberConfig{Consumer: "c", Ordered: true, Concurrency: 1})
 	e.publish(newMessage("a", "a1"))
 	msg := e.next(messages)
 	require.Equal(e, "a1", string(msg.Payload))
 	e.publish(newMessage("a", "a2"), newMessage("b", "b1"), newMessage("", "free"))
 	transport.DeliveryFrom(msg.Context()).RetryAfter(3 * time.Second)
-	if !e.transport.Features().DelayedRedelivery {
-		e.Skip("no delayed redelivery")
-	}
 	nacked := time.Now()
 	msg.Nack()
 

@@ -12,17 +12,14 @@ import (
 	"github.com/millrace-go/millrace/transport"
 )
 
-// tooLarge returns a message that the limits forbid, or skips the case.
-func (e *env) tooLarge(key string) *message.Message {
-	e.Helper()
-	limit := e.transport.Features().Limits.MessageBytes
-	if limit == 0 {
-		e.Skip("no limit of the message's size")
-	}
+// sized returns a message with so many bytes more than the limits allow.
+func (e *env) sized(key string, more int) *message.Message {
 	msg := newMessage(key, "")
-	msg.Payload = bytes.Repeat([]byte("x"), limit)
+	msg.Payload = bytes.Repeat([]byte("x"), e.transport.Features().Limits.MessageBytes+more-transport.Size(msg))
 	return msg
 }
+
+func (e *env) tooLarge(key string) *message.Message { return e.sized(key, 1) }
 
 func batchResults(e *env) {
 	messages := e.subscribe(transport.SubscriberConfig{Consumer: "c"})
@@ -54,7 +51,7 @@ func batchResults(e *env) {
 }
 
 func batchHoldsBack(e *env) {
-	messages := e.subscribe(transport.SubscriberConfig{Consumer: "c", Ordered: e.transport.Features().Ordered})
+	messages := e.subscribe(transport.SubscriberConfig{Consumer: "c"})
 	batch := []*message.Message{
 		newMessage("a", "a1"), newMessage("b", "b1"), e.tooLarge("a"), newMessage("a", "a3"), newMessage("b", "b2"), newMessage("", "free"),
 	}
@@ -136,11 +133,49 @@ func limits(e *env) {
 	got.Ack()
 }
 
+// largestMessage: what the limits just allow arrives as it was, and one byte more is refused at no cost to the others.
+func largestMessage(e *env) {
+	messages := e.subscribe(transport.SubscriberConfig{Consumer: "c"})
+	largest := e.sized("k", 0)
+	largest.Payload[0], largest.Payload[len(largest.Payload)-1] = 'a', 'z'
+	batch := []*message.Message{newMessage("", "before"), e.tooLarge(""), largest, newMessage("", "after")}
+	for i, err := range e.batcher().PublishBatch(e.Context(), e.topic, batch) {
+		if i == 1 {
+			require.ErrorIs(e, err, transport.ErrLimit)
+		} else {
+			require.NoError(e, err, "message %d", i)
+		}
+	}
+	want := map[string]*message.Message{batch[0].UUID: batch[0], largest.UUID: largest, batch[3].UUID: batch[3]}
+	for len(want) > 0 {
+		msg := e.next(messages)
+		if sent := want[msg.UUID]; sent != nil {
+			require.True(e, bytes.Equal(sent.Payload, msg.Payload), "%d bytes, want %d", len(msg.Payload), len(sent.Payload))
+			delete(want, msg.UUID)
+		}
+		msg.Ack()
+	}
+}
+
 func publisherClose(e *env) {
 	p := e.publisher()
 	require.NoError(e, p.Close())
 	require.NoError(e, p.Close())
 	require.NoError(e, p.Publish(e.topic, newMessage("", "x")))
+}
+
+// malformed: what is no JSON, no text, empty or without an ID is for the layer above to judge.
+func malformed(e *env) {
+	messages := e.subscribe(transport.SubscriberConfig{Consumer: "c"})
+	for _, want := range []*message.Message{
+		message.NewMessage("bytes", []byte("\xff\xfe\x00{")), message.NewMessage("empty", []byte{}), message.NewMessage("", []byte("no ID")),
+	} {
+		e.publish(want)
+		got := e.next(messages)
+		require.Equal(e, want.UUID, got.UUID)
+		require.Equal(e, string(want.Payload), string(got.Payload))
+		got.Ack()
+	}
 }
 
 func metadata(e *env) {

@@ -30,14 +30,7 @@ func redelivery(e *env) {
 	e.next(messages).Ack()
 }
 
-func (e *env) needsDelay() {
-	if !e.transport.Features().DelayedRedelivery {
-		e.Skip("no delayed redelivery")
-	}
-}
-
 func retryAfter(e *env) {
-	e.needsDelay()
 	messages := e.subscribe(transport.SubscriberConfig{Consumer: "c"})
 	e.publish(newMessage("", "x"))
 	const delay = 1500 * time.Millisecond
@@ -55,7 +48,6 @@ func retryAfter(e *env) {
 }
 
 func retryAfterWorker(e *env) {
-	e.needsDelay()
 	messages := e.subscribe(transport.SubscriberConfig{Consumer: "c", Concurrency: 1})
 	e.publish(newMessage("", "late"))
 	late := e.next(messages)

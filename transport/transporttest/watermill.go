@@ -1,6 +1,7 @@
 package transporttest
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -10,53 +11,84 @@ import (
 	"github.com/millrace-go/millrace/transport"
 )
 
-// runWatermill runs Watermill's universal suite, and its tests for order with a key on each message: order is per key
-// here, and Watermill's messages have none.
+// runWatermill runs Watermill's universal suite: unordered, and with a key on each message where the transport keeps
+// order. Order is per key here, and Watermill's messages have none.
 func runWatermill(t *testing.T, factory Factory, config Config) {
 	features := tests.Features{
-		ConsumerGroups: true,
-		Persistent:     true, // over several instances, which is what the suite means by it
-		ForceShort:     config.Short,
+		ConsumerGroups:      true,
+		Persistent:          true, // over several instances, which is what the suite means by it
+		ExactlyOnceDelivery: config.ExactlyOnce,
+		ForceShort:          config.Short,
 	}
-	constructor := func(ordered bool) tests.ConsumerGroupPubSubConstructor {
-		return func(t *testing.T, consumer string) (message.Publisher, message.Subscriber) {
-			tr := factory(t)
-			p, err := tr.Publisher()
-			require.NoError(t, err)
-			s, err := tr.Subscriber(transport.SubscriberConfig{Consumer: consumer, Ordered: ordered})
-			require.NoError(t, err)
-			if ordered {
-				p = payloadIsKey{p}
-			}
-			return p, s
-		}
-	}
-	single := func(ordered bool) tests.PubSubConstructor {
-		return func(t *testing.T) (message.Publisher, message.Subscriber) { return constructor(ordered)(t, "suite") }
-	}
-	tests.TestPubSub(t, features, single(false), constructor(false))
-
-	if !factory(t).Features().Ordered {
-		return
-	}
-	features.GuaranteedOrder = true
-	for name, test := range map[string]func(*testing.T, tests.TestContext, tests.PubSubConstructor){
-		"OrderedPublishSubscribeInOrder": tests.TestPublishSubscribeInOrder,
-		"OrderedNoAck":                   tests.TestNoAck,
-	} {
+	suite := func(name string, features tests.Features) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			test(t, tests.TestContext{TestID: tests.NewTestID(), Features: features}, single(true))
+			e := ends{factory: factory, ordered: features.GuaranteedOrder}
+			tests.TestPubSub(t, features, e.single, e.group)
+			if !features.ExactlyOnceDelivery {
+				return
+			}
+			features.ExactlyOnceDelivery = false // with it the suite leaves these out
+			for name, test := range map[string]func(*testing.T, tests.TestContext, tests.PubSubConstructor){
+				"ContinueAfterSubscribeClose": tests.TestContinueAfterSubscribeClose,
+				"ConcurrentClose":             tests.TestConcurrentClose,
+			} {
+				t.Run(name, func(t *testing.T) {
+					t.Parallel()
+					test(t, tests.TestContext{TestID: tests.NewTestID(), Features: features}, e.single)
+				})
+			}
 		})
+	}
+	suite("Unordered", features)
+	if factory(t).Features().Ordered && !config.unordered() {
+		// A broker that delivers a message of a key again delivers what follows again, too, once acked or not.
+		features.GuaranteedOrder, features.ExactlyOnceDelivery = true, false
+		features.ForceShort = config.Short || config.ShortOrder
+		suite("Ordered", features)
 	}
 }
 
-// payloadIsKey gives each message its payload as key.
-type payloadIsKey struct{ message.Publisher }
+// ends makes the two ends that Watermill's suite works with.
+type ends struct {
+	factory Factory
+	ordered bool
+}
 
-func (p payloadIsKey) Publish(topic string, msgs ...*message.Message) error {
+func (e ends) single(t *testing.T) (message.Publisher, message.Subscriber) {
+	return e.group(t, "suite")
+}
+
+func (e ends) group(t *testing.T, consumer string) (message.Publisher, message.Subscriber) {
+	tr := e.factory(t)
+	p, err := tr.Publisher()
+	require.NoError(t, err)
+	s, err := tr.Subscriber(transport.SubscriberConfig{Consumer: consumer, Ordered: e.ordered})
+	require.NoError(t, err)
+	if e.ordered {
+		p = keyed{p, keyOf(t.Name())}
+	}
+	return p, s
+}
+
+// keyed gives each message a key.
+type keyed struct {
+	message.Publisher
+	key func(*message.Message) string
+}
+
+func (p keyed) Publish(topic string, msgs ...*message.Message) error {
 	for _, msg := range msgs {
-		transport.SetKey(msg, string(msg.Payload))
+		transport.SetKey(msg, p.key(msg))
 	}
 	return p.Publisher.Publish(topic, msgs...)
+}
+
+// keyOf returns the keys for a test of the suite: 16 for all messages alike, but two tests expect order among the
+// messages of one payload.
+func keyOf(test string) func(*message.Message) string {
+	if strings.Contains(test, "/TestNoAck/") || strings.Contains(test, "/TestPublishSubscribeInOrder/") {
+		return func(msg *message.Message) string { return string(msg.Payload) }
+	}
+	return func(msg *message.Message) string { return msg.UUID[len(msg.UUID)-1:] }
 }

@@ -34,6 +34,17 @@ func Start(t testing.TB, services ...devstack.Service) *devstack.Stack {
 	return &shared
 }
 
+// IsReal is Start for a test that asks less of a fake of the service.
+func IsReal(t testing.TB, service devstack.Service) bool {
+	t.Helper()
+	for _, info := range Start(t, service).Services() {
+		if info.Service == service {
+			return info.Real
+		}
+	}
+	return false
+}
+
 // Real is Start for a test that no fake of the service can pass. Where only the fake is to be had the test is skipped,
 // with the reason; MILLRACE_REQUIRE_REAL makes that a failure.
 func Real(t testing.TB, service devstack.Service) *devstack.Stack {
