@@ -70,7 +70,7 @@ func (f *faultNet) outage(down bool) {
 	defer f.mu.Unlock()
 	f.down = down
 	for c := range f.conns {
-		_ = c.Conn.Close()
+		_ = c.Close()
 		delete(f.conns, c)
 	}
 }
@@ -128,14 +128,14 @@ func (c *faultConn) Write(p []byte) (int, error) {
 		c.breaks(os.ErrDeadlineExceeded)
 	case loseRequest:
 		n, _ := c.Conn.Write(p[:len(p)/2])
-		_ = c.Conn.Close()
+		_ = c.Close()
 		return n, io.ErrClosedPipe
 	case delayRequest:
 		c.breaks(os.ErrDeadlineExceeded)
 		c.net.mu.Lock()
 		defer c.net.mu.Unlock()
 		c.net.delayed = append(c.net.delayed, delayedRequest{c.address, bytes.Clone(p)})
-		_ = c.Conn.Close() // what waits for an answer
+		_ = c.Close() // what waits for an answer
 		return len(p), nil
 	}
 	return c.Conn.Write(p)

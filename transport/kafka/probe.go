@@ -84,7 +84,7 @@ func (c Config) explain(err error) error {
 	case hangUp && c.TLS == nil:
 		advice = "the broker hung up: it may want Config.TLS, or Config.SASL"
 	case hangUp:
-		advice = "the broker hung up: it may want Config.SASL, or another certificate in Config.TLS"
+		advice = "the broker hung up: it may want Config.SASL, another certificate in Config.TLS, or no TLS at this port"
 	default:
 		return err
 	}
