@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"net"
 	"net/http/httptest"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -154,5 +155,5 @@ func TestNewGivesUp(t *testing.T) {
 	for _, address := range silent {
 		require.ErrorContains(t, err, "broker "+address+": no answer within 5s")
 	}
-	connect(t, kafka.Config{Brokers: append(silent, fake(t).ListenAddrs()...)})
+	connect(t, kafka.Config{Brokers: slices.Concat(silent, fake(t).ListenAddrs())})
 }

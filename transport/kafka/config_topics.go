@@ -12,7 +12,8 @@ type Topics struct {
 	Missing Missing
 
 	// Partitions is how many a topic gets that is created: the largest number of subscribers that can share it. It
-	// cannot be made smaller later, and making it larger moves keys to other partitions. Default: 4.
+	// cannot be made smaller later. Partitions that are added are used within a minute; they move keys, whose later
+	// messages may then be consumed before earlier ones that are still in the old partition. Default: 4.
 	Partitions int32
 
 	// ReplicationFactor is how many brokers keep a topic that is created. Production wants 3, with the brokers'
