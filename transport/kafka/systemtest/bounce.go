@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// How long the copying is meant to take, at least: the bounces fall into it. The copiers are slowed down to that, and told
+// How long the copying would take: longer than the bounces do. The copiers are slowed down to that, and told
 // to hurry when the bounces are over.
 const (
-	brokerSpan = 40 * time.Second
+	brokerSpan = 90 * time.Second
 	copierSpan = 30 * time.Second
 )
 
@@ -27,7 +27,7 @@ func (r *trial) span() time.Duration {
 // two of three must be there for anything to be acknowledged.
 func (r *trial) bounceBrokers(ctx context.Context) error {
 	for broker := 1; broker <= len(r.cluster.Brokers()); broker++ {
-		if err := r.progress(ctx, r.messages/20); err != nil {
+		if err := r.progress(ctx, r.messages/40); err != nil {
 			return err
 		}
 		if r.clean {
