@@ -59,7 +59,7 @@ func (p *txnProducer) send(ctx context.Context, batch []*txnUnit) error {
 		return err
 	}
 	for len(outputs) > 0 {
-		if err := p.round(outputs); err != nil {
+		if err := p.round(ctx, outputs); err != nil {
 			return err
 		}
 	}
@@ -102,20 +102,14 @@ func (p *txnProducer) addPartitions(ctx context.Context, partitions map[string][
 
 // round sends to each broker one request, with one batch for each partition, and takes what it sends from outputs. Nearly
 // always it takes all.
-func (p *txnProducer) round(outputs map[topicPartition][]*output) error {
-	requests := map[*sarama.Broker]*sarama.ProduceRequest{}
-	sent := map[*sarama.Broker][]topicPartition{}
+func (p *txnProducer) round(ctx context.Context, outputs map[topicPartition][]*output) error {
+	batches := map[topicPartition]*sarama.RecordBatch{}
 	sizes := map[*sarama.Broker]int{}
 	now := time.Now()
 	for at, of := range outputs {
-		leader, err := p.client.Leader(at.topic, at.partition)
+		leader, err := p.leader(at)
 		if err != nil {
-			p.stale[at.topic] = true
-			return fmt.Errorf("find the leader of %s, partition %d: %w", at.topic, at.partition, err)
-		}
-		if requests[leader] == nil {
-			requests[leader] = newProduceRequest(&p.id)
-			requests[leader].Timeout = int32(p.timeout / 2 / time.Millisecond)
+			return err
 		}
 		if sizes[leader] >= maxRequestBytes {
 			continue
@@ -126,33 +120,84 @@ func (p *txnProducer) round(outputs map[topicPartition][]*output) error {
 		batch.IsTransactional = true
 		batch.ProducerID, batch.ProducerEpoch, batch.FirstSequence = p.identity.id, p.identity.epoch, p.sequences[at]
 		p.sequences[at] = advance(p.sequences[at], len(records))
-		requests[leader].AddBatch(at.topic, at.partition, batch)
-		sent[leader] = append(sent[leader], at)
+		batches[at] = batch
 		if outputs[at] = of[len(records):]; len(outputs[at]) == 0 {
 			delete(outputs, at)
 		}
 	}
-	errs := make(chan error, len(requests))
+	retry := Retry{Min: firstCallRetry, Max: lastCallRetry}
+	for attempt := 1; ; attempt++ {
+		again, err := p.produce(batches)
+		if len(batches) == 0 || err != nil {
+			return err
+		}
+		if !sleep(ctx, retry.wait(attempt)) {
+			return fmt.Errorf("produce in the transaction: %w", errors.Join(again, ctx.Err()))
+		}
+	}
+}
+
+func (p *txnProducer) leader(at topicPartition) (*sarama.Broker, error) {
+	leader, err := p.client.Leader(at.topic, at.partition)
+	if err != nil {
+		p.stale[at.topic] = true
+		return nil, fmt.Errorf("find the leader of %s, partition %d: %w", at.topic, at.partition, err)
+	}
+	return leader, nil
+}
+
+// produce sends the batches and takes those from them that are appended. What is left may be sent again at once, if there
+// is no error: it is not in the log. That is usual where brokers ask the coordinator whether the partitions belong to the
+// transaction (KIP-890): one such question fails when another follows on its heels, and here the offsets' does.
+func (p *txnProducer) produce(batches map[topicPartition]*sarama.RecordBatch) (again, err error) {
+	requests := map[*sarama.Broker]*sarama.ProduceRequest{}
+	sent := map[*sarama.Broker][]topicPartition{}
+	for at, batch := range batches {
+		leader, err := p.leader(at)
+		if err != nil {
+			return nil, err
+		}
+		if requests[leader] == nil {
+			requests[leader] = newProduceRequest(&p.id)
+			requests[leader].Timeout = int32(p.timeout / 2 / time.Millisecond)
+		}
+		requests[leader].AddBatch(at.topic, at.partition, batch)
+		sent[leader] = append(sent[leader], at)
+	}
+	type result struct {
+		leader   *sarama.Broker
+		response *sarama.ProduceResponse
+		err      error
+	}
+	results := make(chan result, len(requests))
 	for leader, request := range requests {
 		go func() {
 			response, err := produce(leader, p.client.Config(), request)
-			errs <- produced(response, err, sent[leader])
+			results <- result{leader, response, err}
 		}()
 	}
-	var all []error
+	var errs, retriable []error
 	for range requests {
-		all = append(all, <-errs)
-	}
-	err := errors.Join(all...)
-	if err != nil {
-		for _, ats := range sent {
-			for _, at := range ats {
-				p.stale[at.topic] = true
+		r := <-results
+		for _, at := range sent[r.leader] {
+			a := answerTo(r.response, r.err, at.topic, at.partition)
+			if a.kind == appended {
+				delete(batches, at)
+				continue
 			}
+			failure := fmt.Errorf("%s, partition %d: %w", at.topic, at.partition, a.err)
+			if errors.Is(a.err, sarama.ErrNotEnoughReplicas) {
+				retriable = append(retriable, failure)
+				continue
+			}
+			p.stale[at.topic] = true
+			errs = append(errs, failure)
 		}
-		return fmt.Errorf("produce in the transaction: %w", err)
 	}
-	return nil
+	if len(errs) > 0 {
+		return nil, fmt.Errorf("produce in the transaction: %w", errors.Join(errs...))
+	}
+	return errors.Join(retriable...), nil
 }
 
 // cut returns the records of the first outputs that together have at most limit bytes, and at least one.
@@ -166,20 +211,6 @@ func cut(outputs []*output, limit int) (records []*sarama.Record, size int) {
 		records = append(records, o.record)
 	}
 	return records, size
-}
-
-// produced tells what is wrong with a broker's answer.
-func produced(response *sarama.ProduceResponse, failure error, sent []topicPartition) error {
-	if failure != nil {
-		return failure
-	}
-	var errs []error
-	for _, at := range sent {
-		if a := answerTo(response, nil, at.topic, at.partition); a.kind != appended {
-			errs = append(errs, fmt.Errorf("%s, partition %d: %w", at.topic, at.partition, a.err))
-		}
-	}
-	return errors.Join(errs...)
 }
 
 // outcomeOf reads the error of a transaction.

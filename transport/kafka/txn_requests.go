@@ -114,13 +114,21 @@ func (p *txnProducer) call(ctx context.Context, l *link, send func(*sarama.Broke
 		default:
 			return code
 		}
-		timer := time.NewTimer(retry.wait(attempt))
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+		if !sleep(ctx, retry.wait(attempt)) {
 			return errors.Join(code, ctx.Err())
 		}
+	}
+}
+
+// sleep returns false when ctx ends before.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
 	}
 }
 
