@@ -221,3 +221,12 @@ func (c *copying) exactlyOnce(t *testing.T) {
 	c.await(t)
 	require.Equal(t, report{read: c.n}, c.report(t))
 }
+
+// outputs is how many records the output topic has, those of open and aborted transactions and markers included.
+func (c *copying) outputs(t *testing.T) (n int64) {
+	t.Helper()
+	ends, err := c.admin.ListEndOffsets(t.Context(), c.out)
+	require.NoError(t, err)
+	ends.Each(func(end kadm.ListedOffset) { n += end.Offset })
+	return n
+}

@@ -1,0 +1,231 @@
+package kafka_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	retry "github.com/ThreeDotsLabs/watermill/message/router/middleware"
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/transport"
+	"github.com/millrace-go/millrace/transport/kafka"
+)
+
+// The tests of this file show each what one part of a transaction is for: with it each message is copied once, and
+// without it some are copied twice.
+
+// required runs a test with everything, and without one thing.
+func required(t *testing.T, without func(kafka.Config) kafka.Config, test func(t *testing.T, with func(kafka.Config) kafka.Config) report) {
+	t.Helper()
+	t.Parallel()
+	t.Run("with it", func(t *testing.T) {
+		t.Parallel()
+		require.Equal(t, report{read: 300}, test(t, func(c kafka.Config) kafka.Config { return c }))
+	})
+	t.Run("without it", func(t *testing.T) {
+		t.Parallel()
+		require.Positive(t, test(t, without).duplicates)
+	})
+}
+
+func hundreds(t *testing.T) *copying {
+	t.Helper()
+	return newCopying(t, fake(t).ListenAddrs(), 300)
+}
+
+// TestGroupMembershipFences: a process that was stopped before it committed its offsets in the transaction goes on after
+// another one has copied its messages.
+func TestGroupMembershipFences(t *testing.T) {
+	required(t, func(c kafka.Config) kafka.Config { return kafka.Without(c, kafka.WithoutMember) },
+		func(t *testing.T, with func(kafka.Config) kafka.Config) report {
+			t.Helper()
+			c := hundreds(t)
+			process := newProcessNet(nth(kmsg.TxnOffsetCommit, 1, stopped))
+			config := c.config(kafka.Config{Dial: process.dial})
+			config.Transaction.Timeout = time.Minute // it is still open
+			p := c.start(t, with(config), nil)
+			<-process.happened
+			other := c.start(t, c.config(kafka.Config{}), nil)
+			c.await(t)
+			process.thaw()
+			p.stop(t)
+			other.stop(t)
+			return c.report(t)
+		})
+}
+
+// TestStableOffsets: a process that was stopped before the end of its transaction goes on after another one has its
+// partitions. The other one must have waited to see how the transaction ends.
+func TestStableOffsets(t *testing.T) {
+	required(t, func(c kafka.Config) kafka.Config { return kafka.Without(c, kafka.WithoutStable) },
+		func(t *testing.T, with func(kafka.Config) kafka.Config) report {
+			t.Helper()
+			c := hundreds(t)
+			process := newProcessNet(nth(kmsg.EndTxn, 1, stopped))
+			config := c.config(kafka.Config{Dial: process.dial})
+			config.Transaction.Timeout = time.Minute
+			p := c.start(t, config, nil)
+			<-process.happened
+			its := newProcessNet(func(kmsg.Key, int) mishap { return nothing })
+			config = c.config(kafka.Config{Dial: its.dial})
+			config.Transaction.Timeout = time.Minute
+			other := c.start(t, with(config), nil)
+			require.Eventually(t, func() bool {
+				return c.lag(t) == 0 || its.count(kmsg.OffsetFetch) > 10 && its.count(kmsg.Fetch) == 0 // it asks and asks
+			}, wait, time.Millisecond)
+			process.thaw()
+			p.stop(t)
+			require.Eventually(t, func() bool { return its.count(kmsg.Fetch) > 0 }, wait, time.Millisecond)
+			other.stop(t)
+			// Offsets that went back are read again by whoever is next.
+			last := c.start(t, c.config(kafka.Config{}), nil)
+			c.await(t)
+			last.stop(t)
+			return c.report(t)
+		})
+}
+
+// TestEpochRefusesWhatIsLate: the end of a transaction is late, and comes when the next one has its outputs but not its
+// offsets. Then the process is killed.
+func TestEpochRefusesWhatIsLate(t *testing.T) {
+	required(t, func(c kafka.Config) kafka.Config { return kafka.Without(c, kafka.WithoutEpoch) },
+		func(t *testing.T, with func(kafka.Config) kafka.Config) report {
+			t.Helper()
+			c := hundreds(t)
+			goOn := make(chan struct{})
+			process := newProcessNet(func(kind kmsg.Key, n int) mishap {
+				switch {
+				case kind == kmsg.EndTxn && n == 1:
+					return requestLate
+				case kind == kmsg.AddOffsetsToTxn && n == 2:
+					<-goOn
+				}
+				return nothing
+			})
+			config := with(c.config(kafka.Config{Dial: process.dial}))
+			config.Transaction.MaxRecords = c.n // one transaction, and one again
+			p := c.start(t, config, nil)
+			<-process.happened
+			first := c.outputs(t)
+			require.Eventually(t, func() bool { return process.count(kmsg.AddOffsetsToTxn) == 2 && c.outputs(t) >= 2*first }, wait, time.Millisecond)
+			process.release(t)
+			process.kill()
+			close(goOn)
+			p.stop(t)
+			other := c.start(t, c.config(kafka.Config{}), nil)
+			c.await(t)
+			other.stop(t)
+			return c.report(t)
+		})
+}
+
+// TestSavepoints: handlers publish and fail, and are run again by Retry.
+func TestSavepoints(t *testing.T) {
+	t.Parallel()
+	failing := func(c *copying, unit message.HandlerMiddleware) func(*message.Message, message.Publisher) error {
+		return func(msg *message.Message, publisher message.Publisher) error {
+			failed := false
+			_, err := retry.Retry{MaxRetries: 3, InitialInterval: time.Nanosecond}.Middleware(unit(func(msg *message.Message) ([]*message.Message, error) {
+				err := c.copy(msg, publisher)
+				if err == nil && !failed {
+					failed = true
+					err = errors.New("later")
+				}
+				return nil, err
+			}))(msg)
+			return err
+		}
+	}
+	t.Run("with them", func(t *testing.T) {
+		t.Parallel()
+		c := hundreds(t)
+		p := c.start(t, c.config(kafka.Config{}), failing(c, middleware.Unit))
+		c.await(t)
+		p.stop(t)
+		c.exactlyOnce(t)
+	})
+	t.Run("without them", func(t *testing.T) {
+		t.Parallel()
+		c := hundreds(t)
+		p := c.start(t, c.config(kafka.Config{}), failing(c, func(h message.HandlerFunc) message.HandlerFunc { return h }))
+		c.await(t)
+		p.stop(t)
+		require.Equal(t, 300, c.report(t).duplicates)
+	})
+}
+
+// TestHandlerErrorsAbortNoTransaction: what a failed delivery has published is dropped.
+func TestHandlerErrorsAbortNoTransaction(t *testing.T) {
+	t.Parallel()
+	c := hundreds(t)
+	var mu sync.Mutex
+	tried := map[string]bool{}
+	process := newProcessNet(func(kmsg.Key, int) mishap { return nothing })
+	p := c.start(t, c.config(kafka.Config{Dial: process.dial}), func(msg *message.Message, publisher message.Publisher) error {
+		if err := c.copy(msg, publisher); err != nil {
+			return err
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if !tried[string(msg.Payload)] {
+			tried[string(msg.Payload)] = true
+			transport.DeliveryFrom(msg.Context()).RetryAfter(time.Millisecond)
+			return errors.New("later")
+		}
+		return nil
+	})
+	c.await(t)
+	p.stop(t)
+	c.exactlyOnce(t)
+	require.Equal(t, 1, process.count(kmsg.InitProducerID))
+}
+
+// A message of no consumed one, or of another transport's, is refused, and the error tells what to do.
+func TestPublishOutsideOfUnits(t *testing.T) {
+	t.Parallel()
+	c := hundreds(t)
+	tr := connect(t, c.config(kafka.Config{}))
+	publisher, err := tr.Publisher()
+	require.NoError(t, err)
+	msg := newMessage("k", "v")
+	err = publisher.Publish(c.out, msg)
+	require.ErrorIs(t, err, transport.ErrNoUnit)
+	require.ErrorContains(t, err, "PlainPublisher")
+	msg.SetContext(transport.WithUnit(context.Background(), elsewhere{}))
+	err = publisher.Publish(c.out, msg)
+	require.ErrorIs(t, err, transport.ErrForeignUnit)
+	require.ErrorContains(t, err, "elsewhere")
+
+	plain, err := tr.PlainPublisher()
+	require.NoError(t, err)
+	require.NoError(t, plain.Publish(c.out, msg))
+
+	// Another transport's unit, and one that has ended.
+	other := connect(t, c.config(kafka.Config{}))
+	foreign, err := other.Publisher()
+	require.NoError(t, err)
+	subscriber, err := tr.Subscriber(transport.SubscriberConfig{Consumer: c.consumer})
+	require.NoError(t, err)
+	messages, err := subscriber.Subscribe(t.Context(), c.in)
+	require.NoError(t, err)
+	consumed := <-messages
+	require.ErrorIs(t, foreign.Publish(c.out, outputOf(consumed)), transport.ErrForeignUnit)
+	o := outputOf(consumed)
+	o.SetContext(context.WithoutCancel(o.Context()))
+	require.NoError(t, publisher.Publish(c.out, o))
+	consumed.Ack()
+	require.Eventually(t, func() bool { return errors.Is(publisher.Publish(c.out, o), transport.ErrUnitEnded) }, wait, time.Millisecond)
+	require.NoError(t, subscriber.Close())
+}
+
+type elsewhere struct{}
+
+func (elsewhere) Domain() string                          { return "elsewhere" }
+func (elsewhere) Stage(string, ...*message.Message) error { return nil }
+func (elsewhere) Savepoint() func()                       { return func() {} }
