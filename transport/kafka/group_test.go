@@ -12,7 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
-	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/millrace-go/millrace/framework/devstack/devtest"
 	"github.com/millrace-go/millrace/transport"
@@ -377,13 +376,7 @@ func TestTopicIsDeleted(t *testing.T) {
 		require.NoError(t, p.Publish(topic, newMessage("", "old")))
 		next(t, messages).Ack()
 	}
-	client, err := kgo.NewClient(kgo.SeedBrokers(brokers(t)...))
-	require.NoError(t, err)
-	t.Cleanup(client.Close)
-	request := kmsg.NewDeleteTopicsRequest()
-	request.TopicNames, request.Topics = []string{topic}, []kmsg.DeleteTopicsRequestTopic{{Topic: &topic}}
-	_, err = request.RequestWith(t.Context(), client)
-	require.NoError(t, err)
+	deletes(t, brokers(t))(t, topic)
 	require.Eventually(t, func() bool {
 		_ = p.Publish(topic, newMessage("", "new"))
 		select {
