@@ -154,6 +154,9 @@ func (p *Publisher) events(topic string, msgs []*message.Message) ([]stored, own
 		}
 		o, ok := ownerOf(m.Context())
 		switch {
+		case transport.UnitFrom(m.Context()) != nil: // not even with a transaction: it would commit without the unit
+			return nil, first, fmt.Errorf("message %d of %d (ID %q): %w: %q, as the consumed message is delivered transactionally: publish by its transport, or give the message a context without the unit (transport.WithUnit(ctx, nil)) for an event that may come again",
+				i+1, len(msgs), m.UUID, transport.ErrForeignUnit, transport.UnitFrom(m.Context()).Domain())
 		case !ok:
 			return nil, first, fmt.Errorf("message %d of %d (ID %q): %w", i+1, len(msgs), m.UUID, ErrNoTransaction)
 		case i > 0 && o != first:

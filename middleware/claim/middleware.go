@@ -40,6 +40,10 @@ func (c *Claim) process(msg *message.Message, handler string, fn func(ctx contex
 	consumer := c.cfg.Consumer(handler)
 	from := sourceOf(original)
 	switch { // nobody must make a hot loop of a mistake
+	case transport.UnitFrom(original) != nil:
+		transport.DeliveryFrom(original).RetryAfter(outageDelay)
+		return fmt.Errorf("claim event: %w: %q, as the message is delivered transactionally, and that and the database cannot commit together: consume at least once under a claim, or without one",
+			transport.ErrForeignUnit, transport.UnitFrom(original).Domain())
 	case consumer == "":
 		transport.DeliveryFrom(original).RetryAfter(outageDelay)
 		return fmt.Errorf("claim event: no consumer for handler %q: name the router's handler or set Config.Consumer", handler)
