@@ -40,7 +40,7 @@ func newCopying(t *testing.T, brokers []string, n int) *copying {
 	require.NoError(t, err)
 	t.Cleanup(client.Close)
 	name := "copy-" + watermill.NewShortUUID()
-	c := &copying{brokers: brokers, in: name + ".in", out: name + ".out", consumer: "copy", client: client, admin: kadm.NewClient(client), n: n}
+	c := &copying{brokers: brokers, in: name + ".in", out: name + ".out", consumer: name, client: client, admin: kadm.NewClient(client), n: n}
 	_, err = c.admin.CreateTopics(t.Context(), copyPartitions, -1, nil, c.in, c.out)
 	require.NoError(t, err)
 	records := make([]*kgo.Record, n)
