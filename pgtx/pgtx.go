@@ -16,6 +16,8 @@ import (
 	"reflect"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/millrace-go/millrace/internal/boundary"
 )
 
 // ErrOutcomeUnknown is wrapped by Run's error when the connection was lost during COMMIT: the transaction may or may
@@ -39,8 +41,6 @@ type DB interface {
 	BeginTx(ctx context.Context, opts pgx.TxOptions) (pgx.Tx, error)
 }
 
-type unitKey struct{}
-
 // unit is what the context carries.
 type unit struct {
 	tx    pgx.Tx       // nil below WithSQL
@@ -56,7 +56,7 @@ func (u *unit) closed() bool {
 }
 
 func unitOf(ctx context.Context) *unit {
-	u, _ := ctx.Value(unitKey{}).(*unit)
+	u, _ := ctx.Value(boundary.Postgres{}).(*unit)
 	return u
 }
 
@@ -173,7 +173,7 @@ func run(ctx context.Context, u *unit, fn func(context.Context, pgx.Tx) error, c
 			err = errors.Join(err, fmt.Errorf("roll back: %w", rerr))
 		}
 	}()
-	if err := fn(context.WithValue(ctx, unitKey{}, u), u.tx); err != nil {
+	if err := fn(context.WithValue(ctx, boundary.Postgres{}, u), u.tx); err != nil {
 		return err
 	}
 	err = commit(ctx)
@@ -201,7 +201,7 @@ func With(ctx context.Context, t pgx.Tx) context.Context {
 	if x, ok := t.(*tx); ok {
 		u.work = x.t
 	}
-	return context.WithValue(ctx, unitKey{}, u)
+	return context.WithValue(ctx, boundary.Postgres{}, u)
 }
 
 // AfterCommit calls f once the outermost transaction that Run began has been committed, in the order of registration,

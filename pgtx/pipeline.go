@@ -7,6 +7,8 @@ import (
 	"slices"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/millrace-go/millrace/internal/boundary"
 )
 
 // pipeline is what waited, as the statements of one round trip.
@@ -42,7 +44,7 @@ func (t *transaction) compose(ctx context.Context) (pipeline, error) {
 		}
 	}
 	t.mu.Unlock()
-	ctx = context.WithValue(ctx, unitKey{}, &unit{tx: &tx{t: t, managed: true}, work: t})
+	ctx = context.WithValue(ctx, boundary.Postgres{}, &unit{tx: &tx{t: t, managed: true}, work: t})
 	for _, locks := range []bool{true, false} {
 		for _, c := range all {
 			if c.by.Locks() != locks {

@@ -3,6 +3,8 @@ package pgtx
 import (
 	"context"
 	"database/sql"
+
+	"github.com/millrace-go/millrace/internal/boundary"
 )
 
 // WithSQL returns a context that carries a database/sql transaction which the caller began and will end. As below With,
@@ -11,7 +13,7 @@ func WithSQL(ctx context.Context, tx *sql.Tx) context.Context {
 	if tx == nil {
 		return ctx
 	}
-	return context.WithValue(ctx, unitKey{}, &unit{sql: tx})
+	return context.WithValue(ctx, boundary.Postgres{}, &unit{sql: tx})
 }
 
 // SQLFrom returns the database/sql transaction that WithSQL put into the context, unless a pgx transaction was put there

@@ -3,6 +3,7 @@ package kafka_test
 import (
 	"testing"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -26,6 +27,28 @@ func TestConformanceOfFake(t *testing.T) {
 		return connect(t, kafka.Config{Brokers: addresses})
 	}, transporttest.Config{DeleteTopic: deletes(t, addresses)})
 }
+
+// TestConformanceOfTransactions: as subscribers of the other kind, but that messages come out of transactions.
+func TestConformanceOfTransactions(t *testing.T) {
+	addresses := brokers(t)
+	transporttest.Run(t, transactional(addresses), transporttest.Config{Short: true, DeleteTopic: deletes(t, addresses)})
+}
+
+func TestConformanceOfTransactionsOfFake(t *testing.T) {
+	addresses := fake(t).ListenAddrs()
+	transporttest.Run(t, transactional(addresses), transporttest.Config{DeleteTopic: deletes(t, addresses)})
+}
+
+func transactional(addresses []string) transporttest.Factory {
+	return func(t testing.TB) transport.Transport {
+		return plain{connect(t, kafka.Config{Brokers: addresses, Delivery: kafka.Transactional})}
+	}
+}
+
+// plain publishes outside of transactions, as the suite does: its messages follow from no other ones.
+type plain struct{ *kafka.Transport }
+
+func (p plain) Publisher() (message.Publisher, error) { return p.PlainPublisher() }
 
 func deletes(t testing.TB, addresses []string) func(testing.TB, string) {
 	t.Helper()

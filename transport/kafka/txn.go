@@ -239,7 +239,11 @@ func (m *committer) commit(batch []*txnUnit) {
 	outcome := outcomeOf(err, session)
 	end(outcome, err)
 	if err != nil {
-		m.log.Warn("a transaction failed", slog.Int("messages", len(batch)), slog.Any("error", err))
+		level := slog.LevelWarn
+		if errors.Is(err, sarama.ErrIllegalGeneration) { // a rebalance was on its way
+			level = slog.LevelInfo
+		}
+		m.log.Log(ctx, level, "a transaction failed", slog.Int("messages", len(batch)), slog.Any("error", err))
 	}
 	m.mu.Lock()
 	m.cause = err

@@ -2,6 +2,7 @@ package kafka_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"sync"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/pgtx"
 	"github.com/millrace-go/millrace/transport"
 	"github.com/millrace-go/millrace/transport/kafka"
 )
@@ -218,6 +220,11 @@ func TestPublishOutsideOfUnits(t *testing.T) {
 	require.ErrorIs(t, foreign.Publish(c.out, outputOf(consumed)), transport.ErrForeignUnit)
 	o := outputOf(consumed)
 	o.SetContext(context.WithoutCancel(o.Context()))
+	in := outputOf(consumed)
+	in.SetContext(pgtx.WithSQL(o.Context(), new(sql.Tx)))
+	err = publisher.Publish(c.out, in)
+	require.ErrorIs(t, err, transport.ErrForeignUnit)
+	require.ErrorContains(t, err, "PostgreSQL")
 	require.NoError(t, publisher.Publish(c.out, o))
 	consumed.Ack()
 	require.Eventually(t, func() bool { return errors.Is(publisher.Publish(c.out, o), transport.ErrUnitEnded) }, wait, time.Millisecond)

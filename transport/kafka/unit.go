@@ -7,6 +7,7 @@ import (
 	"github.com/IBM/sarama"
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/millrace-go/millrace/internal/boundary"
 	"github.com/millrace-go/millrace/transport"
 )
 
@@ -134,6 +135,10 @@ func (p *unitPublisher) unitOf(msg *message.Message) (*unit, error) {
 		return nil, fmt.Errorf("%w: this transport delivers transactionally. In a handler make the message with message.NewMessageWithContext(consumed.Context(), …), "+
 			"or let middleware.Unit do so for what it returns; elsewhere, in a relay say, use Transport.PlainPublisher", transport.ErrNoUnit)
 	case *unit:
+		if msg.Context().Value(boundary.Postgres{}) != nil {
+			return nil, fmt.Errorf("%w: a PostgreSQL transaction is in the context, and it and Kafka's cannot commit together. Publish after pgtx.Run, with the consumed message's context; "+
+				"or consume at least once, under a claim, and publish through the outbox", transport.ErrForeignUnit)
+		}
 		if u.publisher != p.publisher {
 			return nil, fmt.Errorf("%w: it is of another transport to Kafka; publish by the one that the message came from, or by PlainPublisher", transport.ErrForeignUnit)
 		}
