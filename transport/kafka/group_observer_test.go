@@ -46,6 +46,10 @@ func (m *meter) collect(t testing.TB) map[string]int64 {
 				add(metric.Name, data.DataPoints)
 			case metricdata.Gauge[int64]:
 				add(metric.Name, data.DataPoints)
+			case metricdata.Histogram[int64]:
+				for _, p := range data.DataPoints {
+					add(metric.Name, []metricdata.DataPoint[int64]{{Attributes: p.Attributes, Value: p.Sum}})
+				}
 			}
 		}
 	}
