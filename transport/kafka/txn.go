@@ -40,6 +40,18 @@ type claimed struct {
 	moved     chan struct{}
 }
 
+// member is who commits, as the group knew him when the batch was taken and all its partitions were his. sarama's session
+// goes on to the next generation, which may have given one of them to another member.
+type member struct {
+	session    context.Context
+	id         string
+	generation int32
+}
+
+func memberOf(s sarama.ConsumerGroupSession) member {
+	return member{session: s.Context(), id: s.MemberID(), generation: s.GenerationID()}
+}
+
 // newCommitter gets a producer ID, so that Subscribe tells when that is not allowed. Its connections end with life.
 func newCommitter(ctx, life context.Context, t *Transport, consumer, topic, instance string, refuse func(*entry) ([]*output, error)) (*committer, error) {
 	c := t.config
@@ -193,6 +205,10 @@ func (m *committer) loop() {
 		m.mu.Lock()
 		step, until := m.ledger.next(time.Now())
 		batch := m.ledger.batch
+		var by member
+		if step == txnCommit {
+			by = memberOf(batch[0].claim.owner.session)
+		}
 		m.mu.Unlock()
 		switch step {
 		case txnStop:
@@ -212,7 +228,7 @@ func (m *committer) loop() {
 		case txnResolve:
 			m.resolve(batch)
 		case txnCommit:
-			m.commit(batch)
+			m.commit(batch, by)
 		case txnBury:
 			m.bury(batch[0])
 		}
@@ -232,11 +248,10 @@ func (m *committer) fence() {
 	m.ledger.fenced(time.Now(), err)
 }
 
-func (m *committer) commit(batch []*txnUnit) {
-	session := batch[0].claim.owner.session
+func (m *committer) commit(batch []*txnUnit, by member) {
 	ctx, end := m.observer.begin(m.life, batch)
-	err := m.producer.run(ctx, batch, session)
-	outcome := outcomeOf(err, session)
+	err := m.producer.run(ctx, batch, by)
+	outcome := outcomeOf(err, by)
 	end(outcome, err)
 	if err != nil {
 		level := slog.LevelWarn

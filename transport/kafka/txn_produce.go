@@ -12,14 +12,14 @@ import (
 )
 
 // run commits the batch in one transaction: in three round trips, because the offsets go beside the outputs.
-func (p *txnProducer) run(ctx context.Context, batch []*txnUnit, member sarama.ConsumerGroupSession) error {
+func (p *txnProducer) run(ctx context.Context, batch []*txnUnit, by member) error {
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
 	offsets := make(chan error, 1)
 	go func() {
 		err := p.addOffsets(ctx)
 		if err == nil {
-			err = p.commitOffsets(ctx, nextOffsets(batch), member)
+			err = p.commitOffsets(ctx, nextOffsets(batch), by)
 		}
 		offsets <- err
 	}()
@@ -214,14 +214,14 @@ func cut(outputs []*output, limit int) (records []*sarama.Record, size int) {
 }
 
 // outcomeOf reads the error of a transaction.
-func outcomeOf(err error, member sarama.ConsumerGroupSession) txnOutcome {
+func outcomeOf(err error, by member) txnOutcome {
 	is := func(code sarama.KError) bool { return errors.Is(err, code) }
 	switch {
 	case err == nil:
 		return txnCommitted
 	case is(sarama.ErrUnknownMemberId), is(sarama.ErrFencedInstancedId):
 		return txnLost
-	case is(sarama.ErrIllegalGeneration) && member.Context().Err() != nil:
+	case is(sarama.ErrIllegalGeneration) && by.session.Err() != nil:
 		return txnLost // else a rebalance is about to give the member its next generation
 	case errors.Is(err, transport.ErrRejected), errors.Is(err, transport.ErrUnavailable) && !is(sarama.ErrInvalidTxnState):
 		return txnRefused

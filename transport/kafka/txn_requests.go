@@ -202,7 +202,7 @@ func (p *txnProducer) addOffsets(ctx context.Context) error {
 
 // commitOffsets commits the offsets of partitions in the transaction, on behalf of the member: the coordinator refuses
 // them from one who has lost his partitions.
-func (p *txnProducer) commitOffsets(ctx context.Context, next map[int32]int64, member sarama.ConsumerGroupSession) error {
+func (p *txnProducer) commitOffsets(ctx context.Context, next map[int32]int64, by member) error {
 	offsets := make([]*sarama.PartitionOffsetMetadata, 0, len(next))
 	for partition, offset := range next {
 		offsets = append(offsets, &sarama.PartitionOffsetMetadata{Partition: partition, Offset: offset, LeaderEpoch: -1})
@@ -214,8 +214,8 @@ func (p *txnProducer) commitOffsets(ctx context.Context, next map[int32]int64, m
 			GroupID:         p.group,
 			ProducerID:      p.identity.id,
 			ProducerEpoch:   p.identity.epoch,
-			GenerationID:    member.GenerationID(),
-			MemberID:        member.MemberID(),
+			GenerationID:    by.generation,
+			MemberID:        by.id,
 			GroupInstanceID: p.instance,
 			Topics:          map[string][]*sarama.PartitionOffsetMetadata{p.topic: offsets},
 		}

@@ -1,0 +1,47 @@
+package kafka_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/millrace-go/millrace/transport/kafka"
+)
+
+// TestTransactionOfALostPartition: a transaction takes longer than a partition waits for it in a rebalance. By the time
+// its offsets are sent, the member has its next generation, and another member the partition.
+func TestTransactionOfALostPartition(t *testing.T) {
+	t.Parallel()
+	for _, assignment := range []kafka.Assignment{kafka.CooperativeSticky, kafka.Range} {
+		t.Run(assignment.String(), func(t *testing.T) {
+			t.Parallel()
+			c := hundreds(t)
+			goOn, stuck := make(chan struct{}), make(chan struct{})
+			process := newProcessNet(func(kind kmsg.Key, n int) mishap {
+				if kind == kmsg.AddOffsetsToTxn && n == 1 {
+					close(stuck)
+					<-goOn
+				}
+				return nothing
+			})
+			config := c.config(kafka.Config{Dial: process.dial})
+			config.Consumer.Assignment = assignment
+			config.Transaction.Timeout = time.Minute
+			config.Transaction.MaxRecords = c.n
+			p := c.start(t, config, nil)
+			<-stuck
+			config = c.config(kafka.Config{})
+			config.Consumer.Assignment = assignment
+			before := c.lag(t)
+			other := c.start(t, config, nil)
+			require.Eventually(t, func() bool { return c.lag(t) < before }, time.Minute, 10*time.Millisecond)
+			close(goOn)
+			c.await(t)
+			p.stop(t)
+			other.stop(t)
+			c.exactlyOnce(t)
+		})
+	}
+}
