@@ -236,3 +236,29 @@ type elsewhere struct{}
 func (elsewhere) Domain() string                          { return "elsewhere" }
 func (elsewhere) Stage(string, ...*message.Message) error { return nil }
 func (elsewhere) Savepoint() func()                       { return func() {} }
+
+// What one call publishes in the units of two messages is staged in both, or in neither: who tries again after a refusal
+// does not publish a part of it twice.
+func TestPublishInSeveralUnits(t *testing.T) {
+	t.Parallel()
+	c := newCopying(t, fake(t).ListenAddrs(), 2)
+	tr := connect(t, c.config(kafka.Config{}))
+	publisher, err := tr.Publisher()
+	require.NoError(t, err)
+	subscriber, err := tr.Subscriber(transport.SubscriberConfig{Consumer: c.consumer, Concurrency: 2})
+	require.NoError(t, err)
+	messages, err := subscriber.Subscribe(t.Context(), c.in)
+	require.NoError(t, err)
+	one, two := <-messages, <-messages
+	good, bad, better := outputOf(one), outputOf(two), outputOf(two)
+	bad.Payload = make([]byte, 2<<20)
+	for range 20 {
+		require.ErrorIs(t, publisher.Publish(c.out, good, bad), transport.ErrLimit)
+	}
+	require.NoError(t, publisher.Publish(c.out, good, better))
+	one.Ack()
+	two.Ack()
+	c.await(t)
+	require.NoError(t, tr.Close())
+	require.Equal(t, report{read: 2}, c.report(t))
+}

@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 
@@ -38,13 +39,20 @@ func (u *unit) Domain() string { return unitDomain }
 // Stage implements transport.Unit.
 func (u *unit) Stage(topic string, msgs ...*message.Message) error {
 	outputs, err := u.publisher.stage(topic, msgs, true)
+	if err == nil {
+		err = u.add(outputs)
+	}
 	if err != nil {
 		return fmt.Errorf("publish to %s: %w", topic, err)
 	}
+	return nil
+}
+
+func (u *unit) add(outputs []*output) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.ended {
-		return fmt.Errorf("publish to %s: %w", topic, transport.ErrUnitEnded)
+		return transport.ErrUnitEnded
 	}
 	u.outputs = append(u.outputs, outputs...)
 	return nil
@@ -103,30 +111,37 @@ func (p *publisher) stage(topic string, msgs []*message.Message, checked bool) (
 // unitPublisher is the publisher of a transport with transactional delivery: it stages. It is safe for concurrent use.
 type unitPublisher struct{ publisher *publisher }
 
-// Publish implements message.Publisher. It stages all messages in the units of their contexts, or none. The messages must
-// not be changed any more.
+// Publish implements message.Publisher. It stages all messages in the units of their contexts, or none; only when one of
+// several units has ended, the others have theirs. The messages must not be changed any more.
 func (p *unitPublisher) Publish(topic string, msgs ...*message.Message) error {
-	if len(msgs) == 1 {
-		u, err := p.unitOf(msgs[0])
-		if err != nil {
-			return fmt.Errorf("publish to %s: %w", topic, err)
-		}
-		return u.Stage(topic, msgs...)
+	if err := p.publish(topic, msgs); err != nil {
+		return fmt.Errorf("publish to %s: %w", topic, err)
 	}
-	units := map[*unit][]*message.Message{}
-	for _, msg := range msgs {
-		u, err := p.unitOf(msg)
-		if err != nil {
-			return fmt.Errorf("publish to %s: %w", topic, err)
-		}
-		units[u] = append(units[u], msg)
-	}
-	for u, of := range units {
-		if err := u.Stage(topic, of...); err != nil {
+	return nil
+}
+
+func (p *unitPublisher) publish(topic string, msgs []*message.Message) error {
+	units := make([]*unit, len(msgs))
+	for i, msg := range msgs {
+		var err error
+		if units[i], err = p.unitOf(msg); err != nil {
 			return err
 		}
 	}
-	return nil
+	outputs, err := p.publisher.stage(topic, msgs, true)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for from := 0; from < len(units); {
+		to := from + 1
+		for to < len(units) && units[to] == units[from] {
+			to++
+		}
+		errs = append(errs, units[from].add(outputs[from:to]))
+		from = to
+	}
+	return errors.Join(errs...)
 }
 
 func (p *unitPublisher) unitOf(msg *message.Message) (*unit, error) {
