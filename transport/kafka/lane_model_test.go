@@ -14,8 +14,8 @@ import (
 // TestLaneModel: whatever happens in whatever order, what is released is done, in order and without a gap; nothing is
 // delivered twice at once, or once it is done; a key's records are delivered one after another; and nothing is stuck.
 func TestLaneModel(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		ordered := rapid.Bool().Draw(t, "ordered")
+	rapid.Check(t, func(r *rapid.T) {
+		ordered := rapid.Bool().Draw(r, "ordered")
 		l := newLane(ordered, bounds{records: 10, bytes: 100})
 		var (
 			now       = time.Unix(0, 0)
@@ -28,8 +28,8 @@ func TestLaneModel(t *testing.T) {
 		key := func(offset int64) string { return []string{"", "a", "b", "a", "c"}[offset*7%5] }
 		release := func(released []*entry) {
 			for _, e := range released {
-				require.Equal(t, committed, e.offset)
-				require.True(t, isDone[e.offset])
+				require.Equal(r, committed, e.offset)
+				require.True(r, isDone[e.offset])
 				committed++
 			}
 		}
@@ -38,15 +38,15 @@ func TestLaneModel(t *testing.T) {
 			if e == nil {
 				return false
 			}
-			require.NotContains(t, flights, e.offset, "twice at once")
-			require.False(t, isDone[e.offset])
-			require.GreaterOrEqual(t, e.offset, committed)
+			require.NotContains(r, flights, e.offset, "twice at once")
+			require.False(r, isDone[e.offset])
+			require.GreaterOrEqual(r, e.offset, committed)
 			if ordered && e.key != "" {
 				for offset := range flights {
-					require.True(t, key(offset) != e.key || free[offset], "%d while %d", e.offset, offset)
+					require.True(r, key(offset) != e.key || free[offset], "%d while %d", e.offset, offset)
 				}
 				for offset := committed; offset < e.offset; offset++ {
-					require.True(t, key(offset) != e.key || isDone[offset] || free[offset], "%d before %d", e.offset, offset)
+					require.True(r, key(offset) != e.key || isDone[offset] || free[offset], "%d before %d", e.offset, offset)
 				}
 			}
 			flights[e.offset] = e
@@ -57,33 +57,33 @@ func TestLaneModel(t *testing.T) {
 			release(l.done(flights[offset]))
 			delete(flights, offset)
 		}
-		flying := func(t *rapid.T) int64 {
+		flying := func(r *rapid.T) int64 {
 			if len(flights) == 0 {
-				t.Skip("nothing is under way")
+				r.Skip("nothing is under way")
 			}
-			return rapid.SampledFrom(slices.Sorted(maps.Keys(flights))).Draw(t, "flying")
+			return rapid.SampledFrom(slices.Sorted(maps.Keys(flights))).Draw(r, "flying")
 		}
 		push := func() {
 			e := &entry{offset: pushed, key: key(pushed), bytes: 1, identity: fmt.Sprint(pushed)}
 			pushed++
 			release(l.push(e))
 		}
-		t.Repeat(map[string]func(*rapid.T){
-			"push": func(t *rapid.T) {
+		r.Repeat(map[string]func(*rapid.T){
+			"push": func(r *rapid.T) {
 				if l.full() {
-					t.Skip("full")
+					r.Skip("full")
 				}
 				push()
 			},
 			"take": func(*rapid.T) { take() },
-			"done": func(t *rapid.T) { done(flying(t)) },
-			"retry": func(t *rapid.T) {
-				offset := flying(t)
-				l.retry(flights[offset], now.Add(time.Duration(rapid.IntRange(0, 3).Draw(t, "delay"))))
+			"done": func(r *rapid.T) { done(flying(r)) },
+			"retry": func(r *rapid.T) {
+				offset := flying(r)
+				l.retry(flights[offset], now.Add(time.Duration(rapid.IntRange(0, 3).Draw(r, "delay"))))
 				delete(flights, offset)
 			},
-			"handled": func(t *rapid.T) {
-				offset := flying(t)
+			"handled": func(r *rapid.T) {
+				offset := flying(r)
 				l.handled(flights[offset])
 				free[offset] = true
 			},
@@ -98,22 +98,22 @@ func TestLaneModel(t *testing.T) {
 				l.resume(committed)
 				pushed = committed
 			},
-			"claim, and an ack in between": func(t *rapid.T) {
-				offset := flying(t)
+			"claim, and an ack in between": func(r *rapid.T) {
+				offset := flying(r)
 				l.suspend()
 				done(offset)
 				l.resume(committed)
 				pushed = committed
 			},
-			"": func(t *rapid.T) {
+			"": func(r *rapid.T) {
 				taken := 0
 				for offset := range flights {
 					if offset < pushed {
 						taken++
 					}
 				}
-				require.Equal(t, taken, l.taken)
-				require.Len(t, l.window, int(pushed-committed))
+				require.Equal(r, taken, l.taken)
+				require.Len(r, l.window, int(pushed-committed))
 			},
 		})
 		highestBefore := slices.Max(append(slices.Collect(maps.Keys(isDone)), pushed-1))
@@ -126,7 +126,7 @@ func TestLaneModel(t *testing.T) {
 				done(offset)
 			}
 		}
-		require.Equal(t, pushed, committed)
-		require.Empty(t, l.keys)
+		require.Equal(r, pushed, committed)
+		require.Empty(r, l.keys)
 	})
 }

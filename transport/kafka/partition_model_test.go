@@ -167,16 +167,16 @@ func (m *partitionModel) check() {
 // TestPartitionModel: whatever becomes of requests and answers, and whoever gives up, no message is in the log twice, none
 // of a key overtakes another or is there without one that was queued before it, and what has no error is there.
 func TestPartitionModel(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		m := &partitionModel{T: t, part: &partition{topic: "t", producer: nobody}, log: partitionLog{producers: map[int64]*producerState{}}}
-		flying := func(t *rapid.T) *sarama.RecordBatch {
+	rapid.Check(t, func(r *rapid.T) {
+		m := &partitionModel{T: r, part: &partition{topic: "t", producer: nobody}, log: partitionLog{producers: map[int64]*producerState{}}}
+		flying := func(r *rapid.T) *sarama.RecordBatch {
 			if !m.part.flying {
-				t.Skip("nothing is under way")
+				r.Skip("nothing is under way")
 			}
 			return m.part.batch.wire
 		}
-		lost := func(t *rapid.T) {
-			switch rapid.IntRange(0, 2).Draw(t, "how") {
+		lost := func(r *rapid.T) {
+			switch rapid.IntRange(0, 2).Draw(r, "how") {
 			case 0:
 				m.answer(nil, io.ErrUnexpectedEOF)
 			case 1:
@@ -185,56 +185,56 @@ func TestPartitionModel(t *testing.T) {
 				m.answer(&sarama.ProduceResponseBlock{Err: sarama.ErrRequestTimedOut}, nil)
 			}
 		}
-		t.Repeat(map[string]func(*rapid.T){
+		r.Repeat(map[string]func(*rapid.T){
 			"publish":      m.publish,
 			"publish more": m.publish,
-			"send":         func(t *rapid.T) { m.send(rapid.IntRange(0, batchOverhead+60).Draw(t, "limit")) },
-			"answer": func(t *rapid.T) {
-				b := flying(t)
-				m.answer(m.arrive(b, rapid.Bool().Draw(t, "tells")), nil)
+			"send":         func(r *rapid.T) { m.send(rapid.IntRange(0, batchOverhead+60).Draw(r, "limit")) },
+			"answer": func(r *rapid.T) {
+				b := flying(r)
+				m.answer(m.arrive(b, rapid.Bool().Draw(r, "tells")), nil)
 			},
-			"lose the answer": func(t *rapid.T) {
-				m.arrive(flying(t), false)
-				lost(t)
+			"lose the answer": func(r *rapid.T) {
+				m.arrive(flying(r), false)
+				lost(r)
 			},
-			"delay the request": func(t *rapid.T) {
-				m.late = append(m.late, flying(t))
-				lost(t)
+			"delay the request": func(r *rapid.T) {
+				m.late = append(m.late, flying(r))
+				lost(r)
 			},
-			"lose the request": func(t *rapid.T) {
-				flying(t)
-				lost(t)
+			"lose the request": func(r *rapid.T) {
+				flying(r)
+				lost(r)
 			},
-			"refuse for now": func(t *rapid.T) {
-				flying(t)
+			"refuse for now": func(r *rapid.T) {
+				flying(r)
 				m.answer(&sarama.ProduceResponseBlock{Err: sarama.ErrNotEnoughReplicas}, nil)
 			},
-			"not connected": func(t *rapid.T) {
-				flying(t)
+			"not connected": func(r *rapid.T) {
+				flying(r)
 				m.answer(nil, notSentError{io.EOF})
 			},
-			"refuse for good": func(t *rapid.T) {
-				flying(t)
+			"refuse for good": func(r *rapid.T) {
+				flying(r)
 				m.answer(&sarama.ProduceResponseBlock{Err: sarama.ErrTopicAuthorizationFailed}, nil)
 			},
-			"a late request arrives": func(t *rapid.T) {
+			"a late request arrives": func(r *rapid.T) {
 				if len(m.late) == 0 {
-					t.Skip("none")
+					r.Skip("none")
 				}
-				i := rapid.IntRange(0, len(m.late)-1).Draw(t, "which")
+				i := rapid.IntRange(0, len(m.late)-1).Draw(r, "which")
 				m.arrive(m.late[i], false)
 				m.late = slices.Delete(m.late, i, i+1)
 			},
-			"give up": func(t *rapid.T) {
+			"give up": func(r *rapid.T) {
 				items := m.part.unsettled()
 				if len(items) == 0 {
-					t.Skip("nothing waits")
+					r.Skip("nothing waits")
 				}
-				m.part.fail([]*item{rapid.SampledFrom(items).Draw(t, "which")}, context.Canceled)
+				m.part.fail([]*item{rapid.SampledFrom(items).Draw(r, "which")}, context.Canceled)
 			},
-			"the broker forgets": func(t *rapid.T) {
+			"the broker forgets": func(r *rapid.T) {
 				if len(m.late) > 0 || m.part.flying || m.part.batch != nil {
-					t.Skip("then nobody could tell a duplicate")
+					r.Skip("then nobody could tell a duplicate")
 				}
 				for _, state := range m.log.producers { // what it has, but not the count
 					state.next, state.latest = 0, nil

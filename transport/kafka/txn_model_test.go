@@ -12,7 +12,7 @@ import (
 // TestLedgerModel: whatever the brokers answer, and whoever has the partitions, each message is committed once, in the
 // order of its partition, and nothing is stuck.
 func TestLedgerModel(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	rapid.Check(t, func(r *rapid.T) {
 		l := &ledger{limits: txnLimits{units: 4, bytes: 1000, delay: 100, idle: 10}}
 		now := time.Unix(0, 0)
 		claims := []*txnClaim{{number: 0}, {number: 1}}
@@ -22,7 +22,7 @@ func TestLedgerModel(t *testing.T) {
 		dead := map[int64]bool{}
 		poison := func(u *txnUnit) bool { return u.claim.number == 1 && u.offset%7 == 3 }
 		add := func(p int) {
-			l.add(now, &txnUnit{claim: claims[p], offset: next[p], bytes: rapid.IntRange(1, 600).Draw(t, "bytes")})
+			l.add(now, &txnUnit{claim: claims[p], offset: next[p], bytes: rapid.IntRange(1, 600).Draw(r, "bytes")})
 			next[p]++
 		}
 		reclaim := func(p int) { // as a later session does: from the group's offsets
@@ -42,12 +42,12 @@ func TestLedgerModel(t *testing.T) {
 		}
 		commit := func() {
 			for p, offset := range first() {
-				require.Equal(t, committed[p], offset, "a gap, or twice")
+				require.Equal(r, committed[p], offset, "a gap, or twice")
 			}
 			for _, u := range l.batch {
 				p := u.claim.number
-				require.Equal(t, committed[p], u.offset)
-				require.False(t, poison(u) && !u.dead)
+				require.Equal(r, committed[p], u.offset)
+				require.False(r, poison(u) && !u.dead)
 				committed[p]++
 			}
 		}
@@ -57,7 +57,7 @@ func TestLedgerModel(t *testing.T) {
 			case txnCommit:
 				foreign, refused := false, false
 				for _, u := range l.batch {
-					require.Same(t, claims[u.claim.number], u.claim, "of an earlier claim")
+					require.Same(r, claims[u.claim.number], u.claim, "of an earlier claim")
 					foreign = foreign || !owned[u.claim.number]
 					refused = refused || poison(u) && !u.dead
 				}
@@ -95,7 +95,7 @@ func TestLedgerModel(t *testing.T) {
 				l.resolved(now, verdictOf(firsts, nexts, found))
 			case txnBury:
 				u := l.batch[0]
-				require.True(t, poison(u))
+				require.True(r, poison(u))
 				ok := dead[u.offset]
 				dead[u.offset] = true // the next time
 				u.dead = u.dead || ok
@@ -109,25 +109,25 @@ func TestLedgerModel(t *testing.T) {
 			}
 			return step
 		}
-		partition := func(t *rapid.T) int { return rapid.IntRange(0, 1).Draw(t, "partition") }
-		t.Repeat(map[string]func(*rapid.T){
-			"add": func(t *rapid.T) {
-				if p := partition(t); !l.full(claims[p]) {
+		partition := func(r *rapid.T) int { return rapid.IntRange(0, 1).Draw(r, "partition") }
+		r.Repeat(map[string]func(*rapid.T){
+			"add": func(r *rapid.T) {
+				if p := partition(r); !l.full(claims[p]) {
 					add(p)
 				}
 			},
-			"step": func(t *rapid.T) { step(rapid.IntRange(0, 2).Draw(t, "kind")) },
-			"time": func(t *rapid.T) { now = now.Add(time.Duration(rapid.IntRange(1, int(time.Minute)).Draw(t, "time"))) },
-			"taken by another member, which commits some": func(t *rapid.T) {
-				p := partition(t)
+			"step": func(r *rapid.T) { step(rapid.IntRange(0, 2).Draw(r, "kind")) },
+			"time": func(r *rapid.T) { now = now.Add(time.Duration(rapid.IntRange(1, int(time.Minute)).Draw(r, "time"))) },
+			"taken by another member, which commits some": func(r *rapid.T) {
+				p := partition(r)
 				if l.phase == txnEnding {
-					t.Skip("the model's transactions are instantaneous")
+					r.Skip("the model's transactions are instantaneous")
 				}
 				owned[p] = false
-				committed[p] += int64(rapid.IntRange(0, 5).Draw(t, "more"))
+				committed[p] += int64(rapid.IntRange(0, 5).Draw(r, "more"))
 			},
-			"given back": func(t *rapid.T) { reclaim(partition(t)) },
-			"":           func(t *rapid.T) {},
+			"given back": func(r *rapid.T) { reclaim(partition(r)) },
+			"":           func(r *rapid.T) {},
 		})
 		for p := range claims {
 			reclaim(p)
@@ -140,8 +140,8 @@ func TestLedgerModel(t *testing.T) {
 				break
 			}
 		}
-		require.Equal(t, next, committed)
-		require.Empty(t, l.queue)
-		require.Empty(t, l.batch)
+		require.Equal(r, next, committed)
+		require.Empty(r, l.queue)
+		require.Empty(r, l.batch)
 	})
 }
