@@ -336,8 +336,9 @@ func (m *committer) bury(u *txnUnit) {
 		}
 	}
 	m.mu.Lock()
-	defer m.mu.Unlock()
 	m.ledger.buried(time.Now(), ok)
+	m.mu.Unlock()
+	m.tell([]*txnUnit{u}, nil)
 }
 
 // tell wakes those who wait for the claims of the batch.

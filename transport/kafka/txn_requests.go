@@ -111,6 +111,8 @@ func (p *txnProducer) call(ctx context.Context, l *link, send func(*sarama.Broke
 			l.move()
 		case code == sarama.ErrConcurrentTransactions: // the one before is about to end
 		case code == sarama.ErrOffsetsLoadInProgress, code == sarama.ErrUnstableOffsetCommit:
+		case code == sarama.ErrProducerFenced: // sarama has no text for it
+			return fmt.Errorf("PRODUCER_FENCED, a later producer has the transactional ID: %w", code)
 		default:
 			return code
 		}
