@@ -69,7 +69,7 @@ func TestRedeliveredByARebalanceHasOneEffect(t *testing.T) {
 			require.NoError(t, <-ended)
 		})
 	}
-	wire := &cable{}
+	wire := newFaultNet(nil)
 	join(kafka.Config{Dial: wire.dial})
 	require.Eventually(t, func() bool { return entered.Load() == 2 }, wait, tick)
 	join(kafka.Config{})

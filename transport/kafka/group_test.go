@@ -3,7 +3,6 @@ package kafka_test
 import (
 	"context"
 	"fmt"
-	"net"
 	"sync"
 	"testing"
 	"time"
@@ -233,56 +232,6 @@ func TestStaticMember(t *testing.T) {
 	}
 }
 
-// cable is a network that can be cut: nothing goes through then, in either direction, and nobody is told goodbye.
-type cable struct {
-	mu    sync.Mutex
-	cut   bool
-	conns []net.Conn
-	read  int // bytes
-}
-
-func (c *cable) dial(ctx context.Context, network, address string) (net.Conn, error) {
-	conn, err := (&net.Dialer{}).DialContext(ctx, network, address)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if err == nil && c.cut {
-		_ = conn.Close()
-		return nil, net.ErrClosed
-	}
-	if err == nil {
-		c.conns = append(c.conns, conn)
-	}
-	return &cableConn{conn, c}, err
-}
-
-func (c *cable) kill() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.cut = true
-	for _, conn := range c.conns {
-		_ = conn.Close()
-	}
-}
-
-func (c *cable) received() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.read
-}
-
-type cableConn struct {
-	net.Conn
-	cable *cable
-}
-
-func (c *cableConn) Read(b []byte) (int, error) {
-	n, err := c.Conn.Read(b)
-	c.cable.mu.Lock()
-	defer c.cable.mu.Unlock()
-	c.cable.read += n
-	return n, err
-}
-
 // TestKill: of a member that dies everything comes back that it had not finished, because its offsets never passed that.
 func TestKill(t *testing.T) {
 	t.Parallel()
@@ -291,7 +240,7 @@ func TestKill(t *testing.T) {
 	for i := range n {
 		c.put(int32(i%2), fmt.Sprint(i))
 	}
-	wire := &cable{}
+	wire := newFaultNet(nil)
 	_, first := c.join(kafka.Config{Dial: wire.dial, DrainTimeout: time.Second, Consumer: kafka.ConsumerConfig{SessionTimeout: 6 * time.Second}})
 	var unfinished []*message.Message
 	for range n {

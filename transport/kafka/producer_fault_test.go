@@ -39,17 +39,15 @@ func requireNumbered(t *testing.T, got []string, n int) {
 	require.Equal(t, want, got)
 }
 
-// sometimes is the fate of a third of the requests.
-func sometimes(f fate) func(int) fate {
-	return func(int) fate {
-		if rand.IntN(3) == 0 {
-			return f
+// sometimes is the fate of a third of the produce requests.
+func sometimes(what fate) func(kmsg.Key, int) fate {
+	return func(kind kmsg.Key, _ int) fate {
+		if kind == kmsg.Produce && rand.IntN(3) == 0 {
+			return what
 		}
 		return pass
 	}
 }
-
-func always(f fate) func(int) fate { return func(int) fate { return f } }
 
 // TestFaultsOfPublishing: whatever goes wrong for a while, each message arrives once and in the order of its key, and no
 // caller hears of it.
@@ -69,12 +67,12 @@ func TestFaultsOfPublishing(t *testing.T) {
 		}
 	}
 	for name, c := range map[string]struct {
-		decide  func(int) fate
+		decide  func(kmsg.Key, int) fate
 		prepare func(*kfake.Cluster)
 		moves   bool
 	}{
 		"the answer is lost":                 {decide: sometimes(loseAnswer)},
-		"the answer is late":                 {decide: sometimes(delayedAnswer)},
+		"the answer is late":                 {decide: sometimes(delayAnswer)},
 		"the connection breaks in a request": {decide: sometimes(loseRequest)},
 		"the leader moves":                   {moves: true},
 		"not the leader":                     {prepare: answered(kerr.NotLeaderForPartition)},
@@ -91,22 +89,20 @@ func TestFaultsOfPublishing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			cluster := fake(t, kfake.NumBrokers(2), kfake.SeedTopics(2, topic))
-			if c.decide == nil {
-				c.decide = always(pass)
-			}
 			if c.prepare != nil {
 				c.prepare(cluster)
 			}
 			if c.moves {
-				c.decide = func(n int) fate { // to the other broker, at every second request
+				c.decide = func(kind kmsg.Key, n int) fate { // to the other broker, at every second request
 					for partition := range int32(2) {
-						_ = cluster.MoveTopicPartition(topic, partition, int32(n/2%2))
+						if kind == kmsg.Produce {
+							_ = cluster.MoveTopicPartition(topic, partition, int32(n/2%2))
+						}
 					}
 					return pass
 				}
 			}
-			_, config := newFaultNet(c.decide, cluster.ListenAddrs())
-			p := batcher(t, connect(t, config))
+			p := batcher(t, connect(t, kafka.Config{Brokers: cluster.ListenAddrs(), Dial: newFaultNet(c.decide).dial}))
 			var running sync.WaitGroup
 			for key := range keys {
 				running.Go(func() {
@@ -141,20 +137,18 @@ func TestLateRequest(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			cluster := fake(t, kfake.SeedTopics(1, "topic"))
-			network, config := newFaultNet(func(n int) fate {
-				if n == 1 {
-					return delayRequest
-				}
-				return pass
-			}, cluster.ListenAddrs())
-			p := batcher(t, connect(t, config))
+			network := newFaultNet(nth(kmsg.Produce, 2, delayRequest))
+			p := batcher(t, connect(t, kafka.Config{Brokers: cluster.ListenAddrs(), Dial: network.dial}))
 			requireAll(t, p.PublishBatch(t.Context(), "topic", numbered("k", 0, 1)))
 			ctx, cancel := context.WithCancel(t.Context())
+			gaveUp := make(chan struct{})
 			looks := cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Metadata}, Observe: true, Count: -1, When: func(kmsg.Request) bool {
-				cancel() // the engine looks for the leader before its second attempt
+				cancel()
+				<-gaveUp // the engine looks for the leader before its second attempt
 				return true
 			}})
 			results := p.PublishBatch(ctx, "topic", []*message.Message{newMessage("k", "late")})
+			close(gaveUp)
 			looks.Remove()
 			require.ErrorIs(t, results[0], context.Canceled)
 			n := 2
@@ -163,7 +157,9 @@ func TestLateRequest(t *testing.T) {
 				n++
 			}
 			requireAll(t, p.PublishBatch(t.Context(), "topic", numbered("k", 1, 1)))
-			network.release(t)
+			if !early {
+				network.release(t)
+			}
 			records := read(t, cluster.ListenAddrs(), "topic", n)
 			got := payloads(records, "k")
 			if early {
@@ -251,18 +247,19 @@ func invalid(request *kmsg.ProduceRequest, record int32) *kmsg.ProduceResponse {
 func TestOutageOutlastsTheTimeout(t *testing.T) {
 	t.Parallel()
 	cluster := fake(t, kfake.SeedTopics(1, "topic"))
-	network, config := newFaultNet(always(pass), cluster.ListenAddrs())
-	config.Producer.Timeout = time.Second
-	p := batcher(t, connect(t, config))
+	network := newFaultNet(nil)
+	p := batcher(t, connect(t, kafka.Config{
+		Brokers: cluster.ListenAddrs(), Dial: network.dial, Producer: kafka.ProducerConfig{Timeout: time.Second},
+	}))
 	requireAll(t, p.PublishBatch(t.Context(), "topic", numbered("k", 0, 1)))
-	network.outage(true)
+	network.kill()
 	for _, err := range p.PublishBatch(t.Context(), "topic", numbered("k", 9, 2)) {
 		require.ErrorIs(t, err, transport.ErrUnavailable)
 		require.ErrorContains(t, err, "no acknowledgement within 1s")
 		require.ErrorContains(t, err, "the latest attempt: ")
 	}
 	require.ErrorIs(t, p.PublishBatch(t.Context(), "another", numbered("k", 0, 1))[0], transport.ErrUnavailable)
-	network.outage(false)
+	network.restore()
 	requireAll(t, p.PublishBatch(t.Context(), "topic", numbered("k", 1, 1)))
 	requireNumbered(t, payloads(read(t, cluster.ListenAddrs(), "topic", 2), "k"), 2)
 }
@@ -296,14 +293,14 @@ func TestCallsShareRequests(t *testing.T) {
 	cluster := fake(t, kfake.SeedTopics(3, "topic"))
 	const callers = 16
 	first, all := make(chan struct{}), make(chan struct{})
-	network, config := newFaultNet(func(n int) fate {
-		if n == 0 {
+	network := newFaultNet(func(kind kmsg.Key, n int) fate {
+		if kind == kmsg.Produce && n == 1 {
 			close(first)
 			<-all
 		}
 		return pass
-	}, cluster.ListenAddrs())
-	p := batcher(t, connect(t, config))
+	})
+	p := batcher(t, connect(t, kafka.Config{Brokers: cluster.ListenAddrs(), Dial: network.dial}))
 	var running, waiting sync.WaitGroup
 	running.Go(func() { requireAll(t, p.PublishBatch(t.Context(), "topic", numbered("first", 0, 1))) })
 	<-first
@@ -318,6 +315,6 @@ func TestCallsShareRequests(t *testing.T) {
 	waiting.Wait()
 	close(all)
 	running.Wait()
-	require.Equal(t, 2, network.requests(), "requests")
+	require.Equal(t, 2, network.count(kmsg.Produce), "requests")
 	read(t, cluster.ListenAddrs(), "topic", 1+callers*10)
 }

@@ -48,7 +48,7 @@ func TestGroupMembershipFences(t *testing.T) {
 		func(t *testing.T, with func(kafka.Config) kafka.Config) report {
 			t.Helper()
 			c := hundreds(t)
-			process := newProcessNet(nth(kmsg.TxnOffsetCommit, 1, stopped))
+			process := newFaultNet(nth(kmsg.TxnOffsetCommit, 1, stopProcess))
 			config := c.config(kafka.Config{Dial: process.dial})
 			config.Transaction.Timeout = time.Minute // it is still open
 			p := c.start(t, with(config), nil)
@@ -69,12 +69,12 @@ func TestStableOffsets(t *testing.T) {
 		func(t *testing.T, with func(kafka.Config) kafka.Config) report {
 			t.Helper()
 			c := hundreds(t)
-			process := newProcessNet(nth(kmsg.EndTxn, 1, stopped))
+			process := newFaultNet(nth(kmsg.EndTxn, 1, stopProcess))
 			config := c.config(kafka.Config{Dial: process.dial})
 			config.Transaction.Timeout = time.Minute
 			p := c.start(t, config, nil)
 			<-process.happened
-			its := newProcessNet(func(kmsg.Key, int) mishap { return nothing })
+			its := newFaultNet(nil)
 			config = c.config(kafka.Config{Dial: its.dial})
 			config.Transaction.Timeout = time.Minute
 			other := c.start(t, with(config), nil)
@@ -101,17 +101,18 @@ func TestEpochRefusesWhatIsLate(t *testing.T) {
 			t.Helper()
 			c := hundreds(t)
 			goOn := make(chan struct{})
-			process := newProcessNet(func(kind kmsg.Key, n int) mishap {
+			process := newFaultNet(func(kind kmsg.Key, n int) fate {
 				switch {
 				case kind == kmsg.EndTxn && n == 1:
-					return requestLate
+					return delayRequest
 				case kind == kmsg.AddOffsetsToTxn && n == 2:
 					<-goOn
 				}
-				return nothing
+				return pass
 			})
 			config := with(c.config(kafka.Config{Dial: process.dial}))
 			config.Transaction.MaxRecords = c.n // one transaction, and one again
+			config.Transaction.Timeout = 10 * time.Second
 			p := c.start(t, config, nil)
 			<-process.happened
 			first := c.outputs(t)
@@ -168,7 +169,7 @@ func TestHandlerErrorsAbortNoTransaction(t *testing.T) {
 	c := hundreds(t)
 	var mu sync.Mutex
 	tried := map[string]bool{}
-	process := newProcessNet(func(kmsg.Key, int) mishap { return nothing })
+	process := newFaultNet(nil)
 	p := c.start(t, c.config(kafka.Config{Dial: process.dial}), func(msg *message.Message, publisher message.Publisher) error {
 		if err := c.copy(msg, publisher); err != nil {
 			return err

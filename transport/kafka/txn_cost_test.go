@@ -22,7 +22,7 @@ import (
 func TestTransactionRequests(t *testing.T) {
 	t.Parallel()
 	c := newCopying(t, fake(t, kfake.NumBrokers(3)).ListenAddrs(), 5000)
-	process := newProcessNet(func(kmsg.Key, int) mishap { return nothing })
+	process := newFaultNet(nil)
 	config := c.config(kafka.Config{Dial: process.dial})
 	config.Transaction.MaxRecords = 500
 	p := c.start(t, config, nil)
@@ -75,7 +75,7 @@ func TestTransactionOfManyBatches(t *testing.T) {
 	config := c.config(kafka.Config{})
 	config.Transaction.MaxBytes = 1 << 20
 	config.Producer.Compression = kafka.Uncompressed
-	process := newProcessNet(func(kmsg.Key, int) mishap { return nothing })
+	process := newFaultNet(nil)
 	config.Dial = process.dial
 	p := c.start(t, config, func(msg *message.Message, publisher message.Publisher) error {
 		for range 20 {

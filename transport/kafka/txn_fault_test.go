@@ -21,30 +21,33 @@ var txnKinds = []kmsg.Key{kmsg.AddPartitionsToTxn, kmsg.AddOffsetsToTxn, kmsg.Pr
 func TestTransactionFaults(t *testing.T) {
 	t.Parallel()
 	for _, kind := range txnKinds {
-		for name, what := range mishaps {
+		for name, what := range map[string]fate{
+			"the answer is lost": loseAnswer, "the answer is late": delayAnswer, "the request is lost": loseRequest,
+			"the request is late": delayRequest, "killed": killProcess, "stopped": stopProcess,
+		} {
 			t.Run(kmsg.NameForKey(kind.Int16())+"/"+name, func(t *testing.T) {
 				t.Parallel()
 				c := newCopying(t, fake(t, kfake.NumBrokers(3)).ListenAddrs(), 1000)
-				process := newProcessNet(nth(kind, 3, what))
+				process := newFaultNet(nth(kind, 3, what))
 				p := c.start(t, c.config(kafka.Config{Dial: process.dial}), nil)
 				<-process.happened
 				switch what {
-				case requestLate:
+				case delayRequest:
 					after := process.count(kmsg.EndTxn) + 2
 					require.Eventually(t, func() bool { return process.count(kmsg.EndTxn) >= after || c.lag(t) == 0 }, wait, time.Millisecond)
 					process.release(t)
-				case stopped:
+				case stopProcess:
 					other := c.start(t, c.config(kafka.Config{}), nil)
 					c.await(t)
 					process.thaw()
 					p.stop(t)
 					other.stop(t)
-				case killed:
+				case killProcess:
 					other := c.start(t, c.config(kafka.Config{}), nil)
 					c.await(t)
 					p.stop(t)
 					other.stop(t)
-				case nothing, answerLost, requestLost:
+				case pass, loseAnswer, delayAnswer, loseRequest:
 				}
 				c.await(t)
 				p.stop(t)

@@ -19,12 +19,12 @@ func TestTransactionOfALostPartition(t *testing.T) {
 			t.Parallel()
 			c := hundreds(t)
 			goOn, stuck := make(chan struct{}), make(chan struct{})
-			process := newProcessNet(func(kind kmsg.Key, n int) mishap {
+			process := newFaultNet(func(kind kmsg.Key, n int) fate {
 				if kind == kmsg.AddOffsetsToTxn && n == 1 {
 					close(stuck)
 					<-goOn
 				}
-				return nothing
+				return pass
 			})
 			config := c.config(kafka.Config{Dial: process.dial})
 			config.Consumer.Assignment = assignment

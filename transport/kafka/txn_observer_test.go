@@ -18,7 +18,7 @@ func TestTransactionsAreObserved(t *testing.T) {
 	t.Parallel()
 	const n = 1000
 	c := newCopying(t, fake(t, kfake.NumBrokers(3)).ListenAddrs(), n)
-	process := newProcessNet(nth(kmsg.EndTxn, 3, answerLost))
+	process := newFaultNet(nth(kmsg.EndTxn, 3, loseAnswer))
 	meter := newMeter()
 	spans := tracetest.NewSpanRecorder()
 	p := c.start(t, c.config(kafka.Config{
