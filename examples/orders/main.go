@@ -31,7 +31,7 @@ const (
 
 func main() {
 	if role.Name() != "" {
-		os.Exit(playProcessor())
+		os.Exit(role.Play(process))
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process at once

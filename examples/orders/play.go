@@ -161,7 +161,7 @@ func (s *show) start() error {
 func (s *show) startOne(i int) (*role.Process, error) {
 	c := s.config
 	c.Number = i + 1
-	return role.Start("processor", c, s.logs)
+	return role.Start("processor", c, s.logs, s.logs)
 }
 
 // watch kills processors, until every order is settled or nothing has moved for long.

@@ -11,7 +11,6 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/millrace-go/millrace/internal/role"
 	"github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/transport"
 	"github.com/millrace-go/millrace/transport/kafka"
@@ -55,28 +54,8 @@ func (c config) kafka(log *slog.Logger) kafka.Config {
 	}
 }
 
-// playProcessor is the main function of a processor process.
-func playProcessor() int {
-	var c config
-	told, err := role.Receive(&c)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return exitTrouble
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	go func() {
-		<-told // to stop is all that it is told
-		cancel()
-	}()
-	if err := c.process(ctx); err != nil && ctx.Err() == nil {
-		fmt.Fprintf(os.Stderr, "processor %d: %v\n", c.Number, err)
-		return exitTrouble
-	}
-	return exitOK
-}
-
 // process runs the order processor: a Watermill router like any other.
-func (c config) process(ctx context.Context) error {
+func process(ctx context.Context, c config, _ <-chan string) error {
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil)).With("processor", c.Number, "pid", os.Getpid())
 	broker, err := kafka.New(ctx, c.kafka(log))
 	if err != nil {

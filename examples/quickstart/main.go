@@ -18,6 +18,8 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"github.com/millrace-go/millrace/internal/role"
 )
 
 const (
@@ -27,8 +29,8 @@ const (
 )
 
 func main() {
-	if role := os.Getenv(roleVariable); role != "" {
-		os.Exit(runRole(role))
+	if role.Name() != "" {
+		os.Exit(role.Play(playRole))
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process at once

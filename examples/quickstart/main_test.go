@@ -18,6 +18,7 @@ import (
 
 	"github.com/millrace-go/millrace/framework/devstack"
 	"github.com/millrace-go/millrace/framework/devstack/devtest"
+	"github.com/millrace-go/millrace/internal/role"
 )
 
 // The started processes are this test binary again, and so is the whole command where a test wants it in a process of
@@ -25,7 +26,7 @@ import (
 const commandVariable = "QUICKSTART_COMMAND"
 
 func TestMain(m *testing.M) {
-	if os.Getenv(roleVariable) != "" || os.Getenv(commandVariable) != "" {
+	if role.Name() != "" || os.Getenv(commandVariable) != "" {
 		main()
 		return
 	}
@@ -179,7 +180,7 @@ func TestUnfinishedRunIsNoSuccess(t *testing.T) {
 	require.NoError(t, cmd.Start())
 	require.Eventually(t, func() bool { return strings.Contains(out.String(), "%") }, 30*time.Second, 20*time.Millisecond)
 	for _, pid := range marked(t, mark) {
-		if env, err := os.ReadFile("/proc/" + pid + "/environ"); err == nil && bytes.Contains(env, []byte(roleVariable+"=api")) {
+		if env, err := os.ReadFile("/proc/" + pid + "/environ"); err == nil && bytes.Contains(env, []byte("MILLRACE_ROLE=api\x00")) {
 			n, err := strconv.Atoi(pid)
 			require.NoError(t, err)
 			require.NoError(t, syscall.Kill(n, syscall.SIGSTOP))

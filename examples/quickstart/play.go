@@ -51,7 +51,7 @@ func play(ctx context.Context, o options, stdout, stderr io.Writer) (v verdict, 
 	if o.broker == "memory" {
 		cast, err = newGoroutines(ctx, stage, c, logs)
 	} else {
-		cast, err = newProcesses(ctx, stage.cfg, stage.stack.Env(), c.add, logs)
+		cast = newProcesses(ctx, stage.cfg, c.add, logs)
 	}
 	if err != nil {
 		return v, err
@@ -151,7 +151,7 @@ func (s *stage) setUp(ctx context.Context, o options, stdout io.Writer) (err err
 	}
 	name := fmt.Sprintf("quickstart_%08x", rand.Uint32())
 	s.cfg = config{
-		DSN: s.stack.PostgresDSN(), Schema: name, Broker: o.broker, Project: strings.ReplaceAll(name, "_", "-"),
+		Env: s.stack.Env(), DSN: s.stack.PostgresDSN(), Schema: name, Broker: o.broker, Project: strings.ReplaceAll(name, "_", "-"),
 		API: api, SMS: url, Events: o.events, Duplicates: o.duplicates, Without: o.without,
 		Rate: rate(o),
 	}

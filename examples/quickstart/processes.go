@@ -1,18 +1,16 @@
 package main
 
 import (
-	"bufio"
+	"bytes"
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"os"
-	"os/exec"
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/millrace-go/millrace/internal/role"
 )
 
 const (
@@ -23,8 +21,7 @@ const (
 
 // processes runs the parts as processes of their own and starts those again that end.
 type processes struct {
-	config []byte
-	env    []string
+	config config
 	count  func(string)
 	logs   io.Writer
 
@@ -37,25 +34,21 @@ type processes struct {
 
 // slot is one process after another, all in the same role.
 type slot struct {
-	role string
-	mu   sync.Mutex
-	cmd  *exec.Cmd // nil while none is running
-	dead bool      // killed by us
-	up   time.Time
+	role    string
+	mu      sync.Mutex
+	process *role.Process // nil while none is running
+	dead    bool          // killed by us
+	up      time.Time
 }
 
-func newProcesses(ctx context.Context, cfg config, env []string, count func(string), logs io.Writer) (*processes, error) {
-	b, err := json.Marshal(cfg)
-	if err != nil {
-		return nil, err
-	}
-	p := &processes{config: b, env: env, count: count, logs: logs, failed: make(chan error, 1)}
+func newProcesses(ctx context.Context, cfg config, count func(string), logs io.Writer) *processes {
+	p := &processes{config: cfg, count: count, logs: logs, failed: make(chan error, 1)}
 	p.ctx, p.stop = context.WithCancel(ctx)
-	return p, nil
+	return p
 }
 
-func (p *processes) start(role string) {
-	s := &slot{role: role}
+func (p *processes) start(part string) {
+	s := &slot{role: part}
 	p.slots = append(p.slots, s)
 	p.running.Go(func() {
 		if err := p.keep(p.ctx, s); err != nil {
@@ -91,55 +84,45 @@ func (p *processes) keep(ctx context.Context, s *slot) error {
 }
 
 func (p *processes) once(ctx context.Context, s *slot) (killed bool, err error) {
-	self, err := os.Executable()
-	if err != nil {
-		return false, err
-	}
-	// Ending ctx asks it to stop; WaitDelay later it is killed.
-	pr, pw, err := os.Pipe()
-	if err != nil {
-		return false, err
-	}
-	defer pw.Close()
-	cmd := exec.CommandContext(ctx, self)
-	cmd.Cancel = func() error {
-		_, err := pw.WriteString("stop\n")
-		return err
-	}
-	cmd.WaitDelay = stopTimeout
-	cmd.Stdin = pr
-	cmd.Stderr = p.logs
-	cmd.Env = append(os.Environ(), p.env...)
-	cmd.Env = append(cmd.Env, roleVariable+"="+s.role, configVariable+"="+string(p.config))
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		_ = pr.Close()
-		return false, err
-	}
-	err = cmd.Start()
-	_ = pr.Close()
+	process, err := role.Start(s.role, p.config, &lines{each: p.count}, p.logs)
 	if err != nil {
 		return false, err
 	}
 	s.mu.Lock()
-	s.cmd, s.dead, s.up = cmd, false, time.Now()
+	s.process, s.dead, s.up = process, false, time.Now()
 	s.mu.Unlock()
-	lines := bufio.NewScanner(out)
-	for lines.Scan() {
-		p.count(lines.Text())
+	select {
+	case <-process.Ended():
+		err = process.Err()
+	case <-ctx.Done():
+		err = process.Stop(stopTimeout)
 	}
-	err = cmd.Wait()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.cmd = nil
-	if errors.Is(err, context.Canceled) {
-		err = nil
-	}
+	s.process = nil
 	return s.dead, err
 }
 
+// lines hands on what is written to it, line by line.
+type lines struct {
+	each func(string)
+	rest []byte
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.rest = append(l.rest, b...)
+	for {
+		line, rest, found := bytes.Cut(l.rest, []byte("\n"))
+		if !found {
+			return len(b), nil
+		}
+		l.each(string(line))
+		l.rest = rest
+	}
+}
+
 // kill sends SIGKILL to a process that has been at work for a while, and returns its role. The client is spared.
-func (p *processes) kill(prefer string) (role string, ok bool) {
+func (p *processes) kill(prefer string) (killed string, ok bool) {
 	order := rand.Perm(len(p.slots))
 	slices.SortStableFunc(order, func(a, b int) int { // those of the preferred role first
 		return boolToInt(p.slots[b].role == prefer) - boolToInt(p.slots[a].role == prefer)
@@ -163,11 +146,11 @@ func boolToInt(b bool) int {
 func (s *slot) kill() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.cmd == nil || s.dead || time.Since(s.up) < 300*time.Millisecond || s.cmd.Process.Kill() != nil {
+	if s.process == nil || s.dead || time.Since(s.up) < 300*time.Millisecond {
 		return false
 	}
-	s.dead = true
-	return true
+	s.dead = s.process.Kill()
+	return s.dead
 }
 
 func (p *processes) close() {

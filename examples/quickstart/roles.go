@@ -1,31 +1,24 @@
 package main
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"fmt"
 	"log/slog"
 	"os"
-	"os/signal"
+	"strings"
 	"sync"
-	"syscall"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/millrace-go/millrace/internal/role"
 	"github.com/millrace-go/millrace/transport"
 	"github.com/millrace-go/millrace/transport/kafka"
 	"github.com/millrace-go/millrace/transport/pubsub"
 )
 
-// A process of this example is this same program, told by its environment which part to play.
-const (
-	roleVariable   = "QUICKSTART_ROLE"
-	configVariable = "QUICKSTART_CONFIG"
-)
-
 // config is what every part needs to know.
 type config struct {
+	Env        []string // of the processes: where the services are
 	DSN        string
 	Schema     string // of Millrace's tables and the example's
 	Broker     string // pubsub or kafka
@@ -56,39 +49,22 @@ var roles = map[string]func(*service, context.Context) error{
 	"client":   (*service).client,
 }
 
-// runRole is the main function of a started process. A line on its standard input asks it to stop; when the input ends
-// without one, the main process was killed, and this one ends at once.
-func runRole(role string) int {
-	signal.Ignore(os.Interrupt) // Ctrl-C reaches the whole group; the main process decides
-	ctx, cancel := context.WithCancel(context.Background())
-	go func() {
-		if line, _ := bufio.NewReader(os.Stdin).ReadString('\n'); line == "" {
-			os.Exit(exitTrouble)
+// playRole is a process of this example: this same program again.
+func playRole(ctx context.Context, cfg config, _ <-chan string) error {
+	for _, line := range cfg.Env {
+		name, value, _ := strings.Cut(line, "=")
+		if err := os.Setenv(name, value); err != nil {
+			return err
 		}
-		cancel()
-	}()
-	signal.Ignore(syscall.SIGPIPE)
-	var cfg config
-	if err := json.Unmarshal([]byte(os.Getenv(configVariable)), &cfg); err != nil {
-		fmt.Fprintln(os.Stderr, configVariable+":", err)
-		return exitTrouble
 	}
-	if err := runProcess(ctx, role, cfg); err != nil && ctx.Err() == nil {
-		fmt.Fprintln(os.Stderr, role+":", err)
-		return exitTrouble
-	}
-	return exitOK
-}
-
-func runProcess(ctx context.Context, role string, cfg config) error {
-	log := slog.New(slog.NewTextHandler(os.Stderr, nil)).With("process", role, "pid", os.Getpid())
+	log := slog.New(slog.NewTextHandler(os.Stderr, nil)).With("process", role.Name(), "pid", os.Getpid())
 	var mu sync.Mutex
 	s := &service{cfg: cfg, log: log, count: func(what string) {
 		mu.Lock()
 		defer mu.Unlock()
 		fmt.Println(what)
 	}}
-	if role != "client" {
+	if role.Name() != "client" {
 		var err error
 		if s.pool, err = newPool(ctx, cfg); err != nil {
 			return err
@@ -99,7 +75,7 @@ func runProcess(ctx context.Context, role string, cfg config) error {
 		}
 		defer func() { _ = s.broker.Close() }()
 	}
-	return roles[role](s, ctx)
+	return roles[role.Name()](s, ctx)
 }
 
 func newPool(ctx context.Context, cfg config) (*pgxpool.Pool, error) {

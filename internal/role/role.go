@@ -4,6 +4,7 @@ package role
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -18,27 +19,45 @@ import (
 const (
 	nameVariable   = "MILLRACE_ROLE"
 	configVariable = "MILLRACE_ROLE_CONFIG"
+
+	exitTrouble = 2
 )
+
+// Stop is the line that tells a process to stop.
+const Stop = "stop"
 
 // Name is the role that this process was started for; "" in the main process.
 func Name() string { return os.Getenv(nameVariable) }
 
-// Receive prepares a process that was started for a role: it reads config and returns the lines that it will be told. The
-// process ends at once when the one that started it does. Ctrl-C is that one's to answer.
-func Receive(config any) (<-chan string, error) {
+// Play is the main function of a process that was started for a role: it reads the configuration, plays, and returns the
+// exit status. The context ends when the process is told to stop; told has what else it is told. The process ends at once
+// when the one that started it does. Ctrl-C is that one's to answer.
+func Play[C any](play func(ctx context.Context, config C, told <-chan string) error) int {
 	signal.Ignore(os.Interrupt, syscall.SIGPIPE)
-	if err := json.Unmarshal([]byte(os.Getenv(configVariable)), config); err != nil {
-		return nil, fmt.Errorf("%s: %w", configVariable, err)
+	var config C
+	if err := json.Unmarshal([]byte(os.Getenv(configVariable)), &config); err != nil {
+		fmt.Fprintf(os.Stderr, "%s: %v\n", configVariable, err)
+		return exitTrouble
 	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
 	told := make(chan string, 16)
 	go func() {
 		lines := bufio.NewScanner(os.Stdin)
 		for lines.Scan() {
-			told <- lines.Text()
+			if lines.Text() == Stop {
+				cancel()
+			} else {
+				told <- lines.Text()
+			}
 		}
-		os.Exit(2)
+		os.Exit(exitTrouble)
 	}()
-	return told, nil
+	if err := play(ctx, config, told); err != nil && !errors.Is(err, ctx.Err()) {
+		fmt.Fprintf(os.Stderr, "%s: %v\n", Name(), err)
+		return exitTrouble
+	}
+	return 0
 }
 
 // Process is a started part. All methods may be called concurrently.
@@ -49,8 +68,8 @@ type Process struct {
 	err   error // of its end, once ended is closed
 }
 
-// Start runs this program again in a role. What it logs goes to logs. The caller ends it by Stop or Kill.
-func Start(name string, config any, logs io.Writer) (*Process, error) {
+// Start runs this program again in a role, with its output to stdout and stderr. The caller ends it by Stop or Kill.
+func Start(name string, config any, stdout, stderr io.Writer) (*Process, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -65,7 +84,7 @@ func Start(name string, config any, logs io.Writer) (*Process, error) {
 	}
 	defer read.Close()
 	p := &Process{cmd: exec.Command(self), stdin: write, ended: make(chan struct{})} //nolint:noctx // it ends with its input
-	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = read, logs, logs
+	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = read, stdout, stderr
 	p.cmd.Env = append(os.Environ(), nameVariable+"="+name, configVariable+"="+string(text))
 	if err := p.cmd.Start(); err != nil {
 		return nil, errors.Join(err, write.Close())
@@ -73,6 +92,7 @@ func Start(name string, config any, logs io.Writer) (*Process, error) {
 	go func() { // Stop and Kill wait for it
 		defer close(p.ended)
 		p.err = p.cmd.Wait()
+		_ = write.Close()
 	}()
 	return p, nil
 }
@@ -105,16 +125,14 @@ func (p *Process) Kill() bool {
 	}
 	killed := p.cmd.Process.Kill() == nil
 	<-p.ended
-	_ = p.stdin.Close() // a second time by Stop
 	return killed
 }
 
-// Stop tells the process "stop" and waits for its end, which should be a good one within so long; then it is killed.
+// Stop tells the process to stop and waits for its end, which should be a good one within so long; then it is killed.
 func (p *Process) Stop(patience time.Duration) error {
-	p.Tell("stop")
+	p.Tell(Stop)
 	select {
 	case <-p.ended:
-		_ = p.stdin.Close()
 		return p.err
 	case <-time.After(patience):
 		p.Kill()

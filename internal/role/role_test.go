@@ -2,6 +2,8 @@ package role
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -24,26 +26,30 @@ func TestMain(m *testing.M) {
 		goleak.VerifyTestMain(m)
 		return
 	}
-	var config string
-	told, err := Receive(&config)
-	if err != nil {
-		panic(err)
-	}
+	os.Exit(Play(play))
+}
+
+func play(ctx context.Context, config string, told <-chan string) error {
 	fmt.Println(Name(), config)
 	switch Name() {
 	case "parent":
-		if _, err := Start("child", config, os.Stdout); err != nil {
-			panic(err)
+		if _, err := Start("child", config, os.Stdout, os.Stderr); err != nil {
+			return err
 		}
 		select {}
 	case "deaf":
 		select {}
+	case "failing":
+		<-ctx.Done()
+		return errors.New("on the way out")
 	}
-	for line := range told {
-		if line == "stop" {
-			return
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case line := <-told:
+			fmt.Println("told", line)
 		}
-		fmt.Println("told", line)
 	}
 }
 
@@ -71,7 +77,7 @@ func (o *output) await(t *testing.T, text string) {
 func TestProcess(t *testing.T) {
 	t.Parallel()
 	var out output
-	p, err := Start("child", "blue", &out)
+	p, err := Start("child", "blue", &out, io.Discard)
 	require.NoError(t, err)
 	out.await(t, "child blue\n")
 	p.Tell("a thing")
@@ -82,9 +88,18 @@ func TestProcess(t *testing.T) {
 	assert.False(t, p.Kill())
 }
 
+func TestStopTellsOfErrors(t *testing.T) {
+	t.Parallel()
+	var out output
+	p, err := Start("failing", "", io.Discard, &out)
+	require.NoError(t, err)
+	assert.ErrorContains(t, p.Stop(wait), "exit status 2")
+	out.await(t, "failing: on the way out\n")
+}
+
 func TestKill(t *testing.T) {
 	t.Parallel()
-	p, err := Start("child", "", io.Discard)
+	p, err := Start("child", "", io.Discard, io.Discard)
 	require.NoError(t, err)
 	assert.True(t, p.Kill())
 	assert.ErrorContains(t, p.Err(), "signal: killed")
@@ -94,7 +109,7 @@ func TestKill(t *testing.T) {
 func TestStopKillsTheDeaf(t *testing.T) {
 	t.Parallel()
 	var out output
-	p, err := Start("deaf", "", &out)
+	p, err := Start("deaf", "", &out, &out)
 	require.NoError(t, err)
 	out.await(t, "deaf")
 	assert.ErrorContains(t, p.Stop(time.Millisecond), "was killed")
@@ -105,7 +120,7 @@ func TestNoneOutlivesItsParent(t *testing.T) {
 	t.Parallel()
 	read, write, err := os.Pipe()
 	require.NoError(t, err)
-	parent, err := Start("parent", "grey", write)
+	parent, err := Start("parent", "grey", write, write)
 	require.NoError(t, err)
 	require.NoError(t, write.Close())
 	reader := new(output)
@@ -123,6 +138,4 @@ func TestNoneOutlivesItsParent(t *testing.T) {
 	case <-time.After(wait):
 		t.Fatal("the child runs still")
 	}
-	parent.Kill()
-	require.NoError(t, parent.stdin.Close())
 }

@@ -15,11 +15,8 @@ const (
 	maxCrashes = 20
 )
 
-// What copiers are told.
-const (
-	hurry = "hurry"
-	halt  = "stop"
-)
+// hurry is what copiers are told, besides to stop.
+const hurry = "hurry"
 
 // cast is the copiers.
 type cast struct {
@@ -65,7 +62,7 @@ func (c *cast) startOne(i int) (*role.Process, error) {
 	if c.hurried {
 		config.Every = 0
 	}
-	return role.Start("copier", config, c.logs)
+	return role.Start("copier", config, c.logs, c.logs)
 }
 
 // bounce ends a copier, well or by SIGKILL, and starts it again.
@@ -93,7 +90,6 @@ func (c *cast) failure() error {
 			return fmt.Errorf("copiers ended %d times by themselves, at last number %d with: %w; see its log with -v", c.crashes, i+1, process.Err())
 		}
 		c.say("copier %d ended by itself (%v), and is started again", i+1, process.Err())
-		process.Kill() // closes what is left of it
 		var err error
 		if c.running[i], err = c.startOne(i); err != nil {
 			return err
@@ -111,7 +107,7 @@ func (c *cast) tell(line string) {
 
 // stop ends all copiers well and returns how many did not.
 func (c *cast) stop() (unclean int) {
-	c.tell(halt)
+	c.tell(role.Stop)
 	for i, process := range c.running {
 		if err := process.Stop(stopPatience); err != nil {
 			c.say("copier %d: %v", i+1, err)

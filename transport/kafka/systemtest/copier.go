@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"os"
@@ -13,7 +12,6 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/millrace-go/millrace/internal/role"
 	"github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/transport"
 	"github.com/millrace-go/millrace/transport/kafka"
@@ -52,31 +50,14 @@ type copierConfig struct {
 	Every                time.Duration // at most one message in this time; 0 for as many as it can
 }
 
-// playCopier is the main function of a copier process.
-func playCopier() int {
-	var config copierConfig
-	told, err := role.Receive(&config)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return exitTrouble
-	}
-	ctx, cancel := context.WithCancel(context.Background())
+// playCopier is a copier process.
+func playCopier(ctx context.Context, config copierConfig, told <-chan string) error {
 	p := &pace{every: config.Every}
 	go func() {
-		for line := range told {
-			switch line {
-			case hurry:
-				p.hurry()
-			case halt:
-				cancel()
-			}
-		}
+		<-told // to hurry, and nothing else
+		p.hurry()
 	}()
-	if err := copiers[config.Delivery](ctx, config, p); err != nil && !errors.Is(err, context.Canceled) {
-		fmt.Fprintf(os.Stderr, "copier %d: %v\n", config.Number, err)
-		return exitTrouble
-	}
-	return exitOK
+	return copiers[config.Delivery](ctx, config, p)
 }
 
 // millrace copies by a Watermill router on our transport.

@@ -34,7 +34,7 @@ const (
 
 func main() {
 	if role.Name() != "" {
-		os.Exit(playCopier())
+		os.Exit(role.Play(playCopier))
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process at once
