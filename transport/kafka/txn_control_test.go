@@ -101,6 +101,8 @@ func TestEpochRefusesWhatIsLate(t *testing.T) {
 			t.Helper()
 			c := hundreds(t)
 			goOn := make(chan struct{})
+			resume := sync.OnceFunc(func() { close(goOn) })
+			defer resume()
 			process := newFaultNet(func(kind kmsg.Key, n int) fate {
 				switch {
 				case kind == kmsg.EndTxn && n == 1:
@@ -112,6 +114,7 @@ func TestEpochRefusesWhatIsLate(t *testing.T) {
 			})
 			config := with(c.config(kafka.Config{Dial: process.dial}))
 			config.Transaction.MaxRecords = c.n // one transaction, and one again
+			config.Transaction.MaxDelay = time.Second
 			config.Transaction.Timeout = 10 * time.Second
 			p := c.start(t, config, nil)
 			<-process.happened
@@ -119,7 +122,7 @@ func TestEpochRefusesWhatIsLate(t *testing.T) {
 			require.Eventually(t, func() bool { return process.count(kmsg.AddOffsetsToTxn) == 2 && c.outputs(t) >= 2*first }, wait, time.Millisecond)
 			process.release(t)
 			process.kill()
-			close(goOn)
+			resume()
 			p.stop(t)
 			other := c.start(t, c.config(kafka.Config{}), nil)
 			c.await(t)
