@@ -151,15 +151,15 @@ func (s *subscription) consume(ctx context.Context) {
 	retry := firstJoinRetry
 	for {
 		began := time.Now()
-		err := s.session(ctx)
+		rebalanced, err := s.session(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		if time.Since(began) > lastJoinRetry {
+		if rebalanced || time.Since(began) > lastJoinRetry {
 			retry = firstJoinRetry // it had worked
-			if err == nil {
-				continue
-			}
+		}
+		if rebalanced {
+			continue // the other members wait
 		}
 		if err != nil {
 			s.log.Error("the group's session ended", slog.Any("error", err), slog.Duration("retry_in", retry))
@@ -179,19 +179,20 @@ func (s *subscription) consume(ctx context.Context) {
 	}
 }
 
-// session is a member of the group until a rebalance or a failure. A topic that has gone ends it too: sarama would go on
-// at the same offset of the next topic of that name.
-func (s *subscription) session(ctx context.Context) error {
+// session is a member of the group until a rebalance, which it tells, or a failure. A topic that has gone ends it too:
+// sarama would go on at the same offset of the next topic of that name.
+func (s *subscription) session(ctx context.Context) (rebalanced bool, err error) {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	s.mu.Lock()
 	s.topicGone = func() { end(sarama.ErrUnknownTopicOrPartition) }
 	s.mu.Unlock()
-	err := s.group.Consume(ctx, []string{s.topic}, handler{s})
+	h := &handler{subscription: s}
+	err = s.group.Consume(ctx, []string{s.topic}, h)
 	if cause := context.Cause(ctx); errors.Is(cause, sarama.ErrUnknownTopicOrPartition) {
-		return cause
+		return false, cause
 	}
-	return err
+	return h.rebalanced && err == nil, err
 }
 
 // logErrors returns when the group is closed.
@@ -227,17 +228,24 @@ func (s *subscription) intake(number int32) *intake {
 	return in
 }
 
-// handler implements sarama.ConsumerGroupHandler.
-type handler struct{ *subscription }
+// handler implements sarama.ConsumerGroupHandler, for one session.
+type handler struct {
+	*subscription
+	rebalanced bool // why the session has ended
+}
 
 // Setup implements sarama.ConsumerGroupHandler.
-func (handler) Setup(sarama.ConsumerGroupSession) error { return nil }
+func (*handler) Setup(sarama.ConsumerGroupSession) error { return nil }
 
 // Cleanup implements sarama.ConsumerGroupHandler.
-func (handler) Cleanup(sarama.ConsumerGroupSession) error { return nil }
+func (h *handler) Cleanup(session sarama.ConsumerGroupSession) error {
+	cause := context.Cause(session.Context())
+	h.rebalanced = errors.Is(cause, sarama.ErrRebalanceInProgress) || errors.Is(cause, sarama.ErrSessionPartitionCountChanged)
+	return nil
+}
 
 // ConsumeClaim implements sarama.ConsumerGroupHandler.
-func (h handler) ConsumeClaim(session sarama.ConsumerGroupSession, claim sarama.ConsumerGroupClaim) error {
+func (h *handler) ConsumeClaim(session sarama.ConsumerGroupSession, claim sarama.ConsumerGroupClaim) error {
 	h.intake(claim.Partition()).consume(session, claim)
 	return nil
 }

@@ -157,6 +157,23 @@ func TestSlowHandlersDoNotHoldUpARebalance(t *testing.T) {
 	}
 }
 
+// TestManyRebalances: a rolling deployment is one rebalance after another. A member that took them for failures would wait
+// longer before each, and all others with it: in the last of these for 10 s each.
+func TestManyRebalances(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 2)
+	c.join(assigned(kafka.Range))
+	began := time.Now()
+	for range 6 {
+		c.shared(1, 2)
+		tr, _ := c.join(assigned(kafka.Range))
+		c.shared(2, 1)
+		require.NoError(t, tr.Close())
+	}
+	c.shared(1, 2)
+	require.Less(t, time.Since(began), wait)
+}
+
 // TestHandOver: a handler that ends soon after the rebalance began is waited for, so that its message is not delivered twice.
 func TestHandOver(t *testing.T) {
 	t.Parallel()
