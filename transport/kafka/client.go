@@ -119,10 +119,8 @@ func (t *Transport) consumerClient(life context.Context, consumer, instance stri
 	s.Consumer.Return.Errors = true
 	s.Consumer.Offsets.AutoCommit.Enable = t.config.Delivery == AtLeastOnce // of what is marked
 	s.Consumer.Offsets.AutoCommit.Interval = commitInterval
+	// Of partitions that are added, and where the group's offset has expired with its messages, whatever StartAt says.
 	s.Consumer.Offsets.Initial = sarama.OffsetOldest
-	if settings.StartAt == Newest {
-		s.Consumer.Offsets.Initial = sarama.OffsetNewest
-	}
 	// What a transaction has aborted is not there, whoever has written it. With that sarama also waits for offsets that a
 	// transaction has not committed yet.
 	s.Consumer.IsolationLevel = sarama.ReadCommitted

@@ -75,8 +75,8 @@ type StartAt int
 const (
 	// Oldest is the first message that the topic still holds.
 	Oldest StartAt = iota
-	// Newest is what is published after the group has joined. What is published before, also between topic and group
-	// being created, is not delivered.
+	// Newest is what is published after the first Subscribe of the group has returned. What is published before, also
+	// between topic and group being created, is not delivered.
 	Newest
 )
 

@@ -38,6 +38,11 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	if err := s.ensure(ctx, topic); err != nil {
 		return nil, err
 	}
+	if s.transport.config.consumer(s.config.Consumer).StartAt == Newest {
+		if err := s.transport.startAtNewest(ctx, s.config.Consumer, topic); err != nil {
+			return nil, fmt.Errorf("subscribe to %s: %w", topic, err)
+		}
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
