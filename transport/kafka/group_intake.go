@@ -96,7 +96,7 @@ func (in *intake) end() {
 
 // pauseAfter is for how long a partition may be full before its reading is paused. sarama sleeps for 100 ms when all that
 // it reads of a broker is paused, which handlers that are quick would wait for again and again. Until then what it has
-// read waits in its channel.
+// read waits in its channel: 256 records, too many where they are large, so that one full of bytes is paused at once.
 const pauseAfter = 100 * time.Millisecond
 
 // deliver hands the partition's messages to handlers until the session, the claim or the subscription ends.
@@ -108,7 +108,7 @@ func (in *intake) deliver(session context.Context, claim sarama.ConsumerGroupCla
 	var since time.Time // when it became full
 	paused := false
 	for !in.stopped() {
-		due, full := o.next()
+		due, full, heavy := o.next()
 		o.reserve()
 		switch {
 		case !full:
@@ -116,7 +116,7 @@ func (in *intake) deliver(session context.Context, claim sarama.ConsumerGroupCla
 		case since.IsZero():
 			since = time.Now()
 		}
-		if pause := full && time.Since(since) >= pauseAfter; pause != paused {
+		if pause := full && (paused || heavy || time.Since(since) >= pauseAfter); pause != paused {
 			paused = pause
 			in.flow(paused)
 		}

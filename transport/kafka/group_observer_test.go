@@ -143,3 +143,36 @@ func TestFlowControl(t *testing.T) {
 	c.committed(0, n)
 	m.eventually(t, "millrace.kafka.paused", 0)
 }
+
+// TestFlowControlOfLargeRecords: what a partition holds is bounded in bytes, too, and no fetches fill what sarama has room
+// for besides: 256 records.
+func TestFlowControlOfLargeRecords(t *testing.T) {
+	t.Parallel()
+	c, m, wire := newCluster(t, 2), newMeter(), &cable{}
+	const n, size = 80, 500_000 // 80 MB: put makes the payload the ID, too
+	payload := strings.Repeat("x", size)
+	for range n {
+		c.put(0, payload)
+	}
+	config := kafka.Config{Brokers: c.ListenAddrs(), MeterProvider: m.provider, Dial: wire.dial}
+	_, messages := subscribe(t, connect(t, config), c.topic, transport.SubscriberConfig{Consumer: "c", Concurrency: 2})
+	held := next(t, messages)
+	m.eventually(t, "millrace.kafka.paused", 1)
+	for range 5 { // that many polls
+		c.put(1, "small")
+		for msg := next(t, messages); ; msg = next(t, messages) {
+			msg.Ack()
+			if len(msg.Payload) < size {
+				break
+			}
+		}
+	}
+	require.Less(t, wire.received(), n*size, "it reads more than it has room for")
+	held.Ack()
+	go func() {
+		for msg := range messages {
+			msg.Ack()
+		}
+	}()
+	c.committed(0, n)
+}

@@ -21,15 +21,15 @@ type offer struct {
 	d      *delivery
 }
 
-// next looks for a record when there is none. It returns when there may be one, and whether the lane is full.
-func (o *offer) next() (due time.Time, full bool) {
+// next looks for a record when there is none. It returns when there may be one, and whether the lane is full, and so in bytes.
+func (o *offer) next() (due time.Time, full, heavy bool) {
 	o.in.mu.Lock()
 	defer o.in.mu.Unlock()
 	full = o.in.txn != nil && o.in.txn.full()
 	if o.entry == nil && !full {
 		o.entry, due = o.in.lane.take(time.Now())
 	}
-	return due, o.in.lane.full() || full
+	return due, o.in.lane.full() || full, o.in.lane.heavy()
 }
 
 // slot returns the channel that gives a slot, when one is needed.

@@ -76,6 +76,9 @@ func (l *lane) full() bool {
 	return l.stopped
 }
 
+// heavy tells whether the bytes alone make it full.
+func (l *lane) heavy() bool { return l.bytes >= l.bounds.bytes }
+
 // push adds a record behind all others of the partition, and returns what it releases: the record itself, when a handler
 // of an earlier claim has done it meanwhile. What such a handler still has is not delivered a second time.
 func (l *lane) push(e *entry) []*entry {
