@@ -18,6 +18,9 @@ const (
 	// it. Without it every rebalance and every stop would deliver all of those a second time; a slow handler does not hold
 	// the partition up for longer.
 	handOverTimeout = time.Second
+	// leaveTimeout is the same of a subscription that is closed, for all its partitions. It is longer, because this rebalance
+	// is ours to begin.
+	leaveTimeout = 2 * time.Second
 	// prefetchBytes bounds what a partition holds in memory, beyond Prefetch, which counts records.
 	prefetchBytes = 16 << 20
 	// The waits before the group is joined again after a failure: the first and the largest. It doubles each time.
@@ -128,7 +131,7 @@ func (s *subscription) run(ctx context.Context, closing <-chan struct{}) {
 	// Slow handlers end outside of the group: who holds its partitions for them keeps all that is published there waiting.
 	select {
 	case <-drained:
-	case <-time.After(handOverTimeout):
+	case <-time.After(leaveTimeout):
 	}
 	leave()
 	// In an outage sarama would try for longer. Without connections it gets its errors.

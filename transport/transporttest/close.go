@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/transport"
@@ -19,19 +20,25 @@ func closeDrains(e *env) {
 	e.publish(newMessage("", "1"))
 	msg := e.next(messages)
 
+	second := e.consumerOf(e.factory(e.T), config) // which may take longer than the handler
 	closed := make(chan struct{})
 	go func() {
 		defer close(closed)
 		_ = s.Close()
 	}()
-	other := e.messages(e.consumerOf(e.factory(e.T), config))
-	select {
-	case <-closed:
-		require.Fail(e, "Close returned while a handler ran")
-	case <-time.After(300 * time.Millisecond):
-	}
-	require.NoError(e, msg.Context().Err(), "the handler's context ended before the drain timeout")
-	require.True(e, msg.Ack())
+	handled := make(chan struct{})
+	go func() {
+		defer close(handled)
+		select {
+		case <-closed:
+			assert.Fail(e, "Close returned while a handler ran")
+		case <-time.After(300 * time.Millisecond):
+		}
+		assert.NoError(e, msg.Context().Err(), "the handler's context ended before the drain timeout")
+		assert.True(e, msg.Ack())
+	}()
+	other := e.messages(second)
+	e.done(handled, "the handler")
 	e.done(closed, "Close")
 	require.Error(e, msg.Context().Err())
 	_, open := <-messages
