@@ -17,6 +17,9 @@ func TestMain(m *testing.M) {
 		os.Unsetenv(asMillrace)
 		main()
 	}
-	// Google's client looks for its end every 10 s only, and then ends.
-	devtest.Main(m, goleak.IgnoreTopFunction("cloud.google.com/go/pubsub/v2.(*messageIterator).streamKeepAliveHandler"))
+	devtest.Main(m,
+		// Google's client looks for its end every 10 s only, and then ends.
+		goleak.IgnoreTopFunction("cloud.google.com/go/pubsub/v2.(*messageIterator).streamKeepAliveHandler"),
+		// sarama's metrics have one goroutine for the life of the process.
+		goleak.IgnoreTopFunction("github.com/rcrowley/go-metrics.(*meterArbiter).tick"))
 }

@@ -19,10 +19,42 @@ import (
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/pgtx"
 	"github.com/millrace-go/millrace/transport"
+	"github.com/millrace-go/millrace/transport/kafka"
 	"github.com/millrace-go/millrace/transport/pubsub"
 )
 
-// service is two processes that consume one subscription, which has a dead-letter policy of Pub/Sub's own.
+// connectors connect to each broker, with the consumer's messages going to the broker's dead letters after brokerAttempts.
+var connectors = map[string]func(t *testing.T, consumer, dead string) (transport.Transport, error){
+	"PubSub": func(t *testing.T, consumer, dead string) (transport.Transport, error) {
+		return pubsub.New(t.Context(), pubsub.Config{
+			ProjectID: "millrace-test",
+			Consumers: map[string]pubsub.SubscriptionConfig{consumer: {DeadLetter: pubsub.DeadLetter{Topic: dead, MaxAttempts: brokerAttempts}}},
+			ClientOptions: []option.ClientOption{
+				option.WithEndpoint(devtest.Start(t, devstack.PubSub).PubSubHost()), option.WithoutAuthentication(),
+				option.WithGRPCDialOption(grpc.WithTransportCredentials(insecure.NewCredentials())),
+			},
+		})
+	},
+	"Kafka": func(t *testing.T, consumer, dead string) (transport.Transport, error) {
+		return kafka.New(t.Context(), kafka.Config{
+			Brokers:   devtest.Start(t, devstack.Kafka).KafkaBrokers(),
+			Consumers: map[string]kafka.ConsumerConfig{consumer: {DeadLetter: kafka.DeadLetter{Topic: dead, MaxAttempts: brokerAttempts}}},
+		})
+	},
+}
+
+// onEachBroker runs the test beside itself, once for each broker.
+func onEachBroker(t *testing.T, test func(t *testing.T, broker string)) {
+	t.Parallel()
+	for broker := range connectors {
+		t.Run(broker, func(t *testing.T) {
+			t.Parallel()
+			test(t, broker)
+		})
+	}
+}
+
+// service is two processes that consume as one consumer, for which the broker has dead letters of its own.
 type service struct {
 	*operator
 	topic, dead string
@@ -32,12 +64,12 @@ type service struct {
 
 const brokerAttempts = 5
 
-func startService(t *testing.T, handle message.NoPublishHandlerFunc) *service {
+func startService(t *testing.T, broker string, handle message.NoPublishHandlerFunc) *service {
 	s := &service{operator: newOperator(t), topic: devtest.Topic(t), dead: devtest.Topic(t)}
 	s.run(exitOK, "migrate", "up")
 	s.exec(`create table {schema}.effects (event_id text)`)
 	for range 2 {
-		s.broker = s.connect()
+		s.broker = s.connect(t, broker)
 		c, err := claim.New(claim.NewPostgresStore(s.pool, claim.Schema(s.schema)), claim.Config{
 			MaxAttempts: 3, Backoff: func(int) time.Duration { return 10 * time.Millisecond },
 		})
@@ -66,18 +98,11 @@ func startService(t *testing.T, handle message.NoPublishHandlerFunc) *service {
 	return s
 }
 
-func (s *service) connect() transport.Transport {
-	broker, err := pubsub.New(s.t.Context(), pubsub.Config{
-		ProjectID: "millrace-test",
-		Consumers: map[string]pubsub.SubscriptionConfig{"notify": {DeadLetter: pubsub.DeadLetter{Topic: s.dead, MaxAttempts: brokerAttempts}}},
-		ClientOptions: []option.ClientOption{
-			option.WithEndpoint(devtest.Start(s.t, devstack.PubSub).PubSubHost()), option.WithoutAuthentication(),
-			option.WithGRPCDialOption(grpc.WithTransportCredentials(insecure.NewCredentials())),
-		},
-	})
-	require.NoError(s.t, err)
-	s.t.Cleanup(func() { require.NoError(s.t, broker.Close()) })
-	return broker
+func (s *service) connect(t *testing.T, broker string) transport.Transport {
+	tr, err := connectors[broker](t, "notify", s.dead)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, tr.Close()) })
+	return tr
 }
 
 func (s *service) count(h message.HandlerFunc) message.HandlerFunc {
@@ -98,7 +123,7 @@ func (s *service) effects(id string) (n int) {
 	return n
 }
 
-// requireNoneBuried fails when Pub/Sub has moved anything to its own dead-letter topic.
+// requireNoneBuried fails when the broker has moved anything to its own dead-letter topic.
 func (s *service) requireNoneBuried() {
 	s.t.Helper()
 	subscriber, err := s.broker.Subscriber(transport.SubscriberConfig{Consumer: "dead-letters"})
@@ -113,10 +138,11 @@ func (s *service) requireNoneBuried() {
 
 // An event whose handler always fails is dead after the claim's attempts, not the broker's; the command brings it back
 // through the same subscriber, and it takes effect once.
-func TestDeadLetterOnPubSub(t *testing.T) {
-	t.Parallel()
+func TestDeadLetter(t *testing.T) { onEachBroker(t, testDeadLetter) }
+
+func testDeadLetter(t *testing.T, broker string) {
 	var mended atomic.Bool
-	s := startService(t, func(*message.Message) error {
+	s := startService(t, broker, func(*message.Message) error {
 		if mended.Load() {
 			return nil
 		}
@@ -141,11 +167,12 @@ func TestDeadLetterOnPubSub(t *testing.T) {
 	assert.NotContains(t, s.run(exitOK, "dead", "list"), id)
 }
 
-// An event that another process is handling is put back far more often than Pub/Sub's own limit, and is not buried.
-func TestContentionBuriesNothing(t *testing.T) {
-	t.Parallel()
+// An event that another process is handling is put back far more often than the broker's own limit, and is not buried.
+func TestContentionBuriesNothing(t *testing.T) { onEachBroker(t, testContentionBuriesNothing) }
+
+func testContentionBuriesNothing(t *testing.T, broker string) {
 	release := make(chan struct{})
-	s := startService(t, func(*message.Message) error {
+	s := startService(t, broker, func(*message.Message) error {
 		<-release
 		return nil
 	})
