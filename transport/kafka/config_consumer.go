@@ -54,7 +54,8 @@ type ConsumerConfig struct {
 
 // DeadLetter is a consumer's dead-letter topic.
 type DeadLetter struct {
-	// Topic is its name. It is created like any other. Default: "", none.
+	// Topic is its name. Subscribe creates it, or checks it, as Config.Topics says. What consumes the dead letters must not
+	// have it: give that consumer an entry of its own in Config.Consumers. Default: "", none.
 	Topic string
 	// MaxAttempts is after how many deliveries a message goes there. They are counted in memory, so that a message has
 	// more of them when its partition goes to another process. Default: 10.

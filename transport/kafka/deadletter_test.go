@@ -27,10 +27,13 @@ func later(msg *message.Message) {
 
 // buries is a configuration whose consumers send what fails to the topic.
 func buries(dead string, attempts int) kafka.Config {
-	return kafka.Config{Consumer: kafka.ConsumerConfig{
-		DeadLetter: kafka.DeadLetter{Topic: dead, MaxAttempts: attempts},
-		Retry:      kafka.Retry{Min: 10 * time.Millisecond},
-	}}
+	return kafka.Config{
+		Consumer: kafka.ConsumerConfig{
+			DeadLetter: kafka.DeadLetter{Topic: dead, MaxAttempts: attempts},
+			Retry:      kafka.Retry{Min: 10 * time.Millisecond},
+		},
+		Consumers: map[string]kafka.ConsumerConfig{"dead-letters": {}},
+	}
 }
 
 // TestDeadLetter: a message that is nacked too often goes to the dead-letter topic as it came, with the reasons, and its
@@ -176,4 +179,22 @@ func TestWithoutDeadLetters(t *testing.T) {
 	require.Zero(t, c.offset(0))
 	next(t, messages).Ack()
 	c.committed(0, 51)
+}
+
+// TestDeadLetterTopicIsChecked: a dead-letter topic that cannot be used is told when the consumer starts, not when the first
+// message fails.
+func TestDeadLetterTopicIsChecked(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 1)
+	for dead, want := range map[string]string{c.topic: "is the same", devtest.Topic(t): "the topic is missing"} {
+		tr := connect(t, kafka.Config{
+			Brokers: c.ListenAddrs(), Topics: kafka.Topics{Missing: kafka.CheckOnly},
+			Consumer: kafka.ConsumerConfig{DeadLetter: kafka.DeadLetter{Topic: dead}},
+		})
+		s, err := tr.Subscriber(transport.SubscriberConfig{Consumer: "c"})
+		require.NoError(t, err)
+		_, err = s.Subscribe(t.Context(), c.topic)
+		require.ErrorContains(t, err, "DeadLetter.Topic")
+		require.ErrorContains(t, err, want)
+	}
 }

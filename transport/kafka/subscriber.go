@@ -74,9 +74,21 @@ func (s *subscriber) Close() error {
 	return nil
 }
 
+// ensure sees to the topic, and to that of the dead letters: to learn only from the first of these that there is none would
+// be late.
 func (s *subscriber) ensure(ctx context.Context, topic string) error {
 	if err := s.transport.topics.ensure(ctx, topic); err != nil {
 		return fmt.Errorf("subscribe to %s: %w", topic, err)
+	}
+	dead := s.transport.config.consumer(s.config.Consumer).DeadLetter.Topic
+	switch dead {
+	case "":
+	case topic:
+		return fmt.Errorf("subscribe to %s: DeadLetter.Topic of consumer %q is the same: what fails would come again for ever; want another topic, or an entry in Config.Consumers without one", topic, s.config.Consumer)
+	default:
+		if err := s.transport.topics.ensure(ctx, dead); err != nil {
+			return fmt.Errorf("subscribe to %s: DeadLetter.Topic of consumer %q: %w", topic, s.config.Consumer, err)
+		}
 	}
 	return nil
 }
