@@ -56,6 +56,7 @@ func conformanceOfFake(t *testing.T, config pubsub.SubscriptionConfig) {
 		ShortOrder:  !full,
 		DeleteTopic: func(t testing.TB, topic string) { deleteTopic(brokers(t))(t, topic) },
 		Cannot:      fakeCannot,
+		Wait:        time.Minute,
 	})
 }
 
