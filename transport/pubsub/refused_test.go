@@ -215,12 +215,15 @@ func TestStreamBreaks(t *testing.T) {
 				require.NoError(t, batcher(t, tr).Publish(topic, newMessage("", "running")))
 				running := next(t, messages)
 				b.breakAll(status.Error(code, "broken"))
+				opened := func() bool { return b.count() == 2 }
 				if deliveries == 1 {
-					require.Eventually(t, func() bool { return b.count() == 2 }, wait, time.Millisecond)
+					require.Eventually(t, opened, wait, time.Millisecond)
 				}
 				require.NoError(t, running.Context().Err(), "the handler goes on")
 				running.Ack()
 				if deliveries > 1 {
+					// Not before: the server would send it on the broken stream, whose end it has not seen.
+					require.Eventually(t, opened, wait, time.Millisecond)
 					leasesEnd(server)
 					again := next(t, messages)
 					require.Equal(t, running.UUID, again.UUID)
