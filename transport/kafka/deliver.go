@@ -2,7 +2,6 @@ package kafka
 
 import (
 	"bytes"
-	"context"
 	"sync/atomic"
 	"time"
 
@@ -10,6 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/millrace-go/millrace/internal/lifespan"
 	"github.com/millrace-go/millrace/transport"
 )
 
@@ -20,21 +20,39 @@ const (
 	acked outcome = iota
 	nacked
 	abandoned // still running when the drain timeout ended
+	withdrawn // no handler got it
 )
 
-// delivery implements transport.Delivery.
+// delivery implements transport.Delivery. It also is the context of its message.
 type delivery struct {
+	lifespan.Context
+	in      *intake
+	entry   *entry
+	message *message.Message
 	attempt int
+	number  int64        // of the subscription's deliveries
 	after   atomic.Int64 // nanoseconds; 0: nobody asked
-	handled func()
-	unit    *unit // of transactional delivery
+	unit    *unit        // of transactional delivery
 	span    trace.Span
-	over    bool // guarded by the intake's lock
+
+	over      bool // guarded by the intake's lock
+	withdrawn bool // taken back before a handler got it; set before the message is nacked
 }
 
-func (d *delivery) Attempt() int                   { return d.attempt }
+// Attempt implements transport.Delivery.
+func (d *delivery) Attempt() int { return d.attempt }
+
+// RetryAfter implements transport.Delivery.
 func (d *delivery) RetryAfter(after time.Duration) { d.after.Store(int64(after)) }
-func (d *delivery) Handled()                       { d.handled() }
+
+// Handled implements transport.Delivery.
+func (d *delivery) Handled() {
+	d.in.update(func(l *lane) {
+		if !d.over {
+			l.handled(d.entry)
+		}
+	})
+}
 
 // wish is the delay that the handler asked for. Without one a nack is a failure of the message.
 func (d *delivery) wish() time.Duration { return time.Duration(d.after.Load()) }
@@ -75,29 +93,46 @@ func (r Retry) wait(failures int) time.Duration {
 	return min(wait, r.Max)
 }
 
-// newMessage returns what a handler gets. It has its own payload, because the record may be delivered again.
-func newMessage(ctx context.Context, t tracing, record *sarama.ConsumerMessage, d *delivery) (*message.Message, context.CancelFunc) {
-	msg := unmarshal(record)
-	msg.Payload = bytes.Clone(record.Value)
-	ctx, d.span = t.process(ctx, record, msg, d.attempt)
-	ctx, cancel := context.WithCancel(transport.WithDelivery(ctx, d))
-	msg.SetContext(ctx)
-	return msg, cancel
+// newDelivery makes what a handler gets of an entry. It has its own payload, because the record may be delivered again.
+func (in *intake) newDelivery(e *entry) *delivery {
+	record := e.value.(*sarama.ConsumerMessage)
+	d := &delivery{in: in, entry: e, attempt: e.attempts, message: unmarshal(record)}
+	d.message.Payload = bytes.Clone(record.Value)
+	d.Context.Context, d.span = in.tracing.process(in.messages, record, d.message, d.attempt)
+	ctx := transport.WithDelivery(d, d)
+	if in.committer != nil {
+		d.unit = &unit{publisher: in.transport.publisher}
+		ctx = transport.WithUnit(ctx, d.unit)
+	}
+	d.message.SetContext(ctx)
+	return d
 }
 
-// await waits for the end of a delivery.
-func await(ctx context.Context, msg *message.Message) outcome {
+// ended tells whether the delivery has ended, and how.
+func (d *delivery) ended() (o outcome, ok bool) {
 	select {
-	case <-msg.Acked():
-		return acked
-	case <-msg.Nacked():
-		return nacked
-	case <-ctx.Done():
-	}
-	select {
-	case <-msg.Acked(): // both at once: what is done is done
-		return acked
+	case <-d.message.Acked():
+		return acked, true
 	default:
-		return abandoned
 	}
+	select {
+	case <-d.message.Nacked():
+		if d.withdrawn {
+			return withdrawn, true
+		}
+		return nacked, true
+	default:
+	}
+	return abandoned, false
+}
+
+// await waits for the end of the delivery.
+func (d *delivery) await() outcome {
+	select {
+	case <-d.message.Acked():
+	case <-d.message.Nacked():
+	case <-d.in.messages.Done():
+	}
+	o, _ := d.ended() // both at once: what is done is done
+	return o
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/IBM/sarama"
@@ -44,7 +45,8 @@ type subscription struct {
 	committer  *committer // of transactional delivery
 
 	sending  sync.RWMutex          // held for reading while sending to out, for writing to close it
-	out      chan *message.Message // closed after stop
+	out      chan *message.Message // closed after stop; with room for as many as there are slots
+	sent     atomic.Int64          // to out
 	slots    chan struct{}         // one per message that is delivered and neither acked nor nacked
 	stop     chan struct{}         // closed when ctx or the subscriber ends
 	messages context.Context       // parent of the messages' contexts
@@ -66,7 +68,7 @@ func newSubscription(ctx context.Context, t *Transport, config transport.Subscri
 		topic:     topic,
 		tracing:   newTracing(t.config, topic, config.Consumer),
 		log:       t.log.With(slog.String("topic", topic), slog.String("consumer", config.Consumer)),
-		out:       make(chan *message.Message),
+		out:       make(chan *message.Message, config.Concurrency),
 		slots:     make(chan struct{}, config.Concurrency),
 		stop:      make(chan struct{}),
 		intakes:   map[int32]*intake{},
@@ -118,9 +120,7 @@ func (s *subscription) run(ctx context.Context, closing <-chan struct{}) {
 	case <-closing:
 	}
 	close(s.stop)
-	s.sending.Lock()
-	close(s.out)
-	s.sending.Unlock()
+	s.finish()
 	timer := time.AfterFunc(s.transport.config.DrainTimeout, s.abandon)
 	defer timer.Stop()
 	drained := make(chan struct{})

@@ -101,75 +101,78 @@ const pauseAfter = 100 * time.Millisecond
 
 // deliver hands the partition's messages to handlers until the session, the claim or the subscription ends.
 func (in *intake) deliver(session context.Context, claim sarama.ConsumerGroupClaim) {
-	o := &offer{in: in}
-	defer o.withdraw()
+	w := &watch{in: in}
+	defer w.shut()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	var alarm time.Time // when the timer goes off, or has
 	var since time.Time // when it became full
-	paused := false
+	paused, slot := false, false
 	for !in.stopped() {
-		due, full, heavy := o.next()
-		o.reserve()
+		now := time.Now()
+		w.collect(now)
+		o := w.start(now, slot)
+		slot = false
+		due := o.due
 		switch {
-		case !full:
+		case !o.full:
 			since = time.Time{}
 		case since.IsZero():
-			since = time.Now()
+			since = now
 		}
-		if pause := full && (paused || heavy || time.Since(since) >= pauseAfter); pause != paused {
+		if pause := o.full && (paused || o.heavy || now.Sub(since) >= pauseAfter); pause != paused {
 			paused = pause
 			in.flow(paused)
 		}
 		records := claim.Messages()
-		if full && !paused {
+		if o.full && !paused {
 			records = nil // also for the end of the claim, until then
-			if pause := since.Add(pauseAfter); due.IsZero() || pause.Before(due) {
-				due = pause
-			}
+			due = earlier(due, since.Add(pauseAfter))
 		}
-		timer.Stop()
-		if !due.IsZero() {
-			timer.Reset(time.Until(due))
+		due = earlier(due, w.due(now))
+		if !due.IsZero() && (due.Before(alarm) || !alarm.After(now)) {
+			alarm = due
+			timer.Reset(due.Sub(now))
 		}
-		done := func() bool {
-			if o.msg != nil {
-				in.sending.RLock()
-				defer in.sending.RUnlock()
-				if in.stopped() { // of two ready cases the next select takes any, and out may be closed
-					return true
-				}
+		slots := in.slots
+		if !o.starved {
+			slots = nil
+		}
+		var acked, nacked <-chan struct{}
+		if next := w.next(); next != nil {
+			acked, nacked = next.Acked(), next.Nacked()
+		}
+		select {
+		case record, ok := <-records:
+			if !ok {
+				return
 			}
-			select {
-			case record, ok := <-records:
-				if !ok {
-					return true
-				}
-				in.push(record)
-				return in.pushMore(records)
-			case o.slot() <- struct{}{}:
-				o.prepare()
-			case o.receiver() <- o.msg:
-				o.taken()
-			case <-in.wake:
-			case <-timer.C:
-			case <-in.stop:
-			case <-in.lost():
-				return true
-			case <-session.Done():
-				return true
+			in.push(record)
+			if ended := in.pushMore(records); ended {
+				return
 			}
-			return false
-		}()
-		if done {
+		case <-acked:
+		case <-nacked:
+		case slots <- struct{}{}:
+			slot = true
+		case <-in.wake:
+		case <-timer.C:
+		case <-in.stop:
+		case <-in.lost():
+			return
+		case <-session.Done():
 			return
 		}
+	}
+	if slot {
+		<-in.slots
 	}
 }
 
 // pushMore adds some more records that have been read, because each turn of deliver has its price. It tells whether they
 // have ended.
 func (in *intake) pushMore(records <-chan *sarama.ConsumerMessage) (ended bool) {
-	for range 50 {
+	for range turn - 1 {
 		select {
 		case record, ok := <-records:
 			if !ok {
@@ -278,6 +281,10 @@ func (in *intake) update(f func(*lane)) {
 	in.mu.Lock()
 	f(in.lane)
 	in.mu.Unlock()
+	in.wakeUp()
+}
+
+func (in *intake) wakeUp() {
 	select {
 	case in.wake <- struct{}{}:
 	default:

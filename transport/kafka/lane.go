@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"container/heap"
+	"slices"
 	"time"
 )
 
@@ -114,17 +115,21 @@ func (l *lane) push(e *entry) []*entry {
 	return nil
 }
 
-// take returns the next record to deliver at now, and counts the attempt. Without one it returns nil and the time at
-// which a delayed one becomes due, or the zero time.
-func (l *lane) take(now time.Time) (*entry, time.Time) {
+// waits tells whether a record is to be delivered at now. Otherwise due is when one will be, if that is known.
+func (l *lane) waits(now time.Time) (ready bool, due time.Time) {
 	for len(l.delayed) > 0 && !l.delayed[0].due.After(now) {
 		l.makeReady(heap.Pop(&l.delayed).(*entry))
 	}
-	if len(l.ready) == 0 {
-		if len(l.delayed) == 0 {
-			return nil, time.Time{}
-		}
-		return nil, l.delayed[0].due
+	if len(l.ready) == 0 && len(l.delayed) > 0 {
+		due = l.delayed[0].due
+	}
+	return len(l.ready) > 0, due
+}
+
+// take returns the next record to deliver at now, and counts the attempt. Without one it returns nil.
+func (l *lane) take(now time.Time) *entry {
+	if ready, _ := l.waits(now); !ready {
+		return nil
 	}
 	e := l.ready[0]
 	l.ready[0] = nil
@@ -132,15 +137,19 @@ func (l *lane) take(now time.Time) (*entry, time.Time) {
 	e.state = flying
 	e.attempts++
 	l.taken++
-	return e, time.Time{}
+	return e
 }
 
 // putBack returns a taken record that nobody has seen: to the front, the attempt not counted.
 func (l *lane) putBack(e *entry) {
-	l.taken--
 	e.attempts--
+	if e.claim != l.claim {
+		e.state, e.due = delayed, time.Time{}
+		return
+	}
+	l.taken--
 	e.state = ready
-	l.ready = append([]*entry{e}, l.ready...)
+	l.ready = slices.Insert(l.ready, 0, e)
 }
 
 // retry brings a taken record back at due. Those of its key behind it wait for it.

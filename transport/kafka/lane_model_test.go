@@ -34,7 +34,7 @@ func TestLaneModel(t *testing.T) {
 			}
 		}
 		take := func() bool {
-			e, _ := l.take(now)
+			e := l.take(now)
 			if e == nil {
 				return false
 			}
@@ -88,13 +88,24 @@ func TestLaneModel(t *testing.T) {
 				free[offset] = true
 			},
 			"put back": func(*rapid.T) {
-				if e, _ := l.take(now); e != nil {
+				if e := l.take(now); e != nil {
 					l.putBack(e)
 				}
 			},
 			"time": func(*rapid.T) { now = now.Add(1) },
 			"claim": func(*rapid.T) {
 				l.suspend()
+				l.resume(committed)
+				pushed = committed
+			},
+			"claim, and what nobody has seen in between": func(r *rapid.T) {
+				offset := flying(r)
+				if free[offset] {
+					r.Skip("a handler has it")
+				}
+				l.suspend()
+				l.putBack(flights[offset])
+				delete(flights, offset)
 				l.resume(committed)
 				pushed = committed
 			},

@@ -39,7 +39,7 @@ func (s *laneScript) record(released []*entry) {
 func (s *laneScript) takes(offsets ...int64) {
 	s.Helper()
 	var got []int64
-	for e, _ := s.lane.take(s.now); e != nil; e, _ = s.lane.take(s.now) {
+	for e := s.lane.take(s.now); e != nil; e = s.lane.take(s.now) {
 		s.entries[e.offset] = e
 		got = append(got, e.offset)
 	}
@@ -111,7 +111,7 @@ func TestLaneTakesBackWhatNobodySaw(t *testing.T) {
 	s := newLaneScript(t, false, wide)
 	s.push(1, "")
 	s.push(2, "")
-	e, _ := s.lane.take(s.now)
+	e := s.lane.take(s.now)
 	s.lane.putBack(e)
 	s.takes(1, 2)
 	require.Equal(t, 1, s.entries[1].attempts)

@@ -116,8 +116,10 @@ func (m *committer) claim(session sarama.ConsumerGroupSession, number int32, mov
 // add hands over entries that are done, in offset order.
 func (c *claimed) add(entries []*entry) {
 	units := make([]*txnUnit, len(entries))
+	together := make([]txnUnit, len(entries))
 	for i, e := range entries {
-		units[i] = &txnUnit{claim: &c.txnClaim, offset: e.offset, outputs: e.outputs, bytes: sizeOf(e.outputs), entry: e}
+		together[i] = txnUnit{claim: &c.txnClaim, offset: e.offset, outputs: e.outputs, bytes: sizeOf(e.outputs), entry: e}
+		units[i] = &together[i]
 	}
 	c.committer.update(func(l *ledger) bool { return l.add(time.Now(), units...) })
 }

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"cloud.google.com/go/pubsub/v2"
+
+	"github.com/millrace-go/millrace/internal/lifespan"
 )
 
 // outcome is what became of one delivery.
@@ -19,7 +21,7 @@ const (
 
 // delivery implements transport.Delivery. It also is the context of the message.
 type delivery struct {
-	messageContext
+	lifespan.Context
 	attempt int
 	after   atomic.Int64    // nanoseconds; 0: nobody asked
 	giveUp  <-chan struct{} // closed when it is too late to give the message to a handler; nil: never

@@ -130,8 +130,8 @@ func (s *subscription) enter(giveUp <-chan struct{}) bool {
 }
 
 func (s *subscription) handOver(ctx context.Context, m *pubsub.Message, delivery *delivery) outcome {
-	delivery.Context = ctx
-	defer delivery.end()
+	delivery.Context.Context = ctx
+	defer delivery.End()
 	msg := unmarshal(m)
 	if s.repeats() { // m may come again from here, or go to the dead-letter topic, whatever the handler does to its own
 		msg.Payload = bytes.Clone(m.Data)

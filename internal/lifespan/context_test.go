@@ -1,4 +1,4 @@
-package pubsub
+package lifespan
 
 import (
 	"context"
@@ -10,18 +10,18 @@ import (
 
 type testKey struct{}
 
-func TestMessageContextEnds(t *testing.T) {
+func TestContextEnds(t *testing.T) {
 	t.Parallel()
 	parent := context.WithValue(t.Context(), testKey{}, "value")
 	for name, asked := range map[string]bool{"somebody asked for Done": true, "nobody asked": false} {
-		c := &messageContext{Context: parent}
+		c := &Context{Context: parent}
 		var done <-chan struct{}
 		if asked {
 			done = c.Done()
 		}
 		require.NoError(t, c.Err(), name)
 		require.Equal(t, "value", c.Value(testKey{}), name)
-		c.end()
+		c.End()
 		require.ErrorIs(t, context.Cause(c), context.Canceled, name)
 		require.ErrorIs(t, c.Err(), context.Canceled, name)
 		require.Equal(t, "value", c.Value(testKey{}), name)
@@ -33,10 +33,10 @@ func TestMessageContextEnds(t *testing.T) {
 	}
 }
 
-func TestMessageContextFollowsItsParent(t *testing.T) {
+func TestContextFollowsItsParent(t *testing.T) {
 	t.Parallel()
 	parent, cancel := context.WithCancelCause(t.Context())
-	asked, other := &messageContext{Context: parent}, &messageContext{Context: parent}
+	asked, other := &Context{Context: parent}, &Context{Context: parent}
 	done := asked.Done()
 	cancel(errAbandon)
 	<-done
@@ -47,17 +47,17 @@ func TestMessageContextFollowsItsParent(t *testing.T) {
 
 var errAbandon = context.DeadlineExceeded
 
-// TestMessageContextHasChildren: package context attaches a child to what it knows, without a goroutine for each, which
+// TestContextHasChildren: package context attaches a child to what it knows, without a goroutine for each, which
 // goleak would find here until the parent ends.
-func TestMessageContextHasChildren(t *testing.T) {
+func TestContextHasChildren(t *testing.T) {
 	t.Parallel()
-	c := &messageContext{Context: t.Context()}
+	c := &Context{Context: t.Context()}
 	child, cancel := context.WithTimeout(c, time.Hour)
 	defer cancel()
 	grandchild, cancel := context.WithCancel(context.WithValue(child, testKey{}, 1))
 	defer cancel()
 	detached := context.WithoutCancel(c)
-	c.end()
+	c.End()
 	<-grandchild.Done()
 	require.ErrorIs(t, child.Err(), context.Canceled)
 	require.NoError(t, detached.Err())
