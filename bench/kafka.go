@@ -27,8 +27,11 @@ var kafkaEOS = scenario{
 	brokers: true,
 }
 
-// perTransaction is how many messages a transaction has at the most. The first is our default.
-var perTransaction = []int{1000, 100}
+// How many messages a transaction has at the most: our default, and the fewest with which transactions are to pay.
+const (
+	perTransaction    = 1000
+	fewPerTransaction = 100
+)
 
 // copier is a contestant: it consumes the input topic and produces a copy of each record.
 type copier struct {
@@ -72,12 +75,10 @@ func runKafkaEOS(ctx context.Context, env *environment) (r *report, err error) {
 // copiers are the contestants of a place. Smaller transactions than usual show their price only where requests take time.
 func copiers(p place) []copier {
 	all := []copier{watermillKafka, atLeastOnce}
-	for _, batch := range perTransaction {
-		if batch == perTransaction[0] || p.away > 0 {
-			all = append(all, franzGo(batch), transactionalLoop(batch))
-		}
+	if p.away > 0 {
+		all = append(all, franzGo(fewPerTransaction), transactionalLoop(fewPerTransaction))
 	}
-	return append(all, transactionalRouter)
+	return append(all, franzGo(perTransaction), transactionalLoop(perTransaction), transactionalRouter)
 }
 
 // copying measures one contestant at one place.
@@ -135,20 +136,17 @@ func (k *kafkaBench) report(all []place, fact string) *report {
 		of := func(name string, own, other copier) {
 			r.ratios = append(r.ratios, ratio(name, k.of(own.name+p.suffix()), k.of(other.name+p.suffix())))
 		}
-		batch := perTransaction[0]
-		of("vs_franz_go"+p.suffix(), transactionalLoop(batch), franzGo(batch))
-		of("router_vs_franz_go"+p.suffix(), transactionalRouter, franzGo(batch))
+		of(fmt.Sprintf("vs_franz_go_%d%s", perTransaction, p.suffix()), transactionalLoop(perTransaction), franzGo(perTransaction))
+		of("router_vs_franz_go"+p.suffix(), transactionalRouter, franzGo(perTransaction))
 		of("router_vs_watermill_kafka"+p.suffix(), transactionalRouter, watermillKafka)
 		// Where requests take no time transactions save none: this is what they cost.
 		of("vs_own_at_least_once"+strings.TrimPrefix(p.suffix(), "_0ms"), transactionalRouter, atLeastOnce)
 		if p.away == 0 {
 			continue
 		}
-		for _, batch := range perTransaction[1:] {
-			of(fmt.Sprintf("vs_franz_go_%d%s", batch, p.suffix()), transactionalLoop(batch), franzGo(batch))
-		}
+		of("vs_franz_go"+p.suffix(), transactionalLoop(fewPerTransaction), franzGo(fewPerTransaction))
 		r.ratios = append(r.ratios, k.requests(p)...)
-		r.facts = append(r.facts, k.peersRequests(p, franzGo(batch)))
+		r.facts = append(r.facts, k.peersRequests(p, franzGo(perTransaction)))
 	}
 	return r
 }

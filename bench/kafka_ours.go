@@ -56,7 +56,7 @@ func (c *cluster) ours(ctx context.Context, config kafka.Config) (o own, err err
 }
 
 func batched(name string, batch int) string {
-	if batch == perTransaction[0] {
+	if batch == perTransaction {
 		return name
 	}
 	return name + " " + strconv.Itoa(batch)
@@ -106,7 +106,7 @@ var transactionalRouter = copier{
 	note: "transport/kafka with transactional delivery behind Watermill's router, 500 messages in hand, otherwise at its defaults",
 	done: (*cluster).consumed,
 	start: func(ctx context.Context, c *cluster, t *tap) (func() error, error) {
-		o, err := c.transactional(ctx, t, perTransaction[0])
+		o, err := c.transactional(ctx, t, perTransaction)
 		if err != nil {
 			return nil, err
 		}

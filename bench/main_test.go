@@ -120,7 +120,7 @@ func TestJSONIsOneLine(t *testing.T) {
 			"consume_vs_bare_client", "router_consume_vs_bare_client", "consume_vs_watermill_googlecloud",
 		},
 		"kafka-eos": {
-			"vs_franz_go_0ms", "vs_franz_go_1ms", "vs_franz_go_100_1ms", "router_vs_franz_go_0ms", "router_vs_franz_go_1ms",
+			"vs_franz_go_1000_0ms", "vs_franz_go_1ms", "vs_franz_go_1000_1ms", "router_vs_franz_go_0ms", "router_vs_franz_go_1ms",
 			"router_vs_watermill_kafka_0ms", "router_vs_watermill_kafka_1ms", "vs_own_at_least_once", "vs_own_at_least_once_1ms",
 			"add_partitions_per_transaction", "add_offsets_per_transaction", "offset_commits_per_transaction",
 			"end_txn_per_transaction", "produce_per_broker_and_transaction", "messages_per_transaction",
