@@ -45,10 +45,11 @@ func (d *delivery) Attempt() int { return d.attempt }
 // RetryAfter implements transport.Delivery.
 func (d *delivery) RetryAfter(after time.Duration) { d.after.Store(int64(after)) }
 
-// Handled implements transport.Delivery.
+// Handled implements transport.Delivery. After a nack it is too late, also while the intake has not seen that yet: the
+// record is to come before the next one of its key.
 func (d *delivery) Handled() {
 	d.in.update(func(l *lane) {
-		if !d.over {
+		if _, ended := d.ended(); !ended && !d.over {
 			l.handled(d.entry)
 		}
 	})
@@ -101,7 +102,7 @@ func (in *intake) newDelivery(e *entry) *delivery {
 	d.Context.Context, d.span = in.tracing.process(in.messages, record, d.message, d.attempt)
 	ctx := transport.WithDelivery(d, d)
 	if in.committer != nil {
-		d.unit = &unit{publisher: in.transport.publisher}
+		d.unit = &unit{publisher: in.transport.publisher, delivery: d}
 		ctx = transport.WithUnit(ctx, d.unit)
 	}
 	d.message.SetContext(ctx)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace-go/millrace/transport"
 	"github.com/millrace-go/millrace/transport/kafka"
@@ -89,4 +90,23 @@ func TestSlowHandler(t *testing.T) {
 	require.Zero(t, c.offset(0))
 	slow.Ack()
 	c.committed(0, 200)
+}
+
+// TestHandledTooLate: after a nack the next one of the key waits, also when nobody has seen the nack yet.
+func TestHandledTooLate(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 1)
+	for _, payload := range []string{"first", "second"} {
+		require.NoError(t, c.kgo.ProduceSync(t.Context(), &kgo.Record{Topic: c.topic, Key: []byte("k"), Value: []byte(payload)}).FirstErr())
+	}
+	tr := connect(t, kafka.Config{Brokers: c.ListenAddrs()})
+	_, messages := subscribe(t, tr, c.topic, transport.SubscriberConfig{Consumer: "c", Ordered: true})
+	for range 20 {
+		msg := next(t, messages)
+		require.Equal(t, "first", string(msg.Payload))
+		d := transport.DeliveryFrom(msg.Context())
+		d.RetryAfter(10 * time.Millisecond)
+		msg.Nack()
+		d.Handled()
+	}
 }

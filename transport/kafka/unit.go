@@ -27,6 +27,7 @@ type output struct {
 // handler that fails aborts no transaction, and a slow one keeps none open.
 type unit struct {
 	publisher *publisher
+	delivery  *delivery
 
 	mu      sync.Mutex
 	outputs []*output
@@ -51,7 +52,7 @@ func (u *unit) Stage(topic string, msgs ...*message.Message) error {
 func (u *unit) add(outputs []*output) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if u.ended {
+	if u.over() {
 		return transport.ErrUnitEnded
 	}
 	u.outputs = append(u.outputs, outputs...)
@@ -66,11 +67,18 @@ func (u *unit) Savepoint() (rollback func()) {
 	return func() {
 		u.mu.Lock()
 		defer u.mu.Unlock()
-		if !u.ended && n < len(u.outputs) {
+		if !u.over() && n < len(u.outputs) {
 			clear(u.outputs[n:])
 			u.outputs = u.outputs[:n]
 		}
 	}
+}
+
+// over tells whether the unit stays as it is. It does from the ack or the nack on, which the intake sees later. The caller
+// holds mu.
+func (u *unit) over() bool {
+	_, settled := u.delivery.ended()
+	return settled || u.ended
 }
 
 // end returns what was staged. From then on nothing is.
