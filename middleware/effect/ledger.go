@@ -130,7 +130,11 @@ func (r *record) since() string {
 func (l *Ledger) call(ctx context.Context, key string, token uuid.UUID, ends time.Time, fn func(context.Context, string) ([]byte, error), o options) ([]byte, error) {
 	fctx, cancel := context.WithDeadline(ctx, ends)
 	defer cancel()
-	if err := context.Cause(fctx); err != nil { // a later one may be allowed to call
+	err := context.Cause(fctx)
+	if err == nil && !time.Now().Before(ends) { // the context's timer is late, as after a pause of the process
+		err = context.DeadlineExceeded
+	}
+	if err != nil { // a later one may be allowed to call
 		return nil, errors.Join(err, l.finish(ctx, key, token, notDone, nil, "its time was up before the call", o))
 	}
 	returned := false
