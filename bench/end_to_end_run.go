@@ -102,7 +102,7 @@ type way struct {
 	handler   message.NoPublishHandlerFunc
 	producer  withOutbox
 	grace     time.Duration
-	mayBeLate bool // be late: a broker that is too slow for the pace on this machine says so, and measures no failure of ours
+	mayBeLate bool // what is late is told, and no failure: a broker that is too slow for the pace on this machine
 
 	committed, done *times
 	probes          int // events that are not measured

@@ -24,7 +24,8 @@ func (c *Context) Done() <-chan struct{} { return c.cancelable().Done() }
 // Err implements context.Context.
 func (c *Context) Err() error { return c.current().Err() }
 
-// Value implements context.Context. It hands down to the inner context too, because package context finds by a value what it may attach a child to.
+// Value implements context.Context. It hands down to the inner context too, because package context finds by a value what
+// it may attach a child to.
 func (c *Context) Value(key any) any { return c.current().Value(key) }
 
 // End ends the context.
