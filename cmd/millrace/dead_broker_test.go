@@ -87,13 +87,7 @@ func startService(t *testing.T, broker string, handle message.NoPublishHandlerFu
 			_, err := tx.Exec(msg.Context(), `insert into `+s.schema+`.effects values ($1)`, msg.UUID)
 			return err
 		})
-		ended := make(chan error, 1)
-		go func() { ended <- router.Run(t.Context()) }()
-		<-router.Running()
-		t.Cleanup(func() {
-			require.NoError(t, router.Close())
-			require.NoError(t, <-ended)
-		})
+		devtest.Run(t, router)
 	}
 	return s
 }

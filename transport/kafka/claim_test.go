@@ -61,13 +61,7 @@ func TestRedeliveredByARebalanceHasOneEffect(t *testing.T) {
 			<-release
 			return err
 		})
-		ended := make(chan error, 1)
-		go func() { ended <- router.Run(t.Context()) }()
-		<-router.Running()
-		t.Cleanup(func() {
-			require.NoError(t, router.Close())
-			require.NoError(t, <-ended)
-		})
+		devtest.Run(t, router)
 	}
 	wire := newFaultNet(nil)
 	join(kafka.Config{Dial: wire.dial})

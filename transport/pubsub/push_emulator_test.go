@@ -63,17 +63,7 @@ func (c *modeCase) route(config transport.SubscriberConfig, handler message.NoPu
 	s, err := c.broker.Subscriber(config)
 	require.NoError(c.t, err)
 	router.AddConsumerHandler(config.Consumer, c.topic, s, handler)
-	ended := make(chan error, 1)
-	go func() { ended <- router.Run(c.t.Context()) }()
-	select {
-	case <-router.Running():
-	case err := <-ended:
-		require.NoError(c.t, err)
-	}
-	c.t.Cleanup(func() {
-		require.NoError(c.t, router.Close())
-		require.NoError(c.t, <-ended)
-	})
+	devtest.Run(c.t, router)
 	return router
 }
 
