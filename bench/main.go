@@ -2,6 +2,7 @@
 // module of its own, so that its peers never enter a user's go.mod.
 //
 //	cd bench && go run . <scenario> [-quick] [-json]
+//	cd bench && go run . report [-quick]
 //
 // The services come from package devstack: MILLRACE_POSTGRES_DSN, PUBSUB_EMULATOR_HOST and MILLRACE_KAFKA_BROKERS name
 // servers, otherwise they are started for the run.
@@ -53,7 +54,7 @@ type command struct {
 }
 
 func (c command) usage(out io.Writer) {
-	fmt.Fprint(out, "usage: bench <scenario> [-quick] [-json]\n\nscenarios:\n")
+	fmt.Fprint(out, "usage: bench <scenario> [-quick] [-json]\n       bench report [-quick] [-out REPORT.md]   every scenario in turn\n\nscenarios:\n")
 	for _, s := range c.scenarios {
 		fmt.Fprintf(out, "  %-14s %s\n", s.name, s.summary)
 	}
@@ -74,6 +75,8 @@ func (c command) run(ctx context.Context, args []string) int {
 	case "help", "-h", "-help", "--help":
 		c.usage(c.stdout)
 		return exitOK
+	case reportCommand:
+		return c.reportAll(ctx, args[1:])
 	}
 	s, ok := find(c.scenarios, args[0])
 	if !ok {

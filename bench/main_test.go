@@ -158,6 +158,9 @@ func TestJSONIsOneLine(t *testing.T) {
 			for name, value := range line.Ratios {
 				assert.False(t, math.IsNaN(value) || math.IsInf(value, 0), name)
 			}
+			for name := range asked(s.name, true) {
+				assert.Contains(t, line.Ratios, name, "a target that nobody measures")
+			}
 			assert.Contains(t, stderr, "run 2 of 2")
 			assert.Empty(t, schemas(t))
 		})

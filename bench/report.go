@@ -114,22 +114,39 @@ func (r *report) writeTable(out io.Writer) error {
 // versions tells what was measured, and on what.
 func versions() string {
 	parts := []string{fmt.Sprintf("%s %s/%s, %d CPUs", runtime.Version(), runtime.GOOS, runtime.GOARCH, runtime.NumCPU())}
-	if info, ok := debug.ReadBuildInfo(); ok {
-		for _, module := range info.Deps {
-			switch module.Path {
-			case "github.com/jackc/pgx/v5", "github.com/ThreeDotsLabs/watermill", "github.com/ThreeDotsLabs/watermill-sql/v4",
-				"github.com/oagudo/outbox", "github.com/IBM/sarama", "github.com/ThreeDotsLabs/watermill-kafka/v3", "github.com/twmb/franz-go",
-				"github.com/twmb/franz-go/pkg/kfake", "cloud.google.com/go/pubsub/v2", "github.com/ThreeDotsLabs/watermill-googlecloud/v2":
-				parts = append(parts, module.Path+" "+module.Version)
-			}
-		}
-		for _, setting := range info.Settings {
-			if setting.Key == "vcs.revision" {
-				parts = append(parts, "revision "+setting.Value)
-			}
-		}
+	modules, revision := built()
+	for _, module := range modules {
+		parts = append(parts, module.Path+" "+module.Version)
+	}
+	if revision != "" {
+		parts = append(parts, "revision "+revision)
 	}
 	return strings.Join(parts, ", ")
+}
+
+// built tells which peers, and clients of theirs and ours, are in the program, and the revision of Millrace.
+func built() (modules []*debug.Module, revision string) {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return nil, ""
+	}
+	for _, module := range info.Deps {
+		switch module.Path {
+		case "github.com/jackc/pgx/v5", "github.com/ThreeDotsLabs/watermill", "github.com/ThreeDotsLabs/watermill-sql/v4",
+			"github.com/oagudo/outbox", "github.com/IBM/sarama", "github.com/ThreeDotsLabs/watermill-kafka/v3", "github.com/twmb/franz-go",
+			"github.com/twmb/franz-go/pkg/kfake", "cloud.google.com/go/pubsub/v2", "github.com/ThreeDotsLabs/watermill-googlecloud/v2":
+			modules = append(modules, module)
+		}
+	}
+	for _, setting := range info.Settings {
+		switch {
+		case setting.Key == "vcs.revision":
+			revision = setting.Value + revision
+		case setting.Key == "vcs.modified" && setting.Value == "true":
+			revision += ", modified"
+		}
+	}
+	return modules, revision
 }
 
 // thousands writes 1234567 as 1,234,567.

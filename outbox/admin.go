@@ -84,11 +84,12 @@ func Inspect(ctx context.Context, db pgtx.DB, schema string) (*Report, error) {
 }
 
 func inspect(ctx context.Context, tx pgx.Tx, query func(string) string) (*Report, error) {
+	const limit = int64(countLimit)
 	r := &Report{Failed: map[string]Count{}, Shards: []ShardReport{}, Topics: []TopicReport{}, Relays: []RelayReport{}}
-	if err := tx.QueryRow(ctx, query("admin_delayed"), countLimit).Scan(&r.Delayed.N, &r.NextDue, &r.At); err != nil {
+	if err := tx.QueryRow(ctx, query("admin_delayed"), limit).Scan(&r.Delayed.N, &r.NextDue, &r.At); err != nil {
 		return nil, err
 	}
-	r.Delayed.AtLeast = r.Delayed.N == countLimit
+	r.Delayed.AtLeast = r.Delayed.N == limit
 
 	each := func(name string, args, scans []any, f func()) error {
 		rows, err := tx.Query(ctx, query(name), args...)
@@ -106,26 +107,21 @@ func inspect(ctx context.Context, tx pgx.Tx, query func(string) string) (*Report
 		n     int64
 	)
 	err := errors.Join(
-		each("admin_shards", []any{countLimit},
+		each("admin_shards", []any{limit},
 			[]any{&s.Shard, &s.Pending.N, &s.Oldest, &s.Relay, &id, &s.Expires, &s.Held, &s.Strikes, &s.Suspect, &s.Attempts}, func() {
 				if s.Relay == "" {
 					s.Relay = id
 				}
-				s.Pending.AtLeast = s.Pending.N == countLimit
+				r.add(&s, limit)
 				r.Shards = append(r.Shards, s)
-				r.Pending.N += s.Pending.N
-				r.Pending.AtLeast = r.Pending.AtLeast || s.Pending.AtLeast
-				if s.Oldest != nil && (r.Oldest == nil || s.Oldest.Before(*r.Oldest)) {
-					r.Oldest = s.Oldest
-				}
 			}),
-		each("admin_topics", []any{countLimit}, []any{&t.Topic, &t.Pending, &t.Oldest, &t.Failed}, func() { r.Topics = append(r.Topics, t) }),
-		each("admin_failed", []any{countLimit}, []any{&state, &n, nil}, func() { r.Failed[state] = Count{N: n} }),
+		each("admin_topics", []any{limit}, []any{&t.Topic, &t.Pending, &t.Oldest, &t.Failed}, func() { r.Topics = append(r.Topics, t) }),
+		each("admin_failed", []any{limit}, []any{&state, &n, nil}, func() { r.Failed[state] = Count{N: n} }),
 		each("admin_relays", nil, []any{&relay.ID, &relay.Name, &relay.Expires, &relay.Alive, &relay.Shards}, func() { r.Relays = append(r.Relays, relay) }),
 	)
 	waiting := r.Failed["retry"].N + r.Failed["queued"].N + r.Failed["parked"].N
 	for state, c := range r.Failed { // two counts, each with the limit
-		c.AtLeast = state == "dead" && c.N == countLimit || state != "dead" && waiting == countLimit
+		c.AtLeast = state == "dead" && c.N == limit || state != "dead" && waiting == limit
 		r.Failed[state] = c
 	}
 	return r, err

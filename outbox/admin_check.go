@@ -3,6 +3,7 @@ package outbox
 import (
 	"context"
 	"fmt"
+	"strconv"
 
 	"github.com/jackc/pgx/v5"
 
@@ -15,6 +16,9 @@ type Finding struct {
 	Text  string `json:"text"`
 	Fixed bool   `json:"fixed,omitempty"`
 	Note  bool   `json:"note,omitempty"` // worth knowing, and nothing wrong
+
+	// Remedy is the arguments of the command "millrace" that mend it; nil where none does, or it is not known which.
+	Remedy []string `json:"remedy,omitempty"`
 }
 
 // sequence is a shard's sequence beside what stands in the shard.
@@ -32,7 +36,9 @@ func Examine(ctx context.Context, db pgtx.DB, schema string, fix bool) (found []
 		note := func(format string, args ...any) {
 			found = append(found, Finding{Text: fmt.Sprintf(format, args...), Note: true})
 		}
-		wrong := func(format string, args ...any) { found = append(found, Finding{Text: fmt.Sprintf(format, args...)}) }
+		wrong := func(remedy []string, format string, args ...any) {
+			found = append(found, Finding{Text: fmt.Sprintf(format, args...), Remedy: remedy})
+		}
 		if fix {
 			// No number is in flight then: whoever takes one holds a lock that conflicts.
 			if _, err := tx.Exec(ctx, pgschema.Render(`set local lock_timeout = '5s'; lock table {schema}.outbox in share row exclusive mode`, schema)); err != nil {
@@ -44,7 +50,7 @@ func Examine(ctx context.Context, db pgtx.DB, schema string, fix bool) (found []
 			return err
 		}
 		if layout.rows != layout.shards || layout.inFunction != layout.shards || layout.sequences != layout.shards {
-			wrong("the layout says %d shards, the table of leases has %d, the function %d, and there are %d sequences: run \"millrace outbox shards %d\"",
+			wrong([]string{"outbox", "shards", strconv.Itoa(layout.shards)}, "the layout says %d shards, the table of leases has %d, the function %d, and there are %d sequences: run \"millrace outbox shards %d\"",
 				layout.shards, layout.rows, layout.inFunction, layout.sequences, layout.shards)
 		}
 		if layout.fenced {
@@ -68,9 +74,9 @@ func Examine(ctx context.Context, db pgtx.DB, schema string, fix bool) (found []
 		for _, s := range sequences {
 			switch {
 			case !s.there:
-				wrong("shard %d has no sequence: its events cannot be written", s.shard)
+				wrong([]string{"outbox", "shards", strconv.Itoa(layout.shards)}, "shard %d has no sequence: its events cannot be written", s.shard)
 			case s.last < s.highest && !fix:
-				wrong("the sequence of shard %d stands at %d, below number %d of an existing event: new events would overtake it; "+
+				wrong([]string{"outbox", "check", "--fix"}, "the sequence of shard %d stands at %d, below number %d of an existing event: new events would overtake it; "+
 					"run \"millrace outbox check --fix\"", s.shard, s.last, s.highest)
 			case s.last < s.highest:
 				if _, err := tx.Exec(ctx, pgschema.Render(fmt.Sprintf(`select setval('{schema}.outbox_seq_%d', %d)`, s.shard, s.highest), schema)); err != nil {
@@ -85,7 +91,7 @@ func Examine(ctx context.Context, db pgtx.DB, schema string, fix bool) (found []
 			return err
 		}
 		if strays.AtLeast = strays.N == countLimit; strays.N > 0 {
-			wrong("%s events are of shards that do not exist, and no relay reads those: they were restored from another layout, or a program "+
+			wrong(nil, "%s events are of shards that do not exist, and no relay reads those: they were restored from another layout, or a program "+
 				"of version 1 wrote them; stop such programs, and run \"millrace outbox shards\" with the former number", strays)
 		}
 		return nil

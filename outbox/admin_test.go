@@ -67,6 +67,27 @@ func TestInspect(t *testing.T) {
 	assert.True(t, r.Shards[0].Expires.After(r.At))
 }
 
+// A look that takes the server too long is given up, and is no error of the outbox; waiting for a lock is one.
+func TestGlanceGivesUp(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	r, err := outbox.Glance(t.Context(), f.pool, f.schema)
+	require.NoError(t, err)
+	assert.Len(t, r.Shards, 16)
+	f.exec(`alter table {schema}.outbox_shard rename to away; create view {schema}.outbox_shard as select a.* from {schema}.away a, pg_sleep(5)`)
+	_, err = outbox.Glance(t.Context(), f.pool, f.schema)
+	require.ErrorIs(t, err, outbox.ErrNotCounted)
+	f.exec(`drop view {schema}.outbox_shard; alter table {schema}.away rename to outbox_shard`)
+	tx, err := f.pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	_, err = tx.Exec(t.Context(), `lock table `+f.schema+`.outbox_shard`)
+	require.NoError(t, err)
+	_, err = outbox.Glance(t.Context(), f.pool, f.schema)
+	require.Error(t, err)
+	require.NotErrorIs(t, err, outbox.ErrNotCounted)
+}
+
 func TestListAndCommands(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

@@ -14,8 +14,13 @@ import (
 // The transaction is still usable. Refuse the request that led to the event, or try it again later.
 var ErrBacklog = errors.New("too many unpublished events in the outbox")
 
-// backlogInterval is how long a publisher relies on what it found.
-const backlogInterval = time.Second
+const (
+	// backlogInterval is how long a publisher relies on what it found.
+	backlogInterval = time.Second
+	// backlogShare is how many times as long it relies on it as it took to find out, where there were not too many: dead rows
+	// that a long transaction keeps make a look last for seconds, which somebody's transaction pays for.
+	backlogShare = 20
+)
 
 // backlog keeps a publisher from filling an outbox that nobody drains.
 type backlog struct {
@@ -24,7 +29,8 @@ type backlog struct {
 
 	mu      sync.Mutex
 	checked time.Time
-	found   int64 // 0 when there were not too many
+	rest    time.Duration // until the next look
+	found   int64         // 0 when there were not too many
 }
 
 func newBacklog(schema string, limit int) *backlog {
@@ -38,7 +44,7 @@ func (b *backlog) check(ctx context.Context, o owner, now time.Time) error {
 	}
 	b.mu.Lock()
 	last, found := b.checked, b.found
-	look := last.IsZero() || now.Sub(last) >= backlogInterval
+	look := last.IsZero() || now.Sub(last) >= max(b.rest, backlogInterval)
 	if look {
 		b.checked = now // the others go by the last one meanwhile
 	}
@@ -46,17 +52,19 @@ func (b *backlog) check(ctx context.Context, o owner, now time.Time) error {
 	if look {
 		var counted int64
 		var err error
+		began := time.Now()
 		if counted, found, err = b.count(ctx, o); err != nil {
 			b.mu.Lock()
 			b.checked = last
 			b.mu.Unlock()
 			return fmt.Errorf("check the backlog: %w", err)
 		}
+		rest := backlogInterval // whoever is refused wants to know soon that it is over
 		if counted <= b.limit {
-			found = 0
+			found, rest = 0, min(backlogShare*time.Since(began), time.Minute)
 		}
 		b.mu.Lock()
-		b.found = found
+		b.found, b.rest = found, rest
 		b.mu.Unlock()
 	}
 	if found > 0 {

@@ -45,6 +45,10 @@ type shardBacklog struct {
 // observeEvery bounds how often a collection of metrics asks the database.
 const observeEvery = 5 * time.Second
 
+// lookTimeout keeps a collection within a scrape's timeout, 10 s by default, when the database does not answer: other parts
+// ask it, too, one after the other.
+const lookTimeout = 2 * time.Second
+
 // topicAttribute is OpenTelemetry's name for a topic: https://opentelemetry.io/docs/specs/semconv/messaging/.
 func topicAttribute(topic string) attribute.KeyValue {
 	return attribute.String("messaging.destination.name", topic)
@@ -126,7 +130,7 @@ func (o *observer) look(ctx context.Context, r *Relay) ([]shardBacklog, map[stri
 	held := []argument{int2s(r.holding())}
 	var shards []shardBacklog
 	states := map[string]int64{stateRetry: 0, stateQueued: 0, stateParked: 0, stateDead: 0}
-	ctx, cancel := context.WithTimeout(ctx, observeEvery)
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
 	err := roundTrip(ctx, r.pool, begin,
 		statement{sql: r.sql.observe, args: held, row: func(v [][]byte) error {
@@ -184,7 +188,7 @@ func (o *observer) span(ctx context.Context, topic string, msgs []*message.Messa
 		if len(links) == maxLinks {
 			break
 		}
-		if len(m.Metadata) < 2 { // the key at most
+		if len(m.Metadata) == 0 {
 			continue
 		}
 		if s := trace.SpanContextFromContext(o.propagator.Extract(context.Background(), propagation.MapCarrier(m.Metadata))); s.IsValid() {

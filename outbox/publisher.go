@@ -45,8 +45,8 @@ type PublisherConfig struct {
 	Limits transport.Limits
 
 	// MaxBacklog is how many unpublished events the outbox may hold, in all, before Publish refuses more with ErrBacklog.
-	// Each publisher looks at most once a second, in the transaction that it publishes in, by a statement of its own: the
-	// limit may be passed by what is published in between. Under serializable isolation that read may conflict with other
+	// Each publisher looks at most once a second, less often where a look takes long, in the transaction that it publishes in,
+	// by a statement of its own: the limit may be passed by what is published in between. Under serializable isolation that read may conflict with other
 	// writers. Delayed and failed events are not counted. Default: 0, no limit.
 	MaxBacklog int
 
@@ -177,7 +177,15 @@ func (p *Publisher) events(topic string, msgs []*message.Message) ([]stored, own
 func (p *Publisher) event(topic string, m *message.Message) (stored, error) {
 	delay, err := delayOf(m)
 	metadata := p.metadata(m, delay > 0)
-	if err := errors.Join(err, p.check(topic, &message.Message{UUID: m.UUID, Metadata: metadata, Payload: m.Payload})); err != nil {
+	check := func() error {
+		return p.check(topic, &message.Message{UUID: m.UUID, Metadata: metadata, Payload: m.Payload})
+	}
+	refused := check()
+	if refused != nil && causeOf(m.Context()) != "" { // ours must not be the entry too many
+		delete(metadata, CauseMetadata)
+		refused = check()
+	}
+	if err := errors.Join(err, refused); err != nil {
 		return stored{}, err
 	}
 	return newStored(topic, m, metadata, delay)
@@ -185,9 +193,12 @@ func (p *Publisher) event(topic string, m *message.Message) (stored, error) {
 
 // metadata is what will travel with the event, in a copy.
 func (p *Publisher) metadata(m *message.Message, delayed bool) message.Metadata {
-	md := make(message.Metadata, len(m.Metadata)+2)
+	md := make(message.Metadata, len(m.Metadata)+3)
 	maps.Copy(md, m.Metadata)
 	delete(md, deliverAfter)
+	if cause := causeOf(m.Context()); cause != "" && len(cause) <= maxIDBytes {
+		md[CauseMetadata] = cause
+	}
 	if delayed {
 		md[DueMetadata] = dueLayout // the relay will know; it counts for the limits
 	}

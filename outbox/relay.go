@@ -69,7 +69,8 @@ type RelayConfig struct {
 	Logger *slog.Logger
 }
 
-func (c RelayConfig) withDefaults() RelayConfig {
+// WithDefaults returns the configuration with every zero field set to its default, apart from Schema.
+func (c RelayConfig) WithDefaults() RelayConfig {
 	for _, n := range []struct {
 		field *int
 		value int
@@ -106,7 +107,8 @@ func (c RelayConfig) withDefaults() RelayConfig {
 	return c
 }
 
-func (c RelayConfig) validate() error {
+// Validate reports everything that is wrong with the configuration, apart from Schema. It expects one that has its defaults.
+func (c RelayConfig) Validate() error {
 	var errs []error
 	for _, n := range []struct {
 		name       string
@@ -181,8 +183,8 @@ func NewRelay(pool *pgxpool.Pool, publisher message.Publisher, cfg RelayConfig) 
 		errs = append(errs, fmt.Errorf("RelayConfig.%w", err))
 	}
 	cfg.Schema = schema
-	cfg = cfg.withDefaults()
-	if err := errors.Join(append(errs, cfg.validate())...); err != nil {
+	cfg = cfg.WithDefaults()
+	if err := errors.Join(append(errs, cfg.Validate())...); err != nil {
 		return nil, fmt.Errorf("outbox relay: %w", err)
 	}
 	observer, err := newObserver(cfg)

@@ -8,6 +8,9 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
 )
 
 // DefaultDrainTimeout is how long a closing subscriber waits for running handlers when a configuration does not say.
@@ -21,6 +24,12 @@ type MemoryConfig struct {
 
 	// Limits is what one message may carry. Default: DefaultLimits.
 	Limits Limits
+
+	// TracerProvider receives a span for each delivery. Default: otel.GetTracerProvider().
+	TracerProvider trace.TracerProvider
+
+	// Propagator reads and writes the trace context in the messages' metadata. Default: otel.GetTextMapPropagator().
+	Propagator propagation.TextMapPropagator
 }
 
 // WithDefaults returns the configuration with every zero field set to its default.
@@ -30,6 +39,12 @@ func (c MemoryConfig) WithDefaults() MemoryConfig {
 	}
 	if c.Limits.IsZero() {
 		c.Limits = DefaultLimits
+	}
+	if c.TracerProvider == nil {
+		c.TracerProvider = otel.GetTracerProvider()
+	}
+	if c.Propagator == nil {
+		c.Propagator = otel.GetTextMapPropagator() // passes on to whatever is set later
 	}
 	return c
 }
@@ -170,9 +185,17 @@ func (p memoryPublisher) PublishBatch(ctx context.Context, topic string, msgs []
 		}
 		accepted = append(accepted, msg)
 	}
-	p.transport.broker.topic(topic).publish(accepted)
+	p.transport.broker.topic(topic).publish(ctx, accepted, p.transport.config.Propagator)
 	return results
 }
 
 // Close does nothing: the transport owns the publisher.
 func (p memoryPublisher) Close() error { return nil }
+
+// Ping implements Pinger.
+func (m *Memory) Ping(context.Context) error {
+	if m.isClosed() {
+		return ErrClosed
+	}
+	return nil
+}

@@ -2,11 +2,16 @@ package transport
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/millrace-go/millrace/internal/tracing"
 )
 
 // memoryBroker holds the topics that the transports connected to it share.
@@ -34,10 +39,15 @@ func (b *memoryBroker) topic(name string) *memoryTopic {
 }
 
 // publish hands copies to every group; the caller keeps msgs. Groups share the copies and never change them.
-func (t *memoryTopic) publish(msgs []*message.Message) {
+func (t *memoryTopic) publish(ctx context.Context, msgs []*message.Message, propagator propagation.TextMapPropagator) {
 	copies := make([]*message.Message, len(msgs))
 	for i, msg := range msgs {
 		copies[i] = cloneMessage(msg)
+		if from := msg.Context(); trace.SpanContextFromContext(from).IsValid() {
+			tracing.Inject(from, propagator, copies[i].Metadata)
+		} else {
+			tracing.Inject(ctx, propagator, copies[i].Metadata)
+		}
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()

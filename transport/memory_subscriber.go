@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/millrace/internal/tracing"
 )
 
 // The delay before a nacked message comes back when nobody asked for one: the first, and the largest. It doubles with
@@ -53,6 +55,8 @@ func (s *memorySubscriber) Subscribe(ctx context.Context, topic string) (<-chan 
 	}
 	sub := &memorySubscription{
 		group: group,
+		tracing: tracing.NewDeliveries(s.transport.config.TracerProvider, s.transport.config.Propagator,
+			"github.com/millrace-go/millrace/transport", "memory", topic, s.config.Consumer),
 		drain: s.transport.config.DrainTimeout,
 		slots: make(chan struct{}, s.config.Concurrency),
 		out:   make(chan *message.Message),
@@ -86,11 +90,12 @@ func (s *memorySubscriber) group(topic string) (*memoryGroup, error) {
 
 // memorySubscription is one call of Subscribe.
 type memorySubscription struct {
-	group *memoryGroup
-	drain time.Duration
-	slots chan struct{} // one per message that is delivered and neither acked nor nacked
-	out   chan *message.Message
-	stop  chan struct{} // closed when ctx or the subscriber ends
+	group   *memoryGroup
+	tracing tracing.Deliveries
+	drain   time.Duration
+	slots   chan struct{} // one per message that is delivered and neither acked nor nacked
+	out     chan *message.Message
+	stop    chan struct{} // closed when ctx or the subscriber ends
 }
 
 // run delivers until ctx ends or closing is closed, and returns after the last goroutine that it started.
@@ -123,18 +128,21 @@ func (s *memorySubscription) deliver(messages context.Context, goroutines *sync.
 			return
 		}
 		delivery := &memoryDelivery{attempt: item.attempts}
-		ctx, cancel := context.WithCancel(WithDelivery(messages, delivery))
 		msg := cloneMessage(item.msg)
+		ctx, span := s.tracing.Begin(messages, msg, item.attempts)
+		ctx, cancel := context.WithCancel(WithDelivery(ctx, delivery))
 		msg.SetContext(ctx)
 		select {
 		case s.out <- msg:
 			goroutines.Go(func() {
 				defer cancel()
-				s.await(ctx, msg, item, delivery)
+				acked := s.await(ctx, msg, item, delivery)
+				tracing.End(span, "not acked", !acked && delivery.after.Load() == 0)
 				<-s.slots
 			})
 		case <-s.stop:
 			cancel()
+			span.End()
 			s.group.update(func(q *memoryQueue) { q.putBack(item) })
 			return
 		}
@@ -142,23 +150,26 @@ func (s *memorySubscription) deliver(messages context.Context, goroutines *sync.
 }
 
 // await settles one delivered message: by its ack, its nack, or the end of the drain timeout, which ctx's end tells.
-func (s *memorySubscription) await(ctx context.Context, msg *message.Message, item *memoryItem, delivery *memoryDelivery) {
+func (s *memorySubscription) await(ctx context.Context, msg *message.Message, item *memoryItem, delivery *memoryDelivery) (acked bool) {
 	retry := func(after time.Duration) {
 		s.group.update(func(q *memoryQueue) { q.retry(item, time.Now().Add(after)) })
 	}
 	select {
 	case <-msg.Acked():
 		s.group.update(func(q *memoryQueue) { q.done(item) })
+		return true
 	case <-msg.Nacked():
 		retry(delivery.delay())
 	case <-ctx.Done():
 		select {
 		case <-msg.Acked(): // both at once: what is done is done
 			s.group.update(func(q *memoryQueue) { q.done(item) })
+			return true
 		default:
 			retry(0)
 		}
 	}
+	return false
 }
 
 // memoryDelivery implements Delivery.

@@ -33,8 +33,15 @@ type Transport interface {
 	// Features tells what the broker can do.
 	Features() Features
 
-	// Close closes every subscriber, flushes the publisher and releases the client. A second call does nothing.
+	// Close closes every subscriber, flushes the publisher and releases the client. A second call does nothing, and returns
+	// the same.
 	Close() error
+}
+
+// Pinger is implemented by transports that can ask whether their broker answers. A credential that is no longer taken is an
+// error; that a topic is missing, or may not be listed, is none.
+type Pinger interface {
+	Ping(ctx context.Context) error
 }
 
 // DefaultConcurrency is how many messages of a subscriber are handled at once when SubscriberConfig does not say: well

@@ -1,20 +1,15 @@
 package main
 
 import (
-	"context"
-	"crypto/tls"
 	"fmt"
-	"log/slog"
 	"os"
+	"strings"
 
-	"github.com/spf13/pflag"
-
-	"github.com/millrace-go/millrace/transport"
-	"github.com/millrace-go/millrace/transport/kafka"
-	"github.com/millrace-go/millrace/transport/pubsub"
+	"github.com/spf13/cobra"
 )
 
-// broker is the one that a command talks to, as its flags tell.
+// broker is the one that a command talks to, as its flags tell. What they do not say is the configuration's, and the
+// environment's, to say.
 type broker struct {
 	name    string
 	project string   // Pub/Sub
@@ -23,45 +18,75 @@ type broker struct {
 	sasl    string
 }
 
-func (b *broker) flags(f *pflag.FlagSet) {
-	f.StringVar(&b.name, "broker", "", `the broker: "pubsub" or "kafka"`)
+// brokerFlags say how a broker is reached.
+var brokerFlags = map[string]string{"pubsub": "--project", "kafka": "--brokers, --tls and --sasl"}
+
+func (b *broker) flags(c *cobra.Command) {
+	f := c.Flags()
+	f.StringVar(&b.name, "broker", "", `the broker: "pubsub" or "kafka" (default the configuration's, or $MILLRACE_BROKER)`)
 	f.StringVar(&b.project, "project", "", "Pub/Sub: the Google Cloud project (default $PUBSUB_PROJECT_ID, $GOOGLE_CLOUD_PROJECT)")
 	f.StringSliceVar(&b.brokers, "brokers", nil, "Kafka: host:port of one broker or more, with commas between (default $MILLRACE_KAFKA_BROKERS)")
 	f.BoolVar(&b.tls, "tls", false, "Kafka: encrypt the connections; $SSL_CERT_FILE names the authorities where they are not the system's")
 	f.StringVar(&b.sasl, "sasl", "", "Kafka: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512, as $MILLRACE_KAFKA_USER with $MILLRACE_KAFKA_PASSWORD")
+	oneOf(c, "broker", "pubsub", "kafka")
 }
 
 func (b *broker) check() error {
-	if b.name != "pubsub" && b.name != "kafka" {
-		return usageError{fmt.Errorf("--broker is %q: want pubsub or kafka", b.name)}
+	if b.name != "" && b.name != "pubsub" && b.name != "kafka" {
+		return wantBroker(b.name)
 	}
 	return nil
 }
 
-func (b *broker) connect(ctx context.Context, log *slog.Logger) (transport.Transport, error) {
-	if b.name == "kafka" {
-		return b.connectKafka(ctx, log)
-	}
-	t, err := pubsub.New(ctx, pubsub.Config{ProjectID: b.project, Logger: log})
-	if err != nil {
-		return nil, fmt.Errorf("%w; --project names the Google Cloud project", err)
-	}
-	return t, nil
+func wantBroker(name string) error {
+	return usageError{fmt.Errorf("--broker is %q: want pubsub or kafka", name)}
 }
 
-func (b *broker) connectKafka(ctx context.Context, log *slog.Logger) (transport.Transport, error) {
-	cfg := kafka.Config{Brokers: b.brokers, ClientID: "millrace-relay", Logger: log}
-	if b.tls {
-		cfg.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
-	}
-	if b.sasl != "" {
-		cfg.SASL = kafka.SASL{
-			Mechanism: b.sasl, User: os.Getenv("MILLRACE_KAFKA_USER"), Password: os.Getenv("MILLRACE_KAFKA_PASSWORD"),
+// variables are the settings that the flags stand for.
+func (b *broker) variables() (all [][3]string) {
+	set := func(flag, name, value string) {
+		if value != "" {
+			all = append(all, [3]string{flag, name, value})
 		}
 	}
-	t, err := kafka.New(ctx, cfg)
-	if err != nil {
-		return nil, fmt.Errorf("%w; --brokers, --tls and --sasl tell how Kafka is reached", err)
+	set("--broker", "MILLRACE_BROKER", b.name)
+	set("--project", "MILLRACE_PUBSUB_PROJECT_ID", b.project)
+	set("--brokers", "MILLRACE_KAFKA_BROKERS", strings.Join(b.brokers, ","))
+	if b.tls {
+		set("--tls", "MILLRACE_KAFKA_TLS_ENABLED", "true")
 	}
-	return t, nil
+	if b.sasl != "" {
+		set("--sasl", "MILLRACE_KAFKA_SASL_MECHANISM", b.sasl)
+		set("MILLRACE_KAFKA_USER", "MILLRACE_KAFKA_SASL_USER", os.Getenv("MILLRACE_KAFKA_USER"))
+		set("MILLRACE_KAFKA_PASSWORD", "MILLRACE_KAFKA_SASL_PASSWORD", os.Getenv("MILLRACE_KAFKA_PASSWORD"))
+	}
+	return all
+}
+
+func (b *broker) environ() (all []string) {
+	for _, v := range b.variables() {
+		all = append(all, v[1]+"="+v[2])
+	}
+	return all
+}
+
+// asFlags has an error about the variables name the flags.
+func (b *broker) asFlags(text string) string {
+	for _, v := range b.variables() {
+		text = strings.ReplaceAll(text, "$"+v[1]+":", v[0]+":")
+	}
+	return text
+}
+
+// words are the flags again, for a command that does the same.
+func (b *broker) words() (all []string) {
+	for _, v := range b.variables() {
+		switch {
+		case v[0] == "--tls":
+			all = append(all, v[0])
+		case strings.HasPrefix(v[0], "--"):
+			all = append(all, v[0], v[2])
+		}
+	}
+	return all
 }

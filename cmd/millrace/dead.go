@@ -41,6 +41,7 @@ func (a *app) deadList() *cobra.Command {
 	c := &cobra.Command{Use: "list", Short: "Dead letters and other events that failed, one by one or by their errors", Args: cobra.NoArgs}
 	deadSelection(c, &l.Selection)
 	c.Flags().StringVar(&state, "state", "dead", "dead, waiting (for a retry), parked (behind another of its key), failing (the broker has it) or all")
+	oneOf(c, "state", "dead", "waiting", "parked", "failing", "all")
 	c.Flags().IntVar(&l.Limit, "limit", 100, "how many")
 	c.Flags().BoolVar(&groups, "groups", false, "count those that failed alike")
 	c.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
@@ -74,7 +75,7 @@ func (a *app) deadList() *cobra.Command {
 		a.table("EVENT CONSUMER KEY STATE ATTEMPTS AGE DUE GROUP REASON ERROR", lines)
 		return nil
 	})
-	return a.jsonFlag(c)
+	return a.prints(c)
 }
 
 // deadStates are those of the flag.
@@ -119,7 +120,7 @@ func beginning(text string) string {
 func (a *app) deadShow() *cobra.Command {
 	var consumer string
 	var raw bool
-	c := &cobra.Command{Use: "show EVENT-ID", Short: "All that is known of an event that failed, with its payload", Args: cobra.ExactArgs(1)}
+	c := &cobra.Command{Use: "show EVENT-ID", ValidArgsFunction: cobra.NoFileCompletions, Short: "All that is known of an event that failed, with its payload", Args: cobra.ExactArgs(1)}
 	c.Flags().StringVar(&consumer, "consumer", "", "as this consumer has it")
 	c.Flags().BoolVar(&raw, "raw", false, "write the payload alone, byte by byte")
 	c.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, args []string) error {
@@ -147,7 +148,7 @@ func (a *app) deadShow() *cobra.Command {
 		}
 		return nil
 	})
-	return a.jsonFlag(c)
+	return a.prints(c)
 }
 
 func (a *app) printFailed(e claim.FailedEvent) {
@@ -195,7 +196,7 @@ func legible(b []byte) string {
 	if readable(b) {
 		return string(b)
 	}
-	return oneLine(string(b))
+	return strconv.QuoteToGraphic(string(b)) // also what it has of backslashes: it must not be ambiguous
 }
 
 // isTerminal reports whether somebody looks at it.

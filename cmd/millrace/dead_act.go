@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/user"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -22,14 +21,14 @@ import (
 func (a *app) deadReplay() *cobra.Command {
 	return a.deadCommand(claim.Replay, []string{"dead", "waiting"}, "are tried again now",
 		"running services bring them back, those whose handlers' subscribers are wrapped by Claim.Subscriber; without one they wait", &cobra.Command{
-			Use: "replay {EVENT-ID… | --consumer NAME | --group GROUP | --key KEY | --all}", Short: "Have dead letters tried again",
+			Use: "replay {EVENT-ID… | --consumer NAME | --group GROUP | --key KEY | --all}", ValidArgsFunction: cobra.NoFileCompletions, Short: "Have dead letters tried again",
 			Long: "Has dead letters tried again, with all their attempts and in their former order. Parked events follow those before them.",
 		})
 }
 
 func (a *app) deadDiscard() *cobra.Command {
 	return a.deadCommand(claim.Discard, []string{"dead", "waiting", "parked"}, "are discarded", "", &cobra.Command{
-		Use: "discard {EVENT-ID… | --consumer NAME | --group GROUP | --key KEY | --all}", Short: "Give dead letters up, for good",
+		Use: "discard {EVENT-ID… | --consumer NAME | --group GROUP | --key KEY | --all}", ValidArgsFunction: cobra.NoFileCompletions, Short: "Give dead letters up, for good",
 		Long: "Deletes dead letters. What the broker redelivers of them is absorbed, and later events of their keys go on.",
 	})
 }
@@ -96,7 +95,7 @@ func (a *app) deadCommand(do deadAction, states []string, done, then string, c *
 		}
 		return connected(c, args)
 	}
-	return a.jsonFlag(c)
+	return a.prints(c)
 }
 
 // leftAlone tells of what was selected and not touched.
@@ -141,22 +140,21 @@ func (a *app) deadAudit() *cobra.Command {
 		a.table("TIME ACTOR ACTION EVENT CONSUMER DETAIL", lines)
 		return nil
 	})
-	return a.jsonFlag(c)
+	return a.prints(c)
 }
 
 func (a *app) deadPurge() *cobra.Command {
 	var by claim.By
-	var age string
+	var olderThan time.Duration
 	c := &cobra.Command{
 		Use: "purge --older-than 90d", Short: "Discard old dead letters, and forget what operators did long ago", Args: cobra.NoArgs,
 		Long: "Discards dead letters that failed longer ago than that, and forgets what operators did before. For the owner of the tables.",
 	}
 	deadBy(c, &by)
-	c.Flags().StringVar(&age, "older-than", "", "how long ago, such as 90d or 12h")
+	ageVar(c, &olderThan, "older-than", "how long ago they failed, such as 90d or 12h")
 	c.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
-		olderThan, err := days(age)
-		if err != nil || olderThan <= 0 {
-			return usageError{fmt.Errorf("--older-than is %q: want an age such as 90d or 12h", age)}
+		if olderThan == 0 {
+			return missingAge("older-than")
 		}
 		p, err := claim.Purge(ctx, pool, a.schema, olderThan, by)
 		if err != nil {
@@ -168,14 +166,5 @@ func (a *app) deadPurge() *cobra.Command {
 		fmt.Fprintf(a.stdout, "%d dead letters are discarded, and %d rows of the audit forgotten\n", p.Events, p.Audit)
 		return nil
 	})
-	return a.jsonFlag(c)
-}
-
-// days is a duration in Go's form, or a number of days.
-func days(text string) (time.Duration, error) {
-	if number, ok := strings.CutSuffix(text, "d"); ok {
-		n, err := strconv.ParseUint(number, 10, 16)
-		return time.Duration(n) * 24 * time.Hour, err
-	}
-	return time.ParseDuration(text)
+	return a.prints(c)
 }

@@ -27,7 +27,7 @@ func (a *app) deadEdit() *cobra.Command {
 		by                      claim.By
 	)
 	c := &cobra.Command{
-		Use: "edit EVENT-ID", Short: "Change an event that failed: its payload or its headers", Args: cobra.ExactArgs(1),
+		Use: "edit EVENT-ID", ValidArgsFunction: cobra.NoFileCompletions, Short: "Change an event that failed: its payload or its headers", Args: cobra.ExactArgs(1),
 		Long: "Changes an event that failed. Without a flag that says what, the payload is opened in $VISUAL, $EDITOR or vi.\n" +
 			"The event stays where it is: \"millrace dead replay\" has it tried again.",
 	}

@@ -85,7 +85,7 @@ func TestDeadReplayAndDiscard(t *testing.T) {
 	assert.Regexp(t, somebody()+` +discard +e2 +notify`, o.run(exitOK, "dead", "audit"))
 	assert.Contains(t, o.run(exitOK, "dead", "list", "--state", "all"), "e1")
 
-	assert.Contains(t, o.run(exitUsage, "dead", "purge"), `--older-than is "": want an age`)
+	assert.Contains(t, o.run(exitUsage, "dead", "purge"), "--older-than is missing: want an age")
 	o.exec(`update {schema}.claim_failed set state = 'dead', failed_at = now() - interval '91 days'`)
 	assert.Contains(t, o.run(exitOK, "dead", "purge", "--older-than", "90d"), "2 dead letters are discarded, and 0 rows of the audit forgotten")
 }

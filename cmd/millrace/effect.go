@@ -33,7 +33,9 @@ func (a *app) effectList() *cobra.Command {
 	var response bool
 	c := &cobra.Command{Use: "list", Short: "Effects in doubt, and those that probably happened twice", Args: cobra.NoArgs}
 	c.Flags().StringVar(&l.State, "state", "open", "open (doubt or conflict), doubt, conflict, running, done, not_done or all")
+	oneOf(c, "state", effect.States...)
 	c.Flags().IntVar(&l.Limit, "limit", 100, "how many")
+	c.Flags().StringVar(&l.Mentions, "mentions", "", "only those whose keys contain this, such as an event's ID")
 	c.Flags().BoolVar(&response, "response", false, "show responses")
 	c.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
 		if !slices.Contains(effect.States, l.State) {
@@ -73,7 +75,7 @@ func (a *app) effectList() *cobra.Command {
 		a.table(head, lines)
 		return nil
 	})
-	return a.jsonFlag(c)
+	return a.prints(c)
 }
 
 func (a *app) effectResolve() *cobra.Command {
@@ -81,7 +83,7 @@ func (a *app) effectResolve() *cobra.Command {
 	var notDone bool
 	var response string
 	c := &cobra.Command{
-		Use: "resolve KEY {--done [--response JSON] | --not-done}", Short: "Decide about an effect in doubt", Args: cobra.ExactArgs(1),
+		Use: "resolve KEY {--done [--response JSON] | --not-done}", ValidArgsFunction: cobra.NoFileCompletions, Short: "Decide about an effect in doubt", Args: cobra.ExactArgs(1),
 		Long: "Decides about an effect in doubt: it happened (--done), and will not be called again, or it did not and will not\n(--not-done), and may be. " +
 			"Ask the provider first, by the idempotency key. Its event goes on when it comes back.\nFor one in conflict --done takes it off the list. The decision is kept in the table effect_resolution.",
 	}
@@ -93,6 +95,9 @@ func (a *app) effectResolve() *cobra.Command {
 	connected := a.connected(func(ctx context.Context, pool *pgxpool.Pool, args []string) error {
 		if err := effect.Resolve(ctx, pool, a.schema, args[0], d); err != nil {
 			return err
+		}
+		if a.json {
+			return a.printJSON(map[string]string{"settled": args[0]})
 		}
 		fmt.Fprintf(a.stdout, "%s is settled\n", oneLine(args[0]))
 		return nil
@@ -113,7 +118,7 @@ func (a *app) effectResolve() *cobra.Command {
 		}
 		return connected(c, args)
 	}
-	return c
+	return a.prints(c)
 }
 
 // osUser is who runs the command.

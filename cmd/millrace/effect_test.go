@@ -34,7 +34,7 @@ func TestEffectCommands(t *testing.T) {
 	out := o.run(exitOK, "effect", "list")
 	assert.Regexp(t, `charge:1 +doubt +1 +20[0-9TZ:-]+ +[0-9a-f-]{36} +a time\\nout`, out)
 	assert.NotContains(t, out, "charge:3")
-	assert.Regexp(t, `charge:3 +done .* \\"ch_called\\"`, o.run(exitOK, "effect", "list", "--state", "all", "--response"))
+	assert.Regexp(t, `charge:3 +done .* "ch_called"`, o.run(exitOK, "effect", "list", "--state", "all", "--response"))
 	var found []effect.Entry
 	require.NoError(t, json.Unmarshal([]byte(o.run(exitOK, "effect", "list", "--json", "--limit", "1")), &found))
 	require.Len(t, found, 1)

@@ -3,6 +3,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +13,20 @@ import (
 
 	"github.com/spf13/cobra"
 )
+
+const rootUsage = `The operator's command of Millrace: what becomes of events between PostgreSQL and the broker, and what to do about it.
+
+Commands that print take -o table, for people, or -o json, for scripts. What goes wrong is told on standard error, with -o json
+as {"command": …, "error": …}.
+
+Commands for a database find it by --dsn and --schema, by --config FILE, which is a service's configuration, or by
+$MILLRACE_POSTGRES_DSN and $MILLRACE_POSTGRES_SCHEMA, $DATABASE_URL, PGHOST and its like.
+
+Exit codes:
+  0  it is done; "doctor" has found nothing, "explain" has found the event
+  1  it is not done, or what was looked at is wrong: "doctor" has findings, "outbox check" has, "explain" knows no such event
+  2  the command line cannot be meant; for "doctor" also that it could not look: no connection to the database
+"dev" ends with the exit code of the command that it runs; 127 when that cannot be run, 128 and more by a signal.`
 
 // Exit codes besides those of a command that "dev" runs.
 const (
@@ -55,23 +70,49 @@ func run(args []string, stdin *os.File, stdout, stderr io.Writer) int {
 	case errors.As(err, &status):
 		return int(status)
 	}
-	fmt.Fprintf(stderr, "%s: %v\n", command.CommandPath(), err)
-	if !a.began || errors.As(err, &usage) { // what cobra itself says is about the command line
-		fmt.Fprintf(stderr, "%q tells how it is used.\n", command.CommandPath()+" -h")
+	a.json = a.json || !a.began && wantsJSON(args)
+	misused := !a.began || errors.As(err, &usage) // what cobra itself says is about the command line
+	switch {
+	case a.json:
+		_ = json.NewEncoder(stderr).Encode(map[string]string{"command": command.CommandPath(), "error": err.Error()}) // nobody reads, then
+	case misused:
+		fmt.Fprintf(stderr, "%s: %s\n%q tells how it is used.\n", command.CommandPath(), lines(err.Error()), command.CommandPath()+" -h")
+	default:
+		fmt.Fprintf(stderr, "%s: %s\n", command.CommandPath(), lines(err.Error()))
+	}
+	if misused || command.Name() == "doctor" { // which has not looked, and 1 would mean that it has found something
 		return exitUsage
 	}
 	return exitFailed
+}
+
+// wantsJSON is for a command line that was not understood, perhaps before the flag that says how to print.
+func wantsJSON(args []string) bool {
+	for i, arg := range args {
+		switch arg {
+		case "--":
+			return false
+		case "--json", "-ojson", "-o=json", "--output=json":
+			return true
+		case "-o", "--output":
+			if i+1 < len(args) && args[i+1] == "json" {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:               "millrace",
 		Short:             "The operator's command",
+		Long:              rootUsage,
 		Args:              cobra.NoArgs,
 		RunE:              needsCommand,
 		SilenceErrors:     true,
 		SilenceUsage:      true,
-		PersistentPreRunE: func(*cobra.Command, []string) error { a.began = true; return nil },
+		PersistentPreRunE: func(c *cobra.Command, _ []string) error { a.began = true; return a.resolve(c) },
 	}
 	root.AddCommand(
 		&cobra.Command{
@@ -84,7 +125,7 @@ func (a *app) root() *cobra.Command {
 				return nil
 			},
 		},
-		a.migrate(), a.outbox(), a.effect(), a.retention(), a.dead(), a.relay(),
+		a.migrate(), a.outbox(), a.effect(), a.retention(), a.dead(), a.relay(), a.config(), a.explain(), a.doctor(),
 	)
 	return root
 }

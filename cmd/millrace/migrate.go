@@ -93,7 +93,7 @@ func (a *app) migrate() *cobra.Command {
 		}
 		return a.migrations(ctx, all)
 	})
-	c.AddCommand(a.jsonFlag(waits(up)), a.jsonFlag(waits(down)), a.jsonFlag(status), a.migratePrint(&component), a.grants())
+	c.AddCommand(a.prints(waits(up)), a.prints(waits(down)), a.prints(status), a.migratePrint(&component), a.grants())
 	return c
 }
 

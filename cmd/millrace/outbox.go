@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -57,7 +56,7 @@ func (a *app) outboxCheck() *cobra.Command {
 		}
 		return err
 	})
-	return a.jsonFlag(c)
+	return a.prints(c)
 }
 
 func (a *app) outboxShards() *cobra.Command {
@@ -91,23 +90,26 @@ func (a *app) outboxShards() *cobra.Command {
 		fmt.Fprintf(a.stdout, "%d shards\n", n)
 		return nil
 	})
-	return a.jsonFlag(c)
+	return a.prints(c)
 }
 
 func (a *app) outboxPurge() *cobra.Command {
-	var age time.Duration
-	c := &cobra.Command{Use: "purge --older-than 720h", Short: "Delete dead events", Args: cobra.NoArgs}
-	c.Flags().DurationVar(&age, "older-than", 0, "how long ago they failed")
+	var olderThan time.Duration
+	c := &cobra.Command{Use: "purge --older-than 30d", Short: "Delete dead events", Args: cobra.NoArgs}
+	ageVar(c, &olderThan, "older-than", "how long ago they failed, such as 30d or 12h")
 	c.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
-		if age <= 0 {
-			return usageError{errors.New("--older-than is missing: want an age such as 720h")}
+		if olderThan == 0 {
+			return missingAge("older-than")
 		}
-		n, err := outbox.Purge(ctx, pool, a.schema, age)
+		n, err := outbox.Purge(ctx, pool, a.schema, olderThan)
 		if err != nil {
 			return err
+		}
+		if a.json {
+			return a.printJSON(map[string]int64{"deleted": n})
 		}
 		fmt.Fprintf(a.stdout, "%d dead events deleted\n", n)
 		return nil
 	})
-	return c
+	return a.prints(c)
 }

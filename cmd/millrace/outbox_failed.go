@@ -20,6 +20,7 @@ func (a *app) outboxList() *cobra.Command {
 	var state string
 	c := &cobra.Command{Use: "list", Short: "Failed and delayed events", Args: cobra.NoArgs}
 	c.Flags().StringVar(&state, "state", "all", "parked, retry, queued, dead, delayed or all")
+	oneOf(c, "state", "parked", "retry", "queued", "dead", "delayed", "all")
 	c.Flags().StringVar(&l.Topic, "topic", "", "only those of this topic")
 	c.Flags().StringVar(&l.Key, "key", "", "only those of this key")
 	c.Flags().IntVar(&l.Limit, "limit", 100, "how many")
@@ -55,7 +56,7 @@ func (a *app) outboxList() *cobra.Command {
 			if e.Command != "" {
 				state += ", to " + e.Command
 			}
-			line := []string{e.EventID, e.Topic, e.Key, state, strconv.Itoa(e.Attempts), ago(time.Since(e.Created)), due, oneLine(e.Reason)}
+			line := []string{oneLine(e.EventID), oneLine(e.Topic), oneLine(e.Key), state, strconv.Itoa(e.Attempts), ago(time.Since(e.Created)), due, oneLine(e.Reason)}
 			if l.Payload {
 				line = append(line, oneLine(string(e.Payload)))
 			}
@@ -64,28 +65,19 @@ func (a *app) outboxList() *cobra.Command {
 		a.table(head, lines)
 		return nil
 	})
-	return a.jsonFlag(c)
-}
-
-// oneLine is text of others that cannot disturb a terminal.
-func oneLine(text string) string {
-	if text == "" {
-		return ""
-	}
-	quoted := strconv.QuoteToGraphic(text)
-	return quoted[1 : len(quoted)-1]
+	return a.prints(c)
 }
 
 func (a *app) outboxRetry() *cobra.Command {
 	return a.outboxCommand(outbox.Requeue, &cobra.Command{
-		Use: "retry {EVENT-ID… | --key KEY | --topic TOPIC | --all}", Short: "Have failed events tried again now",
+		Use: "retry {EVENT-ID… | --key KEY | --topic TOPIC | --all}", ValidArgsFunction: cobra.NoFileCompletions, Short: "Have failed events tried again now",
 		Long: "Has events tried again that are parked, wait for their next attempt, or were discarded. Those that wait behind them follow.",
 	})
 }
 
 func (a *app) outboxDiscard() *cobra.Command {
 	return a.outboxCommand(outbox.Discard, &cobra.Command{
-		Use: "discard {EVENT-ID… | --key KEY | --topic TOPIC | --all}", Short: "Give failed events up",
+		Use: "discard {EVENT-ID… | --key KEY | --topic TOPIC | --all}", ValidArgsFunction: cobra.NoFileCompletions, Short: "Give failed events up",
 		Long: "Gives events up. They are kept as dead, to be seen, retried or purged; those that wait behind them go on.",
 	})
 }
@@ -124,5 +116,5 @@ func (a *app) outboxCommand(do func(context.Context, pgtx.DB, string, outbox.Sel
 		}
 		return connected(c, args)
 	}
-	return a.jsonFlag(c)
+	return a.prints(c)
 }

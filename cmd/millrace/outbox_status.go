@@ -25,7 +25,7 @@ func (a *app) outboxStatus() *cobra.Command {
 		a.printReport(r)
 		return nil
 	})
-	return a.jsonFlag(c)
+	return a.prints(c)
 }
 
 func (a *app) printReport(r *outbox.Report) {
@@ -92,7 +92,7 @@ func (a *app) printReport(r *outbox.Report) {
 			if t.Oldest != nil {
 				oldest = ago(r.Age(t.Oldest))
 			}
-			topics = append(topics, []string{t.Topic, strconv.FormatInt(t.Pending, 10), oldest, strconv.FormatInt(t.Failed, 10)})
+			topics = append(topics, []string{oneLine(t.Topic), strconv.FormatInt(t.Pending, 10), oldest, strconv.FormatInt(t.Failed, 10)})
 		}
 		a.table("TOPIC PENDING OLDEST FAILED", topics)
 	}

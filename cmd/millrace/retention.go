@@ -33,11 +33,12 @@ func (a *app) retentionRun() *cobra.Command {
 		Use: "run", Short: "Make days ahead, and drop those that are past", Args: cobra.NoArgs,
 		Long: "Makes days ahead, and drops those that are past. It holds nobody up, and waits for running handlers. Keep claims for longer than\n" +
 			"brokers may redeliver: an older event is not run, because nobody knows whether it was. What is not named is left alone. Give the\n" +
-			"durations that the services are configured with: where they keep for longer, this would make them forget.",
+			"durations that the services are configured with: where they keep for longer, this would make them forget. Without any it makes\n" +
+			"days ahead of all tables, and drops none.",
 	}
-	c.Flags().DurationVar(&claims, "claims", 0, "for how long it is remembered that an event was processed (the services' default is 336h)")
-	c.Flags().DurationVar(&effects, "effects", 0, "for how long outcomes of effects are kept (the services' default is 720h)")
-	c.Flags().DurationVar(&httpKeys, "http-keys", 0, "for how long answers to HTTP requests are kept (the services' default is 24h)")
+	ageVar(c, &claims, "claims", "for how long it is remembered that an event was processed (the services' default is 14d)")
+	ageVar(c, &effects, "effects", "for how long outcomes of effects are kept (the services' default is 30d)")
+	ageVar(c, &httpKeys, "http-keys", "for how long answers to HTTP requests are kept (the services' default is 1d)")
 	run := a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
 		done := map[string]any{}
 		var lines [][]string
@@ -68,8 +69,9 @@ func (a *app) retentionRun() *cobra.Command {
 				continue
 			}
 			result, days, more, err := part.run()
-			errs = append(errs, err)
-			if err == nil {
+			if err != nil {
+				errs = append(errs, fmt.Errorf("--%s: %w", strings.ReplaceAll(part.name, "_", "-"), err))
+			} else {
 				done[part.name] = result
 				lines = append(lines, []string{part.name, strings.Join(days, " "), more})
 			}
@@ -81,13 +83,44 @@ func (a *app) retentionRun() *cobra.Command {
 		}
 		return errors.Join(errs...)
 	})
+	ahead := a.connected(a.retentionAhead)
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if claims == 0 && effects == 0 && httpKeys == 0 {
-			return usageError{errors.New("want at least one of --claims, --effects and --http-keys: as long as the services are configured with")}
+			return ahead(c, args)
 		}
 		return run(c, args)
 	}
-	return a.jsonFlag(c)
+	return a.prints(c)
+}
+
+// keptTables are those that are kept by the day, as the command, the migrations and its flags call them.
+var keptTables = []struct{ of, component, table, flag string }{
+	{"claims", "claim", "processed", "claims"}, {"effects", "effect", "effect", "effects"}, {"http_keys", "idempotencykey", "idempotency_key", "http-keys"},
+}
+
+// retentionAhead makes days and drops none.
+func (a *app) retentionAhead(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
+	there, err := a.installed(ctx, pool)
+	if err != nil {
+		return err
+	}
+	made := []string{}
+	for _, k := range keptTables {
+		if there[k.component] {
+			err = errors.Join(err, pgdays.Table{Schema: a.schema, Name: k.table}.Ahead(ctx, pool))
+			made = append(made, k.of)
+		}
+	}
+	switch {
+	case err != nil:
+		return err
+	case len(made) == 0:
+		return fmt.Errorf("schema %q has no such tables: run \"millrace migrate up\"", a.schema)
+	case a.json:
+		return a.printJSON(map[string]any{"ahead": made})
+	}
+	fmt.Fprintf(a.stdout, "%s have days for a week ahead; none was dropped, because no duration is named\n", strings.Join(made, ", "))
+	return nil
 }
 
 // keptDays is what status tells of one table.
@@ -104,12 +137,12 @@ func (a *app) retentionStatus() *cobra.Command {
 	c := &cobra.Command{Use: "status", Short: "Days, sizes, and the consumers' floors", Args: cobra.NoArgs}
 	c.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
 		var all []keptDays
-		for _, of := range [][2]string{{"claims", "processed"}, {"effects", "effect"}, {"http_keys", "idempotency_key"}} {
-			days, err := pgdays.Table{Schema: a.schema, Name: of[1]}.Days(ctx, pool)
+		for _, of := range keptTables {
+			days, err := pgdays.Table{Schema: a.schema, Name: of.table}.Days(ctx, pool)
 			if err != nil {
 				return err
 			}
-			k := keptDays{Of: of[0], Days: len(days)}
+			k := keptDays{Of: of.of, Days: len(days)}
 			for i, d := range days {
 				if i == 0 {
 					k.Oldest = &days[0].Date
@@ -148,5 +181,5 @@ func (a *app) retentionStatus() *cobra.Command {
 		a.table("CONSUMER FLOOR", lines)
 		return nil
 	})
-	return a.jsonFlag(c)
+	return a.prints(c)
 }

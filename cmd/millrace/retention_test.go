@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"strings"
 	"testing"
 	"time"
 
@@ -36,7 +37,7 @@ func TestRetentionCommand(t *testing.T) {
 	assert.Regexp(t, `notify +`+yesterday, o.run(exitOK, "retention", "status"))
 
 	var done map[string]struct{ Days []string }
-	require.NoError(t, json.Unmarshal([]byte(o.run(exitOK, "retention", "run", "--claims=24h", "--effects=720h", "--json")), &done))
+	require.NoError(t, json.Unmarshal([]byte(o.run(exitOK, "retention", "run", "--claims=1d", "--effects=30d", "--json")), &done))
 	assert.Len(t, done, 2, "what is not named is left alone")
 	var status struct {
 		Tables []keptDays
@@ -46,6 +47,10 @@ func TestRetentionCommand(t *testing.T) {
 	assert.Equal(t, 9, status.Tables[0].Days)
 	assert.Equal(t, int64(1), status.Claims.Hashed)
 
-	assert.Contains(t, o.run(exitUsage, "retention", "run"), "want at least one of --claims")
-	assert.Contains(t, o.run(exitFailed, "retention", "run", "--claims=1h"), "keep is 1h0m0s: want 24h0m0s or more")
+	assert.Contains(t, o.run(exitOK, "retention", "run"), "none was dropped")
+	assert.Equal(t, `{"ahead":["claims","effects","http_keys"]}`, strings.Join(strings.Fields(o.run(exitOK, "retention", "run", "--json")), ""))
+	assert.Contains(t, o.run(exitFailed, "retention", "run", "--claims=1h"), "--claims: ")
+	for _, wrong := range []string{"soon", "0", "-1h", "-1d", "1.5d", "d"} {
+		assert.Contains(t, o.run(exitUsage, "retention", "run", "--claims="+wrong), `for "--claims" flag: want an age such as 90d or 12h`)
+	}
 }

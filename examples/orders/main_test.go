@@ -1,75 +1,44 @@
 package main
 
 import (
-	"bytes"
-	"os"
-	"os/exec"
-	"regexp"
-	"strconv"
+	"io"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-go/millrace/examples/internal/stage"
+	"github.com/millrace-go/millrace/examples/internal/stage/stagetest"
 	"github.com/millrace-go/millrace/framework/devstack"
-	"github.com/millrace-go/millrace/framework/devstack/devtest"
-	"github.com/millrace-go/millrace/internal/role"
+	"github.com/millrace-go/millrace/internal/docs"
 )
 
-// The processors are this test binary again, and so is the whole command.
-const commandVariable = "ORDERS_COMMAND"
+func TestMain(m *testing.M) { stagetest.Main(m, main) }
 
-func TestMain(m *testing.M) {
-	if role.Name() != "" || os.Getenv(commandVariable) != "" {
-		main()
-		return
-	}
-	devtest.Main(m)
-}
-
-// command runs the example as a process, on this test's stack.
-func command(t *testing.T, args ...string) (code int, output string) {
+// run runs the example as a process, on this test's stack.
+func run(t *testing.T, args ...string) (code int, output string) {
 	t.Helper()
-	stack := devtest.Start(t, devstack.Kafka)
-	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
-	cmd.Env = append(append(os.Environ(), stack.Env()...), commandVariable+"=1")
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		var exit *exec.ExitError
-		require.ErrorAs(t, err, &exit)
-		code = exit.ExitCode()
-	}
-	return code, string(out)
-}
-
-// number returns what the table says of a thing.
-func number(t *testing.T, output, name string) int {
-	t.Helper()
-	found := regexp.MustCompile(`(?m)^` + name + ` +(\d+)`).FindStringSubmatch(output)
-	require.NotNil(t, found, "%s in:\n%s", name, output)
-	n, err := strconv.Atoi(found[1])
-	require.NoError(t, err)
-	return n
+	return stagetest.Command(t, []devstack.Service{devstack.Kafka}, args...)
 }
 
 func TestEachOrderHasOneResult(t *testing.T) {
 	t.Parallel()
-	code, out := command(t, "-orders", "2000", "-kills", "4")
+	code, out := run(t, "-orders", "2000", "-kills", "4")
 	require.Zero(t, code, out)
-	assert.Equal(t, 2000, number(t, out, "results"))
-	assert.Equal(t, 4, number(t, out, "kills"))
+	assert.Equal(t, 2000, stagetest.Number(t, out, "results"))
+	assert.Equal(t, 4, stagetest.Number(t, out, "kills"))
 	assert.Contains(t, out, "every order has one result")
-	assert.Equal(t, 4, strings.Count(out, "SIGKILL processor"))
+	assert.Equal(t, 4, strings.Count(out, "SIGKILL "))
 }
 
 // The verdict can fail: without transactions, what was published before a kill is published again after it.
 func TestAtLeastOnceDoubles(t *testing.T) {
 	t.Parallel()
-	code, out := command(t, "-orders", "2000", "-kills", "4", "-delivery", "at-least-once")
-	require.Equal(t, exitVerdict, code, out)
-	assert.Positive(t, number(t, out, "doubled"), out)
-	assert.Zero(t, number(t, out, "lost"), out)
+	code, out := run(t, "-orders", "2000", "-kills", "4", "-delivery", "at-least-once")
+	require.Equal(t, stage.Verdict, code, out)
+	assert.Positive(t, stagetest.Number(t, out, "doubled"), out)
+	assert.Zero(t, stagetest.Number(t, out, "lost"), out)
 	assert.Contains(t, out, "this is what happens with at-least-once delivery")
 }
 
@@ -84,16 +53,18 @@ func TestJudge(t *testing.T) {
 	assert.False(t, judge(3, results).good())
 }
 
+func TestDocumentedCommands(t *testing.T) {
+	t.Parallel()
+	docs.Commands(t, func(args []string, out io.Writer) { command.Run(t.Context(), args, out, out) })
+}
+
 func TestBadFlags(t *testing.T) {
 	t.Parallel()
-	for args, want := range map[string]string{
+	stagetest.Refused(t, command, map[string]string{
 		"-orders 0 -processors 5 -kills -1": "-orders is 0: want 1 to 1000000\n-processors is 5: want 1 to 4\n-kills is -1: want 0 to 1000",
 		"-delivery never":                   `-delivery is "never": want transactional or at-least-once`,
+		"-broker pubsub":                    `-broker is "pubsub", which has no transactions`,
+		"-broker rabbit":                    `-broker is "rabbit"`,
 		"now":                               `unexpected argument "now"`,
-	} {
-		var stdout, stderr bytes.Buffer
-		assert.Equal(t, exitTrouble, run(t.Context(), strings.Fields(args), &stdout, &stderr), args)
-		assert.Contains(t, stderr.String(), want)
-		assert.Empty(t, stdout.String())
-	}
+	})
 }

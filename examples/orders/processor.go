@@ -74,6 +74,7 @@ func process(ctx context.Context, c config, _ <-chan string) error {
 	if err != nil {
 		return err
 	}
+	fmt.Println("up") // to who kills it
 	router.AddMiddleware(middleware.Unit)
 	router.AddHandler(consumer, c.Orders, orders, c.Results, results, processOrder)
 	return router.Run(ctx)

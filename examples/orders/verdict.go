@@ -37,18 +37,14 @@ func judge(orders int, results map[string]int) verdict {
 	return v
 }
 
-func (v verdict) print(w io.Writer, kills []int, source, delivery string) {
+func (v verdict) print(w io.Writer, kills int, source, delivery string) {
 	line := func(name, format string, args ...any) {
 		fmt.Fprintf(w, "%-20s %s\n", name, fmt.Sprintf(format, args...))
-	}
-	all := 0
-	for _, n := range kills {
-		all += n
 	}
 	fmt.Fprintln(w)
 	line("orders", "%d", v.orders)
 	line("results", "%d", v.results)
-	line("kills", "%d", all)
+	line("kills", "%d", kills)
 	line("lost", "%d", v.lost)
 	line("doubled", "%d", v.doubled)
 	if v.foreign > 0 {

@@ -4,15 +4,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"net"
 	"net/http"
 	"strconv"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5"
-	"golang.org/x/sync/errgroup"
 
+	"github.com/millrace-go/millrace/examples/internal/stage"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/pgtx"
 	"github.com/millrace-go/millrace/transport"
@@ -77,30 +75,7 @@ func (s *service) api(ctx context.Context) error {
 			w.WriteHeader(http.StatusNoContent)
 		}
 	})
-	return s.serve(ctx, mux, notifier)
-}
-
-func (s *service) serve(ctx context.Context, h http.Handler, notifier *outbox.Notifier) error {
-	server := &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second}
-	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.cfg.API)
-	if err != nil {
-		return err
-	}
-	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return notifier.Run(ctx) })
-	g.Go(func() error {
-		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-			return err
-		}
-		return nil
-	})
-	g.Go(func() error {
-		<-ctx.Done()
-		sctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-		defer cancel()
-		return server.Shutdown(sctx)
-	})
-	return g.Wait()
+	return stage.Together(ctx, notifier.Run, func(ctx context.Context) error { return stage.Serve(ctx, s.cfg.API, mux) })
 }
 
 // completeLabour writes the labour and its event in one transaction.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -23,7 +22,7 @@ func (s *service) client(ctx context.Context) error {
 	for id := 1; id <= s.cfg.Events; id++ {
 		select {
 		case <-ctx.Done():
-			return ctx.Err()
+			return g.Wait()
 		case <-pace.C:
 		}
 		g.Go(func() error { return s.complete(ctx, id) })
@@ -66,34 +65,4 @@ func post(ctx context.Context, url string) (int, error) {
 	defer res.Body.Close()
 	_, err = io.Copy(io.Discard, res.Body)
 	return res.StatusCode, err
-}
-
-// together runs the functions until ctx ends or one of them fails, and waits for all.
-func together(ctx context.Context, fs ...func(context.Context) error) error {
-	g, ctx := errgroup.WithContext(ctx)
-	for _, f := range fs {
-		g.Go(func() error { return f(ctx) })
-	}
-	return g.Wait()
-}
-
-// counts adds up what the parts tell.
-type counts struct {
-	mu sync.Mutex
-	n  map[string]int
-}
-
-func (c *counts) add(what string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.n == nil {
-		c.n = map[string]int{}
-	}
-	c.n[what]++
-}
-
-func (c *counts) get(what string) int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.n[what]
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/millrace-go/millrace/examples/internal/stage"
 	"github.com/millrace-go/millrace/middleware/claim"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/pgtx"
@@ -50,7 +51,7 @@ func (s *service) consumer(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return together(ctx, notifier.Run, router.Run, s.servePush)
+	return stage.Together(ctx, notifier.Run, router.Run, s.servePush)
 }
 
 // subscriber returns a subscriber whose subscription is there, so that the client may start.

@@ -2,10 +2,9 @@ package main
 
 import (
 	"bytes"
-	"context"
+	"io"
 	"os"
 	"os/exec"
-	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -16,58 +15,31 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-go/millrace/examples/internal/stage"
+	"github.com/millrace-go/millrace/examples/internal/stage/stagetest"
 	"github.com/millrace-go/millrace/framework/devstack"
 	"github.com/millrace-go/millrace/framework/devstack/devtest"
-	"github.com/millrace-go/millrace/internal/role"
+	"github.com/millrace-go/millrace/internal/docs"
 )
 
-// The started processes are this test binary again, and so is the whole command where a test wants it in a process of
-// its own.
-const commandVariable = "QUICKSTART_COMMAND"
+func TestMain(m *testing.M) { stagetest.Main(m, main) }
 
-func TestMain(m *testing.M) {
-	if role.Name() != "" || os.Getenv(commandVariable) != "" {
-		main()
-		return
-	}
-	devtest.Main(m)
-}
-
-// command runs the quickstart as a process, on this test's stack.
-func command(t *testing.T, args ...string) (code int, output string) {
+// run runs the quickstart as a process, on this test's stack.
+func run(t *testing.T, args ...string) (code int, output string) {
 	t.Helper()
-	stack := devtest.Start(t, devstack.Postgres, devstack.PubSub, devstack.Kafka)
-	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
-	cmd.Env = append(append(os.Environ(), stack.Env()...), commandVariable+"=1")
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		var exit *exec.ExitError
-		require.ErrorAs(t, err, &exit)
-		code = exit.ExitCode()
-	}
-	return code, string(out)
-}
-
-// number returns what the table says of a thing.
-func number(t *testing.T, output, name string) int {
-	t.Helper()
-	found := regexp.MustCompile(`(?m)^` + name + ` +(\d+)`).FindStringSubmatch(output)
-	require.NotNil(t, found, "%s in:\n%s", name, output)
-	n, err := strconv.Atoi(found[1])
-	require.NoError(t, err)
-	return n
+	return stagetest.Command(t, []devstack.Service{devstack.Postgres, devstack.PubSub, devstack.Kafka}, args...)
 }
 
 func TestNothingIsLostOrDoubledUnderKills(t *testing.T) {
 	t.Parallel()
-	code, out := command(t, "-events", "400", "-kills", "8", "-duplicates", "0.5")
+	code, out := run(t, "-events", "400", "-kills", "8", "-duplicates", "0.5")
 	require.Zero(t, code, out)
-	assert.Equal(t, 400, number(t, out, "events committed"))
-	assert.Equal(t, 8, number(t, out, "kills"))
-	assert.Zero(t, number(t, out, "lost"))
-	assert.Zero(t, number(t, out, "doubled"))
+	assert.Equal(t, 400, stagetest.Number(t, out, "events committed"))
+	assert.Equal(t, 8, stagetest.Number(t, out, "kills"))
+	assert.Zero(t, stagetest.Number(t, out, "lost"))
+	assert.Zero(t, stagetest.Number(t, out, "doubled"))
 	assert.Contains(t, out, "effects              400 notifications, 400 texts, 400 follow-ups")
-	assert.Positive(t, number(t, out, "duplicates absorbed"))
+	assert.Positive(t, stagetest.Number(t, out, "duplicates absorbed"))
 	assert.Contains(t, out, "postgres: ")
 	assert.Contains(t, out, "pubsub: ")
 }
@@ -75,22 +47,22 @@ func TestNothingIsLostOrDoubledUnderKills(t *testing.T) {
 // The same behind push: a killed process's requests fail, and Pub/Sub sends their messages to another one.
 func TestNothingIsLostOrDoubledBehindPush(t *testing.T) {
 	t.Parallel()
-	code, out := command(t, "-push", "-events", "300", "-kills", "6", "-duplicates", "0.5")
+	code, out := run(t, "-push", "-events", "300", "-kills", "6", "-duplicates", "0.5")
 	require.Zero(t, code, out)
-	assert.Equal(t, 6, number(t, out, "kills"))
+	assert.Equal(t, 6, stagetest.Number(t, out, "kills"))
 	assert.Contains(t, out, "effects              300 notifications, 300 texts, 300 follow-ups")
-	assert.Positive(t, number(t, out, "duplicates absorbed"))
+	assert.Positive(t, stagetest.Number(t, out, "duplicates absorbed"))
 	assert.Contains(t, out, "by push")
 }
 
 // The same on Kafka: a killed consumer's partitions go to the others when its session has timed out.
 func TestNothingIsLostOrDoubledOnKafka(t *testing.T) {
 	t.Parallel()
-	code, out := command(t, "-broker", "kafka", "-events", "300", "-kills", "6", "-duplicates", "0.5")
+	code, out := run(t, "-broker", "kafka", "-events", "300", "-kills", "6", "-duplicates", "0.5")
 	require.Zero(t, code, out)
-	assert.Equal(t, 6, number(t, out, "kills"))
+	assert.Equal(t, 6, stagetest.Number(t, out, "kills"))
 	assert.Contains(t, out, "effects              300 notifications, 300 texts, 300 follow-ups")
-	assert.Positive(t, number(t, out, "duplicates absorbed"))
+	assert.Positive(t, stagetest.Number(t, out, "duplicates absorbed"))
 	assert.Contains(t, out, "kafka: ")
 }
 
@@ -98,47 +70,47 @@ func TestNothingIsLostOrDoubledOnKafka(t *testing.T) {
 
 func TestWithoutClaimEffectsDouble(t *testing.T) {
 	t.Parallel()
-	code, out := command(t, "-events", "300", "-kills", "2", "-without", "claim")
-	require.Equal(t, exitVerdict, code, out)
-	assert.Positive(t, number(t, out, "doubled"))
+	code, out := run(t, "-events", "300", "-kills", "2", "-without", "claim")
+	require.Equal(t, stage.Verdict, code, out)
+	assert.Positive(t, stagetest.Number(t, out, "doubled"))
 }
 
 func TestWithoutOutboxEventsAreLost(t *testing.T) {
 	t.Parallel()
-	code, out := command(t, "-events", "1000", "-kills", "8", "-duplicates", "0", "-without", "outbox")
-	require.Equal(t, exitVerdict, code, out)
-	assert.Positive(t, number(t, out, "lost"))
+	code, out := run(t, "-events", "1000", "-kills", "8", "-duplicates", "0", "-without", "outbox")
+	require.Equal(t, stage.Verdict, code, out)
+	assert.Positive(t, stagetest.Number(t, out, "lost"))
 }
 
 func TestInMemory(t *testing.T) {
 	t.Parallel()
-	code, out := command(t, "-broker", "memory", "-events", "200")
+	code, out := run(t, "-broker", "memory", "-events", "200")
 	require.Zero(t, code, out)
 	assert.Contains(t, out, "every event took effect exactly once in the database")
-	code, out = command(t, "-broker", "memory", "-events", "200", "-without", "claim")
-	require.Equal(t, exitVerdict, code, out)
+	code, out = run(t, "-broker", "memory", "-events", "200", "-without", "claim")
+	require.Equal(t, stage.Verdict, code, out)
 }
 
 func TestBadFlags(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct{ args, want string }{
-		{"-broker rabbit", `-broker is "rabbit": want pubsub, kafka or memory`},
-		{"-events 0 -consumers 0 -duplicates 2", "-events is 0: want 1 to 1000000\n-consumers is 0: want 1 to 16\n-duplicates is 2: want 0 to 1"},
-		{"-duplicates NaN", "-duplicates is NaN"},
-		{"-kills -1", "-kills is -1"},
-		{"-without luck", `-without is "luck": want claim or outbox`},
-		{"-broker memory -kills 3", "nothing can be killed"},
-		{"-broker memory -push", "-push is Pub/Sub's: with -broker memory there is none"},
-		{"-broker kafka -push", "-push is Pub/Sub's: with -broker kafka there is none"},
-		{"-broker memory -without outbox", "nothing can be killed"},
-		{"now", `unexpected argument "now"`},
-		{"-unknown", "flag provided but not defined"},
-	} {
-		var stdout, stderr bytes.Buffer
-		assert.Equal(t, exitTrouble, run(context.Background(), strings.Fields(c.args), &stdout, &stderr), c.args)
-		assert.Contains(t, stderr.String(), c.want)
-		assert.Empty(t, stdout.String())
-	}
+	stagetest.Refused(t, command, map[string]string{
+		"-broker rabbit":                       `-broker is "rabbit": want pubsub, kafka or memory`,
+		"-events 0 -consumers 0 -duplicates 2": "-events is 0: want 1 to 1000000\n-consumers is 0: want 1 to 16\n-duplicates is 2: want 0 to 1",
+		"-duplicates NaN":                      "-duplicates is NaN",
+		"-kills -1":                            "-kills is -1",
+		"-without luck":                        `-without is "luck": want claim or outbox`,
+		"-broker memory -kills 3":              "nothing can be killed",
+		"-broker memory -push":                 "-push is Pub/Sub's: with -broker memory there is none",
+		"-broker kafka -push":                  "-push is Pub/Sub's: with -broker kafka there is none",
+		"-broker memory -without outbox":       "nothing can be killed",
+		"now":                                  `unexpected argument "now"`,
+		"-unknown":                             "flag provided but not defined",
+	})
+}
+
+func TestDocumentedCommands(t *testing.T) {
+	t.Parallel()
+	docs.Commands(t, func(args []string, out io.Writer) { command.Run(t.Context(), args, out, out) })
 }
 
 // An interrupt in the middle, as by Ctrl-C, and a kill of the main process: neither leaves a process behind.
@@ -151,7 +123,7 @@ func TestNoProcessIsLeftBehind(t *testing.T) {
 			mark := "QUICKSTART_TEST=" + devtest.Topic(t)
 			var out output
 			cmd := exec.Command(os.Args[0], "-events", "2000", "-kills", "4")
-			cmd.Env = append(append(os.Environ(), stack.Env()...), commandVariable+"=1", mark)
+			cmd.Env = append(append(os.Environ(), stack.Env()...), stagetest.AsCommand, mark)
 			cmd.Stdout, cmd.Stderr = &out, &out
 			cmd.WaitDelay = 20 * time.Second
 			require.NoError(t, cmd.Start())
@@ -175,7 +147,7 @@ func TestUnfinishedRunIsNoSuccess(t *testing.T) {
 	mark := "QUICKSTART_TEST=" + devtest.Topic(t)
 	var out output
 	cmd := exec.Command(os.Args[0], "-events", "2000", "-kills", "0")
-	cmd.Env = append(append(os.Environ(), stack.Env()...), commandVariable+"=1", mark)
+	cmd.Env = append(append(os.Environ(), stack.Env()...), stagetest.AsCommand, mark)
 	cmd.Stdout, cmd.Stderr = &out, &out
 	require.NoError(t, cmd.Start())
 	require.Eventually(t, func() bool { return strings.Contains(out.String(), "%") }, 30*time.Second, 20*time.Millisecond)
@@ -188,8 +160,8 @@ func TestUnfinishedRunIsNoSuccess(t *testing.T) {
 	}
 	var exit *exec.ExitError
 	require.ErrorAs(t, cmd.Wait(), &exit)
-	assert.Equal(t, exitVerdict, exit.ExitCode(), out.String())
-	assert.Positive(t, number(t, out.String(), "never completed"))
+	assert.Equal(t, stage.Verdict, exit.ExitCode(), out.String())
+	assert.Positive(t, stagetest.Number(t, out.String(), "never completed"))
 	assert.Contains(t, out.String(), "FAILED")
 }
 

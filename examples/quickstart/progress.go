@@ -11,13 +11,14 @@ import (
 // progress shows a bar where a person looks, and a line every two seconds elsewhere.
 type progress struct {
 	w        io.Writer
+	kills    int // that there will be
 	terminal bool
 	last     time.Time
 	text     string
 }
 
-func newProgress(w io.Writer) *progress {
-	p := &progress{w: w}
+func newProgress(w io.Writer, kills int) *progress {
+	p := &progress{w: w, kills: kills}
 	if f, ok := w.(*os.File); ok {
 		if st, err := f.Stat(); err == nil {
 			p.terminal = st.Mode()&os.ModeCharDevice != 0
@@ -26,13 +27,18 @@ func newProgress(w io.Writer) *progress {
 	return p
 }
 
-func (p *progress) show(s state, events, kills, wanted int) {
-	// Each labour counts three times: completed, notified, thanked.
+// bar is how far things are: each labour counts three times, completed, notified, thanked.
+func (s state) bar(events int) string {
 	share := float64(s.completed+s.notified+s.thanked) / float64(3*events)
 	const width = 30
 	full := min(int(share*width), width)
-	text := fmt.Sprintf("[%s%s] %3.0f %%  completed %d  notified %d  thanked %d  outbox %d  kills %d/%d",
-		strings.Repeat("#", full), strings.Repeat(".", width-full), share*100, s.completed, s.notified, s.thanked, s.outbox, kills, wanted)
+	return fmt.Sprintf("[%s%s] %3.0f %%  completed %d  notified %d  thanked %d  outbox %d",
+		strings.Repeat("#", full), strings.Repeat(".", width-full), share*100, s.completed, s.notified, s.thanked, s.outbox)
+}
+
+// Show implements stage.Progress.
+func (p *progress) Show(line string, killed int) {
+	text := fmt.Sprintf("%s  kills %d/%d", line, killed, p.kills)
 	switch {
 	case p.terminal:
 		fmt.Fprintf(p.w, "\r%-*s", len(p.text), text)
@@ -43,7 +49,8 @@ func (p *progress) show(s state, events, kills, wanted int) {
 	p.text = text
 }
 
-func (p *progress) done(note string) {
+// Done implements stage.Progress.
+func (p *progress) Done(_, note string) {
 	if p.terminal {
 		fmt.Fprintln(p.w)
 	} else {

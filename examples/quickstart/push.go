@@ -10,8 +10,9 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
-	"sync"
 	"time"
+
+	"github.com/millrace-go/millrace/examples/internal/stage"
 )
 
 // pushPath is where the consumers mount Pub/Sub's push requests.
@@ -28,31 +29,23 @@ type push struct {
 func startBalancer(ctx context.Context, consumers int) (*push, func(), error) {
 	p := &push{}
 	for range consumers {
-		address, err := freeAddress(ctx)
+		address, err := stage.FreeAddress(ctx)
 		if err != nil {
 			return nil, nil, err
 		}
 		p.Backends = append(p.Backends, address)
 	}
-	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, nil, err
-	}
-	p.Endpoint = "http://" + l.Addr().String() + pushPath
 	way := &http.Transport{DialContext: p.dial, MaxIdleConnsPerHost: 100}
-	proxy := &httputil.ReverseProxy{
+	address, stop, err := stage.Provider(ctx, &httputil.ReverseProxy{
 		Rewrite:   func(r *httputil.ProxyRequest) { r.SetURL(&url.URL{Scheme: "http", Host: "consumers"}) },
 		Transport: way,
 		ErrorLog:  slog.NewLogLogger(slog.DiscardHandler, 0), // kills are what this example is about
-	}
-	server := &http.Server{Handler: proxy, ReadHeaderTimeout: 5 * time.Second}
-	var serving sync.WaitGroup
-	serving.Go(func() { _ = server.Serve(l) }) // ends with Close
+	})
+	p.Endpoint = "http://" + address + pushPath
 	return p, func() {
-		_ = server.Close()
-		serving.Wait()
+		stop()
 		way.CloseIdleConnections()
-	}, nil
+	}, err
 }
 
 // dial connects to a consumer process that is up, any of them.

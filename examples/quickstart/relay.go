@@ -2,11 +2,11 @@ package main
 
 import (
 	"context"
-	"hash/fnv"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/millrace-go/millrace/examples/internal/stage"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/transport"
 )
@@ -38,43 +38,19 @@ func (s *service) publisher() (message.Publisher, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &duplicator{BatchPublisher: p.(transport.BatchPublisher), share: s.cfg.Duplicates}, nil
+	return far{stage.Twice{BatchPublisher: p.(transport.BatchPublisher), Share: s.cfg.Duplicates}}, nil
 }
 
-type duplicator struct {
-	transport.BatchPublisher
-	share float64
-}
+type far struct{ transport.BatchPublisher }
 
-func (d *duplicator) PublishBatch(ctx context.Context, topic string, msgs []*message.Message) []error {
+func (f far) PublishBatch(ctx context.Context, topic string, msgs []*message.Message) []error {
 	select { // when ctx has ended, the publisher below says so for each message
 	case <-ctx.Done():
 	case <-time.After(publishLatency):
 	}
-	results := d.BatchPublisher.PublishBatch(ctx, topic, msgs)
-	var again []*message.Message
-	for i, m := range msgs {
-		if results[i] == nil && d.twice(m.UUID) {
-			again = append(again, m)
-		}
-	}
-	if len(again) > 0 {
-		d.BatchPublisher.PublishBatch(ctx, topic, again)
-	}
-	return results
+	return f.BatchPublisher.PublishBatch(ctx, topic, msgs)
 }
 
-func (d *duplicator) Publish(topic string, msgs ...*message.Message) error {
-	for _, m := range msgs {
-		if err := d.PublishBatch(m.Context(), topic, []*message.Message{m})[0]; err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (d *duplicator) twice(eventID string) bool {
-	h := fnv.New64a()
-	h.Write([]byte(eventID))
-	return float64(h.Sum64()>>11)/(1<<53) < d.share
+func (f far) Publish(topic string, msgs ...*message.Message) error {
+	return stage.OneByOne(f, topic, msgs)
 }

@@ -2,14 +2,16 @@ package main
 
 import (
 	"context"
+	_ "embed"
 	"fmt"
 	"log/slog"
 	"os"
-	"strings"
 	"sync"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/millrace-go/millrace/examples/internal/stage"
+	"github.com/millrace-go/millrace/examples/internal/swap"
 	"github.com/millrace-go/millrace/internal/role"
 	"github.com/millrace-go/millrace/transport"
 	"github.com/millrace-go/millrace/transport/kafka"
@@ -21,9 +23,9 @@ type config struct {
 	Env        []string // of the processes: where the services are
 	DSN        string
 	Schema     string // of Millrace's tables and the example's
-	Broker     string // pubsub or kafka
+	Broker     string // pubsub, kafka or memory
 	Project    string // of Pub/Sub
-	Prefix     string // of topics and consumers, because Kafka has no projects
+	Prefix     string // of topics and consumers: where projects part the runs it does no harm, and Kafka has none
 	API        string // address of the API
 	SMS        string // URL of the SMS provider
 	Events     int
@@ -46,16 +48,12 @@ var roles = map[string]func(*service, context.Context) error{
 	"api":      (*service).api,
 	"relay":    (*service).relay,
 	"consumer": (*service).consumer,
-	"client":   (*service).client,
 }
 
 // playRole is a process of this example: this same program again.
 func playRole(ctx context.Context, cfg config, _ <-chan string) error {
-	for _, line := range cfg.Env {
-		name, value, _ := strings.Cut(line, "=")
-		if err := os.Setenv(name, value); err != nil {
-			return err
-		}
+	if err := stage.Setenv(cfg.Env); err != nil {
+		return err
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil)).With("process", role.Name(), "pid", os.Getpid())
 	var mu sync.Mutex
@@ -64,42 +62,39 @@ func playRole(ctx context.Context, cfg config, _ <-chan string) error {
 		defer mu.Unlock()
 		fmt.Println(what)
 	}}
-	if role.Name() != "client" {
-		var err error
-		if s.pool, err = newPool(ctx, cfg); err != nil {
-			return err
-		}
-		defer s.pool.Close()
-		if s.broker, err = newBroker(ctx, cfg, log); err != nil {
-			return err
-		}
-		defer func() { _ = s.broker.Close() }()
+	var err error
+	if s.pool, err = stage.NewPool(ctx, cfg.DSN, cfg.Schema); err != nil {
+		return err
 	}
+	defer s.pool.Close()
+	if s.broker, err = newBroker(ctx, cfg, log); err != nil {
+		return err
+	}
+	defer func() { _ = s.broker.Close() }()
+	s.count("up")
 	return roles[role.Name()](s, ctx)
 }
 
-func newPool(ctx context.Context, cfg config) (*pgxpool.Pool, error) {
-	c, err := pgxpool.ParseConfig(cfg.DSN)
+//go:embed millrace.yaml
+var millraceYAML string
+
+// newBroker connects to the broker that millrace.yaml names, in whose line -broker puts another: the emulator or the
+// cluster of the environment (PUBSUB_EMULATOR_HOST, MILLRACE_KAFKA_BROKERS), or a new one in memory.
+func newBroker(ctx context.Context, cfg config, log *slog.Logger) (transport.Transport, error) {
+	google := pubsub.Config{ProjectID: cfg.Project}
+	if cfg.Push != nil { // all that differs for a consumer, besides serving HTTP
+		google.Subscription.Push = &pubsub.Push{Endpoint: cfg.Push.Endpoint, AllowUnauthenticated: true} // the emulator sends no tokens
+	}
+	drivers := []transport.Driver{pubsub.NewDriver(google), kafka.Driver, transport.MemoryDriver}
+	c, err := swap.Broker(millraceYAML, cfg.Broker, drivers...)
 	if err != nil {
 		return nil, err
 	}
-	c.MaxConns = 24
-	c.ConnConfig.RuntimeParams["search_path"] = cfg.Schema
-	return pgxpool.NewWithConfig(ctx, c)
-}
-
-// newBroker connects to the emulator or the cluster that the environment names (PUBSUB_EMULATOR_HOST,
-// MILLRACE_KAFKA_BROKERS). The short ack deadline and session timeout are how soon the messages of a killed consumer come
-// back.
-func newBroker(ctx context.Context, cfg config, log *slog.Logger) (transport.Transport, error) {
-	if cfg.Broker == "kafka" {
-		return kafka.New(ctx, kafka.Config{Consumer: kafka.ConsumerConfig{SessionTimeout: sessionTimeout}, Logger: log})
+	_, settings, err := c.Settings(drivers...)
+	if err != nil {
+		return nil, err
 	}
-	subscription := pubsub.SubscriptionConfig{AckDeadline: ackDeadline}
-	if cfg.Push != nil { // all that differs for a consumer, besides serving HTTP
-		subscription.Push = &pubsub.Push{Endpoint: cfg.Push.Endpoint, AllowUnauthenticated: true} // the emulator sends no tokens
-	}
-	return pubsub.New(ctx, pubsub.Config{ProjectID: cfg.Project, Subscription: subscription, Logger: log})
+	return settings.Open(ctx, transport.Environment{Logger: log})
 }
 
 // topic is the topic's name in this run.

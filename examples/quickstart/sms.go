@@ -2,11 +2,11 @@ package main
 
 import (
 	"context"
-	"net"
 	"net/http"
 	"strconv"
 	"sync"
-	"time"
+
+	"github.com/millrace-go/millrace/examples/internal/stage"
 )
 
 // provider is a fake SMS provider that honours idempotency keys, as real ones do: it sends one text per key.
@@ -46,18 +46,9 @@ func (p *provider) sent() (perLabour map[int64]int, texts, repeated int) {
 
 // startProvider serves the provider on loopback until stop is called.
 func startProvider(ctx context.Context) (p *provider, url string, stop func(), err error) {
-	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, "", nil, err
-	}
 	p = &provider{texts: map[int64]map[string]bool{}}
 	mux := http.NewServeMux()
 	mux.Handle("POST /labours/{labour}", p)
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
-	var serving sync.WaitGroup
-	serving.Go(func() { _ = server.Serve(l) }) // ends with Close
-	return p, "http://" + l.Addr().String(), func() {
-		_ = server.Close()
-		serving.Wait()
-	}, nil
+	address, stop, err := stage.Provider(ctx, mux)
+	return p, "http://" + address, stop, err
 }

@@ -8,6 +8,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/millrace-go/millrace/examples/internal/stage"
 )
 
 // state is what the tables hold, read by SQL that shares no code with the services.
@@ -80,8 +82,7 @@ func judge(ctx context.Context, pool *pgxpool.Pool, p *provider, events, answere
 // report is everything that the table at the end shows.
 type report struct {
 	verdict
-	counts   *counts
-	kills    map[string]int
+	cast     *stage.Cast
 	services []string
 	without  string
 }
@@ -93,15 +94,15 @@ func (r report) print(w io.Writer) {
 	kills := 0
 	var byRole []string
 	for _, role := range []string{"api", "relay", "consumer"} {
-		kills += r.kills[role]
-		byRole = append(byRole, fmt.Sprintf("%s %d", role, r.kills[role]))
+		kills += r.cast.Kills[role]
+		byRole = append(byRole, fmt.Sprintf("%s %d", role, r.cast.Kills[role]))
 	}
 	fmt.Fprintln(w)
 	line("events committed", "%d", r.committed)
-	line("requests repeated", "%d", r.counts.get("retries"))
-	line("deliveries", "%d", r.counts.get("deliveries"))
-	line("duplicates absorbed", "%d", r.counts.get("duplicates"))
-	line("contended, put back", "%d", r.counts.get("contended"))
+	line("requests repeated", "%d", r.cast.Counts.Get("retries"))
+	line("deliveries", "%d", r.cast.Counts.Get("deliveries"))
+	line("duplicates absorbed", "%d", r.cast.Counts.Get("duplicates"))
+	line("contended, put back", "%d", r.cast.Counts.Get("contended"))
 	line("kills", "%d (%s)", kills, strings.Join(byRole, ", "))
 	line("effects", "%d notifications, %d texts, %d follow-ups", r.notifications, r.texts, r.thanks)
 	line("repeated SMS calls", "%d (the provider knew their idempotency key)", r.repeated)

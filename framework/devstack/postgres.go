@@ -122,7 +122,7 @@ func (c cluster) serve(r *room, port int) []string {
 		"listen_addresses=127.0.0.1",
 		"unix_socket_directories=" + sockets,
 		"fsync=off",
-		"max_connections=300",
+		"max_connections=600",
 		"wal_level=logical",
 	}, c.settings...) {
 		argv = append(argv, "-c", setting)

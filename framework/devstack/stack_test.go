@@ -58,7 +58,7 @@ func answers(t *testing.T, stack *Stack) {
 	err = conn.QueryRow(ctx, `select array_agg(name || '=' || setting order by name) from pg_settings
 		where name in ('fsync', 'synchronous_commit', 'max_connections', 'listen_addresses', 'autovacuum')`).Scan(&settings)
 	require.NoError(t, err)
-	assert.Equal(t, []string{"autovacuum=on", "fsync=off", "listen_addresses=127.0.0.1", "max_connections=300", "synchronous_commit=on"}, settings)
+	assert.Equal(t, []string{"autovacuum=on", "fsync=off", "listen_addresses=127.0.0.1", "max_connections=600", "synchronous_commit=on"}, settings)
 	require.NoError(t, conn.Close(ctx))
 
 	client, err := pubsub.NewClient(ctx, "test", option.WithEndpoint(stack.PubSubHost()), option.WithoutAuthentication(),

@@ -175,7 +175,7 @@ func (w *watchdog) stop() error {
 		return errors.Join(errors.New("the watchdog hung and was killed"), os.RemoveAll(w.room.dir))
 	}
 	if _, err := os.Lstat(w.room.dir); err == nil {
-		return fmt.Errorf("the folder %s is left: %w", w.room.dir, os.RemoveAll(w.room.dir))
+		return errors.Join(fmt.Errorf("the folder %s was left: its watchdog ended with %s", w.room.dir, exitText(w.err)), os.RemoveAll(w.room.dir))
 	}
 	return nil
 }

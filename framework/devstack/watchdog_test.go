@@ -6,6 +6,8 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -53,6 +55,21 @@ func logs(w *watchdog, text string) func(context.Context) error {
 	}
 }
 
+// catches tells whether a process has handlers of the signals.
+func catches(pid int, signals ...syscall.Signal) bool {
+	listing, err := exec.Command("ps", "-o", "caught=", "-p", strconv.Itoa(pid)).Output()
+	if err != nil {
+		return false
+	}
+	caught, err := strconv.ParseUint(strings.TrimSpace(string(listing)), 16, 64)
+	for _, s := range signals {
+		if err != nil || caught&(1<<(s-1)) == 0 {
+			return false
+		}
+	}
+	return true
+}
+
 func TestWatchdog(t *testing.T) {
 	t.Run("runs the steps in turn and hands their signal on", func(t *testing.T) {
 		scratch(t)
@@ -92,6 +109,8 @@ func TestWatchdog(t *testing.T) {
 		dir := scratch(t)
 		w := run(t, 10, shell("trap 'exit 0' TERM; echo up; while :; do sleep 0.02; done"))
 		require.NoError(t, w.await(t.Context(), logs(w, "up")))
+		// The service may be up before its guard has come to its trap.
+		require.Eventually(t, func() bool { return catches(w.shell.Process.Pid, syscall.SIGTERM, syscall.SIGINT) }, waitFor, tick)
 		require.NoError(t, syscall.Kill(w.shell.Process.Pid, syscall.SIGTERM))
 		require.NoError(t, syscall.Kill(w.shell.Process.Pid, syscall.SIGINT))
 		assert.NotEmpty(t, leftIn(t, dir))

@@ -169,7 +169,7 @@ func (t Table) hint(d Day, err error) error {
 }
 
 // ErrNotOwner means that this role cannot drop days.
-var ErrNotOwner = errors.New(`only the tables' owner drops days: run "millrace retention run" as that role`)
+var ErrNotOwner = errors.New(`only the tables' owner drops days: run "millrace retention run" as that role, with how long to keep them`)
 
 // overdue is for how long days that should be dropped are left to whoever owns them before housekeeping complains.
 const overdue = 48 * time.Hour

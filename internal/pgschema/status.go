@@ -55,3 +55,9 @@ func (m *Migrator) Status(ctx context.Context) ([]Migration, error) {
 	}
 	return all, nil
 }
+
+// Check returns an error that names the remedy when the schema is older than this program, or newer and not made for
+// programs of this version.
+func (m *Migrator) Check(ctx context.Context) error {
+	return pgtx.Run(ctx, m.db, func(ctx context.Context, tx pgx.Tx) error { return m.line.Check(ctx, tx, m.schema) })
+}

@@ -33,14 +33,10 @@ type modes struct {
 }
 
 func (c Config) validateModes(store Store) error {
-	var errs []error
-	if c.Group < 0 || c.Group == 1 || c.Group > maxGroup {
-		errs = append(errs, fmt.Errorf("Config.Group is %d: want 2 to %d, or 0 for none", c.Group, maxGroup))
-	}
 	if _, ok := store.(*PostgresStore); !ok && (c.Group != 0 || c.Deferred) {
-		errs = append(errs, fmt.Errorf("Config.Group is %d and Config.Deferred is %t with a %T: want the store of claim.NewPostgresStore itself, with nothing in front of it", c.Group, c.Deferred, store))
+		return fmt.Errorf("Config.Group is %d and Config.Deferred is %t with a %T: want the store of claim.NewPostgresStore itself, with nothing in front of it", c.Group, c.Deferred, store)
 	}
-	return errors.Join(errs...)
+	return nil
 }
 
 func newModes(store Store, cfg Config) *modes {

@@ -18,6 +18,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
 )
 
 var (
@@ -139,12 +141,21 @@ type Config struct {
 	// MeterProvider receives the metrics named millrace.claim. Default: otel.GetMeterProvider().
 	MeterProvider metric.MeterProvider
 
+	// TracerProvider receives a span for each delivery, around the handler, with what became of it. Default:
+	// otel.GetTracerProvider().
+	TracerProvider trace.TracerProvider
+
+	// Propagator reads the trace context in the message's metadata where the message's context has no span: the subscriber
+	// does not trace, or the event comes from the table of those that failed. Default: otel.GetTextMapPropagator().
+	Propagator propagation.TextMapPropagator
+
 	// Logger gets duplicates and contention, at debug level, failed attempts that the router does not see, and dead letters.
 	// Default: slog.Default().
 	Logger *slog.Logger
 }
 
-func (c Config) withDefaults() Config {
+// WithDefaults returns the configuration with every zero field set to its default.
+func (c Config) WithDefaults() Config {
 	if c.Consumer == nil {
 		c.Consumer = func(handler string) string { return handler }
 	}
@@ -172,10 +183,45 @@ func (c Config) withDefaults() Config {
 	if c.MeterProvider == nil {
 		c.MeterProvider = otel.GetMeterProvider()
 	}
+	if c.TracerProvider == nil {
+		c.TracerProvider = otel.GetTracerProvider()
+	}
+	if c.Propagator == nil {
+		c.Propagator = otel.GetTextMapPropagator() // passes on to whatever is set later
+	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
 	return c
+}
+
+// Validate reports everything that is wrong with the configuration, whatever its store. It expects one that has its defaults.
+func (c Config) Validate() error {
+	var errs []error
+	if c.MaxAttempts < 1 {
+		errs = append(errs, fmt.Errorf("Config.MaxAttempts is %d: want 1 or more, or 0 for the default of 10", c.MaxAttempts))
+	}
+	if !isText(c.DeadLetterTopic) {
+		errs = append(errs, fmt.Errorf("Config.DeadLetterTopic is %q: want a topic, UTF-8 without NUL bytes", c.DeadLetterTopic))
+	}
+	if c.HandlerTimeout < time.Millisecond {
+		errs = append(errs, fmt.Errorf("Config.HandlerTimeout is %v: want 1ms or more, or 0 for the default", c.HandlerTimeout))
+	}
+	if c.MaxStarts < 1 {
+		errs = append(errs, fmt.Errorf("Config.MaxStarts is %d: want 1 or more, or 0 for the default", c.MaxStarts))
+	}
+	if c.Retention < minRetention {
+		errs = append(errs, fmt.Errorf("Config.Retention is %v: want %v or more, or 0 for the default", c.Retention, minRetention))
+	} else if err := CheckWindow(c.Retention, c.RedeliveryHorizon); err != nil {
+		errs = append(errs, fmt.Errorf("Config.%w", err))
+	}
+	if c.RedeliveryHorizon < 0 {
+		errs = append(errs, fmt.Errorf("Config.RedeliveryHorizon is %v: want 1ns or more, or 0 for the default", c.RedeliveryHorizon))
+	}
+	if c.Group < 0 || c.Group == 1 || c.Group > maxGroup {
+		errs = append(errs, fmt.Errorf("Config.Group is %d: want 2 to %d, or 0 for none", c.Group, maxGroup))
+	}
+	return errors.Join(errs...)
 }
 
 // Claim makes handlers idempotent. It is safe for concurrent use.
@@ -206,27 +252,8 @@ func New(store Store, cfg Config) (*Claim, error) {
 	if postgres == nil {
 		errs = append(errs, cfg.withoutPostgres())
 	}
-	cfg = cfg.withDefaults()
-	if cfg.MaxAttempts < 1 {
-		errs = append(errs, fmt.Errorf("Config.MaxAttempts is %d: want 1 or more, or 0 for the default of 10", cfg.MaxAttempts))
-	}
-	if !isText(cfg.DeadLetterTopic) {
-		errs = append(errs, fmt.Errorf("Config.DeadLetterTopic is %q: want a topic, UTF-8 without NUL bytes", cfg.DeadLetterTopic))
-	}
-	if cfg.HandlerTimeout < time.Millisecond {
-		errs = append(errs, fmt.Errorf("Config.HandlerTimeout is %v: want 1ms or more, or 0 for the default", cfg.HandlerTimeout))
-	}
-	if cfg.MaxStarts < 1 {
-		errs = append(errs, fmt.Errorf("Config.MaxStarts is %d: want 1 or more, or 0 for the default", cfg.MaxStarts))
-	}
-	if cfg.Retention < minRetention {
-		errs = append(errs, fmt.Errorf("Config.Retention is %v: want %v or more, or 0 for the default", cfg.Retention, minRetention))
-	} else {
-		errs = append(errs, CheckWindow(cfg.Retention, cfg.RedeliveryHorizon))
-	}
-	if cfg.RedeliveryHorizon < 0 {
-		errs = append(errs, fmt.Errorf("Config.RedeliveryHorizon is %v: want 1ns or more, or 0 for the default", cfg.RedeliveryHorizon))
-	}
+	cfg = cfg.WithDefaults()
+	errs = append(errs, cfg.Validate())
 	if err := cfg.validateModes(store); err != nil {
 		errs = append(errs, err)
 	}

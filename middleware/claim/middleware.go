@@ -8,6 +8,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/transport"
 )
 
@@ -30,6 +31,10 @@ func (c *Claim) Middleware(h message.HandlerFunc) message.HandlerFunc {
 func (c *Claim) process(msg *message.Message, handler string, fn func(ctx context.Context) error) (err error) {
 	original := msg.Context()
 	defer msg.SetContext(original) // whatever is outside must not meet a context that has ended
+	consumer := c.cfg.Consumer(handler)
+	original, span := c.observer.begin(original, msg, consumer)
+	defer func() { end(span, err) }()
+	msg.SetContext(original)
 	if transport.DeliveryFrom(original) == transport.DeliveryFrom(context.Background()) {
 		r := &rest{}
 		defer func() { r.end(msg, err) }()
@@ -37,7 +42,6 @@ func (c *Claim) process(msg *message.Message, handler string, fn func(ctx contex
 		msg.SetContext(original)
 	}
 
-	consumer := c.cfg.Consumer(handler)
 	from := sourceOf(original)
 	switch { // nobody must make a hot loop of a mistake
 	case transport.UnitFrom(original) != nil:
@@ -85,6 +89,7 @@ func (c *Claim) run(original context.Context, key Key, msg *message.Message, fn 
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(original), c.cfg.HandlerTimeout)
 	defer cancel()
 	defer msg.SetContext(original)
+	ctx = outbox.WithCause(ctx, key.EventID)
 	if c.cfg.RunTooOld {
 		ctx = withProof(ctx)
 	}

@@ -5,8 +5,12 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
 )
 
 // scope names the instruments' origin.
@@ -25,6 +29,8 @@ const (
 // observer tells OpenTelemetry what becomes of the events. It is safe for concurrent use.
 type observer struct {
 	meter              metric.Meter
+	tracer             trace.Tracer
+	propagator         propagation.TextMapPropagator
 	events             metric.Int64Counter
 	critical, duration metric.Float64Histogram
 
@@ -33,7 +39,7 @@ type observer struct {
 
 func newObserver(cfg Config) (*observer, error) {
 	m := cfg.MeterProvider.Meter(scope)
-	o := &observer{meter: m}
+	o := &observer{meter: m, tracer: cfg.TracerProvider.Tracer(scope), propagator: cfg.Propagator}
 	var errs [3]error
 	seconds := metric.WithExplicitBucketBoundaries(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300, 1800, 3600)
 	o.events, errs[0] = m.Int64Counter("millrace.claim.events", metric.WithUnit("{event}"),
@@ -64,8 +70,38 @@ func (o *observer) attributes(consumer, outcome string) metric.MeasurementOption
 	return set
 }
 
-// count tells of one delivery.
+// begin begins the span of one delivery. The context that it returns is the handler's, and count's.
+func (o *observer) begin(ctx context.Context, msg *message.Message, consumer string) (context.Context, trace.Span) {
+	kind := trace.SpanKindInternal // within the transport's
+	if !trace.SpanContextFromContext(ctx).IsValid() {
+		ctx, kind = o.propagator.Extract(ctx, propagation.MapCarrier(msg.Metadata)), trace.SpanKindConsumer
+	}
+	ctx, span := o.tracer.Start(ctx, "claim", trace.WithSpanKind(kind))
+	if span.IsRecording() {
+		span.SetAttributes(attribute.String("messaging.message.id", msg.UUID), attribute.String("millrace.consumer", consumer),
+			attribute.String("messaging.destination.name", message.SubscribeTopicFromCtx(ctx)))
+	}
+	return ctx, span
+}
+
+// end ends the span of a delivery that failed with err, if any.
+func end(span trace.Span, err error) {
+	if err != nil {
+		spoil(span, err)
+	}
+	span.End()
+}
+
+func spoil(span trace.Span, err error) {
+	span.RecordError(err)
+	span.SetStatus(codes.Error, err.Error())
+}
+
+// count tells of one delivery, whose span ctx carries.
 func (o *observer) count(ctx context.Context, consumer, outcome string) {
+	if span := trace.SpanFromContext(ctx); span.IsRecording() {
+		span.SetAttributes(attribute.String("millrace.outcome", outcome))
+	}
 	if o.events.Enabled(ctx) {
 		o.events.Add(ctx, 1, o.attributes(consumer, outcome))
 	}

@@ -17,6 +17,10 @@ import (
 // observeEvery bounds how often a collection of metrics asks the database: several readers may collect.
 const observeEvery = 10 * time.Second
 
+// lookTimeout keeps a collection within a scrape's timeout, 10 s by default, when the database does not answer: other parts
+// ask it, too, one after the other.
+const lookTimeout = 2 * time.Second
+
 // failedEvents are those of a consumer in one state.
 type failedEvents struct {
 	Consumer, State string
@@ -74,7 +78,7 @@ func (t *tableObserver) look(ctx context.Context) ([]failedEvents, error) {
 	if time.Since(t.asked) < observeEvery {
 		return t.found, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, observeEvery/2)
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
 	rows, err := t.store.pool.Query(ctx, t.sql)
 	if err != nil {

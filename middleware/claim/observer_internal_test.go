@@ -15,7 +15,7 @@ import (
 func TestObserver(t *testing.T) {
 	t.Parallel()
 	reader := sdkmetric.NewManualReader()
-	o, err := newObserver(Config{MeterProvider: sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))}.withDefaults())
+	o, err := newObserver(Config{MeterProvider: sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))}.WithDefaults())
 	require.NoError(t, err)
 	for _, outcome := range []string{outcomeDuplicate, outcomeContended, outcomeFailed, outcomeParked, outcomeDead, outcomeDuplicate} {
 		o.count(t.Context(), "notify", outcome)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -79,4 +80,38 @@ func TestSharedPublisherSurvivesAStoppingHandler(t *testing.T) {
 	require.NoError(t, channel.Publish("two", message.NewMessage("1", nil)))
 	f.eventually(func() bool { return f.effects()["1"] == 1 }, "the other handler goes on")
 	assert.Equal(t, 2, f.count("outbox"))
+}
+
+// What a handler publishes names its event as the cause, whatever was copied, alone and in a group: "millrace explain" finds
+// it by that.
+func TestOutputsNameTheirCause(t *testing.T) {
+	t.Parallel()
+	for name, cfg := range map[string]claim.Config{"single": {}, "group": {Group: 2}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			events, err := outbox.NewPublisher(outbox.PublisherConfig{Schema: f.schema})
+			require.NoError(t, err)
+			handler := f.middleware(cfg)(func(msg *message.Message) ([]*message.Message, error) {
+				out := message.NewMessageWithContext(msg.Context(), "of "+msg.UUID, nil)
+				out.Metadata.Set(outbox.CauseMetadata, "another one")
+				return nil, events.Publish("follow-ups", out)
+			})
+			var handling sync.WaitGroup
+			for _, id := range []string{"1", "2"} {
+				handling.Go(func() {
+					msg, _ := deliver(t, id)
+					_, err := handler(msg)
+					assert.NoError(t, err)
+				})
+			}
+			handling.Wait()
+			for _, id := range []string{"1", "2"} {
+				found, err := outbox.Outputs(t.Context(), f.pool, f.schema, id, time.Now(), time.Minute, 10)
+				require.NoError(t, err)
+				require.Len(t, found, 1)
+				assert.Equal(t, "of "+id, found[0].EventID)
+			}
+		})
+	}
 }

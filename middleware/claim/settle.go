@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/millrace-go/millrace/transport"
 )
@@ -80,7 +81,8 @@ func (c *Claim) fail(ctx context.Context, key Key, msg *message.Message, f fault
 		transport.DeliveryFrom(msg.Context()).RetryAfter(v.delay)
 		return err
 	}
-	// The router sees an event that is done.
+	// The router sees an event that is done, and so do traces, but for this one.
+	spoil(trace.SpanFromContext(ctx), cause)
 	attrs := []slog.Attr{
 		slog.String("event_id", key.EventID), slog.String("consumer", key.Consumer), slog.String("reason", v.reason),
 		slog.Int("attempts", v.attempts), slog.Any("error", cause),

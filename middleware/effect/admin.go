@@ -35,6 +35,9 @@ type Entry struct {
 type Listing struct {
 	State string // "open" (in doubt or in conflict: a person is asked), "doubt", "conflict", "running", "done", "not_done" or "all". Default: "open"
 	Limit int    // Default: 100
+
+	// Mentions selects effects whose keys contain it: an event's ID. Default: all.
+	Mentions string
 }
 
 // States are what Listing.State may ask for: open is what is in doubt or in conflict.
@@ -59,7 +62,7 @@ func List(ctx context.Context, db pgtx.DB, schema string, l Listing) (found []En
 		if err := migrations.Check(ctx, tx, schema); err != nil {
 			return err
 		}
-		rows, err := tx.Query(ctx, pgschema.Query(files, "list", schema), l.State, l.Limit)
+		rows, err := tx.Query(ctx, pgschema.Query(files, "list", schema), l.State, l.Limit, l.Mentions)
 		if err != nil {
 			return err
 		}

@@ -18,6 +18,10 @@ const scope = "github.com/millrace-go/millrace/middleware/effect"
 // observeEvery bounds how often a collection of metrics asks the database.
 const observeEvery = 5 * time.Second
 
+// lookTimeout keeps a collection within a scrape's timeout, 10 s by default, when the database does not answer: other parts
+// ask it, too, one after the other.
+const lookTimeout = 2 * time.Second
+
 // observer tells OpenTelemetry what the ledger does.
 type observer struct {
 	calls, replays, reconciliations, conflicts metric.Int64Counter
@@ -71,7 +75,7 @@ func (o *observer) start(l *Ledger) (stop func(), err error) {
 		o.mu.Lock()
 		defer o.mu.Unlock()
 		if time.Since(o.asked) >= observeEvery { // several readers may collect
-			ctx, cancel := context.WithTimeout(ctx, observeEvery)
+			ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 			defer cancel()
 			if err := l.pool.QueryRow(ctx, query).Scan(&o.doubts, &o.oldest); err != nil {
 				return err

@@ -12,6 +12,7 @@ import (
 	"os"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -135,8 +136,8 @@ func (c Config) Validate() error {
 		errs = append(errs, errors.New("Config.Brokers is empty: want host:port of one broker or more, here or in MILLRACE_KAFKA_BROKERS"))
 	}
 	for _, broker := range c.Brokers {
-		if host, port, err := net.SplitHostPort(broker); err != nil || host == "" || port == "" {
-			errs = append(errs, fmt.Errorf("Config.Brokers has %q: want host:port", broker))
+		if host, port, err := net.SplitHostPort(broker); err != nil || host == "" || !isPort(port) {
+			errs = append(errs, fmt.Errorf("Config.Brokers has %q: want host:port, with a port from 1 to 65535", broker))
 		}
 	}
 	if !clientIDs.MatchString(c.ClientID) {
@@ -154,8 +155,8 @@ func (c Config) Validate() error {
 	errs = append(errs, c.Transaction.validate(), c.Consumer.validate("Config.Consumer"))
 	for _, name := range slices.Sorted(maps.Keys(c.Consumers)) {
 		field := fmt.Sprintf("Config.Consumers[%q]", name)
-		if err := (transport.SubscriberConfig{Consumer: name}).Validate(); err != nil {
-			errs = append(errs, fmt.Errorf("%s is of no consumer: %w", field, err))
+		if (transport.SubscriberConfig{Consumer: name}).Validate() != nil { // whose text names a field that is not here
+			errs = append(errs, fmt.Errorf("%s is of no consumer: want a name of 1 to 100 letters, digits, \"_\" and \"-\", starting with a letter", field))
 		}
 		errs = append(errs, c.Consumers[name].validate(field))
 	}
@@ -163,6 +164,11 @@ func (c Config) Validate() error {
 		errs = append(errs, fmt.Errorf("Config.DrainTimeout is %s: want more than 0, or 0 for the default of %s", c.DrainTimeout, transport.DefaultDrainTimeout))
 	}
 	return errors.Join(errs...)
+}
+
+func isPort(s string) bool {
+	port, err := strconv.ParseUint(s, 10, 16)
+	return err == nil && port > 0
 }
 
 // consumer returns the settings of the consumer.

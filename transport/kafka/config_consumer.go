@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/IBM/sarama"
+
+	"github.com/millrace-go/millrace/internal/enum"
 )
 
 // The bounds and our defaults.
@@ -91,6 +93,12 @@ func (s StartAt) String() string {
 	return fmt.Sprintf("StartAt(%d)", int(s))
 }
 
+// MarshalText writes the word that a configuration file has: oldest or newest.
+func (s StartAt) MarshalText() ([]byte, error) { return enum.Text(s, Oldest, Newest) }
+
+// UnmarshalText reads it.
+func (s *StartAt) UnmarshalText(word []byte) error { return enum.Read(s, word, Oldest, Newest) }
+
 // Assignment is how the members of a group share partitions.
 type Assignment int
 
@@ -113,6 +121,16 @@ func (a Assignment) String() string {
 		return "RoundRobin"
 	}
 	return fmt.Sprintf("Assignment(%d)", int(a))
+}
+
+// MarshalText writes the word that a configuration file has: cooperative_sticky, range or round_robin.
+func (a Assignment) MarshalText() ([]byte, error) {
+	return enum.Text(a, CooperativeSticky, Range, RoundRobin)
+}
+
+// UnmarshalText reads it.
+func (a *Assignment) UnmarshalText(word []byte) error {
+	return enum.Read(a, word, CooperativeSticky, Range, RoundRobin)
 }
 
 func (a Assignment) strategy() sarama.BalanceStrategy {
@@ -144,7 +162,7 @@ var instanceIDs = regexp.MustCompile(`^[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}$`)
 func (c ConsumerConfig) validate(path string) error {
 	var errs []error
 	wrong := func(field, format string, args ...any) {
-		errs = append(errs, fmt.Errorf(path+"."+field+" is "+format, args...))
+		errs = append(errs, fmt.Errorf("%s.%s is %w", path, field, fmt.Errorf(format, args...)))
 	}
 	switch {
 	case c.DeadLetter.Topic == "" && c.DeadLetter.MaxAttempts != 0:

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/IBM/sarama"
+
+	"github.com/millrace-go/millrace/internal/enum"
 )
 
 const (
@@ -56,6 +58,14 @@ func (c Compression) String() string {
 	return fmt.Sprintf("Compression(%d)", int(c))
 }
 
+// MarshalText writes the word that a configuration file has: lz4, zstd or uncompressed.
+func (c Compression) MarshalText() ([]byte, error) { return enum.Text(c, LZ4, Zstd, Uncompressed) }
+
+// UnmarshalText reads it.
+func (c *Compression) UnmarshalText(word []byte) error {
+	return enum.Read(c, word, LZ4, Zstd, Uncompressed)
+}
+
 func (c Compression) codec() sarama.CompressionCodec {
 	switch c {
 	case LZ4:
@@ -86,6 +96,12 @@ func (p Partitioner) String() string {
 	}
 	return fmt.Sprintf("Partitioner(%d)", int(p))
 }
+
+// MarshalText writes the word that a configuration file has: murmur2 or fnv.
+func (p Partitioner) MarshalText() ([]byte, error) { return enum.Text(p, Murmur2, FNV) }
+
+// UnmarshalText reads it.
+func (p *Partitioner) UnmarshalText(word []byte) error { return enum.Read(p, word, Murmur2, FNV) }
 
 // WithDefaults returns the configuration with every zero field set to its default.
 func (c ProducerConfig) WithDefaults() ProducerConfig {

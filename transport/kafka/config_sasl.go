@@ -1,8 +1,10 @@
 package kafka
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 
 	"github.com/IBM/sarama"
@@ -16,10 +18,32 @@ type SASL struct {
 
 	// User and Password are required with PLAIN and SCRAM.
 	User     string
-	Password string
+	Password string `secret:"true"`
 
 	// Token is asked for a token at each connection and each renewal of one, concurrently. Required with OAUTHBEARER.
 	Token sarama.AccessTokenProvider
+}
+
+// Format shows no password, whatever the verb.
+func (c SASL) Format(f fmt.State, _ rune) {
+	fmt.Fprintf(f, "{Mechanism:%s User:%s Password:%s}", c.Mechanism, c.User, c.hidden())
+}
+
+// LogValue shows no password.
+func (c SASL) LogValue() slog.Value {
+	return slog.GroupValue(slog.String("mechanism", c.Mechanism), slog.String("user", c.User), slog.String("password", c.hidden()))
+}
+
+// MarshalJSON shows no password.
+func (c SASL) MarshalJSON() ([]byte, error) {
+	return json.Marshal(struct{ Mechanism, User, Password string }{c.Mechanism, c.User, c.hidden()})
+}
+
+func (c SASL) hidden() string {
+	if c.Password == "" {
+		return ""
+	}
+	return "(hidden)"
 }
 
 // validate never shows the password.
@@ -43,7 +67,7 @@ func (c SASL) validate(encrypted bool, brokers []string) error {
 		}
 	case sarama.SASLTypeOAuth:
 		if c.Token == nil {
-			errs = append(errs, errors.New("Config.SASL.Token is nil: OAUTHBEARER wants one"))
+			errs = append(errs, errors.New("Config.SASL.Mechanism is OAUTHBEARER without a token, which only Go can give (kafka.NewDriver with Config.SASL.Token): want PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512 in a file"))
 		}
 		if c.User != "" || c.Password != "" {
 			errs = append(errs, errors.New("Config.SASL.User or Password is set with OAUTHBEARER: it wants a Token only"))

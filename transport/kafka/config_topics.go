@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+
+	"github.com/millrace-go/millrace/internal/enum"
 )
 
 // Topics says what becomes of topics that are missing.
@@ -39,6 +41,14 @@ func (m Missing) String() string {
 		return "CheckOnly"
 	}
 	return fmt.Sprintf("Missing(%d)", int(m))
+}
+
+// MarshalText writes the word that a configuration file has: create_missing or check_only.
+func (m Missing) MarshalText() ([]byte, error) { return enum.Text(m, CreateMissing, CheckOnly) }
+
+// UnmarshalText reads it.
+func (m *Missing) UnmarshalText(word []byte) error {
+	return enum.Read(m, word, CreateMissing, CheckOnly)
 }
 
 const (

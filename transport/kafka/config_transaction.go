@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/millrace-go/millrace/internal/enum"
 )
 
 // Delivery is how the messages of subscribers are settled.
@@ -27,6 +29,14 @@ func (d Delivery) String() string {
 		return "Transactional"
 	}
 	return fmt.Sprintf("Delivery(%d)", int(d))
+}
+
+// MarshalText writes the word that a configuration file has: at_least_once or transactional.
+func (d Delivery) MarshalText() ([]byte, error) { return enum.Text(d, AtLeastOnce, Transactional) }
+
+// UnmarshalText reads it.
+func (d *Delivery) UnmarshalText(word []byte) error {
+	return enum.Read(d, word, AtLeastOnce, Transactional)
 }
 
 const (
@@ -71,7 +81,7 @@ func (c Transaction) WithDefaults() Transaction {
 func (c Transaction) validate() error {
 	var errs []error
 	wrong := func(field, format string, args ...any) {
-		errs = append(errs, fmt.Errorf("Config.Transaction."+field+" is "+format, args...))
+		errs = append(errs, fmt.Errorf("Config.Transaction.%s is %w", field, fmt.Errorf(format, args...)))
 	}
 	if c.MaxRecords < 1 {
 		wrong("MaxRecords", "%d: want 1 or more, or 0 for the default of %d", c.MaxRecords, defaultTransactionRecords)

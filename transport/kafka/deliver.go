@@ -99,7 +99,7 @@ func (in *intake) newDelivery(e *entry) *delivery {
 	record := e.value.(*sarama.ConsumerMessage)
 	d := &delivery{in: in, entry: e, attempt: e.attempts, message: unmarshal(record)}
 	d.message.Payload = bytes.Clone(record.Value)
-	d.Context.Context, d.span = in.tracing.process(in.messages, record, d.message, d.attempt)
+	d.Context.Context, d.span = process(in.messages, in.tracing, record, d.message, d.attempt)
 	ctx := transport.WithDelivery(d, d)
 	if in.committer != nil {
 		d.unit = &unit{publisher: in.transport.publisher, delivery: d}

@@ -11,6 +11,7 @@ import (
 	"github.com/IBM/sarama"
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/millrace-go/millrace/internal/tracing"
 	"github.com/millrace-go/millrace/transport"
 )
 
@@ -37,7 +38,7 @@ type subscription struct {
 	topic     string
 	log       *slog.Logger
 	observer  *groupObserver
-	tracing   tracing
+	tracing   tracing.Deliveries
 
 	client     sarama.Client
 	disconnect context.CancelFunc // ends the client's connections
@@ -66,7 +67,7 @@ func newSubscription(ctx context.Context, t *Transport, config transport.Subscri
 		config:    config,
 		settings:  t.config.consumer(config.Consumer),
 		topic:     topic,
-		tracing:   newTracing(t.config, topic, config.Consumer),
+		tracing:   tracing.NewDeliveries(t.config.TracerProvider, t.config.Propagator, scope, "kafka", topic, config.Consumer),
 		log:       t.log.With(slog.String("topic", topic), slog.String("consumer", config.Consumer)),
 		out:       make(chan *message.Message, config.Concurrency),
 		slots:     make(chan struct{}, config.Concurrency),

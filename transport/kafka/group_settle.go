@@ -1,6 +1,10 @@
 package kafka
 
-import "time"
+import (
+	"time"
+
+	"github.com/millrace-go/millrace/internal/tracing"
+)
 
 // ending is the end of a delivery.
 type ending struct {
@@ -58,7 +62,7 @@ func (in *intake) observe(d ending) {
 	}
 	wished := d.wish() > 0
 	in.observer.delivered(in.messages, d.outcome, wished)
-	endSpan(d.span, d.outcome, wished)
+	tracing.End(d.span, outcomeNames[d.outcome], d.outcome != acked && !wished) // a delay that the handler asked for is no failure
 }
 
 // settleDead ends the record that failed too often.

@@ -159,3 +159,6 @@ func (t *Transport) forget(s *subscriber) {
 	defer t.mu.Unlock()
 	delete(t.subscribers, s)
 }
+
+// Ping implements transport.Pinger: one of the brokers lets us in, over a new connection.
+func (t *Transport) Ping(ctx context.Context) error { return probe(ctx, t.life, t.config) }

@@ -265,15 +265,18 @@ func (p *producer) ask(topic string, retries int) (identity, error) {
 	if !p.wait(retries) {
 		return nobody, transport.ErrClosed
 	}
-	id, err := p.identify()
-	if err == nil && retries > 0 {
+	var err error
+	if retries > 0 { // before all else: only this makes sarama look again for brokers that it could not reach
 		err = p.client.RefreshMetadata(topic)
 	}
 	if errors.Is(err, sarama.ErrUnknownTopicOrPartition) {
 		p.topics.forget(topic) // deleted meanwhile: it is created again, or known to be missing
 		err = p.topics.ensure(p.life, topic)
 	}
-	return id, err
+	if err != nil {
+		return nobody, err
+	}
+	return p.identify()
 }
 
 // wait waits before an attempt that follows so many failures. It returns false when the transport ends.

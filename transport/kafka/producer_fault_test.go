@@ -264,6 +264,23 @@ func TestOutageOutlastsTheTimeout(t *testing.T) {
 	requireNumbered(t, payloads(read(t, cluster.ListenAddrs(), "topic", 2), "k"), 2)
 }
 
+// An outage in which a publisher sends its first message ends when the brokers are back: sarama gives up those that it has
+// asked in vain for a producer ID, and would look for them a minute later, with the metadata.
+func TestOutageAtTheFirstMessage(t *testing.T) {
+	t.Parallel()
+	cluster := fake(t, kfake.SeedTopics(1, "topic"))
+	network := newFaultNet(nil)
+	tr := connect(t, kafka.Config{Brokers: cluster.ListenAddrs(), Dial: network.dial, Producer: kafka.ProducerConfig{Timeout: 3 * time.Second}})
+	s, err := tr.Subscriber(transport.SubscriberConfig{Consumer: "c"})
+	require.NoError(t, err)
+	require.NoError(t, s.(message.SubscribeInitializer).SubscribeInitialize("topic")) // the topic is known before
+	p := batcher(t, tr)
+	network.kill()
+	require.ErrorIs(t, p.PublishBatch(t.Context(), "topic", numbered("k", 9, 1))[0], transport.ErrUnavailable)
+	network.restore()
+	requireAll(t, p.PublishBatch(t.Context(), "topic", numbered("k", 0, 1)))
+}
+
 // A publisher without the right to write hears at once, and for what reason.
 func TestPublishWithoutTheRight(t *testing.T) {
 	t.Parallel()

@@ -6,48 +6,18 @@ import (
 	"github.com/IBM/sarama"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/codes"
-	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
+
+	"github.com/millrace-go/millrace/internal/tracing"
 )
 
-// tracing begins the spans of deliveries.
-type tracing struct {
-	tracer     trace.Tracer
-	propagator propagation.TextMapPropagator
-	name       string
-	start      []trace.SpanStartOption
-}
-
-func newTracing(config Config, topic, consumer string) tracing {
-	return tracing{
-		tracer:     config.TracerProvider.Tracer(scope),
-		propagator: config.Propagator,
-		name:       "process " + topic,
-		start: []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(
-			attribute.String("messaging.system", "kafka"), attribute.String("messaging.destination.name", topic),
-			attribute.String("messaging.consumer.group.name", consumer),
-			attribute.String("messaging.operation.name", "process"), attribute.String("messaging.operation.type", "process"))},
-	}
-}
-
-// process begins the span of one delivery, in the trace in which the message was published: that of the request that
-// wrote it to the outbox, say. It ends with what became of the delivery.
-func (t tracing) process(ctx context.Context, record *sarama.ConsumerMessage, msg *message.Message, attempt int) (context.Context, trace.Span) {
-	ctx, span := t.tracer.Start(t.propagator.Extract(ctx, propagation.MapCarrier(msg.Metadata)), t.name, t.start...)
+// process begins the span of one delivery, in the trace in which the message was published.
+func process(ctx context.Context, d tracing.Deliveries, record *sarama.ConsumerMessage, msg *message.Message, attempt int) (context.Context, trace.Span) {
+	ctx, span := d.Begin(ctx, msg, attempt)
 	if span.IsRecording() {
-		span.SetAttributes(attribute.String("messaging.message.id", msg.UUID), attribute.Int("millrace.attempt", attempt),
-			attribute.Int("messaging.destination.partition.id", int(record.Partition)), attribute.Int64("messaging.kafka.offset", record.Offset))
+		span.SetAttributes(attribute.Int("messaging.destination.partition.id", int(record.Partition)), attribute.Int64("messaging.kafka.offset", record.Offset))
 	}
 	return ctx, span
-}
-
-// endSpan ends the span of a delivery. A delay that the handler asked for is no failure.
-func endSpan(span trace.Span, o outcome, wished bool) {
-	if o != acked && !wished {
-		span.SetStatus(codes.Error, outcomeNames[o])
-	}
-	span.End()
 }
 
 // absent adds to a record what its message does not have: a publisher before this one knows better where the event comes

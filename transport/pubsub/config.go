@@ -12,8 +12,11 @@ import (
 
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/api/option"
 
+	"github.com/millrace-go/millrace/internal/enum"
 	"github.com/millrace-go/millrace/transport"
 )
 
@@ -38,13 +41,19 @@ type Config struct {
 	// cancelled and their messages go back. Default: transport.DefaultDrainTimeout (30 s).
 	DrainTimeout time.Duration
 
-	// Tracing makes Google's client trace: it sends the span of a publish along with the message, in attributes that
-	// are removed on receipt, and the handler's context carries the span of the receipt. It uses OpenTelemetry's global
-	// tracer provider. Default: false.
+	// Tracing makes Google's client trace, too: it sends the span of a publish along with the message, in attributes that
+	// are removed on receipt, and a delivery's span is linked to that of the receipt, or its child where the message's
+	// metadata tell of no trace. It uses OpenTelemetry's global tracer provider. Default: false.
 	Tracing bool
 
 	// MeterProvider receives the metrics named millrace.pubsub. Default: otel.GetMeterProvider().
 	MeterProvider metric.MeterProvider
+
+	// TracerProvider receives a span for each delivery. Default: otel.GetTracerProvider().
+	TracerProvider trace.TracerProvider
+
+	// Propagator reads and writes the trace context in the messages' metadata. Default: otel.GetTextMapPropagator().
+	Propagator propagation.TextMapPropagator
 
 	// ClientOptions are handed to Google's client: credentials, endpoint, interceptors. Default: none.
 	ClientOptions []option.ClientOption
@@ -80,6 +89,16 @@ func (r Resources) String() string {
 	return fmt.Sprintf("Resources(%d)", int(r))
 }
 
+// MarshalText writes the word that a configuration file has: create_missing, check_only or update.
+func (r Resources) MarshalText() ([]byte, error) {
+	return enum.Text(r, CreateMissing, CheckOnly, Update)
+}
+
+// UnmarshalText reads it.
+func (r *Resources) UnmarshalText(word []byte) error {
+	return enum.Read(r, word, CreateMissing, CheckOnly, Update)
+}
+
 // WithDefaults returns the configuration with every zero field set to its default.
 func (c Config) WithDefaults() Config {
 	if c.ProjectID == "" {
@@ -99,6 +118,12 @@ func (c Config) WithDefaults() Config {
 	if c.MeterProvider == nil {
 		c.MeterProvider = otel.GetMeterProvider()
 	}
+	if c.TracerProvider == nil {
+		c.TracerProvider = otel.GetTracerProvider()
+	}
+	if c.Propagator == nil {
+		c.Propagator = otel.GetTextMapPropagator() // passes on to whatever is set later
+	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
@@ -114,8 +139,8 @@ func (c Config) Validate() error {
 	errs = append(errs, c.Subscription.validate("Config.Subscription"))
 	for _, name := range slices.Sorted(maps.Keys(c.Consumers)) {
 		field := fmt.Sprintf("Config.Consumers[%q]", name)
-		if err := (transport.SubscriberConfig{Consumer: name}).Validate(); err != nil {
-			errs = append(errs, fmt.Errorf("%s is of no consumer: %w", field, err))
+		if (transport.SubscriberConfig{Consumer: name}).Validate() != nil { // whose text names a field that is not here
+			errs = append(errs, fmt.Errorf("%s is of no consumer: want a name of 1 to 100 letters, digits, \"_\" and \"-\", starting with a letter", field))
 		}
 		errs = append(errs, c.Consumers[name].validate(field))
 	}

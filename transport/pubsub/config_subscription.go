@@ -145,7 +145,7 @@ func (c SubscriptionConfig) WithDefaults() SubscriptionConfig {
 func (c SubscriptionConfig) validate(path string) error {
 	var errs []error
 	wrong := func(field, format string, args ...any) {
-		errs = append(errs, fmt.Errorf(path+"."+field+" is "+format, args...))
+		errs = append(errs, fmt.Errorf("%s.%s is %w", path, field, fmt.Errorf(format, args...)))
 	}
 	if c.AckDeadline < minAckDeadline || c.AckDeadline > maxAckDeadline || c.AckDeadline%time.Second != 0 {
 		wrong("AckDeadline", "%s: want whole seconds from %s to %s", c.AckDeadline, minAckDeadline, maxAckDeadline)

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.opentelemetry.io/otel/metric/noop"
 
+	"github.com/millrace-go/millrace/internal/tracing"
 	"github.com/millrace-go/millrace/transport"
 )
 
@@ -20,7 +21,8 @@ func alone(t *testing.T, config transport.SubscriberConfig, settings Subscriptio
 	require.NoError(t, err)
 	s := &subscription{
 		config: config, settings: settings.WithDefaults(), log: slog.Default(), observer: observer.subscription("topic", "c"),
-		out: make(chan *message.Message), slots: make(chan struct{}, 1), stop: make(chan struct{}),
+		tracing: tracing.NewDeliveries(nil, nil, scope, "gcp_pubsub", "topic", "c"),
+		out:     make(chan *message.Message), slots: make(chan struct{}, 1), stop: make(chan struct{}),
 	}
 	go func() {
 		for msg := range s.out {

@@ -11,6 +11,7 @@ import (
 
 	"cloud.google.com/go/pubsub/v2"
 	"github.com/ThreeDotsLabs/watermill/message"
+	"go.opentelemetry.io/otel/propagation"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -24,16 +25,17 @@ const batchDelay = time.Millisecond
 
 // publisher implements transport.BatchPublisher. It is safe for concurrent use.
 type publisher struct {
-	client    *pubsub.Client
-	resources *resources
+	client     *pubsub.Client
+	resources  *resources
+	propagator propagation.TextMapPropagator
 
 	mu     sync.Mutex
 	closed bool
 	topics map[string]*topicPublisher
 }
 
-func newPublisher(client *pubsub.Client, resources *resources) *publisher {
-	return &publisher{client: client, resources: resources, topics: map[string]*topicPublisher{}}
+func newPublisher(client *pubsub.Client, resources *resources, propagator propagation.TextMapPropagator) *publisher {
+	return &publisher{client: client, resources: resources, propagator: propagator, topics: map[string]*topicPublisher{}}
 }
 
 // Publish implements message.Publisher: it publishes all messages at once and joins their errors. It waits for as long
@@ -127,7 +129,7 @@ func (p *publisher) topic(ctx context.Context, topic string, msgs []*message.Mes
 		client := p.client.Publisher(p.resources.topicName(topic))
 		client.EnableMessageOrdering = true
 		client.PublishSettings.DelayThreshold = batchDelay
-		t = &topicPublisher{client: client, keys: map[string]*keyState{}}
+		t = &topicPublisher{client: client, propagator: p.propagator, keys: map[string]*keyState{}}
 		p.topics[topic] = t
 	}
 	t.running.Add(1)

@@ -10,8 +10,10 @@ import (
 
 	"cloud.google.com/go/pubsub/v2"
 	"github.com/ThreeDotsLabs/watermill/message"
+	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/millrace-go/millrace/internal/tracing"
 	"github.com/millrace-go/millrace/transport"
 )
 
@@ -28,8 +30,9 @@ const maxGivenUp = 1000
 // its messages in the client, and all of them would be sent in the end. So a key takes nothing behind a message that was
 // given up, until that has its result, and messages without a key are refused when too many were given up.
 type topicPublisher struct {
-	client  *pubsub.Publisher
-	running sync.WaitGroup // calls of publish, and of watch
+	client     *pubsub.Publisher
+	propagator propagation.TextMapPropagator
+	running    sync.WaitGroup // calls of publish, and of watch
 
 	givenUp atomic.Int64 // messages without a key
 
@@ -93,7 +96,11 @@ func (t *topicPublisher) send(ctx context.Context, msgs []*message.Message, resu
 		if trace.SpanContextFromContext(msg.Context()).IsValid() {
 			parent = msg.Context()
 		}
-		pending[i] = t.client.Publish(parent, marshal(msg)) // the client uses the context for its trace only
+		m := marshal(msg)
+		if len(m.Attributes) < maxAttributes-2 { // traceparent and tracestate
+			tracing.Inject(parent, t.propagator, m.Attributes)
+		}
+		pending[i] = t.client.Publish(parent, m) // the client uses the context for its trace only
 	}
 	return pending
 }

@@ -75,7 +75,7 @@ func New(ctx context.Context, config Config) (*Transport, error) {
 		return nil, err
 	}
 	t.resources = newResources(t.client, config, log)
-	t.publisher = newPublisher(t.client, t.resources)
+	t.publisher = newPublisher(t.client, t.resources, config.Propagator)
 	return t, nil
 }
 

@@ -249,3 +249,21 @@ func TestStreamBreaks(t *testing.T) {
 		})
 	}
 }
+
+// TestExactlyOnceDeliversBothOfWhatIsSentTwice: the option is about one message of Pub/Sub's. What a relay sends twice are two of
+// them, with one event's ID, and only a claim can tell.
+func TestExactlyOnceDeliversBothOfWhatIsSentTwice(t *testing.T) {
+	t.Parallel()
+	topic := devtest.Topic(t)
+	tr := connect(t, pubsub.Config{ClientOptions: emulator(t), Subscription: pubsub.SubscriptionConfig{ExactlyOnce: true}})
+	_, messages := subscribe(t, tr, topic, transport.SubscriberConfig{Consumer: "c"})
+	event := newMessage("", "1")
+	for range 2 {
+		require.NoError(t, batcher(t, tr).Publish(topic, event))
+	}
+	for range 2 {
+		msg := next(t, messages)
+		require.Equal(t, event.UUID, msg.UUID)
+		msg.Ack()
+	}
+}

@@ -10,6 +10,7 @@ import (
 	"cloud.google.com/go/pubsub/v2"
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/millrace-go/millrace/internal/tracing"
 	"github.com/millrace-go/millrace/transport"
 )
 
@@ -25,6 +26,7 @@ type subscription struct {
 	name      string // full name of the Pub/Sub subscription
 	log       *slog.Logger
 	observer  *subscriptionObserver
+	tracing   tracing.Deliveries
 
 	sending sync.RWMutex          // held for reading while sending to out, for writing to close it
 	out     chan *message.Message // closed after stop; with room for as many as there are slots, unless it is push's
@@ -57,6 +59,7 @@ func newSubscription(t *Transport, config transport.SubscriberConfig, topic, nam
 		name:      name,
 		log:       t.log.With(slog.String("topic", topic), slog.String("consumer", config.Consumer)),
 		observer:  t.observer.subscription(topic, config.Consumer),
+		tracing:   tracing.NewDeliveries(t.config.TracerProvider, t.config.Propagator, scope, "gcp_pubsub", topic, config.Consumer),
 		out:       make(chan *message.Message, room),
 		slots:     make(chan struct{}, config.Concurrency),
 		stop:      make(chan struct{}),
@@ -129,10 +132,12 @@ func (s *subscription) enter(giveUp <-chan struct{}) bool {
 	}
 }
 
-func (s *subscription) handOver(ctx context.Context, m *pubsub.Message, delivery *delivery) outcome {
+func (s *subscription) handOver(ctx context.Context, m *pubsub.Message, delivery *delivery) (o outcome) {
+	msg := unmarshal(m)
+	ctx, span := s.tracing.Begin(ctx, msg, delivery.attempt)
+	defer func() { tracing.End(span, outcomeNames[o], (o == nacked || o == abandoned) && !delivery.asked()) }()
 	delivery.Context.Context = ctx
 	defer delivery.End()
-	msg := unmarshal(m)
 	if s.repeats() { // m may come again from here, or go to the dead-letter topic, whatever the handler does to its own
 		msg.Payload = bytes.Clone(m.Data)
 	}

@@ -19,12 +19,14 @@ var Limits = transport.Limits{
 	Topic:              regexp.MustCompile(`^[A-Za-z][A-Za-z0-9._~+%-]{2,254}$`),
 	MessageBytes:       9_998_000,
 	KeyBytes:           1024,
-	MetadataEntries:    99,
+	MetadataEntries:    maxAttributes - 1,
 	MetadataKeyBytes:   256,
 	MetadataValueBytes: 1024,
 }
 
 const (
+	// maxAttributes is how many a message may have.
+	maxAttributes = 100
 	// idAttribute carries the event's ID, as watermill-googlecloud has it.
 	idAttribute = "_watermill_message_uuid"
 	// reservedPrefix begins the names that Pub/Sub keeps for itself: it refuses them in attributes and topics.

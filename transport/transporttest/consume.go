@@ -59,13 +59,31 @@ func share(e *env) {
 	config := transport.SubscriberConfig{Consumer: "c"}
 	first := e.subscribe(config)
 	second := e.messages(e.consumerOf(e.factory(e.T), config))
-	const n = 200
-	e.publishNumbers(n)
+	n := 0
+	more := func() {
+		msgs := make([]*message.Message, 200)
+		for i := range msgs {
+			msgs[i] = newMessage("", fmt.Sprint(n+i))
+		}
+		e.publish(msgs...)
+		n += len(msgs)
+	}
+	more()
 
-	// Each subscriber gets some of them: one that holds its messages cannot take all.
+	// Each subscriber gets some of them: at the latest when more come, where one was there sooner and took all.
 	a := e.next(first)
 	a.Ack() // before the second one has its share, which may take those in hand away from the first
-	b := e.next(second)
+	var b *message.Message
+	for late := time.After(e.wait); b == nil; {
+		select {
+		case b = <-second:
+			require.NotNil(e, b, "the subscription ended")
+		case <-time.After(time.Second):
+			more()
+		case <-late:
+			require.Fail(e, "the second subscriber got none", "of %d within %s", n, e.wait)
+		}
+	}
 	b.Ack()
 	require.NotEqual(e, a.UUID, b.UUID)
 	got := e.collect(n-2, first, second)

@@ -2,11 +2,14 @@ package main
 
 import (
 	"bytes"
+	"io"
 	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+
+	"github.com/millrace-go/millrace/internal/docs"
 )
 
 func TestVerdict(t *testing.T) {
@@ -62,4 +65,9 @@ func TestBadFlags(t *testing.T) {
 	}
 	assert.Len(t, chosen(regexp.MustCompile("")), 8)
 	assert.Len(t, chosen(regexp.MustCompile("^transactions, hard bounce of copiers$")), 1)
+}
+
+func TestDocumentedCommands(t *testing.T) {
+	t.Parallel()
+	docs.Commands(t, func(args []string, out io.Writer) { run(t.Context(), args, out, out) })
 }

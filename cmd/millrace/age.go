@@ -1,0 +1,49 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// age is a flag's duration in Go's form, or a number of days: 90d. 0 is one that was not given.
+type age time.Duration
+
+func ageVar(c *cobra.Command, a *time.Duration, name, usage string) {
+	c.Flags().Var((*age)(a), name, usage)
+}
+
+// Set implements pflag.Value.
+func (a *age) Set(text string) error {
+	d, err := time.ParseDuration(text)
+	if number, ok := strings.CutSuffix(text, "d"); ok {
+		var n uint64
+		n, err = strconv.ParseUint(number, 10, 16)
+		d = time.Duration(n) * 24 * time.Hour
+	}
+	if err != nil || d <= 0 {
+		return errors.New("want an age such as 90d or 12h")
+	}
+	*a = age(d)
+	return nil
+}
+
+// String implements pflag.Value.
+func (a *age) String() string {
+	if *a == 0 {
+		return ""
+	}
+	return time.Duration(*a).String()
+}
+
+// Type implements pflag.Value.
+func (*age) Type() string { return "age" }
+
+// missingAge is the error of a command that is of no use without the flag.
+func missingAge(name string) error {
+	return usageError{fmt.Errorf("--%s is missing: want an age such as 90d or 12h", name)}
+}

@@ -1,0 +1,83 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestConfigCheck(t *testing.T) {
+	t.Parallel()
+	good := configFile(t, "service: labour\nbroker: memory\n")
+	code, out, _ := configRun("check", good)
+	assert.Equal(t, exitOK, code)
+	assert.Contains(t, out, "nothing is wrong")
+
+	bad := configFile(t, "service: labour\nbroker: memory\nhtp: {}\nshutdown_timeout: 5\n")
+	code, out, _ = configRun("check", bad)
+	assert.Equal(t, exitFailed, code)
+	assert.Contains(t, out, bad+":3: htp is unknown: did you mean http?\n")
+	assert.Contains(t, out, bad+":4: shutdown_timeout is \"5\": want a duration")
+
+	_, out, _ = configRun("check", configFile(t, "service: labour\nbroker: memory\n\"\\x1b[1mhtp\": {}\n"))
+	assert.Contains(t, out, `:3: \x1b[1mhtp is unknown`, "a terminal is not disturbed")
+	code, out, _ = configRun("check", "--json", bad)
+	assert.Equal(t, exitFailed, code)
+	var told struct{ Problems []string }
+	require.NoError(t, json.Unmarshal([]byte(out), &told))
+	assert.Len(t, told.Problems, 2)
+
+	code, _, stderr := configRun("check", "nowhere.yaml")
+	assert.Equal(t, exitFailed, code)
+	assert.Contains(t, stderr, "there is no configuration file nowhere.yaml")
+	code, _, _ = configRun("check")
+	assert.Equal(t, exitUsage, code)
+}
+
+func TestConfigPrint(t *testing.T) {
+	t.Parallel()
+	path := configFile(t, "service: labour\nbroker: memory\npostgres: {dsn: 'postgres://labour:hunter2@db/labour'}\n")
+	code, out, _ := configRun("print", path)
+	assert.Equal(t, exitOK, code)
+	assert.Contains(t, out, "shutdown_timeout: 30s\n")
+	assert.Contains(t, out, "memory:\n    drain_timeout: 30s\n")
+	assert.Contains(t, out, "dsn: (hidden)\n")
+
+	code, out, _ = configRun("print", "--json", path)
+	assert.Equal(t, exitOK, code)
+	var told struct{ Postgres struct{ DSN, Schema string } }
+	require.NoError(t, json.Unmarshal([]byte(out), &told))
+	assert.Equal(t, "(hidden)", told.Postgres.DSN)
+	assert.Equal(t, "millrace", told.Postgres.Schema)
+
+	code, _, stderr := configRun("print", configFile(t, "broker: memory\n"))
+	assert.Equal(t, exitFailed, code)
+	assert.Contains(t, stderr, "service is empty")
+}
+
+func TestConfigSchema(t *testing.T) {
+	t.Parallel()
+	code, out, _ := configRun("schema")
+	assert.Equal(t, exitOK, code)
+	committed, err := os.ReadFile("../../docs/millrace.schema.json")
+	require.NoError(t, err)
+	assert.Equal(t, string(committed), out)
+}
+
+func configRun(args ...string) (code int, stdout, stderr string) {
+	var out, errs bytes.Buffer
+	code = run(append([]string{"config"}, args...), nil, &out, &errs)
+	return code, out.String(), errs.String()
+}
+
+func configFile(t *testing.T, content string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "millrace.yaml")
+	require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
+	return path
+}

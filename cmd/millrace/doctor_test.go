@@ -1,0 +1,399 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/framework/devstack"
+	"github.com/millrace-go/millrace/framework/devstack/devtest"
+	"github.com/millrace-go/millrace/middleware/effect"
+	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/transport"
+)
+
+// clinic is a server as one should be, which the others are not: a stack's has no fsync.
+func clinic(t *testing.T) *devstack.Server {
+	return devtest.Postgres(t, devstack.ServerConfig{Settings: map[string]string{"fsync": "on", "max_prepared_transactions": "5"}})
+}
+
+// patient is a database with all tables.
+func patient(t *testing.T, server *devstack.Server, name string) *explained {
+	x := &explained{operator: &operator{t: t, pool: devtest.PoolOn(t, server.DSN(), func(*pgxpool.Config) {}), dsn: server.DSN(), schema: name}}
+	x.run(exitOK, "migrate", "up")
+	var err error
+	x.events, err = outbox.NewPublisher(outbox.PublisherConfig{Schema: name})
+	require.NoError(t, err)
+	return x
+}
+
+func (o *operator) healthy(args ...string) {
+	o.t.Helper()
+	assert.Equal(o.t, "nothing found\n", o.run(exitOK, append([]string{"doctor"}, args...)...))
+}
+
+// finds expects one finding, of the check, and returns it.
+func (o *operator) finds(check, symptom string, args ...string) finding {
+	o.t.Helper()
+	var found []finding
+	require.NoError(o.t, json.Unmarshal([]byte(o.run(exitFailed, append([]string{"doctor", "-o", "json"}, args...)...)), &found))
+	require.Len(o.t, found, 1, "%v", found)
+	f := found[0]
+	assert.Equal(o.t, check, f.Check)
+	assert.Regexp(o.t, symptom, f.Symptom)
+	assert.NotEmpty(o.t, f.Cause)
+	require.NotEmpty(o.t, f.Remedy)
+	for _, command := range regexp.MustCompile(`millrace( [^\s;,()]+)+`).FindAllString(f.Remedy, -1) {
+		runs(o.t, command)
+	}
+	assert.Contains(o.t, o.run(exitFailed, append([]string{"doctor"}, args...)...), "remedy: "+f.Remedy+"\n", "as it can be run")
+	assert.Equal(o.t, "nothing found\n", o.run(exitOK, append([]string{"doctor", "--ignore", check}, args...)...), "it can be ignored")
+	return f
+}
+
+// relayed waits until a relay holds all shards.
+func (x *explained) relayed() {
+	x.t.Helper()
+	require.Eventually(x.t, func() bool {
+		r, err := outbox.Inspect(x.t.Context(), x.pool, x.schema)
+		return err == nil && len(r.Relays) == 1 && r.Relays[0].Shards == len(r.Shards)
+	}, 20*time.Second, 10*time.Millisecond)
+}
+
+// Each trouble is found, alone, on a system that was healthy before, and is again when it is mended.
+func TestDoctor(t *testing.T) {
+	t.Parallel()
+	server := clinic(t)
+	for name, ail := range troubles {
+		t.Run(name, func(t *testing.T) {
+			x := patient(t, server, "s_"+strings.ReplaceAll(name, " ", "_"))
+			x.healthy()
+			ail(x)
+			x.healthy()
+			x.exec(`drop schema {schema} cascade`)
+		})
+	}
+}
+
+var troubles = map[string]func(x *explained){
+	"schema missing": func(x *explained) {
+		x.schema += "_x"
+		x.finds("schema", `schema "\w+_x" has no tables`)
+		x.run(exitOK, "migrate", "up")
+	},
+	"schema old": func(x *explained) {
+		x.run(exitOK, "migrate", "down", "--component=claim", "--to=2")
+		x.finds("schema", `the tables of claim are of version 2, and programs of this version need 3`)
+		x.run(exitOK, "migrate", "up")
+	},
+	"schema newer": func(x *explained) {
+		x.exec(`insert into {schema}.migration (component, version, name) values ('outbox', 99, 'later')`)
+		x.finds("schema", `the tables of outbox are of version 99`)
+		x.exec(`delete from {schema}.migration where version = 99`)
+	},
+	"relay dead": func(x *explained) {
+		id := x.publish("e", "topic", "k", 0)
+		f := x.finds("outbox", `^1 events wait, the oldest for .*, and no relay runs$`)
+		assert.Contains(x.t, f.Remedy, "millrace relay --broker kafka --brokers HOST:PORT --dsn "+quoted(withoutPassword(x.dsn))+" --schema "+x.schema)
+		end := x.relay(3, func(string, string) error { return nil })
+		x.located(id, "archived")
+		x.healthy()
+		end()
+	},
+	"broker refuses": func(x *explained) {
+		x.publish("e", "topic", "k", 0)
+		end := x.relay(3, func(string, string) error { return transport.ErrUnavailable })
+		x.relayed()
+		x.healthy()
+		x.finds("outbox", `^1 events wait, the oldest for .*, though 1 relays run$`, "--max-lag=1ns")
+		end()
+		x.exec(`delete from {schema}.outbox`)
+	},
+	"stuck shard": func(x *explained) {
+		x.publish("e", "topic", "k", 0)
+		x.exec(`insert into {schema}.outbox_relay (relay_id, expires_at) values (gen_random_uuid(), now() + interval '1 hour')`)
+		x.finds("outbox", `^shard \d+ is stuck: 1 events wait`, "--max-lag=1ns")
+		x.exec(`delete from {schema}.outbox; delete from {schema}.outbox_relay`)
+	},
+	"nobody retries": func(x *explained) {
+		x.exec(`insert into {schema}.outbox_failed (state, event_id, topic, key, hash, shard, seq, headers, payload, created_at, attempts, retry_at)
+			values ('retry', 'e1', 't', '', 7, 7, 1, '{}', '', now(), 1, now())`)
+		x.finds("outbox", `^1 failed events are to be retried, and no relay runs$`)
+		x.exec(`delete from {schema}.outbox_failed`)
+	},
+	"delayed for too long": func(x *explained) {
+		x.publish("e", "topic", "k", time.Hour)
+		x.healthy()
+		x.exec(`update {schema}.outbox_delayed set due_at = now() - interval '1 hour'`)
+		x.finds("outbox", `^delayed events are due for 1h0m\d+s, and no relay runs$`)
+		x.exec(`insert into {schema}.outbox_relay (relay_id, expires_at) values (gen_random_uuid(), now() + interval '1 hour')`)
+		x.finds("outbox", `^delayed events are due for 1h0m\d+s, though 1 relays run$`)
+		x.exec(`delete from {schema}.outbox_delayed; delete from {schema}.outbox_relay`)
+	},
+	"table missing": func(x *explained) {
+		x.exec(`alter table {schema}.claim_start rename to claim_gone`)
+		f := x.finds("poison", `^this could not be looked at$`)
+		assert.Contains(x.t, f.Remedy, "migrate print --from 0")
+		x.exec(`alter table {schema}.claim_gone rename to claim_start`)
+	},
+	"strays": func(x *explained) {
+		end := x.relay(3, func(string, string) error { return transport.ErrUnavailable })
+		x.relayed()
+		x.exec(`insert into {schema}.outbox (shard, seq, event_id, topic, key, headers, payload) values (99, 1, 'e', 't', '', '{}', '')`)
+		f := x.finds("sequences", `^1 events are of shards that do not exist`)
+		assert.NotContains(x.t, f.Remedy, "--fix", "which does not help")
+		end()
+		x.exec(`delete from {schema}.outbox`)
+	},
+	"parked": func(x *explained) {
+		id := x.publish("e", "topic", "k", 0)
+		end := x.relay(3, func(string, string) error { return transport.ErrRejected })
+		x.located(id, "parked")
+		end()
+		x.finds("outbox", `^1 events are parked, and 0 wait behind them$`)
+		x.exec(`delete from {schema}.outbox_failed`)
+	},
+	"poison in the outbox": func(x *explained) {
+		x.exec(`update {schema}.outbox_shard set suspect = 'e1', attempts = 2, strikes = 4 where shard = 3`)
+		f := x.finds("poison", `^relays have ended 2 times while they sent event e1 of shard 3$`)
+		assert.Contains(x.t, f.Remedy, "--schema "+x.schema+" e1")
+		x.exec(`update {schema}.outbox_shard set suspect = null`)
+		x.finds("poison", `^shard 3 was taken over 4 times`)
+		x.exec(`update {schema}.outbox_shard set attempts = 0, strikes = 0`)
+	},
+	"poison at a consumer": func(x *explained) {
+		x.deliver("notify", outbox.NewID(), "", handled)
+		x.exec(`insert into {schema}.claim_start select id, '0197f3a0-1234-7abc-8def-0123456789ab', 1, 2 from {schema}.consumer`)
+		x.finds("poison", `^the event with the record 0197f3a0-1234-7abc-8def-0123456789ab of consumer notify was begun alone 2 times`)
+		x.exec(`delete from {schema}.claim_start`)
+	},
+	"dead letters": func(x *explained) {
+		id := outbox.NewID()
+		x.deliver("notify", id, "", never)
+		f := x.finds("dead-letters", `^1 dead letters wait`)
+		assert.Contains(x.t, f.Cause, "no such labour")
+		x.run(exitOK, "dead", "replay", id)
+		x.healthy()
+		x.finds("retries", `^1 events of consumer notify are to be tried again`, "--max-lag=1ns")
+		x.run(exitOK, "dead", "discard", id, "--state", "all")
+	},
+	"effects": func(x *explained) {
+		ledger, err := effect.New(x.pool, effect.Config{Schema: x.schema, Logger: quiet})
+		require.NoError(x.t, err)
+		defer ledger.Close()
+		require.Error(x.t, effect.Once(effect.With(x.t.Context(), ledger), "sms:1", func(context.Context, string) error { return errors.New("timeout") }))
+		f := x.finds("effects", `^1 effects are in doubt`)
+		assert.Contains(x.t, f.Cause, "timeout")
+		x.run(exitOK, "effect", "resolve", "sms:1", "--done")
+	},
+	"transaction": func(x *explained) {
+		tx, err := x.pool.Begin(x.t.Context())
+		require.NoError(x.t, err)
+		_, err = tx.Exec(x.t.Context(), `select pg_current_xact_id()`)
+		require.NoError(x.t, err)
+		x.healthy()
+		f := x.finds("transactions", `^dead rows are kept for session \d+ of postgres`, "--max-transaction=1ns")
+		assert.Contains(x.t, f.Remedy, fmt.Sprintf("pg_terminate_backend(%d)", tx.Conn().PgConn().PID()))
+		_, err = tx.Exec(x.t.Context(), `prepare transaction 'forgotten'`)
+		require.NoError(x.t, err)
+		require.NoError(x.t, tx.Conn().Close(x.t.Context()))
+		_ = tx.Rollback(x.t.Context()) // which is over; the pool gets its connection back
+		f = x.finds("transactions", `^dead rows are kept for prepared transaction 'forgotten'`, "--max-transaction=1ns")
+		assert.Contains(x.t, f.Remedy, "rollback prepared 'forgotten'")
+		x.exec(`rollback prepared 'forgotten'`)
+	},
+	"partitions": func(x *explained) {
+		x.exec(`do $$ declare p regclass; begin
+			for p in select inhrelid::regclass from pg_inherits where inhparent = '{schema}.processed'::regclass
+				and inhrelid::regclass::text ~ '_[0-9]{8}$' and right(inhrelid::regclass::text, 8)::date > (now() at time zone 'UTC')::date
+			loop execute 'drop table ' || p; end loop; end $$`)
+		x.healthy() // nobody uses it: nobody keeps it
+		x.deliver("notify", outbox.NewID(), "", handled)
+		x.finds("partitions", `^the table processed has no day for tomorrow: the last one is that of 20`)
+		assert.Contains(x.t, x.run(exitOK, "retention", "run"), "claims, effects, http_keys have days for a week ahead")
+	},
+	"sequences": func(x *explained) {
+		id := x.publish("e", "topic", "k", 0)
+		end := x.relay(3, func(string, string) error { return transport.ErrUnavailable })
+		x.relayed()
+		x.exec(`update {schema}.outbox set seq = 1000`)
+		x.finds("sequences", `^the sequence of shard \d+ stands at 1`)
+		x.run(exitOK, "outbox", "check", "--fix")
+		end()
+		x.exec(`delete from {schema}.outbox where event_id = '` + id + `'`)
+	},
+	"settings": func(x *explained) {
+		x.exec(`create role careless; grant usage on schema {schema} to careless; alter role careless set synchronous_commit = off`)
+		x.finds("settings", `^synchronous_commit is off for role careless$`)
+		x.exec(`alter role careless reset synchronous_commit; alter role careless in database postgres set default_transaction_read_only = true`)
+		f := x.finds("settings", `^default_transaction_read_only=true for role careless in the database$`)
+		assert.Contains(x.t, f.Remedy, "alter role careless in database postgres reset default_transaction_read_only")
+		x.exec(`drop owned by careless; drop role careless`)
+		x.healthy()
+		healthy := x.dsn
+		x.dsn += "&lock_timeout=10"
+		x.finds("settings", `^lock_timeout is 10ms$`)
+		x.dsn = healthy + "&synchronous_commit=off"
+		x.finds("settings", `^synchronous_commit is off for this session's role, or the server$`)
+		x.dsn = healthy + "&default_transaction_read_only=on"
+		x.finds("server", `^this database takes no writes$`)
+		x.dsn = healthy
+		x.exec(`alter table {schema}.outbox_failed set (autovacuum_enabled = off)`)
+		x.finds("autovacuum", `^autovacuum is off for table outbox_failed$`)
+		x.exec(`alter table {schema}.outbox_failed reset (autovacuum_enabled)`)
+	},
+	"undersized pool": func(x *explained) {
+		x.healthy("--pool=22", "--concurrency=20")
+		f := x.finds("pool", `^a pool of 10 connections for 20 messages at once$`, "--pool=10", "--concurrency=20")
+		assert.Contains(x.t, f.Remedy, "pool_max_conns=22 in the connection string, or a concurrency of 8")
+		x.finds("pool", `for 20 messages`, "--pool=22", "--concurrency=20", "--relay-inside")
+		x.finds("pool", `^90 processes with pools of 22 connections`, "--pool=22", "--concurrency=20", "--processes=90")
+	},
+	"window": func(x *explained) {
+		x.finds("window", `^it is remembered for 24h0m0s what was processed, and an event may be delivered for 168h0m0s`, "--retention=24h")
+	},
+	"broker": func(x *explained) {
+		x.finds("broker", `^kafka does not answer$`, "--broker=kafka", "--brokers=127.0.0.1:1")
+	},
+}
+
+// Who may look need not own the tables.
+func TestDoctorAsAnOperator(t *testing.T) {
+	t.Parallel()
+	server := clinic(t)
+	x := patient(t, server, "operated")
+	x.exec(`create role looker login password 'secret'`)
+	x.run(exitOK, "migrate", "grants", "--operator", "looker")
+	x.deliver("notify", outbox.NewID(), "", never)
+	owner, err := url.Parse(x.dsn)
+	require.NoError(t, err)
+	owner.User = url.UserPassword("looker", "secret")
+	x.dsn = owner.String()
+	x.finds("dead-letters", `^1 dead letters wait`)
+	assert.Contains(t, x.run(exitFailed, "explain", outbox.NewID()), "no table has it")
+}
+
+// A pooler is told apart from a server. The test is skipped where PgBouncer is not installed.
+func TestDoctorBehindAPooler(t *testing.T) {
+	t.Parallel()
+	server := clinic(t)
+	x := patient(t, server, "pooled")
+	x.dsn = devtest.PgBouncer(t, server, 2).DSN()
+	x.finds("server", `^this connection goes through a pooler$`)
+	id := outbox.NewID()
+	x.deliver("notify", id, "", handled)
+	for range 3 { // on any of its connections
+		assert.Contains(t, x.run(exitOK, "explain", id), "claim notify")
+		x.run(exitOK, "outbox", "status")
+	}
+}
+
+// Pub/Sub is asked though nothing waits for it: its client connects when it is first used. And what a configuration says
+// needs no flags.
+func TestDoctorFindsABrokerDown(t *testing.T) {
+	t.Setenv("PUBSUB_EMULATOR_HOST", "127.0.0.1:1")
+	server := clinic(t)
+	x := patient(t, server, "unconnected")
+	t.Setenv("MILLRACE_POSTGRES_DSN", "") // which would win over the file
+	f := x.finds("broker", `^pubsub does not answer$`, "--broker=pubsub", "--project=p")
+	assert.Contains(t, f.Remedy, "--project")
+	file := configFile(t, "service: s\nbroker: pubsub\npubsub: {project_id: p}\nclaim: {retention: 48h, redelivery_horizon: 24h}\npostgres: {dsn: '"+x.dsn+"', schema: "+x.schema+"}\n")
+	out := says(t, exitFailed, "doctor", "--config", file)
+	assert.Contains(t, out, "broker: pubsub does not answer")
+	assert.NotContains(t, out, "window")
+	out = says(t, exitFailed, "doctor", "--config", file, "--horizon=72h", "--ignore=broker")
+	assert.Contains(t, out, "it is remembered for 48h0m0s what was processed")
+	x.publish("e", "topic", "k", 0)
+	out = says(t, exitFailed, "doctor", "--config", file, "--ignore=broker")
+	assert.Contains(t, out, "remedy: millrace relay --config "+file+", or a service")
+}
+
+// A topic whose name the broker does not take is no broker that is down.
+func TestDoctorNamesATopicThatCannotBe(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	o.run(exitOK, "migrate", "up")
+	brokers := "--brokers=" + strings.Join(devtest.Start(t, devstack.Kafka).KafkaBrokers(), ",")
+	out := o.run(exitFailed, "doctor", "--ignore", "server", "--broker", "kafka", brokers, "--subscribe", "c=no topic", "--subscribe", "c="+devtest.Topic(t))
+	assert.Contains(t, out, "broker: topic no topic could not be looked at\n")
+	assert.NotContains(t, out, "does not answer")
+	assert.Contains(t, out, "is missing\n", "the others are looked at")
+}
+
+func TestDoctorUsage(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	assert.Contains(t, o.run(exitUsage, "doctor", "--ignore", "nothing"), "want any of schema")
+	assert.Contains(t, o.run(exitUsage, "doctor", "--broker", "rabbit"), "want pubsub or kafka")
+	assert.Contains(t, o.run(exitUsage, "doctor", "--subscribe", "a=b"), "is for --broker")
+	assert.Contains(t, o.run(exitUsage, "doctor", "--broker", "kafka", "--subscribe", "a"), "want CONSUMER=TOPIC")
+	o.run(exitOK, "migrate", "up")
+	out := o.run(exitFailed, "doctor", "--retention", "24h")
+	assert.Contains(t, out, "server: fsync or full_page_writes is off\n  cause:  a crash")
+	assert.Contains(t, out, "window: ")
+	assert.Contains(t, out, ` -c 'alter system set fsync = on' -c '`)
+	assert.Contains(t, says(t, exitUsage, "doctor", "--schema", `x'"`), "--schema")
+	assert.Contains(t, says(t, exitUsage, "doctor", "--config", "nowhere.yaml"), "there is no configuration file", "1 would mean that something was found")
+	o.dsn = "postgres://127.0.0.1:1/x"
+	assert.Contains(t, o.run(exitUsage, "doctor"), "$DATABASE_URL name the database")
+}
+
+// What the broker tells: topics, subscriptions, and how far a consumer is behind.
+func TestDoctorAsksTheBroker(t *testing.T) {
+	t.Setenv("PUBSUB_EMULATOR_HOST", devtest.Start(t, devstack.PubSub).PubSubHost())
+	for broker, flag := range map[string]string{
+		"PubSub": "--project=millrace-test", "Kafka": "--brokers=" + strings.Join(devtest.Start(t, devstack.Kafka).KafkaBrokers(), ","),
+	} {
+		t.Run(broker, func(t *testing.T) {
+			o, topic, consumer := newOperator(t), devtest.Topic(t), devtest.Project(t)
+			o.run(exitOK, "migrate", "up")
+			kind := map[string]string{"PubSub": "pubsub", "Kafka": "kafka"}[broker]
+			args := []string{"--broker", kind, flag, "--subscribe", consumer + "=" + topic, "--ignore", "server"}
+			assert.Contains(t, o.run(exitFailed, append([]string{"doctor"}, args...)...), "broker: topic "+topic+" is missing\n")
+
+			tr, err := connectors[broker](t, consumer, devtest.Topic(t))
+			require.NoError(t, err)
+			defer func() { require.NoError(t, tr.Close()) }()
+			p, err := tr.Publisher()
+			require.NoError(t, err)
+			require.NoError(t, p.Publish(topic, message.NewMessage("1", []byte("x")), message.NewMessage("2", []byte("x"))))
+			assert.Contains(t, o.run(exitFailed, append([]string{"doctor"}, args...)...), "broker: consumer "+consumer+" has no subscription to topic "+topic+"\n")
+
+			sub, err := tr.Subscriber(transport.SubscriberConfig{Consumer: consumer})
+			require.NoError(t, err)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			messages, err := sub.Subscribe(ctx, topic)
+			require.NoError(t, err)
+			require.NoError(t, p.Publish(topic, message.NewMessage("3", []byte("x"))))
+			go func() {
+				for msg := range messages {
+					msg.Ack()
+				}
+			}()
+			require.Eventually(t, func() bool {
+				i, err := tr.(transport.Inspector).Inspect(t.Context(), topic, consumer)
+				return err == nil && i.Topic && i.Consumer && i.Lag <= 0 && i.Retention == 7*24*time.Hour
+			}, 30*time.Second, 50*time.Millisecond)
+			o.healthy(args...)
+			require.NoError(t, sub.Close())
+			assert.Contains(t, o.run(exitFailed, append([]string{"doctor", "--retention=48h", "--horizon=1h"}, args...)...),
+				"an event may be delivered for 168h0m0s (topic "+topic+", consumer "+consumer+")")
+			if kind == "kafka" {
+				require.NoError(t, p.Publish(topic, message.NewMessage("4", []byte("x")), message.NewMessage("5", []byte("x"))))
+				assert.Contains(t, o.run(exitFailed, append([]string{"doctor", "--max-backlog=1"}, args...)...), "consumer "+consumer+" is 2 messages behind on topic "+topic)
+			}
+		})
+	}
+}

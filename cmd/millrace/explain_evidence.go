@@ -1,0 +1,270 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/millrace-go/millrace/internal/pgdays"
+	"github.com/millrace-go/millrace/middleware/claim"
+	"github.com/millrace-go/millrace/middleware/effect"
+	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/transport"
+)
+
+const (
+	// outputsPatience is how long outputs are looked for: an archive may be large.
+	outputsPatience = 10 * time.Second
+	maxOutputs      = 100
+	maxEffects      = 1000
+)
+
+// evidence is what the tables hold of an event. What is nil was not asked, because its tables are not there.
+type evidence struct {
+	reach
+	eventID  string
+	due      time.Time
+	outbox   *[]outbox.Location
+	copies   []outbox.Location // for dead letters
+	passedOn []outbox.Location // by a handler of its own, under its ID
+	claims   *[]claim.Location
+	failed   []claim.FailedEvent
+	effects  *[]effect.Entry
+	now      time.Time
+	metadata map[string]string
+
+	outputs *[]outbox.Output
+	endless bool      // they could not be looked for in time
+	kept    time.Time // since when what was sent is archived; zero: it is not
+}
+
+// identify gathers what is known by an ID, which may be a UUID in another spelling than the event's, or its record, as doctor
+// tells it.
+func (a *app) identify(ctx context.Context, pool *pgxpool.Pool, id string, due time.Time) (*evidence, error) {
+	canonical := id
+	if parsed, err := uuid.Parse(id); err == nil {
+		canonical = parsed.String()
+	}
+	e, err := a.gather(ctx, pool, canonical, due)
+	if err == nil && id != canonical && !e.known() { // its publisher has spelt it like this
+		e, err = a.gather(ctx, pool, id, due)
+	}
+	if err != nil || e.claims == nil {
+		return e, err
+	}
+	for _, l := range *e.claims {
+		if l.Failed != nil && l.Failed.EventID != e.eventID {
+			return a.gather(ctx, pool, l.Failed.EventID, due)
+		}
+	}
+	return e, nil
+}
+
+// gather asks every part that has tables.
+func (a *app) gather(ctx context.Context, pool *pgxpool.Pool, eventID string, due time.Time) (*evidence, error) {
+	e := &evidence{reach: a.reach, eventID: eventID, due: due}
+	if err := pool.QueryRow(ctx, `select now()`).Scan(&e.now); err != nil {
+		return nil, err
+	}
+	there, err := a.installed(ctx, pool)
+	if err != nil {
+		return nil, err
+	}
+	if len(there) == 0 {
+		return nil, fmt.Errorf("schema %q has no tables of Millrace: --schema names another one, or run \"millrace migrate up\"", a.schema)
+	}
+	if there["outbox"] {
+		found, err := outbox.Locate(ctx, pool, a.schema, eventID)
+		if err != nil {
+			return nil, err
+		}
+		e.sort(found)
+	}
+	if there["claim"] {
+		if e.failed, err = claim.Show(ctx, pool, a.schema, eventID, ""); err != nil {
+			return nil, err
+		}
+		for _, f := range e.failed {
+			e.learn(f.Metadata)
+		}
+		found, err := claim.Locate(ctx, pool, a.schema, claim.Key{EventID: eventID, Due: e.due, Order: e.key()})
+		if err != nil {
+			return nil, err
+		}
+		e.claims = &found
+	}
+	if there["effect"] {
+		found, err := effect.List(ctx, pool, a.schema, effect.Listing{State: "all", Mentions: eventID, Limit: maxEffects})
+		if err != nil {
+			return nil, err
+		}
+		found = slices.DeleteFunc(found, func(f effect.Entry) bool { return !mentions(f.Key, eventID) })
+		e.effects = &found
+	}
+	if len(e.passedOn) > 0 && !e.arrived() { // whose record is not kept any more
+		*e.outbox = append(*e.outbox, e.passedOn...)
+	}
+	return e, a.gatherOutputs(ctx, pool, e)
+}
+
+// sort tells the event itself from copies that were made of it as a dead letter, and from itself as the output of a handler
+// that passed it on.
+func (e *evidence) sort(found []outbox.Location) {
+	own := []outbox.Location{}
+	for _, l := range found {
+		if l.Metadata[claim.DeadConsumerMetadata] != "" {
+			e.copies = append(e.copies, l)
+		} else if l.Metadata[outbox.CauseMetadata] == e.eventID {
+			e.passedOn = append(e.passedOn, l)
+		} else {
+			own = append(own, l)
+		}
+	}
+	e.outbox = &own
+	for _, l := range own {
+		e.learn(l.Metadata)
+		if l.State == "delayed" {
+			e.due = *l.At
+		}
+	}
+}
+
+// gatherOutputs looks for what the handlers that have completed published: it was written when they claimed the event, or
+// later.
+func (a *app) gatherOutputs(ctx context.Context, pool *pgxpool.Pool, e *evidence) error {
+	since, completed := e.completed()
+	if e.outbox == nil || !completed {
+		return nil
+	}
+	days, err := pgdays.Table{Schema: a.schema, Name: "outbox_archive"}.Days(ctx, pool)
+	if err != nil {
+		return err
+	}
+	if len(days) > 0 {
+		e.kept = days[0].Date
+	}
+	found, err := outbox.Outputs(ctx, pool, a.schema, e.eventID, since, outputsPatience, maxOutputs)
+	var pgErr *pgconn.PgError
+	if e.endless = errors.As(err, &pgErr) && pgErr.Code == "57014"; e.endless {
+		return nil
+	}
+	found = slices.DeleteFunc(found, func(o outbox.Output) bool { return o.Metadata[claim.DeadConsumerMetadata] != "" })
+	e.outputs = &found
+	return err
+}
+
+// completed reports whether a consumer has handled the event, and when the first one claimed it.
+func (e *evidence) completed() (since time.Time, completed bool) {
+	if e.claims == nil {
+		return since, false
+	}
+	for _, l := range *e.claims {
+		if a := decision(l); l.Claimed == nil || l.Failed != nil || a != nil && a.Action != "replay" {
+			continue
+		}
+		if !completed || l.Claimed.Before(since) {
+			since, completed = *l.Claimed, true
+		}
+	}
+	return since, completed
+}
+
+// mentions reports whether the key has the ID as a whole word: "mail:order-1" is none of order-10's.
+func mentions(key, id string) bool {
+	for at := 0; ; {
+		i := strings.Index(key[at:], id)
+		if i < 0 {
+			return false
+		}
+		before, _ := utf8.DecodeLastRuneInString(key[:at+i])
+		after, _ := utf8.DecodeRuneInString(key[at+i+len(id):])
+		if !isWord(before) && !isWord(after) {
+			return true
+		}
+		at += i + 1
+	}
+}
+
+func isWord(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) }
+
+// installed tells which components have tables.
+func (a *app) installed(ctx context.Context, pool *pgxpool.Pool) (map[string]bool, error) {
+	there := map[string]bool{}
+	all, err := a.migrators(pool, "", 0)
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range all {
+		of, err := m.Status(ctx)
+		if err != nil {
+			return nil, err
+		}
+		for _, step := range of {
+			if step.AppliedAt != nil {
+				there[m.Component()] = true
+			}
+		}
+	}
+	return there, nil
+}
+
+// learn takes what the event carries.
+func (e *evidence) learn(metadata map[string]string) {
+	if e.metadata == nil {
+		e.metadata = metadata
+	}
+	if at, err := time.Parse(time.RFC3339Nano, metadata[outbox.DueMetadata]); err == nil {
+		e.due = at
+	}
+}
+
+func (e *evidence) key() string {
+	if e.outbox != nil {
+		for _, l := range *e.outbox {
+			return l.Key
+		}
+	}
+	for _, f := range e.failed {
+		if f.Key != "" {
+			return f.Key
+		}
+	}
+	return e.metadata[transport.KeyMetadata]
+}
+
+func (e *evidence) topic() string {
+	if e.outbox != nil {
+		for _, l := range *e.outbox {
+			return l.Topic
+		}
+	}
+	for _, f := range e.failed {
+		return f.Topic
+	}
+	return ""
+}
+
+// cause is the event whose handler published it.
+func (e *evidence) cause() string {
+	if id := e.metadata[outbox.CauseMetadata]; id != e.eventID {
+		return id
+	}
+	return ""
+}
+
+// trace is the ID of the trace that the event belongs to, as W3C's header has it.
+func (e *evidence) trace() string {
+	if parts := strings.Split(e.metadata["traceparent"], "-"); len(parts) == 4 {
+		return parts[1]
+	}
+	return ""
+}

@@ -1,0 +1,80 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func says(t *testing.T, code int, args ...string) string {
+	var output bytes.Buffer
+	require.Equal(t, code, run(args, os.Stdin, &output, &output), "%v: %s", args, &output)
+	return output.String()
+}
+
+func TestOutput(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	o.run(exitOK, "migrate", "up")
+	long := o.run(exitOK, "outbox", "status", "-o", "json")
+	assert.True(t, json.Valid([]byte(long)), long)
+	assert.True(t, json.Valid([]byte(o.run(exitOK, "outbox", "purge", "--older-than", "1h", "--json"))))
+	assert.Contains(t, o.run(exitOK, "outbox", "status", "-o", "table"), "SHARD")
+	assert.Contains(t, o.run(exitUsage, "outbox", "status", "-o", "xml"), "want table or json")
+}
+
+// Errors are JSON wherever the flag for it stands: what is wrong before it ends the parsing.
+func TestErrorsAsJSON(t *testing.T) {
+	t.Parallel()
+	for _, format := range []string{"-o json", "-ojson", "-o=json", "--output json", "--output=json", "--json"} {
+		for _, wrong := range []string{"doctor --max-lag soon", "explain --bogus e1", "docter"} {
+			var told struct{ Command, Error string }
+			said := says(t, exitUsage, strings.Fields(wrong+" "+format)...)
+			require.NoError(t, json.Unmarshal([]byte(said), &told), said)
+			assert.NotEmpty(t, told.Error)
+		}
+	}
+	assert.Contains(t, says(t, exitUsage, "explain", "--bogus", "--", "-o", "json"), "tells how it is used", "these are no flags")
+	assert.Contains(t, says(t, exitUsage, "explain", "--bogus", "-o"), "tells how it is used")
+}
+
+// What prints nothing but lines of its own for people, a file for psql, or the output of another command.
+var printsNoJSON = map[string]bool{"millrace dev": true, "millrace migrate print": true, "millrace migrate grants": true, "millrace dead edit": true}
+
+func TestEveryCommandPrintsJSON(t *testing.T) {
+	t.Parallel()
+	var walk func(c *cobra.Command)
+	walk = func(c *cobra.Command) {
+		for _, sub := range c.Commands() {
+			walk(sub)
+		}
+		if c.HasSubCommands() || printsNoJSON[c.CommandPath()] {
+			return
+		}
+		assert.NotNil(t, c.Flags().ShorthandLookup("o"), c.CommandPath())
+		assert.NotNil(t, c.Flags().Lookup("json"), c.CommandPath())
+	}
+	walk((&app{}).root())
+}
+
+func TestCompletion(t *testing.T) {
+	t.Parallel()
+	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
+		assert.Contains(t, says(t, exitOK, "completion", shell), "__complete", shell)
+	}
+	assert.Regexp(t, `(?m)^outbox\t`, says(t, exitOK, "__complete", "ou"))
+	assert.Contains(t, says(t, exitOK, "__complete", "outbox", "status", "-o", ""), "table\njson\n:4")
+	assert.Contains(t, says(t, exitOK, "__complete", "dead", "list", "--state", "p"), "parked\n")
+	assert.Contains(t, says(t, exitOK, "__complete", "relay", "--broker", ""), "pubsub\nkafka\n")
+}
+
+func TestExitCodesAreDocumented(t *testing.T) {
+	t.Parallel()
+	assert.Contains(t, says(t, exitOK, "--help"), "Exit codes:")
+}

@@ -1,0 +1,49 @@
+package main
+
+import (
+	"os/exec"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// A shell takes an argument as it was, whoever made it up.
+func TestQuoted(t *testing.T) {
+	t.Parallel()
+	for _, arg := range []string{
+		"e1", "it's", `say "it's"`, "$(reboot)", "a `b` c", `back\slash`, "two words", "nach\tTab", "line\nfeed 'and' quote", "\x1b[31mred", "ü€", "!!", "", "~", "*",
+	} {
+		out, err := exec.CommandContext(t.Context(), "bash", "-c", "printf %s "+quoted(arg)).Output()
+		require.NoError(t, err, quoted(arg))
+		assert.Equal(t, arg, string(out), quoted(arg))
+		assert.Equal(t, quoted(arg), oneLine(quoted(arg)), "it can be printed")
+	}
+}
+
+func TestOneLine(t *testing.T) {
+	t.Parallel()
+	assert.Equal(t, `psql -c "select 1" \d`, oneLine(`psql -c "select 1" \d`), "what can be printed stays")
+	assert.Equal(t, `a\nb\x1b\xff\u202e"é"`, oneLine("a\nb\x1b\xff\u202e\"é\""))
+}
+
+func TestReach(t *testing.T) {
+	t.Parallel()
+	r := reach{dsn: "postgres://ada:hunter2@db/shop", schema: "s"}
+	assert.Equal(t, "millrace outbox discard --dsn postgres://ada:xxxxx@db/shop --schema s -- --all", r.command("--all", "outbox", "discard"), "an ID is no flag")
+	r.server = &pgconn.Config{Host: "db", Port: 5432, User: "ada", Password: "hunter2", Database: "shop"}
+	assert.Equal(t, `psql -h db -p 5432 -U ada -d shop -c "select 'x'"`, r.psql("", "select 'x'"))
+	assert.Equal(t, `psql -h db -p 5432 -U ada -d other -c 'select 1'`, r.psql("other", "select 1"))
+	assert.Equal(t, "millrace explain e1", reach{}.command("e1", "explain"))
+	assert.Equal(t, "millrace doctor --config my.yaml", reach{config: "my.yaml"}.command("", "doctor"))
+	assert.Equal(t, "postgres://db:5432/shop", withoutPassword("postgres://db:5432/shop"))
+	for _, dsn := range []string{
+		"host=db password=hunter2 user=ada", "host=db password='hunter2 \\' x' user=ada", "host=db user=ada password=p&hunter2 dbname=shop", `password=two\ hunter2 user=ada`,
+		"postgres://user=ada:a b@hunter2@db/shop", "postgres://db/shop?user=ada&password=hunter2", "postgres://user=ada:hunter2%@db/shop",
+	} {
+		shown := withoutPassword(dsn)
+		assert.NotContains(t, shown, "hunter2")
+		assert.Contains(t, shown, "user=ada")
+	}
+}

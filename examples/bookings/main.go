@@ -1,0 +1,117 @@
+// Bookings is Harbor Point, a cruise line, as a service on package framework: a booking over HTTP, the manifest of its
+// sailing, and a confirmation by e-mail, each once, while instances of the service are killed.
+//
+//	POST /bookings, Idempotency-Key → booking and event booking.confirmed, one transaction
+//	booking.confirmed → manifest projector → passenger manifest and event manifest.updated, one transaction
+//	booking.confirmed → confirm by mail    → an e-mail, through the ledger of effects
+//	manifest.updated  → embarkation        → passengers of the sailing
+//	booking.confirmed → careless bridge    → the same event once more: duplicates on purpose
+//
+// Two instances of the service run (service.go, handlers.go), each with API, relay and handlers. The broker is a line of
+// millrace.yaml, in whose place -broker puts another.
+//
+// Exit status: 0 when each booking, manifest entry, passenger and e-mail is there once, 1 when not, 2 when it could not
+// run. -without shows what the parts are for.
+package main
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"io"
+	"time"
+
+	"github.com/millrace-go/millrace/examples/internal/stage"
+	"github.com/millrace-go/millrace/examples/internal/swap"
+	"github.com/millrace-go/millrace/middleware/claim"
+	"github.com/millrace-go/millrace/middleware/effect"
+	"github.com/millrace-go/millrace/middleware/idempotencykey"
+	"github.com/millrace-go/millrace/outbox"
+)
+
+var roles = stage.Roles{"instance": instance}
+
+var command = stage.Command{Name: "bookings", Role: roles.Main, Play: play}
+
+func main() { command.Main() }
+
+// options are the command's flags.
+type options struct {
+	stage.Common
+	bookings int
+	without  string
+}
+
+func parse(args []string, stderr io.Writer) (options, error) {
+	var o options
+	f := o.Flags("bookings", 8, stderr)
+	f.StringVar(&o.Broker, "broker", swap.Named(millraceYAML), "pubsub, kafka, or memory: one instance in this process, without kills")
+	f.IntVar(&o.bookings, "bookings", 1000, "bookings to make")
+	f.StringVar(&o.without, "without", "", "leave a part out to see what happens then: key, id (the broker's stands in for the event's) or ledger")
+	if err := f.Parse(args); err != nil {
+		return o, err
+	}
+	return o, o.Check(
+		stage.Wrong(o.bookings < 1 || o.bookings > 1_000_000, "-bookings is %d: want 1 to 1000000", o.bookings),
+		stage.Wrong(o.without != "" && o.without != "key" && o.without != "id" && o.without != "ledger", "-without is %q: want key, id or ledger", o.without),
+		stage.Wrong(o.without == "ledger" && o.Broker == "memory", "-without ledger: an e-mail is sent twice when an instance is killed behind it, and with -broker memory nothing can be killed; use -broker pubsub or kafka"),
+	)
+}
+
+// span is how long the bookings take: about a second for each kill.
+func (o options) span() time.Duration {
+	return time.Duration(max(float64(o.Kills)*0.9, float64(o.bookings)/300) * float64(time.Second))
+}
+
+//go:embed schema.sql
+var schemaSQL string
+
+func play(ctx context.Context, args []string, stdout, stderr io.Writer) (err error) {
+	o, err := parse(args, stderr)
+	if err != nil {
+		return err
+	}
+	mails, address, stop, err := startMailer(ctx)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	instances := 2
+	if o.Broker == "memory" {
+		instances = 1
+	}
+	s, err := stage.SetUp(ctx, stage.Setting{
+		Name: "bookings", Args: args, Broker: o.Broker, Addresses: instances, Tables: stage.Tables(schemaSQL, outbox.Migrate, claim.Migrate, idempotencykey.Migrate, effect.Migrate), Logs: o.Logs(stderr),
+	}, stdout)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.TearDown()) }()
+	s.Config.Extra = address
+	cast, err := s.NewCast(ctx, roles)
+	if err != nil {
+		return err
+	}
+	defer cast.Close()
+	cast.Start("instance", instances)
+	if err := cast.Await(ctx, "running", instances); err != nil {
+		return err
+	}
+	guests := stage.NewClients(s.Config.Addresses, "/bookings", o.bookings, o.span(), wanted)
+	err = cast.Watch(ctx, stage.Watching{
+		Kills: o.Kills, Roles: []string{"instance"}, Span: o.span(), Moment: mails.unanswered, Act: guests.Act,
+		State: func(ctx context.Context) (string, bool, error) { return readState(ctx, s.Pool, o, mails) },
+	})
+	if err != nil {
+		return err
+	}
+	v, err := judge(ctx, s.Pool, o, guests, mails)
+	if err != nil {
+		return err
+	}
+	v.print(stage.Table{Out: stdout}, o, cast)
+	if !v.good() {
+		return stage.ErrVerdict
+	}
+	return nil
+}

@@ -1,0 +1,75 @@
+package main
+
+import (
+	"io"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/examples/internal/stage"
+	"github.com/millrace-go/millrace/examples/internal/stage/stagetest"
+	"github.com/millrace-go/millrace/framework/devstack"
+	"github.com/millrace-go/millrace/internal/docs"
+)
+
+func TestMain(m *testing.M) { stagetest.Main(m, main) }
+
+const good = "every booking was made, listed, counted and confirmed once"
+
+// The same service on each broker; what differs is a line of millrace.yaml.
+func TestEachBookingOnceUnderKills(t *testing.T) {
+	t.Parallel()
+	for _, broker := range []devstack.Service{devstack.Kafka, devstack.PubSub} {
+		t.Run(string(broker), func(t *testing.T) {
+			t.Parallel()
+			code, out := stagetest.Command(t, []devstack.Service{devstack.Postgres, broker}, "-broker", string(broker), "-bookings", "300", "-kills", "5")
+			require.Zero(t, code, out)
+			assert.Contains(t, out, "  "+string(broker)+": ")
+			assert.Equal(t, 300, stagetest.Number(t, out, "requests"))
+			assert.Equal(t, 5, stagetest.Number(t, out, "kills"))
+			assert.Positive(t, stagetest.Number(t, out, "keys used again"), "were refused")
+			assert.Contains(t, out, good)
+		})
+	}
+}
+
+func TestInMemory(t *testing.T) {
+	t.Parallel()
+	code, out := stagetest.Command(t, []devstack.Service{devstack.Postgres}, "-broker", "memory", "-bookings", "200")
+	require.Zero(t, code, out)
+	assert.Contains(t, out, good)
+}
+
+// The verdict can fail: without a part, the same run shows what that part is for.
+func TestWithoutPart(t *testing.T) {
+	t.Parallel()
+	for part, c := range map[string]struct{ broker, kills, wrong string }{
+		"key":    {"memory", "0", `bookings +0 lost, [1-9]\d* too many`},
+		"id":     {"memory", "0", `(?s)manifest entries +0 lost, [1-9]\d* too many.*passengers +0 lost, [1-9]\d* too many.*e-mails +0 lost, 0 too many`},
+		"ledger": {"pubsub", "8", `(?s)passengers +0 lost, 0 too many.*e-mails +0 lost, [1-9]\d* too many`},
+	} {
+		t.Run(part, func(t *testing.T) {
+			t.Parallel()
+			code, out := stagetest.Command(t, []devstack.Service{devstack.Postgres, devstack.PubSub},
+				"-broker", c.broker, "-bookings", "300", "-kills", c.kills, "-without", part)
+			require.Equal(t, stage.Verdict, code, out)
+			assert.Regexp(t, c.wrong, out)
+			assert.Contains(t, out, "this is what happens without the "+part)
+		})
+	}
+}
+
+func TestDocumentedCommands(t *testing.T) {
+	t.Parallel()
+	docs.Commands(t, func(args []string, out io.Writer) { command.Run(t.Context(), args, out, out) })
+}
+
+func TestBadFlags(t *testing.T) {
+	t.Parallel()
+	stagetest.Refused(t, command, map[string]string{
+		"-bookings 0 -broker rabbit":     "-bookings is 0: want 1 to 1000000\n-broker is \"rabbit\": want pubsub, kafka or memory",
+		"-without luck":                  "-without is \"luck\": want key, id or ledger",
+		"-without ledger -broker memory": "nothing can be killed",
+	})
+}

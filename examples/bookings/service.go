@@ -1,0 +1,125 @@
+package main
+
+import (
+	"context"
+	_ "embed"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"strings"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/millrace/examples/internal/stage"
+	"github.com/millrace-go/millrace/examples/internal/swap"
+	"github.com/millrace-go/millrace/framework"
+	"github.com/millrace-go/millrace/middleware/effect"
+	"github.com/millrace-go/millrace/middleware/idempotencykey"
+	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/transport"
+	"github.com/millrace-go/millrace/transport/kafka"
+	"github.com/millrace-go/millrace/transport/pubsub"
+)
+
+// harborPoint is an instance of the service.
+type harborPoint struct {
+	*framework.Service
+	p      *stage.Part
+	o      options
+	ledger *effect.Ledger
+}
+
+// instance runs one until ctx ends.
+func instance(ctx context.Context, p *stage.Part) error {
+	o, err := parse(p.Args, io.Discard)
+	if err != nil {
+		return err
+	}
+	cfg, err := load(p)
+	if err != nil {
+		return err
+	}
+	if o.without == "id" {
+		// As if the event's ID were the broker's, which is new for each copy.
+		cfg.Claim.EventID = func(*message.Message) (string, error) { return outbox.NewID(), nil }
+	}
+	slog.SetDefault(p.Log) // the service's logger
+	svc, err := framework.New(ctx, cfg, pubsub.Driver, kafka.Driver, transport.MemoryDriver)
+	if err != nil {
+		return err
+	}
+	h := harborPoint{Service: svc, p: p, o: o}
+	defer func() { _ = svc.Close() }() // of one that did not come to run
+	if h.ledger, err = effect.New(svc.Pool(), ledgerConfig(p)); err != nil {
+		return err
+	}
+	defer h.ledger.Close()
+	if err := h.assemble(); err != nil {
+		return err
+	}
+	return stage.Together(ctx, svc.Run, func(ctx context.Context) error {
+		select {
+		case <-ctx.Done():
+		case <-svc.Running():
+			p.Count("running")
+		}
+		return nil
+	})
+}
+
+// assemble says what the service does.
+func (h harborPoint) assemble() error {
+	keys, err := idempotencykey.New(h.Pool(), idempotencykey.Config{Scope: idempotencykey.Shared, Schema: h.p.Schema, Logger: h.p.Log})
+	if err != nil {
+		return err
+	}
+	book := http.Handler(http.HandlerFunc(h.book))
+	if h.o.without != "key" {
+		book = keys.Middleware(book)
+	}
+	h.HTTP().Handle("POST /bookings", book)
+	h.Router().AddMiddleware(h.p.CountDeliveries, h.ledger.Middleware)
+	for _, add := range []error{
+		framework.Handle(h.Service, h.name("manifest-projector"), h.p.Topic(bookingConfirmed), h.projectManifest),
+		framework.Handle(h.Service, h.name("confirm-by-mail"), h.p.Topic(bookingConfirmed), h.confirmByMail),
+		framework.Handle(h.Service, h.name("embarkation"), h.p.Topic(manifestUpdated), h.embark),
+		h.AddHandler(h.name("careless-bridge"), h.p.Topic(bookingConfirmed), h.repeat),
+	} {
+		if add != nil {
+			return add
+		}
+	}
+	return nil
+}
+
+// name is a handler's, which is a group in Kafka, where all runs meet.
+func (h harborPoint) name(handler string) string { return h.p.Prefix + handler }
+
+//go:embed millrace.yaml
+var millraceYAML string
+
+// load reads millrace.yaml with the broker's line as -broker has it. What differs from run to run comes from the
+// environment.
+func load(p *stage.Part) (cfg framework.Config, err error) {
+	for name, value := range map[string]string{
+		"MILLRACE_POSTGRES_DSN":      withSearchPath(p.DSN, p.Schema),
+		"MILLRACE_POSTGRES_SCHEMA":   p.Schema,
+		"MILLRACE_HTTP_ADDRESS":      p.Addresses[p.Number],
+		"MILLRACE_PUBSUB_PROJECT_ID": p.Project,
+	} {
+		if err := os.Setenv(name, value); err != nil {
+			return cfg, err
+		}
+	}
+	return swap.Broker(millraceYAML, p.Config.Broker, pubsub.Driver, kafka.Driver, transport.MemoryDriver)
+}
+
+// withSearchPath lets the handlers' SQL find the tables of this run.
+func withSearchPath(dsn, schema string) string {
+	separator := "?"
+	if strings.Contains(dsn, "?") {
+		separator = "&"
+	}
+	return dsn + separator + "search_path=" + schema
+}

@@ -1,0 +1,252 @@
+package stage
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/millrace-go/millrace/internal/role"
+	"github.com/millrace-go/millrace/transport"
+)
+
+const (
+	stopTimeout = 15 * time.Second       // for a process to end by itself
+	restartWait = 200 * time.Millisecond // after a process ended that nobody killed
+	maxCrashes  = 20                     // of that kind, before giving up
+	youth       = 300 * time.Millisecond // of a process at work, which is not killed in it
+)
+
+// Cast is the parts at work: processes that are started again when they end, or goroutines on the memory broker.
+type Cast struct {
+	Counts  Counts
+	Kills   map[string]int // by role; read it when nothing is killed any more
+	start   func(role string, number int, told io.Writer) (*role.Process, error)
+	play    func(ctx context.Context, role string, number int) error // nil: processes
+	stage   *Stage
+	memory  *transport.Memory
+	ctx     context.Context
+	stop    context.CancelFunc
+	running sync.WaitGroup
+	failed  chan error
+	slots   []*slot
+}
+
+// slot is one process after another, all in the same role.
+type slot struct {
+	role    string
+	number  int
+	up      atomic.Pointer[time.Time] // since when it is at work: its first word; nil before
+	mu      sync.Mutex                // not for what it tells, whose end Kill waits for
+	process *role.Process             // nil while none is running
+	killed  bool
+}
+
+// NewProcesses returns a cast without parts, whose parts are processes that start starts. The caller ends it by Close.
+func NewProcesses(ctx context.Context, start func(role string, number int, told io.Writer) (*role.Process, error)) *Cast {
+	c := &Cast{Kills: map[string]int{}, start: start, failed: make(chan error, 1)}
+	c.ctx, c.stop = context.WithCancel(ctx)
+	return c
+}
+
+// NewGoroutines is NewProcesses for parts that play in this process, where nothing can be killed.
+func NewGoroutines(ctx context.Context, play func(ctx context.Context, role string, number int) error) *Cast {
+	c := NewProcesses(ctx, nil)
+	c.play = play
+	return c
+}
+
+// NewCast returns a cast without parts: of processes, or in memory of goroutines. The caller ends it by Close.
+func (s *Stage) NewCast(ctx context.Context, roles Roles) (c *Cast, err error) {
+	if s.Config.Broker == "memory" {
+		c = NewGoroutines(ctx, func(ctx context.Context, role string, number int) error {
+			return roles[role](ctx, c.part(role, number))
+		})
+		c.memory, err = transport.NewMemory(transport.MemoryConfig{})
+	} else {
+		c = NewProcesses(ctx, func(name string, number int, told io.Writer) (*role.Process, error) {
+			cfg := s.Config
+			cfg.Number = number
+			return role.Start(name, cfg, told, s.logs)
+		})
+	}
+	c.stage = s
+	return c, err
+}
+
+// Start starts so many parts of the role.
+func (c *Cast) Start(name string, parts int) {
+	for number := range parts {
+		s := &slot{role: name, number: number}
+		c.slots = append(c.slots, s)
+		c.running.Go(func() {
+			err := c.keep(s)
+			if err == nil || c.ctx.Err() != nil {
+				return
+			}
+			select {
+			case c.failed <- fmt.Errorf("%s: %w", name, err):
+			default:
+			}
+		})
+	}
+}
+
+// Await returns when the parts have told that so often.
+func (c *Cast) Await(ctx context.Context, what string, times int) error {
+	for c.Counts.Get(what) < times {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case err := <-c.failed:
+			return err
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	return nil
+}
+
+// Close stops all parts and waits for their end.
+func (c *Cast) Close() {
+	c.stop()
+	c.running.Wait()
+	if c.memory != nil {
+		_ = c.memory.Close()
+	}
+}
+
+// Main is a part in this process, connected, for what the example itself publishes.
+func (c *Cast) Main(ctx context.Context) (p *Part, disconnect func(), err error) {
+	p = c.part("main", 0)
+	disconnect, err = p.Connect(ctx)
+	return p, disconnect, err
+}
+
+func (c *Cast) part(role string, number int) *Part {
+	cfg := c.stage.Config
+	cfg.Number = number
+	p := &Part{Config: cfg, Log: slog.New(slog.NewTextHandler(c.stage.logs, nil)).With("part", role), Count: c.Counts.Add}
+	if c.memory != nil {
+		p.Broker = c.memory
+	}
+	return p
+}
+
+// keep runs the slot's part again and again until the cast is closed.
+func (c *Cast) keep(s *slot) error {
+	if c.play != nil {
+		return c.play(c.ctx, s.role, s.number)
+	}
+	for crashes := 0; c.ctx.Err() == nil; {
+		killed, err := c.once(s)
+		if c.ctx.Err() != nil || killed {
+			continue
+		}
+		if crashes++; crashes == maxCrashes {
+			return fmt.Errorf("the process ended %d times by itself, at last with: %w; see its log with -v", crashes, err)
+		}
+		select {
+		case <-c.ctx.Done():
+		case <-time.After(restartWait):
+		}
+	}
+	return nil
+}
+
+func (c *Cast) once(s *slot) (killed bool, err error) {
+	s.up.Store(nil)
+	process, err := c.start(s.role, s.number, &lines{each: func(what string) {
+		now := time.Now()
+		s.up.CompareAndSwap(nil, &now)
+		c.Counts.Add(what)
+	}})
+	if err != nil {
+		return false, err
+	}
+	s.mu.Lock()
+	s.process, s.killed = process, false
+	s.mu.Unlock()
+	select {
+	case <-process.Ended():
+		err = process.Err()
+	case <-c.ctx.Done():
+		err = process.Stop(stopTimeout)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.process = nil
+	return s.killed, err
+}
+
+// Failed has the error of a part that has ended for good.
+func (c *Cast) Failed() <-chan error { return c.failed }
+
+// Kill sends SIGKILL to a process, of that role where one can be, that has been at work for a while, and counts it.
+func (c *Cast) Kill(prefer string) bool {
+	order := rand.Perm(len(c.slots))
+	for _, preferred := range []bool{true, false} {
+		for _, i := range order {
+			if s := c.slots[i]; (s.role == prefer) == preferred && s.kill() {
+				c.Kills[s.role]++
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func (s *slot) kill() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if up := s.up.Load(); s.process == nil || s.killed || up == nil || time.Since(*up) < youth {
+		return false
+	}
+	s.killed = s.process.Kill()
+	return s.killed
+}
+
+// lines hands on what is written to it, line by line.
+type lines struct {
+	each func(string)
+	rest []byte
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.rest = append(l.rest, b...)
+	for {
+		line, rest, found := bytes.Cut(l.rest, []byte("\n"))
+		if !found {
+			return len(b), nil
+		}
+		l.each(string(line))
+		l.rest = rest
+	}
+}
+
+// Counts adds up what the parts tell. Its zero value is ready, and safe for concurrent use.
+type Counts struct {
+	mu sync.Mutex
+	n  map[string]int
+}
+
+// Add counts one more.
+func (c *Counts) Add(what string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.n == nil {
+		c.n = map[string]int{}
+	}
+	c.n[what]++
+}
+
+// Get returns how often.
+func (c *Counts) Get(what string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.n[what]
+}

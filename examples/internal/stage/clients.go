@@ -1,0 +1,181 @@
+package stage
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+const (
+	requestsAtOnce = 16
+	clickTwice     = 0.2  // share of the requests that are sent by two clicks at once
+	hangUp         = 0.1  // share whose first answer nobody waits for
+	otherBody      = 0.05 // share whose key is used again for something else
+	askAgain       = 0.2  // share that is sent once more when all is over
+	hangUpAfter    = 3 * time.Millisecond
+	patience       = 5 * time.Second
+	restBetween    = 50 * time.Millisecond
+)
+
+// Clients send requests with idempotency keys over an unreliable line, repeat each until it is answered, and remember the
+// answers. Make it with NewClients, and call Act once.
+type Clients struct {
+	// Answers are what was answered first, by key. Like the counts below, read it when Act has returned.
+	Answers   map[string]string
+	Differing int // answers that were not the first one for their key
+	Repeated  int // requests that were sent again, for want of an answer
+	Refused   int // keys that came with another body, refused
+	Accepted  int // and accepted
+
+	urls     []string
+	requests int
+	span     time.Duration
+	request  func(i int) (key string, body, other any)
+	client   *http.Client
+	mu       sync.Mutex
+}
+
+// NewClients returns clients that POST so many requests to the path at the addresses, over the span. Request returns the
+// i-th one, with another body that its key must not be used for.
+func NewClients(addresses []string, path string, requests int, span time.Duration, request func(i int) (key string, body, other any)) *Clients {
+	c := &Clients{
+		Answers: map[string]string{}, requests: requests, span: span, request: request,
+		client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: requestsAtOnce}},
+	}
+	for _, a := range addresses {
+		c.urls = append(c.urls, "http://"+a+path)
+	}
+	return c
+}
+
+// Act sends all requests, at a steady rate, and some of them again at the end. It ends with ctx, or with an answer that is
+// no sense in repeating the request for.
+func (c *Clients) Act(ctx context.Context) error {
+	defer c.client.CloseIdleConnections()
+	pace := time.NewTicker(c.span / time.Duration(c.requests))
+	defer pace.Stop()
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(requestsAtOnce)
+	for i := range c.requests {
+		select {
+		case <-gctx.Done():
+			return g.Wait()
+		case <-pace.C:
+		}
+		g.Go(func() error { return c.one(gctx, i) })
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	for i := range c.requests {
+		key, body, _ := c.request(i)
+		if Chosen("again"+key, askAgain) {
+			if err := c.insist(ctx, i, key, body); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (c *Clients) one(ctx context.Context, i int) error {
+	key, body, other := c.request(i)
+	if Chosen("hang up"+key, hangUp) {
+		hctx, cancel := context.WithTimeout(ctx, hangUpAfter)
+		_, _, _ = c.post(hctx, i, key, body)
+		cancel()
+	}
+	clicks := 1
+	if Chosen("twice"+key, clickTwice) {
+		clicks = 2
+	}
+	g, gctx := errgroup.WithContext(ctx)
+	for click := range clicks {
+		g.Go(func() error { return c.insist(gctx, i+click, key, body) })
+	}
+	if err := g.Wait(); err != nil || !Chosen("other"+key, otherBody) {
+		return err
+	}
+	return c.misuse(ctx, i, key, other)
+}
+
+// insist repeats the request until it is answered, each time at the next address, and compares the answer with the first.
+func (c *Clients) insist(ctx context.Context, try int, key string, body any) error {
+	for ; ; try++ {
+		status, answer, err := c.post(ctx, try, key, body)
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err == nil && status == http.StatusCreated:
+			c.note(func() {
+				if first, ok := c.Answers[key]; !ok {
+					c.Answers[key] = answer
+				} else if first != answer {
+					c.Differing++
+				}
+			})
+			return nil
+		case err == nil && status < 500 && status != http.StatusConflict: // conflict: the other click is under way
+			return fmt.Errorf("POST %s: status %d: %s", c.urls[try%len(c.urls)], status, answer)
+		}
+		c.note(func() { c.Repeated++ })
+		select {
+		case <-ctx.Done():
+		case <-time.After(restBetween):
+		}
+	}
+}
+
+// misuse sends something else with a key that was used.
+func (c *Clients) misuse(ctx context.Context, try int, key string, other any) error {
+	for ; ctx.Err() == nil; try++ {
+		switch status, _, err := c.post(ctx, try, key, other); {
+		case err == nil && status == http.StatusUnprocessableEntity:
+			c.note(func() { c.Refused++ })
+			return nil
+		case err == nil && status == http.StatusCreated:
+			c.note(func() { c.Accepted++ })
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(restBetween):
+		}
+	}
+	return ctx.Err()
+}
+
+func (c *Clients) note(what func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	what()
+}
+
+func (c *Clients) post(ctx context.Context, try int, key string, body any) (status int, answer string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	text, err := json.Marshal(body)
+	if err != nil {
+		return 0, "", err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.urls[try%len(c.urls)], bytes.NewReader(text))
+	if err != nil {
+		return 0, "", err
+	}
+	req.Header.Set("Idempotency-Key", key)
+	req.Header.Set("Content-Type", "application/json")
+	res, err := c.client.Do(req)
+	if err != nil {
+		return 0, "", err
+	}
+	defer res.Body.Close()
+	got, err := io.ReadAll(res.Body)
+	return res.StatusCode, string(got), err
+}

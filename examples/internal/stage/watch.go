@@ -1,0 +1,149 @@
+package stage
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+const (
+	// stall is how long nothing may move before what is missing counts as lost. The messages of a killed consumer come back
+	// sooner, although Google's emulator may send them to another one that is gone.
+	stall = 4 * ackDeadline
+	quiet = 2 * time.Second // without a delivery before the end
+	told  = 2 * time.Second // between two lines
+	// tarry is how long a kill waits for its moment: until something has moved again since the one before, however slow the
+	// machine is, and until Moment.
+	tarry = 30 * time.Second
+)
+
+// Watching is what Watch does.
+type Watching struct {
+	Kills int
+	Roles []string      // that are killed in turn
+	Span  time.Duration // over which the kills are spread
+	// Moment tells whether a kill would hurt now; nil: it always may.
+	Moment func() bool
+	// Act is what the clients do, at the same time; nil: nothing.
+	Act func(ctx context.Context) error
+	// State tells how far things are, and whether everything is there.
+	State func(ctx context.Context) (line string, all bool, err error)
+	// Progress shows it; nil: as lines, for a cast of Stage.NewCast.
+	Progress Progress
+}
+
+// Progress shows to a person how far things are.
+type Progress interface {
+	Show(line string, killed int) // again and again
+	Done(line, note string)
+}
+
+// printed is progress in lines.
+type printed struct {
+	out    io.Writer
+	w      Watching
+	at     time.Time
+	line   string
+	killed int
+}
+
+func (p *printed) Show(line string, killed int) {
+	if killed > p.killed {
+		p.killed = killed
+		fmt.Fprintf(p.out, "SIGKILL %d of %d, by turns: %v\n", killed, p.w.Kills, p.w.Roles)
+	}
+	if line != p.line && time.Since(p.at) > told {
+		p.at, p.line = time.Now(), line
+		fmt.Fprintln(p.out, line)
+	}
+}
+
+func (p *printed) Done(line, note string) { fmt.Fprintln(p.out, line+"; "+note) }
+
+// Watch kills processes and shows the progress, until everything is there and nothing moves any more, or until nothing
+// has moved for so long that what is missing is lost. Clients that wait then are sent away: the verdict tells of them.
+func (c *Cast) Watch(ctx context.Context, w Watching) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	g, gctx := errgroup.WithContext(ctx)
+	acted := make(chan struct{})
+	g.Go(func() error {
+		defer close(acted)
+		if w.Act == nil {
+			return nil
+		}
+		if err := w.Act(gctx); gctx.Err() == nil {
+			return err
+		}
+		return nil
+	})
+	g.Go(func() error {
+		defer cancel()
+		return c.watch(gctx, w, acted)
+	})
+	return g.Wait()
+}
+
+// due tells whether a kill is to be now, so long after it was planned. When the clients are done there is no better moment.
+func (w Watching) due(late time.Duration, moved, done bool) bool {
+	return late > 0 && (done || late > tarry || moved && (w.Moment == nil || w.Moment()))
+}
+
+func (c *Cast) watch(ctx context.Context, w Watching, acting <-chan struct{}) error {
+	next := func() time.Time { // at random moments
+		return time.Now().Add(time.Duration((0.5 + rand.Float64()) * float64(w.Span) / float64(max(w.Kills, 1)) * 0.95))
+	}
+	progress := w.Progress
+	if progress == nil {
+		progress = &printed{out: c.stage.Out, w: w}
+	}
+	last, all, err := w.State(ctx)
+	if err != nil {
+		return err
+	}
+	killAt, moved, killed, deliveries := next(), time.Now(), 0, 0
+	lastKill := moved
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case err := <-c.failed:
+			return err
+		case <-acting:
+			acting = nil
+		case <-tick.C:
+		}
+		now := time.Now()
+		if killed < w.Kills && w.due(now.Sub(killAt), moved.After(lastKill), all || acting == nil) && c.Kill(w.Roles[killed%len(w.Roles)]) {
+			killed++
+			killAt, lastKill, moved = next(), now, now
+		}
+		var line string
+		if line, all, err = w.State(ctx); err != nil {
+			return err
+		}
+		if d := c.Counts.Get("deliveries"); line != last || d != deliveries {
+			last, deliveries, moved = line, d, now
+		}
+		progress.Show(line, killed)
+		// A killed process may hold messages that come back after the ack deadline, and those could double an effect.
+		settled := acting == nil && killed >= w.Kills && now.Sub(moved) >= quiet && (killed == 0 || now.Sub(lastKill) >= ackDeadline+quiet)
+		switch {
+		case acting != nil && now.Sub(moved) >= stall:
+			progress.Done(line, fmt.Sprintf("nothing has moved for %v, and clients wait for their answers", stall))
+			return nil
+		case all && settled:
+			progress.Done(line, "every effect is there, and nothing moves any more")
+			return nil
+		case settled && now.Sub(moved) >= stall:
+			progress.Done(line, fmt.Sprintf("nothing has moved for %v", stall))
+			return nil
+		}
+	}
+}

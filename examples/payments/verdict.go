@@ -1,0 +1,118 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/millrace-go/millrace/examples/internal/stage"
+)
+
+func readState(ctx context.Context, pool *pgxpool.Pool, o options) (line string, all bool, err error) {
+	var made, balance, points, outbox int
+	err = pool.QueryRow(ctx, `select (select count(distinct client_key) from payments),
+		(select count(*) from payments p where exists (select from bookings b where b.payment_id = p.id and b.book = 'balance')),
+		(select count(*) from payments p where exists (select from bookings b where b.payment_id = p.id and b.book = 'points')),
+		(select count(*) from outbox)`).Scan(&made, &balance, &points, &outbox)
+	return fmt.Sprintf("%d of %d payments made, %d in balances, %d in points, %d in the outbox", made, o.payments, balance, points, outbox),
+		made == o.payments && min(balance, points) >= o.payments && outbox == 0, err
+}
+
+// verdict is what became of the payments, read from the tables by SQL that shares no code with the services.
+type verdict struct {
+	wanted, made, answered int
+	lost                   int // keys that were answered and have no payment, or were never answered
+	paidTwice              int // keys with several payments
+	differing              int // answers that were not the first one for their key
+	accepted, refused      int // keys that came with another body
+	repeated               int
+	books                  []book
+}
+
+// book is balance or points.
+type book struct {
+	name           string
+	missing, twice int   // payments
+	cents, off     int64 // in the accounts, and by how much that is not what was paid
+}
+
+func (v verdict) good() bool {
+	wrong := v.lost + v.paidTwice + v.differing + v.accepted
+	for _, b := range v.books {
+		wrong += b.missing + b.twice
+		if b.off != 0 {
+			wrong++
+		}
+	}
+	return wrong == 0
+}
+
+func judge(ctx context.Context, pool *pgxpool.Pool, o options, c *stage.Clients) (verdict, error) {
+	v := verdict{
+		wanted: o.payments, answered: len(c.Answers), differing: c.Differing, accepted: c.Accepted, refused: c.Refused,
+		repeated: c.Repeated, lost: o.payments - len(c.Answers),
+	}
+	perKey := map[string]int{}
+	rows, err := pool.Query(ctx, `select client_key, count(*) from payments group by 1`)
+	if err != nil {
+		return v, err
+	}
+	var (
+		key string
+		n   int
+	)
+	if _, err := pgx.ForEachRow(rows, []any{&key, &n}, func() error { perKey[key] = n; v.made += n; return nil }); err != nil {
+		return v, err
+	}
+	for key := range c.Answers {
+		if perKey[key] == 0 {
+			v.lost++
+		}
+	}
+	for _, n := range perKey {
+		if n > 1 {
+			v.paidTwice++
+		}
+	}
+	for _, name := range []string{"balance", "points"} {
+		b := book{name: name}
+		err := pool.QueryRow(ctx, `select count(*) filter (where n = 0), count(*) filter (where n > 1),
+				(select coalesce(sum(`+name+`), 0) from accounts), (select coalesce(sum(`+name+`), 0) from accounts) - sum(cents)
+			from (select p.cents, (select count(*) from bookings b where b.payment_id = p.id and b.book = $1) as n from payments p) per_payment`, name).
+			Scan(&b.missing, &b.twice, &b.cents, &b.off)
+		if err != nil {
+			return v, err
+		}
+		v.books = append(v.books, b)
+	}
+	return v, nil
+}
+
+func (v verdict) print(t stage.Table, o options, cast *stage.Cast, again int) {
+	fmt.Fprintln(t.Out)
+	t.Line("payments", "%d wanted, %d made, %d keys answered", v.wanted, v.made, v.answered)
+	t.Line("requests repeated", "%d", v.repeated)
+	t.Line("keys used again", "%d refused, %d accepted", v.refused, v.accepted)
+	t.Line("deliveries", "%d, of which %d booked; %d were late ones", cast.Counts.Get("deliveries"), cast.Counts.Get("booked"), again)
+	t.Kills(cast.Kills, killable...)
+	t.Line("lost", "%d", v.lost)
+	t.Line("paid twice", "%d", v.paidTwice)
+	t.Line("other answers", "%d", v.differing)
+	for _, b := range v.books {
+		t.Line(b.name, "%d missing, %d booked twice; accounts hold %d cents, off by %d", b.missing, b.twice, b.cents, b.off)
+	}
+	switch {
+	case v.good() && o.window > 0:
+		t.Line("verdict", "nothing came twice, by luck: Redis alone does not promise it")
+	case v.good():
+		t.Line("verdict", "every payment was made, answered and booked once")
+	case o.window > 0 && v.books[0].twice == 0:
+		t.Line("verdict", "this is what a window of %v lets through: what comes later is booked again", o.window)
+	case o.without != "":
+		t.Line("verdict", "this is what happens without the %s", o.without)
+	default:
+		t.Line("verdict", "FAILED")
+	}
+}

@@ -1,0 +1,239 @@
+package framework
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"time"
+
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/millrace-go/millrace/internal/enum"
+	"github.com/millrace-go/millrace/internal/pgdsn"
+	"github.com/millrace-go/millrace/internal/pgschema"
+	"github.com/millrace-go/millrace/middleware/claim"
+	"github.com/millrace-go/millrace/outbox"
+)
+
+// Config configures a Service. In a file its keys are the fields' names in snake case, and so are those of the broker's
+// section; in the environment they are joined by "_" behind MILLRACE: MILLRACE_POSTGRES_DSN.
+type Config struct {
+	// Service names the service in traces, metrics and logs. Required.
+	Service string
+
+	// Broker is the name of one of the drivers that New gets: "pubsub", "kafka" or "memory". The section of that name
+	// configures it; sections of other brokers may stand beside it. Required.
+	Broker string
+
+	// Postgres is the database that the handlers write to, with Millrace's tables.
+	Postgres Postgres
+
+	// HTTP is what the service listens at. It serves /healthz, /readyz and /metrics besides what is added to Service.HTTP.
+	HTTP HTTP
+
+	// Outbox configures what is published in transactions, and the relay that forwards it.
+	Outbox Outbox
+
+	// Claim configures how events are claimed and what becomes of those whose handlers fail.
+	Claim Claim
+
+	// Handlers configures handlers by their names. Those that are not named have the defaults.
+	Handlers map[string]Handler
+
+	// Log configures the service's logger.
+	Log Log
+
+	// Telemetry configures traces and metrics.
+	Telemetry Telemetry
+
+	// Health configures /readyz.
+	Health Health
+
+	// ShutdownTimeout is how long running handlers, batches of the relay and requests may take to finish when the service
+	// ends. Default: 30 s.
+	ShutdownTimeout time.Duration
+
+	loaded *loaded // for the drivers' sections; nil for one that was made in Go
+}
+
+// Postgres names a database.
+type Postgres struct {
+	// DSN is a connection string or a URL. Default: DATABASE_URL, then PGHOST and its like.
+	DSN string `secret:"true"`
+	// Schema is that of Millrace's tables. Default: "millrace".
+	Schema string
+	// MaxConnections of the pool: one for each message that handlers have in hand (for each Claim.Group of them, if that is
+	// set), 5 for the relay, 2 for what runs in the background; requests share them. Default: the DSN's pool_max_conns, else 30.
+	MaxConnections int32
+	// Migrate creates and changes Millrace's tables at the start, as "millrace migrate" does. Without it a schema that is
+	// missing or too old is an error. Default: false.
+	Migrate bool
+}
+
+// HTTP configures the service's HTTP server.
+type HTTP struct {
+	// Address is host:port, with port 0 for any. Default: "127.0.0.1:8080".
+	Address string
+	// Linger is for how long requests are still taken when the service stops, while /readyz says that it does: as long as a
+	// load balancer needs to notice. Messages are not taken any more. Default: 0.
+	Linger time.Duration
+}
+
+// Outbox configures publisher and relay.
+type Outbox struct {
+	// Relay is where events are forwarded to the broker. Default: Inside.
+	Relay Placement
+	// MaxBacklog is how many unpublished events the outbox may hold before Publish refuses more. Default: 0, no limit.
+	MaxBacklog int
+	// RelayConfig configures the relay; its schema, timeout of draining and telemetry are the service's.
+	outbox.RelayConfig `without:"Schema,DrainTimeout"`
+}
+
+// Placement is where a part runs.
+type Placement int
+
+const (
+	// Inside this process.
+	Inside Placement = iota
+	// Apart is elsewhere: "millrace relay", say.
+	Apart
+)
+
+func (p Placement) String() string {
+	switch p {
+	case Inside:
+		return "Inside"
+	case Apart:
+		return "Apart"
+	}
+	return fmt.Sprintf("Placement(%d)", int(p))
+}
+
+// MarshalText writes the word that a configuration file has: inside or apart.
+func (p Placement) MarshalText() ([]byte, error) { return enum.Text(p, Inside, Apart) }
+
+// UnmarshalText reads it.
+func (p *Placement) UnmarshalText(word []byte) error { return enum.Read(p, word, Inside, Apart) }
+
+// Claim configures the claim of every handler.
+type Claim struct {
+	claim.Config
+}
+
+// Handler configures a handler.
+type Handler struct {
+	// Concurrency is how many of its messages are in hand at once. Default: 10, or an equal share of the pool's connections
+	// where that is less; with Claim.Group, so many groups.
+	Concurrency int
+	// Ordered handles the events of a key one after the other, in the order of their commits. Default: false.
+	Ordered bool
+}
+
+// Log configures a logger.
+type Log struct {
+	// Level is debug, info, warn or error. Default: info.
+	Level slog.Level
+	// Format is text or json. Default: text.
+	Format string
+	// Handler is where to log instead of the standard error, in which case Level and Format say nothing. Default: none.
+	Handler slog.Handler
+}
+
+// Telemetry configures OpenTelemetry. Where traces go is said by its own environment, OTEL_EXPORTER_OTLP_ENDPOINT and others.
+type Telemetry struct {
+	// Traces exports spans. Default: when OTEL_EXPORTER_OTLP_ENDPOINT or OTEL_EXPORTER_OTLP_TRACES_ENDPOINT is set.
+	Traces *bool
+	// TracerProvider receives the spans instead. Default: one that exports them, or none.
+	TracerProvider trace.TracerProvider
+	// MeterProvider receives the metrics instead of /metrics, which is not there then. Default: one that Prometheus asks at
+	// /metrics.
+	MeterProvider metric.MeterProvider
+}
+
+// WithDefaults returns the configuration with every zero field set to its default. The fields of Outbox.RelayConfig and
+// Claim.Config stay as they are: these parts have defaults of their own.
+func (c Config) WithDefaults() Config {
+	c.Postgres.DSN = cmp.Or(c.Postgres.DSN, os.Getenv("DATABASE_URL"))
+	c.Postgres.Schema = cmp.Or(c.Postgres.Schema, "millrace")
+	c.HTTP.Address = cmp.Or(c.HTTP.Address, "127.0.0.1:8080")
+	c.Health = c.Health.WithDefaults()
+	c.Log.Format = cmp.Or(c.Log.Format, "text")
+	c.ShutdownTimeout = cmp.Or(c.ShutdownTimeout, 30*time.Second)
+	return c
+}
+
+// Validate reports everything that is wrong with the configuration. It expects one that has its defaults. The section of
+// the broker is its driver's to check: see Settings.
+func (c Config) Validate() error {
+	var errs []error
+	wrong := func(field, format string, args ...any) {
+		errs = append(errs, fmt.Errorf("Config.%s is %w", field, fmt.Errorf(format, args...)))
+	}
+	if c.Service == "" {
+		wrong("Service", "empty: want the service's name, as it is to stand in traces, metrics and logs")
+	}
+	if c.Broker == "" {
+		wrong("Broker", "empty: want pubsub, kafka or memory")
+	}
+	if _, err := pgdsn.Parse(c.Postgres.DSN); err != nil {
+		wrong("Postgres.DSN", "%w", err)
+	}
+	if _, err := pgschema.Validate(c.Postgres.Schema); err != nil {
+		errs = append(errs, fmt.Errorf("Config.Postgres.%w", err))
+	}
+	if c.Postgres.MaxConnections < 0 {
+		wrong("Postgres.MaxConnections", "%d: want 1 or more, or 0 for the default of 30", c.Postgres.MaxConnections)
+	}
+	if _, port, err := net.SplitHostPort(c.HTTP.Address); err != nil || !isPort(port) {
+		wrong("HTTP.Address", "%q: want host:port, such as \"127.0.0.1:8080\" or \":8080\"", c.HTTP.Address)
+	}
+	if c.HTTP.Linger < 0 {
+		wrong("HTTP.Linger", "%s: want 0 or more", c.HTTP.Linger)
+	}
+	if c.Outbox.Relay != Inside && c.Outbox.Relay != Apart {
+		wrong("Outbox.Relay", "%s: want Inside or Apart", c.Outbox.Relay)
+	}
+	if c.Outbox.MaxBacklog < 0 {
+		wrong("Outbox.MaxBacklog", "%d: want 1 or more, or 0 for no limit", c.Outbox.MaxBacklog)
+	}
+	errs = append(errs,
+		within("Config.Outbox", c.Outbox.RelayConfig.WithDefaults().Validate()),
+		within("Config.Claim", c.Claim.Config.WithDefaults().Validate()))
+	for _, name := range slices.Sorted(maps.Keys(c.Handlers)) {
+		if n := c.Handlers[name].Concurrency; n < 0 {
+			wrong(fmt.Sprintf("Handlers[%q].Concurrency", name), "%d: want 1 or more, or 0 for the default", n)
+		}
+	}
+	errs = append(errs, c.Health.Validate())
+	if c.Log.Format != "text" && c.Log.Format != "json" {
+		wrong("Log.Format", "%q: want text or json", c.Log.Format)
+	}
+	if c.ShutdownTimeout < 0 {
+		wrong("ShutdownTimeout", "%s: want more than 0, or 0 for the default of 30s", c.ShutdownTimeout)
+	}
+	return errors.Join(errs...)
+}
+
+func isPort(s string) bool {
+	_, err := strconv.ParseUint(s, 10, 16)
+	return err == nil
+}
+
+// partPath is how the parts name their fields.
+var partPath = regexp.MustCompile(`\b(?:Relay)?Config\.`)
+
+// within is a part's error with its fields as those of path.
+func within(path string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return errors.New(partPath.ReplaceAllString(err.Error(), path+"."))
+}

@@ -1,0 +1,131 @@
+package framework
+
+import (
+	"cmp"
+	"fmt"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/millrace-go/millrace/internal/settings"
+	"github.com/millrace-go/millrace/transport"
+)
+
+// ConfigError is everything that is wrong with a configuration. Correct it: another try finds the same.
+type ConfigError struct {
+	Source   string   // the file
+	Problems []string // each with its place, what is there and what would be right; never a secret
+}
+
+// Error has a line for each problem.
+func (e *ConfigError) Error() string { return strings.Join(e.Problems, "\n") }
+
+// configError returns nil when there are no problems. Those of the file come first, in its order.
+func configError(source string, problems []settings.Problem) error {
+	if len(problems) == 0 {
+		return nil
+	}
+	slices.SortStableFunc(problems, func(a, b settings.Problem) int {
+		return cmp.Or(cmp.Compare(rank(a.Origin), rank(b.Origin)), cmp.Compare(a.Origin.Line, b.Origin.Line), cmp.Compare(a.Origin.Env, b.Origin.Env))
+	})
+	e := &ConfigError{Source: source}
+	for _, p := range problems {
+		where := source
+		switch {
+		case p.Origin.Env != "":
+			where = "$" + p.Origin.Env
+		case p.Origin.Line > 0:
+			where = fmt.Sprintf("%s:%d", source, p.Origin.Line)
+		}
+		line := where + ": "
+		switch {
+		case p.Path != "" && strings.HasPrefix(p.Text, "["): // of a list
+			line += p.Path
+		case p.Path != "":
+			line += p.Path + " "
+		}
+		e.Problems = append(e.Problems, line+p.Text)
+	}
+	return e
+}
+
+func rank(o settings.Origin) int {
+	switch {
+	case o.Line > 0:
+		return 0
+	case o.Env == "":
+		return 1
+	}
+	return 2
+}
+
+// others are variables, without their prefix, that are the business of other parts: the command, devstack, tests.
+var others = []string{
+	"KAFKA_HOME", "KAFKA_PASSWORD", "KAFKA_USER", "REDIS_ADDR", "REQUIRE_REAL", "ROLE", "ROLE_CONFIG", "WATCHDOG",
+}
+
+// linked is what Kubernetes sets for each service of a namespace: MILLRACE_POSTGRES_SERVICE_HOST for millrace-postgres.
+var linked = regexp.MustCompile(`^(\w+_)?((SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)=|PORT=\w+://)`)
+
+// strangers are variables of the environment that look as if they meant a setting, and do not: those that are nearly one, or
+// of a section. Others may begin alike.
+func strangers(environ, known []string, drivers []transport.Driver) []settings.Problem {
+	bare := make([]string, len(known))
+	for i, name := range known {
+		bare[i] = strings.TrimPrefix(name, envPrefix+"_")
+	}
+	sections := slices.DeleteFunc(settings.Fields(reflect.TypeFor[Config]()), func(f settings.Field) bool { return f.Kind != settings.Section })
+	for _, d := range drivers {
+		sections = append(sections, settings.Field{Key: d.Name})
+	}
+	var all []settings.Problem
+	for _, entry := range environ {
+		variable, _, _ := strings.Cut(entry, "=")
+		name, ours := strings.CutPrefix(variable, envPrefix+"_")
+		of := func(f settings.Field) bool { return strings.HasPrefix(name, settings.Variable(f.Key)+"_") }
+		if !ours || linked.MatchString(strings.TrimPrefix(entry, envPrefix+"_")) || slices.Contains(bare, name) || slices.Contains(others, name) || unread(name, drivers) ||
+			strings.HasPrefix(name, "TEST_") || strings.HasPrefix(name, "BENCH_") {
+			continue
+		}
+		problem := settings.Problem{Origin: settings.Origin{Env: variable}}
+		if meant := settings.Nearest(name, bare); meant != "" {
+			problem.Text = fmt.Sprintf("is unknown: did you mean $%s_%s?", envPrefix, meant)
+		} else if strings.HasPrefix(name, "HANDLERS_") {
+			problem.Text = "is of no handler: want one that the file names below \"handlers\", or all of them in $MILLRACE_HANDLERS, {name: {concurrency: 5}}"
+		} else if slices.ContainsFunc(sections, of) {
+			problem.Text = "is unknown: want a variable that means a setting, or another name"
+		} else {
+			continue
+		}
+		all = append(all, problem)
+	}
+	return all
+}
+
+// unread tells whether the variable may be one of a driver that is not there.
+func unread(name string, drivers []transport.Driver) bool {
+	for _, broker := range brokerNames {
+		given := slices.ContainsFunc(drivers, func(d transport.Driver) bool { return d.Name == broker })
+		if !given && strings.HasPrefix(name, settings.Variable(broker)+"_") {
+			return true
+		}
+	}
+	return false
+}
+
+// anchor is what YAML takes a value for that begins with "*" and is not quoted: a password, perhaps.
+var anchor = regexp.MustCompile(`anchor '[^']*'|anchor "[^"]*"`)
+
+// yamlLine is where the library says that it stopped.
+var yamlLine = regexp.MustCompile(`\bL(\d+)\.C\d+`)
+
+// notYAML is the error for a file that is none.
+func notYAML(source string, err error) error {
+	text := strings.TrimPrefix(err.Error(), "go-yaml load error in ")
+	text = anchor.ReplaceAllString(text, "anchor (a value that begins with \"*\" wants quotes)")
+	if m := yamlLine.FindStringSubmatch(text); m != nil {
+		source += ":" + m[1]
+	}
+	return &ConfigError{Source: source, Problems: []string{source + ": is no YAML: " + text}}
+}

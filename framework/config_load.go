@@ -1,0 +1,155 @@
+package framework
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v4"
+
+	"github.com/millrace-go/millrace/internal/settings"
+	"github.com/millrace-go/millrace/transport"
+)
+
+// envPrefix begins the names of environment variables.
+const envPrefix = "MILLRACE"
+
+// brokerNames are the sections that brokers may have, whether or not their drivers are there to look into them.
+var brokerNames = []string{"kafka", "memory", "pubsub"}
+
+// loaded is what a configuration was read from: the drivers' sections are read when the drivers are there.
+type loaded struct {
+	source  string // the file
+	root    *yaml.Node
+	environ []string
+}
+
+// Load reads a configuration: the file first, then what MILLRACE_* environment variables say instead. An empty path names
+// no file. The sections of the brokers are checked as far as their drivers are given; Settings checks the one that is used.
+// The error is a *ConfigError, which has everything that is wrong, or says why the file cannot be read.
+func Load(path string, drivers ...transport.Driver) (Config, error) {
+	return LoadEnv(path, os.Environ(), drivers...)
+}
+
+// LoadEnv is Load with MILLRACE_* variables of another environment than the process's: KEY=value, the last one of a key
+// counts. So a program's flags win over the file and over the process's environment.
+func LoadEnv(path string, environ []string, drivers ...transport.Driver) (Config, error) {
+	var file []byte
+	if path != "" {
+		var err error
+		if file, err = os.ReadFile(path); err != nil {
+			if errors.Is(err, fs.ErrNotExist) {
+				return Config{}, fmt.Errorf("there is no configuration file %s: name one that is there, or none to use only %s_* environment variables", path, envPrefix)
+			}
+			return Config{}, fmt.Errorf("read the configuration: %w", err)
+		}
+	}
+	return parse(path, file, environ, drivers)
+}
+
+// parse is Load without its surroundings.
+func parse(path string, file []byte, environ []string, drivers []transport.Driver) (Config, error) {
+	from := &loaded{source: cmp.Or(path, "configuration"), root: &yaml.Node{}, environ: environ}
+	c := Config{loaded: from}
+	var documents []yaml.Node
+	if err := yaml.Load(file, &documents, yaml.WithAllDocuments()); err != nil {
+		return Config{}, notYAML(from.source, err)
+	}
+	if len(documents) > 0 {
+		from.root = &documents[0]
+	}
+	if from.root.Kind == yaml.DocumentNode {
+		from.root = from.root.Content[0]
+	}
+	besides := slices.Clone(brokerNames)
+	for _, d := range drivers {
+		if !slices.Contains(besides, d.Name) {
+			besides = append(besides, d.Name)
+		}
+	}
+	r := settings.NewReader()
+	r.Decode(from.root, "", &c, besides...)
+	known := r.Environ(from.lookup, envPrefix, "", &c)
+	c = c.WithDefaults()
+	r.Refuse(c.Validate(), "", &c)
+	problems := r.Problems
+	if len(documents) > 1 {
+		problems = append(problems, settings.Problem{Origin: settings.Origin{Line: documents[1].Line}, Text: fmt.Sprintf("the file has %d documents, parted by ---: want one", len(documents))})
+	}
+	for _, d := range drivers {
+		_, names, wrong := c.section(d)
+		known = append(known, names...)
+		problems = append(problems, wrong...)
+	}
+	if len(drivers) > 0 && c.Broker != "" {
+		if _, err := c.driver(drivers); err != nil {
+			problems = append(problems, settings.Problem{Origin: r.Origin("broker"), Path: "broker", Text: err.Error()})
+		}
+	}
+	problems = append(problems, strangers(environ, known, drivers)...)
+	return c, configError(from.source, problems)
+}
+
+// Settings returns the settings of the configuration's broker, checked, and its driver, which is one of drivers. The error
+// is a *ConfigError.
+func (c Config) Settings(drivers ...transport.Driver) (transport.Driver, transport.Settings, error) {
+	source := "configuration"
+	if c.loaded != nil {
+		source = c.loaded.source
+	}
+	d, err := c.driver(drivers)
+	if err != nil {
+		return transport.Driver{}, nil, configError(source, []settings.Problem{{Path: "broker", Text: err.Error()}})
+	}
+	s, _, problems := c.section(d)
+	return d, s, configError(source, problems)
+}
+
+// driver is that of the configuration's broker. Its error is about the field Broker.
+func (c Config) driver(drivers []transport.Driver) (transport.Driver, error) {
+	names := make([]string, len(drivers))
+	for i, d := range drivers {
+		if names[i] = d.Name; d.Name == c.Broker {
+			return d, nil
+		}
+	}
+	if slices.Contains(brokerNames, c.Broker) {
+		return transport.Driver{}, fmt.Errorf("is %q, and its driver is not there, but those of %s: hand it to framework.New, or name another broker", c.Broker, strings.Join(names, ", "))
+	}
+	return transport.Driver{}, fmt.Errorf("is %q: want one of %s", c.Broker, strings.Join(names, ", "))
+}
+
+// section reads the settings of a driver, and returns the variables that could change them.
+func (c Config) section(d transport.Driver) (transport.Settings, []string, []settings.Problem) {
+	s, r := d.Settings(), settings.NewReader()
+	var known []string
+	if c.loaded != nil {
+		if node := settings.Child(c.loaded.root, d.Name); node != nil {
+			r.Decode(node, d.Name, s)
+		}
+		known = r.Environ(c.loaded.lookup, envPrefix+"_"+settings.Variable(d.Name), d.Name, s)
+	}
+	if c.Broker == d.Name { // what others lack, they may lack
+		r.Refuse(s.WithDefaults(c.environment()).Validate(), d.Name, s)
+	}
+	return s, known, r.Problems
+}
+
+// environment is what the printed and the checked settings of a driver depend on.
+func (c Config) environment() transport.Environment {
+	return transport.Environment{DrainTimeout: c.ShutdownTimeout}
+}
+
+// lookup finds an environment variable.
+func (l *loaded) lookup(name string) (string, bool) {
+	for _, entry := range slices.Backward(l.environ) {
+		if value, ok := strings.CutPrefix(entry, name+"="); ok {
+			return value, true
+		}
+	}
+	return "", false
+}

@@ -1,0 +1,77 @@
+package framework
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+
+	"go.yaml.in/yaml/v4"
+
+	"github.com/millrace-go/millrace/internal/settings"
+	"github.com/millrace-go/millrace/transport"
+)
+
+// YAML returns the configuration as it takes effect, with every default and with the section of its broker when the driver
+// is there. Secrets are hidden. Load reads it, apart from those.
+func (c Config) YAML(drivers ...transport.Driver) ([]byte, error) {
+	return yaml.Marshal(c.node(drivers))
+}
+
+func (c Config) node(drivers []transport.Driver) *yaml.Node {
+	c = c.WithDefaults()
+	c.Outbox.RelayConfig = c.Outbox.WithDefaults()
+	c.Claim.Config = c.Claim.WithDefaults()
+	node := settings.Node(c)
+	for _, d := range drivers {
+		if d.Name == c.Broker {
+			s, _, _ := c.section(d)
+			node.Content = append(node.Content, settings.Word(d.Name), settings.Node(s.WithDefaults(c.environment())))
+		}
+	}
+	return node
+}
+
+// MarshalJSON is YAML without the broker's section, as JSON.
+func (c Config) MarshalJSON() ([]byte, error) { return c.JSON() }
+
+// JSON is YAML as JSON.
+func (c Config) JSON(drivers ...transport.Driver) ([]byte, error) {
+	var value map[string]any
+	if err := c.node(drivers).Decode(&value); err != nil {
+		return nil, fmt.Errorf("print the configuration: %w", err)
+	}
+	return json.Marshal(value)
+}
+
+// Format prints what YAML returns, whatever the verb, so that no secret gets into a log.
+func (c Config) Format(f fmt.State, _ rune) { write(f, c.node(nil)) }
+
+// Format prints the service's configuration: fmt would find the secrets of a field that is not exported.
+func (s *Service) Format(f fmt.State, _ rune) { write(f, s.cfg.node(nil)) }
+
+// LogValue keeps secrets from logs.
+func (c Config) LogValue() slog.Value { return slog.StringValue(fmt.Sprint(c)) }
+
+// Format hides the secret of the DSN.
+func (p Postgres) Format(f fmt.State, _ rune) { write(f, settings.Node(p)) }
+
+func write(w io.Writer, node *yaml.Node) {
+	b, err := yaml.Marshal(node)
+	if err != nil {
+		b = []byte(err.Error())
+	}
+	_, _ = w.Write(b) // there is nobody to tell
+}
+
+// LogValue hides the secret of the DSN.
+func (p Postgres) LogValue() slog.Value { return slog.StringValue(fmt.Sprint(p)) }
+
+// MarshalJSON hides the secret of the DSN.
+func (p Postgres) MarshalJSON() ([]byte, error) {
+	type plain Postgres
+	if p.DSN != "" {
+		p.DSN = settings.Hidden
+	}
+	return json.Marshal(plain(p))
+}

@@ -1,0 +1,101 @@
+package framework_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/framework"
+	"github.com/millrace-go/millrace/transport"
+	"github.com/millrace-go/millrace/transport/kafka"
+	"github.com/millrace-go/millrace/transport/pubsub"
+)
+
+var drivers = []transport.Driver{pubsub.Driver, kafka.Driver, transport.MemoryDriver}
+
+func TestFileThenEnvironment(t *testing.T) {
+	t.Setenv("MILLRACE_HANDLERS_NOTIFY_PARENTS_CONCURRENCY", "7")
+	t.Setenv("MILLRACE_KAFKA_BROKERS", "10.0.0.1:9092, 10.0.0.2:9092")
+	t.Setenv("MILLRACE_SHUTDOWN_TIMEOUT", "40s")
+	cfg, err := framework.Load(file(t, `
+service: labour
+broker: kafka
+shutdown_timeout: 20s
+handlers:
+  notify-parents: {ordered: true}
+  bill: {concurrency: 3}
+outbox: {relay: apart, batch_size: 500}
+claim:
+  retention: 240h
+kafka:
+  delivery: transactional
+  consumers:
+    bill: {retry: {min: 1s}}
+`), drivers...)
+	require.NoError(t, err)
+	assert.Equal(t, map[string]framework.Handler{"notify-parents": {Concurrency: 7, Ordered: true}, "bill": {Concurrency: 3}}, cfg.Handlers)
+	assert.Equal(t, 40*time.Second, cfg.ShutdownTimeout)
+	assert.Equal(t, framework.Apart, cfg.Outbox.Relay)
+	assert.Equal(t, 500, cfg.Outbox.BatchSize)
+	assert.Equal(t, 240*time.Hour, cfg.Claim.Retention)
+	assert.Equal(t, "millrace", cfg.Postgres.Schema, "a default")
+
+	driver, settings, err := cfg.Settings(drivers...)
+	require.NoError(t, err)
+	assert.Equal(t, "kafka", driver.Name)
+	assert.NoError(t, settings.WithDefaults(transport.Environment{}).Validate())
+}
+
+func TestOneThatWasMadeInGo(t *testing.T) {
+	t.Parallel()
+	cfg := framework.Config{Service: "labour", Broker: "memory"}.WithDefaults()
+	require.NoError(t, cfg.Validate())
+	driver, settings, err := cfg.Settings(drivers...)
+	require.NoError(t, err)
+	assert.Equal(t, "memory", driver.Name)
+	memory, err := settings.Open(t.Context(), transport.Environment{})
+	require.NoError(t, err)
+	assert.NoError(t, memory.Close())
+}
+
+// A file may be empty, and what is in it besides settings does no harm.
+func TestFilesWithLittleInThem(t *testing.T) {
+	bare(t)
+	t.Setenv("MILLRACE_SERVICE", "labour")
+	t.Setenv("MILLRACE_BROKER", "memory")
+	for _, content := range []string{"", "\n", "# nothing\n", "---\n", "---\n# nothing\n...\n", "null", "\ufefflog: {level: warn}\r\n", "log:\npostgres: ~\nhandlers: {a: }\n"} {
+		cfg, err := framework.Load(file(t, content), drivers...)
+		require.NoError(t, err, content)
+		assert.Equal(t, "labour", cfg.Service, content)
+	}
+}
+
+// A zero that is written means the default, too, but where the field says otherwise.
+func TestZeroThatIsWritten(t *testing.T) {
+	bare(t)
+	cfg, err := framework.Load(file(t, `
+service: labour
+broker: memory
+shutdown_timeout: 0
+postgres: {max_connections: 0, schema: ""}
+outbox: {batch_size: 0}
+telemetry: {traces: false}
+`), drivers...)
+	require.NoError(t, err)
+	assert.Equal(t, 30*time.Second, cfg.ShutdownTimeout)
+	assert.Equal(t, "millrace", cfg.Postgres.Schema)
+	assert.Equal(t, framework.Config{}.Outbox.WithDefaults().BatchSize, cfg.Outbox.WithDefaults().BatchSize)
+	require.NotNil(t, cfg.Telemetry.Traces)
+	assert.False(t, *cfg.Telemetry.Traces)
+}
+
+func file(t *testing.T, content string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "millrace.yaml")
+	require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
+	return path
+}

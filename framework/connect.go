@@ -1,0 +1,112 @@
+package framework
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/millrace-go/millrace/internal/pgdsn"
+	"github.com/millrace-go/millrace/middleware/claim"
+	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/transport"
+)
+
+// connectTimeout bounds the connecting to database and broker together; New promises 5 s.
+const connectTimeout = 3500 * time.Millisecond
+
+func listen(ctx context.Context, address string) (net.Listener, error) {
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return nil, fmt.Errorf("listen at %s: another process does: stop that one, or change Config.HTTP.Address (http.address): %w", address, err)
+	case err != nil:
+		return nil, fmt.Errorf("listen at %s: want Config.HTTP.Address (http.address) to be host:port of this machine: %w", address, err)
+	}
+	return l, nil
+}
+
+func connect(ctx context.Context, cfg Postgres) (*pgxpool.Pool, error) {
+	parsed, err := pgdsn.Parse(cfg.DSN)
+	if err != nil {
+		return nil, fmt.Errorf("Config.Postgres.DSN is %w", err)
+	}
+	switch {
+	case cfg.MaxConnections > 0:
+		parsed.MaxConns = cfg.MaxConnections
+	case !strings.Contains(cfg.DSN, "pool_max_conns"):
+		parsed.MaxConns = defaultConnections
+	}
+	pool, err := pgxpool.NewWithConfig(ctx, parsed)
+	if err == nil {
+		err = pool.Ping(ctx)
+	}
+	if err != nil {
+		if pool != nil {
+			pool.Close()
+		}
+		return nil, fmt.Errorf("connect to PostgreSQL at %s:%d: see that it runs there and takes this user, or change Config.Postgres.DSN (postgres.dsn): %w",
+			parsed.ConnConfig.Host, parsed.ConnConfig.Port, err)
+	}
+	return pool, nil
+}
+
+func migrate(ctx context.Context, pool *pgxpool.Pool, schema string) error {
+	if err := outbox.Migrate(ctx, pool, schema); err != nil {
+		return err
+	}
+	return claim.Migrate(ctx, pool, schema)
+}
+
+func checkSchema(ctx context.Context, pool *pgxpool.Pool, schema string) error {
+	ofOutbox, err := outbox.Migrations(pool, schema)
+	if err != nil {
+		return err
+	}
+	ofClaim, err := claim.Migrations(pool, schema)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(ofOutbox.Check(ctx), ofClaim.Check(ctx)); err != nil {
+		return fmt.Errorf("%w\n(or set Config.Postgres.Migrate (postgres.migrate), and the service does it by itself)", err)
+	}
+	return nil
+}
+
+// open connects to the broker.
+func (s *Service) open(ctx context.Context, settings transport.Settings) (transport.Transport, error) {
+	t, err := settings.Open(ctx, transport.Environment{
+		DrainTimeout: s.cfg.ShutdownTimeout, Logger: s.log,
+		MeterProvider: s.telemetry.meter, TracerProvider: s.telemetry.tracer, Propagator: s.telemetry.propagator,
+	})
+	if pinged, ok := t.(transport.Pinger); err == nil && ok {
+		if err = pinged.Ping(ctx); err != nil {
+			err = errors.Join(err, t.Close())
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("connect to the broker: see that it runs, and that the section %s of the configuration (%s_%s_* in the environment) says where: %w",
+			s.cfg.Broker, envPrefix, strings.ToUpper(s.cfg.Broker), err)
+	}
+	return t, nil
+}
+
+// closePool waits for connections that are in use, but not for ever.
+func closePool(pool *pgxpool.Pool, timeout time.Duration) error {
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		pool.Close()
+	}()
+	select {
+	case <-closed:
+		return nil
+	case <-time.After(timeout):
+		return fmt.Errorf("close the pool: %d of its connections are still in use after %s: somebody holds a transaction", pool.Stat().AcquiredConns(), timeout)
+	}
+}

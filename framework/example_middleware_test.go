@@ -1,0 +1,109 @@
+package framework_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/millrace-go/millrace/framework"
+	"github.com/millrace-go/millrace/middleware/claim"
+	"github.com/millrace-go/millrace/pgtx"
+	"github.com/millrace-go/millrace/transport"
+)
+
+// orderLog prints what is told of a message on its way.
+type orderLog struct{}
+
+func (orderLog) Enabled(context.Context, slog.Level) bool { return true }
+func (l orderLog) WithAttrs([]slog.Attr) slog.Handler     { return l }
+func (l orderLog) WithGroup(string) slog.Handler          { return l }
+func (orderLog) Handle(ctx context.Context, r slog.Record) error {
+	switch r.Message {
+	case "Handler returned error":
+		fmt.Println("router: an error, as the recoverer makes of the claim's panic")
+	case "event failed and will be tried again":
+		fmt.Println("claim: rolled back, in the event's context:", framework.EventFrom(ctx).ID != "")
+	}
+	return nil
+}
+
+// The order of what a message goes through: recoverer, context, claim, the caller's middleware, handler. The recoverer meets
+// even a panic of the claim; the claim knows whose context it has; and middleware that the caller adds stands within the
+// claim's transaction: it sees neither duplicates nor contended events, and what it writes is undone with the handler.
+func ExampleService_Router() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	postgres, drop := database(ctx)
+	defer drop()
+	var claimPanics, handlerPanics atomic.Bool
+	svc, err := framework.New(ctx, framework.Config{
+		Service: "labour", Broker: "memory",
+		HTTP:     framework.HTTP{Address: "127.0.0.1:0"},
+		Postgres: postgres,
+		Log:      framework.Log{Handler: orderLog{}},
+		Claim: framework.Claim{Config: claim.Config{
+			Backoff: func(int) time.Duration { return time.Millisecond },
+			Consumer: func(handler string) string {
+				if claimPanics.Swap(false) {
+					panic("the claim")
+				}
+				return handler
+			},
+		}},
+	}, transport.MemoryDriver)
+	if err != nil {
+		panic(err)
+	}
+	svc.Router().AddMiddleware(func(h message.HandlerFunc) message.HandlerFunc {
+		return func(msg *message.Message) ([]*message.Message, error) {
+			_, within := pgtx.From(msg.Context())
+			fmt.Println("middleware, in a transaction:", within)
+			return h(msg)
+		}
+	})
+	handled := make(chan struct{})
+	err = framework.Handle(svc, "greet", "guest.arrived", func(ctx context.Context, name string) error {
+		if handlerPanics.Swap(false) {
+			panic("the handler")
+		}
+		_, within := pgtx.From(ctx)
+		fmt.Printf("handler of %s, in a transaction: %t\n", name, within)
+		close(handled)
+		return nil
+	})
+	if err != nil {
+		panic(err)
+	}
+	ended := make(chan error, 1)
+	running, end := context.WithCancel(ctx)
+	go func() { ended <- svc.Run(running) }()
+	select {
+	case <-svc.Running():
+	case err := <-ended:
+		panic(err)
+	}
+
+	claimPanics.Store(true)
+	handlerPanics.Store(true)
+	err = svc.Tx(ctx, func(ctx context.Context, _ pgx.Tx) error {
+		return framework.Publish(ctx, "guest.arrived", "", "Ada")
+	})
+	if err != nil {
+		panic(err)
+	}
+	<-handled
+	end()
+	fmt.Println("ended:", <-ended)
+	// Output:
+	// router: an error, as the recoverer makes of the claim's panic
+	// middleware, in a transaction: true
+	// claim: rolled back, in the event's context: true
+	// middleware, in a transaction: true
+	// handler of Ada, in a transaction: true
+	// ended: <nil>
+}

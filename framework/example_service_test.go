@@ -1,0 +1,64 @@
+package framework_test
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/millrace-go/millrace/framework"
+	"github.com/millrace-go/millrace/pgtx"
+	"github.com/millrace-go/millrace/transport"
+	"github.com/millrace-go/millrace/transport/kafka"
+	"github.com/millrace-go/millrace/transport/pubsub"
+)
+
+type LabourCompleted struct {
+	LabourID string `json:"labour_id"`
+}
+
+// A whole service: a request completes a labour and publishes that, and a handler notes down that the family is to be told.
+// Each happens once, whatever is killed meanwhile. Its configuration is
+//
+//	service: labour
+//	broker: pubsub # or kafka, or memory
+//	postgres: {migrate: true}
+//
+// and "millrace dev" starts what it needs.
+func Example() {
+	serve := func(ctx context.Context) error {
+		cfg, err := framework.Load("millrace.yaml", pubsub.Driver, kafka.Driver, transport.MemoryDriver)
+		if err != nil {
+			return err
+		}
+		svc, err := framework.New(ctx, cfg, pubsub.Driver, kafka.Driver, transport.MemoryDriver)
+		if err != nil {
+			return err
+		}
+		if _, err := svc.Pool().Exec(ctx, `create table if not exists labour (id text primary key);
+		create table if not exists notification (labour_id text not null)`); err != nil {
+			return err
+		}
+		svc.HTTP().HandleFunc("POST /labours/{id}/complete", func(w http.ResponseWriter, r *http.Request) {
+			id := r.PathValue("id")
+			err := pgtx.Run(r.Context(), svc.Pool(), func(ctx context.Context, tx pgx.Tx) error {
+				done, err := tx.Exec(ctx, `insert into labour values ($1) on conflict do nothing`, id)
+				if err != nil || done.RowsAffected() == 0 { // it was completed before
+					return err
+				}
+				return framework.Publish(ctx, "labour.completed", id, LabourCompleted{LabourID: id})
+			})
+			if err != nil {
+				http.Error(w, "try again", http.StatusServiceUnavailable)
+			}
+		})
+		err = framework.Handle(svc, "notify-family", "labour.completed", func(ctx context.Context, e LabourCompleted) error {
+			return pgtx.Queue(ctx, `insert into notification values ($1)`, e.LabourID)
+		})
+		if err != nil {
+			return err
+		}
+		return svc.RunUntilSignal(ctx)
+	}
+	_ = serve
+}

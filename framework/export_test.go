@@ -1,0 +1,4 @@
+package framework
+
+// Parse is Load without its surroundings.
+var Parse = parse

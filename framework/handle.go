@@ -1,0 +1,178 @@
+package framework
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	wmiddleware "github.com/ThreeDotsLabs/watermill/message/router/middleware"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace-go/millrace/internal/settings"
+	"github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/middleware/claim"
+	"github.com/millrace-go/millrace/transport"
+)
+
+// handler is one that was added by name.
+type handler struct {
+	name, topic string
+	concurrency int // 0: not decided
+	ordered     bool
+	fn          message.NoPublishHandlerFunc
+}
+
+// Handle has fn handle the events of a topic, which are of type T: JSON, or protobuf where T is a proto.Message (a pointer,
+// as its generated code has it). Its context carries the event (EventFrom) and the transaction of the claim (pgtx.From).
+// What of it may be configured stands under Config.Handlers by its name.
+//
+// The name is that of the consumer: the group in Kafka, part of the subscription's name in Pub/Sub, the scope of the
+// claim. So it must differ from that of every other handler of these topics, in all services, and renaming it makes
+// another consumer of it, which begins anew.
+//
+// A payload that is no T is a dead letter at once, with that reason; where the transport settles messages in transactions,
+// it fails until the consumer's own dead letters have it, if it has such. Call Handle before Run.
+func Handle[T any](s *Service, name, topic string, fn func(ctx context.Context, event T) error) error {
+	format, err := formatOf[T]()
+	if err != nil {
+		return fmt.Errorf("add handler %q: %w", name, err)
+	}
+	if fn == nil {
+		return s.AddHandler(name, topic, nil)
+	}
+	return s.AddHandler(name, topic, func(msg *message.Message) error {
+		event, target := format.target()
+		if err := format.Unmarshal(msg, target); err != nil {
+			return claim.Permanent(fmt.Errorf("decode the payload as %T: %w", *event, err))
+		}
+		return fn(msg.Context(), *event)
+	})
+}
+
+// AddHandler is Handle for a plain handler of Watermill's, with the same middleware. Publish what it publishes with
+// Publish and the message's context.
+func (s *Service) AddHandler(name, topic string, fn message.NoPublishHandlerFunc) error {
+	of := s.cfg.Handlers[name]
+	h := &handler{name: name, topic: topic, fn: fn, concurrency: of.Concurrency, ordered: of.Ordered}
+	subscriber := transport.SubscriberConfig{Consumer: s.consumer(name), Concurrency: h.concurrency, Ordered: h.ordered}
+	if err := subscriber.Validate(); err != nil {
+		return fmt.Errorf("add handler %q: %w", name, err)
+	}
+	if fn == nil {
+		return fmt.Errorf("add handler %q: the function is nil: want one that handles events", name)
+	}
+	if topic == "" {
+		return fmt.Errorf("add handler %q: the topic is empty: want the name of one", name)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stage != made {
+		return fmt.Errorf("add handler %q: the service runs already, or has ended: add handlers before Run", name)
+	}
+	for _, other := range s.handlers {
+		if other.name == name {
+			return fmt.Errorf("add handler %q: there is one of that name, for topic %q: give each a name of its own", name, other.topic)
+		}
+	}
+	s.handlers = append(s.handlers, h)
+	return nil
+}
+
+// consumer is whom the broker and the claim know a handler as.
+func (s *Service) consumer(handler string) string {
+	if s.cfg.Claim.Consumer != nil {
+		return s.cfg.Claim.Consumer(handler)
+	}
+	return handler
+}
+
+// addMiddleware adds what every message goes through, from the outside.
+func (s *Service) addMiddleware() {
+	s.router.AddMiddleware(wmiddleware.Recoverer, s.bind, s.guard)
+}
+
+// guard runs a handler under the claim, or in the unit of a transport that settles messages by itself, in transactions
+// that a claim could not be part of.
+func (s *Service) guard(h message.HandlerFunc) message.HandlerFunc {
+	unit, unordered, ordered := middleware.Unit(h), s.claim.Middleware(h), message.HandlerFunc(nil)
+	if s.ordered != nil {
+		ordered = s.ordered.Middleware(h)
+	}
+	return func(msg *message.Message) ([]*message.Message, error) {
+		switch {
+		case transport.UnitFrom(msg.Context()) != nil:
+			return unit(msg)
+		case ordered != nil && s.isOrdered(message.HandlerNameFromCtx(msg.Context())):
+			return ordered(msg)
+		}
+		return unordered(msg)
+	}
+}
+
+// isOrdered is asked while the service runs, when no handler is added any more.
+func (s *Service) isOrdered(name string) bool {
+	for _, h := range s.handlers {
+		if h.name == name {
+			return h.ordered
+		}
+	}
+	return false
+}
+
+// subscribe makes the subscriptions, so that nothing is missed that is published from now on, and hands the handlers to the
+// router, which starts them with Run.
+func (s *Service) subscribe() error {
+	if err := allot(int(s.pool.Config().MaxConns), s.cfg.Outbox.Relay == Inside, s.cfg.Claim.Group, s.handlers); err != nil {
+		return err
+	}
+	s.tellStrangers()
+	var subscribing errgroup.Group
+	for _, h := range s.handlers {
+		sub, err := s.transport.Subscriber(transport.SubscriberConfig{Consumer: s.consumer(h.name), Concurrency: h.concurrency, Ordered: h.ordered})
+		if err != nil {
+			return errors.Join(fmt.Errorf("subscribe handler %q: %w", h.name, err), subscribing.Wait())
+		}
+		c, err := s.claimOf(h)
+		if err != nil {
+			return errors.Join(fmt.Errorf("claim of handler %q: %w", h.name, err), subscribing.Wait())
+		}
+		s.router.AddConsumerHandler(h.name, h.topic, c.Subscriber(s.consumer(h.name), sub), h.fn)
+		if i, ok := sub.(message.SubscribeInitializer); ok {
+			subscribing.Go(func() error {
+				if err := i.SubscribeInitialize(h.topic); err != nil {
+					return fmt.Errorf("subscribe handler %q to topic %q: %w", h.name, h.topic, err)
+				}
+				return nil
+			})
+		}
+	}
+	return subscribing.Wait()
+}
+
+// tellStrangers warns of handlers that are configured and not there: one of another process that has the same file, or a
+// typo, which leaves the handler that was meant without its order.
+func (s *Service) tellStrangers() {
+	names := make([]string, len(s.handlers))
+	for i, h := range s.handlers {
+		names[i] = h.name
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.cfg.Handlers)) {
+		if !slices.Contains(names, name) {
+			s.log.Warn("the configuration is of a handler that is not there", "handler", name, "nearest", settings.Nearest(name, names))
+		}
+	}
+}
+
+// claimOf is the claim that a handler runs under: one that keeps the later events of a key behind a failed one, or not.
+func (s *Service) claimOf(h *handler) (c *claim.Claim, err error) {
+	if !h.ordered || s.cfg.Claim.Ordered {
+		return s.claim, nil
+	}
+	if s.ordered == nil {
+		s.ordered, err = s.newClaim(true)
+	}
+	return s.ordered, err
+}

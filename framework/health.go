@@ -1,0 +1,268 @@
+package framework
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/transport"
+)
+
+// The checks of /readyz, as Health.Tolerate and its answer call them.
+const (
+	checkPostgres = "postgres" // the database answers, and takes writes
+	checkTables   = "schema"   // its tables are there, and not too old
+	checkRelays   = "relays"   // no shard with events is without a relay
+	checkBacklog  = "backlog"  // no event has waited too long
+	checkBroker   = "broker"   // it answers
+	checkStopping = "stopping" // there only while the service stops
+)
+
+var checkNames = []string{checkBacklog, checkBroker, checkPostgres, checkRelays, checkTables}
+
+// Health configures /readyz, which says whether the service can do its work: 200 or 503, and why as JSON. /healthz says
+// only that the process answers; restart it by that one, because no restart mends a database or a broker.
+type Health struct {
+	// MaxBacklogAge is how old an event in the outbox may become before the service is not ready. Default: 5 min.
+	MaxBacklogAge time.Duration
+	// MaxUnrelayed is how long events of a shard may wait while no relay holds it. Default: 30 s.
+	MaxUnrelayed time.Duration
+	// Timeout bounds the checks of database and broker. Default: 2 s.
+	Timeout time.Duration
+	// Tolerate names checks that are reported but leave the service ready: backlog, broker, postgres, relays or schema. With
+	// broker, backlog and relays a service goes on to take requests while the broker is down, and its outbox keeps their
+	// events. Default: none.
+	Tolerate []string
+}
+
+// WithDefaults returns the configuration with every zero field set to its default.
+func (h Health) WithDefaults() Health {
+	h.MaxBacklogAge = cmp.Or(h.MaxBacklogAge, 5*time.Minute)
+	h.MaxUnrelayed = cmp.Or(h.MaxUnrelayed, 30*time.Second)
+	h.Timeout = cmp.Or(h.Timeout, 2*time.Second)
+	return h
+}
+
+// Validate reports everything that is wrong with the configuration. It expects one that has its defaults.
+func (h Health) Validate() error {
+	var errs []error
+	for _, d := range []struct {
+		field string
+		value time.Duration
+	}{{"MaxBacklogAge", h.MaxBacklogAge}, {"MaxUnrelayed", h.MaxUnrelayed}, {"Timeout", h.Timeout}} {
+		if d.value < 0 {
+			errs = append(errs, fmt.Errorf("Config.Health.%s is %s: want more than 0, or 0 for the default", d.field, d.value))
+		}
+	}
+	for i, name := range h.Tolerate {
+		if !slices.Contains(checkNames, name) {
+			errs = append(errs, fmt.Errorf("Config.Health.Tolerate[%d] is %q: want one of %s", i, name, strings.Join(checkNames, ", ")))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// check is what one check found.
+type check struct {
+	Name      string `json:"name"`
+	OK        bool   `json:"ok"`
+	Tolerated bool   `json:"tolerated,omitempty"` // it is not OK, and the service is ready
+	Problem   string `json:"problem,omitempty"`   // or, where it is OK, what is not known
+}
+
+// verdict is the answer of /readyz.
+type verdict struct {
+	Ready  bool    `json:"ready"`
+	Checks []check `json:"checks"`
+}
+
+// judge decides about readiness.
+func (h Health) judge(checks []check) verdict {
+	v := verdict{Ready: true, Checks: checks}
+	for i := range checks {
+		c := &checks[i]
+		c.Tolerated = !c.OK && slices.Contains(h.Tolerate, c.Name)
+		v.Ready = v.Ready && (c.OK || c.Tolerated)
+	}
+	return v
+}
+
+// judgeOutbox decides what a report means.
+func (h Health) judgeOutbox(r *outbox.Report) []check {
+	var late, alone []string
+	for _, s := range r.Shards {
+		age := r.Age(s.Oldest).Truncate(time.Second)
+		if s.Oldest == nil || age <= min(h.MaxBacklogAge, h.MaxUnrelayed) {
+			continue
+		}
+		if !s.Held && age > h.MaxUnrelayed {
+			alone = append(alone, fmt.Sprintf("%d (%s events, the oldest for %s)", s.Shard, s.Pending, age))
+		}
+		if age > h.MaxBacklogAge {
+			by := "which no relay holds"
+			if s.Held {
+				by = "held by relay " + s.Relay
+			}
+			if s.Suspect != "" {
+				by += fmt.Sprintf(", which suspects event %s", s.Suspect)
+			}
+			late = append(late, fmt.Sprintf("%d (%s, %s)", s.Shard, age, by))
+		}
+	}
+	relays, backlog := check{Name: checkRelays, OK: len(alone) == 0}, check{Name: checkBacklog, OK: len(late) == 0}
+	if !relays.OK {
+		relays.Problem = "no relay holds the shards " + strings.Join(alone, ", ") + ": see that one runs, in a service or by \"millrace relay\""
+	}
+	if !backlog.OK {
+		backlog.Problem = fmt.Sprintf("events wait for more than %s in the shards %s: see the relay's log, \"millrace outbox status\" and whether the broker takes messages",
+			h.MaxBacklogAge, strings.Join(late, ", "))
+	}
+	return []check{relays, backlog}
+}
+
+const (
+	// probeEvery is for how long a verdict is given again, so that probes do not load the database.
+	probeEvery = time.Second
+	// uncountedFor is how long the outbox is left in peace when it could not be counted, which kept the server busy.
+	uncountedFor = 30 * time.Second
+	// knockEvery is the same for the broker, which charges for such questions, or counts them.
+	knockEvery = 5 * time.Second
+)
+
+// health answers the probes. It is safe for concurrent use.
+type health struct {
+	cfg       Health
+	pool      *pgxpool.Pool // of its own, lest it wait for a connection behind handlers
+	schema    string
+	transport transport.Transport
+	stopping  <-chan struct{} // closed when the service takes nothing more
+
+	mu            sync.Mutex // held while the checks run: probes that come meanwhile get the same verdict
+	asked, knocks time.Time
+	uncounted     time.Time // when the outbox could not be counted
+	last          verdict
+	broker        check
+}
+
+// newHealth returns what checks the database that pool has connections to.
+func newHealth(cfg Health, pool *pgxpool.Pool, schema string, t transport.Transport, stopping <-chan struct{}) (*health, error) {
+	own := pool.Config()
+	own.MaxConns, own.MinConns, own.MinIdleConns = 1, 0, 0
+	p, err := pgxpool.NewWithConfig(context.Background(), own) // which connects when it is asked
+	if err != nil {
+		return nil, fmt.Errorf("make the pool of the health checks: %w", err)
+	}
+	return &health{cfg: cfg, pool: p, schema: schema, transport: t, stopping: stopping}, nil
+}
+
+func (h *health) close() { h.pool.Close() }
+
+// register adds the probes' paths.
+func (h *health) register(mux *http.ServeMux) {
+	mux.HandleFunc("GET "+livePath, func(w http.ResponseWriter, _ *http.Request) {
+		respond(w, http.StatusOK, map[string]bool{"alive": true})
+	})
+	mux.HandleFunc("GET "+readyPath, func(w http.ResponseWriter, r *http.Request) {
+		v, code := h.verdict(r.Context()), http.StatusOK
+		if !v.Ready {
+			code = http.StatusServiceUnavailable
+		}
+		respond(w, code, v)
+	})
+}
+
+func respond(w http.ResponseWriter, code int, body any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(body) // the client has gone
+}
+
+func (h *health) verdict(ctx context.Context) verdict {
+	select {
+	case <-h.stopping:
+		return verdict{Checks: []check{{Name: checkStopping, Problem: "the service stops: send requests elsewhere"}}}
+	default:
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if time.Since(h.asked) < probeEvery {
+		return h.last
+	}
+	// Others get this verdict, too: it must not fail because this probe's client has gone.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), h.cfg.Timeout)
+	defer cancel()
+	var knocking sync.WaitGroup
+	knocking.Go(func() { h.knock(ctx) })
+	checks := h.database(ctx)
+	knocking.Wait()
+	h.last, h.asked = h.cfg.judge(append(checks, h.broker)), time.Now()
+	return h.last
+}
+
+// knock asks the broker. A transport that cannot ask has nothing to tell.
+func (h *health) knock(ctx context.Context) {
+	if h.broker.OK && time.Since(h.knocks) < knockEvery {
+		return
+	}
+	h.broker = check{Name: checkBroker, OK: true}
+	if p, ok := h.transport.(transport.Pinger); ok {
+		if err := p.Ping(ctx); err != nil {
+			h.broker = check{Name: checkBroker, Problem: fmt.Sprintf("%s does not answer: %v", h.transport.Name(), err)}
+		}
+	}
+	h.knocks = time.Now()
+}
+
+// database asks one question after the other, until there is no point in the next.
+func (h *health) database(ctx context.Context) []check {
+	checks := []check{{Name: checkPostgres, OK: true}, {Name: checkTables, OK: true}}
+	unknown := func(why string) []check {
+		for _, name := range []string{checkTables, checkRelays, checkBacklog}[len(checks)-1:] {
+			checks = append(checks, check{Name: name, Problem: why})
+		}
+		return checks
+	}
+	var readOnly bool // as that of a server is which is a standby, by a failover that the DSN has not followed
+	err := h.pool.QueryRow(ctx, "select current_setting('transaction_read_only')::bool", pgx.QueryExecModeSimpleProtocol).Scan(&readOnly)
+	switch {
+	case err != nil:
+		checks = []check{{Name: checkPostgres, Problem: "PostgreSQL does not answer: " + err.Error()}}
+		return unknown("not known, as PostgreSQL does not answer")
+	case readOnly:
+		checks[0] = check{Name: checkPostgres, Problem: "PostgreSQL takes no writes: see that Config.Postgres.DSN (postgres.dsn) names the primary server, and that it is not read-only"}
+	}
+	if err := checkSchema(ctx, h.pool, h.schema); err != nil {
+		checks[1] = check{Name: checkTables, Problem: err.Error()}
+		return unknown("not known without the tables")
+	}
+	var report *outbox.Report
+	err = outbox.ErrNotCounted
+	if time.Since(h.uncounted) > uncountedFor {
+		report, err = outbox.Glance(ctx, h.pool, h.schema)
+	}
+	switch {
+	case errors.Is(err, outbox.ErrNotCounted): // no reason to take a service out, let alone all of them during a backup
+		if time.Since(h.uncounted) > uncountedFor {
+			h.uncounted = time.Now()
+		}
+		for _, name := range []string{checkRelays, checkBacklog} {
+			checks = append(checks, check{Name: name, OK: true, Problem: "not known: " + outbox.ErrNotCounted.Error()})
+		}
+		return checks
+	case err != nil:
+		return unknown(err.Error())
+	}
+	return append(checks, h.cfg.judgeOutbox(report)...)
+}

@@ -1,0 +1,113 @@
+package framework_test
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/framework"
+)
+
+// readiness is what /readyz answers.
+type readiness struct {
+	Ready  bool
+	Checks []struct {
+		Name, Problem string
+		OK            bool
+	}
+}
+
+func (r readiness) problems() map[string]string {
+	found := map[string]string{}
+	for _, c := range r.Checks {
+		if !c.OK {
+			found[c.Name] = c.Problem
+		}
+	}
+	return found
+}
+
+// TestReady: a service is ready on each broker, is not while an event waits that nobody relays or the tables are gone, and
+// is again when they are back.
+func TestReady(t *testing.T) {
+	t.Parallel()
+	for _, broker := range []string{"memory", "pubsub", "kafka"} {
+		t.Run(broker, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, broker)
+			cfg := w.config()
+			cfg.Outbox.Relay = 1 // Apart, and nowhere
+			svc := w.service(cfg)
+			defer w.start(svc)()
+			ask := func() (code int, r readiness) {
+				code, body := get(t, svc, "/readyz", nil)
+				require.NoError(t, json.Unmarshal([]byte(body), &r))
+				assert.Equal(t, code == http.StatusOK, r.Ready)
+				return code, r
+			}
+			until := func(check string) string {
+				var r readiness
+				require.Eventually(t, func() bool {
+					_, r = ask()
+					_, found := r.problems()[check]
+					return found == (check != "") && r.Ready == (check == "")
+				}, wait, 100*time.Millisecond, "%v", r)
+				return r.problems()[check]
+			}
+			code, r := ask()
+			assert.Equal(t, http.StatusOK, code, r)
+			assert.Len(t, r.Checks, 5)
+
+			require.NoError(t, svc.Tx(t.Context(), func(ctx context.Context, _ pgx.Tx) error {
+				return framework.Publish(ctx, w.topic("one"), "key", "value")
+			}))
+			_, err := w.pool.Exec(t.Context(), strings.ReplaceAll(`update {s}.outbox set created_at = now() - interval '1 hour'`, "{s}", w.schema))
+			require.NoError(t, err)
+			assert.Contains(t, until("relays"), "see that one runs")
+			assert.Contains(t, until("backlog"), "which no relay holds")
+			_, err = w.pool.Exec(t.Context(), strings.ReplaceAll(`delete from {s}.outbox`, "{s}", w.schema))
+			require.NoError(t, err)
+			until("")
+
+			_, err = w.pool.Exec(t.Context(), strings.ReplaceAll(`alter table {s}.outbox_shard rename to away`, "{s}", w.schema))
+			require.NoError(t, err)
+			until("relays")
+			_, err = w.pool.Exec(t.Context(), strings.ReplaceAll(`alter table {s}.away rename to outbox_shard`, "{s}", w.schema))
+			require.NoError(t, err)
+			until("")
+
+			// An outbox that cannot be counted in time, as while a backup keeps its dead rows, is no reason to take services out.
+			_, err = w.pool.Exec(t.Context(), strings.ReplaceAll(`alter table {s}.outbox_shard rename to away;
+				create view {s}.outbox_shard as select a.* from {s}.away a, pg_sleep(5)`, "{s}", w.schema))
+			require.NoError(t, err)
+			require.Eventually(t, func() bool {
+				code, r := ask()
+				require.Equal(t, http.StatusOK, code, r)
+				return strings.HasPrefix(r.Checks[3].Problem, "not known: ")
+			}, wait, 100*time.Millisecond)
+			_, err = w.pool.Exec(t.Context(), strings.ReplaceAll(`drop view {s}.outbox_shard; alter table {s}.away rename to outbox_shard`, "{s}", w.schema))
+			require.NoError(t, err)
+		})
+	}
+}
+
+// TestReadOnlyDatabase: a database that answers and takes no writes, after a failover, say, is of no use.
+func TestReadOnlyDatabase(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "memory")
+	cfg := w.config()
+	require.NoError(t, w.service(cfg).Close()) // which has migrated
+	cfg.Postgres.Migrate, cfg.Postgres.DSN = false, with(cfg.Postgres.DSN, "default_transaction_read_only=on")
+	svc := w.service(cfg)
+	w.start(svc)
+	code, body := get(t, svc, "/readyz", nil)
+	assert.Equal(t, http.StatusServiceUnavailable, code)
+	assert.Contains(t, body, "PostgreSQL takes no writes")
+}

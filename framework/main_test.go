@@ -1,0 +1,22 @@
+package framework_test
+
+import (
+	"os"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/millrace-go/millrace/framework/devstack/devtest"
+	"github.com/millrace-go/millrace/internal/role"
+)
+
+func TestMain(m *testing.M) {
+	if role.Name() == signalled {
+		os.Exit(role.Play(playSignalled))
+	}
+	devtest.Main(m,
+		goleak.IgnoreTopFunction("cloud.google.com/go/pubsub/v2.(*messageIterator).streamKeepAliveHandler"),            // looks for its end every 10 s only, and then ends
+		goleak.IgnoreTopFunction("github.com/rcrowley/go-metrics.(*meterArbiter).tick"),                                // sarama's, one for the process
+		goleak.IgnoreAnyFunction("github.com/ThreeDotsLabs/watermill/message.(*Router).watchAllHandlersStopped.func1"), // of a router that could not run, for ever
+	)
+}

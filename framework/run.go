@@ -1,0 +1,252 @@
+package framework
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/transport"
+)
+
+// ErrEnded is returned by Run of a service that runs already, has run, or was closed: make another one.
+var ErrEnded = errors.New("the service has been run or closed before")
+
+// RunUntilSignal runs the service until ctx ends, or SIGTERM or SIGINT comes, and then stops it as Run does. A second
+// signal ends the process at once, which loses nothing: what is in hand is undone, and delivered again later.
+func (s *Service) RunUntilSignal(ctx context.Context) error {
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	defer context.AfterFunc(ctx, func() {
+		stop() // the next one does what it does to any process
+		s.log.Info("service stops; another signal ends it at once")
+	})()
+	return s.Run(ctx)
+}
+
+// Run runs the service until ctx ends, and returns nil after everything has come to rest: /readyz says 503, messages in
+// hand are finished, and requests after HTTP.Linger, at most for ShutdownTimeout (or Claim.HandlerTimeout, where that is
+// longer); then the relay ends, and transport and pool are closed. An error means that it could not start, for instance because a topic is missing, that a
+// part has failed for good, or that something did not end in time.
+func (s *Service) Run(ctx context.Context) error {
+	if !s.enter() {
+		return ErrEnded
+	}
+	return errors.Join(s.run(ctx), s.release())
+}
+
+func (s *Service) enter() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stage != made {
+		return false
+	}
+	s.stage = started
+	return true
+}
+
+func (s *Service) run(ctx context.Context) error {
+	var refused error
+	subscribed := make(chan struct{})
+	go func() {
+		defer close(subscribed)
+		refused = s.subscribe()
+	}()
+	select {
+	case <-subscribed:
+		if refused != nil {
+			return refused
+		}
+	case <-ctx.Done(): // Watermill gives subscribing no context, and a broker that is away may take minutes
+		_ = s.transport.Close() // release tells its error
+		<-subscribed            // which that has ended
+		return nil
+	}
+	forwarding, err := s.forwarding()
+	if err != nil {
+		return err
+	}
+	// What handlers need until they are done lives longer than ctx.
+	keeping, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	parts, over := errgroup.WithContext(ctx) // over ends with ctx, and when a part fails
+	parts.Go(func() error { return s.claim.Run(keeping) })
+	if s.ordered != nil {
+		parts.Go(func() error { return s.ordered.Run(keeping) })
+	}
+	for _, run := range forwarding {
+		parts.Go(func() error { return run(keeping) })
+	}
+	routed := make(chan struct{})
+	parts.Go(func() error {
+		defer close(routed)
+		return s.route(keeping)
+	})
+
+	server := &http.Server{
+		Handler:           s.telemetry.requests(s.Address(), s.mux), // the caller's handlers
+		ReadHeaderTimeout: 10 * time.Second,
+		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
+		BaseContext:       func(net.Listener) context.Context { return withService(keeping, s) },
+	}
+	select {
+	case <-s.router.Running():
+	case <-routed:
+	case <-over.Done():
+	}
+	if over.Err() != nil && !s.router.IsRunning() { // it subscribes, for as long as the broker may be away, and cannot be closed yet
+		close(s.stopping)
+		stop()
+		_ = s.transport.Close() // release tells its error
+		var unfinished error
+		select {
+		case <-routed:
+		case <-s.router.Running(): // after all, and without handlers nothing else would end it
+			unfinished = s.closeRouter()
+		}
+		return errors.Join(parts.Wait(), unfinished)
+	}
+	if over.Err() == nil && s.router.IsRunning() {
+		parts.Go(func() error {
+			if err := server.Serve(s.listener); !errors.Is(err, http.ErrServerClosed) {
+				return fmt.Errorf("serve HTTP: %w", err)
+			}
+			return nil
+		})
+		close(s.running)
+		s.log.InfoContext(ctx, "service runs", "broker", s.cfg.Broker, "address", s.Address(), "handlers", len(s.handlers))
+	}
+	<-over.Done()
+	close(s.stopping)
+	began := time.Now()
+	err = s.drain(server)
+	stop()
+	err = errors.Join(parts.Wait(), err)
+	s.log.InfoContext(ctx, "service has stopped", "took", time.Since(began))
+	return err
+}
+
+// route runs the router until it is closed.
+func (s *Service) route(ctx context.Context) error {
+	err := s.router.Run(ctx)
+	select {
+	case <-s.stopping: // it complains at most that its subscribers are closed
+		return nil
+	default:
+		return cmp.Or(err, errors.New("the router has stopped by itself: its subscribers have ended"))
+	}
+}
+
+// forwarding returns what brings committed events to the broker: a relay, and what wakes the relays of other processes,
+// which may hold the shards of what is committed here.
+func (s *Service) forwarding() (runs []func(context.Context) error, err error) {
+	schema := s.cfg.Postgres.Schema
+	if s.cfg.Outbox.Relay == Apart || s.transport.Features().Persistent {
+		n, err := outbox.NewNotifier(s.pool, outbox.NotifierConfig{Schema: schema, Logger: s.log})
+		if err != nil {
+			return nil, err
+		}
+		runs = append(runs, n.Run)
+	}
+	if s.cfg.Outbox.Relay == Apart {
+		return runs, nil
+	}
+	publisher, err := transport.PlainPublisher(s.transport) // its messages are part of no consumed one's transaction
+	if err != nil {
+		return nil, err
+	}
+	cfg := s.cfg.Outbox.RelayConfig
+	cfg.Schema, cfg.DrainTimeout = schema, s.cfg.ShutdownTimeout
+	cfg.Logger = cmp.Or(cfg.Logger, s.log)
+	cfg.MeterProvider = cmp.Or(cfg.MeterProvider, s.telemetry.meter)
+	cfg.TracerProvider = cmp.Or(cfg.TracerProvider, s.telemetry.tracer)
+	cfg.Propagator = cmp.Or(cfg.Propagator, s.telemetry.propagator)
+	r, err := outbox.NewRelay(s.pool, publisher, cfg)
+	if err != nil {
+		return nil, err
+	}
+	return append(runs, r.Run), nil
+}
+
+// closeRouter waits for the handlers of events.
+func (s *Service) closeRouter() error {
+	if err := s.router.Close(); err != nil {
+		return fmt.Errorf("handlers of events have not ended within Config.ShutdownTimeout, %s: %w", s.cfg.ShutdownTimeout, err)
+	}
+	return nil
+}
+
+// drain takes nothing more and waits for what is in hand.
+func (s *Service) drain(server *http.Server) error {
+	if !s.router.IsRunning() { // what it has begun ends with the transport
+		return nil
+	}
+	var messages, requests error
+	var both errgroup.Group
+	both.Go(func() error {
+		messages = s.closeRouter()
+		return nil
+	})
+	both.Go(func() error {
+		select {
+		case <-s.running:
+			<-time.After(s.cfg.HTTP.Linger) // a second signal does not wait
+		default: // nobody is answered
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), s.cfg.ShutdownTimeout)
+		defer cancel()
+		if err := server.Shutdown(ctx); err != nil {
+			requests = errors.Join(fmt.Errorf("requests have not ended within Config.ShutdownTimeout, %s: %w", s.cfg.ShutdownTimeout, err), server.Close())
+		}
+		return nil
+	})
+	_ = both.Wait()
+	return errors.Join(messages, requests)
+}
+
+// Close releases what New has taken, for a service that is not run; one that runs ends with Run's context, and Close
+// leaves it alone. A second call does nothing.
+func (s *Service) Close() error {
+	s.mu.Lock()
+	running := s.stage == started
+	if !running {
+		s.stage = ended
+	}
+	s.mu.Unlock()
+	if running {
+		return nil
+	}
+	return s.release()
+}
+
+// release closes what the parts ran on.
+func (s *Service) release() error {
+	s.closing.Do(func() {
+		var errs []error
+		if s.listener != nil {
+			if err := s.listener.Close(); !errors.Is(err, net.ErrClosed) {
+				errs = append(errs, err)
+			}
+		}
+		if s.transport != nil {
+			errs = append(errs, s.transport.Close())
+		}
+		if s.health != nil {
+			s.health.close()
+		}
+		if s.pool != nil {
+			errs = append(errs, closePool(s.pool, s.cfg.ShutdownTimeout))
+		}
+		s.closed = errors.Join(append(errs, s.telemetry.close())...)
+	})
+	return s.closed
+}

@@ -1,0 +1,172 @@
+package framework
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"sync"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/millrace-go/millrace/middleware/claim"
+	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/pgtx"
+	"github.com/millrace-go/millrace/transport"
+)
+
+// Service is a database, a broker, handlers of events and of requests, and what connects them. Make it with New, add
+// handlers, and call Run, once. All methods may be called concurrently, but handlers are added before Run.
+type Service struct {
+	cfg       Config
+	log       *slog.Logger
+	telemetry providers
+	health    *health
+	listener  net.Listener
+	mux       *http.ServeMux
+	pool      *pgxpool.Pool
+	transport transport.Transport
+	router    *message.Router
+	outbox    *outbox.Publisher
+	claim     *claim.Claim
+	ordered   *claim.Claim // nil: no handler is ordered, or claim is
+	closing   sync.Once
+	closed    error
+
+	mu       sync.Mutex
+	stage    stage
+	handlers []*handler
+	running  chan struct{} // closed when the handlers are subscribed
+	stopping chan struct{} // closed when the service takes nothing more
+}
+
+// stage is how far a service's life has come.
+type stage int
+
+const (
+	made stage = iota
+	started
+	ended
+)
+
+// New connects to the database and to the broker that cfg names, whose driver must be among those given, and takes the
+// HTTP address. What is in the way is an error within 5 s that says what to do about it: an address in use, a database or a
+// broker that does not answer, tables that are missing or too old. With Postgres.Migrate it takes as long as the migration.
+//
+// The service must be run, or closed.
+func New(ctx context.Context, cfg Config, drivers ...transport.Driver) (*Service, error) {
+	cfg = cfg.WithDefaults()
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	_, settings, err := cfg.Settings(drivers...)
+	if err != nil {
+		return nil, err
+	}
+	s := &Service{cfg: cfg, log: newLogger(os.Stderr, cfg.Service, cfg.Log), mux: http.NewServeMux(), running: make(chan struct{}), stopping: make(chan struct{})}
+	if err := s.assemble(ctx, settings); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+// assemble makes the parts; what it has made when it fails, Close closes.
+func (s *Service) assemble(ctx context.Context, settings transport.Settings) (err error) {
+	connecting, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	if s.telemetry, err = newProviders(ctx, s.cfg.Service, s.cfg.Telemetry); err != nil {
+		return err
+	}
+	if s.listener, err = listen(connecting, s.cfg.HTTP.Address); err != nil {
+		return err
+	}
+	if s.pool, err = connect(connecting, s.cfg.Postgres); err != nil {
+		return err
+	}
+	if s.cfg.Postgres.Migrate {
+		if err = migrate(ctx, s.pool, s.cfg.Postgres.Schema); err != nil {
+			return err
+		}
+		connecting, cancel = context.WithTimeout(ctx, connectTimeout)
+		defer cancel()
+	}
+	if err = checkSchema(connecting, s.pool, s.cfg.Postgres.Schema); err != nil {
+		return err
+	}
+	if s.transport, err = s.open(connecting, settings); err != nil {
+		return err
+	}
+	if s.health, err = newHealth(s.cfg.Health, s.pool, s.cfg.Postgres.Schema, s.transport, s.stopping); err != nil {
+		return err
+	}
+	if err = s.observe(); err != nil {
+		return err
+	}
+	s.outbox, err = outbox.NewPublisher(outbox.PublisherConfig{
+		Schema: s.cfg.Postgres.Schema, Limits: s.transport.Features().Limits, MaxBacklog: s.cfg.Outbox.MaxBacklog, Propagator: s.telemetry.propagator,
+	})
+	if err != nil {
+		return err
+	}
+	if s.claim, err = s.newClaim(s.cfg.Claim.Ordered); err != nil {
+		return err
+	}
+	// What the router tells at info is each handler's coming and going.
+	quiet := watermill.NewSlogLoggerWithLevelMapping(s.log, map[slog.Level]slog.Level{slog.LevelInfo: slog.LevelDebug})
+	s.router, err = message.NewRouter(message.RouterConfig{CloseTimeout: s.cfg.ShutdownTimeout}, quiet)
+	if err != nil {
+		return fmt.Errorf("make the router: %w", err)
+	}
+	s.addMiddleware()
+	return nil
+}
+
+func (s *Service) newClaim(ordered bool) (*claim.Claim, error) {
+	cfg := s.cfg.Claim.Config
+	cfg.Ordered = ordered
+	cfg.Logger = cmp.Or(cfg.Logger, s.log)
+	cfg.MeterProvider = cmp.Or(cfg.MeterProvider, s.telemetry.meter)
+	cfg.TracerProvider = cmp.Or(cfg.TracerProvider, s.telemetry.tracer)
+	cfg.Propagator = cmp.Or(cfg.Propagator, s.telemetry.propagator)
+	return claim.New(claim.NewPostgresStore(s.pool, claim.Schema(s.cfg.Postgres.Schema)), cfg)
+}
+
+// HTTP is what the service answers requests with. Add to it before Run. The contexts of requests carry the service: see
+// Publish.
+func (s *Service) HTTP() *http.ServeMux { return s.mux }
+
+// Address is where the service listens: of use where the configuration says port 0.
+func (s *Service) Address() string { return s.listener.Addr().String() }
+
+// Pool is the pool of connections to the database. It is closed with the service.
+func (s *Service) Pool() *pgxpool.Pool { return s.pool }
+
+// Transport is the connection to the broker. It is closed with the service.
+func (s *Service) Transport() transport.Transport { return s.transport }
+
+// Router is Watermill's. Handlers that are added to it directly go through the same middleware; their subscribers are the
+// caller's to make. Middleware that is added here stands behind the service's, within the claim's transaction.
+func (s *Service) Router() *message.Router { return s.router }
+
+// Outbox is what publishes in the transaction of a message's context, for what Publish cannot say: delays, metadata,
+// cancelling. See NewMessage.
+func (s *Service) Outbox() *outbox.Publisher { return s.outbox }
+
+// Claim is that of the handlers that are not Ordered: for its Subscriber and for Watermill's CQRS component.
+func (s *Service) Claim() *claim.Claim { return s.claim }
+
+// Running returns a channel that is closed when Run has subscribed every handler and answers requests.
+func (s *Service) Running() <-chan struct{} { return s.running }
+
+// Tx runs fn in a transaction, whose context carries the service too, so that Publish works in it: pgtx.Run for code that
+// no request and no event has called. Inside a handler fn joins its transaction.
+func (s *Service) Tx(ctx context.Context, fn func(ctx context.Context, tx pgx.Tx) error, opts ...pgtx.Option) error {
+	return pgtx.Run(withService(ctx, s), s.pool, fn, opts...)
+}

@@ -1,0 +1,114 @@
+package framework_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/framework"
+	"github.com/millrace-go/millrace/framework/devstack"
+	"github.com/millrace-go/millrace/framework/devstack/devtest"
+	"github.com/millrace-go/millrace/pgtx"
+	"github.com/millrace-go/millrace/transport"
+	"github.com/millrace-go/millrace/transport/kafka"
+)
+
+// With Kafka's transactions a handler has no transaction of the database, and what it publishes is part of the message's:
+// nothing of an attempt that fails is ever seen. The relay, which consumes nothing, publishes all the same.
+func TestServiceOnKafkaTransactions(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "kafka")
+	w.drivers = []transport.Driver{kafka.NewDriver(kafka.Config{Brokers: devtest.Start(t, devstack.Kafka).KafkaBrokers(), Delivery: kafka.Transactional})}
+	svc := w.service(w.config())
+	var attempts, claimed atomic.Int64
+	doubles := make(chan int, 10)
+	require.NoError(t, framework.Handle(svc, w.name("double"), w.topic("numbers"), func(ctx context.Context, n int) error {
+		if _, ok := pgtx.From(ctx); ok {
+			claimed.Add(1)
+		}
+		if err := framework.Publish(ctx, w.topic("doubles"), framework.EventFrom(ctx).Key, 2*n); err != nil {
+			return err
+		}
+		if attempts.Add(1) == 1 {
+			return errors.New("not at the first attempt")
+		}
+		return nil
+	}))
+	require.NoError(t, framework.Handle(svc, w.name("collect"), w.topic("doubles"), func(_ context.Context, n int) error {
+		doubles <- n
+		return nil
+	}))
+	stop := w.start(svc)
+	require.NoError(t, svc.Tx(t.Context(), func(ctx context.Context, _ pgx.Tx) error {
+		return errors.Join(framework.Publish(ctx, w.topic("numbers"), "a", 1), framework.Publish(ctx, w.topic("numbers"), "a", 2))
+	}))
+	w.eventually("both doubles", func() bool { return len(doubles) >= 2 })
+	stop()
+	close(doubles)
+	got := map[int]int{}
+	for n := range doubles {
+		got[n]++
+	}
+	assert.Equal(t, map[int]int{2: 1, 4: 1}, got)
+	assert.Equal(t, int64(3), attempts.Load())
+	assert.Zero(t, claimed.Load())
+}
+
+// Where the relay is apart, a service wakes it; handlers and relays of two processes share the work.
+func TestRelayApart(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "pubsub")
+	cfg := w.config()
+	cfg.Outbox.Relay = framework.Apart
+	api := w.service(cfg)
+	arrived := make(chan int, 1)
+	require.NoError(t, framework.Handle(api, w.name("arrive"), w.topic("numbers"), func(_ context.Context, n int) error {
+		arrived <- n
+		return nil
+	}))
+	w.start(api)
+	require.NoError(t, api.Tx(t.Context(), func(ctx context.Context, _ pgx.Tx) error {
+		return framework.Publish(ctx, w.topic("numbers"), "", 7)
+	}))
+	assert.Equal(t, 1, w.get(`select count(*) from {s}.outbox`), "nobody forwards it yet")
+	w.start(w.service(w.config()))
+	assert.Equal(t, 7, next(t, arrived))
+}
+
+// Events of a key are handled one after the other, and those behind one that failed wait for it.
+func TestOrderedHandler(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "memory")
+	cfg := w.config()
+	cfg.Handlers = map[string]framework.Handler{w.name("list"): {Ordered: true}}
+	svc := w.service(cfg)
+	var refused atomic.Bool
+	list := make(chan int, 100)
+	require.NoError(t, framework.Handle(svc, w.name("list"), w.topic("numbers"), func(_ context.Context, n int) error {
+		if n == 3 && refused.CompareAndSwap(false, true) {
+			return errors.New("not yet")
+		}
+		list <- n
+		return nil
+	}))
+	unordered := make(chan int, 100)
+	require.NoError(t, framework.Handle(svc, w.name("count"), w.topic("numbers"), func(_ context.Context, n int) error {
+		unordered <- n
+		return nil
+	}))
+	w.start(svc)
+	for n := range 20 {
+		require.NoError(t, svc.Tx(t.Context(), func(ctx context.Context, _ pgx.Tx) error {
+			return framework.Publish(ctx, w.topic("numbers"), "key", n)
+		}))
+	}
+	for n := range 20 {
+		assert.Equal(t, n, next(t, list))
+	}
+	w.eventually("the other handler, too", func() bool { return len(unordered) == 20 })
+}

@@ -1,0 +1,47 @@
+package framework
+
+import (
+	"context"
+	"io"
+	"log/slog"
+
+	"go.opentelemetry.io/otel/trace"
+)
+
+// newLogger returns the service's logger, whose lines have the trace that their context is of.
+func newLogger(w io.Writer, service string, cfg Log) *slog.Logger {
+	handler := cfg.Handler
+	if handler == nil {
+		options := &slog.HandlerOptions{Level: cfg.Level}
+		if handler = slog.NewTextHandler(w, options); cfg.Format == "json" {
+			handler = slog.NewJSONHandler(w, options)
+		}
+	}
+	return slog.New(tracedHandler{handler}).With("service", service)
+}
+
+// Log is the service's logger. What is logged with the context of a handler or of a request has its trace.
+func (s *Service) Log() *slog.Logger { return s.log }
+
+// tracedHandler adds trace_id and span_id, as OpenTelemetry's conventions for logs call them, to what is logged with a
+// context that has a span.
+type tracedHandler struct{ slog.Handler }
+
+// Handle implements slog.Handler.
+func (h tracedHandler) Handle(ctx context.Context, r slog.Record) error {
+	if span := trace.SpanContextFromContext(ctx); span.IsValid() {
+		r = r.Clone()
+		r.AddAttrs(slog.String("trace_id", span.TraceID().String()), slog.String("span_id", span.SpanID().String()))
+	}
+	return h.Handler.Handle(ctx, r)
+}
+
+// WithAttrs implements slog.Handler.
+func (h tracedHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return tracedHandler{h.Handler.WithAttrs(attrs)}
+}
+
+// WithGroup implements slog.Handler.
+func (h tracedHandler) WithGroup(name string) slog.Handler {
+	return tracedHandler{h.Handler.WithGroup(name)}
+}

@@ -1,0 +1,97 @@
+package settings
+
+import (
+	"reflect"
+	"strings"
+	"unicode"
+
+	"go.yaml.in/yaml/v4"
+)
+
+// Environ reads what the environment sets of the struct that target points to: a variable's name is prefix and the path of
+// keys, in upper case with "_" between. Of names in maps it knows those that are there; the variable of the map itself
+// holds YAML, {name: {key: value}}, and adds names. It returns the names of the variables that it knows, set or not.
+func (r *Reader) Environ(lookup func(string) (string, bool), prefix, path string, target any) []string {
+	e := environ{Reader: r, lookup: lookup}
+	e.section(prefix, path, reflect.ValueOf(target).Elem())
+	return e.known
+}
+
+type environ struct {
+	*Reader
+	lookup func(string) (string, bool)
+	known  []string
+	found  int
+}
+
+func (e *environ) section(prefix, path string, v reflect.Value) {
+	for _, f := range Fields(v.Type()) {
+		name, at, fv := prefix+"_"+Variable(f.Key), join(path, f.Key), v.FieldByIndex(f.Index)
+		switch {
+		case f.Kind == Section && fv.Kind() == reflect.Pointer:
+			e.optional(name, at, fv)
+		case f.Kind == Section:
+			e.section(name, at, fv)
+		case f.Kind == Named:
+			e.named(name, at, fv)
+		default:
+			if value, ok := e.get(name); ok {
+				e.set(Origin{Env: name}, at, value, f, fv)
+			}
+		}
+	}
+}
+
+// get returns the variable. One that is empty says nothing: deployments have such for what is not theirs to set.
+func (e *environ) get(name string) (string, bool) {
+	e.known = append(e.known, name)
+	value, _ := e.lookup(name)
+	if value == "" {
+		return "", false
+	}
+	e.found++
+	return value, true
+}
+
+// optional is for a pointer to a struct, which stays nil unless something of it is set.
+func (e *environ) optional(name, path string, v reflect.Value) {
+	made := reflect.New(v.Type()).Elem()
+	made.Set(v)
+	before := e.found
+	e.section(name, path, pointed(made))
+	if e.found > before {
+		v.Set(made)
+	}
+}
+
+func (e *environ) named(name, path string, v reflect.Value) {
+	if value, ok := e.get(name); ok {
+		var node yaml.Node
+		if err := yaml.Unmarshal([]byte(value), &node); err != nil || len(node.Content) == 0 {
+			e.wrong(Origin{Env: name}, path, "is no YAML: want {name: {key: value}}")
+		} else {
+			e.variable = name
+			e.Reader.named(node.Content[0], path, v)
+			e.variable = ""
+		}
+	}
+	if v.Len() > 0 {
+		v.Set(clone(v))
+	}
+	for _, key := range v.MapKeys() {
+		entry := reflect.New(v.Type().Elem()).Elem()
+		entry.Set(v.MapIndex(key))
+		e.section(name+"_"+Variable(key.String()), join(path, key.String()), entry)
+		v.SetMapIndex(key, entry)
+	}
+}
+
+// Variable is a key, or a name of a map, as it stands in the name of an environment variable.
+func Variable(key string) string {
+	return strings.Map(func(c rune) rune {
+		if unicode.IsLetter(c) || unicode.IsDigit(c) {
+			return unicode.ToUpper(c)
+		}
+		return '_'
+	}, key)
+}

@@ -1,0 +1,100 @@
+package settings
+
+import (
+	"encoding"
+	"fmt"
+	"log/slog"
+	"maps"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v4"
+)
+
+// Hidden stands for a secret.
+const Hidden = "(hidden)"
+
+// Node returns the settings of a struct, or of what a pointer points to, as YAML that Decode reads, with secrets hidden.
+func Node(target any) *yaml.Node { return mapping(reflect.Indirect(reflect.ValueOf(target))) }
+
+func mapping(v reflect.Value) *yaml.Node {
+	node := &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map"}
+	for _, f := range Fields(v.Type()) {
+		if value := valueNode(f, v.FieldByIndex(f.Index)); value != nil {
+			node.Content = append(node.Content, Word(f.Key), value)
+		}
+	}
+	return node
+}
+
+// valueNode returns nil for what is not there.
+func valueNode(f Field, v reflect.Value) *yaml.Node {
+	if v.Kind() == reflect.Pointer {
+		if v.IsNil() {
+			return nil
+		}
+		v = v.Elem()
+	}
+	switch {
+	case f.Secret && !v.IsZero():
+		return Word(Hidden)
+	case f.Kind == Section:
+		return mapping(v)
+	case f.Kind == Named:
+		node := &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map"}
+		entries := map[string]reflect.Value{}
+		for _, key := range v.MapKeys() {
+			entries[key.String()] = v.MapIndex(key)
+		}
+		for _, name := range slices.Sorted(maps.Keys(entries)) {
+			node.Content = append(node.Content, Word(name), mapping(entries[name]))
+		}
+		return node
+	case f.Kind == List:
+		node := &yaml.Node{Kind: yaml.SequenceNode, Tag: "!!seq", Style: yaml.FlowStyle}
+		for i := range v.Len() {
+			node.Content = append(node.Content, scalarNode(v.Index(i)))
+		}
+		return node
+	case f.Kind == Duration:
+		return Word(time.Duration(v.Int()).String())
+	}
+	return scalarNode(v)
+}
+
+func scalarNode(v reflect.Value) *yaml.Node {
+	if level, ok := v.Interface().(slog.Level); ok {
+		return Word(strings.ToLower(level.String()))
+	}
+	if m, ok := marshaler(v); ok {
+		if b, err := m.MarshalText(); err == nil {
+			return Word(string(b))
+		}
+	}
+	plain := func(tag, value string) *yaml.Node { return &yaml.Node{Kind: yaml.ScalarNode, Tag: tag, Value: value} }
+	switch t := v.Type(); {
+	case t.Kind() == reflect.String:
+		return Word(v.String())
+	case t.Kind() == reflect.Bool:
+		return plain("!!bool", strconv.FormatBool(v.Bool()))
+	case isInt(t):
+		return plain("!!int", strconv.FormatInt(v.Int(), 10))
+	case isUint(t):
+		return plain("!!int", strconv.FormatUint(v.Uint(), 10))
+	}
+	return plain("!!float", fmt.Sprint(v.Interface()))
+}
+
+// marshaler finds also a method that wants a pointer.
+func marshaler(v reflect.Value) (encoding.TextMarshaler, bool) {
+	at := reflect.New(v.Type())
+	at.Elem().Set(v)
+	m, ok := at.Interface().(encoding.TextMarshaler)
+	return m, ok
+}
+
+// Word is a node of text.
+func Word(s string) *yaml.Node { return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: s} }

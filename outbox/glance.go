@@ -1,0 +1,76 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/millrace-go/millrace/internal/pgschema"
+	"github.com/millrace-go/millrace/pgtx"
+)
+
+// ErrNotCounted is Glance's error when the server did not count in time. That says nothing against relays and broker: where a
+// transaction is open for long (a backup, say), the dead rows that it keeps are in the way of everyone who counts.
+var ErrNotCounted = errors.New("what waits in the outbox could not be counted in time: perhaps a transaction is open for long, " +
+	"and dead rows are in the way (\"millrace doctor\" names it)")
+
+const (
+	// glanceLimit is how many events of a shard Glance counts.
+	glanceLimit = 50
+	// glancePatience is how long it may take the server.
+	glancePatience = time.Second
+)
+
+// Glance is for what asks often, such as health checks, as a role that publishes: it counts some dozens of events of each
+// shard, and gives up after about a second with ErrNotCounted. Of the Report it has At, Pending, Oldest and Shards, whose
+// relays are IDs. It takes no locks, and does not wait for any for long.
+func Glance(ctx context.Context, db pgtx.DB, schema string) (*Report, error) {
+	patience := glancePatience
+	if deadline, ok := ctx.Deadline(); ok {
+		patience = min(patience, max(time.Until(deadline)/2, time.Millisecond))
+	}
+	ms := patience.Milliseconds()
+	var r *Report
+	err := administer(ctx, db, schema, "glance at outbox", func(ctx context.Context, tx pgx.Tx, schema string) error {
+		_, err := tx.Exec(ctx, `select set_config('statement_timeout', $1::text, true), set_config('lock_timeout', $2::text, true)`,
+			strconv.FormatInt(ms, 10), strconv.FormatInt(max(ms/2, 1), 10))
+		if err != nil {
+			return err
+		}
+		rows, err := tx.Query(ctx, pgschema.Query(files, "glance", schema), int64(glanceLimit))
+		if err != nil {
+			return err
+		}
+		r = &Report{}
+		r.Shards, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (s ShardReport, err error) {
+			return s, row.Scan(&s.Shard, &s.Pending.N, &s.Oldest, &s.Relay, &s.Expires, &s.Held, &s.Strikes, &s.Suspect, &s.Attempts, &r.At)
+		})
+		return err
+	})
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) && pgErr.Code == "57014" {
+		err = fmt.Errorf("%w: %w", ErrNotCounted, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	for i := range r.Shards {
+		r.add(&r.Shards[i], glanceLimit)
+	}
+	return r, nil
+}
+
+// add adds what a shard holds, counted up to limit.
+func (r *Report) add(s *ShardReport, limit int64) {
+	s.Pending.AtLeast = s.Pending.N == limit
+	r.Pending.N += s.Pending.N
+	r.Pending.AtLeast = r.Pending.AtLeast || s.Pending.AtLeast
+	if s.Oldest != nil && (r.Oldest == nil || s.Oldest.Before(*r.Oldest)) {
+		r.Oldest = s.Oldest
+	}
+}

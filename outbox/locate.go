@@ -1,0 +1,67 @@
+package outbox
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/millrace-go/millrace/internal/pgschema"
+	"github.com/millrace-go/millrace/pgtx"
+)
+
+// Location is a place where an event is, or was, on its way to the broker. Times are the server's.
+type Location struct {
+	// State is "outbox": unpublished; "retry", "queued" (behind another one of its key), "parked" or "dead": it could not be
+	// published, see List; "delayed": it is not due; "archived": it was published.
+	State    string            `json:"state"`
+	Shard    int               `json:"shard"`
+	Topic    string            `json:"topic"`
+	Key      string            `json:"key,omitempty"`
+	Metadata map[string]string `json:"metadata,omitempty"`
+	Written  time.Time         `json:"written"`      // to this place, for one that was delayed
+	At       *time.Time        `json:"at,omitempty"` // retry: the next attempt; delayed: due; archived: published; else when it failed
+	Attempts int               `json:"attempts,omitempty"`
+	Reason   string            `json:"reason,omitempty"`
+	Command  string            `json:"command,omitempty"` // an operator's, "retry" or "discard", that the relay is to carry out
+	Before   Count             `json:"before"`            // events of its shard that are sent before it
+	Behind   string            `json:"behind,omitempty"`  // the first event of its key that holds it up
+	// BehindState is that event's: "retry", "queued" or "parked".
+	BehindState string    `json:"behind_state,omitempty"`
+	Relay       string    `json:"relay,omitempty"` // the holder of its shard's lease, by name or ID
+	Held        bool      `json:"held"`            // that lease has not expired
+	Suspect     bool      `json:"suspect,omitempty"`
+	Deaths      int       `json:"deaths,omitempty"` // of relays that were sending it alone
+	Now         time.Time `json:"now"`
+}
+
+// Locate returns where the event is in the schema ("" means "millrace"). That is nowhere when it was never committed, or was
+// published and is not archived. It reads the whole outbox, because that has no index on event IDs, takes no locks, and asks
+// for no privilege but SELECT.
+func Locate(ctx context.Context, db pgtx.DB, schema, eventID string) (found []Location, err error) {
+	err = administer(ctx, db, schema, "locate event", func(ctx context.Context, tx pgx.Tx, schema string) error {
+		rows, err := tx.Query(ctx, pgschema.Query(files, "locate", schema), eventID, countLimit)
+		if err != nil {
+			return err
+		}
+		found, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (l Location, err error) {
+			var headers []byte
+			err = row.Scan(&l.State, &l.Shard, &l.Topic, &l.Key, &headers, &l.Written, &l.At, &l.Attempts, &l.Reason, &l.Command,
+				&l.Before.N, &l.Behind, &l.BehindState, &l.Relay, &l.Held, &l.Suspect, &l.Deaths, &l.Now)
+			l.Before.AtLeast = l.Before.N == countLimit
+			if !l.Suspect {
+				l.Deaths = 0 // they are another event's
+			}
+			if err == nil {
+				if err = json.Unmarshal(headers, &l.Metadata); err != nil {
+					err = fmt.Errorf("the event's headers: %w", err)
+				}
+			}
+			return l, err
+		})
+		return err
+	}, pgtx.Isolation(pgx.RepeatableRead)) // one snapshot
+	return found, err
+}

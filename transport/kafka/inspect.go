@@ -1,0 +1,95 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/IBM/sarama"
+
+	"github.com/millrace-go/millrace/transport"
+)
+
+const retentionMs = "retention.ms"
+
+// Inspect implements transport.Inspector. The lag of a consumer without an offset counts from the beginning of the topic. The
+// timeouts of the connections to the brokers bound each question; ctx is looked at between them.
+func (t *Transport) Inspect(ctx context.Context, topic, consumer string) (i transport.Inspection, err error) {
+	i.Lag = -1
+	if err := errors.Join(ctx.Err(), checkTopic(topic)); err != nil {
+		return i, err
+	}
+	switch err := t.client.RefreshMetadata(topic); {
+	case errors.Is(err, sarama.ErrUnknownTopicOrPartition):
+		return i, nil
+	case err != nil && !errors.Is(err, sarama.ErrLeaderNotAvailable): // some partitions are out of reach
+		return i, fmt.Errorf("look up topic %s: %w", topic, err)
+	}
+	admin, err := sarama.NewClusterAdminFromClient(t.client)
+	if err != nil {
+		return i, err
+	}
+	i.Topic = true
+	if i.Retention, err = retention(admin, topic); err != nil || consumer == "" {
+		return i, err
+	}
+	lag, known, err := t.lag(ctx, admin, topic, consumer)
+	if err == nil {
+		i.Lag, i.Consumer = lag, known
+	}
+	return i, err
+}
+
+// lag is how many messages the group has not acked, and whether it has an offset at all.
+func (t *Transport) lag(ctx context.Context, admin sarama.ClusterAdmin, topic, consumer string) (lag int64, known bool, err error) {
+	partitions, err := t.client.Partitions(topic)
+	if err != nil {
+		return 0, false, fmt.Errorf("look up topic %s: %w", topic, err)
+	}
+	committed, err := admin.ListConsumerGroupOffsets(consumer, map[string][]int32{topic: partitions})
+	if err != nil && !errors.Is(err, sarama.ErrGroupIDNotFound) {
+		return 0, false, fmt.Errorf("look up the offsets of group %s: %w", consumer, err)
+	}
+	for _, p := range partitions {
+		end, err := t.client.GetOffset(topic, p, sarama.OffsetNewest)
+		if err != nil {
+			return 0, false, fmt.Errorf("look up the end of partition %d: %w", p, err)
+		}
+		at := int64(-1)
+		if committed != nil {
+			if block := committed.GetBlock(topic, p); block != nil {
+				at = block.Offset
+			}
+		}
+		if at >= 0 {
+			known = true
+		} else if at, err = t.client.GetOffset(topic, p, sarama.OffsetOldest); err != nil {
+			return 0, false, fmt.Errorf("look up the beginning of partition %d: %w", p, err)
+		}
+		lag += max(end-at, 0)
+	}
+	return lag, known, ctx.Err()
+}
+
+// retention is for how long the topic keeps messages: 0 when the brokers do not tell, -1 for ever.
+func retention(admin sarama.ClusterAdmin, topic string) (time.Duration, error) {
+	results, err := admin.DescribeConfigs([]*sarama.ConfigResource{{Type: sarama.TopicResource, Name: topic, ConfigNames: []string{retentionMs}}}, sarama.DescribeConfigsOptions{})
+	if err != nil {
+		return 0, fmt.Errorf("ask for %s of topic %s: %w", retentionMs, topic, err)
+	}
+	for _, result := range results {
+		for _, entry := range result.Configs {
+			if entry.Name == retentionMs {
+				ms, err := strconv.ParseInt(entry.Value, 10, 64)
+				if ms < 0 || ms > math.MaxInt64/int64(time.Millisecond) {
+					return -1, err
+				}
+				return time.Duration(ms) * time.Millisecond, err
+			}
+		}
+	}
+	return 0, nil
+}

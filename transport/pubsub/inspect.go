@@ -1,0 +1,46 @@
+package pubsub
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/millrace-go/millrace/transport"
+)
+
+// defaultRetention is how long a subscription keeps messages when its configuration does not say.
+const defaultRetention = 7 * 24 * time.Hour
+
+// Inspect implements transport.Inspector. Pub/Sub tells no lag: Cloud Monitoring has it, as
+// subscription/num_undelivered_messages.
+func (t *Transport) Inspect(ctx context.Context, topic, consumer string) (transport.Inspection, error) {
+	i := transport.Inspection{Lag: -1}
+	if err := checkTopic(topic); err != nil {
+		return i, err
+	}
+	_, err := t.client.TopicAdminClient.GetTopic(ctx, &pubsubpb.GetTopicRequest{Topic: t.resources.topicName(topic)})
+	if err != nil && status.Code(err) != codes.NotFound {
+		return i, fmt.Errorf("look up topic %s: %w", topic, err)
+	}
+	i.Topic = err == nil
+	if consumer == "" {
+		return i, nil
+	}
+	name := t.resources.subscriptionName(topic, consumer)
+	s, err := t.client.SubscriptionAdminClient.GetSubscription(ctx, &pubsubpb.GetSubscriptionRequest{Subscription: name})
+	switch {
+	case status.Code(err) == codes.NotFound:
+		return i, nil
+	case err != nil:
+		return i, fmt.Errorf("look up subscription %s: %w", name, err)
+	}
+	i.Consumer, i.Retention = true, defaultRetention
+	if d := s.GetMessageRetentionDuration().AsDuration(); d > 0 {
+		i.Retention = d
+	}
+	return i, nil
+}
