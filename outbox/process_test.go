@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -75,13 +76,21 @@ func (d *deliveries) all() []delivery {
 	return append([]delivery(nil), d.lines...)
 }
 
-// relay starts a process that relays the schema's outbox to the pipe.
+// relay starts a process that relays the schema's outbox to the pipe, and returns once it has begun: a busy machine takes
+// longer for that than some are to live.
 func (d *deliveries) relay(schema, option string) *exec.Cmd {
+	begun, begins, err := os.Pipe()
+	require.NoError(d.t, err)
+	defer begun.Close()
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), relayProcess+"="+schema, relayOption+"="+option, relayDSN+"="+devtest.Pool(d.t).Config().ConnString())
-	cmd.ExtraFiles = []*os.File{d.to}
+	cmd.ExtraFiles = []*os.File{d.to, begins}
 	cmd.Stderr = d.t.Output()
-	require.NoError(d.t, cmd.Start())
+	err = cmd.Start()
+	begins.Close()
+	require.NoError(d.t, err)
+	_, err = io.Copy(io.Discard, begun) // until the process closes its end
+	require.NoError(d.t, err)
 	return cmd
 }
 
@@ -127,8 +136,11 @@ func runRelayProcess() error {
 		return err
 	}
 	defer pool.Close()
+	if err := pool.Ping(ctx); err != nil {
+		return err
+	}
 	relay, err := outbox.NewRelay(pool, pipe{os.NewFile(3, "deliveries")}, outbox.RelayConfig{
-		Schema: os.Getenv(relayProcess), LeaseTTL: 500 * time.Millisecond, BatchSize: 50, MaxUnsaved: maxUnsaved, PollInterval: 20 * time.Millisecond,
+		Schema: os.Getenv(relayProcess), LeaseTTL: time.Second, BatchSize: 50, MaxUnsaved: maxUnsaved, PollInterval: 20 * time.Millisecond,
 		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError})),
 	})
 	if err != nil {
@@ -136,6 +148,9 @@ func runRelayProcess() error {
 	}
 	if os.Getenv(relayOption) == "without memory" {
 		outbox.WithoutMemory(relay)
+	}
+	if err := os.NewFile(4, "begun").Close(); err != nil {
+		return err
 	}
 	return relay.Run(ctx)
 }

@@ -105,22 +105,7 @@ func TestEventInTheSideTableThatKillsItsRelay(t *testing.T) {
 		insert into `+f.schema+`.outbox_failed (hash, shard, seq, event_id, topic, key, headers, payload, created_at, state, command)
 		select 0, shard, seq, event_id, topic, key, headers, payload, created_at, 'parked', 'retry' from gone`)
 	require.NoError(t, err)
-	d := newDeliveries(t)
-	deaths := 0
-	for ; deaths < 10; deaths++ {
-		relay := d.relay(f.schema, "")
-		ended := make(chan struct{})
-		go func() { defer close(ended); _ = relay.Wait() }()
-		select {
-		case <-ended:
-		case <-time.After(4 * time.Second):
-			t.Log("alive after", deaths, f.failed("killer"))
-			_ = relay.Process.Kill()
-			<-ended
-			return
-		}
-	}
-	t.Error(deaths, "relays died of it", f.failed("killer"))
+	f.relaysUntilParked(newDeliveries(t))
 }
 
 // The broker is down, and relays are killed for other reasons between two attempts: that is no event's fault.
