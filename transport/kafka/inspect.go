@@ -13,7 +13,11 @@ import (
 	"github.com/millrace-go/millrace/transport"
 )
 
-const retentionMs = "retention.ms"
+const (
+	retentionMs = "retention.ms"
+	// inspectAttempts, retryWait apart, are for a coordinator that has just become one.
+	inspectAttempts = 10
+)
 
 // Inspect implements transport.Inspector. The lag of a consumer without an offset counts from the beginning of the topic. The
 // timeouts of the connections to the brokers bound each question; ctx is looked at between them.
@@ -49,22 +53,25 @@ func (t *Transport) lag(ctx context.Context, admin sarama.ClusterAdmin, topic, c
 	if err != nil {
 		return 0, false, fmt.Errorf("look up topic %s: %w", topic, err)
 	}
-	committed, err := admin.ListConsumerGroupOffsets(consumer, map[string][]int32{topic: partitions})
-	if err != nil && !errors.Is(err, sarama.ErrGroupIDNotFound) {
-		return 0, false, fmt.Errorf("look up the offsets of group %s: %w", consumer, err)
+	committed, err := groupOffsets(admin, consumer, topic, partitions)
+	for attempt := 1; comingUp(err) && attempt < inspectAttempts; attempt++ {
+		select {
+		case <-ctx.Done():
+			return 0, false, err
+		case <-time.After(retryWait):
+		}
+		committed, err = groupOffsets(admin, consumer, topic, partitions)
+	}
+	if err != nil {
+		return 0, false, err
 	}
 	for _, p := range partitions {
 		end, err := t.client.GetOffset(topic, p, sarama.OffsetNewest)
 		if err != nil {
 			return 0, false, fmt.Errorf("look up the end of partition %d: %w", p, err)
 		}
-		at := int64(-1)
-		if committed != nil {
-			if block := committed.GetBlock(topic, p); block != nil {
-				at = block.Offset
-			}
-		}
-		if at >= 0 {
+		at, committed := committed[p]
+		if committed {
 			known = true
 		} else if at, err = t.client.GetOffset(topic, p, sarama.OffsetOldest); err != nil {
 			return 0, false, fmt.Errorf("look up the beginning of partition %d: %w", p, err)
@@ -72,6 +79,11 @@ func (t *Transport) lag(ctx context.Context, admin sarama.ClusterAdmin, topic, c
 		lag += max(end-at, 0)
 	}
 	return lag, known, ctx.Err()
+}
+
+// comingUp reports whether the group's coordinator will answer in a moment.
+func comingUp(err error) bool {
+	return errors.Is(err, sarama.ErrOffsetsLoadInProgress) || errors.Is(err, sarama.ErrNotCoordinatorForConsumer) || errors.Is(err, sarama.ErrConsumerCoordinatorNotAvailable)
 }
 
 // retention is for how long the topic keeps messages: 0 when the brokers do not tell, -1 for ever.

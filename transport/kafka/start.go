@@ -42,21 +42,13 @@ func commitEnds(client sarama.Client, group, topic string) error {
 	if err != nil {
 		return err
 	}
-	committed, err := admin.ListConsumerGroupOffsets(group, map[string][]int32{topic: partitions})
-	missing := errors.Is(err, sarama.ErrGroupIDNotFound)
-	if err != nil && !missing {
-		return fmt.Errorf("look up the offsets of group %s: %w", group, err)
+	committed, err := groupOffsets(admin, group, topic, partitions)
+	if err != nil {
+		return err
 	}
 	ends := map[int32]sarama.OffsetAndMetadata{}
 	for _, partition := range partitions {
-		block := committed.GetBlock(topic, partition)
-		switch {
-		case missing:
-		case block == nil:
-			return fmt.Errorf("look up the offsets of group %s: %w", group, sarama.ErrIncompleteResponse)
-		case block.Err != sarama.ErrNoError:
-			return fmt.Errorf("look up the offsets of group %s: %w", group, block.Err)
-		case block.Offset >= 0:
+		if _, known := committed[partition]; known {
 			continue
 		}
 		end, err := client.GetOffset(topic, partition, sarama.OffsetNewest)
@@ -78,4 +70,30 @@ func commitEnds(client sarama.Client, group, topic string) error {
 		}
 	}
 	return nil
+}
+
+// groupOffsets returns the offsets that the group has committed, without the partitions of which it has none.
+func groupOffsets(admin sarama.ClusterAdmin, group, topic string, partitions []int32) (map[int32]int64, error) {
+	answer, err := admin.ListConsumerGroupOffsets(group, map[string][]int32{topic: partitions})
+	if errors.Is(err, sarama.ErrGroupIDNotFound) {
+		return nil, nil
+	}
+	committed := map[int32]int64{}
+	for _, partition := range partitions {
+		if err != nil {
+			break
+		}
+		switch block := answer.GetBlock(topic, partition); {
+		case block == nil:
+			err = sarama.ErrIncompleteResponse
+		case block.Err != sarama.ErrNoError:
+			err = block.Err
+		case block.Offset >= 0:
+			committed[partition] = block.Offset
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look up the offsets of group %s: %w", group, err)
+	}
+	return committed, nil
 }
