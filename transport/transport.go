@@ -77,13 +77,21 @@ func (c SubscriberConfig) WithDefaults() SubscriberConfig {
 // Validate reports everything that is wrong with the configuration.
 func (c SubscriberConfig) Validate() error {
 	var errs []error
-	if !consumerPattern.MatchString(c.Consumer) {
-		errs = append(errs, fmt.Errorf("SubscriberConfig.Consumer is %q: want 1 to 100 letters, digits, \"_\" and \"-\", starting with a letter", c.Consumer))
+	if err := ValidateConsumer(c.Consumer); err != nil {
+		errs = append(errs, fmt.Errorf("SubscriberConfig.Consumer is %q: %w", c.Consumer, err))
 	}
 	if c.Concurrency < 0 {
 		errs = append(errs, fmt.Errorf("SubscriberConfig.Concurrency is %d: want 1 or more, or 0 for the default of %d", c.Concurrency, DefaultConcurrency))
 	}
 	return errors.Join(errs...)
+}
+
+// ValidateConsumer reports whether a consumer may have the name. The error says what is wanted, and does not repeat the name.
+func ValidateConsumer(name string) error {
+	if !consumerPattern.MatchString(name) {
+		return errors.New(`want 1 to 100 letters, digits, "_" and "-", starting with a letter`)
+	}
+	return nil
 }
 
 // Features tells what a broker can do beyond at-least-once delivery, which all of them have.

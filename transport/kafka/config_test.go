@@ -64,7 +64,7 @@ func TestConfigValidate(t *testing.T) {
 		{"Transaction.MaxDelay is 6s", func(c *kafka.Config) { c.Transaction.MaxDelay = 6 * time.Second }},
 		{`Transaction.IDPrefix is "a b"`, func(c *kafka.Config) { c.Transaction.IDPrefix = "a b" }},
 		{"DrainTimeout is -1s", func(c *kafka.Config) { c.DrainTimeout = -time.Second }},
-		{`Config.Consumers["a.b"] is of no consumer: want a name of 1 to 100 letters`, func(c *kafka.Config) { c.Consumers = map[string]kafka.ConsumerConfig{"a.b": c.Consumer} }},
+		{`Config.Consumers["a.b"] is of no consumer: want 1 to 100 letters`, func(c *kafka.Config) { c.Consumers = map[string]kafka.ConsumerConfig{"a.b": c.Consumer} }},
 		{`Consumers["x"].Prefetch is -1`, func(c *kafka.Config) { c.Consumers = map[string]kafka.ConsumerConfig{"x": {Prefetch: -1}} }},
 		{`Consumers["100%d"].Prefetch is -1: want 1`, func(c *kafka.Config) { c.Consumers = map[string]kafka.ConsumerConfig{"100%d": {Prefetch: -1}} }},
 		{"DeadLetter.MaxAttempts is 5 without", func(c *kafka.Config) { c.Consumer.DeadLetter.MaxAttempts = 5 }},

@@ -139,8 +139,8 @@ func (c Config) Validate() error {
 	errs = append(errs, c.Subscription.validate("Config.Subscription"))
 	for _, name := range slices.Sorted(maps.Keys(c.Consumers)) {
 		field := fmt.Sprintf("Config.Consumers[%q]", name)
-		if (transport.SubscriberConfig{Consumer: name}).Validate() != nil { // whose text names a field that is not here
-			errs = append(errs, fmt.Errorf("%s is of no consumer: want a name of 1 to 100 letters, digits, \"_\" and \"-\", starting with a letter", field))
+		if err := transport.ValidateConsumer(name); err != nil {
+			errs = append(errs, fmt.Errorf("%s is of no consumer: %w", field, err))
 		}
 		errs = append(errs, c.Consumers[name].validate(field))
 	}

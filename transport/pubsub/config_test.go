@@ -61,7 +61,7 @@ func TestConfigValidate(t *testing.T) {
 	for want, spoil := range map[string]func(*pubsub.Config){
 		"DrainTimeout is -1s":     func(c *pubsub.Config) { c.DrainTimeout = -time.Second },
 		"Resources is Resources(": func(c *pubsub.Config) { c.Resources = 3 },
-		`Config.Consumers["a.b"] is of no consumer: want a name of 1 to 100 letters`: func(c *pubsub.Config) {
+		`Config.Consumers["a.b"] is of no consumer: want 1 to 100 letters`: func(c *pubsub.Config) {
 			c.Consumers = map[string]pubsub.SubscriptionConfig{"a.b": pubsub.SubscriptionConfig{}.WithDefaults()}
 		},
 		`Config.Consumers["100%d"].Prefetch is -1: want 1`: func(c *pubsub.Config) {
