@@ -163,7 +163,7 @@ func buildOutside(t *testing.T, program string) (path string) {
 }
 
 // outside runs the go command on a program in a module of its own. The module of this repository, which is not published, is
-// found in its folder, and what that needs where it has it from: nothing is downloaded.
+// found in its folder, and what that needs in the versions that it needs.
 func outside(t *testing.T, program string, args ...string) (out string, err error) {
 	t.Helper()
 	folder := t.TempDir()
@@ -181,7 +181,7 @@ func outside(t *testing.T, program string, args ...string) (out string, err erro
 	} {
 		command := exec.CommandContext(t.Context(), "go", args...)
 		command.Dir = folder
-		command.Env = append(os.Environ(), "GOPROXY=off", "GOFLAGS=", "GOWORK=off")
+		command.Env = append(os.Environ(), "GOFLAGS=", "GOWORK=off")
 		var text []byte
 		text, err = command.CombinedOutput()
 		out = string(text)
