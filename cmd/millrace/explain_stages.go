@@ -72,15 +72,17 @@ func (e *evidence) inOutbox() (all []stage) {
 		case "outbox":
 			e.unpublished(&s, l, since)
 		case "delayed":
-			s.State, s.Why = "delayed", "it enters the outbox when it is due, "+when(e.now, at)+"; until then its publisher can cancel it; "+since
+			s.State, s.Why = "delayed", "it enters the outbox when it is due, "+when(e.now, at)+"; until then its publisher can cancel it"
 			if !at.After(e.now) {
-				s.Why = e.overdue(&s, l, at) + "; " + since
+				s.Why = e.overdue(&s, l, at)
 			}
+			s.Why += "; " + since
 		case "retry":
 			s.State = "to be retried"
-			s.Why = fmt.Sprintf("%s, the next one is %s: %s; %s", haveFailed(l.Attempts), when(e.now, at), reason, since)
-			s.Next = []string{e.command(e.eventID, "outbox", "retry")}
-			if !at.After(e.now) { // to retry it now is no remedy
+			if at.After(e.now) {
+				s.Why = fmt.Sprintf("%s, the next one is %s: %s; %s", haveFailed(l.Attempts), when(e.now, at), reason, since)
+				s.Next = []string{e.command(e.eventID, "outbox", "retry")}
+			} else { // to retry it now is no remedy
 				s.Why = fmt.Sprintf("%s: %s; %s; %s", haveFailed(l.Attempts), reason, e.overdue(&s, l, at), since)
 			}
 		case "queued":
