@@ -98,25 +98,29 @@ func oneLine(text string) string {
 	return b.String()
 }
 
-// passwords are those of connection strings: as an entry, as a URL's parameter, and before the host of a URL, also of one that
-// cannot be parsed.
+// Passwords are an entry of a connection string, or stand in a URL before the host or as a parameter.
 var (
-	entry     = regexp.MustCompile(`(password\s*=\s*)('(\\.|[^'\\])*'|(\\.|[^\s\\])*)`)
-	parameter = regexp.MustCompile(`(password=)[^&\s]*`)
-	before    = regexp.MustCompile(`(://[^:/@]*:).*@`)
+	entry  = regexp.MustCompile(`(password\s*=\s*)('(\\.|[^'\\])*'|(\\.|[^\s\\])*)`)
+	before = regexp.MustCompile(`^([a-z]+://[^:/@]*:)[^@/]*@`)
 )
 
-// withoutPassword is a connection string that may be shown.
+// withoutPassword is a connection string, one that the driver takes, as it may be shown.
 func withoutPassword(dsn string) string {
-	if !strings.Contains(dsn, "://") {
+	if !strings.HasPrefix(dsn, "postgres://") && !strings.HasPrefix(dsn, "postgresql://") {
 		return entry.ReplaceAllString(dsn, "${1}xxxxx")
 	}
-	if u, err := url.Parse(dsn); err == nil && u.User != nil {
-		dsn = u.Redacted()
-	} else {
-		dsn = before.ReplaceAllString(dsn, "${1}xxxxx@")
+	address, query, _ := strings.Cut(before.ReplaceAllString(dsn, "${1}xxxxx@"), "?")
+	parameters := strings.Split(query, "&")
+	for i, p := range parameters {
+		key, _, _ := strings.Cut(p, "=")
+		if name, err := url.QueryUnescape(key); err != nil || strings.HasSuffix(name, "password") {
+			parameters[i] = key + "=xxxxx"
+		}
 	}
-	return parameter.ReplaceAllString(dsn, "${1}xxxxx")
+	if query == "" {
+		return address
+	}
+	return address + "?" + strings.Join(parameters, "&")
 }
 
 // lines is text of several lines that cannot disturb a terminal.

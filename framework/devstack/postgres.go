@@ -11,6 +11,8 @@ import (
 	"strconv"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/millrace-go/millrace/internal/pgdsn"
 )
 
 func postgresFromEnvironment(ctx context.Context) (*instance, error) {
@@ -18,10 +20,11 @@ func postgresFromEnvironment(ctx context.Context) (*instance, error) {
 	if err != nil {
 		return nil, err
 	}
-	config, err := pgx.ParseConfig(dsn)
+	parsed, err := pgdsn.Parse(dsn)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", variable[Postgres], err)
+		return nil, fmt.Errorf("%s is %w", variable[Postgres], err)
 	}
+	config := parsed.ConnConfig
 	if err := askOnce(ctx, func(ctx context.Context) error { return askPostgres(ctx, dsn) }); err != nil {
 		return nil, fmt.Errorf("ask the server that %s names: %w", variable[Postgres], err)
 	}

@@ -6,33 +6,81 @@ import (
 	"fmt"
 	"io/fs"
 	"regexp"
+	"strings"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// parameter is what a setting of the server may be called.
-var parameter = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.]*$`)
+var errNone = errors.New(`no connection string: want postgres://user:password@host:5432/database, with %40 for each @ in them, %2F for / and so on, ` +
+	`or "host=… user=… dbname=…" with spaces between, here or in DATABASE_URL`)
 
-var errNone = errors.New(`no connection string: want postgres://user:password@host:5432/database or "host=… user=… dbname=…", here or in DATABASE_URL`)
+// settings are what pgx complains of by name, the narrower ones first.
+var settings = []string{
+	"sslmode", "sslcertmode", "sslnegotiation", "sslrootcert", "connect_timeout", "target_session_attrs", "min_protocol_version", "max_protocol_version",
+	"channel_binding", "require_auth", "pool_max_conns", "pool_min_conns", "pool_min_idle_conns", "pool_max_conn_lifetime", "pool_max_conn_idle_time",
+	"pool_health_check_period", "pool_max_conn_lifetime_jitter", "pool_ping_timeout", "port", "service", "sslcert", "sslkey", "TLS",
+}
+
+var (
+	// parameter is what a setting of the server may be called.
+	parameter = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.]*$`)
+	// entry begins in a value where entries were not separated by spaces.
+	entry = regexp.MustCompile(`[;,]\s*[a-z_]+\s*=`)
+	// host is a name, an address, or the folder of a socket.
+	host = regexp.MustCompile(`^([A-Za-z0-9._:%-]*|[/@][^;=@]*)$`)
+	// address is a URL in which pgx finds the end of the password where it was meant: at the only @ before the database.
+	address = regexp.MustCompile(`^[a-z]+://([^@/]*@[^@/?]*(/[^@?]*)?(\?.*)?|[^@]*)$`)
+)
 
 // Parse is pgxpool.ParseConfig with errors that show no password. Their text goes on from the name of the setting and
 // "is ".
 //
-// It refuses a URL with a scheme that pgx does not know, or with a quote before it. Pgx reads that as key=value, with all
-// before the first "=" as a parameter of the server: it would connect to a default host, whose refusal of the parameter
-// shows the password.
+// It refuses what pgx would read in another way than it was meant, because then a part of the password would be the name of
+// a host, a database or a parameter, and be shown by the next error: a scheme that pgx does not know, a quote before a URL,
+// "@" and "/" in a password as they are, entries that commas or semicolons separate.
 func Parse(dsn string) (*pgxpool.Config, error) {
 	config, err := pgxpool.ParseConfig(dsn)
 	if file := (*fs.PathError)(nil); errors.As(err, &file) {
 		return nil, fmt.Errorf("naming a file: want one that can be read: %w", file)
 	}
 	if err != nil {
-		return nil, errNone // whose cause may have the password
+		return nil, wrong(err)
 	}
-	for key := range config.ConnConfig.RuntimeParams {
-		if !parameter.MatchString(key) {
+	if url := strings.HasPrefix(dsn, "postgres://") || strings.HasPrefix(dsn, "postgresql://"); url && !address.MatchString(dsn) {
+		return nil, errNone
+	}
+	if c := config.ConnConfig; !host.MatchString(c.Host) || entry.MatchString(c.User) || entry.MatchString(c.Database) {
+		return nil, errNone
+	}
+	for _, f := range config.ConnConfig.Fallbacks {
+		if !host.MatchString(f.Host) {
+			return nil, errNone
+		}
+	}
+	for key, value := range config.ConnConfig.RuntimeParams {
+		if !parameter.MatchString(key) || entry.MatchString(value) {
 			return nil, errNone
 		}
 	}
 	return config, nil
+}
+
+// wrong names the setting that pgx refuses, without its value.
+func wrong(err error) error {
+	var refused *pgconn.ParseConfigError
+	if !errors.As(err, &refused) {
+		return errNone
+	}
+	text := err.Error()
+	text = text[strings.LastIndex(text, "`")+1:] // before it is the connection string
+	if strings.Contains(text, "failed to parse") {
+		return errNone
+	}
+	for _, name := range settings {
+		if strings.Contains(text, name) {
+			return fmt.Errorf("a connection string with a wrong %s: want one that PostgreSQL's clients take, there or in the PG… variable that stands for it", name)
+		}
+	}
+	return errNone
 }
