@@ -83,7 +83,7 @@ func strangers(environ, known []string, drivers []transport.Driver) []settings.P
 	for _, entry := range environ {
 		variable, _, _ := strings.Cut(entry, "=")
 		name, ours := strings.CutPrefix(variable, envPrefix+"_")
-		of := func(f settings.Field) bool { return strings.HasPrefix(name, settings.Variable(f.Key)+"_") }
+		of := func(f settings.Field) bool { return strings.HasPrefix(name+"_", settings.Variable(f.Key)+"_") }
 		if !ours || linked.MatchString(strings.TrimPrefix(entry, envPrefix+"_")) || slices.Contains(bare, name) || slices.Contains(others, name) || unread(name, drivers) ||
 			strings.HasPrefix(name, "TEST_") || strings.HasPrefix(name, "BENCH_") {
 			continue

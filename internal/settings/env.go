@@ -2,6 +2,7 @@ package settings
 
 import (
 	"reflect"
+	"slices"
 	"strings"
 	"unicode"
 
@@ -35,7 +36,7 @@ func (e *environ) section(prefix, path string, v reflect.Value) {
 		case f.Kind == Named:
 			e.named(name, at, fv)
 		default:
-			if value, ok := e.get(name); ok {
+			if value, ok := e.get(name, at); ok {
 				e.set(Origin{Env: name}, at, value, f, fv)
 			}
 		}
@@ -43,11 +44,15 @@ func (e *environ) section(prefix, path string, v reflect.Value) {
 }
 
 // get returns the variable. One that is empty says nothing: deployments have such for what is not theirs to set.
-func (e *environ) get(name string) (string, bool) {
+func (e *environ) get(name, path string) (string, bool) {
+	again := slices.Contains(e.known, name)
 	e.known = append(e.known, name)
 	value, _ := e.lookup(name)
 	if value == "" {
 		return "", false
+	}
+	if again { // names in maps that differ in what is "_" here
+		e.wrong(Origin{Env: name}, path, "is meant by the variable of another name, too: want names that differ in letters or digits, or the setting in the file")
 	}
 	e.found++
 	return value, true
@@ -65,7 +70,7 @@ func (e *environ) optional(name, path string, v reflect.Value) {
 }
 
 func (e *environ) named(name, path string, v reflect.Value) {
-	if value, ok := e.get(name); ok {
+	if value, ok := e.get(name, path); ok {
 		var node yaml.Node
 		if err := yaml.Unmarshal([]byte(value), &node); err != nil || len(node.Content) == 0 {
 			e.wrong(Origin{Env: name}, path, "is no YAML: want {name: {key: value}}")

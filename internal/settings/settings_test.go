@@ -57,6 +57,17 @@ func TestEnvironmentMakesWhatIsNotThere(t *testing.T) {
 	assert.Equal(t, settings.Origin{Env: "S_BY_NAME"}, r.Origin("by_name.c.names"))
 }
 
+// A variable cannot tell names that differ in what is "_" in its own name.
+func TestEnvironmentOfTwoNames(t *testing.T) {
+	t.Parallel()
+	s := sample{ByName: map[string]inner{"a-b": {}, "a_b": {}}}
+	r := settings.NewReader()
+	environ(t, r, &s, map[string]string{"S_BY_NAME_A_B_COUNT": "2"})
+	require.Len(t, r.Problems, 1)
+	assert.Equal(t, settings.Origin{Env: "S_BY_NAME_A_B_COUNT"}, r.Problems[0].Origin)
+	assert.Contains(t, r.Problems[0].Text, "is meant by the variable of another name, too")
+}
+
 // Where nothing of it is set, a pointer stays nil; a map that others share stays as it is.
 func TestEnvironmentTouchesNothingElse(t *testing.T) {
 	t.Parallel()
