@@ -43,7 +43,10 @@ func (a *age) String() string {
 // Type implements pflag.Value.
 func (*age) Type() string { return "age" }
 
-// missingAge is the error of a command that is of no use without the flag.
-func missingAge(name string) error {
+// checkAge is for commands that are of no use without the flag.
+func checkAge(name string, of time.Duration) error {
+	if of != 0 {
+		return nil
+	}
 	return usageError{fmt.Errorf("--%s is missing: want an age such as 90d or 12h", name)}
 }

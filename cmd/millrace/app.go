@@ -83,6 +83,14 @@ func oneOf(c *cobra.Command, flag string, values ...string) {
 	}
 }
 
+// checkLimit is for lists.
+func checkLimit(n int) error {
+	if n < 1 {
+		return usageError{fmt.Errorf("--limit is %d: want 1 or more", n)}
+	}
+	return nil
+}
+
 // connected makes a command's function of one that needs a database; its context ends with a signal.
 func (a *app) connected(f func(ctx context.Context, pool *pgxpool.Pool, args []string) error) func(*cobra.Command, []string) error {
 	return func(_ *cobra.Command, args []string) error {

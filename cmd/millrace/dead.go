@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -44,14 +45,11 @@ func (a *app) deadList() *cobra.Command {
 	oneOf(c, "state", "dead", "waiting", "parked", "failing", "all")
 	c.Flags().IntVar(&l.Limit, "limit", 100, "how many")
 	c.Flags().BoolVar(&groups, "groups", false, "count those that failed alike")
+	c.PreRunE = func(*cobra.Command, []string) (err error) {
+		l.States, err = deadStates(state, "dead", "waiting", "parked", "failing")
+		return cmp.Or(checkLimit(l.Limit), err)
+	}
 	c.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
-		if l.Limit < 1 {
-			return usageError{fmt.Errorf("--limit is %d: want 1 or more", l.Limit)}
-		}
-		var err error
-		if l.States, err = deadStates(state, "dead", "waiting", "parked", "failing"); err != nil {
-			return err
-		}
 		if groups {
 			return a.printGroups(ctx, pool, l)
 		}

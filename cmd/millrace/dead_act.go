@@ -120,10 +120,8 @@ func (a *app) deadAudit() *cobra.Command {
 	c.Flags().StringVar(&event, "event", "", "only to this event")
 	c.Flags().StringVar(&consumer, "consumer", "", "only to those of this consumer")
 	c.Flags().IntVar(&limit, "limit", 100, "how many")
+	c.PreRunE = func(*cobra.Command, []string) error { return checkLimit(limit) }
 	c.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
-		if limit < 1 {
-			return usageError{fmt.Errorf("--limit is %d: want 1 or more", limit)}
-		}
 		found, err := claim.ListAudit(ctx, pool, a.schema, event, consumer, limit)
 		if err != nil {
 			return err
@@ -152,10 +150,8 @@ func (a *app) deadPurge() *cobra.Command {
 	}
 	deadBy(c, &by)
 	ageVar(c, &olderThan, "older-than", "how long ago they failed, such as 90d or 12h")
+	c.PreRunE = func(*cobra.Command, []string) error { return checkAge("older-than", olderThan) }
 	c.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
-		if olderThan == 0 {
-			return missingAge("older-than")
-		}
 		p, err := claim.Purge(ctx, pool, a.schema, olderThan, by)
 		if err != nil {
 			return err

@@ -37,13 +37,13 @@ func (a *app) effectList() *cobra.Command {
 	c.Flags().IntVar(&l.Limit, "limit", 100, "how many")
 	c.Flags().StringVar(&l.Mentions, "mentions", "", "only those whose keys contain this, such as an event's ID")
 	c.Flags().BoolVar(&response, "response", false, "show responses")
-	c.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
+	c.PreRunE = func(*cobra.Command, []string) error {
 		if !slices.Contains(effect.States, l.State) {
 			return usageError{fmt.Errorf("--state is %q: want one of %s", l.State, strings.Join(effect.States, ", "))}
 		}
-		if l.Limit < 1 {
-			return usageError{fmt.Errorf("--limit is %d: want 1 or more", l.Limit)}
-		}
+		return checkLimit(l.Limit)
+	}
+	c.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
 		found, err := effect.List(ctx, pool, a.schema, l)
 		if err != nil {
 			return err

@@ -49,14 +49,15 @@ func (a *app) explain() *cobra.Command {
 	var due string
 	c := a.database(&cobra.Command{Use: "explain EVENT-ID", ValidArgsFunction: cobra.NoFileCompletions, Short: "Where an event is, and why", Long: explainUsage, Args: cobra.ExactArgs(1)})
 	c.Flags().StringVar(&due, "due", "", "when a delayed event was due, as "+time.RFC3339Nano+", where it is neither in the outbox nor archived")
-	connected := a.connected(func(ctx context.Context, pool *pgxpool.Pool, args []string) error {
-		at, err := parseDue(due)
-		if err != nil {
-			return err
-		}
+	var at time.Time
+	c.PreRunE = func(_ *cobra.Command, args []string) (err error) {
 		if args[0] == "" {
 			return usageError{errors.New("the event's ID is empty")}
 		}
+		at, err = parseDue(due)
+		return err
+	}
+	c.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, args []string) error {
 		found, err := a.identify(ctx, pool, args[0], at)
 		if err != nil {
 			return err
@@ -72,7 +73,6 @@ func (a *app) explain() *cobra.Command {
 		}
 		return err
 	})
-	c.RunE = connected
 	return a.prints(c)
 }
 

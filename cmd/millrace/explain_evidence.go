@@ -54,9 +54,9 @@ func (a *app) identify(ctx context.Context, pool *pgxpool.Pool, id string, due t
 	if parsed, err := uuid.Parse(id); err == nil {
 		canonical = parsed.String()
 	}
-	e, err := a.gather(ctx, pool, canonical, due)
-	if err == nil && id != canonical && !e.known() { // its publisher has spelt it like this
-		e, err = a.gather(ctx, pool, id, due)
+	e, err := a.gather(ctx, pool, id, due)
+	if err == nil && id != canonical && !e.spelt() {
+		e, err = a.gather(ctx, pool, canonical, due)
 	}
 	if err != nil || e.claims == nil {
 		return e, err
@@ -67,6 +67,14 @@ func (a *app) identify(ctx context.Context, pool *pgxpool.Pool, id string, due t
 		}
 	}
 	return e, nil
+}
+
+// spelt reports whether something is known by the ID as it is written here: a record is the same for every spelling.
+func (e *evidence) spelt() bool {
+	return e.outbox != nil && len(*e.outbox) > 0 || len(e.copies) > 0 || e.effects != nil && len(*e.effects) > 0 ||
+		e.claims != nil && slices.ContainsFunc(*e.claims, func(l claim.Location) bool {
+			return l.Holder != nil || len(l.Audit) > 0 || l.Failed != nil && l.Failed.EventID == e.eventID
+		})
 }
 
 // gather asks every part that has tables.

@@ -391,6 +391,10 @@ func TestExplainByOtherNames(t *testing.T) {
 		assert.Regexp(t, `claim notify +dead letter:`, said)
 		assert.Contains(t, said, event+"\n", "what is to be run names the event itself")
 	}
+	loud := strings.ToUpper(outbox.NewID())
+	x.deliver("notify", loud, "", never)
+	x.run(exitOK, "dead", "discard", loud)
+	assert.Regexp(t, `claim notify +discarded:`, x.run(exitOK, "explain", loud))
 	published := x.publish("published", "taken", "", 0)
 	assert.Regexp(t, `outbox +waiting:`, x.run(exitOK, "explain", strings.ToUpper(published)))
 }

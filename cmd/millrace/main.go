@@ -9,6 +9,8 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -55,6 +57,16 @@ func run(args []string, stdin *os.File, stdout, stderr io.Writer) int {
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		rest := args
+		for _, word := range strings.Fields(c.CommandPath())[1:] {
+			rest = rest[slices.Index(rest, word)+1:]
+		}
+		if c.HasSubCommands() && len(rest) > 0 && !strings.HasPrefix(rest[0], "-") { // whose flags nobody knows
+			return fmt.Errorf("unknown command %q for %q", rest[0], c.CommandPath())
+		}
+		return err
+	})
 	if len(args) == 0 {
 		fmt.Fprintf(stderr, "usage: millrace <command> [flags]\n\n%s", root.UsageString())
 		return exitUsage

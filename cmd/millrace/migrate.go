@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -31,19 +32,24 @@ var components = []struct {
 	{"idempotencykey", idempotencykey.Migrations},
 }
 
-func componentNames() string {
-	var names []string
+func componentNames() (names []string) {
 	for _, c := range components {
 		names = append(names, c.name)
 	}
-	return strings.Join(names, ", ")
+	return names
 }
 
 func (a *app) migrate() *cobra.Command {
 	c := a.database(&cobra.Command{Use: "migrate", Short: "Millrace's tables, up and down", Args: cobra.NoArgs, RunE: needsCommand})
 	var component string
 	var patience time.Duration
-	c.PersistentFlags().StringVar(&component, "component", "", "one of "+componentNames()+" (default all)")
+	c.PersistentFlags().StringVar(&component, "component", "", "one of "+strings.Join(componentNames(), ", ")+" (default all)")
+	check := func(*cobra.Command, []string) error {
+		if names := componentNames(); component != "" && !slices.Contains(names, component) {
+			return usageError{fmt.Errorf("--component is %q: want one of %s", component, strings.Join(names, ", "))}
+		}
+		return nil
+	}
 	waits := func(c *cobra.Command) *cobra.Command {
 		c.Flags().DurationVar(&patience, "timeout", time.Minute, "how long to try again while a transaction holds a lock")
 		return c
@@ -71,10 +77,13 @@ func (a *app) migrate() *cobra.Command {
 	down := &cobra.Command{Use: "down --component COMPONENT --to VERSION", Short: "Go back to a version; 0 drops the tables", Args: cobra.NoArgs}
 	down.Flags().IntVar(&to, "to", -1, "the version to go back to")
 	down.Flags().BoolVar(&force, "force", false, "also when events are lost by it that were committed and not published")
-	down.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
+	down.PreRunE = func(c *cobra.Command, args []string) error {
 		if component == "" || to < 0 {
 			return usageError{errors.New("want --component and --to, because tables are dropped")}
 		}
+		return check(c, args)
+	}
+	down.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
 		all, err := migrators(pool)
 		if err != nil {
 			return err
@@ -93,7 +102,9 @@ func (a *app) migrate() *cobra.Command {
 		}
 		return a.migrations(ctx, all)
 	})
-	c.AddCommand(a.prints(waits(up)), a.prints(waits(down)), a.prints(status), a.migratePrint(&component), a.grants())
+	shown := a.migratePrint(&component)
+	up.PreRunE, status.PreRunE, shown.PreRunE = check, check, check
+	c.AddCommand(a.prints(waits(up)), a.prints(waits(down)), a.prints(status), shown, a.grants())
 	return c
 }
 
@@ -109,9 +120,6 @@ func (a *app) migrators(db pgtx.DB, component string, patience time.Duration) (f
 		}
 		m.Patience, m.Logger = patience, a.logger()
 		found = append(found, m)
-	}
-	if len(found) == 0 {
-		return nil, usageError{fmt.Errorf("--component is %q: want one of %s", component, componentNames())}
 	}
 	return found, nil
 }

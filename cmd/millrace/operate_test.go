@@ -150,7 +150,12 @@ func TestUsageOfCommands(t *testing.T) {
 	}{
 		{[]string{"migrate"}, exitUsage, "no command is named"},
 		{[]string{"migrate", "sideways"}, exitUsage, `unknown command "sideways"`},
+		{[]string{"migrate", "sideways", "-o", "json"}, exitUsage, `unknown command \"sideways\" for \"millrace migrate\"`},
+		{[]string{"sideways", "--dsn=x"}, exitUsage, `unknown command "sideways" for "millrace"`},
+		{[]string{"--dsn=x", "migrate", "sideways", "--nonsense"}, exitUsage, `unknown command "sideways" for "millrace migrate"`},
+		{[]string{"migrate", "--nonsense"}, exitUsage, "unknown flag: --nonsense"},
 		{[]string{"outbox", "status", "--nonsense"}, exitUsage, "unknown flag: --nonsense"},
+		{[]string{"relay", "--broker=kafka", "--dsn=x"}, exitUsage, "--brokers"},
 		{[]string{"outbox", "status", "-h"}, exitOK, "--schema"},
 		{[]string{"help", "dev"}, exitOK, "-services"},
 		{[]string{"relay"}, exitUsage, `--broker is "": want pubsub or kafka`},
@@ -162,6 +167,17 @@ func TestUsageOfCommands(t *testing.T) {
 		var output bytes.Buffer
 		assert.Equal(t, test.code, run(test.args, os.Stdin, &output, &output), "%v: %s", test.args, &output)
 		assert.Contains(t, output.String(), test.says)
+	}
+	// What can be told without a database is told without one.
+	for line, says := range map[string]string{
+		"outbox list --state=bogus": `--state is "bogus"`, "outbox list --limit=0": "--limit is 0", "outbox purge": "--older-than is missing", "outbox shards x": `the number of shards is "x"`,
+		"dead list --state=bogus": `--state is "bogus"`, "dead audit --limit=0": "--limit is 0", "dead purge": "--older-than is missing",
+		"effect list --state=bogus": `--state is "bogus"`, "explain x --due=bad": `--due is "bad"`,
+		"migrate up --component=bogus": `--component is "bogus"`, "migrate down": "want --component and --to", "migrate print --component=bogus": `--component is "bogus"`,
+	} {
+		var output bytes.Buffer
+		assert.Equal(t, exitUsage, run(append(strings.Fields(line), "--dsn=postgres://127.0.0.1:1/x"), os.Stdin, &output, &output), line)
+		assert.Contains(t, output.String(), says, line)
 	}
 }
 

@@ -68,15 +68,21 @@ func (a *app) outboxShards() *cobra.Command {
 			"or is interrupted, the number stays and producers go on. No program of version 1 of the outbox may publish any more.",
 	}
 	c.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long producers may be refused while the outbox drains")
-	c.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, args []string) error {
-		if len(args) > 0 {
-			n, err := strconv.Atoi(args[0])
-			if err != nil || n < 1 || n > 256 {
-				return usageError{fmt.Errorf("the number of shards is %q: want 1 to 256", args[0])}
-			}
+	var wanted int
+	c.PreRunE = func(_ *cobra.Command, args []string) (err error) {
+		if len(args) == 0 {
+			return nil
+		}
+		if wanted, err = strconv.Atoi(args[0]); err != nil || wanted < 1 || wanted > 256 {
+			return usageError{fmt.Errorf("the number of shards is %q: want 1 to 256", args[0])}
+		}
+		return nil
+	}
+	c.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
+		if wanted > 0 {
 			ctx, cancel := context.WithTimeout(ctx, timeout)
 			defer cancel()
-			if err := outbox.ChangeShards(ctx, pool, a.schema, n, func(text string) { fmt.Fprintln(a.stderr, text) }); err != nil {
+			if err := outbox.ChangeShards(ctx, pool, a.schema, wanted, func(text string) { fmt.Fprintln(a.stderr, text) }); err != nil {
 				return err
 			}
 		}
@@ -97,10 +103,8 @@ func (a *app) outboxPurge() *cobra.Command {
 	var olderThan time.Duration
 	c := &cobra.Command{Use: "purge --older-than 30d", Short: "Delete dead events", Args: cobra.NoArgs}
 	ageVar(c, &olderThan, "older-than", "how long ago they failed, such as 30d or 12h")
+	c.PreRunE = func(*cobra.Command, []string) error { return checkAge("older-than", olderThan) }
 	c.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
-		if olderThan == 0 {
-			return missingAge("older-than")
-		}
 		n, err := outbox.Purge(ctx, pool, a.schema, olderThan)
 		if err != nil {
 			return err

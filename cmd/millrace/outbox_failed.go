@@ -25,13 +25,13 @@ func (a *app) outboxList() *cobra.Command {
 	c.Flags().StringVar(&l.Key, "key", "", "only those of this key")
 	c.Flags().IntVar(&l.Limit, "limit", 100, "how many")
 	c.Flags().BoolVar(&l.Payload, "payload", false, "show payloads")
-	c.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
+	c.PreRunE = func(*cobra.Command, []string) error {
 		if !slices.Contains([]string{"parked", "retry", "queued", "dead", "delayed", "all"}, state) {
 			return usageError{fmt.Errorf("--state is %q: want parked, retry, queued, dead, delayed or all", state)}
 		}
-		if l.Limit < 1 {
-			return usageError{fmt.Errorf("--limit is %d: want 1 or more", l.Limit)}
-		}
+		return checkLimit(l.Limit)
+	}
+	c.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
 		if state != "all" {
 			l.States = []string{state}
 		}

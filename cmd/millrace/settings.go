@@ -56,7 +56,7 @@ func (a *app) load() error {
 	var wrong *framework.ConfigError
 	switch {
 	case errors.As(err, &wrong) && a.file == "":
-		return fmt.Errorf("%s; how %s is reached: %s", a.broker.asFlags(strings.Join(wrong.Problems, "; ")), a.brokerName(), brokerFlags[a.brokerName()])
+		return usageError{fmt.Errorf("%s; how %s is reached: %s", a.broker.asFlags(strings.Join(wrong.Problems, "; ")), a.brokerName(), brokerFlags[a.brokerName()])}
 	case errors.As(err, &wrong):
 		return errors.New(a.broker.asFlags(strings.Join(wrong.Problems, "\n")))
 	}

@@ -43,7 +43,7 @@ func TestInspectWaitsForTheCoordinator(t *testing.T) {
 	i, err := tr.Inspect(t.Context(), "topic", "consumer")
 	require.NoError(t, err)
 	assert.Zero(t, i.Lag)
-	assert.EqualValues(t, 8, loading.Hits())
+	assert.Equal(t, 8, loading.Hits())
 
 	cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.OffsetFetch}, Err: kerr.GroupAuthorizationFailed, Count: -1})
 	_, err = tr.Inspect(t.Context(), "topic", "consumer")
