@@ -10,8 +10,8 @@
 // Two instances of the service run (service.go, handlers.go), each with API, relay and handlers. The broker is a line of
 // millrace.yaml, in whose place -broker puts another.
 //
-// Exit status: 0 when each booking, manifest entry, passenger and e-mail is there once, 1 when not, 2 when it could not
-// run. -without shows what the parts are for.
+// Exit status: 0 when each booking, manifest entry, passenger and e-mail is there once and every guest has an answer, 1
+// when not, 2 when it could not run. -without shows what the parts are for.
 package main
 
 import (

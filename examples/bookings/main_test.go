@@ -60,6 +60,14 @@ func TestWithoutPart(t *testing.T) {
 	}
 }
 
+// A client without an answer made no difference when what it asked for was there.
+func TestWaitingClientsMakeTheVerdictBad(t *testing.T) {
+	t.Parallel()
+	assert.True(t, verdict{guests: &stage.Clients{}}.good())
+	assert.False(t, verdict{guests: &stage.Clients{Waiting: 1}}.good())
+	assert.False(t, verdict{guests: &stage.Clients{}, untrue: 1}.good())
+}
+
 func TestDocumentedCommands(t *testing.T) {
 	t.Parallel()
 	docs.Commands(t, func(args []string, out io.Writer) { command.Run(t.Context(), args, out, out) })

@@ -33,11 +33,12 @@ func readState(ctx context.Context, pool *pgxpool.Pool, o options, m *mails) (li
 type verdict struct {
 	wanted, booked int
 	guests         *stage.Clients
+	untrue         int            // answers that name no booking of their key
 	lost, twice    map[string]int // by what it is
 }
 
 func (v verdict) good() bool {
-	wrong := v.guests.Differing + v.guests.Accepted
+	wrong := v.guests.Differing + v.guests.Accepted + v.guests.Waiting + v.untrue
 	for _, what := range effects {
 		wrong += v.lost[what] + v.twice[what]
 	}
@@ -57,7 +58,7 @@ func judge(ctx context.Context, pool *pgxpool.Pool, o options, guests *stage.Cli
 		key, id     string
 		n, embarked int
 	)
-	perKey, unbooked := map[string]int{}, m.bookings()
+	perKey, made, unbooked := map[string]int{}, map[string]string{}, m.bookings()
 	rows, err := pool.Query(ctx, `select client_key, id, (select count(*) from passenger_manifest m where m.booking_id = b.id),
 		(select count(*) from embarkations e where e.booking_id = b.id) from bookings b`)
 	if err != nil {
@@ -66,6 +67,7 @@ func judge(ctx context.Context, pool *pgxpool.Pool, o options, guests *stage.Cli
 	if _, err := pgx.ForEachRow(rows, []any{&key, &id, &n, &embarked}, func() error {
 		v.booked++
 		perKey[key]++
+		made[id] = key
 		count("manifest entries", n, 1)
 		count("passengers", embarked, 1)
 		count("e-mails", m.of(id), 1)
@@ -74,6 +76,7 @@ func judge(ctx context.Context, pool *pgxpool.Pool, o options, guests *stage.Cli
 	}); err != nil {
 		return v, err
 	}
+	v.untrue = guests.Untrue(made)
 	for _, n := range unbooked { // of a booking that was rolled back
 		count("e-mails", n, 0)
 	}
@@ -101,6 +104,8 @@ func (v verdict) print(t stage.Table, o options, cast *stage.Cast) {
 	t.Line("handler runs", "%d", cast.Counts.Get("deliveries"))
 	t.Kills(cast.Kills, "instance")
 	t.Line("other answers", "%d", v.guests.Differing)
+	t.Line("untrue answers", "%d", v.untrue)
+	t.Line("without an answer", "%d", v.guests.Waiting)
 	for _, what := range effects {
 		t.Line(what, "%d lost, %d too many", v.lost[what], v.twice[what])
 	}

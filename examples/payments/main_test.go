@@ -73,6 +73,13 @@ func TestWindow(t *testing.T) {
 	assert.Regexp(t, `points +0 missing, [1-9]\d* booked twice`, out)
 }
 
+// A client without an answer made no difference when what it asked for was there.
+func TestWaitingClientsMakeTheVerdictBad(t *testing.T) {
+	t.Parallel()
+	assert.True(t, verdict{}.good())
+	assert.False(t, verdict{waiting: 1}.good())
+}
+
 func TestDocumentedCommands(t *testing.T) {
 	t.Parallel()
 	docs.Commands(t, func(args []string, out io.Writer) { command.Run(t.Context(), args, out, out) })

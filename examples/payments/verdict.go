@@ -23,10 +23,11 @@ func readState(ctx context.Context, pool *pgxpool.Pool, o options) (line string,
 // verdict is what became of the payments, read from the tables by SQL that shares no code with the services.
 type verdict struct {
 	wanted, made, answered int
-	lost                   int // keys that were answered and have no payment, or were never answered
+	lost                   int // keys that were answered and do not have that payment, or were never answered
 	paidTwice              int // keys with several payments
 	differing              int // answers that were not the first one for their key
 	accepted, refused      int // keys that came with another body
+	waiting                int // requests that had no answer in the end
 	repeated               int
 	books                  []book
 }
@@ -39,7 +40,7 @@ type book struct {
 }
 
 func (v verdict) good() bool {
-	wrong := v.lost + v.paidTwice + v.differing + v.accepted
+	wrong := v.lost + v.paidTwice + v.differing + v.accepted + v.waiting
 	for _, b := range v.books {
 		wrong += b.missing + b.twice
 		if b.off != 0 {
@@ -52,25 +53,18 @@ func (v verdict) good() bool {
 func judge(ctx context.Context, pool *pgxpool.Pool, o options, c *stage.Clients) (verdict, error) {
 	v := verdict{
 		wanted: o.payments, answered: len(c.Answers), differing: c.Differing, accepted: c.Accepted, refused: c.Refused,
-		repeated: c.Repeated, lost: o.payments - len(c.Answers),
+		repeated: c.Repeated, waiting: c.Waiting, lost: o.payments - len(c.Answers),
 	}
-	perKey := map[string]int{}
-	rows, err := pool.Query(ctx, `select client_key, count(*) from payments group by 1`)
+	perKey, made := map[string]int{}, map[string]string{}
+	rows, err := pool.Query(ctx, `select id, client_key from payments`)
 	if err != nil {
 		return v, err
 	}
-	var (
-		key string
-		n   int
-	)
-	if _, err := pgx.ForEachRow(rows, []any{&key, &n}, func() error { perKey[key] = n; v.made += n; return nil }); err != nil {
+	var id, key string
+	if _, err := pgx.ForEachRow(rows, []any{&id, &key}, func() error { perKey[key]++; made[id] = key; v.made++; return nil }); err != nil {
 		return v, err
 	}
-	for key := range c.Answers {
-		if perKey[key] == 0 {
-			v.lost++
-		}
-	}
+	v.lost += c.Untrue(made)
 	for _, n := range perKey {
 		if n > 1 {
 			v.paidTwice++
@@ -100,6 +94,7 @@ func (v verdict) print(t stage.Table, o options, cast *stage.Cast, again int) {
 	t.Line("lost", "%d", v.lost)
 	t.Line("paid twice", "%d", v.paidTwice)
 	t.Line("other answers", "%d", v.differing)
+	t.Line("without an answer", "%d", v.waiting)
 	for _, b := range v.books {
 		t.Line(b.name, "%d missing, %d booked twice; accounts hold %d cents, off by %d", b.missing, b.twice, b.cents, b.off)
 	}

@@ -6,7 +6,8 @@
 // second consumer counts. Meanwhile processes get SIGKILL at random moments and a share of the events is published twice.
 //
 // At the end an independent reader looks at the tables and at the texts that the SMS provider sent, and tells how many
-// effects were lost or doubled. Exit status: 0 when none was, 1 when some were, 2 when it could not run.
+// effects were lost or doubled. Exit status: 0 when none was and every request was answered, 1 when not, 2 when it could
+// not run.
 package main
 
 import (

@@ -108,6 +108,13 @@ func TestBadFlags(t *testing.T) {
 	})
 }
 
+// A client without an answer made no difference when what it asked for was there.
+func TestWaitingClientsMakeTheVerdictBad(t *testing.T) {
+	t.Parallel()
+	assert.True(t, verdict{}.good())
+	assert.False(t, verdict{unanswered: 1}.good())
+}
+
 func TestDocumentedCommands(t *testing.T) {
 	t.Parallel()
 	docs.Commands(t, func(args []string, out io.Writer) { command.Run(t.Context(), args, out, out) })

@@ -34,13 +34,14 @@ type verdict struct {
 	texts         int
 	repeated      int // calls of the provider with a key that it knew
 	incomplete    int // labours that were never completed, though the client repeats each request until it is answered
+	unanswered    int // requests that had no answer in the end
 	lost          int // labours that lack an effect, or whose completion the client was told of and which are not completed
 	doubled       int // labours that have one twice
 	uncalled      int // labours that are not completed and have an effect
 }
 
-// good tells that every labour was completed and had each effect once.
-func (v verdict) good() bool { return v.incomplete+v.lost+v.doubled+v.uncalled == 0 }
+// good tells that every labour was completed and had each effect once, and that the client was told.
+func (v verdict) good() bool { return v.incomplete+v.unanswered+v.lost+v.doubled+v.uncalled == 0 }
 
 // judge reads the tables and the provider's texts.
 func judge(ctx context.Context, pool *pgxpool.Pool, p *provider, events, answered int) (verdict, error) {
@@ -76,6 +77,7 @@ func judge(ctx context.Context, pool *pgxpool.Pool, p *provider, events, answere
 	})
 	v.lost += max(answered-v.committed, 0)
 	v.incomplete = events - v.committed
+	v.unanswered = events - answered
 	return v, err
 }
 
@@ -111,6 +113,9 @@ func (r report) print(w io.Writer) {
 	if r.incomplete > 0 {
 		line("never completed", "%d labours", r.incomplete)
 	}
+	if r.unanswered > 0 {
+		line("without an answer", "%d requests", r.unanswered)
+	}
 	if r.uncalled > 0 {
 		line("without a cause", "%d labours have an effect and are not completed", r.uncalled)
 	}
@@ -120,7 +125,7 @@ func (r report) print(w io.Writer) {
 	switch {
 	case r.good():
 		line("verdict", "every event took effect exactly once in the database")
-	case r.without != "" && r.incomplete == 0:
+	case r.without != "" && r.incomplete+r.unanswered == 0:
 		line("verdict", "this is what happens without the %s", r.without)
 	default:
 		line("verdict", "FAILED")

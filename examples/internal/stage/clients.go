@@ -33,6 +33,7 @@ type Clients struct {
 	Repeated  int // requests that were sent again, for want of an answer
 	Refused   int // keys that came with another body, refused
 	Accepted  int // and accepted
+	Waiting   int // requests that had no answer, or none that makes sense, when ctx ended
 
 	urls     []string
 	requests int
@@ -112,6 +113,7 @@ func (c *Clients) insist(ctx context.Context, try int, key string, body any) err
 		status, answer, err := c.post(ctx, try, key, body)
 		switch {
 		case ctx.Err() != nil:
+			c.note(func() { c.Waiting++ })
 			return ctx.Err()
 		case err == nil && status == http.StatusCreated:
 			c.note(func() {
@@ -149,7 +151,19 @@ func (c *Clients) misuse(ctx context.Context, try int, key string, other any) er
 		case <-time.After(restBetween):
 		}
 	}
+	c.note(func() { c.Waiting++ })
 	return ctx.Err()
+}
+
+// Untrue counts the answers whose ID is not that of a thing made for their key. Made has the keys, by ID.
+func (c *Clients) Untrue(made map[string]string) (n int) {
+	for key, answer := range c.Answers {
+		var thing struct{ ID string }
+		if err := json.Unmarshal([]byte(answer), &thing); err != nil || made[thing.ID] != key {
+			n++
+		}
+	}
+	return n
 }
 
 func (c *Clients) note(what func()) {

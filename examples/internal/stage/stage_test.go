@@ -78,6 +78,32 @@ func TestClientsTellWhatTheyWereAnswered(t *testing.T) {
 	}
 }
 
+// A service that answers a key's reuse with what makes no sense: the client repeats it for ever, and the verdict was good.
+func TestClientsTellWhoWaits(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if body, _ := io.ReadAll(r.Body); string(body) == `"other"` {
+			w.WriteHeader(http.StatusTeapot)
+			cancel()
+			return
+		}
+		w.WriteHeader(http.StatusCreated)
+	}))
+	defer server.Close()
+	c := NewClients([]string{strings.TrimPrefix(server.URL, "http://")}, "/", 200, 200*time.Millisecond, func(i int) (string, any, any) {
+		return fmt.Sprint(i), "first", "other"
+	})
+	require.ErrorIs(t, c.Act(ctx), context.Canceled)
+	assert.Positive(t, c.Waiting)
+}
+
+func TestUntrueAnswers(t *testing.T) {
+	t.Parallel()
+	c := Clients{Answers: map[string]string{"made": `{"id":"1"}`, "another's": `{"id":"1"}`, "nobody's": `{"id":"2"}`, "nothing": ``}}
+	assert.Equal(t, 3, c.Untrue(map[string]string{"1": "made"}))
+}
+
 // A bad verdict, or Ctrl-C, hid that something could not be removed.
 func TestExitStatus(t *testing.T) {
 	t.Parallel()
