@@ -4,6 +4,7 @@ import (
 	"io"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -66,6 +67,18 @@ func TestWaitingClientsMakeTheVerdictBad(t *testing.T) {
 	assert.True(t, verdict{guests: &stage.Clients{}}.good())
 	assert.False(t, verdict{guests: &stage.Clients{Waiting: 1}}.good())
 	assert.False(t, verdict{guests: &stage.Clients{}, untrue: 1}.good())
+}
+
+// A connection string of keys and values got "?search_path=…" into its last value.
+func TestWithSearchPath(t *testing.T) {
+	t.Parallel()
+	for _, dsn := range []string{"postgres://h/x", "postgresql://h/x?sslmode=disable", "host=h dbname=x", "host=h password='a?b' dbname=x"} {
+		cfg, err := pgx.ParseConfig(withSearchPath(dsn, "bookings_1"))
+		require.NoError(t, err, dsn)
+		assert.Equal(t, "h", cfg.Host, dsn)
+		assert.Equal(t, "x", cfg.Database, dsn)
+		assert.Equal(t, "bookings_1", cfg.RuntimeParams["search_path"], dsn)
+	}
 }
 
 func TestDocumentedCommands(t *testing.T) {

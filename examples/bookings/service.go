@@ -118,7 +118,10 @@ func load(p *stage.Part) (cfg framework.Config, err error) {
 // withSearchPath lets the handlers' SQL find the tables of this run.
 func withSearchPath(dsn, schema string) string {
 	separator := "?"
-	if strings.Contains(dsn, "?") {
+	switch {
+	case !strings.HasPrefix(dsn, "postgres://") && !strings.HasPrefix(dsn, "postgresql://"): // key=value
+		separator = " "
+	case strings.Contains(dsn, "?"):
 		separator = "&"
 	}
 	return dsn + separator + "search_path=" + schema
