@@ -15,7 +15,6 @@ import (
 	"github.com/millrace-go/millrace/middleware/claim"
 	"github.com/millrace-go/millrace/middleware/claim/redisclaim"
 	"github.com/millrace-go/millrace/pgtx"
-	"github.com/millrace-go/millrace/transport"
 )
 
 // lockTTL is how soon another consumer may take over what a killed one had locked in Redis.
@@ -83,45 +82,4 @@ func bookPayment(p *stage.Part, msg *message.Message, book string) error {
 			on conflict (account) do update set `+book+` = a.`+book+` + excluded.`+book, made.Account, made.Cents)
 		return err
 	})
-}
-
-// deliverAgain publishes a share of the events once more, as an operator does who resets a consumer's offset, when the
-// window is over. It returns how many.
-func deliverAgain(ctx context.Context, cast *stage.Cast, o options) (int, error) {
-	p, disconnect, err := cast.Main(ctx)
-	if err != nil {
-		return 0, err
-	}
-	defer disconnect()
-	select { // the one thing that is waited for is the end of the window
-	case <-ctx.Done():
-		return 0, ctx.Err()
-	case <-time.After(o.window + o.window/10):
-	}
-	publisher, err := p.Broker.Publisher()
-	if err != nil {
-		return 0, err
-	}
-	rows, err := p.Pool.Query(ctx, `select id, event_id, account, cents from payments order by id`)
-	if err != nil {
-		return 0, err
-	}
-	var (
-		made  payment
-		id    string
-		again []*message.Message
-	)
-	if _, err := pgx.ForEachRow(rows, []any{&made.ID, &id, &made.Account, &made.Cents}, func() error {
-		if !stage.Chosen("late"+id, 0.2) {
-			return nil
-		}
-		payload, err := json.Marshal(made)
-		msg := message.NewMessageWithContext(ctx, id, payload)
-		transport.SetKey(msg, made.Account)
-		again = append(again, msg)
-		return err
-	}); err != nil {
-		return 0, err
-	}
-	return len(again), publisher.Publish(p.Topic(paymentMade), again...)
 }

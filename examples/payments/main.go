@@ -93,22 +93,19 @@ func play(ctx context.Context, args []string, stdout, stderr io.Writer) (err err
 		return err
 	}
 	customers := newCustomers(s.Config.Addresses, o)
-	state := func(ctx context.Context) (string, bool, error) { return readState(ctx, s.Pool, o) }
-	if err := cast.Watch(ctx, stage.Watching{Kills: o.Kills, Roles: killable, Span: o.span(), Act: customers.Act, State: state}); err != nil {
+	looks := func(ctx context.Context) (string, bool, error) { return readState(ctx, s.Pool, o) }
+	if err := cast.Watch(ctx, stage.Watching{Kills: o.Kills, Roles: killable, Span: o.span(), Act: customers.Act, State: looks}); err != nil {
 		return err
 	}
-	again, err := deliverAgain(ctx, cast, o)
+	again, err := playLate(ctx, cast, o, looks)
 	if err != nil {
 		return err
 	}
-	if err := cast.Watch(ctx, stage.Watching{State: state}); err != nil {
-		return err
-	}
-	v, err := judge(ctx, s.Pool, o, customers)
+	v, err := judge(ctx, s.Pool, o, customers, again)
 	if err != nil {
 		return err
 	}
-	v.print(stage.Table{Out: stdout}, o, cast, again)
+	v.print(stage.Table{Out: stdout}, o, cast)
 	if !v.good() {
 		return stage.ErrVerdict
 	}

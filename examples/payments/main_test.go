@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"io"
 	"testing"
 
@@ -33,6 +34,7 @@ func TestEachPaymentOnceUnderKills(t *testing.T) {
 			assert.Positive(t, stagetest.Number(t, out, "requests repeated"))
 			assert.Positive(t, stagetest.Number(t, out, "keys used again"), "were refused")
 			assert.Greater(t, stagetest.Number(t, out, "deliveries"), 800, "duplicates were delivered")
+			assert.Positive(t, stagetest.Number(t, out, "late deliveries"))
 			assert.Contains(t, out, "every payment was made, answered and booked once")
 		})
 	}
@@ -78,6 +80,24 @@ func TestWaitingClientsMakeTheVerdictBad(t *testing.T) {
 	t.Parallel()
 	assert.True(t, verdict{}.good())
 	assert.False(t, verdict{waiting: 1}.good())
+}
+
+// The run ended, and was good, before any of the late deliveries had come.
+func TestLateDeliveriesMustCome(t *testing.T) {
+	t.Parallel()
+	var counts stage.Counts
+	counts.Add("deliveries")
+	l := late{counts: &counts, before: 1, want: 1}
+	looks := l.after(func(context.Context) (string, bool, error) { return "1 of 1", true, nil })
+	line, all, err := looks(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, "1 of 1, 0 of 1 late deliveries", line)
+	assert.False(t, all)
+	assert.False(t, verdict{missed: l.want - l.came()}.good())
+	counts.Add("deliveries")
+	_, all, _ = looks(t.Context())
+	assert.True(t, all)
+	assert.True(t, verdict{missed: l.want - l.came()}.good())
 }
 
 func TestDocumentedCommands(t *testing.T) {
