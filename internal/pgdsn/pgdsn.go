@@ -26,9 +26,9 @@ var (
 	// parameter is what a setting of the server may be called.
 	parameter = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.]*$`)
 	// entry begins in a value where entries were not separated by spaces.
-	entry = regexp.MustCompile(`[;,]\s*[a-z_]+\s*=`)
+	entry = regexp.MustCompile(`[;,]\s*(host|port|user|password|dbname|sslmode)\s*=`)
 	// host is a name, an address, or the folder of a socket.
-	host = regexp.MustCompile(`^([A-Za-z0-9._:%-]*|[/@][^;=@]*)$`)
+	host = regexp.MustCompile(`^([^@;=/\s]*|[/@][^@;=]*)$`)
 	// address is a URL in which pgx finds the end of the password where it was meant: at the only @ before the database.
 	address = regexp.MustCompile(`^[a-z]+://([^@/]*@[^@/?]*(/[^@?]*)?(\?.*)?|[^@]*)$`)
 )

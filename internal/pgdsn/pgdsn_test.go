@@ -19,6 +19,9 @@ func TestParse(t *testing.T) {
 		"postgres://labour:hunter2%40%2F?#@db1,[::1]:5433/labour?application_name=a@b",
 		"postgres:///labour?host=/var/run/postgresql&user=labour",
 		"postgres://db",
+		"host=labour_db user=labour password=hunter2",
+		"host=db application_name=a;b=c,d=e",
+		"host=@labour user=labour password=hunter2",
 	} {
 		_, err := pgdsn.Parse(dsn)
 		assert.NoError(t, err, dsn)
