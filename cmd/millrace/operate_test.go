@@ -184,7 +184,7 @@ func TestUsageOfCommands(t *testing.T) {
 // The relay as a process: it forwards, and ends by SIGTERM.
 func TestRelayCommand(t *testing.T) {
 	stack := devtest.Start(t, devstack.PubSub, devstack.Kafka)
-	assert.Contains(t, newOperator(t).run(exitFailed, "relay", "--broker=kafka", "--brokers=nowhere"),
+	assert.Contains(t, newOperator(t).run(exitUsage, "relay", "--broker=kafka", "--brokers=nowhere"),
 		`--brokers: kafka.brokers has "nowhere"`)
 	for broker, flag := range map[string]string{
 		"pubsub": "--project=" + devtest.Project(t),
