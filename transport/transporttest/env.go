@@ -16,16 +16,19 @@ type env struct {
 	*testing.T
 	factory   Factory
 	transport transport.Transport
+	id        string // of the case
 	topic     string
 	config    Config
 	wait      time.Duration
 }
 
 func newEnv(t *testing.T, factory Factory, config Config) *env {
-	return &env{T: t, factory: factory, transport: factory(t), topic: "topic-" + watermill.NewShortUUID(), wait: config.Wait, config: config}
+	id := watermill.NewShortUUID()
+	return &env{T: t, factory: factory, transport: factory(t), id: id, topic: "topic-" + id, wait: config.Wait, config: config}
 }
 
-// consumer returns a subscriber that is closed with the test, with topic made known to its consumer.
+// consumer returns a subscriber that is closed with the test, with topic made known to its consumer. The case has its consumers
+// for itself: in one group of Kafka's those of all cases would rebalance one another.
 func (e *env) consumer(config transport.SubscriberConfig) message.Subscriber {
 	e.Helper()
 	return e.consumerOf(e.transport, config)
@@ -33,6 +36,7 @@ func (e *env) consumer(config transport.SubscriberConfig) message.Subscriber {
 
 func (e *env) consumerOf(t transport.Transport, config transport.SubscriberConfig) message.Subscriber {
 	e.Helper()
+	config.Consumer += "-" + e.id
 	s, err := t.Subscriber(config)
 	require.NoError(e, err)
 	e.Cleanup(func() { require.NoError(e, s.Close()) })
