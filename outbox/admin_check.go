@@ -33,9 +33,6 @@ type sequence struct {
 func Examine(ctx context.Context, db pgtx.DB, schema string, fix bool) (found []Finding, err error) {
 	err = administer(ctx, db, schema, "check outbox", func(ctx context.Context, tx pgx.Tx, schema string) error {
 		query := func(name string) string { return pgschema.Query(files, name, schema) }
-		note := func(format string, args ...any) {
-			found = append(found, Finding{Text: fmt.Sprintf(format, args...), Note: true})
-		}
 		wrong := func(remedy []string, format string, args ...any) {
 			found = append(found, Finding{Text: fmt.Sprintf(format, args...), Remedy: remedy})
 		}
@@ -54,11 +51,8 @@ func Examine(ctx context.Context, db pgtx.DB, schema string, fix bool) (found []
 				layout.shards, layout.rows, layout.inFunction, layout.sequences, layout.shards)
 		}
 		if layout.fenced {
-			note("the function that gives numbers is that of a change of shards, which is going on or did not finish: "+
-				"if none is running, \"millrace outbox shards %d\" restores the faster one", layout.shards)
-		}
-		if !layout.lz4 {
-			note("payloads are not compressed by lz4, but by pglz, which is slower: this server was built without it")
+			found = append(found, Finding{Note: true, Text: fmt.Sprintf("the function that gives numbers is that of a change of shards, which is going on or did not finish: "+
+				"if none is running, \"millrace outbox shards %d\" restores the faster one", layout.shards)})
 		}
 
 		rows, err := tx.Query(ctx, query("admin_sequences"))
@@ -106,14 +100,13 @@ type layout struct {
 	rows       int  // of outbox_shard
 	inFunction int  // as outbox_shard_of has it
 	fenced     bool // outbox_next is that of a change
-	lz4        bool
 	sequences  int
 }
 
 func readLayout(ctx context.Context, tx pgx.Tx, schema string) (l layout, err error) {
 	var language string
 	err = tx.QueryRow(ctx, pgschema.Query(files, "admin_layout", schema)).
-		Scan(&l.hash, &l.shards, &l.rows, &language, &l.inFunction, &l.lz4, &l.sequences)
+		Scan(&l.hash, &l.shards, &l.rows, &language, &l.inFunction, &l.sequences)
 	l.fenced = language != "sql"
 	return l, err
 }

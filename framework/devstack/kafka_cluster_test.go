@@ -2,7 +2,6 @@ package devstack
 
 import (
 	"context"
-	"errors"
 	"testing"
 	"time"
 
@@ -14,10 +13,8 @@ import (
 
 // Whichever broker is down, records are taken; what is acknowledged is there when another one is down after that.
 func TestKafkaCluster(t *testing.T) {
-	if _, err := findKafka(); errors.Is(err, ErrAbsent) && !Required(string(Kafka)) {
-		t.Logf("not tested: %v", err)
-		return
-	}
+	_, err := findKafka()
+	needs(t, string(Kafka), err)
 	dir := scratch(t)
 	began := time.Now()
 	cluster, err := StartKafka(t.Context(), KafkaConfig{Settings: map[string]string{"num.partitions": "3"}})

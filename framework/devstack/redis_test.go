@@ -11,10 +11,8 @@ import (
 
 // A crash loses nothing that was answered, or everything, as its settings have it.
 func TestRedisServerCrash(t *testing.T) {
-	if _, _, err := redisProgram(t.Context()); errors.Is(err, ErrAbsent) && !Required(string(Redis)) {
-		t.Logf("not tested: %v", err)
-		return
-	}
+	_, _, err := redisProgram(t.Context())
+	needs(t, string(Redis), err)
 	for name, test := range map[string]struct {
 		settings map[string]string
 		left     int64

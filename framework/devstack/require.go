@@ -10,17 +10,24 @@ import (
 // requireVariable lists the services of which a fake is an error, so that a CI run cannot silently test less.
 const requireVariable = "MILLRACE_REQUIRE_REAL"
 
-// advice says how to get the real service.
-var advice = map[Service]string{
-	PubSub: "Install Google's emulator (Debian and Ubuntu packages google-cloud-cli-pubsub-emulator and default-jre-headless, " +
-		"or \"gcloud components install pubsub-emulator\"), or name a running one by PUBSUB_EMULATOR_HOST.",
-	Kafka:  kafkaAdvice,
-	Kafka3: kafkaAdvice,
-	Redis:  "Install redis-server (the Debian and Ubuntu package has that name), or name a running one by MILLRACE_REDIS_ADDR.",
+// needed are the services and requisites, by what people call them, with what provides each.
+var needed = map[string]string{
+	string(Postgres): "an installed PostgreSQL: the Debian and Ubuntu package is postgresql",
+	string(PubSub): "Google's Pub/Sub emulator: the Debian and Ubuntu packages are google-cloud-cli-pubsub-emulator and " +
+		"default-jre-headless, or run \"gcloud components install pubsub-emulator\"",
+	string(Kafka): "Apache Kafka: scripts/kafka fetches it with Maven (Debian and Ubuntu packages maven and openjdk-17-jre-headless)",
+	string(Redis): "Redis: the Debian and Ubuntu package is redis-server",
+	"pgbouncer":   "PgBouncer: the Debian and Ubuntu package is pgbouncer",
+	"mount":       "the right to mount a file system: run as root",
 }
 
-const kafkaAdvice = "Run scripts/kafka, which fetches Apache Kafka with Maven (Debian packages maven and openjdk-17-jre-headless), " +
-	"or name running brokers by MILLRACE_KAFKA_BROKERS."
+// Need says what a service or requisite of MILLRACE_REQUIRE_REAL is, and how to get it: "Redis: the Debian …".
+func Need(name string) string {
+	if name == string(Kafka3) {
+		name = string(Kafka)
+	}
+	return needed[name]
+}
 
 // requisites are what the variable may name besides services: what some tests need of a machine.
 var requisites = []string{"pgbouncer", "mount"}

@@ -1,6 +1,7 @@
 package devstack
 
 import (
+	"errors"
 	"net"
 	"os"
 	"os/exec"
@@ -10,6 +11,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/internal/notrun"
 )
 
 // scratch makes a temporary directory in which all rooms of the test appear, and an environment that names no service.
@@ -30,6 +33,22 @@ func scratch(t *testing.T) string {
 		assert.NoError(t, os.RemoveAll(dir))
 	})
 	return dir
+}
+
+// requiredAtStart is what scratch takes out of the environment.
+var requiredAtStart = os.Getenv(requireVariable)
+
+// needs fails the test by the error, or skips it where the error says that this machine lacks what the test needs, unless
+// that must be there.
+func needs(t *testing.T, name string, err error) {
+	t.Helper()
+	if errors.Is(err, ErrAbsent) {
+		t.Setenv(requireVariable, requiredAtStart)
+		if !Required(name) {
+			notrun.Skip(t, Need(name), err)
+		}
+	}
+	require.NoError(t, err)
 }
 
 // leftIn lists the files in the directory and the processes that mention it.

@@ -53,8 +53,9 @@ func TestServerStandby(t *testing.T) {
 	dir := scratch(t)
 	primary, err := StartServer(t.Context(), ServerConfig{})
 	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, primary.Stop()) })
 	standby, err := primary.Standby(t.Context(), ServerConfig{})
-	require.NoError(t, err)
+	needs(t, string(Postgres), err)
 	assert.Equal(t, "true", ask(t, standby.DSN(), "select pg_is_in_recovery()::text"))
 	require.NoError(t, primary.Crash(t.Context()))
 	require.NoError(t, standby.Promote(t.Context()))
@@ -65,10 +66,8 @@ func TestServerStandby(t *testing.T) {
 }
 
 func TestPgBouncer(t *testing.T) {
-	if _, err := pgBouncerProgram(nil); err != nil && !Required("pgbouncer") {
-		t.Logf("not tested: %v", err)
-		return
-	}
+	_, err := pgBouncerProgram(nil)
+	needs(t, "pgbouncer", err)
 	dir := scratch(t)
 	server, err := StartServer(t.Context(), ServerConfig{})
 	require.NoError(t, err)
@@ -83,11 +82,7 @@ func TestPgBouncer(t *testing.T) {
 func TestDisk(t *testing.T) {
 	dir := scratch(t)
 	disk, err := StartDisk(t.Context(), 1)
-	if err != nil && !Required("mount") {
-		require.ErrorIs(t, err, ErrAbsent)
-		t.Logf("not tested: %v", err)
-		return
-	}
+	needs(t, "mount", err)
 	require.NoError(t, err)
 	write := func() error { return os.WriteFile(disk.Dir()+"/file", make([]byte, 1000), 0o600) }
 	require.NoError(t, write())

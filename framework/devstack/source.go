@@ -75,7 +75,8 @@ func (h hooks) start(ctx context.Context, service Service, mustBeReal bool) (*in
 		return nil, errors.Join(reasons...)
 	}
 	if mustBeReal {
-		return nil, fmt.Errorf("%s asks for a real one, and only a fake is to be had: %w\n%s", requireVariable, errors.Join(reasons...), advice[service])
+		return nil, fmt.Errorf("%s asks for a real one, and only a fake is to be had: %w\nThe run needs %s, or name a running one by %s",
+			requireVariable, errors.Join(reasons...), Need(string(service)), variable[service])
 	}
 	return fake()
 }

@@ -40,11 +40,11 @@ func TestRequireReal(t *testing.T) {
 	assert.False(t, Required("pgbouncer"))
 	assert.NoError(t, start("postgres, pgbouncer,mount"))
 	assert.True(t, Required("pgbouncer"))
-	assert.ErrorContains(t, start("postgres, kafka"), "Run scripts/kafka")
-	assert.ErrorContains(t, start("redis"), "Install redis-server")
+	assert.ErrorContains(t, start("postgres, kafka"), "scripts/kafka fetches it")
+	assert.ErrorContains(t, start("redis"), "package is redis-server, or name a running one by MILLRACE_REDIS_ADDR")
 	assert.ErrorContains(t, start("pubsub"), "google-cloud-cli-pubsub-emulator")
 	t.Setenv(requireVariable, "kafka")
-	assert.ErrorContains(t, (&Stack{hooks: hooks{skipInstalled: true}}).Add(t.Context(), Kafka3), "Run scripts/kafka")
+	assert.ErrorContains(t, (&Stack{hooks: hooks{skipInstalled: true}}).Add(t.Context(), Kafka3), "scripts/kafka fetches it")
 	assert.ErrorContains(t, start("kafak"), `MILLRACE_REQUIRE_REAL: unknown service "kafak": want postgres, pubsub, kafka, kafka3 or redis, pgbouncer or mount`)
 }
 

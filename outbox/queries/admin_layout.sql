@@ -1,8 +1,6 @@
 -- The layout as it is written down, as its rows are, and as the functions have it; no locks.
 select l.hash, l.shards, (select count(*) from {schema}.outbox_shard), n.lanname,
        coalesce(substring(f.prosrc from '% (\d+)\)')::int, 0),
-       (select bool_and(attcompression = 'l') from pg_attribute
-        where attname = 'payload' and attrelid in ('{schema}.outbox'::regclass, '{schema}.outbox_failed'::regclass, '{schema}.outbox_delayed'::regclass)),
        (select count(*) from pg_sequence join pg_class c on c.oid = seqrelid
         where c.relnamespace = '{schema}'::regnamespace and c.relname like 'outbox\_seq\_%')
 from {schema}.outbox_layout l

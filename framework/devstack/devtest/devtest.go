@@ -14,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/millrace-go/millrace/framework/devstack"
+	"github.com/millrace-go/millrace/internal/notrun"
 )
 
 // shared is the process's stack.
@@ -34,28 +35,35 @@ func Start(t testing.TB, services ...devstack.Service) *devstack.Stack {
 	return &shared
 }
 
-// IsReal is Start for a test that asks less of a fake of the service.
+// IsReal is Start for a test that asks less of a fake of the service. Where there is only the fake, scripts/test says that
+// the test was not run in full.
 func IsReal(t testing.TB, service devstack.Service) bool {
+	t.Helper()
+	info := described(t, service)
+	if !info.Real {
+		notrun.Note(t, devstack.Need(string(service)))
+	}
+	return info.Real
+}
+
+// Real is Start for a test that no fake of the service can pass. Where there is only the fake, the test is skipped, and
+// scripts/test says so; MILLRACE_REQUIRE_REAL makes that a failure.
+func Real(t testing.TB, service devstack.Service) *devstack.Stack {
+	t.Helper()
+	if info := described(t, service); !info.Real {
+		notrun.Skip(t, devstack.Need(string(service)), fmt.Errorf("%s is %s", service, info.Source))
+	}
+	return &shared
+}
+
+func described(t testing.TB, service devstack.Service) (found devstack.Info) {
 	t.Helper()
 	for _, info := range Start(t, service).Services() {
 		if info.Service == service {
-			return info.Real
+			found = info
 		}
 	}
-	return false
-}
-
-// Real is Start for a test that no fake of the service can pass. Where only the fake is to be had the test is skipped,
-// with the reason; MILLRACE_REQUIRE_REAL makes that a failure.
-func Real(t testing.TB, service devstack.Service) *devstack.Stack {
-	t.Helper()
-	stack := Start(t, service)
-	for _, info := range stack.Services() {
-		if info.Service == service && !info.Real {
-			t.Skipf("%s is %s, which cannot do what this test needs", service, info.Source)
-		}
-	}
-	return stack
+	return found
 }
 
 // Main is for a package's TestMain: it runs the tests, stops the process's stack, and exits. It fails the process when

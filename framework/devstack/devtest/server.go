@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/millrace-go/millrace/framework/devstack"
+	"github.com/millrace-go/millrace/internal/notrun"
 )
 
 // Postgres runs a PostgreSQL server of the test's own, for what a shared one must not suffer: crashes, settings, another
@@ -100,7 +101,7 @@ func SmallDisk(t testing.TB, megabytes int) *devstack.Disk {
 	return disk
 }
 
-// skipAbsent ends the test when what it needs is not on this machine.
+// skipAbsent skips the test when what it needs is not on this machine.
 func skipAbsent(t testing.TB, err error, name string) {
 	t.Helper()
 	switch {
@@ -108,6 +109,6 @@ func skipAbsent(t testing.TB, err error, name string) {
 	case devstack.Required(name):
 		t.Fatalf("MILLRACE_REQUIRE_REAL asks for %s: %v", name, err)
 	default:
-		t.Skip(err)
+		notrun.Skip(t, devstack.Need(name), err)
 	}
 }
