@@ -16,17 +16,31 @@ unset MILLRACE_WATCHDOG
 # A shell gives commands in the background /dev/null to read, so the pipe moves to 3.
 exec 3<&0 </dev/null
 
-# crash runs in the reader. The command is stopped first: it would see its children die and start others.
+# crash runs in the reader. The command is stopped first: it would see its children die and start others. It ends last,
+# when none of its children runs any more: PostgreSQL does not start again while one is attached to the shared memory.
 crash() {
 	trap '' TERM
 	kill -s STOP "$command"
-	ps -A -o pid=,ppid= | while read -r child parent; do
-		if [ "$parent" = "$command" ]; then kill -s KILL "$child"; fi
+	tries=$((seconds * 50))
+	while alive=$(children) && [ -n "$alive" ] && [ "$tries" -gt 0 ]; do
+		for child in $alive; do kill -s KILL "$child"; done
+		sleep 0.02
+		tries=$((tries - 1))
 	done
 	kill -s KILL "$command"
 	exit "$crashed"
 }
 crashed=99 # the reader's exit status
+
+# children lists those of the command that run. One that is dead stays a zombie while the command is stopped.
+children() {
+	ps -A -o pid=,ppid=,stat= | while read -r child parent state; do
+		case $parent,$state in
+		"$command",Z*) ;;
+		"$command",*) echo "$child" ;;
+		esac
+	done
+}
 
 # again waits, after a crash, for the line that runs the command once more; the end of the pipe fails it.
 again() {

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -127,6 +128,23 @@ func TestWatchdog(t *testing.T) {
 		require.NoError(t, w.crash(t.Context()))
 		require.NoError(t, w.stop())
 		assert.Empty(t, leftIn(t, dir))
+	})
+	t.Run("waits for the children of what crashes", func(t *testing.T) {
+		dir := scratch(t)
+		real, err := exec.LookPath("ps")
+		require.NoError(t, err)
+		// The third answer is the first that says that the child is dead.
+		write(t, filepath.Join(dir, "ps"), "#!/bin/sh\necho asked >>"+dir+"/asked\nif [ $(wc -l <"+dir+"/asked) -lt 3 ]; then "+real+" \"$@\" | sed 's/Z/D/'; else exec "+real+" \"$@\"; fi\n")
+		t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+		w := run(t, 10, shell("sleep 300 & echo up; wait"))
+		require.NoError(t, w.await(t.Context(), logs(w, "up")))
+		require.NoError(t, w.crash(t.Context()))
+		asked, err := os.ReadFile(filepath.Join(dir, "asked"))
+		require.NoError(t, err)
+		assert.Equal(t, "asked\nasked\nasked\n", string(asked))
+		require.NoError(t, w.stop())
+		require.NoError(t, os.Remove(filepath.Join(dir, "asked")))
+		require.NoError(t, os.Remove(filepath.Join(dir, "ps")))
 	})
 	t.Run("quotes", func(t *testing.T) {
 		scratch(t)
