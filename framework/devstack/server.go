@@ -18,8 +18,8 @@ import (
 
 // ServerConfig configures a Server. Its zero value is ready for use.
 type ServerConfig struct {
-	// Release is a major version of PostgreSQL, "14" to "18". Where that is not installed, its binaries are those of
-	// embedded-postgres. Default: whatever a stack would run.
+	// Release is a major version of PostgreSQL, OldestPostgres to NewestPostgres. Where that is not installed, its binaries
+	// are those of embedded-postgres. Default: what a stack runs.
 	Release string
 
 	// Settings are put on the server's command line. A stack's own settings hold for the others: fsync is off, so that
@@ -42,9 +42,10 @@ type Server struct {
 // StartServer runs a new cluster and returns once it answers. The caller stops it.
 func StartServer(ctx context.Context, cfg ServerConfig) (*Server, error) {
 	h := hooks{freePort: quietPort}
-	found, err := h.installedBinaries(ctx, cfg.Release)
+	release := postgresRelease(cfg.Release)
+	found, err := h.installedBinaries(ctx, release)
 	if errors.Is(err, ErrAbsent) && ctx.Err() == nil {
-		found, err = h.embeddedBinaries(ctx, cfg.Release)
+		found, err = h.embeddedBinaries(ctx, release)
 	}
 	var server *Server
 	if err == nil {

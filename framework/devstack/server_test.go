@@ -99,7 +99,7 @@ func TestDisk(t *testing.T) {
 func TestServerRelease(t *testing.T) {
 	scratch(t)
 	t.Setenv("TMPDIR", "") // the binaries stay where the next run finds them
-	for _, release := range []string{"14", "18"} {
+	for _, release := range []string{OldestPostgres, NewestPostgres} {
 		server, err := StartServer(t.Context(), ServerConfig{Release: release})
 		require.NoError(t, err)
 		assert.Contains(t, server.Source(), "PostgreSQL "+release+".")
@@ -107,4 +107,23 @@ func TestServerRelease(t *testing.T) {
 	}
 	_, err := StartServer(t.Context(), ServerConfig{Release: "9"})
 	assert.ErrorContains(t, err, `"9"`)
+}
+
+// The variable chooses the version of whatever does not ask for one itself.
+func TestPostgresVersion(t *testing.T) {
+	scratch(t)
+	t.Setenv("TMPDIR", "") // the binaries stay where the next run finds them
+	t.Setenv(releaseVariable, NewestPostgres)
+	stack, err := Start(t.Context(), Postgres)
+	require.NoError(t, err)
+	assert.Contains(t, stack.Services()[0].Source, "PostgreSQL "+NewestPostgres+".")
+	require.NoError(t, stack.Stop())
+	server, err := StartServer(t.Context(), ServerConfig{})
+	require.NoError(t, err)
+	assert.Contains(t, server.Source(), "PostgreSQL "+NewestPostgres+".")
+	require.NoError(t, server.Stop())
+
+	t.Setenv(releaseVariable, "9")
+	_, err = Start(t.Context(), Postgres)
+	assert.ErrorContains(t, err, `no PostgreSQL "9": want 15 to 18 in ServerConfig.Release or MILLRACE_POSTGRES_VERSION`)
 }

@@ -15,7 +15,7 @@ import (
 // The oldest and the newest release that are supported.
 func TestReleases(t *testing.T) {
 	t.Parallel()
-	for _, release := range []string{"14", "18"} {
+	for _, release := range []string{devstack.OldestPostgres, devstack.NewestPostgres} {
 		t.Run(release, func(t *testing.T) {
 			t.Parallel()
 			server := devtest.Postgres(t, devstack.ServerConfig{Release: release})
