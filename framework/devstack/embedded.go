@@ -50,7 +50,7 @@ func (h hooks) embeddedBinaries(ctx context.Context, major string) (binaries, er
 	if err != nil {
 		return binaries{}, err
 	}
-	return binaries{bin: bin, source: fmt.Sprintf("PostgreSQL %s of embedded-postgres", version), as: as}, nil
+	return binaries{bin: bin, version: version, source: fmt.Sprintf("PostgreSQL %s of embedded-postgres", version), as: as}, nil
 }
 
 // embeddedFolder is where the binaries are kept: not below the home directory, because root's is closed to the user

@@ -37,7 +37,7 @@ func (h hooks) installedBinaries(ctx context.Context, major string) (binaries, e
 			reasons = append(reasons, err)
 			continue
 		}
-		return binaries{bin: bin, source: fmt.Sprintf("PostgreSQL %s from %s", version, bin), as: as}, nil
+		return binaries{bin: bin, version: version, source: fmt.Sprintf("PostgreSQL %s from %s", version, bin), as: as}, nil
 	}
 	return binaries{}, absent("no usable initdb and postgres on the PATH or in /usr/lib/postgresql/*/bin: %w", errors.Join(reasons...))
 }

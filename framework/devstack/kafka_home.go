@@ -21,9 +21,13 @@ func (home kafkaHome) path(name string) string { return filepath.Join(home.dir, 
 // classPath is expanded by the JVM.
 func (home kafkaHome) classPath() string { return home.path("*") }
 
-const kafkaJar = "kafka_2.13-4.*.jar"
+const kafkaJar = "kafka_2.13-*.jar"
 
-// findKafka returns the folder that MILLRACE_KAFKA_HOME names, else the newest one that scripts/kafka has filled.
+// kafkaVersionVariable names the version of Apache Kafka that is run, of those that scripts/kafka has fetched.
+const kafkaVersionVariable = "MILLRACE_KAFKA_VERSION"
+
+// findKafka returns the folder that MILLRACE_KAFKA_HOME names, else the one that scripts/kafka has filled with the version
+// that MILLRACE_KAFKA_VERSION names, else with the newest.
 func findKafka() (kafkaHome, error) {
 	if dir := os.Getenv("MILLRACE_KAFKA_HOME"); dir != "" {
 		home, ok := openKafka(dir)
@@ -36,7 +40,15 @@ func findKafka() (kafkaHome, error) {
 	if err != nil {
 		return kafkaHome{}, absent("no folder for Apache Kafka: %w", err)
 	}
-	pattern := filepath.Join(cache, "millrace", "kafka-4.*")
+	if version := os.Getenv(kafkaVersionVariable); version != "" {
+		home, ok := openKafka(filepath.Join(cache, "millrace", "kafka-"+version))
+		if !ok {
+			return home, fmt.Errorf("%s is %s, which is not in %s: scripts/kafka, run with that variable, fetches it",
+				kafkaVersionVariable, version, filepath.Join(cache, "millrace"))
+		}
+		return home, nil
+	}
+	pattern := filepath.Join(cache, "millrace", "kafka-*")
 	var newest kafkaHome
 	dirs, _ := filepath.Glob(pattern) // a bad pattern finds nothing
 	for _, dir := range dirs {

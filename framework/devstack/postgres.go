@@ -41,9 +41,10 @@ func postgresFromEnvironment(ctx context.Context) (*instance, error) {
 
 // binaries are a PostgreSQL to run.
 type binaries struct {
-	bin    string
-	source string // for people
-	as     *account
+	bin     string
+	version string
+	source  string // for people
+	as      *account
 }
 
 // postgresFrom is a source for the stack: a new cluster, run by the binaries that find finds.

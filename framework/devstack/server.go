@@ -160,16 +160,22 @@ func (s *Server) Promote(ctx context.Context) error {
 }
 
 // Tool is the path of one of PostgreSQL's programs, such as pg_dump: of the server's own binaries, else, as
-// embedded-postgres has none, of the installed ones. The error says that neither has it.
+// embedded-postgres has none, of installed ones that are not older, which would refuse the server. The error says that
+// neither has it.
 func (s *Server) Tool(name string) (string, error) {
+	major, _, _ := strings.Cut(s.cluster.version, ".")
 	folders := append([]string{s.cluster.bin}, postgresFolders()...)
 	for _, bin := range folders {
 		path := filepath.Join(bin, name)
-		if _, err := os.Stat(path); err == nil && s.cluster.as.reaches(path) {
+		if _, err := os.Stat(path); err != nil || !s.cluster.as.reaches(path) {
+			continue
+		}
+		version, err := postgresVersion(context.Background(), bin, s.cluster.as) // a program that prints a line
+		if err == nil && compareVersions(version, major) >= 0 {
 			return path, nil
 		}
 	}
-	return "", absent("no %s in %s", name, strings.Join(folders, ", "))
+	return "", absent("no %s of PostgreSQL %s or newer in %s", name, major, strings.Join(folders, ", "))
 }
 
 func (s *Server) answers(ctx context.Context) error { return askPostgres(ctx, s.dsn) }

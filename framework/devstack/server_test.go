@@ -2,6 +2,7 @@ package devstack
 
 import (
 	"os"
+	"os/exec"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -103,6 +104,13 @@ func TestServerRelease(t *testing.T) {
 		server, err := StartServer(t.Context(), ServerConfig{Release: release})
 		require.NoError(t, err)
 		assert.Contains(t, server.Source(), "PostgreSQL "+release+".")
+		if tool, err := server.Tool("pg_dump"); err == nil { // an older one would refuse the server
+			line, err := exec.CommandContext(t.Context(), tool, "--version").Output()
+			require.NoError(t, err)
+			assert.GreaterOrEqual(t, compareVersions(versionPattern.FindString(string(line)), release), 0, "%s", line)
+		} else {
+			require.ErrorIs(t, err, ErrAbsent)
+		}
 		require.NoError(t, server.Stop())
 	}
 	_, err := StartServer(t.Context(), ServerConfig{Release: "9"})
