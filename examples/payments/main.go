@@ -94,7 +94,10 @@ func play(ctx context.Context, args []string, stdout, stderr io.Writer) (err err
 	}
 	customers := newCustomers(s.Config.Addresses, o)
 	looks := func(ctx context.Context) (string, bool, error) { return readState(ctx, s.Pool, o) }
-	if err := cast.Watch(ctx, stage.Watching{Kills: o.Kills, Roles: killable, Span: o.span(), Act: customers.Act, State: looks}); err != nil {
+	err = cast.Watch(ctx, stage.Watching{
+		Kills: o.Kills, Roles: killable, Span: o.span(), Act: customers.Act, State: looks, Without: o.without != "",
+	})
+	if err != nil {
 		return err
 	}
 	again, err := playLate(ctx, cast, o, looks)

@@ -137,6 +137,7 @@ func perform(ctx context.Context, s *stage.Stage, cfg config, o options, c *stag
 			all := st.completed == o.events && c.Counts.Get("answered") == o.events && st.notified == o.events && st.thanked == o.events && st.outbox == 0
 			return st.bar(o.events), all, err
 		},
+		Without:  o.without != "",
 		Progress: p,
 	})
 }

@@ -14,6 +14,10 @@ const (
 	// stall is how long nothing may move before what is missing counts as lost. The messages of a killed consumer come back
 	// sooner, although Google's emulator may send them to another one that is gone.
 	stall = 4 * ackDeadline
+	// shortStall is the same where nothing has to come back: what is missing waits for clients, or a part was left out and
+	// the verdict is bad anyhow.
+	shortStall = 3 * ackDeadline / 2
+
 	quiet = 2 * time.Second // without a delivery before the end
 	told  = 2 * time.Second // between two lines
 	// tarry is how long a kill waits for its moment: until something has moved again since the one before, however slow the
@@ -32,6 +36,8 @@ type Watching struct {
 	Act func(ctx context.Context) error
 	// State tells how far things are, and whether everything is there.
 	State func(ctx context.Context) (line string, all bool, err error)
+	// Without tells that a part was left out: what is missing counts as lost sooner.
+	Without bool
 	// Progress shows it; nil: as lines, for a cast of Stage.NewCast.
 	Progress Progress
 }
@@ -88,6 +94,13 @@ func (c *Cast) Watch(ctx context.Context, w Watching) error {
 	return g.Wait()
 }
 
+func (w Watching) stall() time.Duration {
+	if w.Without {
+		return shortStall
+	}
+	return stall
+}
+
 // due tells whether a kill is to be now, so long after it was planned. When the clients are done there is no better moment.
 func (w Watching) due(late time.Duration, moved, done bool) bool {
 	return late > 0 && (done || late > tarry || moved && (w.Moment == nil || w.Moment()))
@@ -135,14 +148,14 @@ func (c *Cast) watch(ctx context.Context, w Watching, acting <-chan struct{}) er
 		// A killed process may hold messages that come back after the ack deadline, and those could double an effect.
 		settled := acting == nil && killed >= w.Kills && now.Sub(moved) >= quiet && (killed == 0 || now.Sub(lastKill) >= ackDeadline+quiet)
 		switch {
-		case acting != nil && now.Sub(moved) >= stall:
-			progress.Done(line, fmt.Sprintf("nothing has moved for %v, and clients wait for their answers", stall))
+		case acting != nil && now.Sub(moved) >= shortStall:
+			progress.Done(line, fmt.Sprintf("nothing has moved for %v, and clients wait for their answers", shortStall))
 			return nil
 		case all && settled:
 			progress.Done(line, "every effect is there, and nothing moves any more")
 			return nil
-		case settled && now.Sub(moved) >= stall:
-			progress.Done(line, fmt.Sprintf("nothing has moved for %v", stall))
+		case settled && now.Sub(moved) >= w.stall():
+			progress.Done(line, fmt.Sprintf("nothing has moved for %v", w.stall()))
 			return nil
 		}
 	}
