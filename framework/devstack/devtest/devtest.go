@@ -6,8 +6,11 @@ package devtest
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"os"
+	"runtime"
+	"strconv"
 	"testing"
 	"time"
 
@@ -70,7 +73,19 @@ func described(t testing.TB, service devstack.Service) (found devstack.Info) {
 // a goroutine is left that opts do not let pass, or a service could not be stopped. Without it the stack still ends with
 // the process.
 func Main(m *testing.M, opts ...goleak.Option) {
+	flag.Parse()
+	overlap()
 	os.Exit(finish(m.Run, shared.Stop, opts...))
+}
+
+// overlap lets more tests run at once than there are processors, which is Go's default: most of them wait for a service.
+// The flag -parallel still decides where it is given.
+func overlap() {
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
+	if !given {
+		_ = flag.Set("test.parallel", strconv.Itoa(3*runtime.GOMAXPROCS(0))) // a number is always taken
+	}
 }
 
 // finish returns the exit code of the tests and of what they leave.
