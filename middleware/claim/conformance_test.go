@@ -21,7 +21,9 @@ func conformancePool(t *testing.T) *pgxpool.Pool {
 func TestPostgresStoreConforms(t *testing.T) {
 	t.Parallel()
 	claimtest.Run(t, func(t *testing.T) claimtest.Fixture {
-		return claimtest.Postgres(t, conformancePool(t), devtest.Schema(t))
+		f := claimtest.Postgres(t, conformancePool(t), devtest.Schema(t))
+		f.Events = devtest.Storm(10_000, 2000)
+		return f
 	})
 }
 
