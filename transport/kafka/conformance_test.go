@@ -8,21 +8,16 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/millrace-go/millrace/framework/devstack"
+	"github.com/millrace-go/millrace/framework/devstack/devtest"
 	"github.com/millrace-go/millrace/transport"
 	"github.com/millrace-go/millrace/transport/kafka"
 	"github.com/millrace-go/millrace/transport/transporttest"
 )
 
+// TestConformance runs the suite on Apache Kafka, or on kfake where there is no Kafka: services are tested on both.
 func TestConformance(t *testing.T) {
 	addresses := brokers(t)
-	transporttest.Run(t, func(t testing.TB) transport.Transport {
-		return connect(t, kafka.Config{Brokers: addresses})
-	}, transporttest.Config{DeleteTopic: deletes(t, addresses)})
-}
-
-// TestConformanceOfFake keeps the in-process fake usable for the tests of services.
-func TestConformanceOfFake(t *testing.T) {
-	addresses := fake(t).ListenAddrs()
 	transporttest.Run(t, func(t testing.TB) transport.Transport {
 		return connect(t, kafka.Config{Brokers: addresses})
 	}, transporttest.Config{DeleteTopic: deletes(t, addresses)})
@@ -31,12 +26,9 @@ func TestConformanceOfFake(t *testing.T) {
 // TestConformanceOfTransactions: as subscribers of the other kind, but that messages come out of transactions.
 func TestConformanceOfTransactions(t *testing.T) {
 	addresses := brokers(t)
-	transporttest.Run(t, transactional(addresses), transporttest.Config{Short: true, DeleteTopic: deletes(t, addresses)})
-}
-
-func TestConformanceOfTransactionsOfFake(t *testing.T) {
-	addresses := fake(t).ListenAddrs()
-	transporttest.Run(t, transactional(addresses), transporttest.Config{DeleteTopic: deletes(t, addresses)})
+	transporttest.Run(t, transactional(addresses), transporttest.Config{
+		Short: devtest.IsReal(t, devstack.Kafka), DeleteTopic: deletes(t, addresses),
+	})
 }
 
 func transactional(addresses []string) transporttest.Factory {

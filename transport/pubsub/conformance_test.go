@@ -1,7 +1,6 @@
 package pubsub_test
 
 import (
-	"os"
 	"sync"
 	"testing"
 	"time"
@@ -26,34 +25,30 @@ var (
 func TestConformance(t *testing.T)            { conformance(t, suiteSubscription) }
 func TestConformanceExactlyOnce(t *testing.T) { conformance(t, suiteExactlyOnce) }
 
-// TestConformanceOfFake keeps Google's in-process fake usable for the tests of services. It sends one message to each
-// stream every 10 ms, for which it looks at all messages, and sorts them where order is kept: Watermill's thousands take
-// minutes of one core. With MILLRACE_TEST_FULL set it runs them all the same; unordered it always does.
-func TestConformanceOfFake(t *testing.T)            { conformanceOfFake(t, suiteSubscription) }
-func TestConformanceOfFakeExactlyOnce(t *testing.T) { conformanceOfFake(t, suiteExactlyOnce) }
-
+// conformance runs the suite on Google's emulator, or on its fake where there is no emulator.
 func conformance(t *testing.T, config pubsub.SubscriptionConfig) {
 	t.Parallel()
-	options := emulator(t)
-	suite := transporttest.Config{ExactlyOnce: config.ExactlyOnce, DeleteTopic: deleteTopic(options), Cannot: emulatorCannot}
 	if !devtest.IsReal(t, devstack.PubSub) {
-		suite.Short, suite.Cannot = true, fakeCannot
+		conformanceOfFake(t, config)
+		return
 	}
+	options := emulator(t)
 	transporttest.Run(t, func(t testing.TB) transport.Transport {
 		return connect(t, pubsub.Config{ClientOptions: options, Subscription: config})
-	}, suite)
+	}, transporttest.Config{ExactlyOnce: config.ExactlyOnce, DeleteTopic: deleteTopic(options), Cannot: emulatorCannot})
 }
 
+// conformanceOfFake keeps Google's in-process fake usable for the tests of services. It sends one message to each stream
+// every 10 ms, for which it looks at all messages, and sorts them where order is kept: Watermill's thousands would take
+// minutes of one core.
 func conformanceOfFake(t *testing.T, config pubsub.SubscriptionConfig) {
-	t.Parallel()
 	brokers := fakes()
-	full := os.Getenv("MILLRACE_TEST_FULL") != ""
 	transporttest.Run(t, func(t testing.TB) transport.Transport {
 		return connect(t, pubsub.Config{ClientOptions: brokers(t), Subscription: config})
 	}, transporttest.Config{
 		ExactlyOnce: config.ExactlyOnce,
-		Short:       config.ExactlyOnce && !full,
-		ShortOrder:  !full,
+		Short:       config.ExactlyOnce,
+		ShortOrder:  true,
 		DeleteTopic: func(t testing.TB, topic string) { deleteTopic(brokers(t))(t, topic) },
 		Cannot:      fakeCannot,
 		Wait:        time.Minute,

@@ -59,22 +59,23 @@ type network struct {
 	fake           *pstest.Server // nil for Google's emulator
 }
 
-// onFaultyNetworks runs test for each fault, before Google's emulator and before its fake: all at once, also where go test
-// runs only as many tests in parallel as there are processors, because they do little but wait. It leaves out what a broker
-// cannot do.
+// onFaultyNetworks runs test for each fault, before Google's emulator, or before its fake where there is no emulator: all at
+// once, because they do little but wait. It leaves out what a broker cannot do.
 func onFaultyNetworks(t *testing.T, faults []fault, test func(*testing.T, network, fault), unable ...string) {
 	var running sync.WaitGroup
 	defer running.Wait()
+	broker := "emulator"
+	if !devtest.IsReal(t, devstack.PubSub) {
+		broker = "fake"
+	}
 	for _, f := range faults {
-		for _, broker := range []string{"emulator", "fake"} {
-			name := f.name + "/" + broker
-			if slices.Contains(unable, name) {
-				continue
-			}
-			running.Go(func() {
-				t.Run(name, func(t *testing.T) { test(t, newNetwork(t, broker), f) })
-			})
+		name := f.name + "/" + broker
+		if slices.Contains(unable, name) {
+			continue
 		}
+		running.Go(func() {
+			t.Run(name, func(t *testing.T) { test(t, newNetwork(t, broker), f) })
+		})
 	}
 }
 
