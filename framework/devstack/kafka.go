@@ -23,11 +23,19 @@ func kafkaFromEnvironment(service Service, size int) func(context.Context) (*ins
 		if len(brokers) == 0 {
 			return nil, fmt.Errorf("%s is %q: want host:port, several with commas between", variable[service], value)
 		}
-		if err := askOnce(ctx, func(ctx context.Context) error { return askKafka(ctx, brokers, "", size) }); err != nil {
+		value = strings.Join(brokers, ",")
+		fake := false
+		err = askOnce(ctx, func(ctx context.Context) error {
+			err := askKafka(ctx, brokers, kfakeCluster, size)
+			if fake = err == nil; errors.Is(err, errOtherCluster) {
+				return nil
+			}
+			return err
+		})
+		if err != nil {
 			return nil, fmt.Errorf("ask the brokers that %s names: %w", variable[service], err)
 		}
-		value = strings.Join(brokers, ",")
-		return &instance{info: Info{Service: service, Source: variable[service], Address: value, Real: true}, value: value}, nil
+		return &instance{info: namedInfo(service, value, fake), value: value}, nil
 	}
 }
 
@@ -107,6 +115,9 @@ func kafkaID() string {
 		}
 	}
 }
+
+// kfakeCluster is the ID that kfake gives its cluster. Kafka's are random.
+const kfakeCluster = "kfake"
 
 // fakeKafka runs franz-go's fake brokers. Child processes reach them too, over their ports.
 func fakeKafka(service Service, brokers int) func() (*instance, error) {

@@ -11,17 +11,19 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// askKafka reports whether a broker answers, knows of at least so many, and is of the cluster; "" is any.
+var errOtherCluster = errors.New("the broker that answers is of another cluster")
+
+// askKafka reports whether a broker answers, knows of at least so many, and then whether it is of the cluster; "" is any.
 func askKafka(ctx context.Context, brokers []string, cluster string, size int) error {
 	response, err := kafkaMetadata(ctx, brokers, []kmsg.MetadataRequestTopic{}) // none; nil would be all
 	if err != nil {
 		return err
 	}
-	if cluster != "" && (response.ClusterID == nil || *response.ClusterID != cluster) {
-		return errors.New("the broker that answers is of another cluster")
-	}
 	if len(response.Brokers) < size {
 		return fmt.Errorf("the cluster has %d brokers of %d", len(response.Brokers), size)
+	}
+	if cluster != "" && (response.ClusterID == nil || *response.ClusterID != cluster) {
+		return errOtherCluster
 	}
 	return nil
 }

@@ -28,15 +28,8 @@ func postgresFromEnvironment(ctx context.Context) (*instance, error) {
 	if err := askOnce(ctx, func(ctx context.Context) error { return askPostgres(ctx, dsn) }); err != nil {
 		return nil, fmt.Errorf("ask the server that %s names: %w", variable[Postgres], err)
 	}
-	return &instance{
-		info: Info{
-			Service: Postgres,
-			Source:  variable[Postgres],
-			Address: net.JoinHostPort(config.Host, strconv.Itoa(int(config.Port))),
-			Real:    true,
-		},
-		value: dsn,
-	}, nil
+	address := net.JoinHostPort(config.Host, strconv.Itoa(int(config.Port)))
+	return &instance{info: namedInfo(Postgres, address, false), value: dsn}, nil
 }
 
 // binaries are a PostgreSQL to run.

@@ -14,7 +14,9 @@ import (
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"cloud.google.com/go/pubsub/v2/pstest"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 )
 
 func pubsubFromEnvironment(ctx context.Context) (*instance, error) {
@@ -22,7 +24,14 @@ func pubsubFromEnvironment(ctx context.Context) (*instance, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := askOnce(ctx, func(ctx context.Context) error { return askPubSub(ctx, host) }); err != nil {
+	fake := false
+	err = askOnce(ctx, func(ctx context.Context) (err error) {
+		if err = askPubSub(ctx, host); err == nil {
+			fake, err = isPstest(ctx, host)
+		}
+		return err
+	})
+	if err != nil {
 		return nil, fmt.Errorf("ask the emulator that %s names: %w", variable[PubSub], err)
 	}
 	f, err := startFront(host)
@@ -30,7 +39,7 @@ func pubsubFromEnvironment(ctx context.Context) (*instance, error) {
 		return nil, err
 	}
 	return &instance{
-		info:  Info{Service: PubSub, Source: variable[PubSub], Address: host, Real: true},
+		info:  namedInfo(PubSub, host, fake),
 		value: f.address,
 		stop:  f.stop,
 	}, nil
@@ -122,11 +131,29 @@ func fakePubSub() (*instance, error) {
 
 // askPubSub reports whether the emulator answers a call.
 func askPubSub(ctx context.Context, host string) error {
+	return pubsubCall(host, func(conn *grpc.ClientConn) error {
+		_, err := pubsubpb.NewPublisherClient(conn).ListTopics(ctx, &pubsubpb.ListTopicsRequest{Project: "projects/millrace-ready", PageSize: 1})
+		return err
+	})
+}
+
+// isPstest tells the client library's fake from Google's emulator: it has no snapshots.
+func isPstest(ctx context.Context, host string) (bool, error) {
+	err := pubsubCall(host, func(conn *grpc.ClientConn) error {
+		_, err := pubsubpb.NewSubscriberClient(conn).ListSnapshots(ctx, &pubsubpb.ListSnapshotsRequest{Project: "projects/millrace-ready", PageSize: 1})
+		return err
+	})
+	if status.Code(err) == codes.Unimplemented {
+		return true, nil
+	}
+	return false, err
+}
+
+func pubsubCall(host string, call func(*grpc.ClientConn) error) error {
 	conn, err := grpc.NewClient(host, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	_, err = pubsubpb.NewPublisherClient(conn).ListTopics(ctx, &pubsubpb.ListTopicsRequest{Project: "projects/millrace-ready", PageSize: 1})
-	return err
+	return call(conn)
 }

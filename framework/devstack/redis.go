@@ -23,10 +23,18 @@ func redisFromEnvironment(ctx context.Context) (*instance, error) {
 	if _, _, err := net.SplitHostPort(address); err != nil {
 		return nil, fmt.Errorf("%s is %q: want host:port", variable[Redis], address)
 	}
-	if err := askOnce(ctx, func(ctx context.Context) error { return askRedis(ctx, address, "") }); err != nil {
+	fake := false
+	err = askOnce(ctx, func(ctx context.Context) (err error) {
+		if err = askRedis(ctx, address, ""); err != nil {
+			return err
+		}
+		fake, err = isMiniredis(ctx, address)
+		return err
+	})
+	if err != nil {
 		return nil, fmt.Errorf("ask the server that %s names: %w", variable[Redis], err)
 	}
-	return &instance{info: Info{Service: Redis, Source: variable[Redis], Address: address, Real: true}, value: address}, nil
+	return &instance{info: namedInfo(Redis, address, fake), value: address}, nil
 }
 
 // installedRedis runs the redis-server of this machine, which keeps nothing on disk.
@@ -82,10 +90,7 @@ func fakeRedis() (*instance, error) {
 
 // askRedis reports whether the server answers, and whether it is the one that works in the folder, unless that is "".
 func askRedis(ctx context.Context, address, dir string) error {
-	client := redis.NewClient(&redis.Options{
-		Addr: address, MaxRetries: -1, ContextTimeoutEnabled: true, DisableIdentity: true,
-		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
-	})
+	client := askingRedis(address)
 	defer client.Close() //nolint:errcheck // the answer counts
 	if err := client.Ping(ctx).Err(); err != nil || dir == "" {
 		return err
@@ -95,4 +100,22 @@ func askRedis(ctx context.Context, address, dir string) error {
 		err = errors.New("another server answers at its port")
 	}
 	return err
+}
+
+// isMiniredis tells the fake from a server, which either describes itself or refuses that as a matter of rights.
+func isMiniredis(ctx context.Context, address string) (bool, error) {
+	client := askingRedis(address)
+	defer client.Close() //nolint:errcheck // the answer counts
+	err := client.Info(ctx, "server").Err()
+	if answer := redis.Error(nil); errors.As(err, &answer) {
+		return strings.Contains(answer.Error(), "section (server) is not supported"), nil
+	}
+	return false, err
+}
+
+func askingRedis(address string) *redis.Client {
+	return redis.NewClient(&redis.Options{
+		Addr: address, MaxRetries: -1, ContextTimeoutEnabled: true, DisableIdentity: true,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	})
 }

@@ -59,6 +59,9 @@ func (h hooks) start(ctx context.Context, service Service, mustBeReal bool) (*in
 	var reasons []error
 	for _, source := range sources {
 		found, err := source(ctx)
+		if err == nil && mustBeReal && !found.info.Real {
+			return nil, errors.Join(fmt.Errorf("%s asks for a real one, and this is %s: name another, or none", requireVariable, found.info.Source), found.end())
+		}
 		if err == nil {
 			return found, nil
 		}
@@ -88,6 +91,24 @@ func named(service Service) (string, error) {
 		return "", absent("%s is not set", variable[service])
 	}
 	return value, nil
+}
+
+// namedInfo describes a service that the environment names.
+func namedInfo(service Service, address string, fake bool) Info {
+	what := calls[service].real
+	if fake {
+		what = calls[service].fake
+	}
+	return Info{Service: service, Source: what + ", named by " + variable[service], Address: address, Real: !fake}
+}
+
+// calls are the names of a service that somebody else runs; who runs it knows its version.
+var calls = map[Service]struct{ real, fake string }{
+	Postgres: {real: "PostgreSQL"},
+	PubSub:   {"a Pub/Sub emulator", "pstest"},
+	Kafka:    {"Kafka", "kfake"},
+	Kafka3:   {"Kafka", "kfake"},
+	Redis:    {"Redis", "miniredis, whose keys do not expire by themselves"},
 }
 
 // retryPort calls try with free ports until it reports something else than a port that another process took in the

@@ -57,15 +57,13 @@ func TestEnvironmentNamesServices(t *testing.T) {
 		key, value, _ := strings.Cut(line, "=")
 		t.Setenv(key, value)
 	}
-	t.Setenv(requireVariable, "pubsub,kafka,redis") // whoever names a service vouches for it
-
 	inner, err := Start(t.Context(), PubSub, Kafka, Redis)
 	require.NoError(t, err)
 	assert.Equal(t, outer.KafkaBrokers(), inner.KafkaBrokers())
 	require.NoError(t, askPubSub(t.Context(), inner.PubSubHost()), "through a front of its own")
 	for i, info := range inner.Services() {
-		assert.True(t, info.Real)
-		assert.Equal(t, variable[info.Service], info.Source)
+		assert.False(t, info.Real)
+		assert.Contains(t, info.Source, ", named by "+variable[info.Service])
 		assert.Equal(t, outer.Services()[i].Address, info.Address)
 	}
 	require.NoError(t, inner.Stop())
@@ -81,6 +79,39 @@ func TestEnvironmentNamesServices(t *testing.T) {
 	assert.ErrorContains(t, err, `MILLRACE_REDIS_ADDR is "redis://127.0.0.1:6379": want host:port`)
 }
 
+// A service that was handed on is asked what it is: a fake does not become real on the way.
+func TestEnvironmentSaysWhatIsReal(t *testing.T) {
+	for name, skipInstalled := range map[string]bool{"fakes": true, "what this machine has": false} {
+		t.Run(name, func(t *testing.T) {
+			scratch(t)
+			outer := &Stack{hooks: hooks{skipInstalled: skipInstalled}}
+			require.NoError(t, outer.Add(t.Context(), PubSub, Kafka, Redis))
+			t.Cleanup(func() { assert.NoError(t, outer.Stop()) })
+			for _, line := range outer.Env() {
+				key, value, _ := strings.Cut(line, "=")
+				t.Setenv(key, value)
+			}
+			inner, err := Start(t.Context(), PubSub, Kafka, Redis)
+			require.NoError(t, err)
+			for i, info := range inner.Services() {
+				assert.Equal(t, outer.Services()[i].Real, info.Real, "%+v", info)
+			}
+			require.NoError(t, inner.Stop())
+
+			for _, info := range outer.Services() {
+				t.Setenv(requireVariable, string(info.Service))
+				inner, err := Start(t.Context(), info.Service)
+				if info.Real {
+					require.NoError(t, err)
+					require.NoError(t, inner.Stop())
+				} else {
+					assert.ErrorContains(t, err, "MILLRACE_REQUIRE_REAL asks for a real one, and this is "+calls[info.Service].fake+", named by "+variable[info.Service])
+				}
+			}
+		})
+	}
+}
+
 func TestEnvironmentNamesPostgres(t *testing.T) {
 	scratch(t)
 	outer, err := Start(t.Context(), Postgres)
@@ -90,7 +121,7 @@ func TestEnvironmentNamesPostgres(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, outer.PostgresDSN(), inner.PostgresDSN())
 	info := inner.Services()[0]
-	assert.Equal(t, Info{Service: Postgres, Source: variable[Postgres], Address: outer.Services()[0].Address, Real: true, Took: info.Took}, info)
+	assert.Equal(t, Info{Service: Postgres, Source: "PostgreSQL, named by MILLRACE_POSTGRES_DSN", Address: outer.Services()[0].Address, Real: true, Took: info.Took}, info)
 	require.NoError(t, inner.Stop())
 	require.NoError(t, askPostgres(t.Context(), outer.PostgresDSN()))
 	require.NoError(t, outer.Stop())

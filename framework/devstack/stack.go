@@ -44,6 +44,13 @@ type instance struct {
 	stop func() error
 }
 
+func (i *instance) end() error {
+	if i.stop == nil {
+		return nil
+	}
+	return i.stop()
+}
+
 // Add starts those of the services that the stack lacks and returns once all of them answer; a service that another
 // call is starting is waited for. Services that did start stay in the stack when others fail, and a failed one may be
 // added again. After Stop it returns an error.
@@ -133,8 +140,8 @@ func (s *Stack) Stop() error {
 		for i, one := range slots {
 			group.Go(func() {
 				<-one.done
-				if one.err == nil && one.instance.stop != nil {
-					if err := one.instance.stop(); err != nil {
+				if one.err == nil {
+					if err := one.instance.end(); err != nil {
 						errs[i] = fmt.Errorf("devstack: stop %s: %w", one.instance.info.Service, err)
 					}
 				}

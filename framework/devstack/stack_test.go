@@ -122,6 +122,7 @@ func TestServiceNames(t *testing.T) {
 // What fails takes the others with it, and the wait for them.
 func TestStartFailureStopsTheRest(t *testing.T) {
 	dir := scratch(t)
+	fetched(t)
 	t.Setenv("MILLRACE_KAFKA_HOME", dir)
 	_, err := Start(t.Context(), Postgres, PubSub, Kafka)
 	require.ErrorContains(t, err, "scripts/kafka fills it")
@@ -130,6 +131,7 @@ func TestStartFailureStopsTheRest(t *testing.T) {
 
 func TestStartIsCancelled(t *testing.T) {
 	dir := scratch(t)
+	fetched(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
