@@ -12,11 +12,12 @@ import (
 	"strings"
 
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
-	"cloud.google.com/go/pubsub/v2/pstest"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
+
+	"github.com/millrace-go/millrace/framework/devstack/internal/fakepubsub"
 )
 
 func pubsubFromEnvironment(ctx context.Context) (*instance, error) {
@@ -121,7 +122,7 @@ func emulatorJar() string {
 
 // fakePubSub runs the client library's fake. Child processes reach it too, over its port.
 func fakePubSub() (*instance, error) {
-	server := pstest.NewServerWithAddress("127.0.0.1:0")
+	server := fakepubsub.Start("127.0.0.1:0")
 	return &instance{
 		info:  Info{Service: PubSub, Source: "pstest, in process", Address: server.Addr},
 		value: server.Addr,
