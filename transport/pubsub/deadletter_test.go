@@ -53,7 +53,7 @@ func TestFeaturesOfAttempts(t *testing.T) {
 func TestDeadLetter(t *testing.T) {
 	t.Parallel()
 	config := withDeadLetters(devtest.Topic(t))
-	config.ClientOptions = emulator(t)
+	config.ClientOptions = genuine(t)
 	dead, topic := config.Consumers["c"].DeadLetter.Topic, devtest.Topic(t)
 	tr := connect(t, config)
 	_, messages := subscribe(t, tr, topic, transport.SubscriberConfig{Consumer: "c"})
@@ -247,7 +247,7 @@ func TestOrderedDeadLetterOfAForeignProducer(t *testing.T) {
 func TestDeadLetterTopicIsDeleted(t *testing.T) {
 	t.Parallel()
 	config := withDeadLetters(devtest.Topic(t))
-	config.ClientOptions = emulator(t)
+	config.ClientOptions = genuine(t)
 	logged, log := newLog()
 	config.Logger = log
 	dead, topic := config.Consumers["c"].DeadLetter.Topic, devtest.Topic(t)

@@ -83,7 +83,7 @@ func newNetwork(t *testing.T, broker string) network {
 	n := network{}
 	var address string
 	if broker == "emulator" {
-		address = devtest.Start(t, devstack.PubSub).PubSubHost()
+		address = devtest.Real(t, devstack.PubSub).PubSubHost()
 		n.direct = plain(address)
 	} else {
 		n.fake, n.direct = fake(t)

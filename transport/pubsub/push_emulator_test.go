@@ -14,6 +14,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/api/option"
 
 	"github.com/millrace-go/millrace/framework/devstack/devtest"
 	"github.com/millrace-go/millrace/transport"
@@ -28,8 +29,8 @@ type modeCase struct {
 	broker *pubsub.Transport
 }
 
-// eachMode runs the same test by pull and by both forms of push.
-func eachMode(t *testing.T, run func(*modeCase)) {
+// eachMode runs the same test by pull and by both forms of push, on the broker that the options lead to.
+func eachMode(t *testing.T, broker func(testing.TB) []option.ClientOption, run func(*modeCase)) {
 	t.Parallel()
 	for mode, push := range map[string]*pubsub.Push{
 		"pull":           nil,
@@ -38,7 +39,7 @@ func eachMode(t *testing.T, run func(*modeCase)) {
 	} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
-			options := genuine(t)
+			options := broker(t)
 			server := httptest.NewUnstartedServer(nil)
 			config := pubsub.Config{ClientOptions: options, DrainTimeout: 10 * time.Second}
 			if push != nil {
@@ -104,7 +105,7 @@ func (r *received) await(t *testing.T, n int) []*message.Message {
 }
 
 func TestModesCarryTheSame(t *testing.T) {
-	eachMode(t, func(c *modeCase) {
+	eachMode(t, genuine, func(c *modeCase) {
 		var got received
 		c.route(transport.SubscriberConfig{Consumer: "c"}, func(msg *message.Message) error {
 			got.add(msg)
@@ -132,7 +133,7 @@ func TestModesCarryTheSame(t *testing.T) {
 }
 
 func TestModesRedeliver(t *testing.T) {
-	eachMode(t, func(c *modeCase) {
+	eachMode(t, emulator, func(c *modeCase) {
 		var got received
 		c.route(transport.SubscriberConfig{Consumer: "c"}, func(msg *message.Message) error {
 			if got.add(msg) < 2 {
@@ -148,7 +149,7 @@ func TestModesRedeliver(t *testing.T) {
 
 // TestModesRetryInPlace: contention holds the message for as long as it asks, and no worker.
 func TestModesRetryInPlace(t *testing.T) {
-	eachMode(t, func(c *modeCase) {
+	eachMode(t, emulator, func(c *modeCase) {
 		const delay = 1500 * time.Millisecond
 		var got received
 		var mu sync.Mutex
@@ -182,7 +183,7 @@ func TestModesRetryInPlace(t *testing.T) {
 // TestModesDrain: a handler that runs while its subscriber closes finishes, its ack arrives, and the message is not
 // delivered to the subscriber that comes after.
 func TestModesDrain(t *testing.T) {
-	eachMode(t, func(c *modeCase) {
+	eachMode(t, emulator, func(c *modeCase) {
 		config := transport.SubscriberConfig{Consumer: "c"}
 		s, messages := subscribe(c.t, c.broker, c.topic, config)
 		c.publish(newMessage("", "1"))
@@ -214,7 +215,7 @@ func TestModesDrain(t *testing.T) {
 
 // TestModesKeepOrder: per key, over nacks, with never two of a key at once.
 func TestModesKeepOrder(t *testing.T) {
-	eachMode(t, func(c *modeCase) {
+	eachMode(t, emulator, func(c *modeCase) {
 		const keys, perKey = 4, 6
 		var mu sync.Mutex
 		running := map[string]bool{}
