@@ -17,8 +17,11 @@ const (
 	brokerTimeout = 10 * time.Second
 	// readTimeout finds connections that have become black holes. It is above what a broker may take: brokerTimeout.
 	readTimeout = 20 * time.Second
-	// rebalanceTimeout is how long a group waits for its members to rejoin. Ours do so at once.
-	rebalanceTimeout = 30 * time.Second
+	// rebalanceTimeout is how long a group waits for its members to rejoin before it goes on without those that have not.
+	rebalanceTimeout = 8 * time.Second
+	// slowRebalanceTimeout is the same with transactions: a member first waits for the offsets of partitions that it has just
+	// got, until the brokers have aborted the transaction of their last owner.
+	slowRebalanceTimeout = 30 * time.Second
 	// heartbeatInterval is how soon a member learns of a rebalance, for which the others wait.
 	heartbeatInterval = 500 * time.Millisecond
 	// retryWait is the wait before what failed while consuming is tried again, where sarama would wait for 2 s.
@@ -114,7 +117,8 @@ func newClient(ctx, life context.Context, config Config) (sarama.Client, error) 
 func (t *Transport) consumerClient(life context.Context, consumer, instance string) (sarama.Client, error) {
 	settings := t.config.consumer(consumer)
 	s := t.config.clientConfig(life)
-	s.Net.ReadTimeout = rebalanceTimeout + readTimeout // a join waits for the others
+	rebalance := t.config.rebalanceTimeout()
+	s.Net.ReadTimeout = rebalance + readTimeout // a join waits for the others
 	s.Metadata.RefreshFrequency = partitionsAge
 	s.Consumer.Return.Errors = true
 	s.Consumer.Offsets.AutoCommit.Enable = t.config.Delivery == AtLeastOnce // of what is marked
@@ -141,7 +145,7 @@ func (t *Transport) consumerClient(life context.Context, consumer, instance stri
 	s.Consumer.MaxWaitTime = retryWait // what leaving the group waits for
 	s.Consumer.Group.Session.Timeout = settings.SessionTimeout
 	s.Consumer.Group.Heartbeat.Interval = heartbeatInterval
-	s.Consumer.Group.Rebalance.Timeout = rebalanceTimeout
+	s.Consumer.Group.Rebalance.Timeout = rebalance
 	s.Consumer.Group.Rebalance.Retry.Backoff = retryWait // a join that another one has overtaken
 	s.Consumer.Retry.Backoff = retryWait                 // a fetch
 	s.Consumer.Group.Rebalance.GroupStrategies = []sarama.BalanceStrategy{settings.Assignment.strategy()}
@@ -151,4 +155,12 @@ func (t *Transport) consumerClient(life context.Context, consumer, instance stri
 		return nil, fmt.Errorf("connect consumer %s to Kafka: %w", consumer, err)
 	}
 	return client, nil
+}
+
+// rebalanceTimeout is how long a group waits for this process to rejoin.
+func (c Config) rebalanceTimeout() time.Duration {
+	if c.Delivery == Transactional {
+		return slowRebalanceTimeout
+	}
+	return rebalanceTimeout
 }
