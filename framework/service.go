@@ -151,15 +151,19 @@ func (s *Service) Pool() *pgxpool.Pool { return s.pool }
 // Transport is the connection to the broker. It is closed with the service.
 func (s *Service) Transport() transport.Transport { return s.transport }
 
-// Router is Watermill's. Handlers that are added to it directly go through the same middleware; their subscribers are the
-// caller's to make. Middleware that is added here stands behind the service's, within the claim's transaction.
+// Router is Watermill's. Handlers that are added to it directly go through the same middleware, so each runs under the
+// claim already; their subscribers are the caller's to make: Claim().Subscriber(name, sub), with the handler's name.
+// Middleware that is added here stands behind the service's, within the claim's transaction.
 func (s *Service) Router() *message.Router { return s.router }
 
 // Outbox is what publishes in the transaction of a message's context, for what Publish cannot say: delays, metadata,
 // cancelling. See NewMessage.
 func (s *Service) Outbox() *outbox.Publisher { return s.outbox }
 
-// Claim is that of the handlers that are not Ordered: for its Subscriber and for Watermill's CQRS component.
+// Claim is the claim of the handlers that are not Ordered, which the service has put around every handler of Router. Take
+// its Subscriber for handlers that you add to Router yourself, and claim nothing a second time: a handler of Router with
+// Claim().Middleware, or a CQRS processor on Router with OnHandle: Claim().OnEvent, fails with claim.ErrNestedClaim. A CQRS
+// processor on Router needs no OnHandle. The hooks are for a router of your own, which has no claim.
 func (s *Service) Claim() *claim.Claim { return s.claim }
 
 // Running returns a channel that is closed when Run has subscribed every handler and answers requests.

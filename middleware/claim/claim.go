@@ -237,6 +237,7 @@ type Claim struct {
 	poll     time.Duration // how often a Subscriber looks at the table
 	modes    *modes
 	inHand   sync.Map // [2]string{consumer, event ID} of what runs singly
+	nested   sync.Map // consumers whose nested claim was logged
 	hands    *gate
 }
 

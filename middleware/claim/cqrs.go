@@ -11,7 +11,8 @@ import (
 )
 
 // OnEvent is Watermill's cqrs.EventProcessorConfig.OnHandle: the handler runs under a claim in the scope of its name, and
-// its context carries the transaction. In place of Middleware, so that event types that nobody handles cost no claim.
+// its context carries the transaction. It takes the place of Middleware, so that event types that nobody handles cost no
+// claim: with both of them the handler fails with ErrNestedClaim.
 //
 // An event's ID is its message's UUID: give the marshaler NewUUID: outbox.NewID.
 func (c *Claim) OnEvent(params cqrs.EventProcessorOnHandleParams) error {

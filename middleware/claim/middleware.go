@@ -17,6 +17,9 @@ import (
 // a dead letter after Config.MaxAttempts: its error is returned (the router nacks), unless the event is kept in the table
 // (see Subscriber). With a store that has no PostgreSQL behind it errors are returned and nothing is counted.
 //
+// One claim per handler: put the middleware on the router or on the handler, and use no OnHandle hook (OnEvent and others)
+// behind it. A second claim of the consumer inside the first fails with ErrNestedClaim.
+//
 // It returns no messages: those of h are staged, because the router would publish them after the commit, and lose them if
 // that failed. Retry and poison-queue middleware belongs outside of it; middleware that changes the message's ID does too.
 func (c *Claim) Middleware(h message.HandlerFunc) message.HandlerFunc {
@@ -35,9 +38,9 @@ func (c *Claim) process(msg *message.Message, handler string, fn func(ctx contex
 	original, span := c.observer.begin(original, msg, consumer)
 	defer func() { end(span, err) }()
 	msg.SetContext(original)
-	if transport.DeliveryFrom(original) == transport.DeliveryFrom(context.Background()) {
-		r := &rest{}
-		defer func() { r.end(msg, err) }()
+	if lacksDelivery(msg) {
+		r := &rest{msg: msg}
+		defer func() { r.end(err) }()
 		original = transport.WithDelivery(original, r)
 		msg.SetContext(original)
 	}
@@ -60,6 +63,9 @@ func (c *Claim) process(msg *message.Message, handler string, fn func(ctx contex
 		a := attempt{began: time.Now(), err: malformedError{err}}
 		key = Key{Consumer: consumer, EventID: syntheticID(message.SubscribeTopicFromCtx(original), msg)}
 		return c.settle(original, key, msg, a)
+	}
+	if err := c.refuseNested(original, key, msg); err != nil {
+		return err
 	}
 	st, err := c.begin(original, key)
 	if err != nil {
@@ -94,7 +100,9 @@ func (c *Claim) run(original context.Context, key Key, msg *message.Message, fn 
 		ctx = withProof(ctx)
 	}
 	began := time.Now()
-	handled := guard(c.cfg.HandlerTimeout, fn)
+	handled := guard(c.cfg.HandlerTimeout, func(ctx context.Context) error {
+		return (&running{msg: msg, key: key}).run(ctx, fn)
+	})
 	if from := sourceOf(original); from != nil && from.event != nil {
 		a.err = c.postgres.retry(ctx, *from.event, func(ctx context.Context) error {
 			a.ran = true

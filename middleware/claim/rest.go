@@ -1,9 +1,12 @@
 package claim
 
 import (
+	"context"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/millrace/transport"
 )
 
 const (
@@ -17,6 +20,7 @@ const (
 // rest is the delivery of a transport that has none, and redelivers at once what is nacked: the nack itself waits, after
 // all else has been released.
 type rest struct {
+	msg   *message.Message // a context may reach other messages
 	after time.Duration
 	nack  bool
 }
@@ -25,16 +29,31 @@ func (r *rest) Attempt() int                   { return 0 }
 func (r *rest) RetryAfter(after time.Duration) { r.after = after }
 func (r *rest) Handled()                       {}
 
+// restOf returns the message's rest, nil where its transport has deliveries.
+func restOf(msg *message.Message) *rest {
+	if r, ok := transport.DeliveryFrom(msg.Context()).(*rest); ok && r.msg == msg {
+		return r
+	}
+	return nil
+}
+
+// lacksDelivery reports whether the message came without a delivery of its own.
+func lacksDelivery(msg *message.Message) bool {
+	d := transport.DeliveryFrom(msg.Context())
+	_, rests := d.(*rest)
+	return d == transport.DeliveryFrom(context.Background()) || rests && restOf(msg) == nil
+}
+
 // end rests before the message is nacked, here or by the router because of err.
-func (r *rest) end(msg *message.Message, err error) {
+func (r *rest) end(err error) {
 	if !r.nack && err == nil {
 		return
 	}
 	select {
 	case <-time.After(min(r.after, longestRest)):
-	case <-msg.Context().Done():
+	case <-r.msg.Context().Done():
 	}
 	if r.nack {
-		msg.Nack()
+		r.msg.Nack()
 	}
 }

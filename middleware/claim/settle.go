@@ -132,19 +132,23 @@ func (c *Claim) contended(ctx context.Context, key Key, msg *message.Message) er
 	c.observer.count(ctx, key.Consumer, outcomeContended)
 	c.cfg.Logger.DebugContext(ctx, "claim contended", "event_id", key.EventID, "consumer", key.Consumer)
 	after := contendedDelay
-	if _, ok := transport.DeliveryFrom(msg.Context()).(*rest); ok {
+	if restOf(msg) != nil {
 		after = contendedRest
 	}
 	return c.comeBack(msg, after)
 }
 
-// comeBack nacks without an error, which could reach a poison queue or be retried on the spot.
+// comeBack nacks without an error, which could reach a poison queue or be retried on the spot. Inside the claim of another
+// consumer it returns one, lest that claim completes.
 func (c *Claim) comeBack(msg *message.Message, after time.Duration) error {
-	d := transport.DeliveryFrom(msg.Context())
-	d.RetryAfter(after)
-	if r, ok := d.(*rest); ok {
+	transport.DeliveryFrom(msg.Context()).RetryAfter(after)
+	r := restOf(msg)
+	switch {
+	case runningIn(msg.Context()) != nil:
+		return fmt.Errorf("claim event %q inside another claim: %w", msg.UUID, ErrContended)
+	case r != nil:
 		r.nack = true
-	} else {
+	default:
 		msg.Nack()
 	}
 	return nil

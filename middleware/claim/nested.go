@@ -1,0 +1,65 @@
+package claim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+// ErrNestedClaim means that a handler which runs under a claim claims the same message for the same consumer again: the
+// middleware is on the router and on a handler, it was added twice, or an OnHandle hook stands behind it. The handler
+// never runs, so nothing is recorded as processed: the event fails as with any other error, and with PostgreSQL behind
+// the store it becomes a dead letter after Config.MaxAttempts. Remove one of the two claims, then replay the dead letters.
+var ErrNestedClaim = errors.New("a claim inside a claim of the same consumer: remove one of the two, " +
+	"which are the middleware (on the router and on a handler, or twice) or the middleware and an OnHandle hook")
+
+// running is a claim whose handler runs, as the handler's context carries it.
+type running struct {
+	msg    *message.Message
+	key    Key
+	outer  *running
+	nested atomic.Bool // the same claim was asked for inside of it
+	over   atomic.Bool // the handler has returned; a context may outlive it
+}
+
+type runningKey struct{}
+
+// runningIn returns the innermost claim whose handler runs with ctx, nil if there is none.
+func runningIn(ctx context.Context) *running {
+	r, _ := ctx.Value(runningKey{}).(*running)
+	for r != nil && r.over.Load() {
+		r = r.outer
+	}
+	return r
+}
+
+// run calls fn with a context that carries the claim. It returns ErrNestedClaim when the claim was asked for again, also
+// where something inside has swallowed that error.
+func (r *running) run(ctx context.Context, fn func(ctx context.Context) error) error {
+	r.outer = runningIn(ctx)
+	defer r.over.Store(true)
+	err := fn(context.WithValue(ctx, runningKey{}, r))
+	if r.nested.Load() && !errors.Is(err, ErrNestedClaim) {
+		err = errors.Join(err, ErrNestedClaim)
+	}
+	return err
+}
+
+// refuseNested returns an error when a claim of the same consumer and event runs around this one. A transport that hands
+// contexts on makes another message of each delivery: that one is contended, and not nested.
+func (c *Claim) refuseNested(ctx context.Context, key Key, msg *message.Message) error {
+	for r := runningIn(ctx); r != nil; r = r.outer {
+		if r.msg != msg || r.over.Load() || r.key.Consumer != key.Consumer || r.key.EventID != key.EventID && recordID(r.key) != recordID(key) {
+			continue
+		}
+		r.nested.Store(true)
+		if _, logged := c.nested.LoadOrStore(key.Consumer, nil); !logged {
+			c.cfg.Logger.ErrorContext(ctx, "handler does not run", "consumer", key.Consumer, "event_id", key.EventID, "error", ErrNestedClaim)
+		}
+		return fmt.Errorf("claim event %q for consumer %q: %w", key.EventID, key.Consumer, ErrNestedClaim)
+	}
+	return nil
+}
