@@ -164,7 +164,10 @@ type relayStatements struct {
 	failedKeys, failedMove, failedDue, failedCommands, failedPromote, failedHeads, failedRows, failedDone, failedAgain, failedLeft string
 }
 
-// NewRelay returns a relay that publishes with publisher, faster where that is a transport.BatchPublisher. Pool and
+// NewRelay returns a relay that publishes with publisher, faster where that is a transport.BatchPublisher. Events keep their
+// order per key where the publisher makes the event's key (transport.Key) the broker's own. Millrace's transports do.
+// watermill-kafka does with kafka.Marshaler, and watermill-googlecloud with NewOrderingMarshaler and EnableMessageOrdering; with
+// their default marshalers the events of a key lose their order on the way, which the relay cannot see. Pool and
 // publisher stay the caller's; the relay uses up to five connections of the pool while
 // all goes well, more while it works on failed events, and one of its own for LISTEN.
 func NewRelay(pool *pgxpool.Pool, publisher message.Publisher, cfg RelayConfig) (*Relay, error) {

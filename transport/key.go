@@ -3,7 +3,8 @@ package transport
 import "github.com/ThreeDotsLabs/watermill/message"
 
 // KeyMetadata is the metadata entry that carries an event's key inside a service. On the wire a transport uses the
-// broker's own field instead (Pub/Sub's ordering key, Kafka's record key).
+// broker's own field instead (Pub/Sub's ordering key, Kafka's record key). A publisher that is no transport's has to be
+// told to do the same, or the order is lost: outbox.NewRelay says how.
 const KeyMetadata = "_millrace_key"
 
 // SetKey gives the message a key, usually the ID of the aggregate that the event tells of. Events of one key keep their

@@ -133,3 +133,32 @@ func (m keyMarshaler) Marshal(topic string, msg *message.Message) (*gcp.Message,
 	}
 	return marshaled, err
 }
+
+// TestEmptyRecordKey: watermill-googlecloud's publisher keeps the key with its ordering marshaler, and with its default one drops it.
+func TestEmptyRecordKey(t *testing.T) {
+	t.Parallel()
+	key := func(_ string, msg *message.Message) (string, error) { return transport.Key(msg), nil }
+	for name, c := range map[string]struct {
+		marshaler googlecloud.Marshaler
+		want      string
+	}{
+		"ordering": {googlecloud.NewOrderingMarshaler(key), "k"},
+		"default":  {googlecloud.DefaultMarshalerUnmarshaler{}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, options := fake(t)
+			topic := devtest.Topic(t)
+			_, messages := subscribe(t, connect(t, pubsub.Config{ClientOptions: options}), topic, transport.SubscriberConfig{Consumer: "c", Ordered: true})
+			theirs, err := googlecloud.NewPublisher(googlecloud.PublisherConfig{
+				ProjectID: project, ClientOptions: options, EnableMessageOrdering: true, Marshaler: c.marshaler,
+			}, watermill.NopLogger{})
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, theirs.Close()) })
+			require.NoError(t, theirs.Publish(topic, newMessage("k", "payload")))
+			got := next(t, messages)
+			require.Equal(t, c.want, transport.Key(got))
+			got.Ack()
+		})
+	}
+}
