@@ -180,6 +180,10 @@ func fill(t *rapid.T, v reflect.Value) {
 		case settings.Duration:
 			fv.SetInt(int64(time.Duration(rapid.Int64().Draw(t, "duration"))))
 		case settings.Text:
+			if source, ok := fv.Addr().Interface().(*transport.EventIDSource); ok {
+				*source = rapid.SampledFrom([]transport.EventIDSource{{}, transport.EventIDFromHeader(" a:b"), transport.EventIDFromJSON("a.b"), transport.EventIDFromOffset()}).Draw(t, "source")
+				continue
+			}
 			fv.SetInt(rapid.Int64Range(0, 1).Draw(t, "enum"))
 		case settings.Scalar, settings.Unsettable:
 			scalar(t, fv)

@@ -175,6 +175,9 @@ func (a *app) printFailed(e claim.FailedEvent) {
 	for _, attempt := range e.History {
 		line("attempt", attempt.At.Format(time.RFC3339)+" "+oneLine(attempt.By)+": "+oneLine(beginning(attempt.Error)))
 	}
+	for _, k := range slices.Sorted(maps.Keys(e.Origin)) {
+		line("origin", oneLine(k)+"="+oneLine(e.Origin[k]))
+	}
 	for _, k := range slices.Sorted(maps.Keys(e.Metadata)) {
 		line("header", oneLine(k)+"="+oneLine(e.Metadata[k]))
 	}

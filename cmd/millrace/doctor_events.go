@@ -124,13 +124,22 @@ func (d *doctor) deadLetters(ctx context.Context) error {
 	if err != nil || len(groups) == 0 {
 		return err
 	}
-	n := 0
+	n, unidentified := 0, 0
 	for _, g := range groups {
 		n += g.Events
+		if strings.Contains(g.Text, claim.ErrNoEventID.Error()) {
+			unidentified += g.Events
+		}
+	}
+	remedy := d.command("", "dead", "list", "--groups") + "; then " + d.command("", "dead", "replay", "--group", groups[0].Group) + ", or discard"
+	if unidentified > 0 {
+		remedy = fmt.Sprintf("%d of them have no event ID: before they are replayed, set kafka.consumers.NAME.event_id (in Go, kafka.ConsumerConfig.EventID) to where "+
+			"their producer puts it, header:NAME, json:PATH or offset, or pubsub.consumers.NAME.event_id (pubsub.SubscriptionConfig.EventID) to header:NAME, json:PATH "+
+			"or message_id, and restart the service; see %s", unidentified, remedy)
 	}
 	d.find("dead-letters", fmt.Sprintf("%d dead letters wait for a decision, of %d kinds", n, len(groups)),
 		fmt.Sprintf("most of them (%d): %s", groups[0].Events, beginning(groups[0].Text)),
-		d.command("", "dead", "list", "--groups")+"; then "+d.command("", "dead", "replay", "--group", groups[0].Group)+", or discard")
+		remedy)
 	return nil
 }
 

@@ -150,5 +150,5 @@ func (s *stage) failed(e *evidence, l claim.Location, show, behind string) {
 var deadReasons = map[string]string{
 	"attempts": "it failed as often as it may; ", "permanent": "its handler says that it can never succeed; ",
 	"window": "it is older than what is remembered, so nobody knows whether it was processed; ", "clock": "its ID is from the future; ",
-	"malformed": "it cannot be read; ", "killed": "processes were killed every time they began it; ",
+	"malformed": "it has no usable event ID; ", "killed": "processes were killed every time they began it; ",
 }

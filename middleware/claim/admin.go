@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace-go/millrace/internal/pgschema"
 	"github.com/millrace-go/millrace/pgtx"
+	"github.com/millrace-go/millrace/transport"
 )
 
 // States of events that failed.
@@ -59,6 +60,8 @@ type FailedEvent struct {
 	History  []FailedAttempt   `json:"history,omitempty"`
 	Metadata map[string]string `json:"metadata,omitempty"`
 	Payload  []byte            `json:"payload,omitempty"`
+	// Origin is where the message lay at its broker, where the transport tells: on Kafka topic, partition, offset, timestamp.
+	Origin transport.Origin `json:"origin,omitempty"`
 
 	uuid string // the message's
 }
@@ -159,7 +162,7 @@ func scanFailed(row pgx.CollectableRow) (f FailedEvent, err error) {
 	if err == nil && carried != nil {
 		var h headers
 		h, err = decodeHeaders(carried)
-		f.Metadata, f.uuid = h.Metadata, h.UUID
+		f.Metadata, f.Origin, f.uuid = h.Metadata, h.Origin, h.UUID
 	}
 	return f, err
 }

@@ -97,6 +97,6 @@ func (c Change) apply(f *FailedEvent) (detail, carried []byte, err error) {
 	if detail, err = json.Marshal(known); err != nil {
 		return nil, nil, err
 	}
-	carried, err = encodeHeaders(&message.Message{UUID: f.uuid, Metadata: f.Metadata})
+	carried, err = encodeHeaders(&message.Message{UUID: f.uuid, Metadata: f.Metadata}, f.Origin)
 	return detail, carried, err
 }

@@ -31,7 +31,7 @@ const (
 type failedStatements struct {
 	begin, lock, processed, row, keep, record, block, key, sweep string // recording
 
-	lease, next, back, stuck, claim, retry, done, promote, free string // bringing back
+	lease, next, back, stuck, claim, retry, done, promote, free, identify string // bringing back
 }
 
 func newFailedStatements(query func(name string) string) failedStatements {
@@ -40,7 +40,7 @@ func newFailedStatements(query func(name string) string) failedStatements {
 		begin: q("begin"), lock: q("lock"), processed: q("processed"), row: q("row"), keep: q("keep"), record: q("record"),
 		block: q("block"), key: q("key"), sweep: q("sweep"),
 		lease: q("lease"), next: q("next"), back: q("back"), stuck: q("stuck"), claim: q("claim"), retry: q("retry"),
-		done: q("done"), promote: q("promote"), free: q("free"),
+		done: q("done"), promote: q("promote"), free: q("free"), identify: q("identify"),
 	}
 }
 
@@ -51,6 +51,7 @@ type event struct {
 	handler, topic   string
 	headers, payload []byte
 	row              int64 // of claim_failed, which it was brought back from; 0: the broker delivered it
+	malformed        bool  // it had no usable ID
 }
 
 // postgresOf returns the PostgreSQL store behind the others, nil if there is none.
@@ -140,12 +141,7 @@ func (s *PostgresStore) record(ctx context.Context, e event, fn func(ctx context
 		b.Queue(s.failed.begin)
 		b.Queue(s.failed.lock, lockKey(s.schema, e.key))
 		b.Queue(s.failed.processed, consumer, e.record, hashedID(e.key)).QueryRow(func(row pgx.Row) error { return row.Scan(&processed) })
-		b.Queue(s.failed.row, consumer, e.record).QueryRow(func(row pgx.Row) error {
-			if err := row.Scan(&id, &state, &attempts); !errors.Is(err, pgx.ErrNoRows) {
-				return err
-			}
-			return nil
-		})
+		b.Queue(s.failed.row, consumer, e.record).QueryRow(optionalRow(&id, &state, &attempts))
 		if err := tx.SendBatch(ctx, b).Close(); err != nil {
 			return err
 		}
@@ -158,8 +154,13 @@ func (s *PostgresStore) record(ctx context.Context, e event, fn func(ctx context
 		}
 		return fn(ctx, consumer, attempts)
 	}, pgtx.Isolation(pgx.ReadCommitted))
+	return lockTimeout(err)
+}
+
+// lockTimeout makes ErrContended of a lock_timeout.
+func lockTimeout(err error) error {
 	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) && pgErr.Code == "55P03" { // lock_timeout
+	if errors.As(err, &pgErr) && pgErr.Code == "55P03" {
 		return fmt.Errorf("%w: %w", ErrContended, err)
 	}
 	return err

@@ -37,12 +37,7 @@ func (s *PostgresStore) retry(ctx context.Context, e event, fn func(ctx context.
 		)
 		b := &pgx.Batch{}
 		b.Queue(s.failed.claim, lockKey(s.schema, e.key), idle).QueryRow(func(row pgx.Row) error { return row.Scan(&locked, nil, nil) })
-		b.Queue(s.failed.retry, e.row, consumer).QueryRow(func(row pgx.Row) error {
-			if err := row.Scan(&state, &headers, &payload, &first); !errors.Is(err, pgx.ErrNoRows) {
-				return err
-			}
-			return nil
-		})
+		b.Queue(s.failed.retry, e.row, consumer).QueryRow(optionalRow(&state, &headers, &payload, &first))
 		if err := tx.SendBatch(ctx, b).Close(); err != nil {
 			return s.hint(err)
 		}

@@ -28,7 +28,7 @@ func (s *PostgresStore) lease(ctx context.Context, consumer, topic string, n int
 	b.Queue(s.failed.lease, consumer, topic, n, hold.Milliseconds()).Query(func(rows pgx.Rows) error {
 		due, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (l leased, err error) {
 			l.key.Consumer, l.topic = consumer, topic
-			err = row.Scan(&l.row, &l.record, &l.key.EventID, &l.key.Order, &l.attempts, &l.headers, &l.payload, &l.until)
+			err = row.Scan(&l.row, &l.record, &l.key.EventID, &l.key.Order, &l.attempts, &l.headers, &l.payload, &l.until, &l.malformed)
 			return l, err
 		})
 		return err

@@ -13,6 +13,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/millrace/transport"
 )
 
 // headers is what a message carries beside its payload, as claim_failed.headers keeps it: JSON. Strings that JSON or
@@ -20,12 +22,16 @@ import (
 type headers struct {
 	UUID     string            `json:"uuid"`
 	Metadata map[string]string `json:"metadata"`
+	Origin   transport.Origin  `json:"origin,omitempty"`
 }
 
-func encodeHeaders(msg *message.Message) ([]byte, error) {
-	h := headers{UUID: encodeText(msg.UUID), Metadata: make(map[string]string, len(msg.Metadata))}
+func encodeHeaders(msg *message.Message, origin transport.Origin) ([]byte, error) {
+	h := headers{UUID: encodeText(msg.UUID), Metadata: make(map[string]string, len(msg.Metadata)), Origin: make(transport.Origin, len(origin))}
 	for k, v := range msg.Metadata {
 		h.Metadata[encodeText(k)] = encodeText(v)
+	}
+	for k, v := range origin {
+		h.Origin[k] = encodeText(v)
 	}
 	return json.Marshal(h)
 }
@@ -44,6 +50,12 @@ func decodeHeaders(b []byte) (h headers, err error) {
 			return h, err
 		}
 		if h.Metadata[k], err = decodeText(v); err != nil {
+			return h, err
+		}
+	}
+	h.Origin = stored.Origin
+	for k, v := range h.Origin {
+		if h.Origin[k], err = decodeText(v); err != nil {
 			return h, err
 		}
 	}
@@ -92,8 +104,9 @@ func orderKey(key string) string {
 	return "sha256:" + hex.EncodeToString(h[:])
 }
 
-// syntheticID identifies a message that has no usable ID by all that it carries, so that its redeliveries coincide.
-func syntheticID(topic string, msg *message.Message) string {
+// syntheticID identifies a message that has no usable ID by all that it carries, and where its transport tells by its origin,
+// so that its redeliveries coincide, and another message of the same content does not.
+func syntheticID(topic string, msg *message.Message, origin transport.Origin) string {
 	h := sha256.New()
 	add := func(s string) {
 		h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(s))))
@@ -105,6 +118,10 @@ func syntheticID(topic string, msg *message.Message) string {
 	for _, k := range slices.Sorted(maps.Keys(msg.Metadata)) {
 		add(k)
 		add(msg.Metadata[k])
+	}
+	for _, k := range slices.Sorted(maps.Keys(origin)) {
+		add(k)
+		add(origin[k])
 	}
 	return "malformed:" + hex.EncodeToString(h.Sum(nil))
 }

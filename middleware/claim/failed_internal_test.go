@@ -16,13 +16,13 @@ func TestHeadersSurvive(t *testing.T) {
 		text := rapid.OneOf(rapid.String(), rapid.Map(rapid.SliceOf(rapid.Byte()), func(b []byte) string { return string(b) }))
 		msg := message.NewMessage(text.Draw(t, "id"), nil)
 		msg.Metadata = rapid.MapOf(text, text).Draw(t, "metadata")
-		b, err := encodeHeaders(msg)
+		b, err := encodeHeaders(msg, nil)
 		require.NoError(t, err)
 		h, err := decodeHeaders(b)
 		require.NoError(t, err)
 		require.Equal(t, headers{UUID: msg.UUID, Metadata: msg.Metadata}, h)
 	})
-	b, err := encodeHeaders(message.NewMessage("1", nil))
+	b, err := encodeHeaders(message.NewMessage("1", nil), nil)
 	require.NoError(t, err)
 	assert.JSONEq(t, `{"uuid": "1", "metadata": {}}`, string(b))
 	for _, bad := range []string{``, `[]`, `{"uuid": "\u0000%"}`, `{"metadata": {"\u0000%": ""}}`, `{"metadata": {"a": "\u0000%"}}`} {
@@ -39,9 +39,9 @@ func TestWhatATextColumnTakes(t *testing.T) {
 	assert.NotEqual(t, orderKey("\xff"), orderKey("\xfe"))
 	assert.Equal(t, "ab\uFFFD", printable("a\x00b\xffcd", 4))
 
-	id := syntheticID("topic", message.NewMessage("", []byte("payload")))
+	id := syntheticID("topic", message.NewMessage("", []byte("payload")), nil)
 	assert.Equal(t, "malformed:8a1f", id[:14], "it must never change: redeliveries would not coincide")
 	other := message.NewMessage("", []byte("payload"))
 	other.Metadata.Set("a", "b")
-	assert.NotEqual(t, id, syntheticID("topic", other))
+	assert.NotEqual(t, id, syntheticID("topic", other, nil))
 }

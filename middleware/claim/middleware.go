@@ -61,11 +61,17 @@ func (c *Claim) process(msg *message.Message, handler string, fn func(ctx contex
 	key, err := c.key(msg, consumer)
 	if err != nil {
 		a := attempt{began: time.Now(), err: malformedError{err}}
-		key = Key{Consumer: consumer, EventID: syntheticID(message.SubscribeTopicFromCtx(original), msg)}
+		key = Key{Consumer: consumer, EventID: syntheticID(message.SubscribeTopicFromCtx(original), msg, transport.OriginFrom(original))}
+		if from != nil && from.event != nil {
+			key = from.event.key
+		}
 		return c.settle(original, key, msg, a)
 	}
 	if err := c.refuseNested(original, key, msg); err != nil {
 		return err
+	}
+	if from != nil && from.event != nil && from.event.malformed {
+		return c.identify(original, key, msg)
 	}
 	st, err := c.begin(original, key)
 	if err != nil {
@@ -121,7 +127,7 @@ type malformedError struct{ error }
 func (e malformedError) Unwrap() error { return e.error }
 
 func (c *Claim) key(msg *message.Message, consumer string) (Key, error) {
-	if from := sourceOf(msg.Context()); from != nil && from.event != nil {
+	if from := sourceOf(msg.Context()); from != nil && from.event != nil && !from.event.malformed {
 		return from.event.key, nil
 	}
 	id, err := c.eventID(msg)
@@ -129,7 +135,7 @@ func (c *Claim) key(msg *message.Message, consumer string) (Key, error) {
 	case err != nil:
 		return Key{}, err
 	case id == "":
-		return Key{}, ErrNoEventID
+		return Key{}, noEventID(msg.Context())
 	case !isText(id):
 		return Key{}, fmt.Errorf("the event ID %.40q is not UTF-8 without NUL bytes", id)
 	}
@@ -138,6 +144,14 @@ func (c *Claim) key(msg *message.Message, consumer string) (Key, error) {
 		k.Order = orderKey(transport.Key(msg))
 	}
 	return k, nil
+}
+
+// noEventID says why, and what to do.
+func noEventID(ctx context.Context) error {
+	if reason := transport.EventIDErrorFrom(ctx); reason != nil {
+		return fmt.Errorf("%w: %w", ErrNoEventID, reason)
+	}
+	return fmt.Errorf("%w: have its producer send one, or set claim.Config.EventID in Go to where it is; then replay the event", ErrNoEventID)
 }
 
 // eventID is Config.EventID, which meets messages that nobody expected.

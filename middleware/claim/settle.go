@@ -166,7 +166,7 @@ func (c *Claim) event(key Key, msg *message.Message) (event, error) {
 		}
 	}
 	var err error
-	if e.headers, err = encodeHeaders(msg); err != nil {
+	if e.headers, err = encodeHeaders(msg, transport.OriginFrom(ctx)); err != nil {
 		return e, fmt.Errorf("keep event %q: %w", key.EventID, err)
 	}
 	e.record, e.payload = recordID(key), msg.Payload

@@ -103,8 +103,10 @@ const (
 	reasonPermanent = "permanent" // its handler said so
 	reasonWindow    = "window"    // ErrTooOld
 	reasonClock     = "clock"     // ErrClock
-	reasonMalformed = "malformed"
-	reasonParked    = "parked"
+	reasonMalformed = "malformed" // it has no usable ID
+
+	reasonIdentified = "identified" // it had none, and waits under the one that was found
+	reasonParked     = "parked"
 )
 
 // fault is what a failure says about its event.

@@ -3,6 +3,7 @@ package claim
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -78,6 +79,17 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	return sub.out, nil
 }
 
+// FindEventID implements transport.EventIDFinder, by the wrapped subscriber. Without its help the ID is the message's own.
+func (s *subscriber) FindEventID(msg *message.Message, origin transport.Origin) (string, error) {
+	if finder, ok := s.sub.(transport.EventIDFinder); ok {
+		return finder.FindEventID(msg, origin)
+	}
+	if msg.UUID == "" && len(origin) > 0 {
+		return "", fmt.Errorf("Claim.Subscriber was given a %T, which cannot look for the ID: give it the transport's own subscriber", s.sub)
+	}
+	return msg.UUID, nil
+}
+
 // Close closes the wrapped subscriber, and returns after what was delivered has been acked or nacked.
 func (s *subscriber) Close() error {
 	s.mu.Lock()
@@ -139,13 +151,17 @@ func (s *subscription) pass(in <-chan *message.Message) {
 
 // tableDelivery implements transport.Delivery for an event of the table.
 type tableDelivery struct {
-	attempt int
-	after   atomic.Int64 // nanoseconds; 0: nobody asked
+	origin       transport.Origin
+	unidentified error // why no ID was found
+	attempt      int
+	after        atomic.Int64 // nanoseconds; 0: nobody asked
 }
 
 func (d *tableDelivery) Attempt() int                   { return d.attempt }
 func (d *tableDelivery) RetryAfter(after time.Duration) { d.after.Store(int64(after)) }
 func (d *tableDelivery) Handled()                       {}
+func (d *tableDelivery) Origin() transport.Origin       { return d.origin }
+func (d *tableDelivery) EventIDError() error            { return d.unidentified }
 
 func (d *tableDelivery) delay() time.Duration {
 	if after := time.Duration(d.after.Load()); after > 0 {

@@ -103,7 +103,10 @@ func (s *subscription) deliver(ctx context.Context, l leased, hold time.Duration
 		return true
 	}
 	msg := message.NewMessage(h.UUID, l.payload)
-	msg.Metadata = h.Metadata
+	msg.Metadata, delivery.origin = h.Metadata, h.Origin
+	if l.malformed {
+		msg.UUID, delivery.unidentified = s.FindEventID(msg, h.Origin)
+	}
 	l.key.Due = dueTime(msg)
 	msg.SetContext(context.WithValue(transport.WithDelivery(ctx, delivery), sourceKey{}, &source{consumer: s.consumer, topic: s.topic, event: &l.event}))
 	select {

@@ -10,6 +10,7 @@ import (
 	"github.com/IBM/sarama"
 
 	"github.com/millrace-go/millrace/internal/enum"
+	"github.com/millrace-go/millrace/transport"
 )
 
 // The bounds and our defaults.
@@ -28,6 +29,11 @@ const (
 type ConsumerConfig struct {
 	// DeadLetter is where messages go that failed too often. Default: none, a message is retried for ever.
 	DeadLetter DeadLetter
+
+	// EventID says where the event's ID is in records that foreign producers write: EventIDFromHeader, EventIDFromJSON or
+	// EventIDFromOffset; in a file, header:NAME, json:PATH or offset. Consumers of one topic usually want the same. Default:
+	// the header in which Millrace and watermill-kafka write it. Under a claim a record without an ID becomes a dead letter.
+	EventID transport.EventIDSource
 
 	// Retry is how long a nacked message waits before it is delivered again, unless Delivery.RetryAfter says.
 	Retry Retry
@@ -174,6 +180,9 @@ func (c ConsumerConfig) validate(path string) error {
 		if err := checkTopic(c.DeadLetter.Topic); err != nil {
 			wrong("DeadLetter.Topic", "%q: %w", c.DeadLetter.Topic, err)
 		}
+	}
+	if err := c.EventID.Validate(EventIDFromOffset(), idHeader); err != nil {
+		wrong("EventID", "%w", err)
 	}
 	if c.Retry.Min <= 0 {
 		wrong("Retry.Min", "%s: want more than 0, or 0 for the default of %s", c.Retry.Min, defaultRetryMin)

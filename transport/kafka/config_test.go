@@ -8,6 +8,7 @@ import (
 	"github.com/IBM/sarama"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-go/millrace/transport"
 	"github.com/millrace-go/millrace/transport/kafka"
 )
 
@@ -70,6 +71,10 @@ func TestConfigValidate(t *testing.T) {
 		{"DeadLetter.MaxAttempts is 5 without", func(c *kafka.Config) { c.Consumer.DeadLetter.MaxAttempts = 5 }},
 		{"DeadLetter.MaxAttempts is -1", func(c *kafka.Config) { c.Consumer.DeadLetter = kafka.DeadLetter{Topic: "dead", MaxAttempts: -1} }},
 		{`DeadLetter.Topic is "a/b"`, func(c *kafka.Config) { c.Consumer.DeadLetter = kafka.DeadLetter{Topic: "a/b", MaxAttempts: 1} }},
+		{`Consumer.EventID is "header:_watermill_message_uuid": this is where`, func(c *kafka.Config) { c.Consumer.EventID = kafka.EventIDFromHeader("_watermill_message_uuid") }},
+		{`Consumer.EventID is "json:a..b": the path`, func(c *kafka.Config) { c.Consumer.EventID = kafka.EventIDFromJSON("a..b") }},
+		{`Consumer.EventID is "message_id", which this broker does not have: want header:NAME, json:PATH or offset`, func(c *kafka.Config) { c.Consumer.EventID = transport.EventIDFromMessageID() }},
+		{"", func(c *kafka.Config) { c.Consumer.EventID = kafka.EventIDFromOffset() }},
 		{"Retry.Min is -1s", func(c *kafka.Config) { c.Consumer.Retry.Min = -time.Second }},
 		{"Retry.Max is 1s", func(c *kafka.Config) { c.Consumer.Retry = kafka.Retry{Min: time.Minute, Max: time.Second} }},
 		{"StartAt is StartAt(2)", func(c *kafka.Config) { c.Consumer.StartAt = 2 }},

@@ -44,7 +44,7 @@ var errNoDeadLetters = errors.New("the consumer has no dead-letter topic")
 // deadLetter makes the message for the dead-letter topic.
 func (s *subscription) deadLetter(ctx context.Context, e *entry, reason string) *message.Message {
 	record := e.value.(*sarama.ConsumerMessage)
-	msg := unmarshal(record)
+	msg := s.original(record)
 	msg.SetContext(ctx)
 	msg.Metadata[DeadReasonMetadata] = reason
 	msg.Metadata[DeadConsumerMetadata] = s.config.Consumer
@@ -55,11 +55,20 @@ func (s *subscription) deadLetter(ctx context.Context, e *entry, reason string) 
 	return msg
 }
 
+// original is the message as it came, with the ID by which its consumer knows it, or else with its own.
+func (s *subscription) original(record *sarama.ConsumerMessage) *message.Message {
+	msg := unmarshal(record)
+	if own := msg.UUID; s.settings.identify(msg, placeOf(record)) != nil {
+		msg.UUID = own
+	}
+	return msg
+}
+
 // sendDead sends the dead letter, without the reasons where there is no room for them.
 func (s *subscription) sendDead(ctx context.Context, e *entry, reason string, send func(*message.Message) error) error {
 	err := send(s.deadLetter(ctx, e, reason))
 	if errors.Is(err, transport.ErrLimit) || errors.Is(err, transport.ErrRejected) {
-		msg := unmarshal(e.value.(*sarama.ConsumerMessage))
+		msg := s.original(e.value.(*sarama.ConsumerMessage))
 		msg.SetContext(ctx)
 		err = send(msg)
 	}
@@ -72,7 +81,7 @@ func (in *intake) bury(ctx context.Context, e *entry) bool {
 	ctx, cancel := context.WithTimeout(ctx, buryTimeout)
 	defer cancel()
 	topic := in.settings.DeadLetter.Topic
-	log := in.log.With(slog.String("event_id", e.identity), slog.String("dead_letter_topic", topic),
+	log := in.log.With(slog.String("event_id", in.original(e.value.(*sarama.ConsumerMessage)).UUID), slog.String("dead_letter_topic", topic),
 		slog.Int("partition", int(in.number)), slog.Int64("offset", e.offset))
 	err := in.sendDead(ctx, e, deadAttempts, func(msg *message.Message) (err error) {
 		if in.committer != nil {

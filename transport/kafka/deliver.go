@@ -35,6 +35,9 @@ type delivery struct {
 	unit    *unit        // of transactional delivery
 	span    trace.Span
 
+	record       *sarama.ConsumerMessage
+	unidentified error // why the message has no event ID
+
 	over      bool // guarded by the intake's lock
 	withdrawn bool // taken back before a handler got it; set before the message is nacked
 }
@@ -97,8 +100,9 @@ func (r Retry) wait(failures int) time.Duration {
 // newDelivery makes what a handler gets of an entry. It has its own payload, because the record may be delivered again.
 func (in *intake) newDelivery(e *entry) *delivery {
 	record := e.value.(*sarama.ConsumerMessage)
-	d := &delivery{in: in, entry: e, attempt: e.attempts, message: unmarshal(record)}
+	d := &delivery{in: in, entry: e, attempt: e.attempts, record: record, message: unmarshal(record)}
 	d.message.Payload = bytes.Clone(record.Value)
+	d.unidentified = in.settings.identify(d.message, placeOf(record))
 	d.Context.Context, d.span = process(in.messages, in.tracing, record, d.message, d.attempt)
 	ctx := transport.WithDelivery(d, d)
 	if in.committer != nil {

@@ -6,6 +6,8 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"github.com/millrace-go/millrace/transport"
 )
 
 // The bounds that Pub/Sub sets, and our defaults.
@@ -52,6 +54,12 @@ type SubscriptionConfig struct {
 	// An event's metadata are its attributes. Up to 256 bytes. Pub/Sub cannot change it: a subscription that exists
 	// with another filter is an error. Default: "", all messages.
 	Filter string
+
+	// EventID says where the event's ID is in messages that foreign publishers send: EventIDFromAttribute, EventIDFromJSON or
+	// EventIDFromMessageID; in a file, header:NAME, json:PATH or message_id. It is a setting of the process, not of the
+	// subscription. Default: the attribute in which Millrace and watermill-googlecloud write it. Under a claim a message
+	// without an ID becomes a dead letter.
+	EventID transport.EventIDSource
 
 	// DeadLetter is where messages go that were delivered too often. Default: none.
 	DeadLetter DeadLetter
@@ -155,6 +163,9 @@ func (c SubscriptionConfig) validate(path string) error {
 	}
 	if len(c.Filter) > maxFilterBytes {
 		wrong("Filter", "%d bytes long: want up to %d", len(c.Filter), maxFilterBytes)
+	}
+	if err := c.EventID.Validate(EventIDFromMessageID(), idAttribute); err != nil {
+		wrong("EventID", "%w", err)
 	}
 	switch d := c.DeadLetter; {
 	case d.Topic == "" && d.MaxAttempts != 0:

@@ -48,6 +48,9 @@ func (s *subscription) bury(ctx context.Context, m *pubsub.Message, retries int)
 	defer cancel()
 	topic := s.settings.DeadLetter.Topic
 	dead := unmarshal(m)
+	if own := dead.UUID; s.settings.identify(dead, placeOf(s.topic, m)) != nil {
+		dead.UUID = own
+	}
 	dead.Metadata[DeadDeliveriesMetadata] = strconv.Itoa(attempts(m, retries))
 	dead.Metadata[DeadSubscriptionMetadata] = path.Base(s.name)
 	dead.Metadata[DeadProjectMetadata] = s.transport.config.ProjectID

@@ -26,6 +26,10 @@ type delivery struct {
 	after   atomic.Int64    // nanoseconds; 0: nobody asked
 	giveUp  <-chan struct{} // closed when it is too late to give the message to a handler; nil: never
 
+	topic        string
+	received     *pubsub.Message
+	unidentified error // why the message has no event ID
+
 	withdrawn bool // taken back before a handler got it; set before the message is nacked
 }
 

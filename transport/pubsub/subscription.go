@@ -134,6 +134,8 @@ func (s *subscription) enter(giveUp <-chan struct{}) bool {
 
 func (s *subscription) handOver(ctx context.Context, m *pubsub.Message, delivery *delivery) (o outcome) {
 	msg := unmarshal(m)
+	delivery.topic, delivery.received = s.topic, m
+	delivery.unidentified = s.settings.identify(msg, placeOf(s.topic, m))
 	ctx, span := s.tracing.Begin(ctx, msg, delivery.attempt)
 	defer func() { tracing.End(span, outcomeNames[o], (o == nacked || o == abandoned) && !delivery.asked()) }()
 	delivery.Context.Context = ctx

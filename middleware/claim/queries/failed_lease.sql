@@ -10,4 +10,4 @@ with due as (
 )
 update {schema}.claim_failed f set due_at = now() + $4::bigint * interval '1 millisecond'
 from due where f.id = due.id
-returning f.id, f.record, f.event_id, f.key, f.attempts, f.headers, f.payload, f.due_at
+returning f.id, f.record, f.event_id, f.key, f.attempts, f.headers, f.payload, f.due_at, f.reason = 'malformed'
