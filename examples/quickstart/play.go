@@ -4,6 +4,7 @@ import (
 	"context"
 	_ "embed"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"time"
@@ -57,7 +58,7 @@ func play(ctx context.Context, args []string, stdout, stderr io.Writer) (err err
 		return err
 	}
 	defer disconnect()
-	err = perform(ctx, s, cfg, o, c, newProgress(stdout, o.Kills))
+	err = perform(ctx, s, cfg, o, c, newProgress(stdout, c, o))
 	c.Close()
 	if err != nil {
 		return err
@@ -66,7 +67,7 @@ func play(ctx context.Context, args []string, stdout, stderr io.Writer) (err err
 	if err != nil {
 		return err
 	}
-	report{verdict: v, cast: c, services: labels(s.Services, o), without: o.without}.print(stdout)
+	report{verdict: v, cast: c, services: labels(s.Services, o), without: o.without, colour: hasColour(stdout)}.print(stdout)
 	if !v.good() {
 		return stage.ErrVerdict
 	}
@@ -119,6 +120,9 @@ func newCast(ctx context.Context, cfg config, pool *pgxpool.Pool, logs io.Writer
 	return c, func() { _ = broker.Close() }, nil
 }
 
+// killedRoles are killed in turn.
+var killedRoles = []string{"api", "relay", "consumer"}
+
 // perform starts everybody, and the client once the subscriptions are there: a message published to a topic without one is
 // gone.
 func perform(ctx context.Context, s *stage.Stage, cfg config, o options, c *stage.Cast, p *progress) error {
@@ -129,13 +133,14 @@ func perform(ctx context.Context, s *stage.Stage, cfg config, o options, c *stag
 		return err
 	}
 	return c.Watch(ctx, stage.Watching{
-		Kills: o.Kills, Roles: []string{"api", "relay", "consumer"},
+		Kills: o.Kills, Roles: killedRoles,
 		Span: time.Duration(float64(o.events) / cfg.Rate * float64(time.Second)), // of the client's requests
 		Act:  (&service{cfg: cfg, count: c.Counts.Add}).client,
 		State: func(ctx context.Context) (string, bool, error) {
 			st, err := readState(ctx, s.Pool)
 			all := st.completed == o.events && c.Counts.Get("answered") == o.events && st.notified == o.events && st.thanked == o.events && st.outbox == 0
-			return st.bar(o.events), all, err
+			p.state = st
+			return fmt.Sprint(st), all, err
 		},
 		Without:  o.without != "",
 		Progress: p,

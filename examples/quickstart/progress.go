@@ -4,57 +4,176 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"time"
+
+	"github.com/millrace-go/millrace/examples/internal/stage"
 )
 
-// progress shows a bar where a person looks, and a line every two seconds elsewhere.
+// progress shows how far things are: as a block that is drawn again and again on a terminal, as a line every two seconds elsewhere.
 type progress struct {
 	w        io.Writer
+	cast     *stage.Cast
+	events   int
 	kills    int // that there will be
 	terminal bool
-	last     time.Time
-	text     string
+	colour   bool
+
+	state    state // read last
+	began    time.Time
+	shown    time.Time // when it was drawn last
+	drawn    []string  // the lines that are on the terminal
+	killed   map[string]int
+	killedAt map[string]time.Time
 }
 
-func newProgress(w io.Writer, kills int) *progress {
-	p := &progress{w: w, kills: kills}
-	if f, ok := w.(*os.File); ok {
-		if st, err := f.Stat(); err == nil {
-			p.terminal = st.Mode()&os.ModeCharDevice != 0
-		}
+const (
+	redraw = 200 * time.Millisecond // at most that often, kills apart
+	plain  = 2 * time.Second        // between two lines where there is no terminal
+	flash  = time.Second            // how long a kill is named
+)
+
+func newProgress(w io.Writer, c *stage.Cast, o options) *progress {
+	return &progress{
+		w: w, cast: c, events: o.events, kills: o.Kills, terminal: isTerminal(w), colour: hasColour(w),
+		began: time.Now(), killed: map[string]int{}, killedAt: map[string]time.Time{},
 	}
-	return p
 }
 
-// bar is how far things are: each labour counts three times, completed, notified, thanked.
-func (s state) bar(events int) string {
-	share := float64(s.completed+s.notified+s.thanked) / float64(3*events)
-	const width = 30
-	full := min(int(share*width), width)
-	return fmt.Sprintf("[%s%s] %3.0f %%  completed %d  notified %d  thanked %d  outbox %d",
-		strings.Repeat("#", full), strings.Repeat(".", width-full), share*100, s.completed, s.notified, s.thanked, s.outbox)
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	st, err := f.Stat()
+	return err == nil && st.Mode()&os.ModeCharDevice != 0
+}
+
+// hasColour tells whether colours would be seen, and are wanted: https://no-color.org.
+func hasColour(w io.Writer) bool {
+	return isTerminal(w) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
+}
+
+// Colours of a terminal, by the numbers of its escape sequences.
+const (
+	red   = "31"
+	green = "32"
+	blue  = "34"
+	dim   = "2"
+	bold  = "1"
+)
+
+func paint(on bool, colour, text string) string {
+	if !on || text == "" {
+		return text
+	}
+	return "\x1b[" + colour + "m" + text + "\x1b[0m"
 }
 
 // Show implements stage.Progress.
-func (p *progress) Show(line string, killed int) {
-	text := fmt.Sprintf("%s  kills %d/%d", line, killed, p.kills)
-	switch {
-	case p.terminal:
-		fmt.Fprintf(p.w, "\r%-*s", len(p.text), text)
-	case time.Since(p.last) >= 2*time.Second:
-		p.last = time.Now()
-		fmt.Fprintln(p.w, text)
+func (p *progress) Show(string, int) {
+	now := time.Now()
+	kill := ""
+	for role, n := range p.cast.Kills {
+		if n > p.killed[role] {
+			p.killed[role], p.killedAt[role], kill = n, now, role
+		}
 	}
-	p.text = text
+	switch {
+	case !p.terminal:
+		if kill != "" {
+			fmt.Fprintf(p.w, "SIGKILL %s, %d of %d\n", kill, p.total(), p.kills)
+		}
+		if now.Sub(p.shown) >= plain {
+			p.shown = now
+			fmt.Fprintln(p.w, p.line())
+		}
+	case kill != "" || now.Sub(p.shown) >= redraw:
+		p.shown = now
+		p.draw(now)
+	}
 }
 
 // Done implements stage.Progress.
 func (p *progress) Done(_, note string) {
 	if p.terminal {
-		fmt.Fprintln(p.w)
+		p.draw(time.Now())
+		fmt.Fprintf(p.w, "\n%s\n", note)
 	} else {
-		fmt.Fprintln(p.w, p.text)
+		fmt.Fprintf(p.w, "%s\n%s\n", p.line(), note)
 	}
-	fmt.Fprintln(p.w, note)
+}
+
+func (p *progress) total() (n int) {
+	for _, k := range p.killed {
+		n += k
+	}
+	return n
+}
+
+// line is all of it where nothing can be drawn.
+func (p *progress) line() string {
+	s := p.state
+	share := 100 * (s.completed + s.notified + s.thanked) / (3 * p.events)
+	return fmt.Sprintf("%3d %%  completed %d  notified %d  thanked %d  outbox %d  kills %d/%d",
+		share, s.completed, s.notified, s.thanked, s.outbox, p.total(), p.kills)
+}
+
+// draw puts the block in place of the one before.
+func (p *progress) draw(now time.Time) {
+	lines := p.block(now)
+	if slices.Equal(lines, p.drawn) {
+		return
+	}
+	var out strings.Builder
+	if len(p.drawn) > 0 {
+		fmt.Fprintf(&out, "\x1b[%dA", len(p.drawn))
+	}
+	for _, line := range lines {
+		out.WriteString("\r" + line + "\x1b[K\n")
+	}
+	fmt.Fprint(p.w, out.String())
+	p.drawn = lines
+}
+
+// block is less than 80 columns wide: a longer line would be two on the terminal.
+func (p *progress) block(now time.Time) []string {
+	s := p.state
+	lines := []string{
+		"",
+		p.bar("labours completed", s.completed),
+		p.bar("families notified", s.notified),
+		p.bar("thanks counted", s.thanked),
+		"",
+	}
+	for i, role := range killedRoles {
+		if p.kills == 0 {
+			break
+		}
+		title := []string{"processes killed", "", ""}[i]
+		text := strings.TrimSpace(strings.Repeat("✗ ", min(p.killed[role], 15)))
+		if p.killed[role] > 15 {
+			text += fmt.Sprintf(" and %d more", p.killed[role]-15)
+		}
+		line := fmt.Sprintf("  %-18s %-9s %s", title, role, paint(p.colour, red, text))
+		if at, ok := p.killedAt[role]; ok && now.Sub(at) < flash {
+			line += paint(p.colour, bold+";"+red, " SIGKILL")
+		}
+		lines = append(lines, line)
+	}
+	numbers := fmt.Sprintf("  %d in the outbox, %d duplicates absorbed, %d requests repeated, %.0f s",
+		s.outbox, p.cast.Counts.Get("duplicates"), p.cast.Counts.Get("retries"), now.Sub(p.began).Seconds())
+	return append(lines, "", paint(p.colour, dim, numbers))
+}
+
+func (p *progress) bar(name string, n int) string {
+	const width = 30
+	full := min(n*width/p.events, width)
+	colour := blue
+	if n >= p.events {
+		colour = green
+	}
+	return fmt.Sprintf("  %-18s %s%s  %d of %d", name,
+		paint(p.colour, colour, strings.Repeat("█", full)), paint(p.colour, dim, strings.Repeat("░", width-full)), n, p.events)
 }

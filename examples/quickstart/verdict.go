@@ -87,6 +87,7 @@ type report struct {
 	cast     *stage.Cast
 	services []string
 	without  string
+	colour   bool
 }
 
 func (r report) print(w io.Writer) {
@@ -95,7 +96,7 @@ func (r report) print(w io.Writer) {
 	}
 	kills := 0
 	var byRole []string
-	for _, role := range []string{"api", "relay", "consumer"} {
+	for _, role := range killedRoles {
 		kills += r.cast.Kills[role]
 		byRole = append(byRole, fmt.Sprintf("%s %d", role, r.cast.Kills[role]))
 	}
@@ -124,10 +125,10 @@ func (r report) print(w io.Writer) {
 	}
 	switch {
 	case r.good():
-		line("verdict", "every event took effect exactly once in the database")
+		line("verdict", "%s", paint(r.colour, bold+";"+green, "every event took effect exactly once in the database"))
 	case r.without != "" && r.incomplete+r.unanswered == 0:
-		line("verdict", "this is what happens without the %s", r.without)
+		line("verdict", "%s", paint(r.colour, bold+";"+red, "this is what happens without the "+r.without))
 	default:
-		line("verdict", "FAILED")
+		line("verdict", "%s", paint(r.colour, bold+";"+red, "FAILED"))
 	}
 }
