@@ -70,27 +70,19 @@ func TestServiceOfTheREADME(t *testing.T) {
 	}
 }
 
-// chapter is one of the README's.
-func chapter(t *testing.T, title string) string {
-	t.Helper()
-	readme, err := os.ReadFile("../../README.md")
-	require.NoError(t, err)
-	_, text, found := strings.Cut(string(readme), "\n## "+title+"\n")
-	require.True(t, found, title)
-	text, _, _ = strings.Cut(text, "\n## ")
-	return text
-}
-
 // snippet is the first block of the language in the README's chapter about a service.
 func snippet(t *testing.T, language string) string {
 	t.Helper()
-	_, code, _ := strings.Cut(chapter(t, "A service"), "\n```"+language+"\n")
+	readme, err := os.ReadFile("../../README.md")
+	require.NoError(t, err)
+	_, chapter, _ := strings.Cut(string(readme), "\n## A service\n")
+	_, code, _ := strings.Cut(chapter, "\n```"+language+"\n")
 	code, _, found := strings.Cut(code, "```\n")
 	require.True(t, found, "a block of %s", language)
 	return code
 }
 
-// partsPrelude declares what the README's pieces of code leave out.
+// partsPrelude declares what the pieces of code in docs/parts.md leave out.
 const partsPrelude = `package main
 
 import (
@@ -134,12 +126,14 @@ var (
 func main() {
 `
 
-// Each piece of code in the README's chapter about the parts compiles, but for variables that nobody uses there.
-func TestPartsOfTheREADME(t *testing.T) {
+// Each piece of code in docs/parts.md compiles, but for variables that nobody uses there.
+func TestPartsCompile(t *testing.T) {
 	t.Parallel()
 	var program strings.Builder
 	program.WriteString(partsPrelude)
-	pieces := strings.Split(chapter(t, "The parts"), "\n```go\n")[1:]
+	parts, err := os.ReadFile("../../docs/parts.md")
+	require.NoError(t, err)
+	pieces := strings.Split(string(parts), "\n```go\n")[1:]
 	require.Greater(t, len(pieces), 8)
 	for _, piece := range pieces {
 		piece, _, _ = strings.Cut(piece, "```\n")

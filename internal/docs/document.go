@@ -27,12 +27,14 @@ type mention struct {
 type link struct {
 	mention
 	target string
+	title  string // shown where the pointer rests on it
 }
 
 var (
 	heading  = regexp.MustCompile(`^#{1,6} +(.*)$`)
 	fence    = regexp.MustCompile("^\\s*(?:```|~~~)(.*)$")
-	linked   = regexp.MustCompile(`\[([^\[\]]*)\]\(([^()\s]+)\)`)
+	linked   = regexp.MustCompile(`\[([^\[\]]*)\]\(([^()\s]+)(?: "([^"]*)")?\)`)
+	pictured = regexp.MustCompile(`<(?:img|source)\b[^>]*\b(?:src|srcset)="([^"]+)"`)
 	inline   = regexp.MustCompile("`([^`]+)`")
 	testName = regexp.MustCompile(`\b(?:Test|Example|Benchmark|Fuzz)[A-Z]\w*\b`)
 )
@@ -65,7 +67,14 @@ func parse(name, text string) document {
 	all := strings.Join(prose, "\n")
 	at := func(offset int) int { return 1 + strings.Count(all[:offset], "\n") }
 	for _, m := range linked.FindAllStringSubmatchIndex(all, -1) {
-		d.links = append(d.links, link{mention{all[m[2]:m[3]], at(m[0])}, all[m[4]:m[5]]})
+		l := link{mention: mention{all[m[2]:m[3]], at(m[0])}, target: all[m[4]:m[5]]}
+		if m[6] >= 0 {
+			l.title = all[m[6]:m[7]]
+		}
+		d.links = append(d.links, l)
+	}
+	for _, m := range pictured.FindAllStringSubmatchIndex(all, -1) {
+		d.links = append(d.links, link{mention: mention{"a picture", at(m[0])}, target: all[m[2]:m[3]]})
 	}
 	for _, m := range inline.FindAllStringSubmatchIndex(all, -1) {
 		d.shell = append(d.shell, mention{strings.ReplaceAll(all[m[2]:m[3]], "\n", " "), at(m[0])})

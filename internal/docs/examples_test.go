@@ -11,15 +11,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Each example is a row of the README's table, with a README and a test of its own, and takes -broker.
+// Each example is a row of the articles' tables, with a README and a test of its own, and takes -broker.
 func TestExamplesAreListed(t *testing.T) {
 	t.Parallel()
 	r, err := read(os.DirFS("../.."))
 	require.NoError(t, err)
-	readme, err := fs.ReadFile(r.files, "README.md")
+	articles, err := fs.ReadFile(r.files, "docs/articles.md")
 	require.NoError(t, err)
 	rows := map[string]bool{}
-	for _, m := range regexp.MustCompile("(?m)^\\|[^|]*\\| `go run \\./(examples/\\w+)").FindAllStringSubmatch(string(readme), -1) {
+	for _, m := range regexp.MustCompile("(?m)^\\|[^|]*\\| `go run \\./(examples/\\w+)").FindAllStringSubmatch(string(articles), -1) {
 		rows[m[1]] = true
 	}
 	folders, err := fs.ReadDir(r.files, "examples")

@@ -37,7 +37,7 @@ func (r *repository) troubles() (all []string) {
 				tell(l.line, "[%s](%s): the file has no such heading", l.text, l.target)
 			}
 			if tests, ok := r.tests[target]; ok {
-				for _, test := range testName.FindAllString(l.text, -1) {
+				for _, test := range testName.FindAllString(l.text+" "+l.title, -1) {
 					if !tests[test] {
 						tell(l.line, "[%s](%s): the file declares no %s", l.text, l.target, test)
 					}
@@ -69,7 +69,8 @@ func TestTroublesAreFound(t *testing.T) {
 	file := func(text string) *fstest.MapFile { return &fstest.MapFile{Data: []byte(text)} }
 	r, err := read(fstest.MapFS{
 		"README.md": file("# A\n[good](docs/b.md#the-b-of-bees) [out](https://example.com/#x) [own](#a)\n[one](docs/c.md)\n" +
-			"[two\nlines](docs/b.md#nothing)\n```\n# no heading [no](link)\n```\n[own](#no-heading-nolink) [dir](docs)\n"),
+			"[two\nlines](docs/b.md#nothing)\n```\n# no heading [no](link)\n```\n[own](#no-heading-nolink) [dir](docs)\n" +
+			"[a](b_test.go \"TestIs\") [b](b_test.go \"TestElsewhere\") <img alt=\"x\" src=\"docs/b.md\">\n<source srcset=\"docs/c.svg\">\n"),
 		"docs/b.md": file("## The `B` of *bees*!\n## Twice\n## Twice\n[again](#twice-1) [TestIs](../b_test.go)\n" +
 			"[`TestElsewhere`](../b_test.go) `TestNowhere` `Testing`\n[line](../b_test.go#L1)\n"),
 		"b_test.go": file("func TestIs(t *testing.T) {}\n"),
@@ -81,6 +82,8 @@ func TestTroublesAreFound(t *testing.T) {
 		"README.md:3: [one](docs/c.md): there is no such file",
 		"README.md:4: [two\nlines](docs/b.md#nothing): the file has no such heading",
 		"README.md:9: [own](#no-heading-nolink): the file has no such heading",
+		"README.md:10: [b](b_test.go): the file declares no TestElsewhere",
+		"README.md:11: [a picture](docs/c.svg): there is no such file",
 		"docs/b.md:5: [`TestElsewhere`](../b_test.go): the file declares no TestElsewhere",
 		"docs/b.md:5: there is no TestNowhere",
 		"docs/b.md:6: [line](../b_test.go#L1): the file has no such heading",
