@@ -19,9 +19,9 @@ const (
 
 // Sizes of the terminal's type, in pixels of the picture.
 const (
-	size    = 14.0
+	size    = 15.0
 	advance = size * 0.602 // of a character, in most types
-	leading = 20.0
+	leading = 21.0
 	padding = 20.0
 )
 

@@ -41,11 +41,11 @@ func TestPicturesAreUpToDate(t *testing.T) {
 func TestWrongScenesAreRefused(t *testing.T) {
 	t.Parallel()
 	for source, want := range map[string]string{
-		"size 10 10\ncard 1 2 3 | x":         `line 2: "card 1 2 3 | x" is no known verb with its place`,
+		"size 10 10\ncard 1 2 3 | x":          `line 2: "card 1 2 3 | x" is no known verb with its place`,
 		"size 10 10\ntitle | t\n\nsquare 1 2": `line 4: "square 1 2" is no known verb with its place`,
-		"size 10 10\narrow 1,2 3,x | l":      `line 2: "3,x" is no point`,
-		"title | t":                          "a scene needs a size and a title",
-		"size 10 10":                         "a scene needs a size and a title",
+		"size 10 10\narrow 1,2 3,x | l":       `line 2: "3,x" is no point`,
+		"title | t":                           "a scene needs a size and a title",
+		"size 10 10":                          "a scene needs a size and a title",
 	} {
 		_, err := draw(source, themes[0])
 		require.EqualError(t, err, want, source)
@@ -94,7 +94,7 @@ func TestFilm(t *testing.T) {
 	assert.True(t, 0 < first && first < second && second < third)
 	all := 1250*time.Millisecond + hold // half a second, a second, and a minute that is cut to one, at twice the speed
 	assert.Contains(t, svg, "animation:"+strings.TrimSuffix(all.String(), "s")+"s")
-	assert.Contains(t, svg, `transform:translateY(-60px)">`, "where nothing moves the end is seen")
+	assert.Contains(t, svg, `transform:translateY(-63px)">`, "where nothing moves the end is seen")
 	assert.Equal(t, 2, strings.Count(svg, `height="12"`), "blocks are rectangles")
 
 	for _, broken := range []string{"", cast([]any{"1", "o", "x"}), cast([]any{1, "o", "\x1b[5n"}), cast([]any{1, "i", "x"})} {
