@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"html"
 	"slices"
@@ -35,7 +36,7 @@ func film(source string, t theme) (svg string, err error) {
 		Command       string
 	}
 	if !scan.Scan() {
-		return "", fmt.Errorf("the recording is empty")
+		return "", errors.New("the recording is empty")
 	}
 	if err := json.Unmarshal(scan.Bytes(), &head); err != nil {
 		return "", err
@@ -122,21 +123,21 @@ func develop(rows []strip, command string, columns int, all time.Duration, t the
 		css.WriteString("}\n")
 	}
 	c := t.colour
-	return fmt.Sprintf(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %[1]g %[2]g" width="%[1]g" height="%[2]g" role="img" font-family="%[3]s" font-size="%[4]g">
-<title>A terminal on which %[5]s runs, recorded and played at %[6]d times its speed</title>
-<style>
-text{fill:%[7]s;white-space:pre}.d{fill:%[8]s}.b{font-weight:700}.c31{fill:%[9]s}.c32{fill:%[10]s}.c33{fill:%[11]s}.c34{fill:%[12]s}.c35{fill:%[13]s}.c36{fill:%[12]s}
-.s,.p{animation:%[14]gs step-end infinite}.p{animation-name:p;animation-timing-function:linear;transform-origin:0 0}
-@keyframes p{0%%{transform:scaleX(0)}%[15].4g%%,100%%{transform:scaleX(1)}}
-%[16]s@media (prefers-reduced-motion:reduce){.s,.p{animation:none}}
-</style>
-<clipPath id="r"><rect width="%[1]g" height="%[2]g" rx="12"/></clipPath>
-<rect x=".5" y=".5" width="%[17]g" height="%[18]g" rx="12" fill="%[19]s" stroke="%[20]s"/>
-%[21]s<g clip-path="url(#r)"><rect class="p" y="%[22]g" width="%[1]g" height="3" fill="%[23]s"/></g>
-</svg>
-`, width, height, mono, size, html.EscapeString(command), speed,
-		c["ink"], c["ink3"], c["bad"], c["ok"], c["warn"], c["run"], c["blocked"], all.Seconds(), 100*(all-hold).Seconds()/all.Seconds(),
-		css.String(), width-1, height-1, c["canvas"], c["line"], body.String(), height-3, c["strong"])
+	svg := &strings.Builder{}
+	fmt.Fprintf(svg, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %g %g" width="%g" height="%g" role="img" font-family="%s" font-size="%g">`+"\n",
+		width, height, width, height, mono, size)
+	fmt.Fprintf(svg, "<title>A terminal on which %s runs, recorded and played at %d times its speed</title>\n<style>\n", html.EscapeString(command), speed)
+	fmt.Fprintf(svg, "text{fill:%s;white-space:pre}.d{fill:%s}.b{font-weight:700}\n", c["ink"], c["ink3"])
+	for n, name := range []string{"bad", "ok", "warn", "run", "blocked", "run"} { // red, green, yellow, blue, magenta, cyan
+		fmt.Fprintf(svg, ".c%d{fill:%s}", 31+n, c[name])
+	}
+	fmt.Fprintf(svg, "\n.s,.p{animation:%gs step-end infinite}.p{animation-name:p;animation-timing-function:linear;transform-origin:0 0}\n", all.Seconds())
+	fmt.Fprintf(svg, "@keyframes p{0%%{transform:scaleX(0)}%.4g%%,100%%{transform:scaleX(1)}}\n", 100*(all-hold).Seconds()/all.Seconds())
+	fmt.Fprintf(svg, "%s@media (prefers-reduced-motion:reduce){.s,.p{animation:none}}\n</style>\n", css.String())
+	fmt.Fprintf(svg, `<clipPath id="r"><rect width="%g" height="%g" rx="12"/></clipPath>`+"\n", width, height)
+	fmt.Fprintf(svg, `<rect x=".5" y=".5" width="%g" height="%g" rx="12" fill="%s" stroke="%s"/>`+"\n", width-1, height-1, c["canvas"], c["line"])
+	fmt.Fprintf(svg, `%s<g clip-path="url(#r)"><rect class="p" y="%g" width="%g" height="3" fill="%s"/></g>`+"\n</svg>\n", body.String(), height-3, width, c["strong"])
+	return svg.String()
 }
 
 func text(cells []cell) string {

@@ -3,7 +3,6 @@ package main
 import (
 	"encoding/json"
 	"encoding/xml"
-	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -24,12 +23,14 @@ func TestPicturesAreUpToDate(t *testing.T) {
 	for name, svg := range pictures {
 		there, err := os.ReadFile(name)
 		require.NoError(t, err)
-		assert.True(t, string(there) == svg, "%s is not what its source makes: run go run ./docs/pictures", name)
+		if string(there) != svg {
+			t.Errorf("%s is not what its source makes: run go run ./docs/pictures", name)
+		}
 		assert.Less(t, len(svg), 150<<10, name)
 		for d := xml.NewDecoder(strings.NewReader(svg)); err == nil; {
 			_, err = d.Token()
 		}
-		assert.True(t, errors.Is(err, io.EOF), "%s: %v", name, err)
+		require.ErrorIs(t, err, io.EOF, name)
 	}
 	all, err := filepath.Glob("*.svg")
 	require.NoError(t, err)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"html"
 	"math"
@@ -107,7 +108,7 @@ func draw(source string, t theme) (svg string, err error) {
 		}
 	}
 	if s.w == 0 || title == "" {
-		return "", fmt.Errorf("a scene needs a size and a title")
+		return "", errors.New("a scene needs a size and a title")
 	}
 	return fmt.Sprintf(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %g %g" width="%g" height="%g" role="img" font-family="%s">
 <title>%s</title>

@@ -8,6 +8,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -37,7 +38,7 @@ func main() {
 
 // record runs the shell command, shows what it prints, and writes it into the file. A command that fails is recorded too.
 func record(path string, columns, rows int, command string) (err error) {
-	cmd := exec.Command("script", "--quiet", "--return", "--flush", "--command", fmt.Sprintf("stty cols %d rows %d; %s", columns, rows, command), os.DevNull)
+	cmd := exec.CommandContext(context.Background(), "script", "--quiet", "--return", "--flush", "--command", fmt.Sprintf("stty cols %d rows %d; %s", columns, rows, command), os.DevNull)
 	cmd.Env = append(os.Environ(), "TERM=xterm-256color", "SHELL=/bin/sh")
 	cmd.Stderr = os.Stderr
 	printed, err := cmd.StdoutPipe()
