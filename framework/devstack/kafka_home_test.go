@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The newest Apache Kafka runs, unless the variable names another one.
+// The newest Apache Kafka runs that was fetched without the variable, unless that names another one.
 func TestFindKafka(t *testing.T) {
 	cache := t.TempDir()
 	t.Setenv("HOME", cache)
@@ -21,8 +21,10 @@ func TestFindKafka(t *testing.T) {
 
 	base, err := os.UserCacheDir()
 	require.NoError(t, err)
-	for _, version := range []string{"3.9.2", "4.10.0", "4.4.0"} {
-		dir := filepath.Join(base, "millrace", "kafka-"+version)
+	for folder, version := range map[string]string{
+		"kafka-4.4.0": "4.4.0", "kafka-4.10.0": "4.10.0", "kafka/5.0.0": "5.0.0", "kafka/3.9.2": "3.9.2",
+	} {
+		dir := filepath.Join(base, "millrace", filepath.FromSlash(folder))
 		require.NoError(t, os.MkdirAll(dir, 0o700))
 		require.NoError(t, os.WriteFile(filepath.Join(dir, "kafka_2.13-"+version+".jar"), nil, 0o600))
 	}
