@@ -8,6 +8,7 @@ import (
 
 	"go.yaml.in/yaml/v4"
 
+	"github.com/millrace-go/millrace/internal/pgdsn"
 	"github.com/millrace-go/millrace/internal/settings"
 	"github.com/millrace-go/millrace/transport"
 )
@@ -22,6 +23,9 @@ func (c Config) node(drivers []transport.Driver) *yaml.Node {
 	c = c.WithDefaults()
 	c.Outbox.RelayConfig = c.Outbox.WithDefaults()
 	c.Claim.Config = c.Claim.WithDefaults()
+	if parsed, err := pgdsn.Parse(c.Postgres.DSN); err == nil {
+		c.Postgres.MaxConnections = c.Postgres.connections(parsed)
+	}
 	node := settings.Node(c)
 	for _, d := range drivers {
 		if d.Name == c.Broker {

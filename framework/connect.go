@@ -36,12 +36,7 @@ func connect(ctx context.Context, cfg Postgres) (*pgxpool.Pool, error) {
 	if err != nil {
 		return nil, fmt.Errorf("Config.Postgres.DSN is %w", err)
 	}
-	switch {
-	case cfg.MaxConnections > 0:
-		parsed.MaxConns = cfg.MaxConnections
-	case !strings.Contains(cfg.DSN, "pool_max_conns"):
-		parsed.MaxConns = defaultConnections
-	}
+	parsed.MaxConns = cfg.connections(parsed)
 	pool, err := pgxpool.NewWithConfig(ctx, parsed)
 	if err == nil {
 		err = pool.Ping(ctx)
@@ -54,6 +49,17 @@ func connect(ctx context.Context, cfg Postgres) (*pgxpool.Pool, error) {
 			parsed.ConnConfig.Host, parsed.ConnConfig.Port, err)
 	}
 	return pool, nil
+}
+
+// connections is how many connections the pool has at most.
+func (p Postgres) connections(parsed *pgxpool.Config) int32 {
+	switch {
+	case p.MaxConnections > 0:
+		return p.MaxConnections
+	case strings.Contains(p.DSN, "pool_max_conns"):
+		return parsed.MaxConns
+	}
+	return defaultConnections
 }
 
 func migrate(ctx context.Context, pool *pgxpool.Pool, schema string) error {

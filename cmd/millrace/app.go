@@ -10,24 +10,27 @@ import (
 	"log/slog"
 	"os"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
+	"github.com/millrace-go/millrace/cmd/millrace/internal/output"
 	"github.com/millrace-go/millrace/framework"
 	"github.com/millrace-go/millrace/internal/pgdsn"
 )
 
-// connectTimeout bounds how long a database may take to answer at first.
+// connectTimeout bounds how long a database may take to answer the first time.
 const connectTimeout = 10 * time.Second
 
 // app is what the commands share.
 type app struct {
 	stdin          *os.File
 	stdout, stderr io.Writer
+	terminal       output.Terminal // behind stdout
+	errTerminal    output.Terminal // behind stderr
+	progress       *output.Progress
 	began          bool // the command line was understood
 
 	file, dsn, schema string
@@ -42,37 +45,37 @@ type app struct {
 // database gives a command the flags that name an outbox.
 func (a *app) database(c *cobra.Command) *cobra.Command {
 	f := c.PersistentFlags()
-	f.StringVar(&a.dsn, "dsn", "", "the database (default the configuration's, $MILLRACE_POSTGRES_DSN, $DATABASE_URL, or PGHOST and its like)")
-	f.StringVar(&a.schema, "schema", "", "the schema of Millrace's tables (default the configuration's, $MILLRACE_POSTGRES_SCHEMA, or millrace)")
-	f.StringVar(&a.file, "config", "", "the configuration of a service, which says where its database is")
+	f.StringVar(&a.dsn, "dsn", "", "connection string of the database (default: the configuration's, $MILLRACE_POSTGRES_DSN, $DATABASE_URL, or $PGHOST and the like)")
+	f.StringVar(&a.schema, "schema", "", "schema of Millrace's tables (default: the configuration's, $MILLRACE_POSTGRES_SCHEMA, or \"millrace\")")
+	f.StringVar(&a.file, "config", "", "configuration file of a service, which names its database")
 	return c
 }
 
 // prints gives a command that prints the flag that says how.
 func (a *app) prints(c *cobra.Command) *cobra.Command {
-	c.Flags().VarP((*output)(&a.json), "output", "o", `"table" for people, or "json" for scripts`)
+	c.Flags().VarP((*format)(&a.json), "output", "o", `output: "table" for people, "json" for scripts`)
 	c.Flags().BoolVar(&a.json, "json", false, "the same as -o json")
 	oneOf(c, "output", "table", "json")
 	return c
 }
 
-// output is whether JSON is printed, as a flag's value.
-type output bool
+// format is whether JSON is printed, as a flag's value.
+type format bool
 
-func (o *output) Type() string { return "format" }
+func (f *format) Type() string { return "format" }
 
-func (o *output) String() string {
-	if *o {
+func (f *format) String() string {
+	if *f {
 		return "json"
 	}
 	return "table"
 }
 
-func (o *output) Set(s string) error {
+func (f *format) Set(s string) error {
 	if s != "json" && s != "table" {
 		return errors.New("want table or json")
 	}
-	*o = s == "json"
+	*f = s == "json"
 	return nil
 }
 
@@ -83,6 +86,11 @@ func oneOf(c *cobra.Command, flag string, values ...string) {
 	}
 }
 
+// limitVar gives a list the flag --limit.
+func limitVar(c *cobra.Command, limit *int) {
+	c.Flags().IntVar(limit, "limit", 100, "list at most this many")
+}
+
 // checkLimit is for lists.
 func checkLimit(n int) error {
 	if n < 1 {
@@ -91,11 +99,13 @@ func checkLimit(n int) error {
 	return nil
 }
 
-// connected makes a command's function of one that needs a database; its context ends with a signal.
+// connected makes a command's function of one that needs a database; its context ends with a signal. What takes longer than
+// a second is told on the terminal.
 func (a *app) connected(f func(ctx context.Context, pool *pgxpool.Pool, args []string) error) func(*cobra.Command, []string) error {
-	return func(_ *cobra.Command, args []string) error {
+	return func(c *cobra.Command, args []string) error {
 		ctx, stop := untilSignal()
 		defer stop()
+		defer a.showProgress(c.CommandPath())()
 		pool, err := a.connect(ctx)
 		if err != nil {
 			return err
@@ -105,11 +115,23 @@ func (a *app) connected(f func(ctx context.Context, pool *pgxpool.Pool, args []s
 	}
 }
 
+// showProgress tells what takes long, until end is called.
+func (a *app) showProgress(text string) (end func()) {
+	stdout, stderr := a.stdout, a.stderr
+	a.progress = output.NewProgress(stderr, a.errTerminal)
+	a.progress.Say(text)
+	a.stdout, a.stderr = a.progress.Writer(stdout), a.progress.Writer(stderr)
+	return func() {
+		a.progress.Stop()
+		a.stdout, a.stderr = stdout, stderr
+	}
+}
+
 func (a *app) connect(ctx context.Context) (*pgxpool.Pool, error) {
 	dsn := cmp.Or(a.dsn, os.Getenv("MILLRACE_POSTGRES_DSN"), os.Getenv("DATABASE_URL"))
 	cfg, err := pgdsn.Parse(dsn)
 	if err != nil {
-		return nil, usageError{fmt.Errorf("--dsn is %w", err)}
+		return nil, usageError{fmt.Errorf("%s is %w", a.dsnSource(), err)}
 	}
 	a.reach.server = &cfg.ConnConfig.Config
 	if !strings.Contains(dsn, "pool_max_conns") {
@@ -129,7 +151,7 @@ func (a *app) connect(ctx context.Context) (*pgxpool.Pool, error) {
 	defer cancel()
 	if err := pool.Ping(ping); err != nil {
 		pool.Close()
-		return nil, fmt.Errorf("connect to PostgreSQL at %s:%d: %w; --dsn, --config, $MILLRACE_POSTGRES_DSN or $DATABASE_URL name the database", cfg.ConnConfig.Host, cfg.ConnConfig.Port, err)
+		return nil, fmt.Errorf("connect to PostgreSQL at %s:%d: %w; check that it runs there, or name another database by --dsn, --config, $MILLRACE_POSTGRES_DSN or $DATABASE_URL", cfg.ConnConfig.Host, cfg.ConnConfig.Port, err)
 	}
 	return pool, nil
 }
@@ -152,26 +174,18 @@ func (a *app) printJSON(v any) error {
 	return e.Encode(v)
 }
 
-// table prints lines of cells, and a dash for an empty one.
-func (a *app) table(head string, lines [][]string) {
-	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, strings.ReplaceAll(head, " ", "\t"))
-	for _, cells := range lines {
-		for i := range cells {
-			cells[i] = cmp.Or(cells[i], "-")
+// table prints rows of cells: see output.Columns. Of the columns that are called STATE it colours the words.
+func (a *app) table(columns string, rows [][]string) {
+	all := output.Columns(columns)
+	for i := range all {
+		if all[i].Head == "STATE" {
+			all[i].Paint = a.paintState
 		}
-		fmt.Fprintln(w, strings.Join(cells, "\t"))
 	}
-	_ = w.Flush() // nobody reads, then
+	a.terminal.Table(a.stdout, all, rows)
 }
 
-// ago is a duration for people.
-func ago(d time.Duration) string {
-	switch {
-	case d < 10*time.Second:
-		return d.Round(10 * time.Millisecond).String()
-	case d < 48*time.Hour:
-		return d.Round(time.Second).String()
-	}
-	return fmt.Sprintf("%d days", int(d.Hours()/24))
+// say prints a line for people.
+func (a *app) say(format string, args ...any) {
+	fmt.Fprintf(a.stdout, format+"\n", args...)
 }

@@ -23,11 +23,11 @@ var brokerFlags = map[string]string{"pubsub": "--project", "kafka": "--brokers, 
 
 func (b *broker) flags(c *cobra.Command) {
 	f := c.Flags()
-	f.StringVar(&b.name, "broker", "", `the broker: "pubsub" or "kafka" (default the configuration's, or $MILLRACE_BROKER)`)
-	f.StringVar(&b.project, "project", "", "Pub/Sub: the Google Cloud project (default $PUBSUB_PROJECT_ID, $GOOGLE_CLOUD_PROJECT)")
-	f.StringSliceVar(&b.brokers, "brokers", nil, "Kafka: host:port of one broker or more, with commas between (default $MILLRACE_KAFKA_BROKERS)")
-	f.BoolVar(&b.tls, "tls", false, "Kafka: encrypt the connections; $SSL_CERT_FILE names the authorities where they are not the system's")
-	f.StringVar(&b.sasl, "sasl", "", "Kafka: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512, as $MILLRACE_KAFKA_USER with $MILLRACE_KAFKA_PASSWORD")
+	f.StringVar(&b.name, "broker", "", `the broker: "pubsub" or "kafka" (default: the configuration's, or $MILLRACE_BROKER)`)
+	f.StringVar(&b.project, "project", "", "Pub/Sub: the Google Cloud project (default: $PUBSUB_PROJECT_ID, or $GOOGLE_CLOUD_PROJECT)")
+	f.StringSliceVar(&b.brokers, "brokers", nil, "Kafka: host:port of one or more brokers, separated by commas (default: $MILLRACE_KAFKA_BROKERS)")
+	f.BoolVar(&b.tls, "tls", false, "Kafka: use TLS; $SSL_CERT_FILE names certificate authorities that the system does not know")
+	f.StringVar(&b.sasl, "sasl", "", "Kafka: SASL mechanism PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512, as $MILLRACE_KAFKA_USER with $MILLRACE_KAFKA_PASSWORD")
 	oneOf(c, "broker", "pubsub", "kafka")
 }
 

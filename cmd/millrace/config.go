@@ -9,6 +9,7 @@ import (
 
 	"github.com/millrace-go/millrace/docs"
 	"github.com/millrace-go/millrace/framework"
+	"github.com/millrace-go/millrace/internal/pgdsn"
 	"github.com/millrace-go/millrace/transport"
 	"github.com/millrace-go/millrace/transport/kafka"
 	"github.com/millrace-go/millrace/transport/pubsub"
@@ -18,23 +19,27 @@ import (
 var drivers = []transport.Driver{kafka.Driver, transport.MemoryDriver, pubsub.Driver}
 
 func (a *app) config() *cobra.Command {
-	c := &cobra.Command{Use: "config", Short: "A service's configuration", Args: cobra.NoArgs, RunE: needsCommand}
+	c := &cobra.Command{Use: "config", Short: "Check and print the configuration of a service", Args: cobra.NoArgs, RunE: needsCommand}
 	c.AddCommand(
 		a.prints(&cobra.Command{
-			Use: "check FILE", Short: "Tell everything that is wrong with a configuration, with MILLRACE_* variables on top of it",
-			Long: "Tells everything that is wrong with a configuration, with MILLRACE_* variables on top of it. It connects to nothing.\n" +
-				"The exit code is 0 when nothing is wrong, else 1.",
-			Args: cobra.ExactArgs(1),
-			RunE: func(_ *cobra.Command, args []string) error { return a.configCheck(args[0]) },
+			Use: "check FILE", Short: "Report all errors of a configuration",
+			Long: "Reports all errors of a configuration and of the MILLRACE_* variables, which win over it. It connects to nothing.\n" +
+				"The exit code is 0 without errors, and 1 with errors.",
+			Example: "  millrace config check millrace.yaml",
+			Args:    cobra.ExactArgs(1),
+			RunE:    func(_ *cobra.Command, args []string) error { return a.configCheck(args[0]) },
 		}),
 		a.prints(&cobra.Command{
-			Use: "print FILE", Short: "Print a configuration as it takes effect: defaults and MILLRACE_* variables included, secrets hidden",
-			Args: cobra.ExactArgs(1),
-			RunE: func(_ *cobra.Command, args []string) error { return a.configPrint(args[0]) },
+			Use: "print FILE", Short: "Print the configuration that takes effect, without secrets",
+			Long: "Prints the configuration that takes effect: FILE with all defaults, and with the environment, which wins over it. Secrets\n" +
+				"are hidden; a comment says which database is meant.",
+			Example: "  millrace config print millrace.yaml\n  millrace config print millrace.yaml -o json",
+			Args:    cobra.ExactArgs(1),
+			RunE:    func(_ *cobra.Command, args []string) error { return a.configPrint(args[0]) },
 		}),
 		a.prints(&cobra.Command{
-			Use: "schema", Short: "Print the JSON schema of configurations, for editors",
-			Long: "Prints the JSON schema of configurations, as JSON in any case. Editors complete and check a file that begins with\n\n" +
+			Use: "schema", Short: "Print the JSON schema of configurations, for editors", Example: "  millrace config schema > millrace.schema.json",
+			Long: "Prints the JSON schema of configurations, whatever -o says. Editors complete and check a file that begins with\n\n" +
 				"  # yaml-language-server: $schema=millrace.schema.json",
 			Args: cobra.NoArgs,
 			RunE: func(*cobra.Command, []string) error { _, err := a.stdout.Write(docs.Schema); return err },
@@ -66,7 +71,7 @@ func (a *app) configCheck(path string) error {
 		return exitStatus(exitFailed)
 	}
 	if !a.json {
-		fmt.Fprintf(a.stdout, "%s: nothing is wrong\n", path)
+		a.say("%s: %s", path, a.terminal.Green("no errors"))
 	}
 	return nil
 }
@@ -87,6 +92,12 @@ func (a *app) configPrint(path string) error {
 	if err != nil {
 		return err
 	}
+	database, err := pgdsn.Parse(cfg.Postgres.DSN)
+	if err != nil {
+		return fmt.Errorf("postgres.dsn is %w", err)
+	}
+	c := database.ConnConfig
+	a.say("# database %s at %s:%d, as user %s", c.Database, c.Host, c.Port, c.User)
 	_, err = a.stdout.Write(b)
 	return err
 }

@@ -5,10 +5,13 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/framework"
 )
 
 func TestConfigCheck(t *testing.T) {
@@ -16,7 +19,7 @@ func TestConfigCheck(t *testing.T) {
 	good := configFile(t, "service: labour\nbroker: memory\n")
 	code, out, _ := configRun("check", good)
 	assert.Equal(t, exitOK, code)
-	assert.Contains(t, out, "nothing is wrong")
+	assert.Equal(t, good+": no errors\n", out)
 
 	bad := configFile(t, "service: labour\nbroker: memory\nhtp: {}\nshutdown_timeout: 5\n")
 	code, out, _ = configRun("check", bad)
@@ -47,6 +50,12 @@ func TestConfigPrint(t *testing.T) {
 	assert.Contains(t, out, "shutdown_timeout: 30s\n")
 	assert.Contains(t, out, "memory:\n    drain_timeout: 30s\n")
 	assert.Contains(t, out, "dsn: (hidden)\n")
+	assert.Contains(t, out, "    max_connections: 30\n", "as it takes effect")
+	assert.True(t, strings.HasPrefix(out, "# database labour at db:5432, as user labour\nservice: labour\n"), out)
+	assert.NotContains(t, out, "hunter2")
+	cfg, err := framework.Load(configFile(t, strings.ReplaceAll(out, "(hidden)", "postgres://db/labour")), drivers...)
+	require.NoError(t, err, "it can be read again")
+	assert.Equal(t, "labour", cfg.Service)
 
 	code, out, _ = configRun("print", "--json", path)
 	assert.Equal(t, exitOK, code)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,12 +16,19 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
+	"github.com/millrace-go/millrace/cmd/millrace/internal/output"
 	"github.com/millrace-go/millrace/middleware/claim"
 )
 
 func (a *app) dead() *cobra.Command {
 	c := a.database(&cobra.Command{
-		Use: "dead", Short: "Look at events that consumers could not handle, and mend, replay or discard them", Args: cobra.NoArgs, RunE: needsCommand,
+		Use: "dead", Short: "Show, edit, replay or discard events that failed at consumers", Args: cobra.NoArgs, RunE: needsCommand,
+		Long: "Shows, edits, replays or discards events that consumers could not handle.\n\n" +
+			"  dead      a dead letter: its handler failed too often or for good; an operator\n" +
+			"            decides, by \"dead replay\" or \"dead discard\"\n" +
+			"  retrying  it failed, and is retried when it is due or the broker\n" +
+			"            redelivers it\n" +
+			"  blocked   it waits behind an earlier event of its key",
 	})
 	c.AddCommand(a.deadList(), a.deadShow(), a.deadEdit(), a.deadReplay(), a.deadDiscard(), a.deadAudit(), a.deadPurge())
 	return c
@@ -30,23 +36,29 @@ func (a *app) dead() *cobra.Command {
 
 // deadSelection gives a command the flags that select events.
 func deadSelection(c *cobra.Command, s *claim.Selection) {
-	c.Flags().StringVar(&s.Consumer, "consumer", "", "only those of this consumer")
-	c.Flags().StringVar(&s.Group, "group", "", `only those that failed alike: a group of "millrace dead list --groups"`)
-	c.Flags().StringVar(&s.Key, "key", "", "only those of this ordering key")
+	c.Flags().StringVar(&s.Consumer, "consumer", "", "only events of this consumer")
+	c.Flags().StringVar(&s.Group, "group", "", `only events with the same error: a group of "millrace dead list --groups"`)
+	c.Flags().StringVar(&s.Key, "key", "", "only events of this ordering key")
 }
+
+// failed are the stored states of events that "dead list" lists.
+var failed = []string{"dead", "waiting", "parked", "failing"}
 
 func (a *app) deadList() *cobra.Command {
 	var l claim.Listing
 	var state string
 	var groups bool
-	c := &cobra.Command{Use: "list", Short: "Dead letters and other events that failed, one by one or by their errors", Args: cobra.NoArgs}
+	c := &cobra.Command{
+		Use: "list", Short: "List dead letters and other failed events, or count them by error", Args: cobra.NoArgs,
+		Example: "  millrace dead list\n  millrace dead list --groups\n  millrace dead list --state all --consumer notify-family",
+	}
 	deadSelection(c, &l.Selection)
-	c.Flags().StringVar(&state, "state", "dead", "dead, waiting (for a retry), parked (behind another of its key), failing (the broker has it) or all")
-	oneOf(c, "state", "dead", "waiting", "parked", "failing", "all")
-	c.Flags().IntVar(&l.Limit, "limit", 100, "how many")
-	c.Flags().BoolVar(&groups, "groups", false, "count those that failed alike")
+	c.Flags().StringVar(&state, "state", "dead", "only events in this state: "+either(claimStates.choice(failed)))
+	oneOf(c, "state", claimStates.choice(failed)...)
+	limitVar(c, &l.Limit)
+	c.Flags().BoolVar(&groups, "groups", false, "count events by error")
 	c.PreRunE = func(*cobra.Command, []string) (err error) {
-		l.States, err = deadStates(state, "dead", "waiting", "parked", "failing")
+		l.States, err = claimStates.named(state, failed...)
 		return cmp.Or(checkLimit(l.Limit), err)
 	}
 	c.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
@@ -57,34 +69,56 @@ func (a *app) deadList() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if a.json {
-			return a.printJSON(append([]claim.FailedEvent{}, found...))
+		switch {
+		case a.json:
+			return a.printJSON(rewordedFailed(found))
+		case len(found) == 0 && state == "dead":
+			a.say("No dead letters.")
+			return nil
+		case len(found) == 0:
+			a.say("No such events.")
+			return nil
 		}
-		var lines [][]string
+		var rows [][]string
 		for _, e := range found {
-			due := ""
-			if e.Due != nil {
-				due = e.Due.Format(time.RFC3339)
-			}
-			lines = append(lines, []string{
-				oneLine(e.EventID), e.Consumer, oneLine(e.Key), e.State, strconv.Itoa(e.Attempts), ago(time.Since(e.First)), due, e.Group, e.Reason, oneLine(beginning(e.Error)),
+			rows = append(rows, []string{
+				oneLine(e.EventID), e.Consumer, oneLine(e.Key), failedState(e), tries(e.Attempts), output.Duration(time.Since(e.First)), e.Group, oneLine(why(e)),
 			})
 		}
-		a.table("EVENT CONSUMER KEY STATE ATTEMPTS AGE DUE GROUP REASON ERROR", lines)
+		a.table("EVENT# CONSUMER~ KEY~? STATE~ TRIES? AGE GROUP? ERROR~", rows)
 		return nil
 	})
 	return a.prints(c)
 }
 
-// deadStates are those of the flag.
-func deadStates(state string, may ...string) ([]string, error) {
-	if state == "all" {
-		return may, nil
+// failedState is the state of an event, with what comes next.
+func failedState(e claim.FailedEvent) string {
+	state := claimStates.of(e.State)
+	switch {
+	case e.State == "failing":
+		return state + ", broker"
+	case e.Due != nil:
+		return state + ", " + due(*e.Due)
 	}
-	if !slices.Contains(may, state) {
-		return nil, usageError{fmt.Errorf("--state is %q: want %s or all", state, strings.Join(may, ", "))}
+	return state
+}
+
+// why is the reason for which an event is where it is, with its last error.
+func why(e claim.FailedEvent) string {
+	switch {
+	case e.Error == "":
+		return deadReason(e.Reason)
+	case e.Reason == "" || e.Reason == "error":
+		return e.Error
 	}
-	return []string{state}, nil
+	return e.Reason + ": " + e.Error
+}
+
+func deadReason(reason string) string {
+	if reason == "parked" { // which the state says better
+		return ""
+	}
+	return reason
 }
 
 func (a *app) printGroups(ctx context.Context, pool *pgxpool.Pool, l claim.Listing) error {
@@ -93,54 +127,59 @@ func (a *app) printGroups(ctx context.Context, pool *pgxpool.Pool, l claim.Listi
 		return err
 	}
 	groups = groups[:min(len(groups), l.Limit)]
-	if a.json {
+	switch {
+	case a.json:
 		return a.printJSON(append([]claim.ErrorGroup{}, groups...))
+	case len(groups) == 0:
+		a.say("No such events.")
+		return nil
 	}
-	var lines [][]string
+	var rows [][]string
 	for _, g := range groups {
-		lines = append(lines, []string{
-			g.Group, strconv.Itoa(g.Events), g.First.Format(time.RFC3339), g.Last.Format(time.RFC3339), strings.Join(g.Consumers, ","), oneLine(beginning(g.Text)),
+		rows = append(rows, []string{
+			g.Group, strconv.Itoa(g.Events), output.Duration(time.Since(g.First)), output.Duration(time.Since(g.Last)), strings.Join(g.Consumers, ","), oneLine(g.Text),
 		})
 	}
-	a.table("GROUP EVENTS FIRST LAST CONSUMERS ERROR", lines)
+	a.table("GROUP EVENTS FIRST LAST CONSUMERS~ ERROR~", rows)
 	return nil
 }
 
-// beginning is what a line of a table has room for.
-func beginning(text string) string {
-	const room = 120
-	if utf8.RuneCountInString(text) <= room {
-		return text
-	}
-	return string([]rune(text)[:room]) + "…"
-}
+// beginning is as much of an error as a sentence has room for.
+func beginning(text string) string { return output.Cut(text, 120) }
 
 func (a *app) deadShow() *cobra.Command {
 	var consumer string
 	var raw bool
-	c := &cobra.Command{Use: "show EVENT-ID", ValidArgsFunction: cobra.NoFileCompletions, Short: "All that is known of an event that failed, with its payload", Args: cobra.ExactArgs(1)}
-	c.Flags().StringVar(&consumer, "consumer", "", "as this consumer has it")
+	c := &cobra.Command{
+		Use: "show EVENT-ID", ValidArgsFunction: cobra.NoFileCompletions, Short: "Show a failed event with its error, attempts, headers and payload", Args: cobra.ExactArgs(1),
+		Example: "  millrace dead show 0198c0de…3f2a\n  millrace dead show 0198c0de…3f2a --consumer notify-family --raw > payload.json",
+	}
+	c.Flags().StringVar(&consumer, "consumer", "", "as it failed for this consumer")
 	c.Flags().BoolVar(&raw, "raw", false, "write the payload alone, byte by byte")
 	c.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, args []string) error {
-		found, err := claim.Show(ctx, pool, a.schema, args[0], consumer)
+		id, err := a.wholeID(ctx, pool, args[0], "ids_consumers")
+		if err != nil {
+			return err
+		}
+		found, err := claim.Show(ctx, pool, a.schema, id, consumer)
 		switch {
 		case err != nil:
 			return err
 		case len(found) == 0:
-			return fmt.Errorf("no event %q has failed, or it is settled: \"millrace dead list\" shows which there are", args[0])
+			return fmt.Errorf("no consumer has failed to handle event %q, or it was settled since: run \"millrace dead list --state all\" to see which events have failed", id)
 		case raw && len(found) > 1:
-			return usageError{errors.New("it failed for several consumers: want --consumer with --raw")}
-		case raw && !readable(found[0].Payload) && isTerminal(a.stdout):
-			return usageError{errors.New("the payload is not text, and this is a terminal: redirect it")}
+			return usageError{errors.New("the event failed for several consumers: name one by --consumer")}
+		case raw && !readable(found[0].Payload) && a.terminal.Is():
+			return usageError{errors.New("the payload is not text: redirect the output to a file")}
 		case raw:
 			_, err = a.stdout.Write(found[0].Payload)
 			return err
 		case a.json:
-			return a.printJSON(found)
+			return a.printJSON(rewordedFailed(found))
 		}
 		for i, e := range found {
 			if i > 0 {
-				fmt.Fprintln(a.stdout)
+				a.say("")
 			}
 			a.printFailed(e)
 		}
@@ -152,12 +191,15 @@ func (a *app) deadShow() *cobra.Command {
 func (a *app) printFailed(e claim.FailedEvent) {
 	line := func(name, text string) {
 		if text != "" {
-			fmt.Fprintf(a.stdout, "%-9s %s\n", name, text)
+			a.terminal.Paragraph(a.stdout, len("consumer  "), name, a.terminal.Dim, text)
 		}
 	}
-	state := fmt.Sprintf("%s, %d attempts", e.State, e.Attempts)
+	state := a.paintState(claimStates.of(e.State))
+	if e.Attempts > 0 {
+		state += ", " + haveFailed(e.Attempts)
+	}
 	if e.Replayed {
-		state += ", replayed"
+		state += ", replayed by an operator"
 	}
 	if e.Due != nil {
 		state += ", due at " + e.Due.Format(time.RFC3339)
@@ -168,12 +210,12 @@ func (a *app) printFailed(e claim.FailedEvent) {
 	line("key", oneLine(e.Key))
 	line("topic", oneLine(e.Topic))
 	line("handler", oneLine(e.Handler))
-	line("failed", e.First.Format(time.RFC3339)+" at first, "+e.Failed.Format(time.RFC3339)+" the last time")
+	line("failed", "first at "+e.First.Format(time.RFC3339)+", last at "+e.Failed.Format(time.RFC3339))
 	line("group", e.Group)
-	line("reason", e.Reason)
+	line("reason", deadReason(e.Reason))
 	line("error", legible([]byte(e.Error)))
 	for _, attempt := range e.History {
-		line("attempt", attempt.At.Format(time.RFC3339)+" "+oneLine(attempt.By)+": "+oneLine(beginning(attempt.Error)))
+		line("attempt", attempt.At.Format(time.RFC3339)+" "+oneLine(attempt.By)+": "+oneLine(attempt.Error))
 	}
 	for _, k := range slices.Sorted(maps.Keys(e.Origin)) {
 		line("origin", oneLine(k)+"="+oneLine(e.Origin[k]))
@@ -181,9 +223,9 @@ func (a *app) printFailed(e claim.FailedEvent) {
 	for _, k := range slices.Sorted(maps.Keys(e.Metadata)) {
 		line("header", oneLine(k)+"="+oneLine(e.Metadata[k]))
 	}
-	fmt.Fprintf(a.stdout, "%-9s %d bytes\n", "payload", e.Bytes)
+	line("payload", output.Count(e.Bytes, "byte"))
 	if e.Bytes > 0 {
-		fmt.Fprintln(a.stdout, legible(e.Payload))
+		a.say("%s", legible(e.Payload))
 	}
 }
 
@@ -198,14 +240,4 @@ func legible(b []byte) string {
 		return string(b)
 	}
 	return strconv.QuoteToGraphic(string(b)) // also what it has of backslashes: it must not be ambiguous
-}
-
-// isTerminal reports whether somebody looks at it.
-func isTerminal(w any) bool {
-	f, ok := w.(*os.File)
-	if !ok {
-		return false
-	}
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }

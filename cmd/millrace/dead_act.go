@@ -4,39 +4,40 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"os/user"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
+	"github.com/millrace-go/millrace/cmd/millrace/internal/output"
 	"github.com/millrace-go/millrace/middleware/claim"
 	"github.com/millrace-go/millrace/pgtx"
 )
 
 func (a *app) deadReplay() *cobra.Command {
-	return a.deadCommand(claim.Replay, []string{"dead", "waiting"}, "are tried again now",
-		"running services bring them back, those whose handlers' subscribers are wrapped by Claim.Subscriber; without one they wait", &cobra.Command{
-			Use: "replay {EVENT-ID… | --consumer NAME | --group GROUP | --key KEY | --all}", ValidArgsFunction: cobra.NoFileCompletions, Short: "Have dead letters tried again",
-			Long: "Has dead letters tried again, with all their attempts and in their former order. Parked events follow those before them.",
-		})
+	return a.deadCommand(claim.Replay, []string{"dead", "waiting"}, "will be retried now", &cobra.Command{
+		Use: "replay {EVENT-ID… | --consumer NAME | --group GROUP | --key KEY | --all}", ValidArgsFunction: cobra.NoFileCompletions, Short: "Retry dead letters",
+		Long: "Retries dead letters, with all their attempts and in their original order. Events blocked by them follow.\n" +
+			"A running service of the consumer handles them; until one runs they wait.",
+		Example: "  millrace dead replay 0198c0de…3f2a\n  millrace dead replay --group 3f2a9c1e --note \"deployed the fix\"",
+	})
 }
 
 func (a *app) deadDiscard() *cobra.Command {
-	return a.deadCommand(claim.Discard, []string{"dead", "waiting", "parked"}, "are discarded", "", &cobra.Command{
-		Use: "discard {EVENT-ID… | --consumer NAME | --group GROUP | --key KEY | --all}", ValidArgsFunction: cobra.NoFileCompletions, Short: "Give dead letters up, for good",
-		Long: "Deletes dead letters. What the broker redelivers of them is absorbed, and later events of their keys go on.",
+	return a.deadCommand(claim.Discard, []string{"dead", "waiting", "parked"}, "discarded", &cobra.Command{
+		Use: "discard {EVENT-ID… | --consumer NAME | --group GROUP | --key KEY | --all}", ValidArgsFunction: cobra.NoFileCompletions, Short: "Discard dead letters for good",
+		Long:    "Discards dead letters for good. If the broker redelivers them they are ignored, and later events of their keys go on.",
+		Example: "  millrace dead discard 0198c0de…3f2a --note \"test data\"\n  millrace dead discard --consumer notify-family --state all",
 	})
 }
 
 // deadBy gives a command the flags that say who acts.
 func deadBy(c *cobra.Command, by *claim.By) {
-	c.Flags().StringVar(&by.Actor, "actor", somebody(), "who does it, for the audit")
-	c.Flags().StringVar(&by.Note, "note", "", "why, for the audit")
+	c.Flags().StringVar(&by.Actor, "actor", somebody(), "who does it, for the audit log")
+	c.Flags().StringVar(&by.Note, "note", "", "why, for the audit log")
 }
 
 // somebody is who runs the command, and where.
@@ -51,46 +52,48 @@ func somebody() string {
 
 type deadAction func(context.Context, pgtx.DB, string, claim.Selection, claim.By) (claim.Result, error)
 
-func (a *app) deadCommand(do deadAction, states []string, done, then string, c *cobra.Command) *cobra.Command {
+func (a *app) deadCommand(do deadAction, states []string, done string, c *cobra.Command) *cobra.Command {
 	var s claim.Selection
 	var by claim.By
 	var all bool
 	var state string
 	deadSelection(c, &s)
 	deadBy(c, &by)
-	c.Flags().BoolVar(&all, "all", false, "all of them")
-	c.Flags().StringVar(&state, "state", "dead", strings.Join(states, ", ")+" or all")
-	connected := a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
+	c.Flags().BoolVar(&all, "all", false, "all dead letters")
+	c.Flags().StringVar(&state, "state", "dead", "only events in this state: "+either(claimStates.choice(states)))
+	oneOf(c, "state", claimStates.choice(states)...)
+	connected := a.connected(func(ctx context.Context, pool *pgxpool.Pool, args []string) (err error) {
+		if s.EventIDs, err = a.wholeIDs(ctx, pool, args, "ids_consumers"); err != nil {
+			return err
+		}
 		r, err := do(ctx, pool, a.schema, s, by)
 		if err != nil {
 			return err
 		}
-		left := leftAlone(r)
 		if r.Done == 0 {
-			return errors.New(`no such event: "millrace dead list" shows which there are` + left)
+			return errors.New(strings.Join(append([]string{`no such event: run "millrace dead list" to see which there are`}, leftAlone(r)...), "\n"))
 		}
 		if a.json {
-			return a.printJSON(r)
+			return a.printJSON(rewordedResult(r))
 		}
-		fmt.Fprintf(a.stdout, "%d events %s%s\n", r.Done, done, left)
+		a.say("%s %s.", output.Count(r.Done, "event"), done)
 		if r.Behind > 0 {
-			fmt.Fprintf(a.stdout, "%d of them wait behind an earlier event of their key\n", r.Behind)
+			a.say("%d of them %s blocked by an earlier event of the same key.", r.Behind, output.Pick(r.Behind, "is", "are"))
 		}
-		if then != "" {
-			fmt.Fprintln(a.stdout, then)
+		for _, line := range leftAlone(r) {
+			a.say("%s", a.terminal.Yellow(line))
 		}
 		return nil
 	})
 	c.RunE = func(c *cobra.Command, args []string) (err error) {
-		s.EventIDs = args
 		named := len(args) > 0 || s.Consumer != "" || s.Group != "" || s.Key != ""
 		switch {
 		case all && named:
-			return usageError{errors.New("--all takes no event, consumer, group or key")}
+			return usageError{errors.New("--all cannot be combined with event IDs, --consumer, --group or --key")}
 		case !all && !named:
 			return usageError{errors.New("want event IDs, --consumer, --group, --key or --all")}
 		}
-		if s.States, err = deadStates(state, states...); err != nil {
+		if s.States, err = claimStates.named(state, states...); err != nil {
 			return err
 		}
 		return connected(c, args)
@@ -98,28 +101,28 @@ func (a *app) deadCommand(do deadAction, states []string, done, then string, c *
 	return a.prints(c)
 }
 
-// leftAlone tells of what was selected and not touched.
-func leftAlone(r claim.Result) string {
-	var left []string
+// leftAlone tells about events that were selected and not changed.
+func leftAlone(r claim.Result) (lines []string) {
+	say := func(n int, why string) {
+		lines = append(lines, fmt.Sprintf("%s %s not changed: %s.", output.Count(n, "event"), output.Pick(n, "was", "were"), why))
+	}
 	if r.InHand > 0 {
-		left = append(left, fmt.Sprintf("%d in the hands of a handler, or changed, at this moment", r.InHand))
+		say(r.InHand, "being handled, or changed by somebody else, at this moment")
 	}
-	for _, state := range slices.Sorted(maps.Keys(r.Others)) {
-		left = append(left, fmt.Sprintf("%d %s", r.Others[state], state))
+	total, order := claimStates.count(r.Others)
+	for _, state := range order {
+		say(total[state], "in state "+state)
 	}
-	if len(left) == 0 {
-		return ""
-	}
-	return "; left alone: " + strings.Join(left, ", ")
+	return lines
 }
 
 func (a *app) deadAudit() *cobra.Command {
 	var event, consumer string
 	var limit int
-	c := &cobra.Command{Use: "audit", Short: "What operators did, the last first", Args: cobra.NoArgs}
-	c.Flags().StringVar(&event, "event", "", "only to this event")
-	c.Flags().StringVar(&consumer, "consumer", "", "only to those of this consumer")
-	c.Flags().IntVar(&limit, "limit", 100, "how many")
+	c := &cobra.Command{Use: "audit", Short: "List what operators did, the latest first", Args: cobra.NoArgs, Example: "  millrace dead audit\n  millrace dead audit --consumer notify-family --limit 20"}
+	c.Flags().StringVar(&event, "event", "", "only actions on this event, by its whole ID")
+	c.Flags().StringVar(&consumer, "consumer", "", "only actions on events of this consumer")
+	limitVar(c, &limit)
 	c.PreRunE = func(*cobra.Command, []string) error { return checkLimit(limit) }
 	c.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
 		found, err := claim.ListAudit(ctx, pool, a.schema, event, consumer, limit)
@@ -129,13 +132,19 @@ func (a *app) deadAudit() *cobra.Command {
 		if a.json {
 			return a.printJSON(append([]claim.Audit{}, found...))
 		}
-		var lines [][]string
-		for _, e := range found {
-			lines = append(lines, []string{
-				e.At.Format(time.RFC3339), oneLine(e.Actor), e.Action, oneLine(e.EventID), e.Consumer, oneLine(string(e.Detail)),
-			})
+		if len(found) == 0 {
+			a.say("No such actions.")
+			return nil
 		}
-		a.table("TIME ACTOR ACTION EVENT CONSUMER DETAIL", lines)
+		var rows [][]string
+		for _, e := range found {
+			at := e.At.Format(time.RFC3339)
+			if a.terminal.Is() {
+				at = output.Duration(time.Since(e.At)) + " ago"
+			}
+			rows = append(rows, []string{at, oneLine(e.Actor), e.Action, oneLine(e.EventID), e.Consumer, oneLine(string(e.Detail))})
+		}
+		a.table("TIME ACTOR~ ACTION EVENT# CONSUMER~? DETAIL~", rows)
 		return nil
 	})
 	return a.prints(c)
@@ -145,8 +154,10 @@ func (a *app) deadPurge() *cobra.Command {
 	var by claim.By
 	var olderThan time.Duration
 	c := &cobra.Command{
-		Use: "purge --older-than 90d", Short: "Discard old dead letters, and forget what operators did long ago", Args: cobra.NoArgs,
-		Long: "Discards dead letters that failed longer ago than that, and forgets what operators did before. For the owner of the tables.",
+		Use: "purge --older-than AGE", Short: "Discard old dead letters, and delete old rows of the audit log", Args: cobra.NoArgs,
+		Long: "Discards dead letters that failed longer ago than AGE, and deletes rows of the audit log that are older. Only the owner of\n" +
+			"the tables may do it.",
+		Example: "  millrace dead purge --older-than 90d",
 	}
 	deadBy(c, &by)
 	ageVar(c, &olderThan, "older-than", "how long ago they failed, such as 90d or 12h")
@@ -159,7 +170,7 @@ func (a *app) deadPurge() *cobra.Command {
 		if a.json {
 			return a.printJSON(p)
 		}
-		fmt.Fprintf(a.stdout, "%d dead letters are discarded, and %d rows of the audit forgotten\n", p.Events, p.Audit)
+		a.say("%s discarded, %s of the audit log deleted.", output.Count(p.Events, "dead letter"), output.Count(p.Audit, "row"))
 		return nil
 	})
 	return a.prints(c)

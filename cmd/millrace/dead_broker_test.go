@@ -150,11 +150,11 @@ func testDeadLetter(t *testing.T, broker string) {
 		return dead == 1
 	}, 30*time.Second, 20*time.Millisecond)
 	assert.EqualValues(t, 3, s.deliveries.Load(), "the claim's attempts")
-	assert.Regexp(t, id+` +notify +- +dead +3 `, s.run(exitOK, "dead", "list"))
+	assert.Regexp(t, id+` +notify +- +dead +3 +\S+ +\S+ +attempts: `, s.run(exitOK, "dead", "list"))
 	assert.Zero(t, s.effects(id))
 
 	mended.Store(true)
-	assert.Contains(t, s.run(exitOK, "dead", "replay", id), "1 events are tried again now")
+	assert.Contains(t, s.run(exitOK, "dead", "replay", id), "1 event will be retried now.\n")
 	require.Eventually(t, func() bool { return s.effects(id) > 0 }, 30*time.Second, 20*time.Millisecond)
 	s.requireNoneBuried()
 	assert.Equal(t, 1, s.effects(id))

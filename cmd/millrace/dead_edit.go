@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
+	"github.com/millrace-go/millrace/cmd/millrace/internal/output"
 	"github.com/millrace-go/millrace/middleware/claim"
 )
 
@@ -27,36 +28,41 @@ func (a *app) deadEdit() *cobra.Command {
 		by                      claim.By
 	)
 	c := &cobra.Command{
-		Use: "edit EVENT-ID", ValidArgsFunction: cobra.NoFileCompletions, Short: "Change an event that failed: its payload or its headers", Args: cobra.ExactArgs(1),
-		Long: "Changes an event that failed. Without a flag that says what, the payload is opened in $VISUAL, $EDITOR or vi.\n" +
-			"The event stays where it is: \"millrace dead replay\" has it tried again.",
+		Use: "edit EVENT-ID", ValidArgsFunction: cobra.NoFileCompletions, Short: "Change the payload or the headers of a failed event", Args: cobra.ExactArgs(1),
+		Long: "Changes the payload or the headers of a failed event. Without --payload, --payload-file and the flags for headers it opens\n" +
+			"the payload in $VISUAL, $EDITOR or vi. The event's state stays the same: \"millrace dead replay\" retries it.",
+		Example: "  millrace dead edit 0198c0de…3f2a\n  millrace dead edit 0198c0de…3f2a --set-header tenant=7\n  jq .fixed event.json | millrace dead edit 0198c0de…3f2a --payload-file -",
 	}
-	c.Flags().StringVar(&consumer, "consumer", "", "as this consumer has it")
+	c.Flags().StringVar(&consumer, "consumer", "", "as it failed for this consumer")
 	c.Flags().StringVar(&payload, "payload", "", "the new payload")
-	c.Flags().StringVar(&file, "payload-file", "", "the file with the new payload; - for standard input")
-	c.Flags().StringArrayVar(&set, "set-header", nil, "a header as NAME=VALUE; may be repeated")
-	c.Flags().StringArrayVar(&unset, "unset-header", nil, "the name of a header to remove; may be repeated")
+	c.Flags().StringVar(&file, "payload-file", "", "file with the new payload; - for standard input")
+	c.Flags().StringArrayVar(&set, "set-header", nil, "set a header, as NAME=VALUE; may be repeated")
+	c.Flags().StringArrayVar(&unset, "unset-header", nil, "remove the header of this name; may be repeated")
 	deadBy(c, &by)
 	connected := a.connected(func(ctx context.Context, pool *pgxpool.Pool, args []string) (err error) {
+		id, err := a.wholeID(ctx, pool, args[0], "ids_consumers")
+		if err != nil {
+			return err
+		}
 		if change.Payload == nil && change.Set == nil && change.Unset == nil {
-			if change.Payload, err = a.editPayload(ctx, pool, args[0], consumer); err != nil {
+			if change.Payload, err = a.editPayload(ctx, pool, id, consumer); err != nil {
 				return err
 			}
 			if change.Payload == nil {
-				fmt.Fprintln(a.stdout, "nothing was changed")
+				a.say("Nothing was changed.")
 				return nil
 			}
 		}
-		if err := claim.Edit(ctx, pool, a.schema, args[0], consumer, change, by); err != nil {
+		if err := claim.Edit(ctx, pool, a.schema, id, consumer, change, by); err != nil {
 			return err
 		}
-		fmt.Fprintln(a.stdout, `the event is changed; "millrace dead replay" has it tried again`)
+		a.say("The event was changed. Retry it: %s", a.reach.command(id, "dead", "replay"))
 		return nil
 	})
 	c.RunE = func(c *cobra.Command, args []string) (err error) {
 		switch {
 		case c.Flags().Changed("payload") && file != "":
-			return usageError{errors.New("want --payload or --payload-file, not both")}
+			return usageError{errors.New("--payload and --payload-file cannot be combined")}
 		case c.Flags().Changed("payload"):
 			change.Payload = []byte(payload)
 		case file == "-":
@@ -92,9 +98,9 @@ func (a *app) editPayload(ctx context.Context, pool *pgxpool.Pool, eventID, cons
 	case len(found) == 0:
 		return nil, claim.ErrNoSuchEvent
 	case len(found) > 1:
-		return nil, usageError{errors.New("it failed for several consumers: want --consumer")}
+		return nil, usageError{errors.New("the event failed for several consumers: name one by --consumer")}
 	case !readable(found[0].Payload):
-		return nil, usageError{errors.New("the payload is not text: want --payload-file")}
+		return nil, usageError{errors.New("the payload is not text: name a file by --payload-file")}
 	}
 	before := found[0].Payload
 	dir, err := os.MkdirTemp("", "millrace-")
@@ -111,8 +117,9 @@ func (a *app) editPayload(ctx context.Context, pool *pgxpool.Pool, eventID, cons
 		return nil, err
 	}
 	editor := cmp.Or(os.Getenv("VISUAL"), os.Getenv("EDITOR"), "vi")
+	a.progress.Say("")                                              // the terminal is the editor's
 	command := exec.Command("sh", "-c", editor+` "$1"`, "sh", path) //nolint:noctx // it ends when the person is done
-	command.Stdin, command.Stdout, command.Stderr = a.stdin, a.stdout, a.stderr
+	command.Stdin, command.Stdout, command.Stderr = a.stdin, output.Behind(a.stdout), output.Behind(a.stderr)
 	if err := command.Run(); err != nil {
 		return nil, fmt.Errorf("run the editor %q: %w", editor, err)
 	}

@@ -30,22 +30,27 @@ func TestDeadList(t *testing.T) {
 	t.Parallel()
 	o := newDead(t)
 	out := o.run(exitOK, "dead", "list")
-	assert.Regexp(t, `EVENT +CONSUMER +KEY`, out)
-	assert.Regexp(t, `e1 +notify +- +dead +3 .* attempts +no user 7\\nat all`, out)
+	assert.Regexp(t, `^EVENT +CONSUMER +KEY +STATE +TRIES +AGE +GROUP +ERROR\n`, out)
+	assert.Regexp(t, `e1 +notify +- +dead +3 +\S+ +[0-9a-f]{8} +attempts: no user 7\\nat all\n`, out)
 	assert.NotContains(t, out, "e3")
-	assert.Contains(t, o.run(exitOK, "dead", "list", "--state", "all"), "e3")
-	assert.Contains(t, o.run(exitUsage, "dead", "list", "--state", "lost"), "want dead, waiting, parked, failing or all")
+	assert.Regexp(t, `e3 +notify +k +blocked +3 `, o.run(exitOK, "dead", "list", "--state", "all"))
+	assert.Regexp(t, `^EVENT.*\ne1 +bill +- +retrying +3 .*oops\n$`, o.run(exitOK, "dead", "list", "--state", "retrying"))
+	assert.Equal(t, "No dead letters.\n", o.run(exitOK, "dead", "list", "--consumer", "bill"))
+	assert.Equal(t, "No such events.\n", o.run(exitOK, "dead", "list", "--state", "blocked", "--consumer", "bill"))
+	assert.Contains(t, o.run(exitUsage, "dead", "list", "--state", "lost"), "--state is \"lost\": want dead, retrying, blocked or all\n")
 	assert.Contains(t, o.run(exitUsage, "dead", "list", "--limit", "0"), "want 1 or more")
 
 	var groups []claim.ErrorGroup
 	require.NoError(t, json.Unmarshal([]byte(o.run(exitOK, "dead", "list", "--groups", "--json")), &groups))
 	require.Len(t, groups, 1)
 	assert.Equal(t, 2, groups[0].Events)
-	assert.Regexp(t, groups[0].Group+` +2 .* notify +attempts: no user <n>\\nat all`, o.run(exitOK, "dead", "list", "--groups"))
+	assert.Regexp(t, groups[0].Group+` +2 +\S+ +\S+ +notify +attempts: no user <n>\\nat all\n`, o.run(exitOK, "dead", "list", "--groups"))
 	var found []claim.FailedEvent
 	require.NoError(t, json.Unmarshal([]byte(o.run(exitOK, "dead", "list", "--json", "--group", groups[0].Group, "--consumer", "notify", "--key", "k")), &found))
 	require.Len(t, found, 1)
 	assert.Equal(t, "e2", found[0].EventID)
+	require.NoError(t, json.Unmarshal([]byte(o.run(exitOK, "dead", "list", "--json", "--state", "blocked")), &found))
+	assert.Equal(t, "blocked", found[0].State, "JSON has the same words")
 	assert.Equal(t, "[]\n", o.run(exitOK, "dead", "list", "--json", "--consumer", "nobody"))
 }
 
@@ -54,7 +59,7 @@ func TestDeadShow(t *testing.T) {
 	o := newDead(t)
 	out := o.run(exitOK, "dead", "show", "e1", "--consumer", "notify")
 	for _, line := range []string{
-		"event     e1\n", "state     dead, 3 attempts\n", "topic     labour.completed\n", "error     no user 7\nat all\n",
+		"event     e1\n", "state     dead, 3 attempts failed\n", "reason    attempts\n", "topic     labour.completed\n", "error     no user 7\nat all\n",
 		"attempt   2026-01-02T03:04:05Z host/1: first\n", "header    trace=t-1\n", "payload   8 bytes\n{\"a\": 1}\n",
 	} {
 		assert.Contains(t, out, line)
@@ -62,20 +67,22 @@ func TestDeadShow(t *testing.T) {
 	assert.Contains(t, o.run(exitOK, "dead", "show", "e2"), `\x1b[\x00`, "what would disturb a terminal is quoted")
 	assert.Equal(t, "\x1b[\x00", o.run(exitOK, "dead", "show", "e2", "--raw"))
 	assert.Contains(t, o.run(exitOK, "dead", "show", "e1"), "consumer  bill")
-	assert.Contains(t, o.run(exitUsage, "dead", "show", "e1", "--raw"), "want --consumer")
-	assert.Contains(t, o.run(exitFailed, "dead", "show", "e9"), `no event "e9" has failed`)
+	assert.Contains(t, o.run(exitUsage, "dead", "show", "e1", "--raw"), "the event failed for several consumers: name one by --consumer\n")
+	assert.Contains(t, o.run(exitFailed, "dead", "show", "e9"), `no consumer has failed to handle event "e9", or it was settled since: run "millrace dead list --state all" to see which events have failed`)
 }
 
 func TestDeadReplayAndDiscard(t *testing.T) {
 	t.Parallel()
 	o := newDead(t)
 	assert.Contains(t, o.run(exitUsage, "dead", "replay"), "want event IDs, --consumer, --group, --key or --all")
-	assert.Contains(t, o.run(exitUsage, "dead", "discard", "e1", "--all"), "--all takes no event")
-	assert.Contains(t, o.run(exitFailed, "dead", "replay", "e9"), "no such event")
-	assert.Contains(t, o.run(exitFailed, "dead", "replay", "e3"), "left alone: 1 parked")
+	assert.Contains(t, o.run(exitUsage, "dead", "discard", "e1", "--all"), "--all cannot be combined with event IDs, --consumer, --group or --key\n")
+	assert.Equal(t, "millrace dead replay: no such event: run \"millrace dead list\" to see which there are\n", o.run(exitFailed, "dead", "replay", "e9"))
+	assert.Contains(t, o.run(exitFailed, "dead", "replay", "e3"), "no such event: run \"millrace dead list\" to see which there are\n1 event was not changed: in state blocked.\n")
+	assert.Contains(t, o.run(exitUsage, "dead", "replay", "e3", "--state", "blocked"), "--state is \"blocked\": want dead, retrying or all\n")
 	out := o.run(exitOK, "dead", "replay", "e1", "--actor", "ada", "--note", "mended\x1b")
-	assert.Contains(t, out, "1 events are tried again now; left alone: 1 waiting\n")
-	assert.Contains(t, out, "wrapped by Claim.Subscriber")
+	assert.Equal(t, "1 event will be retried now.\n1 event was not changed: in state retrying.\n", out)
+	o.exec(`update {schema}.claim_failed set state = 'dead' where event_id = 'e3'`)
+	assert.Equal(t, "1 event will be retried now.\n1 of them is blocked by an earlier event of the same key.\n", o.run(exitOK, "dead", "replay", "e3"))
 	var r claim.Result
 	require.NoError(t, json.Unmarshal([]byte(o.run(exitOK, "dead", "discard", "--key", "k", "--state", "all", "--json")), &r))
 	assert.Equal(t, claim.Result{Done: 2}, r)
@@ -87,7 +94,7 @@ func TestDeadReplayAndDiscard(t *testing.T) {
 
 	assert.Contains(t, o.run(exitUsage, "dead", "purge"), "--older-than is missing: want an age")
 	o.exec(`update {schema}.claim_failed set state = 'dead', failed_at = now() - interval '91 days'`)
-	assert.Contains(t, o.run(exitOK, "dead", "purge", "--older-than", "90d"), "2 dead letters are discarded, and 0 rows of the audit forgotten")
+	assert.Contains(t, o.run(exitOK, "dead", "purge", "--older-than", "90d"), "2 dead letters discarded, 0 rows of the audit log deleted.\n")
 }
 
 func TestDeadEdit(t *testing.T) {
@@ -97,13 +104,13 @@ func TestDeadEdit(t *testing.T) {
 		return o.run(code, append([]string{"dead", "edit", "e1", "--consumer", "notify"}, args...)...)
 	}
 	show := func() string { return o.run(exitOK, "dead", "show", "e1", "--consumer", "notify") }
-	assert.Contains(t, edit(exitOK, "--payload", `{"a": 2}`, "--set-header", "b=c=d", "--unset-header", "trace"), "the event is changed")
+	assert.Contains(t, edit(exitOK, "--payload", `{"a": 2}`, "--set-header", "b=c=d", "--unset-header", "trace"), "The event was changed. Retry it: millrace dead replay --dsn ")
 	assert.Contains(t, show(), "header    b=c=d\npayload   8 bytes\n{\"a\": 2}\n")
 	file := filepath.Join(t.TempDir(), "payload")
 	require.NoError(t, os.WriteFile(file, []byte("from a file"), 0o600))
 	edit(exitOK, "--payload-file", file)
 	assert.Contains(t, show(), "from a file\n")
-	assert.Contains(t, edit(exitUsage, "--payload-file", file, "--payload", ""), "not both")
+	assert.Contains(t, edit(exitUsage, "--payload-file", file, "--payload", ""), "--payload and --payload-file cannot be combined\n")
 	assert.Contains(t, edit(exitUsage, "--set-header", "b"), "want NAME=VALUE")
 	assert.Contains(t, edit(exitFailed, "--payload-file", file+".none"), "read the payload")
 	assert.Contains(t, o.run(exitFailed, "dead", "edit", "e1", "--payload", "x"), "name one of them")
@@ -115,9 +122,9 @@ func TestDeadEditInAnEditor(t *testing.T) {
 		t.Setenv("VISUAL", editor)
 		return o.run(code, "dead", "edit", "e1", "--consumer", "notify")
 	}
-	assert.Contains(t, edit(exitOK, "true"), "nothing was changed")
-	assert.Contains(t, edit(exitOK, `f() { test "${1##*/}" = payload.json && echo '{"a": 3}' > "$1"; }; f`), "the event is changed")
+	assert.Contains(t, edit(exitOK, "true"), "Nothing was changed.\n")
+	assert.Contains(t, edit(exitOK, `f() { test "${1##*/}" = payload.json && echo '{"a": 3}' > "$1"; }; f`), "The event was changed. Retry it: ")
 	assert.Contains(t, o.run(exitOK, "dead", "show", "e1", "--consumer", "notify"), "payload   8 bytes\n{\"a\": 3}\n")
 	assert.Contains(t, edit(exitFailed, "false"), `run the editor "false"`)
-	assert.Contains(t, o.run(exitUsage, "dead", "edit", "e2"), "not text: want --payload-file")
+	assert.Contains(t, o.run(exitUsage, "dead", "edit", "e2"), "the payload is not text: name a file by --payload-file\n")
 }

@@ -15,11 +15,11 @@ import (
 	"github.com/millrace-go/millrace/framework/devstack"
 )
 
-const devUsage = `usage: millrace dev [-services postgres,pubsub,kafka,redis] [-- command arguments...]
+const devUsage = `usage: millrace dev [-services postgres,pubsub,kafka,redis] [-- COMMAND ARGUMENTS...]
 
-Starts the services on this machine, each from the first source that is there, and says which. With a command, runs it
-with their addresses in its environment, stops the services and exits with its exit code. Without one, prints the
-environment and runs until Ctrl-C.
+Starts services on this machine, for development: each from the first source that exists, and it says which. With a COMMAND
+it runs that with the addresses of the services in its environment, stops the services afterwards, and exits with the
+COMMAND's exit code. Without one it prints the environment and runs until Ctrl-C.
 
 `
 
@@ -27,7 +27,7 @@ environment and runs until Ctrl-C.
 func dev(args []string, stdin *os.File, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("dev", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	list := flags.String("services", "postgres,pubsub,kafka", "the services to start, with commas between; there are kafka3 (three brokers) and redis too")
+	list := flags.String("services", "postgres,pubsub,kafka", "services to start, separated by commas; also: kafka3 (three brokers), redis")
 	flags.Usage = func() {
 		fmt.Fprint(stderr, devUsage)
 		flags.PrintDefaults()
@@ -39,7 +39,7 @@ func dev(args []string, stdin *os.File, stdout, stderr io.Writer) int {
 	}
 	services, err := devstack.ParseServices(*list)
 	if err == nil && len(services) == 0 {
-		err = errors.New("no service is named")
+		err = errors.New("want at least one service")
 	}
 	if err != nil {
 		fmt.Fprintf(stderr, "millrace dev: -services: %v\n", err)
@@ -63,7 +63,7 @@ func dev(args []string, stdin *os.File, stdout, stderr io.Writer) int {
 		}
 		if flags.NArg() == 0 {
 			printEnvironment(stdout, stack.Env())
-			fmt.Fprintln(stderr, "millrace: Ctrl-C stops the services")
+			fmt.Fprintln(stderr, "millrace: press Ctrl-C to stop the services")
 			<-signals
 			return exitOK
 		}

@@ -64,10 +64,12 @@ func TestUsage(t *testing.T) {
 		{nil, exitUsage, "usage: millrace <command>"},
 		{[]string{"develop"}, exitUsage, `unknown command "develop"`},
 		{[]string{"help"}, exitOK, "dev "},
+		{[]string{"help", "bogus"}, exitUsage, "millrace help: unknown command \"bogus\" for \"millrace\"\n"},
+		{[]string{"help", "outbox", "bogus"}, exitUsage, "millrace help: unknown command \"bogus\" for \"millrace outbox\"\n"},
 		{[]string{"dev", "-h"}, exitOK, "-services"},
 		{[]string{"dev", "-service=postgres"}, exitUsage, "-service"},
 		{[]string{"dev", "-services=rabbit"}, exitUsage, `unknown service "rabbit"`},
-		{[]string{"dev", "-services="}, exitUsage, "no service is named"},
+		{[]string{"dev", "-services="}, exitUsage, "want at least one service"},
 	} {
 		var output bytes.Buffer
 		assert.Equal(t, test.code, run(test.args, os.Stdin, &output, &output), "%v", test.args)
@@ -125,7 +127,7 @@ func TestDevForwardsSignals(t *testing.T) {
 func TestDevRunsUntilInterrupted(t *testing.T) {
 	command, output := millrace(t, "dev", "-services=pubsub")
 	require.NoError(t, command.Start())
-	output.await(t, "Ctrl-C stops")
+	output.await(t, "press Ctrl-C to stop the services")
 	require.NoError(t, command.Process.Signal(syscall.SIGINT))
 	assert.NoError(t, command.Wait(), output)
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
+	"github.com/millrace-go/millrace/cmd/millrace/internal/output"
 	"github.com/millrace-go/millrace/internal/pgschema"
 	"github.com/millrace-go/millrace/middleware/claim"
 )
@@ -25,8 +26,9 @@ var files embed.FS
 type finding struct {
 	Check   string `json:"check"` // which found it: what --ignore takes
 	Symptom string `json:"symptom"`
-	Cause   string `json:"cause"`
-	Remedy  string `json:"remedy"`
+	Cause   string `json:"cause,omitempty"`
+	Remedy  string `json:"remedy,omitempty"`
+	Note    bool   `json:"note,omitempty"` // worth knowing, and nothing wrong: it has neither cause nor remedy
 }
 
 // thresholds say what is too much. Zero of those that have no default means that it is not checked.
@@ -49,15 +51,15 @@ type doctor struct {
 	found  []finding
 }
 
-const doctorUsage = `Looks for what is wrong with the database, the outbox, consumers, effects and, with --broker or --config, the broker, and says what
-to do about each. What it cannot see from there it is told by flags: --pool and --concurrency of a service, its --retention, and who
-subscribes to what.
+const doctorUsage = `Finds what is wrong with the database, the outbox, consumers, effects and, with --broker or --config, the broker. Each finding
+has a symptom, a cause and a remedy. Tell it by flags what it cannot see: the --pool and --concurrency of a service, its
+--retention, and who subscribes to what.
 
-Exit codes: 0, and one line, when nothing was found; 1 with findings; 2 when the command line cannot be meant, or the database cannot
-be looked at. It changes nothing, takes no locks, and needs the privileges of an operator ("millrace migrate grants --operator");
-transactions of other roles are seen by members of pg_read_all_stats alone.
+Exit codes: 0 without findings, or with notes only; 1 with findings; 2 if the command line is wrong or the database cannot be
+reached. It changes nothing, takes no locks, and needs the privileges of an operator ("millrace migrate grants --operator").
+Only members of pg_read_all_stats see transactions of other roles.
 
-Checks, which --ignore takes: ` // and their names
+Checks that --ignore accepts: ` // and their names
 
 // checks in the order in which their findings are read.
 var checks = []struct {
@@ -95,25 +97,26 @@ func (a *app) doctor() *cobra.Command {
 	)
 	c := a.database(&cobra.Command{
 		Use: "doctor", Short: "Find what is wrong, and what to do about it", Args: cobra.NoArgs, Long: doctorUsage + strings.Join(checkNames(), ", ") + ".",
+		Example: "  millrace doctor\n  millrace doctor --config millrace.yaml --subscribe notify-family=labour.completed\n  millrace doctor --pool 30 --concurrency 20 --processes 4 --relay-inside",
 	})
 	f := c.Flags()
-	f.DurationVar(&limits.lag, "max-lag", time.Minute, "how long an event may wait in the outbox, and one that failed past its time")
-	f.DurationVar(&limits.transaction, "max-transaction", 15*time.Minute, "how long a transaction may hold back the cleaning of dead rows")
-	ageVar(c, &limits.retention, "retention", "for how long the services remember what was processed (default the configuration's claim.retention, else 14d)")
-	ageVar(c, &limits.horizon, "horizon", "for how long after its minting an event may be delivered (default the configuration's claim.redelivery_horizon, else 7d); with --subscribe the broker is asked, too")
-	f.Int64Var(&limits.backlog, "max-backlog", 10_000, "how many messages may wait for a consumer at the broker, where that tells (Kafka)")
-	f.IntVar(&limits.pool, "pool", 0, "a service's pool of connections (pool_max_conns); 0: not checked")
-	f.IntVar(&limits.concurrency, "concurrency", 0, "how many messages that service handles at once, over all its subscriptions")
-	f.IntVar(&limits.processes, "processes", 1, "how many processes of that service there are")
-	f.BoolVar(&limits.relayInside, "relay-inside", false, "that service runs the relay, too")
-	f.StringSliceVar(&subscribe, "subscribe", nil, "CONSUMER=TOPIC of what consumers subscribe to, to be looked up at the broker; may be repeated")
-	f.StringSliceVar(&ignore, "ignore", nil, "checks whose findings are known")
+	f.DurationVar(&limits.lag, "max-lag", time.Minute, "how long an event may wait in the outbox, or be overdue for a retry")
+	f.DurationVar(&limits.transaction, "max-transaction", 15*time.Minute, "how long a transaction may keep autovacuum from removing dead rows")
+	ageVar(c, &limits.retention, "retention", "for how long consumers keep records of processed events (default: the configuration's claim.retention, or 14d)")
+	ageVar(c, &limits.horizon, "horizon", "how long after its creation an event may be delivered (default: the configuration's claim.redelivery_horizon, or 7d); with --subscribe the broker is asked, too")
+	f.Int64Var(&limits.backlog, "max-backlog", 10_000, "how many messages may wait for a consumer at the broker (Kafka only)")
+	f.IntVar(&limits.pool, "pool", 0, "connections in the pool of one process of a service (pool_max_conns); 0: not checked")
+	f.IntVar(&limits.concurrency, "concurrency", 0, "messages that one process handles at once, over all its subscriptions")
+	f.IntVar(&limits.processes, "processes", 1, "processes of that service")
+	f.BoolVar(&limits.relayInside, "relay-inside", false, "that service runs a relay, too")
+	f.StringSliceVar(&subscribe, "subscribe", nil, "CONSUMER=TOPIC, a subscription to check at the broker; may be repeated")
+	f.StringSliceVar(&ignore, "ignore", nil, "checks to ignore, separated by commas")
 	oneOf(c, "ignore", checkNames()...)
 	a.broker.flags(c)
 	c.RunE = func(_ *cobra.Command, _ []string) error {
 		for _, name := range ignore {
 			if !slices.Contains(checkNames(), name) {
-				return usageError{fmt.Errorf("--ignore has %q: want any of %s", name, strings.Join(checkNames(), ", "))}
+				return usageError{fmt.Errorf("--ignore has %q: want %s", name, either(checkNames()))}
 			}
 		}
 		subscriptions, err := parseSubscriptions(subscribe, a.brokerName())
@@ -134,6 +137,7 @@ func (a *app) doctor() *cobra.Command {
 		}
 		ctx, stop := untilSignal()
 		defer stop()
+		defer a.showProgress("Connecting to the database")()
 		pool, err := a.connect(ctx)
 		if err != nil {
 			return err
@@ -157,7 +161,7 @@ type subscription struct{ consumer, topic string }
 
 func parseSubscriptions(subscribe []string, broker string) (all []subscription, err error) {
 	if len(subscribe) > 0 && broker != "pubsub" && broker != "kafka" {
-		err = errors.New("--subscribe is for --broker, or for a configuration with one: want pubsub or kafka")
+		err = errors.New("--subscribe needs --broker pubsub or kafka, or a configuration with one of them")
 	}
 	for _, s := range subscribe {
 		consumer, topic, found := strings.Cut(s, "=")
@@ -175,11 +179,12 @@ func (d *doctor) examine(ctx context.Context, ignore []string) error {
 		if slices.Contains(ignore, c.name) && c.name != "schema" { // which tells the others what is there
 			continue
 		}
+		d.progress.Say("Checking: " + c.name)
 		if err := d.check(ctx, c.run); err != nil {
 			if gone := d.ping(ctx); gone != nil {
 				return errors.Join(err, gone)
 			}
-			d.find(c.name, "this could not be looked at", err.Error(), d.unseen(err))
+			d.find(c.name, "this check failed", err.Error(), d.unseen(err))
 		}
 	}
 	return nil
@@ -203,48 +208,78 @@ func (d *doctor) ping(ctx context.Context) error {
 	return d.pool.Ping(ctx)
 }
 
-// unseen is what helps where something could not be looked at.
+// unseen is what helps after a check has failed.
 func (d *doctor) unseen(err error) string {
 	var pgErr *pgconn.PgError
 	switch {
 	case !errors.As(err, &pgErr):
 		return "try again"
 	case pgErr.Code == "42501":
-		return "run it as the tables' owner, or have the owner run: " + d.command("", "migrate", "grants", "--operator", "ROLE")
+		return "run doctor as the owner of the tables, or have the owner run: " + d.command("", "migrate", "grants", "--operator", "ROLE")
 	case strings.HasPrefix(pgErr.Code, "42"), pgErr.Code == "3F000":
-		return "something that the migrations made was dropped or changed by hand; what they made: " + d.command("", "migrate", "print", "--from", "0")
+		return "something that the migrations created was dropped or changed by hand; to see what they create: " + d.command("", "migrate", "print", "--from", "0")
 	case pgErr.Code == "57014":
-		return "try again, with a longer statement_timeout for this role"
+		return "try again with a longer statement_timeout for this role"
 	}
 	return "try again"
 }
 
 // find adds a finding, once.
 func (d *doctor) find(check, symptom, cause, remedy string) {
-	f := finding{Check: check, Symptom: symptom, Cause: cause, Remedy: remedy}
+	d.add(finding{Check: check, Symptom: symptom, Cause: cause, Remedy: remedy})
+}
+
+// note adds what is worth knowing, once.
+func (d *doctor) note(check, symptom string) {
+	d.add(finding{Check: check, Symptom: symptom, Note: true})
+}
+
+func (d *doctor) add(f finding) {
 	if !slices.Contains(d.found, f) {
 		d.found = append(d.found, f)
 	}
 }
 
 func (d *doctor) report() error {
-	switch {
-	case d.json:
+	wrong := len(d.found)
+	for _, f := range d.found {
+		if f.Note {
+			wrong--
+		}
+	}
+	if d.json {
 		if err := d.printJSON(append([]finding{}, d.found...)); err != nil {
 			return err
 		}
-	case len(d.found) == 0:
-		fmt.Fprintln(d.stdout, "nothing found")
+	} else {
+		d.print(wrong)
 	}
-	if len(d.found) == 0 {
-		return nil
+	if wrong > 0 {
+		return exitStatus(exitFailed)
 	}
-	if !d.json {
-		for _, f := range d.found {
-			fmt.Fprintf(d.stdout, "%s: %s\n  cause:  %s\n  remedy: %s\n", f.Check, oneLine(f.Symptom), oneLine(f.Cause), oneLine(f.Remedy))
+	return nil
+}
+
+func (d *doctor) print(wrong int) {
+	const indent = len("  remedy  ")
+	for _, f := range d.found {
+		if f.Note {
+			continue
+		}
+		d.terminal.Paragraph(d.stdout, len(f.Check)+len(": "), f.Check+":", d.terminal.Red, oneLine(f.Symptom))
+		d.terminal.Paragraph(d.stdout, indent, "  cause", d.terminal.Dim, oneLine(f.Cause))
+		d.say("%s  %s", d.terminal.Dim("  remedy"), oneLine(f.Remedy)) // not wrapped: its commands are to be copied
+	}
+	if wrong == 0 {
+		d.say("%s", d.terminal.Green("No problems found."))
+	} else {
+		d.say("\n%s found.", output.Count(wrong, "problem"))
+	}
+	for _, f := range d.found {
+		if f.Note {
+			d.terminal.Paragraph(d.stdout, len("Note: "), "Note:", d.terminal.Dim, oneLine(f.Symptom)+".")
 		}
 	}
-	return exitStatus(exitFailed)
 }
 
 func (d *doctor) query(name string) string { return pgschema.Query(files, name, d.schema) }

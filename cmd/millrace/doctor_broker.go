@@ -41,7 +41,7 @@ func (d *doctor) askBroker(ctx context.Context, subscriptions []subscription) {
 			d.down(err)
 			return
 		case err != nil: // it has let us in
-			d.find("broker", fmt.Sprintf("topic %s could not be looked at", s.topic), err.Error(), "see that the topic's name is one that "+t.Name()+" takes, and that this account may look it up")
+			d.find("broker", fmt.Sprintf("topic %s could not be checked", s.topic), err.Error(), "check that "+t.Name()+" allows this name for a topic, and that this account may read it")
 		default:
 			d.subscribed(s, i)
 		}
@@ -49,30 +49,31 @@ func (d *doctor) askBroker(ctx context.Context, subscriptions []subscription) {
 }
 
 func (d *doctor) down(err error) {
-	d.find("broker", d.brokerName()+" does not answer", err.Error(), "start it, or mend the address and the credentials ("+brokerFlags[d.brokerName()]+"; in a configuration, the section "+d.brokerName()+
+	d.find("broker", d.brokerName()+" does not answer", err.Error(), "start it, or correct its address and credentials ("+brokerFlags[d.brokerName()]+"; in a configuration, the section "+d.brokerName()+
 		"); until then events wait in the outbox, and none is lost")
 }
 
-// subscribed concludes from what the broker tells of a topic, and of a consumer's subscription where one is named.
+// subscribed concludes from what the broker tells about a topic, and about a consumer's subscription if one is named.
 func (d *doctor) subscribed(s subscription, i transport.Inspection) {
 	switch {
 	case !i.Topic:
-		d.find("broker", fmt.Sprintf("topic %s is missing", s.topic), "it was never made, or was deleted: its events wait in the outbox, or are parked, and its consumers get none",
-			"make it, or let relays and consumers make it (pubsub.resources, kafka.topics.missing: create_missing in their configurations)")
+		d.find("broker", fmt.Sprintf("topic %s is missing", s.topic), "it was not created, or was deleted; its events wait in the outbox or are dead, and its consumers receive none",
+			"create it, or let relays and consumers create it (pubsub.resources, kafka.topics.missing: create_missing in their configurations)")
 	case s.consumer == "":
 	case !i.Consumer:
-		d.find("broker", fmt.Sprintf("consumer %s has no subscription to topic %s", s.consumer, s.topic), "it never ran, or its subscription or its group's offsets were deleted: it misses, or repeats, what is published meanwhile",
-			"start the consumer, or make the subscription, and replay what it has missed")
+		d.find("broker", fmt.Sprintf("consumer %s has no subscription to topic %s", s.consumer, s.topic), "the consumer never ran, or its subscription or the offsets of its group were deleted; it misses or repeats what is published meanwhile",
+			"start the consumer, or create the subscription, and publish again what it missed")
 	default:
 		if i.Lag > d.limits.backlog {
 			d.find("broker", fmt.Sprintf("consumer %s is %d messages behind on topic %s", s.consumer, i.Lag, s.topic), "it does not run, fails, or is too slow",
-				"start it, or give it more processes and partitions; "+d.command("", "dead", "list", "--state", "all", "--consumer", s.consumer))
+				"start it, or run more processes with more partitions; "+d.command("", "dead", "list", "--state", "all", "--consumer", s.consumer))
 		}
 		if i.Retention > 0 {
 			d.checkWindow(i.Retention, fmt.Sprintf("topic %s, consumer %s", s.topic, s.consumer))
 		} else if i.Retention < 0 {
-			d.find("window", fmt.Sprintf("topic %s keeps messages for ever, and it is remembered for %v what was processed", s.topic, d.limits.retention),
-				"a consumer that is set back further than that gets events that become dead letters, because nobody knows whether they were processed", "a retention.ms of the topic that is less than claim.retention of the services' configurations, or --ignore window where nobody sets consumers back")
+			d.find("window", fmt.Sprintf("topic %s keeps messages for ever, but consumers keep records for %s", s.topic, days(d.limits.retention)),
+				"if the offsets of a consumer are set back further, old events become dead letters, because nobody knows whether they were processed",
+				"set the topic's retention.ms to less than claim.retention in the services' configurations; or use --ignore window if nobody sets offsets back")
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/millrace-go/millrace/cmd/millrace/internal/output"
 	"github.com/millrace-go/millrace/middleware/claim"
 	"github.com/millrace-go/millrace/middleware/effect"
 	"github.com/millrace-go/millrace/outbox"
@@ -43,39 +44,49 @@ func (d *doctor) diagnose(r *outbox.Report) {
 		}
 		late++
 		if alive > 0 && !s.Held {
-			d.find("outbox", fmt.Sprintf("shard %d is stuck: %v events wait, the oldest for %s, and no relay holds it", s.Shard, s.Pending, ago(r.Age(s.Oldest))),
-				"relays run and do not take its lease: they are another version's, or something holds its row in outbox_shard", status+"; look for who holds locks: "+d.command("", "doctor", "--max-transaction", "1m"))
+			d.find("outbox", fmt.Sprintf("shard %d is stuck: %s, and no relay holds it", s.Shard, waits(s.Pending, r.Age(s.Oldest))),
+				"relays run, but none takes its lease: they have another version, or a transaction locks its row in outbox_shard", d.command("", "outbox", "status", "--shards")+"; find who holds locks: "+d.command("", "doctor", "--max-transaction", "1m"))
 			late--
 		}
 	}
 	d.unsent(r, alive, late, waiting)
 	for _, s := range r.Shards {
 		if s.Suspect != "" && s.Attempts > 0 {
-			d.find("poison", fmt.Sprintf("relays have ended %d times while they sent event %s of shard %d", s.Attempts, s.Suspect, s.Shard),
-				"it kills the process that sends it: after 3 times it is parked", d.command(s.Suspect, "explain"))
+			d.find("poison", fmt.Sprintf("relays ended %s while they sent event %s of shard %d", output.Count(s.Attempts, "time"), s.Suspect, s.Shard),
+				"it may be a poison message, which kills the process that sends it; after 3 times it is dead", d.command(s.Suspect, "explain"))
 		} else if s.Strikes > 1 {
-			d.find("poison", fmt.Sprintf("shard %d was taken over %d times from relays that had been killed, and nothing was published in between", s.Shard, s.Strikes),
-				"an event of it kills relays, or something else kills them: it is sent one by one to find out", status)
+			d.find("poison", fmt.Sprintf("shard %d had %s, and nothing was published in between", s.Shard, output.Count(s.Strikes, "unclean takeover")),
+				"an event of this shard kills relays, or something else does; its events are sent one by one to find out", status)
 		}
 	}
 	if parked := r.Failed["parked"]; parked.N > 0 {
-		d.find("outbox", fmt.Sprintf("%v events are parked, and %v wait behind them", parked, r.Failed["queued"]),
-			"the broker refuses them, or they failed too often: an operator decides", d.command("", "outbox", "list", "--state", "parked")+"; then outbox retry or outbox discard, by event, --key or --topic")
+		d.find("outbox", fmt.Sprintf("%s %s dead in the outbox, and %v %s blocked", countOf(parked, "event"), output.Pick(parked.N, "is", "are"), r.Failed["queued"], output.Pick(r.Failed["queued"].N, "is", "are")),
+			"the broker refuses them, or they failed too often; they are not retried until an operator decides",
+			d.command("", "outbox", "list", "--state", "dead")+"; then \"millrace outbox retry\" or \"millrace outbox discard\"")
 	}
 }
 
-// unsent tells of events that are not published in time, of which so many shards of those with events are late.
+// waits counts events that wait.
+func waits(n outbox.Count, oldest time.Duration) string {
+	return fmt.Sprintf("%s %s waiting, the oldest for %s", countOf(n, "event"), output.Pick(n.N, "is", "are"), output.Duration(oldest))
+}
+
+func relaysRun(n int) string {
+	return output.Count(n, "relay") + " " + output.Pick(n, "runs", "run")
+}
+
+// unsent finds events that are not published in time: of the shards with events, so many are late.
 func (d *doctor) unsent(r *outbox.Report, alive, late, waiting int) {
-	log := "; the relays' log tells what they retry"
+	log := "; see the log of the relays"
 	overdue := r.NextDue != nil && r.Age(r.NextDue) > d.limits.lag
 	var wait []string
 	for _, w := range []struct {
 		what string
 		is   bool
 	}{
-		{fmt.Sprintf("%v events wait, the oldest for %s", r.Pending, ago(r.Age(r.Oldest))), r.Pending.N > 0},
-		{fmt.Sprintf("%v failed events are to be retried", r.Failed["retry"]), r.Failed["retry"].N > 0},
-		{"delayed events are due for " + ago(r.Age(r.NextDue)), overdue},
+		{waits(r.Pending, r.Age(r.Oldest)), r.Pending.N > 0},
+		{fmt.Sprintf("%s %s to be retried", countOf(r.Failed["retry"], "failed event"), output.Pick(r.Failed["retry"].N, "is", "are")), r.Failed["retry"].N > 0},
+		{"delayed events are overdue by " + output.Duration(r.Age(r.NextDue)), overdue},
 	} {
 		if w.is {
 			wait = append(wait, w.what)
@@ -83,22 +94,22 @@ func (d *doctor) unsent(r *outbox.Report, alive, late, waiting int) {
 	}
 	switch {
 	case alive == 0 && len(wait) > 0:
-		d.find("outbox", strings.Join(wait, ", ")+", and no relay runs", "the process with the relay has ended, or cannot reach this database",
-			d.withBroker("relay")+", or a service with its relay inside")
+		d.find("outbox", strings.Join(wait, ", ")+", and no relay runs", "the process with the relay ended, or cannot reach this database",
+			"start a service with a relay inside, or: "+d.withBroker("relay"))
 	case late > 0 && late == waiting:
-		d.find("outbox", fmt.Sprintf("%v events wait, the oldest for %s, though %d relays run", r.Pending, ago(r.Age(r.Oldest)), alive),
-			"the broker is down or refuses, a topic is missing, or more is published than the relays take", d.withBroker("doctor")+log)
+		d.find("outbox", fmt.Sprintf("%s, although %s", waits(r.Pending, r.Age(r.Oldest)), relaysRun(alive)),
+			"the broker is down or refuses them, a topic is missing, or more events come than the relays can publish", d.withBroker("doctor")+log)
 	case late > 0:
-		d.find("outbox", fmt.Sprintf("%d of %d shards have events that wait for more than %v", late, waiting, d.limits.lag),
-			"an event or a topic of theirs holds them up, while others go on", d.command("", "outbox", "status")+log)
+		d.find("outbox", fmt.Sprintf("%d of %d shards have events that have waited for more than %v", late, waiting, d.limits.lag),
+			"an event or a topic blocks these shards, while others go on", d.command("", "outbox", "status", "--shards")+log)
 	}
 	if alive > 0 && overdue {
-		d.find("outbox", fmt.Sprintf("delayed events are due for %s, though %d relays run", ago(r.Age(r.NextDue)), alive),
-			"the relays cannot move them into the outbox: their role lacks a privilege, or somebody holds the rows", d.command("", "migrate", "grants", "--relay", "ROLE")+log)
+		d.find("outbox", fmt.Sprintf("delayed events are overdue by %s, although %s", output.Duration(r.Age(r.NextDue)), relaysRun(alive)),
+			"the relays cannot move them into the outbox: their role lacks a privilege, or a transaction locks the rows", d.command("", "migrate", "grants", "--relay", "ROLE")+log)
 	}
 }
 
-// sequences looks for what a restore may have left.
+// sequences checks what a restore may have left.
 func (d *doctor) sequences(ctx context.Context) error {
 	if !d.there["outbox"] {
 		return nil
@@ -108,7 +119,7 @@ func (d *doctor) sequences(ctx context.Context) error {
 		if !f.Note {
 			remedy := d.command("", f.Remedy...)
 			if f.Remedy == nil {
-				remedy = "as the finding says; then " + d.command("", "outbox", "check")
+				remedy = "do what the finding says; then run: " + d.command("", "outbox", "check")
 			}
 			d.find("sequences", f.Text, "a restore, or a change by hand", remedy)
 		}
@@ -131,19 +142,19 @@ func (d *doctor) deadLetters(ctx context.Context) error {
 			unidentified += g.Events
 		}
 	}
-	remedy := d.command("", "dead", "list", "--groups") + "; then " + d.command("", "dead", "replay", "--group", groups[0].Group) + ", or discard"
+	remedy := d.command("", "dead", "list", "--groups") + "; after a fix " + d.command("", "dead", "replay", "--group", groups[0].Group) + "; or \"millrace dead discard\""
 	if unidentified > 0 {
 		remedy = fmt.Sprintf("%d of them have no event ID: before they are replayed, set kafka.consumers.NAME.event_id (in Go, kafka.ConsumerConfig.EventID) to where "+
 			"their producer puts it, header:NAME, json:PATH or offset, or pubsub.consumers.NAME.event_id (pubsub.SubscriptionConfig.EventID) to header:NAME, json:PATH "+
 			"or message_id, and restart the service; see %s", unidentified, remedy)
 	}
-	d.find("dead-letters", fmt.Sprintf("%d dead letters wait for a decision, of %d kinds", n, len(groups)),
-		fmt.Sprintf("most of them (%d): %s", groups[0].Events, beginning(groups[0].Text)),
+	d.find("dead-letters", fmt.Sprintf("%s with %s", output.Count(n, "dead letter"), output.Count(len(groups), "different error")),
+		fmt.Sprintf("handlers failed; the most frequent error (%s): %s", output.Count(groups[0].Events, "event"), beginning(groups[0].Text)),
 		remedy)
 	return nil
 }
 
-// retries looks for events that nobody brings back.
+// retries finds events that nobody retries.
 func (d *doctor) retries(ctx context.Context) error {
 	if !d.there["claim"] {
 		return nil
@@ -160,21 +171,21 @@ func (d *doctor) retries(ctx context.Context) error {
 		}
 	}
 	for _, consumer := range slices.Sorted(maps.Keys(overdue)) {
-		d.find("retries", fmt.Sprintf("%d events of consumer %s are to be tried again, and are past their time", overdue[consumer], consumer),
-			"no process runs it, or all its handlers are busy, or, with a router of its own, its subscriber is not wrapped by Claim.Subscriber", "start the service; "+d.command("", "dead", "list", "--state", "waiting", "--consumer", consumer))
+		d.find("retries", fmt.Sprintf("%s of consumer %s %s overdue for a retry", output.Count(overdue[consumer], "event"), consumer, output.Pick(overdue[consumer], "is", "are")),
+			"no service of this consumer runs, or all its handlers are busy, or it has a router of its own and its subscriber is not wrapped by Claim.Subscriber", "start the service; "+d.command("", "dead", "list", "--state", "retrying", "--consumer", consumer))
 	}
 	return err
 }
 
-// poison looks for events that end the processes of consumers.
+// poison finds events that may kill the processes of consumers.
 func (d *doctor) poison(ctx context.Context) error {
 	if !d.there["claim"] {
 		return nil
 	}
 	found, err := claim.Suspects(ctx, d.pool, d.schema, 10)
 	for _, s := range found {
-		d.find("poison", fmt.Sprintf("the event with the record %s of consumer %s was begun alone %d times and did not end", s.Record, s.Consumer, s.Starts),
-			"it was in hand when a process was killed, and may be why: after claim.max_starts (3) times it becomes a dead letter", d.command(s.Record, "explain")+"; its process's log tells more")
+		d.find("poison", fmt.Sprintf("consumer %s started the event with record %s alone %s, and never finished it", s.Consumer, s.Record, output.Count(s.Starts, "time")),
+			"it was in flight when a process was killed, and may be a poison message; after claim.max_starts (3) times it becomes a dead letter", d.command(s.Record, "explain")+"; see the log of the service")
 	}
 	return err
 }
@@ -189,8 +200,8 @@ func (d *doctor) effects(ctx context.Context) error {
 		return err
 	}
 	n := outbox.Count{N: int64(len(found)), AtLeast: len(found) == limit}
-	d.find("effects", fmt.Sprintf("%v effects are in doubt or in conflict, the first since %s", n, found[0].Until.UTC().Format(time.RFC3339)),
+	d.find("effects", fmt.Sprintf("%s %s in doubt or in conflict, the first one since %s", countOf(n, "effect"), output.Pick(n.N, "is", "are"), found[0].Until.UTC().Format(time.RFC3339)),
 		"a process died between the call of a provider and its record, or the provider gave no answer: "+beginning(found[0].Reason),
-		d.command("", "effect", "list")+"; ask the provider by the idempotency key, then "+d.command(found[0].Key, "effect", "resolve", "--done")+", or --not-done")
+		d.command("", "effect", "list")+"; ask the provider by the idempotency key, then run "+d.command(found[0].Key, "effect", "resolve", "--done")+", or --not-done")
 	return nil
 }

@@ -8,10 +8,11 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/millrace-go/millrace/cmd/millrace/internal/output"
 	"github.com/millrace-go/millrace/middleware/claim"
 )
 
-// schemas tells which tables are missing, old, or newer than this program.
+// schemas finds tables that are missing, old, or newer than this program.
 func (d *doctor) schemas(ctx context.Context) error {
 	d.there = map[string]bool{}
 	all, err := d.migrators(d.pool, "", 0)
@@ -37,19 +38,19 @@ func (d *doctor) schemas(ctx context.Context) error {
 		}
 		switch {
 		case newer > 0:
-			d.find("schema", fmt.Sprintf("the tables of %s are of version %d, and this command knows %d", m.Component(), newer, applied),
-				"a newer program has migrated them; what they hold was not looked at", "run this command in the version of the newest program that runs; older programs that do not fit refuse to start")
+			d.find("schema", fmt.Sprintf("the tables of %s have version %d, but this command supports version %d", m.Component(), newer, applied),
+				"a newer program migrated them; doctor did not check their contents", "upgrade this command to the version of that program")
 		case applied > 0 && pending > 0:
-			d.find("schema", fmt.Sprintf("the tables of %s are of version %d, and programs of this version need %d", m.Component(), applied, applied+pending),
-				"the programs are newer than the last migration: they refuse to start", d.command("", "migrate", "up"))
+			d.find("schema", fmt.Sprintf("the tables of %s have version %d, but programs of this version need version %d", m.Component(), applied, applied+pending),
+				"the tables were not migrated after an upgrade; newer programs refuse to start", d.command("", "migrate", "up"))
 		default:
 			d.there[m.Component()] = applied > 0
 		}
 		none = none && applied == 0 && newer == 0
 	}
 	if none {
-		d.find("schema", fmt.Sprintf("schema %q has no tables of Millrace", d.schema), "they were never made, or this is another database or schema",
-			d.command("", "migrate", "up")+`, or name it: --dsn, --schema`)
+		d.find("schema", fmt.Sprintf("schema %q has no tables of Millrace", d.schema), "they were not created yet, or this is the wrong database or schema",
+			d.command("", "migrate", "up")+"; or name the right database by --dsn and the schema by --schema")
 	}
 	return nil
 }
@@ -62,31 +63,34 @@ func (d *doctor) server(ctx context.Context) error {
 	}
 	defer conn.Release()
 	var (
-		backend                                               uint32
-		standby, readOnly, fsync, fullPages, vacuum, careless bool
-		lock, statement, clients, connections                 int
+		backend                                                            uint32
+		standby, readOnly, fsync, fullPages, vacuum, careless, development bool
+		lock, statement, clients, connections                              int
 	)
-	err = conn.QueryRow(ctx, d.query("doctor_server")).Scan(&backend, &standby, &readOnly, &fsync, &fullPages, &vacuum, &careless, &lock, &statement, &clients, &connections)
+	err = conn.QueryRow(ctx, d.query("doctor_server")).Scan(&backend, &standby, &readOnly, &fsync, &fullPages, &vacuum, &careless, &development, &lock, &statement, &clients, &connections)
 	if err != nil {
 		return err
 	}
 	if backend != conn.Conn().PgConn().PID() {
-		d.find("server", "this connection goes through a pooler", "a pooler in transaction mode passes no notifications on: relays behind it find events of other processes by polling alone",
-			"give relays the server's own address, or set outbox.poll_interval to what may be waited; --ignore server where that is meant")
+		d.find("server", "this connection goes through a pooler", "a pooler in transaction mode passes no notifications on, so relays behind it find the events of other processes only by polling",
+			"connect relays to the server directly, or set outbox.poll_interval to a delay that you accept; if this is intended, use --ignore server")
 	}
 	if standby || readOnly {
-		d.find("server", "this database takes no writes", "it is a standby, or default_transaction_read_only is on", "name the primary: target_session_attrs=read-write in the connection string")
+		d.find("server", "this database accepts no writes", "it is a standby, or default_transaction_read_only is on", "connect to the primary: add target_session_attrs=read-write to the connection string")
 	}
-	if !fsync || !fullPages {
-		d.find("server", "fsync or full_page_writes is off", "a crash of the machine may corrupt the database: nothing that Millrace promises holds then",
+	switch careful := fsync && fullPages; {
+	case !careful && development:
+		d.note("server", "this is a development stack: fsync is off, so a crash of the machine may corrupt its database")
+	case !careful:
+		d.find("server", "fsync or full_page_writes is off", "a crash of the machine may corrupt the database, and then none of Millrace's guarantees holds",
 			d.psql("alter system set fsync = on")+" -c 'alter system set full_page_writes = on' -c 'select pg_reload_conf()'")
 	}
 	if !vacuum {
-		d.find("autovacuum", "autovacuum, or track_counts, which it needs, is off", "dead rows of the outbox are never cleaned up: relays get slower and slower",
+		d.find("autovacuum", "autovacuum is off, or track_counts, which it needs", "nobody removes dead rows of the outbox, so relays become slower and slower",
 			d.psql("alter system set autovacuum = on")+" -c 'alter system set track_counts = on' -c 'select pg_reload_conf()'")
 	}
 	if careless {
-		d.careless("this session's role, or the server", d.psql("alter role ROLE set synchronous_commit = on")+", or: alter database, alter system")
+		d.careless("this session's role, or the server", d.psql("alter role ROLE set synchronous_commit = on")+"; or reset it for the database or the server")
 	}
 	for _, t := range []struct {
 		name string
@@ -94,21 +98,21 @@ func (d *doctor) server(ctx context.Context) error {
 		min  time.Duration
 	}{{"lock_timeout", lock, time.Second}, {"statement_timeout", statement, 5 * time.Second}} {
 		if is := time.Duration(t.ms) * time.Millisecond; is > 0 && is < t.min {
-			d.find("settings", fmt.Sprintf("%s is %v", t.name, is), "statements that have to wait a moment fail, and so do the handlers and relays that send them",
-				fmt.Sprintf("%v or more for the services' roles: %s", t.min, d.psql(fmt.Sprintf("alter role ROLE set %s = '%v'", t.name, 2*t.min))))
+			d.find("settings", fmt.Sprintf("%s is %v", t.name, is), "statements that wait for a moment fail, and with them handlers and relays",
+				fmt.Sprintf("set it to %v or more for the services' roles: %s", t.min, d.psql(fmt.Sprintf("alter role ROLE set %s = '%v'", t.name, 2*t.min))))
 		}
 	}
 	d.room = connections
 	if clients*10 > connections*9 {
-		d.find("pool", fmt.Sprintf("%d of the server's %d connections are taken", clients, connections), "the pools of all that use it are larger than it is: soon somebody gets none",
-			"make pools smaller (pool_max_conns), put a pooler in front, or raise max_connections")
+		d.find("pool", fmt.Sprintf("%d of the server's %d connections are in use", clients, connections), "the pools of all programs together are larger than max_connections; soon a program gets no connection",
+			"make the pools smaller (pool_max_conns), use a pooler, or raise max_connections")
 	}
 	return nil
 }
 
-// careless is synchronous_commit = off.
+// careless is a finding about synchronous_commit = off.
 func (d *doctor) careless(who, remedy string) {
-	d.find("settings", "synchronous_commit is off for "+who, "a crash of the server undoes business transactions, with their events, that were reported as committed; claims, effects and relays commit to disk all the same", remedy)
+	d.find("settings", "synchronous_commit is off for "+who, "after a crash of the server, transactions that were reported as committed may be lost, together with their events; claims, effects and relays wait for the disk in any case", remedy)
 }
 
 // roles looks at settings that other sessions get.
@@ -143,7 +147,7 @@ func (d *doctor) autovacuum(ctx context.Context) error {
 	}
 	var table string
 	_, err = pgx.ForEachRow(rows, []any{&table}, func() error {
-		d.find("autovacuum", "autovacuum is off for table "+table, "its dead rows are never cleaned up: what reads it gets slower and slower",
+		d.find("autovacuum", "autovacuum is off for table "+table, "nobody removes its dead rows, so queries on it become slower and slower",
 			d.psql(fmt.Sprintf("alter table %s.%s reset (autovacuum_enabled)", d.schema, table)))
 		return nil
 	})
@@ -160,22 +164,22 @@ func (d *doctor) transactions(ctx context.Context) error {
 	var database *string
 	var seconds *float64
 	_, err = pgx.ForEachRow(rows, []any{&who, &seconds, &database, &end, &unless}, func() error {
-		symptom := "dead rows are kept for " + who
+		symptom := "autovacuum cannot remove dead rows because of " + who
 		if seconds != nil {
-			symptom += ", for " + ago(time.Duration(*seconds*float64(time.Second)))
+			symptom += ", open for " + output.Duration(time.Duration(*seconds*float64(time.Second)))
 		}
 		remedy := d.psql(end)
 		if database != nil { // only there
 			remedy = d.reach.psql(*database, end)
 		}
-		d.find("transactions", symptom, "it was left open, or takes long; while it does, the outbox and the other tables that change quickly bloat, and relays read slower", remedy+unless)
+		d.find("transactions", symptom, "it was left open, or takes long; meanwhile the outbox and other tables that change often grow, and relays become slower", remedy+unless)
 		return nil
 	})
 	return err
 }
 
-// partitions looks whether days are made ahead of the tables that are in use. "millrace migrate up" makes the tables of all
-// parts, and nobody keeps those of a part that no service has. Relays make the days of the archive when they need them.
+// partitions checks that the tables in use have partitions ahead. "millrace migrate up" creates the tables of all
+// parts, and nobody looks after those of a part that no service uses. Relays create the partitions of the archive.
 func (d *doctor) partitions(ctx context.Context) error {
 	for _, p := range keptTables {
 		if !d.there[p.component] {
@@ -187,9 +191,9 @@ func (d *doctor) partitions(ctx context.Context) error {
 			return err
 		}
 		if used && !tomorrow {
-			d.find("partitions", fmt.Sprintf("the table %s has no day for tomorrow: the last one is that of %s", p.table, last),
-				"no service has kept house for days, and nobody runs retention in its place: from midnight on writes wait for their day to be made, or fail",
-				d.command("", "retention", "run")+"; each day, as the owner, with --"+p.flag+" of the duration that the services are configured with")
+			d.find("partitions", fmt.Sprintf("table %s has no partition for tomorrow; the last one is for %s", p.table, last),
+				"no service created partitions for days, and \"millrace retention run\" was not run either; from midnight on, writes wait for a partition or fail",
+				d.command("", "retention", "run")+"; run it daily as the owner of the tables, with --"+p.flag+" set to the retention of the services")
 		}
 	}
 	return nil
@@ -205,13 +209,13 @@ func (d *doctor) pools(context.Context) error {
 		need += poolRelay
 	}
 	if d.limits.pool < need {
-		d.find("pool", fmt.Sprintf("a pool of %d connections for %d messages at once", d.limits.pool, d.limits.concurrency),
-			"each running handler holds one connection: the others wait for it, hold their messages meanwhile, and time out",
-			fmt.Sprintf("pool_max_conns=%d in the connection string, or a concurrency of %d", need, max(1, d.limits.concurrency-(need-d.limits.pool))))
+		d.find("pool", fmt.Sprintf("a pool of %d connections is too small for %d messages at once", d.limits.pool, d.limits.concurrency),
+			"each running handler holds a connection; the other messages wait for one, and time out",
+			fmt.Sprintf("set pool_max_conns=%d in the connection string, or the concurrency to %d", need, max(1, d.limits.concurrency-(need-d.limits.pool))))
 	}
 	if all := d.limits.pool * d.limits.processes; d.room > 0 && all > d.room {
-		d.find("pool", fmt.Sprintf("%d processes with pools of %d connections, and the server has %d", d.limits.processes, d.limits.pool, d.room),
-			"under load the last of them get none", "smaller pools (pool_max_conns), a pooler in front, or a higher max_connections")
+		d.find("pool", fmt.Sprintf("%d processes with pools of %d connections can use %d, but the server has %d", d.limits.processes, d.limits.pool, all, d.room),
+			"under load some processes get no connection", "make the pools smaller (pool_max_conns), use a pooler, or raise max_connections")
 	}
 	return nil
 }
@@ -222,7 +226,7 @@ const (
 	poolRelay   = 5
 )
 
-// window compares how long is remembered what was processed with how long a broker may deliver it.
+// window compares how long consumers keep records with how long a broker may deliver an event.
 func (d *doctor) window(context.Context) error {
 	d.checkWindow(d.limits.horizon, "--horizon")
 	return nil
@@ -230,8 +234,17 @@ func (d *doctor) window(context.Context) error {
 
 func (d *doctor) checkWindow(horizon time.Duration, of string) {
 	if err := claim.CheckWindow(d.limits.retention, horizon); err != nil {
-		d.find("window", fmt.Sprintf("it is remembered for %v what was processed, and an event may be delivered for %v (%s)", d.limits.retention, horizon, of),
-			"an event that is delivered later becomes a dead letter, because nobody knows whether it was processed",
-			fmt.Sprintf("claim.retention: %v or more in the services' configurations (Retention of claim.Config), or a broker that keeps messages for less", horizon))
+		d.find("window", fmt.Sprintf("consumers keep records for %s, but an event may be delivered for %s (%s)", days(d.limits.retention), days(horizon), of),
+			"an event that is delivered after its record was dropped becomes a dead letter, because nobody knows whether it was processed",
+			fmt.Sprintf("set claim.retention to %v or more in the services' configurations (Retention of claim.Config), or have the broker keep messages for less", horizon))
 	}
+}
+
+// days is a retention for people.
+func days(d time.Duration) string {
+	const day = 24 * time.Hour
+	if d > 0 && d%day == 0 {
+		return output.Count(int64(d/day), "day")
+	}
+	return d.String()
 }

@@ -9,20 +9,20 @@ import (
 	"os/user"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
+	"github.com/millrace-go/millrace/cmd/millrace/internal/output"
 	"github.com/millrace-go/millrace/middleware/effect"
 )
 
 func (a *app) effect() *cobra.Command {
 	c := a.database(&cobra.Command{
-		Use: "effect", Short: "Effects outside the database: those in doubt, and decisions about them", Args: cobra.NoArgs, RunE: needsCommand,
-		Long: "Effects outside the database. One is in doubt when a process died, or lost its answer, between the call of a provider and\nits record. " +
-			"Where the provider cannot be asked by the program, a person asks it, and decides.",
+		Use: "effect", Short: "List and resolve effects in doubt", Args: cobra.NoArgs, RunE: needsCommand,
+		Long: "Lists and resolves effects outside the database. An effect is in doubt if the process died, or got no answer, between the\n" +
+			"call of a provider and its record. If the service cannot ask the provider, a person asks it and resolves the effect.",
 	})
 	c.AddCommand(a.effectList(), a.effectResolve())
 	return c
@@ -31,15 +31,15 @@ func (a *app) effect() *cobra.Command {
 func (a *app) effectList() *cobra.Command {
 	var l effect.Listing
 	var response bool
-	c := &cobra.Command{Use: "list", Short: "Effects in doubt, and those that probably happened twice", Args: cobra.NoArgs}
-	c.Flags().StringVar(&l.State, "state", "open", "open (doubt or conflict), doubt, conflict, running, done, not_done or all")
+	c := &cobra.Command{Use: "list", Short: "List effects in doubt, and those that probably happened twice", Args: cobra.NoArgs, Example: "  millrace effect list\n  millrace effect list --state all --mentions 0198c0de-0000-7000-8000-000000003f2a --response"}
+	c.Flags().StringVar(&l.State, "state", "open", "only effects in this state: open (doubt or conflict), doubt, conflict, running, done, not_done or all")
 	oneOf(c, "state", effect.States...)
-	c.Flags().IntVar(&l.Limit, "limit", 100, "how many")
-	c.Flags().StringVar(&l.Mentions, "mentions", "", "only those whose keys contain this, such as an event's ID")
-	c.Flags().BoolVar(&response, "response", false, "show responses")
+	limitVar(c, &l.Limit)
+	c.Flags().StringVar(&l.Mentions, "mentions", "", "only effects whose keys contain this, such as an event's ID")
+	c.Flags().BoolVar(&response, "response", false, "show responses, too")
 	c.PreRunE = func(*cobra.Command, []string) error {
 		if !slices.Contains(effect.States, l.State) {
-			return usageError{fmt.Errorf("--state is %q: want one of %s", l.State, strings.Join(effect.States, ", "))}
+			return usageError{fmt.Errorf("--state is %q: want %s", l.State, either(effect.States))}
 		}
 		return checkLimit(l.Limit)
 	}
@@ -56,23 +56,27 @@ func (a *app) effectList() *cobra.Command {
 		if a.json {
 			return a.printJSON(append([]effect.Entry{}, found...))
 		}
-		head := "KEY STATE CALLS CALLED IDEMPOTENCY-KEY REASON"
-		if response {
-			head += " RESPONSE"
+		if len(found) == 0 {
+			a.say("No such effects.")
+			return nil
 		}
-		var lines [][]string
+		columns := "KEY STATE~ CALLS? CALLED IDEMPOTENCY-KEY? REASON~"
+		if response {
+			columns += " RESPONSE~"
+		}
+		var rows [][]string
 		for _, e := range found {
 			state := e.State
 			if e.Conflicts > 0 {
 				state += ", in conflict"
 			}
-			line := []string{oneLine(e.Key), state, strconv.Itoa(e.Calls), e.CalledAt.UTC().Format(time.RFC3339), e.IdempotencyKey, oneLine(e.Reason)}
+			row := []string{oneLine(e.Key), state, strconv.Itoa(e.Calls), output.Duration(time.Since(e.CalledAt)) + " ago", e.IdempotencyKey, oneLine(e.Reason)}
 			if response {
-				line = append(line, oneLine(string(e.Response)))
+				row = append(row, oneLine(string(e.Response)))
 			}
-			lines = append(lines, line)
+			rows = append(rows, row)
 		}
-		a.table(head, lines)
+		a.table(columns, rows)
 		return nil
 	})
 	return a.prints(c)
@@ -83,13 +87,15 @@ func (a *app) effectResolve() *cobra.Command {
 	var notDone bool
 	var response string
 	c := &cobra.Command{
-		Use: "resolve KEY {--done [--response JSON] | --not-done}", ValidArgsFunction: cobra.NoFileCompletions, Short: "Decide about an effect in doubt", Args: cobra.ExactArgs(1),
-		Long: "Decides about an effect in doubt: it happened (--done), and will not be called again, or it did not and will not\n(--not-done), and may be. " +
-			"Ask the provider first, by the idempotency key. Its event goes on when it comes back.\nFor one in conflict --done takes it off the list. The decision is kept in the table effect_resolution.",
+		Use: "resolve KEY {--done [--response JSON] | --not-done}", ValidArgsFunction: cobra.NoFileCompletions, Short: "Resolve an effect in doubt: it happened, or it did not", Args: cobra.ExactArgs(1),
+		Long: "Resolves an effect in doubt: it happened, and is not called again (--done), or it did not happen and cannot happen any\n" +
+			"more, and may be called again (--not-done). Ask the provider first, by the idempotency key. The event is handled when it\n" +
+			"is redelivered. An effect in conflict is taken off the list by --done. Decisions are kept in the table effect_resolution.",
+		Example: "  millrace effect resolve sms/0198c0de-0000-7000-8000-000000003f2a --done --note \"seen at the provider\"\n  millrace effect resolve charge:1 --done --response '\"ch_1\"'\n  millrace effect resolve charge:2 --not-done",
 	}
-	c.Flags().BoolVar(&d.Done, "done", false, "it happened")
-	c.Flags().BoolVar(&notDone, "not-done", false, "it did not happen, and cannot happen any more")
-	c.Flags().StringVar(&response, "response", "", "what the provider answered, as the JSON that the program would have recorded")
+	c.Flags().BoolVar(&d.Done, "done", false, "the effect happened")
+	c.Flags().BoolVar(&notDone, "not-done", false, "the effect did not happen, and cannot happen any more")
+	c.Flags().StringVar(&response, "response", "", "the provider's answer, as the JSON that the program would have recorded")
 	c.Flags().StringVar(&d.By, "by", osUser(), "who decides")
 	c.Flags().StringVar(&d.Note, "note", "", "why")
 	connected := a.connected(func(ctx context.Context, pool *pgxpool.Pool, args []string) error {
@@ -99,7 +105,7 @@ func (a *app) effectResolve() *cobra.Command {
 		if a.json {
 			return a.printJSON(map[string]string{"settled": args[0]})
 		}
-		fmt.Fprintf(a.stdout, "%s is settled\n", oneLine(args[0]))
+		a.say("Effect %s was resolved.", oneLine(args[0]))
 		return nil
 	})
 	c.RunE = func(c *cobra.Command, args []string) error {
@@ -107,11 +113,11 @@ func (a *app) effectResolve() *cobra.Command {
 		case d.Done == notDone:
 			return usageError{errors.New("want either --done or --not-done")}
 		case response != "" && notDone:
-			return usageError{errors.New("--response is for --done")}
+			return usageError{errors.New("--response needs --done")}
 		case response != "" && !json.Valid([]byte(response)):
-			return usageError{fmt.Errorf("--response is %s: want JSON, a text in double quotes", response)}
+			return usageError{fmt.Errorf("--response is %s: want JSON, such as a text in double quotes", response)}
 		case d.By == "":
-			return usageError{errors.New("--by is missing: want who decides")}
+			return usageError{errors.New("--by is empty: want the name of who decides")}
 		}
 		if response != "" {
 			d.Response = json.RawMessage(response)

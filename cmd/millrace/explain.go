@@ -5,12 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
+
+	"github.com/millrace-go/millrace/cmd/millrace/internal/output"
 )
 
 // explanation is where an event is, and why. Times are the database's.
@@ -36,29 +37,47 @@ type stage struct {
 	Next  []string `json:"next,omitempty"` // commands that an operator may want now
 }
 
-const explainUsage = `Tells where an event is and why: in the outbox, at the broker, with each consumer, its effects in the ledger; and what an
-operator can do about it. Exits with 1 when nothing is known of the event.
+const explainUsage = `Shows where an event is, and why: in the outbox, at the broker, at each consumer, and its effects in the ledger; and what an
+operator can do about it. Exits with 1 if nothing is known about the event.
 
-It reads the database alone. What the broker holds is concluded from both ends. Effects are those whose key contains the event's ID.
-Outputs are events that its handlers published through the outbox, under a claim, as far as they are not sent yet or relays archive.
-What was discarded is told from what operators did, as long as that is kept ("dead purge" forgets it).
+It asks the database alone: what the broker holds is concluded from the outbox and the consumers. Effects are those whose
+keys contain the event's ID. Outputs are events that its handlers published through the outbox while they claimed it, and
+that are not sent yet or are archived. Who discarded an event is known until "dead purge" deletes the audit log.
 
-Outbox and ledger have no index on event IDs: with millions of rows in them the command takes seconds, and holds nobody up.`
+Outbox and ledger have no index on event IDs: with millions of rows this takes seconds. It blocks nobody.`
 
 func (a *app) explain() *cobra.Command {
 	var due string
-	c := a.database(&cobra.Command{Use: "explain EVENT-ID", ValidArgsFunction: cobra.NoFileCompletions, Short: "Where an event is, and why", Long: explainUsage, Args: cobra.ExactArgs(1)})
-	c.Flags().StringVar(&due, "due", "", "when a delayed event was due, as "+time.RFC3339Nano+", where it is neither in the outbox nor archived")
+	c := a.database(&cobra.Command{
+		Use: "explain EVENT-ID", ValidArgsFunction: cobra.NoFileCompletions, Short: "Show where an event is, and why", Long: explainUsage, Args: cobra.ExactArgs(1),
+		Example: "  millrace explain 0198c0de…3f2a\n  millrace explain 0198c0de-0000-7000-8000-000000003f2a --due 2026-03-01T10:00:00.123456Z",
+	})
+	c.Flags().StringVar(&due, "due", "", "when a delayed event was due, such as 2026-03-01T10:00:00.123456Z; finds it after its delivery")
 	var at time.Time
 	c.PreRunE = func(_ *cobra.Command, args []string) (err error) {
 		if args[0] == "" {
-			return usageError{errors.New("the event's ID is empty")}
+			return usageError{errors.New("the event ID is empty")}
 		}
 		at, err = parseDue(due)
 		return err
 	}
 	c.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, args []string) error {
-		found, err := a.identify(ctx, pool, args[0], at)
+		there, err := a.installed(ctx, pool)
+		if err != nil {
+			return err
+		}
+		var queries []string
+		if there["outbox"] {
+			queries = append(queries, "ids_outbox")
+		}
+		if there["claim"] {
+			queries = append(queries, "ids_consumers")
+		}
+		id, err := a.wholeID(ctx, pool, args[0], queries...)
+		if err != nil {
+			return err
+		}
+		found, err := a.identify(ctx, pool, id, at)
 		if err != nil {
 			return err
 		}
@@ -99,39 +118,54 @@ func minted(eventID string) *time.Time {
 }
 
 func (a *app) printExplanation(e explanation) {
-	say := func(name, value string) {
+	line := func(name, value string) {
 		if value != "" {
-			fmt.Fprintf(a.stdout, "%-7s  %s\n", name, value)
+			a.say("%s %s", a.terminal.Dim(fmt.Sprintf("%-7s", name)), value)
 		}
 	}
-	about := oneLine(e.EventID)
+	line("event", oneLine(e.EventID))
 	if e.Minted != nil {
-		about += ", minted " + when(e.Now, *e.Minted)
+		line("created", when(e.Now, *e.Minted))
 	}
-	say("event", about)
-	say("topic", oneLine(e.Topic))
-	say("key", oneLine(e.Key))
+	line("topic", oneLine(e.Topic))
+	line("key", oneLine(e.Key))
 	if e.Due != nil {
-		say("due", when(e.Now, *e.Due))
+		line("due", when(e.Now, *e.Due))
 	}
-	say("trace", oneLine(e.Trace))
-	say("cause", oneLine(e.Cause))
-	fmt.Fprintln(a.stdout)
-	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
+	line("trace", oneLine(e.Trace))
+	line("cause", oneLine(e.Cause))
 	for _, s := range e.Stages {
-		fmt.Fprintf(w, "%s\t%s:\t%s\n", strings.TrimSpace(s.Place+" "+oneLine(s.Of)), s.State, oneLine(s.Why))
+		a.say("\n%s %s", a.terminal.Bold(strings.TrimSpace(s.Place+" "+oneLine(s.Of))+":"), a.paintStage(s.State))
+		a.terminal.Paragraph(a.stdout, 2, "", a.terminal.Dim, oneLine(s.Why))
 		for _, command := range s.Next {
-			fmt.Fprintf(w, "\t\t> %s\n", command)
+			a.say("  > %s", command)
 		}
 	}
-	_ = w.Flush() // nobody reads, then
+}
+
+// paintStage colours a stage's state.
+func (a *app) paintStage(state string) string {
+	word, _, _ := strings.Cut(state, " ")
+	switch word {
+	case "dead", "doubt", "suspect", "unknown":
+		return a.terminal.Red(state)
+	case "retrying", "blocked", "pending", "delayed":
+		return a.terminal.Yellow(state)
+	case "completed", "done", "published", "received":
+		return a.terminal.Green(state)
+	}
+	return state
 }
 
 // when is a time for people, relative and absolute.
 func when(now, at time.Time) string {
 	absolute := " (" + at.UTC().Format(time.RFC3339) + ")"
-	if d := at.Sub(now); d > 0 {
-		return "in " + ago(d) + absolute
+	switch d := at.Sub(now); {
+	case d >= time.Second:
+		return "in " + output.Duration(d) + absolute
+	case d > -time.Second:
+		return "just now" + absolute
+	default:
+		return output.Duration(-d) + " ago" + absolute
 	}
-	return ago(now.Sub(at)) + " ago" + absolute
 }

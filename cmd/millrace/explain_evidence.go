@@ -31,6 +31,7 @@ const (
 // evidence is what the tables hold of an event. What is nil was not asked, because its tables are not there.
 type evidence struct {
 	reach
+	inSchema string
 	eventID  string
 	due      time.Time
 	outbox   *[]outbox.Location
@@ -79,7 +80,7 @@ func (e *evidence) spelt() bool {
 
 // gather asks every part that has tables.
 func (a *app) gather(ctx context.Context, pool *pgxpool.Pool, eventID string, due time.Time) (*evidence, error) {
-	e := &evidence{reach: a.reach, eventID: eventID, due: due}
+	e := &evidence{reach: a.reach, inSchema: a.schema, eventID: eventID, due: due}
 	if err := pool.QueryRow(ctx, `select now()`).Scan(&e.now); err != nil {
 		return nil, err
 	}
@@ -88,7 +89,7 @@ func (a *app) gather(ctx context.Context, pool *pgxpool.Pool, eventID string, du
 		return nil, err
 	}
 	if len(there) == 0 {
-		return nil, fmt.Errorf("schema %q has no tables of Millrace: --schema names another one, or run \"millrace migrate up\"", a.schema)
+		return nil, fmt.Errorf("schema %q has no tables of Millrace: run \"millrace migrate up\", or name another schema by --schema", a.schema)
 	}
 	if there["outbox"] {
 		found, err := outbox.Locate(ctx, pool, a.schema, eventID)

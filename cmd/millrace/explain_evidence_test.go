@@ -32,28 +32,28 @@ func TestExplainConcludes(t *testing.T) {
 	claimed := func(l claim.Location) evidence { l.Consumer = "notify"; return evidence{claims: &[]claim.Location{l}} }
 
 	s := last(located(outbox.Location{State: "outbox", Held: true, Relay: "r"}), "outbox")
-	assert.Equal(t, "waiting", s.State, "an hour is not on its way")
-	assert.Contains(t, s.Why, "the broker is down or refuses")
+	assert.Equal(t, "pending", s.State)
+	assert.Contains(t, s.Why, "the broker is down or refuses it", "an hour is too long")
 	assert.Contains(t, s.Next, "millrace doctor")
-	assert.Equal(t, "to be retried", last(located(outbox.Location{State: "retry"}), "outbox").State, "without a time, which somebody has taken away")
+	assert.Equal(t, "retrying", last(located(outbox.Location{State: "retry"}), "outbox").State, "without a time, which somebody has taken away")
 	s = last(located(outbox.Location{State: "queued", At: &now}), "outbox")
-	assert.Equal(t, "waiting", s.State)
+	assert.Equal(t, "blocked", s.State)
 	assert.NotContains(t, s.Why, "event  of")
 
 	holder := &claim.Holder{PID: 7, Since: ago(time.Hour)}
 	s = last(claimed(claim.Location{Holder: holder}), "claim")
-	assert.Equal(t, "in progress", s.State)
+	assert.Equal(t, "in flight", s.State)
 	assert.Equal(t, []string{`psql -c 'select pg_terminate_backend(7)'`}, s.Next)
 	s = last(claimed(claim.Location{Holder: holder, Claimed: &now}), "claim")
-	assert.Equal(t, "completed", s.State, "what is in hand is a duplicate")
-	assert.Contains(t, s.Why, "by session 7")
+	assert.Equal(t, "completed", s.State, "what is in flight is a duplicate")
+	assert.Contains(t, s.Why, "Session 7 is ignoring one now.")
 
 	audit := func(action string) claim.Audit {
 		return claim.Audit{Action: action, Actor: "ada", At: now, Detail: []byte(`{"note":"why"}`)}
 	}
 	s = last(claimed(claim.Location{Claimed: &now, Audit: []claim.Audit{audit("edit"), audit("replay"), audit("discard")}}), "claim")
 	assert.Equal(t, "completed", s.State, "the last decision counts")
-	assert.Contains(t, s.Why, "for ada, 0s ago")
+	assert.Contains(t, s.Why, "It was replayed by ada, just now (")
 	discarded := claimed(claim.Location{Claimed: &now, Audit: []claim.Audit{audit("purge")}})
 	assert.Equal(t, "discarded", last(discarded, "claim").State)
 	assert.Equal(t, "none", last(discarded, "output").State)

@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
+	"github.com/millrace-go/millrace/cmd/millrace/internal/output"
 	"github.com/millrace-go/millrace/middleware/claim"
 	"github.com/millrace-go/millrace/middleware/effect"
 	"github.com/millrace-go/millrace/outbox"
@@ -34,18 +36,39 @@ func (e *evidence) known() bool {
 	return e.outbox != nil && len(*e.outbox) > 0 || len(e.copies) > 0 || len(e.failed) > 0 || e.arrived() || e.effects != nil && len(*e.effects) > 0
 }
 
+// unknown tells where an event was looked for, and how it can be that it was not found.
 func (e *evidence) unknown() stage {
-	why := "no table has it: its transaction has not committed, or was rolled back; or it was never published, or cancelled before it was due; or it " +
-		"is done and forgotten: what was published leaves the outbox unless relays archive, consumers forget after their retention, and " +
-		"those without a claim in this database leave no trace in it"
+	var searched []string
+	if e.outbox != nil {
+		searched = append(searched, "the outbox with its failed, delayed and archived events")
+	}
+	if e.claims != nil {
+		of := "consumers, of which there are none yet"
+		if len(*e.claims) > 0 {
+			names := make([]string, len(*e.claims))
+			for i, l := range *e.claims {
+				names[i] = l.Consumer
+			}
+			of = oneLine(strings.Join(names, ", "))
+		}
+		searched = append(searched, "the records and failed events of "+of)
+	}
+	if e.effects != nil {
+		searched = append(searched, "the keys of effects")
+	}
+	s := stage{Place: "event", State: "unknown"}
+	s.Why = fmt.Sprintf("Schema %q has no event with this ID. Searched: %s. Perhaps its transaction has not committed, or was rolled back; or the event was "+
+		"cancelled before it was due; or it was published and is not archived, and no consumer with claims in this schema has received it, or its record is "+
+		"older than the retention. A delayed event that was delivered is found only with --due.", e.inSchema, strings.Join(searched, "; "))
 	if e.claims != nil {
 		for _, l := range *e.claims {
 			if l.TooOld {
-				return stage{Place: "event", State: "unknown", Why: why + ". It is older than what " + l.Consumer + " remembers, since " + when(e.now, *l.Floor)}
+				s.Why += " It is older than the retention watermark of consumer " + oneLine(l.Consumer) + ", " + when(e.now, *l.Floor) + "."
+				break
 			}
 		}
 	}
-	return stage{Place: "event", State: "unknown", Why: why + ". A delayed event that was delivered is found by --due alone"}
+	return s
 }
 
 // arrived reports whether a consumer has met the event.
@@ -62,106 +85,108 @@ func (e *evidence) inOutbox() (all []stage) {
 		return nil
 	}
 	for _, l := range *e.outbox {
-		s := stage{Place: "outbox"}
-		since, at := "written "+when(e.now, l.Written), l.Written
-		if l.At != nil { // which a change by hand may have taken away
-			at = *l.At
-		}
-		reason := oneLine(beginning(l.Reason))
-		switch l.State {
-		case "outbox":
-			e.unpublished(&s, l, since)
-		case "delayed":
-			s.State, s.Why = "delayed", "it enters the outbox when it is due, "+when(e.now, at)+"; until then its publisher can cancel it"
-			if !at.After(e.now) {
-				s.Why = e.overdue(&s, l, at)
-			}
-			s.Why += "; " + since
-		case "retry":
-			s.State = "to be retried"
-			if at.After(e.now) {
-				s.Why = fmt.Sprintf("%s, the next one is %s: %s; %s", haveFailed(l.Attempts), when(e.now, at), reason, since)
-				s.Next = []string{e.command(e.eventID, "outbox", "retry")}
-			} else { // to retry it now is no remedy
-				s.Why = fmt.Sprintf("%s: %s; %s; %s", haveFailed(l.Attempts), reason, e.overdue(&s, l, at), since)
-			}
-		case "queued":
-			if e.behind(&s, l); l.Behind == "" {
-				s.State, s.Why = "waiting", "it waited behind another event of its key that is gone: the relay that holds its shard takes it up"
-				s.Next = []string{e.command("", "outbox", "status")}
-			}
-			s.Why += "; " + since
-		case "parked":
-			s.State, s.Why = "parked", fmt.Sprintf("it could not be published: %s; it is aside since %s: %s; %s", haveFailed(l.Attempts), when(e.now, at), reason, since)
-			s.Next = []string{e.command(e.eventID, "outbox", "retry"), e.command(e.eventID, "outbox", "discard")}
-		case "dead":
-			s.State, s.Why = "discarded", "an operator gave it up, it is not published: "+cmp.Or(reason, "it waited behind another one")+"; "+since
-			s.Next = []string{e.command(e.eventID, "outbox", "retry")}
-		case "archived":
-			s.State, s.Why = "published", "it was published "+when(e.now, at)+", and is archived; "+since
-		}
-		if l.Command != "" {
-			s.Why += "; an operator wants " + l.Command + ", which the next relay does"
-			s.Next = []string{e.command("", "outbox", "status")}
-		}
-		all = append(all, s)
+		all = append(all, e.atOutbox(l))
 	}
 	if len(all) == 0 {
-		all = []stage{{Place: "outbox", State: "gone", Why: "it is not there: it was published, and is not archived; or it came from elsewhere"}}
+		all = []stage{{Place: "outbox", State: "not there", Why: "It was published and is not archived, or it was not published through this outbox."}}
 	}
 	return all
+}
+
+// atOutbox is for one row of the event.
+func (e *evidence) atOutbox(l outbox.Location) stage {
+	s := stage{Place: "outbox", State: outboxStates.of(l.State)}
+	at := l.Written
+	if l.At != nil { // which a change by hand may have taken away
+		at = *l.At
+	}
+	reason := oneLine(beginning(l.Reason))
+	switch l.State {
+	case "outbox":
+		e.unpublished(&s, l)
+	case "delayed":
+		s.Why = "It enters the outbox when it is due, " + when(e.now, at) + "; until then its publisher can cancel it."
+		if !at.After(e.now) {
+			s.Why = e.overdue(&s, l, at)
+		}
+	case "retry":
+		s.Why = fmt.Sprintf("%s: %s.", upper(haveFailed(l.Attempts)), reason)
+		if at.After(e.now) {
+			s.Why += " The next attempt is due " + when(e.now, at) + "."
+			s.Next = []string{e.command(e.eventID, "outbox", "retry")}
+		} else { // to retry it now is no remedy
+			s.Why += " " + e.overdue(&s, l, at)
+		}
+	case "queued":
+		if e.behind(&s, l); l.Behind == "" {
+			s.Why = "It waited behind another event of the same key, which is gone: the relay that holds its shard takes it up."
+			s.Next = []string{e.command("", "outbox", "status")}
+		}
+	case "parked":
+		s.Why = fmt.Sprintf("Publishing failed for good %s: %s: %s. An operator decides what happens to it.", when(e.now, at), haveFailed(l.Attempts), reason)
+		s.Next = []string{e.command(e.eventID, "outbox", "retry"), e.command(e.eventID, "outbox", "discard")}
+	case "dead":
+		s.Why = "An operator discarded it, and it is not published. Its error was: " + cmp.Or(reason, "none, it was blocked by another event") + "."
+		s.Next = []string{e.command(e.eventID, "outbox", "retry")}
+	case "archived":
+		s.Why = "It was published " + when(e.now, at) + ", and is archived."
+	}
+	s.Why += " Written " + when(e.now, l.Written) + "."
+	if l.Command != "" {
+		s.Why += fmt.Sprintf(" An operator asked to %s it; the next relay that runs does so.", l.Command)
+		s.Next = []string{e.command("", "outbox", "status")}
+	}
+	return s
 }
 
 // longAgo is for how long an event may be on its way before that wants an explanation.
 const longAgo = time.Minute
 
 // unpublished is for an event in the outbox itself.
-func (e *evidence) unpublished(s *stage, l outbox.Location, since string) {
-	before := fmt.Sprintf("%v events of the shard are before it", l.Before)
+func (e *evidence) unpublished(s *stage, l outbox.Location) {
+	before := "It is the next one of its shard."
+	if l.Before.N > 0 {
+		before = fmt.Sprintf("%s of its shard %s published before it.", countOf(l.Before, "event"), output.Pick(l.Before.N, "is", "are"))
+	}
 	switch {
 	case l.Behind != "":
 		e.behind(s, l)
 	case !l.Held:
-		s.State, s.Why = "waiting", fmt.Sprintf("no relay holds its shard %d; %s", l.Shard, before)
+		s.Why = fmt.Sprintf("No relay holds its shard %d. %s", l.Shard, before)
 		s.Next = []string{e.command("", "outbox", "status"), e.command("", "doctor")}
 	case e.now.Sub(l.Written) > longAgo:
-		s.State = "waiting"
-		s.Why = fmt.Sprintf("relay %s holds its shard %d, and does not get it published: the broker is down or refuses, or there is more than it takes; the relay's log tells; %s",
+		s.Why = fmt.Sprintf("Relay %s holds its shard %d, but cannot publish it: the broker is down or refuses it, or more events come than the relay can publish. See the relay's log. %s",
 			oneLine(l.Relay), l.Shard, before)
 		s.Next = []string{e.command("", "outbox", "status"), e.command("", "doctor")}
 	default:
-		s.State, s.Why = "on its way", fmt.Sprintf("relay %s holds its shard %d; %s", oneLine(l.Relay), l.Shard, before)
+		s.Why = fmt.Sprintf("Relay %s holds its shard %d and is about to publish it. %s", oneLine(l.Relay), l.Shard, before)
 	}
 	if l.Suspect {
-		s.Why += fmt.Sprintf("; it is sent alone, because it may end its relays: %d have ended over it", l.Deaths)
+		s.Why += fmt.Sprintf(" It is sent alone, because it may be a poison message: %s ended while sending it.", output.Count(l.Deaths, "relay"))
 	}
-	s.Why += "; " + since
 }
 
 // overdue is for an event whose time has come, and which waits for a relay.
 func (e *evidence) overdue(s *stage, l outbox.Location, at time.Time) string {
 	s.Next = []string{e.command("", "outbox", "status"), e.command("", "doctor")}
-	why := "it is due since " + when(e.now, at)
+	why := "It was due " + when(e.now, at)
 	if !l.Held {
-		return fmt.Sprintf("%s, and no relay holds its shard %d", why, l.Shard)
+		return fmt.Sprintf("%s, but no relay holds its shard %d.", why, l.Shard)
 	}
-	return fmt.Sprintf("%s, for relay %s, which holds its shard %d", why, oneLine(l.Relay), l.Shard)
+	return fmt.Sprintf("%s; relay %s, which holds its shard %d, has not taken it yet.", why, oneLine(l.Relay), l.Shard)
 }
 
 // behind is for an event that waits for another one of its key.
 func (e *evidence) behind(s *stage, l outbox.Location) {
-	s.State, s.Why = "behind another", fmt.Sprintf("event %s of its key is to be published before it, and is %s", oneLine(l.Behind), outboxStates[l.BehindState])
+	s.State = outboxStates.of("queued")
+	s.Why = fmt.Sprintf("It waits behind event %s of the same key, which is %s.", oneLine(l.Behind), outboxStates.of(l.BehindState))
 	s.Next = []string{e.command(l.Behind, "explain")}
 }
 
+// haveFailed counts attempts; it is for one or more.
 func haveFailed(attempts int) string {
-	if attempts == 1 {
-		return "1 attempt has failed"
-	}
-	return fmt.Sprintf("%d attempts have failed", attempts)
+	return output.Count(attempts, "attempt") + " failed"
 }
-
-var outboxStates = map[string]string{"retry": "to be retried", "queued": "behind another one itself", "parked": "parked"}
 
 // atBroker is concluded from both ends.
 func (e *evidence) atBroker() stage {
@@ -176,20 +201,20 @@ func (e *evidence) atBroker() stage {
 	}
 	switch {
 	case e.arrived():
-		s.State, s.Why = "handed over", "a consumer has met it"
+		s.State, s.Why = "received", "A consumer has received it."
 		if waits {
-			s.Why += ", though the outbox still has it: it may be delivered again, and that is absorbed"
+			s.Why += " The outbox still has it, so it may be delivered again and will be ignored then."
 		}
 	case published:
-		s.State, s.Why = "handed over", "it has acknowledged the event; no consumer with claims in this schema has met it"
+		s.State, s.Why = "received", "The broker has acknowledged it. No consumer with claims in this schema has received it."
 	case waits:
-		s.State, s.Why = "not yet", "the outbox has it, and no acknowledgement is recorded"
+		s.State, s.Why = "not received", "The outbox still has the event: no acknowledgement is recorded."
 	case discarded:
-		s.State, s.Why = "not at all", "it was given up"
+		s.State, s.Why = "not received", "The event was discarded before it was published."
 	case e.effects != nil && len(*e.effects) > 0:
-		s.State, s.Why = "handed over", "effects were had of it"
+		s.State, s.Why = "received", "A handler recorded effects for it."
 	default:
-		s.State, s.Why = "unknown", "neither the outbox nor a consumer has it"
+		s.State, s.Why = "unknown", "Neither the outbox nor a consumer has it."
 	}
 	return s
 }
@@ -202,33 +227,31 @@ func (e *evidence) effected() (all []stage) {
 		s := stage{Place: "effect", Of: f.Key}
 		switch f.State {
 		case "running":
-			s.State, s.Why = "running", "called "+when(e.now, f.CalledAt)+"; without an answer it is in doubt "+when(e.now, f.Until)
+			s.State, s.Why = "running", "Called "+when(e.now, f.CalledAt)+". Without an answer it will be in doubt "+when(e.now, f.Until)+"."
 		case "doubt":
-			s.State, s.Why = "in doubt", "nobody knows whether it happened, since "+when(e.now, f.Until)+": "+cmp.Or(oneLine(beginning(f.Reason)), "its process gave no answer")
+			s.State = "doubt"
+			s.Why = "Nobody knows whether it happened. It came into doubt " + when(e.now, f.Until) + ": " + cmp.Or(oneLine(beginning(f.Reason)), "its process gave no answer")
 			s.Next = e.resolutions(f)
 		case "done":
-			s.State, s.Why = "done", settled(e, f)
+			s.State, s.Why = "done", settled(e, f)+"."
 		case "not_done":
 			s.State, s.Why = "not done", settled(e, f)+": "+oneLine(beginning(f.Reason))
 		}
 		if f.Conflicts > 0 {
 			s.State += ", in conflict"
-			s.Why += "; it has probably happened twice"
+			s.Why += " It has probably happened twice."
 			s.Next = []string{e.command(f.Key, "effect", "resolve", "--done")}
 		}
 		all = append(all, s)
 	}
 	if len(all) == 0 {
-		all = []stage{{Place: "effect", State: "none", Why: "no effect in the ledger has a key with the event's ID"}}
+		all = []stage{{Place: "effect", State: "none", Why: "No effect in the ledger has a key that contains the event's ID."}}
 	}
 	return all
 }
 
 func settled(e *evidence, f effect.Entry) string {
-	text := "1 call"
-	if f.Calls != 1 {
-		text = fmt.Sprintf("%d calls", f.Calls)
-	}
+	text := output.Count(f.Calls, "call")
 	if f.SettledAt != nil {
 		text += ", settled " + when(e.now, *f.SettledAt) + " by " + oneLine(f.SettledBy)
 	}
@@ -239,17 +262,12 @@ func (e *evidence) resolutions(f effect.Entry) []string {
 	return []string{e.command(f.Key, "effect", "resolve", "--done"), e.command(f.Key, "effect", "resolve", "--not-done")}
 }
 
-// places are states of a copy, and of an output.
-var places = map[string]string{
-	"outbox": "in the outbox", "delayed": "delayed", "retry": "to be retried", "queued": "behind another", "parked": "parked", "dead": "discarded", "archived": "published",
-}
-
 // copied is about copies for a topic of dead letters, which go through the outbox under the event's ID.
 func (e *evidence) copied() (all []stage) {
 	for _, l := range e.copies {
 		all = append(all, stage{
-			Place: "copy", Of: l.Topic, State: places[l.State],
-			Why: "as a dead letter of consumer " + oneLine(l.Metadata[claim.DeadConsumerMetadata]) + ", written " + when(e.now, l.Written),
+			Place: "copy", Of: l.Topic, State: outboxStates.of(l.State),
+			Why: "A copy of the dead letter of consumer " + oneLine(l.Metadata[claim.DeadConsumerMetadata]) + ". Written " + when(e.now, l.Written) + ".",
 		})
 	}
 	return all
@@ -258,37 +276,37 @@ func (e *evidence) copied() (all []stage) {
 // published is about what its handlers published.
 func (e *evidence) published() (all []stage) {
 	_, completed := e.completed()
-	reach := "those that were sent are gone, because relays keep no archive"
+	reach := "Outputs that were sent are not known, because relays keep no archive."
 	if !e.kept.IsZero() {
-		reach = "those that were sent are known while relays archive them, now since " + e.kept.Format(time.DateOnly)
+		reach = "Outputs that were sent are known while relays archive them, at present since " + e.kept.Format(time.DateOnly) + "."
 	}
 	if t := e.trace(); t != "" {
-		reach += "; the trace " + oneLine(t) + " has all"
+		reach += " The trace " + oneLine(t) + " has all of them."
 	}
 	switch {
 	case e.endless:
-		return []stage{{Place: "output", State: "not known", Why: fmt.Sprintf("the outbox and the archive are too large to look for them within %v", outputsPatience)}}
+		return []stage{{Place: "output", State: "not known", Why: fmt.Sprintf("The outbox and the archive are too large to be searched within %s.", output.Duration(outputsPatience))}}
 	case e.outputs == nil && !e.arrived():
 		return nil
 	case !completed:
-		return []stage{{Place: "output", State: "none", Why: "no consumer has completed it"}}
+		return []stage{{Place: "output", State: "none", Why: "No consumer has completed the event."}}
 	case e.outputs == nil:
 		return nil
 	case len(*e.outputs) == 0:
-		return []stage{{Place: "output", State: "none found", Why: "its handlers published nothing through the outbox, or it was sent: " + reach}}
+		return []stage{{Place: "output", State: "none found", Why: "Its handlers published nothing through the outbox, or it was sent. " + reach}}
 	}
 	for _, o := range *e.outputs {
-		s := stage{Place: "output", Of: o.EventID, State: places[o.State], Why: "topic " + oneLine(o.Topic)}
+		s := stage{Place: "output", Of: o.EventID, State: outboxStates.of(o.State), Why: "Topic " + oneLine(o.Topic)}
 		if o.Key != "" {
 			s.Why += ", key " + oneLine(o.Key)
 		}
-		if s.Why += ", written " + when(e.now, o.Written); o.EventID != e.eventID {
+		if s.Why += ". Written " + when(e.now, o.Written) + "."; o.EventID != e.eventID {
 			s.Next = []string{e.command(o.EventID, "explain")}
 		}
 		all = append(all, s)
 	}
 	if len(all) == maxOutputs {
-		all = append(all, stage{Place: "output", State: "and more", Why: fmt.Sprintf("these are the first %d", maxOutputs)})
+		all = append(all, stage{Place: "output", State: "and more", Why: fmt.Sprintf("These are the first %d.", maxOutputs)})
 	}
 	return all
 }

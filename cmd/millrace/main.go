@@ -14,21 +14,26 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/millrace-go/millrace/cmd/millrace/internal/output"
 )
 
-const rootUsage = `The operator's command of Millrace: what becomes of events between PostgreSQL and the broker, and what to do about it.
+const rootUsage = `Shows where events are between PostgreSQL and the broker, and repairs what went wrong.
 
-Commands that print take -o table, for people, or -o json, for scripts. What goes wrong is told on standard error, with -o json
-as {"command": …, "error": …}.
+Output: a table for people, or JSON for scripts with -o json. Errors go to standard error; with -o json they are
+{"command": …, "error": …}. Colours are used on terminals alone, and not at all if NO_COLOR is set. Pipes get whole IDs
+and whole errors; on a terminal IDs are shortened, as in 0198c0de…3f2a, and each command accepts the short form.
 
-Commands for a database find it by --dsn and --schema, by --config FILE, which is a service's configuration, or by
-$MILLRACE_POSTGRES_DSN and $MILLRACE_POSTGRES_SCHEMA, $DATABASE_URL, PGHOST and its like.
+The database is named by --dsn and --schema, or by --config FILE, a service's configuration, or by the environment:
+$MILLRACE_POSTGRES_DSN and $MILLRACE_POSTGRES_SCHEMA, $DATABASE_URL, $PGHOST and the like. Flags win over the
+configuration, and that wins over the environment.
 
 Exit codes:
-  0  it is done; "doctor" has found nothing, "explain" has found the event
-  1  it is not done, or what was looked at is wrong: "doctor" has findings, "outbox check" has, "explain" knows no such event
-  2  the command line cannot be meant; for "doctor" also that it could not look: no connection to the database
-"dev" ends with the exit code of the command that it runs; 127 when that cannot be run, 128 and more by a signal.`
+  0  success; "doctor" and "outbox check" found no problems
+  1  failure; or "doctor" or "outbox check" found problems, "config check" found
+     errors, "explain" found nothing
+  2  the command line is wrong; for "doctor" also: it cannot reach the database
+"dev" exits with the code of the command that it runs: 127 if it cannot be run, 128 + N if signal N ended it.`
 
 // Exit codes besides those of a command that "dev" runs.
 const (
@@ -41,18 +46,23 @@ func main() {
 	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
-// exitStatus ends the command with a code and without a word: what there is to say was said.
+// exitStatus ends the command with a code and no message: the command has printed all there is to say.
 type exitStatus int
 
 func (e exitStatus) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
 
-// usageError is a command line that cannot be meant.
+// usageError is a wrong command line.
 type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
 
 func run(args []string, stdin *os.File, stdout, stderr io.Writer) int {
-	a := &app{stdin: stdin, stdout: stdout, stderr: stderr}
+	a := &app{stdin: stdin, stdout: stdout, stderr: stderr, terminal: output.Of(stdout), errTerminal: output.Of(stderr)}
+	return a.run(args)
+}
+
+func (a *app) run(args []string) int {
+	stdout, stderr := a.stdout, a.stderr
 	root := a.root()
 	root.SetArgs(args)
 	root.SetOut(stdout)
@@ -87,18 +97,19 @@ func run(args []string, stdin *os.File, stdout, stderr io.Writer) int {
 	switch {
 	case a.json:
 		_ = json.NewEncoder(stderr).Encode(map[string]string{"command": command.CommandPath(), "error": err.Error()}) // nobody reads, then
-	case misused:
-		fmt.Fprintf(stderr, "%s: %s\n%q tells how it is used.\n", command.CommandPath(), lines(err.Error()), command.CommandPath()+" -h")
 	default:
-		fmt.Fprintf(stderr, "%s: %s\n", command.CommandPath(), lines(err.Error()))
+		fmt.Fprintf(stderr, "%s %s\n", a.errTerminal.Red(command.CommandPath()+":"), lines(err.Error()))
+		if misused {
+			fmt.Fprintf(stderr, "Run \"%s -h\" for usage.\n", command.CommandPath())
+		}
 	}
-	if misused || command.Name() == "doctor" { // which has not looked, and 1 would mean that it has found something
+	if misused || command.Name() == "doctor" { // 1 would mean that doctor found problems
 		return exitUsage
 	}
 	return exitFailed
 }
 
-// wantsJSON is for a command line that was not understood, perhaps before the flag that says how to print.
+// wantsJSON is for a wrong command line: it may be wrong before the flag that chooses the output.
 func wantsJSON(args []string) bool {
 	for i, arg := range args {
 		switch arg {
@@ -120,15 +131,20 @@ func (a *app) root() *cobra.Command {
 		Use:               "millrace",
 		Short:             "The operator's command",
 		Long:              rootUsage,
+		Example:           "  millrace dev -- go run .          # a service, with PostgreSQL and brokers\n  millrace doctor                   # what is wrong, and what to do about it\n  millrace explain 0198c0de…3f2a    # where an event is, and why",
+		Version:           version(),
 		Args:              cobra.NoArgs,
 		RunE:              needsCommand,
 		SilenceErrors:     true,
 		SilenceUsage:      true,
 		PersistentPreRunE: func(c *cobra.Command, _ []string) error { a.began = true; return a.resolve(c) },
 	}
+	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
+	root.SetHelpCommand(helpCommand())
 	root.AddCommand(
 		&cobra.Command{
-			Use: "dev", Short: "Run PostgreSQL, Pub/Sub and Kafka on this machine, for a command or until Ctrl-C", Long: devUsage,
+			Use: "dev", Short: "Run PostgreSQL and brokers on this machine, for development", Long: devUsage,
+			Example:            "  millrace dev                                 # until Ctrl-C; prints the environment\n  millrace dev -- go run .\n  millrace dev -services postgres,redis -- go test ./...",
 			DisableFlagParsing: true, // its flags are Go's, with one dash
 			RunE: func(_ *cobra.Command, args []string) error {
 				if code := dev(args, a.stdin, a.stdout, a.stderr); code != exitOK {
@@ -139,13 +155,53 @@ func (a *app) root() *cobra.Command {
 		},
 		a.migrate(), a.outbox(), a.effect(), a.retention(), a.dead(), a.relay(), a.config(), a.explain(), a.doctor(),
 	)
+	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", fmt.Sprintf(".FlagUsagesWrapped %d", helpWidth)))
+	fold(root)
 	return root
+}
+
+// helpWidth is for how many characters help is written.
+const helpWidth = 80
+
+// fold fits the paragraphs of a command's help, and of those below it.
+func fold(c *cobra.Command) {
+	c.Long = output.Fold(c.Long, helpWidth)
+	for _, sub := range c.Commands() {
+		fold(sub)
+	}
 }
 
 // needsCommand is for a command that only groups others.
 func needsCommand(c *cobra.Command, _ []string) error {
 	fmt.Fprintln(c.ErrOrStderr(), c.UsageString())
-	return usageError{errors.New("no command is named")}
+	return usageError{fmt.Errorf("%q needs a command", c.CommandPath())}
+}
+
+// helpCommand is cobra's, but for a command that does not exist it fails.
+func helpCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "help [COMMAND]", Short: "Help about any command", Example: "  millrace help dead replay",
+		ValidArgsFunction: func(c *cobra.Command, args []string, _ string) (names []string, _ cobra.ShellCompDirective) {
+			if of, _, err := c.Root().Find(args); err == nil {
+				for _, sub := range of.Commands() {
+					names = append(names, cobra.CompletionWithDesc(sub.Name(), sub.Short))
+				}
+			}
+			return names, cobra.ShellCompDirectiveNoFileComp
+		},
+		RunE: func(c *cobra.Command, args []string) error {
+			of, rest, err := c.Root().Find(args)
+			if err == nil && len(rest) > 0 {
+				err = fmt.Errorf("unknown command %q for %q", rest[0], of.CommandPath())
+			}
+			if err != nil {
+				return usageError{err}
+			}
+			of.InitDefaultHelpFlag()
+			of.InitDefaultVersionFlag()
+			return of.Help()
+		},
+	}
 }
 
 // untilSignal is a context that ends with SIGINT or SIGTERM; a second one ends the process.

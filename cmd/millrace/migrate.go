@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -40,31 +39,32 @@ func componentNames() (names []string) {
 }
 
 func (a *app) migrate() *cobra.Command {
-	c := a.database(&cobra.Command{Use: "migrate", Short: "Millrace's tables, up and down", Args: cobra.NoArgs, RunE: needsCommand})
+	c := a.database(&cobra.Command{Use: "migrate", Short: "Create, change and drop Millrace's tables", Args: cobra.NoArgs, RunE: needsCommand})
 	var component string
 	var patience time.Duration
-	c.PersistentFlags().StringVar(&component, "component", "", "one of "+strings.Join(componentNames(), ", ")+" (default all)")
+	c.PersistentFlags().StringVar(&component, "component", "", "only this component: "+either(componentNames())+" (default: all)")
 	check := func(*cobra.Command, []string) error {
 		if names := componentNames(); component != "" && !slices.Contains(names, component) {
-			return usageError{fmt.Errorf("--component is %q: want one of %s", component, strings.Join(names, ", "))}
+			return usageError{fmt.Errorf("--component is %q: want %s", component, either(names))}
 		}
 		return nil
 	}
 	waits := func(c *cobra.Command) *cobra.Command {
-		c.Flags().DurationVar(&patience, "timeout", time.Minute, "how long to try again while a transaction holds a lock")
+		c.Flags().DurationVar(&patience, "timeout", time.Minute, "how long to retry while another transaction holds a lock")
 		return c
 	}
 	migrators := func(db pgtx.DB) ([]*pgschema.Migrator, error) {
 		return a.migrators(db, component, patience)
 	}
 
-	up := &cobra.Command{Use: "up", Short: "Bring the tables up to date, beside running programs", Args: cobra.NoArgs}
+	up := &cobra.Command{Use: "up", Short: "Create the tables, or bring them up to date while programs run", Args: cobra.NoArgs, Example: "  millrace migrate up\n  millrace migrate up --config millrace.yaml --timeout 5m"}
 	up.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
 		all, err := migrators(pool)
 		if err != nil {
 			return err
 		}
-		for _, m := range all {
+		for i, m := range all {
+			a.progress.Say(fmt.Sprintf("Migrating %s (%d of %d)", m.Component(), i+1, len(all)))
 			if err := m.Up(ctx); err != nil {
 				return err
 			}
@@ -74,12 +74,12 @@ func (a *app) migrate() *cobra.Command {
 
 	var to int
 	var force bool
-	down := &cobra.Command{Use: "down --component COMPONENT --to VERSION", Short: "Go back to a version; 0 drops the tables", Args: cobra.NoArgs}
-	down.Flags().IntVar(&to, "to", -1, "the version to go back to")
-	down.Flags().BoolVar(&force, "force", false, "also when events are lost by it that were committed and not published")
+	down := &cobra.Command{Use: "down --component COMPONENT --to VERSION", Short: "Go back to an older version of the tables; 0 drops them", Args: cobra.NoArgs, Example: "  millrace migrate down --component claim --to 0"}
+	down.Flags().IntVar(&to, "to", -1, "version to go back to")
+	down.Flags().BoolVar(&force, "force", false, "even if committed events that are not published yet are lost")
 	down.PreRunE = func(c *cobra.Command, args []string) error {
 		if component == "" || to < 0 {
-			return usageError{errors.New("want --component and --to, because tables are dropped")}
+			return usageError{errors.New("want --component and --to: this drops tables")}
 		}
 		return check(c, args)
 	}
@@ -94,7 +94,7 @@ func (a *app) migrate() *cobra.Command {
 		return a.migrations(ctx, all)
 	})
 
-	status := &cobra.Command{Use: "status", Short: "What is applied and what is pending", Args: cobra.NoArgs}
+	status := &cobra.Command{Use: "status", Short: "List migrations, applied and pending", Args: cobra.NoArgs, Example: "  millrace migrate status"}
 	status.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
 		all, err := migrators(pool)
 		if err != nil {
@@ -143,22 +143,23 @@ func (a *app) migrations(ctx context.Context, all []*pgschema.Migrator) error {
 			applied = m.AppliedAt.Format(time.RFC3339)
 		}
 		if !m.Known {
-			applied += " by a newer program"
+			applied += ", by a newer program"
 		}
 		lines = append(lines, []string{m.Component, strconv.Itoa(m.Version), m.Name, applied})
 	}
-	a.table("COMPONENT VERSION NAME APPLIED", lines)
+	a.table("COMPONENT VERSION NAME~ APPLIED", lines)
 	return nil
 }
 
 func (a *app) migratePrint(component *string) *cobra.Command {
 	from, to := -1, -1
 	c := &cobra.Command{
-		Use: "print", Short: "Print the SQL that up or down would run, for psql", Args: cobra.NoArgs,
-		Long: "Prints the SQL that up or down would run, for psql. With --from it asks no database.",
+		Use: "print", Short: "Print the SQL that \"up\" or \"down\" would run, for psql", Args: cobra.NoArgs,
+		Long:    "Prints the SQL that \"up\" or \"down\" would run, for psql. With --from it does not connect to a database.",
+		Example: "  millrace migrate print --from 0 > millrace.sql",
 	}
-	c.Flags().IntVar(&from, "from", -1, "the version to begin at (default the database's)")
-	c.Flags().IntVar(&to, "to", -1, "the version to end at (default the newest)")
+	c.Flags().IntVar(&from, "from", -1, "version to start from (default: the database's)")
+	c.Flags().IntVar(&to, "to", -1, "version to end at (default: the newest)")
 	show := func(all []*pgschema.Migrator, at func(*pgschema.Migrator) (int, int, error)) error {
 		for _, m := range all {
 			now, newest, err := at(m)
@@ -209,20 +210,22 @@ func (a *app) grants() *cobra.Command {
 	var consumer, service string
 	var printOnly bool
 	c := &cobra.Command{
-		Use: "grants", Short: "Give roles the privileges that they need, and no more", Args: cobra.NoArgs,
-		Long: "Gives roles the privileges that they need, and no more. Everything else (migrations, the number of shards, check --fix,\npurge) is for the owner of the tables. The roles must exist.",
+		Use: "grants", Short: "Grant roles the privileges that they need, and no more", Args: cobra.NoArgs,
+		Long: "Grants roles the privileges that they need, and no more. The roles must exist. Everything else (migrations, the number of\n" +
+			"shards, \"outbox check --fix\", purges) is for the owner of the tables. Run it again after a migration.",
+		Example: "  millrace migrate grants --writer shop --relay relay --consumer shop --operator oncall\n  millrace migrate grants --http shop --print",
 	}
 	c.Flags().StringVar(&roles.Writer, "writer", "", "role of services that publish events")
 	c.Flags().StringVar(&roles.Relay, "relay", "", "role of relays")
-	c.Flags().StringVar(&roles.Operator, "operator", "", "role of those that look, retry or discard failed events, and resolve effects in doubt")
-	c.Flags().StringVar(&consumer, "consumer", "", "role of services with claims, and effects; one that publishes too is also a writer")
-	c.Flags().StringVar(&service, "http", "", "role of services that store answers by Idempotency-Key; one that publishes too is also a writer")
+	c.Flags().StringVar(&roles.Operator, "operator", "", "role of operators, who inspect, retry and discard failed events, and resolve effects in doubt")
+	c.Flags().StringVar(&consumer, "consumer", "", "role of services that claim events and record effects; if they publish, also name it as --writer")
+	c.Flags().StringVar(&service, "http", "", "role of services that store answers by Idempotency-Key; if they publish, also name it as --writer")
 	c.Flags().BoolVar(&printOnly, "print", false, "print the SQL and run nothing")
 	var sql string
 	apply := a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
 		return pgtx.Run(ctx, pool, func(ctx context.Context, tx pgx.Tx) error {
 			if _, err := tx.Exec(ctx, sql); err != nil {
-				return fmt.Errorf("%w; \"millrace migrate up\" makes the tables, and their owner may grant", err)
+				return fmt.Errorf("%w; \"millrace migrate up\" creates the tables, and only their owner may grant", err)
 			}
 			return nil
 		})

@@ -79,7 +79,7 @@ func TestMigrateCommand(t *testing.T) {
 	o.publish("topic", "key")
 	assert.Contains(t, o.run(exitFailed, "migrate", "down", "--component=outbox", "--to=0"), "1 in the outbox")
 	assert.Regexp(t, `outbox +2 +complete +pending`, o.run(exitOK, "migrate", "down", "--component=outbox", "--to=1", "--force"))
-	assert.Contains(t, o.run(exitUsage, "migrate", "up", "--component=kafka"), "want one of outbox, claim")
+	assert.Contains(t, o.run(exitUsage, "migrate", "up", "--component=kafka"), "--component is \"kafka\": want outbox, claim, effect or idempotencykey\n")
 
 	o.run(exitOK, "migrate", "up")
 	o.exec(`create role {schema}_x`)
@@ -104,33 +104,44 @@ func TestOutboxCommands(t *testing.T) {
 		select 'parked', 'e1', 't', E'k\x1b1', 7, 7, 1, '{}', 'secret', now() - interval '3 days', 10, E're\nfused'`)
 
 	out := o.run(exitOK, "outbox", "status")
-	assert.Contains(t, out, "pending  1, the oldest")
-	assert.Contains(t, out, "failed   1 parked, 0 to be retried")
-	assert.Contains(t, out, "no relay runs")
-	assert.Regexp(t, `labour\.completed +1 `, out)
+	assert.Regexp(t, `^pending  1 event; the oldest has waited for \S+
+failed   1 dead
+delayed  none
+relays   none, so nothing is published: start a service, or "millrace relay"
+
+FAILED  STATE  REASON
+1       dead   re\\nfused
+
+TOPIC             PENDING  OLDEST  FAILED
+labour.completed  1        \S+ +0
+t                 0        -       1
+$`, out)
+	assert.Regexp(t, `(?s)SHARD  PENDING  OLDEST  LEASE  RELAY  TROUBLE\n0      \d .*\n15     \d .*TOPIC`, o.run(exitOK, "outbox", "status", "--shards"))
 	var report outbox.Report
 	require.NoError(t, json.Unmarshal([]byte(o.run(exitOK, "outbox", "status", "--json")), &report))
 	assert.EqualValues(t, 1, report.Pending.N)
+	assert.EqualValues(t, 1, report.Failed["dead"].N, "JSON has the same words")
 
-	out = o.run(exitOK, "outbox", "list", "--state", "parked")
-	assert.Regexp(t, `e1 +t +k\\x1b1 +parked +10 +3 days +- +re\\nfused`, out)
+	out = o.run(exitOK, "outbox", "list", "--state", "dead")
+	assert.Regexp(t, `e1 +t +k\\x1b1 +dead +10 +3d +re\\nfused\n`, out)
 	assert.NotContains(t, out, "secret")
 	assert.Contains(t, o.run(exitOK, "outbox", "list", "--payload"), "secret")
-	assert.Contains(t, o.run(exitUsage, "outbox", "list", "--state", "lost"), "want parked, retry")
+	assert.Contains(t, o.run(exitUsage, "outbox", "list", "--state", "lost"), "--state is \"lost\": want dead, retrying, blocked, discarded, delayed or all\n")
 
 	assert.Contains(t, o.run(exitUsage, "outbox", "retry"), "want event IDs, --key, --topic or --all")
-	assert.Contains(t, o.run(exitUsage, "outbox", "retry", "e1", "--all"), "--all takes no event")
-	assert.Contains(t, o.run(exitFailed, "outbox", "retry", "e2"), "no such event")
-	assert.Contains(t, o.run(exitOK, "outbox", "retry", "e1"), "1 events are flagged; a running relay carries it out")
-	assert.Contains(t, o.run(exitOK, "outbox", "list"), "parked, to retry")
-	assert.Contains(t, o.run(exitOK, "outbox", "discard", "--all"), "1 events are flagged")
-	assert.Contains(t, o.run(exitOK, "outbox", "list"), "parked, to discard")
+	assert.Contains(t, o.run(exitUsage, "outbox", "retry", "e1", "--all"), "--all cannot be combined with event IDs, --key or --topic\n")
+	assert.Contains(t, o.run(exitFailed, "outbox", "retry", "e2"), "no such event: run \"millrace outbox list\" to see which there are\n")
+	assert.Equal(t, "1 event will be retried by a running relay.\n", o.run(exitOK, "outbox", "retry", "e1"))
+	assert.Contains(t, o.run(exitOK, "outbox", "list"), " dead, will be retried ")
+	assert.Equal(t, "1 event will be discarded by a running relay.\n", o.run(exitOK, "outbox", "discard", "--all"))
+	assert.Contains(t, o.run(exitOK, "outbox", "list"), " dead, will be discarded ")
 
 	assert.Contains(t, o.run(exitUsage, "outbox", "purge"), "--older-than is missing")
 	o.exec(`update {schema}.outbox_failed set state = 'dead', failed_at = now() - interval '2 hours'`)
-	assert.Contains(t, o.run(exitOK, "outbox", "purge", "--older-than", "1h"), "1 dead events deleted")
+	assert.Equal(t, "1 discarded event was deleted.\n", o.run(exitOK, "outbox", "purge", "--older-than", "1h"))
+	assert.Equal(t, "No such events.\n", o.run(exitOK, "outbox", "list"))
 
-	assert.Contains(t, o.run(exitOK, "outbox", "check"), "the outbox is in order")
+	assert.Contains(t, o.run(exitOK, "outbox", "check"), "The outbox is in order.\n")
 	o.exec(`update {schema}.outbox set seq = 1000`)
 	assert.Contains(t, o.run(exitFailed, "outbox", "check"), "wrong: the sequence of shard")
 	assert.Contains(t, o.run(exitOK, "outbox", "check", "--fix"), "fixed: the sequence of shard")
@@ -148,7 +159,7 @@ func TestUsageOfCommands(t *testing.T) {
 		code int
 		says string
 	}{
-		{[]string{"migrate"}, exitUsage, "no command is named"},
+		{[]string{"migrate"}, exitUsage, "millrace migrate: \"millrace migrate\" needs a command\nRun \"millrace migrate -h\" for usage.\n"},
 		{[]string{"migrate", "sideways"}, exitUsage, `unknown command "sideways"`},
 		{[]string{"migrate", "sideways", "-o", "json"}, exitUsage, `unknown command \"sideways\" for \"millrace migrate\"`},
 		{[]string{"sideways", "--dsn=x"}, exitUsage, `unknown command "sideways" for "millrace"`},
@@ -160,7 +171,7 @@ func TestUsageOfCommands(t *testing.T) {
 		{[]string{"help", "dev"}, exitOK, "-services"},
 		{[]string{"relay"}, exitUsage, `--broker is "": want pubsub or kafka`},
 		{[]string{"outbox", "status", "--dsn=nonsense://"}, exitUsage, "--dsn"},
-		{[]string{"outbox", "status", "--dsn=postgres://127.0.0.1:1/x"}, exitFailed, "$DATABASE_URL name the database"},
+		{[]string{"outbox", "status", "--dsn=postgres://127.0.0.1:1/x"}, exitFailed, "check that it runs there, or name another database by --dsn, --config, $MILLRACE_POSTGRES_DSN or $DATABASE_URL\n"},
 		{[]string{"migrate", "print", "--from=0", "--schema=no-good"}, exitUsage, "want 1 to 48"},
 		{[]string{"migrate", "print", "--from=0"}, exitOK, `create table "millrace".outbox (`},
 	} {

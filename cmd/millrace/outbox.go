@@ -9,11 +9,12 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
+	"github.com/millrace-go/millrace/cmd/millrace/internal/output"
 	"github.com/millrace-go/millrace/outbox"
 )
 
 func (a *app) outbox() *cobra.Command {
-	c := a.database(&cobra.Command{Use: "outbox", Short: "Look at the outbox and mend it", Args: cobra.NoArgs, RunE: needsCommand})
+	c := a.database(&cobra.Command{Use: "outbox", Short: "Show unpublished events, retry or discard failed ones, repair", Args: cobra.NoArgs, RunE: needsCommand})
 	c.AddCommand(a.outboxStatus(), a.outboxList(), a.outboxRetry(), a.outboxDiscard(), a.outboxCheck(), a.outboxShards(), a.outboxPurge())
 	return c
 }
@@ -21,11 +22,12 @@ func (a *app) outbox() *cobra.Command {
 func (a *app) outboxCheck() *cobra.Command {
 	var fix bool
 	c := &cobra.Command{
-		Use: "check", Short: "Look for what a restore or a change by hand may have left", Args: cobra.NoArgs,
-		Long: "Looks for what a restore or a change by hand may have left: sequences below existing rows, rows of shards that do not\n" +
-			"exist, a layout that does not fit. Exits with 1 when something is wrong and was not mended.",
+		Use: "check", Short: "Check the outbox after a restore or a change by hand", Args: cobra.NoArgs,
+		Long: "Checks the outbox after a restore or a change by hand: for sequences below existing rows, rows of shards that do not\n" +
+			"exist, and an inconsistent layout. Exits with 1 if it found a problem that it did not fix.",
+		Example: "  millrace outbox check\n  millrace outbox check --fix",
 	}
-	c.Flags().BoolVar(&fix, "fix", false, "set sequences forward; writers wait a moment")
+	c.Flags().BoolVar(&fix, "fix", false, "advance sequences that are too low; writers wait for a moment")
 	c.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
 		found, err := outbox.Examine(ctx, pool, a.schema, fix)
 		if err != nil {
@@ -39,16 +41,16 @@ func (a *app) outboxCheck() *cobra.Command {
 			err = a.printJSON(append([]outbox.Finding{}, found...))
 		} else {
 			for _, f := range found {
-				kind := "wrong"
+				kind, paint := "wrong", a.terminal.Red
 				if f.Fixed {
-					kind = "fixed"
+					kind, paint = "fixed", a.terminal.Green
 				} else if f.Note {
-					kind = "note"
+					kind, paint = "note", a.terminal.Dim
 				}
-				fmt.Fprintf(a.stdout, "%s: %s\n", kind, f.Text)
+				a.terminal.Paragraph(a.stdout, len("wrong: "), kind+":", paint, f.Text)
 			}
 			if !wrong {
-				fmt.Fprintln(a.stdout, "the outbox is in order")
+				a.say("%s", a.terminal.Green("The outbox is in order."))
 			}
 		}
 		if err == nil && wrong {
@@ -63,9 +65,10 @@ func (a *app) outboxShards() *cobra.Command {
 	var timeout time.Duration
 	c := &cobra.Command{
 		Use: "shards [N]", Short: "Print the number of shards, or change it", Args: cobra.MaximumNArgs(1),
-		Long: "Prints the number of shards, or changes it beside running programs, 1 to 256. Relays must run, because the outbox has to\n" +
-			"drain. Until it has, producers are refused with SQLSTATE 55006: they are to repeat their transactions. When it fails,\n" +
-			"or is interrupted, the number stays and producers go on. No program of version 1 of the outbox may publish any more.",
+		Long: "Prints the number of shards, or changes it to N, 1 to 256, while programs run. A relay must run, because the outbox must\n" +
+			"drain first. Until it is empty, producers get the error SQLSTATE 55006 and should retry their transactions. If the change\n" +
+			"fails or is interrupted, the number stays as it was. Programs of version 1 of the outbox must no longer run.",
+		Example: "  millrace outbox shards\n  millrace outbox shards 64 --timeout 2m",
 	}
 	c.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long producers may be refused while the outbox drains")
 	var wanted int
@@ -93,7 +96,7 @@ func (a *app) outboxShards() *cobra.Command {
 		if a.json {
 			return a.printJSON(map[string]int{"shards": n})
 		}
-		fmt.Fprintf(a.stdout, "%d shards\n", n)
+		a.say("%s", output.Count(n, "shard"))
 		return nil
 	})
 	return a.prints(c)
@@ -101,8 +104,8 @@ func (a *app) outboxShards() *cobra.Command {
 
 func (a *app) outboxPurge() *cobra.Command {
 	var olderThan time.Duration
-	c := &cobra.Command{Use: "purge --older-than 30d", Short: "Delete dead events", Args: cobra.NoArgs}
-	ageVar(c, &olderThan, "older-than", "how long ago they failed, such as 30d or 12h")
+	c := &cobra.Command{Use: "purge --older-than AGE", Short: "Delete discarded events for good", Args: cobra.NoArgs, Example: "  millrace outbox purge --older-than 30d"}
+	ageVar(c, &olderThan, "older-than", "delete those that failed longer ago than this, such as 30d or 12h")
 	c.PreRunE = func(*cobra.Command, []string) error { return checkAge("older-than", olderThan) }
 	c.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
 		n, err := outbox.Purge(ctx, pool, a.schema, olderThan)
@@ -112,7 +115,7 @@ func (a *app) outboxPurge() *cobra.Command {
 		if a.json {
 			return a.printJSON(map[string]int64{"deleted": n})
 		}
-		fmt.Fprintf(a.stdout, "%d dead events deleted\n", n)
+		a.say("%s %s deleted.", output.Count(n, "discarded event"), output.Pick(n, "was", "were"))
 		return nil
 	})
 	return a.prints(c)

@@ -3,116 +3,153 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
-	"slices"
 	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
+	"github.com/millrace-go/millrace/cmd/millrace/internal/output"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/pgtx"
 )
 
+// listed are the stored states of events that "outbox list" lists.
+var listed = []string{"parked", "retry", "queued", "dead", "delayed"}
+
 func (a *app) outboxList() *cobra.Command {
 	var l outbox.Listing
 	var state string
-	c := &cobra.Command{Use: "list", Short: "Failed and delayed events", Args: cobra.NoArgs}
-	c.Flags().StringVar(&state, "state", "all", "parked, retry, queued, dead, delayed or all")
-	oneOf(c, "state", "parked", "retry", "queued", "dead", "delayed", "all")
-	c.Flags().StringVar(&l.Topic, "topic", "", "only those of this topic")
-	c.Flags().StringVar(&l.Key, "key", "", "only those of this key")
-	c.Flags().IntVar(&l.Limit, "limit", 100, "how many")
-	c.Flags().BoolVar(&l.Payload, "payload", false, "show payloads")
-	c.PreRunE = func(*cobra.Command, []string) error {
-		if !slices.Contains([]string{"parked", "retry", "queued", "dead", "delayed", "all"}, state) {
-			return usageError{fmt.Errorf("--state is %q: want parked, retry, queued, dead, delayed or all", state)}
+	c := &cobra.Command{
+		Use: "list", Short: "List events that could not be published, and delayed ones", Args: cobra.NoArgs,
+		Long: "Lists events that could not be published, and delayed ones, the oldest first.\n\n" +
+			"  dead       the broker refused it, or it failed too often; an operator\n" +
+			"             decides, by \"outbox retry\" or \"outbox discard\"\n" +
+			"  retrying   it failed, and a relay will try again when it is due\n" +
+			"  blocked    it waits behind an earlier event of its key\n" +
+			"  discarded  an operator discarded it; it is kept until \"outbox purge\"\n" +
+			"  delayed    it is not due yet",
+		Example: "  millrace outbox list --state dead\n  millrace outbox list --topic labour.completed --payload\n  millrace outbox list -o json --limit 1000",
+	}
+	c.Flags().StringVar(&state, "state", "all", "only events in this state: "+either(outboxStates.choice(listed)))
+	oneOf(c, "state", outboxStates.choice(listed)...)
+	c.Flags().StringVar(&l.Topic, "topic", "", "only events of this topic")
+	c.Flags().StringVar(&l.Key, "key", "", "only events of this key")
+	limitVar(c, &l.Limit)
+	c.Flags().BoolVar(&l.Payload, "payload", false, "show payloads, too")
+	c.PreRunE = func(*cobra.Command, []string) (err error) {
+		if l.States, err = outboxStates.named(state, listed...); err != nil {
+			return err
 		}
 		return checkLimit(l.Limit)
 	}
 	c.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
-		if state != "all" {
-			l.States = []string{state}
-		}
 		found, err := outbox.List(ctx, pool, a.schema, l)
 		if err != nil {
 			return err
 		}
 		if a.json {
-			return a.printJSON(append([]outbox.Waiting{}, found...))
+			return a.printJSON(rewordedWaiting(found))
 		}
-		var lines [][]string
-		head := "EVENT TOPIC KEY STATE ATTEMPTS AGE DUE REASON"
+		if len(found) == 0 {
+			a.say("No such events.")
+			return nil
+		}
+		var rows [][]string
+		columns := "EVENT# TOPIC~ KEY~? STATE~ TRIES? AGE REASON~"
 		if l.Payload {
-			head += " PAYLOAD"
+			columns += " PAYLOAD~"
 		}
 		for _, e := range found {
-			due := ""
-			if e.Due != nil {
-				due = e.Due.Format(time.RFC3339)
-			}
-			state := e.State
-			if e.Command != "" {
-				state += ", to " + e.Command
-			}
-			line := []string{oneLine(e.EventID), oneLine(e.Topic), oneLine(e.Key), state, strconv.Itoa(e.Attempts), ago(time.Since(e.Created)), due, oneLine(e.Reason)}
+			row := []string{oneLine(e.EventID), oneLine(e.Topic), oneLine(e.Key), waitingState(e), tries(e.Attempts), output.Duration(time.Since(e.Created)), oneLine(e.Reason)}
 			if l.Payload {
-				line = append(line, oneLine(string(e.Payload)))
+				row = append(row, oneLine(string(e.Payload)))
 			}
-			lines = append(lines, line)
+			rows = append(rows, row)
 		}
-		a.table(head, lines)
+		a.table(columns, rows)
 		return nil
 	})
 	return a.prints(c)
 }
 
+// waitingState is the state of an event in the outbox, with what comes next.
+func waitingState(e outbox.Waiting) string {
+	state := outboxStates.of(e.State)
+	switch {
+	case e.Command == "retry":
+		return state + ", will be retried"
+	case e.Command == "discard":
+		return state + ", will be discarded"
+	case e.Due != nil:
+		return state + ", " + due(*e.Due)
+	}
+	return state
+}
+
+// due is when something comes next, in a table.
+func due(at time.Time) string {
+	if d := time.Until(at); d > 0 {
+		return "in " + output.Duration(d)
+	}
+	return "due"
+}
+
+// tries are attempts, in a table.
+func tries(n int) string {
+	if n == 0 {
+		return ""
+	}
+	return strconv.Itoa(n)
+}
+
 func (a *app) outboxRetry() *cobra.Command {
-	return a.outboxCommand(outbox.Requeue, &cobra.Command{
-		Use: "retry {EVENT-ID… | --key KEY | --topic TOPIC | --all}", ValidArgsFunction: cobra.NoFileCompletions, Short: "Have failed events tried again now",
-		Long: "Has events tried again that are parked, wait for their next attempt, or were discarded. Those that wait behind them follow.",
+	return a.outboxCommand(outbox.Requeue, "retried", &cobra.Command{
+		Use: "retry {EVENT-ID… | --key KEY | --topic TOPIC | --all}", ValidArgsFunction: cobra.NoFileCompletions, Short: "Retry events that could not be published",
+		Long:    "Marks dead, retrying and discarded events; a running relay retries them at once. Events blocked by them follow in order.",
+		Example: "  millrace outbox retry 0198c0de…3f2a\n  millrace outbox retry --topic labour.completed",
 	})
 }
 
 func (a *app) outboxDiscard() *cobra.Command {
-	return a.outboxCommand(outbox.Discard, &cobra.Command{
-		Use: "discard {EVENT-ID… | --key KEY | --topic TOPIC | --all}", ValidArgsFunction: cobra.NoFileCompletions, Short: "Give failed events up",
-		Long: "Gives events up. They are kept as dead, to be seen, retried or purged; those that wait behind them go on.",
+	return a.outboxCommand(outbox.Discard, "discarded", &cobra.Command{
+		Use: "discard {EVENT-ID… | --key KEY | --topic TOPIC | --all}", ValidArgsFunction: cobra.NoFileCompletions, Short: "Discard events that could not be published",
+		Long: "Marks dead, retrying and blocked events; a running relay discards them. They are kept as discarded, and can still be\n" +
+			"retried, until \"outbox purge\" deletes them. Events blocked by them go on.",
+		Example: "  millrace outbox discard 0198c0de…3f2a\n  millrace outbox discard --key labour-7",
 	})
 }
 
-func (a *app) outboxCommand(do func(context.Context, pgtx.DB, string, outbox.Selection) (int64, error), c *cobra.Command) *cobra.Command {
+func (a *app) outboxCommand(do func(context.Context, pgtx.DB, string, outbox.Selection) (int64, error), done string, c *cobra.Command) *cobra.Command {
 	var s outbox.Selection
 	var all bool
-	c.Flags().StringVar(&s.Key, "key", "", "all those of this key")
-	c.Flags().StringVar(&s.Topic, "topic", "", "all those of this topic")
-	c.Flags().BoolVar(&all, "all", false, "all of them")
-	connected := a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
+	c.Flags().StringVar(&s.Key, "key", "", "all events of this key")
+	c.Flags().StringVar(&s.Topic, "topic", "", "all events of this topic")
+	c.Flags().BoolVar(&all, "all", false, "all events")
+	connected := a.connected(func(ctx context.Context, pool *pgxpool.Pool, args []string) (err error) {
+		if s.EventIDs, err = a.wholeIDs(ctx, pool, args, "ids_failed"); err != nil {
+			return err
+		}
 		n, err := do(ctx, pool, a.schema, s)
 		if err != nil {
 			return err
 		}
 		if n == 0 {
-			return errors.New(`no such event: "millrace outbox list" shows which there are`)
+			return errors.New(`no such event: run "millrace outbox list" to see which there are`)
 		}
 		if a.json {
 			return a.printJSON(map[string]int64{"flagged": n})
 		}
-		fmt.Fprintf(a.stdout, "%d events are flagged; a running relay carries it out\n", n)
+		a.say("%s will be %s by a running relay.", output.Count(n, "event"), done)
 		return nil
 	})
 	c.RunE = func(c *cobra.Command, args []string) error {
-		s.EventIDs = args
 		named := len(args) > 0 || s.Key != "" || s.Topic != ""
 		switch {
 		case all && named:
-			return usageError{errors.New("--all takes no event, key or topic")}
+			return usageError{errors.New("--all cannot be combined with event IDs, --key or --topic")}
 		case !all && !named:
 			return usageError{errors.New("want event IDs, --key, --topic or --all")}
-		}
-		if len(args) == 0 {
-			s.EventIDs = nil
 		}
 		return connected(c, args)
 	}

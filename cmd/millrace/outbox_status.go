@@ -3,97 +3,218 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
+	"github.com/millrace-go/millrace/cmd/millrace/internal/output"
 	"github.com/millrace-go/millrace/outbox"
 )
 
+const (
+	maxTopics  = 10   // that status lists
+	maxReasons = 10   // that status lists
+	maxCounted = 1000 // failed events whose reasons are counted
+)
+
 func (a *app) outboxStatus() *cobra.Command {
-	c := &cobra.Command{Use: "status", Short: "What is unpublished, what failed, and who relays it", Args: cobra.NoArgs}
+	var shards bool
+	c := &cobra.Command{
+		Use: "status", Short: "Show what is unpublished, what failed, and which relays run", Args: cobra.NoArgs,
+		Long: "Shows how many events are unpublished and for how long the oldest has waited, which events failed and why, and which\n" +
+			"relays run. It counts up to 10,000 events of each shard. Shards are listed if something is wrong with them, or with --shards.",
+		Example: "  millrace outbox status\n  millrace outbox status --shards --config millrace.yaml\n  millrace outbox status -o json",
+	}
+	c.Flags().BoolVar(&shards, "shards", false, "list all shards and topics, too")
 	c.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
 		r, err := outbox.Inspect(ctx, pool, a.schema)
 		if err != nil {
 			return err
 		}
 		if a.json {
-			return a.printJSON(r)
+			return a.printJSON(reworded(*r))
 		}
-		a.printReport(r)
+		var failed []outbox.Waiting
+		if len(r.Failed) > 0 {
+			failed, err = outbox.List(ctx, pool, a.schema, outbox.Listing{States: []string{"parked", "retry"}, Limit: maxCounted})
+			if err != nil {
+				return err
+			}
+		}
+		a.printReport(r, failed, shards)
 		return nil
 	})
 	return a.prints(c)
 }
 
-func (a *app) printReport(r *outbox.Report) {
-	fmt.Fprintf(a.stdout, "pending  %v", r.Pending)
-	if r.Oldest != nil {
-		fmt.Fprintf(a.stdout, ", the oldest %s old", ago(r.Age(r.Oldest)))
+func (a *app) printReport(r *outbox.Report, failed []outbox.Waiting, shards bool) {
+	line := func(name string, paint func(string) string, text string) {
+		a.say("%-8s %s", name, paint(text))
 	}
-	fmt.Fprintf(a.stdout, "\nfailed   %v parked, %v to be retried, %v queued behind those, %v dead\n",
-		r.Failed["parked"], r.Failed["retry"], r.Failed["queued"], r.Failed["dead"])
-	fmt.Fprintf(a.stdout, "delayed  %v", r.Delayed)
-	if r.NextDue != nil {
-		fmt.Fprintf(a.stdout, ", the next due at %s", r.NextDue.Format("2006-01-02 15:04:05 MST"))
+	plain := func(text string) string { return text }
+
+	switch {
+	case r.Pending.N == 0:
+		line("pending", plain, "none")
+	case r.Oldest == nil:
+		line("pending", plain, countOf(r.Pending, "event"))
+	default:
+		line("pending", plain, fmt.Sprintf("%s; the oldest has waited for %s", countOf(r.Pending, "event"), output.Duration(r.Age(r.Oldest))))
 	}
-	alive := 0
+	counts, paint := a.failedCounts(r)
+	line("failed", paint, counts)
+	switch {
+	case r.Delayed.N == 0:
+		line("delayed", plain, "none")
+	case r.NextDue == nil:
+		line("delayed", plain, countOf(r.Delayed, "event"))
+	default:
+		line("delayed", plain, fmt.Sprintf("%s; the next one is due %s", countOf(r.Delayed, "event"), when(r.At, *r.NextDue)))
+	}
+	a.printRelays(r, line)
+	a.printReasons(failed)
+	a.printShards(r, shards)
+	a.printTopics(r, shards)
+}
+
+// countOf is a number of things, which may be only the least that there are.
+func countOf(c outbox.Count, noun string) string {
+	if c.AtLeast {
+		return fmt.Sprintf("%d or more %s", c.N, output.Plural(noun))
+	}
+	return output.Count(c.N, noun)
+}
+
+// failedCounts are failed events by state, and the colour of the worst.
+func (a *app) failedCounts(r *outbox.Report) (text string, paint func(string) string) {
+	var counts []string
+	paint = func(text string) string { return text }
+	for _, state := range []string{"parked", "retry", "queued", "dead"} {
+		n := r.Failed[state]
+		if n.N == 0 {
+			continue
+		}
+		counts = append(counts, fmt.Sprintf("%v %s", n, outboxStates.of(state)))
+		if state == "parked" {
+			paint = a.terminal.Red
+		} else if state == "retry" && r.Failed["parked"].N == 0 {
+			paint = a.terminal.Yellow
+		}
+	}
+	if len(counts) == 0 {
+		return "none", paint
+	}
+	return strings.Join(counts, ", "), paint
+}
+
+func (a *app) printRelays(r *outbox.Report, line func(name string, paint func(string) string, text string)) {
+	var running []string
+	held := 0
 	for _, relay := range r.Relays {
 		if relay.Alive {
-			alive++
-		}
-	}
-	fmt.Fprintf(a.stdout, "\nrelays   %d alive\n", alive)
-	if alive == 0 {
-		fmt.Fprintln(a.stdout, `no relay runs: "millrace relay", or one in a service, publishes what is pending`)
-	}
-
-	if len(r.Relays) > 0 {
-		fmt.Fprintln(a.stdout)
-		var lines [][]string
-		for _, relay := range r.Relays {
-			state := "alive"
-			if !relay.Alive {
-				state = "gone"
+			name := oneLine(relay.Name)
+			if name == "" {
+				name = relay.ID
 			}
-			lines = append(lines, []string{relay.Name, relay.ID, state, strconv.Itoa(relay.Shards)})
+			running = append(running, fmt.Sprintf("%s (%s)", name, output.Count(relay.Shards, "shard")))
+			held += relay.Shards
 		}
-		a.table("RELAY ID STATE SHARDS", lines)
 	}
-	fmt.Fprintln(a.stdout)
-	var shards [][]string
+	switch free := len(r.Shards) - held; {
+	case len(running) == 0:
+		line("relays", a.terminal.Yellow, `none, so nothing is published: start a service, or "millrace relay"`)
+	case free > 0:
+		line("relays", a.terminal.Yellow, fmt.Sprintf("%d running, but %d of %s are held by none", len(running), free, output.Count(len(r.Shards), "shard")))
+	default:
+		line("relays", a.terminal.Green, fmt.Sprintf("%d running, which hold all %s", len(running), output.Count(len(r.Shards), "shard")))
+	}
+	for _, relay := range running {
+		a.say("%-8s %s", "", a.terminal.Dim(relay))
+	}
+}
+
+// printReasons counts failed events by state and reason.
+func (a *app) printReasons(failed []outbox.Waiting) {
+	type kind struct{ state, reason string }
+	counts := map[kind]int{}
+	var kinds []kind
+	for _, f := range failed {
+		k := kind{outboxStates.of(f.State), oneLine(beginning(f.Reason))}
+		if counts[k] == 0 {
+			kinds = append(kinds, k)
+		}
+		counts[k]++
+	}
+	if len(kinds) == 0 {
+		return
+	}
+	slices.SortStableFunc(kinds, func(a, b kind) int { return counts[b] - counts[a] })
+	var rows [][]string
+	for _, k := range kinds[:min(len(kinds), maxReasons)] {
+		rows = append(rows, []string{strconv.Itoa(counts[k]), k.state, k.reason})
+	}
+	a.say("")
+	a.table("FAILED STATE REASON~", rows)
+	if len(kinds) > maxReasons {
+		a.say("and %s more: millrace outbox list", output.Count(len(kinds)-maxReasons, "reason"))
+	}
+	if len(failed) == maxCounted {
+		a.say("The first %d failed events were counted.", maxCounted)
+	}
+}
+
+func (a *app) printShards(r *outbox.Report, all bool) {
+	var rows [][]string
 	for _, s := range r.Shards {
+		var trouble []string
+		if s.Strikes > 0 {
+			trouble = append(trouble, output.Count(s.Strikes, "unclean takeover"))
+		}
+		if s.Suspect != "" {
+			trouble = append(trouble, fmt.Sprintf("relays ended %s while they sent %s", output.Count(s.Attempts, "time"), oneLine(s.Suspect)))
+		}
+		if !all && len(trouble) == 0 {
+			continue
+		}
 		oldest, lease := "", "free"
 		if s.Oldest != nil {
-			oldest = ago(r.Age(s.Oldest))
+			oldest = output.Duration(r.Age(s.Oldest))
 		}
 		if s.Held {
-			lease = ago(s.Expires.Sub(r.At))
+			lease = output.Duration(s.Expires.Sub(r.At))
 		} else if s.Relay != "" {
 			lease = "expired"
 		}
-		var trouble []string
-		if s.Strikes > 0 {
-			trouble = append(trouble, fmt.Sprintf("%d unclean takeovers", s.Strikes))
-		}
-		if s.Suspect != "" {
-			trouble = append(trouble, fmt.Sprintf("suspect %s, %d attempts", s.Suspect, s.Attempts))
-		}
-		shards = append(shards, []string{strconv.Itoa(s.Shard), s.Pending.String(), oldest, s.Relay, lease, strings.Join(trouble, "; ")})
+		rows = append(rows, []string{strconv.Itoa(s.Shard), s.Pending.String(), oldest, lease, oneLine(s.Relay), strings.Join(trouble, "; ")})
 	}
-	a.table("SHARD PENDING OLDEST RELAY LEASE TROUBLE", shards)
-	if len(r.Topics) > 0 {
-		fmt.Fprintln(a.stdout)
-		var topics [][]string
-		for _, t := range r.Topics {
-			oldest := ""
-			if t.Oldest != nil {
-				oldest = ago(r.Age(t.Oldest))
-			}
-			topics = append(topics, []string{oneLine(t.Topic), strconv.FormatInt(t.Pending, 10), oldest, strconv.FormatInt(t.Failed, 10)})
+	if len(rows) > 0 {
+		a.say("")
+		a.table("SHARD PENDING OLDEST LEASE RELAY~? TROUBLE~", rows)
+	}
+}
+
+func (a *app) printTopics(r *outbox.Report, all bool) {
+	var rows [][]string
+	for _, t := range r.Topics {
+		oldest := ""
+		if t.Oldest != nil {
+			oldest = output.Duration(r.Age(t.Oldest))
 		}
-		a.table("TOPIC PENDING OLDEST FAILED", topics)
+		rows = append(rows, []string{oneLine(t.Topic), strconv.FormatInt(t.Pending, 10), oldest, strconv.FormatInt(t.Failed, 10)})
+	}
+	more := 0
+	if !all && len(rows) > maxTopics {
+		more = len(rows) - maxTopics
+		rows = rows[:maxTopics]
+	}
+	if len(rows) > 0 {
+		a.say("")
+		a.table("TOPIC~ PENDING OLDEST FAILED", rows)
+	}
+	if more > 0 {
+		a.say("and %s more: millrace outbox status --shards", output.Count(more, "topic"))
 	}
 }

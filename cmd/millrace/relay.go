@@ -18,16 +18,19 @@ func (a *app) relay() *cobra.Command {
 	var batchSize int
 	var drain time.Duration
 	c := a.database(&cobra.Command{
-		Use: "relay {--config FILE | --broker pubsub|kafka}", Short: "Forward events to a broker until SIGTERM", Args: cobra.NoArgs,
-		Long: "Forwards committed events to a broker until SIGTERM or Ctrl-C, and lets what is on its way finish. As many as you like\n" +
-			"share the work. With --config it takes database, broker and the section outbox from a service's configuration, with\n" +
-			"MILLRACE_* variables on top of it; flags win over both. PUBSUB_EMULATOR_HOST and Google's other conventions hold.",
+		Use: "relay {--config FILE | --broker pubsub|kafka}", Short: "Publish events from the outbox to a broker until SIGTERM", Args: cobra.NoArgs,
+		Long: "Publishes committed events from the outbox to a broker until SIGTERM or Ctrl-C, and then waits for those in flight. Any\n" +
+			"number of relays share the work. With --config it takes the database, the broker and the section outbox from a service's\n" +
+			"configuration; MILLRACE_* variables win over that, and flags over both. PUBSUB_EMULATOR_HOST and Google's other\n" +
+			"variables are respected.",
+		Example: "  millrace relay --config millrace.yaml\n  millrace relay --broker pubsub --project my-project\n  millrace relay --broker kafka --brokers kafka-1:9092,kafka-2:9092 --tls",
 	})
 	a.broker.flags(c)
-	c.Flags().IntVar(&batchSize, "batch-size", 0, "events per batch, 1 to 10000 (default 1000)")
-	c.Flags().DurationVar(&drain, "drain-timeout", 0, "how long to wait at the end for what is on its way (default shutdown_timeout of the configuration, else 10s)")
+	c.Flags().IntVar(&batchSize, "batch-size", 0, "events per batch, 1 to 10000 (default: 1000)")
+	c.Flags().DurationVar(&drain, "drain-timeout", 0, "how long to wait at the end for events in flight (default: shutdown_timeout of the configuration, or 10s)")
 	var cfg outbox.RelayConfig
 	run := a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) (err error) {
+		a.progress.Say("") // its log tells
 		broker, err := a.openBroker(ctx, cfg.Logger, cfg.DrainTimeout)
 		if err != nil {
 			return err
@@ -49,7 +52,7 @@ func (a *app) relay() *cobra.Command {
 		return nil
 	})
 	c.RunE = func(c *cobra.Command, args []string) error {
-		if name := a.brokerName(); name != "pubsub" && name != "kafka" { // memory is in the memory of its service
+		if name := a.brokerName(); name != "pubsub" && name != "kafka" { // broker "memory" exists only inside a service
 			return wantBroker(name)
 		}
 		if a.cfg == nil {
@@ -70,5 +73,5 @@ func (a *app) relay() *cobra.Command {
 	return a.prints(c)
 }
 
-// relayFlags are what the fields are called here.
+// relayFlags names fields as the flags that set them.
 var relayFlags = strings.NewReplacer("RelayConfig.BatchSize", "--batch-size", "RelayConfig.DrainTimeout", "--drain-timeout")

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
+	"github.com/millrace-go/millrace/cmd/millrace/internal/output"
 	"github.com/millrace-go/millrace/internal/pgdays"
 	"github.com/millrace-go/millrace/middleware/claim"
 	"github.com/millrace-go/millrace/middleware/effect"
@@ -19,9 +20,9 @@ import (
 
 func (a *app) retention() *cobra.Command {
 	c := a.database(&cobra.Command{
-		Use: "retention", Short: "How long it is remembered what was processed", Args: cobra.NoArgs, RunE: needsCommand,
-		Long: "How long it is remembered which events were processed, which effects were had, and which answers were given. Services do this\n" +
-			"by themselves where their role owns the tables. Where it does not, run this once a day as the role that does.",
+		Use: "retention", Short: "Show and drop old records of events, effects and HTTP answers", Args: cobra.NoArgs, RunE: needsCommand,
+		Long: "Shows and drops old records of processed events, effects and HTTP answers, which are kept in one partition for each day.\n" +
+			"Services whose role owns the tables do this themselves. Otherwise run \"retention run\" once a day as the owner.",
 	})
 	c.AddCommand(a.retentionRun(), a.retentionStatus())
 	return c
@@ -30,15 +31,16 @@ func (a *app) retention() *cobra.Command {
 func (a *app) retentionRun() *cobra.Command {
 	var claims, effects, httpKeys time.Duration
 	c := &cobra.Command{
-		Use: "run", Short: "Make days ahead, and drop those that are past", Args: cobra.NoArgs,
-		Long: "Makes days ahead, and drops those that are past. It holds nobody up, and waits for running handlers. Keep claims for longer than\n" +
-			"brokers may redeliver: an older event is not run, because nobody knows whether it was. What is not named is left alone. Give the\n" +
-			"durations that the services are configured with: where they keep for longer, this would make them forget. Without any it makes\n" +
-			"days ahead of all tables, and drops none.",
+		Use: "run", Short: "Create partitions for the next days, and drop old ones", Args: cobra.NoArgs,
+		Long: "Creates partitions for the next days, and drops those that are older than the durations of the flags. Without flags it\n" +
+			"drops none. Use the durations that the services are configured with: shorter ones drop records that the services still\n" +
+			"need. Keep claims for longer than brokers may redeliver: older events are not handled, because nobody knows whether they\n" +
+			"were processed. It blocks nobody, and waits for running handlers.",
+		Example: "  millrace retention run\n  millrace retention run --claims 14d --effects 30d --http-keys 1d",
 	}
-	ageVar(c, &claims, "claims", "for how long it is remembered that an event was processed (the services' default is 14d)")
-	ageVar(c, &effects, "effects", "for how long outcomes of effects are kept (the services' default is 30d)")
-	ageVar(c, &httpKeys, "http-keys", "for how long answers to HTTP requests are kept (the services' default is 1d)")
+	ageVar(c, &claims, "claims", "keep records of processed events for this long (the services' default is 14d)")
+	ageVar(c, &effects, "effects", "keep effects for this long (the services' default is 30d)")
+	ageVar(c, &httpKeys, "http-keys", "keep answers to HTTP requests for this long (the services' default is 1d)")
 	run := a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
 		done := map[string]any{}
 		var lines [][]string
@@ -50,15 +52,15 @@ func (a *app) retentionRun() *cobra.Command {
 		}{
 			{"claims", claims, func() (any, []string, string, error) {
 				r, err := claim.Retain(ctx, pool, a.schema, claims)
-				more := fmt.Sprintf("%d records without a day deleted", r.Hashed)
+				more := output.Count(r.Hashed, "record") + " without a date deleted"
 				if !r.Floor.IsZero() {
-					more += "; events from before " + r.Floor.UTC().Format(time.DateOnly) + " are not run any more"
+					more += "; the retention watermark is " + r.Floor.UTC().Format(time.DateOnly) + ": older events are not handled"
 				}
 				return r, r.Days, more, err
 			}},
 			{"effects", effects, func() (any, []string, string, error) {
 				r, err := effect.Retain(ctx, pool, a.schema, effects)
-				return r, r.Days, fmt.Sprintf("%d in doubt or in conflict moved to today", r.Moved), err
+				return r, r.Days, output.Count(r.Moved, "open effect") + " kept", err
 			}},
 			{"http_keys", httpKeys, func() (any, []string, string, error) {
 				r, err := idempotencykey.Retain(ctx, pool, a.schema, httpKeys)
@@ -68,6 +70,7 @@ func (a *app) retentionRun() *cobra.Command {
 			if part.keep == 0 {
 				continue
 			}
+			a.progress.Say("Dropping old partitions: " + part.name)
 			result, days, more, err := part.run()
 			if err != nil {
 				errs = append(errs, fmt.Errorf("--%s: %w", strings.ReplaceAll(part.name, "_", "-"), err))
@@ -79,7 +82,7 @@ func (a *app) retentionRun() *cobra.Command {
 		if a.json && len(done) > 0 {
 			errs = append(errs, a.printJSON(done))
 		} else if len(lines) > 0 {
-			a.table("OF DROPPED MORE", lines)
+			a.table("RECORDS DROPPED~ RESULT~", lines)
 		}
 		return errors.Join(errs...)
 	})
@@ -115,11 +118,11 @@ func (a *app) retentionAhead(ctx context.Context, pool *pgxpool.Pool, _ []string
 	case err != nil:
 		return err
 	case len(made) == 0:
-		return fmt.Errorf("schema %q has no such tables: run \"millrace migrate up\"", a.schema)
+		return fmt.Errorf("schema %q has no tables with records: run \"millrace migrate up\"", a.schema)
 	case a.json:
 		return a.printJSON(map[string]any{"ahead": made})
 	}
-	fmt.Fprintf(a.stdout, "%s have days for a week ahead; none was dropped, because no duration is named\n", strings.Join(made, ", "))
+	a.say("Partitions for the next week exist: %s. None was dropped, because no duration was given.", strings.Join(made, ", "))
 	return nil
 }
 
@@ -134,7 +137,7 @@ type keptDays struct {
 }
 
 func (a *app) retentionStatus() *cobra.Command {
-	c := &cobra.Command{Use: "status", Short: "Days, sizes, and the consumers' floors", Args: cobra.NoArgs}
+	c := &cobra.Command{Use: "status", Short: "Show partitions, sizes, and retention watermarks", Args: cobra.NoArgs, Example: "  millrace retention status"}
 	c.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
 		var all []keptDays
 		for _, of := range keptTables {
@@ -172,13 +175,17 @@ func (a *app) retentionStatus() *cobra.Command {
 				k.Of, strconv.Itoa(k.Days), date(k.Oldest), date(k.Newest), strconv.FormatInt(k.Rows, 10), fmt.Sprintf("%.1f MB", float64(k.Bytes)/1e6),
 			})
 		}
-		a.table("OF DAYS OLDEST NEWEST ROWS SIZE", lines)
-		fmt.Fprintf(a.stdout, "\nclaims without a day: %d\n\n", kept.Hashed)
+		a.table("RECORDS DAYS OLDEST NEWEST ROWS SIZE", lines)
+		a.say("\nclaims without a date: %d", kept.Hashed)
+		if len(kept.Consumers) == 0 {
+			return nil
+		}
+		a.say("")
 		lines = nil
 		for _, consumer := range kept.Consumers {
 			lines = append(lines, []string{oneLine(consumer.Name), date(consumer.Floor)})
 		}
-		a.table("CONSUMER FLOOR", lines)
+		a.table("CONSUMER~ WATERMARK", lines)
 		return nil
 	})
 	return a.prints(c)

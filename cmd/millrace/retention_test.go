@@ -27,13 +27,13 @@ func TestRetentionCommand(t *testing.T) {
 	assert.Regexp(t, `claims +10 `, out)
 	assert.Regexp(t, `effects +\d+ `, out)
 	assert.Regexp(t, `http_keys +\d+ `, out)
-	assert.Contains(t, out, "claims without a day: 1\n")
+	assert.Contains(t, out, "claims without a date: 1\n")
 	assert.Regexp(t, `notify +-\n`, out)
 
 	out = o.run(exitOK, "retention", "run", "--claims=24h")
 	assert.Contains(t, out, "processed_old")
 	yesterday := time.Now().UTC().AddDate(0, 0, -1).Format(time.DateOnly)
-	assert.Contains(t, out, "events from before "+yesterday+" are not run any more")
+	assert.Contains(t, out, "the retention watermark is "+yesterday+": older events are not handled\n")
 	assert.Regexp(t, `notify +`+yesterday, o.run(exitOK, "retention", "status"))
 
 	var done map[string]struct{ Days []string }
@@ -47,7 +47,7 @@ func TestRetentionCommand(t *testing.T) {
 	assert.Equal(t, 9, status.Tables[0].Days)
 	assert.Equal(t, int64(1), status.Claims.Hashed)
 
-	assert.Contains(t, o.run(exitOK, "retention", "run"), "none was dropped")
+	assert.Contains(t, o.run(exitOK, "retention", "run"), "Partitions for the next week exist: claims, effects, http_keys. None was dropped, because no duration was given.\n")
 	assert.Equal(t, `{"ahead":["claims","effects","http_keys"]}`, strings.Join(strings.Fields(o.run(exitOK, "retention", "run", "--json")), ""))
 	assert.Contains(t, o.run(exitFailed, "retention", "run", "--claims=1h"), "--claims: ")
 	for _, wrong := range []string{"soon", "0", "-1h", "-1d", "1.5d", "d"} {

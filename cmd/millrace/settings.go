@@ -17,8 +17,8 @@ import (
 	"github.com/millrace-go/millrace/transport"
 )
 
-// resolve finds out which database is meant: flags win over a configuration, and that wins over the environment, which has
-// its say in the configuration too.
+// resolve finds out which database is meant: flags win over a configuration, and that wins over the environment, which is
+// part of the configuration too.
 func (a *app) resolve(c *cobra.Command) error {
 	if c.Flags().Lookup("schema") == nil {
 		return nil
@@ -56,7 +56,7 @@ func (a *app) load() error {
 	var wrong *framework.ConfigError
 	switch {
 	case errors.As(err, &wrong) && a.file == "":
-		return usageError{fmt.Errorf("%s; how %s is reached: %s", a.broker.asFlags(strings.Join(wrong.Problems, "; ")), a.brokerName(), brokerFlags[a.brokerName()])}
+		return usageError{fmt.Errorf("%s; connect to %s by %s", a.broker.asFlags(strings.Join(wrong.Problems, "; ")), a.brokerName(), brokerFlags[a.brokerName()])}
 	case errors.As(err, &wrong):
 		return errors.New(a.broker.asFlags(strings.Join(wrong.Problems, "\n")))
 	}
@@ -77,7 +77,7 @@ func (a *app) openBroker(ctx context.Context, log *slog.Logger, drain time.Durat
 	}
 	t, err := settings.Open(ctx, transport.Environment{Logger: log, DrainTimeout: drain})
 	if err != nil {
-		return nil, fmt.Errorf("%w; how it is reached: %s, or the section %s of a configuration", err, brokerFlags[a.cfg.Broker], a.cfg.Broker)
+		return nil, fmt.Errorf("%w; connect to it by %s, or by the section %s of a configuration", err, brokerFlags[a.cfg.Broker], a.cfg.Broker)
 	}
 	return t, nil
 }
@@ -88,4 +88,19 @@ func (a *app) brokerName() string {
 		return a.cfg.Broker
 	}
 	return cmp.Or(a.broker.name, os.Getenv("MILLRACE_BROKER"))
+}
+
+// dsnSource is where the connection string comes from.
+func (a *app) dsnSource() string {
+	switch {
+	case a.reach.dsn != "":
+		return "--dsn"
+	case a.file != "":
+		return "postgres.dsn of " + a.file
+	case os.Getenv("MILLRACE_POSTGRES_DSN") != "":
+		return "$MILLRACE_POSTGRES_DSN"
+	case os.Getenv("DATABASE_URL") != "":
+		return "$DATABASE_URL"
+	}
+	return "the connection that the variables $PGHOST, $PGPORT and the like describe"
 }

@@ -19,7 +19,7 @@ func TestConfigFlag(t *testing.T) {
 	o := newOperator(t)
 	o.run(exitOK, "migrate", "up")
 	file := configFile(t, "service: s\nbroker: memory\npostgres: {dsn: '"+o.dsn+"', schema: "+o.schema+"}\n")
-	assert.Contains(t, says(t, exitOK, "outbox", "check", "--config", file), "the outbox is in order")
+	assert.Contains(t, says(t, exitOK, "outbox", "check", "--config", file), "The outbox is in order.")
 	assert.Contains(t, says(t, exitFailed, "outbox", "check", "--config", file, "--schema", "elsewhere"), `schema "elsewhere"`)
 	assert.Contains(t, says(t, exitFailed, "outbox", "check", "--config", file, "--dsn", "postgres://127.0.0.1:1/x"), "127.0.0.1")
 	assert.Contains(t, says(t, exitFailed, "outbox", "check", "--config", "nowhere.yaml"), "there is no configuration file nowhere.yaml")
@@ -27,7 +27,7 @@ func TestConfigFlag(t *testing.T) {
 	assert.Contains(t, says(t, exitUsage, "outbox", "check", "--schema", "No"), "--schema: ")
 	assert.Contains(t, says(t, exitUsage, "relay", "--config", file), `--broker is "memory": want pubsub or kafka`)
 	assert.Contains(t, says(t, exitUsage, "relay", "--config", file, "--broker", "kafka", "--brokers", "127.0.0.1:1", "--batch-size", "-1"), "--batch-size is -1")
-	assert.Contains(t, says(t, exitFailed, "explain", "e1", "--config", file), "no table has it")
+	assert.Contains(t, says(t, exitFailed, "explain", "e1", "--config", file), "has no event with this ID. Searched: ")
 }
 
 // MILLRACE_POSTGRES_SCHEMA is what services go by.
@@ -36,7 +36,7 @@ func TestSchemaOfTheEnvironment(t *testing.T) {
 	o.run(exitOK, "migrate", "up")
 	t.Setenv("MILLRACE_POSTGRES_DSN", o.dsn)
 	t.Setenv("MILLRACE_POSTGRES_SCHEMA", o.schema)
-	assert.Contains(t, says(t, exitOK, "outbox", "check"), "the outbox is in order")
+	assert.Contains(t, says(t, exitOK, "outbox", "check"), "The outbox is in order.")
 }
 
 // A relay by a service's configuration: flags win over it, its outbox section holds, and that handlers' outputs go in

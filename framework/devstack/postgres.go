@@ -119,6 +119,7 @@ func (c cluster) serve(r *room, port int) []string {
 		"listen_addresses=127.0.0.1",
 		"unix_socket_directories=" + sockets,
 		"fsync=off",
+		"millrace.development=on", // "millrace doctor" asks for it
 		"max_connections=600",
 		"wal_level=logical",
 	}, c.settings...) {

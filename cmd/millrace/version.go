@@ -1,0 +1,32 @@
+package main
+
+import (
+	"fmt"
+	"runtime"
+	"runtime/debug"
+)
+
+// version is what this program was built from.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return fmt.Sprintf("of an unknown version (%s %s/%s)", runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	}
+	return describe(info)
+}
+
+func describe(info *debug.BuildInfo) string {
+	settings := map[string]string{}
+	for _, s := range info.Settings {
+		settings[s.Key] = s.Value
+	}
+	of := ""
+	if revision := settings["vcs.revision"]; revision != "" {
+		of = "revision " + revision[:min(len(revision), 12)]
+		if settings["vcs.modified"] == "true" {
+			of += " with local changes"
+		}
+		of += ", "
+	}
+	return fmt.Sprintf("%s (%s%s %s/%s)", info.Main.Version, of, info.GoVersion, runtime.GOOS, runtime.GOARCH)
+}
