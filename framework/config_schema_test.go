@@ -18,13 +18,40 @@ import (
 
 var update = flag.Bool("update", false, "write docs/millrace.schema.json and the golden files")
 
+// sections are those of the brokers.
+func sections() map[string]reflect.Type {
+	all := map[string]reflect.Type{}
+	for _, d := range drivers {
+		all[d.Name] = reflect.TypeOf(d.Settings())
+	}
+	return all
+}
+
+const referenceHead = `# Configuration
+
+<!-- Made from the structs and their comments: go test ./framework -run TestReferenceIsThatOfTheStructs -update -->
+
+A service reads one YAML file and then the environment, which wins. An environment variable is ` + "`MILLRACE_`" + ` and the path of keys in
+upper case, joined by ` + "`_`" + `. Durations are Go's: ` + "`500ms`, `30s`, `1h30m`" + `. In variables a list has commas, and a map is YAML. A key that
+does not exist is an error that names its line. What can only be set in Go (loggers, functions, TLS configurations) is not listed here: see
+the packages' documentation.
+
+` + "`millrace config check FILE`" + ` reports everything that is wrong, and ` + "`millrace config print FILE`" + ` shows what takes effect. Editors complete keys
+with [the JSON schema](../millrace.schema.json).
+
+`
+
+// The reference of the configuration is made from the same structs.
+func TestReferenceIsThatOfTheStructs(t *testing.T) {
+	t.Parallel()
+	text, err := schema.Markdown("..", "MILLRACE", reflect.TypeFor[framework.Config](), sections())
+	require.NoError(t, err)
+	golden(t, "../docs/reference/configuration.md", referenceHead+text)
+}
+
 func TestSchemaIsThatOfTheStructs(t *testing.T) {
 	t.Parallel()
-	sections := map[string]reflect.Type{}
-	for _, d := range drivers {
-		sections[d.Name] = reflect.TypeOf(d.Settings())
-	}
-	object, err := schema.Object("..", reflect.TypeFor[framework.Config](), sections)
+	object, err := schema.Object("..", reflect.TypeFor[framework.Config](), sections())
 	require.NoError(t, err)
 	object["title"] = "Configuration of a Millrace service"
 	properties, ok := object["properties"].(map[string]any)

@@ -38,6 +38,7 @@ func TestTutorial(t *testing.T) {
 		s.take(t, shell, filepath.Join(room, "labour"))
 	}
 	shell.end(t)
+	t.Log(shell.output)
 }
 
 // freeAddress is one at which nobody listens.
@@ -126,9 +127,11 @@ func (s tutorialStep) run(t *testing.T, shell *tutorialBash, at string) {
 		require.True(t, matches(), "%s: it prints\n%s", at, got)
 		return
 	}
-	deadline := time.Now().Add(90 * time.Second)
+	look, deadline := time.NewTicker(200*time.Millisecond), time.Now().Add(90*time.Second)
+	defer look.Stop()
 	for !matches() {
 		require.True(t, time.Now().Before(deadline), "%s: it still prints\n%s", at, got)
+		<-look.C
 	}
 }
 
@@ -225,10 +228,13 @@ func (b *tutorialBash) run(t *testing.T, commands string) (output, status string
 	_, err := io.WriteString(b.input, commands+"echo \"=== $?\"\n")
 	require.NoError(t, err, b.output)
 	var ended []string
-	require.Eventually(t, func() bool {
+	look, deadline := time.NewTicker(10*time.Millisecond), time.Now().Add(2*time.Minute)
+	defer look.Stop()
+	for ended == nil {
+		<-look.C
+		require.True(t, time.Now().Before(deadline), "%s\ndoes not end, and prints\n%s", commands, b.output.String()[before:])
 		ended = tutorialEnd.FindStringSubmatch(b.output.String()[before:])
-		return ended != nil
-	}, 5*time.Minute, 10*time.Millisecond, "it does not end: %s", commands)
+	}
 	return ended[1], ended[2]
 }
 

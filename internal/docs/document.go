@@ -48,7 +48,8 @@ func parse(name, text string) document {
 	within, language := false, ""
 	for i, line := range prose {
 		if opening := fence.FindStringSubmatch(line); opening != nil {
-			within, language = !within, strings.TrimSpace(opening[1])
+			within = !within
+			language, _, _ = strings.Cut(strings.TrimSpace(opening[1]), " ") // what follows is for tests
 			prose[i] = ""
 			continue
 		}

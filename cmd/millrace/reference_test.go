@@ -1,0 +1,80 @@
+package main
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+var update = flag.Bool("update", false, "write docs/reference/command.md")
+
+const referenceHead = `# The command
+
+<!-- Made from the commands themselves: go test ./cmd/millrace -run TestReferenceIsThatOfTheCommands -update -->
+
+` + "`go install github.com/millrace-go/millrace/cmd/millrace@latest`, or `go install ./cmd/millrace` in a clone." + `
+What to do with it in which situation is in [Operations](../operations.md).
+
+`
+
+// docs/reference/command.md has every command with its flags, as the command's own help has them.
+func TestReferenceIsThatOfTheCommands(t *testing.T) {
+	t.Parallel()
+	a := &app{stdin: os.Stdin, stdout: io.Discard, stderr: io.Discard}
+	var page strings.Builder
+	page.WriteString(referenceHead)
+	describe(&page, a.root())
+	got := strings.TrimSpace(page.String()) + "\n"
+	const path = "../../docs/reference/command.md"
+	if *update {
+		require.NoError(t, os.WriteFile(path, []byte(got), 0o600))
+	}
+	want, err := os.ReadFile(path)
+	require.NoError(t, err)
+	assert.True(t, string(want) == got, "%s is out of date: go test ./cmd/millrace -run %s -update writes it anew", path, t.Name())
+}
+
+// describe writes what the help of a command says, and of those below it.
+func describe(page *strings.Builder, c *cobra.Command) {
+	block := func(text string) { fmt.Fprintf(page, "```text\n%s\n```\n\n", strings.Trim(text, "\n")) }
+	fmt.Fprintf(page, "## %s\n\n%s.\n\n", c.CommandPath(), strings.TrimSuffix(c.Short, "."))
+	switch {
+	case c.DisableFlagParsing: // its help is all that is known of it
+		var help bytes.Buffer
+		run(append(strings.Fields(c.CommandPath())[1:], "-h"), os.Stdin, &help, &help)
+		block(help.String())
+	case c.Runnable() && !c.HasSubCommands():
+		block(c.UseLine())
+		fallthrough
+	default:
+		if c.Long != "" {
+			block(c.Long)
+		}
+		if c.Example != "" {
+			block(c.Example)
+		}
+		flags := c.NonInheritedFlags()
+		flags.VisitAll(func(f *pflag.Flag) {
+			if f.DefValue != "" && (f.DefValue == somebody() || f.DefValue == osUser()) {
+				f.DefValue = "you" // whoever runs it
+			}
+		})
+		if flags.HasAvailableFlags() {
+			block(flags.FlagUsages())
+		}
+	}
+	for _, below := range c.Commands() {
+		if below.IsAvailableCommand() {
+			describe(page, below)
+		}
+	}
+}

@@ -1,0 +1,117 @@
+package schema
+
+import (
+	"fmt"
+	"maps"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/millrace-go/millrace/internal/settings"
+)
+
+// Markdown describes the same as Object, for readers: a heading for each section, and a table of its keys with their
+// environment variables, which begin with prefix.
+func Markdown(root, prefix string, t reflect.Type, sections map[string]reflect.Type) (string, error) {
+	p := &page{describer: describer{root: root, comments: map[string]map[string]string{}}, prefix: prefix, places: map[reflect.Type]string{}}
+	p.section(nil, t, "")
+	for _, name := range slices.Sorted(maps.Keys(sections)) {
+		p.section([]string{name}, sections[name], "The section of the broker `"+name+"`.")
+	}
+	return strings.TrimSpace(p.text.String()) + "\n", p.err
+}
+
+// page is the text that Markdown writes.
+type page struct {
+	describer
+	prefix string
+	text   strings.Builder
+	places map[reflect.Type]string // where a struct's keys are listed
+}
+
+func (p *page) section(path []string, t reflect.Type, about string) {
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	if len(path) > 0 {
+		fmt.Fprintf(&p.text, "\n## `%s`\n\n", strings.Join(path, "."))
+	}
+	if about != "" {
+		fmt.Fprintf(&p.text, "%s\n\n", about)
+	}
+	if place, ok := p.places[t]; ok {
+		fmt.Fprintf(&p.text, "The keys are those of [`%s`](#%s).\n", place, strings.ReplaceAll(place, ".", ""))
+		return
+	}
+	p.places[t] = strings.Join(path, ".")
+	var below []settings.Field
+	rows := 0
+	for _, f := range settings.Fields(t) {
+		if f.Kind == settings.Section || f.Kind == settings.Named {
+			below = append(below, f)
+			continue
+		}
+		if rows++; rows == 1 {
+			p.text.WriteString("| key, environment variable | type | default | meaning |\n|---|---|---|---|\n")
+		}
+		meaning, byDefault := split(p.comment(t, f.Index))
+		if f.Secret {
+			meaning += " It is a secret: errors, logs and printed configurations hide it."
+		}
+		fmt.Fprintf(&p.text, "| `%s`<br>`%s` | %s | %s | %s |\n", f.Key, p.variable(append(slices.Clone(path), f.Key)), p.kind(f), cell(byDefault), cell(meaning))
+	}
+	for _, f := range below {
+		inner, to := f.Type, append(slices.Clone(path), f.Key)
+		about := p.comment(t, f.Index)
+		if f.Kind == settings.Named {
+			inner, to = inner.Elem(), append(to, "NAME")
+		}
+		p.section(to, inner, cell(about))
+	}
+}
+
+func (p *page) variable(path []string) string {
+	name := p.prefix
+	for _, key := range path {
+		name += "_" + settings.Variable(key)
+	}
+	return name
+}
+
+// kind is what a value is written as.
+func (p *page) kind(f settings.Field) string {
+	value := p.value(f)
+	if f.Kind == settings.Duration {
+		return "duration"
+	}
+	if words, ok := value["enum"].([]string); ok {
+		return "`" + strings.Join(words, "`, `") + "`"
+	}
+	if items, ok := value["items"].(map[string]any); ok {
+		return fmt.Sprintf("list of %ss", items["type"])
+	}
+	return fmt.Sprint(value["type"])
+}
+
+var (
+	defaultSentence  = regexp.MustCompile(`(?:^| )Default: (.*?)\.(?: ([A-Z].*)|)$`)
+	requiredSentence = regexp.MustCompile(`(?:^| )Required\.( |$)`)
+)
+
+// split parts a comment into what the field means and what its zero value stands for.
+func split(comment string) (meaning, byDefault string) {
+	if m := defaultSentence.FindStringSubmatch(comment); m != nil {
+		meaning = strings.TrimSpace(strings.Replace(comment, m[0], " "+m[2], 1))
+		return meaning, m[1]
+	}
+	if requiredSentence.MatchString(comment) {
+		return strings.TrimSpace(requiredSentence.ReplaceAllString(comment, " ")), "required"
+	}
+	return comment, ""
+}
+
+// cell is text as a cell of a table has it.
+func cell(text string) string {
+	return strings.NewReplacer("|", `\|`, "<", "&lt;", "*", `\*`).Replace(text)
+}
