@@ -32,7 +32,7 @@ func TestReferenceIsThatOfTheCommands(t *testing.T) {
 	a := &app{stdin: os.Stdin, stdout: io.Discard, stderr: io.Discard}
 	var page strings.Builder
 	page.WriteString(referenceHead)
-	describe(&page, a.root())
+	describeCommand(&page, a.root())
 	got := strings.TrimSpace(page.String()) + "\n"
 	const path = "../../docs/reference/command.md"
 	if *update {
@@ -43,8 +43,8 @@ func TestReferenceIsThatOfTheCommands(t *testing.T) {
 	assert.True(t, string(want) == got, "%s is out of date: go test ./cmd/millrace -run %s -update writes it anew", path, t.Name())
 }
 
-// describe writes what the help of a command says, and of those below it.
-func describe(page *strings.Builder, c *cobra.Command) {
+// describeCommand writes what the help of a command says, and of those below it.
+func describeCommand(page *strings.Builder, c *cobra.Command) {
 	block := func(text string) { fmt.Fprintf(page, "```text\n%s\n```\n\n", strings.Trim(text, "\n")) }
 	fmt.Fprintf(page, "## %s\n\n%s.\n\n", c.CommandPath(), strings.TrimSuffix(c.Short, "."))
 	switch {
@@ -74,7 +74,7 @@ func describe(page *strings.Builder, c *cobra.Command) {
 	}
 	for _, below := range c.Commands() {
 		if below.IsAvailableCommand() {
-			describe(page, below)
+			describeCommand(page, below)
 		}
 	}
 }
