@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/millrace-go/millrace/internal/enum"
 	"github.com/millrace-go/millrace/internal/settings"
 )
 
@@ -56,6 +57,9 @@ func (p *page) section(path []string, t reflect.Type, about string) {
 			p.text.WriteString("| key, environment variable | type | default | meaning |\n|---|---|---|---|\n")
 		}
 		meaning, byDefault := split(p.comment(t, f.Index))
+		if f.Kind == settings.Text {
+			byDefault = word(byDefault)
+		}
 		if f.Secret {
 			meaning += " It is a secret: errors, logs and printed configurations hide it."
 		}
@@ -109,6 +113,13 @@ func split(comment string) (meaning, byDefault string) {
 		return strings.TrimSpace(requiredSentence.ReplaceAllString(comment, " ")), "required"
 	}
 	return comment, ""
+}
+
+var goName = regexp.MustCompile(`^([A-Z]\w*)`)
+
+// word is a default that begins with a value's name in Go, with the word that a file has for it.
+func word(byDefault string) string {
+	return goName.ReplaceAllStringFunc(byDefault, func(name string) string { return "`" + enum.Word(name) + "`" })
 }
 
 // cell is text as a cell of a table has it.
