@@ -47,12 +47,12 @@ func Examine(ctx context.Context, db pgtx.DB, schema string, fix bool) (found []
 			return err
 		}
 		if layout.rows != layout.shards || layout.inFunction != layout.shards || layout.sequences != layout.shards {
-			wrong([]string{"outbox", "shards", strconv.Itoa(layout.shards)}, "the layout says %d shards, the table of leases has %d, the function %d, and there are %d sequences: run \"millrace outbox shards %d\"",
+			wrong([]string{"outbox", "shards", strconv.Itoa(layout.shards)}, "the number of shards is inconsistent: %d in the layout, %d in the table of leases, %d in the function, %d sequences; run \"millrace outbox shards %d\"",
 				layout.shards, layout.rows, layout.inFunction, layout.sequences, layout.shards)
 		}
 		if layout.fenced {
-			found = append(found, Finding{Note: true, Text: fmt.Sprintf("the function that gives numbers is that of a change of shards, which is going on or did not finish: "+
-				"if none is running, \"millrace outbox shards %d\" restores the faster one", layout.shards)})
+			found = append(found, Finding{Note: true, Text: fmt.Sprintf("a change of the number of shards is running, or was interrupted: if none is running, "+
+				"\"millrace outbox shards %d\" finishes it, and events are written faster again", layout.shards)})
 		}
 
 		rows, err := tx.Query(ctx, query("admin_sequences"))
@@ -70,13 +70,13 @@ func Examine(ctx context.Context, db pgtx.DB, schema string, fix bool) (found []
 			case !s.there:
 				wrong([]string{"outbox", "shards", strconv.Itoa(layout.shards)}, "shard %d has no sequence: its events cannot be written", s.shard)
 			case s.last < s.highest && !fix:
-				wrong([]string{"outbox", "check", "--fix"}, "the sequence of shard %d stands at %d, below number %d of an existing event: new events would overtake it; "+
+				wrong([]string{"outbox", "check", "--fix"}, "the sequence of shard %d is at %d, below number %d of an existing event, so new events would overtake it; "+
 					"run \"millrace outbox check --fix\"", s.shard, s.last, s.highest)
 			case s.last < s.highest:
 				if _, err := tx.Exec(ctx, pgschema.Render(fmt.Sprintf(`select setval('{schema}.outbox_seq_%d', %d)`, s.shard, s.highest), schema)); err != nil {
 					return err
 				}
-				found = append(found, Finding{Text: fmt.Sprintf("the sequence of shard %d stood at %d, now at %d", s.shard, s.last, s.highest), Fixed: true})
+				found = append(found, Finding{Text: fmt.Sprintf("the sequence of shard %d was at %d, and is at %d now", s.shard, s.last, s.highest), Fixed: true})
 			}
 		}
 
@@ -85,8 +85,8 @@ func Examine(ctx context.Context, db pgtx.DB, schema string, fix bool) (found []
 			return err
 		}
 		if strays.AtLeast = strays.N == countLimit; strays.N > 0 {
-			wrong(nil, "%s events are of shards that do not exist, and no relay reads those: they were restored from another layout, or a program "+
-				"of version 1 wrote them; stop such programs, and run \"millrace outbox shards\" with the former number", strays)
+			wrong(nil, "events in shards that do not exist, which no relay publishes: %s; they were restored from another layout, or a program of "+
+				"version 1 wrote them; stop such programs, and run \"millrace outbox shards\" with the former number", strays)
 		}
 		return nil
 	})

@@ -26,7 +26,7 @@ type Change struct {
 
 // ErrNoSuchEvent means that there is no event that could be edited: it was handled, discarded, or has never failed, or
 // somebody has it in hand at this moment.
-var ErrNoSuchEvent = errors.New("no such event is dead, parked or waiting here, unless it is being handled at this moment")
+var ErrNoSuchEvent = errors.New("no such event is dead, retrying or blocked, or it is being handled at this moment")
 
 // Edit changes an event's payload and metadata; its ID stays, and its state too. consumer may be "" where the event failed
 // for one consumer only. What is recorded of the former payload is its SHA-256.

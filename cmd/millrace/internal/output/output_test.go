@@ -129,6 +129,8 @@ func TestProgress(t *testing.T) {
 		said := func(after time.Duration) string {
 			time.Sleep(after)
 			synctest.Wait()
+			p.mu.Lock()
+			defer p.mu.Unlock()
 			defer to.Reset()
 			return to.String()
 		}
