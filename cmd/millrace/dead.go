@@ -85,7 +85,7 @@ func (a *app) deadList() *cobra.Command {
 				oneLine(e.EventID), e.Consumer, oneLine(e.Key), failedState(e), tries(e.Attempts), output.Duration(time.Since(e.First)), e.Group, oneLine(why(e)),
 			})
 		}
-		a.table("EVENT# CONSUMER~ KEY~? STATE~ TRIES? AGE GROUP? ERROR~", rows)
+		a.table("EVENT# CONSUMER~ KEY~? STATE TRIES? AGE GROUP? ERROR~", rows)
 		return nil
 	})
 	return a.prints(c)

@@ -15,6 +15,7 @@ const brokerPatience = 5 * time.Second
 
 // askBroker looks at the broker, at the topics that events wait for, and at what consumers subscribe to.
 func (d *doctor) askBroker(ctx context.Context, subscriptions []subscription) {
+	d.progress.Say("Checking: broker")
 	connecting, cancel := context.WithTimeout(ctx, brokerPatience)
 	defer cancel()
 	t, err := d.openBroker(connecting, slog.New(slog.DiscardHandler), brokerPatience)

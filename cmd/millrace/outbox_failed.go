@@ -56,7 +56,7 @@ func (a *app) outboxList() *cobra.Command {
 			return nil
 		}
 		var rows [][]string
-		columns := "EVENT# TOPIC~ KEY~? STATE~ TRIES? AGE REASON~"
+		columns := "EVENT# TOPIC~ KEY~? STATE TRIES? AGE REASON~"
 		if l.Payload {
 			columns += " PAYLOAD~"
 		}
@@ -77,10 +77,8 @@ func (a *app) outboxList() *cobra.Command {
 func waitingState(e outbox.Waiting) string {
 	state := outboxStates.of(e.State)
 	switch {
-	case e.Command == "retry":
-		return state + ", will be retried"
-	case e.Command == "discard":
-		return state + ", will be discarded"
+	case e.Command != "":
+		return state + ", to " + e.Command
 	case e.Due != nil:
 		return state + ", " + due(*e.Due)
 	}

@@ -9,6 +9,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"unicode/utf8"
 
@@ -138,6 +139,32 @@ func TestAbbreviatedIDs(t *testing.T) {
 	o.exec(`update {schema}.claim_failed set event_id = 'cafe' where event_id = '` + loud + `'`)
 	o.exec(`update {schema}.claim_failed set event_id = 'cafe0000-0000-7000-8000-000000000000' where event_id = '` + other + `'`)
 	assert.Contains(t, o.run(exitOK, "dead", "show", "cafe"), "event     cafe\n", "an ID that looks like an abbreviation")
+}
+
+// What takes longer than a second is told on a terminal while it does, and is wiped away before the result.
+func TestProgressOnATerminal(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	o.run(exitOK, "migrate", "up")
+	tx, err := o.pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer func() { _ = tx.Rollback(context.Background()) }() // when the test has failed
+	_, err = tx.Exec(t.Context(), `lock table `+o.schema+`.outbox`)
+	require.NoError(t, err)
+
+	var seen, piped buffer
+	var running sync.WaitGroup
+	for _, a := range []*app{
+		{stdin: os.Stdin, stdout: &seen, stderr: &seen, terminal: output.Terminal{Width: 80}, errTerminal: output.Terminal{Width: 80}},
+		{stdin: os.Stdin, stdout: &piped, stderr: &piped},
+	} {
+		running.Go(func() { assert.Equal(t, exitOK, a.run([]string{"outbox", "status", "--schema", o.schema, "--dsn", o.dsn})) })
+	}
+	seen.await(t, "\r\x1b[Kmillrace outbox status … ")
+	require.NoError(t, tx.Rollback(t.Context()))
+	running.Wait()
+	assert.Regexp(t, `s\r\x1b\[Kpending  none\n`, seen.String())
+	assert.Regexp(t, `^pending  none\n`, piped.String())
 }
 
 func TestVersion(t *testing.T) {
