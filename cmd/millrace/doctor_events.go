@@ -144,9 +144,9 @@ func (d *doctor) deadLetters(ctx context.Context) error {
 	}
 	remedy := d.command("", "dead", "list", "--groups") + "; after a fix " + d.command("", "dead", "replay", "--group", groups[0].Group) + "; or \"millrace dead discard\""
 	if unidentified > 0 {
-		remedy = fmt.Sprintf("%d of them have no event ID: before they are replayed, set kafka.consumers.NAME.event_id (in Go, kafka.ConsumerConfig.EventID) to where "+
-			"their producer puts it, header:NAME, json:PATH or offset, or pubsub.consumers.NAME.event_id (pubsub.SubscriptionConfig.EventID) to header:NAME, json:PATH "+
-			"or message_id, and restart the service; see %s", unidentified, remedy)
+		remedy = fmt.Sprintf("%s %s no event ID: before a replay set kafka.consumers.NAME.event_id (in Go, kafka.ConsumerConfig.EventID) to header:NAME, "+
+			"json:PATH or offset, or pubsub.consumers.NAME.event_id (pubsub.SubscriptionConfig.EventID) to header:NAME, json:PATH or message_id, "+
+			"and restart the service; then %s", output.Count(unidentified, "dead letter"), output.Pick(unidentified, "has", "have"), remedy)
 	}
 	d.find("dead-letters", fmt.Sprintf("%s with %s", output.Count(n, "dead letter"), output.Count(len(groups), "different error")),
 		fmt.Sprintf("handlers failed; the most frequent error (%s): %s", output.Count(groups[0].Events, "event"), beginning(groups[0].Text)),

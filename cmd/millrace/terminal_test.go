@@ -158,7 +158,9 @@ func TestProgressOnATerminal(t *testing.T) {
 		{stdin: os.Stdin, stdout: &seen, stderr: &seen, terminal: output.Terminal{Width: 80}, errTerminal: output.Terminal{Width: 80}},
 		{stdin: os.Stdin, stdout: &piped, stderr: &piped},
 	} {
-		running.Go(func() { assert.Equal(t, exitOK, a.run([]string{"outbox", "status", "--schema", o.schema, "--dsn", o.dsn})) })
+		running.Go(func() {
+			assert.Equal(t, exitOK, a.run([]string{"outbox", "status", "--schema", o.schema, "--dsn", o.dsn}))
+		})
 	}
 	seen.await(t, "\r\x1b[Kmillrace outbox status … ")
 	require.NoError(t, tx.Rollback(t.Context()))
@@ -170,10 +172,10 @@ func TestProgressOnATerminal(t *testing.T) {
 func TestVersion(t *testing.T) {
 	t.Parallel()
 	assert.Regexp(t, `^millrace \S+ \(.*go1\.\S+ \w+/\w+\)\n$`, says(t, exitOK, "--version"))
-	described := describe(&debug.BuildInfo{GoVersion: "go1.26.0", Main: debug.Module{Version: "v0.1.0"}, Settings: []debug.BuildSetting{
+	got := versionOf(&debug.BuildInfo{GoVersion: "go1.26.0", Main: debug.Module{Version: "v0.1.0"}, Settings: []debug.BuildSetting{
 		{Key: "vcs.revision", Value: "8552ac4aaaaaaaaaaaaaaaaaaaaa"}, {Key: "vcs.modified", Value: "true"},
 	}})
-	assert.Regexp(t, `^v0\.1\.0 \(revision 8552ac4aaaaa with local changes, go1\.26\.0 \w+/\w+\)$`, described)
+	assert.Regexp(t, `^v0\.1\.0 \(revision 8552ac4aaaaa with local changes, go1\.26\.0 \w+/\w+\)$`, got)
 }
 
 func eachCommand(c *cobra.Command, do func(c *cobra.Command)) {

@@ -12,10 +12,10 @@ func version() string {
 	if !ok {
 		return fmt.Sprintf("of an unknown version (%s %s/%s)", runtime.Version(), runtime.GOOS, runtime.GOARCH)
 	}
-	return describe(info)
+	return versionOf(info)
 }
 
-func describe(info *debug.BuildInfo) string {
+func versionOf(info *debug.BuildInfo) string {
 	settings := map[string]string{}
 	for _, s := range info.Settings {
 		settings[s.Key] = s.Value
