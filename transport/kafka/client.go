@@ -18,6 +18,8 @@ const (
 	// readTimeout finds connections that have become black holes. It is above what a broker may take: brokerTimeout.
 	readTimeout = 20 * time.Second
 	// rebalanceTimeout is how long a group waits for its members to rejoin before it goes on without those that have not.
+	// A killed member holds up the others for as long. Ours rejoin sooner: with 2 s, on Apache Kafka and two busy processors,
+	// none of ten members whose handlers all held messages was thrown out while ten others came and five of them left.
 	rebalanceTimeout = 8 * time.Second
 	// slowRebalanceTimeout is the same with transactions: a member first waits for the offsets of partitions that it has just
 	// got, until the brokers have aborted the transaction of their last owner.
