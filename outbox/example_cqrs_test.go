@@ -18,7 +18,7 @@ type LabourCompleted struct{ Labour string }
 // was published.
 func ExamplePublisher_eventBus() {
 	db := newExampleDatabase()
-	defer db.close()
+	defer db.End()
 	events, err := outbox.NewPublisher(outbox.PublisherConfig{Schema: db.schema})
 	if err != nil {
 		panic(err)

@@ -1,9 +1,7 @@
 package outbox_test
 
 import (
-	"context"
 	"fmt"
-	"testing"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -14,23 +12,15 @@ import (
 
 // exampleDatabase has an outbox and the examples' table, in a schema that is the pool's search path.
 type exampleDatabase struct {
-	testing.TB // of which package devtest needs what is defined below
-	cleanups   []func()
+	*devtest.ExampleTB
 
 	pool   *pgxpool.Pool
 	schema string
 }
 
 func newExampleDatabase() *exampleDatabase {
-	db := &exampleDatabase{}
-	db.schema = devtest.Schema(db)
-	cfg := devtest.Pool(db).Config()
-	cfg.ConnConfig.RuntimeParams["search_path"] = db.schema
-	var err error
-	if db.pool, err = pgxpool.NewWithConfig(db.Context(), cfg); err != nil {
-		panic(err)
-	}
-	db.Cleanup(db.pool.Close)
+	db := &exampleDatabase{ExampleTB: devtest.Example()}
+	db.pool, db.schema = db.Database()
 	if err := outbox.Migrate(db.Context(), db.pool, db.schema); err != nil {
 		panic(err)
 	}
@@ -54,18 +44,3 @@ func (db *exampleDatabase) printOutbox() {
 		panic(err)
 	}
 }
-
-func (db *exampleDatabase) close() {
-	for i := len(db.cleanups) - 1; i >= 0; i-- {
-		db.cleanups[i]()
-	}
-}
-
-func (db *exampleDatabase) Name() string                      { return "example" }
-func (db *exampleDatabase) Context() context.Context          { return context.Background() }
-func (db *exampleDatabase) Helper()                           {}
-func (db *exampleDatabase) Cleanup(f func())                  { db.cleanups = append(db.cleanups, f) }
-func (db *exampleDatabase) Fatal(args ...any)                 { panic(fmt.Sprint(args...)) }
-func (db *exampleDatabase) Fatalf(format string, args ...any) { panic(fmt.Sprintf(format, args...)) }
-
-func (db *exampleDatabase) Errorf(format string, args ...any) { panic(fmt.Sprintf(format, args...)) }

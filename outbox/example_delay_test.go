@@ -15,7 +15,7 @@ import (
 // A reminder in a day, unless the labour is completed before: both in the transaction of what they belong to.
 func ExampleSetDeliverAfter() {
 	db := newExampleDatabase()
-	defer db.close()
+	defer db.End()
 	ctx := context.Background()
 	events, err := outbox.NewPublisher(outbox.PublisherConfig{Schema: db.schema})
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 // one. It costs no round trip.
 func ExamplePublisher_LockKey() {
 	db := newExampleDatabase()
-	defer db.close()
+	defer db.End()
 	events, err := outbox.NewPublisher(outbox.PublisherConfig{Schema: db.schema})
 	if err != nil {
 		panic(err)

@@ -16,7 +16,7 @@ import (
 // Business writes and their event in one transaction, in two round trips.
 func ExamplePublisher() {
 	db := newExampleDatabase()
-	defer db.close()
+	defer db.End()
 	ctx := context.Background()
 	events, err := outbox.NewPublisher(outbox.PublisherConfig{Schema: db.schema})
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 // nudged after it (Relay.Nudge); else its poll finds the event.
 func ExamplePublisher_ownTransaction() {
 	db := newExampleDatabase()
-	defer db.close()
+	defer db.End()
 	events, err := outbox.NewPublisher(outbox.PublisherConfig{Schema: db.schema})
 	if err != nil {
 		panic(err)
@@ -51,7 +51,7 @@ func ExamplePublisher_ownTransaction() {
 // A transaction of database/sql, whatever the driver.
 func ExamplePublisher_databaseSQL() {
 	db := newExampleDatabase()
-	defer db.close()
+	defer db.End()
 	std := stdlib.OpenDBFromPool(db.pool)
 	defer std.Close()
 	events, err := outbox.NewPublisher(outbox.PublisherConfig{Schema: db.schema})

@@ -3,48 +3,75 @@ package effect_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/jackc/pgx/v5/pgxpool"
-	"golang.org/x/sync/errgroup"
 
+	"github.com/millrace-go/millrace/framework/devstack/devtest"
 	"github.com/millrace-go/millrace/middleware/claim"
 	"github.com/millrace-go/millrace/middleware/effect"
+	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/pgtx"
 )
 
-// One text message for each event, inside a claim: the response is written in the claim's transaction, after Value.
+// One text message for each event, inside a claim: the response is written in the claim's transaction, after Value. The
+// handler fails behind the first call, and the event is delivered again: the family gets one text.
 func ExampleValue() {
-	consume := func(ctx context.Context, router *message.Router, pool *pgxpool.Pool, events message.Subscriber,
-		send func(ctx context.Context, idempotencyKey string) (number string, err error),
-	) error {
-		c, err := claim.New(claim.NewPostgresStore(pool), claim.Config{})
-		if err != nil {
-			return err
+	t := devtest.Example()
+	defer t.End()
+	pool, schema := t.Database()
+	for _, migrate := range []func(context.Context, pgtx.DB, string) error{outbox.Migrate, claim.Migrate, effect.Migrate} {
+		if err := migrate(t.Context(), pool, schema); err != nil {
+			panic(err)
 		}
-		ledger, err := effect.New(pool, effect.Config{})
-		if err != nil {
-			return err
-		}
-		defer ledger.Close()
-		router.AddMiddleware(c.Middleware, ledger.Middleware)
-		router.AddConsumerHandler("notify-parents", "labour.completed", events, func(msg *message.Message) error {
-			ctx := msg.Context()
-			number, err := effect.Value(ctx, "parents-sms:"+msg.UUID, send, effect.Idempotent())
-			if err != nil {
-				return err
-			}
-			tx, _ := pgtx.From(ctx)
-			_, err = tx.Exec(ctx, `insert into sent (event_id, number) values ($1, $2)`, msg.UUID, number)
-			return err
-		})
-		running, ctx := errgroup.WithContext(ctx)
-		running.Go(func() error { return ledger.Run(ctx) }) // checks, keeps the days, reports doubts
-		running.Go(func() error { return router.Run(ctx) })
-		return running.Wait()
 	}
-	_ = consume
+	if _, err := pool.Exec(t.Context(), `create table sent (event_id text, number text)`); err != nil {
+		panic(err)
+	}
+	c, err := claim.New(claim.NewPostgresStore(pool, claim.Schema(schema)), claim.Config{
+		Consumer: func(string) string { return "notify-parents" },
+	})
+	if err != nil {
+		panic(err)
+	}
+	ledger, err := effect.New(pool, effect.Config{Schema: schema})
+	if err != nil {
+		panic(err)
+	}
+	defer ledger.Close()
+
+	send := func(context.Context, string) (number string, err error) {
+		fmt.Println("the provider sends a text")
+		return "text 1", nil
+	}
+	failure := errors.New("the database is away")
+	// For you: router.AddMiddleware(c.Middleware, ledger.Middleware), and ledger.Run beside the router.
+	handle := c.Middleware(ledger.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+		ctx := msg.Context()
+		number, err := effect.Value(ctx, "parents-sms:"+msg.UUID, send, effect.Idempotent())
+		if err != nil {
+			return nil, err
+		}
+		if failure != nil {
+			defer func() { failure = nil }()
+			return nil, failure
+		}
+		fmt.Println("sent is", number)
+		tx, _ := pgtx.From(ctx)
+		_, err = tx.Exec(ctx, `insert into sent (event_id, number) values ($1, $2)`, msg.UUID, number)
+		return nil, err
+	}))
+	event := outbox.NewID()
+	for range 2 {
+		_, err := handle(message.NewMessage(event, nil))
+		fmt.Println("handled:", err == nil)
+	}
+	// Output:
+	// the provider sends a text
+	// handled: false
+	// sent is text 1
+	// handled: true
 }
 
 // A provider that knows no idempotency keys, but can be asked. What it refused certainly did not happen.

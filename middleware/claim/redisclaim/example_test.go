@@ -3,35 +3,60 @@ package redisclaim_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/millrace-go/millrace/framework/devstack/devtest"
 	"github.com/millrace-go/millrace/middleware/claim"
 	"github.com/millrace-go/millrace/middleware/claim/redisclaim"
 	"github.com/millrace-go/millrace/pgtx"
+	"github.com/millrace-go/millrace/transport"
 )
 
 // Redis alone: duplicates are absorbed for three days, and the effect happens at least once. What the handler returns goes
 // to the broker before the event is marked as completed.
 func Example_alone() {
-	consume := func(router *message.Router, subscriber message.Subscriber, publisher message.Publisher, handler message.HandlerFunc) error {
-		client := redis.NewClient(&redis.Options{Addr: "localhost:6379", ContextTimeoutEnabled: true})
-		store, err := redisclaim.New(client, redisclaim.Config{Retention: 72 * time.Hour, Publisher: publisher})
-		if err != nil {
-			return err
-		}
-		c, err := claim.New(store, claim.Config{})
-		if err != nil {
-			return err
-		}
-		router.AddMiddleware(c.Middleware)
-		router.AddHandler("notify-family", "labour.completed", subscriber, "notification.sent", publisher, handler)
-		return nil
+	t := devtest.Example()
+	defer t.End()
+	broker, err := transport.NewMemory(transport.MemoryConfig{})
+	if err != nil {
+		panic(err)
 	}
-	_ = consume
+	defer broker.Close() // never fails
+	publisher, err := broker.Publisher()
+	if err != nil {
+		panic(err)
+	}
+	client := devtest.Redis(t) // for you: redis.NewClient(&redis.Options{Addr: "localhost:6379", ContextTimeoutEnabled: true})
+	store, err := redisclaim.New(client, redisclaim.Config{
+		Prefix: devtest.Topic(t), Retention: 72 * time.Hour, Publisher: publisher,
+	})
+	if err != nil {
+		panic(err)
+	}
+	c, err := claim.New(store, claim.Config{Consumer: func(string) string { return "notify-family" }})
+	if err != nil {
+		panic(err)
+	}
+
+	handle := c.Middleware(func(msg *message.Message) ([]*message.Message, error) { // for you: router.AddMiddleware(c.Middleware)
+		fmt.Println("handling", string(msg.Payload))
+		return nil, nil
+	})
+	for range 2 {
+		if _, err := handle(message.NewMessage("event-1", []byte("it is a girl"))); err != nil {
+			panic(err)
+		}
+		fmt.Println("delivered")
+	}
+	// Output:
+	// handling it is a girl
+	// delivered
+	// delivered
 }
 
 // Redis in front of PostgreSQL: duplicates that arrive together are told apart in Redis, and the effect happens once,

@@ -1,0 +1,56 @@
+package kafka_test
+
+import (
+	"fmt"
+	"log/slog"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/millrace/framework/devstack"
+	"github.com/millrace-go/millrace/framework/devstack/devtest"
+	"github.com/millrace-go/millrace/transport"
+	"github.com/millrace-go/millrace/transport/kafka"
+)
+
+// Events of one key arrive in their order, at a consumer group of their own.
+func ExampleNew() {
+	t := devtest.Example()
+	defer t.End()
+	ctx, topic := t.Context(), devtest.Topic(t)
+	broker, err := kafka.New(ctx, kafka.Config{
+		Brokers: devtest.Start(t, devstack.Kafka).KafkaBrokers(), // for you: "kafka-1:9092", …
+		Logger:  slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		panic(err)
+	}
+	defer func() { _ = broker.Close() }()
+	publisher, err := broker.Publisher()
+	if err != nil {
+		panic(err)
+	}
+	subscriber, err := broker.Subscriber(transport.SubscriberConfig{Consumer: "notify-family", Ordered: true})
+	if err != nil {
+		panic(err)
+	}
+	events, err := subscriber.Subscribe(ctx, topic)
+	if err != nil {
+		panic(err)
+	}
+
+	for _, news := range []string{"it begins", "it is a girl"} {
+		event := message.NewMessage("event: "+news, []byte(news))
+		transport.SetKey(event, "labour-7")
+		if err := publisher.Publish(topic, event); err != nil {
+			panic(err)
+		}
+	}
+	for range 2 {
+		event := <-events
+		fmt.Println(transport.Key(event), string(event.Payload))
+		event.Ack()
+	}
+	// Output:
+	// labour-7 it begins
+	// labour-7 it is a girl
+}
