@@ -147,7 +147,7 @@ func lock(ctx context.Context, path string) (unlock func(), err error) {
 }
 
 func fetchFailed(err error) error {
-	return fetchFailed(err)
+	return fmt.Errorf("fetch PostgreSQL from Maven Central: %w: install PostgreSQL (Debian package postgresql), or name a running one by %s", err, variable[Postgres])
 }
 
 const (

@@ -67,6 +67,13 @@ func TestUnpackAtOnce(t *testing.T) {
 	require.NoError(t, os.Remove(folder+".lock"))
 }
 
+// A download that fails says what to do instead.
+func TestFetchFailed(t *testing.T) {
+	err := fetchFailed(context.DeadlineExceeded)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	assert.ErrorContains(t, err, "MILLRACE_POSTGRES_DSN")
+}
+
 // The temporary directory is everyone's: what another user may have written is not run.
 func TestUnpackRefusesForeignFolder(t *testing.T) {
 	dir := scratch(t)
