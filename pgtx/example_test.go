@@ -2,6 +2,7 @@ package pgtx_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
@@ -52,7 +53,7 @@ func ExampleFrom() {
 		if err := deposit(ctx, "bob", 50); err != nil {
 			return err
 		}
-		return fmt.Errorf("the other half failed") // which undoes the deposit
+		return errors.New("the other half failed") // which undoes the deposit
 	}))
 	printAccounts(ctx, pool)
 	// Output:
