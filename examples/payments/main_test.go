@@ -11,7 +11,6 @@ import (
 	"github.com/millrace-go/millrace/examples/internal/stage"
 	"github.com/millrace-go/millrace/examples/internal/stage/stagetest"
 	"github.com/millrace-go/millrace/framework/devstack"
-	"github.com/millrace-go/millrace/framework/devstack/devtest"
 	"github.com/millrace-go/millrace/internal/docs"
 )
 
@@ -67,7 +66,6 @@ func TestWithoutPart(t *testing.T) {
 // What comes when Redis has forgotten is booked again; PostgreSQL's claim, beside it, remembers.
 func TestWindow(t *testing.T) {
 	t.Parallel()
-	devtest.Real(t, devstack.Redis) // keys of the fake do not expire
 	code, out := run(t, devstack.Postgres, "-broker", "memory", "-payments", "200", "-window", "1s")
 	require.Equal(t, stage.Verdict, code, out)
 	assert.Contains(t, out, "this is what a window of 1s lets through")

@@ -148,7 +148,7 @@ func fakeKafka(service Service, brokers int) func() (*instance, error) {
 const fakeRebalance = 3 * time.Second
 
 // shortenRebalance is a control of the fake, which then handles the request.
-func shortenRebalance(request kmsg.Request) (kmsg.Response, error, bool) {
+func shortenRebalance(request kmsg.Request) (kmsg.Response, error, bool) { //nolint:revive // the order is kfake's
 	join := request.(*kmsg.JoinGroupRequest)
 	join.RebalanceTimeoutMillis = min(join.RebalanceTimeoutMillis, int32(fakeRebalance/time.Millisecond))
 	return nil, nil, false

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"regexp"
 	"strings"
+	"time"
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
@@ -78,14 +79,38 @@ func fakeRedis() (*instance, error) {
 	if err := server.StartAddr("127.0.0.1:0"); err != nil {
 		return nil, err
 	}
+	ended, expired := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(expired)
+		expire(server, ended)
+	}()
 	return &instance{
-		info:  Info{Service: Redis, Source: "miniredis, in process, whose keys do not expire by themselves", Address: server.Addr()},
+		info:  Info{Service: Redis, Source: "miniredis, in process", Address: server.Addr()},
 		value: server.Addr(),
 		stop: func() error {
+			close(ended)
+			<-expired
 			server.Close()
 			return nil
 		},
 	}, nil
+}
+
+// expire lets time pass for the keys of miniredis, which by themselves never expire: a lock of a killed process would be
+// held for ever.
+func expire(server *miniredis.Miniredis, ended <-chan struct{}) {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for last := time.Now(); ; {
+		select {
+		case <-ended:
+			return
+		case <-tick.C:
+			now := time.Now()
+			server.FastForward(now.Sub(last))
+			last = now
+		}
+	}
 }
 
 // askRedis reports whether the server answers, and whether it is the one that works in the folder, unless that is "".

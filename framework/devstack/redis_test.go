@@ -3,6 +3,7 @@ package devstack
 import (
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
@@ -54,4 +55,15 @@ func TestRedisServerFails(t *testing.T) {
 	t.Setenv("PATH", dir)
 	_, err = StartRedis(t.Context(), RedisConfig{})
 	require.ErrorIs(t, err, ErrAbsent)
+}
+
+// A lock whose holder was killed is free when its time is up, on the fake too.
+func TestFakeRedisForgets(t *testing.T) {
+	server, err := fakeRedis()
+	require.NoError(t, err)
+	defer func() { assert.NoError(t, server.stop()) }()
+	client := redis.NewClient(&redis.Options{Addr: server.value})
+	defer client.Close()
+	require.NoError(t, client.Set(t.Context(), "lock", "held", 100*time.Millisecond).Err())
+	require.Eventually(t, func() bool { return client.Exists(t.Context(), "lock").Val() == 0 }, 10*time.Second, 10*time.Millisecond)
 }

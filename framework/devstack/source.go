@@ -108,7 +108,7 @@ var calls = map[Service]struct{ real, fake string }{
 	PubSub:   {"a Pub/Sub emulator", "pstest"},
 	Kafka:    {"Kafka", "kfake"},
 	Kafka3:   {"Kafka", "kfake"},
-	Redis:    {"Redis", "miniredis, whose keys do not expire by themselves"},
+	Redis:    {"Redis", "miniredis"},
 }
 
 // retryPort calls try with free ports until it reports something else than a port that another process took in the

@@ -131,10 +131,10 @@ func TestWatchdog(t *testing.T) {
 	})
 	t.Run("waits for the children of what crashes", func(t *testing.T) {
 		dir := scratch(t)
-		real, err := exec.LookPath("ps")
+		ps, err := exec.LookPath("ps")
 		require.NoError(t, err)
 		// The third answer is the first that says that the child is dead.
-		write(t, filepath.Join(dir, "ps"), "#!/bin/sh\necho asked >>"+dir+"/asked\nif [ $(wc -l <"+dir+"/asked) -lt 3 ]; then "+real+" \"$@\" | sed 's/Z/D/'; else exec "+real+" \"$@\"; fi\n")
+		write(t, filepath.Join(dir, "ps"), "#!/bin/sh\necho asked >>"+dir+"/asked\nif [ $(wc -l <"+dir+"/asked) -lt 3 ]; then "+ps+" \"$@\" | sed 's/Z/D/'; else exec "+ps+" \"$@\"; fi\n")
 		t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 		w := run(t, 10, shell("sleep 300 & echo up; wait"))
 		require.NoError(t, w.await(t.Context(), logs(w, "up")))

@@ -47,7 +47,7 @@ func newForeign(t *testing.T) *foreign {
 	require.NoError(t, claim.Migrate(t.Context(), f.pool, f.schema))
 	_, err := f.pool.Exec(t.Context(), `create table `+f.schema+`.effect (event_id text, payload text)`)
 	require.NoError(t, err)
-	f.client, err = kgo.NewClient(kgo.SeedBrokers(brokers(t)...))
+	f.client, err = kgo.NewClient(kgo.SeedBrokers(brokers(t)...), kgo.UnknownTopicRetries(-1)) // brokers learn of a new topic one after another
 	require.NoError(t, err)
 	t.Cleanup(f.client.Close)
 	f.admin = kadm.NewClient(f.client)

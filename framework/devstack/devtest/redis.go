@@ -11,7 +11,7 @@ import (
 )
 
 // Redis returns a client of the shared Redis, which is closed when the test ends. All tests share its keys: give them a
-// prefix of the test's own (Topic). Where it is a fake its keys do not expire.
+// prefix of the test's own (Topic).
 func Redis(t testing.TB) *redis.Client {
 	t.Helper()
 	return RedisOn(t, Start(t, devstack.Redis).RedisAddr())
