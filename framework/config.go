@@ -20,6 +20,7 @@ import (
 	"github.com/millrace-go/millrace/internal/pgdsn"
 	"github.com/millrace-go/millrace/internal/pgschema"
 	"github.com/millrace-go/millrace/middleware/claim"
+	"github.com/millrace-go/millrace/middleware/idempotencykey"
 	"github.com/millrace-go/millrace/outbox"
 )
 
@@ -44,6 +45,12 @@ type Config struct {
 
 	// Claim configures how events are claimed and what becomes of those whose handlers fail.
 	Claim Claim
+
+	// Effects configures the ledger of effects outside of the database: see Service.Effects.
+	Effects Effects
+
+	// IdempotencyKeys configures the keys that clients send with their requests: see Service.Keys.
+	IdempotencyKeys IdempotencyKeys
 
 	// Handlers configures handlers by their names. Those that are not named have the defaults.
 	Handlers map[string]Handler
@@ -71,7 +78,8 @@ type Postgres struct {
 	// Schema is that of Millrace's tables. Default: "millrace".
 	Schema string
 	// MaxConnections of the pool: one for each message that handlers have in hand (for each Claim.Group of them, if that is
-	// set), 5 for the relay, 2 for what runs in the background; requests share them. Default: the DSN's pool_max_conns, else 30.
+	// set), 5 for the relay, 2 for what runs in the background; requests share them. The ledger has
+	// Effects.MaxConns more of its own. Default: the DSN's pool_max_conns, else 30.
 	MaxConnections int32
 	// Migrate creates and changes Millrace's tables at the start, as "millrace migrate" does. Without it a schema that is
 	// missing or too old is an error. Default: false.
@@ -158,8 +166,8 @@ type Telemetry struct {
 	MeterProvider metric.MeterProvider
 }
 
-// WithDefaults returns the configuration with every zero field set to its default. The fields of Outbox.RelayConfig and
-// Claim.Config stay as they are: these parts have defaults of their own.
+// WithDefaults returns the configuration with every zero field set to its default. The fields of Outbox.RelayConfig,
+// Claim.Config, Effects.Config and IdempotencyKeys.Config stay as they are: these parts have defaults of their own.
 func (c Config) WithDefaults() Config {
 	c.Postgres.DSN = cmp.Or(c.Postgres.DSN, os.Getenv("DATABASE_URL"))
 	c.Postgres.Schema = cmp.Or(c.Postgres.Schema, "millrace")
@@ -206,7 +214,9 @@ func (c Config) Validate() error {
 	}
 	errs = append(errs,
 		within("Config.Outbox", c.Outbox.RelayConfig.WithDefaults().Validate()),
-		within("Config.Claim", c.Claim.Config.WithDefaults().Validate()))
+		within("Config.Claim", c.Claim.Config.WithDefaults().Validate()),
+		within("Config.Effects", c.Effects.Config.WithDefaults().Validate()),
+		within("Config.IdempotencyKeys", c.IdempotencyKeys.withScope(idempotencykey.Shared).WithDefaults().Validate()))
 	for _, name := range slices.Sorted(maps.Keys(c.Handlers)) {
 		if n := c.Handlers[name].Concurrency; n < 0 {
 			wrong(fmt.Sprintf("Handlers[%q].Concurrency", name), "%d: want 1 or more, or 0 for the default", n)

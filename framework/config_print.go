@@ -23,6 +23,8 @@ func (c Config) node(drivers []transport.Driver) *yaml.Node {
 	c = c.WithDefaults()
 	c.Outbox.RelayConfig = c.Outbox.WithDefaults()
 	c.Claim.Config = c.Claim.WithDefaults()
+	c.Effects.Config = c.Effects.WithDefaults()
+	c.IdempotencyKeys.Config = c.IdempotencyKeys.WithDefaults()
 	if parsed, err := pgdsn.Parse(c.Postgres.DSN); err == nil {
 		c.Postgres.MaxConnections = c.Postgres.connections(parsed)
 	}

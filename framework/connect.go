@@ -12,8 +12,12 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/millrace-go/millrace/internal/pgdsn"
+	"github.com/millrace-go/millrace/internal/pgschema"
 	"github.com/millrace-go/millrace/middleware/claim"
+	"github.com/millrace-go/millrace/middleware/effect"
+	"github.com/millrace-go/millrace/middleware/idempotencykey"
 	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/pgtx"
 	"github.com/millrace-go/millrace/transport"
 )
 
@@ -62,23 +66,34 @@ func (p Postgres) connections(parsed *pgxpool.Config) int32 {
 	return defaultConnections
 }
 
+// components are the parts of a service that have tables.
+var components = []func(pgtx.DB, string) (*pgschema.Migrator, error){
+	outbox.Migrations, claim.Migrations, effect.Migrations, idempotencykey.Migrations,
+}
+
 func migrate(ctx context.Context, pool *pgxpool.Pool, schema string) error {
-	if err := outbox.Migrate(ctx, pool, schema); err != nil {
-		return err
+	for _, migrations := range components {
+		m, err := migrations(pool, schema)
+		if err != nil {
+			return err
+		}
+		if err := m.Up(ctx); err != nil {
+			return err
+		}
 	}
-	return claim.Migrate(ctx, pool, schema)
+	return nil
 }
 
 func checkSchema(ctx context.Context, pool *pgxpool.Pool, schema string) error {
-	ofOutbox, err := outbox.Migrations(pool, schema)
-	if err != nil {
-		return err
+	var errs []error
+	for _, migrations := range components {
+		m, err := migrations(pool, schema)
+		if err != nil {
+			return err
+		}
+		errs = append(errs, m.Check(ctx))
 	}
-	ofClaim, err := claim.Migrations(pool, schema)
-	if err != nil {
-		return err
-	}
-	if err := errors.Join(ofOutbox.Check(ctx), ofClaim.Check(ctx)); err != nil {
+	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("%w\n(or set Config.Postgres.Migrate (postgres.migrate), and the service does it by itself)", err)
 	}
 	return nil

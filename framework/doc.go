@@ -19,6 +19,10 @@
 // often the event is delivered. An error, or a panic, undoes all of it; the event comes back, and ends among the dead
 // letters after Claim.MaxAttempts, or at once when the error is marked with claim.Permanent.
 //
+// An effect outside of the database goes through effect.Once or effect.Value, with the context of the handler or of the
+// request, which carries the service's ledger (Service.Effects). Requests that clients repeat with an Idempotency-Key are
+// executed once behind Service.Keys.
+//
 // Where the transport itself settles messages in transactions ("kafka: delivery: transactional") there is neither claim
 // nor database transaction for them: what a handler publishes commits together with the offset of its message, and readers
 // that are read_committed see it once. What such a handler writes to a database happens at least once, for the two cannot

@@ -5,6 +5,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/millrace-go/millrace/middleware/effect"
 	"github.com/millrace-go/millrace/transport"
 )
 
@@ -27,11 +28,12 @@ type scope struct {
 	msg     *message.Message // nil outside of a handler
 }
 
+// withService returns a context that carries the service and its ledger.
 func withService(ctx context.Context, s *Service) context.Context {
 	if scopeOf(ctx).service == s {
 		return ctx
 	}
-	return context.WithValue(ctx, contextKey{}, scope{service: s})
+	return effect.With(context.WithValue(ctx, contextKey{}, scope{service: s}), s.effects)
 }
 
 func scopeOf(ctx context.Context) scope {
@@ -39,10 +41,11 @@ func scopeOf(ctx context.Context) scope {
 	return s
 }
 
-// bind makes the context of a message tell what it belongs to.
+// bind makes the context of a message tell what it belongs to, and carry the ledger.
 func (s *Service) bind(h message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
-		msg.SetContext(context.WithValue(msg.Context(), contextKey{}, scope{service: s, msg: msg}))
+		ctx := context.WithValue(msg.Context(), contextKey{}, scope{service: s, msg: msg})
+		msg.SetContext(effect.With(ctx, s.effects))
 		return h(msg)
 	}
 }

@@ -83,6 +83,10 @@ func (s *Service) run(ctx context.Context) error {
 	if s.ordered != nil {
 		parts.Go(func() error { return s.ordered.Run(keeping) })
 	}
+	parts.Go(func() error { return s.effects.Run(keeping) })
+	if s.keys != nil {
+		parts.Go(func() error { return s.keys.Run(keeping) })
+	}
 	for _, run := range forwarding {
 		parts.Go(func() error { return run(keeping) })
 	}
@@ -242,6 +246,9 @@ func (s *Service) release() error {
 		}
 		if s.health != nil {
 			s.health.close()
+		}
+		if s.effects != nil {
+			s.effects.Close()
 		}
 		if s.pool != nil {
 			errs = append(errs, closePool(s.pool, s.cfg.ShutdownTimeout))

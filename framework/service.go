@@ -17,6 +17,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/millrace-go/millrace/middleware/claim"
+	"github.com/millrace-go/millrace/middleware/effect"
+	"github.com/millrace-go/millrace/middleware/idempotencykey"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/pgtx"
 	"github.com/millrace-go/millrace/transport"
@@ -37,14 +39,16 @@ type Service struct {
 	outbox    *outbox.Publisher
 	claim     *claim.Claim
 	ordered   *claim.Claim // nil: no handler is ordered, or claim is
+	effects   *effect.Ledger
 	closing   sync.Once
 	closed    error
 
 	mu       sync.Mutex
 	stage    stage
 	handlers []*handler
-	running  chan struct{} // closed when the handlers are subscribed
-	stopping chan struct{} // closed when the service takes nothing more
+	keys     *idempotencykey.Keys // the first of them; nil: the service has none
+	running  chan struct{}        // closed when the handlers are subscribed
+	stopping chan struct{}        // closed when the service takes nothing more
 }
 
 // stage is how far a service's life has come.
@@ -116,6 +120,9 @@ func (s *Service) assemble(ctx context.Context, settings transport.Settings) (er
 		return err
 	}
 	if s.claim, err = s.newClaim(s.cfg.Claim.Ordered); err != nil {
+		return err
+	}
+	if s.effects, err = s.newLedger(connecting); err != nil {
 		return err
 	}
 	// What the router tells at info is each handler's coming and going.

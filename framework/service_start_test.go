@@ -80,7 +80,7 @@ func TestTroubleAtTheStart(t *testing.T) {
 		},
 		"no tables": {
 			func(c *framework.Config) { c.Postgres.Migrate = false }, memory,
-			[]string{"version 0 of outbox", "version 0 of claim", `run "millrace migrate up"`, "postgres.migrate"},
+			[]string{"version 0 of outbox", "version 0 of claim", "version 0 of effect", "version 0 of idempotencykey", `run "millrace migrate up"`, "postgres.migrate"},
 		},
 		"no Kafka": {
 			func(*framework.Config) {}, kafka.NewDriver(kafka.Config{Brokers: []string{nobody}}),
@@ -110,6 +110,10 @@ func TestTroubleAtTheStart(t *testing.T) {
 		"few connections by the DSN": {
 			func(c *framework.Config) { c.Postgres.DSN = with(c.Postgres.DSN, "pool_max_conns=7") }, memory,
 			[]string{"max_connections) is 7: want 8 or more"},
+		},
+		"no room for the ledger": {
+			func(c *framework.Config) { c.Effects.MaxConns = 100_000 }, memory,
+			[]string{"the server lets this role have", "postgres.max_connections", "effects.max_conns"},
 		},
 		"no topic in Pub/Sub": {
 			func(*framework.Config) {}, pubsub.NewDriver(pubsub.Config{

@@ -19,7 +19,6 @@ import (
 	"go.yaml.in/yaml/v4"
 
 	"github.com/millrace-go/millrace/framework"
-	"github.com/millrace-go/millrace/middleware/effect"
 	"github.com/millrace-go/millrace/middleware/idempotencykey"
 )
 
@@ -117,21 +116,12 @@ func TestMetricNames(t *testing.T) {
 		cfg.Telemetry.MeterProvider = provider
 		svc := w.service(cfg)
 		require.NoError(t, framework.Handle(svc, w.name("c"), w.topic("one"), func(context.Context, string) error { return nil }))
+		_, err := svc.Keys(idempotencykey.Shared)
+		require.NoError(t, err)
 		stop := w.start(svc)
 		get(t, svc, "/nothing", nil)
 		if broker == "pubsub" {
-			require.NoError(t, effect.Migrate(t.Context(), w.pool, w.schema))
-			_, err = idempotencykey.New(w.pool, idempotencykey.Config{Schema: w.schema, Scope: idempotencykey.Shared, MeterProvider: provider})
-			require.NoError(t, err)
-			ledger, err := effect.New(w.pool, effect.Config{Schema: w.schema, MeterProvider: provider})
-			require.NoError(t, err)
-			defer ledger.Close()
-			ctx, cancel := context.WithCancel(t.Context())
-			ended := make(chan error)
-			go func() { ended <- ledger.Run(ctx) }()
 			w.eventually("the ledger runs", func() bool { return slices.Contains(gathered(t, registry), "millrace_effect_in_doubt") })
-			cancel()
-			require.NoError(t, <-ended)
 		}
 		if broker == "transactional" {
 			w.eventually("transactions are observed", func() bool { return slices.Contains(gathered(t, registry), "millrace_kafka_transactions_total") })

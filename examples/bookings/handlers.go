@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5"
@@ -99,11 +98,6 @@ func (h harborPoint) confirmByMail(ctx context.Context, b booking) error {
 			}
 			return effect.WasNotDone(), nil
 		}))
-}
-
-// ledgerConfig has the ledger find out soon: the mailer is near.
-func ledgerConfig(p *stage.Part) effect.Config {
-	return effect.Config{Schema: p.Schema, CallTimeout: 2 * time.Second, Settle: 500 * time.Millisecond, RetryAfter: time.Second, Logger: p.Log}
 }
 
 // repeat publishes a share of the events once more, with the same IDs, past the outbox: a bridge, or a relay that dies at

@@ -14,7 +14,6 @@ import (
 	"github.com/millrace-go/millrace/examples/internal/stage"
 	"github.com/millrace-go/millrace/examples/internal/swap"
 	"github.com/millrace-go/millrace/framework"
-	"github.com/millrace-go/millrace/middleware/effect"
 	"github.com/millrace-go/millrace/middleware/idempotencykey"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/transport"
@@ -25,9 +24,8 @@ import (
 // harborPoint is an instance of the service.
 type harborPoint struct {
 	*framework.Service
-	p      *stage.Part
-	o      options
-	ledger *effect.Ledger
+	p *stage.Part
+	o options
 }
 
 // instance runs one until ctx ends.
@@ -51,10 +49,6 @@ func instance(ctx context.Context, p *stage.Part) error {
 	}
 	h := harborPoint{Service: svc, p: p, o: o}
 	defer func() { _ = svc.Close() }() // of one that did not come to run
-	if h.ledger, err = effect.New(svc.Pool(), ledgerConfig(p)); err != nil {
-		return err
-	}
-	defer h.ledger.Close()
 	if err := h.assemble(); err != nil {
 		return err
 	}
@@ -70,7 +64,7 @@ func instance(ctx context.Context, p *stage.Part) error {
 
 // assemble says what the service does.
 func (h harborPoint) assemble() error {
-	keys, err := idempotencykey.New(h.Pool(), idempotencykey.Config{Scope: idempotencykey.Shared, Schema: h.p.Schema, Logger: h.p.Log})
+	keys, err := h.Keys(idempotencykey.Shared)
 	if err != nil {
 		return err
 	}
@@ -79,7 +73,7 @@ func (h harborPoint) assemble() error {
 		book = keys.Middleware(book)
 	}
 	h.HTTP().Handle("POST /bookings", book)
-	h.Router().AddMiddleware(h.p.CountDeliveries, h.ledger.Middleware)
+	h.Router().AddMiddleware(h.p.CountDeliveries)
 	for _, add := range []error{
 		framework.Handle(h.Service, h.name("manifest-projector"), h.p.Topic(bookingConfirmed), h.projectManifest),
 		framework.Handle(h.Service, h.name("confirm-by-mail"), h.p.Topic(bookingConfirmed), h.confirmByMail),

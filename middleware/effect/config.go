@@ -50,7 +50,8 @@ type Config struct {
 
 const defaultRetention = 30 * 24 * time.Hour
 
-func (c Config) withDefaults() Config {
+// WithDefaults returns the configuration with every zero field set to its default.
+func (c Config) WithDefaults() Config {
 	if c.Schema == "" {
 		c.Schema = pgschema.Default
 	}
@@ -74,9 +75,12 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-func (c Config) validate() error {
-	_, err := pgschema.Validate(c.Schema)
-	errs := []error{err}
+// Validate reports everything that is wrong with the configuration. It expects one that has its defaults.
+func (c Config) Validate() error {
+	var errs []error
+	if _, err := pgschema.Validate(c.Schema); err != nil {
+		errs = append(errs, fmt.Errorf("Config.%w", err))
+	}
 	if c.MaxConns < 1 {
 		errs = append(errs, fmt.Errorf("Config.MaxConns is %d: want 1 or more, or 0 for the default", c.MaxConns))
 	}

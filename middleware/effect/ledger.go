@@ -33,8 +33,8 @@ type Ledger struct {
 // New returns a ledger in the pool's database. The pool stays the caller's. The ledger opens connections when they are
 // needed; call Close when nothing uses it any more.
 func New(pool *pgxpool.Pool, cfg Config) (*Ledger, error) {
-	cfg = cfg.withDefaults()
-	err := cfg.validate()
+	cfg = cfg.WithDefaults()
+	err := cfg.Validate()
 	if pool == nil {
 		err = errors.Join(errors.New("pool is nil: want the *pgxpool.Pool of the service's database"), err)
 	}

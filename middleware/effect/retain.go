@@ -21,6 +21,9 @@ const minRetention = 24 * time.Hour
 // Where the role does not own the tables, days are not dropped here: "millrace retention run" does it as their owner.
 func (l *Ledger) Run(ctx context.Context) error {
 	if err := l.Check(ctx); err != nil {
+		if ctx.Err() != nil { // it was stopped before it had begun
+			return nil
+		}
 		return err
 	}
 	stop, err := l.observe.start(l)

@@ -93,7 +93,8 @@ type Config struct {
 	MeterProvider metric.MeterProvider
 }
 
-func (c Config) withDefaults() Config {
+// WithDefaults returns the configuration with every zero field set to its default.
+func (c Config) WithDefaults() Config {
 	if len(c.Methods) == 0 {
 		c.Methods = []string{http.MethodPost, http.MethodPatch}
 	}
@@ -129,7 +130,8 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-func (c Config) validate() error {
+// Validate reports everything that is wrong with the configuration. It expects one that has its defaults.
+func (c Config) Validate() error {
 	var errs []error
 	refuse := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	if c.Scope == nil {
@@ -173,8 +175,8 @@ type Keys struct {
 
 // New returns Keys that store answers in the pool's database. The pool stays the caller's.
 func New(pool *pgxpool.Pool, cfg Config) (*Keys, error) {
-	cfg = cfg.withDefaults()
-	err := cfg.validate()
+	cfg = cfg.WithDefaults()
+	err := cfg.Validate()
 	if pool == nil {
 		err = errors.Join(errors.New("pool is nil: want the *pgxpool.Pool of the service's database"), err)
 	}
