@@ -62,6 +62,13 @@ func TestUnpackAtOnce(t *testing.T) {
 	cancel()
 	require.ErrorContains(t, unpackOnce(cancelled, folder, unpack), "wait for a process that downloads it: context canceled")
 	unlock()
+	slow, cancel := context.WithCancel(t.Context())
+	err = unpackOnce(slow, folder, func(string, string) error {
+		cancel()
+		<-time.After(100 * time.Millisecond) // as a download that does not hear of it
+		return nil
+	})
+	require.ErrorContains(t, err, "from Maven Central: context canceled: install PostgreSQL")
 	require.NoError(t, unpackOnce(t.Context(), folder, unpack))
 	require.NoError(t, os.RemoveAll(folder))
 	require.NoError(t, os.Remove(folder+".lock"))

@@ -1,7 +1,6 @@
 package notrun
 
 import (
-	"errors"
 	"os/exec"
 	"regexp"
 	"testing"
@@ -27,7 +26,7 @@ func TestScriptSaysWhatWasNotRun(t *testing.T) {
 
 	failed, err := run("-v")
 	exit := new(exec.ExitError)
-	require.True(t, errors.As(err, &exit), "%v", err)
+	require.ErrorAs(t, err, &exit)
 	assert.Equal(t, 1, exit.ExitCode())
 	assert.Contains(t, failed, "spilled")
 	assert.Contains(t, failed, "--- SKIP: TestMoreTea")

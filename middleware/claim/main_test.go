@@ -72,7 +72,8 @@ func (f *fixture) effect(ctx context.Context, id string) error {
 func (f *fixture) killConnection(ctx context.Context) {
 	tx, _ := pgtx.From(ctx)
 	pid := tx.Conn().PgConn().PID()
-	_, err := f.pool.Exec(context.Background(), `select pg_terminate_backend($1)`, pid)
+	// It waits until the process is gone, which holds its locks until then.
+	_, err := f.pool.Exec(context.Background(), `select pg_terminate_backend($1, 20000)`, pid)
 	require.NoError(f.t, err)
 	require.Eventually(f.t, func() bool {
 		_, err := tx.Exec(context.Background(), `select 1`)
