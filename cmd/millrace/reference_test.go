@@ -40,7 +40,7 @@ func TestReferenceIsThatOfTheCommands(t *testing.T) {
 	}
 	want, err := os.ReadFile(path)
 	require.NoError(t, err)
-	assert.True(t, string(want) == got, "%s is out of date: go test ./cmd/millrace -run %s -update writes it anew", path, t.Name())
+	assert.Equal(t, string(want), got, "%s is out of date: go test ./cmd/millrace -run %s -update writes it anew", path, t.Name())
 }
 
 // describeCommand writes what the help of a command says, and of those below it.

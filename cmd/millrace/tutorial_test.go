@@ -52,13 +52,12 @@ func freeAddress(t *testing.T) string {
 
 // tutorialStep is a block of code of the page, with the output that the page shows for it.
 type tutorialStep struct {
-	line          int
-	language      string // sh, diff, or that of a file
-	again         bool   // commands that only look, and may be repeated until they show the output
-	code          string
-	output        string
-	hasOutput     bool
-	followsOutput bool
+	line      int
+	language  string // sh, diff, or that of a file
+	again     bool   // commands that only look, and may be repeated until they show the output
+	code      string
+	output    string
+	hasOutput bool
 }
 
 var tutorialBlock = regexp.MustCompile("(?ms)^```(\\w+)( again)?\n(.*?)^```$")

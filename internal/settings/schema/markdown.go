@@ -76,11 +76,11 @@ func (p *page) section(path []string, t reflect.Type, about string) {
 }
 
 func (p *page) variable(path []string) string {
-	name := p.prefix
+	names := []string{p.prefix}
 	for _, key := range path {
-		name += "_" + settings.Variable(key)
+		names = append(names, settings.Variable(key))
 	}
-	return name
+	return strings.Join(names, "_")
 }
 
 // kind is what a value is written as.
