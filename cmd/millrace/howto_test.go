@@ -58,9 +58,11 @@ func TestCodeOfTheHowToPages(t *testing.T) {
 			fmt.Fprintf(&program, `func _(ctx context.Context, pool *pgxpool.Pool, %s, payload []byte, orderID, project string, brokers []string,
 	router *message.Router, subscriber message.Subscriber, publisher, events message.Publisher, notify message.HandlerFunc,
 ) {
+	var err error
 	{
 		%s
 	}
+	_ = err
 }
 
 `, tx, m[1])
