@@ -100,8 +100,7 @@ func play(ctx context.Context, args []string, stdout, stderr io.Writer) (err err
 	guests := stage.NewClients(s.Config.Addresses, "/bookings", o.bookings, o.span(), wanted)
 	err = cast.Watch(ctx, stage.Watching{
 		Kills: o.Kills, Roles: []string{"instance"}, Span: o.span(), Moment: mails.unanswered, Act: guests.Act,
-		Without: o.without != "",
-		State:   func(ctx context.Context) (string, bool, error) { return readState(ctx, s.Pool, o, mails) },
+		State: func(ctx context.Context) (string, bool, error) { return readState(ctx, s.Pool, o, mails) },
 	})
 	if err != nil {
 		return err

@@ -142,7 +142,6 @@ func perform(ctx context.Context, s *stage.Stage, cfg config, o options, c *stag
 			p.state = st
 			return fmt.Sprint(st), all, err
 		},
-		Without:  o.without != "",
 		Progress: p,
 	})
 }

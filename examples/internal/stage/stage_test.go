@@ -142,23 +142,21 @@ func TestWatchEnds(t *testing.T) {
 	oops := errors.New("oops")
 	hang := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
 	for name, c := range map[string]struct {
-		act     func(context.Context) error
-		without bool
-		state   error
-		want    error
-		says    string
+		act   func(context.Context) error
+		state error
+		want  error
+		says  string
 	}{
-		"clients wait":       {act: hang, says: "nothing has moved for 15s, and clients wait"},
-		"a part is left out": {without: true, says: "nothing has moved for 15s"},
-		"something is lost":  {says: "nothing has moved for 40s"},
-		"clients fail":       {act: func(context.Context) error { return oops }, want: oops},
-		"nobody can look":    {act: hang, state: oops, want: oops},
+		"clients wait":      {act: hang, says: "nothing has moved for 15s, and clients wait"},
+		"something is lost": {says: "nothing has moved for 40s"},
+		"clients fail":      {act: func(context.Context) error { return oops }, want: oops},
+		"nobody can look":   {act: hang, state: oops, want: oops},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			var out bytes.Buffer
 			cast := NewGoroutines(t.Context(), nil)
 			cast.stage = &Stage{Out: &out}
-			err := cast.Watch(t.Context(), Watching{Act: c.act, Without: c.without, State: func(context.Context) (string, bool, error) { return "1 of 2", false, c.state }})
+			err := cast.Watch(t.Context(), Watching{Act: c.act, State: func(context.Context) (string, bool, error) { return "1 of 2", false, c.state }})
 			require.ErrorIs(t, err, c.want, name)
 			assert.Contains(t, out.String(), c.says, name)
 			cast.Close()

@@ -14,8 +14,7 @@ const (
 	// stall is how long nothing may move before what is missing counts as lost. The messages of a killed consumer come back
 	// sooner, although Google's emulator may send them to another one that is gone.
 	stall = 4 * ackDeadline
-	// shortStall is the same where nothing has to come back: what is missing waits for clients, or a part was left out and
-	// the verdict is bad anyhow.
+	// shortStall is the same while clients wait for their answers, for which nothing has to come back.
 	shortStall = 3 * ackDeadline / 2
 
 	quiet = 2 * time.Second // without a delivery before the end
@@ -36,8 +35,6 @@ type Watching struct {
 	Act func(ctx context.Context) error
 	// State tells how far things are, and whether everything is there.
 	State func(ctx context.Context) (line string, all bool, err error)
-	// Without tells that a part was left out: what is missing counts as lost sooner.
-	Without bool
 	// Progress shows it; nil: as lines, for a cast of Stage.NewCast.
 	Progress Progress
 }
@@ -94,13 +91,6 @@ func (c *Cast) Watch(ctx context.Context, w Watching) error {
 	return g.Wait()
 }
 
-func (w Watching) stall() time.Duration {
-	if w.Without {
-		return shortStall
-	}
-	return stall
-}
-
 // due tells whether a kill is to be now, so long after it was planned. When the clients are done there is no better moment.
 func (w Watching) due(late time.Duration, moved, done bool) bool {
 	return late > 0 && (done || late > tarry || moved && (w.Moment == nil || w.Moment()))
@@ -154,8 +144,8 @@ func (c *Cast) watch(ctx context.Context, w Watching, acting <-chan struct{}) er
 		case all && settled:
 			progress.Done(line, "every effect is there, and nothing moves any more")
 			return nil
-		case settled && now.Sub(moved) >= w.stall():
-			progress.Done(line, fmt.Sprintf("nothing has moved for %v", w.stall()))
+		case settled && now.Sub(moved) >= stall:
+			progress.Done(line, fmt.Sprintf("nothing has moved for %v", stall))
 			return nil
 		}
 	}

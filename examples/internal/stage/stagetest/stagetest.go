@@ -3,9 +3,11 @@ package stagetest
 
 import (
 	"bytes"
+	"flag"
 	"os"
 	"os/exec"
 	"regexp"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -31,6 +33,8 @@ func Main(m *testing.M, main func()) {
 		main()
 		return
 	}
+	// Each test is a whole example, which starts a dozen processes.
+	_ = flag.Set("test.parallel", strconv.Itoa(runtime.GOMAXPROCS(0))) // a number is always taken; the command line comes after
 	devtest.Main(m)
 }
 
