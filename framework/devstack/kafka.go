@@ -7,11 +7,8 @@ import (
 	"fmt"
 	"os"
 	"strings"
-	"time"
 
 	"github.com/google/uuid"
-	"github.com/twmb/franz-go/pkg/kfake"
-	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
 // kafkaFromEnvironment takes a cluster of at least so many brokers.
@@ -120,36 +117,3 @@ func kafkaID() string {
 
 // kfakeCluster is the ID that kfake gives its cluster. Kafka's are random.
 const kfakeCluster = "kfake"
-
-// fakeKafka runs franz-go's fake brokers. Child processes reach them too, over their ports.
-func fakeKafka(service Service, brokers int) func() (*instance, error) {
-	return func() (*instance, error) {
-		cluster, err := kfake.NewCluster(kfake.NumBrokers(brokers), kfake.DefaultNumPartitions(kafkaPartitions), kfake.AllowAutoTopicCreation())
-		if err != nil {
-			return nil, err
-		}
-		cluster.ControlKey(int16(kmsg.JoinGroup), shortenRebalance)
-		value := strings.Join(cluster.ListenAddrs(), ",")
-		return &instance{
-			info:  Info{Service: service, Source: "kfake, in process", Address: value},
-			value: value,
-			stop: func() error {
-				cluster.Close()
-				return nil
-			},
-		}, nil
-	}
-}
-
-// fakeRebalance is how long a group of the fake waits for its members to rejoin at most. Brokers wait as long as a member
-// asks for, up to minutes, but for those that are alive only. The fake does not know: a member whose connection broke while
-// it waited in its join stays until the end of the next rebalance, and one that has waited for longer than its session,
-// of 6 s or more, never gets an answer.
-const fakeRebalance = 3 * time.Second
-
-// shortenRebalance is a control of the fake, which then handles the request.
-func shortenRebalance(request kmsg.Request) (kmsg.Response, error, bool) { //nolint:revive // the order is kfake's
-	join := request.(*kmsg.JoinGroupRequest)
-	join.RebalanceTimeoutMillis = min(join.RebalanceTimeoutMillis, int32(fakeRebalance/time.Millisecond))
-	return nil, nil, false
-}

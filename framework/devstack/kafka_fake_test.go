@@ -13,10 +13,32 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// TestFakeKafkaForgetsTheDead: a member is killed while it waits in its join. The fake keeps it, without a session that
-// could time out, so that the next rebalance would take as long as the members allow: a minute.
+// TestFakeKafkaForgetsTheDead: a member is killed while it waits in its join. The fake by itself keeps it, without a session
+// that could time out, so that nobody reads its partitions until the next rebalance, which would take as long as the members
+// allow: a minute.
 func TestFakeKafkaForgetsTheDead(t *testing.T) {
 	t.Parallel()
+	t.Run("in a rebalance", func(t *testing.T) {
+		t.Parallel()
+		f := newDeadMember(t, 45*time.Second)
+		f.join()
+		f.await("PreparingRebalance", 3)
+		f.await("Stable", 2)
+	})
+	t.Run("when its session is over", func(t *testing.T) {
+		t.Parallel()
+		newDeadMember(t, 6*time.Second).await("Stable", 1)
+	})
+}
+
+// deadMember is a group of a living member and a dead one.
+type deadMember struct {
+	join  func()
+	await func(state string, members int)
+}
+
+func newDeadMember(t *testing.T, session time.Duration) deadMember {
+	t.Helper()
 	fake, err := fakeKafka(Kafka, 1)()
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, fake.stop()) })
@@ -38,14 +60,14 @@ func TestFakeKafkaForgetsTheDead(t *testing.T) {
 	}
 	member := []kgo.Opt{
 		kgo.ConsumerGroup("group"), kgo.ConsumeTopics("topic"), kgo.Balancers(kgo.RoundRobinBalancer()),
-		kgo.HeartbeatInterval(time.Second), kgo.RebalanceTimeout(time.Minute),
+		kgo.HeartbeatInterval(time.Second), kgo.RebalanceTimeout(time.Minute), kgo.SessionTimeout(session),
 	}
 	client(member...)
 	await("Stable", 1)
 
 	join := kmsg.NewPtrJoinGroupRequest()
 	join.Group, join.ProtocolType = "group", "consumer"
-	join.SessionTimeoutMillis, join.RebalanceTimeoutMillis = 45_000, 60_000
+	join.SessionTimeoutMillis, join.RebalanceTimeoutMillis = int32(session.Milliseconds()), 60_000
 	metadata := kmsg.NewConsumerMemberMetadata()
 	metadata.Topics = []string{"topic"}
 	protocol := kmsg.NewJoinGroupRequestProtocol()
@@ -68,7 +90,5 @@ func TestFakeKafkaForgetsTheDead(t *testing.T) {
 	<-ended
 	await("Stable", 2)
 
-	client(member...)
-	await("PreparingRebalance", 3)
-	await("Stable", 2) // the dead one has gone
+	return deadMember{join: func() { client(member...) }, await: await}
 }
