@@ -38,7 +38,6 @@ type KafkaCluster struct {
 type kafkaNode struct {
 	watchdog *watchdog
 	address  string
-	down     bool // and the watchdog waits for the next start
 	gone     bool // the watchdog too
 }
 
@@ -151,16 +150,12 @@ func (c *KafkaCluster) Kill(ctx context.Context, broker int) error {
 
 func (c *KafkaCluster) take(ctx context.Context, broker int, what string, down func(*watchdog, context.Context) error) error {
 	node, err := c.node(broker)
-	if err == nil && node.down {
-		err = errors.New("it is down already")
-	}
 	if err == nil {
 		err = down(node.watchdog, ctx)
 	}
 	if err != nil {
 		return fmt.Errorf("devstack: %s Kafka broker %d: %w", what, broker, err)
 	}
-	node.down = true
 	return nil
 }
 
@@ -168,16 +163,12 @@ func (c *KafkaCluster) take(ctx context.Context, broker int, what string, down f
 // What it missed meanwhile it may not have yet: see AwaitInSync.
 func (c *KafkaCluster) Start(ctx context.Context, broker int) error {
 	node, err := c.node(broker)
-	if err == nil && !node.down {
-		err = errors.New("it is not down")
-	}
 	if err == nil {
 		node.gone, err = node.watchdog.again(ctx, c.answers(node, 1))
 	}
 	if err != nil {
 		return fmt.Errorf("devstack: start Kafka broker %d again: %w", broker, err)
 	}
-	node.down = false
 	return nil
 }
 
@@ -222,7 +213,7 @@ func (c *KafkaCluster) agree(ctx context.Context, what string, wanted func(kafka
 
 func (c *KafkaCluster) ask(ctx context.Context, wanted func(kafkaView) error) error {
 	for i, node := range c.nodes {
-		if node.down || node.gone {
+		if node.watchdog.isDown || node.gone {
 			continue
 		}
 		view, err := viewKafka(ctx, node.address)

@@ -49,6 +49,23 @@ func TestServerCrash(t *testing.T) {
 	assert.Empty(t, leftIn(t, dir))
 }
 
+// A second Crash once started the server again, and a Start of one that ran killed it and removed its data.
+func TestCrashAndStartTwice(t *testing.T) {
+	dir := scratch(t)
+	server, err := StartServer(t.Context(), ServerConfig{})
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, server.Stop()) })
+	assert.ErrorContains(t, server.Start(t.Context()), "it is not down")
+	assert.Equal(t, "1", ask(t, server.DSN(), "select 1::text"))
+	require.NoError(t, server.Crash(t.Context()))
+	assert.ErrorContains(t, server.Crash(t.Context()), "it is down already")
+	assert.True(t, closed(server.Address()))
+	require.NoError(t, server.Start(t.Context()))
+	assert.Equal(t, "1", ask(t, server.DSN(), "select 1::text"))
+	require.NoError(t, server.Stop())
+	assert.Empty(t, leftIn(t, dir))
+}
+
 // What follows a server takes over from it, and can crash and start like any other.
 func TestServerStandby(t *testing.T) {
 	dir := scratch(t)

@@ -34,6 +34,7 @@ type watchdog struct {
 	pipe    *os.File
 	shell   *exec.Cmd
 	seconds int           // what the service has to end by itself
+	isDown  bool          // the command was crashed or terminated, and the shell waits for again
 	ended   chan struct{} // closed when the shell is gone, and with it service and folder
 	err     error         // the shell's exit, once ended is closed
 }
@@ -133,9 +134,13 @@ func (w *watchdog) crash(ctx context.Context) error { return w.down(ctx, "crash"
 func (w *watchdog) terminate(ctx context.Context) error { return w.down(ctx, "terminate") }
 
 func (w *watchdog) down(ctx context.Context, line string) error {
+	if w.isDown { // the shell would take any line for again
+		return errors.New("it is down already")
+	}
 	if _, err := w.pipe.WriteString(line + "\n"); err != nil {
 		return err
 	}
+	w.isDown = true
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for {
@@ -155,9 +160,13 @@ func (w *watchdog) down(ctx context.Context, line string) error {
 // again runs the command once more after a crash and waits for its answer. It reports true where that did not come and
 // the watchdog is stopped.
 func (w *watchdog) again(ctx context.Context, probe func(context.Context) error) (stopped bool, err error) {
+	if !w.isDown { // the shell would kill the command and remove its folder
+		return false, errors.New("it is not down")
+	}
 	if _, err := w.pipe.WriteString("again\n"); err != nil {
 		return false, err
 	}
+	w.isDown = false
 	err = w.await(ctx, probe)
 	return err != nil, err
 }
