@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 )
@@ -158,6 +159,9 @@ func (s EventIDSource) lookUp(payload []byte) (string, error) {
 	var text string
 	var number json.Number
 	if json.Unmarshal(value, &text) == nil && text != "" {
+		if strings.ContainsRune(text, utf8.RuneError) { // json.Unmarshal puts it in place of what is no text, and makes equals of IDs that differ there
+			return "", fmt.Errorf("the payload's %q is no valid UTF-8", s.name)
+		}
 		return text, nil
 	}
 	if value[0] != '"' && json.Unmarshal(value, &number) == nil && number != "" {

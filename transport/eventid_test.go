@@ -70,6 +70,8 @@ func TestForeignRecordIDs(t *testing.T) {
 		"header before own":       {source: header, own: "1", header: "2", want: "2"},
 		"no header":               {source: header, own: "1", err: `the header "ce_id" is missing or empty`},
 		"string":                  {source: path, body: `{"data": {"id": "a\u0062"}}`, want: "ab"},
+		"Latin-1":                 {source: path, body: "{\"data\": {\"id\": \"m\xfcller\"}}", err: `the payload's "data.id" is no valid UTF-8`},
+		"half a character":        {source: path, body: `{"data": {"id": "\ud83d"}}`, err: `the payload's "data.id" is no valid UTF-8`},
 		"number as it is written": {source: path, body: `{"data": {"id": 12345678901234567890}}`, want: "12345678901234567890"},
 		"json before own":         {source: path, own: "1", body: `{"data": {"id": 2}}`, want: "2"},
 		"tombstone":               {source: path, own: "1", err: `the payload is empty, so it has no "data.id"`},
