@@ -8,8 +8,7 @@
 //   - Kafka: MILLRACE_KAFKA_BROKERS (comma separated); Apache Kafka from the folder that scripts/kafka fills, of the
 //     version that MILLRACE_KAFKA_VERSION names where that is set; kfake, a fake in this process. kafka3 is the same with three
 //     brokers, and topics that are on all of them.
-//   - Redis: MILLRACE_REDIS_ADDR (host:port); an installed redis-server; miniredis, a fake in this process, whose clock
-//     stands still.
+//   - Redis: MILLRACE_REDIS_ADDR (host:port); an installed redis-server; miniredis, a fake in this process.
 //
 // A source that is absent is passed over; one that is there and does not start is an error, so that a broken
 // installation never hides behind a fake. [Info] tells which source was taken, and MILLRACE_REQUIRE_REAL=kafka,pubsub

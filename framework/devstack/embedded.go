@@ -29,10 +29,7 @@ var embeddedReleases = map[string]embeddedpostgres.PostgresVersion{
 // use on a machine. The project's own Start is of no use here: it runs initdb as the current user, which fails as root,
 // and leaves the server behind when the process is killed.
 func (h hooks) embeddedBinaries(ctx context.Context, major string) (binaries, error) {
-	release, ok := embeddedReleases[major]
-	if !ok {
-		return binaries{}, fmt.Errorf("no PostgreSQL %q: want %s to %s in ServerConfig.Release or %s", major, OldestPostgres, NewestPostgres, releaseVariable)
-	}
+	release := embeddedReleases[major]
 	as, err := unprivileged()
 	if err != nil {
 		return binaries{}, err

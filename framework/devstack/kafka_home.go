@@ -26,13 +26,17 @@ const kafkaJar = "kafka_2.13-*.jar"
 // kafkaVersionVariable names the version of Apache Kafka that is run, of those that scripts/kafka has fetched.
 const kafkaVersionVariable = "MILLRACE_KAFKA_VERSION"
 
-// findKafka returns the folder that MILLRACE_KAFKA_HOME names, else the one that scripts/kafka has filled with the version
+// findKafka returns the folder that MILLRACE_KAFKA_HOME names, which must hold the version of MILLRACE_KAFKA_VERSION, else the one that scripts/kafka has filled with the version
 // that MILLRACE_KAFKA_VERSION names, else the newest one that it fills without that variable.
 func findKafka() (kafkaHome, error) {
 	if dir := os.Getenv("MILLRACE_KAFKA_HOME"); dir != "" {
 		home, ok := openKafka(dir)
 		if !ok {
 			return home, fmt.Errorf("MILLRACE_KAFKA_HOME is %s, which holds no %s: scripts/kafka fills it", dir, kafkaJar)
+		}
+		if version := os.Getenv(kafkaVersionVariable); version != "" && version != home.version {
+			return home, fmt.Errorf("%s is %s, and MILLRACE_KAFKA_HOME is %s, which holds %s: unset one of them",
+				kafkaVersionVariable, version, dir, home.version)
 		}
 		return home, nil
 	}

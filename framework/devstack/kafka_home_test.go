@@ -41,4 +41,13 @@ func TestFindKafka(t *testing.T) {
 	_, err = findKafka()
 	require.NotErrorIs(t, err, ErrAbsent, "no other one stands in")
 	assert.ErrorContains(t, err, "MILLRACE_KAFKA_VERSION is 3.9.1")
+
+	t.Setenv("MILLRACE_KAFKA_HOME", filepath.Join(base, "millrace", "kafka-4.4.0"))
+	_, err = findKafka()
+	require.ErrorContains(t, err, "MILLRACE_KAFKA_VERSION is 3.9.1", "the folder's version must not run in its name")
+	assert.ErrorContains(t, err, "which holds 4.4.0: unset one of them")
+	t.Setenv(kafkaVersionVariable, "4.4.0")
+	home, err = findKafka()
+	require.NoError(t, err)
+	assert.Equal(t, "4.4.0", home.version)
 }

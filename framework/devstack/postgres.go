@@ -43,7 +43,11 @@ type binaries struct {
 // postgresFrom is a source for the stack: a new cluster, run by the binaries that find finds.
 func (h hooks) postgresFrom(find func(ctx context.Context, major string) (binaries, error)) func(context.Context) (*instance, error) {
 	return func(ctx context.Context) (*instance, error) {
-		found, err := find(ctx, postgresRelease(""))
+		major, err := postgresRelease("")
+		if err != nil {
+			return nil, err
+		}
+		found, err := find(ctx, major)
 		if err != nil {
 			return nil, err
 		}

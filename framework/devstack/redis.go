@@ -96,6 +96,11 @@ func fakeRedis() (*instance, error) {
 	}, nil
 }
 
+// longestStep is the most time that passes for the fake's keys at once. When this process has stood still for longer, as on
+// a machine that was asleep or is overloaded, a key that was set at its end must not lose all of that: its lock would be
+// free while somebody holds it.
+const longestStep = 100 * time.Millisecond
+
 // expire lets time pass for the keys of miniredis, which by themselves never expire: a lock of a killed process would be
 // held for ever.
 func expire(server *miniredis.Miniredis, ended <-chan struct{}) {
@@ -107,10 +112,14 @@ func expire(server *miniredis.Miniredis, ended <-chan struct{}) {
 			return
 		case <-tick.C:
 			now := time.Now()
-			server.FastForward(now.Sub(last))
+			pass(server, now.Sub(last))
 			last = now
 		}
 	}
+}
+
+func pass(server *miniredis.Miniredis, elapsed time.Duration) {
+	server.FastForward(min(elapsed, longestStep))
 }
 
 // askRedis reports whether the server answers, and whether it is the one that works in the folder, unless that is "".

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -66,4 +67,17 @@ func TestFakeRedisForgets(t *testing.T) {
 	defer client.Close()
 	require.NoError(t, client.Set(t.Context(), "lock", "held", 100*time.Millisecond).Err())
 	require.Eventually(t, func() bool { return client.Exists(t.Context(), "lock").Val() == 0 }, 10*time.Second, 10*time.Millisecond)
+}
+
+// A process that stands still for some seconds and goes on must not expire what was set a moment ago.
+func TestFakeRedisAfterAPause(t *testing.T) {
+	server := miniredis.RunT(t)
+	require.NoError(t, server.Set("lock", "held"))
+	server.SetTTL("lock", time.Second)
+	pass(server, 5*time.Second)
+	assert.True(t, server.Exists("lock"))
+	for range 10 {
+		pass(server, 5*time.Second)
+	}
+	assert.False(t, server.Exists("lock"))
 }

@@ -2,6 +2,7 @@ package devstack
 
 import (
 	"cmp"
+	"fmt"
 	"os"
 	"strings"
 )
@@ -15,7 +16,12 @@ const (
 // releaseVariable names the major version of PostgreSQL that a stack and a server without a Release run.
 const releaseVariable = "MILLRACE_POSTGRES_VERSION"
 
-// postgresRelease is the major version to run: the caller's, else the variable's, else "", which is any.
-func postgresRelease(callers string) string {
-	return cmp.Or(callers, strings.TrimSpace(os.Getenv(releaseVariable)))
+// postgresRelease is the major version to run: the caller's, else the variable's, else "", which is any. One that Millrace
+// does not support is refused even where it is installed.
+func postgresRelease(callers string) (string, error) {
+	major := cmp.Or(callers, strings.TrimSpace(os.Getenv(releaseVariable)))
+	if _, ok := embeddedReleases[major]; !ok {
+		return "", fmt.Errorf("no PostgreSQL %q: want %s to %s in ServerConfig.Release or %s", major, OldestPostgres, NewestPostgres, releaseVariable)
+	}
+	return major, nil
 }

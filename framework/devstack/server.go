@@ -42,7 +42,10 @@ type Server struct {
 // StartServer runs a new cluster and returns once it answers. The caller stops it.
 func StartServer(ctx context.Context, cfg ServerConfig) (*Server, error) {
 	h := hooks{freePort: quietPort}
-	release := postgresRelease(cfg.Release)
+	release, err := postgresRelease(cfg.Release)
+	if err != nil {
+		return nil, fmt.Errorf("devstack: start a PostgreSQL server: %w", err)
+	}
 	found, err := h.installedBinaries(ctx, release)
 	if errors.Is(err, ErrAbsent) && ctx.Err() == nil {
 		found, err = h.embeddedBinaries(ctx, release)
