@@ -151,5 +151,7 @@ func TestProgress(t *testing.T) {
 
 		NewProgress(&to, Terminal{}).Say("in a pipe")
 		assert.Empty(t, said(time.Minute))
+		NewProgress(&to, Terminal{Width: 20, Dumb: true}).Say("where a line cannot be erased")
+		assert.Empty(t, said(time.Minute))
 	})
 }

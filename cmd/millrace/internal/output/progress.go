@@ -23,10 +23,10 @@ type Progress struct {
 	once    sync.Once
 }
 
-// NewProgress begins to tell; it never does where there is no terminal.
+// NewProgress begins to tell; it never does where there is no terminal, or one on which a line cannot be erased.
 func NewProgress(to io.Writer, terminal Terminal) *Progress {
 	p := &Progress{terminal: terminal, to: to, since: time.Now(), stop: make(chan struct{})}
-	if terminal.Is() {
+	if terminal.Is() && !terminal.Dumb {
 		p.running.Go(p.run)
 	}
 	return p

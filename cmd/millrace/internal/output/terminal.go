@@ -16,6 +16,7 @@ import (
 type Terminal struct {
 	Width  int // in characters; 0: there is no terminal
 	Colour bool
+	Dumb   bool // it takes no control sequences
 }
 
 // Of finds out whether somebody looks at what is written there. Colours are left out where NO_COLOR is set, and on a terminal
@@ -26,7 +27,8 @@ func Of(w io.Writer) Terminal {
 		return Terminal{}
 	}
 	width, _, _ := term.GetSize(int(f.Fd())) // 0 where it does not tell
-	return Terminal{Width: cmp.Or(width, 80), Colour: os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"}
+	dumb := os.Getenv("TERM") == "dumb"
+	return Terminal{Width: cmp.Or(width, 80), Colour: os.Getenv("NO_COLOR") == "" && !dumb, Dumb: dumb}
 }
 
 // Is reports whether there is one.

@@ -31,5 +31,5 @@ func TestTerminal(t *testing.T) {
 	assert.Equal(t, Terminal{Width: 72}, Of(terminal))
 	t.Setenv("NO_COLOR", "")
 	t.Setenv("TERM", "dumb")
-	assert.Equal(t, Terminal{Width: 72}, Of(terminal))
+	assert.Equal(t, Terminal{Width: 72, Dumb: true}, Of(terminal))
 }
