@@ -54,7 +54,11 @@ func dev(args []string, stdin *os.File, stdout, stderr io.Writer) int {
 	stack := &devstack.Stack{Ready: func(info devstack.Info) {
 		printing.Lock()
 		defer printing.Unlock()
-		fmt.Fprintf(stderr, "millrace: %-8s ready in %4.1f s at %s: %s\n", info.Service, info.Took.Seconds(), info.Address, info.Source)
+		what := "a fake"
+		if info.Real {
+			what = "real"
+		}
+		fmt.Fprintf(stderr, "millrace: %-8s ready in %4.1f s at %s: %s (%s)\n", info.Service, info.Took.Seconds(), info.Address, info.Source, what)
 	}}
 	code := func() int {
 		if err := startStack(stack, services, signals); err != nil {
@@ -67,6 +71,7 @@ func dev(args []string, stdin *os.File, stdout, stderr io.Writer) int {
 			<-signals
 			return exitOK
 		}
+		fmt.Fprintln(stderr, "millrace: another terminal finds these services after:")
 		printEnvironment(stderr, stack.Env())
 		return runCommand(flags.Args(), stack.Env(), signals, stdin, stdout, stderr)
 	}()

@@ -61,7 +61,7 @@ func TestUsage(t *testing.T) {
 		code int
 		says string
 	}{
-		{nil, exitUsage, "usage: millrace <command>"},
+		{nil, exitUsage, "Usage:\n  millrace [command]"},
 		{[]string{"develop"}, exitUsage, `unknown command "develop"`},
 		{[]string{"help"}, exitOK, "dev "},
 		{[]string{"help", "bogus"}, exitUsage, "millrace help: unknown command \"bogus\" for \"millrace\"\n"},
@@ -104,9 +104,10 @@ func TestDevEnvironment(t *testing.T) {
 	command, output := millrace(t, "dev", "--", "sh", "-c", `echo "[$MILLRACE_POSTGRES_DSN] [$PUBSUB_EMULATOR_HOST] [$MILLRACE_KAFKA_BROKERS]"`)
 	require.NoError(t, command.Run(), output)
 	assert.Regexp(t, `\[postgres://postgres:\w+@127.0.0.1:\d+/postgres\?sslmode=disable\] \[127.0.0.1:\d+\] \[127.0.0.1:\d+\]`, output.String())
+	assert.Contains(t, output.String(), "another terminal finds these services after:\nexport ")
 	assert.Contains(t, output.String(), "export MILLRACE_KAFKA_BROKERS='127.0.0.1:")
 	for _, service := range []string{"postgres", "pubsub", "kafka"} {
-		assert.Regexp(t, service+` +ready in +\d+\.\d s at 127.0.0.1:\d+: .`, output.String())
+		assert.Regexp(t, service+` +ready in +\d+\.\d s at 127.0.0.1:\d+: .+ \((real|a fake)\)\n`, output.String())
 	}
 }
 

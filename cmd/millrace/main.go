@@ -22,7 +22,8 @@ const rootUsage = `Shows where events are between PostgreSQL and the broker, and
 
 Output: a table for people, or JSON for scripts with -o json. Errors go to standard error; with -o json they are
 {"command": …, "error": …}. Colours are used on terminals alone, and not at all if NO_COLOR is set. Pipes get whole IDs
-and whole errors; on a terminal IDs are shortened, as in 0198c0de…3f2a, and each command accepts the short form.
+and whole errors; on a terminal IDs are shortened, as in 0198c0de…3f2a, and commands
+accept the short form of an event that is pending or failed.
 
 The database is named by --dsn and --schema, or by --config FILE, a service's configuration, or by the environment:
 $MILLRACE_POSTGRES_DSN and $MILLRACE_POSTGRES_SCHEMA, $DATABASE_URL, $PGHOST and the like. Flags win over the
@@ -78,7 +79,7 @@ func (a *app) run(args []string) int {
 		return err
 	})
 	if len(args) == 0 {
-		fmt.Fprintf(stderr, "usage: millrace <command> [flags]\n\n%s", root.UsageString())
+		fmt.Fprint(stderr, root.UsageString())
 		return exitUsage
 	}
 	command, err := root.ExecuteC()
