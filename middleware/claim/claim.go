@@ -238,6 +238,7 @@ type Claim struct {
 	modes    *modes
 	inHand   sync.Map // [2]string{consumer, event ID} of what runs singly
 	nested   sync.Map // consumers whose nested claim was logged
+	routed   sync.Map // [2]string{consumer, event ID} of what runs and came through a router
 	hands    *gate
 }
 

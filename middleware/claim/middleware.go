@@ -32,7 +32,8 @@ func (c *Claim) Middleware(h message.HandlerFunc) message.HandlerFunc {
 
 // process runs fn, which handles msg for the handler of that name, under a claim.
 func (c *Claim) process(msg *message.Message, handler string, fn func(ctx context.Context) error) (err error) {
-	original := msg.Context()
+	came := msg.Context()
+	original := came
 	defer msg.SetContext(original) // whatever is outside must not meet a context that has ended
 	consumer := c.cfg.Consumer(handler)
 	original, span := c.observer.begin(original, msg, consumer)
@@ -67,7 +68,7 @@ func (c *Claim) process(msg *message.Message, handler string, fn func(ctx contex
 		}
 		return c.settle(original, key, msg, a)
 	}
-	if err := c.refuseNested(original, key, msg); err != nil {
+	if err := c.refuseNested(came, key, msg); err != nil {
 		return err
 	}
 	if from != nil && from.event != nil && from.event.malformed {
@@ -107,7 +108,7 @@ func (c *Claim) run(original context.Context, key Key, msg *message.Message, fn 
 	}
 	began := time.Now()
 	handled := guard(c.cfg.HandlerTimeout, func(ctx context.Context) error {
-		return (&running{msg: msg, key: key}).run(ctx, fn)
+		return (&running{claim: c, msg: msg, key: key}).run(ctx, fn)
 	})
 	if from := sourceOf(original); from != nil && from.event != nil {
 		a.err = c.postgres.retry(ctx, *from.event, func(ctx context.Context) error {

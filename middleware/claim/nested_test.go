@@ -156,6 +156,57 @@ func TestClaimInsideClaimIsLoggedOnce(t *testing.T) {
 	assert.Contains(t, log.String(), "remove one of the two")
 }
 
+// What is between the two claims copies the message, or gives it another context: the inner claim did not know of the outer
+// one, found the event contended, nacked the copy, of which nobody heard, and the event was acked without its handler.
+func TestClaimInsideClaimOfAChangedMessage(t *testing.T) {
+	t.Parallel()
+	for between, change := range map[string]func(message.HandlerFunc) message.HandlerFunc{
+		"a copy": func(h message.HandlerFunc) message.HandlerFunc {
+			return func(msg *message.Message) ([]*message.Message, error) { return h(msg.Copy()) }
+		},
+		"a copy with its context, whose error is swallowed": func(h message.HandlerFunc) message.HandlerFunc {
+			return func(msg *message.Message) ([]*message.Message, error) {
+				_, err := h(msg.CopyWithContext())
+				assert.ErrorIs(t, err, claim.ErrNestedClaim)
+				return nil, nil
+			}
+		},
+		"another context, whose error is swallowed": func(h message.HandlerFunc) message.HandlerFunc {
+			return func(msg *message.Message) ([]*message.Message, error) {
+				msg.SetContext(context.Background())
+				_, err := h(msg)
+				assert.ErrorIs(t, err, claim.ErrNestedClaim)
+				return nil, nil
+			}
+		},
+	} {
+		for mode, cfg := range map[string]claim.Config{"singly": {}, "groups": {Group: 2}, "deferred acks": {Deferred: true}} {
+			t.Run(between+", "+mode, func(t *testing.T) {
+				t.Parallel()
+				f := newFixture(t)
+				m := f.broker()
+				cfg.MaxAttempts = 1
+				c := f.claimIn(f.store, cfg)
+				sub, err := m.Connect().Subscriber(transport.SubscriberConfig{Consumer: "notify", Ordered: true})
+				require.NoError(t, err)
+				router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
+				require.NoError(t, err)
+				router.AddMiddleware(c.Middleware, change)
+				router.AddConsumerHandler("notify", eventTopic, c.Subscriber("notify", sub), f.take).AddMiddleware(c.Middleware)
+				stop := f.run(router)
+				f.publish(m, keyed(outbox.NewID(), ""))
+				f.eventually(func() bool { return f.count("processed") == 1 }, "it is settled")
+				stop()
+				assert.Empty(t, f.effects())
+				failed := f.failed()
+				require.Len(t, failed, 1)
+				assert.Equal(t, "dead", failed[0].State)
+				assert.Contains(t, failed[0].Error, "remove one of the two")
+			})
+		}
+	}
+}
+
 // The hooks of the CQRS component, on a router whose middleware claims too.
 func TestClaimInsideClaimOfTheCQRSHooks(t *testing.T) {
 	t.Parallel()
