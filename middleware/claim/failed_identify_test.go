@@ -133,7 +133,9 @@ func TestForeignRecordIsReplayedBesideItsRedelivery(t *testing.T) {
 			f.replayAll(claim.Selection{})
 			f.eventually(func() bool { return len(f.malformed()) == 0 }, "it is brought back")
 			close(release)
-			require.ErrorIs(t, <-ended, outcome)
+			if err := <-ended; err != nil { // nil also where the replay was faster than the note of the failure: the event is kept
+				require.ErrorIs(t, err, outcome)
+			}
 			f.eventually(func() bool { return len(f.failed()) == 0 }, "it is settled")
 			assert.Equal(t, map[string]int{"1": 1}, f.effects())
 		})
