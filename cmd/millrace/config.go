@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -97,7 +98,7 @@ func (a *app) configPrint(path string) error {
 		return fmt.Errorf("postgres.dsn is %w", err)
 	}
 	c := database.ConnConfig
-	a.say("# database %s at %s:%d, as user %s", c.Database, c.Host, c.Port, c.User)
+	a.say("# database %s at %s:%d, as user %s", cmp.Or(c.Database, c.User), c.Host, c.Port, c.User)
 	_, err = a.stdout.Write(b)
 	return err
 }

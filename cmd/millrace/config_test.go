@@ -67,6 +67,9 @@ func TestConfigPrint(t *testing.T) {
 	code, _, stderr := configRun("print", configFile(t, "broker: memory\n"))
 	assert.Equal(t, exitFailed, code)
 	assert.Contains(t, stderr, "service is empty")
+
+	_, out, _ = configRun("print", configFile(t, "service: labour\nbroker: memory\npostgres: {dsn: 'host=db user=ada'}\n"))
+	assert.Contains(t, out, "# database ada at db:5432", "PostgreSQL's default is the user's")
 }
 
 func TestConfigSchema(t *testing.T) {

@@ -100,7 +100,7 @@ func oneLine(text string) string {
 
 // Passwords are an entry of a connection string, or stand in a URL before the host or as a parameter.
 var (
-	entry  = regexp.MustCompile(`(password\s*=\s*)('(\\.|[^'\\])*'|(\\.|[^\s\\])*)`)
+	entry  = regexp.MustCompile(`(password[\s\v]*=[\s\v]*)('(\\.|[^'\\])*'|(\\.|[^\s\\])*)`)
 	before = regexp.MustCompile(`^([a-z]+://[^:/@]*:)[^@/]*@`)
 )
 

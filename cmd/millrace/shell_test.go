@@ -39,7 +39,7 @@ func TestReach(t *testing.T) {
 	assert.Equal(t, "millrace doctor --config my.yaml", reach{config: "my.yaml"}.command("", "doctor"))
 	assert.Equal(t, "postgres://db:5432/shop", withoutPassword("postgres://db:5432/shop"))
 	for _, dsn := range []string{
-		"host=db password=hunter2 user=ada", "host=db password='hunter2 \\' x' user=ada", "host=db user=ada password=p&hunter2 dbname=shop", `password=two\ hunter2 user=ada`,
+		"host=db password=hunter2 user=ada", "host=db password='hunter2 \\' x' user=ada", "host=db user=ada password=p&hunter2 dbname=shop", `password=two\ hunter2 user=ada`, "user=ada password\v=\vhunter2 host=db",
 		"host=db user=ada application_name=http://x password = a://hunter2", "postgres://db/shop?user=ada&password=hunter2", "postgres://db/shop?pass%77ord=hunter2&user=ada",
 		"postgres://user=ada:hunter2?@db/shop", "postgres://user=ada:hunter2%@db/shop", "postgresql://user=ada:\nhunter2@db/shop?sslpassword=hunter2&sslmode=disable",
 	} {
