@@ -37,7 +37,7 @@ type Config struct {
 	// Postgres is the database that the handlers write to, with Millrace's tables.
 	Postgres Postgres
 
-	// HTTP is what the service listens at. It serves /healthz, /readyz and /metrics besides what is added to Service.HTTP.
+	// HTTP configures the HTTP server. It serves /healthz, /readyz, /metrics and what is added to Service.HTTP.
 	HTTP HTTP
 
 	// Outbox configures what is published in transactions, and the relay that forwards it.
@@ -75,11 +75,11 @@ type Config struct {
 type Postgres struct {
 	// DSN is a connection string or a URL. Default: DATABASE_URL, then PGHOST and its like.
 	DSN string `secret:"true"`
-	// Schema is that of Millrace's tables. Default: "millrace".
+	// Schema is the schema of Millrace's tables. Default: "millrace".
 	Schema string
-	// MaxConnections of the pool: one for each message that handlers have in hand (for each Claim.Group of them, if that is
-	// set), 5 for the relay, 2 for what runs in the background; requests share them. The ledger has
-	// Effects.MaxConns more of its own. Default: the DSN's pool_max_conns, else 30.
+	// MaxConnections bounds the pool. It needs one connection for each message in flight (with Claim.Group, for each
+	// group), 5 for the relay and 2 for background work; requests share these. The ledger opens up to Effects.MaxConns
+	// more. Default: the DSN's pool_max_conns, else 30.
 	MaxConnections int32
 	// Migrate creates and changes Millrace's tables at the start, as "millrace migrate" does. Without it a schema that is
 	// missing or too old is an error. Default: false.
@@ -90,8 +90,8 @@ type Postgres struct {
 type HTTP struct {
 	// Address is host:port, with port 0 for any. Default: "127.0.0.1:8080".
 	Address string
-	// Linger is for how long requests are still taken when the service stops, while /readyz says that it does: as long as a
-	// load balancer needs to notice. Messages are not taken any more. Default: 0.
+	// Linger is how long a stopping service still takes requests, but no messages, while /readyz answers 503. Make it as
+	// long as a load balancer needs to notice. Default: 0.
 	Linger time.Duration
 }
 
@@ -138,8 +138,8 @@ type Claim struct {
 
 // Handler configures a handler.
 type Handler struct {
-	// Concurrency is how many of its messages are in hand at once. Default: 10, or an equal share of the pool's connections
-	// where that is less; with Claim.Group, so many groups.
+	// Concurrency is how many of its messages are in flight at once. Default: 10, or an equal share of the pool's
+	// connections if that is less; with Claim.Group, that many groups.
 	Concurrency int
 	// Ordered handles the events of a key one after the other, in the order of their commits. Default: false.
 	Ordered bool

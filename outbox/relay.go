@@ -29,28 +29,30 @@ type RelayConfig struct {
 	// BatchSize is how many events of a shard are read at once and how many go into one batch, 1 to 10,000. Default: 1,000.
 	BatchSize int
 
-	// MaxUnsaved is how many events of a shard may be published, or be on their way to the broker, and not be deleted yet:
-	// so many are published again, with the same IDs, when a relay is killed. 1 to 100,000. Default: 1,000.
+	// MaxUnsaved is how many events of a shard may be in flight: sent to the broker and not deleted yet. If a relay is
+	// killed, at most this many are published again, with the same IDs. 1 to 100,000. Default: 1,000.
 	MaxUnsaved int
 
-	// MaxAttempts is how often an event may fail by itself, while the broker takes others of its topic, until it is parked
-	// with its key for an operator to decide; an error that wraps transport.ErrRejected parks it at once, and an outage of
-	// the broker never does. Attempts come after 100 ms, then twice that, up to a minute. Default: 10.
+	// MaxAttempts is how often an event may fail, while the broker takes others of its topic, before it is dead: an
+	// operator decides about it, and it blocks its key. An error that wraps transport.ErrRejected makes it dead at once;
+	// an outage of the broker never does. The relay retries after 100 ms, then after twice that, up to a minute. Default:
+	// 10.
 	MaxAttempts int
 
-	// Archive is how long published events are kept in the table outbox_archive, for replay and to explain what happened;
-	// whole days are dropped after it. 1 h or more. Default: 0, they are not kept.
+	// Archive is how long published events are kept in the table outbox_archive, for replay and for "millrace explain".
+	// Then whole days are dropped. 1 h or more. Default: 0, they are not kept.
 	Archive time.Duration
 
-	// PollInterval is how often the relay looks for events of which no wake-up told it: those of transactions that
-	// Millrace did not begin. 10 ms or more. Default: 1 s.
+	// PollInterval is how often the relay looks for events without a wake-up: those of transactions that Millrace did not
+	// begin. 10 ms or more. Default: 1 s.
 	PollInterval time.Duration
 
-	// LeaseTTL is how long the shards of a killed relay stay without one. 500 ms or more. Default: 5 s.
+	// LeaseTTL is how long the shards of a killed relay wait for another relay. 500 ms or more. Default: 5 s.
 	LeaseTTL time.Duration
 
-	// PublishTimeout bounds the publishing of one batch by a transport.BatchPublisher; another publisher's Publish takes
-	// no context and has to return by itself. What was not acknowledged by then is published again. Default: 30 s.
+	// PublishTimeout bounds the publishing of one batch by a transport.BatchPublisher. The Publish of any other publisher
+	// takes no context and must return by itself. Events that are not acknowledged by then are published again. Default:
+	// 30 s.
 	PublishTimeout time.Duration
 
 	// DrainTimeout bounds how long Run waits, after its context has ended, for the batches in flight, before it cancels

@@ -83,59 +83,61 @@ type Config struct {
 	// never it. Default: the message's UUID.
 	EventID func(msg *message.Message) (string, error)
 
-	// Ordered keeps later events of a key (transport.Key) behind one that failed, for consumers whose subscriber delivers
-	// the events of a key in order. Wrap that with Claim.Subscriber: nothing else brings back those that wait behind a dead
-	// letter once that is gone. Default: false.
+	// Ordered blocks later events of a key (transport.Key) while an earlier one is retried or dead. The consumer's
+	// subscriber must deliver the events of a key in order. Wrap it with Claim.Subscriber, which alone retries blocked
+	// events after an operator has replayed or discarded the dead letter. Default: false.
 	Ordered bool
 
-	// MaxAttempts is after how many failed attempts of its handler an event becomes a dead letter. Attempts are counted in
-	// the database, whichever process makes them. Outages of the database are none, nor is an error with a method
-	// RetryAfter() time.Duration, which only says when the event is to come back. 1 or more. Default: 10.
+	// MaxAttempts is the number of failed attempts of its handler after which an event becomes a dead letter. The database
+	// counts them over all processes. An outage of the database does not count, nor does an error with a method
+	// RetryAfter() time.Duration, which only says when to retry. 1 or more. Default: 10.
 	MaxAttempts int
 
-	// Backoff is how long an event rests after so many failed attempts, 1 or more. Where the broker redelivers (see
-	// Claim.Subscriber) it depends on the transport whether that is heeded. Default: 1 s, doubling to 1 min, less a random
-	// quarter.
+	// Backoff returns how long an event waits after the given number of failed attempts, 1 or more. If the broker
+	// redelivers the event (see Claim.Subscriber), some transports ignore it. Default: 1 s, doubling to 1 min, less a
+	// random quarter.
 	Backoff func(attempt int) time.Duration
 
 	// DeadLetterTopic is where a copy of each dead letter is sent, through the outbox, with the reason in its metadata
 	// (DeadReasonMetadata and others). Default: none is sent.
 	DeadLetterTopic string
 
-	// HandlerTimeout bounds a handler's run with its transaction, the wait for a connection of the pool included; where
-	// that took more than half of it, exceeding it is no attempt. The handler's context ends then, and not when the router
-	// closes: what is running may finish. 1 ms or more. Default: 30 s.
+	// HandlerTimeout bounds a handler's run with its transaction, including the wait for a connection of the pool. A
+	// timeout counts no attempt if that wait took more than half of it. The handler's context ends at the timeout, not
+	// when the router closes, so running handlers may finish. 1 ms or more. Default: 30 s.
 	HandlerTimeout time.Duration
 
-	// MaxStarts is how often an event that was in hand when a process was killed is begun alone, and kills its process
-	// again, before it becomes a dead letter. Only where Run runs. 1 or more. Default: 3.
+	// MaxStarts limits how often a poison message may kill its process. An event that was in flight when a process was
+	// killed is run alone; after it has killed MaxStarts such runs it becomes a dead letter. It needs Run. 1 or more.
+	// Default: 3.
 	MaxStarts int
 
-	// Retention is how long Run lets the PostgreSQL store remember that an event was processed, by the time in its UUIDv7
-	// (of a delayed one, when it was due), else by the time of its claim. An event that is older is not run, because nobody
-	// knows whether it was: see ErrTooOld. 24 h or more. Default: DefaultRetention, 14 days.
+	// Retention is how long the PostgreSQL store keeps the record that an event was processed. It counts from the time in
+	// the event's UUIDv7 (for a delayed event, from when it was due), else from its claim. An older event is not run,
+	// because nobody knows whether it was processed: see ErrTooOld. 24 h or more. Default: DefaultRetention, 14 days.
 	Retention time.Duration
 
-	// RedeliveryHorizon is how long after an event was minted the broker may still deliver it: see CheckWindow. New refuses
-	// a Retention that is shorter. Default: DefaultRedeliveryHorizon, 7 days.
+	// RedeliveryHorizon is how long after an event's creation the broker may still deliver it: see CheckWindow. New
+	// refuses a shorter Retention. Default: DefaultRedeliveryHorizon, 7 days.
 	RedeliveryHorizon time.Duration
 
 	// RunTooOld runs events that cannot be proved new (ErrTooOld, ErrClock), which may have been processed before.
 	// Default: false.
 	RunTooOld bool
 
-	// Group is how many messages of a consumer may share one transaction, each in a savepoint of its own: their handlers run
-	// one after the other, a failing one is undone alone, and their acks follow the one commit. For handlers that are quick
-	// and wait for nothing but the database, on no connection but the transaction's; the subscriber's concurrency should be
-	// a few times as high. A transaction that fails as a whole is repeated singly. A text that a handler sends must not hold
-	// COMMIT or ROLLBACK. From 2 to 50; only with NewPostgresStore's store itself. Default: 0, none.
+	// Group is how many messages of a consumer may share one transaction. Their handlers run one after the other, each in
+	// its own savepoint: if one fails, only its writes are rolled back. The acks follow the common commit. Use it for
+	// quick handlers that wait only for the database, and use only the transaction's connection. The subscriber's
+	// concurrency should be a few times as high. If the transaction fails as a whole, each message is repeated in its own
+	// transaction. The SQL of a handler must not contain COMMIT or ROLLBACK. From 2 to 50; only with NewPostgresStore's
+	// store itself. Default: 0, none.
 	Group int
 
-	// Deferred commits without waiting for the disk, and acks when a later flush, which many claims share, has written
-	// the claim to it: a crash of the database undoes only what was not acked. For consumers that handle one message after
-	// the other, so that their transports move on at Delivery.Handled, and for handlers without effects outside of their
-	// transaction, because such an effect would be repeated. Other transactions may see for a moment what a crash undoes.
-	// Only with NewPostgresStore's store itself. Default: false.
+	// Deferred commits without waiting for the disk. The ack waits for a later flush, which many claims share, so a crash
+	// of the database loses only claims that were not acked. It is for consumers that handle one message after the other,
+	// whose transports continue at Delivery.Handled. It is not for handlers with effects outside their transaction,
+	// because a crash would repeat such an effect. Other transactions may see writes that a crash then loses. Only with
+	// NewPostgresStore's store itself. Default: false.
 	Deferred bool
 
 	// MeterProvider receives the metrics named millrace.claim. Default: otel.GetMeterProvider().

@@ -21,19 +21,19 @@ type Config struct {
 	// call and after it. 1 or more. Default: 4.
 	MaxConns int32
 
-	// CallTimeout bounds a call, and with it the time after which a call that was never heard of again is in doubt. 1 ms
-	// or more. Default: 30 s.
+	// CallTimeout bounds a call. A call that is overdue without a recorded outcome is in doubt. 1 ms or more. Default: 30
+	// s.
 	CallTimeout time.Duration
 
-	// Settle is how long after the end of a call of unknown outcome the provider may still carry it out: before that it
-	// is not asked by Reconcile. 1 ms or more. Default: 5 s.
+	// Settle is how long the provider may still carry out a call after the call has ended with an unknown outcome.
+	// Reconcile asks the provider only after that. 1 ms or more. Default: 5 s.
 	Settle time.Duration
 
-	// RetryAfter is when an event comes back whose effect is in doubt. 1 ms or more. Default: 1 min.
+	// RetryAfter is how long an event waits for its retry if its effect is in doubt. 1 ms or more. Default: 1 min.
 	RetryAfter time.Duration
 
-	// RecordTimeout is for how long the outcome of a call is tried to be recorded, while the database does not answer;
-	// an intent as well. After that the call is in doubt. 1 ms or more. Default: 5 s.
+	// RecordTimeout is how long the ledger retries to record a call's intent or outcome while the database does not
+	// answer. After that the call is in doubt. 1 ms or more. Default: 5 s.
 	RecordTimeout time.Duration
 
 	// Retention is how long outcomes are kept, in whole UTC days: longer than the broker may redeliver. After that a

@@ -62,13 +62,13 @@ type Config struct {
 	// are refused with 400.
 	Optional bool
 
-	// Retention is for how long answers are kept at least. They go by the day (UTC), so some are kept a day longer. 24 h
+	// Retention is how long answers are kept at least. Whole days (UTC) are dropped, so some are kept a day longer. 24 h
 	// or more. Default: 24 h.
 	Retention time.Duration
 
-	// Timeout bounds the handler's run with its transaction, the wait for a connection of the pool included. The handler's
-	// context ends then, and not when the client hangs up: what has begun is finished, for the client to find when it asks
-	// again. 1 ms to 24 h. Default: 30 s.
+	// Timeout bounds the handler's run with its transaction, including the wait for a connection of the pool. The
+	// handler's context ends at the timeout, not when the client hangs up: the handler finishes, and a client that retries
+	// gets its answer. 1 ms to 24 h. Default: 30 s.
 	Timeout time.Duration
 
 	// MaxBody and MaxResponse bound the bodies of requests and responses, which are held in memory. A larger request is

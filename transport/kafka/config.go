@@ -43,8 +43,9 @@ type Config struct {
 	// ClientID names this service in the brokers' logs, metrics and quotas. Default: "millrace".
 	ClientID string
 
-	// Version is the newest protocol that is spoken: of each request the version that both it and the broker know is
-	// taken. 2.8.0 or later, because before it late commits of a transaction's offsets are not fenced. Default: "3.6.0".
+	// Version is the newest protocol version that the client speaks; an older broker gets the older requests that it
+	// knows. 2.8.0 or later, because earlier versions do not fence late commits of a transaction's offsets. Default:
+	// "3.6.0".
 	Version string
 
 	// TLS encrypts the connections. Default: nil, they are plain text.

@@ -38,21 +38,21 @@ type ConsumerConfig struct {
 	// Retry is how long a nacked message waits before it is delivered again, unless Delivery.RetryAfter says.
 	Retry Retry
 
-	// Prefetch is how many records of a partition beyond SubscriberConfig.Concurrency are held: those that handlers find
-	// ready, and those behind one that is being retried. A partition with more unfinished records is paused.
+	// Prefetch is how many records of a partition are held beyond SubscriberConfig.Concurrency: those that are ready for
+	// handlers, and those blocked by one that is being retried. A partition with more unfinished records is paused.
 	// Default: 500.
 	Prefetch int
 
-	// StartAt is where a group begins that has no offset of a partition yet. Default: Oldest.
+	// StartAt is where a group begins to read a partition for which it has no offset. Default: Oldest.
 	StartAt StartAt
 
 	// Assignment is how the members of the group share the partitions. All members must agree. Default:
 	// CooperativeSticky.
 	Assignment Assignment
 
-	// InstanceID makes this process a static member: one that comes back within SessionTimeout finds its partitions as it
-	// left them, without a rebalance. It must be unique in the group and stable over restarts, as the name of a pod of a
-	// StatefulSet is. The partitions of one that does not come back wait for SessionTimeout. Default: "", a dynamic member.
+	// InstanceID makes this process a static member: if it restarts within SessionTimeout, it keeps its partitions without
+	// a rebalance. The ID must be unique in the group and stable over restarts, like the name of a StatefulSet's pod. If
+	// the process does not return, its partitions wait for SessionTimeout. Default: "", a dynamic member.
 	InstanceID string
 
 	// SessionTimeout is how long the group waits for a sign of life: the partitions of a killed process go to others
@@ -62,11 +62,12 @@ type ConsumerConfig struct {
 
 // DeadLetter is a consumer's dead-letter topic.
 type DeadLetter struct {
-	// Topic is its name. Subscribe creates it, or checks it, as Config.Topics says. What consumes the dead letters must not
-	// have it: give that consumer an entry of its own in Config.Consumers. Default: "", none.
+	// Topic is the topic's name. Subscribe creates or checks the topic, as Config.Topics says. A consumer of the dead
+	// letters must not have the same dead-letter topic: give it an entry of its own in Config.Consumers. Default: "",
+	// none.
 	Topic string
-	// MaxAttempts is after how many deliveries a message goes there. They are counted in memory, so that a message has
-	// more of them when its partition goes to another process. Default: 10.
+	// MaxAttempts is the number of deliveries after which a message goes there. Each process counts in memory, so the
+	// count begins anew when the partition goes to another process. Default: 10.
 	MaxAttempts int
 }
 

@@ -12,8 +12,8 @@ import (
 
 // SASL is how this service authenticates itself to the brokers.
 type SASL struct {
-	// Mechanism is one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 and OAUTHBEARER. PLAIN and OAUTHBEARER hand the secret to
-	// whoever listens, so without Config.TLS they are taken only for brokers on this machine. Default: "", anonymous.
+	// Mechanism is one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 and OAUTHBEARER. PLAIN and OAUTHBEARER send the secret in
+	// the clear, so without Config.TLS they are allowed only for brokers on this machine. Default: "", anonymous.
 	Mechanism string
 
 	// User and Password are required with PLAIN and SCRAM.

@@ -13,9 +13,9 @@ type Topics struct {
 	// Missing is what is done about them. Default: CreateMissing.
 	Missing Missing
 
-	// Partitions is how many a topic gets that is created: the largest number of subscribers that can share it. It
-	// cannot be made smaller later. Partitions that are added are used within a minute; they move keys, whose later
-	// messages may then be consumed before earlier ones that are still in the old partition. Default: 4.
+	// Partitions is the number of partitions of a topic that is created, and so the largest number of subscribers that can
+	// share it. It cannot be reduced later. Added partitions are used within a minute. They move keys: later messages of a
+	// moved key may be consumed before earlier ones in the old partition. Default: 4.
 	Partitions int32
 
 	// ReplicationFactor is how many brokers keep a topic that is created. Production wants 3, with the brokers'

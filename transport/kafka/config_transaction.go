@@ -58,11 +58,11 @@ type Transaction struct {
 	// MaxDelay is how long a finished message waits for others before its transaction is committed: the latency that
 	// transactions add under light load. Default: 100 ms.
 	MaxDelay time.Duration
-	// Timeout is after how long the brokers abort the transaction of a process that is gone: so long its outputs hold
-	// back readers that are read_committed. 1 s to 15 min, within the brokers' bounds. Default: 10 s.
+	// Timeout is how long the brokers wait before they abort the transaction of a dead process. Until then its outputs
+	// block read_committed readers. 1 s to 15 min, within the brokers' bounds. Default: 10 s.
 	Timeout time.Duration
-	// IDPrefix begins the transactional IDs, "<prefix>-<consumer>-<topic>-<instance>": what an ACL on the IDs names.
-	// Default: "millrace".
+	// IDPrefix is the beginning of the transactional IDs, "<prefix>-<consumer>-<topic>-<instance>". An ACL on the IDs
+	// names it. Default: "millrace".
 	IDPrefix string
 
 	holes hole // of tests

@@ -33,17 +33,17 @@ type Config struct {
 	// Subscription as a whole: its zero fields mean their defaults, not what Subscription says. Default: none.
 	Consumers map[string]SubscriptionConfig
 
-	// Resources is what becomes of topics and subscriptions that are missing, or are there with other settings.
-	// Default: CreateMissing.
+	// Resources says what to do about topics and subscriptions that are missing or have other settings. Default:
+	// CreateMissing.
 	Resources Resources
 
 	// DrainTimeout is how long a closing subscriber waits for running handlers. After that their contexts are
 	// cancelled and their messages go back. Default: transport.DefaultDrainTimeout (30 s).
 	DrainTimeout time.Duration
 
-	// Tracing makes Google's client trace, too: it sends the span of a publish along with the message, in attributes that
-	// are removed on receipt, and a delivery's span is linked to that of the receipt, or its child where the message's
-	// metadata tell of no trace. It uses OpenTelemetry's global tracer provider. Default: false.
+	// Tracing makes Google's client trace, too. It sends the span of a publish in attributes of the message, which are
+	// removed on receipt. A delivery's span is linked to the span of the receipt, or is its child if the message's
+	// metadata have no trace. It uses OpenTelemetry's global tracer provider. Default: false.
 	Tracing bool
 
 	// MeterProvider receives the metrics named millrace.pubsub. Default: otel.GetMeterProvider().

@@ -32,9 +32,10 @@ const (
 // SubscriptionConfig configures the subscription of a consumer. Unless a field says otherwise, changing it later changes
 // subscriptions that exist only under Update; else the difference is logged.
 type SubscriptionConfig struct {
-	// AckDeadline is how long a message stays leased to a consumer that has stopped renewing: the messages of a killed
-	// process return within it. Leases of a living one are renewed for up to an hour, however long the deadline. Of a
-	// push subscription it is how long a request may take. Whole seconds from 10 s to 600 s. Default: 20 s.
+	// AckDeadline is how long a message stays leased to a process that no longer renews the lease: Pub/Sub redelivers the
+	// messages of a killed process within it. A running process renews its leases for up to an hour, whatever the
+	// deadline. For a push subscription it is how long a request may take. Whole seconds from 10 s to 600 s. Default: 20
+	// s.
 	AckDeadline time.Duration
 
 	// Prefetch is how many messages beyond SubscriberConfig.Concurrency a subscription holds. They are what handlers
@@ -45,14 +46,14 @@ type SubscriptionConfig struct {
 	// setting of the process, not of the subscription, and push has none. Default: 500.
 	Prefetch int
 
-	// ExactlyOnce asks for Pub/Sub's exactly-once delivery: while a message is leased it is not delivered twice, and an
-	// ack that came too late is logged and counted. It is slower, regional, not to be had with push, and no substitute
-	// for the claim. Default: false.
+	// ExactlyOnce enables Pub/Sub's exactly-once delivery: Pub/Sub does not redeliver a message while it is leased, and
+	// late acks are logged and counted. It is slower, regional, not available with push, and no substitute for the claim.
+	// Default: false.
 	ExactlyOnce bool
 
-	// Filter lets pass only messages whose attributes match, in Pub/Sub's filter language; the others count as acked.
-	// An event's metadata are its attributes. Up to 256 bytes. Pub/Sub cannot change it: a subscription that exists
-	// with another filter is an error. Default: "", all messages.
+	// Filter selects messages by their attributes, in Pub/Sub's filter language; the others count as acked. An event's
+	// metadata are its attributes. Up to 256 bytes. Pub/Sub cannot change it: a subscription that exists with another
+	// filter is an error. Default: "", all messages.
 	Filter string
 
 	// EventID says where the event's ID is in messages that foreign publishers send: EventIDFromAttribute, EventIDFromJSON or
@@ -111,9 +112,9 @@ type Push struct {
 	// ServiceAccount is the e-mail address of the account whose OIDC token Pub/Sub sends and the handler asks for.
 	// Required, unless AllowUnauthenticated is set.
 	ServiceAccount string
-	// Audience is the token's. Default: Endpoint.
+	// Audience is the audience of the token. Default: Endpoint.
 	Audience string
-	// Unwrapped has the message's data as the request's body and its attributes in headers, instead of both as JSON.
+	// Unwrapped sends the message's data as the request's body and its attributes as headers, instead of both as JSON.
 	Unwrapped bool
 	// AllowUnauthenticated lets anyone who can reach the handler inject messages when there is no ServiceAccount. It is
 	// for the emulator, which sends no tokens, and for tests. Default: false.
