@@ -192,7 +192,7 @@ func TestFenceEndsByItself(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, found, 1)
 	assert.True(t, found[0].Note)
-	assert.Contains(t, found[0].Text, `"millrace outbox shards 16" restores`)
+	assert.Contains(t, found[0].Text, `"millrace outbox shards 16" finishes it`)
 	require.NoError(t, ChangeShards(t.Context(), pool, schema, 16, nil))
 	found, err = Examine(t.Context(), pool, schema, false)
 	require.NoError(t, err)
