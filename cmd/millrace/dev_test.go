@@ -61,7 +61,7 @@ func TestUsage(t *testing.T) {
 		code int
 		says string
 	}{
-		{nil, exitUsage, "Usage:\n  millrace [command]"},
+		{nil, exitUsage, "Usage:\n  millrace\n  millrace [command]"},
 		{[]string{"develop"}, exitUsage, `unknown command "develop"`},
 		{[]string{"help"}, exitOK, "dev "},
 		{[]string{"help", "bogus"}, exitUsage, "millrace help: unknown command \"bogus\" for \"millrace\"\n"},
