@@ -116,20 +116,19 @@ func (s tutorialStep) take(t *testing.T, shell *tutorialBash, folder string) {
 func (s tutorialStep) run(t *testing.T, shell *tutorialBash, at string) {
 	t.Helper()
 	want := tutorialOutput(s.output)
-	var got string
+	var got, failed string
 	matches := func() bool {
-		var status string
-		got, status = shell.run(t, s.code)
-		return status == "0" && (!s.hasOutput || want.MatchString(got))
+		got, failed = shell.run(t, s.code)
+		return failed == "" && (!s.hasOutput || want.MatchString(got))
 	}
 	if !s.again {
-		require.True(t, matches(), "%s: it prints\n%s", at, got)
+		require.True(t, matches(), "%s: it prints\n%s%s", at, got, failed)
 		return
 	}
 	look, deadline := time.NewTicker(200*time.Millisecond), time.Now().Add(90*time.Second)
 	defer look.Stop()
 	for !matches() {
-		require.True(t, time.Now().Before(deadline), "%s: it still prints\n%s", at, got)
+		require.True(t, time.Now().Before(deadline), "%s: it still prints\n%s%s", at, got, failed)
 		<-look.C
 	}
 }
@@ -186,8 +185,10 @@ func tutorialShell(t *testing.T, room string) *tutorialBash {
 	require.NoError(t, err)
 	bin := filepath.Join(room, "bin")
 	require.NoError(t, os.Mkdir(bin, 0o700))
-	git := "#!/bin/sh\n[ \"$*\" = 'clone https://github.com/millrace-go/millrace' ] && exec ln -s '" + root + "' millrace\n"
-	require.NoError(t, os.WriteFile(filepath.Join(bin, "git"), []byte(git), 0o700)) //nolint:gosec // it is run
+	git, err := exec.LookPath("git")
+	require.NoError(t, err)
+	clone := fmt.Sprintf("#!/bin/sh\n[ \"$*\" = 'clone https://github.com/millrace-go/millrace' ] && exec ln -s '%s' millrace\nexec '%s' \"$@\"\n", root, git)
+	require.NoError(t, os.WriteFile(filepath.Join(bin, "git"), []byte(clone), 0o700)) //nolint:gosec // it is run
 	modules, err := exec.CommandContext(t.Context(), "go", "env", "GOMODCACHE").Output()
 	require.NoError(t, err)
 
@@ -220,11 +221,11 @@ func tutorialShell(t *testing.T, room string) *tutorialBash {
 	return shell
 }
 
-// run types commands and returns what they print, and the exit status of the last one.
-func (b *tutorialBash) run(t *testing.T, commands string) (output, status string) {
+// run types commands and returns what they print, and one that failed; a wait for what was killed may.
+func (b *tutorialBash) run(t *testing.T, commands string) (output, failed string) {
 	t.Helper()
 	before := len(b.output.String())
-	_, err := io.WriteString(b.input, commands+"echo \"=== $?\"\n")
+	_, err := io.WriteString(b.input, "failed=; trap '[[ $BASH_COMMAND = wait* ]] || failed=$BASH_COMMAND' ERR\n"+commands+"echo \"=== $failed\"\n")
 	require.NoError(t, err, b.output)
 	var ended []string
 	look, deadline := time.NewTicker(10*time.Millisecond), time.Now().Add(2*time.Minute)
@@ -237,7 +238,7 @@ func (b *tutorialBash) run(t *testing.T, commands string) (output, status string
 	return ended[1], ended[2]
 }
 
-var tutorialEnd = regexp.MustCompile(`(?s)^(.*)=== (\d+)\n$`)
+var tutorialEnd = regexp.MustCompile(`(?s)^(.*)=== ([^\n]*)\n$`)
 
 // end leaves the shell.
 func (b *tutorialBash) end(t *testing.T) {
