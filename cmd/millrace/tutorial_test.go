@@ -225,7 +225,7 @@ func tutorialShell(t *testing.T, room string) *tutorialBash {
 func (b *tutorialBash) run(t *testing.T, commands string) (output, failed string) {
 	t.Helper()
 	before := len(b.output.String())
-	_, err := io.WriteString(b.input, "failed=; trap '[[ $BASH_COMMAND = wait* ]] || failed=$BASH_COMMAND' ERR\n"+commands+"echo \"=== $failed\"\n")
+	_, err := io.WriteString(b.input, shellTraps+commands+"echo \"=== $failed\"\n")
 	require.NoError(t, err, b.output)
 	var ended []string
 	look, deadline := time.NewTicker(10*time.Millisecond), time.Now().Add(2*time.Minute)
@@ -237,6 +237,9 @@ func (b *tutorialBash) run(t *testing.T, commands string) (output, failed string
 	}
 	return ended[1], ended[2]
 }
+
+// shellTraps have a shell remember a command that failed, and leave nothing behind when its input ends, as with a test that is killed.
+const shellTraps = `failed=; trap '[[ $BASH_COMMAND = wait* ]] || failed=$BASH_COMMAND' ERR; trap 'kill -9 $(jobs -p) 2> /dev/null' EXIT` + "\n"
 
 var tutorialEnd = regexp.MustCompile(`(?s)^(.*)=== ([^\n]*)\n$`)
 
