@@ -78,6 +78,12 @@ func Main(m *testing.M, opts ...goleak.Option) {
 	os.Exit(finish(m.Run, shared.Stop, opts...))
 }
 
+// FewAtOnce keeps Main to Go's default, as many tests at once as there are processors: for tests that keep processors busy,
+// or whose timeouts are short. Call it before Main.
+func FewAtOnce() {
+	_ = flag.Set("test.parallel", strconv.Itoa(runtime.GOMAXPROCS(0))) // a number is always taken; the command line comes after
+}
+
 // overlap lets more tests run at once than there are processors, which is Go's default: most of them wait for a service.
 // The flag -parallel still decides where it is given.
 func overlap() {

@@ -3,11 +3,9 @@ package stagetest
 
 import (
 	"bytes"
-	"flag"
 	"os"
 	"os/exec"
 	"regexp"
-	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -33,8 +31,7 @@ func Main(m *testing.M, main func()) {
 		main()
 		return
 	}
-	// Each test is a whole example, which starts a dozen processes.
-	_ = flag.Set("test.parallel", strconv.Itoa(runtime.GOMAXPROCS(0))) // a number is always taken; the command line comes after
+	devtest.FewAtOnce() // each test is a whole example, which starts a dozen processes
 	devtest.Main(m)
 }
 
