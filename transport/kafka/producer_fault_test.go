@@ -249,13 +249,13 @@ func TestOutageOutlastsTheTimeout(t *testing.T) {
 	cluster := fake(t, kfake.SeedTopics(1, "topic"))
 	network := newFaultNet(nil)
 	p := batcher(t, connect(t, kafka.Config{
-		Brokers: cluster.ListenAddrs(), Dial: network.dial, Producer: kafka.ProducerConfig{Timeout: time.Second},
+		Brokers: cluster.ListenAddrs(), Dial: network.dial, Producer: kafka.ProducerConfig{Timeout: 3 * time.Second},
 	}))
 	requireAll(t, p.PublishBatch(t.Context(), "topic", numbered("k", 0, 1)))
 	network.kill()
 	for _, err := range p.PublishBatch(t.Context(), "topic", numbered("k", 9, 2)) {
 		require.ErrorIs(t, err, transport.ErrUnavailable)
-		require.ErrorContains(t, err, "no acknowledgement within 1s")
+		require.ErrorContains(t, err, "no acknowledgement within 3s")
 		require.ErrorContains(t, err, "the latest attempt: ")
 	}
 	require.ErrorIs(t, p.PublishBatch(t.Context(), "another", numbered("k", 0, 1))[0], transport.ErrUnavailable)
