@@ -84,13 +84,13 @@ func FewAtOnce() {
 	_ = flag.Set("test.parallel", strconv.Itoa(runtime.GOMAXPROCS(0))) // a number is always taken; the command line comes after
 }
 
-// overlap lets more tests run at once than there are processors, which is Go's default: most of them wait for a service.
+// overlap lets twice as many tests run at once as there are processors: most of them wait for a service.
 // The flag -parallel still decides where it is given.
 func overlap() {
 	given := false
 	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
 	if !given {
-		_ = flag.Set("test.parallel", strconv.Itoa(3*runtime.GOMAXPROCS(0))) // a number is always taken
+		_ = flag.Set("test.parallel", strconv.Itoa(2*runtime.GOMAXPROCS(0))) // a number is always taken
 	}
 }
 
