@@ -47,8 +47,7 @@ func conformanceOfFake(t *testing.T, config pubsub.SubscriptionConfig) {
 		return connect(t, pubsub.Config{ClientOptions: brokers(t), Subscription: config})
 	}, transporttest.Config{
 		ExactlyOnce: config.ExactlyOnce,
-		Short:       config.ExactlyOnce,
-		ShortOrder:  true,
+		Short:       true,
 		DeleteTopic: func(t testing.TB, topic string) { deleteTopic(brokers(t))(t, topic) },
 		Cannot:      fakeCannot,
 		Wait:        time.Minute,

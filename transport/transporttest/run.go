@@ -19,9 +19,6 @@ type Config struct {
 	// Short runs Watermill's suite with fewer messages and subscribers, for brokers that are slow. Default: false.
 	Short bool
 
-	// ShortOrder is Short for the run with order alone. Default: Short.
-	ShortOrder bool
-
 	// ExactlyOnce tells that the factory's transports use a broker's exactly-once delivery: Watermill's suite then takes
 	// no message without a key twice. Default: false.
 	ExactlyOnce bool

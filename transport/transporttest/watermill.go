@@ -44,7 +44,6 @@ func runWatermill(t *testing.T, factory Factory, config Config) {
 	if factory(t).Features().Ordered && !config.unordered() {
 		// A broker that delivers a message of a key again delivers what follows again, too, once acked or not.
 		features.GuaranteedOrder, features.ExactlyOnceDelivery = true, false
-		features.ForceShort = config.Short || config.ShortOrder
 		suite("Ordered", features)
 	}
 }
