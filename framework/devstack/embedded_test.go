@@ -18,6 +18,8 @@ import (
 func TestEmbeddedPostgres(t *testing.T) {
 	scratch(t)
 	t.Setenv("TMPDIR", "") // the binaries stay where the next run finds them
+	before, err := filepath.Glob("/tmp/embedded_postgres_log*") // a process that was killed while it downloaded leaves one
+	require.NoError(t, err)
 	stack := &Stack{hooks: hooks{skipInstalled: true}}
 	require.NoError(t, stack.Add(t.Context(), Postgres))
 	info := stack.Services()[0]
@@ -27,9 +29,9 @@ func TestEmbeddedPostgres(t *testing.T) {
 	require.NoError(t, askPostgres(t.Context(), stack.PostgresDSN()))
 	require.NoError(t, stack.Stop())
 	assert.True(t, closed(info.Address))
-	logs, err := filepath.Glob("/tmp/embedded_postgres_log*")
+	after, err := filepath.Glob("/tmp/embedded_postgres_log*")
 	require.NoError(t, err)
-	assert.Empty(t, logs)
+	assert.Subset(t, before, after)
 }
 
 // Of those that need the binaries at once one unpacks, and the others wait for it; no scratch folder is left.
