@@ -2,7 +2,8 @@
 //
 // [Run] hands a transaction to a function, both as a pgx.Tx and in the context, and commits it when the function returns
 // nil. Whatever is called with that context (repositories, the outbox's publisher) finds the transaction with [From] and
-// takes part in it. A transaction that Millrace did not begin is put there with [With] or [WithSQL].
+// takes part in it. A transaction that Millrace did not begin is put there with [With] or [WithSQL]. Work that is to take
+// no part in it says so with [Detached].
 //
 // Run saves round trips: BEGIN and savepoints travel with the first statement, and what was given to [Queue] or [Collect]
 // with COMMIT.
@@ -10,7 +11,6 @@ package pgtx
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"reflect"
@@ -36,28 +36,10 @@ var ErrNoTransaction = errors.New("no transaction in the context: call this insi
 	"or put a transaction there with pgtx.With or pgtx.WithSQL")
 
 // DB begins transactions: a *pgxpool.Pool or a *pgx.Conn. With any other implementation BEGIN is a round trip of its
-// own, and so is COMMIT.
+// own, and so is COMMIT. A wrapper may have a method Unwrap() DB that returns what it wraps: then Run on either joins a
+// transaction of the other, and does not call BeginTx.
 type DB interface {
 	BeginTx(ctx context.Context, opts pgx.TxOptions) (pgx.Tx, error)
-}
-
-// unit is what the context carries.
-type unit struct {
-	tx    pgx.Tx       // nil below WithSQL
-	sql   *sql.Tx      // below WithSQL
-	work  *transaction // nil when Millrace did not begin the transaction: then there is no commit to hook
-	outer *unit        // of another database, which an inner Run may come back to
-}
-
-// closed reports whether the savepoint of this context has ended.
-func (u *unit) closed() bool {
-	x, ok := u.tx.(*tx)
-	return ok && x.closed
-}
-
-func unitOf(ctx context.Context) *unit {
-	u, _ := ctx.Value(boundary.Postgres{}).(*unit)
-	return u
 }
 
 // Run calls fn with a transaction on db, which it commits when fn returns nil; when fn returns an error or panics the
@@ -67,26 +49,29 @@ func unitOf(ctx context.Context) *unit {
 // queues and collects nothing, nothing is sent at all. A tracer therefore sees the first statement as part of a batch,
 // or with BEGIN before it. The transaction's Conn and LargeObjects begin it at once.
 //
-// Inside another Run on the same db (or below With) the work joins that transaction, as a savepoint: an error of fn
-// undoes only fn's part. So a handler may call functions that use Run without escaping from the handler's transaction.
+// Inside another Run, in a handler under a claim and below With, the work joins the transaction of the context, as a
+// savepoint: an error of fn undoes only fn's part. So a handler may call functions that use Run without escaping from the
+// handler's transaction.
+//
+// Only a Run on the same handle joins: on the same pool or connection, on the connection of the transaction itself, or on a
+// wrapper with a method Unwrap() DB that returns one of these. Two pools of one database are two handles. Below With the
+// handle is not known: there a pool joins if its host, port, database, user and run-time parameters are the connection's.
+// On another handle, and below WithSQL, which has no pgx.Tx to hand out, Run returns an error and does not call fn. Use
+// Detached for work that is not part of the transaction.
+//
 // The savepoint travels with the first statement inside it, its release with the next one after it: it costs no round trip
 // of its own, but where the connection sends a statement for the first time, for PostgreSQL may refuse that too early.
-// Options are for the outermost Run; a joining one refuses them. Below WithSQL Run returns an error, because it has no
-// pgx.Tx to hand out.
+// Options are for the outermost Run; a joining one refuses them.
 //
 // fn must not use its transaction from several goroutines at once, nor after it has returned.
 func Run(ctx context.Context, db DB, fn func(ctx context.Context, tx pgx.Tx) error, opts ...Option) error {
-	if db == nil || !reflect.ValueOf(db).Comparable() {
-		return fmt.Errorf("begin transaction: the DB is a %T: want a *pgxpool.Pool, a *pgx.Conn, or a pointer to what wraps one", db)
+	handle := unwrap(db)
+	if handle == nil || !reflect.ValueOf(handle).Comparable() {
+		return fmt.Errorf("begin transaction: the DB is a %T: want a *pgxpool.Pool, a *pgx.Conn, or a pointer to what wraps one", handle)
 	}
-	outer := unitOf(ctx)
-	for u := outer; u != nil; u = u.outer {
-		if u.work != nil && u.work.db != db {
-			continue
-		}
-		if u.sql != nil {
-			return errors.New("begin transaction: the context carries a *sql.Tx (pgtx.WithSQL), which Run cannot join: " +
-				"use that transaction, or call Run with a context from outside of it")
+	if u := unitOf(ctx); u != nil {
+		if err := u.refuse(db, handle); err != nil {
+			return fmt.Errorf("begin transaction: %w", err)
 		}
 		if len(opts) > 0 {
 			return errors.New("begin transaction: options on a Run that joins an outer transaction: pass them to the outermost Run")
@@ -101,7 +86,7 @@ func Run(ctx context.Context, db DB, fn func(ctx context.Context, tx pgx.Tx) err
 		return fmt.Errorf("begin transaction: pgtx.Retry(%d): want 0 or more", s.retries)
 	}
 	for attempt := 0; ; attempt++ {
-		err := runOnce(ctx, db, s.isolation, outer, fn)
+		err := runOnce(ctx, db, s.isolation, fn)
 		if err == nil || attempt >= s.retries || !isConflict(err) {
 			return err
 		}
@@ -111,13 +96,13 @@ func Run(ctx context.Context, db DB, fn func(ctx context.Context, tx pgx.Tx) err
 	}
 }
 
-func runOnce(ctx context.Context, db DB, isolation pgx.TxIsoLevel, outer *unit, fn func(context.Context, pgx.Tx) error) error {
+func runOnce(ctx context.Context, db DB, isolation pgx.TxIsoLevel, fn func(context.Context, pgx.Tx) error) error {
 	t, err := open(ctx, db, isolation)
 	if err != nil {
 		return fmt.Errorf("begin transaction: %w", err)
 	}
 	defer t.finish()
-	if err := runOutermost(ctx, t, outer, fn); err != nil {
+	if err := runOutermost(ctx, t, fn); err != nil {
 		return err
 	}
 	for i := 0; i < len(t.after); i++ { // f may register another
@@ -133,10 +118,10 @@ func (t *transaction) finish() {
 	t.done = true
 }
 
-func runOutermost(ctx context.Context, t *transaction, outer *unit, fn func(context.Context, pgx.Tx) error) error {
+func runOutermost(ctx context.Context, t *transaction, fn func(context.Context, pgx.Tx) error) error {
 	defer t.release()
 	x := &tx{t: t, managed: true}
-	return run(ctx, &unit{tx: x, work: t, outer: outer}, fn, t.commit, t.rollback)
+	return run(ctx, &unit{tx: x, work: t}, fn, t.commit, t.rollback)
 }
 
 func runNested(ctx context.Context, outer *unit, fn func(context.Context, pgx.Tx) error) error {
@@ -144,7 +129,7 @@ func runNested(ctx context.Context, outer *unit, fn func(context.Context, pgx.Tx
 	if err != nil {
 		return fmt.Errorf("begin savepoint: %w", err)
 	}
-	u := &unit{work: outer.work, outer: outer.outer}
+	u := &unit{work: outer.work}
 	if x, ok := sp.(*tx); ok {
 		x.managed = true
 		u.tx, u.work = x, x.t
@@ -179,29 +164,6 @@ func run(ctx context.Context, u *unit, fn func(context.Context, pgx.Tx) error, c
 	err = commit(ctx)
 	committed = err == nil
 	return err
-}
-
-// From returns the transaction that the context carries, unless that is a *sql.Tx.
-func From(ctx context.Context) (pgx.Tx, bool) {
-	u := unitOf(ctx)
-	if u == nil || u.tx == nil {
-		return nil, false
-	}
-	return u.tx, true
-}
-
-// With returns a context that carries a transaction which the caller began and will end. Millrace cannot see its
-// commit, so nothing that AfterCommit would do happens: wake a relay with Relay.Nudge, or let its poll find the events.
-// A transaction of Run's, or a savepoint in one, is recognized and behaves as in the context that Run made.
-func With(ctx context.Context, t pgx.Tx) context.Context {
-	if t == nil {
-		return ctx
-	}
-	u := &unit{tx: t}
-	if x, ok := t.(*tx); ok {
-		u.work = x.t
-	}
-	return context.WithValue(ctx, boundary.Postgres{}, u)
 }
 
 // AfterCommit calls f once the outermost transaction that Run began has been committed, in the order of registration,

@@ -191,20 +191,6 @@ func TestSwallowedErrorInASavepointSparesTheOuterTransaction(t *testing.T) {
 	assert.Equal(t, []int{1}, numbers(t, pool, table))
 }
 
-// Back on the first database, below a transaction of a second one, Run still joins.
-func TestRunJoinsAcrossAnotherDatabase(t *testing.T) {
-	t.Parallel()
-	pool, table := newTable(t)
-	other := devtest.Pool(t)
-	require.ErrorIs(t, pgtx.Run(t.Context(), pool, func(ctx context.Context, _ pgx.Tx) error {
-		require.NoError(t, pgtx.Run(ctx, other, func(ctx context.Context, _ pgx.Tx) error {
-			return pgtx.Run(ctx, pool, func(ctx context.Context, tx pgx.Tx) error { return insert(ctx, tx, table, 1) })
-		}))
-		return errOops
-	}), errOops)
-	assert.Empty(t, numbers(t, pool, table))
-}
-
 func TestRefusedCommitIsKnown(t *testing.T) {
 	t.Parallel()
 	pool, table := newTable(t)

@@ -27,7 +27,8 @@ type querier interface {
 
 // transaction is one that Run began, or will begin with the first statement.
 type transaction struct {
-	db      DB
+	db      DB              // as Run was given it
+	handle  DB              // db without its wrappers
 	ctx     context.Context // Run's own, for Conn and LargeObjects, which are given none
 	conn    *pgx.Conn
 	q       querier
@@ -50,7 +51,7 @@ type transaction struct {
 }
 
 func open(ctx context.Context, db DB, isolation pgx.TxIsoLevel) (*transaction, error) {
-	t := &transaction{db: db, ctx: ctx, release: func() {}, begin: "begin", direct: -1}
+	t := &transaction{db: db, handle: unwrap(db), ctx: ctx, release: func() {}, begin: "begin", direct: -1}
 	if isolation != "" {
 		t.begin += " isolation level " + string(isolation)
 	}
@@ -71,6 +72,11 @@ func open(ctx context.Context, db DB, isolation pgx.TxIsoLevel) (*transaction, e
 		t.conn, t.q, t.foreign, t.begun = tx.Conn(), tx, tx, true
 	}
 	return t, nil
+}
+
+// on reports whether the transaction was begun on the handle, or is that of its connection.
+func (t *transaction) on(handle DB) bool {
+	return t.handle == handle || t.conn != nil && connOf(handle) == t.conn
 }
 
 // status is the server's view of the transaction as of its last answer: 'I' (none), 'T', 'E' (failed), or 0 when it
