@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/millrace-go/millrace/internal/pgschema"
-	"github.com/millrace-go/millrace/pgtx"
+	"github.com/millrace-go/millrace/internal/pgunit"
 )
 
 // LockKey serializes the transactions that publish events of these keys, for keys that stand for no row which the
@@ -45,7 +45,7 @@ func lockKeys(ctx context.Context, schema string, keys []string) error {
 		return fmt.Errorf("lock keys: %w", ErrNoTransaction)
 	}
 	numbers := lockNumbers(schema, keys)
-	collected, err := pgtx.Collect(ctx, locker{}, numbers)
+	collected, err := pgunit.Collect(ctx, locker{}, numbers)
 	if err == nil && !collected {
 		if o.sql != nil {
 			_, err = o.sql.ExecContext(ctx, lockStatement, arrayLiteral(numbers, decimal))
@@ -74,7 +74,7 @@ func lockNumbers(schema string, keys []string) []int64 {
 // every schema.
 type locker struct{}
 
-// Flush is of pgtx.Collector.
+// Flush is of pgunit.Collector.
 func (locker) Flush(_ context.Context, items []any, b *pgx.Batch) error {
 	var numbers []int64
 	for _, item := range items {
@@ -85,8 +85,8 @@ func (locker) Flush(_ context.Context, items []any, b *pgx.Batch) error {
 	return nil
 }
 
-// Explain is of pgtx.Collector.
+// Explain is of pgunit.Collector.
 func (locker) Explain(err error) error { return fmt.Errorf("lock keys: %w", err) }
 
-// Locks is of pgtx.Collector.
+// Locks is of pgunit.Collector.
 func (locker) Locks() bool { return true }

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/millrace-go/millrace/internal/pgschema"
+	"github.com/millrace-go/millrace/internal/pgunit"
 	"github.com/millrace-go/millrace/pgtx"
 )
 
@@ -35,7 +36,7 @@ func (s inserter) statement(c columns) string {
 
 // write adds the events to the transaction of the context: at its commit if that can be, else now.
 func (s inserter) write(ctx context.Context, o owner, events []stored) error {
-	collected, err := pgtx.Collect(ctx, s, events)
+	collected, err := pgunit.Collect(ctx, s, events)
 	if err != nil {
 		return err
 	}
@@ -80,7 +81,7 @@ func portions(events []stored) iter.Seq[[]stored] {
 	}
 }
 
-// Flush is of pgtx.Collector.
+// Flush is of pgunit.Collector.
 func (s inserter) Flush(ctx context.Context, items []any, b *pgx.Batch) error {
 	var events []stored
 	for _, item := range items {
@@ -94,12 +95,12 @@ func (s inserter) Flush(ctx context.Context, items []any, b *pgx.Batch) error {
 	return nil
 }
 
-// Explain is of pgtx.Collector.
+// Explain is of pgunit.Collector.
 func (s inserter) Explain(err error) error {
 	return fmt.Errorf("insert the events into the outbox: %w", s.hint(err))
 }
 
-// Locks is of pgtx.Collector.
+// Locks is of pgunit.Collector.
 func (s inserter) Locks() bool { return false }
 
 func (s inserter) wakeAfterCommit(ctx context.Context, events []stored) {

@@ -7,23 +7,9 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/millrace-go/millrace/internal/pgunit"
 )
-
-// Collector turns what a transaction has collected into statements. Items that were collected with equal collectors
-// (==, so they must be comparable) come to one call of Flush.
-type Collector interface {
-	// Flush queues the statements for the items, which are in the order of their collection. It is called just before
-	// COMMIT, or earlier when the items can wait no longer, and must not use the transaction by itself. ctx carries the
-	// transaction, for AfterCommit. Of a batch that fails, or a savepoint that is rolled back after a flush, items that
-	// were collected before the savepoint come again.
-	Flush(ctx context.Context, items []any, b *pgx.Batch) error
-
-	// Explain may say more about the error of one of those statements.
-	Explain(err error) error
-
-	// Locks reports whether the statements take locks that those of other collectors need; then they come first.
-	Locks() bool
-}
 
 const notSent = -1
 
@@ -32,7 +18,7 @@ type entry struct {
 	sql  string
 	args []any
 
-	collector Collector
+	collector pgunit.Collector
 	item      any
 
 	sent int // how many savepoints were open when it was sent, or notSent
@@ -134,16 +120,9 @@ func firstWord(sql string) (word, rest string) {
 	return strings.ToLower(sql[:min(i, limit)]), sql[i:]
 }
 
-// Collect keeps the item for the collector until COMMIT, in whose round trip everything that was collected is sent, after
-// what was queued. An item that was collected in a nested Run that rolls back is forgotten.
-//
-// It reports false when the caller must write at once: without a transaction of Run's (below With and WithSQL), and from
-// the moment on when savepoints may be made that Run does not see, by a SAVEPOINT sent as a statement or by the
-// transaction's Conn. What was collected before then has been sent by then. An error means that this failed, and with it
-// the transaction.
-func Collect(ctx context.Context, c Collector, item any) (collected bool, err error) {
-	u := unitOf(ctx)
-	if u == nil || u.work == nil {
+// Collect is pgunit.Collect.
+func (u *unit) Collect(ctx context.Context, c pgunit.Collector, item any) (collected bool, err error) {
+	if u.work == nil {
 		return false, nil
 	}
 	if u.closed() {

@@ -13,12 +13,13 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/millrace-go/millrace/framework/devstack/devtest"
+	"github.com/millrace-go/millrace/internal/pgunit"
 	"github.com/millrace-go/millrace/pgtx"
 )
 
 // put collects the number, or inserts it at once where it must.
 func put(ctx context.Context, table string, n int) error {
-	collected, err := pgtx.Collect(ctx, note{table}, n)
+	collected, err := pgunit.Collect(ctx, note{table}, n)
 	if collected || err != nil {
 		return err
 	}
@@ -46,7 +47,7 @@ func TestQueueAndCollectWaitForTheCommit(t *testing.T) {
 func TestQueueWithoutATransaction(t *testing.T) {
 	t.Parallel()
 	require.ErrorIs(t, pgtx.Queue(t.Context(), `select 1`), pgtx.ErrNoTransaction)
-	collected, err := pgtx.Collect(t.Context(), note{"t"}, 1)
+	collected, err := pgunit.Collect(t.Context(), note{"t"}, 1)
 	require.NoError(t, err)
 	assert.False(t, collected)
 	require.NoError(t, pgtx.Flush(t.Context()))
@@ -72,7 +73,7 @@ func TestWithRecognizesRunsTransaction(t *testing.T) {
 	require.NoError(t, pgtx.Run(t.Context(), pool, func(_ context.Context, tx pgx.Tx) error {
 		ctx := pgtx.With(context.Background(), tx)
 		assert.True(t, pgtx.AfterCommit(ctx, func() { called = true }))
-		collected, err := pgtx.Collect(ctx, note{table}, 1)
+		collected, err := pgunit.Collect(ctx, note{table}, 1)
 		assert.True(t, collected)
 		return err
 	}))

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/framework/devstack/devtest"
+	"github.com/millrace-go/millrace/internal/pgunit"
 	"github.com/millrace-go/millrace/pgtx"
 )
 
@@ -251,7 +252,7 @@ func TestNestedRunWithoutAConnection(t *testing.T) {
 	db := connless{pool}
 	require.NoError(t, pgtx.Run(t.Context(), db, func(ctx context.Context, _ pgx.Tx) error {
 		return pgtx.Run(ctx, db, func(ctx context.Context, tx pgx.Tx) error {
-			assert.False(t, pgtx.Lost(ctx))
+			assert.False(t, pgunit.Lost(ctx))
 			return insert(ctx, tx, table, 1)
 		})
 	}))

@@ -5,8 +5,7 @@
 // takes part in it. A transaction that Millrace did not begin is put there with [With] or [WithSQL]. Work that is to take
 // no part in it says so with [Detached].
 //
-// Run saves round trips: BEGIN and savepoints travel with the first statement, and what was given to [Queue] or [Collect]
-// with COMMIT.
+// Run saves round trips: BEGIN and savepoints travel with the first statement, and what was given to [Queue] with COMMIT.
 package pgtx
 
 import (

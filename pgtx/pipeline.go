@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/millrace-go/millrace/internal/boundary"
+	"github.com/millrace-go/millrace/internal/pgunit"
 )
 
 // pipeline is what waited, as the statements of one round trip.
@@ -23,7 +24,7 @@ func (t *transaction) compose(ctx context.Context) (pipeline, error) {
 	p := pipeline{batch: &pgx.Batch{}}
 	t.mu.Lock()
 	type collected struct {
-		by    Collector
+		by    pgunit.Collector
 		items []any
 		first int
 	}

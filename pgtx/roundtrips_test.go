@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/framework/devstack/devtest"
+	"github.com/millrace-go/millrace/internal/pgunit"
 	"github.com/millrace-go/millrace/pgtx"
 )
 
@@ -32,7 +33,7 @@ func TestRoundTrips(t *testing.T) {
 	_, table := newTable(t)
 	statement := `insert into ` + table + ` values ($1)`
 	collect := func(ctx context.Context, n int) {
-		collected, err := pgtx.Collect(ctx, note{table}, n)
+		collected, err := pgunit.Collect(ctx, note{table}, n)
 		assert.NoError(t, err)
 		assert.True(t, collected)
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-go/millrace/internal/pgunit"
 	"github.com/millrace-go/millrace/pgtx"
 )
 
@@ -29,7 +30,7 @@ func TestWithSQL(t *testing.T) {
 	_, ok = pgtx.SQLFrom(t.Context())
 	assert.False(t, ok)
 	assert.False(t, pgtx.AfterCommit(ctx, func() {}))
-	collected, err := pgtx.Collect(ctx, note{table}, 1)
+	collected, err := pgunit.Collect(ctx, note{table}, 1)
 	require.NoError(t, err)
 	assert.False(t, collected)
 	require.NoError(t, pgtx.Flush(ctx))

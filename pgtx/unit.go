@@ -8,7 +8,10 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/millrace-go/millrace/internal/boundary"
+	"github.com/millrace-go/millrace/internal/pgunit"
 )
+
+var _ pgunit.Unit = (*unit)(nil)
 
 // unit is what the context carries.
 type unit struct {

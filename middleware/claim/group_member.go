@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/millrace-go/millrace/internal/pgunit"
 	"github.com/millrace-go/millrace/pgtx"
 )
 
@@ -97,7 +98,7 @@ func (m *member) run(tx pgx.Tx, pool pgtx.DB, timeout time.Duration, complete fu
 		began, inherited := false, false
 		err := pgtx.Run(ctx, pool, func(ctx context.Context, _ pgx.Tx) error {
 			began = true
-			defer func() { inherited = pgtx.Inherited(ctx) }()
+			defer func() { inherited = pgunit.Inherited(ctx) }()
 			if err := m.fn(ctx); err != nil {
 				return err
 			}

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/millrace-go/millrace/internal/pgschema"
+	"github.com/millrace-go/millrace/internal/pgunit"
 	"github.com/millrace-go/millrace/pgtx"
 )
 
@@ -153,7 +154,7 @@ func (s *groupStore) complete(ctx context.Context, consumer int16, record pgtype
 		}
 	}
 	r := recorder{insert: s.record, consumer: consumer}
-	collected, err := pgtx.Collect(ctx, r, record)
+	collected, err := pgunit.Collect(ctx, r, record)
 	if err == nil && !collected { // savepoints are made by hand
 		tx, _ := pgtx.From(ctx)
 		_, err = tx.Exec(ctx, r.insert, []pgtype.UUID{record}, consumer)
@@ -175,7 +176,7 @@ func (e *constraintsError) gone() bool {
 	return pgErr.Code == "42704" || pgErr.Code == "42809" || pgErr.Code == "3F000" || pgErr.Code == "42501"
 }
 
-// recorder is a pgtx.Collector: all records of a group are one statement.
+// recorder is a pgunit.Collector: all records of a group are one statement.
 type recorder struct {
 	insert   string
 	consumer int16

@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/millrace-go/millrace/internal/pgunit"
 	"github.com/millrace-go/millrace/pgtx"
 )
 
@@ -85,7 +86,7 @@ func guard(timeout time.Duration, fn func(ctx context.Context) error) func(ctx c
 				if starved {
 					err = starvedError{err}
 				}
-			case err != nil && pgtx.Lost(ctx) && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled):
+			case err != nil && pgunit.Lost(ctx) && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled):
 				err = lostError{err} // while a context of the handler's own, at whose end pgx closes the connection, is its doing
 			}
 		}()

@@ -1,0 +1,67 @@
+// Package pgunit is what Millrace's own packages need of the unit of work in package pgtx, and its users do not: statements
+// that are made of what a transaction has collected, and what became of the transaction.
+package pgunit
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/millrace-go/millrace/internal/boundary"
+)
+
+// Collector turns what a transaction has collected into statements. Items that were collected with equal collectors
+// (==, so they must be comparable) come to one call of Flush.
+type Collector interface {
+	// Flush queues the statements for the items, which are in the order of their collection. It is called just before
+	// COMMIT, or earlier when the items can wait no longer, and must not use the transaction by itself. ctx carries the
+	// transaction, for AfterCommit. Of a batch that fails, or a savepoint that is rolled back after a flush, items that
+	// were collected before the savepoint come again.
+	Flush(ctx context.Context, items []any, b *pgx.Batch) error
+
+	// Explain may say more about the error of one of those statements.
+	Explain(err error) error
+
+	// Locks reports whether the statements take locks that those of other collectors need; then they come first.
+	Locks() bool
+}
+
+// Unit is what package pgtx keeps in a context.
+type Unit interface {
+	Collect(ctx context.Context, c Collector, item any) (collected bool, err error)
+	Lost() bool
+	Inherited() bool
+}
+
+func unitOf(ctx context.Context) (Unit, bool) {
+	u, ok := ctx.Value(boundary.Postgres{}).(Unit)
+	return u, ok
+}
+
+// Collect keeps the item for the collector until COMMIT, in whose round trip everything that was collected is sent, after
+// what was queued. An item that was collected in a nested Run that rolls back is forgotten.
+//
+// It reports false when the caller must write at once: without a transaction of Run's (below With and WithSQL), and from
+// the moment on when savepoints may be made that Run does not see, by a SAVEPOINT sent as a statement or by the
+// transaction's Conn. What was collected before then has been sent by then. An error means that this failed, and with it
+// the transaction.
+func Collect(ctx context.Context, c Collector, item any) (collected bool, err error) {
+	if u, ok := unitOf(ctx); ok {
+		return u.Collect(ctx, c, item)
+	}
+	return false, nil
+}
+
+// Lost reports whether the connection of the transaction that the context carries is gone. It tells an outage of the
+// database from a mistake of what ran in the transaction, whatever was made of the error in between.
+func Lost(ctx context.Context) bool {
+	u, ok := unitOf(ctx)
+	return ok && u.Lost()
+}
+
+// Inherited reports whether a statement has failed inside the savepoint of this context that was queued or collected before
+// it, and was sent by a Flush or the like: that says nothing about what ran in the savepoint.
+func Inherited(ctx context.Context) bool {
+	u, ok := unitOf(ctx)
+	return ok && u.Inherited()
+}
