@@ -6,7 +6,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -132,12 +131,7 @@ func TestDetachedRunBelowWith(t *testing.T) {
 func TestDetachedRunBelowWithSQL(t *testing.T) {
 	t.Parallel()
 	pool, table := newTable(t)
-	db := stdlib.OpenDBFromPool(pool)
-	defer db.Close()
-	tx, err := db.BeginTx(t.Context(), nil)
-	require.NoError(t, err)
-	defer func() { require.NoError(t, tx.Rollback()) }()
-	ctx := pgtx.WithSQL(t.Context(), tx)
+	ctx := pgtx.WithSQL(t.Context(), beginSQL(t, pool))
 	assertRefused(t, inserts(ctx, pool, table, 1), "*sql.Tx", "pgtx.SQLFrom", "*pgxpool.Pool ("+address(pool))
 	require.NoError(t, inserts(pgtx.Detached(ctx), pool, table, 2))
 	assert.Equal(t, []int{2}, numbers(t, pool, table))

@@ -63,6 +63,32 @@ func ExampleFrom() {
 	// bob 100
 }
 
+// The transfer is rolled back. The note about the attempt commits by itself, so it stays.
+func ExampleDetached() {
+	t := devtest.Example()
+	defer t.End()
+	ctx, pool := t.Context(), accounts(t)
+
+	fmt.Println(pgtx.Run(ctx, pool, func(ctx context.Context, tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, `update accounts set balance = balance - 30 where id = 'ada'`); err != nil {
+			return err
+		}
+		err := pgtx.Run(pgtx.Detached(ctx), pool, func(ctx context.Context, _ pgx.Tx) error {
+			return pgtx.Queue(ctx, `insert into accounts values ('attempts', 1) on conflict (id) do update set balance = accounts.balance + 1`)
+		})
+		if err != nil {
+			return err
+		}
+		return errors.New("the other half failed")
+	}))
+	printAccounts(ctx, pool)
+	// Output:
+	// the other half failed
+	// ada 100
+	// attempts 1
+	// bob 100
+}
+
 // accounts returns a pool on a database with two accounts.
 func accounts(t *devtest.ExampleTB) *pgxpool.Pool {
 	pool, _ := t.Database()

@@ -8,7 +8,7 @@ import (
 )
 
 // WithSQL returns a context that carries a database/sql transaction which the caller began and will end. As below With,
-// Millrace cannot see its commit. From does not find it, SQLFrom does.
+// Millrace cannot see its commit. From does not find it, SQLFrom does, and Run refuses to work below it.
 func WithSQL(ctx context.Context, tx *sql.Tx) context.Context {
 	if tx == nil {
 		return ctx

@@ -2,9 +2,11 @@ package pgtx_test
 
 import (
 	"context"
+	"database/sql"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -13,13 +15,20 @@ import (
 	"github.com/millrace-go/millrace/pgtx"
 )
 
+// beginSQL begins a database/sql transaction that ends with the test.
+func beginSQL(t *testing.T, pool *pgxpool.Pool) *sql.Tx {
+	db := stdlib.OpenDBFromPool(pool)
+	t.Cleanup(func() { assert.NoError(t, db.Close()) })
+	tx, err := db.BeginTx(t.Context(), nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = tx.Rollback() }) // its context has ended it, or the test
+	return tx
+}
+
 func TestWithSQL(t *testing.T) {
 	t.Parallel()
 	pool, table := newTable(t)
-	db := stdlib.OpenDBFromPool(pool)
-	defer db.Close()
-	tx, err := db.BeginTx(t.Context(), nil)
-	require.NoError(t, err)
+	tx := beginSQL(t, pool)
 	ctx := pgtx.WithSQL(t.Context(), tx)
 
 	found, ok := pgtx.SQLFrom(ctx)
@@ -47,11 +56,7 @@ func TestWithSQL(t *testing.T) {
 func TestWithBelowWithSQL(t *testing.T) {
 	t.Parallel()
 	pool, _ := newTable(t)
-	db := stdlib.OpenDBFromPool(pool)
-	defer db.Close()
-	tx, err := db.BeginTx(t.Context(), nil)
-	require.NoError(t, err)
-	defer func() { require.NoError(t, tx.Rollback()) }()
+	tx := beginSQL(t, pool)
 	require.NoError(t, pgtx.Run(t.Context(), pool, func(ctx context.Context, own pgx.Tx) error {
 		ctx = pgtx.With(pgtx.WithSQL(ctx, tx), own)
 		_, ok := pgtx.SQLFrom(ctx)

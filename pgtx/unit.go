@@ -59,7 +59,8 @@ func From(ctx context.Context) (pgx.Tx, bool) {
 
 // With returns a context that carries a transaction which the caller began and will end. Millrace cannot see its
 // commit, so nothing that AfterCommit would do happens: wake a relay with Relay.Nudge, or let its poll find the events.
-// A transaction of Run's, or a savepoint in one, is recognized and behaves as in the context that Run made.
+// A transaction of Run's, or a savepoint in one, is recognized and behaves as in the context that Run made. Any other Run
+// joins only on a handle whose configuration is that of its connection.
 func With(ctx context.Context, t pgx.Tx) context.Context {
 	if t == nil {
 		return ctx
