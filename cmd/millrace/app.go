@@ -8,11 +8,14 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"os"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
@@ -151,9 +154,31 @@ func (a *app) connect(ctx context.Context) (*pgxpool.Pool, error) {
 	defer cancel()
 	if err := pool.Ping(ping); err != nil {
 		pool.Close()
-		return nil, fmt.Errorf("connect to PostgreSQL at %s:%d: %w; check that it runs there, or name another database by --dsn, --config, $MILLRACE_POSTGRES_DSN or $DATABASE_URL", cfg.ConnConfig.Host, cfg.ConnConfig.Port, err)
+		return nil, a.unreachable(cfg.ConnConfig, err)
 	}
 	return pool, nil
+}
+
+// unreachable says in one sentence why there is no connection: pgx's error repeats the address for each attempt.
+func (a *app) unreachable(c *pgx.ConnConfig, err error) error {
+	var (
+		refused *pgconn.PgError
+		system  syscall.Errno
+		lookup  *net.DNSError
+	)
+	at := fmt.Sprintf("%s:%d", c.Host, c.Port)
+	switch {
+	case errors.As(err, &refused):
+		return fmt.Errorf("PostgreSQL at %s refuses the connection: %s\nCorrect %s.", at, refused.Message, a.dsnSource())
+	case errors.As(err, &system):
+		err = system
+	case errors.As(err, &lookup):
+		err = errors.New(lookup.Err)
+	case errors.Is(err, context.DeadlineExceeded):
+		err = fmt.Errorf("no answer within %s", connectTimeout)
+	}
+	return fmt.Errorf("no PostgreSQL answers at %s: %w\nStart it, or name another one by --dsn, --config, $MILLRACE_POSTGRES_DSN or $DATABASE_URL.\n"+
+		`If "millrace dev" runs in another terminal, run here the "export" lines that it printed there.`, at, err)
 }
 
 // logger writes to standard error.

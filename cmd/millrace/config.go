@@ -27,7 +27,7 @@ func (a *app) config() *cobra.Command {
 			Long: "Reports all errors of a configuration and of the MILLRACE_* variables, which win over it. It connects to nothing.\n" +
 				"The exit code is 0 without errors, and 1 with errors.",
 			Example: "  millrace config check millrace.yaml",
-			Args:    cobra.ExactArgs(1),
+			Args:    argument,
 			RunE:    func(_ *cobra.Command, args []string) error { return a.configCheck(args[0]) },
 		}),
 		a.prints(&cobra.Command{
@@ -35,7 +35,7 @@ func (a *app) config() *cobra.Command {
 			Long: "Prints the configuration that takes effect: FILE with all defaults, and with the environment, which wins over it. Secrets\n" +
 				"are hidden; a comment says which database is meant.",
 			Example: "  millrace config print millrace.yaml\n  millrace config print millrace.yaml -o json",
-			Args:    cobra.ExactArgs(1),
+			Args:    argument,
 			RunE:    func(_ *cobra.Command, args []string) error { return a.configPrint(args[0]) },
 		}),
 		a.prints(&cobra.Command{

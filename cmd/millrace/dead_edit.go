@@ -28,7 +28,7 @@ func (a *app) deadEdit() *cobra.Command {
 		by                      claim.By
 	)
 	c := &cobra.Command{
-		Use: "edit EVENT-ID", ValidArgsFunction: cobra.NoFileCompletions, Short: "Change the payload or the headers of a failed event", Args: cobra.ExactArgs(1),
+		Use: "edit EVENT-ID", ValidArgsFunction: cobra.NoFileCompletions, Short: "Change the payload or the headers of a failed event", Args: argument,
 		Long: "Changes the payload or the headers of a failed event. Without --payload, --payload-file and the flags for headers it opens\n" +
 			"the payload in $VISUAL, $EDITOR or vi. The event's state stays the same: \"millrace dead replay\" retries it.",
 		Example: "  millrace dead edit 0198c0de…3f2a\n  millrace dead edit 0198c0de…3f2a --set-header tenant=7\n  jq .fixed event.json | millrace dead edit 0198c0de…3f2a --payload-file -",

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -12,40 +11,41 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/spf13/cobra"
+
 	"github.com/millrace-go/millrace/framework/devstack"
 )
 
-const devUsage = `usage: millrace dev [-services postgres,pubsub,kafka,redis] [-- COMMAND ARGUMENTS...]
-
-Starts services on this machine, for development: each from the first source that exists, and it says which. With a COMMAND
-it runs that with the addresses of the services in its environment, stops the services afterwards, and exits with the
-COMMAND's exit code. Without one it prints the environment and runs until Ctrl-C.
-
-`
+func (a *app) dev() *cobra.Command {
+	list := "postgres,pubsub,kafka"
+	c := &cobra.Command{
+		Use: "dev [-- COMMAND ARGUMENTS…]", Short: "Run PostgreSQL and brokers on this machine, for development",
+		Long: "Starts services on this machine, for development, and says where each one comes from: an address in the environment,\n" +
+			"what is installed, a download, or a fake.\n\n" +
+			"With a COMMAND it runs that with the addresses of the services in its environment. When the COMMAND ends, it stops the\n" +
+			"services and exits with the COMMAND's exit code. Without one it prints the environment and runs until Ctrl-C.",
+		Example: "  millrace dev                                 # until Ctrl-C; prints the environment\n  millrace dev -- go run .\n  millrace dev --services postgres,redis -- go test ./...",
+	}
+	c.Flags().StringVar(&list, "services", list, "services to start, separated by commas: postgres, pubsub, kafka, kafka3 (three brokers), redis")
+	c.Flags().SetInterspersed(false) // what follows the COMMAND is its own
+	c.RunE = func(_ *cobra.Command, args []string) error {
+		services, err := devstack.ParseServices(list)
+		if err == nil && len(services) == 0 {
+			err = errors.New("want at least one service")
+		}
+		if err != nil {
+			return usageError{fmt.Errorf("--services: %w", err)}
+		}
+		if code := dev(services, args, a.stdin, a.stdout, a.stderr); code != exitOK {
+			return exitStatus(code)
+		}
+		return nil
+	}
+	return c
+}
 
 // dev starts a stack for a command, or until a signal.
-func dev(args []string, stdin *os.File, stdout, stderr io.Writer) int {
-	flags := flag.NewFlagSet("dev", flag.ContinueOnError)
-	flags.SetOutput(stderr)
-	list := flags.String("services", "postgres,pubsub,kafka", "services to start, separated by commas; also: kafka3 (three brokers), redis")
-	flags.Usage = func() {
-		fmt.Fprint(stderr, devUsage)
-		flags.PrintDefaults()
-	}
-	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
-		return exitOK
-	} else if err != nil {
-		return exitUsage
-	}
-	services, err := devstack.ParseServices(*list)
-	if err == nil && len(services) == 0 {
-		err = errors.New("want at least one service")
-	}
-	if err != nil {
-		fmt.Fprintf(stderr, "millrace dev: -services: %v\n", err)
-		return exitUsage
-	}
-
+func dev(services []devstack.Service, argv []string, stdin *os.File, stdout, stderr io.Writer) int {
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer signal.Stop(signals)
@@ -54,18 +54,14 @@ func dev(args []string, stdin *os.File, stdout, stderr io.Writer) int {
 	stack := &devstack.Stack{Ready: func(info devstack.Info) {
 		printing.Lock()
 		defer printing.Unlock()
-		what := "a fake"
-		if info.Real {
-			what = "real"
-		}
-		fmt.Fprintf(stderr, "millrace: %-8s ready in %4.1f s at %s: %s (%s)\n", info.Service, info.Took.Seconds(), info.Address, info.Source, what)
+		fmt.Fprintf(stderr, "millrace: %s, ready in %.1f s at %s\n", info, info.Took.Seconds(), info.Address)
 	}}
 	code := func() int {
 		if err := startStack(stack, services, signals); err != nil {
 			fmt.Fprintf(stderr, "millrace dev: %v\n", err)
 			return exitFailed
 		}
-		if flags.NArg() == 0 {
+		if len(argv) == 0 {
 			printEnvironment(stdout, stack.Env())
 			fmt.Fprintln(stderr, "millrace: press Ctrl-C to stop the services")
 			<-signals
@@ -73,7 +69,7 @@ func dev(args []string, stdin *os.File, stdout, stderr io.Writer) int {
 		}
 		fmt.Fprintln(stderr, "millrace: another terminal finds these services after:")
 		printEnvironment(stderr, stack.Env())
-		return runCommand(flags.Args(), stack.Env(), signals, stdin, stdout, stderr)
+		return runCommand(argv, stack.Env(), signals, stdin, stdout, stderr)
 	}()
 	if err := stack.Stop(); err != nil {
 		fmt.Fprintf(stderr, "millrace dev: %v\n", err)
@@ -98,10 +94,14 @@ func startStack(stack *devstack.Stack, services []devstack.Service, signals <-ch
 	}
 }
 
-// printEnvironment writes lines for a POSIX shell.
+// printEnvironment writes lines for a POSIX shell. A password that this process was given is not shown.
 func printEnvironment(to io.Writer, env []string) {
 	for _, line := range env {
 		key, value, _ := strings.Cut(line, "=")
-		fmt.Fprintf(to, "export %s='%s'\n", key, strings.ReplaceAll(value, "'", `'\''`))
+		note := ""
+		if shown := withoutPassword(value); value == os.Getenv(key) && shown != value {
+			value, note = shown, " # put the password in place of xxxxx"
+		}
+		fmt.Fprintf(to, "export %s='%s'%s\n", key, strings.ReplaceAll(value, "'", `'\''`), note)
 	}
 }

@@ -66,10 +66,11 @@ func TestUsage(t *testing.T) {
 		{[]string{"help"}, exitOK, "dev "},
 		{[]string{"help", "bogus"}, exitUsage, "millrace help: unknown command \"bogus\" for \"millrace\"\n"},
 		{[]string{"help", "outbox", "bogus"}, exitUsage, "millrace help: unknown command \"bogus\" for \"millrace outbox\"\n"},
-		{[]string{"dev", "-h"}, exitOK, "-services"},
-		{[]string{"dev", "-service=postgres"}, exitUsage, "-service"},
-		{[]string{"dev", "-services=rabbit"}, exitUsage, `unknown service "rabbit"`},
-		{[]string{"dev", "-services="}, exitUsage, "want at least one service"},
+		{[]string{"dev", "-h"}, exitOK, "--services"},
+		{[]string{"dev", "--service=postgres"}, exitUsage, "unknown flag: --service"},
+		{[]string{"dev", "--services=rabbit"}, exitUsage, `unknown service "rabbit"`},
+		{[]string{"dev", "-services=redis"}, exitUsage, "unknown flag: -services=redis; want --services\n"},
+		{[]string{"dev", "--services="}, exitUsage, "want at least one service"},
 	} {
 		var output bytes.Buffer
 		assert.Equal(t, test.code, run(test.args, os.Stdin, &output, &output), "%v", test.args)
@@ -78,10 +79,10 @@ func TestUsage(t *testing.T) {
 }
 
 func TestDevExitCode(t *testing.T) {
-	command, output := millrace(t, "dev", "-services=pubsub", "--", "false")
+	command, output := millrace(t, "dev", "--services=pubsub", "--", "false")
 	assert.Error(t, command.Run())
 	assert.Equal(t, 1, command.ProcessState.ExitCode(), output)
-	assert.Contains(t, output.String(), "pubsub   ready in")
+	assert.Contains(t, output.String(), "millrace: pubsub: ")
 
 	for _, test := range []struct {
 		command []string
@@ -107,14 +108,14 @@ func TestDevEnvironment(t *testing.T) {
 	assert.Contains(t, output.String(), "another terminal finds these services after:\nexport ")
 	assert.Contains(t, output.String(), "export MILLRACE_KAFKA_BROKERS='127.0.0.1:")
 	for _, service := range []string{"postgres", "pubsub", "kafka"} {
-		assert.Regexp(t, service+` +ready in +\d+\.\d s at 127.0.0.1:\d+: .+ \((real|a fake)\)\n`, output.String())
+		assert.Regexp(t, `millrace: `+service+`: .+ \((real|a fake)\), ready in \d+\.\d s at 127.0.0.1:\d+\n`, output.String())
 	}
 }
 
 // A signal reaches the command, whose answer to it counts.
 func TestDevForwardsSignals(t *testing.T) {
 	for _, signal := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
-		command, output := millrace(t, "dev", "-services=pubsub", "--",
+		command, output := millrace(t, "dev", "--services=pubsub", "--",
 			"sh", "-c", `trap 'echo told; exit 9' INT TERM; echo "up"; while :; do sleep 0.02; done`)
 		require.NoError(t, command.Start())
 		output.await(t, "\nup\n")
@@ -126,7 +127,7 @@ func TestDevForwardsSignals(t *testing.T) {
 }
 
 func TestDevRunsUntilInterrupted(t *testing.T) {
-	command, output := millrace(t, "dev", "-services=pubsub")
+	command, output := millrace(t, "dev", "--services=pubsub")
 	require.NoError(t, command.Start())
 	output.await(t, "press Ctrl-C to stop the services")
 	require.NoError(t, command.Process.Signal(syscall.SIGINT))
@@ -146,9 +147,20 @@ func TestDevInterruptedWhileStarting(t *testing.T) {
 
 // A start that fails tells why.
 func TestDevFails(t *testing.T) {
-	command, output := millrace(t, "dev", "-services=kafka", "--", "true")
+	command, output := millrace(t, "dev", "--services=kafka", "--", "true")
 	command.Env = append(command.Env, "MILLRACE_KAFKA_HOME=/does/not/exist")
 	assert.Error(t, command.Run())
 	assert.Equal(t, exitFailed, command.ProcessState.ExitCode())
 	assert.Contains(t, output.String(), "scripts/kafka fills it")
+}
+
+// Another terminal is told how to reach a database, but not a password that the environment named.
+func TestDevShowsNoPasswordOfTheEnvironment(t *testing.T) {
+	t.Setenv("MILLRACE_POSTGRES_DSN", "postgres://u:secret@127.0.0.1/x")
+	var output bytes.Buffer
+	printEnvironment(&output, []string{"MILLRACE_POSTGRES_DSN=postgres://u:secret@127.0.0.1/x", "PUBSUB_EMULATOR_HOST=127.0.0.1:1"})
+	assert.Equal(t, "export MILLRACE_POSTGRES_DSN='postgres://u:xxxxx@127.0.0.1/x' # put the password in place of xxxxx\nexport PUBSUB_EMULATOR_HOST='127.0.0.1:1'\n", output.String())
+	output.Reset()
+	printEnvironment(&output, []string{"MILLRACE_POSTGRES_DSN=postgres://u:own@127.0.0.1/y"})
+	assert.Equal(t, "export MILLRACE_POSTGRES_DSN='postgres://u:own@127.0.0.1/y'\n", output.String(), "it is the stack's own")
 }

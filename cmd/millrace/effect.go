@@ -87,7 +87,7 @@ func (a *app) effectResolve() *cobra.Command {
 	var notDone bool
 	var response string
 	c := &cobra.Command{
-		Use: "resolve KEY {--done [--response JSON] | --not-done}", ValidArgsFunction: cobra.NoFileCompletions, Short: "Resolve an effect in doubt: it happened, or it did not", Args: cobra.ExactArgs(1),
+		Use: "resolve KEY {--done [--response JSON] | --not-done}", ValidArgsFunction: cobra.NoFileCompletions, Short: "Resolve an effect in doubt: it happened, or it did not", Args: argument,
 		Long: "Resolves an effect in doubt: it happened, and is not called again (--done), or it did not happen and cannot happen any\n" +
 			"more, and may be called again (--not-done). Ask the provider first, by the idempotency key. The event is handled when it\n" +
 			"is redelivered. An effect in conflict is taken off the list by --done. Decisions are kept in the table effect_resolution.",

@@ -42,7 +42,7 @@ func TestEffectCommands(t *testing.T) {
 	assert.Contains(t, o.run(exitUsage, "effect", "list", "--state", "lost"), "--state is \"lost\": want open, doubt, conflict, running, done, not_done or all\n")
 	assert.Contains(t, o.run(exitUsage, "effect", "list", "--limit", "0"), "want 1 or more")
 
-	assert.Contains(t, o.run(exitUsage, "effect", "resolve", "--done"), "accepts 1 arg")
+	assert.Contains(t, o.run(exitUsage, "effect", "resolve", "--done"), "KEY is missing, for example: millrace effect resolve sms/")
 	assert.Contains(t, o.run(exitUsage, "effect", "resolve", "charge:1"), "want either --done or --not-done")
 	assert.Contains(t, o.run(exitUsage, "effect", "resolve", "charge:1", "--not-done", "--response", "1"), "--response needs --done\n")
 	assert.Contains(t, o.run(exitUsage, "effect", "resolve", "charge:1", "--done", "--response", "ch_1"), "want JSON, such as a text in double quotes\n")

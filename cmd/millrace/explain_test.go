@@ -316,7 +316,7 @@ func TestExplainUsage(t *testing.T) {
 	o := newOperator(t)
 	assert.Contains(t, o.run(exitFailed, "explain", "e1"), `run "millrace migrate up"`)
 	assert.Contains(t, o.run(exitUsage, "explain", "e1", "--due", "soon"), "want a time")
-	assert.Contains(t, o.run(exitUsage, "explain"), "accepts 1 arg")
+	assert.Contains(t, o.run(exitUsage, "explain"), "EVENT-ID is missing, for example: millrace explain 0198c0de…3f2a\n")
 	assert.Contains(t, o.run(exitUsage, "explain", ""), "the event ID is empty")
 	var told struct{ Command, Error string }
 	require.NoError(t, json.Unmarshal([]byte(o.run(exitFailed, "explain", "e1", "-o", "json")), &told), "errors are JSON, too")

@@ -23,7 +23,8 @@ const rootUsage = `Shows where events are between PostgreSQL and the broker, and
 Output: a table for people, or JSON for scripts with -o json. Errors go to standard error; with -o json they are
 {"command": …, "error": …}. Colours are used on terminals alone, and not at all if NO_COLOR is set. Pipes get whole IDs
 and whole errors; on a terminal IDs are shortened, as in 0198c0de…3f2a, and commands
-accept the short form of an event that is pending or failed.
+accept the short form of an event that is pending or failed;
+"explain" also that of one that is completed.
 
 The database is named by --dsn and --schema, or by --config FILE, a service's configuration, or by the environment:
 $MILLRACE_POSTGRES_DSN and $MILLRACE_POSTGRES_SCHEMA, $DATABASE_URL, $PGHOST and the like. Flags win over the
@@ -75,6 +76,13 @@ func (a *app) run(args []string) int {
 		}
 		if c.HasSubCommands() && len(rest) > 0 && !strings.HasPrefix(rest[0], "-") { // whose flags nobody knows
 			return fmt.Errorf("unknown command %q for %q", rest[0], c.CommandPath())
+		}
+		for _, arg := range rest { // with one dash, as Go's flags have
+			name, dash := strings.CutPrefix(arg, "-")
+			name, _, _ = strings.Cut(name, "=")
+			if dash && len(name) > 1 && c.Flags().Lookup(name) != nil {
+				return fmt.Errorf("unknown flag: %s; want --%s", arg, name)
+			}
 		}
 		return err
 	})
@@ -133,7 +141,7 @@ func (a *app) root() *cobra.Command {
 		Short:             "The operator's command",
 		Long:              rootUsage,
 		Example:           "  millrace dev -- go run .          # a service, with PostgreSQL and brokers\n  millrace doctor                   # what is wrong, and what to do about it\n  millrace explain 0198c0de…3f2a    # where an event is, and why",
-		Version:           version(),
+		Version:           thisVersion(),
 		Args:              cobra.NoArgs,
 		RunE:              needsCommand,
 		SilenceErrors:     true,
@@ -143,18 +151,7 @@ func (a *app) root() *cobra.Command {
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	root.SetHelpCommand(helpCommand())
 	root.AddCommand(
-		&cobra.Command{
-			Use: "dev", Short: "Run PostgreSQL and brokers on this machine, for development", Long: devUsage,
-			Example:            "  millrace dev                                 # until Ctrl-C; prints the environment\n  millrace dev -- go run .\n  millrace dev -services postgres,redis -- go test ./...",
-			DisableFlagParsing: true, // its flags are Go's, with one dash
-			RunE: func(_ *cobra.Command, args []string) error {
-				if code := dev(args, a.stdin, a.stdout, a.stderr); code != exitOK {
-					return exitStatus(code)
-				}
-				return nil
-			},
-		},
-		a.migrate(), a.outbox(), a.effect(), a.retention(), a.dead(), a.relay(), a.config(), a.explain(), a.doctor(),
+		a.dev(), a.version(), a.migrate(), a.outbox(), a.effect(), a.retention(), a.dead(), a.relay(), a.config(), a.explain(), a.doctor(),
 	)
 	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", fmt.Sprintf(".FlagUsagesWrapped %d", helpWidth)))
 	fold(root)
@@ -174,8 +171,26 @@ func fold(c *cobra.Command) {
 
 // needsCommand is for a command that only groups others.
 func needsCommand(c *cobra.Command, _ []string) error {
-	fmt.Fprintln(c.ErrOrStderr(), c.UsageString())
-	return usageError{fmt.Errorf("%q needs a command", c.CommandPath())}
+	var names []string
+	for _, sub := range c.Commands() {
+		if sub.IsAvailableCommand() {
+			names = append(names, sub.Name())
+		}
+	}
+	return usageError{fmt.Errorf("the command is missing: want %s", either(names))}
+}
+
+// argument is for a command that takes one, named by the second word of its usage; in brackets if it may be left out.
+func argument(c *cobra.Command, args []string) error {
+	name := strings.Fields(c.Use)[1]
+	example, _, _ := strings.Cut(strings.TrimSpace(c.Example), "\n")
+	switch {
+	case len(args) > 1:
+		return fmt.Errorf("want one %s, not %d: %s", strings.Trim(name, "[]"), len(args), strings.Join(args, " "))
+	case len(args) == 0 && !strings.HasPrefix(name, "["):
+		return fmt.Errorf("%s is missing, for example: %s", name, example)
+	}
+	return nil
 }
 
 // helpCommand is cobra's, but for a command that does not exist it fails.

@@ -159,7 +159,7 @@ func TestUsageOfCommands(t *testing.T) {
 		code int
 		says string
 	}{
-		{[]string{"migrate"}, exitUsage, "millrace migrate: \"millrace migrate\" needs a command\nRun \"millrace migrate -h\" for usage.\n"},
+		{[]string{"migrate"}, exitUsage, "millrace migrate: the command is missing: want down, grants, print, status or up\nRun \"millrace migrate -h\" for usage.\n"},
 		{[]string{"migrate", "sideways"}, exitUsage, `unknown command "sideways"`},
 		{[]string{"migrate", "sideways", "-o", "json"}, exitUsage, `unknown command \"sideways\" for \"millrace migrate\"`},
 		{[]string{"sideways", "--dsn=x"}, exitUsage, `unknown command "sideways" for "millrace"`},
@@ -168,10 +168,10 @@ func TestUsageOfCommands(t *testing.T) {
 		{[]string{"outbox", "status", "--nonsense"}, exitUsage, "unknown flag: --nonsense"},
 		{[]string{"relay", "--broker=kafka", "--dsn=x"}, exitUsage, "--brokers"},
 		{[]string{"outbox", "status", "-h"}, exitOK, "--schema"},
-		{[]string{"help", "dev"}, exitOK, "-services"},
+		{[]string{"help", "dev"}, exitOK, "--services"},
 		{[]string{"relay"}, exitUsage, `--broker is "": want pubsub or kafka`},
 		{[]string{"outbox", "status", "--dsn=nonsense://"}, exitUsage, "--dsn"},
-		{[]string{"outbox", "status", "--dsn=postgres://127.0.0.1:1/x"}, exitFailed, "check that it runs there, or name another database by --dsn, --config, $MILLRACE_POSTGRES_DSN or $DATABASE_URL\n"},
+		{[]string{"outbox", "status", "--dsn=postgres://127.0.0.1:1/x"}, exitFailed, "no PostgreSQL answers at 127.0.0.1:1: connection refused\nStart it, or name another one by --dsn,"},
 		{[]string{"migrate", "print", "--from=0", "--schema=no-good"}, exitUsage, "want 1 to 48"},
 		{[]string{"migrate", "print", "--from=0"}, exitOK, `create table "millrace".outbox (`},
 	} {

@@ -45,7 +45,7 @@ func TestErrorsAsJSON(t *testing.T) {
 }
 
 // What prints nothing but lines of its own for people, a file for psql, or the output of another command.
-var printsNoJSON = map[string]bool{"millrace dev": true, "millrace migrate print": true, "millrace migrate grants": true, "millrace dead edit": true}
+var printsNoJSON = map[string]bool{"millrace dev": true, "millrace version": true, "millrace migrate print": true, "millrace migrate grants": true, "millrace dead edit": true}
 
 func TestEveryCommandPrintsJSON(t *testing.T) {
 	t.Parallel()

@@ -43,7 +43,7 @@ func TestServiceOfTheREADME(t *testing.T) {
 			for i, n := range needs {
 				names[i] = string(n)
 			}
-			command, output, schema := devOn(t, needs, "-services", strings.Join(names, ","), "--", service)
+			command, output, schema := devOn(t, needs, "--services", strings.Join(names, ","), "--", service)
 			command.Dir = folder
 			require.NoError(t, command.Start())
 			t.Cleanup(func() {

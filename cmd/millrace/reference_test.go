@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"flag"
 	"fmt"
 	"io"
@@ -21,7 +20,7 @@ const referenceHead = `# The command
 
 <!-- Made from the commands themselves: go test ./cmd/millrace -run TestReferenceIsThatOfTheCommands -update -->
 
-` + "`go install github.com/millrace-go/millrace/cmd/millrace@latest`, or `go install ./cmd/millrace` in a clone." + `
+` + "Nothing is released yet. `go install ./cmd/millrace` in a clone of the repository installs the command in the folder\n`$(go env GOPATH)/bin`." + `
 What to do with it in which situation is in [Operations](../operations.md).
 
 `
@@ -47,30 +46,23 @@ func TestReferenceIsThatOfTheCommands(t *testing.T) {
 func describeCommand(page *strings.Builder, c *cobra.Command) {
 	block := func(text string) { fmt.Fprintf(page, "```text\n%s\n```\n\n", strings.Trim(text, "\n")) }
 	fmt.Fprintf(page, "## %s\n\n%s.\n\n", c.CommandPath(), strings.TrimSuffix(c.Short, "."))
-	switch {
-	case c.DisableFlagParsing: // its help is all that is known of it
-		var help bytes.Buffer
-		run(append(strings.Fields(c.CommandPath())[1:], "-h"), os.Stdin, &help, &help)
-		block(help.String())
-	case c.Runnable() && !c.HasSubCommands():
+	if c.Runnable() && !c.HasSubCommands() {
 		block(c.UseLine())
-		fallthrough
-	default:
-		if c.Long != "" {
-			block(c.Long)
+	}
+	if c.Long != "" {
+		block(c.Long)
+	}
+	if c.Example != "" {
+		block(c.Example)
+	}
+	flags := c.NonInheritedFlags()
+	flags.VisitAll(func(f *pflag.Flag) {
+		if f.DefValue != "" && (f.DefValue == somebody() || f.DefValue == osUser()) {
+			f.DefValue = "you" // whoever runs it
 		}
-		if c.Example != "" {
-			block(c.Example)
-		}
-		flags := c.NonInheritedFlags()
-		flags.VisitAll(func(f *pflag.Flag) {
-			if f.DefValue != "" && (f.DefValue == somebody() || f.DefValue == osUser()) {
-				f.DefValue = "you" // whoever runs it
-			}
-		})
-		if flags.HasAvailableFlags() {
-			block(flags.FlagUsages())
-		}
+	})
+	if flags.HasAvailableFlags() {
+		block(flags.FlagUsages())
 	}
 	for _, below := range c.Commands() {
 		if below.IsAvailableCommand() {

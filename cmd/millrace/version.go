@@ -4,10 +4,19 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/debug"
+
+	"github.com/spf13/cobra"
 )
 
-// version is what this program was built from.
-func version() string {
+func (a *app) version() *cobra.Command {
+	return &cobra.Command{
+		Use: "version", Short: "Print the version, as --version does", Args: cobra.NoArgs, Example: "  millrace version",
+		Run: func(*cobra.Command, []string) { a.say("millrace %s", thisVersion()) },
+	}
+}
+
+// thisVersion is what this program was built from.
+func thisVersion() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return fmt.Sprintf("of an unknown version (%s %s/%s)", runtime.Version(), runtime.GOOS, runtime.GOARCH)

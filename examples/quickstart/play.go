@@ -90,7 +90,7 @@ func createTables(ctx context.Context, pool *pgxpool.Pool, schema string, events
 
 func labels(services []devstack.Info, o options) (all []string) {
 	for _, i := range services {
-		label := stage.Label(i)
+		label := i.String()
 		if o.push && i.Service == devstack.PubSub {
 			label += ", by push"
 		}

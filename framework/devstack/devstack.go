@@ -72,6 +72,15 @@ type Info struct {
 	Took time.Duration
 }
 
+// String is a line for people, such as "kafka: kfake, in process (a fake)".
+func (i Info) String() string {
+	kind := "a fake"
+	if i.Real {
+		kind = "real"
+	}
+	return fmt.Sprintf("%s: %s (%s)", i.Service, i.Source, kind)
+}
+
 // Start starts the named services in parallel and returns once each of them answers. When one cannot be had, it stops
 // those that it has started and returns an error that says what is missing. The caller owns the stack and stops it.
 // Cancelling ctx aborts Start; it does not end a started stack.

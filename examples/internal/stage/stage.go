@@ -99,7 +99,7 @@ func (s *Stage) setUp(ctx context.Context, set Setting) error {
 	s.undo = append(s.undo, stack.Stop)
 	s.Services = stack.Services()
 	for _, i := range s.Services {
-		fmt.Fprintln(s.Out, " ", Label(i))
+		fmt.Fprintln(s.Out, " ", i)
 	}
 	name := fmt.Sprintf("%s_%08x", set.Name, rand.Uint32())
 	project := strings.ReplaceAll(name, "_", "-")
@@ -141,15 +141,6 @@ func Tables(sql string, migrations ...func(ctx context.Context, db pgtx.DB, sche
 		_, err := pool.Exec(ctx, sql)
 		return err
 	}
-}
-
-// Label tells where a service comes from.
-func Label(i devstack.Info) string {
-	kind := "a fake"
-	if i.Real {
-		kind = "real"
-	}
-	return fmt.Sprintf("%s: %s (%s)", i.Service, i.Source, kind)
 }
 
 // FreeAddress is one of loopback's that nobody listens at.
