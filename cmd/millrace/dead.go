@@ -82,7 +82,7 @@ func (a *app) deadList() *cobra.Command {
 		var rows [][]string
 		for _, e := range found {
 			rows = append(rows, []string{
-				oneLine(e.EventID), e.Consumer, oneLine(e.Key), failedState(e), tries(e.Attempts), output.Duration(time.Since(e.First)), e.Group, oneLine(why(e)),
+				oneLine(e.EventID), e.Consumer, oneLine(e.Key), failedState(e), tries(e.Attempts), output.Duration(time.Since(e.First)), e.Group, oneLine(why(e.Reason, e.Error)),
 			})
 		}
 		a.table("EVENT# CONSUMER~ KEY~? STATE TRIES? AGE GROUP? ERROR~", rows)
@@ -103,23 +103,22 @@ func failedState(e claim.FailedEvent) string {
 	return state
 }
 
-// why is the reason for which an event is where it is, with its last error.
-func why(e claim.FailedEvent) string {
-	switch {
-	case e.Error == "":
-		return deadReason(e.Reason)
-	case e.Reason == "" || e.Reason == "error":
-		return e.Error
-	}
-	return e.Reason + ": " + e.Error
+// reasons are short words for why events failed, where neither their state nor their attempts nor their error says it.
+var reasons = map[string]string{
+	"panic": "panic", "deadline": "timed out", "permanent": "permanent error", "window": "too old", "clock": "from the future", "malformed": "no usable ID",
+	"killed": "poison message",
 }
 
-func deadReason(reason string) string {
-	if reason == "parked" { // which the state says better
-		return ""
+// why is the reason for which an event is where it is, with its last error.
+func why(reason, text string) string {
+	if said := reasons[reason]; said != "" && text != "" {
+		return said + ": " + text
 	}
-	return reason
+	return cmp.Or(text, reasons[reason])
 }
+
+// whySentence is the reason for which an event is where it is, where its error does not say it.
+func whySentence(reason string) string { return cmp.Or(deadReasons[reason], reasons[reason]) }
 
 func (a *app) printGroups(ctx context.Context, pool *pgxpool.Pool, l claim.Listing) error {
 	groups, err := claim.ListGroups(ctx, pool, a.schema, l.Selection)
@@ -136,8 +135,9 @@ func (a *app) printGroups(ctx context.Context, pool *pgxpool.Pool, l claim.Listi
 	}
 	var rows [][]string
 	for _, g := range groups {
+		reason, text, _ := strings.Cut(g.Text, ": ")
 		rows = append(rows, []string{
-			g.Group, strconv.Itoa(g.Events), output.Duration(time.Since(g.First)), output.Duration(time.Since(g.Last)), strings.Join(g.Consumers, ","), oneLine(g.Text),
+			g.Group, strconv.Itoa(g.Events), output.Duration(time.Since(g.First)), output.Duration(time.Since(g.Last)), strings.Join(g.Consumers, ","), oneLine(why(reason, text)),
 		})
 	}
 	a.table("GROUP EVENTS FIRST LAST CONSUMERS~ ERROR~", rows)
@@ -151,7 +151,7 @@ func (a *app) deadShow() *cobra.Command {
 	var consumer string
 	var raw bool
 	c := &cobra.Command{
-		Use: "show EVENT-ID", ValidArgsFunction: cobra.NoFileCompletions, Short: "Show a failed event with its error, attempts, headers and payload", Args: cobra.ExactArgs(1),
+		Use: "show EVENT-ID", ValidArgsFunction: cobra.NoFileCompletions, Short: "Show a failed event with its error, attempts, headers and payload", Args: argument,
 		Example: "  millrace dead show 0198c0de…3f2a\n  millrace dead show 0198c0de…3f2a --consumer notify-family --raw > payload.json",
 	}
 	c.Flags().StringVar(&consumer, "consumer", "", "as it failed for this consumer")
@@ -212,10 +212,14 @@ func (a *app) printFailed(e claim.FailedEvent) {
 	line("handler", oneLine(e.Handler))
 	line("failed", "first at "+e.First.Format(time.RFC3339)+", last at "+e.Failed.Format(time.RFC3339))
 	line("group", e.Group)
-	line("reason", deadReason(e.Reason))
+	line("reason", whySentence(e.Reason))
 	line("error", legible([]byte(e.Error)))
 	for _, attempt := range e.History {
-		line("attempt", attempt.At.Format(time.RFC3339)+" "+oneLine(attempt.By)+": "+oneLine(attempt.Error))
+		text := attempt.At.Format(time.RFC3339) + " " + oneLine(attempt.By)
+		if attempt.Error != e.Error {
+			text += ": " + oneLine(attempt.Error)
+		}
+		line("attempt", text)
 	}
 	for _, k := range slices.Sorted(maps.Keys(e.Origin)) {
 		line("origin", oneLine(k)+"="+oneLine(e.Origin[k]))

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -142,12 +143,44 @@ func (a *app) deadAudit() *cobra.Command {
 			if a.terminal.Is() {
 				at = output.Duration(time.Since(e.At)) + " ago"
 			}
-			rows = append(rows, []string{at, oneLine(e.Actor), e.Action, oneLine(e.EventID), e.Consumer, oneLine(string(e.Detail))})
+			rows = append(rows, []string{at, oneLine(e.Actor), e.Action, oneLine(e.EventID), e.Consumer, auditDetail(e.Detail)})
 		}
 		a.table("TIME ACTOR~ ACTION EVENT# CONSUMER~? DETAIL~", rows)
 		return nil
 	})
 	return a.prints(c)
+}
+
+// auditDetail says in words why an operator acted, and on what. The hashes of payloads are for scripts.
+func auditDetail(detail json.RawMessage) string {
+	var d struct {
+		Note, State, Reason, Error string
+		Rows                       int
+		Payload                    string `json:"new_payload_sha256"`
+		Set, Unset                 []string
+	}
+	if json.Unmarshal(detail, &d) != nil {
+		return oneLine(string(detail))
+	}
+	var parts []string
+	add := func(is bool, text string) {
+		if is {
+			parts = append(parts, text)
+		}
+	}
+	add(d.Note != "", d.Note)
+	add(d.Payload != "", "changed the payload")
+	add(len(d.Set) > 0, "set "+strings.Join(d.Set, ", "))
+	add(len(d.Unset) > 0, "removed "+strings.Join(d.Unset, ", "))
+	add(d.Rows > 0, "deleted "+output.Count(d.Rows, "row")+" of this log")
+	if d.State != "" {
+		was := "was " + claimStates.of(d.State)
+		if said := why(d.Reason, d.Error); said != "" {
+			was += " (" + said + ")"
+		}
+		parts = append(parts, was)
+	}
+	return oneLine(strings.Join(parts, "; "))
 }
 
 func (a *app) deadPurge() *cobra.Command {

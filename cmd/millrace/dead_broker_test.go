@@ -150,7 +150,7 @@ func testDeadLetter(t *testing.T, broker string) {
 		return dead == 1
 	}, 30*time.Second, 20*time.Millisecond)
 	assert.EqualValues(t, 3, s.deliveries.Load(), "the claim's attempts")
-	assert.Regexp(t, id+` +notify +- +dead +3 +\S+ +\S+ +attempts: `, s.run(exitOK, "dead", "list"))
+	assert.Regexp(t, id+` +notify +- +dead +3 +\S+ +\S+ +`, s.run(exitOK, "dead", "list"))
 	assert.Zero(t, s.effects(id))
 
 	mended.Store(true)

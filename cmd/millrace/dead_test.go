@@ -31,7 +31,7 @@ func TestDeadList(t *testing.T) {
 	o := newDead(t)
 	out := o.run(exitOK, "dead", "list")
 	assert.Regexp(t, `^EVENT +CONSUMER +KEY +STATE +TRIES +AGE +GROUP +ERROR\n`, out)
-	assert.Regexp(t, `e1 +notify +- +dead +3 +\S+ +[0-9a-f]{8} +attempts: no user 7\\nat all\n`, out)
+	assert.Regexp(t, `e1 +notify +- +dead +3 +\S+ +[0-9a-f]{8} +no user 7\\nat all\n`, out)
 	assert.NotContains(t, out, "e3")
 	assert.Regexp(t, `e3 +notify +k +blocked +3 `, o.run(exitOK, "dead", "list", "--state", "all"))
 	assert.Regexp(t, `^EVENT.*\ne1 +bill +- +retrying +3 .*oops\n$`, o.run(exitOK, "dead", "list", "--state", "retrying"))
@@ -44,7 +44,7 @@ func TestDeadList(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(o.run(exitOK, "dead", "list", "--groups", "--json")), &groups))
 	require.Len(t, groups, 1)
 	assert.Equal(t, 2, groups[0].Events)
-	assert.Regexp(t, groups[0].Group+` +2 +\S+ +\S+ +notify +attempts: no user <n>\\nat all\n`, o.run(exitOK, "dead", "list", "--groups"))
+	assert.Regexp(t, groups[0].Group+` +2 +\S+ +\S+ +notify +no user <n>\\nat all\n`, o.run(exitOK, "dead", "list", "--groups"))
 	var found []claim.FailedEvent
 	require.NoError(t, json.Unmarshal([]byte(o.run(exitOK, "dead", "list", "--json", "--group", groups[0].Group, "--consumer", "notify", "--key", "k")), &found))
 	require.Len(t, found, 1)
@@ -59,11 +59,13 @@ func TestDeadShow(t *testing.T) {
 	o := newDead(t)
 	out := o.run(exitOK, "dead", "show", "e1", "--consumer", "notify")
 	for _, line := range []string{
-		"event     e1\n", "state     dead, 3 attempts failed\n", "reason    attempts\n", "topic     labour.completed\n", "error     no user 7\nat all\n",
+		"event     e1\n", "state     dead, 3 attempts failed\n", "reason    It failed as often as claim.max_attempts allows.\n", "topic     labour.completed\n", "error     no user 7\nat all\n",
 		"attempt   2026-01-02T03:04:05Z host/1: first\n", "header    trace=t-1\n", "payload   8 bytes\n{\"a\": 1}\n",
 	} {
 		assert.Contains(t, out, line)
 	}
+	o.exec(`update {schema}.claim_failed set history = history || jsonb_build_array(jsonb_build_object('at', '2026-01-02T03:04:06Z', 'by', 'host/1', 'error', error)) where event_id = 'e1'`)
+	assert.Contains(t, o.run(exitOK, "dead", "show", "e1", "--consumer", "notify"), "attempt   2026-01-02T03:04:06Z host/1\n", "the last error is shown once")
 	assert.Contains(t, o.run(exitOK, "dead", "show", "e2"), `\x1b[\x00`, "what would disturb a terminal is quoted")
 	assert.Equal(t, "\x1b[\x00", o.run(exitOK, "dead", "show", "e2", "--raw"))
 	assert.Contains(t, o.run(exitOK, "dead", "show", "e1"), "consumer  bill")
@@ -87,7 +89,7 @@ func TestDeadReplayAndDiscard(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(o.run(exitOK, "dead", "discard", "--key", "k", "--state", "all", "--json")), &r))
 	assert.Equal(t, claim.Result{Done: 2}, r)
 	audit := o.run(exitOK, "dead", "audit", "--event", "e1")
-	assert.Regexp(t, `ada +replay +e1 +notify +\{.*mended.*\}`, audit)
+	assert.Regexp(t, `ada +replay +e1 +notify +mended\\x1b; was dead \(no user 7\\nat all\)\n`, audit)
 	assert.NotContains(t, audit, "\x1b")
 	assert.Regexp(t, somebody()+` +discard +e2 +notify`, o.run(exitOK, "dead", "audit"))
 	assert.Contains(t, o.run(exitOK, "dead", "list", "--state", "all"), "e1")
@@ -106,6 +108,7 @@ func TestDeadEdit(t *testing.T) {
 	show := func() string { return o.run(exitOK, "dead", "show", "e1", "--consumer", "notify") }
 	assert.Contains(t, edit(exitOK, "--payload", `{"a": 2}`, "--set-header", "b=c=d", "--unset-header", "trace"), "The event was changed. Retry it: millrace dead replay --dsn ")
 	assert.Contains(t, show(), "header    b=c=d\npayload   8 bytes\n{\"a\": 2}\n")
+	assert.Contains(t, o.run(exitOK, "dead", "audit"), "changed the payload; set b; removed trace; was dead (no user 7\\nat all)\n")
 	file := filepath.Join(t.TempDir(), "payload")
 	require.NoError(t, os.WriteFile(file, []byte("from a file"), 0o600))
 	edit(exitOK, "--payload-file", file)
