@@ -51,7 +51,7 @@ func (a *app) wholeID(ctx context.Context, pool *pgxpool.Pool, text string, quer
 	case len(alike) == 1:
 		return alike[0], nil
 	case len(alike) == 0 && !short.Either:
-		return "", fmt.Errorf("no event that is pending or failed has a short ID like %s: give the whole ID, which -o json and pipes show", text)
+		return "", fmt.Errorf("no known event has a short ID like %s: give the whole ID, which -o json and pipes show", text)
 	case len(alike) == 0:
 		return text, nil
 	}

@@ -49,7 +49,7 @@ Outbox and ledger have no index on event IDs: with millions of rows this takes s
 func (a *app) explain() *cobra.Command {
 	var due string
 	c := a.database(&cobra.Command{
-		Use: "explain EVENT-ID", ValidArgsFunction: cobra.NoFileCompletions, Short: "Show where an event is, and why", Long: explainUsage, Args: cobra.ExactArgs(1),
+		Use: "explain EVENT-ID", ValidArgsFunction: cobra.NoFileCompletions, Short: "Show where an event is, and why", Long: explainUsage, Args: argument,
 		Example: "  millrace explain 0198c0de…3f2a\n  millrace explain 0198c0de-0000-7000-8000-000000003f2a --due 2026-03-01T10:00:00.123456Z",
 	})
 	c.Flags().StringVar(&due, "due", "", "when a delayed event was due, such as 2026-03-01T10:00:00.123456Z; finds it after its delivery")
@@ -71,7 +71,7 @@ func (a *app) explain() *cobra.Command {
 			queries = append(queries, "ids_outbox")
 		}
 		if there["claim"] {
-			queries = append(queries, "ids_consumers")
+			queries = append(queries, "ids_consumers", "ids_completed")
 		}
 		id, err := a.wholeID(ctx, pool, args[0], queries...)
 		if err != nil {

@@ -141,6 +141,21 @@ func TestAbbreviatedIDs(t *testing.T) {
 	assert.Contains(t, o.run(exitOK, "dead", "show", "cafe"), "event     cafe\n", "an ID that looks like an abbreviation")
 }
 
+// "explain" finds an event that is completed, too: by its beginning, for which the index serves.
+func TestAbbreviatedIDOfACompletedEvent(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	o.run(exitOK, "migrate", "up")
+	id := outbox.NewID()
+	o.exec(`insert into {schema}.consumer (name) values ('notify')`)
+	o.exec(`insert into {schema}.processed (event_id, consumer) values ('` + id + `', 1)`)
+	for _, short := range []string{id[:8] + "…" + id[32:], id[:13] + ".." + id[32:], id[:20], strings.ToUpper(id[:8]) + "…" + id[32:]} {
+		assert.Contains(t, o.run(exitOK, "explain", short), "event   "+id+"\n", short)
+	}
+	assert.Contains(t, o.run(exitFailed, "explain", id[:6]+"…"+id[32:]), "no known event has a short ID like "+id[:6]+"…"+id[32:]+": give the whole ID")
+	assert.Contains(t, o.run(exitFailed, "explain", "00000000…0000"), "no known event has a short ID like ")
+}
+
 // What takes longer than a second is told on a terminal while it does, and is wiped away before the result.
 func TestProgressOnATerminal(t *testing.T) {
 	t.Parallel()
@@ -206,9 +221,6 @@ func TestExamples(t *testing.T) {
 func TestHelpFitsATerminal(t *testing.T) {
 	t.Parallel()
 	eachCommand((&app{}).root(), func(c *cobra.Command) {
-		if c.Name() == "dev" { // its flags are Go's
-			return
-		}
 		for line := range strings.Lines(says(t, exitOK, append(strings.Fields(c.CommandPath())[1:], "--help")...)) {
 			line = strings.TrimSuffix(line, "\n")
 			if !strings.HasPrefix(line, "  millrace ") && !strings.HasPrefix(line, "  jq ") { // which is to be copied
