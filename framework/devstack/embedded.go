@@ -50,9 +50,15 @@ func (h hooks) embeddedBinaries(ctx context.Context, major string) (binaries, er
 	return binaries{bin: bin, version: version, source: fmt.Sprintf("PostgreSQL %s of embedded-postgres", version), as: as}, nil
 }
 
-// embeddedFolder is where the binaries are kept: in the user's cache. Root's is closed to the user that has to run them,
-// and a container may have no home directory: then it is the temporary directory.
+// embeddedFolder is where the binaries are kept: in the user's cache. It is the temporary directory where that does not do:
+// root's cache is closed to the user that has to run them, and in a container there may be none, or one that is read-only.
 func embeddedFolder(as *account, release embeddedpostgres.PostgresVersion) (string, error) {
+	if cache, err := os.UserCacheDir(); as == nil && err == nil { // it may be read-only and have them
+		folder := filepath.Join(cache, embeddedCacheName, string(release))
+		if found, err := trusted(folder); found && err == nil {
+			return folder, nil
+		}
+	}
 	if cache, err := embeddedCache(); as == nil && err == nil {
 		return filepath.Join(cache, string(release)), nil
 	}
@@ -63,14 +69,23 @@ func embeddedFolder(as *account, release embeddedpostgres.PostgresVersion) (stri
 	return filepath.Join(base, fmt.Sprintf("millrace-embedded-postgres-%s-%d", release, os.Geteuid())), nil
 }
 
-// embeddedCache is for what is downloaded, and for what is unpacked of it.
+const embeddedCacheName = "millrace/embedded-postgres"
+
+// embeddedCache is for what is downloaded, and for what is unpacked of it: a folder that can be written to.
 func embeddedCache() (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
 		return "", err
 	}
-	cache = filepath.Join(cache, "millrace", "embedded-postgres")
-	return cache, os.MkdirAll(cache, 0o755)
+	cache = filepath.Join(cache, embeddedCacheName)
+	if err := os.MkdirAll(cache, 0o755); err != nil {
+		return "", err
+	}
+	probe, err := os.MkdirTemp(cache, unpackPrefix)
+	if err != nil {
+		return "", err
+	}
+	return cache, os.Remove(probe)
 }
 
 // unpackOnce fills the folder unless it is there. Of several processes that need it at once, as the packages of one test run
@@ -193,7 +208,7 @@ func unpack(release embeddedpostgres.PostgresVersion, scratch, target string) er
 		return err
 	}
 	cache, err := embeddedCache()
-	if err != nil { // as in a container without a home directory
+	if err != nil { // as in a container without a home directory, or with a read-only one
 		cache = filepath.Join(scratch, "cache")
 	}
 	port, err := freePort()

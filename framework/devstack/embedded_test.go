@@ -76,6 +76,27 @@ func TestUnpackAtOnce(t *testing.T) {
 	require.NoError(t, os.Remove(folder+".lock"))
 }
 
+// Where the user's cache is read-only, the binaries come from it if they are there, and else from the temporary directory.
+func TestEmbeddedFolderWithAReadOnlyCache(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	release := embeddedReleases[""]
+	cache := t.TempDir()
+	t.Setenv("XDG_CACHE_HOME", cache)
+	require.NoError(t, os.Mkdir(filepath.Join(cache, "millrace"), 0o700))
+	require.NoError(t, os.Symlink("/proc", filepath.Join(cache, embeddedCacheName))) // where not even root can write
+	folder, err := embeddedFolder(nil, release)
+	require.NoError(t, err)
+	assert.Equal(t, os.TempDir(), filepath.Dir(folder))
+
+	cache = t.TempDir()
+	t.Setenv("XDG_CACHE_HOME", cache)
+	want := filepath.Join(cache, embeddedCacheName, string(release))
+	folder, err = embeddedFolder(nil, release)
+	require.NoError(t, err)
+	assert.Equal(t, want, folder)
+	assert.Empty(t, filesOnly(t, filepath.Dir(want)), "what tried whether it can write is gone")
+}
+
 // A download that fails says what to do instead.
 func TestFetchFailed(t *testing.T) {
 	err := fetchFailed(context.DeadlineExceeded)
