@@ -24,6 +24,7 @@ type progress struct {
 	began    time.Time
 	shown    time.Time // when it was drawn last
 	drawn    []string  // the lines that are on the terminal
+	said     string    // the last line, where there is none
 	killed   map[string]int
 	killedAt map[string]time.Time
 }
@@ -87,7 +88,7 @@ func (p *progress) Show(string, int) {
 		}
 		if now.Sub(p.shown) >= plain {
 			p.shown = now
-			fmt.Fprintln(p.w, p.line())
+			p.say()
 		}
 	case kill != "" || now.Sub(p.shown) >= redraw:
 		p.shown = now
@@ -101,7 +102,16 @@ func (p *progress) Done(_, note string) {
 		p.draw(time.Now())
 		fmt.Fprintf(p.w, "\n%s\n", note)
 	} else {
-		fmt.Fprintf(p.w, "%s\n%s\n", p.line(), note)
+		p.say()
+		fmt.Fprintln(p.w, note)
+	}
+}
+
+// say prints the line if there is something new.
+func (p *progress) say() {
+	if line := p.line(); line != p.said {
+		p.said = line
+		fmt.Fprintln(p.w, line)
 	}
 }
 
@@ -115,9 +125,12 @@ func (p *progress) total() (n int) {
 // line is all of it where nothing can be drawn.
 func (p *progress) line() string {
 	s := p.state
-	share := 100 * (s.completed + s.notified + s.thanked) / (3 * p.events)
-	return fmt.Sprintf("%3d %%  completed %d  notified %d  thanked %d  outbox %d  kills %d/%d",
-		share, s.completed, s.notified, s.thanked, s.outbox, p.total(), p.kills)
+	done := s.completed + s.notified + s.thanked
+	if done == 3*p.events && s.outbox == 0 {
+		return "100 %: everything is done; now wait for messages that killed processes may still hold"
+	}
+	return fmt.Sprintf("%3d %%: %d labours completed, %d families notified, %d thanks counted, %d events in the outbox",
+		100*done/(3*p.events), s.completed, s.notified, s.thanked, s.outbox)
 }
 
 // draw puts the block in place of the one before.

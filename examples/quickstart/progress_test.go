@@ -36,10 +36,9 @@ func TestProgressInLines(t *testing.T) {
 		p.state = state{completed: 200, notified: 200, thanked: 200}
 		p.Show("", 1)
 		p.Done("", "done")
-		assert.Equal(t, " 15 %  completed 50  notified 30  thanked 10  outbox 7  kills 0/20\n"+
+		assert.Equal(t, " 15 %: 50 labours completed, 30 families notified, 10 thanks counted, 7 events in the outbox\n"+
 			"SIGKILL relay, 1 of 20\n"+
-			"100 %  completed 200  notified 200  thanked 200  outbox 0  kills 1/20\n"+
-			"100 %  completed 200  notified 200  thanked 200  outbox 0  kills 1/20\n"+
+			"100 %: everything is done; now wait for messages that killed processes may still hold\n"+
 			"done\n", out.String())
 	})
 }
