@@ -28,7 +28,8 @@ func (d *doctor) askBroker(ctx context.Context, subscriptions []subscription) {
 		d.down(err)
 		return
 	}
-	for _, topic := range d.waitingTopics(ctx) {
+	topics, relays := d.waitingTopics(ctx)
+	for _, topic := range topics {
 		subscriptions = append(subscriptions, subscription{topic: topic})
 	}
 	for _, s := range subscriptions {
@@ -44,7 +45,7 @@ func (d *doctor) askBroker(ctx context.Context, subscriptions []subscription) {
 		case err != nil: // it has let us in
 			d.find("broker", fmt.Sprintf("topic %s could not be checked", s.topic), err.Error(), "check that "+t.Name()+" allows this name for a topic, and that this account may read it")
 		default:
-			d.subscribed(s, i)
+			d.subscribed(s, i, relays)
 		}
 	}
 }
@@ -55,11 +56,13 @@ func (d *doctor) down(err error) {
 }
 
 // subscribed concludes from what the broker tells about a topic, and about a consumer's subscription if one is named.
-func (d *doctor) subscribed(s subscription, i transport.Inspection) {
+func (d *doctor) subscribed(s subscription, i transport.Inspection, relays int) {
 	switch {
+	case !i.Topic && s.consumer == "" && relays == 0: // as before the first start of a service
+		d.note("broker", fmt.Sprintf("Topic %s does not exist yet, and no relay runs: the first one that publishes to it creates it, unless its configuration forbids it", s.topic))
 	case !i.Topic:
-		d.find("broker", fmt.Sprintf("topic %s is missing", s.topic), "it was not created, or was deleted; its events wait in the outbox or are dead, and its consumers receive none",
-			"create it, or let relays and consumers create it (pubsub.resources, kafka.topics.missing: create_missing in their configurations)")
+		d.find("broker", fmt.Sprintf("topic %s is missing", s.topic), "nothing has created it yet, or it was deleted; its events wait in the outbox or are dead, and its consumers receive none",
+			"start a relay or a consumer that may create it (create_missing in pubsub.resources or kafka.topics.missing), or create it yourself")
 	case s.consumer == "":
 	case !i.Consumer:
 		d.find("broker", fmt.Sprintf("consumer %s has no subscription to topic %s", s.consumer, s.topic), "the consumer never ran, or its subscription or the offsets of its group were deleted; it misses or repeats what is published meanwhile",
@@ -79,17 +82,17 @@ func (d *doctor) subscribed(s subscription, i transport.Inspection) {
 	}
 }
 
-// waitingTopics are those of events that wait in the outbox.
-func (d *doctor) waitingTopics(ctx context.Context) (topics []string) {
+// waitingTopics are those of events that wait in the outbox, and how many relays there are.
+func (d *doctor) waitingTopics(ctx context.Context) (topics []string, relays int) {
 	if !d.there["outbox"] {
-		return nil
+		return nil, 0
 	}
 	r, err := outbox.Inspect(ctx, d.pool, d.schema)
 	if err != nil { // inOutbox has told
-		return nil
+		return nil, 0
 	}
 	for _, t := range r.Topics {
 		topics = append(topics, t.Topic)
 	}
-	return topics
+	return topics, len(r.Relays)
 }

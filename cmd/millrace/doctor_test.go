@@ -348,6 +348,21 @@ func TestDoctorNamesATopicThatCannotBe(t *testing.T) {
 	assert.Contains(t, out, "is missing\n", "the others are looked at")
 }
 
+// Before the first relay has run there are no topics, and nothing is wrong with that.
+func TestDoctorIsCalmBeforeTheFirstRelay(t *testing.T) {
+	t.Parallel()
+	o, topic := newOperator(t), devtest.Topic(t)
+	o.run(exitOK, "migrate", "up")
+	o.publish(topic, "key")
+	ask := []string{"doctor", "--ignore", "server", "--broker", "kafka", "--brokers=" + strings.Join(devtest.Start(t, devstack.Kafka).KafkaBrokers(), ",")}
+	out := o.run(exitFailed, ask...)
+	assert.Contains(t, out, "and no relay runs\n")
+	assert.NotContains(t, out, "broker: ")
+	assert.Contains(t, out, "Note: Topic "+topic+" does not exist yet, and no relay runs: ")
+	o.exec(`insert into {schema}.outbox_relay (relay_id, name, expires_at) values (gen_random_uuid(), 'relay', now() + interval '1 hour')`)
+	assert.Contains(t, o.run(exitFailed, ask...), "broker: topic "+topic+" is missing\n")
+}
+
 func TestDoctorUsage(t *testing.T) {
 	t.Parallel()
 	o := newOperator(t)
