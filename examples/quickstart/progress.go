@@ -127,7 +127,7 @@ func (p *progress) line() string {
 	s := p.state
 	done := s.completed + s.notified + s.thanked
 	if done == 3*p.events && s.outbox == 0 {
-		return "100 %: everything is done; now wait for messages that killed processes may still hold"
+		return "100 %: everything is done; waiting for messages that killed processes may still hold"
 	}
 	return fmt.Sprintf("%3d %%: %d labours completed, %d families notified, %d thanks counted, %d events in the outbox",
 		100*done/(3*p.events), s.completed, s.notified, s.thanked, s.outbox)

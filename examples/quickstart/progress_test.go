@@ -38,7 +38,7 @@ func TestProgressInLines(t *testing.T) {
 		p.Done("", "done")
 		assert.Equal(t, " 15 %: 50 labours completed, 30 families notified, 10 thanks counted, 7 events in the outbox\n"+
 			"SIGKILL relay, 1 of 20\n"+
-			"100 %: everything is done; now wait for messages that killed processes may still hold\n"+
+			"100 %: everything is done; waiting for messages that killed processes may still hold\n"+
 			"done\n", out.String())
 	})
 }
