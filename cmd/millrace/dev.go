@@ -67,7 +67,7 @@ func dev(services []devstack.Service, argv []string, stdin *os.File, stdout, std
 			<-signals
 			return exitOK
 		}
-		fmt.Fprintln(stderr, "millrace: another terminal finds these services after:")
+		fmt.Fprintln(stderr, "millrace: to use these services in another terminal, run there:")
 		printEnvironment(stderr, stack.Env())
 		return runCommand(argv, stack.Env(), signals, stdin, stdout, stderr)
 	}()

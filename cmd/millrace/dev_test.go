@@ -105,7 +105,7 @@ func TestDevEnvironment(t *testing.T) {
 	command, output := millrace(t, "dev", "--", "sh", "-c", `echo "[$MILLRACE_POSTGRES_DSN] [$PUBSUB_EMULATOR_HOST] [$MILLRACE_KAFKA_BROKERS]"`)
 	require.NoError(t, command.Run(), output)
 	assert.Regexp(t, `\[postgres://postgres:\w+@127.0.0.1:\d+/postgres\?sslmode=disable\] \[127.0.0.1:\d+\] \[127.0.0.1:\d+\]`, output.String())
-	assert.Contains(t, output.String(), "another terminal finds these services after:\nexport ")
+	assert.Contains(t, output.String(), "to use these services in another terminal, run there:\nexport ")
 	assert.Contains(t, output.String(), "export MILLRACE_KAFKA_BROKERS='127.0.0.1:")
 	for _, service := range []string{"postgres", "pubsub", "kafka"} {
 		assert.Regexp(t, `millrace: `+service+`: .+ \((real|a fake)\), ready in \d+\.\d s at 127.0.0.1:\d+\n`, output.String())
