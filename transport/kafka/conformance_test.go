@@ -2,6 +2,7 @@ package kafka_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
@@ -15,16 +16,21 @@ import (
 	"github.com/millrace-go/millrace/transport/transporttest"
 )
 
+// shortRetry is for Watermill's suite, which nacks each of a few keys twenty times.
+var shortRetry = kafka.ConsumerConfig{Retry: kafka.Retry{Max: 200 * time.Millisecond}}
+
 // TestConformance runs the suite on Apache Kafka, or on kfake where there is no Kafka: services are tested on both.
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	addresses := brokers(t)
 	transporttest.Run(t, func(t testing.TB) transport.Transport {
-		return connect(t, kafka.Config{Brokers: addresses})
+		return connect(t, kafka.Config{Brokers: addresses, Consumer: shortRetry})
 	}, transporttest.Config{DeleteTopic: deletes(t, addresses)})
 }
 
 // TestConformanceOfTransactions: as subscribers of the other kind, but that messages come out of transactions.
 func TestConformanceOfTransactions(t *testing.T) {
+	t.Parallel()
 	addresses := brokers(t)
 	transporttest.Run(t, transactional(addresses), transporttest.Config{
 		Short: devtest.IsReal(t, devstack.Kafka), DeleteTopic: deletes(t, addresses),
@@ -33,7 +39,7 @@ func TestConformanceOfTransactions(t *testing.T) {
 
 func transactional(addresses []string) transporttest.Factory {
 	return func(t testing.TB) transport.Transport {
-		return plain{connect(t, kafka.Config{Brokers: addresses, Delivery: kafka.Transactional})}
+		return plain{connect(t, kafka.Config{Brokers: addresses, Delivery: kafka.Transactional, Consumer: shortRetry})}
 	}
 }
 

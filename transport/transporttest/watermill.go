@@ -1,6 +1,7 @@
 package transporttest
 
 import (
+	"path"
 	"strings"
 	"testing"
 
@@ -54,8 +55,9 @@ type ends struct {
 	ordered bool
 }
 
+// single gives each test a consumer of its own: in one group of Kafka's those of all tests would rebalance one another.
 func (e ends) single(t *testing.T) (message.Publisher, message.Subscriber) {
-	return e.group(t, "suite")
+	return e.group(t, "suite-"+path.Base(t.Name()))
 }
 
 func (e ends) group(t *testing.T, consumer string) (message.Publisher, message.Subscriber) {

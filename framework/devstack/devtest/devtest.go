@@ -80,8 +80,15 @@ func Main(m *testing.M, opts ...goleak.Option) {
 
 // FewAtOnce keeps Main to Go's default, as many tests at once as there are processors: for tests that keep processors busy,
 // or whose timeouts are short. Call it before Main.
-func FewAtOnce() {
-	_ = flag.Set("test.parallel", strconv.Itoa(runtime.GOMAXPROCS(0))) // a number is always taken; the command line comes after
+func FewAtOnce() { atOnce(1) }
+
+// ManyAtOnce has Main run six times as many tests at once as there are processors: for tests that do little but wait, until
+// a session or a transaction of a dead process has timed out. Call it before Main.
+func ManyAtOnce() { atOnce(6) }
+
+// atOnce lets that many tests for each processor run at once.
+func atOnce(perProcessor int) {
+	_ = flag.Set("test.parallel", strconv.Itoa(perProcessor*runtime.GOMAXPROCS(0))) // a number is always taken; the command line comes after
 }
 
 // overlap lets twice as many tests run at once as there are processors: most of them wait for a service.
@@ -90,7 +97,7 @@ func overlap() {
 	given := false
 	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
 	if !given {
-		_ = flag.Set("test.parallel", strconv.Itoa(2*runtime.GOMAXPROCS(0))) // a number is always taken
+		atOnce(2)
 	}
 }
 
