@@ -22,7 +22,7 @@ const (
 )
 
 func TestMain(m *testing.M) {
-	devtest.ManyAtOnce()
+	devtest.AtOnce(6)
 	devtest.Main(m,
 		// sarama's metrics have one goroutine for the life of the process.
 		goleak.IgnoreTopFunction("github.com/rcrowley/go-metrics.(*meterArbiter).tick"),

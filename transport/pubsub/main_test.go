@@ -1,7 +1,6 @@
 package pubsub_test
 
 import (
-	"flag"
 	"os"
 	"testing"
 	"time"
@@ -31,10 +30,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(outage) != "" {
 		os.Exit(m.Run())
 	}
-	// The tests wait, for brokers and for time, more than they compute. The command line's -parallel counts before this.
-	if err := flag.Set("test.parallel", "6"); err != nil {
-		panic(err)
-	}
+	devtest.AtOnce(6) // the tests wait, for brokers and for time, more than they compute
 	// It looks for its end every 10 s only, and then ends.
 	devtest.Main(m, goleak.IgnoreTopFunction("cloud.google.com/go/pubsub/v2.(*messageIterator).streamKeepAliveHandler"))
 }

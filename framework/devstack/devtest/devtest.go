@@ -8,6 +8,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"math"
 	"os"
 	"runtime"
 	"strconv"
@@ -78,26 +79,21 @@ func Main(m *testing.M, opts ...goleak.Option) {
 	os.Exit(finish(m.Run, shared.Stop, opts...))
 }
 
-// FewAtOnce keeps Main to Go's default, as many tests at once as there are processors: for tests that keep processors busy,
-// or whose timeouts are short. Call it before Main.
-func FewAtOnce() { atOnce(1) }
-
-// ManyAtOnce has Main run six times as many tests at once as there are processors: for tests that do little but wait, until
-// a session or a transaction of a dead process has timed out. Call it before Main.
-func ManyAtOnce() { atOnce(6) }
-
-// atOnce lets that many tests for each processor run at once.
-func atOnce(perProcessor int) {
-	_ = flag.Set("test.parallel", strconv.Itoa(perProcessor*runtime.GOMAXPROCS(0))) // a number is always taken; the command line comes after
+// AtOnce has Main run that many tests at once for each processor: fewer than two for tests that keep processors busy, or
+// whose timeouts are short; more for tests that do little but wait until a dead process's session or transaction is over.
+// Call it before Main.
+func AtOnce(perProcessor float64) {
+	n := int(math.Ceil(perProcessor * float64(runtime.GOMAXPROCS(0))))
+	_ = flag.Set("test.parallel", strconv.Itoa(n)) // a number is always taken; the command line comes after
 }
 
-// overlap lets twice as many tests run at once as there are processors: most of them wait for a service.
-// The flag -parallel still decides where it is given.
+// overlap lets twice as many tests run at once as there are processors: most of them wait for a service. AtOnce, and the
+// flag -parallel where it is given, decide otherwise.
 func overlap() {
 	given := false
 	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
 	if !given {
-		atOnce(2)
+		AtOnce(2)
 	}
 }
 

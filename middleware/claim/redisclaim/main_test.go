@@ -21,7 +21,7 @@ func TestMain(m *testing.M) {
 		child()
 		return
 	}
-	devtest.FewAtOnce() // locks live for fractions of a second
+	devtest.AtOnce(1) // locks live for fractions of a second
 	devtest.Main(m)
 }
 

@@ -31,7 +31,7 @@ func Main(m *testing.M, main func()) {
 		main()
 		return
 	}
-	devtest.FewAtOnce() // each test is a whole example, which starts a dozen processes
+	devtest.AtOnce(1.5) // each test is a whole example, which starts a dozen processes, and waits at its end
 	devtest.Main(m)
 }
 
