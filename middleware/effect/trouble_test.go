@@ -29,6 +29,7 @@ type cutConn struct {
 
 func (c cutConn) Write(b []byte) (int, error) {
 	if c.line.down.Load() {
+		_ = c.Close() // or pgx waits 15 s for the server to end it
 		return 0, errDown
 	}
 	return c.Conn.Write(b)
