@@ -14,6 +14,7 @@ func TestMain(m *testing.M) {
 	if role.Name() == signalled {
 		os.Exit(role.Play(playSignalled))
 	}
+	devtest.AtOnce(3)
 	devtest.Main(m,
 		goleak.IgnoreTopFunction("cloud.google.com/go/pubsub/v2.(*messageIterator).streamKeepAliveHandler"),            // looks for its end every 10 s only, and then ends
 		goleak.IgnoreTopFunction("github.com/rcrowley/go-metrics.(*meterArbiter).tick"),                                // sarama's, one for the process

@@ -103,9 +103,11 @@ func TestEpochRefusesWhatIsLate(t *testing.T) {
 			goOn := make(chan struct{})
 			resume := sync.OnceFunc(func() { close(goOn) })
 			defer resume()
+			first := int64(0) // how many outputs the first transaction has, before the next one adds its own
 			process := newFaultNet(func(kind kmsg.Key, n int) fate {
 				switch {
 				case kind == kmsg.EndTxn && n == 1:
+					first = c.outputs(t)
 					return delayRequest
 				case kind == kmsg.AddOffsetsToTxn && n == 2:
 					<-goOn
@@ -118,7 +120,6 @@ func TestEpochRefusesWhatIsLate(t *testing.T) {
 			config.Transaction.Timeout = 10 * time.Second
 			p := c.start(t, config, nil)
 			<-process.happened
-			first := c.outputs(t)
 			require.Eventually(t, func() bool { return process.count(kmsg.AddOffsetsToTxn) == 2 && c.outputs(t) >= 2*first }, wait, time.Millisecond)
 			process.release(t)
 			process.kill()
