@@ -34,7 +34,7 @@ type Report struct {
 	At      time.Time        `json:"at"`
 	Pending Count            `json:"pending"` // unpublished, those that failed apart
 	Oldest  *time.Time       `json:"oldest"`  // when the oldest pending event was written
-	Failed  map[string]Count `json:"failed"`  // by state: "retry", "queued", "parked", "dead"
+	Failed  map[string]Count `json:"failed"`  // by state: "retrying", "blocked", "dead", "discarded"
 	Delayed Count            `json:"delayed"`
 	NextDue *time.Time       `json:"next_due"`
 	Shards  []ShardReport    `json:"shards"`
@@ -119,9 +119,9 @@ func inspect(ctx context.Context, tx pgx.Tx, query func(string) string) (*Report
 		each("admin_failed", []any{limit}, []any{&state, &n, nil}, func() { r.Failed[state] = Count{N: n} }),
 		each("admin_relays", nil, []any{&relay.ID, &relay.Name, &relay.Expires, &relay.Alive, &relay.Shards}, func() { r.Relays = append(r.Relays, relay) }),
 	)
-	waiting := r.Failed["retry"].N + r.Failed["queued"].N + r.Failed["parked"].N
+	waiting := r.Failed["retrying"].N + r.Failed["blocked"].N + r.Failed["dead"].N
 	for state, c := range r.Failed { // two counts, each with the limit
-		c.AtLeast = state == "dead" && c.N == limit || state != "dead" && waiting == limit
+		c.AtLeast = state == "discarded" && c.N == limit || state != "discarded" && waiting == limit
 		r.Failed[state] = c
 	}
 	return r, err

@@ -22,7 +22,7 @@ type Selection struct {
 
 // Listing selects what List returns.
 type Listing struct {
-	States  []string // "retry", "queued", "parked", "dead" and "delayed". Default: all of them
+	States  []string // "retrying", "blocked", "dead", "discarded" and "delayed". Default: all of them
 	Topic   string
 	Key     string
 	Limit   int  // Default: 100
@@ -43,7 +43,7 @@ type Waiting struct {
 	Payload  []byte     `json:"payload,omitempty"`
 }
 
-var allStates = []string{"parked", "retry", "queued", "dead", "delayed"}
+var allStates = []string{"dead", "retrying", "blocked", "discarded", "delayed"}
 
 // List returns events that failed, that wait behind one that failed, or that are delayed: the longest there first.
 func List(ctx context.Context, db pgtx.DB, schema string, l Listing) (found []Waiting, err error) {
@@ -69,16 +69,16 @@ func List(ctx context.Context, db pgtx.DB, schema string, l Listing) (found []Wa
 	return found, err
 }
 
-// Requeue asks that events be tried again now that are parked, that wait for their next attempt, or that were discarded.
-// It only flags them and returns how many there are: a relay does it, at once where one is running.
+// Requeue asks a relay to retry events now: dead, retrying and discarded ones. It only flags them, and returns how many it
+// flagged; a relay that runs does it at once.
 func Requeue(ctx context.Context, db pgtx.DB, schema string, s Selection) (int64, error) {
-	return command(ctx, db, schema, "retry", []string{"parked", "retry", "dead"}, s)
+	return command(ctx, db, schema, "retry", []string{"dead", "retrying", "discarded"}, s)
 }
 
-// Discard asks that events be given up. They are kept as dead, and those that wait behind them go on. It only flags them
-// and returns how many there are: a relay does it, at once where one is running.
+// Discard asks a relay to discard events: dead, retrying and blocked ones. They are kept until Purge deletes them, and the
+// events behind them go on. It only flags them, and returns how many it flagged; a relay that runs does it at once.
 func Discard(ctx context.Context, db pgtx.DB, schema string, s Selection) (int64, error) {
-	return command(ctx, db, schema, "discard", []string{"parked", "retry", "queued"}, s)
+	return command(ctx, db, schema, "discard", []string{"dead", "retrying", "blocked"}, s)
 }
 
 func command(ctx context.Context, db pgtx.DB, schema, name string, from []string, s Selection) (n int64, err error) {
@@ -94,14 +94,14 @@ func command(ctx context.Context, db pgtx.DB, schema, name string, from []string
 	return n, err
 }
 
-// Purge deletes dead events that failed longer ago than that, and returns how many. It is for the owner of the tables.
+// Purge deletes discarded events that failed longer ago than that, and returns how many. It is for the owner of the tables.
 func Purge(ctx context.Context, db pgtx.DB, schema string, olderThan time.Duration) (n int64, err error) {
 	if olderThan < 0 {
-		return 0, errors.New("purge dead events: the age is negative")
+		return 0, errors.New("purge discarded events: the age is negative")
 	}
 	for {
 		var deleted int64
-		err = administer(ctx, db, schema, "purge dead events", func(ctx context.Context, tx pgx.Tx, schema string) error {
+		err = administer(ctx, db, schema, "purge discarded events", func(ctx context.Context, tx pgx.Tx, schema string) error {
 			done, err := tx.Exec(ctx, pgschema.Query(files, "admin_purge", schema), olderThan.Seconds())
 			deleted = done.RowsAffected()
 			return err

@@ -19,12 +19,12 @@ func (f *fixture) exec(sql string) {
 	require.NoError(f.t, err)
 }
 
-// aside fills the side tables: two keys that wait behind a parked and a retried event, a dead one, two delayed ones.
+// aside fills the side tables: two keys that wait behind a dead and a retrying event, a discarded one, two delayed ones.
 func (f *fixture) aside() {
 	f.exec(`insert into {schema}.outbox_failed (state, event_id, topic, key, hash, shard, seq, headers, payload, created_at, attempts, reason, failed_at, retry_at)
 		select state, id, topic, key, 7, 7, 1, '{}', convert_to(id, 'UTF8'), now() - interval '1 hour', 3, 'refused', now() - interval '2 days',
-			case state when 'retry' then now() + interval '1 hour' end
-		from (values ('parked', 'e1', 'a', 'k1'), ('queued', 'e2', 'b', 'k1'), ('retry', 'e3', 'a', 'k2'), ('dead', 'e4', 'a', 'k3')) v (state, id, topic, key)`)
+			case state when 'retrying' then now() + interval '1 hour' end
+		from (values ('dead', 'e1', 'a', 'k1'), ('blocked', 'e2', 'b', 'k1'), ('retrying', 'e3', 'a', 'k2'), ('discarded', 'e4', 'a', 'k3')) v (state, id, topic, key)`)
 	f.exec(`insert into {schema}.outbox_delayed (due_at, hash, event_id, topic, key, headers, payload)
 		select now() + i * interval '1 hour', 7, 'd' || i, 'a', 'k4', '{}', '' from generate_series(1, 2) i`)
 }
@@ -46,7 +46,7 @@ func TestInspect(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, "≥10000", r.Pending.String(), "counted within bounds")
 	assert.InDelta(t, 5*time.Minute, r.Age(r.Oldest), float64(time.Minute))
-	assert.Equal(t, map[string]outbox.Count{"parked": {N: 1}, "queued": {N: 1}, "retry": {N: 1}, "dead": {N: 1}}, r.Failed)
+	assert.Equal(t, map[string]outbox.Count{"dead": {N: 1}, "blocked": {N: 1}, "retrying": {N: 1}, "discarded": {N: 1}}, r.Failed)
 	assert.Equal(t, outbox.Count{N: 2}, r.Delayed)
 	assert.InDelta(t, -time.Hour, r.At.Sub(*r.NextDue), float64(time.Minute))
 	assert.Equal(t, "x", r.Shards[3].Suspect)
@@ -103,7 +103,7 @@ func TestListAndCommands(t *testing.T) {
 	}
 	assert.Equal(t, "e1 e2 e3 e4 d1 d2 ", list(outbox.Listing{}))
 	assert.Equal(t, "e1 e2 ", list(outbox.Listing{Limit: 2}))
-	assert.Equal(t, "e3 e4 d1 d2 ", list(outbox.Listing{States: []string{"retry", "dead", "delayed"}}))
+	assert.Equal(t, "e3 e4 d1 d2 ", list(outbox.Listing{States: []string{"retrying", "discarded", "delayed"}}))
 	assert.Equal(t, "e1 ", list(outbox.Listing{Topic: "a", Key: "k1"}))
 	_, err := outbox.List(t.Context(), f.pool, f.schema, outbox.Listing{States: []string{"lost"}})
 	require.ErrorContains(t, err, `state is "lost": want one of`)
@@ -132,7 +132,7 @@ func TestListAndCommands(t *testing.T) {
 		n, err := c.do(t.Context(), f.pool, f.schema, c.selection)
 		require.NoError(t, err)
 		assert.Equal(t, c.n, n)
-		assert.Equal(t, c.want, list(outbox.Listing{States: []string{"parked", "queued", "retry", "dead"}}))
+		assert.Equal(t, c.want, list(outbox.Listing{States: []string{"dead", "blocked", "retrying", "discarded"}}))
 		f.exec(`update {schema}.outbox_failed set command = null`)
 		if c.n > 0 {
 			told, err := conn.Conn().WaitForNotification(t.Context())
@@ -232,7 +232,7 @@ func TestGrants(t *testing.T) {
 	denied(writer, `select {schema}.outbox_archive_days('1 day')`)
 
 	f.exec(`insert into {schema}.outbox_failed (state, event_id, topic, key, hash, shard, seq, headers, payload, created_at)
-		select 'parked', 'failed', 't', 'failed', 7, 7, 1, '{}', convert_to('failed', 'UTF8'), now()`)
+		select 'dead', 'failed', 't', 'failed', 7, 7, 1, '{}', convert_to('failed', 'UTF8'), now()`)
 	relay.run(relay.newRelay(batchRecorder{broker}, outbox.RelayConfig{LeaseTTL: time.Second}))
 	relay.exec(`select {schema}.outbox_archive_days('1 day')`)
 	eventually(t, "it is published", func() bool { return broker.count() == 1 })
@@ -253,7 +253,7 @@ func TestGrants(t *testing.T) {
 	_, err = outbox.Examine(t.Context(), operator.pool, f.schema, true)
 	require.ErrorContains(t, err, "this is for the owner of the tables")
 	denied(operator, `delete from {schema}.outbox_failed`)
-	denied(operator, `update {schema}.outbox_failed set state = 'dead'`)
+	denied(operator, `update {schema}.outbox_failed set state = 'discarded'`)
 	denied(operator, `select nextval('{schema}.outbox_seq_0')`)
 
 	require.NoError(t, outbox.ChangeShards(t.Context(), f.pool, f.schema, 64, nil))

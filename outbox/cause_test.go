@@ -61,8 +61,8 @@ func TestOutputs(t *testing.T) {
 		}
 		return states
 	}
-	assert.Equal(t, map[string]string{"waits": "outbox", "later": "delayed", "sent": "archived"}, outputs(time.Now().Add(-time.Hour)))
-	assert.Equal(t, map[string]string{"waits": "outbox", "later": "delayed"}, outputs(time.Now().Add(time.Hour)), "the archive is read from then on")
+	assert.Equal(t, map[string]string{"waits": "pending", "later": "delayed", "sent": "archived"}, outputs(time.Now().Add(-time.Hour)))
+	assert.Equal(t, map[string]string{"waits": "pending", "later": "delayed"}, outputs(time.Now().Add(time.Hour)), "the archive is read from then on")
 
 	exec(`insert into outbox (shard, seq, event_id, topic, key, headers, payload)
 		select 0, n, n::text, 'topic', '', convert_to(repeat('x', 500), 'UTF8'), '' from generate_series(1, 100000) n`)

@@ -35,7 +35,7 @@ func (f *fixture) flow() (stop func()) {
 	return stop
 }
 
-// An event that the broker never takes is parked with its reason, its key waits behind it, and everything else goes on.
+// An event that the broker never takes is dead with its reason, its key waits behind it, and everything else goes on.
 // After an operator's retry the key drains in order, with newcomers that race with the drain behind it.
 func TestPoisonEventParksItsKeyAlone(t *testing.T) {
 	t.Parallel()
@@ -49,11 +49,11 @@ func TestPoisonEventParksItsKeyAlone(t *testing.T) {
 			for i := range 5 {
 				f.publish("poison", fmt.Sprint("poison ", i))
 			}
-			eventually(t, "it is parked, the others behind it", func() bool {
-				return assert.ObjectsAreEqual([]string{"poison 0 parked 3", "poison 1 queued 0", "poison 2 queued 0", "poison 3 queued 0", "poison 4 queued 0"}, f.failed("poison"))
+			eventually(t, "it is dead, the others behind it", func() bool {
+				return assert.ObjectsAreEqual([]string{"poison 0 dead 3", "poison 1 blocked 0", "poison 2 blocked 0", "poison 3 blocked 0", "poison 4 blocked 0"}, f.failed("poison"))
 			})
 			var reason string
-			require.NoError(t, f.pool.QueryRow(t.Context(), `select reason from `+f.schema+`.outbox_failed where state = 'parked'`).Scan(&reason))
+			require.NoError(t, f.pool.QueryRow(t.Context(), `select reason from `+f.schema+`.outbox_failed where state = 'dead'`).Scan(&reason))
 			assert.Equal(t, errRefused.Error(), reason)
 			f.publish("poison", "poison 5")
 			eventually(t, "newcomers queue", func() bool { return len(f.failed("poison")) == 6 })
@@ -88,18 +88,18 @@ func TestDiscard(t *testing.T) {
 	f.run(f.newRelay(rejecting{batchRecorder{broker}}, outbox.RelayConfig{}))
 	f.publish("k", "poison")
 	f.publish("k", "next")
-	eventually(t, "an event that the broker rejects is parked at once", func() bool {
-		return assert.ObjectsAreEqual([]string{"poison parked 1", "next queued 0"}, f.failed("k"))
+	eventually(t, "an event that the broker rejects is dead at once", func() bool {
+		return assert.ObjectsAreEqual([]string{"poison dead 1", "next blocked 0"}, f.failed("k"))
 	})
 	f.command("discard", "poison")
 	eventually(t, "the next one is sent", func() bool { return assert.ObjectsAreEqual([]string{"next"}, broker.of("k")) })
-	eventually(t, "it is dead", func() bool { return assert.ObjectsAreEqual([]string{"poison dead 1"}, f.failed("k")) })
+	eventually(t, "it is discarded", func() bool { return assert.ObjectsAreEqual([]string{"poison discarded 1"}, f.failed("k")) })
 	f.publish("k", "later")
 	eventually(t, "the key is an ordinary one", func() bool { return len(broker.of("k")) == 2 })
 
 	broker.refuseAll(nil)
 	f.command("retry", "poison")
-	eventually(t, "a dead one can be retried", func() bool { return len(broker.of("k")) == 3 && len(f.failed("k")) == 0 })
+	eventually(t, "a discarded one can be retried", func() bool { return len(broker.of("k")) == 3 && len(f.failed("k")) == 0 })
 }
 
 // rejecting is a broker whose refusals say that sending again cannot help.
@@ -133,7 +133,7 @@ func TestPoisonEventWithoutKey(t *testing.T) {
 	defer f.flow()()
 	f.publish("", "poison")
 	f.publish("", "fine")
-	eventually(t, "it is parked", func() bool { return assert.ObjectsAreEqual([]string{"poison parked 2"}, f.failed("")) })
+	eventually(t, "it is dead", func() bool { return assert.ObjectsAreEqual([]string{"poison dead 2"}, f.failed("")) })
 	assert.Equal(t, []string{"fine"}, broker.of(""))
 }
 
@@ -217,7 +217,7 @@ func (p *slow) PublishBatch(ctx context.Context, topic string, msgs []*message.M
 	return p.batchRecorder.PublishBatch(ctx, topic, msgs)
 }
 
-// A publisher that panics over one message does not end the process: the message is parked, the others are sent.
+// A publisher that panics over one message does not end the process: the message is dead, the others are sent.
 func TestPanickingPublisher(t *testing.T) {
 	t.Parallel()
 	f, broker := newFixture(t), newRecorder()
@@ -231,8 +231,8 @@ func TestPanickingPublisher(t *testing.T) {
 	f.publish("7", "panic")
 	f.publish("7", "behind it")
 	f.run(f.newRelay(panicking{broker}, outbox.RelayConfig{}))
-	eventually(t, "it is parked", func() bool {
-		return assert.ObjectsAreEqual([]string{"panic parked 1", "behind it queued 0"}, f.failed("7")) && f.rows() == 2
+	eventually(t, "it is dead", func() bool {
+		return assert.ObjectsAreEqual([]string{"panic dead 1", "behind it blocked 0"}, f.failed("7")) && f.rows() == 2
 	})
 	assert.GreaterOrEqual(t, broker.count(), 50)
 }
@@ -252,7 +252,7 @@ func (p panicking) Publish(topic string, msgs ...*message.Message) error {
 	return nil
 }
 
-// An event that ends the process of every relay that sends it is parked after the third, and everything else is sent.
+// An event that ends the process of every relay that sends it is dead after the third, and everything else is sent.
 func TestEventThatKillsItsRelay(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -261,19 +261,19 @@ func TestEventThatKillsItsRelay(t *testing.T) {
 	f.publish("killer", "behind it")
 	f.publishMany(topic, 200, func(i int) string { return strconv.Itoa(200 + i) })
 	d := newDeliveries(t)
-	f.relaysUntilParked(d)
+	f.relaysUntilDead(d)
 	relay := d.relay(f.schema, "")
 	defer kill(relay)
 	eventually(t, "everything else is sent", func() bool { return f.rows() == 2 })
-	assert.Equal(t, []string{"kills its relay parked 3", "behind it queued 0"}, f.failed("killer"))
+	assert.Equal(t, []string{"kills its relay dead 3", "behind it blocked 0"}, f.failed("killer"))
 }
 
-// relaysUntilParked runs one relay after another until the event that kills them is parked for it, and then kills the last.
-func (f *fixture) relaysUntilParked(d *deliveries) {
+// relaysUntilDead runs one relay after another until the event that kills them is dead for it, and then kills the last.
+func (f *fixture) relaysUntilDead(d *deliveries) {
 	f.t.Helper()
-	parked := func() bool {
+	dead := func() bool {
 		events := f.failed("killer")
-		return len(events) > 0 && events[0] == "kills its relay parked 3"
+		return len(events) > 0 && events[0] == "kills its relay dead 3"
 	}
 	for deaths := 0; ; deaths++ {
 		require.Less(f.t, deaths, 12, "relays died of it")
@@ -286,7 +286,7 @@ func (f *fixture) relaysUntilParked(d *deliveries) {
 			case <-ended:
 				return true
 			default:
-				alive = parked()
+				alive = dead()
 				return alive
 			}
 		}, 30*time.Second, 5*time.Millisecond)

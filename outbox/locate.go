@@ -14,21 +14,21 @@ import (
 
 // Location is a place where an event is, or was, on its way to the broker. Times are the server's.
 type Location struct {
-	// State is "outbox": unpublished; "retry", "queued" (behind another one of its key), "parked" or "dead": it could not be
-	// published, see List; "delayed": it is not due; "archived": it was published.
+	// State is "pending": unpublished; "retrying", "blocked" (by an earlier event of its key), "dead" or "discarded": it could
+	// not be published, see List; "delayed": it is not due; "archived": it was published.
 	State    string            `json:"state"`
 	Shard    int               `json:"shard"`
 	Topic    string            `json:"topic"`
 	Key      string            `json:"key,omitempty"`
 	Metadata map[string]string `json:"metadata,omitempty"`
 	Written  time.Time         `json:"written"`      // to this place, for one that was delayed
-	At       *time.Time        `json:"at,omitempty"` // retry: the next attempt; delayed: due; archived: published; else when it failed
+	At       *time.Time        `json:"at,omitempty"` // retrying: the next attempt; delayed: due; archived: published; else when it failed
 	Attempts int               `json:"attempts,omitempty"`
 	Reason   string            `json:"reason,omitempty"`
 	Command  string            `json:"command,omitempty"` // an operator's, "retry" or "discard", that the relay is to carry out
 	Before   Count             `json:"before"`            // events of its shard that are sent before it
 	Behind   string            `json:"behind,omitempty"`  // the first event of its key that holds it up
-	// BehindState is that event's: "retry", "queued" or "parked".
+	// BehindState is that event's: "retrying", "blocked" or "dead".
 	BehindState string    `json:"behind_state,omitempty"`
 	Relay       string    `json:"relay,omitempty"` // the holder of its shard's lease, by name or ID
 	Held        bool      `json:"held"`            // that lease has not expired

@@ -63,7 +63,7 @@ func (f *fixture) publishMany(topic string, n int, payload func(i int) string) {
 // rows counts what is unpublished, also in the side table.
 func (f *fixture) rows() (n int) {
 	require.NoError(f.t, f.pool.QueryRow(context.Background(), `select (select count(*) from `+f.schema+`.outbox)
-		+ (select count(*) from `+f.schema+`.outbox_failed where state <> 'dead')`).Scan(&n))
+		+ (select count(*) from `+f.schema+`.outbox_failed where state <> 'discarded')`).Scan(&n))
 	return n
 }
 

@@ -160,8 +160,8 @@ func TestDownKeepsWhatIsNotPublished(t *testing.T) {
 		exec(`insert into {schema}.outbox (shard, seq, event_id, topic, key, headers, payload) select 0, 1, 'a', 't', '', '', ''`)
 		exec(`insert into {schema}.outbox_delayed (due_at, hash, event_id, topic, key, headers, payload) select now(), 0, 'a', 't', '', '', '' from generate_series(1, 2)`)
 		exec(`insert into {schema}.outbox_failed (state, hash, shard, seq, event_id, topic, key, headers, payload, created_at)
-			select unnest(array['retry', 'queued', 'parked', 'dead']), 0, 0, 1, 'a', 't', '', '', '', now()`)
-		require.ErrorContains(t, m.Down(t.Context(), to, false), "1 in the outbox, 2 delayed, 3 failed or queued behind those")
+			select unnest(array['retrying', 'blocked', 'dead', 'discarded']), 0, 0, 1, 'a', 't', '', '', '', now()`)
+		require.ErrorContains(t, m.Down(t.Context(), to, false), "1 in the outbox, 2 delayed, 3 failed or blocked")
 		require.NoError(t, m.Down(t.Context(), to, true))
 	}
 	require.ErrorContains(t, m.Down(t.Context(), 0, false), "1 in the outbox, 0 delayed")

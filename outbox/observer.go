@@ -24,9 +24,9 @@ type observer struct {
 	tracer     trace.Tracer
 	propagator propagation.TextMapPropagator
 
-	published, failures, parked, rescans metric.Int64Counter
-	batchSize                            metric.Int64Histogram
-	latency                              metric.Float64Histogram
+	published, failures, moves, rescans metric.Int64Counter
+	batchSize                           metric.Int64Histogram
+	latency                             metric.Float64Histogram
 
 	holes atomic.Int64
 
@@ -63,8 +63,8 @@ func newObserver(cfg RelayConfig) (*observer, error) {
 		metric.WithDescription("Events that the broker acknowledged."))
 	o.failures, errs[1] = m.Int64Counter("millrace.outbox.failures", metric.WithUnit("{event}"),
 		metric.WithDescription("Events that could not be published, each attempt; an outage of the broker counts."))
-	o.parked, errs[2] = m.Int64Counter("millrace.outbox.parked", metric.WithUnit("{event}"),
-		metric.WithDescription("Events that were moved to the side table, with what queued behind them."))
+	o.moves, errs[2] = m.Int64Counter("millrace.outbox.moved", metric.WithUnit("{event}"),
+		metric.WithDescription("Events that were moved to the side table, including those blocked by them."))
 	o.rescans, errs[3] = m.Int64Counter("millrace.outbox.surprises", metric.WithUnit("{rescan}"),
 		metric.WithDescription("Events that turned up below those already read, so that a shard was read again from its start."))
 	o.batchSize, errs[4] = m.Int64Histogram("millrace.outbox.batch.size", metric.WithUnit("{event}"),
@@ -129,7 +129,7 @@ func (o *observer) look(ctx context.Context, r *Relay) ([]shardBacklog, map[stri
 	}
 	held := []argument{int2s(r.holding())}
 	var shards []shardBacklog
-	states := map[string]int64{stateRetry: 0, stateQueued: 0, stateParked: 0, stateDead: 0}
+	states := map[string]int64{stateRetrying: 0, stateBlocked: 0, stateDead: 0, stateDiscarded: 0}
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
 	err := roundTrip(ctx, r.pool, begin,
@@ -172,7 +172,7 @@ func (o *observer) settled(topic string, batch int, acked []*event, now time.Tim
 
 func (o *observer) moved(batch []parking) {
 	for _, p := range batch {
-		o.parked.Add(context.Background(), 1, metric.WithAttributes(topicAttribute(p.topic), attribute.String("millrace.state", p.state)))
+		o.moves.Add(context.Background(), 1, metric.WithAttributes(topicAttribute(p.topic), attribute.String("millrace.state", p.state)))
 	}
 }
 

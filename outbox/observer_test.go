@@ -85,8 +85,8 @@ func TestFailureMetrics(t *testing.T) {
 	f.publish("k", "poison")
 	f.publish("k", "behind it")
 	f.run(f.newRelay(rejecting{batchRecorder{broker}}, outbox.RelayConfig{MeterProvider: metric.NewMeterProvider(metric.WithReader(reader))}))
-	eventually(t, "it is parked", func() bool { return len(f.failed("k")) == 2 })
-	eventually(t, "and counted", func() bool { return figures(t, reader)["millrace.outbox.parked"] == 2 })
+	eventually(t, "it is dead", func() bool { return len(f.failed("k")) == 2 })
+	eventually(t, "and counted", func() bool { return figures(t, reader)["millrace.outbox.moved"] == 2 })
 	assert.Positive(t, figures(t, reader)["millrace.outbox.failures"])
 }
 

@@ -219,7 +219,7 @@ func (f *fixture) chaos(option string, enough func(tally) bool) (c tally, kills 
 	f.write(writing, func(ctx context.Context, tx pgx.Tx, key, payload string) error {
 		return f.publisher.Publish(topic, newMessage(pgtx.With(ctx, tx), key, payload))
 	})
-	// An event over which three relays ended in a row, by chance, is parked: an operator has it sent.
+	// An event over which three relays ended in a row, by chance, is dead: an operator has it sent.
 	operate := func() bool {
 		requeued, err := outbox.Requeue(context.Background(), f.pool, f.schema, outbox.Selection{})
 		return assert.NoError(f.t, err) && requeued == 0 && f.rows() == 0

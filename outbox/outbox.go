@@ -46,7 +46,7 @@ func beforeDown(ctx context.Context, tx pgx.Tx, d pgschema.Descent) error {
 	count := `select (select count(*) from {schema}.outbox), 0, 0, 16`
 	if d.From >= 2 {
 		count = `select (select count(*) from {schema}.outbox), (select count(*) from {schema}.outbox_delayed),
-			(select count(*) from {schema}.outbox_failed where state <> 'dead'), (select shards from {schema}.outbox_layout)`
+			(select count(*) from {schema}.outbox_failed where state <> 'discarded'), (select shards from {schema}.outbox_layout)`
 		if _, err := tx.Exec(ctx, pgschema.Render(`lock table {schema}.outbox_failed, {schema}.outbox_delayed in access exclusive mode`, d.Schema)); err != nil {
 			return err
 		}
@@ -58,7 +58,7 @@ func beforeDown(ctx context.Context, tx pgx.Tx, d pgschema.Descent) error {
 	case shards != 16:
 		return fmt.Errorf("there are %d shards: run \"millrace outbox shards 16\" first", shards)
 	case waiting+delayed+failed > 0 && !d.Force:
-		return fmt.Errorf("events would be lost that are not published: %d in the outbox, %d delayed, %d failed or queued behind those: "+
+		return fmt.Errorf("events would be lost that are not published: %d in the outbox, %d delayed, %d failed or blocked: "+
 			"let a relay drain them, or use force", waiting, delayed, failed)
 	}
 	return nil

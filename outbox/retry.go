@@ -182,10 +182,10 @@ func (w *retrying) drain(ctx context.Context, h head) (failed bool, err error) {
 	var done []int64
 	for len(rows) > 0 && !failed {
 		n := 1
-		for n < len(rows) && rows[n].topic == rows[0].topic && rows[n].state != stateParked {
+		for n < len(rows) && rows[n].topic == rows[0].topic && rows[n].state != stateDead {
 			n++
 		}
-		if rows[0].state == stateParked {
+		if rows[0].state == stateDead {
 			failed = true
 			break
 		}
@@ -236,7 +236,7 @@ func (w *retrying) again(ctx context.Context, e failedRow, reason error) error {
 		success = w.succeeded[e.topic]
 	}
 	w.mu.Unlock()
-	state := stateRetry
+	state := stateRetrying
 	if isOwnFault(reason, last, success) {
 		e.attempts++
 		state = stateAfter(reason, e.attempts, w.relay.cfg.MaxAttempts)
@@ -244,10 +244,10 @@ func (w *retrying) again(ctx context.Context, e failedRow, reason error) error {
 	return w.note(ctx, e, state, reason.Error())
 }
 
-// kills parks an event that ended its relay every time.
+// kills makes an event dead that ended its relay every time.
 func (w *retrying) kills(ctx context.Context, e failedRow) error {
 	e.attempts = max(e.attempts, w.deaths)
-	return w.note(ctx, e, stateParked, reasonKills)
+	return w.note(ctx, e, stateDead, reasonKills)
 }
 
 // note keeps what became of an event, although the context may have ended.

@@ -33,7 +33,7 @@ func TestFailedKeyOfTwoTopicsKeepsItsOrder(t *testing.T) {
 		return nil
 	}))
 	f.run(f.newRelay(p, outbox.RelayConfig{}))
-	eventually(t, "parked", func() bool { return len(f.failed("k")) == 3 })
+	eventually(t, "dead", func() bool { return len(f.failed("k")) == 3 })
 	t.Log(f.failed("k"))
 	p.reject.Store(false)
 	f.command("retry", "1")
@@ -78,7 +78,7 @@ func TestSideTableKeepsToMaxUnsaved(t *testing.T) {
 	}
 	f.publishAll(topic, "k", payloads...)
 	f.run(f.newRelay(p, outbox.RelayConfig{MaxUnsaved: 1, BatchSize: 1}))
-	eventually(t, "parked", func() bool { return len(f.failed("k")) == 151 })
+	eventually(t, "dead", func() bool { return len(f.failed("k")) == 151 })
 	p.reject.Store(false)
 	lock, err := f.pool.Begin(t.Context()) // what makes the next one due waits
 	require.NoError(t, err)
@@ -96,16 +96,16 @@ func TestSideTableKeepsToMaxUnsaved(t *testing.T) {
 	eventually(t, "then the others are", func() bool { return f.rows() == 0 })
 }
 
-// An operator retries the event that ended its relays: it is parked again, and relays live on.
+// An operator retries the event that ended its relays: it is dead again, and relays live on.
 func TestEventInTheSideTableThatKillsItsRelay(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	f.publish("killer", "kills its relay")
 	_, err := f.pool.Exec(t.Context(), `with gone as (delete from `+f.schema+`.outbox returning *)
 		insert into `+f.schema+`.outbox_failed (hash, shard, seq, event_id, topic, key, headers, payload, created_at, state, command)
-		select 0, shard, seq, event_id, topic, key, headers, payload, created_at, 'parked', 'retry' from gone`)
+		select 0, shard, seq, event_id, topic, key, headers, payload, created_at, 'dead', 'retry' from gone`)
 	require.NoError(t, err)
-	f.relaysUntilParked(newDeliveries(t))
+	f.relaysUntilDead(newDeliveries(t))
 }
 
 // The broker is down, and relays are killed for other reasons between two attempts: that is no event's fault.
@@ -140,7 +140,7 @@ func TestCommandWhileFailedEventsAreTried(t *testing.T) {
 	f.run(f.newRelay(rejecting{batchRecorder{broker}}, outbox.RelayConfig{PollInterval: time.Minute}))
 	f.publish("a", "poison a")
 	f.publish("b", "poison b")
-	eventually(t, "parked", func() bool { return len(f.failed("a")) == 1 && len(f.failed("b")) == 1 })
+	eventually(t, "dead", func() bool { return len(f.failed("a")) == 1 && len(f.failed("b")) == 1 })
 	broker.refuseAll(func(p string) bool { return p == "poison a" })
 	hold := make(chan struct{})
 	broker.mu.Lock()

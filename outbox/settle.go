@@ -27,16 +27,16 @@ func backoff(last time.Duration) time.Duration {
 // parking is an event on its way to the side table.
 type parking struct {
 	*event
-	state   string // stateRetry, stateQueued, stateParked
+	state   string // stateRetrying, stateBlocked, stateDead
 	reason  string
 	retryIn time.Duration
 }
 
 const (
-	stateRetry  = "retry"
-	stateQueued = "queued"
-	stateParked = "parked"
-	stateDead   = "dead"
+	stateRetrying  = "retrying"
+	stateBlocked   = "blocked"
+	stateDead      = "dead"
+	stateDiscarded = "discarded"
 )
 
 // isOutage reports whether an error says that the broker is out of reach, which is no fault of the event.
@@ -68,9 +68,9 @@ func isOwnFault(err error, failedAt, lastSuccess time.Time) bool {
 // stateAfter is the state of an event in the side table after so many failures of its own.
 func stateAfter(err error, attempts, maxAttempts int) string {
 	if isRejected(err) || attempts >= maxAttempts {
-		return stateParked
+		return stateDead
 	}
-	return stateRetry
+	return stateRetrying
 }
 
 // settle sorts out what became of a lane's batch. It returns what was acknowledged. lastSuccess is when the broker last
@@ -96,7 +96,7 @@ func (s *shard) settle(l *lane, results []error, lastSuccess, now time.Time, max
 		k := e.keyed
 		k.pending--
 		if k.name != "" {
-			if _, ok := s.parked[k.name]; ok { // an earlier one of the batch was parked
+			if _, ok := s.parked[k.name]; ok { // an earlier one of the batch is on its way to the side table
 				s.queue(e)
 				continue
 			}
@@ -187,7 +187,7 @@ func (s *shard) parkKey(k *keyed, p parking) {
 func (s *shard) queue(e *event) {
 	s.unload(e)
 	e.leaving = true
-	s.park = append(s.park, parking{event: e, state: stateQueued})
+	s.park = append(s.park, parking{event: e, state: stateBlocked})
 }
 
 // free makes events of the key ordinary again, because the side table has none any more.

@@ -29,7 +29,7 @@ func TestAcknowledgedEventsAreNotHeldAgain(t *testing.T) {
 	assert.Empty(t, s.held)
 }
 
-// What waited for a lane of another topic was parked before the rest of the lane's own.
+// What waited for a lane of another topic was moved before the rest of the lane's own.
 func TestKeyOfTwoTopicsIsParkedInOrder(t *testing.T) {
 	t.Parallel()
 	s := newShard(t.Context(), 0)

@@ -125,11 +125,11 @@ func TestShardsChangeWithFailedEvents(t *testing.T) {
 	for i := range keys {
 		f.publish("key "+strconv.Itoa(i), "poison")
 	}
-	parked := func() (n int) {
-		require.NoError(t, f.pool.QueryRow(context.Background(), `select count(*) from `+f.schema+`.outbox_failed where state = 'parked'`).Scan(&n))
+	dead := func() (n int) {
+		require.NoError(t, f.pool.QueryRow(context.Background(), `select count(*) from `+f.schema+`.outbox_failed where state = 'dead'`).Scan(&n))
 		return n
 	}
-	eventually(t, "all are parked", func() bool { return parked() == keys })
+	eventually(t, "all are dead", func() bool { return dead() == keys })
 	stopFlow()
 	require.NoError(t, outbox.ChangeShards(t.Context(), f.pool, f.schema, 5, nil))
 	for i := range keys {

@@ -11,14 +11,14 @@ import (
 // An event may kill the process that sends it: a publisher that crashes or runs out of memory over it. Its successor would
 // die of it too, and so on. After two takeovers of a shard that were not given back and between which nothing was sent,
 // its events are sent one by one, in the whole relay one at a time, each noted durably before; one that was noted at
-// three deaths is parked. What other shards send meanwhile is not suspected.
+// three deaths becomes dead. What other shards send meanwhile is not suspected.
 
 const (
 	maxStrikes = 2
 	maxDeaths  = 3
 )
 
-// reasonKills is why an event is parked that ended its relays.
+// reasonKills is why an event that ended its relays is dead.
 const reasonKills = "the relay ended every time it sent this event"
 
 // cautious reports whether an event is being sent alone, or is not deleted yet: a successor must not suspect what went well.
@@ -48,13 +48,13 @@ func (r *Relay) sendNoted(s *shard, topic string, rows []*row, careful bool) []e
 	return results
 }
 
-// parkSuspect parks the event that is about to be sent if it was noted at too many deaths.
+// parkSuspect makes the event that is about to be sent dead if it was noted at too many deaths.
 func (e *engine) parkSuspect(s *shard, l *lane, batch []*event) bool {
 	v := batch[0]
 	if v.eventID != s.suspect || s.attempts < maxDeaths {
 		return false
 	}
-	e.relay.cfg.Logger.Error("an event is parked because relays ended while they sent it", "shard", s.id, "topic", l.topic,
+	e.relay.cfg.Logger.Error("an event is dead because relays ended while they sent it", "shard", s.id, "topic", l.topic,
 		"event_id", v.eventID, "deaths", s.attempts)
 	l.sending = nil
 	s.unsaved--
@@ -65,7 +65,7 @@ func (e *engine) parkSuspect(s *shard, l *lane, batch []*event) bool {
 	}
 	k.pending--
 	v.attempts = s.attempts
-	s.parkKey(k, parking{event: v, state: stateParked, reason: reasonKills})
+	s.parkKey(k, parking{event: v, state: stateDead, reason: reasonKills})
 	s.divert(l)
 	s.suspect, s.attempts = "", 0
 	return true

@@ -59,8 +59,8 @@ func (d *doctor) diagnose(r *outbox.Report) {
 				"an event of this shard kills relays, or something else does; its events are sent one by one to find out", status)
 		}
 	}
-	if parked := r.Failed["parked"]; parked.N > 0 {
-		d.find("outbox", fmt.Sprintf("%s %s dead in the outbox, and %v %s blocked", countOf(parked, "event"), output.Pick(parked.N, "is", "are"), r.Failed["queued"], output.Pick(r.Failed["queued"].N, "is", "are")),
+	if dead := r.Failed["dead"]; dead.N > 0 {
+		d.find("outbox", fmt.Sprintf("%s %s dead in the outbox, and %v %s blocked", countOf(dead, "event"), output.Pick(dead.N, "is", "are"), r.Failed["blocked"], output.Pick(r.Failed["blocked"].N, "is", "are")),
 			"the broker refuses them, or they failed too often; they are not retried until an operator decides",
 			d.command("", "outbox", "list", "--state", "dead")+"; then \"millrace outbox retry\" or \"millrace outbox discard\"")
 	}
@@ -85,7 +85,7 @@ func (d *doctor) unsent(r *outbox.Report, alive, late, waiting int) {
 		is   bool
 	}{
 		{waits(r.Pending, r.Age(r.Oldest)), r.Pending.N > 0},
-		{fmt.Sprintf("%s %s to be retried", countOf(r.Failed["retry"], "failed event"), output.Pick(r.Failed["retry"].N, "is", "are")), r.Failed["retry"].N > 0},
+		{fmt.Sprintf("%s %s to be retried", countOf(r.Failed["retrying"], "failed event"), output.Pick(r.Failed["retrying"].N, "is", "are")), r.Failed["retrying"].N > 0},
 		{"delayed events are overdue by " + output.Duration(r.Age(r.NextDue)), overdue},
 	} {
 		if w.is {

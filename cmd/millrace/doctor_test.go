@@ -136,7 +136,7 @@ var troubles = map[string]func(x *explained){
 	},
 	"nobody retries": func(x *explained) {
 		x.exec(`insert into {schema}.outbox_failed (state, event_id, topic, key, hash, shard, seq, headers, payload, created_at, attempts, retry_at)
-			values ('retry', 'e1', 't', '', 7, 7, 1, '{}', '', now(), 1, now())`)
+			values ('retrying', 'e1', 't', '', 7, 7, 1, '{}', '', now(), 1, now())`)
 		x.finds("outbox", `^1 failed event is to be retried, and no relay runs$`)
 		x.exec(`delete from {schema}.outbox_failed`)
 	},
@@ -164,10 +164,10 @@ var troubles = map[string]func(x *explained){
 		end()
 		x.exec(`delete from {schema}.outbox`)
 	},
-	"parked": func(x *explained) {
+	"dead": func(x *explained) {
 		id := x.publish("e", "topic", "k", 0)
 		end := x.relay(3, func(string, string) error { return transport.ErrRejected })
-		x.located(id, "parked")
+		x.located(id, "dead")
 		end()
 		x.finds("outbox", `^1 event is dead in the outbox, and 0 are blocked$`)
 		x.exec(`delete from {schema}.outbox_failed`)

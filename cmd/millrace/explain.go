@@ -151,7 +151,7 @@ func (a *app) paintStage(state string) string {
 		return a.terminal.Red(state)
 	case "retrying", "blocked", "pending", "delayed":
 		return a.terminal.Yellow(state)
-	case "completed", "done", "published", "received":
+	case "completed", "done", "archived", "received":
 		return a.terminal.Green(state)
 	}
 	return state

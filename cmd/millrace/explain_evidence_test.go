@@ -31,12 +31,12 @@ func TestExplainConcludes(t *testing.T) {
 	}
 	claimed := func(l claim.Location) evidence { l.Consumer = "notify"; return evidence{claims: &[]claim.Location{l}} }
 
-	s := last(located(outbox.Location{State: "outbox", Held: true, Relay: "r"}), "outbox")
+	s := last(located(outbox.Location{State: "pending", Held: true, Relay: "r"}), "outbox")
 	assert.Equal(t, "pending", s.State)
 	assert.Contains(t, s.Why, "the broker is down or refuses it", "an hour is too long")
 	assert.Contains(t, s.Next, "millrace doctor")
-	assert.Equal(t, "retrying", last(located(outbox.Location{State: "retry"}), "outbox").State, "without a time, which somebody has taken away")
-	s = last(located(outbox.Location{State: "queued", At: &now}), "outbox")
+	assert.Equal(t, "retrying", last(located(outbox.Location{State: "retrying"}), "outbox").State, "without a time, which somebody has taken away")
+	s = last(located(outbox.Location{State: "blocked", At: &now}), "outbox")
 	assert.Equal(t, "blocked", s.State)
 	assert.NotContains(t, s.Why, "event  of")
 

@@ -95,21 +95,21 @@ func (e *evidence) inOutbox() (all []stage) {
 
 // atOutbox is for one row of the event.
 func (e *evidence) atOutbox(l outbox.Location) stage {
-	s := stage{Place: "outbox", State: outboxStates.of(l.State)}
+	s := stage{Place: "outbox", State: l.State}
 	at := l.Written
 	if l.At != nil { // which a change by hand may have taken away
 		at = *l.At
 	}
 	reason := oneLine(beginning(l.Reason))
 	switch l.State {
-	case "outbox":
+	case "pending":
 		e.unpublished(&s, l)
 	case "delayed":
 		s.Why = "It enters the outbox when it is due, " + when(e.now, at) + "; until then its publisher can cancel it."
 		if !at.After(e.now) {
 			s.Why = e.overdue(&s, l, at)
 		}
-	case "retry":
+	case "retrying":
 		s.Why = fmt.Sprintf("%s: %s.", upper(haveFailed(l.Attempts)), reason)
 		if at.After(e.now) {
 			s.Why += " The next attempt is due " + when(e.now, at) + "."
@@ -117,15 +117,15 @@ func (e *evidence) atOutbox(l outbox.Location) stage {
 		} else { // to retry it now is no remedy
 			s.Why += " " + e.overdue(&s, l, at)
 		}
-	case "queued":
+	case "blocked":
 		if e.behind(&s, l); l.Behind == "" {
 			s.Why = "It waited behind another event of the same key, which is gone: the relay that holds its shard takes it up."
 			s.Next = []string{e.command("", "outbox", "status")}
 		}
-	case "parked":
+	case "dead":
 		s.Why = fmt.Sprintf("Publishing failed for good %s: %s: %s. An operator decides what happens to it.", when(e.now, at), haveFailed(l.Attempts), reason)
 		s.Next = []string{e.command(e.eventID, "outbox", "retry"), e.command(e.eventID, "outbox", "discard")}
-	case "dead":
+	case "discarded":
 		s.Why = "An operator discarded it, and it is not published. Its error was: " + cmp.Or(reason, "none, it was blocked by another event") + "."
 		s.Next = []string{e.command(e.eventID, "outbox", "retry")}
 	case "archived":
@@ -178,8 +178,8 @@ func (e *evidence) overdue(s *stage, l outbox.Location, at time.Time) string {
 
 // behind is for an event that waits for another one of its key.
 func (e *evidence) behind(s *stage, l outbox.Location) {
-	s.State = outboxStates.of("queued")
-	s.Why = fmt.Sprintf("It waits behind event %s of the same key, which is %s.", oneLine(l.Behind), outboxStates.of(l.BehindState))
+	s.State = "blocked"
+	s.Why = fmt.Sprintf("It waits behind event %s of the same key, which is %s.", oneLine(l.Behind), l.BehindState)
 	s.Next = []string{e.command(l.Behind, "explain")}
 }
 
@@ -195,8 +195,8 @@ func (e *evidence) atBroker() stage {
 	if e.outbox != nil {
 		for _, l := range *e.outbox {
 			published = published || l.State == "archived"
-			discarded = discarded || l.State == "dead"
-			waits = waits || l.State != "archived" && l.State != "dead"
+			discarded = discarded || l.State == "discarded"
+			waits = waits || l.State != "archived" && l.State != "discarded"
 		}
 	}
 	switch {
@@ -266,7 +266,7 @@ func (e *evidence) resolutions(f effect.Entry) []string {
 func (e *evidence) copied() (all []stage) {
 	for _, l := range e.copies {
 		all = append(all, stage{
-			Place: "copy", Of: l.Topic, State: outboxStates.of(l.State),
+			Place: "copy", Of: l.Topic, State: l.State,
 			Why: "A copy of the dead letter of consumer " + oneLine(l.Metadata[claim.DeadConsumerMetadata]) + ". Written " + when(e.now, l.Written) + ".",
 		})
 	}
@@ -296,7 +296,7 @@ func (e *evidence) published() (all []stage) {
 		return []stage{{Place: "output", State: "none found", Why: "Its handlers published nothing through the outbox, or it was sent. " + reach}}
 	}
 	for _, o := range *e.outputs {
-		s := stage{Place: "output", Of: o.EventID, State: outboxStates.of(o.State), Why: "Topic " + oneLine(o.Topic)}
+		s := stage{Place: "output", Of: o.EventID, State: o.State, Why: "Topic " + oneLine(o.Topic)}
 		if o.Key != "" {
 			s.Why += ", key " + oneLine(o.Key)
 		}

@@ -101,7 +101,7 @@ func TestOutboxCommands(t *testing.T) {
 	o.run(exitOK, "migrate", "up")
 	o.publish("labour.completed", "key")
 	o.exec(`insert into {schema}.outbox_failed (state, event_id, topic, key, hash, shard, seq, headers, payload, created_at, attempts, reason)
-		select 'parked', 'e1', 't', E'k\x1b1', 7, 7, 1, '{}', 'secret', now() - interval '3 days', 10, E're\nfused'`)
+		select 'dead', 'e1', 't', E'k\x1b1', 7, 7, 1, '{}', 'secret', now() - interval '3 days', 10, E're\nfused'`)
 
 	out := o.run(exitOK, "outbox", "status")
 	assert.Regexp(t, `^pending  1 event; the oldest has waited for \S+
@@ -137,7 +137,7 @@ $`, out)
 	assert.Contains(t, o.run(exitOK, "outbox", "list"), " dead, to discard ")
 
 	assert.Contains(t, o.run(exitUsage, "outbox", "purge"), "--older-than is missing")
-	o.exec(`update {schema}.outbox_failed set state = 'dead', failed_at = now() - interval '2 hours'`)
+	o.exec(`update {schema}.outbox_failed set state = 'discarded', failed_at = now() - interval '2 hours'`)
 	assert.Equal(t, "1 discarded event was deleted.\n", o.run(exitOK, "outbox", "purge", "--older-than", "1h"))
 	assert.Equal(t, "No such events.\n", o.run(exitOK, "outbox", "list"))
 

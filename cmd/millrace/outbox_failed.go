@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 	"time"
 
@@ -14,8 +15,8 @@ import (
 	"github.com/millrace-go/millrace/pgtx"
 )
 
-// listed are the stored states of events that "outbox list" lists.
-var listed = []string{"parked", "retry", "queued", "dead", "delayed"}
+// listed are the states of events that "outbox list" lists.
+var listed = []string{"dead", "retrying", "blocked", "discarded", "delayed"}
 
 func (a *app) outboxList() *cobra.Command {
 	var l outbox.Listing
@@ -31,15 +32,19 @@ func (a *app) outboxList() *cobra.Command {
 			"  delayed    it is not due yet",
 		Example: "  millrace outbox list --state dead\n  millrace outbox list --topic labour.completed --payload\n  millrace outbox list -o json --limit 1000",
 	}
-	c.Flags().StringVar(&state, "state", "all", "only events in this state: "+either(outboxStates.choice(listed)))
-	oneOf(c, "state", outboxStates.choice(listed)...)
+	accepted := append(slices.Clone(listed), "all")
+	c.Flags().StringVar(&state, "state", "all", "only events in this state: "+either(accepted))
+	oneOf(c, "state", accepted...)
 	c.Flags().StringVar(&l.Topic, "topic", "", "only events of this topic")
 	c.Flags().StringVar(&l.Key, "key", "", "only events of this key")
 	limitVar(c, &l.Limit)
 	c.Flags().BoolVar(&l.Payload, "payload", false, "show payloads, too")
-	c.PreRunE = func(*cobra.Command, []string) (err error) {
-		if l.States, err = outboxStates.named(state, listed...); err != nil {
-			return err
+	c.PreRunE = func(*cobra.Command, []string) error {
+		switch {
+		case slices.Contains(listed, state):
+			l.States = []string{state}
+		case state != "all":
+			return wrongState(state, accepted)
 		}
 		return checkLimit(l.Limit)
 	}
@@ -49,7 +54,7 @@ func (a *app) outboxList() *cobra.Command {
 			return err
 		}
 		if a.json {
-			return a.printJSON(rewordedWaiting(found))
+			return a.printJSON(append([]outbox.Waiting{}, found...))
 		}
 		if len(found) == 0 {
 			a.say("No such events.")
@@ -75,14 +80,13 @@ func (a *app) outboxList() *cobra.Command {
 
 // waitingState is the state of an event in the outbox, with what comes next.
 func waitingState(e outbox.Waiting) string {
-	state := outboxStates.of(e.State)
 	switch {
 	case e.Command != "":
-		return state + ", to " + e.Command
+		return e.State + ", to " + e.Command
 	case e.Due != nil:
-		return state + ", " + due(*e.Due)
+		return e.State + ", " + due(*e.Due)
 	}
-	return state
+	return e.State
 }
 
 // due is when something comes next, in a table.

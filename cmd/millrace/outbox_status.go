@@ -35,11 +35,11 @@ func (a *app) outboxStatus() *cobra.Command {
 			return err
 		}
 		if a.json {
-			return a.printJSON(reworded(*r))
+			return a.printJSON(r)
 		}
 		var failed []outbox.Waiting
 		if len(r.Failed) > 0 {
-			failed, err = outbox.List(ctx, pool, a.schema, outbox.Listing{States: []string{"parked", "retry"}, Limit: maxCounted})
+			failed, err = outbox.List(ctx, pool, a.schema, outbox.Listing{States: []string{"dead", "retrying"}, Limit: maxCounted})
 			if err != nil {
 				return err
 			}
@@ -92,15 +92,15 @@ func countOf(c outbox.Count, noun string) string {
 func (a *app) failedCounts(r *outbox.Report) (text string, paint func(string) string) {
 	var counts []string
 	paint = func(text string) string { return text }
-	for _, state := range []string{"parked", "retry", "queued", "dead"} {
+	for _, state := range []string{"dead", "retrying", "blocked", "discarded"} {
 		n := r.Failed[state]
 		if n.N == 0 {
 			continue
 		}
-		counts = append(counts, fmt.Sprintf("%v %s", n, outboxStates.of(state)))
-		if state == "parked" {
+		counts = append(counts, fmt.Sprintf("%v %s", n, state))
+		if state == "dead" {
 			paint = a.terminal.Red
-		} else if state == "retry" && r.Failed["parked"].N == 0 {
+		} else if state == "retrying" && r.Failed["dead"].N == 0 {
 			paint = a.terminal.Yellow
 		}
 	}
@@ -142,7 +142,7 @@ func (a *app) printReasons(failed []outbox.Waiting) {
 	counts := map[kind]int{}
 	var kinds []kind
 	for _, f := range failed {
-		k := kind{outboxStates.of(f.State), oneLine(beginning(f.Reason))}
+		k := kind{f.State, oneLine(beginning(f.Reason))}
 		if counts[k] == 0 {
 			kinds = append(kinds, k)
 		}

@@ -7,22 +7,16 @@ import (
 	"strings"
 
 	"github.com/millrace-go/millrace/middleware/claim"
-	"github.com/millrace-go/millrace/outbox"
 )
 
-// states translates what the tables call the states of events into the words that people read, which are the same for the
-// outbox and for consumers: this is the one place that knows both.
+// states translates what the claim's tables call the states of events into the words that people read, which are those of the
+// outbox: this is the one place that knows both.
 type states map[string]string
 
-var (
-	outboxStates = states{
-		"outbox": "pending", "delayed": "delayed", "retry": "retrying", "queued": "blocked", "parked": "dead", "dead": "discarded", "archived": "published",
-	}
-	claimStates = states{"failing": "retrying", "waiting": "retrying", "parked": "blocked", "dead": "dead"}
-)
+var claimStates = states{"failing": "retrying", "waiting": "retrying", "parked": "blocked", "dead": "dead"}
 
 // words are the order in which states are named.
-var words = []string{"dead", "retrying", "blocked", "discarded", "delayed", "pending", "published"}
+var words = []string{"dead", "retrying", "blocked"}
 
 // of is the word for a state.
 func (s states) of(stored string) string { return s[stored] }
@@ -45,9 +39,14 @@ func (s states) named(word string, may ...string) (stored []string, err error) {
 		}
 	}
 	if len(stored) == 0 {
-		return nil, usageError{fmt.Errorf("--state is %q: want %s", word, either(s.choice(may)))}
+		return nil, wrongState(word, s.choice(may))
 	}
 	return stored, nil
+}
+
+// wrongState is for a word that --state does not accept.
+func wrongState(word string, accepted []string) error {
+	return usageError{fmt.Errorf("--state is %q: want %s", word, either(accepted))}
 }
 
 // either joins words by commas, and the last one by "or".
@@ -71,23 +70,6 @@ func (s states) count(stored map[string]int) (total map[string]int, order []stri
 }
 
 // What is printed as JSON has the same words.
-
-func reworded(r outbox.Report) outbox.Report {
-	failed := map[string]outbox.Count{}
-	for state, n := range r.Failed {
-		failed[outboxStates.of(state)] = n
-	}
-	r.Failed = failed
-	return r
-}
-
-func rewordedWaiting(found []outbox.Waiting) []outbox.Waiting {
-	reworded := append([]outbox.Waiting{}, found...)
-	for i := range reworded {
-		reworded[i].State = outboxStates.of(reworded[i].State)
-	}
-	return reworded
-}
 
 func rewordedFailed(found []claim.FailedEvent) []claim.FailedEvent {
 	reworded := append([]claim.FailedEvent{}, found...)

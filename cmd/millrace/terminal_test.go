@@ -37,8 +37,8 @@ func newSeen(t *testing.T) *operator {
 	const long = "the record is larger than what the topic takes, and this is an error that no terminal has room for in one line"
 	o.exec(`insert into {schema}.outbox_failed (state, event_id, topic, key, hash, shard, seq, headers, payload, created_at, attempts, reason, retry_at)
 		select s, gen_random_uuid(), 'a.topic.with.a.rather.long.name', 'key-' || n, 7, 7, n, '{}', 'payload', now() - n * interval '3 days', 10, '` + long + `',
-			case s when 'retry' then now() + interval '1 minute' end
-		from (values (1, 'parked'), (2, 'retry'), (3, 'queued'), (4, 'dead')) v(n, s)`)
+			case s when 'retrying' then now() + interval '1 minute' end
+		from (values (1, 'dead'), (2, 'retrying'), (3, 'blocked'), (4, 'discarded')) v(n, s)`)
 	o.exec(`update {schema}.claim_failed set event_id = gen_random_uuid(), error = '` + long + `' where event_id = 'e2'`)
 	o.exec(`update {schema}.outbox_shard set strikes = 4, suspect = gen_random_uuid()::text, attempts = 2 where shard = 3`)
 	o.publish("labour.completed", "key")
@@ -118,7 +118,7 @@ func TestAbbreviatedIDs(t *testing.T) {
 	for id, event := range map[string]string{one: "e1", other: "e2", loud: "e3"} {
 		o.exec(`update {schema}.claim_failed set event_id = '` + id + `' where event_id = '` + event + `'`)
 		o.exec(`insert into {schema}.outbox_failed (state, event_id, topic, key, hash, shard, seq, headers, payload, created_at)
-			values ('parked', '` + id + `', 't', '', 7, 7, 1, '{}', '', now())`)
+			values ('dead', '` + id + `', 't', '', 7, 7, 1, '{}', '', now())`)
 	}
 	for text, id := range map[string]string{
 		"0198c0de…a111": one, "0198c0de...b222": other, "0198C0DE..B222": other, "a111": one, "…b222": other, "0198c0df": loud, "0198c0df-…": loud, one: one,
@@ -238,15 +238,10 @@ func TestStates(t *testing.T) {
 	stored, err := claimStates.named("retrying", failed...)
 	require.NoError(t, err)
 	assert.Equal(t, []string{"waiting", "failing"}, stored)
-	stored, err = outboxStates.named("all", listed...)
-	require.NoError(t, err)
-	assert.Equal(t, listed, stored)
 	_, err = claimStates.named("parked", failed...)
 	assert.EqualError(t, err, `--state is "parked": want dead, retrying, blocked or all`, "the words of the tables are not those of people")
-	for _, s := range []states{outboxStates, claimStates} {
-		for state, word := range s {
-			assert.True(t, slices.Contains(words, word), state)
-		}
+	for state, word := range claimStates {
+		assert.True(t, slices.Contains(words, word), state)
 	}
 	total, order := claimStates.count(map[string]int{"failing": 1, "waiting": 2, "parked": 3})
 	assert.Equal(t, map[string]int{"retrying": 3, "blocked": 3}, total)

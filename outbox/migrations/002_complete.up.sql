@@ -36,10 +36,10 @@ create table {schema}.outbox_failed (
     payload    bytea       not null,
     created_at timestamptz not null,             -- when it was written to the outbox
     state      text        not null check (state in (
-        'retry',                                 -- it failed, and is tried again at retry_at
-        'queued',                                -- it waits behind an earlier event of its key
-        'parked',                                -- it failed too often, or can never succeed: an operator decides
-        'dead')),                                -- an operator discarded it: it holds nothing up, and is kept to be seen
+        'retrying',                              -- it failed, and is tried again at retry_at
+        'blocked',                               -- it waits behind an earlier event of its key
+        'dead',                                  -- it failed too often, or can never succeed: an operator decides
+        'discarded')),                           -- an operator discarded it: it holds nothing up, and is kept to be seen
     attempts   int         not null default 0,
     reason     text        not null default '',
     failed_at  timestamptz not null default now(), -- when it came here
@@ -47,8 +47,8 @@ create table {schema}.outbox_failed (
     command    text        check (command in ('retry', 'discard')) -- an operator's, until the relay has carried it out
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
     autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 10000, autovacuum_vacuum_cost_delay = 0);
-create index outbox_failed_key on {schema}.outbox_failed (shard, key, id) where state <> 'dead';
-create index outbox_failed_due on {schema}.outbox_failed (shard, retry_at) where state = 'retry' or command is not null;
+create index outbox_failed_key on {schema}.outbox_failed (shard, key, id) where state <> 'discarded';
+create index outbox_failed_due on {schema}.outbox_failed (shard, retry_at) where state = 'retrying' or command is not null;
 create index outbox_failed_event on {schema}.outbox_failed (event_id);
 
 -- Events that are to be delivered later. They enter the outbox when they are due; until then they can be cancelled.

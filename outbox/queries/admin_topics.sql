@@ -5,7 +5,7 @@ from (
     from {schema}.outbox_shard s
     cross join lateral (select topic, created_at from {schema}.outbox where shard = s.shard order by seq limit $1) o
     union all
-    (select topic, created_at, true from {schema}.outbox_failed where state <> 'dead' limit $1)
+    (select topic, created_at, true from {schema}.outbox_failed where state <> 'discarded' limit $1)
 ) e
 group by e.topic
 order by 2 desc, 4 desc, 1

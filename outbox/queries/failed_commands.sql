@@ -2,10 +2,10 @@
 -- unless it waits behind another. Locks the rows that it changes.
 update {schema}.outbox_failed
 set command = null,
-    state = case when state = 'dead' and command = 'discard' then state
-                 when command = 'discard' then 'dead'
-                 when state = 'queued' then state
-                 else 'retry' end,
-    attempts = case when command = 'retry' and state <> 'queued' then 0 else attempts end,
-    retry_at = case when command = 'retry' and state <> 'queued' then now() end
+    state = case when state = 'discarded' and command = 'discard' then state
+                 when command = 'discard' then 'discarded'
+                 when state = 'blocked' then state
+                 else 'retrying' end,
+    attempts = case when command = 'retry' and state <> 'blocked' then 0 else attempts end,
+    retry_at = case when command = 'retry' and state <> 'blocked' then now() end
 where shard = $1::smallint and command is not null

@@ -10,7 +10,7 @@ with lease as (
 ), moved as (
     insert into {schema}.outbox_failed (hash, shard, seq, event_id, topic, key, headers, payload, created_at, state, attempts, reason, retry_at)
     select m.hash, g.shard, g.seq, g.event_id, g.topic, g.key, g.headers, g.payload, g.created_at, m.state, m.attempts, m.reason,
-           case m.state when 'retry' then now() + m.retry_ms * interval '1 millisecond' end
+           case m.state when 'retrying' then now() + m.retry_ms * interval '1 millisecond' end
     from unnest($3::bigint[], $4::text[], $5::bigint[], $6::text[], $7::int[], $8::text[], $9::int[])
          with ordinality as m (seq, event_id, hash, state, attempts, reason, retry_ms, place)
     join gone g on g.seq = m.seq and g.event_id = m.event_id

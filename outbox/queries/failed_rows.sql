@@ -6,7 +6,7 @@ from (
               - octet_length(payload) - octet_length(headers) as before
     from (
         select * from {schema}.outbox_failed
-        where shard = $1::smallint and key = $2::text and id >= $3::bigint and state <> 'dead' and (key <> '' or id = $3::bigint)
+        where shard = $1::smallint and key = $2::text and id >= $3::bigint and state <> 'discarded' and (key <> '' or id = $3::bigint)
         order by id
         limit $4::int
     ) as behind

@@ -1,11 +1,11 @@
 -- Where an event is, and what is before it (counted up to $2). The outbox has no index on event IDs and is read from end to
 -- end; the other tables by theirs. No locks.
 with found as (
-    select 'outbox' as state, null::bigint as id, shard, seq, topic, key, headers, created_at, null::timestamptz as at,
+    select 'pending' as state, null::bigint as id, shard, seq, topic, key, headers, created_at, null::timestamptz as at,
            0 as attempts, '' as reason, '' as command
     from {schema}.outbox where event_id = $1
     union all
-    select state, id, shard, seq, topic, key, headers, created_at, case state when 'retry' then retry_at else failed_at end,
+    select state, id, shard, seq, topic, key, headers, created_at, case state when 'retrying' then retry_at else failed_at end,
            attempts, reason, coalesce(command, '')
     from {schema}.outbox_failed where event_id = $1
     union all
@@ -16,7 +16,7 @@ with found as (
     from {schema}.outbox_archive where event_id = $1
 )
 select f.state, f.shard, f.topic, f.key, f.headers, f.created_at, f.at, f.attempts, f.reason, f.command,
-       case f.state when 'outbox' then (
+       case f.state when 'pending' then (
            select count(*) from (select from {schema}.outbox o where o.shard = f.shard and o.seq < f.seq limit $2) n) else 0 end,
        coalesce(b.event_id, ''), coalesce(b.state, ''), coalesce(nullif(r.name, ''), s.relay_id::text, ''),
        s.relay_id is not null and s.expires_at > now(), coalesce(s.suspect = $1, false), s.attempts, clock_timestamp()
@@ -25,7 +25,7 @@ left join {schema}.outbox_shard s on s.shard = f.shard
 left join {schema}.outbox_relay r on r.relay_id = s.relay_id
 left join lateral (
     select p.event_id, p.state from {schema}.outbox_failed p
-    where f.state in ('outbox', 'queued') and p.shard = f.shard and p.key = f.key and p.state <> 'dead' and f.key <> ''
+    where f.state in ('pending', 'blocked') and p.shard = f.shard and p.key = f.key and p.state <> 'discarded' and f.key <> ''
       and (f.id is null or p.id < f.id)
     order by p.id limit 1) b on true
 order by f.created_at, f.id

@@ -2,10 +2,10 @@
 -- the days of the archive from $2 on: no index is of use, and one would cost each event that is written. No locks.
 select event_id, state, topic, key, headers, created_at, at
 from (
-    select event_id, 'outbox' as state, topic, key, headers, created_at, null::timestamptz as at
+    select event_id, 'pending' as state, topic, key, headers, created_at, null::timestamptz as at
     from {schema}.outbox where position($1::bytea in headers) > 0
     union all
-    select event_id, state, topic, key, headers, created_at, case state when 'retry' then retry_at else failed_at end
+    select event_id, state, topic, key, headers, created_at, case state when 'retrying' then retry_at else failed_at end
     from {schema}.outbox_failed where position($1::bytea in headers) > 0
     union all
     select event_id, 'delayed', topic, key, headers, created_at, due_at
