@@ -85,8 +85,8 @@ func Examine(ctx context.Context, db pgtx.DB, schema string, fix bool) (found []
 			return err
 		}
 		if strays.AtLeast = strays.N == countLimit; strays.N > 0 {
-			wrong(nil, "events in shards that do not exist, which no relay publishes: %s; they were restored from another layout, or a program of "+
-				"version 1 wrote them; stop such programs, and run \"millrace outbox shards\" with the former number", strays)
+			wrong(nil, "events in shards that do not exist, which no relay publishes: %s; they were restored from another layout: "+
+				"run \"millrace outbox shards\" with the former number", strays)
 		}
 		return nil
 	})

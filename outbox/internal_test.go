@@ -2,9 +2,11 @@ package outbox
 
 import (
 	"strconv"
+	"strings"
 	"testing"
 	"testing/fstest"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -45,6 +47,32 @@ func TestEveryStatementPrepares(t *testing.T) {
 	require.NoError(t, pgschema.Prepare(t.Context(), conn.Conn(), files, schema))
 }
 
+// Whatever looks for the events of a key in the side table reads no more than those.
+func TestFailedEventsAreFoundByTheHashOfTheirKey(t *testing.T) {
+	t.Parallel()
+	pool, schema := devtest.Pool(t), devtest.Schema(t)
+	require.NoError(t, Migrate(t.Context(), pool, schema))
+	exec := func(sql string) {
+		_, err := pool.Exec(t.Context(), pgschema.Render(sql, schema))
+		require.NoError(t, err)
+	}
+	exec(`insert into {schema}.outbox_failed (state, hash, shard, seq, event_id, topic, key, headers, payload, created_at)
+		select 'blocked', n % 1000, 0, n, n, 't', 'key ' || n % 1000, '', '', now() from generate_series(1, 10000) n`)
+	exec(`analyze {schema}.outbox_failed`)
+	for name, args := range map[string][]any{
+		"failed_left":    {0, []int64{7}, []string{"key 7"}},
+		"failed_promote": {0, 7, "key 7"},
+		"failed_rows":    {0, 7, "key 7", 7, 10, 1000},
+		"locate_behind":  {0, 7, "key 7", 5007},
+	} {
+		rows, err := pool.Query(t.Context(), "explain "+pgschema.Query(files, name, schema), append([]any{pgx.QueryExecModeExec}, args...)...)
+		require.NoError(t, err, name)
+		plan, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		require.NoError(t, err, name)
+		assert.Regexp(t, `(?s)outbox_failed_key.*Index Cond: .*hash = `, strings.Join(plan, "\n"), name)
+	}
+}
+
 func TestMigrate(t *testing.T) {
 	t.Parallel()
 	schema, cfg := devtest.Schema(t), devtest.Pool(t).Config()
@@ -66,12 +94,11 @@ func TestMigrate(t *testing.T) {
 	older.Files = fstest.MapFS{}
 	require.ErrorContains(t, older.Check(t.Context(), pool, schema), "run a newer program")
 
-	for _, name := range []string{"002_complete", "001_outbox"} {
-		down, err := files.ReadFile("migrations/" + name + ".down.sql")
-		require.NoError(t, err)
-		_, err = pool.Exec(t.Context(), pgschema.Render(string(down), schema))
-		require.NoError(t, err)
-	}
+	require.NoError(t, ChangeShards(t.Context(), pool, schema, 20, nil))
+	down, err := files.ReadFile("migrations/001_outbox.down.sql")
+	require.NoError(t, err)
+	_, err = pool.Exec(t.Context(), pgschema.Render(string(down), schema))
+	require.NoError(t, err)
 	var left int
 	require.NoError(t, pool.QueryRow(t.Context(), `select count(*) from pg_class where relnamespace = $1::regnamespace and relname like 'outbox%'`, schema).Scan(&left))
 	assert.Zero(t, left)

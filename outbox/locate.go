@@ -3,6 +3,7 @@ package outbox
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -46,10 +47,13 @@ func Locate(ctx context.Context, db pgtx.DB, schema, eventID string) (found []Lo
 		if err != nil {
 			return err
 		}
+		ids := []*int64{} // in the side table
 		found, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (l Location, err error) {
 			var headers []byte
+			var id *int64
 			err = row.Scan(&l.State, &l.Shard, &l.Topic, &l.Key, &headers, &l.Written, &l.At, &l.Attempts, &l.Reason, &l.Command,
-				&l.Before.N, &l.Behind, &l.BehindState, &l.Relay, &l.Held, &l.Suspect, &l.Deaths, &l.Now)
+				&l.Before.N, &id, &l.Relay, &l.Held, &l.Suspect, &l.Deaths, &l.Now)
+			ids = append(ids, id)
 			l.Before.AtLeast = l.Before.N == countLimit
 			if !l.Suspect {
 				l.Deaths = 0 // they are another event's
@@ -61,7 +65,25 @@ func Locate(ctx context.Context, db pgtx.DB, schema, eventID string) (found []Lo
 			}
 			return l, err
 		})
+		for i := range found {
+			if err == nil {
+				err = found[i].findBehind(ctx, tx, schema, ids[i])
+			}
+		}
 		return err
 	}, pgtx.Isolation(pgx.RepeatableRead)) // one snapshot
 	return found, err
+}
+
+// findBehind fills in which event of its key holds the event up. Not in the same statement: an event of the outbox has no
+// column for the hash of its key.
+func (l *Location) findBehind(ctx context.Context, tx pgx.Tx, schema string, id *int64) error {
+	if l.Key == "" || l.State != "pending" && l.State != "blocked" {
+		return nil
+	}
+	err := tx.QueryRow(ctx, pgschema.Query(files, "locate_behind", schema), l.Shard, hashOf(l.Key, ""), l.Key, id).Scan(&l.Behind, &l.BehindState)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil
+	}
+	return err
 }

@@ -61,7 +61,8 @@ func TestLocate(t *testing.T) {
 	}
 	exec(`with gone as (delete from outbox where event_id = 'e1' returning *)
 		insert into outbox_failed (hash, shard, seq, event_id, topic, key, headers, payload, created_at, state, attempts, reason)
-		select 1, shard, seq, event_id, topic, key, headers, payload, created_at, 'dead', 3, 'refused' from gone`)
+		select (select hash from outbox_delayed where event_id = 'later'), shard, seq, event_id, topic, key, headers, payload, created_at,
+			'dead', 3, 'refused' from gone`)
 	exec(`update outbox_shard set relay_id = gen_random_uuid(), expires_at = now() + interval '1 minute', suspect = 'e2', attempts = 2`)
 	at = locate("e1")
 	assert.Equal(t, "dead 3 refused", at.State+" 3 "+at.Reason)

@@ -38,26 +38,16 @@ func Migrations(db pgtx.DB, schema string) (*pgschema.Migrator, error) {
 
 // beforeDown refuses to drop what was committed and not published. Nobody can add to it any more: the locks are kept.
 func beforeDown(ctx context.Context, tx pgx.Tx, d pgschema.Descent) error {
-	if _, err := tx.Exec(ctx, pgschema.Render(`lock table {schema}.outbox in access exclusive mode`, d.Schema)); err != nil {
+	if _, err := tx.Exec(ctx, pgschema.Render(`lock table {schema}.outbox, {schema}.outbox_failed, {schema}.outbox_delayed in access exclusive mode`, d.Schema)); err != nil {
 		return err
 	}
 	var waiting, delayed, failed int64
-	shards := 16
-	count := `select (select count(*) from {schema}.outbox), 0, 0, 16`
-	if d.From >= 2 {
-		count = `select (select count(*) from {schema}.outbox), (select count(*) from {schema}.outbox_delayed),
-			(select count(*) from {schema}.outbox_failed where state <> 'discarded'), (select shards from {schema}.outbox_layout)`
-		if _, err := tx.Exec(ctx, pgschema.Render(`lock table {schema}.outbox_failed, {schema}.outbox_delayed in access exclusive mode`, d.Schema)); err != nil {
-			return err
-		}
-	}
-	if err := tx.QueryRow(ctx, pgschema.Render(count, d.Schema)).Scan(&waiting, &delayed, &failed, &shards); err != nil {
+	count := `select (select count(*) from {schema}.outbox), (select count(*) from {schema}.outbox_delayed),
+		(select count(*) from {schema}.outbox_failed where state <> 'discarded')`
+	if err := tx.QueryRow(ctx, pgschema.Render(count, d.Schema)).Scan(&waiting, &delayed, &failed); err != nil {
 		return err
 	}
-	switch {
-	case shards != 16:
-		return fmt.Errorf("there are %d shards: run \"millrace outbox shards 16\" first", shards)
-	case waiting+delayed+failed > 0 && !d.Force:
+	if waiting+delayed+failed > 0 && !d.Force {
 		return fmt.Errorf("events would be lost that are not published: %d in the outbox, %d delayed, %d failed or blocked: "+
 			"let a relay drain them, or use force", waiting, delayed, failed)
 	}

@@ -205,7 +205,7 @@ func TestRunRefuses(t *testing.T) {
 	pool := devtest.Pool(t)
 	r, err := outbox.NewRelay(pool, newRecorder(), outbox.RelayConfig{Schema: devtest.Schema(t)})
 	require.NoError(t, err)
-	require.ErrorContains(t, r.Run(t.Context()), "this program needs 2: run \"millrace migrate up\" or outbox.Migrate")
+	require.ErrorContains(t, r.Run(t.Context()), "this program needs 1: run \"millrace migrate up\" or outbox.Migrate")
 	require.ErrorContains(t, r.Run(t.Context()), "create another")
 }
 

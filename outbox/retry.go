@@ -29,8 +29,9 @@ type failedRow struct {
 
 // head is an event of the side table that is due, the first of its key.
 type head struct {
-	id  int64
-	key string
+	id   int64
+	hash int64 // of the key, or of the event's ID without one
+	key  string
 }
 
 // retryFailed carries out the operators' commands and publishes what is due of a shard's side table. It reports false when
@@ -141,13 +142,17 @@ func (w *retrying) run(ctx context.Context, known []string) (left map[string]str
 	keys := known
 	for i, h := range heads {
 		more = more || !failed[i]
-		keys = append(keys, h.key)
+		if h.key != "" {
+			keys = append(keys, h.key)
+		}
+	}
+	hashes := make([]int64, len(keys))
+	for i, k := range keys {
+		hashes[i] = hashOf(k, "")
 	}
 	left = map[string]struct{}{}
-	err = w.ask(ctx, statement{sql: w.relay.sql.failedLeft, args: []argument{smallint(w.shard.id), texts(keys)}, row: func(v [][]byte) error {
-		if len(v[0]) > 0 {
-			left[string(v[0])] = struct{}{}
-		}
+	err = w.ask(ctx, statement{sql: w.relay.sql.failedLeft, args: []argument{smallint(w.shard.id), int8s(hashes), texts(keys)}, row: func(v [][]byte) error {
+		left[string(v[0])] = struct{}{}
 		return nil
 	}})
 	return left, more || len(heads) == w.heads, err
@@ -165,9 +170,9 @@ func (w *retrying) due(ctx context.Context) (heads []head, err error) {
 	shard := smallint(w.shard.id)
 	err = w.ask(ctx,
 		statement{sql: w.relay.sql.failedCommands, args: []argument{shard}},
-		statement{sql: w.relay.sql.failedPromote, args: []argument{shard, {pgtype.TextArrayOID, nil}}},
+		statement{sql: w.relay.sql.failedPromote, args: []argument{shard, {pgtype.Int8OID, nil}, {pgtype.TextOID, nil}}},
 		statement{sql: w.relay.sql.failedHeads, args: []argument{shard, integer(w.heads)}, row: func(v [][]byte) error {
-			heads = append(heads, head{asInt8(v[0]), string(v[1])})
+			heads = append(heads, head{asInt8(v[0]), asInt8(v[1]), string(v[2])})
 			return nil
 		}})
 	return heads, err
@@ -190,7 +195,7 @@ func (w *retrying) drain(ctx context.Context, h head) (failed bool, err error) {
 			break
 		}
 		if w.careful && rows[0].eventID == w.suspect && w.deaths >= maxDeaths {
-			return true, errors.Join(w.kills(ctx, rows[0]), w.done(ctx, h.key, done))
+			return true, errors.Join(w.kills(ctx, rows[0]), w.done(ctx, h, done))
 		}
 		for i, err := range w.send(rows[:n]) {
 			if err != nil {
@@ -199,7 +204,7 @@ func (w *retrying) drain(ctx context.Context, h head) (failed bool, err error) {
 					err = w.again(ctx, rows[i], err)
 				}
 				if err != nil {
-					return true, errors.Join(err, w.done(ctx, h.key, done))
+					return true, errors.Join(err, w.done(ctx, h, done))
 				}
 				break
 			}
@@ -208,7 +213,7 @@ func (w *retrying) drain(ctx context.Context, h head) (failed bool, err error) {
 		}
 		rows = rows[n:]
 	}
-	return failed, w.done(ctx, h.key, done)
+	return failed, w.done(ctx, h, done)
 }
 
 // send publishes rows of one topic.
@@ -259,7 +264,7 @@ func (w *retrying) note(ctx context.Context, e failedRow, state, reason string) 
 
 func (w *retrying) rows(ctx context.Context, h head) (rows []failedRow, err error) {
 	err = w.ask(ctx, statement{
-		sql: w.relay.sql.failedRows, args: []argument{smallint(w.shard.id), text(h.key), bigint(h.id), integer(min(w.behind, maxBehind)), bigint(int64(batchBytes / w.atOnce))},
+		sql: w.relay.sql.failedRows, args: []argument{smallint(w.shard.id), bigint(h.hash), text(h.key), bigint(h.id), integer(min(w.behind, maxBehind)), bigint(int64(batchBytes / w.atOnce))},
 		row: func(v [][]byte) error {
 			rows = append(rows, failedRow{
 				id: asInt8(v[0]), state: string(v[1]), attempts: asInt4(v[2]),
@@ -275,7 +280,7 @@ func (w *retrying) rows(ctx context.Context, h head) (rows []failedRow, err erro
 }
 
 // done deletes what was published and makes the next of its key due, although the context may have ended: the broker has it.
-func (w *retrying) done(ctx context.Context, key string, ids []int64) error {
+func (w *retrying) done(ctx context.Context, h head, ids []int64) error {
 	if len(ids) == 0 {
 		return nil
 	}
@@ -286,5 +291,5 @@ func (w *retrying) done(ctx context.Context, key string, ids []int64) error {
 	w.mu.Unlock()
 	return w.ask(context.WithoutCancel(ctx),
 		statement{sql: w.relay.sql.failedDone, args: []argument{int8s(ids)}},
-		statement{sql: w.relay.sql.failedPromote, args: []argument{smallint(w.shard.id), texts([]string{key})}})
+		statement{sql: w.relay.sql.failedPromote, args: []argument{smallint(w.shard.id), bigint(h.hash), text(h.key)}})
 }

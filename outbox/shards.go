@@ -37,8 +37,6 @@ func Shards(ctx context.Context, db pgtx.DB, schema string) (n int, err error) {
 // their statement fails with SQLSTATE 55006, and the transaction is to be repeated. Relays must run, because what is in
 // the outbox has to be published first. Until ctx ends ChangeShards waits for that; when it fails, or dies, everything is
 // as before, the latter within 15 s. progress is told each step in words. It is for the owner of the tables.
-//
-// Programs that know only version 1 of the outbox must not publish any more: they do not ask how many shards there are.
 func ChangeShards(ctx context.Context, pool *pgxpool.Pool, schema string, n int, progress func(text string)) error {
 	if n < 1 || n > maxShards {
 		return fmt.Errorf("change shards: %d is not a number of shards: want 1 to %d", n, maxShards)

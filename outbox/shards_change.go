@@ -104,7 +104,8 @@ func (c *change) pause(ctx context.Context, n int) error {
 	return nil
 }
 
-// errNotEmpty means that an event was written although producers are refused: by a program of version 1.
+// errNotEmpty means that an event was written although producers are refused: this process was suspended until the fence
+// had expired.
 var errNotEmpty = errors.New("the outbox is not empty any more")
 
 // isBusy reports whether a lock was not to be had in time.

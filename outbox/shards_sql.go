@@ -44,8 +44,7 @@ $plpgsql$`
 }
 
 // changeLayout makes sequences and leases those of n shards, and moves what is aside. New sequences get the owner and the
-// privileges of the first one. Leases are taken away, so that relays forget what they know of their shards. Programs
-// of version 1, which compute shards by themselves, are not to start any more.
+// privileges of the first one. Leases are taken away, so that relays forget what they know of their shards.
 func changeLayout(n int) string {
 	return fmt.Sprintf(`do $do$
 declare
@@ -81,6 +80,5 @@ update {schema}.outbox_shard set relay_id = null, expires_at = '-infinity', stri
 update {schema}.outbox_layout set shards = %[1]d;
 create or replace function {schema}.outbox_shard_of(hash bigint) returns smallint language sql immutable parallel safe
 as 'select ($1 %% %[1]d)::smallint';
-update {schema}.outbox_failed set shard = {schema}.outbox_shard_of(hash);
-update {schema}.migration set oldest = version where component = 'outbox' and version = 2`, n)
+update {schema}.outbox_failed set shard = {schema}.outbox_shard_of(hash)`, n)
 }

@@ -65,11 +65,11 @@ func TestMigrateCommand(t *testing.T) {
 	assert.Contains(t, o.run(exitFailed, "outbox", "status"), `run "millrace migrate up"`)
 	assert.Contains(t, o.run(exitOK, "migrate", "print"), `create table "`+o.schema+`".processed`)
 	out := o.run(exitOK, "migrate", "up")
-	assert.Regexp(t, `outbox +2 +complete +20`, out)
+	assert.Regexp(t, `outbox +1 +outbox +20`, out)
 	assert.Regexp(t, `claim +1 +claim +20`, out)
 	assert.NotContains(t, out, "pending")
 	assert.Empty(t, o.run(exitOK, "migrate", "print"), "nothing would run")
-	assert.Contains(t, o.run(exitOK, "migrate", "print", "--component=outbox", "--to=1"), `drop table "`+o.schema+`".outbox_archive`)
+	assert.Contains(t, o.run(exitOK, "migrate", "print", "--component=outbox", "--to=0"), `drop table "`+o.schema+`".outbox,`)
 
 	var found []map[string]any
 	require.NoError(t, json.Unmarshal([]byte(o.run(exitOK, "migrate", "status", "--json")), &found))
@@ -78,7 +78,7 @@ func TestMigrateCommand(t *testing.T) {
 	assert.Contains(t, o.run(exitUsage, "migrate", "down"), "want --component and --to")
 	o.publish("topic", "key")
 	assert.Contains(t, o.run(exitFailed, "migrate", "down", "--component=outbox", "--to=0"), "1 in the outbox")
-	assert.Regexp(t, `outbox +2 +complete +pending`, o.run(exitOK, "migrate", "down", "--component=outbox", "--to=1", "--force"))
+	assert.Regexp(t, `outbox +1 +outbox +pending`, o.run(exitOK, "migrate", "down", "--component=outbox", "--to=0", "--force"))
 	assert.Contains(t, o.run(exitUsage, "migrate", "up", "--component=kafka"), "--component is \"kafka\": want outbox, claim, effect or idempotencykey\n")
 
 	o.run(exitOK, "migrate", "up")

@@ -67,7 +67,7 @@ func (a *app) outboxShards() *cobra.Command {
 		Use: "shards [N]", Short: "Print the number of shards, or change it", Args: argument,
 		Long: "Prints the number of shards, or changes it to N, 1 to 256, while programs run. A relay must run, because the outbox must\n" +
 			"drain first. Until it is empty, producers get the error SQLSTATE 55006 and should retry their transactions. If the change\n" +
-			"fails or is interrupted, the number stays as it was. Programs of version 1 of the outbox must no longer run.",
+			"fails or is interrupted, the number stays as it was.",
 		Example: "  millrace outbox shards\n  millrace outbox shards 64 --timeout 2m",
 	}
 	c.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long producers may be refused while the outbox drains")

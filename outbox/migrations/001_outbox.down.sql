@@ -1,6 +1,15 @@
--- Drops committed events that were not published yet: drain first.
-drop table {schema}.outbox, {schema}.outbox_relay, {schema}.outbox_shard;
-drop sequence {schema}.outbox_seq_0, {schema}.outbox_seq_1, {schema}.outbox_seq_2, {schema}.outbox_seq_3,
-    {schema}.outbox_seq_4, {schema}.outbox_seq_5, {schema}.outbox_seq_6, {schema}.outbox_seq_7,
-    {schema}.outbox_seq_8, {schema}.outbox_seq_9, {schema}.outbox_seq_10, {schema}.outbox_seq_11,
-    {schema}.outbox_seq_12, {schema}.outbox_seq_13, {schema}.outbox_seq_14, {schema}.outbox_seq_15;
+-- Drops all events that are not published, and the archive: drain the outbox first.
+drop function {schema}.outbox_archive_days(interval), {schema}.outbox_next(smallint), {schema}.outbox_shard_of(bigint);
+drop table {schema}.outbox, {schema}.outbox_failed, {schema}.outbox_delayed, {schema}.outbox_archive, {schema}.outbox_relay,
+    {schema}.outbox_shard, {schema}.outbox_layout;
+do $$
+declare
+    sequence regclass;
+begin
+    for sequence in -- however many shards there are
+        select oid from pg_class where relnamespace = '{schema}'::regnamespace and relkind = 'S' and relname ~ '^outbox_seq_[0-9]+$'
+    loop
+        execute format('drop sequence %s', sequence);
+    end loop;
+end
+$$;

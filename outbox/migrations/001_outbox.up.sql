@@ -1,7 +1,9 @@
--- The outbox: a row that exists is unpublished. New tables only, so it is safe beside a running service.
+-- The outbox, its failed, delayed and archived events, its shards and relays. New tables only, so it is safe beside a running
+-- service.
 
+-- A row that exists is unpublished.
 create table {schema}.outbox (
-    shard      smallint    not null,             -- hash(key) mod 16: the unit of order and of work
+    shard      smallint    not null,             -- outbox_shard_of(hash of the key): the unit of order and of work
     seq        bigint      not null,             -- from the shard's own sequence
     event_id   text        not null,
     topic      text        not null,
@@ -20,13 +22,12 @@ create table {schema}.outbox (
 -- The only index. Not unique: sequences that were set back must not stop the producers.
 create index outbox_shard_seq on {schema}.outbox (shard, seq);
 
-do $$
-begin
-    alter table {schema}.outbox alter column payload set compression lz4;
-exception when others then -- a server older than 14 or built without lz4: pglz does it too, slower
-    null;
-end
-$$;
+-- The layout is part of the stored format: every writer must place a key on the same shard.
+create table {schema}.outbox_layout (
+    hash   text     not null, -- how a key becomes 63 bits: FNV-1a, 64 bits, upper half folded onto the lower one
+    shards smallint not null
+);
+insert into {schema}.outbox_layout values ('fnv1a64', 16);
 
 create sequence {schema}.outbox_seq_0;
 create sequence {schema}.outbox_seq_1;
@@ -45,17 +46,132 @@ create sequence {schema}.outbox_seq_13;
 create sequence {schema}.outbox_seq_14;
 create sequence {schema}.outbox_seq_15;
 
--- Who is there. A relay that stops renewing expires, by the server's clock alone.
+-- Functions, because PostgreSQL inlines them: the statement that calls them pays nothing, knows no number of shards, and
+-- is planned anew, in every session and at every isolation level, once they are replaced. "millrace outbox shards" does.
+create function {schema}.outbox_shard_of(hash bigint) returns smallint language sql immutable parallel safe
+as 'select ($1 % 16)::smallint';
+
+create function {schema}.outbox_next(shard smallint) returns bigint language sql volatile
+as 'select nextval((array[
+    ''{schema}.outbox_seq_0'', ''{schema}.outbox_seq_1'', ''{schema}.outbox_seq_2'', ''{schema}.outbox_seq_3'',
+    ''{schema}.outbox_seq_4'', ''{schema}.outbox_seq_5'', ''{schema}.outbox_seq_6'', ''{schema}.outbox_seq_7'',
+    ''{schema}.outbox_seq_8'', ''{schema}.outbox_seq_9'', ''{schema}.outbox_seq_10'', ''{schema}.outbox_seq_11'',
+    ''{schema}.outbox_seq_12'', ''{schema}.outbox_seq_13'', ''{schema}.outbox_seq_14'', ''{schema}.outbox_seq_15''
+    ]::regclass[])[$1 + 1])';
+
+-- Events that could not be published, and those of the same key that wait behind them. Only the holder of the shard's
+-- lease moves rows in and out; commands set flags.
+create table {schema}.outbox_failed (
+    id         bigint      generated always as identity primary key, -- the order within a key
+    hash       bigint      not null,             -- of the key, or of the event ID without one
+    shard      smallint    not null,
+    seq        bigint      not null,             -- as it was in the outbox
+    event_id   text        not null,
+    topic      text        not null,
+    key        text        not null,             -- '' when the event has none: then it waits alone
+    headers    bytea       not null,
+    payload    bytea       not null,
+    created_at timestamptz not null,             -- when it was written to the outbox
+    state      text        not null check (state in (
+        'retrying',                              -- it failed, and is tried again at retry_at
+        'blocked',                               -- it waits behind an earlier event of its key
+        'dead',                                  -- it failed too often, or can never succeed: an operator decides
+        'discarded')),                           -- an operator discarded it: it holds nothing up, and is kept to be seen
+    attempts   int         not null default 0,
+    reason     text        not null default '',
+    failed_at  timestamptz not null default now(), -- when it came here
+    retry_at   timestamptz,
+    command    text        check (command in ('retry', 'discard')) -- an operator's, until the relay has carried it out
+) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
+    autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 10000, autovacuum_vacuum_cost_delay = 0);
+-- By the key's hash, because an index entry holds no more than about 2,700 bytes, and a key may be longer. Statements compare
+-- the key, too.
+create index outbox_failed_key on {schema}.outbox_failed (shard, hash, id) where state <> 'discarded';
+create index outbox_failed_due on {schema}.outbox_failed (shard, retry_at) where state = 'retrying' or command is not null;
+create index outbox_failed_event on {schema}.outbox_failed (event_id);
+
+-- Events that are to be delivered later. They enter the outbox when they are due; until then they can be cancelled.
+create table {schema}.outbox_delayed (
+    due_at     timestamptz not null,
+    hash       bigint      not null,
+    event_id   text        not null,
+    topic      text        not null,
+    key        text        not null,
+    headers    bytea       not null,
+    payload    bytea       not null,
+    created_at timestamptz not null default clock_timestamp()
+) with (autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
+create index outbox_delayed_due on {schema}.outbox_delayed (due_at);
+create index outbox_delayed_event on {schema}.outbox_delayed (event_id);
+
+-- What was published, for replay, when a relay is configured to keep it. Its days are made by outbox_archive_days.
+create table {schema}.outbox_archive (
+    published_at timestamptz not null default now(),
+    shard        smallint    not null,
+    seq          bigint      not null,
+    event_id     text        not null,
+    topic        text        not null,
+    key          text        not null,
+    headers      bytea       not null,
+    payload      bytea       not null,
+    created_at   timestamptz not null
+) partition by range (published_at);
+create index outbox_archive_event on {schema}.outbox_archive (event_id);
+
+-- Makes today's partition and those of the next three days, and drops those that ended longer ago than keep. With its
+-- owner's rights, because a relay has none to create tables. It gives up rather than queue behind a long transaction.
+create function {schema}.outbox_archive_days(keep interval) returns void language plpgsql security definer
+set search_path = pg_catalog, pg_temp set lock_timeout = '2s' set timezone = 'UTC' as $$
+declare
+    day date;
+    old regclass;
+begin
+    perform pg_advisory_xact_lock(hashtextextended('{schema}.outbox_archive', 0));
+    for day in select current_date + n from generate_series(0, 3) n loop
+        if to_regclass(format('{schema}.outbox_archive_%s', to_char(day, 'YYYYMMDD'))) is null then
+            execute format('create table {schema}.outbox_archive_%s partition of {schema}.outbox_archive for values from (%L) to (%L)',
+                to_char(day, 'YYYYMMDD'), day::timestamptz, (day + 1)::timestamptz);
+        end if;
+    end loop;
+    for old in
+        select c.oid::regclass from pg_inherits i join pg_class c on c.oid = i.inhrelid
+        where i.inhparent = '{schema}.outbox_archive'::regclass and c.relname ~ '_[0-9]{8}$'
+        and to_date(right(c.relname, 8), 'YYYYMMDD') + 1 <= now() - keep
+    loop
+        execute format('drop table %s', old);
+    end loop;
+end
+$$;
+revoke execute on function {schema}.outbox_archive_days(interval) from public;
+
+-- The relays that run. One that stops renewing its row expires, by the server's clock alone.
 create table {schema}.outbox_relay (
     relay_id   uuid        primary key,
-    expires_at timestamptz not null
+    expires_at timestamptz not null,
+    name       text        not null default '' -- host and process, for people
 );
 
--- Who relays which shard. Leases are for order and economy, never for safety.
+-- Which relay holds which shard. Leases are for order and economy, never for safety.
 create table {schema}.outbox_shard (
     shard      smallint    primary key,
     relay_id   uuid,
-    expires_at timestamptz not null default '-infinity'
-) with (fillfactor = 50); -- renewals are heap-only updates
+    expires_at timestamptz not null default '-infinity',
+    strikes    smallint    not null default 0, -- unclean takeovers since events were last deleted
+    suspect    text,                           -- the event ID that is being sent alone, marked before
+    attempts   smallint    not null default 0  -- how often a relay died while it sent the suspect
+) with (fillfactor = 50, -- renewals are heap-only updates
+    autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
 
 insert into {schema}.outbox_shard (shard) select generate_series(0, 15);
+
+do $$
+declare
+    t text;
+begin
+    foreach t in array array['outbox', 'outbox_failed', 'outbox_delayed', 'outbox_archive'] loop
+        execute format('alter table {schema}.%I alter column payload set compression lz4', t);
+    end loop;
+exception when others then -- a server built without lz4: pglz does it too, slower
+    null;
+end
+$$;

@@ -18,14 +18,9 @@ with found as (
 select f.state, f.shard, f.topic, f.key, f.headers, f.created_at, f.at, f.attempts, f.reason, f.command,
        case f.state when 'pending' then (
            select count(*) from (select from {schema}.outbox o where o.shard = f.shard and o.seq < f.seq limit $2) n) else 0 end,
-       coalesce(b.event_id, ''), coalesce(b.state, ''), coalesce(nullif(r.name, ''), s.relay_id::text, ''),
+       f.id, coalesce(nullif(r.name, ''), s.relay_id::text, ''),
        s.relay_id is not null and s.expires_at > now(), coalesce(s.suspect = $1, false), s.attempts, clock_timestamp()
 from found f
 left join {schema}.outbox_shard s on s.shard = f.shard
 left join {schema}.outbox_relay r on r.relay_id = s.relay_id
-left join lateral (
-    select p.event_id, p.state from {schema}.outbox_failed p
-    where f.state in ('pending', 'blocked') and p.shard = f.shard and p.key = f.key and p.state <> 'discarded' and f.key <> ''
-      and (f.id is null or p.id < f.id)
-    order by p.id limit 1) b on true
 order by f.created_at, f.id
