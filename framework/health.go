@@ -15,7 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/outbox/outboxadmin"
 	"github.com/millrace-go/millrace/transport"
 )
 
@@ -99,7 +99,7 @@ func (h Health) judge(checks []check) verdict {
 }
 
 // judgeOutbox decides what a report means.
-func (h Health) judgeOutbox(r *outbox.Report) []check {
+func (h Health) judgeOutbox(r *outboxadmin.Report) []check {
 	var late, alone []string
 	for _, s := range r.Shards {
 		age := r.Age(s.Oldest).Truncate(time.Second)
@@ -247,18 +247,18 @@ func (h *health) database(ctx context.Context) []check {
 		checks[1] = check{Name: checkTables, Problem: err.Error()}
 		return unknown("not known without the tables")
 	}
-	var report *outbox.Report
-	err = outbox.ErrNotCounted
+	var report *outboxadmin.Report
+	err = outboxadmin.ErrNotCounted
 	if time.Since(h.uncounted) > uncountedFor {
-		report, err = outbox.Glance(ctx, h.pool, h.schema)
+		report, err = outboxadmin.InspectBacklog(ctx, h.pool, h.schema)
 	}
 	switch {
-	case errors.Is(err, outbox.ErrNotCounted): // no reason to take a service out, let alone all of them during a backup
+	case errors.Is(err, outboxadmin.ErrNotCounted): // no reason to take a service out, let alone all of them during a backup
 		if time.Since(h.uncounted) > uncountedFor {
 			h.uncounted = time.Now()
 		}
 		for _, name := range []string{checkRelays, checkBacklog} {
-			checks = append(checks, check{Name: name, OK: true, Problem: "not known: " + outbox.ErrNotCounted.Error()})
+			checks = append(checks, check{Name: name, OK: true, Problem: "not known: " + outboxadmin.ErrNotCounted.Error()})
 		}
 		return checks
 	case err != nil:

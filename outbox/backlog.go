@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/millrace-go/millrace/internal/pgschema"
+	"github.com/millrace-go/millrace/outbox/internal/store"
 )
 
 // ErrBacklog is wrapped by Publish's error when the outbox holds more unpublished events than PublisherConfig.MaxBacklog.
@@ -34,7 +34,7 @@ type backlog struct {
 }
 
 func newBacklog(schema string, limit int) *backlog {
-	return &backlog{limit: int64(limit), statement: pgschema.Query(files, "backlog", schema)}
+	return &backlog{limit: int64(limit), statement: store.Query("backlog", schema)}
 }
 
 // check looks, in the transaction of the context, when the last look was too long ago.

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/framework/devstack/devtest"
-	"github.com/millrace-go/millrace/internal/pgschema"
+	"github.com/millrace-go/millrace/outbox/internal/store"
 	"github.com/millrace-go/millrace/pgtx"
 	"github.com/millrace-go/millrace/transport"
 )
@@ -48,7 +48,7 @@ func waiting(t *testing.T, due ...int) (pool *pgxpool.Pool, schema, sql string) 
 		}
 		return nil
 	}))
-	return pool, schema, pgschema.Query(files, "delayed_move", schema)
+	return pool, schema, store.Query("delayed_move", schema)
 }
 
 func TestMoveDue(t *testing.T) {
@@ -57,7 +57,7 @@ func TestMoveDue(t *testing.T) {
 	moved, hashes, next, err := moveDue(t.Context(), pool, sql, 2)
 	require.NoError(t, err)
 	assert.Equal(t, 2, moved)
-	assert.Equal(t, []int64{hashOf("k", ""), hashOf("k", "")}, hashes)
+	assert.Equal(t, []int64{store.Hash("k", ""), store.Hash("k", "")}, hashes)
 	assert.Equal(t, moreIsDue, next)
 	moved, _, next, err = moveDue(t.Context(), pool, sql, 2)
 	require.NoError(t, err)

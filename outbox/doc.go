@@ -10,7 +10,7 @@
 // transaction of pgtx.Run events get their places at the commit. Any number of relays may run; each shard of keys is worked
 // on by one of them at a time.
 //
-// An event that cannot be published stands aside with its reason, and later events of its key behind it; everything else
-// goes on. Operators see and retry or discard it ([List], [Requeue], [Discard], or "millrace outbox"). While the broker is
-// out of reach nothing stands aside and no attempt counts.
+// An event that cannot be published is retried, then dead: an operator retries or discards it, by "millrace outbox" or with
+// package outboxadmin. Until then it blocks later events of its key; everything else goes on. While the broker is out of
+// reach no event is dead, and no attempt counts.
 package outbox

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/millrace-go/millrace/outbox/internal/store"
 )
 
 // What could not be published waits in a table of its own, with its reason; later events of its key wait behind it there,
@@ -116,7 +118,7 @@ func (r *Relay) moveOut(ctx context.Context, shard int16, batch []parking) (leas
 	seqs, ids, hashes, states := make([]int64, n), make([]string, n), make([]int64, n), make([]string, n)
 	attempts, reasons, retry := make([]int32, n), make([]string, n), make([]int32, n)
 	for i, p := range batch {
-		seqs[i], ids[i], hashes[i], states[i] = p.seq, p.eventID, hashOf(p.key, p.eventID), p.state
+		seqs[i], ids[i], hashes[i], states[i] = p.seq, p.eventID, store.Hash(p.key, p.eventID), p.state
 		attempts[i], reasons[i], retry[i] = int32(p.attempts), printable(p.reason), int32(p.retryIn.Milliseconds())
 	}
 	ctx, cancel := context.WithTimeout(ctx, exchangeTimeout)
@@ -172,7 +174,7 @@ func (r *Relay) lookAround(ctx context.Context, held []int16) (due []int16, next
 	moved, hashes, next, err := moveDue(ctx, r.pool, r.sql.delayedMove, maxDue)
 	if err == nil && moved > 0 {
 		r.wakes.add(hashes)
-		_, err = r.pool.Exec(ctx, `select pg_notify($1::text, $2::text)`, channel(r.cfg.Schema), notice(hashes, false)) // for the other relays
+		_, err = r.pool.Exec(ctx, `select pg_notify($1::text, $2::text)`, store.Channel(r.cfg.Schema), notice(hashes, false)) // for the other relays
 	}
 	return due, next, err
 }

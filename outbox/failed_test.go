@@ -37,7 +37,7 @@ func (f *fixture) flow() (stop func()) {
 
 // An event that the broker never takes is dead with its reason, its key waits behind it, and everything else goes on.
 // After an operator's retry the key drains in order, with newcomers that race with the drain behind it.
-func TestPoisonEventParksItsKeyAlone(t *testing.T) {
+func TestPoisonEventBlocksItsKeyAlone(t *testing.T) {
 	t.Parallel()
 	for name, wrap := range publishers {
 		t.Run(name, func(t *testing.T) {

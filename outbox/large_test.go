@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/outbox/outboxadmin"
 	"github.com/millrace-go/millrace/pgtx"
 )
 
@@ -95,7 +96,7 @@ func TestLargeEventsAreReadAboutOnce(t *testing.T) {
 func TestSlowTopicWithLargeEvents(t *testing.T) {
 	t.Parallel()
 	f, broker := newFixture(t), newRecorder()
-	require.NoError(t, outbox.ChangeShards(t.Context(), f.pool, f.schema, 1, nil))
+	require.NoError(t, outboxadmin.ChangeShards(t.Context(), f.pool, f.schema, 1, nil))
 	p := &slow{batchRecorder: batchRecorder{broker}, release: make(chan struct{})}
 	pad := strings.Repeat("x", 40_000)
 	for i := range 8 {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace-go/millrace/internal/pgschema"
 	"github.com/millrace-go/millrace/internal/pgunit"
+	"github.com/millrace-go/millrace/outbox/internal/store"
 )
 
 // LockKey serializes the transactions that publish events of these keys, for keys that stand for no row which the
@@ -34,7 +35,7 @@ func (p *Publisher) LockKey(ctx context.Context, keys ...string) error {
 	return lockKeys(ctx, p.inserter.schema, keys)
 }
 
-var lockStatement = pgschema.Query(files, "lock", pgschema.Default)
+var lockStatement = store.Query("lock", pgschema.Default)
 
 func lockKeys(ctx context.Context, schema string, keys []string) error {
 	if len(keys) == 0 {

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/outbox/outboxadmin"
 	"github.com/millrace-go/millrace/transport"
 )
 
@@ -20,7 +21,7 @@ func TestLongKey(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f, broker := newFixture(t), newRecorder()
-			require.NoError(t, outbox.ChangeShards(t.Context(), f.pool, f.schema, 1, nil))
+			require.NoError(t, outboxadmin.ChangeShards(t.Context(), f.pool, f.schema, 1, nil))
 			random := make([]byte, size/2) // an index compresses what repeats
 			_, err := rand.Read(random)
 			require.NoError(t, err)

@@ -11,9 +11,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/millrace-go/millrace/internal/pgschema"
+	"github.com/millrace-go/millrace/outbox/internal/store"
 )
-
-func channel(schema string) string { return schema + "_outbox" }
 
 // NotifierConfig configures a Notifier. Its zero value is ready for use.
 type NotifierConfig struct {
@@ -63,7 +62,7 @@ func (n *Notifier) Run(ctx context.Context) error {
 		case <-wake.signal:
 		}
 		hashes, all, _ := wake.take()
-		if _, err := n.pool.Exec(ctx, `select pg_notify($1, $2)`, channel(n.cfg.Schema), notice(hashes, all)); err != nil && ctx.Err() == nil {
+		if _, err := n.pool.Exec(ctx, `select pg_notify($1, $2)`, store.Channel(n.cfg.Schema), notice(hashes, all)); err != nil && ctx.Err() == nil {
 			n.cfg.Logger.WarnContext(ctx, "notify the outbox's relays", "error", err)
 		}
 	}
@@ -104,7 +103,7 @@ func (r *Relay) listenOnce(ctx context.Context, listening func()) error {
 		defer cancel()
 		_ = conn.Close(cctx)
 	}()
-	if _, err := conn.Exec(ctx, `listen `+pgx.Identifier{channel(r.cfg.Schema)}.Sanitize()); err != nil {
+	if _, err := conn.Exec(ctx, `listen `+pgx.Identifier{store.Channel(r.cfg.Schema)}.Sanitize()); err != nil {
 		return err
 	}
 	listening()

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/outbox/outboxadmin"
 	"github.com/millrace-go/millrace/pgtx"
 )
 
@@ -221,7 +221,7 @@ func (f *fixture) chaos(option string, enough func(tally) bool) (c tally, kills 
 	})
 	// An event over which three relays ended in a row, by chance, is dead: an operator has it sent.
 	operate := func() bool {
-		requeued, err := outbox.Requeue(context.Background(), f.pool, f.schema, outbox.Selection{})
+		requeued, err := outboxadmin.Retry(context.Background(), f.pool, f.schema, outboxadmin.Selection{})
 		return assert.NoError(f.t, err) && requeued == 0 && f.rows() == 0
 	}
 	empty := assert.Eventually(f.t, operate, longEnough, 200*time.Millisecond, "the outbox is drained")

@@ -8,6 +8,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/millrace-go/millrace/outbox/internal/store"
 	"github.com/millrace-go/millrace/transport"
 )
 
@@ -35,7 +36,7 @@ func newStored(topic string, m *message.Message, metadata message.Metadata, dela
 			return stored{}, err
 		}
 	}
-	e := stored{hash: hashOf(key, m.UUID), id: m.UUID, topic: topic, key: key, headers: headers, payload: m.Payload, delay: delay}
+	e := stored{hash: store.Hash(key, m.UUID), id: m.UUID, topic: topic, key: key, headers: headers, payload: m.Payload, delay: delay}
 	if e.payload == nil {
 		e.payload = []byte{} // nil would be NULL
 	}

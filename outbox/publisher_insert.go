@@ -9,8 +9,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/millrace-go/millrace/internal/pgschema"
 	"github.com/millrace-go/millrace/internal/pgunit"
+	"github.com/millrace-go/millrace/outbox/internal/store"
 	"github.com/millrace-go/millrace/pgtx"
 )
 
@@ -19,7 +19,7 @@ import (
 type inserter struct{ schema, insert, insertOne, insertDelayed, cancelDelayed string }
 
 func newInserter(schema string) inserter {
-	query := func(name string) string { return pgschema.Query(files, name, schema) }
+	query := func(name string) string { return store.Query(name, schema) }
 	return inserter{schema: schema, insert: query("insert"), insertOne: query("insert_one"), insertDelayed: query("insert_delayed"), cancelDelayed: query("delayed_cancel")}
 }
 

@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/millrace-go/millrace/internal/pgschema"
+	"github.com/millrace-go/millrace/outbox/internal/store"
 )
 
 // row is an event as it stands in the table.
@@ -63,7 +63,7 @@ type reader struct {
 type readStatements struct{ read, readMore, before, after, writers, last, flush string }
 
 func newReader(pool *pgxpool.Pool, schema string) *reader {
-	query := func(name string) string { return pgschema.Query(files, name, schema) }
+	query := func(name string) string { return store.Query(name, schema) }
 	return &reader{pool: pool, sql: readStatements{
 		read: query("read"), readMore: query("read_more"), before: query("read_before"), after: query("read_after"),
 		writers: query("writers"), last: query("last_numbers"), flush: query("flush"),

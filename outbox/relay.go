@@ -19,6 +19,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/millrace-go/millrace/internal/pgschema"
+	"github.com/millrace-go/millrace/outbox/internal/store"
 )
 
 // RelayConfig configures a Relay. Its zero value is ready for use.
@@ -196,7 +197,7 @@ func NewRelay(pool *pgxpool.Pool, publisher message.Publisher, cfg RelayConfig) 
 	if err != nil {
 		return nil, fmt.Errorf("outbox relay: create its instruments: %w", err)
 	}
-	query := func(name string) string { return pgschema.Query(files, name, schema) }
+	query := func(name string) string { return store.Query(name, schema) }
 	host, _ := os.Hostname() // it is for people
 	suffix := ""
 	if cfg.Archive > 0 {
@@ -228,7 +229,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	if !r.running.CompareAndSwap(false, true) {
 		return errors.New("run outbox relay: it has run before: create another with NewRelay")
 	}
-	err := migrations.Check(ctx, r.pool, r.cfg.Schema)
+	err := store.Migrations.Check(ctx, r.pool, r.cfg.Schema)
 	if err == nil && r.cfg.Archive > 0 {
 		err = r.archiveDays(ctx)
 	}

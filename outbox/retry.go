@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/millrace-go/millrace/outbox/internal/store"
 )
 
 const (
@@ -148,7 +150,7 @@ func (w *retrying) run(ctx context.Context, known []string) (left map[string]str
 	}
 	hashes := make([]int64, len(keys))
 	for i, k := range keys {
-		hashes[i] = hashOf(k, "")
+		hashes[i] = store.Hash(k, "")
 	}
 	left = map[string]struct{}{}
 	err = w.ask(ctx, statement{sql: w.relay.sql.failedLeft, args: []argument{smallint(w.shard.id), int8s(hashes), texts(keys)}, row: func(v [][]byte) error {

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/outbox/outboxadmin"
 	"github.com/millrace-go/millrace/pgtx"
 	"github.com/millrace-go/millrace/transport"
 )
@@ -135,7 +136,7 @@ func TestOutageAccusesNobody(t *testing.T) {
 func TestCommandWhileFailedEventsAreTried(t *testing.T) {
 	t.Parallel()
 	f, broker := newFixture(t), newRecorder()
-	require.NoError(t, outbox.ChangeShards(t.Context(), f.pool, f.schema, 1, nil))
+	require.NoError(t, outboxadmin.ChangeShards(t.Context(), f.pool, f.schema, 1, nil))
 	broker.refuseAll(func(p string) bool { return strings.HasPrefix(p, "poison") })
 	f.run(f.newRelay(rejecting{batchRecorder{broker}}, outbox.RelayConfig{PollInterval: time.Minute}))
 	f.publish("a", "poison a")

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/outbox/outboxadmin"
 	"github.com/millrace-go/millrace/pgtx"
 )
 
@@ -36,7 +37,7 @@ func (f *fixture) own(ctx context.Context, tx pgx.Tx, key, payload string) error
 }
 
 func (f *fixture) shards() int {
-	n, err := outbox.Shards(f.t.Context(), f.pool, f.schema)
+	n, err := outboxadmin.Shards(f.t.Context(), f.pool, f.schema)
 	require.NoError(f.t, err)
 	return n
 }
@@ -87,7 +88,7 @@ func TestShardsChangeUnderLoad(t *testing.T) {
 		require.NoError(t, err)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		var steps []string
-		require.NoError(t, outbox.ChangeShards(ctx, f.pool, f.schema, n, func(text string) { steps = append(steps, text) }), steps)
+		require.NoError(t, outboxadmin.ChangeShards(ctx, f.pool, f.schema, n, func(text string) { steps = append(steps, text) }), steps)
 		cancel()
 		assert.Contains(t, strings.Join(steps, "\n"), "waiting for relays to publish")
 		assert.Equal(t, n, f.shards())
@@ -105,7 +106,7 @@ func TestShardsChangeUnderLoad(t *testing.T) {
 	for w := range 4 {
 		assert.IsIncreasing(t, broker.of("key "+strconv.Itoa(w)))
 	}
-	findings, err := outbox.Examine(t.Context(), f.pool, f.schema, false)
+	findings, err := outboxadmin.Check(t.Context(), f.pool, f.schema, false)
 	require.NoError(t, err)
 	assert.Empty(t, findings)
 	var language string
@@ -131,13 +132,13 @@ func TestShardsChangeWithFailedEvents(t *testing.T) {
 	}
 	eventually(t, "all are dead", func() bool { return dead() == keys })
 	stopFlow()
-	require.NoError(t, outbox.ChangeShards(t.Context(), f.pool, f.schema, 5, nil))
+	require.NoError(t, outboxadmin.ChangeShards(t.Context(), f.pool, f.schema, 5, nil))
 	for i := range keys {
 		f.publish("key "+strconv.Itoa(i), "after")
 	}
 	eventually(t, "the later ones queue", func() bool { return f.rows() == 2*keys })
 	broker.refuseAll(nil)
-	n, err := outbox.Requeue(t.Context(), f.pool, f.schema, outbox.Selection{})
+	n, err := outboxadmin.Retry(t.Context(), f.pool, f.schema, outboxadmin.Selection{})
 	require.NoError(t, err)
 	assert.EqualValues(t, keys, n)
 	eventually(t, "they are published", func() bool { return f.rows() == 0 })
@@ -150,10 +151,10 @@ func TestShardsChangeWithFailedEvents(t *testing.T) {
 func TestShardsStayWithoutARelay(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	require.ErrorContains(t, outbox.ChangeShards(t.Context(), f.pool, f.schema, 257, nil), "want 1 to 256")
+	require.ErrorContains(t, outboxadmin.ChangeShards(t.Context(), f.pool, f.schema, 257, nil), "want 1 to 256")
 	f.publish("key", "1")
 	ctx, cancel := context.WithCancel(t.Context())
-	err := outbox.ChangeShards(ctx, f.pool, f.schema, 4, func(text string) {
+	err := outboxadmin.ChangeShards(ctx, f.pool, f.schema, 4, func(text string) {
 		if !strings.HasPrefix(text, "waiting for relays to publish 1 ") {
 			return
 		}
@@ -162,7 +163,7 @@ func TestShardsStayWithoutARelay(t *testing.T) {
 		err = f.own(t.Context(), tx, "key", "refused")
 		assert.True(t, refused(err), "%v", err)
 		assert.ErrorContains(t, err, "the number of shards of the outbox is being changed")
-		assert.ErrorIs(t, outbox.ChangeShards(t.Context(), f.pool, f.schema, 5, nil), outbox.ErrShardsChanging)
+		assert.ErrorIs(t, outboxadmin.ChangeShards(t.Context(), f.pool, f.schema, 5, nil), outboxadmin.ErrShardsChanging)
 		cancel()
 	})
 	require.ErrorContains(t, err, "1 events are still in the outbox; is a relay running?: the number stays 16")
@@ -180,7 +181,7 @@ func TestShardsWaitForOpenTransactions(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, f.publisher.Publish(topic, newMessage(pgtx.With(t.Context(), tx), "key", "open")))
 	waited := false
-	require.NoError(t, outbox.ChangeShards(t.Context(), f.pool, f.schema, 8, func(text string) {
+	require.NoError(t, outboxadmin.ChangeShards(t.Context(), f.pool, f.schema, 8, func(text string) {
 		if text == "waiting for transactions that have published to end" && !waited {
 			waited = true
 			require.NoError(t, tx.Commit(t.Context()))

@@ -6,7 +6,7 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/outbox/outboxadmin"
 	"github.com/millrace-go/millrace/transport"
 )
 
@@ -87,7 +87,7 @@ func (d *doctor) waitingTopics(ctx context.Context) (topics []string, relays int
 	if !d.there["outbox"] {
 		return nil, 0
 	}
-	r, err := outbox.Inspect(ctx, d.pool, d.schema)
+	r, err := outboxadmin.Inspect(ctx, d.pool, d.schema)
 	if err != nil { // inOutbox has told
 		return nil, 0
 	}

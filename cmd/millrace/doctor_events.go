@@ -11,14 +11,14 @@ import (
 	"github.com/millrace-go/millrace/cmd/millrace/internal/output"
 	"github.com/millrace-go/millrace/middleware/claim"
 	"github.com/millrace-go/millrace/middleware/effect"
-	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/outbox/outboxadmin"
 )
 
 func (d *doctor) inOutbox(ctx context.Context) error {
 	if !d.there["outbox"] {
 		return nil
 	}
-	r, err := outbox.Inspect(ctx, d.pool, d.schema)
+	r, err := outboxadmin.Inspect(ctx, d.pool, d.schema)
 	if err == nil {
 		d.diagnose(r)
 	}
@@ -26,7 +26,7 @@ func (d *doctor) inOutbox(ctx context.Context) error {
 }
 
 // diagnose concludes from the outbox's report.
-func (d *doctor) diagnose(r *outbox.Report) {
+func (d *doctor) diagnose(r *outboxadmin.Report) {
 	alive, late, waiting := 0, 0, 0
 	for _, relay := range r.Relays {
 		if relay.Alive {
@@ -67,7 +67,7 @@ func (d *doctor) diagnose(r *outbox.Report) {
 }
 
 // waits counts events that wait.
-func waits(n outbox.Count, oldest time.Duration) string {
+func waits(n outboxadmin.Count, oldest time.Duration) string {
 	return fmt.Sprintf("%s %s waiting, the oldest for %s", countOf(n, "event"), output.Pick(n.N, "is", "are"), output.Duration(oldest))
 }
 
@@ -76,7 +76,7 @@ func relaysRun(n int) string {
 }
 
 // unsent finds events that are not published in time: of the shards with events, so many are late.
-func (d *doctor) unsent(r *outbox.Report, alive, late, waiting int) {
+func (d *doctor) unsent(r *outboxadmin.Report, alive, late, waiting int) {
 	log := "; see the log of the relays"
 	overdue := r.NextDue != nil && r.Age(r.NextDue) > d.limits.lag
 	var wait []string
@@ -114,7 +114,7 @@ func (d *doctor) sequences(ctx context.Context) error {
 	if !d.there["outbox"] {
 		return nil
 	}
-	found, err := outbox.Examine(ctx, d.pool, d.schema, false)
+	found, err := outboxadmin.Check(ctx, d.pool, d.schema, false)
 	for _, f := range found {
 		if !f.Note {
 			remedy := d.command("", f.Remedy...)
@@ -199,7 +199,7 @@ func (d *doctor) effects(ctx context.Context) error {
 	if err != nil || len(found) == 0 {
 		return err
 	}
-	n := outbox.Count{N: int64(len(found)), AtLeast: len(found) == limit}
+	n := outboxadmin.Count{N: int64(len(found)), AtLeast: len(found) == limit}
 	d.find("effects", fmt.Sprintf("%s %s in doubt or in conflict, the first one since %s", countOf(n, "effect"), output.Pick(n.N, "is", "are"), found[0].Until.UTC().Format(time.RFC3339)),
 		"a process died between the call of a provider and its record, or the provider gave no answer: "+beginning(found[0].Reason),
 		d.command("", "effect", "list")+"; ask the provider by the idempotency key, then run "+d.command(found[0].Key, "effect", "resolve", "--done")+", or --not-done")

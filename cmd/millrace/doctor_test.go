@@ -22,6 +22,7 @@ import (
 	"github.com/millrace-go/millrace/framework/devstack/devtest"
 	"github.com/millrace-go/millrace/middleware/effect"
 	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/outbox/outboxadmin"
 	"github.com/millrace-go/millrace/transport"
 )
 
@@ -68,7 +69,7 @@ func (o *operator) finds(check, symptom string, args ...string) finding {
 func (x *explained) relayed() {
 	x.t.Helper()
 	require.Eventually(x.t, func() bool {
-		r, err := outbox.Inspect(x.t.Context(), x.pool, x.schema)
+		r, err := outboxadmin.Inspect(x.t.Context(), x.pool, x.schema)
 		return err == nil && len(r.Relays) == 1 && r.Relays[0].Shards == len(r.Shards)
 	}, 20*time.Second, 10*time.Millisecond)
 }

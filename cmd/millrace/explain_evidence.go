@@ -18,6 +18,7 @@ import (
 	"github.com/millrace-go/millrace/middleware/claim"
 	"github.com/millrace-go/millrace/middleware/effect"
 	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/outbox/outboxadmin"
 	"github.com/millrace-go/millrace/transport"
 )
 
@@ -34,16 +35,16 @@ type evidence struct {
 	inSchema string
 	eventID  string
 	due      time.Time
-	outbox   *[]outbox.Location
-	copies   []outbox.Location // for dead letters
-	passedOn []outbox.Location // by a handler of its own, under its ID
+	outbox   *[]outboxadmin.Location
+	copies   []outboxadmin.Location // for dead letters
+	passedOn []outboxadmin.Location // by a handler of its own, under its ID
 	claims   *[]claim.Location
 	failed   []claim.FailedEvent
 	effects  *[]effect.Entry
 	now      time.Time
 	metadata map[string]string
 
-	outputs *[]outbox.Output
+	outputs *[]outboxadmin.Output
 	endless bool      // they could not be looked for in time
 	kept    time.Time // since when what was sent is archived; zero: it is not
 }
@@ -92,7 +93,7 @@ func (a *app) gather(ctx context.Context, pool *pgxpool.Pool, eventID string, du
 		return nil, fmt.Errorf("schema %q has no tables of Millrace: run \"millrace migrate up\", or name another schema by --schema", a.schema)
 	}
 	if there["outbox"] {
-		found, err := outbox.Locate(ctx, pool, a.schema, eventID)
+		found, err := outboxadmin.Find(ctx, pool, a.schema, eventID)
 		if err != nil {
 			return nil, err
 		}
@@ -127,8 +128,8 @@ func (a *app) gather(ctx context.Context, pool *pgxpool.Pool, eventID string, du
 
 // sort tells the event itself from copies that were made of it as a dead letter, and from itself as the output of a handler
 // that passed it on.
-func (e *evidence) sort(found []outbox.Location) {
-	own := []outbox.Location{}
+func (e *evidence) sort(found []outboxadmin.Location) {
+	own := []outboxadmin.Location{}
 	for _, l := range found {
 		if l.Metadata[claim.DeadConsumerMetadata] != "" {
 			e.copies = append(e.copies, l)
@@ -161,12 +162,12 @@ func (a *app) gatherOutputs(ctx context.Context, pool *pgxpool.Pool, e *evidence
 	if len(days) > 0 {
 		e.kept = days[0].Date
 	}
-	found, err := outbox.Outputs(ctx, pool, a.schema, e.eventID, since, outputsPatience, maxOutputs)
+	found, err := outboxadmin.FindOutputs(ctx, pool, a.schema, e.eventID, since, outputsPatience, maxOutputs)
 	var pgErr *pgconn.PgError
 	if e.endless = errors.As(err, &pgErr) && pgErr.Code == "57014"; e.endless {
 		return nil
 	}
-	found = slices.DeleteFunc(found, func(o outbox.Output) bool { return o.Metadata[claim.DeadConsumerMetadata] != "" })
+	found = slices.DeleteFunc(found, func(o outboxadmin.Output) bool { return o.Metadata[claim.DeadConsumerMetadata] != "" })
 	e.outputs = &found
 	return err
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/millrace-go/millrace/middleware/claim"
 	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/outbox/outboxadmin"
 )
 
 // What a database cannot be brought to quickly.
@@ -25,18 +26,18 @@ func TestExplainConcludes(t *testing.T) {
 		}
 		return found
 	}
-	located := func(l outbox.Location) evidence {
+	located := func(l outboxadmin.Location) evidence {
 		l.Written = *ago(time.Hour)
-		return evidence{outbox: &[]outbox.Location{l}}
+		return evidence{outbox: &[]outboxadmin.Location{l}}
 	}
 	claimed := func(l claim.Location) evidence { l.Consumer = "notify"; return evidence{claims: &[]claim.Location{l}} }
 
-	s := last(located(outbox.Location{State: "pending", Held: true, Relay: "r"}), "outbox")
+	s := last(located(outboxadmin.Location{State: "pending", Held: true, Relay: "r"}), "outbox")
 	assert.Equal(t, "pending", s.State)
 	assert.Contains(t, s.Why, "the broker is down or refuses it", "an hour is too long")
 	assert.Contains(t, s.Next, "millrace doctor")
-	assert.Equal(t, "retrying", last(located(outbox.Location{State: "retrying"}), "outbox").State, "without a time, which somebody has taken away")
-	s = last(located(outbox.Location{State: "blocked", At: &now}), "outbox")
+	assert.Equal(t, "retrying", last(located(outboxadmin.Location{State: "retrying"}), "outbox").State, "without a time, which somebody has taken away")
+	s = last(located(outboxadmin.Location{State: "blocked", At: &now}), "outbox")
 	assert.Equal(t, "blocked", s.State)
 	assert.NotContains(t, s.Why, "event  of")
 
@@ -75,7 +76,7 @@ func TestMentions(t *testing.T) {
 func TestSortsWhatWasFound(t *testing.T) {
 	t.Parallel()
 	e := &evidence{eventID: "e1"}
-	e.sort([]outbox.Location{
+	e.sort([]outboxadmin.Location{
 		{Topic: "own"},
 		{Topic: "passed", Metadata: map[string]string{outbox.CauseMetadata: "e1"}},
 		{Topic: "dead", Metadata: map[string]string{claim.DeadConsumerMetadata: "notify"}},

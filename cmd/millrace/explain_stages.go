@@ -10,7 +10,7 @@ import (
 	"github.com/millrace-go/millrace/cmd/millrace/internal/output"
 	"github.com/millrace-go/millrace/middleware/claim"
 	"github.com/millrace-go/millrace/middleware/effect"
-	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/outbox/outboxadmin"
 )
 
 // explain concludes from the evidence.
@@ -94,7 +94,7 @@ func (e *evidence) inOutbox() (all []stage) {
 }
 
 // atOutbox is for one row of the event.
-func (e *evidence) atOutbox(l outbox.Location) stage {
+func (e *evidence) atOutbox(l outboxadmin.Location) stage {
 	s := stage{Place: "outbox", State: l.State}
 	at := l.Written
 	if l.At != nil { // which a change by hand may have taken away
@@ -143,7 +143,7 @@ func (e *evidence) atOutbox(l outbox.Location) stage {
 const longAgo = time.Minute
 
 // unpublished is for an event in the outbox itself.
-func (e *evidence) unpublished(s *stage, l outbox.Location) {
+func (e *evidence) unpublished(s *stage, l outboxadmin.Location) {
 	before := "It is the next one of its shard."
 	if l.Before.N > 0 {
 		before = fmt.Sprintf("%s of its shard %s published before it.", countOf(l.Before, "event"), output.Pick(l.Before.N, "is", "are"))
@@ -167,7 +167,7 @@ func (e *evidence) unpublished(s *stage, l outbox.Location) {
 }
 
 // overdue is for an event whose time has come, and which waits for a relay.
-func (e *evidence) overdue(s *stage, l outbox.Location, at time.Time) string {
+func (e *evidence) overdue(s *stage, l outboxadmin.Location, at time.Time) string {
 	s.Next = []string{e.command("", "outbox", "status"), e.command("", "doctor")}
 	why := "It was due " + when(e.now, at)
 	if !l.Held {
@@ -177,7 +177,7 @@ func (e *evidence) overdue(s *stage, l outbox.Location, at time.Time) string {
 }
 
 // behind is for an event that waits for another one of its key.
-func (e *evidence) behind(s *stage, l outbox.Location) {
+func (e *evidence) behind(s *stage, l outboxadmin.Location) {
 	s.State = "blocked"
 	s.Why = fmt.Sprintf("It waits behind event %s of the same key, which is %s.", oneLine(l.Behind), l.BehindState)
 	s.Next = []string{e.command(l.Behind, "explain")}

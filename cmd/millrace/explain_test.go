@@ -22,6 +22,7 @@ import (
 	"github.com/millrace-go/millrace/middleware/claim"
 	"github.com/millrace-go/millrace/middleware/effect"
 	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/outbox/outboxadmin"
 	"github.com/millrace-go/millrace/pgtx"
 	"github.com/millrace-go/millrace/transport"
 )
@@ -104,7 +105,7 @@ func (publisherFunc) Close() error { return nil }
 func (x *explained) located(id, state string) {
 	x.t.Helper()
 	require.Eventually(x.t, func() bool {
-		found, err := outbox.Locate(x.t.Context(), x.pool, x.schema, id)
+		found, err := outboxadmin.Find(x.t.Context(), x.pool, x.schema, id)
 		return err == nil && len(found) == 1 && found[0].State == state && found[0].Command == ""
 	}, 20*time.Second, 10*time.Millisecond, state)
 }
@@ -190,7 +191,7 @@ func (x *explained) inOutbox(said *strings.Builder) {
 	x.explain(said, "published, and no consumer has it", exitOK, waiting)
 	slow := x.publish("slow", "slow", "s", 0)
 	require.Eventually(x.t, func() bool {
-		found, err := outbox.Locate(x.t.Context(), x.pool, x.schema, slow)
+		found, err := outboxadmin.Find(x.t.Context(), x.pool, x.schema, slow)
 		return err == nil && found[0].Held
 	}, 20*time.Second, 10*time.Millisecond)
 	x.explain(said, "being published", exitOK, slow)

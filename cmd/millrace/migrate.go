@@ -17,6 +17,7 @@ import (
 	"github.com/millrace-go/millrace/middleware/effect"
 	"github.com/millrace-go/millrace/middleware/idempotencykey"
 	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/outbox/outboxadmin"
 	"github.com/millrace-go/millrace/pgtx"
 )
 
@@ -206,7 +207,7 @@ func (a *app) migratePrint(component *string) *cobra.Command {
 }
 
 func (a *app) grants() *cobra.Command {
-	var roles outbox.GrantRoles
+	var roles outboxadmin.GrantRoles
 	var consumer, service string
 	var printOnly bool
 	c := &cobra.Command{
@@ -231,10 +232,10 @@ func (a *app) grants() *cobra.Command {
 		})
 	})
 	c.RunE = func(c *cobra.Command, args []string) error {
-		if roles == (outbox.GrantRoles{}) && consumer == "" && service == "" {
+		if roles == (outboxadmin.GrantRoles{}) && consumer == "" && service == "" {
 			return usageError{errors.New("want at least one of --writer, --relay, --operator, --consumer and --http")}
 		}
-		of, err := outbox.Grants(a.schema, roles)
+		of, err := outboxadmin.Grants(a.schema, roles)
 		if err != nil {
 			return usageError{fmt.Errorf("--schema: %w", err)}
 		}

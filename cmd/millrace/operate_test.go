@@ -19,6 +19,7 @@ import (
 	"github.com/millrace-go/millrace/framework/devstack"
 	"github.com/millrace-go/millrace/framework/devstack/devtest"
 	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/outbox/outboxadmin"
 	"github.com/millrace-go/millrace/pgtx"
 	"github.com/millrace-go/millrace/transport"
 )
@@ -117,7 +118,7 @@ labour.completed  1        \S+ +0
 t                 0        -       1
 $`, out)
 	assert.Regexp(t, `(?s)SHARD  PENDING  OLDEST  LEASE  RELAY  TROUBLE\n0      \d .*\n15     \d .*TOPIC`, o.run(exitOK, "outbox", "status", "--shards"))
-	var report outbox.Report
+	var report outboxadmin.Report
 	require.NoError(t, json.Unmarshal([]byte(o.run(exitOK, "outbox", "status", "--json")), &report))
 	assert.EqualValues(t, 1, report.Pending.N)
 	assert.EqualValues(t, 1, report.Failed["dead"].N, "JSON has the same words")

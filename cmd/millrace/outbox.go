@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace-go/millrace/cmd/millrace/internal/output"
-	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/outbox/outboxadmin"
 )
 
 func (a *app) outbox() *cobra.Command {
@@ -29,7 +29,7 @@ func (a *app) outboxCheck() *cobra.Command {
 	}
 	c.Flags().BoolVar(&fix, "fix", false, "advance sequences that are too low; writers wait for a moment")
 	c.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
-		found, err := outbox.Examine(ctx, pool, a.schema, fix)
+		found, err := outboxadmin.Check(ctx, pool, a.schema, fix)
 		if err != nil {
 			return err
 		}
@@ -38,7 +38,7 @@ func (a *app) outboxCheck() *cobra.Command {
 			wrong = wrong || !f.Fixed && !f.Note
 		}
 		if a.json {
-			err = a.printJSON(append([]outbox.Finding{}, found...))
+			err = a.printJSON(append([]outboxadmin.Finding{}, found...))
 		} else {
 			for _, f := range found {
 				kind, paint := "wrong", a.terminal.Red
@@ -85,11 +85,11 @@ func (a *app) outboxShards() *cobra.Command {
 		if wanted > 0 {
 			ctx, cancel := context.WithTimeout(ctx, timeout)
 			defer cancel()
-			if err := outbox.ChangeShards(ctx, pool, a.schema, wanted, func(text string) { fmt.Fprintln(a.stderr, text) }); err != nil {
+			if err := outboxadmin.ChangeShards(ctx, pool, a.schema, wanted, func(text string) { fmt.Fprintln(a.stderr, text) }); err != nil {
 				return err
 			}
 		}
-		n, err := outbox.Shards(ctx, pool, a.schema)
+		n, err := outboxadmin.Shards(ctx, pool, a.schema)
 		if err != nil {
 			return err
 		}
@@ -108,7 +108,7 @@ func (a *app) outboxPurge() *cobra.Command {
 	ageVar(c, &olderThan, "older-than", "delete those that failed longer ago than this, such as 30d or 12h")
 	c.PreRunE = func(*cobra.Command, []string) error { return checkAge("older-than", olderThan) }
 	c.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
-		n, err := outbox.Purge(ctx, pool, a.schema, olderThan)
+		n, err := outboxadmin.Purge(ctx, pool, a.schema, olderThan)
 		if err != nil {
 			return err
 		}

@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace-go/millrace/cmd/millrace/internal/output"
-	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/outbox/outboxadmin"
 	"github.com/millrace-go/millrace/pgtx"
 )
 
@@ -19,7 +19,7 @@ import (
 var listed = []string{"dead", "retrying", "blocked", "discarded", "delayed"}
 
 func (a *app) outboxList() *cobra.Command {
-	var l outbox.Listing
+	var l outboxadmin.Listing
 	var state string
 	c := &cobra.Command{
 		Use: "list", Short: "List events that could not be published, and delayed ones", Args: cobra.NoArgs,
@@ -49,12 +49,12 @@ func (a *app) outboxList() *cobra.Command {
 		return checkLimit(l.Limit)
 	}
 	c.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
-		found, err := outbox.List(ctx, pool, a.schema, l)
+		found, err := outboxadmin.List(ctx, pool, a.schema, l)
 		if err != nil {
 			return err
 		}
 		if a.json {
-			return a.printJSON(append([]outbox.Waiting{}, found...))
+			return a.printJSON(append([]outboxadmin.Event{}, found...))
 		}
 		if len(found) == 0 {
 			a.say("No such events.")
@@ -79,7 +79,7 @@ func (a *app) outboxList() *cobra.Command {
 }
 
 // waitingState is the state of an event in the outbox, with what comes next.
-func waitingState(e outbox.Waiting) string {
+func waitingState(e outboxadmin.Event) string {
 	switch {
 	case e.Command != "":
 		return e.State + ", to " + e.Command
@@ -106,7 +106,7 @@ func tries(n int) string {
 }
 
 func (a *app) outboxRetry() *cobra.Command {
-	return a.outboxCommand(outbox.Requeue, "retried", &cobra.Command{
+	return a.outboxCommand(outboxadmin.Retry, "retried", &cobra.Command{
 		Use: "retry {EVENT-ID… | --key KEY | --topic TOPIC | --all}", ValidArgsFunction: cobra.NoFileCompletions, Short: "Retry events that could not be published",
 		Long:    "Marks dead, retrying and discarded events; a running relay retries them at once. Events blocked by them follow in order.",
 		Example: "  millrace outbox retry 0198c0de…3f2a\n  millrace outbox retry --topic labour.completed",
@@ -114,7 +114,7 @@ func (a *app) outboxRetry() *cobra.Command {
 }
 
 func (a *app) outboxDiscard() *cobra.Command {
-	return a.outboxCommand(outbox.Discard, "discarded", &cobra.Command{
+	return a.outboxCommand(outboxadmin.Discard, "discarded", &cobra.Command{
 		Use: "discard {EVENT-ID… | --key KEY | --topic TOPIC | --all}", ValidArgsFunction: cobra.NoFileCompletions, Short: "Discard events that could not be published",
 		Long: "Marks dead, retrying and blocked events; a running relay discards them. They are kept as discarded, and can still be\n" +
 			"retried, until \"outbox purge\" deletes them. Events blocked by them go on.",
@@ -122,8 +122,8 @@ func (a *app) outboxDiscard() *cobra.Command {
 	})
 }
 
-func (a *app) outboxCommand(do func(context.Context, pgtx.DB, string, outbox.Selection) (int64, error), done string, c *cobra.Command) *cobra.Command {
-	var s outbox.Selection
+func (a *app) outboxCommand(do func(context.Context, pgtx.DB, string, outboxadmin.Selection) (int64, error), done string, c *cobra.Command) *cobra.Command {
+	var s outboxadmin.Selection
 	var all bool
 	c.Flags().StringVar(&s.Key, "key", "", "all events of this key")
 	c.Flags().StringVar(&s.Topic, "topic", "", "all events of this topic")

@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace-go/millrace/cmd/millrace/internal/output"
-	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/outbox/outboxadmin"
 )
 
 const (
@@ -30,16 +30,16 @@ func (a *app) outboxStatus() *cobra.Command {
 	}
 	c.Flags().BoolVar(&shards, "shards", false, "list all shards and topics, too")
 	c.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
-		r, err := outbox.Inspect(ctx, pool, a.schema)
+		r, err := outboxadmin.Inspect(ctx, pool, a.schema)
 		if err != nil {
 			return err
 		}
 		if a.json {
 			return a.printJSON(r)
 		}
-		var failed []outbox.Waiting
+		var failed []outboxadmin.Event
 		if len(r.Failed) > 0 {
-			failed, err = outbox.List(ctx, pool, a.schema, outbox.Listing{States: []string{"dead", "retrying"}, Limit: maxCounted})
+			failed, err = outboxadmin.List(ctx, pool, a.schema, outboxadmin.Listing{States: []string{"dead", "retrying"}, Limit: maxCounted})
 			if err != nil {
 				return err
 			}
@@ -50,7 +50,7 @@ func (a *app) outboxStatus() *cobra.Command {
 	return a.prints(c)
 }
 
-func (a *app) printReport(r *outbox.Report, failed []outbox.Waiting, shards bool) {
+func (a *app) printReport(r *outboxadmin.Report, failed []outboxadmin.Event, shards bool) {
 	line := func(name string, paint func(string) string, text string) {
 		a.say("%-8s %s", name, paint(text))
 	}
@@ -81,7 +81,7 @@ func (a *app) printReport(r *outbox.Report, failed []outbox.Waiting, shards bool
 }
 
 // countOf is a number of things, which may be only the least that there are.
-func countOf(c outbox.Count, noun string) string {
+func countOf(c outboxadmin.Count, noun string) string {
 	if c.AtLeast {
 		return fmt.Sprintf("%d or more %s", c.N, output.Plural(noun))
 	}
@@ -89,7 +89,7 @@ func countOf(c outbox.Count, noun string) string {
 }
 
 // failedCounts are failed events by state, and the colour of the worst.
-func (a *app) failedCounts(r *outbox.Report) (text string, paint func(string) string) {
+func (a *app) failedCounts(r *outboxadmin.Report) (text string, paint func(string) string) {
 	var counts []string
 	paint = func(text string) string { return text }
 	for _, state := range []string{"dead", "retrying", "blocked", "discarded"} {
@@ -110,7 +110,7 @@ func (a *app) failedCounts(r *outbox.Report) (text string, paint func(string) st
 	return strings.Join(counts, ", "), paint
 }
 
-func (a *app) printRelays(r *outbox.Report, line func(name string, paint func(string) string, text string)) {
+func (a *app) printRelays(r *outboxadmin.Report, line func(name string, paint func(string) string, text string)) {
 	var running []string
 	held := 0
 	for _, relay := range r.Relays {
@@ -137,7 +137,7 @@ func (a *app) printRelays(r *outbox.Report, line func(name string, paint func(st
 }
 
 // printReasons counts failed events by state and reason.
-func (a *app) printReasons(failed []outbox.Waiting) {
+func (a *app) printReasons(failed []outboxadmin.Event) {
 	type kind struct{ state, reason string }
 	counts := map[kind]int{}
 	var kinds []kind
@@ -166,7 +166,7 @@ func (a *app) printReasons(failed []outbox.Waiting) {
 	}
 }
 
-func (a *app) printShards(r *outbox.Report, all bool) {
+func (a *app) printShards(r *outboxadmin.Report, all bool) {
 	var rows [][]string
 	for _, s := range r.Shards {
 		var trouble []string
@@ -196,7 +196,7 @@ func (a *app) printShards(r *outbox.Report, all bool) {
 	}
 }
 
-func (a *app) printTopics(r *outbox.Report, all bool) {
+func (a *app) printTopics(r *outboxadmin.Report, all bool) {
 	var rows [][]string
 	for _, t := range r.Topics {
 		oldest := ""

@@ -35,7 +35,7 @@ var privileges = struct{ consumer, operator []string }{
 
 // Grants returns the statements that give the roles what they need of the PostgreSQL store in the schema ("" means
 // "millrace"), and nothing more. Run them as the owner of the tables, after Migrate. A consumer whose handlers publish needs
-// outbox.Grants too.
+// outboxadmin.Grants too.
 func Grants(schema string, roles GrantRoles) (string, error) {
 	schema, err := pgschema.Validate(schema)
 	if err != nil {

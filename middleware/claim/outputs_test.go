@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace-go/millrace/middleware/claim"
 	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/outbox/outboxadmin"
 )
 
 // Outputs that the outbox refuses fail the handler, like an error of its own: neither they nor the event are lost.
@@ -107,7 +108,7 @@ func TestOutputsNameTheirCause(t *testing.T) {
 			}
 			handling.Wait()
 			for _, id := range []string{"1", "2"} {
-				found, err := outbox.Outputs(t.Context(), f.pool, f.schema, id, time.Now(), time.Minute, 10)
+				found, err := outboxadmin.FindOutputs(t.Context(), f.pool, f.schema, id, time.Now(), time.Minute, 10)
 				require.NoError(t, err)
 				require.Len(t, found, 1)
 				assert.Equal(t, "of "+id, found[0].EventID)

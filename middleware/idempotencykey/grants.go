@@ -10,7 +10,7 @@ import (
 
 // Grants returns the statements that give the role of a service what it needs in the schema ("" means "millrace"), and
 // nothing more; none for the role "". It can make days and drops none: that is for the table's owner. A service whose
-// handlers publish needs outbox.Grants too.
+// handlers publish needs outboxadmin.Grants too.
 func Grants(schema, role string) (string, error) {
 	schema, err := pgschema.Validate(schema)
 	if err != nil {

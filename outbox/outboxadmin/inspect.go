@@ -1,4 +1,4 @@
-package outbox
+package outboxadmin
 
 import (
 	"context"
@@ -7,9 +7,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/millrace-go/millrace/internal/pgschema"
 	"github.com/millrace-go/millrace/pgtx"
 )
 
@@ -72,27 +70,27 @@ type RelayReport struct {
 	Shards  int       `json:"shards"`
 }
 
-// Inspect reports the state of the outbox in the schema ("" means "millrace"). It takes no locks, reads a bounded number of
-// rows, and asks for no privilege but SELECT. It begins a transaction: do not call it inside another one.
+// Inspect reports the state of the outbox. It takes no locks, reads a bounded number of rows, and needs no privilege but
+// SELECT.
 func Inspect(ctx context.Context, db pgtx.DB, schema string) (*Report, error) {
 	var r *Report
 	err := administer(ctx, db, schema, "inspect outbox", func(ctx context.Context, tx pgx.Tx, schema string) (err error) {
-		r, err = inspect(ctx, tx, func(name string) string { return pgschema.Query(files, name, schema) })
+		r, err = inspect(ctx, tx, schema)
 		return err
 	}, pgtx.Isolation(pgx.RepeatableRead)) // one snapshot
 	return r, err
 }
 
-func inspect(ctx context.Context, tx pgx.Tx, query func(string) string) (*Report, error) {
+func inspect(ctx context.Context, tx pgx.Tx, schema string) (*Report, error) {
 	const limit = int64(countLimit)
 	r := &Report{Failed: map[string]Count{}, Shards: []ShardReport{}, Topics: []TopicReport{}, Relays: []RelayReport{}}
-	if err := tx.QueryRow(ctx, query("admin_delayed"), limit).Scan(&r.Delayed.N, &r.NextDue, &r.At); err != nil {
+	if err := tx.QueryRow(ctx, query("delayed", schema), limit).Scan(&r.Delayed.N, &r.NextDue, &r.At); err != nil {
 		return nil, err
 	}
 	r.Delayed.AtLeast = r.Delayed.N == limit
 
 	each := func(name string, args, scans []any, f func()) error {
-		rows, err := tx.Query(ctx, query(name), args...)
+		rows, err := tx.Query(ctx, query(name, schema), args...)
 		if err == nil {
 			_, err = pgx.ForEachRow(rows, scans, func() error { f(); return nil })
 		}
@@ -107,7 +105,7 @@ func inspect(ctx context.Context, tx pgx.Tx, query func(string) string) (*Report
 		n     int64
 	)
 	err := errors.Join(
-		each("admin_shards", []any{limit},
+		each("shards", []any{limit},
 			[]any{&s.Shard, &s.Pending.N, &s.Oldest, &s.Relay, &id, &s.Expires, &s.Held, &s.Strikes, &s.Suspect, &s.Attempts}, func() {
 				if s.Relay == "" {
 					s.Relay = id
@@ -115,9 +113,9 @@ func inspect(ctx context.Context, tx pgx.Tx, query func(string) string) (*Report
 				r.add(&s, limit)
 				r.Shards = append(r.Shards, s)
 			}),
-		each("admin_topics", []any{limit}, []any{&t.Topic, &t.Pending, &t.Oldest, &t.Failed}, func() { r.Topics = append(r.Topics, t) }),
-		each("admin_failed", []any{limit}, []any{&state, &n, nil}, func() { r.Failed[state] = Count{N: n} }),
-		each("admin_relays", nil, []any{&relay.ID, &relay.Name, &relay.Expires, &relay.Alive, &relay.Shards}, func() { r.Relays = append(r.Relays, relay) }),
+		each("topics", []any{limit}, []any{&t.Topic, &t.Pending, &t.Oldest, &t.Failed}, func() { r.Topics = append(r.Topics, t) }),
+		each("failed", []any{limit}, []any{&state, &n, nil}, func() { r.Failed[state] = Count{N: n} }),
+		each("relays", nil, []any{&relay.ID, &relay.Name, &relay.Expires, &relay.Alive, &relay.Shards}, func() { r.Relays = append(r.Relays, relay) }),
 	)
 	waiting := r.Failed["retrying"].N + r.Failed["blocked"].N + r.Failed["dead"].N
 	for state, c := range r.Failed { // two counts, each with the limit
@@ -133,26 +131,4 @@ func (r *Report) Age(t *time.Time) time.Duration {
 		return 0
 	}
 	return max(r.At.Sub(*t), 0)
-}
-
-// administer runs one operator's action in a transaction, after checking that the program knows the schema.
-func administer(ctx context.Context, db pgtx.DB, schema, action string, f func(context.Context, pgx.Tx, string) error, opts ...pgtx.Option) error {
-	schema, err := pgschema.Validate(schema)
-	if err != nil {
-		return fmt.Errorf("%s: %w", action, err)
-	}
-	err = pgtx.Run(ctx, db, func(ctx context.Context, tx pgx.Tx) error {
-		if err := migrations.Check(ctx, tx, schema); err != nil {
-			return err
-		}
-		return f(ctx, tx, schema)
-	}, opts...)
-	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) && pgErr.Code == "42501" {
-		err = fmt.Errorf("%w: this is for the owner of the tables, or for a role that \"millrace migrate grants\" made an operator", err)
-	}
-	if err != nil {
-		return fmt.Errorf("%s: %w", action, err)
-	}
-	return nil
 }

@@ -1,4 +1,4 @@
-package outbox
+package outboxadmin
 
 import (
 	"context"
@@ -10,39 +10,38 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/millrace-go/millrace/internal/pgschema"
 	"github.com/millrace-go/millrace/pgtx"
 )
 
-// ErrNotCounted is Glance's error when the server did not count in time. That says nothing against relays and broker: where a
-// transaction is open for long (a backup, say), the dead rows that it keeps are in the way of everyone who counts.
+// ErrNotCounted is InspectBacklog's error when the server did not count in time. That says nothing about relays and broker:
+// a transaction that is open for long, such as a backup, keeps dead rows, and they slow the count down.
 var ErrNotCounted = errors.New("what waits in the outbox could not be counted in time: perhaps a transaction is open for long, " +
 	"and dead rows are in the way (\"millrace doctor\" names it)")
 
 const (
-	// glanceLimit is how many events of a shard Glance counts.
-	glanceLimit = 50
-	// glancePatience is how long it may take the server.
-	glancePatience = time.Second
+	// backlogLimit is how many events of a shard InspectBacklog counts.
+	backlogLimit = 50
+	// backlogPatience is how long it may take the server.
+	backlogPatience = time.Second
 )
 
-// Glance is for what asks often, such as health checks, as a role that publishes: it counts some dozens of events of each
-// shard, and gives up after about a second with ErrNotCounted. Of the Report it has At, Pending, Oldest and Shards, whose
-// relays are IDs. It takes no locks, and does not wait for any for long.
-func Glance(ctx context.Context, db pgtx.DB, schema string) (*Report, error) {
-	patience := glancePatience
+// InspectBacklog is a small Inspect for health checks and other frequent callers, with the privileges of a role that
+// publishes. It counts up to 50 events of each shard, and gives up after about a second with ErrNotCounted. It fills in At,
+// Pending, Oldest and Shards of the Report; the shards name their relays by ID. It takes no locks.
+func InspectBacklog(ctx context.Context, db pgtx.DB, schema string) (*Report, error) {
+	patience := backlogPatience
 	if deadline, ok := ctx.Deadline(); ok {
 		patience = min(patience, max(time.Until(deadline)/2, time.Millisecond))
 	}
 	ms := patience.Milliseconds()
 	var r *Report
-	err := administer(ctx, db, schema, "glance at outbox", func(ctx context.Context, tx pgx.Tx, schema string) error {
+	err := administer(ctx, db, schema, "inspect backlog of outbox", func(ctx context.Context, tx pgx.Tx, schema string) error {
 		_, err := tx.Exec(ctx, `select set_config('statement_timeout', $1::text, true), set_config('lock_timeout', $2::text, true)`,
 			strconv.FormatInt(ms, 10), strconv.FormatInt(max(ms/2, 1), 10))
 		if err != nil {
 			return err
 		}
-		rows, err := tx.Query(ctx, pgschema.Query(files, "glance", schema), int64(glanceLimit))
+		rows, err := tx.Query(ctx, query("inspect_backlog", schema), int64(backlogLimit))
 		if err != nil {
 			return err
 		}
@@ -60,7 +59,7 @@ func Glance(ctx context.Context, db pgtx.DB, schema string) (*Report, error) {
 		return nil, err
 	}
 	for i := range r.Shards {
-		r.add(&r.Shards[i], glanceLimit)
+		r.add(&r.Shards[i], backlogLimit)
 	}
 	return r, nil
 }

@@ -1,4 +1,4 @@
-package outbox_test
+package outboxadmin_test
 
 import (
 	"context"
@@ -10,18 +10,16 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-go/millrace/framework/devstack/devtest"
 	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/outbox/outboxadmin"
 	"github.com/millrace-go/millrace/pgtx"
 	"github.com/millrace-go/millrace/transport"
 )
 
-func TestLocate(t *testing.T) {
+func TestFind(t *testing.T) {
 	t.Parallel()
-	pool, schema := devtest.Pool(t), devtest.Schema(t)
-	require.NoError(t, outbox.Migrate(t.Context(), pool, schema))
-	events, err := outbox.NewPublisher(outbox.PublisherConfig{Schema: schema})
-	require.NoError(t, err)
+	f := newFixture(t)
+	pool, schema := f.pool, f.schema
 	publish := func(id string, delay time.Duration) {
 		require.NoError(t, pgtx.Run(t.Context(), pool, func(ctx context.Context, _ pgx.Tx) error {
 			msg := message.NewMessageWithContext(ctx, id, []byte("x"))
@@ -30,11 +28,11 @@ func TestLocate(t *testing.T) {
 			if delay > 0 {
 				outbox.SetDeliverAfter(msg, delay)
 			}
-			return events.Publish("topic", msg)
+			return f.publisher.Publish("topic", msg)
 		}))
 	}
-	locate := func(id string) outbox.Location {
-		found, err := outbox.Locate(t.Context(), pool, schema, id)
+	find := func(id string) outboxadmin.Location {
+		found, err := outboxadmin.Find(t.Context(), pool, schema, id)
 		require.NoError(t, err)
 		require.Len(t, found, 1)
 		return found[0]
@@ -43,15 +41,15 @@ func TestLocate(t *testing.T) {
 	publish("e2", 0)
 	publish("later", time.Hour)
 
-	at := locate("e2")
+	at := find("e2")
 	assert.Equal(t, "pending", at.State)
 	assert.Equal(t, "t-e2", at.Metadata["trace"])
 	assert.Equal(t, "k", at.Key)
 	assert.EqualValues(t, 1, at.Before.N)
 	assert.False(t, at.Held)
 	assert.WithinDuration(t, at.Now, at.Written, time.Minute)
-	assert.Zero(t, locate("e1").Before.N)
-	at = locate("later")
+	assert.Zero(t, find("e1").Before.N)
+	at = find("later")
 	assert.Equal(t, "delayed", at.State)
 	assert.WithinDuration(t, at.Now.Add(time.Hour), *at.At, time.Minute)
 
@@ -64,16 +62,16 @@ func TestLocate(t *testing.T) {
 		select (select hash from outbox_delayed where event_id = 'later'), shard, seq, event_id, topic, key, headers, payload, created_at,
 			'dead', 3, 'refused' from gone`)
 	exec(`update outbox_shard set relay_id = gen_random_uuid(), expires_at = now() + interval '1 minute', suspect = 'e2', attempts = 2`)
-	at = locate("e1")
+	at = find("e1")
 	assert.Equal(t, "dead 3 refused", at.State+" 3 "+at.Reason)
 	assert.Zero(t, at.Deaths)
-	at = locate("e2")
+	at = find("e2")
 	assert.Equal(t, "e1 dead", at.Behind+" "+at.BehindState)
 	assert.True(t, at.Held)
 	assert.True(t, at.Suspect)
 	assert.Equal(t, 2, at.Deaths)
 
-	found, err := outbox.Locate(t.Context(), pool, schema, "nothing")
+	found, err := outboxadmin.Find(t.Context(), pool, schema, "nothing")
 	require.NoError(t, err)
 	assert.Empty(t, found)
 }

@@ -1,4 +1,4 @@
-package outbox
+package outboxadmin
 
 import (
 	"context"
@@ -11,7 +11,7 @@ import (
 	"github.com/millrace-go/millrace/pgtx"
 )
 
-// Finding is something that Examine found.
+// Finding is something that Check found.
 type Finding struct {
 	Text  string `json:"text"`
 	Fixed bool   `json:"fixed,omitempty"`
@@ -28,11 +28,10 @@ type sequence struct {
 	last, highest int64
 }
 
-// Examine looks for what a restore, or a change by hand, may have left. With fix it sets sequences forward that stand below
+// Check looks for what a restore, or a change by hand, may have left. With fix it sets sequences forward that stand below
 // existing rows, for which writers wait a moment; that is for the owner of the tables.
-func Examine(ctx context.Context, db pgtx.DB, schema string, fix bool) (found []Finding, err error) {
+func Check(ctx context.Context, db pgtx.DB, schema string, fix bool) (found []Finding, err error) {
 	err = administer(ctx, db, schema, "check outbox", func(ctx context.Context, tx pgx.Tx, schema string) error {
-		query := func(name string) string { return pgschema.Query(files, name, schema) }
 		wrong := func(remedy []string, format string, args ...any) {
 			found = append(found, Finding{Text: fmt.Sprintf(format, args...), Remedy: remedy})
 		}
@@ -55,7 +54,7 @@ func Examine(ctx context.Context, db pgtx.DB, schema string, fix bool) (found []
 				"\"millrace outbox shards %d\" finishes it, and events are written faster again", layout.shards)})
 		}
 
-		rows, err := tx.Query(ctx, query("admin_sequences"))
+		rows, err := tx.Query(ctx, query("sequences", schema))
 		if err != nil {
 			return err
 		}
@@ -81,7 +80,7 @@ func Examine(ctx context.Context, db pgtx.DB, schema string, fix bool) (found []
 		}
 
 		strays := Count{}
-		if err := tx.QueryRow(ctx, query("admin_strays"), countLimit).Scan(&strays.N); err != nil {
+		if err := tx.QueryRow(ctx, query("strays", schema), countLimit).Scan(&strays.N); err != nil {
 			return err
 		}
 		if strays.AtLeast = strays.N == countLimit; strays.N > 0 {
@@ -105,7 +104,7 @@ type layout struct {
 
 func readLayout(ctx context.Context, tx pgx.Tx, schema string) (l layout, err error) {
 	var language string
-	err = tx.QueryRow(ctx, pgschema.Query(files, "admin_layout", schema)).
+	err = tx.QueryRow(ctx, query("layout", schema)).
 		Scan(&l.hash, &l.shards, &l.rows, &language, &l.inFunction, &l.sequences)
 	l.fenced = language != "sql"
 	return l, err

@@ -1,4 +1,4 @@
-package outbox_test
+package outboxadmin_test
 
 import (
 	"context"
@@ -11,17 +11,17 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-go/millrace/framework/devstack/devtest"
 	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/outbox/outboxadmin"
 	"github.com/millrace-go/millrace/pgtx"
 	"github.com/millrace-go/millrace/transport"
 )
 
 // Outputs are found by their cause, wherever they are.
-func TestOutputs(t *testing.T) {
+func TestFindOutputs(t *testing.T) {
 	t.Parallel()
-	pool, schema := devtest.Pool(t), devtest.Schema(t)
-	require.NoError(t, outbox.Migrate(t.Context(), pool, schema))
+	f := newFixture(t)
+	pool, schema := f.pool, f.schema
 	events, err := outbox.NewPublisher(outbox.PublisherConfig{Schema: schema, Limits: transport.Limits{MetadataEntries: 2}})
 	require.NoError(t, err)
 	const cause = `order "1" <é>`
@@ -52,7 +52,7 @@ func TestOutputs(t *testing.T) {
 		select shard, seq, event_id, topic, key, headers, payload, created_at from gone`)
 	outputs := func(since time.Time) (states map[string]string) {
 		states = map[string]string{}
-		found, err := outbox.Outputs(t.Context(), pool, schema, cause, since, time.Minute, 10)
+		found, err := outboxadmin.FindOutputs(t.Context(), pool, schema, cause, since, time.Minute, 10)
 		require.NoError(t, err)
 		for _, o := range found {
 			states[o.EventID] = o.State
@@ -66,7 +66,7 @@ func TestOutputs(t *testing.T) {
 
 	exec(`insert into outbox (shard, seq, event_id, topic, key, headers, payload)
 		select 0, n, n::text, 'topic', '', convert_to(repeat('x', 500), 'UTF8'), '' from generate_series(1, 100000) n`)
-	_, err = outbox.Outputs(t.Context(), pool, schema, cause, time.Now(), time.Millisecond, 10)
+	_, err = outboxadmin.FindOutputs(t.Context(), pool, schema, cause, time.Now(), time.Millisecond, 10)
 	var pgErr *pgconn.PgError
 	require.ErrorAs(t, err, &pgErr)
 	assert.Equal(t, "57014", pgErr.Code)

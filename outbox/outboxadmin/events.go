@@ -1,4 +1,4 @@
-package outbox
+package outboxadmin
 
 import (
 	"context"
@@ -9,11 +9,11 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/millrace-go/millrace/internal/pgschema"
+	"github.com/millrace-go/millrace/outbox/internal/store"
 	"github.com/millrace-go/millrace/pgtx"
 )
 
-// Selection names events that are aside. Zero fields select everything.
+// Selection selects failed events. Zero fields select everything.
 type Selection struct {
 	EventIDs []string
 	Key      string
@@ -29,8 +29,8 @@ type Listing struct {
 	Payload bool // return payloads too
 }
 
-// Waiting is an event that List returns.
-type Waiting struct {
+// Event is an event that List returns.
+type Event struct {
 	EventID  string     `json:"event_id"`
 	Topic    string     `json:"topic"`
 	Key      string     `json:"key,omitempty"`
@@ -45,8 +45,8 @@ type Waiting struct {
 
 var allStates = []string{"dead", "retrying", "blocked", "discarded", "delayed"}
 
-// List returns events that failed, that wait behind one that failed, or that are delayed: the longest there first.
-func List(ctx context.Context, db pgtx.DB, schema string, l Listing) (found []Waiting, err error) {
+// List returns failed, blocked and delayed events, the oldest first.
+func List(ctx context.Context, db pgtx.DB, schema string, l Listing) (found []Event, err error) {
 	if len(l.States) == 0 {
 		l.States = allStates
 	}
@@ -59,19 +59,19 @@ func List(ctx context.Context, db pgtx.DB, schema string, l Listing) (found []Wa
 		}
 	}
 	err = administer(ctx, db, schema, "list events", func(ctx context.Context, tx pgx.Tx, schema string) error {
-		rows, err := tx.Query(ctx, pgschema.Query(files, "admin_list", schema), l.States, optional(l.Topic), optional(l.Key), l.Limit, l.Payload)
+		rows, err := tx.Query(ctx, query("list", schema), l.States, optional(l.Topic), optional(l.Key), l.Limit, l.Payload)
 		if err != nil {
 			return err
 		}
-		found, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Waiting])
+		found, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Event])
 		return err
 	})
 	return found, err
 }
 
-// Requeue asks a relay to retry events now: dead, retrying and discarded ones. It only flags them, and returns how many it
+// Retry asks a relay to retry events now: dead, retrying and discarded ones. It only flags them, and returns how many it
 // flagged; a relay that runs does it at once.
-func Requeue(ctx context.Context, db pgtx.DB, schema string, s Selection) (int64, error) {
+func Retry(ctx context.Context, db pgtx.DB, schema string, s Selection) (int64, error) {
 	return command(ctx, db, schema, "retry", []string{"dead", "retrying", "discarded"}, s)
 }
 
@@ -83,12 +83,12 @@ func Discard(ctx context.Context, db pgtx.DB, schema string, s Selection) (int64
 
 func command(ctx context.Context, db pgtx.DB, schema, name string, from []string, s Selection) (n int64, err error) {
 	err = administer(ctx, db, schema, name+" events", func(ctx context.Context, tx pgx.Tx, schema string) error {
-		done, err := tx.Exec(ctx, pgschema.Query(files, "admin_command", schema), name, from, s.EventIDs, optional(s.Key), optional(s.Topic))
+		done, err := tx.Exec(ctx, query("command", schema), name, from, s.EventIDs, optional(s.Key), optional(s.Topic))
 		if n = done.RowsAffected(); err != nil || n == 0 {
 			return err
 		}
 		// In the transaction, although it takes a lock of the whole cluster while it commits: this one is rare and short.
-		_, err = tx.Exec(ctx, `select pg_notify($1, '')`, channel(schema))
+		_, err = tx.Exec(ctx, `select pg_notify($1, '')`, store.Channel(schema))
 		return err
 	})
 	return n, err
@@ -102,7 +102,7 @@ func Purge(ctx context.Context, db pgtx.DB, schema string, olderThan time.Durati
 	for {
 		var deleted int64
 		err = administer(ctx, db, schema, "purge discarded events", func(ctx context.Context, tx pgx.Tx, schema string) error {
-			done, err := tx.Exec(ctx, pgschema.Query(files, "admin_purge", schema), olderThan.Seconds())
+			done, err := tx.Exec(ctx, query("purge", schema), olderThan.Seconds())
 			deleted = done.RowsAffected()
 			return err
 		})

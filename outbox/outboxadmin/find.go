@@ -1,4 +1,4 @@
-package outbox
+package outboxadmin
 
 import (
 	"context"
@@ -9,7 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/millrace-go/millrace/internal/pgschema"
+	"github.com/millrace-go/millrace/outbox/internal/store"
 	"github.com/millrace-go/millrace/pgtx"
 )
 
@@ -38,12 +38,11 @@ type Location struct {
 	Now         time.Time `json:"now"`
 }
 
-// Locate returns where the event is in the schema ("" means "millrace"). That is nowhere when it was never committed, or was
-// published and is not archived. It reads the whole outbox, because that has no index on event IDs, takes no locks, and asks
-// for no privilege but SELECT.
-func Locate(ctx context.Context, db pgtx.DB, schema, eventID string) (found []Location, err error) {
-	err = administer(ctx, db, schema, "locate event", func(ctx context.Context, tx pgx.Tx, schema string) error {
-		rows, err := tx.Query(ctx, pgschema.Query(files, "locate", schema), eventID, countLimit)
+// Find returns where the event is. It returns nothing if the event was never committed, or was published and is not
+// archived. It reads the whole outbox, which has no index on event IDs. It takes no locks, and needs no privilege but SELECT.
+func Find(ctx context.Context, db pgtx.DB, schema, eventID string) (found []Location, err error) {
+	err = administer(ctx, db, schema, "find event", func(ctx context.Context, tx pgx.Tx, schema string) error {
+		rows, err := tx.Query(ctx, query("find", schema), eventID, countLimit)
 		if err != nil {
 			return err
 		}
@@ -75,13 +74,13 @@ func Locate(ctx context.Context, db pgtx.DB, schema, eventID string) (found []Lo
 	return found, err
 }
 
-// findBehind fills in which event of its key holds the event up. Not in the same statement: an event of the outbox has no
-// column for the hash of its key.
+// findBehind fills in the event of its key that blocks the event. It is a statement of its own, because the outbox has no
+// column for the hash of the key.
 func (l *Location) findBehind(ctx context.Context, tx pgx.Tx, schema string, id *int64) error {
 	if l.Key == "" || l.State != "pending" && l.State != "blocked" {
 		return nil
 	}
-	err := tx.QueryRow(ctx, pgschema.Query(files, "locate_behind", schema), l.Shard, hashOf(l.Key, ""), l.Key, id).Scan(&l.Behind, &l.BehindState)
+	err := tx.QueryRow(ctx, query("find_behind", schema), l.Shard, store.Hash(l.Key, ""), l.Key, id).Scan(&l.Behind, &l.BehindState)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil
 	}

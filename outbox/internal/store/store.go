@@ -1,0 +1,58 @@
+// Package store has the outbox's tables, the statements of publishers and relays, and what all programs must agree on.
+package store
+
+import (
+	"context"
+	"embed"
+	"fmt"
+	"hash/fnv"
+	"math"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/millrace-go/millrace/internal/pgschema"
+)
+
+// Files holds the migrations and the statements.
+//
+//go:embed migrations/*.sql queries/*.sql
+var Files embed.FS
+
+// Migrations is the outbox's line of migrations.
+var Migrations = pgschema.Line{Component: "outbox", Files: Files, Command: "outbox.Migrate", BeforeDown: beforeDown}
+
+// beforeDown refuses to drop what was committed and not published. Nobody can add to it any more: the locks are kept.
+func beforeDown(ctx context.Context, tx pgx.Tx, d pgschema.Descent) error {
+	if _, err := tx.Exec(ctx, pgschema.Render(`lock table {schema}.outbox, {schema}.outbox_failed, {schema}.outbox_delayed in access exclusive mode`, d.Schema)); err != nil {
+		return err
+	}
+	var waiting, delayed, failed int64
+	count := `select (select count(*) from {schema}.outbox), (select count(*) from {schema}.outbox_delayed),
+		(select count(*) from {schema}.outbox_failed where state <> 'discarded')`
+	if err := tx.QueryRow(ctx, pgschema.Render(count, d.Schema)).Scan(&waiting, &delayed, &failed); err != nil {
+		return err
+	}
+	if waiting+delayed+failed > 0 && !d.Force {
+		return fmt.Errorf("events would be lost that are not published: %d in the outbox, %d delayed, %d failed or blocked: "+
+			"let a relay drain them, or use force", waiting, delayed, failed)
+	}
+	return nil
+}
+
+// Query returns the statement of queries/name.sql for the schema.
+func Query(name, schema string) string { return pgschema.Query(Files, name, schema) }
+
+// Channel is the channel of NOTIFY by which relays learn of new events and of operators' commands.
+func Channel(schema string) string { return schema + "_outbox" }
+
+// Hash turns a key, or the event ID of an event without one, into 63 bits. It is part of the stored format: every writer must agree on it, or a key loses its order. The shard is this number
+// modulo the number of shards.
+func Hash(key, eventID string) int64 {
+	if key == "" {
+		key = eventID // any shard will do
+	}
+	h := fnv.New64a()
+	h.Write([]byte(key))
+	s := h.Sum64()
+	return int64((s ^ s>>32) & math.MaxInt64)
+}
