@@ -8,26 +8,27 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/millrace-go/millrace/outbox/internal/relay"
 	"github.com/millrace-go/millrace/transport"
 )
 
 // send publishes rows of one topic, in order, and returns one result for each.
-func (r *Relay) send(ctx context.Context, topic string, rows []*row) []error {
+func (r *Relay) send(ctx context.Context, topic string, rows []*relay.Row) []error {
 	ctx, cancel := context.WithTimeout(ctx, r.cfg.PublishTimeout)
 	defer cancel()
 	results := make([]error, len(rows))
 	msgs, at := make([]*message.Message, 0, len(rows)), make([]int, 0, len(rows))
 	var bad map[string]bool
 	for i, e := range rows {
-		msg, err := e.message(ctx)
+		msg, err := messageOf(ctx, e)
 		switch {
-		case e.key != "" && bad[e.key]:
+		case e.Key != "" && bad[e.Key]:
 			results[i] = transport.ErrNotSent
 		case err != nil:
 			if bad == nil {
 				bad = map[string]bool{}
 			}
-			results[i], bad[e.key] = err, true
+			results[i], bad[e.Key] = err, true
 		default:
 			msgs, at = append(msgs, msg), append(at, i)
 		}
@@ -101,16 +102,16 @@ func repeat(err error, n int) []error {
 	return errs
 }
 
-func (e *row) message(ctx context.Context) (*message.Message, error) {
-	m := message.NewMessageWithContext(ctx, e.eventID, e.payload)
-	if e.headers != nil {
-		if err := json.Unmarshal(e.headers, &m.Metadata); err != nil {
-			return nil, fmt.Errorf("headers of event %s: %w: %w", e.eventID, transport.ErrRejected, err)
+func messageOf(ctx context.Context, e *relay.Row) (*message.Message, error) {
+	m := message.NewMessageWithContext(ctx, e.EventID, e.Payload)
+	if e.Headers != nil {
+		if err := json.Unmarshal(e.Headers, &m.Metadata); err != nil {
+			return nil, fmt.Errorf("headers of event %s: %w: %w", e.EventID, transport.ErrRejected, err)
 		}
 	}
 	if m.Metadata == nil { // "null"
 		m.Metadata = message.Metadata{}
 	}
-	transport.SetKey(m, e.key)
+	transport.SetKey(m, e.Key)
 	return m, nil
 }

@@ -9,6 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/millrace-go/millrace/outbox/internal/relay"
+	"github.com/millrace-go/millrace/outbox/internal/store"
 	"github.com/millrace-go/millrace/pgtx"
 )
 
@@ -111,4 +113,16 @@ func moveDue(ctx context.Context, pool *pgxpool.Pool, sql string, limit int) (mo
 		next = max(time.Duration(min(*micros, int64(maxUntilDue/time.Microsecond)))*time.Microsecond, moreIsDue)
 	}
 	return moved, hashes, next, nil
+}
+
+// moveDelayed moves delayed events that are due, and wakes the relays of their shards.
+func (r *Relay) moveDelayed(ctx context.Context, limit int) relay.DelayedMoved {
+	ctx, cancel := context.WithTimeout(ctx, store.ExchangeTimeout)
+	defer cancel()
+	moved, hashes, next, err := moveDue(ctx, r.pool, r.delayed, limit)
+	if err == nil && moved > 0 {
+		r.wakes.add(hashes)
+		_, err = r.pool.Exec(ctx, `select pg_notify($1::text, $2::text)`, store.Channel(r.cfg.Schema), notice(hashes, false)) // for the other relays
+	}
+	return relay.DelayedMoved{Moved: moved, Next: next, Err: err}
 }

@@ -3,7 +3,7 @@
 // A [Publisher] is a Watermill publisher that writes events in the transaction of the message's context. A [Relay]
 // reads the rows, publishes them and deletes exactly those whose publish the broker acknowledged: a row that exists is
 // unpublished. So every committed event reaches the broker at least once, and none that was not committed; a relay that
-// dies between publish and delete publishes again, at most RelayConfig.MaxUnsaved events per shard, with the same IDs.
+// dies between publish and delete publishes again, at most RelayConfig.MaxInFlight events per shard, with the same IDs.
 //
 // Order: events of one key are first published in the order in which their transactions committed, provided that those
 // transactions lock what the key stands for before they publish: the aggregate's row, or the key itself by [LockKey]. In a

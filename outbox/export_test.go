@@ -1,7 +1,32 @@
 package outbox
 
-// WithoutMemory makes the relay forget holes: what it reads, it reads in the order of the numbers alone.
-func WithoutMemory(r *Relay) { r.blind = true }
+import (
+	"time"
+
+	"github.com/millrace-go/millrace/outbox/internal/relay"
+)
+
+// WithoutGaps makes the relay forget gaps: what it reads, it reads in the order of the numbers alone.
+func WithoutGaps(r *Relay) { r.gaps = func() relay.GapTracker { return &blind{} } }
+
+// blind is a GapTracker that knows only the highest number.
+type blind struct{ hi int64 }
+
+func (b *blind) From() int64                  { return b.hi }
+func (b *blind) List() []int64                { return nil }
+func (b *blind) Scanning() (scanning, _ bool) { return false, false }
+func (b *blind) Curious() bool                { return false }
+func (b *blind) Forget(int64)                 { b.hi = 0 }
+
+func (b *blind) Learn(v relay.View) bool {
+	for _, n := range v.Numbers {
+		b.hi = max(b.hi, n)
+	}
+	return false
+}
+
+// WithCrashPause changes how long an event is set aside that relays were sending when they ended.
+func WithCrashPause(r *Relay, d time.Duration) { r.pause = d }
 
 // WithoutDurabilityCheck makes the relay publish what may not be on disk yet.
-func WithoutDurabilityCheck(r *Relay) { r.trusting = true }
+func WithoutDurabilityCheck(r *Relay) { r.reader.Undurable = func(uint32) bool { return false } }

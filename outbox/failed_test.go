@@ -156,7 +156,7 @@ func TestOutageMovesNothing(t *testing.T) {
 				f.publish(strconv.Itoa(i%50), strconv.Itoa(i))
 			}
 			f.publish("", "without a key")
-			eventually(t, "it is tried", func() bool { return p.calls.Load() > 30 })
+			eventually(t, "it is tried", func() bool { return p.calls.Load() > 3 })
 			assert.Equal(t, 401, f.rows())
 			var moved int
 			require.NoError(t, f.pool.QueryRow(t.Context(), `select count(*) from `+f.schema+`.outbox_failed`).Scan(&moved))
@@ -198,7 +198,7 @@ func TestSlowTopicDoesNotHoldUpTheOthers(t *testing.T) {
 	const events = 5000
 	f.publishMany("slow", events, strconv.Itoa)
 	f.publishMany(topic, 100, func(i int) string { return "fast " + strconv.Itoa(i) })
-	f.run(f.newRelay(p, outbox.RelayConfig{BatchSize: 10, MaxUnsaved: 20}))
+	f.run(f.newRelay(p, outbox.RelayConfig{BatchSize: 10, MaxInFlight: 20}))
 	eventually(t, "the others are published", func() bool { return broker.count() == 100 })
 	close(p.release)
 	require.Eventually(t, func() bool { return f.rows() == 0 }, 60*time.Second, 20*time.Millisecond)
@@ -252,7 +252,8 @@ func (p panicking) Publish(topic string, msgs ...*message.Message) error {
 	return nil
 }
 
-// An event that ends the process of every relay that sends it is dead after the third, and everything else is sent.
+// An event that ends the process of every relay that sends it is set aside after the third, and dead after one more;
+// everything else is sent.
 func TestEventThatKillsItsRelay(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -265,7 +266,7 @@ func TestEventThatKillsItsRelay(t *testing.T) {
 	relay := d.relay(f.schema, "")
 	defer kill(relay)
 	eventually(t, "everything else is sent", func() bool { return f.rows() == 2 })
-	assert.Equal(t, []string{"kills its relay dead 3", "behind it blocked 0"}, f.failed("killer"))
+	assert.Equal(t, []string{"kills its relay dead 4", "behind it blocked 0"}, f.failed("killer"))
 }
 
 // relaysUntilDead runs one relay after another until the event that kills them is dead for it, and then kills the last.
@@ -273,7 +274,7 @@ func (f *fixture) relaysUntilDead(d *deliveries) {
 	f.t.Helper()
 	dead := func() bool {
 		events := f.failed("killer")
-		return len(events) > 0 && events[0] == "kills its relay dead 3"
+		return len(events) > 0 && events[0] == "kills its relay dead 4"
 	}
 	for deaths := 0; ; deaths++ {
 		require.Less(f.t, deaths, 12, "relays died of it")

@@ -77,7 +77,7 @@ func (r *Relay) listen(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		wait = backoff(wait)
+		wait = min(max(2*wait, 100*time.Millisecond), 5*time.Second)
 		r.cfg.Logger.WarnContext(ctx, "listen for events: polling meanwhile", "retry_in", wait, "error", err)
 		select {
 		case <-ctx.Done():
@@ -87,14 +87,7 @@ func (r *Relay) listen(ctx context.Context) {
 }
 
 func (r *Relay) listenOnce(ctx context.Context, listening func()) error {
-	// A connection of its own: it waits for ever, and the pool is for work.
-	cfg := r.pool.Config()
-	if cfg.BeforeConnect != nil { // where passwords come from that change
-		if err := cfg.BeforeConnect(ctx, cfg.ConnConfig); err != nil {
-			return err
-		}
-	}
-	conn, err := pgx.ConnectConfig(ctx, cfg.ConnConfig)
+	conn, err := store.Connect(ctx, r.pool) // of its own: it waits for ever, and the pool is for work
 	if err != nil {
 		return err
 	}

@@ -2,10 +2,8 @@ package outbox
 
 import (
 	"context"
-	"encoding/binary"
-	"math"
+	"maps"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -14,6 +12,9 @@ import (
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
+
+	"github.com/millrace-go/millrace/outbox/internal/relay"
+	"github.com/millrace-go/millrace/outbox/internal/store"
 )
 
 // scope names the instruments' and spans' origin.
@@ -28,18 +29,10 @@ type observer struct {
 	batchSize                           metric.Int64Histogram
 	latency                             metric.Float64Histogram
 
-	holes atomic.Int64
-
 	mu     sync.Mutex
 	asked  time.Time
-	shards []shardBacklog
+	shards []store.Backlog
 	states map[string]int64
-}
-
-type shardBacklog struct {
-	shard  int16
-	events int64
-	oldest float64 // seconds; negative: there is none
 }
 
 // observeEvery bounds how often a collection of metrics asks the database.
@@ -102,12 +95,12 @@ func (o *observer) start(r *Relay) (stop func(), err error) {
 	}
 	registration, err := m.RegisterCallback(func(ctx context.Context, to metric.Observer) error {
 		shards, states, err := o.look(ctx, r)
-		to.ObserveInt64(holes, o.holes.Load())
+		to.ObserveInt64(holes, int64(r.gapsWatched()))
 		to.ObserveInt64(held, int64(len(r.holding())))
 		for _, s := range shards {
-			shard := metric.WithAttributes(attribute.Int("millrace.shard", int(s.shard)))
-			to.ObserveInt64(pending, s.events, shard)
-			to.ObserveFloat64(oldest, max(s.oldest, 0), shard)
+			shard := metric.WithAttributes(attribute.Int("millrace.shard", int(s.Shard)))
+			to.ObserveInt64(pending, s.Events, shard)
+			to.ObserveFloat64(oldest, max(s.Oldest, 0), shard)
 		}
 		for state, n := range states {
 			to.ObserveInt64(failed, n, metric.WithAttributes(attribute.String("millrace.state", state)))
@@ -121,30 +114,17 @@ func (o *observer) start(r *Relay) (stop func(), err error) {
 }
 
 // look asks the database for the backlog, at most every few seconds: several readers may collect.
-func (o *observer) look(ctx context.Context, r *Relay) ([]shardBacklog, map[string]int64, error) {
+func (o *observer) look(ctx context.Context, r *Relay) ([]store.Backlog, map[string]int64, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if time.Since(o.asked) < observeEvery {
 		return o.shards, o.states, nil
 	}
-	held := []argument{int2s(r.holding())}
-	var shards []shardBacklog
-	states := map[string]int64{stateRetrying: 0, stateBlocked: 0, stateDead: 0, stateDiscarded: 0}
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
-	err := roundTrip(ctx, r.pool, begin,
-		statement{sql: r.sql.observe, args: held, row: func(v [][]byte) error {
-			s := shardBacklog{asInt2(v[0]), asInt8(v[1]), -1}
-			if v[2] != nil {
-				s.oldest = math.Float64frombits(binary.BigEndian.Uint64(v[2]))
-			}
-			shards = append(shards, s)
-			return nil
-		}},
-		statement{sql: r.sql.observeFailed, args: held, row: func(v [][]byte) error {
-			states[string(v[0])] = asInt8(v[1])
-			return nil
-		}}, commit)
+	shards, found, err := r.store.Observe(ctx, r.holding())
+	states := map[string]int64{relay.Retrying: 0, relay.Blocked: 0, relay.Dead: 0, "discarded": 0}
+	maps.Copy(states, found)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -153,26 +133,26 @@ func (o *observer) look(ctx context.Context, r *Relay) ([]shardBacklog, map[stri
 }
 
 // settled tells of a batch.
-func (o *observer) settled(topic string, batch int, acked []*event, now time.Time) {
-	ctx, attributes := context.Background(), metric.WithAttributeSet(attribute.NewSet(topicAttribute(topic)))
-	o.batchSize.Record(ctx, int64(batch), attributes)
-	if failures := batch - len(acked); failures > 0 {
-		o.failures.Add(ctx, int64(failures), attributes)
+func (o *observer) settled(p relay.Report, now time.Time) {
+	ctx, attributes := context.Background(), metric.WithAttributeSet(attribute.NewSet(topicAttribute(p.Topic)))
+	o.batchSize.Record(ctx, int64(p.Count), attributes)
+	if p.Failed > 0 {
+		o.failures.Add(ctx, int64(p.Failed), attributes)
 	}
-	if len(acked) == 0 {
+	if p.Count == p.Failed {
 		return
 	}
-	o.published.Add(ctx, int64(len(acked)), attributes)
+	o.published.Add(ctx, int64(p.Count-p.Failed), attributes)
 	if o.latency.Enabled(ctx) {
-		for _, e := range acked {
-			o.latency.Record(ctx, now.Sub(e.written).Seconds(), attributes)
+		for _, e := range p.Events {
+			o.latency.Record(ctx, now.Sub(e.Written).Seconds(), attributes)
 		}
 	}
 }
 
-func (o *observer) moved(batch []parking) {
-	for _, p := range batch {
-		o.moves.Add(context.Background(), 1, metric.WithAttributes(topicAttribute(p.topic), attribute.String("millrace.state", p.state)))
+func (o *observer) moved(events []relay.Aside) {
+	for _, e := range events {
+		o.moves.Add(context.Background(), 1, metric.WithAttributes(topicAttribute(e.Topic), attribute.String("millrace.state", e.State)))
 	}
 }
 

@@ -140,14 +140,15 @@ func runRelayProcess() error {
 		return err
 	}
 	relay, err := outbox.NewRelay(pool, pipe{os.NewFile(3, "deliveries")}, outbox.RelayConfig{
-		Schema: os.Getenv(relayProcess), LeaseTTL: time.Second, BatchSize: 50, MaxUnsaved: maxUnsaved, PollInterval: 20 * time.Millisecond,
+		Schema: os.Getenv(relayProcess), LeaseTTL: time.Second, BatchSize: 50, MaxInFlight: maxInFlight, PollInterval: 20 * time.Millisecond,
 		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError})),
 	})
 	if err != nil {
 		return err
 	}
+	outbox.WithCrashPause(relay, 100*time.Millisecond)
 	if os.Getenv(relayOption) == "without memory" {
-		outbox.WithoutMemory(relay)
+		outbox.WithoutGaps(relay)
 	}
 	if err := os.NewFile(4, "begun").Close(); err != nil {
 		return err
@@ -155,7 +156,7 @@ func runRelayProcess() error {
 	return relay.Run(ctx)
 }
 
-const maxUnsaved = 100
+const maxInFlight = 100
 
 func TestMain(m *testing.M) {
 	if os.Getenv(relayProcess) != "" {

@@ -19,6 +19,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/millrace-go/millrace/internal/pgschema"
+	"github.com/millrace-go/millrace/outbox/internal/relay"
 	"github.com/millrace-go/millrace/outbox/internal/store"
 )
 
@@ -30,9 +31,10 @@ type RelayConfig struct {
 	// BatchSize is how many events of a shard are read at once and how many go into one batch, 1 to 10,000. Default: 1,000.
 	BatchSize int
 
-	// MaxUnsaved is how many events of a shard may be in flight: sent to the broker and not deleted yet. If a relay is
-	// killed, at most this many are published again, with the same IDs. 1 to 100,000. Default: 1,000.
-	MaxUnsaved int
+	// MaxInFlight is how many events of a shard may be in flight: sent to the broker and not deleted yet. Those of one topic are
+	// at most half of it, so that a slow topic leaves room for others. If a relay is killed, at most this many are published
+	// again, with the same IDs. 1 to 100,000. Default: 2,000.
+	MaxInFlight int
 
 	// MaxAttempts is how often an event may fail, while the broker takes others of its topic, before it is dead: an
 	// operator decides about it, and it blocks its key. An error that wraps transport.ErrRejected makes it dead at once;
@@ -77,7 +79,7 @@ func (c RelayConfig) WithDefaults() RelayConfig {
 	for _, n := range []struct {
 		field *int
 		value int
-	}{{&c.BatchSize, 1000}, {&c.MaxUnsaved, 1000}, {&c.MaxAttempts, 10}} {
+	}{{&c.BatchSize, 1000}, {&c.MaxInFlight, 2000}, {&c.MaxAttempts, 10}} {
 		if *n.field == 0 {
 			*n.field = n.value
 		}
@@ -116,7 +118,7 @@ func (c RelayConfig) Validate() error {
 	for _, n := range []struct {
 		name       string
 		value, max int
-	}{{"BatchSize", c.BatchSize, 10_000}, {"MaxUnsaved", c.MaxUnsaved, 100_000}, {"MaxAttempts", c.MaxAttempts, 1000}} {
+	}{{"BatchSize", c.BatchSize, 10_000}, {"MaxInFlight", c.MaxInFlight, 100_000}, {"MaxAttempts", c.MaxAttempts, 1000}} {
 		if n.value < 1 || n.value > n.max {
 			errs = append(errs, fmt.Errorf("RelayConfig.%s is %d: want 1 to %d, or 0 for the default", n.name, n.value, n.max))
 		}
@@ -148,23 +150,19 @@ type Relay struct {
 	name      string // for people
 	pool      *pgxpool.Pool
 	publisher message.Publisher
-	sql       relayStatements
+	store     *store.Relay
+	reader    *store.Reader
+	gaps      func() relay.GapTracker
+	pause     time.Duration // of an event that relays were sending when they ended
+	delayed   string        // the statement that moves delayed events
 	observer  *observer
 	running   atomic.Bool
 	wakes     *wakes
-	leases    chan leases
 
-	shardCount atomic.Int32
 	mu         sync.Mutex
 	shards     []int16 // that this relay holds
-
-	// What tests switch off to show what it is for.
-	blind, trusting bool
-}
-
-type relayStatements struct {
-	delete, deleteMoved, archiveDays, seen, gone, release, take, suspectNote, suspectClear, suspectSurvived, delayedMove, observe, observeFailed,
-	failedKeys, failedMove, failedDue, failedCommands, failedPromote, failedHeads, failedRows, failedDone, failedAgain, failedLeft string
+	shardCount int     // of the outbox
+	gapCount   int
 }
 
 // NewRelay returns a relay that publishes with publisher, faster where that is a transport.BatchPublisher. Events keep their
@@ -197,25 +195,13 @@ func NewRelay(pool *pgxpool.Pool, publisher message.Publisher, cfg RelayConfig) 
 	if err != nil {
 		return nil, fmt.Errorf("outbox relay: create its instruments: %w", err)
 	}
-	query := func(name string) string { return store.Query(name, schema) }
 	host, _ := os.Hostname() // it is for people
-	suffix := ""
-	if cfg.Archive > 0 {
-		suffix = "_archive"
-	}
+	id, name := uuid.New(), fmt.Sprintf("%s:%d", host, os.Getpid())
 	return &Relay{
-		cfg: cfg, id: uuid.New(), name: fmt.Sprintf("%s:%d", host, os.Getpid()), pool: pool, publisher: publisher,
-		sql: relayStatements{
-			delete: query("delete" + suffix), deleteMoved: query("delete_moved" + suffix), archiveDays: query("archive_days"), seen: query("relay_seen"), gone: query("relay_gone"),
-			release: query("lease_release"), take: query("lease_take"), suspectNote: query("suspect_note"), suspectClear: query("suspect_clear"), suspectSurvived: query("suspect_survived"),
-			failedKeys: query("failed_keys"), failedMove: query("failed_move"), failedDue: query("failed_due"),
-			failedCommands: query("failed_commands"), failedPromote: query("failed_promote"), failedHeads: query("failed_heads"),
-			failedRows: query("failed_rows"), failedDone: query("failed_done" + suffix), failedAgain: query("failed_again"), failedLeft: query("failed_left"),
-			observe: query("observe"), observeFailed: query("observe_failed"), delayedMove: query("delayed_move"),
-		},
-		observer: observer,
-		wakes:    newWakes(),
-		leases:   make(chan leases),
+		cfg: cfg, id: id, name: name, pool: pool, publisher: publisher,
+		store:  store.NewRelay(pool, schema, id, name, cfg.LeaseTTL, cfg.Archive),
+		reader: store.NewReader(pool, schema), gaps: relay.NewGaps, pause: time.Minute, delayed: store.Query("delayed_move", schema),
+		observer: observer, wakes: newWakes(),
 	}, nil
 }
 
@@ -231,7 +217,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	}
 	err := store.Migrations.Check(ctx, r.pool, r.cfg.Schema)
 	if err == nil && r.cfg.Archive > 0 {
-		err = r.archiveDays(ctx)
+		err = r.store.KeepArchive(ctx)
 	}
 	switch {
 	case ctx.Err() != nil: // it was stopped before it had begun
@@ -256,11 +242,10 @@ func (r *Relay) Run(ctx context.Context) error {
 	if r.cfg.Archive > 0 {
 		loops.Go(func() { r.keepArchive(ctx) })
 	}
-	leasing, stopLeasing := context.WithCancel(hard)
-	loops.Go(func() { r.keepLeases(leasing) })
-	newEngine(hard, r).run(ctx)
-	stopLeasing()
+	newLoop(hard, r).run(ctx)
 	loops.Wait()
-	r.leave(hard)
+	if err := r.store.Leave(hard, r.shardCount); err != nil {
+		r.cfg.Logger.WarnContext(ctx, "give the shards of the outbox back", "error", err)
+	}
 	return nil
 }

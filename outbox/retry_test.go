@@ -68,7 +68,7 @@ func (p *choosy) PublishBatch(_ context.Context, _ string, msgs []*message.Messa
 }
 
 // What is published of the side table and not deleted yet counts as well.
-func TestSideTableKeepsToMaxUnsaved(t *testing.T) {
+func TestSideTableKeepsToMaxInFlight(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	p := &choosy{}
@@ -78,7 +78,7 @@ func TestSideTableKeepsToMaxUnsaved(t *testing.T) {
 		payloads = append(payloads, fmt.Sprint("x", i))
 	}
 	f.publishAll(topic, "k", payloads...)
-	f.run(f.newRelay(p, outbox.RelayConfig{MaxUnsaved: 1, BatchSize: 1}))
+	f.run(f.newRelay(p, outbox.RelayConfig{MaxInFlight: 1, BatchSize: 1}))
 	eventually(t, "dead", func() bool { return len(f.failed("k")) == 151 })
 	p.reject.Store(false)
 	lock, err := f.pool.Begin(t.Context()) // what makes the next one due waits

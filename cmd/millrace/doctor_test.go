@@ -174,12 +174,12 @@ var troubles = map[string]func(x *explained){
 		x.exec(`delete from {schema}.outbox_failed`)
 	},
 	"poison in the outbox": func(x *explained) {
-		x.exec(`update {schema}.outbox_shard set suspect = 'e1', attempts = 2, strikes = 4 where shard = 3`)
+		x.exec(`update {schema}.outbox_shard set suspect = 'e1', suspect_deaths = array(select gen_random_uuid() from generate_series(1, 2)), deaths = array(select gen_random_uuid() from generate_series(1, 4)) where shard = 3`)
 		f := x.finds("poison", `^relays ended 2 times while they sent event e1 of shard 3$`)
 		assert.Contains(x.t, f.Remedy, "--schema "+x.schema+" e1")
 		x.exec(`update {schema}.outbox_shard set suspect = null`)
 		x.finds("poison", `^shard 3 had 4 unclean takeovers, and nothing was published in between$`)
-		x.exec(`update {schema}.outbox_shard set attempts = 0, strikes = 0`)
+		x.exec(`update {schema}.outbox_shard set deaths = '{}', suspect_deaths = '{}'`)
 	},
 	"poison at a consumer": func(x *explained) {
 		x.deliver("notify", outbox.NewID(), "", handled)

@@ -40,7 +40,7 @@ func newSeen(t *testing.T) *operator {
 			case s when 'retrying' then now() + interval '1 minute' end
 		from (values (1, 'dead'), (2, 'retrying'), (3, 'blocked'), (4, 'discarded')) v(n, s)`)
 	o.exec(`update {schema}.claim_failed set event_id = gen_random_uuid(), error = '` + long + `' where event_id = 'e2'`)
-	o.exec(`update {schema}.outbox_shard set strikes = 4, suspect = gen_random_uuid()::text, attempts = 2 where shard = 3`)
+	o.exec(`update {schema}.outbox_shard set deaths = array(select gen_random_uuid() from generate_series(1, 4)), suspect = gen_random_uuid()::text, suspect_deaths = array(select gen_random_uuid() from generate_series(1, 2)) where shard = 3`)
 	o.publish("labour.completed", "key")
 	ledger, err := effect.New(o.pool, effect.Config{Schema: o.schema, Logger: quiet})
 	require.NoError(t, err)

@@ -45,7 +45,7 @@ func words[T Value](all []T) string {
 	return strings.Join(list[:len(list)-1], ", ") + " or " + list[len(list)-1]
 }
 
-// Word is a Go name in snake case: "MaxUnsaved" is "max_unsaved", "ProjectID" is "project_id", "LZ4" is "lz4".
+// Word is a Go name in snake case: "MaxInFlight" is "max_in_flight", "ProjectID" is "project_id", "LZ4" is "lz4".
 func Word(name string) string {
 	var b strings.Builder
 	runes := []rune(name)

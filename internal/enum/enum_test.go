@@ -39,7 +39,7 @@ func TestWordsOfAnEnumeration(t *testing.T) {
 func TestWord(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]string{
-		"MaxUnsaved": "max_unsaved", "ProjectID": "project_id", "DSN": "dsn", "TLS": "tls", "LeaseTTL": "lease_ttl", "CAFile": "ca_file", "HTTP": "http",
+		"MaxInFlight": "max_in_flight", "ProjectID": "project_id", "DSN": "dsn", "TLS": "tls", "LeaseTTL": "lease_ttl", "CAFile": "ca_file", "HTTP": "http",
 	} {
 		assert.Equal(t, want, enum.Word(name))
 	}

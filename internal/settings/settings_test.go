@@ -13,9 +13,9 @@ import (
 
 func TestNearest(t *testing.T) {
 	t.Parallel()
-	known := []string{"batch_size", "max_unsaved", "relay", "service"}
+	known := []string{"batch_size", "max_in_flight", "relay", "service"}
 	for name, want := range map[string]string{
-		"batchsize": "batch_size", "batch_sizes": "batch_size", "relya": "relay", "max-unsaved": "max_unsaved", "srvice": "service",
+		"batchsize": "batch_size", "batch_sizes": "batch_size", "relya": "relay", "max-in-flight": "max_in_flight", "srvice": "service",
 		"observability": "", "": "", "x": "", "topic": "",
 	} {
 		assert.Equal(t, want, settings.Nearest(name, known), name)

@@ -61,7 +61,7 @@ func TestFind(t *testing.T) {
 		insert into outbox_failed (hash, shard, seq, event_id, topic, key, headers, payload, created_at, state, attempts, reason)
 		select (select hash from outbox_delayed where event_id = 'later'), shard, seq, event_id, topic, key, headers, payload, created_at,
 			'dead', 3, 'refused' from gone`)
-	exec(`update outbox_shard set relay_id = gen_random_uuid(), expires_at = now() + interval '1 minute', suspect = 'e2', attempts = 2`)
+	exec(`update outbox_shard set relay_id = gen_random_uuid(), expires_at = now() + interval '1 minute', suspect = 'e2', suspect_deaths = array(select gen_random_uuid() from generate_series(1, 2))`)
 	at = find("e1")
 	assert.Equal(t, "dead 3 refused", at.State+" 3 "+at.Reason)
 	assert.Zero(t, at.Deaths)

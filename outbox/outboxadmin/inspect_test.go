@@ -24,7 +24,7 @@ func TestInspect(t *testing.T) {
 	f.insertFailed()
 	f.exec(`insert into {schema}.outbox (shard, seq, event_id, topic, key, headers, payload, created_at)
 		select 3, i, 'x', 'a', '', '', '', now() - interval '5 minutes' from generate_series(1, 10005) i`)
-	f.exec(`update {schema}.outbox_shard set strikes = 2, suspect = 'x', attempts = 1 where shard = 3`)
+	f.exec(`update {schema}.outbox_shard set deaths = array(select gen_random_uuid() from generate_series(1, 2)), suspect = 'x', suspect_deaths = array[gen_random_uuid()] where shard = 3`)
 	r, err = outboxadmin.Inspect(t.Context(), f.pool, f.schema)
 	require.NoError(t, err)
 	assert.Equal(t, "≥10000", r.Pending.String(), "counted within bounds")

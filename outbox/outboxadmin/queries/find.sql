@@ -19,7 +19,7 @@ select f.state, f.shard, f.topic, f.key, f.headers, f.created_at, f.at, f.attemp
        case f.state when 'pending' then (
            select count(*) from (select from {schema}.outbox o where o.shard = f.shard and o.seq < f.seq limit $2) n) else 0 end,
        f.id, coalesce(nullif(r.name, ''), s.relay_id::text, ''),
-       s.relay_id is not null and s.expires_at > now(), coalesce(s.suspect = $1, false), s.attempts, clock_timestamp()
+       s.relay_id is not null and s.expires_at > now(), coalesce(s.suspect = $1, false), cardinality(s.suspect_deaths), clock_timestamp()
 from found f
 left join {schema}.outbox_shard s on s.shard = f.shard
 left join {schema}.outbox_relay r on r.relay_id = s.relay_id

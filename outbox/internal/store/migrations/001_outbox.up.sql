@@ -148,7 +148,8 @@ revoke execute on function {schema}.outbox_archive_days(interval) from public;
 create table {schema}.outbox_relay (
     relay_id   uuid        primary key,
     expires_at timestamptz not null,
-    name       text        not null default '' -- host and process, for people
+    name       text        not null default '', -- host and process, for people
+    struggling boolean     not null default false -- it gets nothing published: others take its shards
 );
 
 -- Which relay holds which shard. Leases are for order and economy, never for safety.
@@ -156,9 +157,10 @@ create table {schema}.outbox_shard (
     shard      smallint    primary key,
     relay_id   uuid,
     expires_at timestamptz not null default '-infinity',
-    strikes    smallint    not null default 0, -- unclean takeovers since events were last deleted
-    suspect    text,                           -- the event ID that is being sent alone, marked before
-    attempts   smallint    not null default 0  -- how often a relay died while it sent the suspect
+    deaths     uuid[]      not null default '{}', -- relays that ended while they held the shard, since events were last deleted
+    suspect    text,                           -- the event that is being sent alone, noted before
+    suspect_by uuid,                           -- by this relay
+    suspect_deaths uuid[]  not null default '{}' -- relays that had noted the suspect when they ended
 ) with (fillfactor = 50, -- renewals are heap-only updates
     autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
 

@@ -1,4 +1,5 @@
--- An event of the side table failed again. Locks its row.
-update {schema}.outbox_failed
-set state = $2::text, attempts = $3::int, reason = $4::text, retry_at = case $2::text when 'retrying' then now() + $5::int * interval '1 millisecond' end
-where id = $1::bigint
+-- Failed events failed again. Locks their rows.
+update {schema}.outbox_failed f
+set state = a.state, attempts = a.attempts, reason = a.reason, retry_at = case a.state when 'retrying' then now() + a.retry_ms * interval '1 millisecond' end
+from unnest($1::bigint[], $2::text[], $3::int[], $4::text[], $5::int[]) as a (id, state, attempts, reason, retry_ms)
+where f.id = a.id

@@ -1,5 +1,5 @@
--- Carries out what operators asked for. A discarded event holds nothing up any more; one that is to be retried is due now,
--- unless it waits behind another. Locks the rows that it changes.
+-- Carries out what operators asked for, and answers the keys that it changed. A discarded event blocks nothing any more; one
+-- that is to be retried is due now, unless another blocks it. Locks the rows that it changes.
 update {schema}.outbox_failed
 set command = null,
     state = case when state = 'discarded' and command = 'discard' then state
@@ -9,3 +9,4 @@ set command = null,
     attempts = case when command = 'retry' and state <> 'blocked' then 0 else attempts end,
     retry_at = case when command = 'retry' and state <> 'blocked' then now() end
 where shard = $1::smallint and command is not null
+returning key

@@ -1,24 +1,36 @@
--- Renews the leases that this relay holds ($3) and takes free or expired ones up to its fair share, which is all shards
--- divided by the relays that are there. Locks the rows it changes and skips those that another relay is taking. Answers
--- the fair share with every shard held now; a lease in $3 that is not among them was lost. One that was not given back
--- counts as a strike, and against what was being sent alone.
-with share as (
-    select ceil((select count(*) from {schema}.outbox_shard)::numeric
-        / greatest((select count(*) from {schema}.outbox_relay where expires_at > now()), 1))::int as n
+-- Renews the leases that this relay holds ($3) and takes free or expired ones, but none in $4, up to its fair share: all
+-- shards divided by the live relays that do not struggle. A struggling relay gets none while there is one that does not.
+-- Locks the rows it changes and skips those that another relay is taking. Answers the fair share with every shard held now;
+-- a lease in $3 that is not among them was lost. Taking over a lease that was not released notes that its relay ended, and
+-- that it ended while it sent the suspect if it had noted it; a relay that renews again has not ended.
+with alive as materialized (
+    select relay_id, struggling from {schema}.outbox_relay where expires_at > now()
+), share as (
+    select case
+        when not (select struggling from alive where relay_id = $1::uuid) then ceil(total::numeric / (select count(*) from alive where not struggling))
+        when exists (select from alive where not struggling) then 0
+        else ceil(total::numeric / (select count(*) from alive)) end::int as n
+    from (select count(*) as total from {schema}.outbox_shard) as shards
 ), free as (
     select shard from {schema}.outbox_shard
-    where expires_at <= now() and not (relay_id is not distinct from $1::uuid and shard = any($3::smallint[]))
+    where expires_at <= now() and not (relay_id is not distinct from $1::uuid and shard = any($3::smallint[])) and shard <> all($4::smallint[])
     order by random()
     limit greatest((select n from share) - cardinality($3::smallint[]), 0)
     for update skip locked
 ), held as (
     update {schema}.outbox_shard s
     set relay_id = $1::uuid, expires_at = now() + $2::int * interval '1 millisecond',
-        strikes = case when s.shard = any($3::smallint[]) or coalesce(s.relay_id, $1::uuid) = $1::uuid then s.strikes else least(s.strikes + 1, 1000) end,
-        attempts = case when s.shard = any($3::smallint[]) or coalesce(s.relay_id, $1::uuid) = $1::uuid or s.suspect is null then s.attempts else least(s.attempts + 1, 1000) end
+        deaths = case when s.relay_id <> $1::uuid and s.relay_id <> all(s.deaths)
+            then (s.deaths || s.relay_id)[greatest(cardinality(s.deaths) - 8, 1):] else s.deaths end,
+        suspect_deaths = case when s.relay_id <> $1::uuid and s.suspect_by = s.relay_id and s.relay_id <> all(s.suspect_deaths)
+            then (s.suspect_deaths || s.relay_id)[greatest(cardinality(s.suspect_deaths) - 8, 1):] else s.suspect_deaths end,
+        suspect_by = case when s.relay_id = $1::uuid then s.suspect_by end
     where s.shard in (select shard from free) or (s.relay_id = $1::uuid and s.shard = any($3::smallint[]))
-    returning s.shard, s.strikes, coalesce(s.suspect, '') as suspect, s.attempts
+    returning s.shard, s.deaths, coalesce(s.suspect, '') as suspect, s.suspect_deaths
 )
-select (select n from share), (select count(*)::int from {schema}.outbox_shard), shard, strikes, suspect, attempts from held
+select (select n from share), (select count(*)::int from {schema}.outbox_shard), shard,
+       (select count(*)::int from unnest(deaths) d where d not in (select relay_id from alive)), suspect,
+       (select count(*)::int from unnest(suspect_deaths) d where d not in (select relay_id from alive))
+from held
 union all
 select (select n from share), (select count(*)::int from {schema}.outbox_shard), null, null, null, null

@@ -1,11 +1,30 @@
--- The same, and certain rows besides: those that fill holes, and those whose payload was left out before. One statement,
--- one snapshot: whoever sees a later event of a key sees the earlier ones. Payloads of the topics in $5 are left out (null).
-select ctid, xmin, seq, event_id, topic, key, headers, payload, created_at
-from {schema}.outbox
-where shard = $1::smallint and seq = any($4::bigint[])
-union all
-(select ctid, xmin, seq, event_id, topic, key, headers, case when topic = any($5::text[]) then null else payload end, created_at
-from {schema}.outbox
-where shard = $1::smallint and seq > $2::bigint
-order by seq
-limit $3::int)
+-- The same, and certain rows besides. First (0) those numbered $5, which fill gaps or whose payload was left out before;
+-- then (1) the rows above $2, without the payloads of the topics in $6; then (2) up to $9 rows of the topic $7 from number $8
+-- to $2, which an earlier read left in the table. One statement, one snapshot: if it shows a later event of a key it shows the
+-- earlier ones. Payloads beyond $4 bytes in all are left out (null).
+select part, place, writer, seq, event_id, topic, key, headers,
+       case when not hidden and (before < $4::bigint or before = 0) then payload end, octet_length(headers) + octet_length(payload), created_at
+from (
+    select *, sum(size) over (order by part, seq rows unbounded preceding) - size as before
+    from (
+        select *, case when hidden then 0 else octet_length(headers) + octet_length(payload) end as size
+        from (
+            select 0 as part, ctid as place, xmin as writer, seq, event_id, topic, key, headers, payload, created_at, false as hidden
+            from {schema}.outbox
+            where shard = $1::smallint and seq = any($5::bigint[])
+            union all
+            (select 1, ctid, xmin, seq, event_id, topic, key, headers, payload, created_at, topic = any($6::text[])
+            from {schema}.outbox
+            where shard = $1::smallint and seq > $2::bigint
+            order by seq
+            limit $3::int)
+            union all
+            (select 2, ctid, xmin, seq, event_id, topic, key, headers, payload, created_at, false
+            from {schema}.outbox
+            where shard = $1::smallint and seq >= $8::bigint and seq <= $2::bigint and topic = $7::text
+            order by seq
+            limit $9::int)
+        ) as parts
+    ) as sized
+) as summed
+order by part, seq

@@ -1,4 +1,10 @@
--- Forgets this relay and those that expired long ago; locks their rows, skipping what others forget at the same time.
+-- Forgets this relay, which has not ended unasked, and those that expired long ago; locks their rows, skipping what others
+-- forget at the same time.
+with well as (
+    update {schema}.outbox_shard
+    set deaths = array_remove(deaths, $1::uuid), suspect_deaths = array_remove(suspect_deaths, $1::uuid)
+    where $1::uuid = any(deaths || suspect_deaths)
+)
 delete from {schema}.outbox_relay where relay_id in (
     select relay_id from {schema}.outbox_relay
     where relay_id = $1::uuid or expires_at < now() - interval '1 minute'

@@ -1,5 +1,4 @@
--- Notes that an event is about to be sent alone, before it is: should the relay die of it, its successor knows. Locks the
--- shard's row.
+-- Notes that this relay is about to send an event alone: should it end, its successor knows. Locks the shard's row.
 update {schema}.outbox_shard
-set suspect = $3::text, attempts = case when suspect = $3::text then attempts else 0 end
+set suspect = $3::text, suspect_by = $2::uuid, suspect_deaths = case when suspect = $3::text then suspect_deaths else '{}' end
 where shard = $1::smallint and relay_id = $2::uuid

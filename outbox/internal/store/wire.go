@@ -1,4 +1,4 @@
-package outbox
+package store
 
 import (
 	"context"
@@ -48,6 +48,13 @@ func bigint(v int64) argument {
 	return argument{pgtype.Int8OID, binary.BigEndian.AppendUint64(nil, uint64(v))}
 }
 func text(v string) argument { return argument{pgtype.TextOID, []byte(v)} }
+
+func boolean(v bool) argument {
+	if v {
+		return argument{pgtype.BoolOID, []byte{1}}
+	}
+	return argument{pgtype.BoolOID, []byte{0}}
+}
 
 func id(v uuid.UUID) argument { return argument{pgtype.UUIDOID, v[:]} }
 
@@ -119,13 +126,18 @@ var binaryFormat = []int16{1}
 
 // roundTrip sends the statements at once and passes their rows on. It returns the first error, after which the server has
 // run none of the later statements.
-func roundTrip(ctx context.Context, pool *pgxpool.Pool, statements ...statement) (err error) {
+func roundTrip(ctx context.Context, pool *pgxpool.Pool, statements ...statement) error {
 	conn, err := pool.Acquire(ctx)
 	if err != nil {
 		return err
 	}
 	defer conn.Release() // a connection that is broken or in a transaction is thrown away
-	pipeline := conn.Conn().PgConn().StartPipeline(ctx)
+	return exchange(ctx, conn.Conn().PgConn(), statements...)
+}
+
+// exchange is roundTrip on a connection.
+func exchange(ctx context.Context, conn *pgconn.PgConn, statements ...statement) (err error) {
+	pipeline := conn.StartPipeline(ctx)
 	for _, s := range statements {
 		values, oids := make([][]byte, len(s.args)), make([]uint32, len(s.args))
 		for i, a := range s.args {

@@ -1,4 +1,4 @@
-package outbox
+package relay
 
 import (
 	"maps"
@@ -13,7 +13,7 @@ import (
 
 // world is one shard as PostgreSQL would keep it: numbers are given out before transactions commit, and a transaction has
 // the table open from before its first number to its end.
-type world struct {
+type gapWorld struct {
 	last     int64
 	open     []*writer
 	rows     map[int64]int // committed and not deleted: number → key
@@ -22,8 +22,8 @@ type world struct {
 	expected map[int][]int64 // numbers by key, in the order of commits
 	got      map[int][]int64
 
-	memory memory
-	held   map[int64]bool // published, and not deleted
+	gaps gaps
+	held map[int64]bool // published, and not deleted
 }
 
 type writer struct {
@@ -33,16 +33,16 @@ type writer struct {
 }
 
 // read reads with what the memory says, publishes what is new and learns.
-func (w *world) read(t *rapid.T, limit int, ask, rescan bool) {
-	view := seen{last: w.last}
+func (w *gapWorld) read(t *rapid.T, limit int, ask, rescan bool) {
+	view := View{Last: w.last}
 	if ask {
-		view.writers = writers{}
+		view.Writers = Writers{}
 		for _, o := range w.open {
-			view.writers[o.id] = struct{}{}
+			view.Writers[o.id] = struct{}{}
 		}
 	}
-	from, holes := w.memory.from(), w.memory.holes()
-	if !w.memory.known || rescan {
+	from, holes := w.gaps.From(), w.gaps.List()
+	if !w.gaps.known || rescan {
 		limit += len(w.held)
 	}
 	if rescan {
@@ -61,26 +61,26 @@ func (w *world) read(t *rapid.T, limit int, ask, rescan bool) {
 		case n > from || !slices.Contains(holes, n):
 			continue
 		}
-		view.numbers = append(view.numbers, n)
+		view.Numbers = append(view.Numbers, n)
 		if !w.held[n] {
-			view.fresh = append(view.fresh, n)
+			view.Fresh = append(view.Fresh, n)
 			w.held[n] = true
 			w.got[w.rows[n]] = append(w.got[w.rows[n]], n)
 		}
 	}
-	view.more = above >= limit
-	if rescan && view.more {
-		view.writers = nil
+	view.More = above >= limit
+	if rescan && view.More {
+		view.Writers = nil
 	}
-	require.False(t, w.memory.learn(view), "nothing unexpected turns up")
+	require.False(t, w.gaps.Learn(view), "nothing unexpected turns up")
 }
 
 // What memory leaves out of a read is never an event that a later one of its key overtakes, however transactions, reads,
 // deletes, rescans and lost memory mix.
-func TestMemoryKeepsTheOrderOfKeys(t *testing.T) {
+func TestGapsKeepTheOrderOfKeys(t *testing.T) {
 	t.Parallel()
 	check := func(t *rapid.T) {
-		w := &world{
+		w := &gapWorld{
 			rows: map[int64]int{}, byKey: map[int]*writer{}, expected: map[int][]int64{}, got: map[int][]int64{}, held: map[int64]bool{},
 		}
 		t.Repeat(map[string]func(*rapid.T){
@@ -108,7 +108,7 @@ func TestMemoryKeepsTheOrderOfKeys(t *testing.T) {
 				}
 			},
 			"read": func(t *rapid.T) {
-				w.read(t, rapid.IntRange(1, 4).Draw(t, "limit"), w.memory.curious() && rapid.IntRange(0, 3).Draw(t, "ask") > 0, rapid.IntRange(0, 9).Draw(t, "rescan") == 0)
+				w.read(t, rapid.IntRange(1, 4).Draw(t, "limit"), w.gaps.Curious() && rapid.IntRange(0, 3).Draw(t, "ask") > 0, rapid.IntRange(0, 9).Draw(t, "rescan") == 0)
 			},
 			"delete": func(t *rapid.T) {
 				for _, n := range slices.Sorted(maps.Keys(w.held)) {
@@ -120,7 +120,7 @@ func TestMemoryKeepsTheOrderOfKeys(t *testing.T) {
 			},
 			"forget": func(t *rapid.T) {
 				if rapid.IntRange(0, 19).Draw(t, "forget") == 0 {
-					w.memory.forget(0)
+					w.gaps.Forget(0)
 				}
 			},
 			"": func(t *rapid.T) {
@@ -136,41 +136,41 @@ func TestMemoryKeepsTheOrderOfKeys(t *testing.T) {
 		for key, expected := range w.expected {
 			require.Equal(t, expected, w.got[key], "nothing is left out of key %d", key)
 		}
-		require.True(t, w.memory.known)
+		require.True(t, w.gaps.known)
 		w.read(t, 4, true, false)
 		w.read(t, 4, true, false)
-		require.Empty(t, w.memory.holes(), "holes are forgotten once nobody can fill them")
+		require.Empty(t, w.gaps.List(), "gaps are forgotten once nobody can fill them")
 	}
 	for range 10 { // 1,000 sequences of actions take a tenth of a second
 		rapid.Check(t, check)
 	}
 }
 
-func TestMemoryNoticesWhatItDidNotExpect(t *testing.T) {
+func TestGapsNoticeAnUnexpectedRow(t *testing.T) {
 	t.Parallel()
-	m := memory{}
-	assert.False(t, m.learn(seen{numbers: []int64{5, 6}, fresh: []int64{5, 6}, last: 6, writers: writers{}}))
+	m := gaps{}
+	assert.False(t, m.Learn(View{Numbers: []int64{5, 6}, Fresh: []int64{5, 6}, Last: 6, Writers: Writers{}}))
 	assert.True(t, m.known)
-	assert.Equal(t, int64(6), m.from())
-	assert.True(t, m.learn(seen{numbers: []int64{2}, fresh: []int64{2}}), "the sequence was set back")
+	assert.Equal(t, int64(6), m.From())
+	assert.True(t, m.Learn(View{Numbers: []int64{2}, Fresh: []int64{2}}), "the sequence was set back")
 	assert.False(t, m.known)
-	assert.Zero(t, m.from())
+	assert.Zero(t, m.From())
 }
 
-func TestMemoryHasABound(t *testing.T) {
+func TestGapsHaveABound(t *testing.T) {
 	t.Parallel()
-	m := memory{}
-	m.learn(seen{last: 10, writers: writers{}})
-	m.learn(seen{numbers: []int64{12}, fresh: []int64{12}})
-	require.Equal(t, []int64{11}, m.holes())
-	m.learn(seen{numbers: []int64{12 + maxHoles + 1}, fresh: []int64{12 + maxHoles + 1}})
+	m := gaps{}
+	m.Learn(View{Last: 10, Writers: Writers{}})
+	m.Learn(View{Numbers: []int64{12}, Fresh: []int64{12}})
+	require.Equal(t, []int64{11}, m.List())
+	m.Learn(View{Numbers: []int64{12 + maxGaps + 1}, Fresh: []int64{12 + maxGaps + 1}})
 	assert.False(t, m.known)
-	assert.Equal(t, int64(10), m.from(), "it begins below the first hole")
+	assert.Equal(t, int64(10), m.From(), "it begins below the first gap")
 }
 
 // A prepared transaction no longer shows under the ID that it had.
 func TestWritersOfATwoPhaseCommit(t *testing.T) {
 	t.Parallel()
-	assert.True(t, writers{"-1/734": {}}.anyOf(writers{"4/12": {}}))
-	assert.False(t, writers{"4/13": {}, "5/12": {}}.anyOf(writers{"4/12": {}}))
+	assert.True(t, Writers{"-1/734": {}}.anyOf(Writers{"4/12": {}}))
+	assert.False(t, Writers{"4/13": {}, "5/12": {}}.anyOf(Writers{"4/12": {}}))
 }

@@ -1,0 +1,555 @@
+package relay
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Config configures a Core. Every field is required.
+type Config struct {
+	BatchSize   int // events of a batch
+	MaxInFlight int // of a shard
+	MaxAttempts int
+	Batches     bool // the publisher takes batches
+
+	PollInterval time.Duration
+	LeaseTTL     time.Duration
+	StuckAfter   time.Duration // a batch that is in flight for so long will never be answered
+	CrashPause   time.Duration // how long an event waits that relays were sending when they ended
+
+	Fault  func(error) Fault
+	Gaps   func() GapTracker
+	Jitter func(time.Duration) time.Duration
+}
+
+// NewGaps is for Config.Gaps.
+func NewGaps() GapTracker { return &gaps{} }
+
+// rules are decisions that the tests of this package leave out, to show what they are for.
+type rules struct {
+	quota     func(*Core) int                             // events of a topic that a shard holds
+	room      func(*shard, *queue, time.Time) (int, bool) // events that a queue may send
+	hungry    func(*shard, time.Time) bool                // the shard could do with more events
+	expired   func(*shard, time.Time) bool                // nothing may be sent any more
+	turn      func(*queue) bool                           // failed events go first
+	surplus   func(c *Core, fair int) []*shard            // shards to give back
+	struggles func(*Core, time.Time) bool
+	sends     func(Publish, time.Time) bool // it may be sent at this moment
+}
+
+// Core decides what a relay does. It is used by one goroutine.
+type Core struct {
+	cfg   Config
+	rules rules
+
+	shards map[int16]*shard
+	order  []*shard       // those, by number
+	ended  map[Ref]*shard // whose lease has ended, until their batches are answered
+	topics map[string]*topic
+	leases uint64
+	count  int // of the outbox's shards
+	out    []Action
+
+	renewing   bool
+	renewAt    time.Time
+	shunned    map[int16]retry // shards that this relay does not take
+	progress   time.Time       // when an event was last published, or nothing was to be done
+	resting    retry           // a struggling relay tries again after it
+	struggling bool
+
+	reading   bool
+	asked     []Request
+	readAfter time.Time // for pacing, or after an error
+	readRetry retry
+	rescans   []RescanRequest // under way
+	rescanned time.Time       // when it began
+	rescanFor time.Duration   // how long the last one took
+
+	unsaved   []saved // published, and not deleted
+	since     time.Time
+	saving    []saved
+	saveRetry retry
+	waits     bool // a shard waits for its deletes
+	ghosts    []ghost
+
+	pollAt     time.Time
+	polling    bool
+	moveAt     time.Time
+	moving     bool
+	moveLimit  int
+	moveRetry  retry
+	noted      *shard // sends an event alone, or waits for its delete
+	notedEvent *Event
+	ending     bool
+	lastShard  int // index of the shard that is served first
+}
+
+// saved is an event that was published, and whose row is to be deleted.
+type saved struct {
+	shard *shard
+	event *Event
+}
+
+// ghost is an event whose row was deleted while a read was under way that may still return it.
+type ghost struct {
+	saved
+	read, rescan bool
+}
+
+const (
+	// saveDelay is how long deletes are collected.
+	saveDelay = 15 * time.Millisecond
+	// fullSave is how many make it worth at once, and maxSave how many one delete takes.
+	fullSave, maxSave = 2000, 4000
+	// maxRead is how many rows one round trip reads of several shards, or two batches if those are more.
+	maxRead = 4000
+	// maxPace is how long reads wait for one another under load, so that each finds more.
+	maxPace = 25 * time.Millisecond
+	// rescanEvery is how often a shard is compared with the table, at most; rescanShare is how many times as long as it
+	// took the next one waits.
+	rescanEvery, rescanShare = 5 * time.Second, 20
+	// maxDelayed is how many delayed events are moved at once.
+	maxDelayed = 1000
+)
+
+// New returns a Core that holds nothing.
+func New(cfg Config, now time.Time) *Core {
+	c := &Core{
+		cfg: cfg, shards: map[int16]*shard{}, ended: map[Ref]*shard{}, topics: map[string]*topic{}, shunned: map[int16]retry{},
+		progress: now, moveLimit: maxDelayed,
+	}
+	c.rules = rules{
+		quota: (*Core).quota, room: (*shard).room, hungry: (*shard).hungry, expired: (*shard).expired, turn: (*queue).turn,
+		surplus: (*Core).surplus, struggles: (*Core).struggles, sends: Publish.InTime,
+	}
+	return c
+}
+
+func (c *Core) do(a Action) { c.out = append(c.out, a) }
+
+func (c *Core) report(r Report) { c.out = append(c.out, r) }
+
+// failed reports the error of an action that is repeated.
+func (c *Core) failed(action string, s int16, in time.Duration, err error) {
+	c.report(Report{Kind: ReportError, Action: action, Shard: s, In: in, Err: err})
+}
+
+// shard returns the shard of a lease that has not ended.
+func (c *Core) shard(r Ref) *shard {
+	if s := c.shards[r.Shard]; s != nil && s.Ref == r {
+		return s
+	}
+	return nil
+}
+
+// Apply takes what happened.
+func (c *Core) Apply(now time.Time, in Input) {
+	switch in := in.(type) {
+	case Renewed:
+		c.renewed(in, now)
+	case BlockedLoaded:
+		c.blockedLoaded(in, now)
+	case ReadDone:
+		c.readDone(in, now)
+	case Rescanned:
+		c.rescanDone(in, now)
+	case Published:
+		c.published(in, now)
+	case Deleted:
+		c.deleted(in, now)
+	case WasSetAside:
+		c.wasSetAside(in, now)
+	case FailedFetched:
+		c.failedFetched(in, now)
+	case FailedSettled:
+		c.failedSettled(in, now)
+	case Polled:
+		c.polled(in, now)
+	case DelayedMoved:
+		c.delayedMoved(in, now)
+	case Released:
+		if in.Err != nil {
+			c.failed("give shards back", 0, 0, in.Err)
+		}
+	case SuspectCleared:
+		if in.Err != nil {
+			c.failed("note that a shard gets on", 0, 0, in.Err)
+		}
+	case Woken:
+		c.woken(in)
+	case Stop:
+		c.ending = true
+	default:
+		panic(fmt.Sprintf("relay: unknown input %T", in))
+	}
+}
+
+// Drained reports whether nothing that was published waits for its delete. With no action under way the relay can end.
+func (c *Core) Drained() bool { return len(c.unsaved)+len(c.saving) == 0 }
+
+// Held returns the numbers of the shards whose leases the relay holds, ascending.
+func (c *Core) Held() []int16 {
+	held := make([]int16, len(c.order))
+	for i, s := range c.order {
+		held[i] = s.Shard
+	}
+	return held
+}
+
+// Shards returns how many shards the outbox has; 0 before the first renewal.
+func (c *Core) Shards() int { return c.count }
+
+// Gaps returns how many gaps the reads look at.
+func (c *Core) Gaps() (n int) {
+	for _, s := range c.order {
+		n += len(s.gaps.List())
+	}
+	return n
+}
+
+// Unsaved returns the rows that were published and are not deleted, or are being deleted.
+func (c *Core) Unsaved() (rows []ShardRow) {
+	for _, u := range slices.Concat(c.saving, c.unsaved) {
+		rows = append(rows, ShardRow{u.shard.Shard, &u.event.Row})
+	}
+	return rows
+}
+
+// Next returns what to do now, and how long there is nothing more to do unless something happens.
+func (c *Core) Next(now time.Time) (actions []Action, wait time.Duration) {
+	wait = time.Hour
+	until := func(t time.Time) {
+		if !t.IsZero() {
+			wait = min(wait, max(t.Sub(now), 0))
+		}
+	}
+	c.waits = false
+	if !c.ending {
+		until(c.renew(now))
+	}
+	for i := range c.order {
+		s := c.order[(c.lastShard+i)%len(c.order)]
+		until(c.serve(s, now))
+	}
+	if len(c.order) > 0 {
+		c.lastShard = (c.lastShard + 1) % len(c.order)
+	}
+	until(c.save(now))
+	if !c.ending {
+		c.giveBack(now)
+		until(c.poll(now))
+		until(c.moveDelayed(now))
+		until(c.rescan(now))
+		until(c.read(now))
+	}
+	actions, c.out = c.out, nil
+	return actions, wait
+}
+
+// earliest is the earlier one of two times, of which zero is none.
+func earliest(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// serve starts what can be started for a shard, and returns when to look again.
+func (c *Core) serve(s *shard, now time.Time) (at time.Time) {
+	if !c.ending && s.stopping.IsZero() {
+		s.resume(now)
+		for k := range s.failing {
+			at = earliest(at, k.until)
+		}
+		if c.rules.expired(s, now) {
+			return at // the next renewal tells
+		}
+		at = earliest(at, c.publish(s, now))
+	}
+	return earliest(at, c.serveFailed(s, now))
+}
+
+// expired reports whether the lease may be another relay's by now.
+func (s *shard) expired(now time.Time) bool { return !now.Before(s.deadline) }
+
+// turn reports whether the next batch is one of failed events: every other one, while there are any.
+func (q *queue) turn() bool { return len(q.failed) > 0 && (!q.retried || len(q.ready) == 0) }
+
+// publish starts a batch in each queue of the shard that is free.
+func (c *Core) publish(s *shard, now time.Time) (at time.Time) {
+	for _, q := range slices.Clone(s.order) {
+		if q.busy() {
+			if now.Sub(q.since) <= slow && !c.rules.hungry(s, now) { // then others are read for
+				at = earliest(at, q.since.Add(slow+time.Millisecond))
+			}
+			c.watch(s, q, now)
+			at = earliest(at, q.since.Add(c.cfg.StuckAfter))
+			continue
+		}
+		if len(q.ready) == 0 && len(q.failed) == 0 {
+			continue
+		}
+		if q.topic.stands(now) {
+			at = earliest(at, q.topic.until)
+			continue
+		}
+		retries := c.rules.turn(q)
+		if !retries && (q.until.After(now) || len(q.ready) == 0) {
+			at = earliest(at, q.until)
+			if len(q.failed) == 0 {
+				continue
+			}
+			retries = true
+		}
+		n, wait := c.rules.room(s, q, now)
+		if wait {
+			c.waits = true
+			continue
+		}
+		if s.careful > 0 || retries && q.failed[0][0].Crash {
+			if c.noted != nil {
+				c.waits = true
+				continue
+			}
+			n = 1
+		}
+		if retries {
+			c.sendFailed(s, q, n, now)
+		} else {
+			c.send(s, q, n, now)
+		}
+	}
+	s.forgetEmpty()
+	return at
+}
+
+// send sends a batch of at most n events.
+func (c *Core) send(s *shard, q *queue, n int, now time.Time) {
+	batch := s.next(q, n)
+	if len(batch) == 0 {
+		return
+	}
+	noted := s.careful > 0
+	if noted {
+		s.careful--
+		if s.accuse(q, batch[0]) {
+			return
+		}
+		c.noted, c.notedEvent = s, batch[0]
+	}
+	q.sending, q.retried = batch, false
+	q.send(now)
+	s.unsaved += len(batch)
+	q.unsaved += len(batch)
+	s.served(q)
+	rows := make([]*Row, len(batch))
+	for i, e := range batch {
+		rows[i] = &e.Row
+	}
+	c.do(Publish{Ref: s.Ref, Queue: q.topic.name, Rows: rows, Noted: noted, Deadline: s.deadline})
+}
+
+// published takes the broker's answers. Those to a lease that has ended count too: what was sent is deleted.
+func (c *Core) published(in Published, now time.Time) {
+	s := c.shard(in.Ref)
+	ended := s == nil
+	if ended {
+		if s = c.ended[in.Ref]; s == nil {
+			return
+		}
+	}
+	q := s.queues[in.Queue]
+	if len(q.retries) > 0 {
+		s.settleFailed(q, in.Results, now)
+	} else {
+		if c.noted == s && c.notedEvent == q.sending[0] && in.Results[0] != nil { // the relay survived it
+			s.survived(q.sending[0].EventID)
+		}
+		s.settle(q, in.Results, now)
+	}
+	if ended && !slices.ContainsFunc(s.order, (*queue).busy) {
+		delete(c.ended, in.Ref)
+	}
+}
+
+// acked notes that the broker has an event.
+func (c *Core) acked(s *shard, e *Event, now time.Time) {
+	if len(c.unsaved) == 0 {
+		c.since = now
+	}
+	c.unsaved = append(c.unsaved, saved{s, e})
+	c.gotOn(now)
+}
+
+// gotOn notes that something was published.
+func (c *Core) gotOn(now time.Time) {
+	c.progress = now
+	c.resting.ok()
+}
+
+// save deletes what was published.
+func (c *Core) save(now time.Time) (at time.Time) {
+	if len(c.unsaved) == 0 || len(c.saving) > 0 {
+		return time.Time{}
+	}
+	due := c.since.Add(saveDelay)
+	if c.ending || c.waits || len(c.unsaved) >= fullSave {
+		due = now
+	}
+	if c.saveRetry.until.After(due) {
+		due = c.saveRetry.until
+	}
+	if due.After(now) {
+		return due
+	}
+	n := min(len(c.unsaved), maxSave)
+	c.saving, c.unsaved = c.unsaved[:n:n], slices.Clone(c.unsaved[n:])
+	rows := make([]ShardRow, n)
+	for i, u := range c.saving {
+		rows[i] = ShardRow{u.shard.Shard, &u.event.Row}
+	}
+	c.do(Delete{Rows: rows})
+	return time.Time{}
+}
+
+func (c *Core) deleted(in Deleted, now time.Time) {
+	batch := c.saving
+	c.saving = nil
+	if in.Err != nil {
+		c.unsaved = append(batch, c.unsaved...)
+		c.failed("delete published events", 0, c.saveRetry.failed(c, now), in.Err)
+		return
+	}
+	c.saveRetry.ok()
+	c.since = now
+	for _, u := range batch {
+		u.shard.unsaved--
+		u.event.queue.unsaved--
+		c.letGo(u)
+	}
+	for _, u := range batch {
+		if s := c.shard(u.shard.Ref); s != nil && s.deaths > 0 && s.careful == 0 {
+			c.getsOn(s)
+		}
+	}
+}
+
+// letGo forgets an event whose row is gone, unless a read is under way that may still return it.
+func (c *Core) letGo(u saved) {
+	u.event.gone = true
+	if c.notedEvent == u.event {
+		c.noted, c.notedEvent = nil, nil
+	}
+	if c.reading || len(c.rescans) > 0 {
+		c.ghosts = append(c.ghosts, ghost{u, c.reading, len(c.rescans) > 0})
+		return
+	}
+	u.shard.drop(u.event)
+}
+
+// exorcise drops the events that no read can return any more.
+func (c *Core) exorcise(read, rescan bool) {
+	rest := c.ghosts[:0]
+	for _, g := range c.ghosts {
+		g.read, g.rescan = g.read && !read, g.rescan && !rescan
+		if g.read || g.rescan {
+			rest = append(rest, g)
+			continue
+		}
+		g.shard.drop(g.event)
+	}
+	clear(c.ghosts[len(rest):])
+	c.ghosts = rest
+}
+
+// poll asks for work on failed events, and looks for rows of transactions that nobody told of.
+func (c *Core) poll(now time.Time) (at time.Time) {
+	if now.Before(c.pollAt) {
+		return c.pollAt
+	}
+	if c.polling {
+		return time.Time{}
+	}
+	c.pollAt = now.Add(c.cfg.PollInterval)
+	for _, s := range c.order {
+		s.woken = true
+		s.due, s.later = s.due || s.later, false
+	}
+	if len(c.order) > 0 {
+		c.polling = true
+		c.do(Poll{Shards: c.Held()})
+	}
+	return c.pollAt
+}
+
+func (c *Core) polled(in Polled, now time.Time) {
+	c.polling = false
+	if in.Err != nil {
+		c.failed("look for failed events that are due", 0, c.pollAt.Sub(now), in.Err)
+		return
+	}
+	for _, n := range in.Due {
+		if s := c.shards[n]; s != nil {
+			s.due = true
+		}
+	}
+}
+
+// moveDelayed brings delayed events that are due into the outbox. A move that takes too long is halved.
+func (c *Core) moveDelayed(now time.Time) (at time.Time) {
+	if c.moving || len(c.order) == 0 {
+		return time.Time{}
+	}
+	if now.Before(c.moveAt) {
+		return c.moveAt
+	}
+	c.moving = true
+	c.do(MoveDelayed{Limit: c.moveLimit})
+	return time.Time{}
+}
+
+func (c *Core) delayedMoved(in DelayedMoved, now time.Time) {
+	c.moving = false
+	if in.Err != nil {
+		c.moveLimit = max(1, c.moveLimit/2)
+		wait := c.moveRetry.failed(c, now)
+		c.moveAt = now.Add(wait)
+		c.failed("move delayed events that are due", 0, wait, in.Err)
+		return
+	}
+	c.moveRetry.ok()
+	full := in.Moved >= c.moveLimit
+	if full {
+		c.moveLimit = min(2*c.moveLimit, maxDelayed)
+	}
+	c.moveAt = now.Add(c.cfg.PollInterval)
+	if in.Next > 0 && in.Next < c.cfg.PollInterval {
+		c.moveAt = now.Add(in.Next)
+	}
+	if full {
+		c.moveAt = now
+	}
+}
+
+// woken passes on what was told of new events.
+func (c *Core) woken(in Woken) {
+	if in.Look { // an operator's command may have come
+		c.pollAt = time.Time{}
+	}
+	for _, s := range c.order {
+		if in.All || slices.Contains(in.Shards, s.Shard) {
+			s.woken = true
+		}
+	}
+}
+
+// reorder sorts the shards after a change.
+func (c *Core) reorder() {
+	c.order = c.order[:0]
+	for _, s := range c.shards {
+		c.order = append(c.order, s)
+	}
+	slices.SortFunc(c.order, func(a, b *shard) int { return cmp.Compare(a.Shard, b.Shard) })
+}

@@ -1,0 +1,60 @@
+package relay
+
+// An event may end the process that sends it: a publisher that crashes or runs out of memory over it. Its successor would
+// end too, and so on. After two relays ended while they held a shard, and nothing was deleted between, its events are sent
+// one by one, in the whole relay one at a time. Each is noted durably before it is sent. An event that three relays had noted
+// and were sending when they ended is set aside for a while, and is dead if one more relay ends while it sends it then. The
+// pause tells it from an event that was being sent by chance when something else ended the relays.
+
+const (
+	carefulDeaths = 2
+	accusedDeaths = 3
+)
+
+// ReasonCrash is why an event is set aside that relays were sending when they ended.
+const ReasonCrash = "the relay ended every time it sent this event"
+
+// beCareful makes a new shard send its next events one by one when relays ended over it.
+func (s *shard) beCareful() {
+	if s.deaths < carefulDeaths && s.suspDeaths == 0 {
+		return
+	}
+	s.careful = s.core.cfg.MaxInFlight
+	s.core.report(Report{Kind: ReportCareful, Shard: s.Shard, Count: s.deaths})
+}
+
+// accuse sets the event aside that is about to be sent if relays ended while they sent it.
+func (s *shard) accuse(q *queue, e *Event) bool {
+	if e.EventID != s.suspect || s.suspDeaths < accusedDeaths {
+		return false
+	}
+	s.core.report(Report{Kind: ReportAccused, Shard: s.Shard, Topic: q.topic.name, Event: e, Count: s.suspDeaths})
+	k := e.key
+	if k == nil {
+		k = &key{queue: q, pending: 1}
+		e.key = k
+	}
+	k.pending--
+	s.fail(k, Aside{Event: e, State: Retrying, Reason: ReasonCrash, Attempts: s.suspDeaths, RetryIn: s.core.cfg.Jitter(s.core.cfg.CrashPause)})
+	s.divert(q)
+	s.forgetSuspect()
+	s.accused = true
+	return true
+}
+
+func (s *shard) forgetSuspect() { s.suspect, s.suspDeaths = "", 0 }
+
+// survived notes that the relay is still there after it sent an event alone.
+func (s *shard) survived(eventID string) {
+	s.core.noted, s.core.notedEvent = nil, nil
+	if s.suspect == eventID {
+		s.forgetSuspect()
+	}
+}
+
+// getsOn notes that nothing in the shard ends its relay.
+func (c *Core) getsOn(s *shard) {
+	s.deaths, s.careful, s.accused = 0, 0, false
+	s.forgetSuspect()
+	c.do(ClearSuspect{s.Ref})
+}

@@ -1,0 +1,335 @@
+package relay
+
+import (
+	"errors"
+	"slices"
+	"time"
+)
+
+// Events that could not be published wait in a table of their own, and those of their keys behind them, in order. Only the
+// holder of the shard's lease moves events in and out. Operators set commands.
+
+const (
+	// maxHeads is how many keys' failed events are fetched at once, and maxBehind how many of each.
+	maxHeads, maxBehind = 200, 200
+	// fetchBytes bounds the payloads of a fetch.
+	fetchBytes = batchBytes / 2
+	// maxTried bounds how many failed events' last attempts are remembered.
+	maxTried = 10_000
+)
+
+// serveFailed moves events to the failed ones, and works on those.
+func (c *Core) serveFailed(s *shard, now time.Time) (at time.Time) {
+	if !s.loaded {
+		return time.Time{}
+	}
+	if len(s.aside) > 0 && len(s.setting) == 0 {
+		if s.asideRetry.until.After(now) {
+			at = s.asideRetry.until
+		} else {
+			c.setAside(s)
+		}
+	}
+	if len(s.settles) > 0 && !s.settling {
+		if s.settleRetry.until.After(now) {
+			at = earliest(at, s.settleRetry.until)
+		} else {
+			s.settling = true
+			c.do(s.settles[0])
+		}
+	}
+	if !s.due || s.fetching || c.ending || !s.stopping.IsZero() || s.expired(now) {
+		return at
+	}
+	if s.fetchMore.until.After(now) {
+		return earliest(at, s.fetchMore.until)
+	}
+	waiting := 0
+	for _, q := range s.order {
+		waiting += len(q.failed)
+	}
+	if waiting >= maxHeads {
+		return at // a settled batch looks again
+	}
+	s.fetching, s.due = true, false
+	f := FetchFailed{Ref: s.Ref, Heads: maxHeads, PerKey: maxBehind, Bytes: fetchBytes, PromoteAll: s.all}
+	for _, q := range s.order {
+		if q.topic.stands(now) {
+			f.SkipTopics = append(f.SkipTopics, q.topic.name)
+		}
+	}
+	for id := range s.inFlight {
+		f.SkipIDs = append(f.SkipIDs, id)
+	}
+	slices.Sort(f.SkipIDs)
+	for k := range s.promote {
+		f.Promote = append(f.Promote, k)
+	}
+	slices.Sort(f.Promote)
+	s.promote, s.all = map[string]struct{}{}, false
+	c.do(f)
+	return at
+}
+
+func (c *Core) setAside(s *shard) {
+	n := min(len(s.aside), s.asideLimit)
+	s.setting, s.aside = s.aside[:n:n], slices.Clone(s.aside[n:])
+	for _, a := range s.setting {
+		s.settingAside[a.Key] = struct{}{}
+	}
+	c.do(SetAside{Ref: s.Ref, Events: s.setting})
+}
+
+func (c *Core) wasSetAside(in WasSetAside, now time.Time) {
+	s := c.shard(in.Ref)
+	if s == nil {
+		return
+	}
+	batch := s.setting
+	s.setting = nil
+	clear(s.settingAside)
+	if in.Err != nil {
+		s.aside = append(batch, s.aside...)
+		s.asideLimit = max(1, s.asideLimit/2)
+		c.failed("set events aside", s.Shard, s.asideRetry.failed(c, now), in.Err)
+		return
+	}
+	s.asideRetry.ok()
+	s.asideLimit = min(2*s.asideLimit, maxAside)
+	for _, a := range batch {
+		s.release(a.Event)
+		c.letGo(saved{s, a.Event})
+	}
+	if s.accused {
+		c.getsOn(s)
+	}
+	if !in.Leased {
+		s.stopping = now // the next renewal tells
+		return
+	}
+	for _, a := range batch {
+		if a.RetryIn > 0 && now.Add(a.RetryIn).Before(c.pollAt) {
+			c.pollAt = now.Add(a.RetryIn)
+		}
+	}
+	c.report(Report{Kind: ReportAside, Shard: s.Shard, Aside: batch[:min(in.Moved, len(batch))]})
+}
+
+func (c *Core) failedFetched(in FailedFetched, now time.Time) {
+	s := c.shard(in.Ref)
+	if s == nil {
+		return
+	}
+	s.fetching = false
+	if in.Err != nil {
+		s.due, s.all = true, true
+		c.failed("fetch failed events", s.Shard, s.fetchMore.failed(c, now), in.Err)
+		return
+	}
+	s.fetchMore.ok()
+	if in.More {
+		s.due = true
+	}
+	for _, g := range in.Groups {
+		if len(g) == 0 || g[0].State == Dead {
+			continue
+		}
+		q := s.queue(g[0].Topic)
+		n := 1
+		for n < len(g) && g[n].Topic == g[0].Topic && g[n].State != Dead && !g[n].Crash && !g[0].Crash {
+			n++
+		}
+		g = g[:n]
+		for i := range g {
+			g[i].queue = q
+		}
+		s.inFlight[g[0].ID] = struct{}{}
+		q.failed = append(q.failed, g)
+	}
+}
+
+// sendFailed sends failed events of a topic, at most n of them.
+func (c *Core) sendFailed(s *shard, q *queue, n int, now time.Time) {
+	noted := s.careful > 0 || q.failed[0][0].Crash
+	if first := q.failed[0][0]; noted && first.EventID == s.suspect && (first.Crash && s.suspDeaths > 0 || s.suspDeaths >= accusedDeaths) {
+		// More than once before, and now after a pause.
+		q.failed = q.failed[1:]
+		c.report(Report{Kind: ReportAccused, Shard: s.Shard, Topic: q.topic.name, Count: s.suspDeaths})
+		again := Again{ID: first.ID, State: Retrying, Reason: ReasonCrash, Attempts: first.Attempts + s.suspDeaths, RetryIn: c.cfg.Jitter(c.cfg.CrashPause)}
+		if first.Crash {
+			again.State, again.RetryIn = Dead, 0
+		}
+		s.forgetSuspect()
+		s.accused = true
+		s.settles = append(s.settles, SettleFailed{Ref: s.Ref, Keys: []string{first.Key}, Again: []Again{again}, heads: []int64{first.ID}, queue: q})
+		return
+	}
+	bytes := 0
+	for len(q.failed) > 0 {
+		g := q.failed[0]
+		if len(q.retries) > 0 && g[0].Crash {
+			break
+		}
+		m := 0
+		for m < len(g) && len(q.retries)+m < n {
+			if bytes += len(g[m].Payload); len(q.retries)+m > 0 && bytes > batchBytes {
+				break
+			}
+			m++
+		}
+		if m == 0 {
+			break
+		}
+		q.retries = append(q.retries, g[:m]...)
+		q.groups = append(q.groups, g[:m])
+		q.failed = q.failed[1:] // the rest is fetched again
+		if m < len(g) {
+			break
+		}
+	}
+	if len(q.failed) == 0 {
+		q.failed = nil
+	}
+	if noted {
+		s.careful = max(s.careful-1, 0)
+		c.noted, c.notedEvent = s, nil
+	}
+	q.retried = true
+	q.send(now)
+	s.unsaved += len(q.retries)
+	q.unsaved += len(q.retries)
+	s.served(q)
+	rows := make([]*Row, len(q.retries))
+	for i := range q.retries {
+		rows[i] = &q.retries[i].Row
+	}
+	c.do(Publish{Ref: s.Ref, Queue: q.topic.name, Rows: rows, Noted: noted, Deadline: s.deadline})
+}
+
+// settleFailed sorts out what became of a batch of failed events.
+func (s *shard) settleFailed(q *queue, results []error, now time.Time) {
+	c := s.core
+	rows, groups := q.retries, q.groups
+	q.retries, q.groups = nil, nil
+	q.settled(now)
+	if c.noted == s && results[0] != nil {
+		s.survived(rows[0].EventID)
+	}
+	if slices.Contains(results, nil) {
+		q.topic.lastSuccess = now
+	}
+	var (
+		done   = SettleFailed{Ref: s.Ref, queue: q}
+		outage error
+		heard  bool
+	)
+	i := 0
+	for _, g := range groups {
+		done.heads = append(done.heads, g[0].ID)
+		done.Keys = append(done.Keys, g[0].Key)
+		ok := true
+		for j := range g {
+			e, err := &g[j], results[i]
+			i++
+			if !ok { // it stays behind the one that failed
+				continue
+			}
+			if err == nil {
+				done.Done = append(done.Done, e.ID)
+				delete(s.tried, e.ID)
+				heard = true
+				continue
+			}
+			ok = false
+			fault := NotSent
+			if !errors.Is(err, ErrLeaseOver) {
+				fault = c.cfg.Fault(err)
+			}
+			if fault == Outage || fault == NotSent {
+				if fault == Outage {
+					outage = err
+				}
+				s.later = true
+				continue
+			}
+			heard = true
+			a := Again{ID: e.ID, State: Retrying, Reason: err.Error(), Attempts: e.Attempts}
+			last := s.tried[e.ID]
+			if len(s.tried) >= maxTried {
+				clear(s.tried)
+			}
+			s.tried[e.ID] = now
+			if isOwnFault(fault, last, q.topic.lastSuccess) {
+				a.Attempts++
+				a.State, a.RetryIn = c.verdict(fault, a.Attempts)
+			} else {
+				a.RetryIn = c.cfg.Jitter(failedBackoff(e.Attempts))
+			}
+			done.Again = append(done.Again, a)
+			if a.RetryIn > 0 && now.Add(a.RetryIn).Before(c.pollAt) {
+				c.pollAt = now.Add(a.RetryIn)
+			}
+		}
+	}
+	switch {
+	case outage != nil && !heard:
+		q.window = max(1, c.share()/64)
+		c.outage(q.topic, outage, now)
+	case heard:
+		c.answered(q.topic, now)
+		q.wait, q.until = 0, time.Time{}
+	default:
+		q.wait = min(max(2*q.wait, firstBackoff), maxTopicBackoff)
+		q.until = now.Add(c.cfg.Jitter(q.wait))
+	}
+	s.unsaved -= len(rows) - len(done.Done)
+	q.unsaved -= len(rows) - len(done.Done)
+	if len(done.Done)+len(done.Again) == 0 {
+		s.landed(done)
+		return
+	}
+	if len(done.Done) > 0 {
+		c.gotOn(now)
+	}
+	s.settles = append(s.settles, done)
+	c.report(Report{Kind: ReportSettled, Shard: s.Shard, Topic: q.topic.name, Count: len(rows), Failed: len(rows) - len(done.Done)})
+}
+
+// landed notes that failed events are no longer in flight.
+func (s *shard) landed(f SettleFailed) {
+	for _, id := range f.heads {
+		delete(s.inFlight, id)
+	}
+	s.unsaved -= len(f.Done)
+	f.queue.unsaved -= len(f.Done)
+	if s.core.noted == s && s.core.notedEvent == nil {
+		s.core.noted = nil
+	}
+}
+
+// failedSettled frees keys of which no failed event is left. Until it is recorded what became of events, they are not sent
+// again.
+func (c *Core) failedSettled(in FailedSettled, now time.Time) {
+	s := c.shard(in.Ref)
+	if s == nil {
+		return
+	}
+	s.settling = false
+	if in.Err != nil {
+		c.failed("record what became of failed events", s.Shard, s.settleRetry.failed(c, now), in.Err)
+		return
+	}
+	s.settleRetry.ok()
+	if s.accused {
+		c.getsOn(s)
+	}
+	s.landed(s.settles[0])
+	s.settles = s.settles[1:]
+	for _, k := range in.Freed {
+		s.free(k)
+	}
+	for _, k := range in.Left {
+		s.blocked[k] = struct{}{}
+		s.due = true
+	}
+}

@@ -1,0 +1,193 @@
+package relay
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// key is what a shard holds of one key, or of an event without key that has failed.
+type key struct {
+	name    string
+	queue   *queue   // where its pending events are
+	pending int      // ready or being sent
+	waiting []*Event // in order: for the pending ones of another topic, for deferred ones, or for the end of the backoff
+
+	failing bool
+	wait    time.Duration
+	until   time.Time
+}
+
+// hold puts an event where its number says, without its payload, which is read again when its turn comes.
+func (s *shard) hold(k *key, e *Event) {
+	s.unload(e)
+	i, _ := slices.BinarySearchFunc(k.waiting, e, func(w, e *Event) int {
+		return cmp.Or(cmp.Compare(w.Seq, e.Seq), cmp.Compare(w.arrival, e.arrival))
+	})
+	k.waiting = slices.Insert(k.waiting, i, e)
+}
+
+// arrive puts an event where it belongs.
+func (s *shard) arrive(e *Event) {
+	q := e.queue
+	if e.Key == "" {
+		q.ready = append(q.ready, e)
+		return
+	}
+	k := s.keys[e.Key]
+	if k == nil {
+		if _, ok := s.blocked[e.Key]; ok && !s.waitsForDeferred(e) {
+			s.block(e)
+			return
+		}
+		k = &key{name: e.Key, queue: q}
+		s.keys[e.Key] = k
+	}
+	e.key = k
+	if k.failing || len(k.waiting) > 0 || k.pending > 0 && k.queue != q || s.waitsForDeferred(e) {
+		s.hold(k, e)
+		if k.pending == 0 && !k.failing {
+			s.proceed(k)
+		}
+		return
+	}
+	k.queue = q
+	k.pending++
+	q.ready = append(q.ready, e)
+}
+
+// settleKey notes that an event of the key is no longer pending, and lets those go that waited for it.
+func (s *shard) settleKey(e *Event) {
+	k := e.key
+	if k == nil {
+		return
+	}
+	k.pending--
+	if k.pending == 0 && !k.failing {
+		s.proceed(k)
+	}
+}
+
+// proceed makes the waiting events of a key ready, as far as they go to one topic.
+func (s *shard) proceed(k *key) {
+	delete(s.stalled, k)
+	if len(k.waiting) == 0 {
+		if _, ok := s.blocked[k.name]; (ok || k.pending == 0) && s.keys[k.name] == k {
+			delete(s.keys, k.name)
+		}
+		return
+	}
+	n := 0
+	if _, ok := s.blocked[k.name]; ok {
+		for n < len(k.waiting) && !s.waitsForDeferred(k.waiting[n]) {
+			s.block(k.waiting[n])
+			n++
+		}
+		if k.waiting = slices.Clone(k.waiting[n:]); len(k.waiting) > 0 {
+			s.stalled[k] = struct{}{}
+		} else if s.keys[k.name] == k {
+			delete(s.keys, k.name)
+		}
+		return
+	}
+	k.queue = k.waiting[0].queue
+	for n < len(k.waiting) && k.waiting[n].queue == k.queue && !s.waitsForDeferred(k.waiting[n]) {
+		n++
+	}
+	if n == 0 {
+		s.stalled[k] = struct{}{}
+		return
+	}
+	k.queue.ready = append(k.queue.ready, k.waiting[:n]...)
+	k.pending += n
+	k.waiting = slices.Clone(k.waiting[n:])
+}
+
+// unstall looks again at the keys that wait for deferred events.
+func (s *shard) unstall() {
+	for _, k := range s.sortedKeys(s.stalled) {
+		if k.pending == 0 && !k.failing {
+			s.proceed(k)
+		}
+	}
+}
+
+// resume makes the events of failing keys ready whose backoff has ended.
+func (s *shard) resume(now time.Time) {
+	if len(s.failing) == 0 {
+		return
+	}
+	for _, k := range s.sortedKeys(s.failing) {
+		if !k.until.After(now) {
+			k.failing = false
+			delete(s.failing, k)
+			if k.pending == 0 {
+				s.proceed(k)
+			}
+		}
+	}
+}
+
+// sortedKeys are the keys in an order that does not depend on chance.
+func (s *shard) sortedKeys(set map[*key]struct{}) []*key {
+	keys := make([]*key, 0, len(set))
+	for k := range set {
+		keys = append(keys, k)
+	}
+	slices.SortFunc(keys, func(a, b *key) int { return cmp.Or(cmp.Compare(a.first(), b.first()), cmp.Compare(a.name, b.name)) })
+	return keys
+}
+
+func (k *key) first() int64 {
+	if len(k.waiting) == 0 {
+		return 0
+	}
+	return k.waiting[0].Seq
+}
+
+// block sends an event to the failed ones because an earlier event of its key is there.
+func (s *shard) block(e *Event) {
+	s.unload(e)
+	e.leaving = true
+	s.aside = append(s.aside, Aside{Event: e, State: Blocked})
+}
+
+// fail sends an event to the failed ones, and those of its key that wait for it.
+func (s *shard) fail(k *key, a Aside) {
+	s.unload(a.Event)
+	a.leaving = true
+	s.aside = append(s.aside, a)
+	if k.name == "" {
+		return
+	}
+	s.blocked[k.name] = struct{}{}
+	k.failing = false
+	delete(s.failing, k)
+	s.proceed(k)
+}
+
+// free makes events of the key ordinary again, because none of it is among the failed ones any more.
+func (s *shard) free(name string) {
+	if _, ok := s.blocked[name]; !ok {
+		return
+	}
+	if _, ok := s.settingAside[name]; ok { // one is on its way there
+		s.promote[name] = struct{}{}
+		s.due = true
+		return
+	}
+	delete(s.blocked, name)
+	if k := s.keys[name]; k != nil && k.pending == 0 && !k.failing {
+		defer s.proceed(k)
+	}
+	var rest []Aside
+	for _, a := range s.aside {
+		if a.Key == name {
+			a.key, a.leaving = nil, false
+			s.arrive(a.Event)
+			continue
+		}
+		rest = append(rest, a)
+	}
+	s.aside = rest
+}

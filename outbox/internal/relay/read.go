@@ -1,0 +1,312 @@
+package relay
+
+import (
+	"slices"
+	"time"
+)
+
+// read starts a read of the shards that have room and may have new rows, and returns when to look again.
+func (c *Core) read(now time.Time) (at time.Time) {
+	if c.reading || len(c.order) == 0 {
+		return time.Time{}
+	}
+	var requests []Request
+	rows, bytes, curious := 0, 0, false
+	full := c.weight(now) >= maxBytes
+	for i := range c.order {
+		s := c.order[(c.lastShard+i)%len(c.order)]
+		if !s.loaded || !s.stopping.IsZero() {
+			continue
+		}
+		s.shed(now)
+		fetch, drain := s.missing(now), s.drain(now)
+		if !s.woken && len(fetch) == 0 && drain == nil || full && len(fetch) == 0 {
+			continue
+		}
+		if len(fetch) == 0 && drain == nil && !c.rules.hungry(s, now) {
+			continue
+		}
+		q := s.request(fetch, drain, now)
+		size := min((q.Limit+len(fetch)+q.DrainLimit)*s.size(), q.Bytes)
+		if len(requests) > 0 && (rows+q.Limit > max(2*c.cfg.BatchSize, maxRead) || bytes+size > batchBytes) {
+			break // the rest in the next one
+		}
+		if c.readAfter.After(now) {
+			return c.readAfter
+		}
+		rows += q.Limit
+		bytes += size
+		curious = curious || s.gaps.Curious()
+		s.woken = false
+		requests = append(requests, q)
+	}
+	if len(requests) == 0 {
+		return time.Time{}
+	}
+	c.reading, c.asked = true, requests
+	c.do(Read{Requests: requests, Writers: curious})
+	return time.Time{}
+}
+
+func (c *Core) weight(now time.Time) (bytes int) {
+	for _, s := range c.order {
+		bytes += s.weight(now)
+	}
+	return bytes
+}
+
+// size is what a row of the shard is taken for.
+func (s *shard) size() int {
+	if s.average == 0 {
+		return firstSize
+	}
+	return s.average
+}
+
+// hungry reports whether the shard could do with more events: few are ready in those queues that get on.
+func (s *shard) hungry(now time.Time) bool {
+	ready, bytes := 0, 0
+	for _, q := range s.order {
+		if !q.stuck(now) { // others must not wait for one that is
+			ready += len(q.ready)
+			bytes += q.bytes
+		}
+	}
+	return ready < s.core.cfg.BatchSize && bytes < batchBytes
+}
+
+// missing lists numbers of events whose payloads are needed next.
+func (s *shard) missing(now time.Time) (list []int64) {
+	if s.bare == 0 {
+		return nil
+	}
+	batch, bytes := s.core.cfg.BatchSize, s.weight(now)
+	for _, q := range s.order {
+		if q.stuck(now) {
+			continue
+		}
+		for i, e := range q.ready[:min(len(q.ready), batch)] {
+			if e.Payload == nil && !e.gone {
+				if bytes >= batchBytes && (i > 0 || q.busy()) {
+					break // when its turn comes
+				}
+				if bytes += s.size(); len(list) > 0 && (bytes > batchBytes || len(list) == batch) {
+					return list
+				}
+				list = append(list, e.Seq)
+			}
+		}
+	}
+	return list
+}
+
+// request says what the next read of the shard is to find.
+func (s *shard) request(fetch []int64, drain *queue, now time.Time) Request {
+	batch := s.core.cfg.BatchSize
+	q := Request{Ref: s.Ref, From: s.gaps.From(), Limit: batch, Bytes: s.readBytes}
+	if s.average == 0 {
+		q.Limit = min(batch, firstRead) // until the rows' size is known
+	} else {
+		q.Limit = max(min(batch, s.readBytes/s.average), 1)
+	}
+	if scanning, begun := s.gaps.Scanning(); scanning {
+		q.Scan = !begun
+		q.Limit += len(s.held) // it returns those again
+	} else {
+		q.List = s.gaps.List()
+		if drain != nil {
+			q.Drain, q.DrainFrom = drain.topic.name, drain.deferred.from
+			q.DrainLimit = max(min(q.Limit, s.core.rules.quota(s.core)-drain.held), 1)
+		}
+	}
+	q.List = append(q.List, fetch...)
+	q.fetch = fetch
+	for _, o := range s.order {
+		if o.deferred.any || o.stuck(now) && len(o.ready) > 0 {
+			q.Hide = append(q.Hide, o.topic.name)
+			q.Limit = max(q.Limit, batch) // their rows are small
+		}
+	}
+	return q
+}
+
+// readDone takes what a read has found.
+func (c *Core) readDone(in ReadDone, now time.Time) {
+	asked := c.asked
+	c.reading, c.asked = false, nil
+	defer c.exorcise(true, false)
+	if in.Err != nil {
+		// It may be another server that answers next: nothing that is remembered holds.
+		c.forget()
+		for _, q := range asked {
+			if s := c.shard(q.Ref); s != nil {
+				s.woken = true
+				s.readBytes = max(s.readBytes/2, leastBytes)
+			}
+		}
+		wait := c.readRetry.failed(c, now)
+		c.readAfter = now.Add(wait)
+		c.failed("read the outbox", 0, wait, in.Err)
+		return
+	}
+	c.readRetry.ok()
+	if in.Moved {
+		c.forget()
+	}
+	rows, scanning := 0, false
+	for i, q := range asked {
+		if s := c.shard(q.Ref); s != nil {
+			s.readBytes = min(2*s.readBytes, batchBytes)
+			rows += c.digest(s, q, in.Shards[i], in.Answer, now)
+			still, _ := s.gaps.Scanning()
+			scanning = scanning || still
+		}
+	}
+	// Under load, reads that follow at once find little and cost as much.
+	c.readAfter = now.Add(min(time.Duration(rows)*300*time.Microsecond, maxPace))
+	switch {
+	case rows == 0 && scanning: // it waits for writers
+		c.readAfter = now.Add(maxPace)
+	case rows >= c.cfg.BatchSize/2:
+		c.readAfter = now
+	}
+}
+
+func (c *Core) forget() {
+	for _, s := range c.order {
+		s.gaps.Forget(0)
+	}
+}
+
+// digest takes what was found in one shard, and returns how many events are new.
+func (c *Core) digest(s *shard, q Request, f Found, a Answer, now time.Time) int {
+	for _, rows := range [][]Row{f.Listed, f.Above, f.Drained} {
+		for i := range rows {
+			rows[i].Written = now.Add(rows[i].Written.Sub(a.Now)) // by our clock
+		}
+	}
+	before := s.arrivals
+	fresh := s.take(f.Listed, false)
+	if q.DrainLimit > 0 {
+		s.take(f.Drained, true)
+		s.drained(s.queue(q.Drain), q, f.Drained)
+	}
+	above := s.take(f.Above, false)
+	if scanning, _ := s.gaps.Scanning(); scanning && s.deferring > 0 {
+		if len(f.Above) < q.Limit {
+			s.scanned()
+		} else {
+			s.unstall()
+		}
+	}
+	s.lose(q.fetch, f)
+	view := View{Fresh: append(fresh, above...), More: len(f.Above) >= q.Limit, Last: f.Last, Writers: a.Writers}
+	for _, rows := range [][]Row{f.Listed, f.Above} {
+		for i := range rows {
+			view.Numbers = append(view.Numbers, rows[i].Seq)
+		}
+	}
+	if s.gaps.Learn(view) {
+		c.surprised(s)
+	}
+	if view.More || s.bare > 0 && len(q.fetch) > 0 {
+		s.woken = true
+	}
+	if len(f.Above) == 0 && s.deaths > 0 && len(s.held) == 0 && !s.due && !s.fetching && len(s.inFlight) == 0 {
+		c.getsOn(s) // nothing is left that could end the relay
+	}
+	return int(s.arrivals - before)
+}
+
+func (c *Core) surprised(s *shard) {
+	c.report(Report{Kind: ReportSurprise, Shard: s.Shard})
+}
+
+// lose lets go of events whose payloads were asked for and whose rows no longer exist: somebody else deleted them.
+func (s *shard) lose(fetch []int64, f Found) {
+	if len(fetch) == 0 {
+		return
+	}
+	there := map[int64]bool{}
+	for _, rows := range [][]Row{f.Listed, f.Above} {
+		for i := range rows {
+			there[rows[i].Seq] = true
+		}
+	}
+	for _, q := range s.order {
+		for _, e := range q.ready {
+			if e.Payload == nil && !e.gone && !there[e.Seq] && slices.Contains(fetch, e.Seq) {
+				e.gone = true
+				s.bare--
+				s.drop(e)
+			}
+		}
+	}
+}
+
+// rescan compares what is held with the table, beside the reads: it finds rows that the gaps leave out although they exist.
+func (c *Core) rescan(now time.Time) (at time.Time) {
+	if len(c.rescans) > 0 || len(c.order) == 0 {
+		return time.Time{}
+	}
+	every := max(rescanEvery, rescanShare*c.rescanFor)
+	for _, s := range c.order {
+		scanning, _ := s.gaps.Scanning()
+		if scanning || !s.loaded {
+			continue
+		}
+		if s.rescanAt.IsZero() {
+			s.rescanAt = now.Add(every)
+		}
+		if s.rescanAt.After(now) {
+			at = earliest(at, s.rescanAt)
+			continue
+		}
+		s.rescanAt = now.Add(every)
+		q := RescanRequest{Ref: s.Ref, UpTo: s.gaps.From(), Limit: len(s.held) + c.cfg.BatchSize}
+		for _, o := range s.order {
+			if o.deferred.any {
+				q.Skip = append(q.Skip, o.topic.name)
+			}
+		}
+		c.rescans = append(c.rescans, q)
+	}
+	if len(c.rescans) > 0 {
+		c.rescanned = now
+		c.do(Rescan{Requests: c.rescans})
+		return time.Time{}
+	}
+	return at
+}
+
+func (c *Core) rescanDone(in Rescanned, now time.Time) {
+	asked := c.rescans
+	c.rescans, c.rescanFor = nil, now.Sub(c.rescanned)
+	if in.Err != nil {
+		c.failed("compare the outbox with what is held", 0, max(rescanEvery, rescanShare*c.rescanFor), in.Err)
+	} else {
+		for i, q := range asked {
+			s := c.shard(q.Ref)
+			if s == nil {
+				continue
+			}
+			if scanning, _ := s.gaps.Scanning(); scanning {
+				continue
+			}
+			if slices.ContainsFunc(in.Rows[i], func(id Identity) bool { return s.misses(id) }) {
+				s.gaps.Forget(0)
+				s.woken = true
+				c.surprised(s)
+			}
+		}
+	}
+	c.exorcise(false, true)
+}
+
+// misses reports whether the shard should hold a row and does not. A gap that a read has not looked at since is none.
+func (s *shard) misses(id Identity) bool {
+	if _, ok := s.held[id]; ok {
+		return false
+	}
+	return !slices.Contains(s.gaps.List(), id.Seq)
+}

@@ -1,0 +1,377 @@
+package relay
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+// chance drives a world by chance: writers, relays that are killed, stopped and started, answers that are late or lost, topics
+// that fail, and operators.
+func chance(t *rapid.T, w *world, steps int) {
+	topics := []string{"a", "b"}
+	alive := func() (nodes []*node) {
+		for _, n := range w.nodes {
+			if !n.dead {
+				nodes = append(nodes, n)
+			}
+		}
+		return nodes
+	}
+	w.start()
+	for range steps {
+		switch op := rapid.IntRange(0, 99).Draw(t, "op"); {
+		case op < 20:
+			k := rapid.IntRange(0, 5).Draw(t, "key")
+			w.begin(rapid.SampledFrom(topics).Draw(t, "topic"), fmt.Sprint("k", k), int16(k)%w.shards)
+		case op < 38:
+			if len(w.open) > 0 {
+				i := rapid.IntRange(0, len(w.open)-1).Draw(t, "transaction")
+				w.end(w.open[i], rapid.IntRange(0, 5).Draw(t, "commit") > 0)
+			}
+		case op < 80:
+			nodes := alive()
+			if len(nodes) == 0 {
+				w.start()
+				continue
+			}
+			n := nodes[rapid.IntRange(0, len(nodes)-1).Draw(t, "relay")]
+			if n.stopped || len(n.pending) == 0 {
+				continue
+			}
+			p := n.pending[rapid.IntRange(0, len(n.pending)-1).Draw(t, "action")]
+			if p.answer == nil {
+				switch rapid.IntRange(0, 15).Draw(t, "fate") {
+				case 0: // it does not arrive
+					p.answer = lost(p.action, p.began)
+				case 1: // its answer is lost
+					if n.carryOut(p) {
+						p.answer = lost(p.action, p.began)
+					}
+				default:
+					n.carryOut(p)
+				}
+			} else {
+				n.answer(p)
+			}
+		case op < 90:
+			w.pass(time.Duration(rapid.SampledFrom([]int{1, 5, 20, 100, 400, 1500}).Draw(t, "ms")) * time.Millisecond)
+		case op < 92:
+			if nodes := alive(); len(nodes) > 0 {
+				n := nodes[rapid.IntRange(0, len(nodes)-1).Draw(t, "relay")]
+				n.stopped = !n.stopped
+				n.next()
+			}
+		case op < 93:
+			if nodes := alive(); len(nodes) > 0 {
+				nodes[rapid.IntRange(0, len(nodes)-1).Draw(t, "relay")].dead = true
+			}
+		case op < 94: // a relay is stopped for longer than its leases last
+			if nodes := alive(); len(nodes) > 0 {
+				n := nodes[rapid.IntRange(0, len(nodes)-1).Draw(t, "relay")]
+				n.stopped = true
+				w.run(worldTTL + time.Duration(rapid.IntRange(0, 3000).Draw(t, "ms"))*time.Millisecond)
+				n.stopped = false
+				n.next()
+			}
+		case op < 95:
+			if len(alive()) < 3 {
+				w.start()
+			}
+		case op < 97:
+			topic := w.topic(rapid.SampledFrom(topics).Draw(t, "topic"))
+			topic.down = !topic.down
+		case op < 98:
+			if len(w.rows) > 0 {
+				r := w.rows[rapid.IntRange(0, len(w.rows)-1).Draw(t, "event")]
+				w.topic(r.Topic).refuse[r.EventID] = []error{errRefuse, errOdd}[rapid.IntRange(0, 1).Draw(t, "error")]
+			}
+		default:
+			if len(w.failed) > 0 {
+				f := w.failed[rapid.IntRange(0, len(w.failed)-1).Draw(t, "failed")]
+				f.command = []string{"retry", "discard"}[rapid.IntRange(0, 1).Draw(t, "command")]
+			}
+		}
+	}
+}
+
+// settled ends all faults, and lets the relays finish.
+func (w *world) settled() {
+	for _, t := range slices.Clone(w.open) {
+		w.end(t, true)
+	}
+	for _, topic := range w.topics {
+		topic.down, topic.wedged = false, false
+		clear(topic.refuse)
+	}
+	for _, n := range w.nodes {
+		n.stopped = false
+		n.next()
+	}
+	w.start()
+	for _, f := range w.failed {
+		f.command = "retry"
+	}
+	w.run(5 * time.Minute)
+	for _, f := range w.failed {
+		f.command = "retry" // what failed meanwhile for the second time
+	}
+	w.run(5 * time.Minute)
+}
+
+func worldHolds(t *rapid.T, w *world) {
+	chance(t, w, 250)
+	w.settled()
+	require.Empty(t, w.overtaken, "order of a key:\n%s", strings.Join(w.history, "\n"))
+	require.Empty(t, w.rows, "nothing is left in the outbox:\n%s", w)
+	require.Empty(t, w.failed, "nothing is left among the failed events:\n%s", w)
+}
+
+// Whatever happens to relays, answers, topics and leases: every committed event is published, in the order of its key, and
+// nothing stands still when the faults end.
+func TestNothingIsLostOvertakenOrStuck(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) { worldHolds(t, newWorld(t, 3)) })
+}
+
+// With a quota of few events a topic leaves most of its events in the table.
+func TestDeferredEventsKeepTheirOrder(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		w := newWorld(t, 2)
+		w.config = func(c *Config) { c.BatchSize, c.MaxInFlight = 2, 4 }
+		w.rules = func(r *rules) { r.quota = func(*Core) int { return 3 } }
+		worldHolds(t, w)
+	})
+}
+
+func TestWorldAtRest(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 4)
+	for i := range 500 {
+		w.write("a", fmt.Sprint("k", i%7), int16(i%7)%4)
+	}
+	w.start()
+	w.run(10 * time.Second)
+	assert.Empty(t, w.rows)
+	assert.Empty(t, w.overtaken)
+	assert.Equal(t, 500, w.sends, "each event is sent once")
+}
+
+// mends are the properties that hold only with a decision, each with what the relay does without it.
+var mends = map[string]struct {
+	holds   func(*rapid.T, func(*rules))
+	without func(*rules)
+}{
+	// A topic that does not get on, and has more events than the relay holds, costs other topics nothing.
+	"a dead topic stops no other": {
+		func(t *rapid.T, change func(*rules)) {
+			w := newWorld(t, 2)
+			w.rules = change
+			w.topic("dead").down = true
+			keys := rapid.IntRange(0, 5).Draw(t, "keys of the dead topic")
+			for i := range rapid.IntRange(1000, 3000).Draw(t, "events") {
+				if keys == 0 {
+					w.write("dead", "", int16(i)%2)
+				} else {
+					w.write("dead", fmt.Sprint("d", i%keys), int16(i%keys)%2)
+				}
+			}
+			for i := range 100 {
+				w.write("well", fmt.Sprint("k", i%7), int16(i%7)%2)
+			}
+			w.start()
+			w.run(10 * time.Second)
+			require.Equal(t, 100, w.topic("well").took, "%s", w)
+			w.topic("dead").down = false
+			w.run(time.Minute)
+			require.Empty(t, w.rows, "%s", w)
+			require.Empty(t, w.overtaken)
+		},
+		func(r *rules) {
+			r.quota = func(*Core) int { return 1 << 30 }
+			r.hungry = func(s *shard, now time.Time) bool { return len(s.held) < 400 && s.hungry(now) }
+		},
+	},
+	// A topic that takes its batches slowly leaves others room for theirs.
+	"a slow topic holds up no other": {
+		func(t *rapid.T, change func(*rules)) {
+			w := newWorld(t, 1)
+			w.rules = change
+			w.topic("slow").takes = time.Duration(rapid.IntRange(5, 50).Draw(t, "seconds")) * time.Second
+			for i := range rapid.IntRange(50, 500).Draw(t, "slow events") {
+				w.write("slow", fmt.Sprint("s", i), 0)
+			}
+			for i := range 50 {
+				w.write("well", fmt.Sprint("k", i%7), 0)
+			}
+			w.start()
+			w.run(4 * time.Second)
+			require.False(t, slices.ContainsFunc(w.rows, func(r *worldRow) bool { return r.Topic == "well" }), "%s", w)
+		},
+		func(r *rules) {
+			r.room = func(s *shard, q *queue, _ time.Time) (int, bool) {
+				n := s.core.cfg.BatchSize - s.unsaved
+				return n, n <= 0
+			}
+		},
+	},
+	// A relay that gets nothing published gives its shards to one that does.
+	"a relay whose credentials have expired loses its shards": {
+		func(t *rapid.T, change func(*rules)) {
+			w := newWorld(t, 4)
+			w.rules = change
+			w.start().down = true
+			w.run(time.Duration(rapid.IntRange(0, 20).Draw(t, "seconds alone")) * time.Second)
+			for i := range 50 {
+				w.write("a", fmt.Sprint("k", i%7), int16(i%7)%4)
+			}
+			w.start()
+			w.run(40 * time.Second)
+			require.Empty(t, w.rows, "%s", w)
+			require.Empty(t, w.overtaken)
+		},
+		func(r *rules) { r.struggles = func(*Core, time.Time) bool { return false } },
+	},
+	// Failed events get their turn although the backlog never ends.
+	"a failed event is tried again beside a backlog": {
+		func(t *rapid.T, change func(*rules)) {
+			w := newWorld(t, 1)
+			w.rules = change
+			w.topic("a").takes = 20 * time.Millisecond
+			first := w.write("a", "failed", 0)
+			w.topic("a").refuse[first.EventID] = errRefuse
+			n := w.start()
+			w.run(time.Second)
+			require.Equal(t, errRefuse.Error(), w.dead[first.EventID])
+			clear(w.topic("a").refuse)
+			for i := range rapid.IntRange(5000, 6000).Draw(t, "backlog") {
+				w.write("a", fmt.Sprint("k", i), 0)
+			}
+			w.failed[0].command = "retry"
+			n.core.Apply(w.now, Woken{All: true, Look: true})
+			w.run(2 * time.Second)
+			require.NotEmpty(t, w.rows, "the backlog is still there")
+			require.Equal(t, 1, w.published[first.EventID])
+		},
+		func(r *rules) { r.turn = func(q *queue) bool { return len(q.failed) > 0 && len(q.ready) == 0 } },
+	},
+	// A relay gives back what exceeds its share, and no more.
+	"a relay keeps its share": {
+		func(t *rapid.T, change func(*rules)) {
+			w := newWorld(t, 16)
+			w.rules = change
+			w.topic("a").takes = 12 * time.Second
+			n := w.start()
+			w.run(time.Second)
+			for i := range int16(16) {
+				w.write("a", fmt.Sprint("k", i), i)
+			}
+			n.core.Apply(w.now, Woken{All: true})
+			w.run(time.Second)
+			for range rapid.IntRange(1, 3).Draw(t, "relays that join") {
+				w.start()
+			}
+			share := (16 + len(w.nodes) - 1) / len(w.nodes)
+			for range 40 {
+				w.run(500 * time.Millisecond)
+				require.GreaterOrEqual(t, len(n.core.Held()), share)
+			}
+			require.Len(t, n.core.Held(), share)
+		},
+		func(r *rules) {
+			r.surplus = func(c *Core, fair int) []*shard {
+				var list []*shard
+				for _, s := range c.order {
+					if s.stopping.IsZero() {
+						list = append(list, s)
+					}
+				}
+				return list[:min(max(len(c.order)-fair, 0), len(list))]
+			}
+		},
+	},
+	// A relay that wakes after its leases were taken asks before it sends.
+	"a woken relay sends nothing": {
+		func(t *rapid.T, change func(*rules)) {
+			w := newWorld(t, 1)
+			w.rules = change
+			for range rapid.IntRange(2, 20).Draw(t, "events") {
+				w.write("a", "k", 0)
+			}
+			first := w.rows[0].EventID
+			w.topic("a").refuse[first] = errOdd
+			n := w.start()
+			w.run(time.Duration(rapid.IntRange(100, 3000).Draw(t, "ms")) * time.Millisecond)
+			n.stopped = true
+			w.topic("a").refuse[first] = errRefuse // the other one sets it aside, and those behind it
+			w.start()
+			w.run(worldTTL + 5*time.Second)
+			w.write("a", "k", 0)
+			n.stopped = false
+			n.next()
+			for range 30 { // before it hears of its leases
+				for _, p := range slices.Clone(n.pending) {
+					if _, ok := p.action.(Renew); !ok && n.carryOut(p) {
+						n.answer(p)
+					}
+				}
+				w.now = w.now.Add(100 * time.Millisecond)
+				n.next()
+			}
+			require.Empty(t, w.overtaken, "%v", w)
+			require.Zero(t, w.first["k"], "%v", w)
+		},
+		func(r *rules) {
+			r.expired = func(*shard, time.Time) bool { return false }
+			r.sends = func(Publish, time.Time) bool { return true }
+		},
+	},
+}
+
+func TestMends(t *testing.T) {
+	t.Parallel()
+	for name, m := range mends {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			rapid.Check(t, func(t *rapid.T) { m.holds(t, nil) })
+			assert.True(t, fails(t, func(t *rapid.T) { m.holds(t, m.without) }), "the test finds nothing without the mend")
+		})
+	}
+}
+
+// fails reports whether rapid finds a world in which the check fails.
+func fails(t *testing.T, check func(*rapid.T)) (found bool) {
+	t.Helper()
+	for range 20 {
+		failed := &recording{TB: t}
+		func() {
+			defer func() { _ = recover() }()
+			rapid.Check(failed, check)
+		}()
+		if failed.failed {
+			return true
+		}
+	}
+	return false
+}
+
+// recording is a test whose failure is no failure.
+type recording struct {
+	testing.TB
+	failed bool
+}
+
+func (r *recording) Failed() bool          { return r.failed }
+func (r *recording) Fail()                 { r.failed = true }
+func (r *recording) FailNow()              { r.failed = true; panic("failed") }
+func (r *recording) Error(...any)          { r.failed = true }
+func (r *recording) Errorf(string, ...any) { r.failed = true }
+func (r *recording) Fatal(...any)          { r.FailNow() }
+func (r *recording) Fatalf(string, ...any) { r.FailNow() }

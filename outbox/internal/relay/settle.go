@@ -1,0 +1,198 @@
+package relay
+
+import (
+	"cmp"
+	"errors"
+	"slices"
+	"time"
+)
+
+// Fault says what an error says about the event.
+type Fault int
+
+// The faults.
+const (
+	Unknown  Fault = iota // the event's own, if the broker takes others of its topic
+	Outage                // the broker or the topic is out of reach: nothing against the event
+	NotSent               // an earlier event of its key failed
+	Rejected              // the event can never be sent
+)
+
+// ErrLeaseOver is the result of an event that was not sent because the lease of its shard had expired.
+var ErrLeaseOver = errors.New("the shard's lease has expired")
+
+const (
+	firstBackoff = 100 * time.Millisecond
+	maxBackoff   = 5 * time.Second
+	// maxTopicBackoff is shorter: it decides how soon an outage's end is noticed.
+	maxTopicBackoff = time.Second
+	// maxFailedBackoff bounds the time between two attempts of a failed event.
+	maxFailedBackoff = time.Minute
+)
+
+// retry is the backoff of one kind of action.
+type retry struct {
+	wait  time.Duration
+	until time.Time
+}
+
+func (r *retry) failed(c *Core, now time.Time) time.Duration {
+	r.wait = min(max(2*r.wait, firstBackoff), maxBackoff)
+	d := c.cfg.Jitter(r.wait)
+	r.until = now.Add(d)
+	return d
+}
+
+func (r *retry) ok() { *r = retry{} }
+
+// failedBackoff is how long an event waits after so many failures of its own.
+func failedBackoff(attempts int) time.Duration {
+	return min(firstBackoff<<min(max(attempts, 1)-1, 20), maxFailedBackoff)
+}
+
+// isOwnFault reports whether a failure counts against the event, which failed before at failedAt (zero: never). An error of
+// unknown meaning is the event's own only if the broker took others of its topic between two of its failures. Otherwise
+// it may be an outage.
+func isOwnFault(f Fault, failedAt, lastSuccess time.Time) bool {
+	return f == Rejected || f == Unknown && !failedAt.IsZero() && lastSuccess.After(failedAt)
+}
+
+// verdict decides about an event that has failed so often by its own fault.
+func (c *Core) verdict(f Fault, attempts int) (state string, in time.Duration) {
+	if f == Rejected || attempts >= c.cfg.MaxAttempts {
+		return Dead, 0
+	}
+	return Retrying, c.cfg.Jitter(failedBackoff(attempts))
+}
+
+// settle sorts out what became of a queue's batch.
+func (s *shard) settle(q *queue, results []error, now time.Time) {
+	c := s.core
+	batch := q.sending
+	q.sending = nil
+	q.settled(now)
+	if slices.Contains(results, nil) {
+		q.topic.lastSuccess = now
+	}
+	var (
+		acked, back []*Event
+		report      = Report{Kind: ReportFailed, Shard: s.Shard, Topic: q.topic.name}
+		own, outage error
+	)
+	for i, e := range batch {
+		err := results[i]
+		if err == nil {
+			e.leaving = true
+			acked = append(acked, e)
+			s.release(e)
+			if e.key != nil {
+				e.key.wait = 0
+			}
+			s.settleKey(e)
+			continue
+		}
+		s.unsaved--
+		q.unsaved--
+		fault := NotSent
+		if !errors.Is(err, ErrLeaseOver) {
+			fault = c.cfg.Fault(err)
+		}
+		if e.key == nil {
+			e.key = &key{queue: q, pending: 1}
+		}
+		k := e.key
+		if _, ok := s.blocked[k.name]; ok && k.name != "" { // an earlier one of the batch was set aside
+			k.pending--
+			s.block(e)
+			continue
+		}
+		if k.failing { // it follows the one that failed
+			k.pending--
+			s.hold(k, e)
+			continue
+		}
+		if fault == Outage || fault == NotSent {
+			if fault == Outage {
+				outage = err
+			}
+			s.unload(e) // the publisher may have changed it
+			back = append(back, e)
+			continue
+		}
+		k.pending--
+		if report.Failed++; report.Event == nil {
+			report.Event, report.Err = e, err
+		}
+		counts := isOwnFault(fault, e.failedAt, q.topic.lastSuccess)
+		e.failedAt = now
+		if counts {
+			own = err
+			e.attempts++
+			state, in := c.verdict(fault, e.attempts)
+			s.fail(k, Aside{Event: e, State: state, Reason: err.Error(), Attempts: e.attempts, RetryIn: in})
+			continue
+		}
+		s.hold(k, e)
+		k.failing = true
+		k.wait = min(max(2*k.wait, firstBackoff), maxBackoff)
+		k.until = now.Add(c.cfg.Jitter(k.wait))
+		s.failing[k] = struct{}{}
+	}
+	q.ready = append(back, q.ready...)
+	switch {
+	case outage != nil && len(acked) == 0:
+		q.window = max(1, c.share()/64)
+		c.outage(q.topic, outage, now)
+	case len(acked) > 0:
+		if q.wait > 0 { // it is over
+			q.wait, q.until = 0, time.Time{}
+			for k := range s.failing {
+				if k.queue == q {
+					k.until = now
+				}
+			}
+		}
+		if len(acked) == len(batch) && !q.wasSlow {
+			q.window = min(2*q.window, max(1, c.share()))
+		}
+	case own == nil && len(batch) > 0:
+		q.wait = min(max(2*q.wait, firstBackoff), maxTopicBackoff)
+		q.until = now.Add(c.cfg.Jitter(q.wait))
+	}
+	if len(acked) > 0 || report.Failed > 0 {
+		c.answered(q.topic, now)
+	}
+	if len(acked) < len(batch) {
+		s.divert(q)
+	}
+	for _, e := range acked {
+		c.acked(s, e, now)
+	}
+	if report.Failed > 0 {
+		report.In = max(q.until.Sub(now), 0)
+		c.report(report)
+	}
+	c.report(Report{Kind: ReportSettled, Shard: s.Shard, Topic: q.topic.name, Events: acked, Count: len(batch), Failed: len(batch) - len(acked)})
+}
+
+// divert takes out of the queue what has to wait for an earlier event of its key.
+func (s *shard) divert(q *queue) {
+	q.ready = slices.DeleteFunc(slices.Clone(q.ready), func(e *Event) bool {
+		k := e.key
+		if k == nil || k.name == "" {
+			return false
+		}
+		if _, ok := s.blocked[k.name]; ok {
+			k.pending--
+			s.block(e)
+			return true
+		}
+		if k.failing {
+			k.pending--
+			s.hold(k, e)
+		}
+		return k.failing
+	})
+	// Events that waited for the queue came before the rest of the queue.
+	slices.SortStableFunc(s.aside, func(a, b Aside) int { return cmp.Or(cmp.Compare(a.Seq, b.Seq), cmp.Compare(a.arrival, b.arrival)) })
+}

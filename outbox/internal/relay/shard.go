@@ -1,0 +1,255 @@
+package relay
+
+import (
+	"slices"
+	"time"
+)
+
+// shard is what the relay knows of a shard whose lease it holds.
+type shard struct {
+	core *Core
+	Ref
+	gaps GapTracker
+
+	held   map[Identity]*Event
+	queues map[string]*queue // by topic
+	order  []*queue          // those, the one that was served last at the end
+	keys   map[string]*key   // that have events held
+
+	failing   map[*key]struct{}   // keys in backoff
+	stalled   map[*key]struct{}   // keys that wait for deferred events
+	deferring int                 // topics that have deferred events
+	blocked   map[string]struct{} // keys that have failed events in the table
+
+	aside        []Aside             // events on their way to the failed ones
+	setting      []Aside             // those that are being moved there
+	settingAside map[string]struct{} // their keys
+	asideLimit   int
+	asideRetry   retry
+
+	loaded      bool // blocked is complete
+	due         bool // failed events may be due
+	later       bool // some are, and are fetched at the next poll
+	fetching    bool
+	fetchMore   retry
+	promote     map[string]struct{} // keys whose first failed event may be blocked by none
+	all         bool                // any key's may
+	inFlight    map[int64]struct{}  // failed events that were fetched, and are not settled
+	settles     []SettleFailed      // not recorded yet
+	settling    bool                // the first one is being recorded
+	settleRetry retry
+	tried       map[int64]time.Time // when a failed event was tried the last time
+
+	arrivals  int64
+	bytes     int // of payloads held
+	bare      int // events held without their payload
+	unsaved   int // events in flight: being sent, or sent and not deleted
+	average   int // bytes of a row; 0: not known
+	readBytes int // what a read may return
+
+	woken      bool // there may be new rows
+	rescanAt   time.Time
+	stopping   time.Time // since when it takes no more; zero: it does
+	shunned    bool      // it is given back because the publisher does not return
+	deadline   time.Time // of the lease, by the monotonic clock
+	deaths     int
+	careful    int // so many events are still sent one by one
+	suspect    string
+	suspDeaths int
+	accused    bool // the suspect is being set aside
+}
+
+const (
+	// firstRead is how many rows are read of a shard while their size is not known.
+	firstRead = 20
+	// firstSize is what a row is taken for meanwhile.
+	firstSize = 64 << 10
+	// leastBytes is how little a read may return after reads that took too long.
+	leastBytes = 64 << 10
+	// maxAside is how many events are moved in one transaction.
+	maxAside = 1000
+)
+
+func (c *Core) newShard(l Lease, deadline time.Time) *shard {
+	c.leases++
+	return &shard{
+		core: c, Ref: Ref{l.Shard, c.leases}, gaps: c.cfg.Gaps(),
+		held: map[Identity]*Event{}, queues: map[string]*queue{}, keys: map[string]*key{},
+		failing: map[*key]struct{}{}, stalled: map[*key]struct{}{}, blocked: map[string]struct{}{},
+		settingAside: map[string]struct{}{}, promote: map[string]struct{}{}, all: true,
+		inFlight: map[int64]struct{}{}, tried: map[int64]time.Time{},
+		asideLimit: maxAside, readBytes: batchBytes, woken: true, deadline: deadline,
+		deaths: l.Deaths, suspect: l.Suspect, suspDeaths: l.SuspectDeaths,
+	}
+}
+
+func (s *shard) queue(topic string) *queue {
+	q := s.queues[topic]
+	if q == nil {
+		q = &queue{topic: s.core.topic(topic), window: max(1, s.core.share()/4)}
+		s.queues[topic] = q
+		s.order = append(s.order, q)
+	}
+	return q
+}
+
+// served puts a queue behind the others.
+func (s *shard) served(q *queue) {
+	i := slices.Index(s.order, q)
+	s.order = append(slices.Delete(s.order, i, i+1), q)
+}
+
+// forget drops queues of which nothing is held.
+func (s *shard) forgetEmpty() {
+	s.order = slices.DeleteFunc(s.order, func(q *queue) bool {
+		if q.empty() && len(s.order) > 64 { // few cost nothing, and their windows are worth keeping
+			delete(s.queues, q.topic.name)
+			return true
+		}
+		return false
+	})
+}
+
+// take holds the rows that it does not hold yet and returns their numbers. An event that is held without its payload gets it.
+func (s *shard) take(rows []Row, drained bool) (fresh []int64) {
+	scanning, _ := s.gaps.Scanning()
+	for i := range rows {
+		r := &rows[i]
+		if e := s.held[r.identity()]; e != nil {
+			if e.Payload == nil && r.Payload != nil && !e.gone && !e.leaving {
+				s.load(e, r)
+			}
+			continue
+		}
+		fresh = append(fresh, r.Seq)
+		if r.Size > 0 {
+			s.average = (s.average*7 + r.Size + 200) / 8
+		}
+		q := s.queue(r.Topic)
+		if drained {
+			q.last = max(q.last, r.Seq)
+		} else if !s.admit(q, r, scanning) {
+			continue
+		}
+		s.arrivals++
+		e := &Event{Row: *r, arrival: s.arrivals, queue: q}
+		s.held[e.identity()] = e
+		q.held++
+		if e.Payload == nil {
+			s.bare++
+		}
+		s.weigh(e, len(e.Payload))
+		s.arrive(e)
+	}
+	return fresh
+}
+
+func (s *shard) weigh(e *Event, bytes int) {
+	s.bytes += bytes
+	e.queue.bytes += bytes
+}
+
+func (s *shard) load(e *Event, r *Row) {
+	e.Headers, e.Payload = r.Headers, r.Payload
+	s.bare--
+	s.weigh(e, len(e.Payload))
+}
+
+// unload drops the payload of an event that waits. It is read again when its turn comes.
+func (s *shard) unload(e *Event) {
+	if e.Payload != nil {
+		s.weigh(e, -len(e.Payload))
+		s.bare++
+		e.Headers, e.Payload = nil, nil
+	}
+}
+
+// release drops the payload of an event that was sent or set aside.
+func (s *shard) release(e *Event) {
+	if e.Payload == nil {
+		s.bare--
+	}
+	s.weigh(e, -len(e.Payload))
+	e.Headers, e.Payload = nil, nil
+}
+
+// drop lets go of an event whose row is gone.
+func (s *shard) drop(e *Event) {
+	if s.held[e.identity()] == e {
+		delete(s.held, e.identity())
+		e.queue.held--
+	}
+}
+
+// next takes a queue's next batch, of at most limit events whose payloads are there.
+func (s *shard) next(q *queue, limit int) []*Event {
+	bytes, n := 0, 0
+	for n < len(q.ready) && n < limit {
+		e := q.ready[n]
+		if e.Payload == nil && !e.gone {
+			break
+		}
+		if bytes += len(e.Payload); n > 0 && bytes > batchBytes {
+			break
+		}
+		n++
+	}
+	batch := q.ready[:n:n]
+	q.ready = q.ready[n:]
+	if slices.ContainsFunc(batch, func(e *Event) bool { return e.gone }) {
+		batch = slices.DeleteFunc(slices.Clone(batch), func(e *Event) bool {
+			if e.gone {
+				s.settleKey(e)
+			}
+			return e.gone
+		})
+	}
+	return batch
+}
+
+// idle reports whether nothing is in flight or being recorded.
+func (s *shard) idle() bool {
+	return s.unsaved == 0 && len(s.setting) == 0 && len(s.settles) == 0 && !slices.ContainsFunc(s.order, (*queue).busy)
+}
+
+// working reports whether there is something to publish.
+func (s *shard) working() bool {
+	for _, q := range s.order {
+		if q.topic.paused {
+			continue
+		}
+		if len(q.ready) > 0 || q.busy() || len(q.failed) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// weight is the bytes of payloads held, without those that a stuck queue is sending: others must not wait for it.
+func (s *shard) weight(now time.Time) int {
+	bytes := s.bytes
+	for _, q := range s.order {
+		if q.stuck(now) {
+			for _, e := range q.sending {
+				bytes -= len(e.Payload)
+			}
+		}
+	}
+	return bytes
+}
+
+// shed drops the payloads that wait behind a stuck queue when they take up room.
+func (s *shard) shed(now time.Time) {
+	if s.bytes < batchBytes/4 {
+		return
+	}
+	for _, q := range s.order {
+		if q.stuck(now) {
+			for _, e := range q.ready {
+				if !e.gone {
+					s.unload(e)
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,54 @@
+package relay
+
+import "time"
+
+// topic is what the relay knows of a topic, in all its shards. While the broker does not take it, one shard at a time asks
+// again, after a backoff.
+type topic struct {
+	name        string
+	lastSuccess time.Time // when the broker last took an event
+	paused      bool
+
+	failures int
+	until    time.Time // no batch before
+	probing  bool      // a batch asks
+	since    time.Time // when it began to stand; zero: it does not
+}
+
+func (c *Core) topic(name string) *topic {
+	t := c.topics[name]
+	if t == nil {
+		t = &topic{name: name}
+		c.topics[name] = t
+	}
+	return t
+}
+
+// stands reports whether no batch may be sent now.
+func (t *topic) stands(now time.Time) bool {
+	return t.paused || t.failures > 0 && (t.probing || t.until.After(now))
+}
+
+// outage notes that the broker took nothing of a batch, for no fault of its events.
+func (c *Core) outage(t *topic, err error, now time.Time) {
+	t.failures++
+	wait := min(firstBackoff<<min(t.failures-1, 10), maxTopicBackoff)
+	t.until = now.Add(c.cfg.Jitter(wait))
+	if t.since.IsZero() {
+		t.since = now
+		c.report(Report{Kind: ReportStands, Topic: t.name, Err: err})
+	}
+}
+
+// answered notes that the broker took an event, or refused it for its own sake: the topic is there.
+func (c *Core) answered(t *topic, now time.Time) {
+	if t.failures == 0 {
+		return
+	}
+	t.failures, t.until = 0, time.Time{}
+	c.report(Report{Kind: ReportGetsOn, Topic: t.name, In: now.Sub(t.since)})
+	t.since = time.Time{}
+	for _, s := range c.shards {
+		s.due = true // what had failed before the outage
+	}
+}

@@ -1,0 +1,169 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/millrace-go/millrace/outbox/internal/relay"
+)
+
+// Reader reads shards for a relay. One call of Read follows another: it is not safe for concurrent use.
+type Reader struct {
+	// Undurable reports whether a transaction that committed may not be on disk yet. A test replaces it to show what it is for.
+	Undurable func(transaction uint32) bool
+
+	pool *pgxpool.Pool
+	sql  readStatements
+
+	server time.Time // when it started
+	// Commits of transactions before durable are flushed. Those before pending will be once the flush position is at
+	// pendingAt.
+	durable, pending, pendingAt uint64
+}
+
+type readStatements struct{ read, readMore, before, after, writers, last, flush string }
+
+// NewReader returns a reader of the schema's outbox.
+func NewReader(pool *pgxpool.Pool, schema string) *Reader {
+	query := func(name string) string { return Query(name, schema) }
+	r := &Reader{pool: pool, sql: readStatements{
+		read: query("read"), readMore: query("read_more"), before: query("read_before"), after: query("read_after"),
+		writers: query("writers"), last: query("last_numbers"), flush: query("flush"),
+	}}
+	r.Undurable = r.undurable
+	return r
+}
+
+// Read reads the shards in one round trip, one transaction. A row is visible before it is durable when its transaction
+// committed with synchronous_commit = off; a crash of the server would undo what was sent. So what Read returns is on disk.
+func (r *Reader) Read(ctx context.Context, requests []relay.Request, askWriters bool) (relay.Answer, error) {
+	ctx, cancel := context.WithTimeout(ctx, ExchangeTimeout)
+	defer cancel()
+	var (
+		a            = relay.Answer{Shards: make([]relay.Found, len(requests))}
+		scans        []int16
+		log          logPosition
+		server       time.Time
+		transactions []uint32 // that wrote the rows
+	)
+	byShard := map[int16]*relay.Found{}
+	for i, q := range requests {
+		byShard[q.Shard] = &a.Shards[i]
+		if q.Scan {
+			scans = append(scans, q.Shard)
+		}
+	}
+	statements := []statement{begin}
+	if len(scans) > 0 { // before the writers
+		statements = append(statements, statement{sql: r.sql.last, args: []argument{int2s(scans)}, row: func(v [][]byte) error {
+			byShard[asInt2(v[0])].Last = asInt8(v[1])
+			return nil
+		}})
+	}
+	if askWriters { // before the rows
+		a.Writers = relay.Writers{}
+		statements = append(statements, statement{sql: r.sql.writers, row: func(v [][]byte) error {
+			a.Writers[string(v[0])] = struct{}{}
+			return nil
+		}})
+	}
+	statements = append(statements, statement{sql: r.sql.before, row: func(v [][]byte) error {
+		log.oldest = asUint8(v[0])
+		return nil
+	}})
+	for i := range requests {
+		statements = append(statements, r.rows(&requests[i], &a.Shards[i], &transactions))
+	}
+	statements = append(statements, statement{sql: r.sql.after, row: func(v [][]byte) error {
+		log.inserted, log.flushed, a.Now, server = asUint8(v[0]), asUint8(v[1]), asTime(v[2]), asTime(v[3])
+		return nil
+	}}, commit)
+	if err := roundTrip(ctx, r.pool, statements...); err != nil {
+		r.durable, r.pendingAt = 0, 0
+		return relay.Answer{}, err
+	}
+	if !server.Equal(r.server) {
+		a.Moved = !r.server.IsZero()
+		r.server, r.durable, r.pending, r.pendingAt = server, 0, 0, 0
+	}
+	r.note(log)
+	if log.flushed >= log.inserted || !slices.ContainsFunc(transactions, r.Undurable) {
+		return a, nil
+	}
+	// One that is not on disk would be undone by a crash after it was sent. If this fails, all is read again.
+	if err := roundTrip(ctx, r.pool, begin, statement{sql: r.sql.flush}, commit); err != nil {
+		r.durable, r.pendingAt = 0, 0
+		return relay.Answer{}, err
+	}
+	r.durable = log.oldest
+	return a, nil
+}
+
+// undurable compares IDs as PostgreSQL does, around the circle.
+func (r *Reader) undurable(transaction uint32) bool {
+	return r.durable == 0 || int32(uint32(r.durable)-transaction) <= 0
+}
+
+// logPosition is where the server's log was when rows were read.
+type logPosition struct {
+	oldest   uint64 // the oldest transaction that was running before
+	inserted uint64 // the end of the log after
+	flushed  uint64 // what of it was on disk
+}
+
+// note learns which transactions are on disk: most rows of a backlog need no flush of their own.
+func (r *Reader) note(log logPosition) {
+	switch {
+	case log.flushed >= log.inserted:
+		r.durable, r.pendingAt = log.oldest, 0
+	case r.pendingAt == 0:
+		r.pending, r.pendingAt = log.oldest, log.inserted
+	case log.flushed >= r.pendingAt:
+		r.durable = r.pending
+		r.pending, r.pendingAt = log.oldest, log.inserted
+	}
+}
+
+// rows is the statement that reads one shard.
+func (r *Reader) rows(q *relay.Request, f *relay.Found, transactions *[]uint32) statement {
+	s := statement{sql: r.sql.read, args: []argument{smallint(q.Shard), bigint(q.From), integer(q.Limit), bigint(int64(q.Bytes))}}
+	if len(q.List)+len(q.Hide) > 0 || q.DrainLimit > 0 {
+		s.sql = r.sql.readMore
+		s.args = append(s.args, int8s(q.List), texts(q.Hide), text(q.Drain), bigint(q.DrainFrom), integer(q.DrainLimit))
+	}
+	topic := ""
+	s.row = func(v [][]byte) error {
+		e := relay.Row{Seq: asInt8(v[3]), EventID: string(v[4]), Key: string(v[6]), Size: asInt4(v[9]), Written: asTime(v[10])}
+		copy(e.Place[:], v[1])
+		if string(v[5]) != topic { // usually the one before's
+			topic = string(v[5])
+		}
+		e.Topic = topic
+		if v[8] != nil {
+			e.Headers, e.Payload = someHeaders(v[7]), append(make([]byte, 0, len(v[8])), v[8]...)
+		}
+		*transactions = append(*transactions, uint32(asInt4(v[2])))
+		switch asInt4(v[0]) {
+		case 0:
+			f.Listed = append(f.Listed, e)
+		case 1:
+			f.Above = append(f.Above, e)
+		default:
+			f.Drained = append(f.Drained, e)
+		}
+		return nil
+	}
+	return s
+}
+
+// someHeaders returns a copy, or nil where there are none.
+func someHeaders(b []byte) []byte {
+	if string(b) == "{}" {
+		return nil
+	}
+	return bytes.Clone(b)
+}

@@ -1,0 +1,389 @@
+package store
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/millrace-go/millrace/outbox/internal/relay"
+)
+
+// ExchangeTimeout bounds a round trip: a connection that says nothing for so long is given up.
+const ExchangeTimeout = time.Minute
+
+// Relay carries out what a relay asks of the database. It is safe for concurrent use, but Renew.
+type Relay struct {
+	pool    *pgxpool.Pool
+	schema  string
+	id      uuid.UUID
+	name    string
+	ttl     time.Duration
+	archive time.Duration // how long published events are kept; 0: they are not
+	sql     relayStatements
+
+	leases *pgx.Conn // Renew's own
+}
+
+type relayStatements struct {
+	delete, deleteMoved, archiveDays, seen, gone, release, take, rescan, note, clear, survived, observe, observeFailed,
+	keys, move, due, commands, promote, promoteAll, fetch, done, again, left, delayed string
+}
+
+// NewRelay returns the statements of the relay with that ID, and a name for people.
+func NewRelay(pool *pgxpool.Pool, schema string, id uuid.UUID, name string, ttl, archive time.Duration) *Relay {
+	query := func(name string) string { return Query(name, schema) }
+	suffix := ""
+	if archive > 0 {
+		suffix = "_archive"
+	}
+	return &Relay{pool: pool, schema: schema, id: id, name: name, ttl: ttl, archive: archive, sql: relayStatements{
+		delete: query("delete" + suffix), deleteMoved: query("delete_moved" + suffix), archiveDays: query("archive_days"),
+		seen: query("relay_seen"), gone: query("relay_gone"), release: query("lease_release"), take: query("lease_take"),
+		rescan: query("rescan"), note: query("suspect_note"), clear: query("suspect_clear"), survived: query("suspect_survived"),
+		observe: query("observe"), observeFailed: query("observe_failed"), keys: query("failed_keys"), move: query("failed_move"),
+		due: query("failed_due"), commands: query("failed_commands"), promote: query("failed_promote"), promoteAll: query("failed_promote_all"), fetch: query("failed_fetch"),
+		done: query("failed_done" + suffix), again: query("failed_again"), left: query("failed_left"), delayed: query("delayed_move"),
+	}}
+}
+
+// transact runs statements in a transaction, in one round trip.
+func (r *Relay) transact(ctx context.Context, statements ...statement) error {
+	ctx, cancel := context.WithTimeout(ctx, ExchangeTimeout)
+	defer cancel()
+	return roundTrip(ctx, r.pool, append(append([]statement{begin}, statements...), commit)...)
+}
+
+// Connect opens a connection of its own beside the pool, as the pool would.
+func Connect(ctx context.Context, pool *pgxpool.Pool) (*pgx.Conn, error) {
+	cfg := pool.Config()
+	if cfg.BeforeConnect != nil { // where passwords come from that change
+		if err := cfg.BeforeConnect(ctx, cfg.ConnConfig); err != nil {
+			return nil, err
+		}
+	}
+	conn, err := pgx.ConnectConfig(ctx, cfg.ConnConfig)
+	if err != nil || cfg.AfterConnect == nil {
+		return conn, err
+	}
+	if err := cfg.AfterConnect(ctx, conn); err != nil {
+		return nil, errors.Join(err, conn.Close(ctx))
+	}
+	return conn, nil
+}
+
+// Renew renews leases on a connection of its own: the pool may be exhausted, which must not cost the leases. One call follows
+// another.
+func (r *Relay) Renew(ctx context.Context, a relay.Renew) relay.Renewed {
+	ctx, cancel := context.WithTimeout(ctx, r.ttl/4)
+	defer cancel()
+	answer := relay.Renewed{Began: time.Now(), Asked: a.Hold}
+	if r.leases == nil || r.leases.IsClosed() {
+		r.leases, answer.Err = Connect(ctx, r.pool)
+		if answer.Err != nil {
+			return answer
+		}
+	}
+	ttl := integer(int(r.ttl.Milliseconds()))
+	answer.Err = exchange(ctx, r.leases.PgConn(), begin,
+		statement{sql: r.sql.seen, args: []argument{id(r.id), ttl, text(r.name), boolean(a.Struggling)}},
+		statement{sql: r.sql.take, args: []argument{id(r.id), ttl, int2s(a.Hold), int2s(a.Shun)}, row: func(v [][]byte) error {
+			answer.Fair, answer.Shards = asInt4(v[0]), asInt4(v[1])
+			if v[2] != nil {
+				answer.Held = append(answer.Held, relay.Lease{Shard: asInt2(v[2]), Deaths: asInt4(v[3]), Suspect: string(v[4]), SuspectDeaths: asInt4(v[5])})
+			}
+			return nil
+		}}, commit)
+	if answer.Err != nil {
+		r.closeLeases(ctx) // it may be in a transaction
+	}
+	return answer
+}
+
+func (r *Relay) closeLeases(ctx context.Context) {
+	if r.leases == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	_ = r.leases.Close(ctx) // nothing is lost with it
+	r.leases = nil
+}
+
+// Release gives leases back.
+func (r *Relay) Release(ctx context.Context, shards []int16) error {
+	ctx, cancel := context.WithTimeout(ctx, r.ttl)
+	defer cancel()
+	return roundTrip(ctx, r.pool, statement{sql: r.sql.release, args: []argument{id(r.id), int2s(shards)}})
+}
+
+// Leave gives all leases of so many shards back and takes the relay off the list. Then it can no longer be used.
+func (r *Relay) Leave(ctx context.Context, shards int) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.ttl)
+	defer cancel()
+	all := make([]int16, shards) // also what a last renewal took
+	for i := range all {
+		all[i] = int16(i)
+	}
+	defer r.closeLeases(ctx)
+	return r.transact(ctx,
+		statement{sql: r.sql.release, args: []argument{id(r.id), int2s(all)}},
+		statement{sql: r.sql.gone, args: []argument{id(r.id)}})
+}
+
+// Blocked returns the keys that have failed events, by shard.
+func (r *Relay) Blocked(ctx context.Context, shards []int16) (map[int16][]string, error) {
+	keys := map[int16][]string{}
+	err := r.transact(ctx, statement{sql: r.sql.keys, args: []argument{int2s(shards)}, row: func(v [][]byte) error {
+		keys[asInt2(v[0])] = append(keys[asInt2(v[0])], string(v[1]))
+		return nil
+	}})
+	return keys, err
+}
+
+// Rescan returns which rows there are up to the numbers that were read.
+func (r *Relay) Rescan(ctx context.Context, requests []relay.RescanRequest) ([][]relay.Identity, error) {
+	found, statements := make([][]relay.Identity, len(requests)), make([]statement, len(requests))
+	for i, q := range requests {
+		statements[i] = statement{
+			sql: r.sql.rescan, args: []argument{smallint(q.Shard), bigint(q.UpTo), integer(q.Limit), texts(q.Skip)},
+			row: func(v [][]byte) error {
+				found[i] = append(found[i], relay.Identity{Seq: asInt8(v[0]), EventID: string(v[1])})
+				return nil
+			},
+		}
+	}
+	return found, r.transact(ctx, statements...)
+}
+
+// Delete deletes the rows of published events, exactly those. Who else deleted some of them does not matter.
+func (r *Relay) Delete(ctx context.Context, rows []relay.ShardRow) error {
+	n := len(rows)
+	places, seqs, ids := make([][6]byte, n), make([]int64, n), make([]string, n)
+	for i, d := range rows {
+		places[i], seqs[i], ids[i] = d.Place, d.Seq, d.EventID
+	}
+	deleted := 0
+	err := r.transact(ctx, statement{sql: r.sql.delete, args: []argument{tids(places), int8s(seqs), texts(ids)}, row: func(v [][]byte) error {
+		deleted = int(asInt8(v[0]))
+		return nil
+	}})
+	if err != nil {
+		return r.archived(ctx, err)
+	}
+	if deleted >= n {
+		return nil
+	}
+	shards := make([]int16, n)
+	for i, d := range rows {
+		shards[i] = d.Shard
+	}
+	return r.transact(ctx, statement{sql: r.sql.deleteMoved, args: []argument{int2s(shards), int8s(seqs), texts(ids)}})
+}
+
+// SetAside moves events to the failed ones in one transaction.
+func (r *Relay) SetAside(ctx context.Context, a relay.SetAside) relay.WasSetAside {
+	n := len(a.Events)
+	seqs, ids, hashes, states := make([]int64, n), make([]string, n), make([]int64, n), make([]string, n)
+	attempts, reasons, retry := make([]int32, n), make([]string, n), make([]int32, n)
+	for i, e := range a.Events {
+		seqs[i], ids[i], hashes[i], states[i] = e.Seq, e.EventID, Hash(e.Key, e.EventID), e.State
+		attempts[i], reasons[i], retry[i] = int32(e.Attempts), printable(e.Reason), int32(e.RetryIn.Milliseconds())
+	}
+	answer := relay.WasSetAside{Ref: a.Ref}
+	answer.Err = r.transact(ctx, statement{
+		sql: r.sql.move,
+		args: []argument{
+			smallint(a.Shard), id(r.id), int8s(seqs), texts(ids), int8s(hashes), texts(states), int4s(attempts), texts(reasons), int4s(retry),
+		},
+		row: func(v [][]byte) error {
+			answer.Leased, answer.Moved = asInt8(v[0]) > 0, int(asInt8(v[1]))
+			return nil
+		},
+	})
+	return answer
+}
+
+// promote makes the first events of these keys, or of all, due.
+func (r *Relay) promote(shard int16, keys []string, all bool) statement {
+	if all {
+		return statement{sql: r.sql.promoteAll, args: []argument{smallint(shard)}}
+	}
+	hashes := make([]int64, len(keys))
+	for i, k := range keys {
+		hashes[i] = Hash(k, "")
+	}
+	return statement{sql: r.sql.promote, args: []argument{smallint(shard), int8s(hashes), texts(keys)}}
+}
+
+// FetchFailed carries out operators' commands and fetches failed events that are due.
+func (r *Relay) FetchFailed(ctx context.Context, a relay.FetchFailed) relay.FailedFetched {
+	answer, keys := relay.FailedFetched{Ref: a.Ref}, a.Promote
+	answer.Err = r.transact(ctx, statement{sql: r.sql.commands, args: []argument{smallint(a.Shard)}, row: func(v [][]byte) error {
+		if len(v[0]) > 0 {
+			keys = append(keys, string(v[0]))
+		}
+		return nil
+	}})
+	if answer.Err != nil {
+		return answer
+	}
+	last, heads := int64(0), 0
+	answer.Err = r.transact(ctx, r.promote(a.Shard, keys, a.PromoteAll), statement{
+		sql: r.sql.fetch,
+		args: []argument{
+			smallint(a.Shard), integer(a.Heads), int8s(a.SkipIDs), texts(a.SkipTopics), integer(a.PerKey), bigint(int64(a.Bytes)),
+		},
+		row: func(v [][]byte) error {
+			e := relay.FailedRow{
+				ID: asInt8(v[1]), State: string(v[2]), Attempts: asInt4(v[3]), Crash: string(v[4]) == relay.ReasonCrash,
+				Row: relay.Row{
+					Seq: asInt8(v[5]), EventID: string(v[6]), Topic: string(v[7]), Key: string(v[8]),
+					Headers: someHeaders(v[9]), Payload: append([]byte{}, v[10]...), Written: asTime(v[11]),
+				},
+			}
+			if head := asInt8(v[0]); head != last {
+				answer.Groups, last = append(answer.Groups, nil), head
+			}
+			g := &answer.Groups[len(answer.Groups)-1]
+			*g = append(*g, e)
+			heads = int(asInt8(v[12]))
+			return nil
+		},
+	})
+	answer.More = heads > len(answer.Groups) || heads == a.Heads
+	return answer
+}
+
+// SettleFailed records what became of failed events that were sent.
+func (r *Relay) SettleFailed(ctx context.Context, a relay.SettleFailed) relay.FailedSettled {
+	n := len(a.Again)
+	ids, states, attempts, reasons, retry := make([]int64, n), make([]string, n), make([]int32, n), make([]string, n), make([]int32, n)
+	for i, e := range a.Again {
+		ids[i], states[i], attempts[i], reasons[i], retry[i] = e.ID, e.State, int32(e.Attempts), printable(e.Reason), int32(e.RetryIn.Milliseconds())
+	}
+	var keys []string
+	var hashes []int64
+	for _, k := range a.Keys {
+		if k != "" {
+			keys, hashes = append(keys, k), append(hashes, Hash(k, ""))
+		}
+	}
+	answer, left := relay.FailedSettled{Ref: a.Ref}, map[string]bool{}
+	answer.Err = r.transact(ctx,
+		statement{sql: r.sql.done, args: []argument{int8s(a.Done)}},
+		statement{sql: r.sql.again, args: []argument{int8s(ids), texts(states), int4s(attempts), texts(reasons), int4s(retry)}},
+		r.promote(a.Shard, keys, false),
+		statement{sql: r.sql.left, args: []argument{smallint(a.Shard), int8s(hashes), texts(keys)}, row: func(v [][]byte) error {
+			left[string(v[0])] = true
+			return nil
+		}})
+	if answer.Err != nil {
+		answer.Err = r.archived(ctx, answer.Err)
+		return answer
+	}
+	for _, k := range keys {
+		if left[k] {
+			answer.Left = append(answer.Left, k)
+		} else {
+			answer.Freed = append(answer.Freed, k)
+		}
+	}
+	return answer
+}
+
+// Due returns the shards in which failed events are due, or commanded.
+func (r *Relay) Due(ctx context.Context, shards []int16) (due []int16, err error) {
+	err = r.transact(ctx, statement{sql: r.sql.due, args: []argument{int2s(shards)}, row: func(v [][]byte) error {
+		due = append(due, asInt2(v[0]))
+		return nil
+	}})
+	return due, err
+}
+
+// Note notes durably that an event is about to be sent alone.
+func (r *Relay) Note(ctx context.Context, shard int16, eventID string) error {
+	return r.transact(ctx, statement{sql: `select set_config('synchronous_commit', 'on', true)`},
+		statement{sql: r.sql.note, args: []argument{smallint(shard), id(r.id), text(eventID)}})
+}
+
+// Survived takes the note back.
+func (r *Relay) Survived(ctx context.Context, shard int16, eventID string) error {
+	return r.transact(ctx, statement{sql: r.sql.survived, args: []argument{smallint(shard), id(r.id), text(eventID)}})
+}
+
+// ClearSuspect notes that a shard gets on.
+func (r *Relay) ClearSuspect(ctx context.Context, shard int16) error {
+	return r.transact(ctx, statement{sql: r.sql.clear, args: []argument{smallint(shard), id(r.id)}})
+}
+
+// KeepArchive makes the days of the archive that are missing and drops those that are past.
+func (r *Relay) KeepArchive(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, ExchangeTimeout)
+	defer cancel()
+	if _, err := r.pool.Exec(ctx, r.sql.archiveDays, fmt.Sprintf("%d seconds", int64(r.archive.Seconds()))); err != nil {
+		return fmt.Errorf("make the days of the archive: %w", err)
+	}
+	return nil
+}
+
+// archived makes up for a day that is missing, the only reason why a deleted row may not fit into the archive.
+func (r *Relay) archived(ctx context.Context, err error) error {
+	const noPartition = "23514"
+	var pgErr *pgconn.PgError
+	if r.archive == 0 || !errors.As(err, &pgErr) || pgErr.Code != noPartition {
+		return err
+	}
+	return errors.Join(err, r.KeepArchive(ctx))
+}
+
+// Backlog is what a shard holds.
+type Backlog struct {
+	Shard  int16
+	Events int64
+	Oldest float64 // the age of the oldest one in seconds; negative: there is none
+}
+
+// Observe returns the backlog of the shards, and the failed events by state.
+func (r *Relay) Observe(ctx context.Context, shards []int16) (backlogs []Backlog, states map[string]int64, err error) {
+	states = map[string]int64{}
+	held := []argument{int2s(shards)}
+	err = roundTrip(ctx, r.pool, begin,
+		statement{sql: r.sql.observe, args: held, row: func(v [][]byte) error {
+			b := Backlog{asInt2(v[0]), asInt8(v[1]), -1}
+			if v[2] != nil {
+				b.Oldest = math.Float64frombits(binary.BigEndian.Uint64(v[2]))
+			}
+			backlogs = append(backlogs, b)
+			return nil
+		}},
+		statement{sql: r.sql.observeFailed, args: held, row: func(v [][]byte) error {
+			states[string(v[0])] = asInt8(v[1])
+			return nil
+		}}, commit)
+	return backlogs, states, err
+}
+
+// maxReason bounds what is kept of an error.
+const maxReason = 2000
+
+// printable makes text of an error that a text column takes.
+func printable(reason string) string {
+	if len(reason) > maxReason {
+		reason = reason[:maxReason]
+	}
+	clean := make([]rune, 0, len(reason))
+	for _, c := range reason { // an invalid byte becomes U+FFFD
+		if c != 0 {
+			clean = append(clean, c)
+		}
+	}
+	return string(clean)
+}

@@ -1,0 +1,310 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/millrace-go/millrace/outbox/internal/relay"
+	"github.com/millrace-go/millrace/outbox/internal/store"
+	"github.com/millrace-go/millrace/transport"
+)
+
+// loop carries out what the core of the relay decides: one goroutine owns the core, and each action runs in its own.
+type loop struct {
+	relay   *Relay
+	core    *relay.Core
+	store   *store.Relay
+	reader  *store.Reader
+	hard    context.Context //nolint:containedctx // the loop lives as long as Run: it ends when draining does
+	inputs  chan relay.Input
+	running int // actions under way
+	leases  map[relay.Ref]lease
+	ending  bool
+}
+
+// lease is the context of what is sent for a lease: it ends with it.
+type lease struct {
+	ctx    context.Context //nolint:containedctx // see above
+	cancel context.CancelFunc
+}
+
+// flushTimeout bounds the last delete.
+const flushTimeout = 5 * time.Second
+
+func newLoop(hard context.Context, r *Relay) *loop {
+	_, batches := r.publisher.(transport.BatchPublisher)
+	return &loop{
+		relay: r, store: r.store, reader: r.reader, hard: hard, inputs: make(chan relay.Input, 64), leases: map[relay.Ref]lease{},
+		core: relay.New(relay.Config{
+			BatchSize: r.cfg.BatchSize, MaxInFlight: r.cfg.MaxInFlight, MaxAttempts: r.cfg.MaxAttempts, Batches: batches,
+			PollInterval: r.cfg.PollInterval, LeaseTTL: r.cfg.LeaseTTL, StuckAfter: 2 * r.cfg.PublishTimeout, CrashPause: r.pause,
+			Fault: faultOf, Gaps: r.gaps, Jitter: jitter,
+		}, time.Now()),
+	}
+}
+
+// jitter keeps what failed together from being tried again together.
+func jitter(d time.Duration) time.Duration { return d - time.Duration(rand.Int64N(int64(d)/4+1)) }
+
+// run works until ctx has ended and nothing is in flight any more, or until hard has ended.
+func (l *loop) run(ctx context.Context) {
+	stopped := ctx.Done()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		actions, wait := l.core.Next(time.Now())
+		for _, a := range actions {
+			l.start(a)
+		}
+		l.relay.hold(l.core)
+		if l.ending && l.running == 0 && l.core.Drained() {
+			return
+		}
+		timer.Reset(wait)
+		select {
+		case <-stopped:
+			stopped, l.ending = nil, true
+			l.core.Apply(time.Now(), relay.Stop{})
+		case <-l.hard.Done():
+			l.abandon()
+			return
+		case <-l.relay.wakes.signal:
+			l.core.Apply(time.Now(), l.woken())
+		case in := <-l.inputs:
+			l.apply(in)
+		case <-timer.C:
+		}
+		for more := true; more; { // whatever else there is, before the next step
+			select {
+			case in := <-l.inputs:
+				l.apply(in)
+			default:
+				more = false
+			}
+		}
+	}
+}
+
+func (l *loop) apply(in relay.Input) {
+	l.running--
+	l.core.Apply(time.Now(), in)
+}
+
+// woken returns what was told of new events.
+func (l *loop) woken() relay.Woken {
+	hashes, all, look := l.relay.wakes.take()
+	w := relay.Woken{All: all, Look: look}
+	n := int64(max(l.core.Shards(), 1))
+	for _, h := range hashes {
+		w.Shards = append(w.Shards, int16(h%n))
+	}
+	return w
+}
+
+// start begins an action.
+func (l *loop) start(action relay.Action) {
+	switch a := action.(type) {
+	case relay.Report:
+		l.relay.report(a)
+		return
+	case relay.EndLease:
+		if held, ok := l.leases[a.Ref]; ok {
+			held.cancel()
+			delete(l.leases, a.Ref)
+		}
+		return
+	case relay.Publish:
+		held, ok := l.leases[a.Ref]
+		if !ok {
+			held.ctx, held.cancel = context.WithCancel(l.hard)
+			l.leases[a.Ref] = held
+		}
+		l.do(func() relay.Input { return l.relay.publish(held.ctx, a) })
+		return
+	}
+	l.do(func() relay.Input { return l.carryOut(action) })
+}
+
+// do runs f in a goroutine, and hands the core what it returns.
+func (l *loop) do(f func() relay.Input) {
+	l.running++
+	go func() { l.inputs <- f() }()
+}
+
+// carryOut does what the core asked of the database.
+func (l *loop) carryOut(action relay.Action) relay.Input {
+	ctx := l.hard
+	switch a := action.(type) {
+	case relay.Renew:
+		return l.store.Renew(ctx, a)
+	case relay.LoadBlocked:
+		shards := make([]int16, len(a.Shards))
+		for i, r := range a.Shards {
+			shards[i] = r.Shard
+		}
+		keys, err := l.store.Blocked(ctx, shards)
+		return relay.BlockedLoaded{Shards: a.Shards, Keys: keys, Err: err}
+	case relay.Read:
+		answer, err := l.reader.Read(ctx, a.Requests, a.Writers)
+		return relay.ReadDone{Answer: answer, Err: err}
+	case relay.Rescan:
+		rows, err := l.store.Rescan(ctx, a.Requests)
+		return relay.Rescanned{Rows: rows, Err: err}
+	case relay.Delete:
+		return relay.Deleted{Err: l.store.Delete(ctx, a.Rows)}
+	case relay.SetAside:
+		return l.store.SetAside(ctx, a)
+	case relay.FetchFailed:
+		return l.store.FetchFailed(ctx, a)
+	case relay.SettleFailed:
+		return l.store.SettleFailed(context.WithoutCancel(ctx), a) // the broker has what is done
+	case relay.Poll:
+		due, err := l.store.Due(ctx, a.Shards)
+		return relay.Polled{Due: due, Err: err}
+	case relay.MoveDelayed:
+		return l.relay.moveDelayed(ctx, a.Limit)
+	case relay.Release:
+		return relay.Released{Err: l.store.Release(ctx, a.Shards)}
+	case relay.ClearSuspect:
+		return relay.SuspectCleared{Err: l.store.ClearSuspect(ctx, a.Shard)}
+	default:
+		panic("outbox: an action that nobody carries out")
+	}
+}
+
+// abandon waits a last time for what is under way: its contexts have ended, but a publisher without one may block for ever.
+func (l *loop) abandon() {
+	for _, held := range l.leases {
+		held.cancel()
+	}
+	deadline := time.After(flushTimeout)
+	for waiting := true; waiting && l.running > 0; {
+		select {
+		case in := <-l.inputs:
+			l.apply(in)
+			_, _ = l.core.Next(time.Now()) // nothing more is begun
+		case <-deadline:
+			l.relay.cfg.Logger.Error("the publisher does not return: what it was given may be published again", "actions", l.running)
+			go func(n int) { // so that they can end
+				for range n {
+					<-l.inputs
+				}
+			}(l.running)
+			waiting = false
+		}
+	}
+	rows := l.core.Unsaved()
+	if len(rows) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(l.hard), flushTimeout)
+	defer cancel()
+	if err := l.store.Delete(ctx, rows); err != nil {
+		l.relay.cfg.Logger.WarnContext(ctx, "delete published events: they will be published again", "events", len(rows), "error", err)
+	}
+}
+
+// hold tells others which shards the core holds.
+func (r *Relay) hold(c *relay.Core) {
+	held := c.Held()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.gapCount = c.Gaps()
+	r.shardCount = c.Shards()
+	if !slices.Equal(r.shards, held) {
+		r.shards = held
+	}
+}
+
+// holding returns the shards that this relay holds, also those that it is about to give back.
+func (r *Relay) holding() []int16 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([]int16{}, r.shards...) // never nil, which would be NULL
+}
+
+// gapsWatched is how many gaps each read looks at.
+func (r *Relay) gapsWatched() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.gapCount
+}
+
+// publish sends a batch in its lease's time. A noted event is noted before, and the note is cleared when the relay survives
+// it but the broker did not take the event: in an outage no event is suspected.
+func (r *Relay) publish(ctx context.Context, a relay.Publish) relay.Published {
+	answer := relay.Published{Ref: a.Ref, Queue: a.Queue}
+	if a.Noted {
+		if err := r.store.Note(ctx, a.Shard, a.Rows[0].EventID); err != nil { // not sent
+			answer.Results = repeat(errors.Join(transport.ErrUnavailable, err), len(a.Rows))
+			return answer
+		}
+	}
+	if !a.InTime(time.Now()) {
+		answer.Results = repeat(relay.ErrLeaseOver, len(a.Rows))
+		return answer
+	}
+	answer.Results = r.send(ctx, a.Queue, a.Rows)
+	if a.Noted && answer.Results[0] != nil {
+		if err := r.store.Survived(ctx, a.Shard, a.Rows[0].EventID); err != nil && ctx.Err() == nil {
+			r.cfg.Logger.WarnContext(ctx, "clear the note of an event", "shard", a.Shard, "error", err)
+		}
+	}
+	return answer
+}
+
+// report tells logs and metrics.
+func (r *Relay) report(p relay.Report) {
+	log := r.cfg.Logger
+	switch p.Kind {
+	case relay.ReportSettled:
+		r.observer.settled(p, time.Now())
+	case relay.ReportFailed:
+		log.Warn("publish events", "shard", p.Shard, "topic", p.Topic, "failed_keys", p.Failed, "event_id", p.Event.EventID, "retry_in", p.In.Round(time.Millisecond), "error", p.Err)
+	case relay.ReportStands:
+		log.Warn("the broker does not take events of a topic: they wait", "topic", p.Topic, "error", p.Err)
+	case relay.ReportGetsOn:
+		log.Info("the broker takes events of the topic again", "topic", p.Topic, "after", p.In.Round(time.Millisecond))
+	case relay.ReportAside:
+		r.observer.moved(p.Aside)
+	case relay.ReportSurprise:
+		r.observer.surprised()
+		log.Warn("events appeared below those that were read: reading the shard again from its start", "shard", p.Shard)
+	case relay.ReportCareful:
+		log.Warn("relays ended while they held this shard: sending its next events one by one", "shard", p.Shard, "relays", p.Count)
+	case relay.ReportAccused:
+		attrs := []any{"shard", p.Shard, "topic", p.Topic, "relays", p.Count}
+		if p.Event != nil {
+			attrs = append(attrs, "event_id", p.Event.EventID)
+		}
+		log.Error("relays ended while they sent this event: it is set aside", attrs...)
+	case relay.ReportStuck:
+		log.Error("the publisher does not return: giving the shard back", "shard", p.Shard, "topic", p.Topic, "events", p.Count, "after", p.In)
+	case relay.ReportError:
+		log.Warn("a step of the relay failed: it is repeated", "step", p.Action, "shard", p.Shard, "retry_in", p.In.Round(time.Millisecond), "error", p.Err)
+	}
+}
+
+// faultOf says what an error says about the event.
+func faultOf(err error) relay.Fault {
+	var network net.Error
+	var errno syscall.Errno
+	switch {
+	case errors.Is(err, transport.ErrNotSent):
+		return relay.NotSent
+	case errors.Is(err, transport.ErrUnavailable), errors.Is(err, transport.ErrClosed),
+		errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled),
+		errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF),
+		errors.As(err, &network), errors.As(err, &errno):
+		return relay.Outage
+	case errors.Is(err, transport.ErrRejected), errors.Is(err, transport.ErrLimit):
+		return relay.Rejected
+	}
+	return relay.Unknown
+}
