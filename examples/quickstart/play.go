@@ -134,8 +134,9 @@ func perform(ctx context.Context, s *stage.Stage, cfg config, o options, c *stag
 	}
 	return c.Watch(ctx, stage.Watching{
 		Kills: o.Kills, Roles: killedRoles,
-		Span: time.Duration(float64(o.events) / cfg.Rate * float64(time.Second)), // of the client's requests
-		Act:  (&service{cfg: cfg, count: c.Counts.Add}).client,
+		Span:  time.Duration(float64(o.events) / cfg.Rate * float64(time.Second)), // of the client's requests
+		Loses: o.without == "outbox",
+		Act:   (&service{cfg: cfg, count: c.Counts.Add}).client,
 		State: func(ctx context.Context) (string, bool, error) {
 			st, err := readState(ctx, s.Pool)
 			all := st.completed == o.events && c.Counts.Get("answered") == o.events && st.notified == o.events && st.thanked == o.events && st.outbox == 0

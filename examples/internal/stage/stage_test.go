@@ -148,7 +148,7 @@ func TestWatchEnds(t *testing.T) {
 		says  string
 	}{
 		"clients wait":      {act: hang, says: "nothing has moved for 15s, and clients wait"},
-		"something is lost": {says: "nothing has moved for 40s"},
+		"something is lost": {says: "nothing has moved for 1m10s"},
 		"clients fail":      {act: func(context.Context) error { return oops }, want: oops},
 		"nobody can look":   {act: hang, state: oops, want: oops},
 	} {

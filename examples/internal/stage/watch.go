@@ -13,7 +13,9 @@ import (
 const (
 	// stall is how long nothing may move before what is missing counts as lost. The messages of a killed consumer come back
 	// sooner, although Google's emulator may send them to another one that is gone.
-	stall = 4 * ackDeadline
+	stall = 7 * ackDeadline
+	// lostStall is the same in a run that loses something on purpose.
+	lostStall = 3 * ackDeadline
 	// shortStall is the same while clients wait for their answers, for which nothing has to come back.
 	shortStall = 3 * ackDeadline / 2
 
@@ -35,6 +37,8 @@ type Watching struct {
 	Act func(ctx context.Context) error
 	// State tells how far things are, and whether everything is there.
 	State func(ctx context.Context) (line string, all bool, err error)
+	// Loses says that a part is left out without which something is lost.
+	Loses bool
 	// Progress shows it; nil: as lines, for a cast of Stage.NewCast.
 	Progress Progress
 }
@@ -100,6 +104,10 @@ func (c *Cast) watch(ctx context.Context, w Watching, acting <-chan struct{}) er
 	next := func() time.Time { // at random moments
 		return time.Now().Add(time.Duration((0.5 + rand.Float64()) * float64(w.Span) / float64(max(w.Kills, 1)) * 0.95))
 	}
+	limit := stall
+	if w.Loses {
+		limit = lostStall
+	}
 	progress := w.Progress
 	if progress == nil {
 		progress = &printed{out: c.stage.Out, w: w}
@@ -144,8 +152,8 @@ func (c *Cast) watch(ctx context.Context, w Watching, acting <-chan struct{}) er
 		case all && settled:
 			progress.Done(line, "every effect is there, and nothing moves any more")
 			return nil
-		case settled && now.Sub(moved) >= stall:
-			progress.Done(line, fmt.Sprintf("nothing has moved for %v", stall))
+		case settled && now.Sub(moved) >= limit:
+			progress.Done(line, fmt.Sprintf("nothing has moved for %v", limit))
 			return nil
 		}
 	}
