@@ -152,7 +152,7 @@ func (s *shard) settle(q *queue, results []error, now time.Time) {
 				}
 			}
 		}
-		if len(acked) == len(batch) && !q.wasSlow {
+		if len(acked) == len(batch) {
 			q.window = min(2*q.window, max(1, c.share()))
 		}
 	case own == nil && len(batch) > 0:
