@@ -118,11 +118,11 @@ func (w *world) settled() {
 	for _, f := range w.failed {
 		f.command = "retry"
 	}
-	w.run(5 * time.Minute)
+	w.run(2 * time.Minute)
 	for _, f := range w.failed {
 		f.command = "retry" // what failed meanwhile for the second time
 	}
-	w.run(5 * time.Minute)
+	w.run(2 * time.Minute)
 }
 
 func worldHolds(t *rapid.T, w *world) {
@@ -176,7 +176,7 @@ var mends = map[string]struct {
 			w.rules = change
 			w.topic("dead").down = true
 			keys := rapid.IntRange(0, 5).Draw(t, "keys of the dead topic")
-			for i := range rapid.IntRange(1000, 3000).Draw(t, "events") {
+			for i := range rapid.IntRange(200, 500).Draw(t, "events") {
 				if keys == 0 {
 					w.write("dead", "", int16(i)%2)
 				} else {
@@ -196,7 +196,7 @@ var mends = map[string]struct {
 		},
 		func(r *rules) {
 			r.quota = func(*Core) int { return 1 << 30 }
-			r.hungry = func(s *shard, now time.Time) bool { return len(s.held) < 400 && s.hungry(now) }
+			r.hungry = func(s *shard, now time.Time) bool { return len(s.held) < 80 && s.hungry(now) }
 		},
 	},
 	// A topic that takes its batches slowly leaves others room for theirs.
@@ -251,7 +251,7 @@ var mends = map[string]struct {
 			w.run(time.Second)
 			require.Equal(t, errRefuse.Error(), w.dead[first.EventID])
 			clear(w.topic("a").refuse)
-			for i := range rapid.IntRange(5000, 6000).Draw(t, "backlog") {
+			for i := range rapid.IntRange(1500, 1600).Draw(t, "backlog") {
 				w.write("a", fmt.Sprint("k", i), 0)
 			}
 			w.failed[0].command = "retry"
