@@ -1,0 +1,160 @@
+package outbox_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/outbox/internal/store"
+	"github.com/millrace-go/millrace/transport"
+)
+
+// publishSpread commits n events at once by one statement, spread over the keys in turn. The payload of each is its number
+// within its key.
+func (f *fixture) publishSpread(topic string, n int, keys []string) {
+	hashes := make([]int64, len(keys))
+	for i, k := range keys {
+		hashes[i] = store.Hash(k, "")
+	}
+	_, err := f.pool.Exec(context.Background(), `insert into `+f.schema+`.outbox (shard, seq, event_id, topic, key, headers, payload)
+		select s, `+f.schema+`.outbox_next(s), gen_random_uuid()::text, $1, key, '{}', convert_to(n::text, 'UTF8')
+		from (
+			select n, key, `+f.schema+`.outbox_shard_of(hash) as s
+			from generate_series(0, $2::int / cardinality($3::text[]) - 1) n, unnest($3::text[], $4::bigint[]) as k (key, hash)
+			order by n
+		) as events`, topic, n, keys, hashes)
+	require.NoError(f.t, err)
+	_, err = f.pool.Exec(context.Background(), `select pg_notify($1, '')`, f.schema+"_outbox")
+	require.NoError(f.t, err)
+}
+
+func keysOf(prefix string, n int) []string {
+	keys := make([]string, n)
+	for i := range keys {
+		keys[i] = fmt.Sprint(prefix, i)
+	}
+	return keys
+}
+
+func numbersTo(n int) []string {
+	list := make([]string, n)
+	for i := range list {
+		list[i] = strconv.Itoa(i)
+	}
+	return list
+}
+
+// ailing is a broker on which the topic "ill" is ill until it is cured.
+type ailing struct {
+	batchRecorder
+	cured chan struct{}
+	cure  func()
+	slow  bool // its batches take until then; otherwise they fail
+	tried atomic.Bool
+}
+
+func newAiling(slow bool) *ailing {
+	p := &ailing{batchRecorder: batchRecorder{newRecorder()}, cured: make(chan struct{}), slow: slow}
+	p.cure = sync.OnceFunc(func() { close(p.cured) })
+	return p
+}
+
+func (p *ailing) PublishBatch(ctx context.Context, topic string, msgs []*message.Message) []error {
+	if topic != "ill" {
+		return p.batchRecorder.PublishBatch(ctx, topic, msgs)
+	}
+	p.tried.Store(true)
+	if p.slow {
+		<-p.cured
+	}
+	select {
+	case <-p.cured:
+		return p.batchRecorder.PublishBatch(ctx, topic, msgs)
+	default:
+	}
+	errs := make([]error, len(msgs))
+	for i := range errs {
+		errs[i] = fmt.Errorf("%w: permission denied", transport.ErrUnavailable)
+	}
+	return errs
+}
+
+const (
+	illEvents, healthyEvents = 60_000, 20_000
+	illKeys, healthyKeys     = 8, 200
+)
+
+// testIllTopic has two relays of default sizes publish rounds of a healthy topic's events, one of them beside an ill topic
+// with far more events than a shard holds of one topic. The healthy topic keeps nine tenths of its throughput.
+func testIllTopic(t *testing.T, slow bool) {
+	free, beside := newAiling(slow), newAiling(slow)
+	without, with := newFixture(t), newFixture(t)
+	ill := keysOf("ill ", illKeys)
+	with.publishSpread("ill", illEvents, ill)
+	without.run(without.newRelay(free, outbox.RelayConfig{}))
+	with.run(with.newRelay(beside, outbox.RelayConfig{}))
+	t.Cleanup(beside.cure) // before the relays are stopped
+	eventually(t, "the ill topic is tried", beside.tried.Load)
+	// An event of a key of the ill topic waits behind the others of its key: so they do stand.
+	with.publishAll(topic, ill[0], "behind the ill ones")
+
+	healthy := keysOf("healthy ", healthyKeys)
+	round := func(f *fixture, p *ailing) time.Duration {
+		before, began := p.count(), time.Now()
+		f.publishSpread(topic, healthyEvents, healthy)
+		require.Eventually(t, func() bool { return p.count() == before+healthyEvents }, 30*time.Second, time.Millisecond,
+			"a healthy topic's events are published")
+		took := time.Since(began)
+		eventually(t, "their rows are deleted", func() bool { return f.rowsOf(topic) <= 1 })
+		return took
+	}
+	var alone, together []time.Duration
+	ratio := 0.0
+	for len(alone) < 3 || ratio < 0.9 && len(alone) < 15 { // a busy machine disturbs single rounds
+		alone, together = append(alone, round(without, free)), append(together, round(with, beside))
+		ratio = float64(median(alone)) / float64(median(together))
+	}
+	t.Logf("throughput beside the ill topic: %.2f of what it is without (%v, %v)", ratio, together, alone)
+	assert.GreaterOrEqual(t, ratio, 0.9)
+	assert.Empty(t, beside.of(ill[0]), "nothing of a key of the ill topic is published")
+
+	beside.cure()
+	require.Eventually(t, func() bool { return with.rows() == 0 }, 60*time.Second, 20*time.Millisecond, "the backlog drains")
+	want := numbersTo(illEvents / illKeys)
+	assert.Equal(t, append(slices.Clone(want), "behind the ill ones"), beside.of(ill[0]))
+	for _, k := range ill[1:] {
+		assert.Equal(t, want, beside.of(k), "in order, each once")
+	}
+}
+
+func (f *fixture) rowsOf(topic string) (n int) {
+	require.NoError(f.t, f.pool.QueryRow(context.Background(), `select count(*) from `+f.schema+`.outbox where topic = $1`, topic).Scan(&n))
+	return n
+}
+
+func median(list []time.Duration) time.Duration {
+	sorted := slices.Sorted(slices.Values(list))
+	return sorted[len(sorted)/2]
+}
+
+// Beside a topic whose right is revoked, 920 of 2,000 events of a healthy topic never came.
+func TestDeadTopicStopsNoOther(t *testing.T) {
+	t.Parallel()
+	testIllTopic(t, false)
+}
+
+// Beside a topic whose batches took 20 s, 37,592 of 59,500 events of a healthy topic never came.
+func TestSlowTopicStopsNoOther(t *testing.T) {
+	t.Parallel()
+	testIllTopic(t, true)
+}
