@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-go/millrace/framework/devstack/devtest"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/outbox/outboxadmin"
 	"github.com/millrace-go/millrace/pgtx"
@@ -106,4 +107,51 @@ func TestSlowTopicWithLargeEvents(t *testing.T) {
 	f.run(f.newRelay(p, outbox.RelayConfig{DrainTimeout: time.Second}))
 	defer close(p.release)
 	require.Eventually(t, func() bool { return broker.count() == 10 }, 25*time.Second, 10*time.Millisecond)
+}
+
+// slowConn is a connection through a network that carries so many bytes a second.
+type slowConn struct {
+	net.Conn
+	perSecond int
+}
+
+func (c slowConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	<-time.After(time.Duration(n) * time.Second / time.Duration(c.perSecond))
+	return n, err
+}
+
+// Events of 500 bytes taught the relay to read a thousand at once. As many of 2 MB took longer than the statements of its role
+// may take, and no event was read any more.
+func TestLargeAfterSmallEvents(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	require.NoError(t, outboxadmin.ChangeShards(t.Context(), f.pool, f.schema, 1, nil))
+	const small, large = 5000, 100
+	write := func(n int, payload string) {
+		_, err := f.pool.Exec(t.Context(), `insert into `+f.schema+`.outbox (shard, seq, event_id, topic, key, headers, payload)
+			select 0, `+f.schema+`.outbox_next(0::smallint), gen_random_uuid()::text, $1, 'k', '{}', convert_to($3, 'UTF8') from generate_series(1, $2::int)`,
+			topic, n, payload)
+		require.NoError(t, err)
+	}
+	pool := devtest.PoolOn(t, f.pool.Config().ConnString(), func(cfg *pgxpool.Config) {
+		cfg.ConnConfig.RuntimeParams["statement_timeout"] = "2s"
+		cfg.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+			conn, err := (&net.Dialer{}).DialContext(ctx, network, address)
+			return slowConn{conn, 50 << 20}, err
+		}
+	})
+	p := &sizes{}
+	relay, err := outbox.NewRelay(pool, p, outbox.RelayConfig{Schema: f.schema})
+	require.NoError(t, err)
+	f.run(relay)
+	write(small, strings.Repeat("x", 500))
+	eventually(t, "the small events are published", func() bool { return p.all.Load() == small })
+	write(large, strings.Repeat("x", 2<<20))
+	rows, err := pool.Query(t.Context(), `select payload from `+f.schema+`.outbox order by seq limit 1000`)
+	require.NoError(t, err)
+	rows.Close()
+	require.ErrorContains(t, rows.Err(), "statement timeout", "one statement cannot read them all")
+	require.Eventually(t, func() bool { return p.all.Load() >= small+large && f.rows() == 0 }, 60*time.Second, 20*time.Millisecond)
+	assert.EqualValues(t, small+large, p.all.Load(), "each once")
 }
