@@ -274,7 +274,7 @@ func TestSkipLockedLosesOrder(t *testing.T) {
 	for range 4 {
 		running.Go(func() {
 			for !done.Load() {
-				assert.NoError(t, f.skipLocked(table, pipe{d.to}))
+				assert.NoError(t, f.skipLocked(table, pipe{file: d.to}))
 			}
 		})
 	}

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -28,6 +29,8 @@ const (
 	relayProcess = "MILLRACE_TEST_RELAY" // the schema of the outbox
 	relayOption  = "MILLRACE_TEST_RELAY_OPTION"
 	relayDSN     = "MILLRACE_TEST_RELAY_DSN"
+
+	whileThereIs = "outage while there is " // and a file's name: an option
 )
 
 // deliveries is a broker that several relay processes publish to: a pipe that all of them write to, one line for each
@@ -101,10 +104,21 @@ func kill(cmd *exec.Cmd) {
 }
 
 // pipe is the broker as the process sees it.
-type pipe struct{ file *os.File }
+type pipe struct {
+	file   *os.File
+	outage string // while there is this file, nothing is taken: it gets the keys
+}
 
 func (p pipe) PublishBatch(ctx context.Context, topic string, msgs []*message.Message) []error {
 	errs := make([]error, len(msgs))
+	if file, err := os.OpenFile(p.outage, os.O_WRONLY|os.O_APPEND, 0); err == nil {
+		defer file.Close()
+		for i, m := range msgs {
+			fmt.Fprintln(file, transport.Key(m))
+			errs[i] = errRefused
+		}
+		return errs
+	}
 	for i, m := range msgs {
 		errs[i] = p.Publish(topic, m)
 	}
@@ -139,7 +153,9 @@ func runRelayProcess() error {
 	if err := pool.Ping(ctx); err != nil {
 		return err
 	}
-	relay, err := outbox.NewRelay(pool, pipe{os.NewFile(3, "deliveries")}, outbox.RelayConfig{
+	option := os.Getenv(relayOption)
+	outage, _ := strings.CutPrefix(option, whileThereIs)
+	relay, err := outbox.NewRelay(pool, pipe{os.NewFile(3, "deliveries"), outage}, outbox.RelayConfig{
 		Schema: os.Getenv(relayProcess), LeaseTTL: time.Second, BatchSize: 50, MaxInFlight: maxInFlight, PollInterval: 20 * time.Millisecond,
 		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError})),
 	})
@@ -147,7 +163,7 @@ func runRelayProcess() error {
 		return err
 	}
 	outbox.WithCrashPause(relay, 100*time.Millisecond)
-	if os.Getenv(relayOption) == "without memory" {
+	if option == "without memory" {
 		outbox.WithoutGaps(relay)
 	}
 	if err := os.NewFile(4, "begun").Close(); err != nil {

@@ -17,7 +17,7 @@ func TestWedgedPublisherLosesItsShards(t *testing.T) {
 	t.Parallel()
 	const events = 200 // in all shards
 	for name, timeout := range map[string]time.Duration{
-		"it has had its time":                             250 * time.Millisecond,
+		"it has had its time":                              250 * time.Millisecond,
 		"it still has time, to see that the test can fail": 30 * time.Second,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -36,7 +36,7 @@ func TestWedgedPublisherLosesItsShards(t *testing.T) {
 				assert.Never(t, func() bool { return broker.count() > 0 }, 4*time.Second, 20*time.Millisecond)
 				return
 			}
-				require.Eventually(t, func() bool { return broker.count() == events && f.rows() == 0 }, 30*time.Second, 20*time.Millisecond,
+			require.Eventually(t, func() bool { return broker.count() == events && f.rows() == 0 }, 30*time.Second, 20*time.Millisecond,
 				"the relay that works publishes all")
 			assert.Zero(t, broken.count())
 		})
