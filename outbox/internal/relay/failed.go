@@ -2,6 +2,7 @@ package relay
 
 import (
 	"errors"
+	"maps"
 	"slices"
 	"time"
 )
@@ -23,13 +24,11 @@ func (c *Core) serveFailed(s *shard, now time.Time) (at time.Time) {
 	if !s.loaded {
 		return time.Time{}
 	}
-	if len(s.aside) > 0 && len(s.setting) == 0 {
-		if s.asideRetry.until.After(now) {
-			at = s.asideRetry.until
-		} else {
-			c.setAside(s)
-		}
+	at = c.serveAside(s, now)
+	if len(s.setting) > 0 {
+		return at
 	}
+	s.wasAside = false
 	if len(s.settles) > 0 && !s.settling {
 		if s.settleRetry.until.After(now) {
 			at = earliest(at, s.settleRetry.until)
@@ -38,18 +37,11 @@ func (c *Core) serveFailed(s *shard, now time.Time) (at time.Time) {
 			c.do(s.settles[0])
 		}
 	}
-	if !s.due || s.fetching || c.ending || !s.stopping.IsZero() || s.expired(now) {
+	if !s.fetchable(now) {
+		if s.due && s.fetchMore.until.After(now) {
+			return earliest(at, s.fetchMore.until)
+		}
 		return at
-	}
-	if s.fetchMore.until.After(now) {
-		return earliest(at, s.fetchMore.until)
-	}
-	waiting := 0
-	for _, q := range s.order {
-		waiting += len(q.failed)
-	}
-	if waiting >= maxHeads {
-		return at // a settled batch looks again
 	}
 	s.fetching, s.due = true, false
 	f := FetchFailed{Ref: s.Ref, Heads: maxHeads, PerKey: maxBehind, Bytes: fetchBytes, PromoteAll: s.all}
@@ -62,20 +54,48 @@ func (c *Core) serveFailed(s *shard, now time.Time) (at time.Time) {
 		f.SkipIDs = append(f.SkipIDs, id)
 	}
 	slices.Sort(f.SkipIDs)
-	for k := range s.promote {
-		f.Promote = append(f.Promote, k)
+	keys := s.promote
+	if s.all {
+		keys = s.blocked
 	}
-	slices.Sort(f.Promote)
+	f.Promote = slices.Sorted(maps.Keys(keys))
 	s.promote, s.all = map[string]struct{}{}, false
 	c.do(f)
 	return at
 }
 
+// fetchable reports whether failed events are to be fetched now.
+func (s *shard) fetchable(now time.Time) bool {
+	if !s.due || s.fetching || s.core.ending || !s.stopping.IsZero() || s.expired(now) || s.fetchMore.until.After(now) {
+		return false
+	}
+	waiting := 0
+	for _, q := range s.order {
+		waiting += len(q.failed)
+	}
+	return waiting < maxHeads // otherwise a settled batch looks again
+}
+
+// serveAside moves events to the failed ones. It does not while work on those is under way, which may find that a key has
+// no failed event just before one is moved there. The two take turns.
+func (c *Core) serveAside(s *shard, now time.Time) (at time.Time) {
+	switch {
+	case len(s.aside) == 0 || len(s.setting) > 0 || s.settling || s.fetching:
+	case s.asideRetry.until.After(now):
+		return s.asideRetry.until
+	case s.wasAside && (len(s.settles) > 0 && !s.settleRetry.until.After(now) || s.fetchable(now)):
+	default:
+		c.setAside(s)
+	}
+	return time.Time{}
+}
+
 func (c *Core) setAside(s *shard) {
 	n := min(len(s.aside), s.asideLimit)
 	s.setting, s.aside = s.aside[:n:n], slices.Clone(s.aside[n:])
+	s.wasAside = true
 	for _, a := range s.setting {
-		s.settingAside[a.Key] = struct{}{}
+		a.moving = true
 	}
 	c.do(SetAside{Ref: s.Ref, Events: s.setting})
 }
@@ -87,7 +107,6 @@ func (c *Core) wasSetAside(in WasSetAside, now time.Time) {
 	}
 	batch := s.setting
 	s.setting = nil
-	clear(s.settingAside)
 	if in.Err != nil {
 		s.aside = append(batch, s.aside...)
 		s.asideLimit = max(1, s.asideLimit/2)
@@ -96,6 +115,7 @@ func (c *Core) wasSetAside(in WasSetAside, now time.Time) {
 	}
 	s.asideRetry.ok()
 	s.asideLimit = min(2*s.asideLimit, maxAside)
+	s.due = s.due || len(s.promote) > 0
 	for _, a := range batch {
 		s.release(a.Event)
 		c.letGo(saved{s, a.Event})
@@ -129,6 +149,9 @@ func (c *Core) failedFetched(in FailedFetched, now time.Time) {
 	s.fetchMore.ok()
 	if in.More {
 		s.due = true
+	}
+	for _, k := range in.Freed {
+		s.free(k)
 	}
 	for _, g := range in.Groups {
 		if len(g) == 0 || g[0].State == Dead {

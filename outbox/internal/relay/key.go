@@ -171,9 +171,8 @@ func (s *shard) free(name string) {
 	if _, ok := s.blocked[name]; !ok {
 		return
 	}
-	if _, ok := s.settingAside[name]; ok { // one is on its way there
+	if slices.ContainsFunc(s.aside, func(a Aside) bool { return a.moving && a.Key == name }) { // one may be there by now
 		s.promote[name] = struct{}{}
-		s.due = true
 		return
 	}
 	delete(s.blocked, name)

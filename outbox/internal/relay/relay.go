@@ -53,6 +53,7 @@ type Event struct {
 	queue    *queue
 	key      *key
 	leaving  bool      // published, or on its way to the failed events: its row still exists
+	moving   bool      // its move to the failed events was begun, and is not known to have ended
 	gone     bool      // its row is deleted, or somebody else deleted it
 	failedAt time.Time // the last time; zero: never
 	attempts int       // failures that were its own
@@ -195,8 +196,8 @@ type (
 		Heads, PerKey, Bytes int
 		SkipTopics           []string
 		SkipIDs              []int64  // heads that are in flight
-		Promote              []string // keys whose first event may be due
-		PromoteAll           bool     // any key's may
+		Promote              []string // keys whose first event may be due, or that may have none any more
+		PromoteAll           bool     // any key's first event may be due
 	}
 	// SettleFailed records what became of failed events that were sent.
 	SettleFailed struct {
@@ -315,7 +316,8 @@ type (
 	FailedFetched struct {
 		Ref
 		Groups [][]FailedRow
-		More   bool // others are due
+		Freed  []string // of FetchFailed.Promote and of the keys that commands changed: those that have no failed event
+		More   bool     // others are due
 		Err    error
 	}
 	// FailedSettled ends SettleFailed. Left are those of its keys that still have failed events, Freed those that have none.

@@ -115,13 +115,16 @@ func (w *world) settled() {
 		n.next()
 	}
 	w.start()
-	for _, f := range w.failed {
-		f.command = "retry"
+	retry := func() {
+		for _, f := range w.failed {
+			if f.state == Dead {
+				f.command = "retry"
+			}
+		}
 	}
+	retry()
 	w.run(2 * time.Minute)
-	for _, f := range w.failed {
-		f.command = "retry" // what failed meanwhile for the second time
-	}
+	retry() // what failed meanwhile for the second time
 	w.run(2 * time.Minute)
 }
 

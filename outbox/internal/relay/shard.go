@@ -21,11 +21,11 @@ type shard struct {
 	deferring int                 // topics that have deferred events
 	blocked   map[string]struct{} // keys that have failed events in the table
 
-	aside        []Aside             // events on their way to the failed ones
-	setting      []Aside             // those that are being moved there
-	settingAside map[string]struct{} // their keys
-	asideLimit   int
-	asideRetry   retry
+	aside      []Aside // events on their way to the failed ones
+	setting    []Aside // those that are being moved there
+	wasAside   bool    // work on failed events has its turn
+	asideLimit int
+	asideRetry retry
 
 	loaded      bool // blocked is complete
 	due         bool // failed events may be due
@@ -76,7 +76,7 @@ func (c *Core) newShard(l Lease, deadline time.Time) *shard {
 		core: c, Ref: Ref{l.Shard, c.leases}, gaps: c.cfg.Gaps(),
 		held: map[Identity]*Event{}, queues: map[string]*queue{}, keys: map[string]*key{},
 		failing: map[*key]struct{}{}, stalled: map[*key]struct{}{}, blocked: map[string]struct{}{},
-		settingAside: map[string]struct{}{}, promote: map[string]struct{}{}, all: true,
+		promote: map[string]struct{}{}, all: true,
 		inFlight: map[int64]struct{}{}, tried: map[int64]time.Time{},
 		asideLimit: maxAside, readBytes: batchBytes, woken: true, deadline: deadline,
 		deaths: l.Deaths, suspect: l.Suspect, suspDeaths: l.SuspectDeaths,

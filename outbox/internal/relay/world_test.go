@@ -261,7 +261,7 @@ func (n *node) carryOut(p *pending) bool {
 	case SetAside:
 		p.answer = w.setAside(n, a)
 	case FetchFailed:
-		p.answer = FailedFetched{Ref: a.Ref, Groups: w.fetch(a)}
+		p.answer = w.fetch(a)
 	case SettleFailed:
 		p.answer = w.settle(a)
 	case Poll:
@@ -502,7 +502,8 @@ func (w *world) promote(shard int16, all bool, keys []string) {
 	}
 }
 
-func (w *world) fetch(a FetchFailed) (groups [][]FailedRow) {
+func (w *world) fetch(a FetchFailed) FailedFetched {
+	var groups [][]FailedRow
 	var touched []string
 	w.failed = slices.DeleteFunc(w.failed, func(f *worldFailed) bool {
 		if f.shard != a.Shard || f.command == "" {
@@ -533,7 +534,13 @@ func (w *world) fetch(a FetchFailed) (groups [][]FailedRow) {
 		}
 		groups = append(groups, group)
 	}
-	return groups
+	answer := FailedFetched{Ref: a.Ref, Groups: groups}
+	for _, k := range slices.Concat(a.Promote, touched) {
+		if !slices.ContainsFunc(w.failed, func(f *worldFailed) bool { return f.Key == k }) {
+			answer.Freed = append(answer.Freed, k)
+		}
+	}
+	return answer
 }
 
 func (w *world) settle(a SettleFailed) FailedSettled {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -216,11 +217,7 @@ func (r *Relay) promote(shard int16, keys []string, all bool) statement {
 	if all {
 		return statement{sql: r.sql.promoteAll, args: []argument{smallint(shard)}}
 	}
-	hashes := make([]int64, len(keys))
-	for i, k := range keys {
-		hashes[i] = Hash(k, "")
-	}
-	return statement{sql: r.sql.promote, args: []argument{smallint(shard), int8s(hashes), texts(keys)}}
+	return statement{sql: r.sql.promote, args: []argument{smallint(shard), int8s(hashesOf(keys)), texts(keys)}}
 }
 
 // FetchFailed carries out operators' commands and fetches failed events that are due.
@@ -235,8 +232,8 @@ func (r *Relay) FetchFailed(ctx context.Context, a relay.FetchFailed) relay.Fail
 	if answer.Err != nil {
 		return answer
 	}
-	last, heads := int64(0), 0
-	answer.Err = r.transact(ctx, r.promote(a.Shard, keys, a.PromoteAll), statement{
+	last, heads, left := int64(0), 0, map[string]bool{}
+	answer.Err = r.transact(ctx, r.promote(a.Shard, keys, a.PromoteAll), r.left(a.Shard, keys, left), statement{
 		sql: r.sql.fetch,
 		args: []argument{
 			smallint(a.Shard), integer(a.Heads), int8s(a.SkipIDs), texts(a.SkipTopics), integer(a.PerKey), bigint(int64(a.Bytes)),
@@ -259,6 +256,7 @@ func (r *Relay) FetchFailed(ctx context.Context, a relay.FetchFailed) relay.Fail
 		},
 	})
 	answer.More = heads > len(answer.Groups) || heads == a.Heads
+	answer.Freed, _ = freed(keys, left)
 	return answer
 }
 
@@ -269,34 +267,47 @@ func (r *Relay) SettleFailed(ctx context.Context, a relay.SettleFailed) relay.Fa
 	for i, e := range a.Again {
 		ids[i], states[i], attempts[i], reasons[i], retry[i] = e.ID, e.State, int32(e.Attempts), printable(e.Reason), int32(e.RetryIn.Milliseconds())
 	}
-	var keys []string
-	var hashes []int64
-	for _, k := range a.Keys {
-		if k != "" {
-			keys, hashes = append(keys, k), append(hashes, Hash(k, ""))
-		}
-	}
+	keys := slices.DeleteFunc(slices.Clone(a.Keys), func(k string) bool { return k == "" })
 	answer, left := relay.FailedSettled{Ref: a.Ref}, map[string]bool{}
 	answer.Err = r.transact(ctx,
 		statement{sql: r.sql.done, args: []argument{int8s(a.Done)}},
 		statement{sql: r.sql.again, args: []argument{int8s(ids), texts(states), int4s(attempts), texts(reasons), int4s(retry)}},
 		r.promote(a.Shard, keys, false),
-		statement{sql: r.sql.left, args: []argument{smallint(a.Shard), int8s(hashes), texts(keys)}, row: func(v [][]byte) error {
-			left[string(v[0])] = true
-			return nil
-		}})
+		r.left(a.Shard, keys, left))
 	if answer.Err != nil {
 		answer.Err = r.archived(ctx, answer.Err)
 		return answer
 	}
+	answer.Freed, answer.Left = freed(keys, left)
+	return answer
+}
+
+// left notes which of these keys have failed events.
+func (r *Relay) left(shard int16, keys []string, left map[string]bool) statement {
+	return statement{sql: r.sql.left, args: []argument{smallint(shard), int8s(hashesOf(keys)), texts(keys)}, row: func(v [][]byte) error {
+		left[string(v[0])] = true
+		return nil
+	}}
+}
+
+func hashesOf(keys []string) []int64 {
+	hashes := make([]int64, len(keys))
+	for i, k := range keys {
+		hashes[i] = Hash(k, "")
+	}
+	return hashes
+}
+
+// freed tells the keys that have no failed event from those that have.
+func freed(keys []string, left map[string]bool) (free, rest []string) {
 	for _, k := range keys {
 		if left[k] {
-			answer.Left = append(answer.Left, k)
+			rest = append(rest, k)
 		} else {
-			answer.Freed = append(answer.Freed, k)
+			free = append(free, k)
 		}
 	}
-	return answer
+	return free, rest
 }
 
 // Due returns the shards in which failed events are due, or commanded.
