@@ -60,6 +60,11 @@ func (q *queue) send(now time.Time) {
 // settled notes that the batch was answered.
 func (q *queue) settled(now time.Time) {
 	q.wasSlow = now.Sub(q.since) > slow
+	q.endProbe()
+}
+
+// endProbe lets another shard ask whether the topic gets on.
+func (q *queue) endProbe() {
 	if q.probe {
 		q.probe, q.topic.probing = false, false
 	}

@@ -125,6 +125,9 @@ func (c *Core) end(s *shard) {
 	if slices.ContainsFunc(s.order, (*queue).busy) {
 		c.ended[s.Ref] = s
 	}
+	for _, q := range s.order {
+		q.endProbe() // its answer may never come
+	}
 	if c.noted == s && !slices.ContainsFunc(c.unsaved, func(u saved) bool { return u.event == c.notedEvent }) {
 		c.noted, c.notedEvent = nil, nil
 	}

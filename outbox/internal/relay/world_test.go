@@ -75,7 +75,7 @@ type worldLease struct {
 type worldTopic struct {
 	down   bool          // it answers with an outage
 	takes  time.Duration // how long it takes for a batch
-	wedged bool          // it does not answer
+	wedged bool          // what is sent to it now is never answered
 	took   int
 	refuse map[string]error // by event ID
 }
@@ -98,6 +98,7 @@ type node struct {
 type pending struct {
 	action Action
 	began  time.Time
+	stuck  bool // the publisher never returns
 	answer Input
 }
 
@@ -248,7 +249,11 @@ func (n *node) carryOut(p *pending) bool {
 		}
 		p.answer = Rescanned{Rows: found}
 	case Publish:
+		if p.stuck {
+			return false
+		}
 		results, ok := w.publish(n, a)
+		p.stuck = !ok
 		if !ok {
 			return false
 		}
