@@ -598,7 +598,7 @@ func (w *world) renew(n *node, a Renew, began time.Time) Renewed {
 	for _, s := range slices.Sorted(maps.Keys(w.leases)) {
 		l := w.leases[s]
 		mine := l.relay == n.id && slices.Contains(a.Hold, s)
-		free := !l.expires.After(w.now) && count < fair && !slices.Contains(a.Shun, s)
+		free := !l.expires.After(w.now) && count < fair && !slices.Contains(a.Hold, s) && !slices.Contains(a.Shun, s)
 		if !mine && !free {
 			continue
 		}

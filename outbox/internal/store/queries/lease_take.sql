@@ -1,8 +1,9 @@
 -- Renews the leases that this relay holds ($3) and takes free or expired ones, but none in $4, up to its fair share: all
 -- shards divided by the live relays that do not struggle. A struggling relay gets none while there is one that does not.
 -- Locks the rows it changes and skips those that another relay is taking. Answers the fair share with every shard held now;
--- a lease in $3 that is not among them was lost. Taking over a lease that was not released notes that its relay ended, and
--- that it ended while it sent the suspect if it had noted it; a relay that renews again has not ended.
+-- a lease in $3 that is not among them was lost. One that another relay has had is lost although it is free again: what this
+-- relay remembers of the shard no longer holds. Taking over a lease that was not released notes that its relay ended, and that
+-- it ended while it sent the suspect if it had noted it; a relay that renews again has not ended.
 with alive as materialized (
     select relay_id, struggling from {schema}.outbox_relay where expires_at > now()
 ), share as (
@@ -13,7 +14,7 @@ with alive as materialized (
     from (select count(*) as total from {schema}.outbox_shard) as shards
 ), free as (
     select shard from {schema}.outbox_shard
-    where expires_at <= now() and not (relay_id is not distinct from $1::uuid and shard = any($3::smallint[])) and shard <> all($4::smallint[])
+    where expires_at <= now() and shard <> all($3::smallint[]) and shard <> all($4::smallint[])
     order by random()
     limit greatest((select n from share) - cardinality($3::smallint[]), 0)
     for update skip locked

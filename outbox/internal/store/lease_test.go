@@ -1,0 +1,47 @@
+package store_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/framework/devstack/devtest"
+	"github.com/millrace-go/millrace/outbox/internal/relay"
+	"github.com/millrace-go/millrace/outbox/internal/store"
+)
+
+// A relay that was stopped beyond its leases remembers what its shards held. Another one has had them since, and gave them
+// back: to the first one they are lost, and it gets them as new ones at its next renewal.
+func TestLeasesThatOthersHadAreLost(t *testing.T) {
+	t.Parallel()
+	pool, schema := devtest.Pool(t), devtest.Schema(t)
+	require.NoError(t, migrate(t.Context(), pool, schema))
+	const ttl = 500 * time.Millisecond
+	first := store.NewRelay(pool, schema, uuid.New(), "first", ttl, 0)
+	other := store.NewRelay(pool, schema, uuid.New(), "other", ttl, 0)
+	renew := func(r *store.Relay, hold []int16) (shards []int16) {
+		answer := r.Renew(t.Context(), relay.Renew{Hold: hold})
+		require.NoError(t, answer.Err)
+		for _, l := range answer.Held {
+			shards = append(shards, l.Shard)
+		}
+		return shards
+	}
+	defer first.Leave(t.Context(), 16)
+	all := renew(first, nil)
+	require.Len(t, all, 16)
+	held := all[:8]
+	require.NoError(t, first.Release(t.Context(), all[8:]))
+	var taken []int16
+	require.Eventually(t, func() bool {
+		taken = renew(other, taken)
+		return len(taken) == 16
+	}, 5*time.Second, 100*time.Millisecond)
+	require.NoError(t, other.Leave(t.Context(), 16))
+	for _, shard := range renew(first, held) {
+		assert.NotContains(t, held, shard)
+	}
+}
