@@ -188,7 +188,12 @@ func (l *loop) abandon() {
 		select {
 		case in := <-l.inputs:
 			l.apply(in)
-			_, _ = l.core.Next(time.Now()) // nothing more is begun
+			actions, _ := l.core.Next(time.Now())
+			for _, a := range actions { // nothing more is begun, but the broker has what is done
+				if _, ok := a.(relay.SettleFailed); ok {
+					l.start(a)
+				}
+			}
 		case <-deadline:
 			l.relay.cfg.Logger.Error("the publisher does not return: what it was given may be published again", "actions", l.running)
 			go func(n int) { // so that they can end

@@ -226,9 +226,7 @@ func (c *Core) Next(now time.Time) (actions []Action, wait time.Duration) {
 		}
 	}
 	c.waits = false
-	if !c.ending {
-		until(c.renew(now))
-	}
+	until(c.renew(now))
 	for i := range c.order {
 		s := c.order[(c.lastShard+i)%len(c.order)]
 		until(c.serve(s, now))
