@@ -187,7 +187,9 @@ func (c *Core) Apply(now time.Time, in Input) {
 }
 
 // Drained reports whether nothing that was published waits for its delete. With no action under way the relay can end.
-func (c *Core) Drained() bool { return len(c.unsaved)+len(c.saving) == 0 }
+func (c *Core) Drained() bool {
+	return len(c.unsaved)+len(c.saving) == 0 && !slices.ContainsFunc(c.order, func(s *shard) bool { return len(s.settles) > 0 })
+}
 
 // Held returns the numbers of the shards whose leases the relay holds, ascending.
 func (c *Core) Held() []int16 {

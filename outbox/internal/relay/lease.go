@@ -25,6 +25,11 @@ func (c *Core) renew(now time.Time) (at time.Time) {
 			r.Shun = append(r.Shun, n)
 		}
 	}
+	for n := range int16(c.count) {
+		if c.ending {
+			r.Shun = append(r.Shun, n)
+		}
+	}
 	slices.Sort(r.Shun)
 	c.do(r)
 	return time.Time{}
