@@ -154,6 +154,97 @@ func TestDeferredEventsKeepTheirOrder(t *testing.T) {
 	})
 }
 
+// A relay that wakes after another one held its shard and was lost too knows nothing of what happened meanwhile.
+func TestLeaseThatAnotherRelayHeldMeanwhileIsAnotherLease(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2)
+	first := w.start()
+	w.start()
+	w.run(10 * time.Second)
+	require.Len(t, first.core.Held(), 1)
+	lease := first.core.order[0].Ref
+	first.stopped = true
+	w.run(worldTTL + 2*time.Second) // the other one takes it
+	require.Equal(t, 1, w.leases[lease.Shard].relay)
+	w.nodes[1].dead = true
+	w.now = w.now.Add(worldTTL + time.Second)
+	first.stopped = false
+	first.next()
+	w.run(worldTTL)
+	require.Equal(t, []int16{0, 1}, first.core.Held())
+	require.NotEqual(t, lease, first.core.shards[lease.Shard].Ref)
+}
+
+// A topic is asked again by another shard when the one that asked is lost, and its publisher does not return.
+func TestShardThatAsksIsLost(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2)
+	topic := w.topic("a")
+	topic.down = true
+	w.write("a", "k", 0)
+	n := w.start()
+	w.run(time.Second)
+	topic.down, topic.wedged = false, true
+	w.run(2 * time.Second)
+	require.True(t, n.core.topics["a"].probing)
+	topic.wedged = false // only that batch hangs
+	w.write("a", "l", 1)
+	n.pending = slices.DeleteFunc(n.pending, func(p *pending) bool { _, ok := p.action.(Publish); return ok })
+	w.run(2 * time.Minute)
+	require.Empty(t, w.sorted(1), "%s", w)
+	w.run(10 * time.Minute)
+	require.Empty(t, w.rows, "%s", w)
+}
+
+// A relay that stops keeps its leases until what is in flight was answered.
+func TestStoppedRelayFinishes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	w.topic("a").takes = worldTTL + 3*time.Second
+	w.write("a", "k", 0)
+	n := w.start()
+	w.run(time.Second)
+	n.core.Apply(w.now, Stop{})
+	n.next()
+	w.start()
+	w.run(worldTTL + time.Second)
+	require.Equal(t, 0, w.leases[0].relay, "%s", w)
+	w.run(worldTTL)
+	require.True(t, n.core.Drained())
+	require.Equal(t, map[string]int{"1": 1}, w.published)
+}
+
+// What became of failed events is recorded before a relay has drained.
+func TestDrainedWhenFailedEventsAreRecorded(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	first := w.write("a", "failed", 0)
+	w.topic("a").refuse[first.EventID] = errRefuse
+	n := w.start()
+	w.run(time.Second)
+	clear(w.topic("a").refuse)
+	w.failed[0].command = "retry"
+	n.core.Apply(w.now, Woken{Look: true})
+	for range 100 {
+		n.next()
+		for _, p := range slices.Clone(n.pending) {
+			if _, ok := p.action.(SettleFailed); ok {
+				n.pending = slices.DeleteFunc(n.pending, func(o *pending) bool { return o == p })
+				n.core.Apply(w.now, Stop{})
+				n.core.Apply(w.now, lost(p.action, p.began))
+				require.False(t, n.core.Drained(), "it was published, and that is not recorded")
+				w.run(10 * time.Second)
+				require.True(t, n.core.Drained())
+				require.Empty(t, w.failed)
+				return
+			}
+			n.carryOut(p)
+			n.answer(p)
+		}
+	}
+	require.Fail(t, "it was never sent")
+}
+
 func TestWorldAtRest(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 4)
