@@ -7,10 +7,12 @@
 //
 // Order: events of one key are first published in the order in which their transactions committed, provided that those
 // transactions lock what the key stands for before they publish: the aggregate's row, or the key itself by [LockKey]. In a
-// transaction of pgtx.Run events get their places at the commit. Any number of relays may run; each shard of keys is worked
-// on by one of them at a time.
+// transaction of pgtx.Run events get their places at the commit. Any number of relays may run. The keys are divided into
+// shards, and one relay at a time works on a shard. A relay that is stopped, killed or cannot publish loses its shards to
+// the others.
 //
 // An event that cannot be published is retried, then dead: an operator retries or discards it, by "millrace outbox" or with
-// package outboxadmin. Until then it blocks later events of its key; everything else goes on. While the broker is out of
-// reach no event is dead, and no attempt counts.
+// package outboxadmin. Until then it blocks later events of its key; everything else goes on. While the broker or a topic
+// is out of reach, its events wait: none becomes dead, and no attempt counts. Other topics go on. An event that ends the
+// process of every relay that sends it is found, and is dead.
 package outbox

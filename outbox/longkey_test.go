@@ -13,7 +13,7 @@ import (
 	"github.com/millrace-go/millrace/transport"
 )
 
-// An index entry holds about 2,700 bytes. A rejected event with a longer key could not be moved to the side table, and held up
+// An index entry holds about 2,700 bytes. A rejected event with a longer key could not become a failed event, and held up
 // every other failed event of its shard.
 func TestLongKey(t *testing.T) {
 	t.Parallel()

@@ -60,14 +60,14 @@ func (f *fixture) publishMany(topic string, n int, payload func(i int) string) {
 	}))
 }
 
-// rows counts what is unpublished, also in the side table.
+// rows counts what is unpublished, also among the failed events.
 func (f *fixture) rows() (n int) {
 	require.NoError(f.t, f.pool.QueryRow(context.Background(), `select (select count(*) from `+f.schema+`.outbox)
 		+ (select count(*) from `+f.schema+`.outbox_failed where state <> 'discarded')`).Scan(&n))
 	return n
 }
 
-// failed lists what the side table holds of a key, in order: "payload state attempts".
+// failed lists the failed events of a key, in order: "payload state attempts".
 func (f *fixture) failed(key string) (lines []string) {
 	rows, err := f.pool.Query(context.Background(), `select convert_from(payload, 'UTF8') || ' ' || state || ' ' || attempts
 		from `+f.schema+`.outbox_failed where key = $1 order by id`, key)

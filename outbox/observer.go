@@ -55,11 +55,11 @@ func newObserver(cfg RelayConfig) (*observer, error) {
 	o.published, errs[0] = m.Int64Counter("millrace.outbox.published", metric.WithUnit("{event}"),
 		metric.WithDescription("Events that the broker acknowledged."))
 	o.failures, errs[1] = m.Int64Counter("millrace.outbox.failures", metric.WithUnit("{event}"),
-		metric.WithDescription("Events that could not be published, each attempt; an outage of the broker counts."))
+		metric.WithDescription("Failed attempts to publish an event; an outage of the broker counts too."))
 	o.moves, errs[2] = m.Int64Counter("millrace.outbox.moved", metric.WithUnit("{event}"),
-		metric.WithDescription("Events that were moved to the side table, including those blocked by them."))
-	o.rescans, errs[3] = m.Int64Counter("millrace.outbox.surprises", metric.WithUnit("{rescan}"),
-		metric.WithDescription("Events that turned up below those already read, so that a shard was read again from its start."))
+		metric.WithDescription("Events that became failed events, including those blocked by them."))
+	o.rescans, errs[3] = m.Int64Counter("millrace.outbox.surprises", metric.WithUnit("{scan}"),
+		metric.WithDescription("Times that a shard was read again from its start, because events appeared below those already read."))
 	o.batchSize, errs[4] = m.Int64Histogram("millrace.outbox.batch.size", metric.WithUnit("{event}"),
 		metric.WithDescription("Events in one batch."), metric.WithExplicitBucketBoundaries(1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000))
 	o.latency, errs[5] = m.Float64Histogram("millrace.outbox.latency", metric.WithUnit("s"),
@@ -82,8 +82,8 @@ func (o *observer) start(r *Relay) (stop func(), err error) {
 		return g
 	}
 	pending := gauge(0, "millrace.outbox.pending", "{event}", "Unpublished events of the shards that this relay holds, up to 100,000 of each.")
-	failed := gauge(1, "millrace.outbox.failed", "{event}", "Events in the side table, of the shards that this relay holds, by state.")
-	holes := gauge(2, "millrace.outbox.holes", "{number}", "Numbers that were given out and not seen, which each read looks at.")
+	failed := gauge(1, "millrace.outbox.failed", "{event}", "Failed events of the shards that this relay holds, by state.")
+	gaps := gauge(2, "millrace.outbox.gaps", "{number}", "Sequence numbers below the highest one read that the relay has not seen yet.")
 	held := gauge(3, "millrace.outbox.shards", "{shard}", "Shards that this relay holds.")
 	oldest, err := m.Float64ObservableGauge("millrace.outbox.oldest.age", metric.WithUnit("s"),
 		metric.WithDescription("Age of the oldest unpublished event of each shard that this relay holds; 0 when there is none."))
@@ -95,7 +95,7 @@ func (o *observer) start(r *Relay) (stop func(), err error) {
 	}
 	registration, err := m.RegisterCallback(func(ctx context.Context, to metric.Observer) error {
 		shards, states, err := o.look(ctx, r)
-		to.ObserveInt64(holes, int64(r.gapsWatched()))
+		to.ObserveInt64(gaps, int64(r.gapsWatched()))
 		to.ObserveInt64(held, int64(len(r.holding())))
 		for _, s := range shards {
 			shard := metric.WithAttributes(attribute.Int("millrace.shard", int(s.Shard)))
@@ -106,7 +106,7 @@ func (o *observer) start(r *Relay) (stop func(), err error) {
 			to.ObserveInt64(failed, n, metric.WithAttributes(attribute.String("millrace.state", state)))
 		}
 		return err
-	}, pending, failed, holes, held, oldest)
+	}, pending, failed, gaps, held, oldest)
 	if err != nil {
 		return nil, err
 	}

@@ -68,7 +68,7 @@ func TestMetrics(t *testing.T) {
 	assert.Greater(t, before["millrace.outbox.oldest.age"], 0.0)
 	assert.Less(t, before["millrace.outbox.oldest.age"], 60.0)
 	assert.Contains(t, before, "millrace.outbox.failed")
-	assert.Contains(t, before, "millrace.outbox.holes")
+	assert.Contains(t, before, "millrace.outbox.gaps")
 	close(broker.hold)
 	eventually(t, "they are published", func() bool { return f.rows() == 0 })
 	after := figures(t, reader)

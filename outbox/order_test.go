@@ -250,7 +250,7 @@ func TestNothingIsLostAndOrderHolds(t *testing.T) {
 	assert.LessOrEqual(t, c.repeated, kills*16*maxInFlight)
 }
 
-// The test above can fail: without its memory of holes the same relay inverts.
+// The test above can fail: without its memory of gaps the same relay inverts.
 func TestWithoutGapsOrderIsLost(t *testing.T) {
 	t.Parallel()
 	c, _ := newFixture(t).chaos("without memory", func(c tally) bool { return c.inversions > 0 })

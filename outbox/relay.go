@@ -50,12 +50,13 @@ type RelayConfig struct {
 	// begin. 10 ms or more. Default: 1 s.
 	PollInterval time.Duration
 
-	// LeaseTTL is how long the shards of a killed relay wait for another relay. 500 ms or more. Default: 5 s.
+	// LeaseTTL is how long the shards of a killed relay wait for another relay. A relay that has not renewed its leases for
+	// so long sends nothing. 500 ms or more. Default: 5 s.
 	LeaseTTL time.Duration
 
 	// PublishTimeout bounds the publishing of one batch by a transport.BatchPublisher. The Publish of any other publisher
-	// takes no context and must return by itself. Events that are not acknowledged by then are published again. Default:
-	// 30 s.
+	// takes no context and must return by itself. Events that are not acknowledged by then are published again. A call that
+	// takes twice as long costs the relay the shard: another relay publishes its events. Default: 30 s.
 	PublishTimeout time.Duration
 
 	// DrainTimeout bounds how long Run waits, after its context has ended, for the batches in flight, before it cancels
@@ -153,7 +154,7 @@ type Relay struct {
 	store     *store.Relay
 	reader    *store.Reader
 	gaps      func() relay.GapTracker
-	pause     time.Duration // of an event that relays were sending when they ended
+	pause     time.Duration // how long the crash guard sets an event aside
 	delayed   string        // the statement that moves delayed events
 	observer  *observer
 	running   atomic.Bool
@@ -169,8 +170,8 @@ type Relay struct {
 // order per key where the publisher makes the event's key (transport.Key) the broker's own. Millrace's transports do.
 // watermill-kafka does with kafka.Marshaler, and watermill-googlecloud with NewOrderingMarshaler and EnableMessageOrdering; with
 // their default marshalers the events of a key lose their order on the way, which the relay cannot see. Pool and
-// publisher stay the caller's; the relay uses up to five connections of the pool while
-// all goes well, more while it works on failed events, and one of its own for LISTEN.
+// publisher stay the caller's. The relay uses up to five connections of the pool, and more while it works on failed events.
+// It opens two of its own: for LISTEN, and for its leases.
 func NewRelay(pool *pgxpool.Pool, publisher message.Publisher, cfg RelayConfig) (*Relay, error) {
 	var errs []error
 	if pool == nil {

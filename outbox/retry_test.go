@@ -67,8 +67,8 @@ func (p *choosy) PublishBatch(_ context.Context, _ string, msgs []*message.Messa
 	return errs
 }
 
-// What is published of the side table and not deleted yet counts as well.
-func TestSideTableKeepsToMaxInFlight(t *testing.T) {
+// Failed events that were published and are not deleted yet count, too.
+func TestFailedEventsKeepToMaxInFlight(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	p := &choosy{}
@@ -98,7 +98,7 @@ func TestSideTableKeepsToMaxInFlight(t *testing.T) {
 }
 
 // An operator retries the event that ended its relays: it is dead again, and relays live on.
-func TestEventInTheSideTableThatKillsItsRelay(t *testing.T) {
+func TestFailedEventThatKillsItsRelay(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	f.publish("killer", "kills its relay")
@@ -132,7 +132,7 @@ func TestOutageAccusesNobody(t *testing.T) {
 	assert.Empty(t, f.failed("k"))
 }
 
-// A command that came while the side table was worked on was forgotten until the next poll.
+// A command that came while failed events were sent was forgotten until the next poll.
 func TestCommandWhileFailedEventsAreTried(t *testing.T) {
 	t.Parallel()
 	f, broker := newFixture(t), newRecorder()

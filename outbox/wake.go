@@ -20,7 +20,7 @@ type wakes struct {
 	mu     sync.Mutex
 	hashes []int64
 	all    bool // anything may be new
-	look   bool // also in the side table
+	look   bool // failed events, too
 }
 
 // maxHashes bounds what is collected; beyond it every shard is looked at.

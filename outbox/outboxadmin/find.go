@@ -46,7 +46,7 @@ func Find(ctx context.Context, db pgtx.DB, schema, eventID string) (found []Loca
 		if err != nil {
 			return err
 		}
-		ids := []*int64{} // in the side table
+		ids := []*int64{} // among the failed events
 		found, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (l Location, err error) {
 			var headers []byte
 			var id *int64

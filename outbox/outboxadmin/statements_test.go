@@ -78,7 +78,7 @@ func statementOf(name, schema string) string {
 	return store.Query(name, schema)
 }
 
-// Whatever looks for the events of a key in the side table reads no more than those.
+// Whatever looks for the failed events of a key reads no more than those.
 func TestFailedEventsAreFoundByTheHashOfTheirKey(t *testing.T) {
 	t.Parallel()
 	pool, schema := devtest.Pool(t), devtest.Schema(t)

@@ -41,12 +41,12 @@ func (w *gapWorld) read(t *rapid.T, limit int, ask, rescan bool) {
 			view.Writers[o.id] = struct{}{}
 		}
 	}
-	from, holes := w.gaps.From(), w.gaps.List()
+	from, listed := w.gaps.From(), w.gaps.List()
 	if !w.gaps.known || rescan {
 		limit += len(w.held)
 	}
 	if rescan {
-		from, holes = 0, nil
+		from, listed = 0, nil
 	}
 	var numbers []int64
 	for n := range w.rows {
@@ -58,7 +58,7 @@ func (w *gapWorld) read(t *rapid.T, limit int, ask, rescan bool) {
 		switch {
 		case n > from && above < limit:
 			above++
-		case n > from || !slices.Contains(holes, n):
+		case n > from || !slices.Contains(listed, n):
 			continue
 		}
 		view.Numbers = append(view.Numbers, n)

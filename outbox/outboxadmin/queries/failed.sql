@@ -1,4 +1,4 @@
--- What the side table holds, by state, counted up to $1 rows that hold something up and $1 discarded ones; no locks.
+-- Failed events by state, counted up to $1 rows that hold something up and $1 discarded ones; no locks.
 select f.state, count(*), min(f.created_at)
 from (
     (select state, created_at from {schema}.outbox_failed where state <> 'discarded' limit $1)

@@ -1,3 +1,3 @@
--- Deletes events of the side table that were published. Locks those rows. Not by shard: their number may
+-- Deletes failed events that were published. Locks those rows. Not by shard: their number may
 -- have changed since they were read.
 delete from {schema}.outbox_failed where id = any($1::bigint[])

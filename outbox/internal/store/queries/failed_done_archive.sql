@@ -1,4 +1,4 @@
--- Deletes events of the side table that were published, and puts them into the archive. Locks those rows. Not by shard: their number may
+-- Deletes failed events that were published, and puts them into the archive. Locks those rows. Not by shard: their number may
 -- have changed since they were read.
 with gone as (
     delete from {schema}.outbox_failed where id = any($1::bigint[])
