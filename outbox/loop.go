@@ -96,7 +96,7 @@ func (l *loop) apply(in relay.Input) {
 	l.core.Apply(time.Now(), in)
 }
 
-// woken returns what was told of new events.
+// woken returns the wake-ups since the last call.
 func (l *loop) woken() relay.Woken {
 	hashes, all, look := l.relay.wakes.take()
 	w := relay.Woken{All: all, Look: look}
@@ -178,7 +178,8 @@ func (l *loop) carryOut(action relay.Action) relay.Input {
 	}
 }
 
-// abandon waits a last time for what is under way: its contexts have ended, but a publisher without one may block for ever.
+// abandon waits for the actions under way a last time. Their contexts have ended, but a publisher that takes no context may
+// block for ever.
 func (l *loop) abandon() {
 	for _, held := range l.leases {
 		held.cancel()
@@ -215,7 +216,7 @@ func (l *loop) abandon() {
 	}
 }
 
-// hold tells others which shards the core holds.
+// hold stores what metrics and the end of Run ask for.
 func (r *Relay) hold(c *relay.Core) {
 	held := c.Held()
 	r.mu.Lock()
@@ -241,8 +242,8 @@ func (r *Relay) gapsWatched() int {
 	return r.gapCount
 }
 
-// publish sends a batch in its lease's time. A noted event is noted before, and the note is cleared when the relay survives
-// it but the broker did not take the event: in an outage no event is suspected.
+// publish sends a batch, unless its lease has ended. An event that is to be noted is noted before it is sent. When the broker
+// does not take it and the relay is still there, the note is cleared. So in an outage no event is suspected.
 func (r *Relay) publish(ctx context.Context, a relay.Publish) relay.Published {
 	answer := relay.Published{Ref: a.Ref, Queue: a.Queue}
 	if a.Noted {
@@ -264,7 +265,7 @@ func (r *Relay) publish(ctx context.Context, a relay.Publish) relay.Published {
 	return answer
 }
 
-// report tells logs and metrics.
+// report writes logs and metrics.
 func (r *Relay) report(p relay.Report) {
 	log := r.cfg.Logger
 	switch p.Kind {
@@ -296,7 +297,7 @@ func (r *Relay) report(p relay.Report) {
 	}
 }
 
-// faultOf says what an error says about the event.
+// faultOf decides what a publisher's error means for the event.
 func faultOf(err error) relay.Fault {
 	var network net.Error
 	var errno syscall.Errno

@@ -16,8 +16,8 @@ type Config struct {
 
 	PollInterval time.Duration
 	LeaseTTL     time.Duration
-	StuckAfter   time.Duration // a batch that is in flight for so long will never be answered
-	CrashPause   time.Duration // how long an event waits that relays were sending when they ended
+	StuckAfter   time.Duration // a batch in flight for longer is not expected to be answered
+	CrashPause   time.Duration // how long the crash guard sets an event aside
 
 	Fault  func(error) Fault
 	Gaps   func() GapTracker
@@ -45,8 +45,8 @@ type Core struct {
 	rules rules
 
 	shards map[int16]*shard
-	order  []*shard       // those, by number
-	ended  map[Ref]*shard // whose lease has ended, until their batches are answered
+	order  []*shard       // the same, by number
+	ended  map[Ref]*shard // shards whose lease has ended, until their batches are answered
 	topics map[string]*topic
 	leases uint64
 	count  int // of the outbox's shards
@@ -101,14 +101,14 @@ type ghost struct {
 const (
 	// saveDelay is how long deletes are collected.
 	saveDelay = 15 * time.Millisecond
-	// fullSave is how many make it worth at once, and maxSave how many one delete takes.
+	// fullSave is how many rows are deleted without that delay. maxSave is how many one statement deletes.
 	fullSave, maxSave = 2000, 4000
-	// maxRead is how many rows one round trip reads of several shards, or two batches if those are more.
+	// maxRead is how many rows of several shards one round trip reads, or two batches if that is more.
 	maxRead = 4000
 	// maxPace is how long reads wait for one another under load, so that each finds more.
 	maxPace = 25 * time.Millisecond
-	// rescanEvery is how often a shard is compared with the table, at most; rescanShare is how many times as long as it
-	// took the next one waits.
+	// rescanEvery is the time between two rescans of a shard. After a slow one the time is longer: rescanShare times as
+	// long as that one took.
 	rescanEvery, rescanShare = 5 * time.Second, 20
 	// maxDelayed is how many delayed events are moved at once.
 	maxDelayed = 1000
@@ -219,7 +219,7 @@ func (c *Core) Unsaved() (rows []ShardRow) {
 	return rows
 }
 
-// Next returns what to do now, and how long there is nothing more to do unless something happens.
+// Next returns what to do now, and after how long to call it again if there is no input before.
 func (c *Core) Next(now time.Time) (actions []Action, wait time.Duration) {
 	wait = time.Hour
 	until := func(t time.Time) {
@@ -464,7 +464,7 @@ func (c *Core) exorcise(read, rescan bool) {
 	c.ghosts = rest
 }
 
-// poll asks for work on failed events, and looks for rows of transactions that nobody told of.
+// poll asks for work on failed events, and looks for rows that no wake-up announced.
 func (c *Core) poll(now time.Time) (at time.Time) {
 	if now.Before(c.pollAt) {
 		return c.pollAt
@@ -533,7 +533,7 @@ func (c *Core) delayedMoved(in DelayedMoved, now time.Time) {
 	}
 }
 
-// woken passes on what was told of new events.
+// woken takes a wake-up.
 func (c *Core) woken(in Woken) {
 	if in.Look { // an operator's command may have come
 		c.pollAt = time.Time{}

@@ -11,7 +11,7 @@ const (
 	accusedDeaths = 3
 )
 
-// ReasonCrash is why an event is set aside that relays were sending when they ended.
+// ReasonCrash is the reason that is stored with an event that the crash guard sets aside.
 const ReasonCrash = "the relay ended every time it sent this event"
 
 // beCareful makes a new shard send its next events one by one when relays ended over it.
@@ -23,7 +23,7 @@ func (s *shard) beCareful() {
 	s.core.report(Report{Kind: ReportCareful, Shard: s.Shard, Count: s.deaths})
 }
 
-// accuse sets the event aside that is about to be sent if relays ended while they sent it.
+// accuse sets an event aside instead of sending it, if too many relays ended while they sent it. It reports whether it did.
 func (s *shard) accuse(q *queue, e *Event) bool {
 	if e.EventID != s.suspect || s.suspDeaths < accusedDeaths {
 		return false
@@ -52,7 +52,7 @@ func (s *shard) survived(eventID string) {
 	}
 }
 
-// getsOn notes that nothing in the shard ends its relay.
+// getsOn clears what is recorded for a shard, because nothing in it ends its relay.
 func (c *Core) getsOn(s *shard) {
 	s.deaths, s.careful, s.accused = 0, 0, false
 	s.forgetSuspect()

@@ -175,7 +175,7 @@ func (c *Core) failedFetched(in FailedFetched, now time.Time) {
 func (c *Core) sendFailed(s *shard, q *queue, n int, now time.Time) {
 	noted := s.careful > 0 || q.failed[0][0].Crash
 	if first := q.failed[0][0]; noted && first.EventID == s.suspect && (first.Crash && s.suspDeaths > 0 || s.suspDeaths >= accusedDeaths) {
-		// More than once before, and now after a pause.
+		// Three relays ended, or one after the pause.
 		q.failed = q.failed[1:]
 		c.report(Report{Kind: ReportAccused, Shard: s.Shard, Topic: q.topic.name, Count: s.suspDeaths})
 		again := Again{ID: first.ID, State: Retrying, Reason: ReasonCrash, Attempts: first.Attempts + s.suspDeaths, RetryIn: c.cfg.Jitter(c.cfg.CrashPause)}
@@ -229,7 +229,7 @@ func (c *Core) sendFailed(s *shard, q *queue, n int, now time.Time) {
 	c.do(Publish{Ref: s.Ref, Queue: q.topic.name, Rows: rows, Noted: noted, Deadline: s.deadline})
 }
 
-// settleFailed sorts out what became of a batch of failed events.
+// settleFailed applies the results of a batch of failed events.
 func (s *shard) settleFailed(q *queue, results []error, now time.Time) {
 	c := s.core
 	rows, groups := q.retries, q.groups

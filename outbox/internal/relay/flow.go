@@ -12,7 +12,7 @@ const (
 	// batchBytes bounds what is read of a shard at once, what one batch sends, and the payloads of a topic that a shard
 	// holds, one larger event apart.
 	batchBytes = 16 << 20
-	// maxBytes bounds the payloads that the relay holds, but for those in flight to topics that do not get on.
+	// maxBytes bounds the payloads that the relay holds, except those in flight to topics that are stuck.
 	maxBytes = 4 * batchBytes
 	// slow is how long a batch is in flight before its topic counts as slow.
 	slow = 250 * time.Millisecond
@@ -22,7 +22,7 @@ const (
 	maxDeferredKeys = 1_000_000
 )
 
-// queue is what a shard holds of one topic. One batch of it is in flight at a time.
+// queue is a topic queue: what a shard holds of one topic. One batch of it is in flight at a time.
 type queue struct {
 	topic   *topic
 	ready   []*Event // in order
@@ -117,7 +117,7 @@ func (s *shard) room(q *queue, now time.Time) (n int, wait bool) {
 // deferral is the part of a topic's events that a shard leaves in the table because its quota is used up.
 type deferral struct {
 	any     bool
-	from    int64            // rows below it were held
+	from    int64            // rows below it were taken
 	to      int64            // the highest number
 	keys    map[uint64]int64 // keys of deferred rows, with the first number of each
 	refused bool             // one was deferred by the read that is being taken
@@ -171,7 +171,7 @@ func (s *shard) drained(q *queue, r Request, rows []Row) {
 	s.unstall()
 }
 
-// scanned ends the deferrals of topics of which a scan that read every row has deferred none.
+// scanned ends the deferral of each topic of which a scan deferred no row. The scan has read every row.
 func (s *shard) scanned() {
 	for _, q := range s.order {
 		if q.deferred.any && !q.deferred.refused {

@@ -44,7 +44,7 @@ type View struct {
 	Fresh   []int64 // of those that the relay does not hold, ascending
 	More    bool    // the read stopped at its limit
 	Last    int64   // the sequence's value, read before the writers; for a scan that has not begun
-	Writers Writers // who was there before the read; nil when the read did not ask
+	Writers Writers // that were open before the read; nil when the read did not ask
 }
 
 // maxGaps bounds the gaps of a shard that each read looks at.
@@ -55,8 +55,8 @@ const maxGaps = 10_000
 // A transaction takes a number before it commits, so a lower number may become visible after a higher one. The missing
 // numbers are gaps. Each read looks at them in the same snapshot as at newer numbers: a snapshot that shows a later event of
 // a key shows the earlier ones. A gap is forgotten once every transaction that had the outbox open for writing after the gap
-// was seen has ended, and a later read did not find it. After forgetting everything comes a scan, which reads from the start
-// until the same is known of all numbers that were taken when it began.
+// was seen has ended, and a later read did not find it. After Forget comes a scan. It reads from the start, again and again,
+// until the same is known of every number that was taken when it began.
 type gaps struct {
 	known   bool    // false: scanning
 	floor   int64   // a scan starts above it
@@ -64,7 +64,7 @@ type gaps struct {
 	last    int64   // of a scan: the sequence's value when it began
 	settled int64   // numbers up to here can no longer appear
 	hi      int64   // the highest number read
-	owners  Writers // who may still fill the older gaps, or write what the scan waits for
+	owners  Writers // that may still fill the older gaps, or that the scan waits for
 	older   []int64 // gaps whose possible owners are known
 	newer   []int64 // gaps seen since
 }
@@ -137,7 +137,7 @@ func (g *gaps) unexpected(fresh []int64) bool {
 	return before-len(g.older)-len(g.newer) < below
 }
 
-// age forgets gaps that nobody can fill any more, and notes who could fill those that earlier reads saw.
+// age forgets gaps that nobody can fill any more, and records which transactions could fill those that earlier reads saw.
 func (g *gaps) age(w Writers) {
 	if w == nil {
 		return

@@ -56,7 +56,7 @@ func (s *shard) arrive(e *Event) {
 	q.ready = append(q.ready, e)
 }
 
-// settleKey notes that an event of the key is no longer pending, and lets those go that waited for it.
+// settleKey notes that an event of the key is no longer pending. After the last one the events that waited become ready.
 func (s *shard) settleKey(e *Event) {
 	k := e.key
 	if k == nil {
@@ -68,7 +68,7 @@ func (s *shard) settleKey(e *Event) {
 	}
 }
 
-// proceed makes the waiting events of a key ready, as far as they go to one topic.
+// proceed makes the waiting events of a key ready, up to the first one of another topic.
 func (s *shard) proceed(k *key) {
 	delete(s.stalled, k)
 	if len(k.waiting) == 0 {
@@ -112,7 +112,7 @@ func (s *shard) unstall() {
 	}
 }
 
-// resume makes the events of failing keys ready whose backoff has ended.
+// resume makes events ready when the backoff of their key has ended.
 func (s *shard) resume(now time.Time) {
 	if len(s.failing) == 0 {
 		return

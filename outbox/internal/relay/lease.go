@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// stallAfter is how long a relay that has work gets nothing published before it counts as struggling, at least.
+// A relay that has work and publishes nothing for stallAfter counts as struggling. A long LeaseTTL makes that time longer.
 const stallAfter = 15 * time.Second
 
 // renew renews the leases four times in their life.
@@ -57,8 +57,8 @@ func (c *Core) struggles(now time.Time) bool {
 	return c.struggling
 }
 
-// InTime reports whether the events may be sent at this moment, which is to be asked right before: the process may have been
-// stopped since the action was made.
+// InTime reports whether the events may be sent now. Ask right before sending: the process may have been stopped since Next
+// returned the action.
 func (p Publish) InTime(now time.Time) bool { return now.Before(p.Deadline) }
 
 // renewed makes the shards match the leases.
@@ -139,7 +139,7 @@ func (c *Core) end(s *shard) {
 	c.do(EndLease{s.Ref})
 }
 
-// watch gives a shard back whose publisher does not return. Until it does, another relay sends what it was given.
+// watch gives a shard back when the publisher does not return. Another relay then sends its events.
 func (c *Core) watch(s *shard, q *queue, now time.Time) {
 	if now.Sub(q.since) < c.cfg.StuckAfter || s.shunned {
 		return

@@ -55,7 +55,7 @@ func (c *Core) weight(now time.Time) (bytes int) {
 	return bytes
 }
 
-// size is what a row of the shard is taken for.
+// size is the assumed size of a row in bytes.
 func (s *shard) size() int {
 	if s.average == 0 {
 		return firstSize
@@ -303,7 +303,8 @@ func (c *Core) rescanDone(in Rescanned, now time.Time) {
 	c.exorcise(false, true)
 }
 
-// misses reports whether the shard should hold a row and does not. A gap that a read has not looked at since is none.
+// misses reports whether the shard should hold a row and does not. A row in a gap is not
+// missed: the next read looks there.
 func (s *shard) misses(id Identity) bool {
 	if _, ok := s.held[id]; ok {
 		return false

@@ -54,7 +54,7 @@ type Event struct {
 	key      *key
 	leaving  bool      // published, or on its way to the failed events: its row still exists
 	moving   bool      // its move to the failed events was begun, and is not known to have ended
-	gone     bool      // its row is deleted, or somebody else deleted it
+	gone     bool      // its row no longer exists
 	failedAt time.Time // the last time; zero: never
 	attempts int       // failures that were its own
 }
@@ -102,9 +102,9 @@ type Request struct {
 	Ref
 	Scan  bool     // ask for the sequence's value
 	From  int64    // rows above it
-	Limit int      // that many of them
-	Bytes int      // payloads of at most so many bytes in all, but at least one; the others are left out
-	List  []int64  // and these rows
+	Limit int      // at most so many
+	Bytes int      // of all payloads together; those beyond are left out, but never the first one
+	List  []int64  // and the rows with these numbers
 	Hide  []string // topics whose payloads are left out
 
 	Drain      string // and rows of this topic, from DrainFrom to From
@@ -125,7 +125,7 @@ type Found struct {
 // Answer is what a round trip found.
 type Answer struct {
 	Shards  []Found // as in Read.Requests
-	Writers Writers // who was there before the read; nil when it did not ask
+	Writers Writers // that were open before the read; nil when it did not ask
 	Now     time.Time
 	Moved   bool // another server answered, or it was restarted: nothing remembered holds
 }
@@ -133,8 +133,8 @@ type Answer struct {
 // RescanRequest asks for rows of a shard that the relay should hold.
 type RescanRequest struct {
 	Ref
-	UpTo  int64    // their numbers
-	Limit int      // that many of them
+	UpTo  int64    // the highest number
+	Limit int      // at most so many rows
 	Skip  []string // topics whose rows are left out
 }
 
@@ -199,7 +199,7 @@ type (
 		Promote              []string // keys whose first event may be due, or that may have none any more
 		PromoteAll           bool     // any key's first event may be due
 	}
-	// SettleFailed records what became of failed events that were sent.
+	// SettleFailed records the results of failed events that were sent.
 	SettleFailed struct {
 		Ref
 		Done  []int64 // IDs
@@ -215,7 +215,7 @@ type (
 	MoveDelayed struct{ Limit int }
 	// Release gives leases back.
 	Release struct{ Shards []int16 }
-	// ClearSuspect notes that a shard gets on.
+	// ClearSuspect clears what the crash guard has recorded for a shard.
 	ClearSuspect struct{ Ref }
 	// EndLease ends what is under way for a lease.
 	EndLease struct{ Ref }
@@ -242,8 +242,8 @@ type ReportKind int
 const (
 	ReportSettled  ReportKind = iota // Events were published, of Count
 	ReportFailed                     // Failed keys of Topic failed; Event is the first, retried In
-	ReportStands                     // Topic stands since its batch failed with Err
-	ReportGetsOn                     // Topic gets on again
+	ReportStands                     // the broker takes nothing of Topic, because of Err
+	ReportGetsOn                     // the broker takes events of Topic again, after In
 	ReportAside                      // Aside were set aside
 	ReportSurprise                   // a row appeared below those that were read
 	ReportCareful                    // a shard's events are sent one by one: Count relays ended while they held it

@@ -65,7 +65,7 @@ func (c *Core) verdict(f Fault, attempts int) (state string, in time.Duration) {
 	return Retrying, c.cfg.Jitter(failedBackoff(attempts))
 }
 
-// settle sorts out what became of a queue's batch.
+// settle applies the results of a queue's batch.
 func (s *shard) settle(q *queue, results []error, now time.Time) {
 	c := s.core
 	batch := q.sending

@@ -62,9 +62,9 @@ type shard struct {
 const (
 	// firstRead is how many rows are read of a shard while their size is not known.
 	firstRead = 20
-	// firstSize is what a row is taken for meanwhile.
+	// firstSize is the assumed size of a row in bytes meanwhile.
 	firstSize = 64 << 10
-	// leastBytes is how little a read may return after reads that took too long.
+	// leastBytes is the lowest bound of a read's bytes, after reads that failed.
 	leastBytes = 64 << 10
 	// maxAside is how many events are moved in one transaction.
 	maxAside = 1000
@@ -99,7 +99,7 @@ func (s *shard) served(q *queue) {
 	s.order = append(slices.Delete(s.order, i, i+1), q)
 }
 
-// forget drops queues of which nothing is held.
+// forgetEmpty drops queues of which nothing is held.
 func (s *shard) forgetEmpty() {
 	s.order = slices.DeleteFunc(s.order, func(q *queue) bool {
 		if q.empty() && len(s.order) > 64 { // few cost nothing, and their windows are worth keeping

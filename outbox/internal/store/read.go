@@ -11,9 +11,10 @@ import (
 	"github.com/millrace-go/millrace/outbox/internal/relay"
 )
 
-// Reader reads shards for a relay. One call of Read follows another: it is not safe for concurrent use.
+// Reader reads shards for a relay. It is not safe for concurrent use.
 type Reader struct {
-	// Undurable reports whether a transaction that committed may not be on disk yet. A test replaces it to show what it is for.
+	// Undurable reports whether a committed transaction may not be on disk yet. A test replaces it to show that the check is
+	// needed.
 	Undurable func(transaction uint32) bool
 
 	pool *pgxpool.Pool
@@ -139,7 +140,7 @@ func (r *Reader) rows(q *relay.Request, f *relay.Found, transactions *[]uint32) 
 	s.row = func(v [][]byte) error {
 		e := relay.Row{Seq: asInt8(v[3]), EventID: string(v[4]), Key: string(v[6]), Size: asInt4(v[9]), Written: asTime(v[10])}
 		copy(e.Place[:], v[1])
-		if string(v[5]) != topic { // usually the one before's
+		if string(v[5]) != topic { // most rows have the topic of the row before
 			topic = string(v[5])
 		}
 		e.Topic = topic

@@ -20,7 +20,7 @@ import (
 // ExchangeTimeout bounds a round trip: a connection that says nothing for so long is given up.
 const ExchangeTimeout = time.Minute
 
-// Relay carries out what a relay asks of the database. It is safe for concurrent use, but Renew.
+// Relay carries out what a relay asks of the database. It is safe for concurrent use, except Renew.
 type Relay struct {
 	pool    *pgxpool.Pool
 	schema  string
@@ -80,8 +80,8 @@ func Connect(ctx context.Context, pool *pgxpool.Pool) (*pgx.Conn, error) {
 	return conn, nil
 }
 
-// Renew renews leases on a connection of its own: the pool may be exhausted, which must not cost the leases. One call follows
-// another.
+// Renew renews leases on a connection of its own, because an exhausted pool must not cost the leases. Only one call may run at
+// a time.
 func (r *Relay) Renew(ctx context.Context, a relay.Renew) relay.Renewed {
 	ctx, cancel := context.WithTimeout(ctx, r.ttl/4)
 	defer cancel()
@@ -260,7 +260,7 @@ func (r *Relay) FetchFailed(ctx context.Context, a relay.FetchFailed) relay.Fail
 	return answer
 }
 
-// SettleFailed records what became of failed events that were sent.
+// SettleFailed records the results of failed events that were sent.
 func (r *Relay) SettleFailed(ctx context.Context, a relay.SettleFailed) relay.FailedSettled {
 	n := len(a.Again)
 	ids, states, attempts, reasons, retry := make([]int64, n), make([]string, n), make([]int32, n), make([]string, n), make([]int32, n)
@@ -310,7 +310,7 @@ func freed(keys []string, left map[string]bool) (free, rest []string) {
 	return free, rest
 }
 
-// Due returns the shards in which failed events are due, or commanded.
+// Due returns the shards in which failed events are due, or have a command.
 func (r *Relay) Due(ctx context.Context, shards []int16) (due []int16, err error) {
 	err = r.transact(ctx, statement{sql: r.sql.due, args: []argument{int2s(shards)}, row: func(v [][]byte) error {
 		due = append(due, asInt2(v[0]))
@@ -319,23 +319,23 @@ func (r *Relay) Due(ctx context.Context, shards []int16) (due []int16, err error
 	return due, err
 }
 
-// Note notes durably that an event is about to be sent alone.
+// Note records that an event is about to be sent alone. It commits synchronously, whatever the role's default is.
 func (r *Relay) Note(ctx context.Context, shard int16, eventID string) error {
 	return r.transact(ctx, statement{sql: `select set_config('synchronous_commit', 'on', true)`},
 		statement{sql: r.sql.note, args: []argument{smallint(shard), id(r.id), text(eventID)}})
 }
 
-// Survived takes the note back.
+// Survived clears that record: the relay has not ended.
 func (r *Relay) Survived(ctx context.Context, shard int16, eventID string) error {
 	return r.transact(ctx, statement{sql: r.sql.survived, args: []argument{smallint(shard), id(r.id), text(eventID)}})
 }
 
-// ClearSuspect notes that a shard gets on.
+// ClearSuspect clears what the crash guard has recorded for a shard.
 func (r *Relay) ClearSuspect(ctx context.Context, shard int16) error {
 	return r.transact(ctx, statement{sql: r.sql.clear, args: []argument{smallint(shard), id(r.id)}})
 }
 
-// KeepArchive makes the days of the archive that are missing and drops those that are past.
+// KeepArchive creates the days of the archive that are missing and drops those that are past.
 func (r *Relay) KeepArchive(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, ExchangeTimeout)
 	defer cancel()
@@ -345,7 +345,7 @@ func (r *Relay) KeepArchive(ctx context.Context) error {
 	return nil
 }
 
-// archived makes up for a day that is missing, the only reason why a deleted row may not fit into the archive.
+// archived creates the missing days after an error says that a deleted row has no place in the archive.
 func (r *Relay) archived(ctx context.Context, err error) error {
 	const noPartition = "23514"
 	var pgErr *pgconn.PgError
@@ -385,7 +385,7 @@ func (r *Relay) Observe(ctx context.Context, shards []int16) (backlogs []Backlog
 // maxReason bounds what is kept of an error.
 const maxReason = 2000
 
-// printable makes text of an error that a text column takes.
+// printable returns the error's text, short and without what a text column refuses.
 func printable(reason string) string {
 	if len(reason) > maxReason {
 		reason = reason[:maxReason]

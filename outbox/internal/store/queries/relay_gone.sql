@@ -1,5 +1,5 @@
--- Forgets this relay, which has not ended unasked, and those that expired long ago; locks their rows, skipping what others
--- forget at the same time.
+-- Removes this relay, and those that expired long ago. This relay ends on request, so it is no death. Locks the rows, and skips
+-- those that another relay is removing.
 with well as (
     update {schema}.outbox_shard
     set deaths = array_remove(deaths, $1::uuid), suspect_deaths = array_remove(suspect_deaths, $1::uuid)
