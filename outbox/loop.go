@@ -26,6 +26,7 @@ type loop struct {
 	running int // actions under way
 	leases  map[relay.Ref]lease
 	ending  bool
+	changed bool // what the relay tells others about the core may have changed
 }
 
 // lease is the context of what is sent for a lease: it ends with it.
@@ -62,7 +63,10 @@ func (l *loop) run(ctx context.Context) {
 		for _, a := range actions {
 			l.start(a)
 		}
-		l.relay.hold(l.core)
+		if l.changed {
+			l.changed = false
+			l.relay.hold(l.core)
+		}
 		if l.ending && l.running == 0 && l.core.Drained() {
 			return
 		}
@@ -93,6 +97,10 @@ func (l *loop) run(ctx context.Context) {
 
 func (l *loop) apply(in relay.Input) {
 	l.running--
+	switch in.(type) {
+	case relay.Renewed, relay.ReadDone:
+		l.changed = true
+	}
 	l.core.Apply(time.Now(), in)
 }
 
@@ -118,6 +126,7 @@ func (l *loop) start(action relay.Action) {
 			held.cancel()
 			delete(l.leases, a.Ref)
 		}
+		l.changed = true
 		return
 	case relay.Publish:
 		held, ok := l.leases[a.Ref]
