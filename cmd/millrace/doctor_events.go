@@ -54,8 +54,8 @@ func (d *doctor) diagnose(r *outboxadmin.Report) {
 		if s.Suspect != "" && s.Attempts > 0 {
 			d.find("poison", fmt.Sprintf("relays ended %s while they sent event %s of shard %d", output.Count(s.Attempts, "time"), s.Suspect, s.Shard),
 				"it may be a poison message, which kills the process that sends it; after 3 times it is dead", d.command(s.Suspect, "explain"))
-		} else if s.Strikes > 1 {
-			d.find("poison", fmt.Sprintf("shard %d had %s, and nothing was published in between", s.Shard, output.Count(s.Strikes, "unclean takeover")),
+		} else if s.UncleanTakeovers > 1 {
+			d.find("poison", fmt.Sprintf("shard %d had %s, and nothing was published in between", s.Shard, output.Count(s.UncleanTakeovers, "unclean takeover")),
 				"an event of this shard kills relays, or something else does; its events are sent one by one to find out", status)
 		}
 	}

@@ -170,8 +170,8 @@ func (a *app) printShards(r *outboxadmin.Report, all bool) {
 	var rows [][]string
 	for _, s := range r.Shards {
 		var trouble []string
-		if s.Strikes > 0 {
-			trouble = append(trouble, output.Count(s.Strikes, "unclean takeover"))
+		if s.UncleanTakeovers > 0 {
+			trouble = append(trouble, output.Count(s.UncleanTakeovers, "unclean takeover"))
 		}
 		if s.Suspect != "" {
 			trouble = append(trouble, fmt.Sprintf("relays ended %s while they sent %s", output.Count(s.Attempts, "time"), oneLine(s.Suspect)))

@@ -42,15 +42,15 @@ type Report struct {
 
 // ShardReport is one shard of a Report.
 type ShardReport struct {
-	Shard    int        `json:"shard"`
-	Pending  Count      `json:"pending"`
-	Oldest   *time.Time `json:"oldest"`
-	Relay    string     `json:"relay,omitempty"` // the name, or the ID, of the holder of the lease
-	Expires  *time.Time `json:"lease_expires"`
-	Held     bool       `json:"held"`               // the lease has not expired
-	Strikes  int        `json:"strikes,omitempty"`  // unclean takeovers since events were last deleted
-	Suspect  string     `json:"suspect,omitempty"`  // the event that may have killed a relay
-	Attempts int        `json:"attempts,omitempty"` // how often a relay died while it sent the suspect
+	Shard            int        `json:"shard"`
+	Pending          Count      `json:"pending"`
+	Oldest           *time.Time `json:"oldest"`
+	Relay            string     `json:"relay,omitempty"` // the name, or the ID, of the holder of the lease
+	Expires          *time.Time `json:"lease_expires"`
+	Held             bool       `json:"held"`                        // the lease has not expired
+	UncleanTakeovers int        `json:"unclean_takeovers,omitempty"` // since events were last deleted
+	Suspect          string     `json:"suspect,omitempty"`           // the event that may have killed a relay
+	Attempts         int        `json:"attempts,omitempty"`          // how often a relay died while it sent the suspect
 }
 
 // TopicReport is one topic of a Report.
@@ -106,7 +106,7 @@ func inspect(ctx context.Context, tx pgx.Tx, schema string) (*Report, error) {
 	)
 	err := errors.Join(
 		each("shards", []any{limit},
-			[]any{&s.Shard, &s.Pending.N, &s.Oldest, &s.Relay, &id, &s.Expires, &s.Held, &s.Strikes, &s.Suspect, &s.Attempts}, func() {
+			[]any{&s.Shard, &s.Pending.N, &s.Oldest, &s.Relay, &id, &s.Expires, &s.Held, &s.UncleanTakeovers, &s.Suspect, &s.Attempts}, func() {
 				if s.Relay == "" {
 					s.Relay = id
 				}

@@ -47,7 +47,7 @@ func InspectBacklog(ctx context.Context, db pgtx.DB, schema string) (*Report, er
 		}
 		r = &Report{}
 		r.Shards, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (s ShardReport, err error) {
-			return s, row.Scan(&s.Shard, &s.Pending.N, &s.Oldest, &s.Relay, &s.Expires, &s.Held, &s.Strikes, &s.Suspect, &s.Attempts, &r.At)
+			return s, row.Scan(&s.Shard, &s.Pending.N, &s.Oldest, &s.Relay, &s.Expires, &s.Held, &s.UncleanTakeovers, &s.Suspect, &s.Attempts, &r.At)
 		})
 		return err
 	})

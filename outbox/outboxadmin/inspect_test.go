@@ -33,7 +33,7 @@ func TestInspect(t *testing.T) {
 	assert.Equal(t, outboxadmin.Count{N: 2}, r.Delayed)
 	assert.InDelta(t, -time.Hour, r.At.Sub(*r.NextDue), float64(time.Minute))
 	assert.Equal(t, "x", r.Shards[3].Suspect)
-	assert.Equal(t, 2, r.Shards[3].Strikes)
+	assert.Equal(t, 2, r.Shards[3].UncleanTakeovers)
 	require.Len(t, r.Topics, 2)
 	assert.EqualValues(t, 10000, r.Topics[0].Pending)
 	assert.EqualValues(t, 2, r.Topics[0].Failed, "discarded events hold nothing up")
