@@ -487,7 +487,7 @@ func (c *Core) poll(now time.Time) (at time.Time) {
 func (c *Core) polled(in Polled, now time.Time) {
 	c.polling = false
 	if in.Err != nil {
-		c.failed("look for failed events that are due", 0, c.pollAt.Sub(now), in.Err)
+		c.failed("look for failed events that are due", 0, max(c.pollAt.Sub(now), 0), in.Err)
 		return
 	}
 	for _, n := range in.Due {

@@ -258,6 +258,29 @@ func TestWorldAtRest(t *testing.T) {
 	assert.Equal(t, 500, w.sends, "each event is sent once")
 }
 
+// An operator's command makes the relay look at once, also after a look that failed.
+func TestFailedPollIsRepeatedAtOnceForACommand(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	n := w.start()
+	w.run(time.Second)
+	n.core.Apply(w.now, Woken{Look: true})
+	n.core.Apply(w.now, Polled{Err: errOdd})
+	actions, _ := n.core.Next(w.now)
+	var reports, polls int
+	for _, a := range actions {
+		switch a := a.(type) {
+		case Report:
+			reports++
+			assert.Zero(t, a.In)
+		case Poll:
+			polls++
+		}
+	}
+	assert.Equal(t, 1, reports)
+	assert.Equal(t, 1, polls)
+}
+
 // mends are the properties that hold only with a decision, each with what the relay does without it.
 var mends = map[string]struct {
 	holds   func(*rapid.T, func(*rules))
