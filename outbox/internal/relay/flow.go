@@ -160,7 +160,7 @@ func (s *shard) drained(q *queue, r Request, rows []Row) {
 	switch d := &q.deferred; {
 	case !d.any:
 		return
-	case len(rows) >= r.DrainLimit:
+	case len(rows) >= r.DrainLimit && rows[len(rows)-1].Seq < d.to:
 		d.from = rows[len(rows)-1].Seq + 1
 	case r.From < d.to: // the rest is above what the reads know
 		d.from = max(d.from, r.From+1)
