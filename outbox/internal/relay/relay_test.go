@@ -92,7 +92,7 @@ func chance(t *rapid.T, w *world, steps int) {
 			topic := w.topic(rapid.SampledFrom(topics).Draw(t, "topic"))
 			switch rapid.IntRange(0, 4).Draw(t, "trouble") {
 			case 0:
-				topic.wedged = !topic.wedged
+				topic.wedged, w.hung = !topic.wedged, true
 			case 1:
 				topic.takes = time.Duration(rapid.SampledFrom([]int{0, 300, 8000, 100_000}).Draw(t, "ms")) * time.Millisecond
 			default:
@@ -134,7 +134,10 @@ func (w *world) settled() {
 		}
 	}
 	retry()
-	w.run(15 * time.Minute) // a shard that was given back because its publisher does not return is shunned for minutes
+	if w.hung { // a relay does not take a shard again for minutes that it gave back because its publisher did not return
+		w.run(15 * time.Minute)
+	}
+	w.run(2 * time.Minute)
 	retry() // what failed meanwhile for the second time
 	w.run(2 * time.Minute)
 }

@@ -37,7 +37,8 @@ type world struct {
 	dead      map[string]string
 	overtaken []string
 	history   []string
-	sends     int // rows given to the broker
+	hung      bool // a topic did not answer
+	sends     int  // rows given to the broker
 }
 
 type transaction struct {
