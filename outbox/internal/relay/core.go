@@ -293,6 +293,7 @@ func (c *Core) publish(s *shard, now time.Time) (at time.Time) {
 		}
 		if q.topic.stands(now) {
 			at = earliest(at, q.topic.until)
+			s.putBack(q)
 			continue
 		}
 		retries := c.rules.turn(q)

@@ -318,6 +318,15 @@ func (s *shard) settleFailed(q *queue, results []error, now time.Time) {
 	c.report(Report{Kind: ReportSettled, Shard: s.Shard, Topic: q.topic.name, Count: len(rows), Failed: len(rows) - len(done.Done)})
 }
 
+// putBack forgets failed events that were fetched and cannot be sent now: operators may decide about them meanwhile.
+func (s *shard) putBack(q *queue) {
+	for _, g := range q.failed {
+		delete(s.inFlight, g[0].ID)
+		s.later = true
+	}
+	q.failed = nil
+}
+
 // landed notes that failed events are no longer in flight.
 func (s *shard) landed(f SettleFailed) {
 	for _, id := range f.heads {

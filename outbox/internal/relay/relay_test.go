@@ -283,6 +283,33 @@ func TestDrainedWhenFailedEventsAreRecorded(t *testing.T) {
 	require.Fail(t, "it was never sent")
 }
 
+// An event that an operator discards during an outage is not sent after it.
+func TestDiscardedInAnOutage(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	topic := w.topic("a")
+	for i := range 30 {
+		e := w.write("a", fmt.Sprint("k", i), 0)
+		topic.refuse[e.EventID] = errRefuse
+	}
+	n := w.start()
+	w.run(time.Second)
+	require.Len(t, w.failed, 30)
+	clear(topic.refuse)
+	topic.down = true
+	for _, command := range []string{"retry", "discard"} {
+		for _, f := range w.failed {
+			f.command = command
+		}
+		n.core.Apply(w.now, Woken{Look: true})
+		w.run(3 * time.Second)
+	}
+	require.Empty(t, w.failed)
+	topic.down = false
+	w.run(10 * time.Second)
+	require.Empty(t, w.published)
+}
+
 func TestWorldAtRest(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 4)
