@@ -292,7 +292,9 @@ func (c *Core) publish(s *shard, now time.Time) (at time.Time) {
 			continue
 		}
 		if q.topic.stands(now) {
-			at = earliest(at, q.topic.until)
+			if !q.topic.probing { // else the answer tells
+				at = earliest(at, q.topic.until)
+			}
 			s.putBack(q)
 			continue
 		}

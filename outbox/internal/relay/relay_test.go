@@ -310,6 +310,23 @@ func TestDiscardedInAnOutage(t *testing.T) {
 	require.Empty(t, w.published)
 }
 
+// While one shard asks for a topic, the others wait for the answer.
+func TestNothingSpinsWhileAShardAsks(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2)
+	w.topic("a").down = true
+	n := w.start()
+	w.run(time.Second)
+	w.write("a", "k", 0)
+	w.write("a", "l", 1)
+	w.run(2 * time.Second)
+	w.topic("a").takes = 10 * time.Second
+	w.run(3 * time.Second)
+	require.True(t, n.core.topics["a"].probing)
+	w.pass(time.Millisecond)
+	require.True(t, n.wait.After(w.now), "%s", w)
+}
+
 func TestWorldAtRest(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 4)
