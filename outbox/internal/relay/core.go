@@ -49,7 +49,8 @@ type Core struct {
 	ended  map[Ref]*shard // shards whose lease has ended, until their batches are answered
 	topics map[string]*topic
 	leases uint64
-	count  int // of the outbox's shards
+	count  int  // of the outbox's shards
+	alone  bool // no other relay shares them
 	out    []Action
 
 	renewing   bool
@@ -279,6 +280,7 @@ func (q *queue) turn() bool { return len(q.failed) > 0 && (!q.retried || len(q.r
 
 // publish starts a batch in each queue of the shard that is free.
 func (c *Core) publish(s *shard, now time.Time) (at time.Time) {
+	suspected := s.suspected(now)
 	for _, q := range slices.Clone(s.order) {
 		if q.busy() {
 			if now.Sub(q.since) <= slow && !c.rules.hungry(s, now) { // then others are read for
@@ -288,7 +290,7 @@ func (c *Core) publish(s *shard, now time.Time) (at time.Time) {
 			at = earliest(at, q.since.Add(c.cfg.StuckAfter))
 			continue
 		}
-		if len(q.ready) == 0 && len(q.failed) == 0 {
+		if len(q.ready) == 0 && len(q.failed) == 0 || suspected != nil && q != suspected {
 			continue
 		}
 		if q.topic.stands(now) {

@@ -1,5 +1,10 @@
 package relay
 
+import (
+	"slices"
+	"time"
+)
+
 // An event may end the process that sends it: a publisher that crashes or runs out of memory over it. Its successor would
 // end too, and so on. After two relays ended while they held a shard, and nothing was deleted between, its events are sent
 // one by one, in the whole relay one at a time. Each is noted durably before it is sent. An event that three relays had noted
@@ -40,6 +45,20 @@ func (s *shard) accuse(q *queue, e *Event) bool {
 	s.forgetSuspect()
 	s.accused = true
 	return true
+}
+
+// suspected returns the queue in which the suspect is ready, which goes first: the note of another event would wipe out how
+// many relays ended over the suspect.
+func (s *shard) suspected(now time.Time) *queue {
+	if s.suspDeaths == 0 || s.careful == 0 {
+		return nil
+	}
+	for _, q := range s.order {
+		if !q.busy() && !q.stuck(now) && slices.ContainsFunc(q.ready, func(e *Event) bool { return e.EventID == s.suspect }) {
+			return q
+		}
+	}
+	return nil
 }
 
 func (s *shard) forgetSuspect() { s.suspect, s.suspDeaths = "", 0 }

@@ -21,7 +21,7 @@ func (c *Core) renew(now time.Time) (at time.Time) {
 	c.renewAt = now.Add(c.cfg.LeaseTTL / 4)
 	r := Renew{Hold: c.Held(), Struggling: c.rules.struggles(c, now)}
 	for n, until := range c.shunned {
-		if until.until.After(now) {
+		if !c.alone && until.until.After(now) {
 			r.Shun = append(r.Shun, n)
 		}
 	}
@@ -74,7 +74,7 @@ func (c *Core) renewed(in Renewed, now time.Time) {
 		}
 		return
 	}
-	c.count = in.Shards
+	c.count, c.alone = in.Shards, in.Fair >= in.Shards
 	held := map[int16]Lease{}
 	for _, l := range in.Held {
 		held[l.Shard] = l

@@ -327,6 +327,21 @@ func TestNothingSpinsWhileAShardAsks(t *testing.T) {
 	require.True(t, n.wait.After(w.now), "%s", w)
 }
 
+// A poison message is set aside although another topic of its shard, whose events come first, is down.
+func TestPoisonBesideADeadTopic(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	w.topic("dead").down = true
+	w.write("dead", "d", 0)
+	poison := w.write("well", "p", 0)
+	poison.poison = true
+	for range 15 {
+		w.start()
+		w.run(20 * time.Second)
+	}
+	require.True(t, slices.ContainsFunc(w.failed, func(f *worldFailed) bool { return f.EventID == poison.EventID }), "%s", w)
+}
+
 func TestWorldAtRest(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 4)

@@ -166,7 +166,7 @@ func (s *shard) unload(e *Event) {
 
 // release drops the payload of an event that was sent or set aside.
 func (s *shard) release(e *Event) {
-	if e.Payload == nil {
+	if e.Payload == nil && !e.gone {
 		s.bare--
 	}
 	s.weigh(e, -len(e.Payload))
