@@ -110,11 +110,13 @@ func TestFalseAccusationUnderTrouble(t *testing.T) {
 				relay := (&fixture{t: t, pool: pool, schema: f.schema}).newRelay(rejecting{batchRecorder{broker}}, outbox.RelayConfig{LeaseTTL: time.Second})
 				f.run(relay)
 			}
+			eventually(t, "they have begun", func() bool { return assert.ObjectsAreEqual([]int{8, 8}, f.holders()) })
 			trouble(t, f, pool)
 			f.publish("poison", "poison")
-			eventually(t, "everything else is published", func() bool { return f.rows() == 1 })
+			eventually(t, "the poison message is dead, everything else is published", func() bool {
+				return assert.ObjectsAreEqual([]string{"poison dead 1"}, f.failed("poison")) && f.rows() == 1
+			})
 			assert.Equal(t, []string{"poison"}, accused())
-			assert.Equal(t, []string{"poison dead 1"}, f.failed("poison"))
 		})
 	}
 }
