@@ -342,6 +342,27 @@ func TestPoisonBesideADeadTopic(t *testing.T) {
 	require.True(t, slices.ContainsFunc(w.failed, func(f *worldFailed) bool { return f.EventID == poison.EventID }), "%s", w)
 }
 
+// A shard whose publisher does not return in one relay is taken by another one, although that has its share.
+func TestShardOfAPublisherThatHangsIsTaken(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 4)
+	n := w.start()
+	w.start()
+	w.run(10 * time.Second)
+	require.Len(t, n.core.Held(), 2)
+	n.wedged = "hangs"
+	for i := range int16(4) {
+		w.write("hangs", fmt.Sprint("k", i), i)
+	}
+	for range 90 { // it does not struggle
+		for i := range int16(4) {
+			w.write("well", fmt.Sprint("w", i), i)
+		}
+		w.run(time.Second)
+	}
+	require.Equal(t, 4, w.topic("hangs").took, "%s", w)
+}
+
 func TestWorldAtRest(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 4)

@@ -90,8 +90,10 @@ type node struct {
 	wait       time.Time
 	expires    time.Time // its registration
 	struggling bool
-	stopped    bool // it gets no time
-	down       bool // its credentials have expired
+	shunned    int
+	wedged     string // a topic of which its publisher does not return
+	stopped    bool   // it gets no time
+	down       bool   // its credentials have expired
 	dead       bool
 }
 
@@ -433,7 +435,7 @@ func (w *world) publish(n *node, a Publish) (results []error, ok bool) {
 		}
 		l.suspect, l.suspectBy = a.Rows[0].EventID, n.id
 	}
-	if t.wedged {
+	if t.wedged || n.wedged == a.Queue {
 		return nil, false
 	}
 	bad := map[string]bool{}
@@ -577,11 +579,14 @@ func (w *world) settle(a SettleFailed) FailedSettled {
 
 // renew is what the statements of the leases do.
 func (w *world) renew(n *node, a Renew, began time.Time) Renewed {
-	n.expires, n.struggling = w.now.Add(worldTTL), a.Struggling
-	alive, well := 0, 0
+	n.expires, n.struggling, n.shunned = w.now.Add(worldTTL), a.Struggling, len(a.Shun)
+	alive, well, left := 0, 0, 0
 	for _, o := range w.nodes {
 		if o.expires.After(w.now) {
 			alive++
+			if o != n {
+				left += o.shunned
+			}
 			if !o.struggling {
 				well++
 			}
@@ -590,7 +595,7 @@ func (w *world) renew(n *node, a Renew, began time.Time) Renewed {
 	fair := 0
 	switch {
 	case !n.struggling:
-		fair = (int(w.shards) + well - 1) / max(well, 1)
+		fair = (int(w.shards)+well-1)/max(well, 1) + left
 	case well == 0:
 		fair = (int(w.shards) + alive - 1) / alive
 	}

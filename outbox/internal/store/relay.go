@@ -94,7 +94,7 @@ func (r *Relay) Renew(ctx context.Context, a relay.Renew) relay.Renewed {
 	}
 	ttl := integer(int(r.ttl.Milliseconds()))
 	answer.Err = exchange(ctx, r.leases.PgConn(), begin,
-		statement{sql: r.sql.seen, args: []argument{id(r.id), ttl, text(r.name), boolean(a.Struggling)}},
+		statement{sql: r.sql.seen, args: []argument{id(r.id), ttl, text(r.name), boolean(a.Struggling), integer(len(a.Shun))}},
 		statement{sql: r.sql.take, args: []argument{id(r.id), ttl, int2s(a.Hold), int2s(a.Shun)}, row: func(v [][]byte) error {
 			answer.Fair, answer.Shards = asInt4(v[0]), asInt4(v[1])
 			if v[2] != nil {

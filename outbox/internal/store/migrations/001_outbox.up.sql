@@ -149,7 +149,8 @@ create table {schema}.outbox_relay (
     relay_id   uuid        primary key,
     expires_at timestamptz not null,
     name       text        not null default '', -- host and process, for people
-    struggling boolean     not null default false -- it gets nothing published: others take its shards
+    struggling boolean     not null default false, -- it gets nothing published: others take its shards
+    shunned    int         not null default 0 -- how many shards it leaves to others, because its publisher did not return
 );
 
 -- Which relay holds which shard. Leases are for order and economy, never for safety.

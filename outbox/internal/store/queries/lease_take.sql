@@ -1,14 +1,16 @@
 -- Renews the leases that this relay holds ($3) and takes free or expired ones, but none in $4, up to its fair share: all
--- shards divided by the live relays that do not struggle. A struggling relay gets none while there is one that does not.
+-- shards divided by the live relays that do not struggle, and those that others leave to it because their publisher did not
+-- return. A struggling relay gets none while there is one that does not.
 -- Locks the rows it changes and skips those that another relay is taking. Answers the fair share with every shard held now;
 -- a lease in $3 that is not among them was lost, also if it is free again: what another relay did meanwhile is not known.
 -- Taking over a lease that was not released notes that its relay ended, and that it ended while it sent the suspect if it
 -- had noted it; a relay that renews again has not ended.
 with alive as materialized (
-    select relay_id, struggling from {schema}.outbox_relay where expires_at > now()
+    select relay_id, struggling, shunned from {schema}.outbox_relay where expires_at > now()
 ), share as (
     select case
         when not (select struggling from alive where relay_id = $1::uuid) then ceil(total::numeric / (select count(*) from alive where not struggling))
+            + (select coalesce(sum(shunned), 0) from alive where relay_id <> $1::uuid)
         when exists (select from alive where not struggling) then 0
         else ceil(total::numeric / (select count(*) from alive)) end::int as n
     from (select count(*) as total from {schema}.outbox_shard) as shards

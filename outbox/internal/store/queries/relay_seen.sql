@@ -1,4 +1,4 @@
 -- The relay is there, for another $2 milliseconds. Locks its own row.
-insert into {schema}.outbox_relay (relay_id, expires_at, name, struggling)
-values ($1::uuid, now() + $2::int * interval '1 millisecond', $3::text, $4::boolean)
-on conflict (relay_id) do update set expires_at = excluded.expires_at, struggling = excluded.struggling
+insert into {schema}.outbox_relay (relay_id, expires_at, name, struggling, shunned)
+values ($1::uuid, now() + $2::int * interval '1 millisecond', $3::text, $4::boolean, $5::int)
+on conflict (relay_id) do update set expires_at = excluded.expires_at, struggling = excluded.struggling, shunned = excluded.shunned
