@@ -182,7 +182,8 @@ func (c *Core) blockedLoaded(in BlockedLoaded, now time.Time) {
 			for _, k := range in.Keys[r.Shard] {
 				s.blocked[k] = struct{}{}
 			}
-			s.loaded, s.due = true, true
+			s.loaded, s.due = true, len(in.Keys[r.Shard]) > 0
+			c.pollAt = now // it finds events without key
 		}
 	}
 }
