@@ -148,7 +148,7 @@ func (t Table) drop(ctx context.Context, pool *pgxpool.Pool, d Day) (bool, error
 	}
 	// Another process may have been faster with one of the steps, or have another day in hand: it does the rest.
 	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) && pgErr.Code == "55000" { // a detach is pending
+	if errors.As(err, &pgErr) && (pgErr.Code == "55000" || pgErr.Code == "40P01") { // a detach is pending, or they waited for each other
 		return false, nil
 	}
 	all, lookErr := t.all(ctx, pool)
