@@ -147,8 +147,6 @@ func (c RelayConfig) Validate() error {
 // shard belongs to one of them at a time. Run does the work; Nudge may be called concurrently with it.
 type Relay struct {
 	cfg       RelayConfig
-	id        uuid.UUID
-	name      string // for people
 	pool      *pgxpool.Pool
 	publisher message.Publisher
 	store     *store.Relay
@@ -199,7 +197,7 @@ func NewRelay(pool *pgxpool.Pool, publisher message.Publisher, cfg RelayConfig) 
 	host, _ := os.Hostname() // it is for people
 	id, name := uuid.New(), fmt.Sprintf("%s:%d", host, os.Getpid())
 	return &Relay{
-		cfg: cfg, id: id, name: name, pool: pool, publisher: publisher,
+		cfg: cfg, pool: pool, publisher: publisher,
 		store:  store.NewRelay(pool, schema, id, name, cfg.LeaseTTL, cfg.Archive),
 		reader: store.NewReader(pool, schema), gaps: relay.NewGaps, pause: time.Minute, delayed: store.Query("delayed_move", schema),
 		observer: observer, wakes: newWakes(),

@@ -489,6 +489,13 @@ func (c *Core) poll(now time.Time) (at time.Time) {
 	return c.pollAt
 }
 
+// pollIn brings the next poll forward, for an event that is due after d; 0: it is not.
+func (c *Core) pollIn(d time.Duration, now time.Time) {
+	if d > 0 && now.Add(d).Before(c.pollAt) {
+		c.pollAt = now.Add(d)
+	}
+}
+
 func (c *Core) polled(in Polled, now time.Time) {
 	c.polling = false
 	if in.Err != nil {

@@ -1,7 +1,6 @@
 package relay
 
 import (
-	"errors"
 	"maps"
 	"slices"
 	"time"
@@ -128,9 +127,7 @@ func (c *Core) wasSetAside(in WasSetAside, now time.Time) {
 		return
 	}
 	for _, a := range batch {
-		if a.RetryIn > 0 && now.Add(a.RetryIn).Before(c.pollAt) {
-			c.pollAt = now.Add(a.RetryIn)
-		}
+		c.pollIn(a.RetryIn, now)
 	}
 	c.report(Report{Kind: ReportAside, Shard: s.Shard, Aside: batch[:min(in.Moved, len(batch))]})
 }
@@ -264,10 +261,7 @@ func (s *shard) settleFailed(q *queue, results []error, now time.Time) {
 				continue
 			}
 			ok = false
-			fault := NotSent
-			if !errors.Is(err, ErrLeaseOver) {
-				fault = c.cfg.Fault(err)
-			}
+			fault := c.fault(err)
 			if fault == Outage || fault == NotSent {
 				if fault == Outage {
 					outage = err
@@ -289,21 +283,17 @@ func (s *shard) settleFailed(q *queue, results []error, now time.Time) {
 				a.RetryIn = c.cfg.Jitter(failedBackoff(e.Attempts))
 			}
 			done.Again = append(done.Again, a)
-			if a.RetryIn > 0 && now.Add(a.RetryIn).Before(c.pollAt) {
-				c.pollAt = now.Add(a.RetryIn)
-			}
+			c.pollIn(a.RetryIn, now)
 		}
 	}
 	switch {
 	case outage != nil && !heard:
-		q.window = max(1, c.share()/64)
-		c.outage(q.topic, outage, now)
+		c.outage(q, outage, now)
 	case heard:
 		c.answered(q.topic, now)
 		q.wait, q.until = 0, time.Time{}
 	default:
-		q.wait = min(max(2*q.wait, firstBackoff), maxTopicBackoff)
-		q.until = now.Add(c.cfg.Jitter(q.wait))
+		c.backOff(q, now)
 	}
 	s.unsaved -= len(rows) - len(done.Done)
 	q.unsaved -= len(rows) - len(done.Done)

@@ -25,8 +25,8 @@ func (c *Core) renew(now time.Time) (at time.Time) {
 			r.Shun = append(r.Shun, n)
 		}
 	}
-	for n := range int16(c.count) {
-		if c.ending {
+	if c.ending {
+		for n := range int16(c.count) {
 			r.Shun = append(r.Shun, n)
 		}
 	}

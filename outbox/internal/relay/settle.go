@@ -57,6 +57,20 @@ func isOwnFault(f Fault, failedAt, lastSuccess time.Time) bool {
 	return f == Rejected || f == Unknown && !failedAt.IsZero() && lastSuccess.After(failedAt)
 }
 
+// fault says what the error of an event means. One that was not sent because the lease was over has no fault.
+func (c *Core) fault(err error) Fault {
+	if errors.Is(err, ErrLeaseOver) {
+		return NotSent
+	}
+	return c.cfg.Fault(err)
+}
+
+// backOff makes the queue wait after a batch of which nothing was sent.
+func (c *Core) backOff(q *queue, now time.Time) {
+	q.wait = min(max(2*q.wait, firstBackoff), maxTopicBackoff)
+	q.until = now.Add(c.cfg.Jitter(q.wait))
+}
+
 // verdict decides about an event that has failed so often by its own fault.
 func (c *Core) verdict(f Fault, attempts int) (state string, in time.Duration) {
 	if f == Rejected || attempts >= c.cfg.MaxAttempts {
@@ -93,10 +107,7 @@ func (s *shard) settle(q *queue, results []error, now time.Time) {
 		}
 		s.unsaved--
 		q.unsaved--
-		fault := NotSent
-		if !errors.Is(err, ErrLeaseOver) {
-			fault = c.cfg.Fault(err)
-		}
+		fault := c.fault(err)
 		if e.key == nil {
 			e.key = &key{queue: q, pending: 1}
 		}
@@ -141,8 +152,7 @@ func (s *shard) settle(q *queue, results []error, now time.Time) {
 	q.ready = append(back, q.ready...)
 	switch {
 	case outage != nil && len(acked) == 0:
-		q.window = max(1, c.share()/64)
-		c.outage(q.topic, outage, now)
+		c.outage(q, outage, now)
 	case len(acked) > 0:
 		if q.wait > 0 { // it is over
 			q.wait, q.until = 0, time.Time{}
@@ -156,8 +166,7 @@ func (s *shard) settle(q *queue, results []error, now time.Time) {
 			q.window = min(2*q.window, max(1, c.share()))
 		}
 	case own == nil && len(batch) > 0:
-		q.wait = min(max(2*q.wait, firstBackoff), maxTopicBackoff)
-		q.until = now.Add(c.cfg.Jitter(q.wait))
+		c.backOff(q, now)
 	}
 	if len(acked) > 0 || report.Failed > 0 {
 		c.answered(q.topic, now)

@@ -215,9 +215,6 @@ func (s *shard) idle() bool {
 // working reports whether there is something to publish.
 func (s *shard) working() bool {
 	for _, q := range s.order {
-		if q.topic.paused {
-			continue
-		}
 		if len(q.ready) > 0 || q.busy() || len(q.failed) > 0 {
 			return true
 		}

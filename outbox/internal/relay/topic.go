@@ -7,7 +7,6 @@ import "time"
 type topic struct {
 	name        string
 	lastSuccess time.Time // when the broker last took an event
-	paused      bool
 
 	failures int
 	until    time.Time // no batch before
@@ -26,11 +25,13 @@ func (c *Core) topic(name string) *topic {
 
 // stands reports whether no batch may be sent now.
 func (t *topic) stands(now time.Time) bool {
-	return t.paused || t.failures > 0 && (t.probing || t.until.After(now))
+	return t.failures > 0 && (t.probing || t.until.After(now))
 }
 
-// outage notes that the broker took nothing of a batch, for no fault of its events.
-func (c *Core) outage(t *topic, err error, now time.Time) {
+// outage notes that the broker took nothing of the queue's batch, for no fault of its events. The next batch is a small one.
+func (c *Core) outage(q *queue, err error, now time.Time) {
+	q.window = max(1, c.share()/64)
+	t := q.topic
 	t.failures++
 	wait := min(firstBackoff<<min(t.failures-1, 10), maxTopicBackoff)
 	t.until = now.Add(c.cfg.Jitter(wait))

@@ -23,7 +23,6 @@ const ExchangeTimeout = time.Minute
 // Relay carries out what a relay asks of the database. It is safe for concurrent use, except Renew.
 type Relay struct {
 	pool    *pgxpool.Pool
-	schema  string
 	id      uuid.UUID
 	name    string
 	ttl     time.Duration
@@ -45,7 +44,7 @@ func NewRelay(pool *pgxpool.Pool, schema string, id uuid.UUID, name string, ttl,
 	if archive > 0 {
 		suffix = "_archive"
 	}
-	return &Relay{pool: pool, schema: schema, id: id, name: name, ttl: ttl, archive: archive, sql: relayStatements{
+	return &Relay{pool: pool, id: id, name: name, ttl: ttl, archive: archive, sql: relayStatements{
 		delete: query("delete" + suffix), deleteMoved: query("delete_moved" + suffix), archiveDays: query("archive_days"),
 		seen: query("relay_seen"), gone: query("relay_gone"), release: query("lease_release"), take: query("lease_take"),
 		rescan: query("rescan"), note: query("suspect_note"), clear: query("suspect_clear"), survived: query("suspect_survived"),
