@@ -1,0 +1,108 @@
+package relay
+
+import (
+	"slices"
+	"time"
+)
+
+// saved is an event that was published, and whose row is to be deleted.
+type saved struct {
+	shard *shard
+	event *Event
+}
+
+// ghost is an event whose row was deleted while a read was under way that may still return it.
+type ghost struct {
+	saved
+	read, rescan bool
+}
+
+// acked notes that the broker has an event.
+func (c *Core) acked(s *shard, e *Event, now time.Time) {
+	if len(c.unsaved) == 0 {
+		c.since = now
+	}
+	c.unsaved = append(c.unsaved, saved{s, e})
+	c.gotOn(now)
+}
+
+// gotOn notes that something was published.
+func (c *Core) gotOn(now time.Time) {
+	c.progress = now
+	c.resting.ok()
+}
+
+// save deletes what was published.
+func (c *Core) save(now time.Time) (at time.Time) {
+	if len(c.unsaved) == 0 || len(c.saving) > 0 {
+		return time.Time{}
+	}
+	due := c.since.Add(saveDelay)
+	if c.ending || c.waits || len(c.unsaved) >= fullSave {
+		due = now
+	}
+	if c.saveRetry.until.After(due) {
+		due = c.saveRetry.until
+	}
+	if due.After(now) {
+		return due
+	}
+	n := min(len(c.unsaved), maxSave)
+	c.saving, c.unsaved = c.unsaved[:n:n], slices.Clone(c.unsaved[n:])
+	rows := make([]ShardRow, n)
+	for i, u := range c.saving {
+		rows[i] = ShardRow{u.shard.Shard, &u.event.Row}
+	}
+	c.do(Delete{Rows: rows})
+	return time.Time{}
+}
+
+func (c *Core) deleted(in Deleted, now time.Time) {
+	batch := c.saving
+	c.saving = nil
+	if in.Err != nil {
+		c.unsaved = append(batch, c.unsaved...)
+		c.failed("delete published events", 0, c.saveRetry.failed(c, now), in.Err)
+		return
+	}
+	c.saveRetry.ok()
+	c.since = now
+	for _, u := range batch {
+		u.shard.unsaved--
+		u.event.queue.unsaved--
+		c.letGo(u)
+	}
+	for _, u := range batch {
+		if s := c.shard(u.shard.Ref); s != nil && s.deaths > 0 && s.careful == 0 {
+			c.getsOn(s)
+		}
+	}
+}
+
+// letGo forgets an event whose row is gone, unless a read is under way that may still return it.
+func (c *Core) letGo(u saved) {
+	u.event.gone = true
+	if c.notedEvent == u.event {
+		c.noted, c.notedEvent = nil, nil
+	}
+	if c.reading || len(c.rescans) > 0 {
+		c.ghosts = append(c.ghosts, ghost{u, c.reading, len(c.rescans) > 0})
+		return
+	}
+	u.shard.drop(u.event)
+}
+
+// exorcise drops the events that no read can return any more.
+func (c *Core) exorcise(read, rescan bool) {
+	rest := c.ghosts[:0]
+	for _, g := range c.ghosts {
+		g.read, g.rescan = g.read && !read, g.rescan && !rescan
+		if g.read || g.rescan {
+			rest = append(rest, g)
+			continue
+		}
+		g.shard.drop(g.event)
+	}
+	clear(c.ghosts[len(rest):])
+	c.ghosts = rest
+}

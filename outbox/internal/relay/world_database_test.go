@@ -1,0 +1,294 @@
+package relay
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+)
+
+func (w *world) sorted(shard int16) []*worldRow {
+	var rows []*worldRow
+	for _, r := range w.rows {
+		if r.shard == shard {
+			rows = append(rows, r)
+		}
+	}
+	slices.SortFunc(rows, func(a, b *worldRow) int { return cmp.Compare(a.Seq, b.Seq) })
+	return rows
+}
+
+func (w *world) read(a Read) (answer Answer) {
+	answer.Now = w.now
+	if a.Writers {
+		answer.Writers = Writers{}
+		for _, t := range w.open {
+			answer.Writers[t.name] = struct{}{}
+		}
+	}
+	for _, q := range a.Requests {
+		f := Found{Last: w.sequences[q.Shard]}
+		bytes := 0
+		row := func(r *worldRow, hide bool) Row {
+			copied := r.Row
+			bytes += r.Size
+			if hide || bytes > q.Bytes && bytes > r.Size {
+				copied.Payload = nil
+			}
+			return copied
+		}
+		for _, r := range w.sorted(q.Shard) {
+			if slices.Contains(q.List, r.Seq) {
+				f.Listed = append(f.Listed, row(r, false))
+			}
+			if r.Seq > q.From && len(f.Above) < q.Limit {
+				f.Above = append(f.Above, row(r, slices.Contains(q.Hide, r.Topic)))
+			}
+			if r.Topic == q.Drain && r.Seq >= q.DrainFrom && r.Seq <= q.From && len(f.Drained) < q.DrainLimit {
+				f.Drained = append(f.Drained, row(r, false))
+			}
+		}
+		answer.Shards = append(answer.Shards, f)
+	}
+	return answer
+}
+
+func (w *world) delete(shard int16, id Identity) (found *worldRow) {
+	w.rows = slices.DeleteFunc(w.rows, func(r *worldRow) bool {
+		if r.shard == shard && r.identity() == id {
+			found = r
+			return true
+		}
+		return false
+	})
+	return found
+}
+
+func (w *world) rowOf(id string) *worldRow {
+	for _, r := range w.rows {
+		if r.EventID == id {
+			return r
+		}
+	}
+	for _, f := range w.failed {
+		if f.EventID == id {
+			return f.worldRow
+		}
+	}
+	return nil
+}
+
+// publish is the broker. A poison message ends the relay.
+func (w *world) publish(n *node, a Publish) (results []error, ok bool) {
+	t := w.topic(a.Queue)
+	results = make([]error, len(a.Rows))
+	if !n.core.rules.sends(a, w.now) {
+		for i := range results {
+			results[i] = ErrLeaseOver
+		}
+		return results, true
+	}
+	if l := w.leases[a.Shard]; a.Noted && l.relay == n.id {
+		if l.suspect != a.Rows[0].EventID {
+			l.suspectDeaths = map[int]bool{}
+		}
+		l.suspect, l.suspectBy = a.Rows[0].EventID, n.id
+	}
+	if t.wedged || n.wedged == a.Queue {
+		return nil, false
+	}
+	bad := map[string]bool{}
+	for i, r := range a.Rows {
+		w.sends++
+		row := w.rowOf(r.EventID)
+		switch {
+		case row != nil && row.poison:
+			n.dead = true
+			return nil, false
+		case t.down || n.down:
+			results[i] = errDown
+		case r.Key != "" && bad[r.Key]:
+			results[i] = errDown // as ErrNotSent
+		case t.refuse[r.EventID] != nil:
+			results[i] = t.refuse[r.EventID]
+			bad[r.Key] = true
+		default:
+			t.took++
+			w.took(n, r, row)
+		}
+	}
+	if l := w.leases[a.Shard]; a.Noted && results[0] != nil && l.relay == n.id {
+		l.suspect, l.suspectBy, l.suspectDeaths = "", -1, map[int]bool{}
+	}
+	return results, true
+}
+
+func (w *world) took(n *node, r *Row, row *worldRow) {
+	w.published[r.EventID]++
+	w.history = append(w.history, fmt.Sprintf("%s relay %d sends %s: key %s, topic %s, number %d", w.now.Format("05.000"), n.id, r.EventID, r.Key, r.Topic, r.Seq))
+	if row == nil || r.Key == "" || w.published[r.EventID] > 1 {
+		return
+	}
+	if w.first[r.Key] > row.n {
+		w.overtaken = append(w.overtaken, fmt.Sprintf("event %d of key %s after event %d", row.n, r.Key, w.first[r.Key]))
+	}
+	w.first[r.Key] = max(w.first[r.Key], row.n)
+}
+
+func (w *world) setAside(n *node, a SetAside) WasSetAside {
+	l := w.leases[a.Shard]
+	if l.relay != n.id {
+		return WasSetAside{Ref: a.Ref}
+	}
+	moved := 0
+	for _, e := range a.Events {
+		r := w.delete(a.Shard, e.identity())
+		if r == nil {
+			continue
+		}
+		moved++
+		w.lastID++
+		w.failed = append(w.failed, &worldFailed{worldRow: r, id: w.lastID, state: e.State, attempts: e.Attempts, reason: e.Reason, at: w.now.Add(e.RetryIn)})
+		if e.State == Dead {
+			w.dead[e.EventID] = e.Reason
+		}
+	}
+	return WasSetAside{Ref: a.Ref, Leased: true, Moved: moved}
+}
+
+// firstOf reports whether a failed event has none of its key before it.
+func (w *world) firstOf(f *worldFailed) bool {
+	return f.Key == "" || !slices.ContainsFunc(w.failed, func(o *worldFailed) bool { return o.Key == f.Key && o.id < f.id })
+}
+
+func (w *world) promote(shard int16, all bool, keys []string) {
+	for _, f := range w.failed {
+		if f.shard == shard && f.state == Blocked && (all || slices.Contains(keys, f.Key)) && w.firstOf(f) {
+			f.state, f.at = Retrying, w.now
+		}
+	}
+}
+
+func (w *world) fetch(a FetchFailed) FailedFetched {
+	var groups [][]FailedRow
+	var touched []string
+	w.failed = slices.DeleteFunc(w.failed, func(f *worldFailed) bool {
+		if f.shard != a.Shard || f.command == "" {
+			return false
+		}
+		touched = append(touched, f.Key)
+		if f.command == "discard" {
+			w.dead[f.EventID] = "discarded"
+			return true
+		}
+		f.command = ""
+		if f.state != Blocked {
+			f.state, f.attempts, f.at = Retrying, 0, w.now
+		}
+		return false
+	})
+	w.promote(a.Shard, a.PromoteAll, slices.Concat(a.Promote, touched))
+	for _, f := range w.failed {
+		if f.shard != a.Shard || f.state != Retrying || f.at.After(w.now) || !w.firstOf(f) || slices.Contains(a.SkipIDs, f.id) ||
+			slices.Contains(a.SkipTopics, f.Topic) || len(groups) == a.Heads {
+			continue
+		}
+		var group []FailedRow
+		for _, o := range w.failed {
+			if o == f || f.Key != "" && o.Key == f.Key && o.id > f.id && len(group) < a.PerKey {
+				group = append(group, FailedRow{Row: o.Row, ID: o.id, State: o.state, Attempts: o.attempts, Crash: o.reason == ReasonCrash})
+			}
+		}
+		groups = append(groups, group)
+	}
+	answer := FailedFetched{Ref: a.Ref, Groups: groups}
+	for _, k := range slices.Concat(a.Promote, touched) {
+		if !slices.ContainsFunc(w.failed, func(f *worldFailed) bool { return f.Key == k }) {
+			answer.Freed = append(answer.Freed, k)
+		}
+	}
+	return answer
+}
+
+func (w *world) settle(a SettleFailed) FailedSettled {
+	w.failed = slices.DeleteFunc(w.failed, func(f *worldFailed) bool { return slices.Contains(a.Done, f.id) })
+	for _, g := range a.Again {
+		for _, f := range w.failed {
+			if f.id == g.ID {
+				f.state, f.reason, f.attempts, f.at = g.State, g.Reason, g.Attempts, w.now.Add(g.RetryIn)
+				if g.State == Dead {
+					w.dead[f.EventID] = g.Reason
+				}
+			}
+		}
+	}
+	w.promote(a.Shard, false, a.Keys)
+	answer := FailedSettled{Ref: a.Ref}
+	for _, k := range a.Keys {
+		switch {
+		case k == "":
+		case slices.ContainsFunc(w.failed, func(f *worldFailed) bool { return f.Key == k }):
+			answer.Left = append(answer.Left, k)
+		default:
+			answer.Freed = append(answer.Freed, k)
+		}
+	}
+	return answer
+}
+
+// renew is what the statements of the leases do.
+func (w *world) renew(n *node, a Renew, began time.Time) Renewed {
+	n.expires, n.struggling, n.shunned = w.now.Add(worldTTL), a.Struggling, len(a.Shun)
+	alive, well, left := 0, 0, 0
+	for _, o := range w.nodes {
+		if o.expires.After(w.now) {
+			alive++
+			if o != n {
+				left += o.shunned
+			}
+			if !o.struggling {
+				well++
+			}
+		}
+	}
+	fair := 0
+	switch {
+	case !n.struggling:
+		fair = (int(w.shards)+well-1)/max(well, 1) + left
+	case well == 0:
+		fair = (int(w.shards) + alive - 1) / alive
+	}
+	answer := Renewed{Began: began, Asked: a.Hold, Fair: fair, Shards: int(w.shards)}
+	count := len(a.Hold)
+	for _, s := range slices.Sorted(maps.Keys(w.leases)) {
+		l := w.leases[s]
+		mine := l.relay == n.id && slices.Contains(a.Hold, s)
+		free := !l.expires.After(w.now) && count < fair && !slices.Contains(a.Hold, s) && !slices.Contains(a.Shun, s)
+		if !mine && !free {
+			continue
+		}
+		if !mine {
+			count++
+			if l.relay >= 0 && l.relay != n.id {
+				l.deaths[l.relay] = true
+				if l.suspectBy == l.relay && l.suspect != "" {
+					l.suspectDeaths[l.relay] = true
+					l.suspectBy = -1
+				}
+			}
+		}
+		l.relay, l.expires = n.id, w.now.Add(worldTTL)
+		// A relay that is still there did not end.
+		ended := func(set map[int]bool) (count int) {
+			for id := range set {
+				if !w.nodes[id].expires.After(w.now) {
+					count++
+				}
+			}
+			return count
+		}
+		answer.Held = append(answer.Held, Lease{Shard: s, Deaths: ended(l.deaths), Suspect: l.suspect, SuspectDeaths: ended(l.suspectDeaths)})
+	}
+	return answer
+}
