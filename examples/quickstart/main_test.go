@@ -77,7 +77,7 @@ func TestWithoutClaimEffectsDouble(t *testing.T) {
 
 func TestWithoutOutboxEventsAreLost(t *testing.T) {
 	t.Parallel()
-	code, out := run(t, "-events", "1000", "-kills", "8", "-duplicates", "0", "-without", "outbox")
+	code, out := run(t, "-events", "400", "-kills", "4", "-duplicates", "0", "-without", "outbox")
 	require.Equal(t, stage.Verdict, code, out)
 	assert.Positive(t, stagetest.Number(t, out, "lost"))
 }

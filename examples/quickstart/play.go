@@ -132,8 +132,12 @@ func perform(ctx context.Context, s *stage.Stage, cfg config, o options, c *stag
 	if err := c.Await(ctx, "subscribed", 1); err != nil {
 		return err
 	}
+	roles := killedRoles
+	if o.without == "outbox" {
+		roles = []string{"api"} // which alone can lose an event
+	}
 	return c.Watch(ctx, stage.Watching{
-		Kills: o.Kills, Roles: killedRoles,
+		Kills: o.Kills, Roles: roles,
 		Span:  time.Duration(float64(o.events) / cfg.Rate * float64(time.Second)), // of the client's requests
 		Loses: o.without == "outbox",
 		Act:   (&service{cfg: cfg, count: c.Counts.Add}).client,
