@@ -21,9 +21,12 @@ func TestLongKey(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f, broker := newFixture(t), newRecorder()
+			var err error
+			f.publisher, err = outbox.NewPublisher(outbox.PublisherConfig{Schema: f.schema, Limits: transport.Limits{KeyBytes: size}})
+			require.NoError(t, err)
 			require.NoError(t, outboxadmin.ChangeShards(t.Context(), f.pool, f.schema, 1, nil))
 			random := make([]byte, size/2) // an index compresses what repeats
-			_, err := rand.Read(random)
+			_, err = rand.Read(random)
 			require.NoError(t, err)
 			long := hex.EncodeToString(random)
 			broker.refuseAll(func(p string) bool { return p == "poison" || p == "poison of a short key" })

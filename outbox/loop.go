@@ -179,7 +179,7 @@ func (l *loop) carryOut(action relay.Action) relay.Input {
 	case relay.MoveDelayed:
 		return l.relay.moveDelayed(ctx, a.Limit)
 	case relay.Release:
-		return relay.Released{Err: l.store.Release(ctx, a.Shards)}
+		return relay.Released{Shards: a.Shards, Err: l.store.Release(ctx, a.Shards)}
 	case relay.ClearSuspect:
 		return relay.SuspectCleared{Err: l.store.ClearSuspect(ctx, a.Shard)}
 	default:
@@ -261,11 +261,11 @@ func (r *Relay) publish(ctx context.Context, a relay.Publish) relay.Published {
 			return answer
 		}
 	}
-	if !a.InTime(time.Now()) {
+	if a.InTime(time.Now()) {
+		answer.Results = r.send(ctx, a.Queue, a.Rows)
+	} else {
 		answer.Results = repeat(relay.ErrLeaseOver, len(a.Rows))
-		return answer
 	}
-	answer.Results = r.send(ctx, a.Queue, a.Rows)
 	if a.Noted && answer.Results[0] != nil {
 		if err := r.store.Survived(ctx, a.Shard, a.Rows[0].EventID); err != nil && ctx.Err() == nil {
 			r.cfg.Logger.WarnContext(ctx, "clear the note of an event", "shard", a.Shard, "error", err)

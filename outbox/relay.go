@@ -204,17 +204,31 @@ func NewRelay(pool *pgxpool.Pool, publisher message.Publisher, cfg RelayConfig) 
 	}, nil
 }
 
+// mayWrite refuses a role whose transactions cannot write: every step of the relay would fail.
+func (r *Relay) mayWrite(ctx context.Context) error {
+	var readOnly bool
+	err := r.pool.QueryRow(ctx, `select current_setting('default_transaction_read_only')::boolean`).Scan(&readOnly)
+	if err == nil && readOnly {
+		return errors.New(`transactions of this connection are read-only (default_transaction_read_only is on): ` +
+			`run "alter role … set default_transaction_read_only = off", or connect as a role that may write`)
+	}
+	return err
+}
+
 // Nudge makes the relay look for events now: call it after a commit that Millrace did not make. It never blocks.
 func (r *Relay) Nudge() { r.wakes.add(nil) }
 
 // Run forwards events until ctx ends. Then it takes no further batch, lets those in flight finish within DrainTimeout,
 // gives its shards back and returns nil. It returns an error only when it cannot start: the database does not answer,
-// its schema does not fit, or the relay has run before. Later failures of database and broker are retried with backoff.
+// its schema does not fit, its role cannot write, or the relay has run before. Later failures of database and broker are retried with backoff.
 func (r *Relay) Run(ctx context.Context) error {
 	if !r.running.CompareAndSwap(false, true) {
 		return errors.New("run outbox relay: it has run before: create another with NewRelay")
 	}
 	err := store.Migrations.Check(ctx, r.pool, r.cfg.Schema)
+	if err == nil {
+		err = r.mayWrite(ctx)
+	}
 	if err == nil && r.cfg.Archive > 0 {
 		err = r.store.KeepArchive(ctx)
 	}

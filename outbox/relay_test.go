@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -224,4 +225,18 @@ func TestRelayConfig(t *testing.T) {
 	require.NoError(t, err)
 	_, err = outbox.NewRelay(devtest.Pool(t), own, outbox.RelayConfig{})
 	require.ErrorContains(t, err, "the outbox's own", "it would publish to itself for ever")
+}
+
+// A role whose transactions are read-only made every step fail, again and again.
+func TestReadOnlyRoleIsToldAtTheStart(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	cfg := f.pool.Config()
+	cfg.ConnConfig.RuntimeParams["default_transaction_read_only"] = "on"
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	require.NoError(t, err)
+	defer pool.Close()
+	r, err := outbox.NewRelay(pool, newRecorder(), outbox.RelayConfig{Schema: f.schema})
+	require.NoError(t, err)
+	require.ErrorContains(t, r.Run(t.Context()), "default_transaction_read_only is on")
 }

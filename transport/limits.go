@@ -30,11 +30,12 @@ type Limits struct {
 	MetadataValueBytes int
 }
 
-// DefaultLimits fits both Pub/Sub and Kafka's naming: 10 MB less what a request of Pub/Sub adds, and topic names that
-// either broker takes.
+// DefaultLimits is what both brokers carry: 10 MB less what a request of Pub/Sub adds, Pub/Sub's longest key, and topic names
+// that either broker takes.
 var DefaultLimits = Limits{
 	Topic:        regexp.MustCompile(`^[A-Za-z][A-Za-z0-9._-]{2,248}$`),
 	MessageBytes: 9_998_000,
+	KeyBytes:     1024,
 }
 
 // IsZero reports whether no limit is set.

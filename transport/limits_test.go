@@ -88,6 +88,12 @@ func TestDefaultLimitsTopic(t *testing.T) {
 	}
 }
 
+// A key that one of the brokers refuses is refused where the business transaction can still react.
+func TestDefaultLimitsKey(t *testing.T) {
+	require.NoError(t, transport.DefaultLimits.Check("topic", newMessage("", strings.Repeat("k", 1024), "")))
+	require.ErrorContains(t, transport.DefaultLimits.Check("topic", newMessage("", strings.Repeat("k", 1025), "")), "key length in bytes is 1025, the limit is 1024")
+}
+
 func TestCheckText(t *testing.T) {
 	require.NoError(t, transport.CheckText(newMessage("ïd", "key", "\xff\x00", "näme", "välue")))
 	for name, msg := range map[string]*message.Message{

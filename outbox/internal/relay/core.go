@@ -55,9 +55,10 @@ type Core struct {
 
 	renewing   bool
 	renewAt    time.Time
-	shunned    map[int16]retry // shards that this relay does not take
-	progress   time.Time       // when an event was last published, or nothing was to be done
-	resting    retry           // a struggling relay tries again after it
+	releasing  map[int16]time.Time // shards that are being given back, and until when they may be
+	shunned    map[int16]retry     // shards that this relay does not take
+	progress   time.Time           // when an event was last published, or nothing was to be done
+	resting    retry               // a struggling relay tries again after it
 	struggling bool
 
 	reading   bool
@@ -106,7 +107,7 @@ const (
 // New returns a Core that holds nothing.
 func New(cfg Config, now time.Time) *Core {
 	c := &Core{
-		cfg: cfg, shards: map[int16]*shard{}, ended: map[Ref]*shard{}, topics: map[string]*topic{}, shunned: map[int16]retry{},
+		cfg: cfg, shards: map[int16]*shard{}, ended: map[Ref]*shard{}, topics: map[string]*topic{}, shunned: map[int16]retry{}, releasing: map[int16]time.Time{},
 		progress: now, moveLimit: maxDelayed,
 	}
 	c.rules = rules{
@@ -161,6 +162,10 @@ func (c *Core) Apply(now time.Time, in Input) {
 	case Released:
 		if in.Err != nil {
 			c.failed("give shards back", 0, 0, in.Err)
+			break
+		}
+		for _, n := range in.Shards {
+			delete(c.releasing, n)
 		}
 	case SuspectCleared:
 		if in.Err != nil {

@@ -30,6 +30,12 @@ func (c *Core) renew(now time.Time) (at time.Time) {
 			r.Shun = append(r.Shun, n)
 		}
 	}
+	r.Left = len(r.Shun)
+	for n, until := range c.releasing { // or this relay would take a lease that ends at once
+		if until.After(now) && !slices.Contains(r.Shun, n) {
+			r.Shun = append(r.Shun, n)
+		}
+	}
 	slices.Sort(r.Shun)
 	c.do(r)
 	return time.Time{}
@@ -160,6 +166,7 @@ func (c *Core) giveBack(now time.Time) {
 		if !s.stopping.IsZero() && (s.idle() || s.shunned || now.Sub(s.stopping) > max(c.cfg.LeaseTTL, stallAfter)) {
 			c.end(s)
 			done = append(done, s.Shard)
+			c.releasing[s.Shard] = now.Add(2 * c.cfg.LeaseTTL)
 		}
 	}
 	if len(done) > 0 {

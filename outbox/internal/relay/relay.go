@@ -164,7 +164,8 @@ type (
 	Renew struct {
 		Hold       []int16
 		Shun       []int16
-		Struggling bool // this relay gets nothing published
+		Left       int  // how many shards this relay leaves to others
+		Struggling bool // it gets nothing published
 	}
 	// LoadBlocked asks which keys have failed events.
 	LoadBlocked struct{ Shards []Ref }
@@ -338,7 +339,10 @@ type (
 		Err   error
 	}
 	// Released ends Release.
-	Released struct{ Err error }
+	Released struct {
+		Shards []int16 // Release.Shards
+		Err    error
+	}
 	// SuspectCleared ends ClearSuspect.
 	SuspectCleared struct{ Err error }
 	// Woken says that shards may have new events.

@@ -342,6 +342,20 @@ func TestPoisonBesideADeadTopic(t *testing.T) {
 	require.True(t, slices.ContainsFunc(w.failed, func(f *worldFailed) bool { return f.EventID == poison.EventID }), "%s", w)
 }
 
+// A renewal takes shards, and its answer is lost: the next one has them.
+func TestShardsTakenWithoutAnAnswerAreHeld(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 4)
+	n := w.start()
+	p := n.pending[0]
+	require.IsType(t, Renew{}, p.action)
+	require.True(t, n.carryOut(p))
+	p.answer = lost(p.action, p.began)
+	n.answer(p)
+	w.run(worldTTL / 2)
+	require.Len(t, n.core.Held(), 4)
+}
+
 // A shard whose publisher does not return in one relay is taken by another one, although that has its share.
 func TestShardOfAPublisherThatHangsIsTaken(t *testing.T) {
 	t.Parallel()

@@ -239,7 +239,7 @@ func (w *world) settle(a SettleFailed) FailedSettled {
 
 // renew is what the statements of the leases do.
 func (w *world) renew(n *node, a Renew, began time.Time) Renewed {
-	n.expires, n.struggling, n.shunned = w.now.Add(worldTTL), a.Struggling, len(a.Shun)
+	n.expires, n.struggling, n.shunned = w.now.Add(worldTTL), a.Struggling, a.Left
 	alive, well, left := 0, 0, 0
 	for _, o := range w.nodes {
 		if o.expires.After(w.now) {
@@ -264,7 +264,7 @@ func (w *world) renew(n *node, a Renew, began time.Time) Renewed {
 	for _, s := range slices.Sorted(maps.Keys(w.leases)) {
 		l := w.leases[s]
 		mine := l.relay == n.id && slices.Contains(a.Hold, s)
-		free := !l.expires.After(w.now) && count < fair && !slices.Contains(a.Hold, s) && !slices.Contains(a.Shun, s)
+		free := (!l.expires.After(w.now) || l.relay == n.id) && count < fair && !slices.Contains(a.Hold, s) && !slices.Contains(a.Shun, s)
 		if !mine && !free {
 			continue
 		}

@@ -286,7 +286,7 @@ func (n *node) carryOut(p *pending) bool {
 				l.relay, l.expires = -1, time.Time{}
 			}
 		}
-		p.answer = Released{}
+		p.answer = Released{Shards: a.Shards}
 	case ClearSuspect:
 		if l := w.leases[a.Shard]; l.relay == n.id {
 			l.deaths, l.suspectDeaths, l.suspect, l.suspectBy = map[int]bool{}, map[int]bool{}, "", -1
@@ -328,7 +328,7 @@ func lost(a Action, began time.Time) Input {
 	case MoveDelayed:
 		return DelayedMoved{Err: errLost}
 	case Release:
-		return Released{Err: errLost}
+		return Released{Shards: a.Shards, Err: errLost}
 	default:
 		return SuspectCleared{Err: errLost}
 	}

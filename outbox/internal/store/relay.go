@@ -33,7 +33,7 @@ type Relay struct {
 }
 
 type relayStatements struct {
-	delete, deleteMoved, archiveDays, seen, gone, release, take, rescan, note, clear, survived, observe, observeFailed,
+	delete, deleteMoved, archiveDays, seen, well, gone, release, take, rescan, note, clear, survived, observe, observeFailed,
 	keys, move, due, commands, promote, promoteAll, fetch, done, again, left, delayed string
 }
 
@@ -46,7 +46,7 @@ func NewRelay(pool *pgxpool.Pool, schema string, id uuid.UUID, name string, ttl,
 	}
 	return &Relay{pool: pool, id: id, name: name, ttl: ttl, archive: archive, sql: relayStatements{
 		delete: query("delete" + suffix), deleteMoved: query("delete_moved" + suffix), archiveDays: query("archive_days"),
-		seen: query("relay_seen"), gone: query("relay_gone"), release: query("lease_release"), take: query("lease_take"),
+		seen: query("relay_seen"), well: query("relay_well"), gone: query("relay_gone"), release: query("lease_release"), take: query("lease_take"),
 		rescan: query("rescan"), note: query("suspect_note"), clear: query("suspect_clear"), survived: query("suspect_survived"),
 		observe: query("observe"), observeFailed: query("observe_failed"), keys: query("failed_keys"), move: query("failed_move"),
 		due: query("failed_due"), commands: query("failed_commands"), promote: query("failed_promote"), promoteAll: query("failed_promote_all"), fetch: query("failed_fetch"),
@@ -93,14 +93,15 @@ func (r *Relay) Renew(ctx context.Context, a relay.Renew) relay.Renewed {
 	}
 	ttl := integer(int(r.ttl.Milliseconds()))
 	answer.Err = exchange(ctx, r.leases.PgConn(), begin,
-		statement{sql: r.sql.seen, args: []argument{id(r.id), ttl, text(r.name), boolean(a.Struggling), integer(len(a.Shun))}},
+		statement{sql: r.sql.seen, args: []argument{id(r.id), ttl, text(r.name), boolean(a.Struggling), integer(a.Left)}},
 		statement{sql: r.sql.take, args: []argument{id(r.id), ttl, int2s(a.Hold), int2s(a.Shun)}, row: func(v [][]byte) error {
 			answer.Fair, answer.Shards = asInt4(v[0]), asInt4(v[1])
 			if v[2] != nil {
 				answer.Held = append(answer.Held, relay.Lease{Shard: asInt2(v[2]), Deaths: asInt4(v[3]), Suspect: string(v[4]), SuspectDeaths: asInt4(v[5])})
 			}
 			return nil
-		}}, commit)
+		}},
+		statement{sql: r.sql.well, args: []argument{id(r.id)}}, commit)
 	if answer.Err != nil {
 		r.closeLeases(ctx) // it may be in a transaction
 	}

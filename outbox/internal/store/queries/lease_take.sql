@@ -1,8 +1,9 @@
 -- Renews the leases that this relay holds ($3) and takes free or expired ones, but none in $4, up to its fair share: all
 -- shards divided by the live relays that do not struggle, and those that others leave to it because their publisher did not
--- return. A struggling relay gets none while there is one that does not.
--- Locks the rows it changes and skips those that another relay is taking. Answers the fair share with every shard held now;
--- a lease in $3 that is not among them was lost, also if it is free again: what another relay did meanwhile is not known.
+-- return. A struggling relay gets none while there is one that does not. One of its own that is not in $3 was taken by a renewal
+-- whose answer was lost. Locks the rows it changes and skips those that another relay is taking. Answers the fair share with
+-- every shard held now; a lease in $3 that is not among them was lost, also if it is free again: what another relay did
+-- meanwhile is not known.
 -- Taking over a lease that was not released notes that its relay ended, and that it ended while it sent the suspect if it
 -- had noted it; a relay that renews again has not ended.
 with alive as materialized (
@@ -16,7 +17,7 @@ with alive as materialized (
     from (select count(*) as total from {schema}.outbox_shard) as shards
 ), free as (
     select shard from {schema}.outbox_shard
-    where expires_at <= now() and shard <> all($3::smallint[]) and shard <> all($4::smallint[])
+    where (expires_at <= now() or relay_id = $1::uuid) and shard <> all($3::smallint[]) and shard <> all($4::smallint[])
     order by random()
     limit greatest((select n from share) - cardinality($3::smallint[]), 0)
     for update skip locked
