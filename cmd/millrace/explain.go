@@ -138,7 +138,7 @@ func (a *app) printExplanation(e explanation) {
 		a.say("\n%s %s", a.terminal.Bold(strings.TrimSpace(s.Place+" "+oneLine(s.Of))+":"), a.paintStage(s.State))
 		a.terminal.Paragraph(a.stdout, 2, "", a.terminal.Dim, oneLine(s.Why))
 		for _, command := range s.Next {
-			a.say("  > %s", command)
+			a.say("      %s", command)
 		}
 	}
 }

@@ -88,7 +88,7 @@ func (e *evidence) inOutbox() (all []stage) {
 		all = append(all, e.atOutbox(l))
 	}
 	if len(all) == 0 {
-		all = []stage{{Place: "outbox", State: "not there", Why: "It was published and is not archived, or it was not published through this outbox."}}
+		all = []stage{{Place: "outbox", State: "not there", Why: "The relay deletes an event after it was published, unless it keeps an archive. Or the event never was in this outbox."}}
 	}
 	return all
 }
