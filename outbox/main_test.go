@@ -54,7 +54,7 @@ func (f *fixture) publishMany(topic string, n int, payload func(i int) string) {
 	require.NoError(f.t, pgtx.Run(f.t.Context(), f.pool, func(ctx context.Context, _ pgx.Tx) error {
 		msgs := make([]*message.Message, n)
 		for i := range msgs {
-			msgs[i] = newMessage(ctx, payload(i), payload(i))
+			msgs[i] = newMessage(ctx, outbox.NewID(), payload(i))
 		}
 		return f.publisher.Publish(topic, msgs...)
 	}))

@@ -141,6 +141,9 @@ func ownerOf(ctx context.Context) (o owner, ok bool) {
 	return o, ok
 }
 
+// maxErrors is how many invalid messages of one Publish an error names.
+const maxErrors = 10
+
 // events checks all messages and returns what will be stored of them, and the transaction that they share.
 func (p *Publisher) events(topic string, msgs []*message.Message) ([]stored, owner, error) {
 	var (
@@ -149,6 +152,9 @@ func (p *Publisher) events(topic string, msgs []*message.Message) ([]stored, own
 		events = make([]stored, 0, len(msgs))
 	)
 	for i, m := range msgs {
+		if len(errs) == maxErrors {
+			break
+		}
 		if m == nil {
 			return nil, first, fmt.Errorf("message %d of %d is nil", i+1, len(msgs))
 		}

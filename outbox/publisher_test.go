@@ -108,6 +108,22 @@ func TestPublishRefusesWhatNoRelayCouldForward(t *testing.T) {
 	}
 }
 
+// An error of a thousand messages would fill the log.
+func TestPublishNamesTheFirstInvalidMessages(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	err := pgtx.Run(t.Context(), f.pool, func(ctx context.Context, _ pgx.Tx) error {
+		msgs := make([]*message.Message, 1000)
+		for i := range msgs {
+			msgs[i] = newMessage(ctx, "\xff", "p")
+		}
+		return f.publisher.Publish(topic, msgs...)
+	})
+	require.ErrorIs(t, err, outbox.ErrInvalidMessage)
+	assert.Equal(t, 10, strings.Count(err.Error(), "of 1000"))
+	assert.Zero(t, f.rows())
+}
+
 func TestPublishRefusesTwoTransactionsInOneCall(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
