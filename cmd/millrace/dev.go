@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -69,6 +70,7 @@ func dev(services []devstack.Service, argv []string, stdin *os.File, stdout, std
 		}
 		fmt.Fprintln(stderr, "millrace: to use these services in another terminal, run there:")
 		printEnvironment(stderr, stack.Env())
+		fmt.Fprintf(stderr, "millrace: the services stop when %s ends\n", filepath.Base(argv[0]))
 		return runCommand(argv, stack.Env(), signals, stdin, stdout, stderr)
 	}()
 	if err := stack.Stop(); err != nil {

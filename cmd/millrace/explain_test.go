@@ -330,7 +330,7 @@ func TestRemediesCanBeRun(t *testing.T) {
 	t.Parallel()
 	said, err := os.ReadFile("testdata/explain.txt")
 	require.NoError(t, err)
-	commands := regexp.MustCompile(`(?m)^ > (millrace .*)$`).FindAllStringSubmatch(string(said), -1)
+	commands := regexp.MustCompile(`(?m)^ (millrace .*)$`).FindAllStringSubmatch(string(said), -1)
 	assert.Greater(t, len(commands), 20)
 	for _, c := range commands {
 		runs(t, c[1])

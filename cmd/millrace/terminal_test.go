@@ -74,7 +74,7 @@ var looks = [][]string{
 }
 
 // What is to be copied, or is another's, is not broken.
-var unbroken = regexp.MustCompile(`^( *> |  remedy )`)
+var unbroken = regexp.MustCompile(`^(      millrace |  remedy )`)
 
 func TestOutputFitsATerminal(t *testing.T) {
 	t.Parallel()

@@ -90,6 +90,12 @@ type report struct {
 	colour   bool
 }
 
+// missing says what the run without a part has shown.
+var missing = map[string]string{
+	"claim":  "without the claim, effects happened more than once",
+	"outbox": "without the outbox, events were lost",
+}
+
 func (r report) print(w io.Writer) {
 	line := func(name, format string, args ...any) {
 		fmt.Fprintf(w, "%-20s %s\n", name, fmt.Sprintf(format, args...))
@@ -109,8 +115,8 @@ func (r report) print(w io.Writer) {
 	line("kills", "%d (%s)", kills, strings.Join(byRole, ", "))
 	line("effects", "%d notifications, %d texts, %d follow-ups", r.notifications, r.texts, r.thanks)
 	line("repeated SMS calls", "%d (the provider knew their idempotency key)", r.repeated)
-	line("lost", "%d", r.lost)
-	line("doubled", "%d", r.doubled)
+	line("lost", "%d (labours that lack an effect)", r.lost)
+	line("doubled", "%d (labours with an effect more than once)", r.doubled)
 	if r.incomplete > 0 {
 		line("never completed", "%d labours", r.incomplete)
 	}
@@ -127,7 +133,7 @@ func (r report) print(w io.Writer) {
 	case r.good():
 		line("verdict", "%s", paint(r.colour, bold+";"+green, "every event took effect exactly once in the database"))
 	case r.without != "" && r.incomplete+r.unanswered == 0:
-		line("verdict", "%s", paint(r.colour, bold+";"+red, "this is what happens without the "+r.without))
+		line("verdict", "%s", paint(r.colour, bold+";"+red, missing[r.without]))
 	default:
 		line("verdict", "%s", paint(r.colour, bold+";"+red, "FAILED"))
 	}

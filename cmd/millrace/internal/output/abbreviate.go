@@ -6,15 +6,25 @@ import (
 	"strings"
 )
 
-var whole = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$`)
+var whole = regexp.MustCompile(`^([0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|malformed:[0-9a-f]{64})$`)
+
+// malformed begins the IDs of events without an ID; a hash follows.
+const malformed = "malformed:"
 
 // Abbreviate shortens IDs that are UUIDs, as in "0198c0de…3f2a": a UUIDv7 begins with its time, which events of the same
-// minute have in common, and ends at random. The end is as long as it takes to tell all of them apart. Other IDs stay whole.
+// minute have in common, and ends at random. The end is as long as it takes to tell all of them apart. IDs of events without
+// an ID become "malformed:…3f2a". Other IDs stay whole.
 func Abbreviate(ids []string) []string {
 	all := slices.Clone(ids)
 	slices.Sort(all)
 	all = slices.Compact(all)
-	short := func(id string, end int) string { return id[:8] + "…" + id[len(id)-end:] }
+	short := func(id string, end int) string {
+		start := 8
+		if strings.HasPrefix(id, malformed) {
+			start = len(malformed)
+		}
+		return id[:start] + "…" + id[len(id)-end:]
+	}
 	end := 4
 	for ; end < 12; end++ {
 		seen := map[string]bool{}
@@ -40,7 +50,7 @@ func Abbreviate(ids []string) []string {
 
 var part = regexp.MustCompile(`^[0-9a-f-]*$`)
 
-// Abbreviation is a part of a UUID that stands for it.
+// Abbreviation is a part of an ID that stands for it.
 type Abbreviation struct {
 	Start, End string // what it begins with, and ends with
 	Either     bool   // Start may be the end just as well, and End is ""
@@ -59,6 +69,7 @@ func ParseAbbreviation(text string) (a Abbreviation, ok bool) {
 	if a == (Abbreviation{}) {
 		a = Abbreviation{Start: text, Either: true}
 	}
-	digits := len(strings.ReplaceAll(a.Start+a.End, "-", ""))
-	return a, part.MatchString(a.Start) && part.MatchString(a.End) && digits >= 4 && digits < 32
+	start := strings.TrimPrefix(a.Start, malformed)
+	digits := len(strings.ReplaceAll(start+a.End, "-", ""))
+	return a, part.MatchString(start) && part.MatchString(a.End) && digits >= 4 && digits < 32
 }

@@ -35,13 +35,14 @@ func TestAbbreviate(t *testing.T) {
 	const a, b, c = "0198c0de-0000-7000-8000-0000000a3f2a", "0198c0de-0000-7000-8000-0000000b3f2a", "0198c0df-0000-7000-8000-000000003f2a"
 	assert.Equal(t, []string{"0198c0de…3f2a", "order-1", "0198c0df…3f2a", ""}, Abbreviate([]string{a, "order-1", c, ""}))
 	assert.Equal(t, []string{"0198c0de…a3f2a", "0198c0de…b3f2a", "0198c0de…a3f2a", "0198c0df…03f2a"}, Abbreviate([]string{a, b, a, c}))
+	assert.Equal(t, []string{"malformed:…12ab", "malformed:12ab"}, Abbreviate([]string{"malformed:" + strings.Repeat("0", 60) + "12ab", "malformed:12ab"}))
 }
 
 func TestParseAbbreviation(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]Abbreviation{
 		"0198c0de…3f2a": {Start: "0198c0de", End: "3f2a"}, "0198C0DE..3F2A": {Start: "0198c0de", End: "3f2a"}, "0198c0de-...": {Start: "0198c0de-"},
-		"…3f2a": {End: "3f2a"}, "0198": {Start: "0198", Either: true}, "0198c0de-00": {Start: "0198c0de-00", Either: true},
+		"…3f2a": {End: "3f2a"}, "malformed:…12ab": {Start: "malformed:", End: "12ab"}, "0198": {Start: "0198", Either: true}, "0198c0de-00": {Start: "0198c0de-00", Either: true},
 	} {
 		got, ok := ParseAbbreviation(text)
 		assert.True(t, ok, text)
