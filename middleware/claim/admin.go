@@ -193,7 +193,7 @@ func each(ctx context.Context, tx pgx.Tx, schema string, s selecting, f func(sel
 			return fmt.Errorf("state is %q: want one of %v", state, allStates)
 		}
 	}
-	rows, err := tx.Query(ctx, pgschema.Query(files, "admin_select", schema), optionals(s.EventIDs), optional(s.Consumer), optional(s.Key),
+	rows, err := tx.Query(ctx, pgschema.Query(files, "admin_select", schema), optionals(canonicals(s.EventIDs)), optional(s.Consumer), optional(s.Key),
 		optional(s.Group), optionals(s.States), s.olderThan, s.limit)
 	if err != nil {
 		return err

@@ -38,7 +38,7 @@ type Audit struct {
 // ListAudit returns what operators did, the last first: to an event and for a consumer, "" meaning all, at most so many.
 func ListAudit(ctx context.Context, db pgtx.DB, schema, eventID, consumer string, limit int) (found []Audit, err error) {
 	err = administer(ctx, db, schema, "list audit", func(ctx context.Context, tx pgx.Tx, schema string) error {
-		rows, err := tx.Query(ctx, pgschema.Query(files, "admin_audited", schema), optional(eventID), optional(consumer), limit)
+		rows, err := tx.Query(ctx, pgschema.Query(files, "admin_audited", schema), optional(canonical(eventID)), optional(consumer), limit)
 		if err != nil {
 			return err
 		}

@@ -4,9 +4,11 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/assert"
@@ -265,6 +267,60 @@ func TestEventFromTheFuture(t *testing.T) {
 	f.refuses(key, claim.ErrCompleted)
 }
 
+// A producer's clock is ahead. An operator replays or discards the event; weeks later its day is made, and the broker delivers
+// the event again: it must not run then.
+func TestEventFromTheFutureWhoseDayComes(t *testing.T) {
+	t.Parallel()
+	dead := func(f *fixture, id string) {
+		f.delivered(id)
+		require.Equal(f.t, "clock", f.failed()[0].Reason)
+	}
+	replayed := func(f *fixture, id string) {
+		dead(f, id)
+		f.replayAll(claim.Selection{})
+		f.serve(f.broker(), claim.Config{}, f.take)
+		f.eventually(func() bool { return len(f.failed()) == 0 }, "the event was replayed")
+	}
+	for name, c := range map[string]struct {
+		settle func(f *fixture, id string)
+		runs   int
+	}{
+		"replayed": {replayed, 1},
+		"replayed, and its hash is pruned": {func(f *fixture, id string) {
+			replayed(f, id)
+			f.exec(`delete from ` + f.schema + `.processed_hashed`)
+		}, 1},
+		"discarded": {func(f *fixture, id string) {
+			dead(f, id)
+			_, err := claim.Discard(context.Background(), f.pool, f.schema, claim.Selection{}, claim.By{Actor: "ada"})
+			require.NoError(f.t, err)
+		}, 0},
+		"nobody has decided": {dead, 0},
+		"vouched for": {func(f *fixture, id string) {
+			require.NoError(f.t, f.store.Do(claim.WithProof(context.Background()), claim.Key{Consumer: "notify", EventID: id}, func(ctx context.Context) error {
+				return f.effect(ctx, id)
+			}))
+		}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f, id := newFixture(t), mintedAt(30*day)
+			c.settle(f, id)
+			f.exec(`select ` + f.schema + `.processed_days(31)`)
+			f.delivered(id)
+			assert.Equal(t, c.runs, f.effects()[id])
+			assert.Zero(t, f.count("processed_ahead"), "the day has it")
+		})
+	}
+}
+
+// delivered delivers the event once, which has one attempt.
+func (f *fixture) delivered(id string) {
+	msg, _ := deliver(f.t, id)
+	_, err := f.middleware(claim.Config{Logger: silent, MaxAttempts: 1})(f.handler)(msg)
+	require.NoError(f.t, err)
+}
+
 // A consumer's role makes days and cannot drop any; its housekeeping leaves that to the owner.
 func TestRetentionByAnotherRole(t *testing.T) {
 	t.Parallel()
@@ -339,4 +395,47 @@ func TestOutsideOfTheWindowIsADeadLetter(t *testing.T) {
 	_, err := f.middleware(claim.Config{RunTooOld: true})(f.handler)(msg)
 	require.NoError(t, err)
 	assert.Equal(t, map[string]int{old: 1}, f.effects(), "a setting runs it")
+}
+
+// A producer, a proxy or an operator spells a UUID in capital letters. It is one event, whatever happened to its deliveries.
+func TestTwoSpellings(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		minted time.Duration
+		cfg    claim.Config
+		first  error // of the first delivery
+		want   map[string]int
+	}{
+		"processed":         {0, claim.Config{}, nil, map[string]int{"": 1}},
+		"failed once":       {0, claim.Config{MaxAttempts: 3}, errOops, map[string]int{"": 1}},
+		"dead":              {0, claim.Config{MaxAttempts: 1}, errOops, map[string]int{}},
+		"run, though old":   {-10 * day, claim.Config{RunTooOld: true}, nil, map[string]int{"": 1}},
+		"old and failed":    {-10 * day, claim.Config{RunTooOld: true, MaxAttempts: 3}, errOops, map[string]int{"": 1}},
+		"old and dead":      {-10 * day, claim.Config{RunTooOld: true, MaxAttempts: 1}, errOops, map[string]int{}},
+		"no time in the ID": {1, claim.Config{}, nil, map[string]int{"": 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f, id := newFixture(t), mintedAt(c.minted)
+			if c.minted == 1 {
+				id = uuid.NewString()
+			}
+			f.settles(t.Context(), claim.Key{Consumer: "notify", EventID: mintedAt(0)})
+			f.retain()
+			c.cfg.Logger = silent
+			guard := f.middleware(c.cfg)
+			failure := c.first
+			for _, spelt := range []string{strings.ToUpper(id), id, strings.ToUpper(id), id} {
+				msg, _ := deliver(t, spelt)
+				_, _ = guard(func(msg *message.Message) ([]*message.Message, error) {
+					if err := failure; err != nil {
+						failure = nil
+						return nil, err
+					}
+					return nil, f.effect(msg.Context(), "")
+				})(msg)
+			}
+			assert.Equal(t, c.want, f.effects())
+		})
+	}
 }

@@ -18,18 +18,19 @@ type GrantRoles struct {
 // Each role's privileges, without which it cannot do its work; the owner of the tables migrates and drops days.
 var privileges = struct{ consumer, operator []string }{
 	consumer: []string{
-		`select, insert on {schema}.processed, {schema}.consumer`,
+		`select, insert on {schema}.processed, {schema}.processed_ahead, {schema}.consumer`,
 		`update (name) on {schema}.consumer`,
 		`select, insert, update, delete on {schema}.claim_failed, {schema}.claim_key, {schema}.claim_run, {schema}.claim_start`,
 		`select on {schema}.migration`,
-		`execute on function {schema}.processed_days(int), {schema}.processed_settle(uuid, uuid, smallint)`,
+		`execute on function {schema}.processed_days(int), {schema}.processed_settle(uuid, uuid, smallint), {schema}.processed_early(uuid, smallint)`,
 	},
 	operator: []string{
 		`select on {schema}.processed, {schema}.processed_hashed, {schema}.consumer, {schema}.claim_run, {schema}.claim_start, {schema}.migration`,
 		`insert on {schema}.processed`,
+		`select, insert on {schema}.processed_ahead`,
 		`select, insert, update, delete on {schema}.claim_failed, {schema}.claim_key`,
 		`select, insert on {schema}.claim_audit`,
-		`execute on function {schema}.processed_settle(uuid, uuid, smallint)`,
+		`execute on function {schema}.processed_settle(uuid, uuid, smallint), {schema}.processed_early(uuid, smallint)`,
 	},
 }
 

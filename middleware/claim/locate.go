@@ -72,7 +72,7 @@ func Locate(ctx context.Context, db pgtx.DB, schema string, key Key) (found []Lo
 		var locks []int64
 		for _, c := range consumers {
 			names = append(names, c.Name)
-			locks = append(locks, lockKey(schema, Key{Consumer: c.Name, EventID: key.EventID}))
+			locks = append(locks, lockKey(schema, Key{Consumer: c.Name, EventID: canonical(key.EventID)}))
 		}
 		rows, err = tx.Query(ctx, pgschema.Query(files, "claim_locate", schema), names, locks, records, key.EventID, orderKey(key.Order), defaultPace.silent.Seconds())
 		if err != nil {

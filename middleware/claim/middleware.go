@@ -140,7 +140,7 @@ func (c *Claim) key(msg *message.Message, consumer string) (Key, error) {
 	case !isText(id):
 		return Key{}, fmt.Errorf("the event ID %.40q is not UTF-8 without NUL bytes", id)
 	}
-	k := Key{Consumer: consumer, EventID: id, Due: dueTime(msg)}
+	k := Key{Consumer: consumer, EventID: canonical(id), Due: dueTime(msg)}
 	if c.cfg.Ordered {
 		k.Order = orderKey(transport.Key(msg))
 	}

@@ -31,12 +31,12 @@ type claims struct {
 }
 
 // statements are those of a schema.
-type statements struct{ claim, done, found, future, days, findName, addName, lockConsumers, floor, prune string }
+type statements struct{ claim, done, found, early, future, days, findName, addName, lockConsumers, floor, prune string }
 
 func statementsIn(schema string) statements {
 	query := func(name string) string { return pgschema.Query(files, name, schema) }
 	return statements{
-		claim: query("claim"), done: query("claim_done"), found: query("claim_found"), future: query("claim_future"), days: query("claim_days"),
+		claim: query("claim"), done: query("claim_done"), found: query("claim_found"), early: query("claim_early"), future: query("claim_future"), days: query("claim_days"),
 		findName: query("consumer_find"), addName: query("consumer_add"),
 		lockConsumers: query("consumer_lock"), floor: query("consumer_floor"), prune: query("claim_prune"),
 	}
@@ -90,8 +90,16 @@ func (c *claims) do(ctx context.Context, key Key, doubt error, fn func(ctx conte
 				return doubt
 			}
 		}
-		if err := fn(ctx); err != nil || a.state == nil {
+		if err := fn(ctx); err != nil {
 			return err
+		}
+		if errors.Is(doubt, ErrClock) {
+			if err := pgtx.Queue(ctx, c.sql.early, recordID(key), consumer); err != nil {
+				return err
+			}
+		}
+		if a.state == nil {
+			return nil
 		}
 		return pgtx.Queue(ctx, c.sql.done, consumer, recordID(key))
 	})

@@ -22,6 +22,22 @@ func dueTime(msg *message.Message) time.Time {
 	return due
 }
 
+// canonical is the one spelling of an event's ID: a UUID in lower case.
+func canonical(id string) string {
+	if u, err := uuid.Parse(id); err == nil && len(id) == 36 {
+		return u.String()
+	}
+	return id
+}
+
+func canonicals(ids []string) []string {
+	all := make([]string, len(ids))
+	for i, id := range ids {
+		all[i] = canonical(id)
+	}
+	return all
+}
+
 // recordID is the event as a uuid, which tells the day of its record: a UUIDv7 is its own, whose record lies in the day
 // in which it was minted. A delayed event's begins with the time when it was due instead, because the broker gets it only
 // then. For any other ID it is a hash that begins with ff, which no UUIDv7 of the next eight thousand years does. It is a

@@ -19,8 +19,9 @@ begin
     end loop;
 end
 $$;
-drop function {schema}.processed_days(int), {schema}.processed_settle(uuid, uuid, smallint), {schema}.processed_bound(date);
-drop table {schema}.processed;
+drop function {schema}.processed_days(int), {schema}.processed_settle(uuid, uuid, smallint), {schema}.processed_early(uuid, smallint),
+    {schema}.processed_bound(date);
+drop table {schema}.processed, {schema}.processed_ahead;
 alter table {schema}.processed_after rename to processed;
 alter table {schema}.processed add primary key (event_id, consumer);
 alter table {schema}.consumer drop column floor, drop column since;

@@ -24,6 +24,14 @@ create table {schema}.processed_hashed partition of {schema}.processed
     for values from ('ff000000-0000-0000-0000-000000000000') to (maxvalue);
 create index processed_hashed_claimed on {schema}.processed_hashed (claimed_at);
 
+-- Records of events from the future, whose day is not there: the event was replayed or discarded before it. Beside its hash,
+-- which is pruned, this row waits for the day; who makes the day moves it there.
+create table {schema}.processed_ahead (
+    record   uuid     not null,
+    consumer smallint not null,
+    primary key (record, consumer)
+);
+
 -- Makes the days that are missing, of yesterday to so many from today, and those that nobody made in time; never one that
 -- is before all others, whose events may have been forgotten. With its owner's rights, because a consumer has none to create
 -- tables. A partition that is attached, and not created as one, holds up no claim. It gives up rather than wait for long.
@@ -44,6 +52,9 @@ begin
         name := format('{schema}.processed_%s', to_char(day, 'YYYYMMDD'));
         if to_regclass(name) is null then
             execute format('create table %s (like {schema}.processed including all)', name);
+            execute format('with due as (delete from {schema}.processed_ahead where record >= %L and record < %L returning record, consumer)
+                insert into %s (event_id, consumer) select record, consumer from due',
+                {schema}.processed_bound(day), {schema}.processed_bound(day + 1), name);
             execute format('alter table {schema}.processed attach partition %s for values from (%L) to (%L)',
                 name, {schema}.processed_bound(day), {schema}.processed_bound(day + 1));
         end if;
@@ -57,22 +68,41 @@ revoke execute on function {schema}.processed_days(int) from public;
 -- day is gone, or is about to go.
 alter table {schema}.consumer add column floor timestamptz, add column since timestamptz;
 
+-- Records an event that was settled as its hash because its day was not there: in that day, if it is there by now, or else
+-- for whom makes it. Answers whether it is new. Nobody makes days until the transaction ends.
+create function {schema}.processed_early(early uuid, of smallint) returns boolean language plpgsql
+set search_path = pg_catalog, pg_temp as $$
+begin
+    perform pg_advisory_xact_lock_shared(hashtextextended('{schema}.processed', 0));
+    begin
+        insert into {schema}.processed (event_id, consumer) values (early, of) on conflict do nothing;
+    exception when check_violation then
+        insert into {schema}.processed_ahead (record, consumer) values (early, of) on conflict do nothing;
+    end;
+    return found;
+end
+$$;
+revoke execute on function {schema}.processed_early(uuid, smallint) from public;
+
 -- Records that the event was settled without a claim of its own (it failed, and is kept elsewhere), where the claim will look:
 -- as record, or as hash where that has no day. Answers whether it is new.
 create function {schema}.processed_settle(record uuid, hash uuid, of smallint) returns boolean language plpgsql
 set search_path = pg_catalog, pg_temp as $$
 declare
     minted timestamptz := to_timestamp(('x' || left(replace(record::text, '-', ''), 12))::bit(48)::bigint / 1000.0);
+    fresh boolean;
 begin
     if exists (select from {schema}.consumer c where c.id = of and minted < greatest(c.floor, c.since)) then
         record := hash;
     end if;
     begin
         insert into {schema}.processed (event_id, consumer) values (record, of) on conflict do nothing;
+        return found;
     exception when check_violation then -- no day
-        insert into {schema}.processed (event_id, consumer) values (hash, of) on conflict do nothing;
     end;
-    return found;
+    insert into {schema}.processed (event_id, consumer) values (hash, of) on conflict do nothing;
+    fresh := found;
+    return {schema}.processed_early(record, of) and fresh;
 end
 $$;
 revoke execute on function {schema}.processed_settle(uuid, uuid, smallint) from public;
@@ -106,7 +136,9 @@ begin
     loop
         execute format('grant %s on {schema}.processed to %s', g.privilege, g.grantee);
         if g.privilege = 'INSERT' then
-            execute format('grant execute on function {schema}.processed_days(int), {schema}.processed_settle(uuid, uuid, smallint) to %s', g.grantee);
+            execute format('grant execute on function {schema}.processed_days(int), {schema}.processed_settle(uuid, uuid, smallint),
+                {schema}.processed_early(uuid, smallint) to %s', g.grantee);
+            execute format('grant select, insert on {schema}.processed_ahead to %s', g.grantee);
         end if;
     end loop;
 end
