@@ -16,6 +16,7 @@ import (
 
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/outbox/internal/store"
+	"github.com/millrace-go/millrace/outbox/outboxadmin"
 	"github.com/millrace-go/millrace/transport"
 )
 
@@ -96,9 +97,10 @@ const (
 
 // testIllTopic has two relays of default sizes publish rounds of a healthy topic's events, one of them beside an ill topic
 // with far more events than a shard holds of one topic. The healthy topic keeps at least that share of its throughput.
-func testIllTopic(t *testing.T, slow bool) {
+func testIllTopic(t *testing.T, slow bool, prepare func(*fixture, *ailing)) {
 	free, beside := newAiling(slow), newAiling(slow)
 	without, with := newFixture(t), newFixture(t)
+	prepare(with, beside)
 	ill := keysOf("ill ", illKeys)
 	with.publishSpread("ill", illEvents, ill)
 	without.run(without.newRelay(free, outbox.RelayConfig{}))
@@ -153,11 +155,24 @@ const leastShare = 0.5
 // Beside a topic whose right is revoked, 920 of 2,000 events of a healthy topic never came.
 func TestDeadTopicStopsNoOther(t *testing.T) {
 	t.Parallel()
-	testIllTopic(t, false)
+	testIllTopic(t, false, func(*fixture, *ailing) {})
 }
 
 // Beside a topic whose batches took 20 s, 37,592 of 59,500 events of a healthy topic never came.
 func TestSlowTopicStopsNoOther(t *testing.T) {
 	t.Parallel()
-	testIllTopic(t, true)
+	testIllTopic(t, true, func(*fixture, *ailing) {})
+}
+
+// A topic that waits for an operator stops no other, and is published in order when it is resumed.
+func TestPausedTopicStopsNoOther(t *testing.T) {
+	t.Parallel()
+	testIllTopic(t, false, func(f *fixture, p *ailing) {
+		require.NoError(t, outboxadmin.PauseTopic(t.Context(), f.pool, f.schema, outboxadmin.Pause{Topic: "ill"}))
+		p.cure()
+		p.tried.Store(true) // it never is
+		p.cure = sync.OnceFunc(func() {
+			require.NoError(t, outboxadmin.ResumeTopic(context.Background(), f.pool, f.schema, "ill"))
+		})
+	})
 }

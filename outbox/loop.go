@@ -153,12 +153,7 @@ func (l *loop) carryOut(action relay.Action) relay.Input {
 	case relay.Renew:
 		return l.store.Renew(ctx, a)
 	case relay.LoadBlocked:
-		shards := make([]int16, len(a.Shards))
-		for i, r := range a.Shards {
-			shards[i] = r.Shard
-		}
-		keys, err := l.store.Blocked(ctx, shards)
-		return relay.BlockedLoaded{Shards: a.Shards, Keys: keys, Err: err}
+		return l.store.Blocked(ctx, a)
 	case relay.Read:
 		answer, err := l.reader.Read(ctx, a.Requests, a.Writers)
 		return relay.ReadDone{Answer: answer, Err: err}
@@ -174,8 +169,7 @@ func (l *loop) carryOut(action relay.Action) relay.Input {
 	case relay.SettleFailed:
 		return l.store.SettleFailed(context.WithoutCancel(ctx), a) // the broker has what is done
 	case relay.Poll:
-		due, err := l.store.Due(ctx, a.Shards)
-		return relay.Polled{Due: due, Err: err}
+		return l.store.Poll(ctx, a.Shards)
 	case relay.MoveDelayed:
 		return l.relay.moveDelayed(ctx, a.Limit)
 	case relay.Release:
@@ -286,6 +280,10 @@ func (r *Relay) report(p relay.Report) {
 		log.Warn("the broker does not take events of a topic: they wait", "topic", p.Topic, "error", p.Err)
 	case relay.ReportGetsOn:
 		log.Info("the broker takes events of the topic again", "topic", p.Topic, "after", p.In.Round(time.Millisecond))
+	case relay.ReportPaused:
+		log.Info("an operator has paused the topic: its events wait", "topic", p.Topic)
+	case relay.ReportResumed:
+		log.Info("an operator has resumed the topic", "topic", p.Topic)
 	case relay.ReportAside:
 		r.observer.moved(p.Aside)
 	case relay.ReportSurprise:

@@ -147,6 +147,13 @@ $`, out)
 	assert.Contains(t, o.run(exitFailed, "outbox", "check"), "wrong: the sequence of shard")
 	assert.Contains(t, o.run(exitOK, "outbox", "check", "--fix"), "fixed: the sequence of shard")
 
+	assert.Contains(t, o.run(exitUsage, "outbox", "topic", "pause"), "TOPIC is missing, for example: millrace outbox topic pause")
+	assert.Regexp(t, `^Topic labour.completed is paused. Its events wait until: millrace outbox topic resume .* labour.completed\n$`,
+		o.run(exitOK, "outbox", "topic", "pause", "labour.completed", "--reason", "the consumer is mended"))
+	assert.Contains(t, o.run(exitFailed, "outbox", "shards", "4"), `topic "labour.completed" is paused, so the outbox cannot drain: resume it first`)
+	assert.Equal(t, "Topic labour.completed is resumed.\n", o.run(exitOK, "outbox", "topic", "resume", "labour.completed"))
+	assert.Contains(t, o.run(exitFailed, "outbox", "topic", "resume", "labour.completed"), `resume topic "labour.completed": the topic is not paused`)
+
 	assert.Equal(t, "16 shards\n", o.run(exitOK, "outbox", "shards"))
 	assert.Contains(t, o.run(exitUsage, "outbox", "shards", "0"), "want 1 to 256")
 	assert.Contains(t, o.run(exitFailed, "outbox", "shards", "4", "--timeout", "2s"), "is a relay running?")

@@ -87,11 +87,16 @@ func command(ctx context.Context, db pgtx.DB, schema, name string, from []string
 		if n = done.RowsAffected(); err != nil || n == 0 {
 			return err
 		}
-		// In the transaction, although it takes a lock of the whole cluster while it commits: this one is rare and short.
-		_, err = tx.Exec(ctx, `select pg_notify($1, '')`, store.Channel(schema))
-		return err
+		return tellRelays(ctx, tx, schema)
 	})
 	return n, err
+}
+
+// tellRelays makes relays look for operators' commands after the commit. A notification takes a lock of the whole cluster while it
+// commits, but this one is rare and short.
+func tellRelays(ctx context.Context, tx pgx.Tx, schema string) error {
+	_, err := tx.Exec(ctx, `select pg_notify($1, '')`, store.Channel(schema))
+	return err
 }
 
 // Purge deletes discarded events that failed longer ago than that, and returns how many. It is for the owner of the tables.

@@ -13,7 +13,7 @@ import (
 type GrantRoles struct {
 	Writer   string // of services that publish events, also delayed ones
 	Relay    string // of processes that run relays
-	Operator string // of people and programs that look, and that retry and discard failed events
+	Operator string // of people and programs that look, retry and discard failed events, and pause topics
 }
 
 // Each role's privileges, without which it cannot do its work; the owner of the tables migrates, changes the number of
@@ -30,13 +30,14 @@ var privileges = struct{ writer, relay, operator []string }{
 		`select, insert, update, delete on {schema}.outbox_failed, {schema}.outbox_delayed, {schema}.outbox_relay`,
 		`select, update on {schema}.outbox_shard`,
 		`select, insert on {schema}.outbox_archive`,
-		`select on {schema}.outbox_layout, {schema}.migration`,
+		`select on {schema}.outbox_layout, {schema}.outbox_topic, {schema}.migration`,
 		`execute on function {schema}.outbox_next(smallint), {schema}.outbox_shard_of(bigint), {schema}.outbox_archive_days(interval)`,
 	},
 	operator: []string{
 		`select on {schema}.outbox, {schema}.outbox_failed, {schema}.outbox_delayed, {schema}.outbox_archive, {schema}.outbox_shard,
     {schema}.outbox_relay, {schema}.outbox_layout, {schema}.migration`,
 		`update (command) on {schema}.outbox_failed`,
+		`select, insert, update, delete on {schema}.outbox_topic`,
 	},
 }
 

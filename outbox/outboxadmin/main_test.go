@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -43,27 +44,31 @@ func (f *fixture) exec(sql string) {
 	require.NoError(f.t, err)
 }
 
-// publish commits one event.
-func (f *fixture) publish(key, payload string) {
+// publish commits one event of topic "topic".
+func (f *fixture) publish(key, payload string) { f.publishTo("topic", key, payload) }
+
+func (f *fixture) publishTo(topic, key, payload string) {
 	require.NoError(f.t, pgtx.Run(f.t.Context(), f.pool, func(ctx context.Context, _ pgx.Tx) error {
 		msg := message.NewMessageWithContext(ctx, outbox.NewID(), []byte(payload))
 		transport.SetKey(msg, key)
-		return f.publisher.Publish("topic", msg)
+		return f.publisher.Publish(topic, msg)
 	}))
 }
 
-// relay runs a relay until the test ends.
-func (f *fixture) relay(p message.Publisher, cfg outbox.RelayConfig) {
+// relay runs a relay until stop is called or the test ends.
+func (f *fixture) relay(p message.Publisher, cfg outbox.RelayConfig) (stop func()) {
 	cfg.Schema, cfg.Logger = f.schema, slog.New(slog.NewTextHandler(f.t.Output(), nil))
 	relay, err := outbox.NewRelay(f.pool, p, cfg)
 	require.NoError(f.t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- relay.Run(ctx) }()
-	f.t.Cleanup(func() {
+	stop = sync.OnceFunc(func() {
 		cancel()
 		require.NoError(f.t, <-done)
 	})
+	f.t.Cleanup(stop)
+	return stop
 }
 
 // rows counts what is unpublished, failed events among it.

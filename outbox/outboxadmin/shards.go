@@ -77,6 +77,9 @@ func ChangeShards(ctx context.Context, pool *pgxpool.Pool, schema string, n int,
 			progress(fmt.Sprintf("there are %d shards already", n))
 			return nil
 		}
+		if err := c.refusePaused(ctx); err != nil {
+			return err
+		}
 		return c.run(ctx)
 	})
 }

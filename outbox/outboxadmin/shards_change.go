@@ -83,6 +83,18 @@ func (c *change) run(ctx context.Context) (err error) {
 	return nil
 }
 
+// refusePaused fails while a topic is paused: its events would not drain.
+func (c *change) refusePaused(ctx context.Context) error {
+	var topic string
+	err := c.transact(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		return tx.QueryRow(ctx, query("topic_paused", c.schema)).Scan(&topic)
+	})
+	if err == nil && topic != "" {
+		err = fmt.Errorf("topic %q is paused, so the outbox cannot drain: resume it first", topic)
+	}
+	return err
+}
+
 // because says what was waited for when ctx ended.
 func (c *change) because(ctx context.Context, reason string, err error) error {
 	if ctx.Err() != nil {

@@ -287,7 +287,7 @@ func (c *Core) publish(s *shard, now time.Time) (at time.Time) {
 			continue
 		}
 		if q.topic.stands(now) {
-			if !q.topic.probing { // else the answer tells
+			if !q.topic.paused && !q.topic.probing { // else a poll or the answer tells
 				at = earliest(at, q.topic.until)
 			}
 			s.putBack(q)
@@ -372,7 +372,7 @@ func (c *Core) published(in Published, now time.Time) {
 	}
 }
 
-// poll asks for work on failed events, and looks for rows that no wake-up announced.
+// poll asks for work on failed events and for what operators have set, and looks for rows that no wake-up announced.
 func (c *Core) poll(now time.Time) (at time.Time) {
 	if now.Before(c.pollAt) {
 		return c.pollAt
@@ -405,6 +405,7 @@ func (c *Core) polled(in Polled, now time.Time) {
 		c.failed("look for failed events that are due", 0, max(c.pollAt.Sub(now), 0), in.Err)
 		return
 	}
+	c.control(in.Controls)
 	for _, n := range in.Due {
 		if s := c.shards[n]; s != nil {
 			s.due = true

@@ -43,12 +43,7 @@ func (c *Core) serveFailed(s *shard, now time.Time) (at time.Time) {
 		return at
 	}
 	s.fetching, s.due = true, false
-	f := FetchFailed{Ref: s.Ref, Heads: maxHeads, PerKey: maxBehind, Bytes: fetchBytes, PromoteAll: s.all}
-	for _, q := range s.order {
-		if q.topic.stands(now) {
-			f.SkipTopics = append(f.SkipTopics, q.topic.name)
-		}
-	}
+	f := FetchFailed{Ref: s.Ref, Heads: maxHeads, PerKey: maxBehind, Bytes: fetchBytes, SkipTopics: c.standing(now), PromoteAll: s.all}
 	for id := range s.inFlight {
 		f.SkipIDs = append(f.SkipIDs, id)
 	}

@@ -72,7 +72,7 @@ func (q *queue) endProbe() {
 
 // slow reports whether the topic takes its batches slowly.
 func (q *queue) slow(now time.Time) bool {
-	return q.wasSlow || q.busy() && now.Sub(q.since) > slow
+	return q.wasSlow && !q.topic.paused || q.busy() && now.Sub(q.since) > slow
 }
 
 // stuck reports whether the queue does not get on now.

@@ -30,6 +30,9 @@ func (s *shard) hold(k *key, e *Event) {
 // arrive puts an event where it belongs.
 func (s *shard) arrive(e *Event) {
 	q := e.queue
+	if q.topic.paused {
+		s.unload(e)
+	}
 	if e.Key == "" {
 		q.ready = append(q.ready, e)
 		return

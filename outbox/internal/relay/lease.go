@@ -174,10 +174,12 @@ func (c *Core) giveBack(now time.Time) {
 	}
 }
 
-// blockedLoaded learns which keys of new shards have failed events, before their first read.
+// blockedLoaded learns which keys of new shards have failed events, and which topics are paused, before their first read.
 func (c *Core) blockedLoaded(in BlockedLoaded, now time.Time) {
 	if in.Err != nil {
 		c.failed("load the blocked keys of shards: giving them back", 0, 0, in.Err)
+	} else {
+		c.control(in.Controls)
 	}
 	for _, r := range in.Shards {
 		s := c.shard(r)
@@ -190,7 +192,7 @@ func (c *Core) blockedLoaded(in BlockedLoaded, now time.Time) {
 				s.blocked[k] = struct{}{}
 			}
 			s.loaded, s.due = true, len(in.Keys[r.Shard]) > 0
-			c.pollAt = now // it finds events without key
+			c.pollAt = now // it finds events without key, and what was set meanwhile
 		}
 	}
 }

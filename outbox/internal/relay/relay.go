@@ -77,6 +77,12 @@ type FailedRow struct {
 	queue *queue
 }
 
+// Control is what operators have set for a topic.
+type Control struct {
+	Topic  string
+	Paused bool // none of its events is published
+}
+
 // Lease is a shard that this relay may work on.
 type Lease struct {
 	Shard         int16
@@ -167,7 +173,7 @@ type (
 		Left       int  // how many shards this relay leaves to others
 		Struggling bool // it gets nothing published
 	}
-	// LoadBlocked asks which keys have failed events.
+	// LoadBlocked asks which keys have failed events, and what operators have set for topics.
 	LoadBlocked struct{ Shards []Ref }
 	// Read reads shards in one round trip.
 	Read struct {
@@ -210,7 +216,7 @@ type (
 		heads []int64
 		queue *queue
 	}
-	// Poll asks in which shards failed events are due or commanded.
+	// Poll asks in which shards failed events are due or commanded, and what operators have set for topics.
 	Poll struct{ Shards []int16 }
 	// MoveDelayed moves delayed events that are due into the outbox.
 	MoveDelayed struct{ Limit int }
@@ -245,6 +251,8 @@ const (
 	ReportFailed                     // Failed keys of Topic failed; Event is the first, retried In
 	ReportStands                     // the broker takes nothing of Topic, because of Err
 	ReportGetsOn                     // the broker takes events of Topic again, after In
+	ReportPaused                     // an operator has paused Topic
+	ReportResumed                    // an operator has resumed Topic
 	ReportAside                      // Aside were set aside
 	ReportSurprise                   // a row appeared below those that were read
 	ReportCareful                    // a shard's events are sent one by one: Count relays ended while they held it
@@ -284,9 +292,10 @@ type (
 	}
 	// BlockedLoaded ends LoadBlocked.
 	BlockedLoaded struct {
-		Shards []Ref
-		Keys   map[int16][]string
-		Err    error
+		Shards   []Ref
+		Keys     map[int16][]string
+		Controls []Control // of all topics for which something is set
+		Err      error
 	}
 	// ReadDone ends Read.
 	ReadDone struct {
@@ -329,8 +338,9 @@ type (
 	}
 	// Polled ends Poll.
 	Polled struct {
-		Due []int16
-		Err error
+		Due      []int16
+		Controls []Control // as in BlockedLoaded
+		Err      error
 	}
 	// DelayedMoved ends MoveDelayed. Next is the time until the next one is due; 0: none waits.
 	DelayedMoved struct {

@@ -89,8 +89,13 @@ func chance(t *rapid.T, w *world, steps int) {
 				w.start()
 			}
 		case op < 97:
-			topic := w.topic(rapid.SampledFrom(topics).Draw(t, "topic"))
-			switch rapid.IntRange(0, 4).Draw(t, "trouble") {
+			name := rapid.SampledFrom(topics).Draw(t, "topic")
+			topic := w.topic(name)
+			switch rapid.IntRange(0, 6).Draw(t, "trouble") {
+			case 5:
+				w.paused[name] = true
+			case 6:
+				delete(w.paused, name)
 			case 0:
 				topic.wedged, w.hung = !topic.wedged, true
 			case 1:
@@ -117,6 +122,7 @@ func (w *world) settled() {
 	for _, t := range slices.Clone(w.open) {
 		w.end(t, true)
 	}
+	clear(w.paused)
 	for _, topic := range w.topics {
 		topic.down, topic.wedged, topic.takes = false, false, 0
 		clear(topic.refuse)
@@ -146,6 +152,7 @@ func worldHolds(t *rapid.T, w *world) {
 	chance(t, w, 250)
 	w.settled()
 	require.Empty(t, w.overtaken, "order of a key:\n%s", strings.Join(w.history, "\n"))
+	require.Empty(t, w.disobeyed, "nothing of a paused topic is sent")
 	require.Empty(t, w.rows, "nothing is left in the outbox:\n%s", w)
 	require.Empty(t, w.failed, "nothing is left among the failed events:\n%s", w)
 	for _, n := range w.nodes {

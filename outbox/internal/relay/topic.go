@@ -1,11 +1,16 @@
 package relay
 
-import "time"
+import (
+	"maps"
+	"slices"
+	"time"
+)
 
 // topic is what the relay knows of a topic, in all its shards. While the broker does not take it, one shard at a time asks
 // again, after a backoff.
 type topic struct {
 	name        string
+	paused      bool      // by an operator
 	lastSuccess time.Time // when the broker last took an event
 
 	failures int
@@ -25,7 +30,57 @@ func (c *Core) topic(name string) *topic {
 
 // stands reports whether no batch may be sent now.
 func (t *topic) stands(now time.Time) bool {
-	return t.failures > 0 && (t.probing || t.until.After(now))
+	return t.paused || t.failures > 0 && (t.probing || t.until.After(now))
+}
+
+// control applies what operators have set. Nothing is set for a topic that is not among the controls.
+func (c *Core) control(controls []Control) {
+	paused := map[string]bool{}
+	for _, x := range controls {
+		paused[x.Topic] = x.Paused
+		c.topic(x.Topic)
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.topics)) {
+		switch t := c.topics[name]; {
+		case paused[name] && !t.paused:
+			c.pause(t)
+		case !paused[name] && t.paused:
+			c.resume(t)
+		}
+	}
+}
+
+// pause makes a topic stand until an operator resumes it. Its events wait without their payloads, and are read again before they
+// are sent: operators may discard them meanwhile.
+func (c *Core) pause(t *topic) {
+	t.paused = true
+	for _, s := range c.order {
+		if q := s.queues[t.name]; q != nil {
+			for _, e := range q.ready {
+				s.unload(e)
+			}
+		}
+	}
+	c.report(Report{Kind: ReportPaused, Topic: t.name})
+}
+
+func (c *Core) resume(t *topic) {
+	t.paused = false
+	for _, s := range c.order {
+		s.due = true // failed events of the topic were not fetched
+	}
+	c.report(Report{Kind: ReportResumed, Topic: t.name})
+}
+
+// standing returns the topics of which no batch may be sent now.
+func (c *Core) standing(now time.Time) (names []string) {
+	for _, t := range c.topics {
+		if t.stands(now) {
+			names = append(names, t.name)
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
 // outage notes that the broker took nothing of the queue's batch, for no fault of its events. The next batch is a small one.

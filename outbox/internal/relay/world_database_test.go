@@ -19,6 +19,13 @@ func (w *world) sorted(shard int16) []*worldRow {
 	return rows
 }
 
+func (w *world) controls() (list []Control) {
+	for _, name := range slices.Sorted(maps.Keys(w.paused)) {
+		list = append(list, Control{Topic: name, Paused: true})
+	}
+	return list
+}
+
 func (w *world) read(a Read) (answer Answer) {
 	answer.Now = w.now
 	if a.Writers {

@@ -27,6 +27,7 @@ type world struct {
 	leases    map[int16]*worldLease
 	nodes     []*node
 	topics    map[string]*worldTopic
+	paused    map[string]bool // by operators
 
 	written   map[string]int // events of each key that were committed
 	names     int
@@ -34,6 +35,7 @@ type world struct {
 	published map[string]int // how often, by event ID
 	dead      map[string]string
 	overtaken []string
+	disobeyed []string // batches of topics of which the relay knew that they were paused
 	history   []string
 	hung      bool // a topic did not answer
 	sends     int  // rows given to the broker
@@ -89,9 +91,10 @@ type node struct {
 	expires    time.Time // its registration
 	struggling bool
 	shunned    int
-	wedged     string // a topic of which its publisher does not return
-	stopped    bool   // it gets no time
-	down       bool   // its credentials have expired
+	paused     map[string]bool // topics of which it has read that they are paused
+	wedged     string          // a topic of which its publisher does not return
+	stopped    bool            // it gets no time
+	down       bool            // its credentials have expired
 	dead       bool
 }
 
@@ -115,7 +118,7 @@ const worldTTL = 5 * time.Second
 func newWorld(t require.TestingT, shards int16) *world {
 	w := &world{
 		t: t, now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), shards: shards,
-		sequences: map[int16]int64{}, leases: map[int16]*worldLease{}, topics: map[string]*worldTopic{},
+		sequences: map[int16]int64{}, leases: map[int16]*worldLease{}, topics: map[string]*worldTopic{}, paused: map[string]bool{},
 		written: map[string]int{}, first: map[string]int{}, published: map[string]int{}, dead: map[string]string{},
 	}
 	for s := range shards {
@@ -207,6 +210,11 @@ func (n *node) next() {
 					}
 				}
 			}
+		case Publish:
+			if n.paused[a.Queue] {
+				n.world.disobeyed = append(n.world.disobeyed, fmt.Sprintf("relay %d sends %s of topic %s", n.id, a.Rows[0].EventID, a.Queue))
+			}
+			n.pending = append(n.pending, &pending{action: a, began: n.world.now})
 		default:
 			n.pending = append(n.pending, &pending{action: a, began: n.world.now})
 		}
@@ -234,7 +242,7 @@ func (n *node) carryOut(p *pending) bool {
 				keys[f.shard] = append(keys[f.shard], f.Key)
 			}
 		}
-		p.answer = BlockedLoaded{Shards: a.Shards, Keys: keys}
+		p.answer = BlockedLoaded{Shards: a.Shards, Keys: keys, Controls: w.controls()}
 	case Read:
 		p.answer = ReadDone{Answer: w.read(a)}
 	case Rescan:
@@ -273,11 +281,11 @@ func (n *node) carryOut(p *pending) bool {
 	case Poll:
 		var due []int16
 		for _, f := range w.failed {
-			if f.state == Retrying && !f.at.After(w.now) || f.command != "" {
+			if f.state == Retrying && !f.at.After(w.now) && !w.paused[f.Topic] || f.command != "" {
 				due = append(due, f.shard)
 			}
 		}
-		p.answer = Polled{Due: due}
+		p.answer = Polled{Due: due, Controls: w.controls()}
 	case MoveDelayed:
 		p.answer = DelayedMoved{}
 	case Release:
@@ -337,13 +345,29 @@ func lost(a Action, began time.Time) Input {
 // answer hands the relay what an action brought.
 func (n *node) answer(p *pending) {
 	n.pending = slices.DeleteFunc(n.pending, func(o *pending) bool { return o == p })
-	if r, ok := p.answer.(ReadDone); ok {
+	switch r := p.answer.(type) {
+	case BlockedLoaded:
+		n.learn(r.Controls, r.Err)
+	case Polled:
+		n.learn(r.Controls, r.Err)
+	case ReadDone:
 		for _, f := range r.Shards {
 			n.world.history = append(n.world.history, fmt.Sprintf("%s relay %d read listed %v, above %v, drained %v", n.world.now.Format("05.000"), n.id, numbers(f.Listed), numbers(f.Above), numbers(f.Drained)))
 		}
 	}
 	n.core.Apply(n.world.now, p.answer)
 	n.next()
+}
+
+// learn notes what the relay knows of paused topics from now on.
+func (n *node) learn(controls []Control, err error) {
+	if err != nil {
+		return
+	}
+	n.paused = map[string]bool{}
+	for _, c := range controls {
+		n.paused[c.Topic] = c.Paused
+	}
 }
 
 // run lets every relay work for a time, in which whatever they ask for takes an instant.

@@ -34,7 +34,7 @@ type Relay struct {
 
 type relayStatements struct {
 	delete, deleteMoved, archiveDays, seen, well, gone, release, take, rescan, note, clear, survived, observe, observeFailed,
-	keys, move, due, commands, promote, promoteAll, fetch, done, again, left, delayed string
+	keys, move, due, controls, commands, promote, promoteAll, fetch, done, again, left, delayed string
 }
 
 // NewRelay returns the statements of the relay with that ID, and a name for people.
@@ -49,7 +49,7 @@ func NewRelay(pool *pgxpool.Pool, schema string, id uuid.UUID, name string, ttl,
 		seen: query("relay_seen"), well: query("relay_well"), gone: query("relay_gone"), release: query("lease_release"), take: query("lease_take"),
 		rescan: query("rescan"), note: query("suspect_note"), clear: query("suspect_clear"), survived: query("suspect_survived"),
 		observe: query("observe"), observeFailed: query("observe_failed"), keys: query("failed_keys"), move: query("failed_move"),
-		due: query("failed_due"), commands: query("failed_commands"), promote: query("failed_promote"), promoteAll: query("failed_promote_all"), fetch: query("failed_fetch"),
+		due: query("failed_due"), controls: query("topic_controls"), commands: query("failed_commands"), promote: query("failed_promote"), promoteAll: query("failed_promote_all"), fetch: query("failed_fetch"),
 		done: query("failed_done" + suffix), again: query("failed_again"), left: query("failed_left"), delayed: query("delayed_move"),
 	}}
 }
@@ -139,14 +139,26 @@ func (r *Relay) Leave(ctx context.Context, shards int) error {
 		statement{sql: r.sql.gone, args: []argument{id(r.id)}})
 }
 
-// Blocked returns the keys that have failed events, by shard.
-func (r *Relay) Blocked(ctx context.Context, shards []int16) (map[int16][]string, error) {
-	keys := map[int16][]string{}
-	err := r.transact(ctx, statement{sql: r.sql.keys, args: []argument{int2s(shards)}, row: func(v [][]byte) error {
-		keys[asInt2(v[0])] = append(keys[asInt2(v[0])], string(v[1]))
+// Blocked returns the keys that have failed events, by shard, and what operators have set for topics.
+func (r *Relay) Blocked(ctx context.Context, a relay.LoadBlocked) relay.BlockedLoaded {
+	answer := relay.BlockedLoaded{Shards: a.Shards, Keys: map[int16][]string{}}
+	shards := make([]int16, len(a.Shards))
+	for i, ref := range a.Shards {
+		shards[i] = ref.Shard
+	}
+	answer.Err = r.transact(ctx, statement{sql: r.sql.keys, args: []argument{int2s(shards)}, row: func(v [][]byte) error {
+		answer.Keys[asInt2(v[0])] = append(answer.Keys[asInt2(v[0])], string(v[1]))
 		return nil
-	}})
-	return keys, err
+	}}, r.controls(&answer.Controls))
+	return answer
+}
+
+// controls reads what operators have set for topics.
+func (r *Relay) controls(found *[]relay.Control) statement {
+	return statement{sql: r.sql.controls, row: func(v [][]byte) error {
+		*found = append(*found, relay.Control{Topic: string(v[0]), Paused: v[1][0] == 1})
+		return nil
+	}}
 }
 
 // Rescan returns which rows there are up to the numbers that were read.
@@ -310,13 +322,13 @@ func freed(keys []string, left map[string]bool) (free, rest []string) {
 	return free, rest
 }
 
-// Due returns the shards in which failed events are due, or have a command.
-func (r *Relay) Due(ctx context.Context, shards []int16) (due []int16, err error) {
-	err = r.transact(ctx, statement{sql: r.sql.due, args: []argument{int2s(shards)}, row: func(v [][]byte) error {
-		due = append(due, asInt2(v[0]))
+// Poll returns the shards in which failed events are due, or have a command, and what operators have set for topics.
+func (r *Relay) Poll(ctx context.Context, shards []int16) (answer relay.Polled) {
+	answer.Err = r.transact(ctx, statement{sql: r.sql.due, args: []argument{int2s(shards)}, row: func(v [][]byte) error {
+		answer.Due = append(answer.Due, asInt2(v[0]))
 		return nil
-	}})
-	return due, err
+	}}, r.controls(&answer.Controls))
+	return answer
 }
 
 // Note records that an event is about to be sent alone. It commits synchronously, whatever the role's default is.

@@ -144,6 +144,14 @@ end
 $$;
 revoke execute on function {schema}.outbox_archive_days(interval) from public;
 
+-- What operators have set for topics. A topic for which nothing is set has no row.
+create table {schema}.outbox_topic (
+    topic     text        primary key,
+    paused_at timestamptz,                     -- null: it is not paused
+    paused_by text        not null default '', -- who paused it
+    reason    text        not null default ''  -- why
+);
+
 -- The relays that run. One that stops renewing its row expires, by the server's clock alone.
 create table {schema}.outbox_relay (
     relay_id   uuid        primary key,

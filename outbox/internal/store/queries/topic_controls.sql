@@ -1,0 +1,2 @@
+-- What operators have set for topics; no locks.
+select topic, paused_at is not null from {schema}.outbox_topic
