@@ -143,26 +143,41 @@ func (d *deliveries) until(enough func(t tally) bool) (ctx context.Context, stop
 	return ctx, func() { cancel(); watching.Wait() }
 }
 
-// sofar counts what was delivered.
-func (d *deliveries) sofar() (c tally) {
-	highest, got := map[string]int{}, map[delivery]bool{}
-	for _, one := range d.all() {
-		n, err := strconv.Atoi(one.payload)
-		if !assert.NoError(d.t, err, "only what was committed is published") {
-			return c
-		}
-		if got[one] {
-			c.repeated++
-			continue
-		}
-		got[one] = true
-		c.published++
-		if n < highest[one.key] {
-			c.inversions++
-		}
-		highest[one.key] = max(highest[one.key], n)
+// account counts deliveries.
+type account struct {
+	tally
+	highest map[string]int
+	got     map[delivery]bool
+}
+
+func newAccount() *account { return &account{highest: map[string]int{}, got: map[delivery]bool{}} }
+
+// add counts one, and reports whether it was there before.
+func (a *account) add(t testing.TB, one delivery) (repeated bool) {
+	n, err := strconv.Atoi(one.payload)
+	if !assert.NoError(t, err, "only what was committed is published") {
+		return false
 	}
-	return c
+	if a.got[one] {
+		a.repeated++
+		return true
+	}
+	a.got[one] = true
+	a.published++
+	if n < a.highest[one.key] {
+		a.inversions++
+	}
+	a.highest[one.key] = max(a.highest[one.key], n)
+	return false
+}
+
+// sofar counts what was delivered.
+func (d *deliveries) sofar() tally {
+	a := newAccount()
+	for _, one := range d.since(0) {
+		a.add(d.t, one)
+	}
+	return a.tally
 }
 
 // count compares what was delivered with what was committed.

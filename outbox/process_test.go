@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -31,6 +32,7 @@ const (
 	relayDSN     = "MILLRACE_TEST_RELAY_DSN"
 
 	whileThereIs = "outage while there is " // and a file's name: an option
+	troubledBy   = "troubled by files in "  // and a folder's name: an option
 )
 
 // deliveries is a broker that several relay processes publish to: a pipe that all of them write to, one line for each
@@ -73,10 +75,13 @@ func newDeliveries(t testing.TB) *deliveries {
 	return d
 }
 
-func (d *deliveries) all() []delivery {
+func (d *deliveries) all() []delivery { return d.since(0) }
+
+// since returns the deliveries but the first n.
+func (d *deliveries) since(n int) []delivery {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return append([]delivery(nil), d.lines...)
+	return slices.Clone(d.lines[n:])
 }
 
 // relay starts a process that relays the schema's outbox to the pipe, and returns once it has begun: a busy machine takes
@@ -145,7 +150,12 @@ func (p pipe) Close() error { return nil }
 func runRelayProcess() error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	pool, err := pgxpool.New(ctx, os.Getenv(relayDSN))
+	cfg, err := pgxpool.ParseConfig(os.Getenv(relayDSN))
+	if err != nil {
+		return err
+	}
+	cfg.ConnConfig.RuntimeParams["application_name"] = os.Getenv(relayProcess) // by which a test finds its connections
+	pool, err := pgxpool.NewWithConfig(ctx, cfg)
 	if err != nil {
 		return err
 	}
@@ -155,9 +165,20 @@ func runRelayProcess() error {
 	}
 	option := os.Getenv(relayOption)
 	outage, _ := strings.CutPrefix(option, whileThereIs)
-	relay, err := outbox.NewRelay(pool, pipe{os.NewFile(3, "deliveries"), outage}, outbox.RelayConfig{
-		Schema: os.Getenv(relayProcess), LeaseTTL: time.Second, BatchSize: 50, MaxInFlight: maxInFlight, PollInterval: 20 * time.Millisecond,
-		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError})),
+	var broker message.Publisher = pipe{os.NewFile(3, "deliveries"), outage}
+	inFlight, timeout := maxInFlight, 30*time.Second
+	if files, ok := strings.CutPrefix(option, troubledBy); ok {
+		trouble := trouble(files)
+		broker, timeout = troubledPipe{broker.(pipe), trouble}, 2*time.Second
+		if trouble.is("tenfold") {
+			inFlight *= 10
+		}
+		defer trouble.exhaust(ctx, pool)()
+	}
+	relay, err := outbox.NewRelay(pool, broker, outbox.RelayConfig{
+		Schema: os.Getenv(relayProcess), LeaseTTL: time.Second, BatchSize: 50, MaxInFlight: inFlight, PollInterval: 20 * time.Millisecond,
+		PublishTimeout: timeout,
+		Logger:         slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError})),
 	})
 	if err != nil {
 		return err
