@@ -9,14 +9,30 @@ import (
 
 // Lost is pgunit.Lost.
 func (u *unit) Lost() bool {
-	var conn *pgx.Conn
+	conn := u.conn()
+	return conn != nil && conn.IsClosed()
+}
+
+// Sound is pgunit.Sound.
+func (u *unit) Sound() bool {
+	const inTransaction = 'T'
+	conn := u.conn()
+	if conn == nil || conn.IsClosed() || conn.PgConn().TxStatus() != inTransaction {
+		return false
+	}
+	x, ok := u.tx.(*tx)
+	return !ok || !x.healed && (x.name != "" || !x.t.healed)
+}
+
+// conn is nil below WithSQL.
+func (u *unit) conn() *pgx.Conn {
 	switch {
 	case u.work != nil:
-		conn = u.work.conn // tx.Conn would send what waits
+		return u.work.conn // tx.Conn would send what waits
 	case u.tx != nil:
-		conn = u.tx.Conn()
+		return u.tx.Conn()
 	}
-	return conn != nil && conn.IsClosed()
+	return nil
 }
 
 // Inherited is pgunit.Inherited.

@@ -106,16 +106,20 @@ func (x *tx) undo(ctx context.Context) error {
 	if err := t.usable(); err != nil {
 		return err
 	}
+	broken := t.begun && status(t.conn) == 'E'
 	switch {
 	case x.made:
 		if _, err := t.q.Exec(ctx, "rollback to savepoint "+x.name+"; release savepoint "+x.name); err != nil {
 			return err
 		}
 		t.owed = "" // it was inside
-	case t.begun && status(t.conn) == 'E':
+	case broken:
 		return failed() // see lead: there is no savepoint to go back to
 	}
 	t.undone(x)
+	if broken {
+		t.heal()
+	}
 	if t.direct >= 0 {
 		return t.flush(ctx) // savepoints may be made that nobody sees: what has come back cannot wait
 	}
@@ -135,6 +139,16 @@ func (t *transaction) undone(x *tx) {
 	}
 	if t.direct >= depth {
 		t.direct = -1 // savepoints that were made since are gone too
+	}
+}
+
+// heal notes, for the transaction and the open savepoints, that a statement has failed in one that was rolled back.
+func (t *transaction) heal() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.healed = true
+	for _, sp := range t.savepoints {
+		sp.healed = true
 	}
 }
 

@@ -39,6 +39,7 @@ type transaction struct {
 	begun   bool
 	aborted bool // the server refused the first statement before it came to BEGIN: nothing more may be sent
 	ended   bool
+	healed  bool  // a statement failed in a savepoint that was rolled back
 	lost    error // what Conn could not report: the commit does
 
 	mu         sync.Mutex // Publish of several goroutines is a mistake that must not corrupt anything

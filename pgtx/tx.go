@@ -18,6 +18,7 @@ type tx struct {
 	mark    int    // how many entries were pending when the savepoint was made
 	after   int    // how many functions waited for the commit then
 	blamed  bool   // an entry from before it has failed inside it
+	healed  bool   // a statement failed in a savepoint inside it, which was rolled back
 	managed bool   // its end belongs to Run
 	closed  bool
 }

@@ -30,6 +30,7 @@ type Collector interface {
 type Unit interface {
 	Collect(ctx context.Context, c Collector, item any) (collected bool, err error)
 	Lost() bool
+	Sound() bool
 	Inherited() bool
 }
 
@@ -57,6 +58,13 @@ func Collect(ctx context.Context, c Collector, item any) (collected bool, err er
 func Lost(ctx context.Context) bool {
 	u, ok := unitOf(ctx)
 	return ok && u.Lost()
+}
+
+// Sound reports whether no statement has failed in the transaction or savepoint that the context carries. An error that a
+// server gave is another connection's then. A *sql.Tx cannot be asked: for it Sound reports false.
+func Sound(ctx context.Context) bool {
+	u, ok := unitOf(ctx)
+	return ok && u.Sound()
 }
 
 // Inherited reports whether a statement has failed inside the savepoint of this context that was queued or collected before

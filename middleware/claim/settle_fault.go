@@ -65,6 +65,12 @@ type lostError struct{ error }
 
 func (e lostError) Unwrap() error { return e.error }
 
+// foreignError is the error of a handler in whose transaction no statement has failed: a server's error in it came from another
+// connection, and says nothing about the claim's.
+type foreignError struct{ error }
+
+func (e foreignError) Unwrap() error { return e.error }
+
 // starvedError is a lateError of a handler that was called with less than half of its time left.
 type starvedError struct{ error }
 
@@ -88,6 +94,8 @@ func guard(timeout time.Duration, fn func(ctx context.Context) error) func(ctx c
 				}
 			case err != nil && pgunit.Lost(ctx) && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled):
 				err = lostError{err} // while a context of the handler's own, at whose end pgx closes the connection, is its doing
+			case err != nil && pgunit.Sound(ctx):
+				err = foreignError{err}
 			}
 		}()
 		return fn(ctx)
@@ -151,11 +159,14 @@ func faultOf(ran bool, err error, stopping bool) fault {
 	return fault{reason: reasonError, counted: true}
 }
 
-// isOutage reports whether the database failed, or ended the transaction for the sake of another: neither says anything
+// isOutage reports whether the claim's database failed, or ended the transaction for the sake of another: neither says anything
 // against the event.
 func isOutage(err error) bool {
 	var lost lostError
 	var connect *pgconn.ConnectError
+	if errors.As(err, new(foreignError)) {
+		return false
+	}
 	if errors.Is(err, pgtx.ErrOutcomeUnknown) || errors.As(err, &lost) || errors.As(err, &connect) {
 		return true
 	}

@@ -1,0 +1,89 @@
+package claim_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/framework/devstack/devtest"
+	"github.com/millrace-go/millrace/middleware/claim"
+	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/pgtx"
+)
+
+// A handler uses another database too. What goes wrong there was taken for an outage of the claim's database: the event was
+// retried for ever, without an attempt.
+func TestForeignOutage(t *testing.T) {
+	t.Parallel()
+	raise := func(db pgtx.DB, code string) func(ctx context.Context) error {
+		return func(ctx context.Context) error {
+			err := pgtx.Run(pgtx.Detached(ctx), db, func(ctx context.Context, tx pgx.Tx) error {
+				_, err := tx.Exec(ctx, `do $$ begin raise 'no' using errcode = '`+code+`'; end $$`)
+				return err
+			})
+			return fmt.Errorf("update the other database: %w", err)
+		}
+	}
+	own := func(code string) func(ctx context.Context) error {
+		return func(ctx context.Context) error {
+			tx, _ := pgtx.From(ctx)
+			_, err := tx.Exec(ctx, `do $$ begin raise 'no' using errcode = '`+code+`'; end $$`)
+			return err
+		}
+	}
+	nobody, err := pgxpool.New(t.Context(), "postgres://nobody@127.0.0.1:1/none?connect_timeout=1")
+	require.NoError(t, err)
+	t.Cleanup(nobody.Close)
+	for name, c := range map[string]struct {
+		handler func(f *fixture, other *pgxpool.Pool) func(ctx context.Context) error
+		counted bool
+	}{
+		"out of reach":  {func(*fixture, *pgxpool.Pool) func(context.Context) error { return raise(nobody, "") }, true},
+		"read-only":     {func(_ *fixture, o *pgxpool.Pool) func(context.Context) error { return raise(o, "25006") }, true},
+		"a deadlock":    {func(_ *fixture, o *pgxpool.Pool) func(context.Context) error { return raise(o, "40P01") }, true},
+		"shutting down": {func(_ *fixture, o *pgxpool.Pool) func(context.Context) error { return raise(o, "57P03") }, true},
+		"of another kind": {func(*fixture, *pgxpool.Pool) func(context.Context) error {
+			return func(context.Context) error { return &pgconn.PgError{Code: "08006"} }
+		}, true},
+		"our own: a deadlock":    {func(*fixture, *pgxpool.Pool) func(context.Context) error { return own("40P01") }, false},
+		"our own: out of memory": {func(*fixture, *pgxpool.Pool) func(context.Context) error { return own("53200") }, false},
+		"our own, in a savepoint": {func(f *fixture, _ *pgxpool.Pool) func(context.Context) error {
+			return func(ctx context.Context) error {
+				return pgtx.Run(ctx, f.pool, func(ctx context.Context, _ pgx.Tx) error { return own("40001")(ctx) })
+			}
+		}, false},
+		"our own: lost": {func(f *fixture, _ *pgxpool.Pool) func(context.Context) error {
+			return func(ctx context.Context) error {
+				f.killConnection(ctx)
+				return own("22000")(ctx)
+			}
+		}, false},
+	} {
+		for mode, cfg := range map[string]claim.Config{"alone": {}, "grouped": {Group: 4}} {
+			t.Run(name+"/"+mode, func(t *testing.T) {
+				t.Parallel()
+				f := newFixture(t)
+				h := c.handler(f, devtest.Pool(t))
+				cfg.Logger, cfg.MaxAttempts = silent, 1
+				guard := f.middleware(cfg)
+				msg, _ := deliver(t, outbox.NewID())
+				_, err := guard(func(msg *message.Message) ([]*message.Message, error) { return nil, h(msg.Context()) })(msg)
+				if !c.counted {
+					require.Error(t, err, "the broker keeps the event")
+					assert.Empty(t, f.failed())
+					return
+				}
+				require.NoError(t, err)
+				require.Len(t, f.failed(), 1)
+				assert.Equal(t, "dead", f.failed()[0].State)
+			})
+		}
+	}
+}
