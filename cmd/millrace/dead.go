@@ -105,7 +105,7 @@ func failedState(e claim.FailedEvent) string {
 
 // reasons are short words for why events failed, where neither their state nor their attempts nor their error says it.
 var reasons = map[string]string{
-	"panic": "panic", "deadline": "timed out", "permanent": "permanent error", "window": "too old", "clock": "from the future", "malformed": "no usable ID",
+	"panic": "panic", "deadline": "timed out", "lost": "lost its connection", "permanent": "permanent error", "window": "too old", "clock": "from the future", "malformed": "no usable ID",
 	"killed": "poison message",
 }
 

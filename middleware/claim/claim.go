@@ -242,6 +242,7 @@ type Claim struct {
 	nested   sync.Map // consumers whose nested claim was logged
 	routed   sync.Map // [2]string{consumer, event ID} of what runs and came through a router
 	hands    *gate
+	losses   losses
 }
 
 // New returns a Claim that keeps its claims in store.

@@ -87,3 +87,42 @@ func TestForeignOutage(t *testing.T) {
 		}
 	}
 }
+
+// A query that crashes its backend loses the connection each time it is tried. That is an outage only until other events have
+// committed meanwhile.
+func TestConnectionLostAgainAndAgain(t *testing.T) {
+	t.Parallel()
+	for name, others := range map[string]bool{"others commit": true, "nobody commits": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f, id := newFixture(t), outbox.NewID()
+			guard := f.middleware(claim.Config{Logger: silent, MaxAttempts: 2})
+			losses := 0
+			for range 10 {
+				msg, _ := deliver(t, id)
+				_, err := guard(func(msg *message.Message) ([]*message.Message, error) {
+					losses++
+					f.killConnection(msg.Context())
+					return nil, errOops
+				})(msg)
+				if err == nil {
+					break
+				}
+				if others {
+					msg, _ := deliver(t, outbox.NewID())
+					_, err := guard(f.handler)(msg)
+					require.NoError(t, err)
+				}
+			}
+			if !others {
+				assert.Equal(t, 10, losses)
+				assert.Empty(t, f.failed())
+				return
+			}
+			assert.Equal(t, 7, losses, "five for nothing, and two attempts")
+			row := f.failed()[0]
+			assert.Equal(t, []string{"dead", "attempts"}, []string{row.State, row.Reason})
+			assert.Contains(t, row.History, "lost 7 times in a row")
+		})
+	}
+}

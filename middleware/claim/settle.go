@@ -21,6 +21,7 @@ const outageDelay = time.Second
 func (c *Claim) settle(ctx context.Context, key Key, msg *message.Message, a attempt) error {
 	switch {
 	case a.err == nil:
+		c.losses.ended(key, true)
 		c.observer.completed(ctx, key, a.began)
 		if from := sourceOf(msg.Context()); from != nil && from.event != nil {
 			c.wake(key.Consumer) // the next of its key has its turn
@@ -42,6 +43,16 @@ func (c *Claim) settle(ctx context.Context, key Key, msg *message.Message, a att
 		return err
 	}
 	f := faultOf(a.ran, a.err, msg.Context().Err() != nil)
+	switch {
+	case !a.ran: // it was out of reach before
+	case !wasLost(a.err):
+		c.losses.ended(key, false)
+	default:
+		if n := c.losses.lost(key); n > 0 {
+			f = fault{reason: reasonLost, counted: true}
+			a.err = fmt.Errorf("the connection to the database was lost %d times in a row in this handler, while other events committed: %w", n, a.err)
+		}
+	}
 	from := sourceOf(msg.Context())
 	if f.reason == "" || f.reason == reasonRetry && from == nil { // there is nothing to record
 		transport.DeliveryFrom(msg.Context()).RetryAfter(max(f.after, outageDelay))

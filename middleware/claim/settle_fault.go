@@ -107,6 +107,7 @@ const (
 	reasonError     = "error"
 	reasonPanic     = "panic"
 	reasonDeadline  = "deadline"
+	reasonLost      = "lost"      // the connection, again and again, while other events committed
 	reasonRetry     = "retry"     // its handler asked for another time, which is no failure
 	reasonAttempts  = "attempts"  // it failed as often as it may
 	reasonPermanent = "permanent" // its handler said so
@@ -157,6 +158,11 @@ func faultOf(ran bool, err error, stopping bool) fault {
 		return fault{reason: reasonPanic, counted: true}
 	}
 	return fault{reason: reasonError, counted: true}
+}
+
+// wasLost reports whether the connection was lost in the handler or in the commit.
+func wasLost(err error) bool {
+	return errors.As(err, new(lostError)) || errors.Is(err, pgtx.ErrOutcomeUnknown) && !errors.As(err, new(foreignError))
 }
 
 // isOutage reports whether the claim's database failed, or ended the transaction for the sake of another: neither says anything
