@@ -139,11 +139,7 @@ func (a *app) deadAudit() *cobra.Command {
 		}
 		var rows [][]string
 		for _, e := range found {
-			at := e.At.Format(time.RFC3339)
-			if a.terminal.Is() {
-				at = output.Duration(time.Since(e.At)) + " ago"
-			}
-			rows = append(rows, []string{at, oneLine(e.Actor), e.Action, oneLine(e.EventID), e.Consumer, auditDetail(e.Detail)})
+			rows = append(rows, []string{a.auditTime(e.At), oneLine(e.Actor), e.Action, oneLine(e.EventID), e.Consumer, auditDetail(e.Detail)})
 		}
 		a.table("TIME ACTOR~ ACTION EVENT# CONSUMER~? DETAIL~", rows)
 		return nil

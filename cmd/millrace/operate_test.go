@@ -190,6 +190,8 @@ func TestUsageOfCommands(t *testing.T) {
 	// What can be told without a database is told without one.
 	for line, says := range map[string]string{
 		"outbox list --state=bogus": `--state is "bogus"`, "outbox list --limit=0": "--limit is 0", "outbox purge": "--older-than is missing", "outbox shards x": `the number of shards is "x"`,
+		"outbox replay": "want --topic, --key, --all or --resume", "outbox replay --topic=t --all": "--all cannot be combined with", "outbox replay --all --rate=-1": "--rate is -1",
+		"outbox replay --all --since=2h --until=3h": ": want a time before --until, which is ", "outbox replay --all --since=soon": "want a time such as", "outbox replay --resume=1 --to=x": "--resume cannot be combined with",
 		"dead list --state=bogus": `--state is "bogus"`, "dead audit --limit=0": "--limit is 0", "dead purge": "--older-than is missing",
 		"effect list --state=bogus": `--state is "bogus"`, "explain x --due=bad": `--due is "bad"`,
 		"migrate up --component=bogus": `--component is "bogus"`, "migrate down": "want --component and --to", "migrate print --component=bogus": `--component is "bogus"`,

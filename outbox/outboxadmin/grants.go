@@ -13,7 +13,7 @@ import (
 type GrantRoles struct {
 	Writer   string // of services that publish events, also delayed ones
 	Relay    string // of processes that run relays
-	Operator string // of people and programs that look, retry and discard failed events, and pause topics
+	Operator string // of people and programs that look, retry and discard failed events, and pause topics; and replay, if it is a Writer, too
 }
 
 // Each role's privileges, without which it cannot do its work; the owner of the tables migrates, changes the number of
@@ -38,6 +38,8 @@ var privileges = struct{ writer, relay, operator []string }{
     {schema}.outbox_relay, {schema}.outbox_layout, {schema}.migration`,
 		`update (command) on {schema}.outbox_failed`,
 		`select, insert, update, delete on {schema}.outbox_topic`,
+		`select, insert, update (events) on {schema}.outbox_audit`,
+		`select, insert, update, delete on {schema}.outbox_replay`,
 	},
 }
 

@@ -1,5 +1,5 @@
 // Package outboxadmin is for operators of an outbox: it shows what an outbox holds, retries and discards events that could
-// not be published, pauses topics, finds an event, checks and changes the shards, and grants privileges. The command "millrace outbox" is
+// not be published, replays archived events, pauses topics, finds an event, checks and changes the shards, and grants privileges. The command "millrace outbox" is
 // made of it.
 //
 // All functions may be called at any time, by several processes at once, beside producers and relays. They begin a

@@ -5,6 +5,7 @@ import (
 	"path"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/assert"
@@ -38,7 +39,10 @@ func TestGrantsCoverEveryStatement(t *testing.T) {
 	require.NoError(t, err)
 	exec(grants)
 
-	publishing := map[string]bool{"insert": true, "insert_one": true, "insert_delayed": true, "delayed_cancel": true, "backlog": true, "lock": true, "inspect_backlog": true}
+	publishing := map[string]bool{
+		"insert": true, "insert_one": true, "insert_delayed": true, "delayed_cancel": true, "backlog": true, "lock": true, "inspect_backlog": true,
+		"replay_insert": true,
+	}
 	statements := map[string]string{} // the operator's, and those of publishers and relays
 	for _, from := range []fs.FS{files, store.Files} {
 		names, err := fs.Glob(from, "queries/*.sql")
@@ -102,4 +106,26 @@ func TestFailedEventsAreFoundByTheHashOfTheirKey(t *testing.T) {
 		require.NoError(t, err, name)
 		assert.Regexp(t, `(?s)outbox_failed_key.*Index Cond: .*hash = `, strings.Join(plan, "\n"), name)
 	}
+}
+
+// However large the archive is, a replay reads no more of it than one of its transactions takes.
+func TestReplayReadsTheArchiveByItsIndex(t *testing.T) {
+	t.Parallel()
+	pool, schema := devtest.Pool(t), devtest.Schema(t)
+	require.NoError(t, outbox.Migrate(t.Context(), pool, schema))
+	for _, sql := range []string{
+		`select {schema}.outbox_archive_days('1 day')`,
+		`insert into {schema}.outbox_archive (published_at, shard, seq, event_id, topic, key, headers, payload, created_at)
+			select now() + n / 1000 * interval '1 second', 0, n, n, 't', '', '', '', now() from generate_series(1, 50000) n`,
+		`analyze {schema}.outbox_archive`,
+	} {
+		_, err := pool.Exec(t.Context(), pgschema.Render(sql, schema))
+		require.NoError(t, err)
+	}
+	rows, err := pool.Query(t.Context(), "explain "+query("replay_read", schema), pgx.QueryExecModeExec,
+		time.Now().Add(10*time.Second), time.Now(), 5, 5, time.Now().Add(time.Hour), "t", nil, 10_000, 500, 4<<20)
+	require.NoError(t, err)
+	plan, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	require.NoError(t, err)
+	assert.Regexp(t, `(?s)Limit.*Incremental Sort.*Presorted Key: \S*published_at.*Index Scan using \S*published_at_idx`, strings.Join(plan, "\n"))
 }

@@ -10,7 +10,8 @@ create table {schema}.outbox (
     key        text        not null,             -- '' when the event has none
     headers    bytea       not null,             -- metadata as JSON; bytea because jsonb costs the writer up to half
     payload    bytea       not null,
-    created_at timestamptz not null default now()
+    created_at timestamptz not null default now(),
+    replayed   boolean     not null default false -- it is in the archive: an operator has replayed it from there
 ) with (
     -- A queue: rows live for milliseconds, so vacuum by count and not by a share of a table that is usually empty.
     autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000,
@@ -81,7 +82,8 @@ create table {schema}.outbox_failed (
     reason     text        not null default '',
     failed_at  timestamptz not null default now(), -- when it came here
     retry_at   timestamptz,
-    command    text        check (command in ('retry', 'discard')) -- an operator's, until the relay has carried it out
+    command    text        check (command in ('retry', 'discard')), -- an operator's, until the relay has carried it out
+    replayed   boolean     not null default false -- as in the outbox
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
     autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 10000, autovacuum_vacuum_cost_delay = 0);
 -- By the key's hash, because an index entry holds no more than about 2,700 bytes, and a key may be longer. Statements compare
@@ -117,6 +119,31 @@ create table {schema}.outbox_archive (
     created_at   timestamptz not null
 ) partition by range (published_at);
 create index outbox_archive_event on {schema}.outbox_archive (event_id);
+create index outbox_archive_published on {schema}.outbox_archive (published_at);
+
+-- What operators did.
+create table {schema}.outbox_audit (
+    id     bigint      generated always as identity primary key,
+    at     timestamptz not null default now(),
+    actor  text        not null,
+    action text        not null,               -- replay
+    events bigint      not null,               -- how many it concerned; of a replay, how many were replayed so far
+    detail jsonb       not null default '{}'
+);
+
+-- Replays that have not finished.
+create table {schema}.outbox_replay (
+    id           bigint      primary key,      -- as in outbox_audit
+    topic        text,                         -- null: any
+    key          text,                         -- null: any
+    until        timestamptz not null,
+    to_topic     text,                         -- null: each event's own
+    -- The last archived event that it has read, in the archive's order.
+    published_at timestamptz not null,
+    created_at   timestamptz not null default '-infinity',
+    seq          bigint      not null default 0,
+    shard        smallint    not null default 0
+);
 
 -- Makes today's partition and those of the next three days, and drops those that ended longer ago than keep. With its
 -- owner's rights, because a relay has none to create tables. It gives up rather than queue behind a long transaction.

@@ -1,8 +1,8 @@
--- Deletes failed events that were published, and puts them into the archive. Locks those rows. Not by shard: their number may
+-- Deletes failed events that were published, and puts them into the archive, unless they were replayed from there. Locks those rows. Not by shard: their number may
 -- have changed since they were read.
 with gone as (
     delete from {schema}.outbox_failed where id = any($1::bigint[])
-    returning shard, seq, event_id, topic, key, headers, payload, created_at
+    returning shard, seq, event_id, topic, key, headers, payload, created_at, replayed
 )
 insert into {schema}.outbox_archive (shard, seq, event_id, topic, key, headers, payload, created_at)
-select shard, seq, event_id, topic, key, headers, payload, created_at from gone
+select shard, seq, event_id, topic, key, headers, payload, created_at from gone where not replayed

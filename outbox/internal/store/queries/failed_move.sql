@@ -6,11 +6,11 @@ with lease as (
     delete from {schema}.outbox o
     using unnest($3::bigint[], $4::text[]) as d (seq, event_id)
     where o.shard = $1::smallint and o.seq = d.seq and o.event_id = d.event_id and exists (select from lease)
-    returning o.shard, o.seq, o.event_id, o.topic, o.key, o.headers, o.payload, o.created_at
+    returning o.shard, o.seq, o.event_id, o.topic, o.key, o.headers, o.payload, o.created_at, o.replayed
 ), moved as (
-    insert into {schema}.outbox_failed (hash, shard, seq, event_id, topic, key, headers, payload, created_at, state, attempts, reason, retry_at)
+    insert into {schema}.outbox_failed (hash, shard, seq, event_id, topic, key, headers, payload, created_at, state, attempts, reason, retry_at, replayed)
     select m.hash, g.shard, g.seq, g.event_id, g.topic, g.key, g.headers, g.payload, g.created_at, m.state, m.attempts, m.reason,
-           case m.state when 'retrying' then now() + m.retry_ms * interval '1 millisecond' end
+           case m.state when 'retrying' then now() + m.retry_ms * interval '1 millisecond' end, g.replayed
     from unnest($3::bigint[], $4::text[], $5::bigint[], $6::text[], $7::int[], $8::text[], $9::int[])
          with ordinality as m (seq, event_id, hash, state, attempts, reason, retry_ms, place)
     join gone g on g.seq = m.seq and g.event_id = m.event_id

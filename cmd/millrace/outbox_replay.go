@@ -1,0 +1,277 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/spf13/cobra"
+
+	"github.com/millrace-go/millrace/cmd/millrace/internal/output"
+	"github.com/millrace-go/millrace/outbox/outboxadmin"
+)
+
+// moment is a flag's point in time.
+type moment struct {
+	at   *time.Time
+	text string
+}
+
+// Set implements pflag.Value.
+func (m *moment) Set(text string) (err error) {
+	var ago age
+	if ago.Set(text) == nil {
+		*m.at = time.Now().Add(-time.Duration(ago))
+	} else if *m.at, err = time.Parse(time.RFC3339, text); err != nil {
+		if *m.at, err = time.Parse(time.DateOnly, text); err != nil {
+			return errors.New("want a time such as 2026-01-31T14:00:00Z, a day such as 2026-01-31 (UTC), or an age such as 2d or 12h")
+		}
+	}
+	m.text = text
+	return nil
+}
+
+// String implements pflag.Value.
+func (m *moment) String() string { return m.text }
+
+// Type implements pflag.Value.
+func (*moment) Type() string { return "time" }
+
+func momentVar(c *cobra.Command, at *time.Time, name, usage string) {
+	c.Flags().Var(&moment{at: at}, name, usage)
+}
+
+func (a *app) outboxReplay() *cobra.Command {
+	var r outboxadmin.ReplayConfig
+	var by outboxadmin.By
+	var all, dry bool
+	c := &cobra.Command{
+		Use: "replay {--topic TOPIC | --key KEY | --all | --resume ID}", Short: "Publish archived events again", Args: cobra.NoArgs,
+		Long: "Puts archived events into the outbox again, with the same IDs, keys, payloads and metadata, and in the order in which they\n" +
+			"were published. Running relays send them. Consumers ignore what they have processed, so only those that have not processed\n" +
+			"an event handle it, such as a new consumer, or the consumers of the topic --to. Replayed events are not archived again.\n\n" +
+			"Relays archive what they publish if the service's configuration sets outbox.archive.\n\n" +
+			"While the outbox holds more than 5,000 events the replay waits for the relays. If it is stopped or killed, --resume\n" +
+			"continues it, and no event is left out or put into the outbox twice; \"outbox audit\" lists replays and their IDs.\n" +
+			"It needs the privileges of an operator and of a writer.",
+		Example: "  millrace outbox replay --topic labour.completed --since 2d --dry-run\n" +
+			"  millrace outbox replay --topic labour.completed --since 2026-01-31T14:00:00Z --until 2026-01-31T15:00:00Z\n" +
+			"  millrace outbox replay --topic labour.completed --to labour.backfill --rate 500\n  millrace outbox replay --resume 7",
+	}
+	f := c.Flags()
+	f.StringVar(&r.Topic, "topic", "", "only events of this topic")
+	f.StringVar(&r.Key, "key", "", "only events of this key")
+	f.BoolVar(&all, "all", false, "events of all topics and keys")
+	momentVar(c, &r.Since, "since", "only events that were published at this time or later: a time, or an age such as 2d")
+	momentVar(c, &r.Until, "until", "only events that were published before this time (default: now)")
+	f.StringVar(&r.To, "to", "", "send them to this topic (default: each to its own)")
+	f.IntVar(&r.Rate, "rate", 0, "at most this many events a second (default: no limit)")
+	f.BoolVar(&dry, "dry-run", false, "count the events, and replay none")
+	f.Int64Var(&r.Resume, "resume", 0, "continue the replay with this ID")
+	outboxBy(c, &by)
+	c.PreRunE = func(*cobra.Command, []string) error { return checkReplay(r, all, dry) }
+	c.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
+		total := int64(-1)
+		if r.Resume == 0 {
+			a.progress.Say("Counting archived events")
+			topics, err := outboxadmin.CountArchived(ctx, pool, a.schema, r.ArchiveSelection)
+			if err != nil {
+				return err
+			}
+			if len(topics) == 0 {
+				return a.nothingArchived(ctx, pool, r.ArchiveSelection)
+			}
+			if dry {
+				return a.printArchived(topics)
+			}
+			for total = 0; len(topics) > 0; topics = topics[1:] {
+				total += topics[0].Events
+			}
+		}
+		return a.replay(ctx, pool, r, by, total)
+	})
+	return a.prints(c)
+}
+
+// checkReplay refuses flags that do not go together.
+func checkReplay(r outboxadmin.ReplayConfig, all, dry bool) error {
+	selected := r.ArchiveSelection != outboxadmin.ArchiveSelection{}
+	named := r.Topic != "" || r.Key != ""
+	switch {
+	case r.Resume < 0:
+		return usageError{fmt.Errorf("--resume is %d: want an ID from \"millrace outbox audit\"", r.Resume)}
+	case r.Resume > 0 && (selected || all || dry || r.To != ""):
+		return usageError{errors.New("--resume cannot be combined with --topic, --key, --all, --since, --until, --to or --dry-run: the replay keeps what it began with")}
+	case all && named:
+		return usageError{errors.New("--all cannot be combined with --topic or --key")}
+	case !all && !named && r.Resume == 0:
+		return usageError{errors.New("want --topic, --key, --all or --resume")}
+	case r.Rate < 0:
+		return usageError{fmt.Errorf("--rate is %d: want 1 or more events a second", r.Rate)}
+	case !r.Since.IsZero() && !r.Until.IsZero() && !r.Since.Before(r.Until):
+		return usageError{fmt.Errorf("--since is %s: want a time before --until, which is %s", timeFlag(r.Since), timeFlag(r.Until))}
+	}
+	return nil
+}
+
+// outboxBy gives a command the flags that say who acts.
+func outboxBy(c *cobra.Command, by *outboxadmin.By) {
+	c.Flags().StringVar(&by.Actor, "actor", somebody(), "who does it, for the audit log")
+	c.Flags().StringVar(&by.Note, "note", "", "why, for the audit log")
+}
+
+// nothingArchived says why no archived event is selected.
+func (a *app) nothingArchived(ctx context.Context, pool *pgxpool.Pool, s outboxadmin.ArchiveSelection) error {
+	r, err := outboxadmin.InspectArchive(ctx, pool, a.schema)
+	switch {
+	case err != nil:
+		return err
+	case r.First == nil:
+		return errors.New("the archive is empty: relays archive what they publish from now on if outbox.archive is set in their configuration (RelayConfig.Archive)")
+	case !s.Since.IsZero() && s.Since.After(*r.Last):
+		return fmt.Errorf("--since is %s: the last archived event was published at %s", timeFlag(s.Since), timeFlag(*r.Last))
+	case !s.Until.IsZero() && !s.Until.After(*r.First):
+		return fmt.Errorf("--until is %s: the archive begins at %s", timeFlag(s.Until), timeFlag(*r.First))
+	}
+	var flags []string
+	for _, f := range [][2]string{{"--topic", s.Topic}, {"--key", s.Key}, {"--since", timeFlag(s.Since)}, {"--until", timeFlag(s.Until)}} {
+		if f[1] != "" {
+			flags = append(flags, f[0]+" "+quoted(f[1]))
+		}
+	}
+	for i := range r.Topics {
+		r.Topics[i] = quoted(r.Topics[i])
+	}
+	return fmt.Errorf("no archived event matches %s\nThe archive has events from %s to %s. The topics of its latest events are: %s",
+		strings.Join(flags, " "), timeFlag(*r.First), timeFlag(*r.Last), strings.Join(r.Topics, ", "))
+}
+
+// timeFlag is a time as the flags take it; "" for the zero time.
+func timeFlag(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.Format(time.RFC3339)
+}
+
+// printArchived prints what a replay would replay.
+func (a *app) printArchived(topics []outboxadmin.ArchivedTopic) error {
+	if a.json {
+		return a.printJSON(topics)
+	}
+	var rows [][]string
+	for _, t := range topics {
+		rows = append(rows, []string{
+			oneLine(t.Topic), strconv.FormatInt(t.Events, 10), fmt.Sprintf("%.1f MB", float64(t.Bytes)/1e6), t.First.Format(time.RFC3339), t.Last.Format(time.RFC3339),
+		})
+	}
+	a.table("TOPIC~ EVENTS SIZE FIRST LAST", rows)
+	return nil
+}
+
+// replay replays, tells how far it is, and how to continue it where it ended early. A total below 0 is not known.
+func (a *app) replay(ctx context.Context, pool *pgxpool.Pool, r outboxadmin.ReplayConfig, by outboxadmin.By, total int64) error {
+	a.progress.Say("Replaying")
+	told := false
+	r.Progress = func(p outboxadmin.ReplayProgress) {
+		text := fmt.Sprintf("Replay %d: %d", p.ID, p.Events)
+		if total >= 0 {
+			text += fmt.Sprintf(" of %d", total)
+		}
+		text += " events"
+		if p.Waiting {
+			text += "; waiting for relays, because the outbox holds more than 5,000 events"
+			if !told && !a.errTerminal.Is() {
+				fmt.Fprintln(a.stderr, text)
+			}
+			told = true
+		}
+		a.progress.Say(text)
+	}
+	p, err := outboxadmin.Replay(ctx, pool, a.schema, r, by)
+	if err != nil && p.ID != 0 && (p.Events > 0 || r.Resume == 0) {
+		return fmt.Errorf("%w\nReplay %d has not finished, after %s. To continue it, run: %s", err, p.ID, output.Count(p.Events, "event"),
+			a.reach.command("", "outbox", "replay", "--resume", strconv.FormatInt(p.ID, 10)))
+	}
+	if err != nil {
+		return err
+	}
+	if a.json {
+		return a.printJSON(p)
+	}
+	a.say("Replay %d has finished: %s %s put into the outbox, and relays send %s.", p.ID, output.Count(p.Events, "event"), output.Pick(p.Events, "was", "were"),
+		output.Pick(p.Events, "it", "them"))
+	return nil
+}
+
+func (a *app) outboxAudit() *cobra.Command {
+	var limit int
+	c := &cobra.Command{
+		Use: "audit", Short: "List what operators did, the latest first", Args: cobra.NoArgs,
+		Long: "Lists what operators did to the outbox, the latest first: who, when, why, to which and to how many events.", Example: "  millrace outbox audit",
+	}
+	limitVar(c, &limit)
+	c.PreRunE = func(*cobra.Command, []string) error { return checkLimit(limit) }
+	c.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
+		found, err := outboxadmin.ListAudit(ctx, pool, a.schema, limit)
+		if err != nil {
+			return err
+		}
+		if a.json {
+			return a.printJSON(append([]outboxadmin.Audit{}, found...))
+		}
+		if len(found) == 0 {
+			a.say("No such actions.")
+			return nil
+		}
+		var rows [][]string
+		for _, e := range found {
+			rows = append(rows, []string{a.auditTime(e.At), oneLine(e.Actor), e.Action, strconv.FormatInt(e.Events, 10), outboxAuditDetail(e)})
+		}
+		a.table("TIME ACTOR~ ACTION EVENTS DETAIL~", rows)
+		return nil
+	})
+	return a.prints(c)
+}
+
+// auditTime is when an operator acted, in a table.
+func (a *app) auditTime(at time.Time) string {
+	if a.terminal.Is() {
+		return output.Duration(time.Since(at)) + " ago"
+	}
+	return at.Format(time.RFC3339)
+}
+
+// outboxAuditDetail says in words why an operator acted, and on what.
+func outboxAuditDetail(e outboxadmin.Audit) string {
+	var d struct {
+		Note, Topic, Key, To string
+		Since, Until         *time.Time
+	}
+	if json.Unmarshal(e.Detail, &d) != nil {
+		return oneLine(string(e.Detail))
+	}
+	var parts []string
+	add := func(is bool, text string) {
+		if is {
+			parts = append(parts, text)
+		}
+	}
+	add(d.Note != "", d.Note)
+	add(d.Topic != "", "topic "+d.Topic)
+	add(d.Key != "", "key "+d.Key)
+	if d.Since != nil {
+		parts = append(parts, "since "+d.Since.Format(time.RFC3339))
+	}
+	if d.Until != nil {
+		parts = append(parts, "until "+d.Until.Format(time.RFC3339))
+	}
+	add(d.To != "", "to "+d.To)
+	add(e.Unfinished, fmt.Sprintf("has not finished: \"outbox replay --resume %d\" continues it", e.ID))
+	return oneLine(strings.Join(parts, "; "))
+}

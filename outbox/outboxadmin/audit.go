@@ -1,0 +1,49 @@
+package outboxadmin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/millrace-go/millrace/pgtx"
+)
+
+// By says who acts. Each action leaves a row, which ListAudit returns.
+type By struct {
+	Actor string // who. It must not be ""
+	Note  string // why
+}
+
+func (by By) validate() error {
+	if by.Actor == "" {
+		return errors.New(`By.Actor is "": want the name of who does it`)
+	}
+	return nil
+}
+
+// Audit is what an operator did.
+type Audit struct {
+	ID         int64           `json:"id"` // of a replay, for ReplayConfig.Resume
+	At         time.Time       `json:"at"`
+	Actor      string          `json:"actor"`
+	Action     string          `json:"action"` // "replay"
+	Events     int64           `json:"events"` // how many it concerned; of a replay, how many were replayed so far
+	Unfinished bool            `json:"unfinished,omitempty"`
+	Detail     json.RawMessage `json:"detail"` // the note, and what was selected
+}
+
+// ListAudit returns what operators did, the last first, at most so many.
+func ListAudit(ctx context.Context, db pgtx.DB, schema string, limit int) (found []Audit, err error) {
+	err = administer(ctx, db, schema, "list audit", func(ctx context.Context, tx pgx.Tx, schema string) error {
+		rows, err := tx.Query(ctx, query("audited", schema), limit)
+		if err != nil {
+			return err
+		}
+		found, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Audit])
+		return err
+	})
+	return found, err
+}
