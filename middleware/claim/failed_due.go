@@ -20,12 +20,12 @@ type leased struct {
 
 // lease takes up to so many events of a consumer's topic that are due, and returns them in order, and in which time the
 // next is due: less than 0 if none waits.
-func (s *PostgresStore) lease(ctx context.Context, consumer, topic string, n int, hold time.Duration) (due []leased, next time.Duration, err error) {
+func (s *PostgresStore) lease(ctx context.Context, consumer, topic string, n int, hold time.Duration, without []int64) (due []leased, next time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, keepTimeout)
 	defer cancel()
 	var ms *int64
 	b := &pgx.Batch{}
-	b.Queue(s.failed.lease, consumer, topic, n, hold.Milliseconds()).Query(func(rows pgx.Rows) error {
+	b.Queue(s.failed.lease, consumer, topic, n, hold.Milliseconds(), without).Query(func(rows pgx.Rows) error {
 		due, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (l leased, err error) {
 			l.key.Consumer, l.topic = consumer, topic
 			err = row.Scan(&l.row, &l.record, &l.key.EventID, &l.key.Order, &l.attempts, &l.headers, &l.payload, &l.until, &l.malformed)

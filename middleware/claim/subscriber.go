@@ -110,6 +110,8 @@ type subscription struct {
 	out   chan *message.Message
 	stop  chan struct{} // closed when nothing more may be delivered
 	nudge chan struct{} // something may be due
+
+	inFlight inFlight
 }
 
 func (s *subscription) run(ctx context.Context, in <-chan *message.Message) {

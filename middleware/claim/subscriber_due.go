@@ -2,6 +2,8 @@ package claim
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -19,9 +21,41 @@ const (
 	minPause = 10 * time.Millisecond
 	// unstickEvery is how often the keys are looked over.
 	unstickEvery = 30 * time.Second
-	// leaseSlack is how much longer than its handler an event of the table is in hand.
+	// leaseTime is how long an event of the table waits for the next process when this one is killed before the handler
+	// begins. From then on the handler's transaction holds the event's row.
+	leaseTime = 10 * time.Second
+	// leaseSlack is how much longer than its handler's timeout a subscription keeps an event of the table.
 	leaseSlack = 30 * time.Second
 )
+
+// inFlight are the events of the table that a subscription has delivered and that are not settled. It is safe for concurrent
+// use.
+type inFlight struct {
+	mu   sync.Mutex
+	rows map[int64]struct{}
+}
+
+func (f *inFlight) add(row int64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.rows == nil {
+		f.rows = map[int64]struct{}{}
+	}
+	f.rows[row] = struct{}{}
+}
+
+func (f *inFlight) remove(row int64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.rows, row)
+}
+
+// all is never nil, which SQL would take for null.
+func (f *inFlight) all() []int64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.AppendSeq(make([]int64, 0, len(f.rows)), maps.Keys(f.rows))
+}
 
 // bringBack delivers events of the table that are due, until the subscription stops and what it has delivered is
 // settled.
@@ -68,14 +102,13 @@ func (s *subscription) deliverDue(ctx context.Context, slots chan struct{}, inHa
 	if room == 0 {
 		return s.claim.poll, nil // each that ends nudges
 	}
-	hold := s.claim.cfg.HandlerTimeout + leaseSlack
-	due, next, err := s.claim.postgres.lease(ctx, s.consumer, s.topic, room, hold)
+	due, next, err := s.claim.postgres.lease(ctx, s.consumer, s.topic, room, leaseTime, s.inFlight.all())
 	if err != nil {
 		return s.claim.poll, err
 	}
 	for i, l := range due {
 		slots <- struct{}{}
-		if !s.deliver(ctx, l, hold, slots, inHand) {
+		if !s.deliver(ctx, l, slots, inHand) {
 			for _, rest := range due[i:] {
 				s.giveBack(ctx, rest, 0)
 			}
@@ -92,9 +125,9 @@ func (s *subscription) deliverDue(ctx context.Context, slots chan struct{}, inHa
 }
 
 // deliver hands an event on, and watches over it. It reports false when the subscription has stopped.
-func (s *subscription) deliver(ctx context.Context, l leased, hold time.Duration, slots chan struct{}, inHand *sync.WaitGroup) bool {
+func (s *subscription) deliver(ctx context.Context, l leased, slots chan struct{}, inHand *sync.WaitGroup) bool {
 	delivery := &tableDelivery{attempt: l.attempts + 1}
-	ctx, cancel := context.WithTimeout(ctx, hold)
+	ctx, cancel := context.WithTimeout(ctx, s.claim.cfg.HandlerTimeout+leaseSlack)
 	h, err := decodeHeaders(l.headers)
 	if err != nil { // an operator's edit; it comes back until another one mends it
 		defer cancel()
@@ -116,14 +149,16 @@ func (s *subscription) deliver(ctx context.Context, l leased, hold time.Duration
 		<-slots
 		return false
 	}
+	s.inFlight.add(l.row)
 	inHand.Go(func() {
 		defer cancel()
 		select {
 		case <-msg.Acked():
 		case <-msg.Nacked():
 			s.giveBack(ctx, l, delivery.delay())
-		case <-ctx.Done(): // the lease ends too
+		case <-ctx.Done():
 		}
+		s.inFlight.remove(l.row)
 		<-slots
 		wake(s.nudge)
 	})

@@ -329,3 +329,38 @@ func TestSubscriptionsOfOneConsumer(t *testing.T) {
 	assert.Len(t, f.effects(), 40)
 	assert.Empty(t, f.failed())
 }
+
+// A process is killed that was about to handle a failed event again: another one does within seconds, however long a handler
+// may take. While a handler runs, nobody else gets its event, although the lease has ended.
+func TestLeaseIsShorterThanTheHandler(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	m := f.broker()
+	f.publish(m, keyed("e", ""))
+	began, release := make(chan struct{}, 10), make(chan struct{})
+	var calls atomic.Int32
+	h := func(msg *message.Message) error {
+		switch calls.Add(1) {
+		case 1:
+			return errOops
+		case 2:
+			began <- struct{}{}
+			<-release
+		}
+		return f.take(msg)
+	}
+	cfg := claim.Config{HandlerTimeout: time.Hour, Backoff: func(int) time.Duration { return 10 * time.Millisecond }}
+	f.serve(m, cfg, h)
+	f.serve(m, cfg, h)
+	<-began
+	var seconds float64
+	require.NoError(t, f.pool.QueryRow(t.Context(), `select extract(epoch from due_at - now()) from `+f.schema+`.claim_failed`).Scan(&seconds))
+	assert.Less(t, seconds, 10.1, "this long another process waits")
+	lock, err := f.pool.Exec(t.Context(), `select 1 from `+f.schema+`.claim_failed for update skip locked`)
+	require.NoError(t, err)
+	assert.Zero(t, lock.RowsAffected(), "and it passes over an event that is being handled")
+	close(release)
+	f.eventually(func() bool { return len(f.failed()) == 0 }, "it is handled")
+	assert.Equal(t, map[string]int{"e": 1}, f.effects())
+	assert.EqualValues(t, 2, calls.Load())
+}

@@ -1,9 +1,10 @@
 -- Takes events that are due in hand, by moving ahead when they are due again. By the index on due_at; one that is behind
--- another of its key, by the index on keys, is not for now. Locks the rows, and passes over those that others lock.
+-- another of its key, by the index on keys, is not for now; $5 are those that this subscription has in flight. Locks the rows,
+-- and passes over those that others lock, which a handler does until its end.
 with due as (
     select f.id from {schema}.claim_failed f
     where f.consumer = (select id from {schema}.consumer where name = $1) and f.state = 'waiting' and f.due_at <= now()
-      and f.topic in ($2, '')
+      and f.topic in ($2, '') and f.id <> all ($5::bigint[])
       and (f.key = '' or not exists (select from {schema}.claim_failed e
           where e.consumer = f.consumer and e.key = f.key and e.key <> '' and e.id < f.id and e.state <> 'failing'))
     order by f.due_at limit $3::int for update skip locked
