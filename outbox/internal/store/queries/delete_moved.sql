@@ -1,4 +1,10 @@
 -- What delete.sql is for rows that were no longer at their places (VACUUM FULL), by the index outbox_shard_seq.
-delete from {schema}.outbox o
-using unnest($1::smallint[], $2::bigint[], $3::text[]) as d (shard, seq, event_id)
-where o.shard = d.shard and o.seq = d.seq and o.event_id = d.event_id
+delete from {schema}.outbox
+where ctid = any (array(
+    select place
+    from unnest($1::smallint[], $2::bigint[], $3::text[]) as d (shard, seq, event_id)
+    cross join lateral (
+        select ctid as place from {schema}.outbox o
+        where o.shard = d.shard and o.seq = d.seq and o.event_id = d.event_id
+        offset 0 -- one look into the index for each: joined in another way, the whole table may be read
+    ) as there))

@@ -1,9 +1,15 @@
 -- What delete_archive.sql is for rows that were no longer at their places.
 with gone as (
-    delete from {schema}.outbox o
-    using unnest($1::smallint[], $2::bigint[], $3::text[]) as d (shard, seq, event_id)
-    where o.shard = d.shard and o.seq = d.seq and o.event_id = d.event_id
-    returning o.shard, o.seq, o.event_id, o.topic, o.key, o.headers, o.payload, o.created_at, o.replayed
+    delete from {schema}.outbox
+    where ctid = any (array(
+        select place
+        from unnest($1::smallint[], $2::bigint[], $3::text[]) as d (shard, seq, event_id)
+        cross join lateral (
+            select ctid as place from {schema}.outbox o
+            where o.shard = d.shard and o.seq = d.seq and o.event_id = d.event_id
+            offset 0 -- one look into the index for each: joined in another way, the whole table may be read
+        ) as there))
+    returning shard, seq, event_id, topic, key, headers, payload, created_at, replayed
 )
 insert into {schema}.outbox_archive (shard, seq, event_id, topic, key, headers, payload, created_at)
 select shard, seq, event_id, topic, key, headers, payload, created_at from gone where not replayed

@@ -3,10 +3,17 @@
 with lease as (
     select shard from {schema}.outbox_shard where shard = $1::smallint and relay_id = $2::uuid for update
 ), gone as (
-    delete from {schema}.outbox o
-    using unnest($3::bigint[], $4::text[]) as d (seq, event_id)
-    where o.shard = $1::smallint and o.seq = d.seq and o.event_id = d.event_id and exists (select from lease)
-    returning o.shard, o.seq, o.event_id, o.topic, o.key, o.headers, o.payload, o.created_at, o.replayed
+    delete from {schema}.outbox
+    where ctid = any (array(
+        select place
+        from unnest($3::bigint[], $4::text[]) as d (seq, event_id)
+        cross join lateral (
+            select ctid as place from {schema}.outbox o
+            where o.shard = $1::smallint and o.seq = d.seq and o.event_id = d.event_id
+            offset 0 -- one look into the index for each: joined in another way, the whole table may be read
+        ) as there))
+    and exists (select from lease)
+    returning shard, seq, event_id, topic, key, headers, payload, created_at, replayed
 ), moved as (
     insert into {schema}.outbox_failed (hash, shard, seq, event_id, topic, key, headers, payload, created_at, state, attempts, reason, retry_at, replayed)
     select m.hash, g.shard, g.seq, g.event_id, g.topic, g.key, g.headers, g.payload, g.created_at, m.state, m.attempts, m.reason,

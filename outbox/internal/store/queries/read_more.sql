@@ -9,9 +9,14 @@ from (
     from (
         select *, case when hidden then 0 else octet_length(headers) + octet_length(payload) end as size
         from (
-            select 0 as part, ctid as place, xmin as writer, seq, event_id, topic, key, headers, payload, created_at, false as hidden
-            from {schema}.outbox
-            where shard = $1::smallint and seq = any($5::bigint[])
+            select 0 as part, place, writer, seq, event_id, topic, key, headers, payload, created_at, false as hidden
+            from unnest($5::bigint[]) as list (number)
+            cross join lateral (
+                select ctid as place, xmin as writer, *
+                from {schema}.outbox
+                where shard = $1::smallint and seq = list.number
+                offset 0 -- or the list may become a filter of all rows of the shard
+            ) as listed
             union all
             (select 1, ctid, xmin, seq, event_id, topic, key, headers, payload, created_at, topic = any($6::text[])
             from {schema}.outbox
