@@ -20,6 +20,8 @@ import (
 	"github.com/millrace-go/millrace/transport"
 )
 
+const defaultRecheck = time.Minute
+
 // Config configures the transport. The zero value works on Google Cloud and with the emulator.
 type Config struct {
 	// ProjectID is the Google Cloud project. Required.
@@ -36,6 +38,11 @@ type Config struct {
 	// Resources says what to do about topics and subscriptions that are missing or have other settings. Default:
 	// CreateMissing.
 	Resources Resources
+
+	// Recheck is how often the topics that are published to and the subscriptions in use are looked at again, to find topics
+	// that were deleted. What is published in between to a topic that someone has deleted and created anew is acknowledged,
+	// and does not reach the old topic's subscriptions. Default: 1 min.
+	Recheck time.Duration
 
 	// DrainTimeout is how long a closing subscriber waits for running handlers. After that their contexts are
 	// cancelled and their messages go back. Default: transport.DefaultDrainTimeout (30 s).
@@ -68,7 +75,8 @@ type Config struct {
 type Resources int
 
 const (
-	// CreateMissing creates what is missing. Settings of an existing subscription that differ are logged and left.
+	// CreateMissing creates what is missing, but no deleted topic that still has subscriptions: a new one would not feed
+	// them. Settings of an existing subscription that differ are logged and left.
 	CreateMissing Resources = iota
 	// CheckOnly creates and changes nothing: what is missing is an error, settings that differ are logged. It is for
 	// projects whose topics and subscriptions are made by Terraform or gcloud.
@@ -112,6 +120,9 @@ func (c Config) WithDefaults() Config {
 	for name, s := range c.Consumers {
 		c.Consumers[name] = s.WithDefaults()
 	}
+	if c.Recheck == 0 {
+		c.Recheck = defaultRecheck
+	}
 	if c.DrainTimeout == 0 {
 		c.DrainTimeout = transport.DefaultDrainTimeout
 	}
@@ -146,6 +157,9 @@ func (c Config) Validate() error {
 	}
 	if c.Resources < CreateMissing || c.Resources > Update {
 		errs = append(errs, fmt.Errorf("Config.Resources is %s: want CreateMissing, CheckOnly or Update", c.Resources))
+	}
+	if c.Recheck < 0 {
+		errs = append(errs, fmt.Errorf("Config.Recheck is %s: want more than 0, or 0 for the default of %s", c.Recheck, defaultRecheck))
 	}
 	if c.DrainTimeout < 0 {
 		errs = append(errs, fmt.Errorf("Config.DrainTimeout is %s: want more than 0, or 0 for the default of %s", c.DrainTimeout, transport.DefaultDrainTimeout))

@@ -242,8 +242,8 @@ func TestOrderedDeadLetterOfAForeignProducer(t *testing.T) {
 	msg.Ack()
 }
 
-// TestDeadLetterTopicIsDeleted: it is made again, and so is its subscription, before a message counts as sent there. The
-// subscription of the old topic keeps its name and gets nothing: that must be told, not taken for the new one's.
+// TestDeadLetterTopicIsDeleted: it is made again, and so is its subscription, before a message counts as sent there. While
+// the subscription of the old topic is there, which would get nothing, neither is made.
 func TestDeadLetterTopicIsDeleted(t *testing.T) {
 	t.Parallel()
 	config := withDeadLetters(devtest.Topic(t))
@@ -259,7 +259,7 @@ func TestDeadLetterTopicIsDeleted(t *testing.T) {
 	require.NoError(t, batcher(t, tr).Publish(topic, newMessage("key", "poison")))
 	require.Eventually(t, func() bool {
 		next(t, messages).Nack()
-		return logged.count("belongs to another, perhaps deleted one") > 0
+		return logged.count("whose topic is _deleted-topic_") > 0
 	}, wait, time.Millisecond)
 	require.NoError(t, client.SubscriptionAdminClient.DeleteSubscription(t.Context(), &pubsubpb.DeleteSubscriptionRequest{Subscription: subscriptionName(dead, "dead-letters")}))
 	_, deads := subscribe(t, tr, dead, transport.SubscriberConfig{Consumer: "dead-letters"})

@@ -68,7 +68,7 @@ func TestOutageThatOutlastsTheClient(t *testing.T) {
 func TestOutageWhileATopicIsCreated(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		r := newResources(nil, Config{}, slog.Default())
+		r := newResources(nil, Config{}.WithDefaults(), nil, slog.Default())
 		defer r.wait(time.Now())
 		settle := func(ctx context.Context) error {
 			<-ctx.Done()

@@ -68,7 +68,7 @@ func (p *publisher) PublishBatch(ctx context.Context, topic string, msgs []*mess
 	for i, err := range results {
 		if err != nil {
 			if status.Code(err) == codes.NotFound {
-				p.resources.forgetTopic(topic) // deleted meanwhile: the next attempt creates it
+				p.resources.topicMissing(topic)
 			}
 			results[i] = fmt.Errorf("publish to %s: %w", topic, meaning(err))
 		}
@@ -85,7 +85,7 @@ func (p *publisher) forward(ctx context.Context, topic string, m *pubsub.Message
 	defer t.running.Done()
 	err = t.forward(ctx, m)
 	if status.Code(err) == codes.NotFound {
-		p.resources.forgetTopic(topic)
+		p.resources.topicMissing(topic)
 	}
 	return err
 }
@@ -106,16 +106,16 @@ func meaning(err error) error {
 // Close does nothing: the transport owns the publisher.
 func (p *publisher) Close() error { return nil }
 
-// topic returns the client's publisher for the topic, which it creates when it is missing. The caller calls its
+// topic returns the client's publisher for the topic, which it creates when it is missing at first. The caller calls its
 // running.Done.
 func (p *publisher) topic(ctx context.Context, topic string, msgs []*message.Message) (*topicPublisher, error) {
 	if err := errors.Join(ctx.Err(), checkTopic(topic)); err != nil {
 		return nil, err
 	}
-	if !p.resources.knowsTopic(topic) {
+	if !p.resources.mayPublish(topic) {
 		ctx, cancel := whileAnyone(ctx, msgs)
 		defer cancel()
-		if err := p.resources.ensureTopic(ctx, topic); err != nil {
+		if err := p.resources.ensurePublishing(ctx, topic); err != nil {
 			return nil, err
 		}
 	}

@@ -214,18 +214,6 @@ func TestPublishReturnsAtItsDeadline(t *testing.T) {
 	}, wait, 10*time.Millisecond)
 }
 
-func TestTopicIsCreatedAgain(t *testing.T) {
-	t.Parallel()
-	_, options := fake(t)
-	p := batcher(t, connect(t, pubsub.Config{ClientOptions: options}))
-	topic := devtest.Topic(t)
-	require.NoError(t, p.Publish(topic, newMessage("k", "1")))
-	client := rawClient(t, options)
-	require.NoError(t, client.TopicAdminClient.DeleteTopic(t.Context(), &pubsubpb.DeleteTopicRequest{Topic: "projects/" + project + "/topics/" + topic}))
-	require.Equal(t, codes.NotFound, status.Code(p.PublishBatch(t.Context(), topic, []*message.Message{newMessage("k", "2")})[0]))
-	require.NoError(t, p.Publish(topic, newMessage("k", "2")))
-}
-
 // TestWithoutAdminRights: an account that may only publish and receive does not need to look up or create anything.
 func TestWithoutAdminRights(t *testing.T) {
 	t.Parallel()

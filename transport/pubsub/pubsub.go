@@ -74,7 +74,7 @@ func New(ctx context.Context, config Config) (*Transport, error) {
 	if err != nil {
 		return nil, err
 	}
-	t.resources = newResources(t.client, config, log)
+	t.resources = newResources(t.client, config, observer, log)
 	t.publisher = newPublisher(t.client, t.resources, config.Propagator)
 	return t, nil
 }

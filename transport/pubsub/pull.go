@@ -54,10 +54,7 @@ func (s *subscription) pull(ctx, messages context.Context) {
 		}
 		retry = min(2*retry, lastReceiveRetry)
 		if status.Code(err) == codes.NotFound {
-			s.transport.resources.forgetSubscription(s.topic, s.config)
-			if _, err := s.transport.resources.ensureSubscription(ctx, s.topic, s.config); err != nil {
-				s.log.Error("creating the subscription again", slog.Any("error", err))
-			}
+			s.createAgain(ctx)
 		}
 	}
 }

@@ -31,6 +31,10 @@ type resources struct {
 	log    *slog.Logger
 	known  sync.Map // full name, perhaps with what was looked at → struct{}
 
+	observer     *observer
+	published    sync.Map // topic → *publishedTopic
+	stopWatching context.CancelFunc
+
 	flights singleflight.Group
 	mu      sync.Mutex // guards running.Add against wait
 	closed  bool
@@ -38,14 +42,19 @@ type resources struct {
 	late    chan struct{} // closed when what runs is to end
 }
 
-func newResources(client *pubsub.Client, config Config, log *slog.Logger) *resources {
-	return &resources{client: client, config: config, log: log, late: make(chan struct{})}
+func newResources(client *pubsub.Client, config Config, observer *observer, log *slog.Logger) *resources {
+	r := &resources{client: client, config: config, observer: observer, log: log, late: make(chan struct{})}
+	var watching context.Context
+	watching, r.stopWatching = context.WithCancel(context.Background())
+	r.running.Go(func() { r.watch(watching) })
+	return r
 }
 
 // What is remembered of a name besides that it exists.
 const (
 	memoOrdered = " ordered" // so that each setting is compared with what exists
 	memoRead    = " read"    // a dead-letter topic that has a subscription
+	memoPublish = " publish" // a topic that feeds the subscriptions that it is known to feed
 )
 
 func (r *resources) topicName(topic string) string {
@@ -54,12 +63,6 @@ func (r *resources) topicName(topic string) string {
 
 func (r *resources) subscriptionName(topic, consumer string) string {
 	return "projects/" + r.config.ProjectID + "/subscriptions/" + topic + "." + consumer
-}
-
-// knowsTopic tells whether ensureTopic has nothing to do.
-func (r *resources) knowsTopic(topic string) bool {
-	_, ok := r.known.Load(r.topicName(topic))
-	return ok
 }
 
 // ensureTopic sees to it that the topic exists.
@@ -122,18 +125,28 @@ func (r *resources) forgetSubscription(topic string, config transport.Subscriber
 	r.forgetTopic(topic)
 }
 
-// once runs settle for memo unless it has succeeded before; concurrent callers share one run, which outlives a caller
-// whose ctx ends.
+// once runs settle for memo, as share does, unless it has succeeded before.
 func (r *resources) once(ctx context.Context, memo string, settle func(context.Context) error) error {
 	if _, ok := r.known.Load(memo); ok {
 		return nil
 	}
+	return r.share(ctx, memo, func(ctx context.Context) error {
+		if _, ok := r.known.Load(memo); ok {
+			return nil // by a flight that ended since
+		}
+		err := settle(ctx)
+		if err == nil {
+			r.known.Store(memo, struct{}{})
+		}
+		return err
+	})
+}
+
+// share runs settle once for concurrent callers with one key. The run outlives a caller whose ctx ends.
+func (r *resources) share(ctx context.Context, key string, settle func(context.Context) error) error {
 	result := make(chan error, 1)
 	flight := func() {
-		_, err, _ := r.flights.Do(memo, func() (any, error) {
-			if _, ok := r.known.Load(memo); ok {
-				return nil, nil // by a flight that ended since
-			}
+		_, err, _ := r.flights.Do(key, func() (any, error) {
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), createTimeout)
 			defer cancel()
 			r.running.Go(func() {
@@ -143,14 +156,11 @@ func (r *resources) once(ctx context.Context, memo string, settle func(context.C
 				case <-ctx.Done():
 				}
 			})
-			if err := settle(ctx); err != nil {
-				if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-					err = fmt.Errorf("%w: no result in %s: %w", transport.ErrUnavailable, createTimeout, err)
-				}
-				return nil, err
+			err := settle(ctx)
+			if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+				err = fmt.Errorf("%w: no result in %s: %w", transport.ErrUnavailable, createTimeout, err)
 			}
-			r.known.Store(memo, struct{}{})
-			return nil, nil
+			return nil, err
 		})
 		result <- err
 	}
@@ -171,6 +181,7 @@ func (r *resources) once(ctx context.Context, memo string, settle func(context.C
 
 // wait refuses new work and returns after the last goroutine. After the deadline it ends what runs. It is called once.
 func (r *resources) wait(deadline time.Time) {
+	r.stopWatching()
 	timer := time.AfterFunc(time.Until(deadline), func() { close(r.late) })
 	defer timer.Stop()
 	r.mu.Lock()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path"
+	"strings"
 
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"google.golang.org/api/iterator"
@@ -25,6 +26,14 @@ func (r *resources) createTopic(ctx context.Context, name string) error {
 		if r.config.Resources == CheckOnly {
 			return fmt.Errorf("topic %s is missing: create it (gcloud pubsub topics create %s --project=%s, or Terraform's google_pubsub_topic), or let Config.Resources be CreateMissing: %w",
 				name, path.Base(name), r.config.ProjectID, err)
+		}
+		orphans, failed := r.orphans(ctx, name)
+		if failed != nil {
+			return failed
+		}
+		if len(orphans) > 0 {
+			return fmt.Errorf("%w: topic %s was deleted, and a new one would not feed its subscriptions %s, whose topic is %s: delete them after reading what they hold (gcloud pubsub subscriptions delete), or create the topic without them (gcloud pubsub topics create %s --project=%s)",
+				transport.ErrUnavailable, path.Base(name), strings.Join(orphans, ", "), deletedTopic, path.Base(name), r.config.ProjectID)
 		}
 		_, err = r.client.TopicAdminClient.CreateTopic(ctx, &pubsubpb.Topic{Name: name})
 	}

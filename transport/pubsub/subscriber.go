@@ -46,12 +46,12 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	}
 	sub := newSubscription(s.transport, s.config, topic, name)
 	if sub.settings.Push == nil {
-		s.running.Go(func() { sub.run(ctx, s.stop, sub.pull) })
+		s.running.Go(func() { sub.run(ctx, s.stop, sub.watched(sub.pull)) })
 		return sub.out, nil
 	}
 	ready := make(chan struct{})
 	s.running.Go(func() {
-		sub.run(ctx, s.stop, func(ctx, messages context.Context) { sub.push(ctx, messages, ready) })
+		sub.run(ctx, s.stop, sub.watched(func(ctx, messages context.Context) { sub.push(ctx, messages, ready) }))
 	})
 	<-ready // from now on a request finds it
 	return sub.out, nil

@@ -57,11 +57,16 @@ func manyTopics(e *env) {
 	e.done(all, "the messages of all topics")
 }
 
-// publisherOutlives: what is published to a topic that disappeared is an outage at most, and one that ends.
+// publisherOutlives: what is published to a topic that disappeared is an outage at most, and one that ends when a consumer
+// makes sure that the topic is there.
 func publisherOutlives(e *env) {
 	p := e.publisher()
 	require.NoError(e, p.Publish(e.topic, newMessage("k", "before")))
 	e.config.DeleteTopic(e, e.topic)
+	if err := p.Publish(e.topic, newMessage("k", "meanwhile")); err != nil {
+		require.ErrorIs(e, err, transport.ErrUnavailable)
+	}
+	e.messages(e.consumer(transport.SubscriberConfig{Consumer: "c"}))
 	e.publishAgain("after")
 }
 
