@@ -262,7 +262,9 @@ func TestDeadLetterTopicIsDeleted(t *testing.T) {
 		return logged.count("whose topic is _deleted-topic_") > 0
 	}, wait, time.Millisecond)
 	require.NoError(t, client.SubscriptionAdminClient.DeleteSubscription(t.Context(), &pubsubpb.DeleteSubscriptionRequest{Subscription: subscriptionName(dead, "dead-letters")}))
-	_, deads := subscribe(t, tr, dead, transport.SubscriberConfig{Consumer: "dead-letters"})
+	reader := transport.SubscriberConfig{Consumer: "dead-letters"}
+	require.Eventually(t, func() bool { return initialize(t, tr, dead, reader) == nil }, wait, time.Millisecond) // it may share a look from before
+	_, deads := subscribe(t, tr, dead, reader)
 	for {
 		select {
 		case msg := <-messages:

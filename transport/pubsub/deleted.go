@@ -116,7 +116,9 @@ func (r *resources) look(ctx context.Context, topic string) error {
 		return p.deleted
 	}
 	if p.deleted != nil {
-		r.log.Info("a deleted topic is published to again", slog.String("topic", topic))
+		if err == nil {
+			r.log.Info("a deleted topic is published to again", slog.String("topic", topic))
+		}
 		r.observer.topicDeleted(topic, "", -1)
 	}
 	p.feeds, p.well, p.deleted = feeds, time.Now(), nil
