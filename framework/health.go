@@ -78,7 +78,7 @@ type check struct {
 	Name      string `json:"name"`
 	OK        bool   `json:"ok"`
 	Tolerated bool   `json:"tolerated,omitempty"` // it is not OK, and the service is ready
-	Problem   string `json:"problem,omitempty"`   // or, where it is OK, what is not known
+	Problem   string `json:"problem,omitempty"`   // or, where it is OK, what is worth knowing
 }
 
 // verdict is the answer of /readyz.
@@ -102,14 +102,10 @@ func (h Health) judge(checks []check) verdict {
 func (h Health) judgeOutbox(r *outboxadmin.Report) []check {
 	var late, alone []string
 	for _, s := range r.Shards {
-		age := r.Age(s.Oldest).Truncate(time.Second)
-		if s.Oldest == nil || age <= min(h.MaxBacklogAge, h.MaxUnrelayed) {
-			continue
-		}
-		if !s.Held && age > h.MaxUnrelayed {
+		if age := r.Age(s.Oldest).Truncate(time.Second); !s.Held && age > h.MaxUnrelayed {
 			alone = append(alone, fmt.Sprintf("%d (%s events, the oldest for %s)", s.Shard, s.Pending, age))
 		}
-		if age > h.MaxBacklogAge {
+		if age := r.Age(s.OldestMoving).Truncate(time.Second); age > h.MaxBacklogAge {
 			by := "which no relay holds"
 			if s.Held {
 				by = "held by relay " + s.Relay
@@ -128,8 +124,33 @@ func (h Health) judgeOutbox(r *outboxadmin.Report) []check {
 		backlog.Problem = fmt.Sprintf("events wait for more than %s in the shards %s: see the relay's log, \"millrace outbox status\" and whether the broker takes messages",
 			h.MaxBacklogAge, strings.Join(late, ", "))
 	}
+	if waiting := waitingTopics(r); waiting != "" {
+		backlog.Problem = strings.TrimPrefix(backlog.Problem+"; "+waiting, "; ")
+	}
 	return []check{relays, backlog}
 }
+
+// waitingTopics names the topics that are paused or failing. They make no service unready: its other topics go on, and its outbox
+// keeps their events.
+func waitingTopics(r *outboxadmin.Report) string {
+	var list []string
+	for _, t := range r.Topics {
+		since := r.Age(t.Since).Truncate(time.Second)
+		switch t.State {
+		case outboxadmin.TopicPaused:
+			list = append(list, fmt.Sprintf("topic %s was paused %s ago by %s", t.Topic, since, cmp.Or(t.By, "an operator")))
+		case outboxadmin.TopicFailing:
+			list = append(list, fmt.Sprintf("the broker has taken no event of topic %s for %s: %s", t.Topic, since, t.Reason))
+		}
+	}
+	if len(list) > maxWaitingTopics {
+		list = append(list[:maxWaitingTopics], fmt.Sprintf("and %d more topics", len(list)-maxWaitingTopics))
+	}
+	return strings.Join(list, "; ")
+}
+
+// maxWaitingTopics bounds how many topics /readyz names.
+const maxWaitingTopics = 10
 
 const (
 	// probeEvery is for how long a verdict is given again, so that probes do not load the database.

@@ -21,8 +21,9 @@ func TestJudgeOutbox(t *testing.T) {
 		"young, and nobody's":    {shard: outboxadmin.ShardReport{Oldest: ago(29 * time.Second)}},
 		"nobody's for too long":  {shard: outboxadmin.ShardReport{Oldest: ago(31 * time.Second), Pending: outboxadmin.Count{N: 7}}, relays: "shards 3 (7 events, the oldest for 31s)"},
 		"somebody's":             {shard: outboxadmin.ShardReport{Oldest: ago(4 * time.Minute), Held: true}},
-		"somebody's, and stuck":  {shard: outboxadmin.ShardReport{Oldest: ago(6 * time.Minute), Held: true, Relay: "r1", Suspect: "e"}, backlog: "3 (6m0s, held by relay r1, which suspects event e)"},
-		"nobody's, and too late": {shard: outboxadmin.ShardReport{Oldest: ago(6 * time.Minute)}, relays: "shards 3", backlog: "which no relay holds"},
+		"somebody's, and stuck":  {shard: outboxadmin.ShardReport{Oldest: ago(6 * time.Minute), OldestMoving: ago(6 * time.Minute), Held: true, Relay: "r1", Suspect: "e"}, backlog: "3 (6m0s, held by relay r1, which suspects event e)"},
+		"nobody's, and too late": {shard: outboxadmin.ShardReport{Oldest: ago(6 * time.Minute), OldestMoving: ago(6 * time.Minute)}, relays: "shards 3", backlog: "which no relay holds"},
+		"held up by a topic":     {shard: outboxadmin.ShardReport{Oldest: ago(6 * time.Minute), OldestMoving: ago(time.Minute), Held: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -34,6 +35,25 @@ func TestJudgeOutbox(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A topic that is paused or failing is named, and makes no service unready.
+func TestJudgeTopics(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	since := now.Add(-10 * time.Minute)
+	report := &outboxadmin.Report{At: now, Topics: []outboxadmin.TopicReport{
+		{Topic: "ill", TopicState: outboxadmin.TopicState{State: outboxadmin.TopicFailing, Since: &since, Reason: "permission denied"}},
+		{Topic: "one", TopicState: outboxadmin.TopicState{State: outboxadmin.TopicPaused, Since: &since, By: "ada"}},
+		{Topic: "slow", TopicState: outboxadmin.TopicState{State: outboxadmin.TopicSlow, Since: &since}},
+	}}
+	checks := Health{}.WithDefaults().judgeOutbox(report)
+	assert.Equal(t, check{Name: checkRelays, OK: true}, checks[0])
+	assert.Equal(t, check{Name: checkBacklog, OK: true, Problem: "the broker has taken no event of topic ill for 10m0s: permission denied; topic one was paused 10m0s ago by ada"}, checks[1])
+	for range 20 {
+		report.Topics = append(report.Topics, report.Topics[0])
+	}
+	assert.Contains(t, Health{}.WithDefaults().judgeOutbox(report)[1].Problem, "permission denied; and 12 more topics")
 }
 
 // What is tolerated is told, and the service is ready.

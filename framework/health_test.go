@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/framework"
+	"github.com/millrace-go/millrace/outbox/outboxadmin"
 )
 
 // readiness is what /readyz answers.
@@ -111,4 +112,27 @@ func TestReadOnlyDatabase(t *testing.T) {
 	code, body := get(t, svc, "/readyz", nil)
 	assert.Equal(t, http.StatusServiceUnavailable, code)
 	assert.Contains(t, body, "PostgreSQL takes no writes")
+}
+
+// TestReadyBesideAPausedTopic: events that wait for an operator make no service unready, and the answer names their topic.
+func TestReadyBesideAPausedTopic(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "memory")
+	svc := w.service(w.config()) // which has migrated
+	require.NoError(t, outboxadmin.PauseTopic(t.Context(), w.pool, w.schema, outboxadmin.Pause{Topic: w.topic("one"), By: "ada"}))
+	defer w.start(svc)()
+	require.NoError(t, svc.Tx(t.Context(), func(ctx context.Context, _ pgx.Tx) error {
+		return framework.Publish(ctx, w.topic("one"), "key", "value")
+	}))
+	done, err := w.pool.Exec(t.Context(), strings.ReplaceAll(`update {s}.outbox set created_at = now() - interval '1 hour'`, "{s}", w.schema))
+	require.NoError(t, err)
+	require.EqualValues(t, 1, done.RowsAffected())
+	var r readiness
+	require.Eventually(t, func() bool {
+		code, body := get(t, svc, "/readyz", nil)
+		require.NoError(t, json.Unmarshal([]byte(body), &r))
+		return code == http.StatusOK && strings.Contains(r.Checks[3].Problem, "topic "+w.topic("one")+" was paused")
+	}, wait, 100*time.Millisecond, "%v", r)
+	assert.Equal(t, "backlog", r.Checks[3].Name)
+	assert.True(t, r.Checks[3].OK)
 }

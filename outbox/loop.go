@@ -121,6 +121,8 @@ func (l *loop) start(action relay.Action) {
 	case relay.Report:
 		l.relay.report(a)
 		return
+	case relay.Renew:
+		l.relay.stand(a.Topics)
 	case relay.EndLease:
 		if held, ok := l.leases[a.Ref]; ok {
 			held.cancel()
@@ -229,6 +231,20 @@ func (r *Relay) hold(c *relay.Core) {
 	if !slices.Equal(r.shards, held) {
 		r.shards = held
 	}
+}
+
+// stand stores which topics' events wait, for metrics.
+func (r *Relay) stand(topics []relay.TopicState) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.topics = topics
+}
+
+// standing returns which topics' events wait.
+func (r *Relay) standing() []relay.TopicState {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.topics
 }
 
 // holding returns the shards that this relay holds, also those that it is about to give back.

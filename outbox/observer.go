@@ -76,7 +76,7 @@ func newObserver(cfg RelayConfig) (*observer, error) {
 // start reports what only a look at the database tells, until stop is called.
 func (o *observer) start(r *Relay) (stop func(), err error) {
 	m := r.cfg.MeterProvider.Meter(scope)
-	var errs [5]error
+	var errs [6]error
 	gauge := func(i int, name, unit, description string) (g metric.Int64ObservableGauge) {
 		g, errs[i] = m.Int64ObservableGauge(name, metric.WithUnit(unit), metric.WithDescription(description))
 		return g
@@ -88,6 +88,7 @@ func (o *observer) start(r *Relay) (stop func(), err error) {
 	oldest, err := m.Float64ObservableGauge("millrace.outbox.oldest.age", metric.WithUnit("s"),
 		metric.WithDescription("Age of the oldest unpublished event of each shard that this relay holds; 0 when there is none."))
 	errs[4] = err
+	topics := gauge(5, "millrace.outbox.topics", "{topic}", "Topics whose events wait in this relay: paused by an operator, failing because the broker takes none, or slow.")
 	for _, err := range errs {
 		if err != nil {
 			return nil, err
@@ -97,6 +98,9 @@ func (o *observer) start(r *Relay) (stop func(), err error) {
 		shards, states, err := o.look(ctx, r)
 		to.ObserveInt64(gaps, int64(r.gapsWatched()))
 		to.ObserveInt64(held, int64(len(r.holding())))
+		for _, t := range r.standing() {
+			to.ObserveInt64(topics, 1, metric.WithAttributes(topicAttribute(t.Topic), attribute.String("millrace.state", t.State)))
+		}
 		for _, s := range shards {
 			shard := metric.WithAttributes(attribute.Int("millrace.shard", int(s.Shard)))
 			to.ObserveInt64(pending, s.Events, shard)
@@ -106,7 +110,7 @@ func (o *observer) start(r *Relay) (stop func(), err error) {
 			to.ObserveInt64(failed, n, metric.WithAttributes(attribute.String("millrace.state", state)))
 		}
 		return err
-	}, pending, failed, gaps, held, oldest)
+	}, pending, failed, gaps, held, oldest, topics)
 	if err != nil {
 		return nil, err
 	}

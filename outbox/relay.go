@@ -162,6 +162,7 @@ type Relay struct {
 	shards     []int16 // that this relay holds
 	shardCount int     // of the outbox
 	gapCount   int
+	topics     []relay.TopicState // whose events wait
 }
 
 // NewRelay returns a relay that publishes with publisher, faster where that is a transport.BatchPublisher. Events keep their

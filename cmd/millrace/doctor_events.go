@@ -39,7 +39,7 @@ func (d *doctor) diagnose(r *outboxadmin.Report) {
 			continue
 		}
 		waiting++
-		if r.Age(s.Oldest) <= d.limits.lag {
+		if r.Age(s.OldestMoving) <= d.limits.lag && (s.Held || r.Age(s.Oldest) <= d.limits.lag) {
 			continue
 		}
 		late++
@@ -50,6 +50,7 @@ func (d *doctor) diagnose(r *outboxadmin.Report) {
 		}
 	}
 	d.unsent(r, alive, late, waiting)
+	d.topics(r)
 	for _, s := range r.Shards {
 		if s.Suspect != "" && s.Attempts > 0 {
 			d.find("poison", fmt.Sprintf("relays ended %s while they sent event %s of shard %d", output.Count(s.Attempts, "time"), s.Suspect, s.Shard),

@@ -74,6 +74,15 @@ func (x *explained) relayed() {
 	}, 20*time.Second, 10*time.Millisecond)
 }
 
+// says waits until a relay says that the topic is in the state.
+func (x *explained) says(topic, state string) {
+	x.t.Helper()
+	require.Eventually(x.t, func() bool {
+		r, err := outboxadmin.Inspect(x.t.Context(), x.pool, x.schema)
+		return err == nil && len(r.Topics) == 1 && r.Topics[0].Topic == topic && r.Topics[0].State == state
+	}, 20*time.Second, 10*time.Millisecond)
+}
+
 // Each trouble is found, alone, on a system that was healthy before, and is again when it is mended.
 func TestDoctor(t *testing.T) {
 	t.Parallel()
@@ -125,7 +134,32 @@ var troubles = map[string]func(x *explained){
 		end := x.relay(3, func(string, string) error { return transport.ErrUnavailable })
 		x.relayed()
 		x.healthy()
+		x.says("topic", outboxadmin.TopicFailing)
+		f := x.finds("outbox", `^the broker has taken no event of topic topic for \S+, and 1 event is waiting$`, "--max-lag=1ns")
+		assert.Equal(x.t, "the publisher's last error: "+transport.ErrUnavailable.Error(), f.Cause)
+		end()
+		x.exec(`delete from {schema}.outbox`)
+	},
+	"broker hangs": func(x *explained) {
+		x.publish("e", "topic", "k", 0)
+		answers := make(chan struct{})
+		end := x.relay(3, func(string, string) error { <-answers; return nil })
+		x.relayed()
+		x.healthy()
 		x.finds("outbox", `^1 event is waiting, the oldest for \S+, although 1 relay runs$`, "--max-lag=1ns")
+		close(answers)
+		end()
+	},
+	"topic paused": func(x *explained) {
+		x.run(exitOK, "outbox", "topic", "pause", "topic", "--actor", "ada", "--reason", "maintenance")
+		assert.Regexp(x.t, `No problems found.\nNote: topic topic has been paused for \S+\.\n`, x.run(exitOK, "doctor"))
+		x.publish("e", "topic", "k", 0)
+		end := x.relay(3, func(string, string) error { return nil })
+		x.relayed()
+		f := x.finds("outbox", `^topic topic has been paused for \S+, and 1 event is waiting$`)
+		assert.Equal(x.t, "an operator paused it by ada: maintenance", f.Cause)
+		assert.Regexp(x.t, `^millrace outbox topic resume .* topic$`, f.Remedy)
+		x.run(exitOK, "outbox", "topic", "resume", "topic")
 		end()
 		x.exec(`delete from {schema}.outbox`)
 	},

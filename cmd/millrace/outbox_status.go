@@ -24,8 +24,9 @@ func (a *app) outboxStatus() *cobra.Command {
 	var shards bool
 	c := &cobra.Command{
 		Use: "status", Short: "Show what is unpublished, what failed, and which relays run", Args: cobra.NoArgs,
-		Long: "Shows how many events are unpublished and for how long the oldest has waited, which events failed and why, and which\n" +
-			"relays run. It counts up to 10,000 events of each shard. Shards are listed if something is wrong with them, or with --shards.",
+		Long: "Shows how many events are unpublished and for how long the oldest has waited, which events failed and why, which relays\n" +
+			"run, and why the events of a topic wait: it is paused, or failing because the broker takes none of its events, or slow. It\n" +
+			"counts up to 10,000 events of each shard. Shards are listed if something is wrong with them, or with --shards.",
 		Example: "  millrace outbox status\n  millrace outbox status --shards --config millrace.yaml\n  millrace outbox status -o json",
 	}
 	c.Flags().BoolVar(&shards, "shards", false, "list all shards and topics, too")
@@ -198,21 +199,32 @@ func (a *app) printShards(r *outboxadmin.Report, all bool) {
 
 func (a *app) printTopics(r *outboxadmin.Report, all bool) {
 	var rows [][]string
+	waits := false
 	for _, t := range r.Topics {
 		oldest := ""
 		if t.Oldest != nil {
 			oldest = output.Duration(r.Age(t.Oldest))
 		}
-		rows = append(rows, []string{oneLine(t.Topic), strconv.FormatInt(t.Pending, 10), oldest, strconv.FormatInt(t.Failed, 10)})
+		state, why := topicState(r, t)
+		waits = waits || state != ""
+		rows = append(rows, []string{oneLine(t.Topic), strconv.FormatInt(t.Pending, 10), oldest, strconv.FormatInt(t.Failed, 10), state, why})
 	}
 	more := 0
 	if !all && len(rows) > maxTopics {
 		more = len(rows) - maxTopics
 		rows = rows[:maxTopics]
 	}
+	columns := "TOPIC~ PENDING OLDEST FAILED"
+	if waits {
+		columns += " STATE WHY~"
+	} else {
+		for i := range rows {
+			rows[i] = rows[i][:4]
+		}
+	}
 	if len(rows) > 0 {
 		a.say("")
-		a.table("TOPIC~ PENDING OLDEST FAILED", rows)
+		a.table(columns, rows)
 	}
 	if more > 0 {
 		a.say("and %s more: millrace outbox status --shards", output.Count(more, "topic"))

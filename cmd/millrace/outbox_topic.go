@@ -2,10 +2,13 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"strings"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
+	"github.com/millrace-go/millrace/cmd/millrace/internal/output"
 	"github.com/millrace-go/millrace/outbox/outboxadmin"
 )
 
@@ -56,4 +59,49 @@ func (a *app) outboxTopicResume() *cobra.Command {
 		return nil
 	})
 	return a.prints(c)
+}
+
+// topicState says in words why events of a topic wait.
+func topicState(r *outboxadmin.Report, t outboxadmin.TopicReport) (state, why string) {
+	if t.State == "" {
+		return "", ""
+	}
+	state = t.State + " for " + output.Duration(r.Age(t.Since))
+	switch t.State {
+	case outboxadmin.TopicPaused:
+		var parts []string
+		if t.By != "" {
+			parts = append(parts, "by "+oneLine(t.By))
+		}
+		if t.Reason != "" {
+			parts = append(parts, oneLine(t.Reason))
+		}
+		why = strings.Join(parts, ": ")
+	case outboxadmin.TopicFailing:
+		why = oneLine(t.Reason)
+	case outboxadmin.TopicSlow:
+		why = "its batches take long: events wait for their share"
+	}
+	return state, why
+}
+
+// topics finds topics whose events wait for a person or for the broker.
+func (d *doctor) topics(r *outboxadmin.Report) {
+	for _, t := range r.Topics {
+		since := output.Duration(r.Age(t.Since))
+		switch _, why := topicState(r, t); {
+		case t.State == outboxadmin.TopicPaused && t.Pending == 0:
+			d.note("outbox", fmt.Sprintf("topic %s has been paused for %s", t.Topic, since))
+		case t.State == outboxadmin.TopicPaused:
+			d.find("outbox", fmt.Sprintf("topic %s has been paused for %s, and %s", t.Topic, since, topicWaits(t)),
+				strings.TrimSpace("an operator paused it "+why), d.command(t.Topic, "outbox", "topic", "resume"))
+		case t.State == outboxadmin.TopicFailing && r.Age(t.Since) > d.limits.lag:
+			d.find("outbox", fmt.Sprintf("the broker has taken no event of topic %s for %s, and %s", t.Topic, since, topicWaits(t)),
+				"the publisher's last error: "+why, "repair the topic or the relay's right to write to it, then relays go on; see: "+d.withBroker("doctor"))
+		}
+	}
+}
+
+func topicWaits(t outboxadmin.TopicReport) string {
+	return fmt.Sprintf("%s %s waiting", output.Count(t.Pending, "event"), output.Pick(t.Pending, "is", "are"))
 }

@@ -90,9 +90,9 @@ func rewordedResult(r claim.Result) claim.Result {
 func (a *app) paintState(text string) string {
 	word, _, _ := strings.Cut(strings.TrimSuffix(text, ","), ",")
 	switch word, _, _ = strings.Cut(word, " "); word {
-	case "dead", "doubt", "conflict":
+	case "dead", "doubt", "conflict", "failing":
 		return a.terminal.Red(text)
-	case "retrying", "blocked", "pending":
+	case "retrying", "blocked", "pending", "paused", "slow":
 		return a.terminal.Yellow(text)
 	case "done", "running", "applied":
 		return a.terminal.Green(text)

@@ -22,7 +22,7 @@ var privileges = struct{ writer, relay, operator []string }{
 	writer: []string{
 		`insert, select on {schema}.outbox`, // select for the limit of the backlog
 		`insert, select, delete on {schema}.outbox_delayed`,
-		`select on {schema}.outbox_shard, {schema}.outbox_layout, {schema}.migration`,
+		`select on {schema}.outbox_shard, {schema}.outbox_relay, {schema}.outbox_topic, {schema}.outbox_layout, {schema}.migration`,
 		`execute on function {schema}.outbox_next(smallint), {schema}.outbox_shard_of(bigint)`,
 	},
 	relay: []string{

@@ -36,7 +36,7 @@ type Report struct {
 	Delayed Count            `json:"delayed"`
 	NextDue *time.Time       `json:"next_due"`
 	Shards  []ShardReport    `json:"shards"`
-	Topics  []TopicReport    `json:"topics"` // among the rows that were counted
+	Topics  []TopicReport    `json:"topics"` // among the rows that were counted, and those whose events wait for something
 	Relays  []RelayReport    `json:"relays"`
 }
 
@@ -45,20 +45,13 @@ type ShardReport struct {
 	Shard            int        `json:"shard"`
 	Pending          Count      `json:"pending"`
 	Oldest           *time.Time `json:"oldest"`
+	OldestMoving     *time.Time `json:"oldest_moving"`   // without the events that a paused or failing topic holds up
 	Relay            string     `json:"relay,omitempty"` // the name, or the ID, of the holder of the lease
 	Expires          *time.Time `json:"lease_expires"`
 	Held             bool       `json:"held"`                        // the lease has not expired
 	UncleanTakeovers int        `json:"unclean_takeovers,omitempty"` // since events were last deleted
 	Suspect          string     `json:"suspect,omitempty"`           // the event that may have killed a relay
 	Attempts         int        `json:"attempts,omitempty"`          // how often a relay died while it sent the suspect
-}
-
-// TopicReport is one topic of a Report.
-type TopicReport struct {
-	Topic   string     `json:"topic"`
-	Pending int64      `json:"pending"`
-	Oldest  *time.Time `json:"oldest"`
-	Failed  int64      `json:"failed"`
 }
 
 // RelayReport is one relay of a Report.
@@ -88,6 +81,10 @@ func inspect(ctx context.Context, tx pgx.Tx, schema string) (*Report, error) {
 		return nil, err
 	}
 	r.Delayed.AtLeast = r.Delayed.N == limit
+	states, err := topicStates(ctx, tx, schema)
+	if err != nil {
+		return nil, err
+	}
 
 	each := func(name string, args, scans []any, f func()) error {
 		rows, err := tx.Query(ctx, query(name, schema), args...)
@@ -104,9 +101,9 @@ func inspect(ctx context.Context, tx pgx.Tx, schema string) (*Report, error) {
 		state string
 		n     int64
 	)
-	err := errors.Join(
-		each("shards", []any{limit},
-			[]any{&s.Shard, &s.Pending.N, &s.Oldest, &s.Relay, &id, &s.Expires, &s.Held, &s.UncleanTakeovers, &s.Suspect, &s.Attempts}, func() {
+	err = errors.Join(
+		each("shards", []any{limit, heldUp(states)},
+			[]any{&s.Shard, &s.Pending.N, &s.Oldest, &s.OldestMoving, &s.Relay, &id, &s.Expires, &s.Held, &s.UncleanTakeovers, &s.Suspect, &s.Attempts}, func() {
 				if s.Relay == "" {
 					s.Relay = id
 				}
@@ -117,6 +114,7 @@ func inspect(ctx context.Context, tx pgx.Tx, schema string) (*Report, error) {
 		each("failed", []any{limit}, []any{&state, &n, nil}, func() { r.Failed[state] = Count{N: n} }),
 		each("relays", nil, []any{&relay.ID, &relay.Name, &relay.Expires, &relay.Alive, &relay.Shards}, func() { r.Relays = append(r.Relays, relay) }),
 	)
+	r.addStates(states)
 	waiting := r.Failed["retrying"].N + r.Failed["blocked"].N + r.Failed["dead"].N
 	for state, c := range r.Failed { // two counts, each with the limit
 		c.AtLeast = state == "discarded" && c.N == limit || state != "discarded" && waiting == limit

@@ -19,15 +19,16 @@ var ErrNotCounted = errors.New("what waits in the outbox could not be counted in
 	"and dead rows are in the way (\"millrace doctor\" names it)")
 
 const (
-	// backlogLimit is how many events of a shard InspectBacklog counts.
-	backlogLimit = 50
+	// backlogLimit is how many events of a shard InspectBacklog counts, and backlogBeyond how many while a topic holds some up.
+	backlogLimit, backlogBeyond = 50, 1000
 	// backlogPatience is how long it may take the server.
 	backlogPatience = time.Second
 )
 
 // InspectBacklog is a small Inspect for health checks and other frequent callers, with the privileges of a role that
-// publishes. It counts up to 50 events of each shard, and gives up after about a second with ErrNotCounted. It fills in At,
-// Pending, Oldest and Shards of the Report; the shards name their relays by ID. It takes no locks.
+// publishes. It counts up to 50 events of each shard, or up to 1,000 while a topic is paused or failing, and gives up after about a
+// second with ErrNotCounted. It fills in At, Pending, Oldest, Shards and those Topics whose events wait; the shards name their
+// relays by ID. It takes no locks.
 func InspectBacklog(ctx context.Context, db pgtx.DB, schema string) (*Report, error) {
 	patience := backlogPatience
 	if deadline, ok := ctx.Deadline(); ok {
@@ -35,19 +36,29 @@ func InspectBacklog(ctx context.Context, db pgtx.DB, schema string) (*Report, er
 	}
 	ms := patience.Milliseconds()
 	var r *Report
+	limit := int64(backlogLimit)
 	err := administer(ctx, db, schema, "inspect backlog of outbox", func(ctx context.Context, tx pgx.Tx, schema string) error {
 		_, err := tx.Exec(ctx, `select set_config('statement_timeout', $1::text, true), set_config('lock_timeout', $2::text, true)`,
 			strconv.FormatInt(ms, 10), strconv.FormatInt(max(ms/2, 1), 10))
 		if err != nil {
 			return err
 		}
-		rows, err := tx.Query(ctx, query("inspect_backlog", schema), int64(backlogLimit))
+		states, err := topicStates(ctx, tx, schema)
+		if err != nil {
+			return err
+		}
+		heldUp := heldUp(states)
+		if len(heldUp) > 0 {
+			limit = backlogBeyond
+		}
+		rows, err := tx.Query(ctx, query("inspect_backlog", schema), limit, heldUp)
 		if err != nil {
 			return err
 		}
 		r = &Report{}
+		r.addStates(states)
 		r.Shards, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (s ShardReport, err error) {
-			return s, row.Scan(&s.Shard, &s.Pending.N, &s.Oldest, &s.Relay, &s.Expires, &s.Held, &s.UncleanTakeovers, &s.Suspect, &s.Attempts, &r.At)
+			return s, row.Scan(&s.Shard, &s.Pending.N, &s.Oldest, &s.OldestMoving, &s.Relay, &s.Expires, &s.Held, &s.UncleanTakeovers, &s.Suspect, &s.Attempts, &r.At)
 		})
 		return err
 	})
@@ -59,7 +70,7 @@ func InspectBacklog(ctx context.Context, db pgtx.DB, schema string) (*Report, er
 		return nil, err
 	}
 	for i := range r.Shards {
-		r.add(&r.Shards[i], backlogLimit)
+		r.add(&r.Shards[i], limit)
 	}
 	return r, nil
 }

@@ -287,7 +287,7 @@ func (c *Core) publish(s *shard, now time.Time) (at time.Time) {
 			continue
 		}
 		if q.topic.stands(now) {
-			if !q.topic.paused && !q.topic.probing { // else a poll or the answer tells
+			if q.topic.paused == 0 && !q.topic.probing { // else a poll or the answer tells
 				at = earliest(at, q.topic.until)
 			}
 			s.putBack(q)

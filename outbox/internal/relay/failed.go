@@ -231,7 +231,7 @@ func (s *shard) settleFailed(q *queue, results []error, now time.Time) {
 		s.survived(rows[0].EventID)
 	}
 	if slices.Contains(results, nil) {
-		q.topic.lastSuccess = now
+		q.topic.took(now)
 	}
 	var (
 		done   = SettleFailed{Ref: s.Ref, queue: q}
@@ -272,6 +272,7 @@ func (s *shard) settleFailed(q *queue, results []error, now time.Time) {
 			}
 			s.tried[e.ID] = now
 			if isOwnFault(fault, last, q.topic.lastSuccess) {
+				q.topic.heard()
 				a.Attempts++
 				a.State, a.RetryIn = c.verdict(fault, a.Attempts)
 			} else {
@@ -288,7 +289,7 @@ func (s *shard) settleFailed(q *queue, results []error, now time.Time) {
 		c.answered(q.topic, now)
 		q.wait, q.until = 0, time.Time{}
 	default:
-		c.backOff(q, now)
+		c.backOff(q, nil, now)
 	}
 	s.unsaved -= len(rows) - len(done.Done)
 	q.unsaved -= len(rows) - len(done.Done)

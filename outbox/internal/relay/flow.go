@@ -35,15 +35,16 @@ type queue struct {
 	wait  time.Duration // backoff after a batch of which nothing was sent
 	until time.Time
 
-	held     int // events of the topic in the shard's memory
-	bytes    int // of their payloads
-	unsaved  int // events that are in flight: being sent, or sent and not deleted
-	window   int // how many may be in flight
-	last     int64
-	deferred deferral
-	retried  bool // the last batch was of failed events
-	wasSlow  bool // the last batch was
-	probe    bool // the batch asks whether the topic gets on again
+	held      int // events of the topic in the shard's memory
+	bytes     int // of their payloads
+	unsaved   int // events that are in flight: being sent, or sent and not deleted
+	window    int // how many may be in flight
+	last      int64
+	deferred  deferral
+	retried   bool      // the last batch was of failed events
+	wasSlow   bool      // the last batch was
+	slowSince time.Time // when the first one of slow batches was sent
+	probe     bool      // the batch asks whether the topic gets on again
 }
 
 // busy reports whether a batch is in flight.
@@ -59,6 +60,11 @@ func (q *queue) send(now time.Time) {
 
 // settled notes that the batch was answered.
 func (q *queue) settled(now time.Time) {
+	if now.Sub(q.since) <= slow {
+		q.slowSince = time.Time{}
+	} else if !q.wasSlow {
+		q.slowSince = q.since
+	}
 	q.wasSlow = now.Sub(q.since) > slow
 	q.endProbe()
 }
@@ -72,7 +78,7 @@ func (q *queue) endProbe() {
 
 // slow reports whether the topic takes its batches slowly.
 func (q *queue) slow(now time.Time) bool {
-	return q.wasSlow && !q.topic.paused || q.busy() && now.Sub(q.since) > slow
+	return q.wasSlow && q.topic.paused == 0 || q.busy() && now.Sub(q.since) > slow
 }
 
 // stuck reports whether the queue does not get on now.

@@ -30,7 +30,7 @@ func (s *shard) hold(k *key, e *Event) {
 // arrive puts an event where it belongs.
 func (s *shard) arrive(e *Event) {
 	q := e.queue
-	if q.topic.paused {
+	if q.topic.paused != 0 {
 		s.unload(e)
 	}
 	if e.Key == "" {

@@ -19,7 +19,7 @@ func (c *Core) renew(now time.Time) (at time.Time) {
 	}
 	c.renewing = true
 	c.renewAt = now.Add(c.cfg.LeaseTTL / 4)
-	r := Renew{Hold: c.Held(), Struggling: c.rules.struggles(c, now)}
+	r := Renew{Hold: c.Held(), Struggling: c.rules.struggles(c, now), Topics: c.topicStates(now)}
 	for n, until := range c.shunned {
 		if !c.alone && until.until.After(now) {
 			r.Shun = append(r.Shun, n)

@@ -80,7 +80,24 @@ type FailedRow struct {
 // Control is what operators have set for a topic.
 type Control struct {
 	Topic  string
-	Paused bool // none of its events is published
+	Paused int64 // tells this pause from earlier ones; 0: the topic is not paused
+}
+
+// The states of a topic whose events wait.
+const (
+	TopicPaused  = "paused"  // by an operator, and none of its events is in flight in this relay
+	TopicFailing = "failing" // the broker takes none of its events
+	TopicSlow    = "slow"    // its batches take long, and others wait for its share of what may be in flight
+)
+
+// TopicState is why events of a topic wait in this relay.
+type TopicState struct {
+	Topic string
+	State string
+	Pause int64         // Control.Paused
+	For   time.Duration // it has been in the state
+	Next  time.Duration // until the next attempt; 0: none is planned
+	Error string        // the last one
 }
 
 // Lease is a shard that this relay may work on.
@@ -172,6 +189,7 @@ type (
 		Shun       []int16
 		Left       int  // how many shards this relay leaves to others
 		Struggling bool // it gets nothing published
+		Topics     []TopicState
 	}
 	// LoadBlocked asks which keys have failed events, and what operators have set for topics.
 	LoadBlocked struct{ Shards []Ref }

@@ -93,7 +93,7 @@ func chance(t *rapid.T, w *world, steps int) {
 			topic := w.topic(name)
 			switch rapid.IntRange(0, 6).Draw(t, "trouble") {
 			case 5:
-				w.paused[name] = true
+				w.paused[name] = 1
 			case 6:
 				delete(w.paused, name)
 			case 0:

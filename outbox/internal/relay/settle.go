@@ -66,7 +66,8 @@ func (c *Core) fault(err error) Fault {
 }
 
 // backOff makes the queue wait after a batch of which nothing was sent.
-func (c *Core) backOff(q *queue, now time.Time) {
+func (c *Core) backOff(q *queue, err error, now time.Time) {
+	q.topic.failed(err, now)
 	q.wait = min(max(2*q.wait, firstBackoff), maxTopicBackoff)
 	q.until = now.Add(c.cfg.Jitter(q.wait))
 }
@@ -86,7 +87,7 @@ func (s *shard) settle(q *queue, results []error, now time.Time) {
 	q.sending = nil
 	q.settled(now)
 	if slices.Contains(results, nil) {
-		q.topic.lastSuccess = now
+		q.topic.took(now)
 	}
 	var (
 		acked, back []*Event
@@ -138,6 +139,7 @@ func (s *shard) settle(q *queue, results []error, now time.Time) {
 		e.failedAt = now
 		if counts {
 			own = err
+			q.topic.heard()
 			e.attempts++
 			state, in := c.verdict(fault, e.attempts)
 			s.fail(k, Aside{Event: e, State: state, Reason: err.Error(), Attempts: e.attempts, RetryIn: in})
@@ -166,7 +168,7 @@ func (s *shard) settle(q *queue, results []error, now time.Time) {
 			q.window = min(2*q.window, max(1, c.share()))
 		}
 	case own == nil && len(batch) > 0:
-		c.backOff(q, now)
+		c.backOff(q, report.Err, now)
 	}
 	if len(acked) > 0 || report.Failed > 0 {
 		c.answered(q.topic, now)

@@ -116,7 +116,7 @@ func (s *shard) take(rows []Row, drained bool) (fresh []int64) {
 	for i := range rows {
 		r := &rows[i]
 		if e := s.held[r.identity()]; e != nil {
-			if e.Payload == nil && r.Payload != nil && !e.gone && !e.leaving && !e.queue.topic.paused {
+			if e.Payload == nil && r.Payload != nil && !e.gone && !e.leaving && e.queue.topic.paused == 0 {
 				s.load(e, r)
 			}
 			continue
@@ -215,7 +215,7 @@ func (s *shard) idle() bool {
 // working reports whether there is something to publish.
 func (s *shard) working() bool {
 	for _, q := range s.order {
-		if q.busy() || !q.topic.paused && len(q.ready)+len(q.failed) > 0 {
+		if q.busy() || q.topic.paused == 0 && len(q.ready)+len(q.failed) > 0 {
 			return true
 		}
 	}

@@ -10,8 +10,10 @@ import (
 // again, after a backoff.
 type topic struct {
 	name        string
-	paused      bool      // by an operator
+	paused      int64     // by an operator; 0: it is not
 	lastSuccess time.Time // when the broker last took an event
+	failing     time.Time // since when it has taken none; zero: it does
+	err         error     // why
 
 	failures int
 	until    time.Time // no batch before
@@ -30,21 +32,24 @@ func (c *Core) topic(name string) *topic {
 
 // stands reports whether no batch may be sent now.
 func (t *topic) stands(now time.Time) bool {
-	return t.paused || t.failures > 0 && (t.probing || t.until.After(now))
+	return t.paused != 0 || t.failures > 0 && (t.probing || t.until.After(now))
 }
 
 // control applies what operators have set. Nothing is set for a topic that is not among the controls.
 func (c *Core) control(controls []Control) {
-	paused := map[string]bool{}
+	paused := map[string]int64{}
 	for _, x := range controls {
 		paused[x.Topic] = x.Paused
 		c.topic(x.Topic)
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.topics)) {
-		switch t := c.topics[name]; {
-		case paused[name] && !t.paused:
+		t := c.topics[name]
+		was := t.paused
+		t.paused = paused[name]
+		switch {
+		case t.paused != 0 && was == 0:
 			c.pause(t)
-		case !paused[name] && t.paused:
+		case t.paused == 0 && was != 0:
 			c.resume(t)
 		}
 	}
@@ -53,7 +58,6 @@ func (c *Core) control(controls []Control) {
 // pause makes a topic stand until an operator resumes it. Its events wait without their payloads, and are read again before they
 // are sent: operators may discard them meanwhile.
 func (c *Core) pause(t *topic) {
-	t.paused = true
 	for _, s := range c.order {
 		if q := s.queues[t.name]; q != nil {
 			for _, e := range q.ready {
@@ -65,7 +69,6 @@ func (c *Core) pause(t *topic) {
 }
 
 func (c *Core) resume(t *topic) {
-	t.paused = false
 	for _, s := range c.order {
 		s.due = true // failed events of the topic were not fetched
 	}
@@ -83,10 +86,30 @@ func (c *Core) standing(now time.Time) (names []string) {
 	return names
 }
 
+// failed notes that the broker took nothing of a batch.
+func (t *topic) failed(err error, now time.Time) {
+	if t.failing.IsZero() {
+		t.failing = now
+	}
+	if err != nil {
+		t.err = err
+	}
+}
+
+// took notes that the broker took an event.
+func (t *topic) took(now time.Time) {
+	t.lastSuccess = now
+	t.heard()
+}
+
+// heard notes that the broker took an event or refused it for its own sake.
+func (t *topic) heard() { t.failing, t.err = time.Time{}, nil }
+
 // outage notes that the broker took nothing of the queue's batch, for no fault of its events. The next batch is a small one.
 func (c *Core) outage(q *queue, err error, now time.Time) {
 	q.window = max(1, c.share()/64)
 	t := q.topic
+	t.failed(err, now)
 	t.failures++
 	wait := min(firstBackoff<<min(t.failures-1, 10), maxTopicBackoff)
 	t.until = now.Add(c.cfg.Jitter(wait))

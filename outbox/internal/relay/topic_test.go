@@ -15,7 +15,7 @@ func TestPausedTopicWaits(t *testing.T) {
 	const events = 200 // more than a shard holds of a topic
 	w := newWorld(t, 2)
 	w.rules = func(r *rules) { r.quota = func(*Core) int { return 30 } }
-	w.paused["a"] = true
+	w.paused["a"] = 1
 	for i := range events {
 		w.write("a", fmt.Sprint("a", i%4), int16(i%2))
 	}
@@ -62,7 +62,7 @@ func TestFailedEventsOfAPausedTopicWait(t *testing.T) {
 	n := w.start()
 	w.run(5 * time.Second)
 	require.Len(t, w.failed, 301)
-	w.paused["a"] = true
+	w.paused["a"] = 1
 	clear(w.topic("a").refuse)
 	clear(w.topic("b").refuse)
 	for _, f := range w.failed {
@@ -89,7 +89,7 @@ func TestPauseOfATopicThatFails(t *testing.T) {
 	}
 	n := w.start()
 	w.run(500 * time.Millisecond)
-	w.paused["a"] = true
+	w.paused["a"] = 1
 	n.core.Apply(w.now, Woken{Look: true})
 	n.next()
 	w.run(100 * time.Millisecond)
@@ -117,7 +117,7 @@ func TestDeletedWhileItsTopicIsPaused(t *testing.T) {
 	n := w.start()
 	w.run(100 * time.Millisecond)
 	require.NotZero(t, n.core.shards[0].queues["a"].ready)
-	w.paused["a"] = true
+	w.paused["a"] = 1
 	n.core.Apply(w.now, Woken{Look: true})
 	w.run(5 * time.Second)
 	took := topic.took
@@ -128,4 +128,64 @@ func TestDeletedWhileItsTopicIsPaused(t *testing.T) {
 	require.Equal(t, took, topic.took)
 	require.Empty(t, w.disobeyed)
 	require.Empty(t, n.core.shards[0].keys, "%s", w)
+}
+
+// A relay says with its renewals why events of a topic wait: since when the broker takes none, with which error, and when it
+// tries again; that a topic is slow; and that it has seen a pause, once nothing of the topic is in flight.
+func TestWhyTopicsWait(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2)
+	w.topic("dead").down = true
+	w.topic("slow").takes = 3 * time.Second
+	for i := range 200 {
+		w.write("dead", fmt.Sprint("d", i), int16(i%2))
+		w.write("slow", fmt.Sprint("s", i), int16(i%2))
+		w.write("well", fmt.Sprint("w", i), int16(i%2))
+	}
+	n := w.start()
+	w.run(10 * time.Second)
+	require.Len(t, n.topics, 2, "%v", n.topics)
+	dead, slow := n.topics[0], n.topics[1]
+	require.Equal(t, TopicState{Topic: "dead", State: TopicFailing, For: dead.For, Next: dead.Next, Error: "down"}, dead)
+	require.InDelta(t, 10, dead.For.Seconds(), worldTTL.Seconds()/4+0.1)
+	require.Positive(t, dead.Next)
+	require.LessOrEqual(t, dead.Next, maxTopicBackoff)
+	require.Equal(t, TopicState{Topic: "slow", State: TopicSlow, For: slow.For}, slow)
+	require.InDelta(t, 10, slow.For.Seconds(), worldTTL.Seconds()/4+0.1)
+
+	w.paused["slow"], w.paused["dead"], w.paused["other"] = 7, 8, 9
+	n.core.Apply(w.now, Woken{Look: true})
+	n.next()
+	w.run(100 * time.Millisecond)
+	require.Equal(t, TopicState{Topic: "slow"}, n.core.topicState(n.core.topics["slow"], w.now), "its batch is in flight")
+	w.run(10 * time.Second)
+	require.Equal(t, []TopicState{
+		{Topic: "dead", State: TopicPaused, Pause: 8}, {Topic: "other", State: TopicPaused, Pause: 9}, {Topic: "slow", State: TopicPaused, Pause: 7},
+	}, n.topics)
+
+	clear(w.paused)
+	w.topic("dead").down, w.topic("slow").takes = false, 0
+	w.run(10 * time.Second)
+	require.Empty(t, n.topics, "%s", w)
+}
+
+// An error of unknown meaning makes a topic fail, too; one that is an event's own does not.
+func TestTopicFailsByErrorsOfUnknownMeaning(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	for i := range 10 {
+		e := w.write("odd", fmt.Sprint("k", i), 0)
+		w.topic("odd").refuse[e.EventID] = errOdd
+	}
+	rejected := w.write("fine", "k", 0)
+	w.topic("fine").refuse[rejected.EventID] = errRefuse
+	n := w.start()
+	w.run(10 * time.Second)
+	require.Len(t, n.topics, 1, "%v", n.topics)
+	require.Equal(t, "odd", n.topics[0].Topic)
+	require.Equal(t, TopicFailing, n.topics[0].State)
+	require.Equal(t, errOdd.Error(), n.topics[0].Error)
+	clear(w.topic("odd").refuse)
+	w.run(10 * time.Second)
+	require.Empty(t, n.topics)
 }

@@ -21,7 +21,7 @@ func (w *world) sorted(shard int16) []*worldRow {
 
 func (w *world) controls() (list []Control) {
 	for _, name := range slices.Sorted(maps.Keys(w.paused)) {
-		list = append(list, Control{Topic: name, Paused: true})
+		list = append(list, Control{Topic: name, Paused: w.paused[name]})
 	}
 	return list
 }
@@ -246,7 +246,7 @@ func (w *world) settle(a SettleFailed) FailedSettled {
 
 // renew is what the statements of the leases do.
 func (w *world) renew(n *node, a Renew, began time.Time) Renewed {
-	n.expires, n.struggling, n.shunned = w.now.Add(worldTTL), a.Struggling, a.Left
+	n.expires, n.struggling, n.shunned, n.topics = w.now.Add(worldTTL), a.Struggling, a.Left, a.Topics
 	alive, well, left := 0, 0, 0
 	for _, o := range w.nodes {
 		if o.expires.After(w.now) {

@@ -27,7 +27,7 @@ type world struct {
 	leases    map[int16]*worldLease
 	nodes     []*node
 	topics    map[string]*worldTopic
-	paused    map[string]bool // by operators
+	paused    map[string]int64 // by operators
 
 	written   map[string]int // events of each key that were committed
 	names     int
@@ -92,6 +92,7 @@ type node struct {
 	struggling bool
 	shunned    int
 	paused     map[string]bool // topics of which it has read that they are paused
+	topics     []TopicState    // why topics wait, as its last renewal said
 	wedged     string          // a topic of which its publisher does not return
 	stopped    bool            // it gets no time
 	down       bool            // its credentials have expired
@@ -118,7 +119,7 @@ const worldTTL = 5 * time.Second
 func newWorld(t require.TestingT, shards int16) *world {
 	w := &world{
 		t: t, now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), shards: shards,
-		sequences: map[int16]int64{}, leases: map[int16]*worldLease{}, topics: map[string]*worldTopic{}, paused: map[string]bool{},
+		sequences: map[int16]int64{}, leases: map[int16]*worldLease{}, topics: map[string]*worldTopic{}, paused: map[string]int64{},
 		written: map[string]int{}, first: map[string]int{}, published: map[string]int{}, dead: map[string]string{},
 	}
 	for s := range shards {
@@ -281,7 +282,7 @@ func (n *node) carryOut(p *pending) bool {
 	case Poll:
 		var due []int16
 		for _, f := range w.failed {
-			if f.state == Retrying && !f.at.After(w.now) && !w.paused[f.Topic] || f.command != "" {
+			if f.state == Retrying && !f.at.After(w.now) && w.paused[f.Topic] == 0 || f.command != "" {
 				due = append(due, f.shard)
 			}
 		}
@@ -366,7 +367,7 @@ func (n *node) learn(controls []Control, err error) {
 	}
 	n.paused = map[string]bool{}
 	for _, c := range controls {
-		n.paused[c.Topic] = c.Paused
+		n.paused[c.Topic] = c.Paused != 0
 	}
 }
 

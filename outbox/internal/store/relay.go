@@ -93,7 +93,7 @@ func (r *Relay) Renew(ctx context.Context, a relay.Renew) relay.Renewed {
 	}
 	ttl := integer(int(r.ttl.Milliseconds()))
 	answer.Err = exchange(ctx, r.leases.PgConn(), begin,
-		statement{sql: r.sql.seen, args: []argument{id(r.id), ttl, text(r.name), boolean(a.Struggling), integer(a.Left)}},
+		statement{sql: r.sql.seen, args: []argument{id(r.id), ttl, text(r.name), boolean(a.Struggling), integer(a.Left), text(encodeTopics(a.Topics))}},
 		statement{sql: r.sql.take, args: []argument{id(r.id), ttl, int2s(a.Hold), int2s(a.Shun)}, row: func(v [][]byte) error {
 			answer.Fair, answer.Shards = asInt4(v[0]), asInt4(v[1])
 			if v[2] != nil {
@@ -156,7 +156,7 @@ func (r *Relay) Blocked(ctx context.Context, a relay.LoadBlocked) relay.BlockedL
 // controls reads what operators have set for topics.
 func (r *Relay) controls(found *[]relay.Control) statement {
 	return statement{sql: r.sql.controls, row: func(v [][]byte) error {
-		*found = append(*found, relay.Control{Topic: string(v[0]), Paused: v[1][0] == 1})
+		*found = append(*found, relay.Control{Topic: string(v[0]), Paused: asInt8(v[1])})
 		return nil
 	}}
 }

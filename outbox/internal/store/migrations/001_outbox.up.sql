@@ -185,7 +185,9 @@ create table {schema}.outbox_relay (
     expires_at timestamptz not null,
     name       text        not null default '', -- host and process, for people
     struggling boolean     not null default false, -- it gets nothing published: others take its shards
-    shunned    int         not null default 0 -- how many shards it leaves to others, because its publisher did not return
+    shunned    int         not null default 0, -- how many shards it leaves to others, because its publisher did not return
+    seen_at    timestamptz not null default now(), -- when it renewed this row
+    topics     jsonb       not null default '[]' -- why events of topics wait in it
 );
 
 -- Which relay holds which shard. Leases are for order and economy, never for safety.

@@ -1,0 +1,87 @@
+package outboxadmin
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// The states of a TopicReport.
+const (
+	TopicPaused  = "paused"  // an operator has paused it
+	TopicFailing = "failing" // a relay gets none of its events published
+	TopicSlow    = "slow"    // the broker takes its events slowly: they wait for their share of what a relay has in flight
+)
+
+// TopicReport is one topic of a Report.
+type TopicReport struct {
+	Topic   string     `json:"topic"`
+	Pending int64      `json:"pending"`
+	Oldest  *time.Time `json:"oldest"`
+	Failed  int64      `json:"failed"`
+	TopicState
+}
+
+// TopicState is why events of a topic wait. All fields are zero if nothing is known that they wait for.
+type TopicState struct {
+	State  string     `json:"state,omitempty"` // "paused", "failing" or "slow"
+	Since  *time.Time `json:"since,omitempty"`
+	By     string     `json:"by,omitempty"`     // who paused it
+	Reason string     `json:"reason,omitempty"` // why it was paused, or the publisher's last error
+	Retry  *time.Time `json:"retry,omitempty"`  // when a relay tries again
+}
+
+// holdsUp reports whether an event of the topic holds up later events of its key for as long as the state lasts.
+func (s TopicState) holdsUp() bool { return s.State == TopicPaused || s.State == TopicFailing }
+
+// topicStates returns why events of topics wait, by topic. Where relays differ, the worst state counts, and since when a relay
+// has been in it.
+func topicStates(ctx context.Context, tx pgx.Tx, schema string) (map[string]TopicState, error) {
+	rows, err := tx.Query(ctx, query("topic_states", schema))
+	if err != nil {
+		return nil, err
+	}
+	var topic string
+	var s TopicState
+	states, worst := map[string]TopicState{}, []string{TopicPaused, TopicFailing, TopicSlow, ""}
+	_, err = pgx.ForEachRow(rows, []any{&topic, &s.State, &s.Since, &s.By, &s.Reason, &s.Retry}, func() error {
+		if slices.Index(worst, s.State) < slices.Index(worst, states[topic].State) {
+			states[topic] = s
+		}
+		return nil
+	})
+	return states, err
+}
+
+// heldUp returns the topics whose events do not go on.
+func heldUp(states map[string]TopicState) []string {
+	topics := []string{}
+	for name, s := range states {
+		if s.holdsUp() {
+			topics = append(topics, name)
+		}
+	}
+	return topics
+}
+
+// addStates adds to the topics why they wait, and puts those first.
+func (r *Report) addStates(states map[string]TopicState) {
+	for i := range r.Topics {
+		t := &r.Topics[i]
+		t.TopicState = states[t.Topic]
+		delete(states, t.Topic)
+	}
+	for name, s := range states {
+		r.Topics = append(r.Topics, TopicReport{Topic: name, TopicState: s})
+	}
+	order := []string{TopicFailing, TopicPaused, TopicSlow, ""}
+	slices.SortStableFunc(r.Topics, func(a, b TopicReport) int {
+		if a.State != "" && a.State == b.State {
+			return cmp.Compare(a.Topic, b.Topic)
+		}
+		return cmp.Compare(slices.Index(order, a.State), slices.Index(order, b.State))
+	})
+}

@@ -1,0 +1,74 @@
+package outboxadmin_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/outbox/outboxadmin"
+	"github.com/millrace-go/millrace/transport"
+)
+
+// The report says why events of a topic wait, also to a role that only publishes, and which events those topics hold up.
+func TestInspectTopicsThatWait(t *testing.T) {
+	t.Parallel()
+	f, broker := newFixture(t), newTopicBroker()
+	writer := f.as("_w", func(r string) outboxadmin.GrantRoles { return outboxadmin.GrantRoles{Writer: r} })
+	broker.err["failing"] = fmt.Errorf("%w: permission denied\x00", transport.ErrUnavailable)
+	require.NoError(t, outboxadmin.PauseTopic(t.Context(), f.pool, f.schema, outboxadmin.Pause{Topic: "stopped", By: "ada", Reason: "maintenance"}))
+	f.publishTo("stopped", "k", "1")
+	f.publishTo("free", "k", "2") // waits for the one before
+	f.publishTo("failing", "l", "3")
+	stop := f.relay(broker, outbox.RelayConfig{LeaseTTL: time.Second})
+	inspect := map[string]func() *outboxadmin.Report{
+		"Inspect": func() *outboxadmin.Report {
+			r, err := outboxadmin.Inspect(t.Context(), f.pool, f.schema)
+			require.NoError(t, err)
+			return r
+		},
+		"InspectBacklog": func() *outboxadmin.Report {
+			r, err := outboxadmin.InspectBacklog(t.Context(), writer.pool, f.schema)
+			require.NoError(t, err)
+			return r
+		},
+	}
+	moving := func(r *outboxadmin.Report) (n int) {
+		for _, s := range r.Shards {
+			if s.OldestMoving != nil {
+				n++
+			}
+		}
+		return n
+	}
+	for name, look := range inspect {
+		var r *outboxadmin.Report
+		eventually(t, name+": the relay says it", func() bool { r = look(); return r.Topics[0].State == outboxadmin.TopicFailing })
+		failing, paused := r.Topics[0], r.Topics[1]
+		assert.Equal(t, "failing", failing.Topic)
+		assert.Contains(t, failing.Reason, "permission denied")
+		assert.InDelta(t, 2, r.Age(failing.Since).Seconds(), 10)
+		assert.Equal(t, "stopped", paused.Topic)
+		assert.Equal(t, outboxadmin.TopicState{State: outboxadmin.TopicPaused, Since: paused.Since, By: "ada", Reason: "maintenance"}, paused.TopicState)
+		assert.EqualValues(t, 3, r.Pending.N)
+		assert.Zero(t, moving(r), "every event is held up by one of them")
+	}
+	r := inspect["Inspect"]()
+	require.Len(t, r.Topics, 3)
+	assert.Equal(t, outboxadmin.TopicState{}, r.Topics[2].TopicState)
+	assert.EqualValues(t, 1, r.Topics[1].Pending)
+
+	stop() // nobody says any more that the topic fails
+	for name, look := range inspect {
+		r := look()
+		assert.Equal(t, "stopped", r.Topics[0].Topic, name)
+		assert.Equal(t, 1, moving(r), name)
+	}
+	require.NoError(t, outboxadmin.ResumeTopic(t.Context(), f.pool, f.schema, "stopped"))
+	for name, look := range inspect {
+		assert.Equal(t, 2, moving(look()), name)
+	}
+}
