@@ -63,7 +63,7 @@ func (a *app) deadList() *cobra.Command {
 	}
 	c.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
 		if groups {
-			return a.printGroups(ctx, pool, l)
+			return a.printGroups(ctx, pool, l, state)
 		}
 		found, err := claim.List(ctx, pool, a.schema, l)
 		if err != nil {
@@ -72,11 +72,8 @@ func (a *app) deadList() *cobra.Command {
 		switch {
 		case a.json:
 			return a.printJSON(rewordedFailed(found))
-		case len(found) == 0 && state == "dead":
-			a.say("No dead letters.")
-			return nil
 		case len(found) == 0:
-			a.say("No such events.")
+			a.sayNoneFailed(l.Selection, state, "millrace dead list")
 			return nil
 		}
 		var rows [][]string
@@ -120,7 +117,20 @@ func why(reason, text string) string {
 // whySentence is the reason for which an event is where it is, where its error does not say it.
 func whySentence(reason string) string { return cmp.Or(deadReasons[reason], reasons[reason]) }
 
-func (a *app) printGroups(ctx context.Context, pool *pgxpool.Pool, l claim.Listing) error {
+// sayNoneFailed says that no event is selected, and which command lists more.
+func (a *app) sayNoneFailed(s claim.Selection, state, command string) {
+	flags := [][2]string{{"--consumer", s.Consumer}, {"--group", s.Group}, {"--key", s.Key}}
+	why := "No event has failed."
+	if state == "dead" {
+		why = "No dead letters. To list events that are retried or blocked, too, run: " + command + " --state all"
+	}
+	if state == "dead" && givenFlags(flags) != "" || state != "dead" && state != "all" {
+		flags = append(flags, [2]string{"--state", state})
+	}
+	a.sayNone(why, command+" --state all", flags)
+}
+
+func (a *app) printGroups(ctx context.Context, pool *pgxpool.Pool, l claim.Listing, state string) error {
 	groups, err := claim.ListGroups(ctx, pool, a.schema, l.Selection)
 	if err != nil {
 		return err
@@ -130,7 +140,7 @@ func (a *app) printGroups(ctx context.Context, pool *pgxpool.Pool, l claim.Listi
 	case a.json:
 		return a.printJSON(append([]claim.ErrorGroup{}, groups...))
 	case len(groups) == 0:
-		a.say("No such events.")
+		a.sayNoneFailed(l.Selection, state, "millrace dead list --groups")
 		return nil
 	}
 	var rows [][]string

@@ -35,8 +35,9 @@ func TestDeadList(t *testing.T) {
 	assert.NotContains(t, out, "e3")
 	assert.Regexp(t, `e3 +notify +k +blocked +3 `, o.run(exitOK, "dead", "list", "--state", "all"))
 	assert.Regexp(t, `^EVENT.*\ne1 +bill +- +retrying +3 .*oops\n$`, o.run(exitOK, "dead", "list", "--state", "retrying"))
-	assert.Equal(t, "No dead letters.\n", o.run(exitOK, "dead", "list", "--consumer", "bill"))
-	assert.Equal(t, "No such events.\n", o.run(exitOK, "dead", "list", "--state", "blocked", "--consumer", "bill"))
+	assert.Equal(t, "No event matches --consumer bill --state dead. To list all, run: millrace dead list --state all\n", o.run(exitOK, "dead", "list", "--consumer", "bill"))
+	assert.Equal(t, "No event matches --group x --state dead. To list all, run: millrace dead list --groups --state all\n", o.run(exitOK, "dead", "list", "--groups", "--group", "x"))
+	assert.Equal(t, "No event matches --consumer bill --state blocked. To list all, run: millrace dead list --state all\n", o.run(exitOK, "dead", "list", "--state", "blocked", "--consumer", "bill"))
 	assert.Contains(t, o.run(exitUsage, "dead", "list", "--state", "lost"), "--state is \"lost\": want dead, retrying, blocked or all\n")
 	assert.Contains(t, o.run(exitUsage, "dead", "list", "--limit", "0"), "want 1 or more")
 
@@ -130,4 +131,14 @@ func TestDeadEditInAnEditor(t *testing.T) {
 	assert.Contains(t, o.run(exitOK, "dead", "show", "e1", "--consumer", "notify"), "payload   8 bytes\n{\"a\": 3}\n")
 	assert.Contains(t, edit(exitFailed, "false"), `run the editor "false"`)
 	assert.Contains(t, o.run(exitUsage, "dead", "edit", "e2"), "the payload is not text: name a file by --payload-file\n")
+}
+
+// A list without events says which command lists more.
+func TestDeadListOfNothing(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	o.run(exitOK, "migrate", "up")
+	assert.Equal(t, "No dead letters. To list events that are retried or blocked, too, run: millrace dead list --state all\n", o.run(exitOK, "dead", "list"))
+	assert.Equal(t, "No dead letters. To list events that are retried or blocked, too, run: millrace dead list --groups --state all\n", o.run(exitOK, "dead", "list", "--groups"))
+	assert.Equal(t, "No event has failed.\n", o.run(exitOK, "dead", "list", "--state", "all"))
 }

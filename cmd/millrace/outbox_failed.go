@@ -3,8 +3,10 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -21,8 +23,9 @@ var listed = []string{"dead", "retrying", "blocked", "discarded", "delayed"}
 func (a *app) outboxList() *cobra.Command {
 	var l outboxadmin.Listing
 	var state string
+	var groups bool
 	c := &cobra.Command{
-		Use: "list", Short: "List events that could not be published, and delayed ones", Args: cobra.NoArgs,
+		Use: "list", Short: "List events that could not be published, and delayed ones, or count failed ones by error", Args: cobra.NoArgs,
 		Long: "Lists events that could not be published, and delayed ones, the oldest first.\n\n" +
 			"  dead       the broker refused it, or it failed too often; an operator\n" +
 			"             decides, by \"outbox retry\" or \"outbox discard\"\n" +
@@ -30,13 +33,15 @@ func (a *app) outboxList() *cobra.Command {
 			"  blocked    it waits behind an earlier event of its key\n" +
 			"  discarded  an operator discarded it; it is kept until \"outbox purge\"\n" +
 			"  delayed    it is not due yet",
-		Example: "  millrace outbox list --state dead\n  millrace outbox list --topic labour.completed --payload\n  millrace outbox list -o json --limit 1000",
+		Example: "  millrace outbox list --state dead\n  millrace outbox list --groups\n  millrace outbox list --topic labour.completed --payload\n  millrace outbox list -o json --limit 1000",
 	}
 	accepted := append(slices.Clone(listed), "all")
 	c.Flags().StringVar(&state, "state", "all", "only events in this state: "+either(accepted))
 	oneOf(c, "state", accepted...)
 	c.Flags().StringVar(&l.Topic, "topic", "", "only events of this topic")
 	c.Flags().StringVar(&l.Key, "key", "", "only events of this key")
+	c.Flags().StringVar(&l.Group, "group", "", `only events with the same error: a group of "millrace outbox list --groups"`)
+	c.Flags().BoolVar(&groups, "groups", false, "count events by error")
 	limitVar(c, &l.Limit)
 	c.Flags().BoolVar(&l.Payload, "payload", false, "show payloads, too")
 	c.PreRunE = func(*cobra.Command, []string) error {
@@ -49,6 +54,9 @@ func (a *app) outboxList() *cobra.Command {
 		return checkLimit(l.Limit)
 	}
 	c.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
+		if groups {
+			return a.printOutboxGroups(ctx, pool, l, state)
+		}
 		found, err := outboxadmin.List(ctx, pool, a.schema, l)
 		if err != nil {
 			return err
@@ -57,16 +65,16 @@ func (a *app) outboxList() *cobra.Command {
 			return a.printJSON(append([]outboxadmin.Event{}, found...))
 		}
 		if len(found) == 0 {
-			a.say("No such events.")
+			a.sayNone("No event has failed, and none is delayed.", "millrace outbox list", outboxFlags(l, state))
 			return nil
 		}
 		var rows [][]string
-		columns := "EVENT# TOPIC~ KEY~? STATE TRIES? AGE REASON~"
+		columns := "EVENT# TOPIC~ KEY~? STATE TRIES? AGE GROUP? REASON~"
 		if l.Payload {
 			columns += " PAYLOAD~"
 		}
 		for _, e := range found {
-			row := []string{oneLine(e.EventID), oneLine(e.Topic), oneLine(e.Key), waitingState(e), tries(e.Attempts), output.Duration(time.Since(e.Created)), oneLine(e.Reason)}
+			row := []string{oneLine(e.EventID), oneLine(e.Topic), oneLine(e.Key), waitingState(e), tries(e.Attempts), output.Duration(time.Since(e.Created)), e.Group, oneLine(e.Reason)}
 			if l.Payload {
 				row = append(row, oneLine(string(e.Payload)))
 			}
@@ -76,6 +84,55 @@ func (a *app) outboxList() *cobra.Command {
 		return nil
 	})
 	return a.prints(c)
+}
+
+func (a *app) printOutboxGroups(ctx context.Context, pool *pgxpool.Pool, l outboxadmin.Listing, state string) error {
+	groups, err := outboxadmin.ListGroups(ctx, pool, a.schema, l)
+	switch {
+	case err != nil:
+		return err
+	case a.json:
+		return a.printJSON(append([]outboxadmin.ErrorGroup{}, groups...))
+	case len(groups) == 0:
+		a.sayNone("No event has failed.", "millrace outbox list --groups", outboxFlags(l, state))
+		return nil
+	}
+	var rows [][]string
+	for _, g := range groups {
+		rows = append(rows, []string{
+			g.Group, strconv.Itoa(g.Events), tries(g.Dead), tries(g.Retrying), tries(g.Discarded), output.Duration(time.Since(g.First)), output.Duration(time.Since(g.Last)),
+			oneLine(strings.Join(g.Topics, ",")), oneLine(g.Text),
+		})
+	}
+	a.table("GROUP EVENTS DEAD? RETRYING? DISCARDED? FIRST LAST TOPICS~ REASON~", rows)
+	return nil
+}
+
+// outboxFlags are the flags that select what "outbox list" lists.
+func outboxFlags(l outboxadmin.Listing, state string) [][2]string {
+	if state == "all" {
+		state = ""
+	}
+	return [][2]string{{"--state", state}, {"--topic", l.Topic}, {"--key", l.Key}, {"--group", l.Group}}
+}
+
+// sayNone says that a list is empty: why, if no flag selects; else which flags do, and which command lists more.
+func (a *app) sayNone(why, command string, flags [][2]string) {
+	if given := givenFlags(flags); given != "" {
+		why = fmt.Sprintf("No event matches %s. To list all, run: %s", given, command)
+	}
+	a.say("%s", why)
+}
+
+// givenFlags are those that have a value, as a shell takes them.
+func givenFlags(flags [][2]string) string {
+	var given []string
+	for _, f := range flags {
+		if f[1] != "" {
+			given = append(given, f[0]+" "+quoted(f[1]))
+		}
+	}
+	return strings.Join(given, " ")
 }
 
 // waitingState is the state of an event in the outbox, with what comes next.
@@ -107,15 +164,15 @@ func tries(n int) string {
 
 func (a *app) outboxRetry() *cobra.Command {
 	return a.outboxCommand(outboxadmin.Retry, "retried", &cobra.Command{
-		Use: "retry {EVENT-ID… | --key KEY | --topic TOPIC | --all}", ValidArgsFunction: cobra.NoFileCompletions, Short: "Retry events that could not be published",
+		Use: "retry {EVENT-ID… | --key KEY | --topic TOPIC | --group GROUP | --all}", ValidArgsFunction: cobra.NoFileCompletions, Short: "Retry events that could not be published",
 		Long:    "Marks dead, retrying and discarded events; a running relay retries them at once. Events blocked by them follow in order.",
-		Example: "  millrace outbox retry 0198c0de…3f2a\n  millrace outbox retry --topic labour.completed",
+		Example: "  millrace outbox retry 0198c0de…3f2a\n  millrace outbox retry --topic labour.completed\n  millrace outbox retry --group 3f2a9c1e",
 	})
 }
 
 func (a *app) outboxDiscard() *cobra.Command {
 	return a.outboxCommand(outboxadmin.Discard, "discarded", &cobra.Command{
-		Use: "discard {EVENT-ID… | --key KEY | --topic TOPIC | --all}", ValidArgsFunction: cobra.NoFileCompletions, Short: "Discard events that could not be published",
+		Use: "discard {EVENT-ID… | --key KEY | --topic TOPIC | --group GROUP | --all}", ValidArgsFunction: cobra.NoFileCompletions, Short: "Discard events that could not be published",
 		Long: "Marks dead, retrying and blocked events; a running relay discards them. They are kept as discarded, and can still be\n" +
 			"retried, until \"outbox purge\" deletes them. Events blocked by them go on.",
 		Example: "  millrace outbox discard 0198c0de…3f2a\n  millrace outbox discard --key labour-7",
@@ -127,6 +184,7 @@ func (a *app) outboxCommand(do func(context.Context, pgtx.DB, string, outboxadmi
 	var all bool
 	c.Flags().StringVar(&s.Key, "key", "", "all events of this key")
 	c.Flags().StringVar(&s.Topic, "topic", "", "all events of this topic")
+	c.Flags().StringVar(&s.Group, "group", "", `all events with the same error: a group of "millrace outbox list --groups"`)
 	c.Flags().BoolVar(&all, "all", false, "all events")
 	connected := a.connected(func(ctx context.Context, pool *pgxpool.Pool, args []string) (err error) {
 		if s.EventIDs, err = a.wholeIDs(ctx, pool, args, "ids_failed"); err != nil {
@@ -146,12 +204,12 @@ func (a *app) outboxCommand(do func(context.Context, pgtx.DB, string, outboxadmi
 		return nil
 	})
 	c.RunE = func(c *cobra.Command, args []string) error {
-		named := len(args) > 0 || s.Key != "" || s.Topic != ""
+		named := len(args) > 0 || s.Key != "" || s.Topic != "" || s.Group != ""
 		switch {
 		case all && named:
-			return usageError{errors.New("--all cannot be combined with event IDs, --key or --topic")}
+			return usageError{errors.New("--all cannot be combined with event IDs, --key, --topic or --group")}
 		case !all && !named:
-			return usageError{errors.New("want event IDs, --key, --topic or --all")}
+			return usageError{errors.New("want event IDs, --key, --topic, --group or --all")}
 		}
 		return connected(c, args)
 	}

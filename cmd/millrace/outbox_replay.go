@@ -138,17 +138,12 @@ func (a *app) nothingArchived(ctx context.Context, pool *pgxpool.Pool, s outboxa
 	case !s.Until.IsZero() && !s.Until.After(*r.First):
 		return fmt.Errorf("--until is %s: the archive begins at %s", timeFlag(s.Until), timeFlag(*r.First))
 	}
-	var flags []string
-	for _, f := range [][2]string{{"--topic", s.Topic}, {"--key", s.Key}, {"--since", timeFlag(s.Since)}, {"--until", timeFlag(s.Until)}} {
-		if f[1] != "" {
-			flags = append(flags, f[0]+" "+quoted(f[1]))
-		}
-	}
+	given := givenFlags([][2]string{{"--topic", s.Topic}, {"--key", s.Key}, {"--since", timeFlag(s.Since)}, {"--until", timeFlag(s.Until)}})
 	for i := range r.Topics {
 		r.Topics[i] = quoted(r.Topics[i])
 	}
 	return fmt.Errorf("no archived event matches %s\nThe archive has events from %s to %s. The topics of its latest events are: %s",
-		strings.Join(flags, " "), timeFlag(*r.First), timeFlag(*r.Last), strings.Join(r.Topics, ", "))
+		given, timeFlag(*r.First), timeFlag(*r.Last), strings.Join(r.Topics, ", "))
 }
 
 // timeFlag is a time as the flags take it; "" for the zero time.

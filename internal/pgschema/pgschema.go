@@ -31,9 +31,13 @@ func Validate(name string) (string, error) {
 	return name, nil
 }
 
-// Render puts the schema's name, quoted, in the place of {schema}.
+// Render puts the schema's name, quoted, in the place of {schema}. Between {alike} and {/alike} stands the text of an error:
+// they make it the text that errors of one group have in common.
 func Render(sql, schema string) string {
-	return strings.ReplaceAll(sql, "{schema}", `"`+schema+`"`)
+	return strings.NewReplacer("{schema}", `"`+schema+`"`, "{alike}", "regexp_replace(regexp_replace(regexp_replace(left(", "{/alike}", `, 500),
+    '[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|\m(0x)?[0-9a-f]{16,}\M', '<id>', 'gi'),
+    '"[^"]*"|`+"`[^`]*`"+`|(?<!\w)''[^'']*''', '<text>', 'g'),
+    '\m0x[0-9a-f]+\M|\d+', '<n>', 'gi')`).Replace(sql)
 }
 
 // Prepare prepares every file's statement against the schema's tables: what a test of them calls.

@@ -18,6 +18,7 @@ type Selection struct {
 	EventIDs []string
 	Key      string
 	Topic    string
+	Group    string // as in Event.Group
 }
 
 // Listing selects what List returns.
@@ -25,8 +26,9 @@ type Listing struct {
 	States  []string // "retrying", "blocked", "dead", "discarded" and "delayed". Default: all of them
 	Topic   string
 	Key     string
-	Limit   int  // Default: 100
-	Payload bool // return payloads too
+	Group   string // as in Event.Group
+	Limit   int    // Default: 100
+	Payload bool   // return payloads too
 }
 
 // Event is an event that List returns.
@@ -41,12 +43,15 @@ type Event struct {
 	Reason   string     `json:"reason,omitempty"`
 	Command  string     `json:"command,omitempty"` // an operator's, until a relay has carried it out
 	Payload  []byte     `json:"payload,omitempty"`
+
+	// Group is the same for events that failed alike: by the reason without numbers, IDs and quoted text.
+	Group string `json:"group,omitempty"`
 }
 
 var allStates = []string{"dead", "retrying", "blocked", "discarded", "delayed"}
 
-// List returns failed, blocked and delayed events, the oldest first.
-func List(ctx context.Context, db pgtx.DB, schema string, l Listing) (found []Event, err error) {
+// complete sets defaults and validates.
+func (l *Listing) complete() error {
 	if len(l.States) == 0 {
 		l.States = allStates
 	}
@@ -55,11 +60,19 @@ func List(ctx context.Context, db pgtx.DB, schema string, l Listing) (found []Ev
 	}
 	for _, s := range l.States {
 		if !slices.Contains(allStates, s) {
-			return nil, fmt.Errorf("list events: state is %q: want one of %v", s, allStates)
+			return fmt.Errorf("state is %q: want one of %v", s, allStates)
 		}
 	}
+	return nil
+}
+
+// List returns failed, blocked and delayed events, the oldest first.
+func List(ctx context.Context, db pgtx.DB, schema string, l Listing) (found []Event, err error) {
+	if err := l.complete(); err != nil {
+		return nil, fmt.Errorf("list events: %w", err)
+	}
 	err = administer(ctx, db, schema, "list events", func(ctx context.Context, tx pgx.Tx, schema string) error {
-		rows, err := tx.Query(ctx, query("list", schema), l.States, optional(l.Topic), optional(l.Key), l.Limit, l.Payload)
+		rows, err := tx.Query(ctx, query("list", schema), l.States, optional(l.Topic), optional(l.Key), l.Limit, l.Payload, optional(l.Group))
 		if err != nil {
 			return err
 		}
@@ -83,7 +96,7 @@ func Discard(ctx context.Context, db pgtx.DB, schema string, s Selection) (int64
 
 func command(ctx context.Context, db pgtx.DB, schema, name string, from []string, s Selection) (n int64, err error) {
 	err = administer(ctx, db, schema, name+" events", func(ctx context.Context, tx pgx.Tx, schema string) error {
-		done, err := tx.Exec(ctx, query("command", schema), name, from, s.EventIDs, optional(s.Key), optional(s.Topic))
+		done, err := tx.Exec(ctx, query("command", schema), name, from, s.EventIDs, optional(s.Key), optional(s.Topic), optional(s.Group))
 		if n = done.RowsAffected(); err != nil || n == 0 {
 			return err
 		}

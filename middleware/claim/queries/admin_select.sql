@@ -4,11 +4,7 @@ select f.id, f.event_id, f.consumer, c.name, f.key, f.state, left(md5(g.text), 8
 from {schema}.claim_failed f
 join {schema}.consumer c on c.id = f.consumer
 cross join lateral (select f.reason || case f.error when '' then '' else ': ' end ||
-    regexp_replace(regexp_replace(regexp_replace(
-        left(regexp_replace(f.error, '^claim event "(\\.|[^"\\])*" for consumer "(\\.|[^"\\])*": ', ''), 500),
-        '[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|\m(0x)?[0-9a-f]{16,}\M', '<id>', 'gi'),
-        '"[^"]*"|`[^`]*`|(?<!\w)''[^'']*''', '<text>', 'g'),
-        '\m0x[0-9a-f]+\M|\d+', '<n>', 'gi') as text) g
+    {alike}regexp_replace(f.error, '^claim event "(\\.|[^"\\])*" for consumer "(\\.|[^"\\])*": ', ''){/alike} as text) g
 where ($1::text[] is null or f.event_id = any ($1))
   and ($2::text is null or c.name = $2)
   and ($3::text is null or f.key = $3)

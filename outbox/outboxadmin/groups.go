@@ -1,0 +1,41 @@
+package outboxadmin
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/millrace-go/millrace/pgtx"
+)
+
+// ErrorGroup is events that failed alike.
+type ErrorGroup struct {
+	Group     string    `json:"group"`
+	Text      string    `json:"text"` // what their reasons have in common
+	Events    int       `json:"events"`
+	Dead      int       `json:"dead"` // of those
+	Retrying  int       `json:"retrying"`
+	Discarded int       `json:"discarded"`
+	Topics    []string  `json:"topics"`
+	First     time.Time `json:"first"` // when the first one failed
+	Last      time.Time `json:"last"`
+}
+
+// ListGroups returns what failed alike, the most frequent first. It reads all failed events. Those that are blocked or delayed
+// have no reason, and are in no group. It ignores Listing.Payload.
+func ListGroups(ctx context.Context, db pgtx.DB, schema string, l Listing) (groups []ErrorGroup, err error) {
+	if err := l.complete(); err != nil {
+		return nil, fmt.Errorf("list error groups: %w", err)
+	}
+	err = administer(ctx, db, schema, "list error groups", func(ctx context.Context, tx pgx.Tx, schema string) error {
+		rows, err := tx.Query(ctx, query("groups", schema), l.States, optional(l.Topic), optional(l.Key), optional(l.Group), l.Limit)
+		if err != nil {
+			return err
+		}
+		groups, err = pgx.CollectRows(rows, pgx.RowToStructByPos[ErrorGroup])
+		return err
+	})
+	return groups, err
+}
