@@ -3,6 +3,7 @@ package claim_test
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -123,6 +124,34 @@ func TestConnectionLostAgainAndAgain(t *testing.T) {
 			row := f.failed()[0]
 			assert.Equal(t, []string{"dead", "attempts"}, []string{row.State, row.Reason})
 			assert.Contains(t, row.History, "lost 7 times in a row")
+		})
+	}
+}
+
+// A handler that ends its goroutine, as a failed assertion of testing does, left its message neither acked nor nacked in a group.
+func TestGoexit(t *testing.T) {
+	t.Parallel()
+	for mode, cfg := range map[string]claim.Config{"alone": {}, "grouped": {Group: 4}, "deferred": {Deferred: true}} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			cfg.Logger, cfg.MaxAttempts = silent, 1
+			guard := f.middleware(cfg)
+			msg, _ := deliver(t, outbox.NewID())
+			ended := make(chan error, 1)
+			go func() {
+				defer close(ended)
+				_, err := guard(func(*message.Message) ([]*message.Message, error) {
+					runtime.Goexit()
+					return nil, nil
+				})(msg)
+				ended <- err
+			}()
+			err, returned := <-ended
+			require.True(t, returned, "the middleware returns, so that the router acks or nacks")
+			require.NoError(t, err)
+			require.Len(t, f.failed(), 1)
+			assert.Contains(t, f.failed()[0].Error, "runtime.Goexit")
 		})
 	}
 }

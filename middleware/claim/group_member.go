@@ -23,8 +23,8 @@ const (
 	memberAgain                      // it is to be claimed alone
 )
 
-// member is a message in a group. Its handler runs on the goroutine of its own message, when it is its turn; all else
-// belongs to the group's goroutine until the group has ended.
+// member is a message in a group. The goroutine of its own message waits for its handler, when it is its turn; all else belongs
+// to the group's goroutine until the group has ended.
 type member struct {
 	ctx context.Context
 	key Key
@@ -94,12 +94,12 @@ func (m *member) run(tx pgx.Tx, pool pgtx.DB, timeout time.Duration, complete fu
 	m.turn <- func() {
 		ctx, cancel := context.WithTimeout(pgtx.With(m.ctx, tx), timeout)
 		defer cancel()
-		m.state, m.result = memberFailed, attempt{ran: true, err: errExited} // or panics
+		m.state, m.result = memberFailed, attempt{ran: true}
 		began, inherited := false, false
 		err := pgtx.Run(ctx, pool, func(ctx context.Context, _ pgx.Tx) error {
 			began = true
 			defer func() { inherited = pgunit.Inherited(ctx) }()
-			if err := m.fn(ctx); err != nil {
+			if err := warm(func() error { return m.fn(ctx) }); err != nil {
 				return err
 			}
 			return complete(ctx)
