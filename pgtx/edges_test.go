@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-go/millrace/framework/devstack/devtest"
 	"github.com/millrace-go/millrace/pgtx"
 )
 
@@ -117,4 +118,28 @@ func TestDBThatCannotBeCompared(t *testing.T) {
 		err := pgtx.Run(t.Context(), db, func(context.Context, pgx.Tx) error { return nil })
 		require.ErrorContains(t, err, "want a *pgxpool.Pool")
 	}
+}
+
+// A SET for the session outlives its transaction. The next one on the pooled connection could not write.
+func TestSessionThatBecameReadOnlyLeavesThePool(t *testing.T) {
+	t.Parallel()
+	_, table := newTable(t)
+	pool := devtest.PoolOn(t, devtest.Pool(t).Config().ConnString(), func(c *pgxpool.Config) { c.MaxConns = 1 })
+	for i := range 3 {
+		require.NoError(t, pgtx.Run(t.Context(), pool, func(ctx context.Context, tx pgx.Tx) error {
+			if err := insert(ctx, tx, table, i); err != nil {
+				return err
+			}
+			_, err := tx.Exec(ctx, `set default_transaction_read_only = on`)
+			return err
+		}))
+	}
+	var first, second uint32
+	for _, pid := range []*uint32{&first, &second} {
+		require.NoError(t, pgtx.Run(t.Context(), pool, func(ctx context.Context, tx pgx.Tx) error {
+			*pid = tx.Conn().PgConn().PID()
+			return insert(ctx, tx, table, 7)
+		}))
+	}
+	assert.Equal(t, first, second, "a connection without such a setting stays")
 }

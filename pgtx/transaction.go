@@ -62,7 +62,7 @@ func open(ctx context.Context, db DB, isolation pgx.TxIsoLevel) (*transaction, e
 		if err != nil {
 			return nil, err
 		}
-		t.conn, t.q, t.release = c.Conn(), c.Conn(), c.Release
+		t.conn, t.q, t.release = c.Conn(), c.Conn(), releaseUnchanged(c)
 	case *pgx.Conn:
 		t.conn, t.q = db, db
 	default:
@@ -73,6 +73,19 @@ func open(ctx context.Context, db DB, isolation pgx.TxIsoLevel) (*transaction, e
 		t.conn, t.q, t.foreign, t.begun = tx.Conn(), tx, tx, true
 	}
 	return t, nil
+}
+
+// releaseUnchanged returns what gives the connection back to its pool. A connection that refuses writes since the session
+// setting was changed is closed: in the pool it would fail the transactions of others.
+func releaseUnchanged(c *pgxpool.Conn) func() {
+	const setting = "default_transaction_read_only" // which the server reports
+	before := c.Conn().PgConn().ParameterStatus(setting)
+	return func() {
+		if c.Conn().PgConn().ParameterStatus(setting) != before {
+			_ = c.Conn().Close(context.Background()) // the pool makes another one
+		}
+		c.Release()
+	}
 }
 
 // on reports whether the transaction was begun on the handle, or is that of its connection.
