@@ -119,7 +119,7 @@ func TestReadyBesideAPausedTopic(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "memory")
 	svc := w.service(w.config()) // which has migrated
-	require.NoError(t, outboxadmin.PauseTopic(t.Context(), w.pool, w.schema, outboxadmin.Pause{Topic: w.topic("one"), By: "ada"}))
+	require.NoError(t, outboxadmin.PauseTopic(t.Context(), w.pool, w.schema, w.topic("one"), outboxadmin.By{Actor: "ada"}))
 	defer w.start(svc)()
 	require.NoError(t, svc.Tx(t.Context(), func(ctx context.Context, _ pgx.Tx) error {
 		return framework.Publish(ctx, w.topic("one"), "key", "value")

@@ -168,11 +168,11 @@ func TestSlowTopicStopsNoOther(t *testing.T) {
 func TestPausedTopicStopsNoOther(t *testing.T) {
 	t.Parallel()
 	testIllTopic(t, false, func(f *fixture, p *ailing) {
-		require.NoError(t, outboxadmin.PauseTopic(t.Context(), f.pool, f.schema, outboxadmin.Pause{Topic: "ill"}))
+		require.NoError(t, outboxadmin.PauseTopic(t.Context(), f.pool, f.schema, "ill", outboxadmin.By{Actor: "ada"}))
 		p.cure()
 		p.tried.Store(true) // it never is
 		p.cure = sync.OnceFunc(func() {
-			require.NoError(t, outboxadmin.ResumeTopic(context.Background(), f.pool, f.schema, "ill"))
+			require.NoError(t, outboxadmin.ResumeTopic(context.Background(), f.pool, f.schema, "ill", outboxadmin.By{Actor: "ada"}))
 		})
 	})
 }

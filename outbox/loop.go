@@ -272,7 +272,7 @@ func (r *Relay) publish(ctx context.Context, a relay.Publish) relay.Published {
 		}
 	}
 	if a.InTime(time.Now()) {
-		answer.Results = r.send(ctx, a.Queue, a.Rows)
+		answer.Results = r.send(ctx, a.To, a.Rows)
 	} else {
 		answer.Results = repeat(relay.ErrLeaseOver, len(a.Rows))
 	}
@@ -300,6 +300,8 @@ func (r *Relay) report(p relay.Report) {
 		log.Info("an operator has paused the topic: its events wait", "topic", p.Topic)
 	case relay.ReportResumed:
 		log.Info("an operator has resumed the topic", "topic", p.Topic)
+	case relay.ReportRedirected:
+		log.Info("the events of the topic are published to this topic from now on", "topic", p.Topic, "to", p.Action)
 	case relay.ReportAside:
 		r.observer.moved(p.Aside)
 	case relay.ReportSurprise:

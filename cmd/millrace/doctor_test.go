@@ -151,13 +151,16 @@ var troubles = map[string]func(x *explained){
 		end()
 	},
 	"topic paused": func(x *explained) {
-		x.run(exitOK, "outbox", "topic", "pause", "topic", "--actor", "ada", "--reason", "maintenance")
+		x.run(exitOK, "outbox", "topic", "pause", "topic", "--actor", "ada", "--note", "maintenance")
 		assert.Regexp(x.t, `No problems found.\nNote: topic topic has been paused for \S+\.\n`, x.run(exitOK, "doctor"))
+		x.run(exitOK, "outbox", "topic", "redirect", "other", "--to", "third")
+		assert.Regexp(x.t, `Note: events of topic other have been published to third for \S+\.\n`, x.run(exitOK, "doctor"))
+		x.run(exitOK, "outbox", "topic", "redirect", "other", "--off")
 		x.publish("e", "topic", "k", 0)
 		end := x.relay(3, func(string, string) error { return nil })
 		x.relayed()
 		f := x.finds("outbox", `^topic topic has been paused for \S+, and 1 event is waiting$`)
-		assert.Equal(x.t, "an operator paused it by ada: maintenance", f.Cause)
+		assert.Equal(x.t, "an operator paused it: by ada, maintenance", f.Cause)
 		assert.Regexp(x.t, `^millrace outbox topic resume .* topic$`, f.Remedy)
 		x.run(exitOK, "outbox", "topic", "resume", "topic")
 		end()

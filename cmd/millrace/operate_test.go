@@ -151,10 +151,27 @@ $`, out)
 
 	assert.Contains(t, o.run(exitUsage, "outbox", "topic", "pause"), "TOPIC is missing, for example: millrace outbox topic pause")
 	assert.Regexp(t, `^Topic labour.completed is paused. Its events wait until: millrace outbox topic resume .* labour.completed\n$`,
-		o.run(exitOK, "outbox", "topic", "pause", "labour.completed", "--reason", "the consumer is mended"))
+		o.run(exitOK, "outbox", "topic", "pause", "labour.completed", "--actor", "ada", "--note", "the consumer is mended"))
+	assert.Regexp(t, `TOPIC +PENDING +OLDEST +FAILED +STATE +WHY\nlabour.completed +1 +\S+ +0 +paused for \S+ +by ada, the consumer is mended\n`, o.run(exitOK, "outbox", "status"))
 	assert.Contains(t, o.run(exitFailed, "outbox", "shards", "4"), `topic "labour.completed" is paused, so the outbox cannot drain: resume it first`)
 	assert.Equal(t, "Topic labour.completed is resumed.\n", o.run(exitOK, "outbox", "topic", "resume", "labour.completed"))
-	assert.Contains(t, o.run(exitFailed, "outbox", "topic", "resume", "labour.completed"), `resume topic "labour.completed": the topic is not paused`)
+	assert.Contains(t, o.run(exitFailed, "outbox", "topic", "resume", "labour.completed"), "topic labour.completed is not paused: ")
+
+	redirect := func(code int, args ...string) string {
+		return o.run(code, append([]string{"outbox", "topic", "redirect"}, args...)...)
+	}
+	assert.Contains(t, redirect(exitUsage, "labour.completed"), "want either --to or --off\n")
+	assert.Contains(t, redirect(exitUsage, "labour.completed", "--to", "labour.completed"), `--to is "labour.completed": want another topic`)
+	assert.Regexp(t, `^Events of topic labour.completed are published to other until: millrace outbox topic redirect --off .* labour.completed\n$`,
+		redirect(exitOK, "labour.completed", "--to", "other", "--actor", "ada"))
+	assert.Regexp(t, `redirected for \S+ +to other, by ada\n`, o.run(exitOK, "outbox", "status"))
+	var topic outboxadmin.TopicReport
+	require.NoError(t, json.Unmarshal([]byte(redirect(exitOK, "labour.completed", "--to", "third", "--json")), &topic))
+	assert.Equal(t, "third", topic.To)
+	assert.Contains(t, redirect(exitFailed, "third", "--to", "fourth"), `topic "labour.completed" is redirected to "third", and a topic may be redirected only once`)
+	assert.Equal(t, "Events of topic labour.completed are published to it again.\n", redirect(exitOK, "labour.completed", "--off"))
+	assert.Contains(t, redirect(exitFailed, "labour.completed", "--off"), "topic labour.completed is not redirected: ")
+	assert.Regexp(t, `(?s)end redirect +0 .*redirect +0 +topic labour.completed; to third.* ada +pause +0 +the consumer is mended; topic labour.completed\n`, o.run(exitOK, "outbox", "audit"))
 
 	assert.Equal(t, "16 shards\n", o.run(exitOK, "outbox", "shards"))
 	assert.Contains(t, o.run(exitUsage, "outbox", "shards", "0"), "want 1 to 256")

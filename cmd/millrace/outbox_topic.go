@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -13,76 +14,115 @@ import (
 )
 
 func (a *app) outboxTopic() *cobra.Command {
-	c := &cobra.Command{Use: "topic", Short: "Pause or resume the events of a topic", Args: cobra.NoArgs, RunE: needsCommand}
-	c.AddCommand(a.outboxTopicPause(), a.outboxTopicResume())
+	c := &cobra.Command{Use: "topic", Short: "Pause, resume or redirect the events of a topic", Args: cobra.NoArgs, RunE: needsCommand}
+	c.AddCommand(a.outboxTopicPause(), a.outboxTopicResume(), a.outboxTopicRedirect())
 	return c
 }
 
 func (a *app) outboxTopicPause() *cobra.Command {
-	var p outboxadmin.Pause
-	c := &cobra.Command{
-		Use: "pause TOPIC", Short: "Publish no more events of a topic until it is resumed", Args: argument, ValidArgsFunction: cobra.NoFileCompletions,
+	return a.topicCommand(&cobra.Command{
+		Use: "pause TOPIC", Short: "Publish no more events of a topic until it is resumed",
 		Long: "Makes relays publish no more events of a topic, also relays that start later. What a relay is sending at this moment is still\n" +
 			"published. The events stay in the outbox and keep their order; new ones are added. Other topics go on; their events wait\n" +
 			"only behind an earlier event of their own key.",
-		Example: "  millrace outbox topic pause labour.completed --reason \"consumer is being migrated\"",
-	}
-	c.Flags().StringVar(&p.Reason, "reason", "", "why, for other operators")
-	c.Flags().StringVar(&p.By, "actor", somebody(), "who does it, for other operators")
-	c.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, args []string) error {
-		p.Topic = args[0]
-		if err := outboxadmin.PauseTopic(ctx, pool, a.schema, p); err != nil {
-			return err
-		}
-		if a.json {
-			return a.printJSON(map[string]any{"topic": p.Topic, "paused": true})
-		}
-		a.say("Topic %s is paused. Its events wait until: %s", oneLine(p.Topic), a.reach.command(p.Topic, "outbox", "topic", "resume"))
-		return nil
+		Example: "  millrace outbox topic pause labour.completed --note \"its consumer is being repaired\"",
+	}, func(ctx context.Context, pool *pgxpool.Pool, topic string, by outboxadmin.By) (string, error) {
+		return fmt.Sprintf("Topic %s is paused. Its events wait until: %s", oneLine(topic), a.reach.command(topic, "outbox", "topic", "resume")),
+			outboxadmin.PauseTopic(ctx, pool, a.schema, topic, by)
 	})
-	return a.prints(c)
 }
 
 func (a *app) outboxTopicResume() *cobra.Command {
-	c := &cobra.Command{
-		Use: "resume TOPIC", Short: "Publish the events of a paused topic again", Args: argument, ValidArgsFunction: cobra.NoFileCompletions,
-		Example: "  millrace outbox topic resume labour.completed",
+	return a.topicCommand(&cobra.Command{
+		Use: "resume TOPIC", Short: "Publish the events of a paused topic again", Example: "  millrace outbox topic resume labour.completed",
+	}, func(ctx context.Context, pool *pgxpool.Pool, topic string, by outboxadmin.By) (string, error) {
+		err := outboxadmin.ResumeTopic(ctx, pool, a.schema, topic, by)
+		if errors.Is(err, outboxadmin.ErrNotSet) {
+			err = fmt.Errorf("topic %s is not paused: \"millrace outbox status\" lists those that are", oneLine(topic))
+		}
+		return fmt.Sprintf("Topic %s is resumed.", oneLine(topic)), err
+	})
+}
+
+func (a *app) outboxTopicRedirect() *cobra.Command {
+	var to string
+	var off bool
+	c := a.topicCommand(&cobra.Command{
+		Use: "redirect TOPIC {--to TOPIC | --off}", Short: "Publish the events of a topic to another topic",
+		Long: "Makes relays publish the events of a topic to another topic: those that are in the outbox, those that failed, and new ones,\n" +
+			"until --off. Each key keeps its order, also with the events of the other topic. The events keep their IDs, so a consumer of\n" +
+			"both topics handles each once.",
+		Example: "  millrace outbox topic redirect labour.completed --to labour.completed.v2\n  millrace outbox topic redirect labour.completed --off",
+	}, func(ctx context.Context, pool *pgxpool.Pool, topic string, by outboxadmin.By) (string, error) {
+		if to != "" {
+			return fmt.Sprintf("Events of topic %s are published to %s until: %s", oneLine(topic), oneLine(to), a.reach.command(topic, "outbox", "topic", "redirect", "--off")),
+				outboxadmin.RedirectTopic(ctx, pool, a.schema, topic, to, by)
+		}
+		err := outboxadmin.EndRedirect(ctx, pool, a.schema, topic, by)
+		if errors.Is(err, outboxadmin.ErrNotSet) {
+			err = fmt.Errorf("topic %s is not redirected: \"millrace outbox status\" lists those that are", oneLine(topic))
+		}
+		return fmt.Sprintf("Events of topic %s are published to it again.", oneLine(topic)), err
+	})
+	c.Flags().StringVar(&to, "to", "", "the topic that the events are published to")
+	c.Flags().BoolVar(&off, "off", false, "end the redirect")
+	c.PreRunE = func(_ *cobra.Command, args []string) error {
+		switch {
+		case off == (to != ""):
+			return usageError{errors.New("want either --to or --off")}
+		case to == args[0]:
+			return usageError{fmt.Errorf("--to is %q: want another topic", to)}
+		}
+		return nil
 	}
+	return c
+}
+
+// topicCommand makes a command that changes what is set for a topic, and says what do returns.
+func (a *app) topicCommand(c *cobra.Command, do func(ctx context.Context, pool *pgxpool.Pool, topic string, by outboxadmin.By) (string, error)) *cobra.Command {
+	var by outboxadmin.By
+	outboxBy(c, &by)
+	c.Args, c.ValidArgsFunction = argument, cobra.NoFileCompletions
 	c.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, args []string) error {
-		if err := outboxadmin.ResumeTopic(ctx, pool, a.schema, args[0]); err != nil {
+		text, err := do(ctx, pool, args[0], by)
+		if err != nil {
 			return err
 		}
-		if a.json {
-			return a.printJSON(map[string]any{"topic": args[0], "paused": false})
+		if !a.json {
+			a.say("%s", text)
+			return nil
 		}
-		a.say("Topic %s is resumed.", oneLine(args[0]))
-		return nil
+		r, err := outboxadmin.Inspect(ctx, pool, a.schema)
+		if err != nil {
+			return err
+		}
+		for _, t := range r.Topics {
+			if t.Topic == args[0] {
+				return a.printJSON(t)
+			}
+		}
+		return a.printJSON(outboxadmin.TopicReport{Topic: args[0]})
 	})
 	return a.prints(c)
 }
 
-// topicState says in words why events of a topic wait.
+// topicState says in words why events of a topic wait, and where they go.
 func topicState(r *outboxadmin.Report, t outboxadmin.TopicReport) (state, why string) {
 	if t.State == "" {
 		return "", ""
 	}
 	state = t.State + " for " + output.Duration(r.Age(t.Since))
-	switch t.State {
-	case outboxadmin.TopicPaused:
-		var parts []string
-		if t.By != "" {
-			parts = append(parts, "by "+oneLine(t.By))
+	var parts []string
+	add := func(is bool, text string) {
+		if is {
+			parts = append(parts, oneLine(text))
 		}
-		if t.Reason != "" {
-			parts = append(parts, oneLine(t.Reason))
-		}
-		why = strings.Join(parts, ": ")
-	case outboxadmin.TopicFailing:
-		why = oneLine(t.Reason)
-	case outboxadmin.TopicSlow:
-		why = "its batches take long: events wait for their share"
 	}
-	return state, why
+	add(t.To != "", "to "+t.To)
+	add(t.By != "", "by "+t.By)
+	add(t.Reason != "", t.Reason)
+	add(t.State == outboxadmin.TopicSlow, "its batches take long: events wait for their share")
+	return state, strings.Join(parts, ", ")
 }
 
 // topics finds topics whose events wait for a person or for the broker.
@@ -92,12 +132,14 @@ func (d *doctor) topics(r *outboxadmin.Report) {
 		switch _, why := topicState(r, t); {
 		case t.State == outboxadmin.TopicPaused && t.Pending == 0:
 			d.note("outbox", fmt.Sprintf("topic %s has been paused for %s", t.Topic, since))
+		case t.State == outboxadmin.TopicRedirected:
+			d.note("outbox", fmt.Sprintf("events of topic %s have been published to %s for %s", t.Topic, t.To, since))
 		case t.State == outboxadmin.TopicPaused:
 			d.find("outbox", fmt.Sprintf("topic %s has been paused for %s, and %s", t.Topic, since, topicWaits(t)),
-				strings.TrimSpace("an operator paused it "+why), d.command(t.Topic, "outbox", "topic", "resume"))
+				strings.TrimSuffix("an operator paused it: "+why, ": "), d.command(t.Topic, "outbox", "topic", "resume"))
 		case t.State == outboxadmin.TopicFailing && r.Age(t.Since) > d.limits.lag:
 			d.find("outbox", fmt.Sprintf("the broker has taken no event of topic %s for %s, and %s", t.Topic, since, topicWaits(t)),
-				"the publisher's last error: "+why, "repair the topic or the relay's right to write to it, then relays go on; see: "+d.withBroker("doctor"))
+				"the publisher's last error: "+oneLine(t.Reason), "repair the topic or the relay's right to write to it, then relays go on; see: "+d.withBroker("doctor"))
 		}
 	}
 }

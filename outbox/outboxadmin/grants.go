@@ -13,7 +13,7 @@ import (
 type GrantRoles struct {
 	Writer   string // of services that publish events, also delayed ones
 	Relay    string // of processes that run relays
-	Operator string // of people and programs that look, retry and discard failed events, and pause topics; and replay, if it is a Writer, too
+	Operator string // of people and programs that look, retry and discard failed events, and pause or redirect topics; and replay, if it is a Writer, too
 }
 
 // Each role's privileges, without which it cannot do its work; the owner of the tables migrates, changes the number of

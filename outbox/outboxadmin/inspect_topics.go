@@ -11,9 +11,10 @@ import (
 
 // The states of a TopicReport.
 const (
-	TopicPaused  = "paused"  // an operator has paused it
-	TopicFailing = "failing" // a relay gets none of its events published
-	TopicSlow    = "slow"    // the broker takes its events slowly: they wait for their share of what a relay has in flight
+	TopicPaused     = "paused"     // an operator has paused it
+	TopicFailing    = "failing"    // a relay gets none of its events published
+	TopicRedirected = "redirected" // its events are published to another topic: they wait for nothing
+	TopicSlow       = "slow"       // the broker takes its events slowly: they wait for their share of what a relay has in flight
 )
 
 // TopicReport is one topic of a Report.
@@ -25,13 +26,14 @@ type TopicReport struct {
 	TopicState
 }
 
-// TopicState is why events of a topic wait. All fields are zero if nothing is known that they wait for.
+// TopicState is why events of a topic wait, or that they go to another topic. All fields are zero if nothing is known.
 type TopicState struct {
-	State  string     `json:"state,omitempty"` // "paused", "failing" or "slow"
+	State  string     `json:"state,omitempty"` // "paused", "failing", "slow" or "redirected"
 	Since  *time.Time `json:"since,omitempty"`
-	By     string     `json:"by,omitempty"`     // who paused it
-	Reason string     `json:"reason,omitempty"` // why it was paused, or the publisher's last error
+	By     string     `json:"by,omitempty"`     // who paused or redirected it
+	Reason string     `json:"reason,omitempty"` // why, or the publisher's last error
 	Retry  *time.Time `json:"retry,omitempty"`  // when a relay tries again
+	To     string     `json:"to,omitempty"`     // the topic that its events are published to; "": itself
 }
 
 // holdsUp reports whether an event of the topic holds up later events of its key for as long as the state lasts.
@@ -46,11 +48,15 @@ func topicStates(ctx context.Context, tx pgx.Tx, schema string) (map[string]Topi
 	}
 	var topic string
 	var s TopicState
-	states, worst := map[string]TopicState{}, []string{TopicPaused, TopicFailing, TopicSlow, ""}
-	_, err = pgx.ForEachRow(rows, []any{&topic, &s.State, &s.Since, &s.By, &s.Reason, &s.Retry}, func() error {
-		if slices.Index(worst, s.State) < slices.Index(worst, states[topic].State) {
-			states[topic] = s
+	states, worst := map[string]TopicState{}, []string{TopicPaused, TopicFailing, TopicSlow, TopicRedirected, ""}
+	_, err = pgx.ForEachRow(rows, []any{&topic, &s.State, &s.Since, &s.By, &s.Reason, &s.Retry, &s.To}, func() error {
+		kept := states[topic]
+		to := cmp.Or(s.To, kept.To)
+		if slices.Index(worst, s.State) < slices.Index(worst, kept.State) {
+			kept = s
 		}
+		kept.To = to
+		states[topic] = kept
 		return nil
 	})
 	return states, err
@@ -77,7 +83,7 @@ func (r *Report) addStates(states map[string]TopicState) {
 	for name, s := range states {
 		r.Topics = append(r.Topics, TopicReport{Topic: name, TopicState: s})
 	}
-	order := []string{TopicFailing, TopicPaused, TopicSlow, ""}
+	order := []string{TopicFailing, TopicPaused, TopicSlow, TopicRedirected, ""}
 	slices.SortStableFunc(r.Topics, func(a, b TopicReport) int {
 		if a.State != "" && a.State == b.State {
 			return cmp.Compare(a.Topic, b.Topic)

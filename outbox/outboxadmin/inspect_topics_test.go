@@ -19,7 +19,7 @@ func TestInspectTopicsThatWait(t *testing.T) {
 	f, broker := newFixture(t), newTopicBroker()
 	writer := f.as("_w", func(r string) outboxadmin.GrantRoles { return outboxadmin.GrantRoles{Writer: r} })
 	broker.err["failing"] = fmt.Errorf("%w: permission denied\x00", transport.ErrUnavailable)
-	require.NoError(t, outboxadmin.PauseTopic(t.Context(), f.pool, f.schema, outboxadmin.Pause{Topic: "stopped", By: "ada", Reason: "maintenance"}))
+	require.NoError(t, outboxadmin.PauseTopic(t.Context(), f.pool, f.schema, "stopped", outboxadmin.By{Actor: "ada", Note: "maintenance"}))
 	f.publishTo("stopped", "k", "1")
 	f.publishTo("free", "k", "2") // waits for the one before
 	f.publishTo("failing", "l", "3")
@@ -67,7 +67,7 @@ func TestInspectTopicsThatWait(t *testing.T) {
 		assert.Equal(t, "stopped", r.Topics[0].Topic, name)
 		assert.Equal(t, 1, moving(r), name)
 	}
-	require.NoError(t, outboxadmin.ResumeTopic(t.Context(), f.pool, f.schema, "stopped"))
+	require.NoError(t, outboxadmin.ResumeTopic(t.Context(), f.pool, f.schema, "stopped", outboxadmin.By{Actor: "ada"}))
 	for name, look := range inspect {
 		assert.Equal(t, 2, moving(look()), name)
 	}

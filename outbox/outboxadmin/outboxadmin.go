@@ -1,6 +1,6 @@
 // Package outboxadmin is for operators of an outbox: it shows what an outbox holds, retries and discards events that could
-// not be published, replays archived events, pauses topics, finds an event, checks and changes the shards, and grants privileges. The command "millrace outbox" is
-// made of it.
+// not be published, replays archived events, pauses and redirects topics, finds an event, checks and changes the shards, and grants
+// privileges. The command "millrace outbox" is made of it.
 //
 // All functions may be called at any time, by several processes at once, beside producers and relays. They begin a
 // transaction: do not call them inside another one. The schema "" means "millrace".

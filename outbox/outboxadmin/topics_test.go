@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/outbox/outboxadmin"
+	"github.com/millrace-go/millrace/transport"
 )
 
 // topicBroker remembers what it got of each topic: payloads in order of arrival.
@@ -46,18 +47,20 @@ func (b *topicBroker) of(topic string) []string {
 	return slices.Clone(b.got[topic])
 }
 
+var ada = outboxadmin.By{Actor: "ada"}
+
 // A pause reaches relays that run by notification, and relays that start from the table. The other topic goes on.
 func TestPauseAndResumeTopic(t *testing.T) {
 	t.Parallel()
 	f, broker := newFixture(t), newTopicBroker()
-	pause := func(p outboxadmin.Pause) {
-		require.NoError(t, outboxadmin.PauseTopic(t.Context(), f.pool, f.schema, p))
+	pause := func(by outboxadmin.By) {
+		require.NoError(t, outboxadmin.PauseTopic(t.Context(), f.pool, f.schema, "paused", by))
 	}
 	slow := outbox.RelayConfig{LeaseTTL: time.Second, PollInterval: time.Hour} // only a notification is in time
 	stop := f.relay(broker, slow)
 	f.publishTo("paused", "k", "first")
 	eventually(t, "the relay runs", func() bool { return len(broker.of("paused")) == 1 })
-	pause(outboxadmin.Pause{Topic: "paused", By: "ada", Reason: "maintenance"})
+	pause(outboxadmin.By{Actor: "ada", Note: "maintenance"})
 	var want []string
 	for n := 0; ; n++ { // what is written while the relay learns of it may still be published
 		f.publishTo("paused", "k", fmt.Sprint(n))
@@ -71,7 +74,7 @@ func TestPauseAndResumeTopic(t *testing.T) {
 	}
 	stop()
 	sent := len(broker.of("paused"))
-	pause(outboxadmin.Pause{Topic: "paused", By: "bob", Reason: "still"})
+	pause(outboxadmin.By{Actor: "bob", Note: "still"})
 
 	f.relay(broker, slow)
 	f.publishTo("other", "k", "behind") // waits behind an event of its key
@@ -80,9 +83,64 @@ func TestPauseAndResumeTopic(t *testing.T) {
 	assert.Len(t, broker.of("paused"), sent)
 	assert.NotContains(t, broker.of("other"), "behind")
 
-	require.NoError(t, outboxadmin.ResumeTopic(t.Context(), f.pool, f.schema, "paused"))
+	require.NoError(t, outboxadmin.ResumeTopic(t.Context(), f.pool, f.schema, "paused", ada))
 	eventually(t, "all are published", func() bool { return f.rows() == 0 })
 	assert.Equal(t, append([]string{"first"}, want...), broker.of("paused"))
-	require.ErrorIs(t, outboxadmin.ResumeTopic(t.Context(), f.pool, f.schema, "paused"), outboxadmin.ErrNotPaused)
-	require.ErrorContains(t, outboxadmin.PauseTopic(t.Context(), f.pool, f.schema, outboxadmin.Pause{}), "pause topic: the name is empty")
+	require.ErrorIs(t, outboxadmin.ResumeTopic(t.Context(), f.pool, f.schema, "paused", ada), outboxadmin.ErrNotSet)
+	require.ErrorContains(t, outboxadmin.PauseTopic(t.Context(), f.pool, f.schema, "", ada), "pause topic: the topic's name is empty")
+}
+
+// The events of a redirected topic go to the other one, those that wait and new ones, in the order of their keys. What operators
+// did is recorded.
+func TestRedirectTopic(t *testing.T) {
+	t.Parallel()
+	f, broker := newFixture(t), newTopicBroker()
+	redirect := func(topic, to string) error {
+		return outboxadmin.RedirectTopic(t.Context(), f.pool, f.schema, topic, to, outboxadmin.By{Actor: "ada", Note: "moved"})
+	}
+	broker.err["old"] = fmt.Errorf("%w: gone", transport.ErrUnavailable)
+	stop := f.relay(broker, outbox.RelayConfig{LeaseTTL: time.Second, PollInterval: time.Hour})
+	f.publishTo("old", "k", "1")
+	f.publishTo("new", "k", "2")
+	f.publishTo("old", "k", "3")
+	eventually(t, "the topic fails", func() bool {
+		r, err := outboxadmin.Inspect(t.Context(), f.pool, f.schema)
+		require.NoError(t, err)
+		return r.Topics[0].State == outboxadmin.TopicFailing
+	})
+	require.NoError(t, redirect("old", "new"))
+	eventually(t, "all are published", func() bool { return f.rows() == 0 })
+	f.publishTo("old", "k", "4")
+	eventually(t, "a new one, too", func() bool { return f.rows() == 0 })
+	assert.Equal(t, []string{"1", "2", "3", "4"}, broker.of("new"))
+
+	require.ErrorContains(t, redirect("new", "third"), `topic "old" is redirected to "new"`)
+	require.ErrorContains(t, redirect("third", "old"), `topic "old" is redirected to "new"`)
+	require.ErrorContains(t, redirect("old", "old"), "want another topic")
+	stop()
+	require.NoError(t, outboxadmin.PauseTopic(t.Context(), f.pool, f.schema, "old", ada))
+	require.NoError(t, outboxadmin.ResumeTopic(t.Context(), f.pool, f.schema, "old", ada))
+	r, err := outboxadmin.Inspect(t.Context(), f.pool, f.schema)
+	require.NoError(t, err)
+	require.Len(t, r.Topics, 1)
+	assert.Equal(t, outboxadmin.TopicState{State: outboxadmin.TopicRedirected, To: "new", By: "ada", Reason: "moved", Since: r.Topics[0].Since}, r.Topics[0].TopicState,
+		"a pause and its end leave the redirect")
+
+	require.NoError(t, outboxadmin.EndRedirect(t.Context(), f.pool, f.schema, "old", ada))
+	require.ErrorIs(t, outboxadmin.EndRedirect(t.Context(), f.pool, f.schema, "old", ada), outboxadmin.ErrNotSet)
+	delete(broker.err, "old")
+	f.relay(broker, outbox.RelayConfig{})
+	f.publishTo("old", "k", "5")
+	eventually(t, "it goes to its own topic again", func() bool { return f.rows() == 0 })
+	assert.Equal(t, []string{"5"}, broker.of("old"))
+
+	audit, err := outboxadmin.ListAudit(t.Context(), f.pool, f.schema, 10)
+	require.NoError(t, err)
+	var actions []string
+	for _, a := range audit {
+		actions = append(actions, a.Actor+" "+a.Action)
+	}
+	assert.Equal(t, []string{"ada end redirect", "ada resume", "ada pause", "ada redirect"}, actions)
+	assert.JSONEq(t, `{"note": "moved", "topic": "old", "to": "new"}`, string(audit[3].Detail))
+	require.ErrorContains(t, outboxadmin.PauseTopic(t.Context(), f.pool, f.schema, "old", outboxadmin.By{}), `By.Actor is ""`)
 }

@@ -346,7 +346,7 @@ func (c *Core) send(s *shard, q *queue, n int, now time.Time) {
 	for i, e := range batch {
 		rows[i] = &e.Row
 	}
-	c.do(Publish{Ref: s.Ref, Queue: q.topic.name, Rows: rows, Noted: noted, Deadline: s.deadline})
+	c.do(Publish{Ref: s.Ref, Queue: q.topic.name, To: q.topic.to, Rows: rows, Noted: noted, Deadline: s.deadline})
 }
 
 // published takes the broker's answers. Those to a lease that has ended count too: what was sent is deleted.

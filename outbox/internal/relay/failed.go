@@ -218,7 +218,7 @@ func (c *Core) sendFailed(s *shard, q *queue, n int, now time.Time) {
 	for i := range q.retries {
 		rows[i] = &q.retries[i].Row
 	}
-	c.do(Publish{Ref: s.Ref, Queue: q.topic.name, Rows: rows, Noted: noted, Deadline: s.deadline})
+	c.do(Publish{Ref: s.Ref, Queue: q.topic.name, To: q.topic.to, Rows: rows, Noted: noted, Deadline: s.deadline})
 }
 
 // settleFailed applies the results of a batch of failed events.

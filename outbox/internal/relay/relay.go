@@ -80,7 +80,8 @@ type FailedRow struct {
 // Control is what operators have set for a topic.
 type Control struct {
 	Topic  string
-	Paused int64 // tells this pause from earlier ones; 0: the topic is not paused
+	Paused int64  // tells this pause from earlier ones; 0: the topic is not paused
+	To     string // the topic that its events are published to; "": itself
 }
 
 // The states of a topic whose events wait.
@@ -204,6 +205,7 @@ type (
 	Publish struct {
 		Ref
 		Queue    string // the events' topic
+		To       string // the topic that they are published to
 		Rows     []*Row
 		Noted    bool      // note the event in the shard's lease before it is sent
 		Deadline time.Time // the lease's
@@ -265,18 +267,19 @@ type ReportKind int
 
 // The kinds of Report.
 const (
-	ReportSettled  ReportKind = iota // Events were published, of Count
-	ReportFailed                     // Failed keys of Topic failed; Event is the first, retried In
-	ReportStands                     // the broker takes nothing of Topic, because of Err
-	ReportGetsOn                     // the broker takes events of Topic again, after In
-	ReportPaused                     // an operator has paused Topic
-	ReportResumed                    // an operator has resumed Topic
-	ReportAside                      // Aside were set aside
-	ReportSurprise                   // a row appeared below those that were read
-	ReportCareful                    // a shard's events are sent one by one: Count relays ended while they held it
-	ReportAccused                    // relays ended while they sent Event
-	ReportStuck                      // the publisher did not return: the relay gives Shard back
-	ReportError                      // Action failed with Err
+	ReportSettled    ReportKind = iota // Events were published, of Count
+	ReportFailed                       // Failed keys of Topic failed; Event is the first, retried In
+	ReportStands                       // the broker takes nothing of Topic, because of Err
+	ReportGetsOn                       // the broker takes events of Topic again, after In
+	ReportPaused                       // an operator has paused Topic
+	ReportResumed                      // an operator has resumed Topic
+	ReportRedirected                   // an operator has Topic's events published to Action from now on
+	ReportAside                        // Aside were set aside
+	ReportSurprise                     // a row appeared below those that were read
+	ReportCareful                      // a shard's events are sent one by one: Count relays ended while they held it
+	ReportAccused                      // relays ended while they sent Event
+	ReportStuck                        // the publisher did not return: the relay gives Shard back
+	ReportError                        // Action failed with Err
 )
 
 func (Renew) action()        {}

@@ -15,7 +15,7 @@ import (
 // chance drives a world by chance: writers, relays that are killed, stopped and started, answers that are late or lost, topics
 // that fail, and operators.
 func chance(t *rapid.T, w *world, steps int) {
-	topics := []string{"a", "b"}
+	topics := []string{"a", "b"} // and c, to which a is redirected
 	alive := func() (nodes []*node) {
 		for _, n := range w.nodes {
 			if !n.dead {
@@ -91,11 +91,15 @@ func chance(t *rapid.T, w *world, steps int) {
 		case op < 97:
 			name := rapid.SampledFrom(topics).Draw(t, "topic")
 			topic := w.topic(name)
-			switch rapid.IntRange(0, 6).Draw(t, "trouble") {
+			switch rapid.IntRange(0, 8).Draw(t, "trouble") {
 			case 5:
 				w.paused[name] = 1
 			case 6:
 				delete(w.paused, name)
+			case 7:
+				w.redirects["a"] = rapid.SampledFrom([]string{"b", "c"}).Draw(t, "to")
+			case 8:
+				delete(w.redirects, "a")
 			case 0:
 				topic.wedged, w.hung = !topic.wedged, true
 			case 1:
@@ -152,7 +156,7 @@ func worldHolds(t *rapid.T, w *world) {
 	chance(t, w, 250)
 	w.settled()
 	require.Empty(t, w.overtaken, "order of a key:\n%s", strings.Join(w.history, "\n"))
-	require.Empty(t, w.disobeyed, "nothing of a paused topic is sent")
+	require.Empty(t, w.disobeyed, "what operators have set holds")
 	require.Empty(t, w.rows, "nothing is left in the outbox:\n%s", w)
 	require.Empty(t, w.failed, "nothing is left among the failed events:\n%s", w)
 	for _, n := range w.nodes {

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"time"
@@ -10,6 +11,7 @@ import (
 // again, after a backoff.
 type topic struct {
 	name        string
+	to          string    // the topic that its events are published to
 	paused      int64     // by an operator; 0: it is not
 	lastSuccess time.Time // when the broker last took an event
 	failing     time.Time // since when it has taken none; zero: it does
@@ -24,7 +26,7 @@ type topic struct {
 func (c *Core) topic(name string) *topic {
 	t := c.topics[name]
 	if t == nil {
-		t = &topic{name: name}
+		t = &topic{name: name, to: name}
 		c.topics[name] = t
 	}
 	return t
@@ -37,15 +39,19 @@ func (t *topic) stands(now time.Time) bool {
 
 // control applies what operators have set. Nothing is set for a topic that is not among the controls.
 func (c *Core) control(controls []Control) {
-	paused := map[string]int64{}
+	set := map[string]Control{}
 	for _, x := range controls {
-		paused[x.Topic] = x.Paused
+		set[x.Topic] = x
 		c.topic(x.Topic)
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.topics)) {
 		t := c.topics[name]
+		to := cmp.Or(set[name].To, name)
+		if to != t.to {
+			c.redirect(t, to)
+		}
 		was := t.paused
-		t.paused = paused[name]
+		t.paused = cmp.Or(set[name].Paused, set[to].Paused)
 		switch {
 		case t.paused != 0 && was == 0:
 			c.pause(t)
@@ -66,6 +72,13 @@ func (c *Core) pause(t *topic) {
 		}
 	}
 	c.report(Report{Kind: ReportPaused, Topic: t.name})
+}
+
+// redirect has the topic's events published to another topic from the next batch on. A batch in flight is answered before the next
+// one of the topic is sent, so each key keeps its order. That the former topic failed says nothing about the other one.
+func (c *Core) redirect(t *topic, to string) {
+	t.to, t.until = to, time.Time{}
+	c.report(Report{Kind: ReportRedirected, Topic: t.name, Action: to})
 }
 
 func (c *Core) resume(t *topic) {

@@ -189,3 +189,44 @@ func TestTopicFailsByErrorsOfUnknownMeaning(t *testing.T) {
 	w.run(10 * time.Second)
 	require.Empty(t, n.topics)
 }
+
+// A redirected topic's events go to the other topic, those that failed too; each key keeps its order across both topics. A topic
+// that fails goes on at once when it is redirected to one that does not.
+func TestRedirectedTopic(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2)
+	w.topic("a").down = true
+	refused := w.write("a", "refused", 0)
+	w.topic("a").refuse[refused.EventID] = errRefuse
+	for i := range 60 {
+		w.write([]string{"a", "b"}[i/2%2], fmt.Sprint("k", i%7), int16(i%7%2))
+	}
+	n := w.start()
+	w.run(5 * time.Second)
+	require.Zero(t, w.topic("a").took)
+	w.redirects["a"] = "b"
+	n.core.Apply(w.now, Woken{Look: true})
+	w.run(time.Second)
+	require.Equal(t, 60, w.topic("b").took, "%s", w)
+	require.Len(t, w.failed, 1)
+	require.Empty(t, w.overtaken)
+
+	clear(w.topic("a").refuse)
+	w.failed[0].command = "retry"
+	w.run(3 * time.Second)
+	require.Equal(t, 61, w.topic("b").took, "a failed event goes there, too")
+	w.paused["b"] = 1
+	n.core.Apply(w.now, Woken{Look: true})
+	w.run(time.Second)
+	w.write("a", "k", 0)
+	w.run(5 * time.Second)
+	require.Equal(t, 61, w.topic("b").took, "the destination is paused")
+
+	delete(w.redirects, "a")
+	w.topic("a").down = false
+	w.run(5 * time.Second)
+	require.Equal(t, 1, w.topic("a").took)
+	require.Empty(t, w.rows)
+	require.Empty(t, w.overtaken)
+	require.Empty(t, w.disobeyed)
+}

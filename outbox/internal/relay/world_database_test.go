@@ -20,8 +20,12 @@ func (w *world) sorted(shard int16) []*worldRow {
 }
 
 func (w *world) controls() (list []Control) {
-	for _, name := range slices.Sorted(maps.Keys(w.paused)) {
-		list = append(list, Control{Topic: name, Paused: w.paused[name]})
+	set := maps.Clone(w.paused)
+	for name := range w.redirects {
+		set[name] = w.paused[name]
+	}
+	for _, name := range slices.Sorted(maps.Keys(set)) {
+		list = append(list, Control{Topic: name, Paused: set[name], To: w.redirects[name]})
 	}
 	return list
 }
@@ -88,7 +92,7 @@ func (w *world) rowOf(id string) *worldRow {
 
 // publish is the broker. A poison message ends the relay.
 func (w *world) publish(n *node, a Publish) (results []error, ok bool) {
-	t := w.topic(a.Queue)
+	t, refuse := w.topic(a.To), w.topic(a.Queue).refuse
 	results = make([]error, len(a.Rows))
 	if !n.core.rules.sends(a, w.now) {
 		for i := range results {
@@ -102,7 +106,7 @@ func (w *world) publish(n *node, a Publish) (results []error, ok bool) {
 		}
 		l.suspect, l.suspectBy = a.Rows[0].EventID, n.id
 	}
-	if t.wedged || n.wedged == a.Queue {
+	if t.wedged || n.wedged == a.To {
 		return nil, false
 	}
 	bad := map[string]bool{}
@@ -117,8 +121,8 @@ func (w *world) publish(n *node, a Publish) (results []error, ok bool) {
 			results[i] = errDown
 		case r.Key != "" && bad[r.Key]:
 			results[i] = errDown // as ErrNotSent
-		case t.refuse[r.EventID] != nil:
-			results[i] = t.refuse[r.EventID]
+		case refuse[r.EventID] != nil:
+			results[i] = refuse[r.EventID]
 			bad[r.Key] = true
 		default:
 			t.took++

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -28,6 +29,7 @@ type world struct {
 	nodes     []*node
 	topics    map[string]*worldTopic
 	paused    map[string]int64 // by operators
+	redirects map[string]string
 
 	written   map[string]int // events of each key that were committed
 	names     int
@@ -35,7 +37,7 @@ type world struct {
 	published map[string]int // how often, by event ID
 	dead      map[string]string
 	overtaken []string
-	disobeyed []string // batches of topics of which the relay knew that they were paused
+	disobeyed []string // batches that the relay sent against what it knew that operators have set
 	history   []string
 	hung      bool // a topic did not answer
 	sends     int  // rows given to the broker
@@ -91,11 +93,11 @@ type node struct {
 	expires    time.Time // its registration
 	struggling bool
 	shunned    int
-	paused     map[string]bool // topics of which it has read that they are paused
-	topics     []TopicState    // why topics wait, as its last renewal said
-	wedged     string          // a topic of which its publisher does not return
-	stopped    bool            // it gets no time
-	down       bool            // its credentials have expired
+	knows      map[string]Control // what it has read that operators have set
+	topics     []TopicState       // why topics wait, as its last renewal said
+	wedged     string             // a topic of which its publisher does not return
+	stopped    bool               // it gets no time
+	down       bool               // its credentials have expired
 	dead       bool
 }
 
@@ -119,7 +121,7 @@ const worldTTL = 5 * time.Second
 func newWorld(t require.TestingT, shards int16) *world {
 	w := &world{
 		t: t, now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), shards: shards,
-		sequences: map[int16]int64{}, leases: map[int16]*worldLease{}, topics: map[string]*worldTopic{}, paused: map[string]int64{},
+		sequences: map[int16]int64{}, leases: map[int16]*worldLease{}, topics: map[string]*worldTopic{}, paused: map[string]int64{}, redirects: map[string]string{},
 		written: map[string]int{}, first: map[string]int{}, published: map[string]int{}, dead: map[string]string{},
 	}
 	for s := range shards {
@@ -212,8 +214,8 @@ func (n *node) next() {
 				}
 			}
 		case Publish:
-			if n.paused[a.Queue] {
-				n.world.disobeyed = append(n.world.disobeyed, fmt.Sprintf("relay %d sends %s of topic %s", n.id, a.Rows[0].EventID, a.Queue))
+			if c := n.knows[a.Queue]; c.Paused != 0 || n.knows[c.To].Paused != 0 || a.To != cmp.Or(c.To, a.Queue) {
+				n.world.disobeyed = append(n.world.disobeyed, fmt.Sprintf("relay %d sends %s of topic %s to %s", n.id, a.Rows[0].EventID, a.Queue, a.To))
 			}
 			n.pending = append(n.pending, &pending{action: a, began: n.world.now})
 		default:
@@ -282,7 +284,7 @@ func (n *node) carryOut(p *pending) bool {
 	case Poll:
 		var due []int16
 		for _, f := range w.failed {
-			if f.state == Retrying && !f.at.After(w.now) && w.paused[f.Topic] == 0 || f.command != "" {
+			if f.state == Retrying && !f.at.After(w.now) && w.paused[f.Topic] == 0 && w.paused[w.redirects[f.Topic]] == 0 || f.command != "" {
 				due = append(due, f.shard)
 			}
 		}
@@ -360,14 +362,14 @@ func (n *node) answer(p *pending) {
 	n.next()
 }
 
-// learn notes what the relay knows of paused topics from now on.
+// learn notes what the relay knows that operators have set for topics.
 func (n *node) learn(controls []Control, err error) {
 	if err != nil {
 		return
 	}
-	n.paused = map[string]bool{}
+	n.knows = map[string]Control{}
 	for _, c := range controls {
-		n.paused[c.Topic] = c.Paused != 0
+		n.knows[c.Topic] = c
 	}
 }
 
@@ -388,7 +390,7 @@ func (w *world) run(d time.Duration) {
 					if p.answer == nil && !n.carryOut(p) {
 						continue
 					}
-					if a, ok := p.action.(Publish); ok && w.now.Before(p.began.Add(w.topic(a.Queue).takes)) {
+					if a, ok := p.action.(Publish); ok && w.now.Before(p.began.Add(w.topic(a.To).takes)) {
 						continue // the answer is on its way
 					}
 					n.answer(p)
@@ -409,7 +411,7 @@ func (w *world) run(d time.Duration) {
 			}
 			for _, p := range n.pending {
 				if a, ok := p.action.(Publish); ok {
-					if answer := p.began.Add(w.topic(a.Queue).takes); answer.After(w.now) && answer.Before(at) {
+					if answer := p.began.Add(w.topic(a.To).takes); answer.After(w.now) && answer.Before(at) {
 						at = answer
 					}
 				}

@@ -156,7 +156,7 @@ func (r *Relay) Blocked(ctx context.Context, a relay.LoadBlocked) relay.BlockedL
 // controls reads what operators have set for topics.
 func (r *Relay) controls(found *[]relay.Control) statement {
 	return statement{sql: r.sql.controls, row: func(v [][]byte) error {
-		*found = append(*found, relay.Control{Topic: string(v[0]), Paused: asInt8(v[1])})
+		*found = append(*found, relay.Control{Topic: string(v[0]), Paused: asInt8(v[1]), To: string(v[2])})
 		return nil
 	}}
 }

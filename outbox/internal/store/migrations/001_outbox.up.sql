@@ -126,7 +126,7 @@ create table {schema}.outbox_audit (
     id     bigint      generated always as identity primary key,
     at     timestamptz not null default now(),
     actor  text        not null,
-    action text        not null,               -- replay
+    action text        not null,               -- replay; of a topic pause, resume, redirect, end redirect
     events bigint      not null,               -- how many it concerned; of a replay, how many were replayed so far
     detail jsonb       not null default '{}'
 );
@@ -173,10 +173,14 @@ revoke execute on function {schema}.outbox_archive_days(interval) from public;
 
 -- What operators have set for topics. A topic for which nothing is set has no row.
 create table {schema}.outbox_topic (
-    topic     text        primary key,
-    paused_at timestamptz,                     -- null: it is not paused
-    paused_by text        not null default '', -- who paused it
-    reason    text        not null default ''  -- why
+    topic         text        primary key,
+    paused_at     timestamptz,                     -- null: it is not paused
+    paused_by     text        not null default '', -- who paused it
+    pause_note    text        not null default '', -- why
+    redirect_to   text,                            -- the topic that its events are published to; null: itself
+    redirected_at timestamptz,
+    redirected_by text        not null default '',
+    redirect_note text        not null default ''
 );
 
 -- The relays that run. One that stops renewing its row expires, by the server's clock alone.

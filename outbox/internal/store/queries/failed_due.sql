@@ -1,5 +1,7 @@
 -- The shards in which failed events are due, except those of paused topics, or have a command; by the index outbox_failed_due.
 select distinct shard from {schema}.outbox_failed f
 where shard = any($1::smallint[]) and (state = 'retrying' or command is not null)
-  and (command is not null or retry_at <= now()
-       and not exists (select from {schema}.outbox_topic t where t.topic = f.topic and t.paused_at is not null))
+  and (command is not null or retry_at <= now() and not exists (
+      select from {schema}.outbox_topic t
+      where t.topic = f.topic
+        and (t.paused_at is not null or exists (select from {schema}.outbox_topic o where o.topic = t.redirect_to and o.paused_at is not null))))
