@@ -3,6 +3,7 @@ package outbox_test
 import (
 	"context"
 	"strconv"
+	"sync"
 	"testing"
 	"time"
 
@@ -30,13 +31,13 @@ func TestMaxBacklog(t *testing.T) {
 		f.publish(strconv.Itoa(i), "p")
 	}
 	require.NoError(t, pgtx.Run(t.Context(), f.pool, func(ctx context.Context, tx pgx.Tx) error {
-		full := f.withBacklog(9)
+		full := f.withBacklog(10)
 		for range 2 { // looked up, and remembered
 			err := full.Publish(topic, newMessage(ctx, "k", "refused"))
 			require.ErrorIs(t, err, outbox.ErrBacklog)
-			require.ErrorContains(t, err, "about 10, PublisherConfig.MaxBacklog is 9: see that a relay runs")
+			require.ErrorContains(t, err, "about 10, PublisherConfig.MaxBacklog is 10: see that a relay runs")
 		}
-		return f.withBacklog(10).Publish(topic, newMessage(ctx, "k", "taken")) // the transaction goes on
+		return f.withBacklog(11).Publish(topic, newMessage(ctx, "k", "taken")) // the transaction goes on
 	}))
 	assert.Equal(t, 11, f.rows())
 
@@ -45,8 +46,8 @@ func TestMaxBacklog(t *testing.T) {
 	tx, err := db.BeginTx(t.Context(), nil)
 	require.NoError(t, err)
 	ctx := pgtx.WithSQL(t.Context(), tx)
-	require.ErrorIs(t, f.withBacklog(10).Publish(topic, newMessage(ctx, "k", "refused")), outbox.ErrBacklog)
-	require.NoError(t, f.withBacklog(11).Publish(topic, newMessage(ctx, "k", "taken")))
+	require.ErrorIs(t, f.withBacklog(11).Publish(topic, newMessage(ctx, "k", "refused")), outbox.ErrBacklog)
+	require.NoError(t, f.withBacklog(12).Publish(topic, newMessage(ctx, "k", "taken")))
 	require.NoError(t, tx.Commit())
 }
 
@@ -58,17 +59,51 @@ func TestBacklogIsCountedWhenInDoubt(t *testing.T) {
 	_, err := f.pool.Exec(t.Context(), `select `+f.schema+`.outbox_next((select shard from `+f.schema+`.outbox)) from generate_series(1, 1000)`)
 	require.NoError(t, err)
 	require.NoError(t, pgtx.Run(t.Context(), f.pool, func(ctx context.Context, _ pgx.Tx) error {
-		return f.withBacklog(1).Publish(topic, newMessage(ctx, "k", "p"))
+		return f.withBacklog(2).Publish(topic, newMessage(ctx, "k", "p"))
 	}))
 	assert.Equal(t, 2, f.rows())
 }
 
-// A publisher looks at most once a second, and sees when the backlog is gone.
+// Eight writers fill the outbox while nobody drains it. Publishers once relied on a look for a second, whatever was published
+// in it: a limit of 1,000 was passed five times over.
+func TestMaxBacklogWithEightWriters(t *testing.T) {
+	t.Parallel()
+	const writers, limit = 8, 320
+	for name, publishers := range map[string]int{"one publisher": 1, "a publisher each": writers} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			shared := make([]*outbox.Publisher, publishers)
+			for i := range shared {
+				shared[i] = f.withBacklog(limit)
+			}
+			var writing sync.WaitGroup
+			for w := range writers {
+				writing.Go(func() {
+					for refused := 0; refused < 3; {
+						err := f.tryPublish(shared[w%publishers])
+						if err != nil {
+							assert.ErrorIs(t, err, outbox.ErrBacklog)
+							refused++
+						}
+					}
+				})
+			}
+			writing.Wait()
+			rows := f.rows()
+			t.Logf("%d events, the limit is %d", rows, limit)
+			assert.GreaterOrEqual(t, rows, limit)
+			assert.LessOrEqual(t, rows, limit+(publishers-1)*limit/16+writers, "the documented bound")
+		})
+	}
+}
+
+// A publisher looks once a second while it has room, and sees when the backlog is gone.
 func TestBacklogIsLookedUpOnceASecond(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	pool, counter := devtest.CountedPool(t)
-	p := f.withBacklog(1)
+	p := f.withBacklog(1000)
 	begun := time.Now()
 	trips := counter.Of(func() {
 		for range 20 {
@@ -82,8 +117,7 @@ func TestBacklogIsLookedUpOnceASecond(t *testing.T) {
 	looks := int(time.Since(begun)/time.Second) + 1
 	assert.LessOrEqual(t, trips, 40+3*looks)
 
-	f.publish("a", "p")
-	f.publish("b", "p")
+	f.publishMany(topic, 1000, strconv.Itoa)
 	eventually(t, "refused", func() bool { return f.tryPublish(p) != nil })
 	_, err := f.pool.Exec(t.Context(), `truncate `+f.schema+`.outbox`)
 	require.NoError(t, err)

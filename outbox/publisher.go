@@ -45,9 +45,10 @@ type PublisherConfig struct {
 	Limits transport.Limits
 
 	// MaxBacklog is how many unpublished events the outbox may hold, in all, before Publish refuses more with ErrBacklog.
-	// Each publisher looks at most once a second, less often where a look takes long, in the transaction that it publishes in,
-	// by a statement of its own: the limit may be passed by what is published in between. Under serializable isolation that read may conflict with other
-	// writers. Delayed and failed events are not counted. Default: 0, no limit.
+	// It is passed by the events of transactions that are open at the same time, and by a sixteenth of it for each further
+	// Publisher (one per process): a publisher looks after a sixteenth, when there is no more room, and once a second, less
+	// often where a look takes long. A look is a statement of its own in the transaction that publishes. Under serializable
+	// isolation it may conflict with other writers. Delayed and failed events are not counted. Default: 0, no limit.
 	MaxBacklog int
 
 	// Propagator writes the trace context of the message's context into the stored metadata, unless that has an entry
@@ -114,7 +115,7 @@ func (p *Publisher) Publish(topic string, msgs ...*message.Message) error {
 	}
 	events, o, err := p.events(topic, msgs)
 	if err == nil {
-		err = p.inserter.hint(p.backlog.check(msgs[0].Context(), o, time.Now()))
+		err = p.inserter.hint(p.backlog.admit(msgs[0].Context(), o, undelayed(events), time.Now()))
 	}
 	if err == nil {
 		err = p.inserter.write(msgs[0].Context(), o, events)

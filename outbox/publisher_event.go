@@ -43,6 +43,16 @@ func newStored(topic string, m *message.Message, metadata message.Metadata, dela
 	return e, nil
 }
 
+// undelayed counts the events that enter the outbox at once.
+func undelayed(events []stored) (n int64) {
+	for _, e := range events {
+		if e.delay == 0 {
+			n++
+		}
+	}
+	return n
+}
+
 // columns are the arguments of the insert.
 type columns struct {
 	hash             []int64
