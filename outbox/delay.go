@@ -58,7 +58,8 @@ func delayOf(msg *message.Message) (int64, error) {
 
 // Cancel takes a delayed event back, in the transaction that ctx carries: if that is rolled back the event waits on. It
 // reports false when no event of this ID waits (any more): a relay has moved it to the outbox, or is about to, and it
-// will be delivered. An event that the same transaction published can be cancelled. Without a transaction the error wraps
+// will be delivered; and for an event that another database role has written, unless this one has that role's rights or owns
+// the tables. An event that the same transaction published can be cancelled. Without a transaction the error wraps
 // ErrNoTransaction. Under repeatable read or serializable it may fail with a serialization failure (40001), when a relay
 // moves the event at the same moment.
 func (p *Publisher) Cancel(ctx context.Context, eventID string) (bool, error) {
@@ -73,19 +74,16 @@ func (p *Publisher) Cancel(ctx context.Context, eventID string) (bool, error) {
 	return n > 0, nil
 }
 
-func (s inserter) cancel(ctx context.Context, o owner, eventID string) (int64, error) {
+func (s inserter) cancel(ctx context.Context, o owner, eventID string) (n int64, err error) {
 	if o.sql != nil {
-		result, err := o.sql.ExecContext(ctx, s.cancelDelayed, eventID)
-		if err != nil {
-			return 0, err
-		}
-		return result.RowsAffected()
+		err = o.sql.QueryRowContext(ctx, s.cancelDelayed, eventID).Scan(&n)
+		return n, err
 	}
 	if err := pgtx.Flush(ctx); err != nil { // it may be one of this transaction's own
 		return 0, err
 	}
-	tag, err := o.pgx.Exec(ctx, s.cancelDelayed, eventID)
-	return tag.RowsAffected(), err
+	err = o.pgx.QueryRow(ctx, s.cancelDelayed, eventID).Scan(&n)
+	return n, err
 }
 
 const (

@@ -20,10 +20,10 @@ type GrantRoles struct {
 // shards, mends sequences and purges.
 var privileges = struct{ writer, relay, operator []string }{
 	writer: []string{
-		`insert, select on {schema}.outbox`, // select for the limit of the backlog
-		`insert, select, delete on {schema}.outbox_delayed`,
+		`insert, select (shard, seq, created_at) on {schema}.outbox`, // select for the limit of the backlog, and health checks
+		`insert (due_at, hash, event_id, topic, key, headers, payload) on {schema}.outbox_delayed`,
 		`select on {schema}.outbox_shard, {schema}.outbox_relay, {schema}.outbox_topic, {schema}.outbox_layout, {schema}.migration`,
-		`execute on function {schema}.outbox_next(smallint), {schema}.outbox_shard_of(bigint)`,
+		`execute on function {schema}.outbox_next(smallint), {schema}.outbox_shard_of(bigint), {schema}.outbox_cancel(text)`,
 	},
 	relay: []string{
 		`select, insert, delete on {schema}.outbox`, // insert for delayed events that are due

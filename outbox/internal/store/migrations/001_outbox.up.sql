@@ -101,10 +101,28 @@ create table {schema}.outbox_delayed (
     key        text        not null,
     headers    bytea       not null,
     payload    bytea       not null,
-    created_at timestamptz not null default clock_timestamp()
+    created_at timestamptz not null default clock_timestamp(),
+    written_by text        not null default current_user -- the role that may cancel it
 ) with (autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
 create index outbox_delayed_due on {schema}.outbox_delayed (due_at);
 create index outbox_delayed_event on {schema}.outbox_delayed (event_id);
+
+-- Deletes a delayed event that the caller's role has written, or a role whose rights it has; the tables' owner deletes any. With
+-- its owner's rights, because writers have none to read or delete events. "role" is what SET ROLE has set.
+create function {schema}.outbox_cancel(event_id text) returns bigint language sql volatile security definer
+set search_path = pg_catalog, pg_temp as $$
+    with caller as (
+        select coalesce(nullif(current_setting('role'), 'none'), session_user)::name as role
+    ), gone as (
+        delete from {schema}.outbox_delayed d using caller
+        where d.event_id = $1 and exists (
+            select from pg_roles r where pg_has_role(caller.role, r.oid, 'usage')
+            and (r.rolname = d.written_by or r.oid = (select relowner from pg_class where oid = '{schema}.outbox_delayed'::regclass)))
+        returning 1
+    )
+    select count(*) from gone
+$$;
+revoke execute on function {schema}.outbox_cancel(text) from public;
 
 -- What was published, for replay, when a relay is configured to keep it. Its days are made by outbox_archive_days.
 create table {schema}.outbox_archive (

@@ -1,2 +1,3 @@
--- Deletes a delayed event that still waits, by the index outbox_delayed_event. Waits for a relay that is moving it.
-delete from {schema}.outbox_delayed where event_id = $1
+-- Deletes a delayed event of the caller's that still waits, by the index outbox_delayed_event, and answers how many that were.
+-- Waits for a relay that is moving it.
+select {schema}.outbox_cancel($1::text)
