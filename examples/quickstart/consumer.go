@@ -19,7 +19,7 @@ import (
 	"github.com/millrace-go/millrace/transport"
 )
 
-// consumer runs the two handlers: notify-family, which publishes a follow-up, and say-thanks, which counts it.
+// consumer runs the two handlers: notify-family, which publishes notification.sent, and say-thanks, which counts it.
 func (s *service) consumer(ctx context.Context) error {
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NewSlogLogger(s.log))
 	if err != nil {

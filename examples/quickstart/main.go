@@ -1,4 +1,4 @@
-// Quickstart walks events through every part of Millrace while processes are killed and messages are delivered twice.
+// Quickstart sends events from an HTTP request to their effects while processes are killed and messages are delivered twice.
 //
 // An API process completes labours (POST /labours/{id}/complete): the labour and the event labour.completed are written
 // in one PostgreSQL transaction. A relay process forwards the event to the broker. Consumer processes claim it, write a

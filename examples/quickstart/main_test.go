@@ -38,7 +38,7 @@ func TestNothingIsLostOrDoubledUnderKills(t *testing.T) {
 	assert.Equal(t, 8, stagetest.Number(t, out, "kills"))
 	assert.Zero(t, stagetest.Number(t, out, "lost"))
 	assert.Zero(t, stagetest.Number(t, out, "doubled"))
-	assert.Contains(t, out, "effects              400 notifications, 400 texts, 400 follow-ups")
+	assert.Contains(t, out, "effects              400 notifications, 400 texts, 400 thanks")
 	assert.Positive(t, stagetest.Number(t, out, "duplicates absorbed"))
 	assert.Contains(t, out, "postgres: ")
 	assert.Contains(t, out, "pubsub: ")
@@ -50,7 +50,7 @@ func TestNothingIsLostOrDoubledBehindPush(t *testing.T) {
 	code, out := run(t, "-push", "-events", "300", "-kills", "6", "-duplicates", "0.5")
 	require.Zero(t, code, out)
 	assert.Equal(t, 6, stagetest.Number(t, out, "kills"))
-	assert.Contains(t, out, "effects              300 notifications, 300 texts, 300 follow-ups")
+	assert.Contains(t, out, "effects              300 notifications, 300 texts, 300 thanks")
 	assert.Positive(t, stagetest.Number(t, out, "duplicates absorbed"))
 	assert.Contains(t, out, "by push")
 }
@@ -61,7 +61,7 @@ func TestNothingIsLostOrDoubledOnKafka(t *testing.T) {
 	code, out := run(t, "-broker", "kafka", "-events", "300", "-kills", "6", "-duplicates", "0.5")
 	require.Zero(t, code, out)
 	assert.Equal(t, 6, stagetest.Number(t, out, "kills"))
-	assert.Contains(t, out, "effects              300 notifications, 300 texts, 300 follow-ups")
+	assert.Contains(t, out, "effects              300 notifications, 300 texts, 300 thanks")
 	assert.Positive(t, stagetest.Number(t, out, "duplicates absorbed"))
 	assert.Contains(t, out, "kafka: ")
 }

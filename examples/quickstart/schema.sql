@@ -3,7 +3,7 @@ create table labours (
     id           bigint primary key,
     mother       text not null,
     completed_at timestamptz,
-    thanks       int not null default 0          -- how often the follow-up was applied
+    thanks       int not null default 0          -- how often say-thanks counted it
 );
 
 create table notifications (

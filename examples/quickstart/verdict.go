@@ -113,7 +113,7 @@ func (r report) print(w io.Writer) {
 	line("duplicates absorbed", "%d", r.cast.Counts.Get("duplicates"))
 	line("deferred", "%d (another consumer was handling the event)", r.cast.Counts.Get("contended"))
 	line("kills", "%d (%s)", kills, strings.Join(byRole, ", "))
-	line("effects", "%d notifications, %d texts, %d follow-ups", r.notifications, r.texts, r.thanks)
+	line("effects", "%d notifications, %d texts, %d thanks", r.notifications, r.texts, r.thanks)
 	line("repeated SMS calls", "%d (the provider knew their idempotency key)", r.repeated)
 	line("lost", "%d (labours that lack an effect)", r.lost)
 	line("doubled", "%d (labours with an effect more than once)", r.doubled)
