@@ -5,11 +5,15 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/framework/devstack"
+	"github.com/millrace-go/millrace/framework/devstack/devtest"
 )
 
 // howToPrelude declares what the pieces of code of the how-to pages leave out.
@@ -18,6 +22,8 @@ const howToPrelude = `package main
 import (
 	"context"
 	"database/sql"
+	"errors"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/components/cqrs"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -25,6 +31,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/millrace-go/millrace/framework"
 	"github.com/millrace-go/millrace/middleware/claim"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/pgtx"
@@ -39,24 +46,66 @@ var _ = []any{cqrs.JSONMarshaler{}, middleware.Recoverer, claim.New, outbox.NewI
 
 `
 
-// Each piece of Go on the how-to pages compiles, in a function of its own, but for variables that nobody uses there.
+// howToTests begins the file of the pages' tests.
+const howToTests = `package main
+
+import (
+	"context"
+	"net/url"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/framework"
+	"github.com/millrace-go/millrace/framework/devstack"
+	"github.com/millrace-go/millrace/framework/devstack/devtest"
+	"github.com/millrace-go/millrace/pgtx"
+	"github.com/millrace-go/millrace/transport"
+)
+
+`
+
+// howToService is the tutorial's, as far as the pages use it.
+const howToService = `
+type LabourCompleted struct{ LabourID, Phone string }
+
+func addLabours(ctx context.Context, svc *framework.Service) error {
+	_, err := svc.Pool().Exec(ctx, "create table if not exists labour (id text primary key, told int not null default 0)")
+	return err
+}
+
+func addNotify(svc *framework.Service) error {
+	return framework.Handle(svc, "notify-family", "labour.completed", notifyFamily)
+}
+
+func notifyFamily(ctx context.Context, e LabourCompleted) error {
+	return pgtx.Queue(ctx, "update labour set told = told + 1 where id = $1", e.LabourID)
+}
+`
+
+// howToCode matches a piece of Go on a page.
+var howToCode = regexp.MustCompile("(?ms)^ *```go\n(.*?)^ *```$")
+
+// Each piece of Go on the how-to pages compiles, in a function of its own, but for variables that nobody uses there. Tests
+// are left to TestTestsOfTheHowToPages.
 func TestCodeOfTheHowToPages(t *testing.T) {
 	t.Parallel()
-	pages, err := filepath.Glob("../../docs/how-to/*.md")
-	require.NoError(t, err)
-	program, pieces := strings.Builder{}, 0
-	program.WriteString(howToPrelude)
-	for _, page := range pages {
-		text, err := os.ReadFile(page)
-		require.NoError(t, err)
-		for _, m := range regexp.MustCompile("(?ms)^ *```go\n(.*?)^ *```$").FindAllStringSubmatch(string(text), -1) {
-			pieces++
-			tx := "tx pgx.Tx"
-			if strings.Contains(m[1], "pgtx.WithSQL(") {
-				tx = "tx *sql.Tx"
-			}
-			fmt.Fprintf(&program, `func _(ctx context.Context, pool *pgxpool.Pool, %s, payload []byte, orderID, project string, brokers []string,
-	router *message.Router, subscriber message.Subscriber, publisher, events message.Publisher, notify message.HandlerFunc,
+	var program strings.Builder
+	program.WriteString(howToPrelude + howToService)
+	pieces := 0
+	for _, piece := range howToPieces(t) {
+		if isTest(piece) {
+			continue
+		}
+		pieces++
+		tx := "tx pgx.Tx"
+		if strings.Contains(piece, "pgtx.WithSQL(") {
+			tx = "tx *sql.Tx"
+		}
+		fmt.Fprintf(&program, `func _(ctx context.Context, pool *pgxpool.Pool, svc *framework.Service, %s, payload []byte, orderID, labourID, reminderID, project string,
+	brokers []string, router *message.Router, subscriber message.Subscriber, publisher, events message.Publisher, notify message.HandlerFunc,
 ) {
 	var err error
 	{
@@ -65,8 +114,7 @@ func TestCodeOfTheHowToPages(t *testing.T) {
 	_ = err
 }
 
-`, tx, m[1])
-		}
+`, tx, piece)
 	}
 	require.Greater(t, pieces, 6)
 	out, err := outside(t, program.String(), "build", "-mod=mod", "-gcflags=-e", "-o", os.DevNull, ".")
@@ -75,4 +123,31 @@ func TestCodeOfTheHowToPages(t *testing.T) {
 	for line := range strings.Lines(out) {
 		assert.True(t, strings.HasPrefix(line, "#") || strings.Contains(line, "declared and not used"), line)
 	}
+}
+
+// The tests on the how-to pages pass.
+func TestTestsOfTheHowToPages(t *testing.T) {
+	t.Parallel()
+	tests := slices.DeleteFunc(howToPieces(t), func(piece string) bool { return !isTest(piece) })
+	require.Len(t, tests, 2)
+	out, err := outsideIn(t, "service_test.go", howToTests+howToService+strings.Join(tests, "\n"), devtest.Start(t, devstack.Postgres).Env(),
+		"test", "-mod=mod", "-v", "-count=1", ".")
+	require.NoError(t, err, out)
+	assert.Equal(t, len(tests), strings.Count(out, "--- PASS: Test"), out)
+}
+
+func isTest(piece string) bool { return strings.HasPrefix(piece, "func Test") }
+
+func howToPieces(t *testing.T) (pieces []string) {
+	t.Helper()
+	pages, err := filepath.Glob("../../docs/how-to/*.md")
+	require.NoError(t, err)
+	for _, page := range pages {
+		text, err := os.ReadFile(page)
+		require.NoError(t, err)
+		for _, m := range howToCode.FindAllStringSubmatch(string(text), -1) {
+			pieces = append(pieces, m[1])
+		}
+	}
+	return pieces
 }

@@ -160,13 +160,19 @@ func buildOutside(t *testing.T, program string) (path string) {
 // found in its folder, and what that needs in the versions that it needs.
 func outside(t *testing.T, program string, args ...string) (out string, err error) {
 	t.Helper()
+	return outsideIn(t, "main.go", program, nil, args...)
+}
+
+// outsideIn is outside for a file of another name, with more variables in the environment.
+func outsideIn(t *testing.T, file, program string, env []string, args ...string) (out string, err error) {
+	t.Helper()
 	folder := t.TempDir()
 	repository, err := filepath.Abs("../..")
 	require.NoError(t, err)
 	sums, err := os.ReadFile("../../go.sum")
 	require.NoError(t, err)
 	write(t, folder, "go.sum", string(sums))
-	write(t, folder, "main.go", program)
+	write(t, folder, file, program)
 	const module = "github.com/millrace-go/millrace"
 	for _, args := range [][]string{
 		{"mod", "init", "labour"},
@@ -175,7 +181,7 @@ func outside(t *testing.T, program string, args ...string) (out string, err erro
 	} {
 		command := exec.CommandContext(t.Context(), "go", args...)
 		command.Dir = folder
-		command.Env = append(os.Environ(), "GOFLAGS=", "GOWORK=off")
+		command.Env = append(append(os.Environ(), "GOFLAGS=", "GOWORK=off"), env...)
 		var text []byte
 		text, err = command.CombinedOutput()
 		out = string(text)
