@@ -153,7 +153,8 @@ func (a *app) root() *cobra.Command {
 	root.AddCommand(
 		a.dev(), a.version(), a.migrate(), a.outbox(), a.effect(), a.retention(), a.dead(), a.relay(), a.config(), a.explain(), a.doctor(),
 	)
-	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", fmt.Sprintf(".FlagUsagesWrapped %d", helpWidth)))
+	usage := strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", fmt.Sprintf(".FlagUsagesWrapped %d", helpWidth))
+	root.SetUsageTemplate(strings.ReplaceAll(usage, "for more information about a command", "for more about a command"))
 	fold(root)
 	return root
 }

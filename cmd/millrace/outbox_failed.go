@@ -25,7 +25,7 @@ func (a *app) outboxList() *cobra.Command {
 	var state string
 	var groups bool
 	c := &cobra.Command{
-		Use: "list", Short: "List events that could not be published, and delayed ones, or count failed ones by error", Args: cobra.NoArgs,
+		Use: "list", Short: "List failed and delayed events, or count failed ones by error", Args: cobra.NoArgs,
 		Long: "Lists events that could not be published, and delayed ones, the oldest first.\n\n" +
 			"  dead       the broker refused it, or it failed too often; an operator\n" +
 			"             decides, by \"outbox retry\" or \"outbox discard\"\n" +
