@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -298,4 +299,33 @@ func (f *fixture) relaysUntilDead(d *deliveries) {
 			return
 		}
 	}
+}
+
+// Events that are dead because a part of a topic was out of reach are retried when others are published that failed as they did.
+func TestDeadEventsAreRetriedWhenTheirErrorHasGone(t *testing.T) {
+	t.Parallel()
+	f, broker := newFixture(t), newRecorder()
+	broker.refuseAll(func(p string) bool { return strings.HasPrefix(p, "lost") })
+	f.run(f.newRelay(batchRecorder{broker}, outbox.RelayConfig{MaxAttempts: 3, PollInterval: 50 * time.Millisecond}))
+	defer f.flow()()
+	for i := range 20 {
+		f.publish("key "+strconv.Itoa(i), "lost")
+		f.publish("key "+strconv.Itoa(i), "behind")
+	}
+	dead := func() (n int) {
+		require.NoError(t, f.pool.QueryRow(t.Context(), `select count(*) from `+f.schema+`.outbox_failed where state = 'dead'`).Scan(&n))
+		return n
+	}
+	eventually(t, "they are dead", func() bool { return dead() == 20 })
+	f.publish("late", "lost later")
+	eventually(t, "another one is retried", func() bool { return len(f.failed("late")) == 1 })
+	broker.refuseAll(nil)
+	eventually(t, "all are published", func() bool {
+		for i := range 20 {
+			if !assert.ObjectsAreEqual([]string{"lost", "behind"}, broker.of("key "+strconv.Itoa(i))) {
+				return false
+			}
+		}
+		return true
+	})
 }

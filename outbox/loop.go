@@ -172,6 +172,8 @@ func (l *loop) carryOut(action relay.Action) relay.Input {
 		return l.store.SettleFailed(context.WithoutCancel(ctx), a) // the broker has what is done
 	case relay.Poll:
 		return l.store.Poll(ctx, a.Shards)
+	case relay.RetryDead:
+		return l.store.RetryDead(ctx, a)
 	case relay.MoveDelayed:
 		return l.relay.moveDelayed(ctx, a.Limit)
 	case relay.Release:
@@ -317,6 +319,8 @@ func (r *Relay) report(p relay.Report) {
 		log.Error("relays ended while they sent this event: it is set aside", attrs...)
 	case relay.ReportStuck:
 		log.Error("the publisher does not return: giving the shard back", "shard", p.Shard, "topic", p.Topic, "events", p.Count, "after", p.In)
+	case relay.ReportRetried:
+		log.Info("events that had failed were published: dead ones with the same error are retried", "topic", p.Topic, "events", p.Count)
 	case relay.ReportError:
 		log.Warn("a step of the relay failed: it is repeated", "step", p.Action, "shard", p.Shard, "retry_in", p.In.Round(time.Millisecond), "error", p.Err)
 	}

@@ -38,7 +38,8 @@ type RelayConfig struct {
 
 	// MaxAttempts is how often an event may fail, while the broker takes others of its topic, before it is dead: an
 	// operator decides about it, and it blocks its key. An error that wraps transport.ErrRejected makes it dead at once;
-	// an outage of the broker never does. The relay retries after 100 ms, then after twice that, up to a minute. Default:
+	// an outage of the broker never does. If others that had failed with the same error are published later, it is retried
+	// once more: the error was no fault of its own. The relay retries after 100 ms, then after twice that, up to a minute. Default:
 	// 10.
 	MaxAttempts int
 

@@ -41,7 +41,7 @@ type Event struct {
 	Created  time.Time  `json:"created"`
 	Due      *time.Time `json:"due,omitempty"` // of a delayed event, or of the next attempt
 	Reason   string     `json:"reason,omitempty"`
-	Command  string     `json:"command,omitempty"` // an operator's, until a relay has carried it out
+	Command  string     `json:"command,omitempty"` // until a relay has carried it out: an operator's "retry" or "discard", or a relay's "recover"
 	Payload  []byte     `json:"payload,omitempty"`
 
 	// Group is the same for events that failed alike: by the reason without numbers, IDs and quoted text.

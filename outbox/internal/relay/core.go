@@ -173,6 +173,8 @@ func (c *Core) Apply(now time.Time, in Input) {
 		}
 	case Woken:
 		c.woken(in)
+	case DeadRetried:
+		c.deadRetried(in, now)
 	case Stop:
 		c.ending = true
 	default:
@@ -235,6 +237,7 @@ func (c *Core) Next(now time.Time) (actions []Action, wait time.Duration) {
 		c.giveBack(now)
 		until(c.poll(now))
 		until(c.moveDelayed(now))
+		until(c.retryDead(now))
 		until(c.rescan(now))
 		until(c.read(now))
 	}

@@ -253,6 +253,9 @@ func (s *shard) settleFailed(q *queue, results []error, now time.Time) {
 				done.Done = append(done.Done, e.ID)
 				delete(s.tried, e.ID)
 				heard = true
+				if e.Attempts > 0 && !e.Crash { // else nobody knows why it had failed
+					q.topic.recovered(e.Reason)
+				}
 				continue
 			}
 			ok = false

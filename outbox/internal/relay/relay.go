@@ -15,6 +15,7 @@
 //	FetchFailed   FailedFetched
 //	SettleFailed  FailedSettled
 //	Poll          Polled
+//	RetryDead     DeadRetried
 //	MoveDelayed   DelayedMoved
 //	Release       Released
 //	ClearSuspect  SuspectCleared
@@ -56,6 +57,7 @@ type Event struct {
 	moving   bool      // its move to the failed events was begun, and is not known to have ended
 	gone     bool      // its row no longer exists
 	failedAt time.Time // the last time; zero: never
+	reason   string    // the error of that time
 	attempts int       // failures that were its own
 }
 
@@ -72,7 +74,8 @@ type FailedRow struct {
 	ID       int64
 	State    string
 	Attempts int
-	Crash    bool // relays ended while they sent it
+	Reason   string // why it failed the last time
+	Crash    bool   // relays ended while they sent it
 
 	queue *queue
 }
@@ -238,6 +241,11 @@ type (
 	}
 	// Poll asks in which shards failed events are due or commanded, and what operators have set for topics.
 	Poll struct{ Shards []int16 }
+	// RetryDead asks the holders of the leases to retry the dead events of a topic that failed with these errors.
+	RetryDead struct {
+		Topic   string
+		Reasons []string
+	}
 	// MoveDelayed moves delayed events that are due into the outbox.
 	MoveDelayed struct{ Limit int }
 	// Release gives leases back.
@@ -279,6 +287,7 @@ const (
 	ReportCareful                      // a shard's events are sent one by one: Count relays ended while they held it
 	ReportAccused                      // relays ended while they sent Event
 	ReportStuck                        // the publisher did not return: the relay gives Shard back
+	ReportRetried                      // Count dead events of Topic are retried, because others that had failed as they did were published
 	ReportError                        // Action failed with Err
 )
 
@@ -292,6 +301,7 @@ func (SetAside) action()     {}
 func (FetchFailed) action()  {}
 func (SettleFailed) action() {}
 func (Poll) action()         {}
+func (RetryDead) action()    {}
 func (MoveDelayed) action()  {}
 func (Release) action()      {}
 func (ClearSuspect) action() {}
@@ -363,6 +373,12 @@ type (
 		Controls []Control // as in BlockedLoaded
 		Err      error
 	}
+	// DeadRetried ends RetryDead.
+	DeadRetried struct {
+		RetryDead
+		Events int
+		Err    error
+	}
 	// DelayedMoved ends MoveDelayed. Next is the time until the next one is due; 0: none waits.
 	DelayedMoved struct {
 		Moved int
@@ -396,6 +412,7 @@ func (WasSetAside) input()    {}
 func (FailedFetched) input()  {}
 func (FailedSettled) input()  {}
 func (Polled) input()         {}
+func (DeadRetried) input()    {}
 func (DelayedMoved) input()   {}
 func (Released) input()       {}
 func (SuspectCleared) input() {}

@@ -100,6 +100,7 @@ func (s *shard) settle(q *queue, results []error, now time.Time) {
 			e.leaving = true
 			acked = append(acked, e)
 			s.release(e)
+			q.topic.recovered(e.reason)
 			if e.key != nil {
 				e.key.wait = 0
 			}
@@ -136,7 +137,7 @@ func (s *shard) settle(q *queue, results []error, now time.Time) {
 			report.Event, report.Err = e, err
 		}
 		counts := isOwnFault(fault, e.failedAt, q.topic.lastSuccess)
-		e.failedAt = now
+		e.failedAt, e.reason = now, err.Error()
 		if counts {
 			own = err
 			q.topic.heard()

@@ -21,6 +21,10 @@ type topic struct {
 	until    time.Time // no batch before
 	probing  bool      // a batch asks
 	since    time.Time // when it began to stand; zero: it does not
+
+	reasons   []string  // errors that events have failed with that were published later
+	retryDead time.Time // no retry of dead events before
+	retrying  bool      // one is under way
 }
 
 func (c *Core) topic(name string) *topic {

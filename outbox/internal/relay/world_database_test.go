@@ -112,6 +112,7 @@ func (w *world) publish(n *node, a Publish) (results []error, ok bool) {
 	bad := map[string]bool{}
 	for i, r := range a.Rows {
 		w.sends++
+		w.sent[r.EventID]++
 		row := w.rowOf(r.EventID)
 		switch {
 		case row != nil && row.poison:
@@ -193,10 +194,13 @@ func (w *world) fetch(a FetchFailed) FailedFetched {
 			w.dead[f.EventID] = "discarded"
 			return true
 		}
-		f.command = ""
 		if f.state != Blocked {
-			f.state, f.attempts, f.at = Retrying, 0, w.now
+			f.state, f.at = Retrying, w.now
+			if f.command == "retry" {
+				f.attempts = 0
+			}
 		}
+		f.command = ""
 		return false
 	})
 	w.promote(a.Shard, a.PromoteAll, slices.Concat(a.Promote, touched))
@@ -208,7 +212,7 @@ func (w *world) fetch(a FetchFailed) FailedFetched {
 		var group []FailedRow
 		for _, o := range w.failed {
 			if o == f || f.Key != "" && o.Key == f.Key && o.id > f.id && len(group) < a.PerKey {
-				group = append(group, FailedRow{Row: o.Row, ID: o.id, State: o.state, Attempts: o.attempts, Crash: o.reason == ReasonCrash})
+				group = append(group, FailedRow{Row: o.Row, ID: o.id, State: o.state, Attempts: o.attempts, Reason: o.reason, Crash: o.reason == ReasonCrash})
 			}
 		}
 		groups = append(groups, group)
@@ -217,6 +221,17 @@ func (w *world) fetch(a FetchFailed) FailedFetched {
 	for _, k := range slices.Concat(a.Promote, touched) {
 		if !slices.ContainsFunc(w.failed, func(f *worldFailed) bool { return f.Key == k }) {
 			answer.Freed = append(answer.Freed, k)
+		}
+	}
+	return answer
+}
+
+func (w *world) retryDead(a RetryDead) DeadRetried {
+	answer := DeadRetried{RetryDead: a}
+	for _, f := range w.failed {
+		if f.state == Dead && f.command == "" && f.Topic == a.Topic && slices.Contains(a.Reasons, f.reason) {
+			f.command = "recover"
+			answer.Events++
 		}
 	}
 	return answer

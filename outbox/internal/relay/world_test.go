@@ -39,8 +39,9 @@ type world struct {
 	overtaken []string
 	disobeyed []string // batches that the relay sent against what it knew that operators have set
 	history   []string
-	hung      bool // a topic did not answer
-	sends     int  // rows given to the broker
+	hung      bool           // a topic did not answer
+	sends     int            // rows given to the broker
+	sent      map[string]int // the same, by event ID
 }
 
 type transaction struct {
@@ -122,7 +123,7 @@ func newWorld(t require.TestingT, shards int16) *world {
 	w := &world{
 		t: t, now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), shards: shards,
 		sequences: map[int16]int64{}, leases: map[int16]*worldLease{}, topics: map[string]*worldTopic{}, paused: map[string]int64{}, redirects: map[string]string{},
-		written: map[string]int{}, first: map[string]int{}, published: map[string]int{}, dead: map[string]string{},
+		written: map[string]int{}, first: map[string]int{}, published: map[string]int{}, sent: map[string]int{}, dead: map[string]string{},
 	}
 	for s := range shards {
 		w.leases[s] = &worldLease{relay: -1, suspectBy: -1, deaths: map[int]bool{}, suspectDeaths: map[int]bool{}}
@@ -289,6 +290,8 @@ func (n *node) carryOut(p *pending) bool {
 			}
 		}
 		p.answer = Polled{Due: due, Controls: w.controls()}
+	case RetryDead:
+		p.answer = w.retryDead(a)
 	case MoveDelayed:
 		p.answer = DelayedMoved{}
 	case Release:
@@ -336,6 +339,8 @@ func lost(a Action, began time.Time) Input {
 		return FailedSettled{Ref: a.Ref, Err: errLost}
 	case Poll:
 		return Polled{Err: errLost}
+	case RetryDead:
+		return DeadRetried{RetryDead: a, Err: errLost}
 	case MoveDelayed:
 		return DelayedMoved{Err: errLost}
 	case Release:

@@ -34,7 +34,7 @@ type Relay struct {
 
 type relayStatements struct {
 	delete, deleteMoved, archiveDays, seen, well, gone, release, take, rescan, note, clear, survived, observe, observeFailed,
-	keys, move, due, controls, commands, promote, promoteAll, fetch, done, again, left, delayed string
+	retryDead, keys, move, due, controls, commands, promote, promoteAll, fetch, done, again, left, delayed string
 }
 
 // NewRelay returns the statements of the relay with that ID, and a name for people.
@@ -50,7 +50,7 @@ func NewRelay(pool *pgxpool.Pool, schema string, id uuid.UUID, name string, ttl,
 		rescan: query("rescan"), note: query("suspect_note"), clear: query("suspect_clear"), survived: query("suspect_survived"),
 		observe: query("observe"), observeFailed: query("observe_failed"), keys: query("failed_keys"), move: query("failed_move"),
 		due: query("failed_due"), controls: query("topic_controls"), commands: query("failed_commands"), promote: query("failed_promote"), promoteAll: query("failed_promote_all"), fetch: query("failed_fetch"),
-		done: query("failed_done" + suffix), again: query("failed_again"), left: query("failed_left"), delayed: query("delayed_move"),
+		retryDead: query("retry_dead"), done: query("failed_done" + suffix), again: query("failed_again"), left: query("failed_left"), delayed: query("delayed_move"),
 	}}
 }
 
@@ -255,7 +255,7 @@ func (r *Relay) FetchFailed(ctx context.Context, a relay.FetchFailed) relay.Fail
 		},
 		row: func(v [][]byte) error {
 			e := relay.FailedRow{
-				ID: asInt8(v[1]), State: string(v[2]), Attempts: asInt4(v[3]), Crash: string(v[4]) == relay.ReasonCrash,
+				ID: asInt8(v[1]), State: string(v[2]), Attempts: asInt4(v[3]), Reason: string(v[4]), Crash: string(v[4]) == relay.ReasonCrash,
 				Row: relay.Row{
 					Seq: asInt8(v[5]), EventID: string(v[6]), Topic: string(v[7]), Key: string(v[8]),
 					Headers: someHeaders(v[9]), Payload: append([]byte{}, v[10]...), Written: asTime(v[11]),
@@ -331,6 +331,20 @@ func (r *Relay) Poll(ctx context.Context, shards []int16) (answer relay.Polled) 
 		answer.Due = append(answer.Due, asInt2(v[0]))
 		return nil
 	}}, r.controls(&answer.Controls))
+	return answer
+}
+
+// RetryDead marks dead events whose error has gone away.
+func (r *Relay) RetryDead(ctx context.Context, a relay.RetryDead) relay.DeadRetried {
+	answer := relay.DeadRetried{RetryDead: a}
+	reasons := make([]string, len(a.Reasons))
+	for i, reason := range a.Reasons {
+		reasons[i] = printable(reason)
+	}
+	answer.Err = r.transact(ctx, statement{sql: r.sql.retryDead, args: []argument{text(a.Topic), texts(reasons)}, row: func(v [][]byte) error {
+		answer.Events = int(asInt8(v[0]))
+		return nil
+	}})
 	return answer
 }
 

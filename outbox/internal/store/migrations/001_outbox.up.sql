@@ -82,7 +82,7 @@ create table {schema}.outbox_failed (
     reason     text        not null default '',
     failed_at  timestamptz not null default now(), -- when it came here
     retry_at   timestamptz,
-    command    text        check (command in ('retry', 'discard')), -- an operator's, until the relay has carried it out
+    command    text        check (command in ('retry', 'discard', 'recover')), -- until the relay has carried it out; an operator's, or: its error has gone away
     replayed   boolean     not null default false -- as in the outbox
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
     autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 10000, autovacuum_vacuum_cost_delay = 0);
@@ -90,6 +90,7 @@ create table {schema}.outbox_failed (
 -- the key, too.
 create index outbox_failed_key on {schema}.outbox_failed (shard, hash, id) where state <> 'discarded';
 create index outbox_failed_due on {schema}.outbox_failed (shard, retry_at) where state = 'retrying' or command is not null;
+create index outbox_failed_dead on {schema}.outbox_failed (topic, id) where state = 'dead';
 create index outbox_failed_event on {schema}.outbox_failed (event_id);
 
 -- Events that are to be delivered later. They enter the outbox when they are due; until then they can be cancelled.

@@ -1,0 +1,12 @@
+-- Marks dead events of topic $1 that failed with one of the errors $2, but for numbers, IDs and quoted text: at most 10,000, and
+-- none for which an operator has given a command. The holders of their shards' leases retry them. By the index
+-- outbox_failed_dead. Locks the rows that it marks.
+with marked as (
+    update {schema}.outbox_failed set command = 'recover' where id in (
+        select id from {schema}.outbox_failed
+        where topic = $1::text and state = 'dead' and command is null
+          and {alike}reason{/alike} in (select {alike}r{/alike} from unnest($2::text[]) r)
+        order by id limit 10000 for update skip locked)
+    returning 1
+)
+select count(*) from marked
