@@ -43,9 +43,9 @@ func newLoop(hard context.Context, r *Relay) *loop {
 	return &loop{
 		relay: r, store: r.store, reader: r.reader, hard: hard, inputs: make(chan relay.Input, 64), leases: map[relay.Ref]lease{},
 		core: relay.New(relay.Config{
-			BatchSize: r.cfg.BatchSize, MaxInFlight: r.cfg.MaxInFlight, MaxAttempts: r.cfg.MaxAttempts, Batches: batches,
+			BatchSize: r.cfg.BatchSize, MaxInFlight: r.cfg.MaxInFlight, Batches: batches,
 			PollInterval: r.cfg.PollInterval, LeaseTTL: r.cfg.LeaseTTL, StuckAfter: 2 * r.cfg.PublishTimeout, CrashPause: r.pause,
-			Fault: faultOf, Gaps: r.gaps, Jitter: jitter,
+			Fault: faultOf, Retry: r.cfg.retry, Gaps: r.gaps, Jitter: jitter,
 		}, time.Now()),
 	}
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/millrace-go/millrace/internal/pgschema"
 	"github.com/millrace-go/millrace/outbox/internal/relay"
 	"github.com/millrace-go/millrace/outbox/internal/store"
+	"github.com/millrace-go/millrace/retry"
 )
 
 // RelayConfig configures a Relay. Its zero value is ready for use.
@@ -42,6 +43,11 @@ type RelayConfig struct {
 	// once more: the error was no fault of its own. The relay retries after 100 ms, then after twice that, up to a minute. Default:
 	// 10.
 	MaxAttempts int
+
+	// Retry has rules for topics and errors: other attempts, another backoff, or that an event is dead at once. They decide
+	// only about failures that may count. So an event waits in an outage, and is dead if an error wraps
+	// transport.ErrRejected, whatever they say. Default: none.
+	Retry retry.Policy
 
 	// Archive is how long published events are kept in the table outbox_archive, for replay and for "millrace explain".
 	// Then whole days are dropped. 1 h or more. Default: 0, they are not kept.
@@ -141,7 +147,13 @@ func (c RelayConfig) Validate() error {
 			errs = append(errs, fmt.Errorf("RelayConfig.%s is %v: want %v or more, or 0 for the default", d.name, d.value, d.min))
 		}
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, c.Retry.Validate("RelayConfig.Retry"))...)
+}
+
+// retry is relay.Config.Retry.
+func (c RelayConfig) retry(topic string, err error, attempts int) (dead bool, wait time.Duration) {
+	r := c.Retry.For(topic, err, retry.Rule{MaxAttempts: c.MaxAttempts, Backoff: 100 * time.Millisecond, MaxBackoff: time.Minute})
+	return r.Dead || attempts >= r.MaxAttempts, r.Wait(attempts)
 }
 
 // Relay forwards committed events to a broker. Any number of relays, in any number of processes, share the work: each

@@ -9,9 +9,8 @@ import (
 
 // Config configures a Core. Every field is required.
 type Config struct {
-	BatchSize   int // events of a batch
-	MaxInFlight int // of a shard
-	MaxAttempts int
+	BatchSize   int  // events of a batch
+	MaxInFlight int  // of a shard
 	Batches     bool // the publisher takes batches
 
 	PollInterval time.Duration
@@ -19,7 +18,10 @@ type Config struct {
 	StuckAfter   time.Duration // a batch in flight for longer is not expected to be answered
 	CrashPause   time.Duration // how long the crash guard sets an event aside
 
-	Fault  func(error) Fault
+	Fault func(error) Fault
+	// Retry says whether an event of the topic is dead that failed by itself so often, 0 meaning whatever happens, and else how
+	// long it waits.
+	Retry  func(topic string, err error, attempts int) (dead bool, wait time.Duration)
 	Gaps   func() GapTracker
 	Jitter func(time.Duration) time.Duration
 }

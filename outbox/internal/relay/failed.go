@@ -259,7 +259,7 @@ func (s *shard) settleFailed(q *queue, results []error, now time.Time) {
 				continue
 			}
 			ok = false
-			fault := c.fault(err)
+			fault := c.fault(q.topic, err)
 			if fault == Outage || fault == NotSent {
 				if fault == Outage {
 					outage = err
@@ -277,9 +277,10 @@ func (s *shard) settleFailed(q *queue, results []error, now time.Time) {
 			if isOwnFault(fault, last, q.topic.lastSuccess) {
 				q.topic.heard()
 				a.Attempts++
-				a.State, a.RetryIn = c.verdict(fault, a.Attempts)
+				a.State, a.RetryIn = c.verdict(q.topic, err, fault, a.Attempts)
 			} else {
-				a.RetryIn = c.cfg.Jitter(failedBackoff(e.Attempts))
+				_, wait := c.cfg.Retry(q.topic.name, err, e.Attempts)
+				a.RetryIn = c.cfg.Jitter(wait)
 			}
 			done.Again = append(done.Again, a)
 			c.pollIn(a.RetryIn, now)

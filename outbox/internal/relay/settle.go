@@ -26,8 +26,6 @@ const (
 	maxBackoff   = 5 * time.Second
 	// maxTopicBackoff is shorter: it decides how soon an outage's end is noticed.
 	maxTopicBackoff = time.Second
-	// maxFailedBackoff bounds the time between two attempts of a failed event.
-	maxFailedBackoff = time.Minute
 )
 
 // retry is the backoff of one kind of action.
@@ -45,11 +43,6 @@ func (r *retry) failed(c *Core, now time.Time) time.Duration {
 
 func (r *retry) ok() { *r = retry{} }
 
-// failedBackoff is how long an event waits after so many failures of its own.
-func failedBackoff(attempts int) time.Duration {
-	return min(firstBackoff<<min(max(attempts, 1)-1, 20), maxFailedBackoff)
-}
-
 // isOwnFault reports whether a failure counts against the event, which failed before at failedAt (zero: never). An error of
 // unknown meaning is the event's own only if the broker took others of its topic between two of its failures. Otherwise
 // it may be an outage.
@@ -58,11 +51,17 @@ func isOwnFault(f Fault, failedAt, lastSuccess time.Time) bool {
 }
 
 // fault says what the error of an event means. One that was not sent because the lease was over has no fault.
-func (c *Core) fault(err error) Fault {
+func (c *Core) fault(t *topic, err error) Fault {
 	if errors.Is(err, ErrLeaseOver) {
 		return NotSent
 	}
-	return c.cfg.Fault(err)
+	f := c.cfg.Fault(err)
+	if f == Unknown {
+		if dead, _ := c.cfg.Retry(t.name, err, 0); dead {
+			return Rejected
+		}
+	}
+	return f
 }
 
 // backOff makes the queue wait after a batch of which nothing was sent.
@@ -73,11 +72,12 @@ func (c *Core) backOff(q *queue, err error, now time.Time) {
 }
 
 // verdict decides about an event that has failed so often by its own fault.
-func (c *Core) verdict(f Fault, attempts int) (state string, in time.Duration) {
-	if f == Rejected || attempts >= c.cfg.MaxAttempts {
+func (c *Core) verdict(t *topic, err error, f Fault, attempts int) (state string, in time.Duration) {
+	dead, wait := c.cfg.Retry(t.name, err, attempts)
+	if f == Rejected || dead {
 		return Dead, 0
 	}
-	return Retrying, c.cfg.Jitter(failedBackoff(attempts))
+	return Retrying, c.cfg.Jitter(wait)
 }
 
 // settle applies the results of a queue's batch.
@@ -109,7 +109,7 @@ func (s *shard) settle(q *queue, results []error, now time.Time) {
 		}
 		s.unsaved--
 		q.unsaved--
-		fault := c.fault(err)
+		fault := c.fault(q.topic, err)
 		if e.key == nil {
 			e.key = &key{queue: q, pending: 1}
 		}
@@ -142,7 +142,7 @@ func (s *shard) settle(q *queue, results []error, now time.Time) {
 			own = err
 			q.topic.heard()
 			e.attempts++
-			state, in := c.verdict(fault, e.attempts)
+			state, in := c.verdict(q.topic, err, fault, e.attempts)
 			s.fail(k, Aside{Event: e, State: state, Reason: err.Error(), Attempts: e.attempts, RetryIn: in})
 			continue
 		}

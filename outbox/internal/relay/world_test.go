@@ -141,7 +141,7 @@ func (w *world) topic(name string) *worldTopic {
 // start starts a relay.
 func (w *world) start() *node {
 	cfg := Config{
-		BatchSize: 10, MaxInFlight: 20, MaxAttempts: 3, Batches: true,
+		BatchSize: 10, MaxInFlight: 20, Batches: true,
 		PollInterval: time.Second, LeaseTTL: worldTTL, StuckAfter: time.Minute, CrashPause: time.Minute,
 		Fault: func(err error) Fault {
 			switch {
@@ -151,6 +151,9 @@ func (w *world) start() *node {
 				return Rejected
 			}
 			return Unknown
+		},
+		Retry: func(_ string, _ error, attempts int) (bool, time.Duration) {
+			return attempts >= 3, min(100*time.Millisecond<<max(attempts-1, 0), time.Minute)
 		},
 		Gaps: NewGaps, Jitter: func(d time.Duration) time.Duration { return d },
 	}

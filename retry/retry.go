@@ -1,0 +1,101 @@
+// Package retry says how often an event that failed is tried again, and when, by its topic and its error. A relay takes a Policy
+// as outbox.RelayConfig.Retry.
+package retry
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"time"
+)
+
+// Policy is rules, of which the first one that fits an event's topic and error decides. What no rule decides is as the configuration
+// that has the policy says. A Policy must not be changed while it is used.
+type Policy []Rule
+
+// Rule says what becomes of events that fail.
+type Rule struct {
+	// Topic is the topic of the events, or a pattern such as "labour.*", where "*" stands for any text without a slash: see
+	// path.Match. Default: any topic.
+	Topic string
+
+	// Error reports whether the rule is for this error: errors.Is and errors.As look into it. It is called by several goroutines at
+	// once, and must return quickly. Default: any error.
+	Error func(err error) bool
+
+	// Dead makes the event dead at once: an operator decides about it. Default: false.
+	Dead bool
+
+	// MaxAttempts is how often the event may fail before it is dead. Default: the configuration's.
+	MaxAttempts int
+
+	// Backoff is the wait after the first failure. Each further failure doubles it, up to MaxBackoff. Default: the configuration's.
+	Backoff, MaxBackoff time.Duration
+}
+
+// For returns the first rule that fits, with its zero fields set to those of defaults. If none fits it returns defaults.
+func (p Policy) For(topic string, err error, defaults Rule) Rule {
+	for _, r := range p {
+		if !r.fits(topic, err) {
+			continue
+		}
+		if r.MaxAttempts == 0 {
+			r.MaxAttempts = defaults.MaxAttempts
+		}
+		if r.Backoff == 0 {
+			r.Backoff = defaults.Backoff
+		}
+		if r.MaxBackoff == 0 {
+			r.MaxBackoff = max(r.Backoff, defaults.MaxBackoff)
+		}
+		return r
+	}
+	return defaults
+}
+
+func (r Rule) fits(topic string, err error) bool {
+	if r.Topic != "" {
+		if ok, wrong := path.Match(r.Topic, topic); !ok || wrong != nil {
+			return false
+		}
+	}
+	return r.Error == nil || r.Error(err)
+}
+
+// Wait is how long an event waits after so many failures, 1 or more.
+func (r Rule) Wait(failures int) time.Duration {
+	wait := r.Backoff
+	for ; failures > 1 && wait < r.MaxBackoff; failures-- {
+		wait *= 2
+	}
+	return min(wait, r.MaxBackoff)
+}
+
+// Validate reports everything that is wrong with the policy, which is the field of that name.
+func (p Policy) Validate(field string) error {
+	var errs []error
+	for i, r := range p {
+		wrong := func(name, format string, args ...any) {
+			errs = append(errs, fmt.Errorf("%s[%d].%s is %s", field, i, name, fmt.Sprintf(format, args...)))
+		}
+		if _, err := path.Match(r.Topic, ""); err != nil {
+			wrong("Topic", "%q: want a topic, or a pattern such as \"labour.*\"", r.Topic)
+		}
+		if r.MaxAttempts < 0 || r.MaxAttempts > 1000 {
+			wrong("MaxAttempts", "%d: want 1 to 1000, or 0 for the default", r.MaxAttempts)
+		}
+		if r.Dead && (r.MaxAttempts != 0 || r.Backoff != 0 || r.MaxBackoff != 0) {
+			wrong("Dead", "true, beside attempts or a backoff: want one of them, because an event that is dead is not retried")
+		}
+		if r.Backoff != 0 && r.Backoff < time.Millisecond {
+			wrong("Backoff", "%s: want 1ms or more, or 0 for the default", r.Backoff)
+		}
+		if r.MaxBackoff != 0 && r.MaxBackoff < max(r.Backoff, time.Millisecond) {
+			wrong("MaxBackoff", "%s: want Backoff or more, or 0 for the default", r.MaxBackoff)
+		}
+		if r.MaxBackoff > 24*time.Hour || r.Backoff > 24*time.Hour {
+			wrong("MaxBackoff", "%s: want 24h or less", max(r.MaxBackoff, r.Backoff))
+		}
+	}
+	return errors.Join(errs...)
+}
