@@ -191,7 +191,7 @@ func Replay(ctx context.Context, db pgtx.DB, schema string, c ReplayConfig, by B
 func isFull(ctx context.Context, db pgtx.DB, schema string, limit int) (full bool, err error) {
 	err = administer(ctx, db, schema, "replay events", func(ctx context.Context, tx pgx.Tx, schema string) error {
 		var n, estimate int64
-		err := tx.QueryRow(ctx, store.Query("backlog", schema), limit).Scan(&n, &estimate)
+		err := tx.QueryRow(ctx, store.Query("backlog", schema), limit+1).Scan(&n, &estimate)
 		full = n > int64(limit)
 		return err
 	})
