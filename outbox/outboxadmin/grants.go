@@ -20,10 +20,11 @@ type GrantRoles struct {
 // shards, mends sequences and purges.
 var privileges = struct{ writer, relay, operator []string }{
 	writer: []string{
-		`insert, select (shard, seq, created_at) on {schema}.outbox`, // select for the limit of the backlog, and health checks
+		`insert, select (shard, seq) on {schema}.outbox`, // select for the limit of the backlog
 		`insert (due_at, hash, event_id, topic, key, headers, payload) on {schema}.outbox_delayed`,
 		`select on {schema}.outbox_shard, {schema}.outbox_relay, {schema}.outbox_topic, {schema}.outbox_layout, {schema}.migration`,
-		`execute on function {schema}.outbox_next(smallint), {schema}.outbox_shard_of(bigint), {schema}.outbox_cancel(text)`,
+		`execute on function {schema}.outbox_next(smallint), {schema}.outbox_shard_of(bigint), {schema}.outbox_cancel(text),
+    {schema}.outbox_waiting(smallint, bigint, text[])`,
 	},
 	relay: []string{
 		`select, insert, delete on {schema}.outbox`, // insert for delayed events that are due
@@ -37,6 +38,7 @@ var privileges = struct{ writer, relay, operator []string }{
 		`select on {schema}.outbox, {schema}.outbox_failed, {schema}.outbox_delayed, {schema}.outbox_archive, {schema}.outbox_shard,
     {schema}.outbox_relay, {schema}.outbox_layout, {schema}.migration`,
 		`update (command) on {schema}.outbox_failed`,
+		`execute on function {schema}.outbox_waiting(smallint, bigint, text[])`,
 		`select, insert, update, delete on {schema}.outbox_topic`,
 		`select, insert, update (events) on {schema}.outbox_audit`,
 		`select, insert, update, delete on {schema}.outbox_replay`,

@@ -50,6 +50,7 @@ func TestWriterIsConfined(t *testing.T) {
 		`select key from {schema}.outbox`,
 		`select headers from {schema}.outbox`,
 		`select event_id from {schema}.outbox`,
+		`select topic from {schema}.outbox`,
 		`select * from {schema}.outbox`,
 		`select o from {schema}.outbox o`,
 		`copy {schema}.outbox to stdout`,

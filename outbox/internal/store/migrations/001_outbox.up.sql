@@ -23,6 +23,20 @@ create table {schema}.outbox (
 -- The only index. Not unique: sequences that were set back must not stop the producers.
 create index outbox_shard_seq on {schema}.outbox (shard, seq);
 
+-- How many events a shard holds, counted up to some, when the oldest was written, and when the oldest one that neither is of one of
+-- the topics nor waits for one of their events. With its owner's rights, because health checks run as writers, who may not read
+-- topics and keys.
+create function {schema}.outbox_waiting(shard smallint, up_to bigint, topics text[])
+returns table (pending bigint, oldest timestamptz, moving timestamptz) language sql stable security definer
+set search_path = pg_catalog, pg_temp as $$
+    select count(*), min(e.created_at), min(e.created_at) filter (where not e.held_up)
+    from (
+        select o.created_at, o.topic = any($3) or o.key <> '' and bool_or(o.topic = any($3)) over (partition by o.key order by o.seq) as held_up
+        from (select w.seq, w.topic, w.key, w.created_at from {schema}.outbox w where w.shard = $1 order by w.seq limit $2) o
+    ) e
+$$;
+revoke execute on function {schema}.outbox_waiting(smallint, bigint, text[]) from public;
+
 -- The layout is part of the stored format: every writer must place a key on the same shard.
 create table {schema}.outbox_layout (
     hash   text     not null, -- how a key becomes 63 bits: FNV-1a, 64 bits, upper half folded onto the lower one
