@@ -12,13 +12,13 @@ func (c *Core) read(now time.Time) (at time.Time) {
 	}
 	var requests []Request
 	rows, bytes, curious := 0, 0, false
+	c.shed(now)
 	full := c.weight(now) >= maxBytes
 	for i := range c.order {
 		s := c.order[(c.lastShard+i)%len(c.order)]
 		if !s.loaded || !s.stopping.IsZero() {
 			continue
 		}
-		s.shed(now)
 		fetch, drain := s.missing(now), s.drain(now)
 		if !s.woken && len(fetch) == 0 && drain == nil || full && len(fetch) == 0 {
 			continue
@@ -85,7 +85,7 @@ func (s *shard) missing(now time.Time) (list []int64) {
 		if q.stuck(now) {
 			continue
 		}
-		for i, e := range q.ready[:min(len(q.ready), batch)] {
+		for i, e := range q.ready[:min(len(q.ready), batch, max(q.window, 1))] {
 			if e.Payload == nil && !e.gone {
 				if bytes >= batchBytes && (i > 0 || q.busy()) {
 					break // when its turn comes

@@ -235,11 +235,17 @@ func (s *shard) weight(now time.Time) int {
 	return bytes
 }
 
-// shed drops the payloads that wait behind a stuck queue when they take up room.
-func (s *shard) shed(now time.Time) {
-	if s.bytes < batchBytes/4 {
-		return
+// shed drops the payloads that wait behind stuck queues when they take up room, in one shard or in all together.
+func (c *Core) shed(now time.Time) {
+	much := c.weight(now) >= maxBytes/2
+	for _, s := range c.order {
+		if much || s.bytes >= batchBytes/4 {
+			s.shed(now)
+		}
 	}
+}
+
+func (s *shard) shed(now time.Time) {
 	for _, q := range s.order {
 		if q.stuck(now) {
 			for _, e := range q.ready {
