@@ -49,12 +49,13 @@ func (f *fixture) publish(key, payload string) {
 	}))
 }
 
-// publishMany commits n events at once; each is a key of its own.
+// publishMany commits n events at once; the payload, or its beginning, is the key.
 func (f *fixture) publishMany(topic string, n int, payload func(i int) string) {
 	require.NoError(f.t, pgtx.Run(f.t.Context(), f.pool, func(ctx context.Context, _ pgx.Tx) error {
 		msgs := make([]*message.Message, n)
 		for i := range msgs {
-			msgs[i] = newMessage(ctx, outbox.NewID(), payload(i))
+			p := payload(i)
+			msgs[i] = newMessage(ctx, p[:min(len(p), 100)], p)
 		}
 		return f.publisher.Publish(topic, msgs...)
 	}))
