@@ -173,6 +173,21 @@ $`, out)
 	assert.Contains(t, redirect(exitFailed, "labour.completed", "--off"), "topic labour.completed is not redirected: ")
 	assert.Regexp(t, `(?s)end redirect +0 .*redirect +0 +topic labour.completed; to third.* ada +pause +0 +the consumer is mended; topic labour.completed\n`, o.run(exitOK, "outbox", "audit"))
 
+	discard := func(code int, args ...string) string {
+		return o.run(code, append([]string{"outbox", "topic", "discard", "labour.completed"}, args...)...)
+	}
+	assert.Contains(t, discard(exitUsage), "want either --older-than or --all\n")
+	assert.Contains(t, discard(exitUsage, "--all", "--limit", "-1"), "--limit is -1: want 1 or more")
+	assert.Contains(t, discard(exitFailed, "--all"), "the topic is not paused: pause it first")
+	o.run(exitOK, "outbox", "topic", "pause", "labour.completed")
+	assert.Equal(t, "0 pending events of topic labour.completed were discarded.\n", discard(exitOK, "--older-than", "1d"))
+	assert.JSONEq(t, `{"discarded": 1}`, discard(exitOK, "--all", "--actor", "ada", "--json"))
+	assert.Regexp(t, `labour.completed +key +discarded .* discarded by ada\n`, o.run(exitOK, "outbox", "list"))
+	assert.Regexp(t, `(?m)^\S+ +ada +discard +1 +topic labour.completed; until `, o.run(exitOK, "outbox", "audit"))
+	o.run(exitOK, "outbox", "topic", "resume", "labour.completed")
+	o.exec(`delete from {schema}.outbox_failed`)
+	o.publish("labour.completed", "key")
+
 	assert.Equal(t, "16 shards\n", o.run(exitOK, "outbox", "shards"))
 	assert.Contains(t, o.run(exitUsage, "outbox", "shards", "0"), "want 1 to 256")
 	assert.Contains(t, o.run(exitFailed, "outbox", "shards", "4", "--timeout", "2s"), "is a relay running?")

@@ -14,8 +14,8 @@ import (
 )
 
 func (a *app) outboxTopic() *cobra.Command {
-	c := &cobra.Command{Use: "topic", Short: "Pause, resume or redirect the events of a topic", Args: cobra.NoArgs, RunE: needsCommand}
-	c.AddCommand(a.outboxTopicPause(), a.outboxTopicResume(), a.outboxTopicRedirect())
+	c := &cobra.Command{Use: "topic", Short: "Pause, resume, redirect or discard the events of a topic", Args: cobra.NoArgs, RunE: needsCommand}
+	c.AddCommand(a.outboxTopicPause(), a.outboxTopicResume(), a.outboxTopicRedirect(), a.outboxTopicDiscard())
 	return c
 }
 
@@ -76,6 +76,47 @@ func (a *app) outboxTopicRedirect() *cobra.Command {
 		return nil
 	}
 	return c
+}
+
+func (a *app) outboxTopicDiscard() *cobra.Command {
+	var (
+		s   outboxadmin.PendingSelection
+		by  outboxadmin.By
+		all bool
+	)
+	c := &cobra.Command{
+		Use: "discard TOPIC {--older-than AGE | --all}", Short: "Discard pending events of a paused topic", Args: argument, ValidArgsFunction: cobra.NoFileCompletions,
+		Long: "Discards events of a paused topic that no relay has published. First it waits until relays have no such event in flight. Events\n" +
+			"that are discarded are kept as discarded, and can still be retried, until \"outbox purge\" deletes them. Resume the topic\n" +
+			"afterwards: then later events of their keys go on. Failed events are discarded by \"outbox discard --topic\".",
+		Example: "  millrace outbox topic discard labour.completed --older-than 1d\n  millrace outbox topic discard labour.completed --all --note \"its consumer is gone\"",
+	}
+	ageVar(c, &s.OlderThan, "older-than", "only events that were written longer ago than this, such as 1d or 12h")
+	c.Flags().Int64Var(&s.Limit, "limit", 0, "discard at most this many; 0: no limit")
+	c.Flags().BoolVar(&all, "all", false, "all that are pending now")
+	outboxBy(c, &by)
+	c.PreRunE = func(c *cobra.Command, _ []string) error {
+		switch {
+		case all == (s.OlderThan > 0):
+			return usageError{errors.New("want either --older-than or --all")}
+		case s.Limit < 0:
+			return usageError{fmt.Errorf("--limit is %d: want 1 or more, or 0 for no limit", s.Limit)}
+		}
+		return nil
+	}
+	c.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, args []string) error {
+		s.Topic = args[0]
+		n, err := outboxadmin.DiscardPending(ctx, pool, a.schema, s, by)
+		if err != nil {
+			return err
+		}
+		if a.json {
+			return a.printJSON(map[string]int64{"discarded": n})
+		}
+		a.say("%s of topic %s %s discarded.", output.Count(n, "pending event"), oneLine(s.Topic), output.Pick(n, "was", "were"))
+		return nil
+	})
+	return a.prints(c)
 }
 
 // topicCommand makes a command that changes what is set for a topic, and says what do returns.

@@ -11,9 +11,11 @@ import (
 
 // GrantRoles are the roles that Grants gives privileges to; "" is left out. One role may stand in several places.
 type GrantRoles struct {
-	Writer   string // of services that publish events, also delayed ones
-	Relay    string // of processes that run relays
-	Operator string // of people and programs that look, retry and discard failed events, and pause or redirect topics; and replay, if it is a Writer, too
+	Writer string // of services that publish events, also delayed ones
+	Relay  string // of processes that run relays
+	// Operator is of people and programs that look, retry and discard events, and pause or redirect topics; and replay archived
+	// events, if it is a Writer, too.
+	Operator string
 }
 
 // Each role's privileges, without which it cannot do its work; the owner of the tables migrates, changes the number of
@@ -39,6 +41,7 @@ var privileges = struct{ writer, relay, operator []string }{
     {schema}.outbox_relay, {schema}.outbox_layout, {schema}.migration`,
 		`update (command) on {schema}.outbox_failed`,
 		`execute on function {schema}.outbox_waiting(smallint, bigint, text[])`,
+		`execute on function {schema}.outbox_discard(smallint, bigint[], text[], bigint[], text)`,
 		`select, insert, update, delete on {schema}.outbox_topic`,
 		`select, insert, update (events) on {schema}.outbox_audit`,
 		`select, insert, update, delete on {schema}.outbox_replay`,

@@ -44,6 +44,7 @@ func TestGrants(t *testing.T) {
 
 	writer.publish("key", "1")
 	denied(writer, `select {schema}.outbox_archive_days('1 day')`)
+	denied(writer, `select {schema}.outbox_discard(0::smallint, '{1}', '{e}', '{1}', '')`)
 
 	f.exec(`insert into {schema}.outbox_failed (state, event_id, topic, key, hash, shard, seq, headers, payload, created_at)
 		select 'dead', 'failed', 't', 'failed', 7, 7, 1, '{}', convert_to('failed', 'UTF8'), now()`)
@@ -67,6 +68,7 @@ func TestGrants(t *testing.T) {
 	_, err = outboxadmin.Check(t.Context(), operator.pool, f.schema, true)
 	require.ErrorContains(t, err, "this is for the owner of the tables")
 	denied(operator, `delete from {schema}.outbox_failed`)
+	denied(operator, `delete from {schema}.outbox`)
 	denied(operator, `update {schema}.outbox_failed set state = 'discarded'`)
 	denied(operator, `select nextval('{schema}.outbox_seq_0')`)
 

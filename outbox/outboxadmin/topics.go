@@ -87,7 +87,7 @@ func onTopic(ctx context.Context, db pgtx.DB, schema string, a topicAction, by B
 		if err := f(ctx, tx, schema); err != nil {
 			return err
 		}
-		if _, err := tx.Exec(ctx, query("audit_topic", schema), by.Actor, a.name, 0, by.Note, a.topic, a.to); err != nil {
+		if _, err := tx.Exec(ctx, query("audit_topic", schema), by.Actor, a.name, by.Note, a.topic, a.to, nil); err != nil {
 			return err
 		}
 		return tellRelays(ctx, tx, schema)

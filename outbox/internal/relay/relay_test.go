@@ -91,11 +91,16 @@ func chance(t *rapid.T, w *world, steps int) {
 		case op < 97:
 			name := rapid.SampledFrom(topics).Draw(t, "topic")
 			topic := w.topic(name)
-			switch rapid.IntRange(0, 8).Draw(t, "trouble") {
+			switch rapid.IntRange(0, 9).Draw(t, "trouble") {
 			case 5:
-				w.paused[name] = 1
+				if w.paused[name] == 0 {
+					w.pauses++
+					w.paused[name] = w.pauses
+				}
 			case 6:
 				delete(w.paused, name)
+			case 9:
+				w.discard(name, rapid.IntRange(1, 5).Draw(t, "limit"))
 			case 7:
 				w.redirects["a"] = rapid.SampledFrom([]string{"b", "c"}).Draw(t, "to")
 			case 8:
@@ -157,6 +162,9 @@ func worldHolds(t *rapid.T, w *world) {
 	w.settled()
 	require.Empty(t, w.overtaken, "order of a key:\n%s", strings.Join(w.history, "\n"))
 	require.Empty(t, w.disobeyed, "what operators have set holds")
+	for id, before := range w.discarded {
+		require.Equal(t, before, w.published[id], "event %s is discarded:\n%s", id, strings.Join(w.history, "\n"))
+	}
 	require.Empty(t, w.rows, "nothing is left in the outbox:\n%s", w)
 	require.Empty(t, w.failed, "nothing is left among the failed events:\n%s", w)
 	for _, n := range w.nodes {

@@ -12,14 +12,14 @@ const (
 	maxTopicStates, maxTopicError = 100, 500
 )
 
-// topicStates tells why events of topics wait, those first that fail.
+// topicStates tells why events of topics wait, those first that are paused: a discard waits until it is told of them.
 func (c *Core) topicStates(now time.Time) (states []TopicState) {
 	for _, name := range slices.Sorted(maps.Keys(c.topics)) {
 		if s := c.topicState(c.topics[name], now); s.State != "" {
 			states = append(states, s)
 		}
 	}
-	urgent := []string{TopicFailing, TopicPaused, TopicSlow}
+	urgent := []string{TopicPaused, TopicFailing, TopicSlow}
 	slices.SortStableFunc(states, func(a, b TopicState) int {
 		return cmp.Compare(slices.Index(urgent, a.State), slices.Index(urgent, b.State))
 	})

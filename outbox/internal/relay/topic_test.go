@@ -105,29 +105,40 @@ func TestPauseOfATopicThatFails(t *testing.T) {
 	require.Equal(t, 40, topic.took)
 }
 
-// An event that is deleted while its topic is paused is not sent after the resume, although the relay had read it before.
-func TestDeletedWhileItsTopicIsPaused(t *testing.T) {
+// An event that is discarded while its topic is paused is not sent after the resume, although the relay had read it before. Those
+// that waited for it go on, also for one that the relay had left in the table.
+func TestDiscardedWhileItsTopicIsPaused(t *testing.T) {
 	t.Parallel()
+	const events = 100 // more than a shard holds of a topic
 	w := newWorld(t, 1)
+	w.rules = func(r *rules) { r.quota = func(*Core) int { return 30 } }
 	topic := w.topic("a")
 	topic.takes = time.Second
-	for i := range 40 {
+	for i := range events {
 		w.write("a", fmt.Sprint("k", i%7), 0)
+	}
+	for i := range 7 {
+		w.write("b", fmt.Sprint("k", i), 0)
 	}
 	n := w.start()
 	w.run(100 * time.Millisecond)
 	require.NotZero(t, n.core.shards[0].queues["a"].ready)
 	w.paused["a"] = 1
+	w.discard("a", events)
+	require.Empty(t, w.discarded, "a batch is in flight")
 	n.core.Apply(w.now, Woken{Look: true})
 	w.run(5 * time.Second)
 	took := topic.took
-	require.Less(t, took, 40)
-	w.rows = nil
+	require.Less(t, took, events)
+	w.discard("a", events)
+	require.Len(t, w.discarded, events-took)
 	delete(w.paused, "a")
 	w.run(10 * time.Second)
 	require.Equal(t, took, topic.took)
+	require.Equal(t, 7, w.topic("b").took, "%s", w)
 	require.Empty(t, w.disobeyed)
 	require.Empty(t, n.core.shards[0].keys, "%s", w)
+	require.Zero(t, n.core.shards[0].deferring)
 }
 
 // A relay says with its renewals why events of a topic wait: since when the broker takes none, with which error, and when it

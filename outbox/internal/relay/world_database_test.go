@@ -30,6 +30,30 @@ func (w *world) controls() (list []Control) {
 	return list
 }
 
+// discard is an operator's: it discards pending events of a paused topic once each relay has said that it knows of the pause.
+func (w *world) discard(topic string, limit int) {
+	pause := w.paused[topic]
+	if pause == 0 {
+		return
+	}
+	for _, n := range w.nodes {
+		holds := slices.ContainsFunc(slices.Collect(maps.Values(w.leases)), func(l *worldLease) bool { return l.relay == n.id && l.expires.After(w.now) })
+		knows := slices.ContainsFunc(n.topics, func(s TopicState) bool { return s.Topic == topic && s.State == TopicPaused && s.Pause == pause })
+		if n.expires.After(w.now) && holds && !knows {
+			return
+		}
+	}
+	w.rows = slices.DeleteFunc(w.rows, func(r *worldRow) bool {
+		if r.Topic != topic || limit == 0 {
+			return false
+		}
+		limit--
+		w.discarded[r.EventID] = w.published[r.EventID]
+		w.history = append(w.history, fmt.Sprintf("%s event %s is discarded", w.now.Format("05.000"), r.EventID))
+		return true
+	})
+}
+
 func (w *world) read(a Read) (answer Answer) {
 	answer.Now = w.now
 	if a.Writers {

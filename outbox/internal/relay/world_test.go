@@ -29,7 +29,9 @@ type world struct {
 	nodes     []*node
 	topics    map[string]*worldTopic
 	paused    map[string]int64 // by operators
+	pauses    int64
 	redirects map[string]string
+	discarded map[string]int // by event ID: how often it had been published before
 
 	written   map[string]int // events of each key that were committed
 	names     int
@@ -122,7 +124,7 @@ const worldTTL = 5 * time.Second
 func newWorld(t require.TestingT, shards int16) *world {
 	w := &world{
 		t: t, now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), shards: shards,
-		sequences: map[int16]int64{}, leases: map[int16]*worldLease{}, topics: map[string]*worldTopic{}, paused: map[string]int64{}, redirects: map[string]string{},
+		sequences: map[int16]int64{}, leases: map[int16]*worldLease{}, topics: map[string]*worldTopic{}, paused: map[string]int64{}, redirects: map[string]string{}, discarded: map[string]int{},
 		written: map[string]int{}, first: map[string]int{}, published: map[string]int{}, sent: map[string]int{}, dead: map[string]string{},
 	}
 	for s := range shards {

@@ -1,3 +1,4 @@
--- Records what an operator did to a topic.
+-- Records what an operator did to a topic, or begins to do.
 insert into {schema}.outbox_audit (actor, action, events, detail)
-values ($1, $2, $3, jsonb_strip_nulls(jsonb_build_object('note', nullif($4::text, ''), 'topic', $5::text, 'to', nullif($6::text, ''))))
+values ($1, $2, 0, jsonb_strip_nulls(jsonb_build_object('note', nullif($3::text, ''), 'topic', $4::text, 'to', nullif($5::text, ''), 'until', $6::timestamptz)))
+returning id

@@ -159,7 +159,7 @@ create table {schema}.outbox_audit (
     id     bigint      generated always as identity primary key,
     at     timestamptz not null default now(),
     actor  text        not null,
-    action text        not null,               -- replay; of a topic pause, resume, redirect, end redirect
+    action text        not null,               -- replay; of a topic pause, resume, redirect, end redirect, discard
     events bigint      not null,               -- how many it concerned; of a replay, how many were replayed so far
     detail jsonb       not null default '{}'
 );
@@ -215,6 +215,28 @@ create table {schema}.outbox_topic (
     redirected_by text        not null default '',
     redirect_note text        not null default ''
 );
+
+-- Moves pending events of a paused topic to the failed ones as discarded, by their shard, numbers, IDs and the hashes of their keys,
+-- and counts them. With its owner's rights, because an operator may not delete events: what is discarded is kept.
+create function {schema}.outbox_discard(shard smallint, seqs bigint[], ids text[], hashes bigint[], reason text) returns bigint
+language sql volatile security definer set search_path = pg_catalog, pg_temp as $$
+    with gone as (
+        delete from {schema}.outbox o
+        using unnest($2, $3) as d (seq, event_id)
+        where o.shard = $1 and o.seq = d.seq and o.event_id = d.event_id
+          and exists (select from {schema}.outbox_topic t where t.topic = o.topic and t.paused_at is not null)
+        returning o.shard, o.seq, o.event_id, o.topic, o.key, o.headers, o.payload, o.created_at
+    ), moved as (
+        insert into {schema}.outbox_failed (hash, shard, seq, event_id, topic, key, headers, payload, created_at, state, reason)
+        select m.hash, g.shard, g.seq, g.event_id, g.topic, g.key, g.headers, g.payload, g.created_at, 'discarded', $5
+        from unnest($2, $3, $4) with ordinality as m (seq, event_id, hash, place)
+        join gone g on g.seq = m.seq and g.event_id = m.event_id
+        order by m.place
+        returning 1
+    )
+    select count(*) from moved
+$$;
+revoke execute on function {schema}.outbox_discard(smallint, bigint[], text[], bigint[], text) from public;
 
 -- The relays that run. One that stops renewing its row expires, by the server's clock alone.
 create table {schema}.outbox_relay (
