@@ -236,7 +236,7 @@ func (f *fixture) chaos(option string, enough func(tally) bool) (c tally, kills 
 	})
 	// An event over which three relays ended in a row, by chance, is dead: an operator has it sent.
 	operate := func() bool {
-		requeued, err := outboxadmin.Retry(context.Background(), f.pool, f.schema, outboxadmin.Selection{})
+		requeued, err := outboxadmin.Retry(context.Background(), f.pool, f.schema, outboxadmin.Selection{}, outboxadmin.By{Actor: "a test"})
 		return assert.NoError(f.t, err) && requeued == 0 && f.rows() == 0
 	}
 	empty := assert.Eventually(f.t, operate, longEnough, 200*time.Millisecond, "the outbox is drained")

@@ -138,7 +138,7 @@ func TestShardsChangeWithFailedEvents(t *testing.T) {
 	}
 	eventually(t, "the later ones queue", func() bool { return f.rows() == 2*keys })
 	broker.refuseAll(nil)
-	n, err := outboxadmin.Retry(t.Context(), f.pool, f.schema, outboxadmin.Selection{})
+	n, err := outboxadmin.Retry(t.Context(), f.pool, f.schema, outboxadmin.Selection{}, outboxadmin.By{Actor: "a test"})
 	require.NoError(t, err)
 	assert.EqualValues(t, keys, n)
 	eventually(t, "they are published", func() bool { return f.rows() == 0 })

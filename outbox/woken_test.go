@@ -134,7 +134,7 @@ func TestWokenRelayOvertakesNoKey(t *testing.T) {
 			}
 			assert.Equal(t, keys*(events+1), f.failedRows())
 
-			retried, err := outboxadmin.Retry(t.Context(), f.pool, f.schema, outboxadmin.Selection{})
+			retried, err := outboxadmin.Retry(t.Context(), f.pool, f.schema, outboxadmin.Selection{}, outboxadmin.By{Actor: "a test"})
 			require.NoError(t, err)
 			assert.EqualValues(t, keys, retried)
 			eventually(t, "all are published", func() bool { return f.rows() == 0 && len(d.all()) == keys+keys*(events+1) })

@@ -179,18 +179,20 @@ func (a *app) outboxDiscard() *cobra.Command {
 	})
 }
 
-func (a *app) outboxCommand(do func(context.Context, pgtx.DB, string, outboxadmin.Selection) (int64, error), done string, c *cobra.Command) *cobra.Command {
+func (a *app) outboxCommand(do func(context.Context, pgtx.DB, string, outboxadmin.Selection, outboxadmin.By) (int64, error), done string, c *cobra.Command) *cobra.Command {
 	var s outboxadmin.Selection
+	var by outboxadmin.By
 	var all bool
 	c.Flags().StringVar(&s.Key, "key", "", "all events of this key")
 	c.Flags().StringVar(&s.Topic, "topic", "", "all events of this topic")
 	c.Flags().StringVar(&s.Group, "group", "", `all events with the same error: a group of "millrace outbox list --groups"`)
 	c.Flags().BoolVar(&all, "all", false, "all events")
+	outboxBy(c, &by)
 	connected := a.connected(func(ctx context.Context, pool *pgxpool.Pool, args []string) (err error) {
 		if s.EventIDs, err = a.wholeIDs(ctx, pool, args, "ids_failed"); err != nil {
 			return err
 		}
-		n, err := do(ctx, pool, a.schema, s)
+		n, err := do(ctx, pool, a.schema, s, by)
 		if err != nil {
 			return err
 		}

@@ -43,8 +43,10 @@ func TestGroupsOfFailedEvents(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(o.run(exitOK, "outbox", "list", "--group", field.Group, "-o", "json")), &events))
 	require.Len(t, events, 2)
 	assert.Equal(t, field.Group, events[0].Group)
-	assert.Equal(t, "2 events will be discarded by a running relay.\n", o.run(exitOK, "outbox", "discard", "--group", field.Group))
+	assert.Equal(t, "2 events will be discarded by a running relay.\n", o.run(exitOK, "outbox", "discard", "--group", field.Group, "--actor", "me", "--note", "test data"))
 	assert.Equal(t, "1 event will be retried by a running relay.\n", o.run(exitOK, "outbox", "retry", "--group", large.Group, "--topic", "u"))
+	o.run(exitOK, "outbox", "retry", "e1", "e2")
+	assert.Regexp(t, `(?s)TIME .* retry +2 +events e1, e2\n.* retry +1 +topic u; group `+large.Group+`\n.* me +discard +2 +test data; group `+field.Group+`\n`, o.run(exitOK, "outbox", "audit"))
 	assert.Contains(t, o.run(exitFailed, "outbox", "retry", "--group", "00000000"), "no such event")
 	assert.Contains(t, o.run(exitUsage, "outbox", "retry", "--group", "x", "--all"), "--all cannot be combined")
 }

@@ -245,8 +245,9 @@ func (a *app) auditTime(at time.Time) string {
 // outboxAuditDetail says in words why an operator acted, and on what.
 func outboxAuditDetail(e outboxadmin.Audit) string {
 	var d struct {
-		Note, Topic, Key, To string
-		Since, Until         *time.Time
+		Note, Topic, Key, Group, To string
+		EventIDs                    []string `json:"event_ids"`
+		Since, Until                *time.Time
 	}
 	if json.Unmarshal(e.Detail, &d) != nil {
 		return oneLine(string(e.Detail))
@@ -260,6 +261,8 @@ func outboxAuditDetail(e outboxadmin.Audit) string {
 	add(d.Note != "", d.Note)
 	add(d.Topic != "", "topic "+d.Topic)
 	add(d.Key != "", "key "+d.Key)
+	add(d.Group != "", "group "+d.Group)
+	add(len(d.EventIDs) > 0, "events "+strings.Join(d.EventIDs, ", "))
 	if d.Since != nil {
 		parts = append(parts, "since "+d.Since.Format(time.RFC3339))
 	}

@@ -24,12 +24,33 @@ func (by By) validate() error {
 	return nil
 }
 
+// auditDetail is on what an operator acted, and why.
+type auditDetail struct {
+	Note     string     `json:"note,omitempty"`
+	Topic    string     `json:"topic,omitempty"`
+	Key      string     `json:"key,omitempty"`
+	Group    string     `json:"group,omitempty"`
+	To       string     `json:"to,omitempty"`
+	EventIDs []string   `json:"event_ids,omitempty"`
+	Until    *time.Time `json:"until,omitempty"`
+}
+
+// audit records what an operator does, in the transaction that does it.
+func audit(ctx context.Context, tx pgx.Tx, schema string, by By, action string, events int64, detail auditDetail) (id int64, err error) {
+	detail.Note = by.Note
+	text, err := json.Marshal(detail)
+	if err == nil {
+		err = tx.QueryRow(ctx, query("audit", schema), by.Actor, action, events, string(text)).Scan(&id)
+	}
+	return id, err
+}
+
 // Audit is what an operator did.
 type Audit struct {
 	ID         int64           `json:"id"` // of a replay, for ReplayConfig.Resume
 	At         time.Time       `json:"at"`
 	Actor      string          `json:"actor"`
-	Action     string          `json:"action"` // "replay"; of a topic "pause", "resume", "redirect", "end redirect", "discard"
+	Action     string          `json:"action"` // "retry", "discard", "replay"; of a topic "pause", "resume", "redirect", "end redirect"
 	Events     int64           `json:"events"` // how many it concerned; of a replay, how many were replayed so far
 	Unfinished bool            `json:"unfinished,omitempty"`
 	Detail     json.RawMessage `json:"detail"` // the note, and what was selected

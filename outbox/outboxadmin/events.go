@@ -84,20 +84,26 @@ func List(ctx context.Context, db pgtx.DB, schema string, l Listing) (found []Ev
 
 // Retry asks a relay to retry events now: dead, retrying and discarded ones. It only flags them, and returns how many it
 // flagged; a relay that runs does it at once.
-func Retry(ctx context.Context, db pgtx.DB, schema string, s Selection) (int64, error) {
-	return command(ctx, db, schema, "retry", []string{"dead", "retrying", "discarded"}, s)
+func Retry(ctx context.Context, db pgtx.DB, schema string, s Selection, by By) (int64, error) {
+	return command(ctx, db, schema, "retry", []string{"dead", "retrying", "discarded"}, s, by)
 }
 
 // Discard asks a relay to discard events: dead, retrying and blocked ones. They are kept until Purge deletes them, and the
 // events behind them go on. It only flags them, and returns how many it flagged; a relay that runs does it at once.
-func Discard(ctx context.Context, db pgtx.DB, schema string, s Selection) (int64, error) {
-	return command(ctx, db, schema, "discard", []string{"dead", "retrying", "blocked"}, s)
+func Discard(ctx context.Context, db pgtx.DB, schema string, s Selection, by By) (int64, error) {
+	return command(ctx, db, schema, "discard", []string{"dead", "retrying", "blocked"}, s, by)
 }
 
-func command(ctx context.Context, db pgtx.DB, schema, name string, from []string, s Selection) (n int64, err error) {
+func command(ctx context.Context, db pgtx.DB, schema, name string, from []string, s Selection, by By) (n int64, err error) {
+	if err := by.validate(); err != nil {
+		return 0, fmt.Errorf("%s events: %w", name, err)
+	}
 	err = administer(ctx, db, schema, name+" events", func(ctx context.Context, tx pgx.Tx, schema string) error {
 		done, err := tx.Exec(ctx, query("command", schema), name, from, s.EventIDs, optional(s.Key), optional(s.Topic), optional(s.Group))
 		if n = done.RowsAffected(); err != nil || n == 0 {
+			return err
+		}
+		if _, err := audit(ctx, tx, schema, by, name, n, auditDetail{Topic: s.Topic, Key: s.Key, Group: s.Group, EventIDs: s.EventIDs}); err != nil {
 			return err
 		}
 		return tellRelays(ctx, tx, schema)

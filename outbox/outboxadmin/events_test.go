@@ -2,6 +2,7 @@ package outboxadmin_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -53,7 +54,7 @@ func TestListAndCommands(t *testing.T) {
 	_, err = conn.Exec(t.Context(), `listen "`+f.schema+`_outbox"`)
 	require.NoError(t, err)
 	for _, c := range []struct {
-		do        func(context.Context, pgtx.DB, string, outboxadmin.Selection) (int64, error)
+		do        func(context.Context, pgtx.DB, string, outboxadmin.Selection, outboxadmin.By) (int64, error)
 		selection outboxadmin.Selection
 		n         int64
 		want      string
@@ -64,7 +65,7 @@ func TestListAndCommands(t *testing.T) {
 		{outboxadmin.Discard, outboxadmin.Selection{Topic: "a"}, 2, "e1discard e2 e3discard e4 "},
 		{outboxadmin.Discard, outboxadmin.Selection{Topic: "nothing"}, 0, "e1 e2 e3 e4 "},
 	} {
-		n, err := c.do(t.Context(), f.pool, f.schema, c.selection)
+		n, err := c.do(t.Context(), f.pool, f.schema, c.selection, me)
 		require.NoError(t, err)
 		assert.Equal(t, c.n, n)
 		assert.Equal(t, c.want, list(outboxadmin.Listing{States: []string{"dead", "blocked", "retrying", "discarded"}}))
@@ -75,6 +76,21 @@ func TestListAndCommands(t *testing.T) {
 			assert.Empty(t, told.Payload, "every shard is meant")
 		}
 	}
+
+	_, err = outboxadmin.Retry(t.Context(), f.pool, f.schema, outboxadmin.Selection{}, outboxadmin.By{})
+	require.ErrorContains(t, err, "By.Actor")
+	audit, err := outboxadmin.ListAudit(t.Context(), f.pool, f.schema, 10)
+	require.NoError(t, err)
+	var did []string
+	for _, a := range audit {
+		did = append(did, fmt.Sprint(a.Actor, " ", a.Action, " ", a.Events, " ", string(a.Detail)))
+	}
+	assert.Equal(t, []string{
+		`a test discard 2 {"note": "because", "topic": "a"}`,
+		`a test discard 2 {"key": "k1", "note": "because"}`,
+		`a test retry 3 {"note": "because"}`,
+		`a test retry 1 {"note": "because", "event_ids": ["e1", "e2", "nobody"]}`,
+	}, did, "what did nothing is not recorded")
 
 	n, err := outboxadmin.Purge(t.Context(), f.pool, f.schema, 72*time.Hour)
 	require.NoError(t, err)

@@ -46,7 +46,7 @@ func Example() {
 	}
 	fmt.Println(found[0].State, "for", found[0].Topic)
 
-	n, err := outboxadmin.Retry(ctx, pool, schema, outboxadmin.Selection{Topic: "labour.completed"})
+	n, err := outboxadmin.Retry(ctx, pool, schema, outboxadmin.Selection{Topic: "labour.completed"}, outboxadmin.By{Actor: "oncall", Note: "the topic was missing"})
 	if err != nil {
 		panic(err)
 	}

@@ -54,7 +54,7 @@ func TestGrants(t *testing.T) {
 	denied(relay, `truncate {schema}.outbox`)
 	denied(relay, `update {schema}.outbox_layout set shards = 1`)
 
-	n, err := outboxadmin.Retry(t.Context(), operator.pool, f.schema, outboxadmin.Selection{EventIDs: []string{"failed"}})
+	n, err := outboxadmin.Retry(t.Context(), operator.pool, f.schema, outboxadmin.Selection{EventIDs: []string{"failed"}}, me)
 	require.NoError(t, err)
 	assert.EqualValues(t, 1, n)
 	eventually(t, "the relay carries it out", func() bool { return events.Load() == 2 && f.rows() == 0 })

@@ -287,7 +287,7 @@ func TestReplayedEventThatFailed(t *testing.T) {
 	}
 	eventually(t, "the first event is dead", func() bool { return slices.Equal(states(), []string{"e0-1 dead", "e1-1 blocked", "e2-1 blocked"}) })
 	events.accepts.Store(true)
-	_, err = outboxadmin.Retry(t.Context(), f.pool, f.schema, outboxadmin.Selection{})
+	_, err = outboxadmin.Retry(t.Context(), f.pool, f.schema, outboxadmin.Selection{}, me)
 	require.NoError(t, err)
 	eventually(t, "they are published", func() bool { return events.Load() == 3 && f.rows() == 0 })
 	topics, err := outboxadmin.CountArchived(t.Context(), f.pool, f.schema, outboxadmin.ArchiveSelection{})

@@ -87,7 +87,7 @@ func onTopic(ctx context.Context, db pgtx.DB, schema string, a topicAction, by B
 		if err := f(ctx, tx, schema); err != nil {
 			return err
 		}
-		if _, err := tx.Exec(ctx, query("audit_topic", schema), by.Actor, a.name, by.Note, a.topic, a.to, nil); err != nil {
+		if _, err := audit(ctx, tx, schema, by, a.name, 0, auditDetail{Topic: a.topic, To: a.to}); err != nil {
 			return err
 		}
 		return tellRelays(ctx, tx, schema)

@@ -77,7 +77,8 @@ func DiscardPending(ctx context.Context, db pgtx.DB, schema string, s PendingSel
 		for i := range l.shards {
 			shards = append(shards, int16(i))
 		}
-		return tx.QueryRow(ctx, query("audit_topic", schema), by.Actor, "discard", by.Note, s.Topic, "", d.until).Scan(&d.audit)
+		d.audit, err = audit(ctx, tx, schema, by, "discard", 0, auditDetail{Topic: s.Topic, Until: &d.until})
+		return err
 	})
 	for _, shard := range shards {
 		for above := int64(0); err == nil && above >= 0; {

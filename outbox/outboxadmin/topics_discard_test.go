@@ -89,7 +89,7 @@ func TestDiscardPending(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, found, events)
 	assert.Equal(t, "discarded by ada: test data", found[0].Reason)
-	_, err = outboxadmin.Retry(t.Context(), f.pool, f.schema, outboxadmin.Selection{EventIDs: []string{found[0].EventID}})
+	_, err = outboxadmin.Retry(t.Context(), f.pool, f.schema, outboxadmin.Selection{EventIDs: []string{found[0].EventID}}, outboxadmin.By{Actor: "ada"})
 	require.NoError(t, err)
 	eventually(t, "it is published after all", func() bool { return len(broker.of("stopped")) == 2 })
 	assert.Equal(t, string(found[0].Payload), broker.of("stopped")[1])
