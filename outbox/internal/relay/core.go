@@ -78,16 +78,16 @@ type Core struct {
 	waits     bool // a shard waits for its deletes
 	ghosts    []ghost
 
-	pollAt     time.Time
-	polling    bool
-	moveAt     time.Time
-	moving     bool
-	moveLimit  int
-	moveRetry  retry
-	noted      *shard // sends an event alone, or waits for its delete
-	notedEvent *Event
-	ending     bool
-	lastShard  int // index of the shard that is served first
+	pollAt    time.Time
+	polling   bool
+	moveAt    time.Time
+	moving    bool
+	moveLimit int
+	moveRetry retry
+	noted     *shard // sends an event alone, or waits for its delete
+	notedID   string // the event
+	ending    bool
+	lastShard int // index of the shard that is served first
 }
 
 const (
@@ -298,7 +298,7 @@ func (c *Core) publish(s *shard, now time.Time) (at time.Time) {
 			s.putBack(q)
 			continue
 		}
-		retries := c.rules.turn(q)
+		retries := c.rules.turn(q) && suspected == nil
 		if !retries && (q.until.After(now) || len(q.ready) == 0) {
 			at = earliest(at, q.until)
 			if len(q.failed) == 0 {
@@ -340,7 +340,7 @@ func (c *Core) send(s *shard, q *queue, n int, now time.Time) {
 		if s.accuse(q, batch[0]) {
 			return
 		}
-		c.noted, c.notedEvent = s, batch[0]
+		c.noted, c.notedID = s, batch[0].EventID
 	}
 	q.sending, q.retried = batch, false
 	q.send(now)
@@ -367,7 +367,7 @@ func (c *Core) published(in Published, now time.Time) {
 	if len(q.retries) > 0 {
 		s.settleFailed(q, in.Results, now)
 	} else {
-		if c.noted == s && c.notedEvent == q.sending[0] && in.Results[0] != nil { // the relay survived it
+		if c.isNoted(s, q.sending[0].EventID) && in.Results[0] != nil { // the relay survived it
 			s.survived(q.sending[0].EventID)
 		}
 		s.settle(q, in.Results, now)

@@ -43,18 +43,25 @@ func (s *shard) accuse(q *queue, e *Event) bool {
 	s.fail(k, Aside{Event: e, State: Retrying, Reason: ReasonCrash, Attempts: s.suspDeaths, RetryIn: s.core.cfg.Jitter(s.core.cfg.CrashPause)})
 	s.divert(q)
 	s.forgetSuspect()
-	s.accused = true
 	return true
 }
 
-// suspected returns the queue in which the suspect is ready, which goes first: the note of another event would wipe out how
-// many relays ended over the suspect.
+// suspected returns the queue in which the suspect is ready, and puts it before the others there. It goes first: the note of
+// another event would wipe out how many relays ended over the suspect.
 func (s *shard) suspected(now time.Time) *queue {
 	if s.suspDeaths == 0 || s.careful == 0 {
 		return nil
 	}
 	for _, q := range s.order {
-		if !q.busy() && !q.stuck(now) && slices.ContainsFunc(q.ready, func(e *Event) bool { return e.EventID == s.suspect }) {
+		if q.busy() || q.stuck(now) {
+			continue
+		}
+		if i := slices.IndexFunc(q.ready, func(e *Event) bool { return e.EventID == s.suspect }); i >= 0 {
+			if name := q.ready[i].Key; name != "" { // behind earlier events of its key
+				i = slices.IndexFunc(q.ready, func(e *Event) bool { return e.Key == name })
+			}
+			first := q.ready[i]
+			q.ready = slices.Concat([]*Event{first}, q.ready[:i], q.ready[i+1:])
 			return q
 		}
 	}
@@ -63,9 +70,12 @@ func (s *shard) suspected(now time.Time) *queue {
 
 func (s *shard) forgetSuspect() { s.suspect, s.suspDeaths = "", 0 }
 
+// isNoted reports whether the event is the one that is sent alone.
+func (c *Core) isNoted(s *shard, eventID string) bool { return c.noted == s && c.notedID == eventID }
+
 // survived notes that the relay is still there after it sent an event alone.
 func (s *shard) survived(eventID string) {
-	s.core.noted, s.core.notedEvent = nil, nil
+	s.core.noted = nil
 	if s.suspect == eventID {
 		s.forgetSuspect()
 	}
@@ -73,7 +83,7 @@ func (s *shard) survived(eventID string) {
 
 // getsOn clears what is recorded for a shard, because nothing in it ends its relay.
 func (c *Core) getsOn(s *shard) {
-	s.deaths, s.careful, s.accused = 0, 0, false
+	s.deaths, s.careful = 0, 0
 	s.forgetSuspect()
 	c.do(ClearSuspect{s.Ref})
 }

@@ -44,6 +44,11 @@ func (c *Core) serveFailed(s *shard, now time.Time) (at time.Time) {
 	}
 	s.fetching, s.due = true, false
 	f := FetchFailed{Ref: s.Ref, Heads: maxHeads, PerKey: maxBehind, Bytes: fetchBytes, SkipTopics: c.standing(now), PromoteAll: s.all}
+	for _, q := range s.order {
+		if len(q.failed) > 0 && q.stuck(now) && !q.topic.stands(now) { // it has enough to do
+			f.SkipTopics = append(f.SkipTopics, q.topic.name)
+		}
+	}
 	for id := range s.inFlight {
 		f.SkipIDs = append(f.SkipIDs, id)
 	}
@@ -65,7 +70,9 @@ func (s *shard) fetchable(now time.Time) bool {
 	}
 	waiting := 0
 	for _, q := range s.order {
-		waiting += len(q.failed)
+		if !q.stuck(now) { // others must not wait for one that is
+			waiting += len(q.failed)
+		}
 	}
 	return waiting < maxHeads // otherwise a settled batch looks again
 }
@@ -114,7 +121,7 @@ func (c *Core) wasSetAside(in WasSetAside, now time.Time) {
 		s.release(a.Event)
 		c.letGo(saved{s, a.Event})
 	}
-	if s.accused {
+	if slices.ContainsFunc(batch, func(a Aside) bool { return a.Reason == ReasonCrash }) {
 		c.getsOn(s)
 	}
 	if !in.Leased {
@@ -175,7 +182,6 @@ func (c *Core) sendFailed(s *shard, q *queue, n int, now time.Time) {
 			again.State, again.RetryIn = Dead, 0
 		}
 		s.forgetSuspect()
-		s.accused = true
 		s.settles = append(s.settles, SettleFailed{Ref: s.Ref, Keys: []string{first.Key}, Again: []Again{again}, heads: []int64{first.ID}, queue: q})
 		return
 	}
@@ -207,7 +213,7 @@ func (c *Core) sendFailed(s *shard, q *queue, n int, now time.Time) {
 	}
 	if noted {
 		s.careful = max(s.careful-1, 0)
-		c.noted, c.notedEvent = s, nil
+		c.noted, c.notedID = s, q.retries[0].EventID
 	}
 	q.retried = true
 	q.send(now)
@@ -227,14 +233,14 @@ func (s *shard) settleFailed(q *queue, results []error, now time.Time) {
 	rows, groups := q.retries, q.groups
 	q.retries, q.groups = nil, nil
 	q.settled(now)
-	if c.noted == s && results[0] != nil {
+	if c.isNoted(s, rows[0].EventID) && results[0] != nil {
 		s.survived(rows[0].EventID)
 	}
 	if slices.Contains(results, nil) {
 		q.topic.took(now)
 	}
 	var (
-		done   = SettleFailed{Ref: s.Ref, queue: q}
+		done   = SettleFailed{Ref: s.Ref, queue: q, first: rows[0].EventID}
 		outage error
 		heard  bool
 	)
@@ -324,7 +330,7 @@ func (s *shard) landed(f SettleFailed) {
 	}
 	s.unsaved -= len(f.Done)
 	f.queue.unsaved -= len(f.Done)
-	if s.core.noted == s && s.core.notedEvent == nil {
+	if s.core.isNoted(s, f.first) {
 		s.core.noted = nil
 	}
 }
@@ -342,7 +348,7 @@ func (c *Core) failedSettled(in FailedSettled, now time.Time) {
 		return
 	}
 	s.settleRetry.ok()
-	if s.accused {
+	if slices.ContainsFunc(s.settles[0].Again, func(a Again) bool { return a.Reason == ReasonCrash }) {
 		c.getsOn(s)
 	}
 	s.landed(s.settles[0])

@@ -139,8 +139,8 @@ func (c *Core) end(s *shard) {
 	for _, q := range s.order {
 		q.endProbe() // its answer may never come
 	}
-	if c.noted == s && !slices.ContainsFunc(c.unsaved, func(u saved) bool { return u.event == c.notedEvent }) {
-		c.noted, c.notedEvent = nil, nil
+	if c.noted == s && !slices.ContainsFunc(slices.Concat(c.saving, c.unsaved), func(u saved) bool { return c.isNoted(u.shard, u.event.EventID) }) {
+		c.noted = nil
 	}
 	c.do(EndLease{s.Ref})
 }

@@ -237,6 +237,7 @@ type (
 		Again []Again
 
 		heads []int64
+		first string // the ID of the first event that was sent
 		queue *queue
 	}
 	// Poll asks in which shards failed events are due or commanded, and what operators have set for topics.

@@ -82,8 +82,8 @@ func (c *Core) deleted(in Deleted, now time.Time) {
 // letGo forgets an event whose row is gone, unless a read is under way that may still return it.
 func (c *Core) letGo(u saved) {
 	u.event.gone = true
-	if c.notedEvent == u.event {
-		c.noted, c.notedEvent = nil, nil
+	if c.isNoted(u.shard, u.event.EventID) {
+		c.noted = nil
 	}
 	if c.reading || len(c.rescans) > 0 {
 		c.ghosts = append(c.ghosts, ghost{u, c.reading, len(c.rescans) > 0})

@@ -56,7 +56,6 @@ type shard struct {
 	careful    int // so many events are still sent one by one
 	suspect    string
 	suspDeaths int
-	accused    bool // the suspect is being set aside
 }
 
 const (

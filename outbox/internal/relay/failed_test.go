@@ -1,0 +1,78 @@
+package relay
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// hasFailed commits an event that is among the failed ones, and due.
+func (w *world) hasFailed(topic, key string, reason string) *worldRow {
+	r := w.write(topic, key, 0)
+	w.delete(0, r.identity())
+	w.lastID++
+	w.failed = append(w.failed, &worldFailed{worldRow: r, id: w.lastID, state: Retrying, reason: reason, at: w.now})
+	return r
+}
+
+// As many failed events of a slow topic as are fetched at once kept those of other topics waiting until they were sent.
+func TestFailedEventsOfASlowTopicStopNoOther(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	w.topic("slow").takes = 20 * time.Second
+	for i := range 2 * maxHeads {
+		w.hasFailed("slow", fmt.Sprint("s", i), "once")
+	}
+	w.hasFailed("well", "k", "once")
+	w.start()
+	w.run(10 * time.Second)
+	require.Equal(t, 1, w.topic("well").took, "%s", w)
+	w.topic("slow").takes = 0
+	w.run(time.Minute)
+	assert.Empty(t, w.failed)
+}
+
+// While a relay sends an event that relays ended over, it notes no other event: the result of a third one once let it.
+func TestNoteStaysWhileItsEventIsSent(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	w.topic("first").takes = 20 * time.Second
+	suspect := w.hasFailed("first", "a", ReasonCrash)
+	w.hasFailed("plain", "b", "once")
+	w.hasFailed("other", "c", ReasonCrash)
+	w.topic("plain").takes = 100 * time.Millisecond
+	w.start()
+	w.run(10 * time.Second)
+	require.Equal(t, 1, w.topic("plain").took)
+	assert.Equal(t, suspect.EventID, w.leases[0].suspect, "%s", w)
+	w.run(20 * time.Second)
+	assert.Empty(t, w.failed)
+}
+
+// What relays ended over stays recorded until its event has moved, whatever else moves before.
+func TestAccusationStaysUntilItsEventIsMoved(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	n := w.start()
+	w.run(time.Second)
+	s := n.core.order[0]
+	moved := func(reason string) {
+		e := &Event{Row: w.write("a", reason, 0).Row, queue: s.queue("a")}
+		s.setting = []Aside{{Event: e, State: Retrying, Reason: reason}}
+		n.core.Apply(w.now, WasSetAside{Ref: s.Ref, Leased: true, Moved: 1})
+	}
+	settled := func(reason string) {
+		s.settles = append(s.settles, SettleFailed{Ref: s.Ref, Again: []Again{{Reason: reason}}, queue: s.queue("a")})
+		n.core.Apply(w.now, FailedSettled{Ref: s.Ref})
+	}
+	for _, move := range []func(string){moved, settled} {
+		s.deaths = accusedDeaths
+		move("refused")
+		assert.Equal(t, accusedDeaths, s.deaths)
+		move(ReasonCrash)
+		assert.Zero(t, s.deaths)
+	}
+}
