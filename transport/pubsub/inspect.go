@@ -38,6 +38,9 @@ func (t *Transport) Inspect(ctx context.Context, topic, consumer string) (transp
 	case err != nil:
 		return i, fmt.Errorf("look up subscription %s: %w", name, err)
 	}
+	if s.Topic == deletedTopic { // a topic of the same name, if there is one, does not feed it
+		return i, nil
+	}
 	i.Consumer, i.Retention = true, defaultRetention
 	if d := s.GetMessageRetentionDuration().AsDuration(); d > 0 {
 		i.Retention = d

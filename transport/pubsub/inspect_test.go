@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -27,6 +28,11 @@ func TestInspect(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, transport.Inspection{Topic: true, Lag: -1}, inspect(""))
 	assert.Equal(t, transport.Inspection{Topic: true, Consumer: true, Lag: -1, Retention: 7 * 24 * time.Hour}, inspect("consumer"))
+	client, name := rawClient(t, options), "projects/p/topics/topic"
+	require.NoError(t, client.TopicAdminClient.DeleteTopic(t.Context(), &pubsubpb.DeleteTopicRequest{Topic: name}))
+	_, err = client.TopicAdminClient.CreateTopic(t.Context(), &pubsubpb.Topic{Name: name})
+	require.NoError(t, err)
+	assert.Equal(t, transport.Inspection{Topic: true, Lag: -1}, inspect("consumer"), "the subscription is the deleted topic's")
 	_, err = tr.Inspect(t.Context(), "no topic", "")
 	require.Error(t, err)
 }
