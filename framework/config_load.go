@@ -21,6 +21,12 @@ const envPrefix = "MILLRACE"
 // brokerNames are the sections that brokers may have, whether or not their drivers are there to look into them.
 var brokerNames = []string{"kafka", "memory", "pubsub"}
 
+// addresses are the settings that say where the broker is.
+var addresses = []string{"kafka.brokers", "pubsub.project_id"}
+
+// fromDev is for whoever has not said where the database or the broker is.
+const fromDev = `If "millrace dev" runs in another terminal, run here the "export" lines that it printed there.`
+
 // loaded is what a configuration was read from: the drivers' sections are read when the drivers are there.
 type loaded struct {
 	source  string // the file
@@ -43,7 +49,7 @@ func LoadEnv(path string, environ []string, drivers ...transport.Driver) (Config
 		var err error
 		if file, err = os.ReadFile(path); err != nil {
 			if errors.Is(err, fs.ErrNotExist) {
-				return Config{}, fmt.Errorf("there is no configuration file %s: name one that is there, or none to use only %s_* environment variables", path, envPrefix)
+				return Config{}, fmt.Errorf("there is no configuration file %s: create it, or name another one; an empty path names none, and then only %s_* environment variables count", path, envPrefix)
 			}
 			return Config{}, fmt.Errorf("read the configuration: %w", err)
 		}
@@ -135,6 +141,11 @@ func (c Config) section(d transport.Driver) (transport.Settings, []string, []set
 	}
 	if c.Broker == d.Name { // what others lack, they may lack
 		r.Refuse(s.WithDefaults(c.environment()).Validate(), d.Name, s)
+		for i, p := range r.Problems {
+			if slices.Contains(addresses, p.Path) && strings.HasPrefix(p.Text, "is empty") {
+				r.Problems[i].Text += ". " + fromDev
+			}
+		}
 	}
 	return s, known, r.Problems
 }

@@ -47,7 +47,18 @@ func TestWrongConfigurations(t *testing.T) {
 func TestFileThatIsMissing(t *testing.T) {
 	t.Parallel()
 	_, err := framework.Load("nowhere.yaml")
-	assert.ErrorContains(t, err, "there is no configuration file nowhere.yaml: name one that is there")
+	assert.ErrorContains(t, err, "there is no configuration file nowhere.yaml: create it, or name another one; an empty path names none")
+}
+
+// Whoever has named no database has perhaps forgotten what "millrace dev" printed.
+func TestNoDatabaseIsNamed(t *testing.T) {
+	bare(t)
+	t.Setenv("PGHOST", "127.0.0.1")
+	t.Setenv("PGPORT", "1")
+	cfg := framework.Config{Service: "labour", Broker: "memory", HTTP: framework.HTTP{Address: "127.0.0.1:0"}}
+	_, err := framework.New(t.Context(), cfg, drivers...)
+	require.ErrorContains(t, err, "connect to PostgreSQL at 127.0.0.1:1: ")
+	assert.ErrorContains(t, err, `If "millrace dev" runs in another terminal, run here the "export" lines that it printed there.`)
 }
 
 // A driver that is not there may have its variables and its section, but not be the broker's.

@@ -49,8 +49,12 @@ func connect(ctx context.Context, cfg Postgres) (*pgxpool.Pool, error) {
 		if pool != nil {
 			pool.Close()
 		}
-		return nil, fmt.Errorf("connect to PostgreSQL at %s:%d: see that it runs there and takes this user, or change Config.Postgres.DSN (postgres.dsn): %w",
+		err = fmt.Errorf("connect to PostgreSQL at %s:%d: see that it runs there and takes this user, or change Config.Postgres.DSN (postgres.dsn): %w",
 			parsed.ConnConfig.Host, parsed.ConnConfig.Port, err)
+		if cfg.DSN == "" {
+			err = fmt.Errorf("%w\nNo DSN is set. %s", err, fromDev)
+		}
+		return nil, err
 	}
 	return pool, nil
 }

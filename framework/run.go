@@ -24,11 +24,14 @@ var ErrEnded = errors.New("the service has been run or closed before")
 // RunUntilSignal runs the service until ctx ends, or SIGTERM or SIGINT comes, and then stops it as Run does. A second
 // signal ends the process at once, which loses nothing: what is in hand is undone, and delivered again later.
 func (s *Service) RunUntilSignal(ctx context.Context) error {
-	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
+	signalled, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	defer context.AfterFunc(ctx, func() {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	defer context.AfterFunc(signalled, func() {
 		stop() // the next one does what it does to any process
 		s.log.Info("service stops; another signal ends it at once")
+		cancel() // now, so that the log says first that the service stops, and then that it has stopped
 	})()
 	return s.Run(ctx)
 }

@@ -4,10 +4,13 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"log/slog"
 	"os"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/assert"
@@ -86,6 +89,54 @@ func (w *world) play(c signalledConfig) (*role.Process, *output) {
 	})
 	w.eventually("a process that runs", func() bool { return said.has("running") })
 	return p, &said
+}
+
+// stopLog collects the messages about a stop. It gives a wrong order the time to show.
+type stopLog struct {
+	mu       sync.Mutex
+	messages []string
+	stopped  chan struct{}
+}
+
+func (*stopLog) Enabled(context.Context, slog.Level) bool { return true }
+func (l *stopLog) WithAttrs([]slog.Attr) slog.Handler     { return l }
+func (l *stopLog) WithGroup(string) slog.Handler          { return l }
+func (l *stopLog) Handle(_ context.Context, r slog.Record) error {
+	switch {
+	case strings.HasPrefix(r.Message, "service stops"):
+		select {
+		case <-l.stopped:
+		case <-time.After(200 * time.Millisecond):
+		}
+	case r.Message == "service has stopped":
+		close(l.stopped)
+	default:
+		return nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.messages = append(l.messages, r.Message)
+	return nil
+}
+
+// The log says that the service stops before it says that the service has stopped.
+func TestLogOfAStop(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "memory")
+	log := &stopLog{stopped: make(chan struct{})}
+	cfg := w.config()
+	cfg.Log.Handler = log
+	svc := w.service(cfg)
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	ended := make(chan error, 1)
+	go func() { ended <- svc.RunUntilSignal(ctx) }()
+	<-svc.Running()
+	stop()
+	require.NoError(t, next(t, ended))
+	log.mu.Lock()
+	defer log.mu.Unlock()
+	assert.Equal(t, []string{"service stops; another signal ends it at once", "service has stopped"}, log.messages)
 }
 
 // A signal in the middle of a handler lets it finish; a second one ends the process, and the event comes back. Its effect

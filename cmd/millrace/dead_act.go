@@ -71,13 +71,18 @@ func (a *app) deadCommand(do deadAction, states []string, done string, c *cobra.
 		if err != nil {
 			return err
 		}
-		if r.Done == 0 {
+		none := r.Done == 0
+		if none && (!all || r.InHand > 0) {
 			return errors.New(strings.Join(append([]string{`no such event: run "millrace dead list" to see which there are`}, leftAlone(r)...), "\n"))
 		}
 		if a.json {
 			return a.printJSON(rewordedResult(r))
 		}
-		a.say("%s %s.", output.Count(r.Done, "event"), done)
+		if none {
+			a.sayNoneFailed(s, state, "millrace dead list")
+		} else {
+			a.say("%s %s.", output.Count(r.Done, "event"), done)
+		}
 		if r.Behind > 0 {
 			a.say("%d of them %s blocked by an earlier event of the same key.", r.Behind, output.Pick(r.Behind, "is", "are"))
 		}

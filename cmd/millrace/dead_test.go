@@ -89,6 +89,7 @@ func TestDeadReplayAndDiscard(t *testing.T) {
 	var r claim.Result
 	require.NoError(t, json.Unmarshal([]byte(o.run(exitOK, "dead", "discard", "--key", "k", "--state", "all", "--json")), &r))
 	assert.Equal(t, claim.Result{Done: 2}, r)
+	assert.Regexp(t, `^No dead letters\. .*\n2 events were not changed: in state retrying\.\n$`, o.run(exitOK, "dead", "replay", "--all"))
 	audit := o.run(exitOK, "dead", "audit", "--event", "e1")
 	assert.Regexp(t, `ada +replay +e1 +notify +mended\\x1b; was dead \(no user 7\\nat all\)\n`, audit)
 	assert.NotContains(t, audit, "\x1b")

@@ -51,7 +51,7 @@ func (a *app) wholeID(ctx context.Context, pool *pgxpool.Pool, text string, quer
 	case len(alike) == 1:
 		return alike[0], nil
 	case len(alike) == 0 && !short.Either:
-		return "", fmt.Errorf("no known event has a short ID like %s: give the whole ID, which -o json and pipes show", text)
+		return "", fmt.Errorf(`no known event has a short ID like %s: run "millrace dead list" or "millrace outbox list" to see which there are; with -o json they print whole IDs`, text)
 	case len(alike) == 0:
 		return text, nil
 	}

@@ -88,7 +88,7 @@ func (e *evidence) inOutbox() (all []stage) {
 		all = append(all, e.atOutbox(l))
 	}
 	if len(all) == 0 {
-		all = []stage{{Place: "outbox", State: "not there", Why: "The relay deletes an event after it was published, unless it keeps an archive. Or the event never was in this outbox."}}
+		all = []stage{{Place: "outbox", State: "not there", Why: "The relay deletes an event after it was published (outbox.archive keeps it). Or the event never was in this outbox."}}
 	}
 	return all
 }
@@ -233,9 +233,12 @@ func (e *evidence) effected() (all []stage) {
 			s.Why = "Nobody knows whether it happened. It came into doubt " + when(e.now, f.Until) + ": " + cmp.Or(oneLine(beginning(f.Reason)), "its process gave no answer")
 			s.Next = e.resolutions(f)
 		case "done":
-			s.State, s.Why = "done", settled(e, f)+"."
+			s.State, s.Why = "done", settled(e, f, "succeeded", "it was done")+"."
 		case "not_done":
-			s.State, s.Why = "not done", settled(e, f)+": "+oneLine(beginning(f.Reason))
+			s.State, s.Why = "not done", settled(e, f, "says that it was not done", "it was not done")
+			if f.Reason != "" {
+				s.Why += ": " + oneLine(beginning(f.Reason))
+			}
 		}
 		if f.Conflicts > 0 {
 			s.State += ", in conflict"
@@ -250,12 +253,20 @@ func (e *evidence) effected() (all []stage) {
 	return all
 }
 
-func settled(e *evidence, f effect.Entry) string {
-	text := output.Count(f.Calls, "call")
-	if f.SettledAt != nil {
-		text += ", settled " + when(e.now, *f.SettledAt) + " by " + oneLine(f.SettledBy)
+// settled says what ended an effect's doubt: its last call, the provider's answer to a question, or a person.
+func settled(e *evidence, f effect.Entry, said, outcome string) string {
+	calls := output.Count(f.Calls, "call")
+	if f.SettledAt == nil {
+		return calls
 	}
-	return text
+	at := when(e.now, *f.SettledAt)
+	switch f.SettledBy {
+	case "call":
+		return calls + output.Pick(f.Calls, ", ", "; the last one, ") + at + ", " + said
+	case "reconcile":
+		return calls + "; the provider was asked " + at + " and answered that " + outcome
+	}
+	return calls + "; " + oneLine(f.SettledBy) + " decided " + at + " that " + outcome
 }
 
 func (e *evidence) resolutions(f effect.Entry) []string {
@@ -276,12 +287,12 @@ func (e *evidence) copied() (all []stage) {
 // published is about what its handlers published.
 func (e *evidence) published() (all []stage) {
 	_, completed := e.completed()
-	reach := "Outputs that were sent are not known, because relays keep no archive."
+	kept := " (outbox.archive keeps it)."
 	if !e.kept.IsZero() {
-		reach = "Outputs that were sent are known while relays archive them, at present since " + e.kept.Format(time.DateOnly) + "."
+		kept = "; the archive has what was sent since " + e.kept.Format(time.DateOnly) + "."
 	}
 	if t := e.trace(); t != "" {
-		reach += " The trace " + oneLine(t) + " has all of them."
+		kept += " The trace " + oneLine(t) + " has all of them."
 	}
 	switch {
 	case e.endless:
@@ -293,7 +304,7 @@ func (e *evidence) published() (all []stage) {
 	case e.outputs == nil:
 		return nil
 	case len(*e.outputs) == 0:
-		return []stage{{Place: "output", State: "none found", Why: "Its handlers published nothing through the outbox, or it was sent. " + reach}}
+		return []stage{{Place: "output", State: "none found", Why: "Its handlers published nothing, or the relay has sent and deleted what they published" + kept}}
 	}
 	for _, o := range *e.outputs {
 		s := stage{Place: "output", Of: o.EventID, State: o.State, Why: "Topic " + oneLine(o.Topic)}

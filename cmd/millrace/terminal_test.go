@@ -152,7 +152,7 @@ func TestAbbreviatedIDOfACompletedEvent(t *testing.T) {
 	for _, short := range []string{id[:8] + "…" + id[32:], id[:13] + ".." + id[32:], id[:20], strings.ToUpper(id[:8]) + "…" + id[32:]} {
 		assert.Contains(t, o.run(exitOK, "explain", short), "event   "+id+"\n", short)
 	}
-	assert.Contains(t, o.run(exitFailed, "explain", id[:6]+"…"+id[32:]), "no known event has a short ID like "+id[:6]+"…"+id[32:]+": give the whole ID")
+	assert.Contains(t, o.run(exitFailed, "explain", id[:6]+"…"+id[32:]), "no known event has a short ID like "+id[:6]+"…"+id[32:]+`: run "millrace dead list" or "millrace outbox list" to see which there are`)
 	assert.Contains(t, o.run(exitFailed, "explain", "00000000…0000"), "no known event has a short ID like ")
 }
 

@@ -169,9 +169,9 @@ func (r *run) exchange(ctx context.Context) error {
 	now.alive = r.alive
 	switch before := r.claim.life.stand(now); {
 	case now.suspicious && !before.suspicious:
-		r.claim.cfg.Logger.WarnContext(ctx, "a process may have been killed: events are noted before their handlers run", "run", r.id)
+		r.claim.cfg.Logger.WarnContext(ctx, "a process may have been killed: for an hour events are marked before their handlers run, which costs a round trip each; there is nothing to do", "run", r.id)
 	case !now.suspicious && before.suspicious:
-		r.claim.cfg.Logger.InfoContext(ctx, "no process was killed of late: events are not noted any more", "run", r.id)
+		r.claim.cfg.Logger.InfoContext(ctx, "no process was killed within the last hour: events are no longer marked before their handlers run", "run", r.id)
 	}
 	return nil
 }
