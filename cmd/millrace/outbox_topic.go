@@ -176,8 +176,12 @@ func (d *doctor) topics(r *outboxadmin.Report) {
 		case t.State == outboxadmin.TopicRedirected:
 			d.note("outbox", fmt.Sprintf("events of topic %s have been published to %s for %s", t.Topic, t.To, since))
 		case t.State == outboxadmin.TopicPaused:
+			remedy := d.command(t.Topic, "outbox", "topic", "resume")
+			if t.To != "" { // which may be the paused one
+				remedy += "; or " + d.command(t.To, "outbox", "topic", "resume")
+			}
 			d.find("outbox", fmt.Sprintf("topic %s has been paused for %s, and %s", t.Topic, since, topicWaits(t)),
-				strings.TrimSuffix("an operator paused it: "+why, ": "), d.command(t.Topic, "outbox", "topic", "resume"))
+				strings.TrimSuffix("an operator paused it: "+why, ": "), remedy)
 		case t.State == outboxadmin.TopicFailing && r.Age(t.Since) > d.limits.lag:
 			d.find("outbox", fmt.Sprintf("the broker has taken no event of topic %s for %s, and %s", t.Topic, since, topicWaits(t)),
 				"the publisher's last error: "+oneLine(t.Reason), "repair the topic or the relay's right to write to it, then relays go on; see: "+d.withBroker("doctor"))

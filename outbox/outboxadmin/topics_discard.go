@@ -17,8 +17,8 @@ import (
 var ErrNotPaused = errors.New("the topic is not paused")
 
 const (
-	// discardBatch is how many events one transaction discards.
-	discardBatch = 500
+	// discardBatch is how many events one transaction discards, and discardBytes how many bytes, one larger event apart.
+	discardBatch, discardBytes = 500, 8 << 20
 	// discardPoll is how often a discard looks whether the relays know of the pause.
 	discardPoll = 100 * time.Millisecond
 	// discardPatience is how long it waits for them.
@@ -153,7 +153,7 @@ func (d *discard) step(ctx context.Context, tx pgx.Tx, schema string, shard int1
 		seq          int64
 		eventID, key string
 	)
-	rows, err := tx.Query(ctx, query("discard_read", schema), d.Topic, shard, above, d.until, limit)
+	rows, err := tx.Query(ctx, query("discard_read", schema), d.Topic, shard, above, d.until, limit, discardBytes)
 	if err != nil {
 		return 0, -1, err
 	}

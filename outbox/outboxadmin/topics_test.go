@@ -125,6 +125,12 @@ func TestRedirectTopic(t *testing.T) {
 	require.Len(t, r.Topics, 1)
 	assert.Equal(t, outboxadmin.TopicState{State: outboxadmin.TopicRedirected, To: "new", By: "ada", Reason: "moved", Since: r.Topics[0].Since}, r.Topics[0].TopicState,
 		"a pause and its end leave the redirect")
+	require.NoError(t, outboxadmin.PauseTopic(t.Context(), f.pool, f.schema, "new", ada))
+	r, err = outboxadmin.Inspect(t.Context(), f.pool, f.schema)
+	require.NoError(t, err)
+	assert.Equal(t, outboxadmin.TopicState{State: outboxadmin.TopicPaused, To: "new", By: "ada", Since: r.Topics[1].Since}, r.Topics[1].TopicState,
+		"events wait for the topic that they go to")
+	require.NoError(t, outboxadmin.ResumeTopic(t.Context(), f.pool, f.schema, "new", ada))
 
 	require.NoError(t, outboxadmin.EndRedirect(t.Context(), f.pool, f.schema, "old", ada))
 	require.ErrorIs(t, outboxadmin.EndRedirect(t.Context(), f.pool, f.schema, "old", ada), outboxadmin.ErrNotSet)
@@ -140,7 +146,7 @@ func TestRedirectTopic(t *testing.T) {
 	for _, a := range audit {
 		actions = append(actions, a.Actor+" "+a.Action)
 	}
-	assert.Equal(t, []string{"ada end redirect", "ada resume", "ada pause", "ada redirect"}, actions)
-	assert.JSONEq(t, `{"note": "moved", "topic": "old", "to": "new"}`, string(audit[3].Detail))
+	assert.Equal(t, []string{"ada end redirect", "ada resume", "ada pause", "ada resume", "ada pause", "ada redirect"}, actions)
+	assert.JSONEq(t, `{"note": "moved", "topic": "old", "to": "new"}`, string(audit[5].Detail))
 	require.ErrorContains(t, outboxadmin.PauseTopic(t.Context(), f.pool, f.schema, "old", outboxadmin.By{}), `By.Actor is ""`)
 }

@@ -2,6 +2,9 @@
 select topic, 'paused' as state, paused_at as since, paused_by, pause_note, null::timestamptz as retry, '' as redirect_to
 from {schema}.outbox_topic where paused_at is not null
 union all
+select t.topic, 'paused', o.paused_at, o.paused_by, o.pause_note, null, t.redirect_to
+from {schema}.outbox_topic t join {schema}.outbox_topic o on o.topic = t.redirect_to and o.paused_at is not null
+union all
 select topic, 'redirected', redirected_at, redirected_by, redirect_note, null, redirect_to
 from {schema}.outbox_topic where redirect_to is not null
 union all
