@@ -100,7 +100,7 @@ func TestDiscardPending(t *testing.T) {
 	for _, a := range audit {
 		actions = append(actions, fmt.Sprint(a.Action, " ", a.Events))
 	}
-	assert.Equal(t, []string{"resume 0", "discard 1100", "discard 100", "discard 0", "pause 0"}, actions)
+	assert.Equal(t, []string{"retry 1", "resume 0", "discard 1100", "discard 100", "discard 0", "pause 0"}, actions)
 	_, err = outboxadmin.DiscardPending(t.Context(), f.pool, f.schema, outboxadmin.PendingSelection{OlderThan: -1, Limit: -1}, outboxadmin.By{})
 	for _, want := range []string{"Topic is empty", "OlderThan is -1ns", "Limit is -1", "By.Actor"} {
 		require.ErrorContains(t, err, want)
