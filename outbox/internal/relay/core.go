@@ -386,6 +386,7 @@ func (c *Core) poll(now time.Time) (at time.Time) {
 		return time.Time{}
 	}
 	c.pollAt = now.Add(c.cfg.PollInterval)
+	c.forgetTopics()
 	for _, s := range c.order {
 		s.woken = true
 		s.due, s.later = s.due || s.later, false

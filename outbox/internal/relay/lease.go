@@ -134,7 +134,13 @@ func (c *Core) end(s *shard) {
 	delete(c.shards, s.Shard)
 	c.reorder()
 	if slices.ContainsFunc(s.order, (*queue).busy) {
-		c.ended[s.Ref] = s
+		c.ended[s.Ref] = s // as long as its publisher does not return
+		for _, q := range s.order {
+			for _, e := range q.ready {
+				s.unload(e)
+			}
+			q.failed = nil
+		}
 	}
 	for _, q := range s.order {
 		q.endProbe() // its answer may never come

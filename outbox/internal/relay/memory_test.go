@@ -55,3 +55,33 @@ func TestProbeReadsFewPayloads(t *testing.T) {
 	require.True(t, q.stuck(w.now))
 	assert.Len(t, s.missing(q.topic.until), q.window)
 }
+
+// A service that has a topic for each of its customers does not fill the relay's memory.
+func TestTopicsAreForgotten(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	n := w.start()
+	for i := range 3 * maxIdleTopics {
+		w.write(fmt.Sprint("topic ", i), "", 0)
+	}
+	w.run(time.Minute)
+	require.Empty(t, w.rows)
+	assert.LessOrEqual(t, len(n.core.topics), maxIdleTopics)
+}
+
+// A shard whose publisher does not return is given back, and only what is in flight stays in memory.
+func TestEndedShardHoldsNoPayloads(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	w.topic("stuck").wedged = true
+	for i := range 40 {
+		w.write("stuck", fmt.Sprint("k", i), 0)
+	}
+	n := w.start()
+	w.run(2 * time.Second)
+	s := n.core.order[0]
+	require.Greater(t, s.bytes, len(s.queues["stuck"].sending))
+	n.core.end(s)
+	assert.Equal(t, len(s.queues["stuck"].sending), s.bytes, "each has one byte")
+	require.Len(t, n.core.ended, 1)
+}

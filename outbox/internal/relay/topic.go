@@ -36,6 +36,23 @@ func (c *Core) topic(name string) *topic {
 	return t
 }
 
+// maxIdleTopics is how many topics are remembered of which nothing is held.
+const maxIdleTopics = 1000
+
+// forgetTopics drops topics of which no shard holds anything, when there are many.
+func (c *Core) forgetTopics() {
+	if len(c.topics) <= maxIdleTopics {
+		return
+	}
+	used := map[*topic]bool{}
+	for _, s := range slices.Concat(c.order, slices.Collect(maps.Values(c.ended))) {
+		for _, q := range s.order {
+			used[q.topic] = true
+		}
+	}
+	maps.DeleteFunc(c.topics, func(_ string, t *topic) bool { return !used[t] && t.paused == 0 && t.failures == 0 })
+}
+
 // stands reports whether no batch may be sent now.
 func (t *topic) stands(now time.Time) bool {
 	return t.paused != 0 || t.failures > 0 && (t.probing || t.until.After(now))
