@@ -1,7 +1,7 @@
 -- The same, and what is deleted goes to the archive, unless it was replayed from there.
 with gone as (
     delete from {schema}.outbox
-    where ctid = any($1::tid[]) and seq = any($2::bigint[]) and event_id = any($3::text[])
+    where ctid = any($1::tid[]) and seq + 0 = any($2::bigint[]) and event_id = any($3::text[])
     returning shard, seq, event_id, topic, key, headers, payload, created_at, replayed
 ), kept as (
     insert into {schema}.outbox_archive (shard, seq, event_id, topic, key, headers, payload, created_at)
