@@ -56,18 +56,26 @@ func (d *depot) drop(ctx context.Context, pool *pgxpool.Pool) (err error) {
 	return err
 }
 
+// find returns where the events are kept.
+func (d *depot) find(who drainer, events []event) (keptTable, bool) {
+	i := slices.IndexFunc(d.kept, func(k keptTable) bool {
+		return k.contestant == layout(who) && k.first == events[0].id && k.rows == len(events)
+	})
+	if i < 0 {
+		return keptTable{}, false
+	}
+	return d.kept[i], true
+}
+
 // copyTo fills the contestant's empty table in the schema. It reports false when these events are not kept.
 func (d *depot) copyTo(ctx context.Context, pool *pgxpool.Pool, who drainer, schema string, events []event) (bool, error) {
 	if d == nil || len(events) == 0 {
 		return false, nil
 	}
-	i := slices.IndexFunc(d.kept, func(k keptTable) bool {
-		return k.contestant == layout(who) && k.first == events[0].id && k.rows == len(events)
-	})
-	if i < 0 {
+	from, ok := d.find(who, events)
+	if !ok {
 		return false, nil
 	}
-	from := d.kept[i]
 	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		// Otherwise a scan of a large table may begin in its middle.
 		if _, err := tx.Exec(ctx, `set local synchronize_seqscans = off`); err != nil {

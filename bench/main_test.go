@@ -96,6 +96,7 @@ func schemas(t *testing.T) []string {
 // A gate reads the line: its form and the names of the ratios are an interface.
 func TestJSONIsOneLine(t *testing.T) {
 	want := map[string][]string{
+		"relay-held":    {"held_xmin_5m_vs_free", "held_5m_p99_ms", "free_p99_ms"},
 		"relay-latency": {"nudge_p99_ms", "other_process_p99_ms", "poll_p99_ms"},
 		"outbox-write": {
 			"with_outbox_vs_plain", "with_outbox_vs_plain_rtt", "caller_tx_vs_plain", "producers_with_relays_vs_without",
@@ -111,7 +112,7 @@ func TestJSONIsOneLine(t *testing.T) {
 		},
 		"relay-drain": {
 			"vs_skip_locked", "vs_single_select", "vs_watermill_sql", "vs_forwarder", "vs_oagudo", "cost_large_vs_small",
-			"slow_broker_vs_forwarder", "held_xmin_vs_free", "skip_locked_held_vs_free",
+			"slow_broker_vs_forwarder", "held_xmin_vs_free", "skip_locked_held_vs_free", "dead_topic_vs_without",
 		},
 	}
 	onBrokers := map[string][]string{

@@ -104,6 +104,9 @@ func (s *drains) stock(ctx context.Context, pool *pgxpool.Pool) error {
 
 // measure runs the trials in rounds; what is compared stands side by side in one.
 func (s *drains) measure(ctx context.Context) error {
+	if err := s.addDeadTopic(ctx, s.env.size.runs); err != nil {
+		return fmt.Errorf("beside a dead topic: %w", err)
+	}
 	var light time.Duration // what a round takes without the slow trials
 	for round := range s.env.size.runs {
 		if budget := s.env.size.budget; round > 0 && budget > 0 && time.Since(s.began)+light > budget {

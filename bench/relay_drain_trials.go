@@ -129,7 +129,7 @@ func (s *drains) report(facts []string) *report {
 	of := func(name string) rates { return *s.series[name] }
 	for _, name := range []string{
 		ofRelay, ofSkip, ofSelect, ofForwarder, ofOagudo, ofRelayBig, ofWatermillBig, ofRelayHuge, ofWatermillHuge,
-		ofRelayHeld, ofSkipHeld, ofRelayBroker, ofForwarderBroker,
+		ofRelayHeld, ofSkipHeld, ofRelayBroker, ofForwarderBroker, ofRelayLive, ofRelayBeside,
 	} {
 		if s.series[name] == nil {
 			continue
@@ -158,6 +158,7 @@ func (s *drains) report(facts []string) *report {
 		s.cost,
 		ratio("slow_broker_vs_forwarder", of(ofRelayBroker), of(ofForwarderBroker)),
 		ratio("held_xmin_vs_free", of(ofRelayHeld), of(ofRelayBig)),
+		ratio("dead_topic_vs_without", of(ofRelayBeside), of(ofRelayLive)),
 		ratio("skip_locked_held_vs_free", of(ofSkipHeld), of(ofSkip)),
 	)
 	return r

@@ -48,13 +48,13 @@ func TestReport(t *testing.T) {
 	var stdout, stderr bytes.Buffer
 	c := command{scenarios: canned(t), stdout: &stdout, stderr: &stderr}
 	assert.Equal(t, exitFailed, c.run(t.Context(), []string{"report", "-quick", "-out", file}), "a scenario failed")
-	assert.Contains(t, stdout.String(), "4 of 12 targets met")
+	assert.Contains(t, stdout.String(), "4 of 13 targets met")
 	assert.Contains(t, stderr.String(), "== 3 of 3: pubsub")
 	content, err := os.ReadFile(file)
 	require.NoError(t, err)
 	text := string(content)
 	for _, want := range []string{
-		"claim nothing from it", "`cd bench && go run . report -quick` on 20", "**4 of 12 targets met.**",
+		"claim nothing from it", "`cd bench && go run . report -quick` on 20", "**4 of 13 targets met.**",
 		"\n- relay-drain `vs_forwarder` is 9.99, asked is ≥ 10\n", "\n- relay-drain `held_xmin_vs_free` was not measured\n", "\n- pubsub failed\n",
 		"\n- PostgreSQL 15.1 (here), fsync=off\n", "`go run . relay-drain -quick`",
 		"\n| `vs_skip_locked` | 2.00 | 1.00 | 3.00 | 3 |  | ≥ 2 | met |\n",

@@ -35,6 +35,11 @@ var targets = map[string]map[string]target{
 		"slow_broker_vs_forwarder": atLeast(100),
 		"cost_large_vs_small":      atMost(2),
 		"held_xmin_vs_free":        atLeast(0.7),
+		"dead_topic_vs_without":    atLeast(0.9),
+	},
+	"relay-held": {
+		"held_xmin_5m_vs_free": atLeast(0.7),
+		heldP99:                atMost(100),
 	},
 	"relay-latency": {
 		"nudge_p99_ms":         atMost(5),

@@ -101,6 +101,13 @@ func (s *sink) boxed() (n int, last time.Time, over bool) {
 	return s.inBox, s.atLast, s.closed
 }
 
+// count is how many events have come.
+func (s *sink) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.ids)
+}
+
 // complete reports whether all events have come.
 func (s *sink) complete() bool {
 	s.mu.Lock()
