@@ -102,7 +102,7 @@ func TestGroupsInAllModesOfTheDriver(t *testing.T) {
 	} {
 		for _, deferred := range []bool{false, true} {
 			t.Run(name, func(t *testing.T) {
-				f := newFixture(t)
+				f := newLonelyFixture(t)
 				f.pool = devtest.PoolOn(t, f.pool.Config().ConnString(), change)
 				f.store = claim.NewPostgresStore(f.pool, claim.Schema(f.schema))
 				g := f.grouped(claim.Config{Deferred: deferred, Ordered: true})

@@ -76,7 +76,7 @@ func TestRaceOfDuplicatesInGroups(t *testing.T) {
 // What a role or a pool sets by default must not weaken a group, and what the group sets is not the handlers'.
 func TestHostileDefaultsInAGroup(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t)
+	f := newLonelyFixture(t)
 	f.pool = devtest.PoolOn(t, f.pool.Config().ConnString(), func(c *pgxpool.Config) {
 		c.ConnConfig.RuntimeParams["default_transaction_isolation"] = "serializable"
 		c.ConnConfig.RuntimeParams["synchronous_commit"] = "off"

@@ -32,9 +32,10 @@ type grouped struct {
 	ran []string
 }
 
+// newGrouped has a database of its own: a group sees the deferrable constraints of its whole database, and is repeated when
+// somebody drops one.
 func newGrouped(t testing.TB, cfg claim.Config) *grouped {
-	f := newFixture(t)
-	return f.grouped(cfg)
+	return newLonelyFixture(t).grouped(cfg)
 }
 
 func (f *fixture) grouped(cfg claim.Config) *grouped {
@@ -95,8 +96,8 @@ func letters(n int) (ids []string) {
 // One transaction for all: BEGIN and the claims, a round trip for each handler's statement, COMMIT with the records.
 func TestRoundTripsOfAGroup(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t)
-	pool, counter := devtest.CountedPool(t)
+	f := newLonelyFixture(t)
+	pool, counter := devtest.CountedPool(t, func(c *pgxpool.Config) { c.ConnConfig.Database = f.pool.Config().ConnConfig.Database })
 	g := (&fixture{t: t, pool: pool, schema: f.schema, store: claim.NewPostgresStore(pool, claim.Schema(f.schema))}).grouped(claim.Config{})
 	queue := func(ctx context.Context, id string) error {
 		return pgtx.Queue(ctx, `insert into `+f.schema+`.effect values ($1)`, id)

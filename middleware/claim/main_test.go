@@ -42,7 +42,19 @@ type fixture struct {
 }
 
 func newFixture(t testing.TB) *fixture {
-	f := &fixture{t: t, pool: devtest.Pool(t), schema: devtest.Schema(t)}
+	return prepare(&fixture{t: t, pool: devtest.Pool(t), schema: devtest.Schema(t)})
+}
+
+// newLonelyFixture is newFixture in a database of its own.
+func newLonelyFixture(t testing.TB) *fixture {
+	f := &fixture{t: t, pool: devtest.PoolOn(t, devtest.Database(t)), schema: "lonely"}
+	_, err := f.pool.Exec(t.Context(), `create schema lonely`)
+	require.NoError(t, err)
+	return prepare(f)
+}
+
+func prepare(f *fixture) *fixture {
+	t := f.t
 	f.store = claim.NewPostgresStore(f.pool, claim.Schema(f.schema))
 	require.NoError(t, outbox.Migrate(t.Context(), f.pool, f.schema))
 	require.NoError(t, claim.Migrate(t.Context(), f.pool, f.schema))

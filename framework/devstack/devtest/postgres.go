@@ -2,6 +2,7 @@ package devtest
 
 import (
 	"context"
+	"net/url"
 	"testing"
 	"time"
 
@@ -69,6 +70,29 @@ func Schema(t testing.TB) string {
 		}
 	})
 	return schema
+}
+
+// Database creates a database of the test's own in the shared PostgreSQL, for a test that what others create or drop in the
+// same database would disturb, and returns its DSN. It is dropped when the test ends.
+func Database(t testing.TB) (dsn string) {
+	t.Helper()
+	shared := Start(t, devstack.Postgres).PostgresDSN()
+	database := name(t, "t_", '_', 30)
+	if err := execute(t.Context(), shared, "create database "+database); err != nil {
+		t.Fatalf("create database %s: %v", database, err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
+		defer cancel()
+		if err := execute(ctx, shared, "drop database "+database+" with (force)"); err != nil {
+			t.Errorf("drop database %s: %v", database, err)
+		}
+	})
+	if u, err := url.Parse(shared); err == nil && u.Scheme != "" {
+		u.Path = "/" + database
+		return u.String()
+	}
+	return shared + " dbname=" + database // the last one holds
 }
 
 // execute runs statements on a connection of their own.
