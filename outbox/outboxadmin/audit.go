@@ -50,7 +50,7 @@ type Audit struct {
 	ID         int64           `json:"id"` // of a replay, for ReplayConfig.Resume
 	At         time.Time       `json:"at"`
 	Actor      string          `json:"actor"`
-	Action     string          `json:"action"` // "retry", "discard", "replay"; of a topic "pause", "resume", "redirect", "end redirect"
+	Action     string          `json:"action"` // "retry", "discard", "replay"; of a topic "pause", "resume", "redirect", "end redirect", "discard"
 	Events     int64           `json:"events"` // how many it concerned; of a replay, how many were replayed so far
 	Unfinished bool            `json:"unfinished,omitempty"`
 	Detail     json.RawMessage `json:"detail"` // the note, and what was selected

@@ -296,6 +296,28 @@ func TestReplayedEventThatFailed(t *testing.T) {
 	assert.EqualValues(t, 3, topics[0].Events)
 }
 
+// Nor when it was discarded in between, and retried after all.
+func TestReplayedEventThatWasDiscarded(t *testing.T) {
+	t.Parallel()
+	f, events := newFixture(t), new(broker)
+	f.archive(1, 3)
+	f.relay(events, outbox.RelayConfig{Archive: 48 * time.Hour, PollInterval: 20 * time.Millisecond, LeaseTTL: time.Second})
+	require.NoError(t, outboxadmin.PauseTopic(t.Context(), f.pool, f.schema, "topic", me))
+	_, err := outboxadmin.Replay(t.Context(), f.pool, f.schema, outboxadmin.ReplayConfig{}, me)
+	require.NoError(t, err)
+	n, err := outboxadmin.DiscardPending(t.Context(), f.pool, f.schema, outboxadmin.PendingSelection{Topic: "topic"}, me)
+	require.NoError(t, err)
+	require.EqualValues(t, 3, n)
+	require.NoError(t, outboxadmin.ResumeTopic(t.Context(), f.pool, f.schema, "topic", me))
+	_, err = outboxadmin.Retry(t.Context(), f.pool, f.schema, outboxadmin.Selection{EventIDs: []string{"e0-1", "e1-1", "e2-1"}}, me)
+	require.NoError(t, err)
+	eventually(t, "they are published", func() bool { return events.Load() == 3 && f.rows() == 0 })
+	topics, err := outboxadmin.CountArchived(t.Context(), f.pool, f.schema, outboxadmin.ArchiveSelection{})
+	require.NoError(t, err)
+	require.Len(t, topics, 1)
+	assert.EqualValues(t, 3, topics[0].Events)
+}
+
 func TestReplayRefuses(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

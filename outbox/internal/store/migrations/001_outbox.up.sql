@@ -225,10 +225,10 @@ language sql volatile security definer set search_path = pg_catalog, pg_temp as 
         using unnest($2, $3) as d (seq, event_id)
         where o.shard = $1 and o.seq = d.seq and o.event_id = d.event_id
           and exists (select from {schema}.outbox_topic t where t.topic = o.topic and t.paused_at is not null)
-        returning o.shard, o.seq, o.event_id, o.topic, o.key, o.headers, o.payload, o.created_at
+        returning o.shard, o.seq, o.event_id, o.topic, o.key, o.headers, o.payload, o.created_at, o.replayed
     ), moved as (
-        insert into {schema}.outbox_failed (hash, shard, seq, event_id, topic, key, headers, payload, created_at, state, reason)
-        select m.hash, g.shard, g.seq, g.event_id, g.topic, g.key, g.headers, g.payload, g.created_at, 'discarded', $5
+        insert into {schema}.outbox_failed (hash, shard, seq, event_id, topic, key, headers, payload, created_at, state, reason, replayed)
+        select m.hash, g.shard, g.seq, g.event_id, g.topic, g.key, g.headers, g.payload, g.created_at, 'discarded', $5, g.replayed
         from unnest($2, $3, $4) with ordinality as m (seq, event_id, hash, place)
         join gone g on g.seq = m.seq and g.event_id = m.event_id
         order by m.place
