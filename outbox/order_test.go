@@ -180,6 +180,17 @@ func (d *deliveries) sofar() tally {
 	return a.tally
 }
 
+// rest returns when nothing was delivered for a time, however slow the machine is, or after most at the latest.
+func (d *deliveries) rest(quiet, most time.Duration) {
+	n, began := len(d.since(0)), time.Now()
+	for last := began; time.Since(last) < quiet && time.Since(began) < most; {
+		<-time.After(20 * time.Millisecond)
+		if came := len(d.since(n)); came > 0 {
+			n, last = n+came, time.Now()
+		}
+	}
+}
+
 // count compares what was delivered with what was committed.
 func (f *fixture) count(d *deliveries) (c tally) {
 	c = d.sofar()

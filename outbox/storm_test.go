@@ -230,7 +230,7 @@ var heldUpDeletes = fault{name: "kill while deletes wait", strike: func(s *storm
 	if err := <-locked; err != nil {
 		return err
 	}
-	<-time.After(time.Second)
+	s.broker.rest(time.Second, 20*time.Second)
 	r.signal(syscall.SIGKILL)
 	return lock.Rollback(ctx)
 }}
