@@ -60,7 +60,7 @@ func TestTopicRecreatedLosesNothing(t *testing.T) {
 	t.Parallel()
 	const project = "millrace-test"
 	options := []option.ClientOption{
-		option.WithEndpoint(devtest.Start(t, devstack.PubSub).PubSubHost()),
+		option.WithEndpoint(devtest.Real(t, devstack.PubSub).PubSubHost()), // pstest keeps the stream of a deleted subscription open
 		option.WithoutAuthentication(),
 		option.WithGRPCDialOption(grpc.WithTransportCredentials(insecure.NewCredentials())),
 	}

@@ -110,7 +110,7 @@ func TestTopicRecreatedByAnOperator(t *testing.T) {
 // Nobody publishes between the deletion and the new topic, so nothing fails. The publisher looks now and then.
 func TestTopicRecreatedBetweenPublishes(t *testing.T) {
 	t.Parallel()
-	options := emulator(t)
+	options := genuine(t)
 	topic, op := devtest.Topic(t), operator{rawClient(t, options), t}
 	consumers := connect(t, pubsub.Config{ClientOptions: options})
 	subscribe(t, consumers, topic, transport.SubscriberConfig{Consumer: "c"})

@@ -41,9 +41,10 @@ func emulator(t testing.TB) []option.ClientOption {
 	return plain(devtest.Start(t, devstack.PubSub).PubSubHost())
 }
 
-// genuine is emulator for tests that pstest cannot pass: it keeps the stream of a deleted subscription open, takes no message
-// over 4 MB, refuses to delete a dead-letter topic, forwards dead letters without saying how often they were delivered, and
-// goes on sending to a client that vanished without closing its connection.
+// genuine is emulator for tests that pstest cannot pass: it keeps the stream of a deleted subscription open, lists the former
+// subscriptions for a topic that was created again, takes no message over 4 MB, refuses to delete a dead-letter topic, forwards
+// dead letters without saying how often they were delivered, and goes on sending to a client that vanished without closing its
+// connection.
 func genuine(t testing.TB) []option.ClientOption {
 	t.Helper()
 	return plain(devtest.Real(t, devstack.PubSub).PubSubHost())
