@@ -2,6 +2,7 @@ package devtest
 
 import (
 	"context"
+	"fmt"
 	"net/url"
 	"testing"
 	"time"
@@ -56,19 +57,8 @@ func PoolOn(t testing.TB, dsn string, options ...func(*pgxpool.Config)) *pgxpool
 // dropped with all it holds when the test ends.
 func Schema(t testing.TB) string {
 	t.Helper()
-	dsn := Start(t, devstack.Postgres).PostgresDSN()
-	schema := name(t, "t_", '_', 30)
-	if err := execute(t.Context(), dsn, "create schema "+schema); err != nil {
-		t.Fatalf("create schema %s: %v", schema, err)
-	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
-		defer cancel()
-		// A transaction that the test left open would block the drop until the context ends.
-		if err := execute(ctx, dsn, "set lock_timeout = '15s'; drop schema "+schema+" cascade"); err != nil {
-			t.Errorf("drop schema %s: %v", schema, err)
-		}
-	})
+	// A transaction that the test left open would block the drop until the context ends.
+	schema, _ := own(t, "schema", "set lock_timeout = '15s'; drop schema %s cascade")
 	return schema
 }
 
@@ -76,23 +66,30 @@ func Schema(t testing.TB) string {
 // same database would disturb, and returns its DSN. It is dropped when the test ends.
 func Database(t testing.TB) (dsn string) {
 	t.Helper()
-	shared := Start(t, devstack.Postgres).PostgresDSN()
-	database := name(t, "t_", '_', 30)
-	if err := execute(t.Context(), shared, "create database "+database); err != nil {
-		t.Fatalf("create database %s: %v", database, err)
-	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
-		defer cancel()
-		if err := execute(ctx, shared, "drop database "+database+" with (force)"); err != nil {
-			t.Errorf("drop database %s: %v", database, err)
-		}
-	})
+	database, shared := own(t, "database", "drop database %s with (force)")
 	if u, err := url.Parse(shared); err == nil && u.Scheme != "" {
 		u.Path = "/" + database
 		return u.String()
 	}
 	return shared + " dbname=" + database // the last one holds
+}
+
+// own creates a schema or a database in the shared PostgreSQL and returns its name, and the DSN of that. When the test ends, it
+// is dropped by a statement that names it.
+func own(t testing.TB, kind, drop string) (called, dsn string) {
+	t.Helper()
+	dsn, called = Start(t, devstack.Postgres).PostgresDSN(), name(t, "t_", '_', 30)
+	if err := execute(t.Context(), dsn, "create "+kind+" "+called); err != nil {
+		t.Fatalf("create %s %s: %v", kind, called, err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
+		defer cancel()
+		if err := execute(ctx, dsn, fmt.Sprintf(drop, called)); err != nil {
+			t.Errorf("drop %s %s: %v", kind, called, err)
+		}
+	})
+	return called, dsn
 }
 
 // execute runs statements on a connection of their own.
