@@ -159,7 +159,7 @@ create table {schema}.outbox_audit (
     id     bigint      generated always as identity primary key,
     at     timestamptz not null default now(),
     actor  text        not null,
-    action text        not null,               -- replay; of a topic pause, resume, redirect, end redirect, discard
+    action text        not null,               -- retry, discard, replay; of a topic pause, resume, redirect, end redirect, discard
     events bigint      not null,               -- how many it concerned; of a replay, how many were replayed so far
     detail jsonb       not null default '{}'
 );
@@ -222,8 +222,14 @@ create function {schema}.outbox_discard(shard smallint, seqs bigint[], ids text[
 language sql volatile security definer set search_path = pg_catalog, pg_temp as $$
     with gone as (
         delete from {schema}.outbox o
-        using unnest($2, $3) as d (seq, event_id)
-        where o.shard = $1 and o.seq = d.seq and o.event_id = d.event_id
+        where o.ctid = any (array(
+            select place
+            from unnest($2, $3) as d (seq, event_id)
+            cross join lateral (
+                select p.ctid as place from {schema}.outbox p
+                where p.shard = $1 and p.seq = d.seq and p.event_id = d.event_id
+                offset 0 -- one look into the index for each, as in delete_moved.sql
+            ) as there))
           and exists (select from {schema}.outbox_topic t where t.topic = o.topic and t.paused_at is not null)
         returning o.shard, o.seq, o.event_id, o.topic, o.key, o.headers, o.payload, o.created_at, o.replayed
     ), moved as (
