@@ -131,6 +131,7 @@ type Request struct {
 	From  int64    // rows above it
 	Limit int      // at most so many
 	Bytes int      // of all payloads together; those beyond are left out, but never the first one
+	Each  int      // of a payload; larger ones are left out, and Bytes need not be summed; 0: no such bound
 	List  []int64  // and the rows with these numbers
 	Hide  []string // topics whose payloads are left out
 

@@ -68,7 +68,7 @@ func (w *world) read(a Read) (answer Answer) {
 		row := func(r *worldRow, hide bool) Row {
 			copied := r.Row
 			bytes += r.Size
-			if hide || bytes > q.Bytes && bytes > r.Size {
+			if hide || q.Each > 0 && r.Size > q.Each || q.Each == 0 && bytes > q.Bytes && bytes > r.Size {
 				copied.Payload = nil
 			}
 			return copied

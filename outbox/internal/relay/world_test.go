@@ -178,8 +178,12 @@ func (w *world) begin(topic, key string, shard int16) *transaction {
 	}
 	w.sequences[shard]++
 	w.names++
+	size := 1
+	if w.names%10 == 0 { // few are too large to come with the others
+		size = 5 << 20
+	}
 	t := &transaction{name: fmt.Sprint("3/", w.names), row: &worldRow{shard: shard, Row: Row{
-		Seq: w.sequences[shard], EventID: strconv.Itoa(w.names), Topic: topic, Key: key, Payload: []byte("p"), Size: 1, Written: w.now,
+		Seq: w.sequences[shard], EventID: strconv.Itoa(w.names), Topic: topic, Key: key, Payload: []byte("p"), Size: size, Written: w.now,
 	}}}
 	w.open = append(w.open, t)
 	return t

@@ -22,6 +22,15 @@ func TestBacklogIsReadByTheIndex(t *testing.T) {
 	t.Parallel()
 	const rows, batch = 50_000, 1000
 	for name, read := range map[string]func(t *testing.T, pool *pgxpool.Pool, schema string) int{
+		"read small events": func(t *testing.T, pool *pgxpool.Pool, schema string) (n int) {
+			reader := store.NewReader(pool, schema)
+			for from := int64(0); from < rows/2; from += batch {
+				answer, err := reader.Read(t.Context(), []relay.Request{{From: from, Limit: batch, Each: 1000}}, false)
+				require.NoError(t, err)
+				n += len(answer.Shards[0].Above)
+			}
+			return n
+		},
 		"read": func(t *testing.T, pool *pgxpool.Pool, schema string) (n int) {
 			reader := store.NewReader(pool, schema)
 			for from := int64(0); from < rows/2; from += batch {

@@ -131,9 +131,9 @@ func (r *Reader) note(log logPosition) {
 
 // rows is the statement that reads one shard.
 func (r *Reader) rows(q *relay.Request, f *relay.Found, transactions *[]uint32) statement {
-	s := statement{sql: r.sql.read, args: []argument{smallint(q.Shard), bigint(q.From), integer(q.Limit), bigint(int64(q.Bytes))}}
-	if len(q.List)+len(q.Hide) > 0 || q.DrainLimit > 0 {
-		s.sql = r.sql.readMore
+	s := statement{sql: r.sql.read, args: []argument{smallint(q.Shard), bigint(q.From), integer(q.Limit), bigint(int64(q.Each))}}
+	if q.Each == 0 {
+		s.sql, s.args[3] = r.sql.readMore, bigint(int64(q.Bytes))
 		s.args = append(s.args, int8s(q.List), texts(q.Hide), text(q.Drain), bigint(q.DrainFrom), integer(q.DrainLimit))
 	}
 	topic := ""

@@ -1,4 +1,5 @@
--- The same, and certain rows besides. First (0) those numbered $5, which fill gaps or whose payload was left out before;
+-- The same with one bound for all payloads together, and certain rows besides. First (0) those numbered $5, which fill gaps or
+-- whose payload was left out before;
 -- then (1) the rows above $2, without the payloads of the topics in $6; then (2) up to $9 rows of the topic $7 from number $8
 -- to $2, which an earlier read left in the table. One statement, one snapshot: if it shows a later event of a key it shows the
 -- earlier ones. Payloads beyond $4 bytes in all are left out (null).
