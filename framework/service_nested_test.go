@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/framework"
-	"github.com/millrace-go/millrace/middleware/claim"
+	"github.com/millrace-go/millrace/middleware/deadletter"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/transport"
 )
@@ -64,7 +64,7 @@ func TestClaimInsideClaimOnTheServicesRouter(t *testing.T) {
 	assert.Zero(t, ran.Load())
 
 	_, stop = run(func(*framework.Service) cqrs.EventProcessorOnHandleFn { return nil }, handle)
-	_, err := claim.Replay(t.Context(), w.pool, w.schema, claim.Selection{}, claim.By{Actor: "test"})
+	_, err := deadletter.Replay(t.Context(), w.pool, w.schema, deadletter.Selection{}, deadletter.By{Actor: "test"})
 	require.NoError(t, err)
 	w.eventually("without OnHandle each of them is handled", func() bool { return ran.Load() == events })
 	stop()

@@ -13,7 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/millrace-go/millrace/framework"
-	"github.com/millrace-go/millrace/middleware/claim"
+	"github.com/millrace-go/millrace/middleware/deadletter"
 	"github.com/millrace-go/millrace/outbox"
 )
 
@@ -46,16 +46,16 @@ func TestPoison(t *testing.T) {
 		)
 	}))
 	assert.ElementsMatch(t, []int{8, 9}, []int{next(t, good), next(t, good)})
-	var dead []claim.FailedEvent
+	var dead []deadletter.Event
 	w.eventually("four dead letters", func() bool {
 		var err error
-		dead, err = claim.List(t.Context(), w.pool, w.schema, claim.Listing{Selection: claim.Selection{States: []string{"dead"}}})
+		dead, err = deadletter.List(t.Context(), w.pool, w.schema, deadletter.Listing{Selection: deadletter.Selection{States: []string{"dead"}}})
 		require.NoError(t, err)
 		return len(dead) == 4
 	})
 	texts := map[string]string{}
 	for _, d := range dead {
-		shown, err := claim.Show(t.Context(), w.pool, w.schema, d.EventID, d.Consumer)
+		shown, err := deadletter.Show(t.Context(), w.pool, w.schema, d.EventID, d.Consumer)
 		require.NoError(t, err)
 		require.Len(t, shown, 1)
 		texts[string(shown[0].Payload)] = d.Reason + ": " + d.Error

@@ -23,7 +23,7 @@ import (
 	"github.com/millrace-go/millrace/framework"
 	"github.com/millrace-go/millrace/framework/devstack"
 	"github.com/millrace-go/millrace/framework/devstack/devtest"
-	"github.com/millrace-go/millrace/middleware/claim"
+	"github.com/millrace-go/millrace/middleware/deadletter"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/pgtx"
 	"github.com/millrace-go/millrace/transport"
@@ -222,13 +222,13 @@ func TestServiceOnEachBroker(t *testing.T) {
 				return errors.Join(framework.Publish(ctx, w.topic("labour.completed"), "3", labourCompleted{LabourID: 3}),
 					svc.Outbox().Publish(w.topic("labour.completed"), garbage))
 			}))
-			var dead []claim.FailedEvent
+			var dead []deadletter.Event
 			w.eventually("two dead letters", func() bool {
-				dead, err = claim.List(t.Context(), w.pool, w.schema, claim.Listing{Selection: claim.Selection{States: []string{"dead"}}})
+				dead, err = deadletter.List(t.Context(), w.pool, w.schema, deadletter.Listing{Selection: deadletter.Selection{States: []string{"dead"}}})
 				require.NoError(t, err)
 				return len(dead) == 2
 			})
-			reasons := map[string]claim.FailedEvent{dead[0].Reason: dead[0], dead[1].Reason: dead[1]}
+			reasons := map[string]deadletter.Event{dead[0].Reason: dead[0], dead[1].Reason: dead[1]}
 			assert.Equal(t, 2, reasons["attempts"].Attempts)
 			assert.Contains(t, reasons["attempts"].Error, "whose labour?")
 			assert.Equal(t, 1, reasons["permanent"].Attempts)

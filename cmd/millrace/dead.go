@@ -17,7 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace-go/millrace/cmd/millrace/internal/output"
-	"github.com/millrace-go/millrace/middleware/claim"
+	"github.com/millrace-go/millrace/middleware/deadletter"
 )
 
 func (a *app) dead() *cobra.Command {
@@ -35,7 +35,7 @@ func (a *app) dead() *cobra.Command {
 }
 
 // deadSelection gives a command the flags that select events.
-func deadSelection(c *cobra.Command, s *claim.Selection) {
+func deadSelection(c *cobra.Command, s *deadletter.Selection) {
 	c.Flags().StringVar(&s.Consumer, "consumer", "", "only events of this consumer")
 	c.Flags().StringVar(&s.Group, "group", "", `only events with the same error: a group of "millrace dead list --groups"`)
 	c.Flags().StringVar(&s.Key, "key", "", "only events of this ordering key")
@@ -45,7 +45,7 @@ func deadSelection(c *cobra.Command, s *claim.Selection) {
 var failed = []string{"dead", "waiting", "parked", "failing"}
 
 func (a *app) deadList() *cobra.Command {
-	var l claim.Listing
+	var l deadletter.Listing
 	var state string
 	var groups bool
 	c := &cobra.Command{
@@ -65,7 +65,7 @@ func (a *app) deadList() *cobra.Command {
 		if groups {
 			return a.printGroups(ctx, pool, l, state)
 		}
-		found, err := claim.List(ctx, pool, a.schema, l)
+		found, err := deadletter.List(ctx, pool, a.schema, l)
 		if err != nil {
 			return err
 		}
@@ -89,7 +89,7 @@ func (a *app) deadList() *cobra.Command {
 }
 
 // failedState is the state of an event, with what comes next.
-func failedState(e claim.FailedEvent) string {
+func failedState(e deadletter.Event) string {
 	state := claimStates.of(e.State)
 	switch {
 	case e.State == "failing":
@@ -118,7 +118,7 @@ func why(reason, text string) string {
 func whySentence(reason string) string { return cmp.Or(deadReasons[reason], reasons[reason]) }
 
 // sayNoneFailed says that no event is selected, and which command lists more.
-func (a *app) sayNoneFailed(s claim.Selection, state, command string) {
+func (a *app) sayNoneFailed(s deadletter.Selection, state, command string) {
 	flags := [][2]string{{"--consumer", s.Consumer}, {"--group", s.Group}, {"--key", s.Key}}
 	why := "No event has failed."
 	if state == "dead" {
@@ -130,15 +130,15 @@ func (a *app) sayNoneFailed(s claim.Selection, state, command string) {
 	a.sayNone(why, command+" --state all", flags)
 }
 
-func (a *app) printGroups(ctx context.Context, pool *pgxpool.Pool, l claim.Listing, state string) error {
-	groups, err := claim.ListGroups(ctx, pool, a.schema, l.Selection)
+func (a *app) printGroups(ctx context.Context, pool *pgxpool.Pool, l deadletter.Listing, state string) error {
+	groups, err := deadletter.ListGroups(ctx, pool, a.schema, l.Selection)
 	if err != nil {
 		return err
 	}
 	groups = groups[:min(len(groups), l.Limit)]
 	switch {
 	case a.json:
-		return a.printJSON(append([]claim.ErrorGroup{}, groups...))
+		return a.printJSON(append([]deadletter.ErrorGroup{}, groups...))
 	case len(groups) == 0:
 		a.sayNoneFailed(l.Selection, state, "millrace dead list --groups")
 		return nil
@@ -171,7 +171,7 @@ func (a *app) deadShow() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		found, err := claim.Show(ctx, pool, a.schema, id, consumer)
+		found, err := deadletter.Show(ctx, pool, a.schema, id, consumer)
 		switch {
 		case err != nil:
 			return err
@@ -198,7 +198,7 @@ func (a *app) deadShow() *cobra.Command {
 	return a.prints(c)
 }
 
-func (a *app) printFailed(e claim.FailedEvent) {
+func (a *app) printFailed(e deadletter.Event) {
 	line := func(name, text string) {
 		if text != "" {
 			a.terminal.Paragraph(a.stdout, len("consumer  "), name, a.terminal.Dim, text)

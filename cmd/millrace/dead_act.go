@@ -14,12 +14,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace-go/millrace/cmd/millrace/internal/output"
-	"github.com/millrace-go/millrace/middleware/claim"
+	"github.com/millrace-go/millrace/middleware/deadletter"
 	"github.com/millrace-go/millrace/pgtx"
 )
 
 func (a *app) deadReplay() *cobra.Command {
-	return a.deadCommand(claim.Replay, []string{"dead", "waiting"}, "will be retried now", &cobra.Command{
+	return a.deadCommand(deadletter.Replay, []string{"dead", "waiting"}, "will be retried now", &cobra.Command{
 		Use: "replay {EVENT-ID… | --consumer NAME | --group GROUP | --key KEY | --all}", ValidArgsFunction: cobra.NoFileCompletions, Short: "Retry dead letters",
 		Long: "Retries dead letters, with all their attempts and in their original order. Events blocked by them follow.\n" +
 			"A running service of the consumer handles them; until one runs they wait.",
@@ -28,7 +28,7 @@ func (a *app) deadReplay() *cobra.Command {
 }
 
 func (a *app) deadDiscard() *cobra.Command {
-	return a.deadCommand(claim.Discard, []string{"dead", "waiting", "parked"}, "discarded", &cobra.Command{
+	return a.deadCommand(deadletter.Discard, []string{"dead", "waiting", "parked"}, "discarded", &cobra.Command{
 		Use: "discard {EVENT-ID… | --consumer NAME | --group GROUP | --key KEY | --all}", ValidArgsFunction: cobra.NoFileCompletions, Short: "Discard dead letters for good",
 		Long:    "Discards dead letters for good. If the broker redelivers them they are ignored, and later events of their keys go on.",
 		Example: "  millrace dead discard 0198c0de…3f2a --note \"test data\"\n  millrace dead discard --consumer notify-family --state all",
@@ -36,7 +36,7 @@ func (a *app) deadDiscard() *cobra.Command {
 }
 
 // deadBy gives a command the flags that say who acts.
-func deadBy(c *cobra.Command, by *claim.By) {
+func deadBy(c *cobra.Command, by *deadletter.By) {
 	c.Flags().StringVar(&by.Actor, "actor", somebody(), "who does it, for the audit log")
 	c.Flags().StringVar(&by.Note, "note", "", "why, for the audit log")
 }
@@ -51,11 +51,11 @@ func somebody() string {
 	return name + "@" + host
 }
 
-type deadAction func(context.Context, pgtx.DB, string, claim.Selection, claim.By) (claim.Result, error)
+type deadAction func(context.Context, pgtx.DB, string, deadletter.Selection, deadletter.By) (deadletter.Result, error)
 
 func (a *app) deadCommand(do deadAction, states []string, done string, c *cobra.Command) *cobra.Command {
-	var s claim.Selection
-	var by claim.By
+	var s deadletter.Selection
+	var by deadletter.By
 	var all bool
 	var state string
 	deadSelection(c, &s)
@@ -72,7 +72,7 @@ func (a *app) deadCommand(do deadAction, states []string, done string, c *cobra.
 			return err
 		}
 		none := r.Done == 0
-		if none && (!all || r.InHand > 0) {
+		if none && (!all || r.InFlight > 0) {
 			return errors.New(strings.Join(append([]string{`no such event: run "millrace dead list" to see which there are`}, leftAlone(r)...), "\n"))
 		}
 		if a.json {
@@ -108,12 +108,12 @@ func (a *app) deadCommand(do deadAction, states []string, done string, c *cobra.
 }
 
 // leftAlone tells about events that were selected and not changed.
-func leftAlone(r claim.Result) (lines []string) {
+func leftAlone(r deadletter.Result) (lines []string) {
 	say := func(n int, why string) {
 		lines = append(lines, fmt.Sprintf("%s %s not changed: %s.", output.Count(n, "event"), output.Pick(n, "was", "were"), why))
 	}
-	if r.InHand > 0 {
-		say(r.InHand, "being handled, or changed by somebody else, at this moment")
+	if r.InFlight > 0 {
+		say(r.InFlight, "being handled, or changed by somebody else, at this moment")
 	}
 	total, order := claimStates.count(r.Others)
 	for _, state := range order {
@@ -131,12 +131,12 @@ func (a *app) deadAudit() *cobra.Command {
 	limitVar(c, &limit)
 	c.PreRunE = func(*cobra.Command, []string) error { return checkLimit(limit) }
 	c.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
-		found, err := claim.ListAudit(ctx, pool, a.schema, event, consumer, limit)
+		found, err := deadletter.ListAudit(ctx, pool, a.schema, event, consumer, limit)
 		if err != nil {
 			return err
 		}
 		if a.json {
-			return a.printJSON(append([]claim.Audit{}, found...))
+			return a.printJSON(append([]deadletter.Audit{}, found...))
 		}
 		if len(found) == 0 {
 			a.say("No such actions.")
@@ -185,7 +185,7 @@ func auditDetail(detail json.RawMessage) string {
 }
 
 func (a *app) deadPurge() *cobra.Command {
-	var by claim.By
+	var by deadletter.By
 	var olderThan time.Duration
 	c := &cobra.Command{
 		Use: "purge --older-than AGE", Short: "Discard old dead letters, and delete old rows of the audit log", Args: cobra.NoArgs,
@@ -197,7 +197,7 @@ func (a *app) deadPurge() *cobra.Command {
 	ageVar(c, &olderThan, "older-than", "how long ago they failed, such as 90d or 12h")
 	c.PreRunE = func(*cobra.Command, []string) error { return checkAge("older-than", olderThan) }
 	c.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
-		p, err := claim.Purge(ctx, pool, a.schema, olderThan, by)
+		p, err := deadletter.Purge(ctx, pool, a.schema, olderThan, by)
 		if err != nil {
 			return err
 		}

@@ -17,15 +17,15 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace-go/millrace/cmd/millrace/internal/output"
-	"github.com/millrace-go/millrace/middleware/claim"
+	"github.com/millrace-go/millrace/middleware/deadletter"
 )
 
 func (a *app) deadEdit() *cobra.Command {
 	var (
 		consumer, payload, file string
 		set, unset              []string
-		change                  claim.Change
-		by                      claim.By
+		change                  deadletter.Change
+		by                      deadletter.By
 	)
 	c := &cobra.Command{
 		Use: "edit EVENT-ID", ValidArgsFunction: cobra.NoFileCompletions, Short: "Change the payload or the headers of a failed event", Args: argument,
@@ -53,7 +53,7 @@ func (a *app) deadEdit() *cobra.Command {
 				return nil
 			}
 		}
-		if err := claim.Edit(ctx, pool, a.schema, id, consumer, change, by); err != nil {
+		if err := deadletter.Edit(ctx, pool, a.schema, id, consumer, change, by); err != nil {
 			return err
 		}
 		a.say("The event was changed. Retry it: %s", a.reach.command(id, "dead", "replay"))
@@ -91,12 +91,12 @@ func (a *app) deadEdit() *cobra.Command {
 
 // editPayload opens the payload in an editor, and returns it if it was changed.
 func (a *app) editPayload(ctx context.Context, pool *pgxpool.Pool, eventID, consumer string) ([]byte, error) {
-	found, err := claim.Show(ctx, pool, a.schema, eventID, consumer)
+	found, err := deadletter.Show(ctx, pool, a.schema, eventID, consumer)
 	switch {
 	case err != nil:
 		return nil, err
 	case len(found) == 0:
-		return nil, claim.ErrNoSuchEvent
+		return nil, deadletter.ErrNoSuchEvent
 	case len(found) > 1:
 		return nil, usageError{errors.New("the event failed for several consumers: name one by --consumer")}
 	case !readable(found[0].Payload):

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-go/millrace/middleware/claim"
+	"github.com/millrace-go/millrace/middleware/deadletter"
 )
 
 func newDead(t *testing.T) *operator {
@@ -41,12 +41,12 @@ func TestDeadList(t *testing.T) {
 	assert.Contains(t, o.run(exitUsage, "dead", "list", "--state", "lost"), "--state is \"lost\": want dead, retrying, blocked or all\n")
 	assert.Contains(t, o.run(exitUsage, "dead", "list", "--limit", "0"), "want 1 or more")
 
-	var groups []claim.ErrorGroup
+	var groups []deadletter.ErrorGroup
 	require.NoError(t, json.Unmarshal([]byte(o.run(exitOK, "dead", "list", "--groups", "--json")), &groups))
 	require.Len(t, groups, 1)
 	assert.Equal(t, 2, groups[0].Events)
 	assert.Regexp(t, groups[0].Group+` +2 +\S+ +\S+ +notify +no user <n>\\nat all\n`, o.run(exitOK, "dead", "list", "--groups"))
-	var found []claim.FailedEvent
+	var found []deadletter.Event
 	require.NoError(t, json.Unmarshal([]byte(o.run(exitOK, "dead", "list", "--json", "--group", groups[0].Group, "--consumer", "notify", "--key", "k")), &found))
 	require.Len(t, found, 1)
 	assert.Equal(t, "e2", found[0].EventID)
@@ -86,9 +86,9 @@ func TestDeadReplayAndDiscard(t *testing.T) {
 	assert.Equal(t, "1 event will be retried now.\n1 event was not changed: in state retrying.\n", out)
 	o.exec(`update {schema}.claim_failed set state = 'dead' where event_id = 'e3'`)
 	assert.Equal(t, "1 event will be retried now.\n1 of them is blocked by an earlier event of the same key.\n", o.run(exitOK, "dead", "replay", "e3"))
-	var r claim.Result
+	var r deadletter.Result
 	require.NoError(t, json.Unmarshal([]byte(o.run(exitOK, "dead", "discard", "--key", "k", "--state", "all", "--json")), &r))
-	assert.Equal(t, claim.Result{Done: 2}, r)
+	assert.Equal(t, deadletter.Result{Done: 2}, r)
 	assert.Regexp(t, `^No dead letters\. .*\n2 events were not changed: in state retrying\.\n$`, o.run(exitOK, "dead", "replay", "--all"))
 	audit := o.run(exitOK, "dead", "audit", "--event", "e1")
 	assert.Regexp(t, `ada +replay +e1 +notify +mended\\x1b; was dead \(no user 7\\nat all\)\n`, audit)

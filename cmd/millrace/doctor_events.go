@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace-go/millrace/cmd/millrace/internal/output"
 	"github.com/millrace-go/millrace/middleware/claim"
+	"github.com/millrace-go/millrace/middleware/deadletter"
 	"github.com/millrace-go/millrace/middleware/effect"
 	"github.com/millrace-go/millrace/outbox/outboxadmin"
 )
@@ -132,7 +133,7 @@ func (d *doctor) deadLetters(ctx context.Context) error {
 	if !d.there["claim"] {
 		return nil
 	}
-	groups, err := claim.ListGroups(ctx, d.pool, d.schema, claim.Selection{})
+	groups, err := deadletter.ListGroups(ctx, d.pool, d.schema, deadletter.Selection{})
 	if err != nil || len(groups) == 0 {
 		return err
 	}
@@ -164,7 +165,7 @@ func (d *doctor) retries(ctx context.Context) error {
 	if err := d.pool.QueryRow(ctx, `select now()`).Scan(&now); err != nil {
 		return err
 	}
-	found, err := claim.List(ctx, d.pool, d.schema, claim.Listing{Selection: claim.Selection{States: []string{"waiting"}}, Limit: 1000})
+	found, err := deadletter.List(ctx, d.pool, d.schema, deadletter.Listing{Selection: deadletter.Selection{States: []string{"waiting"}}, Limit: 1000})
 	overdue := map[string]int{}
 	for _, f := range found {
 		if f.Due != nil && now.Sub(*f.Due) > d.limits.lag {

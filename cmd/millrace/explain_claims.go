@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/millrace-go/millrace/cmd/millrace/internal/output"
-	"github.com/millrace-go/millrace/middleware/claim"
+	"github.com/millrace-go/millrace/middleware/deadletter"
 )
 
 func (e *evidence) withConsumers() (all []stage) {
@@ -34,7 +34,7 @@ func (e *evidence) withConsumers() (all []stage) {
 	return all
 }
 
-func (e *evidence) withConsumer(l claim.Location) stage {
+func (e *evidence) withConsumer(l deadletter.Location) stage {
 	s := stage{Place: "claim", Of: l.Consumer}
 	show := e.command(e.eventID, "dead", "show", "--consumer", l.Consumer)
 	switch f := l.Failed; {
@@ -60,7 +60,7 @@ func (e *evidence) withConsumer(l claim.Location) stage {
 }
 
 // done is for an event that this consumer has settled.
-func (s *stage) done(e *evidence, l claim.Location) {
+func (s *stage) done(e *evidence, l deadletter.Location) {
 	s.State, s.Why = "completed", "Recorded "+when(e.now, *l.Claimed)+"."
 	if a := decision(l); a != nil {
 		by := oneLine(a.Actor) + ", " + when(e.now, a.At) + note(*a)
@@ -77,7 +77,7 @@ func (s *stage) done(e *evidence, l claim.Location) {
 }
 
 // decision is the last one of an operator about an event that is settled: to replay or to discard it; nil for none.
-func decision(l claim.Location) *claim.Audit {
+func decision(l deadletter.Location) *deadletter.Audit {
 	for i, a := range l.Audit { // the last first
 		if a.Action == "replay" || a.Action == "discard" || a.Action == "purge" {
 			return &l.Audit[i]
@@ -87,7 +87,7 @@ func decision(l claim.Location) *claim.Audit {
 }
 
 // note is why an operator did something.
-func note(a claim.Audit) string {
+func note(a deadletter.Audit) string {
 	var detail struct{ Note string }
 	if json.Unmarshal(a.Detail, &detail) != nil || detail.Note == "" {
 		return ""
@@ -96,7 +96,7 @@ func note(a claim.Audit) string {
 }
 
 // inFlight is for an event whose handler runs.
-func (s *stage) inFlight(e *evidence, l claim.Location) {
+func (s *stage) inFlight(e *evidence, l deadletter.Location) {
 	s.State = "in flight"
 	s.Why = fmt.Sprintf("Session %d is handling it", l.Holder.PID)
 	if who := strings.TrimSpace(l.Holder.Application + " " + l.Holder.Client); who != "" {
@@ -117,7 +117,7 @@ func (s *stage) inFlight(e *evidence, l claim.Location) {
 }
 
 // failed is for an event that was not handled.
-func (s *stage) failed(e *evidence, l claim.Location, show string) {
+func (s *stage) failed(e *evidence, l deadletter.Location, show string) {
 	f := l.Failed
 	s.State = claimStates.of(f.State)
 	switch f.State {
@@ -149,7 +149,7 @@ func (s *stage) failed(e *evidence, l claim.Location, show string) {
 }
 
 // attempts tells how often an event has failed, and the last error.
-func (e *evidence) attempts(f *claim.FailedEvent) string {
+func (e *evidence) attempts(f *deadletter.Event) string {
 	last := fmt.Sprintf("the last error was %s: %s", when(e.now, f.Failed), oneLine(beginning(f.Error)))
 	switch {
 	case f.Attempts == 0 && f.Error == "":

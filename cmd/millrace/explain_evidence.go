@@ -16,6 +16,7 @@ import (
 
 	"github.com/millrace-go/millrace/internal/pgdays"
 	"github.com/millrace-go/millrace/middleware/claim"
+	"github.com/millrace-go/millrace/middleware/deadletter"
 	"github.com/millrace-go/millrace/middleware/effect"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/outbox/outboxadmin"
@@ -38,8 +39,8 @@ type evidence struct {
 	outbox   *[]outboxadmin.Location
 	copies   []outboxadmin.Location // for dead letters
 	passedOn []outboxadmin.Location // by a handler of its own, under its ID
-	claims   *[]claim.Location
-	failed   []claim.FailedEvent
+	claims   *[]deadletter.Location
+	failed   []deadletter.Event
 	effects  *[]effect.Entry
 	now      time.Time
 	metadata map[string]string
@@ -74,7 +75,7 @@ func (a *app) identify(ctx context.Context, pool *pgxpool.Pool, id string, due t
 // spelt reports whether something is known by the ID as it is written here: a record is the same for every spelling.
 func (e *evidence) spelt() bool {
 	return e.outbox != nil && len(*e.outbox) > 0 || len(e.copies) > 0 || e.effects != nil && len(*e.effects) > 0 ||
-		e.claims != nil && slices.ContainsFunc(*e.claims, func(l claim.Location) bool {
+		e.claims != nil && slices.ContainsFunc(*e.claims, func(l deadletter.Location) bool {
 			return l.Holder != nil || len(l.Audit) > 0 || l.Failed != nil && l.Failed.EventID == e.eventID
 		})
 }
@@ -100,13 +101,13 @@ func (a *app) gather(ctx context.Context, pool *pgxpool.Pool, eventID string, du
 		e.sort(found)
 	}
 	if there["claim"] {
-		if e.failed, err = claim.Show(ctx, pool, a.schema, eventID, ""); err != nil {
+		if e.failed, err = deadletter.Show(ctx, pool, a.schema, eventID, ""); err != nil {
 			return nil, err
 		}
 		for _, f := range e.failed {
 			e.learn(f.Metadata)
 		}
-		found, err := claim.Locate(ctx, pool, a.schema, claim.Key{EventID: eventID, Due: e.due, Order: e.key()})
+		found, err := deadletter.Find(ctx, pool, a.schema, claim.Key{EventID: eventID, Due: e.due, Order: e.key()})
 		if err != nil {
 			return nil, err
 		}

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/millrace-go/millrace/middleware/claim"
+	"github.com/millrace-go/millrace/middleware/deadletter"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/outbox/outboxadmin"
 )
@@ -30,7 +31,10 @@ func TestExplainConcludes(t *testing.T) {
 		l.Written = *ago(time.Hour)
 		return evidence{outbox: &[]outboxadmin.Location{l}}
 	}
-	claimed := func(l claim.Location) evidence { l.Consumer = "notify"; return evidence{claims: &[]claim.Location{l}} }
+	claimed := func(l deadletter.Location) evidence {
+		l.Consumer = "notify"
+		return evidence{claims: &[]deadletter.Location{l}}
+	}
 
 	s := last(located(outboxadmin.Location{State: "pending", Held: true, Relay: "r"}), "outbox")
 	assert.Equal(t, "pending", s.State)
@@ -41,24 +45,24 @@ func TestExplainConcludes(t *testing.T) {
 	assert.Equal(t, "blocked", s.State)
 	assert.NotContains(t, s.Why, "event  of")
 
-	holder := &claim.Holder{PID: 7, Since: ago(time.Hour)}
-	s = last(claimed(claim.Location{Holder: holder}), "claim")
+	holder := &deadletter.Holder{PID: 7, Since: ago(time.Hour)}
+	s = last(claimed(deadletter.Location{Holder: holder}), "claim")
 	assert.Equal(t, "in flight", s.State)
 	assert.Equal(t, []string{`psql -c 'select pg_terminate_backend(7)'`}, s.Next)
-	s = last(claimed(claim.Location{Holder: holder, Claimed: &now}), "claim")
+	s = last(claimed(deadletter.Location{Holder: holder, Claimed: &now}), "claim")
 	assert.Equal(t, "completed", s.State, "what is in flight is a duplicate")
 	assert.Contains(t, s.Why, "Session 7 is ignoring one now.")
 
-	audit := func(action string) claim.Audit {
-		return claim.Audit{Action: action, Actor: "ada", At: now, Detail: []byte(`{"note":"why"}`)}
+	audit := func(action string) deadletter.Audit {
+		return deadletter.Audit{Action: action, Actor: "ada", At: now, Detail: []byte(`{"note":"why"}`)}
 	}
-	s = last(claimed(claim.Location{Claimed: &now, Audit: []claim.Audit{audit("edit"), audit("replay"), audit("discard")}}), "claim")
+	s = last(claimed(deadletter.Location{Claimed: &now, Audit: []deadletter.Audit{audit("edit"), audit("replay"), audit("discard")}}), "claim")
 	assert.Equal(t, "completed", s.State, "the last decision counts")
 	assert.Contains(t, s.Why, "It was replayed by ada, just now (")
-	discarded := claimed(claim.Location{Claimed: &now, Audit: []claim.Audit{audit("purge")}})
+	discarded := claimed(deadletter.Location{Claimed: &now, Audit: []deadletter.Audit{audit("purge")}})
 	assert.Equal(t, "discarded", last(discarded, "claim").State)
 	assert.Equal(t, "none", last(discarded, "output").State)
-	endless := claimed(claim.Location{Claimed: &now})
+	endless := claimed(deadletter.Location{Claimed: &now})
 	endless.endless = true
 	assert.Equal(t, "not known", last(endless, "output").State)
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/millrace-go/millrace/cmd/millrace/internal/output"
 	"github.com/millrace-go/millrace/middleware/claim"
+	"github.com/millrace-go/millrace/middleware/deadletter"
 	"github.com/millrace-go/millrace/middleware/effect"
 	"github.com/millrace-go/millrace/outbox/outboxadmin"
 )
@@ -76,7 +77,7 @@ func (e *evidence) arrived() bool {
 	return e.claims != nil && slices.ContainsFunc(*e.claims, met)
 }
 
-func met(l claim.Location) bool {
+func met(l deadletter.Location) bool {
 	return l.Claimed != nil || l.Failed != nil || l.Holder != nil || l.Starts != nil
 }
 

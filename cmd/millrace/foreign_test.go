@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/middleware/claim"
+	"github.com/millrace-go/millrace/middleware/deadletter"
 	"github.com/millrace-go/millrace/transport"
 )
 
@@ -32,7 +33,7 @@ func TestForeignRecordIsShownWithItsRemedy(t *testing.T) {
 	none := transport.DeliveryFrom(context.Background())
 	msg.SetContext(transport.WithDelivery(t.Context(), foreignDelivery{none}))
 	x.consume(claim.Config{Consumer: func(string) string { return "notify" }}, msg, handled)
-	dead, err := claim.List(t.Context(), x.pool, x.schema, claim.Listing{})
+	dead, err := deadletter.List(t.Context(), x.pool, x.schema, deadletter.Listing{})
 	require.NoError(t, err)
 	require.Len(t, dead, 1)
 	shown := x.run(exitOK, "dead", "show", dead[0].EventID)

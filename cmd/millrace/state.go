@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/millrace-go/millrace/middleware/claim"
+	"github.com/millrace-go/millrace/middleware/deadletter"
 )
 
 // states translates what the claim's tables call the states of events into the words that people read, which are those of the
@@ -71,15 +71,15 @@ func (s states) count(stored map[string]int) (total map[string]int, order []stri
 
 // What is printed as JSON has the same words.
 
-func rewordedFailed(found []claim.FailedEvent) []claim.FailedEvent {
-	reworded := append([]claim.FailedEvent{}, found...)
+func rewordedFailed(found []deadletter.Event) []deadletter.Event {
+	reworded := append([]deadletter.Event{}, found...)
 	for i := range reworded {
 		reworded[i].State = claimStates.of(reworded[i].State)
 	}
 	return reworded
 }
 
-func rewordedResult(r claim.Result) claim.Result {
+func rewordedResult(r deadletter.Result) deadletter.Result {
 	if r.Others != nil {
 		r.Others, _ = claimStates.count(r.Others)
 	}

@@ -35,6 +35,7 @@ func TestArrowsRunOneWay(t *testing.T) {
 		"transport/kafka":  {upper, pubsub, tests, postgres, {module + "pgtx", module + "outbox", module + "middleware"}},
 		"outbox":           {upper, brokers, tests, {module + "middleware", module + "outbox/outboxadmin"}},
 		"outbox/...":       {upper, brokers, tests, {module + "middleware"}},
+		"middleware/claim": {upper, brokers, tests, {module + "middleware/deadletter"}},
 		"middleware/...":   {upper, brokers, tests},
 		"framework":        {protocols, tests, {module + "cmd", module + "examples", module + "bench", module + "framework/devstack"}},
 		"internal/...":     {upper, brokers},

@@ -59,5 +59,10 @@ func (m *Migrator) Status(ctx context.Context) ([]Migration, error) {
 // Check returns an error that names the remedy when the schema is older than this program, or newer and not made for
 // programs of this version.
 func (m *Migrator) Check(ctx context.Context) error {
-	return pgtx.Run(ctx, m.db, func(ctx context.Context, tx pgx.Tx) error { return m.line.Check(ctx, tx, m.schema) })
+	return pgtx.Run(ctx, m.db, m.CheckIn)
+}
+
+// CheckIn is Check in a transaction of the caller.
+func (m *Migrator) CheckIn(ctx context.Context, tx pgx.Tx) error {
+	return m.line.Check(ctx, tx, m.schema)
 }

@@ -20,6 +20,8 @@ import (
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
+
+	"github.com/millrace-go/millrace/middleware/internal/inbox"
 )
 
 var (
@@ -203,7 +205,7 @@ func (c Config) Validate() error {
 	if c.MaxAttempts < 1 {
 		errs = append(errs, fmt.Errorf("Config.MaxAttempts is %d: want 1 or more, or 0 for the default of 10", c.MaxAttempts))
 	}
-	if !isText(c.DeadLetterTopic) {
+	if !inbox.IsText(c.DeadLetterTopic) {
 		errs = append(errs, fmt.Errorf("Config.DeadLetterTopic is %q: want a topic, UTF-8 without NUL bytes", c.DeadLetterTopic))
 	}
 	if c.HandlerTimeout < time.Millisecond {

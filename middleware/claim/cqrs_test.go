@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/middleware/claim"
+	"github.com/millrace-go/millrace/middleware/deadletter"
 	"github.com/millrace-go/millrace/outbox"
 )
 
@@ -207,9 +208,9 @@ func TestHandlersOfAGroupHaveTheirEventsBroughtBack(t *testing.T) {
 		f.eventually("effect", 2)
 		f.eventually("claim_failed where state = 'dead'", 1)
 		mended.Store(true)
-		r, err := claim.Replay(t.Context(), f.pool, f.schema, claim.Selection{EventIDs: []string{id}}, me)
+		r, err := deadletter.Replay(t.Context(), f.pool, f.schema, deadletter.Selection{EventIDs: []string{id}}, me)
 		require.NoError(t, err)
-		assert.Equal(t, claim.Result{Done: 1}, r)
+		assert.Equal(t, deadletter.Result{Done: 1}, r)
 		f.eventually("effect", 3)
 		f.eventually("claim_failed", 0)
 	})

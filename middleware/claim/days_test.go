@@ -17,6 +17,7 @@ import (
 	"github.com/millrace-go/millrace/framework/devstack/devtest"
 	"github.com/millrace-go/millrace/internal/pgdays"
 	"github.com/millrace-go/millrace/middleware/claim"
+	"github.com/millrace-go/millrace/middleware/deadletter"
 	"github.com/millrace-go/millrace/outbox"
 )
 
@@ -277,7 +278,7 @@ func TestEventFromTheFutureWhoseDayComes(t *testing.T) {
 	}
 	replayed := func(f *fixture, id string) {
 		dead(f, id)
-		f.replayAll(claim.Selection{})
+		f.replayAll(deadletter.Selection{})
 		f.serve(f.broker(), claim.Config{}, f.take)
 		f.eventually(func() bool { return len(f.failed()) == 0 }, "the event was replayed")
 	}
@@ -292,7 +293,7 @@ func TestEventFromTheFutureWhoseDayComes(t *testing.T) {
 		}, 1},
 		"discarded": {func(f *fixture, id string) {
 			dead(f, id)
-			_, err := claim.Discard(context.Background(), f.pool, f.schema, claim.Selection{}, claim.By{Actor: "ada"})
+			_, err := deadletter.Discard(context.Background(), f.pool, f.schema, deadletter.Selection{}, deadletter.By{Actor: "ada"})
 			require.NoError(f.t, err)
 		}, 0},
 		"nobody has decided": {dead, 0},

@@ -7,6 +7,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/millrace-go/millrace/middleware/internal/inbox"
 	"github.com/millrace-go/millrace/outbox"
 )
 
@@ -49,9 +50,9 @@ func (c *Claim) forward(ctx context.Context, e event, msg *message.Message, v ve
 	}
 	for k, text := range map[string]string{
 		DeadReasonMetadata:   v.reason,
-		DeadErrorMetadata:    printable(failure.Error(), 1000),
+		DeadErrorMetadata:    inbox.Printable(failure.Error(), 1000),
 		DeadConsumerMetadata: e.key.Consumer,
-		DeadTopicMetadata:    printable(e.topic, 1000),
+		DeadTopicMetadata:    inbox.Printable(e.topic, 1000),
 		DeadAttemptsMetadata: strconv.Itoa(v.attempts),
 	} {
 		dead.Metadata.Set(k, text)

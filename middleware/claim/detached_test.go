@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace-go/millrace/framework/devstack/devtest"
 	"github.com/millrace-go/millrace/middleware/claim"
+	"github.com/millrace-go/millrace/middleware/deadletter"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/pgtx"
 )
@@ -52,7 +53,7 @@ func TestDetachedRunInAClaimIsRefused(t *testing.T) {
 			}
 
 			f.serve(m, claim.Config{}, f.take)
-			replayed, err := claim.Replay(t.Context(), f.pool, f.schema, claim.Selection{}, claim.By{Actor: "test"})
+			replayed, err := deadletter.Replay(t.Context(), f.pool, f.schema, deadletter.Selection{}, deadletter.By{Actor: "test"})
 			require.NoError(t, err)
 			assert.Equal(t, 1, replayed.Done)
 			f.eventually(func() bool { return f.count("claim_failed") == 0 }, "with the claim's transaction it is handled")

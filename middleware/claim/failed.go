@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/millrace-go/millrace/middleware/internal/inbox"
 	"github.com/millrace-go/millrace/pgtx"
 )
 
@@ -177,8 +178,8 @@ func (s *PostgresStore) write(ctx context.Context, e event, consumer int16, v ve
 	if v.state == stateFailing {
 		headers, payload = nil, nil // the broker has them
 	}
-	err := pgtx.Queue(ctx, s.failed.keep, consumer, e.record, printable(e.key.EventID, maxError), e.key.Order, v.state, v.attempts, v.reason,
-		printable(failure, maxError), failure != "", here, printable(e.handler, maxError), printable(e.topic, maxError), headers, payload, due)
+	err := pgtx.Queue(ctx, s.failed.keep, consumer, e.record, inbox.Printable(e.key.EventID, maxError), e.key.Order, v.state, v.attempts, v.reason,
+		inbox.Printable(failure, maxError), failure != "", here, inbox.Printable(e.handler, maxError), inbox.Printable(e.topic, maxError), headers, payload, due)
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/millrace-go/millrace/middleware/internal/inbox"
 	"github.com/millrace-go/millrace/pgtx"
 	"github.com/millrace-go/millrace/transport"
 )
@@ -22,7 +23,7 @@ import (
 // identify gives the event that was brought back its ID, under which it comes back.
 func (c *Claim) identify(ctx context.Context, key Key, msg *message.Message) error {
 	former := *sourceOf(ctx).event
-	h, err := encodeHeaders(msg, transport.OriginFrom(ctx))
+	h, err := inbox.EncodeHeaders(msg, transport.OriginFrom(ctx))
 	if err != nil {
 		return fmt.Errorf("keep event %q: %w", key.EventID, err)
 	}
@@ -77,7 +78,7 @@ func (s *PostgresStore) identify(ctx context.Context, e event, key Key, headers 
 		return errors.Join(
 			queueIf(ctx, key.Order != "", s.failed.block, consumer, key.Order),
 			pgtx.Queue(ctx, s.sql.done, consumer, record), // the broker's redelivery is absorbed from now on
-			pgtx.Queue(ctx, s.failed.identify, e.row, printable(key.EventID, maxError), record, key.Order, headers, reasonIdentified),
+			pgtx.Queue(ctx, s.failed.identify, e.row, inbox.Printable(key.EventID, maxError), record, key.Order, headers, reasonIdentified),
 			pgtx.Queue(ctx, s.failed.record, consumer, record, hash),
 		)
 	}, pgtx.Isolation(pgx.ReadCommitted))

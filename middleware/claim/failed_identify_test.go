@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/middleware/claim"
+	"github.com/millrace-go/millrace/middleware/deadletter"
 )
 
 // foreignConfig takes the ID from a header of the producer's, once somebody has set it so.
@@ -32,8 +33,8 @@ func foreignMessage(id, key string) *message.Message {
 	return msg
 }
 
-func (f *fixture) replayAll(s claim.Selection) {
-	_, err := claim.Replay(f.t.Context(), f.pool, f.schema, s, claim.By{Actor: "ada"})
+func (f *fixture) replayAll(s deadletter.Selection) {
+	_, err := deadletter.Replay(f.t.Context(), f.pool, f.schema, s, deadletter.By{Actor: "ada"})
 	require.NoError(f.t, err)
 }
 
@@ -58,12 +59,12 @@ func TestForeignRecordIsNotReplayedWithoutAnID(t *testing.T) {
 	f.eventually(func() bool { return len(f.malformed()) == 1 }, "a dead letter")
 	assert.Contains(t, f.failed()[0].Error, "the message has no event ID: have its producer send one, or set claim.Config.EventID in Go")
 	for range 2 {
-		f.replayAll(claim.Selection{})
+		f.replayAll(deadletter.Selection{})
 		f.eventually(func() bool { return len(f.malformed()) == 1 }, "a dead letter again")
 		assert.Empty(t, f.effects())
 	}
 	remedy.Store(true)
-	f.replayAll(claim.Selection{})
+	f.replayAll(deadletter.Selection{})
 	f.eventually(func() bool { return len(f.failed()) == 0 }, "handled")
 	f.publish(m, foreignMessage("1", ""), foreignMessage("2", ""))
 	f.eventually(func() bool { return f.effects()["2"] == 1 }, "the next one")
@@ -89,10 +90,10 @@ func TestForeignRecordIsReplayedInOrder(t *testing.T) {
 	f.publish(m, foreignMessage("a", "k"), keyed("b", "k"), foreignMessage("c", "k"), keyed("d", "k"))
 	f.eventually(func() bool { return slices.Contains(f.inOrder(), "d parked") && len(f.malformed()) == 2 }, "all are kept")
 	remedy.Store(true)
-	f.replayAll(claim.Selection{EventIDs: f.malformed()})
+	f.replayAll(deadletter.Selection{EventIDs: f.malformed()})
 	f.eventually(func() bool { return strings.Join(f.inOrder(), ", ") == "b dead, c parked, d parked" }, "a goes before b, and c waits behind it")
 	mended.Store(true)
-	f.replayAll(claim.Selection{EventIDs: []string{"b"}})
+	f.replayAll(deadletter.Selection{EventIDs: []string{"b"}})
 	f.eventually(func() bool { return len(f.failed()) == 0 }, "all are handled")
 	assert.Equal(t, map[string]string{"k": "a b c d"}, f.journaled())
 	assert.Zero(t, f.count("claim_key"))
@@ -130,7 +131,7 @@ func TestForeignRecordIsReplayedBesideItsRedelivery(t *testing.T) {
 				ended <- err
 			}()
 			<-entered
-			f.replayAll(claim.Selection{})
+			f.replayAll(deadletter.Selection{})
 			f.eventually(func() bool { return len(f.malformed()) == 0 }, "it is brought back")
 			close(release)
 			if err := <-ended; err != nil { // nil also where the replay was faster than the note of the failure: the event is kept

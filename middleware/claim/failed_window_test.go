@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/middleware/claim"
+	"github.com/millrace-go/millrace/middleware/deadletter"
 	"github.com/millrace-go/millrace/outbox"
 )
 
@@ -32,7 +33,7 @@ func TestEventsOutsideOfTheWindow(t *testing.T) {
 	assert.Equal(t, map[string]string{old: "window", future: "clock"}, reasons)
 	assert.Len(t, f.effects(), 1)
 
-	_, err := claim.Replay(t.Context(), f.pool, f.schema, claim.Selection{}, claim.By{Actor: "somebody"})
+	_, err := deadletter.Replay(t.Context(), f.pool, f.schema, deadletter.Selection{}, deadletter.By{Actor: "somebody"})
 	require.NoError(t, err)
 	f.eventually(func() bool { return len(f.effects()) == 3 && len(f.failed()) == 0 }, "both are handled")
 	f.publish(m, keyed(old, ""), keyed(future, ""), keyed("last", ""))

@@ -4,10 +4,12 @@ import (
 	"context"
 	"testing"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-go/millrace/framework/devstack/devtest"
 	"github.com/millrace-go/millrace/middleware/claim"
 	"github.com/millrace-go/millrace/outbox"
 )
@@ -49,4 +51,29 @@ func TestGrants(t *testing.T) {
 	assert.Empty(t, nobody)
 	_, err = claim.Grants("no-good", claim.GrantRoles{Operator: role})
 	require.ErrorContains(t, err, `Schema is "no-good"`)
+}
+
+// Also what marks and clears events in flight, and keeps what fails.
+func TestRunNeedsNoMoreThanItsGrants(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	role := f.schema + "_run"
+	f.exec(`create role ` + role)
+	t.Cleanup(func() {
+		_, err := f.pool.Exec(context.Background(), `drop owned by `+role+`; drop role `+role)
+		assert.NoError(t, err)
+	})
+	grants, err := claim.Grants(f.schema, claim.GrantRoles{Consumer: role})
+	require.NoError(t, err)
+	f.exec(grants)
+	f.store = claim.NewPostgresStore(devtest.PoolOn(t, f.pool.Config().ConnString(), func(cfg *pgxpool.Config) {
+		cfg.ConnConfig.RuntimeParams["role"] = role
+	}), claim.Schema(f.schema))
+	f.noted(f.killed(), "3", 0)
+	c := f.claim(claim.Config{Logger: silent})
+	defer f.running(c)()
+	msg, _ := deliver(t, "3")
+	_, err = c.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, nil })(msg)
+	require.NoError(t, err)
+	assert.Zero(t, f.count("claim_start"))
 }

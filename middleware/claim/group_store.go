@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace-go/millrace/internal/pgschema"
 	"github.com/millrace-go/millrace/internal/pgunit"
+	"github.com/millrace-go/millrace/middleware/internal/inbox"
 	"github.com/millrace-go/millrace/pgtx"
 )
 
@@ -96,7 +97,7 @@ func (s *groupStore) claim(ctx context.Context, tx pgx.Tx, consumer int16, membe
 			record := recordID(m.key)
 			records, orders = append(records, record), append(orders, m.key.Order)
 			var at *time.Time
-			if t, ok := timeOf(record); ok {
+			if t, ok := inbox.Time(record); ok {
 				at = &t
 			}
 			minted = append(minted, at)

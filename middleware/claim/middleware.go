@@ -8,6 +8,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/millrace-go/millrace/middleware/internal/inbox"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/transport"
 )
@@ -137,12 +138,12 @@ func (c *Claim) key(msg *message.Message, consumer string) (Key, error) {
 		return Key{}, err
 	case id == "":
 		return Key{}, noEventID(msg.Context())
-	case !isText(id):
+	case !inbox.IsText(id):
 		return Key{}, fmt.Errorf("the event ID %.40q is not UTF-8 without NUL bytes", id)
 	}
-	k := Key{Consumer: consumer, EventID: canonical(id), Due: dueTime(msg)}
+	k := Key{Consumer: consumer, EventID: inbox.Canonical(id), Due: dueTime(msg)}
 	if c.cfg.Ordered {
-		k.Order = orderKey(transport.Key(msg))
+		k.Order = inbox.OrderKey(transport.Key(msg))
 	}
 	return k, nil
 }

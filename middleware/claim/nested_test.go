@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/middleware/claim"
+	"github.com/millrace-go/millrace/middleware/deadletter"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/transport"
 )
@@ -53,7 +54,7 @@ func TestClaimInsideClaim(t *testing.T) {
 	}
 
 	f.serve(m, claim.Config{}, f.take)
-	replayed, err := claim.Replay(t.Context(), f.pool, f.schema, claim.Selection{}, claim.By{Actor: "test"})
+	replayed, err := deadletter.Replay(t.Context(), f.pool, f.schema, deadletter.Selection{}, deadletter.By{Actor: "test"})
 	require.NoError(t, err)
 	assert.Equal(t, events, replayed.Done)
 	f.eventually(func() bool { return len(f.effects()) == events }, "without the inner claim each of them is handled")

@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/millrace-go/millrace/middleware/claim"
+	"github.com/millrace-go/millrace/middleware/deadletter"
 	"github.com/millrace-go/millrace/transport"
 )
 
@@ -94,17 +95,17 @@ func (m *model) step() {
 	if m.sent > 0 {
 		steps["redelivery"] = func() { m.deliver(rapid.IntRange(0, m.sent-1).Draw(m.T, "of")) }
 	}
-	by, head := claim.By{Actor: "model"}, claim.Selection{Consumer: m.consumer}
+	by, head := deadletter.By{Actor: "model"}, deadletter.Selection{Consumer: m.consumer}
 	switch {
 	case m.dead:
 		steps["replay"] = func() {
-			r, err := claim.Replay(m.f.t.Context(), m.f.pool, m.f.schema, head, by)
+			r, err := deadletter.Replay(m.f.t.Context(), m.f.pool, m.f.schema, head, by)
 			require.NoError(m.T, err)
 			require.Equal(m.T, 1, r.Done)
 			m.dead, m.attempts = false, 0
 		}
 		steps["discard"] = func() {
-			r, err := claim.Discard(m.f.t.Context(), m.f.pool, m.f.schema, head, by)
+			r, err := deadletter.Discard(m.f.t.Context(), m.f.pool, m.f.schema, head, by)
 			require.NoError(m.T, err)
 			require.Equal(m.T, 1, r.Done)
 			m.gone = append(m.gone, m.kept[0])

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/middleware/claim"
+	"github.com/millrace-go/millrace/middleware/deadletter"
 	"github.com/millrace-go/millrace/pgtx"
 	"github.com/millrace-go/millrace/transport"
 )
@@ -90,12 +91,12 @@ func TestKeysBehindDeadLetters(t *testing.T) {
 	f.publish(m, keyed("a1", "a"), keyed("b1", "b"), keyed("a2", "a"), keyed("b2", "b"))
 	f.eventually(func() bool { return len(f.failed()) == 4 }, "all are kept")
 	assert.Empty(t, f.journaled())
-	by := claim.By{Actor: "somebody"}
-	_, err := claim.Discard(t.Context(), f.pool, f.schema, claim.Selection{EventIDs: []string{"a1"}}, by)
+	by := deadletter.By{Actor: "somebody"}
+	_, err := deadletter.Discard(t.Context(), f.pool, f.schema, deadletter.Selection{EventIDs: []string{"a1"}}, by)
 	require.NoError(t, err)
 	f.eventually(func() bool { return f.journaled()["a"] == "a2" }, "the next has its turn")
 	mended.Store(true)
-	_, err = claim.Replay(t.Context(), f.pool, f.schema, claim.Selection{EventIDs: []string{"b1"}}, by)
+	_, err = deadletter.Replay(t.Context(), f.pool, f.schema, deadletter.Selection{EventIDs: []string{"b1"}}, by)
 	require.NoError(t, err)
 	f.eventually(func() bool { return f.journaled()["b"] == "b1 b2" }, "in order")
 	f.eventually(func() bool { return f.count("claim_key") == 0 }, "both are free")

@@ -2,9 +2,7 @@ package claim
 
 import (
 	"context"
-	"crypto/sha256"
 	"embed"
-	"encoding/binary"
 	"errors"
 	"sync/atomic"
 	"time"
@@ -94,12 +92,4 @@ func (s *PostgresStore) transaction(ctx context.Context, fn func(ctx context.Con
 			return tx.QueryRow(ctx, query, args...).Scan(dest...)
 		})
 	}, pgtx.Isolation(pgx.ReadCommitted))
-}
-
-// lockKey is the first 8 bytes of SHA-256 over event ID, consumer and schema: 64 bits, because 32 collide among a few
-// thousand claims; the schema, because advisory locks belong to the whole database and another service's consumer may
-// have the same name. It must be the same in every process, whatever it is written in.
-func lockKey(schema string, k Key) int64 {
-	h := sha256.Sum256([]byte(k.EventID + "\x00" + k.Consumer + "\x00" + schema))
-	return int64(binary.BigEndian.Uint64(h[:8]))
 }

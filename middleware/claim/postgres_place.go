@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/millrace-go/millrace/middleware/internal/inbox"
 	"github.com/millrace-go/millrace/pgtx"
 )
 
@@ -58,7 +59,7 @@ func claimArgs(ctx context.Context, schema string, key Key, consumer int16, hash
 	}
 	var minted *time.Time
 	record := recordID(key)
-	if t, ok := timeOf(record); ok && !hashed {
+	if t, ok := inbox.Time(record); ok && !hashed {
 		minted = &t
 	}
 	return []any{

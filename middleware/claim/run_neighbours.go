@@ -1,6 +1,10 @@
 package claim
 
-import "time"
+import (
+	"time"
+
+	"github.com/millrace-go/millrace/middleware/internal/inbox"
+)
 
 // pace is how processes tell that they live. Ages are measured by the server's clock.
 type pace struct {
@@ -10,7 +14,7 @@ type pace struct {
 	slack  time.Duration // what a handler may take to end after its deadline
 }
 
-var defaultPace = pace{beat: 2 * time.Second, silent: 10 * time.Second, memory: time.Hour, slack: 5 * time.Second}
+var defaultPace = pace{beat: 2 * time.Second, silent: inbox.Silent, memory: time.Hour, slack: 5 * time.Second}
 
 // neighbour is another process's row.
 type neighbour struct {

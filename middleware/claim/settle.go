@@ -10,6 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/millrace-go/millrace/middleware/internal/inbox"
 	"github.com/millrace-go/millrace/transport"
 )
 
@@ -177,7 +178,7 @@ func (c *Claim) event(key Key, msg *message.Message) (event, error) {
 		}
 	}
 	var err error
-	if e.headers, err = encodeHeaders(msg, transport.OriginFrom(ctx)); err != nil {
+	if e.headers, err = inbox.EncodeHeaders(msg, transport.OriginFrom(ctx)); err != nil {
 		return e, fmt.Errorf("keep event %q: %w", key.EventID, err)
 	}
 	e.record, e.payload = recordID(key), msg.Payload

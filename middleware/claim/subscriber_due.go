@@ -9,6 +9,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/millrace-go/millrace/middleware/internal/inbox"
 	"github.com/millrace-go/millrace/transport"
 )
 
@@ -128,7 +129,7 @@ func (s *subscription) deliverDue(ctx context.Context, slots chan struct{}, inHa
 func (s *subscription) deliver(ctx context.Context, l leased, slots chan struct{}, inHand *sync.WaitGroup) bool {
 	delivery := &tableDelivery{attempt: l.attempts + 1}
 	ctx, cancel := context.WithTimeout(ctx, s.claim.cfg.HandlerTimeout+leaseSlack)
-	h, err := decodeHeaders(l.headers)
+	h, err := inbox.DecodeHeaders(l.headers)
 	if err != nil { // an operator's edit; it comes back until another one mends it
 		defer cancel()
 		s.claim.cfg.Logger.WarnContext(ctx, "failed event cannot be brought back", "event_id", l.key.EventID, "consumer", s.consumer, "error", err)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/millrace-go/millrace/internal/operator"
 	"github.com/millrace-go/millrace/internal/pgschema"
 	"github.com/millrace-go/millrace/pgtx"
 )
@@ -22,7 +23,7 @@ type Suspect struct {
 // Suspects returns up to limit events of the schema ("" means "millrace") that were begun alone after they had been in hand
 // when a process was killed, and have not ended. It takes no locks.
 func Suspects(ctx context.Context, db pgtx.DB, schema string, limit int) (found []Suspect, err error) {
-	err = administer(ctx, db, schema, "list suspects", func(ctx context.Context, tx pgx.Tx, schema string) error {
+	err = operator.Run(ctx, db, Migrations, schema, "list suspects", func(ctx context.Context, tx pgx.Tx, schema string) error {
 		rows, err := tx.Query(ctx, pgschema.Query(files, "claim_suspects", schema), limit)
 		if err != nil {
 			return err

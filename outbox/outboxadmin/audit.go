@@ -3,26 +3,16 @@ package outboxadmin
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/millrace-go/millrace/internal/operator"
 	"github.com/millrace-go/millrace/pgtx"
 )
 
-// By says who acts. Each action leaves a row, which ListAudit returns.
-type By struct {
-	Actor string // who. It must not be ""
-	Note  string // why
-}
-
-func (by By) validate() error {
-	if by.Actor == "" {
-		return errors.New(`By.Actor is "": want the name of who does it`)
-	}
-	return nil
-}
+// By says who acts: Actor, which must not be "", and Note, which says why. Each action leaves a row, which ListAudit returns.
+type By = operator.By
 
 // auditDetail is on what an operator acted, and why.
 type auditDetail struct {

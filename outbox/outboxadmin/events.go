@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/millrace-go/millrace/internal/operator"
 	"github.com/millrace-go/millrace/outbox/internal/store"
 	"github.com/millrace-go/millrace/pgtx"
 )
@@ -72,7 +73,7 @@ func List(ctx context.Context, db pgtx.DB, schema string, l Listing) (found []Ev
 		return nil, fmt.Errorf("list events: %w", err)
 	}
 	err = administer(ctx, db, schema, "list events", func(ctx context.Context, tx pgx.Tx, schema string) error {
-		rows, err := tx.Query(ctx, query("list", schema), l.States, optional(l.Topic), optional(l.Key), l.Limit, l.Payload, optional(l.Group))
+		rows, err := tx.Query(ctx, query("list", schema), l.States, operator.Optional(l.Topic), operator.Optional(l.Key), l.Limit, l.Payload, operator.Optional(l.Group))
 		if err != nil {
 			return err
 		}
@@ -95,11 +96,11 @@ func Discard(ctx context.Context, db pgtx.DB, schema string, s Selection, by By)
 }
 
 func command(ctx context.Context, db pgtx.DB, schema, name string, from []string, s Selection, by By) (n int64, err error) {
-	if err := by.validate(); err != nil {
+	if err := by.Validate(); err != nil {
 		return 0, fmt.Errorf("%s events: %w", name, err)
 	}
 	err = administer(ctx, db, schema, name+" events", func(ctx context.Context, tx pgx.Tx, schema string) error {
-		done, err := tx.Exec(ctx, query("command", schema), name, from, s.EventIDs, optional(s.Key), optional(s.Topic), optional(s.Group))
+		done, err := tx.Exec(ctx, query("command", schema), name, from, s.EventIDs, operator.Optional(s.Key), operator.Optional(s.Topic), operator.Optional(s.Group))
 		if n = done.RowsAffected(); err != nil || n == 0 {
 			return err
 		}
@@ -135,12 +136,4 @@ func Purge(ctx context.Context, db pgtx.DB, schema string, olderThan time.Durati
 		}
 		n += deleted
 	}
-}
-
-// optional is nil for "".
-func optional(s string) *string {
-	if s == "" {
-		return nil
-	}
-	return &s
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/millrace-go/millrace/internal/operator"
 	"github.com/millrace-go/millrace/pgtx"
 )
 
@@ -30,7 +31,7 @@ func ListGroups(ctx context.Context, db pgtx.DB, schema string, l Listing) (grou
 		return nil, fmt.Errorf("list error groups: %w", err)
 	}
 	err = administer(ctx, db, schema, "list error groups", func(ctx context.Context, tx pgx.Tx, schema string) error {
-		rows, err := tx.Query(ctx, query("groups", schema), l.States, optional(l.Topic), optional(l.Key), optional(l.Group), l.Limit)
+		rows, err := tx.Query(ctx, query("groups", schema), l.States, operator.Optional(l.Topic), operator.Optional(l.Key), operator.Optional(l.Group), l.Limit)
 		if err != nil {
 			return err
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/millrace-go/millrace/internal/operator"
 	"github.com/millrace-go/millrace/outbox/internal/store"
 	"github.com/millrace-go/millrace/pgtx"
 )
@@ -52,7 +53,7 @@ func CountArchived(ctx context.Context, db pgtx.DB, schema string, s ArchiveSele
 		return nil, fmt.Errorf("count archived events: %w", err)
 	}
 	err = administer(ctx, db, schema, "count archived events", func(ctx context.Context, tx pgx.Tx, schema string) error {
-		rows, err := tx.Query(ctx, query("replay_count", schema), optional(s.Topic), optional(s.Key), optionalTime(s.Since), optionalTime(s.Until))
+		rows, err := tx.Query(ctx, query("replay_count", schema), operator.Optional(s.Topic), operator.Optional(s.Key), operator.OptionalTime(s.Since), operator.OptionalTime(s.Until))
 		if err != nil {
 			return err
 		}
@@ -142,13 +143,13 @@ type ReplayProgress struct {
 //
 // It is for a role that may both operate the outbox and write to it: see GrantRoles.
 func Replay(ctx context.Context, db pgtx.DB, schema string, c ReplayConfig, by By) (p ReplayProgress, err error) {
-	if err := errors.Join(c.validate(), by.validate()); err != nil {
+	if err := errors.Join(c.validate(), by.Validate()); err != nil {
 		return p, fmt.Errorf("replay events: %w", err)
 	}
 	if p.ID = c.Resume; p.ID == 0 {
 		err = administer(ctx, db, schema, "replay events", func(ctx context.Context, tx pgx.Tx, schema string) error {
-			return tx.QueryRow(ctx, query("replay_begin", schema), by.Actor, by.Note, optional(c.Topic), optional(c.Key),
-				optionalTime(c.Since), optionalTime(c.Until), optional(c.To)).Scan(&p.ID)
+			return tx.QueryRow(ctx, query("replay_begin", schema), by.Actor, by.Note, operator.Optional(c.Topic), operator.Optional(c.Key),
+				operator.OptionalTime(c.Since), operator.OptionalTime(c.Until), operator.Optional(c.To)).Scan(&p.ID)
 		})
 	}
 	for err == nil && !p.Finished {
@@ -291,12 +292,4 @@ func collectReplayed(rows pgx.Rows, to *string, at *position) (b replayed, read 
 		return nil
 	})
 	return b, read, err
-}
-
-// optionalTime is nil for the zero time.
-func optionalTime(t time.Time) *time.Time {
-	if t.IsZero() {
-		return nil
-	}
-	return &t
 }

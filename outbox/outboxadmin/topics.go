@@ -76,7 +76,7 @@ type topicAction struct {
 
 // onTopic changes what is set for a topic, records who did it, and tells the relays.
 func onTopic(ctx context.Context, db pgtx.DB, schema string, a topicAction, by By, f func(context.Context, pgx.Tx, string) error) error {
-	err := by.validate()
+	err := by.Validate()
 	if a.topic == "" {
 		err = errors.Join(err, errors.New("the topic's name is empty"))
 	}

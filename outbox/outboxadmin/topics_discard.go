@@ -54,7 +54,7 @@ func (s PendingSelection) validate() error {
 // Each transaction discards up to 500 events. If DiscardPending ends early, those that it has discarded stay discarded, and
 // ListAudit says how many they are.
 func DiscardPending(ctx context.Context, db pgtx.DB, schema string, s PendingSelection, by By) (n int64, err error) {
-	if err := errors.Join(s.validate(), by.validate()); err != nil {
+	if err := errors.Join(s.validate(), by.Validate()); err != nil {
 		return 0, fmt.Errorf("discard pending events: %w", err)
 	}
 	action := fmt.Sprintf("discard pending events of topic %q", s.Topic)

@@ -20,6 +20,7 @@ import (
 
 	"github.com/millrace-go/millrace/framework/devstack/devtest"
 	"github.com/millrace-go/millrace/middleware/claim"
+	"github.com/millrace-go/millrace/middleware/deadletter"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/pgtx"
 	"github.com/millrace-go/millrace/transport"
@@ -114,15 +115,15 @@ func (f *foreign) effects() []string {
 	return all
 }
 
-func (f *foreign) dead() []claim.FailedEvent {
-	all, err := claim.List(f.t.Context(), f.pool, f.schema, claim.Listing{Selection: claim.Selection{States: []string{"dead"}}})
+func (f *foreign) dead() []deadletter.Event {
+	all, err := deadletter.List(f.t.Context(), f.pool, f.schema, deadletter.Listing{Selection: deadletter.Selection{States: []string{"dead"}}})
 	require.NoError(f.t, err)
 	return all
 }
 
 func (f *foreign) replay() {
 	f.t.Helper()
-	_, err := claim.Replay(f.t.Context(), f.pool, f.schema, claim.Selection{}, claim.By{Actor: "test"})
+	_, err := deadletter.Replay(f.t.Context(), f.pool, f.schema, deadletter.Selection{}, deadletter.By{Actor: "test"})
 	require.NoError(f.t, err)
 }
 
@@ -212,7 +213,7 @@ func TestForeignRecordIsReplayedUnderItsID(t *testing.T) {
 				require.Len(t, dead, 2)
 				assert.Contains(t, dead[0].Error, "no event ID")
 				assert.Contains(t, dead[0].Error, "ConsumerConfig.EventID (kafka.consumer.event_id or kafka.consumers.NAME.event_id)")
-				shown, err := claim.Show(t.Context(), f.pool, f.schema, dead[1].EventID, "")
+				shown, err := deadletter.Show(t.Context(), f.pool, f.schema, dead[1].EventID, "")
 				require.NoError(t, err)
 				require.Len(t, shown, 1)
 				assert.Equal(t, f.topic, shown[0].Origin["topic"])

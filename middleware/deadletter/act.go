@@ -1,4 +1,4 @@
-package claim
+package deadletter
 
 import (
 	"context"
@@ -9,15 +9,14 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/millrace-go/millrace/internal/pgschema"
 	"github.com/millrace-go/millrace/pgtx"
 )
 
 // Result is what became of the events that were selected.
 type Result struct {
-	Done   int `json:"done"`
-	Behind int `json:"behind,omitempty"`  // of those: they wait behind an earlier event of their key
-	InHand int `json:"in_hand,omitempty"` // left alone, because they are being handled, or were changed, at this moment
+	Done     int `json:"done"`
+	Behind   int `json:"behind,omitempty"`    // of those: they wait behind an earlier event of their key
+	InFlight int `json:"in_flight,omitempty"` // left alone, because they are being handled, or were changed, at this moment
 
 	// Others counts events that were selected by all but their states, and left alone.
 	Others map[string]int `json:"others,omitempty"`
@@ -30,8 +29,8 @@ type Result struct {
 func Replay(ctx context.Context, db pgtx.DB, schema string, s Selection, by By) (Result, error) {
 	return act(ctx, db, schema, selecting{Selection: s}, by, action{
 		name: "replay", may: []string{"dead", "waiting"},
-		do: func(ctx context.Context, tx pgx.Tx, query func(string) string, on acting, r *Result) error {
-			rows, err := tx.Query(ctx, query("admin_replay"), on.ids)
+		do: func(ctx context.Context, tx pgx.Tx, schema string, on acting, r *Result) error {
+			rows, err := tx.Query(ctx, query("replay", schema), on.ids)
 			if err != nil {
 				return err
 			}
@@ -55,8 +54,8 @@ func Discard(ctx context.Context, db pgtx.DB, schema string, s Selection, by By)
 func discarding(name string) action {
 	return action{
 		name: name, may: []string{"dead", "waiting", "parked"},
-		do: func(ctx context.Context, tx pgx.Tx, query func(string) string, on acting, _ *Result) error {
-			_, err := tx.Exec(ctx, query("admin_discard"), on.ids)
+		do: func(ctx context.Context, tx pgx.Tx, schema string, on acting, _ *Result) error {
+			_, err := tx.Exec(ctx, query("discard", schema), on.ids)
 			return err
 		},
 	}
@@ -74,13 +73,13 @@ func Purge(ctx context.Context, db pgtx.DB, schema string, olderThan time.Durati
 	if olderThan <= 0 {
 		return p, fmt.Errorf("purge dead letters: the age is %v: want more than 0", olderThan)
 	}
-	if err := by.validate(); err != nil {
+	if err := by.Validate(); err != nil {
 		return p, fmt.Errorf("purge dead letters: %w", err)
 	}
 	seconds := olderThan.Seconds()
 	// First, because it is what an operator who does not own the tables may not.
 	err = administer(ctx, db, schema, "purge audit", func(ctx context.Context, tx pgx.Tx, schema string) error {
-		return tx.QueryRow(ctx, pgschema.Query(files, "admin_forget", schema), seconds, by.Actor, by.Note).Scan(&p.Audit)
+		return tx.QueryRow(ctx, query("forget", schema), seconds, by.Actor, by.Note).Scan(&p.Audit)
 	})
 	if err != nil {
 		return p, err
@@ -94,7 +93,7 @@ func Purge(ctx context.Context, db pgtx.DB, schema string, olderThan time.Durati
 type action struct {
 	name string
 	may  []string
-	do   func(ctx context.Context, tx pgx.Tx, query func(string) string, on acting, r *Result) error
+	do   func(ctx context.Context, tx pgx.Tx, schema string, on acting, r *Result) error
 }
 
 // acting is events, and the keys that they hold up.
@@ -107,7 +106,7 @@ type acting struct {
 // act does it in one transaction. Keys are locked before events, as whoever parks and brings back does; events that somebody
 // has in hand are not waited for, because that one may wait for a key of ours.
 func act(ctx context.Context, db pgtx.DB, schema string, s selecting, by By, a action) (r Result, err error) {
-	if err := by.validate(); err != nil {
+	if err := by.Validate(); err != nil {
 		return r, fmt.Errorf("%s failed events: %w", a.name, err)
 	}
 	states := s.States
@@ -121,7 +120,6 @@ func act(ctx context.Context, db pgtx.DB, schema string, s selecting, by By, a a
 	}
 	s.States = nil
 	err = administer(ctx, db, schema, a.name+" failed events", func(ctx context.Context, tx pgx.Tx, schema string) error {
-		query := func(name string) string { return pgschema.Query(files, name, schema) }
 		r = Result{}
 		var on acting
 		err := each(ctx, tx, schema, s, func(f selected) {
@@ -137,10 +135,10 @@ func act(ctx context.Context, db pgtx.DB, schema string, s selecting, by By, a a
 		if err != nil || len(on.ids) == 0 {
 			return err
 		}
-		if _, err := tx.Exec(ctx, query("admin_keys"), on.consumers, on.keys); err != nil {
+		if _, err := tx.Exec(ctx, query("keys", schema), on.consumers, on.keys); err != nil {
 			return err
 		}
-		rows, err := tx.Query(ctx, query("admin_lock"), on.ids, states)
+		rows, err := tx.Query(ctx, query("lock", schema), on.ids, states)
 		if err != nil {
 			return err
 		}
@@ -148,16 +146,16 @@ func act(ctx context.Context, db pgtx.DB, schema string, s selecting, by By, a a
 		if err != nil {
 			return err
 		}
-		r.Done, r.InHand = len(locked), len(on.ids)-len(locked)
+		r.Done, r.InFlight = len(locked), len(on.ids)-len(locked)
 		on.ids = locked
-		if _, err := tx.Exec(ctx, query("admin_audit"), on.ids, by.Actor, a.name, by.Note, json.RawMessage(`{}`)); err != nil {
+		if _, err := tx.Exec(ctx, query("audit", schema), on.ids, by.Actor, a.name, by.Note, json.RawMessage(`{}`)); err != nil {
 			return err
 		}
-		if err := a.do(ctx, tx, query, on, &r); err != nil {
+		if err := a.do(ctx, tx, schema, on, &r); err != nil {
 			return err
 		}
-		for _, name := range []string{"admin_promote", "admin_free"} { // also where somebody was faster, and the keys are ours alone
-			if _, err := tx.Exec(ctx, query(name), on.consumers, on.keys); err != nil {
+		for _, name := range []string{"promote", "free"} { // also where somebody was faster, and the keys are ours alone
+			if _, err := tx.Exec(ctx, query(name, schema), on.consumers, on.keys); err != nil {
 				return err
 			}
 		}

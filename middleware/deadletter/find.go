@@ -1,4 +1,4 @@
-package claim
+package deadletter
 
 import (
 	"context"
@@ -10,6 +10,8 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/millrace-go/millrace/internal/pgschema"
+	"github.com/millrace-go/millrace/middleware/claim"
+	"github.com/millrace-go/millrace/middleware/internal/inbox"
 	"github.com/millrace-go/millrace/pgtx"
 )
 
@@ -18,13 +20,13 @@ type Location struct {
 	Consumer string `json:"consumer"`
 	// Claimed is when its record was written: it was processed then, or, where Failed is in a state other than "failing", it
 	// is kept there. Nil: there is no record.
-	Claimed *time.Time   `json:"claimed,omitempty"`
-	Failed  *FailedEvent `json:"failed,omitempty"` // as Show has it
-	Holder  *Holder      `json:"holder,omitempty"` // who has it in hand
+	Claimed *time.Time `json:"claimed,omitempty"`
+	Failed  *Event     `json:"failed,omitempty"` // as Show has it
+	Holder  *Holder    `json:"holder,omitempty"` // who has it in hand
 	// Behind is the first event of its key that holds it up, and BehindState that one's state: "waiting", "parked" or "dead".
 	Behind      string `json:"behind,omitempty"`
 	BehindState string `json:"behind_state,omitempty"`
-	// TooOld says that it was minted before Floor, so that it would not be run: see ErrTooOld.
+	// TooOld says that it was minted before Floor, so that it would not be run: see claim.ErrTooOld.
 	TooOld bool       `json:"too_old,omitempty"`
 	Floor  *time.Time `json:"floor,omitempty"`
 	// Starts is how often it was begun alone after it was in hand when a process was killed; nil: it is not noted.
@@ -35,7 +37,7 @@ type Location struct {
 	Now   time.Time `json:"now"`
 }
 
-// maxAudit bounds how far back Locate looks.
+// maxAudit bounds how far back Find looks.
 const maxAudit = 1000
 
 // Holder is the session of the database that holds a claim.
@@ -46,35 +48,33 @@ type Holder struct {
 	Since       *time.Time `json:"since,omitempty"`  // when its transaction began
 }
 
-// Locate tells how the event stands with each consumer in the schema ("" means "millrace"). Of key the fields Order, the
+// Find tells how the event stands with each consumer in the schema ("" means "millrace"). Of key the fields Order, the
 // event's key, and Due are used where they are known; a delayed event's record is not found without Due. In place of an ID
-// it takes a record, as Suspects has them; a UUID may be spelt in any way. It takes no locks.
-func Locate(ctx context.Context, db pgtx.DB, schema string, key Key) (found []Location, err error) {
+// it takes a record, as claim.Suspects has them; a UUID may be spelt in any way. It takes no locks.
+func Find(ctx context.Context, db pgtx.DB, schema string, key claim.Key) (found []Location, err error) {
 	schema, err = pgschema.Validate(schema)
 	if err != nil {
 		return nil, err
 	}
 	called := []string{key.EventID} // what it may be in tables that go by text
-	records := []pgtype.UUID{recordID(key), recordID(Key{EventID: key.EventID}), hashedID(key)}
+	records := []pgtype.UUID{inbox.Record(key.EventID, key.Due), inbox.Record(key.EventID, time.Time{}), inbox.Hash(key.EventID)}
 	if id, err := uuid.Parse(key.EventID); err == nil {
-		called, records = append(called, id.String()), append(records, stored(id))
+		called, records = append(called, id.String()), append(records, inbox.Stored(id))
 	}
-	err = administer(ctx, db, schema, "locate event", func(ctx context.Context, tx pgx.Tx, schema string) error {
-		rows, err := tx.Query(ctx, pgschema.Query(files, "consumer_list", schema))
+	err = administer(ctx, db, schema, "find event", func(ctx context.Context, tx pgx.Tx, schema string) error {
+		rows, err := tx.Query(ctx, query("consumers", schema))
 		if err != nil {
 			return err
 		}
-		consumers, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Consumer])
+		consumers, err := pgx.CollectRows(rows, pgx.RowTo[string])
 		if err != nil {
 			return err
 		}
-		var names []string
 		var locks []int64
-		for _, c := range consumers {
-			names = append(names, c.Name)
-			locks = append(locks, lockKey(schema, Key{Consumer: c.Name, EventID: canonical(key.EventID)}))
+		for _, name := range consumers {
+			locks = append(locks, inbox.Lock(schema, name, inbox.Canonical(key.EventID)))
 		}
-		rows, err = tx.Query(ctx, pgschema.Query(files, "claim_locate", schema), names, locks, records, key.EventID, orderKey(key.Order), defaultPace.silent.Seconds())
+		rows, err = tx.Query(ctx, query("find", schema), consumers, locks, records, key.EventID, inbox.OrderKey(key.Order), inbox.Silent.Seconds())
 		if err != nil {
 			return err
 		}
@@ -88,7 +88,7 @@ func Locate(ctx context.Context, db pgtx.DB, schema string, key Key) (found []Lo
 			if h.PID != 0 {
 				l.Holder = &h
 			}
-			minted, known := recordTime(key)
+			minted, known := inbox.Time(inbox.Record(key.EventID, key.Due))
 			l.TooOld = known && l.Floor != nil && minted.Before(*l.Floor)
 			return l, err
 		})

@@ -1,17 +1,16 @@
-package claim
+package deadletter
 
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/millrace-go/millrace/internal/pgschema"
+	"github.com/millrace-go/millrace/internal/operator"
+	"github.com/millrace-go/millrace/middleware/internal/inbox"
 	"github.com/millrace-go/millrace/pgtx"
 	"github.com/millrace-go/millrace/transport"
 )
@@ -24,7 +23,7 @@ type Selection struct {
 	EventIDs []string
 	Consumer string
 	Key      string
-	Group    string   // as in FailedEvent.Group
+	Group    string   // as in Event.Group
 	States   []string // "failing", "waiting", "parked", "dead". Default: see each function
 }
 
@@ -34,8 +33,8 @@ type Listing struct {
 	Limit     int // Default: 100
 }
 
-// FailedEvent is an event whose handler failed. Times are the server's.
-type FailedEvent struct {
+// Event is an event whose handler failed. Times are the server's.
+type Event struct {
 	EventID  string `json:"event_id"`
 	Consumer string `json:"consumer"`
 	Key      string `json:"key,omitempty"` // the ordering key, where order matters
@@ -57,17 +56,17 @@ type FailedEvent struct {
 	Group string `json:"group"`
 
 	// The rest is Show's alone.
-	History  []FailedAttempt   `json:"history,omitempty"`
+	History  []Attempt         `json:"history,omitempty"`
 	Metadata map[string]string `json:"metadata,omitempty"`
 	Payload  []byte            `json:"payload,omitempty"`
 	// Origin is where the message lay at its broker, where the transport tells: on Kafka topic, partition, offset, timestamp.
 	Origin transport.Origin `json:"origin,omitempty"`
 
-	uuid string // the message's
+	uuid string // of the message
 }
 
-// FailedAttempt is one of the last attempts.
-type FailedAttempt struct {
+// Attempt is one of the last attempts.
+type Attempt struct {
 	At    time.Time `json:"at"`
 	By    string    `json:"by"` // host and process
 	Error string    `json:"error"`
@@ -84,7 +83,7 @@ type ErrorGroup struct {
 }
 
 // List returns events that failed in the schema ("" means "millrace"), the longest there first.
-func List(ctx context.Context, db pgtx.DB, schema string, l Listing) ([]FailedEvent, error) {
+func List(ctx context.Context, db pgtx.DB, schema string, l Listing) ([]Event, error) {
 	if l.Limit == 0 {
 		l.Limit = 100
 	}
@@ -93,7 +92,7 @@ func List(ctx context.Context, db pgtx.DB, schema string, l Listing) ([]FailedEv
 
 // Show returns the event with payload, metadata and the last attempts, once for each consumer that it failed for; consumer
 // may be "" for all of them. It is empty when there is none.
-func Show(ctx context.Context, db pgtx.DB, schema, eventID, consumer string) ([]FailedEvent, error) {
+func Show(ctx context.Context, db pgtx.DB, schema, eventID, consumer string) ([]Event, error) {
 	return find(ctx, db, schema, "show failed event", Listing{Selection: Selection{EventIDs: []string{eventID}, Consumer: consumer}, Limit: 1000}, true)
 }
 
@@ -129,7 +128,7 @@ func ListGroups(ctx context.Context, db pgtx.DB, schema string, s Selection) (gr
 	return groups, err
 }
 
-func find(ctx context.Context, db pgtx.DB, schema, action string, l Listing, detail bool) (found []FailedEvent, err error) {
+func find(ctx context.Context, db pgtx.DB, schema, action string, l Listing, detail bool) (found []Event, err error) {
 	err = administer(ctx, db, schema, action, func(ctx context.Context, tx pgx.Tx, schema string) error {
 		var ids []int64
 		var groups []string
@@ -139,7 +138,7 @@ func find(ctx context.Context, db pgtx.DB, schema, action string, l Listing, det
 		if err != nil {
 			return err
 		}
-		rows, err := tx.Query(ctx, pgschema.Query(files, "admin_show", schema), ids, detail)
+		rows, err := tx.Query(ctx, query("show", schema), ids, detail)
 		if err != nil {
 			return err
 		}
@@ -152,7 +151,7 @@ func find(ctx context.Context, db pgtx.DB, schema, action string, l Listing, det
 	return found, err
 }
 
-func scanFailed(row pgx.CollectableRow) (f FailedEvent, err error) {
+func scanFailed(row pgx.CollectableRow) (f Event, err error) {
 	var history, carried []byte
 	err = row.Scan(&f.EventID, &f.Consumer, &f.Key, &f.State, &f.Attempts, &f.Reason, &f.Error, &f.Handler, &f.Topic, &f.Replayed,
 		&f.First, &f.Failed, &f.Due, &f.Bytes, &history, &carried, &f.Payload)
@@ -160,8 +159,8 @@ func scanFailed(row pgx.CollectableRow) (f FailedEvent, err error) {
 		err = json.Unmarshal(history, &f.History)
 	}
 	if err == nil && carried != nil {
-		var h headers
-		h, err = decodeHeaders(carried)
+		var h inbox.Headers
+		h, err = inbox.DecodeHeaders(carried)
 		f.Metadata, f.Origin, f.uuid = h.Metadata, h.Origin, h.UUID
 	}
 	return f, err
@@ -193,8 +192,16 @@ func each(ctx context.Context, tx pgx.Tx, schema string, s selecting, f func(sel
 			return fmt.Errorf("state is %q: want one of %v", state, allStates)
 		}
 	}
-	rows, err := tx.Query(ctx, pgschema.Query(files, "admin_select", schema), optionals(canonicals(s.EventIDs)), optional(s.Consumer), optional(s.Key),
-		optional(s.Group), optionals(s.States), s.olderThan, s.limit)
+	var spelled []string
+	for _, id := range s.EventIDs {
+		spelled = append(spelled, inbox.Canonical(id))
+	}
+	states := s.States
+	if len(states) == 0 {
+		states = nil // all
+	}
+	rows, err := tx.Query(ctx, query("select", schema), spelled, operator.Optional(s.Consumer), operator.Optional(s.Key),
+		operator.Optional(s.Group), states, s.olderThan, s.limit)
 	if err != nil {
 		return err
 	}
@@ -203,41 +210,4 @@ func each(ctx context.Context, tx pgx.Tx, schema string, s selecting, f func(sel
 		&one.id, &one.event, &one.consumer, &one.name, &one.key, &one.state, &one.group, &one.text, &one.first, &one.failed,
 	}, func() error { f(one); return nil })
 	return err
-}
-
-// administer runs one operator's action in a transaction, after checking that the program knows the schema.
-func administer(ctx context.Context, db pgtx.DB, schema, action string, f func(context.Context, pgx.Tx, string) error, opts ...pgtx.Option) error {
-	schema, err := pgschema.Validate(schema)
-	if err == nil {
-		err = pgtx.Run(ctx, db, func(ctx context.Context, tx pgx.Tx) error {
-			if err := migrations.Check(ctx, tx, schema); err != nil {
-				return err
-			}
-			return f(ctx, tx, schema)
-		}, opts...)
-	}
-	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) && pgErr.Code == "42501" {
-		err = fmt.Errorf("%w: this is for the owner of the tables, or for a role that \"millrace migrate grants\" made an operator", err)
-	}
-	if err != nil {
-		return fmt.Errorf("%s: %w", action, err)
-	}
-	return nil
-}
-
-// optional is nil for "".
-func optional(s string) *string {
-	if s == "" {
-		return nil
-	}
-	return &s
-}
-
-// optionals is nil for none.
-func optionals(s []string) []string {
-	if len(s) == 0 {
-		return nil
-	}
-	return s
 }

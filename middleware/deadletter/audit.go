@@ -1,29 +1,20 @@
-package claim
+package deadletter
 
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/millrace-go/millrace/internal/pgschema"
+	"github.com/millrace-go/millrace/internal/operator"
+	"github.com/millrace-go/millrace/middleware/internal/inbox"
 	"github.com/millrace-go/millrace/pgtx"
 )
 
-// By says who acts. Each action leaves a row for each event, which ListAudit returns.
-type By struct {
-	Actor string // who. It must not be ""
-	Note  string // why
-}
-
-func (by By) validate() error {
-	if by.Actor == "" {
-		return errors.New(`By.Actor is "": want the name of who does it`)
-	}
-	return nil
-}
+// By says who acts: Actor, which must not be "", and Note, which says why. Each action leaves a row for each event, which ListAudit
+// returns.
+type By = operator.By
 
 // Audit is what an operator did to an event.
 type Audit struct {
@@ -38,7 +29,7 @@ type Audit struct {
 // ListAudit returns what operators did, the last first: to an event and for a consumer, "" meaning all, at most so many.
 func ListAudit(ctx context.Context, db pgtx.DB, schema, eventID, consumer string, limit int) (found []Audit, err error) {
 	err = administer(ctx, db, schema, "list audit", func(ctx context.Context, tx pgx.Tx, schema string) error {
-		rows, err := tx.Query(ctx, pgschema.Query(files, "admin_audited", schema), optional(canonical(eventID)), optional(consumer), limit)
+		rows, err := tx.Query(ctx, query("audited", schema), operator.Optional(inbox.Canonical(eventID)), operator.Optional(consumer), limit)
 		if err != nil {
 			return err
 		}

@@ -1,4 +1,4 @@
-package claim
+package deadletter
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5"
 
-	"github.com/millrace-go/millrace/internal/pgschema"
+	"github.com/millrace-go/millrace/middleware/internal/inbox"
 	"github.com/millrace-go/millrace/pgtx"
 )
 
@@ -31,12 +31,11 @@ var ErrNoSuchEvent = errors.New("no such event is dead, retrying or blocked, or 
 // Edit changes an event's payload and metadata; its ID stays, and its state too. consumer may be "" where the event failed
 // for one consumer only. What is recorded of the former payload is its SHA-256.
 func Edit(ctx context.Context, db pgtx.DB, schema, eventID, consumer string, change Change, by By) error {
-	if err := by.validate(); err != nil {
+	if err := by.Validate(); err != nil {
 		return fmt.Errorf("edit failed event: %w", err)
 	}
 	s := selecting{Selection: Selection{EventIDs: []string{eventID}, Consumer: consumer, States: []string{"dead", "parked", "waiting"}}}
 	return administer(ctx, db, schema, "edit failed event", func(ctx context.Context, tx pgx.Tx, schema string) error {
-		query := func(name string) string { return pgschema.Query(files, name, schema) }
 		var ids []int64
 		var consumers []string
 		err := each(ctx, tx, schema, s, func(f selected) { ids, consumers = append(ids, f.id), append(consumers, f.name) })
@@ -46,7 +45,7 @@ func Edit(ctx context.Context, db pgtx.DB, schema, eventID, consumer string, cha
 		case len(ids) > 1:
 			return fmt.Errorf("event %q failed for the consumers %q: name one of them", eventID, consumers)
 		}
-		rows, err := tx.Query(ctx, query("admin_lock"), ids, s.States)
+		rows, err := tx.Query(ctx, query("lock", schema), ids, s.States)
 		if err != nil {
 			return err
 		}
@@ -55,7 +54,7 @@ func Edit(ctx context.Context, db pgtx.DB, schema, eventID, consumer string, cha
 		} else if len(locked) == 0 {
 			return ErrNoSuchEvent
 		}
-		rows, err = tx.Query(ctx, query("admin_show"), ids, true)
+		rows, err = tx.Query(ctx, query("show", schema), ids, true)
 		if err != nil {
 			return err
 		}
@@ -67,16 +66,16 @@ func Edit(ctx context.Context, db pgtx.DB, schema, eventID, consumer string, cha
 		if err != nil {
 			return err
 		}
-		if _, err := tx.Exec(ctx, query("admin_audit"), ids, by.Actor, "edit", by.Note, detail); err != nil {
+		if _, err := tx.Exec(ctx, query("audit", schema), ids, by.Actor, "edit", by.Note, detail); err != nil {
 			return err
 		}
-		_, err = tx.Exec(ctx, query("admin_edit"), ids[0], carried, f.Payload)
+		_, err = tx.Exec(ctx, query("edit", schema), ids[0], carried, f.Payload)
 		return err
 	}, pgtx.Isolation(pgx.ReadCommitted))
 }
 
 // apply changes the event, and returns what is to be known of it later, and its headers.
-func (c Change) apply(f *FailedEvent) (detail, carried []byte, err error) {
+func (c Change) apply(f *Event) (detail, carried []byte, err error) {
 	known := map[string]any{}
 	if c.Payload != nil {
 		sum := sha256.Sum256(c.Payload)
@@ -97,6 +96,6 @@ func (c Change) apply(f *FailedEvent) (detail, carried []byte, err error) {
 	if detail, err = json.Marshal(known); err != nil {
 		return nil, nil, err
 	}
-	carried, err = encodeHeaders(&message.Message{UUID: f.uuid, Metadata: f.Metadata}, f.Origin)
+	carried, err = inbox.EncodeHeaders(&message.Message{UUID: f.uuid, Metadata: f.Metadata}, f.Origin)
 	return detail, carried, err
 }
