@@ -155,7 +155,27 @@ func (s *PostgresStore) record(ctx context.Context, e event, fn func(ctx context
 		}
 		return fn(ctx, consumer, attempts)
 	}, pgtx.Isolation(pgx.ReadCommitted))
+	if err == nil {
+		s.sweep(ctx)
+	}
 	return lockTimeout(err)
+}
+
+// sweep looks once in a while, beside what is recorded, for rows of events that have succeeded elsewhere. What fails here is
+// tried again the next time.
+func (s *PostgresStore) sweep(ctx context.Context) {
+	last := s.swept.Load()
+	if now := time.Now().UnixNano(); now-last < int64(sweepEvery) || !s.swept.CompareAndSwap(last, now) {
+		return
+	}
+	var next *time.Time
+	if err := s.pool.QueryRow(ctx, s.failed.sweep, time.UnixMicro(s.sweptTo.Load())).Scan(&next, nil); err != nil {
+		return
+	}
+	s.sweptTo.Store(0)
+	if next != nil {
+		s.sweptTo.Store(next.UnixMicro())
+	}
 }
 
 // lockTimeout makes ErrContended of a lock_timeout.
@@ -185,10 +205,6 @@ func (s *PostgresStore) write(ctx context.Context, e event, consumer int16, v ve
 	}
 	switch {
 	case v.state == stateFailing:
-		last := s.swept.Load()
-		if now := time.Now().UnixNano(); now-last >= int64(sweepEvery) && s.swept.CompareAndSwap(last, now) {
-			return pgtx.Queue(ctx, s.failed.sweep)
-		}
 		return nil
 	case e.row != 0: // it has its record, and holds its key up
 		return nil

@@ -59,7 +59,8 @@ type PostgresStore struct {
 	pool *pgxpool.Pool
 
 	failed failedStatements
-	swept  atomic.Int64 // when rows of events that succeeded elsewhere were looked for, in Unix nanoseconds
+	// When rows of events that succeeded elsewhere were looked for, in Unix nanoseconds, and of which time they were, in microseconds.
+	swept, sweptTo atomic.Int64
 }
 
 // NewPostgresStore returns a store in the pool's database. The pool stays the caller's.

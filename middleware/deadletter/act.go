@@ -22,33 +22,11 @@ type Result struct {
 	Others map[string]int `json:"others,omitempty"`
 }
 
-// Replay has events tried again at once and with all their attempts, in their former order: dead ones, unless States says
-// otherwise ("dead", "waiting"). They are brought back by a service whose handler's subscriber is wrapped by
-// Claim.Subscriber; where none runs they wait for one. That the records of their time may be gone does not matter: the
-// operator vouches for them.
-func Replay(ctx context.Context, db pgtx.DB, schema string, s Selection, by By) (Result, error) {
-	return act(ctx, db, schema, selecting{Selection: s}, by, action{
-		name: "replay", may: []string{"dead", "waiting"},
-		do: func(ctx context.Context, tx pgx.Tx, schema string, on acting, r *Result) error {
-			rows, err := tx.Query(ctx, query("replay", schema), on.ids)
-			if err != nil {
-				return err
-			}
-			behind, err := pgx.CollectRows(rows, pgx.RowTo[bool])
-			for _, b := range behind {
-				if b {
-					r.Behind++
-				}
-			}
-			return err
-		},
-	})
-}
-
 // Discard gives events up, for good: dead ones, unless States says otherwise ("dead", "waiting", "parked"). What the broker
-// redelivers of them is absorbed, and later events of their keys go on.
+// redelivers of them is absorbed, and later events of their keys go on. It commits after each 1,000 events: if it ends early,
+// those that it has discarded stay discarded.
 func Discard(ctx context.Context, db pgtx.DB, schema string, s Selection, by By) (Result, error) {
-	return act(ctx, db, schema, selecting{Selection: s}, by, discarding("discard"))
+	return discarding("discard").all(ctx, db, schema, s, by)
 }
 
 func discarding(name string) action {
@@ -76,24 +54,29 @@ func Purge(ctx context.Context, db pgtx.DB, schema string, olderThan time.Durati
 	if err := by.Validate(); err != nil {
 		return p, fmt.Errorf("purge dead letters: %w", err)
 	}
-	seconds := olderThan.Seconds()
+	s := Selection{States: []string{"dead"}}
 	// First, because it is what an operator who does not own the tables may not.
 	err = administer(ctx, db, schema, "purge audit", func(ctx context.Context, tx pgx.Tx, schema string) error {
-		return tx.QueryRow(ctx, query("forget", schema), seconds, by.Actor, by.Note).Scan(&p.Audit)
+		if err := tx.QueryRow(ctx, query("newest", schema), olderThan.Seconds()).Scan(nil, &s.Until); err != nil {
+			return err
+		}
+		return tx.QueryRow(ctx, query("forget", schema), olderThan.Seconds(), by.Actor, by.Note).Scan(&p.Audit)
 	})
 	if err != nil {
 		return p, err
 	}
-	r, err := act(ctx, db, schema, selecting{Selection: Selection{States: []string{"dead"}}, olderThan: &seconds}, by, discarding("purge"))
+	r, err := discarding("purge").all(ctx, db, schema, s, by)
 	p.Events = r.Done
 	return p, err
 }
 
 // action is what operators do to events in some states; none named means the first.
 type action struct {
-	name string
-	may  []string
-	do   func(ctx context.Context, tx pgx.Tx, schema string, on acting, r *Result) error
+	name   string
+	may    []string
+	also   string // the consumer whose keys are concerned too; "": none
+	detail any    // for the audit
+	do     func(ctx context.Context, tx pgx.Tx, schema string, on acting, r *Result) error
 }
 
 // acting is events, and the keys that they hold up.
@@ -103,63 +86,120 @@ type acting struct {
 	keys      []string
 }
 
-// act does it in one transaction. Keys are locked before events, as whoever parks and brings back does; events that somebody
-// has in hand are not waited for, because that one may wait for a key of ours.
-func act(ctx context.Context, db pgtx.DB, schema string, s selecting, by By, a action) (r Result, err error) {
-	if err := by.Validate(); err != nil {
-		return r, fmt.Errorf("%s failed events: %w", a.name, err)
+// complete sets the states that the action is for.
+func (a action) complete(s *Selection, by By) error {
+	err := by.Validate()
+	if len(s.States) == 0 {
+		s.States = a.may[:1]
+	}
+	for _, state := range s.States {
+		if err == nil && !slices.Contains(a.may, state) {
+			err = fmt.Errorf("state is %q: want one of %v", state, a.may)
+		}
+	}
+	if err == nil {
+		err = s.validate()
+	}
+	if err != nil {
+		return fmt.Errorf("%s failed events: %w", a.name, err)
+	}
+	return nil
+}
+
+// all does it to all events that are selected and have failed by now.
+func (a action) all(ctx context.Context, db pgtx.DB, schema string, s Selection, by By) (r Result, err error) {
+	if err := a.complete(&s, by); err != nil {
+		return r, err
+	}
+	var upTo int64
+	err = a.administer(ctx, db, schema, func(ctx context.Context, tx pgx.Tx, schema string) (err error) {
+		upTo, r.Others, err = a.begin(ctx, tx, schema, s)
+		return err
+	})
+	for above := int64(0); err == nil && above < upTo; {
+		next, last := r, upTo
+		err = a.administer(ctx, db, schema, func(ctx context.Context, tx pgx.Tx, schema string) (err error) {
+			next = r
+			last, err = a.step(ctx, tx, schema, s, above, upTo, pageSize, by, &next)
+			return err
+		})
+		if err == nil {
+			r, above = next, last
+		}
+	}
+	return r, err
+}
+
+// administer runs a transaction of the action. Each statement sees what was committed before it got its locks.
+func (a action) administer(ctx context.Context, db pgtx.DB, schema string, f func(context.Context, pgx.Tx, string) error) error {
+	return administer(ctx, db, schema, a.name+" failed events", f, pgtx.Isolation(pgx.ReadCommitted))
+}
+
+// begin returns the last event that has failed by now, and how many of those that are selected are in other states.
+func (a action) begin(ctx context.Context, tx pgx.Tx, schema string, s Selection) (upTo int64, others map[string]int, err error) {
+	if err := tx.QueryRow(ctx, query("newest", schema), 0).Scan(&upTo, nil); err != nil {
+		return 0, nil, err
 	}
 	states := s.States
-	if len(states) == 0 {
-		states = a.may[:1]
+	s.States = slices.DeleteFunc(slices.Clone(allStates), func(state string) bool { return slices.Contains(states, state) })
+	others, err = s.count(ctx, tx, schema, upTo)
+	if len(others) == 0 {
+		others = nil
 	}
-	for _, state := range states {
-		if !slices.Contains(a.may, state) {
-			return r, fmt.Errorf("%s failed events: state is %q: want one of %v", a.name, state, a.may)
+	return upTo, others, err
+}
+
+// step does it to the next events, up to limit, and returns the last one. Keys are locked before events, as whoever parks and
+// brings back does; events that somebody has in flight are not waited for, because that one may wait for a key of ours.
+func (a action) step(ctx context.Context, tx pgx.Tx, schema string, s Selection, above, upTo int64, limit int, by By, r *Result) (last int64, err error) {
+	page, err := s.page(ctx, tx, schema, above, upTo, limit)
+	if err != nil {
+		return 0, err
+	}
+	if len(page) == 0 {
+		_, err := tx.Exec(ctx, query("fold", schema))
+		return upTo, err
+	}
+	var on acting
+	for _, f := range page {
+		on.ids, on.consumers, on.keys = append(on.ids, f.id), append(on.consumers, f.consumer), append(on.keys, f.key)
+	}
+	if a.also != "" {
+		var also int16
+		if err := tx.QueryRow(ctx, query("consumer", schema), a.also).Scan(&also); err != nil {
+			return 0, err
+		}
+		for _, key := range slices.Clone(on.keys) {
+			on.consumers, on.keys = append(on.consumers, also), append(on.keys, key)
 		}
 	}
-	s.States = nil
-	err = administer(ctx, db, schema, a.name+" failed events", func(ctx context.Context, tx pgx.Tx, schema string) error {
-		r = Result{}
-		var on acting
-		err := each(ctx, tx, schema, s, func(f selected) {
-			if !slices.Contains(states, f.state) {
-				if r.Others == nil {
-					r.Others = map[string]int{}
-				}
-				r.Others[f.state]++
-				return
-			}
-			on.ids, on.consumers, on.keys = append(on.ids, f.id), append(on.consumers, f.consumer), append(on.keys, f.key)
-		})
-		if err != nil || len(on.ids) == 0 {
-			return err
+	if _, err := tx.Exec(ctx, query("keys", schema), on.consumers, on.keys); err != nil {
+		return 0, err
+	}
+	rows, err := tx.Query(ctx, query("lock", schema), on.ids, s.States)
+	if err != nil {
+		return 0, err
+	}
+	if on.ids, err = pgx.CollectRows(rows, pgx.RowTo[int64]); err != nil {
+		return 0, err
+	}
+	r.Done, r.InFlight = r.Done+len(on.ids), r.InFlight+len(page)-len(on.ids)
+	detail := json.RawMessage(`{}`)
+	if a.detail != nil {
+		if detail, err = json.Marshal(a.detail); err != nil {
+			return 0, err
 		}
-		if _, err := tx.Exec(ctx, query("keys", schema), on.consumers, on.keys); err != nil {
-			return err
+	}
+	if _, err := tx.Exec(ctx, query("audit", schema), on.ids, by.Actor, a.name, by.Note, detail); err != nil {
+		return 0, err
+	}
+	if err := a.do(ctx, tx, schema, on, r); err != nil {
+		return 0, err
+	}
+	for _, name := range []string{"promote", "free"} { // also where somebody was faster, and the keys are ours alone
+		if _, err := tx.Exec(ctx, query(name, schema), on.consumers, on.keys); err != nil {
+			return 0, err
 		}
-		rows, err := tx.Query(ctx, query("lock", schema), on.ids, states)
-		if err != nil {
-			return err
-		}
-		locked, err := pgx.CollectRows(rows, pgx.RowTo[int64])
-		if err != nil {
-			return err
-		}
-		r.Done, r.InFlight = len(locked), len(on.ids)-len(locked)
-		on.ids = locked
-		if _, err := tx.Exec(ctx, query("audit", schema), on.ids, by.Actor, a.name, by.Note, json.RawMessage(`{}`)); err != nil {
-			return err
-		}
-		if err := a.do(ctx, tx, schema, on, &r); err != nil {
-			return err
-		}
-		for _, name := range []string{"promote", "free"} { // also where somebody was faster, and the keys are ours alone
-			if _, err := tx.Exec(ctx, query(name, schema), on.consumers, on.keys); err != nil {
-				return err
-			}
-		}
-		return nil
-	}, pgtx.Isolation(pgx.ReadCommitted)) // each statement sees what was committed before it got its locks
-	return r, err
+	}
+	return page[len(page)-1].id, nil
 }

@@ -199,6 +199,10 @@ func TestEditOfADeadLetter(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, "payload", string(found[0].Payload))
 	assert.Equal(t, []string{"edit 1", "edit 1"}, f.audited())
+	all, err := deadletter.ListAudit(t.Context(), f.pool, f.schema, "1", "bill", 1)
+	require.NoError(t, err)
+	assert.Contains(t, string(all[0].Detail), `"payload_sha256": "239f59ed55e737c77147cf55ad0c1b030b6d7ee748a7426952f9b852d5a935e5"`, "of the former payload")
+	assert.Contains(t, string(all[0].Detail), `"new_payload_sha256": "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"`)
 }
 
 func TestPurgeOfDeadLetters(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -29,16 +30,16 @@ type Change struct {
 var ErrNoSuchEvent = errors.New("no such event is dead, retrying or blocked, or it is being handled at this moment")
 
 // Edit changes an event's payload and metadata; its ID stays, and its state too. consumer may be "" where the event failed
-// for one consumer only. What is recorded of the former payload is its SHA-256.
+// for one consumer only. What is recorded of both payloads, the former and the new one, is their SHA-256.
 func Edit(ctx context.Context, db pgtx.DB, schema, eventID, consumer string, change Change, by By) error {
 	if err := by.Validate(); err != nil {
 		return fmt.Errorf("edit failed event: %w", err)
 	}
-	s := selecting{Selection: Selection{EventIDs: []string{eventID}, Consumer: consumer, States: []string{"dead", "parked", "waiting"}}}
+	s := Selection{EventIDs: []string{eventID}, Consumer: consumer, States: []string{"dead", "parked", "waiting"}}
 	return administer(ctx, db, schema, "edit failed event", func(ctx context.Context, tx pgx.Tx, schema string) error {
 		var ids []int64
 		var consumers []string
-		err := each(ctx, tx, schema, s, func(f selected) { ids, consumers = append(ids, f.id), append(consumers, f.name) })
+		err := s.each(ctx, tx, schema, math.MaxInt64, func(f selected) { ids, consumers = append(ids, f.id), append(consumers, f.name) })
 		switch {
 		case err != nil:
 			return err
@@ -78,8 +79,8 @@ func Edit(ctx context.Context, db pgtx.DB, schema, eventID, consumer string, cha
 func (c Change) apply(f *Event) (detail, carried []byte, err error) {
 	known := map[string]any{}
 	if c.Payload != nil {
-		sum := sha256.Sum256(c.Payload)
-		known["new_payload_sha256"] = hex.EncodeToString(sum[:])
+		former, changed := sha256.Sum256(f.Payload), sha256.Sum256(c.Payload)
+		known["payload_sha256"], known["new_payload_sha256"] = hex.EncodeToString(former[:]), hex.EncodeToString(changed[:])
 		f.Payload = c.Payload
 	}
 	if len(c.Set) > 0 {

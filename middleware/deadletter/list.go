@@ -4,28 +4,15 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"slices"
+	"math"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/millrace-go/millrace/internal/operator"
 	"github.com/millrace-go/millrace/middleware/internal/inbox"
 	"github.com/millrace-go/millrace/pgtx"
 	"github.com/millrace-go/millrace/transport"
 )
-
-// States of events that failed.
-var allStates = []string{"failing", "waiting", "parked", "dead"}
-
-// Selection names events that failed. Zero fields select everything.
-type Selection struct {
-	EventIDs []string
-	Consumer string
-	Key      string
-	Group    string   // as in Event.Group
-	States   []string // "failing", "waiting", "parked", "dead". Default: see each function
-}
 
 // Listing selects what List returns.
 type Listing struct {
@@ -72,16 +59,6 @@ type Attempt struct {
 	Error string    `json:"error"`
 }
 
-// ErrorGroup is events that failed alike.
-type ErrorGroup struct {
-	Group     string    `json:"group"`
-	Text      string    `json:"text"` // what they have in common
-	Events    int       `json:"events"`
-	Consumers []string  `json:"consumers"`
-	First     time.Time `json:"first"`
-	Last      time.Time `json:"last"`
-}
-
 // List returns events that failed in the schema ("" means "millrace"), the longest there first.
 func List(ctx context.Context, db pgtx.DB, schema string, l Listing) ([]Event, error) {
 	if l.Limit == 0 {
@@ -96,56 +73,24 @@ func Show(ctx context.Context, db pgtx.DB, schema, eventID, consumer string) ([]
 	return find(ctx, db, schema, "show failed event", Listing{Selection: Selection{EventIDs: []string{eventID}, Consumer: consumer}, Limit: 1000}, true)
 }
 
-// ListGroups returns what failed alike, the most frequent first. It reads all events that are selected: dead ones, unless
-// States says otherwise.
-func ListGroups(ctx context.Context, db pgtx.DB, schema string, s Selection) (groups []ErrorGroup, err error) {
-	if len(s.States) == 0 {
-		s.States = []string{"dead"}
-	}
-	err = administer(ctx, db, schema, "list error groups", func(ctx context.Context, tx pgx.Tx, schema string) error {
-		at := map[string]int{}
-		return each(ctx, tx, schema, selecting{Selection: s}, func(f selected) {
-			i, known := at[f.group]
-			if !known {
-				i = len(groups)
-				at[f.group] = i
-				groups = append(groups, ErrorGroup{Group: f.group, Text: f.text, First: f.first, Last: f.failed})
-			}
-			g := &groups[i]
-			g.Events++
-			if !slices.Contains(g.Consumers, f.name) {
-				g.Consumers = append(g.Consumers, f.name)
-			}
-			if f.first.Before(g.First) {
-				g.First = f.first
-			}
-			if f.failed.After(g.Last) {
-				g.Last = f.failed
-			}
-		})
-	})
-	slices.SortStableFunc(groups, func(a, b ErrorGroup) int { return b.Events - a.Events })
-	return groups, err
-}
-
 func find(ctx context.Context, db pgtx.DB, schema, action string, l Listing, detail bool) (found []Event, err error) {
+	if err := l.validate(); err != nil {
+		return nil, fmt.Errorf("%s: %w", action, err)
+	}
 	err = administer(ctx, db, schema, action, func(ctx context.Context, tx pgx.Tx, schema string) error {
-		var ids []int64
-		var groups []string
-		err := each(ctx, tx, schema, selecting{Selection: l.Selection, limit: &l.Limit}, func(f selected) {
-			ids, groups = append(ids, f.id), append(groups, f.group)
-		})
+		page, err := l.page(ctx, tx, schema, 0, math.MaxInt64, l.Limit)
 		if err != nil {
 			return err
+		}
+		var ids []int64
+		for _, f := range page {
+			ids = append(ids, f.id)
 		}
 		rows, err := tx.Query(ctx, query("show", schema), ids, detail)
 		if err != nil {
 			return err
 		}
 		found, err = pgx.CollectRows(rows, scanFailed)
-		for i := range found { // in the order of ids
-			found[i].Group = groups[i]
-		}
 		return err
 	}, pgtx.Isolation(pgx.RepeatableRead)) // one snapshot
 	return found, err
@@ -154,7 +99,7 @@ func find(ctx context.Context, db pgtx.DB, schema, action string, l Listing, det
 func scanFailed(row pgx.CollectableRow) (f Event, err error) {
 	var history, carried []byte
 	err = row.Scan(&f.EventID, &f.Consumer, &f.Key, &f.State, &f.Attempts, &f.Reason, &f.Error, &f.Handler, &f.Topic, &f.Replayed,
-		&f.First, &f.Failed, &f.Due, &f.Bytes, &history, &carried, &f.Payload)
+		&f.First, &f.Failed, &f.Due, &f.Group, &f.Bytes, &history, &carried, &f.Payload)
 	if err == nil && history != nil {
 		err = json.Unmarshal(history, &f.History)
 	}
@@ -164,50 +109,4 @@ func scanFailed(row pgx.CollectableRow) (f Event, err error) {
 		f.Metadata, f.Origin, f.uuid = h.Metadata, h.Origin, h.UUID
 	}
 	return f, err
-}
-
-// selecting is a Selection as admin_select takes it.
-type selecting struct {
-	Selection
-	olderThan *float64 // seconds since it failed
-	limit     *int
-}
-
-// selected is a row of admin_select.
-type selected struct {
-	id          int64
-	event       string
-	consumer    int16
-	name, key   string
-	state       string
-	group, text string
-	first       time.Time
-	failed      time.Time
-}
-
-// each calls f for all events that are selected, by the order in which they failed first.
-func each(ctx context.Context, tx pgx.Tx, schema string, s selecting, f func(selected)) error {
-	for _, state := range s.States {
-		if !slices.Contains(allStates, state) {
-			return fmt.Errorf("state is %q: want one of %v", state, allStates)
-		}
-	}
-	var spelled []string
-	for _, id := range s.EventIDs {
-		spelled = append(spelled, inbox.Canonical(id))
-	}
-	states := s.States
-	if len(states) == 0 {
-		states = nil // all
-	}
-	rows, err := tx.Query(ctx, query("select", schema), spelled, operator.Optional(s.Consumer), operator.Optional(s.Key),
-		operator.Optional(s.Group), states, s.olderThan, s.limit)
-	if err != nil {
-		return err
-	}
-	var one selected
-	_, err = pgx.ForEachRow(rows, []any{
-		&one.id, &one.event, &one.consumer, &one.name, &one.key, &one.state, &one.group, &one.text, &one.first, &one.failed,
-	}, func() error { f(one); return nil })
-	return err
 }

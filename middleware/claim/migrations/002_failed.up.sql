@@ -2,6 +2,11 @@
 -- service. Programs of version 1 go on beside it: their failing events are redelivered by the broker alone.
 -- oldest program: 1
 
+-- What the errors of events that failed alike have in common: the reason, and the error without numbers, IDs and quoted text.
+create function {schema}.claim_failed_alike(reason text, error text) returns text language sql immutable parallel safe
+as $f$ select reason || case error when '' then '' else ': ' end ||
+    {alike}case when error like 'claim event "%' then regexp_replace(error, '^claim event "(\\.|[^"\\])*" for consumer "(\\.|[^"\\])*": ', '') else error end{/alike} $f$;
+
 -- Events that were not handled. One that was acked (waiting, parked, dead) has its record in processed too, which absorbs
 -- what the broker redelivers; from here it is brought back by Millrace alone.
 create table {schema}.claim_failed (
@@ -27,10 +32,62 @@ create table {schema}.claim_failed (
     first_at   timestamptz not null default now(),
     failed_at  timestamptz not null default now(),
     due_at     timestamptz,                      -- not before then, and not while somebody has it in hand
+    error_group text not null generated always as (left(md5({schema}.claim_failed_alike(reason, error)), 8)) stored,
     unique (consumer, record)
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 create index claim_failed_key on {schema}.claim_failed (consumer, key, id) where key <> '';
 create index claim_failed_due on {schema}.claim_failed (consumer, due_at) where state = 'waiting';
+create index claim_failed_state on {schema}.claim_failed (state, failed_at);
+create index claim_failed_group on {schema}.claim_failed (error_group, state, id);
+create index claim_failed_event on {schema}.claim_failed (event_id text_pattern_ops);
+
+-- How many events failed, so that nobody must count them: the sum of events. Whoever changes claim_failed inserts what it
+-- adds or takes away, and locks nothing; claim_failed_fold makes one row of many.
+create table {schema}.claim_failed_count (
+    consumer    smallint    not null,
+    state       text        not null,
+    error_group text        not null,
+    events      bigint      not null,            -- less than 0: taken away
+    last_at     timestamptz not null             -- when the last one was added, or taken away
+) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+
+create function {schema}.claim_failed_counted() returns trigger language plpgsql security definer
+set search_path = pg_catalog, pg_temp as $$
+begin
+    case tg_op
+    when 'INSERT' then
+        insert into {schema}.claim_failed_count select consumer, state, error_group, count(*), now() from added group by 1, 2, 3;
+    when 'DELETE' then
+        insert into {schema}.claim_failed_count select consumer, state, error_group, -count(*), now() from gone group by 1, 2, 3;
+    else
+        insert into {schema}.claim_failed_count
+        select consumer, state, error_group, sum(n), now() from (
+            select consumer, state, error_group, 1 as n from added union all select consumer, state, error_group, -1 from gone) changed
+        group by 1, 2, 3 having sum(n) <> 0;
+    end case;
+    return null;
+end
+$$;
+create trigger claim_failed_added after insert on {schema}.claim_failed referencing new table as added
+    for each statement execute function {schema}.claim_failed_counted();
+create trigger claim_failed_changed after update on {schema}.claim_failed referencing old table as gone new table as added
+    for each statement execute function {schema}.claim_failed_counted();
+create trigger claim_failed_gone after delete on {schema}.claim_failed referencing old table as gone
+    for each statement execute function {schema}.claim_failed_counted();
+
+-- Makes one row of many, at most 100,000, of those that nobody else folds at this moment. It waits for nobody.
+create function {schema}.claim_failed_fold() returns void language sql security definer
+set search_path = pg_catalog, pg_temp as $$
+    with folded as (
+        delete from {schema}.claim_failed_count where ctid = any (array(
+            select ctid from {schema}.claim_failed_count limit 100000 for update skip locked))
+        returning consumer, state, error_group, events, last_at
+    )
+    insert into {schema}.claim_failed_count
+    select consumer, state, error_group, sum(events), coalesce(max(last_at) filter (where events > 0), max(last_at))
+    from folded group by 1, 2, 3 having sum(events) <> 0
+$$;
+revoke execute on function {schema}.claim_failed_counted(), {schema}.claim_failed_fold() from public;
 
 -- Keys that are held up. Whoever parks an event, and whoever takes the last one away, locks the row; the key is free
 -- when it is gone.

@@ -1,5 +1,10 @@
--- Events that failed, by consumer and state, and for how many seconds the longest of those that wait has been due. Reads all
--- of claim_failed; locks nothing.
-select c.name, f.state, count(*), extract(epoch from now() - min(f.due_at) filter (where f.state = 'waiting' and f.due_at < now()))::float8
-from {schema}.claim_failed f join {schema}.consumer c on c.id = f.consumer
-group by c.name, f.state
+-- Events that failed, by consumer and state, and for how many seconds the longest of those that wait has been due. Reads
+-- claim_failed_count, which has about a row for each consumer, state and group of errors, and the first entries of the index on
+-- due_at; locks nothing.
+with counted as (
+    select consumer, state, sum(events)::bigint as events from {schema}.claim_failed_count group by 1, 2 having sum(events) > 0
+)
+select c.name, k.state, k.events, case k.state when 'waiting' then (
+    select extract(epoch from now() - f.due_at)::float8 from {schema}.claim_failed f
+    where f.consumer = k.consumer and f.state = 'waiting' and f.due_at < now() order by f.due_at limit 1) end
+from counted k join {schema}.consumer c on c.id = k.consumer

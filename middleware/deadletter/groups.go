@@ -1,0 +1,90 @@
+package deadletter
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/millrace-go/millrace/internal/operator"
+	"github.com/millrace-go/millrace/pgtx"
+)
+
+// ErrorGroup is events that failed alike.
+type ErrorGroup struct {
+	Group     string    `json:"group"`
+	Text      string    `json:"text"` // what they have in common
+	Events    int       `json:"events"`
+	Consumers []string  `json:"consumers"`
+	First     time.Time `json:"first"` // when the first one failed first
+	Last      time.Time `json:"last"`  // when the last one failed last
+}
+
+// maxGroups is how many groups ListGroups returns.
+const maxGroups = 1000
+
+// ListGroups returns what failed alike, the most frequent first, up to 1,000 groups: dead letters, unless States says otherwise. However
+// many dead letters there are, it is quick where only a consumer, a group and states are given; otherwise it reads all events that are
+// selected.
+func ListGroups(ctx context.Context, db pgtx.DB, schema string, s Selection) (groups []ErrorGroup, err error) {
+	if len(s.States) == 0 {
+		s.States = []string{"dead"}
+	}
+	if err := s.validate(); err != nil {
+		return nil, fmt.Errorf("list error groups: %w", err)
+	}
+	err = administer(ctx, db, schema, "list error groups", func(ctx context.Context, tx pgx.Tx, schema string) error {
+		if !s.counted() {
+			groups, err = s.group(ctx, tx, schema)
+			return err
+		}
+		rows, err := tx.Query(ctx, query("groups", schema), operator.Optional(s.Consumer), operator.Optional(s.Group), s.States, maxGroups)
+		if err != nil {
+			return err
+		}
+		groups, err = pgx.CollectRows(rows, pgx.RowToStructByPos[ErrorGroup])
+		return err
+	}, pgtx.Isolation(pgx.RepeatableRead)) // one snapshot
+	return groups, err
+}
+
+// group groups events that nobody has counted.
+func (s Selection) group(ctx context.Context, tx pgx.Tx, schema string) (groups []ErrorGroup, err error) {
+	at := map[string]int{}
+	var firsts []int64
+	err = s.each(ctx, tx, schema, math.MaxInt64, func(f selected) {
+		i, known := at[f.group]
+		if !known {
+			i = len(groups)
+			at[f.group] = i
+			groups, firsts = append(groups, ErrorGroup{Group: f.group, First: f.first, Last: f.failed}), append(firsts, f.id)
+		}
+		g := &groups[i]
+		g.Events++
+		if !slices.Contains(g.Consumers, f.name) {
+			g.Consumers = append(g.Consumers, f.name)
+		}
+		if f.first.Before(g.First) {
+			g.First = f.first
+		}
+		if f.failed.After(g.Last) {
+			g.Last = f.failed
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	rows, err := tx.Query(ctx, query("texts", schema), firsts)
+	if err != nil {
+		return nil, err
+	}
+	texts, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	for i, text := range texts {
+		groups[i].Text = text
+	}
+	slices.SortStableFunc(groups, func(a, b ErrorGroup) int { return b.Events - a.Events })
+	return groups[:min(len(groups), maxGroups)], err
+}

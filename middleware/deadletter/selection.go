@@ -1,0 +1,124 @@
+package deadletter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/millrace-go/millrace/internal/operator"
+	"github.com/millrace-go/millrace/middleware/internal/inbox"
+)
+
+// States of events that failed.
+var allStates = []string{"failing", "waiting", "parked", "dead"}
+
+// Selection selects events that failed. Zero fields select everything.
+type Selection struct {
+	EventIDs []string  `json:"event_ids,omitempty"`
+	Consumer string    `json:"consumer,omitempty"`
+	Topic    string    `json:"topic,omitempty"`
+	Key      string    `json:"key,omitempty"`
+	Group    string    `json:"group,omitempty"`  // as in Event.Group
+	Reason   string    `json:"reason,omitempty"` // the class of the error, as in Event.Reason: such as "attempts", "permanent" or "panic"
+	Since    time.Time `json:"since,omitzero"`   // failed last at this time or later, by the server's clock
+	Until    time.Time `json:"until,omitzero"`   // failed last before this time
+	States   []string  `json:"states,omitempty"` // "failing", "waiting", "parked", "dead". Default: see each function
+}
+
+func (s Selection) validate() error {
+	var errs []error
+	for _, state := range s.States {
+		if !slices.Contains(allStates, state) {
+			errs = append(errs, fmt.Errorf("state is %q: want one of %v", state, allStates))
+		}
+	}
+	if !s.Since.IsZero() && !s.Until.IsZero() && !s.Since.Before(s.Until) {
+		errs = append(errs, fmt.Errorf("Since is %s: want a time before Until, which is %s", s.Since.Format(time.RFC3339), s.Until.Format(time.RFC3339)))
+	}
+	return errors.Join(errs...)
+}
+
+// counted reports whether claim_failed_count tells how many are selected.
+func (s Selection) counted() bool {
+	return len(s.EventIDs) == 0 && s.Topic == "" && s.Key == "" && s.Reason == "" && s.Since.IsZero() && s.Until.IsZero()
+}
+
+// selected is an event that failed.
+type selected struct {
+	id            int64
+	event         string
+	consumer      int16
+	name, key     string
+	state, group  string
+	first, failed time.Time
+}
+
+// pageSize is how many events are read at once, and changed in one transaction.
+const pageSize = 1000
+
+// page returns the next events that are selected behind one, up to another, in the order in which they failed first.
+func (s Selection) page(ctx context.Context, tx pgx.Tx, schema string, above, upTo int64, limit int) ([]selected, error) {
+	if _, err := tx.Exec(ctx, query("plan", schema)); err != nil {
+		return nil, err
+	}
+	var spelled []string
+	for _, id := range s.EventIDs {
+		spelled = append(spelled, inbox.Canonical(id))
+	}
+	var state *string // by the index, in the order of IDs
+	var states []string
+	if len(s.States) == 1 {
+		state = &s.States[0]
+	} else if len(s.States) > 1 {
+		states = s.States
+	}
+	rows, err := tx.Query(ctx, query("select", schema), above, upTo, spelled, operator.Optional(s.Consumer), operator.Optional(s.Key),
+		operator.Optional(s.Group), state, states, operator.Optional(s.Topic), operator.Optional(s.Reason), operator.OptionalTime(s.Since),
+		operator.OptionalTime(s.Until), limit)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (f selected, err error) {
+		err = row.Scan(&f.id, &f.event, &f.consumer, &f.name, &f.key, &f.state, &f.group, &f.first, &f.failed)
+		return f, err
+	})
+}
+
+// each calls f for all events that are selected, page by page, in the order in which they failed first.
+func (s Selection) each(ctx context.Context, tx pgx.Tx, schema string, upTo int64, f func(selected)) error {
+	for above := int64(0); ; {
+		page, err := s.page(ctx, tx, schema, above, upTo, pageSize)
+		if err != nil || len(page) == 0 {
+			return err
+		}
+		for _, one := range page {
+			f(one)
+		}
+		above = page[len(page)-1].id
+	}
+}
+
+// count counts the events that are selected, by state. It reads them, unless only a consumer and a group are given.
+func (s Selection) count(ctx context.Context, tx pgx.Tx, schema string, upTo int64) (map[string]int, error) {
+	counts := map[string]int{}
+	if !s.counted() {
+		return counts, s.each(ctx, tx, schema, upTo, func(f selected) { counts[f.state]++ })
+	}
+	rows, err := tx.Query(ctx, query("counts", schema), operator.Optional(s.Consumer), operator.Optional(s.Group))
+	if err != nil {
+		return nil, err
+	}
+	var state string
+	var n int
+	_, err = pgx.ForEachRow(rows, []any{&state, &n}, func() error {
+		if len(s.States) == 0 || slices.Contains(s.States, state) {
+			counts[state] = n
+		}
+		return nil
+	})
+	return counts, err
+}
