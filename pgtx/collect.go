@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/jackc/pgx/v5"
 
@@ -62,62 +61,19 @@ func Queue(ctx context.Context, sql string, args ...any) error {
 
 // queueable refuses what would end the transaction in front of its COMMIT, and what is no statement.
 func queueable(sql string) error {
-	rest := skipComments(sql)
-	if rest == "" {
+	empty := true
+	for statement := range statements(sql) {
+		empty = false
+		word, _ := firstWord(statement)
+		switch word {
+		case "commit", "end", "rollback", "abort", "begin", "start", "prepare", "savepoint", "release":
+			return fmt.Errorf("%q is for the transaction's owner: %w", word, ErrManaged)
+		}
+	}
+	if empty {
 		return errors.New("the text holds no statement")
 	}
-	word, _ := firstWord(rest)
-	switch word {
-	case "commit", "end", "rollback", "abort", "begin", "start", "prepare", "savepoint", "release":
-		return fmt.Errorf("%q is for the transaction's owner: %w", word, ErrManaged)
-	}
 	return nil
-}
-
-// ends reports whether the statement begins with what ends the transaction. (ROLLBACK TO does not.)
-func ends(sql string) bool {
-	word, rest := firstWord(skipComments(sql))
-	switch word {
-	case "commit", "end", "abort":
-		return true
-	case "rollback":
-		for word == "rollback" || word == "work" || word == "transaction" {
-			word, rest = firstWord(skipComments(rest))
-		}
-		return word != "to"
-	}
-	return false
-}
-
-func skipComments(sql string) string {
-	for {
-		sql = strings.TrimLeft(sql, " \t\r\n\f;")
-		var end string
-		var skip int
-		switch {
-		case strings.HasPrefix(sql, "--"):
-			end, skip = "\n", 1
-		case strings.HasPrefix(sql, "/*"):
-			end, skip = "*/", 2
-		default:
-			return sql
-		}
-		i := strings.Index(sql, end)
-		if i < 0 {
-			return ""
-		}
-		sql = sql[i+skip:]
-	}
-}
-
-// firstWord is in lower case; "" if the text begins with something else. No keyword is longer than the limit.
-func firstWord(sql string) (word, rest string) {
-	const limit = 12
-	i := strings.IndexFunc(sql, func(c rune) bool { return c < 'A' || c > 'z' })
-	if i < 0 {
-		i = len(sql)
-	}
-	return strings.ToLower(sql[:min(i, limit)]), sql[i:]
 }
 
 // Collect is pgunit.Collect.

@@ -39,6 +39,9 @@ func (t *transaction) commit(ctx context.Context) error {
 		}
 	}
 	p, err := t.compose(ctx)
+	if t.marked >= 0 {
+		p.checkMark()
+	}
 	switch {
 	case err != nil:
 		return fmt.Errorf("commit: %w", err)

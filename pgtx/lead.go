@@ -24,6 +24,9 @@ func (t *transaction) owes() (lead []string) {
 	if t.owed != "" {
 		lead = append(lead, "release savepoint "+t.owed)
 	}
+	if t.watched && t.marked < 0 {
+		lead = append(lead, setMark)
+	}
 	for _, sp := range t.savepoints {
 		if !sp.made {
 			lead = append(lead, "savepoint "+sp.name)
@@ -37,6 +40,9 @@ func (t *transaction) told() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.owed = ""
+	if t.watched && t.marked < 0 {
+		t.marked = t.made()
+	}
 	for _, sp := range t.savepoints {
 		sp.made = true
 	}

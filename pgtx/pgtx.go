@@ -25,8 +25,8 @@ import (
 var ErrOutcomeUnknown = errors.New("outcome of the transaction is unknown")
 
 // ErrManaged is returned by Commit and Rollback of a transaction that Run manages: return nil to commit it and an error
-// to roll it back. Begin (a savepoint) works as usual. It is also the answer to a COMMIT or ROLLBACK sent as a statement,
-// and what follows one inside a text of several statements.
+// to roll it back. Begin (a savepoint) works as usual. It is also the answer to a text with COMMIT or ROLLBACK among its
+// statements, and Run's error where one was sent on the transaction's Conn, even if a BEGIN followed it.
 var ErrManaged = errors.New("the transaction is managed by pgtx.Run: return nil to commit, an error to roll back")
 
 // ErrNoTransaction is returned by Queue for a context that carries no transaction.

@@ -92,7 +92,7 @@ func (x *tx) keep(ctx context.Context) error {
 	for _, e := range t.pending {
 		e.sent = min(e.sent, depth)
 	}
-	t.direct = min(t.direct, depth)
+	t.direct, t.marked = min(t.direct, depth), min(t.marked, depth)
 	return nil
 }
 
@@ -109,10 +109,18 @@ func (x *tx) undo(ctx context.Context) error {
 	broken := t.begun && status(t.conn) == 'E'
 	switch {
 	case x.made:
-		if _, err := t.q.Exec(ctx, "rollback to savepoint "+x.name+"; release savepoint "+x.name); err != nil {
+		sql := "rollback to savepoint " + x.name + "; release savepoint " + x.name
+		remark := t.marked > slices.Index(t.savepoints, x) // who has the connection has it still
+		if remark {
+			sql += "; " + setMark
+		}
+		if _, err := t.q.Exec(ctx, sql); err != nil {
 			return err
 		}
 		t.owed = "" // it was inside
+		if remark {
+			t.marked = slices.Index(t.savepoints, x)
+		}
 	case broken:
 		return failed() // see lead: there is no savepoint to go back to
 	}

@@ -49,10 +49,12 @@ type transaction struct {
 	savepoints []*tx  // those that are open, outermost first
 	owed       string // the savepoint that has ended and that the server still has
 	direct     int    // how many savepoints were open when it went over to sending at once; -1 while it collects
+	watched    bool   // its connection was given away: the commit looks for the mark
+	marked     int    // how many savepoints were open when the mark was set; -1: it is not set
 }
 
 func open(ctx context.Context, db DB, isolation pgx.TxIsoLevel) (*transaction, error) {
-	t := &transaction{db: db, handle: unwrap(db), ctx: ctx, release: func() {}, begin: "begin", direct: -1}
+	t := &transaction{db: db, handle: unwrap(db), ctx: ctx, release: func() {}, begin: "begin", direct: -1, marked: -1}
 	if isolation != "" {
 		t.begin += " isolation level " + string(isolation)
 	}

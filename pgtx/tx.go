@@ -129,6 +129,7 @@ func (x *tx) Prepare(ctx context.Context, name, sql string) (*pgconn.StatementDe
 func (x *tx) Conn() *pgx.Conn {
 	t := x.t
 	if !x.closed && t.usable() == nil {
+		t.watch()
 		if err := errors.Join(t.tell(t.ctx), t.goDirect(t.ctx)); err != nil && t.lost == nil {
 			t.lost = err // there is nobody else to tell
 		}

@@ -11,6 +11,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/millrace-go/millrace/middleware/internal/inbox"
+	"github.com/millrace-go/millrace/pgtx"
 	"github.com/millrace-go/millrace/transport"
 )
 
@@ -82,6 +83,10 @@ func (c *Claim) fail(ctx context.Context, key Key, msg *message.Message, f fault
 		transport.DeliveryFrom(msg.Context()).RetryAfter(outageDelay)
 		return errors.Join(err, fmt.Errorf("record the failure: %w", kerr))
 	case v.state == "":
+		if errors.Is(cause, pgtx.ErrManaged) {
+			c.cfg.Logger.ErrorContext(ctx, "handler committed the claim's transaction itself: the event counts as processed, and what the handler did after that COMMIT is lost",
+				"event_id", key.EventID, "consumer", key.Consumer, "error", cause)
+		}
 		return c.duplicate(ctx, key)
 	}
 	outcome := outcomeFailed

@@ -1,0 +1,159 @@
+package pgtx
+
+import (
+	"iter"
+	"regexp"
+	"strings"
+)
+
+// statements are those of a text, each from its first word on. It knows strings, names, dollar quotes and comments. A text
+// with BEGIN ATOMIC, whose body holds semicolons too, ends with that statement.
+func statements(sql string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for {
+			if sql = skipComments(sql); sql == "" {
+				return
+			}
+			n := statementLen(sql)
+			if !yield(sql[:n]) {
+				return
+			}
+			sql = sql[n:]
+		}
+	}
+}
+
+// statementLen is the length of the text's first statement.
+func statementLen(sql string) int {
+	if strings.IndexByte(sql, ';') < 0 {
+		return len(sql)
+	}
+	word := 0 // where the current word begins
+	for i := 0; i < len(sql); {
+		c := sql[i]
+		if isLetter(c) && (c != '$' || i > word) { // inside of a word a dollar is a letter
+			i++
+			continue
+		}
+		if strings.EqualFold(sql[word:i], "atomic") {
+			return len(sql)
+		}
+		switch {
+		case c == ';':
+			return i
+		case c == '\'', c == '"':
+			i += quotedLen(sql[i:], strings.EqualFold(sql[word:i], "e"))
+		case c == '$':
+			i += dollarLen(sql[i:])
+		case strings.HasPrefix(sql[i:], "--"), strings.HasPrefix(sql[i:], "/*"):
+			i += commentLen(sql[i:])
+		default:
+			i++
+		}
+		word = i
+	}
+	return len(sql)
+}
+
+func isLetter(c byte) bool {
+	return c == '_' || c == '$' || '0' <= c && c <= '9' || 'a' <= c|' ' && c|' ' <= 'z' || c >= 0x80
+}
+
+// quotedLen is the length of a string or name with its quotes. A doubled quote begins another one, which comes to the same.
+func quotedLen(sql string, escapes bool) int {
+	for i := 1; i < len(sql); i++ {
+		switch {
+		case sql[i] == '\\' && escapes:
+			i++
+		case sql[i] == sql[0]:
+			return i + 1
+		}
+	}
+	return len(sql)
+}
+
+// dollarLen is the length of a string between dollar quotes, and 1 where none begins.
+func dollarLen(sql string) int {
+	tag := dollarQuote.FindString(sql)
+	if tag == "" {
+		return 1
+	}
+	end := strings.Index(sql[len(tag):], tag)
+	if end < 0 {
+		return len(sql)
+	}
+	return end + 2*len(tag)
+}
+
+var dollarQuote = regexp.MustCompile(`^\$(?:[\pL_][\pL\pN_]*)?\$`)
+
+// commentLen is the length of the comment that the text begins with. Those of the second kind nest.
+func commentLen(sql string) int {
+	if sql[1] == '-' {
+		if i := strings.IndexByte(sql, '\n'); i >= 0 {
+			return i + 1
+		}
+		return len(sql)
+	}
+	depth := 0
+	for i := 0; i+1 < len(sql); i++ {
+		switch sql[i : i+2] {
+		case "/*":
+			depth++
+			i++
+		case "*/":
+			depth--
+			i++
+		}
+		if depth == 0 {
+			return i + 1
+		}
+	}
+	return len(sql)
+}
+
+func skipComments(sql string) string {
+	for {
+		sql = strings.TrimLeft(sql, " \t\r\n\f\v;")
+		if !strings.HasPrefix(sql, "--") && !strings.HasPrefix(sql, "/*") {
+			return sql
+		}
+		sql = sql[commentLen(sql):]
+	}
+}
+
+// firstWord is in lower case; "" if the text begins with something else. No keyword is longer than the limit.
+func firstWord(sql string) (word, rest string) {
+	const limit = 12
+	i := strings.IndexFunc(sql, func(c rune) bool { return c < 'A' || c > 'z' })
+	if i < 0 {
+		i = len(sql)
+	}
+	return strings.ToLower(sql[:min(i, limit)]), sql[i:]
+}
+
+// nextWord is the first word behind comments.
+func nextWord(sql string) (word, rest string) { return firstWord(skipComments(sql)) }
+
+// ends reports whether one of the text's statements ends the transaction. (ROLLBACK TO does not.)
+func ends(sql string) bool {
+	for statement := range statements(sql) {
+		word, rest := firstWord(statement)
+		switch word {
+		case "commit", "end", "abort":
+			return true
+		case "prepare":
+			if word, _ := nextWord(rest); word == "transaction" {
+				return true
+			}
+		case "rollback":
+			for word == "rollback" || word == "work" || word == "transaction" {
+				word, rest = nextWord(rest)
+			}
+			if word != "to" {
+				return true
+			}
+		}
+	}
+	return false
+}
