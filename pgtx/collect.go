@@ -104,6 +104,7 @@ func (t *transaction) add(ctx context.Context, e *entry) (waits bool, err error)
 	if err := t.usable(); err != nil {
 		return false, err
 	}
+	t.note(e.sql)
 	t.mu.Lock()
 	if t.direct < 0 {
 		t.pending = append(t.pending, e)

@@ -11,7 +11,7 @@ func TestStatementsOfAText(t *testing.T) {
 	t.Parallel()
 	for sql, want := range map[string][]string{
 		"":                                      nil,
-		" ; -- x\n ; /* y */":                    nil,
+		" ; -- x\n ; /* y */":                   nil,
 		"select 1":                              {"select 1"},
 		" select 1 ; /* ; */ select 2;":         {"select 1 ", "select 2"},
 		"select ';', 'it''s;' ; rollback":       {"select ';', 'it''s;' ", "rollback"},

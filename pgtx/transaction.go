@@ -48,6 +48,7 @@ type transaction struct {
 	pending    []*entry
 	savepoints []*tx  // those that are open, outermost first
 	owed       string // the savepoint that has ended and that the server still has
+	noting     bool   // what statements leave behind
 	direct     int    // how many savepoints were open when it went over to sending at once; -1 while it collects
 	watched    bool   // its connection was given away: the commit looks for the mark
 	marked     int    // how many savepoints were open when the mark was set; -1: it is not set

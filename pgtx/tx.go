@@ -19,6 +19,7 @@ type tx struct {
 	after   int    // how many functions waited for the commit then
 	blamed  bool   // an entry from before it has failed inside it
 	healed  bool   // a statement failed in a savepoint inside it, which was rolled back
+	leaves  string // a statement inside it that leaves something behind
 	managed bool   // its end belongs to Run
 	closed  bool
 }
@@ -35,6 +36,7 @@ func (x *tx) before(ctx context.Context, statements ...string) error {
 	if slices.ContainsFunc(statements, ends) {
 		return ErrManaged
 	}
+	x.t.note(statements...)
 	if slices.ContainsFunc(statements, mentionsSavepoint) {
 		return x.t.goDirect(ctx)
 	}
@@ -130,6 +132,7 @@ func (x *tx) Conn() *pgx.Conn {
 	t := x.t
 	if !x.closed && t.usable() == nil {
 		t.watch()
+		t.note(connGiven)
 		if err := errors.Join(t.tell(t.ctx), t.goDirect(t.ctx)); err != nil && t.lost == nil {
 			t.lost = err // there is nobody else to tell
 		}
@@ -162,21 +165,23 @@ func (x *tx) LargeObjects() pgx.LargeObjects {
 
 // mentionsSavepoint reports whether the statement may make a savepoint, or go back to one. Any mention will do: to be
 // wrong costs a round trip.
-func mentionsSavepoint(sql string) bool {
-	return mentionsSavepointBy(sql, 'v') || mentionsSavepointBy(sql, 'V')
-}
+func mentionsSavepoint(sql string) bool { return mentions(sql, "savepoint", "vV") }
 
-// mentionsSavepointBy looks for the word by a rare letter of it, because it is asked about each statement.
-func mentionsSavepointBy(sql string, letter byte) bool {
-	const word, before = "savepoint", 2
-	for at := 0; ; at++ {
-		i := strings.IndexByte(sql[at:], letter)
-		if i < 0 {
-			return false
-		}
-		at += i
-		if from := at - before; from >= 0 && from+len(word) <= len(sql) && strings.EqualFold(sql[from:from+len(word)], word) {
-			return true
+// mentions looks for the word, in small letters or not, by a rare letter of it, because it is asked about each statement.
+// The letters are that one's spellings, the first as in the word.
+func mentions(sql, word, letters string) bool {
+	before := strings.IndexByte(word, letters[0])
+	for _, letter := range []byte(letters) {
+		for at := strings.IndexByte(sql, letter); at >= 0; {
+			if from := at - before; from >= 0 && from+len(word) <= len(sql) && strings.EqualFold(sql[from:from+len(word)], word) {
+				return true
+			}
+			next := strings.IndexByte(sql[at+1:], letter)
+			if next < 0 {
+				break
+			}
+			at += 1 + next
 		}
 	}
+	return false
 }

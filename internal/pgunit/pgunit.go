@@ -32,6 +32,8 @@ type Unit interface {
 	Lost() bool
 	Sound() bool
 	Inherited() bool
+	Watch()
+	Leaves() string
 }
 
 func unitOf(ctx context.Context) (Unit, bool) {
@@ -65,6 +67,24 @@ func Lost(ctx context.Context) bool {
 func Sound(ctx context.Context) bool {
 	u, ok := unitOf(ctx)
 	return ok && u.Sound()
+}
+
+// Watch has the transaction that the context carries note which of its statements leave something to those after them: see
+// Leaves.
+func Watch(ctx context.Context) {
+	if u, ok := unitOf(ctx); ok {
+		u.Watch()
+	}
+}
+
+// Leaves returns the first statement inside the savepoint of this context that leaves something to what runs in the transaction
+// after the savepoint: settings, a role, temporary tables, cursors. "" if there is none. It knows statements by their text, so
+// it does not know what the functions do that they call. The transaction must be watched.
+func Leaves(ctx context.Context) string {
+	if u, ok := unitOf(ctx); ok {
+		return u.Leaves()
+	}
+	return ""
 }
 
 // Inherited reports whether a statement has failed inside the savepoint of this context that was queued or collected before

@@ -29,6 +29,7 @@ func (a attempt) settled() bool {
 type modes struct {
 	group     *groupStore // nil unless Config.Group is set
 	gatherers sync.Map    // consumer → *gatherer
+	leaving   sync.Map    // consumer → *leaving
 	flusher   *flusher    // nil unless Config.Deferred is
 }
 

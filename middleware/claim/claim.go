@@ -131,8 +131,9 @@ type Config struct {
 	// its own savepoint: if one fails, only its writes are rolled back. The acks follow the common commit. Use it for
 	// quick handlers that wait only for the database, and use only the transaction's connection. The subscriber's
 	// concurrency should be a few times as high. If the transaction fails as a whole, each message is repeated in its own
-	// transaction. The SQL of a handler must not contain COMMIT or ROLLBACK. From 2 to 50; only with NewPostgresStore's
-	// store itself. Default: 0, none.
+	// transaction. A handler that leaves something in its transaction beside writes (SET LOCAL, set_config, SET ROLE, a temporary
+	// table, a cursor) is undone and handled alone; handlers that do so as a rule belong in no group. From 2 to 50; only with
+	// NewPostgresStore's store itself. Default: 0, none.
 	Group int
 
 	// Deferred commits without waiting for the disk. The ack waits for a later flush, which many claims share, so a crash

@@ -91,8 +91,8 @@ func (g *gatherer) end(ended *group) {
 
 // grouped claims the event together with others. A message whose group fails through no fault of its own is claimed alone.
 func (c *Claim) grouped(ctx context.Context, key Key, fn func(ctx context.Context) error) attempt {
-	if _, ok := pgtx.From(ctx); ok {
-		return c.single(ctx, key, fn) // which refuses it
+	if _, ok := pgtx.From(ctx); ok || c.modes.singly(key.Consumer) {
+		return c.single(ctx, key, fn) // which refuses a transaction
 	}
 	m := newMember(context.WithoutCancel(ctx), key, fn) // its time begins with its handler
 	defer close(m.settled)
@@ -137,4 +137,5 @@ func (c *Claim) runGroup(members []*member) {
 		claimed, err = c.modes.group.do(members)
 	}
 	conclude(members, claimed, err)
+	c.tellLeaving(members)
 }

@@ -38,7 +38,8 @@ type member struct {
 	settled chan struct{} // closed when the result is final
 
 	state  memberState
-	late   bool // its time was up
+	late   bool   // its time was up
+	leaves string // a statement of its handler's that leaves something to the others
 	result attempt
 }
 
@@ -96,6 +97,7 @@ func (m *member) run(tx pgx.Tx, pool pgtx.DB, timeout time.Duration, complete fu
 		defer cancel()
 		m.state, m.result = memberFailed, attempt{ran: true}
 		began, inherited := false, false
+		var left *leavesError
 		err := pgtx.Run(ctx, pool, func(ctx context.Context, _ pgx.Tx) error {
 			began = true
 			defer func() { inherited = pgunit.Inherited(ctx) }()
@@ -111,6 +113,8 @@ func (m *member) run(tx pgx.Tx, pool pgtx.DB, timeout time.Duration, complete fu
 			m.state, m.result, lost = memberWaiting, attempt{}, err
 		case err == nil:
 			m.state = memberHandled
+		case errors.As(err, &left):
+			m.state, m.leaves = memberAgain, left.statement
 		case inherited, byOthers(err):
 			m.state = memberAgain
 		}

@@ -23,7 +23,9 @@ type groupStore struct {
 	timeout time.Duration // of each handler
 	async   bool          // the caller sees to it that commits reach the disk
 
-	lock, look, record, commit string
+	lock, look, record, commit, functionsOf, stateOf string
+
+	functions functions
 }
 
 func newGroupStore(s *PostgresStore, cfg Config) *groupStore {
@@ -31,6 +33,7 @@ func newGroupStore(s *PostgresStore, cfg Config) *groupStore {
 	return &groupStore{
 		store: s, timeout: cfg.HandlerTimeout, async: cfg.Deferred,
 		lock: query("group_lock"), look: query("group_look"), record: query("group_record"), commit: query("deferred_commit"),
+		functionsOf: query("group_functions"), stateOf: query("group_state"),
 	}
 }
 
@@ -47,11 +50,12 @@ func (s *groupStore) do(members []*member) (claimed bool, err error) {
 		return false, err
 	}
 	err = pgtx.Run(ctx, s.store.pool, func(ctx context.Context, tx pgx.Tx) error {
-		check, err := s.claim(ctx, tx, consumer, members)
+		check, before, err := s.claim(ctx, tx, consumer, members)
 		if err != nil {
 			return err
 		}
 		claimed = true
+		pgunit.Watch(ctx)
 		watch.Stop()
 		heard := time.Now() // from us, by the server, at the latest
 		for _, m := range members {
@@ -68,6 +72,9 @@ func (s *groupStore) do(members []*member) (claimed bool, err error) {
 			}
 			record := recordID(m.key)
 			if lost := m.run(tx, s.store.pool, s.timeout, func(ctx context.Context) error {
+				if err := s.leaves(ctx, before); err != nil {
+					return err
+				}
 				return s.complete(ctx, consumer, record, check)
 			}); lost != nil {
 				return lost
@@ -84,8 +91,8 @@ func (s *groupStore) do(members []*member) (claimed bool, err error) {
 
 // claim gets the locks and looks for records, in one round trip. Events of which there is more to be known are claimed
 // alone. It returns the statements that check the deferrable
-// constraints; none where there are none.
-func (s *groupStore) claim(ctx context.Context, tx pgx.Tx, consumer int16, members []*member) (check []string, err error) {
+// constraints; none where there are none. And what functions may have left until now.
+func (s *groupStore) claim(ctx context.Context, tx pgx.Tx, consumer int16, members []*member) (check, before []string, err error) {
 	var claims []*member
 	var keys []int64
 	var records []pgtype.UUID
@@ -114,11 +121,23 @@ func (s *groupStore) claim(ctx context.Context, tx pgx.Tx, consumer int16, membe
 		QueryRow(func(row pgx.Row) error { return row.Scan(&locked, nil, nil, nil, nil) })
 	b.Queue(s.look, records, consumer, members[0].key.Consumer, orders, minted).
 		QueryRow(func(row pgx.Row) error { return row.Scan(&completed, &special, &known, &deferred, nil) })
+	settings, tables, stale := s.functions.known()
+	switch {
+	case stale:
+		b.Queue(s.functionsOf).QueryRow(s.functions.learn)
+	case len(settings) > 0 || tables:
+		b.Queue(s.stateOf, settings, tables).QueryRow(func(row pgx.Row) error { return row.Scan(&before) })
+	}
 	switch err := tx.SendBatch(ctx, b).Close(); {
 	case err != nil:
-		return nil, s.store.hint(err)
+		return nil, nil, s.store.hint(err)
 	case !known:
-		return nil, errStaleConsumer
+		return nil, nil, errStaleConsumer
+	}
+	if stale {
+		if before, err = s.state(ctx, tx); err != nil {
+			return nil, nil, err
+		}
 	}
 	for i, m := range claims {
 		switch {
@@ -138,7 +157,7 @@ func (s *groupStore) claim(ctx context.Context, tx pgx.Tx, consumer int16, membe
 			check = append(check, *deferred)
 		}
 	}
-	return check, nil
+	return check, before, nil
 }
 
 // complete ends a member's savepoint. Its record waits for the commit, so that nothing else can complete it: not a
