@@ -186,9 +186,18 @@ func (d *doctor) partitions(ctx context.Context) error {
 			continue
 		}
 		var used, tomorrow bool
-		var last string
-		if err := d.pool.QueryRow(ctx, d.query("doctor_days"), p.table).Scan(&used, &tomorrow, &last); err != nil {
+		var last, missing string
+		yesterday := 0 // events of yesterday may come; outcomes and keys are written today
+		if p.of == "claims" {
+			yesterday = 1
+		}
+		if err := d.pool.QueryRow(ctx, d.query("doctor_days"), p.table, yesterday).Scan(&used, &tomorrow, &last, &missing); err != nil {
 			return err
+		}
+		if used && tomorrow && missing != "" {
+			d.find("partitions", fmt.Sprintf("table %s has no partition for %s", p.table, missing),
+				"somebody dropped or detached it by hand; what belongs there fails until a service, or \"millrace retention run\", has created it again, and what was recorded there is lost",
+				d.command("", "retention", "run")+"; run it as the owner of the tables, with --"+p.flag+" set to the retention of the services")
 		}
 		if used && !tomorrow {
 			d.find("partitions", fmt.Sprintf("table %s has no partition for tomorrow; the last one is for %s", p.table, last),

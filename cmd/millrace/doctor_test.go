@@ -272,6 +272,11 @@ var troubles = map[string]func(x *explained){
 		x.deliver("notify", outbox.NewID(), "", handled)
 		x.finds("partitions", `^table processed has no partition for tomorrow; the last one is for 20`)
 		assert.Contains(x.t, x.run(exitOK, "retention", "run"), "Partitions for the next week exist: claims, effects, http_keys.")
+		x.healthy()
+		x.exec(`do $$ begin execute 'drop table {schema}.processed_' || to_char(now() at time zone 'UTC' - interval '1 day', 'YYYYMMDD'); end $$`)
+		x.finds("partitions", `^table processed has no partition for 20\d\d-\d\d-\d\d$`)
+		x.run(exitOK, "retention", "run")
+		x.healthy()
 	},
 	"sequences": func(x *explained) {
 		id := x.publish("e", "topic", "k", 0)

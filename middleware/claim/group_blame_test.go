@@ -147,10 +147,7 @@ func TestMissingDayUnderDeferrableConstraints(t *testing.T) {
 	_, err := g.pool.Exec(t.Context(), `create table `+g.schema+`.parent (id text primary key);
 		create table `+g.schema+`.child (id text references `+g.schema+`.parent deferrable initially deferred)`)
 	require.NoError(t, err)
-	var name string
-	require.NoError(t, g.pool.QueryRow(t.Context(), `select 'processed_' || to_char(now() at time zone 'utc', 'YYYYMMDD')`).Scan(&name))
-	_, err = g.pool.Exec(t.Context(), `drop table `+g.schema+`.`+name)
-	require.NoError(t, err)
+	g.midnight()
 	ids := []string{outbox.NewID(), outbox.NewID(), outbox.NewID(), outbox.NewID()}
 	results := g.handle(g.effect, ids...)
 	for i, r := range results {

@@ -63,7 +63,7 @@ func TestSQLStoreBesideThePostgresStore(t *testing.T) {
 		require.NoError(t, end(nil))
 		require.ErrorIs(t, other.Do(ctx, key, none), claim.ErrCompleted)
 	}
-	f.exec(`drop table ` + f.today(0))
+	f.midnight()
 	key := claim.Key{Consumer: "notify", EventID: mintedAt(0)}
 	require.NoError(t, other.Do(ctx, key, none), "the day is made")
 	f.refuses(key, claim.ErrCompleted)

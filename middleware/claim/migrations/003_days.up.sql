@@ -32,18 +32,20 @@ create table {schema}.processed_ahead (
     primary key (record, consumer)
 );
 
--- Makes the days that are missing, of yesterday to so many from today, and those that nobody made in time; never one that
--- is before all others, whose events may have been forgotten. With its owner's rights, because a consumer has none to create
+-- Makes the days that are missing, of yesterday to so many from today, and those that nobody made in time. One that was there
+-- before, because a later one is, has lost its records: what was minted until its end can no longer be proved new, so the
+-- consumers' floor is raised. With its owner's rights, because a consumer has none to create
 -- tables. A partition that is attached, and not created as one, holds up no claim. It gives up rather than wait for long.
 create function {schema}.processed_days(ahead int) returns void language plpgsql security definer
 set search_path = pg_catalog, pg_temp set lock_timeout = '2s' set timezone = 'UTC' as $$
 declare
     first date;
+    last date;
     day date;
     name text;
 begin
     perform pg_advisory_xact_lock(hashtextextended('{schema}.processed', 0));
-    select greatest(min(d), least(current_date - 1, max(d) filter (where d <= current_date) + 1)) into first
+    select least(min(d), current_date - 1), max(d) into first, last
     from (
         select to_date(right(c.relname, 8), 'YYYYMMDD') as d from pg_inherits i join pg_class c on c.oid = i.inhrelid
         where i.inhparent = '{schema}.processed'::regclass and c.relname ~ '_[0-9]{8}$'
@@ -51,6 +53,10 @@ begin
     for day in select first + n from generate_series(0, current_date + ahead - first) n loop
         name := format('{schema}.processed_%s', to_char(day, 'YYYYMMDD'));
         if to_regclass(name) is null then
+            if day < last and day <= current_date then
+                raise warning 'the partition of % was missing: events of until then that were not handled become dead letters', day;
+                update {schema}.consumer set floor = greatest(floor, least(day + 1, now()));
+            end if;
             execute format('create table %s (like {schema}.processed including all)', name);
             execute format('with due as (delete from {schema}.processed_ahead where record >= %L and record < %L returning record, consumer)
                 insert into %s (event_id, consumer) select record, consumer from due',
