@@ -139,7 +139,7 @@ func (s *Service) subscribe() error {
 		if err != nil {
 			return errors.Join(fmt.Errorf("claim of handler %q: %w", h.name, err), subscribing.Wait())
 		}
-		s.router.AddConsumerHandler(h.name, h.topic, c.Subscriber(s.consumer(h.name), sub), h.fn)
+		s.router.AddConsumerHandler(h.name, h.topic, c.Subscriber(s.consumer(h.name), sub, claim.Within(h.concurrency)), c.Handler(s.consumer(h.name), h.fn))
 		if i, ok := sub.(message.SubscribeInitializer); ok {
 			subscribing.Go(func() error {
 				if err := i.SubscribeInitialize(h.topic); err != nil {

@@ -240,8 +240,11 @@ type Claim struct {
 	postgres *PostgresStore // store, or what is behind it; nil: attempts are not counted, and nothing is kept
 	nudges   nudges
 	poll     time.Duration // how often a Subscriber looks at the table
+	orphaned time.Duration // for how long an event of another topic is due before a Subscriber takes it
 	modes    *modes
 	inHand   sync.Map // [2]string{consumer, event ID} of what runs singly
+	counted  sync.Map // consumers whose handlers are wrapped by Handler
+	early    sync.Map // consumers whose messages are acked too early, which was logged
 	nested   sync.Map // consumers whose nested claim was logged
 	routed   sync.Map // [2]string{consumer, event ID} of what runs and came through a router
 	hands    *gate
@@ -272,5 +275,5 @@ func New(store Store, cfg Config) (*Claim, error) {
 	if err != nil {
 		return nil, fmt.Errorf("claim: %w", err)
 	}
-	return &Claim{store: store, cfg: cfg, observer: o, postgres: postgres, modes: newModes(store, cfg), poll: pollInterval, pace: defaultPace, hands: &hands}, nil
+	return &Claim{store: store, cfg: cfg, observer: o, postgres: postgres, modes: newModes(store, cfg), poll: pollInterval, orphaned: orphanedAfter, pace: defaultPace, hands: &hands}, nil
 }

@@ -40,6 +40,9 @@ func Record(ctx context.Context, s *PostgresStore, k Key) (record uuid.UUID, con
 // PollEvery makes the Claim's subscribers look at the table more often, for a test.
 func PollEvery(c *Claim, d time.Duration) { c.poll = d }
 
+// AdoptAfter makes the Claim's subscribers take events of topics that nobody subscribes to earlier, for a test.
+func AdoptAfter(c *Claim, d time.Duration) { c.orphaned = d }
+
 // Gather makes the Claim's next group of the consumer wait until so many messages have come.
 func Gather(c *Claim, consumer string, n int) {
 	c.modes.gatherers.Store(consumer, &gatherer{max: n, linger: time.Hour, expected: n})

@@ -16,19 +16,25 @@ type leased struct {
 	event
 	attempts int
 	until    time.Time // by the server's clock
+	former   string    // its topic before
 }
 
 // lease takes up to so many events of a consumer's topic that are due, and returns them in order, and in which time the
-// next is due: less than 0 if none waits.
-func (s *PostgresStore) lease(ctx context.Context, consumer, topic string, n int, hold time.Duration, without []int64) (due []leased, next time.Duration, err error) {
+// next is due: less than 0 if none waits. Those of other topics it takes when they have been due for so long as orphaned says; 0:
+// never.
+func (s *PostgresStore) lease(ctx context.Context, consumer, topic string, n int, hold, orphaned time.Duration, without []int64) (due []leased, next time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, keepTimeout)
 	defer cancel()
-	var ms *int64
+	var ms, orphan *int64
+	if orphaned > 0 {
+		after := orphaned.Milliseconds()
+		orphan = &after
+	}
 	b := &pgx.Batch{}
-	b.Queue(s.failed.lease, consumer, topic, n, hold.Milliseconds(), without).Query(func(rows pgx.Rows) error {
+	b.Queue(s.failed.lease, consumer, topic, n, hold.Milliseconds(), without, orphan).Query(func(rows pgx.Rows) error {
 		due, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (l leased, err error) {
 			l.key.Consumer, l.topic = consumer, topic
-			err = row.Scan(&l.row, &l.record, &l.key.EventID, &l.key.Order, &l.attempts, &l.headers, &l.payload, &l.until, &l.malformed)
+			err = row.Scan(&l.row, &l.record, &l.key.EventID, &l.key.Order, &l.attempts, &l.headers, &l.payload, &l.until, &l.malformed, &l.former)
 			return l, err
 		})
 		return err

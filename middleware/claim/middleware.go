@@ -48,6 +48,9 @@ func (c *Claim) process(msg *message.Message, handler string, fn func(ctx contex
 	}
 
 	from := sourceOf(original)
+	if from != nil {
+		from.claimed.Store(true)
+	}
 	switch { // nobody must make a hot loop of a mistake
 	case transport.UnitFrom(original) != nil:
 		transport.DeliveryFrom(original).RetryAfter(outageDelay)

@@ -24,8 +24,10 @@ type running struct {
 	key    Key
 	ctx    context.Context // the handler's
 	outer  *running
-	nested atomic.Bool // the same claim was asked for inside of it
-	over   atomic.Bool // the handler has returned; a context may outlive it
+	nested atomic.Bool  // the same claim was asked for inside of it
+	calls  atomic.Int32 // of the handler, where Claim.Handler counts them
+	skip   atomic.Bool  // middleware has left the handler out on purpose
+	over   atomic.Bool  // the handler has returned; a context may outlive it
 }
 
 type runningKey struct{}
@@ -64,7 +66,8 @@ func (r *running) run(ctx context.Context, fn func(ctx context.Context) error) e
 		r.claim.routed.Store(routed, nil)
 		defer r.claim.routed.Delete(routed)
 	}
-	err := fn(r.ctx)
+	before := poisonOf(r.msg)
+	err := r.handled(fn(r.ctx), before)
 	if r.nested.Load() && !errors.Is(err, ErrNestedClaim) {
 		err = errors.Join(err, ErrNestedClaim)
 	}

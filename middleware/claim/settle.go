@@ -1,6 +1,7 @@
 package claim
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,11 +22,17 @@ const outageDelay = time.Second
 // settle decides what the broker is told: nil acks, an error nacks, and a message that was nacked here stays nacked.
 // msg's context is the delivery's own. What failed has been rolled back.
 func (c *Claim) settle(ctx context.Context, key Key, msg *message.Message, a attempt) error {
+	from := sourceOf(msg.Context())
+	tabled := from != nil && from.event != nil // its row is there
+	early := !tabled && acked(msg)
+	if early {
+		c.tellAcked(ctx, key)
+	}
 	switch {
 	case a.err == nil:
 		c.losses.ended(key, true)
 		c.observer.completed(ctx, key, a.began)
-		if from := sourceOf(msg.Context()); from != nil && from.event != nil {
+		if tabled {
 			c.wake(key.Consumer) // the next of its key has its turn
 		}
 		return nil
@@ -42,6 +49,10 @@ func (c *Claim) settle(ctx context.Context, key Key, msg *message.Message, a att
 	err := fmt.Errorf("claim event %q for consumer %q: %w", key.EventID, key.Consumer, a.err)
 	if c.postgres == nil {
 		c.observer.count(ctx, key.Consumer, outcomeFailed)
+		if early {
+			c.lose(ctx, key, err)
+		}
+		transport.DeliveryFrom(msg.Context()).RetryAfter(outageDelay) // no hot loop
 		return err
 	}
 	f := faultOf(a.ran, a.err, msg.Context().Err() != nil)
@@ -55,7 +66,15 @@ func (c *Claim) settle(ctx context.Context, key Key, msg *message.Message, a att
 			a.err = fmt.Errorf("the connection to the database was lost %d times in a row in this handler, while other events committed: %w", n, a.err)
 		}
 	}
-	from := sourceOf(msg.Context())
+	if early { // nobody redelivers it
+		f.reason = cmp.Or(f.reason, reasonAcked)
+		f.hopeless = f.hopeless || from == nil // nor retries it
+		if ferr := c.fail(ctx, key, msg, f, a.err, err); ferr != nil {
+			c.lose(ctx, key, ferr)
+			return ferr
+		}
+		return nil
+	}
 	if f.reason == "" || f.reason == reasonRetry && from == nil { // there is nothing to record
 		transport.DeliveryFrom(msg.Context()).RetryAfter(max(f.after, outageDelay))
 		c.observer.count(ctx, key.Consumer, outcomeFailed)
@@ -155,10 +174,22 @@ func (c *Claim) contended(ctx context.Context, key Key, msg *message.Message) er
 	return c.comeBack(msg, after)
 }
 
+// lose tells that an event is lost: it was acked, and could not be kept.
+func (c *Claim) lose(ctx context.Context, key Key, err error) {
+	c.cfg.Logger.ErrorContext(ctx, "event is lost: its message was acked before its claim committed, and nobody redelivers it. Remove InstantAck, or whatever else acks",
+		"event_id", key.EventID, "consumer", key.Consumer, "error", err)
+}
+
 // comeBack nacks without an error, which could reach a poison queue or be retried on the spot. Inside the claim of another
 // consumer it returns one, lest that claim completes.
 func (c *Claim) comeBack(msg *message.Message, after time.Duration) error {
 	transport.DeliveryFrom(msg.Context()).RetryAfter(after)
+	if from := sourceOf(msg.Context()); acked(msg) && (from == nil || from.event == nil) {
+		err := fmt.Errorf("claim event %q: %w", msg.UUID, ErrContended)
+		c.cfg.Logger.ErrorContext(msg.Context(), "event cannot be redelivered: its message was acked before its claim committed. Remove InstantAck, or whatever else acks",
+			"message", msg.UUID, "error", err)
+		return err
+	}
 	r := restOf(msg)
 	switch {
 	case runningIn(msg.Context()) != nil:

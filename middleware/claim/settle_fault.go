@@ -115,6 +115,8 @@ const (
 	reasonClock     = "clock"     // ErrClock
 	reasonMalformed = "malformed" // it has no usable ID
 
+	reasonAcked = "acked" // it was acked before its claim committed, so no broker redelivers it
+
 	reasonIdentified = "identified" // it had none, and waits under the one that was found
 	reasonParked     = "parked"
 )
@@ -143,6 +145,8 @@ func faultOf(ran bool, err error, stopping bool) fault {
 	case !ran && errors.Is(err, ErrClock):
 		return fault{reason: reasonClock, counted: true}
 	case !ran: // the claim was never got: the database is out of reach, its tables are missing
+		return fault{}
+	case errors.As(err, new(brokenError)):
 		return fault{}
 	case errors.As(err, &again) && !IsPermanent(err):
 		return fault{reason: reasonRetry, after: max(again.RetryAfter(), 0)}

@@ -21,8 +21,25 @@ import (
 // The wrapper must be the one that the router is given, and consumer what Config.Consumer returns for the handler.
 // Closing it, or the end of Subscribe's context, stops both; what it has delivered may finish. It needs a PostgreSQL
 // store. It is safe for concurrent use.
-func (c *Claim) Subscriber(consumer string, sub message.Subscriber) message.Subscriber {
-	return &subscriber{claim: c, consumer: consumer, sub: sub, stop: make(chan struct{})}
+//
+// When a consumer's topic was renamed, events that had failed before belong to a topic that nobody subscribes to. The
+// subscription takes them once they have been due for 5 minutes, if it is the consumer's only one in this process.
+func (c *Claim) Subscriber(consumer string, sub message.Subscriber, options ...SubscriberOption) message.Subscriber {
+	s := &subscriber{claim: c, consumer: consumer, sub: sub, stop: make(chan struct{})}
+	for _, o := range options {
+		o(s)
+	}
+	return s
+}
+
+// SubscriberOption changes what Claim.Subscriber returns.
+type SubscriberOption func(*subscriber)
+
+// Within makes the events that are retried from the table count with those that the wrapped subscriber delivers: of each
+// subscription at most n are handled at once. n is the wrapped subscriber's concurrency; 0 is no limit, and so is Config.Deferred,
+// where the next message comes before the ack of the one before. Default: 10 retries, beside what the wrapped subscriber delivers.
+func Within(n int) SubscriberOption {
+	return func(s *subscriber) { s.within = n }
 }
 
 type sourceKey struct{}
@@ -30,8 +47,9 @@ type sourceKey struct{}
 // source tells that a message came through Subscriber.
 type source struct {
 	consumer, topic string
-	event           *event  // nil: sub delivered it
-	inner           *source // of another consumer, whose Subscriber this one wraps
+	event           *event      // nil: sub delivered it
+	claimed         atomic.Bool // the event of the table has come to its claim
+	inner           *source     // of another consumer, whose Subscriber this one wraps
 }
 
 func sourceOf(ctx context.Context) *source {
@@ -43,6 +61,7 @@ type subscriber struct {
 	claim    *Claim
 	consumer string
 	sub      message.Subscriber
+	within   int // 0: no limit
 
 	mu      sync.Mutex
 	closed  bool
@@ -75,6 +94,10 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 		return nil, err
 	}
 	sub := &subscription{subscriber: s, topic: topic, out: make(chan *message.Message), stop: make(chan struct{}), nudge: make(chan struct{}, 1)}
+	if s.within > 0 && s.claim.modes.flusher == nil {
+		sub.slots = make(chan struct{}, s.within)
+	}
+	s.claim.nudges.add(s.consumer, sub.nudge) // until bringBack ends
 	s.running.Go(func() { sub.run(ctx, in) })
 	return sub.out, nil
 }
@@ -110,6 +133,7 @@ type subscription struct {
 	out   chan *message.Message
 	stop  chan struct{} // closed when nothing more may be delivered
 	nudge chan struct{} // something may be due
+	slots chan struct{} // of what is being handled; nil: there is no limit
 
 	inFlight inFlight
 }
@@ -119,7 +143,7 @@ func (s *subscription) run(ctx context.Context, in <-chan *message.Message) {
 	ended := make(chan struct{})
 	delivering.Go(func() {
 		defer close(ended)
-		s.pass(in)
+		s.pass(in, &delivering)
 	})
 	delivering.Go(func() { s.bringBack(context.WithoutCancel(ctx)) })
 	select {
@@ -132,8 +156,35 @@ func (s *subscription) run(ctx context.Context, in <-chan *message.Message) {
 	close(s.out)
 }
 
+// acquire waits for a slot. It reports false when the subscription has stopped.
+func (s *subscription) acquire() bool {
+	if s.slots == nil {
+		return true
+	}
+	select {
+	case s.slots <- struct{}{}:
+		return true
+	case <-s.stop:
+		return false
+	}
+}
+
+func (s *subscription) release() {
+	if s.slots != nil {
+		<-s.slots
+	}
+}
+
+// free is how many events of the table may be asked for, with so much room for them. One may wait for a slot.
+func (s *subscription) free(room int) int {
+	if s.slots == nil {
+		return room
+	}
+	return min(room, max(1, cap(s.slots)-len(s.slots)))
+}
+
 // pass hands on what the wrapped subscriber delivers, until that ends.
-func (s *subscription) pass(in <-chan *message.Message) {
+func (s *subscription) pass(in <-chan *message.Message, watching *sync.WaitGroup) {
 	from := &source{consumer: s.consumer, topic: s.topic}
 	for msg := range in {
 		switch inner := sourceOf(msg.Context()); {
@@ -142,13 +193,36 @@ func (s *subscription) pass(in <-chan *message.Message) {
 		case inner.event == nil:
 			msg.SetContext(context.WithValue(msg.Context(), sourceKey{}, &source{consumer: s.consumer, topic: s.topic, inner: inner}))
 		} // else another consumer has it brought back, and it is that one's
-		select {
-		case s.out <- msg:
-		case <-s.stop:
-			transport.DeliveryFrom(msg.Context()).RetryAfter(contendedDelay)
-			msg.Nack() // nobody has taken it
+		if s.hand(msg, watching) {
+			continue
 		}
+		transport.DeliveryFrom(msg.Context()).RetryAfter(contendedDelay)
+		msg.Nack() // nobody has taken it
 	}
+}
+
+// hand gives the message to the router, and a slot with it. It reports false when the subscription has stopped.
+func (s *subscription) hand(msg *message.Message, watching *sync.WaitGroup) bool {
+	if !s.acquire() {
+		return false
+	}
+	select {
+	case s.out <- msg:
+	case <-s.stop:
+		s.release()
+		return false
+	}
+	if s.slots != nil {
+		watching.Go(func() {
+			defer s.release()
+			select {
+			case <-msg.Acked():
+			case <-msg.Nacked():
+			case <-s.stop: // nothing waits for a slot any more
+			}
+		})
+	}
+	return true
 }
 
 // tableDelivery implements transport.Delivery for an event of the table.

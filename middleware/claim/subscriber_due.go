@@ -18,6 +18,9 @@ const (
 	maxInHand = 10
 	// pollInterval is how often the table is looked at when nothing in this process says that something is due.
 	pollInterval = time.Second
+	// orphanedAfter is for how long an event is due before the subscription to another topic of its consumer takes it. Those that
+	// subscribe to its own look at the table every second.
+	orphanedAfter = 5 * time.Minute
 	// minPause keeps the polls apart.
 	minPause = 10 * time.Millisecond
 	// unstickEvery is how often the keys are looked over.
@@ -62,7 +65,6 @@ func (f *inFlight) all() []int64 {
 // settled.
 func (s *subscription) bringBack(ctx context.Context) {
 	defer s.claim.nudges.remove(s.consumer, s.nudge)
-	s.claim.nudges.add(s.consumer, s.nudge)
 	var (
 		inHand  sync.WaitGroup
 		slots   = make(chan struct{}, maxInHand)
@@ -99,11 +101,15 @@ func (s *subscription) deliverDue(ctx context.Context, slots chan struct{}, inHa
 			return s.claim.poll, err
 		}
 	}
-	room := cap(slots) - len(slots)
+	room := s.free(cap(slots) - len(slots))
 	if room == 0 {
 		return s.claim.poll, nil // each that ends nudges
 	}
-	due, next, err := s.claim.postgres.lease(ctx, s.consumer, s.topic, room, leaseTime, s.inFlight.all())
+	orphaned := s.claim.orphaned
+	if s.claim.nudges.count(s.consumer) > 1 { // which one it belongs to now, nobody knows
+		orphaned = 0
+	}
+	due, next, err := s.claim.postgres.lease(ctx, s.consumer, s.topic, room, leaseTime, orphaned, s.inFlight.all())
 	if err != nil {
 		return s.claim.poll, err
 	}
@@ -142,10 +148,22 @@ func (s *subscription) deliver(ctx context.Context, l leased, slots chan struct{
 		msg.UUID, delivery.unidentified = s.FindEventID(msg, h.Origin)
 	}
 	l.key.Due = dueTime(msg)
-	msg.SetContext(context.WithValue(transport.WithDelivery(ctx, delivery), sourceKey{}, &source{consumer: s.consumer, topic: s.topic, event: &l.event}))
-	select {
-	case s.out <- msg:
-	case <-s.stop:
+	from := &source{consumer: s.consumer, topic: s.topic, event: &l.event}
+	msg.SetContext(context.WithValue(transport.WithDelivery(ctx, delivery), sourceKey{}, from))
+	if l.former != "" && l.former != s.topic {
+		s.claim.cfg.Logger.WarnContext(ctx, "failed event of a topic that nobody subscribes to is handled by the subscription to another topic of its consumer",
+			"event_id", l.key.EventID, "consumer", s.consumer, "former_topic", l.former, "topic", s.topic)
+	}
+	taken := s.acquire()
+	if taken {
+		select {
+		case s.out <- msg:
+		case <-s.stop:
+			s.release()
+			taken = false
+		}
+	}
+	if !taken {
 		cancel()
 		<-slots
 		return false
@@ -155,10 +173,16 @@ func (s *subscription) deliver(ctx context.Context, l leased, slots chan struct{
 		defer cancel()
 		select {
 		case <-msg.Acked():
+			if !from.claimed.Load() {
+				s.claim.cfg.Logger.ErrorContext(ctx, "failed event was acked and never came to its claim: it is kept, and retried again. Remove what drops it from the middleware outside of the claim, such as Watermill's Deduplicator",
+					"event_id", l.key.EventID, "consumer", s.consumer)
+				s.giveBack(ctx, l, outageDelay)
+			}
 		case <-msg.Nacked():
 			s.giveBack(ctx, l, delivery.delay())
 		case <-ctx.Done():
 		}
+		s.release()
 		s.inFlight.remove(l.row)
 		<-slots
 		wake(s.nudge)
@@ -188,6 +212,13 @@ func (n *nudges) add(consumer string, ch chan struct{}) {
 		n.chans[consumer] = map[chan struct{}]struct{}{}
 	}
 	n.chans[consumer][ch] = struct{}{}
+}
+
+// count is how many subscriptions of the consumer there are in this process.
+func (n *nudges) count(consumer string) int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return len(n.chans[consumer])
 }
 
 func (n *nudges) remove(consumer string, ch chan struct{}) {

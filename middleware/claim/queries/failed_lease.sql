@@ -1,14 +1,15 @@
 -- Takes events that are due in hand, by moving ahead when they are due again. By the index on due_at; one that is behind
 -- another of its key, by the index on keys, is not for now; $5 are those that this subscription has in flight. Locks the rows,
--- and passes over those that others lock, which a handler does until its end.
+-- and passes over those that others lock, which a handler does until its end. An event of another topic that has been due for $6
+-- milliseconds is nobody's: its consumer's topic was renamed. With $6 it is taken too, and belongs to this topic from then on.
 with due as (
-    select f.id from {schema}.claim_failed f
+    select f.id, f.topic from {schema}.claim_failed f
     where f.consumer = (select id from {schema}.consumer where name = $1) and f.state = 'waiting' and f.due_at <= now()
-      and f.topic in ($2, '') and f.id <> all ($5::bigint[])
+      and (f.topic in ($2, '') or f.due_at <= now() - $6::bigint * interval '1 millisecond') and f.id <> all ($5::bigint[])
       and (f.key = '' or not exists (select from {schema}.claim_failed e
           where e.consumer = f.consumer and e.key = f.key and e.key <> '' and e.id < f.id and e.state <> 'failing'))
     order by f.due_at limit $3::int for update skip locked
 )
-update {schema}.claim_failed f set due_at = now() + $4::bigint * interval '1 millisecond'
+update {schema}.claim_failed f set due_at = now() + $4::bigint * interval '1 millisecond', topic = case when f.topic = '' then '' else $2 end
 from due where f.id = due.id
-returning f.id, f.record, f.event_id, f.key, f.attempts, f.headers, f.payload, f.due_at, f.reason = 'malformed'
+returning f.id, f.record, f.event_id, f.key, f.attempts, f.headers, f.payload, f.due_at, f.reason = 'malformed', due.topic
