@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/millrace-go/millrace/internal/pgunit"
+	"github.com/millrace-go/millrace/middleware/internal/inbox"
 	"github.com/millrace-go/millrace/pgtx"
 )
 
@@ -133,7 +134,7 @@ func (c *Claim) tellLeaving(members []*member) {
 	if !known {
 		c.cfg.Logger.LogAttrs(members[0].ctx, slog.LevelWarn, "handler leaves settings, temporary tables or cursors in its transaction, which it shares with others in a group: "+
 			"its events are undone and handled alone. Set Config.Group to 0 for its claim, or set nothing in the handler",
-			slog.String("consumer", consumer), slog.String("statement", printable(statement, 200)))
+			slog.String("consumer", consumer), slog.String("statement", inbox.Printable(statement, 200)))
 	}
 	l := v.(*leaving)
 	l.mu.Lock()

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/middleware/claim"
+	"github.com/millrace-go/millrace/middleware/deadletter"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/pgtx"
 	"github.com/millrace-go/millrace/transport"
@@ -103,7 +104,7 @@ func TestRenamedTopic(t *testing.T) {
 	f.serveTopic(m, c, "after", 4, handle)
 	f.eventually(func() bool { return f.effects()[ids["behind"]] == 1 }, "the key is free")
 	assert.Equal(t, 1, f.effects()[ids["retried"]])
-	r, err := claim.Replay(t.Context(), f.pool, f.schema, claim.Selection{EventIDs: []string{ids["dead"]}}, claim.By{Actor: "test"})
+	r, err := deadletter.Replay(t.Context(), f.pool, f.schema, deadletter.Selection{EventIDs: []string{ids["dead"]}}, deadletter.By{Actor: "test"})
 	require.NoError(t, err)
 	assert.Equal(t, 1, r.Done)
 	f.eventually(func() bool { return f.effects()[ids["behind the dead one"]] == 1 }, "its key is free too")
