@@ -15,8 +15,12 @@ import (
 	"github.com/millrace-go/millrace/transport"
 )
 
-// handlerName is the router's name of the handler, and so the consumer's.
-const handlerName = "bench"
+const (
+	serviceName = "bench"
+	// handlerName is the router's name of the handler, and claimName that of its consumer in the claim's tables.
+	handlerName = "bench"
+	claimName   = serviceName + "/" + handlerName
+)
 
 // slowHandler is how long a handler takes that does more than one statement.
 const slowHandler = 5 * time.Millisecond
@@ -87,6 +91,7 @@ func failing(oneIn int, h message.NoPublishHandlerFunc) message.NoPublishHandler
 // claimed is Millrace's claim with its PostgreSQL store.
 func claimed(pool *pgxpool.Pool, schema string, cfg claim.Config) func() (message.HandlerMiddleware, error) {
 	return func() (message.HandlerMiddleware, error) {
+		cfg.Service = serviceName
 		c, err := claim.New(claim.NewPostgresStore(pool, claim.Schema(schema)), cfg)
 		if err != nil {
 			return nil, err

@@ -20,7 +20,7 @@ func (c *claiming) fill(ctx context.Context, who consumer, rows int) error {
 	}
 	schema := c.grownSchema()
 	var number int16
-	if err := c.pool.QueryRow(ctx, `select id from `+schema+`.consumer where name = $1`, handlerName).Scan(&number); err != nil {
+	if err := c.pool.QueryRow(ctx, `select id from `+schema+`.consumer where name = $1`, claimName).Scan(&number); err != nil {
 		return err
 	}
 	now := time.Now().UTC()

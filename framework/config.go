@@ -19,6 +19,7 @@ import (
 	"github.com/millrace-go/millrace/internal/enum"
 	"github.com/millrace-go/millrace/internal/pgdsn"
 	"github.com/millrace-go/millrace/internal/pgschema"
+	"github.com/millrace-go/millrace/internal/service"
 	"github.com/millrace-go/millrace/middleware/claim"
 	"github.com/millrace-go/millrace/middleware/idempotencykey"
 	"github.com/millrace-go/millrace/outbox"
@@ -27,7 +28,9 @@ import (
 // Config configures a Service. In a file its keys are the fields' names in snake case, and so are those of the broker's
 // section; in the environment they are joined by "_" behind MILLRACE: MILLRACE_POSTGRES_DSN.
 type Config struct {
-	// Service names the service in traces, metrics and logs. Required.
+	// Service names the service: in traces, metrics and logs, and in the names of what it stores, which keep its events, effects
+	// and requests apart from those of other services on the same database or provider. A service that is renamed is another
+	// one, which has handled nothing. 1 to 100 letters, digits, ".", "_" and "-", starting with a letter. Required.
 	Service string
 
 	// Broker is the name of one of the drivers that New gets: "pubsub", "kafka" or "memory". The section of that name
@@ -133,7 +136,13 @@ func (p *Placement) UnmarshalText(word []byte) error { return enum.Read(p, word,
 
 // Claim configures the claim of every handler.
 type Claim struct {
-	claim.Config
+	// Config is the claim's; its name is the service's.
+	claim.Config `without:"Service"`
+}
+
+func (c Claim) of(name string) claim.Config {
+	c.Service = name
+	return c.Config
 }
 
 // Handler configures a handler.
@@ -185,8 +194,8 @@ func (c Config) Validate() error {
 	wrong := func(field, format string, args ...any) {
 		errs = append(errs, fmt.Errorf("Config.%s is %w", field, fmt.Errorf(format, args...)))
 	}
-	if c.Service == "" {
-		wrong("Service", "empty: want the service's name, as it is to stand in traces, metrics and logs")
+	if err := service.Validate(c.Service); err != nil {
+		errs = append(errs, fmt.Errorf("Config.%w", err))
 	}
 	if c.Broker == "" {
 		wrong("Broker", "empty: want pubsub, kafka or memory")
@@ -212,11 +221,12 @@ func (c Config) Validate() error {
 	if c.Outbox.MaxBacklog < 0 {
 		wrong("Outbox.MaxBacklog", "%d: want 1 or more, or 0 for no limit", c.Outbox.MaxBacklog)
 	}
+	const checked = "service" // an error of the name is reported once
 	errs = append(errs,
 		within("Config.Outbox", c.Outbox.RelayConfig.WithDefaults().Validate()),
-		within("Config.Claim", c.Claim.Config.WithDefaults().Validate()),
-		within("Config.Effects", c.Effects.Config.WithDefaults().Validate()),
-		within("Config.IdempotencyKeys", c.IdempotencyKeys.withScope(idempotencykey.Shared).WithDefaults().Validate()))
+		within("Config.Claim", c.Claim.of(checked).WithDefaults().Validate()),
+		within("Config.Effects", c.Effects.of(checked).WithDefaults().Validate()),
+		within("Config.IdempotencyKeys", c.IdempotencyKeys.of(checked, idempotencykey.Shared).WithDefaults().Validate()))
 	for _, name := range slices.Sorted(maps.Keys(c.Handlers)) {
 		if n := c.Handlers[name].Concurrency; n < 0 {
 			wrong(fmt.Sprintf("Handlers[%q].Concurrency", name), "%d: want 1 or more, or 0 for the default", n)

@@ -10,8 +10,13 @@ import (
 
 // Effects configures the ledger of effects.
 type Effects struct {
-	// Config is the ledger's; its schema is the service's.
-	effect.Config `without:"Schema"`
+	// Config is the ledger's; its name and schema are the service's.
+	effect.Config `without:"Service,Schema"`
+}
+
+func (e Effects) of(name string) effect.Config {
+	e.Service = name
+	return e.Config
 }
 
 // Effects is the ledger of effects outside of the database, such as a call of a provider. The contexts of handlers, of
@@ -22,7 +27,7 @@ func (s *Service) Effects() *effect.Ledger { return s.effects }
 
 // newLedger returns a ledger that can work, or one to close and why it cannot.
 func (s *Service) newLedger(ctx context.Context) (*effect.Ledger, error) {
-	cfg := s.cfg.Effects.Config
+	cfg := s.cfg.Effects.of(s.cfg.Service)
 	cfg.Schema = s.cfg.Postgres.Schema
 	cfg.Logger = cmp.Or(cfg.Logger, s.log)
 	cfg.MeterProvider = cmp.Or(cfg.MeterProvider, s.telemetry.meter)

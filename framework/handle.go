@@ -29,8 +29,8 @@ type handler struct {
 // as its generated code has it). Its context carries the event (EventFrom) and the transaction of the claim (pgtx.From).
 // What of it may be configured stands under Config.Handlers by its name.
 //
-// The name is that of the consumer: the group in Kafka, part of the subscription's name in Pub/Sub, the scope of the
-// claim. So it must differ from that of every other handler of these topics, in all services, and renaming it makes
+// The name is that of the consumer: the group in Kafka, part of the subscription's name in Pub/Sub, and behind the service's
+// name the scope of the claim. So it must differ from that of every other handler of these topics, in all services, and renaming it makes
 // another consumer of it, which begins anew.
 //
 // A payload that is no T is a dead letter at once, with that reason; where the transport settles messages in transactions,

@@ -10,12 +10,13 @@ import (
 
 // IdempotencyKeys configures the idempotency keys of requests.
 type IdempotencyKeys struct {
-	// Config is that of all Keys of the service; its schema is the service's, its scope that which Service.Keys is given.
-	idempotencykey.Config `without:"Schema"`
+	// Config is that of all Keys of the service; its name and schema are the service's, its scope that which Service.Keys is
+	// given.
+	idempotencykey.Config `without:"Service,Schema"`
 }
 
-func (k IdempotencyKeys) withScope(scope func(*http.Request) (string, error)) idempotencykey.Config {
-	k.Scope = scope
+func (k IdempotencyKeys) of(name string, scope func(*http.Request) (string, error)) idempotencykey.Config {
+	k.Service, k.Scope = name, scope
 	return k.Config
 }
 
@@ -29,7 +30,7 @@ func (k IdempotencyKeys) withScope(scope func(*http.Request) (string, error)) id
 // the settings; a route that needs others has keys of its own, by idempotencykey.New. Run keeps the table. Call Keys
 // before Run, once for each scope.
 func (s *Service) Keys(scope func(*http.Request) (string, error)) (*idempotencykey.Keys, error) {
-	cfg := s.cfg.IdempotencyKeys.withScope(scope)
+	cfg := s.cfg.IdempotencyKeys.of(s.cfg.Service, scope)
 	cfg.Schema = s.cfg.Postgres.Schema
 	cfg.Logger = cmp.Or(cfg.Logger, s.log)
 	cfg.MeterProvider = cmp.Or(cfg.MeterProvider, s.telemetry.meter)

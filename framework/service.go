@@ -136,7 +136,7 @@ func (s *Service) assemble(ctx context.Context, settings transport.Settings) (er
 }
 
 func (s *Service) newClaim(ordered bool) (*claim.Claim, error) {
-	cfg := s.cfg.Claim.Config
+	cfg := s.cfg.Claim.of(s.cfg.Service)
 	cfg.Ordered = ordered
 	cfg.Logger = cmp.Or(cfg.Logger, s.log)
 	cfg.MeterProvider = cmp.Or(cfg.MeterProvider, s.telemetry.meter)

@@ -36,7 +36,7 @@ func (a *app) dead() *cobra.Command {
 
 // deadSelection gives a command the flags that select events.
 func deadSelection(c *cobra.Command, s *deadletter.Selection) {
-	c.Flags().StringVar(&s.Consumer, "consumer", "", "only events of this consumer")
+	c.Flags().StringVar(&s.Consumer, "consumer", "", "only events of this consumer, service/name")
 	c.Flags().StringVar(&s.Group, "group", "", `only events with the same error: a group of "millrace dead list --groups"`)
 	c.Flags().StringVar(&s.Key, "key", "", "only events of this ordering key")
 }
@@ -50,7 +50,7 @@ func (a *app) deadList() *cobra.Command {
 	var groups bool
 	c := &cobra.Command{
 		Use: "list", Short: "List dead letters and other failed events, or count them by error", Args: cobra.NoArgs,
-		Example: "  millrace dead list\n  millrace dead list --groups\n  millrace dead list --state all --consumer notify-family",
+		Example: "  millrace dead list\n  millrace dead list --groups\n  millrace dead list --state all --consumer labour/notify-family",
 	}
 	deadSelection(c, &l.Selection)
 	c.Flags().StringVar(&state, "state", "dead", "only events in this state: "+either(claimStates.choice(failed)))
@@ -162,7 +162,7 @@ func (a *app) deadShow() *cobra.Command {
 	var raw bool
 	c := &cobra.Command{
 		Use: "show EVENT-ID", ValidArgsFunction: cobra.NoFileCompletions, Short: "Show a failed event with its error, attempts, headers and payload", Args: argument,
-		Example: "  millrace dead show 0198c0de…3f2a\n  millrace dead show 0198c0de…3f2a --consumer notify-family --raw > payload.json",
+		Example: "  millrace dead show 0198c0de…3f2a\n  millrace dead show 0198c0de…3f2a --consumer labour/notify-family --raw > payload.json",
 	}
 	c.Flags().StringVar(&consumer, "consumer", "", "as it failed for this consumer")
 	c.Flags().BoolVar(&raw, "raw", false, "write the payload alone, byte by byte")

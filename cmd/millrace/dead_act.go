@@ -31,7 +31,7 @@ func (a *app) deadDiscard() *cobra.Command {
 	return a.deadCommand(deadletter.Discard, []string{"dead", "waiting", "parked"}, "discarded", &cobra.Command{
 		Use: "discard {EVENT-ID… | --consumer NAME | --group GROUP | --key KEY | --all}", ValidArgsFunction: cobra.NoFileCompletions, Short: "Discard dead letters for good",
 		Long:    "Discards dead letters for good. If the broker redelivers them they are ignored, and later events of their keys go on.",
-		Example: "  millrace dead discard 0198c0de…3f2a --note \"test data\"\n  millrace dead discard --consumer notify-family --state all",
+		Example: "  millrace dead discard 0198c0de…3f2a --note \"test data\"\n  millrace dead discard --consumer labour/notify-family --state all",
 	})
 }
 
@@ -125,7 +125,7 @@ func leftAlone(r deadletter.Result) (lines []string) {
 func (a *app) deadAudit() *cobra.Command {
 	var event, consumer string
 	var limit int
-	c := &cobra.Command{Use: "audit", Short: "List what operators did, the latest first", Args: cobra.NoArgs, Example: "  millrace dead audit\n  millrace dead audit --consumer notify-family --limit 20"}
+	c := &cobra.Command{Use: "audit", Short: "List what operators did, the latest first", Args: cobra.NoArgs, Example: "  millrace dead audit\n  millrace dead audit --consumer labour/notify-family --limit 20"}
 	c.Flags().StringVar(&event, "event", "", "only actions on this event, by its whole ID")
 	c.Flags().StringVar(&consumer, "consumer", "", "only actions on events of this consumer")
 	limitVar(c, &limit)

@@ -71,6 +71,7 @@ func startService(t *testing.T, broker string, handle message.NoPublishHandlerFu
 	for range 2 {
 		s.broker = s.connect(t, broker)
 		c, err := claim.New(claim.NewPostgresStore(s.pool, claim.Schema(s.schema)), claim.Config{
+			Service:     "labour",
 			MaxAttempts: 3, Backoff: func(int) time.Duration { return 10 * time.Millisecond },
 		})
 		require.NoError(t, err)
@@ -150,7 +151,7 @@ func testDeadLetter(t *testing.T, broker string) {
 		return dead == 1
 	}, 30*time.Second, 20*time.Millisecond)
 	assert.EqualValues(t, 3, s.deliveries.Load(), "the claim's attempts")
-	assert.Regexp(t, id+` +notify +- +dead +3 +\S+ +\S+ +`, s.run(exitOK, "dead", "list"))
+	assert.Regexp(t, id+` +labour/notify +- +dead +3 +\S+ +\S+ +`, s.run(exitOK, "dead", "list"))
 	assert.Zero(t, s.effects(id))
 
 	mended.Store(true)

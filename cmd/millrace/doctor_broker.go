@@ -70,7 +70,7 @@ func (d *doctor) subscribed(s subscription, i transport.Inspection, relays int) 
 	default:
 		if i.Lag > d.limits.backlog {
 			d.find("broker", fmt.Sprintf("consumer %s is %d messages behind on topic %s", s.consumer, i.Lag, s.topic), "it does not run, fails, or is too slow",
-				"start it, or run more processes with more partitions; "+d.command("", "dead", "list", "--state", "all", "--consumer", s.consumer))
+				"start it, or run more processes with more partitions; "+d.command("", "dead", "list", "--state", "all"))
 		}
 		if i.Retention > 0 {
 			d.checkWindow(i.Retention, fmt.Sprintf("topic %s, consumer %s", s.topic, s.consumer))

@@ -225,7 +225,7 @@ var troubles = map[string]func(x *explained){
 	"poison at a consumer": func(x *explained) {
 		x.deliver("notify", outbox.NewID(), "", handled)
 		x.exec(`insert into {schema}.claim_start select id, '0197f3a0-1234-7abc-8def-0123456789ab', 1, 2 from {schema}.consumer`)
-		x.finds("poison", `^consumer notify started the event with record 0197f3a0-1234-7abc-8def-0123456789ab alone 2 times, and never finished it$`)
+		x.finds("poison", `^consumer labour/notify started the event with record 0197f3a0-1234-7abc-8def-0123456789ab alone 2 times, and never finished it$`)
 		x.exec(`delete from {schema}.claim_start`)
 	},
 	"dead letters": func(x *explained) {
@@ -235,17 +235,17 @@ var troubles = map[string]func(x *explained){
 		assert.Contains(x.t, f.Cause, "no such labour")
 		x.run(exitOK, "dead", "replay", id)
 		x.healthy()
-		x.finds("retries", `^1 event of consumer notify is overdue for a retry$`, "--max-lag=1ns")
+		x.finds("retries", `^1 event of consumer labour/notify is overdue for a retry$`, "--max-lag=1ns")
 		x.run(exitOK, "dead", "discard", id, "--state", "all")
 	},
 	"effects": func(x *explained) {
-		ledger, err := effect.New(x.pool, effect.Config{Schema: x.schema, Logger: quiet})
+		ledger, err := effect.New(x.pool, effect.Config{Service: "labour", Schema: x.schema, Logger: quiet})
 		require.NoError(x.t, err)
 		defer ledger.Close()
 		require.Error(x.t, effect.Once(effect.With(x.t.Context(), ledger), "sms:1", func(context.Context, string) error { return errors.New("timeout") }))
 		f := x.finds("effects", `^1 effect is in doubt or in conflict, the first one since 20\S+$`)
 		assert.Contains(x.t, f.Cause, "timeout")
-		x.run(exitOK, "effect", "resolve", "sms:1", "--done")
+		x.run(exitOK, "effect", "resolve", "labour/sms:1", "--done")
 	},
 	"transaction": func(x *explained) {
 		tx, err := x.pool.Begin(x.t.Context())
@@ -366,7 +366,7 @@ func TestDoctorBehindAPooler(t *testing.T) {
 	id := outbox.NewID()
 	x.deliver("notify", id, "", handled)
 	for range 3 { // on any of its connections
-		assert.Contains(t, x.run(exitOK, "explain", id), "claim notify: completed\n")
+		assert.Contains(t, x.run(exitOK, "explain", id), "claim labour/notify: completed\n")
 		x.run(exitOK, "outbox", "status")
 	}
 }

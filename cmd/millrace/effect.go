@@ -91,7 +91,7 @@ func (a *app) effectResolve() *cobra.Command {
 		Long: "Resolves an effect in doubt: it happened, and is not called again (--done), or it did not happen and cannot happen any\n" +
 			"more, and may be called again (--not-done). Ask the provider first, by the idempotency key. The event is handled when it\n" +
 			"is redelivered. An effect in conflict is taken off the list by --done. Decisions are kept in the table effect_resolution.",
-		Example: "  millrace effect resolve sms/0198c0de-0000-7000-8000-000000003f2a --done --note \"seen at the provider\"\n  millrace effect resolve charge:1 --done --response '\"ch_1\"'\n  millrace effect resolve charge:2 --not-done",
+		Example: "  millrace effect resolve labour/sms/0198c0de-0000-7000-8000-000000003f2a --done --note \"seen at the provider\"\n  millrace effect resolve shop/charge:1 --done --response '\"ch_1\"'\n  millrace effect resolve shop/charge:2 --not-done",
 	}
 	c.Flags().BoolVar(&d.Done, "done", false, "the effect happened")
 	c.Flags().BoolVar(&notDone, "not-done", false, "the effect did not happen, and cannot happen any more")

@@ -17,7 +17,7 @@ func TestEffectCommands(t *testing.T) {
 	o := newOperator(t)
 	assert.Contains(t, o.run(exitFailed, "effect", "list"), `run "millrace migrate up"`)
 	assert.Regexp(t, `effect +1 +effect +20`, o.run(exitOK, "migrate", "up"))
-	ledger, err := effect.New(o.pool, effect.Config{Schema: o.schema, Logger: slog.New(slog.DiscardHandler)})
+	ledger, err := effect.New(o.pool, effect.Config{Service: "labour", Schema: o.schema, Logger: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	defer ledger.Close()
 	charge := func(key string, err error) (string, error) {
@@ -38,19 +38,19 @@ func TestEffectCommands(t *testing.T) {
 	var found []effect.Entry
 	require.NoError(t, json.Unmarshal([]byte(o.run(exitOK, "effect", "list", "--json", "--limit", "1")), &found))
 	require.Len(t, found, 1)
-	assert.Equal(t, "charge:1", found[0].Key)
+	assert.Equal(t, "labour/charge:1", found[0].Key)
 	assert.Contains(t, o.run(exitUsage, "effect", "list", "--state", "lost"), "--state is \"lost\": want open, doubt, conflict, running, done, not_done or all\n")
 	assert.Contains(t, o.run(exitUsage, "effect", "list", "--limit", "0"), "want 1 or more")
 
-	assert.Contains(t, o.run(exitUsage, "effect", "resolve", "--done"), "KEY is missing, for example: millrace effect resolve sms/")
-	assert.Contains(t, o.run(exitUsage, "effect", "resolve", "charge:1"), "want either --done or --not-done")
-	assert.Contains(t, o.run(exitUsage, "effect", "resolve", "charge:1", "--not-done", "--response", "1"), "--response needs --done\n")
-	assert.Contains(t, o.run(exitUsage, "effect", "resolve", "charge:1", "--done", "--response", "ch_1"), "want JSON, such as a text in double quotes\n")
-	assert.Contains(t, o.run(exitUsage, "effect", "resolve", "charge:1", "--done", "--by", ""), "--by is empty: want the name of who decides\n")
-	assert.Contains(t, o.run(exitFailed, "effect", "resolve", "charge:9", "--done"), "no such effect")
-	assert.Contains(t, o.run(exitFailed, "effect", "resolve", "charge:3", "--not-done"), "nothing to decide")
-	assert.Equal(t, "Effect charge:1 was resolved.\n", o.run(exitOK, "effect", "resolve", "charge:1", "--done", "--response", `"ch_1"`, "--by", "ada", "--note", "seen"))
-	o.run(exitOK, "effect", "resolve", "charge:2", "--not-done")
+	assert.Contains(t, o.run(exitUsage, "effect", "resolve", "--done"), "KEY is missing, for example: millrace effect resolve labour/sms/")
+	assert.Contains(t, o.run(exitUsage, "effect", "resolve", "labour/charge:1"), "want either --done or --not-done")
+	assert.Contains(t, o.run(exitUsage, "effect", "resolve", "labour/charge:1", "--not-done", "--response", "1"), "--response needs --done\n")
+	assert.Contains(t, o.run(exitUsage, "effect", "resolve", "labour/charge:1", "--done", "--response", "ch_1"), "want JSON, such as a text in double quotes\n")
+	assert.Contains(t, o.run(exitUsage, "effect", "resolve", "labour/charge:1", "--done", "--by", ""), "--by is empty: want the name of who decides\n")
+	assert.Contains(t, o.run(exitFailed, "effect", "resolve", "labour/charge:9", "--done"), "no such effect")
+	assert.Contains(t, o.run(exitFailed, "effect", "resolve", "labour/charge:3", "--not-done"), "nothing to decide")
+	assert.Equal(t, "Effect labour/charge:1 was resolved.\n", o.run(exitOK, "effect", "resolve", "labour/charge:1", "--done", "--response", `"ch_1"`, "--by", "ada", "--note", "seen"))
+	o.run(exitOK, "effect", "resolve", "labour/charge:2", "--not-done")
 	assert.Equal(t, "No such effects.\n", o.run(exitOK, "effect", "list"))
 
 	answer, err := charge("charge:1", timeout)
@@ -60,6 +60,6 @@ func TestEffectCommands(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, "ch_called", answer)
 	var by, note string
-	require.NoError(t, o.pool.QueryRow(t.Context(), `select resolved_by, note from `+o.schema+`.effect_resolution where key = 'charge:1'`).Scan(&by, &note))
+	require.NoError(t, o.pool.QueryRow(t.Context(), `select resolved_by, note from `+o.schema+`.effect_resolution where key = 'labour/charge:1'`).Scan(&by, &note))
 	assert.Equal(t, "ada seen", by+" "+note)
 }

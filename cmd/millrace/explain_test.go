@@ -75,6 +75,7 @@ func (x *explained) deliver(consumer, id, key string, h func(context.Context) er
 
 func (x *explained) consume(cfg claim.Config, msg *message.Message, h func(context.Context) error) {
 	cfg.MaxAttempts, cfg.Logger = 3, quiet
+	cfg.Service = "labour"
 	c, err := claim.New(claim.NewPostgresStore(x.pool, claim.Schema(x.schema)), cfg)
 	require.NoError(x.t, err)
 	_, _ = c.Middleware(func(msg *message.Message) ([]*message.Message, error) { return nil, h(msg.Context()) })(msg)
@@ -259,12 +260,12 @@ func (x *explained) withConsumers(said *strings.Builder) {
 	killer := x.id("killer")
 	record, err := uuid.Parse(killer)
 	require.NoError(x.t, err)
-	_, err = x.pool.Exec(x.t.Context(), `insert into `+x.schema+`.claim_start select id, $1, 1, 2 from `+x.schema+`.consumer where name = 'notify'`, record)
+	_, err = x.pool.Exec(x.t.Context(), `insert into `+x.schema+`.claim_start select id, $1, 1, 2 from `+x.schema+`.consumer where name = 'labour/notify'`, record)
 	require.NoError(x.t, err)
 	x.explain(said, "its process was killed", exitOK, killer)
 
 	old := x.id("old")
-	x.exec(`update {schema}.consumer set floor = now() where name = 'notify'`)
+	x.exec(`update {schema}.consumer set floor = now() where name = 'labour/notify'`)
 	x.explain(said, "older than the retention watermark", exitFailed, old)
 	x.deliver("notify", old, "", handled)
 	x.explain(said, "delivered all the same", exitOK, old)
@@ -294,7 +295,7 @@ func (x *explained) outputs(said *strings.Builder) {
 }
 
 func (x *explained) effects(said *strings.Builder) {
-	ledger, err := effect.New(x.pool, effect.Config{Schema: x.schema, Logger: quiet})
+	ledger, err := effect.New(x.pool, effect.Config{Service: "labour", Schema: x.schema, Logger: quiet})
 	require.NoError(x.t, err)
 	defer ledger.Close()
 	calls := x.id("calls")
@@ -368,14 +369,14 @@ func TestExplainDelayed(t *testing.T) {
 	t.Parallel()
 	x := newExplained(t)
 	id, due := x.id("delayed"), time.Now().Add(time.Minute).UTC().Format("2006-01-02T15:04:05.000000Z")
-	c, err := claim.New(claim.NewPostgresStore(x.pool, claim.Schema(x.schema)), claim.Config{Consumer: func(string) string { return "notify" }, Logger: quiet})
+	c, err := claim.New(claim.NewPostgresStore(x.pool, claim.Schema(x.schema)), claim.Config{Service: "labour", Consumer: func(string) string { return "notify" }, Logger: quiet})
 	require.NoError(t, err)
 	msg := message.NewMessage(id, nil)
 	msg.Metadata.Set(outbox.DueMetadata, due)
 	_, err = c.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, nil })(msg)
 	require.NoError(t, err)
 	assert.Contains(t, x.run(exitFailed, "explain", id), "--due")
-	assert.Contains(t, x.run(exitOK, "explain", id, "--due", due), "claim notify")
+	assert.Contains(t, x.run(exitOK, "explain", id, "--due", due), "claim labour/notify")
 	var e explanation
 	require.NoError(t, json.Unmarshal([]byte(x.run(exitOK, "explain", id, "--due", due, "-o", "json")), &e))
 	assert.True(t, e.Known)
@@ -399,13 +400,13 @@ func TestExplainByOtherNames(t *testing.T) {
 	} {
 		said := x.run(exitOK, "explain", name)
 		assert.Contains(t, said, "event   "+event+"\n")
-		assert.Regexp(t, `claim notify: dead\n`, said)
+		assert.Regexp(t, `claim labour/notify: dead\n`, said)
 		assert.Contains(t, said, event+"\n", "what is to be run names the event itself")
 	}
 	loud := strings.ToUpper(outbox.NewID())
 	x.deliver("notify", loud, "", never)
 	x.run(exitOK, "dead", "discard", loud)
-	assert.Regexp(t, `claim notify: discarded\n`, x.run(exitOK, "explain", loud))
+	assert.Regexp(t, `claim labour/notify: discarded\n`, x.run(exitOK, "explain", loud))
 	published := x.publish("published", "taken", "", 0)
 	assert.Regexp(t, `outbox: pending\n`, x.run(exitOK, "explain", strings.ToUpper(published)))
 }

@@ -42,7 +42,7 @@ func newSeen(t *testing.T) *operator {
 	o.exec(`update {schema}.claim_failed set event_id = gen_random_uuid(), error = '` + long + `' where event_id = 'e2'`)
 	o.exec(`update {schema}.outbox_shard set deaths = array(select gen_random_uuid() from generate_series(1, 4)), suspect = gen_random_uuid()::text, suspect_deaths = array(select gen_random_uuid() from generate_series(1, 2)) where shard = 3`)
 	o.publish("labour.completed", "key")
-	ledger, err := effect.New(o.pool, effect.Config{Schema: o.schema, Logger: quiet})
+	ledger, err := effect.New(o.pool, effect.Config{Service: "labour", Schema: o.schema, Logger: quiet})
 	require.NoError(t, err)
 	defer ledger.Close()
 	err = effect.Once(effect.With(t.Context(), ledger), "sms/"+outbox.NewID(), func(context.Context, string) error { return errors.New(long) })

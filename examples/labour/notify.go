@@ -42,7 +42,7 @@ func (s *scene) router() (*message.Router, error) {
 		return nil, err
 	}
 	store := claim.NewPostgresStore(s.p.Pool, claim.Schema(s.p.Schema))
-	c, err := claim.New(store, claim.Config{Logger: s.p.Log, Backoff: func(int) time.Duration { return 100 * time.Millisecond }})
+	c, err := claim.New(store, claim.Config{Service: "labour", Logger: s.p.Log, Backoff: func(int) time.Duration { return 100 * time.Millisecond }})
 	if err != nil {
 		return nil, err
 	}

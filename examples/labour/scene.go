@@ -85,7 +85,7 @@ func playCase(ctx context.Context, p *stage.Part, id int64, c scenario, w ways) 
 	if s.events, err = outbox.NewPublisher(outbox.PublisherConfig{Schema: p.Schema}); err != nil {
 		return o, err
 	}
-	if s.ledger, err = effect.New(p.Pool, effect.Config{Schema: p.Schema, Logger: p.Log}); err != nil {
+	if s.ledger, err = effect.New(p.Pool, effect.Config{Service: "labour", Schema: p.Schema, Logger: p.Log}); err != nil {
 		return o, err
 	}
 	defer s.ledger.Close()

@@ -48,7 +48,7 @@ func api(ctx context.Context, p *stage.Part) error {
 	if err != nil {
 		return err
 	}
-	keys, err := idempotencykey.New(p.Pool, idempotencykey.Config{Scope: idempotencykey.Shared, Schema: p.Schema, Logger: p.Log})
+	keys, err := idempotencykey.New(p.Pool, idempotencykey.Config{Service: "payments", Scope: idempotencykey.Shared, Schema: p.Schema, Logger: p.Log})
 	if err != nil {
 		return err
 	}

@@ -53,7 +53,7 @@ func consumer(ctx context.Context, p *stage.Part) error {
 		if err != nil {
 			return err
 		}
-		guard, err := claim.New(store, claim.Config{Logger: p.Log})
+		guard, err := claim.New(store, claim.Config{Service: "payments", Logger: p.Log})
 		if err != nil {
 			return err
 		}

@@ -69,7 +69,7 @@ func (s *service) subscriber(consumer, topic string) (message.Subscriber, error)
 // guard is the claim, or in its place a plain transaction for each delivery.
 func (s *service) guard() (message.HandlerMiddleware, error) {
 	store := claim.NewPostgresStore(s.pool, claim.Schema(s.cfg.Schema))
-	c, err := claim.New(store, claim.Config{Logger: s.log})
+	c, err := claim.New(store, claim.Config{Service: "labour", Logger: s.log})
 	if err != nil || s.cfg.Without != "claim" {
 		return c.Middleware, err
 	}

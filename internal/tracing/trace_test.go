@@ -82,7 +82,7 @@ func TestOneTrace(t *testing.T) {
 			assert.Equal(t, parent.SpanID(), request.Parent.SpanID())
 			assert.Equal(t, request.SpanContext.SpanID(), got["process "+one+" "].Parent.SpanID(), "the event is the request's")
 			for consumer, topic := range map[string]string{"first": one, "second": two} {
-				process, claimed, effect := got["process "+topic+" "], got["claim "+consumer], got["effect "+consumer]
+				process, claimed, effect := got["process "+topic+" "], got["claim labour/"+consumer], got["effect "+consumer]
 				assert.Equal(t, process.SpanContext.SpanID(), claimed.Parent.SpanID())
 				assert.Equal(t, claimed.SpanContext.SpanID(), effect.Parent.SpanID())
 				assert.Equal(t, "completed", attributeOf(claimed.Attributes, "millrace.outcome").AsString())
@@ -129,7 +129,7 @@ func system(t *testing.T, tr transport.Transport, provider trace.TracerProvider,
 	require.NoError(t, err)
 	relay, err := outbox.NewRelay(pool, publisher, outbox.RelayConfig{Schema: schema, TracerProvider: provider, Propagator: propagation.TraceContext{}})
 	require.NoError(t, err)
-	c, err := claim.New(claim.NewPostgresStore(pool, claim.Schema(schema)), claim.Config{TracerProvider: provider, Propagator: propagation.TraceContext{}})
+	c, err := claim.New(claim.NewPostgresStore(pool, claim.Schema(schema)), claim.Config{Service: "labour", TracerProvider: provider, Propagator: propagation.TraceContext{}})
 	require.NoError(t, err)
 
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})

@@ -21,6 +21,7 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/millrace-go/millrace/internal/service"
 	"github.com/millrace-go/millrace/middleware/internal/inbox"
 )
 
@@ -53,6 +54,7 @@ const contendedDelay = 250 * time.Millisecond
 
 // Key names one effect: an event as one consumer sees it. Consumer and EventID identify it.
 type Key struct {
+	// Consumer is "service/name": see Config.Service and Config.Consumer.
 	Consumer, EventID string
 
 	// Order is the event's ordering key when its consumer is configured to keep the order of events that fail; else "".
@@ -75,10 +77,16 @@ type Store interface {
 	Stage(ctx context.Context, topic string, msgs ...*message.Message) error
 }
 
-// Config configures a Claim. Its zero value is ready for use.
+// Config configures a Claim. All but Service has a default.
 type Config struct {
-	// Consumer names the scope of a claim: each event has one effect in each. Renaming it makes redelivered events run
-	// again. Default: the name of the router's handler.
+	// Service is the name of the service. Each of its consumers is stored as "service/name", so that handlers of the same
+	// name in two services never take each other's events for duplicates, in one database or one Redis; and a process that
+	// is killed makes only the processes of its own service careful (see Run). Renaming it makes redelivered events run
+	// again. 1 to 100 letters, digits, ".", "_" and "-", starting with a letter. Required.
+	Service string
+
+	// Consumer names the scope of a claim within the service: each event has one effect in each. Renaming it makes
+	// redelivered events run again. Default: the name of the router's handler.
 	Consumer func(handler string) string
 
 	// EventID tells an event from others. Duplicates must have the same; the ID that the broker gives to a message is
@@ -203,6 +211,9 @@ func (c Config) WithDefaults() Config {
 // Validate reports everything that is wrong with the configuration, whatever its store. It expects one that has its defaults.
 func (c Config) Validate() error {
 	var errs []error
+	if err := service.Validate(c.Service); err != nil {
+		errs = append(errs, fmt.Errorf("Config.%w", err))
+	}
 	if c.MaxAttempts < 1 {
 		errs = append(errs, fmt.Errorf("Config.MaxAttempts is %d: want 1 or more, or 0 for the default of 10", c.MaxAttempts))
 	}
@@ -249,6 +260,16 @@ type Claim struct {
 	routed   sync.Map // [2]string{consumer, event ID} of what runs and came through a router
 	hands    *gate
 	losses   losses
+}
+
+// consumer returns the name that the store knows a handler's consumer by, "" if the consumer has no name.
+func (c *Claim) consumer(handler string) string { return c.scoped(c.cfg.Consumer(handler)) }
+
+func (c *Claim) scoped(name string) string {
+	if name == "" {
+		return ""
+	}
+	return service.Scoped(c.cfg.Service, name)
 }
 
 // New returns a Claim that keeps its claims in store.

@@ -37,7 +37,7 @@ func TestDuplicateIsAckedWithoutItsHandler(t *testing.T) {
 func TestContendedMessageIsNackedWithADelay(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	end := f.holding(claim.Key{Consumer: "notify", EventID: "1"})
+	end := f.holding(claim.Key{Consumer: "labour/notify", EventID: "1"})
 	msg, d := deliver(t, "1")
 	out, err := f.middleware(claim.Config{})(f.handler)(msg)
 	require.NoError(t, err, "contention is no error: it must not reach a poison queue")

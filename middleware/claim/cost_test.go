@@ -28,7 +28,7 @@ func TestRoundTripsOfAClaim(t *testing.T) {
 	insert := `insert into ` + f.schema + `.effect values ($1)`
 	exec := func(ctx context.Context) error { return f.effect(ctx, "1") }
 	queue := func(ctx context.Context) error { return pgtx.Queue(ctx, insert, "1") }
-	fresh := func() claim.Key { return claim.Key{Consumer: "notify", EventID: outbox.NewID()} }
+	fresh := func() claim.Key { return claim.Key{Consumer: "labour/notify", EventID: outbox.NewID()} }
 	held, done := fresh(), fresh()
 	end := f.holding(held)
 	require.NoError(t, f.claimNow(done))
@@ -58,13 +58,13 @@ func TestRoundTripsOfAClaim(t *testing.T) {
 func TestClaimsLeaveNoDeadTuples(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	held := claim.Key{Consumer: "notify", EventID: outbox.NewID()}
+	held := claim.Key{Consumer: "labour/notify", EventID: outbox.NewID()}
 	pool := devtest.PoolOn(t, f.pool.Config().ConnString())
 	f.store = claim.NewPostgresStore(pool, claim.Schema(f.schema))
 	end := f.holding(held)
 	const claims = 100
 	for range claims {
-		key := claim.Key{Consumer: "notify", EventID: outbox.NewID()}
+		key := claim.Key{Consumer: "labour/notify", EventID: outbox.NewID()}
 		require.NoError(t, f.claimNow(key))
 		require.ErrorIs(t, f.claimNow(key), claim.ErrCompleted)
 		require.ErrorIs(t, f.claimNow(held), claim.ErrContended)
@@ -87,7 +87,7 @@ func TestRetentionDeletesNoRow(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	for range 10 {
-		f.settles(t.Context(), claim.Key{Consumer: "notify", EventID: mintedAt(-10 * day)})
+		f.settles(t.Context(), claim.Key{Consumer: "labour/notify", EventID: mintedAt(-10 * day)})
 	}
 	f.exec(`create function ` + f.schema + `.deleted() returns trigger language plpgsql as $$ begin raise 'a row is deleted'; end $$`)
 	f.exec(`create trigger deleted before delete on ` + f.schema + `.processed for each row execute function ` + f.schema + `.deleted()`)
@@ -100,7 +100,7 @@ func TestRetentionDeletesNoRow(t *testing.T) {
 func TestHashesArePrunedInBatches(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	f.settles(t.Context(), claim.Key{Consumer: "notify", EventID: "recent"})
+	f.settles(t.Context(), claim.Key{Consumer: "labour/notify", EventID: "recent"})
 	f.exec(`insert into ` + f.schema + `.processed select ('ff' || substr(md5(n::text), 3))::uuid, 1, now() - interval '2 days' from generate_series(1, 2500) n`)
 	f.exec(`create table ` + f.schema + `.batch (rows int, xid text)`)
 	f.exec(`create function ` + f.schema + `.pruned() returns trigger language plpgsql as $$ begin
@@ -112,7 +112,7 @@ func TestHashesArePrunedInBatches(t *testing.T) {
 	require.NoError(t, f.pool.QueryRow(t.Context(), `select max(rows), count(distinct xid) filter (where rows > 0) from `+f.schema+`.batch`).Scan(&largest, &transactions))
 	assert.Equal(t, 1000, largest)
 	assert.Equal(t, 3, transactions)
-	f.refuses(claim.Key{Consumer: "notify", EventID: "recent"}, claim.ErrCompleted)
+	f.refuses(claim.Key{Consumer: "labour/notify", EventID: "recent"}, claim.ErrCompleted)
 }
 
 // Three million events, or 300,000 in a short run, have been processed today. A plan that was made when there were none is no worse, and a claim
@@ -130,7 +130,7 @@ func TestClaimAmongMillions(t *testing.T) {
 	require.NoError(t, claim.Migrate(t.Context(), pool, f.schema))
 	claims := func(n int) {
 		for range n {
-			require.NoError(t, f.store.Do(t.Context(), claim.Key{Consumer: "notify", EventID: outbox.NewID()}, func(context.Context) error { return nil }))
+			require.NoError(t, f.store.Do(t.Context(), claim.Key{Consumer: "labour/notify", EventID: outbox.NewID()}, func(context.Context) error { return nil }))
 		}
 	}
 	claims(10) // its statements are prepared and planned

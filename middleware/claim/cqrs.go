@@ -42,7 +42,7 @@ func (c *Claim) OnGroupEvent(params cqrs.EventGroupProcessorOnHandleParams) erro
 	}
 	original := params.Message.Context()
 	if from := sourceOf(original); from != nil {
-		consumer := c.cfg.Consumer(name)
+		consumer := c.consumer(name)
 		if from.event != nil && from.consumer != consumer {
 			return nil // it is brought back for another handler of the group
 		}

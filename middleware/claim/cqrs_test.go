@@ -40,7 +40,7 @@ type cqrsFixture struct {
 func newCQRS(t *testing.T) *cqrsFixture {
 	f := &cqrsFixture{fixture: newFixture(t)}
 	var err error
-	f.claim, err = claim.New(f.store, claim.Config{})
+	f.claim, err = claim.New(f.store, claim.Config{Service: "labour"})
 	require.NoError(t, err)
 	f.channel = gochannel.NewGoChannel(gochannel.Config{OutputChannelBuffer: 10}, watermill.NopLogger{})
 	f.router, err = message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
@@ -163,7 +163,7 @@ func TestEachHandlerOfAGroupRunsOnce(t *testing.T) {
 	assert.Equal(t, 1, f.count("outbox"))
 	var scopes []string
 	require.NoError(t, f.pool.QueryRow(t.Context(), `select array_agg(name order by name) from `+f.schema+`.consumer`).Scan(&scopes))
-	assert.Equal(t, []string{"family.completed", "family.notify", "first", "second"}, scopes)
+	assert.Equal(t, []string{"labour/family.completed", "labour/family.notify", "labour/first", "labour/second"}, scopes)
 }
 
 // The handlers that failed, and they alone, have the event brought back.
@@ -172,7 +172,7 @@ func TestHandlersOfAGroupHaveTheirEventsBroughtBack(t *testing.T) {
 	f := newCQRS(t)
 	quick := func(int) time.Duration { return time.Millisecond }
 	var err error
-	f.claim, err = claim.New(f.store, claim.Config{Logger: silent, MaxAttempts: 3, Backoff: quick})
+	f.claim, err = claim.New(f.store, claim.Config{Service: "labour", Logger: silent, MaxAttempts: 3, Backoff: quick})
 	require.NoError(t, err)
 	group, err := cqrs.NewEventGroupProcessorWithConfig(f.router, cqrs.EventGroupProcessorConfig{
 		GenerateSubscribeTopic: func(cqrs.EventGroupProcessorGenerateSubscribeTopicParams) (string, error) { return "all", nil },
@@ -222,7 +222,7 @@ func TestHandlersOfAGroupHaveTheirEventsBroughtBack(t *testing.T) {
 func TestHandlersOfAGroupMustNotShareAScope(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	c, err := claim.New(f.store, claim.Config{})
+	c, err := claim.New(f.store, claim.Config{Service: "labour"})
 	require.NoError(t, err)
 	params := func() cqrs.EventGroupProcessorOnHandleParams {
 		return cqrs.EventGroupProcessorOnHandleParams{
@@ -240,9 +240,9 @@ func TestHandlersOfAGroupMustNotShareAScope(t *testing.T) {
 func TestContendedEventOfAGroup(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	c, err := claim.New(f.store, claim.Config{})
+	c, err := claim.New(f.store, claim.Config{Service: "labour"})
 	require.NoError(t, err)
-	end := f.holding(claim.Key{Consumer: "notifier", EventID: "1"})
+	end := f.holding(claim.Key{Consumer: "labour/notifier", EventID: "1"})
 	msg, d := deliver(t, "1")
 	original := msg.Context()
 	require.NoError(t, c.OnEvent(cqrs.EventProcessorOnHandleParams{

@@ -80,7 +80,7 @@ func TestRecordsLieInTheirDay(t *testing.T) {
 		f.schema + ".processed_hashed": {EventID: "order 1"},
 		f.today(-1):                    {EventID: mintedAt(time.Until(minted)), Due: time.Now().Add(-day)},
 	} {
-		key.Consumer = "notify"
+		key.Consumer = "labour/notify"
 		f.settles(t.Context(), key)
 		var n int
 		require.NoError(t, f.pool.QueryRow(t.Context(), `select count(*) from `+table).Scan(&n))
@@ -93,46 +93,46 @@ func TestWindow(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	processed, unseen, recent := mintedAt(-10*day), mintedAt(-10*day), mintedAt(-time.Minute)
-	f.settles(t.Context(), claim.Key{Consumer: "notify", EventID: processed})
-	f.settles(t.Context(), claim.Key{Consumer: "bill", EventID: recent})
+	f.settles(t.Context(), claim.Key{Consumer: "labour/notify", EventID: processed})
+	f.settles(t.Context(), claim.Key{Consumer: "labour/bill", EventID: recent})
 	r := f.retain()
 	assert.Equal(t, []string{"processed_old"}, r.Days)
 	assert.Equal(t, time.Now().UTC().Truncate(day).Add(-day), r.Floor.UTC(), "the end of the last day that was dropped")
 
-	for _, consumer := range []string{"notify", "bill"} {
+	for _, consumer := range []string{"labour/notify", "labour/bill"} {
 		f.refuses(claim.Key{Consumer: consumer, EventID: processed}, claim.ErrTooOld)
 		f.refuses(claim.Key{Consumer: consumer, EventID: unseen}, claim.ErrTooOld)
 	}
-	f.settles(t.Context(), claim.Key{Consumer: "notify", EventID: recent})
-	f.settles(t.Context(), claim.Key{Consumer: "notify", EventID: unseen, Due: time.Now()})
+	f.settles(t.Context(), claim.Key{Consumer: "labour/notify", EventID: recent})
+	f.settles(t.Context(), claim.Key{Consumer: "labour/notify", EventID: unseen, Due: time.Now()})
 	assert.Empty(t, f.retain().Days, "there is no more to drop")
 
 	// An operator vouches for it. Its record, among the hashes, absorbs redeliveries that nobody vouches for.
-	f.settles(claim.WithProof(t.Context()), claim.Key{Consumer: "notify", EventID: unseen})
-	f.refuses(claim.Key{Consumer: "notify", EventID: unseen}, claim.ErrCompleted)
-	f.refuses(claim.Key{Consumer: "bill", EventID: unseen}, claim.ErrTooOld)
+	f.settles(claim.WithProof(t.Context()), claim.Key{Consumer: "labour/notify", EventID: unseen})
+	f.refuses(claim.Key{Consumer: "labour/notify", EventID: unseen}, claim.ErrCompleted)
+	f.refuses(claim.Key{Consumer: "labour/bill", EventID: unseen}, claim.ErrTooOld)
 }
 
 // The floor is there and the day is too: retention was interrupted in between. Its records still count.
 func TestRecordBelowTheFloorCounts(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	processed := claim.Key{Consumer: "notify", EventID: mintedAt(-10 * day)}
+	processed := claim.Key{Consumer: "labour/notify", EventID: mintedAt(-10 * day)}
 	f.settles(t.Context(), processed)
 	f.exec(`update ` + f.schema + `.consumer set floor = now() - interval '5 days'`)
 	f.refuses(processed, claim.ErrCompleted)
 	require.ErrorIs(t, f.store.Do(claim.WithProof(t.Context()), processed, nil), claim.ErrCompleted)
-	f.refuses(claim.Key{Consumer: "notify", EventID: mintedAt(-10 * day)}, claim.ErrTooOld)
+	f.refuses(claim.Key{Consumer: "labour/notify", EventID: mintedAt(-10 * day)}, claim.ErrTooOld)
 }
 
 // A consumer that comes after days were dropped may process what is older: it never has. Later drops bind it too.
 func TestLateConsumerIsNotBound(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	f.settles(t.Context(), claim.Key{Consumer: "notify", EventID: mintedAt(0)})
+	f.settles(t.Context(), claim.Key{Consumer: "labour/notify", EventID: mintedAt(0)})
 	f.retain()
 	old := mintedAt(-100 * day)
-	f.refuses(claim.Key{Consumer: "notify", EventID: old}, claim.ErrTooOld)
+	f.refuses(claim.Key{Consumer: "labour/notify", EventID: old}, claim.ErrTooOld)
 	f.settles(t.Context(), claim.Key{Consumer: "analyse", EventID: old})
 	f.settles(t.Context(), claim.Key{Consumer: "analyse", EventID: mintedAt(0)})
 
@@ -146,18 +146,18 @@ func TestFirstConsumerIsNotBound(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	f.retain()
-	f.settles(t.Context(), claim.Key{Consumer: "notify", EventID: mintedAt(-10 * day)})
+	f.settles(t.Context(), claim.Key{Consumer: "labour/notify", EventID: mintedAt(-10 * day)})
 	k, err := claim.InspectKept(t.Context(), f.pool, f.schema)
 	require.NoError(t, err)
 	require.Len(t, k.Consumers, 1)
-	assert.Equal(t, "notify", k.Consumers[0].Name)
+	assert.Equal(t, "labour/notify", k.Consumers[0].Name)
 }
 
 // One that comes between the floor and the drop must not leave a record in the day that goes.
 func TestConsumerThatComesDuringRetention(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	end := f.holding(claim.Key{Consumer: "notify", EventID: mintedAt(0)})
+	end := f.holding(claim.Key{Consumer: "labour/notify", EventID: mintedAt(0)})
 	done := f.retaining()
 	late := claim.Key{Consumer: "analyse", EventID: mintedAt(-10 * day)}
 	f.settles(t.Context(), late)
@@ -187,14 +187,14 @@ func TestRetentionBesideALongHandlerBlocksNoClaim(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	f.exec(`drop table ` + f.today(7)) // a day is made, too
-	end := f.holding(claim.Key{Consumer: "notify", EventID: mintedAt(0)})
+	end := f.holding(claim.Key{Consumer: "labour/notify", EventID: mintedAt(0)})
 	done := f.retaining()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	for range 20 {
-		f.settles(ctx, claim.Key{Consumer: "notify", EventID: mintedAt(0)})
-		f.settles(ctx, claim.Key{Consumer: "bill", EventID: mintedAt(7 * day)})
-		f.settles(ctx, claim.Key{Consumer: "bill", EventID: outbox.NewID() + "?"})
+		f.settles(ctx, claim.Key{Consumer: "labour/notify", EventID: mintedAt(0)})
+		f.settles(ctx, claim.Key{Consumer: "labour/bill", EventID: mintedAt(7 * day)})
+		f.settles(ctx, claim.Key{Consumer: "labour/bill", EventID: outbox.NewID() + "?"})
 	}
 	select {
 	case err := <-done:
@@ -203,16 +203,16 @@ func TestRetentionBesideALongHandlerBlocksNoClaim(t *testing.T) {
 	}
 	require.NoError(t, end(nil))
 	require.NoError(t, <-done)
-	f.refuses(claim.Key{Consumer: "notify", EventID: mintedAt(-10 * day)}, claim.ErrTooOld)
+	f.refuses(claim.Key{Consumer: "labour/notify", EventID: mintedAt(-10 * day)}, claim.ErrTooOld)
 }
 
 // The process that drops a day is killed in the middle.
 func TestInterruptedRetentionIsFinished(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	old := claim.Key{Consumer: "notify", EventID: mintedAt(-10 * day)}
+	old := claim.Key{Consumer: "labour/notify", EventID: mintedAt(-10 * day)}
 	f.settles(t.Context(), old)
-	end := f.holding(claim.Key{Consumer: "notify", EventID: mintedAt(0)})
+	end := f.holding(claim.Key{Consumer: "labour/notify", EventID: mintedAt(0)})
 	done := f.retaining()
 	require.Eventually(t, func() bool {
 		tag, err := f.pool.Exec(t.Context(), `select pg_terminate_backend(pid) from pg_stat_activity
@@ -234,7 +234,7 @@ func TestMissingDaysAreMade(t *testing.T) {
 	for n := range 9 {
 		f.exec(`drop table ` + f.today(n-1))
 	}
-	f.settles(t.Context(), claim.Key{Consumer: "notify", EventID: mintedAt(0)})
+	f.settles(t.Context(), claim.Key{Consumer: "labour/notify", EventID: mintedAt(0)})
 
 	// Neither was anybody there for the days before: what waited in the broker has its day too.
 	f.retain()
@@ -243,8 +243,8 @@ func TestMissingDaysAreMade(t *testing.T) {
 	}
 	f.exec(fmt.Sprintf(`create table %s partition of %s.processed for values from ('%s') to ('%s')`, f.today(-5), f.schema,
 		boundOf(t, -5), boundOf(t, -4)))
-	f.settles(t.Context(), claim.Key{Consumer: "bill", EventID: mintedAt(-3 * day)})
-	f.settles(t.Context(), claim.Key{Consumer: "bill", EventID: mintedAt(-4 * day)})
+	f.settles(t.Context(), claim.Key{Consumer: "labour/bill", EventID: mintedAt(-3 * day)})
+	f.settles(t.Context(), claim.Key{Consumer: "labour/bill", EventID: mintedAt(-4 * day)})
 }
 
 // boundOf is the least UUIDv7 of that many days from now.
@@ -263,34 +263,34 @@ func TestMissingDay(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t)
-			lost := claim.Key{Consumer: "notify", EventID: mintedAt(time.Duration(missing[0]) * day)}
+			lost := claim.Key{Consumer: "labour/notify", EventID: mintedAt(time.Duration(missing[0]) * day)}
 			f.settles(t.Context(), lost)
 			for _, n := range missing {
 				f.exec(`drop table ` + f.today(n))
 			}
 			for _, n := range missing {
-				f.settlesOrRefuses(claim.Key{Consumer: "notify", EventID: mintedAt(time.Duration(n) * day)}, n < 0)
+				f.settlesOrRefuses(claim.Key{Consumer: "labour/notify", EventID: mintedAt(time.Duration(n) * day)}, n < 0)
 			}
 			f.refuses(lost, claim.ErrTooOld)
-			f.settles(t.Context(), claim.Key{Consumer: "notify", EventID: mintedAt(0)})
+			f.settles(t.Context(), claim.Key{Consumer: "labour/notify", EventID: mintedAt(0)})
 			f.settles(claim.WithProof(t.Context()), lost)
-			f.settles(t.Context(), claim.Key{Consumer: "new", EventID: mintedAt(-day - time.Minute)})
+			f.settles(t.Context(), claim.Key{Consumer: "labour/new", EventID: mintedAt(-day - time.Minute)})
 		})
 	}
 
 	t.Run("control", func(t *testing.T) { // nobody made the days in time: nothing is lost, and nobody is bound
 		t.Parallel()
 		f := newFixture(t)
-		f.settles(t.Context(), claim.Key{Consumer: "notify", EventID: mintedAt(0) + "?"})
+		f.settles(t.Context(), claim.Key{Consumer: "labour/notify", EventID: mintedAt(0) + "?"})
 		f.midnight()
-		f.settles(t.Context(), claim.Key{Consumer: "notify", EventID: mintedAt(0)})
+		f.settles(t.Context(), claim.Key{Consumer: "labour/notify", EventID: mintedAt(0)})
 		assert.Zero(t, f.count("consumer where floor is not null"))
 	})
 
 	t.Run("in a group", func(t *testing.T) {
 		t.Parallel()
 		g := newGrouped(t, claim.Config{})
-		g.settles(t.Context(), claim.Key{Consumer: "notify", EventID: mintedAt(0)})
+		g.settles(t.Context(), claim.Key{Consumer: "labour/notify", EventID: mintedAt(0)})
 		g.exec(`drop table ` + g.today(0))
 		g.handle(g.effect, mintedAt(0), mintedAt(0))
 		later := []string{mintedAt(time.Second), mintedAt(time.Second)}
@@ -309,11 +309,11 @@ func TestMissingDay(t *testing.T) {
 		f.exec(`create role ` + role + `; grant usage on schema ` + f.schema + ` to ` + role + `; grant select, insert, update on all tables in schema ` + f.schema + ` to ` + role)
 		t.Cleanup(func() { f.exec(`drop owned by ` + role + `; drop role ` + role) })
 		other := devtest.PoolOn(t, f.pool.Config().ConnString(), func(cfg *pgxpool.Config) { cfg.ConnConfig.RuntimeParams["role"] = role })
-		err := claim.NewPostgresStore(other, claim.Schema(f.schema)).Do(t.Context(), claim.Key{Consumer: "notify", EventID: mintedAt(0)}, nil)
+		err := claim.NewPostgresStore(other, claim.Schema(f.schema)).Do(t.Context(), claim.Key{Consumer: "labour/notify", EventID: mintedAt(0)}, nil)
 		require.ErrorContains(t, err, `millrace retention run`)
 		require.ErrorContains(t, err, time.Now().UTC().Format(time.DateOnly))
 		f.retain() // which that command does
-		f.settles(t.Context(), claim.Key{Consumer: "notify", EventID: mintedAt(0)})
+		f.settles(t.Context(), claim.Key{Consumer: "labour/notify", EventID: mintedAt(0)})
 	})
 }
 
@@ -332,7 +332,7 @@ func (f *fixture) settlesOrRefuses(key claim.Key, old bool) {
 func TestEventFromTheFuture(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	key := claim.Key{Consumer: "notify", EventID: mintedAt(30 * day)}
+	key := claim.Key{Consumer: "labour/notify", EventID: mintedAt(30 * day)}
 	f.refuses(key, claim.ErrClock)
 	f.refuses(key, claim.ErrClock)
 	f.settles(claim.WithProof(t.Context()), key)
@@ -369,7 +369,7 @@ func TestEventFromTheFutureWhoseDayComes(t *testing.T) {
 		}, 0},
 		"nobody has decided": {dead, 0},
 		"vouched for": {func(f *fixture, id string) {
-			require.NoError(f.t, f.store.Do(claim.WithProof(context.Background()), claim.Key{Consumer: "notify", EventID: id}, func(ctx context.Context) error {
+			require.NoError(f.t, f.store.Do(claim.WithProof(context.Background()), claim.Key{Consumer: "labour/notify", EventID: id}, func(ctx context.Context) error {
 				return f.effect(ctx, id)
 			}))
 		}, 1},
@@ -404,16 +404,16 @@ func TestRetentionByAnotherRole(t *testing.T) {
 	t.Cleanup(func() { f.exec(`drop owned by ` + role + `; drop role ` + role) })
 	f.exec(grants)
 	other := devtest.PoolOn(t, f.pool.Config().ConnString(), func(cfg *pgxpool.Config) { cfg.ConnConfig.RuntimeParams["role"] = role })
-	f.settles(t.Context(), claim.Key{Consumer: "notify", EventID: mintedAt(0)})
+	f.settles(t.Context(), claim.Key{Consumer: "labour/notify", EventID: mintedAt(0)})
 	f.midnight()
 	f.store = claim.NewPostgresStore(other, claim.Schema(f.schema))
-	f.settles(t.Context(), claim.Key{Consumer: "notify", EventID: mintedAt(0)})
+	f.settles(t.Context(), claim.Key{Consumer: "labour/notify", EventID: mintedAt(0)})
 	f.exec(`drop table ` + f.today(7))
 	_, err = claim.Retain(t.Context(), other, f.schema, day)
 	require.ErrorIs(t, err, pgdays.ErrNotOwner)
 	require.ErrorContains(t, err, `"millrace retention run"`)
 	assert.Zero(t, f.count("consumer where floor is not null"), "nobody is bound by what was not dropped")
-	f.settles(t.Context(), claim.Key{Consumer: "notify", EventID: mintedAt(7 * day)})
+	f.settles(t.Context(), claim.Key{Consumer: "labour/notify", EventID: mintedAt(7 * day)})
 
 	require.NoError(t, claim.Housekeep(f.store, t.Context(), 10000*day), "the owner will come")
 	f.exec(`drop table ` + f.schema + `.processed_old`)
@@ -430,9 +430,9 @@ func TestRetentionRefuses(t *testing.T) {
 	require.ErrorContains(t, err, "keep is 1h0m0s: want 24h0m0s or more")
 	_, err = claim.Retain(t.Context(), f.pool, "Big", day)
 	require.ErrorContains(t, err, `Schema is "Big"`)
-	_, err = claim.New(f.store, claim.Config{Retention: 6 * day})
+	_, err = claim.New(f.store, claim.Config{Service: "labour", Retention: 6 * day})
 	require.ErrorContains(t, err, "Retention is 144h0m0s, and RedeliveryHorizon 168h0m0s")
-	_, err = claim.New(f.store, claim.Config{Retention: time.Hour, RedeliveryHorizon: -1})
+	_, err = claim.New(f.store, claim.Config{Service: "labour", Retention: time.Hour, RedeliveryHorizon: -1})
 	require.ErrorContains(t, err, "Config.Retention is 1h0m0s: want 24h0m0s or more")
 	require.ErrorContains(t, err, "Config.RedeliveryHorizon is -1ns")
 	require.NoError(t, claim.CheckWindow(day, day))
@@ -442,7 +442,7 @@ func TestRetentionRefuses(t *testing.T) {
 func TestOutsideOfTheWindowIsADeadLetter(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	f.settles(t.Context(), claim.Key{Consumer: "notify", EventID: mintedAt(0)})
+	f.settles(t.Context(), claim.Key{Consumer: "labour/notify", EventID: mintedAt(0)})
 	f.retain()
 	reasons := map[string]string{mintedAt(-10 * day): "window", mintedAt(30 * day): "clock"}
 	for id := range reasons {
@@ -490,7 +490,7 @@ func TestTwoSpellings(t *testing.T) {
 			if c.minted == 1 {
 				id = uuid.NewString()
 			}
-			f.settles(t.Context(), claim.Key{Consumer: "notify", EventID: mintedAt(0)})
+			f.settles(t.Context(), claim.Key{Consumer: "labour/notify", EventID: mintedAt(0)})
 			f.retain()
 			c.cfg.Logger = silent
 			guard := f.middleware(c.cfg)

@@ -65,7 +65,7 @@ func crashUnderDeferredAcks(t *testing.T, group int, change func(*claim.Claim)) 
 		_, err := pool.Exec(ctx, statement)
 		require.NoError(t, err)
 	}
-	c, err := claim.New(f.store, claim.Config{Deferred: true, Group: group, Consumer: func(string) string { return "notify" }})
+	c, err := claim.New(f.store, claim.Config{Service: "labour", Deferred: true, Group: group, Consumer: func(string) string { return "notify" }})
 	require.NoError(t, err)
 	change(c)
 	h := c.Middleware(func(msg *message.Message) ([]*message.Message, error) {
@@ -135,7 +135,7 @@ func (h *handled) Handled() { close(h.moved) }
 func TestDeferredAckFollowsItsFlush(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	c, err := claim.New(f.store, claim.Config{Deferred: true, Consumer: func(string) string { return "notify" }})
+	c, err := claim.New(f.store, claim.Config{Service: "labour", Deferred: true, Consumer: func(string) string { return "notify" }})
 	require.NoError(t, err)
 	h := c.Middleware(f.handler)
 	for _, id := range []string{"1", "1", "2"} {
@@ -157,7 +157,7 @@ func TestDeferredAckFollowsItsFlush(t *testing.T) {
 func TestLostClaimIsNotAcked(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	c, err := claim.New(f.store, claim.Config{Deferred: true, Consumer: func(string) string { return "notify" }})
+	c, err := claim.New(f.store, claim.Config{Service: "labour", Deferred: true, Consumer: func(string) string { return "notify" }})
 	require.NoError(t, err)
 	for name, damage := range map[string]string{
 		"lost":    `delete from ` + f.schema + `.processed`,

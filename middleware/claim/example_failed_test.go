@@ -15,6 +15,7 @@ import (
 func ExampleClaim_Subscriber() {
 	consume := func(router *message.Router, pool *pgxpool.Pool, subscriber message.Subscriber, h message.NoPublishHandlerFunc) error {
 		c, err := claim.New(claim.NewPostgresStore(pool), claim.Config{
+			Service:         "labour",
 			Ordered:         true,
 			MaxAttempts:     10,
 			Backoff:         func(attempt int) time.Duration { return min(time.Duration(attempt)*5*time.Second, time.Minute) },

@@ -42,7 +42,7 @@ func ExampleClaim_Middleware() {
 		panic(err)
 	}
 
-	c, err := claim.New(claim.NewPostgresStore(pool, claim.Schema(schema)), claim.Config{})
+	c, err := claim.New(claim.NewPostgresStore(pool, claim.Schema(schema)), claim.Config{Service: "labour"})
 	if err != nil {
 		panic(err)
 	}

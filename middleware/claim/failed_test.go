@@ -143,9 +143,9 @@ func TestFailureOfAnEventThatAnotherProcessHandled(t *testing.T) {
 	t.Parallel()
 	f, id := newFixture(t), outbox.NewID()
 	store := settled{f.store, func() {
-		require.NoError(t, f.claimNow(claim.Key{Consumer: "notify", EventID: id}))
+		require.NoError(t, f.claimNow(claim.Key{Consumer: "labour/notify", EventID: id}))
 	}}
-	c, err := claim.New(store, claim.Config{Consumer: func(string) string { return "notify" }, Logger: silent})
+	c, err := claim.New(store, claim.Config{Service: "labour", Consumer: func(string) string { return "notify" }, Logger: silent})
 	require.NoError(t, err)
 	msg, _ := deliver(t, id)
 	_, err = c.Middleware(failing(errOops))(msg)
@@ -170,9 +170,9 @@ func (s settled) Do(ctx context.Context, key claim.Key, fn func(context.Context)
 // While another process has the event in hand a failure is not recorded, and nothing is acked.
 func TestFailureWhileAnotherProcessHasTheEvent(t *testing.T) {
 	t.Parallel()
-	f, key := newFixture(t), claim.Key{Consumer: "notify", EventID: outbox.NewID()}
+	f, key := newFixture(t), claim.Key{Consumer: "labour/notify", EventID: outbox.NewID()}
 	var end func(error) error
-	c, err := claim.New(settled{f.store, func() { end = f.holding(key) }}, claim.Config{Consumer: func(string) string { return "notify" }, Logger: silent})
+	c, err := claim.New(settled{f.store, func() { end = f.holding(key) }}, claim.Config{Service: "labour", Consumer: func(string) string { return "notify" }, Logger: silent})
 	require.NoError(t, err)
 	msg, d := deliver(t, key.EventID)
 	_, err = c.Middleware(failing(claim.Permanent(errOops)))(msg)
@@ -231,7 +231,7 @@ func TestDeadLettersAreForwarded(t *testing.T) {
 	assert.Equal(t, "dead payload", topic+" "+payload)
 	assert.Equal(t, "labour.completed", headers["type"])
 	assert.Equal(t, "permanent", headers[claim.DeadReasonMetadata])
-	assert.Equal(t, "notify", headers[claim.DeadConsumerMetadata])
+	assert.Equal(t, "labour/notify", headers[claim.DeadConsumerMetadata])
 	assert.Equal(t, "1", headers[claim.DeadAttemptsMetadata])
 	assert.Contains(t, headers[claim.DeadErrorMetadata], "oops")
 }
@@ -241,7 +241,7 @@ func TestFailureThatCannotBeRecorded(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	store := settled{f.store, func() { f.exec(`drop table ` + f.schema + `.claim_failed`) }}
-	c, err := claim.New(store, claim.Config{Consumer: func(string) string { return "notify" }, Logger: silent})
+	c, err := claim.New(store, claim.Config{Service: "labour", Consumer: func(string) string { return "notify" }, Logger: silent})
 	require.NoError(t, err)
 	msg, d := deliver(t, "1")
 	_, err = c.Middleware(failing(claim.Permanent(errOops)))(msg)
@@ -254,11 +254,11 @@ func TestFailureThatCannotBeRecorded(t *testing.T) {
 func TestStoreWithoutPostgres(t *testing.T) {
 	t.Parallel()
 	var bare nothing
-	_, err := claim.New(bare, claim.Config{MaxAttempts: 3, Ordered: true, DeadLetterTopic: "dead", Backoff: func(int) time.Duration { return 0 }})
+	_, err := claim.New(bare, claim.Config{Service: "labour", MaxAttempts: 3, Ordered: true, DeadLetterTopic: "dead", Backoff: func(int) time.Duration { return 0 }})
 	for _, field := range []string{"MaxAttempts", "Ordered", "DeadLetterTopic", "Backoff"} {
 		require.ErrorContains(t, err, "Config."+field+" is set")
 	}
-	c, err := claim.New(bare, claim.Config{Consumer: func(string) string { return "notify" }})
+	c, err := claim.New(bare, claim.Config{Service: "labour", Consumer: func(string) string { return "notify" }})
 	require.NoError(t, err)
 	msg, _ := deliver(t, "1")
 	_, err = c.Middleware(failing(claim.Permanent(errOops)))(msg)
@@ -277,7 +277,7 @@ func (nothing) Stage(context.Context, string, ...*message.Message) error { retur
 func TestConfigOfAttempts(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	_, err := claim.New(f.store, claim.Config{MaxAttempts: -1, DeadLetterTopic: "\xff"})
+	_, err := claim.New(f.store, claim.Config{Service: "labour", MaxAttempts: -1, DeadLetterTopic: "\xff"})
 	require.ErrorContains(t, err, "Config.MaxAttempts is -1")
 	require.ErrorContains(t, err, `Config.DeadLetterTopic is "\xff"`)
 }
@@ -312,7 +312,7 @@ func TestHandlerThatGetsItsConnectionTooLateHasNoAttempt(t *testing.T) {
 	require.NoError(t, err)
 	defer pool.Close()
 	store := claim.NewPostgresStore(pool, claim.Schema(f.schema))
-	c, err := claim.New(store, claim.Config{Logger: silent, HandlerTimeout: time.Second, Consumer: func(string) string { return "notify" }})
+	c, err := claim.New(store, claim.Config{Service: "labour", Logger: silent, HandlerTimeout: time.Second, Consumer: func(string) string { return "notify" }})
 	require.NoError(t, err)
 	msg, _ := deliver(t, "known")
 	_, err = c.Middleware(f.handler)(msg)

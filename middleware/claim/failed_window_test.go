@@ -18,7 +18,7 @@ func TestEventsOutsideOfTheWindow(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	old, future := mintedAt(-time.Hour), mintedAt(50*365*24*time.Hour)
-	require.NoError(t, f.claimNow(claim.Key{Consumer: "notify", EventID: outbox.NewID()}))
+	require.NoError(t, f.claimNow(claim.Key{Consumer: "labour/notify", EventID: outbox.NewID()}))
 	f.exec(`update ` + f.schema + `.consumer set floor = now()`)
 	m := f.broker()
 	f.serve(m, claim.Config{MaxAttempts: 3}, f.take)

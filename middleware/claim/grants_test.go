@@ -34,11 +34,11 @@ func TestGrants(t *testing.T) {
 	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
-	key := claim.Key{Consumer: "granted", EventID: outbox.NewID()}
+	key := claim.Key{Consumer: "labour/granted", EventID: outbox.NewID()}
 	store := claim.NewPostgresStore(pool, claim.Schema(f.schema))
 	require.NoError(t, store.Do(t.Context(), key, func(context.Context) error { return nil }))
 	require.ErrorIs(t, store.Do(t.Context(), key, func(context.Context) error { return nil }), claim.ErrCompleted)
-	c, err := claim.New(store, claim.Config{Consumer: func(string) string { return "granted" }, Logger: silent})
+	c, err := claim.New(store, claim.Config{Service: "labour", Consumer: func(string) string { return "granted" }, Logger: silent})
 	require.NoError(t, err)
 	msg, _ := deliver(t, outbox.NewID())
 	_, err = c.Middleware(failing(claim.Permanent(errOops)))(msg)

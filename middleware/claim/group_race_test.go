@@ -25,7 +25,7 @@ func TestRaceOfDuplicatesInGroups(t *testing.T) {
 	t.Parallel()
 	const events = 10_000
 	f := newFixture(t)
-	c, err := claim.New(f.store, claim.Config{Group: 50, Backoff: func(int) time.Duration { return time.Millisecond }})
+	c, err := claim.New(f.store, claim.Config{Service: "labour", Group: 50, Backoff: func(int) time.Duration { return time.Millisecond }})
 	require.NoError(t, err)
 	memory, err := transport.NewMemory(transport.MemoryConfig{})
 	require.NoError(t, err)

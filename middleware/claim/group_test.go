@@ -43,6 +43,7 @@ func (f *fixture) grouped(cfg claim.Config) *grouped {
 		cfg.Group = 50
 	}
 	cfg.Consumer = func(string) string { return "notify" }
+	cfg.Service = "labour"
 	c, err := claim.New(f.store, cfg)
 	require.NoError(f.t, err)
 	return &grouped{fixture: f, c: c}
@@ -66,7 +67,7 @@ func (g *grouped) handle(h func(ctx context.Context, id string) error, ids ...st
 }
 
 func (g *grouped) handleMessages(h func(ctx context.Context, id string) error, messages ...*message.Message) []result {
-	claim.Gather(g.c, "notify", len(messages))
+	claim.Gather(g.c, "labour/notify", len(messages))
 	handler := g.c.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 		g.mu.Lock()
 		g.ran = append(g.ran, msg.UUID)
@@ -80,7 +81,7 @@ func (g *grouped) handleMessages(h func(ctx context.Context, id string) error, m
 			_, err := handler(msg)
 			results[i] = result{err, nacked(msg)}
 		})
-		require.Eventually(g.t, func() bool { return i == len(messages)-1 || claim.Gathered(g.c, "notify") == i+1 }, 10*time.Second, time.Millisecond)
+		require.Eventually(g.t, func() bool { return i == len(messages)-1 || claim.Gathered(g.c, "labour/notify") == i+1 }, 10*time.Second, time.Millisecond)
 	}
 	running.Wait()
 	return results
@@ -334,8 +335,8 @@ func TestLateHandlerInAGroup(t *testing.T) {
 func TestContendedAndCompletedInAGroup(t *testing.T) {
 	t.Parallel()
 	g := newGrouped(t, claim.Config{})
-	end := g.holding(claim.Key{Consumer: "notify", EventID: "b"})
-	require.NoError(t, g.claimNow(claim.Key{Consumer: "notify", EventID: "c"}))
+	end := g.holding(claim.Key{Consumer: "labour/notify", EventID: "b"})
+	require.NoError(t, g.claimNow(claim.Key{Consumer: "labour/notify", EventID: "c"}))
 	results := g.handle(g.effect, letters(4)...)
 	assert.Equal(t, []result{{}, {nacked: true}, {}, {}}, results)
 	assert.Equal(t, []string{"a", "d"}, g.ran)
@@ -382,7 +383,7 @@ func withKey(t *testing.T, key, id string) *message.Message {
 func TestOrderInAGroup(t *testing.T) {
 	t.Parallel()
 	g := newGrouped(t, claim.Config{Ordered: true})
-	end := g.holding(claim.Key{Consumer: "notify", EventID: "q1"})
+	end := g.holding(claim.Key{Consumer: "labour/notify", EventID: "q1"})
 	fail := func(ctx context.Context, id string) error {
 		if id == "k2" {
 			return errOops
@@ -416,10 +417,10 @@ func TestGroupConfig(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	for _, n := range []int{-1, 1, 51} {
-		_, err := claim.New(f.store, claim.Config{Group: n})
+		_, err := claim.New(f.store, claim.Config{Service: "labour", Group: n})
 		require.ErrorContains(t, err, fmt.Sprintf("Config.Group is %d: want 2 to 50, or 0 for none", n))
 	}
-	_, err := claim.New(front{f.store}, claim.Config{Deferred: true})
+	_, err := claim.New(front{f.store}, claim.Config{Service: "labour", Deferred: true})
 	require.ErrorContains(t, err, "Config.Deferred is true with a claim_test.front: want the store of claim.NewPostgresStore itself")
 }
 

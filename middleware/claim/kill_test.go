@@ -85,7 +85,8 @@ func runVictimProcess() error {
 	}
 	defer pool.Close()
 	c, err := claim.New(claim.NewPostgresStore(pool, claim.Schema(schema)), claim.Config{
-		Logger: silent, Backoff: func(int) time.Duration { return time.Millisecond },
+		Service: "labour",
+		Logger:  silent, Backoff: func(int) time.Duration { return time.Millisecond },
 	})
 	if err != nil {
 		return err

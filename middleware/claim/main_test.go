@@ -1,6 +1,7 @@
 package claim_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -67,6 +68,7 @@ func (f *fixture) middleware(cfg claim.Config) message.HandlerMiddleware {
 	if cfg.Consumer == nil {
 		cfg.Consumer = func(string) string { return "notify" }
 	}
+	cfg.Service = cmp.Or(cfg.Service, "labour")
 	c, err := claim.New(f.store, cfg)
 	require.NoError(f.t, err)
 	return c.Middleware

@@ -36,7 +36,7 @@ func (c *Claim) process(msg *message.Message, handler string, fn func(ctx contex
 	came := msg.Context()
 	original := came
 	defer msg.SetContext(original) // whatever is outside must not meet a context that has ended
-	consumer := c.cfg.Consumer(handler)
+	consumer := c.consumer(handler)
 	original, span := c.observer.begin(original, msg, consumer)
 	defer func() { end(span, err) }()
 	msg.SetContext(original)

@@ -30,7 +30,7 @@ func TestClaimInsideClaim(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	m := f.broker()
-	c, err := claim.New(f.store, claim.Config{MaxAttempts: 2, Backoff: func(int) time.Duration { return time.Millisecond }, Logger: silent})
+	c, err := claim.New(f.store, claim.Config{Service: "labour", MaxAttempts: 2, Backoff: func(int) time.Duration { return time.Millisecond }, Logger: silent})
 	require.NoError(t, err)
 	claim.PollEvery(c, 50*time.Millisecond)
 	sub, err := m.Connect().Subscriber(transport.SubscriberConfig{Consumer: "notify", Ordered: true})
@@ -120,6 +120,7 @@ func (f *fixture) claimIn(store claim.Store, cfg claim.Config) *claim.Claim {
 	if cfg.Logger == nil {
 		cfg.Logger = silent
 	}
+	cfg.Service = "labour"
 	c, err := claim.New(store, cfg)
 	require.NoError(f.t, err)
 	return c
@@ -153,7 +154,7 @@ func TestClaimInsideClaimIsLoggedOnce(t *testing.T) {
 		require.ErrorIs(t, err, claim.ErrNestedClaim)
 	}
 	assert.Equal(t, 1, strings.Count(log.String(), "level=ERROR"), log.String())
-	assert.Contains(t, log.String(), "consumer=notify")
+	assert.Contains(t, log.String(), "consumer=labour/notify")
 	assert.Contains(t, log.String(), "remove one of the two")
 }
 
@@ -212,7 +213,7 @@ func TestClaimInsideClaimOfAChangedMessage(t *testing.T) {
 func TestClaimInsideClaimOfTheCQRSHooks(t *testing.T) {
 	t.Parallel()
 	f := newCQRS(t)
-	c, err := claim.New(f.store, claim.Config{MaxAttempts: 1, Logger: silent, Consumer: func(handler string) string {
+	c, err := claim.New(f.store, claim.Config{Service: "labour", MaxAttempts: 1, Logger: silent, Consumer: func(handler string) string {
 		router, _, _ := strings.Cut(handler, ".") // a handler of a group has the scope of the whole group
 		return router
 	}})
@@ -306,7 +307,7 @@ func TestClaimInsideClaimOfAnotherConsumer(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	outer := f.claimIn(f.store, claim.Config{})
-	inner, err := claim.New(f.store, claim.Config{Consumer: func(string) string { return "archive" }, Logger: silent})
+	inner, err := claim.New(f.store, claim.Config{Service: "labour", Consumer: func(string) string { return "archive" }, Logger: silent})
 	require.NoError(t, err)
 	msg, _ := deliver(t, "1")
 	_, err = outer.Middleware(inner.Middleware(f.handler))(msg)

@@ -17,7 +17,7 @@ func TestGauges(t *testing.T) {
 	f := newFixture(t)
 	reader := sdkmetric.NewManualReader()
 	c := f.claim(claim.Config{MeterProvider: sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))})
-	f.settles(t.Context(), claim.Key{Consumer: "notify", EventID: "settled"})
+	f.settles(t.Context(), claim.Key{Consumer: "labour/notify", EventID: "settled"})
 	f.exec(`insert into ` + f.schema + `.claim_failed (consumer, record, event_id, state, due_at)
 		select 1, gen_random_uuid(), n::text, case when n <= 2 then 'dead' else 'waiting' end, now() - interval '1 minute' from generate_series(1, 5) n`)
 	collect := func() map[string]float64 {

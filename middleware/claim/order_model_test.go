@@ -61,6 +61,7 @@ func TestModelOfAKey(t *testing.T) {
 		n++
 		m := &model{T: t, f: f, consumer: fmt.Sprint("model-", n), broker: &manual{make(chan *message.Message)}}
 		c, err := claim.New(f.store, claim.Config{
+			Service:  "labour",
 			Consumer: func(string) string { return m.consumer }, Ordered: true, MaxAttempts: modelAttempts, Logger: silent,
 			Backoff: func(int) time.Duration { return time.Millisecond },
 		})
@@ -95,7 +96,7 @@ func (m *model) step() {
 	if m.sent > 0 {
 		steps["redelivery"] = func() { m.deliver(rapid.IntRange(0, m.sent-1).Draw(m.T, "of")) }
 	}
-	by, head := deadletter.By{Actor: "model"}, deadletter.Selection{Consumer: m.consumer}
+	by, head := deadletter.By{Actor: "model"}, deadletter.Selection{Consumer: "labour/" + m.consumer}
 	switch {
 	case m.dead:
 		steps["replay"] = func() {
@@ -173,7 +174,7 @@ func (m *model) settle(msg *message.Message) (brokers bool) {
 
 func (m *model) check() {
 	rows, err := m.f.pool.Query(context.Background(), `select event_id || ' ' || state || ' ' || attempts from `+m.f.schema+`.claim_failed f
-		join `+m.f.schema+`.consumer c on c.id = f.consumer where c.name = $1 order by f.id`, m.consumer)
+		join `+m.f.schema+`.consumer c on c.id = f.consumer where c.name = $1 order by f.id`, "labour/"+m.consumer)
 	require.NoError(m.T, err)
 	kept, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	require.NoError(m.T, err)

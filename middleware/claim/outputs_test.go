@@ -24,7 +24,7 @@ func TestRefusedOutputs(t *testing.T) {
 	channel := gochannel.NewGoChannel(gochannel.Config{}, watermill.NopLogger{})
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
 	require.NoError(t, err)
-	c, err := claim.New(f.store, claim.Config{MaxAttempts: 3, Logger: silent})
+	c, err := claim.New(f.store, claim.Config{Service: "labour", MaxAttempts: 3, Logger: silent})
 	require.NoError(t, err)
 	router.AddMiddleware(c.Middleware)
 	router.AddHandler("notify", eventTopic, channel, "follow-ups", broken{}, func(msg *message.Message) ([]*message.Message, error) {
@@ -63,7 +63,7 @@ func TestSharedPublisherSurvivesAStoppingHandler(t *testing.T) {
 	channel := gochannel.NewGoChannel(gochannel.Config{}, watermill.NopLogger{})
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
 	require.NoError(t, err)
-	c, err := claim.New(f.store, claim.Config{Logger: silent})
+	c, err := claim.New(f.store, claim.Config{Service: "labour", Logger: silent})
 	require.NoError(t, err)
 	router.AddMiddleware(c.Middleware)
 	follow := func(msg *message.Message) ([]*message.Message, error) {

@@ -46,7 +46,7 @@ func (f *fixture) claimNow(key claim.Key) error {
 
 func TestSecondConsumerIsRefusedWhileTheFirstHoldsTheClaim(t *testing.T) {
 	t.Parallel()
-	f, key := newFixture(t), claim.Key{Consumer: "notify", EventID: outbox.NewID()}
+	f, key := newFixture(t), claim.Key{Consumer: "labour/notify", EventID: outbox.NewID()}
 	end := f.holding(key)
 	began := time.Now()
 	require.ErrorIs(t, f.claimNow(key), claim.ErrContended)
@@ -57,7 +57,7 @@ func TestSecondConsumerIsRefusedWhileTheFirstHoldsTheClaim(t *testing.T) {
 
 func TestSecondConsumerIsToldCompletedAfterTheFirstCommitted(t *testing.T) {
 	t.Parallel()
-	f, key := newFixture(t), claim.Key{Consumer: "notify", EventID: outbox.NewID()}
+	f, key := newFixture(t), claim.Key{Consumer: "labour/notify", EventID: outbox.NewID()}
 	require.NoError(t, f.holding(key)(nil))
 	require.ErrorIs(t, f.claimNow(key), claim.ErrCompleted)
 	assert.Equal(t, map[string]int{key.EventID: 1}, f.effects())
@@ -65,7 +65,7 @@ func TestSecondConsumerIsToldCompletedAfterTheFirstCommitted(t *testing.T) {
 
 func TestSecondConsumerClaimsAndFinishesAfterTheFirstRolledBack(t *testing.T) {
 	t.Parallel()
-	f, key := newFixture(t), claim.Key{Consumer: "notify", EventID: outbox.NewID()}
+	f, key := newFixture(t), claim.Key{Consumer: "labour/notify", EventID: outbox.NewID()}
 	require.ErrorIs(t, f.holding(key)(errOops), errOops)
 	require.NoError(t, f.claimNow(key))
 	require.ErrorIs(t, f.claimNow(key), claim.ErrCompleted)
@@ -75,7 +75,7 @@ func TestSecondConsumerClaimsAndFinishesAfterTheFirstRolledBack(t *testing.T) {
 // The holder's connection is gone in mid-handler, as when its process was killed: the claim never existed.
 func TestClaimDiesWithItsConnection(t *testing.T) {
 	t.Parallel()
-	f, key := newFixture(t), claim.Key{Consumer: "notify", EventID: outbox.NewID()}
+	f, key := newFixture(t), claim.Key{Consumer: "labour/notify", EventID: outbox.NewID()}
 	err := f.store.Do(t.Context(), key, func(ctx context.Context) error {
 		tx, _ := pgtx.From(ctx)
 		require.NoError(t, f.effect(ctx, key.EventID))
@@ -91,8 +91,8 @@ func TestClaimDiesWithItsConnection(t *testing.T) {
 func TestEachConsumerHasItsOwnClaim(t *testing.T) {
 	t.Parallel()
 	f, id := newFixture(t), outbox.NewID()
-	end := f.holding(claim.Key{Consumer: "notify", EventID: id})
-	require.NoError(t, f.claimNow(claim.Key{Consumer: "bill", EventID: id}))
+	end := f.holding(claim.Key{Consumer: "labour/notify", EventID: id})
+	require.NoError(t, f.claimNow(claim.Key{Consumer: "labour/bill", EventID: id}))
 	require.NoError(t, end(nil))
 	assert.Equal(t, map[string]int{id: 2}, f.effects())
 }
@@ -101,7 +101,7 @@ func TestEachConsumerHasItsOwnClaim(t *testing.T) {
 // claim.
 func TestEachSchemaHasItsOwnClaims(t *testing.T) {
 	t.Parallel()
-	one, other, key := newFixture(t), newFixture(t), claim.Key{Consumer: "notify", EventID: outbox.NewID()}
+	one, other, key := newFixture(t), newFixture(t), claim.Key{Consumer: "labour/notify", EventID: outbox.NewID()}
 	end := one.holding(key)
 	require.NoError(t, other.claimNow(key))
 	require.NoError(t, end(nil))
@@ -111,8 +111,8 @@ func TestAnyEventIDWillDo(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	for _, id := range []string{"1", "order-42/created", "01ARZ3NDEKTSV4RRFFQ69G5FAV", "3f0c1b1e-8c52-4d6e-9f3a-6f1a2b3c4d5e", "Ünïcödé", outbox.NewID()} {
-		require.NoError(t, f.claimNow(claim.Key{Consumer: "notify", EventID: id}), id)
-		require.ErrorIs(t, f.claimNow(claim.Key{Consumer: "notify", EventID: id}), claim.ErrCompleted, id)
+		require.NoError(t, f.claimNow(claim.Key{Consumer: "labour/notify", EventID: id}), id)
+		require.ErrorIs(t, f.claimNow(claim.Key{Consumer: "labour/notify", EventID: id}), claim.ErrCompleted, id)
 	}
 }
 
@@ -144,7 +144,7 @@ func TestHostileDefaults(t *testing.T) {
 	store := claim.NewPostgresStore(pool, claim.Schema(f.schema))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	require.NoError(t, store.Do(ctx, claim.Key{Consumer: "notify", EventID: "1"}, func(ctx context.Context) error {
+	require.NoError(t, store.Do(ctx, claim.Key{Consumer: "labour/notify", EventID: "1"}, func(ctx context.Context) error {
 		tx, _ := pgtx.From(ctx)
 		var isolation, durable string
 		var idle int
@@ -162,7 +162,7 @@ func TestHostileDefaults(t *testing.T) {
 
 func TestSwallowedErrorCompletesNothing(t *testing.T) {
 	t.Parallel()
-	f, key := newFixture(t), claim.Key{Consumer: "notify", EventID: "1"}
+	f, key := newFixture(t), claim.Key{Consumer: "labour/notify", EventID: "1"}
 	err := f.store.Do(t.Context(), key, func(ctx context.Context) error {
 		tx, _ := pgtx.From(ctx)
 		_, _ = tx.Exec(ctx, `select 1/0`)
@@ -182,10 +182,10 @@ func TestStoreRefuses(t *testing.T) {
 	bare := claim.NewPostgresStore(devtest.Pool(t), claim.Schema("nowhere_at_all"))
 	require.ErrorContains(t, bare.Do(t.Context(), claim.Key{Consumer: "a", EventID: "1"}, nil), "run claim.Migrate first")
 
-	_, err := claim.New(claim.NewPostgresStore(nil, claim.Schema("Big")), claim.Config{HandlerTimeout: -1})
+	_, err := claim.New(claim.NewPostgresStore(nil, claim.Schema("Big")), claim.Config{Service: "labour", HandlerTimeout: -1})
 	for _, want := range []string{"pool is nil", `Schema is "Big"`, "Config.HandlerTimeout is -1ns"} {
 		require.ErrorContains(t, err, want)
 	}
-	_, err = claim.New(nil, claim.Config{})
+	_, err = claim.New(nil, claim.Config{Service: "labour"})
 	require.ErrorContains(t, err, "store is nil")
 }

@@ -116,7 +116,7 @@ func runConsumerProcess() error {
 	defer pool.Close()
 	group, _ := strconv.Atoi(os.Getenv(consumerGroup)) // none where it is not set
 	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
-	c, err := claim.New(claim.NewPostgresStore(pool, claim.Schema(schema)), claim.Config{Logger: logger, Group: group, Deferred: group > 0})
+	c, err := claim.New(claim.NewPostgresStore(pool, claim.Schema(schema)), claim.Config{Service: "labour", Logger: logger, Group: group, Deferred: group > 0})
 	if err != nil {
 		return err
 	}

@@ -25,15 +25,15 @@ func TestReleases(t *testing.T) {
 			require.NoError(t, outbox.Migrate(t.Context(), pool, f.schema))
 			require.NoError(t, claim.Migrate(t.Context(), pool, f.schema))
 			for _, id := range []string{mintedAt(0), mintedAt(-10 * day), "order 1"} {
-				f.settles(t.Context(), claim.Key{Consumer: "notify", EventID: id, Order: "key"})
+				f.settles(t.Context(), claim.Key{Consumer: "labour/notify", EventID: id, Order: "key"})
 			}
 			f.exec(`drop table ` + f.today(7))
-			end := f.holding(claim.Key{Consumer: "notify", EventID: mintedAt(0)})
+			end := f.holding(claim.Key{Consumer: "labour/notify", EventID: mintedAt(0)})
 			done := f.retaining()
-			f.settles(t.Context(), claim.Key{Consumer: "notify", EventID: mintedAt(0)})
+			f.settles(t.Context(), claim.Key{Consumer: "labour/notify", EventID: mintedAt(0)})
 			require.NoError(t, end(nil))
 			require.NoError(t, <-done)
-			f.refuses(claim.Key{Consumer: "notify", EventID: mintedAt(-10 * day)}, claim.ErrTooOld)
+			f.refuses(claim.Key{Consumer: "labour/notify", EventID: mintedAt(-10 * day)}, claim.ErrTooOld)
 			f.settles(t.Context(), claim.Key{Consumer: "late", EventID: mintedAt(-10 * day)})
 			var version string
 			require.NoError(t, pool.QueryRow(t.Context(), `show server_version`).Scan(&version))

@@ -33,7 +33,7 @@ func (f *fixture) serveTopic(m *transport.Memory, c *claim.Claim, topic string, 
 }
 
 func (f *fixture) quick(cfg claim.Config) *claim.Claim {
-	cfg.Logger, cfg.Backoff = silent, func(int) time.Duration { return time.Millisecond }
+	cfg.Service, cfg.Logger, cfg.Backoff = "labour", silent, func(int) time.Duration { return time.Millisecond }
 	c, err := claim.New(f.store, cfg)
 	require.NoError(f.t, err)
 	return c

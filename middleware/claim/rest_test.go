@@ -18,7 +18,7 @@ import (
 func TestNoHotLoopWithoutADelay(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	end := f.holding(claim.Key{Consumer: "notify", EventID: "1"})
+	end := f.holding(claim.Key{Consumer: "labour/notify", EventID: "1"})
 	channel := gochannel.NewGoChannel(gochannel.Config{}, watermill.NopLogger{})
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
 	require.NoError(t, err)

@@ -24,7 +24,7 @@ const exchangeTimeout = 5 * time.Second
 // before the router: messages that come before the process is registered wait for that.
 //
 // Without it claims work, but nothing is done against an event that kills its process, and no old record is dropped. With
-// it, a process that finds that another one was killed, within the last hour, notes what it takes in hand, which costs
+// it, a process that finds that another one of its service was killed, within the last hour, notes what it takes in hand, which costs
 // each message a round trip, and runs alone what was in hand when a process was killed. After Config.MaxStarts such
 // starts that no process has survived the event becomes a dead letter. Events that were in hand beside it lose nothing.
 //
@@ -148,11 +148,11 @@ func (r *run) exchange(ctx context.Context) error {
 	}
 	if r.id == 0 {
 		host, _ := os.Hostname() // only for people
-		if err := r.conn.QueryRow(ctx, r.query("run_begin"), fmt.Sprintf("%s:%d", host, os.Getpid())).Scan(&r.id); err != nil {
+		if err := r.conn.QueryRow(ctx, r.query("run_begin"), r.claim.cfg.Service, fmt.Sprintf("%s:%d", host, os.Getpid())).Scan(&r.id); err != nil {
 			return err
 		}
 	}
-	rows, err := r.conn.Query(ctx, r.query("run_others"), r.id)
+	rows, err := r.conn.Query(ctx, r.query("run_others"), r.id, r.claim.cfg.Service)
 	if err != nil {
 		return err
 	}

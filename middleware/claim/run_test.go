@@ -1,6 +1,7 @@
 package claim_test
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"testing"
@@ -19,6 +20,7 @@ func (f *fixture) claim(cfg claim.Config) *claim.Claim {
 	if cfg.Consumer == nil {
 		cfg.Consumer = func(string) string { return "notify" }
 	}
+	cfg.Service = cmp.Or(cfg.Service, "labour")
 	c, err := claim.New(f.store, cfg)
 	require.NoError(f.t, err)
 	claim.Alone(c)
@@ -38,14 +40,14 @@ func (f *fixture) running(c *claim.Claim) (stop func()) {
 
 // killed leaves the row of a process that was killed, and returns its number.
 func (f *fixture) killed() (run int64) {
-	require.NoError(f.t, f.pool.QueryRow(f.t.Context(), `insert into `+f.schema+`.claim_run (name, beat_at)
-		values ('killed', now() - interval '1 minute') returning id`).Scan(&run))
+	require.NoError(f.t, f.pool.QueryRow(f.t.Context(), `insert into `+f.schema+`.claim_run (service, name, beat_at)
+		values ('labour', 'killed', now() - interval '1 minute') returning id`).Scan(&run))
 	return run
 }
 
 // noted leaves the note of an event that was in hand when the process was killed.
 func (f *fixture) noted(run int64, eventID string, starts int) {
-	record, consumer := claim.Record(f.t.Context(), f.store, claim.Key{Consumer: "notify", EventID: eventID})
+	record, consumer := claim.Record(f.t.Context(), f.store, claim.Key{Consumer: "labour/notify", EventID: eventID})
 	_, err := f.pool.Exec(f.t.Context(), `insert into `+f.schema+`.claim_start (consumer, record, run, starts) values ($1, $2, $3, $4)`,
 		consumer, record, run, starts)
 	require.NoError(f.t, err)
@@ -152,19 +154,19 @@ func (w wrapped) Unwrap() claim.Store { return w.Store }
 func TestWhatRunNeeds(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	c, err := claim.New(otherStore{f.store}, claim.Config{})
+	c, err := claim.New(otherStore{f.store}, claim.Config{Service: "labour"})
 	require.NoError(t, err)
 	require.ErrorContains(t, c.Run(t.Context()), "the store is a claim_test.otherStore, with no PostgreSQL behind it")
-	c, err = claim.New(wrapped{f.store}, claim.Config{})
+	c, err = claim.New(wrapped{f.store}, claim.Config{Service: "labour"})
 	require.NoError(t, err)
 	stop := f.running(c)
 	require.ErrorContains(t, c.Run(t.Context()), "it runs already")
 	stop()
 
-	c, err = claim.New(claim.NewPostgresStore(f.pool, claim.Schema(devtest.Schema(t))), claim.Config{})
+	c, err = claim.New(claim.NewPostgresStore(f.pool, claim.Schema(devtest.Schema(t))), claim.Config{Service: "labour"})
 	require.NoError(t, err)
 	require.ErrorContains(t, c.Run(t.Context()), "migrate up")
-	_, err = claim.New(f.store, claim.Config{MaxStarts: -1})
+	_, err = claim.New(f.store, claim.Config{Service: "labour", MaxStarts: -1})
 	require.ErrorContains(t, err, "Config.MaxStarts is -1: want 1 or more")
 }
 
@@ -199,8 +201,8 @@ func TestRoundTripsBesideRun(t *testing.T) {
 	c = f.claim(claim.Config{})
 	assert.Equal(t, without, beside(c))
 	assert.False(t, suspicious(c))
-	_, err := f.pool.Exec(t.Context(), `insert into `+f.schema+`.claim_run (name, beat_at) values
-		('killed', now() - interval '30 minutes'), ('killed long ago', now() - interval '2 days')`)
+	_, err := f.pool.Exec(t.Context(), `insert into `+f.schema+`.claim_run (service, name, beat_at) values
+		('labour', 'killed', now() - interval '30 minutes'), ('labour', 'killed long ago', now() - interval '2 days')`)
 	require.NoError(t, err)
 	assert.Equal(t, without+1, beside(f.claim(claim.Config{})))
 	assert.Zero(t, f.count("claim_start"))

@@ -57,19 +57,19 @@ func TestSQLStoreBesideThePostgresStore(t *testing.T) {
 	other := claim.NewSQLStore(openSQL(t, f), claim.Schema(f.schema))
 	ctx, none := t.Context(), func(context.Context) error { return nil }
 	for _, key := range []claim.Key{{EventID: mintedAt(0)}, {EventID: "order 1"}, {EventID: mintedAt(-day)}} {
-		key.Consumer = "notify"
+		key.Consumer = "labour/notify"
 		end := f.holding(key)
 		require.ErrorIs(t, other.Do(ctx, key, none), claim.ErrContended)
 		require.NoError(t, end(nil))
 		require.ErrorIs(t, other.Do(ctx, key, none), claim.ErrCompleted)
 	}
 	f.midnight()
-	key := claim.Key{Consumer: "notify", EventID: mintedAt(0)}
+	key := claim.Key{Consumer: "labour/notify", EventID: mintedAt(0)}
 	require.NoError(t, other.Do(ctx, key, none), "the day is made")
 	f.refuses(key, claim.ErrCompleted)
-	require.ErrorIs(t, other.Do(ctx, claim.Key{Consumer: "notify", EventID: mintedAt(30 * day)}, none), claim.ErrClock)
+	require.ErrorIs(t, other.Do(ctx, claim.Key{Consumer: "labour/notify", EventID: mintedAt(30 * day)}, none), claim.ErrClock)
 	f.retain()
-	require.ErrorIs(t, other.Do(ctx, claim.Key{Consumer: "notify", EventID: mintedAt(-10 * day)}, none), claim.ErrTooOld)
+	require.ErrorIs(t, other.Do(ctx, claim.Key{Consumer: "labour/notify", EventID: mintedAt(-10 * day)}, none), claim.ErrTooOld)
 	require.NoError(t, other.Do(ctx, claim.Key{Consumer: "late", EventID: mintedAt(-10 * day)}, none))
 }
 
@@ -81,7 +81,7 @@ func TestSQLStoreUnderTheMiddleware(t *testing.T) {
 		cfg.ConnConfig.RuntimeParams["synchronous_commit"] = "off"
 	}))
 	defer db.Close()
-	c, err := claim.New(claim.NewSQLStore(db, claim.Schema(f.schema)), claim.Config{Consumer: func(string) string { return "notify" }, Logger: silent})
+	c, err := claim.New(claim.NewSQLStore(db, claim.Schema(f.schema)), claim.Config{Service: "labour", Consumer: func(string) string { return "notify" }, Logger: silent})
 	require.NoError(t, err)
 	events, err := outbox.NewPublisher(outbox.PublisherConfig{Schema: f.schema})
 	require.NoError(t, err)
@@ -107,7 +107,7 @@ func TestSQLStoreRefuses(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	store := claim.NewSQLStore(openSQL(t, f), claim.Schema(f.schema))
-	key := claim.Key{Consumer: "notify", EventID: "1"}
+	key := claim.Key{Consumer: "labour/notify", EventID: "1"}
 	err := store.Do(t.Context(), key, func(ctx context.Context) error {
 		tx, _ := pgtx.SQLFrom(ctx)
 		_, err := tx.ExecContext(ctx, `select 1/0`)
@@ -126,7 +126,7 @@ func TestSQLStoreRefuses(t *testing.T) {
 		return nil
 	})
 	require.Error(t, err)
-	_, err = claim.New(claim.NewSQLStore(nil), claim.Config{Ordered: true})
+	_, err = claim.New(claim.NewSQLStore(nil), claim.Config{Service: "labour", Ordered: true})
 	require.ErrorContains(t, err, "db is nil")
 	require.ErrorContains(t, err, "Config.Ordered is set")
 }

@@ -117,7 +117,7 @@ func TestEventInHandIsNotBuried(t *testing.T) {
 	c := f.claim(claim.Config{})
 	f.noted(f.killed(), "1", 3)
 	f.running(c)
-	end := f.holding(claim.Key{Consumer: "notify", EventID: "1"})
+	end := f.holding(claim.Key{Consumer: "labour/notify", EventID: "1"})
 	msg, _ := deliver(t, "1")
 	_, err := c.Middleware(f.handler)(msg)
 	require.NoError(t, err)
@@ -133,7 +133,7 @@ func TestEventThatIsBroughtBackAndKills(t *testing.T) {
 	f := newFixture(t)
 	run := f.killed()
 	for id, starts := range map[string]int{"killer": 3, "other": 2} {
-		f.keep(id, "notify", "", "waiting", "error", "oops")
+		f.keep(id, "labour/notify", "", "waiting", "error", "oops")
 		f.noted(run, id, starts)
 	}
 	f.sql(`update {schema}.claim_failed set due_at = now(), topic = 'topic'`)

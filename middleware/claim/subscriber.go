@@ -25,7 +25,7 @@ import (
 // When a consumer's topic was renamed, events that had failed before belong to a topic that nobody subscribes to. The
 // subscription takes them once they have been due for 5 minutes, if it is the consumer's only one in this process.
 func (c *Claim) Subscriber(consumer string, sub message.Subscriber, options ...SubscriberOption) message.Subscriber {
-	s := &subscriber{claim: c, consumer: consumer, sub: sub, stop: make(chan struct{})}
+	s := &subscriber{claim: c, consumer: c.scoped(consumer), sub: sub, stop: make(chan struct{})}
 	for _, o := range options {
 		o(s)
 	}

@@ -48,6 +48,7 @@ func (f *fixture) serve(m *transport.Memory, cfg claim.Config, h message.NoPubli
 		cfg.Backoff = func(int) time.Duration { return time.Millisecond }
 	}
 	cfg.Logger = silent
+	cfg.Service = "labour"
 	c, err := claim.New(f.store, cfg)
 	require.NoError(f.t, err)
 	claim.PollEvery(c, 50*time.Millisecond)
@@ -272,7 +273,7 @@ func TestSubscriberOfAnotherConsumer(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	m := f.broker()
-	c, err := claim.New(f.store, claim.Config{})
+	c, err := claim.New(f.store, claim.Config{Service: "labour"})
 	require.NoError(t, err)
 	inner, err := m.Subscriber(transport.SubscriberConfig{Consumer: "notify", Ordered: true})
 	require.NoError(t, err)
@@ -282,8 +283,8 @@ func TestSubscriberOfAnotherConsumer(t *testing.T) {
 	f.publish(m, keyed("1", ""))
 	msg := <-messages
 	_, err = f.middleware(claim.Config{})(f.handler)(msg)
-	require.ErrorContains(t, err, `Subscriber("bill")`)
-	require.ErrorContains(t, err, `"notify"`)
+	require.ErrorContains(t, err, `Subscriber("labour/bill")`)
+	require.ErrorContains(t, err, `"labour/notify"`)
 	msg.Ack()
 	require.NoError(t, sub.Close())
 	_, open := <-messages
@@ -299,6 +300,7 @@ func TestSubscriptionsOfOneConsumer(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	c, err := claim.New(f.store, claim.Config{
+		Service:  "labour",
 		Consumer: func(string) string { return "notify" }, Logger: silent,
 		Backoff: func(int) time.Duration { return time.Millisecond },
 	})

@@ -158,7 +158,7 @@ func (s *syncBuffer) String() string {
 // route runs a router with the middleware, and the claim with its Subscriber and Handler where it is watched.
 func (f *fixture) route(cfg claim.Config, watched bool, outside, inside []message.HandlerMiddleware, h message.NoPublishHandlerFunc) (m *transport.Memory, stop func()) {
 	m = f.broker()
-	cfg.Backoff = func(int) time.Duration { return time.Millisecond }
+	cfg.Service, cfg.Backoff = "labour", func(int) time.Duration { return time.Millisecond }
 	c, err := claim.New(f.store, cfg)
 	require.NoError(f.t, err)
 	claim.PollEvery(c, 20*time.Millisecond)

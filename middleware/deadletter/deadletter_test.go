@@ -25,9 +25,9 @@ import (
 func TestListOfFailedEvents(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	f.keep("1", "notify", "", "dead", "attempts", "oops")
-	f.keep("2", "notify", "k", "dead", "permanent", "no")
-	f.keep("3", "notify", "k", "parked", "parked", "")
+	f.keep("1", "labour/notify", "", "dead", "attempts", "oops")
+	f.keep("2", "labour/notify", "k", "dead", "permanent", "no")
+	f.keep("3", "labour/notify", "k", "parked", "parked", "")
 	f.keep("1", "bill", "", "waiting", "", "oops")
 	ids := func(l deadletter.Listing) string {
 		found, err := deadletter.List(t.Context(), f.pool, f.schema, l)
@@ -69,7 +69,7 @@ func TestErrorGroups(t *testing.T) {
 	n := 0
 	keep := func(reason, failure string) {
 		n++
-		f.keep(fmt.Sprint("event-", n), []string{"notify", "bill"}[n%2], "", "dead", reason, failure)
+		f.keep(fmt.Sprint("event-", n), []string{"labour/notify", "bill"}[n%2], "", "dead", reason, failure)
 	}
 	for i := range 3 {
 		keep("attempts", fmt.Sprintf(`no user %d in "region %d": can't find it, doesn't exist`, i, i))
@@ -106,13 +106,13 @@ func TestErrorGroups(t *testing.T) {
 func TestReplayKeepsTheOrderOfKeys(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	f.keep("1", "notify", "k", "dead", "attempts", "oops")
-	f.keep("2", "notify", "k", "dead", "attempts", "oops")
-	f.keep("3", "notify", "k", "parked", "parked", "")
-	f.keep("4", "notify", "", "dead", "attempts", "oops")
-	f.keep("5", "notify", "l", "dead", "attempts", "oops")
-	f.keep("6", "notify", "", "failing", "", "oops")
-	f.keep("7", "notify", "", "waiting", "", "oops")
+	f.keep("1", "labour/notify", "k", "dead", "attempts", "oops")
+	f.keep("2", "labour/notify", "k", "dead", "attempts", "oops")
+	f.keep("3", "labour/notify", "k", "parked", "parked", "")
+	f.keep("4", "labour/notify", "", "dead", "attempts", "oops")
+	f.keep("5", "labour/notify", "l", "dead", "attempts", "oops")
+	f.keep("6", "labour/notify", "", "failing", "", "oops")
+	f.keep("7", "labour/notify", "", "waiting", "", "oops")
 	one := deadletter.Selection{EventIDs: []string{"2"}}
 	r, err := deadletter.Replay(t.Context(), f.pool, f.schema, one, me)
 	require.NoError(t, err)
@@ -134,12 +134,12 @@ func TestReplayKeepsTheOrderOfKeys(t *testing.T) {
 func TestDiscardLetsLaterEventsOfTheKeyGoOn(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	f.keep("1", "notify", "k", "dead", "attempts", "oops")
-	f.keep("2", "notify", "k", "parked", "parked", "")
-	f.keep("3", "notify", "k", "parked", "parked", "")
+	f.keep("1", "labour/notify", "k", "dead", "attempts", "oops")
+	f.keep("2", "labour/notify", "k", "parked", "parked", "")
+	f.keep("3", "labour/notify", "k", "parked", "parked", "")
 	f.keep("4", "bill", "k", "dead", "attempts", "oops")
-	f.keep("5", "notify", "", "dead", "attempts", "oops")
-	_, err := deadletter.Discard(t.Context(), f.pool, f.schema, deadletter.Selection{Consumer: "notify"}, me)
+	f.keep("5", "labour/notify", "", "dead", "attempts", "oops")
+	_, err := deadletter.Discard(t.Context(), f.pool, f.schema, deadletter.Selection{Consumer: "labour/notify"}, me)
 	require.NoError(t, err)
 	assert.Equal(t, map[string]string{"2": "waiting", "3": "parked", "4": "dead"}, f.states())
 	assert.Equal(t, 2, f.count("claim_key"))
@@ -148,7 +148,7 @@ func TestDiscardLetsLaterEventsOfTheKeyGoOn(t *testing.T) {
 	assert.Equal(t, 3, r.Done)
 	assert.Zero(t, f.count("claim_key"), "nothing is left of them")
 	assert.Equal(t, []string{"discard 4", "discard 3", "discard 2", "discard 5", "discard 1"}, f.audited())
-	all, err := deadletter.ListAudit(t.Context(), f.pool, f.schema, "1", "notify", 1)
+	all, err := deadletter.ListAudit(t.Context(), f.pool, f.schema, "1", "labour/notify", 1)
 	require.NoError(t, err)
 	var detail map[string]any
 	require.NoError(t, json.Unmarshal(all[0].Detail, &detail))
@@ -162,8 +162,8 @@ func TestDiscardLetsLaterEventsOfTheKeyGoOn(t *testing.T) {
 func TestEventsInFlightAreLeftAlone(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	f.keep("1", "notify", "k", "waiting", "", "oops")
-	f.keep("2", "notify", "k", "parked", "parked", "")
+	f.keep("1", "labour/notify", "k", "waiting", "", "oops")
+	f.keep("2", "labour/notify", "k", "parked", "parked", "")
 	tx, err := f.pool.Begin(t.Context())
 	require.NoError(t, err)
 	defer func() { _ = tx.Rollback(context.Background()) }()
@@ -180,12 +180,12 @@ func TestEventsInFlightAreLeftAlone(t *testing.T) {
 func TestEditOfADeadLetter(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	f.keep("1", "notify", "", "dead", "attempts", "oops")
+	f.keep("1", "labour/notify", "", "dead", "attempts", "oops")
 	f.keep("1", "bill", "", "dead", "attempts", "oops")
 	edit := func(id, consumer string, change deadletter.Change) error {
 		return deadletter.Edit(t.Context(), f.pool, f.schema, id, consumer, change, me)
 	}
-	require.ErrorContains(t, edit("1", "", deadletter.Change{Payload: []byte("x")}), `failed for the consumers ["notify" "bill"]: name one`)
+	require.ErrorContains(t, edit("1", "", deadletter.Change{Payload: []byte("x")}), `failed for the consumers ["labour/notify" "bill"]: name one`)
 	require.ErrorIs(t, edit("2", "", deadletter.Change{Payload: []byte("x")}), deadletter.ErrNoSuchEvent)
 	require.ErrorContains(t, edit("1", "bill", deadletter.Change{}), "nothing to change")
 	require.NoError(t, edit("1", "bill", deadletter.Change{Set: map[string]string{"b": "3", "c": "4"}, Unset: []string{"a"}}))
@@ -195,7 +195,7 @@ func TestEditOfADeadLetter(t *testing.T) {
 	assert.Equal(t, map[string]string{"b": "3", "c": "4"}, found[0].Metadata)
 	assert.Empty(t, found[0].Payload)
 	assert.Equal(t, "dead", found[0].State)
-	found, err = deadletter.Show(t.Context(), f.pool, f.schema, "1", "notify")
+	found, err = deadletter.Show(t.Context(), f.pool, f.schema, "1", "labour/notify")
 	require.NoError(t, err)
 	assert.Equal(t, "payload", string(found[0].Payload))
 	assert.Equal(t, []string{"edit 1", "edit 1"}, f.audited())
@@ -208,11 +208,11 @@ func TestEditOfADeadLetter(t *testing.T) {
 func TestPurgeOfDeadLetters(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	f.keep("1", "notify", "k", "dead", "attempts", "oops")
-	f.keep("2", "notify", "", "waiting", "", "oops")
+	f.keep("1", "labour/notify", "k", "dead", "attempts", "oops")
+	f.keep("2", "labour/notify", "", "waiting", "", "oops")
 	f.sql(`update {schema}.claim_failed set failed_at = now() - interval '90 days'`)
-	f.sql(`insert into {schema}.claim_audit (at, actor, action, consumer, event_id) values (now() - interval '90 days', 'ada', 'edit', 'notify', '0')`)
-	f.keep("3", "notify", "", "dead", "attempts", "oops")
+	f.sql(`insert into {schema}.claim_audit (at, actor, action, consumer, event_id) values (now() - interval '90 days', 'ada', 'edit', 'labour/notify', '0')`)
+	f.keep("3", "labour/notify", "", "dead", "attempts", "oops")
 	p, err := deadletter.Purge(t.Context(), f.pool, f.schema, 60*24*time.Hour, me)
 	require.NoError(t, err)
 	assert.Equal(t, deadletter.Purged{Events: 1, Audit: 1}, p)
@@ -244,7 +244,7 @@ func TestReplayedEventIsHandled(t *testing.T) {
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
 	require.NoError(t, err)
 	router.AddMiddleware(c.Middleware)
-	router.AddConsumerHandler("notify", "topic", c.Subscriber("notify", channel), func(msg *message.Message) error {
+	router.AddConsumerHandler("labour/notify", "topic", c.Subscriber("labour/notify", channel), func(msg *message.Message) error {
 		if msg.UUID == "1" && !mended.Load() {
 			return errOops
 		}
@@ -290,7 +290,7 @@ func TestDiscardedEventIsAbsorbed(t *testing.T) {
 		for i := range 6 {
 			id[i] = byte(minted.UnixMilli() >> (8 * (5 - i)))
 		}
-		f.keep(id.String(), "notify", "", "dead", "attempts", "oops")
+		f.keep(id.String(), "labour/notify", "", "dead", "attempts", "oops")
 		f.sql(`update {schema}.consumer set floor = now() - interval '30 days'`)
 		_, err := deadletter.Discard(t.Context(), f.pool, f.schema, deadletter.Selection{}, me)
 		require.NoError(t, err)
@@ -305,8 +305,8 @@ func TestOperatorsNeedNoMoreThanTheirGrants(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	pool := f.as("_o", func(role string) claim.GrantRoles { return claim.GrantRoles{Operator: role} })
-	f.keep("1", "notify", "k", "dead", "attempts", "oops")
-	f.keep("2", "notify", "k", "parked", "parked", "")
+	f.keep("1", "labour/notify", "k", "dead", "attempts", "oops")
+	f.keep("2", "labour/notify", "k", "parked", "parked", "")
 	require.NoError(t, deadletter.Edit(t.Context(), pool, f.schema, "1", "", deadletter.Change{Payload: []byte("x")}, me))
 	r, err := deadletter.Replay(t.Context(), pool, f.schema, deadletter.Selection{}, me)
 	require.NoError(t, err)
@@ -325,7 +325,7 @@ func TestOperatorsNeedNoMoreThanTheirGrants(t *testing.T) {
 func TestReplayOfAnEventThatIsHandledMeanwhile(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	f.keep("1", "notify", "k", "dead", "error", "oops")
+	f.keep("1", "labour/notify", "k", "dead", "error", "oops")
 	tx, err := f.pool.Begin(t.Context())
 	require.NoError(t, err)
 	for _, table := range []string{"claim_key", "claim_failed"} {

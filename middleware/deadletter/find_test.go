@@ -23,7 +23,7 @@ func TestFind(t *testing.T) {
 		found, err := deadletter.Find(t.Context(), f.pool, f.schema, key)
 		require.NoError(t, err)
 		require.Len(t, found, 1)
-		assert.Equal(t, "notify", found[0].Consumer)
+		assert.Equal(t, "labour/notify", found[0].Consumer)
 		return found[0]
 	}
 	done, held := outbox.NewID(), outbox.NewID()
@@ -43,8 +43,8 @@ func TestFind(t *testing.T) {
 	end()
 	assert.Nil(t, find(claim.Key{EventID: held}).Holder)
 
-	f.keep("e1", "notify", "k", "dead", "attempts", "oops")
-	f.keep("e2", "notify", "k", "parked", "parked", "")
+	f.keep("e1", "labour/notify", "k", "dead", "attempts", "oops")
+	f.keep("e2", "labour/notify", "k", "parked", "parked", "")
 	at = find(claim.Key{EventID: "e1"})
 	assert.Equal(t, "dead", at.Failed.State)
 	assert.Equal(t, "oops", at.Failed.History[0].Error)
@@ -54,24 +54,24 @@ func TestFind(t *testing.T) {
 	assert.Equal(t, "e1 dead", at.Behind+" "+at.BehindState, "it would be parked when it comes")
 	assert.Empty(t, find(claim.Key{EventID: "e3"}).Behind)
 
-	record, consumer := f.record("notify", "e4")
+	record, consumer := f.record("labour/notify", "e4")
 	f.sql(`insert into {schema}.claim_start values ($1, $2, 1, 2)`, consumer, record)
 	assert.Equal(t, 2, *find(claim.Key{EventID: "e4"}).Starts)
 	suspects, err := claim.Suspects(t.Context(), f.pool, f.schema, 10)
 	require.NoError(t, err)
 	require.Len(t, suspects, 1)
-	assert.Equal(t, "notify 2 "+record.String(), fmt.Sprint(suspects[0].Consumer, " ", suspects[0].Starts, " ", suspects[0].Record))
+	assert.Equal(t, "labour/notify 2 "+record.String(), fmt.Sprint(suspects[0].Consumer, " ", suspects[0].Starts, " ", suspects[0].Record))
 	assert.Equal(t, 2, *find(claim.Key{EventID: record.String()}).Starts, "what Suspects tells can be looked up")
 
 	// A suspicious process notes each event before it handles it: that is no death.
-	record, consumer = f.record("notify", "e5")
-	f.sql(`insert into {schema}.claim_run (name) values ('alive')`)
+	record, consumer = f.record("labour/notify", "e5")
+	f.sql(`insert into {schema}.claim_run (service, name) values ('labour', 'alive')`)
 	f.sql(`insert into {schema}.claim_start select $1, $2, id, 0 from {schema}.claim_run`, consumer, record)
 	assert.Nil(t, find(claim.Key{EventID: "e5"}).Starts)
 	f.sql(`update {schema}.claim_run set beat_at = now() - interval '11 s'`)
 	assert.Zero(t, *find(claim.Key{EventID: "e5"}).Starts, "it was in hand when its process was killed")
 
-	kept, _ := f.record("notify", "e1")
+	kept, _ := f.record("labour/notify", "e1")
 	at = find(claim.Key{EventID: kept.String()})
 	require.NotNil(t, at.Failed, "what was kept is found by its record, too")
 	assert.Equal(t, "e1 dead", at.Failed.EventID+" "+at.Failed.State)
@@ -86,7 +86,7 @@ func TestFind(t *testing.T) {
 	assert.Equal(t, "discard ada", at.Audit[0].Action+" "+at.Audit[0].Actor)
 	assert.Empty(t, find(claim.Key{EventID: "e2"}).Audit)
 	odd := outbox.NewID()
-	f.keep(odd, "notify", "", "dead", "attempts", "oops")
+	f.keep(odd, "labour/notify", "", "dead", "attempts", "oops")
 	assert.Equal(t, "dead", find(claim.Key{EventID: strings.ToUpper(odd)}).Failed.State)
 	_, err = deadletter.Discard(t.Context(), f.pool, f.schema, deadletter.Selection{EventIDs: []string{odd}}, deadletter.By{Actor: "ada"})
 	require.NoError(t, err)

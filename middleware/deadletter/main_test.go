@@ -47,10 +47,10 @@ func newFixture(t testing.TB) *fixture {
 	return f
 }
 
-// claim is a Claim of the consumer "notify".
+// claim is a Claim of the consumer "labour/notify".
 func (f *fixture) claim(cfg claim.Config) *claim.Claim {
 	cfg.Logger = silent
-	cfg.Consumer = func(string) string { return "notify" }
+	cfg.Service, cfg.Consumer = "labour", func(string) string { return "notify" }
 	c, err := claim.New(f.store, cfg)
 	require.NoError(f.t, err)
 	return c
@@ -63,11 +63,11 @@ func (f *fixture) handler(msg *message.Message) ([]*message.Message, error) {
 	return nil, err
 }
 
-// hold claims an event of "notify" until end is called.
+// hold claims an event of "labour/notify" until end is called.
 func (f *fixture) hold(eventID string) (end func()) {
 	claimed, finish, done := make(chan struct{}), make(chan struct{}), make(chan error)
 	go func() {
-		done <- f.store.Do(context.Background(), claim.Key{Consumer: "notify", EventID: eventID}, func(context.Context) error {
+		done <- f.store.Do(context.Background(), claim.Key{Consumer: "labour/notify", EventID: eventID}, func(context.Context) error {
 			close(claimed)
 			<-finish
 			return nil

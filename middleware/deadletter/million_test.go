@@ -25,7 +25,7 @@ import (
 func TestMillionDeadLetters(t *testing.T) {
 	f := newFixture(t)
 	f.sql(`alter table {schema}.claim_failed set unlogged`) // for the test's sake
-	f.sql(`insert into {schema}.consumer (name) values ('notify')`)
+	f.sql(`insert into {schema}.consumer (name) values ('labour/notify')`)
 	const million, share, listed = 1_000_000, 200, 100
 	began := time.Now()
 	f.sql(`insert into {schema}.claim_failed (consumer, record, event_id, state, attempts, reason, error, handler, topic, headers, payload)
@@ -56,7 +56,7 @@ func TestMillionDeadLetters(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, groups, 2)
 	assert.Equal(t, []any{million - million/share, "attempts: <n>", million / share, "permanent: <n>"}, []any{groups[0].Events, groups[0].Text, groups[1].Events, groups[1].Text})
-	assert.Equal(t, []string{"notify"}, groups[1].Consumers)
+	assert.Equal(t, []string{"labour/notify"}, groups[1].Consumers)
 
 	reader := sdkmetric.NewManualReader()
 	c := f.claim(claim.Config{MeterProvider: sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))})

@@ -37,7 +37,7 @@ func TestInsideClaimsThatHoldTheWholePool(t *testing.T) {
 	ledger := f.open(pool, effect.Config{MaxConns: 1})
 	require.NoError(t, ledger.Check(t.Context()))
 
-	c, err := claim.New(claim.NewPostgresStore(pool, claim.Schema(f.schema)), claim.Config{Logger: slog.New(slog.DiscardHandler)})
+	c, err := claim.New(claim.NewPostgresStore(pool, claim.Schema(f.schema)), claim.Config{Service: "labour", Logger: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
 	require.NoError(t, err)
@@ -148,6 +148,7 @@ func TestDoubtIsNoAttempt(t *testing.T) {
 	require.NoError(t, outbox.Migrate(t.Context(), f.pool, f.schema))
 	require.NoError(t, claim.Migrate(t.Context(), f.pool, f.schema))
 	c, err := claim.New(claim.NewPostgresStore(f.pool, claim.Schema(f.schema)), claim.Config{
+		Service:  "labour",
 		Consumer: func(string) string { return "notify" }, MaxAttempts: 1, Logger: slog.New(slog.DiscardHandler),
 	})
 	require.NoError(t, err)
@@ -164,7 +165,7 @@ func TestDoubtIsNoAttempt(t *testing.T) {
 		assert.Zero(t, deliver(errOops), "neither done nor a dead letter")
 	}
 	assert.Equal(t, 1, calls)
-	require.NoError(t, effect.Resolve(t.Context(), f.pool, f.schema, "sms:"+event, effect.Resolution{By: "ada"}))
+	require.NoError(t, effect.Resolve(t.Context(), f.pool, f.schema, "labour/sms:"+event, effect.Resolution{By: "ada"}))
 	assert.Equal(t, 1, deliver(nil))
 	assert.Equal(t, 2, calls)
 	var dead int

@@ -10,10 +10,17 @@ import (
 	"go.opentelemetry.io/otel/metric"
 
 	"github.com/millrace-go/millrace/internal/pgschema"
+	"github.com/millrace-go/millrace/internal/service"
 )
 
-// Config configures a Ledger. Its zero value is ready for use.
+// Config configures a Ledger. All but Service has a default.
 type Config struct {
+	// Service is the name of the service. The ledger stores each effect as "service/key", and the provider's idempotency
+	// key is made of that, so that two services with the same key never take each other's effect for their own. Renaming it
+	// makes redelivered events have their effects again. 1 to 100 letters, digits, ".", "_" and "-", starting with a
+	// letter. Required.
+	Service string
+
 	// Schema is the schema of the ledger's tables. Default: "millrace".
 	Schema string
 
@@ -78,6 +85,9 @@ func (c Config) WithDefaults() Config {
 // Validate reports everything that is wrong with the configuration. It expects one that has its defaults.
 func (c Config) Validate() error {
 	var errs []error
+	if err := service.Validate(c.Service); err != nil {
+		errs = append(errs, fmt.Errorf("Config.%w", err))
+	}
 	if _, err := pgschema.Validate(c.Schema); err != nil {
 		errs = append(errs, fmt.Errorf("Config.%w", err))
 	}

@@ -20,6 +20,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/millrace-go/millrace/internal/service"
 )
 
 var (
@@ -93,12 +95,11 @@ func With(ctx context.Context, l *Ledger) context.Context {
 }
 
 // Once calls fn for the key once: it returns nil without a call when a call for the key has succeeded before. The key
-// names the effect, not the attempt: "parents-sms:" and the event's ID. It is shared by all that use the schema. It has 1
-// to 512 bytes of UTF-8.
+// names the effect, not the attempt: "parents-sms:" and the event's ID. It belongs to the service (Config.Service); the
+// ledger, logs and "millrace effect" know it as "service/key". It has 1 to 512 bytes of UTF-8.
 //
 // fn gets a context that ends with ctx, and after Config.CallTimeout at the latest, and an idempotency key to hand to the
-// provider, which is the same at each call for the key; two services that share schema name and provider need different
-// keys. When fn returns nil the effect is done. An error of fn is returned, wrapped; unless it is marked by NotDone the
+// provider, which is the same at each call for the key, and another one in every other service and schema. When fn returns nil the effect is done. An error of fn is returned, wrapped; unless it is marked by NotDone the
 // effect is in doubt, and the error is ErrInDoubt too. A panic leaves it in doubt as well.
 //
 // fn must not write to a transaction that surrounds it: when that is rolled back the next delivery does not call fn again.
@@ -155,6 +156,7 @@ func once(ctx context.Context, key string, fn func(context.Context, string) ([]b
 	if err := errors.Join(validateKey(key), o.validate()); err != nil {
 		return nil, fmt.Errorf("effect %q: %w", key, err)
 	}
+	key = service.Scoped(l.cfg.Service, key)
 	response, err := l.once(ctx, key, fn, o)
 	if err != nil {
 		return nil, &onceError{fmt.Errorf("effect %q: %w", key, err)}

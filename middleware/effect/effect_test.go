@@ -173,7 +173,7 @@ func TestReconcile(t *testing.T) {
 	assert.Zero(t, calls)
 	_, err = effect.Value(f.ctx(), "key", func(context.Context, string) (int, error) { return 1, nil })
 	require.ErrorIs(t, err, effect.ErrNoResponse)
-	require.NoError(t, effect.Resolve(t.Context(), f.pool, f.schema, "key", effect.Resolution{Done: true, Response: []byte("7"), By: "ada"}))
+	require.NoError(t, effect.Resolve(t.Context(), f.pool, f.schema, "labour/key", effect.Resolution{Done: true, Response: []byte("7"), By: "ada"}))
 	n, err := effect.Value(f.ctx(), "key", func(context.Context, string) (int, error) { return 1, nil })
 	require.NoError(t, err)
 	assert.Equal(t, 7, n)
@@ -222,7 +222,7 @@ func TestTwoCallersAtOnce(t *testing.T) {
 		assert.True(t, ok)
 		assert.Equal(t, time.Second, after)
 	}
-	require.ErrorContains(t, effect.Resolve(t.Context(), f.pool, f.schema, "key", effect.Resolution{By: "ada"}), "it may be running until")
+	require.ErrorContains(t, effect.Resolve(t.Context(), f.pool, f.schema, "labour/key", effect.Resolution{By: "ada"}), "it may be running until")
 	assert.Len(t, f.entries("running"), 1)
 	close(release)
 	first.Wait()
@@ -270,7 +270,7 @@ func TestLateSuccessIsAConflict(t *testing.T) {
 	})
 	<-called
 	require.Eventually(t, func() bool { return len(f.entries("doubt")) == 1 }, 10*time.Second, time.Millisecond)
-	require.NoError(t, effect.Resolve(t.Context(), f.pool, f.schema, "key", effect.Resolution{By: "ada"}))
+	require.NoError(t, effect.Resolve(t.Context(), f.pool, f.schema, "labour/key", effect.Resolution{By: "ada"}))
 	calls, err := once(f.ctx(), nil)
 	require.NoError(t, err)
 	require.Equal(t, 1, calls)
@@ -281,7 +281,7 @@ func TestLateSuccessIsAConflict(t *testing.T) {
 	assert.Equal(t, "done", open[0].State)
 	assert.Equal(t, 1, open[0].Conflicts)
 	assert.Len(t, f.entries("conflict"), 1)
-	require.NoError(t, effect.Resolve(t.Context(), f.pool, f.schema, "key", effect.Resolution{Done: true, By: "ada", Note: "refunded"}))
+	require.NoError(t, effect.Resolve(t.Context(), f.pool, f.schema, "labour/key", effect.Resolution{Done: true, By: "ada", Note: "refunded"}))
 	assert.Empty(t, f.entries("open"))
 }
 
@@ -360,12 +360,12 @@ func TestMisuse(t *testing.T) {
 	require.NoError(t, effect.Once(f.ctx(), strings.Repeat("ü", 256), func(context.Context, string) error { return nil }))
 
 	for _, r := range []effect.Resolution{{}, {By: "a\x00"}, {By: "a", Response: []byte("1")}, {By: "a", Done: true, Response: []byte("{")}} {
-		require.ErrorContains(t, effect.Resolve(t.Context(), f.pool, f.schema, "key", r), "want")
+		require.ErrorContains(t, effect.Resolve(t.Context(), f.pool, f.schema, "labour/key", r), "want")
 	}
 	require.ErrorContains(t, effect.Resolve(t.Context(), f.pool, f.schema, "nothing", effect.Resolution{By: "a"}), "no such effect")
 	require.ErrorContains(t, effect.Resolve(t.Context(), f.pool, "no-good", "nothing", effect.Resolution{By: "a"}), "Schema is")
 
-	_, err = effect.New(nil, effect.Config{Schema: "no-good", MaxConns: -1, CallTimeout: -1, Retention: time.Hour})
+	_, err = effect.New(nil, effect.Config{Service: "labour", Schema: "no-good", MaxConns: -1, CallTimeout: -1, Retention: time.Hour})
 	require.ErrorContains(t, err, "pool is nil")
 	for _, want := range []string{"Schema is", "MaxConns is -1", "CallTimeout is -1ns: want 1ms", "Retention is 1h0m0s: want 24h0m0s or more"} {
 		require.ErrorContains(t, err, want)

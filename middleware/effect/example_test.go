@@ -30,12 +30,13 @@ func ExampleValue() {
 		panic(err)
 	}
 	c, err := claim.New(claim.NewPostgresStore(pool, claim.Schema(schema)), claim.Config{
+		Service:  "labour",
 		Consumer: func(string) string { return "notify-parents" },
 	})
 	if err != nil {
 		panic(err)
 	}
-	ledger, err := effect.New(pool, effect.Config{Schema: schema})
+	ledger, err := effect.New(pool, effect.Config{Service: "labour", Schema: schema})
 	if err != nil {
 		panic(err)
 	}

@@ -11,6 +11,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/millrace-go/millrace/internal/service"
 )
 
 // longestWait bounds how soon an event is tried again that met a running call: it usually ends long before its time is up.
@@ -206,7 +208,7 @@ func (l *Ledger) reconcile(ctx context.Context, key string, r *record, o options
 	actx, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
 	outcome, err := o.reconcile(actx, Intent{
-		Key: key, IdempotencyKey: idempotencyKey(l.cfg.Schema, key), Calls: r.Calls,
+		Key: strings.TrimPrefix(key, service.Scoped(l.cfg.Service, "")), IdempotencyKey: idempotencyKey(l.cfg.Schema, key), Calls: r.Calls,
 		FirstCalledAt: r.FirstCalledAt, CalledAt: r.CalledAt, Since: r.Until, Reason: r.Reason,
 	})
 	if err = errors.Join(err, outcome.err); err != nil {

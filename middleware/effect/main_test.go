@@ -58,6 +58,9 @@ func (f *fixture) open(pool *pgxpool.Pool, cfg effect.Config) *effect.Ledger {
 		}
 	}
 	cfg.Schema, cfg.Logger = f.schema, slog.New(slog.DiscardHandler)
+	if cfg.Service == "" {
+		cfg.Service = "labour"
+	}
 	l, err := effect.New(pool, cfg)
 	require.NoError(f.t, err)
 	f.t.Cleanup(l.Close)

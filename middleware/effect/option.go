@@ -63,7 +63,7 @@ func (o options) honours(first, now time.Time) bool {
 
 // Intent is a call whose outcome is unknown. Times are the database server's.
 type Intent struct {
-	Key            string
+	Key            string // as the call was given it
 	IdempotencyKey string
 	Calls          int       // so far
 	FirstCalledAt  time.Time // a little before the first call

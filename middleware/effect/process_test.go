@@ -31,7 +31,7 @@ func child() error {
 	if err != nil {
 		return err
 	}
-	ledger, err := effect.New(pool, effect.Config{Schema: os.Getenv(childSchema), CallTimeout: time.Second})
+	ledger, err := effect.New(pool, effect.Config{Service: "labour", Schema: os.Getenv(childSchema), CallTimeout: time.Second})
 	if err != nil {
 		return err
 	}
@@ -123,11 +123,11 @@ func TestKilledAndNobodyKnows(t *testing.T) {
 	}
 	open := f.entries("")
 	require.Len(t, open, 1)
-	assert.Equal(t, "sms:1", open[0].Key)
+	assert.Equal(t, "labour/sms:1", open[0].Key)
 	assert.Equal(t, "doubt", open[0].State)
 	assert.Equal(t, 1, open[0].Calls)
 
-	require.NoError(t, effect.Resolve(t.Context(), f.pool, f.schema, "sms:1",
+	require.NoError(t, effect.Resolve(t.Context(), f.pool, f.schema, "labour/sms:1",
 		effect.Resolution{Done: true, Response: []byte(`"SM1"`), By: "ada", Note: "seen in the provider's console"}))
 	number, err := f.redelivered(p)
 	require.NoError(t, err)

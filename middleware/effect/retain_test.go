@@ -21,7 +21,7 @@ import (
 // age puts an effect into a day long past.
 func (f *fixture) age(key string) {
 	f.exec(`create table if not exists ` + f.schema + `.effect_20200101 partition of ` + f.schema + `.effect for values from ('2020-01-01Z') to ('2020-01-02Z')`)
-	f.exec(`update `+f.schema+`.effect set created_at = '2020-01-01 12:00Z' where key = $1`, key)
+	f.exec(`update `+f.schema+`.effect set created_at = '2020-01-01 12:00Z' where key = 'labour/' || $1`, key)
 }
 
 func (f *fixture) partitions() (n int) {
@@ -79,7 +79,7 @@ func TestRetentionBesideCalls(t *testing.T) {
 			}
 		})
 		both.Go(func() {
-			assert.NoError(t, effect.Resolve(t.Context(), f.pool, f.schema, "key", effect.Resolution{By: "ada"}))
+			assert.NoError(t, effect.Resolve(t.Context(), f.pool, f.schema, "labour/key", effect.Resolution{By: "ada"}))
 		})
 		both.Wait()
 		assert.LessOrEqual(t, len(f.entries("all")), 1)
@@ -108,7 +108,8 @@ func TestRunAndGrants(t *testing.T) {
 	reader := metric.NewManualReader()
 	log := &logged{Handler: slog.DiscardHandler}
 	ledger, err := effect.New(pool, effect.Config{
-		Schema: f.schema, MeterProvider: metric.NewMeterProvider(metric.WithReader(reader)), Logger: slog.New(log), Settle: time.Millisecond,
+		Service: "labour",
+		Schema:  f.schema, MeterProvider: metric.NewMeterProvider(metric.WithReader(reader)), Logger: slog.New(log), Settle: time.Millisecond,
 	})
 	require.NoError(t, err)
 	defer ledger.Close()
@@ -145,11 +146,11 @@ func TestRunAndGrants(t *testing.T) {
 	require.ErrorContains(t, func() error { _, err := pool.Exec(t.Context(), `delete from `+f.schema+`.effect`); return err }(), "permission denied")
 	_, err = effect.Retain(t.Context(), pool, f.schema, 24*time.Hour)
 	require.ErrorContains(t, err, "retention run", "only the owner drops days")
-	require.ErrorContains(t, effect.Resolve(t.Context(), pool, f.schema, "another doubt", effect.Resolution{By: "ada"}), "permission denied")
+	require.ErrorContains(t, effect.Resolve(t.Context(), pool, f.schema, "labour/another doubt", effect.Resolution{By: "ada"}), "permission denied")
 	grants, err = effect.Grants(f.schema, effect.GrantRoles{Operator: role})
 	require.NoError(t, err)
 	f.exec(grants)
-	require.NoError(t, effect.Resolve(t.Context(), pool, f.schema, "another doubt", effect.Resolution{By: "ada"}))
+	require.NoError(t, effect.Resolve(t.Context(), pool, f.schema, "labour/another doubt", effect.Resolution{By: "ada"}))
 	assert.Empty(t, log.errors(), "not even for a day that only the owner drops")
 
 	nothing, err := effect.Grants(f.schema, effect.GrantRoles{})

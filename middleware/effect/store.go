@@ -193,7 +193,7 @@ func lockKey(schema, key string) int64 {
 	return int64(binary.BigEndian.Uint64(h[:8]))
 }
 
-// idempotencyKey is a UUID (version 8: made by its own rule) of SHA-256 over schema and key: what the provider has seen
+// idempotencyKey is a UUID (version 8: made by its own rule) of SHA-256 over schema, service and key: what the provider has seen
 // must come again, from any process of any version.
 func idempotencyKey(schema, key string) string {
 	h := sha256.Sum256([]byte(schema + "\x00idempotency key\x00" + key))

@@ -38,8 +38,9 @@ func ExampleKeys_Middleware() {
 	}
 
 	keys, err := idempotencykey.New(pool, idempotencykey.Config{
-		Schema: schema,
-		Scope:  func(r *http.Request) (string, error) { return r.Header.Get("Account"), nil }, // for you: what authentication found
+		Service: "shop",
+		Schema:  schema,
+		Scope:   func(r *http.Request) (string, error) { return r.Header.Get("Account"), nil }, // for you: what authentication found
 	})
 	if err != nil {
 		panic(err)
@@ -96,7 +97,7 @@ func ExampleKeys_Run() {
 		if err := idempotencykey.Migrate(ctx, pool, ""); err != nil {
 			return err
 		}
-		keys, err := idempotencykey.New(pool, idempotencykey.Config{Scope: idempotencykey.Shared})
+		keys, err := idempotencykey.New(pool, idempotencykey.Config{Service: "shop", Scope: idempotencykey.Shared})
 		if err != nil {
 			return err
 		}

@@ -34,12 +34,12 @@ func TestStoredFormat(t *testing.T) {
 	t.Parallel()
 	r := httptest.NewRequest(http.MethodPost, "/orders?dry=1", nil)
 	r.Header.Set("Content-Type", "application/json")
-	q := newRequest(r, "millrace", "acct-1", "k", []byte("{}"))
-	assert.Equal(t, "afcf9941025d703fc3c4fe248a201927bd74e32b78d3d72da74bdb0d23ebb46f", hex.EncodeToString(q.id[:]))
+	q := newRequest(r, Config{Schema: "millrace", Service: "shop"}, "acct-1", "k", []byte("{}"))
+	assert.Equal(t, "aa5bf3f2dc9edfd5efbd4f8e37e3d4208eafa7e8c0c0833d11521d4ff81d487f", hex.EncodeToString(q.id[:]))
 	assert.Equal(t, "61a2051d4eb6f0a305df50819cf1ac2c23b6d81572b9a23fd1978dcadfa12e61", hex.EncodeToString(q.fingerprint[:]))
-	assert.Equal(t, int64(-5778231292401455041), q.lock())
+	assert.Equal(t, int64(-6171070639972098091), q.lock())
 	assert.Equal(t, "POST /orders", q.summary)
-	assert.NotEqual(t, q.id, newRequest(r, "millrace", "acct-1k", "", nil).id, "nothing moves from one part to the next")
+	assert.NotEqual(t, q.id, newRequest(r, Config{Schema: "millrace", Service: "shop"}, "acct-1k", "", nil).id, "nothing moves from one part to the next")
 
 	header := http.Header{
 		"Content-Type": {"text/plain"}, "Set-Cookie": {"a=1", "b=2\r\nX-Evil: 1"}, "X-Gone": nil, "X-Empty": {""},
@@ -123,7 +123,7 @@ func TestHousekeepingWithoutOwnership(t *testing.T) {
 	require.NoError(t, err)
 	exec(grants)
 	granted := devtest.PoolOn(t, pool.Config().ConnString(), func(cfg *pgxpool.Config) { cfg.ConnConfig.RuntimeParams["role"] = role })
-	keys, err := New(granted, Config{Scope: Shared, Schema: schema})
+	keys, err := New(granted, Config{Service: "shop", Scope: Shared, Schema: schema})
 	require.NoError(t, err)
 
 	day := func(ago int) {

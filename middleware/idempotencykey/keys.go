@@ -38,6 +38,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 
 	"github.com/millrace-go/millrace/internal/pgschema"
+	"github.com/millrace-go/millrace/internal/service"
 )
 
 // maxTimeout is less than the server's settings can hold, and than any retention.
@@ -47,8 +48,13 @@ const maxTimeout = 24 * time.Hour
 // them that knows a key gets what is stored for it.
 func Shared(*http.Request) (string, error) { return "shared", nil }
 
-// Config configures Keys. All but Scope has a default.
+// Config configures Keys. All but Service and Scope has a default.
 type Config struct {
+	// Service is the name of the service: a key that a client sends to two services on one schema is two keys, of which
+	// neither gets the other's answer. Renaming it forgets the stored answers. 1 to 100 letters, digits, ".", "_" and "-",
+	// starting with a letter. Required.
+	Service string
+
 	// Scope tells callers apart: the same key of two callers is two keys, so that nobody gets another's answer. Return the
 	// ID of the authenticated account; authentication belongs outside of the middleware. Only a hash of it is stored. An
 	// error, and an empty scope, refuse the request with 500. Required; Shared is for services with one caller.
@@ -83,7 +89,7 @@ type Config struct {
 	// application/problem+json.
 	Problem func(w http.ResponseWriter, r *http.Request, p Problem)
 
-	// Schema holds the table. Services that share it share their callers' keys. Default: "millrace".
+	// Schema holds the table. Default: "millrace".
 	Schema string
 
 	// Logger gets what ends in a 5xx of the middleware's own. Default: slog.Default().
@@ -134,6 +140,9 @@ func (c Config) WithDefaults() Config {
 func (c Config) Validate() error {
 	var errs []error
 	refuse := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if err := service.Validate(c.Service); err != nil {
+		refuse("Config.%w", err)
+	}
 	if c.Scope == nil {
 		refuse("Config.Scope is nil: want a function that returns the authenticated account, or idempotencykey.Shared for a service with one caller")
 	}

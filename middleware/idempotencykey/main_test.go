@@ -61,6 +61,9 @@ func (f *fixture) keys(cfg idempotencykey.Config) *idempotencykey.Keys { return 
 
 func (f *fixture) keysOn(pool *pgxpool.Pool, cfg idempotencykey.Config) *idempotencykey.Keys {
 	cfg.Schema = f.schema
+	if cfg.Service == "" {
+		cfg.Service = "shop"
+	}
 	if cfg.Scope == nil {
 		cfg.Scope = idempotencykey.Shared
 	}

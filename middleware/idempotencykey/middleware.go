@@ -66,7 +66,7 @@ func (k *Keys) serve(w http.ResponseWriter, r *http.Request, next http.Handler) 
 	case gone(r, body):
 		return k.fail(w, r, misuse{errBodyGone})
 	}
-	a, outcome, err := k.execute(w.Header(), r, newRequest(r, k.cfg.Schema, scope, key, body), next)
+	a, outcome, err := k.execute(w.Header(), r, newRequest(r, k.cfg, scope, key, body), next)
 	if err != nil {
 		return k.fail(w, r, err)
 	}

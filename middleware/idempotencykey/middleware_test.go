@@ -351,12 +351,13 @@ func TestRefusals(t *testing.T) {
 	w := post(f.around(f.around(f.orders).ServeHTTP), "k", "body")
 	assert.Equal(t, http.StatusInternalServerError, w.Code, "the middleware is there twice")
 
-	bare, err := idempotencykey.New(f.pool, idempotencykey.Config{Scope: idempotencykey.Shared, Schema: "nowhere_at_all"})
+	bare, err := idempotencykey.New(f.pool, idempotencykey.Config{Service: "shop", Scope: idempotencykey.Shared, Schema: "nowhere_at_all"})
 	require.NoError(t, err)
 	w = post(bare.Middleware(http.HandlerFunc(f.orders)), "k", "body")
 	assert.Equal(t, http.StatusInternalServerError, w.Code)
 
 	_, err = idempotencykey.New(nil, idempotencykey.Config{
+		Service: "shop",
 		Methods: []string{"GET"}, Retention: time.Minute, Timeout: -1, MaxBody: -1, MaxResponse: 1 << 40, Schema: "Big",
 	})
 	for _, want := range []string{

@@ -49,7 +49,7 @@ func runService() error {
 	if err != nil {
 		return err
 	}
-	keys, err := idempotencykey.New(pool, idempotencykey.Config{Scope: idempotencykey.Shared, Schema: schema})
+	keys, err := idempotencykey.New(pool, idempotencykey.Config{Service: "shop", Scope: idempotencykey.Shared, Schema: schema})
 	if err != nil {
 		return err
 	}

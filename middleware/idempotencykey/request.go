@@ -20,7 +20,7 @@ type request struct {
 	body        []byte
 }
 
-func newRequest(r *http.Request, schema, scope, key string, body []byte) *request {
+func newRequest(r *http.Request, cfg Config, scope, key string, body []byte) *request {
 	path := r.URL.EscapedPath()
 	parts := [][]byte{[]byte(r.Method), []byte(path), []byte(r.URL.RawQuery), []byte(r.Header.Get("Content-Type")), body}
 	// http.StripPrefix and the like make one path of two operations'.
@@ -29,7 +29,7 @@ func newRequest(r *http.Request, schema, scope, key string, body []byte) *reques
 	}
 	return &request{
 		key: key, summary: r.Method + " " + path, body: body,
-		id: digest([]byte(schema), []byte(scope), []byte(key)), fingerprint: digest(parts...),
+		id: digest([]byte(cfg.Schema), []byte(cfg.Service), []byte(scope), []byte(key)), fingerprint: digest(parts...),
 	}
 }
 

@@ -73,7 +73,7 @@ func TestReplayTakesEffectOnce(t *testing.T) {
 	t.Cleanup(func() { assert.NoError(t, memory.Close()) })
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
 	require.NoError(t, err)
-	c, err := claim.New(claim.NewPostgresStore(f.pool, claim.Schema(f.schema)), claim.Config{})
+	c, err := claim.New(claim.NewPostgresStore(f.pool, claim.Schema(f.schema)), claim.Config{Service: "labour"})
 	require.NoError(t, err)
 	var mu sync.Mutex
 	delivered := map[string][]string{}

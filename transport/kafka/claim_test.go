@@ -39,7 +39,7 @@ func TestRedeliveredByARebalanceHasOneEffect(t *testing.T) {
 	release := make(chan struct{})
 	var deliveries, entered atomic.Int64
 	join := func(config kafka.Config) {
-		guard, err := claim.New(claim.NewPostgresStore(pool, claim.Schema(schema)), claim.Config{})
+		guard, err := claim.New(claim.NewPostgresStore(pool, claim.Schema(schema)), claim.Config{Service: "labour"})
 		require.NoError(t, err)
 		router, err := message.NewRouter(message.RouterConfig{CloseTimeout: wait}, watermill.NopLogger{})
 		require.NoError(t, err)

@@ -69,7 +69,7 @@ func (f *foreign) write(r *kgo.Record) {
 func (f *foreign) consume(source transport.EventIDSource) (stop func()) {
 	f.t.Helper()
 	tr := connect(f.t, kafka.Config{Brokers: brokers(f.t), Consumer: kafka.ConsumerConfig{EventID: source}})
-	guard, err := claim.New(claim.NewPostgresStore(f.pool, claim.Schema(f.schema)), claim.Config{Logger: slog.New(slog.DiscardHandler)})
+	guard, err := claim.New(claim.NewPostgresStore(f.pool, claim.Schema(f.schema)), claim.Config{Service: "labour", Logger: slog.New(slog.DiscardHandler)})
 	require.NoError(f.t, err)
 	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: wait}, watermill.NopLogger{})
 	require.NoError(f.t, err)

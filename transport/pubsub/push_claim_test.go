@@ -29,7 +29,7 @@ func TestPushedTwiceAtOnceHasOneEffect(t *testing.T) {
 	require.NoError(t, claim.Migrate(t.Context(), pool, schema))
 	_, err := pool.Exec(t.Context(), `create table `+schema+`.effect (event_id text not null)`)
 	require.NoError(t, err)
-	c, err := claim.New(claim.NewPostgresStore(pool, claim.Schema(schema)), claim.Config{})
+	c, err := claim.New(claim.NewPostgresStore(pool, claim.Schema(schema)), claim.Config{Service: "labour"})
 	require.NoError(t, err)
 
 	tr := connect(t, pubsub.Config{

@@ -40,7 +40,7 @@ func Race(t *testing.T, f Fixture) map[string]int {
 	}
 	var services [2]message.HandlerFunc
 	for i := range services {
-		c, err := claim.New(f.Store, claim.Config{Consumer: func(string) string { return "race" }})
+		c, err := claim.New(f.Store, claim.Config{Service: "labour", Consumer: func(string) string { return "race" }})
 		require.NoError(t, err)
 		services[i] = c.Middleware(handle)
 	}

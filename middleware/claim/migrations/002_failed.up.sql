@@ -111,6 +111,7 @@ create table {schema}.claim_audit (
 -- Processes that run consumers. A row that no heartbeat renews is one that was killed.
 create table {schema}.claim_run (
     id         bigint      generated always as identity primary key,
+    service    text        not null,             -- its processes alone mind that this one was killed
     name       text        not null,             -- host and process, for people
     started_at timestamptz not null default now(),
     beat_at    timestamptz not null default now()

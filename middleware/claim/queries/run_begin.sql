@@ -1,3 +1,3 @@
 -- Registers a process. Writes claim_run.
-insert into {schema}.claim_run (name) values ($1)
+insert into {schema}.claim_run (service, name) values ($1, $2)
 returning id

@@ -38,7 +38,7 @@ func Example_alone() {
 	if err != nil {
 		panic(err)
 	}
-	c, err := claim.New(store, claim.Config{Consumer: func(string) string { return "notify-family" }})
+	c, err := claim.New(store, claim.Config{Service: "labour", Consumer: func(string) string { return "notify-family" }})
 	if err != nil {
 		panic(err)
 	}
@@ -68,7 +68,7 @@ func Example_inFrontOfARecord() {
 		if err != nil {
 			return err
 		}
-		c, err := claim.New(store, claim.Config{})
+		c, err := claim.New(store, claim.Config{Service: "labour"})
 		if err != nil {
 			return err
 		}

@@ -24,6 +24,7 @@ import (
 func claimOf(t *testing.T, f claimtest.Fixture, consumer string) *claim.Claim {
 	t.Helper()
 	c, err := claim.New(f.Store, claim.Config{
+		Service:  "labour",
 		Consumer: func(string) string { return consumer },
 		Logger:   slog.New(slog.DiscardHandler),
 	})
@@ -77,7 +78,7 @@ func TestClaimInsideClaimOfAnotherConsumer(t *testing.T) {
 	h := outer.Middleware(inner.Middleware(handlerOf(f)))
 
 	// While another one has the inner claim the outer one must not complete: nobody would run the handler if that one fails.
-	_, end := holding(t, f.Store, claim.Key{Consumer: "archive", EventID: "1"})
+	_, end := holding(t, f.Store, claim.Key{Consumer: "labour/archive", EventID: "1"})
 	_, err := h(message.NewMessage("1", nil))
 	require.ErrorIs(t, err, claim.ErrContended)
 	errOops := errors.New("oops")

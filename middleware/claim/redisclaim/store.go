@@ -58,7 +58,8 @@ type Config struct {
 	// may deliver it again. TTL or more. Default: 24 h.
 	Retention time.Duration
 
-	// Prefix begins every key. Consumers that share it share their claims. Default: "millrace".
+	// Prefix begins every key, before the name of the service and the consumer. Deployments of a service that share a Redis
+	// and nothing else need a prefix each. Default: "millrace".
 	Prefix string
 
 	// Publisher sends the messages that handlers return, for a store that stands alone: after the handler has succeeded

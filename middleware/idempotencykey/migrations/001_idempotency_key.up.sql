@@ -2,7 +2,7 @@
 
 -- A row is inserted in the transaction of the handler's writes: that it is there means that the request was answered.
 create table {schema}.idempotency_key (
-    id          bytea       not null, -- SHA-256 of schema, scope and key
+    id          bytea       not null, -- SHA-256 of schema, service, scope and key
     day         date        not null default (now() at time zone 'utc')::date, -- a repeated request may meet another day than its own
     created_at  timestamptz not null default now(),
     key         text        not null, -- as the client sent it, for people; the scope is kept in id alone, since it may be a secret

@@ -1,0 +1,27 @@
+// Package service says what a service may be called. The name keeps the work of services apart that share a database, a
+// Redis or a provider.
+package service
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+)
+
+var pattern = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_.-]{0,99}$`)
+
+// Validate returns an error unless the name can be a service's. The error begins with "Service is".
+func Validate(name string) error {
+	if pattern.MatchString(name) {
+		return nil
+	}
+	is := strconv.Quote(name)
+	if name == "" {
+		is = "empty"
+	}
+	return fmt.Errorf(`Service is %s: want the service's name, which keeps its work apart from that of other services: `+
+		`1 to 100 letters, digits, ".", "_" and "-", starting with a letter`, is)
+}
+
+// Scoped is the name of what belongs to a service, among those of all services. No service's name contains the "/".
+func Scoped(service, name string) string { return service + "/" + name }
