@@ -218,7 +218,7 @@ func (a *app) grants() *cobra.Command {
 	}
 	c.Flags().StringVar(&roles.Writer, "writer", "", "role of services that publish events")
 	c.Flags().StringVar(&roles.Relay, "relay", "", "role of relays")
-	c.Flags().StringVar(&roles.Operator, "operator", "", "role of operators, who inspect, retry and discard failed events, and resolve effects in doubt")
+	c.Flags().StringVar(&roles.Operator, "operator", "", "role of operators, who inspect, retry and discard failed events, resolve effects in doubt, and forget stored answers")
 	c.Flags().StringVar(&consumer, "consumer", "", "role of services that claim events and record effects; if they publish, also name it as --writer")
 	c.Flags().StringVar(&service, "http", "", "role of services that store answers by Idempotency-Key; if they publish, also name it as --writer")
 	c.Flags().BoolVar(&printOnly, "print", false, "print the SQL and run nothing")
@@ -243,7 +243,7 @@ func (a *app) grants() *cobra.Command {
 		if err != nil {
 			return usageError{fmt.Errorf("--schema: %w", err)}
 		}
-		answers, err := idempotencykey.Grants(a.schema, service)
+		answers, err := idempotencykey.Grants(a.schema, idempotencykey.GrantRoles{HTTP: service, Operator: roles.Operator})
 		if err != nil {
 			return usageError{fmt.Errorf("--schema: %w", err)}
 		}

@@ -30,10 +30,19 @@ func hasBody(status int) bool {
 	return status != http.StatusNoContent && status != http.StatusNotModified
 }
 
-// repeatable reports whether the status asks the client to repeat the very request later, so that storing it would make it
+// repeatable reports whether an answer with the status is not stored: it speaks of the moment, and storing it would make it
 // the last word.
-func repeatable(status int) bool {
-	return status == http.StatusRequestTimeout || status == http.StatusTooEarly || status == http.StatusTooManyRequests || status >= 500
+func (c Config) repeatable(status int) bool {
+	return status == http.StatusRequestTimeout || status == http.StatusTooEarly || status == http.StatusTooManyRequests || status >= 500 ||
+		slices.Contains(c.NotStored, status)
+}
+
+// omitted are the response headers that are not stored.
+func (c Config) omitted() []string {
+	if c.StoreCookies {
+		return c.OmitHeaders
+	}
+	return append(slices.Clip(c.OmitHeaders), "Set-Cookie")
 }
 
 // send writes the answer. When the client has gone, its next request will find it stored.

@@ -2,27 +2,38 @@ package idempotencykey
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/millrace-go/millrace/internal/pgschema"
 )
 
-// Grants returns the statements that give the role of a service what it needs in the schema ("" means "millrace"), and
-// nothing more; none for the role "". It can make days and drops none: that is for the table's owner. A service whose
-// handlers publish needs outboxadmin.Grants too.
-func Grants(schema, role string) (string, error) {
+// GrantRoles names the roles that Grants is for; "" for none.
+type GrantRoles struct {
+	HTTP     string // of services whose handlers store answers
+	Operator string // of those that list answers, and forget some
+}
+
+// Grants returns the statements that give the roles what they need in the schema ("" means "millrace"), and nothing more. A
+// service can make days and drops none: that is for the table's owner. A service whose handlers publish needs
+// outboxadmin.Grants too.
+func Grants(schema string, roles GrantRoles) (string, error) {
 	schema, err := pgschema.Validate(schema)
 	if err != nil {
 		return "", fmt.Errorf("grants of the idempotency keys: %w", err)
 	}
-	if role == "" {
-		return "", nil
+	var sql strings.Builder
+	for _, g := range []struct{ role, own string }{
+		{roles.HTTP, "grant select, insert on {schema}.idempotency_key to %[1]s;\n" +
+			"grant execute on function {schema}.idempotency_key_days(int) to %[1]s;\n"},
+		{roles.Operator, "grant select, delete on {schema}.idempotency_key to %[1]s;\n" +
+			"grant select, insert on {schema}.idempotency_key_audit to %[1]s;\n"},
+	} {
+		if g.role != "" {
+			fmt.Fprintf(&sql, "grant usage on schema {schema} to %[1]s;\ngrant select on {schema}.migration to %[1]s;\n"+g.own,
+				pgx.Identifier{g.role}.Sanitize())
+		}
 	}
-	role = pgx.Identifier{role}.Sanitize()
-	return pgschema.Render(fmt.Sprintf(`grant usage on schema {schema} to %[1]s;
-grant select, insert on {schema}.idempotency_key to %[1]s;
-grant execute on function {schema}.idempotency_key_days(int) to %[1]s;
-grant select on {schema}.migration to %[1]s;
-`, role), schema), nil
+	return pgschema.Render(sql.String(), schema), nil
 }

@@ -20,7 +20,7 @@ func TestGrants(t *testing.T) {
 	role := f.schema + "_h"
 	f.exec(`create role ` + role)
 	t.Cleanup(func() { f.exec(`drop owned by ` + role + `; drop role ` + role) })
-	grants, err := idempotencykey.Grants(f.schema, role)
+	grants, err := idempotencykey.Grants(f.schema, idempotencykey.GrantRoles{HTTP: role})
 	require.NoError(t, err)
 	f.exec(grants)
 	f.exec(`drop table ` + f.schema + `.idempotency_key_` + time.Now().UTC().Format("20060102"))
@@ -34,9 +34,9 @@ func TestGrants(t *testing.T) {
 		assert.ErrorContains(t, err, "permission denied")
 	}
 
-	nobody, err := idempotencykey.Grants(f.schema, "")
+	nobody, err := idempotencykey.Grants(f.schema, idempotencykey.GrantRoles{})
 	require.NoError(t, err)
 	assert.Empty(t, nobody)
-	_, err = idempotencykey.Grants("no-good", role)
+	_, err = idempotencykey.Grants("no-good", idempotencykey.GrantRoles{HTTP: role})
 	require.ErrorContains(t, err, `Schema is "no-good"`)
 }

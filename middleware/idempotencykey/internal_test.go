@@ -36,7 +36,7 @@ func TestStoredFormat(t *testing.T) {
 	r.Header.Set("Content-Type", "application/json")
 	q := newRequest(r, Config{Schema: "millrace", Service: "shop"}, "acct-1", "k", []byte("{}"))
 	assert.Equal(t, "aa5bf3f2dc9edfd5efbd4f8e37e3d4208eafa7e8c0c0833d11521d4ff81d487f", hex.EncodeToString(q.id[:]))
-	assert.Equal(t, "61a2051d4eb6f0a305df50819cf1ac2c23b6d81572b9a23fd1978dcadfa12e61", hex.EncodeToString(q.fingerprint[:]))
+	assert.Equal(t, "9e68a83595c1d6fe64cc03ecb9f482e5e021764a598e829ccf422176b2752063", hex.EncodeToString(q.fingerprint[:]))
 	assert.Equal(t, int64(-6171070639972098091), q.lock())
 	assert.Equal(t, "POST /orders", q.summary)
 	assert.NotEqual(t, q.id, newRequest(r, Config{Schema: "millrace", Service: "shop"}, "acct-1k", "", nil).id, "nothing moves from one part to the next")
@@ -119,7 +119,7 @@ func TestHousekeepingWithoutOwnership(t *testing.T) {
 	role := schema + "_h"
 	exec(`create role ` + role)
 	t.Cleanup(func() { exec(`drop owned by ` + role + `; drop role ` + role) })
-	grants, err := Grants(schema, role)
+	grants, err := Grants(schema, GrantRoles{HTTP: role})
 	require.NoError(t, err)
 	exec(grants)
 	granted := devtest.PoolOn(t, pool.Config().ConnString(), func(cfg *pgxpool.Config) { cfg.ConnConfig.RuntimeParams["role"] = role })

@@ -8,7 +8,7 @@
 //
 //	answer of the handler            its writes    the answer
 //	2xx, 3xx                         committed     stored
-//	4xx                              rolled back   stored
+//	4xx                              rolled back   stored, but for Config.NotStored: 401, 403 and 423
 //	408, 425, 429, 5xx, panic        rolled back   not stored: the repeated request is executed
 //
 // Effects outside of that database, such as a call of a payment provider, are not covered: they happen again when the
@@ -81,9 +81,23 @@ type Config struct {
 	// refused with 413; a larger response is rolled back and becomes a 500. 1 B to 256 MiB. Default: 1 MiB.
 	MaxBody, MaxResponse int64
 
-	// OmitHeaders are response headers that are sent and not stored, besides those of the connection. Set-Cookie is stored
-	// unless it is named here: a client that did not get the first answer needs it. Default: none.
+	// OmitHeaders are response headers that are sent and not stored, besides those of the connection and Set-Cookie. Default:
+	// none.
 	OmitHeaders []string
+
+	// StoreCookies stores Set-Cookie, in the clear, and repeats it with the answer: for handlers whose clients cannot go on
+	// without the cookie. Default: false; only the first answer has it.
+	StoreCookies bool
+
+	// NotStored are the statuses from 400 to 499 whose answers are not stored, so that a repeated request is executed: those
+	// which speak of the moment, and not of the request. 408, 425 and 429 always are such. Default: 401, 403 and 423.
+	NotStored []int
+
+	// Fingerprint returns what else a request that is repeated with its key must have in common with the first one, beside
+	// method, host (unless it is an address), path and query: say, the fields that matter of a body that a client makes anew each time. Default: content
+	// type and body; of a multipart body the parts, because a repeated upload has a new boundary. The body is r's, which has been
+	// read.
+	Fingerprint func(r *http.Request, body []byte) []byte
 
 	// Problem writes what the middleware itself answers; Retry-After is set before it is called. Default: p as
 	// application/problem+json.
@@ -129,6 +143,9 @@ func (c Config) WithDefaults() Config {
 	if c.MeterProvider == nil {
 		c.MeterProvider = otel.GetMeterProvider()
 	}
+	if c.NotStored == nil {
+		c.NotStored = []int{http.StatusUnauthorized, http.StatusForbidden, http.StatusLocked}
+	}
 	c.OmitHeaders = slices.Clone(c.OmitHeaders)
 	for i, name := range c.OmitHeaders {
 		c.OmitHeaders[i] = http.CanonicalHeaderKey(name)
@@ -151,6 +168,11 @@ func (c Config) Validate() error {
 		case http.MethodPost, http.MethodPatch, http.MethodPut, http.MethodDelete:
 		default:
 			refuse("Config.Methods has %q: want POST, PATCH, PUT or DELETE; the others change nothing", m)
+		}
+	}
+	for _, status := range c.NotStored {
+		if status < 400 || status > 499 {
+			refuse("Config.NotStored has %d: want statuses from 400 to 499", status)
 		}
 	}
 	if c.Retention < minRetention {
@@ -179,6 +201,7 @@ type Keys struct {
 	cfg      Config
 	requests metric.Int64Counter
 
+	server              clock
 	claim, find, insert string // statements
 }
 

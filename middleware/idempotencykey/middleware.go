@@ -104,7 +104,7 @@ func (k *Keys) execute(outer http.Header, r *http.Request, req *request, next ht
 		switch {
 		case err != nil:
 			return nil, err
-		case repeatable(a.status):
+		case k.cfg.repeatable(a.status):
 			return a, errDiscarded
 		case a.status >= 400:
 			return a, errRejected

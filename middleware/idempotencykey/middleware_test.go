@@ -64,7 +64,7 @@ func TestAnswers(t *testing.T) {
 		{name: "303", status: 303, orders: 1, answers: 1, runs: 1, headers: map[string]string{"Location": "/orders/7"}},
 		{name: "304", status: 304, orders: 1, answers: 1, runs: 1, headers: map[string]string{"Content-Length": "7"}},
 		{name: "nothing written", orders: 1, answers: 1, runs: 1},
-		{name: "an empty value", orders: 1, answers: 1, runs: 1, headers: map[string]string{"X-Empty": "", "Set-Cookie": "a=b"}},
+		{name: "an empty value", orders: 1, answers: 1, runs: 1, headers: map[string]string{"X-Empty": ""}},
 		{name: "400", status: 400, answers: 1, runs: 1, body: "no", wantBody: "no"},
 		{name: "409", status: 409, answers: 1, runs: 1, body: "no", wantBody: "no"},
 		{name: "408", status: 408, runs: 2, body: "late", wantBody: "late"},

@@ -62,7 +62,7 @@ var problems = map[string]Problem{
 	},
 	KeyReused: {
 		Title: "Idempotency-Key was used for another request", Status: http.StatusUnprocessableEntity,
-		Detail: "This key came with another method, path, query, content type or body before. Use a new key for a new operation, and repeat a request unchanged.",
+		Detail: "This key came with another method, host, path, query, content type or body before. Use a new key for a new operation, and repeat a request unchanged.",
 	},
 	BodyTooLarge: {Title: "The request body is too large", Status: http.StatusRequestEntityTooLarge}, // the detail says how much
 	BodyUnreadable: {

@@ -108,6 +108,7 @@ func TestProcessDies(t *testing.T) {
 			r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+strings.TrimSpace(address)+"/orders", strings.NewReader("body"))
 			require.NoError(t, err)
 			r.Header.Set("Idempotency-Key", "k")
+			r.Host = "example.com"            // httptest's
 			_, err = http.DefaultClient.Do(r) //nolint:bodyclose // there is no response
 			require.Error(t, err, "no response came")
 

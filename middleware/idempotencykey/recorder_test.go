@@ -82,7 +82,7 @@ func TestWriterCannotStream(t *testing.T) {
 func TestHeaders(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	keys := f.keys(idempotencykey.Config{OmitHeaders: []string{"x-private"}})
+	keys := f.keys(idempotencykey.Config{OmitHeaders: []string{"x-private"}, StoreCookies: true})
 	inner := keys.Middleware(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Add("Vary", "Accept")
 		w.Header().Del("X-Outer")
@@ -121,9 +121,9 @@ func TestHeaders(t *testing.T) {
 func TestHeadersThatAreAddedTo(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	inner := f.around(func(w http.ResponseWriter, _ *http.Request) {
+	inner := f.keys(idempotencykey.Config{StoreCookies: true}).Middleware(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		http.SetCookie(w, &http.Cookie{Name: "cart", Value: "7"})
-	})
+	}))
 	requests := 0
 	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		requests++

@@ -8,28 +8,23 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"strings"
 )
 
 // request is what is known of a request before its handler runs.
 type request struct {
 	key         string
 	summary     string // for people
+	scope       []byte // a hash
 	id          [sha256.Size]byte
 	fingerprint [sha256.Size]byte
 	body        []byte
 }
 
 func newRequest(r *http.Request, cfg Config, scope, key string, body []byte) *request {
-	path := r.URL.EscapedPath()
-	parts := [][]byte{[]byte(r.Method), []byte(path), []byte(r.URL.RawQuery), []byte(r.Header.Get("Content-Type")), body}
-	// http.StripPrefix and the like make one path of two operations'.
-	if sent, _, _ := strings.Cut(r.RequestURI, "?"); sent != "" && sent != path {
-		parts = append(parts, []byte(sent))
-	}
 	return &request{
-		key: key, summary: r.Method + " " + path, body: body,
-		id: digest([]byte(cfg.Schema), []byte(cfg.Service), []byte(scope), []byte(key)), fingerprint: digest(parts...),
+		key: key, summary: r.Method + " " + r.URL.EscapedPath(), body: body, scope: scopeHash(scope),
+		id:          digest([]byte(cfg.Schema), []byte(cfg.Service), []byte(scope), []byte(key)),
+		fingerprint: fingerprintOf(r, body, cfg.Fingerprint),
 	}
 }
 

@@ -69,8 +69,8 @@ func (k *Keys) attempt(ctx context.Context, req *request, fn func(ctx context.Co
 		if a, err = fn(ctx); err != nil {
 			return err
 		}
-		return pgtx.Queue(ctx, k.insert, req.id[:], req.key, req.summary, req.fingerprint[:],
-			int16(a.status), encodeHeader(a.header, k.cfg.OmitHeaders), a.body)
+		return pgtx.Queue(ctx, k.insert, req.id[:], k.cfg.Service, req.scope, req.key, req.summary, req.fingerprint[:],
+			int16(a.status), encodeHeader(a.header, k.cfg.omitted()), a.body)
 	}, pgtx.Isolation(pgx.ReadCommitted))
 	return a, k.hint(err)
 }
@@ -80,20 +80,25 @@ func (k *Keys) attempt(ctx context.Context, req *request, fn func(ctx context.Co
 func (k *Keys) begin(ctx context.Context, tx pgx.Tx, req *request) (*answer, error) {
 	var (
 		locked, day         bool
+		now                 time.Time
 		found               answer
 		status              int16
 		fingerprint, header []byte
 	)
 	b := &pgx.Batch{}
 	b.Queue(k.claim, req.lock(), strconv.FormatInt((k.cfg.Timeout+idleSlack).Milliseconds(), 10))
-	b.Queue(k.find, req.id[:])
+	assumed := k.server.now()
+	b.Queue(k.findAt(assumed), req.id[:])
 	results := tx.SendBatch(ctx, b)
-	err := results.QueryRow().Scan(&locked, &day, nil, nil)
+	err := results.QueryRow().Scan(&locked, &day, nil, nil, &now)
 	if err == nil {
 		err = results.QueryRow().Scan(&fingerprint, &status, &header, &found.body)
 	}
 	if cerr := results.Close(); cerr != nil {
 		err = cerr
+	}
+	if errors.Is(err, pgx.ErrNoRows) && k.server.set(now, assumed) { // at midnight
+		err = tx.QueryRow(ctx, k.findAt(now), req.id[:]).Scan(&fingerprint, &status, &header, &found.body)
 	}
 	switch {
 	case err == nil && string(fingerprint) != string(req.fingerprint[:]):

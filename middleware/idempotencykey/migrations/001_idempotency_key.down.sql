@@ -1,3 +1,3 @@
 -- Forgets the stored answers: requests that are repeated run again.
-drop table {schema}.idempotency_key;
+drop table {schema}.idempotency_key, {schema}.idempotency_key_audit;
 drop function {schema}.idempotency_key_days(int);

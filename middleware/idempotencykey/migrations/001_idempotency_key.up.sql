@@ -5,14 +5,31 @@ create table {schema}.idempotency_key (
     id          bytea       not null, -- SHA-256 of schema, service, scope and key
     day         date        not null default (now() at time zone 'utc')::date, -- a repeated request may meet another day than its own
     created_at  timestamptz not null default now(),
-    key         text        not null, -- as the client sent it, for people; the scope is kept in id alone, since it may be a secret
+    service     text        not null,
+    scope       bytea       not null, -- 8 bytes of SHA-256 of the scope, which may be a secret: tells callers apart, for people
+    key         text        not null, -- as the client sent it, for people
     request     text        not null, -- method and path, for people
-    fingerprint bytea       not null, -- SHA-256 of method, path, query, content type and body
+    fingerprint bytea       not null, -- SHA-256 of method, host, path, query and content: see fingerprint.go
     status      smallint    not null,
     headers     bytea       not null, -- those that the handler set, as lines "Name: value"
     body        bytea       not null,
     primary key (id, day)
 ) partition by range (day);
+
+-- What operators did to answers.
+create table {schema}.idempotency_key_audit (
+    id          bigint      generated always as identity primary key,
+    at          timestamptz not null default now(),
+    actor       text        not null,
+    db_user     text        not null default session_user,
+    action      text        not null, -- forget
+    service     text        not null,
+    key         text        not null,
+    request     text        not null,
+    status      smallint    not null,
+    answered_at timestamptz not null,
+    note        text        not null
+);
 
 do $$
 begin

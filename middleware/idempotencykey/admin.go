@@ -1,0 +1,150 @@
+package idempotencykey
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/millrace-go/millrace/internal/pgschema"
+	"github.com/millrace-go/millrace/pgtx"
+)
+
+// Entry is a stored answer as an operator sees it. Times are the server's.
+type Entry struct {
+	// ID is of the service, the scope and the key, in hexadecimal digits.
+	ID      string `json:"id"`
+	Service string `json:"service"`
+	// Scope is the same for requests of one caller. It is a hash, because a scope may be a secret: see Listing.Scope.
+	Scope   string    `json:"scope"`
+	Key     string    `json:"key"`
+	Request string    `json:"request"` // method and path
+	State   string    `json:"state"`   // "executed": its writes are committed; "rejected": by the handler, nothing was written
+	Status  int       `json:"status"`
+	Created time.Time `json:"created"`
+	Bytes   int       `json:"bytes"` // of the answer's body
+
+	// The rest is Show's alone.
+	Header http.Header `json:"header,omitempty"`
+	Body   []byte      `json:"body,omitempty"`
+}
+
+// Listing selects what List returns. Zero fields select everything.
+type Listing struct {
+	Service string
+	Scope   string // as Config.Scope returned it
+	Limit   int    // Default: 100
+}
+
+// List returns stored answers of the schema ("" means "millrace"), the latest first. It reads all that are kept, and takes no
+// locks.
+func List(ctx context.Context, db pgtx.DB, schema string, l Listing) ([]Entry, error) {
+	if l.Limit == 0 {
+		l.Limit = 100
+	}
+	var scope []byte
+	if l.Scope != "" {
+		scope = scopeHash(l.Scope)
+	}
+	return find(ctx, db, schema, "list idempotency keys", func(ctx context.Context, tx pgx.Tx, schema string) (pgx.Rows, error) {
+		return tx.Query(ctx, pgschema.Query(files, "list", schema), l.Service, scope, l.Limit)
+	})
+}
+
+// Show returns the stored answers for a key, one for each service and scope that it was sent to, with headers and body. In
+// place of a key it takes an Entry's ID, or at least the first 8 digits of one.
+func Show(ctx context.Context, db pgtx.DB, schema, key string) ([]Entry, error) {
+	return find(ctx, db, schema, "show idempotency key", func(ctx context.Context, tx pgx.Tx, schema string) (pgx.Rows, error) {
+		return tx.Query(ctx, pgschema.Query(files, "show", schema), key, idPattern(key))
+	})
+}
+
+// idPattern is for LIKE, and matches no ID if the text is no beginning of one.
+func idPattern(text string) string {
+	if len(text) < 8 || strings.Trim(text, "0123456789abcdef") != "" {
+		return ""
+	}
+	return text + "%"
+}
+
+// ErrNoSuchKey means that nothing is stored for the key.
+var ErrNoSuchKey = errors.New(`no answer is stored for the key: "millrace keys list" shows which there are`)
+
+// By says who acts. Each action leaves a row in the table idempotency_key_audit.
+type By struct {
+	Actor string // who. It must not be ""
+	Note  string // why
+}
+
+// Forget deletes the stored answer with an Entry's whole ID: a request that is repeated with the key is executed again, also
+// if the first one's writes are committed. It returns what it has deleted, or ErrNoSuchKey.
+func Forget(ctx context.Context, db pgtx.DB, schema, id string, by By) (Entry, error) {
+	const action = "forget idempotency key"
+	whole, err := hex.DecodeString(id)
+	if err != nil || len(whole) != 32 {
+		return Entry{}, fmt.Errorf("%s: the ID is %q: want the 64 digits of Entry.ID", action, id)
+	}
+	if by.Actor == "" {
+		return Entry{}, fmt.Errorf(`%s: By.Actor is empty: want the name of who does it`, action)
+	}
+	forgotten, err := find(ctx, db, schema, action, func(ctx context.Context, tx pgx.Tx, schema string) (pgx.Rows, error) {
+		return tx.Query(ctx, pgschema.Query(files, "forget", schema), whole, by.Actor, by.Note)
+	})
+	switch {
+	case err != nil:
+		return Entry{}, err
+	case len(forgotten) == 0:
+		return Entry{}, fmt.Errorf("%s: %w", action, ErrNoSuchKey)
+	}
+	return forgotten[0], nil
+}
+
+// find runs one operator's query in a transaction, after checking that the program knows the schema.
+func find(ctx context.Context, db pgtx.DB, schema, action string, query func(context.Context, pgx.Tx, string) (pgx.Rows, error)) (found []Entry, err error) {
+	schema, err = pgschema.Validate(schema)
+	if err == nil {
+		err = pgtx.Run(ctx, db, func(ctx context.Context, tx pgx.Tx) error {
+			if err := migrations.Check(ctx, tx, schema); err != nil {
+				return err
+			}
+			rows, err := query(ctx, tx, schema)
+			if err != nil {
+				return err
+			}
+			found, err = pgx.CollectRows(rows, scanEntry)
+			return err
+		})
+	}
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) && pgErr.Code == "42501" {
+		err = fmt.Errorf("%w: this is for the owner of the tables, or for a role that \"millrace migrate grants\" made an operator", err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", action, err)
+	}
+	return found, nil
+}
+
+func scanEntry(row pgx.CollectableRow) (e Entry, err error) {
+	var header []byte
+	err = row.Scan(&e.ID, &e.Service, &e.Scope, &e.Key, &e.Request, &e.Status, &e.Created, &e.Bytes, &header, &e.Body)
+	if e.State = executed; e.Status >= http.StatusBadRequest {
+		e.State = rejected
+	}
+	if header != nil {
+		e.Header = decodeHeader(header)
+	}
+	return e, err
+}
+
+// scopeHash tells scopes apart without telling what they are.
+func scopeHash(scope string) []byte {
+	sum := digest([]byte("scope"), []byte(scope))
+	return sum[:8]
+}
