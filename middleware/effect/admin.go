@@ -1,6 +1,7 @@
 package effect
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -101,11 +102,16 @@ func Resolve(ctx context.Context, db pgtx.DB, schema, key string, decision Resol
 		return fmt.Errorf("resolve effect %q: %w", key, err)
 	}
 	s := newStore(db, schema)
+	var decided *record
 	err = s.change(ctx, resolveTimeout, key, func(tx pgx.Tx, r *record, now time.Time) (*record, error) {
+		if decided.committed(r) { // and the answer to COMMIT was lost
+			return nil, nil
+		}
 		next, err := r.resolve(decision, now)
 		if err != nil {
 			return nil, err
 		}
+		decided = next
 		_, err = tx.Exec(ctx, pgschema.Query(files, "resolve", schema), key, next.State, r.State, r.Reason, decision.By, decision.Note)
 		return next, err
 	})
@@ -113,6 +119,12 @@ func Resolve(ctx context.Context, db pgtx.DB, schema, key string, decision Resol
 		return fmt.Errorf("resolve effect %q: %w", key, err)
 	}
 	return nil
+}
+
+// committed reports whether what was decided, nil for nothing, is in the ledger. A decision always changes the record.
+func (r *record) committed(found *record) bool {
+	return r != nil && found != nil && r.State == found.State && r.SettledBy == found.SettledBy && r.Conflicts == found.Conflicts &&
+		found.SettledAt != nil && r.SettledAt.Equal(*found.SettledAt) && bytes.Equal(r.Response, found.Response)
 }
 
 // resolveTimeout bounds how long a decision is tried to be recorded.

@@ -73,7 +73,7 @@ func (l *Ledger) Middleware(h message.HandlerFunc) message.HandlerFunc {
 // once returns the response of the call that has succeeded, now or before.
 func (l *Ledger) once(ctx context.Context, key string, fn func(context.Context, string) ([]byte, error), o options) ([]byte, error) {
 	token := uuid.New()
-	for {
+	for failures := 0; ; {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
@@ -95,7 +95,14 @@ func (l *Ledger) once(ctx context.Context, key string, fn func(context.Context, 
 		}
 		switch what {
 		case call:
-			return l.call(ctx, key, token, ends, fn, o)
+			response, err := l.call(ctx, key, token, ends, fn, o)
+			if err == nil {
+				return response, nil
+			}
+			if failures++; !o.again(ctx, l.own(key), err, failures) {
+				return nil, err
+			}
+			token = uuid.New()
 		case replay:
 			l.observe.replayed(ctx)
 			return r.Response, nil
@@ -109,6 +116,11 @@ func (l *Ledger) once(ctx context.Context, key string, fn func(context.Context, 
 			}
 		}
 	}
+}
+
+// own is the key as the call was given it.
+func (l *Ledger) own(key string) string {
+	return strings.TrimPrefix(key, service.Scoped(l.cfg.Service, ""))
 }
 
 // waits is for a call that may be under way, or whose provider is not asked yet.
@@ -208,7 +220,7 @@ func (l *Ledger) reconcile(ctx context.Context, key string, r *record, o options
 	actx, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
 	outcome, err := o.reconcile(actx, Intent{
-		Key: strings.TrimPrefix(key, service.Scoped(l.cfg.Service, "")), IdempotencyKey: idempotencyKey(l.cfg.Schema, key), Calls: r.Calls,
+		Key: l.own(key), IdempotencyKey: idempotencyKey(l.cfg.Schema, key), Calls: r.Calls,
 		FirstCalledAt: r.FirstCalledAt, CalledAt: r.CalledAt, Since: r.Until, Reason: r.Reason,
 	})
 	if err = errors.Join(err, outcome.err); err != nil {

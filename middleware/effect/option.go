@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/millrace-go/millrace/retry"
 )
 
 // Option changes how one effect is called, and how a doubt is settled.
@@ -18,6 +20,8 @@ type options struct {
 	idempotent bool
 	honoured   time.Duration // for how long the provider remembers a key; 0: for ever
 	reconcile  func(context.Context, Intent) (Outcome, error)
+	retries    bool
+	policy     retry.Policy
 }
 
 // Idempotent says that the provider honours the idempotency key for ever: when in doubt, call again with the same one.
@@ -42,6 +46,37 @@ func Reconcile(ask func(ctx context.Context, i Intent) (Outcome, error)) Option 
 	return func(o *options) { o.reconcile = ask }
 }
 
+// Retry calls again within Once, after a wait, when a call certainly had no effect (NotDone), and with Idempotent also when its
+// outcome is unknown. Rule.Topic is matched against the effect's key, and a rule with Dead is for errors that no further call
+// would change. What the policy does not say: 3 calls, the first wait 200 ms, doubled up to 5 s. A wait that the context's
+// deadline would cut short is not begun: Once returns the error of the last call, and the event's retries follow.
+func Retry(policy retry.Policy) Option {
+	return func(o *options) { o.retries, o.policy = true, policy }
+}
+
+var retryDefaults = retry.Rule{MaxAttempts: 3, Backoff: 200 * time.Millisecond, MaxBackoff: 5 * time.Second}
+
+// again waits for the next call after so many have failed, and reports whether there is to be one.
+func (o options) again(ctx context.Context, key string, err error, failures int) bool {
+	if !o.retries || !isNotDone(err) && !(o.idempotent && errors.Is(err, ErrInDoubt)) {
+		return false
+	}
+	rule := o.policy.For(key, err, retryDefaults)
+	if rule.Dead || failures >= rule.MaxAttempts {
+		return false
+	}
+	wait := rule.Wait(failures)
+	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) <= wait {
+		return false
+	}
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(wait):
+		return true
+	}
+}
+
 // Timeout bounds one effect's call, in the place of Config.CallTimeout. 1 ms or more.
 func Timeout(d time.Duration) Option { return func(o *options) { o.timeout = d } }
 
@@ -52,6 +87,9 @@ func (o options) validate() error {
 	}
 	if o.honoured < 0 {
 		errs = append(errs, errors.New("IdempotentFor: want a positive duration"))
+	}
+	if err := o.policy.Validate("Retry"); err != nil {
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }

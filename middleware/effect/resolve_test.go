@@ -1,0 +1,69 @@
+package effect_test
+
+import (
+	"bytes"
+	"context"
+	"net"
+	"sync/atomic"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/framework/devstack/devtest"
+	"github.com/millrace-go/millrace/middleware/effect"
+)
+
+// deafConn does not hear the server's answer to the first COMMIT.
+type deafConn struct {
+	net.Conn
+	commits *atomic.Int32
+	deaf    atomic.Bool
+}
+
+func (c *deafConn) Write(b []byte) (int, error) {
+	if bytes.Contains(b, []byte("commit\x00")) && c.commits.Add(1) == 1 {
+		c.deaf.Store(true)
+	}
+	return c.Conn.Write(b)
+}
+
+func (c *deafConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if c.deaf.Load() { // it has committed
+		_ = c.Close()
+		return 0, errDown
+	}
+	return n, err
+}
+
+// The decision had committed and its answer was lost: the next attempt found the effect settled and reported an error.
+func TestResolveWhenTheAnswerToCommitIsLost(t *testing.T) {
+	t.Parallel()
+	for name, decision := range map[string]effect.Resolution{
+		"done":     {Done: true, Response: []byte("7"), By: "ada"},
+		"not done": {By: "ada"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			require.ErrorIs(t, effect.Once(f.ctx(), "key", func(context.Context, string) error { return errOops }), effect.ErrInDoubt)
+			var commits atomic.Int32
+			pool := devtest.PoolOn(t, f.pool.Config().ConnString(), func(c *pgxpool.Config) {
+				c.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+					conn, err := (&net.Dialer{}).DialContext(ctx, network, address)
+					return &deafConn{Conn: conn, commits: &commits}, err
+				}
+			})
+			require.NoError(t, effect.Resolve(t.Context(), pool, f.schema, "labour/key", decision))
+			assert.Equal(t, int32(2), commits.Load(), "it was tried again")
+			var decisions int
+			require.NoError(t, f.pool.QueryRow(t.Context(), `select count(*) from `+f.schema+`.effect_resolution`).Scan(&decisions))
+			assert.Equal(t, 1, decisions)
+			assert.Empty(t, f.entries("open"))
+			other := effect.Resolution{Done: !decision.Done, By: "ada"}
+			require.ErrorContains(t, effect.Resolve(t.Context(), pool, f.schema, "labour/key", other), "nothing to decide")
+		})
+	}
+}
