@@ -105,7 +105,8 @@ func (t Table) all(ctx context.Context, db DB) ([]Day, error) {
 	return days, nil
 }
 
-// Drop drops the days that ended at or before the time, and returns them. It waits until transactions that write to the
+// Drop drops the days that ended at or before the time, and returns them: partitions, and what an earlier call has detached
+// and not dropped. A younger table of a day's name that is no partition is left alone: somebody else has detached it. It waits until transactions that write to the
 // table have ended, and holds nobody up meanwhile. When it is interrupted, or several processes do it at once, the next
 // one finishes. It must be called by the tables' owner, outside of a transaction.
 func (t Table) Drop(ctx context.Context, pool *pgxpool.Pool, before time.Time) ([]Day, error) {
@@ -117,10 +118,10 @@ func (t Table) Drop(ctx context.Context, pool *pgxpool.Pool, before time.Time) (
 	slices.SortStableFunc(days, func(a, b Day) int { return strings.Compare(b.state, a.state) })
 	var dropped []Day
 	for _, d := range days {
-		if d.state == attached && d.End().After(before) {
+		if d.End().After(before) && d.state != pending { // which would stop every other DETACH
 			continue
 		}
-		switch mine, err := t.drop(ctx, pool, d); {
+		switch mine, err := t.drop(ctx, pool, d, before); {
 		case err != nil:
 			return dropped, err
 		case mine:
@@ -130,8 +131,8 @@ func (t Table) Drop(ctx context.Context, pool *pgxpool.Pool, before time.Time) (
 	return dropped, nil
 }
 
-// drop reports whether it was this process that dropped the day.
-func (t Table) drop(ctx context.Context, pool *pgxpool.Pool, d Day) (bool, error) {
+// drop reports whether it was this process that dropped the day. Of a day that ended later it only finishes the DETACH.
+func (t Table) drop(ctx context.Context, pool *pgxpool.Pool, d Day, before time.Time) (bool, error) {
 	var err error
 	alter := "alter table " + t.name(t.Name) + " detach partition " + t.name(d.Partition)
 	switch d.state {
@@ -139,6 +140,9 @@ func (t Table) drop(ctx context.Context, pool *pgxpool.Pool, d Day) (bool, error
 		_, err = pool.Exec(ctx, alter+" concurrently")
 	case pending:
 		_, err = pool.Exec(ctx, alter+" finalize")
+	}
+	if err == nil && d.End().After(before) {
+		return false, nil
 	}
 	if err == nil {
 		_, err = pool.Exec(ctx, "drop table "+t.name(d.Partition))

@@ -168,6 +168,27 @@ func TestDropFinishesWhatWasInterrupted(t *testing.T) {
 	assert.Len(t, all, 1)
 }
 
+// Somebody has detached a day to mend or to move it: it was dropped, whatever its age.
+func TestDropLeavesYoungTablesAlone(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.exec(`alter table {schema}.seen detach partition {schema}.seen_20200303`)
+	f.exec(`create table {schema}.seen_20200304 (id int)`)
+	dropped, err := f.table.Drop(t.Context(), f.pool, march(3))
+	require.NoError(t, err)
+	assert.Len(t, dropped, 3, "seen_old and two days have ended")
+	all, err := f.table.all(t.Context(), f.pool)
+	require.NoError(t, err)
+	require.Len(t, all, 2)
+	assert.Equal(t, []string{"seen_20200303", "seen_20200304"}, []string{all[0].Partition, all[1].Partition})
+	_, err = f.table.Drop(t.Context(), f.pool, march(4))
+	require.NoError(t, err)
+	all, err = f.table.all(t.Context(), f.pool)
+	require.NoError(t, err)
+	require.Len(t, all, 1, "its time is over")
+	assert.Equal(t, "seen_20200304", all[0].Partition)
+}
+
 // Several processes keep house at once.
 func TestDropIsFinishedByOneOfMany(t *testing.T) {
 	t.Parallel()

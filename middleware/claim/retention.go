@@ -77,7 +77,7 @@ func (r *Retained) retain(ctx context.Context, pool *pgxpool.Pool, schema string
 	if err := raise(ctx, pool, sql, r.Floor); err != nil {
 		return fmt.Errorf("raise the consumers' floor: %w", err)
 	}
-	dropped, err := table.Drop(ctx, pool, r.Floor) // with no floor, what an earlier one has left
+	dropped, err := table.Drop(ctx, pool, now.Add(-keep)) // the days that made the floor, and what an earlier one has left
 	for _, d := range dropped {
 		r.Days = append(r.Days, d.Partition)
 	}
