@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -119,7 +120,7 @@ func (s *groupStore) claim(ctx context.Context, tx pgx.Tx, consumer int16, membe
 	b := &pgx.Batch{}
 	b.Queue(s.lock, keys, idle).
 		QueryRow(func(row pgx.Row) error { return row.Scan(&locked, nil, nil, nil, nil) })
-	b.Queue(s.look, records, consumer, members[0].key.Consumer, orders, minted).
+	b.Queue(s.lookFor(records), records, consumer, members[0].key.Consumer, orders, minted).
 		QueryRow(func(row pgx.Row) error { return row.Scan(&completed, &special, &known, &deferred, nil) })
 	settings, tables, stale := s.functions.known()
 	switch {
@@ -158,6 +159,38 @@ func (s *groupStore) claim(ctx context.Context, tx pgx.Tx, consumer int16, membe
 		}
 	}
 	return check, before, nil
+}
+
+// lookFor is the statement that looks for these records, in their days.
+func (s *groupStore) lookFor(records []pgtype.UUID) string {
+	const day = 24 * 60 * 60 * 1000
+	var first, end int64
+	var hashed bool
+	for _, r := range records {
+		if _, known := timeOf(r); !known {
+			hashed = true
+			continue
+		}
+		begins := uuidMillis(r.Bytes) / day * day
+		if end == 0 || begins < first {
+			first = begins
+		}
+		end = max(end, begins+day)
+	}
+	var places []string
+	if end > 0 {
+		places = append(places, fmt.Sprintf("p.event_id >= '%s' and p.event_id < '%s'", leastOf(first), leastOf(end)))
+	}
+	if hashed {
+		places = append(places, fmt.Sprintf("p.event_id >= '%s'", leastOf(0xff<<40)))
+	}
+	return strings.Replace(s.look, "/*days*/ true", "("+strings.Join(places, " or ")+")", 1)
+}
+
+// leastOf is the least UUID of that time.
+func leastOf(ms int64) string {
+	digits := fmt.Sprintf("%012x", ms)
+	return digits[:8] + "-" + digits[8:] + "-0000-0000-000000000000"
 }
 
 // complete ends a member's savepoint. Its record waits for the commit, so that nothing else can complete it: not a

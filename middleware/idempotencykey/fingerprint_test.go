@@ -6,6 +6,7 @@ import (
 	"mime/multipart"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -99,7 +100,7 @@ func TestOwnFingerprint(t *testing.T) {
 func TestCookiesAreNotStored(t *testing.T) {
 	t.Parallel()
 	for _, stored := range []bool{false, true} {
-		t.Run(fmt.Sprint(stored), func(t *testing.T) {
+		t.Run(strconv.FormatBool(stored), func(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t)
 			h := f.keys(idempotencykey.Config{StoreCookies: stored}).Middleware(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
