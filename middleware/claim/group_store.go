@@ -167,11 +167,12 @@ func (s *groupStore) lookFor(records []pgtype.UUID) string {
 	var first, end int64
 	var hashed bool
 	for _, r := range records {
-		if _, known := timeOf(r); !known {
+		minted, known := inbox.Time(r)
+		if !known {
 			hashed = true
 			continue
 		}
-		begins := uuidMillis(r.Bytes) / day * day
+		begins := minted.UnixMilli() / day * day
 		if end == 0 || begins < first {
 			first = begins
 		}
