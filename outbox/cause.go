@@ -15,7 +15,8 @@ func WithCause(ctx context.Context, eventID string) context.Context {
 	return context.WithValue(ctx, causeKey{}, eventID)
 }
 
-func causeOf(ctx context.Context) string {
+// CauseFrom returns the ID of the event that is handled in the context; "" where none is.
+func CauseFrom(ctx context.Context) string {
 	id, _ := ctx.Value(causeKey{}).(string)
 	return id
 }

@@ -188,7 +188,7 @@ func (p *Publisher) event(topic string, m *message.Message) (stored, error) {
 		return p.check(topic, &message.Message{UUID: m.UUID, Metadata: metadata, Payload: m.Payload})
 	}
 	refused := check()
-	if refused != nil && causeOf(m.Context()) != "" { // ours must not be the entry too many
+	if refused != nil && CauseFrom(m.Context()) != "" { // ours must not be the entry too many
 		delete(metadata, CauseMetadata)
 		refused = check()
 	}
@@ -203,7 +203,7 @@ func (p *Publisher) metadata(m *message.Message, delayed bool) message.Metadata 
 	md := make(message.Metadata, len(m.Metadata)+3)
 	maps.Copy(md, m.Metadata)
 	delete(md, deliverAfter)
-	if cause := causeOf(m.Context()); cause != "" && len(cause) <= maxIDBytes {
+	if cause := CauseFrom(m.Context()); cause != "" && len(cause) <= maxIDBytes {
 		md[CauseMetadata] = cause
 	}
 	if delayed {

@@ -44,7 +44,8 @@ type Config struct {
 	RecordTimeout time.Duration
 
 	// Retention is how long outcomes are kept, in whole UTC days: longer than the broker may redeliver. After that a
-	// redelivered event has its effect again. What is in doubt is kept until it is settled. 24 h or more.
+	// redelivered event has its effect again. What is in doubt is kept until it is settled, and what a dead letter needs until that is
+	// settled, if the claim's tables are in the same schema. 24 h or more.
 	// Default: 720 h (30 days).
 	Retention time.Duration
 

@@ -8,7 +8,8 @@
 // next Once for its key then does what its options allow: call again with the same idempotency key ([Idempotent]), ask the
 // provider ([Reconcile]), else return [ErrInDoubt], and the effect waits for a person ("millrace effect list").
 //
-// Where it ends: after Config.Retention a redelivery has its effect again. And a process that is stopped between the last
+// Where it ends: after Config.Retention a redelivery has its effect again, but the replay of a dead letter has
+// not (see Retain). And a process that is stopped between the last
 // look at its deadline and the call itself may call after another one was allowed to; a provider that honours keys makes
 // one effect of it, and otherwise the ledger sees it when the call returns, and reports a conflict.
 package effect

@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace-go/millrace/framework/devstack/devtest"
 	"github.com/millrace-go/millrace/internal/pgschema"
+	"github.com/millrace-go/millrace/middleware/claim"
 )
 
 // Every process must compute the same, whatever its version, and the provider has seen it: these values must never change.
@@ -28,6 +29,7 @@ func TestEveryStatementPrepares(t *testing.T) {
 	t.Parallel()
 	pool, schema := devtest.Pool(t), devtest.Schema(t)
 	require.NoError(t, Migrate(t.Context(), pool, schema))
+	require.NoError(t, claim.Migrate(t.Context(), pool, schema))
 	conn, err := pool.Acquire(t.Context())
 	require.NoError(t, err)
 	defer conn.Release()

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/millrace-go/millrace/internal/service"
+	"github.com/millrace-go/millrace/outbox"
 )
 
 // longestWait bounds how soon an event is tried again that met a running call: it usually ends long before its time is up.
@@ -88,6 +89,9 @@ func (l *Ledger) once(ctx context.Context, key string, fn func(context.Context, 
 		err := l.store.change(context.WithoutCancel(ctx), l.cfg.RecordTimeout, key, func(_ pgx.Tx, found *record, at time.Time) (next *record, _ error) {
 			r, now = found, at
 			what, next = begin(found, at, token, o, l.cfg.Settle)
+			if found == nil && next != nil {
+				next.EventID = outbox.CauseFrom(ctx)
+			}
 			return next, nil
 		})
 		if err != nil {

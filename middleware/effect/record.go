@@ -29,6 +29,7 @@ type record struct {
 	SettledBy     string
 	SettledAt     *time.Time
 	Conflicts     int
+	EventID       string // of the event whose handler called first
 }
 
 // verdict is what to do about an effect that an event asks for.

@@ -46,10 +46,12 @@ const table = "effect"
 type Retained struct {
 	Days  []string `json:"days"`  // partitions that were dropped
 	Moved int64    `json:"moved"` // effects in doubt or in conflict, which went to the present day
+	Kept  int64    `json:"kept"`  // outcomes that events which failed need, as dead letters do; they went to the present day
 }
 
 // Retain makes days of the schema's ledger ("" means "millrace") for a week ahead, and drops those that ended longer ago
-// than keep, 24h or more, by the server's clock. What is in doubt or in conflict in them moves to the present day first.
+// than keep, 24h or more, by the server's clock. What is in doubt or in conflict in them moves to the present day first, and so
+// do the outcomes of events that have failed in the claims of the same schema: a dead letter that is replayed later finds them.
 //
 // It holds nobody up, and waits for transactions that write to the ledger. Only the tables' owner may drop. It may run at
 // any time, in several processes at once, and goes on where another was interrupted.
@@ -87,6 +89,17 @@ func (r *Retained) retain(ctx context.Context, pool *pgxpool.Pool, schema string
 		return fmt.Errorf("move what is in doubt: %w", err)
 	}
 	r.Moved = moved.RowsAffected()
+	var claims bool
+	if err := pool.QueryRow(ctx, `select to_regclass($1::text) is not null`, `"`+schema+`".claim_failed`).Scan(&claims); err != nil {
+		return fmt.Errorf("look for dead letters: %w", err)
+	}
+	if claims {
+		kept, err := pool.Exec(ctx, pgschema.Query(files, "keep", schema), before)
+		if err != nil {
+			return fmt.Errorf("move what dead letters need: %w", err)
+		}
+		r.Kept = kept.RowsAffected()
+	}
 	dropped, err := days.Drop(ctx, pool, before)
 	for _, d := range dropped {
 		r.Days = append(r.Days, d.Partition)

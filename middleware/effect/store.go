@@ -139,7 +139,7 @@ func (s store) write(ctx context.Context, tx pgx.Tx, key string, was, r *record)
 		r.Reason, r.SettledBy, r.SettledAt, r.Conflicts,
 	}
 	if was == nil {
-		_, err := tx.Exec(ctx, s.insert, args...)
+		_, err := tx.Exec(ctx, s.insert, append(args, r.EventID)...)
 		return err
 	}
 	tag, err := tx.Exec(ctx, s.update, append(args, was.CreatedAt)...)

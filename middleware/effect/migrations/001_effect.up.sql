@@ -1,7 +1,7 @@
 -- The ledger of effects. New tables only, so it is safe beside a running service.
 
 -- One row for each effect, in the partition of the UTC day of created_at. Days are made by effect_days and dropped whole.
--- What is unsettled moves on to the present day before its own is dropped, and a repeated call begins in the present
+-- What is unsettled, and what a dead letter needs, moves on to the present day before its own is dropped, and a repeated call begins in the present
 -- day: so no unsettled row can appear in a day that is past.
 create table {schema}.effect (
     created_at      timestamptz not null,
@@ -17,6 +17,7 @@ create table {schema}.effect (
     settled_by      text        not null default '', -- "call", "reconcile", or a person
     settled_at      timestamptz,
     conflicts       int         not null default 0,  -- calls that succeeded after another one had begun
+    event_id        text        not null default '', -- the event whose handler called first; '' outside of a claim
     primary key (key, created_at)
 ) partition by range (created_at);
 create index effect_unsettled on {schema}.effect (called_at) where state in ('running', 'doubt') or conflicts > 0;
