@@ -26,11 +26,11 @@ func TestMillionDeadLetters(t *testing.T) {
 	f := newFixture(t)
 	f.sql(`alter table {schema}.claim_failed set unlogged`) // for the test's sake
 	f.sql(`insert into {schema}.consumer (name) values ('labour/notify')`)
-	const million, share, listed = 1_000_000, 200, 100
+	const million, share, listed = 1_000_000, 1000, 100
 	began := time.Now()
 	f.sql(`insert into {schema}.claim_failed (consumer, record, event_id, state, attempts, reason, error, handler, topic, headers, payload)
-		select 1, ('ff' || lpad(to_hex(n), 30, '0'))::uuid, 'event-' || lpad(n::text, 7, '0'), 'dead', 3, case n % 200 when 0 then 'permanent' else 'attempts' end,
-			'503', 'handler', 'topic', '{"uuid": "1", "metadata": {}}', 'payload'
+		select 1, ('ff' || lpad(to_hex(n), 30, '0'))::uuid, 'event-' || lpad(n::text, 7, '0'), 'dead', 3, case n % 1000 when 0 then 'permanent' else 'attempts' end,
+			case n % 1000 when 0 then '503' else '' end, 'handler', 'topic', '{"uuid": "1", "metadata": {}}', 'payload'
 		from generate_series(1, $1::int) n`, million)
 	t.Logf("made %d dead letters in %v", million, time.Since(began))
 
@@ -55,7 +55,7 @@ func TestMillionDeadLetters(t *testing.T) {
 	within("list --groups", func() { groups, err = deadletter.ListGroups(t.Context(), f.pool, f.schema, deadletter.Selection{}) })
 	require.NoError(t, err)
 	require.Len(t, groups, 2)
-	assert.Equal(t, []any{million - million/share, "attempts: <n>", million / share, "permanent: <n>"}, []any{groups[0].Events, groups[0].Text, groups[1].Events, groups[1].Text})
+	assert.Equal(t, []any{million - million/share, "attempts", million / share, "permanent: <n>"}, []any{groups[0].Events, groups[0].Text, groups[1].Events, groups[1].Text})
 	assert.Equal(t, []string{"labour/notify"}, groups[1].Consumers)
 
 	reader := sdkmetric.NewManualReader()
@@ -89,7 +89,7 @@ func TestMillionDeadLetters(t *testing.T) {
 	cancel()
 	require.NoError(t, <-ended)
 
-	f.sql(`select count(*) from {schema}.claim_failed where error <> ''`) // the control
+	f.sql(`select count(*) from {schema}.claim_failed where attempts > 0`) // the control
 	own.Close()
 	var scanned int
 	require.Eventually(t, func() bool {
