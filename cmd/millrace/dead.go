@@ -39,6 +39,10 @@ func deadSelection(c *cobra.Command, s *deadletter.Selection) {
 	c.Flags().StringVar(&s.Consumer, "consumer", "", "only events of this consumer, service/name")
 	c.Flags().StringVar(&s.Group, "group", "", `only events with the same error: a group of "millrace dead list --groups"`)
 	c.Flags().StringVar(&s.Key, "key", "", "only events of this ordering key")
+	c.Flags().StringVar(&s.Topic, "topic", "", "only events of this topic")
+	c.Flags().StringVar(&s.Reason, "reason", "", "only events with this class of error, such as attempts, permanent, panic or deadline")
+	momentVar(c, &s.Since, "since", "only events that failed at this time or later: a time, or an age such as 2d")
+	momentVar(c, &s.Until, "until", "only events that failed before this time")
 }
 
 // failed are the stored states of events that "dead list" lists.
@@ -119,7 +123,15 @@ func whySentence(reason string) string { return cmp.Or(deadReasons[reason], reas
 
 // sayNoneFailed says that no event is selected, and which command lists more.
 func (a *app) sayNoneFailed(s deadletter.Selection, state, command string) {
-	flags := [][2]string{{"--consumer", s.Consumer}, {"--group", s.Group}, {"--key", s.Key}}
+	flags := [][2]string{
+		{"--consumer", s.Consumer},
+		{"--group", s.Group},
+		{"--key", s.Key},
+		{"--topic", s.Topic},
+		{"--reason", s.Reason},
+		{"--since", timeFlag(s.Since)},
+		{"--until", timeFlag(s.Until)},
+	}
 	why := "No event has failed."
 	if state == "dead" {
 		why = "No dead letters. To list events that are retried or blocked, too, run: " + command + " --state all"

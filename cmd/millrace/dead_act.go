@@ -20,16 +20,16 @@ import (
 
 func (a *app) deadReplay() *cobra.Command {
 	return a.deadCommand(deadletter.Replay, []string{"dead", "waiting"}, "will be retried now", &cobra.Command{
-		Use: "replay {EVENT-ID… | --consumer NAME | --group GROUP | --key KEY | --all}", ValidArgsFunction: cobra.NoFileCompletions, Short: "Retry dead letters",
+		Use: "replay {EVENT-ID… | --consumer NAME | --group GROUP | --key KEY | --topic TOPIC | --reason REASON | --all}", ValidArgsFunction: cobra.NoFileCompletions, Short: "Retry dead letters",
 		Long: "Retries dead letters, with all their attempts and in their original order. Events blocked by them follow.\n" +
 			"A running service of the consumer handles them; until one runs they wait.",
-		Example: "  millrace dead replay 0198c0de…3f2a\n  millrace dead replay --group 3f2a9c1e --note \"deployed the fix\"",
+		Example: "  millrace dead replay 0198c0de…3f2a\n  millrace dead replay --group 3f2a9c1e --note \"deployed the fix\"\n  millrace dead replay --topic labour.completed --since 2d --reason deadline --dry-run",
 	})
 }
 
 func (a *app) deadDiscard() *cobra.Command {
 	return a.deadCommand(deadletter.Discard, []string{"dead", "waiting", "parked"}, "discarded", &cobra.Command{
-		Use: "discard {EVENT-ID… | --consumer NAME | --group GROUP | --key KEY | --all}", ValidArgsFunction: cobra.NoFileCompletions, Short: "Discard dead letters for good",
+		Use: "discard {EVENT-ID… | --consumer NAME | --group GROUP | --key KEY | --topic TOPIC | --reason REASON | --all}", ValidArgsFunction: cobra.NoFileCompletions, Short: "Discard dead letters for good",
 		Long:    "Discards dead letters for good. If the broker redelivers them they are ignored, and later events of their keys go on.",
 		Example: "  millrace dead discard 0198c0de…3f2a --note \"test data\"\n  millrace dead discard --consumer labour/notify-family --state all",
 	})
@@ -56,16 +56,20 @@ type deadAction func(context.Context, pgtx.DB, string, deadletter.Selection, dea
 func (a *app) deadCommand(do deadAction, states []string, done string, c *cobra.Command) *cobra.Command {
 	var s deadletter.Selection
 	var by deadletter.By
-	var all bool
+	var all, dry bool
 	var state string
 	deadSelection(c, &s)
 	deadBy(c, &by)
 	c.Flags().BoolVar(&all, "all", false, "all dead letters")
+	c.Flags().BoolVar(&dry, "dry-run", false, "count the events by error, and change none")
 	c.Flags().StringVar(&state, "state", "dead", "only events in this state: "+either(claimStates.choice(states)))
 	oneOf(c, "state", claimStates.choice(states)...)
 	connected := a.connected(func(ctx context.Context, pool *pgxpool.Pool, args []string) (err error) {
 		if s.EventIDs, err = a.wholeIDs(ctx, pool, args, "ids_consumers"); err != nil {
 			return err
+		}
+		if dry {
+			return a.printGroups(ctx, pool, deadletter.Listing{Selection: s, Limit: 100}, state)
 		}
 		r, err := do(ctx, pool, a.schema, s, by)
 		if err != nil {
@@ -92,12 +96,14 @@ func (a *app) deadCommand(do deadAction, states []string, done string, c *cobra.
 		return nil
 	})
 	c.RunE = func(c *cobra.Command, args []string) (err error) {
-		named := len(args) > 0 || s.Consumer != "" || s.Group != "" || s.Key != ""
+		named := len(args) > 0 || s.Consumer != "" || s.Group != "" || s.Key != "" || s.Topic != "" || s.Reason != ""
 		switch {
 		case all && named:
-			return usageError{errors.New("--all cannot be combined with event IDs, --consumer, --group or --key")}
+			return usageError{errors.New("--all cannot be combined with event IDs, --consumer, --group, --key, --topic or --reason")}
 		case !all && !named:
-			return usageError{errors.New("want event IDs, --consumer, --group, --key or --all")}
+			return usageError{errors.New("want event IDs, --consumer, --group, --key, --topic, --reason or --all")}
+		case !s.Since.IsZero() && !s.Until.IsZero() && !s.Since.Before(s.Until):
+			return usageError{fmt.Errorf("--since is %s: want a time before --until, which is %s", timeFlag(s.Since), timeFlag(s.Until))}
 		}
 		if s.States, err = claimStates.named(state, states...); err != nil {
 			return err

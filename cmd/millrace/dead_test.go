@@ -77,11 +77,18 @@ func TestDeadShow(t *testing.T) {
 func TestDeadReplayAndDiscard(t *testing.T) {
 	t.Parallel()
 	o := newDead(t)
-	assert.Contains(t, o.run(exitUsage, "dead", "replay"), "want event IDs, --consumer, --group, --key or --all")
-	assert.Contains(t, o.run(exitUsage, "dead", "discard", "e1", "--all"), "--all cannot be combined with event IDs, --consumer, --group or --key\n")
+	assert.Contains(t, o.run(exitUsage, "dead", "replay"), "want event IDs, --consumer, --group, --key, --topic, --reason or --all")
+	assert.Contains(t, o.run(exitUsage, "dead", "discard", "e1", "--all"), "--all cannot be combined with event IDs, --consumer, --group, --key, --topic or --reason\n")
 	assert.Equal(t, "millrace dead replay: no such event: run \"millrace dead list\" to see which there are\n", o.run(exitFailed, "dead", "replay", "e9"))
 	assert.Contains(t, o.run(exitFailed, "dead", "replay", "e3"), "no such event: run \"millrace dead list\" to see which there are\n1 event was not changed: in state blocked.\n")
 	assert.Contains(t, o.run(exitUsage, "dead", "replay", "e3", "--state", "blocked"), "--state is \"blocked\": want dead, retrying or all\n")
+	assert.Contains(t, o.run(exitUsage, "dead", "replay", "--all", "--since", "2026-01-02", "--until", "2026-01-01"), "--since is 2026-01-02T00:00:00Z: want a time before --until")
+	dry := o.run(exitOK, "dead", "replay", "--topic", "labour.completed", "--reason", "attempts", "--since", "1h", "--dry-run")
+	assert.Regexp(t, `^GROUP +EVENTS .*\n[0-9a-f]{8} +2 .*no user <n>`, dry)
+	assert.Equal(t, dry, o.run(exitOK, "dead", "replay", "--topic", "labour.completed", "--reason", "attempts", "--since", "1h", "--dry-run"), "it has changed nothing")
+	for _, other := range [][]string{{"--topic", "other"}, {"--reason", "panic"}, {"--topic", "labour.completed", "--until", "1h"}} {
+		assert.Contains(t, o.run(exitFailed, append([]string{"dead", "replay"}, other...)...), "no such event", other)
+	}
 	out := o.run(exitOK, "dead", "replay", "e1", "--actor", "ada", "--note", "mended\x1b")
 	assert.Equal(t, "1 event will be retried now.\n1 event was not changed: in state retrying.\n", out)
 	o.exec(`update {schema}.claim_failed set state = 'dead' where event_id = 'e3'`)
