@@ -147,6 +147,9 @@ func TestPartsCompile(t *testing.T) {
 	}
 }
 
+// withoutDWARF has the go command link in half of the time. A test binary is linked so too.
+const withoutDWARF = "GOFLAGS=-ldflags=-w"
+
 // buildOutside builds a program in a module of its own.
 func buildOutside(t *testing.T, program string) (path string) {
 	t.Helper()
@@ -181,7 +184,7 @@ func outsideIn(t *testing.T, file, program string, env []string, args ...string)
 	} {
 		command := exec.CommandContext(t.Context(), "go", args...)
 		command.Dir = folder
-		command.Env = append(append(os.Environ(), "GOFLAGS=", "GOWORK=off"), env...)
+		command.Env = append(append(os.Environ(), withoutDWARF, "GOWORK=off"), env...)
 		var text []byte
 		text, err = command.CombinedOutput()
 		out = string(text)

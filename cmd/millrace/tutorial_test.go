@@ -209,7 +209,7 @@ func tutorialShell(t *testing.T, room string) *tutorialBash {
 	}
 	command.Env = append(command.Env, stack.Env()...)
 	command.Env = append(command.Env,
-		"PATH="+bin+string(os.PathListSeparator)+os.Getenv("PATH"), "PWD="+room, "GOWORK=off", "GOBIN=", "GOFLAGS=", "GOPATH="+filepath.Join(room, "go"),
+		"PATH="+bin+string(os.PathListSeparator)+os.Getenv("PATH"), "PWD="+room, "GOWORK=off", "GOBIN=", withoutDWARF, "GOPATH="+filepath.Join(room, "go"),
 		"GOMODCACHE="+strings.TrimSpace(string(modules)),
 		"MILLRACE_POSTGRES_DSN="+dsn.String(), "MILLRACE_POSTGRES_SCHEMA="+schema, "PUBSUB_PROJECT_ID="+devtest.Project(t))
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
