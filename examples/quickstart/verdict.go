@@ -111,7 +111,7 @@ func (r report) print(w io.Writer) {
 	line("requests repeated", "%d", r.cast.Counts.Get("retries"))
 	line("deliveries", "%d", r.cast.Counts.Get("deliveries"))
 	line("duplicates absorbed", "%d", r.cast.Counts.Get("duplicates"))
-	line("deferred", "%d (another consumer was handling the event)", r.cast.Counts.Get("contended"))
+	line("contended", "%d (another consumer was handling the event)", r.cast.Counts.Get("contended"))
 	line("kills", "%d (%s)", kills, strings.Join(byRole, ", "))
 	line("effects", "%d notifications, %d texts, %d thanks", r.notifications, r.texts, r.thanks)
 	line("repeated SMS calls", "%d (the provider knew their idempotency key)", r.repeated)
