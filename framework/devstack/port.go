@@ -38,7 +38,7 @@ func quietPort() (int, error) {
 	return 0, err
 }
 
-// saysPortTaken recognises EADDRINUSE in a service's log; PostgreSQL and the JVM both print the C library's text,
+// saysPortTaken recognizes EADDRINUSE in a service's log; PostgreSQL and the JVM both print the C library's text,
 // which is English because the watchdog sets LC_ALL=C.
 func saysPortTaken(log string) bool {
 	return strings.Contains(strings.ToLower(log), "address already in use")
