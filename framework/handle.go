@@ -25,16 +25,16 @@ type handler struct {
 	fn          message.NoPublishHandlerFunc
 }
 
-// Handle has fn handle the events of a topic, which are of type T: JSON, or protobuf where T is a proto.Message (a pointer,
-// as its generated code has it). Its context carries the event (EventFrom) and the transaction of the claim (pgtx.From).
-// What of it may be configured stands under Config.Handlers by its name.
+// Handle adds a handler: fn gets each event of the topic, decoded as T from JSON, or from protobuf if T is a proto.Message
+// (a pointer, as in generated code). The context of fn carries the event (EventFrom) and the claim's transaction
+// (pgtx.From). Config.Handlers has settings for the handler under its name. Call Handle before Run.
 //
-// The name is that of the consumer: the group in Kafka, part of the subscription's name in Pub/Sub, and behind the service's
-// name the scope of the claim. So it must differ from that of every other handler of these topics, in all services, and renaming it makes
-// another consumer of it, which begins anew.
+// The name is also the consumer's name: the group in Kafka, part of the subscription's name in Pub/Sub, and, behind the
+// service's name, the scope of the claim. No other handler, in any service on the same broker, may have it. A handler with a new name is a new
+// consumer, which has processed no event.
 //
-// A payload that is no T is a dead letter at once, with that reason; where the transport settles messages in transactions,
-// it fails until the consumer's own dead letters have it, if it has such. Call Handle before Run.
+// An event whose payload cannot be decoded becomes a dead letter at once. With Kafka's transactional delivery its message
+// is retried until it goes to the consumer's dead-letter topic, if there is one.
 func Handle[T any](s *Service, name, topic string, fn func(ctx context.Context, event T) error) error {
 	format, err := formatOf[T]()
 	if err != nil {
@@ -52,8 +52,8 @@ func Handle[T any](s *Service, name, topic string, fn func(ctx context.Context, 
 	})
 }
 
-// AddHandler is Handle for a plain handler of Watermill's, with the same middleware. Publish what it publishes with
-// Publish and the message's context.
+// AddHandler adds a plain Watermill handler, which gets the whole message. It has the same middleware as those of Handle.
+// To publish an event from it, call Publish with the message's context.
 func (s *Service) AddHandler(name, topic string, fn message.NoPublishHandlerFunc) error {
 	of := s.cfg.Handlers[name]
 	h := &handler{name: name, topic: topic, fn: fn, concurrency: of.Concurrency, ordered: of.Ordered}

@@ -17,11 +17,14 @@ import (
 // Service.HTTP, nor derived from one: use Service.Tx.
 var ErrNoService = errors.New("no service in the context: publish with the context of a handler, of a request to Service.HTTP, or of Service.Tx")
 
-// Publish publishes an event in the transaction that ctx carries: that of the handler, or of pgtx.Run and Service.Tx. It
-// reaches the broker if, and only if, the transaction commits, at least once and always with the same ID. Without a
-// transaction the error wraps outbox.ErrNoTransaction. Events of one key keep their order; an empty key has none.
+// Publish publishes an event in the transaction that ctx carries: the handler's, or that of pgtx.Run or Service.Tx. If the
+// transaction commits, the event reaches the broker at least once, always with the same ID; otherwise never. Without a
+// transaction the error wraps outbox.ErrNoTransaction.
 //
-// In a handler whose messages the transport settles in transactions the event is part of that of its message.
+// The key names what the event is about, usually the ID of the row that the transaction writes. Events of one key keep
+// their order. Events with an empty key have no order.
+//
+// With Kafka's transactional delivery the event is part of the Kafka transaction of the handler's message.
 func Publish(ctx context.Context, topic, key string, value any) error {
 	s := scopeOf(ctx).service
 	if s == nil {

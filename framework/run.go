@@ -22,7 +22,7 @@ import (
 var ErrEnded = errors.New("the service has been run or closed before")
 
 // RunUntilSignal runs the service until ctx ends, or SIGTERM or SIGINT comes, and then stops it as Run does. A second
-// signal ends the process at once, which loses nothing: what is in hand is undone, and delivered again later.
+// signal ends the process at once. That loses nothing: running handlers are rolled back, and their events redelivered.
 func (s *Service) RunUntilSignal(ctx context.Context) error {
 	signalled, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
@@ -36,10 +36,10 @@ func (s *Service) RunUntilSignal(ctx context.Context) error {
 	return s.Run(ctx)
 }
 
-// Run runs the service until ctx ends, and returns nil after everything has come to rest: /readyz says 503, messages in
-// hand are finished, and requests after HTTP.Linger, at most for ShutdownTimeout (or Claim.HandlerTimeout, where that is
-// longer); then the relay ends, and transport and pool are closed. An error means that it could not start, for instance because a topic is missing, that a
-// part has failed for good, or that something did not end in time.
+// Run runs the service until ctx ends. Then /readyz answers 503, running handlers finish, and running requests finish after
+// HTTP.Linger, both within ShutdownTimeout (or Claim.HandlerTimeout, if that is longer). Then the relay ends, the transport
+// and the pool are closed, and Run returns nil. It returns an error if the service could not start, for example because a
+// topic is missing, if a part failed for good, or if something did not end in time.
 func (s *Service) Run(ctx context.Context) error {
 	if !s.enter() {
 		return ErrEnded
@@ -220,8 +220,8 @@ func (s *Service) drain(server *http.Server) error {
 	return errors.Join(messages, requests)
 }
 
-// Close releases what New has taken, for a service that is not run; one that runs ends with Run's context, and Close
-// leaves it alone. A second call does nothing.
+// Close closes a service that Run was not called on. It does nothing to a service that runs, which ends with Run's context,
+// nor when it is called again.
 func (s *Service) Close() error {
 	s.mu.Lock()
 	running := s.stage == started

@@ -61,10 +61,10 @@ const (
 )
 
 // New connects to the database and to the broker that cfg names, whose driver must be among those given, and takes the
-// HTTP address. What is in the way is an error within 5 s that says what to do about it: an address in use, a database or a
-// broker that does not answer, tables that are missing or too old. With Postgres.Migrate it takes as long as the migration.
+// HTTP address. If the address is in use, the database or the broker does not answer, or tables are missing or too old, it
+// returns within 5 s an error that says what to do. With Postgres.Migrate it takes as long as the migration.
 //
-// The service must be run, or closed.
+// Run the service, or close it.
 func New(ctx context.Context, cfg Config, drivers ...transport.Driver) (*Service, error) {
 	cfg = cfg.WithDefaults()
 	if err := cfg.Validate(); err != nil {
@@ -145,11 +145,11 @@ func (s *Service) newClaim(ordered bool) (*claim.Claim, error) {
 	return claim.New(claim.NewPostgresStore(s.pool, claim.Schema(s.cfg.Postgres.Schema)), cfg)
 }
 
-// HTTP is what the service answers requests with. Add to it before Run. The contexts of requests carry the service: see
-// Publish.
+// HTTP returns the mux of the service's HTTP server. Add routes before Run. The contexts of requests carry the service, so
+// Publish works in them.
 func (s *Service) HTTP() *http.ServeMux { return s.mux }
 
-// Address is where the service listens: of use where the configuration says port 0.
+// Address returns the host:port on which the service listens. You need it if the configuration has port 0.
 func (s *Service) Address() string { return s.listener.Addr().String() }
 
 // Pool is the pool of connections to the database. It is closed with the service.
@@ -158,26 +158,26 @@ func (s *Service) Pool() *pgxpool.Pool { return s.pool }
 // Transport is the connection to the broker. It is closed with the service.
 func (s *Service) Transport() transport.Transport { return s.transport }
 
-// Router is Watermill's. Handlers that are added to it directly go through the same middleware, so each runs under the
-// claim already; their subscribers are the caller's to make: Claim().Subscriber(name, sub), with the handler's name.
-// Middleware that is added here stands behind the service's, within the claim's transaction.
+// Router returns Watermill's router. Handlers that you add to it directly have the service's middleware, including the
+// claim. Wrap their subscribers by Claim().Subscriber(name, sub), with the handler's name. Middleware that you add runs
+// after the service's, in the claim's transaction.
 func (s *Service) Router() *message.Router { return s.router }
 
-// Outbox is what publishes in the transaction of a message's context, for what Publish cannot say: delays, metadata,
-// cancelling. See NewMessage.
+// Outbox returns the publisher that Publish uses. Use it to delay or cancel events, or to add metadata: see NewMessage. It
+// publishes in the transaction of the message's context.
 func (s *Service) Outbox() *outbox.Publisher { return s.outbox }
 
-// Claim is the claim of the handlers that are not Ordered, which the service has put around every handler of Router. Take
-// its Subscriber for handlers that you add to Router yourself, and claim nothing a second time: a handler of Router with
-// Claim().Middleware, or a CQRS processor on Router with OnHandle: Claim().OnEvent, fails with claim.ErrNestedClaim. A CQRS
-// processor on Router needs no OnHandle. The hooks are for a router of your own, which has no claim.
+// Claim returns the claim of the handlers that are not Ordered. The service has put it around every handler of Router. For
+// a handler that you add to Router yourself, use only its Subscriber. Do not add Claim().Middleware to such a handler, nor
+// OnHandle: Claim().OnEvent to a CQRS processor on Router: a second claim fails with claim.ErrNestedClaim. Middleware and
+// OnEvent are for a router of your own, which has no claim.
 func (s *Service) Claim() *claim.Claim { return s.claim }
 
 // Running returns a channel that is closed when Run has subscribed every handler and answers requests.
 func (s *Service) Running() <-chan struct{} { return s.running }
 
-// Tx runs fn in a transaction, whose context carries the service too, so that Publish works in it: pgtx.Run for code that
-// no request and no event has called. Inside a handler fn joins its transaction.
+// Tx runs fn in a transaction, as pgtx.Run does, with a context in which Publish works. Use it in code that neither a
+// request nor a handler has called. In a handler fn joins the handler's transaction.
 func (s *Service) Tx(ctx context.Context, fn func(ctx context.Context, tx pgx.Tx) error, opts ...pgtx.Option) error {
 	return pgtx.Run(withService(ctx, s), s.pool, fn, opts...)
 }
