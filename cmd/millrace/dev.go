@@ -24,7 +24,10 @@ func (a *app) dev() *cobra.Command {
 		Long: "Starts services on this machine, for development, and says where each one comes from: an address in the environment,\n" +
 			"what is installed, a download, or a fake.\n\n" +
 			"With a COMMAND it runs that with the addresses of the services in its environment. When the COMMAND ends, it stops the\n" +
-			"services and exits with the COMMAND's exit code. Without one it prints the environment and runs until Ctrl-C.",
+			"services and exits with the COMMAND's exit code. Without one it prints the environment and runs until Ctrl-C.\n\n" +
+			"A Ctrl-C in a terminal reaches the COMMAND and its children. A signal that is sent to millrace alone is passed on to the\n" +
+			"COMMAND, but \"go run\" does not pass it on to its program, which would outlive the services. If an editor or a script\n" +
+			"stops millrace, build the program and run that.",
 		Example: "  millrace dev                                 # until Ctrl-C; prints the environment\n  millrace dev -- go run .\n  millrace dev --services postgres,redis -- go test ./...",
 	}
 	c.Flags().StringVar(&list, "services", list, "services to start, separated by commas: postgres, pubsub, kafka, kafka3 (three brokers), redis")
