@@ -175,6 +175,11 @@ func fill(t *rapid.T, v reflect.Value) {
 				}
 				fv.SetMapIndex(reflect.ValueOf(name), entry)
 			}
+		case settings.Listed:
+			fv.Set(reflect.MakeSlice(fv.Type(), 2, 2))
+			for i := range fv.Len() {
+				fill(t, fv.Index(i))
+			}
 		case settings.List:
 			fv.Set(reflect.ValueOf(rapid.SliceOfN(rapid.String(), 1, 3).Draw(t, "list")))
 		case settings.Duration:

@@ -32,7 +32,7 @@ const referenceHead = `# Configuration
 <!-- Made from the structs and their comments: go test ./framework -run TestReferenceIsThatOfTheStructs -update -->
 
 A service reads one YAML file and then the environment, which wins. An environment variable is ` + "`MILLRACE_`" + ` and the path of keys in
-upper case, joined by ` + "`_`" + `. Durations are Go's: ` + "`500ms`, `30s`, `1h30m`" + `. In variables a list has commas, and a map is YAML. A key that
+upper case, joined by ` + "`_`" + `. Durations are Go's: ` + "`500ms`, `30s`, `1h30m`" + `. In variables a list has commas; a map, and a list of sections, is YAML. A key that
 does not exist is an error that names its line. What can only be set in Go (loggers, functions, TLS configurations) is not listed here: see
 the packages' documentation.
 

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/framework"
+	"github.com/millrace-go/millrace/retry"
 	"github.com/millrace-go/millrace/transport"
 	"github.com/millrace-go/millrace/transport/kafka"
 	"github.com/millrace-go/millrace/transport/pubsub"
@@ -28,7 +29,14 @@ shutdown_timeout: 20s
 handlers:
   notify-parents: {ordered: true}
   bill: {concurrency: 3}
-outbox: {relay: apart, batch_size: 500}
+outbox:
+  relay: apart
+  batch_size: 500
+  retry:
+    - {error: invalid payload, dead: true}
+    - topic: backfill.*
+      max_attempts: 100
+      backoff: 1m
 claim:
   retention: 240h
 kafka:
@@ -41,6 +49,7 @@ kafka:
 	assert.Equal(t, 40*time.Second, cfg.ShutdownTimeout)
 	assert.Equal(t, framework.Apart, cfg.Outbox.Relay)
 	assert.Equal(t, 500, cfg.Outbox.BatchSize)
+	assert.Equal(t, retry.Policy{{ErrorText: "invalid payload", Dead: true}, {Topic: "backfill.*", MaxAttempts: 100, Backoff: time.Minute}}, cfg.Outbox.Retry)
 	assert.Equal(t, 240*time.Hour, cfg.Claim.Retention)
 	assert.Equal(t, "millrace", cfg.Postgres.Schema, "a default")
 

@@ -29,7 +29,8 @@ type RelayConfig struct {
 	// Schema of the outbox's tables. Default: "millrace".
 	Schema string
 
-	// BatchSize is how many events of a shard are read at once and how many go into one batch, 1 to 10,000. Default: 1,000.
+	// BatchSize is how many events of a shard are read at once, and at most how many go into one batch, 1 to 10,000. Default:
+	// 1,000.
 	BatchSize int
 
 	// MaxInFlight is how many events of a shard may be in flight: sent to the broker and not deleted yet. Those of one topic are
@@ -44,9 +45,9 @@ type RelayConfig struct {
 	// 10.
 	MaxAttempts int
 
-	// Retry has rules for topics and errors: other attempts, another backoff, or that an event is dead at once. They decide
-	// only about failures that may count. So an event waits in an outage, and is dead if an error wraps
-	// transport.ErrRejected, whatever they say. Default: none.
+	// Retry has rules for topics and errors: other attempts, another backoff, or that an event is dead at once. The first rule that
+	// fits decides, and only about failures that may count. So an event waits in an outage, and is dead if an error wraps
+	// transport.ErrRejected, whatever the rules say. Default: none.
 	Retry retry.Policy
 
 	// Archive is how long published events are kept in the table outbox_archive, for replay and for "millrace explain".

@@ -24,7 +24,7 @@ func TestRetryPolicy(t *testing.T) {
 		return func(err error) bool { return strings.Contains(err.Error(), text) }
 	}
 	f.run(f.newRelay(telling{batchRecorder{broker}}, outbox.RelayConfig{MaxAttempts: 3, PollInterval: 20 * time.Millisecond, Retry: retry.Policy{
-		{Error: says("hopeless"), Dead: true},
+		{ErrorText: "hopeless", Dead: true},
 		{Error: says("slow"), Backoff: time.Hour},
 		{Topic: topic, Error: says("twice"), MaxAttempts: 2},
 		{Topic: "another", MaxAttempts: 1},

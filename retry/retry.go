@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"strings"
 	"time"
 )
 
@@ -22,6 +23,9 @@ type Rule struct {
 	// Error reports whether the rule is for this error: errors.Is and errors.As look into it. It is called by several goroutines at
 	// once, and must return quickly. Default: any error.
 	Error func(err error) bool
+
+	// ErrorText is a part of the text of the errors that the rule is for. Default: any error.
+	ErrorText string `yaml:"error"`
 
 	// Dead makes the event dead at once: an operator decides about it. Default: false.
 	Dead bool
@@ -59,7 +63,7 @@ func (r Rule) fits(topic string, err error) bool {
 			return false
 		}
 	}
-	return r.Error == nil || r.Error(err)
+	return (r.Error == nil || r.Error(err)) && strings.Contains(err.Error(), r.ErrorText)
 }
 
 // Wait is how long an event waits after so many failures, 1 or more.

@@ -3,7 +3,6 @@ package retry_test
 import (
 	"errors"
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -18,7 +17,7 @@ var errQuota = errors.New("quota exceeded")
 // Events of a backfill may wait for long; a payload that the broker cannot read will never be accepted.
 func ExamplePolicy() {
 	policy := retry.Policy{
-		{Error: func(err error) bool { return strings.Contains(err.Error(), "invalid payload") }, Dead: true},
+		{ErrorText: "invalid payload", Dead: true},
 		{Topic: "backfill.*", Error: func(err error) bool { return errors.Is(err, errQuota) }, MaxAttempts: 100, Backoff: time.Minute},
 	}
 	defaults := retry.Rule{MaxAttempts: 10, Backoff: time.Second, MaxBackoff: time.Minute}
@@ -39,6 +38,7 @@ func TestFor(t *testing.T) {
 		{Topic: "a.*", Error: quota, MaxAttempts: 3},
 		{Topic: "a.b", Backoff: time.Hour},
 		{Error: quota, Dead: true},
+		{Error: func(error) bool { return true }, ErrorText: "too l", MaxAttempts: 2},
 	}
 	defaults := retry.Rule{MaxAttempts: 10, Backoff: time.Second, MaxBackoff: time.Minute}
 	for _, c := range []struct {
@@ -52,6 +52,7 @@ func TestFor(t *testing.T) {
 		{"a.b", assert.AnError, false, 10, time.Hour, time.Hour},
 		{"a.c", assert.AnError, false, 10, time.Second, time.Minute},
 		{"b", fmt.Errorf("b: %w", errQuota), true, 10, time.Second, time.Minute},
+		{"b", errors.New("too large"), false, 2, time.Second, time.Minute},
 	} {
 		r := p.For(c.topic, c.err, defaults)
 		assert.Equal(t, c.dead, r.Dead, c)

@@ -50,7 +50,7 @@ func (r *Reader) Origin(path string) Origin {
 		if o, ok := r.origins[path]; ok {
 			return o
 		}
-		i := strings.LastIndexByte(path, '.')
+		i := strings.LastIndexAny(path, ".[")
 		if i < 0 {
 			return Origin{}
 		}
@@ -137,6 +137,10 @@ func (r *Reader) field(node *yaml.Node, path string, f Field, v reflect.Value) {
 		r.named(node, path, v)
 	case f.Kind == List && node.Kind == yaml.SequenceNode:
 		r.list(node, path, f, v)
+	case f.Kind == Listed && node.Kind == yaml.SequenceNode:
+		r.listed(node, path, v)
+	case f.Kind == Listed:
+		r.wrong(r.at(node), path, "is %s: want %s", shown(node), wanted(f))
 	case node.Kind != yaml.ScalarNode:
 		r.wrong(r.at(node), path, "is %s: want %s", shown(node), wanted(f))
 	default:
@@ -167,6 +171,18 @@ func (r *Reader) list(node *yaml.Node, path string, f Field, v reflect.Value) {
 		all = append(all, item.Value)
 	}
 	r.setList(r.at(node), path, all, f, v)
+}
+
+// listed reads a list of sections. The path of the first one ends with "[0]".
+func (r *Reader) listed(node *yaml.Node, path string, v reflect.Value) {
+	r.origins[path] = r.at(node)
+	all := reflect.MakeSlice(v.Type(), len(node.Content), len(node.Content))
+	for i, item := range node.Content {
+		at := fmt.Sprintf("%s[%d]", path, i)
+		r.origins[at] = r.at(item)
+		r.section(item, at, all.Index(i), nil)
+	}
+	v.Set(all)
 }
 
 // clone copies a map, because the one that is there may be shared with other configurations.

@@ -11,7 +11,7 @@ import (
 
 // Environ reads what the environment sets of the struct that target points to: a variable's name is prefix and the path of
 // keys, in upper case with "_" between. Of names in maps it knows those that are there; the variable of the map itself
-// holds YAML, {name: {key: value}}, and adds names. It returns the names of the variables that it knows, set or not.
+// holds YAML, {name: {key: value}}, and adds names. So does that of a list of structs, [{key: value}], and replaces the list. It returns the names of the variables that it knows, set or not.
 func (r *Reader) Environ(lookup func(string) (string, bool), prefix, path string, target any) []string {
 	e := environ{Reader: r, lookup: lookup}
 	e.section(prefix, path, reflect.ValueOf(target).Elem())
@@ -35,6 +35,8 @@ func (e *environ) section(prefix, path string, v reflect.Value) {
 			e.section(name, at, fv)
 		case f.Kind == Named:
 			e.named(name, at, fv)
+		case f.Kind == Listed:
+			e.fromYAML(name, at, "[{key: value}]", func(node *yaml.Node) { e.field(node, at, f, fv) })
 		default:
 			if value, ok := e.get(name, at); ok {
 				e.set(Origin{Env: name}, at, value, f, fv)
@@ -69,17 +71,24 @@ func (e *environ) optional(name, path string, v reflect.Value) {
 	}
 }
 
-func (e *environ) named(name, path string, v reflect.Value) {
-	if value, ok := e.get(name, path); ok {
-		var node yaml.Node
-		if err := yaml.Unmarshal([]byte(value), &node); err != nil || len(node.Content) == 0 {
-			e.wrong(Origin{Env: name}, path, "is no YAML: want {name: {key: value}}")
-		} else {
-			e.variable = name
-			e.Reader.named(node.Content[0], path, v)
-			e.variable = ""
-		}
+// fromYAML reads a variable that holds YAML of this form.
+func (e *environ) fromYAML(name, path, form string, read func(*yaml.Node)) {
+	value, ok := e.get(name, path)
+	if !ok {
+		return
 	}
+	var node yaml.Node
+	if err := yaml.Unmarshal([]byte(value), &node); err != nil || len(node.Content) == 0 {
+		e.wrong(Origin{Env: name}, path, "is no YAML: want %s", form)
+		return
+	}
+	e.variable = name
+	read(node.Content[0])
+	e.variable = ""
+}
+
+func (e *environ) named(name, path string, v reflect.Value) {
+	e.fromYAML(name, path, "{name: {key: value}}", func(node *yaml.Node) { e.Reader.named(node, path, v) })
 	if v.Len() > 0 {
 		v.Set(clone(v))
 	}

@@ -21,8 +21,15 @@ const Hidden = "(hidden)"
 func Node(target any) *yaml.Node { return mapping(reflect.Indirect(reflect.ValueOf(target))) }
 
 func mapping(v reflect.Value) *yaml.Node {
+	return mappingOf(v, func(reflect.Value) bool { return true })
+}
+
+func mappingOf(v reflect.Value, shown func(reflect.Value) bool) *yaml.Node {
 	node := &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map"}
 	for _, f := range Fields(v.Type()) {
+		if !shown(v.FieldByIndex(f.Index)) {
+			continue
+		}
 		if value := valueNode(f, v.FieldByIndex(f.Index)); value != nil {
 			node.Content = append(node.Content, Word(f.Key), value)
 		}
@@ -51,6 +58,12 @@ func valueNode(f Field, v reflect.Value) *yaml.Node {
 		}
 		for _, name := range slices.Sorted(maps.Keys(entries)) {
 			node.Content = append(node.Content, Word(name), mapping(entries[name]))
+		}
+		return node
+	case f.Kind == Listed: // a rule that leaves something open says nothing about it
+		node := &yaml.Node{Kind: yaml.SequenceNode, Tag: "!!seq"}
+		for i := range v.Len() {
+			node.Content = append(node.Content, mappingOf(v.Index(i), func(f reflect.Value) bool { return !f.IsZero() }))
 		}
 		return node
 	case f.Kind == List:

@@ -109,6 +109,8 @@ func wanted(f Field) string {
 	switch {
 	case f.Kind == Section, f.Kind == Named:
 		return "names with values behind them"
+	case f.Kind == Listed:
+		return "a list of sections, each with names and values, \"- name: value\""
 	case f.Kind == List:
 		return "a list of " + plural(t.Elem())
 	case f.Kind == Duration:

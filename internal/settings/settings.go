@@ -26,6 +26,7 @@ const (
 	List    // of scalars
 	Section // a struct
 	Named   // a map from names to structs
+	Listed  // a list of structs
 )
 
 // module is where structs are meant as settings; a *tls.Config is not.
@@ -39,7 +40,7 @@ var (
 // kindOf tells how values of the type are written. A pointer is written as what it points to.
 func kindOf(t reflect.Type) Kind {
 	if t.Kind() == reflect.Pointer {
-		if k := kindOf(t.Elem()); k != Named && k != List {
+		if k := kindOf(t.Elem()); k != Named && k != List && k != Listed {
 			return k
 		}
 		return Unsettable
@@ -53,6 +54,8 @@ func kindOf(t reflect.Type) Kind {
 		return Scalar
 	case t.Kind() == reflect.Slice && kindOf(t.Elem()) == Scalar && t.Elem().Kind() != reflect.Uint8:
 		return List
+	case t.Kind() == reflect.Slice && kindOf(t.Elem()) == Section:
+		return Listed
 	case t.Kind() == reflect.Map && t.Key().Kind() == reflect.String && kindOf(t.Elem()) == Section:
 		return Named
 	case t.Kind() == reflect.Struct && settable(t):

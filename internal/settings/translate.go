@@ -8,10 +8,10 @@ import (
 )
 
 // goPath is how a Validate function names a field: Config.Consumers["x"].Prefetch.
-var goPath = regexp.MustCompile(`\b\w*Config((?:\.[A-Z]\w*|\["[^"]*"\])+)`)
+var goPath = regexp.MustCompile(`\b\w*Config((?:\.[A-Z]\w*|\["[^"]*"\]|\[\d+\])+)`)
 
 // goStep is one step of it.
-var goStep = regexp.MustCompile(`\.([A-Z]\w*)|\["([^"]*)"\]`)
+var goStep = regexp.MustCompile(`\.([A-Z]\w*)|\["([^"]*)"\]|(\[\d+\])`)
 
 // Refuse records what a Validate function says of the struct that target points to, in the words of the configuration: Go
 // paths become its own. What does not begin with a path is about the struct as a whole.
@@ -44,6 +44,13 @@ func translate(t reflect.Type, path string) (string, bool) {
 	for _, step := range goStep.FindAllStringSubmatch(path, -1) {
 		if t.Kind() == reflect.Pointer {
 			t = t.Elem()
+		}
+		if step[3] != "" {
+			if t.Kind() != reflect.Slice {
+				return "", false
+			}
+			t, keys = t.Elem(), keys+step[3]
+			continue
 		}
 		if step[1] == "" {
 			if t.Kind() != reflect.Map {

@@ -42,7 +42,7 @@ func (p *page) section(path []string, t reflect.Type, about string) {
 		fmt.Fprintf(&p.text, "%s\n\n", about)
 	}
 	if place, ok := p.places[t]; ok {
-		fmt.Fprintf(&p.text, "The keys are those of [`%s`](#%s).\n", place, strings.ReplaceAll(place, ".", ""))
+		fmt.Fprintf(&p.text, "The keys are those of [`%s`](#%s).\n", place, anchor(place))
 		return
 	}
 	p.places[t] = strings.Join(path, ".")
@@ -52,6 +52,9 @@ func (p *page) section(path []string, t reflect.Type, about string) {
 		if f.Kind == settings.Section || f.Kind == settings.Named {
 			below = append(below, f)
 			continue
+		}
+		if f.Kind == settings.Listed {
+			below = append(below, f)
 		}
 		if rows++; rows == 1 {
 			p.text.WriteString("| key, environment variable | type | default | meaning |\n|---|---|---|---|\n")
@@ -63,7 +66,7 @@ func (p *page) section(path []string, t reflect.Type, about string) {
 		if f.Secret {
 			meaning += " It is a secret: errors, logs and printed configurations hide it."
 		}
-		fmt.Fprintf(&p.text, "| `%s`<br>`%s` | %s | %s | %s |\n", f.Key, p.variable(append(slices.Clone(path), f.Key)), p.kind(f), cell(byDefault), cell(meaning))
+		fmt.Fprintf(&p.text, "| `%s`%s | %s | %s | %s |\n", f.Key, p.variable(append(slices.Clone(path), f.Key)), p.kind(path, f), cell(byDefault), cell(meaning))
 	}
 	for _, f := range below {
 		inner, to := f.Type, append(slices.Clone(path), f.Key)
@@ -71,20 +74,37 @@ func (p *page) section(path []string, t reflect.Type, about string) {
 		if f.Kind == settings.Named {
 			inner, to = inner.Elem(), append(to, "NAME")
 		}
+		if f.Kind == settings.Listed {
+			inner, to, about = inner.Elem(), item(path, f), "One item of the list."
+		}
 		p.section(to, inner, cell(about))
 	}
 }
 
+// item is the path of a list's items.
+func item(path []string, f settings.Field) []string { return append(slices.Clone(path), f.Key+"[]") }
+
+// anchor is that of a heading.
+func anchor(place string) string { return strings.NewReplacer(".", "", "[]", "").Replace(place) }
+
+// variable is a second line with the environment variable. What is part of a list's item has none.
 func (p *page) variable(path []string) string {
 	names := []string{p.prefix}
 	for _, key := range path {
+		if strings.HasSuffix(key, "[]") {
+			return ""
+		}
 		names = append(names, settings.Variable(key))
 	}
-	return strings.Join(names, "_")
+	return "<br>`" + strings.Join(names, "_") + "`"
 }
 
 // kind is what a value is written as.
-func (p *page) kind(f settings.Field) string {
+func (p *page) kind(path []string, f settings.Field) string {
+	if f.Kind == settings.Listed {
+		place := strings.Join(item(path, f), ".")
+		return fmt.Sprintf("list of [`%s`](#%s)", place, anchor(place))
+	}
 	value := p.value(f)
 	if f.Kind == settings.Duration {
 		return "duration"

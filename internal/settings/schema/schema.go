@@ -57,6 +57,8 @@ func (d *describer) value(f settings.Field) map[string]any {
 		return d.object(t)
 	case settings.Named:
 		return map[string]any{"type": []string{"object", "null"}, "additionalProperties": d.object(t.Elem())}
+	case settings.Listed:
+		return map[string]any{"type": []string{"array", "null"}, "items": d.object(t.Elem())}
 	case settings.List:
 		return map[string]any{"type": "array", "items": scalar(t.Elem())}
 	case settings.Duration:
