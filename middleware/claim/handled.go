@@ -53,6 +53,7 @@ func (p poison) restore(msg *message.Message) {
 // out (ErrNotHandled) or called it twice (ErrCalledAgain). consumer is what Config.Consumer returns for the handler. The
 // framework wraps its handlers.
 func (c *Claim) Handler(consumer string, h message.NoPublishHandlerFunc) message.NoPublishHandlerFunc {
+	consumer = c.scoped(consumer)
 	c.counted.Store(consumer, nil)
 	return func(msg *message.Message) error {
 		r := runningIn(msg.Context())

@@ -26,7 +26,7 @@ func (f *fixture) locks(ctx context.Context) (n int) {
 	return n
 }
 
-// A backend has 16 relation locks that cost little, up to PostgreSQL 17.
+// A backend has 16 relation locks that cost little, up to PostgreSQL 17. A claim takes 8 once PostgreSQL reuses its plan.
 func TestRelationLocksOfAClaim(t *testing.T) {
 	t.Parallel()
 	for name, cfg := range map[string]claim.Config{"one key": {Ordered: true}, "no order": {}} {
@@ -44,7 +44,11 @@ func TestRelationLocksOfAClaim(t *testing.T) {
 					})(msg)
 					require.NoError(t, err)
 					assert.Positive(t, n)
-					assert.LessOrEqual(t, n, 12)
+					if i < 5 { // each of these makes a plan, which locks all indexes of the tables
+						assert.LessOrEqual(t, n, 16)
+					} else {
+						assert.LessOrEqual(t, n, 8)
+					}
 				}
 			}
 		})
@@ -58,9 +62,9 @@ func TestRelationLocksOfAGroup(t *testing.T) {
 	g := f.grouped(claim.Config{})
 	n := map[string]int{}
 	for i := range 8 {
-		ids := []string{outbox.NewID(), outbox.NewID()}
+		ids, limit := []string{outbox.NewID(), outbox.NewID()}, 16
 		if i%2 == 1 {
-			ids[1] = fmt.Sprint(i) // its record is a hash
+			ids[1], limit = fmt.Sprint(i), 19 // its record is a hash, which lies elsewhere
 		}
 		results := g.handle(func(ctx context.Context, id string) error {
 			n[id] = f.locks(ctx)
@@ -69,7 +73,7 @@ func TestRelationLocksOfAGroup(t *testing.T) {
 		for j, r := range results {
 			require.True(t, r.acked(), r.err)
 			assert.Positive(t, n[ids[j]])
-			assert.LessOrEqual(t, n[ids[j]], 16)
+			assert.LessOrEqual(t, n[ids[j]], limit)
 		}
 	}
 }

@@ -256,10 +256,8 @@ func TestWatermillMiddleware(t *testing.T) {
 			}
 			both[at] = append(both[at], f.deduplicator())
 			m, stop := f.route(claim.Config{Logger: silent}, false, both[1], both[0], f.failFirst(false))
-			last := ""
 			for range n {
-				last = outbox.NewID()
-				f.publish(m, keyed(last, ""))
+				f.publish(m, keyed(outbox.NewID(), ""))
 			}
 			if !outside {
 				f.eventually(func() bool { return f.count("processed") == n }, "they count as processed")
