@@ -181,7 +181,11 @@ func fill(t *rapid.T, v reflect.Value) {
 				fill(t, fv.Index(i))
 			}
 		case settings.List:
-			fv.Set(reflect.ValueOf(rapid.SliceOfN(rapid.String(), 1, 3).Draw(t, "list")))
+			if fv.Type().Elem().Kind() == reflect.Int {
+				fv.Set(reflect.ValueOf(rapid.SliceOfN(rapid.Int(), 1, 3).Draw(t, "list")))
+			} else {
+				fv.Set(reflect.ValueOf(rapid.SliceOfN(rapid.String(), 1, 3).Draw(t, "list")))
+			}
 		case settings.Duration:
 			fv.SetInt(int64(time.Duration(rapid.Int64().Draw(t, "duration"))))
 		case settings.Text:
