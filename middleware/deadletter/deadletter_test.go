@@ -40,12 +40,12 @@ func TestListOfFailedEvents(t *testing.T) {
 		return strings.Join(all, ", ")
 	}
 	by := func(s deadletter.Selection) deadletter.Listing { return deadletter.Listing{Selection: s} }
-	assert.Equal(t, "notify 1, notify 2, notify 3, bill 1", ids(deadletter.Listing{}))
-	assert.Equal(t, "notify 1, notify 2", ids(deadletter.Listing{Limit: 2}))
+	assert.Equal(t, "labour/notify 1, labour/notify 2, labour/notify 3, bill 1", ids(deadletter.Listing{}))
+	assert.Equal(t, "labour/notify 1, labour/notify 2", ids(deadletter.Listing{Limit: 2}))
 	assert.Equal(t, "bill 1", ids(by(deadletter.Selection{Consumer: "bill"})))
-	assert.Equal(t, "notify 2, notify 3", ids(by(deadletter.Selection{Key: "k"})))
-	assert.Equal(t, "notify 1, notify 2", ids(by(deadletter.Selection{States: []string{"dead"}})))
-	assert.Equal(t, "notify 1, bill 1", ids(by(deadletter.Selection{EventIDs: []string{"1", "9"}})))
+	assert.Equal(t, "labour/notify 2, labour/notify 3", ids(by(deadletter.Selection{Key: "k"})))
+	assert.Equal(t, "labour/notify 1, labour/notify 2", ids(by(deadletter.Selection{States: []string{"dead"}})))
+	assert.Equal(t, "labour/notify 1, bill 1", ids(by(deadletter.Selection{EventIDs: []string{"1", "9"}})))
 	_, err := deadletter.List(t.Context(), f.pool, f.schema, by(deadletter.Selection{States: []string{"lost"}}))
 	require.ErrorContains(t, err, `state is "lost": want one of [failing waiting parked dead]`)
 
@@ -244,7 +244,7 @@ func TestReplayedEventIsHandled(t *testing.T) {
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
 	require.NoError(t, err)
 	router.AddMiddleware(c.Middleware)
-	router.AddConsumerHandler("labour/notify", "topic", c.Subscriber("labour/notify", channel), func(msg *message.Message) error {
+	router.AddConsumerHandler("notify", "topic", c.Subscriber("notify", channel), func(msg *message.Message) error {
 		if msg.UUID == "1" && !mended.Load() {
 			return errOops
 		}

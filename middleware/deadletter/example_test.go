@@ -30,7 +30,7 @@ func Example() {
 		}
 	}
 	c, err := claim.New(claim.NewPostgresStore(pool, claim.Schema(schema)), claim.Config{
-		Consumer: func(string) string { return "notify-family" }, Logger: slog.New(slog.DiscardHandler),
+		Service: "labour", Consumer: func(string) string { return "notify-family" }, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		panic(err)
@@ -60,7 +60,7 @@ func Example() {
 // What failed alike is replayed together, once its cause is fixed.
 func ExampleReplay() {
 	replay := func(ctx context.Context, pool *pgxpool.Pool, actor string) error {
-		groups, err := deadletter.ListGroups(ctx, pool, "", deadletter.Selection{Consumer: "notify-family"})
+		groups, err := deadletter.ListGroups(ctx, pool, "", deadletter.Selection{Consumer: "labour/notify-family"})
 		if err != nil {
 			return err
 		}

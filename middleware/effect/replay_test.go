@@ -30,7 +30,7 @@ func TestReplayPastLedger(t *testing.T) {
 			f := newFixture(t)
 			require.NoError(t, outbox.Migrate(t.Context(), f.pool, f.schema))
 			require.NoError(t, claim.Migrate(t.Context(), f.pool, f.schema))
-			c, err := claim.New(claim.NewPostgresStore(f.pool, claim.Schema(f.schema)), claim.Config{Logger: slog.New(slog.DiscardHandler)})
+			c, err := claim.New(claim.NewPostgresStore(f.pool, claim.Schema(f.schema)), claim.Config{Service: "labour", Logger: slog.New(slog.DiscardHandler)})
 			require.NoError(t, err)
 			router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
 			require.NoError(t, err)
