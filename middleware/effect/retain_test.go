@@ -108,8 +108,8 @@ func TestRunAndGrants(t *testing.T) {
 	reader := metric.NewManualReader()
 	log := &logged{Handler: slog.DiscardHandler}
 	ledger, err := effect.New(pool, effect.Config{
-		Service: "labour",
-		Schema:  f.schema, MeterProvider: metric.NewMeterProvider(metric.WithReader(reader)), Logger: slog.New(log), Settle: time.Millisecond,
+		Service: "labour", Retention: time.Since(time.Date(2020, time.January, 3, 0, 0, 0, 0, time.UTC)), // a day less than age's day needs
+		Schema: f.schema, MeterProvider: metric.NewMeterProvider(metric.WithReader(reader)), Logger: slog.New(log), Settle: time.Millisecond,
 	})
 	require.NoError(t, err)
 	defer ledger.Close()
