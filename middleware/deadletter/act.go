@@ -72,11 +72,9 @@ func Purge(ctx context.Context, db pgtx.DB, schema string, olderThan time.Durati
 
 // action is what operators do to events in some states; none named means the first.
 type action struct {
-	name   string
-	may    []string
-	also   string // the consumer whose keys are concerned too; "": none
-	detail any    // for the audit
-	do     func(ctx context.Context, tx pgx.Tx, schema string, on acting, r *Result) error
+	name string
+	may  []string
+	do   func(ctx context.Context, tx pgx.Tx, schema string, on acting, r *Result) error
 }
 
 // acting is events, and the keys that they hold up.
@@ -120,7 +118,7 @@ func (a action) all(ctx context.Context, db pgtx.DB, schema string, s Selection,
 		next, last := r, upTo
 		err = a.administer(ctx, db, schema, func(ctx context.Context, tx pgx.Tx, schema string) (err error) {
 			next = r
-			last, err = a.step(ctx, tx, schema, s, above, upTo, pageSize, by, &next)
+			last, err = a.step(ctx, tx, schema, s, above, upTo, by, &next)
 			return err
 		})
 		if err == nil {
@@ -149,10 +147,10 @@ func (a action) begin(ctx context.Context, tx pgx.Tx, schema string, s Selection
 	return upTo, others, err
 }
 
-// step does it to the next events, up to limit, and returns the last one. Keys are locked before events, as whoever parks and
+// step does it to the next page of events, and returns the last one. Keys are locked before events, as whoever parks and
 // brings back does; events that somebody has in flight are not waited for, because that one may wait for a key of ours.
-func (a action) step(ctx context.Context, tx pgx.Tx, schema string, s Selection, above, upTo int64, limit int, by By, r *Result) (last int64, err error) {
-	page, err := s.page(ctx, tx, schema, above, upTo, limit)
+func (a action) step(ctx context.Context, tx pgx.Tx, schema string, s Selection, above, upTo int64, by By, r *Result) (last int64, err error) {
+	page, err := s.page(ctx, tx, schema, above, upTo, pageSize)
 	if err != nil {
 		return 0, err
 	}
@@ -163,15 +161,6 @@ func (a action) step(ctx context.Context, tx pgx.Tx, schema string, s Selection,
 	var on acting
 	for _, f := range page {
 		on.ids, on.consumers, on.keys = append(on.ids, f.id), append(on.consumers, f.consumer), append(on.keys, f.key)
-	}
-	if a.also != "" {
-		var also int16
-		if err := tx.QueryRow(ctx, query("consumer", schema), a.also).Scan(&also); err != nil {
-			return 0, err
-		}
-		for _, key := range slices.Clone(on.keys) {
-			on.consumers, on.keys = append(on.consumers, also), append(on.keys, key)
-		}
 	}
 	if _, err := tx.Exec(ctx, query("keys", schema), on.consumers, on.keys); err != nil {
 		return 0, err
@@ -184,13 +173,7 @@ func (a action) step(ctx context.Context, tx pgx.Tx, schema string, s Selection,
 		return 0, err
 	}
 	r.Done, r.InFlight = r.Done+len(on.ids), r.InFlight+len(page)-len(on.ids)
-	detail := json.RawMessage(`{}`)
-	if a.detail != nil {
-		if detail, err = json.Marshal(a.detail); err != nil {
-			return 0, err
-		}
-	}
-	if _, err := tx.Exec(ctx, query("audit", schema), on.ids, by.Actor, a.name, by.Note, detail); err != nil {
+	if _, err := tx.Exec(ctx, query("audit", schema), on.ids, by.Actor, a.name, by.Note, json.RawMessage(`{}`)); err != nil {
 		return 0, err
 	}
 	if err := a.do(ctx, tx, schema, on, r); err != nil {

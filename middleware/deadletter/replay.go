@@ -13,11 +13,7 @@ import (
 // Claim.Subscriber; where none runs they wait for one. That the records of their time may be gone does not matter: the
 // operator vouches for them. It commits after each 1,000 events.
 func Replay(ctx context.Context, db pgtx.DB, schema string, s Selection, by By) (Result, error) {
-	return replaying().all(ctx, db, schema, s, by)
-}
-
-func replaying() action {
-	return action{
+	replay := action{
 		name: "replay", may: []string{"dead", "waiting"},
 		do: func(ctx context.Context, tx pgx.Tx, schema string, on acting, r *Result) error {
 			rows, err := tx.Query(ctx, query("replay", schema), on.ids)
@@ -33,4 +29,5 @@ func replaying() action {
 			return err
 		},
 	}
+	return replay.all(ctx, db, schema, s, by)
 }
