@@ -104,8 +104,12 @@ type brokenError struct{ error }
 
 func (e brokenError) Unwrap() error { return e.error }
 
-// acked reports whether somebody has acked the message. The router does so after the claim, and the broker forgets it then.
-func acked(msg *message.Message) bool {
+// ackedEarly reports whether somebody has acked a message that the broker delivered. The router does so after the claim, and the
+// broker forgets it then. What comes from the table of failed events stays there.
+func ackedEarly(msg *message.Message) bool {
+	if from := sourceOf(msg.Context()); from != nil && from.event != nil {
+		return false
+	}
 	select {
 	case <-msg.Acked():
 		return true

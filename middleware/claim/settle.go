@@ -24,7 +24,7 @@ const outageDelay = time.Second
 func (c *Claim) settle(ctx context.Context, key Key, msg *message.Message, a attempt) error {
 	from := sourceOf(msg.Context())
 	tabled := from != nil && from.event != nil // its row is there
-	early := !tabled && acked(msg)
+	early := ackedEarly(msg)
 	if early {
 		c.tellAcked(ctx, key)
 	}
@@ -184,7 +184,7 @@ func (c *Claim) lose(ctx context.Context, key Key, err error) {
 // consumer it returns one, lest that claim completes.
 func (c *Claim) comeBack(msg *message.Message, after time.Duration) error {
 	transport.DeliveryFrom(msg.Context()).RetryAfter(after)
-	if from := sourceOf(msg.Context()); acked(msg) && (from == nil || from.event == nil) {
+	if ackedEarly(msg) {
 		err := fmt.Errorf("claim event %q: %w", msg.UUID, ErrContended)
 		c.cfg.Logger.ErrorContext(msg.Context(), "event cannot be redelivered: its message was acked before its claim committed. Remove InstantAck, or whatever else acks",
 			"message", msg.UUID, "error", err)

@@ -201,15 +201,24 @@ func (s *subscription) pass(in <-chan *message.Message, watching *sync.WaitGroup
 	}
 }
 
-// hand gives the message to the router, and a slot with it. It reports false when the subscription has stopped.
-func (s *subscription) hand(msg *message.Message, watching *sync.WaitGroup) bool {
+// offer gives the message to the router, and a slot with it, which the caller releases. It reports false when the subscription
+// has stopped.
+func (s *subscription) offer(msg *message.Message) bool {
 	if !s.acquire() {
 		return false
 	}
 	select {
 	case s.out <- msg:
+		return true
 	case <-s.stop:
 		s.release()
+		return false
+	}
+}
+
+// hand gives the message to the router, and releases its slot once it is settled. It reports false when the subscription has stopped.
+func (s *subscription) hand(msg *message.Message, watching *sync.WaitGroup) bool {
+	if !s.offer(msg) {
 		return false
 	}
 	if s.slots != nil {

@@ -154,16 +154,7 @@ func (s *subscription) deliver(ctx context.Context, l leased, slots chan struct{
 		s.claim.cfg.Logger.WarnContext(ctx, "failed event of a topic that nobody subscribes to is handled by the subscription to another topic of its consumer",
 			"event_id", l.key.EventID, "consumer", s.consumer, "former_topic", l.former, "topic", s.topic)
 	}
-	taken := s.acquire()
-	if taken {
-		select {
-		case s.out <- msg:
-		case <-s.stop:
-			s.release()
-			taken = false
-		}
-	}
-	if !taken {
+	if !s.offer(msg) {
 		cancel()
 		<-slots
 		return false
