@@ -11,7 +11,8 @@ import (
 
 // Environ reads what the environment sets of the struct that target points to: a variable's name is prefix and the path of
 // keys, in upper case with "_" between. Of names in maps it knows those that are there; the variable of the map itself
-// holds YAML, {name: {key: value}}, and adds names. So does that of a list of structs, [{key: value}], and replaces the list. It returns the names of the variables that it knows, set or not.
+// holds YAML, {name: {key: value}}, and adds names. The variable of a list of structs holds YAML too, [{key: value}], and
+// replaces the list. Environ returns the names of the variables that it knows, set or not.
 func (r *Reader) Environ(lookup func(string) (string, bool), prefix, path string, target any) []string {
 	e := environ{Reader: r, lookup: lookup}
 	e.section(prefix, path, reflect.ValueOf(target).Elem())
