@@ -39,6 +39,11 @@ func (c *claiming) near(ctx context.Context) error {
 			c.five("five"+at.suffix, at.pool, flow),
 		)
 	}
+	lazy, flow := claim.Config{Lazy: true}, flow{inFlight: producers}
+	all = append(all,
+		c.claim("lazy exec", "the lazy claim, and a handler that uses tx.Exec", few, flow, c.accounts.exec, lazy),
+		c.claim("lazy queue", "the lazy claim, and a handler that uses pgtx.Queue", few, flow, c.accounts.queue, lazy),
+	)
 	all = append(all, c.grouped("group", fmt.Sprintf("the claim for up to %d messages in one transaction, tx.Exec", groupSize), few))
 	return c.inTurns(ctx, c.env.size.runs, all)
 }
@@ -54,9 +59,13 @@ func (c *claiming) far(ctx context.Context) error {
 		return err
 	}
 	defer pool.Close()
+	flow, lazy := flow{inFlight: producers}, claim.Config{Lazy: true}
 	return c.inTurns(ctx, c.env.size.runs, []entrant{
 		c.bare("bare, far", pool),
-		c.claim("queue, far", "", pool, flow{inFlight: producers}, c.accounts.queue, claim.Config{}),
+		c.claim("queue, far", "", pool, flow, c.accounts.queue, claim.Config{}),
+		c.claim("lazy exec, far", "", pool, flow, c.accounts.exec, lazy),
+		c.claim("lazy queue, far", "", pool, flow, c.accounts.queue, lazy),
+		c.five("five, far", pool, flow),
 	})
 }
 

@@ -168,6 +168,7 @@ type sourced struct {
 
 // delivery takes what middleware says about a delivery.
 type delivery struct {
+	transport.Rejection
 	attempt     int
 	after       atomic.Int64
 	handled     chan struct{}

@@ -66,6 +66,7 @@ func TestConsumersAbsorbDuplicates(t *testing.T) {
 		for _, who := range []consumer{
 			{name: "claim", guard: claimed(c.pool, c.schema, claim.Config{}), handler: c.accounts.queue, record: processed(c.schema)},
 			{name: "group", guard: claimed(c.pool, c.schema, claim.Config{Group: 5}), handler: c.accounts.exec, record: processed(c.schema)},
+			{name: "lazy", guard: claimed(c.pool, c.schema, claim.Config{Lazy: true}), handler: c.accounts.queue, record: processed(c.schema)},
 			{name: "deferred", guard: claimed(c.pool, c.schema, claim.Config{Deferred: true}), handler: c.accounts.exec, record: processed(c.schema)},
 			{name: "five", guard: five.guard, handler: c.accounts.exec, record: five.table()},
 			{name: "blocking", guard: index.guard, handler: c.accounts.queue, record: index.table()},

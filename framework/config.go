@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"math"
 	"net"
 	"os"
 	"regexp"
@@ -13,6 +14,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 
@@ -23,6 +25,8 @@ import (
 	"github.com/millrace-go/millrace/middleware/claim"
 	"github.com/millrace-go/millrace/middleware/idempotencykey"
 	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/outbox/schedule"
+	"github.com/millrace-go/millrace/transport"
 )
 
 // Config configures a Service. In a file its keys are the fields' names in snake case, and so are those of the broker's
@@ -33,15 +37,22 @@ type Config struct {
 	// one, which has handled nothing. 1 to 100 letters, digits, ".", "_" and "-", starting with a letter. Required.
 	Service string
 
-	// Broker is the name of one of the drivers that New gets: "pubsub", "kafka" or "memory". The section of that name
+	// Drivers are the brokers that the service can use. Load keeps those that it gets. Required.
+	Drivers []transport.Driver `yaml:"-"`
+
+	// Broker is the name of one of the service's drivers: "pubsub", "kafka" or "memory". The section of that name
 	// configures it; sections of other brokers may stand beside it. Required.
 	Broker string
 
 	// Postgres is the database that the handlers write to, with Millrace's tables.
 	Postgres Postgres
 
-	// HTTP configures the HTTP server. It serves /healthz, /readyz, /metrics and what is added to Service.HTTP.
+	// HTTP configures the HTTP server. It serves /healthz, /readyz, /metrics (unless Admin does) and what is added to
+	// Service.HTTP.
 	HTTP HTTP
+
+	// Admin configures a second HTTP server, for operators: the console, /metrics, and /readyz with all reasons.
+	Admin Admin
 
 	// Outbox configures what is published in transactions, and the relay that forwards it.
 	Outbox Outbox
@@ -57,6 +68,9 @@ type Config struct {
 
 	// Handlers configures handlers by their names. Those that are not named have the defaults.
 	Handlers map[string]Handler
+
+	// Schedules configures schedules by their names. What it sets replaces what the program sets: see the function Schedule.
+	Schedules map[string]schedule.Times
 
 	// Log configures the service's logger.
 	Log Log
@@ -94,8 +108,9 @@ type HTTP struct {
 	// Address is host:port, with port 0 for any. Default: "127.0.0.1:8080".
 	Address string
 	// Linger is how long a stopping service still takes requests, but no messages, while /readyz answers 503. Make it as
-	// long as a load balancer needs to notice. Default: 0.
-	Linger time.Duration
+	// long as a load balancer needs to notice. Default: 10 s after SIGTERM
+	// in RunUntilSignal, else 0.
+	Linger *time.Duration
 }
 
 // Outbox configures publisher and relay.
@@ -136,8 +151,8 @@ func (p *Placement) UnmarshalText(word []byte) error { return enum.Read(p, word,
 
 // Claim configures the claim of every handler.
 type Claim struct {
-	// Config is the claim's; its name is the service's.
-	claim.Config `without:"Service"`
+	// Config is the claim's; its name is the service's, and what it says of single handlers is in Config.Handlers.
+	claim.Config `without:"Service,Handlers"`
 }
 
 func (c Claim) of(name string) claim.Config {
@@ -150,8 +165,17 @@ type Handler struct {
 	// Concurrency is how many of its messages are in flight at once. Default: 10, or an equal share of the pool's
 	// connections if that is less; with Claim.Group, that many groups.
 	Concurrency int
-	// Ordered handles the events of a key one after the other, in the order of their commits. Default: false.
+	// Ordered handles the events of a key one after the other, in the order of their commits, as far as the broker delivers them
+	// in it: Google's emulator of Pub/Sub does not always do so when a process stops or is killed. Default: false.
 	Ordered bool
+	// UnknownVersions says what becomes of an event whose type or version the handler does not know, because a newer program
+	// has published it: wait for such a program, make a dead letter at once, or ignore the event. Default: Wait.
+	UnknownVersions Refusal
+	// Group is what the broker knows the handler by: the group in Kafka, part of the subscription's name in Pub/Sub. Another
+	// group is another consumer, which starts anew. Default: the service's name, a dot and the handler's name.
+	Group string
+	// HandlerConfig is the claim's for this handler.
+	claim.HandlerConfig
 }
 
 // Log configures a logger.
@@ -200,8 +224,11 @@ func (c Config) Validate() error {
 	if c.Broker == "" {
 		wrong("Broker", "empty: want pubsub, kafka or memory")
 	}
-	if _, err := pgdsn.Parse(c.Postgres.DSN); err != nil {
+	connections := math.MaxInt32 // more than a handler could need
+	if parsed, err := pgdsn.Parse(c.Postgres.DSN); err != nil {
 		wrong("Postgres.DSN", "%w", err)
+	} else if c.Postgres.MaxConnections >= 0 {
+		connections = int(c.Postgres.connections(parsed))
 	}
 	if _, err := pgschema.Validate(c.Postgres.Schema); err != nil {
 		errs = append(errs, fmt.Errorf("Config.Postgres.%w", err))
@@ -209,11 +236,14 @@ func (c Config) Validate() error {
 	if c.Postgres.MaxConnections < 0 {
 		wrong("Postgres.MaxConnections", "%d: want 1 or more, or 0 for the default of 30", c.Postgres.MaxConnections)
 	}
-	if _, port, err := net.SplitHostPort(c.HTTP.Address); err != nil || !isPort(port) {
+	if !isAddress(c.HTTP.Address) {
 		wrong("HTTP.Address", "%q: want host:port, such as \"127.0.0.1:8080\" or \":8080\"", c.HTTP.Address)
 	}
-	if c.HTTP.Linger < 0 {
-		wrong("HTTP.Linger", "%s: want 0 or more", c.HTTP.Linger)
+	if a := c.Admin.Address; a != "" && !isAddress(a) {
+		wrong("Admin.Address", "%q: want host:port, such as \"127.0.0.1:9090\" or \":9090\"", a)
+	}
+	if l := c.HTTP.Linger; l != nil && *l < 0 {
+		wrong("HTTP.Linger", "%s: want 0 or more", *l)
 	}
 	if c.Outbox.Relay != Inside && c.Outbox.Relay != Apart {
 		wrong("Outbox.Relay", "%s: want Inside or Apart", c.Outbox.Relay)
@@ -223,14 +253,34 @@ func (c Config) Validate() error {
 	}
 	const checked = "service" // an error of the name is reported once
 	errs = append(errs,
+		within("Config.Admin.Console", c.Admin.Console.of(checked, &pgxpool.Pool{}, "").WithDefaults().Validate()),
 		within("Config.Outbox", c.Outbox.RelayConfig.WithDefaults().Validate()),
 		within("Config.Claim", c.Claim.of(checked).WithDefaults().Validate()),
 		within("Config.Effects", c.Effects.of(checked).WithDefaults().Validate()),
 		within("Config.IdempotencyKeys", c.IdempotencyKeys.of(checked, idempotencykey.Shared).WithDefaults().Validate()))
 	for _, name := range slices.Sorted(maps.Keys(c.Handlers)) {
-		if n := c.Handlers[name].Concurrency; n < 0 {
-			wrong(fmt.Sprintf("Handlers[%q].Concurrency", name), "%d: want 1 or more, or 0 for the default", n)
+		field := fmt.Sprintf("Handlers[%q]", name)
+		if err := transport.ValidateHandler(c.consumer(name)); err != nil {
+			wrong(field, "of no handler: %w", err)
 		}
+		if group := c.Handlers[name].Group; group != "" {
+			if err := transport.ValidateConsumer(group); err != nil {
+				wrong(field+".Group", "%q: %w", group, err)
+			}
+		}
+		n := c.Handlers[name].Concurrency
+		if n < 0 {
+			wrong(field+".Concurrency", "%d: want 1 or more, or 0 for the default", n)
+		} else if needed, left := connectionsFor(n, c.Claim.Group), connections-connectionsBeside(c.Outbox.Relay == Inside); n > 0 && needed > left {
+			wrong(field+".Concurrency", "%d, which needs %d connections, and Config.Postgres.MaxConnections (%d) leaves %d for handlers: want a lower concurrency, or a larger pool", n, needed, connections, left)
+		}
+		if r := c.Handlers[name].UnknownVersions; r < Wait || r > Ignore {
+			wrong(field+".UnknownVersions", "%s: want Wait, Dead or Ignore", r)
+		}
+		errs = append(errs, c.Handlers[name].Validate("Config."+field))
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Schedules)) {
+		errs = append(errs, c.Schedules[name].Validate(fmt.Sprintf("Config.Schedules[%q]", name)))
 	}
 	errs = append(errs, c.Health.Validate())
 	if c.Log.Format != "text" && c.Log.Format != "json" {
@@ -242,8 +292,25 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-func isPort(s string) bool {
-	_, err := strconv.ParseUint(s, 10, 16)
+// group is what the broker knows a handler by.
+func (c Config) group(handler string) string {
+	return cmp.Or(c.Handlers[handler].Group, c.Service+"."+c.consumer(handler))
+}
+
+// consumer is what the claim knows a handler by, within the service.
+func (c Config) consumer(handler string) string {
+	if c.Claim.Consumer != nil {
+		return c.Claim.Consumer(handler)
+	}
+	return handler
+}
+
+// isAddress tells whether one can listen there.
+func isAddress(hostport string) bool {
+	_, port, err := net.SplitHostPort(hostport)
+	if err == nil {
+		_, err = strconv.ParseUint(port, 10, 16)
+	}
 	return err == nil
 }
 

@@ -35,7 +35,7 @@ type loaded struct {
 }
 
 // Load reads a configuration: the file first, then what MILLRACE_* environment variables say instead. An empty path names
-// no file. The sections of the brokers are checked as far as their drivers are given; Settings checks the one that is used.
+// no file. The configuration keeps the drivers. The sections of the brokers are checked as far as their drivers are given.
 // The error is a *ConfigError, which has everything that is wrong, or says why the file cannot be read.
 func Load(path string, drivers ...transport.Driver) (Config, error) {
 	return LoadEnv(path, os.Environ(), drivers...)
@@ -60,7 +60,7 @@ func LoadEnv(path string, environ []string, drivers ...transport.Driver) (Config
 // parse is Load without its surroundings.
 func parse(path string, file []byte, environ []string, drivers []transport.Driver) (Config, error) {
 	from := &loaded{source: cmp.Or(path, "configuration"), root: &yaml.Node{}, environ: environ}
-	c := Config{loaded: from}
+	c := Config{Drivers: drivers, loaded: from}
 	var documents []yaml.Node
 	if err := yaml.Load(file, &documents, yaml.WithAllDocuments()); err != nil {
 		return Config{}, notYAML(from.source, err)
@@ -92,7 +92,7 @@ func parse(path string, file []byte, environ []string, drivers []transport.Drive
 		problems = append(problems, wrong...)
 	}
 	if len(drivers) > 0 && c.Broker != "" {
-		if _, err := c.driver(drivers); err != nil {
+		if _, err := c.driver(); err != nil {
 			problems = append(problems, settings.Problem{Origin: r.Origin("broker"), Path: "broker", Text: err.Error()})
 		}
 	}
@@ -100,14 +100,13 @@ func parse(path string, file []byte, environ []string, drivers []transport.Drive
 	return c, configError(from.source, problems)
 }
 
-// Settings returns the settings of the configuration's broker, checked, and its driver, which is one of drivers. The error
-// is a *ConfigError.
-func (c Config) Settings(drivers ...transport.Driver) (transport.Driver, transport.Settings, error) {
+// Settings returns the settings of the configuration's broker, checked, and its driver. The error is a *ConfigError.
+func (c Config) Settings() (transport.Driver, transport.Settings, error) {
 	source := "configuration"
 	if c.loaded != nil {
 		source = c.loaded.source
 	}
-	d, err := c.driver(drivers)
+	d, err := c.driver()
 	if err != nil {
 		return transport.Driver{}, nil, configError(source, []settings.Problem{{Path: "broker", Text: err.Error()}})
 	}
@@ -116,15 +115,18 @@ func (c Config) Settings(drivers ...transport.Driver) (transport.Driver, transpo
 }
 
 // driver is that of the configuration's broker. Its error is about the field Broker.
-func (c Config) driver(drivers []transport.Driver) (transport.Driver, error) {
-	names := make([]string, len(drivers))
-	for i, d := range drivers {
+func (c Config) driver() (transport.Driver, error) {
+	names := make([]string, len(c.Drivers))
+	for i, d := range c.Drivers {
 		if names[i] = d.Name; d.Name == c.Broker {
 			return d, nil
 		}
 	}
+	if len(names) == 0 {
+		return transport.Driver{}, fmt.Errorf("is %q, and Config.Drivers is empty: add the driver of that broker", c.Broker)
+	}
 	if slices.Contains(brokerNames, c.Broker) {
-		return transport.Driver{}, fmt.Errorf("is %q, and its driver is not there, but those of %s: hand it to framework.New, or name another broker", c.Broker, strings.Join(names, ", "))
+		return transport.Driver{}, fmt.Errorf("is %q, and its driver is not there, but those of %s: add it to Config.Drivers, or name another broker", c.Broker, strings.Join(names, ", "))
 	}
 	return transport.Driver{}, fmt.Errorf("is %q: want one of %s", c.Broker, strings.Join(names, ", "))
 }
@@ -152,7 +154,7 @@ func (c Config) section(d transport.Driver) (transport.Settings, []string, []set
 
 // environment is what the printed and the checked settings of a driver depend on.
 func (c Config) environment() transport.Environment {
-	return transport.Environment{DrainTimeout: c.ShutdownTimeout}
+	return transport.Environment{DrainTimeout: max(c.ShutdownTimeout, 0)} // Validate reports a negative one
 }
 
 // lookup finds an environment variable.

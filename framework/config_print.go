@@ -10,17 +10,17 @@ import (
 
 	"github.com/millrace-go/millrace/internal/pgdsn"
 	"github.com/millrace-go/millrace/internal/settings"
-	"github.com/millrace-go/millrace/transport"
 )
 
 // YAML returns the configuration as it takes effect, with every default and with the section of its broker when the driver
 // is there. Secrets are hidden. Load reads it, apart from those.
-func (c Config) YAML(drivers ...transport.Driver) ([]byte, error) {
-	return yaml.Marshal(c.node(drivers))
+func (c Config) YAML() ([]byte, error) {
+	return yaml.Marshal(c.node())
 }
 
-func (c Config) node(drivers []transport.Driver) *yaml.Node {
+func (c Config) node() *yaml.Node {
 	c = c.WithDefaults()
+	c.Admin.Console.Config = c.Admin.Console.WithDefaults()
 	c.Outbox.RelayConfig = c.Outbox.WithDefaults()
 	c.Claim.Config = c.Claim.WithDefaults()
 	c.Effects.Config = c.Effects.WithDefaults()
@@ -29,7 +29,7 @@ func (c Config) node(drivers []transport.Driver) *yaml.Node {
 		c.Postgres.MaxConnections = c.Postgres.connections(parsed)
 	}
 	node := settings.Node(c)
-	for _, d := range drivers {
+	for _, d := range c.Drivers {
 		if d.Name == c.Broker {
 			s, _, _ := c.section(d)
 			node.Content = append(node.Content, settings.Word(d.Name), settings.Node(s.WithDefaults(c.environment())))
@@ -38,23 +38,20 @@ func (c Config) node(drivers []transport.Driver) *yaml.Node {
 	return node
 }
 
-// MarshalJSON is YAML without the broker's section, as JSON.
-func (c Config) MarshalJSON() ([]byte, error) { return c.JSON() }
-
-// JSON is YAML as JSON.
-func (c Config) JSON(drivers ...transport.Driver) ([]byte, error) {
+// MarshalJSON is YAML as JSON.
+func (c Config) MarshalJSON() ([]byte, error) {
 	var value map[string]any
-	if err := c.node(drivers).Decode(&value); err != nil {
+	if err := c.node().Decode(&value); err != nil {
 		return nil, fmt.Errorf("print the configuration: %w", err)
 	}
 	return json.Marshal(value)
 }
 
 // Format prints what YAML returns, whatever the verb, so that no secret gets into a log.
-func (c Config) Format(f fmt.State, _ rune) { write(f, c.node(nil)) }
+func (c Config) Format(f fmt.State, _ rune) { write(f, c.node()) }
 
 // Format prints the service's configuration: fmt would find the secrets of a field that is not exported.
-func (s *Service) Format(f fmt.State, _ rune) { write(f, s.cfg.node(nil)) }
+func (s *Service) Format(f fmt.State, _ rune) { write(f, s.cfg.node()) }
 
 // LogValue keeps secrets from logs.
 func (c Config) LogValue() slog.Value { return slog.StringValue(fmt.Sprint(c)) }

@@ -19,6 +19,7 @@ import (
 	"github.com/millrace-go/millrace/internal/settings"
 	"github.com/millrace-go/millrace/transport"
 	"github.com/millrace-go/millrace/transport/kafka"
+	"github.com/millrace-go/millrace/transport/pubsub"
 )
 
 const secret = "hunter2"
@@ -33,7 +34,7 @@ kafka: {brokers: ["localhost:1"], sasl: {mechanism: SCRAM-SHA-512, user: labour,
 `), drivers...)
 	require.NoError(t, err)
 	require.Contains(t, cfg.Postgres.DSN, secret)
-	_, s, err := cfg.Settings(drivers...)
+	_, s, err := cfg.Settings()
 	require.NoError(t, err)
 
 	shown := map[string]string{}
@@ -51,12 +52,12 @@ kafka: {brokers: ["localhost:1"], sasl: {mechanism: SCRAM-SHA-512, user: labour,
 		b, _ := json.Marshal(v) // kafka.Config has functions
 		shown[name+" as JSON"] = string(b)
 	}
-	b, err := cfg.YAML(drivers...)
+	b, err := cfg.YAML()
 	require.NoError(t, err)
 	shown["YAML"] = string(b)
 	assert.Contains(t, shown["YAML"], "password: (hidden)")
 	assert.Contains(t, shown["YAML"], "dsn: (hidden)")
-	b, err = cfg.JSON(drivers...)
+	b, err = cfg.MarshalJSON()
 	require.NoError(t, err)
 	shown["JSON"] = string(b)
 	for where, text := range shown {
@@ -114,11 +115,11 @@ func TestPrintedConfigurationIsTheSame(t *testing.T) {
 		t.Setenv("MILLRACE_PUBSUB_PROJECT_ID", "labour")
 		cfg, err := framework.Load("testdata/full.yaml", drivers...)
 		require.NoError(t, err)
-		first, err := cfg.YAML(drivers...)
+		first, err := cfg.YAML()
 		require.NoError(t, err)
 		again, err := framework.Load(file(t, string(first)), drivers...)
 		require.NoError(t, err, string(first))
-		second, err := again.YAML(drivers...)
+		second, err := again.YAML()
 		require.NoError(t, err)
 		assert.Equal(t, string(first), string(second))
 		if broker == "kafka" {
@@ -181,19 +182,28 @@ func fill(t *rapid.T, v reflect.Value) {
 				fill(t, fv.Index(i))
 			}
 		case settings.List:
-			if fv.Type().Elem().Kind() == reflect.Int {
+			switch fv.Interface().(type) {
+			case []int:
 				fv.Set(reflect.ValueOf(rapid.SliceOfN(rapid.Int(), 1, 3).Draw(t, "list")))
-			} else {
+			case []string:
 				fv.Set(reflect.ValueOf(rapid.SliceOfN(rapid.String(), 1, 3).Draw(t, "list")))
+			default:
+				fv.Set(reflect.MakeSlice(fv.Type(), 1, 1))
+				fv.Index(0).SetInt(rapid.Int64Range(0, 1).Draw(t, "enum"))
 			}
 		case settings.Duration:
 			fv.SetInt(int64(time.Duration(rapid.Int64().Draw(t, "duration"))))
 		case settings.Text:
-			if source, ok := fv.Addr().Interface().(*transport.EventIDSource); ok {
-				*source = rapid.SampledFrom([]transport.EventIDSource{{}, transport.EventIDFromHeader(" a:b"), transport.EventIDFromJSON("a.b"), transport.EventIDFromOffset()}).Draw(t, "source")
-				continue
+			switch to := fv.Addr().Interface().(type) {
+			case *transport.EventIDSource:
+				*to = rapid.SampledFrom([]transport.EventIDSource{{}, transport.EventIDFromHeader(" a:b"), transport.EventIDFromJSON("a.b"), transport.EventIDFromOffset()}).Draw(t, "source")
+			case *kafka.TopicSettings:
+				*to = rapid.SampledFrom([]kafka.TopicSettings{nil, {"retention.ms": ""}, {"cleanup.policy": "compact,delete", "retention.ms": "1"}}).Draw(t, "settings")
+			case *pubsub.Labels:
+				*to = rapid.SampledFrom([]pubsub.Labels{nil, {"a": ""}, {"a": "1", "b-c": "d_e"}}).Draw(t, "labels")
+			default:
+				fv.SetInt(rapid.Int64Range(0, 1).Draw(t, "enum"))
 			}
-			fv.SetInt(rapid.Int64Range(0, 1).Draw(t, "enum"))
 		case settings.Scalar, settings.Unsettable:
 			scalar(t, fv)
 		}
@@ -223,7 +233,7 @@ func FuzzLoad(f *testing.F) {
 			require.NotEmpty(t, err.Error())
 			return
 		}
-		first, err := cfg.YAML(drivers...)
+		first, err := cfg.YAML()
 		require.NoError(t, err)
 		require.NotEmpty(t, first)
 	})

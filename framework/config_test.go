@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/framework"
+	"github.com/millrace-go/millrace/middleware/claim"
 	"github.com/millrace-go/millrace/retry"
 	"github.com/millrace-go/millrace/transport"
 	"github.com/millrace-go/millrace/transport/kafka"
@@ -28,7 +29,7 @@ broker: kafka
 shutdown_timeout: 20s
 handlers:
   notify-parents: {ordered: true}
-  bill: {concurrency: 3}
+  bill: {concurrency: 3, timeout: 5s, retry: [{error: no such, ignore: true}]}
 outbox:
   relay: apart
   batch_size: 500
@@ -39,13 +40,18 @@ outbox:
       backoff: 1m
 claim:
   retention: 240h
+  retry: [{topic: labour.*, max_attempts: 3}]
 kafka:
   delivery: transactional
   consumers:
     bill: {retry: {min: 1s}}
 `), drivers...)
 	require.NoError(t, err)
-	assert.Equal(t, map[string]framework.Handler{"notify-parents": {Concurrency: 7, Ordered: true}, "bill": {Concurrency: 3}}, cfg.Handlers)
+	assert.Equal(t, map[string]framework.Handler{
+		"notify-parents": {Concurrency: 7, Ordered: true},
+		"bill":           {Concurrency: 3, HandlerConfig: claim.HandlerConfig{Timeout: 5 * time.Second, Retry: retry.Policy{{ErrorText: "no such", Ignore: true}}}},
+	}, cfg.Handlers)
+	assert.Equal(t, retry.Policy{{Topic: "labour.*", MaxAttempts: 3}}, cfg.Claim.Retry)
 	assert.Equal(t, 40*time.Second, cfg.ShutdownTimeout)
 	assert.Equal(t, framework.Apart, cfg.Outbox.Relay)
 	assert.Equal(t, 500, cfg.Outbox.BatchSize)
@@ -53,7 +59,7 @@ kafka:
 	assert.Equal(t, 240*time.Hour, cfg.Claim.Retention)
 	assert.Equal(t, "millrace", cfg.Postgres.Schema, "a default")
 
-	driver, settings, err := cfg.Settings(drivers...)
+	driver, settings, err := cfg.Settings()
 	require.NoError(t, err)
 	assert.Equal(t, "kafka", driver.Name)
 	assert.NoError(t, settings.WithDefaults(transport.Environment{}).Validate())
@@ -61,9 +67,9 @@ kafka:
 
 func TestOneThatWasMadeInGo(t *testing.T) {
 	t.Parallel()
-	cfg := framework.Config{Service: "labour", Broker: "memory"}.WithDefaults()
+	cfg := framework.Config{Service: "labour", Drivers: drivers, Broker: "memory"}.WithDefaults()
 	require.NoError(t, cfg.Validate())
-	driver, settings, err := cfg.Settings(drivers...)
+	driver, settings, err := cfg.Settings()
 	require.NoError(t, err)
 	assert.Equal(t, "memory", driver.Name)
 	memory, err := settings.Open(t.Context(), transport.Environment{})

@@ -55,8 +55,8 @@ func TestNoDatabaseIsNamed(t *testing.T) {
 	bare(t)
 	t.Setenv("PGHOST", "127.0.0.1")
 	t.Setenv("PGPORT", "1")
-	cfg := framework.Config{Service: "labour", Broker: "memory", HTTP: framework.HTTP{Address: "127.0.0.1:0"}}
-	_, err := framework.New(t.Context(), cfg, drivers...)
+	cfg := framework.Config{Service: "labour", Drivers: drivers, Broker: "memory", HTTP: framework.HTTP{Address: "127.0.0.1:0"}}
+	_, err := framework.New(t.Context(), cfg)
 	require.ErrorContains(t, err, "connect to PostgreSQL at 127.0.0.1:1: ")
 	assert.ErrorContains(t, err, `If "millrace dev" runs in another terminal, run here the "export" lines that it printed there.`)
 }
@@ -66,8 +66,8 @@ func TestDriverThatIsNotThere(t *testing.T) {
 	bare(t)
 	t.Setenv("MILLRACE_KAFKA_BROKERZ", "x")
 	cfg, err := framework.Load(file(t, "service: a\nbroker: pubsub\nkafka: {brokerz: [x]}\n"), drivers[2])
-	assert.ErrorContains(t, err, `millrace.yaml:2: broker is "pubsub", and its driver is not there, but those of memory: hand it to framework.New`)
-	_, _, err = cfg.Settings(drivers[2])
+	assert.ErrorContains(t, err, `millrace.yaml:2: broker is "pubsub", and its driver is not there, but those of memory: add it to Config.Drivers`)
+	_, _, err = cfg.Settings()
 	assert.ErrorContains(t, err, `broker is "pubsub"`)
 }
 

@@ -12,25 +12,21 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/millrace-go/millrace/internal/pgdsn"
-	"github.com/millrace-go/millrace/internal/pgschema"
-	"github.com/millrace-go/millrace/middleware/claim"
-	"github.com/millrace-go/millrace/middleware/effect"
-	"github.com/millrace-go/millrace/middleware/idempotencykey"
-	"github.com/millrace-go/millrace/outbox"
-	"github.com/millrace-go/millrace/pgtx"
+	"github.com/millrace-go/millrace/internal/tables"
 	"github.com/millrace-go/millrace/transport"
 )
 
 // connectTimeout bounds the connecting to database and broker together; New promises 5 s.
 const connectTimeout = 3500 * time.Millisecond
 
-func listen(ctx context.Context, address string) (net.Listener, error) {
+// listen listens at the address that the field of the configuration has.
+func listen(ctx context.Context, field, address string) (net.Listener, error) {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, fmt.Errorf("listen at %s: another process does: stop that one, or change Config.HTTP.Address (http.address): %w", address, err)
+		return nil, fmt.Errorf("listen at %s: another process does: stop that one, or change %s: %w", address, field, err)
 	case err != nil:
-		return nil, fmt.Errorf("listen at %s: want Config.HTTP.Address (http.address) to be host:port of this machine: %w", address, err)
+		return nil, fmt.Errorf("listen at %s: want %s to be host:port of this machine: %w", address, field, err)
 	}
 	return l, nil
 }
@@ -70,17 +66,12 @@ func (p Postgres) connections(parsed *pgxpool.Config) int32 {
 	return defaultConnections
 }
 
-// components are the parts of a service that have tables.
-var components = []func(pgtx.DB, string) (*pgschema.Migrator, error){
-	outbox.Migrations, claim.Migrations, effect.Migrations, idempotencykey.Migrations,
-}
-
 func migrate(ctx context.Context, pool *pgxpool.Pool, schema string) error {
-	for _, migrations := range components {
-		m, err := migrations(pool, schema)
-		if err != nil {
-			return err
-		}
+	all, err := tables.Migrators(pool, schema)
+	if err != nil {
+		return err
+	}
+	for _, m := range all {
 		if err := m.Up(ctx); err != nil {
 			return err
 		}
@@ -89,12 +80,12 @@ func migrate(ctx context.Context, pool *pgxpool.Pool, schema string) error {
 }
 
 func checkSchema(ctx context.Context, pool *pgxpool.Pool, schema string) error {
+	all, err := tables.Migrators(pool, schema)
+	if err != nil {
+		return err
+	}
 	var errs []error
-	for _, migrations := range components {
-		m, err := migrations(pool, schema)
-		if err != nil {
-			return err
-		}
+	for _, m := range all {
 		errs = append(errs, m.Check(ctx))
 	}
 	if err := errors.Join(errs...); err != nil {

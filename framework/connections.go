@@ -18,15 +18,25 @@ const (
 	otherConnections = 2
 )
 
+// connectionsBeside is how many connections the pool has for other things than handlers.
+func connectionsBeside(relay bool) int {
+	if relay {
+		return otherConnections + relayConnections
+	}
+	return otherConnections
+}
+
+// connectionsFor is how many connections messages in flight hold, of which there is one or more: one each or, in groups, one
+// for each group.
+func connectionsFor(concurrency, group int) int { return (concurrency-1)/max(group, 1) + 1 }
+
 // allot decides how many messages each handler has in hand at once, where it does not say: those of an equal share of the
 // connections that are left, up to transport.DefaultConcurrency. A message holds a connection while it is handled, or shares
 // it with the others of its group; those that wait for one hold their messages, and the locks of what they have begun.
 func allot(connections int, relay bool, group int, handlers []*handler) error {
-	left, undecided := connections-otherConnections, 0
-	group = max(group, 1)
+	left, undecided := connections-connectionsBeside(relay), 0
 	needs := []string{fmt.Sprintf("%d for what runs in the background", otherConnections)}
 	if relay {
-		left -= relayConnections
 		needs = append(needs, fmt.Sprintf("%d for the relay", relayConnections))
 	}
 	for _, h := range handlers {
@@ -34,7 +44,7 @@ func allot(connections int, relay bool, group int, handlers []*handler) error {
 			undecided++
 			continue
 		}
-		n := (h.concurrency + group - 1) / group
+		n := connectionsFor(h.concurrency, group)
 		left -= n
 		needs = append(needs, fmt.Sprintf("%d for handler %s", n, h.name))
 	}
@@ -47,7 +57,7 @@ func allot(connections int, relay bool, group int, handlers []*handler) error {
 	}
 	for _, h := range handlers {
 		if h.concurrency == 0 {
-			h.concurrency = min(left/undecided, transport.DefaultConcurrency) * group
+			h.concurrency = min(left/undecided, transport.DefaultConcurrency) * max(group, 1)
 		}
 	}
 	return nil

@@ -1,7 +1,9 @@
 // Package framework assembles Millrace's parts into a service from one configuration. A line of it chooses the broker.
 //
-//	svc, err := framework.New(ctx, cfg, pubsub.Driver, kafka.Driver)
-//	err = framework.Handle(svc, "notify-family", "labour.completed", notifyFamily) // func(context.Context, LabourCompleted) error
+//	var Completed = framework.Topic[LabourCompleted]("labour.completed")
+//
+//	svc, err := framework.Open(ctx, "millrace.yaml", pubsub.Driver, kafka.Driver)
+//	err = framework.Handle(svc, "notify-family", Completed, notifyFamily) // func(context.Context, LabourCompleted) error
 //	svc.HTTP().HandleFunc("POST /labours/{id}/complete", complete)
 //	err = svc.RunUntilSignal(ctx)
 //
@@ -32,9 +34,9 @@
 //
 // A payload is JSON as encoding/json writes it, or protobuf if the Go type is a proto.Message. Watermill's CQRS marshalers
 // write it, so Watermill's CQRS component can read it. The event's ID is the message's UUID, and its key is the broker's
-// own key (transport.SetKey). The metadata entry "name" has the type, for people and for the CQRS component: the Go type's
-// name without its package, or protobuf's full name. Handle ignores "name": it expects that all events of a topic have one
-// type. For a topic with several types use Service.AddHandler, or Handle with the type json.RawMessage.
+// own key (transport.SetKey). The metadata entries TypeMetadata and VersionMetadata have the event's type and version (see
+// Topic), by which Handle decodes the payload. The entry "name" is for the CQRS component: the Go type's name without its
+// package, or protobuf's full name. For a topic with several types use Service.AddHandler, or a topic of json.RawMessage.
 //
 // # Start and stop
 //

@@ -14,6 +14,9 @@ type Event struct {
 	ID    string // minted once, where the event happened; every delivery has the same
 	Key   string // of its order; "" for none
 	Topic string
+	// Type and Version are what the event says about itself; "" and 1 where it says nothing.
+	Type    string
+	Version int
 	// Metadata must not be changed.
 	Metadata message.Metadata
 	// Attempt is 1 for the first delivery; 0 where the broker does not tell.
@@ -56,8 +59,9 @@ func EventFrom(ctx context.Context) Event {
 	if msg == nil {
 		return Event{}
 	}
+	carried, _ := kindFrom(msg.Metadata) // of a version that is no number Handle makes a dead letter
 	return Event{
-		ID: msg.UUID, Key: transport.Key(msg), Topic: message.SubscribeTopicFromCtx(ctx),
+		ID: msg.UUID, Key: transport.Key(msg), Topic: message.SubscribeTopicFromCtx(ctx), Type: carried.name, Version: carried.version,
 		Metadata: msg.Metadata, Attempt: transport.DeliveryFrom(ctx).Attempt(),
 	}
 }

@@ -42,7 +42,7 @@ func ExampleService_Router() {
 	defer drop()
 	var claimPanics, handlerPanics atomic.Bool
 	svc, err := framework.New(ctx, framework.Config{
-		Service: "labour", Broker: "memory",
+		Service: "labour", Broker: "memory", Drivers: []transport.Driver{transport.MemoryDriver},
 		HTTP:     framework.HTTP{Address: "127.0.0.1:0"},
 		Postgres: postgres,
 		Log:      framework.Log{Handler: orderLog{}},
@@ -55,7 +55,7 @@ func ExampleService_Router() {
 				return handler
 			},
 		}},
-	}, transport.MemoryDriver)
+	})
 	if err != nil {
 		panic(err)
 	}
@@ -66,8 +66,9 @@ func ExampleService_Router() {
 			return h(msg)
 		}
 	})
+	arrived := framework.Topic[string]("guest.arrived")
 	handled := make(chan struct{})
-	err = framework.Handle(svc, "greet", "guest.arrived", func(ctx context.Context, name string) error {
+	err = framework.Handle(svc, "greet", arrived, func(ctx context.Context, name string) error {
 		if handlerPanics.Swap(false) {
 			panic("the handler")
 		}
@@ -91,7 +92,7 @@ func ExampleService_Router() {
 	claimPanics.Store(true)
 	handlerPanics.Store(true)
 	err = svc.Tx(ctx, func(ctx context.Context, _ pgx.Tx) error {
-		return framework.Publish(ctx, "guest.arrived", "", "Ada")
+		return arrived.Publish(ctx, "", "Ada")
 	})
 	if err != nil {
 		panic(err)

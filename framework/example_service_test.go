@@ -17,6 +17,8 @@ type LabourCompleted struct {
 	LabourID string `json:"labour_id"`
 }
 
+var Completed = framework.Topic[LabourCompleted]("labour.completed")
+
 // A whole service: a request completes a labour and publishes that, and a handler notes down that the family is to be told.
 // Each happens once, whatever is killed meanwhile. Its configuration is
 //
@@ -27,11 +29,7 @@ type LabourCompleted struct {
 // and "millrace dev" starts what it needs.
 func Example() {
 	serve := func(ctx context.Context) error {
-		cfg, err := framework.Load("millrace.yaml", pubsub.Driver, kafka.Driver, transport.MemoryDriver)
-		if err != nil {
-			return err
-		}
-		svc, err := framework.New(ctx, cfg, pubsub.Driver, kafka.Driver, transport.MemoryDriver)
+		svc, err := framework.Open(ctx, "millrace.yaml", pubsub.Driver, kafka.Driver, transport.MemoryDriver)
 		if err != nil {
 			return err
 		}
@@ -46,13 +44,13 @@ func Example() {
 				if err != nil || done.RowsAffected() == 0 { // it was completed before
 					return err
 				}
-				return framework.Publish(ctx, "labour.completed", id, LabourCompleted{LabourID: id})
+				return Completed.Publish(ctx, id, LabourCompleted{LabourID: id})
 			})
 			if err != nil {
 				http.Error(w, "try again", http.StatusServiceUnavailable)
 			}
 		})
-		err = framework.Handle(svc, "notify-family", "labour.completed", func(ctx context.Context, e LabourCompleted) error {
+		err = framework.Handle(svc, "notify-family", Completed, func(ctx context.Context, e LabourCompleted) error {
 			return pgtx.Queue(ctx, `insert into notification values ($1)`, e.LabourID)
 		})
 		if err != nil {

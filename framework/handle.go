@@ -25,41 +25,42 @@ type handler struct {
 	fn          message.NoPublishHandlerFunc
 }
 
-// Handle adds a handler: fn gets each event of the topic, decoded as T from JSON, or from protobuf if T is a proto.Message
-// (a pointer, as in generated code). The context of fn carries the event (EventFrom) and the claim's transaction
-// (pgtx.From). Config.Handlers has settings for the handler under its name. Call Handle before Run.
+// Handle adds a handler: fn gets each event of the topic, as a value of the topic's type. The context of fn carries the event
+// (EventFrom) and the claim's transaction (pgtx.From). Config.Handlers has settings for the handler under its name. Call
+// Handle before Run.
 //
-// The name is also the consumer's name: the group in Kafka, part of the subscription's name in Pub/Sub, and, behind the
-// service's name, the scope of the claim. No other handler, in any service on the same broker, may have it. A handler with a new name is a new
-// consumer, which has processed no event.
+// The service's name and the handler's are the consumer's name: the scope of the claim and, with a dot between them, the group
+// in Kafka and a part of the subscription's name in Pub/Sub (Handler.Group). A handler with a new name is a new consumer, which
+// has processed no event.
 //
-// An event whose payload cannot be decoded becomes a dead letter at once. With Kafka's transactional delivery its message
-// is retried until it goes to the consumer's dead-letter topic, if there is one.
-func Handle[T any](s *Service, name, topic string, fn func(ctx context.Context, event T) error) error {
-	format, err := formatOf[T]()
-	if err != nil {
-		return fmt.Errorf("add handler %q: %w", name, err)
+// An event of an older version goes through the topic's upcasts. Handler.UnknownVersions says what becomes of an event whose
+// type or version the topic does not know.
+//
+// An event whose payload cannot be decoded becomes a dead letter at once: under a claim in the claim's table, with Kafka's
+// transactional delivery in the consumer's dead-letter topic, or in transport.DeadLetterTopic where it has none.
+func Handle[T any](s *Service, name string, topic *TopicOf[T], fn func(ctx context.Context, event T) error) error {
+	if topic.err != nil {
+		return fmt.Errorf("add handler %q: %w", name, topic.err)
 	}
 	if fn == nil {
-		return s.AddHandler(name, topic, nil)
+		return s.AddHandler(name, topic.name, nil)
 	}
-	return s.AddHandler(name, topic, func(msg *message.Message) error {
-		event, target := format.target()
-		if err := format.Unmarshal(msg, target); err != nil {
-			return claim.Permanent(fmt.Errorf("decode the payload as %T: %w", *event, err))
+	return s.AddHandler(name, topic.name, func(msg *message.Message) error {
+		event, err := topic.decode(msg)
+		if err != nil {
+			return s.refused(name, msg, err)
 		}
-		return fn(msg.Context(), *event)
+		return fn(msg.Context(), event)
 	})
 }
 
 // AddHandler adds a plain Watermill handler, which gets the whole message. It has the same middleware as those of Handle.
-// To publish an event from it, call Publish with the message's context.
+// To publish an event from it, call a topic's Publish with the message's context.
 func (s *Service) AddHandler(name, topic string, fn message.NoPublishHandlerFunc) error {
 	of := s.cfg.Handlers[name]
 	h := &handler{name: name, topic: topic, fn: fn, concurrency: of.Concurrency, ordered: of.Ordered}
-	subscriber := transport.SubscriberConfig{Consumer: s.consumer(name), Concurrency: h.concurrency, Ordered: h.ordered}
-	if err := subscriber.Validate(); err != nil {
-		return fmt.Errorf("add handler %q: %w", name, err)
+	if err := transport.ValidateHandler(s.cfg.consumer(name)); err != nil {
+		return fmt.Errorf("add handler %q: its name is wrong: %w", name, err)
 	}
 	if fn == nil {
 		return fmt.Errorf("add handler %q: the function is nil: want one that handles events", name)
@@ -76,17 +77,12 @@ func (s *Service) AddHandler(name, topic string, fn message.NoPublishHandlerFunc
 		if other.name == name {
 			return fmt.Errorf("add handler %q: there is one of that name, for topic %q: give each a name of its own", name, other.topic)
 		}
+		if group := s.cfg.group(name); s.cfg.group(other.name) == group {
+			return fmt.Errorf("add handler %q: handler %q has its group, %q, so that each would get a part of the events: give each a group of its own", name, other.name, group)
+		}
 	}
 	s.handlers = append(s.handlers, h)
 	return nil
-}
-
-// consumer is whom the broker and the claim know a handler as.
-func (s *Service) consumer(handler string) string {
-	if s.cfg.Claim.Consumer != nil {
-		return s.cfg.Claim.Consumer(handler)
-	}
-	return handler
 }
 
 // addMiddleware adds what every message goes through, from the outside.
@@ -104,7 +100,11 @@ func (s *Service) guard(h message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
 		switch {
 		case transport.UnitFrom(msg.Context()) != nil:
-			return unit(msg)
+			produced, err := unit(msg)
+			if claim.IsPermanent(err) {
+				transport.DeliveryFrom(msg.Context()).Reject(err)
+			}
+			return produced, err
 		case ordered != nil && s.isOrdered(message.HandlerNameFromCtx(msg.Context())):
 			return ordered(msg)
 		}
@@ -128,10 +128,16 @@ func (s *Service) subscribe() error {
 	if err := allot(int(s.pool.Config().MaxConns), s.cfg.Outbox.Relay == Inside, s.cfg.Claim.Group, s.handlers); err != nil {
 		return err
 	}
-	s.tellStrangers()
+	handlers := make([]string, len(s.handlers))
+	for i, h := range s.handlers {
+		handlers[i] = h.name
+	}
+	for _, name := range absent(s.cfg.Handlers, handlers) {
+		s.log.Warn("the configuration is of a handler that is not there", "handler", name, "nearest", settings.Nearest(name, handlers))
+	}
 	var subscribing errgroup.Group
 	for _, h := range s.handlers {
-		sub, err := s.transport.Subscriber(transport.SubscriberConfig{Consumer: s.consumer(h.name), Concurrency: h.concurrency, Ordered: h.ordered})
+		sub, err := s.transport.Subscriber(transport.SubscriberConfig{Consumer: s.cfg.group(h.name), Concurrency: h.concurrency, Ordered: h.ordered})
 		if err != nil {
 			return errors.Join(fmt.Errorf("subscribe handler %q: %w", h.name, err), subscribing.Wait())
 		}
@@ -139,7 +145,7 @@ func (s *Service) subscribe() error {
 		if err != nil {
 			return errors.Join(fmt.Errorf("claim of handler %q: %w", h.name, err), subscribing.Wait())
 		}
-		s.router.AddConsumerHandler(h.name, h.topic, c.Subscriber(s.consumer(h.name), sub, claim.Within(h.concurrency)), c.Handler(s.consumer(h.name), h.fn))
+		s.router.AddConsumerHandler(h.name, h.topic, c.Subscriber(s.cfg.consumer(h.name), sub, claim.Within(h.concurrency)), c.Handler(s.cfg.consumer(h.name), h.fn))
 		if i, ok := sub.(message.SubscribeInitializer); ok {
 			subscribing.Go(func() error {
 				if err := i.SubscribeInitialize(h.topic); err != nil {
@@ -152,18 +158,10 @@ func (s *Service) subscribe() error {
 	return subscribing.Wait()
 }
 
-// tellStrangers warns of handlers that are configured and not there: one of another process that has the same file, or a
-// typo, which leaves the handler that was meant without its order.
-func (s *Service) tellStrangers() {
-	names := make([]string, len(s.handlers))
-	for i, h := range s.handlers {
-		names[i] = h.name
-	}
-	for _, name := range slices.Sorted(maps.Keys(s.cfg.Handlers)) {
-		if !slices.Contains(names, name) {
-			s.log.Warn("the configuration is of a handler that is not there", "handler", name, "nearest", settings.Nearest(name, names))
-		}
-	}
+// absent returns what is configured and not there: it belongs to another process that has the same file, or is a typo, which leaves
+// what was meant without its settings.
+func absent[T any](configured map[string]T, names []string) []string {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(configured)), func(name string) bool { return slices.Contains(names, name) })
 }
 
 // claimOf is the claim that a handler runs under: one that keeps the later events of a key behind a failed one, or not.

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"slices"
 	"strings"
@@ -15,35 +16,39 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/millrace-go/millrace/middleware/claim"
 	"github.com/millrace-go/millrace/outbox/outboxadmin"
 	"github.com/millrace-go/millrace/transport"
 )
 
-// The checks of /readyz, as Health.Tolerate and its answer call them.
+// The checks of /readyz, as Health.Require and its answer call them.
 const (
 	checkPostgres = "postgres" // the database answers, and takes writes
 	checkTables   = "schema"   // its tables are there, and not too old
 	checkRelays   = "relays"   // no shard with events is without a relay
 	checkBacklog  = "backlog"  // no event has waited too long
 	checkBroker   = "broker"   // it answers
+	checkHandlers = "handlers" // which consumers are paused; always OK, because no restart mends what their handlers need
 	checkStopping = "stopping" // there only while the service stops
 )
 
-var checkNames = []string{checkBacklog, checkBroker, checkPostgres, checkRelays, checkTables}
+// optional are the checks that leave the service ready, unless Health.Require names them: without the broker it takes requests,
+// and its outbox keeps their events.
+var optional = []string{checkBacklog, checkBroker, checkRelays}
 
-// Health configures /readyz, which says whether the service can do its work: 200 or 503, and why as JSON. /healthz says
+// Health configures /readyz, which says whether the service can take requests: 200 or 503, and why as JSON. /healthz says
 // only that the process answers; restart it by that one, because no restart mends a database or a broker.
 type Health struct {
-	// MaxBacklogAge is how old an event in the outbox may become before the service is not ready. Default: 5 min.
+	// MaxBacklogAge is how old an event in the outbox may become before the check backlog fails. Default: 5 min.
 	MaxBacklogAge time.Duration
-	// MaxUnrelayed is how long events of a shard may wait while no relay holds it. Default: 30 s.
+	// MaxUnrelayed is how long events of a shard may wait while no relay holds it, before the check relays fails. Default: 30 s.
 	MaxUnrelayed time.Duration
 	// Timeout bounds the checks of database and broker. Default: 2 s.
 	Timeout time.Duration
-	// Tolerate names checks that are reported but leave the service ready: backlog, broker, postgres, relays or schema. With
-	// broker, backlog and relays a service goes on to take requests while the broker is down, and its outbox keeps their
-	// events. Default: none.
-	Tolerate []string
+	// Require names checks without which the service is not ready, beside postgres and schema: backlog, broker or relays.
+	// The others are reported all the same. Without them a service takes requests while the broker is down, and its outbox keeps
+	// their events. Default: none.
+	Require []string
 }
 
 // WithDefaults returns the configuration with every zero field set to its default.
@@ -65,9 +70,9 @@ func (h Health) Validate() error {
 			errs = append(errs, fmt.Errorf("Config.Health.%s is %s: want more than 0, or 0 for the default", d.field, d.value))
 		}
 	}
-	for i, name := range h.Tolerate {
-		if !slices.Contains(checkNames, name) {
-			errs = append(errs, fmt.Errorf("Config.Health.Tolerate[%d] is %q: want one of %s", i, name, strings.Join(checkNames, ", ")))
+	for i, name := range h.Require {
+		if !slices.Contains(optional, name) {
+			errs = append(errs, fmt.Errorf("Config.Health.Require[%d] is %q: want one of %s", i, name, strings.Join(optional, ", ")))
 		}
 	}
 	return errors.Join(errs...)
@@ -79,7 +84,19 @@ type check struct {
 	OK        bool   `json:"ok"`
 	Tolerated bool   `json:"tolerated,omitempty"` // it is not OK, and the service is ready
 	Problem   string `json:"problem,omitempty"`   // or, where it is OK, what is worth knowing
+	Error     string `json:"error,omitempty"`     // its cause
+
+	cause error // errors of drivers name users, databases and hosts
 }
+
+// detail is how much an answer says of a check.
+type detail int
+
+const (
+	terse   detail = iota // for everybody, where there is a server for operators
+	reasons               // for everybody, where there is none
+	causes                // for operators
+)
 
 // verdict is the answer of /readyz.
 type verdict struct {
@@ -87,12 +104,27 @@ type verdict struct {
 	Checks []check `json:"checks"`
 }
 
+// in returns the verdict with so much detail.
+func (v verdict) in(d detail) verdict {
+	v.Checks = slices.Clone(v.Checks)
+	for i := range v.Checks {
+		c := &v.Checks[i]
+		switch {
+		case d == terse:
+			c.Problem = ""
+		case d == causes && c.cause != nil:
+			c.Error = c.cause.Error()
+		}
+	}
+	return v
+}
+
 // judge decides about readiness.
 func (h Health) judge(checks []check) verdict {
 	v := verdict{Ready: true, Checks: checks}
 	for i := range checks {
 		c := &checks[i]
-		c.Tolerated = !c.OK && slices.Contains(h.Tolerate, c.Name)
+		c.Tolerated = !c.OK && slices.Contains(optional, c.Name) && !slices.Contains(h.Require, c.Name)
 		v.Ready = v.Ready && (c.OK || c.Tolerated)
 	}
 	return v
@@ -140,7 +172,7 @@ func waitingTopics(r *outboxadmin.Report) string {
 		case outboxadmin.TopicPaused:
 			list = append(list, fmt.Sprintf("topic %s was paused %s ago by %s", t.Topic, since, cmp.Or(t.By, "an operator")))
 		case outboxadmin.TopicFailing:
-			list = append(list, fmt.Sprintf("the broker has taken no event of topic %s for %s: %s", t.Topic, since, t.Reason))
+			list = append(list, fmt.Sprintf("the broker has taken no event of topic %s for %s: \"millrace outbox status\" says why", t.Topic, since))
 		}
 	}
 	if len(list) > maxWaitingTopics {
@@ -149,8 +181,17 @@ func waitingTopics(r *outboxadmin.Report) string {
 	return strings.Join(list, "; ")
 }
 
-// maxWaitingTopics bounds how many topics /readyz names.
+// maxWaitingTopics bounds how many topics, and how many consumers, /readyz names.
 const maxWaitingTopics = 10
+
+// judgePauses names the consumers that are paused. The service is ready: its other consumers go on, and it takes requests.
+func judgePauses(pauses []claim.Pause, now time.Time) check {
+	var list []string
+	for _, p := range pauses[:min(len(pauses), maxWaitingTopics)] {
+		list = append(list, fmt.Sprintf("consumer %s has been paused for %s, because its events fail one after the other: \"millrace doctor\" and the log have the error", p.Consumer, now.Sub(p.Since).Truncate(time.Second)))
+	}
+	return check{Name: checkHandlers, OK: true, Problem: strings.Join(list, "; ")}
+}
 
 const (
 	// probeEvery is for how long a verdict is given again, so that probes do not load the database.
@@ -168,29 +209,32 @@ type health struct {
 	schema    string
 	transport transport.Transport
 	stopping  <-chan struct{} // closed when the service takes nothing more
+	paused    func() []claim.Pause
+	log       *slog.Logger
 
 	mu            sync.Mutex // held while the checks run: probes that come meanwhile get the same verdict
 	asked, knocks time.Time
 	uncounted     time.Time // when the outbox could not be counted
 	last          verdict
 	broker        check
+	logged        map[string]string // by check: the cause that was logged last
 }
 
 // newHealth returns what checks the database that pool has connections to.
-func newHealth(cfg Health, pool *pgxpool.Pool, schema string, t transport.Transport, stopping <-chan struct{}) (*health, error) {
+func newHealth(cfg Health, pool *pgxpool.Pool, schema string, t transport.Transport, stopping <-chan struct{}, paused func() []claim.Pause, log *slog.Logger) (*health, error) {
 	own := pool.Config()
 	own.MaxConns, own.MinConns, own.MinIdleConns = 1, 0, 0
 	p, err := pgxpool.NewWithConfig(context.Background(), own) // which connects when it is asked
 	if err != nil {
 		return nil, fmt.Errorf("make the pool of the health checks: %w", err)
 	}
-	return &health{cfg: cfg, pool: p, schema: schema, transport: t, stopping: stopping}, nil
+	return &health{cfg: cfg, pool: p, schema: schema, transport: t, stopping: stopping, paused: paused, log: log, logged: map[string]string{}}, nil
 }
 
 func (h *health) close() { h.pool.Close() }
 
-// register adds the probes' paths.
-func (h *health) register(mux *http.ServeMux) {
+// register adds the probes' paths, whose answers have so much detail.
+func (h *health) register(mux *http.ServeMux, d detail) {
 	mux.HandleFunc("GET "+livePath, func(w http.ResponseWriter, _ *http.Request) {
 		respond(w, http.StatusOK, map[string]bool{"alive": true})
 	})
@@ -199,7 +243,7 @@ func (h *health) register(mux *http.ServeMux) {
 		if !v.Ready {
 			code = http.StatusServiceUnavailable
 		}
-		respond(w, code, v)
+		respond(w, code, v.in(d))
 	})
 }
 
@@ -210,12 +254,26 @@ func respond(w http.ResponseWriter, code int, body any) {
 	_ = json.NewEncoder(w).Encode(body) // the client has gone
 }
 
+// verdict is that of the checks, or that the service stops, also when it begins to stop while they run.
 func (h *health) verdict(ctx context.Context) verdict {
+	if !h.stops() {
+		if v := h.check(ctx); !h.stops() {
+			return v
+		}
+	}
+	return verdict{Checks: []check{{Name: checkStopping, Problem: "the service stops: send requests elsewhere"}}}
+}
+
+func (h *health) stops() bool {
 	select {
 	case <-h.stopping:
-		return verdict{Checks: []check{{Name: checkStopping, Problem: "the service stops: send requests elsewhere"}}}
+		return true
 	default:
+		return false
 	}
+}
+
+func (h *health) check(ctx context.Context) verdict {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if time.Since(h.asked) < probeEvery {
@@ -223,13 +281,39 @@ func (h *health) verdict(ctx context.Context) verdict {
 	}
 	// Others get this verdict, too: it must not fail because this probe's client has gone.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), h.cfg.Timeout)
+	var knocking, watching sync.WaitGroup
+	defer watching.Wait()
 	defer cancel()
-	var knocking sync.WaitGroup
+	watching.Go(func() { // slow checks do not keep a balancer from learning that the service stops
+		select {
+		case <-h.stopping:
+			cancel()
+		case <-ctx.Done():
+		}
+	})
 	knocking.Go(func() { h.knock(ctx) })
 	checks := h.database(ctx)
 	knocking.Wait()
-	h.last, h.asked = h.cfg.judge(append(checks, h.broker)), time.Now()
+	if h.stops() { // which made the checks fail
+		return h.last
+	}
+	h.last, h.asked = h.cfg.judge(append(checks, h.broker, judgePauses(h.paused(), time.Now()))), time.Now()
+	h.logCauses(h.last.Checks)
 	return h.last
+}
+
+// logCauses logs the cause of each problem, once while it stays the same.
+func (h *health) logCauses(checks []check) {
+	for _, c := range checks {
+		cause := ""
+		if c.cause != nil {
+			cause = c.cause.Error()
+		}
+		if cause != "" && cause != h.logged[c.Name] {
+			h.log.Warn("a check of "+readyPath+" has failed", slog.String("check", c.Name), slog.Any("error", c.cause))
+		}
+		h.logged[c.Name] = cause
+	}
 }
 
 // knock asks the broker. A transport that cannot ask has nothing to tell.
@@ -240,7 +324,7 @@ func (h *health) knock(ctx context.Context) {
 	h.broker = check{Name: checkBroker, OK: true}
 	if p, ok := h.transport.(transport.Pinger); ok {
 		if err := p.Ping(ctx); err != nil {
-			h.broker = check{Name: checkBroker, Problem: fmt.Sprintf("%s does not answer: %v", h.transport.Name(), err)}
+			h.broker = check{Name: checkBroker, Problem: h.transport.Name() + " does not answer: the log has the error", cause: err}
 		}
 	}
 	h.knocks = time.Now()
@@ -249,9 +333,10 @@ func (h *health) knock(ctx context.Context) {
 // database asks one question after the other, until there is no point in the next.
 func (h *health) database(ctx context.Context) []check {
 	checks := []check{{Name: checkPostgres, OK: true}, {Name: checkTables, OK: true}}
-	unknown := func(why string) []check {
+	unknown := func(why string, cause error) []check {
 		for _, name := range []string{checkTables, checkRelays, checkBacklog}[len(checks)-1:] {
-			checks = append(checks, check{Name: name, Problem: why})
+			checks = append(checks, check{Name: name, Problem: why, cause: cause})
+			cause = nil // once
 		}
 		return checks
 	}
@@ -259,14 +344,14 @@ func (h *health) database(ctx context.Context) []check {
 	err := h.pool.QueryRow(ctx, "select current_setting('transaction_read_only')::bool", pgx.QueryExecModeSimpleProtocol).Scan(&readOnly)
 	switch {
 	case err != nil:
-		checks = []check{{Name: checkPostgres, Problem: "PostgreSQL does not answer: " + err.Error()}}
-		return unknown("not known, as PostgreSQL does not answer")
+		checks = []check{{Name: checkPostgres, Problem: "PostgreSQL does not answer: the log has the error", cause: err}}
+		return unknown("not known, as PostgreSQL does not answer", nil)
 	case readOnly:
 		checks[0] = check{Name: checkPostgres, Problem: "PostgreSQL takes no writes: see that Config.Postgres.DSN (postgres.dsn) names the primary server, and that it is not read-only"}
 	}
 	if err := checkSchema(ctx, h.pool, h.schema); err != nil {
-		checks[1] = check{Name: checkTables, Problem: err.Error()}
-		return unknown("not known without the tables")
+		checks[1] = check{Name: checkTables, Problem: "the tables are missing, or of another version, or could not be read: \"millrace migrate status\" and the log say what is wrong", cause: err}
+		return unknown("not known without the tables", nil)
 	}
 	var report *outboxadmin.Report
 	err = outboxadmin.ErrNotCounted
@@ -283,7 +368,7 @@ func (h *health) database(ctx context.Context) []check {
 		}
 		return checks
 	case err != nil:
-		return unknown(err.Error())
+		return unknown("the outbox cannot be read: the log has the error", err)
 	}
 	return append(checks, h.cfg.judgeOutbox(report)...)
 }

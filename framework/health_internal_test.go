@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
+	"github.com/millrace-go/millrace/middleware/claim"
 	"github.com/millrace-go/millrace/outbox/outboxadmin"
 )
 
@@ -49,29 +50,46 @@ func TestJudgeTopics(t *testing.T) {
 	}}
 	checks := Health{}.WithDefaults().judgeOutbox(report)
 	assert.Equal(t, check{Name: checkRelays, OK: true}, checks[0])
-	assert.Equal(t, check{Name: checkBacklog, OK: true, Problem: "the broker has taken no event of topic ill for 10m0s: permission denied; topic one was paused 10m0s ago by ada"}, checks[1])
+	assert.Equal(t, check{Name: checkBacklog, OK: true, Problem: "the broker has taken no event of topic ill for 10m0s: \"millrace outbox status\" says why; topic one was paused 10m0s ago by ada"}, checks[1])
 	for range 20 {
 		report.Topics = append(report.Topics, report.Topics[0])
 	}
-	assert.Contains(t, Health{}.WithDefaults().judgeOutbox(report)[1].Problem, "permission denied; and 12 more topics")
+	assert.Contains(t, Health{}.WithDefaults().judgeOutbox(report)[1].Problem, "says why; and 12 more topics")
 }
 
-// What is tolerated is told, and the service is ready.
+// A consumer that is paused is named, and makes no service unready.
+func TestCircuitBreakerAndReadiness(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	assert.Equal(t, check{Name: checkHandlers, OK: true}, judgePauses(nil, now))
+	pause := claim.Pause{Consumer: "labour/notify", Since: now.Add(-time.Minute), Error: "no answer"}
+	assert.Equal(t, check{Name: checkHandlers, OK: true, Problem: "consumer labour/notify has been paused for 1m0s, because its events fail one after the other: \"millrace doctor\" and the log have the error"},
+		judgePauses([]claim.Pause{pause}, now))
+}
+
+// Without the database and its tables a service is not ready. It reports what else fails, and is ready unless that is required.
 func TestJudge(t *testing.T) {
 	t.Parallel()
-	checks := func() []check { return []check{{Name: checkPostgres, OK: true}, {Name: checkBroker}} }
-	assert.False(t, Health{}.judge(checks()).Ready)
-	v := Health{Tolerate: []string{checkBroker, checkPostgres}}.judge(checks())
+	checks := func() []check {
+		return []check{{Name: checkPostgres, OK: true}, {Name: checkBroker}, {Name: checkBacklog}}
+	}
+	v := Health{}.judge(checks())
 	assert.True(t, v.Ready)
-	assert.Equal(t, []check{{Name: checkPostgres, OK: true}, {Name: checkBroker, Tolerated: true}}, v.Checks)
+	assert.Equal(t, []check{{Name: checkPostgres, OK: true}, {Name: checkBroker, Tolerated: true}, {Name: checkBacklog, Tolerated: true}}, v.Checks)
+	v = Health{Require: []string{checkBroker}}.judge(checks())
+	assert.False(t, v.Ready)
+	assert.Equal(t, []check{{Name: checkPostgres, OK: true}, {Name: checkBroker}, {Name: checkBacklog, Tolerated: true}}, v.Checks)
 	assert.True(t, Health{}.judge(nil).Ready)
+	for _, name := range []string{checkPostgres, checkTables, checkStopping} {
+		assert.False(t, Health{}.judge([]check{{Name: name}}).Ready, name)
+	}
 }
 
 func TestHealthIsValidated(t *testing.T) {
 	t.Parallel()
 	assert.NoError(t, Health{}.WithDefaults().Validate())
-	err := Health{MaxBacklogAge: -1, MaxUnrelayed: -1, Timeout: -1, Tolerate: []string{"broker", "brker"}}.WithDefaults().Validate()
-	for _, want := range []string{"MaxBacklogAge is -1ns", "MaxUnrelayed", "Timeout", `Tolerate[1] is "brker": want one of backlog, broker`} {
+	err := Health{MaxBacklogAge: -1, MaxUnrelayed: -1, Timeout: -1, Require: []string{"broker", "brker"}}.WithDefaults().Validate()
+	for _, want := range []string{"MaxBacklogAge is -1ns", "MaxUnrelayed", "Timeout", `Require[1] is "brker": want one of backlog, broker, relays`} {
 		assert.ErrorContains(t, err, want)
 	}
 }

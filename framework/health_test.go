@@ -45,6 +45,7 @@ func TestReady(t *testing.T) {
 			w := newWorld(t, broker)
 			cfg := w.config()
 			cfg.Outbox.Relay = 1 // Apart, and nowhere
+			cfg.Health.Require = []string{"backlog", "broker", "relays"}
 			svc := w.service(cfg)
 			defer w.start(svc)()
 			ask := func() (code int, r readiness) {
@@ -64,10 +65,10 @@ func TestReady(t *testing.T) {
 			}
 			code, r := ask()
 			assert.Equal(t, http.StatusOK, code, r)
-			assert.Len(t, r.Checks, 5)
+			assert.Len(t, r.Checks, 6)
 
 			require.NoError(t, svc.Tx(t.Context(), func(ctx context.Context, _ pgx.Tx) error {
-				return framework.Publish(ctx, w.topic("one"), "key", "value")
+				return publish(ctx, w.topic("one"), "key", "value")
 			}))
 			_, err := w.pool.Exec(t.Context(), strings.ReplaceAll(`update {s}.outbox set created_at = now() - interval '1 hour'`, "{s}", w.schema))
 			require.NoError(t, err)
@@ -122,7 +123,7 @@ func TestReadyBesideAPausedTopic(t *testing.T) {
 	require.NoError(t, outboxadmin.PauseTopic(t.Context(), w.pool, w.schema, w.topic("one"), outboxadmin.By{Actor: "ada"}))
 	defer w.start(svc)()
 	require.NoError(t, svc.Tx(t.Context(), func(ctx context.Context, _ pgx.Tx) error {
-		return framework.Publish(ctx, w.topic("one"), "key", "value")
+		return publish(ctx, w.topic("one"), "key", "value")
 	}))
 	done, err := w.pool.Exec(t.Context(), strings.ReplaceAll(`update {s}.outbox set created_at = now() - interval '1 hour'`, "{s}", w.schema))
 	require.NoError(t, err)
@@ -135,4 +136,36 @@ func TestReadyBesideAPausedTopic(t *testing.T) {
 	}, wait, 100*time.Millisecond, "%v", r)
 	assert.Equal(t, "backlog", r.Checks[3].Name)
 	assert.True(t, r.Checks[3].OK)
+}
+
+// TestReadyWhenAStopBegins: a probe whose checks take long learns at once that the service stops.
+func TestReadyWhenAStopBegins(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "memory")
+	cfg := w.config()
+	cfg.Health.Timeout = time.Hour
+	linger := time.Second
+	cfg.HTTP.Linger = &linger
+	cfg.Outbox.Relay = framework.Apart
+	svc := w.service(cfg)
+	stop := w.start(svc)
+	lock, err := w.pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer func() { require.NoError(t, lock.Rollback(context.WithoutCancel(t.Context()))) }()
+	_, err = lock.Exec(t.Context(), `lock table `+w.schema+`.migration`)
+	require.NoError(t, err)
+	var code int
+	var body string
+	asked := make(chan struct{})
+	go func() {
+		defer close(asked)
+		code, body = get(t, svc, "/readyz", nil)
+	}()
+	w.eventually("a check that waits", func() bool {
+		return w.get(`select count(*) from pg_locks where relation = '{s}.migration'::regclass and not granted`) > 0
+	})
+	stop()
+	next(t, asked)
+	assert.Equal(t, http.StatusServiceUnavailable, code)
+	assert.Contains(t, body, "the service stops")
 }

@@ -11,8 +11,13 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if role.Name() == signalled {
+	switch role.Name() {
+	case signalled:
 		os.Exit(role.Play(playSignalled))
+	case deployed:
+		os.Exit(role.Play(playDeployed))
+	case rolled:
+		os.Exit(role.Play(playRolled))
 	}
 	devtest.AtOnce(3)
 	devtest.Main(m,

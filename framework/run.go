@@ -5,9 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"os/signal"
 	"syscall"
 	"time"
@@ -21,19 +21,40 @@ import (
 // ErrEnded is returned by Run of a service that runs already, has run, or was closed: make another one.
 var ErrEnded = errors.New("the service has been run or closed before")
 
+// errTerminated is why the context of Run ends after SIGTERM.
+var errTerminated = errors.New("SIGTERM")
+
+// defaultLinger is HTTP.Linger after SIGTERM, which orchestrators send, whose load balancers take some seconds to notice.
+const defaultLinger = 10 * time.Second
+
 // RunUntilSignal runs the service until ctx ends, or SIGTERM or SIGINT comes, and then stops it as Run does. A second
 // signal ends the process at once. That loses nothing: running handlers are rolled back, and their events redelivered.
 func (s *Service) RunUntilSignal(ctx context.Context) error {
-	signalled, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
-	defer stop()
-	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	defer cancel()
-	defer context.AfterFunc(signalled, func() {
-		stop() // the next one does what it does to any process
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
+	defer signal.Stop(signals)
+	running, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		var why error
+		select {
+		case received := <-signals:
+			if received == syscall.SIGTERM {
+				why = errTerminated
+			}
+		case <-ctx.Done():
+		case <-running.Done(): // it has ended by itself
+			return
+		}
+		signal.Stop(signals) // the next one does what it does to any process
 		s.log.Info("service stops; another signal ends it at once")
-		cancel() // now, so that the log says first that the service stops, and then that it has stopped
-	})()
-	return s.Run(ctx)
+		cancel(why) // now, so that the log says first that the service stops, and then that it has stopped
+	}()
+	err := s.Run(running)
+	cancel(nil)
+	<-stopped
+	return err
 }
 
 // Run runs the service until ctx ends. Then /readyz answers 503, running handlers finish, and running requests finish after
@@ -44,7 +65,10 @@ func (s *Service) Run(ctx context.Context) error {
 	if !s.enter() {
 		return ErrEnded
 	}
-	return errors.Join(s.run(ctx), s.release())
+	endAdmin := s.admin.serve(s.log) // until nothing runs any more, so that operators see how the service starts and stops
+	err := s.run(ctx)
+	endAdmin()
+	return errors.Join(err, s.release())
 }
 
 func (s *Service) enter() bool {
@@ -78,6 +102,10 @@ func (s *Service) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	scheduler, err := s.scheduler()
+	if err != nil {
+		return err
+	}
 	// What handlers need until they are done lives longer than ctx.
 	keeping, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
@@ -93,18 +121,15 @@ func (s *Service) run(ctx context.Context) error {
 	for _, run := range forwarding {
 		parts.Go(func() error { return run(keeping) })
 	}
+	parts.Go(func() error { return scheduler.Run(over) })
 	routed := make(chan struct{})
 	parts.Go(func() error {
 		defer close(routed)
 		return s.route(keeping)
 	})
 
-	server := &http.Server{
-		Handler:           s.telemetry.requests(s.Address(), s.mux), // the caller's handlers
-		ReadHeaderTimeout: 10 * time.Second,
-		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
-		BaseContext:       func(net.Listener) context.Context { return withService(keeping, s) },
-	}
+	server := newServer(s.parting(s.telemetry.requests(s.Address(), s.mux)), s.log) // the caller's handlers
+	server.BaseContext = func(net.Listener) context.Context { return withService(keeping, s) }
 	select {
 	case <-s.router.Running():
 	case <-routed:
@@ -135,7 +160,7 @@ func (s *Service) run(ctx context.Context) error {
 	<-over.Done()
 	close(s.stopping)
 	began := time.Now()
-	err = s.drain(server)
+	err = s.drain(ctx, server)
 	stop()
 	err = errors.Join(parts.Wait(), err)
 	s.log.InfoContext(ctx, "service has stopped", "took", time.Since(began))
@@ -192,8 +217,8 @@ func (s *Service) closeRouter() error {
 	return nil
 }
 
-// drain takes nothing more and waits for what is in hand.
-func (s *Service) drain(server *http.Server) error {
+// drain takes nothing more and waits for what is in hand. ctx has ended, or a part has failed.
+func (s *Service) drain(ctx context.Context, server *http.Server) error {
 	if !s.router.IsRunning() { // what it has begun ends with the transport
 		return nil
 	}
@@ -206,18 +231,41 @@ func (s *Service) drain(server *http.Server) error {
 	both.Go(func() error {
 		select {
 		case <-s.running:
-			<-time.After(s.cfg.HTTP.Linger) // a second signal does not wait
+			<-time.After(s.cfg.HTTP.linger(ctx)) // a second signal does not wait
 		default: // nobody is answered
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), s.cfg.ShutdownTimeout)
+		patience, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.ShutdownTimeout)
 		defer cancel()
-		if err := server.Shutdown(ctx); err != nil {
+		if err := server.Shutdown(patience); err != nil {
 			requests = errors.Join(fmt.Errorf("requests have not ended within Config.ShutdownTimeout, %s: %w", s.cfg.ShutdownTimeout, err), server.Close())
 		}
 		return nil
 	})
 	_ = both.Wait()
 	return errors.Join(messages, requests)
+}
+
+// linger is how long a service still takes requests whose context has ended.
+func (c HTTP) linger(ctx context.Context) time.Duration {
+	switch {
+	case c.Linger != nil:
+		return *c.Linger
+	case errors.Is(context.Cause(ctx), errTerminated):
+		return defaultLinger
+	}
+	return 0
+}
+
+// parting has each answer of a service that stops end its connection, so that no client sends a request on one that is closed.
+func (s *Service) parting(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case <-s.stopping:
+			w.Header().Set("Connection", "close")
+		default:
+		}
+		h.ServeHTTP(w, r)
+	})
 }
 
 // Close closes a service that Run was not called on. It does nothing to a service that runs, which ends with Run's context,
@@ -247,6 +295,7 @@ func (s *Service) release() error {
 		if s.transport != nil {
 			errs = append(errs, s.transport.Close())
 		}
+		s.admin.close()
 		if s.health != nil {
 			s.health.close()
 		}

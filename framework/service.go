@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -20,6 +21,7 @@ import (
 	"github.com/millrace-go/millrace/middleware/effect"
 	"github.com/millrace-go/millrace/middleware/idempotencykey"
 	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/outbox/schedule"
 	"github.com/millrace-go/millrace/pgtx"
 	"github.com/millrace-go/millrace/transport"
 )
@@ -33,6 +35,7 @@ type Service struct {
 	health    *health
 	listener  net.Listener
 	mux       *http.ServeMux
+	admin     *admin // nil: there is no server for operators
 	pool      *pgxpool.Pool
 	transport transport.Transport
 	router    *message.Router
@@ -43,12 +46,13 @@ type Service struct {
 	closing   sync.Once
 	closed    error
 
-	mu       sync.Mutex
-	stage    stage
-	handlers []*handler
-	keys     *idempotencykey.Keys // the first of them; nil: the service has none
-	running  chan struct{}        // closed when the handlers are subscribed
-	stopping chan struct{}        // closed when the service takes nothing more
+	mu        sync.Mutex
+	stage     stage
+	handlers  []*handler
+	schedules []schedule.Event
+	keys      *idempotencykey.Keys // the first of them; nil: the service has none
+	running   chan struct{}        // closed when the handlers are subscribed
+	stopping  chan struct{}        // closed when the service takes nothing more
 }
 
 // stage is how far a service's life has come.
@@ -60,17 +64,26 @@ const (
 	ended
 )
 
-// New connects to the database and to the broker that cfg names, whose driver must be among those given, and takes the
+// Open makes a service from a configuration file and MILLRACE_* environment variables: Load and New in one.
+func Open(ctx context.Context, path string, drivers ...transport.Driver) (*Service, error) {
+	cfg, err := Load(path, drivers...)
+	if err != nil {
+		return nil, err
+	}
+	return New(ctx, cfg)
+}
+
+// New connects to the database and to the broker that cfg names, whose driver must be among cfg.Drivers, and takes the
 // HTTP address. If the address is in use, the database or the broker does not answer, or tables are missing or too old, it
 // returns within 5 s an error that says what to do. With Postgres.Migrate it takes as long as the migration.
 //
 // Run the service, or close it.
-func New(ctx context.Context, cfg Config, drivers ...transport.Driver) (*Service, error) {
+func New(ctx context.Context, cfg Config) (*Service, error) {
 	cfg = cfg.WithDefaults()
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	_, settings, err := cfg.Settings(drivers...)
+	_, settings, err := cfg.Settings()
 	if err != nil {
 		return nil, err
 	}
@@ -88,7 +101,7 @@ func (s *Service) assemble(ctx context.Context, settings transport.Settings) (er
 	if s.telemetry, err = newProviders(ctx, s.cfg.Service, s.cfg.Telemetry); err != nil {
 		return err
 	}
-	if s.listener, err = listen(connecting, s.cfg.HTTP.Address); err != nil {
+	if s.listener, err = listen(connecting, "Config.HTTP.Address (http.address)", s.cfg.HTTP.Address); err != nil {
 		return err
 	}
 	if s.pool, err = connect(connecting, s.cfg.Postgres); err != nil {
@@ -107,8 +120,13 @@ func (s *Service) assemble(ctx context.Context, settings transport.Settings) (er
 	if s.transport, err = s.open(connecting, settings); err != nil {
 		return err
 	}
-	if s.health, err = newHealth(s.cfg.Health, s.pool, s.cfg.Postgres.Schema, s.transport, s.stopping); err != nil {
+	if s.health, err = newHealth(s.cfg.Health, s.pool, s.cfg.Postgres.Schema, s.transport, s.stopping, s.paused, s.log); err != nil {
 		return err
+	}
+	if s.cfg.Admin.Address != "" {
+		if s.admin, err = s.newAdmin(connecting); err != nil {
+			return err
+		}
 	}
 	if err = s.observe(); err != nil {
 		return err
@@ -138,11 +156,27 @@ func (s *Service) assemble(ctx context.Context, settings transport.Settings) (er
 func (s *Service) newClaim(ordered bool) (*claim.Claim, error) {
 	cfg := s.cfg.Claim.of(s.cfg.Service)
 	cfg.Ordered = ordered
+	cfg.Handlers = maps.Clone(cfg.Handlers)
+	for name, h := range s.cfg.Handlers {
+		if cfg.Handlers == nil {
+			cfg.Handlers = map[string]claim.HandlerConfig{}
+		}
+		cfg.Handlers[s.cfg.consumer(name)] = h.claimConfig()
+	}
 	cfg.Logger = cmp.Or(cfg.Logger, s.log)
 	cfg.MeterProvider = cmp.Or(cfg.MeterProvider, s.telemetry.meter)
 	cfg.TracerProvider = cmp.Or(cfg.TracerProvider, s.telemetry.tracer)
 	cfg.Propagator = cmp.Or(cfg.Propagator, s.telemetry.propagator)
 	return claim.New(claim.NewPostgresStore(s.pool, claim.Schema(s.cfg.Postgres.Schema)), cfg)
+}
+
+// paused returns the consumers that are paused in this process. It is asked when requests are answered, and the claims are there then.
+func (s *Service) paused() []claim.Pause {
+	all := s.claim.Paused()
+	if s.ordered != nil {
+		all = append(all, s.ordered.Paused()...)
+	}
+	return all
 }
 
 // HTTP returns the mux of the service's HTTP server. Add routes before Run. The contexts of requests carry the service, so
@@ -151,6 +185,14 @@ func (s *Service) HTTP() *http.ServeMux { return s.mux }
 
 // Address returns the host:port on which the service listens. You need it if the configuration has port 0.
 func (s *Service) Address() string { return s.listener.Addr().String() }
+
+// AdminAddress returns the host:port of the server for operators, "" without Config.Admin.Address.
+func (s *Service) AdminAddress() string {
+	if s.admin == nil {
+		return ""
+	}
+	return s.admin.listener.Addr().String()
+}
 
 // Pool is the pool of connections to the database. It is closed with the service.
 func (s *Service) Pool() *pgxpool.Pool { return s.pool }
@@ -163,7 +205,7 @@ func (s *Service) Transport() transport.Transport { return s.transport }
 // after the service's, in the claim's transaction.
 func (s *Service) Router() *message.Router { return s.router }
 
-// Outbox returns the publisher that Publish uses. Use it to delay or cancel events, or to add metadata: see NewMessage. It
+// Outbox returns the publisher that topics use. Use it to delay or cancel events, or to add metadata: see TopicOf.Message. It
 // publishes in the transaction of the message's context.
 func (s *Service) Outbox() *outbox.Publisher { return s.outbox }
 

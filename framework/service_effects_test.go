@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/framework"
-	"github.com/millrace-go/millrace/internal/pgschema"
+	"github.com/millrace-go/millrace/internal/tables"
 	"github.com/millrace-go/millrace/middleware/effect"
 	"github.com/millrace-go/millrace/middleware/idempotencykey"
 	"github.com/millrace-go/millrace/pgtx"
@@ -71,7 +71,7 @@ func TestFrameworkEffects(t *testing.T) {
 	}
 	receipts := make(chan string, 10)
 	failed := false
-	require.NoError(t, framework.Handle(svc, w.name("charge"), w.topic("order.placed"), func(ctx context.Context, order string) error {
+	require.NoError(t, handle(svc, w.name("charge"), w.topic("order.placed"), func(ctx context.Context, order string) error {
 		receipt, err := effect.Value(ctx, "charge:"+order, charge)
 		if err != nil {
 			return err
@@ -83,13 +83,13 @@ func TestFrameworkEffects(t *testing.T) {
 		receipts <- receipt
 		return nil
 	}))
-	require.NoError(t, framework.Handle(svc, w.name("text"), w.topic("order.placed"), func(ctx context.Context, order string) error {
+	require.NoError(t, handle(svc, w.name("text"), w.topic("order.placed"), func(ctx context.Context, order string) error {
 		return effect.Once(ctx, "text:"+order, func(context.Context, string) error { return errors.New("timeout") })
 	}))
 	keys, err := svc.Keys(idempotencykey.Shared)
 	require.NoError(t, err)
 	svc.HTTP().Handle("POST /orders", keys.Middleware(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		if err := framework.Publish(r.Context(), w.topic("order.placed"), "", "42"); err != nil {
+		if err := publish(r.Context(), w.topic("order.placed"), "", "42"); err != nil {
 			http.Error(rw, err.Error(), http.StatusInternalServerError)
 		}
 	})))
@@ -190,33 +190,33 @@ func TestFrameworkKeys(t *testing.T) {
 	stop()
 }
 
-// A service without the tables of a part does not start, and is not ready when they go.
-func TestFrameworkEffectsAndKeysNeedTheirTables(t *testing.T) {
+// postgres.migrate makes the tables of all parts. A service without the tables of one does not start, and is not ready when
+// they go.
+func TestMigrateAll(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "memory")
-	w.migrated()
 	cfg := w.config()
-	cfg.Postgres.Migrate = false
+	cfg.Outbox.Relay = framework.Apart // a relay of its own would end the service
 	svc := w.service(cfg)
+	there, err := tables.Installed(t.Context(), w.pool, w.schema)
+	require.NoError(t, err)
+	assert.Equal(t, map[string]bool{"outbox": true, "claim": true, "effect": true, "idempotencykey": true, "schedule": true}, there)
+
 	stop := w.start(svc)
-	for _, part := range []*pgschema.Migrator{must(effect.Migrations(w.pool, w.schema)), must(idempotencykey.Migrations(w.pool, w.schema))} {
+	cfg.Postgres.Migrate = false
+	parts, err := tables.Migrators(w.pool, w.schema)
+	require.NoError(t, err)
+	for _, part := range parts {
 		w.eventually("ready", func() bool { code, _ := get(t, svc, "/readyz", nil); return code == http.StatusOK })
 		require.NoError(t, part.Down(t.Context(), 0, true))
 		w.eventually("not ready", func() bool {
 			code, body := get(t, svc, "/readyz", nil)
-			return code == http.StatusServiceUnavailable && strings.Contains(body, "version 0 of ")
+			return code == http.StatusServiceUnavailable && strings.Contains(body, "the tables are missing, or of another version")
 		})
-		_, err := framework.New(t.Context(), cfg, w.drivers...)
-		require.ErrorContains(t, err, "version 0 of ")
+		_, err := framework.New(t.Context(), cfg)
+		require.ErrorContains(t, err, "version 0 of "+part.Component())
 		require.ErrorContains(t, err, "postgres.migrate")
 		require.NoError(t, part.Up(t.Context()))
 	}
 	stop()
-}
-
-func must[T any](v T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return v
 }

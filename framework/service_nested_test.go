@@ -51,7 +51,7 @@ func TestClaimInsideClaimOnTheServicesRouter(t *testing.T) {
 	nested, stop := run(func(s *framework.Service) cqrs.EventProcessorOnHandleFn { return s.Claim().OnEvent }, handle)
 	require.NoError(t, nested.Tx(t.Context(), func(ctx context.Context, _ pgx.Tx) error {
 		for i := range events {
-			if err := framework.Publish(ctx, w.topic("done"), fmt.Sprint(i), labourCompleted{LabourID: int64(i)}); err != nil {
+			if err := publish(ctx, w.topic("done"), fmt.Sprint(i), labourCompleted{LabourID: int64(i)}); err != nil {
 				return err
 			}
 		}

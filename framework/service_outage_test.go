@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -33,7 +34,7 @@ func (w *world) viaProxies(cfg *framework.Config) (database *devtest.Proxy, brok
 	cfg.Postgres.DSN = strings.Replace(cfg.Postgres.DSN, address, database.Address(), 1)
 	if cfg.Broker == "pubsub" {
 		brokers = []*devtest.Proxy{devtest.NewProxy(w.t, devtest.Start(w.t, devstack.PubSub).PubSubHost())}
-		w.drivers = []transport.Driver{pubsub.NewDriver(pubsub.Config{ClientOptions: emulated(brokers[0].Address())})}
+		cfg.Drivers = []transport.Driver{pubsub.NewDriver(pubsub.Config{ClientOptions: emulated(brokers[0].Address())})}
 		return database, brokers
 	}
 	by := map[string]string{}
@@ -41,7 +42,7 @@ func (w *world) viaProxies(cfg *framework.Config) (database *devtest.Proxy, brok
 		p := devtest.NewProxy(w.t, broker)
 		brokers, by[broker] = append(brokers, p), p.Address()
 	}
-	w.drivers = []transport.Driver{kafka.NewDriver(kafka.Config{Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+	cfg.Drivers = []transport.Driver{kafka.NewDriver(kafka.Config{Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, network, by[address]) // "" is nobody's
 	}})}
 	return database, brokers
@@ -66,13 +67,16 @@ func TestOutages(t *testing.T) {
 				var r readiness
 				require.Eventually(t, func() bool {
 					code, body := get(t, svc, "/readyz", nil)
+					for _, p := range append(slices.Clone(brokers), database) {
+						assert.NotContains(t, body, p.Address(), "errors of drivers are for the log: everybody may ask")
+					}
 					r = readiness{}
 					require.NoError(t, json.Unmarshal([]byte(body), &r))
 					problems := r.problems()
 					for _, name := range names {
 						delete(problems, name)
 					}
-					return len(problems) == 0 && len(r.problems()) == len(names) && (code == http.StatusOK) == (len(names) == 0)
+					return len(problems) == 0 && len(r.problems()) == len(names) && (code == http.StatusOK) == !slices.Contains(names, "postgres")
 				}, 2*wait, 100*time.Millisecond, "want problems with %v alone", names)
 			}
 			away()
@@ -113,6 +117,45 @@ func TestOutages(t *testing.T) {
 	}
 }
 
+// A service stays ready in an outage of its broker, however long, and says why its events wait; one that requires the broker does
+// not.
+func TestReadyInOutage(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "pubsub")
+	cfg := w.config()
+	_, brokers := w.viaProxies(&cfg)
+	cfg.Health.MaxBacklogAge, cfg.Health.MaxUnrelayed = time.Second, time.Second
+	strict := cfg
+	strict.Health.Require = []string{"broker"}
+	svc, other := w.service(cfg), w.service(strict)
+	w.start(svc)
+	w.start(other)
+	ask := func(svc *framework.Service) (code int, problems map[string]string) {
+		code, body := get(t, svc, "/readyz", nil)
+		var r readiness
+		require.NoError(t, json.Unmarshal([]byte(body), &r))
+		return code, r.problems()
+	}
+	for _, s := range []*framework.Service{svc, other} {
+		w.eventually("ready", func() bool { code, problems := ask(s); return code == http.StatusOK && len(problems) == 0 })
+	}
+	for _, p := range brokers {
+		p.Refuse()
+	}
+	require.NoError(t, svc.Tx(t.Context(), func(ctx context.Context, _ pgx.Tx) error {
+		return publish(ctx, w.topic("one"), "key", "value")
+	}))
+	w.eventually("an outage that lasts", func() bool {
+		code, problems := ask(svc)
+		return code == http.StatusOK && strings.Contains(problems["broker"], "pubsub does not answer") && strings.Contains(problems["backlog"], "events wait for more than 1s")
+	})
+	w.eventually("a service that requires its broker", func() bool { code, _ := ask(other); return code == http.StatusServiceUnavailable })
+	for _, p := range brokers {
+		require.NoError(t, p.Accept())
+	}
+	require.Eventually(t, func() bool { code, problems := ask(other); return code == http.StatusOK && len(problems) == 0 }, 2*wait, 100*time.Millisecond)
+}
+
 // A service whose database is away when it is to stop ends all the same.
 func TestStopInAnOutage(t *testing.T) {
 	t.Parallel()
@@ -128,7 +171,7 @@ func TestStopInAnOutage(t *testing.T) {
 	ended := runs(ctx, svc)
 	next(t, svc.Running())
 	require.NoError(t, svc.Tx(t.Context(), func(ctx context.Context, _ pgx.Tx) error {
-		return framework.Publish(ctx, w.topic("labour.completed"), "1", labourCompleted{LabourID: 1, Mother: "Mother 1"})
+		return publish(ctx, w.topic("labour.completed"), "1", labourCompleted{LabourID: 1, Mother: "Mother 1"})
 	}))
 	next(t, told)
 	database.Refuse()

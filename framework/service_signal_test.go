@@ -36,11 +36,11 @@ func playSignalled(ctx context.Context, c signalledConfig, told <-chan string) e
 	if err != nil {
 		return err
 	}
-	svc, err := framework.New(ctx, cfg, driver)
+	svc, err := framework.New(ctx, cfg)
 	if err != nil {
 		return err
 	}
-	err = framework.Handle(svc, c.Consumer, c.Topic, func(ctx context.Context, n int) error {
+	err = handle(svc, c.Consumer, c.Topic, func(ctx context.Context, n int) error {
 		tx, _ := pgtx.From(ctx)
 		if _, err := tx.Exec(ctx, `insert into `+c.Schema+`.notifications values ($1, $2)`, n, framework.EventFrom(ctx).ID); err != nil {
 			return err
@@ -154,7 +154,7 @@ func TestSignalInTheMiddleOfAHandler(t *testing.T) {
 			w.start(sender)
 			publish := func(n int) {
 				require.NoError(t, sender.Tx(t.Context(), func(ctx context.Context, _ pgx.Tx) error {
-					return framework.Publish(ctx, c.Topic, "", n)
+					return framework.Topic[int](c.Topic).Publish(ctx, "", n)
 				}))
 			}
 			publish(1)

@@ -2,6 +2,7 @@ package framework_test
 
 import (
 	"context"
+	"log/slog"
 	"net"
 	"strings"
 	"testing"
@@ -60,6 +61,10 @@ func TestTroubleAtTheStart(t *testing.T) {
 			func(c *framework.Config) { c.HTTP.Address = taken.Addr().String() }, memory,
 			[]string{"listen at " + taken.Addr().String(), "stop that one, or change Config.HTTP.Address (http.address)"},
 		},
+		"a port in use for operators": {
+			func(c *framework.Config) { c.Admin.Address = taken.Addr().String() }, memory,
+			[]string{"listen at " + taken.Addr().String(), "stop that one, or change Config.Admin.Address (admin.address)"},
+		},
 		"nobody's address": {
 			func(c *framework.Config) { c.HTTP.Address = "192.0.2.1:80" }, memory, []string{"of this machine"},
 		},
@@ -80,7 +85,7 @@ func TestTroubleAtTheStart(t *testing.T) {
 		},
 		"no tables": {
 			func(c *framework.Config) { c.Postgres.Migrate = false }, memory,
-			[]string{"version 0 of outbox", "version 0 of claim", "version 0 of effect", "version 0 of idempotencykey", `run "millrace migrate up"`, "postgres.migrate"},
+			[]string{"version 0 of outbox", "version 0 of claim", "version 0 of effect", "version 0 of idempotencykey", "version 0 of schedule", `run "millrace migrate up"`, "postgres.migrate"},
 		},
 		"no Kafka": {
 			func(*framework.Config) {}, kafka.NewDriver(kafka.Config{Brokers: []string{nobody}}),
@@ -105,7 +110,7 @@ func TestTroubleAtTheStart(t *testing.T) {
 			func(c *framework.Config) {
 				c.Postgres.MaxConnections, c.Handlers = 12, map[string]framework.Handler{"notify": {Concurrency: 20}}
 			}, memory,
-			[]string{"max_connections) is 12: want 27 or more", "20 for handler notify", "5 for the relay"},
+			[]string{`Config.Handlers["notify"].Concurrency is 20, which needs 20 connections, and Config.Postgres.MaxConnections (12) leaves 5 for handlers`},
 		},
 		"few connections by the DSN": {
 			func(c *framework.Config) { c.Postgres.DSN = with(c.Postgres.DSN, "pool_max_conns=7") }, memory,
@@ -131,17 +136,17 @@ func TestTroubleAtTheStart(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			cfg := framework.Config{
-				Service: "labour", Broker: c.driver.Name, HTTP: framework.HTTP{Address: "127.0.0.1:0"},
+				Service: "labour", Broker: c.driver.Name, Drivers: []transport.Driver{c.driver}, HTTP: framework.HTTP{Address: "127.0.0.1:0"},
 				Postgres: framework.Postgres{DSN: dsn, Schema: devtest.Schema(t), Migrate: true},
 			}
 			c.change(&cfg)
 			if cfg.Postgres.DSN == dsn && cfg.Postgres.Migrate { // that takes what it takes
-				migrated, err := framework.New(t.Context(), framework.Config{Service: "m", Broker: "memory", HTTP: framework.HTTP{Address: "127.0.0.1:0"}, Postgres: framework.Postgres{DSN: dsn, Schema: cfg.Postgres.Schema, Migrate: true}}, memory)
+				migrated, err := framework.New(t.Context(), framework.Config{Service: "m", Broker: "memory", HTTP: framework.HTTP{Address: "127.0.0.1:0"}, Postgres: framework.Postgres{DSN: dsn, Schema: cfg.Postgres.Schema, Migrate: true}, Drivers: []transport.Driver{memory}})
 				require.NoError(t, err)
 				require.NoError(t, migrated.Close())
 			}
 			began := time.Now()
-			svc, err := framework.New(t.Context(), cfg, c.driver)
+			svc, err := framework.New(t.Context(), cfg)
 			if err == nil {
 				require.NoError(t, svc.AddHandler("notify", missing, ignore))
 				ctx, cancel := context.WithTimeout(t.Context(), wait)
@@ -159,17 +164,17 @@ func TestTroubleAtTheStart(t *testing.T) {
 	}
 }
 
-// Tables of an older release are an error that names the command, too.
+// Where the tables of one part are too old, the error names that part and the command.
 func TestOldSchema(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "memory")
 	cfg := w.config()
 	require.NoError(t, w.service(cfg).Close()) // which has migrated
-	_, err := w.pool.Exec(t.Context(), `delete from `+w.schema+`.migration where component = 'claim' and version > 2`)
+	_, err := w.pool.Exec(t.Context(), `delete from `+w.schema+`.migration where component = 'claim'`)
 	require.NoError(t, err)
 	cfg.Postgres.Migrate = false
-	_, err = framework.New(t.Context(), cfg, w.drivers...)
-	require.ErrorContains(t, err, "version 2 of claim")
+	_, err = framework.New(t.Context(), cfg)
+	require.ErrorContains(t, err, "version 0 of claim")
 	require.ErrorContains(t, err, `run "millrace migrate up"`)
 	require.NotContains(t, err.Error(), "of outbox", "which is as it should be")
 }
@@ -178,15 +183,49 @@ func TestOldSchema(t *testing.T) {
 func TestWrongHandlers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "memory")
-	svc := w.service(w.config())
+	cfg := w.config()
+	cfg.Handlers = map[string]framework.Handler{"copy": {Group: "labour.notify"}}
+	svc := w.service(cfg)
 	require.NoError(t, svc.AddHandler("notify", "labour.completed", ignore))
+	require.ErrorContains(t, svc.AddHandler("copy", "labour.completed", ignore), `handler "notify" has its group, "labour.notify"`)
 	require.ErrorContains(t, svc.AddHandler("notify", "labour.begun", ignore), `one of that name, for topic "labour.completed"`)
 	require.ErrorContains(t, svc.AddHandler("two words", "labour.completed", ignore), "letters, digits")
 	require.ErrorContains(t, svc.AddHandler("nowhere", "", ignore), "the topic is empty")
-	require.ErrorContains(t, framework.Handle[int](svc, "nothing", "labour.completed", nil), "the function is nil")
-	require.ErrorContains(t, framework.Handle[wrapperspb.Int64Value](svc, "copies", "labour.completed", nil), "want *wrapperspb.Int64Value")
+	require.ErrorContains(t, handle[int](svc, "nothing", "labour.completed", nil), "the function is nil")
+	require.ErrorContains(t, handle[wrapperspb.Int64Value](svc, "copies", "labour.completed", nil), "want *wrapperspb.Int64Value")
 	w.start(svc)
 	require.ErrorContains(t, svc.AddHandler("late", "labour.completed", ignore), "add handlers before Run")
 	require.ErrorIs(t, svc.Run(t.Context()), framework.ErrEnded)
-	require.ErrorIs(t, framework.Publish(t.Context(), "labour.completed", "", 1), framework.ErrNoService)
+	require.ErrorIs(t, publish(t.Context(), "labour.completed", "", 1), framework.ErrNoService)
+}
+
+// A service with an ordered handler has two claims, which see each other start, and so do two processes that start together:
+// that looks like no killed process. One that was killed is reported.
+func TestCleanFirstStart(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "memory")
+	var log output
+	begin := func() (stop func()) {
+		cfg := w.config()
+		cfg.Claim.Logger, cfg.Log.Handler = nil, slog.NewTextHandler(&log, nil)
+		cfg.Handlers = map[string]framework.Handler{w.name("in-order"): {Ordered: true}}
+		svc := w.service(cfg)
+		require.NoError(t, svc.AddHandler(w.name("in-order"), w.topic("numbers"), ignore))
+		require.NoError(t, svc.AddHandler(w.name("at-will"), w.topic("numbers"), ignore))
+		return w.start(svc)
+	}
+	const seen = `select count(*) from {s}.claim_run where beat_at > started_at + interval '1 second'` // its first look came before that
+	for range 2 {
+		first, second := begin(), begin()
+		w.eventually("four claims that have seen each other", func() bool { return w.get(seen) == 4 })
+		first()
+		second()
+		require.Zero(t, w.get(`select count(*) from {s}.claim_run`))
+	}
+	assert.False(t, log.has("killed"))
+
+	_, err := w.pool.Exec(t.Context(), `insert into `+w.schema+`.claim_run (service, name, beat_at) values ('labour', 'killed', now() - interval '1 minute')`)
+	require.NoError(t, err)
+	begin()
+	w.eventually("a warning", func() bool { return log.has("a process may have been killed") })
 }

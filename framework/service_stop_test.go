@@ -28,7 +28,7 @@ func TestStopFinishesRequests(t *testing.T) {
 	svc.HTTP().HandleFunc("POST /slow", func(rw http.ResponseWriter, r *http.Request) {
 		close(begun)
 		<-goOn
-		if err := svc.Tx(r.Context(), func(ctx context.Context, _ pgx.Tx) error { return framework.Publish(ctx, "a.topic", "", 1) }); err != nil {
+		if err := svc.Tx(r.Context(), func(ctx context.Context, _ pgx.Tx) error { return publish(ctx, "a.topic", "", 1) }); err != nil {
 			http.Error(rw, err.Error(), http.StatusInternalServerError)
 		}
 	})
@@ -74,7 +74,7 @@ func TestStopLeavesWhatDoesNotEnd(t *testing.T) {
 			cfg.ShutdownTimeout, cfg.Claim.HandlerTimeout = 100*time.Millisecond, 2*time.Second
 			svc := w.service(cfg)
 			begun := make(chan struct{}, 10)
-			require.NoError(t, framework.Handle(svc, w.name("hang"), w.topic("numbers"), func(ctx context.Context, n int) error {
+			require.NoError(t, handle(svc, w.name("hang"), w.topic("numbers"), func(ctx context.Context, n int) error {
 				begun <- struct{}{}
 				<-until(ctx)
 				return ctx.Err()
@@ -84,7 +84,7 @@ func TestStopLeavesWhatDoesNotEnd(t *testing.T) {
 			ended := runs(ctx, svc)
 			next(t, svc.Running())
 			require.NoError(t, svc.Tx(t.Context(), func(ctx context.Context, _ pgx.Tx) error {
-				return framework.Publish(ctx, w.topic("numbers"), "", 1)
+				return publish(ctx, w.topic("numbers"), "", 1)
 			}))
 			next(t, begun)
 			cancel()
@@ -196,10 +196,10 @@ func TestStopLingers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "memory")
 	cfg := w.config()
-	cfg.HTTP.Linger = 5 * time.Second
+	cfg.HTTP.Linger = new(5 * time.Second)
 	svc := w.service(cfg)
 	svc.HTTP().HandleFunc("POST /do", func(rw http.ResponseWriter, r *http.Request) {
-		if err := svc.Tx(r.Context(), func(ctx context.Context, _ pgx.Tx) error { return framework.Publish(ctx, "a.topic", "", 1) }); err != nil {
+		if err := svc.Tx(r.Context(), func(ctx context.Context, _ pgx.Tx) error { return publish(ctx, "a.topic", "", 1) }); err != nil {
 			http.Error(rw, err.Error(), http.StatusInternalServerError)
 		}
 	})
@@ -236,10 +236,10 @@ func TestNewThatFailsTakesNothing(t *testing.T) {
 	cfg.HTTP.Address = address
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err = framework.New(ctx, cfg, w.drivers...)
+	_, err = framework.New(ctx, cfg)
 	require.ErrorIs(t, err, context.Canceled)
 	cfg.Postgres.DSN = "postgres://me:secret@" + nobody + "/db"
-	_, err = framework.New(t.Context(), cfg, w.drivers...)
+	_, err = framework.New(t.Context(), cfg)
 	require.Error(t, err)
 
 	again, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", address)

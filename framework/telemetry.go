@@ -113,9 +113,16 @@ func (s *Service) observe() error {
 		return fmt.Errorf("observe the pool: %w", err)
 	}
 	s.telemetry.flush = append(s.telemetry.flush, func(context.Context) error { stop(); return nil })
-	s.health.register(s.mux)
+	operators := s.mux
+	if s.admin == nil {
+		s.health.register(s.mux, reasons)
+	} else {
+		operators = s.admin.mux
+		s.health.register(s.mux, terse)
+		s.health.register(operators, causes)
+	}
 	if s.telemetry.metrics != nil {
-		s.mux.Handle("GET "+metricsPath, s.telemetry.metrics)
+		operators.Handle("GET "+metricsPath, s.telemetry.metrics)
 	}
 	return nil
 }

@@ -18,7 +18,6 @@ import (
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.yaml.in/yaml/v4"
 
-	"github.com/millrace-go/millrace/framework"
 	"github.com/millrace-go/millrace/middleware/idempotencykey"
 )
 
@@ -45,6 +44,14 @@ func (m eagerMeter) Int64UpDownCounter(name string, opts ...metric.Int64UpDownCo
 	i, err := m.Meter.Int64UpDownCounter(name, opts...)
 	if err == nil {
 		i.Add(context.Background(), 0)
+	}
+	return i, err
+}
+
+func (m eagerMeter) Int64Gauge(name string, opts ...metric.Int64GaugeOption) (metric.Int64Gauge, error) {
+	i, err := m.Meter.Int64Gauge(name, opts...)
+	if err == nil {
+		i.Record(context.Background(), 0)
 	}
 	return i, err
 }
@@ -115,7 +122,7 @@ func TestMetricNames(t *testing.T) {
 		cfg := w.config()
 		cfg.Telemetry.MeterProvider = provider
 		svc := w.service(cfg)
-		require.NoError(t, framework.Handle(svc, w.name("c"), w.topic("one"), func(context.Context, string) error { return nil }))
+		require.NoError(t, handle(svc, w.name("c"), w.topic("one"), func(context.Context, string) error { return nil }))
 		_, err := svc.Keys(idempotencykey.Shared)
 		require.NoError(t, err)
 		stop := w.start(svc)

@@ -26,7 +26,13 @@ import (
 // get returns the answer of one of the service's own paths.
 func get(t *testing.T, svc *framework.Service, path string, header http.Header) (code int, body string) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+svc.Address()+path, http.NoBody)
+	return fetch(t, "http://"+svc.Address()+path, header)
+}
+
+// fetch is what an address answers.
+func fetch(t *testing.T, url string, header http.Header) (code int, body string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
 	require.NoError(t, err)
 	for name, values := range header {
 		req.Header[name] = values
@@ -51,14 +57,14 @@ func TestServiceTrace(t *testing.T) {
 	cfg.Log.Handler = slog.NewJSONHandler(&log, nil)
 	svc := w.service(cfg)
 	handled := make(chan trace.SpanContext, 1)
-	require.NoError(t, framework.Handle(svc, w.name("first"), w.topic("one"), func(ctx context.Context, _ string) error {
+	require.NoError(t, handle(svc, w.name("first"), w.topic("one"), func(ctx context.Context, _ string) error {
 		svc.Log().InfoContext(ctx, "handled")
 		handled <- trace.SpanContextFromContext(ctx)
 		return nil
 	}))
 	svc.HTTP().HandleFunc("GET /do/{id}", func(_ http.ResponseWriter, r *http.Request) {
 		assert.NoError(t, svc.Tx(r.Context(), func(ctx context.Context, _ pgx.Tx) error {
-			return framework.Publish(ctx, w.topic("one"), "key", "value")
+			return publish(ctx, w.topic("one"), "key", "value")
 		}))
 	})
 	stop := w.start(svc)
@@ -119,11 +125,11 @@ func TestTraceGoesOn(t *testing.T) {
 			traces := func(ctx context.Context, n byte) [2]trace.TraceID {
 				return [2]trace.TraceID{{n}, trace.SpanContextFromContext(ctx).TraceID()}
 			}
-			require.NoError(t, framework.Handle(svc, w.name("fail"), w.topic("numbers"), func(ctx context.Context, n byte) error {
+			require.NoError(t, handle(svc, w.name("fail"), w.topic("numbers"), func(ctx context.Context, n byte) error {
 				handled <- traces(ctx, n)
 				return errors.New("not this one")
 			}))
-			require.NoError(t, framework.Handle(svc, w.name("bury"), w.topic("dead"), func(ctx context.Context, n byte) error {
+			require.NoError(t, handle(svc, w.name("bury"), w.topic("dead"), func(ctx context.Context, n byte) error {
 				buried <- traces(ctx, n)
 				return nil
 			}))
@@ -131,7 +137,7 @@ func TestTraceGoesOn(t *testing.T) {
 			for n := range byte(3) {
 				span := trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{n + 1}, SpanID: trace.SpanID{1}, TraceFlags: trace.FlagsSampled})
 				require.NoError(t, svc.Tx(trace.ContextWithSpanContext(t.Context(), span), func(ctx context.Context, _ pgx.Tx) error {
-					return framework.Publish(ctx, w.topic("numbers"), "", n+1)
+					return publish(ctx, w.topic("numbers"), "", n+1)
 				}))
 			}
 			for range 6 { // twice each, as MaxAttempts says

@@ -43,7 +43,7 @@ func TestFalseAccusationUnderKills(t *testing.T) {
 	accused := f.accusations()
 	stopFlow := f.flow()
 	var kills atomic.Int64
-	enough := int64(devtest.Storm(100, 16))
+	enough := int64(devtest.Storm(60, 12))
 	var killing sync.WaitGroup
 	for i := range 3 {
 		killing.Go(func() {

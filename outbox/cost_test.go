@@ -109,8 +109,9 @@ func TestTableDoesNotGrow(t *testing.T) {
 	writing.Go(func() {
 		pace := time.NewTicker(20 * time.Millisecond)
 		defer pace.Stop()
+		at := devtest.Storm(40, 20)
 		for n := 0; !done.Load(); n++ {
-			f.publishMany(topic, 40, func(i int) string { return strconv.Itoa(n*40 + i) })
+			f.publishMany(topic, at, func(i int) string { return strconv.Itoa(n*at + i) })
 			<-pace.C
 		}
 	})

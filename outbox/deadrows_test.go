@@ -28,7 +28,7 @@ func TestDeadRowsDelayNoEvent(t *testing.T) {
 	defer snapshot.Rollback(context.Background())
 	_, err = snapshot.Exec(t.Context(), `select 1`)
 	require.NoError(t, err)
-	f.publishSpread("dead", devtest.Storm(5_000_000, 500_000), keysOf("dead ", 1000))
+	f.publishSpread("dead", devtest.Storm(1_000_000, 300_000), keysOf("dead ", 1000))
 	_, err = f.pool.Exec(t.Context(), `delete from `+f.schema+`.outbox`)
 	require.NoError(t, err)
 	rescan := store.NewRelay(f.pool, f.schema, uuid.New(), "", time.Second, 0)

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-go/millrace/framework/devstack/devtest"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/outbox/internal/store"
 	"github.com/millrace-go/millrace/outbox/outboxadmin"
@@ -90,10 +91,7 @@ func (p *ailing) PublishBatch(ctx context.Context, topic string, msgs []*message
 	return errs
 }
 
-const (
-	illEvents, healthyEvents = 60_000, 20_000
-	illKeys, healthyKeys     = 8, 200
-)
+const illKeys, healthyKeys = 8, 200
 
 // testIllTopic has two relays of default sizes publish rounds of a healthy topic's events, one of them beside an ill topic
 // with far more events than a shard holds of one topic. The healthy topic keeps at least that share of its throughput.
@@ -101,6 +99,7 @@ func testIllTopic(t *testing.T, slow bool, prepare func(*fixture, *ailing)) {
 	free, beside := newAiling(slow), newAiling(slow)
 	without, with := newFixture(t), newFixture(t)
 	prepare(with, beside)
+	illEvents, healthyEvents := devtest.Storm(60_000, 32_000), devtest.Storm(20_000, 8000)
 	ill := keysOf("ill ", illKeys)
 	with.publishSpread("ill", illEvents, ill)
 	without.run(without.newRelay(free, outbox.RelayConfig{}))

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-go/millrace/framework/devstack/devtest"
 	"github.com/millrace-go/millrace/outbox/outboxadmin"
 	"github.com/millrace-go/millrace/pgtx"
 )
@@ -212,13 +213,13 @@ func (f *fixture) count(d *deliveries) (c tally) {
 
 // chaos runs four relays in processes of their own, which are killed at random, while the writers write, until enough was
 // delivered and the outbox is empty.
-func (f *fixture) chaos(option string, enough func(tally) bool) (c tally, kills int) {
+func (f *fixture) chaos(option string, enough func(c tally, kills int) bool) (c tally, kills int) {
 	f.aggregateTables()
 	d := newDeliveries(f.t)
-	writing, stop := d.until(enough)
+	var killed atomic.Int64
+	writing, stop := d.until(func(c tally) bool { return enough(c, int(killed.Load())) })
 	defer stop()
 	drained := make(chan struct{})
-	var killed atomic.Int64
 	var running sync.WaitGroup
 	for i := range 4 {
 		running.Go(func() {
@@ -267,10 +268,10 @@ func (f *fixture) chaos(option string, enough func(tally) bool) (c tally, kills 
 func TestNothingIsLostAndOrderHolds(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	began := time.Now()
-	c, kills := f.chaos("", func(c tally) bool { return c.published > 2000 && time.Since(began) > 10*time.Second })
+	enough := devtest.Storm(24, 10)
+	c, kills := f.chaos("", func(c tally, kills int) bool { return c.published > 2000 && kills > enough })
 	assert.Greater(t, c.committed, 2000)
-	assert.Greater(t, kills, 10)
+	assert.Greater(t, kills, enough)
 	assert.Zero(t, c.lost)
 	assert.Zero(t, c.inversions)
 	assert.LessOrEqual(t, c.repeated, kills*16*maxInFlight)
@@ -279,7 +280,7 @@ func TestNothingIsLostAndOrderHolds(t *testing.T) {
 // The test above can fail: without its memory of gaps the same relay inverts.
 func TestWithoutGapsOrderIsLost(t *testing.T) {
 	t.Parallel()
-	c, _ := newFixture(t).chaos("without memory", func(c tally) bool { return c.inversions > 0 })
+	c, _ := newFixture(t).chaos("without memory", func(c tally, _ int) bool { return c.inversions > 0 })
 	assert.Positive(t, c.inversions)
 }
 

@@ -148,7 +148,7 @@ func (c RelayConfig) Validate() error {
 			errs = append(errs, fmt.Errorf("RelayConfig.%s is %v: want %v or more, or 0 for the default", d.name, d.value, d.min))
 		}
 	}
-	return errors.Join(append(errs, c.Retry.Validate("RelayConfig.Retry"))...)
+	return errors.Join(append(errs, c.Retry.Validate("RelayConfig.Retry"), c.Retry.RefuseIgnore("RelayConfig.Retry"))...)
 }
 
 // retry is relay.Config.Retry.

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/outbox/outboxadmin"
 	"github.com/millrace-go/millrace/pgtx"
 	"github.com/millrace-go/millrace/transport"
 )
@@ -87,6 +88,7 @@ func (p stopping) PublishBatch(ctx context.Context, topic string, msgs []*messag
 func TestFailingTopicDoesNotStopTheOthers(t *testing.T) {
 	t.Parallel()
 	f, broker := newFixture(t), newRecorder()
+	require.NoError(t, outboxadmin.ChangeShards(t.Context(), f.pool, f.schema, 4, nil))
 	broker.refuseAll(func(p string) bool { return p == "bad" })
 	publish := func(n int, payload string, key func(i int) string) {
 		require.NoError(t, pgtx.Run(t.Context(), f.pool, func(ctx context.Context, _ pgx.Tx) error {
@@ -97,10 +99,10 @@ func TestFailingTopicDoesNotStopTheOthers(t *testing.T) {
 			return f.publisher.Publish(topic, msgs...)
 		}))
 	}
-	publish(40_000, "bad", strconv.Itoa) // 2,500 in each shard
-	publish(160, "good", func(i int) string { return "good " + strconv.Itoa(i) })
+	publish(10_000, "bad", strconv.Itoa) // 2,500 in each shard
+	publish(40, "good", func(i int) string { return "good " + strconv.Itoa(i) })
 	f.run(f.newRelay(batchRecorder{broker}, outbox.RelayConfig{}))
-	require.Eventually(t, func() bool { return broker.count() == 160 }, 30*time.Second, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return broker.count() == 40 }, 30*time.Second, 20*time.Millisecond)
 }
 
 // A publisher that only ever says that something earlier failed was asked thousands of times a second.

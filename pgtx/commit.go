@@ -29,6 +29,8 @@ func commitable(conn *pgx.Conn) error {
 // commit sends what waits together with COMMIT, in one round trip.
 func (t *transaction) commit(ctx context.Context) error {
 	switch {
+	case t.opening != nil && t.opening.Err != nil:
+		return fmt.Errorf("commit: %w", t.opening.Err)
 	case t.lost != nil:
 		return fmt.Errorf("commit: %w", t.lost)
 	case t.aborted:
@@ -47,7 +49,7 @@ func (t *transaction) commit(ctx context.Context) error {
 		return fmt.Errorf("commit: %w", err)
 	case t.foreign != nil:
 		return t.commitForeign(ctx, p)
-	case p.batch.Len() > 0:
+	case p.batch.Len() > 0 || t.opens():
 		err = t.commitWith(ctx, p)
 	case t.begun:
 		var tag pgconn.CommandTag
@@ -62,23 +64,25 @@ func (t *transaction) commit(ctx context.Context) error {
 }
 
 func (t *transaction) commitWith(ctx context.Context, p pipeline) error {
-	b := p.batch
-	if !t.begun {
-		b = &pgx.Batch{}
-		b.Queue(t.begin)
-		b.QueuedQueries = append(b.QueuedQueries, p.batch.QueuedQueries...)
+	lead, implicit := t.beginning(), t.implicit(p)
+	if implicit {
+		lead = lead[1:]
 	}
-	b.Queue("commit")
+	b := batchAfter(lead, p.batch)
+	if !implicit {
+		b.Queue("commit")
+	}
 	open := !t.conn.IsClosed()
 	results := t.conn.SendBatch(ctx, b)
-	t.begun = true
-	if b != p.batch {
-		_, _ = results.Exec() // of BEGIN; the results keep its error and repeat it
+	t.sent()
+	if refusal, _ := t.takeLead(lead, results); refusal != nil {
+		_ = results.Close()
+		return fmt.Errorf("commit: %w", refusal)
 	}
 	f := p.take(results)
 	var tag pgconn.CommandTag
 	err := f.err
-	if err == nil {
+	if err == nil && !implicit {
 		tag, err = results.Exec()
 		// The simple protocol lets a queued statement be several, with a result each.
 		for err == nil && tag.String() != "COMMIT" && tag.String() != "ROLLBACK" {
@@ -88,8 +92,14 @@ func (t *transaction) commitWith(ctx context.Context, p pipeline) error {
 	if cerr := results.Close(); err == nil {
 		err = cerr
 	}
-	if err = tagError(tag, err); err == nil {
+	if !implicit {
+		err = tagError(tag, err)
+	}
+	if err == nil {
 		return nil
+	}
+	if !f.executed {
+		t.settle(err)
 	}
 	var pgErr *pgconn.PgError
 	s := status(t.conn)

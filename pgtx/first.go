@@ -3,7 +3,6 @@ package pgtx
 import (
 	"context"
 	"errors"
-	"strings"
 	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
@@ -18,8 +17,8 @@ func batchOf(sql string, args []any) *pgx.Batch {
 }
 
 // execText sends the lead and a statement without arguments as one string, because it may be several statements.
-func (t *transaction) execText(ctx context.Context, lead []string, sql string) (pgconn.CommandTag, error) {
-	before := strings.Join(lead, "; ") + "; "
+func (t *transaction) execText(ctx context.Context, lead []statement, sql string) (pgconn.CommandTag, error) {
+	before := textOf(lead) + "; "
 	tag, err := t.q.Exec(ctx, before+sql)
 	t.settleText(err)
 	var pgErr *pgconn.PgError
@@ -30,22 +29,39 @@ func (t *transaction) execText(ctx context.Context, lead []string, sql string) (
 }
 
 // sendAfter sends the lead and the batch in one round trip. The results are the batch's.
-func (t *transaction) sendAfter(ctx context.Context, lead []string, b *pgx.Batch) *ledResults {
-	all := &pgx.Batch{}
-	for _, sql := range lead {
-		all.Queue(sql)
-	}
-	all.QueuedQueries = append(all.QueuedQueries, b.QueuedQueries...)
-	r := &ledResults{BatchResults: t.q.SendBatch(ctx, all), t: t, began: !t.begun}
-	t.begun = true // and settled when the results are closed
-	var err error
-	for range lead {
-		_, err = r.Exec() // the results keep an error and repeat it
-	}
-	if err == nil {
+func (t *transaction) sendAfter(ctx context.Context, lead []statement, b *pgx.Batch) *ledResults {
+	r := &ledResults{BatchResults: t.q.SendBatch(ctx, batchAfter(lead, b)), t: t, began: !t.begun}
+	t.sent() // and settled when the results are closed
+	switch refusal, err := t.takeLead(lead, r); {
+	case refusal != nil:
+		_ = r.Close()
+		return &ledResults{BatchResults: pgx.FailedBatchResults(b, refusal), t: t, closed: true}
+	case err == nil:
 		t.told()
 	}
 	return r
+}
+
+func batchAfter(lead []statement, b *pgx.Batch) *pgx.Batch {
+	if len(lead) == 0 {
+		return b
+	}
+	all := &pgx.Batch{}
+	for _, s := range lead {
+		all.Queue(s.sql, s.args...)
+	}
+	all.QueuedQueries = append(all.QueuedQueries, b.QueuedQueries...)
+	return all
+}
+
+// takeLead reads the results of the lead. The results keep an error and repeat it. The refusal is the opening's error.
+func (t *transaction) takeLead(lead []statement, results pgx.BatchResults) (refusal, err error) {
+	for _, s := range lead {
+		if _, err := results.Exec(); err != nil {
+			return t.refused(s, err), err
+		}
+	}
+	return nil, nil
 }
 
 // send sends the batch, in the same round trip as its lead if that can be.

@@ -10,26 +10,24 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// owes returns what the server must be told before the next statement: BEGIN, that a savepoint has ended, those that are
-// open. Nothing of it has a round trip of its own where it can travel with that statement.
-func (t *transaction) owes() (lead []string) {
+// owes returns what the server must be told before the next statement: BEGIN and the opening, that a savepoint has ended,
+// those that are open. Nothing of it has a round trip of its own where it can travel with that statement.
+func (t *transaction) owes() (lead []statement) {
 	if t.begun && status(t.conn) == 'E' {
 		return nil // it would be refused, and what follows it not even read
 	}
-	if !t.begun {
-		lead = append(lead, t.begin)
-	}
+	lead = t.beginning()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.owed != "" {
-		lead = append(lead, "release savepoint "+t.owed)
+		lead = append(lead, statement{sql: "release savepoint " + t.owed})
 	}
 	if t.watched && t.marked < 0 {
-		lead = append(lead, setMark)
+		lead = append(lead, statement{sql: setMark})
 	}
 	for _, sp := range t.savepoints {
 		if !sp.made {
-			lead = append(lead, "savepoint "+sp.name)
+			lead = append(lead, statement{sql: "savepoint " + sp.name})
 		}
 	}
 	return lead
@@ -51,10 +49,13 @@ func (t *transaction) told() {
 // tell spends a round trip on what the server is owed.
 func (t *transaction) tell(ctx context.Context) error {
 	lead := t.owes()
-	if len(lead) == 0 {
+	switch {
+	case len(lead) == 0:
 		return nil
+	case t.opens():
+		return t.sendAfter(ctx, lead, &pgx.Batch{}).Close()
 	}
-	_, err := t.q.Exec(ctx, strings.Join(lead, "; "))
+	_, err := t.q.Exec(ctx, textOf(lead))
 	t.settleText(err)
 	return err
 }
@@ -65,14 +66,14 @@ func (t *transaction) tell(ctx context.Context) error {
 // A savepoint cannot travel with a statement that the server may refuse before it executes anything: pgx prepares what
 // it does not know before it sends the rest, and of a text the server reads all of it first. That would fail the
 // transaction and leave no savepoint to go back to.
-func (t *transaction) lead(ctx context.Context, statements ...statement) (lead []string, unknown bool, err error) {
+func (t *transaction) lead(ctx context.Context, statements ...statement) (lead []statement, unknown bool, err error) {
 	lead = t.owes()
 	switch {
 	case len(lead) == 0:
 		return nil, false, nil
-	case len(statements) == 0 || slices.ContainsFunc(statements, func(s statement) bool { return !s.fitsBatch() }):
+	case len(statements) == 0 || slices.ContainsFunc(statements, func(s statement) bool { return !s.fitsBatch() || s.text && t.opens() }):
 		return nil, false, t.tell(ctx)
-	case strings.HasPrefix(lead[len(lead)-1], "savepoint ") && !t.knows(statements):
+	case strings.HasPrefix(lead[len(lead)-1].sql, "savepoint ") && !t.knows(statements):
 		return nil, true, t.tell(ctx)
 	}
 	return lead, false, nil
@@ -83,6 +84,14 @@ type statement struct {
 	sql  string
 	args []any
 	text bool // it is sent as it is, and may be several
+}
+
+func textOf(all []statement) string {
+	texts := make([]string, len(all))
+	for i, s := range all {
+		texts[i] = s.sql
+	}
+	return strings.Join(texts, "; ")
 }
 
 func statementsOf(b *pgx.Batch) []statement {

@@ -17,7 +17,13 @@ func (u *unit) Lost() bool {
 func (u *unit) Sound() bool {
 	const inTransaction = 'T'
 	conn := u.conn()
-	if conn == nil || conn.IsClosed() || conn.PgConn().TxStatus() != inTransaction {
+	if conn == nil || conn.IsClosed() {
+		return false
+	}
+	if u.work != nil && !u.work.begun {
+		return !u.work.aborted
+	}
+	if conn.PgConn().TxStatus() != inTransaction {
 		return false
 	}
 	x, ok := u.tx.(*tx)

@@ -122,6 +122,20 @@ func skipComments(sql string) string {
 	}
 }
 
+// isPlain reports whether the text is one statement that reads or changes rows.
+func isPlain(sql string) bool {
+	n := 0
+	for statement := range statements(sql) {
+		n++
+		switch word, _ := firstWord(statement); word {
+		case "select", "insert", "update", "delete", "merge", "with", "values":
+		default:
+			return false
+		}
+	}
+	return n == 1
+}
+
 // firstWord is in lower case; "" if the text begins with something else. No keyword is longer than the limit.
 func firstWord(sql string) (word, rest string) {
 	const limit = 12

@@ -9,6 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/millrace-go/millrace/internal/pgunit"
 )
 
 // rollbackTimeout bounds the ROLLBACK, which also runs when the caller's context has ended, so that the connection
@@ -36,6 +38,7 @@ type transaction struct {
 	release func()
 
 	begin   string // the statement
+	opening *pgunit.Opening
 	begun   bool
 	aborted bool // the server refused the first statement before it came to BEGIN: nothing more may be sent
 	ended   bool
@@ -118,6 +121,8 @@ func (t *transaction) usable() error {
 	switch {
 	case t.ended:
 		return pgx.ErrTxClosed
+	case t.opening != nil && t.opening.Err != nil:
+		return t.opening.Err
 	case t.aborted: // as the server would have answered
 		return failed()
 	case t.begun && status(t.conn) == 'I':
@@ -135,6 +140,9 @@ func (t *transaction) settle(err error) {
 	// BEGIN was not executed. Where the server refused the statement, which it did while preparing it, the transaction
 	// must behave as a failed one; otherwise nothing was sent, and the next statement brings BEGIN along.
 	t.begun = false
+	if t.opening != nil {
+		t.opening.Sent = false
+	}
 	var pgErr *pgconn.PgError
 	t.aborted = errors.As(err, &pgErr)
 }

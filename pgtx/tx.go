@@ -50,6 +50,9 @@ func (x *tx) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandT
 	t := x.t
 	// What is one word may be the name of a prepared statement.
 	st := statement{sql: sql, args: args, text: len(args) == 0 && strings.ContainsAny(sql, " \t\r\n")}
+	if t.opens() && isOne(sql) { // the opening has arguments, which a text cannot have
+		st.text = false
+	}
 	lead, unknown, err := t.lead(ctx, st)
 	switch {
 	case err != nil:
@@ -127,7 +130,8 @@ func (x *tx) Prepare(ctx context.Context, name, sql string) (*pgconn.StatementDe
 }
 
 // Conn gives the connection away, so the transaction begins, and what was collected is sent: a savepoint that is made
-// and rolled back on the connection itself would go unnoticed.
+// and rolled back on the connection itself would go unnoticed. Where it could not begin, the connection gets one that has
+// failed: statements on it must not commit by themselves.
 func (x *tx) Conn() *pgx.Conn {
 	t := x.t
 	if !x.closed && t.usable() == nil {
@@ -138,6 +142,13 @@ func (x *tx) Conn() *pgx.Conn {
 		}
 		t.direct = 0 // for good
 	}
+	if !t.ended && !t.begun && status(t.conn) == 'I' {
+		_, _ = t.conn.Exec(t.ctx, t.begin+"; rollback to savepoint refused") // there is no such savepoint
+		if status(t.conn) != 'E' {
+			_ = t.conn.Close(t.ctx)
+		}
+		t.begun = true // and must be rolled back
+	}
 	return t.conn
 }
 
@@ -147,10 +158,13 @@ func (x *tx) LargeObjects() pgx.LargeObjects {
 		return t.foreign.LargeObjects()
 	}
 	// Only a transaction of pgx's own can make them, and only BeginTx makes such a transaction.
-	if !x.closed && t.usable() == nil && status(t.conn) != 'E' { // where BeginTx fails it closes the connection
+	if t.opens() && !x.closed && t.usable() == nil {
+		_ = t.tell(t.ctx) // what comes of it is asked next
+	}
+	if !t.opens() && !x.closed && t.usable() == nil && status(t.conn) != 'E' { // where BeginTx fails it closes the connection
 		begin := "select"
 		if lead := t.owes(); len(lead) > 0 {
-			begin = strings.Join(lead, "; ")
+			begin = textOf(lead)
 		}
 		p, err := t.conn.BeginTx(t.ctx, pgx.TxOptions{BeginQuery: begin})
 		t.settleText(err)

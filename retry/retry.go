@@ -1,5 +1,5 @@
 // Package retry says how often an event that failed is tried again, and when, by its topic and its error. A relay takes a Policy
-// as outbox.RelayConfig.Retry.
+// as outbox.RelayConfig.Retry, and a claim takes one as claim.Config.Retry.
 package retry
 
 import (
@@ -30,6 +30,10 @@ type Rule struct {
 	// Dead makes the event dead at once: an operator decides about it. Default: false.
 	Dead bool
 
+	// Ignore settles the event as done, without effect: what its handler wrote is undone, and it is not retried. Only a claim can
+	// ignore. Default: false.
+	Ignore bool
+
 	// MaxAttempts is how often the event may fail before it is dead. Default: the configuration's.
 	MaxAttempts int
 
@@ -39,22 +43,30 @@ type Rule struct {
 
 // For returns the first rule that fits, with its zero fields set to those of defaults. If none fits it returns defaults.
 func (p Policy) For(topic string, err error, defaults Rule) Rule {
-	for _, r := range p {
-		if !r.fits(topic, err) {
-			continue
-		}
-		if r.MaxAttempts == 0 {
-			r.MaxAttempts = defaults.MaxAttempts
-		}
-		if r.Backoff == 0 {
-			r.Backoff = defaults.Backoff
-		}
-		if r.MaxBackoff == 0 {
-			r.MaxBackoff = max(r.Backoff, defaults.MaxBackoff)
-		}
-		return r
+	r, ok := p.Find(topic, err)
+	if !ok {
+		return defaults
 	}
-	return defaults
+	if r.MaxAttempts == 0 {
+		r.MaxAttempts = defaults.MaxAttempts
+	}
+	if r.Backoff == 0 {
+		r.Backoff = defaults.Backoff
+	}
+	if r.MaxBackoff == 0 {
+		r.MaxBackoff = max(r.Backoff, defaults.MaxBackoff)
+	}
+	return r
+}
+
+// Find returns the first rule that fits, as it was written, and reports whether there is one.
+func (p Policy) Find(topic string, err error) (Rule, bool) {
+	for _, r := range p {
+		if r.fits(topic, err) {
+			return r, true
+		}
+	}
+	return Rule{}, false
 }
 
 func (r Rule) fits(topic string, err error) bool {
@@ -75,6 +87,17 @@ func (r Rule) Wait(failures int) time.Duration {
 	return min(wait, r.MaxBackoff)
 }
 
+// RefuseIgnore reports the rules with Ignore, for one that cannot ignore. The policy is the field of that name.
+func (p Policy) RefuseIgnore(field string) error {
+	var errs []error
+	for i, r := range p {
+		if r.Ignore {
+			errs = append(errs, fmt.Errorf("%s[%d].Ignore is true: want it for a claim alone; here Dead leaves the decision to an operator", field, i))
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // Validate reports everything that is wrong with the policy, which is the field of that name.
 func (p Policy) Validate(field string) error {
 	var errs []error
@@ -87,6 +110,9 @@ func (p Policy) Validate(field string) error {
 		}
 		if r.MaxAttempts < 0 || r.MaxAttempts > 1000 {
 			wrong("MaxAttempts", "%d: want 1 to 1000, or 0 for the default", r.MaxAttempts)
+		}
+		if r.Ignore && (r.Dead || r.MaxAttempts != 0 || r.Backoff != 0 || r.MaxBackoff != 0) {
+			wrong("Ignore", "true, beside dead, attempts or a backoff: want one of them, because an event that is ignored is done")
 		}
 		if r.Dead && (r.MaxAttempts != 0 || r.Backoff != 0 || r.MaxBackoff != 0) {
 			wrong("Dead", "true, beside attempts or a backoff: want one of them, because an event that is dead is not retried")

@@ -72,13 +72,18 @@ func TestValidate(t *testing.T) {
 	t.Parallel()
 	require.NoError(t, retry.Policy{{}, {Topic: "a*", MaxAttempts: 1000, Backoff: time.Second, MaxBackoff: time.Second}, {Backoff: time.Hour}, {MaxBackoff: time.Hour}}.Validate("Retry"))
 	for want, r := range map[string]retry.Rule{
-		`Retry[1].Topic is "a[": want a topic, or a pattern such as "labour.*"`: {Topic: "a["},
-		"Retry[1].MaxAttempts is -1: want 1 to 1000, or 0 for the default":      {MaxAttempts: -1},
-		"Retry[1].Dead is true, beside attempts or a backoff: want one of them": {Dead: true, MaxAttempts: 2},
-		"Retry[1].Backoff is 1ns: want 1ms or more":                             {Backoff: 1},
-		"Retry[1].MaxBackoff is 1s: want Backoff or more, or 0 for the default": {Backoff: time.Minute, MaxBackoff: time.Second},
-		"Retry[1].MaxBackoff is 25h0m0s: want 24h or less":                      {Backoff: 25 * time.Hour},
+		`Retry[1].Topic is "a[": want a topic, or a pattern such as "labour.*"`:         {Topic: "a["},
+		"Retry[1].MaxAttempts is -1: want 1 to 1000, or 0 for the default":              {MaxAttempts: -1},
+		"Retry[1].Dead is true, beside attempts or a backoff: want one of them":         {Dead: true, MaxAttempts: 2},
+		"Retry[1].Ignore is true, beside dead, attempts or a backoff: want one of them": {Ignore: true, Dead: true},
+		"Retry[1].Backoff is 1ns: want 1ms or more":                                     {Backoff: 1},
+		"Retry[1].MaxBackoff is 1s: want Backoff or more, or 0 for the default":         {Backoff: time.Minute, MaxBackoff: time.Second},
+		"Retry[1].MaxBackoff is 25h0m0s: want 24h or less":                              {Backoff: 25 * time.Hour},
 	} {
 		require.ErrorContains(t, retry.Policy{{}, r}.Validate("Retry"), want)
 	}
+	ignores := retry.Policy{{}, {Ignore: true}}
+	require.NoError(t, ignores.Validate("Retry"))
+	require.ErrorContains(t, ignores.RefuseIgnore("Retry"), "Retry[1].Ignore is true: want it for a claim alone")
+	require.NoError(t, ignores[:1].RefuseIgnore("Retry"))
 }

@@ -15,6 +15,15 @@ type Delivery interface {
 	// other keys nor a worker. Without Features.DelayedRedelivery it does nothing.
 	RetryAfter(d time.Duration)
 
+	// Reject asks that the message, when it is nacked, is not delivered again, because no redelivery can help: it cannot be
+	// decoded, say. It goes to the consumer's dead-letter topic at once, with the cause, and the later messages of its key go
+	// on. Without a dead-letter topic in the consumer's configuration that is the topic DeadLetterTopic, which is created like
+	// any other. A message that cannot be sent there is delivered again. Under a claim it becomes a dead letter of the claim.
+	Reject(cause error)
+
+	// Rejected is the cause of the latest Reject; nil without one.
+	Rejected() error
+
 	// Handled tells that the handler is done and the ack follows once it is durable, so that an ordered lane may
 	// move on. Optional: an ack implies it.
 	Handled()
@@ -40,4 +49,6 @@ type noDelivery struct{}
 
 func (noDelivery) Attempt() int             { return 0 }
 func (noDelivery) RetryAfter(time.Duration) {}
+func (noDelivery) Reject(error)             {}
+func (noDelivery) Rejected() error          { return nil }
 func (noDelivery) Handled()                 {}

@@ -51,13 +51,28 @@ func (t *memoryTopic) publish(ctx context.Context, msgs []*message.Message, prop
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.fanOut(copies)
+}
+
+// fanOut expects the topic to be locked.
+func (t *memoryTopic) fanOut(msgs []*message.Message) {
 	for _, g := range t.groups {
-		items := make([]*memoryItem, len(copies))
-		for i, msg := range copies {
+		items := make([]*memoryItem, len(msgs))
+		for i, msg := range msgs {
 			items[i] = &memoryItem{msg: msg, key: Key(msg)}
 		}
 		g.push(items)
 	}
+}
+
+// keep publishes a dead letter, for DeadLetterConsumer when nobody has subscribed.
+func (t *memoryTopic) keep(dead *message.Message) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.groups) == 0 {
+		t.groups[DeadLetterConsumer] = newMemoryGroup(false)
+	}
+	t.fanOut([]*message.Message{dead})
 }
 
 // cloneMessage is message.Copy with a payload of its own, which Copy shares.
@@ -73,7 +88,7 @@ func (t *memoryTopic) group(consumer string, ordered bool) (*memoryGroup, error)
 	defer t.mu.Unlock()
 	g, ok := t.groups[consumer]
 	if !ok {
-		g = &memoryGroup{queue: newMemoryQueue(ordered), changed: make(chan struct{})}
+		g = newMemoryGroup(ordered)
 		t.groups[consumer] = g
 	}
 	if g.queue.ordered != ordered {
@@ -87,6 +102,10 @@ type memoryGroup struct {
 	mu      sync.Mutex
 	queue   *memoryQueue
 	changed chan struct{} // closed and replaced when there may be something to take
+}
+
+func newMemoryGroup(ordered bool) *memoryGroup {
+	return &memoryGroup{queue: newMemoryQueue(ordered), changed: make(chan struct{})}
 }
 
 func (g *memoryGroup) push(items []*memoryItem) {

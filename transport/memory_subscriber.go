@@ -55,6 +55,7 @@ func (s *memorySubscriber) Subscribe(ctx context.Context, topic string) (<-chan 
 	}
 	sub := &memorySubscription{
 		group: group,
+		dead:  s.transport.broker.topic(DeadLetterTopic(topic, s.config.Consumer)),
 		tracing: tracing.NewDeliveries(s.transport.config.TracerProvider, s.transport.config.Propagator,
 			"github.com/millrace-go/millrace/transport", "memory", topic, s.config.Consumer),
 		drain: s.transport.config.DrainTimeout,
@@ -91,6 +92,7 @@ func (s *memorySubscriber) group(topic string) (*memoryGroup, error) {
 // memorySubscription is one call of Subscribe.
 type memorySubscription struct {
 	group   *memoryGroup
+	dead    *memoryTopic
 	tracing tracing.Deliveries
 	drain   time.Duration
 	slots   chan struct{} // one per message that is delivered and neither acked nor nacked
@@ -159,6 +161,11 @@ func (s *memorySubscription) await(ctx context.Context, msg *message.Message, it
 		s.group.update(func(q *memoryQueue) { q.done(item) })
 		return true
 	case <-msg.Nacked():
+		if cause := delivery.Rejected(); cause != nil {
+			s.reject(item, cause)
+			s.group.update(func(q *memoryQueue) { q.done(item) })
+			break
+		}
 		retry(delivery.delay())
 	case <-ctx.Done():
 		select {
@@ -172,8 +179,16 @@ func (s *memorySubscription) await(ctx context.Context, msg *message.Message, it
 	return false
 }
 
+// reject keeps the message in the consumer's dead-letter topic.
+func (s *memorySubscription) reject(item *memoryItem, cause error) {
+	dead := cloneMessage(item.msg)
+	MarkRejected(dead, cause)
+	s.dead.keep(dead)
+}
+
 // memoryDelivery implements Delivery.
 type memoryDelivery struct {
+	Rejection
 	attempt int
 	after   atomic.Int64 // nanoseconds; 0: nobody asked
 }

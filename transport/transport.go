@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"strings"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 )
@@ -51,7 +52,8 @@ const DefaultConcurrency = 10
 // SubscriberConfig describes one consumer of events.
 type SubscriberConfig struct {
 	// Consumer names the group that shares the messages of a topic: each message goes to one subscriber of each
-	// consumer. Letters, digits, "_" and "-", starting with a letter. Required.
+	// consumer. Letters, digits, "_", "-" and ".", starting with a letter. What follows the last "." is the handler, under
+	// which the transport's configuration has settings. Required.
 	Consumer string
 
 	// Concurrency is the largest number of messages that are delivered and neither acked nor nacked, for each call of
@@ -64,7 +66,10 @@ type SubscriberConfig struct {
 	Ordered bool
 }
 
-var consumerPattern = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]{0,99}$`)
+var (
+	consumerPattern = regexp.MustCompile(`^[A-Za-z]([A-Za-z0-9_.-]{0,199}[A-Za-z0-9_-])?$`) // service.handler
+	handlerPattern  = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]{0,99}$`)
+)
 
 // WithDefaults returns the configuration with every zero field set to its default.
 func (c SubscriberConfig) WithDefaults() SubscriberConfig {
@@ -89,10 +94,21 @@ func (c SubscriberConfig) Validate() error {
 // ValidateConsumer reports whether a consumer may have the name. The error says what is wanted, and does not repeat the name.
 func ValidateConsumer(name string) error {
 	if !consumerPattern.MatchString(name) {
+		return errors.New(`want 1 to 201 letters, digits, "_", "-" and ".", starting with a letter and not ending with "."`)
+	}
+	return nil
+}
+
+// ValidateHandler reports whether a handler may have the name. The error says what is wanted, and does not repeat the name.
+func ValidateHandler(name string) error {
+	if !handlerPattern.MatchString(name) {
 		return errors.New(`want 1 to 100 letters, digits, "_" and "-", starting with a letter`)
 	}
 	return nil
 }
+
+// HandlerOf returns what follows the last "." in the name of a consumer.
+func HandlerOf(consumer string) string { return consumer[strings.LastIndexByte(consumer, '.')+1:] }
 
 // Features tells what a broker can do beyond at-least-once delivery, which all of them have.
 type Features struct {

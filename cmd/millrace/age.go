@@ -1,13 +1,12 @@
 package main
 
 import (
-	"errors"
 	"fmt"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/millrace-go/millrace/internal/words"
 )
 
 // age is a flag's duration in Go's form, or a number of days: 90d. 0 is one that was not given.
@@ -19,17 +18,11 @@ func ageVar(c *cobra.Command, a *time.Duration, name, usage string) {
 
 // Set implements pflag.Value.
 func (a *age) Set(text string) error {
-	d, err := time.ParseDuration(text)
-	if number, ok := strings.CutSuffix(text, "d"); ok {
-		var n uint64
-		n, err = strconv.ParseUint(number, 10, 16)
-		d = time.Duration(n) * 24 * time.Hour
+	d, err := words.ParseAge(text)
+	if err == nil {
+		*a = age(d)
 	}
-	if err != nil || d <= 0 {
-		return errors.New("want an age such as 90d or 12h")
-	}
-	*a = age(d)
-	return nil
+	return err
 }
 
 // String implements pflag.Value.

@@ -22,6 +22,7 @@ import (
 	"github.com/millrace-go/millrace/cmd/millrace/internal/output"
 	"github.com/millrace-go/millrace/framework"
 	"github.com/millrace-go/millrace/internal/pgdsn"
+	"github.com/millrace-go/millrace/internal/reach"
 )
 
 // connectTimeout bounds how long a database may take to answer the first time.
@@ -41,7 +42,7 @@ type app struct {
 
 	broker broker            // of those commands that talk to one
 	cfg    *framework.Config // nil: none was read
-	reach  reach
+	reach  reach.Reach
 	conns  int32 // that the command needs at once; 0: a few
 }
 
@@ -136,7 +137,7 @@ func (a *app) connect(ctx context.Context) (*pgxpool.Pool, error) {
 	if err != nil {
 		return nil, usageError{fmt.Errorf("%s is %w", a.dsnSource(), err)}
 	}
-	a.reach.server = &cfg.ConnConfig.Config
+	a.reach.Server = &cfg.ConnConfig.Config
 	if !strings.Contains(dsn, "pool_max_conns") {
 		cfg.MaxConns = max(cfg.MaxConns, a.conns)
 	}

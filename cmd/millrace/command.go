@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"syscall"
 )
 
@@ -15,10 +16,13 @@ const (
 	exitBySignal = 128
 )
 
-// runCommand runs the command with the environment on top of ours, passes signals on to it and returns its exit code.
+// runCommand runs the command with the environment on top of ours, passes signals on to it and returns its exit code. An
+// interrupt reaches all processes of the command, as a terminal's Ctrl-C does. Any other signal reaches the command, and when
+// that has ended, those of its processes that it did not pass the signal on to: "go run" ends without its program.
 func runCommand(argv, env []string, signals <-chan os.Signal, stdin *os.File, stdout, stderr io.Writer) int {
 	command := exec.Command(argv[0], argv[1:]...) //nolint:noctx // it is asked to end by signals
-	command.Env = append(os.Environ(), env...)
+	// No load balancer sends requests here. A setting of ours wins.
+	command.Env = slices.Concat([]string{"MILLRACE_HTTP_LINGER=0s"}, os.Environ(), env)
 	command.Stdin, command.Stdout, command.Stderr = stdin, stdout, stderr
 	if err := command.Start(); err != nil {
 		fmt.Fprintf(stderr, "millrace dev: run %s: %v\n", argv[0], err)
@@ -26,6 +30,8 @@ func runCommand(argv, env []string, signals <-chan os.Signal, stdin *os.File, st
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- command.Wait() }()
+	var below []process // when the last signal came
+	interrupted := false
 	for {
 		select {
 		case received := <-signals:
@@ -33,8 +39,17 @@ func runCommand(argv, env []string, signals <-chan os.Signal, stdin *os.File, st
 			if received == syscall.SIGINT && hasTerminal() {
 				continue
 			}
+			below = processesBelow(command.Process.Pid)
 			_ = command.Process.Signal(received) // it fails only when the command has just ended
+			if received == syscall.SIGINT {
+				signalAll(below, received)
+			}
+			interrupted = received == syscall.SIGINT
 		case err := <-ended:
+			if below = stillRunning(below); !interrupted {
+				signalAll(below, syscall.SIGTERM)
+			}
+			awaitEnd(below, signals)
 			return exitCode(err, stderr)
 		}
 	}

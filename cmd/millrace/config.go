@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 
@@ -72,7 +71,7 @@ func (a *app) configCheck(path string) error {
 		return exitStatus(exitFailed)
 	}
 	if !a.json {
-		a.say("%s: %s", path, a.terminal.Green("no errors"))
+		a.say("%s: %s", cmp.Or(path, "the environment"), a.terminal.Green("no errors"))
 	}
 	return nil
 }
@@ -83,13 +82,9 @@ func (a *app) configPrint(path string) error {
 		return err
 	}
 	if a.json {
-		b, err := cfg.JSON(drivers...)
-		if err != nil {
-			return err
-		}
-		return a.printJSON(json.RawMessage(b))
+		return a.printJSON(cfg)
 	}
-	b, err := cfg.YAML(drivers...)
+	b, err := cfg.YAML()
 	if err != nil {
 		return err
 	}

@@ -42,6 +42,15 @@ func TestConfigCheck(t *testing.T) {
 	assert.Equal(t, exitUsage, code)
 }
 
+// An empty path names no file: only the environment is checked.
+func TestConfigCheckOfTheEnvironment(t *testing.T) {
+	t.Setenv("MILLRACE_SERVICE", "labour")
+	t.Setenv("MILLRACE_BROKER", "memory")
+	code, out, stderr := configRun("check", "")
+	assert.Equal(t, exitOK, code, stderr)
+	assert.Equal(t, "the environment: no errors\n", out)
+}
+
 func TestConfigPrint(t *testing.T) {
 	t.Setenv("MILLRACE_POSTGRES_DSN", "") // which would take the file's place
 	path := configFile(t, "service: labour\nbroker: memory\npostgres: {dsn: 'postgres://labour:hunter2@db/labour'}\n")

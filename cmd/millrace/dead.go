@@ -16,7 +16,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
-	"github.com/millrace-go/millrace/cmd/millrace/internal/output"
+	"github.com/millrace-go/millrace/internal/explain"
+	"github.com/millrace-go/millrace/internal/words"
 	"github.com/millrace-go/millrace/middleware/deadletter"
 )
 
@@ -30,7 +31,7 @@ func (a *app) dead() *cobra.Command {
 			"            redelivers it\n" +
 			"  blocked   it waits behind an earlier event of its key",
 	})
-	c.AddCommand(a.deadList(), a.deadShow(), a.deadEdit(), a.deadReplay(), a.deadDiscard(), a.deadAudit(), a.deadPurge())
+	c.AddCommand(a.deadList(), a.deadShow(), a.deadEdit(), a.deadReplay(), a.deadReplays(), a.deadStop(), a.deadDiscard(), a.deadAudit(), a.deadPurge())
 	return c
 }
 
@@ -46,7 +47,7 @@ func deadSelection(c *cobra.Command, s *deadletter.Selection) {
 }
 
 // failed are the stored states of events that "dead list" lists.
-var failed = []string{"dead", "waiting", "parked", "failing"}
+var failed = []string{"dead", "retrying", "blocked", "nacked"}
 
 func (a *app) deadList() *cobra.Command {
 	var l deadletter.Listing
@@ -57,12 +58,12 @@ func (a *app) deadList() *cobra.Command {
 		Example: "  millrace dead list\n  millrace dead list --groups\n  millrace dead list --state all --consumer labour/notify-family",
 	}
 	deadSelection(c, &l.Selection)
-	c.Flags().StringVar(&state, "state", "dead", "only events in this state: "+either(claimStates.choice(failed)))
-	oneOf(c, "state", claimStates.choice(failed)...)
+	c.Flags().StringVar(&state, "state", "dead", "only events in this state: "+words.Either(words.ClaimStates.Choice(failed)))
+	oneOf(c, "state", words.ClaimStates.Choice(failed)...)
 	limitVar(c, &l.Limit)
 	c.Flags().BoolVar(&groups, "groups", false, "count events by error")
 	c.PreRunE = func(*cobra.Command, []string) (err error) {
-		l.States, err = claimStates.named(state, failed...)
+		l.States, err = namedStates(state, failed...)
 		return cmp.Or(checkLimit(l.Limit), err)
 	}
 	c.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
@@ -83,7 +84,7 @@ func (a *app) deadList() *cobra.Command {
 		var rows [][]string
 		for _, e := range found {
 			rows = append(rows, []string{
-				oneLine(e.EventID), e.Consumer, oneLine(e.Key), failedState(e), tries(e.Attempts), output.Duration(time.Since(e.First)), e.Group, oneLine(why(e.Reason, e.Error)),
+				words.OneLine(e.EventID), e.Consumer, words.OneLine(e.Key), failedState(e), tries(e.Attempts), words.Duration(time.Since(e.First)), e.Group, words.OneLine(words.Why(e.Reason, e.Error)),
 			})
 		}
 		a.table("EVENT# CONSUMER~ KEY~? STATE TRIES? AGE GROUP? ERROR~", rows)
@@ -94,32 +95,15 @@ func (a *app) deadList() *cobra.Command {
 
 // failedState is the state of an event, with what comes next.
 func failedState(e deadletter.Event) string {
-	state := claimStates.of(e.State)
+	state := words.ClaimStates.Of(e.State)
 	switch {
-	case e.State == "failing":
+	case e.State == "nacked":
 		return state + ", broker"
 	case e.Due != nil:
 		return state + ", " + due(*e.Due)
 	}
 	return state
 }
-
-// reasons are short words for why events failed, where neither their state nor their attempts nor their error says it.
-var reasons = map[string]string{
-	"panic": "panic", "deadline": "timed out", "lost": "lost its connection", "permanent": "permanent error", "window": "too old", "clock": "from the future", "malformed": "no usable ID",
-	"killed": "poison message",
-}
-
-// why is the reason for which an event is where it is, with its last error.
-func why(reason, text string) string {
-	if said := reasons[reason]; said != "" && text != "" {
-		return said + ": " + text
-	}
-	return cmp.Or(text, reasons[reason])
-}
-
-// whySentence is the reason for which an event is where it is, where its error does not say it.
-func whySentence(reason string) string { return cmp.Or(deadReasons[reason], reasons[reason]) }
 
 // sayNoneFailed says that no event is selected, and which command lists more.
 func (a *app) sayNoneFailed(s deadletter.Selection, state, command string) {
@@ -159,15 +143,12 @@ func (a *app) printGroups(ctx context.Context, pool *pgxpool.Pool, l deadletter.
 	for _, g := range groups {
 		reason, text, _ := strings.Cut(g.Text, ": ")
 		rows = append(rows, []string{
-			g.Group, strconv.Itoa(g.Events), output.Duration(time.Since(g.First)), output.Duration(time.Since(g.Last)), strings.Join(g.Consumers, ","), oneLine(why(reason, text)),
+			g.Group, strconv.Itoa(g.Events), words.Duration(time.Since(g.First)), words.Duration(time.Since(g.Last)), strings.Join(g.Consumers, ","), words.OneLine(words.Why(reason, text)),
 		})
 	}
 	a.table("GROUP EVENTS FIRST LAST CONSUMERS~ ERROR~", rows)
 	return nil
 }
-
-// beginning is as much of an error as a sentence has room for.
-func beginning(text string) string { return output.Cut(text, 120) }
 
 func (a *app) deadShow() *cobra.Command {
 	var consumer string
@@ -179,7 +160,7 @@ func (a *app) deadShow() *cobra.Command {
 	c.Flags().StringVar(&consumer, "consumer", "", "as it failed for this consumer")
 	c.Flags().BoolVar(&raw, "raw", false, "write the payload alone, byte by byte")
 	c.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, args []string) error {
-		id, err := a.wholeID(ctx, pool, args[0], "ids_consumers")
+		id, err := explain.WholeID(ctx, pool, a.schema, args[0], explain.Consumers)
 		if err != nil {
 			return err
 		}
@@ -216,9 +197,9 @@ func (a *app) printFailed(e deadletter.Event) {
 			a.terminal.Paragraph(a.stdout, len("consumer  "), name, a.terminal.Dim, text)
 		}
 	}
-	state := a.paintState(claimStates.of(e.State))
+	state := a.paintState(words.ClaimStates.Of(e.State))
 	if e.Attempts > 0 {
-		state += ", " + haveFailed(e.Attempts)
+		state += ", " + words.HaveFailed(e.Attempts)
 	}
 	if e.Replayed {
 		state += ", replayed by an operator"
@@ -226,30 +207,30 @@ func (a *app) printFailed(e deadletter.Event) {
 	if e.Due != nil {
 		state += ", due at " + e.Due.Format(time.RFC3339)
 	}
-	line("event", oneLine(e.EventID))
+	line("event", words.OneLine(e.EventID))
 	line("consumer", e.Consumer)
 	line("state", state)
-	line("key", oneLine(e.Key))
-	line("topic", oneLine(e.Topic))
-	line("handler", oneLine(e.Handler))
+	line("key", words.OneLine(e.Key))
+	line("topic", words.OneLine(e.Topic))
+	line("handler", words.OneLine(e.Handler))
 	line("failed", "first at "+e.First.Format(time.RFC3339)+", last at "+e.Failed.Format(time.RFC3339))
 	line("group", e.Group)
-	line("reason", whySentence(e.Reason))
+	line("reason", words.WhySentence(e.Reason))
 	line("error", legible([]byte(e.Error)))
 	for _, attempt := range e.History {
-		text := attempt.At.Format(time.RFC3339) + " " + oneLine(attempt.By)
+		text := attempt.At.Format(time.RFC3339) + " " + words.OneLine(attempt.By)
 		if attempt.Error != e.Error {
-			text += ": " + oneLine(attempt.Error)
+			text += ": " + words.OneLine(attempt.Error)
 		}
 		line("attempt", text)
 	}
 	for _, k := range slices.Sorted(maps.Keys(e.Origin)) {
-		line("origin", oneLine(k)+"="+oneLine(e.Origin[k]))
+		line("origin", words.OneLine(k)+"="+words.OneLine(e.Origin[k]))
 	}
 	for _, k := range slices.Sorted(maps.Keys(e.Metadata)) {
-		line("header", oneLine(k)+"="+oneLine(e.Metadata[k]))
+		line("header", words.OneLine(k)+"="+words.OneLine(e.Metadata[k]))
 	}
-	line("payload", output.Count(e.Bytes, "byte"))
+	line("payload", words.Count(e.Bytes, "byte"))
 	if e.Bytes > 0 {
 		a.say("%s", legible(e.Payload))
 	}
@@ -266,4 +247,16 @@ func legible(b []byte) string {
 		return string(b)
 	}
 	return strconv.QuoteToGraphic(string(b)) // also what it has of backslashes: it must not be ambiguous
+}
+
+// lines is text of several lines that cannot disturb a terminal.
+func lines(text string) string {
+	if readable([]byte(text)) {
+		return text
+	}
+	all := strings.Split(text, "\n")
+	for i := range all {
+		all[i] = words.OneLine(all[i])
+	}
+	return strings.Join(all, "\n")
 }

@@ -13,22 +13,14 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
-	"github.com/millrace-go/millrace/cmd/millrace/internal/output"
+	"github.com/millrace-go/millrace/internal/explain"
+	"github.com/millrace-go/millrace/internal/words"
 	"github.com/millrace-go/millrace/middleware/deadletter"
 	"github.com/millrace-go/millrace/pgtx"
 )
 
-func (a *app) deadReplay() *cobra.Command {
-	return a.deadCommand(deadletter.Replay, []string{"dead", "waiting"}, "will be retried now", &cobra.Command{
-		Use: "replay {EVENT-ID… | --consumer NAME | --group GROUP | --key KEY | --topic TOPIC | --reason REASON | --all}", ValidArgsFunction: cobra.NoFileCompletions, Short: "Retry dead letters",
-		Long: "Retries dead letters, with all their attempts and in their original order. Events blocked by them follow.\n" +
-			"A running service of the consumer handles them; until one runs they wait.",
-		Example: "  millrace dead replay 0198c0de…3f2a\n  millrace dead replay --group 3f2a9c1e --note \"deployed the fix\"\n  millrace dead replay --topic labour.completed --since 2d --reason deadline --dry-run",
-	})
-}
-
 func (a *app) deadDiscard() *cobra.Command {
-	return a.deadCommand(deadletter.Discard, []string{"dead", "waiting", "parked"}, "discarded", &cobra.Command{
+	return a.deadCommand(deadletter.Discard, nil, []string{"dead", "retrying", "blocked"}, "discarded", &cobra.Command{
 		Use: "discard {EVENT-ID… | --consumer NAME | --group GROUP | --key KEY | --topic TOPIC | --reason REASON | --all}", ValidArgsFunction: cobra.NoFileCompletions, Short: "Discard dead letters for good",
 		Long:    "Discards dead letters for good. If the broker redelivers them they are ignored, and later events of their keys go on.",
 		Example: "  millrace dead discard 0198c0de…3f2a --note \"test data\"\n  millrace dead discard --consumer labour/notify-family --state all",
@@ -53,7 +45,8 @@ func somebody() string {
 
 type deadAction func(context.Context, pgtx.DB, string, deadletter.Selection, deadletter.By) (deadletter.Result, error)
 
-func (a *app) deadCommand(do deadAction, states []string, done string, c *cobra.Command) *cobra.Command {
+// deadCommand completes a command that acts on events. pace is nil where there is none to keep.
+func (a *app) deadCommand(do deadAction, pace *pace, states []string, done string, c *cobra.Command) *cobra.Command {
 	var s deadletter.Selection
 	var by deadletter.By
 	var all, dry bool
@@ -62,14 +55,17 @@ func (a *app) deadCommand(do deadAction, states []string, done string, c *cobra.
 	deadBy(c, &by)
 	c.Flags().BoolVar(&all, "all", false, "all dead letters")
 	c.Flags().BoolVar(&dry, "dry-run", false, "count the events by error, and change none")
-	c.Flags().StringVar(&state, "state", "dead", "only events in this state: "+either(claimStates.choice(states)))
-	oneOf(c, "state", claimStates.choice(states)...)
+	c.Flags().StringVar(&state, "state", "dead", "only events in this state: "+words.Either(words.ClaimStates.Choice(states)))
+	oneOf(c, "state", words.ClaimStates.Choice(states)...)
 	connected := a.connected(func(ctx context.Context, pool *pgxpool.Pool, args []string) (err error) {
-		if s.EventIDs, err = a.wholeIDs(ctx, pool, args, "ids_consumers"); err != nil {
+		if s.EventIDs, err = explain.WholeIDs(ctx, pool, a.schema, args, explain.Consumers); err != nil {
 			return err
 		}
 		if dry {
 			return a.printGroups(ctx, pool, deadletter.Listing{Selection: s, Limit: 100}, state)
+		}
+		if pace.given() {
+			return a.beginReplay(ctx, pool, s, pace, by)
 		}
 		r, err := do(ctx, pool, a.schema, s, by)
 		if err != nil {
@@ -77,7 +73,7 @@ func (a *app) deadCommand(do deadAction, states []string, done string, c *cobra.
 		}
 		none := r.Done == 0
 		if none && (!all || r.InFlight > 0) {
-			return errors.New(strings.Join(append([]string{`no such event: run "millrace dead list" to see which there are`}, leftAlone(r)...), "\n"))
+			return errors.New(strings.Join(append([]string{noSuchEvent}, leftAlone(r)...), "\n"))
 		}
 		if a.json {
 			return a.printJSON(rewordedResult(r))
@@ -85,10 +81,10 @@ func (a *app) deadCommand(do deadAction, states []string, done string, c *cobra.
 		if none {
 			a.sayNoneFailed(s, state, "millrace dead list")
 		} else {
-			a.say("%s %s.", output.Count(r.Done, "event"), done)
+			a.say("%s %s.", words.Count(r.Done, "event"), done)
 		}
 		if r.Behind > 0 {
-			a.say("%d of them %s blocked by an earlier event of the same key.", r.Behind, output.Pick(r.Behind, "is", "are"))
+			a.say("%d of them %s blocked by an earlier event of the same key.", r.Behind, words.Pick(r.Behind, "is", "are"))
 		}
 		for _, line := range leftAlone(r) {
 			a.say("%s", a.terminal.Yellow(line))
@@ -96,6 +92,12 @@ func (a *app) deadCommand(do deadAction, states []string, done string, c *cobra.
 		return nil
 	})
 	c.RunE = func(c *cobra.Command, args []string) (err error) {
+		if err := pace.check(); err != nil {
+			return err
+		}
+		if pace.resumes() {
+			return a.resumeReplay(c, args, pace, by)
+		}
 		named := len(args) > 0 || s.Consumer != "" || s.Group != "" || s.Key != "" || s.Topic != "" || s.Reason != ""
 		switch {
 		case all && named:
@@ -105,7 +107,7 @@ func (a *app) deadCommand(do deadAction, states []string, done string, c *cobra.
 		case !s.Since.IsZero() && !s.Until.IsZero() && !s.Since.Before(s.Until):
 			return usageError{fmt.Errorf("--since is %s: want a time before --until, which is %s", timeFlag(s.Since), timeFlag(s.Until))}
 		}
-		if s.States, err = claimStates.named(state, states...); err != nil {
+		if s.States, err = namedStates(state, states...); err != nil {
 			return err
 		}
 		return connected(c, args)
@@ -113,15 +115,18 @@ func (a *app) deadCommand(do deadAction, states []string, done string, c *cobra.
 	return a.prints(c)
 }
 
+// noSuchEvent says that nothing is selected.
+const noSuchEvent = `no such event: run "millrace dead list" to see which there are`
+
 // leftAlone tells about events that were selected and not changed.
 func leftAlone(r deadletter.Result) (lines []string) {
 	say := func(n int, why string) {
-		lines = append(lines, fmt.Sprintf("%s %s not changed: %s.", output.Count(n, "event"), output.Pick(n, "was", "were"), why))
+		lines = append(lines, fmt.Sprintf("%s %s not changed: %s.", words.Count(n, "event"), words.Pick(n, "was", "were"), why))
 	}
 	if r.InFlight > 0 {
 		say(r.InFlight, "being handled, or changed by somebody else, at this moment")
 	}
-	total, order := claimStates.count(r.Others)
+	total, order := words.ClaimStates.Count(r.Others)
 	for _, state := range order {
 		say(total[state], "in state "+state)
 	}
@@ -137,7 +142,7 @@ func (a *app) deadAudit() *cobra.Command {
 	limitVar(c, &limit)
 	c.PreRunE = func(*cobra.Command, []string) error { return checkLimit(limit) }
 	c.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
-		found, err := deadletter.ListAudit(ctx, pool, a.schema, event, consumer, limit)
+		found, err := deadletter.ListAudit(ctx, pool, a.schema, deadletter.AuditListing{EventID: event, Consumer: consumer, AuditPage: deadletter.AuditPage{Limit: limit}})
 		if err != nil {
 			return err
 		}
@@ -150,7 +155,7 @@ func (a *app) deadAudit() *cobra.Command {
 		}
 		var rows [][]string
 		for _, e := range found {
-			rows = append(rows, []string{a.auditTime(e.At), oneLine(e.Actor), e.Action, oneLine(e.EventID), e.Consumer, auditDetail(e.Detail)})
+			rows = append(rows, []string{a.auditTime(e.At), words.OneLine(e.Actor), e.Action, words.OneLine(e.EventID), e.Consumer, auditDetail(e.Detail)})
 		}
 		a.table("TIME ACTOR~ ACTION EVENT# CONSUMER~? DETAIL~", rows)
 		return nil
@@ -167,7 +172,7 @@ func auditDetail(detail json.RawMessage) string {
 		Set, Unset                 []string
 	}
 	if json.Unmarshal(detail, &d) != nil {
-		return oneLine(string(detail))
+		return words.OneLine(string(detail))
 	}
 	var parts []string
 	add := func(is bool, text string) {
@@ -179,15 +184,15 @@ func auditDetail(detail json.RawMessage) string {
 	add(d.Payload != "", "changed the payload")
 	add(len(d.Set) > 0, "set "+strings.Join(d.Set, ", "))
 	add(len(d.Unset) > 0, "removed "+strings.Join(d.Unset, ", "))
-	add(d.Rows > 0, "deleted "+output.Count(d.Rows, "row")+" of this log")
+	add(d.Rows > 0, "deleted "+words.Count(d.Rows, "row")+" of this log")
 	if d.State != "" {
-		was := "was " + claimStates.of(d.State)
-		if said := why(d.Reason, d.Error); said != "" {
+		was := "was " + words.ClaimStates.Of(d.State)
+		if said := words.Why(d.Reason, d.Error); said != "" {
 			was += " (" + said + ")"
 		}
 		parts = append(parts, was)
 	}
-	return oneLine(strings.Join(parts, "; "))
+	return words.OneLine(strings.Join(parts, "; "))
 }
 
 func (a *app) deadPurge() *cobra.Command {
@@ -210,7 +215,7 @@ func (a *app) deadPurge() *cobra.Command {
 		if a.json {
 			return a.printJSON(p)
 		}
-		a.say("%s discarded, %s of the audit log deleted.", output.Count(p.Events, "dead letter"), output.Count(p.Audit, "row"))
+		a.say("%s discarded, %s of the audit log deleted.", words.Count(p.Events, "dead letter"), words.Count(p.Audit, "row"))
 		return nil
 	})
 	return a.prints(c)

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace-go/millrace/cmd/millrace/internal/output"
+	"github.com/millrace-go/millrace/internal/explain"
 	"github.com/millrace-go/millrace/middleware/deadletter"
 )
 
@@ -40,7 +41,7 @@ func (a *app) deadEdit() *cobra.Command {
 	c.Flags().StringArrayVar(&unset, "unset-header", nil, "remove the header of this name; may be repeated")
 	deadBy(c, &by)
 	connected := a.connected(func(ctx context.Context, pool *pgxpool.Pool, args []string) (err error) {
-		id, err := a.wholeID(ctx, pool, args[0], "ids_consumers")
+		id, err := explain.WholeID(ctx, pool, a.schema, args[0], explain.Consumers)
 		if err != nil {
 			return err
 		}
@@ -56,7 +57,7 @@ func (a *app) deadEdit() *cobra.Command {
 		if err := deadletter.Edit(ctx, pool, a.schema, id, consumer, change, by); err != nil {
 			return err
 		}
-		a.say("The event was changed. Retry it: %s", a.reach.command(id, "dead", "replay"))
+		a.say("The event was changed. Retry it: %s", a.reach.Command(id, "dead", "replay"))
 		return nil
 	})
 	c.RunE = func(c *cobra.Command, args []string) (err error) {

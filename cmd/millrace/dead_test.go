@@ -20,8 +20,8 @@ func newDead(t *testing.T) *operator {
 		select c, gen_random_uuid(), e, k, s, 3, r, x, '[{"at": "2026-01-02T03:04:05Z", "by": "host/1", "error": "first"}]', 'h', 'labour.completed',
 			convert_to('{"uuid": "' || e || '", "metadata": {"trace": "t-1"}}', 'UTF8'), p
 		from (values (1, 'e1', '', 'dead', 'attempts', E'no user 7\nat all', convert_to('{"a": 1}', 'UTF8')),
-			(1, 'e2', 'k', 'dead', 'attempts', E'no user 8\nat all', '\x1b5b00'), (1, 'e3', 'k', 'parked', 'parked', '', 'x'),
-			(2, 'e1', '', 'waiting', 'error', 'oops', 'y')) v(c, e, k, s, r, x, p)`)
+			(1, 'e2', 'k', 'dead', 'attempts', E'no user 8\nat all', '\x1b5b00'), (1, 'e3', 'k', 'blocked', 'blocked', '', 'x'),
+			(2, 'e1', '', 'retrying', 'error', 'oops', 'y')) v(c, e, k, s, r, x, p)`)
 	o.exec(`insert into {schema}.claim_key values (1, 'k')`)
 	return o
 }
@@ -83,9 +83,10 @@ func TestDeadReplayAndDiscard(t *testing.T) {
 	assert.Contains(t, o.run(exitFailed, "dead", "replay", "e3"), "no such event: run \"millrace dead list\" to see which there are\n1 event was not changed: in state blocked.\n")
 	assert.Contains(t, o.run(exitUsage, "dead", "replay", "e3", "--state", "blocked"), "--state is \"blocked\": want dead, retrying or all\n")
 	assert.Contains(t, o.run(exitUsage, "dead", "replay", "--all", "--since", "2026-01-02", "--until", "2026-01-01"), "--since is 2026-01-02T00:00:00Z: want a time before --until")
-	dry := o.run(exitOK, "dead", "replay", "--topic", "labour.completed", "--reason", "attempts", "--since", "1h", "--dry-run")
-	assert.Regexp(t, `^GROUP +EVENTS .*\n[0-9a-f]{8} +2 .*no user <n>`, dry)
-	assert.Equal(t, dry, o.run(exitOK, "dead", "replay", "--topic", "labour.completed", "--reason", "attempts", "--since", "1h", "--dry-run"), "it has changed nothing")
+	for range 2 { // The first run changes nothing, so the second says the same.
+		dry := o.run(exitOK, "dead", "replay", "--topic", "labour.completed", "--reason", "attempts", "--since", "1h", "--dry-run")
+		assert.Regexp(t, `^GROUP +EVENTS .*\n[0-9a-f]{8} +2 .*no user <n>`, dry)
+	}
 	for _, other := range [][]string{{"--topic", "other"}, {"--reason", "panic"}, {"--topic", "labour.completed", "--until", "1h"}} {
 		assert.Contains(t, o.run(exitFailed, append([]string{"dead", "replay"}, other...)...), "no such event", other)
 	}

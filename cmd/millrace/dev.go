@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace-go/millrace/framework/devstack"
+	"github.com/millrace-go/millrace/internal/reach"
 )
 
 func (a *app) dev() *cobra.Command {
@@ -25,9 +26,8 @@ func (a *app) dev() *cobra.Command {
 			"what is installed, a download, or a fake.\n\n" +
 			"With a COMMAND it runs that with the addresses of the services in its environment. When the COMMAND ends, it stops the\n" +
 			"services and exits with the COMMAND's exit code. Without one it prints the environment and runs until Ctrl-C.\n\n" +
-			"A Ctrl-C in a terminal reaches the COMMAND and its children. A signal that is sent to millrace alone is passed on to the\n" +
-			"COMMAND, but \"go run\" does not pass it on to its program, which would outlive the services. If an editor or a script\n" +
-			"stops millrace, build the program and run that.",
+			"A Ctrl-C in a terminal reaches the COMMAND and its children. A SIGTERM that is sent to millrace alone reaches them too: those\n" +
+			"that the COMMAND leaves, as \"go run\" leaves its program, get SIGTERM, and the services stop after them.",
 		Example: "  millrace dev                                 # until Ctrl-C; prints the environment\n  millrace dev -- go run .\n  millrace dev --services postgres,redis -- go test ./...",
 	}
 	c.Flags().StringVar(&list, "services", list, "services to start, separated by commas: postgres, pubsub, kafka, kafka3 (three brokers), redis")
@@ -104,7 +104,7 @@ func printEnvironment(to io.Writer, env []string) {
 	for _, line := range env {
 		key, value, _ := strings.Cut(line, "=")
 		note := ""
-		if shown := withoutPassword(value); value == os.Getenv(key) && shown != value {
+		if shown := reach.WithoutPassword(value); value == os.Getenv(key) && shown != value {
 			value, note = shown, " # put the password in place of xxxxx"
 		}
 		fmt.Fprintf(to, "export %s='%s'%s\n", key, strings.ReplaceAll(value, "'", `'\''`), note)

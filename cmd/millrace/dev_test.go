@@ -126,6 +126,29 @@ func TestDevForwardsSignals(t *testing.T) {
 	}
 }
 
+// A command may end without its program, as "go run" does on SIGTERM, or wait for it without telling it, as "go run" does on
+// SIGINT. The program learns of the signal, and has ended before the services stop.
+func TestDevEndsWhatItsCommandStarted(t *testing.T) {
+	for _, test := range []struct {
+		signal  syscall.Signal
+		command string
+		code    int
+	}{
+		{syscall.SIGTERM, `sh -c "$PROGRAM"; exit 5`, 128 + 15},
+		{syscall.SIGHUP, `sh -c "$PROGRAM"; exit 5`, 128 + 1},
+		{syscall.SIGINT, `trap : INT; sh -c "$PROGRAM"; exit 5`, 5},
+	} {
+		command, output := millrace(t, "dev", "--services=pubsub", "--", "sh", "-c", test.command)
+		command.Env = append(command.Env, `PROGRAM=trap 'sleep 0.3; echo "told"; exit' INT TERM; echo "up $$"; while :; do sleep 0.02; done`)
+		require.NoError(t, command.Start())
+		output.await(t, "\nup ")
+		require.NoError(t, command.Process.Signal(test.signal))
+		assert.Error(t, command.Wait())
+		assert.Equal(t, test.code, command.ProcessState.ExitCode(), output)
+		assert.Contains(t, output.String(), "\ntold\n")
+	}
+}
+
 func TestDevRunsUntilInterrupted(t *testing.T) {
 	command, output := millrace(t, "dev", "--services=pubsub")
 	require.NoError(t, command.Start())

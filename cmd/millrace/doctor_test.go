@@ -20,6 +20,8 @@ import (
 
 	"github.com/millrace-go/millrace/framework/devstack"
 	"github.com/millrace-go/millrace/framework/devstack/devtest"
+	"github.com/millrace-go/millrace/internal/doctor"
+	"github.com/millrace-go/millrace/internal/reach"
 	"github.com/millrace-go/millrace/middleware/effect"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/outbox/outboxadmin"
@@ -47,9 +49,9 @@ func (o *operator) healthy(args ...string) {
 }
 
 // finds expects one finding, of the check, and returns it.
-func (o *operator) finds(check, symptom string, args ...string) finding {
+func (o *operator) finds(check, symptom string, args ...string) doctor.Finding {
 	o.t.Helper()
-	var found []finding
+	var found []doctor.Finding
 	require.NoError(o.t, json.Unmarshal([]byte(o.run(exitFailed, append([]string{"doctor", "-o", "json"}, args...)...)), &found))
 	require.Len(o.t, found, 1, "%v", found)
 	f := found[0]
@@ -110,11 +112,6 @@ var troubles = map[string]func(x *explained){
 		x.finds("schema", `schema "\w+_x" has no tables`)
 		x.run(exitOK, "migrate", "up")
 	},
-	"schema old": func(x *explained) {
-		x.run(exitOK, "migrate", "down", "--component=claim", "--to=2")
-		x.finds("schema", `^the tables of claim have version 2, but programs of this version need version 3$`)
-		x.run(exitOK, "migrate", "up")
-	},
 	"schema newer": func(x *explained) {
 		x.exec(`insert into {schema}.migration (component, version, name) values ('outbox', 99, 'later')`)
 		x.finds("schema", `^the tables of outbox have version 99, but this command supports version 1$`)
@@ -123,7 +120,7 @@ var troubles = map[string]func(x *explained){
 	"relay dead": func(x *explained) {
 		id := x.publish("e", "topic", "k", 0)
 		f := x.finds("outbox", `^1 event is waiting, the oldest for \S+, and no relay runs$`)
-		assert.Contains(x.t, f.Remedy, "millrace relay --broker kafka --brokers HOST:PORT --dsn "+quoted(withoutPassword(x.dsn))+" --schema "+x.schema)
+		assert.Contains(x.t, f.Remedy, "millrace relay --broker kafka --brokers HOST:PORT --dsn "+reach.Quoted(reach.WithoutPassword(x.dsn))+" --schema "+x.schema)
 		end := x.relay(3, func(string, string) error { return nil })
 		x.located(id, "archived")
 		x.healthy()
@@ -228,6 +225,17 @@ var troubles = map[string]func(x *explained){
 		x.finds("poison", `^consumer labour/notify started the event with record 0197f3a0-1234-7abc-8def-0123456789ab alone 2 times, and never finished it$`)
 		x.exec(`delete from {schema}.claim_start`)
 	},
+	"circuit breaker": func(x *explained) {
+		id := outbox.NewID()
+		x.deliver("notify", id, "", never)
+		x.run(exitOK, "dead", "replay", id)
+		x.exec(`insert into {schema}.claim_run (service, name, paused) values ('labour', 'host/1', '[{"consumer": "labour/notify", "seconds": 60, "error": "no answer"}]')`)
+		f := x.finds("paused", `^consumer labour/notify has been paused for \S+ in process host/1$`, "--max-lag=1ns") // and no retry is overdue
+		assert.Contains(x.t, f.Cause, "no answer")
+		x.exec(`delete from {schema}.claim_run`)
+		x.finds("retries", `^1 event of consumer labour/notify is overdue for a retry$`, "--max-lag=1ns")
+		x.run(exitOK, "dead", "discard", id, "--state", "all")
+	},
 	"dead letters": func(x *explained) {
 		id := outbox.NewID()
 		x.deliver("notify", id, "", never)
@@ -237,6 +245,13 @@ var troubles = map[string]func(x *explained){
 		x.healthy()
 		x.finds("retries", `^1 event of consumer labour/notify is overdue for a retry$`, "--max-lag=1ns")
 		x.run(exitOK, "dead", "discard", id, "--state", "all")
+	},
+	"a schedule that nobody fires": func(x *explained) {
+		x.exec(`insert into {schema}.schedule values ('billing', 'report', '@hourly', 'UTC', now() - interval '3 hours', null)`)
+		f := x.finds("schedules", `^schedule report of service billing is overdue by \S+$`)
+		assert.Contains(x.t, f.Remedy, "schedule forget")
+		assert.Contains(x.t, f.Remedy, "billing/report")
+		x.exec(`delete from {schema}.schedule`)
 	},
 	"effects": func(x *explained) {
 		ledger, err := effect.New(x.pool, effect.Config{Service: "labour", Schema: x.schema, Logger: quiet})
@@ -331,9 +346,9 @@ func TestDoctorOnADevelopmentStack(t *testing.T) {
 	const note = "this is a development stack: fsync is off, so a crash of the machine may corrupt its database"
 	ignored := "--ignore=pool,transactions" // of other tests on the same server
 	assert.Equal(t, "No problems found.\nNote: "+note+".\n", o.run(exitOK, "doctor", ignored))
-	var found []finding
+	var found []doctor.Finding
 	require.NoError(t, json.Unmarshal([]byte(o.run(exitOK, "doctor", ignored, "-o", "json")), &found))
-	assert.Equal(t, []finding{{Check: "server", Symptom: note, Note: true}}, found)
+	assert.Equal(t, []doctor.Finding{{Check: "server", Symptom: note, Note: true}}, found)
 
 	x := patient(t, devtest.Postgres(t, devstack.ServerConfig{Settings: map[string]string{"millrace.development": "off"}}), "production")
 	f := x.finds("server", `^fsync or full_page_writes is off$`)

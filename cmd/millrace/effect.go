@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
-	"github.com/millrace-go/millrace/cmd/millrace/internal/output"
+	"github.com/millrace-go/millrace/internal/words"
 	"github.com/millrace-go/millrace/middleware/effect"
 )
 
@@ -39,7 +39,7 @@ func (a *app) effectList() *cobra.Command {
 	c.Flags().BoolVar(&response, "response", false, "show responses, too")
 	c.PreRunE = func(*cobra.Command, []string) error {
 		if !slices.Contains(effect.States, l.State) {
-			return usageError{fmt.Errorf("--state is %q: want %s", l.State, either(effect.States))}
+			return usageError{fmt.Errorf("--state is %q: want %s", l.State, words.Either(effect.States))}
 		}
 		return checkLimit(l.Limit)
 	}
@@ -70,9 +70,9 @@ func (a *app) effectList() *cobra.Command {
 			if e.Conflicts > 0 {
 				state += ", in conflict"
 			}
-			row := []string{oneLine(e.Key), state, strconv.Itoa(e.Calls), output.Duration(time.Since(e.CalledAt)) + " ago", e.IdempotencyKey, oneLine(e.Reason)}
+			row := []string{words.OneLine(e.Key), state, strconv.Itoa(e.Calls), words.Duration(time.Since(e.CalledAt)) + " ago", e.IdempotencyKey, words.OneLine(e.Reason)}
 			if response {
-				row = append(row, oneLine(string(e.Response)))
+				row = append(row, words.OneLine(string(e.Response)))
 			}
 			rows = append(rows, row)
 		}
@@ -105,7 +105,7 @@ func (a *app) effectResolve() *cobra.Command {
 		if a.json {
 			return a.printJSON(map[string]string{"settled": args[0]})
 		}
-		a.say("Effect %s was resolved.", oneLine(args[0]))
+		a.say("Effect %s was resolved.", words.OneLine(args[0]))
 		return nil
 	})
 	c.RunE = func(c *cobra.Command, args []string) error {

@@ -7,35 +7,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
-	"github.com/millrace-go/millrace/cmd/millrace/internal/output"
+	"github.com/millrace-go/millrace/internal/explain"
+	"github.com/millrace-go/millrace/internal/words"
 )
-
-// explanation is where an event is, and why. Times are the database's.
-type explanation struct {
-	EventID string     `json:"event_id"`
-	Minted  *time.Time `json:"minted,omitempty"` // where the ID tells
-	Due     *time.Time `json:"due,omitempty"`    // of a delayed one
-	Topic   string     `json:"topic,omitempty"`
-	Key     string     `json:"key,omitempty"`
-	Trace   string     `json:"trace,omitempty"`
-	Cause   string     `json:"cause,omitempty"` // the event whose handler published it
-	Now     time.Time  `json:"now"`
-	Known   bool       `json:"known"` // something is known of it
-	Stages  []stage    `json:"stages"`
-}
-
-// stage is what is known at one place of an event's way.
-type stage struct {
-	Place string   `json:"place"`        // outbox, copy, broker, claim, effect, output; event where nothing is known
-	Of    string   `json:"of,omitempty"` // the consumer, the effect's key, the copy's topic, the output's ID
-	State string   `json:"state"`
-	Why   string   `json:"why"`
-	Next  []string `json:"next,omitempty"` // commands that an operator may want now
-}
 
 const explainUsage = `Shows where an event is, and why: in the outbox, at the broker, at each consumer, and its effects in the ledger; and what an
 operator can do about it. Exits with 1 if nothing is known about the event.
@@ -62,26 +39,10 @@ func (a *app) explain() *cobra.Command {
 		return err
 	}
 	c.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, args []string) error {
-		there, err := a.installed(ctx, pool)
+		e, err := explain.Explain(ctx, pool, a.schema, args[0], at, a.reach)
 		if err != nil {
 			return err
 		}
-		var queries []string
-		if there["outbox"] {
-			queries = append(queries, "ids_outbox")
-		}
-		if there["claim"] {
-			queries = append(queries, "ids_consumers", "ids_completed")
-		}
-		id, err := a.wholeID(ctx, pool, args[0], queries...)
-		if err != nil {
-			return err
-		}
-		found, err := a.identify(ctx, pool, id, at)
-		if err != nil {
-			return err
-		}
-		e := found.explain()
 		if a.json {
 			err = a.printJSON(e)
 		} else {
@@ -106,37 +67,26 @@ func parseDue(text string) (time.Time, error) {
 	return at, nil
 }
 
-// minted is the time in a UUIDv7.
-func minted(eventID string) *time.Time {
-	id, err := uuid.Parse(eventID)
-	if err != nil || id.Version() != 7 {
-		return nil
-	}
-	seconds, nanos := id.Time().UnixTime()
-	at := time.Unix(seconds, nanos)
-	return &at
-}
-
-func (a *app) printExplanation(e explanation) {
+func (a *app) printExplanation(e explain.Explanation) {
 	line := func(name, value string) {
 		if value != "" {
 			a.say("%s %s", a.terminal.Dim(fmt.Sprintf("%-7s", name)), value)
 		}
 	}
-	line("event", oneLine(e.EventID))
+	line("event", words.OneLine(e.EventID))
 	if e.Minted != nil {
-		line("created", when(e.Now, *e.Minted))
+		line("created", words.When(e.Now, *e.Minted))
 	}
-	line("topic", oneLine(e.Topic))
-	line("key", oneLine(e.Key))
+	line("topic", words.OneLine(e.Topic))
+	line("key", words.OneLine(e.Key))
 	if e.Due != nil {
-		line("due", when(e.Now, *e.Due))
+		line("due", words.When(e.Now, *e.Due))
 	}
-	line("trace", oneLine(e.Trace))
-	line("cause", oneLine(e.Cause))
+	line("trace", words.OneLine(e.Trace))
+	line("cause", words.OneLine(e.Cause))
 	for _, s := range e.Stages {
-		a.say("\n%s %s", a.terminal.Bold(strings.TrimSpace(s.Place+" "+oneLine(s.Of))+":"), a.paintStage(s.State))
-		a.terminal.Paragraph(a.stdout, 2, "", a.terminal.Dim, oneLine(s.Why))
+		a.say("\n%s %s", a.terminal.Bold(strings.TrimSpace(s.Place+" "+words.OneLine(s.Of))+":"), a.paintStage(s.State))
+		a.terminal.Paragraph(a.stdout, 2, "", a.terminal.Dim, words.OneLine(s.Why))
 		for _, command := range s.Next {
 			a.say("      %s", command)
 		}
@@ -155,17 +105,4 @@ func (a *app) paintStage(state string) string {
 		return a.terminal.Green(state)
 	}
 	return state
-}
-
-// when is a time for people, relative and absolute.
-func when(now, at time.Time) string {
-	absolute := " (" + at.UTC().Format(time.RFC3339) + ")"
-	switch d := at.Sub(now); {
-	case d >= time.Second:
-		return "in " + output.Duration(d) + absolute
-	case d > -time.Second:
-		return "just now" + absolute
-	default:
-		return output.Duration(-d) + " ago" + absolute
-	}
 }

@@ -19,6 +19,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-go/millrace/internal/explain"
+	"github.com/millrace-go/millrace/internal/reach"
 	"github.com/millrace-go/millrace/middleware/claim"
 	"github.com/millrace-go/millrace/middleware/effect"
 	"github.com/millrace-go/millrace/outbox"
@@ -42,7 +44,7 @@ func newExplained(t *testing.T) *explained {
 	var err error
 	x.events, err = outbox.NewPublisher(outbox.PublisherConfig{Schema: x.schema})
 	require.NoError(t, err)
-	x.names = []string{quoted(withoutPassword(x.dsn)), "DSN", x.schema, "SCHEMA"}
+	x.names = []string{reach.Quoted(reach.WithoutPassword(x.dsn)), "DSN", x.schema, "SCHEMA"}
 	return x
 }
 
@@ -249,9 +251,9 @@ func (x *explained) withConsumers(said *strings.Builder) {
 	dead := x.id("dead")
 	x.deliver("notify", dead, "k", never)
 	x.explain(said, "a dead letter for good", exitOK, dead)
-	parked := x.id("parked")
-	x.deliver("notify", parked, "k", handled)
-	x.explain(said, "blocked by a dead letter of its key", exitOK, parked)
+	blocked := x.id("blocked")
+	x.deliver("notify", blocked, "k", handled)
+	x.explain(said, "blocked by a dead letter of its key", exitOK, blocked)
 	x.run(exitOK, "dead", "discard", dead, "--actor", "ada", "--note", "test data")
 	x.explain(said, "a dead letter that was discarded", exitOK, dead)
 	later := x.publish("later", "taken", "k", 0)
@@ -377,7 +379,7 @@ func TestExplainDelayed(t *testing.T) {
 	require.NoError(t, err)
 	assert.Contains(t, x.run(exitFailed, "explain", id), "--due")
 	assert.Contains(t, x.run(exitOK, "explain", id, "--due", due), "claim labour/notify")
-	var e explanation
+	var e explain.Explanation
 	require.NoError(t, json.Unmarshal([]byte(x.run(exitOK, "explain", id, "--due", due, "-o", "json")), &e))
 	assert.True(t, e.Known)
 	assert.Equal(t, "completed", e.Stages[2].State)

@@ -71,13 +71,15 @@ import (
 const howToService = `
 type LabourCompleted struct{ LabourID, Phone string }
 
+var Completed = framework.Topic[LabourCompleted]("labour.completed")
+
 func addLabours(ctx context.Context, svc *framework.Service) error {
 	_, err := svc.Pool().Exec(ctx, "create table if not exists labour (id text primary key, told int not null default 0)")
 	return err
 }
 
 func addNotify(svc *framework.Service) error {
-	return framework.Handle(svc, "notify-family", "labour.completed", notifyFamily)
+	return framework.Handle(svc, "notify-family", Completed, notifyFamily)
 }
 
 func notifyFamily(ctx context.Context, e LabourCompleted) error {

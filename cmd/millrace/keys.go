@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
-	"github.com/millrace-go/millrace/cmd/millrace/internal/output"
+	"github.com/millrace-go/millrace/internal/words"
 	"github.com/millrace-go/millrace/middleware/idempotencykey"
 )
 
@@ -61,7 +61,7 @@ func (a *app) keysTable(found []idempotencykey.Entry) {
 	var rows [][]string
 	for _, e := range found {
 		rows = append(rows, []string{
-			e.ID[:shortKeyID], e.Service, e.Scope, oneLine(e.Key), oneLine(e.Request), e.State, strconv.Itoa(e.Status), output.Duration(time.Since(e.Created)),
+			e.ID[:shortKeyID], e.Service, e.Scope, words.OneLine(e.Key), words.OneLine(e.Request), e.State, strconv.Itoa(e.Status), words.Duration(time.Since(e.Created)),
 		})
 	}
 	a.table("ID SERVICE SCOPE? KEY~ REQUEST~ STATE STATUS AGE", rows)
@@ -74,7 +74,7 @@ func (a *app) oneKey(ctx context.Context, pool *pgxpool.Pool, key string) (idemp
 	case err != nil:
 		return idempotencykey.Entry{}, err
 	case len(found) == 0:
-		return idempotencykey.Entry{}, fmt.Errorf("key %s: %w", oneLine(key), idempotencykey.ErrNoSuchKey)
+		return idempotencykey.Entry{}, fmt.Errorf("key %s: %w", words.OneLine(key), idempotencykey.ErrNoSuchKey)
 	case len(found) > 1:
 		if !a.json {
 			a.keysTable(found)
@@ -98,13 +98,13 @@ func (a *app) keysShow() *cobra.Command {
 			return a.printJSON(e)
 		}
 		a.say("id       %s\nservice  %s\nscope    %s\nkey      %s\nrequest  %s\nstate    %s, status %d\nstored   %s, %s ago", e.ID, e.Service, e.Scope,
-			oneLine(e.Key), oneLine(e.Request), e.State, e.Status, e.Created.UTC().Format(time.RFC3339), output.Duration(time.Since(e.Created)))
+			words.OneLine(e.Key), words.OneLine(e.Request), e.State, e.Status, e.Created.UTC().Format(time.RFC3339), words.Duration(time.Since(e.Created)))
 		for _, name := range slices.Sorted(maps.Keys(e.Header)) {
 			for _, value := range e.Header[name] {
-				a.say("header   %s: %s", oneLine(name), oneLine(value))
+				a.say("header   %s: %s", words.OneLine(name), words.OneLine(value))
 			}
 		}
-		a.say("body     %s\n%s", output.Count(e.Bytes, "byte"), oneLine(string(e.Body)))
+		a.say("body     %s\n%s", words.Count(e.Bytes, "byte"), words.OneLine(string(e.Body)))
 		return nil
 	})
 	return a.prints(c)
@@ -131,7 +131,7 @@ func (a *app) keysForget() *cobra.Command {
 		if a.json {
 			return a.printJSON(map[string]string{"forgotten": e.ID})
 		}
-		a.say("The answer %d to %s with the key %s was forgotten.", e.Status, oneLine(e.Request), oneLine(e.Key))
+		a.say("The answer %d to %s with the key %s was forgotten.", e.Status, words.OneLine(e.Request), words.OneLine(e.Key))
 		return nil
 	})
 	c.RunE = func(c *cobra.Command, args []string) error {

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace-go/millrace/cmd/millrace/internal/output"
+	"github.com/millrace-go/millrace/internal/words"
 )
 
 const rootUsage = `Shows where events are between PostgreSQL and the broker, and repairs what went wrong.
@@ -151,7 +152,7 @@ func (a *app) root() *cobra.Command {
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	root.SetHelpCommand(helpCommand())
 	root.AddCommand(
-		a.dev(), a.version(), a.migrate(), a.outbox(), a.effect(), a.keys(), a.retention(), a.dead(), a.relay(), a.config(), a.explain(), a.doctor(),
+		a.dev(), a.version(), a.migrate(), a.outbox(), a.effect(), a.keys(), a.schedule(), a.retention(), a.dead(), a.relay(), a.config(), a.explain(), a.doctor(), a.console(),
 	)
 	usage := strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", fmt.Sprintf(".FlagUsagesWrapped %d", helpWidth))
 	root.SetUsageTemplate(strings.ReplaceAll(usage, "for more information about a command", "for more about a command"))
@@ -178,7 +179,7 @@ func needsCommand(c *cobra.Command, _ []string) error {
 			names = append(names, sub.Name())
 		}
 	}
-	return usageError{fmt.Errorf("the command is missing: want %s", either(names))}
+	return usageError{fmt.Errorf("the command is missing: want %s", words.Either(names))}
 }
 
 // argument is for a command that takes one, named by the second word of its usage; in brackets if it may be left out.

@@ -13,28 +13,19 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace-go/millrace/internal/pgschema"
+	"github.com/millrace-go/millrace/internal/tables"
+	"github.com/millrace-go/millrace/internal/words"
 	"github.com/millrace-go/millrace/middleware/claim"
 	"github.com/millrace-go/millrace/middleware/effect"
 	"github.com/millrace-go/millrace/middleware/idempotencykey"
-	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/outbox/outboxadmin"
+	"github.com/millrace-go/millrace/outbox/schedule"
 	"github.com/millrace-go/millrace/pgtx"
 )
 
-// components are what has tables, in the order of their migrations.
-var components = []struct {
-	name string
-	in   func(pgtx.DB, string) (*pgschema.Migrator, error)
-}{
-	{"outbox", outbox.Migrations},
-	{"claim", claim.Migrations},
-	{"effect", effect.Migrations},
-	{"idempotencykey", idempotencykey.Migrations},
-}
-
 func componentNames() (names []string) {
-	for _, c := range components {
-		names = append(names, c.name)
+	for _, c := range tables.Components {
+		names = append(names, c.Name)
 	}
 	return names
 }
@@ -43,10 +34,10 @@ func (a *app) migrate() *cobra.Command {
 	c := a.database(&cobra.Command{Use: "migrate", Short: "Create, change and drop Millrace's tables", Args: cobra.NoArgs, RunE: needsCommand})
 	var component string
 	var patience time.Duration
-	c.PersistentFlags().StringVar(&component, "component", "", "only this component: "+either(componentNames())+" (default: all)")
+	c.PersistentFlags().StringVar(&component, "component", "", "only this component: "+words.Either(componentNames())+" (default: all)")
 	check := func(*cobra.Command, []string) error {
 		if names := componentNames(); component != "" && !slices.Contains(names, component) {
-			return usageError{fmt.Errorf("--component is %q: want %s", component, either(names))}
+			return usageError{fmt.Errorf("--component is %q: want %s", component, words.Either(names))}
 		}
 		return nil
 	}
@@ -111,11 +102,11 @@ func (a *app) migrate() *cobra.Command {
 
 // migrators are those of the component, or of all.
 func (a *app) migrators(db pgtx.DB, component string, patience time.Duration) (found []*pgschema.Migrator, err error) {
-	for _, l := range components {
-		if component != "" && component != l.name {
+	for _, l := range tables.Components {
+		if component != "" && component != l.Name {
 			continue
 		}
-		m, err := l.in(db, a.schema)
+		m, err := l.In(db, a.schema)
 		if err != nil {
 			return nil, usageError{fmt.Errorf("--schema: %w", err)}
 		}
@@ -208,7 +199,7 @@ func (a *app) migratePrint(component *string) *cobra.Command {
 
 func (a *app) grants() *cobra.Command {
 	var roles outboxadmin.GrantRoles
-	var consumer, service string
+	var consumer, service, scheduler string
 	var printOnly bool
 	c := &cobra.Command{
 		Use: "grants", Short: "Grant roles the privileges that they need, and no more", Args: cobra.NoArgs,
@@ -218,9 +209,10 @@ func (a *app) grants() *cobra.Command {
 	}
 	c.Flags().StringVar(&roles.Writer, "writer", "", "role of services that publish events")
 	c.Flags().StringVar(&roles.Relay, "relay", "", "role of relays")
-	c.Flags().StringVar(&roles.Operator, "operator", "", "role of operators, who inspect, retry and discard failed events, resolve effects in doubt, and forget stored answers")
+	c.Flags().StringVar(&roles.Operator, "operator", "", "role of operators, who inspect, retry and discard failed events, resolve effects in doubt, and forget stored answers and schedules")
 	c.Flags().StringVar(&consumer, "consumer", "", "role of services that claim events and record effects; if they publish, also name it as --writer")
 	c.Flags().StringVar(&service, "http", "", "role of services that store answers by Idempotency-Key; if they publish, also name it as --writer")
+	c.Flags().StringVar(&scheduler, "scheduler", "", "role of services that have schedules; also name it as --writer")
 	c.Flags().BoolVar(&printOnly, "print", false, "print the SQL and run nothing")
 	var sql string
 	apply := a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
@@ -232,8 +224,8 @@ func (a *app) grants() *cobra.Command {
 		})
 	})
 	c.RunE = func(c *cobra.Command, args []string) error {
-		if roles == (outboxadmin.GrantRoles{}) && consumer == "" && service == "" {
-			return usageError{errors.New("want at least one of --writer, --relay, --operator, --consumer and --http")}
+		if roles == (outboxadmin.GrantRoles{}) && consumer == "" && service == "" && scheduler == "" {
+			return usageError{errors.New("want at least one of --writer, --relay, --operator, --consumer, --http and --scheduler")}
 		}
 		of, err := outboxadmin.Grants(a.schema, roles)
 		if err != nil {
@@ -251,7 +243,11 @@ func (a *app) grants() *cobra.Command {
 		if err != nil {
 			return usageError{fmt.Errorf("--schema: %w", err)}
 		}
-		if sql = of + claims + effects + answers; printOnly {
+		schedules, err := schedule.Grants(a.schema, schedule.GrantRoles{Scheduler: scheduler, Operator: roles.Operator})
+		if err != nil {
+			return usageError{fmt.Errorf("--schema: %w", err)}
+		}
+		if sql = of + claims + effects + answers + schedules; printOnly {
 			fmt.Fprint(a.stdout, sql)
 			return nil
 		}

@@ -80,7 +80,7 @@ func TestMigrateCommand(t *testing.T) {
 	o.publish("topic", "key")
 	assert.Contains(t, o.run(exitFailed, "migrate", "down", "--component=outbox", "--to=0"), "1 in the outbox")
 	assert.Regexp(t, `outbox +1 +outbox +pending`, o.run(exitOK, "migrate", "down", "--component=outbox", "--to=0", "--force"))
-	assert.Contains(t, o.run(exitUsage, "migrate", "up", "--component=kafka"), "--component is \"kafka\": want outbox, claim, effect or idempotencykey\n")
+	assert.Contains(t, o.run(exitUsage, "migrate", "up", "--component=kafka"), "--component is \"kafka\": want outbox, claim, effect, idempotencykey or schedule\n")
 
 	o.run(exitOK, "migrate", "up")
 	o.exec(`create role {schema}_x`)
@@ -89,10 +89,10 @@ func TestMigrateCommand(t *testing.T) {
 	assert.Contains(t, o.run(exitOK, "migrate", "grants", "--consumer", o.schema+"_x", "--print"), "grant select, insert")
 	o.run(exitOK, "migrate", "grants", "--consumer", o.schema+"_x", "--writer", o.schema+"_x")
 	assert.Contains(t, o.run(exitOK, "migrate", "grants", "--http", o.schema+"_x", "--print"), "idempotency_key_days")
-	o.run(exitOK, "migrate", "grants", "--http", o.schema+"_x")
+	o.run(exitOK, "migrate", "grants", "--http", o.schema+"_x", "--scheduler", o.schema+"_x")
 	var may bool
 	require.NoError(t, o.pool.QueryRow(t.Context(), `select has_table_privilege($1 || '_x', $1 || '.processed', 'insert')
-		and has_table_privilege($1 || '_x', $1 || '.outbox', 'insert') and not has_table_privilege($1 || '_x', $1 || '.outbox', 'delete')`, o.schema).Scan(&may))
+		and has_table_privilege($1 || '_x', $1 || '.schedule', 'update') and has_table_privilege($1 || '_x', $1 || '.outbox', 'insert') and not has_table_privilege($1 || '_x', $1 || '.outbox', 'delete')`, o.schema).Scan(&may))
 	assert.True(t, may)
 	assert.Contains(t, o.run(exitFailed, "migrate", "grants", "--relay", o.schema+"_nobody"), "does not exist")
 }

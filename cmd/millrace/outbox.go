@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
-	"github.com/millrace-go/millrace/cmd/millrace/internal/output"
+	"github.com/millrace-go/millrace/internal/words"
 	"github.com/millrace-go/millrace/outbox/outboxadmin"
 )
 
@@ -96,7 +96,7 @@ func (a *app) outboxShards() *cobra.Command {
 		if a.json {
 			return a.printJSON(map[string]int{"shards": n})
 		}
-		a.say("%s", output.Count(n, "shard"))
+		a.say("%s", words.Count(n, "shard"))
 		return nil
 	})
 	return a.prints(c)
@@ -115,7 +115,7 @@ func (a *app) outboxPurge() *cobra.Command {
 		if a.json {
 			return a.printJSON(map[string]int64{"deleted": n})
 		}
-		a.say("%s %s deleted.", output.Count(n, "discarded event"), output.Pick(n, "was", "were"))
+		a.say("%s %s deleted.", words.Count(n, "discarded event"), words.Pick(n, "was", "were"))
 		return nil
 	})
 	return a.prints(c)

@@ -12,7 +12,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
-	"github.com/millrace-go/millrace/cmd/millrace/internal/output"
+	"github.com/millrace-go/millrace/internal/explain"
+	"github.com/millrace-go/millrace/internal/reach"
+	"github.com/millrace-go/millrace/internal/words"
 	"github.com/millrace-go/millrace/outbox/outboxadmin"
 	"github.com/millrace-go/millrace/pgtx"
 )
@@ -36,7 +38,7 @@ func (a *app) outboxList() *cobra.Command {
 		Example: "  millrace outbox list --state dead\n  millrace outbox list --groups\n  millrace outbox list --topic labour.completed --payload\n  millrace outbox list -o json --limit 1000",
 	}
 	accepted := append(slices.Clone(listed), "all")
-	c.Flags().StringVar(&state, "state", "all", "only events in this state: "+either(accepted))
+	c.Flags().StringVar(&state, "state", "all", "only events in this state: "+words.Either(accepted))
 	oneOf(c, "state", accepted...)
 	c.Flags().StringVar(&l.Topic, "topic", "", "only events of this topic")
 	c.Flags().StringVar(&l.Key, "key", "", "only events of this key")
@@ -74,9 +76,9 @@ func (a *app) outboxList() *cobra.Command {
 			columns += " PAYLOAD~"
 		}
 		for _, e := range found {
-			row := []string{oneLine(e.EventID), oneLine(e.Topic), oneLine(e.Key), waitingState(e), tries(e.Attempts), output.Duration(time.Since(e.Created)), e.Group, oneLine(e.Reason)}
+			row := []string{words.OneLine(e.EventID), words.OneLine(e.Topic), words.OneLine(e.Key), waitingState(e), tries(e.Attempts), words.Duration(time.Since(e.Created)), e.Group, words.OneLine(e.Reason)}
 			if l.Payload {
-				row = append(row, oneLine(string(e.Payload)))
+				row = append(row, words.OneLine(string(e.Payload)))
 			}
 			rows = append(rows, row)
 		}
@@ -100,8 +102,8 @@ func (a *app) printOutboxGroups(ctx context.Context, pool *pgxpool.Pool, l outbo
 	var rows [][]string
 	for _, g := range groups {
 		rows = append(rows, []string{
-			g.Group, strconv.Itoa(g.Events), tries(g.Dead), tries(g.Retrying), tries(g.Discarded), output.Duration(time.Since(g.First)), output.Duration(time.Since(g.Last)),
-			oneLine(strings.Join(g.Topics, ",")), oneLine(g.Text),
+			g.Group, strconv.Itoa(g.Events), tries(g.Dead), tries(g.Retrying), tries(g.Discarded), words.Duration(time.Since(g.First)), words.Duration(time.Since(g.Last)),
+			words.OneLine(strings.Join(g.Topics, ",")), words.OneLine(g.Text),
 		})
 	}
 	a.table("GROUP EVENTS DEAD? RETRYING? DISCARDED? FIRST LAST TOPICS~ REASON~", rows)
@@ -129,7 +131,7 @@ func givenFlags(flags [][2]string) string {
 	var given []string
 	for _, f := range flags {
 		if f[1] != "" {
-			given = append(given, f[0]+" "+quoted(f[1]))
+			given = append(given, f[0]+" "+reach.Quoted(f[1]))
 		}
 	}
 	return strings.Join(given, " ")
@@ -149,7 +151,7 @@ func waitingState(e outboxadmin.Event) string {
 // due is when something comes next, in a table.
 func due(at time.Time) string {
 	if d := time.Until(at); d > 0 {
-		return "in " + output.Duration(d)
+		return "in " + words.Duration(d)
 	}
 	return "due"
 }
@@ -189,7 +191,7 @@ func (a *app) outboxCommand(do func(context.Context, pgtx.DB, string, outboxadmi
 	c.Flags().BoolVar(&all, "all", false, "all events")
 	outboxBy(c, &by)
 	connected := a.connected(func(ctx context.Context, pool *pgxpool.Pool, args []string) (err error) {
-		if s.EventIDs, err = a.wholeIDs(ctx, pool, args, "ids_failed"); err != nil {
+		if s.EventIDs, err = explain.WholeIDs(ctx, pool, a.schema, args, explain.Failed); err != nil {
 			return err
 		}
 		n, err := do(ctx, pool, a.schema, s, by)
@@ -202,7 +204,7 @@ func (a *app) outboxCommand(do func(context.Context, pgtx.DB, string, outboxadmi
 		if a.json {
 			return a.printJSON(map[string]int64{"flagged": n})
 		}
-		a.say("%s will be %s by a running relay.", output.Count(n, "event"), done)
+		a.say("%s will be %s by a running relay.", words.Count(n, "event"), done)
 		return nil
 	})
 	c.RunE = func(c *cobra.Command, args []string) error {

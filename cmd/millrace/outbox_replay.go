@@ -12,7 +12,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
-	"github.com/millrace-go/millrace/cmd/millrace/internal/output"
+	"github.com/millrace-go/millrace/internal/reach"
+	"github.com/millrace-go/millrace/internal/words"
 	"github.com/millrace-go/millrace/outbox/outboxadmin"
 )
 
@@ -24,13 +25,8 @@ type moment struct {
 
 // Set implements pflag.Value.
 func (m *moment) Set(text string) (err error) {
-	var ago age
-	if ago.Set(text) == nil {
-		*m.at = time.Now().Add(-time.Duration(ago))
-	} else if *m.at, err = time.Parse(time.RFC3339, text); err != nil {
-		if *m.at, err = time.Parse(time.DateOnly, text); err != nil {
-			return errors.New("want a time such as 2026-01-31T14:00:00Z, a day such as 2026-01-31 (UTC), or an age such as 2d or 12h")
-		}
+	if *m.at, err = words.ParseMoment(text, time.Now()); err != nil {
+		return err
 	}
 	m.text = text
 	return nil
@@ -140,7 +136,7 @@ func (a *app) nothingArchived(ctx context.Context, pool *pgxpool.Pool, s outboxa
 	}
 	given := givenFlags([][2]string{{"--topic", s.Topic}, {"--key", s.Key}, {"--since", timeFlag(s.Since)}, {"--until", timeFlag(s.Until)}})
 	for i := range r.Topics {
-		r.Topics[i] = quoted(r.Topics[i])
+		r.Topics[i] = reach.Quoted(r.Topics[i])
 	}
 	return fmt.Errorf("no archived event matches %s\nThe archive has events from %s to %s. The topics of its latest events are: %s",
 		given, timeFlag(*r.First), timeFlag(*r.Last), strings.Join(r.Topics, ", "))
@@ -162,7 +158,7 @@ func (a *app) printArchived(topics []outboxadmin.ArchivedTopic) error {
 	var rows [][]string
 	for _, t := range topics {
 		rows = append(rows, []string{
-			oneLine(t.Topic), strconv.FormatInt(t.Events, 10), fmt.Sprintf("%.1f MB", float64(t.Bytes)/1e6), t.First.Format(time.RFC3339), t.Last.Format(time.RFC3339),
+			words.OneLine(t.Topic), strconv.FormatInt(t.Events, 10), fmt.Sprintf("%.1f MB", float64(t.Bytes)/1e6), t.First.Format(time.RFC3339), t.Last.Format(time.RFC3339),
 		})
 	}
 	a.table("TOPIC~ EVENTS SIZE FIRST LAST", rows)
@@ -190,8 +186,8 @@ func (a *app) replay(ctx context.Context, pool *pgxpool.Pool, r outboxadmin.Repl
 	}
 	p, err := outboxadmin.Replay(ctx, pool, a.schema, r, by)
 	if err != nil && p.ID != 0 && (p.Events > 0 || r.Resume == 0) {
-		return fmt.Errorf("%w\nReplay %d has not finished, after %s. To continue it, run: %s", err, p.ID, output.Count(p.Events, "event"),
-			a.reach.command("", "outbox", "replay", "--resume", strconv.FormatInt(p.ID, 10)))
+		return fmt.Errorf("%w\nReplay %d has not finished, after %s. To continue it, run: %s", err, p.ID, words.Count(p.Events, "event"),
+			a.reach.Command("", "outbox", "replay", "--resume", strconv.FormatInt(p.ID, 10)))
 	}
 	if err != nil {
 		return err
@@ -199,8 +195,8 @@ func (a *app) replay(ctx context.Context, pool *pgxpool.Pool, r outboxadmin.Repl
 	if a.json {
 		return a.printJSON(p)
 	}
-	a.say("Replay %d has finished: %s %s put into the outbox, and relays send %s.", p.ID, output.Count(p.Events, "event"), output.Pick(p.Events, "was", "were"),
-		output.Pick(p.Events, "it", "them"))
+	a.say("Replay %d has finished: %s %s put into the outbox, and relays send %s.", p.ID, words.Count(p.Events, "event"), words.Pick(p.Events, "was", "were"),
+		words.Pick(p.Events, "it", "them"))
 	return nil
 }
 
@@ -213,7 +209,7 @@ func (a *app) outboxAudit() *cobra.Command {
 	limitVar(c, &limit)
 	c.PreRunE = func(*cobra.Command, []string) error { return checkLimit(limit) }
 	c.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
-		found, err := outboxadmin.ListAudit(ctx, pool, a.schema, limit)
+		found, err := outboxadmin.ListAudit(ctx, pool, a.schema, outboxadmin.AuditPage{Limit: limit})
 		if err != nil {
 			return err
 		}
@@ -226,7 +222,7 @@ func (a *app) outboxAudit() *cobra.Command {
 		}
 		var rows [][]string
 		for _, e := range found {
-			rows = append(rows, []string{a.auditTime(e.At), oneLine(e.Actor), e.Action, strconv.FormatInt(e.Events, 10), outboxAuditDetail(e)})
+			rows = append(rows, []string{a.auditTime(e.At), words.OneLine(e.Actor), e.Action, strconv.FormatInt(e.Events, 10), outboxAuditDetail(e)})
 		}
 		a.table("TIME ACTOR~ ACTION EVENTS DETAIL~", rows)
 		return nil
@@ -237,7 +233,7 @@ func (a *app) outboxAudit() *cobra.Command {
 // auditTime is when an operator acted, in a table.
 func (a *app) auditTime(at time.Time) string {
 	if a.terminal.Is() {
-		return output.Duration(time.Since(at)) + " ago"
+		return words.Duration(time.Since(at)) + " ago"
 	}
 	return at.Format(time.RFC3339)
 }
@@ -250,7 +246,7 @@ func outboxAuditDetail(e outboxadmin.Audit) string {
 		Since, Until                *time.Time
 	}
 	if json.Unmarshal(e.Detail, &d) != nil {
-		return oneLine(string(e.Detail))
+		return words.OneLine(string(e.Detail))
 	}
 	var parts []string
 	add := func(is bool, text string) {
@@ -271,5 +267,5 @@ func outboxAuditDetail(e outboxadmin.Audit) string {
 	}
 	add(d.To != "", "to "+d.To)
 	add(e.Unfinished, fmt.Sprintf("has not finished: \"outbox replay --resume %d\" continues it", e.ID))
-	return oneLine(strings.Join(parts, "; "))
+	return words.OneLine(strings.Join(parts, "; "))
 }

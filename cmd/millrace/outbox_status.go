@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
-	"github.com/millrace-go/millrace/cmd/millrace/internal/output"
+	"github.com/millrace-go/millrace/internal/words"
 	"github.com/millrace-go/millrace/outbox/outboxadmin"
 )
 
@@ -61,9 +61,9 @@ func (a *app) printReport(r *outboxadmin.Report, failed []outboxadmin.Event, sha
 	case r.Pending.N == 0:
 		line("pending", plain, "none")
 	case r.Oldest == nil:
-		line("pending", plain, countOf(r.Pending, "event"))
+		line("pending", plain, words.CountOf(r.Pending, "event"))
 	default:
-		line("pending", plain, fmt.Sprintf("%s; the oldest has waited for %s", countOf(r.Pending, "event"), output.Duration(r.Age(r.Oldest))))
+		line("pending", plain, fmt.Sprintf("%s; the oldest has waited for %s", words.CountOf(r.Pending, "event"), words.Duration(r.Age(r.Oldest))))
 	}
 	counts, paint := a.failedCounts(r)
 	line("failed", paint, counts)
@@ -71,22 +71,14 @@ func (a *app) printReport(r *outboxadmin.Report, failed []outboxadmin.Event, sha
 	case r.Delayed.N == 0:
 		line("delayed", plain, "none")
 	case r.NextDue == nil:
-		line("delayed", plain, countOf(r.Delayed, "event"))
+		line("delayed", plain, words.CountOf(r.Delayed, "event"))
 	default:
-		line("delayed", plain, fmt.Sprintf("%s; the next one is due %s", countOf(r.Delayed, "event"), when(r.At, *r.NextDue)))
+		line("delayed", plain, fmt.Sprintf("%s; the next one is due %s", words.CountOf(r.Delayed, "event"), words.When(r.At, *r.NextDue)))
 	}
 	a.printRelays(r, line)
 	a.printReasons(failed)
 	a.printShards(r, shards)
 	a.printTopics(r, shards)
-}
-
-// countOf is a number of things, which may be only the least that there are.
-func countOf(c outboxadmin.Count, noun string) string {
-	if c.AtLeast {
-		return fmt.Sprintf("%d or more %s", c.N, output.Plural(noun))
-	}
-	return output.Count(c.N, noun)
 }
 
 // failedCounts are failed events by state, and the colour of the worst.
@@ -116,11 +108,11 @@ func (a *app) printRelays(r *outboxadmin.Report, line func(name string, paint fu
 	held := 0
 	for _, relay := range r.Relays {
 		if relay.Alive {
-			name := oneLine(relay.Name)
+			name := words.OneLine(relay.Name)
 			if name == "" {
 				name = relay.ID
 			}
-			running = append(running, fmt.Sprintf("%s (%s)", name, output.Count(relay.Shards, "shard")))
+			running = append(running, fmt.Sprintf("%s (%s)", name, words.Count(relay.Shards, "shard")))
 			held += relay.Shards
 		}
 	}
@@ -128,9 +120,9 @@ func (a *app) printRelays(r *outboxadmin.Report, line func(name string, paint fu
 	case len(running) == 0:
 		line("relays", a.terminal.Yellow, `none, so nothing is published: start a service, or "millrace relay"`)
 	case free > 0:
-		line("relays", a.terminal.Yellow, fmt.Sprintf("%d running, but %d of %s are held by none", len(running), free, output.Count(len(r.Shards), "shard")))
+		line("relays", a.terminal.Yellow, fmt.Sprintf("%d running, but %d of %s are held by none", len(running), free, words.Count(len(r.Shards), "shard")))
 	default:
-		line("relays", a.terminal.Green, fmt.Sprintf("%d running, which hold all %s", len(running), output.Count(len(r.Shards), "shard")))
+		line("relays", a.terminal.Green, fmt.Sprintf("%d running, which hold all %s", len(running), words.Count(len(r.Shards), "shard")))
 	}
 	for _, relay := range running {
 		a.say("%-8s %s", "", a.terminal.Dim(relay))
@@ -143,7 +135,7 @@ func (a *app) printReasons(failed []outboxadmin.Event) {
 	counts := map[kind]int{}
 	var kinds []kind
 	for _, f := range failed {
-		k := kind{f.State, oneLine(beginning(f.Reason))}
+		k := kind{f.State, words.OneLine(words.Beginning(f.Reason))}
 		if counts[k] == 0 {
 			kinds = append(kinds, k)
 		}
@@ -160,7 +152,7 @@ func (a *app) printReasons(failed []outboxadmin.Event) {
 	a.say("")
 	a.table("FAILED STATE REASON~", rows)
 	if len(kinds) > maxReasons {
-		a.say("and %s more: millrace outbox list", output.Count(len(kinds)-maxReasons, "reason"))
+		a.say("and %s more: millrace outbox list", words.Count(len(kinds)-maxReasons, "reason"))
 	}
 	if len(failed) == maxCounted {
 		a.say("The first %d failed events were counted.", maxCounted)
@@ -172,24 +164,24 @@ func (a *app) printShards(r *outboxadmin.Report, all bool) {
 	for _, s := range r.Shards {
 		var trouble []string
 		if s.UncleanTakeovers > 0 {
-			trouble = append(trouble, output.Count(s.UncleanTakeovers, "unclean takeover"))
+			trouble = append(trouble, words.Count(s.UncleanTakeovers, "unclean takeover"))
 		}
 		if s.Suspect != "" {
-			trouble = append(trouble, fmt.Sprintf("relays ended %s while they sent %s", output.Count(s.Attempts, "time"), oneLine(s.Suspect)))
+			trouble = append(trouble, fmt.Sprintf("relays ended %s while they sent %s", words.Count(s.Attempts, "time"), words.OneLine(s.Suspect)))
 		}
 		if !all && len(trouble) == 0 {
 			continue
 		}
 		oldest, lease := "", "free"
 		if s.Oldest != nil {
-			oldest = output.Duration(r.Age(s.Oldest))
+			oldest = words.Duration(r.Age(s.Oldest))
 		}
 		if s.Held {
-			lease = output.Duration(s.Expires.Sub(r.At))
+			lease = words.Duration(s.Expires.Sub(r.At))
 		} else if s.Relay != "" {
 			lease = "expired"
 		}
-		rows = append(rows, []string{strconv.Itoa(s.Shard), s.Pending.String(), oldest, lease, oneLine(s.Relay), strings.Join(trouble, "; ")})
+		rows = append(rows, []string{strconv.Itoa(s.Shard), s.Pending.String(), oldest, lease, words.OneLine(s.Relay), strings.Join(trouble, "; ")})
 	}
 	if len(rows) > 0 {
 		a.say("")
@@ -203,11 +195,11 @@ func (a *app) printTopics(r *outboxadmin.Report, all bool) {
 	for _, t := range r.Topics {
 		oldest := ""
 		if t.Oldest != nil {
-			oldest = output.Duration(r.Age(t.Oldest))
+			oldest = words.Duration(r.Age(t.Oldest))
 		}
-		state, why := topicState(r, t)
+		state, why := words.TopicState(r, t)
 		waits = waits || state != ""
-		rows = append(rows, []string{oneLine(t.Topic), strconv.FormatInt(t.Pending, 10), oldest, strconv.FormatInt(t.Failed, 10), state, why})
+		rows = append(rows, []string{words.OneLine(t.Topic), strconv.FormatInt(t.Pending, 10), oldest, strconv.FormatInt(t.Failed, 10), state, why})
 	}
 	more := 0
 	if !all && len(rows) > maxTopics {
@@ -227,6 +219,6 @@ func (a *app) printTopics(r *outboxadmin.Report, all bool) {
 		a.table(columns, rows)
 	}
 	if more > 0 {
-		a.say("and %s more: millrace outbox status --shards", output.Count(more, "topic"))
+		a.say("and %s more: millrace outbox status --shards", words.Count(more, "topic"))
 	}
 }

@@ -4,12 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
-	"github.com/millrace-go/millrace/cmd/millrace/internal/output"
+	"github.com/millrace-go/millrace/internal/words"
 	"github.com/millrace-go/millrace/outbox/outboxadmin"
 )
 
@@ -27,7 +26,7 @@ func (a *app) outboxTopicPause() *cobra.Command {
 			"only behind an earlier event of their own key.",
 		Example: "  millrace outbox topic pause labour.completed --note \"its consumer is being repaired\"",
 	}, func(ctx context.Context, pool *pgxpool.Pool, topic string, by outboxadmin.By) (string, error) {
-		return fmt.Sprintf("Topic %s is paused. Its events wait until: %s", oneLine(topic), a.reach.command(topic, "outbox", "topic", "resume")),
+		return fmt.Sprintf("Topic %s is paused. Its events wait until: %s", words.OneLine(topic), a.reach.Command(topic, "outbox", "topic", "resume")),
 			outboxadmin.PauseTopic(ctx, pool, a.schema, topic, by)
 	})
 }
@@ -38,9 +37,9 @@ func (a *app) outboxTopicResume() *cobra.Command {
 	}, func(ctx context.Context, pool *pgxpool.Pool, topic string, by outboxadmin.By) (string, error) {
 		err := outboxadmin.ResumeTopic(ctx, pool, a.schema, topic, by)
 		if errors.Is(err, outboxadmin.ErrNotSet) {
-			err = fmt.Errorf("topic %s is not paused: \"millrace outbox status\" lists those that are", oneLine(topic))
+			err = fmt.Errorf("topic %s is not paused: \"millrace outbox status\" lists those that are", words.OneLine(topic))
 		}
-		return fmt.Sprintf("Topic %s is resumed.", oneLine(topic)), err
+		return fmt.Sprintf("Topic %s is resumed.", words.OneLine(topic)), err
 	})
 }
 
@@ -55,14 +54,14 @@ func (a *app) outboxTopicRedirect() *cobra.Command {
 		Example: "  millrace outbox topic redirect labour.completed --to labour.completed.v2\n  millrace outbox topic redirect labour.completed --off",
 	}, func(ctx context.Context, pool *pgxpool.Pool, topic string, by outboxadmin.By) (string, error) {
 		if to != "" {
-			return fmt.Sprintf("Events of topic %s are published to %s until: %s", oneLine(topic), oneLine(to), a.reach.command(topic, "outbox", "topic", "redirect", "--off")),
+			return fmt.Sprintf("Events of topic %s are published to %s until: %s", words.OneLine(topic), words.OneLine(to), a.reach.Command(topic, "outbox", "topic", "redirect", "--off")),
 				outboxadmin.RedirectTopic(ctx, pool, a.schema, topic, to, by)
 		}
 		err := outboxadmin.EndRedirect(ctx, pool, a.schema, topic, by)
 		if errors.Is(err, outboxadmin.ErrNotSet) {
-			err = fmt.Errorf("topic %s is not redirected: \"millrace outbox status\" lists those that are", oneLine(topic))
+			err = fmt.Errorf("topic %s is not redirected: \"millrace outbox status\" lists those that are", words.OneLine(topic))
 		}
-		return fmt.Sprintf("Events of topic %s are published to it again.", oneLine(topic)), err
+		return fmt.Sprintf("Events of topic %s are published to it again.", words.OneLine(topic)), err
 	})
 	c.Flags().StringVar(&to, "to", "", "the topic that the events are published to")
 	c.Flags().BoolVar(&off, "off", false, "end the redirect")
@@ -113,7 +112,7 @@ func (a *app) outboxTopicDiscard() *cobra.Command {
 		if a.json {
 			return a.printJSON(map[string]int64{"discarded": n})
 		}
-		a.say("%s of topic %s %s discarded.", output.Count(n, "pending event"), oneLine(s.Topic), output.Pick(n, "was", "were"))
+		a.say("%s of topic %s %s discarded.", words.Count(n, "pending event"), words.OneLine(s.Topic), words.Pick(n, "was", "were"))
 		return nil
 	})
 	return a.prints(c)
@@ -145,50 +144,4 @@ func (a *app) topicCommand(c *cobra.Command, do func(ctx context.Context, pool *
 		return a.printJSON(outboxadmin.TopicReport{Topic: args[0]})
 	})
 	return a.prints(c)
-}
-
-// topicState says in words why events of a topic wait, and where they go.
-func topicState(r *outboxadmin.Report, t outboxadmin.TopicReport) (state, why string) {
-	if t.State == "" {
-		return "", ""
-	}
-	state = t.State + " for " + output.Duration(r.Age(t.Since))
-	var parts []string
-	add := func(is bool, text string) {
-		if is {
-			parts = append(parts, oneLine(text))
-		}
-	}
-	add(t.To != "", "to "+t.To)
-	add(t.By != "", "by "+t.By)
-	add(t.Reason != "", t.Reason)
-	add(t.State == outboxadmin.TopicSlow, "its batches take long: events wait for their share")
-	return state, strings.Join(parts, ", ")
-}
-
-// topics finds topics whose events wait for a person or for the broker.
-func (d *doctor) topics(r *outboxadmin.Report) {
-	for _, t := range r.Topics {
-		since := output.Duration(r.Age(t.Since))
-		switch _, why := topicState(r, t); {
-		case t.State == outboxadmin.TopicPaused && t.Pending == 0:
-			d.note("outbox", fmt.Sprintf("topic %s has been paused for %s", t.Topic, since))
-		case t.State == outboxadmin.TopicRedirected:
-			d.note("outbox", fmt.Sprintf("events of topic %s have been published to %s for %s", t.Topic, t.To, since))
-		case t.State == outboxadmin.TopicPaused:
-			remedy := d.command(t.Topic, "outbox", "topic", "resume")
-			if t.To != "" { // which may be the paused one
-				remedy += "; or " + d.command(t.To, "outbox", "topic", "resume")
-			}
-			d.find("outbox", fmt.Sprintf("topic %s has been paused for %s, and %s", t.Topic, since, topicWaits(t)),
-				strings.TrimSuffix("an operator paused it: "+why, ": "), remedy)
-		case t.State == outboxadmin.TopicFailing && r.Age(t.Since) > d.limits.lag:
-			d.find("outbox", fmt.Sprintf("the broker has taken no event of topic %s for %s, and %s", t.Topic, since, topicWaits(t)),
-				"the publisher's last error: "+oneLine(t.Reason), "repair the topic or the relay's right to write to it, then relays go on; see: "+d.withBroker("doctor"))
-		}
-	}
-}
-
-func topicWaits(t outboxadmin.TopicReport) string {
-	return fmt.Sprintf("%s %s waiting", output.Count(t.Pending, "event"), output.Pick(t.Pending, "is", "are"))
 }

@@ -44,8 +44,8 @@ func TestErrorsAsJSON(t *testing.T) {
 	assert.Contains(t, says(t, exitUsage, "explain", "--bogus", "-o"), "Run \"millrace explain -h\" for usage.\n")
 }
 
-// What prints nothing but lines of its own for people, a file for psql, or the output of another command.
-var printsNoJSON = map[string]bool{"millrace dev": true, "millrace version": true, "millrace migrate print": true, "millrace migrate grants": true, "millrace dead edit": true}
+// What prints nothing but lines of its own for people, a file for psql, or the output of another command; or serves pages.
+var printsNoJSON = map[string]bool{"millrace dev": true, "millrace version": true, "millrace migrate print": true, "millrace migrate grants": true, "millrace dead edit": true, "millrace console": true}
 
 func TestEveryCommandPrintsJSON(t *testing.T) {
 	t.Parallel()

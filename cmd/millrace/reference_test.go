@@ -62,7 +62,7 @@ func describeCommand(page *strings.Builder, c *cobra.Command) {
 		}
 	})
 	if flags.HasAvailableFlags() {
-		block(flags.FlagUsages())
+		block(flags.FlagUsagesWrapped(helpWidth))
 	}
 	for _, below := range c.Commands() {
 		if below.IsAvailableCommand() {

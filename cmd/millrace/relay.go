@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
+	"github.com/millrace-go/millrace/internal/doctor"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/transport"
 )
@@ -60,7 +61,7 @@ func (a *app) relay() *cobra.Command {
 				return err
 			}
 		}
-		a.conns, cfg = poolRelay, a.cfg.Outbox.RelayConfig
+		a.conns, cfg = doctor.PoolRelay, a.cfg.Outbox.RelayConfig
 		cfg.Schema, cfg.Logger, cfg.BatchSize = a.schema, a.logger(), cmp.Or(batchSize, cfg.BatchSize)
 		if cfg.DrainTimeout = drain; drain == 0 && a.file != "" {
 			cfg.DrainTimeout = a.cfg.ShutdownTimeout

@@ -11,8 +11,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
-	"github.com/millrace-go/millrace/cmd/millrace/internal/output"
 	"github.com/millrace-go/millrace/internal/pgdays"
+	"github.com/millrace-go/millrace/internal/tables"
+	"github.com/millrace-go/millrace/internal/words"
 	"github.com/millrace-go/millrace/middleware/claim"
 	"github.com/millrace-go/millrace/middleware/effect"
 	"github.com/millrace-go/millrace/middleware/idempotencykey"
@@ -52,7 +53,7 @@ func (a *app) retentionRun() *cobra.Command {
 		}{
 			{"claims", claims, func() (any, []string, string, error) {
 				r, err := claim.Retain(ctx, pool, a.schema, claims)
-				more := output.Count(r.Hashed, "record") + " without a date deleted"
+				more := words.Count(r.Hashed, "record") + " without a date deleted"
 				if !r.Floor.IsZero() {
 					more += "; the retention watermark is " + r.Floor.UTC().Format(time.DateOnly) + ": older events are not handled"
 				}
@@ -60,7 +61,7 @@ func (a *app) retentionRun() *cobra.Command {
 			}},
 			{"effects", effects, func() (any, []string, string, error) {
 				r, err := effect.Retain(ctx, pool, a.schema, effects)
-				return r, r.Days, output.Count(r.Moved, "open effect") + " kept", err
+				return r, r.Days, words.Count(r.Moved, "open effect") + " kept", err
 			}},
 			{"http_keys", httpKeys, func() (any, []string, string, error) {
 				r, err := idempotencykey.Retain(ctx, pool, a.schema, httpKeys)
@@ -96,22 +97,17 @@ func (a *app) retentionRun() *cobra.Command {
 	return a.prints(c)
 }
 
-// keptTables are those that are kept by the day, as the command, the migrations and its flags call them.
-var keptTables = []struct{ of, component, table, flag string }{
-	{"claims", "claim", "processed", "claims"}, {"effects", "effect", "effect", "effects"}, {"http_keys", "idempotencykey", "idempotency_key", "http-keys"},
-}
-
 // retentionAhead makes days and drops none.
 func (a *app) retentionAhead(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
-	there, err := a.installed(ctx, pool)
+	there, err := tables.Installed(ctx, pool, a.schema)
 	if err != nil {
 		return err
 	}
 	made := []string{}
-	for _, k := range keptTables {
-		if there[k.component] {
-			err = errors.Join(err, pgdays.Table{Schema: a.schema, Name: k.table}.Ahead(ctx, pool))
-			made = append(made, k.of)
+	for _, k := range tables.Kept {
+		if there[k.Component] {
+			err = errors.Join(err, pgdays.Table{Schema: a.schema, Name: k.Table}.Ahead(ctx, pool))
+			made = append(made, k.Of)
 		}
 	}
 	switch {
@@ -140,12 +136,12 @@ func (a *app) retentionStatus() *cobra.Command {
 	c := &cobra.Command{Use: "status", Short: "Show partitions, sizes, and retention watermarks", Args: cobra.NoArgs, Example: "  millrace retention status"}
 	c.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
 		var all []keptDays
-		for _, of := range keptTables {
-			days, err := pgdays.Table{Schema: a.schema, Name: of.table}.Days(ctx, pool)
+		for _, of := range tables.Kept {
+			days, err := pgdays.Table{Schema: a.schema, Name: of.Table}.Days(ctx, pool)
 			if err != nil {
 				return err
 			}
-			k := keptDays{Of: of.of, Days: len(days)}
+			k := keptDays{Of: of.Of, Days: len(days)}
 			for i, d := range days {
 				if i == 0 {
 					k.Oldest = &days[0].Date
@@ -183,7 +179,7 @@ func (a *app) retentionStatus() *cobra.Command {
 		a.say("")
 		lines = nil
 		for _, consumer := range kept.Consumers {
-			lines = append(lines, []string{oneLine(consumer.Name), date(consumer.Floor)})
+			lines = append(lines, []string{words.OneLine(consumer.Name), date(consumer.Floor)})
 		}
 		a.table("CONSUMER~ WATERMARK", lines)
 		return nil

@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace-go/millrace/framework"
 	"github.com/millrace-go/millrace/internal/pgschema"
+	"github.com/millrace-go/millrace/internal/reach"
 	"github.com/millrace-go/millrace/transport"
 )
 
@@ -26,7 +27,7 @@ func (a *app) resolve(c *cobra.Command) error {
 	if err := a.broker.check(); err != nil {
 		return err
 	}
-	a.reach = reach{config: a.file, dsn: a.dsn, schema: a.schema}
+	a.reach = reach.Reach{Config: a.file, DSN: a.dsn, Schema: a.schema}
 	if a.file != "" {
 		if err := a.load(); err != nil {
 			return err
@@ -71,7 +72,7 @@ func (a *app) openBroker(ctx context.Context, log *slog.Logger, drain time.Durat
 			return nil, err
 		}
 	}
-	_, settings, err := a.cfg.Settings(drivers...)
+	_, settings, err := a.cfg.Settings()
 	if err != nil {
 		return nil, err
 	}
@@ -93,7 +94,7 @@ func (a *app) brokerName() string {
 // dsnSource is where the connection string comes from.
 func (a *app) dsnSource() string {
 	switch {
-	case a.reach.dsn != "":
+	case a.reach.DSN != "":
 		return "--dsn"
 	case a.file != "":
 		return "postgres.dsn of " + a.file

@@ -7,7 +7,6 @@ import (
 	"os"
 	"regexp"
 	"runtime/debug"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -18,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/cmd/millrace/internal/output"
+	"github.com/millrace-go/millrace/internal/words"
 	"github.com/millrace-go/millrace/middleware/effect"
 	"github.com/millrace-go/millrace/outbox"
 )
@@ -37,7 +37,7 @@ func newSeen(t *testing.T) *operator {
 	const long = "the record is larger than what the topic takes, and this is an error that no terminal has room for in one line"
 	o.exec(`insert into {schema}.outbox_failed (state, event_id, topic, key, hash, shard, seq, headers, payload, created_at, attempts, reason, retry_at)
 		select s, gen_random_uuid(), 'a.topic.with.a.rather.long.name', 'key-' || n, 7, 7, n, '{}', 'payload', now() - n * interval '3 days', 10, '` + long + `',
-			case s when 'retrying' then now() + interval '1 minute' end
+			case s when 'retrying' then now() + interval '1 hour' end
 		from (values (1, 'dead'), (2, 'retrying'), (3, 'blocked'), (4, 'discarded')) v(n, s)`)
 	o.exec(`update {schema}.claim_failed set event_id = gen_random_uuid(), error = '` + long + `' where event_id = 'e2'`)
 	o.exec(`update {schema}.outbox_shard set deaths = array(select gen_random_uuid() from generate_series(1, 4)), suspect = gen_random_uuid()::text, suspect_deaths = array(select gen_random_uuid() from generate_series(1, 2)) where shard = 3`)
@@ -232,18 +232,18 @@ func TestHelpFitsATerminal(t *testing.T) {
 
 func TestStates(t *testing.T) {
 	t.Parallel()
-	assert.Equal(t, []string{"dead", "retrying", "blocked", "all"}, claimStates.choice(failed))
-	assert.Equal(t, "dead, retrying, blocked or all", either(claimStates.choice(failed)))
-	assert.Equal(t, "one", either([]string{"one"}))
-	stored, err := claimStates.named("retrying", failed...)
+	assert.Equal(t, []string{"dead", "retrying", "blocked", "all"}, words.ClaimStates.Choice(failed))
+	assert.Equal(t, "dead, retrying, blocked or all", words.Either(words.ClaimStates.Choice(failed)))
+	assert.Equal(t, "one", words.Either([]string{"one"}))
+	stored, err := namedStates("retrying", failed...)
 	require.NoError(t, err)
-	assert.Equal(t, []string{"waiting", "failing"}, stored)
-	_, err = claimStates.named("parked", failed...)
-	assert.EqualError(t, err, `--state is "parked": want dead, retrying, blocked or all`, "the words of the tables are not those of people")
-	for state, word := range claimStates {
-		assert.True(t, slices.Contains(words, word), state)
+	assert.Equal(t, []string{"retrying", "nacked"}, stored)
+	_, err = namedStates("nacked", failed...)
+	assert.EqualError(t, err, `--state is "nacked": want dead, retrying, blocked or all`, "the words of the tables are not those of people")
+	for state, word := range words.ClaimStates {
+		assert.Contains(t, []string{"dead", "retrying", "blocked"}, word, state)
 	}
-	total, order := claimStates.count(map[string]int{"failing": 1, "waiting": 2, "parked": 3})
+	total, order := words.ClaimStates.Count(map[string]int{"nacked": 1, "retrying": 2, "blocked": 3})
 	assert.Equal(t, map[string]int{"retrying": 3, "blocked": 3}, total)
 	assert.Equal(t, []string{"retrying", "blocked"}, order)
 }

@@ -10,7 +10,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/millrace-go/millrace/examples/internal/stage"
-	"github.com/millrace-go/millrace/framework"
 	"github.com/millrace-go/millrace/middleware/effect"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/pgtx"
@@ -42,7 +41,7 @@ func (h harborPoint) book(w http.ResponseWriter, r *http.Request) {
 			b.ID, r.Header.Get("Idempotency-Key"), b.Sailing, b.Guest, b.Cabin); err != nil {
 			return err
 		}
-		return framework.Publish(ctx, h.p.Topic(bookingConfirmed), b.Sailing, b)
+		return h.confirmed.Publish(ctx, b.Sailing, b)
 	})
 	if err != nil {
 		h.p.Log.ErrorContext(r.Context(), "book", "error", err)
@@ -60,7 +59,7 @@ func (h harborPoint) projectManifest(ctx context.Context, b booking) error {
 		b.Sailing, b.ID, b.Guest, b.Cabin); err != nil {
 		return err
 	}
-	return framework.Publish(ctx, h.p.Topic(manifestUpdated), b.Sailing, b)
+	return h.updated.Publish(ctx, b.Sailing, b)
 }
 
 // embark counts the passengers of a sailing.
@@ -113,5 +112,5 @@ func (h harborPoint) repeat(msg *message.Message) error {
 	again := msg.Copy()
 	again.Metadata.Set("repeated", "yes")
 	again.SetContext(context.WithoutCancel(msg.Context()))
-	return publisher.Publish(h.p.Topic(bookingConfirmed), again)
+	return publisher.Publish(h.confirmed.Name(), again)
 }

@@ -27,6 +27,7 @@ import (
 	"github.com/millrace-go/millrace/middleware/effect"
 	"github.com/millrace-go/millrace/middleware/idempotencykey"
 	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/outbox/schedule"
 )
 
 var roles = stage.Roles{"instance": instance}
@@ -81,7 +82,7 @@ func play(ctx context.Context, args []string, stdout, stderr io.Writer) (err err
 		instances = 1
 	}
 	s, err := stage.SetUp(ctx, stage.Setting{
-		Name: "bookings", Args: args, Broker: o.Broker, Addresses: instances, Tables: stage.Tables(schemaSQL, outbox.Migrate, claim.Migrate, idempotencykey.Migrate, effect.Migrate), Logs: o.Logs(stderr),
+		Name: "bookings", Args: args, Broker: o.Broker, Addresses: instances, Tables: stage.Tables(schemaSQL, outbox.Migrate, claim.Migrate, idempotencykey.Migrate, effect.Migrate, schedule.Migrate), Logs: o.Logs(stderr),
 	}, stdout)
 	if err != nil {
 		return err

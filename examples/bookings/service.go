@@ -26,6 +26,8 @@ type harborPoint struct {
 	*framework.Service
 	p *stage.Part
 	o options
+	// The topics have other names in each run.
+	confirmed, updated *framework.TopicOf[booking]
 }
 
 // instance runs one until ctx ends.
@@ -43,11 +45,14 @@ func instance(ctx context.Context, p *stage.Part) error {
 		cfg.Claim.EventID = func(*message.Message) (string, error) { return outbox.NewID(), nil }
 	}
 	slog.SetDefault(p.Log) // the service's logger
-	svc, err := framework.New(ctx, cfg, pubsub.Driver, kafka.Driver, transport.MemoryDriver)
+	svc, err := framework.New(ctx, cfg)
 	if err != nil {
 		return err
 	}
-	h := harborPoint{Service: svc, p: p, o: o}
+	h := harborPoint{
+		Service: svc, p: p, o: o,
+		confirmed: framework.Topic[booking](p.Topic(bookingConfirmed)), updated: framework.Topic[booking](p.Topic(manifestUpdated)),
+	}
 	defer func() { _ = svc.Close() }() // of one that did not come to run
 	if err := h.assemble(); err != nil {
 		return err
@@ -75,10 +80,10 @@ func (h harborPoint) assemble() error {
 	h.HTTP().Handle("POST /bookings", book)
 	h.Router().AddMiddleware(h.p.CountDeliveries)
 	for _, add := range []error{
-		framework.Handle(h.Service, h.name("manifest-projector"), h.p.Topic(bookingConfirmed), h.projectManifest),
-		framework.Handle(h.Service, h.name("confirm-by-mail"), h.p.Topic(bookingConfirmed), h.confirmByMail),
-		framework.Handle(h.Service, h.name("embarkation"), h.p.Topic(manifestUpdated), h.embark),
-		h.AddHandler(h.name("careless-bridge"), h.p.Topic(bookingConfirmed), h.repeat),
+		framework.Handle(h.Service, h.name("manifest-projector"), h.confirmed, h.projectManifest),
+		framework.Handle(h.Service, h.name("confirm-by-mail"), h.confirmed, h.confirmByMail),
+		framework.Handle(h.Service, h.name("embarkation"), h.updated, h.embark),
+		h.AddHandler(h.name("careless-bridge"), h.confirmed.Name(), h.repeat),
 	} {
 		if add != nil {
 			return add

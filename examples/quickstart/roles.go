@@ -85,12 +85,11 @@ func newBroker(ctx context.Context, cfg config, log *slog.Logger) (transport.Tra
 	if cfg.Push != nil { // all that differs for a consumer, besides serving HTTP
 		google.Subscription.Push = &pubsub.Push{Endpoint: cfg.Push.Endpoint, AllowUnauthenticated: true} // the emulator sends no tokens
 	}
-	drivers := []transport.Driver{pubsub.NewDriver(google), kafka.Driver, transport.MemoryDriver}
-	c, err := swap.Broker(millraceYAML, cfg.Broker, drivers...)
+	c, err := swap.Broker(millraceYAML, cfg.Broker, pubsub.NewDriver(google), kafka.Driver, transport.MemoryDriver)
 	if err != nil {
 		return nil, err
 	}
-	_, settings, err := c.Settings(drivers...)
+	_, settings, err := c.Settings()
 	if err != nil {
 		return nil, err
 	}

@@ -10,7 +10,7 @@ import (
 const kafkaPartitions = 4
 
 // kafkaSettings is a server.properties. Few partitions make the creation of the internal topics quick; a group starts
-// without waiting for more members; a killed broker is given up after six seconds. Of a setting that stands twice the last
+// without waiting for more members; a killed broker is given up after six seconds. Each broker is in a rack of its own: rack-1, rack-2 and so on. Of a setting that stands twice the last
 // counts.
 func kafkaSettings(plan kafkaPlan, place int, data string) string {
 	voters := make([]string, len(plan.controllers))
@@ -22,6 +22,7 @@ func kafkaSettings(plan kafkaPlan, place int, data string) string {
 	lines := []string{
 		"process.roles=broker,controller",
 		fmt.Sprint("node.id=", place+1),
+		fmt.Sprint("broker.rack=rack-", place+1),
 		"controller.quorum.voters=" + strings.Join(voters, ","),
 		fmt.Sprintf("listeners=PLAINTEXT://%s,CONTROLLER://%s", plan.brokers[place], plan.controllers[place]),
 		"advertised.listeners=PLAINTEXT://" + plan.brokers[place],

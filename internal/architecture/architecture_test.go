@@ -20,7 +20,7 @@ var (
 	pubsub   = []string{"cloud.google.com/", "google.golang.org/grpc", "github.com/ThreeDotsLabs/watermill-googlecloud"}
 	kafka    = []string{"github.com/IBM/sarama", "github.com/twmb/franz-go", "github.com/ThreeDotsLabs/watermill-kafka"}
 	brokers  = append(append([]string{module + "transport/pubsub", module + "transport/kafka"}, pubsub...), kafka...)
-	upper    = []string{module + "framework", module + "cmd", module + "examples", module + "bench"}
+	upper    = []string{module + "framework", module + "console", module + "cmd", module + "examples", module + "bench"}
 	// OpenTelemetry's protocol, which the framework exports traces by, is defined beside its form for gRPC.
 	protocols = slices.DeleteFunc(slices.Clone(brokers), func(p string) bool { return p == "google.golang.org/grpc" })
 	tests     = []string{"testing", "github.com/stretchr/", "go.uber.org/goleak"}
@@ -38,6 +38,7 @@ func TestArrowsRunOneWay(t *testing.T) {
 		"middleware/claim": {upper, brokers, tests, {module + "middleware/deadletter"}},
 		"middleware/...":   {upper, brokers, tests},
 		"framework":        {protocols, tests, {module + "cmd", module + "examples", module + "bench", module + "framework/devstack"}},
+		"console":          {brokers, tests, {module + "framework", module + "cmd", module + "examples", module + "bench"}},
 		"internal/...":     {upper, brokers},
 	} {
 		// Conformance suites may import what tests do.

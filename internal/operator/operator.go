@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -55,6 +56,31 @@ func Run(ctx context.Context, db pgtx.DB, m Migrations, schema, action string, f
 		return fmt.Errorf("%s: %w", action, err)
 	}
 	return nil
+}
+
+// AuditPage is a part of an audit, which is read from the last action backwards.
+type AuditPage struct {
+	Before int64 // only actions with an ID below this one. Default: all
+	Limit  int   // Default: 100
+}
+
+// ReadAudit returns one part of an audit, by a statement whose first parameters are those of the page.
+func ReadAudit[T any](ctx context.Context, db pgtx.DB, m Migrations, schema string, statement func(schema string) string, p AuditPage, args ...any) (found []T, err error) {
+	if p.Before == 0 {
+		p.Before = math.MaxInt64
+	}
+	if p.Limit == 0 {
+		p.Limit = 100
+	}
+	err = Run(ctx, db, m, schema, "list audit", func(ctx context.Context, tx pgx.Tx, schema string) error {
+		rows, err := tx.Query(ctx, statement(schema), append([]any{p.Before, p.Limit}, args...)...)
+		if err != nil {
+			return err
+		}
+		found, err = pgx.CollectRows(rows, pgx.RowToStructByPos[T])
+		return err
+	})
+	return found, err
 }
 
 // Optional is nil for "".

@@ -4,6 +4,7 @@ package pgunit
 
 import (
 	"context"
+	"errors"
 
 	"github.com/jackc/pgx/v5"
 
@@ -26,8 +27,30 @@ type Collector interface {
 	Locks() bool
 }
 
+// Opening is a statement that travels behind BEGIN, with the first statement of the transaction or with COMMIT. What comes
+// behind it in that round trip is executed only if the server accepts it.
+type Opening struct {
+	SQL  string
+	Args []any
+
+	// Implicit lets BEGIN and COMMIT be left out where the whole transaction is sent in one round trip, of which PostgreSQL makes
+	// one transaction. Its isolation level is the session's default then: the statement must refuse what does not fit.
+	Implicit bool
+
+	// Explain makes the error of a transaction that the server has refused of the error that it gave.
+	Explain func(error) error
+
+	// Sent reports whether the statement was sent. A connection that is lost may leave it unknown what became of it.
+	Sent bool
+
+	// Err is the explained error if the server has refused the statement. The transaction can only be rolled back then.
+	Err error
+}
+
 // Unit is what package pgtx keeps in a context.
 type Unit interface {
+	Open(o *Opening) error
+	Begin(ctx context.Context) error
 	Collect(ctx context.Context, c Collector, item any) (collected bool, err error)
 	Lost() bool
 	Sound() bool
@@ -39,6 +62,22 @@ type Unit interface {
 func unitOf(ctx context.Context) (Unit, bool) {
 	u, ok := ctx.Value(boundary.Postgres{}).(Unit)
 	return u, ok
+}
+
+// Open gives the transaction of Run's that the context carries its opening. It must not have begun.
+func Open(ctx context.Context, o *Opening) error {
+	if u, ok := unitOf(ctx); ok {
+		return u.Open(o)
+	}
+	return errors.New("open the transaction: there is none in the context")
+}
+
+// Begin sends the opening now, unless it was sent. Without an opening there is nothing to do.
+func Begin(ctx context.Context) error {
+	if u, ok := unitOf(ctx); ok {
+		return u.Begin(ctx)
+	}
+	return nil
 }
 
 // Collect keeps the item for the collector until COMMIT, in whose round trip everything that was collected is sent, after

@@ -51,7 +51,7 @@ func (r *Reader) setList(o Origin, path string, values []string, f Field, v refl
 	all := reflect.MakeSlice(v.Type(), len(values), len(values))
 	for i, value := range values {
 		if err := parse(value, all.Index(i)); err != nil {
-			r.wrong(o, path, "has %q in it: want %s", value, wanted(f))
+			r.wrong(o, path, "has %q in it: %s", value, remedy(err, f))
 			return
 		}
 	}
@@ -60,7 +60,7 @@ func (r *Reader) setList(o Origin, path string, values []string, f Field, v refl
 
 // remedy is what would be right: an enumeration's own words, else the field's.
 func remedy(err error, f Field) string {
-	if text := err.Error(); f.Kind == Text && strings.HasPrefix(text, "want ") {
+	if text := err.Error(); (f.Kind == Text || f.Kind == List) && strings.HasPrefix(text, "want ") {
 		return text
 	}
 	return "want " + wanted(f)
@@ -134,7 +134,10 @@ func wanted(f Field) string {
 }
 
 func plural(t reflect.Type) string {
-	if t.Kind() == reflect.String {
+	switch {
+	case reflect.PointerTo(t).Implements(textType):
+		return "words"
+	case t.Kind() == reflect.String:
 		return "texts"
 	}
 	return "numbers"

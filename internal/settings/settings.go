@@ -23,7 +23,7 @@ const (
 	Scalar
 	Duration
 	Text    // an encoding.TextUnmarshaler
-	List    // of scalars
+	List    // of scalars or texts
 	Section // a struct
 	Named   // a map from names to structs
 	Listed  // a list of structs
@@ -52,7 +52,8 @@ func kindOf(t reflect.Type) Kind {
 		return Text
 	case t.Kind() == reflect.String, t.Kind() == reflect.Bool, t.Kind() == reflect.Float64, isInt(t), isUint(t):
 		return Scalar
-	case t.Kind() == reflect.Slice && kindOf(t.Elem()) == Scalar && t.Elem().Kind() != reflect.Uint8:
+	case t.Kind() == reflect.Slice && kindOf(t.Elem()) == Scalar && t.Elem().Kind() != reflect.Uint8,
+		t.Kind() == reflect.Slice && kindOf(t.Elem()) == Text:
 		return List
 	case t.Kind() == reflect.Slice && kindOf(t.Elem()) == Section:
 		return Listed

@@ -32,11 +32,27 @@ type sample struct {
 	Optional *inner
 	ByName   map[string]inner
 	Numbers  []int
+	Colours  []colour
 	List     []inner
 	Rate     float64
 	Small    uint16
 	ignored  int
 	Logger   func()
+}
+
+// colour is an enumeration: red or blue.
+type colour int
+
+func (c *colour) UnmarshalText(text []byte) error {
+	switch string(text) {
+	case "red":
+		*c = 0
+	case "blue":
+		*c = 1
+	default:
+		return errors.New("want red or blue")
+	}
+	return nil
 }
 
 func TestEnvironmentMakesWhatIsNotThere(t *testing.T) {
@@ -45,12 +61,12 @@ func TestEnvironmentMakesWhatIsNotThere(t *testing.T) {
 	r := settings.NewReader()
 	known := environ(t, r, &s, map[string]string{
 		"S_OPTIONAL_COUNT": "3", "S_BY_NAME": "{a-b: {count: 1}, c: {names: [x]}}", "S_BY_NAME_A_B_COUNT": "2", "S_NUMBERS": "1,2 3", "S_RATE": "",
-		"S_LIST": "[{count: 1}, {names: [x]}]",
+		"S_LIST": "[{count: 1}, {names: [x]}]", "S_COLOURS": "blue,red",
 	})
 	assert.Empty(t, r.Problems)
 	assert.Equal(t, sample{
 		Optional: &inner{Count: 3}, ByName: map[string]inner{"a-b": {Count: 2}, "c": {Names: []string{"x"}}}, Numbers: []int{1, 2, 3},
-		List: []inner{{Count: 1}, {Names: []string{"x"}}},
+		List: []inner{{Count: 1}, {Names: []string{"x"}}}, Colours: []colour{1, 0},
 	}, s)
 	assert.Equal(t, settings.Origin{Env: "S_LIST"}, r.Origin("list[1].names"))
 	assert.Contains(t, known, "S_BY_NAME_C_NAMES")
@@ -88,7 +104,7 @@ func TestWrongValuesLeaveWhatWasThere(t *testing.T) {
 	t.Parallel()
 	s := sample{Inner: inner{Count: 5}, Numbers: []int{7}, Rate: 0.5, Small: 9}
 	r := settings.NewReader()
-	environ(t, r, &s, map[string]string{"S_INNER_COUNT": "300", "S_NUMBERS": "1,x", "S_RATE": "fast", "S_SMALL": "-1", "S_BY_NAME": "[", "S_LIST": "{}"})
+	environ(t, r, &s, map[string]string{"S_INNER_COUNT": "300", "S_NUMBERS": "1,x", "S_RATE": "fast", "S_SMALL": "-1", "S_BY_NAME": "[", "S_LIST": "{}", "S_COLOURS": "red,green"})
 	assert.Equal(t, sample{Inner: inner{Count: 5}, Numbers: []int{7}, Rate: 0.5, Small: 9}, s)
 	texts := map[string]string{}
 	for _, p := range r.Problems {
@@ -97,7 +113,8 @@ func TestWrongValuesLeaveWhatWasThere(t *testing.T) {
 	assert.Equal(t, map[string]string{
 		"inner.count": `is "300": want a whole number up to 127`, "numbers": `has "x" in it: want a list of numbers`, "rate": `is "fast": want a number`,
 		"small": `is "-1": want a whole number from 0 on`, "by_name": "is no YAML: want {name: {key: value}}",
-		"list": `is a mapping: want a list of sections, each with names and values, "- name: value"`,
+		"colours": `has "green" in it: want red or blue`,
+		"list":    `is a mapping: want a list of sections, each with names and values, "- name: value"`,
 	}, texts)
 }
 

@@ -18,6 +18,8 @@ type attempt struct {
 	ran   bool      // the handler was called: what it returned is its own, even ErrCompleted of another claim
 	err   error     // nil: the claim is completed
 	began time.Time // set by Claim.run
+
+	skipped bool // middleware has left the handler out on purpose
 }
 
 // settled reports whether the event's record is there: it was completed now or before.
@@ -34,8 +36,12 @@ type modes struct {
 }
 
 func (c Config) validateModes(store Store) error {
-	if _, ok := store.(*PostgresStore); !ok && (c.Group != 0 || c.Deferred) {
-		return fmt.Errorf("Config.Group is %d and Config.Deferred is %t with a %T: want the store of claim.NewPostgresStore itself, with nothing in front of it", c.Group, c.Deferred, store)
+	if _, ok := store.(*PostgresStore); !ok && (c.Group != 0 || c.Deferred || c.Lazy) {
+		return fmt.Errorf("Config.Lazy is %t, Config.Group is %d and Config.Deferred is %t with a %T: want the store of claim.NewPostgresStore itself, with nothing in front of it",
+			c.Lazy, c.Group, c.Deferred, store)
+	}
+	if _, ok := store.(*PostgresStore); !ok && c.limits() {
+		return fmt.Errorf("Config.MaxPerKey, or that of a handler, is set with a %T: want the store of claim.NewPostgresStore itself, with nothing in front of it", store)
 	}
 	return nil
 }
@@ -47,7 +53,7 @@ func newModes(store Store, cfg Config) *modes {
 		m.group = newGroupStore(s, cfg)
 	}
 	if cfg.Deferred {
-		m.flusher = newFlusher(s, cfg.HandlerTimeout)
+		m.flusher = newFlusher(s, cfg.longest())
 	}
 	return m
 }
@@ -79,14 +85,19 @@ func (c *Claim) single(ctx context.Context, key Key, fn func(ctx context.Context
 		}
 		defer c.inHand.Delete(hand)
 	}
-	a.err = warm(func() error {
-		return c.store.Do(ctx, key, func(ctx context.Context) error {
-			a.ran = true
-			if err := fn(ctx); err != nil || c.modes.flusher == nil {
-				return err
-			}
-			return pgtx.Queue(ctx, c.modes.flusher.commit)
-		})
+	handled := func(ctx context.Context) error {
+		a.ran = true
+		if err := fn(ctx); err != nil || c.modes.flusher == nil {
+			return err
+		}
+		return pgtx.Queue(ctx, c.modes.flusher.commit)
+	}
+	a.err = warm(func() (err error) {
+		if !c.cfg.Lazy {
+			return c.store.Do(ctx, key, handled)
+		}
+		a.ran, err = c.postgres.lazily(ctx, key, handled)
+		return err
 	})
 	return a
 }

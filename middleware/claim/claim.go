@@ -23,6 +23,8 @@ import (
 
 	"github.com/millrace-go/millrace/internal/service"
 	"github.com/millrace-go/millrace/middleware/internal/inbox"
+	"github.com/millrace-go/millrace/retry"
+	"github.com/millrace-go/millrace/transport"
 )
 
 var (
@@ -33,8 +35,8 @@ var (
 	// ErrCompleted means that the event was processed before. The middleware acks the message.
 	ErrCompleted = errors.New("the event was processed before")
 
-	// ErrParked means that an earlier event of the same key failed and was kept: this one has to wait behind it.
-	ErrParked = errors.New("an earlier event of the same key has failed")
+	// ErrBlocked means that an earlier event of the same key failed and was kept: this one has to wait behind it.
+	ErrBlocked = errors.New("an earlier event of the same key has failed")
 
 	// ErrTooOld means that the event is older than what is still recorded, so that nobody can tell whether it was
 	// processed before. An operator who knows may replay it.
@@ -108,6 +110,29 @@ type Config struct {
 	// random quarter.
 	Backoff func(attempt int) time.Duration
 
+	// Retry has rules for topics and errors: other attempts, another backoff, that an event is dead at once, or that its failure is
+	// ignored, so that the event counts as processed without effect. The first rule that fits decides, and those of Handlers come first.
+	// Its errors are those that handlers return, also of a panic and a deadline; an outage of the database, and an error with
+	// RetryAfter, are no failures. An error that is marked with Permanent is retried by no rule. Default: none.
+	Retry retry.Policy
+
+	// Handlers configures single consumers, by the names that Consumer returns. Default: none, all are alike.
+	Handlers map[string]HandlerConfig
+
+	// MaxPerKey is how many events of a key, such as a tenant, each consumer handles at once, in all processes on the database. Others
+	// wait as contended ones do, and count no attempt; those that have waited longest go first within a process. It costs a statement for
+	// each event that has a key, and nothing where nobody is limited. With a push subscription of Pub/Sub a wait may be a delivery
+	// that its own dead-letter policy counts, as with Breaker. 1 to 100; only with NewPostgresStore's store itself. Default: 0, no
+	// limit.
+	MaxPerKey int
+
+	// LimitKey tells the key that MaxPerKey counts. Events with "" are not limited. Default: the ordering key (transport.Key).
+	LimitKey func(msg *message.Message) string
+
+	// Breaker pauses a consumer while what its handler needs is out. It is off by default: it cannot tell an outage from many events
+	// in a row that fail for reasons of their own, which then keep the events behind them waiting.
+	Breaker Breaker
+
 	// DeadLetterTopic is where a copy of each dead letter is sent, through the outbox, with the reason in its metadata
 	// (DeadReasonMetadata and others). Default: none is sent.
 	DeadLetterTopic string
@@ -151,6 +176,14 @@ type Config struct {
 	// NewPostgresStore's store itself. Default: false.
 	Deferred bool
 
+	// Lazy claims with the handler's first statement, in one round trip, or with the commit if the handler only queues and
+	// publishes: such an event costs one round trip. If the claim is refused, the server executes nothing of the handler, its
+	// first statement returns an error, and the event is acked or nacked as ever, whatever the handler makes of the error. But
+	// what the handler does outside of its transaction before its first statement happens for each delivery, duplicates
+	// included. Call Ensure before that; the effect ledger does. Not with Group; only with NewPostgresStore's store itself.
+	// Default: false.
+	Lazy bool
+
 	// MeterProvider receives the metrics named millrace.claim. Default: otel.GetMeterProvider().
 	MeterProvider metric.MeterProvider
 
@@ -187,6 +220,10 @@ func (c Config) WithDefaults() Config {
 	if c.Backoff == nil {
 		c.Backoff = backoff
 	}
+	c.Breaker = c.Breaker.withDefaults()
+	if c.LimitKey == nil {
+		c.LimitKey = transport.Key
+	}
 	if c.Retention == 0 {
 		c.Retention = DefaultRetention
 	}
@@ -217,6 +254,7 @@ func (c Config) Validate() error {
 	if c.MaxAttempts < 1 {
 		errs = append(errs, fmt.Errorf("Config.MaxAttempts is %d: want 1 or more, or 0 for the default of 10", c.MaxAttempts))
 	}
+	errs = append(errs, c.Breaker.validate(), c.validatePolicies())
 	if !inbox.IsText(c.DeadLetterTopic) {
 		errs = append(errs, fmt.Errorf("Config.DeadLetterTopic is %q: want a topic, UTF-8 without NUL bytes", c.DeadLetterTopic))
 	}
@@ -237,6 +275,9 @@ func (c Config) Validate() error {
 	if c.Group < 0 || c.Group == 1 || c.Group > maxGroup {
 		errs = append(errs, fmt.Errorf("Config.Group is %d: want 2 to %d, or 0 for none", c.Group, maxGroup))
 	}
+	if c.Lazy && c.Group != 0 {
+		errs = append(errs, fmt.Errorf("Config.Lazy is true and Config.Group is %d: want one of them, because a group claims all of its events at once", c.Group))
+	}
 	return errors.Join(errs...)
 }
 
@@ -251,6 +292,7 @@ type Claim struct {
 	postgres *PostgresStore // store, or what is behind it; nil: attempts are not counted, and nothing is kept
 	nudges   nudges
 	poll     time.Duration // how often a Subscriber looks at the table
+	lease    time.Duration // how long an event of the table is a Subscriber's
 	orphaned time.Duration // for how long an event of another topic is due before a Subscriber takes it
 	modes    *modes
 	inHand   sync.Map // [2]string{consumer, event ID} of what runs singly
@@ -260,6 +302,8 @@ type Claim struct {
 	routed   sync.Map // [2]string{consumer, event ID} of what runs and came through a router
 	hands    *gate
 	losses   losses
+	breakers sync.Map // consumer → *breaker
+	slots    slots
 }
 
 // consumer returns the name that the store knows a handler's consumer by, "" if the consumer has no name.
@@ -296,5 +340,5 @@ func New(store Store, cfg Config) (*Claim, error) {
 	if err != nil {
 		return nil, fmt.Errorf("claim: %w", err)
 	}
-	return &Claim{store: store, cfg: cfg, observer: o, postgres: postgres, modes: newModes(store, cfg), poll: pollInterval, orphaned: orphanedAfter, pace: defaultPace, hands: &hands}, nil
+	return &Claim{store: store, cfg: cfg, observer: o, postgres: postgres, modes: newModes(store, cfg), poll: pollInterval, lease: leaseTime, orphaned: orphanedAfter, pace: defaultPace, hands: &hands}, nil
 }

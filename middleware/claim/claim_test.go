@@ -21,8 +21,10 @@ import (
 )
 
 func TestDuplicateIsAckedWithoutItsHandler(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
+	perMode(t, testDuplicateIsAckedWithoutItsHandler)
+}
+
+func testDuplicateIsAckedWithoutItsHandler(t *testing.T, f *fixture) {
 	h := f.middleware(claim.Config{})(f.handler)
 	for range 3 {
 		msg, _ := deliver(t, "1")
@@ -35,8 +37,10 @@ func TestDuplicateIsAckedWithoutItsHandler(t *testing.T) {
 }
 
 func TestContendedMessageIsNackedWithADelay(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
+	perMode(t, testContendedMessageIsNackedWithADelay)
+}
+
+func testContendedMessageIsNackedWithADelay(t *testing.T, f *fixture) {
 	end := f.holding(claim.Key{Consumer: "labour/notify", EventID: "1"})
 	msg, d := deliver(t, "1")
 	out, err := f.middleware(claim.Config{})(f.handler)(msg)
@@ -47,9 +51,9 @@ func TestContendedMessageIsNackedWithADelay(t *testing.T) {
 	require.NoError(t, end(nil))
 }
 
-func TestFailedHandlerLeavesNothing(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
+func TestFailedHandlerLeavesNothing(t *testing.T) { perMode(t, testFailedHandlerLeavesNothing) }
+
+func testFailedHandlerLeavesNothing(t *testing.T, f *fixture) {
 	fail := func(msg *message.Message) ([]*message.Message, error) {
 		require.NoError(t, f.effect(msg.Context(), msg.UUID))
 		return []*message.Message{message.NewMessage(outbox.NewID(), nil)}, errOops
@@ -85,7 +89,7 @@ func TestFailedHandlerLeavesNothing(t *testing.T) {
 	})(msg)
 	require.ErrorContains(t, err, "runtime.Goexit", "it is an attempt like another")
 	msg, _ = deliver(t, "1")
-	_, err = f.middleware(claim.Config{HandlerTimeout: 50 * time.Millisecond})(tooLong)(msg)
+	_, err = f.middleware(claim.Config{HandlerTimeout: time.Second})(tooLong)(msg)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	for _, table := range []string{"effect", "processed", "outbox"} {
 		assert.Zero(t, f.count(table), table)
@@ -100,8 +104,10 @@ func TestFailedHandlerLeavesNothing(t *testing.T) {
 
 // What a handler returns is its own error, whatever it wraps: the event was not processed.
 func TestHandlersErrorIsNeverTakenForTheStores(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
+	perMode(t, testHandlersErrorIsNeverTakenForTheStores)
+}
+
+func testHandlersErrorIsNeverTakenForTheStores(t *testing.T, f *fixture) {
 	for _, own := range []error{claim.ErrCompleted, claim.ErrContended} {
 		msg, _ := deliver(t, "1")
 		_, err := f.middleware(claim.Config{})(func(*message.Message) ([]*message.Message, error) {
@@ -115,8 +121,10 @@ func TestHandlersErrorIsNeverTakenForTheStores(t *testing.T) {
 
 // The router cancels the contexts of running handlers when it closes.
 func TestRunningHandlerOutlivesItsMessagesContext(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
+	perMode(t, testRunningHandlerOutlivesItsMessagesContext)
+}
+
+func testRunningHandlerOutlivesItsMessagesContext(t *testing.T, f *fixture) {
 	ctx, cancel := context.WithCancel(t.Context())
 	msg := message.NewMessageWithContext(ctx, "1", nil)
 	_, err := f.middleware(claim.Config{})(func(msg *message.Message) ([]*message.Message, error) {
@@ -148,8 +156,10 @@ func TestMessageOfAnotherProducer(t *testing.T) {
 // The trap of Watermill's router: it publishes what a handler returned after all middleware, so a failing publish after
 // a committed claim would lose the outputs. Here the router's publisher always fails, and nothing is lost.
 func TestOutputsAreStagedInTheClaimsTransaction(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
+	perMode(t, testOutputsAreStagedInTheClaimsTransaction)
+}
+
+func testOutputsAreStagedInTheClaimsTransaction(t *testing.T, f *fixture) {
 	channel := gochannel.NewGoChannel(gochannel.Config{OutputChannelBuffer: 10}, watermill.NopLogger{})
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
 	require.NoError(t, err)
@@ -181,9 +191,9 @@ type broken struct{}
 func (broken) Publish(string, ...*message.Message) error { return errOops }
 func (broken) Close() error                              { return nil }
 
-func TestOutputsNeedATopic(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
+func TestOutputsNeedATopic(t *testing.T) { perMode(t, testOutputsNeedATopic) }
+
+func testOutputsNeedATopic(t *testing.T, f *fixture) {
 	msg, _ := deliver(t, "1")
 	_, err := f.middleware(claim.Config{})(func(*message.Message) ([]*message.Message, error) {
 		return []*message.Message{message.NewMessage(outbox.NewID(), nil)}, nil
@@ -238,10 +248,10 @@ func doubled(effects map[string]int) (n int) {
 	return n
 }
 
-func TestRaceOfDuplicates(t *testing.T) {
-	t.Parallel()
+func TestRaceOfDuplicates(t *testing.T) { perMode(t, testRaceOfDuplicates) }
+
+func testRaceOfDuplicates(t *testing.T, f *fixture) {
 	const events = 2000
-	f := newFixture(t)
 	f.race(events, f.middleware(claim.Config{}))
 	effects := f.effects()
 	assert.Len(t, effects, events)

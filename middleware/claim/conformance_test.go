@@ -22,9 +22,28 @@ func TestPostgresStoreConforms(t *testing.T) {
 	t.Parallel()
 	claimtest.Run(t, func(t *testing.T) claimtest.Fixture {
 		f := claimtest.Postgres(t, conformancePool(t), devtest.Schema(t))
-		f.Events = devtest.Storm(10_000, 2000)
+		f.Events = devtest.Storm(5000, 1000)
 		return f
 	})
+}
+
+// A Claim keeps the store's promises in each mode.
+func TestLazyClaimConforms(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"lazy", "grouped", "deferred"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			claimtest.Run(t, func(t *testing.T) claimtest.Fixture {
+				f := claimtest.Postgres(t, conformancePool(t), devtest.Schema(t))
+				c, err := claim.New(f.Store, (&fixture{mode: modes[name]}).inMode(claim.Config{}))
+				if err != nil {
+					t.Fatal(err)
+				}
+				f.Store, f.Events = claim.AsStore(c), devtest.Storm(10_000, 2000)
+				return f
+			})
+		})
+	}
 }
 
 // checkThenAct is what the claim is there against: it looks whether the event was processed, runs the handler, and keeps a

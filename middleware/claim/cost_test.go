@@ -115,7 +115,7 @@ func TestHashesArePrunedInBatches(t *testing.T) {
 	f.refuses(claim.Key{Consumer: "labour/notify", EventID: "recent"}, claim.ErrCompleted)
 }
 
-// Three million events, or 300,000 in a short run, have been processed today. A plan that was made when there were none is no worse, and a claim
+// A million events, or 200,000 in a short run, have been processed today. A plan that was made when there were none is no worse, and a claim
 // writes as much WAL as ever: the row, its index entry and the commit. Whole pages, which PostgreSQL writes once after each
 // checkpoint, are written before by the claims that do not count; there is nobody else on the server.
 func TestClaimAmongMillions(t *testing.T) {
@@ -136,7 +136,7 @@ func TestClaimAmongMillions(t *testing.T) {
 	claims(10) // its statements are prepared and planned
 	f.exec(fmt.Sprintf(`insert into millions.processed
 		select (lpad(to_hex((extract(epoch from now()) * 1000)::bigint - %[1]d + n), 12, '0') || '7' || substr(md5(n::text), 1, 3) || '8' || substr(md5(n::text), 4, 15))::uuid, 1
-		from generate_series(1, %[1]d) n`, devtest.Storm(3_000_000, 300_000)))
+		from generate_series(1, %[1]d) n`, devtest.Storm(1_000_000, 200_000)))
 	f.exec(`checkpoint`)
 	claims(200)
 	position := func() (bytes int64) {

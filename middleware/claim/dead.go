@@ -9,15 +9,16 @@ import (
 
 	"github.com/millrace-go/millrace/middleware/internal/inbox"
 	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/transport"
 )
 
 // What the copy of a dead letter that is sent to Config.DeadLetterTopic carries beside the event's own metadata.
 const (
-	DeadReasonMetadata   = "millrace_dead_reason"   // one word, such as "permanent" or "attempts"
-	DeadErrorMetadata    = "millrace_dead_error"    // of the last attempt, the first 1,000 bytes
-	DeadConsumerMetadata = "millrace_dead_consumer" // whose handler failed
-	DeadTopicMetadata    = "millrace_dead_topic"    // where the event came from
-	DeadAttemptsMetadata = "millrace_dead_attempts" // a decimal number
+	DeadReasonMetadata   = transport.DeadReasonMetadata // one word, such as "permanent" or "attempts"
+	DeadErrorMetadata    = transport.DeadErrorMetadata  // of the last attempt, the first 1,000 bytes
+	DeadConsumerMetadata = "millrace_dead_consumer"     // whose handler failed
+	DeadTopicMetadata    = "millrace_dead_topic"        // where the event came from
+	DeadAttemptsMetadata = "millrace_dead_attempts"     // a decimal number
 )
 
 // bury makes a dead letter of an event that was not tried now, unless it has been settled meanwhile. It returns

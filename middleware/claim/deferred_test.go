@@ -95,11 +95,13 @@ func crashUnderDeferredAcks(t *testing.T, group int, change func(*claim.Claim)) 
 					id := fmt.Sprint(crash, "-", w, "-", i)
 					for range 2 { // the second delivery is a duplicate, whose ack must be as durable
 						msg, _ := deliver(t, id)
-						if _, err := h(msg); err == nil && !nacked(msg) {
-							mu.Lock()
-							acked[id] = true
-							mu.Unlock()
+						if _, err := h(msg); err != nil || nacked(msg) {
+							<-time.After(5 * time.Millisecond) // the server is down
+							continue
 						}
+						mu.Lock()
+						acked[id] = true
+						mu.Unlock()
 					}
 				}
 			})

@@ -33,33 +33,29 @@ func (f *fixture) writes(second *pgxpool.Pool, prepare func(context.Context) con
 // A handler left its claim through a second pool, and nobody noticed: it was retried after an error, and its row was there
 // twice.
 func TestDetachedRunInAClaimIsRefused(t *testing.T) {
-	t.Parallel()
-	for mode, cfg := range map[string]claim.Config{"singly": {}, "groups": {Group: 2}, "deferred acks": {Deferred: true}} {
-		t.Run(mode, func(t *testing.T) {
-			t.Parallel()
-			f, second := newFixture(t), devtest.Pool(t)
-			m := f.broker()
-			cfg.MaxAttempts = 2
-			same := func(ctx context.Context) context.Context { return ctx }
-			stop := f.serve(m, cfg, f.writes(second, same))
-			f.publish(m, keyed(outbox.NewID(), ""))
-			f.eventually(func() bool { return f.count("claim_failed where state = 'dead'") == 1 }, "it is a dead letter")
-			stop()
-			assert.Empty(t, f.effects())
-			row := f.failed()[0]
-			assert.Equal(t, "attempts", row.Reason)
-			for _, want := range []string{"another handle", second.Config().ConnConfig.Database, "Use the same handle for both", "pgtx.Detached(ctx)"} {
-				assert.Contains(t, row.Error, want, "both handles and the remedy")
-			}
+	perMode(t, testDetachedRunInAClaimIsRefused)
+}
 
-			f.serve(m, claim.Config{}, f.take)
-			replayed, err := deadletter.Replay(t.Context(), f.pool, f.schema, deadletter.Selection{}, deadletter.By{Actor: "test"})
-			require.NoError(t, err)
-			assert.Equal(t, 1, replayed.Done)
-			f.eventually(func() bool { return f.count("claim_failed") == 0 }, "with the claim's transaction it is handled")
-			assert.Equal(t, map[string]int{row.EventID: 1}, f.effects())
-		})
+func testDetachedRunInAClaimIsRefused(t *testing.T, f *fixture) {
+	m, second := f.broker(), devtest.Pool(t)
+	same := func(ctx context.Context) context.Context { return ctx }
+	stop := f.serve(m, claim.Config{MaxAttempts: 2}, f.writes(second, same))
+	f.publish(m, keyed(outbox.NewID(), ""))
+	f.eventually(func() bool { return f.count("claim_failed where state = 'dead'") == 1 }, "it is a dead letter")
+	stop()
+	assert.Empty(t, f.effects())
+	row := f.failed()[0]
+	assert.Equal(t, "attempts", row.Reason)
+	for _, want := range []string{"another handle", second.Config().ConnConfig.Database, "Use the same handle for both", "pgtx.Detached(ctx)"} {
+		assert.Contains(t, row.Error, want, "both handles and the remedy")
 	}
+
+	f.serve(m, claim.Config{}, f.take)
+	replayed, err := deadletter.Replay(t.Context(), f.pool, f.schema, deadletter.Selection{}, deadletter.By{Actor: "test"})
+	require.NoError(t, err)
+	assert.Equal(t, 1, replayed.Done)
+	f.eventually(func() bool { return f.count("claim_failed") == 0 }, "with the claim's transaction it is handled")
+	assert.Equal(t, map[string]int{row.EventID: 1}, f.effects())
 }
 
 // The control of the test above: what is detached commits by itself, at each attempt.

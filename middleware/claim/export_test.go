@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/google/uuid"
 )
 
@@ -40,6 +41,9 @@ func Record(ctx context.Context, s *PostgresStore, k Key) (record uuid.UUID, con
 // PollEvery makes the Claim's subscribers look at the table more often, for a test.
 func PollEvery(c *Claim, d time.Duration) { c.poll = d }
 
+// LeaseFor makes the Claim's subscribers lease events of the table for another time, for a test.
+func LeaseFor(c *Claim, d time.Duration) { c.lease = d }
+
 // AdoptAfter makes the Claim's subscribers take events of topics that nobody subscribes to earlier, for a test.
 func AdoptAfter(c *Claim, d time.Duration) { c.orphaned = d }
 
@@ -62,3 +66,46 @@ func Gathered(c *Claim, consumer string) int {
 
 // WithoutFlush makes the Claim's deferred acks wait for nothing.
 func WithoutFlush(c *Claim) { c.modes.flusher.never = true }
+
+// AsStore makes a store of the Claim, for the suite that stores run. A handler ensures its claim first. In a group a handler has a
+// context of its own and must not panic, because the middleware sees to both: here the store does.
+func AsStore(c *Claim) Store { return claimStore{c} }
+
+type claimStore struct{ claim *Claim }
+
+func (s claimStore) Do(ctx context.Context, key Key, fn func(ctx context.Context) error) error {
+	if s.claim.modes.group != nil {
+		return s.doGrouped(ctx, key, fn)
+	}
+	return s.claim.attempt(ctx, key, nil, func(ctx context.Context) error {
+		if err := Ensure(ctx); err != nil {
+			return err
+		}
+		return fn(ctx)
+	}).err
+}
+
+func (s claimStore) doGrouped(ctx context.Context, key Key, fn func(ctx context.Context) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	var panicked any
+	a := s.claim.attempt(ctx, key, nil, func(handlers context.Context) (err error) {
+		handlers, cancel := context.WithCancelCause(handlers)
+		defer context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })()
+		defer func() {
+			if panicked = recover(); panicked != nil {
+				err = errExited
+			}
+		}()
+		return fn(handlers)
+	})
+	if panicked != nil {
+		panic(panicked)
+	}
+	return a.err
+}
+
+func (s claimStore) Stage(ctx context.Context, topic string, msgs ...*message.Message) error {
+	return s.claim.store.Stage(ctx, topic, msgs...)
+}

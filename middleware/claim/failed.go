@@ -77,7 +77,11 @@ func (c Config) withoutPostgres() error {
 		name string
 		set  bool
 	}{
-		{"Ordered", c.Ordered}, {"MaxAttempts", c.MaxAttempts != 0}, {"Backoff", c.Backoff != nil}, {"DeadLetterTopic", c.DeadLetterTopic != ""},
+		{"Ordered", c.Ordered},
+		{"MaxAttempts", c.MaxAttempts != 0},
+		{"Backoff", c.Backoff != nil},
+		{"DeadLetterTopic", c.DeadLetterTopic != ""},
+		{"Retry, or that of a handler,", c.hasPolicies()},
 	} {
 		if f.set {
 			errs = append(errs, fmt.Errorf("Config.%s is set: want a store with PostgreSQL behind it, which alone keeps events that failed", f.name))
@@ -108,9 +112,9 @@ func (s *PostgresStore) keep(ctx context.Context, e event, failure string, decid
 	return v, err
 }
 
-// park keeps an event behind the one that holds up its key. It returns errFree if that is gone by now, and reports false
+// block keeps an event behind the one that holds up its key. It returns errFree if that is gone by now, and reports false
 // when the event has been settled elsewhere in the meantime.
-func (s *PostgresStore) park(ctx context.Context, e event) (parked bool, err error) {
+func (s *PostgresStore) block(ctx context.Context, e event) (blocked bool, err error) {
 	err = s.record(ctx, e, func(ctx context.Context, consumer int16, attempts int) error {
 		tx, _ := pgtx.From(ctx)
 		var held bool
@@ -119,10 +123,10 @@ func (s *PostgresStore) park(ctx context.Context, e event) (parked bool, err err
 		} else if err != nil {
 			return err
 		}
-		parked = true
-		return s.write(ctx, e, consumer, verdict{state: stateParked, reason: reasonParked, attempts: attempts}, "")
+		blocked = true
+		return s.write(ctx, e, consumer, verdict{state: stateBlocked, reason: reasonBlocked, attempts: attempts}, "")
 	})
-	return parked, err
+	return blocked, err
 }
 
 // record calls fn in a transaction that holds the claim, unless the event has been settled in the meantime.
@@ -148,9 +152,9 @@ func (s *PostgresStore) record(ctx context.Context, e event, fn func(ctx context
 		}
 		broughtBack := e.row != 0
 		switch {
-		case broughtBack && (id != e.row || state != stateWaiting): // an operator has decided, or another process has handled it
+		case broughtBack && (id != e.row || state != stateRetrying): // an operator has decided, or another process has handled it
 			return nil
-		case !broughtBack && (processed || id != 0 && state != stateFailing):
+		case !broughtBack && (processed || id != 0 && state != stateNacked):
 			return nil
 		}
 		return fn(ctx, consumer, attempts)
@@ -159,6 +163,17 @@ func (s *PostgresStore) record(ctx context.Context, e event, fn func(ctx context
 		s.sweep(ctx)
 	}
 	return lockTimeout(err)
+}
+
+// ignore queues the statements that settle an event as if it had been handled.
+func (s *PostgresStore) ignore(ctx context.Context, e event, consumer int16) error {
+	if e.row != 0 {
+		return s.takeAway(ctx, e, consumer)
+	}
+	return errors.Join(
+		pgtx.Queue(ctx, s.failed.record, consumer, e.record, hashedID(e.key)),
+		pgtx.Queue(ctx, s.sql.done, consumer, e.record),
+	)
 }
 
 // sweep looks once in a while, beside what is recorded, for rows of events that have succeeded elsewhere. What fails here is
@@ -190,12 +205,15 @@ func lockTimeout(err error) error {
 // write queues the statements that keep an event.
 func (s *PostgresStore) write(ctx context.Context, e event, consumer int16, v verdict, failure string) error {
 	var due *int64
-	if v.state == stateWaiting {
+	if v.state == stateRetrying {
 		ms := v.delay.Milliseconds()
 		due = &ms
 	}
+	if v.state == stateIgnored {
+		return s.ignore(ctx, e, consumer)
+	}
 	headers, payload := e.headers, e.payload
-	if v.state == stateFailing {
+	if v.state == stateNacked {
 		headers, payload = nil, nil // the broker has them
 	}
 	err := pgtx.Queue(ctx, s.failed.keep, consumer, e.record, inbox.Printable(e.key.EventID, maxError), e.key.Order, v.state, v.attempts, v.reason,
@@ -204,7 +222,7 @@ func (s *PostgresStore) write(ctx context.Context, e event, consumer int16, v ve
 		return err
 	}
 	switch {
-	case v.state == stateFailing:
+	case v.state == stateNacked:
 		return nil
 	case e.row != 0: // it has its record, and holds its key up
 		return nil

@@ -44,7 +44,7 @@ func (s *PostgresStore) retry(ctx context.Context, e event, fn func(ctx context.
 		switch {
 		case !locked:
 			return ErrContended
-		case state != stateWaiting:
+		case state != stateRetrying:
 			return errGone
 		case !first, !bytes.Equal(headers, e.headers), !bytes.Equal(payload, e.payload):
 			return errChanged
@@ -57,7 +57,7 @@ func (s *PostgresStore) retry(ctx context.Context, e event, fn func(ctx context.
 }
 
 // takeAway queues the statements that settle an event of the table. The lock of the key's row comes before those that
-// must see what was parked until then.
+// must see what was blocked until then.
 func (s *PostgresStore) takeAway(ctx context.Context, e event, consumer int16) error {
 	ordered := e.key.Order != ""
 	return errors.Join(

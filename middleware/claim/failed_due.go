@@ -19,10 +19,15 @@ type leased struct {
 	former   string    // its topic before
 }
 
-// lease takes up to so many events of a consumer's topic that are due, and returns them in order, and in which time the
-// next is due: less than 0 if none waits. Those of other topics it takes when they have been due for so long as orphaned says; 0:
-// never.
-func (s *PostgresStore) lease(ctx context.Context, consumer, topic string, n int, hold, orphaned time.Duration, without []int64) (due []leased, next time.Duration, err error) {
+// outlook is what a look at the table told of a consumer.
+type outlook struct {
+	next time.Duration // until the next event is due; less than 0: none waits
+	dead bool          // there are dead letters, which an operator may send back
+}
+
+// lease takes up to so many events of a consumer's topic that are due, and returns them in order. Those of other topics it takes when
+// they have been due for so long as orphaned says; 0: never. With n = 0 it takes none.
+func (s *PostgresStore) lease(ctx context.Context, consumer, topic string, n int, hold, orphaned time.Duration, without []int64) (due []leased, o outlook, err error) {
 	ctx, cancel := context.WithTimeout(ctx, keepTimeout)
 	defer cancel()
 	var ms, orphan *int64
@@ -31,24 +36,26 @@ func (s *PostgresStore) lease(ctx context.Context, consumer, topic string, n int
 		orphan = &after
 	}
 	b := &pgx.Batch{}
-	b.Queue(s.failed.lease, consumer, topic, n, hold.Milliseconds(), without, orphan).Query(func(rows pgx.Rows) error {
-		due, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (l leased, err error) {
-			l.key.Consumer, l.topic = consumer, topic
-			err = row.Scan(&l.row, &l.record, &l.key.EventID, &l.key.Order, &l.attempts, &l.headers, &l.payload, &l.until, &l.malformed, &l.former)
-			return l, err
+	if n > 0 {
+		b.Queue(s.failed.lease, consumer, topic, n, hold.Milliseconds(), without, orphan).Query(func(rows pgx.Rows) error {
+			due, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (l leased, err error) {
+				l.key.Consumer, l.topic = consumer, topic
+				err = row.Scan(&l.row, &l.record, &l.key.EventID, &l.key.Order, &l.attempts, &l.headers, &l.payload, &l.until, &l.malformed, &l.former)
+				return l, err
+			})
+			return err
 		})
-		return err
-	})
-	b.Queue(s.failed.next, consumer).QueryRow(func(row pgx.Row) error { return row.Scan(&ms) })
+	}
+	b.Queue(s.failed.next, consumer).QueryRow(func(row pgx.Row) error { return row.Scan(&ms, &o.dead) })
 	if err := s.pool.SendBatch(ctx, b).Close(); err != nil {
-		return nil, 0, s.hint(err)
+		return nil, outlook{}, s.hint(err)
 	}
 	slices.SortFunc(due, func(a, b leased) int { return cmp.Compare(a.row, b.row) })
-	next = -1
+	o.next = -1
 	if ms != nil {
-		next = max(time.Duration(*ms)*time.Millisecond, 0)
+		o.next = max(time.Duration(*ms)*time.Millisecond, 0)
 	}
-	return due, next, nil
+	return due, o, nil
 }
 
 // giveBack makes an event that was leased due after a delay.

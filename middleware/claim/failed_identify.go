@@ -69,9 +69,9 @@ func (s *PostgresStore) identify(ctx context.Context, e event, key Key, headers 
 		}
 		kept = false // by an attempt before
 		switch {
-		case id != e.row || state != stateWaiting: // an operator has decided, or another process has handled it
+		case id != e.row || state != stateRetrying: // an operator has decided, or another process has handled it
 			return nil
-		case processed, other != 0 && otherState != stateFailing:
+		case processed, other != 0 && otherState != stateNacked:
 			return pgtx.Queue(ctx, s.failed.done, e.row)
 		}
 		kept = true

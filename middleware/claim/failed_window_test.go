@@ -14,9 +14,9 @@ import (
 
 // An event that cannot be proved new becomes a dead letter, which absorbs its redeliveries; an operator who replays it
 // vouches for it, and it runs once.
-func TestEventsOutsideOfTheWindow(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
+func TestEventsOutsideOfTheWindow(t *testing.T) { perMode(t, testEventsOutsideOfTheWindow) }
+
+func testEventsOutsideOfTheWindow(t *testing.T, f *fixture) {
 	old, future := mintedAt(-time.Hour), mintedAt(50*365*24*time.Hour)
 	require.NoError(t, f.claimNow(claim.Key{Consumer: "labour/notify", EventID: outbox.NewID()}))
 	f.exec(`update ` + f.schema + `.consumer set floor = now()`)

@@ -24,7 +24,8 @@ var privileges = struct{ consumer, operator []string }{
 		`select on {schema}.claim_failed_count`,
 		`execute on function {schema}.claim_failed_fold()`,
 		`select on {schema}.migration`,
-		`execute on function {schema}.processed_days(int), {schema}.processed_settle(uuid, uuid, smallint), {schema}.processed_early(uuid, smallint)`,
+		`execute on function {schema}.processed_days(int), {schema}.processed_settle(uuid, uuid, smallint), {schema}.processed_early(uuid, smallint),
+		{schema}.claim_refused(text, boolean), {schema}.claim_forgotten(smallint, uuid)`,
 	},
 	operator: []string{
 		`select on {schema}.processed, {schema}.processed_hashed, {schema}.consumer, {schema}.claim_run, {schema}.claim_start, {schema}.migration`,
@@ -33,7 +34,9 @@ var privileges = struct{ consumer, operator []string }{
 		`select, insert, update, delete on {schema}.claim_failed, {schema}.claim_key`,
 		`select on {schema}.claim_failed_count`,
 		`execute on function {schema}.claim_failed_fold()`,
-		`select, insert on {schema}.claim_audit`,
+		`select, insert on {schema}.claim_audit, {schema}.claim_replay_superseded`,
+		`select, insert, update on {schema}.claim_replay`,
+		`select, insert, delete on {schema}.claim_replay_event`,
 		`execute on function {schema}.processed_settle(uuid, uuid, smallint), {schema}.processed_early(uuid, smallint)`,
 	},
 }

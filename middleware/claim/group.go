@@ -123,7 +123,7 @@ func (c *Claim) again(m *member) attempt {
 			return attempt{err: ErrContended}
 		}
 	}
-	ctx, cancel := context.WithTimeout(m.ctx, c.cfg.HandlerTimeout)
+	ctx, cancel := context.WithTimeout(m.ctx, c.cfg.timeout(m.key.Consumer))
 	defer cancel()
 	return c.single(ctx, m.key, m.fn)
 }

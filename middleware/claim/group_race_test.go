@@ -23,7 +23,7 @@ import (
 // Every other event is delivered twice, near its first delivery, and some handlers fail once: each has one effect.
 func TestRaceOfDuplicatesInGroups(t *testing.T) {
 	t.Parallel()
-	const events = 10_000
+	const events = 4_000
 	f := newFixture(t)
 	c, err := claim.New(f.store, claim.Config{Service: "labour", Group: 50, Backoff: func(int) time.Duration { return time.Millisecond }})
 	require.NoError(t, err)

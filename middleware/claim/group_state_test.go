@@ -95,12 +95,16 @@ func stateIn(t testing.TB, ctx context.Context, tx pgx.Tx) (s string) {
 // A handler's SET LOCAL reached the other handlers of its group: the rows of one tenant were shown to another.
 func TestGroupState(t *testing.T) {
 	t.Parallel()
+	lonely := newGrouped(t, claim.Config{})
+	lonely.withFunctions()
+	n := 0
 	for name, leave := range leavings {
+		n++
+		schema := fmt.Sprint("case_", n)
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var log bytes.Buffer
-			g := newGrouped(t, claim.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
-			g.withFunctions()
+			g := lonely.beside(t, schema).grouped(claim.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 			var states []string
 			results := g.handle(func(ctx context.Context, id string) error {
 				tx, _ := pgtx.From(ctx)
@@ -125,15 +129,13 @@ func TestGroupState(t *testing.T) {
 	t.Run("control", func(t *testing.T) { // what PostgreSQL does of itself, but for the statement that is queued
 		t.Parallel()
 		for name, leave := range leavings {
-			g := newGrouped(t, claim.Config{})
-			g.withFunctions()
-			require.NoError(t, pgtx.Run(t.Context(), g.pool, func(ctx context.Context, tx pgx.Tx) error {
+			require.ErrorIs(t, pgtx.Run(t.Context(), lonely.pool, func(ctx context.Context, tx pgx.Tx) error {
 				before := stateIn(t, ctx, tx)
-				require.NoError(t, pgtx.Run(ctx, g.pool, func(ctx context.Context, tx pgx.Tx) error { return leave(g, ctx, tx) }))
+				require.NoError(t, pgtx.Run(ctx, lonely.pool, func(ctx context.Context, tx pgx.Tx) error { return leave(lonely, ctx, tx) }))
 				require.NoError(t, pgtx.Flush(ctx))
 				assert.NotEqual(t, before, stateIn(t, ctx, tx), name)
-				return nil
-			}))
+				return errOops // nothing stays in the session
+			}), errOops, name)
 		}
 	})
 }

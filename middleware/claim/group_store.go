@@ -21,8 +21,8 @@ import (
 // groupStore claims the events of groups in PostgreSQL.
 type groupStore struct {
 	store   *PostgresStore
-	timeout time.Duration // of each handler
-	async   bool          // the caller sees to it that commits reach the disk
+	timeout func(consumer string) time.Duration // of each handler
+	async   bool                                // the caller sees to it that commits reach the disk
 
 	lock, look, record, commit, functionsOf, stateOf string
 
@@ -32,7 +32,7 @@ type groupStore struct {
 func newGroupStore(s *PostgresStore, cfg Config) *groupStore {
 	query := func(name string) string { return pgschema.Query(files, name, s.schema) }
 	return &groupStore{
-		store: s, timeout: cfg.HandlerTimeout, async: cfg.Deferred,
+		store: s, timeout: cfg.timeout, async: cfg.Deferred,
 		lock: query("group_lock"), look: query("group_look"), record: query("group_record"), commit: query("deferred_commit"),
 		functionsOf: query("group_functions"), stateOf: query("group_state"),
 	}
@@ -41,9 +41,10 @@ func newGroupStore(s *PostgresStore, cfg Config) *groupStore {
 // do claims the members' events and runs the handlers of those that it got, in one transaction.
 func (s *groupStore) do(members []*member) (claimed bool, err error) {
 	// Each handler has its own time, so what is bounded here is what the group does before the first and after the last.
+	timeout := s.timeout(members[0].key.Consumer)
 	ctx, cancel := context.WithCancelCause(members[0].ctx)
 	defer cancel(nil)
-	watch := time.AfterFunc(s.timeout, func() { cancel(context.DeadlineExceeded) })
+	watch := time.AfterFunc(timeout, func() { cancel(context.DeadlineExceeded) })
 	defer watch.Stop()
 
 	consumer, err := s.store.consumer(ctx, members[0].key.Consumer)
@@ -63,8 +64,8 @@ func (s *groupStore) do(members []*member) (claimed bool, err error) {
 			if !m.mayRun() {
 				continue
 			}
-			if time.Since(heard) > s.timeout { // else the server might end the transaction as idle
-				watch.Reset(s.timeout)
+			if time.Since(heard) > timeout { // else the server might end the transaction as idle
+				watch.Reset(timeout)
 				if _, err := tx.Exec(ctx, "select 1"); err != nil {
 					return err
 				}
@@ -72,7 +73,7 @@ func (s *groupStore) do(members []*member) (claimed bool, err error) {
 				heard = time.Now()
 			}
 			record := recordID(m.key)
-			if lost := m.run(tx, s.store.pool, s.timeout, func(ctx context.Context) error {
+			if lost := m.run(tx, s.store.pool, timeout, func(ctx context.Context) error {
 				if err := s.leaves(ctx, before); err != nil {
 					return err
 				}
@@ -81,7 +82,7 @@ func (s *groupStore) do(members []*member) (claimed bool, err error) {
 				return lost
 			}
 		}
-		watch.Reset(s.timeout)
+		watch.Reset(timeout)
 		if s.async {
 			return pgtx.Queue(ctx, s.commit)
 		}
@@ -116,7 +117,7 @@ func (s *groupStore) claim(ctx context.Context, tx pgx.Tx, consumer int16, membe
 		known                      bool
 		deferred                   *string
 	)
-	idle := strconv.FormatInt((2*s.timeout + idleSlack).Milliseconds(), 10) // see heard in do
+	idle := strconv.FormatInt((2*s.timeout(members[0].key.Consumer) + idleSlack).Milliseconds(), 10) // see heard in do
 	b := &pgx.Batch{}
 	b.Queue(s.lock, keys, idle).
 		QueryRow(func(row pgx.Row) error { return row.Scan(&locked, nil, nil, nil, nil) })

@@ -175,7 +175,7 @@ func TestFailingHandlersInAGroupCostNobodyElse(t *testing.T) {
 	}
 	assert.Equal(t, 5, g.count("outbox"))
 	assert.Equal(t, 5, g.count("processed"))
-	assert.Equal(t, 6, g.count("claim_failed where attempts = 1 and state = 'failing'"))
+	assert.Equal(t, 6, g.count("claim_failed where attempts = 1 and state = 'nacked'"))
 
 	ok := g.handle(g.effect, letters(11)...)
 	assert.Len(t, g.effects(), 11)

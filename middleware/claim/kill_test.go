@@ -26,6 +26,7 @@ import (
 const (
 	victimProcess = "MILLRACE_TEST_VICTIM" // the schema: makes this test binary a consumer that kills itself
 	victimPoint   = "MILLRACE_TEST_VICTIM_POINT"
+	victimMode    = "MILLRACE_TEST_VICTIM_MODE"
 	victimAttempt = "MILLRACE_TEST_VICTIM_ATTEMPT" // of the event "2": "first", or "second", which comes from the table
 )
 
@@ -84,10 +85,9 @@ func runVictimProcess() error {
 		return err
 	}
 	defer pool.Close()
-	c, err := claim.New(claim.NewPostgresStore(pool, claim.Schema(schema)), claim.Config{
-		Service: "labour",
-		Logger:  silent, Backoff: func(int) time.Duration { return time.Millisecond },
-	})
+	cfgOfClaim := modes[os.Getenv(victimMode)]
+	cfgOfClaim.Service, cfgOfClaim.Logger, cfgOfClaim.Backoff = "labour", silent, func(int) time.Duration { return time.Millisecond }
+	c, err := claim.New(claim.NewPostgresStore(pool, claim.Schema(schema)), cfgOfClaim)
 	if err != nil {
 		return err
 	}
@@ -128,7 +128,9 @@ func runVictimProcess() error {
 	ending.Go(func() {
 		defer cancel()
 		broker.left.Wait()
-		for left := 1; left > 0 && err == nil; {
+		look := time.NewTicker(10 * time.Millisecond)
+		defer look.Stop()
+		for left := 1; left > 0 && err == nil; <-look.C {
 			err = pool.QueryRow(ctx, `select count(*) from `+schema+`.claim_failed`).Scan(&left)
 		}
 	})
@@ -143,6 +145,13 @@ func runVictimProcess() error {
 // Wherever a process is killed, another one comes to one effect and one follow-up for each event.
 func TestKilledProcesses(t *testing.T) {
 	t.Parallel()
+	for mode := range modes {
+		t.Run(mode, func(t *testing.T) { killedProcesses(t, mode) })
+	}
+}
+
+func killedProcesses(t *testing.T, mode string) {
+	t.Parallel()
 	for _, attempt := range []string{"first", "second"} {
 		for _, point := range []string{"claimed", "handled", "before commit", "after commit", "before ack"} {
 			t.Run(attempt+" attempt "+point, func(t *testing.T) {
@@ -150,7 +159,7 @@ func TestKilledProcesses(t *testing.T) {
 				p := newProcesses(t, []string{"1", "2", "3"})
 				start := func(point string) *exec.Cmd {
 					cmd := exec.Command(os.Args[0])
-					cmd.Env = append(os.Environ(), victimProcess+"="+p.schema, victimPoint+"="+point, victimAttempt+"="+attempt,
+					cmd.Env = append(os.Environ(), victimProcess+"="+p.schema, victimPoint+"="+point, victimAttempt+"="+attempt, victimMode+"="+mode,
 						consumerDSN+"="+devtest.Pool(t).Config().ConnString())
 					cmd.Stderr = t.Output()
 					require.NoError(t, cmd.Start())

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path"
 	"testing"
 	"time"
 
@@ -40,6 +41,35 @@ type fixture struct {
 	pool   *pgxpool.Pool
 	schema string
 	store  *claim.PostgresStore
+	mode   claim.Config // what the Claims that it makes are like
+}
+
+// modes are the ways to claim.
+var modes = map[string]claim.Config{"eager": {}, "lazy": {Lazy: true}, "grouped": {Group: 4}, "deferred": {Deferred: true}}
+
+// perMode runs the test in each mode, with a fixture whose Claims are of that mode.
+func perMode(t *testing.T, test func(t *testing.T, f *fixture)) {
+	t.Parallel()
+	eachMode(t, "", test)
+}
+
+// eachMode runs one case of a test in each mode.
+func eachMode(t *testing.T, name string, test func(t *testing.T, f *fixture)) {
+	for mode, cfg := range modes {
+		t.Run(path.Join(name, mode), func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			f.mode = cfg
+			test(t, f)
+		})
+	}
+}
+
+// inMode returns cfg in the fixture's mode.
+func (f *fixture) inMode(cfg claim.Config) claim.Config {
+	cfg.Service = cmp.Or(cfg.Service, "labour")
+	cfg.Lazy, cfg.Group, cfg.Deferred = cfg.Lazy || f.mode.Lazy, max(cfg.Group, f.mode.Group), cfg.Deferred || f.mode.Deferred
+	return cfg
 }
 
 func newFixture(t testing.TB) *fixture {
@@ -52,6 +82,11 @@ func newLonelyFixture(t testing.TB) *fixture {
 	_, err := f.pool.Exec(t.Context(), `create schema lonely`)
 	require.NoError(t, err)
 	return prepare(f)
+}
+
+// beside is a fixture in another schema of the same database, with sessions of its own.
+func (f *fixture) beside(t testing.TB, schema string) *fixture {
+	return prepare(&fixture{t: t, pool: devtest.PoolOn(t, f.pool.Config().ConnString()), schema: schema})
 }
 
 func prepare(f *fixture) *fixture {
@@ -68,8 +103,7 @@ func (f *fixture) middleware(cfg claim.Config) message.HandlerMiddleware {
 	if cfg.Consumer == nil {
 		cfg.Consumer = func(string) string { return "notify" }
 	}
-	cfg.Service = cmp.Or(cfg.Service, "labour")
-	c, err := claim.New(f.store, cfg)
+	c, err := claim.New(f.store, f.inMode(cfg))
 	require.NoError(f.t, err)
 	return c.Middleware
 }
@@ -117,7 +151,10 @@ func (f *fixture) effects() map[string]int {
 }
 
 // delivery remembers what was asked of it.
-type delivery struct{ retryAfter time.Duration }
+type delivery struct {
+	transport.Rejection
+	retryAfter time.Duration
+}
 
 func (*delivery) Attempt() int                 { return 1 }
 func (d *delivery) RetryAfter(t time.Duration) { d.retryAfter = t }

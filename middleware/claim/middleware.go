@@ -78,6 +78,18 @@ func (c *Claim) process(msg *message.Message, handler string, fn func(ctx contex
 	if from != nil && from.event != nil && from.event.malformed {
 		return c.identify(original, key, msg)
 	}
+	l, err := c.limit(key, msg)
+	if err != nil {
+		return c.settle(original, key, msg, attempt{ran: true, err: err})
+	}
+	if wait, ok := l.enter(); !ok {
+		return c.busy(original, key, msg, wait)
+	}
+	defer l.leave()
+	if admitted, err := c.admit(original, key, msg); !admitted {
+		return err
+	}
+	defer c.admitted(key)
 	st, err := c.begin(original, key)
 	if err != nil {
 		return c.settle(original, key, msg, attempt{err: err})
@@ -87,10 +99,13 @@ func (c *Claim) process(msg *message.Message, handler string, fn func(ctx contex
 		return st.bury(original, key, msg)
 	}
 	for {
-		a := c.run(original, key, msg, st.handler(fn))
+		a := c.run(original, key, msg, l, st.handler(fn))
+		if a.ran && a.err != nil && transport.DeliveryFrom(original).Rejected() != nil {
+			a.err = Permanent(a.err)
+		}
 		st.over = a.err == nil
-		if !a.ran && errors.Is(a.err, ErrParked) && c.postgres != nil {
-			settled, err := c.park(original, key, msg)
+		if !a.ran && errors.Is(a.err, ErrBlocked) && c.postgres != nil {
+			settled, err := c.block(original, key, msg)
 			if !settled {
 				continue
 			}
@@ -102,8 +117,8 @@ func (c *Claim) process(msg *message.Message, handler string, fn func(ctx contex
 
 // run makes an attempt, which may take as long as HandlerTimeout says. The router cancels the contexts of running
 // handlers when it closes; a claim that has begun may finish.
-func (c *Claim) run(original context.Context, key Key, msg *message.Message, fn func(ctx context.Context) error) (a attempt) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(original), c.cfg.HandlerTimeout)
+func (c *Claim) run(original context.Context, key Key, msg *message.Message, l *limited, fn func(ctx context.Context) error) (a attempt) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(original), c.cfg.timeout(key.Consumer))
 	defer cancel()
 	defer msg.SetContext(original)
 	ctx = outbox.WithCause(ctx, key.EventID)
@@ -111,8 +126,12 @@ func (c *Claim) run(original context.Context, key Key, msg *message.Message, fn 
 		ctx = withProof(ctx)
 	}
 	began := time.Now()
-	handled := guard(c.cfg.HandlerTimeout, func(ctx context.Context) error {
-		return (&running{claim: c, msg: msg, key: key}).run(ctx, fn)
+	runs := &running{claim: c, msg: msg, key: key}
+	handled := guard(c.cfg.timeout(key.Consumer), func(ctx context.Context) error {
+		if err := l.take(ctx); err != nil {
+			return err
+		}
+		return runs.run(ctx, fn)
 	})
 	if from := sourceOf(original); from != nil && from.event != nil {
 		a.err = c.postgres.retry(ctx, *from.event, func(ctx context.Context) error {
@@ -122,7 +141,7 @@ func (c *Claim) run(original context.Context, key Key, msg *message.Message, fn 
 	} else {
 		a = c.attempt(ctx, key, msg, handled)
 	}
-	a.began = began
+	a.began, a.skipped = began, runs.skip.Load()
 	return a
 }
 

@@ -75,17 +75,19 @@ func TestClaimInsideClaimFailsWithEveryStoreAndMode(t *testing.T) {
 		cfg          claim.Config
 		ofInner      claim.Config
 	}{
-		"one Claim":               {outer: postgres},
-		"two Claims of one store": {outer: postgres, inner: postgres},
-		"two stores of one table": {outer: postgres, inner: other},
-		"IDs that differ in case": {outer: postgres, inner: postgres, ofInner: claim.Config{EventID: upper}},
-		"groups":                  {outer: postgres, cfg: claim.Config{Group: 2}},
-		"a group in a single one": {outer: postgres, inner: postgres, ofInner: claim.Config{Group: 2}},
-		"deferred acks":           {outer: postgres, cfg: claim.Config{Deferred: true}},
-		"database/sql":            {outer: sql},
-		"pgx in database/sql":     {outer: sql, inner: postgres},
-		"database/sql in pgx":     {outer: postgres, inner: sql},
-		"behind another store":    {outer: func(_ *testing.T, f *fixture) claim.Store { return front{f.store} }},
+		"one Claim":                {outer: postgres},
+		"two Claims of one store":  {outer: postgres, inner: postgres},
+		"two stores of one table":  {outer: postgres, inner: other},
+		"IDs that differ in case":  {outer: postgres, inner: postgres, ofInner: claim.Config{EventID: upper}},
+		"groups":                   {outer: postgres, cfg: claim.Config{Group: 2}},
+		"a group in a single one":  {outer: postgres, inner: postgres, ofInner: claim.Config{Group: 2}},
+		"deferred acks":            {outer: postgres, cfg: claim.Config{Deferred: true}},
+		"lazy":                     {outer: postgres, cfg: claim.Config{Lazy: true}},
+		"a lazy one in a lazy one": {outer: postgres, inner: postgres, cfg: claim.Config{Lazy: true}, ofInner: claim.Config{Lazy: true}},
+		"database/sql":             {outer: sql},
+		"pgx in database/sql":      {outer: sql, inner: postgres},
+		"database/sql in pgx":      {outer: postgres, inner: sql},
+		"behind another store":     {outer: func(_ *testing.T, f *fixture) claim.Store { return front{f.store} }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -128,8 +130,10 @@ func (f *fixture) claimIn(store claim.Store, cfg claim.Config) *claim.Claim {
 
 // What is between the two claims may swallow the error, as a poison queue does.
 func TestClaimInsideClaimWhoseErrorIsSwallowed(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
+	perMode(t, testClaimInsideClaimWhoseErrorIsSwallowed)
+}
+
+func testClaimInsideClaimWhoseErrorIsSwallowed(t *testing.T, f *fixture) {
 	c := f.claimIn(f.store, claim.Config{})
 	inner := c.Middleware(f.handler)
 	msg, _ := deliver(t, "1")

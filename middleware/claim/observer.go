@@ -22,8 +22,11 @@ const (
 	outcomeDuplicate = "duplicate"
 	outcomeContended = "contended"
 	outcomeFailed    = "failed" // an attempt; the event comes back
-	outcomeParked    = "parked"
+	outcomeBlocked   = "blocked"
 	outcomeDead      = "dead"
+	outcomeIgnored   = "ignored"
+	outcomeLimited   = "limited" // it waits for a slot of its key
+	outcomePaused    = "paused"  // the consumer is
 )
 
 // observer tells OpenTelemetry what becomes of the events. It is safe for concurrent use.
@@ -32,6 +35,7 @@ type observer struct {
 	tracer             trace.Tracer
 	propagator         propagation.TextMapPropagator
 	events             metric.Int64Counter
+	paused             metric.Int64Gauge
 	critical, duration metric.Float64Histogram
 
 	sets sync.Map // of attributes by [2]string{consumer, outcome}, because making one costs more than counting
@@ -40,7 +44,7 @@ type observer struct {
 func newObserver(cfg Config) (*observer, error) {
 	m := cfg.MeterProvider.Meter(scope)
 	o := &observer{meter: m, tracer: cfg.TracerProvider.Tracer(scope), propagator: cfg.Propagator}
-	var errs [3]error
+	var errs [4]error
 	seconds := metric.WithExplicitBucketBoundaries(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300, 1800, 3600)
 	o.events, errs[0] = m.Int64Counter("millrace.claim.events", metric.WithUnit("{event}"),
 		metric.WithDescription("Deliveries of events to a consumer, by what became of them."))
@@ -48,6 +52,8 @@ func newObserver(cfg Config) (*observer, error) {
 		metric.WithDescription("From the moment when the event's UUIDv7 was minted, or a delayed event was due, to its completion, by this machine's clock."))
 	o.duration, errs[2] = m.Float64Histogram("millrace.claim.duration", metric.WithUnit("s"), seconds,
 		metric.WithDescription("Of a completed claim: the handler's run with its transaction."))
+	o.paused, errs[3] = m.Int64Gauge("millrace.claim.paused", metric.WithUnit("{consumer}"),
+		metric.WithDescription("1 while the consumer's breaker has paused it in this process, else 0."))
 	for _, err := range errs {
 		if err != nil {
 			return nil, err
@@ -105,6 +111,15 @@ func (o *observer) count(ctx context.Context, consumer, outcome string) {
 	if o.events.Enabled(ctx) {
 		o.events.Add(ctx, 1, o.attributes(consumer, outcome))
 	}
+}
+
+// pause tells whether the consumer is paused.
+func (o *observer) pause(consumer string, is bool) {
+	var value int64
+	if is {
+		value = 1
+	}
+	o.paused.Record(context.Background(), value, o.attributes(consumer, ""))
 }
 
 // completed tells of a claim that began at that time and is committed now.

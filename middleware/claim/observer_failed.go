@@ -41,12 +41,12 @@ type tableObserver struct {
 // start reports what is in the store's tables until stop is called.
 func (o *observer) start(s *PostgresStore) (stop func(), err error) {
 	failed, err := o.meter.Int64ObservableGauge("millrace.claim.failed", metric.WithUnit("{event}"),
-		metric.WithDescription("Events that failed and are not settled, by state: failing (the broker has them), waiting, parked, dead."))
+		metric.WithDescription("Events that failed and are not settled, by state: nacked (the broker redelivers them), retrying, blocked, dead."))
 	if err != nil {
 		return nil, err
 	}
 	due, err := o.meter.Float64ObservableGauge("millrace.claim.due.age", metric.WithUnit("s"),
-		metric.WithDescription("For how long the longest of the waiting events has been due; 0 when none is."))
+		metric.WithDescription("For how long the longest of the retrying events has been due; 0 when none is."))
 	if err != nil {
 		return nil, err
 	}

@@ -17,7 +17,7 @@ func TestObserver(t *testing.T) {
 	reader := sdkmetric.NewManualReader()
 	o, err := newObserver(Config{MeterProvider: sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))}.WithDefaults())
 	require.NoError(t, err)
-	for _, outcome := range []string{outcomeDuplicate, outcomeContended, outcomeFailed, outcomeParked, outcomeDead, outcomeDuplicate} {
+	for _, outcome := range []string{outcomeDuplicate, outcomeContended, outcomeFailed, outcomeBlocked, outcomeDead, outcomeDuplicate} {
 		o.count(t.Context(), "notify", outcome)
 	}
 	began := time.Now().Add(-time.Second)
@@ -42,7 +42,7 @@ func TestObserver(t *testing.T) {
 			histograms[m.Name] = data.DataPoints[0]
 		}
 	}
-	assert.Equal(t, map[string]int64{"completed": 2, "duplicate": 2, "contended": 1, "failed": 1, "parked": 1, "dead": 1}, counts)
+	assert.Equal(t, map[string]int64{"completed": 2, "duplicate": 2, "contended": 1, "failed": 1, "blocked": 1, "dead": 1}, counts)
 	assert.Equal(t, uint64(1), histograms["millrace.claim.critical_time"].Count)
 	assert.Less(t, histograms["millrace.claim.critical_time"].Sum, 60.0)
 	assert.Equal(t, uint64(2), histograms["millrace.claim.duration"].Count)

@@ -19,7 +19,7 @@ func TestGauges(t *testing.T) {
 	c := f.claim(claim.Config{MeterProvider: sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))})
 	f.settles(t.Context(), claim.Key{Consumer: "labour/notify", EventID: "settled"})
 	f.exec(`insert into ` + f.schema + `.claim_failed (consumer, record, event_id, state, due_at)
-		select 1, gen_random_uuid(), n::text, case when n <= 2 then 'dead' else 'waiting' end, now() - interval '1 minute' from generate_series(1, 5) n`)
+		select 1, gen_random_uuid(), n::text, case when n <= 2 then 'dead' else 'retrying' end, now() - interval '1 minute' from generate_series(1, 5) n`)
 	collect := func() map[string]float64 {
 		var all metricdata.ResourceMetrics
 		require.NoError(t, reader.Collect(t.Context(), &all))
@@ -46,7 +46,7 @@ func TestGauges(t *testing.T) {
 	got := collect()
 	assert.InDelta(t, 60, got["millrace.claim.due.age"], 30)
 	delete(got, "millrace.claim.due.age")
-	assert.Equal(t, map[string]float64{"millrace.claim.failed dead": 2, "millrace.claim.failed waiting": 3}, got)
+	assert.Equal(t, map[string]float64{"millrace.claim.failed dead": 2, "millrace.claim.failed retrying": 3}, got)
 
 	f.exec(`delete from ` + f.schema + `.claim_failed`)
 	assert.Equal(t, 2.0, collect()["millrace.claim.failed dead"], "the database is asked every few seconds")

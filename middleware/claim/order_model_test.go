@@ -29,7 +29,7 @@ type model struct {
 
 	sent     int
 	done     []string
-	kept     []string // the first is waiting or dead, the others are parked
+	kept     []string // the first is retrying or dead, the others are blocked
 	gone     []string // discarded
 	dead     bool
 	attempts int // of the first
@@ -53,25 +53,25 @@ func (m *manual) Close() error {
 }
 
 // What happens to one key, in any order of deliveries, failures, redeliveries and operators' commands.
-func TestModelOfAKey(t *testing.T) {
-	t.Parallel()
-	f, n := newFixture(t), 0
+func TestModelOfAKey(t *testing.T) { perMode(t, testModelOfAKey) }
+
+func testModelOfAKey(t *testing.T, f *fixture) {
+	n := 0
 	f.journal()
 	rapid.Check(t, func(t *rapid.T) {
 		n++
 		m := &model{T: t, f: f, consumer: fmt.Sprint("model-", n), broker: &manual{make(chan *message.Message)}}
-		c, err := claim.New(f.store, claim.Config{
-			Service:  "labour",
+		c, err := claim.New(f.store, f.inMode(claim.Config{
 			Consumer: func(string) string { return m.consumer }, Ordered: true, MaxAttempts: modelAttempts, Logger: silent,
 			Backoff: func(int) time.Duration { return time.Millisecond },
-		})
+		}))
 		require.NoError(t, err)
 		claim.PollEvery(c, 10*time.Millisecond)
 		m.handle = c.Middleware(func(msg *message.Message) ([]*message.Message, error) {
-			m.ran = msg.UUID
-			if err := f.note(msg); err != nil {
+			if err := f.note(msg); err != nil { // a lazy claim that is refused
 				return nil, err
 			}
+			m.ran = msg.UUID
 			return nil, m.result
 		})
 		sub := c.Subscriber(m.consumer, m.broker)
@@ -182,11 +182,11 @@ func (m *model) check() {
 	for i, id := range m.kept {
 		switch {
 		case i > 0:
-			id += " parked 0"
+			id += " blocked 0"
 		case m.dead:
 			id = fmt.Sprint(id, " dead ", m.attempts)
 		default:
-			id = fmt.Sprint(id, " waiting ", m.attempts)
+			id = fmt.Sprint(id, " retrying ", m.attempts)
 		}
 		want = append(want, id)
 	}

@@ -58,7 +58,8 @@ type PostgresStore struct {
 	claims
 	pool *pgxpool.Pool
 
-	failed failedStatements
+	failed   failedStatements
+	isolated atomic.Bool // the role's default isolation level is not the claims': each lazy claim needs its BEGIN
 	// When rows of events that succeeded elsewhere were looked for, in Unix nanoseconds, and of which time they were, in microseconds.
 	swept, sweptTo atomic.Int64
 }

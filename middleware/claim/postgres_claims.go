@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/millrace-go/millrace/internal/pgschema"
 	"github.com/millrace-go/millrace/outbox"
@@ -31,12 +32,14 @@ type claims struct {
 }
 
 // statements are those of a schema.
-type statements struct{ claim, done, found, early, future, days, findName, addName, lockConsumers, floor, prune string }
+type statements struct {
+	claim, slot, done, found, early, future, days, findName, addName, lockConsumers, floor, prune string
+}
 
 func statementsIn(schema string) statements {
 	query := func(name string) string { return pgschema.Query(files, name, schema) }
 	return statements{
-		claim: query("claim"), done: query("claim_done"), found: query("claim_found"), early: query("claim_early"), future: query("claim_future"), days: query("claim_days"),
+		claim: query("claim"), slot: query("claim_slot"), done: query("claim_done"), found: query("claim_found"), early: query("claim_early"), future: query("claim_future"), days: query("claim_days"),
 		findName: query("consumer_find"), addName: query("consumer_add"),
 		lockConsumers: query("consumer_lock"), floor: query("consumer_floor"), prune: query("claim_prune"),
 	}
@@ -66,17 +69,12 @@ func (c *claims) do(ctx context.Context, key Key, doubt error, fn func(ctx conte
 		return err
 	}
 	return c.begin(ctx, func(ctx context.Context, ask asker) error {
-		var a answer
-		switch err := ask(ctx, c.sql.claim, claimArgs(ctx, c.schema, key, consumer, doubt != nil), a.fields()...); {
-		case errors.Is(err, sql.ErrNoRows): // pgx's is one too
-			return errStaleConsumer
-		case sqlState(err) == "23514":
-			return errNoDay
-		case err != nil:
-			return c.hint(err)
+		var refused string
+		if err := ask(ctx, c.sql.claim, claimArgs(ctx, c.schema, key, consumer, doubt != nil, false), &refused, nil, nil); err != nil {
+			return c.explain(err)
 		}
-		if err := a.verdict(); err != nil {
-			return err
+		if refused != "" {
+			return refusal(refused)
 		}
 		if doubt != nil {
 			var found bool
@@ -94,15 +92,23 @@ func (c *claims) do(ctx context.Context, key Key, doubt error, fn func(ctx conte
 			return err
 		}
 		if errors.Is(doubt, ErrClock) {
-			if err := pgtx.Queue(ctx, c.sql.early, recordID(key), consumer); err != nil {
-				return err
-			}
+			return pgtx.Queue(ctx, c.sql.early, recordID(key), consumer)
 		}
-		if a.state == nil {
-			return nil
-		}
-		return pgtx.Queue(ctx, c.sql.done, consumer, recordID(key))
+		return nil
 	})
+}
+
+// explain makes the error of the claim statement one of ours.
+func (c *claims) explain(err error) error {
+	const refused = "MR001" // of claim_refused
+	var pgErr *pgconn.PgError
+	switch {
+	case sqlState(err) == "23514":
+		return errNoDay
+	case errors.As(err, &pgErr) && pgErr.Code == refused:
+		return refusal(pgErr.Detail)
+	}
+	return c.hint(err)
 }
 
 // Stage publishes to the outbox, in the transaction that ctx carries.

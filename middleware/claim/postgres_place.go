@@ -22,37 +22,33 @@ func withProof(ctx context.Context) context.Context { return context.WithValue(c
 
 func proven(ctx context.Context) bool { return ctx.Value(proofKey{}) != nil }
 
-// answer is what the claim statement says.
-type answer struct {
-	locked, fresh, old, parked bool
-	state                      *string // of an event that has failed before
-}
-
-func (a *answer) fields() []any {
-	return []any{&a.locked, &a.fresh, &a.old, &a.state, &a.parked, nil, nil}
-}
-
 // errOld means that the event is from before the consumer's floor.
 var errOld = errors.New("the event's day may have been dropped")
 
-// verdict is nil when the handler is to run.
-func (a *answer) verdict() error {
-	kept := a.state != nil && *a.state != stateFailing
-	switch {
-	case !a.locked:
+// errIsolation means that a transaction without BEGIN is not read committed by default.
+var errIsolation = errors.New("the role's default_transaction_isolation is not read committed")
+
+// refusal is the error for a reason of the claim statement's.
+func refusal(reason string) error {
+	switch reason {
+	case "contended":
 		return ErrContended
-	case a.old:
+	case "old":
 		return errOld
-	case !a.fresh, kept: // from there Millrace brings it back
+	case "completed": // or kept in claim_failed: from there Millrace redelivers it
 		return ErrCompleted
-	case a.parked:
-		return ErrParked
+	case "blocked":
+		return ErrBlocked
+	case "stale":
+		return errStaleConsumer
+	case "isolation":
+		return errIsolation
 	}
-	return nil
+	return fmt.Errorf("the claim is refused for an unknown reason, %q: is this program older than the schema?", reason)
 }
 
-// claimArgs are those of the claim statement.
-func claimArgs(ctx context.Context, schema string, key Key, consumer int16, hashed bool) []any {
+// claimArgs are those of the claim statement. If it fails, a refusal is an error of the server's.
+func claimArgs(ctx context.Context, schema string, key Key, consumer int16, hashed, fails bool) []any {
 	idle := maxIdle
 	if deadline, ok := ctx.Deadline(); ok {
 		idle = time.Until(deadline) + idleSlack
@@ -64,7 +60,7 @@ func claimArgs(ctx context.Context, schema string, key Key, consumer int16, hash
 	}
 	return []any{
 		lockKey(schema, key), record, consumer, strconv.FormatInt(idle.Milliseconds(), 10), key.Consumer,
-		minted, hashedID(key), key.Order, hashed,
+		minted, hashedID(key), key.Order, hashed, fails,
 	}
 }
 
@@ -73,12 +69,8 @@ var errNoDay = errors.New("no day for the event's record")
 
 // place claims the event where its record belongs, and calls fn.
 func (c *claims) place(ctx context.Context, key Key, fn func(ctx context.Context) error) error {
-	if c.err != nil {
-		return c.err
-	}
-	_, ok := pgtx.From(ctx)
-	if _, std := pgtx.SQLFrom(ctx); ok || std {
-		return errors.New("the context carries a transaction already: a claim begins its own; is the middleware there twice?")
+	if err := c.usable(ctx); err != nil {
+		return err
 	}
 	ran := false
 	run := func(ctx context.Context) error {
@@ -97,6 +89,18 @@ func (c *claims) place(ctx context.Context, key Key, fn func(ctx context.Context
 		err = c.do(ctx, key, ErrTooOld, run)
 	}
 	return err
+}
+
+// usable reports why nothing can be claimed with ctx.
+func (c *claims) usable(ctx context.Context) error {
+	if c.err != nil {
+		return c.err
+	}
+	_, ok := pgtx.From(ctx)
+	if _, std := pgtx.SQLFrom(ctx); ok || std {
+		return errors.New("the context carries a transaction already: a claim begins its own; is the middleware there twice?")
+	}
+	return nil
 }
 
 // heal makes the days that are missing and claims the event again.

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
-	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -26,7 +25,7 @@ import (
 const (
 	consumerProcess = "MILLRACE_TEST_CONSUMER" // the schema: makes this test binary a consumer
 	consumerDSN     = "MILLRACE_TEST_CONSUMER_DSN"
-	consumerGroup   = "MILLRACE_TEST_CONSUMER_GROUP" // its Config.Group, with Deferred
+	consumerMode    = "MILLRACE_TEST_CONSUMER_MODE"
 	concurrency     = 20
 	exitOfHandler   = 3
 )
@@ -99,6 +98,12 @@ func (b *table) deliver(ctx context.Context, id string, out chan<- *message.Mess
 
 func (b *table) Close() error { return nil }
 
+// processModes are the ways in which a consumer process claims.
+var processModes = map[string]claim.Config{
+	"eager": {}, "lazy": {Lazy: true}, "grouped": {Group: 8}, "deferred": {Deferred: true}, "grouped and deferred": {Group: 8, Deferred: true},
+	"lazy and deferred": {Lazy: true, Deferred: true},
+}
+
 // runConsumerProcess is the process: it handles what the broker has, and ends cleanly when all of it is acked.
 func runConsumerProcess() error {
 	ctx, cancel := context.WithCancel(context.Background())
@@ -114,9 +119,10 @@ func runConsumerProcess() error {
 		return err
 	}
 	defer pool.Close()
-	group, _ := strconv.Atoi(os.Getenv(consumerGroup)) // none where it is not set
+	mode := processModes[os.Getenv(consumerMode)]
 	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
-	c, err := claim.New(claim.NewPostgresStore(pool, claim.Schema(schema)), claim.Config{Service: "labour", Logger: logger, Group: group, Deferred: group > 0})
+	mode.Service, mode.Logger = "labour", logger
+	c, err := claim.New(claim.NewPostgresStore(pool, claim.Schema(schema)), mode)
 	if err != nil {
 		return err
 	}
@@ -156,7 +162,7 @@ func runConsumerProcess() error {
 // processes starts consumers one after another, as a supervisor does.
 type processes struct {
 	*fixture
-	group string // for consumerGroup
+	mode string // of processModes
 }
 
 func newProcesses(t *testing.T, events []string) *processes {
@@ -170,7 +176,7 @@ func newProcesses(t *testing.T, events []string) *processes {
 
 func (p *processes) start() *exec.Cmd {
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), consumerProcess+"="+p.schema, consumerDSN+"="+devtest.Pool(p.t).Config().ConnString(), consumerGroup+"="+p.group)
+	cmd.Env = append(os.Environ(), consumerProcess+"="+p.schema, consumerDSN+"="+devtest.Pool(p.t).Config().ConnString(), consumerMode+"="+p.mode)
 	cmd.Stderr = p.t.Output()
 	require.NoError(p.t, cmd.Start())
 	p.t.Cleanup(func() { _ = cmd.Process.Kill() }) // where the test has failed
@@ -188,8 +194,16 @@ func events(n int) (ids []string) {
 // and the others were handled once.
 func TestEventThatKillsItsProcess(t *testing.T) {
 	t.Parallel()
+	for mode := range modes {
+		t.Run(mode, func(t *testing.T) { eventThatKillsItsProcess(t, mode) })
+	}
+}
+
+func eventThatKillsItsProcess(t *testing.T, mode string) {
+	t.Parallel()
 	ids := events(60)
 	p := newProcesses(t, append(ids[:7:7], append([]string{"killer"}, ids[7:]...)...))
+	p.mode = mode
 	deaths := 0
 	for ; deaths < 10; deaths++ {
 		cmd := p.start()
@@ -218,19 +232,16 @@ func TestEventThatKillsItsProcess(t *testing.T) {
 // Somebody else kills processes, whatever they do: no event is charged for it.
 func TestProcessesThatSomebodyElseKills(t *testing.T) {
 	t.Parallel()
-	processesThatSomebodyElseKills(t, "")
+	for mode := range processModes {
+		t.Run(mode, func(t *testing.T) { processesThatSomebodyElseKills(t, mode) })
+	}
 }
 
-// The same in the middle of groups whose acks are deferred.
-func TestGroupsThatSomebodyElseKills(t *testing.T) {
+func processesThatSomebodyElseKills(t *testing.T, mode string) {
 	t.Parallel()
-	processesThatSomebodyElseKills(t, "8")
-}
-
-func processesThatSomebodyElseKills(t *testing.T, group string) {
 	ids := events(200)
 	p := newProcesses(t, ids)
-	p.group = group
+	p.mode = mode
 	for range 6 {
 		before := p.count("effect")
 		cmd := p.start()

@@ -1,7 +1,9 @@
 package claim_test
 
 import (
+	"bytes"
 	"errors"
+	"log/slog"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -50,10 +52,10 @@ func TestRenamedTopic(t *testing.T) {
 	p, err := m.Publisher()
 	require.NoError(t, err)
 	ids := map[string]string{}
-	send := func(topic, name, key string) {
+	for _, name := range []string{"retried", "dead", "behind", "behind the dead one", "marker"} {
 		ids[name] = outbox.NewID()
-		require.NoError(t, p.Publish(topic, keyed(ids[name], key)))
 	}
+	send := func(topic, name, key string) { require.NoError(t, p.Publish(topic, keyed(ids[name], key))) }
 	var broken atomic.Bool
 	broken.Store(true)
 	handle := func(msg *message.Message) error {
@@ -68,12 +70,12 @@ func TestRenamedTopic(t *testing.T) {
 
 	stop := f.serveTopic(m, f.quick(claim.Config{Ordered: true, MaxAttempts: 1000}), "before", 4, handle)
 	send("before", "retried", "k")
-	f.eventually(func() bool { return f.count("claim_failed where state = 'waiting'") == 1 }, "one is to be tried again")
+	f.eventually(func() bool { return f.count("claim_failed where state = 'retrying'") == 1 }, "one is to be tried again")
 	send("before", "dead", "q")
 	f.eventually(func() bool { return f.count("claim_failed where state = 'dead'") == 1 }, "one is dead")
 	send("before", "behind", "k")
 	send("before", "behind the dead one", "q")
-	f.eventually(func() bool { return f.count("claim_failed where state = 'parked'") == 2 }, "two wait behind them")
+	f.eventually(func() bool { return f.count("claim_failed where state = 'blocked'") == 2 }, "two wait behind them")
 	stop()
 	broken.Store(false)
 
@@ -191,4 +193,45 @@ func TestRetriesWithinConcurrencyHaveTheirTurn(t *testing.T) {
 	f.publish(m, keyed("a", ""), keyed("b", ""))
 	f.eventually(func() bool { return f.effects()["a"] == 1 }, "the event of the table has its turn")
 	stop()
+}
+
+// An event of the table waits for a slot behind a slow handler, until its lease has expired and another process has handled it. It is
+// not delivered once more.
+func TestRetriesWithinConcurrencyGiveUpExpiredLeases(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	m := f.broker()
+	var log bytes.Buffer
+	one, err := claim.New(f.store, claim.Config{
+		Service: "labour", MaxAttempts: 1000, Backoff: at(time.Millisecond), Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+	})
+	require.NoError(t, err)
+	claim.LeaseFor(one, 50*time.Millisecond)
+	busy, done := make(chan struct{}), make(chan struct{})
+	stopOne := f.serveTopic(m, one, eventTopic, 1, func(msg *message.Message) error {
+		if msg.UUID == "a" {
+			return errOops
+		}
+		close(busy)
+		select {
+		case <-done:
+		case <-msg.Context().Done():
+		}
+		return f.take(msg)
+	}, claim.Within(1))
+	f.publish(m, keyed("a", ""), keyed("b", ""))
+	<-busy
+	f.eventually(func() bool {
+		var leased bool
+		err := f.pool.QueryRow(t.Context(), `select due_at > failed_at + interval '20 ms' from `+f.schema+`.claim_failed where event_id = 'a'`).Scan(&leased)
+		return err == nil && leased
+	}, "it is leased, and waits")
+	stopTwo := f.serveTopic(m, f.quick(claim.Config{}), eventTopic, 1, f.take)
+	f.eventually(func() bool { return f.effects()["a"] == 1 }, "another process handles it")
+	stopTwo()
+	close(done)
+	f.eventually(func() bool { return f.effects()["b"] == 1 }, "the slot is free")
+	stopOne()
+	assert.NotContains(t, log.String(), "duplicate absorbed")
+	assert.Equal(t, map[string]int{"a": 1, "b": 1}, f.effects())
 }

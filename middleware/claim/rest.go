@@ -20,6 +20,7 @@ const (
 // rest is the delivery of a transport that has none, and redelivers at once what is nacked: the nack itself waits, after
 // all else has been released.
 type rest struct {
+	transport.Rejection
 	msg   *message.Message // a context may reach other messages
 	after time.Duration
 	nack  bool

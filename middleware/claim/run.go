@@ -64,7 +64,7 @@ func (c *Claim) Run(ctx context.Context) error {
 	var beats sync.WaitGroup
 	beats.Go(func() { r.keepBeating(hard) })
 	<-ctx.Done()
-	left := c.life.drain(c.cfg.HandlerTimeout + c.pace.slack)
+	left := c.life.drain(c.cfg.longest() + c.pace.slack)
 	cancel()
 	beats.Wait()
 	if left > 0 {
@@ -78,10 +78,11 @@ func (c *Claim) Run(ctx context.Context) error {
 
 // run is the process as the database knows it. Its methods are called one after another.
 type run struct {
-	claim *Claim
-	store *PostgresStore
-	id    int64 // 0: not registered
-	conn  *pgx.Conn
+	claim  *Claim
+	store  *PostgresStore
+	id     int64 // 0: not registered
+	conn   *pgx.Conn
+	warned bool // the log says that a process may have been killed
 	neighbours
 }
 
@@ -138,7 +139,7 @@ func (r *run) exchange(ctx context.Context) error {
 		return err
 	}
 	if r.id != 0 {
-		renewed, err := r.conn.Exec(ctx, r.query("run_beat"), r.id)
+		renewed, err := r.conn.Exec(ctx, r.query("run_beat"), r.id, r.claim.pauses(time.Now()))
 		if err != nil {
 			return err
 		}
@@ -165,12 +166,14 @@ func (r *run) exchange(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	now := standing{run: r.id, suspicious: r.look(others)}
-	now.alive = r.alive
-	switch before := r.claim.life.stand(now); {
-	case now.suspicious && !before.suspicious:
+	suspicious, killed := r.look(others)
+	r.claim.life.stand(standing{run: r.id, suspicious: suspicious, alive: r.alive})
+	switch {
+	case killed && !r.warned:
+		r.warned = true
 		r.claim.cfg.Logger.WarnContext(ctx, "a process may have been killed: for an hour events are marked before their handlers run, which costs a round trip each; there is nothing to do", "run", r.id)
-	case !now.suspicious && before.suspicious:
+	case !suspicious && r.warned:
+		r.warned = false
 		r.claim.cfg.Logger.InfoContext(ctx, "no process was killed within the last hour: events are no longer marked before their handlers run", "run", r.id)
 	}
 	return nil

@@ -11,36 +11,36 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Rows of other processes, look by look: beat and age in seconds.
+// Rows of other processes, look by look: beat and age in seconds. A verdict other than none makes the process suspicious.
 func TestNeighbours(t *testing.T) {
 	t.Parallel()
 	type row struct{ id, beat, age int }
 	for name, looks := range map[string][]struct {
-		rows       []row
-		suspicious bool
-		alive      []int64
+		rows    []row
+		verdict string
+		alive   []int64
 	}{
-		"nobody": {{nil, false, nil}, {nil, false, nil}},
+		"nobody": {{nil, "", nil}, {nil, "", nil}},
 		"one that lives": {
-			{[]row{{1, 100, 1}}, true, nil}, // who knows
-			{[]row{{1, 100, 3}}, true, nil},
-			{[]row{{1, 104, 1}}, false, []int64{1}},
-			{[]row{{1, 104, 3}}, false, []int64{1}},
+			{[]row{{1, 100, 1}}, "perhaps", nil}, // who knows
+			{[]row{{1, 100, 3}}, "perhaps", nil},
+			{[]row{{1, 104, 1}}, "", []int64{1}},
+			{[]row{{1, 104, 3}}, "", []int64{1}},
 		},
-		"one that has ended cleanly": {{[]row{{1, 100, 1}}, true, nil}, {nil, false, nil}},
+		"one that has ended cleanly": {{[]row{{1, 100, 1}}, "perhaps", nil}, {nil, "", nil}},
 		"one that was killed just now": {
-			{[]row{{1, 100, 9}}, true, nil},
-			{[]row{{1, 100, 11}}, true, nil},
-			{[]row{{1, 100, 3599}}, true, nil},
-			{[]row{{1, 100, 3601}}, false, nil},
+			{[]row{{1, 100, 9}}, "perhaps", nil},
+			{[]row{{1, 100, 11}}, "killed", nil},
+			{[]row{{1, 100, 3599}}, "killed", nil},
+			{[]row{{1, 100, 3601}}, "", nil},
 		},
-		"one that was killed yesterday":         {{[]row{{1, 100, 80000}}, false, nil}},
-		"one that comes later":                  {{nil, false, nil}, {[]row{{2, 100, 1}}, false, []int64{2}}},
-		"one that comes later, and is killed":   {{nil, false, nil}, {[]row{{2, 100, 1}}, false, []int64{2}}, {[]row{{2, 100, 11}}, true, nil}},
-		"one that was silent, and beats again":  {{[]row{{1, 100, 60}}, true, nil}, {[]row{{1, 170, 1}}, false, []int64{1}}},
-		"one of two was killed":                 {{[]row{{1, 100, 1}, {2, 100, 1}}, true, nil}, {[]row{{1, 102, 1}, {2, 100, 3}}, true, []int64{1}}},
-		"its beat is known, and then it dies":   {{[]row{{1, 100, 1}}, true, nil}, {[]row{{1, 102, 1}}, false, []int64{1}}, {[]row{{1, 102, 12}}, true, nil}},
-		"one at the edge between young and old": {{[]row{{1, 100, 10}}, true, nil}},
+		"one that was killed yesterday":         {{[]row{{1, 100, 80000}}, "", nil}},
+		"one that comes later":                  {{nil, "", nil}, {[]row{{2, 100, 1}}, "", []int64{2}}},
+		"one that comes later, and is killed":   {{nil, "", nil}, {[]row{{2, 100, 1}}, "", []int64{2}}, {[]row{{2, 100, 11}}, "killed", nil}},
+		"one that was silent, and beats again":  {{[]row{{1, 100, 60}}, "killed", nil}, {[]row{{1, 170, 1}}, "", []int64{1}}},
+		"one of two was killed":                 {{[]row{{1, 100, 1}, {2, 100, 1}}, "perhaps", nil}, {[]row{{1, 102, 1}, {2, 100, 3}}, "perhaps", []int64{1}}},
+		"its beat is known, and then it dies":   {{[]row{{1, 100, 1}}, "perhaps", nil}, {[]row{{1, 102, 1}}, "", []int64{1}}, {[]row{{1, 102, 12}}, "killed", nil}},
+		"one at the edge between young and old": {{[]row{{1, 100, 10}}, "perhaps", nil}},
 	} {
 		n := neighbours{pace: defaultPace}
 		for i, look := range looks {
@@ -48,7 +48,9 @@ func TestNeighbours(t *testing.T) {
 			for _, r := range look.rows {
 				rows = append(rows, neighbour{int64(r.id), time.Unix(int64(r.beat), 0), time.Duration(r.age) * time.Second})
 			}
-			assert.Equal(t, look.suspicious, n.look(rows), "%s, look %d", name, i)
+			suspicious, killed := n.look(rows)
+			assert.Equal(t, look.verdict != "", suspicious, "%s, look %d", name, i)
+			assert.Equal(t, look.verdict == "killed", killed, "%s, look %d", name, i)
 			alive := map[int64]bool{}
 			for _, id := range look.alive {
 				alive[id] = true

@@ -43,15 +43,14 @@ func (l *life) end() {
 	l.registered, l.standing = nil, standing{}
 }
 
-// stand sets the standing and returns the former one.
-func (l *life) stand(s standing) (before standing) {
+// stand sets the standing. The first one lets the messages pass that wait for it.
+func (l *life) stand(s standing) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	before, l.standing = l.standing, s
-	if before.run == 0 {
+	if l.standing.run == 0 {
 		close(l.registered)
 	}
-	return before
+	l.standing = s
 }
 
 // errUnregistered means that a message has waited for the process to be registered.

@@ -31,8 +31,9 @@ type neighbours struct {
 	alive   map[int64]bool
 }
 
-// look reports whether there is a reason to be suspicious.
-func (n *neighbours) look(rows []neighbour) (suspicious bool) {
+// look reports whether there is a reason to be suspicious, and whether that is a process that was killed: a process that is
+// seen for the first time may be alive, as are those that start beside this one.
+func (n *neighbours) look(rows []neighbour) (suspicious, killed bool) {
 	first := n.unknown == nil
 	if first {
 		n.unknown = map[int64]time.Time{}
@@ -48,12 +49,12 @@ func (n *neighbours) look(rows []neighbour) (suspicious bool) {
 		_, unknown := n.unknown[r.id]
 		switch {
 		case r.age > n.silent:
-			suspicious = suspicious || r.age < n.memory
+			killed = killed || r.age < n.memory
 		case unknown:
 			suspicious = true
 		default:
 			n.alive[r.id] = true
 		}
 	}
-	return suspicious
+	return suspicious || killed, killed
 }

@@ -1,7 +1,6 @@
 package claim_test
 
 import (
-	"cmp"
 	"context"
 	"sync"
 	"testing"
@@ -20,8 +19,7 @@ func (f *fixture) claim(cfg claim.Config) *claim.Claim {
 	if cfg.Consumer == nil {
 		cfg.Consumer = func(string) string { return "notify" }
 	}
-	cfg.Service = cmp.Or(cfg.Service, "labour")
-	c, err := claim.New(f.store, cfg)
+	c, err := claim.New(f.store, f.inMode(cfg))
 	require.NoError(f.t, err)
 	claim.Alone(c)
 	return c

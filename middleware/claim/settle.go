@@ -11,6 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/millrace-go/millrace/middleware/claim/internal/slot"
 	"github.com/millrace-go/millrace/middleware/internal/inbox"
 	"github.com/millrace-go/millrace/pgtx"
 	"github.com/millrace-go/millrace/transport"
@@ -31,22 +32,29 @@ func (c *Claim) settle(ctx context.Context, key Key, msg *message.Message, a att
 	switch {
 	case a.err == nil:
 		c.losses.ended(key, true)
+		if !a.skipped {
+			c.worked(ctx, key.Consumer)
+		}
 		c.observer.completed(ctx, key, a.began)
 		if tabled {
 			c.wake(key.Consumer) // the next of its key has its turn
 		}
 		return nil
+	case errors.As(a.err, new(*busyError)):
+		return c.busy(ctx, key, msg, slot.Near)
 	case !a.ran && (errors.Is(a.err, ErrCompleted) || errors.Is(a.err, errGone)):
 		return c.duplicate(ctx, key)
 	case !a.ran && errors.Is(a.err, errChanged):
 		return c.comeBack(msg, time.Millisecond)
 	case !a.ran && errors.As(a.err, new(aloneError)):
 		c.observer.count(ctx, key.Consumer, outcomeContended)
-		return c.comeBack(msg, c.cfg.HandlerTimeout)
+		return c.comeBack(msg, c.cfg.timeout(key.Consumer))
 	case !a.ran && errors.Is(a.err, ErrContended):
 		return c.contended(ctx, key, msg)
 	}
 	err := fmt.Errorf("claim event %q for consumer %q: %w", key.EventID, key.Consumer, a.err)
+	f := c.cfg.ruled(faultOf(a.ran, a.err, msg.Context().Err() != nil), key.Consumer, topicOf(ctx), a.err)
+	f = c.excuse(ctx, key, f, a.err)
 	if c.postgres == nil {
 		c.observer.count(ctx, key.Consumer, outcomeFailed)
 		if early {
@@ -55,7 +63,6 @@ func (c *Claim) settle(ctx context.Context, key Key, msg *message.Message, a att
 		transport.DeliveryFrom(msg.Context()).RetryAfter(outageDelay) // no hot loop
 		return err
 	}
-	f := faultOf(a.ran, a.err, msg.Context().Err() != nil)
 	switch {
 	case !a.ran: // it was out of reach before
 	case !wasLost(a.err):
@@ -75,7 +82,7 @@ func (c *Claim) settle(ctx context.Context, key Key, msg *message.Message, a att
 		}
 		return nil
 	}
-	if f.reason == "" || f.reason == reasonRetry && from == nil { // there is nothing to record
+	if f.reason == "" || (f.reason == reasonRetry || f.reason == reasonOutage) && from == nil { // there is nothing to record
 		transport.DeliveryFrom(msg.Context()).RetryAfter(max(f.after, outageDelay))
 		c.observer.count(ctx, key.Consumer, outcomeFailed)
 		return err
@@ -109,8 +116,11 @@ func (c *Claim) fail(ctx context.Context, key Key, msg *message.Message, f fault
 		return c.duplicate(ctx, key)
 	}
 	outcome := outcomeFailed
-	if v.state == stateDead {
+	switch v.state {
+	case stateDead:
 		outcome = outcomeDead
+	case stateIgnored:
+		outcome = outcomeIgnored
 	}
 	c.observer.count(ctx, key.Consumer, outcome)
 	if !v.acks() {
@@ -123,25 +133,28 @@ func (c *Claim) fail(ctx context.Context, key Key, msg *message.Message, f fault
 		slog.String("event_id", key.EventID), slog.String("consumer", key.Consumer), slog.String("reason", v.reason),
 		slog.Int("attempts", v.attempts), slog.Any("error", cause),
 	}
-	if v.state == stateDead {
+	switch v.state {
+	case stateDead:
 		c.cfg.Logger.LogAttrs(ctx, slog.LevelError, "event is a dead letter", attrs...)
-	} else {
+	case stateIgnored:
+		c.cfg.Logger.LogAttrs(ctx, slog.LevelInfo, "event failed with an error that a rule ignores: it counts as processed", attrs...)
+	default:
 		c.cfg.Logger.LogAttrs(ctx, slog.LevelWarn, "event failed and will be tried again", append(attrs, slog.Duration("retry_in", v.delay))...)
 	}
 	c.wake(key.Consumer)
 	return nil
 }
 
-// park keeps an event behind an earlier one of its key that failed. It reports false when the key is free by now, so that
+// block keeps an event behind an earlier one of its key that failed. It reports false when the key is free by now, so that
 // the claim is to be tried again.
-func (c *Claim) park(ctx context.Context, key Key, msg *message.Message) (settled bool, err error) {
+func (c *Claim) block(ctx context.Context, key Key, msg *message.Message) (settled bool, err error) {
 	e, err := c.event(key, msg)
 	if err != nil {
 		return true, err
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), keepTimeout)
 	defer cancel()
-	parked, err := c.postgres.park(ctx, e)
+	blocked, err := c.postgres.block(ctx, e)
 	switch {
 	case errors.Is(err, errFree):
 		return false, nil
@@ -149,11 +162,11 @@ func (c *Claim) park(ctx context.Context, key Key, msg *message.Message) (settle
 		return true, c.contended(ctx, key, msg)
 	case err != nil:
 		transport.DeliveryFrom(msg.Context()).RetryAfter(outageDelay)
-		return true, fmt.Errorf("park event %q of consumer %q: %w", key.EventID, key.Consumer, err)
-	case !parked:
+		return true, fmt.Errorf("block event %q of consumer %q: %w", key.EventID, key.Consumer, err)
+	case !blocked:
 		return true, c.duplicate(ctx, key)
 	}
-	c.observer.count(ctx, key.Consumer, outcomeParked)
+	c.observer.count(ctx, key.Consumer, outcomeBlocked)
 	c.cfg.Logger.DebugContext(ctx, "event waits behind one that failed", "event_id", key.EventID, "consumer", key.Consumer)
 	return true, nil
 }
@@ -202,12 +215,19 @@ func (c *Claim) comeBack(msg *message.Message, after time.Duration) error {
 	return nil
 }
 
+// topicOf is the topic of the message whose context it is.
+func topicOf(ctx context.Context) string {
+	if from := sourceOf(ctx); from != nil {
+		return from.topic
+	}
+	return message.SubscribeTopicFromCtx(ctx)
+}
+
 // event is what is kept of the message.
 func (c *Claim) event(key Key, msg *message.Message) (event, error) {
 	ctx := msg.Context()
-	e := event{key: key, handler: message.HandlerNameFromCtx(ctx), topic: message.SubscribeTopicFromCtx(ctx)}
+	e := event{key: key, handler: message.HandlerNameFromCtx(ctx), topic: topicOf(ctx)}
 	if from := sourceOf(ctx); from != nil {
-		e.topic = from.topic
 		if from.event != nil { // which has its headers and payload
 			e.record, e.row = from.event.record, from.event.row
 			return e, nil

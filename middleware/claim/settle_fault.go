@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace-go/millrace/internal/pgunit"
 	"github.com/millrace-go/millrace/pgtx"
+	"github.com/millrace-go/millrace/retry"
 )
 
 // Permanent marks a handler's error as one that no retry can help against: the event becomes a dead letter at once. It
@@ -110,15 +111,17 @@ const (
 	reasonLost      = "lost"      // the connection, again and again, while other events committed
 	reasonRetry     = "retry"     // its handler asked for another time, which is no failure
 	reasonAttempts  = "attempts"  // it failed as often as it may
-	reasonPermanent = "permanent" // its handler said so
+	reasonPermanent = "permanent" // its handler said so, or a rule
+	reasonIgnored   = "ignored"   // a rule said so
 	reasonWindow    = "window"    // ErrTooOld
 	reasonClock     = "clock"     // ErrClock
 	reasonMalformed = "malformed" // it has no usable ID
+	reasonOutage    = "outage"    // what its handler needs was out: see Breaker
 
 	reasonAcked = "acked" // it was acked before its claim committed, so no broker redelivers it
 
 	reasonIdentified = "identified" // it had none, and waits under the one that was found
-	reasonParked     = "parked"
+	reasonBlocked    = "blocked"
 )
 
 // fault is what a failure says about its event.
@@ -126,6 +129,9 @@ type fault struct {
 	reason   string        // "": nothing, it was an outage or the like
 	hopeless bool          // trying again cannot help
 	counted  bool          // it is an attempt
+	ignored  bool          // it is done without effect, says a rule
+	rule     retry.Rule    // attempts and backoff, where one says so
+	doubtful bool          // another event failed just before: it must not be the last attempt
 	after    time.Duration // the handler asked for this; 0: it did not
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/millrace-go/millrace/pgtx"
+	"github.com/millrace-go/millrace/retry"
 )
 
 type later time.Duration
@@ -70,23 +71,50 @@ func TestVerdict(t *testing.T) {
 		back     bool
 		want     verdict
 	}{
-		"the first attempt, the broker keeps it":   {failed, 0, false, verdict{stateFailing, reasonError, 1, time.Minute}},
-		"the first attempt, the table keeps it":    {failed, 0, true, verdict{stateWaiting, reasonError, 1, time.Minute}},
-		"the last but one":                         {failed, 1, true, verdict{stateWaiting, reasonError, 2, 2 * time.Minute}},
+		"the first attempt, the broker keeps it":   {failed, 0, false, verdict{stateNacked, reasonError, 1, time.Minute}},
+		"the first attempt, the table keeps it":    {failed, 0, true, verdict{stateRetrying, reasonError, 1, time.Minute}},
+		"the last but one":                         {failed, 1, true, verdict{stateRetrying, reasonError, 2, 2 * time.Minute}},
 		"the last":                                 {failed, 2, true, verdict{stateDead, reasonAttempts, 3, 0}},
 		"the last, from the broker":                {failed, 2, false, verdict{stateDead, reasonAttempts, 3, 0}},
 		"one more, after a replay":                 {failed, 3, true, verdict{stateDead, reasonAttempts, 4, 0}},
 		"permanent":                                {fault{reason: reasonPermanent, counted: true, hopeless: true}, 0, true, verdict{stateDead, reasonPermanent, 1, 0}},
 		"outside of the window, which ran nothing": {fault{reason: reasonWindow, hopeless: true}, 0, true, verdict{stateDead, reasonWindow, 0, 0}},
-		"from the future":                          {fault{reason: reasonClock, counted: true}, 0, false, verdict{stateFailing, reasonClock, 1, time.Minute}},
-		"from the future, with a table":            {fault{reason: reasonClock, counted: true}, 0, true, verdict{stateFailing, reasonClock, 1, time.Minute}},
+		"from the future":                          {fault{reason: reasonClock, counted: true}, 0, false, verdict{stateNacked, reasonClock, 1, time.Minute}},
+		"from the future, with a table":            {fault{reason: reasonClock, counted: true}, 0, true, verdict{stateNacked, reasonClock, 1, time.Minute}},
 		"from the future too often":                {fault{reason: reasonClock, counted: true}, 2, true, verdict{stateDead, reasonClock, 3, 0}},
-		"at once is no time":                       {fault{reason: reasonRetry}, 0, true, verdict{stateWaiting, reasonRetry, 0, contendedDelay}},
-		"another time is no attempt":               {fault{reason: reasonRetry, after: time.Hour}, 2, true, verdict{stateWaiting, reasonRetry, 2, time.Hour}},
+		"at once is no time":                       {fault{reason: reasonRetry}, 0, true, verdict{stateRetrying, reasonRetry, 0, contendedDelay}},
+		"attempts and backoff of a rule":           {fault{reason: reasonError, counted: true, rule: retry.Rule{MaxAttempts: 9, MaxBackoff: time.Second}}, 5, true, verdict{stateRetrying, reasonError, 6, time.Second}},
+		"the last of a rule":                       {fault{reason: reasonError, counted: true, rule: retry.Rule{MaxAttempts: 2}}, 1, true, verdict{stateDead, reasonAttempts, 2, 0}},
+		"ignored":                                  {fault{reason: reasonError, counted: true, ignored: true}, 2, true, verdict{stateIgnored, reasonIgnored, 3, 0}},
+		"the last, beside others that fail":        {fault{reason: reasonError, counted: true, doubtful: true}, 2, true, verdict{stateRetrying, reasonOutage, 2, 3 * time.Minute}},
+		"another, beside others that fail":         {fault{reason: reasonError, counted: true, doubtful: true}, 0, true, verdict{stateRetrying, reasonError, 1, time.Minute}},
+		"another time is no attempt":               {fault{reason: reasonRetry, after: time.Hour}, 2, true, verdict{stateRetrying, reasonRetry, 2, time.Hour}},
 	} {
 		v := c.fault.verdict(c.attempts, c.back, cfg)
 		assert.Equal(t, c.want, v, name)
-		assert.Equal(t, c.want.state != stateFailing, v.acks(), name)
+		assert.Equal(t, c.want.state != stateNacked, v.acks(), name)
+	}
+}
+
+// A rule's backoff doubles up to its longest, or a minute, less a random quarter.
+func TestBackoffOfARule(t *testing.T) {
+	cfg := Config{}.WithDefaults()
+	for _, c := range []struct {
+		rule     retry.Rule
+		attempts int
+		longest  time.Duration
+	}{
+		{retry.Rule{}, 3, 4 * time.Second},
+		{retry.Rule{MaxBackoff: 2 * time.Second}, 5, 2 * time.Second},
+		{retry.Rule{Backoff: 4 * time.Second}, 1, 4 * time.Second},
+		{retry.Rule{Backoff: 4 * time.Second}, 2, 8 * time.Second},
+		{retry.Rule{Backoff: 4 * time.Second}, 100, time.Minute},
+		{retry.Rule{Backoff: time.Hour}, 100, time.Hour},
+		{retry.Rule{Backoff: time.Second, MaxBackoff: time.Hour}, 100, time.Hour},
+	} {
+		d := cfg.wait(c.rule, c.attempts)
+		assert.LessOrEqual(t, d, c.longest, c)
+		assert.GreaterOrEqual(t, d, c.longest*3/4-1, c)
 	}
 }
 

@@ -45,7 +45,7 @@ type start struct {
 // until the process is registered, and until the message may run, alone if need be: neither is the handler's time.
 func (c *Claim) begin(ctx context.Context, key Key) (*start, error) {
 	st := &start{claim: c}
-	now, err := c.life.take(ctx, c.cfg.HandlerTimeout)
+	now, err := c.life.take(ctx, c.cfg.timeout(key.Consumer))
 	if err != nil {
 		return nil, err
 	}
@@ -66,7 +66,7 @@ func (c *Claim) begin(ctx context.Context, key Key) (*start, error) {
 
 // suspect notes the message, and waits until it may run.
 func (st *start) suspect(ctx context.Context, key Key, now standing) (err error) {
-	ctx, cancel := context.WithTimeout(ctx, st.claim.cfg.HandlerTimeout)
+	ctx, cancel := context.WithTimeout(ctx, st.claim.cfg.timeout(key.Consumer))
 	defer cancel()
 	s := st.claim.postgres
 	if st.consumer, err = s.consumer(ctx, key.Consumer); err != nil {
@@ -89,7 +89,7 @@ func (st *start) suspect(ctx context.Context, key Key, now standing) (err error)
 		st.run, st.store = run, s
 		return nil
 	}
-	if st.leave, err = st.claim.hands.enterAlone(ctx, st.claim.cfg.HandlerTimeout+st.claim.pace.slack); err != nil {
+	if st.leave, err = st.claim.hands.enterAlone(ctx, st.claim.cfg.timeout(key.Consumer)+st.claim.pace.slack); err != nil {
 		return aloneError{fmt.Errorf("%w: it was in hand when a process was killed and must run alone: %w", ErrContended, err)}
 	}
 	err = s.pool.QueryRow(ctx, pgschema.Query(files, "start_alone", s.schema), st.consumer, st.record, now.run, run).Scan(&st.starts)
@@ -115,13 +115,17 @@ func (st *start) note(ctx context.Context, s *PostgresStore) (fresh bool, run in
 	return fresh, run, starts, err
 }
 
-// handler strikes the note out in the handler's transaction.
+// handler strikes the note out in the handler's transaction. After a death the event is claimed before its handler begins: the
+// note may be that of another process, which has the claim.
 func (st *start) handler(fn func(context.Context) error) func(context.Context) error {
-	if st.store == nil {
+	if st.run == 0 {
 		return fn
 	}
 	return func(ctx context.Context) error {
-		if err := fn(ctx); err != nil {
+		if err := Ensure(ctx); err != nil {
+			return err
+		}
+		if err := fn(ctx); err != nil || st.store == nil {
 			return err
 		}
 		// What cannot be queued is struck out afterwards.

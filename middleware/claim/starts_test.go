@@ -16,9 +16,9 @@ import (
 )
 
 // However the handler ends, the process has survived the event.
-func TestNotesAreStruckOut(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
+func TestNotesAreStruckOut(t *testing.T) { perMode(t, testNotesAreStruckOut) }
+
+func testNotesAreStruckOut(t *testing.T, f *fixture) {
 	run := f.killed()
 	c := f.claim(claim.Config{})
 	f.running(c)
@@ -61,9 +61,9 @@ func TestNotesAreStruckOut(t *testing.T) {
 }
 
 // A note of a process that lives is that one's: it has the event in hand at this moment.
-func TestNoteOfOneThatLives(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
+func TestNoteOfOneThatLives(t *testing.T) { perMode(t, testNoteOfOneThatLives) }
+
+func testNoteOfOneThatLives(t *testing.T, f *fixture) {
 	other, c := f.claim(claim.Config{}), f.claim(claim.Config{})
 	claim.Hasten(other, 20*time.Millisecond, time.Minute)
 	claim.Hasten(c, 20*time.Millisecond, time.Minute)
@@ -94,8 +94,10 @@ func TestNoteOfOneThatLives(t *testing.T) {
 }
 
 func TestEventThatWasBegunTooOftenIsADeadLetter(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
+	perMode(t, testEventThatWasBegunTooOftenIsADeadLetter)
+}
+
+func testEventThatWasBegunTooOftenIsADeadLetter(t *testing.T, f *fixture) {
 	c := f.claim(claim.Config{MaxStarts: 2})
 	f.noted(f.killed(), "1", 2)
 	f.running(c)
@@ -111,9 +113,9 @@ func TestEventThatWasBegunTooOftenIsADeadLetter(t *testing.T) {
 }
 
 // Somebody who has the event in hand may yet survive it.
-func TestEventInHandIsNotBuried(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
+func TestEventInHandIsNotBuried(t *testing.T) { perMode(t, testEventInHandIsNotBuried) }
+
+func testEventInHandIsNotBuried(t *testing.T, f *fixture) {
 	c := f.claim(claim.Config{})
 	f.noted(f.killed(), "1", 3)
 	f.running(c)
@@ -128,12 +130,12 @@ func TestEventInHandIsNotBuried(t *testing.T) {
 }
 
 // An event that Millrace brings back may kill its process too.
-func TestEventThatIsBroughtBackAndKills(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
+func TestEventThatIsBroughtBackAndKills(t *testing.T) { perMode(t, testEventThatIsBroughtBackAndKills) }
+
+func testEventThatIsBroughtBackAndKills(t *testing.T, f *fixture) {
 	run := f.killed()
 	for id, starts := range map[string]int{"killer": 3, "other": 2} {
-		f.keep(id, "labour/notify", "", "waiting", "error", "oops")
+		f.keep(id, "labour/notify", "", "retrying", "error", "oops")
 		f.noted(run, id, starts)
 	}
 	f.sql(`update {schema}.claim_failed set due_at = now(), topic = 'topic'`)

@@ -201,12 +201,9 @@ func (s *subscription) pass(in <-chan *message.Message, watching *sync.WaitGroup
 	}
 }
 
-// offer gives the message to the router, and a slot with it, which the caller releases. It reports false when the subscription
-// has stopped.
+// offer gives the message to the router, and with it the slot that the caller has acquired, and releases. It reports false when the
+// subscription has stopped.
 func (s *subscription) offer(msg *message.Message) bool {
-	if !s.acquire() {
-		return false
-	}
 	select {
 	case s.out <- msg:
 		return true
@@ -218,7 +215,7 @@ func (s *subscription) offer(msg *message.Message) bool {
 
 // hand gives the message to the router, and releases its slot once it is settled. It reports false when the subscription has stopped.
 func (s *subscription) hand(msg *message.Message, watching *sync.WaitGroup) bool {
-	if !s.offer(msg) {
+	if !s.acquire() || !s.offer(msg) {
 		return false
 	}
 	if s.slots != nil {
@@ -236,6 +233,7 @@ func (s *subscription) hand(msg *message.Message, watching *sync.WaitGroup) bool
 
 // tableDelivery implements transport.Delivery for an event of the table.
 type tableDelivery struct {
+	transport.Rejection
 	origin       transport.Origin
 	unidentified error // why no ID was found
 	attempt      int

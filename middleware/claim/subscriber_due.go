@@ -16,8 +16,10 @@ import (
 const (
 	// maxInHand is how many events of the table one subscription has delivered and not settled.
 	maxInHand = 10
-	// pollInterval is how often the table is looked at when nothing in this process says that something is due.
-	pollInterval = time.Second
+	// pollInterval is how soon the table is looked at again when nothing in this process says that something is due. While it is in
+	// vain the time doubles, up to so many intervals: fewer where events wait, or dead letters that an operator may send back.
+	pollInterval        = time.Second
+	waitPolls, maxPolls = 5, 10
 	// orphanedAfter is for how long an event is due before the subscription to another topic of its consumer takes it. Those that
 	// subscribe to its own look at the table every second.
 	orphanedAfter = 5 * time.Minute
@@ -70,6 +72,7 @@ func (s *subscription) bringBack(ctx context.Context) {
 		slots   = make(chan struct{}, maxInHand)
 		failing bool
 		lookAt  time.Time // when the keys are to be looked over
+		seen    looks
 		pause   = time.NewTimer(0)
 	)
 	defer inHand.Wait()
@@ -78,6 +81,7 @@ func (s *subscription) bringBack(ctx context.Context) {
 		select {
 		case <-pause.C:
 		case <-s.nudge:
+			seen = looks{}
 		case <-s.stop:
 			return
 		}
@@ -85,7 +89,7 @@ func (s *subscription) bringBack(ctx context.Context) {
 		if unstick {
 			lookAt = time.Now().Add(unstickEvery)
 		}
-		wait, err := s.deliverDue(ctx, slots, &inHand, unstick)
+		wait, err := s.deliverDue(ctx, slots, &inHand, unstick, &seen)
 		if err != nil && !failing {
 			s.claim.cfg.Logger.WarnContext(ctx, "look for failed events that are due", "consumer", s.consumer, "error", err)
 		}
@@ -94,28 +98,39 @@ func (s *subscription) bringBack(ctx context.Context) {
 	}
 }
 
+// looks are what a subscription remembers of its looks at the table.
+type looks struct {
+	inVain int  // in a row
+	none   bool // nothing waited
+}
+
 // deliverDue delivers what is due while there are slots, and returns in which time to look again.
-func (s *subscription) deliverDue(ctx context.Context, slots chan struct{}, inHand *sync.WaitGroup, unstick bool) (time.Duration, error) {
+func (s *subscription) deliverDue(ctx context.Context, slots chan struct{}, inHand *sync.WaitGroup, unstick bool, seen *looks) (time.Duration, error) {
 	if unstick {
 		if err := s.claim.postgres.unstick(ctx, s.consumer); err != nil {
 			return s.claim.poll, err
 		}
 	}
-	room := s.free(cap(slots) - len(slots))
+	room := s.claim.retries(s.consumer, s.free(cap(slots)-len(slots)))
 	if room == 0 {
-		return s.claim.poll, nil // each that ends nudges
+		return s.claim.poll, nil // each that ends nudges, and the end of a pause does
 	}
 	orphaned := s.claim.orphaned
 	if s.claim.nudges.count(s.consumer) > 1 { // which one it belongs to now, nobody knows
 		orphaned = 0
 	}
-	due, next, err := s.claim.postgres.lease(ctx, s.consumer, s.topic, room, leaseTime, orphaned, s.inFlight.all())
+	take := room
+	if seen.none {
+		take = 0 // ask first, which is one statement
+	}
+	expiry := time.Now().Add(s.claim.lease) // at the earliest
+	due, o, err := s.claim.postgres.lease(ctx, s.consumer, s.topic, take, s.claim.lease, orphaned, s.inFlight.all())
 	if err != nil {
 		return s.claim.poll, err
 	}
 	for i, l := range due {
 		slots <- struct{}{}
-		if !s.deliver(ctx, l, slots, inHand) {
+		if !s.deliver(ctx, l, expiry, slots, inHand) {
 			for _, rest := range due[i:] {
 				s.giveBack(ctx, rest, 0)
 			}
@@ -123,18 +138,37 @@ func (s *subscription) deliverDue(ctx context.Context, slots chan struct{}, inHa
 		}
 	}
 	switch {
-	case len(due) == room: // there may be more
+	case len(due) == room, take == 0 && o.next == 0: // there may be more
+		*seen = looks{}
 		return minPause, nil
-	case len(due) == 0 && next <= 0: // nothing waits, or behind another or for another topic
-		return s.claim.poll, nil
+	case len(due) > 0:
+		*seen = looks{}
+		return min(max(o.next, minPause), s.claim.poll), nil
 	}
-	return min(max(next, minPause), s.claim.poll), nil
+	return seen.rest(o, s.claim.poll), nil
 }
 
-// deliver hands an event on, and watches over it. It reports false when the subscription has stopped.
-func (s *subscription) deliver(ctx context.Context, l leased, slots chan struct{}, inHand *sync.WaitGroup) bool {
+// rest returns in which time to look again after a look in vain. What is due and was not taken is behind another of its key, in other
+// hands, or of another topic.
+func (l *looks) rest(o outlook, poll time.Duration) time.Duration {
+	most := maxPolls * poll
+	if o.dead || o.next >= 0 {
+		most = waitPolls * poll
+	}
+	wait := min(poll<<min(l.inVain, 4), most)
+	l.inVain++
+	l.none = o.next < 0
+	if o.next > 0 {
+		wait = min(wait, max(o.next, minPause))
+	}
+	return wait
+}
+
+// deliver hands an event on, and watches over it. One that has waited for a slot until its lease expired is left to whoever leases it
+// next. It reports false when the subscription has stopped.
+func (s *subscription) deliver(ctx context.Context, l leased, expiry time.Time, slots chan struct{}, inHand *sync.WaitGroup) bool {
 	delivery := &tableDelivery{attempt: l.attempts + 1}
-	ctx, cancel := context.WithTimeout(ctx, s.claim.cfg.HandlerTimeout+leaseSlack)
+	ctx, cancel := context.WithTimeout(ctx, s.claim.cfg.timeout(s.consumer)+leaseSlack)
 	h, err := inbox.DecodeHeaders(l.headers)
 	if err != nil { // an operator's edit; it comes back until another one mends it
 		defer cancel()
@@ -154,7 +188,14 @@ func (s *subscription) deliver(ctx context.Context, l leased, slots chan struct{
 		s.claim.cfg.Logger.WarnContext(ctx, "failed event of a topic that nobody subscribes to is handled by the subscription to another topic of its consumer",
 			"event_id", l.key.EventID, "consumer", s.consumer, "former_topic", l.former, "topic", s.topic)
 	}
-	if !s.offer(msg) {
+	acquired := s.acquire()
+	if acquired && time.Now().After(expiry) {
+		s.release()
+		cancel()
+		<-slots
+		return true
+	}
+	if !acquired || !s.offer(msg) {
 		cancel()
 		<-slots
 		return false

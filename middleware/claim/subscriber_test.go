@@ -48,9 +48,13 @@ func (f *fixture) serve(m *transport.Memory, cfg claim.Config, h message.NoPubli
 		cfg.Backoff = func(int) time.Duration { return time.Millisecond }
 	}
 	cfg.Logger = silent
-	cfg.Service = "labour"
-	c, err := claim.New(f.store, cfg)
+	c, err := claim.New(f.store, f.inMode(cfg))
 	require.NoError(f.t, err)
+	return f.consume(m, c, h, outside...)
+}
+
+// consume is serve with a claim that is there.
+func (f *fixture) consume(m *transport.Memory, c *claim.Claim, h message.NoPublishHandlerFunc, outside ...message.HandlerMiddleware) (stop func()) {
 	claim.PollEvery(c, 50*time.Millisecond)
 	sub, err := m.Connect().Subscriber(transport.SubscriberConfig{Consumer: "notify", Ordered: true})
 	require.NoError(f.t, err)
@@ -63,15 +67,15 @@ func (f *fixture) serve(m *transport.Memory, cfg claim.Config, h message.NoPubli
 }
 
 func (f *fixture) eventually(condition func() bool, what string) {
-	require.Eventually(f.t, condition, 30*time.Second, 5*time.Millisecond, what)
+	require.Eventually(f.t, condition, 30*time.Second, 20*time.Millisecond, what)
 }
 
 func (f *fixture) take(msg *message.Message) error { return f.effect(msg.Context(), msg.UUID) }
 
 // The broker delivers a failing event once; Millrace brings it back as it was.
-func TestFailingEventIsBroughtBack(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
+func TestFailingEventIsBroughtBack(t *testing.T) { perMode(t, testFailingEventIsBroughtBack) }
+
+func testFailingEventIsBroughtBack(t *testing.T, f *fixture) {
 	m := f.broker()
 	sent := keyed(outbox.NewID(), "k")
 	sent.Metadata.Set("type", "completed")
@@ -80,14 +84,17 @@ func TestFailingEventIsBroughtBack(t *testing.T) {
 		if msg.UUID == "after" {
 			return f.take(msg)
 		}
+		if err := f.take(msg); err != nil {
+			return err
+		}
 		attempts = append(attempts, transport.DeliveryFrom(msg.Context()).Attempt()) // one after another
 		assert.True(t, sent.Equals(msg), "ID, metadata with the key, payload")
 		assert.Equal(t, "notify "+eventTopic, message.HandlerNameFromCtx(msg.Context())+" "+message.SubscribeTopicFromCtx(msg.Context()))
-		if err := f.take(msg); err != nil || len(attempts) == 3 {
-			return err
-		}
-		if len(attempts) == 2 {
+		switch len(attempts) {
+		case 2:
 			panic("oops")
+		case 3:
+			return nil
 		}
 		return errOops
 	})
@@ -103,9 +110,9 @@ func TestFailingEventIsBroughtBack(t *testing.T) {
 	assert.Len(t, attempts, 3)
 }
 
-func TestEventRestsBetweenAttempts(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
+func TestEventRestsBetweenAttempts(t *testing.T) { perMode(t, testEventRestsBetweenAttempts) }
+
+func testEventRestsBetweenAttempts(t *testing.T, f *fixture) {
 	m := f.broker()
 	var at []time.Time
 	rest := 60 * time.Millisecond
@@ -149,8 +156,11 @@ func (f *fixture) failOnce(msg *message.Message) error {
 }
 
 func TestEventThatAnOperatorTookAwayIsNotHandled(t *testing.T) {
-	t.Parallel()
-	f, p := newFixture(t), newPause()
+	perMode(t, testEventThatAnOperatorTookAwayIsNotHandled)
+}
+
+func testEventThatAnOperatorTookAwayIsNotHandled(t *testing.T, f *fixture) {
+	p := newPause()
 	m := f.broker()
 	f.serve(m, claim.Config{}, f.failOnce, p.middleware)
 	f.publish(m, keyed("1", ""))
@@ -166,8 +176,11 @@ func TestEventThatAnOperatorTookAwayIsNotHandled(t *testing.T) {
 }
 
 func TestEditTakesEffectThoughTheEventIsOnItsWay(t *testing.T) {
-	t.Parallel()
-	f, p := newFixture(t), newPause()
+	perMode(t, testEditTakesEffectThoughTheEventIsOnItsWay)
+}
+
+func testEditTakesEffectThoughTheEventIsOnItsWay(t *testing.T, f *fixture) {
+	p := newPause()
 	m := f.broker()
 	var payload atomic.Value
 	f.serve(m, claim.Config{}, func(msg *message.Message) error {
@@ -186,8 +199,10 @@ func TestEditTakesEffectThoughTheEventIsOnItsWay(t *testing.T) {
 
 // A command that comes while the handler runs waits for its end, and finds nothing left.
 func TestEventIsTakenAwayWhileItsHandlerRuns(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
+	perMode(t, testEventIsTakenAwayWhileItsHandlerRuns)
+}
+
+func testEventIsTakenAwayWhileItsHandlerRuns(t *testing.T, f *fixture) {
 	m := f.broker()
 	running, finish := make(chan struct{}), make(chan struct{})
 	f.serve(m, claim.Config{}, func(msg *message.Message) error {
@@ -221,9 +236,9 @@ func (f *fixture) blocked() (n int) {
 }
 
 // An outage is no attempt, also of an event that was brought back; and it is soon tried again, long before its lease ends.
-func TestOutageWhileAnEventIsTriedAgain(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
+func TestOutageWhileAnEventIsTriedAgain(t *testing.T) { perMode(t, testOutageWhileAnEventIsTriedAgain) }
+
+func testOutageWhileAnEventIsTriedAgain(t *testing.T, f *fixture) {
 	m := f.broker()
 	var runs atomic.Int32
 	f.serve(m, claim.Config{MaxAttempts: 2}, func(msg *message.Message) error {

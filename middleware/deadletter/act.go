@@ -1,6 +1,7 @@
 package deadletter
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -22,7 +23,7 @@ type Result struct {
 	Others map[string]int `json:"others,omitempty"`
 }
 
-// Discard gives events up, for good: dead ones, unless States says otherwise ("dead", "waiting", "parked"). What the broker
+// Discard gives events up, for good: dead ones, unless States says otherwise ("dead", "retrying", "blocked"). What the broker
 // redelivers of them is absorbed, and later events of their keys go on. It commits after each 1,000 events: if it ends early,
 // those that it has discarded stay discarded.
 func Discard(ctx context.Context, db pgtx.DB, schema string, s Selection, by By) (Result, error) {
@@ -31,7 +32,7 @@ func Discard(ctx context.Context, db pgtx.DB, schema string, s Selection, by By)
 
 func discarding(name string) action {
 	return action{
-		name: name, may: []string{"dead", "waiting", "parked"},
+		name: name, may: []string{"dead", "retrying", "blocked"},
 		do: func(ctx context.Context, tx pgx.Tx, schema string, on acting, _ *Result) error {
 			_, err := tx.Exec(ctx, query("discard", schema), on.ids)
 			return err
@@ -72,9 +73,10 @@ func Purge(ctx context.Context, db pgtx.DB, schema string, olderThan time.Durati
 
 // action is what operators do to events in some states; none named means the first.
 type action struct {
-	name string
-	may  []string
-	do   func(ctx context.Context, tx pgx.Tx, schema string, on acting, r *Result) error
+	name   string
+	may    []string
+	detail string // JSON for the audit
+	do     func(ctx context.Context, tx pgx.Tx, schema string, on acting, r *Result) error
 }
 
 // acting is events, and the keys that they hold up.
@@ -118,7 +120,7 @@ func (a action) all(ctx context.Context, db pgtx.DB, schema string, s Selection,
 		next, last := r, upTo
 		err = a.administer(ctx, db, schema, func(ctx context.Context, tx pgx.Tx, schema string) (err error) {
 			next = r
-			last, err = a.step(ctx, tx, schema, s, above, upTo, by, &next)
+			last, err = a.step(ctx, tx, schema, s, above, upTo, pageSize, by, &next)
 			return err
 		})
 		if err == nil {
@@ -147,10 +149,10 @@ func (a action) begin(ctx context.Context, tx pgx.Tx, schema string, s Selection
 	return upTo, others, err
 }
 
-// step does it to the next page of events, and returns the last one. Keys are locked before events, as whoever parks and
+// step does it to the next events, at most so many, and returns the last one. Keys are locked before events, as whoever blocks and
 // brings back does; events that somebody has in flight are not waited for, because that one may wait for a key of ours.
-func (a action) step(ctx context.Context, tx pgx.Tx, schema string, s Selection, above, upTo int64, by By, r *Result) (last int64, err error) {
-	page, err := s.page(ctx, tx, schema, above, upTo, pageSize)
+func (a action) step(ctx context.Context, tx pgx.Tx, schema string, s Selection, above, upTo int64, limit int, by By, r *Result) (last int64, err error) {
+	page, err := s.page(ctx, tx, schema, above, upTo, limit)
 	if err != nil {
 		return 0, err
 	}
@@ -173,7 +175,10 @@ func (a action) step(ctx context.Context, tx pgx.Tx, schema string, s Selection,
 		return 0, err
 	}
 	r.Done, r.InFlight = r.Done+len(on.ids), r.InFlight+len(page)-len(on.ids)
-	if _, err := tx.Exec(ctx, query("audit", schema), on.ids, by.Actor, a.name, by.Note, json.RawMessage(`{}`)); err != nil {
+	if _, err := tx.Exec(ctx, query("audit", schema), on.ids, by.Actor, a.name, by.Note, json.RawMessage(cmp.Or(a.detail, `{}`))); err != nil {
+		return 0, err
+	}
+	if _, err := tx.Exec(ctx, query("supersede", schema), on.ids); err != nil {
 		return 0, err
 	}
 	if err := a.do(ctx, tx, schema, on, r); err != nil {

@@ -5,9 +5,8 @@ import (
 	"encoding/json"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/millrace-go/millrace/internal/operator"
+	"github.com/millrace-go/millrace/middleware/claim"
 	"github.com/millrace-go/millrace/middleware/internal/inbox"
 	"github.com/millrace-go/millrace/pgtx"
 )
@@ -18,23 +17,27 @@ type By = operator.By
 
 // Audit is what an operator did to an event.
 type Audit struct {
+	ID       int64           `json:"id"`
 	At       time.Time       `json:"at"`
 	Actor    string          `json:"actor"`
-	Action   string          `json:"action"` // "edit", "replay", "discard", "purge", "purge audit"
+	Action   string          `json:"action"` // "edit", "replay", "discard", "purge", "purge audit"; of a replay that keeps a pace "stop replay", "resume replay"
 	Consumer string          `json:"consumer"`
 	EventID  string          `json:"event_id"`
 	Detail   json.RawMessage `json:"detail"` // the note, and the event's state, reason and error before
 }
 
-// ListAudit returns what operators did, the last first: to an event and for a consumer, "" meaning all, at most so many.
-func ListAudit(ctx context.Context, db pgtx.DB, schema, eventID, consumer string, limit int) (found []Audit, err error) {
-	err = administer(ctx, db, schema, "list audit", func(ctx context.Context, tx pgx.Tx, schema string) error {
-		rows, err := tx.Query(ctx, query("audited", schema), operator.Optional(inbox.Canonical(eventID)), operator.Optional(consumer), limit)
-		if err != nil {
-			return err
-		}
-		found, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Audit])
-		return err
-	})
-	return found, err
+// AuditListing selects what ListAudit returns.
+type AuditListing struct {
+	EventID  string // Default: all
+	Consumer string // Default: all
+	AuditPage
+}
+
+// AuditPage is a part of the audit, which is read from the last action backwards.
+type AuditPage = operator.AuditPage
+
+// ListAudit returns what operators did, the last first.
+func ListAudit(ctx context.Context, db pgtx.DB, schema string, l AuditListing) ([]Audit, error) {
+	return operator.ReadAudit[Audit](ctx, db, claim.Migrations, schema, func(schema string) string { return query("audited", schema) }, l.AuditPage,
+		operator.Optional(inbox.Canonical(l.EventID)), operator.Optional(l.Consumer))
 }

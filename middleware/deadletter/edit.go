@@ -35,7 +35,7 @@ func Edit(ctx context.Context, db pgtx.DB, schema, eventID, consumer string, cha
 	if err := by.Validate(); err != nil {
 		return fmt.Errorf("edit failed event: %w", err)
 	}
-	s := Selection{EventIDs: []string{eventID}, Consumer: consumer, States: []string{"dead", "parked", "waiting"}}
+	s := Selection{EventIDs: []string{eventID}, Consumer: consumer, States: []string{"dead", "blocked", "retrying"}}
 	return administer(ctx, db, schema, "edit failed event", func(ctx context.Context, tx pgx.Tx, schema string) error {
 		var ids []int64
 		var consumers []string

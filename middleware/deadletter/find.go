@@ -18,12 +18,12 @@ import (
 // Location is how an event stands with one consumer. Times are the server's.
 type Location struct {
 	Consumer string `json:"consumer"`
-	// Claimed is when its record was written: it was processed then, or, where Failed is in a state other than "failing", it
+	// Claimed is when its record was written: it was processed then, or, where Failed is in a state other than "nacked", it
 	// is kept there. Nil: there is no record.
 	Claimed *time.Time `json:"claimed,omitempty"`
 	Failed  *Event     `json:"failed,omitempty"` // as Show has it
 	Holder  *Holder    `json:"holder,omitempty"` // who has it in hand
-	// Behind is the first event of its key that holds it up, and BehindState that one's state: "waiting", "parked" or "dead".
+	// Behind is the first event of its key that holds it up, and BehindState that one's state: "retrying", "blocked" or "dead".
 	Behind      string `json:"behind,omitempty"`
 	BehindState string `json:"behind_state,omitempty"`
 	// TooOld says that it was minted before Floor, so that it would not be run: see claim.ErrTooOld.
@@ -112,7 +112,7 @@ func addHistory(ctx context.Context, db pgtx.DB, schema, name string, found []Lo
 	if err != nil {
 		return err
 	}
-	audit, err := ListAudit(ctx, db, schema, name, "", maxAudit)
+	audit, err := ListAudit(ctx, db, schema, AuditListing{EventID: name, AuditPage: AuditPage{Limit: maxAudit}})
 	if err != nil {
 		return err
 	}

@@ -44,14 +44,14 @@ func TestFind(t *testing.T) {
 	assert.Nil(t, find(claim.Key{EventID: held}).Holder)
 
 	f.keep("e1", "labour/notify", "k", "dead", "attempts", "oops")
-	f.keep("e2", "labour/notify", "k", "parked", "parked", "")
+	f.keep("e2", "labour/notify", "k", "blocked", "blocked", "")
 	at = find(claim.Key{EventID: "e1"})
 	assert.Equal(t, "dead", at.Failed.State)
 	assert.Equal(t, "oops", at.Failed.History[0].Error)
 	assert.Empty(t, at.Behind)
 	assert.Equal(t, "e1", find(claim.Key{EventID: "e2"}).Behind)
 	at = find(claim.Key{EventID: "e3", Order: "k"})
-	assert.Equal(t, "e1 dead", at.Behind+" "+at.BehindState, "it would be parked when it comes")
+	assert.Equal(t, "e1 dead", at.Behind+" "+at.BehindState, "it would be blocked when it comes")
 	assert.Empty(t, find(claim.Key{EventID: "e3"}).Behind)
 
 	record, consumer := f.record("labour/notify", "e4")

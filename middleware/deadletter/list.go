@@ -16,16 +16,18 @@ import (
 
 // Listing selects what List returns.
 type Listing struct {
-	Selection     // States: all
-	Limit     int // Default: 100
+	Selection       // States: all
+	Limit     int   // Default: 100
+	After     int64 // only events behind the one with this Event.ID. Default: all
 }
 
 // Event is an event whose handler failed. Times are the server's.
 type Event struct {
+	ID       int64  `json:"id"` // in the order in which they failed first
 	EventID  string `json:"event_id"`
 	Consumer string `json:"consumer"`
 	Key      string `json:"key,omitempty"` // the ordering key, where order matters
-	// State is "failing": the broker redelivers it; "waiting": it is tried again at Due; "parked": it waits behind an
+	// State is "nacked": the broker redelivers it; "retrying": it is tried again at Due; "blocked": it waits behind an
 	// earlier event of its key; "dead": an operator decides.
 	State    string     `json:"state"`
 	Attempts int        `json:"attempts"`
@@ -78,7 +80,7 @@ func find(ctx context.Context, db pgtx.DB, schema, action string, l Listing, det
 		return nil, fmt.Errorf("%s: %w", action, err)
 	}
 	err = administer(ctx, db, schema, action, func(ctx context.Context, tx pgx.Tx, schema string) error {
-		page, err := l.page(ctx, tx, schema, 0, math.MaxInt64, l.Limit)
+		page, err := l.page(ctx, tx, schema, l.After, math.MaxInt64, l.Limit)
 		if err != nil {
 			return err
 		}
@@ -98,7 +100,7 @@ func find(ctx context.Context, db pgtx.DB, schema, action string, l Listing, det
 
 func scanFailed(row pgx.CollectableRow) (f Event, err error) {
 	var history, carried []byte
-	err = row.Scan(&f.EventID, &f.Consumer, &f.Key, &f.State, &f.Attempts, &f.Reason, &f.Error, &f.Handler, &f.Topic, &f.Replayed,
+	err = row.Scan(&f.ID, &f.EventID, &f.Consumer, &f.Key, &f.State, &f.Attempts, &f.Reason, &f.Error, &f.Handler, &f.Topic, &f.Replayed,
 		&f.First, &f.Failed, &f.Due, &f.Group, &f.Bytes, &history, &carried, &f.Payload)
 	if err == nil && history != nil {
 		err = json.Unmarshal(history, &f.History)

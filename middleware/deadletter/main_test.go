@@ -123,7 +123,7 @@ func (f *fixture) states() map[string]string {
 }
 
 func (f *fixture) audited() (all []string) {
-	found, err := deadletter.ListAudit(f.t.Context(), f.pool, f.schema, "", "", 100)
+	found, err := deadletter.ListAudit(f.t.Context(), f.pool, f.schema, deadletter.AuditListing{})
 	require.NoError(f.t, err)
 	for _, a := range found {
 		assert.Equal(f.t, "ada", a.Actor)

@@ -14,7 +14,7 @@ import (
 )
 
 // States of events that failed.
-var allStates = []string{"failing", "waiting", "parked", "dead"}
+var allStates = []string{"nacked", "retrying", "blocked", "dead"}
 
 // Selection selects events that failed. Zero fields select everything.
 type Selection struct {
@@ -26,7 +26,7 @@ type Selection struct {
 	Reason   string    `json:"reason,omitempty"` // the class of the error, as in Event.Reason: such as "attempts", "permanent" or "panic"
 	Since    time.Time `json:"since,omitzero"`   // failed last at this time or later, by the server's clock
 	Until    time.Time `json:"until,omitzero"`   // failed last before this time
-	States   []string  `json:"states,omitempty"` // "failing", "waiting", "parked", "dead". Default: see each function
+	States   []string  `json:"states,omitempty"` // "nacked", "retrying", "blocked", "dead". Default: see each function
 }
 
 func (s Selection) validate() error {

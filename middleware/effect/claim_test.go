@@ -172,3 +172,29 @@ func TestDoubtIsNoAttempt(t *testing.T) {
 	require.NoError(t, f.pool.QueryRow(t.Context(), `select count(*) from `+f.schema+`.claim_failed where state = 'dead'`).Scan(&dead))
 	assert.Zero(t, dead)
 }
+
+// The ledger claims at once where the claim is lazy: it records nothing and calls nobody for a duplicate, whatever its key.
+func TestLazyClaimIsMadeBeforeTheEffect(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	require.NoError(t, outbox.Migrate(t.Context(), f.pool, f.schema))
+	require.NoError(t, claim.Migrate(t.Context(), f.pool, f.schema))
+	ledger := f.open(f.pool, effect.Config{})
+	c, err := claim.New(claim.NewPostgresStore(f.pool, claim.Schema(f.schema)), claim.Config{
+		Service: "labour", Lazy: true, Logger: slog.New(slog.DiscardHandler), Consumer: func(string) string { return "notify" },
+	})
+	require.NoError(t, err)
+	id, calls := outbox.NewID(), 0
+	for range 3 {
+		msg := message.NewMessageWithContext(t.Context(), id, nil)
+		_, err := c.Middleware(ledger.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+			err := effect.Once(msg.Context(), "sms:"+outbox.NewID(), func(context.Context, string) error { calls++; return nil })
+			if calls > 1 || err != nil {
+				require.ErrorIs(t, err, claim.ErrCompleted)
+			}
+			return nil, err
+		}))(msg)
+		require.NoError(t, err)
+	}
+	assert.Equal(t, 1, calls)
+}

@@ -22,6 +22,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/millrace-go/millrace/internal/pgunit"
 	"github.com/millrace-go/millrace/internal/service"
 )
 
@@ -158,6 +159,9 @@ func once(ctx context.Context, key string, fn func(context.Context, string) ([]b
 		return nil, fmt.Errorf("effect %q: %w", key, err)
 	}
 	key = service.Scoped(l.cfg.Service, key)
+	if err := pgunit.Begin(ctx); err != nil { // a lazy claim, which may be refused
+		return nil, fmt.Errorf("effect %q: %w", key, err)
+	}
 	response, err := l.once(ctx, key, fn, o)
 	if err != nil {
 		return nil, &onceError{fmt.Errorf("effect %q: %w", key, err)}

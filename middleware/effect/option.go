@@ -88,9 +88,7 @@ func (o options) validate() error {
 	if o.honoured < 0 {
 		errs = append(errs, errors.New("IdempotentFor: want a positive duration"))
 	}
-	if err := o.policy.Validate("Retry"); err != nil {
-		errs = append(errs, err)
-	}
+	errs = append(errs, o.policy.Validate("Retry"), o.policy.RefuseIgnore("Retry"))
 	return errors.Join(errs...)
 }
 

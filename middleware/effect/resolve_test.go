@@ -38,6 +38,28 @@ func (c *deafConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
+// Decisions are in the audit, the last first, page by page.
+func TestAudit(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	for _, key := range []string{"a", "b"} {
+		require.ErrorIs(t, effect.Once(f.ctx(), key, func(context.Context, string) error { return errOops }), effect.ErrInDoubt)
+	}
+	require.NoError(t, effect.Resolve(t.Context(), f.pool, f.schema, "labour/a", effect.Resolution{Done: true, By: "ada", Note: "seen there"}))
+	require.NoError(t, effect.Resolve(t.Context(), f.pool, f.schema, "labour/b", effect.Resolution{By: "grace"}))
+	found, err := effect.ListAudit(t.Context(), f.pool, f.schema, effect.AuditPage{})
+	require.NoError(t, err)
+	require.Len(t, found, 2)
+	assert.Equal(t, []string{"labour/b", "not_done", "doubt", "grace", ""}, []string{found[0].Key, found[0].State, found[0].Before, found[0].Actor, found[0].Note})
+	assert.Equal(t, []string{"labour/a", "done", "doubt", "ada", "seen there"}, []string{found[1].Key, found[1].State, found[1].Before, found[1].Actor, found[1].Note})
+	older, err := effect.ListAudit(t.Context(), f.pool, f.schema, effect.AuditPage{Before: found[0].ID})
+	require.NoError(t, err)
+	assert.Equal(t, found[1:], older)
+	last, err := effect.ListAudit(t.Context(), f.pool, f.schema, effect.AuditPage{Limit: 1})
+	require.NoError(t, err)
+	assert.Equal(t, found[:1], last)
+}
+
 // The decision had committed and its answer was lost: the next attempt found the effect settled and reported an error.
 func TestResolveWhenTheAnswerToCommitIsLost(t *testing.T) {
 	t.Parallel()

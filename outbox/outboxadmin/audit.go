@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/millrace-go/millrace/internal/operator"
+	"github.com/millrace-go/millrace/outbox/internal/store"
 	"github.com/millrace-go/millrace/pgtx"
 )
 
@@ -46,15 +47,10 @@ type Audit struct {
 	Detail     json.RawMessage `json:"detail"` // the note, and what was selected
 }
 
-// ListAudit returns what operators did, the last first, at most so many.
-func ListAudit(ctx context.Context, db pgtx.DB, schema string, limit int) (found []Audit, err error) {
-	err = administer(ctx, db, schema, "list audit", func(ctx context.Context, tx pgx.Tx, schema string) error {
-		rows, err := tx.Query(ctx, query("audited", schema), limit)
-		if err != nil {
-			return err
-		}
-		found, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Audit])
-		return err
-	})
-	return found, err
+// AuditPage is a part of the audit, which is read from the last action backwards.
+type AuditPage = operator.AuditPage
+
+// ListAudit returns what operators did, the last first.
+func ListAudit(ctx context.Context, db pgtx.DB, schema string, p AuditPage) ([]Audit, error) {
+	return operator.ReadAudit[Audit](ctx, db, store.Migrations.In, schema, func(schema string) string { return query("audited", schema) }, p)
 }

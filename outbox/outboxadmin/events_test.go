@@ -79,7 +79,7 @@ func TestListAndCommands(t *testing.T) {
 
 	_, err = outboxadmin.Retry(t.Context(), f.pool, f.schema, outboxadmin.Selection{}, outboxadmin.By{})
 	require.ErrorContains(t, err, "By.Actor")
-	audit, err := outboxadmin.ListAudit(t.Context(), f.pool, f.schema, 10)
+	audit, err := outboxadmin.ListAudit(t.Context(), f.pool, f.schema, outboxadmin.AuditPage{})
 	require.NoError(t, err)
 	var did []string
 	for _, a := range audit {

@@ -179,7 +179,7 @@ func TestReplayIsContinued(t *testing.T) {
 		}
 	}
 	assert.EqualValues(t, 3, steps, "the outbox holds more than 170")
-	audit, err := outboxadmin.ListAudit(t.Context(), f.pool, f.schema, 10)
+	audit, err := outboxadmin.ListAudit(t.Context(), f.pool, f.schema, outboxadmin.AuditPage{})
 	require.NoError(t, err)
 	require.Len(t, audit, 1)
 	assert.Equal(t, id, audit[0].ID)
@@ -202,7 +202,7 @@ func TestReplayIsContinued(t *testing.T) {
 	p, err := outboxadmin.Replay(t.Context(), f.pool, f.schema, outboxadmin.ReplayConfig{Resume: id}, me)
 	require.NoError(t, err)
 	assert.Equal(t, outboxadmin.ReplayProgress{ID: id, Events: keys * each, Finished: true}, p, "nothing is left to do")
-	audit, err = outboxadmin.ListAudit(t.Context(), f.pool, f.schema, 10)
+	audit, err = outboxadmin.ListAudit(t.Context(), f.pool, f.schema, outboxadmin.AuditPage{})
 	require.NoError(t, err)
 	assert.False(t, audit[0].Unfinished)
 	assert.EqualValues(t, keys*each, audit[0].Events)

@@ -94,7 +94,7 @@ func TestDiscardPending(t *testing.T) {
 	eventually(t, "it is published after all", func() bool { return len(broker.of("stopped")) == 2 })
 	assert.Equal(t, string(found[0].Payload), broker.of("stopped")[1])
 
-	audit, err := outboxadmin.ListAudit(t.Context(), f.pool, f.schema, 10)
+	audit, err := outboxadmin.ListAudit(t.Context(), f.pool, f.schema, outboxadmin.AuditPage{})
 	require.NoError(t, err)
 	var actions []string
 	for _, a := range audit {

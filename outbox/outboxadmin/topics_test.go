@@ -140,7 +140,7 @@ func TestRedirectTopic(t *testing.T) {
 	eventually(t, "it goes to its own topic again", func() bool { return f.rows() == 0 })
 	assert.Equal(t, []string{"5"}, broker.of("old"))
 
-	audit, err := outboxadmin.ListAudit(t.Context(), f.pool, f.schema, 10)
+	audit, err := outboxadmin.ListAudit(t.Context(), f.pool, f.schema, outboxadmin.AuditPage{})
 	require.NoError(t, err)
 	var actions []string
 	for _, a := range audit {

@@ -1,13 +1,16 @@
 package kafka_test
 
 import (
+	"context"
 	"testing"
+	"time"
 
 	"github.com/IBM/sarama"
 	"github.com/ThreeDotsLabs/watermill"
 	wkafka "github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace-go/millrace/framework/devstack/devtest"
 	"github.com/millrace-go/millrace/transport"
@@ -46,13 +49,7 @@ func TestWatermillReadsOurs(t *testing.T) {
 				topic := devtest.Topic(t)
 				require.NoError(t, batcher(t, connect(t, kafka.Config{Brokers: brokers(t)})).Publish(topic, sent))
 
-				config := wkafka.DefaultSaramaSubscriberConfig()
-				config.Consumer.Offsets.Initial = sarama.OffsetOldest
-				theirs, err := wkafka.NewSubscriber(wkafka.SubscriberConfig{
-					Brokers: brokers(t), Unmarshaler: unmarshaler, ConsumerGroup: topic, OverwriteSaramaConfig: config,
-				}, watermill.NopLogger{})
-				require.NoError(t, err)
-				t.Cleanup(func() { require.NoError(t, theirs.Close()) })
+				theirs := watermillMember(t, brokers(t), topic, unmarshaler)
 				messages, err := theirs.Subscribe(t.Context(), topic)
 				require.NoError(t, err)
 				got := next(t, messages)
@@ -102,4 +99,70 @@ func TestWeReadWatermills(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestContextOfWatermillKafka: a handler that calls watermill-kafka's functions finds there what watermill-kafka says of the same
+// record.
+func TestContextOfWatermillKafka(t *testing.T) {
+	t.Parallel()
+	type found struct {
+		partition     int32
+		offset, stamp int64
+		key           string
+		all           bool
+	}
+	find := func(ctx context.Context) (f found) {
+		var in [4]bool
+		var stamp time.Time
+		var key []byte
+		f.partition, in[0] = wkafka.MessagePartitionFromCtx(ctx)
+		f.offset, in[1] = wkafka.MessagePartitionOffsetFromCtx(ctx)
+		stamp, in[2] = wkafka.MessageTimestampFromCtx(ctx)
+		key, in[3] = wkafka.MessageKeyFromCtx(ctx)
+		f.stamp, f.key, f.all = stamp.UnixMilli(), string(key), in == [4]bool{true, true, true, true}
+		return f
+	}
+	for _, delivery := range []kafka.Delivery{kafka.AtLeastOnce, kafka.Transactional} {
+		t.Run(delivery.String(), func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t, 3)
+			c.put(2, "0", "1")
+			for _, key := range []string{"key", ""} {
+				record := &kgo.Record{Topic: c.topic, Partition: 2, Timestamp: time.UnixMilli(1700000000123), Value: []byte("event")}
+				if key != "" {
+					record.Key = []byte(key)
+				}
+				require.NoError(t, c.kgo.ProduceSync(t.Context(), record).FirstErr())
+			}
+			_, ours := c.join(kafka.Config{Delivery: delivery})
+			messages, err := watermillMember(t, c.ListenAddrs(), "theirs", wkafka.DefaultMarshaler{}).Subscribe(t.Context(), c.topic)
+			require.NoError(t, err)
+			for i := range int64(4) {
+				their := next(t, messages)
+				theirs := find(their.Context())
+				their.Ack()
+				require.True(t, theirs.all)
+				require.Equal(t, i, theirs.offset)
+				our := next(t, ours)
+				require.Equal(t, theirs, find(our.Context()))
+				require.Equal(t, theirs, find(context.WithoutCancel(our.Context())), "in a context that was derived")
+				our.Ack()
+			}
+		})
+	}
+	require.Equal(t, found{stamp: time.Time{}.UnixMilli()}, find(t.Context()), "in no message's context")
+}
+
+// watermillMember is a subscriber of watermill-kafka, as it comes, that begins at the oldest message and learns of rebalances soon.
+func watermillMember(t testing.TB, addresses []string, group string, unmarshaler wkafka.Unmarshaler) *wkafka.Subscriber {
+	t.Helper()
+	config := wkafka.DefaultSaramaSubscriberConfig()
+	config.Consumer.Offsets.Initial = sarama.OffsetOldest
+	config.Consumer.Group.Heartbeat.Interval = 500 * time.Millisecond
+	s, err := wkafka.NewSubscriber(wkafka.SubscriberConfig{
+		Brokers: addresses, Unmarshaler: unmarshaler, ConsumerGroup: group, OverwriteSaramaConfig: config,
+	}, watermill.NopLogger{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	return s
 }

@@ -23,6 +23,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/millrace-go/millrace/transport"
+	"github.com/millrace-go/millrace/transport/kafka/internal/wire"
 )
 
 const (
@@ -37,7 +38,7 @@ var minVersion = sarama.V2_8_0_0
 // Config configures the transport. The zero value works with the brokers that MILLRACE_KAFKA_BROKERS names.
 type Config struct {
 	// Brokers are the addresses, host:port, by which the cluster is found. Required.
-	// Default: MILLRACE_KAFKA_BROKERS, with commas between.
+	// Default: MILLRACE_KAFKA_BROKERS with commas between, which "millrace dev" sets.
 	Brokers []string
 
 	// ClientID names this service in the brokers' logs, metrics and quotas. Default: "millrace".
@@ -47,6 +48,11 @@ type Config struct {
 	// knows. 2.8.0 or later, because earlier versions do not fence late commits of a transaction's offsets. Default:
 	// "3.6.0".
 	Version string
+
+	// Rack is where this process runs, such as the availability zone, in the words of the brokers' broker.rack. Consumers then
+	// read from a replica in the same rack, if the brokers have set replica.selector.class to RackAwareReplicaSelector: that
+	// saves traffic between zones. Default: "", they read from the leaders.
+	Rack string
 
 	// TLS encrypts the connections. Default: nil, they are plain text.
 	TLS *tls.Config
@@ -72,8 +78,9 @@ type Config struct {
 	// Consumer configures every consumer that Consumers does not name.
 	Consumer ConsumerConfig
 
-	// Consumers configures single consumers, by SubscriberConfig.Consumer. An entry replaces Consumer as a whole: its
-	// zero fields mean their defaults, not what Consumer says. Default: none.
+	// Consumers configures single consumers, by what follows the last "." in SubscriberConfig.Consumer: in a service of the
+	// framework, the handler's name. An entry replaces Consumer as a whole: its zero fields mean their defaults, not what
+	// Consumer says. Default: none.
 	Consumers map[string]ConsumerConfig
 
 	// DrainTimeout is how long a closing subscriber waits for running handlers. After that their contexts are cancelled
@@ -127,6 +134,18 @@ func (c Config) WithDefaults() Config {
 	return c
 }
 
+// Limits is what a Kafka message can carry under the brokers' default settings: max.message.bytes is 1 MiB, and the
+// framing takes some of it. ProducerConfig.MaxMessageBytes changes it. A topic that takes less is asked once; its limit
+// holds then.
+var Limits = wire.Limits
+
+// limits is Limits as configured.
+func (c Config) limits() transport.Limits {
+	limits := Limits
+	limits.MessageBytes = c.Producer.MaxMessageBytes
+	return limits
+}
+
 // clientIDs is what the brokers take in names of metrics and quotas.
 var clientIDs = regexp.MustCompile(`^[A-Za-z0-9._-]{1,249}$`)
 
@@ -144,6 +163,9 @@ func (c Config) Validate() error {
 	if !clientIDs.MatchString(c.ClientID) {
 		errs = append(errs, fmt.Errorf("Config.ClientID is %q: want 1 to 249 letters, digits, \".\", \"_\" and \"-\"", c.ClientID))
 	}
+	if strings.TrimSpace(c.Rack) != c.Rack {
+		errs = append(errs, fmt.Errorf("Config.Rack is %q: want what broker.rack is, without spaces around it", c.Rack))
+	}
 	if version, err := sarama.ParseKafkaVersion(c.Version); err != nil {
 		errs = append(errs, fmt.Errorf("Config.Version is %q: want a release of Apache Kafka such as %q", c.Version, defaultVersion))
 	} else if !version.IsAtLeast(minVersion) {
@@ -156,7 +178,7 @@ func (c Config) Validate() error {
 	errs = append(errs, c.Transaction.validate(), c.Consumer.validate("Config.Consumer"))
 	for _, name := range slices.Sorted(maps.Keys(c.Consumers)) {
 		field := fmt.Sprintf("Config.Consumers[%q]", name)
-		if err := transport.ValidateConsumer(name); err != nil {
+		if err := transport.ValidateHandler(name); err != nil {
 			errs = append(errs, fmt.Errorf("%s is of no consumer: %w", field, err))
 		}
 		errs = append(errs, c.Consumers[name].validate(field))
@@ -174,7 +196,7 @@ func isPort(s string) bool {
 
 // consumer returns the settings of the consumer.
 func (c Config) consumer(name string) ConsumerConfig {
-	if consumer, ok := c.Consumers[name]; ok {
+	if consumer, ok := c.Consumers[transport.HandlerOf(name)]; ok {
 		return consumer
 	}
 	return c.Consumer

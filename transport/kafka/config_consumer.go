@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"time"
 
 	"github.com/IBM/sarama"
 
 	"github.com/millrace-go/millrace/internal/enum"
 	"github.com/millrace-go/millrace/transport"
+	"github.com/millrace-go/millrace/transport/kafka/internal/wire"
 )
 
 // The bounds and our defaults.
@@ -27,7 +29,8 @@ const (
 
 // ConsumerConfig configures a consumer: its group and what becomes of its messages.
 type ConsumerConfig struct {
-	// DeadLetter is where messages go that failed too often. Default: none, a message is retried for ever.
+	// DeadLetter is where messages go that failed too often or were rejected. Default: none, a message is retried for ever,
+	// and a rejected one goes to transport.DeadLetterTopic.
 	DeadLetter DeadLetter
 
 	// EventID says where the event's ID is in records that foreign producers write: EventIDFromHeader, EventIDFromJSON or
@@ -46,9 +49,15 @@ type ConsumerConfig struct {
 	// StartAt is where a group begins to read a partition for which it has no offset. Default: Oldest.
 	StartAt StartAt
 
-	// Assignment is how the members of the group share the partitions. All members must agree. Default:
-	// CooperativeSticky.
+	// Assignment is how the members of the group share the partitions. All members must offer the same one, here or in Join.
+	// Default: CooperativeSticky.
 	Assignment Assignment
+
+	// Join are assignments that this member offers beside Assignment, so that it can join a group whose members use another
+	// one. watermill-kafka and sarama use Range. The group changes to Assignment when the last member that does not offer it
+	// has left. A member with Join gives up all its partitions at each rebalance. So replace the members twice, one by one:
+	// first with Join, then without. Default: none.
+	Join []Assignment
 
 	// InstanceID makes this process a static member: if it restarts within SessionTimeout, it keeps its partitions without
 	// a rebalance. The ID must be unique in the group and stable over restarts, like the name of a StatefulSet's pod. If
@@ -85,7 +94,7 @@ type StartAt int
 const (
 	// Oldest is the first message that the topic still holds.
 	Oldest StartAt = iota
-	// Newest is what is published after the first Subscribe of the group has returned. What is published before, also
+	// Newest is what is published after the first Subscribe of the group to the topic has returned. What is published before, also
 	// between topic and group being created, is not delivered.
 	Newest
 )
@@ -112,9 +121,9 @@ type Assignment int
 const (
 	// CooperativeSticky moves as few partitions as it can, while the others go on.
 	CooperativeSticky Assignment = iota
-	// Range stops all members and shares out anew. It co-locates the partitions of several topics by number.
+	// Range stops all members and shares out anew, neighbouring partitions to one member.
 	Range
-	// RoundRobin stops all members and shares out anew, evenly over all topics.
+	// RoundRobin stops all members and shares out anew, in turn.
 	RoundRobin
 )
 
@@ -139,6 +148,17 @@ func (a Assignment) MarshalText() ([]byte, error) {
 func (a *Assignment) UnmarshalText(word []byte) error {
 	return enum.Read(a, word, CooperativeSticky, Range, RoundRobin)
 }
+
+// strategies are what the consumer's members offer, the preferred one first.
+func (c ConsumerConfig) strategies() []sarama.BalanceStrategy {
+	strategies := []sarama.BalanceStrategy{c.Assignment.strategy()}
+	for _, other := range c.Join {
+		strategies = append(strategies, other.strategy())
+	}
+	return strategies
+}
+
+func (a Assignment) valid() bool { return a >= CooperativeSticky && a <= RoundRobin }
 
 func (a Assignment) strategy() sarama.BalanceStrategy {
 	switch a {
@@ -178,11 +198,11 @@ func (c ConsumerConfig) validate(path string) error {
 		wrong("DeadLetter.MaxAttempts", "%d: want 1 or more, or 0 for the default of %d", c.DeadLetter.MaxAttempts, defaultMaxAttempts)
 	}
 	if c.DeadLetter.Topic != "" {
-		if err := checkTopic(c.DeadLetter.Topic); err != nil {
+		if err := wire.CheckTopic(c.DeadLetter.Topic); err != nil {
 			wrong("DeadLetter.Topic", "%q: %w", c.DeadLetter.Topic, err)
 		}
 	}
-	if err := c.EventID.Validate(EventIDFromOffset(), idHeader); err != nil {
+	if err := c.EventID.Validate(EventIDFromOffset(), wire.IDHeader); err != nil {
 		wrong("EventID", "%w", err)
 	}
 	if c.Retry.Min <= 0 {
@@ -197,8 +217,14 @@ func (c ConsumerConfig) validate(path string) error {
 	if c.StartAt != Oldest && c.StartAt != Newest {
 		wrong("StartAt", "%s: want Oldest or Newest", c.StartAt)
 	}
-	if c.Assignment < CooperativeSticky || c.Assignment > RoundRobin {
+	if !c.Assignment.valid() {
 		wrong("Assignment", "%s: want CooperativeSticky, Range or RoundRobin", c.Assignment)
+	}
+	for i, other := range c.Join {
+		if !other.valid() || other == c.Assignment || slices.Contains(c.Join[:i], other) {
+			wrong("Join", "%s: want CooperativeSticky, Range and RoundRobin, each once, and not Assignment (%s)", c.Join, c.Assignment)
+			break
+		}
 	}
 	if c.InstanceID != "" && !instanceIDs.MatchString(c.InstanceID) {
 		wrong("InstanceID", "%q: want 1 to 200 letters, digits, \".\", \"_\" and \"-\", not starting with a dot", c.InstanceID)

@@ -4,8 +4,13 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
 
 	"github.com/millrace-go/millrace/internal/enum"
+	"github.com/millrace-go/millrace/transport/kafka/internal/conn"
 )
 
 // Topics says what becomes of topics that are missing.
@@ -21,6 +26,49 @@ type Topics struct {
 	// ReplicationFactor is how many brokers keep a topic that is created. Production wants 3, with the brokers'
 	// min.insync.replicas at 2. Default: the brokers' default.replication.factor.
 	ReplicationFactor int16
+
+	// Settings are the settings of a topic that is created, such as retention.ms and cleanup.policy, dead-letter topics
+	// included. They do not change a topic that exists. Default: the brokers'.
+	Settings TopicSettings
+}
+
+// TopicSettings are settings of a topic by their names. In a file they are one text, as kafka-topics.sh has them:
+// retention.ms=604800000,cleanup.policy=compact,delete.
+type TopicSettings map[string]string
+
+var settingNames = regexp.MustCompile(`^[a-z]+(\.[a-z]+)+$`)
+
+func (s TopicSettings) String() string {
+	all := make([]string, 0, len(s))
+	for _, name := range slices.Sorted(maps.Keys(s)) {
+		all = append(all, name+"="+s[name])
+	}
+	return strings.Join(all, ",")
+}
+
+// MarshalText writes the settings as a configuration file has them.
+func (s TopicSettings) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// UnmarshalText reads them. What has no "=" belongs to the value before it, which has a comma.
+func (s *TopicSettings) UnmarshalText(text []byte) error {
+	*s = nil
+	if len(text) == 0 {
+		return nil
+	}
+	*s = TopicSettings{}
+	var last string
+	for part := range strings.SplitSeq(string(text), ",") {
+		name, value, begins := strings.Cut(strings.TrimSpace(part), "=")
+		if !begins && last != "" {
+			(*s)[last] += "," + name
+			continue
+		}
+		if _, twice := (*s)[name]; !begins || twice {
+			return fmt.Errorf("%q is no setting of its own: want name=value, with commas between, and each name once", part)
+		}
+		(*s)[name], last = value, name
+	}
+	return nil
 }
 
 // Missing is what is done about a topic that is missing.
@@ -64,6 +112,10 @@ func (c Topics) WithDefaults() Topics {
 	return c
 }
 
+func (c Topics) settings() conn.TopicSettings {
+	return conn.TopicSettings{Create: c.Missing == CreateMissing, Partitions: c.Partitions, ReplicationFactor: c.ReplicationFactor, Settings: c.Settings}
+}
+
 func (c Topics) validate() error {
 	var errs []error
 	if c.Missing != CreateMissing && c.Missing != CheckOnly {
@@ -74,6 +126,11 @@ func (c Topics) validate() error {
 	}
 	if c.ReplicationFactor < 1 && c.ReplicationFactor != brokersChoice {
 		errs = append(errs, fmt.Errorf("Config.Topics.ReplicationFactor is %d: want 1 or more, or 0 for the brokers' default", c.ReplicationFactor))
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Settings)) {
+		if !settingNames.MatchString(name) {
+			errs = append(errs, fmt.Errorf("Config.Topics.Settings has %q: want the name of a topic's setting, such as retention.ms", name))
+		}
 	}
 	return errors.Join(errs...)
 }

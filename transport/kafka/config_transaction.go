@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/millrace-go/millrace/internal/enum"
+	"github.com/millrace-go/millrace/transport/kafka/internal/txn"
 )
 
 // Delivery is how the messages of subscribers are settled.
@@ -65,7 +66,7 @@ type Transaction struct {
 	// names it. Default: "millrace".
 	IDPrefix string
 
-	holes hole // of tests
+	without txn.Omission // of tests
 }
 
 // WithDefaults returns the configuration with every zero field set to its default.

@@ -35,7 +35,7 @@ type faultNet struct {
 
 	mu       sync.Mutex
 	counts   map[kmsg.Key]int
-	received int // bytes
+	received map[string]int // bytes, by the broker's address
 	dead     bool
 	frozen   chan struct{} // closed when the process goes on; nil while it does
 	conns    map[*faultConn]struct{}
@@ -48,7 +48,7 @@ type delayedRequest struct {
 }
 
 func newFaultNet(decide func(kind kmsg.Key, n int) fate) *faultNet {
-	f := &faultNet{decide: decide, happened: make(chan struct{}), counts: map[kmsg.Key]int{}, conns: map[*faultConn]struct{}{}}
+	f := &faultNet{decide: decide, happened: make(chan struct{}), counts: map[kmsg.Key]int{}, received: map[string]int{}, conns: map[*faultConn]struct{}{}}
 	f.happens = sync.OnceFunc(func() { close(f.happened) })
 	return f
 }
@@ -148,7 +148,18 @@ func (f *faultNet) count(kind kmsg.Key) int {
 func (f *faultNet) read() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.received
+	all := 0
+	for _, n := range f.received {
+		all += n
+	}
+	return all
+}
+
+// readFrom is how many bytes were received from the broker.
+func (f *faultNet) readFrom(address string) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.received[address]
 }
 
 // fateOf is that of the request that starts with b. It is decided without the lock, so that decide may wait.
@@ -219,7 +230,7 @@ func (c *faultConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	c.net.wait()
 	c.net.mu.Lock()
-	c.net.received += n
+	c.net.received[c.address] += n
 	c.net.mu.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()

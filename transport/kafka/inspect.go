@@ -11,11 +11,13 @@ import (
 	"github.com/IBM/sarama"
 
 	"github.com/millrace-go/millrace/transport"
+	"github.com/millrace-go/millrace/transport/kafka/internal/conn"
+	"github.com/millrace-go/millrace/transport/kafka/internal/wire"
 )
 
 const (
 	retentionMs = "retention.ms"
-	// inspectAttempts, retryWait apart, are for a coordinator that has just become one.
+	// inspectAttempts, conn.RetryWait apart, are for a coordinator that has just become one.
 	inspectAttempts = 10
 )
 
@@ -23,44 +25,50 @@ const (
 // timeouts of the connections to the brokers bound each question; ctx is looked at between them.
 func (t *Transport) Inspect(ctx context.Context, topic, consumer string) (i transport.Inspection, err error) {
 	i.Lag = -1
-	if err := errors.Join(ctx.Err(), checkTopic(topic)); err != nil {
+	if err := errors.Join(ctx.Err(), wire.CheckTopic(topic)); err != nil {
 		return i, err
 	}
+	err = conn.Connected(ctx, func() error {
+		i, err = t.inspect(ctx, topic, consumer)
+		return err
+	})
+	return i, err
+}
+
+func (t *Transport) inspect(ctx context.Context, topic, consumer string) (i transport.Inspection, err error) {
+	i.Lag = -1
 	switch err := t.client.RefreshMetadata(topic); {
 	case errors.Is(err, sarama.ErrUnknownTopicOrPartition):
 		return i, nil
 	case err != nil && !errors.Is(err, sarama.ErrLeaderNotAvailable): // some partitions are out of reach
 		return i, fmt.Errorf("look up topic %s: %w", topic, err)
 	}
-	admin, err := sarama.NewClusterAdminFromClient(t.client)
-	if err != nil {
-		return i, err
-	}
 	i.Topic = true
-	if i.Retention, err = retention(admin, topic); err != nil || consumer == "" {
+	if i.Retention, err = retention(t.client, topic); err != nil || consumer == "" {
 		return i, err
 	}
-	lag, known, err := t.lag(ctx, admin, topic, consumer)
+	lag, known, err := t.lag(ctx, topic, consumer)
 	if err == nil {
 		i.Lag, i.Consumer = lag, known
 	}
 	return i, err
 }
 
-// lag is how many messages the group has not acked, and whether it has an offset at all.
-func (t *Transport) lag(ctx context.Context, admin sarama.ClusterAdmin, topic, consumer string) (lag int64, known bool, err error) {
+// lag is how many messages the group has not acked, and whether it has an offset at all. The ends of transactions and aborted
+// messages are told from messages in the first MiB of each partition.
+func (t *Transport) lag(ctx context.Context, topic, consumer string) (lag int64, known bool, err error) {
 	partitions, err := t.client.Partitions(topic)
 	if err != nil {
 		return 0, false, fmt.Errorf("look up topic %s: %w", topic, err)
 	}
-	committed, err := groupOffsets(admin, consumer, topic, partitions)
+	committed, err := conn.GroupOffsets(t.client, consumer, topic, partitions)
 	for attempt := 1; comingUp(err) && attempt < inspectAttempts; attempt++ {
 		select {
 		case <-ctx.Done():
 			return 0, false, err
-		case <-time.After(retryWait):
+		case <-time.After(conn.RetryWait):
 		}
-		committed, err = groupOffsets(admin, consumer, topic, partitions)
+		committed, err = conn.GroupOffsets(t.client, consumer, topic, partitions)
 	}
 	if err != nil {
 		return 0, false, err
@@ -76,7 +84,14 @@ func (t *Transport) lag(ctx context.Context, admin sarama.ClusterAdmin, topic, c
 		} else if at, err = t.client.GetOffset(topic, p, sarama.OffsetOldest); err != nil {
 			return 0, false, fmt.Errorf("look up the beginning of partition %d: %w", p, err)
 		}
-		lag += max(end-at, 0)
+		if end <= at {
+			continue
+		}
+		ahead, err := conn.LookAhead(t.client, topic, p, at)
+		if err != nil {
+			ahead = conn.Unread{Next: at} // all offsets are taken for messages
+		}
+		lag += ahead.Messages + max(end-ahead.Next, 0)
 	}
 	return lag, known, ctx.Err()
 }
@@ -87,21 +102,17 @@ func comingUp(err error) bool {
 }
 
 // retention is for how long the topic keeps messages: 0 when the brokers do not tell, -1 for ever.
-func retention(admin sarama.ClusterAdmin, topic string) (time.Duration, error) {
-	results, err := admin.DescribeConfigs([]*sarama.ConfigResource{{Type: sarama.TopicResource, Name: topic, ConfigNames: []string{retentionMs}}}, sarama.DescribeConfigsOptions{})
+func retention(client sarama.Client, topic string) (time.Duration, error) {
+	value, known, _, err := conn.TopicSetting(client, topic, retentionMs)
 	if err != nil {
 		return 0, fmt.Errorf("ask for %s of topic %s: %w", retentionMs, topic, err)
 	}
-	for _, result := range results {
-		for _, entry := range result.Configs {
-			if entry.Name == retentionMs {
-				ms, err := strconv.ParseInt(entry.Value, 10, 64)
-				if ms < 0 || ms > math.MaxInt64/int64(time.Millisecond) {
-					return -1, err
-				}
-				return time.Duration(ms) * time.Millisecond, err
-			}
-		}
+	if !known {
+		return 0, nil
 	}
-	return 0, nil
+	ms, err := strconv.ParseInt(value, 10, 64)
+	if ms < 0 || ms > math.MaxInt64/int64(time.Millisecond) {
+		return -1, err
+	}
+	return time.Duration(ms) * time.Millisecond, err
 }

@@ -2,6 +2,7 @@
 //
 // An event travels so that watermill-kafka/v3 reads it and the other way round: its ID is the header
 // "_watermill_message_uuid", its metadata are headers, and its key is the record's key. The consumer's name is its group.
+// A nil payload is a null value, a tombstone: a compacted topic deletes the key. An empty payload is an empty value.
 // Topics are created when they are first used, or checked, as Config.Topics says.
 package kafka
 
@@ -16,6 +17,9 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-go/millrace/transport"
+	"github.com/millrace-go/millrace/transport/kafka/internal/conn"
+	"github.com/millrace-go/millrace/transport/kafka/internal/group"
+	"github.com/millrace-go/millrace/transport/kafka/internal/produce"
 )
 
 // Transport is a connection to a Kafka cluster. All methods may be called concurrently.
@@ -24,9 +28,10 @@ type Transport struct {
 	log       *slog.Logger
 	life      context.Context // of every connection
 	end       context.CancelFunc
+	cluster   *conn.Cluster
 	client    sarama.Client // for all but consuming
-	topics    *topics
-	publisher *publisher
+	topics    *conn.Topics
+	publisher *produce.Publisher
 
 	mu          sync.Mutex
 	closed      bool
@@ -46,7 +51,8 @@ func New(ctx context.Context, config Config) (*Transport, error) {
 		return nil, err
 	}
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
-	client, err := newClient(ctx, life, config)
+	cluster := conn.New(life, config.connection())
+	client, err := cluster.Connect(ctx)
 	if err != nil {
 		end()
 		return nil, err
@@ -56,12 +62,13 @@ func New(ctx context.Context, config Config) (*Transport, error) {
 		log:         config.Logger.With(slog.String("transport", "kafka")),
 		life:        life,
 		end:         end,
+		cluster:     cluster,
 		client:      client,
 		subscribers: map[*subscriber]struct{}{},
 		instances:   map[string]bool{},
 	}
-	t.topics = newTopics(life, client, config, t.log)
-	t.publisher, err = newPublisher(life, client, t.topics, config, t.log)
+	t.topics = conn.NewTopics(life, client, config.Topics.settings(), t.log)
+	t.publisher, err = produce.New(life, client, t.topics, config.publishing(t.log))
 	if err != nil {
 		end()
 		return nil, errors.Join(err, client.Close())
@@ -91,7 +98,7 @@ func (t *Transport) Publisher() (message.Publisher, error) {
 	if t.closed {
 		return nil, transport.ErrClosed
 	}
-	return &unitPublisher{t.publisher}, nil
+	return &produce.UnitPublisher{Publisher: t.publisher}, nil
 }
 
 // PlainPublisher returns the publisher that sends at once, whatever the delivery of subscribers is: for relays, and for
@@ -121,9 +128,6 @@ func (t *Transport) Subscriber(config transport.SubscriberConfig) (message.Subsc
 	return s, nil
 }
 
-// flushTimeout bounds what follows the drain: commits, leaving the group, what is being published.
-const flushTimeout = 5 * time.Second
-
 // Close implements transport.Transport. It takes no longer than the drain timeout and a few seconds: what cannot be
 // flushed by then fails.
 func (t *Transport) Close() error {
@@ -137,9 +141,12 @@ func (t *Transport) Close() error {
 
 	t.closeOnce.Do(func() {
 		// In an outage what is left would try for longer. Without connections it gets its errors.
-		late := time.AfterFunc(t.config.DrainTimeout+flushTimeout, t.end)
+		late := time.AfterFunc(t.config.DrainTimeout+conn.FlushTimeout, t.end)
 		defer late.Stop()
-		defer t.end()
+		defer func() {
+			t.end()
+			t.cluster.Wait()
+		}()
 		// All at once: one drain timeout for all of them, not one for each. The publisher goes last, because running
 		// handlers may publish.
 		var closing sync.WaitGroup
@@ -147,11 +154,16 @@ func (t *Transport) Close() error {
 			closing.Go(func() { _ = s.Close() })
 		}
 		closing.Wait()
-		t.publisher.stop()
-		t.topics.stop()
+		t.publisher.Stop()
+		t.topics.Stop()
 		t.closeErr = t.client.Close()
 	})
 	return t.closeErr
+}
+
+// shared is what subscriptions share.
+func (t *Transport) shared() group.Shared {
+	return group.Shared{Life: t.life, Cluster: t.cluster, Client: t.client, Topics: t.topics, Publisher: t.publisher}
 }
 
 func (t *Transport) forget(s *subscriber) {
@@ -161,4 +173,6 @@ func (t *Transport) forget(s *subscriber) {
 }
 
 // Ping implements transport.Pinger: one of the brokers lets us in, over a new connection.
-func (t *Transport) Ping(ctx context.Context) error { return probe(ctx, t.life, t.config) }
+func (t *Transport) Ping(ctx context.Context) error {
+	return t.cluster.Ping(ctx)
+}

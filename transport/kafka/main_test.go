@@ -1,6 +1,7 @@
 package kafka_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -64,6 +65,12 @@ func batcher(t testing.TB, tr *kafka.Transport) transport.BatchPublisher {
 	p, err := tr.Publisher()
 	require.NoError(t, err)
 	return p.(transport.BatchPublisher)
+}
+
+// consumerName is a consumer of the test's own.
+func consumerName(t testing.TB) string {
+	t.Helper()
+	return strings.NewReplacer(".", "-").Replace(devtest.Topic(t))
 }
 
 func newMessage(key, payload string) *message.Message {

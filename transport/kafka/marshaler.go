@@ -3,6 +3,8 @@ package kafka
 import (
 	"github.com/IBM/sarama"
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/millrace/transport/kafka/internal/wire"
 )
 
 // Marshaler is for the publishers and subscribers of watermill-kafka: PublisherConfig.Marshaler and SubscriberConfig.Unmarshaler.
@@ -16,10 +18,10 @@ type Marshaler struct{}
 func (Marshaler) Marshal(topic string, msg *message.Message) (*sarama.ProducerMessage, error) {
 	limits := Limits
 	limits.MessageBytes = 0
-	if err := check(msg, limits); err != nil {
+	if err := wire.Check(msg, limits); err != nil {
 		return nil, err
 	}
-	record := marshal(msg)
+	record := wire.Marshal(msg)
 	out := &sarama.ProducerMessage{Topic: topic, Value: sarama.ByteEncoder(record.Value), Headers: make([]sarama.RecordHeader, len(record.Headers))}
 	for i, header := range record.Headers {
 		out.Headers[i] = *header
@@ -32,5 +34,5 @@ func (Marshaler) Marshal(topic string, msg *message.Message) (*sarama.ProducerMe
 
 // Unmarshal returns the message of a record.
 func (Marshaler) Unmarshal(record *sarama.ConsumerMessage) (*message.Message, error) {
-	return unmarshal(record), nil
+	return wire.Unmarshal(record), nil
 }

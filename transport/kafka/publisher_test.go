@@ -21,7 +21,7 @@ import (
 // read returns what the topic holds, in the order of each partition, once it holds n records. It fails when it holds more.
 func read(t testing.TB, brokers []string, topic string, n int) []*kgo.Record {
 	t.Helper()
-	client, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+	client, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchIsolationLevel(kgo.ReadCommitted()))
 	require.NoError(t, err)
 	defer client.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), wait)
@@ -54,10 +54,13 @@ func requireAll(t testing.TB, results []error) {
 	}
 }
 
+// codecs are what Kafka calls each compression.
+var codecs = map[kafka.Compression]uint8{kafka.Uncompressed: 0, kafka.Gzip: 1, kafka.Snappy: 2, kafka.LZ4: 3, kafka.Zstd: 4}
+
 // TestPublish shows what arrives on the wire, on every compression.
 func TestPublish(t *testing.T) {
 	t.Parallel()
-	for _, compression := range []kafka.Compression{kafka.LZ4, kafka.Zstd, kafka.Uncompressed} {
+	for compression, codec := range codecs {
 		t.Run(compression.String(), func(t *testing.T) {
 			t.Parallel()
 			topic := devtest.Topic(t)
@@ -76,6 +79,7 @@ func TestPublish(t *testing.T) {
 			require.False(t, records[0].Timestamp.Before(before) || records[0].Timestamp.After(time.Now()))
 			require.Nil(t, records[1].Key)
 			require.Positive(t, records[0].ProducerID, "idempotent")
+			require.Equal(t, codec, records[0].Attrs.CompressionType())
 		})
 	}
 }

@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"hash/crc32"
 	"sync"
@@ -9,6 +10,9 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-go/millrace/transport"
+	"github.com/millrace-go/millrace/transport/kafka/internal/conn"
+	"github.com/millrace-go/millrace/transport/kafka/internal/group"
+	"github.com/millrace-go/millrace/transport/kafka/internal/wire"
 )
 
 // subscriber implements message.Subscriber and message.SubscribeInitializer.
@@ -18,76 +22,122 @@ type subscriber struct {
 
 	mu      sync.Mutex
 	closed  bool
-	stop    chan struct{}  // closed by Close: intake ends
-	running sync.WaitGroup // one per Subscribe; Add only under mu while not closed
+	closing context.Context // ended by Close: no more messages are taken
+	close   context.CancelFunc
+	running sync.WaitGroup // one per call of Subscribe and per subscription; the former is added only under mu while not closed
 }
 
 func newSubscriber(t *Transport, config transport.SubscriberConfig) *subscriber {
-	return &subscriber{transport: t, config: config, stop: make(chan struct{})}
+	s := &subscriber{transport: t, config: config}
+	s.closing, s.close = context.WithCancel(context.Background())
+	return s
 }
 
 // SubscribeInitialize implements message.SubscribeInitializer: it creates the topic when it is missing.
 func (s *subscriber) SubscribeInitialize(topic string) error {
-	return s.ensure(context.Background(), topic)
+	if err := s.ensure(context.Background(), topic); err != nil {
+		return fmt.Errorf("subscribe to %s: %w", topic, err)
+	}
+	return nil
 }
 
 // Subscribe implements message.Subscriber. Ending ctx stops this subscription as Close would. The contexts of its
 // messages carry ctx's values but not its cancellation, so that running handlers can finish. The channel is closed only
 // on Close or when ctx ends; failures of the brokers are logged and retried.
 func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
-	if err := s.ensure(ctx, topic); err != nil {
+	connecting, done, err := s.begin(ctx)
+	if err != nil {
 		return nil, err
 	}
-	if s.transport.config.consumer(s.config.Consumer).StartAt == Newest {
-		if err := s.transport.startAtNewest(ctx, s.config.Consumer, topic); err != nil {
-			return nil, fmt.Errorf("subscribe to %s: %w", topic, err)
-		}
+	defer done()
+	sub, err := s.subscribe(ctx, connecting, topic)
+	if err != nil && ctx.Err() == nil && connecting.Err() != nil {
+		err = transport.ErrClosed
 	}
+	if err != nil {
+		return nil, fmt.Errorf("subscribe to %s: %w", topic, conn.WithRemedy(err, s.config.Consumer, topic))
+	}
+	return sub.Messages(), nil
+}
+
+// begin returns the context of a new subscription's connecting, which Close ends, too, and waits for.
+func (s *subscriber) begin(ctx context.Context) (connecting context.Context, done func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		return nil, transport.ErrClosed
+		return nil, nil, transport.ErrClosed
 	}
-	instance, free := s.transport.instance(s.config.Consumer, topic)
-	sub, err := newSubscription(ctx, s.transport, s.config, topic, instance)
+	s.running.Add(1)
+	connecting, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(s.closing, cancel)
+	return connecting, func() {
+		stop()
+		cancel()
+		s.running.Done()
+	}, nil
+}
+
+func (s *subscriber) subscribe(ctx, connecting context.Context, topic string) (*group.Subscription, error) {
+	if err := s.ensure(connecting, topic); err != nil {
+		return nil, err
+	}
+	shared, config := s.transport.shared(), s.transport.config.consuming(s.config, topic, s.transport.log)
+	if s.transport.config.consumer(s.config.Consumer).StartAt == Newest {
+		err := group.StartAtNewest(connecting, shared, s.config.Consumer, topic)
+		if config.Newest = errors.Is(err, conn.ErrActive); err != nil && !config.Newest {
+			return nil, err
+		}
+	}
+	var free func()
+	config.Instance, free = s.transport.instance(s.config.Consumer, topic)
+	sub, err := group.New(connecting, shared, config)
 	if err != nil {
 		free()
-		return nil, fmt.Errorf("subscribe to %s: %w", topic, err)
+		return nil, err
 	}
+	running, stop := context.WithCancel(ctx)
 	s.running.Go(func() {
 		defer free()
-		sub.run(ctx, s.stop)
+		defer stop()
+		sub.Run(running, s.closing.Done())
 	})
-	return sub.out, nil
+	if err := sub.AwaitNewest(connecting); err != nil {
+		stop()
+		return nil, err
+	}
+	return sub, nil
 }
 
 // Close implements message.Subscriber; transport.Transport.Subscriber tells what it waits for.
 func (s *subscriber) Close() error {
 	s.mu.Lock()
-	if !s.closed {
-		s.closed = true
-		close(s.stop)
-	}
+	s.closed = true
 	s.mu.Unlock()
+	s.close()
 	s.running.Wait()
 	s.transport.forget(s)
 	return nil
 }
 
+// FindEventID implements transport.EventIDFinder.
+func (s *subscriber) FindEventID(msg *message.Message, origin transport.Origin) (string, error) {
+	return wire.FindEventID(s.transport.config.consumer(s.config.Consumer).EventID, msg, origin)
+}
+
 // ensure sees to the topic, and to that of the dead letters: to learn only from the first of these that there is none would
 // be late.
 func (s *subscriber) ensure(ctx context.Context, topic string) error {
-	if err := s.transport.topics.ensure(ctx, topic); err != nil {
-		return fmt.Errorf("subscribe to %s: %w", topic, err)
+	if err := s.transport.topics.Ensure(ctx, topic); err != nil {
+		return err
 	}
 	dead := s.transport.config.consumer(s.config.Consumer).DeadLetter.Topic
 	switch dead {
 	case "":
 	case topic:
-		return fmt.Errorf("subscribe to %s: DeadLetter.Topic of consumer %q is the same: what fails would come again for ever; want another topic, or an entry in Config.Consumers without one", topic, s.config.Consumer)
+		return fmt.Errorf("DeadLetter.Topic of consumer %q is the same: what fails would come again for ever; want another topic, or an entry in Config.Consumers without one", s.config.Consumer)
 	default:
-		if err := s.transport.topics.ensure(ctx, dead); err != nil {
-			return fmt.Errorf("subscribe to %s: DeadLetter.Topic of consumer %q: %w", topic, s.config.Consumer, err)
+		if err := s.transport.topics.Ensure(ctx, dead); err != nil {
+			return fmt.Errorf("DeadLetter.Topic of consumer %q: %w", s.config.Consumer, err)
 		}
 	}
 	return nil

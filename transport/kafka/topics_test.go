@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -29,6 +30,56 @@ func TestTopicIsCreatedOnce(t *testing.T) {
 	running.Wait()
 	require.Equal(t, 1, creations.Hits())
 	require.Len(t, cluster.PartitionInfos("topic"), 7)
+}
+
+// TestTopicSettings: a topic that is created has the settings, and a topic that exists keeps its own.
+func TestTopicSettings(t *testing.T) {
+	t.Parallel()
+	client, err := kgo.NewClient(kgo.SeedBrokers(brokers(t)...))
+	require.NoError(t, err)
+	t.Cleanup(client.Close)
+	admin, created, known := kadm.NewClient(client), devtest.Topic(t), devtest.Topic(t)
+	_, err = admin.CreateTopic(t.Context(), 1, 1, nil, known)
+	require.NoError(t, err)
+	p := batcher(t, connect(t, kafka.Config{Brokers: brokers(t), Topics: kafka.Topics{Settings: kafka.TopicSettings{"cleanup.policy": "compact,delete", "retention.ms": "86400000"}}}))
+	for topic, want := range map[string][2]string{created: {"compact,delete", "86400000"}, known: {"delete", "604800000"}} {
+		require.NoError(t, p.Publish(topic, newMessage("key", "x")))
+		described, err := admin.DescribeTopicConfigs(t.Context(), topic)
+		require.NoError(t, err)
+		got := map[string]string{}
+		for _, config := range described[0].Configs {
+			got[config.Key] = config.MaybeValue()
+		}
+		require.Equal(t, want, [2]string{got["cleanup.policy"], got["retention.ms"]})
+	}
+}
+
+// TestTopicSettingsAreRefused: the error names the setting, and what the brokers say of it.
+func TestTopicSettingsAreRefused(t *testing.T) {
+	t.Parallel()
+	cluster := fake(t)
+	cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.CreateTopics}, Topic: "topic", Err: kerr.InvalidConfig})
+	p := batcher(t, connect(t, kafka.Config{Brokers: cluster.ListenAddrs(), Topics: kafka.Topics{Settings: kafka.TopicSettings{"retention.time": "1"}}}))
+	require.ErrorContains(t, p.Publish("topic", newMessage("", "x")), "Config.Topics.Settings")
+}
+
+// TestTopicSettingsAsText: a value may have commas.
+func TestTopicSettingsAsText(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]kafka.TopicSettings{
+		"":                  nil,
+		"retention.ms=-1":   {"retention.ms": "-1"},
+		"retention.ms=":     {"retention.ms": ""},
+		"a.b=1, c.d=2":      {"a.b": "1", "c.d": "2"},
+		"a.b=x,y,z,c.d=2,3": {"a.b": "x,y,z", "c.d": "2,3"},
+	} {
+		var got kafka.TopicSettings
+		require.NoError(t, got.UnmarshalText([]byte(text)), text)
+		require.Equal(t, want, got, text)
+	}
+	for _, text := range []string{"retention.ms", "a.b=1,a.b=2"} {
+		require.ErrorContains(t, new(kafka.TopicSettings).UnmarshalText([]byte(text)), "want name=value", text)
+	}
 }
 
 // Several processes may create a topic at once: all of them go on.

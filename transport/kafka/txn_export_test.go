@@ -1,14 +1,16 @@
 package kafka
 
+import "github.com/millrace-go/millrace/transport/kafka/internal/txn"
+
 // What a transaction can be left without.
 const (
-	WithoutMember = withoutMember
-	WithoutStable = withoutStable
-	WithoutEpoch  = withoutEpoch
+	WithoutMember = txn.WithoutMember
+	WithoutStable = txn.WithoutStable
+	WithoutEpoch  = txn.WithoutEpoch
 )
 
 // Without leaves something out of transactions, to see that a test notices.
-func Without(c Config, what hole) Config {
-	c.Transaction.holes = what
+func Without(c Config, what txn.Omission) Config {
+	c.Transaction.without = what
 	return c
 }

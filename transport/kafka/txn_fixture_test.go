@@ -121,27 +121,37 @@ func (p *copier) stop(t *testing.T) {
 // await waits until the group has committed everything.
 func (c *copying) await(t *testing.T) {
 	t.Helper()
-	require.Eventually(t, func() bool { return c.lag(t) == 0 }, time.Minute, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return c.lag(t) == 0 }, 3*time.Minute, 10*time.Millisecond)
 }
 
 // lag is how many messages the group has not committed.
-func (c *copying) lag(t *testing.T) int64 {
+func (c *copying) lag(t *testing.T) (lag int64) {
+	t.Helper()
+	for _, behind := range c.behind(t) {
+		lag += behind
+	}
+	return lag
+}
+
+// behind is how many messages of each partition the group has not committed.
+func (c *copying) behind(t *testing.T) [copyPartitions]int64 {
+	t.Helper()
 	ends, err := c.admin.ListEndOffsets(t.Context(), c.in)
 	require.NoError(t, err)
 	committed, err := c.admin.FetchOffsets(t.Context(), c.consumer)
 	if err != nil && !errors.Is(err, kerr.GroupIDNotFound) { // the coordinator is on its way
 		t.Log(err)
-		return int64(c.n)
+		return [copyPartitions]int64{int64(c.n) + 1}
 	}
-	lag := int64(0)
+	var behind [copyPartitions]int64
 	ends.Each(func(end kadm.ListedOffset) {
 		at := int64(0)
 		if o, ok := committed.Lookup(c.in, end.Partition); ok {
 			at = max(0, o.At)
 		}
-		lag += end.Offset - at
+		behind[end.Partition] = end.Offset - at
 	})
-	return lag
+	return behind
 }
 
 // report is what a reader finds.

@@ -31,7 +31,7 @@ func TestTransactionsAreObserved(t *testing.T) {
 	c.exactlyOnce(t)
 
 	got := meter.collect(t)
-	ended := int64(process.count(kmsg.EndTxn))
+	ended := int64(process.count(kmsg.EndTxn)) - 1 // and an abort, in case that the lost one has not arrived
 	require.Equal(t, int64(1), got["millrace.kafka.transactions failed"])
 	require.Equal(t, ended-1, got["millrace.kafka.transactions committed"])
 	require.Equal(t, int64(1), got["millrace.kafka.transaction.fences"])

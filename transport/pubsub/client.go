@@ -3,6 +3,7 @@ package pubsub
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -52,11 +53,16 @@ func (r *retryer) Retry(err error) (time.Duration, bool) {
 
 // newClient returns a client; closed is to be set before it is closed.
 func newClient(ctx context.Context, config Config, streams *pullStreams, closed *atomic.Bool) (*pubsub.Client, error) {
-	options := append([]option.ClientOption{
+	configured, err := config.clientOptions()
+	if err != nil {
+		return nil, err
+	}
+	options := slices.Concat([]option.ClientOption{
 		option.WithGRPCDialOption(grpc.WithChainStreamInterceptor(streams.intercept)),
+		option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(streams.settle)),
 		option.WithGRPCDialOption(grpc.WithKeepaliveParams(aliveness)),
 		option.WithGRPCDialOption(grpc.WithConnectParams(reconnect)),
-	}, config.ClientOptions...)
+	}, configured, config.ClientOptions)
 	client, err := pubsub.NewClientWithConfig(ctx, config.ProjectID, &pubsub.ClientConfig{
 		EnableOpenTelemetryTracing: config.Tracing,
 		TopicAdminCallOptions: &vkit.TopicAdminCallOptions{

@@ -6,8 +6,11 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net"
 	"os"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"go.opentelemetry.io/otel"
@@ -20,7 +23,10 @@ import (
 	"github.com/millrace-go/millrace/transport"
 )
 
-const defaultRecheck = time.Minute
+const (
+	defaultRecheck      = time.Minute
+	defaultMaxPushBytes = 64 << 20
+)
 
 // Config configures the transport. The zero value works on Google Cloud and with the emulator.
 type Config struct {
@@ -28,11 +34,24 @@ type Config struct {
 	// Default: PUBSUB_PROJECT_ID, then GOOGLE_CLOUD_PROJECT, then, when PUBSUB_EMULATOR_HOST is set, "millrace".
 	ProjectID string
 
+	// Endpoint is the host and port of a regional or private endpoint, such as europe-west1-pubsub.googleapis.com:443. Pub/Sub keeps
+	// the order of a key's messages only if all of them are published in one region: use the same endpoint in all processes that
+	// publish from several regions. PUBSUB_EMULATOR_HOST, which names an emulator, takes precedence. Default: Pub/Sub's global endpoint.
+	Endpoint string
+
+	// CredentialsFile is the path of a service account's key, or of a configuration for workload identity federation. With an
+	// emulator it is not read. Default: Google's application default credentials.
+	CredentialsFile string
+
+	// Topic configures the topics.
+	Topic TopicConfig
+
 	// Subscription configures the subscription of every consumer that Consumers does not name.
 	Subscription SubscriptionConfig
 
-	// Consumers configures the subscriptions of single consumers, by SubscriberConfig.Consumer. An entry replaces
-	// Subscription as a whole: its zero fields mean their defaults, not what Subscription says. Default: none.
+	// Consumers configures the subscriptions of single consumers, by what follows the last "." in SubscriberConfig.Consumer: in
+	// a service of the framework, the handler's name. An entry replaces Subscription as a whole: its zero fields mean their
+	// defaults, not what Subscription says. Default: none.
 	Consumers map[string]SubscriptionConfig
 
 	// Resources says what to do about topics and subscriptions that are missing or have other settings. Default:
@@ -43,6 +62,11 @@ type Config struct {
 	// that were deleted. What is published in between to a topic that someone has deleted and created anew is acknowledged,
 	// and does not reach the old topic's subscriptions. Default: 1 min.
 	Recheck time.Duration
+
+	// MaxPushBytes is how many bytes the bodies of push requests may have together: those that are being read and those
+	// whose messages are not settled, over all consumers. Other requests wait unread, and get 429 when there is no room in
+	// time. The messages take up to twice as much memory. From 16 MiB, the largest body, on. Default: 64 MiB.
+	MaxPushBytes int
 
 	// DrainTimeout is how long a closing subscriber waits for running handlers. After that their contexts are
 	// cancelled and their messages go back. Default: transport.DefaultDrainTimeout (30 s).
@@ -123,6 +147,9 @@ func (c Config) WithDefaults() Config {
 	if c.Recheck == 0 {
 		c.Recheck = defaultRecheck
 	}
+	if c.MaxPushBytes == 0 {
+		c.MaxPushBytes = defaultMaxPushBytes
+	}
 	if c.DrainTimeout == 0 {
 		c.DrainTimeout = transport.DefaultDrainTimeout
 	}
@@ -147,10 +174,13 @@ func (c Config) Validate() error {
 	if c.ProjectID == "" {
 		errs = append(errs, errors.New("Config.ProjectID is empty: want a Google Cloud project, here or in PUBSUB_PROJECT_ID or GOOGLE_CLOUD_PROJECT"))
 	}
-	errs = append(errs, c.Subscription.validate("Config.Subscription"))
+	if c.Endpoint != "" && !isEndpoint(c.Endpoint) {
+		errs = append(errs, fmt.Errorf("Config.Endpoint is %q: want host:port, such as europe-west1-pubsub.googleapis.com:443", c.Endpoint))
+	}
+	errs = append(errs, c.Topic.validate("Config.Topic"), c.Subscription.validate("Config.Subscription"))
 	for _, name := range slices.Sorted(maps.Keys(c.Consumers)) {
 		field := fmt.Sprintf("Config.Consumers[%q]", name)
-		if err := transport.ValidateConsumer(name); err != nil {
+		if err := transport.ValidateHandler(name); err != nil {
 			errs = append(errs, fmt.Errorf("%s is of no consumer: %w", field, err))
 		}
 		errs = append(errs, c.Consumers[name].validate(field))
@@ -161,6 +191,9 @@ func (c Config) Validate() error {
 	if c.Recheck < 0 {
 		errs = append(errs, fmt.Errorf("Config.Recheck is %s: want more than 0, or 0 for the default of %s", c.Recheck, defaultRecheck))
 	}
+	if c.MaxPushBytes != 0 && c.MaxPushBytes < maxPushBytes {
+		errs = append(errs, fmt.Errorf("Config.MaxPushBytes is %d: want %d or more, or 0 for the default of %d", c.MaxPushBytes, maxPushBytes, defaultMaxPushBytes))
+	}
 	if c.DrainTimeout < 0 {
 		errs = append(errs, fmt.Errorf("Config.DrainTimeout is %s: want more than 0, or 0 for the default of %s", c.DrainTimeout, transport.DefaultDrainTimeout))
 	}
@@ -169,8 +202,17 @@ func (c Config) Validate() error {
 
 // subscription returns the settings of the consumer's subscriptions.
 func (c Config) subscription(consumer string) SubscriptionConfig {
-	if s, ok := c.Consumers[consumer]; ok {
+	if s, ok := c.Consumers[transport.HandlerOf(consumer)]; ok {
 		return s
 	}
 	return c.Subscription
+}
+
+func isEndpoint(address string) bool {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil || host == "" || strings.Contains(host, "/") {
+		return false
+	}
+	_, err = strconv.ParseUint(port, 10, 16)
+	return err == nil
 }

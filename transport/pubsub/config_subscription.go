@@ -18,6 +18,11 @@ const (
 
 	defaultPrefetch = 500
 
+	defaultMaxOutstandingBytes = 64 << 20
+	minMaxOutstandingBytes     = 10_000_000 // the largest message
+
+	maxStreams = 100
+
 	maxFilterBytes = 256
 
 	minMaxAttempts     = 5
@@ -34,8 +39,8 @@ const (
 type SubscriptionConfig struct {
 	// AckDeadline is how long a message stays leased to a process that no longer renews the lease: Pub/Sub redelivers the
 	// messages of a killed process within it. A running process renews its leases for up to an hour, whatever the
-	// deadline. For a push subscription it is how long a request may take. Whole seconds from 10 s to 600 s. Default: 20
-	// s.
+	// deadline, and those of an ordered consumer as long as it retries. For a push subscription it is how long a request may
+	// take. Whole seconds from 10 s to 600 s. Default: 20 s.
 	AckDeadline time.Duration
 
 	// Prefetch is how many messages beyond SubscriberConfig.Concurrency a subscription holds. They are what handlers
@@ -45,6 +50,19 @@ type SubscriptionConfig struct {
 	// (Delivery.RetryAfter), with the later ones of their keys, before these keep other messages waiting. It is a
 	// setting of the process, not of the subscription, and push has none. Default: 500.
 	Prefetch int
+
+	// MaxOutstandingBytes is how many bytes of messages a subscription holds. Each consumer of each topic in a process has as
+	// much. It is a setting of the process, not of the subscription; for push it is Config.MaxPushBytes. 10 MB, the largest
+	// message, or more. Default: 64 MiB.
+	MaxOutstandingBytes int
+
+	// Streams is how many streams a process opens for a subscription. One carries about 10 MB/s; more let Pub/Sub send more
+	// messages than the process holds, which wait in its buffers. It is a setting of the process, and push has none. 1 to 100.
+	// Default: 1.
+	Streams int
+
+	// Labels are labels of the subscription, for bills and lists. Other labels of a subscription that exists stay. Default: none.
+	Labels Labels
 
 	// ExactlyOnce enables Pub/Sub's exactly-once delivery: Pub/Sub does not redeliver a message while it is leased, and
 	// late acks are logged and counted. It is slower, regional, not available with push, and no substitute for the claim.
@@ -62,7 +80,8 @@ type SubscriptionConfig struct {
 	// without an ID becomes a dead letter.
 	EventID transport.EventIDSource
 
-	// DeadLetter is where messages go that were delivered too often. Default: none.
+	// DeadLetter is where messages go that were delivered too often or were rejected. Default: none, a message is delivered
+	// for ever, and a rejected one goes to transport.DeadLetterTopic.
 	DeadLetter DeadLetter
 
 	// Retry is how long Pub/Sub waits before it delivers a nacked message again. Default: it does not wait. Then this
@@ -129,6 +148,12 @@ func (c SubscriptionConfig) WithDefaults() SubscriptionConfig {
 	if c.Prefetch == 0 {
 		c.Prefetch = defaultPrefetch
 	}
+	if c.MaxOutstandingBytes == 0 {
+		c.MaxOutstandingBytes = defaultMaxOutstandingBytes
+	}
+	if c.Streams == 0 {
+		c.Streams = 1
+	}
 	if c.DeadLetter.Topic != "" && c.DeadLetter.MaxAttempts == 0 {
 		c.DeadLetter.MaxAttempts = defaultMaxAttempts
 	}
@@ -161,6 +186,15 @@ func (c SubscriptionConfig) validate(path string) error {
 	}
 	if c.Prefetch < 0 {
 		wrong("Prefetch", "%d: want 1 or more, or 0 for the default of %d", c.Prefetch, defaultPrefetch)
+	}
+	if c.MaxOutstandingBytes != 0 && c.MaxOutstandingBytes < minMaxOutstandingBytes {
+		wrong("MaxOutstandingBytes", "%d: want %d or more, or 0 for the default of %d", c.MaxOutstandingBytes, minMaxOutstandingBytes, defaultMaxOutstandingBytes)
+	}
+	if c.Streams < 0 || c.Streams > maxStreams {
+		wrong("Streams", "%d: want 1 to %d, or 0 for the default of 1", c.Streams, maxStreams)
+	}
+	if err := c.Labels.validate(); err != nil {
+		wrong("Labels", "%q: %w", c.Labels, err)
 	}
 	if len(c.Filter) > maxFilterBytes {
 		wrong("Filter", "%d bytes long: want up to %d", len(c.Filter), maxFilterBytes)

@@ -41,7 +41,7 @@ func TestConfigDefaults(t *testing.T) {
 	}}
 	valid := config.WithDefaults()
 	require.NoError(t, valid.Validate())
-	require.Equal(t, pubsub.SubscriptionConfig{AckDeadline: 20 * time.Second, Prefetch: 500}, valid.Subscription)
+	require.Equal(t, pubsub.SubscriptionConfig{AckDeadline: 20 * time.Second, Prefetch: 500, MaxOutstandingBytes: 64 << 20, Streams: 1}, valid.Subscription)
 	require.Equal(t, 30*time.Second, valid.DrainTimeout)
 	require.Equal(t, pubsub.CreateMissing, valid.Resources)
 	c := valid.Consumers["c"]
@@ -59,8 +59,19 @@ func TestConfigValidate(t *testing.T) {
 	valid := pubsub.Config{ProjectID: "p"}.WithDefaults()
 	require.NoError(t, valid.Validate())
 	for want, spoil := range map[string]func(*pubsub.Config){
-		"DrainTimeout is -1s":     func(c *pubsub.Config) { c.DrainTimeout = -time.Second },
-		"Resources is Resources(": func(c *pubsub.Config) { c.Resources = 3 },
+		"DrainTimeout is -1s":                               func(c *pubsub.Config) { c.DrainTimeout = -time.Second },
+		"Resources is Resources(":                           func(c *pubsub.Config) { c.Resources = 3 },
+		`Config.Endpoint is "https://host": want host:port`: func(c *pubsub.Config) { c.Endpoint = "https://host" },
+		`Config.Endpoint is "host": want host:port`:         func(c *pubsub.Config) { c.Endpoint = "host" },
+		`Config.Endpoint is "x/y:443": want host:port`:      func(c *pubsub.Config) { c.Endpoint = "x/y:443" },
+		`Config.Topic.Labels is "Team=x": "Team=x": want key=value of lower-case letters`: func(c *pubsub.Config) {
+			c.Topic.Labels = pubsub.Labels{"Team": "x"}
+		},
+		"Config.Topic.Retention is 9m0s: want 10m0s to 744h0m0s": func(c *pubsub.Config) { c.Topic.Retention = 9 * time.Minute },
+		`Config.Topic.StorageRegions[0] is "Europe": want a region`: func(c *pubsub.Config) {
+			c.Topic.StorageRegions = []string{"Europe"}
+		},
+		`Config.Topic.KMSKey is "key": want projects/`: func(c *pubsub.Config) { c.Topic.KMSKey = "key" },
 		`Config.Consumers["a.b"] is of no consumer: want 1 to 100 letters`: func(c *pubsub.Config) {
 			c.Consumers = map[string]pubsub.SubscriptionConfig{"a.b": pubsub.SubscriptionConfig{}.WithDefaults()}
 		},
@@ -87,6 +98,11 @@ func TestConfigValidate(t *testing.T) {
 		{"AckDeadline is 10m1s", func(c *pubsub.SubscriptionConfig) { c.AckDeadline = 601 * time.Second }},
 		{"AckDeadline is 10.5s", func(c *pubsub.SubscriptionConfig) { c.AckDeadline = 10500 * time.Millisecond }},
 		{"Prefetch is -1", func(c *pubsub.SubscriptionConfig) { c.Prefetch = -1 }},
+		{"MaxOutstandingBytes is 9999999: want 10000000 or more", func(c *pubsub.SubscriptionConfig) { c.MaxOutstandingBytes = 9_999_999 }},
+		{"Streams is -1: want 1 to 100", func(c *pubsub.SubscriptionConfig) { c.Streams = -1 }},
+		{"Streams is 101", func(c *pubsub.SubscriptionConfig) { c.Streams = 101 }},
+		{`Labels is "a=B"`, func(c *pubsub.SubscriptionConfig) { c.Labels = pubsub.Labels{"a": "B"} }},
+		{"", func(c *pubsub.SubscriptionConfig) { c.Labels = pubsub.Labels{"a": ""} }},
 		{"Filter is 257 bytes long", func(c *pubsub.SubscriptionConfig) { c.Filter = strings.Repeat("x", 257) }},
 		{"DeadLetter.MaxAttempts is 4: want 5 to 100", func(c *pubsub.SubscriptionConfig) { c.DeadLetter = pubsub.DeadLetter{Topic: "dead", MaxAttempts: 4} }},
 		{"DeadLetter.MaxAttempts is 101", func(c *pubsub.SubscriptionConfig) { c.DeadLetter = pubsub.DeadLetter{Topic: "dead", MaxAttempts: 101} }},

@@ -41,12 +41,16 @@ func attempts(m *pubsub.Message, retries int) int {
 	return first + retries
 }
 
-// bury publishes the message to the dead-letter topic. An ordered message is retried in place, so Pub/Sub does not see
-// its attempts, and would never send it there.
-func (s *subscription) bury(ctx context.Context, m *pubsub.Message, retries int) bool {
+// bury publishes the message to the dead-letter topic: one that was rejected for the cause, or, without one, an ordered
+// message that failed too often. That is retried in place, so Pub/Sub does not see its attempts, and would never send it
+// there.
+func (s *subscription) bury(ctx context.Context, m *pubsub.Message, retries int, cause error) bool {
 	ctx, cancel := context.WithTimeout(ctx, buryTimeout)
 	defer cancel()
 	topic := s.settings.DeadLetter.Topic
+	if topic == "" {
+		topic = transport.DeadLetterTopic(s.topic, s.config.Consumer)
+	}
 	dead := unmarshal(m)
 	if own := dead.UUID; s.settings.identify(dead, placeOf(s.topic, m)) != nil {
 		dead.UUID = own
@@ -55,6 +59,11 @@ func (s *subscription) bury(ctx context.Context, m *pubsub.Message, retries int)
 	dead.Metadata[DeadSubscriptionMetadata] = path.Base(s.name)
 	dead.Metadata[DeadProjectMetadata] = s.transport.config.ProjectID
 	dead.Metadata[DeadPublishTimeMetadata] = m.PublishTime.UTC().Format("2006-01-02T15:04:05.999Z07:00")
+	why := "failed too often"
+	if cause != nil {
+		why = "was rejected"
+		transport.MarkRejected(dead, cause)
+	}
 	publisher := s.transport.publisher
 	err := s.publishDead(ctx, topic, func() error {
 		return errors.Join(publisher.PublishBatch(ctx, topic, []*message.Message{dead})...)
@@ -63,12 +72,12 @@ func (s *subscription) bury(ctx context.Context, m *pubsub.Message, retries int)
 		err = s.publishDead(ctx, topic, func() error { return publisher.forward(ctx, topic, m) })
 	}
 	if err != nil {
-		s.log.Error("a message that failed too often cannot be sent to the dead-letter topic: it is tried on",
-			slog.Any("error", err), slog.String("event_id", dead.UUID))
+		s.log.Error("dead-letter publish failed: the message is delivered again", slog.String("reason", why),
+			slog.Any("cause", cause), slog.Any("error", err), slog.String("event_id", dead.UUID), slog.String("dead_letter_topic", topic))
 		return false
 	}
 	s.observer.buried(ctx)
-	s.log.Warn("a message that failed too often was sent to the dead-letter topic",
+	s.log.Warn("message sent to the dead-letter topic", slog.String("reason", why), slog.Any("cause", cause),
 		slog.String("event_id", dead.UUID), slog.String("dead_letter_topic", topic))
 	return true
 }

@@ -3,6 +3,7 @@ package pubsub_test
 import (
 	"context"
 	"errors"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -76,7 +77,7 @@ func payloadsUntil(t testing.TB, messages <-chan *message.Message, last string) 
 }
 
 // A publisher does not create a deleted topic again, and an operator who does is told which subscriptions it lacks.
-func TestTopicRecreatedByAnOperator(t *testing.T) {
+func TestDeletedTopicByAnOperator(t *testing.T) {
 	t.Parallel()
 	options := genuine(t)
 	topic, op, m := devtest.Topic(t), operator{rawClient(t, options), t}, newMeter()
@@ -108,7 +109,7 @@ func TestTopicRecreatedByAnOperator(t *testing.T) {
 }
 
 // Nobody publishes between the deletion and the new topic, so nothing fails. The publisher looks now and then.
-func TestTopicRecreatedBetweenPublishes(t *testing.T) {
+func TestDeletedTopicBetweenPublishes(t *testing.T) {
 	t.Parallel()
 	options := genuine(t)
 	topic, op := devtest.Topic(t), operator{rawClient(t, options), t}
@@ -131,7 +132,7 @@ func TestTopicRecreatedBetweenPublishes(t *testing.T) {
 }
 
 // A process that starts after the topic was deleted has never known it. The subscriptions that are left tell.
-func TestTopicRecreatedByAStart(t *testing.T) {
+func TestDeletedTopicByAStart(t *testing.T) {
 	t.Parallel()
 	options := emulator(t)
 	topic, op := devtest.Topic(t), operator{rawClient(t, options), t}
@@ -151,7 +152,7 @@ func TestTopicRecreatedByAStart(t *testing.T) {
 
 // The consumer of a deleted topic gets what its subscription holds, and says that nothing else will come. When a person
 // deletes the subscription, the consumer creates topic and subscription again.
-func TestTopicRecreatedUnderAConsumer(t *testing.T) {
+func TestDeletedTopicUnderAConsumer(t *testing.T) {
 	t.Parallel()
 	options := genuine(t)
 	topic, op, m := devtest.Topic(t), operator{rawClient(t, options), t}, newMeter()
@@ -172,26 +173,41 @@ func TestTopicRecreatedUnderAConsumer(t *testing.T) {
 	require.Eventually(t, func() bool { return m.collect(t)["millrace.pubsub.deleted_topics"] == 0 }, wait, time.Millisecond)
 }
 
-// A push subscription that was deleted is created again while its consumer runs: nothing tells the consumer otherwise.
-func TestTopicRecreatedUnderAPushConsumer(t *testing.T) {
+// A push subscription that was deleted, with its topic or alone, is created again while its consumer runs: nothing tells the
+// consumer otherwise. Messages come again.
+func TestDeletedTopicUnderAPushConsumer(t *testing.T) {
 	t.Parallel()
-	options := emulator(t)
-	topic, op := devtest.Topic(t), operator{rawClient(t, options), t}
-	tr := connect(t, pubsub.Config{
-		ClientOptions: options, Recheck: 50 * time.Millisecond,
-		Subscription: pubsub.SubscriptionConfig{Push: &pubsub.Push{Endpoint: "http://127.0.0.1:1", AllowUnauthenticated: true}},
-	})
-	subscribe(t, tr, topic, transport.SubscriberConfig{Consumer: "c"})
-	op.deleteTopic(topic)
-	op.deleteSubscription(topic, "c")
-	require.Eventually(t, func() bool {
-		have, err := op.SubscriptionAdminClient.GetSubscription(t.Context(), &pubsubpb.GetSubscriptionRequest{Subscription: subscriptionName(topic, "c")})
-		return err == nil && have.Topic == topicName(topic)
-	}, wait, 20*time.Millisecond)
+	for name, withTopic := range map[string]bool{"subscription alone": false, "topic and subscription": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			options := emulator(t)
+			topic, op := devtest.Topic(t), operator{rawClient(t, options), t}
+			server := httptest.NewUnstartedServer(nil)
+			tr := connect(t, pubsub.Config{
+				ClientOptions: options, Recheck: 50 * time.Millisecond,
+				Subscription: pubsub.SubscriptionConfig{Push: &pubsub.Push{Endpoint: "http://" + server.Listener.Addr().String(), AllowUnauthenticated: true}},
+			})
+			server.Config.Handler = tr.PushHandler()
+			server.Start()
+			t.Cleanup(server.Close)
+			t.Cleanup(func() { require.NoError(t, tr.Close()) }) // before the server's
+			_, messages := subscribe(t, tr, topic, transport.SubscriberConfig{Consumer: "c"})
+			if withTopic {
+				op.deleteTopic(topic)
+			}
+			op.deleteSubscription(topic, "c")
+			require.Eventually(t, func() bool {
+				have, err := op.SubscriptionAdminClient.GetSubscription(t.Context(), &pubsubpb.GetSubscriptionRequest{Subscription: subscriptionName(topic, "c")})
+				return err == nil && have.Topic == topicName(topic) && have.PushConfig.GetPushEndpoint() != ""
+			}, wait, 20*time.Millisecond)
+			publishesAgain(t, batcher(t, tr), topic, "after")
+			require.Equal(t, []string{"after"}, payloadsUntil(t, messages, "after"))
+		})
+	}
 }
 
 // An account that may only publish learns of a deleted topic by its answers, and knows no subscriptions to wait for.
-func TestTopicRecreatedWithoutRights(t *testing.T) {
+func TestDeletedTopicWithoutRights(t *testing.T) {
 	t.Parallel()
 	_, options := fake(t)
 	topic, op := devtest.Topic(t), operator{rawClient(t, options), t}

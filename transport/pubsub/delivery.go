@@ -7,6 +7,7 @@ import (
 	"cloud.google.com/go/pubsub/v2"
 
 	"github.com/millrace-go/millrace/internal/lifespan"
+	"github.com/millrace-go/millrace/transport"
 )
 
 // outcome is what became of one delivery.
@@ -22,6 +23,7 @@ const (
 // delivery implements transport.Delivery. It also is the context of the message.
 type delivery struct {
 	lifespan.Context
+	transport.Rejection
 	attempt int
 	after   atomic.Int64    // nanoseconds; 0: nobody asked
 	giveUp  <-chan struct{} // closed when it is too late to give the message to a handler; nil: never

@@ -4,13 +4,17 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
 	"github.com/millrace-go/millrace/transport"
 )
@@ -76,6 +80,81 @@ func differences(want, have *pubsubpb.Subscription) (all []Difference) {
 	for _, s := range settings {
 		if h, w := s.text(have), s.text(want); h != w {
 			all = append(all, Difference{Field: s.field, Have: h, Want: w, Mutable: s.mutable})
+		}
+	}
+	return append(all, labelDifferences(want.GetLabels(), have.GetLabels())...)
+}
+
+// labelDifferences looks only for labels that are wanted: others may be Terraform's.
+func labelDifferences(want, have map[string]string) []Difference {
+	found := Labels{}
+	for key := range want {
+		if value, ok := have[key]; ok {
+			found[key] = value
+		}
+	}
+	if maps.Equal(found, Labels(want)) {
+		return nil
+	}
+	return []Difference{{Field: "labels", Have: cmp.Or(found.String(), "none"), Want: Labels(want).String(), Mutable: true}}
+}
+
+// merged returns have's labels with those that are wanted.
+func merged(have, want map[string]string) map[string]string {
+	all := maps.Clone(want)
+	if all == nil {
+		all = map[string]string{}
+	}
+	for key, value := range have {
+		if _, ok := all[key]; !ok {
+			all[key] = value
+		}
+	}
+	return all
+}
+
+func maskOf(all []Difference) *fieldmaskpb.FieldMask {
+	mask := &fieldmaskpb.FieldMask{}
+	for _, d := range all {
+		mask.Paths = append(mask.Paths, d.Field)
+	}
+	return mask
+}
+
+// named is a topic as the configuration has it.
+func (c TopicConfig) named(name string) *pubsubpb.Topic {
+	t := &pubsubpb.Topic{Name: name, Labels: c.Labels, KmsKeyName: c.KMSKey}
+	if c.Retention > 0 {
+		t.MessageRetentionDuration = durationpb.New(c.Retention)
+	}
+	if len(c.StorageRegions) > 0 {
+		t.MessageStoragePolicy = &pubsubpb.MessageStoragePolicy{AllowedPersistenceRegions: c.StorageRegions}
+	}
+	return t
+}
+
+// topicSettings are those of a topic that the configuration may decide on, each as a text; "" says nothing.
+var topicSettings = []struct {
+	field string
+	text  func(*pubsubpb.Topic) string
+}{
+	{"message_retention_duration", func(t *pubsubpb.Topic) string {
+		if t.GetMessageRetentionDuration() == nil {
+			return ""
+		}
+		return t.GetMessageRetentionDuration().AsDuration().String()
+	}},
+	{"message_storage_policy", func(t *pubsubpb.Topic) string {
+		return strings.Join(slices.Sorted(slices.Values(t.GetMessageStoragePolicy().GetAllowedPersistenceRegions())), ",")
+	}},
+	{"kms_key_name", (*pubsubpb.Topic).GetKmsKeyName},
+}
+
+func topicDifferences(want, have *pubsubpb.Topic) []Difference {
+	all := labelDifferences(want.GetLabels(), have.GetLabels())
+	for _, s := range topicSettings {
+		if h, w := s.text(have), s.text(want); w != "" && h != w {
+			all = append(all, Difference{Field: s.field, Have: cmp.Or(h, "none"), Want: w, Mutable: true})
 		}
 	}
 	return all

@@ -41,11 +41,18 @@ func (s *subscription) handle(ctx context.Context, m *pubsub.Message, giveUp <-c
 		case nacked:
 		}
 		inPlace, wait := ordered, delivery.delay()
+		cause := delivery.Rejected()
 		switch {
+		case cause != nil:
+			if s.bury(ctx, m, retries, cause) {
+				s.ack(ctx, m)
+				return
+			}
+			wait = buryDelay
 		case delivery.asked():
 			inPlace = ordered || s.policy()
 		case ordered && s.exhausted(m, retries):
-			if s.bury(ctx, m, retries) {
+			if s.bury(ctx, m, retries, nil) {
 				s.ack(ctx, m)
 				return
 			}
@@ -53,12 +60,12 @@ func (s *subscription) handle(ctx context.Context, m *pubsub.Message, giveUp <-c
 		default:
 			wait = s.settings.Retry.wait(retries, inPlace)
 		}
-		if !s.hold(ctx, min(wait, maxLease), giveUp) || !inPlace || (!ordered && time.Since(began) >= maxLease) {
+		if !s.hold(ctx, min(wait, s.lease()), giveUp) || !inPlace || time.Since(began) >= s.lease() {
 			s.nack(ctx, m)
 			return
 		}
 		s.observer.retried(ctx)
-		if !delivery.asked() {
+		if !delivery.asked() && cause == nil {
 			retries++
 		}
 	}

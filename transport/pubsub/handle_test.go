@@ -120,3 +120,29 @@ func TestRetryWait(t *testing.T) {
 	require.Equal(t, 600*time.Second, policy.wait(1000, true))
 	require.Equal(t, nackDelay, Retry{Max: 1}.wait(5, true), "a policy of next to nothing is no hot loop")
 }
+
+// TestOrderedBeyondLease: an ordered message was retried in place for longer than its lease was renewed, and so were the
+// later ones of its key that waited behind it: another process got them meanwhile, doubled and out of order.
+func TestOrderedBeyondLease(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const outage = 7 * 24 * time.Hour // for which a subscription keeps messages
+		began, deliveries := time.Now(), 0
+		s := alone(t, transport.SubscriberConfig{Ordered: true}, SubscriptionConfig{}, func(msg *message.Message) {
+			deliveries++
+			if time.Since(began) >= outage {
+				msg.Ack()
+				return
+			}
+			transport.DeliveryFrom(msg.Context()).RetryAfter(2 * time.Hour)
+			msg.Nack()
+		})
+		defer close(s.out)
+		require.Greater(t, s.receiveSettings(1).MaxExtension, 31*24*time.Hour, "the longest retention")
+		s.handle(t.Context(), &pubsub.Message{OrderingKey: "k"}, nil)
+		require.Equal(t, outage, time.Since(began))
+		require.Equal(t, 1+7*12, deliveries)
+	})
+	// One that is not ordered goes back: nothing waits for it.
+	require.Equal(t, maxLease, (&subscription{}).receiveSettings(1).MaxExtension)
+}

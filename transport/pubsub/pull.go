@@ -16,17 +16,29 @@ const (
 	// maxLease is how long the lease of one message is renewed: longer than any handler should run. It also ends a
 	// longer wish of Delivery.RetryAfter.
 	maxLease = time.Hour
+	// maxOrderedLease is the same for ordered messages: longer than Pub/Sub keeps any. The later messages of a key wait in
+	// Google's client for the first, which is retried in place, and their leases count from their receipt. If one ended
+	// meanwhile, another process would get the message, before or at the same time.
+	maxOrderedLease = 32 * 24 * time.Hour
 	// The waits before a receive that has failed is tried again: the first and the largest. It doubles each time.
 	firstReceiveRetry = 100 * time.Millisecond
 	lastReceiveRetry  = 30 * time.Second
 )
 
-// pull is the intake by StreamingPull. It goes on over every failure of the service.
+// pull is the intake by StreamingPull.
 func (s *subscription) pull(ctx, messages context.Context) {
+	s.receive(ctx, messages)
+	if s.held != nil {
+		s.giveBack()
+	}
+}
+
+// receive goes on over every failure of the service.
+func (s *subscription) receive(ctx, messages context.Context) {
 	streams := s.transport.streams
-	budget := streams.add()
-	defer streams.remove(budget)
-	defer context.AfterFunc(ctx, func() { streams.quiet(budget) })()
+	group := streams.add(s.settings.MaxOutstandingBytes, s.held)
+	defer streams.remove(group)
+	defer context.AfterFunc(ctx, func() { streams.quiet(group) })()
 
 	var watch *sync.Once // of one stream
 	handle := func(client context.Context, m *pubsub.Message) {
@@ -39,9 +51,12 @@ func (s *subscription) pull(ctx, messages context.Context) {
 	for {
 		began := time.Now()
 		watch = &sync.Once{}
-		err := s.client(budget).Receive(ctx, handle)
+		err := s.client(group.budget).Receive(ctx, handle)
 		if ctx.Err() != nil {
 			return
+		}
+		if s.held != nil {
+			s.held.take() // what a failed stream brought is delivered again
 		}
 		if time.Since(began) > lastReceiveRetry {
 			retry = firstReceiveRetry // it had worked
@@ -74,16 +89,28 @@ func withSpan(ctx, from context.Context) context.Context {
 // bytes, names its streams to pullStreams.
 func (s *subscription) client(budget int) *pubsub.Subscriber {
 	client := s.transport.client.Subscriber(s.name)
-	client.ReceiveSettings = pubsub.ReceiveSettings{
-		MaxExtension: maxLease,
+	client.ReceiveSettings = s.receiveSettings(budget)
+	return client
+}
+
+// lease is how long the lease of one message is renewed.
+func (s *subscription) lease() time.Duration {
+	if s.config.Ordered {
+		return maxOrderedLease
+	}
+	return maxLease
+}
+
+func (s *subscription) receiveSettings(budget int) pubsub.ReceiveSettings {
+	return pubsub.ReceiveSettings{
+		MaxExtension: s.lease(),
 		// Both, or exactly-once delivery raises the extension to 60 s and a killed consumer's messages stay away as long.
 		MinDurationPerAckExtension: s.settings.AckDeadline,
 		MaxDurationPerAckExtension: s.settings.AckDeadline,
 		MaxOutstandingMessages:     s.config.Concurrency + s.settings.Prefetch,
 		MaxOutstandingBytes:        budget,
-		NumGoroutines:              1,
+		NumGoroutines:              s.settings.Streams,
 		// No ShutdownOptions: pullStreams says why. The client's endless wait is bounded by our handle, which returns
 		// within the drain timeout.
 	}
-	return client
 }

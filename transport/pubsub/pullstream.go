@@ -3,13 +3,15 @@ package pubsub
 import (
 	"context"
 	"sync"
+	"time"
 
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 )
 
-// pullStreams ends the pull streams of subscriptions that drain.
+// pullStreams ends the pull streams of subscriptions that drain: at once, or for an ordered subscription when its last
+// handler has ended.
 //
 // Google's client (v2.6.0) offers two ways to stop receiving, and both harm a rolling deployment. Without
 // ShutdownOptions it keeps the stream open until the last handler has ended: the service goes on sending to a client
@@ -17,54 +19,62 @@ import (
 // first, takes the stream's end for a failure, and stops sending acks. So the stream is ended beneath the client,
 // which is told of an empty response instead.
 //
+// An ordered subscription keeps its stream, because a service may send the later messages of a key elsewhere when the
+// stream of an earlier one ends, though that one is still handled here: Google's emulator does. What arrives meanwhile is
+// read here, and goes back when the stream has ended (held).
+//
 // The client does not show which stream belongs to which subscriber, so each of ours asks for a byte budget that no
 // other one asks for.
 type pullStreams struct {
-	mu      sync.Mutex
-	last    int
-	streams map[int]*pullGroup // by byte budget
+	mu     sync.Mutex
+	groups map[int]*pullGroup // by byte budget
 }
 
 // pullGroup is the streams of one subscription: the client replaces a broken one.
 type pullGroup struct {
+	budget  int   // in bytes
+	held    *held // nil: not ordered
 	quiet   bool
 	streams map[*pullStream]struct{}
 }
 
-// maxOutstandingBytes is the client's own default for the bytes that one subscription holds.
-const maxOutstandingBytes = 1_000_000_000
+func newPullStreams() *pullStreams { return &pullStreams{groups: map[int]*pullGroup{}} }
 
-func newPullStreams() *pullStreams {
-	return &pullStreams{last: maxOutstandingBytes, streams: map[int]*pullGroup{}}
-}
-
-// add returns a byte budget for a new subscription.
-func (p *pullStreams) add() int {
+// add returns the group of a new subscription, which is ordered if held is not nil. Its byte budget is the largest up to most
+// that no other one has.
+func (p *pullStreams) add(most int, held *held) *pullGroup {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.last--
-	p.streams[p.last] = &pullGroup{streams: map[*pullStream]struct{}{}}
-	return p.last
+	group := &pullGroup{budget: most, held: held, streams: map[*pullStream]struct{}{}}
+	for p.groups[group.budget] != nil {
+		group.budget--
+	}
+	p.groups[group.budget] = group
+	return group
 }
 
-// quiet ends the subscription's streams, and those that it may open yet. Its intake must have been cancelled before.
-func (p *pullStreams) quiet(budget int) {
+// quiet ends the group's streams, and those that it may open yet; the streams of an ordered one end with its last message.
+// Its intake must have been cancelled before.
+func (p *pullStreams) quiet(group *pullGroup) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	group, ok := p.streams[budget]
-	if !ok {
+	if p.groups[group.budget] != group {
 		return // its intake has ended already
 	}
 	group.quiet = true
 	for stream := range group.streams {
-		stream.end()
+		if group.held != nil {
+			group.held.readers.Go(stream.drain)
+		} else {
+			stream.end()
+		}
 	}
 }
 
-func (p *pullStreams) remove(budget int) {
+func (p *pullStreams) remove(group *pullGroup) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.streams, budget)
+	delete(p.groups, group.budget)
 }
 
 // intercept is a grpc.StreamClientInterceptor.
@@ -78,7 +88,7 @@ func (p *pullStreams) intercept(ctx context.Context, desc *grpc.StreamDesc, cc *
 		cancel()
 		return nil, err
 	}
-	s := &pullStream{ClientStream: stream, all: p, cancel: cancel}
+	s := &pullStream{ClientStream: stream, all: p, cancel: cancel, drained: make(chan struct{})}
 	context.AfterFunc(ctx, func() { p.forget(s) })
 	return s, nil
 }
@@ -86,13 +96,14 @@ func (p *pullStreams) intercept(ctx context.Context, desc *grpc.StreamDesc, cc *
 func (p *pullStreams) register(budget int, s *pullStream) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	group, ok := p.streams[budget]
+	group, ok := p.groups[budget]
 	if !ok {
 		return // not one of ours
 	}
-	s.budget = budget
+	s.group, s.held = group, group.held
 	if group.quiet {
 		s.end()
+		close(s.drained)
 		return
 	}
 	group.streams[s] = struct{}{}
@@ -101,8 +112,8 @@ func (p *pullStreams) register(budget int, s *pullStream) {
 func (p *pullStreams) forget(s *pullStream) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if group, ok := p.streams[s.budget]; ok {
-		delete(group.streams, s)
+	if s.group != nil {
+		delete(s.group.streams, s)
 	}
 }
 
@@ -111,7 +122,11 @@ type pullStream struct {
 	grpc.ClientStream
 	all    *pullStreams
 	cancel context.CancelFunc
-	budget int // guarded by pullStreams.mu
+	group  *pullGroup // guarded by pullStreams.mu
+	held   *held      // set by the first request, before anything is received
+
+	receiving sync.Mutex    // held by what reads the stream
+	drained   chan struct{} // closed when drain has read it to its end
 
 	mu         sync.Mutex
 	began      bool
@@ -145,17 +160,52 @@ func (s *pullStream) SendMsg(m any) error {
 	return s.ClientStream.SendMsg(m)
 }
 
-// RecvMsg passes responses on. After end it returns one that is empty but for the subscription's properties, which the
-// client takes from each response.
+// drains tells whether the stream is that of an ordered subscription that drains.
+func (s *pullStream) drains() bool { return s.held != nil && s.held.drains() }
+
+// drain reads what the service still sends, until the stream ends.
+func (s *pullStream) drain() {
+	defer close(s.drained)
+	s.receiving.Lock()
+	defer s.receiving.Unlock()
+	for {
+		response := &pubsubpb.StreamingPullResponse{}
+		if s.ClientStream.RecvMsg(response) != nil {
+			return
+		}
+		s.held.add(response.ReceivedMessages)
+	}
+}
+
+// CloseSend ends this side of the stream. The client does so when it has sent its last ack; then the service ends its
+// side, and what it sent before was read.
+func (s *pullStream) CloseSend() error {
+	err := s.ClientStream.CloseSend()
+	if s.drains() {
+		select {
+		case <-s.drained:
+		case <-time.After(endTimeout): // the client ends it
+		}
+	}
+	return err
+}
+
+// RecvMsg passes responses on. After end, and while drain reads, it returns one that is empty but for the subscription's
+// properties, which the client takes from each response.
 func (s *pullStream) RecvMsg(m any) error {
-	err := s.ClientStream.RecvMsg(m)
 	response, ok := m.(*pubsubpb.StreamingPullResponse)
 	if !ok {
-		return err
+		return s.ClientStream.RecvMsg(m)
+	}
+	s.receiving.Lock()
+	defer s.receiving.Unlock()
+	err := s.ClientStream.RecvMsg(response)
+	if err == nil && s.held != nil {
+		s.held.add(response.ReceivedMessages)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err != nil && s.ended {
+	if (err != nil && s.ended) || s.drains() {
 		proto.Reset(response)
 		response.SubscriptionProperties = s.properties
 		return nil

@@ -30,14 +30,14 @@ func (s *endedStream) RecvMsg(any) error { return s.ctx.Err() }
 func TestStreamOpenedWhileDraining(t *testing.T) {
 	t.Parallel()
 	streams := newPullStreams()
-	budget := streams.add()
-	defer streams.remove(budget)
-	streams.quiet(budget)
+	group := streams.add(defaultMaxOutstandingBytes, nil)
+	defer streams.remove(group)
+	streams.quiet(group)
 	open := func(ctx context.Context, _ *grpc.StreamDesc, _ *grpc.ClientConn, _ string, _ ...grpc.CallOption) (grpc.ClientStream, error) {
 		return &endedStream{ctx: ctx}, nil
 	}
 	stream, err := streams.intercept(t.Context(), nil, nil, pubsubpb.Subscriber_StreamingPull_FullMethodName, open)
 	require.NoError(t, err)
-	require.NoError(t, stream.SendMsg(&pubsubpb.StreamingPullRequest{MaxOutstandingBytes: int64(budget)}))
+	require.NoError(t, stream.SendMsg(&pubsubpb.StreamingPullRequest{MaxOutstandingBytes: int64(group.budget)}))
 	require.NoError(t, stream.RecvMsg(&pubsubpb.StreamingPullResponse{}))
 }

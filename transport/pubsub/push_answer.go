@@ -24,6 +24,7 @@ const (
 	pushNoCertificates = "no_certificates"
 	pushMalformed      = "malformed"
 	pushTooLarge       = "too_large"
+	pushSlow           = "slow_body"
 	pushUnknown        = "unknown_subscription"
 	pushMethod         = "method"
 )
@@ -34,7 +35,7 @@ const (
 type answer struct {
 	status     int
 	outcome    string
-	reason     string        // for the sender; it repeats nothing that the request has brought
+	reason     string        // for the log, and for a sender that is authenticated; it repeats nothing that the request has brought
 	err        error         // for the log
 	retryAfter time.Duration // 0: none
 }
@@ -53,13 +54,21 @@ func (a answer) write(w http.ResponseWriter) {
 	if a.outcome == pushMethod {
 		w.Header().Set("Allow", http.MethodPost)
 	}
-	if a.reason != "" {
+	reason := a.reason
+	switch a.status {
+	case http.StatusUnauthorized:
+		w.Header().Set("WWW-Authenticate", "Bearer")
+		reason = "unauthorized"
+	case http.StatusForbidden:
+		reason = "forbidden"
+	}
+	if reason != "" {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 	}
 	w.WriteHeader(a.status)
-	if a.reason != "" {
-		_, _ = io.WriteString(w, a.reason+"\n") // who has gone reads nothing
+	if reason != "" {
+		_, _ = io.WriteString(w, reason+"\n") // a sender that has hung up reads nothing
 	}
 	_ = http.NewResponseController(w).Flush() // before the subscription's Close returns
 }

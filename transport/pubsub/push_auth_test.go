@@ -203,3 +203,34 @@ func TestPushUnauthenticated(t *testing.T) {
 	require.Nil(t, auth.check(request, &Push{AllowUnauthenticated: true}))
 	require.NotNil(t, auth.check(request, &Push{AllowUnauthenticated: true, ServiceAccount: pushAccount}), "an account that is named is asked for")
 }
+
+// The answer to a push without a valid token named the account and the audience that are wanted, and told consumers from
+// names that nobody has.
+func TestPushTellsNothingToTheUnauthenticated(t *testing.T) {
+	t.Parallel()
+	b := newPushBench(t, &Push{Endpoint: pushAudience, ServiceAccount: pushAccount})
+	stranger := newSigner(t)
+	for name, authorization := range map[string]string{
+		"none": "", "no JWT": "Bearer secret", "other key": "Bearer " + stranger.token(t, nil),
+		"other audience": "Bearer " + b.google.token(t, map[string]any{"aud": "https://other"}),
+		"expired":        "Bearer " + b.google.token(t, map[string]any{"exp": time.Now().Add(-time.Minute).Unix()}),
+	} {
+		for _, path := range []string{"/push/topic.c", "/push/other.c", "/push/topic.pulls", "/push/topic.nobody", "/push", "/"} {
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, strings.NewReader("hello"))
+			if authorization != "" {
+				r.Header.Set("Authorization", authorization)
+			}
+			w := b.serve(r)
+			require.Equal(t, http.StatusUnauthorized, w.Code, "%s to %s", name, path)
+			require.Equal(t, "unauthorized\n", w.Body.String(), "%s to %s", name, path)
+			require.Equal(t, "Bearer", w.Header().Get("WWW-Authenticate"))
+		}
+	}
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/push/topic.c", http.NoBody)
+	r.Header.Set("Authorization", "Bearer "+b.google.token(t, map[string]any{"email": "other@x"}))
+	w := b.serve(r)
+	require.Equal(t, http.StatusForbidden, w.Code)
+	require.Equal(t, "forbidden\n", w.Body.String())
+	require.Contains(t, b.logged.String(), pushAccount, "the log says what is wanted")
+	require.Contains(t, b.logged.String(), pushAudience)
+}

@@ -19,6 +19,7 @@ const pushWaiting = 100
 type pushes struct {
 	auth     *authenticator
 	observer *pushObserver
+	room     pushRoom
 
 	mu      sync.Mutex
 	targets map[string]*pushTarget // by subscription ID; one stays when nobody is subscribed any more
@@ -33,7 +34,7 @@ func newPushes(ctx context.Context, config Config, log *slog.Logger) (*pushes, e
 	if err != nil {
 		return nil, err
 	}
-	return &pushes{auth: auth, observer: observer, targets: map[string]*pushTarget{}}, nil
+	return &pushes{auth: auth, observer: observer, room: newPushRoom(config.MaxPushBytes), targets: map[string]*pushTarget{}}, nil
 }
 
 // pushTarget is what the calls of Subscribe for one push subscription share.
@@ -43,6 +44,7 @@ type pushTarget struct {
 	mu       sync.Mutex
 	requests int // held
 	intakes  []*pushIntake
+	gone     chan struct{} // closed when the last intake ends
 	next     int
 }
 
@@ -81,6 +83,9 @@ func (p *pushes) target(id string, create bool) *pushTarget {
 func (t *pushTarget) add(p *pushIntake) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if len(t.intakes) == 0 {
+		t.gone = make(chan struct{})
+	}
 	t.intakes = append(t.intakes, p)
 }
 
@@ -88,26 +93,29 @@ func (t *pushTarget) remove(p *pushIntake) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.intakes = slices.DeleteFunc(t.intakes, func(other *pushIntake) bool { return other == p })
+	if len(t.intakes) == 0 {
+		close(t.gone)
+	}
 }
 
-// admit reserves room for a request, which leave gives back. It returns nil when there is room.
-func (t *pushTarget) admit() *answer {
+// admit lets a request wait for a handler, until leave is called. There is nobody to wait for after gone is closed.
+func (t *pushTarget) admit() (gone <-chan struct{}, refused *answer) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	room := pushWaiting
+	most := pushWaiting
 	for _, p := range t.intakes {
-		room += cap(p.slots)
+		most += cap(p.slots)
 	}
 	switch {
 	case len(t.intakes) == 0:
 		a := closingAnswer
-		return &a
-	case t.requests >= room:
+		return nil, &a
+	case t.requests >= most:
 		a := busyAnswer
-		return &a
+		return nil, &a
 	}
 	t.requests++
-	return nil
+	return t.gone, nil
 }
 
 func (t *pushTarget) leave() {
@@ -147,7 +155,7 @@ func (t *pushTarget) choose() *pushIntake {
 // given a message only while a quarter of the deadline remains. A retry that the handler wants sooner happens in place:
 // to Pub/Sub any nack is a failure, which counts against the message, and for which it slows down the whole subscription.
 func (p *pushIntake) serve(request context.Context, m *pubsub.Message, received time.Time) answer {
-	latest := received.Add(p.settings.AckDeadline / 4 * 3)
+	latest := p.settings.latestDelivery(received)
 	waiting, cancel := context.WithDeadline(request, latest)
 	defer cancel()
 	// Pub/Sub sends one message of a key at a time, but again when it takes the one before for lost.
@@ -175,6 +183,12 @@ func (p *pushIntake) serve(request context.Context, m *pubsub.Message, received 
 		case nacked:
 		}
 		a := nackedAnswer
+		if cause := delivery.Rejected(); cause != nil {
+			if p.bury(ctx, m, 0, cause) {
+				return ackedAnswer
+			}
+			return a
+		}
 		if !delivery.asked() {
 			return a
 		}
@@ -184,6 +198,11 @@ func (p *pushIntake) serve(request context.Context, m *pubsub.Message, received 
 		}
 		p.observer.retried(ctx)
 	}
+}
+
+// latestDelivery is until when a handler may be given the message of a push request that came at received.
+func (c SubscriptionConfig) latestDelivery(received time.Time) time.Time {
+	return received.Add(c.AckDeadline / 4 * 3)
 }
 
 // turnedAway is for a message that no handler has seen.

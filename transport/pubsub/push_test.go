@@ -57,8 +57,12 @@ type valueKey struct{}
 
 // subscribe returns the messages of topic.c, and what closes the subscription and waits for it.
 func (b *pushBench) subscribe(config transport.SubscriberConfig) (<-chan *message.Message, func()) {
+	return b.subscribeTo("topic", config)
+}
+
+func (b *pushBench) subscribeTo(topic string, config transport.SubscriberConfig) (<-chan *message.Message, func()) {
 	config.Consumer = "c"
-	sub := newSubscription(b.transport, config.WithDefaults(), "topic", "projects/p/subscriptions/topic.c")
+	sub := newSubscription(b.transport, config.WithDefaults(), topic, "projects/p/subscriptions/"+topic+".c")
 	stop := make(chan struct{})
 	ready := make(chan struct{})
 	var running sync.WaitGroup
@@ -191,7 +195,10 @@ func TestPushRefusals(t *testing.T) {
 			}
 			return b.serve(r)
 		}
-		require.Equal(t, http.StatusNotFound, send(http.MethodPost, "/push/topic.c", token, wrapped("1", "")).Code, "never subscribed")
+		w := send(http.MethodPost, "/push/topic.c", token, wrapped("1", ""))
+		require.Equal(t, http.StatusServiceUnavailable, w.Code, "a service that starts is no misconfigured sender")
+		require.EqualValues(t, 1, b.count(pushClosing))
+		require.Empty(t, b.logged.String())
 		messages, closeAndWait := b.subscribe(transport.SubscriberConfig{})
 		handle(messages, func(msg *message.Message) { msg.Ack() })
 		for name, c := range map[string]struct {
@@ -202,11 +209,14 @@ func TestPushRefusals(t *testing.T) {
 			"good":            {"POST", "/push/topic.c", token, wrapped("1", ""), 204, pushAcked, ""},
 			"prefix stripped": {"POST", "/topic.c", token, wrapped("1", ""), 204, pushAcked, ""},
 			"method":          {"GET", "/push/topic.c", token, "", 405, pushMethod, "want POST"},
-			"other topic":     {"POST", "/push/other.c", token, wrapped("1", ""), 404, pushUnknown, "no consumer here"},
+			"other topic":     {"POST", "/push/other.c", token, wrapped("1", ""), 503, pushClosing, "nobody is subscribed here"},
+			"other project":   {"POST", "/push/topic.c", token, strings.ReplaceAll(wrapped("1", ""), "projects/p/", "projects/q/"), 400, pushMalformed, "no push of this subscription"},
+			"short name":      {"POST", "/push/topic.c", token, strings.ReplaceAll(wrapped("1", ""), "projects/p/subscriptions/", ""), 400, pushMalformed, "no push of this subscription"},
+			"longer name":     {"POST", "/push/topic.c", token, strings.ReplaceAll(wrapped("1", ""), "projects/p/", "x/projects/p/"), 400, pushMalformed, "no push of this subscription"},
 			"a pull one":      {"POST", "/push/topic.pulls", token, wrapped("1", ""), 404, pushUnknown, "no consumer here"},
 			"no subscription": {"POST", "/push", token, wrapped("1", ""), 404, pushUnknown, "no consumer here"},
-			"no token":        {"POST", "/push/topic.c", "", wrapped("1", ""), 401, pushUnauthorized, "no bearer token"},
-			"other account":   {"POST", "/push/topic.c", "Bearer " + b.google.token(t, map[string]any{"email": "other@x"}), wrapped("1", ""), 403, pushForbidden, pushAccount},
+			"no token":        {"POST", "/push/topic.c", "", wrapped("1", ""), 401, pushUnauthorized, "unauthorized"},
+			"other account":   {"POST", "/push/topic.c", "Bearer " + b.google.token(t, map[string]any{"email": "other@x"}), wrapped("1", ""), 403, pushForbidden, "forbidden"},
 			"no envelope":     {"POST", "/push/topic.c", token, "hello", 400, pushMalformed, "no push of this subscription"},
 			"other's message": {"POST", "/push/topic.c", token, strings.ReplaceAll(wrapped("1", ""), "topic.c", "topic.d"), 400, pushMalformed, "no push of this subscription"},
 			"too large":       {"POST", "/push/topic.c", token, strings.Repeat(" ", maxPushBytes+1), 413, pushTooLarge, "16777216"},

@@ -12,7 +12,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
-	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
 	"github.com/millrace-go/millrace/transport"
 )
@@ -35,6 +34,7 @@ func wanted(topic, name string, config transport.SubscriberConfig, settings Subs
 		EnableMessageOrdering:     config.Ordered,
 		EnableExactlyOnceDelivery: settings.ExactlyOnce,
 		Filter:                    settings.Filter,
+		Labels:                    settings.Labels,
 		PushConfig:                pushConfig(settings.Push, path.Base(name)),
 		// Without a policy Pub/Sub deletes a subscription, and what it holds, after 31 days without a subscriber.
 		ExpirationPolicy: &pubsubpb.ExpirationPolicy{},
@@ -79,7 +79,7 @@ func (r *resources) settle(ctx context.Context, want *pubsubpb.Subscription) err
 		return err
 	}
 	if r.config.Resources == Update {
-		err := r.update(ctx, want, all)
+		err := r.update(ctx, want, have, all)
 		if status.Code(err) != codes.PermissionDenied {
 			return err
 		}
@@ -97,11 +97,9 @@ func (r *resources) settle(ctx context.Context, want *pubsubpb.Subscription) err
 	return nil
 }
 
-func (r *resources) update(ctx context.Context, want *pubsubpb.Subscription, all []Difference) error {
-	mask := &fieldmaskpb.FieldMask{}
-	for _, d := range all {
-		mask.Paths = append(mask.Paths, d.Field)
-	}
+func (r *resources) update(ctx context.Context, want, have *pubsubpb.Subscription, all []Difference) error {
+	mask := maskOf(all)
+	want.Labels = merged(have.GetLabels(), want.GetLabels())
 	_, err := r.client.SubscriptionAdminClient.UpdateSubscription(ctx, &pubsubpb.UpdateSubscriptionRequest{Subscription: want, UpdateMask: mask})
 	if err != nil {
 		return fmt.Errorf("update %v of subscription %s: %w", mask.Paths, want.Name, err)

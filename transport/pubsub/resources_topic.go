@@ -16,12 +16,10 @@ import (
 	"github.com/millrace-go/millrace/transport"
 )
 
-// deadLetterConsumer names the subscription that is created at a dead-letter topic without any: who subscribes as this
-// consumer reads it.
-const deadLetterConsumer = "dead-letters"
-
+// createTopic creates the topic when it is missing, or compares it with the configuration and, under Update, changes it.
 func (r *resources) createTopic(ctx context.Context, name string) error {
-	_, err := r.client.TopicAdminClient.GetTopic(ctx, &pubsubpb.GetTopicRequest{Topic: name})
+	want := r.config.Topic.named(name)
+	have, err := r.client.TopicAdminClient.GetTopic(ctx, &pubsubpb.GetTopicRequest{Topic: name})
 	if status.Code(err) == codes.NotFound {
 		if r.config.Resources == CheckOnly {
 			return fmt.Errorf("topic %s is missing: create it (gcloud pubsub topics create %s --project=%s, or Terraform's google_pubsub_topic), or let Config.Resources be CreateMissing: %w",
@@ -35,12 +33,38 @@ func (r *resources) createTopic(ctx context.Context, name string) error {
 			return fmt.Errorf("%w: topic %s was deleted, and a new one would not feed its subscriptions %s, whose topic is %s: delete them after reading what they hold (gcloud pubsub subscriptions delete), or create the topic without them (gcloud pubsub topics create %s --project=%s)",
 				transport.ErrUnavailable, path.Base(name), strings.Join(orphans, ", "), deletedTopic, path.Base(name), r.config.ProjectID)
 		}
-		_, err = r.client.TopicAdminClient.CreateTopic(ctx, &pubsubpb.Topic{Name: name})
+		_, err = r.client.TopicAdminClient.CreateTopic(ctx, want)
+	} else if err == nil {
+		r.settleTopic(ctx, want, have)
 	}
 	if err != nil && !exists(err) {
 		return fmt.Errorf("create topic %s: %w", name, err)
 	}
 	return nil
+}
+
+// settleTopic changes a topic under Update, or logs what differs. It returns no error, because messages pass through the topic
+// either way.
+func (r *resources) settleTopic(ctx context.Context, want, have *pubsubpb.Topic) {
+	all := topicDifferences(want, have)
+	if len(all) == 0 {
+		return
+	}
+	if r.config.Resources == Update {
+		want.Labels = merged(have.GetLabels(), want.GetLabels())
+		mask := maskOf(all)
+		_, err := r.client.TopicAdminClient.UpdateTopic(ctx, &pubsubpb.UpdateTopicRequest{Topic: want, UpdateMask: mask})
+		if err != nil {
+			r.log.Warn("a topic could not be changed to what is configured", slog.String("topic", path.Base(want.Name)), slog.Any("settings", mask.Paths), slog.Any("error", err))
+			return
+		}
+		r.log.Info("changed a topic to what is configured", slog.String("topic", path.Base(want.Name)), slog.Any("settings", mask.Paths))
+		return
+	}
+	for _, d := range all {
+		r.log.Warn("a topic is not as configured", slog.String("topic", path.Base(want.Name)), slog.String("setting", d.Field),
+			slog.String("have", d.Have), slog.String("want", d.Want), slog.String("remedy", "let Config.Resources be Update, or change the configuration or the topic"))
+	}
 }
 
 // keepDeadLetters gives a dead-letter topic a subscription when it has none: Pub/Sub drops what arrives at a topic that
@@ -52,10 +76,10 @@ func (r *resources) keepDeadLetters(ctx context.Context, topic string) error {
 	}
 	if r.config.Resources == CheckOnly {
 		r.log.Warn("a dead-letter topic has no subscription: what arrives there is lost", slog.String("dead_letter_topic", topic),
-			slog.String("remedy", fmt.Sprintf("gcloud pubsub subscriptions create %s.%s --topic=%s --project=%s", topic, deadLetterConsumer, topic, r.config.ProjectID)))
+			slog.String("remedy", fmt.Sprintf("gcloud pubsub subscriptions create %s.%s --topic=%s --project=%s", topic, transport.DeadLetterConsumer, topic, r.config.ProjectID)))
 		return nil
 	}
-	want := wanted(r.topicName(topic), r.subscriptionName(topic, deadLetterConsumer), transport.SubscriberConfig{}, SubscriptionConfig{}.WithDefaults(), "")
+	want := wanted(r.topicName(topic), r.subscriptionName(topic, transport.DeadLetterConsumer), transport.SubscriberConfig{}, SubscriptionConfig{}.WithDefaults(), "")
 	_, err = r.client.SubscriptionAdminClient.CreateSubscription(ctx, want)
 	switch {
 	case status.Code(err) == codes.AlreadyExists: // another process was faster, or the name is taken

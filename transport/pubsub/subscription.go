@@ -32,6 +32,7 @@ type subscription struct {
 	out     chan *message.Message // closed after stop; with room for as many as there are slots, unless it is push's
 	slots   chan struct{}         // one per message that is delivered and neither acked nor nacked
 	stop    chan struct{}         // closed when ctx or the subscriber ends
+	held    *held                 // nil, unless the subscription is ordered and pulls
 
 	mu      sync.Mutex     // guards results.Go against results.Wait
 	flushed bool           // nobody waits for results any more
@@ -51,7 +52,7 @@ func newSubscription(t *Transport, config transport.SubscriberConfig, topic, nam
 	if settings.Push != nil {
 		room = 0
 	}
-	return &subscription{
+	s := &subscription{
 		transport: t,
 		config:    config,
 		settings:  settings,
@@ -64,6 +65,10 @@ func newSubscription(t *Transport, config transport.SubscriberConfig, topic, nam
 		slots:     make(chan struct{}, config.Concurrency),
 		stop:      make(chan struct{}),
 	}
+	if config.Ordered && settings.Push == nil {
+		s.held = newHeld()
+	}
+	return s
 }
 
 // run delivers until ctx ends or closing is closed, and returns after the last ack was sent, or could not be sent within
@@ -82,6 +87,9 @@ func (s *subscription) run(ctx context.Context, closing <-chan struct{}, take in
 	select {
 	case <-ctx.Done():
 	case <-closing:
+	}
+	if s.held != nil {
+		s.held.drain() // before the first nack
 	}
 	close(s.stop)
 	stopTaking()

@@ -70,6 +70,7 @@ var cases = []struct {
 	{"NackIsRedelivered", nil, redelivery},
 	{"RetryAfterIsHonoured", needs{delay}, retryAfter},
 	{"RetryAfterHoldsBackNoWorker", needs{delay}, retryAfterWorker},
+	{"RejectIsADeadLetter", nil, reject},
 	{"CloseWaitsForHandlers", nil, closeDrains},
 	{"DrainTakesNothing", nil, drainTakesNothing},
 	{"ContextOutlivesTheSubscription", nil, contextDrains},

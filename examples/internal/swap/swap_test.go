@@ -44,7 +44,7 @@ func TestOneLineOfTheExamples(t *testing.T) {
 			assert.Equal(t, string(yaml), again)
 			cfg, err := Broker(string(yaml), name, drivers...)
 			require.NoError(t, err)
-			driver, _, err := cfg.Settings(drivers...)
+			driver, _, err := cfg.Settings()
 			require.NoError(t, err)
 			assert.Equal(t, name, driver.Name)
 		}

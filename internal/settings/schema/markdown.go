@@ -85,7 +85,9 @@ func (p *page) section(path []string, t reflect.Type, about string) {
 func item(path []string, f settings.Field) []string { return append(slices.Clone(path), f.Key+"[]") }
 
 // anchor is that of a heading.
-func anchor(place string) string { return strings.NewReplacer(".", "", "[]", "").Replace(place) }
+func anchor(place string) string {
+	return strings.ToLower(strings.NewReplacer(".", "", "[]", "").Replace(place))
+}
 
 // variable is a second line with the environment variable. What is part of a list's item has none.
 func (p *page) variable(path []string) string {
@@ -109,13 +111,22 @@ func (p *page) kind(path []string, f settings.Field) string {
 	if f.Kind == settings.Duration {
 		return "duration"
 	}
-	if words, ok := value["enum"].([]string); ok {
-		return "`" + strings.Join(words, "`, `") + "`"
-	}
 	if items, ok := value["items"].(map[string]any); ok {
+		if of, ok := words(items); ok {
+			return "list of " + of
+		}
 		return fmt.Sprintf("list of %ss", items["type"])
 	}
+	if of, ok := words(value); ok {
+		return of
+	}
 	return fmt.Sprint(value["type"])
+}
+
+// words are those of an enumeration.
+func words(value map[string]any) (string, bool) {
+	all, ok := value["enum"].([]string)
+	return "`" + strings.Join(all, "`, `") + "`", ok
 }
 
 var (

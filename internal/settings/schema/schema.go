@@ -60,6 +60,9 @@ func (d *describer) value(f settings.Field) map[string]any {
 	case settings.Listed:
 		return map[string]any{"type": []string{"array", "null"}, "items": d.object(t.Elem())}
 	case settings.List:
+		if reflect.PointerTo(t.Elem()).Implements(reflect.TypeFor[encoding.TextUnmarshaler]()) {
+			return map[string]any{"type": "array", "items": text(t.Elem())}
+		}
 		return map[string]any{"type": "array", "items": scalar(t.Elem())}
 	case settings.Duration:
 		return map[string]any{"type": "string", "pattern": `^-?(0|([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+)$`}

@@ -86,6 +86,7 @@ func fixture(careless bool) func(*testing.T) Fixture {
 			},
 			Effects: func() map[string]int { return m.effects },
 			Outputs: func() map[string]int { return m.outputs },
+			Events:  2000,
 		}
 	}
 }

@@ -1,12 +1,13 @@
 -- Claims an event: tries the advisory lock and, if it was got, inserts the record into its day of processed (its primary
 -- key). The snapshot is older than the lock, so a plain look at the table could miss a record committed in between; the
 -- unique index cannot. Nothing is inserted for an event from before the consumer's floor. Reads consumer, claim_failed and,
--- for an event whose key matters, claim_key, by their unique indexes.
+-- for an event whose key matters, claim_key, by their unique indexes; forgets that the event has failed before.
 --
 -- $2 is the record, $7 its hash: that is used where $9 says so, or the day was gone when the consumer came. $6 is when the
--- event was minted, null where its ID does not tell. Answers no row when the consumer's number is not that of its name ($5) any
--- more: a restored database may have given it to another. Else: locked; fresh, which is false when the event was settled
--- before; too old; its state where it has failed before; whether its key ($8) is held up.
+-- event was minted, null where its ID does not tell; $8 is its key. Answers why the claim is refused, '' if it is not, or, if
+-- $10, fails with that reason: then statements that travel behind this one are not executed, and there may have been no BEGIN that
+-- sets the isolation level, so another one than read committed is refused. It is stale when the consumer's
+-- number is not that of its name ($5) any more: a restored database may have given it to another.
 --
 -- The settings are local to the transaction. A record that could be lost in a crash after the ack would lose the event:
 -- a role's synchronous_commit = off does not hold here. A connection that is half open must not hold the claim for hours.
@@ -20,9 +21,18 @@ with claim as materialized (
     on conflict do nothing
     returning 1
 )
-select locked, exists (select from record), old,
-       (select state from {schema}.claim_failed where consumer = $3::smallint and record = $2::uuid),
-       $8::text <> '' and exists (select from {schema}.claim_key where consumer = $3::smallint and key = $8::text),
+select case
+           when $10::boolean and current_setting('transaction_isolation') <> 'read committed' then {schema}.claim_refused('isolation', true)
+           when claim.id is null then {schema}.claim_refused('stale', $10::boolean)
+           when not locked then {schema}.claim_refused('contended', $10::boolean)
+           when old then {schema}.claim_refused('old', $10::boolean)
+           when not exists (select from record) or failed.state <> 'nacked' then {schema}.claim_refused('completed', $10::boolean)
+           when $8::text <> '' and exists (select from {schema}.claim_key where consumer = $3::smallint and key = $8::text)
+               then {schema}.claim_refused('blocked', $10::boolean)
+           when failed.state is not null then {schema}.claim_forgotten($3::smallint, $2::uuid)
+           else ''
+       end,
        case current_setting('synchronous_commit') when 'off' then set_config('synchronous_commit', 'on', true) end,
        set_config('idle_in_transaction_session_timeout', $4::text, true)
-from claim
+from (values (1)) as always left join claim on true
+left join {schema}.claim_failed as failed on failed.consumer = $3::smallint and failed.record = $2::uuid

@@ -4,7 +4,7 @@
 with counted as (
     select consumer, state, sum(events)::bigint as events from {schema}.claim_failed_count group by 1, 2 having sum(events) > 0
 )
-select c.name, k.state, k.events, case k.state when 'waiting' then (
+select c.name, k.state, k.events, case k.state when 'retrying' then (
     select extract(epoch from now() - f.due_at)::float8 from {schema}.claim_failed f
-    where f.consumer = k.consumer and f.state = 'waiting' and f.due_at < now() order by f.due_at limit 1) end
+    where f.consumer = k.consumer and f.state = 'retrying' and f.due_at < now() order by f.due_at limit 1) end
 from counted k join {schema}.consumer c on c.id = k.consumer

@@ -4,10 +4,10 @@
 -- milliseconds is nobody's: its consumer's topic was renamed. With $6 it is taken too, and belongs to this topic from then on.
 with due as (
     select f.id, f.topic from {schema}.claim_failed f
-    where f.consumer = (select id from {schema}.consumer where name = $1) and f.state = 'waiting' and f.due_at <= now()
+    where f.consumer = (select id from {schema}.consumer where name = $1) and f.state = 'retrying' and f.due_at <= now()
       and (f.topic in ($2, '') or f.due_at <= now() - $6::bigint * interval '1 millisecond') and f.id <> all ($5::bigint[])
       and (f.key = '' or not exists (select from {schema}.claim_failed e
-          where e.consumer = f.consumer and e.key = f.key and e.key <> '' and e.id < f.id and e.state <> 'failing'))
+          where e.consumer = f.consumer and e.key = f.key and e.key <> '' and e.id < f.id and e.state <> 'nacked'))
     order by f.due_at limit $3::int for update skip locked
 )
 update {schema}.claim_failed f set due_at = now() + $4::bigint * interval '1 millisecond', topic = case when f.topic = '' then '' else $2 end

@@ -2,5 +2,5 @@
 -- end of its handler: an operator's command comes before or after. A row that is locked is passed over: another process has it.
 select f.state, f.headers, f.payload,
        f.key = '' or not exists (select from {schema}.claim_failed e
-          where e.consumer = f.consumer and e.key = f.key and e.key <> '' and e.id < f.id and e.state <> 'failing')
+          where e.consumer = f.consumer and e.key = f.key and e.key <> '' and e.id < f.id and e.state <> 'nacked')
 from {schema}.claim_failed f where f.id = $1::bigint and f.consumer = $2::smallint for update skip locked

@@ -3,11 +3,11 @@
 -- Answers where it came to; null: there are no more.
 with next as materialized (
     select id, record, consumer, failed_at from {schema}.claim_failed
-    where state = 'failing' and failed_at > $1::timestamptz order by failed_at limit 1000
+    where state = 'nacked' and failed_at > $1::timestamptz order by failed_at limit 1000
 ), gone as (
     delete from {schema}.claim_failed where id in (
         select f.id from {schema}.claim_failed f join next n using (id)
-        where f.state = 'failing' and (f.failed_at < now() - interval '30 days'
+        where f.state = 'nacked' and (f.failed_at < now() - interval '30 days'
             or exists (select from {schema}.processed p where p.event_id = n.record and p.consumer = n.consumer))
         for update of f skip locked)
 )

@@ -1,4 +1,4 @@
--- What operators did, the last first, by claim_audit's primary key backwards.
-select at, actor, action, consumer, event_id, detail from {schema}.claim_audit
-where ($1::text is null or event_id = $1) and ($2::text is null or consumer = $2)
-order by id desc limit $3::int
+-- What operators did, the last first, by claim_audit's primary key backwards, from $1 on.
+select id, at, actor, action, consumer, event_id, detail from {schema}.claim_audit
+where id < $1 and ($3::text is null or event_id = $3) and ($4::text is null or consumer = $4)
+order by id desc limit $2::int

@@ -20,8 +20,8 @@ left join lateral (select f.* from {schema}.claim_failed f where f.consumer = c.
 left join lateral (
     select f.event_id, f.state from {schema}.claim_failed f
     join {schema}.claim_key k on k.consumer = f.consumer and k.key = f.key
-    where f.consumer = c.id and f.key = coalesce(nullif(own.key, ''), $5::text) and f.key <> '' and f.state <> 'failing' and f.event_id <> $4::text
-      and (own.id is null or own.state = 'failing' or f.id < own.id)
+    where f.consumer = c.id and f.key = coalesce(nullif(own.key, ''), $5::text) and f.key <> '' and f.state <> 'nacked' and f.event_id <> $4::text
+      and (own.id is null or own.state = 'nacked' or f.id < own.id)
     order by f.id limit 1) b on true
 left join held h on h.lock = l.lock
 left join pg_stat_activity a on a.pid = h.pid

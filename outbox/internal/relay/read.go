@@ -128,7 +128,7 @@ func (s *shard) request(fetch []int64, drain *queue, now time.Time) Request {
 		}
 	}
 	// A sum over the rows costs the server as much as finding them. Small rows stay below the bound without one.
-	if each := s.readBytes / q.Limit; s.average > 0 && 4*s.average <= each && len(q.List)+len(q.Hide) == 0 && q.DrainLimit == 0 {
+	if each := s.readBytes / q.Limit; s.average > 0 && 4*s.average <= each && len(q.List) == 0 && q.DrainLimit == 0 {
 		q.Each = each
 	}
 	return q

@@ -131,28 +131,30 @@ func (r *Reader) note(log logPosition) {
 
 // rows is the statement that reads one shard.
 func (r *Reader) rows(q *relay.Request, f *relay.Found, transactions *[]uint32) statement {
-	s := statement{sql: r.sql.read, args: []argument{smallint(q.Shard), bigint(q.From), integer(q.Limit), bigint(int64(q.Each))}}
+	s := statement{sql: r.sql.read, args: []argument{smallint(q.Shard), bigint(q.From), integer(q.Limit), bigint(int64(q.Each)), texts(q.Hide)}}
 	if q.Each == 0 {
 		s.sql, s.args[3] = r.sql.readMore, bigint(int64(q.Bytes))
-		s.args = append(s.args, int8s(q.List), texts(q.Hide), text(q.Drain), bigint(q.DrainFrom), integer(q.DrainLimit))
+		s.args = append(s.args, int8s(q.List), text(q.Drain), bigint(q.DrainFrom), integer(q.DrainLimit))
 	}
 	topic := ""
 	s.row = func(v [][]byte) error {
-		e := relay.Row{Seq: asInt8(v[3]), EventID: string(v[4]), Key: string(v[6]), Size: asInt4(v[9]), Written: asTime(v[10])}
-		copy(e.Place[:], v[1])
-		if string(v[5]) != topic { // most rows have the topic of the row before
-			topic = string(v[5])
+		e := relay.Row{Seq: asInt8(v[2]), EventID: string(v[3]), Key: string(v[5]), Written: asTime(v[9])}
+		copy(e.Place[:], v[0])
+		if string(v[4]) != topic { // most rows have the topic of the row before
+			topic = string(v[4])
 		}
 		e.Topic = topic
-		if v[8] != nil {
-			e.Headers, e.Payload = someHeaders(v[7]), append(make([]byte, 0, len(v[8])), v[8]...)
+		if v[7] == nil {
+			e.Size = asInt4(v[8])
+		} else {
+			e.Size, e.Headers, e.Payload = len(v[6])+len(v[7]), someHeaders(v[6]), append(make([]byte, 0, len(v[7])), v[7]...)
 		}
-		*transactions = append(*transactions, uint32(asInt4(v[2])))
-		switch asInt4(v[0]) {
-		case 0:
-			f.Listed = append(f.Listed, e)
-		case 1:
+		*transactions = append(*transactions, uint32(asInt4(v[1])))
+		switch {
+		case q.Each > 0 || asInt4(v[10]) == 1:
 			f.Above = append(f.Above, e)
+		case asInt4(v[10]) == 0:
+			f.Listed = append(f.Listed, e)
 		default:
 			f.Drained = append(f.Drained, e)
 		}

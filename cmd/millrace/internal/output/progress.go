@@ -5,6 +5,8 @@ import (
 	"io"
 	"sync"
 	"time"
+
+	"github.com/millrace-go/millrace/internal/words"
 )
 
 // Progress is a line on a terminal that says what takes longer than a second, and for how long it has. It is safe for
@@ -51,8 +53,8 @@ func (p *Progress) draw() {
 	if p.text == "" {
 		return
 	}
-	line := fmt.Sprintf("%s … %s", p.text, Duration(time.Since(p.since)))
-	fmt.Fprint(p.to, "\r\x1b[K", p.terminal.Dim(Cut(line, p.terminal.Width-1)))
+	line := fmt.Sprintf("%s … %s", p.text, words.Duration(time.Since(p.since)))
+	fmt.Fprint(p.to, "\r\x1b[K", p.terminal.Dim(words.Cut(line, p.terminal.Width-1)))
 	p.shown = true
 }
 

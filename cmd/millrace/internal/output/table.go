@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/millrace-go/millrace/internal/words"
 )
 
 // Column is one of a table. On a terminal, and there alone, a column without any value is left out, and a table that is too
@@ -22,9 +24,9 @@ type Column struct {
 
 // Columns are named by words that may end in marks: "~" for Cut, "?" for Spare, "#" for ID.
 func Columns(names string) []Column {
-	words := strings.Fields(names)
-	columns := make([]Column, len(words))
-	for i, word := range words {
+	heads := strings.Fields(names)
+	columns := make([]Column, len(heads))
+	for i, word := range heads {
 		head := strings.TrimRight(word, "~?#")
 		marks := word[len(head):]
 		columns[i] = Column{Head: head, Cut: strings.Contains(marks, "~"), Spare: strings.Contains(marks, "?"), ID: strings.Contains(marks, "#")}
@@ -75,7 +77,7 @@ func cut(text string, width int, may bool) string {
 	if !may {
 		return text
 	}
-	return Cut(text, width)
+	return words.Cut(text, width)
 }
 
 // shownColumn is one that is not left out.
@@ -98,7 +100,7 @@ func (t Terminal) fit(columns []Column, rows [][]string) (shown []shownColumn, l
 			continue
 		}
 		if t.Is() && c.ID {
-			c.cells = Abbreviate(c.cells)
+			c.cells = words.Abbreviate(c.cells)
 		}
 		for _, cell := range c.cells {
 			c.width = max(c.width, utf8.RuneCountInString(cell))

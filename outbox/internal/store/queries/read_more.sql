@@ -1,17 +1,16 @@
--- The same with one bound for all payloads together, and certain rows besides. First (0) those numbered $5, which fill gaps or
--- whose payload was left out before;
--- then (1) the rows above $2, without the payloads of the topics in $6; then (2) up to $9 rows of the topic $7 from number $8
--- to $2, which an earlier read left in the table. One statement, one snapshot: if it shows a later event of a key it shows the
+-- The same with one bound for all payloads together, and certain rows besides. First (0) those numbered $6, which fill gaps or
+-- whose payload was left out before; then (1) the rows above $2; then (2) up to $9 rows of the topic $7 from number $8 to $2,
+-- which an earlier read left in the table. One statement, one snapshot: if it shows a later event of a key it shows the
 -- earlier ones. Payloads beyond $4 bytes in all are left out (null).
-select part, place, writer, seq, event_id, topic, key, headers,
-       case when not hidden and (before < $4::bigint or before = 0) then payload end, octet_length(headers) + octet_length(payload), created_at
+select place, writer, seq, event_id, topic, key, headers,
+       case when not hidden and (before < $4::bigint or before = 0) then payload end, octet_length(headers) + octet_length(payload), created_at, part
 from (
     select *, sum(size) over (order by part, seq rows unbounded preceding) - size as before
     from (
         select *, case when hidden then 0 else octet_length(headers) + octet_length(payload) end as size
         from (
             select 0 as part, place, writer, seq, event_id, topic, key, headers, payload, created_at, false as hidden
-            from unnest($5::bigint[]) as list (number)
+            from unnest($6::bigint[]) as list (number)
             cross join lateral (
                 select ctid as place, xmin as writer, *
                 from {schema}.outbox
@@ -19,7 +18,7 @@ from (
                 offset 0 -- or the list may become a filter of all rows of the shard
             ) as listed
             union all
-            (select 1, ctid, xmin, seq, event_id, topic, key, headers, payload, created_at, topic = any($6::text[])
+            (select 1, ctid, xmin, seq, event_id, topic, key, headers, payload, created_at, topic = any($5::text[])
             from {schema}.outbox
             where shard = $1::smallint and seq > $2::bigint
             order by seq

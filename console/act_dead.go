@@ -1,0 +1,183 @@
+package console
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"time"
+
+	"github.com/millrace-go/millrace/console/internal/filter"
+	"github.com/millrace-go/millrace/internal/operator"
+	"github.com/millrace-go/millrace/internal/words"
+	"github.com/millrace-go/millrace/middleware/deadletter"
+	"github.com/millrace-go/millrace/outbox/outboxadmin"
+)
+
+var deadFields = filter.Names
+
+// What can be replayed is dead or waits for a retry, and what can be discarded may be blocked, too.
+var (
+	replayable  = []string{"dead", "retrying"}
+	discardable = []string{"dead", "retrying", "blocked"}
+)
+
+func planReplay(q *request, f url.Values) (plan, error) {
+	at := paceOf(f, usualPace)
+	p, err := q.planDead(f, replayable, "replay", at.flags()...)
+	if p.N.N > 1 {
+		p.Pace, p.Wrong = &at, at.wrong
+	}
+	p.Question, p.Verb = "Replay "+p.Question, "Replay "+words.Pick(p.N.N, "1 event", count(p.N)+" events")
+	p.Explain = "They run again with all their attempts, in the order of their keys. A running service of the consumer handles them; until one runs they wait."
+	return p, err
+}
+
+func planDiscard(q *request, f url.Values) (plan, error) {
+	p, err := q.planDead(f, discardable, "discard")
+	p.Question, p.Verb, p.Danger = "Discard "+p.Question, "Discard "+words.Pick(p.N.N, "1 event", count(p.N)+" events"), true
+	p.Explain = "They are given up for good, and nothing brings them back. Later events of their keys go on."
+	return p, err
+}
+
+// planDead counts what a filter selects, by its causes.
+func (q *request) planDead(form url.Values, states []string, verb string, more ...string) (p plan, err error) {
+	f := filter.FromQuery(form)
+	if f.Err() != nil {
+		return p, f.Err()
+	}
+	p.Back = "/dead?" + f.Query().Encode()
+	if !q.snapshot().There["claim"] {
+		return p, errNotFound
+	}
+	selection := selected(f, states)
+	if len(selection.States) == 0 {
+		p.Question = "these events?"
+		p.Nothing = "Events in this state cannot be changed in this way: filter by a state that can, such as state:dead."
+		return p, nil
+	}
+	groups, err := q.groups(f, selection)
+	if err != nil {
+		return p, err
+	}
+	p.N = matching(groups, "")
+	p.Question = plural(p.N.N, "event", "events") + "?"
+	if f.State() == "dead" {
+		p.Question = plural(p.N.N, "dead letter", "dead letters") + "?"
+	}
+	for _, g := range groups[:min(len(groups), 10)] {
+		p.Lines = append(p.Lines, planLine{int64(g.Events), causeText(g.Text)})
+	}
+	if more := len(groups) - 10; more > 0 {
+		p.Lines = append(p.Lines, planLine{p.N.N - sum(p.Lines), "with " + plural(more, "other cause", "other causes")})
+	}
+	flags, ids := f.Flags()
+	if p.N.N > 1 {
+		flags = append(flags, more...)
+	}
+	p.Command = q.db.reach.CommandOf(ids, append([]string{"dead", verb}, flags...)...)
+	switch {
+	case p.N.N == 0:
+		p.Nothing = "No event matches any more."
+	case p.N.AtLeast:
+		p.Nothing = "Too many causes match to count the events: narrow the filter."
+	}
+	return p, nil
+}
+
+// selected is what an action changes of what a filter selects: events in these states alone.
+func selected(f filter.Filter, states []string) deadletter.Selection {
+	s := f.Selection(time.Now())
+	s.States = words.ClaimStates.Named(f.State(), states...)
+	return s
+}
+
+func sum(lines []planLine) (n int64) {
+	for _, l := range lines {
+		n += l.N
+	}
+	return n
+}
+
+func runReplay(ctx context.Context, db *database, form url.Values, by operator.By) (outcome, error) {
+	id, err := deadletter.BeginReplay(ctx, db.Pool, db.Schema, selected(filter.FromQuery(form), replayable), paceOf(form, usualPace).Pace, by)
+	if err != nil {
+		return outcome{}, err
+	}
+	db.continueReplay(id)
+	return outcome{Headline: fmt.Sprintf("Replay %d has begun.", id), Page: replayPage(id)}, nil
+}
+
+func runDiscard(ctx context.Context, db *database, form url.Values, by operator.By) (outcome, error) {
+	f := filter.FromQuery(form)
+	r, err := deadletter.Discard(ctx, db.Pool, db.Schema, selected(f, discardable), by)
+	if err != nil {
+		return outcome{}, err
+	}
+	o := outcome{Headline: plural(r.Done, "event was discarded.", "events were discarded."), Back: "/dead?" + f.With("event", "").Query().Encode()}
+	add := func(n int, text string) {
+		if n > 0 {
+			o.Lines = append(o.Lines, planLine{int64(n), text})
+		}
+	}
+	add(r.Behind, "of them wait behind an earlier event of their key, and follow it")
+	add(r.InFlight, "were being handled, or were changed by somebody else, and were left")
+	total, order := words.ClaimStates.Count(r.Others)
+	for _, state := range order {
+		add(total[state], "in state "+state+" were left")
+	}
+	return o, nil
+}
+
+// The outbox's failed events, by their group.
+
+var outboxFields = []string{"group"}
+
+func (q *request) planOutbox(f url.Values, verb string, states ...string) (p plan, err error) {
+	group := f.Get("group")
+	p.Back = "/outbox?" + url.Values{"group": {group}}.Encode()
+	if q.snapshot().Outbox == nil || group == "" || !usable(group) {
+		return p, errNotFound
+	}
+	groups, err := read(q, "outbox groups "+verb, fresh, func(ctx context.Context, db *database) ([]outboxadmin.ErrorGroup, error) {
+		return outboxadmin.ListGroups(ctx, db.Pool, db.Schema, outboxadmin.Listing{States: states})
+	})
+	if err != nil {
+		return p, err
+	}
+	for _, g := range groups {
+		if g.Group == group {
+			p.N.N = int64(g.Events)
+			p.Lines = []planLine{{p.N.N, g.Text}}
+		}
+	}
+	p.Command = q.db.reach.Command("", "outbox", verb, "--group", group)
+	if p.N.N == 0 {
+		p.Nothing = "No event of this cause is left."
+	}
+	p.Question = plural(p.N.N, "event", "events") + " of the outbox?"
+	return p, nil
+}
+
+func planOutboxRetry(q *request, f url.Values) (plan, error) {
+	p, err := q.planOutbox(f, "retry", "dead", "retrying", "discarded")
+	p.Question, p.Verb = "Retry "+p.Question, "Retry "+words.Pick(p.N.N, "1 event", count(p.N)+" events")
+	p.Explain = "A relay that runs publishes them at once. Events behind them follow when they succeed."
+	return p, err
+}
+
+func planOutboxDiscard(q *request, f url.Values) (plan, error) {
+	p, err := q.planOutbox(f, "discard", "dead", "retrying")
+	p.Question, p.Verb, p.Danger = "Discard "+p.Question, "Discard "+words.Pick(p.N.N, "1 event", count(p.N)+" events"), true
+	p.Explain = `They are not published, and events behind them go on. They are kept until "millrace outbox purge" deletes them.`
+	return p, err
+}
+
+func runOutboxRetry(ctx context.Context, db *database, f url.Values, by operator.By) (outcome, error) {
+	n, err := outboxadmin.Retry(ctx, db.Pool, db.Schema, outboxadmin.Selection{Group: f.Get("group")}, by)
+	return outcome{Headline: "A relay retries " + plural(n, "event.", "events."), Back: "/outbox"}, err
+}
+
+func runOutboxDiscard(ctx context.Context, db *database, f url.Values, by operator.By) (outcome, error) {
+	n, err := outboxadmin.Discard(ctx, db.Pool, db.Schema, outboxadmin.Selection{Group: f.Get("group")}, by)
+	return outcome{Headline: "A relay discards " + plural(n, "event.", "events."), Back: "/outbox"}, err
+}

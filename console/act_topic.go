@@ -1,0 +1,63 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"net/url"
+
+	"github.com/millrace-go/millrace/internal/operator"
+	"github.com/millrace-go/millrace/outbox/outboxadmin"
+)
+
+var topicFields = []string{"topic"}
+
+// planTopic finds the topic, and how many of its events wait.
+func (q *request) planTopic(f url.Values) (p plan, t outboxadmin.TopicReport, err error) {
+	s := q.snapshot()
+	t.Topic = f.Get("topic")
+	if s.Outbox == nil || t.Topic == "" || !usable(t.Topic) {
+		return p, t, errNotFound
+	}
+	for _, known := range s.Outbox.Topics {
+		if known.Topic == t.Topic {
+			t = known
+		}
+	}
+	p.Back = "/outbox"
+	return p, t, nil
+}
+
+func planPause(q *request, f url.Values) (plan, error) {
+	p, t, err := q.planTopic(f)
+	p.Question, p.Verb = "Pause topic "+t.Topic+"?", "Pause the topic"
+	p.Explain = "Relays publish no more of its events until somebody resumes it. The events stay in the outbox and keep their order; " + plural(t.Pending, "waits now.", "wait now.")
+	p.Command = q.db.reach.Command(t.Topic, "outbox", "topic", "pause")
+	if t.State == outboxadmin.TopicPaused {
+		p.Nothing = "It is paused already."
+	}
+	return p, err
+}
+
+func planResume(q *request, f url.Values) (plan, error) {
+	p, t, err := q.planTopic(f)
+	p.Question, p.Verb = "Resume topic "+t.Topic+"?", "Resume the topic"
+	p.Explain = "Relays publish its events again, in order; " + plural(t.Pending, "waits now.", "wait now.")
+	p.Command = q.db.reach.Command(t.Topic, "outbox", "topic", "resume")
+	if t.State != outboxadmin.TopicPaused {
+		p.Nothing = "It is not paused."
+	}
+	return p, err
+}
+
+func runPause(ctx context.Context, db *database, f url.Values, by operator.By) (outcome, error) {
+	err := outboxadmin.PauseTopic(ctx, db.Pool, db.Schema, f.Get("topic"), by)
+	return outcome{Headline: "Topic " + f.Get("topic") + " is paused.", Back: "/outbox"}, err
+}
+
+func runResume(ctx context.Context, db *database, f url.Values, by operator.By) (outcome, error) {
+	err := outboxadmin.ResumeTopic(ctx, db.Pool, db.Schema, f.Get("topic"), by)
+	if errors.Is(err, outboxadmin.ErrNotSet) {
+		return outcome{Headline: "Topic " + f.Get("topic") + " was not paused.", Back: "/outbox"}, nil
+	}
+	return outcome{Headline: "Topic " + f.Get("topic") + " is resumed.", Back: "/outbox"}, err
+}

@@ -1,0 +1,74 @@
+package console_test
+
+import (
+	"net/http"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/console"
+)
+
+// The audit has what was done to events, to topics, to effects and to stored answers, the latest first, each of them on one page.
+func TestAuditPages(t *testing.T) {
+	t.Parallel()
+	s := open(t, console.Look)
+	s.exec(`insert into {schema}.claim_audit (at, actor, action, consumer, event_id) select '2026-01-02'::timestamptz + i * interval '4 s', 'ada', 'replay', 'shop', 'note ' || i * 4 from generate_series(1, 40) i`)
+	s.exec(`insert into {schema}.outbox_audit (at, actor, action, events, detail) select '2026-01-02'::timestamptz + i * interval '4 s' + interval '1 s', 'ada', 'pause', 0,
+		jsonb_build_object('topic', 'note ' || i * 4 + 1) from generate_series(1, 40) i`)
+	s.exec(`insert into {schema}.effect_resolution (resolved_at, key, state, before, reason, resolved_by, note)
+		select '2026-01-02'::timestamptz + i * interval '4 s' + interval '2 s', 'note ' || i * 4 + 2, 'not_done', 'doubt', 'timeout', 'grace', '' from generate_series(1, 40) i`)
+	s.exec(`insert into {schema}.idempotency_key_audit (at, actor, action, service, key, request, status, answered_at, note)
+		select '2026-01-02'::timestamptz + i * interval '4 s' + interval '3 s', 'linus', 'forget', 'shop', 'note ' || i * 4 + 3, 'POST /orders', 409, now(), '' from generate_series(1, 40) i`)
+	var seen []int
+	pages := 0
+	for path := "/audit"; path != ""; pages++ {
+		page := s.get(http.StatusOK, path)
+		for _, n := range regexp.MustCompile(`(?:topic |>)note (\d+)<`).FindAllStringSubmatch(page, -1) {
+			i, err := strconv.Atoi(n[1])
+			require.NoError(t, err)
+			seen = append(seen, i)
+		}
+		_, path, _ = strings.Cut(page, `<a class="button" href="/console/orders/audit?`)
+		if path, _, _ = strings.Cut(path, `"`); path != "" {
+			path = "/audit?" + path
+		}
+	}
+	assert.Equal(t, 4, pages)
+	assert.Len(t, seen, 160)
+	assert.True(t, slices.IsSortedFunc(seen, func(a, b int) int { return b - a }), "%v", seen)
+	first := text(s.get(http.StatusOK, "/audit"))
+	assert.Contains(t, first, "Friday, January 2, 2026 00:02:43 linus forget keys of shop note 163 POST /orders, status 409")
+	assert.Contains(t, first, "grace resolve: not done effects note 162 in doubt: timeout")
+	assert.Contains(t, text(s.get(http.StatusOK, "/audit?before=1.1.1.1")), "Nothing is older.")
+	for _, wrong := range []string{"1", "1.1.1.x", "1.1.1.-1", "1.1.1.1.1"} {
+		s.get(http.StatusNotFound, "/audit?before="+wrong)
+	}
+}
+
+func TestDeadLettersArePaged(t *testing.T) {
+	t.Parallel()
+	s := open(t, console.Look)
+	s.many(120)
+	var seen []string
+	for path := "/dead?topic=t"; path != ""; {
+		page := s.get(http.StatusOK, path)
+		for _, id := range regexp.MustCompile(`>(f\d+)</a>`).FindAllStringSubmatch(page, -1) {
+			seen = append(seen, id[1])
+		}
+		_, path, _ = strings.Cut(page, `<a class="button" href="/console/orders/dead?after=`)
+		if path, _, _ = strings.Cut(path, `"`); path != "" {
+			path = "/dead?after=" + strings.ReplaceAll(path, "&amp;", "&")
+		}
+	}
+	require.Len(t, seen, 120)
+	assert.Equal(t, "f1", seen[0])
+	assert.Equal(t, "f120", seen[119])
+	assert.Contains(t, text(s.get(http.StatusOK, "/dead?topic=t&after=1")), "50 more of 120")
+	s.get(http.StatusNotFound, "/dead?after=x")
+}

@@ -1,0 +1,126 @@
+package console_test
+
+import (
+	"net/http"
+	"net/url"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/console"
+)
+
+func TestDeadLetters(t *testing.T) {
+	t.Parallel()
+	s := open(t, console.Look)
+	s.fail()
+	page := text(s.get(http.StatusOK, "/dead"))
+	assert.Contains(t, page, "2 match")
+	assert.Contains(t, page, "no user <n>")
+	assert.Regexp(t, `e2 shop/book k dead 3 \S+ no user 8`, page)
+	assert.NotContains(t, page, "e3", "it is blocked")
+	assert.NotContains(t, page, "Replay 2", "somebody who may look cannot act")
+	assert.Contains(t, text(s.get(http.StatusOK, "/dead?state=all")), "e3 shop/book k blocked")
+	assert.Contains(t, text(s.get(http.StatusOK, "/dead?consumer=nobody")), "Nothing matches.")
+
+	typed := s.get(http.StatusOK, "/dead?filter="+url.QueryEscape(`state:retrying consumer:"shop/bill"`))
+	assert.Contains(t, text(typed), "Events that are retried of shop/bill.")
+	assert.Contains(t, typed, "/console/orders/dead?consumer=shop%2Fbill&amp;state=retrying", "the URL has the names")
+	wrong := text(s.get(http.StatusBadRequest, "/dead?filter="+url.QueryEscape("stat:dead since:yesterday e1")))
+	assert.Contains(t, wrong, "stat: dead no such name: want state, consumer, topic, key, group, reason, since, until or event")
+	assert.Contains(t, wrong, "since: yesterday want a time such as")
+	assert.Contains(t, wrong, "nothing is shown")
+}
+
+func TestOneDeadLetter(t *testing.T) {
+	t.Parallel()
+	s := open(t, console.Look|console.Payloads)
+	s.fail()
+	page := text(s.get(http.StatusOK, "/dead/event?id=e1&consumer=shop/book"))
+	for _, says := range []string{"dead at shop/book", "It failed as often as claim.max_attempts allows.", "host/1 first", "token hunter2", `"email": "ada@example.com"`, `"n": 12345678901234567890`, "shop/bill retrying"} {
+		assert.Contains(t, page, says)
+	}
+	s.get(http.StatusNotFound, "/dead/event?id=e9")
+	s.get(http.StatusNotFound, "/dead/event?id=e3&consumer=shop/bill")
+}
+
+func TestPayloadsAreHiddenAndMasked(t *testing.T) {
+	t.Parallel()
+	s := open(t, console.Look)
+	s.fail()
+	page := s.get(http.StatusOK, "/dead/event?id=e1&consumer=shop/book")
+	assert.Contains(t, page, "You may not see payloads.")
+	assert.NotContains(t, page, "ada@example.com")
+
+	m := open(t, everything, func(c *console.Config) { c.Mask = []string{"EMAIL", "token"} })
+	m.fail()
+	page = m.get(http.StatusOK, "/dead/event?id=e1&consumer=shop/book")
+	assert.NotContains(t, page, "ada@example.com")
+	assert.NotContains(t, page, "hunter2", "headers are masked, too")
+	assert.Contains(t, text(page), `"email": "••••••"`)
+	assert.Contains(t, text(page), `"n": 12345678901234567890`)
+	assert.NotContains(t, m.get(http.StatusOK, "/dead/event?id=e2"), "bob@example.com", "however deep, however written")
+	assert.Contains(t, m.get(http.StatusOK, "/dead/event?id=e3"), "its secrets cannot be masked")
+}
+
+func TestReplay(t *testing.T) {
+	t.Parallel()
+	s := open(t, everything)
+	s.fail()
+	page := text(s.get(http.StatusOK, "/do/replay?consumer=shop/book"))
+	assert.Contains(t, page, "Replay 2 dead letters?")
+	assert.Contains(t, page, "Dry run")
+	assert.Contains(t, page, "millrace dead replay --consumer shop/book --rate 50 --max-failed 5 --schema "+s.schema)
+	require.Equal(t, 2, s.count(`select count(*) from {schema}.claim_failed where state = 'dead'`), "a page changes nothing")
+
+	done := text(s.act(http.StatusOK, "/do/replay?consumer=shop/book", "note", "deployed the fix"))
+	assert.Contains(t, done, " of 2 ", "the page of the replay")
+	assert.Contains(t, done, "deployed the fix")
+	s.comes(2, `select count(*) from {schema}.claim_failed where replayed`)
+	audit := text(s.get(http.StatusOK, "/audit"))
+	assert.Contains(t, audit, "ada replay shop/book e1 deployed the fix")
+	assert.Contains(t, text(s.get(http.StatusOK, "/do/replay?consumer=shop/book")), "No event matches any more.")
+}
+
+// What is confirmed is what runs: where it changed meanwhile the person is asked again.
+func TestReplayOfAnotherNumberIsAskedAgain(t *testing.T) {
+	t.Parallel()
+	s := open(t, everything)
+	s.fail()
+	form := s.form(s.get(http.StatusOK, "/do/replay?state=dead"))
+	s.exec(`update {schema}.claim_failed set state = 'dead' where consumer = 2`)
+	page := s.post(http.StatusConflict, "/do/replay", form)
+	assert.Contains(t, text(page), "2 became 3 meanwhile. Nothing was changed.")
+	assert.Equal(t, 3, s.count(`select count(*) from {schema}.claim_failed where state = 'dead'`))
+	assert.Contains(t, text(s.post(http.StatusOK, "/do/replay", s.form(page))), " of 3 ")
+	s.comes(3, `select count(*) from {schema}.claim_failed where replayed`)
+}
+
+func TestDiscard(t *testing.T) {
+	t.Parallel()
+	s := open(t, everything)
+	s.fail()
+	assert.Contains(t, text(s.act(http.StatusOK, "/do/discard?event=e1&consumer=shop/book")), "1 event was discarded.")
+	assert.Equal(t, 1, s.count(`select count(*) from {schema}.claim_failed where state = 'dead'`))
+	s.exec(`insert into {schema}.claim_failed (consumer, record, event_id, key, state, attempts, reason, error, history, handler, topic, headers, payload)
+		select 1, gen_random_uuid(), 'f' || i, '', 'dead', 3, 'attempts', 'no', '[]', 'h', 't', convert_to('{"uuid": "", "metadata": {}}', 'UTF8'), ''::bytea from generate_series(1, 101) i`)
+	page := s.get(http.StatusOK, "/do/discard?topic=t")
+	assert.Contains(t, text(page), "Type 101 to go on")
+	assert.Contains(t, text(s.post(http.StatusBadRequest, "/do/discard", s.form(page))), "Type the number of events to go on. Nothing was changed.")
+	assert.Equal(t, 102, s.count(`select count(*) from {schema}.claim_failed where state = 'dead'`))
+	assert.Contains(t, text(s.act(http.StatusOK, "/do/discard?topic=t", "typed", "101")), "101 events were discarded.")
+}
+
+// What an action cannot change is not offered to it: the broker redelivers some of what is retried, and nobody replays what is blocked.
+func TestStatesThatActionsChange(t *testing.T) {
+	t.Parallel()
+	s := open(t, everything)
+	s.fail()
+	s.exec(`update {schema}.claim_failed set state = 'nacked' where event_id = 'e2'`)
+	assert.Contains(t, text(s.get(http.StatusOK, "/do/replay?state=retrying")), "Replay 1 event?", "the one that waits, and not the one that the broker has")
+	assert.Contains(t, text(s.get(http.StatusOK, "/do/replay?state=blocked")), "Events in this state cannot be changed in this way")
+	assert.Contains(t, text(s.get(http.StatusOK, "/do/discard?state=blocked")), "Discard 1 event?")
+	assert.Contains(t, text(s.act(http.StatusOK, "/do/replay?state=all")), " of 2 ")
+	s.comes(2, `select count(*) from {schema}.claim_failed where replayed`)
+}

@@ -1,0 +1,122 @@
+package console
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/millrace-go/millrace/internal/operator"
+	"github.com/millrace-go/millrace/middleware/effect"
+)
+
+// effectsPage is the content of the page of effects.
+type effectsPage struct {
+	State   string
+	States  []string
+	Entries []effect.Entry
+	More    bool // there are more than are listed
+	One     *effect.Entry
+	Body    body   // its response
+	EventID string // that its key ends with
+	Unused  bool   // there is no ledger
+}
+
+func (q *request) effects() error {
+	p := effectsPage{State: q.r.URL.Query().Get("state"), States: effect.States}
+	if p.State == "" {
+		p.State = "open"
+	}
+	if !slices.Contains(effect.States, p.State) {
+		return errNotFound
+	}
+	if p.Unused = !q.snapshot().There["effect"]; p.Unused {
+		q.render(http.StatusOK, "page_effects.html", "Effects", "effects", p)
+		return nil
+	}
+	var err error
+	p.Entries, err = read(q, "effects "+p.State, fresh, func(ctx context.Context, db *database) ([]effect.Entry, error) {
+		return effect.List(ctx, db.Pool, db.Schema, effect.Listing{State: p.State, Limit: maxListed + 1})
+	})
+	if err != nil {
+		return err
+	}
+	if p.More = len(p.Entries) > maxListed; p.More {
+		p.Entries = p.Entries[:maxListed]
+	}
+	if key := q.r.URL.Query().Get("key"); key != "" {
+		one, err := q.effect(key)
+		if err != nil {
+			return err
+		}
+		p.One, p.EventID = &one, one.Key[strings.LastIndexAny(one.Key, "/:")+1:]
+		p.Body = q.body(one.Response, len(one.Response))
+	}
+	q.render(http.StatusOK, "page_effects.html", "Effects", "effects", p)
+	return nil
+}
+
+// effect finds one by its whole key.
+func (q *request) effect(key string) (effect.Entry, error) {
+	if !usable(key) {
+		return effect.Entry{}, errNotFound
+	}
+	found, err := read(q, "effect "+key, fresh, func(ctx context.Context, db *database) ([]effect.Entry, error) {
+		return effect.List(ctx, db.Pool, db.Schema, effect.Listing{State: "all", Mentions: key, Limit: maxListed})
+	})
+	if err != nil {
+		return effect.Entry{}, err
+	}
+	i := slices.IndexFunc(found, func(e effect.Entry) bool { return e.Key == key })
+	if i < 0 {
+		return effect.Entry{}, errNotFound
+	}
+	return found[i], nil
+}
+
+var resolveFields = []string{"key", "happened"}
+
+func planResolve(q *request, f url.Values) (plan, error) {
+	e, err := q.effect(f.Get("key"))
+	if err != nil {
+		return plan{}, err
+	}
+	p := plan{Back: "/effects?" + url.Values{"key": {e.Key}}.Encode()}
+	flag := "--done"
+	switch f.Get("happened") {
+	case "yes":
+		p.Question, p.Verb, p.Response = "Record that "+e.Key+" happened?", "Record that it happened", true
+		p.Explain = "It is not called again. The event completes at its next delivery. A late answer of the call itself still counts."
+		if text := given(f); text != "" && !json.Valid([]byte(text)) {
+			p.Wrong = `The response is no JSON: want what the call would have returned, such as "a text" or {"id": 1}.`
+		}
+	case "no":
+		p.Question, p.Verb, flag = "Record that "+e.Key+" did not happen?", "Record that it did not happen", "--not-done"
+		p.Explain = "And cannot happen any more: it is called again, with the same idempotency key. If you do not know, leave it; nothing is lost meanwhile."
+	default:
+		return p, errNotFound
+	}
+	if e.State != "doubt" && e.Conflicts == 0 {
+		p.Nothing = "It is not in doubt: " + e.State + "."
+	}
+	p.Command = q.db.reach.Command(e.Key, "effect", "resolve", flag)
+	return p, nil
+}
+
+// given is the response that a person has filled in, "" for none.
+func given(f url.Values) string { return strings.TrimSpace(f.Get("response")) }
+
+func runResolve(ctx context.Context, db *database, f url.Values, by operator.By) (outcome, error) {
+	d := effect.Resolution{Done: f.Get("happened") == "yes", By: by.Actor, Note: by.Note}
+	if text := given(f); text != "" && d.Done {
+		d.Response = json.RawMessage(text)
+	}
+	said := " did not happen."
+	if d.Done {
+		said = " happened."
+	}
+	err := effect.Resolve(ctx, db.Pool, db.Schema, f.Get("key"), d)
+	return outcome{Headline: "Recorded that " + f.Get("key") + said, Back: "/effects"}, err
+}

@@ -1,0 +1,110 @@
+package console
+
+import (
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"net/http"
+	"net/url"
+	"strings"
+)
+
+const (
+	// maxURL and maxForm are how many bytes a request's URL and its form may have.
+	maxURL  = 8 << 10
+	maxForm = 64 << 10
+
+	sessionCookie = "millrace_session"
+	themeCookie   = "millrace_theme"
+	csrfField     = "csrf"
+)
+
+// policy lets a page load style sheet, script and figures from here, and nothing from anywhere else. There is no inline style or script.
+const policy = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+
+// guard is in front of all pages.
+func (c *Console) guard(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Set("Content-Security-Policy", policy)
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("Referrer-Policy", "same-origin") // with "no-referrer" a form's Origin would be null
+		h.Set("Cross-Origin-Opener-Policy", "same-origin")
+		h.Set("Cross-Origin-Resource-Policy", "same-origin")
+		h.Set("Cache-Control", "no-store")
+		switch {
+		case len(r.RequestURI) > maxURL || len(r.URL.String()) > maxURL:
+			http.Error(w, "The URL is too long.", http.StatusRequestURITooLong)
+			return
+		case r.Method != http.MethodGet && r.Method != http.MethodHead && r.Method != http.MethodPost:
+			http.Error(w, "Want GET or POST.", http.StatusMethodNotAllowed)
+			return
+		case r.Method == http.MethodPost && !c.genuine(w, r):
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// genuine reports whether a form was sent by one of our pages, to the one who sends it back. Otherwise it has answered.
+func (c *Console) genuine(w http.ResponseWriter, r *http.Request) bool {
+	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+	if err := r.ParseForm(); err != nil {
+		http.Error(w, "The form is too large, or no form.", http.StatusRequestEntityTooLarge)
+		return false
+	}
+	origin := http.NewCrossOriginProtection()
+	cookie, err := r.Cookie(sessionCookie)
+	_, user := c.authorize(r)
+	if origin.Check(r) != nil || err != nil || !hmac.Equal([]byte(r.PostForm.Get(csrfField)), []byte(c.token(cookie.Value, user))) {
+		c.cfg.Logger.WarnContext(r.Context(), "console refused a form that is not its own", "path", r.URL.Path, "user", user)
+		http.Error(w, "This form is not from a page that you have opened here, or it is too old. Open the page again.", http.StatusForbidden)
+		return false
+	}
+	return true
+}
+
+// token is what a form of a session carries.
+func (c *Console) token(session, user string) string {
+	mac := hmac.New(sha256.New, c.cfg.Secret)
+	mac.Write([]byte(session + "\x00" + user))
+	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
+}
+
+// session is the value of the session's cookie, which is set if it is missing.
+func (c *Console) session(w http.ResponseWriter, r *http.Request) string {
+	if cookie, err := r.Cookie(sessionCookie); err == nil && len(cookie.Value) >= 20 && len(cookie.Value) <= 100 {
+		return cookie.Value
+	}
+	value := rand.Text()
+	http.SetCookie(w, c.cookie(r, sessionCookie, value))
+	return value
+}
+
+func (c *Console) cookie(r *http.Request, name, value string) *http.Cookie {
+	return &http.Cookie{Name: name, Value: value, Path: c.cfg.Prefix + "/", HttpOnly: true, Secure: r.TLS != nil, SameSite: http.SameSiteLaxMode}
+}
+
+// theme keeps whether a person wants the page to be dark or light.
+func (c *Console) theme(w http.ResponseWriter, r *http.Request) {
+	chosen := r.PostForm.Get("theme")
+	if chosen != "dark" && chosen != "light" {
+		chosen = ""
+	}
+	cookie := c.cookie(r, themeCookie, chosen)
+	if cookie.MaxAge = 365 * 24 * 60 * 60; chosen == "" {
+		cookie.MaxAge = -1
+	}
+	http.SetCookie(w, cookie)
+	http.Redirect(w, r, c.cfg.Prefix+local(r.PostForm.Get("back")), http.StatusSeeOther)
+}
+
+// local is a path of ours, whatever a form says; "/" where it is none.
+func local(path string) string {
+	u, err := url.Parse(path)
+	if err != nil || u.IsAbs() || u.Host != "" || !strings.HasPrefix(u.Path, "/") || strings.HasPrefix(u.Path, "//") || strings.Contains(path, `\`) {
+		return "/"
+	}
+	return (&url.URL{Path: u.Path, RawQuery: u.RawQuery}).String()
+}

@@ -1,0 +1,135 @@
+// Package cache shares what pages read from a database: however many sessions ask, one of them reads, and the others wait for it.
+package cache
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+)
+
+// maxEntries is how many answers are kept.
+const maxEntries = 256
+
+// Cache keeps answers for a short time. It is safe for concurrent use.
+type Cache struct {
+	timeout time.Duration
+	slots   chan struct{}
+
+	mu      sync.Mutex
+	entries map[string]*entry
+}
+
+type entry struct {
+	ready chan struct{} // is closed when the fields below are set
+	value any
+	at    time.Time // when value was read
+	tried time.Time
+	err   error
+}
+
+// New returns a Cache that lets at most so many reads run at once, and each of them for so long.
+func New(reads int, timeout time.Duration) *Cache {
+	return &Cache{timeout: timeout, slots: make(chan struct{}, reads), entries: map[string]*entry{}}
+}
+
+// Get returns what load returned for the key within the last fresh, or calls it. When load fails Get returns its error with the last
+// value that was read, and when that was; the zero time means that there is none. load must not keep what it is given, and nobody may
+// change what it returns.
+func Get[T any](ctx context.Context, c *Cache, key string, fresh time.Duration, load func(context.Context) (T, error)) (T, time.Time, error) {
+	e, mine := c.entry(key, fresh)
+	if mine {
+		read(ctx, c, e, load)
+	}
+	select {
+	case <-e.ready:
+	case <-ctx.Done():
+		var none T
+		return none, time.Time{}, ctx.Err()
+	}
+	value, _ := e.value.(T)
+	return value, e.at, e.err
+}
+
+// entry returns the entry for the key; mine says that the caller is to settle it.
+func (c *Cache) entry(key string, fresh time.Duration) (e *entry, mine bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	old := c.entries[key]
+	if old != nil && (!old.settled() || time.Since(old.tried) < fresh) {
+		return old, false
+	}
+	e = &entry{ready: make(chan struct{})}
+	if old != nil {
+		e.value, e.at = old.value, old.at
+	}
+	if old == nil && len(c.entries) >= maxEntries {
+		c.evict()
+	}
+	c.entries[key] = e
+	return e, true
+}
+
+func (e *entry) settled() bool {
+	select {
+	case <-e.ready:
+		return true
+	default:
+		return false
+	}
+}
+
+// evict drops the answer that was asked for longest ago. Those that somebody waits for stay.
+func (c *Cache) evict() {
+	oldest := ""
+	for key, e := range c.entries {
+		if e.settled() && (oldest == "" || e.tried.Before(c.entries[oldest].tried)) {
+			oldest = key
+		}
+	}
+	delete(c.entries, oldest)
+}
+
+func (c *Cache) settle(e *entry, value any, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e.tried, e.err = time.Now(), err
+	if err == nil {
+		e.value, e.at = value, e.tried
+	}
+	close(e.ready)
+}
+
+// Forget makes the next Get of each key read.
+func (c *Cache) Forget() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for key, e := range c.entries {
+		if e.settled() {
+			e.tried = time.Time{}
+		} else {
+			delete(c.entries, key) // it may have read before what the caller has done
+		}
+	}
+}
+
+// read settles the entry, also where load panics: others wait for it.
+func read[T any](ctx context.Context, c *Cache, e *entry, load func(context.Context) (T, error)) {
+	var value T
+	err := errors.New("the read panicked")
+	defer func() { c.settle(e, value, err) }()
+	value, err = run(ctx, c, load)
+}
+
+// run calls load. Others wait for it too, so it goes on when the session that asked first is gone; the timeout bounds it.
+func run[T any](ctx context.Context, c *Cache, load func(context.Context) (T, error)) (value T, err error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.timeout)
+	defer cancel()
+	select {
+	case c.slots <- struct{}{}:
+	case <-ctx.Done():
+		return value, ctx.Err()
+	}
+	defer func() { <-c.slots }()
+	return load(ctx)
+}

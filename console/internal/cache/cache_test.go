@@ -1,0 +1,127 @@
+package cache
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+)
+
+func TestSessionsShareOneRead(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := New(4, time.Second)
+		var reads atomic.Int32
+		var sessions sync.WaitGroup
+		for range 50 {
+			sessions.Go(func() {
+				got, _, err := Get(t.Context(), c, "k", time.Second, func(context.Context) (int, error) {
+					time.Sleep(100 * time.Millisecond)
+					return int(reads.Add(1)), nil
+				})
+				assert.NoError(t, err)
+				assert.Equal(t, 1, got)
+			})
+		}
+		sessions.Wait()
+		assert.EqualValues(t, 1, reads.Load())
+		time.Sleep(2 * time.Second)
+		got, _, _ := Get(t.Context(), c, "k", time.Second, func(context.Context) (int, error) { return 2, nil })
+		assert.Equal(t, 2, got, "it is not fresh any more")
+		c.Forget()
+		got, _, _ = Get(t.Context(), c, "k", time.Second, func(context.Context) (int, error) { return 3, nil })
+		assert.Equal(t, 3, got)
+	})
+}
+
+func TestAnErrorComesWithTheLastValue(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := New(1, time.Second)
+		_, _, _ = Get(t.Context(), c, "k", 0, func(context.Context) (string, error) { return "old", nil })
+		read := time.Now()
+		time.Sleep(time.Second)
+		got, at, err := Get(t.Context(), c, "k", 0, func(context.Context) (string, error) { return "", errors.New("gone") })
+		assert.EqualError(t, err, "gone")
+		assert.Equal(t, "old", got)
+		assert.Equal(t, read, at)
+		_, at, err = Get(t.Context(), c, "slow", 0, func(ctx context.Context) (string, error) { <-ctx.Done(); return "", ctx.Err() })
+		assert.ErrorIs(t, err, context.DeadlineExceeded, "the timeout ends a read")
+		assert.True(t, at.IsZero())
+	})
+}
+
+// A session that leaves does not end the read that others wait for.
+func TestTheFirstSessionMayLeave(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := New(1, time.Minute)
+		leaving, leave := context.WithCancel(t.Context())
+		var sessions sync.WaitGroup
+		sessions.Go(func() {
+			_, _, _ = Get(leaving, c, "k", time.Hour, func(ctx context.Context) (int, error) {
+				time.Sleep(time.Second)
+				return 7, ctx.Err()
+			})
+		})
+		synctest.Wait()
+		leave()
+		got, _, err := Get(t.Context(), c, "k", time.Hour, func(context.Context) (int, error) { return 0, errors.New("a second read") })
+		assert.NoError(t, err)
+		assert.Equal(t, 7, got)
+		sessions.Wait()
+	})
+}
+
+// Those who wait for a read that panics get an error, and the next one reads again.
+func TestAReadThatPanicsEnds(t *testing.T) {
+	t.Parallel()
+	c := New(1, time.Second)
+	assert.Panics(t, func() {
+		_, _, _ = Get(t.Context(), c, "k", time.Hour, func(context.Context) (int, error) { panic("a bug") })
+	})
+	_, _, err := Get(t.Context(), c, "k", time.Hour, func(context.Context) (int, error) { return 1, nil })
+	assert.EqualError(t, err, "the read panicked")
+	c.Forget()
+	got, _, err := Get(t.Context(), c, "k", time.Hour, func(context.Context) (int, error) { return 2, nil })
+	assert.NoError(t, err)
+	assert.Equal(t, 2, got)
+}
+
+// What is read after Forget began after it.
+func TestForgetLeavesAReadThatRuns(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := New(2, time.Minute)
+		var sessions sync.WaitGroup
+		sessions.Go(func() {
+			got, _, err := Get(t.Context(), c, "k", time.Hour, func(context.Context) (string, error) {
+				time.Sleep(time.Second)
+				return "before", nil
+			})
+			assert.NoError(t, err)
+			assert.Equal(t, "before", got)
+		})
+		synctest.Wait()
+		c.Forget()
+		got, _, err := Get(t.Context(), c, "k", time.Hour, func(context.Context) (string, error) { return "after", nil })
+		assert.NoError(t, err)
+		assert.Equal(t, "after", got)
+		sessions.Wait()
+	})
+}
+
+func TestKeepsNoMoreThanItsLimit(t *testing.T) {
+	t.Parallel()
+	c := New(1, time.Second)
+	for i := range 2 * maxEntries {
+		_, _, _ = Get(t.Context(), c, strconv.Itoa(i), time.Hour, func(context.Context) (int, error) { return i, nil })
+	}
+	assert.Len(t, c.entries, maxEntries)
+}

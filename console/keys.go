@@ -1,0 +1,91 @@
+package console
+
+import (
+	"context"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/millrace-go/millrace/internal/operator"
+	"github.com/millrace-go/millrace/middleware/idempotencykey"
+)
+
+// keysPage is the content of the page of idempotency keys.
+type keysPage struct {
+	Asked   string
+	Entries []idempotencykey.Entry
+	More    bool
+	One     *idempotencykey.Entry
+	Headers []header
+	Body    body
+	Unused  bool // the part has no tables
+}
+
+func (q *request) keys() error {
+	p := keysPage{Asked: strings.TrimSpace(q.r.URL.Query().Get("key"))}
+	if p.Unused = !q.snapshot().There["idempotencykey"]; p.Unused || !usable(p.Asked) {
+		q.render(http.StatusOK, "page_keys.html", "Keys", "keys", p)
+		return nil
+	}
+	var err error
+	if p.Asked != "" {
+		p.Entries, err = q.key(p.Asked)
+	} else {
+		p.Entries, err = read(q, "keys", fresh, func(ctx context.Context, db *database) ([]idempotencykey.Entry, error) {
+			return idempotencykey.List(ctx, db.Pool, db.Schema, idempotencykey.Listing{Limit: maxListed + 1})
+		})
+	}
+	if err != nil {
+		return err
+	}
+	if p.More = len(p.Entries) > maxListed; p.More {
+		p.Entries = p.Entries[:maxListed]
+	}
+	if p.Asked != "" && len(p.Entries) == 1 {
+		p.One = &p.Entries[0]
+		p.Body = q.body(p.One.Body, p.One.Bytes)
+		for _, k := range slices.Sorted(maps.Keys(p.One.Header)) {
+			v := strings.Join(p.One.Header[k], ", ")
+			if q.mask[strings.ToLower(k)] || strings.EqualFold(k, "Set-Cookie") || strings.EqualFold(k, "Authorization") {
+				v = masked
+			}
+			p.Headers = append(p.Headers, header{k, v})
+		}
+	}
+	q.render(http.StatusOK, "page_keys.html", "Keys", "keys", p)
+	return nil
+}
+
+func (q *request) key(key string) ([]idempotencykey.Entry, error) {
+	return read(q, "key "+key, fresh, func(ctx context.Context, db *database) ([]idempotencykey.Entry, error) {
+		return idempotencykey.Show(ctx, db.Pool, db.Schema, key)
+	})
+}
+
+var forgetFields = []string{"id"}
+
+func planForget(q *request, f url.Values) (plan, error) {
+	id := f.Get("id")
+	if id == "" || !usable(id) || !q.snapshot().There["idempotencykey"] {
+		return plan{}, errNotFound
+	}
+	found, err := q.key(id)
+	if err != nil {
+		return plan{}, err
+	}
+	p := plan{Verb: "Forget the answer", Danger: true, Back: "/keys", Command: q.db.reach.Command(id, "keys", "forget")}
+	if len(found) != 1 {
+		p.Question, p.Nothing = "Forget an answer?", "The answer is not stored any more."
+		return p, nil
+	}
+	p.Question = "Forget the answer to " + found[0].Request + " with the key " + found[0].Key + "?"
+	p.Explain = "A request that is repeated with this key is executed again, also if the first one's writes are committed: undo those first, unless the answer is a rejection."
+	return p, nil
+}
+
+func runForget(ctx context.Context, db *database, f url.Values, by operator.By) (outcome, error) {
+	e, err := idempotencykey.Forget(ctx, db.Pool, db.Schema, f.Get("id"), idempotencykey.By{Actor: by.Actor, Note: by.Note})
+	return outcome{Headline: "The answer to " + e.Request + " with the key " + e.Key + " was forgotten.", Back: "/keys"}, err
+}

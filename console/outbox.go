@@ -1,0 +1,82 @@
+package console
+
+import (
+	"context"
+	"slices"
+
+	"github.com/millrace-go/millrace/outbox/outboxadmin"
+)
+
+// outboxPage is the content of the outbox's page.
+type outboxPage struct {
+	Report  *outboxadmin.Report
+	Topics  []outboxadmin.TopicReport
+	Relays  []holder
+	Free    []outboxadmin.ShardReport // which no relay holds, and which has events
+	Suspect []outboxadmin.ShardReport
+	Groups  []outboxadmin.ErrorGroup
+	Failure string // why the groups are not known
+	Events  []outboxadmin.Event
+	Group   string
+}
+
+// holder is a relay with a cell for each shard.
+type holder struct {
+	outboxadmin.RelayReport
+	Cells []*outboxadmin.ShardReport // nil where another one holds the shard
+}
+
+// maxListed is how many rows a list has.
+const maxListed = 50
+
+func (q *request) outbox() error {
+	s := q.snapshot()
+	p := outboxPage{Report: s.Outbox, Group: q.r.URL.Query().Get("group")}
+	if !usable(p.Group) {
+		return errNotFound
+	}
+	if s.Outbox != nil {
+		p.Topics = troubleFirst(s.Outbox.Topics)
+		p.share(s.Outbox)
+		var err error
+		p.Groups, err = read(q, "outbox groups", fresh, func(ctx context.Context, db *database) ([]outboxadmin.ErrorGroup, error) {
+			return outboxadmin.ListGroups(ctx, db.Pool, db.Schema, outboxadmin.Listing{States: []string{"dead", "retrying"}})
+		})
+		if err != nil {
+			p.Failure = said(err)
+		}
+		if p.Group != "" {
+			p.Events, err = read(q, "outbox group "+p.Group, fresh, func(ctx context.Context, db *database) ([]outboxadmin.Event, error) {
+				return outboxadmin.List(ctx, db.Pool, db.Schema, outboxadmin.Listing{Group: p.Group, Limit: maxListed})
+			})
+			if err != nil {
+				return err
+			}
+		}
+	}
+	q.render(200, "page_outbox.html", "Outbox", "outbox", p)
+	return nil
+}
+
+// share gives each relay its shards.
+func (p *outboxPage) share(r *outboxadmin.Report) {
+	byName := map[string]int{}
+	for _, relay := range r.Relays {
+		if relay.Alive {
+			byName[relay.Name], byName[relay.ID] = len(p.Relays), len(p.Relays)
+			p.Relays = append(p.Relays, holder{RelayReport: relay, Cells: make([]*outboxadmin.ShardReport, len(r.Shards))})
+		}
+	}
+	for i, shard := range r.Shards {
+		if shard.Suspect != "" || shard.UncleanTakeovers > 1 {
+			p.Suspect = append(p.Suspect, shard)
+		}
+		at, known := byName[shard.Relay]
+		if shard.Held && known {
+			p.Relays[at].Cells[i] = &r.Shards[i]
+		} else if shard.Pending.N > 0 {
+			p.Free = append(p.Free, shard)
+		}
+	}
+	slices.SortStableFunc(p.Relays, func(a, b holder) int { return b.Shards - a.Shards })
+}

@@ -1,0 +1,159 @@
+package console
+
+import (
+	"bytes"
+	"context"
+	"embed"
+	"errors"
+	"html/template"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"path"
+	"time"
+
+	"github.com/millrace-go/millrace/console/internal/cache"
+)
+
+//go:embed templates/*.html
+var templateFiles embed.FS
+
+//go:embed static
+var staticFS embed.FS
+
+const staticFiles = "static"
+
+// pages are the templates, each with the layout.
+var pages = parsePages()
+
+func parsePages() map[string]*template.Template {
+	all := map[string]*template.Template{}
+	names, err := fs.Glob(templateFiles, "templates/page_*.html")
+	if err != nil {
+		panic(err) // the pattern is wrong
+	}
+	for _, file := range names {
+		all[path.Base(file)] = template.Must(template.New("layout.html").Funcs(functions).ParseFS(templateFiles, "templates/layout.html", "templates/parts.html", file))
+	}
+	return all
+}
+
+// static serves the style sheet, the script and the icon.
+func static(file string) http.HandlerFunc {
+	b, err := staticFS.ReadFile(staticFiles + "/" + file)
+	if err != nil {
+		panic(err) // it is not embedded
+	}
+	return func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Cache-Control", "private, max-age=300")
+		http.ServeContent(w, r, file, time.Time{}, bytes.NewReader(b))
+	}
+}
+
+// request is one for a page of a database.
+type request struct {
+	*Console
+	db     *database
+	w      http.ResponseWriter
+	r      *http.Request
+	rights Rights
+	user   string
+}
+
+func (q *request) ctx() context.Context { return q.r.Context() }
+
+// errNotFound is for what is not there.
+var errNotFound = errors.New("there is no such page")
+
+// page makes a handler of a page.
+func (c *Console) page(serve func(*request) error) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		rights, user := c.authorize(r)
+		if !rights.Has(Look) {
+			c.cfg.Logger.WarnContext(r.Context(), "console refused a request", "path", r.URL.Path, "remote", r.RemoteAddr)
+			http.Error(w, "You may not see this console. Ask whoever runs it for the right to look. Without Config.Authorize it serves this machine alone.", http.StatusForbidden)
+			return
+		}
+		q := &request{Console: c, db: c.databases[r.PathValue("db")], w: w, r: r, rights: rights, user: user}
+		if q.db == nil {
+			http.NotFound(w, r)
+			return
+		}
+		if err := serve(q); err != nil {
+			q.fail(err)
+		}
+	}
+}
+
+func (q *request) nothing() error { return errNotFound }
+
+// fail answers with an error.
+func (q *request) fail(err error) {
+	status := http.StatusInternalServerError
+	switch {
+	case errors.Is(err, errNotFound):
+		status = http.StatusNotFound
+	case q.r.Context().Err() != nil: // nobody reads the answer
+		return
+	}
+	if status == http.StatusInternalServerError {
+		q.cfg.Logger.ErrorContext(q.ctx(), "console page failed", "path", q.r.URL.Path, "error", err)
+	}
+	q.render(status, "page_error.html", "Error", "", said(err))
+}
+
+// said is an error in words for a person.
+func said(err error) string {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return "The database did not answer in time. It may be busy; narrow the filter, or try again."
+	}
+	return err.Error()
+}
+
+// view is what a template gets.
+type view struct {
+	Title, Section    string
+	Database          string
+	Databases         []Database
+	Prefix, Base      string // of all pages, and of those of the database
+	Path              string // of this page, behind the prefix
+	User              string
+	Rights            Rights
+	ReadOnly          bool
+	Token, Theme      string
+	Nav               snapshot
+	Now               time.Time // the database's
+	Content           any
+	MayAct, MayReveal bool
+}
+
+// render writes a page.
+func (q *request) render(status int, name, title, section string, content any) {
+	v := view{
+		Title: title, Section: section, Database: q.db.Name, Databases: q.cfg.Databases, Prefix: q.cfg.Prefix, Base: q.cfg.Prefix + "/" + q.db.Name,
+		Path: (&url.URL{Path: q.r.URL.Path, RawQuery: q.r.URL.RawQuery}).String(), User: q.user, Rights: q.rights, ReadOnly: q.cfg.ReadOnly,
+		Token: q.token(q.session(q.w, q.r), q.user), Nav: q.snapshot(), Content: content, MayAct: q.rights.Has(Act), MayReveal: q.rights.Has(Payloads),
+	}
+	if q.r.Method != http.MethodGet {
+		v.Path = "/" + q.db.Name + "/"
+	}
+	v.Now = v.Nav.Now
+	if cookie, err := q.r.Cookie(themeCookie); err == nil && (cookie.Value == "dark" || cookie.Value == "light") {
+		v.Theme = cookie.Value
+	}
+	var b bytes.Buffer
+	if err := pages[name].Execute(&b, v); err != nil {
+		q.cfg.Logger.ErrorContext(q.ctx(), "console template failed", "template", name, "error", err)
+		http.Error(q.w, "This page could not be made. See the log.", http.StatusInternalServerError)
+		return
+	}
+	q.w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	q.w.WriteHeader(status)
+	_, _ = q.w.Write(b.Bytes()) // the client may be gone
+}
+
+// read shares an answer of the database with all sessions.
+func read[T any](q *request, key string, fresh time.Duration, load func(ctx context.Context, db *database) (T, error)) (T, error) {
+	value, _, err := cache.Get(q.ctx(), q.db.cache, key, fresh, func(ctx context.Context) (T, error) { return load(ctx, q.db) })
+	return value, err
+}

@@ -1,0 +1,180 @@
+package console_test
+
+import (
+	"bufio"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/console"
+)
+
+func (s *site) pending(topic, id string) {
+	s.exec(`insert into {schema}.outbox (shard, seq, event_id, topic, key, headers, payload) values (3, {schema}.outbox_next(3::smallint), $1, $2, 'k', convert_to('{}', 'UTF8'), '')`, id, topic)
+}
+
+func TestOutbox(t *testing.T) {
+	t.Parallel()
+	s := open(t, everything)
+	s.pending("order.placed", "p1")
+	s.exec(`insert into {schema}.outbox_failed (hash, shard, seq, event_id, topic, key, headers, payload, created_at, state, attempts, reason)
+		select 1, 3, i, 'f' || i, 'order.placed', '', convert_to('{}', 'UTF8'), '', now(), 'dead', 3, 'message too large: ' || i from generate_series(1, 2) i`)
+	page := text(s.get(http.StatusOK, "/outbox"))
+	assert.Regexp(t, `Pending 1 oldest`, page)
+	assert.Contains(t, page, "order.placed flows 1")
+	assert.Contains(t, page, "1 of the shards with events is held by no relay")
+	assert.Contains(t, page, "No relay runs")
+	assert.Contains(t, page, "message too large: <n> 2 2")
+	assert.Contains(t, page, "Outbox 1", "the sidebar counts what waits")
+
+	assert.Contains(t, text(s.get(http.StatusOK, "/do/pause?topic=order.placed")), "1 waits now.")
+	assert.Contains(t, text(s.act(http.StatusOK, "/do/pause?topic=order.placed", "note", "repair")), "Topic order.placed is paused.")
+	assert.Contains(t, text(s.get(http.StatusOK, "/outbox")), "by ada, repair")
+	assert.Contains(t, text(s.get(http.StatusOK, "/do/pause?topic=order.placed")), "It is paused already.")
+	assert.Contains(t, text(s.act(http.StatusOK, "/do/resume?topic=order.placed")), "Topic order.placed is resumed.")
+	assert.Contains(t, text(s.get(http.StatusOK, "/audit")), "ada pause outbox")
+
+	_, group, found := strings.Cut(s.get(http.StatusOK, "/outbox"), "/outbox?group=")
+	require.True(t, found)
+	group, _, _ = strings.Cut(group, "#")
+	assert.Contains(t, text(s.get(http.StatusOK, "/outbox?group="+group)), "f1 order.placed dead 3 message too large: 1")
+	assert.Contains(t, text(s.get(http.StatusOK, "/do/outbox-retry?group="+group)), "Retry 2 events of the outbox?")
+	assert.Contains(t, text(s.act(http.StatusOK, "/do/outbox-retry?group="+group)), "A relay retries 2 events.")
+	assert.Equal(t, 2, s.count(`select count(*) from {schema}.outbox_failed where command = 'retry'`))
+	assert.Contains(t, text(s.act(http.StatusOK, "/do/outbox-discard?group="+group)), "A relay discards 2 events.")
+	assert.Contains(t, text(s.get(http.StatusOK, "/do/outbox-retry?group=nothing")), "No event of this cause is left.")
+	s.get(http.StatusNotFound, "/do/outbox-retry")
+}
+
+func TestEvent(t *testing.T) {
+	t.Parallel()
+	s := open(t, console.Look)
+	s.fail()
+	s.pending("order.placed", "0198c0de-98e0-7b44-8d21-6fa0c2e1b377")
+	page := s.get(http.StatusOK, "/event?id=e1")
+	assert.Contains(t, text(page), "A person decides: it is dead in 1 place. 0 consumers of 2 completed it.")
+	assert.Contains(t, text(page), "claim shop/book dead It failed as often as claim.max_attempts allows.")
+	assert.Contains(t, text(page), "millrace dead replay --consumer shop/book --schema "+s.schema+" e1")
+	assert.Contains(t, text(s.get(http.StatusOK, "/event?id=0198c0de")), "It waits to be published.", "a short ID will do")
+	assert.Contains(t, text(s.get(http.StatusOK, "/event?id=e2")), "parcel.packed")
+}
+
+func TestEffects(t *testing.T) {
+	t.Parallel()
+	s := open(t, everything)
+	s.exec(`insert into {schema}.effect (created_at, key, state, token, calls, first_called_at, called_at, until, reason)
+		select now(), 'shop/sms/e' || i, 'doubt', gen_random_uuid(), 1, now() - interval '1 hour', now() - interval '1 hour', now() - interval '1 hour', 'timeout' from generate_series(1, 3) i`)
+	assert.Contains(t, text(s.get(http.StatusOK, "/")), "shop/sms 3 in doubt")
+	page := text(s.get(http.StatusOK, "/effects?key=shop/sms/e1"))
+	assert.Contains(t, page, "Did this happen?")
+	assert.Contains(t, page, "timeout")
+	assert.Contains(t, text(s.get(http.StatusOK, "/do/resolve?key=shop/sms/e1&happened=yes")), "Record that shop/sms/e1 happened?")
+	again := s.act(http.StatusBadRequest, "/do/resolve?key=shop/sms/e1&happened=yes", "response", `{"id": 7`, "note", "seen there")
+	assert.Contains(t, text(again), "The response is no JSON")
+	assert.Contains(t, again, `value="{&#34;id&#34;: 7"`, "what was filled in stays")
+	assert.Contains(t, again, `value="seen there"`)
+	assert.Zero(t, s.count(`select count(*) from {schema}.effect_resolution`))
+	assert.Contains(t, text(s.act(http.StatusOK, "/do/resolve?key=shop/sms/e1&happened=yes", "response", `{"id": 7}`, "note", "seen there")), "Recorded that shop/sms/e1 happened.")
+	assert.Contains(t, text(s.act(http.StatusOK, "/do/resolve?key=shop/sms/e2&happened=no")), "Recorded that shop/sms/e2 did not happen.")
+	assert.Equal(t, 2, s.count(`select count(*) from {schema}.effect_resolution where resolved_by = 'ada'`))
+	assert.Contains(t, text(s.get(http.StatusOK, "/effects?state=done&key=shop/sms/e1")), `"id": 7`)
+	assert.Contains(t, text(s.get(http.StatusOK, "/do/resolve?key=shop/sms/e1&happened=no")), "It is not in doubt: done.")
+	s.get(http.StatusNotFound, "/do/resolve?key=shop/sms/e3&happened=perhaps")
+	s.get(http.StatusNotFound, "/effects?key=nothing")
+	s.get(http.StatusNotFound, "/effects?state=lost")
+}
+
+func TestKeys(t *testing.T) {
+	t.Parallel()
+	s := open(t, everything)
+	s.exec(`insert into {schema}.idempotency_key (id, service, scope, key, request, fingerprint, status, headers, body)
+		values (sha256('k'), 'shop', '\x01', 'key-1', 'POST /orders', '', 201, convert_to(E'Content-Type: application/json\nSet-Cookie: secret', 'UTF8'), convert_to('{"id": 7}', 'UTF8'))`)
+	assert.Regexp(t, `key-1 shop POST /orders executed 201`, text(s.get(http.StatusOK, "/keys")))
+	page := text(s.get(http.StatusOK, "/keys?key=key-1"))
+	assert.Contains(t, page, "POST /orders: executed, status 201.")
+	assert.Contains(t, page, `"id": 7`)
+	assert.NotContains(t, page, "secret")
+	id := s.form(s.get(http.StatusOK, "/do/forget?id=8254c329a92850f6d539dd376f4816ee2764517da5e0235514af433164480d7a")).Get("id")
+	assert.Contains(t, text(s.act(http.StatusOK, "/do/forget?id="+id, "note", "our mistake")), "The answer to POST /orders with the key key-1 was forgotten.")
+	assert.Zero(t, s.count(`select count(*) from {schema}.idempotency_key`))
+	assert.Contains(t, text(s.get(http.StatusOK, "/do/forget?id="+id)), "The answer is not stored any more.")
+}
+
+func TestSeveralDatabases(t *testing.T) {
+	t.Parallel()
+	s := open(t, console.Look, func(c *console.Config) {
+		d := c.Databases[0]
+		d.Name, d.Schema = "payments", "no_such_schema"
+		c.Databases = append(c.Databases, d)
+	})
+	s.fail()
+	page := s.get(http.StatusOK, "/")
+	assert.Contains(t, page, `href="/console/payments/"`)
+	assert.Contains(t, text(page), "2 databases")
+	s.base = "/console/payments"
+	assert.NotContains(t, text(s.get(http.StatusOK, "/")), "Dead letters 2")
+	s.base = "/console/stock"
+	s.get(http.StatusNotFound, "/")
+}
+
+// An open page hears of a change, and of the end.
+func TestLive(t *testing.T) {
+	t.Parallel()
+	s := open(t, console.Look)
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.server.URL+s.base+"/live", nil)
+	require.NoError(t, err)
+	answer, err := s.client.Do(r)
+	require.NoError(t, err)
+	defer answer.Body.Close()
+	assert.Equal(t, "text/event-stream", answer.Header.Get("Content-Type"))
+	lines := bufio.NewScanner(answer.Body)
+	next := func() string {
+		for lines.Scan() {
+			if event, found := strings.CutPrefix(lines.Text(), "event: "); found {
+				return event
+			}
+		}
+		return "end"
+	}
+	assert.Equal(t, "changed", next())
+	s.fail()
+	assert.Equal(t, "changed", next())
+	s.page.Close()
+	assert.Equal(t, "end", next())
+	s.page.Close() // once more does nothing
+}
+
+// However many pages are open, they read by few connections.
+func TestSessionsShareTheirFigures(t *testing.T) {
+	t.Parallel()
+	s := open(t, console.Look)
+	var pages sync.WaitGroup
+	for range 50 {
+		pages.Go(func() {
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.server.URL+s.base+"/outbox", nil)
+			if !assert.NoError(t, err) {
+				return
+			}
+			answer, err := s.client.Do(r)
+			if assert.NoError(t, err) {
+				assert.Equal(t, http.StatusOK, answer.StatusCode)
+				assert.NoError(t, answer.Body.Close())
+			}
+		})
+	}
+	pages.Wait()
+	assert.LessOrEqual(t, int(s.pool.Stat().TotalConns()), 4, "at most four reads at once")
+}
+
+// The page counts ages on, from the times that it has beside them.
+func TestAgesHaveTheirTimes(t *testing.T) {
+	t.Parallel()
+	s := open(t, console.Look)
+	s.pending("order.placed", "p1")
+	assert.Regexp(t, `oldest <time datetime="\d{4}-\d\d-\d\dT[^"]*Z" title="[^"]*" data-since>\d+\.\d s</time>`, s.get(http.StatusOK, "/outbox"))
+	assert.Contains(t, s.get(http.StatusOK, "/"), `data-now>`)
+}

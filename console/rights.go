@@ -1,0 +1,79 @@
+package console
+
+import (
+	"net"
+	"net/http"
+	"net/netip"
+)
+
+// Rights are what somebody may do. Without Look there is nothing that the others allow.
+type Rights uint8
+
+const (
+	// Look allows to see metadata: IDs, keys, topics, states, errors, headers, times and counts.
+	Look Rights = 1 << iota
+	// Payloads allows to see payloads, and the responses of effects and requests.
+	Payloads
+	// Act allows to replay, discard, pause, resume and decide.
+	Act
+)
+
+// Has reports whether all of the rights are there.
+func (r Rights) Has(all Rights) bool { return r&all == all }
+
+// String says in words what the rights allow.
+func (r Rights) String() string {
+	text := "may not look"
+	if r.Has(Look) {
+		text = "may look"
+	}
+	if r.Has(Look | Act) {
+		text = "may act"
+	}
+	if !r.Has(Payloads) {
+		text += ", payloads hidden"
+	}
+	return text
+}
+
+// Loopback returns a function for Config.Authorize that gives the rights to requests from this machine, and none to others. Everybody
+// who can log in to this machine has them. It refuses requests that a proxy has passed on, whose sender nobody knows, and those whose
+// Host is not this machine: by them a foreign web site could have a browser reach the console.
+func Loopback(rights Rights, user string) func(*http.Request) (Rights, string) {
+	return func(r *http.Request) (Rights, string) {
+		for _, header := range []string{"Forwarded", "Via", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-Ip"} {
+			if r.Header.Get(header) != "" {
+				return 0, ""
+			}
+		}
+		from, err := netip.ParseAddrPort(r.RemoteAddr)
+		if err != nil || !from.Addr().Unmap().IsLoopback() || !loopbackHost(r.Host) {
+			return 0, ""
+		}
+		return rights, user
+	}
+}
+
+func loopbackHost(hostport string) bool {
+	host, _, err := net.SplitHostPort(hostport)
+	if err != nil {
+		host = hostport
+	}
+	if len(host) > 2 && host[0] == '[' {
+		host = host[1 : len(host)-1]
+	}
+	addr, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && addr.IsLoopback()
+}
+
+// authorize is what the request may do.
+func (c *Console) authorize(r *http.Request) (Rights, string) {
+	rights, user := c.cfg.Authorize(r)
+	if c.cfg.ReadOnly || user == "" {
+		rights &^= Act
+	}
+	if !rights.Has(Look) {
+		return 0, ""
+	}
+	return rights, user
+}

@@ -1,0 +1,159 @@
+package console
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/millrace-go/millrace/console/internal/cache"
+	"github.com/millrace-go/millrace/internal/doctor"
+	"github.com/millrace-go/millrace/internal/tables"
+	"github.com/millrace-go/millrace/middleware/claim"
+	"github.com/millrace-go/millrace/middleware/deadletter"
+	"github.com/millrace-go/millrace/middleware/effect"
+	"github.com/millrace-go/millrace/outbox/outboxadmin"
+)
+
+const (
+	// fresh is how old figures may be, and freshFindings how old what doctor found.
+	fresh         = time.Second
+	freshFindings = 15 * time.Second
+
+	// maxCounted is how many effects are counted, and maxConsumers of how many consumers the dead letters.
+	maxCounted   = 1000
+	maxConsumers = 50
+	// maxGroups is how many causes deadletter.ListGroups returns at most.
+	maxGroups = 1000
+)
+
+// snapshot is what all pages show of a database. Times are the server's.
+type snapshot struct {
+	Now       time.Time // zero: the database has never answered
+	There     map[string]bool
+	Outbox    *outboxadmin.Report
+	Causes    []deadletter.ErrorGroup
+	Dead      outboxadmin.Count
+	Consumers []consumer
+	Replays   []deadletter.ReplayStatus // the last ones
+	Doubts    []effect.Entry
+	InDoubt   outboxadmin.Count
+	Error     string // why these figures are old
+	version   string
+}
+
+// consumer is one that has claimed events.
+type consumer struct {
+	Name   string
+	Dead   int
+	Pauses []claim.Pause
+}
+
+// snapshot returns the figures, which may be old when the database does not answer.
+func (q *request) snapshot() snapshot {
+	s, _, err := cache.Get(q.ctx(), q.db.cache, "snapshot", fresh, q.db.look)
+	if err != nil {
+		s.Error = said(err)
+	}
+	return s
+}
+
+// look reads a snapshot.
+func (db *database) look(ctx context.Context) (snapshot, error) {
+	s, err := db.figures(ctx)
+	s.version = s.digest()
+	return s, err
+}
+
+func (db *database) figures(ctx context.Context) (s snapshot, err error) {
+	if err := db.Pool.QueryRow(ctx, `select now()`).Scan(&s.Now); err != nil {
+		return s, err
+	}
+	if s.There, err = tables.Installed(ctx, db.Pool, db.Schema); err != nil {
+		return s, err
+	}
+	if s.There["outbox"] {
+		if s.Outbox, err = outboxadmin.Inspect(ctx, db.Pool, db.Schema); err != nil {
+			return s, err
+		}
+	}
+	if s.There["claim"] {
+		if err := db.lookAtConsumers(ctx, &s); err != nil {
+			return s, err
+		}
+	}
+	if s.There["effect"] {
+		s.Doubts, err = effect.List(ctx, db.Pool, db.Schema, effect.Listing{Limit: maxCounted})
+		s.InDoubt = outboxadmin.Count{N: int64(len(s.Doubts)), AtLeast: len(s.Doubts) == maxCounted}
+	}
+	return s, err
+}
+
+func (db *database) lookAtConsumers(ctx context.Context, s *snapshot) (err error) {
+	if s.Causes, err = deadletter.ListGroups(ctx, db.Pool, db.Schema, deadletter.Selection{}); err != nil {
+		return err
+	}
+	for _, g := range s.Causes {
+		s.Dead.N += int64(g.Events)
+	}
+	s.Dead.AtLeast = len(s.Causes) == maxGroups
+	if s.Replays, err = deadletter.ListReplays(ctx, db.Pool, db.Schema, maxReplays); err != nil {
+		return err
+	}
+	pauses, err := claim.Pauses(ctx, db.Pool, db.Schema)
+	if err != nil {
+		return err
+	}
+	kept, err := claim.InspectKept(ctx, db.Pool, db.Schema)
+	if err != nil {
+		return err
+	}
+	for _, k := range kept.Consumers[:min(len(kept.Consumers), maxConsumers)] {
+		c := consumer{Name: k.Name}
+		for _, p := range pauses {
+			if p.Consumer == k.Name {
+				c.Pauses = append(c.Pauses, p)
+			}
+		}
+		groups, err := db.causesOf(ctx, k.Name, s.Causes)
+		if err != nil {
+			return err
+		}
+		for _, g := range groups {
+			c.Dead += g.Events
+		}
+		s.Consumers = append(s.Consumers, c)
+	}
+	slices.SortStableFunc(s.Consumers, func(a, b consumer) int { // trouble first
+		return cmp.Or(cmp.Compare(b.Dead, a.Dead), cmp.Compare(len(b.Pauses), len(a.Pauses)), cmp.Compare(a.Name, b.Name))
+	})
+	return nil
+}
+
+// causesOf are those of one consumer. The database is asked only where it has causes in common with others.
+func (db *database) causesOf(ctx context.Context, name string, all []deadletter.ErrorGroup) (its []deadletter.ErrorGroup, err error) {
+	for _, g := range all {
+		if slices.Contains(g.Consumers, name) {
+			if len(g.Consumers) > 1 {
+				return deadletter.ListGroups(ctx, db.Pool, db.Schema, deadletter.Selection{Consumer: name})
+			}
+			its = append(its, g)
+		}
+	}
+	return its, nil
+}
+
+// findings are doctor's, and when it looked.
+func (q *request) findings() ([]doctor.Finding, time.Time, error) {
+	return cache.Get(q.ctx(), q.db.cache, "doctor", freshFindings, func(ctx context.Context) ([]doctor.Finding, error) {
+		found, err := doctor.Examine(ctx, q.db.Pool, doctor.Config{
+			Schema: q.db.Schema, Reach: q.db.reach,
+			Limits: doctor.Limits{Lag: time.Minute, Transaction: 15 * time.Minute, Retention: claim.DefaultRetention, Horizon: claim.DefaultRedeliveryHorizon},
+		})
+		if err != nil {
+			return nil, fmt.Errorf("doctor: %w", err)
+		}
+		return found, nil
+	})
+}

@@ -1,0 +1,122 @@
+// What the page adds where there is JavaScript: parts are replaced when the server says that figures have changed, and keys.
+"use strict";
+(() => {
+  const body = document.body, base = body.dataset.base;
+  const pause = document.getElementById("pause"), pauseText = document.getElementById("pause-text"), lost = document.getElementById("lost");
+  const keys = document.getElementById("keys"), keysOff = document.getElementById("keys-off");
+  let paused = false, waiting = 0, running = false, again = false;
+
+  // A part stays as it is while somebody points at it or works in it: nothing moves under the pointer.
+  const busy = (part) => part.matches(":hover") || part.contains(document.activeElement);
+
+  const swap = (page) => {
+    for (const part of document.querySelectorAll("[data-part]")) {
+      const now = page.getElementById(part.id);
+      if (now && !busy(part) && part.innerHTML !== now.innerHTML) part.replaceWith(document.adoptNode(now));
+    }
+  };
+
+  const refresh = async () => {
+    if (running) { again = true; return; }
+    running = true;
+    try {
+      const answer = await fetch(location.href, { headers: { Accept: "text/html" }, credentials: "same-origin" });
+      if (answer.ok) swap(new DOMParser().parseFromString(await answer.text(), "text/html"));
+    } catch { /* the stream says that the connection is lost */ }
+    running = false;
+    if (again) { again = false; refresh(); }
+  };
+
+  const changed = () => {
+    if (paused || document.hidden || document.querySelector("dialog[open]")) {
+      waiting++;
+      if (paused) pauseText.textContent = "Paused, " + waiting + " new";
+      return;
+    }
+    refresh();
+  };
+
+  const setPaused = (to) => {
+    paused = to;
+    pause.classList.toggle("off", paused);
+    pause.setAttribute("aria-pressed", String(paused));
+    pauseText.textContent = paused ? "Paused" : "Live";
+    if (!paused && waiting) { waiting = 0; refresh(); }
+  };
+
+  if (document.querySelector("main form[method=post]") === null) { // a form that somebody fills in stays as it is
+    let first = true, slow;
+    const live = new EventSource(body.dataset.live);
+    const alive = () => { lost.hidden = true; clearTimeout(slow); slow = setTimeout(() => { lost.hidden = false; }, 15000); };
+    live.addEventListener("changed", () => { alive(); if (!first) changed(); first = false; });
+    live.addEventListener("beat", alive);
+    live.addEventListener("error", () => { first = false; clearTimeout(slow); slow = setTimeout(() => { lost.hidden = false; }, 3000); });
+    pause.hidden = false;
+    pause.addEventListener("click", () => setPaused(!paused));
+    document.addEventListener("visibilitychange", () => { if (!document.hidden && !paused && waiting) { waiting = 0; refresh(); } });
+  }
+
+  // Ages count up by the server's clock, as long as the figures beside them are kept up to date. They are written as age in
+  // format.go does.
+  const two = (s, large, a, small, b) => Math.floor(s / large) + a + (Math.floor(s % large / small) ? Math.floor(s % large / small) + b : "");
+  const age = (ms) => {
+    const s = Math.max(ms, 0) / 1000, m = 60, h = 60 * m;
+    if (s < 10) return (Math.floor(s * 10) / 10).toFixed(1) + " s";
+    if (s < 2 * m) return Math.floor(s) + "s";
+    if (s < 10 * m) return two(s, m, "m", 1, "s");
+    if (s < 2 * h) return Math.floor(s / m) + "m";
+    if (s < 8 * h) return two(s, h, "h", m, "m");
+    if (s < 48 * h) return Math.floor(s / h) + "h";
+    return Math.floor(s / (24 * h)) + "d";
+  };
+  let ahead = null, clock = null; // how far the server's clock is ahead of this one, and the element that told it
+  setInterval(() => {
+    const told = document.querySelector("[data-now]");
+    if (!told || paused || !lost.hidden || document.querySelector("#trouble p")) return;
+    if (told !== clock) { clock = told; ahead = Date.parse(told.dateTime) - Date.now(); }
+    const now = Date.now() + ahead;
+    clock.textContent = new Date(now).toISOString().slice(11, 19);
+    for (const e of document.querySelectorAll("[data-since]")) e.textContent = age(now - Date.parse(e.dateTime));
+    for (const e of document.querySelectorAll("[data-until]")) e.textContent = age(Date.parse(e.dateTime) - now);
+  }, 1000);
+
+  // Keys: none of them changes anything, and none works while a field has the focus.
+  const off = () => { try { return localStorage.getItem("millrace-keys") === "off"; } catch { return false; } };
+  keysOff.textContent = off() ? "Switch keys on" : "Switch keys off";
+  keysOff.addEventListener("click", () => {
+    try { localStorage.setItem("millrace-keys", off() ? "on" : "off"); } catch { /* they stay as they are */ }
+    keysOff.textContent = off() ? "Switch keys on" : "Switch keys off";
+  });
+  const pages = { o: "/", b: "/outbox", d: "/dead", e: "/event", f: "/effects", k: "/keys", a: "/audit" };
+  const move = (by) => {
+    const rows = [...document.querySelectorAll("main tbody th a, main .rows a, main .findings a, main .timeline a")];
+    const at = rows.indexOf(document.activeElement);
+    const to = rows[at < 0 ? (by > 0 ? 0 : rows.length - 1) : at + by];
+    if (to) to.focus();
+  };
+  let going = false;
+  document.addEventListener("keydown", (e) => {
+    const field = e.target.closest("input, textarea, select");
+    if (e.key === "Escape" && field) { field.blur(); return; }
+    if (field || e.ctrlKey || e.metaKey || e.altKey || keys.open) return;
+    if (e.key === "?") { keys.showModal(); e.preventDefault(); return; }
+    if (off()) return;
+    if (going) {
+      going = false;
+      if (pages[e.key]) { location.href = base + pages[e.key]; e.preventDefault(); }
+      return;
+    }
+    const find = document.getElementById("find"), filter = document.getElementById("filter");
+    switch (e.key) {
+      case "g": going = true; setTimeout(() => { going = false; }, 1000); break;
+      case "/": find.focus(); break;
+      case "f": if (!filter) return; filter.focus(); break;
+      case "j": move(1); break;
+      case "k": move(-1); break;
+      case "p": if (pause.hidden) return; setPaused(!paused); break;
+      case "Escape": { const back = document.querySelector(".sheet .bar a.button"); if (!back) return; back.click(); break; }
+      default: return;
+    }
+    e.preventDefault();
+  });
+})();

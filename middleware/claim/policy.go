@@ -1,0 +1,103 @@
+package claim
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/millrace-go/millrace/retry"
+)
+
+// HandlerConfig configures one consumer. What it leaves open is as the Config says.
+type HandlerConfig struct {
+	// Retry has rules for this consumer's events. They come before those of Config.Retry. Default: none.
+	Retry retry.Policy
+
+	// Timeout bounds a run of the handler: see Config.HandlerTimeout. 1 ms or more. Default: the claim's.
+	Timeout time.Duration
+
+	// MaxPerKey is how many events of a key are handled at once: see Config.MaxPerKey. Default: the claim's.
+	MaxPerKey int
+}
+
+// Validate reports everything that is wrong with it, which is the field of that name.
+func (h HandlerConfig) Validate(field string) error {
+	errs := []error{h.Retry.Validate(field + ".Retry"), validatePerKey(field, h.MaxPerKey)}
+	if h.Timeout != 0 && h.Timeout < time.Millisecond {
+		errs = append(errs, fmt.Errorf("%s.Timeout is %v: want 1ms or more, or 0 for that of other handlers", field, h.Timeout))
+	}
+	return errors.Join(errs...)
+}
+
+// of is the configuration of a consumer, as the store knows it.
+func (c Config) of(consumer string) HandlerConfig {
+	if len(c.Handlers) == 0 {
+		return HandlerConfig{}
+	}
+	return c.Handlers[strings.TrimPrefix(consumer, c.Service+"/")]
+}
+
+// timeout is the consumer's.
+func (c Config) timeout(consumer string) time.Duration {
+	return cmp.Or(c.of(consumer).Timeout, c.HandlerTimeout)
+}
+
+// longest is how long the slowest handler may run.
+func (c Config) longest() time.Duration {
+	d := c.HandlerTimeout
+	for _, h := range c.Handlers {
+		d = max(d, h.Timeout)
+	}
+	return d
+}
+
+// ruled is a handler's fault as the rules for its error say.
+func (c Config) ruled(f fault, consumer, topic string, err error) fault {
+	if !f.counted || f.reason == reasonClock {
+		return f
+	}
+	rule, ok := c.of(consumer).Retry.Find(topic, err)
+	if !ok {
+		rule, ok = c.Retry.Find(topic, err)
+	}
+	switch {
+	case !ok:
+	case rule.Ignore:
+		f.ignored = true
+	case rule.Dead:
+		f.hopeless, f.reason = true, reasonPermanent
+	default:
+		f.rule = rule
+	}
+	return f
+}
+
+// wait is how long an event waits that has failed so often.
+func (c Config) wait(rule retry.Rule, attempts int) time.Duration {
+	if rule.Backoff == 0 {
+		d := max(c.Backoff(attempts), 0)
+		if rule.MaxBackoff > 0 {
+			d = min(d, rule.MaxBackoff)
+		}
+		return d
+	}
+	rule.MaxBackoff = cmp.Or(rule.MaxBackoff, max(rule.Backoff, lastBackoff))
+	return jitter(rule.Wait(attempts))
+}
+
+func (c Config) validatePolicies() error {
+	errs := []error{c.Retry.Validate("Config.Retry"), validatePerKey("Config", c.MaxPerKey)}
+	for _, name := range slices.Sorted(maps.Keys(c.Handlers)) {
+		errs = append(errs, c.Handlers[name].Validate(fmt.Sprintf("Config.Handlers[%q]", name)))
+	}
+	return errors.Join(errs...)
+}
+
+// hasPolicies reports whether there are rules, which only a store with PostgreSQL behind it can keep.
+func (c Config) hasPolicies() bool {
+	return len(c.Retry) > 0 || slices.ContainsFunc(slices.Collect(maps.Values(c.Handlers)), func(h HandlerConfig) bool { return len(h.Retry) > 0 })
+}

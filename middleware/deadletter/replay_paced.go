@@ -1,0 +1,282 @@
+package deadletter
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/millrace-go/millrace/pgtx"
+)
+
+// Pace is how fast a replay goes, and when it stops by itself.
+type Pace struct {
+	Rate int `json:"rate"` // events a second. 0: as many as consumers settle
+
+	// MaxFailed is the largest share, from 0 to 1, of events that may fail again among those that were tried: with more the
+	// replay stops. While fewer than 20 were tried 20 count. 1: it never stops. With less than 1 it replays 20 events, and
+	// from then on waits until half of what it has replayed was tried.
+	MaxFailed float64 `json:"max_failed"`
+}
+
+func (p Pace) validate() error {
+	var errs []error
+	if p.Rate < 0 {
+		errs = append(errs, fmt.Errorf("Pace.Rate is %d: want 0 or more events a second", p.Rate))
+	}
+	if !(p.MaxFailed >= 0 && p.MaxFailed <= 1) {
+		errs = append(errs, fmt.Errorf("Pace.MaxFailed is %v: want a share from 0 to 1", p.MaxFailed))
+	}
+	return errors.Join(errs...)
+}
+
+// States of a replay that keeps a pace.
+const (
+	ReplayRunning = "running" // ContinueReplay goes on with it, in any process
+	ReplayStopped = "stopped" // by StopReplay, or because too much failed again; ResumeReplay has it go on
+	ReplayDone    = "done"    // each event has had its turn
+)
+
+// ReplayStatus is how far a replay is that keeps a pace. Times are the server's.
+type ReplayStatus struct {
+	ID        int64     `json:"id"`
+	Actor     string    `json:"actor"` // who began it
+	Note      string    `json:"note,omitempty"`
+	Selection Selection `json:"selection"`
+	Pace      Pace      `json:"pace"`
+	State     string    `json:"state"`
+	Reason    string    `json:"reason,omitempty"` // why it was stopped
+
+	Started time.Time  `json:"started"`
+	Stepped time.Time  `json:"stepped"` // when it last replayed events. A running one whose last step is long ago is continued by nobody
+	Ended   *time.Time `json:"ended,omitempty"`
+
+	Selected int `json:"selected"`            // when it began
+	Replayed int `json:"replayed"`            // of those
+	InFlight int `json:"in_flight,omitempty"` // left alone, because they were being handled, or were changed, at that moment
+
+	// What became of those that were replayed. The sum is Replayed.
+	Handled    int `json:"handled"`
+	Untried    int `json:"untried"`              // by nobody yet
+	Retrying   int `json:"retrying"`             // they have failed again, and have attempts left
+	Dead       int `json:"dead"`                 // they are dead letters again
+	Superseded int `json:"superseded,omitempty"` // replayed again, or discarded, by an operator before they were handled
+}
+
+// ErrNoSuchReplay means that no replay has the ID, or that it is done.
+var ErrNoSuchReplay = errors.New("no such replay, or it is done")
+
+// BeginReplay records a replay as Replay does it, but at a pace, and returns its ID. ContinueReplay does the work. The replay
+// lasts beyond its process: in the database stands how far it is, committed with what it did. The error is ErrNoSuchEvent
+// when nothing is selected.
+func BeginReplay(ctx context.Context, db pgtx.DB, schema string, s Selection, pace Pace, by By) (id int64, err error) {
+	a := replaying(nil)
+	if err := a.complete(&s, by); err != nil {
+		return 0, err
+	}
+	if err := pace.validate(); err != nil {
+		return 0, fmt.Errorf("replay failed events: %w", err)
+	}
+	selection, err := json.Marshal(s)
+	if err != nil {
+		return 0, err
+	}
+	err = a.administer(ctx, db, schema, func(ctx context.Context, tx pgx.Tx, schema string) error {
+		var upTo int64
+		if err := tx.QueryRow(ctx, query("newest", schema), 0).Scan(&upTo, nil); err != nil {
+			return err
+		}
+		counts, err := s.count(ctx, tx, schema, upTo)
+		if err != nil {
+			return err
+		}
+		selected := 0
+		for _, n := range counts {
+			selected += n
+		}
+		if selected == 0 {
+			return ErrNoSuchEvent
+		}
+		return tx.QueryRow(ctx, query("replay_begin", schema), by.Actor, by.Note, selection, pace.Rate, pace.MaxFailed, upTo, selected).Scan(&id)
+	})
+	return id, err
+}
+
+// ContinueReplay replays until the replay has ended or ctx has, and returns how far it is. Several processes may continue
+// one replay: they keep its pace together. progress, which may be nil, is called about once a second.
+func ContinueReplay(ctx context.Context, db pgtx.DB, schema string, id int64, progress func(ReplayStatus)) (status ReplayStatus, err error) {
+	told := time.Time{}
+	for {
+		running, wait, err := stepReplay(ctx, db, schema, id)
+		if err != nil {
+			return status, err
+		}
+		if !running || progress != nil && time.Since(told) >= time.Second {
+			if status, err = ShowReplay(ctx, db, schema, id); err != nil {
+				return status, err
+			}
+			told = time.Now()
+			if progress != nil {
+				progress(status)
+			}
+		}
+		if !running {
+			return status, nil
+		}
+		select {
+		case <-ctx.Done():
+			return status, fmt.Errorf("continue replay %d: %w", id, ctx.Err())
+		case <-time.After(wait):
+		}
+	}
+}
+
+// Steps of a replay.
+const (
+	firstStep    = 20                     // events of a replay that may stop by itself
+	stepsASecond = 5                      // of one with a rate
+	untriedPause = 200 * time.Millisecond // before it asks again whether consumers have tried what was replayed
+	longestPause = time.Second            // before it asks again whether it was stopped
+)
+
+// stepReplay replays some events, and returns how long to wait before the next step. It reports false when the replay has ended.
+func stepReplay(ctx context.Context, db pgtx.DB, schema string, id int64) (running bool, wait time.Duration, err error) {
+	a := replaying(&id)
+	err = a.administer(ctx, db, schema, func(ctx context.Context, tx pgx.Tx, schema string) error {
+		running, wait = false, 0
+		var (
+			by                        By
+			selection                 []byte
+			s                         Selection
+			pace                      Pace
+			above, upTo               int64
+			due                       float64
+			replayed, untried, failed int
+		)
+		err := tx.QueryRow(ctx, query("replay_lock", schema), id).Scan(&by.Actor, &by.Note, &selection, &pace.Rate, &pace.MaxFailed,
+			&above, &upTo, &due, &untried, &failed, &replayed)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return nil // it has ended
+		}
+		if err == nil {
+			err = json.Unmarshal(selection, &s)
+		}
+		if err != nil {
+			return err
+		}
+		limit, guarded := pageSize, pace.MaxFailed < 1
+		if pace.Rate > 0 {
+			limit = min(limit, (pace.Rate+stepsASecond-1)/stepsASecond)
+		}
+		if guarded {
+			if _, err := tx.Exec(ctx, query("replay_handled", schema), id); err != nil {
+				return err
+			}
+			tried := replayed - untried
+			counts := max(tried, firstStep)
+			if float64(failed) > pace.MaxFailed*float64(counts) {
+				reason := fmt.Sprintf("of %d events that were tried %d have failed again", tried, failed)
+				_, err := tx.Exec(ctx, query("replay_stop", schema), id, reason)
+				return err
+			}
+			limit = min(limit, counts-untried)
+		}
+		running = true
+		switch {
+		case due > 0:
+			wait = min(longestPause, time.Duration(due*float64(time.Second)))
+			return nil
+		case limit <= 0:
+			wait = untriedPause
+			return nil
+		}
+		var r Result
+		last, err := a.step(ctx, tx, schema, s, above, upTo, limit, by, &r)
+		if err != nil {
+			return err
+		}
+		if pace.Rate > 0 {
+			wait = time.Duration(r.Done) * time.Second / time.Duration(pace.Rate)
+		}
+		running = last < upTo
+		_, err = tx.Exec(ctx, query("replay_step", schema), id, last, r.Done, r.InFlight, wait.Seconds())
+		return err
+	})
+	return running, wait, err
+}
+
+// StopReplay stops a replay for good, or until ResumeReplay. What it has replayed stays so.
+func StopReplay(ctx context.Context, db pgtx.DB, schema string, id int64, by By) error {
+	return changeReplay(ctx, db, schema, "stop replay", id, by, "replay_stop", "stopped by "+by.Actor)
+}
+
+// ResumeReplay lets a replay that was stopped go on where it was, at another pace if one is given. ContinueReplay does the work.
+func ResumeReplay(ctx context.Context, db pgtx.DB, schema string, id int64, pace *Pace, by By) error {
+	var rate *int
+	var maxFailed *float64
+	if pace != nil {
+		if err := pace.validate(); err != nil {
+			return fmt.Errorf("resume replay: %w", err)
+		}
+		rate, maxFailed = &pace.Rate, &pace.MaxFailed
+	}
+	return changeReplay(ctx, db, schema, "resume replay", id, by, "replay_resume", rate, maxFailed)
+}
+
+func changeReplay(ctx context.Context, db pgtx.DB, schema, what string, id int64, by By, statement string, args ...any) error {
+	if err := by.Validate(); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return administer(ctx, db, schema, what, func(ctx context.Context, tx pgx.Tx, schema string) error {
+		changed, err := tx.Exec(ctx, query(statement, schema), append([]any{id}, args...)...)
+		if err != nil {
+			return err
+		}
+		if changed.RowsAffected() == 0 {
+			return fmt.Errorf("%w: %d", ErrNoSuchReplay, id)
+		}
+		_, err = tx.Exec(ctx, query("replay_audit", schema), id, by.Actor, what, by.Note)
+		return err
+	})
+}
+
+// ListReplays returns replays that keep a pace, the last first, at most so many.
+func ListReplays(ctx context.Context, db pgtx.DB, schema string, limit int) ([]ReplayStatus, error) {
+	return replays(ctx, db, schema, nil, limit)
+}
+
+// ShowReplay returns how far a replay is.
+func ShowReplay(ctx context.Context, db pgtx.DB, schema string, id int64) (ReplayStatus, error) {
+	found, err := replays(ctx, db, schema, &id, 1)
+	if err == nil && len(found) == 0 {
+		err = fmt.Errorf("%w: %d", ErrNoSuchReplay, id)
+	}
+	if err != nil {
+		return ReplayStatus{}, err
+	}
+	return found[0], nil
+}
+
+func replays(ctx context.Context, db pgtx.DB, schema string, id *int64, limit int) (found []ReplayStatus, err error) {
+	err = administer(ctx, db, schema, "list replays", func(ctx context.Context, tx pgx.Tx, schema string) error {
+		rows, err := tx.Query(ctx, query("replays", schema), id, limit)
+		if err != nil {
+			return err
+		}
+		found, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (r ReplayStatus, err error) {
+			var selection []byte
+			err = row.Scan(&r.ID, &r.Actor, &r.Note, &selection, &r.Pace.Rate, &r.Pace.MaxFailed, &r.State, &r.Reason, &r.Started, &r.Stepped,
+				&r.Ended, &r.Selected, &r.Replayed, &r.InFlight, &r.Untried, &r.Retrying, &r.Dead, &r.Superseded)
+			if err == nil {
+				err = json.Unmarshal(selection, &r.Selection)
+			}
+			r.Handled = r.Replayed - r.Untried - r.Retrying - r.Dead - r.Superseded
+			return r, err
+		})
+		return err
+	})
+	return found, err
+}

@@ -1,0 +1,49 @@
+package store_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/framework/devstack/devtest"
+	"github.com/millrace-go/millrace/internal/pgschema"
+	"github.com/millrace-go/millrace/outbox/internal/relay"
+	"github.com/millrace-go/millrace/outbox/internal/store"
+)
+
+func TestReadLeavesOutPayloads(t *testing.T) {
+	t.Parallel()
+	pool, schema := devtest.Pool(t), devtest.Schema(t)
+	require.NoError(t, migrate(t.Context(), pool, schema))
+	_, err := pool.Exec(t.Context(), pgschema.Render(`
+		insert into {schema}.outbox (shard, seq, event_id, topic, key, headers, payload) values
+		(0, 1, 'small',        'open',   '', '{}', 'p'),
+		(0, 2, 'hidden',       'closed', '', '{}', 'p'),
+		(0, 3, 'large',        'open',   '', '{}', 'pppppppppp'),
+		(0, 4, 'hidden large', 'closed', '', '{}', 'pppppppppp')`, schema))
+	require.NoError(t, err)
+	for name, c := range map[string]struct {
+		request relay.Request
+		want    []string // with their payloads
+	}{
+		"each below a bound": {relay.Request{Each: 5, Hide: []string{"closed"}}, []string{"small"}},
+		"all below a bound":  {relay.Request{Bytes: 5, Hide: []string{"closed"}}, []string{"small", "large"}}, // one may exceed the rest
+		"nothing hidden":     {relay.Request{Each: 10}, []string{"small", "hidden", "large", "hidden large"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c.request.Limit = 10
+			answer, err := store.NewReader(pool, schema).Read(t.Context(), []relay.Request{c.request}, false)
+			require.NoError(t, err)
+			require.Len(t, answer.Shards[0].Above, 4)
+			var with []string
+			for _, r := range answer.Shards[0].Above {
+				if assert.NotZero(t, r.Size); r.Payload != nil {
+					with = append(with, r.EventID)
+				}
+			}
+			assert.Equal(t, c.want, with)
+		})
+	}
+}

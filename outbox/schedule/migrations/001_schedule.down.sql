@@ -1,0 +1,2 @@
+-- Forgets what was fired: schedules begin anew.
+drop table {schema}.schedule;

@@ -1,0 +1,159 @@
+package schedule
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/millrace-go/millrace/pgtx"
+	"github.com/millrace-go/millrace/retry"
+)
+
+const (
+	// spread keeps the processes of a fleet from looking at the same moment.
+	spread = 250 * time.Millisecond
+	// busy is when a process looks again if another one has locked the row: that one may be killed before its commit.
+	busy = time.Second
+	// longest is how long no process looks: the server's clock may have been changed, or this machine may have slept.
+	longest = time.Hour
+	// patience is how long one look may take, with the wait for a connection.
+	patience = 10 * time.Second
+)
+
+// failing is how long a process waits after a look that failed.
+var failing = retry.Rule{Backoff: time.Second, MaxBackoff: time.Minute}
+
+// Run fires the schedules until ctx ends. What it is firing then is rolled back, or committed; the other processes, or the next
+// start, fire what is left. An error of the database or of a Message is logged, and tried again. A process looks at a schedule
+// once when it is due, and about once an hour.
+func (s *Scheduler) Run(ctx context.Context) error {
+	var each sync.WaitGroup
+	for _, e := range s.entries {
+		each.Go(func() { s.keep(ctx, e) })
+	}
+	each.Wait()
+	return nil
+}
+
+// keep fires one schedule until ctx ends.
+func (s *Scheduler) keep(ctx context.Context, e *entry) {
+	var p progress
+	failures := 0
+	for {
+		wait, err := s.look(ctx, e, &p)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
+			failures++
+			wait = failing.Wait(failures)
+			s.cfg.Logger.WarnContext(ctx, "fire a schedule", "schedule", e.Name, "retry_in", wait, "error", err)
+		default:
+			failures = 0
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait + rand.N(spread)):
+		}
+	}
+}
+
+// progress is what a process knows about one of its schedules.
+type progress struct {
+	registered bool
+	dueAfter   time.Time // as the row had it last; zero: not known
+	due        time.Time // the next time; zero: not known
+}
+
+// look fires what is due, unless others do, and returns when to look again.
+func (s *Scheduler) look(ctx context.Context, e *entry, p *progress) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	if !p.registered {
+		if err := s.register(ctx, e, p.dueAfter); err != nil {
+			return 0, fmt.Errorf("register: %w", err)
+		}
+		p.registered = true
+	}
+	found, err := s.fire(ctx, e, p.due)
+	if err != nil {
+		return 0, err
+	}
+	p.registered = found.dueAfter != nil
+	if !p.registered { // an operator has deleted the row
+		return 0, nil
+	}
+	if !found.mine && found.dueAfter.Before(p.due) || !found.mine && p.due.IsZero() {
+		return busy, nil
+	}
+	p.dueAfter = *found.dueAfter
+	p.due = e.clock.next(later(p.dueAfter, found.now))
+	return min(p.due.Sub(found.now), longest), nil
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// fire publishes the events of the times that are due, in the transaction that locks the row, and returns the state that this
+// has left. due is the time that the caller knows to be due.
+func (s *Scheduler) fire(ctx context.Context, e *entry, due time.Time) (found state, err error) {
+	var left time.Time
+	var times []time.Time
+	err = pgtx.Run(ctx, s.pool, func(ctx context.Context, tx pgx.Tx) error {
+		var err error
+		if found, err = s.take(ctx, tx, e, due); err != nil || !found.mine {
+			return err
+		}
+		if times, left = e.clock.latest(*found.dueAfter, found.now, e.most()); len(times) == 0 {
+			return nil
+		}
+		msgs := make([]*message.Message, len(times))
+		for i, at := range times {
+			if msgs[i], err = e.message(at); err != nil {
+				return fmt.Errorf("make the event of %s: %w", at.Format(time.RFC3339), err)
+			}
+			msgs[i].UUID = eventID(s.cfg.Service, e.Name, at)
+			msgs[i].SetContext(ctx)
+		}
+		if err := s.publisher.Publish(e.Topic, msgs...); err != nil {
+			return err
+		}
+		return pgtx.Queue(ctx, s.sql.fired, s.cfg.Service, e.Name, times[len(times)-1])
+	}, pgtx.Isolation(pgx.ReadCommitted))
+	if err != nil {
+		return state{}, s.hint(err)
+	}
+	if len(times) > 0 {
+		found.dueAfter = &times[len(times)-1]
+	}
+	if !left.IsZero() {
+		s.cfg.Logger.WarnContext(ctx, "no process fired a schedule for a while: its earlier times are left out", "schedule", e.Name,
+			"left_out_since", left, "fired_since", times[0])
+	}
+	return found, nil
+}
+
+// message calls Message, and makes an error of a panic: it would end each process of the fleet, one after the other.
+func (e *entry) message(at time.Time) (msg *message.Message, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("panic: %v", r)
+		}
+	}()
+	msg, err = e.Message(at)
+	if err == nil && msg == nil {
+		err = errors.New("the message is nil: want the event of that time")
+	}
+	return msg, err
+}

@@ -1,0 +1,68 @@
+package kafka
+
+import (
+	"log/slog"
+
+	"github.com/millrace-go/millrace/transport"
+	"github.com/millrace-go/millrace/transport/kafka/internal/backoff"
+	"github.com/millrace-go/millrace/transport/kafka/internal/conn"
+	"github.com/millrace-go/millrace/transport/kafka/internal/group"
+	"github.com/millrace-go/millrace/transport/kafka/internal/lane"
+	"github.com/millrace-go/millrace/transport/kafka/internal/produce"
+	"github.com/millrace-go/millrace/transport/kafka/internal/txn"
+)
+
+// connection is what connecting needs.
+func (c Config) connection() conn.Config {
+	return conn.Config{Brokers: c.Brokers, ClientID: c.ClientID, Version: c.Version, Rack: c.Rack, TLS: c.TLS, SASL: conn.SASL(c.SASL), Dial: c.Dial}
+}
+
+// publishing is what publishing needs.
+func (c Config) publishing(log *slog.Logger) produce.Config {
+	return produce.Config{
+		Compression:   c.Producer.compression(),
+		Partitioner:   c.Producer.Partitioner.hash(),
+		Sticky:        c.Producer.Keyless == Sticky,
+		Limits:        c.limits(),
+		Timeout:       c.Producer.Timeout,
+		Propagator:    c.Propagator,
+		MeterProvider: c.MeterProvider,
+		Log:           log,
+	}
+}
+
+// consuming is what consuming needs, but for what is the member's own.
+func (c Config) consuming(subscriber transport.SubscriberConfig, topic string, log *slog.Logger) group.Config {
+	consumer := c.consumer(subscriber.Consumer)
+	g := group.Config{
+		SubscriberConfig: subscriber,
+		Topic:            topic,
+		EventID:          consumer.EventID,
+		Policy:           lane.Policy{MaxAttempts: consumer.DeadLetter.MaxAttempts, Retry: backoff.Doubling(consumer.Retry)},
+		DeadLetters:      consumer.DeadLetter.Topic,
+		Prefetch:         consumer.Prefetch,
+		SessionTimeout:   consumer.SessionTimeout,
+		Strategies:       consumer.strategies(),
+		DrainTimeout:     c.DrainTimeout,
+		MeterProvider:    c.MeterProvider,
+		TracerProvider:   c.TracerProvider,
+		Propagator:       c.Propagator,
+		Log:              log,
+	}
+	if c.Delivery == Transactional {
+		g.Transactions = &txn.Config{
+			IDPrefix:       c.Transaction.IDPrefix,
+			MaxRecords:     c.Transaction.MaxRecords,
+			MaxBytes:       c.Transaction.MaxBytes,
+			MaxDelay:       c.Transaction.MaxDelay,
+			Timeout:        c.Transaction.Timeout,
+			Compression:    c.Producer.compression(),
+			Partitioner:    c.Producer.Partitioner.hash(),
+			Sticky:         c.Producer.Keyless == Sticky,
+			MeterProvider:  c.MeterProvider,
+			TracerProvider: c.TracerProvider,
+			Without:        c.Transaction.without,
+		}
+	}
+	return g
+}

@@ -1,0 +1,75 @@
+package kafka_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millrace-go/millrace/framework/devstack/devtest"
+	"github.com/millrace-go/millrace/transport"
+	"github.com/millrace-go/millrace/transport/kafka"
+)
+
+// TestSecondTopicNewest: a consumer that begins at the newest message does so in each of its topics. When it was a member of
+// its group for the first one, the second was delivered from its beginning.
+func TestSecondTopicNewest(t *testing.T) {
+	t.Parallel()
+	addresses := brokers(t)
+	for _, delivery := range []kafka.Delivery{kafka.AtLeastOnce, kafka.Transactional} {
+		for _, assignment := range []kafka.Assignment{kafka.CooperativeSticky, kafka.Range} {
+			t.Run(delivery.String()+"/"+assignment.String(), func(t *testing.T) {
+				t.Parallel()
+				config := newest()
+				config.Brokers, config.Delivery, config.Consumer.Assignment = addresses, delivery, assignment
+				tr := connect(t, config)
+				plain, err := tr.PlainPublisher()
+				require.NoError(t, err)
+				consumer := consumerName(t)
+				for range 3 {
+					topic := devtest.Topic(t)
+					for range 20 {
+						require.NoError(t, plain.Publish(topic, newMessage("", "before")))
+					}
+					_, messages := subscribe(t, tr, topic, transport.SubscriberConfig{Consumer: consumer, Concurrency: 1})
+					require.NoError(t, plain.Publish(topic, newMessage("", "later")))
+					msg := next(t, messages)
+					require.Equal(t, "later", string(msg.Payload))
+					msg.Ack()
+				}
+			})
+		}
+	}
+}
+
+// TestSecondTopicNewestOfAnotherProcess: the group's members are of another process.
+func TestSecondTopicNewestOfAnotherProcess(t *testing.T) {
+	t.Parallel()
+	config, consumer, topic := newest(), consumerName(t), devtest.Topic(t)
+	config.Brokers = brokers(t)
+	first, second := connect(t, config), connect(t, config)
+	subscribe(t, first, devtest.Topic(t), transport.SubscriberConfig{Consumer: consumer})
+	publisher := batcher(t, second)
+	require.NoError(t, publisher.Publish(topic, newMessage("k", "before")))
+	_, messages := subscribe(t, second, topic, transport.SubscriberConfig{Consumer: consumer})
+	require.NoError(t, publisher.Publish(topic, newMessage("k", "later")))
+	require.Equal(t, "later", string(next(t, messages).Payload))
+}
+
+// TestNewestWithAnOpenTransaction: what a transaction has written that ends after Subscribe is published after it.
+func TestNewestWithAnOpenTransaction(t *testing.T) {
+	t.Parallel()
+	addresses := brokers(t)
+	client, topic := transactor(t, addresses), devtest.Topic(t)
+	_, err := kadm.NewClient(client).CreateTopic(t.Context(), 1, -1, nil, topic)
+	require.NoError(t, err)
+	transact(t, client, topic, 2, kgo.TryCommit)
+	require.NoError(t, client.BeginTransaction())
+	require.NoError(t, client.ProduceSync(t.Context(), &kgo.Record{Topic: topic, Value: []byte("open")}).FirstErr())
+	config := newest()
+	config.Brokers = addresses
+	_, messages := subscribe(t, connect(t, config), topic, transport.SubscriberConfig{Consumer: consumerName(t)})
+	require.NoError(t, client.EndTransaction(t.Context(), kgo.TryCommit))
+	require.Equal(t, "open", string(next(t, messages).Payload))
+}

@@ -1,0 +1,82 @@
+package conn
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/IBM/sarama"
+)
+
+// dialer implements golang.org/x/net/proxy.Dialer, which is how sarama takes one. It belongs to one client. Its context ends
+// with the client's connections, so that nothing waits for a connection then.
+type dialer struct {
+	ctx   context.Context
+	dial  func(ctx context.Context, network, address string) (net.Conn, error)
+	first string      // the broker to begin with; "" is any
+	begun atomic.Bool // the first broker has answered, or failed
+}
+
+// errNotFirst is of a broker that a client does not begin with.
+var errNotFirst = fmt.Errorf("another broker is asked first: %w", sarama.ErrNotConnected)
+
+// Dial implements proxy.Dialer. Until the first broker has answered, all others are refused: sarama asks the brokers of the
+// configuration one after another, in random order, and one that accepts connections and keeps silent costs a timeout each
+// time.
+func (d *dialer) Dial(network, address string) (net.Conn, error) {
+	if d.first != "" && address != d.first && !d.begun.Load() {
+		return nil, errNotFirst
+	}
+	ctx, cancel := context.WithTimeout(d.ctx, dialTimeout)
+	defer cancel()
+	conn, err := d.dial(ctx, network, address)
+	if err != nil {
+		d.begun.Store(true)
+		return nil, err
+	}
+	c := &clientConn{Conn: conn, dialer: d, answerBy: time.Now().Add(dialTimeout)}
+	c.forget = context.AfterFunc(d.ctx, func() { _ = conn.Close() })
+	_ = c.SetReadDeadline(time.Time{}) // of a TLS handshake, for which sarama sets none
+	return c, nil
+}
+
+// clientConn is a connection that ends with its client. A broker that does not answer within dialTimeout of the dial is out
+// of reach; later each answer has the time that sarama gives it.
+type clientConn struct {
+	net.Conn
+	dialer   *dialer
+	forget   func() bool
+	answerBy time.Time
+	answered atomic.Bool
+	closing  sync.Once
+}
+
+// SetReadDeadline implements net.Conn.
+func (c *clientConn) SetReadDeadline(t time.Time) error {
+	if !c.answered.Load() && (t.IsZero() || t.After(c.answerBy)) {
+		t = c.answerBy
+	}
+	return c.Conn.SetReadDeadline(t)
+}
+
+// Read implements net.Conn.
+func (c *clientConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if n > 0 && !c.answered.Load() {
+		c.answered.Store(true)
+		c.dialer.begun.Store(true)
+	}
+	return n, err
+}
+
+// Close implements net.Conn.
+func (c *clientConn) Close() error {
+	c.closing.Do(func() {
+		c.forget()
+		c.dialer.begun.Store(true)
+	})
+	return c.Conn.Close()
+}

@@ -1,0 +1,55 @@
+package conn
+
+import (
+	"github.com/IBM/sarama"
+)
+
+// Link is a connection to a coordinator. It has it for itself: on sarama's own connection to a broker a request waits for
+// the answer to the one before, whoever sent it. It belongs to one goroutine at a time.
+type Link struct {
+	client  sarama.Client
+	find    func() (*sarama.Broker, error)
+	refresh func() error
+	broker  *sarama.Broker
+}
+
+// NewLink returns a link to the coordinator that find returns. refresh makes find ask the brokers again.
+func NewLink(client sarama.Client, find func() (*sarama.Broker, error), refresh func() error) *Link {
+	return &Link{client: client, find: find, refresh: refresh}
+}
+
+// do sends a request. After an error nobody knows whether it has arrived, or is still to arrive, and the connection is
+// closed.
+func (l *Link) do(send func(*sarama.Broker) error) error {
+	if l.broker == nil {
+		at, err := l.find()
+		if err != nil {
+			l.Move()
+			return err
+		}
+		l.broker = sarama.NewBroker(at.Addr())
+		if err := l.broker.Open(l.client.Config()); err != nil {
+			l.broker = nil
+			return err
+		}
+	}
+	err := send(l.broker)
+	if err != nil {
+		l.Move()
+	}
+	return err
+}
+
+// Move makes the next request look for the coordinator again.
+func (l *Link) Move() {
+	l.Close()
+	_ = l.refresh() // the next request tells
+}
+
+// Close closes the connection; the next request opens another.
+func (l *Link) Close() {
+	if l.broker != nil {
+		_ = l.broker.Close() // it may be closed
+		l.broker = nil
+	}
+}

@@ -1,0 +1,123 @@
+package conn
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/IBM/sarama"
+)
+
+// ErrActive is of a group that has members: only they may commit its offsets.
+var ErrActive = errors.New("the group has members")
+
+// CommitEnds commits the end of each partition of which the group has no offset, or returns ErrActive.
+func CommitEnds(client sarama.Client, group, topic string) error {
+	ends, err := NewEnds(client, group, topic)
+	if err != nil || len(ends) == 0 {
+		return err
+	}
+	admin, err := sarama.NewClusterAdminFromClient(client)
+	if err != nil {
+		return err
+	}
+	offsets := map[int32]sarama.OffsetAndMetadata{}
+	for partition, end := range ends {
+		offsets[partition] = sarama.OffsetAndMetadata{Offset: end, LeaderEpoch: -1}
+	}
+	answer, err := admin.AlterConsumerGroupOffsets(group, map[string]map[int32]sarama.OffsetAndMetadata{topic: offsets}, nil)
+	if err != nil {
+		return fmt.Errorf("set the offsets of group %s: %w", group, err)
+	}
+	for _, code := range answer.Errors[topic] {
+		switch {
+		case errors.Is(code, sarama.ErrUnknownMemberId):
+			return ErrActive
+		case code != sarama.ErrNoError:
+			return fmt.Errorf("set the offsets of group %s: %w", group, code)
+		}
+	}
+	return nil
+}
+
+// GroupOffsets returns the offsets that the group has committed, without the partitions of which it has none.
+func GroupOffsets(client sarama.Client, group, topic string, partitions []int32) (map[int32]int64, error) {
+	admin, err := sarama.NewClusterAdminFromClient(client)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := admin.ListConsumerGroupOffsets(group, map[string][]int32{topic: partitions})
+	if errors.Is(err, sarama.ErrGroupIDNotFound) {
+		return nil, nil
+	}
+	committed := map[int32]int64{}
+	for _, partition := range partitions {
+		if err != nil {
+			break
+		}
+		switch block := answer.GetBlock(topic, partition); {
+		case block == nil:
+			err = sarama.ErrIncompleteResponse
+		case block.Err != sarama.ErrNoError:
+			err = block.Err
+		case block.Offset >= 0:
+			committed[partition] = block.Offset
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look up the offsets of group %s: %w", group, err)
+	}
+	return committed, nil
+}
+
+// NewEnds returns the ends of the partitions of which the group has no offset. What an open transaction writes is published
+// when it ends, so they are before it.
+func NewEnds(client sarama.Client, group, topic string) (map[int32]int64, error) {
+	partitions, err := client.Partitions(topic)
+	if err != nil {
+		return nil, err
+	}
+	committed, err := GroupOffsets(client, group, topic, partitions)
+	if err != nil {
+		return nil, err
+	}
+	ends := map[int32]int64{}
+	for _, partition := range partitions {
+		if _, known := committed[partition]; known {
+			continue
+		}
+		if ends[partition], err = stableEnd(client, topic, partition); err != nil {
+			return nil, fmt.Errorf("look up the end of partition %d: %w", partition, err)
+		}
+	}
+	return ends, nil
+}
+
+// Member is who commits the offsets of a group.
+type Member struct {
+	ID         string
+	Generation int32
+	Instance   *string // of a static member
+}
+
+// CommitOffsets commits offsets of the topic on behalf of a member.
+func CommitOffsets(client sarama.Client, group, topic string, by Member, offsets map[int32]int64) error {
+	request := sarama.NewOffsetCommitRequest(client.Config(), group)
+	request.ConsumerID, request.ConsumerGroupGeneration, request.GroupInstanceId = by.ID, by.Generation, by.Instance
+	for partition, offset := range offsets {
+		request.AddBlockWithLeaderEpoch(topic, partition, offset, -1, sarama.ReceiveTime, "")
+	}
+	coordinator, err := client.Coordinator(group)
+	if err != nil {
+		return err
+	}
+	answer, err := coordinator.CommitOffset(request)
+	if err != nil {
+		return fmt.Errorf("set the offsets of group %s: %w", group, err)
+	}
+	for _, code := range answer.Errors[topic] {
+		if code != sarama.ErrNoError {
+			return fmt.Errorf("set the offsets of group %s: %w", group, code)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,57 @@
+package conn
+
+import (
+	"cmp"
+	"time"
+
+	"github.com/IBM/sarama"
+
+	"github.com/millrace-go/millrace/transport/kafka/internal/sequence"
+)
+
+// produceVersion is of Kafka 2.8; later ones change what a transaction needs (KIP-890), and nothing else that is used.
+const produceVersion = 9
+
+// NewProduceRequest returns an empty request. transactionalID is nil outside of transactions.
+func NewProduceRequest(transactionalID *string) *sarama.ProduceRequest {
+	return &sarama.ProduceRequest{
+		Version:         produceVersion,
+		TransactionalID: transactionalID,
+		RequiredAcks:    sarama.WaitForAll,
+		Timeout:         int32(brokerTimeout / time.Millisecond),
+	}
+}
+
+// Open waits for the connection that the client is opening, or has.
+func Open(broker *sarama.Broker) error {
+	connected, err := broker.Connected()
+	if !connected {
+		return sequence.NotSentError{Cause: cmp.Or(err, sarama.ErrNotConnected)}
+	}
+	return nil
+}
+
+// Produce sends the request and waits for the answer, which comes within the client's read timeout. It does not hold the
+// broker's lock meanwhile, as sarama's Produce would. After an error the connection is closed: sarama would leave one whose
+// answer is late, and fail whatever is sent on it afterwards.
+func Produce(broker *sarama.Broker, config *sarama.Config, request *sarama.ProduceRequest) (*sarama.ProduceResponse, error) {
+	_ = broker.Open(config) // it is open, or opens
+	if err := Open(broker); err != nil {
+		return nil, err
+	}
+	type result struct {
+		response *sarama.ProduceResponse
+		err      error
+	}
+	answered := make(chan result, 1)
+	err := broker.AsyncProduce(request, func(response *sarama.ProduceResponse, err error) { answered <- result{response, err} })
+	var answer result
+	if err == nil {
+		answer = <-answered
+		err = answer.err
+	}
+	if err != nil {
+		_ = broker.Close()
+	}
+	return answer.response, err
+}

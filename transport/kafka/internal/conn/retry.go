@@ -1,0 +1,46 @@
+package conn
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"time"
+
+	"github.com/IBM/sarama"
+
+	"github.com/millrace-go/millrace/transport/kafka/internal/backoff"
+)
+
+// A request without a connection is tried for so long, and at least so many times: one attempt may take as long as a broker
+// that keeps silent.
+const (
+	connectPatience = 5 * time.Second
+	connectAttempts = 3
+	// firstConnectWait is the first wait between attempts; it doubles.
+	firstConnectWait = 20 * time.Millisecond
+)
+
+// Connected calls ask again while it fails for want of a connection. On a healthy cluster that is for a moment: sarama hands
+// out a broker whose connection another goroutine is about to open, and who comes before it finds none.
+func Connected(ctx context.Context, ask func() error) error {
+	until := time.Now().Add(connectPatience)
+	retry := backoff.Doubling{Min: firstConnectWait, Max: RetryWait}
+	for attempt := 1; ; attempt++ {
+		err := ask()
+		if !unconnected(err) || attempt >= connectAttempts && time.Now().After(until) || !backoff.Sleep(ctx, retry.Wait(attempt)) {
+			return err
+		}
+	}
+}
+
+// unconnected tells whether a request found no connection, or lost it.
+func unconnected(err error) bool {
+	for _, cause := range []error{sarama.ErrNotConnected, sarama.ErrOutOfBrokers, sarama.ErrBrokerNotFound, sarama.ErrControllerNotAvailable, io.EOF, io.ErrUnexpectedEOF, net.ErrClosed} {
+		if errors.Is(err, cause) {
+			return true
+		}
+	}
+	var network net.Error
+	return errors.As(err, &network)
+}

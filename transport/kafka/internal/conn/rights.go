@@ -1,0 +1,57 @@
+package conn
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/IBM/sarama"
+)
+
+// rightsPatience is for how long a new subscription waits for an answer about its rights.
+const rightsPatience = 3 * time.Second
+
+// WithRemedy adds to an error of the consumer the right that is missing, or the setting.
+func WithRemedy(err error, consumer, topic string) error {
+	var right string
+	switch {
+	case errors.Is(err, sarama.ErrGroupAuthorizationFailed):
+		right = fmt.Sprintf("READ on the group %s (kafka-acls.sh --add --operation READ --group %s --allow-principal …)", consumer, consumer)
+	case errors.Is(err, sarama.ErrTopicAuthorizationFailed):
+		right = fmt.Sprintf("READ on the topic %s (kafka-acls.sh --add --operation READ --topic %s --allow-principal …)", topic, topic)
+	case errors.Is(err, sarama.ErrTransactionalIDAuthorizationFailed):
+		right = "WRITE and DESCRIBE on transactional IDs that begin with Config.Transaction.IDPrefix (kafka-acls.sh --add --producer --transactional-id … --resource-pattern-type prefixed --allow-principal …)"
+	case errors.Is(err, sarama.ErrInconsistentGroupProtocol):
+		return fmt.Errorf("members of the group %s share partitions by another assignment: "+
+			"offer it in ConsumerConfig.Join (kafka.consumer.join or kafka.consumers.NAME.join) until the last of them has left: %w", consumer, err)
+	default:
+		return err
+	}
+	return fmt.Errorf("allow this user %s: %w", right, err)
+}
+
+// MayJoin asks whether this user may be a member of the group. Without the right a member would join in vain, again and
+// again. Only a refusal counts: brokers that do not answer in time may do so later.
+func (c *Cluster) MayJoin(ctx context.Context, client sarama.Client, group string) error {
+	patient, cancel := context.WithTimeout(ctx, rightsPatience)
+	defer cancel()
+	err := c.Within(patient, func() error {
+		coordinator, err := client.Coordinator(group)
+		if err != nil {
+			return err
+		}
+		answer, err := coordinator.Heartbeat(&sarama.HeartbeatRequest{Version: 3, GroupId: group, GenerationId: -1})
+		if err != nil {
+			return err
+		}
+		return answer.Err // that there is no such member, when we have the right
+	})
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case errors.Is(err, sarama.ErrGroupAuthorizationFailed):
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,208 @@
+package conn
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/IBM/sarama"
+
+	"github.com/millrace-go/millrace/transport"
+	"github.com/millrace-go/millrace/transport/kafka/internal/sequence"
+	"github.com/millrace-go/millrace/transport/kafka/internal/wire"
+)
+
+const (
+	// SettleTimeout bounds the time that a new topic's partitions take to get their leaders.
+	SettleTimeout = 30 * time.Second
+	settlePause   = 20 * time.Millisecond
+	// defaultMaxMessageBytes is the brokers' message.max.bytes.
+	defaultMaxMessageBytes = 1<<20 + 12
+	maxMessageBytes        = "max.message.bytes"
+)
+
+// TopicSettings says what becomes of topics that are missing.
+type TopicSettings struct {
+	Create            bool // or that is an error
+	Partitions        int32
+	ReplicationFactor int16
+	Settings          map[string]string
+}
+
+// Topics creates or checks topics, as its settings say, and remembers those that are well, and what they take. Failures
+// are not remembered. It is safe for concurrent use.
+type Topics struct {
+	client   sarama.Client
+	settings TopicSettings
+	log      *slog.Logger
+	life     context.Context
+	known    sync.Map // topic → its max.message.bytes, an int
+
+	mu      sync.Mutex
+	closed  bool
+	flights map[string]*flight
+	running sync.WaitGroup
+}
+
+// flight is one look at a topic, which all that ask for it meanwhile share.
+type flight struct {
+	done chan struct{}
+	err  error
+}
+
+// NewTopics returns topics that are looked at until life ends.
+func NewTopics(life context.Context, client sarama.Client, settings TopicSettings, log *slog.Logger) *Topics {
+	return &Topics{life: life, client: client, settings: settings, log: log, flights: map[string]*flight{}}
+}
+
+// Ensure sees to it that the topic exists. The work outlives a caller whose ctx ends.
+func (t *Topics) Ensure(ctx context.Context, topic string) error {
+	if _, ok := t.known.Load(topic); ok {
+		return nil
+	}
+	if err := wire.CheckTopic(topic); err != nil {
+		return err
+	}
+	f, err := t.join(topic)
+	if err != nil {
+		return err
+	}
+	select {
+	case <-f.done:
+		return f.err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (t *Topics) join(topic string) (*flight, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return nil, transport.ErrClosed
+	}
+	if f, ok := t.flights[topic]; ok {
+		return f, nil
+	}
+	f := &flight{done: make(chan struct{})}
+	t.flights[topic] = f
+	t.running.Go(func() {
+		f.err = Connected(t.life, func() error { return t.settle(topic) })
+		t.mu.Lock()
+		delete(t.flights, topic)
+		t.mu.Unlock()
+		close(f.done)
+	})
+	return f, nil
+}
+
+// Limit is what a batch may have of a topic that Ensure has seen.
+func (t *Topics) Limit(topic string) int {
+	if limit, ok := t.known.Load(topic); ok {
+		return limit.(int)
+	}
+	return usable(defaultMaxMessageBytes)
+}
+
+// EnsureAgain is Ensure after a broker has said that the topic is unknown: it was deleted meanwhile.
+func (t *Topics) EnsureAgain(ctx context.Context, topic string) error {
+	t.known.Delete(topic)
+	return t.Ensure(ctx, topic)
+}
+
+// Stop refuses new work and returns after the last goroutine.
+func (t *Topics) Stop() {
+	t.mu.Lock()
+	t.closed = true
+	t.mu.Unlock()
+	t.running.Wait()
+}
+
+// settle looks the topic up, creates it where that is wanted, and asks how large its messages may be.
+func (t *Topics) settle(topic string) error {
+	err := t.client.RefreshMetadata(topic)
+	if errors.Is(err, sarama.ErrUnknownTopicOrPartition) {
+		if err := t.create(topic); err != nil {
+			return err
+		}
+		err = t.await(topic)
+	}
+	if err != nil && !errors.Is(err, sarama.ErrLeaderNotAvailable) { // some partitions are out of reach; the others work
+		return fmt.Errorf("look up topic %s: %w", topic, err)
+	}
+	limit, err := t.ask(topic)
+	if err != nil {
+		return fmt.Errorf("ask for %s of topic %s: %w", maxMessageBytes, topic, err)
+	}
+	t.known.Store(topic, limit)
+	return nil
+}
+
+func (t *Topics) create(topic string) error {
+	c := t.settings
+	if !c.Create {
+		return fmt.Errorf("%w: create %s (kafka-topics.sh --create --topic %s --partitions … --replication-factor …), or let Config.Topics.Missing be CreateMissing", sequence.ErrTopicMissing, topic, topic)
+	}
+	admin, err := sarama.NewClusterAdminFromClient(t.client)
+	if err != nil {
+		return fmt.Errorf("create topic %s: %w", topic, err)
+	}
+	settings := make(map[string]*string, len(c.Settings))
+	for name, value := range c.Settings {
+		settings[name] = &value
+	}
+	err = admin.CreateTopic(topic, &sarama.TopicDetail{NumPartitions: c.Partitions, ReplicationFactor: c.ReplicationFactor, ConfigEntries: settings}, false)
+	switch {
+	case errors.Is(err, sarama.ErrTopicAlreadyExists): // another process was faster
+	case errors.Is(err, sarama.ErrTopicAuthorizationFailed), errors.Is(err, sarama.ErrClusterAuthorizationFailed):
+		return fmt.Errorf("create topic %s: allow CREATE on it to this user, or create it and let Config.Topics.Missing be CheckOnly: %w", topic, err)
+	case errors.Is(err, sarama.ErrInvalidConfig):
+		return fmt.Errorf("create topic %s: the brokers refuse a name or a value in Config.Topics.Settings: %w", topic, err)
+	case err != nil:
+		return fmt.Errorf("create topic %s: %w", topic, err)
+	default:
+		t.log.Info("created a topic", slog.String("topic", topic), slog.Int("partitions", int(c.Partitions)))
+	}
+	return nil
+}
+
+// await waits until each partition of a new topic has a leader: brokers learn of it one by one.
+func (t *Topics) await(topic string) error {
+	ctx, cancel := context.WithTimeout(t.life, SettleTimeout)
+	defer cancel()
+	for {
+		err := t.client.RefreshMetadata(topic)
+		if err == nil {
+			return nil
+		}
+		timer := time.NewTimer(settlePause)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return err
+		}
+	}
+}
+
+// ask returns how many bytes a batch may have. Who may not ask takes it to be the brokers' default: a broker that takes
+// less refuses what is too large.
+func (t *Topics) ask(topic string) (int, error) {
+	value, known, refusal, err := TopicSetting(t.client, topic, maxMessageBytes)
+	if err != nil {
+		return 0, err
+	}
+	if known {
+		limit, err := strconv.Atoi(value)
+		return usable(limit), err
+	}
+	t.log.Info("the brokers do not tell how large messages may be, their default is assumed", slog.String("topic", topic), slog.Any("error", refusal))
+	return usable(defaultMaxMessageBytes), nil
+}
+
+// usable is how many bytes a batch may have before it is compressed: what cannot be compressed grows a little.
+func usable(limit int) int { return limit - limit/256 - 64 }

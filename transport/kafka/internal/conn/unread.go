@@ -1,0 +1,127 @@
+package conn
+
+import (
+	"fmt"
+
+	"github.com/IBM/sarama"
+)
+
+const (
+	// unreadVersion is the last fetch that names topics by their names; Apache Kafka 4 still has it.
+	unreadVersion = 11
+	// unreadBytes is how much of a partition is looked at.
+	unreadBytes = 1 << 20
+)
+
+// stableEnd is the offset from which a read_committed reader has read nothing yet: the partition's end, or the beginning of
+// its first open transaction.
+func stableEnd(client sarama.Client, topic string, partition int32) (int64, error) {
+	leader, err := client.Leader(topic, partition)
+	if err != nil {
+		return 0, err
+	}
+	request := sarama.NewOffsetRequest(client.Config().Version)
+	request.IsolationLevel = sarama.ReadCommitted
+	request.AddBlock(topic, partition, sarama.OffsetNewest, 1)
+	response, err := leader.GetAvailableOffsets(request)
+	if err != nil {
+		return 0, err
+	}
+	block := response.GetBlock(topic, partition)
+	switch {
+	case block == nil:
+		return 0, sarama.ErrIncompleteResponse
+	case block.Err != sarama.ErrNoError:
+		return 0, block.Err
+	}
+	return block.Offset, nil
+}
+
+// Unread is what lies behind an offset of a partition, as far as it was looked at.
+type Unread struct {
+	Messages int64 // that a read_committed reader gets
+	Next     int64 // what follows what was looked at
+	First    int64 // the first message, or Next
+}
+
+// LookAhead reads from an offset on what a read_committed reader would, and tells messages from the rest, which takes
+// offsets, too: the ends of transactions, and what an aborted one has written.
+func LookAhead(client sarama.Client, topic string, partition int32, from int64) (u Unread, err error) {
+	u = Unread{Next: from, First: -1}
+	leader, err := client.Leader(topic, partition)
+	if err != nil {
+		return u, err
+	}
+	request := &sarama.FetchRequest{Version: unreadVersion, MaxBytes: unreadBytes, Isolation: sarama.ReadCommitted, SessionEpoch: -1}
+	request.AddBlock(topic, partition, from, unreadBytes, -1)
+	response, err := leader.Fetch(request)
+	if err != nil {
+		return u, err
+	}
+	block := response.GetBlock(topic, partition)
+	switch {
+	case block == nil:
+		return u, sarama.ErrIncompleteResponse
+	case block.Err != sarama.ErrNoError:
+		return u, fmt.Errorf("read %s, partition %d: %w", topic, partition, block.Err)
+	}
+	aborted := abortedBy(block.AbortedTransactions)
+	for _, records := range block.RecordsSet {
+		if batch := records.RecordBatch; batch == nil || batch.PartialTrailingRecord { // of a format before 0.11, or cut off
+			break
+		}
+		u.count(records.RecordBatch, aborted)
+	}
+	if u.First < 0 {
+		u.First = u.Next
+	}
+	return u, nil
+}
+
+func (u *Unread) count(batch *sarama.RecordBatch, aborted aborted) {
+	from := u.Next
+	u.Next = max(from, batch.LastOffset()+1)
+	switch {
+	case batch.Control:
+		aborted.ended(batch)
+		return
+	case batch.IsTransactional && aborted.has(batch):
+		return
+	}
+	for _, record := range batch.Records {
+		offset := batch.FirstOffset + record.OffsetDelta
+		if offset < from {
+			continue
+		}
+		if u.First < 0 {
+			u.First = offset
+		}
+		u.Messages++
+	}
+}
+
+// aborted is the offsets at which aborted transactions begin that have not ended yet, by their producers.
+type aborted map[int64][]int64
+
+func abortedBy(transactions []*sarama.AbortedTransaction) aborted {
+	a := aborted{}
+	for _, t := range transactions { // in the order of their beginnings
+		a[t.ProducerID] = append(a[t.ProducerID], t.FirstOffset)
+	}
+	return a
+}
+
+func (a aborted) has(batch *sarama.RecordBatch) bool {
+	begins := a[batch.ProducerID]
+	return len(begins) > 0 && begins[0] <= batch.LastOffset()
+}
+
+// ended notes the end of a transaction. Its key has a version and a type, of two bytes each: 0 is an abort.
+func (a aborted) ended(batch *sarama.RecordBatch) {
+	if !a.has(batch) || len(batch.Records) == 0 || len(batch.Records[0].Key) < 4 {
+		return
+	}
+	if key := batch.Records[0].Key; key[2] == 0 && key[3] == 0 {
+		a[batch.ProducerID] = a[batch.ProducerID][1:]
+	}
+}

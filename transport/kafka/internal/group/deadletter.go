@@ -1,0 +1,131 @@
+package group
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strconv"
+	"time"
+
+	"github.com/IBM/sarama"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/millrace/transport"
+	"github.com/millrace-go/millrace/transport/kafka/internal/lane"
+	"github.com/millrace-go/millrace/transport/kafka/internal/produce"
+	"github.com/millrace-go/millrace/transport/kafka/internal/wire"
+)
+
+// What is added to the metadata of a dead letter; package kafka describes it.
+const (
+	DeadReasonMetadata    = transport.DeadReasonMetadata
+	DeadErrorMetadata     = transport.DeadErrorMetadata
+	DeadConsumerMetadata  = "millrace_dead_consumer"
+	DeadTopicMetadata     = "millrace_dead_topic"
+	DeadAttemptsMetadata  = "millrace_dead_attempts"
+	DeadPartitionMetadata = "millrace_dead_partition"
+	DeadOffsetMetadata    = "millrace_dead_offset"
+)
+
+const (
+	// deadLetterTimeout bounds the publish to the dead-letter topic.
+	deadLetterTimeout = 30 * time.Second
+	// deadLetterDelay is how long a message waits that should be in the dead-letter topic and could not be sent there. Then it
+	// is delivered once more.
+	deadLetterDelay = time.Second
+)
+
+// The reasons.
+const (
+	deadAttempts = "attempts"
+	deadRefused  = "refused"
+)
+
+// errNoDeadLetters is of a consumer that has no dead-letter topic.
+var errNoDeadLetters = errors.New("the consumer has no dead-letter topic")
+
+// newDeadLetter makes the message for the dead-letter topic.
+func (s *Subscription) newDeadLetter(ctx context.Context, e *lane.Entry, reason string) *message.Message {
+	record := consumedOf(e).record
+	msg := s.original(record)
+	msg.SetContext(ctx)
+	msg.Metadata[DeadReasonMetadata] = reason
+	msg.Metadata[DeadConsumerMetadata] = s.config.Consumer
+	msg.Metadata[DeadTopicMetadata] = s.config.Topic
+	msg.Metadata[DeadAttemptsMetadata] = strconv.Itoa(e.Attempts)
+	msg.Metadata[DeadPartitionMetadata] = strconv.Itoa(int(record.Partition))
+	msg.Metadata[DeadOffsetMetadata] = strconv.FormatInt(e.Offset, 10)
+	return msg
+}
+
+// original is the message as it came, with the ID by which its consumer knows it, or else with its own.
+func (s *Subscription) original(record *sarama.ConsumerMessage) *message.Message {
+	msg := wire.Unmarshal(record)
+	if own := msg.UUID; wire.Identify(s.config.EventID, msg, wire.PlaceOf(record)) != nil {
+		msg.UUID = own
+	}
+	return msg
+}
+
+// sendDead sends the dead letter, without the reasons where there is no room for them.
+func (s *Subscription) sendDead(ctx context.Context, e *lane.Entry, reason string, send func(*message.Message) error) error {
+	err := send(s.newDeadLetter(ctx, e, reason))
+	if errors.Is(err, transport.ErrLimit) || errors.Is(err, transport.ErrRejected) {
+		msg := s.original(consumedOf(e).record)
+		msg.SetContext(ctx)
+		err = send(msg)
+	}
+	return err
+}
+
+// deadLetter publishes the message to the dead-letter topic, or makes it the message's output, where that is sent in a
+// transaction. cause is why it was rejected; nil when it failed too often.
+func (p *partitionConsumer) deadLetter(ctx context.Context, e *lane.Entry, cause error) bool {
+	ctx, cancel := context.WithTimeout(ctx, deadLetterTimeout)
+	defer cancel()
+	topic, reason := p.config.DeadLetters, deadAttempts
+	if topic == "" {
+		topic = transport.DeadLetterTopic(p.config.Topic, p.config.Consumer)
+	}
+	if cause != nil {
+		reason = transport.DeadRejected
+	}
+	log := p.log.With(slog.String("event_id", p.original(consumedOf(e).record).UUID), slog.String("dead_letter_topic", topic),
+		slog.Int("partition", int(p.number)), slog.Int64("offset", e.Offset), slog.String("reason", reason), slog.Any("cause", cause))
+	err := p.sendDead(ctx, e, reason, func(msg *message.Message) (err error) {
+		if cause != nil && msg.Metadata[DeadReasonMetadata] == reason { // or there is no room for it
+			transport.MarkRejected(msg, cause)
+		}
+		if p.committer != nil {
+			consumedOf(e).outputs, err = p.shared.Publisher.Stage(topic, []*message.Message{msg}, false)
+			return err
+		}
+		return p.shared.Publisher.Forward(ctx, topic, msg)
+	})
+	if err != nil {
+		log.Error("dead-letter publish failed: the message is delivered again", slog.Any("error", err))
+		return false
+	}
+	p.observer.deadLettered(ctx)
+	log.Warn("message sent to the dead-letter topic")
+	return true
+}
+
+// refuse makes a dead letter of a message whose outputs the brokers refuse.
+func (s *Subscription) refuse(source any) ([]*produce.Output, error) {
+	topic := s.config.DeadLetters
+	if topic == "" {
+		return nil, errNoDeadLetters
+	}
+	ctx, cancel := context.WithTimeout(s.messages, deadLetterTimeout)
+	defer cancel()
+	var outputs []*produce.Output
+	err := s.sendDead(ctx, &source.(*consumed).Entry, deadRefused, func(msg *message.Message) (err error) {
+		outputs, err = s.shared.Publisher.Stage(topic, []*message.Message{msg}, false)
+		return err
+	})
+	if err == nil {
+		s.observer.deadLettered(ctx)
+	}
+	return outputs, err
+}

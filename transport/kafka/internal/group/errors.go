@@ -1,0 +1,74 @@
+package group
+
+import (
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/IBM/sarama"
+
+	"github.com/millrace-go/millrace/transport/kafka/internal/conn"
+)
+
+// The waits between warnings of one error: the first, and the largest. They double while the error stays.
+const (
+	firstRepeat = 10 * time.Second
+	lastRepeat  = 10 * time.Minute
+	// mostWarnings bounds how many errors are told apart.
+	mostWarnings = 100
+)
+
+// logErrors returns when the group is closed.
+func (s *Subscription) logErrors() {
+	warned := warnings{}
+	for err := range s.group.Errors() {
+		if errors.Is(err, sarama.ErrUnknownTopicOrPartition) {
+			s.mu.Lock()
+			s.topicGone()
+			s.mu.Unlock()
+		}
+		s.observer.failed(s.messages)
+		if unsaid, due := warned.due(causeOf(err), time.Now()); due {
+			s.log.Warn("consuming", slog.Any("error", conn.WithRemedy(err, s.config.Consumer, s.config.Topic)), slog.Int("not_logged_before", unsaid))
+		}
+	}
+}
+
+// causeOf is what the partitions of a topic that fail for one reason have in common.
+func causeOf(err error) string {
+	var of *sarama.ConsumerError
+	if errors.As(err, &of) {
+		err = of.Err
+	}
+	return err.Error()
+}
+
+// warnings keeps an error that comes again and again from filling the log.
+type warnings map[string]*warning
+
+type warning struct {
+	next   time.Time
+	wait   time.Duration
+	unsaid int
+}
+
+// due tells whether to warn of the error now, and how many times it has come since the last time.
+func (w warnings) due(cause string, now time.Time) (unsaid int, due bool) {
+	of := w[cause]
+	switch {
+	case of == nil || now.Sub(of.next) > lastRepeat: // it had gone
+		if len(w) >= mostWarnings {
+			clear(w)
+		}
+		of = &warning{wait: firstRepeat}
+		w[cause] = of
+	case now.Before(of.next):
+		of.unsaid++
+		return 0, false
+	default:
+		of.wait = min(2*of.wait, lastRepeat)
+	}
+	unsaid, of.unsaid = of.unsaid, 0
+	of.next = now.Add(of.wait)
+	return unsaid, true
+}

@@ -1,0 +1,58 @@
+package group
+
+import (
+	"context"
+	"time"
+
+	"github.com/IBM/sarama"
+
+	"github.com/millrace-go/millrace/transport/kafka/internal/backoff"
+	"github.com/millrace-go/millrace/transport/kafka/internal/conn"
+	"github.com/millrace-go/millrace/transport/kafka/internal/lane"
+)
+
+// The waits between looks behind what is done: the first, and the largest. They double while nothing is found.
+const (
+	firstMarkerWait = 500 * time.Millisecond
+	lastMarkerWait  = 15 * time.Second
+)
+
+// passMarkers acks what takes offsets and is no message, until session ends: the ends of transactions, and what aborted ones
+// have written. sarama keeps those to itself, so a group that has done everything would lag behind them.
+func (p *partitionConsumer) passMarkers(session context.Context, claim sarama.ConsumerGroupClaim) {
+	wait, before := firstMarkerWait, int64(0)
+	for backoff.Sleep(session, wait) {
+		from, idle := p.idle()
+		if !idle || from >= claim.HighWaterMarkOffset() {
+			wait = firstMarkerWait
+			continue
+		}
+		if from != before { // it has just become so, and what comes next may be on its way
+			wait, before = firstMarkerWait, from
+			continue
+		}
+		found, err := conn.LookAhead(p.shared.Client, p.config.Topic, p.number, from)
+		if err != nil || found.First <= from {
+			wait = min(2*wait, lastMarkerWait)
+			continue
+		}
+		p.pass(from, found.First)
+	}
+}
+
+// idle tells whether everything is done that was read, and up to where.
+func (p *partitionConsumer) idle() (next int64, idle bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	next = p.next.Load()
+	return next, p.lane.Empty() && next >= 0
+}
+
+// pass takes the offsets between as done.
+func (p *partitionConsumer) pass(from, to int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.next.Load() == from && p.lane.Empty() {
+		p.release([]*lane.Entry{{Offset: to - 1}})
+	}
+}

@@ -1,0 +1,73 @@
+package group
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/IBM/sarama"
+
+	"github.com/millrace-go/millrace/transport"
+	"github.com/millrace-go/millrace/transport/kafka/internal/conn"
+	"github.com/millrace-go/millrace/transport/kafka/internal/sequence"
+)
+
+// StartAtNewest commits the end of each partition of which the group has no offset, so that all that is published from now
+// on is delivered. If each member began at the end that it finds, what a member had not done when it died, before the
+// group's first commit, would be skipped. It tries for a while, because a new cluster has no coordinators at first.
+func StartAtNewest(ctx context.Context, s Shared, group, topic string) error {
+	patient, cancel := context.WithTimeout(ctx, conn.SettleTimeout)
+	defer cancel()
+	for {
+		err := s.Cluster.Within(patient, func() error { return conn.CommitEnds(s.Client, group, topic) })
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err == nil || errors.Is(err, conn.ErrActive) || sequence.Terminal(err) || errors.Is(err, sarama.ErrGroupAuthorizationFailed):
+			return err
+		}
+		select {
+		case <-s.Life.Done():
+			return transport.ErrClosed
+		case <-patient.Done():
+			return err
+		case <-time.After(conn.RetryWait):
+		}
+	}
+}
+
+// commitNewest has a new member of a group that others are members of commit the ends of the partitions of which the group
+// has no offset: Kafka takes that from nobody else then. Its own partitions begin there.
+func (s *Subscription) commitNewest(session sarama.ConsumerGroupSession) error {
+	ends, err := conn.NewEnds(s.client, s.config.Consumer, s.config.Topic)
+	if err != nil || len(ends) == 0 {
+		return err
+	}
+	by := conn.Member{ID: session.MemberID(), Generation: session.GenerationID()}
+	if s.config.Instance != "" {
+		by.Instance = &s.config.Instance
+	}
+	if err := conn.CommitOffsets(s.client, s.config.Consumer, s.config.Topic, by, ends); err != nil {
+		return err
+	}
+	for partition, end := range ends {
+		session.MarkOffset(s.config.Topic, partition, end, "")
+	}
+	return nil
+}
+
+// AwaitNewest returns when the member has committed where its group begins, if that is its task.
+func (s *Subscription) AwaitNewest(ctx context.Context) error {
+	if s.newest == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, conn.SettleTimeout)
+	defer cancel()
+	select {
+	case <-s.newest:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("set the offsets of group %s: %w", s.config.Consumer, ctx.Err())
+	}
+}

@@ -1,0 +1,135 @@
+package group
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+
+	"github.com/IBM/sarama"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/millrace-go/millrace/transport/kafka/internal/conn"
+	"github.com/millrace-go/millrace/transport/kafka/internal/lane"
+)
+
+// outcomeDelayed is, beside those of lane.Outcome, what became of a delivery: a nack whose handler asked for a delay.
+const outcomeDelayed = "delayed"
+
+// What a rebalance did with a partition, as the metrics call it.
+const (
+	rebalanceAssigned = "assigned"
+	rebalanceRevoked  = "revoked"
+)
+
+// observer tells OpenTelemetry what becomes of the messages of one subscription. It is safe for concurrent use.
+type observer struct {
+	deliveries, deadLetters, failures, rebalances, resets metric.Int64Counter
+
+	// Attributes are made once, because making them costs more than counting.
+	common   []attribute.KeyValue
+	all      metric.MeasurementOption
+	outcomes map[string]metric.MeasurementOption
+
+	lag, paused  metric.Int64ObservableGauge
+	registration metric.Registration
+
+	mu     sync.Mutex
+	claims map[*partitionConsumer]claimObserver
+}
+
+type claimObserver struct {
+	claim      sarama.ConsumerGroupClaim
+	attributes metric.MeasurementOption
+}
+
+func newObserver(provider metric.MeterProvider, topic, consumer string) (*observer, error) {
+	o := &observer{
+		common: []attribute.KeyValue{
+			attribute.String("messaging.destination.name", topic), attribute.String("millrace.consumer", consumer),
+		},
+		outcomes: map[string]metric.MeasurementOption{},
+		claims:   map[*partitionConsumer]claimObserver{},
+	}
+	o.all = o.attributes()
+	for _, name := range []string{lane.Acked.String(), lane.Nacked.String(), lane.Abandoned.String(), outcomeDelayed, rebalanceAssigned, rebalanceRevoked, resetExpired, resetTruncated} {
+		o.outcomes[name] = o.attributes(attribute.String("millrace.outcome", name))
+	}
+	m := provider.Meter(conn.Scope)
+	var errs [8]error
+	o.deliveries, errs[0] = m.Int64Counter("millrace.kafka.deliveries", metric.WithUnit("{message}"),
+		metric.WithDescription("Deliveries of messages to handlers, by what became of them."))
+	o.deadLetters, errs[1] = m.Int64Counter("millrace.kafka.dead_letters", metric.WithUnit("{message}"),
+		metric.WithDescription("Messages that were sent to a dead-letter topic."))
+	o.failures, errs[2] = m.Int64Counter("millrace.kafka.consumer.failures", metric.WithUnit("{failure}"),
+		metric.WithDescription("Failed fetches, commits, heartbeats and joins; they are tried again."))
+	o.rebalances, errs[3] = m.Int64Counter("millrace.kafka.rebalances", metric.WithUnit("{partition}"),
+		metric.WithDescription("Partitions that came to this process, or that it lost."))
+	o.resets, errs[7] = m.Int64Counter("millrace.kafka.consumer.resets", metric.WithUnit("{partition}"),
+		metric.WithDescription("Partitions that are read from their beginning, because the group's offset is in the log no more."))
+	o.lag, errs[4] = m.Int64ObservableGauge("millrace.kafka.lag", metric.WithUnit("{message}"),
+		metric.WithDescription("Offsets of a partition of this process that are not done."))
+	o.paused, errs[5] = m.Int64ObservableGauge("millrace.kafka.paused", metric.WithUnit("{partition}"),
+		metric.WithDescription("Partitions of this process that are not read on, because handlers have enough of them."))
+	if errs[4] == nil && errs[5] == nil {
+		o.registration, errs[6] = m.RegisterCallback(o.observe, o.lag, o.paused)
+	}
+	if err := errors.Join(errs[:]...); err != nil {
+		return nil, fmt.Errorf("make the instruments of millrace.kafka: %w", err)
+	}
+	return o, nil
+}
+
+// stop ends the observation of partitions.
+func (o *observer) stop() { _ = o.registration.Unregister() } // it has no reason to fail
+
+func (o *observer) attributes(more ...attribute.KeyValue) metric.MeasurementOption {
+	return metric.WithAttributeSet(attribute.NewSet(append(more, o.common...)...))
+}
+
+func (o *observer) delivered(ctx context.Context, outcome lane.Outcome, wished bool) {
+	name := outcome.String()
+	if outcome == lane.Nacked && wished {
+		name = outcomeDelayed
+	}
+	o.deliveries.Add(ctx, 1, o.outcomes[name])
+}
+
+func (o *observer) deadLettered(ctx context.Context) { o.deadLetters.Add(ctx, 1, o.all) }
+func (o *observer) failed(ctx context.Context)       { o.failures.Add(ctx, 1, o.all) }
+
+func (o *observer) reset(ctx context.Context, reason string) {
+	o.resets.Add(ctx, 1, o.outcomes[reason])
+}
+
+func (o *observer) assigned(p *partitionConsumer, claim sarama.ConsumerGroupClaim) {
+	o.rebalances.Add(p.messages, 1, o.outcomes[rebalanceAssigned])
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.claims[p] = claimObserver{claim, o.attributes(attribute.String("messaging.destination.partition.id", strconv.Itoa(int(p.number))))}
+}
+
+func (o *observer) revoked(p *partitionConsumer) {
+	o.rebalances.Add(p.messages, 1, o.outcomes[rebalanceRevoked])
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.claims, p)
+}
+
+func (o *observer) observe(_ context.Context, to metric.Observer) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	paused := 0
+	for p, c := range o.claims {
+		if p.paused.Load() {
+			paused++
+		}
+		if next := p.next.Load(); next >= 0 { // below: the group has no offset yet, and nothing came
+			to.ObserveInt64(o.lag, max(c.claim.HighWaterMarkOffset()-next, 0), c.attributes)
+		}
+	}
+	to.ObserveInt64(o.paused, int64(paused), o.all)
+	return nil
+}

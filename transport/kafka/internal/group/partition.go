@@ -1,0 +1,320 @@
+package group
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/IBM/sarama"
+
+	"github.com/millrace-go/millrace/transport/kafka/internal/backoff"
+	"github.com/millrace-go/millrace/transport/kafka/internal/lane"
+	"github.com/millrace-go/millrace/transport/kafka/internal/txn"
+	"github.com/millrace-go/millrace/transport/kafka/internal/wire"
+)
+
+// partitionConsumer is what a subscription reads of one partition. It outlives the claims by which the group gives the partition
+// to this process and takes it away, because handlers may.
+type partitionConsumer struct {
+	*Subscription
+	number int32
+	wake   chan struct{} // there may be something to deliver
+	next   atomic.Int64  // what is below is done; negative: unknown
+	paused atomic.Bool
+
+	mu   sync.Mutex
+	lane *lane.Lane
+	mark func(next int64) // tells the group's session up to where everything is done; nil without a claim
+	txn  *txn.Partition   // commits what is done, instead; nil without a claim
+}
+
+func newPartitionConsumer(s *Subscription, number int32) *partitionConsumer {
+	return &partitionConsumer{
+		Subscription: s,
+		number:       number,
+		wake:         make(chan struct{}, 1),
+		lane:         lane.New(s.config.Ordered, lane.Bounds{Records: s.config.Concurrency + s.config.Prefetch, Bytes: prefetchBytes}),
+	}
+}
+
+// consume delivers the claim's messages until the claim ends. Handlers that still run then do not hold up the group for
+// longer than handOverTimeout; what they ack later is not marked.
+func (p *partitionConsumer) consume(session sarama.ConsumerGroupSession, claim sarama.ConsumerGroupClaim) {
+	start := p.startOf(session, claim)
+	p.begin(session, claim, start)
+	defer p.end()
+	current, over := context.WithCancel(session.Context())
+	var passing sync.WaitGroup
+	passing.Go(func() { p.passMarkers(current, claim) })
+	defer passing.Wait()
+	defer over()
+	p.deliver(session.Context(), claim)
+	if p.stopped() && session.Context().Err() == nil {
+		p.linger(session.Context(), claim)
+	}
+	if keeps(session.Context()) {
+		p.handOver()
+	}
+	if p.txn != nil && !expelled(session.Context()) {
+		p.txn.Flush()
+	}
+}
+
+// keeps tells whether the group still counts the partition as this process's, so that its offsets can be committed.
+func keeps(session context.Context) bool {
+	cause := context.Cause(session)
+	return cause == nil || // it is this partition that is to go
+		errors.Is(cause, sarama.ErrRebalanceInProgress) ||
+		errors.Is(cause, sarama.ErrSessionPartitionCountChanged) ||
+		errors.Is(cause, sarama.ErrSessionConsumeClaimExited)
+}
+
+// expelled tells whether the group has certainly given the partition to another member.
+func expelled(session context.Context) bool {
+	cause := context.Cause(session)
+	return errors.Is(cause, sarama.ErrUnknownMemberId) ||
+		errors.Is(cause, sarama.ErrIllegalGeneration) ||
+		errors.Is(cause, sarama.ErrFencedInstancedId)
+}
+
+func (p *partitionConsumer) begin(session sarama.ConsumerGroupSession, claim sarama.ConsumerGroupClaim, start int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.lane.Resume(start)
+	p.next.Store(start)
+	if p.committer != nil {
+		p.txn = p.committer.Assign(session, p.number, p.wake)
+	} else {
+		p.mark = func(next int64) { session.MarkOffset(p.config.Topic, p.number, next, "") }
+	}
+	if start != claim.InitialOffset() { // out of range: what is done is to be committed anew
+		p.release([]*lane.Entry{{Offset: start - 1}})
+	}
+	p.flow(false)
+	p.observer.assigned(p, claim)
+}
+
+func (p *partitionConsumer) end() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.mark = nil
+	if p.txn != nil {
+		p.txn.Revoke()
+		p.txn = nil
+	}
+	p.lane.Suspend()
+	p.observer.revoked(p)
+}
+
+// pauseAfter is for how long a partition may be full before its reading is paused. sarama sleeps for 100 ms when all that
+// it reads of a broker is paused, which handlers that are quick would wait for again and again. Until then what it has
+// read waits in its channel: 256 records, too many where they are large, so that one full of bytes is paused at once.
+const pauseAfter = 100 * time.Millisecond
+
+// deliver hands the partition's messages to handlers until the session, the claim or the subscription ends.
+func (p *partitionConsumer) deliver(session context.Context, claim sarama.ConsumerGroupClaim) {
+	w := &inFlight{partition: p}
+	defer w.shut()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	var alarm time.Time // when the timer goes off, or has
+	var since time.Time // when it became full
+	paused, slot := false, false
+	for !p.stopped() {
+		now := time.Now()
+		w.collect(now)
+		o := w.start(now, slot)
+		slot = false
+		due := o.due
+		switch {
+		case !o.full:
+			since = time.Time{}
+		case since.IsZero():
+			since = now
+		}
+		if pause := o.full && (paused || o.heavy || now.Sub(since) >= pauseAfter); pause != paused {
+			paused = pause
+			p.flow(paused)
+		}
+		records := claim.Messages()
+		if o.full && !paused {
+			records = nil // also for the end of the claim, until then
+			due = backoff.Earlier(due, since.Add(pauseAfter))
+		}
+		due = backoff.Earlier(due, w.due(now))
+		if !due.IsZero() && (due.Before(alarm) || !alarm.After(now)) {
+			alarm = due
+			timer.Reset(due.Sub(now))
+		}
+		slots := p.slots
+		if !o.starved {
+			slots = nil
+		}
+		var acked, nacked <-chan struct{}
+		if next := w.next(); next != nil {
+			acked, nacked = next.Acked(), next.Nacked()
+		}
+		select {
+		case record, ok := <-records:
+			if !ok {
+				return
+			}
+			p.push(record)
+			if ended := p.pushMore(records); ended {
+				return
+			}
+		case <-acked:
+		case <-nacked:
+		case slots <- struct{}{}:
+			slot = true
+		case <-p.wake:
+		case <-timer.C:
+		case <-p.stop:
+		case <-p.lost():
+			return
+		case <-session.Done():
+			return
+		}
+	}
+	if slot {
+		<-p.slots
+	}
+}
+
+// pushMore adds some more records that have been read, because each turn of deliver has its price. It tells whether they
+// have ended.
+func (p *partitionConsumer) pushMore(records <-chan *sarama.ConsumerMessage) (ended bool) {
+	for range turn - 1 {
+		select {
+		case record, ok := <-records:
+			if !ok {
+				return true
+			}
+			p.push(record)
+		default:
+			return false
+		}
+	}
+	return false
+}
+
+// push adds a record that has been read.
+func (p *partitionConsumer) push(record *sarama.ConsumerMessage) {
+	c := &consumed{record: record}
+	e := &c.Entry
+	e.Offset, e.Bytes, e.Value = record.Offset, len(record.Key)+len(record.Value), c
+	if p.config.Ordered {
+		e.Key = string(record.Key)
+	}
+	for _, header := range record.Headers {
+		e.Bytes += len(header.Key) + len(header.Value)
+		if string(header.Key) == wire.IDHeader {
+			e.Identity = string(header.Value)
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.next.Load() < 0 {
+		p.next.Store(record.Offset) // where a group without an offset begins
+	}
+	p.release(p.lane.Push(e))
+}
+
+// release marks what is done, or commits it with what its handlers have published. The caller holds mu.
+func (p *partitionConsumer) release(entries []*lane.Entry) {
+	if len(entries) == 0 {
+		return
+	}
+	next := entries[len(entries)-1].Offset + 1
+	switch {
+	case p.mark != nil:
+		p.next.Store(next)
+		p.mark(next)
+	case p.txn != nil:
+		p.next.Store(next)
+		p.txn.Add(messagesOf(entries))
+	}
+}
+
+// messagesOf is entries as transactions take them.
+func messagesOf(entries []*lane.Entry) []txn.Message {
+	messages := make([]txn.Message, len(entries))
+	for i, e := range entries {
+		messages[i].Offset = e.Offset
+		if c := consumedOf(e); c != nil {
+			messages[i].Outputs, messages[i].Source = c.outputs, c
+		}
+	}
+	return messages
+}
+
+// lost is closed when a transaction has found that the partition is another member's.
+func (p *partitionConsumer) lost() <-chan struct{} {
+	if p.txn == nil {
+		return nil
+	}
+	return p.txn.Lost()
+}
+
+// linger keeps the claim of a draining subscription until it is revoked: so long acks are marked.
+func (p *partitionConsumer) linger(session context.Context, claim sarama.ConsumerGroupClaim) {
+	for {
+		select {
+		case _, ok := <-claim.Messages(): // not delivered and not marked
+			if !ok {
+				return
+			}
+		case <-p.lost():
+			return
+		case <-session.Done():
+			return
+		}
+	}
+}
+
+// handOver waits for running handlers, but not for slow ones.
+func (p *partitionConsumer) handOver() {
+	timeout := time.NewTimer(handOverTimeout)
+	defer timeout.Stop()
+	for {
+		p.mu.Lock()
+		taken := p.lane.InFlight()
+		p.mu.Unlock()
+		if taken == 0 {
+			return
+		}
+		select {
+		case <-p.wake:
+		case <-timeout.C:
+			return
+		}
+	}
+}
+
+// flow stops or resumes the reading of the partition.
+func (p *partitionConsumer) flow(stop bool) {
+	p.paused.Store(stop)
+	these := map[string][]int32{p.config.Topic: {p.number}}
+	if stop {
+		p.group.Pause(these)
+	} else {
+		p.group.Resume(these)
+	}
+}
+
+// update changes the lane and wakes the claim.
+func (p *partitionConsumer) update(f func(*lane.Lane)) {
+	p.mu.Lock()
+	f(p.lane)
+	p.mu.Unlock()
+	p.wakeUp()
+}
+
+func (p *partitionConsumer) wakeUp() {
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}

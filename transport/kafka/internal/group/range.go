@@ -1,0 +1,65 @@
+package group
+
+import (
+	"fmt"
+	"log/slog"
+
+	"github.com/IBM/sarama"
+
+	"github.com/millrace-go/millrace/transport/kafka/internal/conn"
+)
+
+// Why a group's offset is in the log no more, as the metrics call it.
+const (
+	resetExpired   = "expired"   // the topic's retention has removed what comes next
+	resetTruncated = "truncated" // the partition ends before it: after an unclean election, or in a topic that was made anew
+)
+
+// startOf is the offset at which a claim begins; negative is the first that there is, for a group without one. sarama begins
+// there, too, and tells nobody, where the group's offset is out of the partition's range. That is told here, counted, and
+// committed: else the group would commit nothing until it is behind its old offset, and each restart would begin anew.
+func (p *partitionConsumer) startOf(session sarama.ConsumerGroupSession, claim sarama.ConsumerGroupClaim) int64 {
+	if claim.InitialOffset() >= 0 {
+		return claim.InitialOffset()
+	}
+	committed, start, err := p.outOfRange()
+	if err != nil {
+		p.log.Warn("it is not known whether the group's offset was out of range", slog.Int("partition", int(p.number)), slog.Any("error", err))
+	}
+	if err != nil || committed < 0 {
+		return claim.InitialOffset()
+	}
+	reason := resetTruncated
+	log := p.log.With(slog.Int("partition", int(p.number)), slog.Int64("committed", committed), slog.Int64("goes_on_at", start))
+	if start > committed {
+		reason = resetExpired
+		log.Error("the topic's retention has removed messages that the group has not handled")
+	} else {
+		log.Error("the partition ends before the group's offset: it is read from its beginning again, also what was handled before")
+	}
+	p.observer.reset(p.messages, reason)
+	session.ResetOffset(p.config.Topic, p.number, start, "")
+	session.MarkOffset(p.config.Topic, p.number, start, "")
+	return start
+}
+
+// outOfRange returns the group's offset, and where the partition begins.
+func (p *partitionConsumer) outOfRange() (committed, start int64, err error) {
+	client := p.shared.Client
+	err = conn.Connected(p.messages, func() error {
+		offsets, err := conn.GroupOffsets(client, p.config.Consumer, p.config.Topic, []int32{p.number})
+		if err != nil {
+			return err
+		}
+		var known bool
+		if committed, known = offsets[p.number]; !known {
+			committed = -1
+			return nil
+		}
+		if start, err = client.GetOffset(p.config.Topic, p.number, sarama.OffsetOldest); err != nil {
+			return fmt.Errorf("look up the beginning of partition %d: %w", p.number, err)
+		}
+		return nil
+	})
+	return committed, start, err
+}

@@ -1,0 +1,81 @@
+package group
+
+import (
+	"time"
+
+	"github.com/millrace-go/millrace/internal/tracing"
+	"github.com/millrace-go/millrace/transport/kafka/internal/lane"
+	"github.com/millrace-go/millrace/transport/kafka/internal/produce"
+)
+
+// ending is the end of a delivery.
+type ending struct {
+	*delivery
+	outcome lane.Outcome
+}
+
+// settle ends deliveries.
+func (p *partitionConsumer) settle(ended []ending) {
+	if len(ended) == 0 {
+		return
+	}
+	outputs := make([][]*produce.Output, len(ended))
+	for i, d := range ended {
+		d.End()
+		p.observe(d)
+		if d.unit != nil {
+			outputs[i] = d.unit.End()
+		}
+	}
+	var released []*lane.Entry
+	p.mu.Lock()
+	for i, d := range ended {
+		if d.outcome == lane.Withdrawn {
+			continue
+		}
+		d.over = true
+		e := d.entry
+		var fate lane.Fate
+		var wait time.Duration
+		fate, e.Failures, wait = p.config.Policy.Decide(d.outcome, d.Rejected() != nil, e.Failures, d.wish())
+		switch fate {
+		case lane.Finished:
+			consumedOf(e).outputs = outputs[i]
+			released = append(released, p.lane.Done(e)...)
+		case lane.Again:
+			p.lane.Retry(e, time.Now().Add(wait))
+		case lane.Dead:
+			p.running.Go(func() { p.settleDead(e, d.Rejected()) })
+		case lane.Dropped:
+		}
+	}
+	p.release(released)
+	p.mu.Unlock()
+	for range ended {
+		<-p.slots // not earlier: who has all of them knows that everything is marked
+		p.running.Done()
+	}
+}
+
+// observe tells what became of a delivery.
+func (p *partitionConsumer) observe(d ending) {
+	if d.outcome == lane.Withdrawn {
+		d.span.End()
+		return
+	}
+	wished := d.wish() > 0
+	p.observer.delivered(p.messages, d.outcome, wished)
+	tracing.End(d.span, d.outcome.String(), d.outcome != lane.Acked && !wished) // a delay that the handler asked for is no failure
+}
+
+// settleDead ends the record that was rejected for the cause or, without one, failed too often.
+func (p *partitionConsumer) settleDead(e *lane.Entry, cause error) {
+	sent := p.deadLetter(p.messages, e, cause)
+	p.update(func(l *lane.Lane) {
+		if sent {
+			p.release(l.Done(e))
+		} else {
+			l.Retry(e, time.Now().Add(deadLetterDelay))
+		}
+	})
+}

@@ -1,0 +1,314 @@
+// Package group consumes: a subscription is a member of a consumer group, and what is between the group and the handlers.
+package group
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/IBM/sarama"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/millrace-go/millrace/internal/tracing"
+	"github.com/millrace-go/millrace/transport"
+	"github.com/millrace-go/millrace/transport/kafka/internal/conn"
+	"github.com/millrace-go/millrace/transport/kafka/internal/lane"
+	"github.com/millrace-go/millrace/transport/kafka/internal/produce"
+	"github.com/millrace-go/millrace/transport/kafka/internal/txn"
+)
+
+const (
+	// handOverTimeout is how long a partition that is to go to another member stays for the handlers that have messages of
+	// it. Without it every rebalance and every stop would deliver all of those a second time; a slow handler does not hold
+	// the partition up for longer.
+	handOverTimeout = time.Second
+	// leaveTimeout is the same of a subscription that is closed, for all its partitions. It is longer, because this rebalance
+	// is ours to begin.
+	leaveTimeout = 2 * time.Second
+	// prefetchBytes bounds what a partition holds in memory, beyond Prefetch, which counts records.
+	prefetchBytes = 16 << 20
+	// The waits before the group is joined again after a failure: the first and the largest. It doubles each time.
+	firstJoinRetry = 100 * time.Millisecond
+	lastJoinRetry  = 10 * time.Second
+)
+
+// Subscription is one call of Subscribe: a member of the consumer's group, and what is between it and the handlers.
+type Subscription struct {
+	shared   Shared
+	config   Config
+	log      *slog.Logger
+	observer *observer
+	tracing  tracing.Deliveries
+
+	client     sarama.Client
+	disconnect context.CancelFunc // ends the client's connections
+	group      sarama.ConsumerGroup
+	committer  *txn.Committer // of transactional delivery
+
+	newest chan struct{} // closed when the member has committed where its group begins; nil: that is not its task
+	began  sync.Once     // closes newest
+
+	sending  sync.RWMutex          // held for reading while sending to out, for writing to close it
+	out      chan *message.Message // closed after stop; with room for as many as there are slots
+	sent     atomic.Int64          // to out
+	slots    chan struct{}         // one per message that is delivered and neither acked nor nacked
+	stop     chan struct{}         // closed when ctx or the subscriber ends
+	messages context.Context       // parent of the messages' contexts
+	abandon  context.CancelFunc    // of messages
+	running  sync.WaitGroup        // one per message that is delivered and not settled; Add only while sending
+
+	mu         sync.Mutex
+	partitions map[int32]*partitionConsumer
+	topicGone  func() // ends the session
+}
+
+// Shared is what the subscriptions of a transport share.
+type Shared struct {
+	Life      context.Context // of every connection
+	Cluster   *conn.Cluster
+	Client    sarama.Client // for all but consuming
+	Topics    *conn.Topics
+	Publisher *produce.Publisher
+}
+
+// Config is how a subscription consumes, as kafka.ConsumerConfig describes it.
+type Config struct {
+	transport.SubscriberConfig
+	Topic, Instance string
+	EventID         transport.EventIDSource
+	Policy          lane.Policy
+	DeadLetters     string // the dead-letter topic, or ""
+	Prefetch        int
+	SessionTimeout  time.Duration
+	Strategies      []sarama.BalanceStrategy // that the member offers, the preferred one first
+	DrainTimeout    time.Duration
+	Newest          bool        // the member commits where its group begins
+	Transactions    *txn.Config // nil: at least once
+
+	MeterProvider  metric.MeterProvider
+	TracerProvider trace.TracerProvider
+	Propagator     propagation.TextMapPropagator
+	Log            *slog.Logger
+}
+
+// New connects to the group. ctx bounds the connecting; ending it does not end the messages' contexts, so that running
+// handlers can finish.
+func New(ctx context.Context, shared Shared, config Config) (_ *Subscription, err error) {
+	s := &Subscription{
+		shared:     shared,
+		config:     config,
+		tracing:    tracing.NewDeliveries(config.TracerProvider, config.Propagator, conn.Scope, "kafka", config.Topic, config.Consumer),
+		log:        config.Log.With(slog.String("topic", config.Topic), slog.String("consumer", config.Consumer)),
+		out:        make(chan *message.Message, config.Concurrency),
+		slots:      make(chan struct{}, config.Concurrency),
+		stop:       make(chan struct{}),
+		partitions: map[int32]*partitionConsumer{},
+		topicGone:  func() {},
+	}
+	if config.Newest {
+		s.newest = make(chan struct{})
+	}
+	if s.observer, err = newObserver(config.MeterProvider, config.Topic, config.Consumer); err != nil {
+		return nil, err
+	}
+	var connections context.Context
+	connections, s.disconnect = context.WithCancel(shared.Life)
+	s.messages, s.abandon = context.WithCancel(context.WithoutCancel(ctx))
+	hurry := context.AfterFunc(ctx, s.disconnect) // what is asked then fails at once
+	err = s.connect(ctx, connections)
+	if !hurry() {
+		err = ctx.Err()
+	}
+	if err != nil {
+		return nil, errors.Join(err, s.discard())
+	}
+	return s, nil
+}
+
+// Messages is the channel of what is delivered. It is closed after Run's ctx has ended.
+func (s *Subscription) Messages() <-chan *message.Message { return s.out }
+
+// connect makes the clients. The connections end with their context.
+func (s *Subscription) connect(ctx, connections context.Context) (err error) {
+	if s.client, err = s.newClient(ctx, connections); err != nil {
+		return err
+	}
+	if err := s.shared.Cluster.MayJoin(ctx, s.client, s.config.Consumer); err != nil {
+		return err
+	}
+	if s.group, err = s.newGroup(connections); err != nil {
+		return err
+	}
+	if s.config.Transactions != nil {
+		c := *s.config.Transactions
+		c.Consumer, c.Topic, c.Instance, c.Log, c.Refuse = s.config.Consumer, s.config.Topic, s.config.Instance, s.log, s.refuse
+		s.committer, err = txn.New(ctx, connections, s.shared.Cluster, s.shared.Topics, c)
+	}
+	return err
+}
+
+// discard undoes New.
+func (s *Subscription) discard() (err error) {
+	s.abandon()
+	s.disconnect()
+	if s.committer != nil {
+		err = s.committer.Close()
+	}
+	if s.group != nil {
+		err = errors.Join(err, s.group.Close())
+	}
+	if s.client != nil {
+		err = errors.Join(err, s.client.Close())
+	}
+	s.observer.stop()
+	return err
+}
+
+// Run delivers until ctx ends or closing is closed, and returns after the last handler has ended and the group is left.
+func (s *Subscription) Run(ctx context.Context, closing <-chan struct{}) {
+	defer s.abandon()
+	defer s.observer.stop()
+	consuming, leave := context.WithCancel(context.Background())
+	defer leave()
+	var member sync.WaitGroup
+	member.Go(func() { s.consume(consuming) })
+	member.Go(s.logErrors)
+
+	select {
+	case <-ctx.Done():
+	case <-closing:
+	}
+	close(s.stop)
+	s.finish()
+	timer := time.AfterFunc(s.config.DrainTimeout, s.abandon)
+	defer timer.Stop()
+	drained := make(chan struct{})
+	go func() {
+		defer close(drained)
+		s.running.Wait()
+	}()
+	// Slow handlers end outside of the group: who holds its partitions for them keeps all that is published there waiting.
+	select {
+	case <-drained:
+	case <-time.After(leaveTimeout):
+	}
+	leave()
+	// In an outage sarama would try for longer. Without connections it gets its errors.
+	late := time.AfterFunc(conn.FlushTimeout, s.disconnect)
+	defer late.Stop()
+	err := s.group.Close()
+	if s.committer != nil {
+		err = errors.Join(err, s.committer.Close())
+	}
+	if err := errors.Join(err, s.client.Close()); err != nil {
+		s.log.Warn("leaving the group: offsets may not be committed, and their messages be delivered again", slog.Any("error", err))
+	}
+	s.disconnect()
+	member.Wait()
+	<-drained
+}
+
+// consume is a member of the group until ctx ends. It goes on over every failure.
+func (s *Subscription) consume(ctx context.Context) {
+	retry := firstJoinRetry
+	for {
+		began := time.Now()
+		rebalanced, err := s.session(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if rebalanced || time.Since(began) > lastJoinRetry {
+			retry = firstJoinRetry // it had worked
+		}
+		if rebalanced {
+			continue // the other members wait
+		}
+		if err != nil {
+			s.log.Error("the group's session ended", slog.Any("error", conn.WithRemedy(err, s.config.Consumer, s.config.Topic)), slog.Duration("retry_in", retry))
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(retry):
+		}
+		retry = min(2*retry, lastJoinRetry)
+		if errors.Is(err, sarama.ErrUnknownTopicOrPartition) {
+			if err := s.shared.Topics.EnsureAgain(ctx, s.config.Topic); err != nil {
+				s.log.Error("creating the topic again", slog.Any("error", err))
+			}
+		}
+	}
+}
+
+// session is a member of the group until a rebalance, which it tells, or a failure. A topic that has gone ends it too:
+// sarama would go on at the same offset of the next topic of that name.
+func (s *Subscription) session(ctx context.Context) (rebalanced bool, err error) {
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	s.mu.Lock()
+	s.topicGone = func() { end(sarama.ErrUnknownTopicOrPartition) }
+	s.mu.Unlock()
+	h := &handler{Subscription: s}
+	err = s.group.Consume(ctx, []string{s.config.Topic}, h)
+	if cause := context.Cause(ctx); errors.Is(cause, sarama.ErrUnknownTopicOrPartition) {
+		return false, cause
+	}
+	return h.rebalanced && err == nil, err
+}
+
+func (s *Subscription) stopped() bool {
+	select {
+	case <-s.stop:
+		return true
+	default:
+		return false
+	}
+}
+
+func (s *Subscription) partition(number int32) *partitionConsumer {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p, ok := s.partitions[number]
+	if !ok {
+		p = newPartitionConsumer(s, number)
+		s.partitions[number] = p
+	}
+	return p
+}
+
+// handler implements sarama.ConsumerGroupHandler, for one session.
+type handler struct {
+	*Subscription
+	rebalanced bool // why the session has ended
+}
+
+// Setup implements sarama.ConsumerGroupHandler.
+func (h *handler) Setup(session sarama.ConsumerGroupSession) error {
+	if h.newest == nil {
+		return nil
+	}
+	err := h.commitNewest(session)
+	if err == nil {
+		h.began.Do(func() { close(h.newest) })
+	}
+	return err
+}
+
+// Cleanup implements sarama.ConsumerGroupHandler.
+func (h *handler) Cleanup(session sarama.ConsumerGroupSession) error {
+	cause := context.Cause(session.Context())
+	h.rebalanced = errors.Is(cause, sarama.ErrRebalanceInProgress) || errors.Is(cause, sarama.ErrSessionPartitionCountChanged)
+	return nil
+}
+
+// ConsumeClaim implements sarama.ConsumerGroupHandler.
+func (h *handler) ConsumeClaim(session sarama.ConsumerGroupSession, claim sarama.ConsumerGroupClaim) error {
+	h.partition(claim.Partition()).consume(session, claim)
+	return nil
+}

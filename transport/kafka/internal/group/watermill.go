@@ -1,0 +1,33 @@
+package group
+
+import "reflect"
+
+// watermillKafka is watermill-kafka's package. It puts partition, offset, timestamp and key of a record into the message's context.
+// MessagePartitionFromCtx and three similar functions read them.
+const watermillKafka = "github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
+
+// The values of its contextKey, which it does not export.
+const (
+	watermillPartition = iota + 1
+	watermillOffset
+	watermillTimestamp
+	watermillKey
+)
+
+// Value implements context.Context. It also answers watermill-kafka's keys, so that handlers that call its functions need no
+// change. It recognizes the keys by the name of their type, which is not exported.
+func (d *delivery) Value(key any) any {
+	if k := reflect.ValueOf(key); k.Kind() == reflect.Int && k.Type().Name() == "contextKey" && k.Type().PkgPath() == watermillKafka {
+		switch k.Int() {
+		case watermillPartition:
+			return d.record.Partition
+		case watermillOffset:
+			return d.record.Offset
+		case watermillTimestamp:
+			return d.record.Timestamp
+		case watermillKey:
+			return d.record.Key
+		}
+	}
+	return d.Context.Value(key)
+}

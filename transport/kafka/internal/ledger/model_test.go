@@ -1,0 +1,149 @@
+package ledger
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+// TestLedgerModel: whatever the brokers answer, and whoever has the partitions, each message is committed once, in the
+// order of its partition, and nothing is stuck.
+func TestLedgerModel(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		l := &Ledger{limits: Limits{Units: 4, Bytes: 1000, Delay: 100, Idle: 10}}
+		now := time.Unix(0, 0)
+		partitions := []*Partition{{Number: 0}, {Number: 1}}
+		next := []int64{0, 0}      // what is added next
+		committed := []int64{0, 0} // the group's offsets
+		owned := []bool{true, true}
+		dead := map[int64]bool{}
+		poison := func(u *Unit) bool { return u.Partition.Number == 1 && u.Offset%7 == 3 }
+		add := func(p int) {
+			l.Add(now, &Unit{Partition: partitions[p], Offset: next[p], Bytes: rapid.IntRange(1, 600).Draw(r, "bytes")})
+			next[p]++
+		}
+		reclaim := func(p int) { // as a later session does: from the group's offsets
+			l.Drop(partitions[p])
+			partitions[p] = &Partition{Number: int32(p)}
+			next[p], owned[p] = committed[p], true
+		}
+		first := func() map[int]int64 {
+			first := map[int]int64{}
+			for _, u := range l.batch {
+				p := int(u.Partition.Number)
+				if _, ok := first[p]; !ok {
+					first[p] = u.Offset
+				}
+			}
+			return first
+		}
+		commit := func() {
+			for p, offset := range first() {
+				require.Equal(r, committed[p], offset, "a gap, or twice")
+			}
+			for _, u := range l.batch {
+				p := u.Partition.Number
+				require.Equal(r, committed[p], u.Offset)
+				require.False(r, poison(u) && !u.Dead)
+				committed[p]++
+			}
+		}
+		step := func(kind int) Step { // kind: how a transaction ends
+			step, _ := l.Next(now)
+			switch step {
+			case Commit:
+				foreign, refused := false, false
+				for _, u := range l.batch {
+					require.Same(r, partitions[u.Partition.Number], u.Partition, "of an earlier assignment")
+					foreign = foreign || !owned[u.Partition.Number]
+					refused = refused || poison(u) && !u.Dead
+				}
+				switch {
+				case kind == 3:
+					l.Withheld(now, []*Partition{l.batch[len(l.batch)-1].Partition})
+				case foreign && kind == 1:
+					l.Ended(now, Lost)
+				case foreign:
+					l.Ended(now, Failed)
+				case refused:
+					l.Ended(now, Refused)
+				case kind == 0:
+					commit()
+					l.Ended(now, Committed)
+				case kind == 1:
+					commit() // and the answer is lost
+					l.Ended(now, Failed)
+				default:
+					l.Ended(now, Failed)
+				}
+			case Fence:
+				if kind == 2 {
+					l.Fenced(now, errors.New("no coordinator"))
+				} else {
+					l.Fenced(now, nil)
+				}
+			case Resolve:
+				if kind == 2 {
+					l.Resolved(now, Unknown)
+					break
+				}
+				firsts, nexts, found := map[int32]int64{}, NextOffsets(l.batch), map[int32]int64{}
+				for p, offset := range first() {
+					firsts[int32(p)], found[int32(p)] = offset, committed[p]
+				}
+				l.Resolved(now, VerdictOf(firsts, nexts, found))
+			case DeadLetter:
+				u := l.batch[0]
+				require.True(r, poison(u))
+				ok := dead[u.Offset]
+				dead[u.Offset] = true // the next time
+				u.Dead = u.Dead || ok
+				l.DeadLettered(now, ok)
+			case Wait, Stop:
+			}
+			for p, c := range partitions {
+				if c.gone {
+					reclaim(p)
+				}
+			}
+			return step
+		}
+		partition := func(r *rapid.T) int { return rapid.IntRange(0, 1).Draw(r, "partition") }
+		r.Repeat(map[string]func(*rapid.T){
+			"add": func(r *rapid.T) {
+				if p := partition(r); !l.Full(partitions[p]) {
+					add(p)
+				}
+			},
+			"step": func(r *rapid.T) { step(rapid.IntRange(0, 3).Draw(r, "kind")) },
+			"time": func(r *rapid.T) { now = now.Add(time.Duration(rapid.IntRange(1, int(time.Minute)).Draw(r, "time"))) },
+			"taken by another member, which commits some": func(r *rapid.T) {
+				p := partition(r)
+				if l.phase == ending {
+					r.Skip("the model's transactions are instantaneous")
+				}
+				owned[p] = false
+				committed[p] += int64(rapid.IntRange(0, 5).Draw(r, "more"))
+			},
+			"given back": func(r *rapid.T) { reclaim(partition(r)) },
+			"":           func(r *rapid.T) {},
+		})
+		for p := range partitions {
+			reclaim(p)
+			add(p)
+		}
+		l.Close()
+		for range 1000 {
+			now = now.Add(2 * time.Minute)
+			if step(0) == Stop {
+				break
+			}
+		}
+		require.Equal(r, next, committed)
+		require.Empty(r, l.queue)
+		require.Empty(r, l.batch)
+	})
+}

@@ -1,0 +1,220 @@
+package produce
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/IBM/sarama"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/propagation"
+
+	"github.com/millrace-go/millrace/transport"
+	"github.com/millrace-go/millrace/transport/kafka/internal/conn"
+	"github.com/millrace-go/millrace/transport/kafka/internal/sequence"
+	"github.com/millrace-go/millrace/transport/kafka/internal/wire"
+)
+
+// Publisher implements transport.BatchPublisher. It is safe for concurrent use.
+type Publisher struct {
+	client      sarama.Client
+	topics      *conn.Topics
+	producer    *producer
+	partitioner Partitioner
+	spread      *Spread
+	limits      transport.Limits
+	propagator  propagation.TextMapPropagator
+	timeout     time.Duration
+}
+
+// Config is how a publisher publishes, as kafka.Config describes it.
+type Config struct {
+	Compression   wire.Compression
+	Partitioner   Partitioner
+	Sticky        bool // what has no key stays with a partition for a while
+	Limits        transport.Limits
+	Timeout       time.Duration
+	Propagator    propagation.TextMapPropagator
+	MeterProvider metric.MeterProvider
+	Log           *slog.Logger
+}
+
+// New returns a publisher whose requests end with life.
+func New(life context.Context, client sarama.Client, topics *conn.Topics, config Config) (*Publisher, error) {
+	p := &Publisher{
+		client:      client,
+		topics:      topics,
+		partitioner: config.Partitioner,
+		spread:      NewSpread(config.Sticky),
+		limits:      config.Limits,
+		propagator:  config.Propagator,
+		timeout:     config.Timeout,
+	}
+	var err error
+	p.producer, err = newProducer(life, client, topics, config, p.place)
+	return p, err
+}
+
+// place chooses the partition of a record.
+func (p *Publisher) place(record *sarama.Record, now layout) int32 {
+	if record.Key != nil {
+		return p.partitioner(record.Key, int32(len(now.all)))
+	}
+	among := now.writable
+	if len(among) == 0 {
+		among = now.all
+	}
+	return among[p.spread.Of(len(among), wire.RecordSize(record))]
+}
+
+// Publish implements message.Publisher: it publishes all messages at once and joins their errors. It waits for as long as
+// Config.Timeout says, or until the messages' own contexts end.
+func (p *Publisher) Publish(topic string, msgs ...*message.Message) error {
+	return errors.Join(p.PublishBatch(context.Background(), topic, msgs)...)
+}
+
+// PublishBatch implements transport.BatchPublisher. A failed message holds back those of its key that other calls have
+// queued behind it, too: they get transport.ErrNotSent.
+//
+// A message whose own context has ended before is not sent, nor are the later ones of its key. One whose context ends
+// while it is under way gets that context's error, and may or may not have been sent; the others go on waiting.
+//
+// A result that is unavailable, or a context's error, is of a message that may have been sent. Whoever sends it again
+// makes a duplicate with the same ID then, and no other disorder: an attempt of the first that is still on its way is
+// refused once a later message of the partition has arrived.
+func (p *Publisher) PublishBatch(ctx context.Context, topic string, msgs []*message.Message) []error {
+	return p.batch(ctx, topic, msgs, true)
+}
+
+// Forward publishes what came from Kafka, and may be what no message of ours may be: with a binary key, say.
+func (p *Publisher) Forward(ctx context.Context, topic string, msg *message.Message) error {
+	return p.batch(ctx, topic, []*message.Message{msg}, false)[0]
+}
+
+// batch is PublishBatch, which checks the messages, or not.
+func (p *Publisher) batch(ctx context.Context, topic string, msgs []*message.Message, checked bool) []error {
+	results := make([]error, len(msgs))
+	if len(msgs) == 0 {
+		return results
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, p.timeout, fmt.Errorf("%w: no acknowledgement within %s", transport.ErrUnavailable, p.timeout))
+	defer cancel()
+	if err := p.publish(ctx, topic, msgs, results, checked); err != nil {
+		for i := range results {
+			results[i] = err
+		}
+	}
+	for i, err := range results {
+		if err != nil {
+			results[i] = fmt.Errorf("publish to %s: %w", topic, err)
+		}
+	}
+	return results
+}
+
+// publish stores the messages' results, or returns what is wrong with all of them.
+func (p *Publisher) publish(ctx context.Context, topic string, msgs []*message.Message, results []error, checked bool) error {
+	if err := wire.CheckTopic(topic); err != nil {
+		return err
+	}
+	partitions, err := p.partitions(ctx, topic)
+	if err != nil {
+		return p.unavailable(ctx, err)
+	}
+	now := layout{all: partitions}
+	now.writable, _ = p.client.WritablePartitions(topic) // without one, any
+	limit := p.topics.Limit(topic)
+	c := &sequence.Call{Results: results, Done: make(chan struct{})}
+	items := make([]*sequence.Item, 0, len(msgs))
+	failed := map[string]bool{}
+	for i, msg := range msgs {
+		key := transport.Key(msg)
+		if failed[key] {
+			results[i] = transport.ErrNotSent
+			continue
+		}
+		item := &sequence.Item{Key: key, Ctx: msg.Context(), Call: c, Index: i}
+		if results[i] = cmp.Or(msg.Context().Err(), p.prepare(item, msg, limit, checked)); results[i] != nil {
+			failed[key] = key != ""
+			continue
+		}
+		item.Partition = p.place(item.Record, now)
+		items = append(items, item)
+	}
+	c.Left = len(items)
+	return p.producer.send(ctx, topic, items)
+}
+
+// partitions returns the partitions of the topic, which it creates when it is missing, or was deleted meanwhile.
+func (p *Publisher) partitions(ctx context.Context, topic string) ([]int32, error) {
+	if err := p.topics.Ensure(ctx, topic); err != nil {
+		return nil, err
+	}
+	partitions, err := p.client.Partitions(topic)
+	if errors.Is(err, sarama.ErrUnknownTopicOrPartition) {
+		if err := p.topics.EnsureAgain(ctx, topic); err != nil {
+			return nil, err
+		}
+		partitions, err = p.client.Partitions(topic)
+	}
+	return partitions, err
+}
+
+// prepare makes the item's record, or tells why it cannot be carried.
+func (p *Publisher) prepare(item *sequence.Item, msg *message.Message, limit int, checked bool) error {
+	if checked {
+		if err := wire.Check(msg, p.limits); err != nil {
+			return err
+		}
+	}
+	item.Record = wire.Marshal(msg)
+	p.propagator.Inject(msg.Context(), absent{msg, item.Record})
+	item.Size = wire.RecordSize(item.Record)
+	if item.Size+wire.BatchOverhead > limit {
+		return fmt.Errorf("%w: the message takes up to %d bytes, the topic's max.message.bytes leaves %d", transport.ErrLimit, item.Size+wire.BatchOverhead, limit)
+	}
+	return nil
+}
+
+// unavailable is the meaning of an error before anything was sent.
+func (p *Publisher) unavailable(ctx context.Context, err error) error {
+	switch {
+	case ctx.Err() != nil:
+		return reason(ctx)
+	case errors.Is(err, transport.ErrClosed), errors.Is(err, transport.ErrLimit):
+		return err
+	case errors.Is(err, sarama.ErrClosedClient):
+		return transport.ErrClosed
+	}
+	return fmt.Errorf("%w: %w", transport.ErrUnavailable, err)
+}
+
+// Close does nothing: the transport owns the publisher.
+func (p *Publisher) Close() error { return nil }
+
+// Stop refuses new calls and returns when those under way have their results.
+func (p *Publisher) Stop() { p.producer.stop() }
+
+// absent adds to a record what its message does not have: a publisher before this one knows better where the event comes
+// from. It implements propagation.TextMapCarrier.
+type absent struct {
+	msg    *message.Message
+	record *sarama.Record
+}
+
+// Get implements propagation.TextMapCarrier.
+func (c absent) Get(name string) string { return c.msg.Metadata[name] }
+
+// Keys implements propagation.TextMapCarrier.
+func (c absent) Keys() []string { return nil } // for Extract only
+
+// Set implements propagation.TextMapCarrier.
+func (c absent) Set(name, value string) {
+	if _, ok := c.msg.Metadata[name]; !ok {
+		c.record.Headers = append(c.record.Headers, &sarama.RecordHeader{Key: []byte(name), Value: []byte(value)})
+	}
+}

@@ -1,0 +1,122 @@
+// Package wire is how messages lie in Kafka's records, and what identifies a record. It does no I/O.
+package wire
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"regexp"
+	"time"
+
+	"github.com/IBM/sarama"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/millrace/transport"
+)
+
+// Limits is what a Kafka message can carry under the brokers' default settings: max.message.bytes is 1 MiB, and the
+// framing takes some of it.
+var Limits = transport.Limits{
+	Topic:        regexp.MustCompile(`^[A-Za-z0-9._-]{1,249}$`),
+	MessageBytes: 1_000_000,
+}
+
+// IDHeader carries the event's ID, as watermill-kafka has it.
+const IDHeader = "_watermill_message_uuid"
+
+// CheckTopic returns an error that wraps transport.ErrLimit where no topic can have the name.
+func CheckTopic(topic string) error {
+	if !Limits.Topic.MatchString(topic) || topic == "." || topic == ".." {
+		return fmt.Errorf("%w: topic %q: want 1 to 249 letters, digits, \".\", \"_\" and \"-\"", transport.ErrLimit, topic)
+	}
+	return nil
+}
+
+// Check reports why the message cannot be published, as errors that wrap transport.ErrLimit.
+func Check(msg *message.Message, limits transport.Limits) error {
+	limits.Topic = nil // it is checked once for a batch
+	errs := []error{limits.Check("", msg), transport.CheckText(msg)}
+	if _, ok := msg.Metadata[IDHeader]; ok {
+		errs = append(errs, fmt.Errorf("%w: metadata name %q is reserved: it carries the ID", transport.ErrLimit, IDHeader))
+	}
+	return errors.Join(errs...)
+}
+
+// Marshal shares the payload with msg. A message without a key has none on the wire either: an empty one would send all
+// of them to one partition. A nil payload is null there, a tombstone: a compacted topic deletes the key. An empty one is empty.
+func Marshal(msg *message.Message) *sarama.Record {
+	headers := make([]sarama.RecordHeader, 1, len(msg.Metadata)+1)
+	headers[0] = sarama.RecordHeader{Key: []byte(IDHeader), Value: []byte(msg.UUID)}
+	for name, value := range msg.Metadata {
+		if name != transport.KeyMetadata {
+			headers = append(headers, sarama.RecordHeader{Key: []byte(name), Value: []byte(value)})
+		}
+	}
+	record := &sarama.Record{Value: msg.Payload, Headers: make([]*sarama.RecordHeader, len(headers))}
+	for i := range headers {
+		record.Headers[i] = &headers[i]
+	}
+	if key := transport.Key(msg); key != "" {
+		record.Key = []byte(key)
+	}
+	return record
+}
+
+// Unmarshal never fails: a message without an ID is delivered with an empty one, so that the layer above decides what
+// becomes of it. The payload of a tombstone is nil. What Kafka knows of the message, such as its offset, is no metadata: it
+// would be published again with whatever copies the metadata.
+func Unmarshal(m *sarama.ConsumerMessage) *message.Message {
+	msg := message.NewMessage("", m.Value)
+	for _, header := range m.Headers {
+		switch name := string(header.Key); name {
+		case IDHeader:
+			msg.UUID = string(header.Value)
+		case transport.KeyMetadata:
+		default:
+			msg.Metadata[name] = string(header.Value)
+		}
+	}
+	transport.SetKey(msg, string(m.Key))
+	return msg
+}
+
+// Compression is how a batch is compressed.
+type Compression struct {
+	Codec sarama.CompressionCodec
+	Level int // 0: the codec's default
+}
+
+// NewBatch returns a batch of records without a producer: fill in its ID, epoch and sequence.
+func NewBatch(records []*sarama.Record, compression Compression, now time.Time) *sarama.RecordBatch {
+	for i, record := range records {
+		record.OffsetDelta = int64(i)
+	}
+	now = now.Truncate(time.Millisecond)
+	return &sarama.RecordBatch{
+		Version:          2,
+		Codec:            compression.Codec,
+		CompressionLevel: cmp.Or(compression.Level, sarama.CompressionLevelDefault),
+		FirstTimestamp:   now,
+		MaxTimestamp:     now,
+		LastOffsetDelta:  int32(len(records) - 1),
+		Records:          records,
+	}
+}
+
+const (
+	// BatchOverhead is the framing of a batch (https://kafka.apache.org/documentation/#recordbatch).
+	BatchOverhead = 61
+	// recordOverhead is the most that a record adds to its key, value and headers: seven varints and its attributes.
+	recordOverhead = 6*5 + 10 + 1
+	// headerOverhead is the most that a header adds to its name and value.
+	headerOverhead = 2 * 5
+)
+
+// RecordSize is at most how many bytes the record takes in a batch.
+func RecordSize(r *sarama.Record) int {
+	n := recordOverhead + len(r.Key) + len(r.Value)
+	for _, h := range r.Headers {
+		n += headerOverhead + len(h.Key) + len(h.Value)
+	}
+	return n
+}

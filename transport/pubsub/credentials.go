@@ -1,0 +1,52 @@
+package pubsub
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"google.golang.org/api/option"
+)
+
+// credentialTypes are the types of files that Google's tools write.
+var credentialTypes = []string{"service_account", "external_account", "authorized_user", "impersonated_service_account", "external_account_authorized_user"}
+
+// clientOptions are those of Endpoint and CredentialsFile. The emulator has its own address, and no accounts.
+func (c Config) clientOptions() ([]option.ClientOption, error) {
+	if os.Getenv("PUBSUB_EMULATOR_HOST") != "" {
+		return nil, nil
+	}
+	var options []option.ClientOption
+	if c.Endpoint != "" {
+		options = append(options, option.WithEndpoint(c.Endpoint))
+	}
+	if c.CredentialsFile != "" {
+		kind, err := credentialsType(c.CredentialsFile)
+		if err != nil {
+			return nil, fmt.Errorf("Config.CredentialsFile is %q: %w", c.CredentialsFile, err)
+		}
+		options = append(options, option.WithAuthCredentialsFile(option.CredentialsType(kind), c.CredentialsFile))
+	}
+	return options, nil
+}
+
+// credentialsType reads what kind of credentials a file has. Its errors never quote the file.
+func credentialsType(file string) (string, error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return "", fmt.Errorf("the file cannot be read: %w", err)
+	}
+	var credentials struct {
+		Type string `json:"type"`
+	}
+	if json.Unmarshal(data, &credentials) != nil {
+		return "", errors.New("the file is not JSON: want the key of a service account, or a configuration for workload identity federation")
+	}
+	if !slices.Contains(credentialTypes, credentials.Type) {
+		return "", fmt.Errorf("the file's type is none of %s: want the key of a service account, or a configuration for workload identity federation", strings.Join(credentialTypes, ", "))
+	}
+	return credentials.Type, nil
+}

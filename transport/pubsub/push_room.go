@@ -1,0 +1,44 @@
+package pubsub
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+)
+
+// pushRoom bounds the bodies of all push requests together. It is safe for concurrent use.
+type pushRoom struct {
+	memory *semaphore.Weighted // in bytes
+}
+
+func newPushRoom(bytes int) pushRoom { return pushRoom{semaphore.NewWeighted(int64(bytes))} }
+
+// take waits for room until latest, until request ends, or until gone is closed. It returns nil when size bytes are taken.
+func (p pushRoom) take(request context.Context, size int64, latest time.Time, gone <-chan struct{}) *answer {
+	if p.memory.TryAcquire(size) {
+		return nil
+	}
+	waiting, cancel := context.WithDeadline(request, latest)
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	defer cancel()
+	watching.Go(func() {
+		select {
+		case <-gone:
+			cancel()
+		case <-waiting.Done():
+		}
+	})
+	if p.memory.Acquire(waiting, size) == nil {
+		return nil
+	}
+	refused := busyAnswer
+	select {
+	case <-gone:
+		refused = closingAnswer
+	default:
+	}
+	return &refused
+}
