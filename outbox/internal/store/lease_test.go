@@ -1,10 +1,13 @@
 package store_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -44,4 +47,33 @@ func TestLeasesThatOthersHadAreLost(t *testing.T) {
 	for _, shard := range renew(first, held) {
 		assert.NotContains(t, held, shard)
 	}
+}
+
+// A connection takes longer than a quarter of a lease, because the password comes from a slow source. The relay gets its leases.
+func TestRenewWithASlowConnection(t *testing.T) {
+	t.Parallel()
+	schema := devtest.Schema(t)
+	require.NoError(t, migrate(t.Context(), devtest.Pool(t), schema))
+	const ttl = 2 * time.Second
+	cfg := devtest.Pool(t).Config()
+	cfg.BeforeConnect = func(ctx context.Context, _ *pgx.ConnConfig) error {
+		select {
+		case <-time.After(ttl / 2):
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	require.NoError(t, err)
+	defer pool.Close()
+	r := store.NewRelay(pool, schema, uuid.New(), "slow", ttl, 0)
+	answer := r.Renew(t.Context(), relay.Renew{})
+	require.ErrorIs(t, answer.Err, context.DeadlineExceeded)
+	assert.Eventually(t, func() bool {
+		answer = r.Renew(t.Context(), relay.Renew{})
+		return answer.Err == nil
+	}, time.Minute, time.Millisecond)
+	assert.Len(t, answer.Held, 16)
+	require.NoError(t, r.Leave(t.Context(), 16))
 }

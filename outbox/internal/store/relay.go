@@ -29,7 +29,8 @@ type Relay struct {
 	archive time.Duration // how long published events are kept; 0: they are not
 	sql     relayStatements
 
-	leases *pgx.Conn // Renew's own
+	leases   *pgx.Conn     // Renew's own
+	patience time.Duration // how long Renew waits for the server
 }
 
 type relayStatements struct {
@@ -44,7 +45,7 @@ func NewRelay(pool *pgxpool.Pool, schema string, id uuid.UUID, name string, ttl,
 	if archive > 0 {
 		suffix = "_archive"
 	}
-	return &Relay{pool: pool, id: id, name: name, ttl: ttl, archive: archive, sql: relayStatements{
+	return &Relay{pool: pool, id: id, name: name, ttl: ttl, archive: archive, patience: ttl / 4, sql: relayStatements{
 		delete: query("delete" + suffix), deleteMoved: query("delete_moved" + suffix), archiveDays: query("archive_days"),
 		seen: query("relay_seen"), well: query("relay_well"), gone: query("relay_gone"), release: query("lease_release"), take: query("lease_take"),
 		rescan: query("rescan"), note: query("suspect_note"), clear: query("suspect_clear"), survived: query("suspect_survived"),
@@ -79,18 +80,32 @@ func Connect(ctx context.Context, pool *pgxpool.Pool) (*pgx.Conn, error) {
 	return conn, nil
 }
 
+// longestPatience is what Renew waits at most, unless leases last longer.
+const longestPatience = 10 * time.Second
+
 // Renew renews leases on a connection of its own, because an exhausted pool must not cost the leases. Only one call may run at
 // a time.
-func (r *Relay) Renew(ctx context.Context, a relay.Renew) relay.Renewed {
-	ctx, cancel := context.WithTimeout(ctx, r.ttl/4)
+//
+// A silent connection must cost little of the lease's time, so Renew first waits a quarter of it. Each failure doubles the time:
+// a server or a source of passwords that is slow for a while must not keep the relay from its leases for as long.
+func (r *Relay) Renew(ctx context.Context, a relay.Renew) (answer relay.Renewed) {
+	ctx, cancel := context.WithTimeout(ctx, r.patience)
 	defer cancel()
-	answer := relay.Renewed{Began: time.Now(), Asked: a.Hold}
+	defer func() {
+		if answer.Err != nil {
+			r.patience = min(2*r.patience, max(r.ttl, longestPatience))
+		} else {
+			r.patience = r.ttl / 4
+		}
+	}()
+	answer.Asked = a.Hold
 	if r.leases == nil || r.leases.IsClosed() {
 		r.leases, answer.Err = Connect(ctx, r.pool)
 		if answer.Err != nil {
 			return answer
 		}
 	}
+	answer.Began = time.Now() // the leases last from the moment that they are asked for
 	ttl := integer(int(r.ttl.Milliseconds()))
 	answer.Err = exchange(ctx, r.leases.PgConn(), begin,
 		statement{sql: r.sql.seen, args: []argument{id(r.id), ttl, text(r.name), boolean(a.Struggling), integer(a.Left), text(encodeTopics(a.Topics))}},
