@@ -60,7 +60,7 @@ func TestClaimInsideClaim(t *testing.T) {
 	f.eventually(func() bool { return len(f.effects()) == events }, "without the inner claim each of them is handled")
 }
 
-func TestClaimInsideClaimFailsWithEveryStoreAndMode(t *testing.T) {
+func TestTwoClaimsFailWithEveryStoreAndMode(t *testing.T) {
 	t.Parallel()
 	upper := func(msg *message.Message) (string, error) { return strings.ToUpper(msg.UUID), nil }
 	postgres := func(_ *testing.T, f *fixture) claim.Store { return f.store }
