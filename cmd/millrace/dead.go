@@ -31,7 +31,7 @@ func (a *app) dead() *cobra.Command {
 			"            redelivers it\n" +
 			"  blocked   it waits behind an earlier event of its key",
 	})
-	c.AddCommand(a.deadList(), a.deadShow(), a.deadEdit(), a.deadReplay(), a.deadReplays(), a.deadStop(), a.deadDiscard(), a.deadAudit(), a.deadPurge())
+	c.AddCommand(a.deadList(), a.deadShow(), a.deadEdit(), a.deadReplay(), a.deadReplays(), a.deadStop(), a.deadRedirect(), a.deadDiscard(), a.deadAudit(), a.deadPurge())
 	return c
 }
 

@@ -27,6 +27,28 @@ func (a *app) deadDiscard() *cobra.Command {
 	})
 }
 
+func (a *app) deadRedirect() *cobra.Command {
+	var to string
+	redirect := func(ctx context.Context, db pgtx.DB, schema string, s deadletter.Selection, by deadletter.By) (deadletter.Result, error) {
+		return deadletter.Redirect(ctx, db, schema, s, to, by)
+	}
+	c := a.deadCommand(redirect, nil, []string{"dead", "retrying", "blocked"}, "redirected", &cobra.Command{
+		Use: "redirect --to CONSUMER {EVENT-ID… | --consumer NAME | --group GROUP | --key KEY | --topic TOPIC | --reason REASON | --all}", ValidArgsFunction: cobra.NoFileCompletions, Short: "Hand dead letters to another consumer",
+		Long: "Hands dead letters to another consumer, which retries them at once. Use it after a handler was renamed, or moved to another service.\n" +
+			"An event that the other consumer has already handled is only discarded here.",
+		Example: "  millrace dead redirect --consumer labour/notify --to labour/notify-family --note \"renamed\"\n  millrace dead redirect 0198c0de…3f2a --to billing/notify",
+	})
+	c.Flags().StringVar(&to, "to", "", "the consumer that gets them, as service/handler (required)")
+	run := c.RunE
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if to == "" {
+			return usageError{errors.New("--to is missing: want the consumer that gets the events, such as labour/notify-family")}
+		}
+		return run(c, args)
+	}
+	return c
+}
+
 // deadBy gives a command the flags that say who acts.
 func deadBy(c *cobra.Command, by *deadletter.By) {
 	c.Flags().StringVar(&by.Actor, "actor", somebody(), "who does it, for the audit log")
@@ -85,6 +107,9 @@ func (a *app) deadCommand(do deadAction, pace *pace, states []string, done strin
 		}
 		if r.Behind > 0 {
 			a.say("%d of them %s blocked by an earlier event of the same key.", r.Behind, words.Pick(r.Behind, "is", "are"))
+		}
+		if r.Known > 0 {
+			a.say("%d of them %s only discarded, because the other consumer already had %s.", r.Known, words.Pick(r.Known, "was", "were"), words.Pick(r.Known, "it", "them"))
 		}
 		for _, line := range leftAlone(r) {
 			a.say("%s", a.terminal.Yellow(line))
@@ -167,6 +192,7 @@ func (a *app) deadAudit() *cobra.Command {
 func auditDetail(detail json.RawMessage) string {
 	var d struct {
 		Note, State, Reason, Error string
+		To                         string
 		Rows                       int
 		Payload                    string `json:"new_payload_sha256"`
 		Set, Unset                 []string
@@ -181,6 +207,7 @@ func auditDetail(detail json.RawMessage) string {
 		}
 	}
 	add(d.Note != "", d.Note)
+	add(d.To != "", "to "+d.To)
 	add(d.Payload != "", "changed the payload")
 	add(len(d.Set) > 0, "set "+strings.Join(d.Set, ", "))
 	add(len(d.Unset) > 0, "removed "+strings.Join(d.Unset, ", "))

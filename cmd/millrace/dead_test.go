@@ -109,6 +109,19 @@ func TestDeadReplayAndDiscard(t *testing.T) {
 	assert.Contains(t, o.run(exitOK, "dead", "purge", "--older-than", "90d"), "2 dead letters discarded, 0 rows of the audit log deleted.\n")
 }
 
+func TestDeadRedirect(t *testing.T) {
+	t.Parallel()
+	o := newDead(t)
+	assert.Contains(t, o.run(exitUsage, "dead", "redirect", "e1"), "--to is missing: want the consumer that gets the events")
+	assert.Contains(t, o.run(exitFailed, "dead", "redirect", "--all", "--to", "nobody"), `no consumer of that name has run on this database: "nobody"`)
+	o.exec(`update {schema}.claim_failed set record = 'ff000000-0000-0000-0000-000000000001' where event_id = 'e1' and consumer = 1`)
+	o.exec(`insert into {schema}.processed (event_id, consumer) values ('ff000000-0000-0000-0000-000000000001', 2)`)
+	assert.Equal(t, "2 events redirected.\n1 of them was only discarded, because the other consumer already had it.\n1 event was not changed: in state blocked.\n",
+		o.run(exitOK, "dead", "redirect", "--consumer", "notify", "--to", "bill", "--note", "moved"))
+	assert.Regexp(t, ` +redirect +e2 +notify +moved; to bill; was dead `, o.run(exitOK, "dead", "audit"))
+	assert.Regexp(t, `e2 +bill +k +retrying, due `, o.run(exitOK, "dead", "list", "--state", "all"))
+}
+
 func TestDeadEdit(t *testing.T) {
 	t.Parallel()
 	o := newDead(t)

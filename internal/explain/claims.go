@@ -64,9 +64,12 @@ func (s *Stage) done(e *evidence, l deadletter.Location) {
 	s.State, s.Why = "completed", "Recorded "+words.When(e.now, *l.Claimed)+"."
 	if a := decision(l); a != nil {
 		by := words.OneLine(a.Actor) + ", " + words.When(e.now, a.At) + note(*a)
-		if a.Action == "replay" {
+		switch a.Action {
+		case "replay":
 			s.Why += " It was replayed by " + by + "."
-		} else {
+		case "redirect":
+			s.State, s.Why = "redirected", "It was not handled here: it was redirected to "+redirectedTo(*a)+" by "+by+"."
+		default:
 			s.State, s.Why = "discarded", "It was not handled: it was discarded by "+by+"."
 		}
 	}
@@ -76,14 +79,23 @@ func (s *Stage) done(e *evidence, l deadletter.Location) {
 	}
 }
 
-// decision is the last one of an operator about an event that is settled: to replay or to discard it; nil for none.
+// decision is the last one of an operator about an event that is settled: to replay, redirect or discard it; nil for none.
 func decision(l deadletter.Location) *deadletter.Audit {
 	for i, a := range l.Audit { // the last first
-		if a.Action == "replay" || a.Action == "discard" || a.Action == "purge" {
+		if a.Action == "replay" || a.Action == "redirect" || a.Action == "discard" || a.Action == "purge" {
 			return &l.Audit[i]
 		}
 	}
 	return nil
+}
+
+// redirectedTo is the other consumer.
+func redirectedTo(a deadletter.Audit) string {
+	var detail struct{ To string }
+	if json.Unmarshal(a.Detail, &detail) != nil || detail.To == "" {
+		return "another consumer"
+	}
+	return words.OneLine(detail.To)
 }
 
 // note is why an operator did something.

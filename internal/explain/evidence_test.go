@@ -62,6 +62,11 @@ func TestExplainConcludes(t *testing.T) {
 	discarded := claimed(deadletter.Location{Claimed: &now, Audit: []deadletter.Audit{audit("purge")}})
 	assert.Equal(t, "discarded", last(discarded, "claim").State)
 	assert.Equal(t, "none", last(discarded, "output").State)
+	redirected := claimed(deadletter.Location{Claimed: &now, Audit: []deadletter.Audit{{Action: "redirect", Actor: "ada", At: now, Detail: []byte(`{"to":"billing/notify"}`)}}})
+	s = last(redirected, "claim")
+	assert.Equal(t, "redirected", s.State)
+	assert.Contains(t, s.Why, "it was redirected to billing/notify by ada, just now")
+	assert.Equal(t, "none", last(redirected, "output").State)
 	endless := claimed(deadletter.Location{Claimed: &now})
 	endless.endless = true
 	assert.Equal(t, "not known", last(endless, "output").State)

@@ -17,6 +17,7 @@ import (
 type Result struct {
 	Done     int `json:"done"`
 	Behind   int `json:"behind,omitempty"`    // of those: they wait behind an earlier event of their key
+	Known    int `json:"known,omitempty"`     // of those: Redirect discarded them, because the other consumer had them already
 	InFlight int `json:"in_flight,omitempty"` // left alone, because they are being handled, or were changed, at this moment
 
 	// Others counts events that were selected by all but their states, and left alone.
@@ -76,6 +77,7 @@ type action struct {
 	name   string
 	may    []string
 	detail string // JSON for the audit
+	except string // a consumer whose events are passed over
 	do     func(ctx context.Context, tx pgx.Tx, schema string, on acting, r *Result) error
 }
 
@@ -162,6 +164,9 @@ func (a action) step(ctx context.Context, tx pgx.Tx, schema string, s Selection,
 	}
 	var on acting
 	for _, f := range page {
+		if f.name == a.except {
+			continue
+		}
 		on.ids, on.consumers, on.keys = append(on.ids, f.id), append(on.consumers, f.consumer), append(on.keys, f.key)
 	}
 	if _, err := tx.Exec(ctx, query("keys", schema), on.consumers, on.keys); err != nil {
@@ -174,7 +179,7 @@ func (a action) step(ctx context.Context, tx pgx.Tx, schema string, s Selection,
 	if on.ids, err = pgx.CollectRows(rows, pgx.RowTo[int64]); err != nil {
 		return 0, err
 	}
-	r.Done, r.InFlight = r.Done+len(on.ids), r.InFlight+len(page)-len(on.ids)
+	r.Done, r.InFlight = r.Done+len(on.ids), r.InFlight+len(on.keys)-len(on.ids)
 	if _, err := tx.Exec(ctx, query("audit", schema), on.ids, by.Actor, a.name, by.Note, json.RawMessage(cmp.Or(a.detail, `{}`))); err != nil {
 		return 0, err
 	}

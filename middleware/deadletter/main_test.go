@@ -64,10 +64,12 @@ func (f *fixture) handler(msg *message.Message) ([]*message.Message, error) {
 }
 
 // hold claims an event of "labour/notify" until end is called.
-func (f *fixture) hold(eventID string) (end func()) {
+func (f *fixture) hold(eventID string) (end func()) { return f.holdOf("labour/notify", eventID) }
+
+func (f *fixture) holdOf(consumer, eventID string) (end func()) {
 	claimed, finish, done := make(chan struct{}), make(chan struct{}), make(chan error)
 	go func() {
-		done <- f.store.Do(context.Background(), claim.Key{Consumer: "labour/notify", EventID: eventID}, func(context.Context) error {
+		done <- f.store.Do(context.Background(), claim.Key{Consumer: consumer, EventID: eventID}, func(context.Context) error {
 			close(claimed)
 			<-finish
 			return nil
