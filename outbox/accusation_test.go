@@ -83,7 +83,7 @@ func TestFalseAccusationUnderTrouble(t *testing.T) {
 					held = append(held, c)
 				}
 				f.publishSpread(topic, 1000, keysOf("k", 50))
-				<-time.After(1500 * time.Millisecond) // longer than a lease
+				<-time.After(2500 * time.Millisecond) // longer than a lease
 				for _, c := range held {
 					c.Release()
 				}
@@ -107,7 +107,7 @@ func TestFalseAccusationUnderTrouble(t *testing.T) {
 				cfg.ConnConfig.RuntimeParams["application_name"] = f.schema // other tests' connections stay
 			})
 			for range 2 {
-				relay := (&fixture{t: t, pool: pool, schema: f.schema}).newRelay(rejecting{batchRecorder{broker}}, outbox.RelayConfig{LeaseTTL: time.Second})
+				relay := (&fixture{t: t, pool: pool, schema: f.schema}).newRelay(rejecting{batchRecorder{broker}}, outbox.RelayConfig{LeaseTTL: 2 * time.Second})
 				f.run(relay)
 			}
 			eventually(t, "they have begun", func() bool { return assert.ObjectsAreEqual([]int{8, 8}, f.holders()) })

@@ -90,7 +90,7 @@ func (f *cluster) relayOn(pool *pgxpool.Pool, p message.Publisher) (stop func())
 
 func (f *cluster) quick() outbox.RelayConfig {
 	return outbox.RelayConfig{
-		Schema: f.schema, PollInterval: 50 * time.Millisecond, LeaseTTL: time.Second, DrainTimeout: 2 * time.Second,
+		Schema: f.schema, PollInterval: 50 * time.Millisecond, LeaseTTL: 3 * time.Second, DrainTimeout: 2 * time.Second,
 		Logger: slog.New(slog.NewTextHandler(f.t.Output(), nil)),
 	}
 }

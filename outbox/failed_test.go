@@ -202,7 +202,7 @@ func TestSlowTopicDoesNotHoldUpTheOthers(t *testing.T) {
 	f.run(f.newRelay(p, outbox.RelayConfig{BatchSize: 10, MaxInFlight: 20}))
 	eventually(t, "the others are published", func() bool { return broker.count() == 100 })
 	close(p.release)
-	require.Eventually(t, func() bool { return f.rows() == 0 }, 60*time.Second, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return f.rows() == 0 }, 2*time.Minute, 20*time.Millisecond)
 	assert.Equal(t, events+100, broker.count(), "each once")
 }
 
@@ -291,7 +291,7 @@ func (f *fixture) relaysUntilDead(d *deliveries) {
 				alive = dead()
 				return alive
 			}
-		}, 30*time.Second, 5*time.Millisecond)
+		}, time.Minute, 5*time.Millisecond)
 		_ = relay.Process.Kill()
 		<-ended
 		if alive {

@@ -49,7 +49,7 @@ func TestLargeEventsUnderASlowWriter(t *testing.T) {
 	big := strings.Repeat("x", 200_000)
 	for n := int64(1); n < 500; n++ { // 100 MB
 		f.publish("k", big)
-		require.Eventually(t, func() bool { return n-p.all.Load() < 20 }, 15*time.Second, time.Millisecond, "it stalls")
+		require.Eventually(t, func() bool { return n-p.all.Load() < 20 }, time.Minute, time.Millisecond, "it stalls")
 	}
 	tx.Rollback(context.Background())
 	eventually(t, "all are published", func() bool { return f.rows() == 0 })
@@ -88,7 +88,7 @@ func TestLargeEventsAreReadAboutOnce(t *testing.T) {
 	relay, err := outbox.NewRelay(pool, p, outbox.RelayConfig{Schema: f.schema})
 	require.NoError(t, err)
 	defer f.run(relay)()
-	require.Eventually(t, func() bool { return p.all.Load() == int64(events) }, 100*time.Second, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return p.all.Load() == int64(events) }, 3*time.Minute, 20*time.Millisecond)
 	t.Logf("%d MB of events, %d MB transferred", events, n.Load()>>20)
 	assert.Less(t, n.Load()>>20, int64(3*events))
 }
@@ -106,7 +106,7 @@ func TestSlowTopicWithLargeEvents(t *testing.T) {
 	f.publishMany(topic, 10, func(i int) string { return "fast " + strconv.Itoa(i) })
 	f.run(f.newRelay(p, outbox.RelayConfig{DrainTimeout: time.Second}))
 	defer close(p.release)
-	require.Eventually(t, func() bool { return broker.count() == 10 }, 25*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return broker.count() == 10 }, time.Minute, 10*time.Millisecond)
 }
 
 // slowConn is a connection through a network that carries so many bytes a second.
@@ -152,6 +152,6 @@ func TestLargeAfterSmallEvents(t *testing.T) {
 	require.NoError(t, err)
 	rows.Close()
 	require.ErrorContains(t, rows.Err(), "statement timeout", "one statement cannot read them all")
-	require.Eventually(t, func() bool { return p.all.Load() >= small+large && f.rows() == 0 }, 60*time.Second, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return p.all.Load() >= small+large && f.rows() == 0 }, 2*time.Minute, 20*time.Millisecond)
 	assert.EqualValues(t, small+large, p.all.Load(), "each once")
 }

@@ -43,7 +43,7 @@ func TestLockKeyKeepsTheOrder(t *testing.T) {
 				writing  sync.WaitGroup
 				written  = make(chan struct{})
 				inverted atomic.Int64
-				deadline = time.Now().Add(20 * time.Second)
+				deadline = time.Now().Add(time.Minute)
 			)
 			for range writers {
 				writing.Go(func() {

@@ -30,7 +30,7 @@ func TestNotifierTellsOtherProcesses(t *testing.T) {
 	defer conn.Close(context.Background())
 	_, err = conn.Exec(t.Context(), `listen `+f.schema+`_outbox`)
 	require.NoError(t, err)
-	wait, cancelWait := context.WithTimeout(t.Context(), 10*time.Second)
+	wait, cancelWait := context.WithTimeout(t.Context(), time.Minute)
 	defer cancelWait()
 	published := make(chan struct{})
 	defer func() { <-published }()

@@ -105,7 +105,7 @@ func TestSpans(t *testing.T) {
 	span.End()
 	f.run(f.newRelay(batchRecorder{broker}, outbox.RelayConfig{TracerProvider: provider, Propagator: propagation.TraceContext{}}))
 	eventually(t, "it is published", func() bool { return f.rows() == 0 })
-	assert.Eventually(t, func() bool { return len(spans.Ended()) == 2 }, 5*time.Second, time.Millisecond)
+	assert.Eventually(t, func() bool { return len(spans.Ended()) == 2 }, time.Minute, time.Millisecond)
 	published := spans.Ended()[1]
 	assert.Equal(t, "publish "+topic, published.Name())
 	require.Len(t, published.Links(), 1)

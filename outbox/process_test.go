@@ -177,7 +177,7 @@ func runRelayProcess() error {
 		defer trouble.exhaust(ctx, pool)()
 	}
 	relay, err := outbox.NewRelay(pool, broker, outbox.RelayConfig{
-		Schema: os.Getenv(relayProcess), LeaseTTL: time.Second, BatchSize: 50, MaxInFlight: inFlight, PollInterval: 20 * time.Millisecond,
+		Schema: os.Getenv(relayProcess), LeaseTTL: 2 * time.Second, BatchSize: 50, MaxInFlight: inFlight, PollInterval: 20 * time.Millisecond,
 		PublishTimeout: timeout,
 		Logger:         slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError})),
 	})

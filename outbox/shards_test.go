@@ -48,7 +48,7 @@ func TestShardsChangeUnderLoad(t *testing.T) {
 	t.Parallel()
 	f, broker := newFixture(t), newRecorder()
 	for range 2 {
-		f.run(f.newRelay(batchRecorder{broker}, outbox.RelayConfig{LeaseTTL: time.Second}))
+		f.run(f.newRelay(batchRecorder{broker}, outbox.RelayConfig{}))
 	}
 	var stop atomic.Bool
 	var writing sync.WaitGroup
@@ -86,7 +86,7 @@ func TestShardsChangeUnderLoad(t *testing.T) {
 		require.NoError(t, err)
 		_, err = old.Exec(t.Context(), `select count(*) from pg_class`) // its snapshot is taken
 		require.NoError(t, err)
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 		var steps []string
 		require.NoError(t, outboxadmin.ChangeShards(ctx, f.pool, f.schema, n, func(text string) { steps = append(steps, text) }), steps)
 		cancel()
@@ -120,7 +120,7 @@ func TestShardsChangeWithFailedEvents(t *testing.T) {
 	t.Parallel()
 	f, broker := newFixture(t), newRecorder()
 	broker.refuseAll(func(p string) bool { return strings.HasPrefix(p, "poison") })
-	f.run(f.newRelay(batchRecorder{broker}, outbox.RelayConfig{LeaseTTL: time.Second, MaxAttempts: 1}))
+	f.run(f.newRelay(batchRecorder{broker}, outbox.RelayConfig{MaxAttempts: 1}))
 	stopFlow := f.flow()
 	const keys = 20
 	for i := range keys {
@@ -176,7 +176,7 @@ func TestShardsStayWithoutARelay(t *testing.T) {
 func TestShardsWaitForOpenTransactions(t *testing.T) {
 	t.Parallel()
 	f, broker := newFixture(t), newRecorder()
-	f.run(f.newRelay(batchRecorder{broker}, outbox.RelayConfig{LeaseTTL: time.Second}))
+	f.run(f.newRelay(batchRecorder{broker}, outbox.RelayConfig{}))
 	tx, err := f.pool.Begin(t.Context())
 	require.NoError(t, err)
 	require.NoError(t, f.publisher.Publish(topic, newMessage(pgtx.With(t.Context(), tx), "key", "open")))

@@ -60,7 +60,7 @@ func TestStoppedRelayHoldsNothingUp(t *testing.T) {
 	defer pool.Close()
 	first := newRecorder()
 	relay, err := outbox.NewRelay(pool, stopping{batchRecorder{first}, &stopped}, outbox.RelayConfig{
-		Schema: f.schema, LeaseTTL: time.Second, BatchSize: 200, DrainTimeout: time.Second,
+		Schema: f.schema, LeaseTTL: 2 * time.Second, BatchSize: 200, DrainTimeout: time.Second,
 	})
 	require.NoError(t, err)
 	defer f.run(relay)()
@@ -68,7 +68,7 @@ func TestStoppedRelayHoldsNothingUp(t *testing.T) {
 	eventually(t, "the first relay is stopped after a batch", stopped.Load)
 
 	second := newRecorder()
-	f.run(f.newRelay(batchRecorder{second}, outbox.RelayConfig{LeaseTTL: time.Second}))
+	f.run(f.newRelay(batchRecorder{second}, outbox.RelayConfig{}))
 	eventually(t, "the second one publishes the rest", func() bool { return f.rows() == 0 })
 	assert.GreaterOrEqual(t, first.count()+second.count(), events)
 }
@@ -102,7 +102,7 @@ func TestFailingTopicDoesNotStopTheOthers(t *testing.T) {
 	publish(10_000, "bad", strconv.Itoa) // 2,500 in each shard
 	publish(40, "good", func(i int) string { return "good " + strconv.Itoa(i) })
 	f.run(f.newRelay(batchRecorder{broker}, outbox.RelayConfig{}))
-	require.Eventually(t, func() bool { return broker.count() == 40 }, 30*time.Second, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return broker.count() == 40 }, time.Minute, 20*time.Millisecond)
 }
 
 // A publisher that only ever says that something earlier failed was asked thousands of times a second.
@@ -146,7 +146,7 @@ func TestRunEndsWithoutItsPublisher(t *testing.T) {
 	<-broker.waiting
 	began := time.Now()
 	stop()
-	assert.Less(t, time.Since(began), 10*time.Second)
+	assert.Less(t, time.Since(began), 30*time.Second)
 	assert.Equal(t, 1, f.rows())
 }
 

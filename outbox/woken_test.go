@@ -9,7 +9,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
@@ -80,7 +79,7 @@ func TestWokenRelayOvertakesNoKey(t *testing.T) {
 			}
 			other := &refusing{tried: map[string]bool{}}
 			leave := func() {}
-			join := func() { leave = f.run(f.newRelay(other, outbox.RelayConfig{LeaseTTL: time.Second})) }
+			join := func() { leave = f.run(f.newRelay(other, outbox.RelayConfig{})) }
 
 			woken := d.relay(f.schema, whileThereIs+outage)
 			defer kill(woken)

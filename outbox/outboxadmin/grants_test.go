@@ -4,7 +4,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/assert"
@@ -48,7 +47,7 @@ func TestGrants(t *testing.T) {
 
 	f.exec(`insert into {schema}.outbox_failed (state, event_id, topic, key, hash, shard, seq, headers, payload, created_at)
 		select 'dead', 'failed', 't', 'failed', 7, 7, 1, '{}', convert_to('failed', 'UTF8'), now()`)
-	relay.relay(events, outbox.RelayConfig{LeaseTTL: time.Second})
+	relay.relay(events, outbox.RelayConfig{})
 	relay.exec(`select {schema}.outbox_archive_days('1 day')`)
 	eventually(t, "it is published", func() bool { return events.Load() == 1 })
 	denied(relay, `truncate {schema}.outbox`)

@@ -90,5 +90,5 @@ func (b *broker) Close() error { return nil }
 
 func eventually(t testing.TB, what string, condition func() bool) {
 	t.Helper()
-	require.Eventually(t, condition, 15*time.Second, 5*time.Millisecond, what)
+	require.Eventually(t, condition, time.Minute, 5*time.Millisecond, what)
 }

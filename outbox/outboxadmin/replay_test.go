@@ -301,7 +301,7 @@ func TestReplayedEventThatWasDiscarded(t *testing.T) {
 	t.Parallel()
 	f, events := newFixture(t), new(broker)
 	f.archive(1, 3)
-	f.relay(events, outbox.RelayConfig{Archive: 48 * time.Hour, PollInterval: 20 * time.Millisecond, LeaseTTL: time.Second})
+	f.relay(events, outbox.RelayConfig{Archive: 48 * time.Hour, PollInterval: 20 * time.Millisecond})
 	require.NoError(t, outboxadmin.PauseTopic(t.Context(), f.pool, f.schema, "topic", me))
 	_, err := outboxadmin.Replay(t.Context(), f.pool, f.schema, outboxadmin.ReplayConfig{}, me)
 	require.NoError(t, err)

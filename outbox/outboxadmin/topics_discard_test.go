@@ -45,7 +45,7 @@ func TestDiscardPending(t *testing.T) {
 	}
 	broker := blocking{newTopicBroker(), make(chan struct{}, 10), make(chan struct{})}
 	for range 2 {
-		f.relay(broker, outbox.RelayConfig{LeaseTTL: time.Second})
+		f.relay(broker, outbox.RelayConfig{})
 	}
 	f.publishTo("stopped", "k0", "in flight")
 	<-broker.asked

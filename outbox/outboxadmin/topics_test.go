@@ -56,7 +56,7 @@ func TestPauseAndResumeTopic(t *testing.T) {
 	pause := func(by outboxadmin.By) {
 		require.NoError(t, outboxadmin.PauseTopic(t.Context(), f.pool, f.schema, "paused", by))
 	}
-	slow := outbox.RelayConfig{LeaseTTL: time.Second, PollInterval: time.Hour} // only a notification is in time
+	slow := outbox.RelayConfig{PollInterval: time.Hour} // only a notification is in time
 	stop := f.relay(broker, slow)
 	f.publishTo("paused", "k", "first")
 	eventually(t, "the relay runs", func() bool { return len(broker.of("paused")) == 1 })
@@ -99,7 +99,7 @@ func TestRedirectTopic(t *testing.T) {
 		return outboxadmin.RedirectTopic(t.Context(), f.pool, f.schema, topic, to, outboxadmin.By{Actor: "ada", Note: "moved"})
 	}
 	broker.err["old"] = fmt.Errorf("%w: gone", transport.ErrUnavailable)
-	stop := f.relay(broker, outbox.RelayConfig{LeaseTTL: time.Second, PollInterval: time.Hour})
+	stop := f.relay(broker, outbox.RelayConfig{PollInterval: time.Hour})
 	f.publishTo("old", "k", "1")
 	f.publishTo("new", "k", "2")
 	f.publishTo("old", "k", "3")

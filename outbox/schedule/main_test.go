@@ -30,7 +30,7 @@ const (
 	everySecond = "* * * * * *"
 	newYear     = "0 0 1 1 *"
 	longAgo     = "2020-06-01 00:00:00+00"
-	wait        = 30 * time.Second
+	wait        = time.Minute
 )
 
 // fixture is a database with an outbox and schedules.
