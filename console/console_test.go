@@ -85,7 +85,7 @@ func (s *site) count(sql string) (n int) {
 // comes waits until a query counts so many.
 func (s *site) comes(n int, sql string) {
 	s.t.Helper()
-	require.Eventually(s.t, func() bool { return s.count(sql) == n }, 30*time.Second, 20*time.Millisecond, sql)
+	require.Eventually(s.t, func() bool { return s.count(sql) == n }, time.Minute, 20*time.Millisecond, sql)
 }
 
 // answer is what a request got.

@@ -23,7 +23,7 @@ func (s *site) many(n int) {
 // tells waits until a page has the text.
 func (s *site) tells(path, says string) {
 	s.t.Helper()
-	require.Eventually(s.t, func() bool { return strings.Contains(text(s.get(http.StatusOK, path)), says) }, 30*time.Second, 50*time.Millisecond, says)
+	require.Eventually(s.t, func() bool { return strings.Contains(text(s.get(http.StatusOK, path)), says) }, time.Minute, 50*time.Millisecond, says)
 }
 
 // A replay keeps its pace, any session stops it and continues it at another pace, and its page and others tell how far it is.

@@ -31,7 +31,7 @@ import (
 	"github.com/millrace-go/millrace/transport/pubsub"
 )
 
-const wait = 30 * time.Second
+const wait = time.Minute
 
 type labourCompleted struct {
 	LabourID int64  `json:"labour_id"`

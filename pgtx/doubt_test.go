@@ -34,7 +34,7 @@ func asleep(ctx context.Context, t *testing.T, pool *pgxpool.Pool, fn func(ctx c
 		var sleeping bool
 		err := pool.QueryRow(t.Context(), `select wait_event is not distinct from 'PgSleep' from pg_stat_activity where pid = $1`, backend).Scan(&sleeping)
 		return err == nil && sleeping
-	}, 10*time.Second, 10*time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 	return backend, ended
 }
 

@@ -78,7 +78,7 @@ func TestIdleTimeoutIsNoUnknownOutcome(t *testing.T) {
 				var gone bool
 				err := pool.QueryRow(ctx, `select not exists (select from pg_stat_activity where state = 'idle in transaction' and query like '%into '||$1||' values (1)')`, table).Scan(&gone)
 				return err == nil && gone
-			}, 5*time.Second, 10*time.Millisecond)
+			}, time.Minute, 10*time.Millisecond)
 			return nil
 		})
 		require.Error(t, err)

@@ -224,7 +224,7 @@ func TestConnectionLostInCommitIsUnknown(t *testing.T) {
 		var committing bool
 		err := pool.QueryRow(t.Context(), `select wait_event = 'PgSleep' from pg_stat_activity where pid = $1`, backend).Scan(&committing)
 		return err == nil && committing
-	}, 10*time.Second, 10*time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 	_, err = pool.Exec(t.Context(), `select pg_terminate_backend($1)`, backend)
 	require.NoError(t, err)
 	require.ErrorIs(t, <-result, pgtx.ErrOutcomeUnknown)

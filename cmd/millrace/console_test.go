@@ -23,7 +23,7 @@ func TestConsoleCommand(t *testing.T) {
 	require.NoError(t, command.Start())
 	t.Cleanup(func() { _ = command.Process.Kill() }) // where the test has failed
 	at := regexp.MustCompile(`The console is at (http://127\.0\.0\.1:\d+/)`)
-	require.Eventually(t, func() bool { return at.MatchString(output.String()) }, 30*time.Second, 20*time.Millisecond, output)
+	require.Eventually(t, func() bool { return at.MatchString(output.String()) }, time.Minute, 20*time.Millisecond, output)
 	address := at.FindStringSubmatch(output.String())[1]
 	first, err := http.Get(address)
 	require.NoError(t, err)

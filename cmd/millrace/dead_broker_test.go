@@ -149,14 +149,14 @@ func testDeadLetter(t *testing.T, broker string) {
 		var dead int
 		require.NoError(t, s.pool.QueryRow(t.Context(), `select count(*) from `+s.schema+`.claim_failed where state = 'dead'`).Scan(&dead))
 		return dead == 1
-	}, 30*time.Second, 20*time.Millisecond)
+	}, time.Minute, 20*time.Millisecond)
 	assert.EqualValues(t, 3, s.deliveries.Load(), "the claim's attempts")
 	assert.Regexp(t, id+` +labour/notify +- +dead +3 +\S+ +\S+ +`, s.run(exitOK, "dead", "list"))
 	assert.Zero(t, s.effects(id))
 
 	mended.Store(true)
 	assert.Contains(t, s.run(exitOK, "dead", "replay", id), "1 event will be retried now.\n")
-	require.Eventually(t, func() bool { return s.effects(id) > 0 }, 30*time.Second, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return s.effects(id) > 0 }, time.Minute, 20*time.Millisecond)
 	s.requireNoneBuried()
 	assert.Equal(t, 1, s.effects(id))
 	assert.NotContains(t, s.run(exitOK, "dead", "list"), id)
@@ -176,7 +176,7 @@ func testContentionBuriesNothing(t *testing.T, broker string) {
 	s.send(s.topic, id) // delivered twice, as by a relay that died before it noted the first
 	require.Eventually(t, func() bool { return s.deliveries.Load() > 2*brokerAttempts }, 60*time.Second, 10*time.Millisecond)
 	close(release)
-	require.Eventually(t, func() bool { return s.effects(id) == 1 }, 30*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return s.effects(id) == 1 }, time.Minute, 10*time.Millisecond)
 	s.requireNoneBuried()
 	assert.Equal(t, 1, s.effects(id))
 }

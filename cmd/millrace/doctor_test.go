@@ -73,7 +73,7 @@ func (x *explained) relayed() {
 	require.Eventually(x.t, func() bool {
 		r, err := outboxadmin.Inspect(x.t.Context(), x.pool, x.schema)
 		return err == nil && len(r.Relays) == 1 && r.Relays[0].Shards == len(r.Shards)
-	}, 20*time.Second, 10*time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 }
 
 // says waits until a relay says that the topic is in the state.
@@ -82,7 +82,7 @@ func (x *explained) says(topic, state string) {
 	require.Eventually(x.t, func() bool {
 		r, err := outboxadmin.Inspect(x.t.Context(), x.pool, x.schema)
 		return err == nil && len(r.Topics) == 1 && r.Topics[0].Topic == topic && r.Topics[0].State == state
-	}, 20*time.Second, 10*time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 }
 
 // Each trouble is found, alone, on a system that was healthy before, and is again when it is mended.
@@ -484,7 +484,7 @@ func TestDoctorAsksTheBroker(t *testing.T) {
 			require.Eventually(t, func() bool {
 				i, err := tr.(transport.Inspector).Inspect(t.Context(), topic, consumer)
 				return err == nil && i.Topic && i.Consumer && i.Lag <= 0 && i.Retention == 7*24*time.Hour
-			}, 30*time.Second, 50*time.Millisecond)
+			}, time.Minute, 50*time.Millisecond)
 			o.healthy(args...)
 			require.NoError(t, sub.Close())
 			assert.Contains(t, o.run(exitFailed, append([]string{"doctor", "--retention=48h", "--horizon=1h"}, args...)...),

@@ -110,7 +110,7 @@ func (x *explained) located(id, state string) {
 	require.Eventually(x.t, func() bool {
 		found, err := outboxadmin.Find(x.t.Context(), x.pool, x.schema, id)
 		return err == nil && len(found) == 1 && found[0].State == state && found[0].Command == ""
-	}, 20*time.Second, 10*time.Millisecond, state)
+	}, time.Minute, 10*time.Millisecond, state)
 }
 
 var normal = []struct {
@@ -196,7 +196,7 @@ func (x *explained) inOutbox(said *strings.Builder) {
 	require.Eventually(x.t, func() bool {
 		found, err := outboxadmin.Find(x.t.Context(), x.pool, x.schema, slow)
 		return err == nil && found[0].Held
-	}, 20*time.Second, 10*time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 	x.explain(said, "being published", exitOK, slow)
 	refused := x.publish("refused", "refused", "r", 0)
 	x.located(refused, "dead")
@@ -210,7 +210,7 @@ func (x *explained) inOutbox(said *strings.Builder) {
 	close(release)
 	x.located(slow, "archived")
 	retried := x.publish("retried", "failing", "f", 0)
-	require.Eventually(x.t, tried.Load, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(x.t, tried.Load, time.Minute, 10*time.Millisecond)
 	x.publish("other", "failing", "o", 0)
 	x.located(retried, "retrying")
 	end()

@@ -256,7 +256,7 @@ func TestRelayCommand(t *testing.T) {
 				var left int
 				require.NoError(t, o.pool.QueryRow(t.Context(), `select count(*) from `+o.schema+`.outbox`).Scan(&left))
 				return left == 0
-			}, 30*time.Second, 20*time.Millisecond, output)
+			}, time.Minute, 20*time.Millisecond, output)
 			require.NoError(t, command.Process.Signal(syscall.SIGTERM))
 			require.NoError(t, command.Wait(), output)
 			assert.Contains(t, output.String(), `"msg":"relay has ended"`)

@@ -44,7 +44,7 @@ func TestReplayCommand(t *testing.T) {
 	}
 	killed, output := millrace(t, "outbox", "replay", "--topic", "labour.completed", "--to", "again", "--rate", "200", "--note", "a new consumer", "--schema", o.schema, "--dsn", o.dsn)
 	require.NoError(t, killed.Start())
-	assert.Eventually(t, func() bool { return pending() >= 100 }, 20*time.Second, time.Millisecond, output)
+	assert.Eventually(t, func() bool { return pending() >= 100 }, time.Minute, time.Millisecond, output)
 	require.NoError(t, killed.Process.Kill())
 	require.Error(t, killed.Wait())
 	assert.Less(t, pending(), 500)

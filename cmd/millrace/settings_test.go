@@ -55,7 +55,7 @@ func TestRelayByConfiguration(t *testing.T) {
 		var kept int
 		require.NoError(t, o.pool.QueryRow(t.Context(), `select count(*) from `+o.schema+`.outbox_archive`).Scan(&kept))
 		return kept == 1
-	}, 30*time.Second, 20*time.Millisecond, output)
+	}, time.Minute, 20*time.Millisecond, output)
 	require.NoError(t, command.Process.Signal(syscall.SIGTERM))
 	require.NoError(t, command.Wait(), output)
 	assert.Contains(t, output.String(), "relay has ended")

@@ -56,7 +56,7 @@ func newDeadMember(t *testing.T, session time.Duration) deadMember {
 		require.Eventually(t, func() bool {
 			described, err := admin.DescribeGroups(t.Context(), "group")
 			return err == nil && described["group"].State == state && len(described["group"].Members) == members
-		}, 20*time.Second, 5*time.Millisecond)
+		}, time.Minute, 5*time.Millisecond)
 	}
 	member := []kgo.Opt{
 		kgo.ConsumerGroup("group"), kgo.ConsumeTopics("topic"), kgo.Balancers(kgo.RoundRobinBalancer()),

@@ -79,7 +79,7 @@ func eventuallyNothing(t *testing.T, dir string) {
 	require.Eventually(t, func() bool {
 		left = leftIn(t, dir)
 		return len(left) == 0
-	}, 10*time.Second, 50*time.Millisecond, "left: %v", &left)
+	}, time.Minute, 50*time.Millisecond, "left: %v", &left)
 }
 
 func closed(address string) bool {

@@ -81,5 +81,5 @@ func TestStreamsOfKilledConsumersEnd(t *testing.T) {
 			<-time.After(10 * time.Millisecond)
 		}
 		return false
-	}, 30*time.Second, 10*time.Millisecond, "messages still go to the streams of killed consumers")
+	}, time.Minute, 10*time.Millisecond, "messages still go to the streams of killed consumers")
 }

@@ -98,7 +98,7 @@ func testFailedHandlerLeavesNothing(t *testing.T, f *fixture) {
 		msg, _ = deliver(t, "1")
 		_, err = mw(f.handler)(msg)
 		return err == nil && !nacked(msg)
-	}, 10*time.Second, 10*time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 	assert.Equal(t, map[string]int{"1": 1}, f.effects())
 }
 
@@ -175,7 +175,7 @@ func testOutputsAreStagedInTheClaimsTransaction(t *testing.T, f *fixture) {
 	for range 5 {
 		require.NoError(t, channel.Publish("labour.completed", msg.Copy()))
 	}
-	require.Eventually(t, func() bool { return f.count("outbox") > 0 }, 10*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return f.count("outbox") > 0 }, time.Minute, 5*time.Millisecond)
 	cancel()
 	running.Wait()
 	assert.Equal(t, map[string]int{"1": 1}, f.effects())

@@ -80,7 +80,7 @@ func (f *cqrsFixture) subscriber() (message.Subscriber, error) { return f.channe
 
 func (f *cqrsFixture) eventually(table string, n int) {
 	f.t.Helper()
-	require.Eventually(f.t, func() bool { return f.count(table) == n }, 10*time.Second, 5*time.Millisecond, table)
+	require.Eventually(f.t, func() bool { return f.count(table) == n }, time.Minute, 5*time.Millisecond, table)
 }
 
 func TestEventsAndCommandsAreHandledUnderAClaim(t *testing.T) {

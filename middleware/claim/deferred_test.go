@@ -106,13 +106,13 @@ func crashUnderDeferredAcks(t *testing.T, group int, change func(*claim.Claim)) 
 				}
 			})
 		}
-		require.Eventually(t, func() bool { return count() > before+200 }, 30*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return count() > before+200 }, time.Minute, time.Millisecond)
 		require.NoError(t, server.Crash(context.Background()))
 		close(stop)
 		workers.Wait()
 		require.NoError(t, server.Start(context.Background()))
 		pool.Reset()
-		require.Eventually(t, func() bool { return pool.Ping(context.Background()) == nil }, 30*time.Second, 10*time.Millisecond)
+		require.Eventually(t, func() bool { return pool.Ping(context.Background()) == nil }, time.Minute, 10*time.Millisecond)
 	}
 	effects := f.effects()
 	assert.Zero(t, doubled(effects))

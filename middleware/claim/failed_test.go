@@ -95,7 +95,7 @@ func TestErrorsThatAreNotLikeOthers(t *testing.T) { perMode(t, testErrorsThatAre
 
 func testErrorsThatAreNotLikeOthers(t *testing.T, f *fixture) {
 	msg, _ := deliver(t, "permanent")
-	mw := f.middleware(claim.Config{Logger: silent, HandlerTimeout: 2 * time.Second})
+	mw := f.middleware(claim.Config{Logger: silent, HandlerTimeout: 3 * time.Second})
 	_, err := mw(failing(fmt.Errorf("parse: %w", claim.Permanent(errOops))))(msg)
 	require.NoError(t, err)
 
@@ -318,7 +318,7 @@ func TestHandlerThatGetsItsConnectionTooLateHasNoAttempt(t *testing.T) {
 	require.NoError(t, err)
 	defer pool.Close()
 	store := claim.NewPostgresStore(pool, claim.Schema(f.schema))
-	c, err := claim.New(store, claim.Config{Service: "labour", Logger: silent, HandlerTimeout: time.Second, Consumer: func(string) string { return "notify" }})
+	c, err := claim.New(store, claim.Config{Service: "labour", Logger: silent, HandlerTimeout: 3 * time.Second, Consumer: func(string) string { return "notify" }})
 	require.NoError(t, err)
 	msg, _ := deliver(t, "known")
 	_, err = c.Middleware(f.handler)(msg)
@@ -326,7 +326,7 @@ func TestHandlerThatGetsItsConnectionTooLateHasNoAttempt(t *testing.T) {
 
 	conn, err := pool.Acquire(t.Context())
 	require.NoError(t, err)
-	time.AfterFunc(800*time.Millisecond, conn.Release)
+	time.AfterFunc(2400*time.Millisecond, conn.Release)
 	msg, _ = deliver(t, "late")
 	_, err = c.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 		<-msg.Context().Done()

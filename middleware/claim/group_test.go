@@ -81,7 +81,7 @@ func (g *grouped) handleMessages(h func(ctx context.Context, id string) error, m
 			_, err := handler(msg)
 			results[i] = result{err, nacked(msg)}
 		})
-		require.Eventually(g.t, func() bool { return i == len(messages)-1 || claim.Gathered(g.c, "labour/notify") == i+1 }, 10*time.Second, time.Millisecond)
+		require.Eventually(g.t, func() bool { return i == len(messages)-1 || claim.Gathered(g.c, "labour/notify") == i+1 }, time.Minute, time.Millisecond)
 	}
 	running.Wait()
 	return results
@@ -305,10 +305,10 @@ func sum(t *testing.T, pool *pgxpool.Pool, sql string) (n int) {
 // A handler has its own time. What it costs the others is their transaction, which they repeat singly.
 func TestLateHandlerInAGroup(t *testing.T) {
 	t.Parallel()
-	g := newGrouped(t, claim.Config{HandlerTimeout: time.Second})
+	g := newGrouped(t, claim.Config{HandlerTimeout: 2 * time.Second})
 	results := g.handle(func(ctx context.Context, id string) error {
 		deadline, _ := ctx.Deadline()
-		assert.Greater(t, time.Until(deadline), 500*time.Millisecond, "its time begins with its turn")
+		assert.Greater(t, time.Until(deadline), 200*time.Millisecond, "its time begins with its turn")
 		if err := g.effect(ctx, id); err != nil {
 			return err
 		}

@@ -267,7 +267,7 @@ func TestLazyHandlerThatFailsBeforeItsClaim(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t)
-			guard := f.lazy(claim.Config{Ordered: true, HandlerTimeout: time.Second})
+			guard := f.lazy(claim.Config{Ordered: true, HandlerTimeout: 3 * time.Second})
 			fails := func(id, key string) (*message.Message, error) {
 				msg, _ := deliver(t, id)
 				transport.SetKey(msg, key)

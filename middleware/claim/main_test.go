@@ -126,7 +126,7 @@ func (f *fixture) killConnection(ctx context.Context) {
 	require.Eventually(f.t, func() bool {
 		_, err := tx.Exec(context.Background(), `select 1`)
 		return err != nil && tx.Conn().IsClosed()
-	}, 10*time.Second, time.Millisecond)
+	}, time.Minute, time.Millisecond)
 }
 
 func (f *fixture) handler(msg *message.Message) ([]*message.Message, error) {

@@ -114,5 +114,5 @@ func (f *fixture) settlesOrRefuses(key claim.Key, old bool) {
 	require.Eventually(f.t, func() bool { // its first claim makes the day: what was minted before that is too old
 		key.EventID = mintedAt(0)
 		return f.store.Do(context.Background(), key, func(context.Context) error { return nil }) == nil
-	}, 10*time.Second, time.Millisecond)
+	}, time.Minute, time.Millisecond)
 }

@@ -50,7 +50,7 @@ func TestSecondConsumerIsRefusedWhileTheFirstHoldsTheClaim(t *testing.T) {
 	end := f.holding(key)
 	began := time.Now()
 	require.ErrorIs(t, f.claimNow(key), claim.ErrContended)
-	assert.Less(t, time.Since(began), 5*time.Second, "at once")
+	assert.Less(t, time.Since(began), 20*time.Second, "at once")
 	require.NoError(t, end(nil))
 	assert.Equal(t, map[string]int{key.EventID: 1}, f.effects())
 }
@@ -84,7 +84,7 @@ func TestClaimDiesWithItsConnection(t *testing.T) {
 		return nil
 	})
 	require.Error(t, err)
-	require.Eventually(t, func() bool { return f.claimNow(key) == nil }, 10*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return f.claimNow(key) == nil }, time.Minute, 10*time.Millisecond)
 	assert.Equal(t, map[string]int{key.EventID: 1}, f.effects())
 }
 

@@ -158,7 +158,7 @@ func TestRetriesWithinConcurrency(t *testing.T) {
 			default:
 				select {
 				case <-retried:
-				case <-time.After(20 * time.Second):
+				case <-time.After(time.Minute):
 					return errors.New("the event of the table did not come meanwhile")
 				}
 			}

@@ -30,7 +30,7 @@ func (f *fixture) running(c *claim.Claim) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var runs sync.WaitGroup
 	runs.Go(func() { assert.NoError(f.t, c.Run(ctx)) })
-	require.Eventually(f.t, func() bool { registered, _ := claim.Standing(c); return registered }, 10*time.Second, time.Millisecond)
+	require.Eventually(f.t, func() bool { registered, _ := claim.Standing(c); return registered }, time.Minute, time.Millisecond)
 	stop = sync.OnceFunc(func() { cancel(); runs.Wait() })
 	f.t.Cleanup(stop)
 	return stop
@@ -80,9 +80,9 @@ func TestProcessesBesideOneAnother(t *testing.T) {
 	f.running(first)
 	f.running(second)
 	assert.True(t, suspicious(second) || !suspicious(first))
-	require.Eventually(t, func() bool { return !suspicious(second) && !suspicious(first) }, 10*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return !suspicious(second) && !suspicious(first) }, time.Minute, 10*time.Millisecond)
 	f.killed()
-	require.Eventually(t, func() bool { return suspicious(second) && suspicious(first) }, 10*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return suspicious(second) && suspicious(first) }, time.Minute, 10*time.Millisecond)
 }
 
 func TestRunWaitsForClaimsInHand(t *testing.T) {
@@ -121,7 +121,7 @@ func TestRunDoesNotWaitForEver(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- c.Run(ctx) }()
-	require.Eventually(t, func() bool { registered, _ := claim.Standing(c); return registered }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { registered, _ := claim.Standing(c); return registered }, time.Minute, time.Millisecond)
 	begun, finish, handled := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(handled)
@@ -192,7 +192,7 @@ func TestRoundTripsBesideRun(t *testing.T) {
 		require.NoError(t, err)
 		claim.Hasten(c, time.Hour, time.Minute)
 		defer f.running(c)()
-		require.Eventually(t, func() bool { return f.count("claim_start") == 0 }, 10*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return f.count("claim_start") == 0 }, time.Minute, time.Millisecond)
 		awaitIdle(t, pool)
 		return one(c)
 	}
@@ -208,5 +208,5 @@ func TestRoundTripsBesideRun(t *testing.T) {
 }
 
 func awaitIdle(t *testing.T, pool *pgxpool.Pool) {
-	require.Eventually(t, func() bool { return pool.Stat().AcquiredConns() == 0 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return pool.Stat().AcquiredConns() == 0 }, time.Minute, time.Millisecond)
 }

@@ -69,9 +69,9 @@ func testNoteOfOneThatLives(t *testing.T, f *fixture) {
 	claim.Hasten(c, 20*time.Millisecond, time.Minute)
 	f.running(other)
 	f.running(c)
-	require.Eventually(t, func() bool { return !suspicious(c) }, 10*time.Second, time.Millisecond, "it knows the other one")
+	require.Eventually(t, func() bool { return !suspicious(c) }, time.Minute, time.Millisecond, "it knows the other one")
 	f.killed()
-	require.Eventually(t, func() bool { return suspicious(c) && suspicious(other) }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return suspicious(c) && suspicious(other) }, time.Minute, time.Millisecond)
 	begun, finish, handled := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 	go func() {
 		msg, _ := deliver(t, "1")
@@ -151,7 +151,7 @@ func testEventThatIsBroughtBackAndKills(t *testing.T, f *fixture) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	running.Go(func() { assert.NoError(t, router.Run(ctx)) })
-	require.Eventually(t, func() bool { return f.count("effect") == 1 && f.states()["killer"] == "dead" }, 10*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return f.count("effect") == 1 && f.states()["killer"] == "dead" }, time.Minute, 5*time.Millisecond)
 	cancel()
 	running.Wait()
 	assert.Equal(t, map[string]int{"other": 1}, f.effects())

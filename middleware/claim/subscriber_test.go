@@ -67,7 +67,7 @@ func (f *fixture) consume(m *transport.Memory, c *claim.Claim, h message.NoPubli
 }
 
 func (f *fixture) eventually(condition func() bool, what string) {
-	require.Eventually(f.t, condition, 30*time.Second, 20*time.Millisecond, what)
+	require.Eventually(f.t, condition, time.Minute, 20*time.Millisecond, what)
 }
 
 func (f *fixture) take(msg *message.Message) error { return f.effect(msg.Context(), msg.UUID) }

@@ -265,7 +265,7 @@ func TestReplayedEventIsHandled(t *testing.T) {
 	}
 	eventually := func(table string, n int) {
 		t.Helper()
-		require.Eventually(t, func() bool { return f.count(table) == n }, 10*time.Second, 5*time.Millisecond, table)
+		require.Eventually(t, func() bool { return f.count(table) == n }, time.Minute, 5*time.Millisecond, table)
 	}
 	eventually("claim_failed where state = 'dead'", 1)
 	assert.Equal(t, map[string]string{"1": "dead", "2": "blocked", "3": "blocked"}, f.states())
@@ -347,7 +347,7 @@ func TestReplayOfAnEventThatIsHandledMeanwhile(t *testing.T) {
 		err := f.pool.QueryRow(t.Context(), `select exists (select from pg_stat_activity
 			where wait_event_type = 'Lock' and query like '%insert into ' || $1 || '.claim_key%')`, `"`+f.schema+`"`).Scan(&waits)
 		return err == nil && waits
-	}, 10*time.Second, 5*time.Millisecond)
+	}, time.Minute, 5*time.Millisecond)
 	require.NoError(t, tx.Commit(t.Context()))
 	require.NoError(t, <-done)
 	assert.Zero(t, f.count("claim_key"))

@@ -65,7 +65,7 @@ func TestMillionDeadLetters(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- c.Run(ctx) }()
-	require.Eventually(t, func() bool { return f.count("claim_run") == 1 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return f.count("claim_run") == 1 }, time.Minute, time.Millisecond)
 	within("gauge", func() { assert.Equal(t, map[string]int64{"dead": int64(all)}, gauge(t, reader)) })
 
 	within("show", func() {
@@ -97,7 +97,7 @@ func TestMillionDeadLetters(t *testing.T) {
 	require.Eventually(t, func() bool {
 		require.NoError(t, shared.QueryRow(t.Context(), `select seq_tup_read from pg_stat_all_tables where relid = $1::regclass`, f.schema+".claim_failed").Scan(&scanned))
 		return scanned >= all
-	}, 15*time.Second, 10*time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 	assert.Less(t, scanned, all+all/share, "only the control has scanned")
 }
 

@@ -45,7 +45,7 @@ func (f *fixture) untilReplayed(id int64, n int) {
 		_, err := deadletter.ContinueReplay(ctx, f.pool, f.schema, id, nil)
 		assert.ErrorIs(f.t, err, context.Canceled)
 	})
-	require.Eventually(f.t, func() bool { return f.count("claim_failed where replayed") >= n }, 30*time.Second, 5*time.Millisecond)
+	require.Eventually(f.t, func() bool { return f.count("claim_failed where replayed") >= n }, time.Minute, 5*time.Millisecond)
 	cancel()
 	continuing.Wait()
 	require.Equal(f.t, n, f.count("claim_failed where replayed"))

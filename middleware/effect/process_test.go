@@ -72,7 +72,7 @@ func (f *fixture) redelivered(p *provider, opts ...effect.Option) (number string
 	require.Eventually(f.t, func() bool {
 		number, err = effect.Value(f.ctx(), "sms:1", client{p.URL}.send, opts...)
 		return !errors.Is(err, effect.ErrRunning) && (err == nil || !strings.Contains(err.Error(), "asked soon"))
-	}, 30*time.Second, 20*time.Millisecond)
+	}, time.Minute, 20*time.Millisecond)
 	return number, err
 }
 

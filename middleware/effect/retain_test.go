@@ -124,7 +124,7 @@ func TestRunAndGrants(t *testing.T) {
 	var running sync.WaitGroup
 	f.exec(`drop table ` + f.schema + `.effect_` + time.Now().UTC().AddDate(0, 0, 7).Format("20060102"))
 	running.Go(func() { assert.NoError(t, ledger.Run(ctx)) })
-	require.Eventually(t, func() bool { return f.partitions() == 9 }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return f.partitions() == 9 }, time.Minute, 10*time.Millisecond)
 
 	assert.Equal(t, 1, f.named("doubt", errOops))
 	f.age("doubt")

@@ -108,7 +108,7 @@ func TestRecordsAreDurable(t *testing.T) {
 	require.NoError(t, server.Crash(t.Context()))
 	require.NoError(t, server.Start(t.Context()))
 	f.pool.Reset()
-	require.Eventually(t, func() bool { return f.pool.Ping(t.Context()) == nil }, 20*time.Second, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return f.pool.Ping(t.Context()) == nil }, time.Minute, 20*time.Millisecond)
 	calls, err = once(f.ctx(), nil)
 	require.NoError(t, err)
 	assert.Zero(t, calls)

@@ -119,7 +119,7 @@ func TestProcessDies(t *testing.T) {
 					again = post(h, "k", "body")
 				}
 				return again.Code == http.StatusCreated
-			}, 10*time.Second, 10*time.Millisecond)
+			}, time.Minute, 10*time.Millisecond)
 			f.holds(1, 1)
 			assert.Equal(t, when == beforeResponse, replayed(again))
 			assert.Equal(t, map[string]string{beforeCommit: "run 1", beforeResponse: "by the process that died"}[when], again.Body.String())

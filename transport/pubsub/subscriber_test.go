@@ -135,7 +135,7 @@ func TestAcksOfADrainReachTheService(t *testing.T) {
 		handlers.Go(func() {
 			<-messages                    // closed when the intake has ended
 			for i, msg := range running { // each ends once the service knows of those before
-				assert.Eventually(t, func() bool { return acked(server) == i }, 10*time.Second, time.Millisecond)
+				assert.Eventually(t, func() bool { return acked(server) == i }, time.Minute, time.Millisecond)
 				msg.Ack()
 			}
 		})

@@ -36,7 +36,7 @@ type Fixture struct {
 }
 
 // patience bounds every wait of the suite.
-const patience = 30 * time.Second
+const patience = time.Minute
 
 // Run runs the suite. Every test has a fixture of its own, and they run in parallel, except for the race.
 func Run(t *testing.T, newFixture func(t *testing.T) Fixture) {

@@ -133,7 +133,7 @@ func TestClaimInsideClaimIsNoOtherDelivery(t *testing.T) {
 	running.Go(func() { assert.NoError(t, router.Run(ctx)) })
 	<-router.Running()
 	require.NoError(t, channel.Publish(topic, message.NewMessage("1", nil)))
-	require.Eventually(t, func() bool { return len(f.Effects()) == 2 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return len(f.Effects()) == 2 }, time.Minute, time.Millisecond)
 	cancel()
 	running.Wait()
 	assert.Equal(t, map[string]int{"1": 1, "follow-up": 1}, f.Effects())

@@ -28,7 +28,7 @@ var (
 const (
 	eventKey = "millrace:claim:6:notify:1"
 
-	waitFor = 20 * time.Second
+	waitFor = time.Minute
 	tick    = 2 * time.Millisecond
 )
 
