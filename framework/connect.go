@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/millrace-go/millrace/internal/pgdsn"
@@ -45,14 +46,29 @@ func connect(ctx context.Context, cfg Postgres) (*pgxpool.Pool, error) {
 		if pool != nil {
 			pool.Close()
 		}
-		err = fmt.Errorf("connect to PostgreSQL at %s:%d: see that it runs there and takes this user, or change Config.Postgres.DSN (postgres.dsn): %w",
-			parsed.ConnConfig.Host, parsed.ConnConfig.Port, err)
+		err = fmt.Errorf("connect to PostgreSQL at %s:%d: %s, or change Config.Postgres.DSN (postgres.dsn): %w",
+			parsed.ConnConfig.Host, parsed.ConnConfig.Port, adviceOn(err), err)
 		if cfg.DSN == "" {
 			err = fmt.Errorf("%w\nNo DSN is set. %s", err, fromDev)
 		}
 		return nil, err
 	}
 	return pool, nil
+}
+
+// adviceOn is what else than the DSN may be changed to connect to PostgreSQL.
+func adviceOn(err error) string {
+	var refused *pgconn.PgError
+	errors.As(err, &refused)
+	switch {
+	case refused == nil:
+		return "see that it runs there and takes this user"
+	case refused.Code == "3D000": // invalid_catalog_name
+		return "create the database"
+	case refused.Code == "53300": // too_many_connections
+		return "raise the limit of the server, the role or the database, lower postgres.max_connections of the services"
+	}
+	return "see that it takes this user with this password"
 }
 
 // connections is how many connections the pool has at most.
@@ -86,12 +102,31 @@ func checkSchema(ctx context.Context, pool *pgxpool.Pool, schema string) error {
 	}
 	var errs []error
 	for _, m := range all {
-		errs = append(errs, m.Check(ctx))
+		err := m.Check(ctx)
+		if denied(err) {
+			return withGrants(err) // so do the others
+		}
+		errs = append(errs, err)
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("%w\n(or set Config.Postgres.Migrate (postgres.migrate), and the service does it by itself)", err)
 	}
 	return nil
+}
+
+// denied tells whether the role lacks a privilege.
+func denied(err error) bool {
+	var refused *pgconn.PgError
+	return errors.As(err, &refused) && refused.Code == "42501" // insufficient_privilege
+}
+
+// withGrants adds the remedy to an error of a role that lacks a privilege.
+func withGrants(err error) error {
+	if !denied(err) {
+		return err
+	}
+	return fmt.Errorf("%w\n(grant the role of Config.Postgres.DSN (postgres.dsn) what a service needs: "+
+		"millrace migrate grants --writer ROLE --relay ROLE --consumer ROLE --http ROLE --scheduler ROLE; or change it)", err)
 }
 
 // open connects to the broker.

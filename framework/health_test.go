@@ -106,7 +106,7 @@ func TestReadOnlyDatabase(t *testing.T) {
 	w := newWorld(t, "memory")
 	cfg := w.config()
 	require.NoError(t, w.service(cfg).Close()) // which has migrated
-	cfg.Postgres.Migrate, cfg.Postgres.DSN = false, with(cfg.Postgres.DSN, "default_transaction_read_only=on")
+	cfg.Postgres.Migrate, cfg.Postgres.DSN = false, with(t, cfg.Postgres.DSN, "default_transaction_read_only=on")
 	cfg.Outbox.Relay = framework.Apart // a relay of its own would end the service at once
 	svc := w.service(cfg)
 	w.start(svc)

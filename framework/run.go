@@ -66,7 +66,7 @@ func (s *Service) Run(ctx context.Context) error {
 		return ErrEnded
 	}
 	endAdmin := s.admin.serve(s.log) // until nothing runs any more, so that operators see how the service starts and stops
-	err := s.run(ctx)
+	err := withGrants(s.run(ctx))
 	endAdmin()
 	return errors.Join(err, s.release())
 }

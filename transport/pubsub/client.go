@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -73,6 +74,9 @@ func newClient(ctx context.Context, config Config, streams *pullStreams, closed 
 			ModifyAckDeadline: retry(closed, codes.Unavailable),
 		},
 	}, options...)
+	if err != nil && strings.Contains(err.Error(), "could not parse key") { // Google's client has no error value for it
+		return nil, fmt.Errorf("Config.CredentialsFile is %q: %w", config.CredentialsFile, errKey)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("connect to Pub/Sub: %w", err)
 	}

@@ -33,11 +33,14 @@ func (c Config) clientOptions() ([]option.ClientOption, error) {
 	return options, nil
 }
 
+// errKey is of a service account whose key is not what Google has given out. What the client says of it quotes bytes of the key.
+var errKey = errors.New("the file's private_key cannot be read: want the file as it was downloaded")
+
 // credentialsType reads what kind of credentials a file has. Its errors never quote the file.
 func credentialsType(file string) (string, error) {
 	data, err := os.ReadFile(file)
 	if err != nil {
-		return "", fmt.Errorf("the file cannot be read: %w", err)
+		return "", fmt.Errorf("the file cannot be read: want one that this process can open: %w", err)
 	}
 	var credentials struct {
 		Type string `json:"type"`

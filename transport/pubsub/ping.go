@@ -19,5 +19,5 @@ func (t *Transport) Ping(ctx context.Context) error {
 	if slices.Contains([]codes.Code{codes.OK, codes.NotFound, codes.PermissionDenied}, status.Code(err)) {
 		return nil
 	}
-	return fmt.Errorf("ask Pub/Sub: %w: %w", transport.ErrUnavailable, err)
+	return fmt.Errorf("ask Pub/Sub: look whether it can be reached, and whether Config.Endpoint or PUBSUB_EMULATOR_HOST is right where it is set: %w: %w", transport.ErrUnavailable, err)
 }

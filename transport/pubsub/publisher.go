@@ -100,6 +100,9 @@ func meaning(err error) error {
 	if code := s.Code(); !ok || errors.Is(err, transport.ErrUnavailable) || code == codes.InvalidArgument || code == codes.OutOfRange {
 		return err
 	}
+	if s.Code() == codes.PermissionDenied {
+		err = fmt.Errorf("grant this account roles/pubsub.publisher in IAM: %w", err)
+	}
 	return fmt.Errorf("%w: %w", transport.ErrUnavailable, err)
 }
 

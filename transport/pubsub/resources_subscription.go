@@ -62,7 +62,7 @@ func (r *resources) settle(ctx context.Context, want *pubsubpb.Subscription) err
 			return nil
 		}
 		if status.Code(err) == codes.PermissionDenied { // nothing would ever come, and nothing would tell a push consumer
-			return fmt.Errorf("create subscription %s, which is missing: %w", want.Name, err)
+			return fmt.Errorf("create subscription %s, which is missing: grant this account roles/pubsub.editor in IAM, or create it (gcloud pubsub subscriptions create): %w", want.Name, err)
 		}
 	}
 	if status.Code(err) == codes.AlreadyExists { // another process was faster

@@ -52,6 +52,8 @@ func adviceOnAddress(err error) string {
 		dial   *net.OpError
 	)
 	switch {
+	case errors.Is(err, sarama.ErrUnsupportedVersion):
+		return "the broker is older than Apache Kafka 2.8: upgrade it, or change Config.Brokers"
 	case errors.As(err, &name):
 		return "Config.Brokers has a host whose name is not known"
 	case errors.Is(err, syscall.ECONNREFUSED):
@@ -103,13 +105,13 @@ func adviceOnTLS(err error) string {
 	case errors.As(err, &plain):
 		return "Config.TLS is set, and this port does not speak TLS"
 	case errors.As(err, &authority):
-		return "Config.TLS.RootCAs lacks the authority of the broker's certificate"
+		return "Config.TLS.RootCAs lacks the authority of the broker's certificate: add it"
 	case errors.As(err, &host):
 		return "Config.TLS.ServerName, or else the address in Config.Brokers, must be in the broker's certificate"
 	case errors.As(err, &invalid):
 		return "the broker's certificate is not valid: it has to be replaced at the broker"
 	case strings.Contains(err.Error(), "remote error: tls: "): // crypto/tls has no type for it
-		return "Config.TLS.Certificates: the broker wants a client's certificate, or another one"
+		return "set Config.TLS.Certificates: the broker wants a client's certificate, or another one"
 	}
 	return ""
 }

@@ -12,10 +12,27 @@ import (
 // rightsPatience is for how long a new subscription waits for an answer about its rights.
 const rightsPatience = 3 * time.Second
 
+// advisedError is an error that has its remedy.
+type advisedError struct{ error }
+
+// Unwrap returns the error.
+func (e advisedError) Unwrap() error { return e.error }
+
+// MayWrite adds to an error of a publisher the right that is missing.
+func MayWrite(err error, topic string) error {
+	if advised := (advisedError{}); errors.As(err, &advised) || !errors.Is(err, sarama.ErrTopicAuthorizationFailed) {
+		return err
+	}
+	return fmt.Errorf("allow this user WRITE on the topic %s (kafka-acls.sh --add --operation WRITE --topic %s --allow-principal …): %w", topic, topic, err)
+}
+
 // WithRemedy adds to an error of the consumer the right that is missing, or the setting.
 func WithRemedy(err error, consumer, topic string) error {
 	var right string
+	advised := advisedError{}
 	switch {
+	case errors.As(err, &advised):
+		return err
 	case errors.Is(err, sarama.ErrGroupAuthorizationFailed):
 		right = fmt.Sprintf("READ on the group %s (kafka-acls.sh --add --operation READ --group %s --allow-principal …)", consumer, consumer)
 	case errors.Is(err, sarama.ErrTopicAuthorizationFailed):

@@ -159,7 +159,9 @@ func (t *Topics) create(topic string) error {
 	switch {
 	case errors.Is(err, sarama.ErrTopicAlreadyExists): // another process was faster
 	case errors.Is(err, sarama.ErrTopicAuthorizationFailed), errors.Is(err, sarama.ErrClusterAuthorizationFailed):
-		return fmt.Errorf("create topic %s: allow CREATE on it to this user, or create it and let Config.Topics.Missing be CheckOnly: %w", topic, err)
+		return advisedError{fmt.Errorf("create topic %s: allow CREATE on it to this user, or create it and let Config.Topics.Missing be CheckOnly: %w", topic, err)}
+	case errors.Is(err, sarama.ErrInvalidReplicationFactor):
+		return fmt.Errorf("create topic %s: %s is more than there are brokers: lower it, or start more brokers: %w", topic, replicas(c.ReplicationFactor), err)
 	case errors.Is(err, sarama.ErrInvalidConfig):
 		return fmt.Errorf("create topic %s: the brokers refuse a name or a value in Config.Topics.Settings: %w", topic, err)
 	case err != nil:
@@ -168,6 +170,14 @@ func (t *Topics) create(topic string) error {
 		t.log.Info("created a topic", slog.String("topic", topic), slog.Int("partitions", int(c.Partitions)))
 	}
 	return nil
+}
+
+// replicas is where a replication factor comes from.
+func replicas(factor int16) string {
+	if factor < 1 {
+		return "the brokers' default.replication.factor, which Config.Topics.ReplicationFactor may replace,"
+	}
+	return fmt.Sprintf("Config.Topics.ReplicationFactor, %d,", factor)
 }
 
 // await waits until each partition of a new topic has a leader: brokers learn of it one by one.

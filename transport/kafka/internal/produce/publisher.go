@@ -110,7 +110,7 @@ func (p *Publisher) batch(ctx context.Context, topic string, msgs []*message.Mes
 	}
 	for i, err := range results {
 		if err != nil {
-			results[i] = fmt.Errorf("publish to %s: %w", topic, err)
+			results[i] = fmt.Errorf("publish to %s: %w", topic, conn.MayWrite(err, topic))
 		}
 	}
 	return results
@@ -175,7 +175,7 @@ func (p *Publisher) prepare(item *sequence.Item, msg *message.Message, limit int
 	p.propagator.Inject(msg.Context(), absent{msg, item.Record})
 	item.Size = wire.RecordSize(item.Record)
 	if item.Size+wire.BatchOverhead > limit {
-		return fmt.Errorf("%w: the message takes up to %d bytes, the topic's max.message.bytes leaves %d", transport.ErrLimit, item.Size+wire.BatchOverhead, limit)
+		return fmt.Errorf("%w: the message takes up to %d bytes, the topic's max.message.bytes leaves %d: raise that, or send less", transport.ErrLimit, item.Size+wire.BatchOverhead, limit)
 	}
 	return nil
 }

@@ -58,6 +58,9 @@ func AnswerTo(response *sarama.ProduceResponse, failure error, topic string, par
 	if block.ErrorMessage != nil && *block.ErrorMessage != "" {
 		a.Err = fmt.Errorf("%w: %s", block.Err, *block.ErrorMessage)
 	}
+	if block.Err == sarama.ErrNotEnoughReplicas {
+		a.Err = fmt.Errorf("start the brokers that are missing, or lower the topic's min.insync.replicas: %w", a.Err)
+	}
 	switch a.Kind {
 	case Refused:
 		a.Err = fmt.Errorf("%w: %w", transport.ErrRejected, a.Err)

@@ -1,0 +1,73 @@
+// Package wrongtest compares what is said of wrong settings with golden files.
+package wrongtest
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// Secret is the password of every case. No text may have it.
+const Secret = "hunter2"
+
+// longest is for a busy machine; on an idle one an error is there within 5 s.
+const longest = 20 * time.Second
+
+var (
+	update  = flag.Bool("update-wrong", false, "write testdata/wrong_running anew")
+	address = regexp.MustCompile(`(127\.0\.0\.1|\[::1\]):\d+`)
+	// cause is what the network says, which varies: an end of the connection comes in several forms.
+	cause  = regexp.MustCompile(`\b(unexpected EOF|EOF|(read|write) tcp .*|lookup \S+ on .*|lookup \S+: no such host|rpc error: code = (DeadlineExceeded|Unavailable) .*|context deadline exceeded)`)
+	field  = regexp.MustCompile(`Config\.[A-Z]\w+|the topic's [a-z.]+|kafka-acls.sh|the configuration says|in IAM|default_transaction_read_only`)
+	remedy = regexp.MustCompile(`\b(add|allow|change|create|delete|give|grant|has a|has to be|let|look|lower|may want|must be|raise|run|see that|set|stop|use|want|which needs|is set, and)\b`)
+)
+
+// Refused calls begin, which must soon return an error, and compares its text with testdata/wrong_running/NAME.txt: the error
+// names a setting or a right, and a remedy. Each of replace is a text that differs from run to run, followed by what stands
+// for it.
+func Refused(t *testing.T, begin func() error, replace ...string) {
+	t.Helper()
+	_, name, _ := strings.Cut(t.Name(), "/")
+	path := filepath.Join("testdata", "wrong_running", name+".txt")
+	want, _ := os.ReadFile(path)
+	text := refusal(t, begin, replace)
+	for tries := 1; tries < 3 && !*update && text != string(want); tries++ {
+		text = refusal(t, begin, replace) // on a busy machine a look at what is wrong may come to nothing
+	}
+	if *update {
+		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o750))
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		return
+	}
+	assert.Equal(t, string(want), text, "%s is out of date: -run TestWrongSettings -update-wrong writes it anew", path)
+}
+
+func replaced(text string, pairs []string) string {
+	for i := 0; i < len(pairs); i += 2 {
+		if pairs[i] != "" {
+			text = strings.ReplaceAll(text, pairs[i], pairs[i+1])
+		}
+	}
+	return text
+}
+
+func refusal(t *testing.T, begin func() error, replace []string) (text string) {
+	t.Helper()
+	began := time.Now()
+	err := begin()
+	assert.Less(t, time.Since(began), longest)
+	require.Error(t, err)
+	text = err.Error()
+	assert.NotContains(t, text, Secret)
+	assert.Regexp(t, field, text, "the setting")
+	assert.Regexp(t, remedy, text, "the remedy")
+	text = address.ReplaceAllString(replaced(text, replace), "ADDRESS")
+	return cause.ReplaceAllString(text, "CAUSE") + "\n"
+}
