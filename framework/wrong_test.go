@@ -106,7 +106,7 @@ func TestWrongSettings(t *testing.T) {
 		}), memory},
 		"postgres_database":              {asURL(func(u *url.URL) { u.Path = "/no_such_database" }), memory},
 		"postgres_tls_that_is_not_there": {asURL(func(u *url.URL) { u.RawQuery = "sslmode=require" }), memory},
-		"postgres_that_is_read_only":               {parameter("default_transaction_read_only=on"), memory},
+		"postgres_that_is_read_only":     {parameter("default_transaction_read_only=on"), memory},
 		"postgres_role_without_connections": {postgres(func(t *testing.T, dsn, schema string) string {
 			return userOf(t, dsn, schema+"_c", "connection limit 0")
 		}), memory},

@@ -32,7 +32,7 @@ func certified() (broker, client *tls.Config) {
 // refusal is the error of New, which comes within seconds.
 func refusal(t *testing.T, config kafka.Config) error {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 9*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), wait)
 	defer cancel()
 	_, err := kafka.New(ctx, config)
 	require.Error(t, err)
