@@ -9,7 +9,6 @@ import (
 	"slices"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/IBM/sarama"
 	"github.com/stretchr/testify/require"
