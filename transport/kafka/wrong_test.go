@@ -91,7 +91,8 @@ func fakeWith(t *testing.T, fault kfake.Fault) []string {
 func allowed(without ...kfake.ACL) kfake.Opt {
 	var all []kfake.ACL
 	for _, a := range []kfake.ACL{
-		{Resource: kmsg.ACLResourceTypeTopic, Name: "*"}, {Resource: kmsg.ACLResourceTypeGroup, Name: "*"},
+		{Resource: kmsg.ACLResourceTypeTopic, Name: "*"},
+		{Resource: kmsg.ACLResourceTypeGroup, Name: "*"},
 		{Resource: kmsg.ACLResourceTypeTransactionalId, Name: "*"},
 	} {
 		a.Pattern, a.Operation, a.Allow = kmsg.ACLResourcePatternTypeLiteral, kmsg.ACLOperationAll, true

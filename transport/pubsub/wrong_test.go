@@ -102,7 +102,8 @@ func TestWrongSettings(t *testing.T) {
 		},
 		"subscription_of_another_topic": {pubsub.Config{}, fine, exists(func(s *pubsubpb.Subscription) { s.Topic = "other" }), subscribes},
 		"subscription_with_another_filter": {
-			pubsub.Config{Subscription: pubsub.SubscriptionConfig{Filter: `attributes.kind = "a"`}}, fine,
+			pubsub.Config{Subscription: pubsub.SubscriptionConfig{Filter: `attributes.kind = "a"`}},
+			fine,
 			exists(func(s *pubsubpb.Subscription) { s.Filter = `attributes.kind = "b"` }), subscribes,
 		},
 		"subscription_without_order": {
@@ -114,7 +115,8 @@ func TestWrongSettings(t *testing.T) {
 			}), subscribes,
 		},
 		"pull_subscription_for_push": {
-			pubsub.Config{Subscription: pubsub.SubscriptionConfig{Push: &pubsub.Push{Endpoint: "http://127.0.0.1:1", AllowUnauthenticated: true}}}, fine,
+			pubsub.Config{Subscription: pubsub.SubscriptionConfig{Push: &pubsub.Push{Endpoint: "http://127.0.0.1:1", AllowUnauthenticated: true}}},
+			fine,
 			exists(func(*pubsubpb.Subscription) {}), subscribes,
 		},
 		"push_without_https": {
