@@ -25,7 +25,7 @@ var (
 	address = regexp.MustCompile(`(127\.0\.0\.1|\[::1\]):\d+`)
 	// cause is what the network or a broker says, which varies: an end of the connection comes in several forms, and fakes of
 	// brokers have words of their own.
-	cause  = regexp.MustCompile(`\b(unexpected EOF|EOF|(read|write) tcp .*|lookup \S+ on .*|lookup \S+: no such host|rpc error: code = .*|context deadline exceeded)`)
+	cause  = regexp.MustCompile(`\b(unexpected EOF|EOF|(read|write|set|close) tcp .*|lookup \S+ on .*|lookup \S+: no such host|rpc error: code = .*|context deadline exceeded)`)
 	field  = regexp.MustCompile(`Config\.[A-Z]\w+|the topic's [a-z.]+|kafka-acls.sh|the configuration says|in IAM|default_transaction_read_only`)
 	remedy = regexp.MustCompile(`\b(add|allow|change|create|delete|give|grant|has a|has to be|let|look|lower|may want|must be|raise|run|see that|set|stop|use|want|which needs|is set, and)\b`)
 )
