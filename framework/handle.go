@@ -158,6 +158,26 @@ func (s *Service) subscribe() error {
 	return subscribing.Wait()
 }
 
+// Attach puts the handlers on Router with subscribers of the caller's, in place of the transport's, for a test that delivers
+// messages itself, as package millracetest does. The service's middleware is around each handler. Run Router in place of Run,
+// and close the Router and the service in the end. A message whose handler fails is nacked: Attach keeps none for a retry.
+func (s *Service) Attach(subscriber func(handler string) message.Subscriber) error {
+	if !s.enter() {
+		return ErrEnded
+	}
+	for _, h := range s.handlers {
+		c, err := s.claimOf(h)
+		if err != nil {
+			return fmt.Errorf("claim of handler %q: %w", h.name, err)
+		}
+		s.router.AddConsumerHandler(h.name, h.topic, subscriber(h.name), c.Handler(s.cfg.consumer(h.name), h.fn))
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stage = ended // Run is refused, and Close closes
+	return nil
+}
+
 // absent returns what is configured and not there: it belongs to another process that has the same file, or is a typo, which leaves
 // what was meant without its settings.
 func absent[T any](configured map[string]T, names []string) []string {

@@ -1,0 +1,108 @@
+package millracetest
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// kind is what goes wrong.
+type kind int
+
+const (
+	nothing kind = iota
+	diesBefore
+	diesAfter
+	diesBeforeAck
+	losesBefore
+	losesAfter
+	fails
+	refuses
+	answerLost
+	twice
+	overtaken
+	suspended
+	repaired // no fault: a process that comes after one
+)
+
+// fault is one kind, at one statement or call of a provider.
+type fault struct {
+	kind            kind
+	statement, call int // from 1; 0: none
+	text            string
+}
+
+// faults are all points at which to attack a handler that has sent these statements, and has called providers.
+func faults(trace []statement, calls []call) (all []fault) {
+	at := func(k kind, s statement, format string) {
+		text := fmt.Sprintf("statement %d of %d (%s)", s.n, len(trace), abridged(s))
+		all = append(all, fault{kind: k, statement: s.n, text: fmt.Sprintf(format, text)})
+	}
+	// What the claim does before its transaction changes nothing that the handler could notice.
+	before := slices.IndexFunc(trace, func(s statement) bool { return s.word() == "begin" })
+	points := trace[max(before, 0):]
+	// Between two statements that travel together nothing can happen that does not happen before both, but at the commit.
+	starts := func(s statement) bool { return s.first || s.word() == "commit" }
+	for _, s := range points {
+		if starts(s) {
+			at(diesBefore, s, "the process dies before %s")
+		}
+		if s.last {
+			at(diesAfter, s, "the process dies after %s, before it hears of its result")
+		}
+	}
+	all = append(all, fault{kind: diesBeforeAck, text: "the process dies after the commit, before the ack"})
+	for _, s := range points {
+		if starts(s) {
+			at(losesBefore, s, "the connection is lost before %s")
+		}
+		if s.last {
+			at(losesAfter, s, "the connection is lost after %s, with its result")
+		}
+	}
+	for _, s := range points {
+		if s.line != "" && !s.ledger && !s.controls() {
+			at(fails, s, "PostgreSQL refuses %s")
+		}
+	}
+	for i, c := range calls {
+		all = append(all,
+			fault{kind: refuses, call: i + 1, text: fmt.Sprintf("the provider refuses call %d of %d (%s)", i+1, len(calls), short(c.what))},
+			fault{kind: answerLost, call: i + 1, text: fmt.Sprintf("the answer to call %d of %d is lost (%s)", i+1, len(calls), short(c.what))})
+	}
+	all = append(all, fault{kind: twice, text: "the event is delivered twice"})
+	for _, s := range points {
+		if s.first {
+			at(overtaken, s, "the event is delivered to a second process while the first one is before %s")
+		}
+	}
+	for _, s := range points {
+		if s.first {
+			at(suspended, s, "the process is suspended before %s, loses its connections, and goes on after another one has handled the event")
+		}
+	}
+	return all
+}
+
+func abridged(s statement) string {
+	text := short(s.sql)
+	if s.line != "" {
+		text = s.line + ": " + text
+	}
+	return text
+}
+
+// short is the beginning of a text, on one line.
+func short(text string) string {
+	var lines []string
+	for line := range strings.Lines(text) {
+		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "--") {
+			lines = append(lines, line)
+		}
+	}
+	text = strings.Join(lines, " ")
+	if runes := []rune(text); len(runes) > 70 {
+		text = string(runes[:69]) + "…"
+	}
+	return text
+}
