@@ -46,12 +46,11 @@ func (d *database) prepare(ctx context.Context) error {
 	return err
 }
 
-// reset ends what earlier processes have left at the server, and makes the tables as they were.
+// reset makes the tables as they were.
 func (d *database) reset(ctx context.Context) error {
 	var statements strings.Builder
-	statements.WriteString(`select pg_terminate_backend(pid, 20000) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'`)
 	for _, table := range d.empty {
-		statements.WriteString("; delete from " + table)
+		statements.WriteString("delete from " + table + "; ")
 	}
 	rows, err := d.admin.Query(ctx, `select quote_ident(nspname) from pg_namespace where nspname not in ($1, 'information_schema') and nspname !~ '^pg_'`, schema)
 	if err != nil {
@@ -62,9 +61,9 @@ func (d *database) reset(ctx context.Context) error {
 		return err
 	}
 	for _, name := range schemas {
-		statements.WriteString("; drop schema " + name + " cascade")
+		statements.WriteString("drop schema " + name + " cascade; ")
 	}
-	statements.WriteString("; create schema public")
+	statements.WriteString("create schema public")
 	if _, err := d.admin.Exec(ctx, statements.String()); err != nil {
 		return fmt.Errorf("reset the database: %w", err)
 	}

@@ -41,13 +41,15 @@ func faults(trace []statement, calls []call) (all []fault) {
 	// What the claim does before its transaction changes nothing that the handler could notice.
 	before := slices.IndexFunc(trace, func(s statement) bool { return s.word() == "begin" })
 	points := trace[max(before, 0):]
-	// Between two statements that travel together nothing can happen that does not happen before both, but at the commit.
-	starts := func(s statement) bool { return s.first || s.word() == "commit" }
+	// Between two statements that travel together nothing can happen that does not happen before both, but at the commit. And the
+	// ledger's transactions change something at their commits alone.
+	starts := func(s statement) bool { return s.first && !s.ledger || s.word() == "commit" }
+	ends := func(s statement) bool { return s.last && !s.ledger || s.word() == "commit" }
 	for _, s := range points {
 		if starts(s) {
 			at(diesBefore, s, "the process dies before %s")
 		}
-		if s.last {
+		if ends(s) {
 			at(diesAfter, s, "the process dies after %s, before it hears of its result")
 		}
 	}
@@ -56,7 +58,7 @@ func faults(trace []statement, calls []call) (all []fault) {
 		if starts(s) {
 			at(losesBefore, s, "the connection is lost before %s")
 		}
-		if s.last {
+		if ends(s) {
 			at(losesAfter, s, "the connection is lost after %s, with its result")
 		}
 	}
@@ -72,12 +74,12 @@ func faults(trace []statement, calls []call) (all []fault) {
 	}
 	all = append(all, fault{kind: twice, text: "the event is delivered twice"})
 	for _, s := range points {
-		if s.first {
+		if starts(s) {
 			at(overtaken, s, "the event is delivered to a second process while the first one is before %s")
 		}
 	}
 	for _, s := range points {
-		if s.first {
+		if starts(s) {
 			at(suspended, s, "the process is suspended before %s, loses its connections, and goes on after another one has handled the event")
 		}
 	}

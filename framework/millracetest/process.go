@@ -37,7 +37,8 @@ type Process struct {
 	// an effect; those with the same Idempotency-Key header and content are one.
 	HTTP *http.Client
 
-	run    *attack
+	attack *attack
+	world  *recorder
 	proxy  *proxy
 	intake *intake
 	errors *errorLog
@@ -49,21 +50,39 @@ type Process struct {
 	err       error  // that the handler has returned at last
 }
 
-// start makes a process, with a fault for it.
+// assembled is a process whose handlers are missing.
+type assembled struct {
+	p   *Process
+	err error
+}
+
+// start makes a process, with a fault for it, and begins to assemble the next one.
 func (a *attack) start(ctx context.Context, f fault) (*Process, error) {
-	p := &Process{run: a, intake: &intake{messages: make(chan *message.Message)}, errors: &errorLog{}, routed: make(chan error, 1)}
-	p.HTTP = &http.Client{Transport: providers{p}}
-	var line func() string
-	if f.kind == nothing {
-		line = p.line
+	if a.spare == nil {
+		a.spare = make(chan assembled, 1)
+		a.spare <- a.assemble(ctx)
 	}
+	next := <-a.spare
+	go func() { a.spare <- a.assemble(ctx) }()
+	if next.p != nil {
+		a.processes = append(a.processes, next.p)
+	}
+	if next.err != nil {
+		return nil, next.err
+	}
+	return next.p, next.p.run(ctx, f)
+}
+
+// assemble makes a process with nothing but the service.
+func (a *attack) assemble(ctx context.Context) assembled {
+	p := &Process{attack: a, intake: &intake{messages: make(chan *message.Message)}, errors: &errorLog{}, routed: make(chan error, 1)}
+	p.HTTP = &http.Client{Transport: providers{p}}
 	pg := a.admin.Config().ConnConfig
 	network, server := pgconn.NetworkAddress(pg.Host, pg.Port)
 	var err error
-	if p.proxy, err = newProxy(network, server, f, line); err != nil {
-		return nil, err
+	if p.proxy, err = newProxy(network, server); err != nil {
+		return assembled{nil, err}
 	}
-	a.processes = append(a.processes, p)
 	cfg := framework.Config{
 		Service: "attacked", Broker: "memory", Drivers: []transport.Driver{p.driver()},
 		HTTP:      framework.HTTP{Address: "127.0.0.1:0"},
@@ -78,14 +97,21 @@ func (a *attack) start(ctx context.Context, f fault) (*Process, error) {
 		change(&cfg)
 	}
 	if p.Service, err = framework.New(ctx, cfg); err != nil {
-		return nil, fmt.Errorf("start the service: %w", err)
+		return assembled{p, fmt.Errorf("start the service: %w", err)}
 	}
+	return assembled{p, nil}
+}
+
+// run adds the handler, and begins to take events.
+func (p *Process) run(ctx context.Context, f fault) error {
+	a := p.attack
+	p.world = a.world
 	if err := a.setup(p); err != nil {
-		return nil, fmt.Errorf("set up the service: %w", err)
+		return fmt.Errorf("set up the service: %w", err)
 	}
 	p.Service.Router().AddMiddleware(p.observe)
 	var names []string
-	err = p.Service.Attach(func(name string) message.Subscriber {
+	err := p.Service.Attach(func(name string) message.Subscriber {
 		names = append(names, name)
 		if name == a.options.handler || a.options.handler == "" {
 			return p.intake
@@ -94,11 +120,11 @@ func (a *attack) start(ctx context.Context, f fault) (*Process, error) {
 	})
 	switch {
 	case err != nil:
-		return nil, err
+		return err
 	case len(names) == 0:
-		return nil, errors.New("the function given to Run has added no handler: add one to Process.Service with framework.Handle")
+		return errors.New("the function given to Run has added no handler: add one to Process.Service with framework.Handle")
 	case len(names) > 1 && a.options.handler == "":
-		return nil, fmt.Errorf("the function given to Run has added the handlers %q: name the one to attack with the option Handler", names)
+		return fmt.Errorf("the function given to Run has added the handlers %q: name the one to attack with the option Handler", names)
 	}
 	router := p.Service.Router()
 	go func() { p.routed <- router.Run(context.WithoutCancel(ctx)) }()
@@ -106,10 +132,14 @@ func (a *attack) start(ctx context.Context, f fault) (*Process, error) {
 	case <-router.Running():
 	case err := <-p.routed:
 		p.routed <- err
-		return nil, fmt.Errorf("run the router: %w", err)
+		return fmt.Errorf("run the router: %w", err)
 	}
-	p.proxy.arm()
-	return p, nil
+	var line func() string
+	if f.kind == nothing {
+		line = p.line
+	}
+	p.proxy.arm(f, line)
+	return nil
 }
 
 // dsn leads through the proxy.
@@ -155,7 +185,7 @@ func (p *Process) line() string {
 
 // deliver hands the event to the handler, and returns when it is acked, when it is nacked, and when the process has died.
 func (p *Process) deliver(attempt int) (acked bool, err error) {
-	msg := p.run.event.Copy()
+	msg := p.attack.event.Copy()
 	msg.SetContext(transport.WithDelivery(context.Background(), &delivery{attempt: attempt}))
 	timeout := time.After(patience)
 	for messages := p.intake.messages; ; {
@@ -192,8 +222,9 @@ func (p *Process) end() error {
 	}
 	p.proxy.kill()
 	p.proxy.resume()
-	err := p.Service.Router().Close()
-	if p.Service.Router().IsRunning() || err == nil {
+	var err error
+	if router := p.Service.Router(); router.IsRunning() {
+		err = router.Close()
 		select {
 		case <-p.routed:
 		case <-time.After(patience):

@@ -45,8 +45,6 @@ func (s statement) controls() bool {
 type proxy struct {
 	network, server string
 	listener        net.Listener
-	fault           fault
-	line            func() string // of the handler that waits for a statement
 	running         sync.WaitGroup
 	died            chan struct{} // closed when the process is dead
 	paused          chan struct{} // closed when the process is suspended
@@ -55,6 +53,8 @@ type proxy struct {
 
 	mu     sync.Mutex
 	armed  bool
+	fault  fault
+	line   func() string // of the handler that waits for a statement; nil: nobody asks
 	dead   bool
 	struck bool // the fault has happened
 	links  map[*link]struct{}
@@ -79,13 +79,13 @@ type link struct {
 	cutAt int  // the number of that answer; 0: none
 }
 
-func newProxy(network, server string, f fault, line func() string) (*proxy, error) {
+func newProxy(network, server string) (*proxy, error) {
 	listener, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, fmt.Errorf("listen for the proxy: %w", err)
 	}
 	p := &proxy{
-		network: network, server: server, listener: listener, fault: f, line: line, links: map[*link]struct{}{},
+		network: network, server: server, listener: listener, links: map[*link]struct{}{},
 		died: make(chan struct{}), paused: make(chan struct{}), resumed: make(chan struct{}),
 	}
 	p.resume = sync.OnceFunc(func() { close(p.resumed) })
@@ -95,11 +95,11 @@ func newProxy(network, server string, f fault, line func() string) (*proxy, erro
 
 func (p *proxy) port() int { return p.listener.Addr().(*net.TCPAddr).Port }
 
-// arm begins to count statements.
-func (p *proxy) arm() {
+// arm begins to count statements, up to that of the fault.
+func (p *proxy) arm(f fault, line func() string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.armed = true
+	p.armed, p.fault, p.line = true, f, line
 }
 
 // kill ends every connection, and refuses new ones.

@@ -82,6 +82,13 @@ func (p *Process) Effect(what, key string) error {
 	return err
 }
 
+// Happened reports whether an effect has happened, as Effect was told it, or as a request: "POST https://sms.example/messages" and,
+// behind a space, the body. A fake answers with it when a handler asks what became of a call.
+func (p *Process) Happened(what string) bool {
+	_, ok := p.world.last(what)
+	return ok
+}
+
 // call makes the call at the provider, unless a fault comes first.
 func (p *Process) call(what, key string, provide func() *httptest.ResponseRecorder) (*httptest.ResponseRecorder, error) {
 	c := call{what: what, key: key}
@@ -102,7 +109,7 @@ func (p *Process) call(what, key string, provide func() *httptest.ResponseRecord
 	if struck && f.kind == refuses {
 		return nil, errRefused
 	}
-	r := p.run.world
+	r := p.world
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var answer *httptest.ResponseRecorder
@@ -139,7 +146,7 @@ func (t providers) RoundTrip(r *http.Request) (*http.Response, error) {
 		answer := httptest.NewRecorder()
 		asked := r.Clone(r.Context())
 		asked.RequestURI, asked.Body = r.URL.RequestURI(), io.NopCloser(bytes.NewReader(body))
-		t.p.run.options.provider.ServeHTTP(answer, asked)
+		t.p.attack.options.provider.ServeHTTP(answer, asked)
 		return answer
 	}
 	if r.Method == http.MethodGet || r.Method == http.MethodHead { // a question is no effect

@@ -17,7 +17,6 @@ import (
 	"github.com/millrace-go/millrace/middleware/effect"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/pgtx"
-	"github.com/millrace-go/millrace/transport"
 )
 
 type LabourCompleted struct{ LabourID string }
@@ -36,7 +35,9 @@ const labours = `create table labour (id text primary key, told int not null def
 type author func(p *millracetest.Process) func(ctx context.Context, e LabourCompleted) error
 
 func setup(of author) func(p *millracetest.Process) error {
-	return func(p *millracetest.Process) error { return framework.Handle(p.Service, "tell-family", Completed, of(p)) }
+	return func(p *millracetest.Process) error {
+		return framework.Handle(p.Service, "tell-family", Completed, of(p))
+	}
 }
 
 func attack(t testing.TB, of author, opts ...millracetest.Option) {
@@ -149,10 +150,16 @@ func TestRightHandlersPass(t *testing.T) {
 		}},
 		"an effect whose provider is asked": {of: func(p *millracetest.Process) func(context.Context, LabourCompleted) error {
 			return func(ctx context.Context, e LabourCompleted) error {
-				key := "sms:" + framework.EventFrom(ctx).ID
-				return effect.Once(ctx, key, func(context.Context, string) error { return p.Effect("SMS to "+e.LabourID, "") }, effect.Idempotent())
+				sms := "the SMS to " + e.LabourID
+				return effect.Once(ctx, "sms:"+framework.EventFrom(ctx).ID, func(context.Context, string) error { return p.Effect(sms, "") },
+					effect.Reconcile(func(context.Context, effect.Intent) (effect.Outcome, error) {
+						if p.Happened(sms) {
+							return effect.WasDone(nil), nil
+						}
+						return effect.WasNotDone(), nil
+					}))
 			}
-		}, opts: []millracetest.Option{millracetest.Point(1)}},
+		}},
 		"an effect with a response, of a provider that honours keys": {of: func(p *millracetest.Process) func(context.Context, LabourCompleted) error {
 			return func(ctx context.Context, e LabourCompleted) error {
 				receipt, err := effect.Value(ctx, "sms:"+framework.EventFrom(ctx).ID, func(ctx context.Context, key string) (string, error) {
@@ -229,5 +236,3 @@ func TestRightHandlersPass(t *testing.T) {
 		})
 	}
 }
-
-var _ = transport.Key

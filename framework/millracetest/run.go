@@ -76,8 +76,13 @@ type attack struct {
 	event     *message.Message
 	options   options
 	world     *recorder
-	processes []*Process
+	processes []*Process        // of this run of the handler
+	spare     chan assembled    // the next process
 	responses map[string][]byte // of the undisturbed run
+
+	ending sync.WaitGroup // processes that are dead, and do not know it yet
+	mu     sync.Mutex
+	ended  error // what went wrong when they ended
 }
 
 // outcome is what a run leaves.
@@ -114,7 +119,7 @@ func Run(t testing.TB, setup func(p *Process) error, event *message.Message, opt
 	}
 	pool := devtest.PoolOn(t, devtest.Database(t), func(cfg *pgxpool.Config) { cfg.MaxConns = 2 })
 	a := &attack{database: database{admin: pool, tables: o.tables, ignored: o.ignored}, setup: setup, event: event, options: o}
-	if failure := a.run(t.Context()); failure != nil {
+	if failure := errors.Join(a.run(t.Context()), a.close()); failure != nil {
 		t.Errorf("millracetest: %v", failure)
 	}
 }
@@ -139,7 +144,7 @@ func (a *attack) run(ctx context.Context) error {
 		where := fmt.Sprintf("point %d of %d: %s", i+1, len(points), f.text)
 		after, err := a.play(ctx, f)
 		if err == nil {
-			err = a.difference(before, after, false)
+			err = a.difference(before, after, f)
 		}
 		if err != nil {
 			return fmt.Errorf("%s:\n    %w\nrepeat it alone: go test -run … -millracetest.point %d", where, err, i+1)
@@ -159,7 +164,7 @@ func (a *attack) undisturbed(ctx context.Context) (outcome, error) {
 	}
 	again, err := a.play(ctx, fault{})
 	if err == nil {
-		err = a.difference(before, again, true)
+		err = a.difference(before, again, fault{})
 	}
 	if err == nil && len(before.trace) != len(again.trace) {
 		err = fmt.Errorf("the handler sends %d statements, and at the next try %d: the kit needs a handler that sends the same ones for the same event", len(before.trace), len(again.trace))
@@ -177,7 +182,7 @@ func (a *attack) play(ctx context.Context, f fault) (o outcome, err error) {
 	}
 	a.world = &recorder{answers: map[string]*httptest.ResponseRecorder{}}
 	a.processes = nil
-	defer func() { err = errors.Join(err, a.end()) }()
+	defer func() { err = errors.Join(err, a.end(context.WithoutCancel(ctx))) }()
 	p, err := a.start(ctx, f)
 	if err != nil {
 		return o, err
@@ -316,20 +321,40 @@ func (a *attack) beside(ctx context.Context, first *Process, f fault) error {
 	return nil
 }
 
-// end kills what is left of a run.
-func (a *attack) end() error {
-	var ending sync.WaitGroup
-	errs := make([]error, len(a.processes))
-	for i, p := range a.processes {
+// end kills the processes of a run. What they still do goes on beside the next run, cut off from everything.
+func (a *attack) end(ctx context.Context) error {
+	for _, p := range a.processes {
 		p.proxy.kill()
-		ending.Go(func() { errs[i] = p.end() })
+		a.bury(p)
 	}
-	ending.Wait()
-	return errors.Join(errs...)
+	return a.notice(ctx)
+}
+
+// bury waits for what a dead process leaves.
+func (a *attack) bury(p *Process) {
+	a.ending.Go(func() {
+		err := p.end()
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.ended = errors.Join(a.ended, err)
+	})
+}
+
+// close waits for everything that the runs have left.
+func (a *attack) close() error {
+	if a.spare != nil {
+		if next := <-a.spare; next.p != nil {
+			next.p.proxy.kill()
+			a.bury(next.p)
+		}
+	}
+	a.ending.Wait()
+	return a.ended
 }
 
 // difference names the first difference, and the line that it comes from.
-func (a *attack) difference(before, after outcome, unprovoked bool) error {
+func (a *attack) difference(before, after outcome, f fault) error {
+	unprovoked := f.kind == nothing
 	for _, what := range slices.Sorted(maps.Keys(union(before.effects, after.effects))) {
 		was, is := before.effects[what], after.effects[what]
 		if was == is {
@@ -345,12 +370,15 @@ func (a *attack) difference(before, after outcome, unprovoked bool) error {
 	if !differs {
 		return nil
 	}
-	text := fmt.Sprintf("%s has %s, and without a fault %s", c.name, list(c.more), list(c.fewer))
+	text := fmt.Sprintf("%s: %s, and without a fault %s", c.name, list(c.more), list(c.fewer))
 	if unprovoked {
-		text = fmt.Sprintf("%s has %s, and before %s: a value is another one at each try: make it of the event, or name its column with the option Ignore", c.name, list(c.more), list(c.fewer))
+		text = fmt.Sprintf("%s: %s, and before %s\n    A value is another one at each try: make it of the event, or name its column with the option Ignore", c.name, list(c.more), list(c.fewer))
 	}
 	s, outside := blamed(before.trace, c.name)
 	switch {
+	case f.kind == fails:
+		s = before.trace[f.statement-1]
+		text += "\n    The handler must return the error of this statement: " + short(s.sql)
 	case s.line == "":
 		return errors.New(text)
 	case outside && !unprovoked:
