@@ -65,6 +65,16 @@ func TestNobodyImportsPrograms(t *testing.T) {
 	}
 }
 
+// Kits for tests belong to tests.
+func TestOnlyTestsImportTheKit(t *testing.T) {
+	t.Parallel()
+	const kit = module + "framework/millracetest"
+	for _, line := range list(t, "-f", "{{range .Imports}}{{$.ImportPath}} {{.}}\n{{end}}", "./...") {
+		importer, imported, _ := strings.Cut(line, " ")
+		assert.NotEqual(t, kit, imported, "%s imports it outside of its tests", importer)
+	}
+}
+
 func list(t *testing.T, args ...string) []string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "go", append([]string{"list"}, args...)...)
