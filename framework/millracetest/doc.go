@@ -15,5 +15,5 @@
 //
 // [Published] is for smaller tests: it asserts what a transaction has published so far.
 //
-// The package is for tests alone. A Run is a subtest of its own and may run in parallel with others.
+// The package is for tests alone.
 package millracetest

@@ -78,16 +78,6 @@ func TestRightHandlersPass(t *testing.T) {
 		of   author
 		opts []millracetest.Option
 	}{
-		"a statement in the transaction": {of: func(*millracetest.Process) func(context.Context, LabourCompleted) error {
-			return func(ctx context.Context, e LabourCompleted) error {
-				return exec(ctx, `update labour set told = told + 1 where id = $1`, e.LabourID)
-			}
-		}},
-		"a statement that is queued": {of: func(*millracetest.Process) func(context.Context, LabourCompleted) error {
-			return func(ctx context.Context, e LabourCompleted) error {
-				return pgtx.Queue(ctx, `update labour set told = told + 1 where id = $1`, e.LabourID)
-			}
-		}},
 		"a lazy claim": {of: func(*millracetest.Process) func(context.Context, LabourCompleted) error {
 			return func(ctx context.Context, e LabourCompleted) error {
 				if err := exec(ctx, `update labour set told = told + 1 where id = $1`, e.LabourID); err != nil {
@@ -96,11 +86,6 @@ func TestRightHandlersPass(t *testing.T) {
 				return Told.Publish(ctx, e.LabourID, FamilyTold{LabourID: e.LabourID})
 			}
 		}, opts: []millracetest.Option{millracetest.Config(func(cfg *framework.Config) { cfg.Claim.Lazy = true })}},
-		"a published event": {of: func(*millracetest.Process) func(context.Context, LabourCompleted) error {
-			return func(ctx context.Context, e LabourCompleted) error {
-				return Told.Publish(ctx, e.LabourID, FamilyTold{LabourID: e.LabourID})
-			}
-		}},
 		"a delayed event": {of: func(p *millracetest.Process) func(context.Context, LabourCompleted) error {
 			return func(ctx context.Context, e LabourCompleted) error {
 				msg, err := Told.Message(ctx, e.LabourID, FamilyTold{LabourID: e.LabourID})
@@ -138,14 +123,6 @@ func TestRightHandlersPass(t *testing.T) {
 					return err
 				}
 				return exec(ctx, `update labour set told = $2 where id = $1`, e.LabourID, told+1)
-			}
-		}},
-		"an effect that a person decides about": {of: func(p *millracetest.Process) func(context.Context, LabourCompleted) error {
-			return func(ctx context.Context, e LabourCompleted) error {
-				return effect.Once(ctx, "sms:"+framework.EventFrom(ctx).ID, func(ctx context.Context, _ string) error {
-					_, err := send(ctx, p.HTTP, e.LabourID, "")
-					return err
-				})
 			}
 		}},
 		"an effect whose provider is asked": {of: func(p *millracetest.Process) func(context.Context, LabourCompleted) error {
@@ -225,9 +202,6 @@ func TestRightHandlersPass(t *testing.T) {
 				return exec(ctx, `update labour set told = told + 1 where id = $1`, e.LabourID)
 			}
 		}, opts: []millracetest.Option{millracetest.Tables(`create table seen (event_id text primary key)`)}},
-		"a handler that does nothing": {of: func(*millracetest.Process) func(context.Context, LabourCompleted) error {
-			return func(context.Context, LabourCompleted) error { return nil }
-		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			began := time.Now()

@@ -98,9 +98,8 @@ type outcome struct {
 // own start does, and keep nothing that a process would not find after a restart. The event is what the handler gets, with its ID:
 // see framework.TopicOf.Message.
 //
-// The handler must send the same statements each time, as far as tables and answers are the same, and must need no second connection
-// for what runs beside it. Run takes a database of its own on the PostgreSQL of package devtest, and about 50 ms for each point.
-// It may be called in parallel tests.
+// The handler must send the same statements each time, as far as tables and answers are the same. Run takes a database of its own on
+// the PostgreSQL of package devtest, and may be called in parallel tests.
 func Run(t testing.TB, setup func(p *Process) error, event *message.Message, opts ...Option) {
 	t.Helper()
 	o := options{ignored: map[string]bool{}, provider: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
