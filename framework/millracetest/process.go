@@ -226,7 +226,8 @@ func (p *Process) end() error {
 	if router := p.Service.Router(); router.IsRunning() {
 		err = router.Close()
 		select {
-		case <-p.routed:
+		case ran := <-p.routed:
+			err = errors.Join(err, ran)
 		case <-time.After(patience):
 			err = errors.Join(err, errors.New("the router has not ended"))
 		}

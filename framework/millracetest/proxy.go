@@ -329,6 +329,8 @@ func (p *proxy) statement(l *link, s statement, args []string) (pass, spoil bool
 		p.mu.Unlock()
 		<-p.resumed
 		return true, false
+	default:
+		pass = true
 	}
 	p.mu.Unlock()
 	return pass, spoil
