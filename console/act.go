@@ -20,6 +20,7 @@ type plan struct {
 	Explain  string
 	N        outboxadmin.Count // events that are selected; zero for actions that select none
 	Lines    []planLine
+	Of       string // which of them the lines count; "" for all
 	Verb     string // of the button
 	Danger   bool
 	Command  string // that does the same

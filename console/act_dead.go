@@ -55,20 +55,23 @@ func (q *request) planDead(form url.Values, states []string, verb string, more .
 		p.Nothing = "Events in this state cannot be changed in this way: filter by a state that can, such as state:dead."
 		return p, nil
 	}
-	groups, err := q.groups(f, selection)
+	sample, err := q.sample(f, selection)
 	if err != nil {
 		return p, err
 	}
-	p.N = matching(groups, "")
-	p.Question = plural(p.N.N, "event", "events") + "?"
+	p.N = matching(sample)
+	p.Question = count(p.N) + " " + words.Pick(p.N.N, "event?", "events?")
 	if f.State() == "dead" {
-		p.Question = plural(p.N.N, "dead letter", "dead letters") + "?"
+		p.Question = count(p.N) + " " + words.Pick(p.N.N, "dead letter?", "dead letters?")
 	}
-	for _, g := range groups[:min(len(groups), 10)] {
+	if p.N.AtLeast || p.N.N > int64(sample.Events) {
+		p.Of = "of the newest " + number(sample.Events)
+	}
+	for _, g := range sample.Groups[:min(len(sample.Groups), 10)] {
 		p.Lines = append(p.Lines, planLine{int64(g.Events), causeText(g.Text)})
 	}
-	if more := len(groups) - 10; more > 0 {
-		p.Lines = append(p.Lines, planLine{p.N.N - sum(p.Lines), "with " + plural(more, "other cause", "other causes")})
+	if more := len(sample.Groups) - 10; more > 0 {
+		p.Lines = append(p.Lines, planLine{int64(sample.Events) - sum(p.Lines), "with " + plural(more, "other cause", "other causes")})
 	}
 	flags, ids := f.Flags()
 	if p.N.N > 1 {
@@ -76,10 +79,10 @@ func (q *request) planDead(form url.Values, states []string, verb string, more .
 	}
 	p.Command = q.db.reach.CommandOf(ids, append([]string{"dead", verb}, flags...)...)
 	switch {
+	case p.N.N == 0 && p.N.AtLeast:
+		p.Nothing = "None of the newest events matches, and the older ones are not searched here: narrow the filter by consumer, key, group or until, or run the command."
 	case p.N.N == 0:
 		p.Nothing = "No event matches any more."
-	case p.N.AtLeast:
-		p.Nothing = "Too many causes match to count the events: narrow the filter."
 	}
 	return p, nil
 }
@@ -138,23 +141,25 @@ func (q *request) planOutbox(f url.Values, verb string, states ...string) (p pla
 	if q.snapshot().Outbox == nil || group == "" || !usable(group) {
 		return p, errNotFound
 	}
-	groups, err := read(q, "outbox groups "+verb, fresh, func(ctx context.Context, db *database) ([]outboxadmin.ErrorGroup, error) {
-		return outboxadmin.ListGroups(ctx, db.Pool, db.Schema, outboxadmin.Listing{States: states})
-	})
+	sample, err := q.outboxSample(states...)
 	if err != nil {
 		return p, err
 	}
-	for _, g := range groups {
+	p.N.AtLeast = sample.More
+	for _, g := range sample.Groups {
 		if g.Group == group {
 			p.N.N = int64(g.Events)
 			p.Lines = []planLine{{p.N.N, g.Text}}
 		}
 	}
 	p.Command = q.db.reach.Command("", "outbox", verb, "--group", group)
-	if p.N.N == 0 {
+	switch {
+	case p.N.N == 0 && p.N.AtLeast:
+		p.Nothing = "None of the newest events has this cause, and the older ones are not searched here: run the command."
+	case p.N.N == 0:
 		p.Nothing = "No event of this cause is left."
 	}
-	p.Question = plural(p.N.N, "event", "events") + " of the outbox?"
+	p.Question = count(p.N) + " " + words.Pick(p.N.N, "event", "events") + " of the outbox?"
 	return p, nil
 }
 

@@ -29,6 +29,7 @@ type deadPage struct {
 	Wrong   bool
 	Causes  []cause
 	Total   outboxadmin.Count // that match
+	Sampled int               // of how many of the newest the causes are; 0: of all
 	Events  []deadletter.Event
 	After   bool         // it is not the first page
 	Next    template.URL // the query of the next page; "" for none
@@ -82,11 +83,11 @@ func (q *request) deadList(f filter.Filter) error {
 		return nil
 	}
 	of := f.With("group", "")
-	groups, err := q.groups(of, of.Selection(time.Now()))
+	causes, err := q.sample(of, of.Selection(time.Now()))
 	if err != nil {
 		p.Failure = said(err)
 	}
-	for _, g := range groups[:min(len(groups), maxCauses)] {
+	for _, g := range causes.Groups[:min(len(causes.Groups), maxCauses)] {
 		chosen := g.Group == f.Get("group")
 		with := f.With("group", g.Group)
 		if chosen {
@@ -94,7 +95,16 @@ func (q *request) deadList(f filter.Filter) error {
 		}
 		p.Causes = append(p.Causes, cause{g, encode(with), chosen})
 	}
-	p.Total = matching(groups, f.Get("group"))
+	if causes.AtLeast || causes.Selected > causes.Events {
+		p.Sampled = causes.Events
+	}
+	all := causes
+	if f.Get("group") != "" {
+		if all, err = q.sample(f, f.Selection(time.Now())); err != nil {
+			p.Failure = said(err)
+		}
+	}
+	p.Total = matching(all)
 	p.None = p.Total.N == 0 && len(p.Replays) == 0 && len(f.Tokens) == 0 && err == nil
 	after, wrong := strconv.ParseInt(cmp.Or(q.r.URL.Query().Get("after"), "0"), 10, 64)
 	if wrong != nil || after < 0 {
@@ -102,7 +112,7 @@ func (q *request) deadList(f filter.Filter) error {
 	}
 	p.After = after > 0
 	p.Events, err = read(q, fmt.Sprintf("dead list %d %s", after, p.Query), fresh, func(ctx context.Context, db *database) ([]deadletter.Event, error) {
-		return deadletter.List(ctx, db.Pool, db.Schema, deadletter.Listing{Selection: f.Selection(time.Now()), Limit: maxListed + 1, After: after})
+		return deadletter.List(ctx, db.Pool, db.Schema, deadletter.Listing{Selection: f.Selection(time.Now()), Limit: maxListed + 1, After: after, Newest: true})
 	})
 	if err != nil {
 		p.Failure = said(err)
@@ -117,22 +127,16 @@ func (q *request) deadList(f filter.Filter) error {
 	return nil
 }
 
-// groups are those of a filter's selection, which say how many events are selected.
-func (q *request) groups(f filter.Filter, s deadletter.Selection) ([]deadletter.ErrorGroup, error) {
-	return read(q, "dead groups "+strings.Join(s.States, ",")+" "+f.Query().Encode(), fresh, func(ctx context.Context, db *database) ([]deadletter.ErrorGroup, error) {
-		return deadletter.ListGroups(ctx, db.Pool, db.Schema, s)
+// sample is what the newest events of a filter's selection have in common, and how many are selected.
+func (q *request) sample(f filter.Filter, s deadletter.Selection) (deadletter.Sample, error) {
+	return read(q, "dead sample "+strings.Join(s.States, ",")+" "+f.Query().Encode(), fresh, func(ctx context.Context, db *database) (deadletter.Sample, error) {
+		return deadletter.SampleGroups(ctx, db.Pool, db.Schema, s)
 	})
 }
 
-// matching counts the events of the groups, or of one of them.
-func matching(groups []deadletter.ErrorGroup, group string) (c outboxadmin.Count) {
-	for _, g := range groups {
-		if group == "" || g.Group == group {
-			c.N += int64(g.Events)
-		}
-	}
-	c.AtLeast = len(groups) == maxGroups
-	return c
+// matching is how many events a sample's selection has.
+func matching(s deadletter.Sample) outboxadmin.Count {
+	return outboxadmin.Count{N: int64(s.Selected), AtLeast: s.AtLeast}
 }
 
 // deadEventPage is the content of the page of one event that failed.

@@ -18,6 +18,7 @@ type effectsPage struct {
 	States  []string
 	Entries []effect.Entry
 	More    bool // there are more than are listed
+	Newest  bool // the last call is first
 	One     *effect.Entry
 	Body    body   // its response
 	EventID string // that its key ends with
@@ -36,9 +37,10 @@ func (q *request) effects() error {
 		q.render(http.StatusOK, "page_effects.html", "Effects", "effects", p)
 		return nil
 	}
+	p.Newest = p.State == "done" || p.State == "not_done" || p.State == "all" // those that wait for nobody
 	var err error
 	p.Entries, err = read(q, "effects "+p.State, fresh, func(ctx context.Context, db *database) ([]effect.Entry, error) {
-		return effect.List(ctx, db.Pool, db.Schema, effect.Listing{State: p.State, Limit: maxListed + 1})
+		return effect.List(ctx, db.Pool, db.Schema, effect.Listing{State: p.State, Limit: maxListed + 1, Newest: p.Newest})
 	})
 	if err != nil {
 		return err
@@ -64,16 +66,15 @@ func (q *request) effect(key string) (effect.Entry, error) {
 		return effect.Entry{}, errNotFound
 	}
 	found, err := read(q, "effect "+key, fresh, func(ctx context.Context, db *database) ([]effect.Entry, error) {
-		return effect.List(ctx, db.Pool, db.Schema, effect.Listing{State: "all", Mentions: key, Limit: maxListed})
+		return effect.List(ctx, db.Pool, db.Schema, effect.Listing{State: "all", Key: key})
 	})
 	if err != nil {
 		return effect.Entry{}, err
 	}
-	i := slices.IndexFunc(found, func(e effect.Entry) bool { return e.Key == key })
-	if i < 0 {
+	if len(found) == 0 {
 		return effect.Entry{}, errNotFound
 	}
-	return found[i], nil
+	return found[len(found)-1], nil
 }
 
 var resolveFields = []string{"key", "happened"}

@@ -18,8 +18,12 @@ type eventPage struct {
 	Known   bool
 }
 
-// freshEvent is longer than for figures: outbox and ledger have no index on event IDs.
-const freshEvent = 3 * time.Second
+const (
+	// freshEvent is longer than for figures: the outbox has no index on event IDs.
+	freshEvent = 3 * time.Second
+	// eventPatience is for how long it is read: twice, for the event and for what its handlers published.
+	eventPatience = 100 * time.Millisecond
+)
 
 func (q *request) event() error {
 	p := eventPage{Asked: strings.TrimSpace(q.r.URL.Query().Get("id"))}
@@ -29,7 +33,7 @@ func (q *request) event() error {
 		p.Failure = "This can be no event ID."
 	default:
 		e, err := read(q, "event "+p.Asked, freshEvent, func(ctx context.Context, db *database) (explain.Explanation, error) {
-			return explain.Explain(ctx, db.Pool, db.Schema, p.Asked, time.Time{}, db.reach)
+			return explain.Explain(ctx, db.Pool, db.Schema, p.Asked, time.Time{}, db.reach, eventPatience)
 		})
 		if err != nil {
 			p.Failure = said(err)
@@ -44,9 +48,10 @@ func (q *request) event() error {
 // concludeEvent says in one sentence how the event stands.
 func concludeEvent(e explain.Explanation) verdict {
 	counts := map[string]int{}
-	consumers := 0
+	consumers, unread := 0, false
 	for _, s := range e.Stages {
 		class := shape(s.State)
+		unread = unread || s.Place == "outbox" && s.State == "not known"
 		if s.Place == "claim" && s.State != "not seen" {
 			consumers++
 		}
@@ -62,6 +67,8 @@ func concludeEvent(e explain.Explanation) verdict {
 		completed = plural(counts["completed"], "consumer", "consumers") + " of " + number(consumers) + " completed it."
 	}
 	switch {
+	case !e.Known && len(e.Stages) > 0 && len(e.Stages[0].Next) > 0: // of the one that says where it was looked for
+		return verdict{State: "pending", Text: "It was not found, and the outbox is too large to be searched here."}
 	case !e.Known:
 		return verdict{State: "pending", Text: "No table has this event."}
 	case counts["dead"] > 0:
@@ -76,6 +83,8 @@ func concludeEvent(e explain.Explanation) verdict {
 		return verdict{State: "run", Text: "It is being handled.", More: completed}
 	case counts["pending"] > 0:
 		return verdict{State: "pending", Text: "It waits to be published.", More: completed}
+	case unread:
+		return verdict{State: "pending", Text: "The outbox is too large to be searched here.", More: completed}
 	}
 	return verdict{State: "done", Text: "It is settled.", More: completed}
 }

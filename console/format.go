@@ -98,7 +98,7 @@ func number[N int | int64](n N) string {
 // count is a number of events, which may not have been counted to the end.
 func count(c outboxadmin.Count) string {
 	if c.AtLeast {
-		return "more than " + number(c.N-1)
+		return number(c.N) + "+"
 	}
 	return number(c.N)
 }

@@ -3,6 +3,7 @@ package console
 import (
 	"context"
 	"slices"
+	"strings"
 
 	"github.com/millrace-go/millrace/outbox/outboxadmin"
 )
@@ -14,7 +15,7 @@ type outboxPage struct {
 	Relays  []holder
 	Free    []outboxadmin.ShardReport // which no relay holds, and which has events
 	Suspect []outboxadmin.ShardReport
-	Groups  []outboxadmin.ErrorGroup
+	Failed  outboxadmin.Sample
 	Failure string // why the groups are not known
 	Events  []outboxadmin.Event
 	Group   string
@@ -39,15 +40,12 @@ func (q *request) outbox() error {
 		p.Topics = troubleFirst(s.Outbox.Topics)
 		p.share(s.Outbox)
 		var err error
-		p.Groups, err = read(q, "outbox groups", fresh, func(ctx context.Context, db *database) ([]outboxadmin.ErrorGroup, error) {
-			return outboxadmin.ListGroups(ctx, db.Pool, db.Schema, outboxadmin.Listing{States: []string{"dead", "retrying"}})
-		})
-		if err != nil {
+		if p.Failed, err = q.outboxSample("dead", "retrying"); err != nil {
 			p.Failure = said(err)
 		}
 		if p.Group != "" {
 			p.Events, err = read(q, "outbox group "+p.Group, fresh, func(ctx context.Context, db *database) ([]outboxadmin.Event, error) {
-				return outboxadmin.List(ctx, db.Pool, db.Schema, outboxadmin.Listing{Group: p.Group, Limit: maxListed})
+				return outboxadmin.List(ctx, db.Pool, db.Schema, outboxadmin.Listing{States: []string{"dead", "retrying", "discarded"}, Group: p.Group, Limit: maxListed, Newest: true})
 			})
 			if err != nil {
 				return err
@@ -56,6 +54,13 @@ func (q *request) outbox() error {
 	}
 	q.render(200, "page_outbox.html", "Outbox", "outbox", p)
 	return nil
+}
+
+// outboxSample is what the newest failed events of the outbox have in common.
+func (q *request) outboxSample(states ...string) (outboxadmin.Sample, error) {
+	return read(q, "outbox sample "+strings.Join(states, ","), fresh, func(ctx context.Context, db *database) (outboxadmin.Sample, error) {
+		return outboxadmin.SampleGroups(ctx, db.Pool, db.Schema, states...)
+	})
 }
 
 // share gives each relay its shards.

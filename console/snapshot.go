@@ -24,8 +24,6 @@ const (
 	// maxCounted is how many effects are counted, and maxConsumers of how many consumers the dead letters.
 	maxCounted   = 1000
 	maxConsumers = 50
-	// maxGroups is how many causes deadletter.ListGroups returns at most.
-	maxGroups = 1000
 )
 
 // snapshot is what all pages show of a database. Times are the server's.
@@ -33,7 +31,6 @@ type snapshot struct {
 	Now       time.Time // zero: the database has never answered
 	There     map[string]bool
 	Outbox    *outboxadmin.Report
-	Causes    []deadletter.ErrorGroup
 	Dead      outboxadmin.Count
 	Consumers []consumer
 	Replays   []deadletter.ReplayStatus // the last ones
@@ -91,13 +88,13 @@ func (db *database) figures(ctx context.Context) (s snapshot, err error) {
 }
 
 func (db *database) lookAtConsumers(ctx context.Context, s *snapshot) (err error) {
-	if s.Causes, err = deadletter.ListGroups(ctx, db.Pool, db.Schema, deadletter.Selection{}); err != nil {
+	failed, err := deadletter.Counts(ctx, db.Pool, db.Schema)
+	if err != nil {
 		return err
 	}
-	for _, g := range s.Causes {
-		s.Dead.N += int64(g.Events)
+	for _, states := range failed {
+		s.Dead.N += int64(states["dead"])
 	}
-	s.Dead.AtLeast = len(s.Causes) == maxGroups
 	if s.Replays, err = deadletter.ListReplays(ctx, db.Pool, db.Schema, maxReplays); err != nil {
 		return err
 	}
@@ -110,18 +107,11 @@ func (db *database) lookAtConsumers(ctx context.Context, s *snapshot) (err error
 		return err
 	}
 	for _, k := range kept.Consumers[:min(len(kept.Consumers), maxConsumers)] {
-		c := consumer{Name: k.Name}
+		c := consumer{Name: k.Name, Dead: failed[k.Name]["dead"]}
 		for _, p := range pauses {
 			if p.Consumer == k.Name {
 				c.Pauses = append(c.Pauses, p)
 			}
-		}
-		groups, err := db.causesOf(ctx, k.Name, s.Causes)
-		if err != nil {
-			return err
-		}
-		for _, g := range groups {
-			c.Dead += g.Events
 		}
 		s.Consumers = append(s.Consumers, c)
 	}
@@ -129,19 +119,6 @@ func (db *database) lookAtConsumers(ctx context.Context, s *snapshot) (err error
 		return cmp.Or(cmp.Compare(b.Dead, a.Dead), cmp.Compare(len(b.Pauses), len(a.Pauses)), cmp.Compare(a.Name, b.Name))
 	})
 	return nil
-}
-
-// causesOf are those of one consumer. The database is asked only where it has causes in common with others.
-func (db *database) causesOf(ctx context.Context, name string, all []deadletter.ErrorGroup) (its []deadletter.ErrorGroup, err error) {
-	for _, g := range all {
-		if slices.Contains(g.Consumers, name) {
-			if len(g.Consumers) > 1 {
-				return deadletter.ListGroups(ctx, db.Pool, db.Schema, deadletter.Selection{Consumer: name})
-			}
-			its = append(its, g)
-		}
-	}
-	return its, nil
 }
 
 // findings are doctor's, and when it looked.

@@ -39,7 +39,7 @@ func (a *app) explain() *cobra.Command {
 		return err
 	}
 	c.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, args []string) error {
-		e, err := explain.Explain(ctx, pool, a.schema, args[0], at, a.reach)
+		e, err := explain.Explain(ctx, pool, a.schema, args[0], at, a.reach, 0)
 		if err != nil {
 			return err
 		}

@@ -309,7 +309,7 @@ func (x *explained) effects(said *strings.Builder) {
 		assert.Error(x.t, call(ctx, "push", effect.NotDone(errors.New("no such device"))))
 		return call(ctx, "sms", errors.New("a time\nout"))
 	})
-	_ = effect.Once(effect.With(x.t.Context(), ledger), "fax:"+calls, func(context.Context, string) error {
+	_ = effect.Once(effect.With(outbox.WithCause(x.t.Context(), calls), ledger), "fax:"+calls, func(context.Context, string) error {
 		x.explain(said, "effects: done, not done, in doubt, running", exitOK, calls)
 		return nil
 	})

@@ -1,13 +1,12 @@
 package explain
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -23,7 +22,7 @@ import (
 )
 
 const (
-	// outputsPatience is how long outputs are looked for: an archive may be large.
+	// outputsPatience is for how long outputs are looked for where nothing else is said: an archive may be large.
 	outputsPatience = 10 * time.Second
 	maxOutputs      = 100
 	maxEffects      = 1000
@@ -36,6 +35,7 @@ type evidence struct {
 	eventID  string
 	due      time.Time
 	outbox   *[]outboxadmin.Location
+	unread   bool                   // it was not read to the end in time
 	copies   []outboxadmin.Location // for dead letters
 	passedOn []outboxadmin.Location // by a handler of its own, under its ID
 	claims   *[]deadletter.Location
@@ -46,6 +46,7 @@ type evidence struct {
 
 	outputs *[]outboxadmin.Output
 	endless bool      // they could not be looked for in time
+	within  time.Duration
 	kept    time.Time // since when what was sent is archived; zero: it is not
 }
 
@@ -81,15 +82,16 @@ func (e *evidence) spelt() bool {
 
 // gather asks every part that has tables.
 func (x asked) gather(ctx context.Context, eventID string) (*evidence, error) {
-	e := &evidence{Reach: x.reach, inSchema: x.schema, eventID: eventID, due: x.due}
+	e := &evidence{Reach: x.reach, inSchema: x.schema, eventID: eventID, due: x.due, within: cmp.Or(x.patience, outputsPatience)}
 	if err := x.pool.QueryRow(ctx, `select now()`).Scan(&e.now); err != nil {
 		return nil, err
 	}
 	if x.there["outbox"] {
-		found, err := outboxadmin.Find(ctx, x.pool, x.schema, eventID)
+		found, complete, err := outboxadmin.FindWithin(ctx, x.pool, x.schema, eventID, x.patience)
 		if err != nil {
 			return nil, err
 		}
+		e.unread = !complete
 		e.sort(found)
 	}
 	if x.there["claim"] {
@@ -107,11 +109,10 @@ func (x asked) gather(ctx context.Context, eventID string) (*evidence, error) {
 		e.claims = &found
 	}
 	if x.there["effect"] {
-		found, err := effect.List(ctx, x.pool, x.schema, effect.Listing{State: "all", Mentions: eventID, Limit: maxEffects})
+		found, err := effect.List(ctx, x.pool, x.schema, effect.Listing{State: "all", EventID: eventID, Limit: maxEffects})
 		if err != nil {
 			return nil, err
 		}
-		found = slices.DeleteFunc(found, func(f effect.Entry) bool { return !mentions(f.Key, eventID) })
 		e.effects = &found
 	}
 	if len(e.passedOn) > 0 && !e.arrived() { // whose record is not kept any more
@@ -156,7 +157,7 @@ func (x asked) gatherOutputs(ctx context.Context, e *evidence) error {
 	if len(days) > 0 {
 		e.kept = days[0].Date
 	}
-	found, err := outboxadmin.FindOutputs(ctx, x.pool, x.schema, e.eventID, since, outputsPatience, maxOutputs)
+	found, err := outboxadmin.FindOutputs(ctx, x.pool, x.schema, e.eventID, since, e.within, maxOutputs)
 	var pgErr *pgconn.PgError
 	if e.endless = errors.As(err, &pgErr) && pgErr.Code == "57014"; e.endless {
 		return nil
@@ -181,24 +182,6 @@ func (e *evidence) completed() (since time.Time, completed bool) {
 	}
 	return since, completed
 }
-
-// mentions reports whether the key has the ID as a whole word: "mail:order-1" is none of order-10's.
-func mentions(key, id string) bool {
-	for at := 0; ; {
-		i := strings.Index(key[at:], id)
-		if i < 0 {
-			return false
-		}
-		before, _ := utf8.DecodeLastRuneInString(key[:at+i])
-		after, _ := utf8.DecodeRuneInString(key[at+i+len(id):])
-		if !isWord(before) && !isWord(after) {
-			return true
-		}
-		at += i + 1
-	}
-}
-
-func isWord(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) }
 
 // learn takes what the event carries.
 func (e *evidence) learn(metadata map[string]string) {

@@ -72,15 +72,6 @@ func TestExplainConcludes(t *testing.T) {
 	assert.Equal(t, "not known", last(endless, "output").State)
 }
 
-func TestMentions(t *testing.T) {
-	t.Parallel()
-	assert.True(t, mentions("mail:e1", "e1"))
-	assert.True(t, mentions("e10/e1/e12", "e1"))
-	assert.True(t, mentions("e1", "e1"))
-	assert.False(t, mentions("mail:e10", "e1"))
-	assert.False(t, mentions("the1", "e1"))
-}
-
 // An event that was passed on under its own ID is an output; where its record is forgotten it is all there is.
 func TestSortsWhatWasFound(t *testing.T) {
 	t.Parallel()

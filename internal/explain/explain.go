@@ -48,12 +48,15 @@ type asked struct {
 	due    time.Time // of a delayed event, where it is known
 	reach  reach.Reach
 	there  map[string]bool // components that have tables
+
+	patience time.Duration // for how long a table without an index on event IDs is read; 0: no limit
 }
 
 // Explain tells what the schema knows of the event. Its ID may be abbreviated. Commands that it suggests reach the database as r
-// says. With millions of rows in outbox or ledger, which have no index on event IDs, it takes seconds: bound it by ctx.
-func Explain(ctx context.Context, pool *pgxpool.Pool, schema, eventID string, due time.Time, r reach.Reach) (Explanation, error) {
-	x := asked{pool: pool, schema: schema, due: due, reach: r}
+// says. The outbox has no index on event IDs, and with millions of rows it takes seconds to read: patience bounds that, and the
+// explanation says what was not read. 0 is for no limit.
+func Explain(ctx context.Context, pool *pgxpool.Pool, schema, eventID string, due time.Time, r reach.Reach, patience time.Duration) (Explanation, error) {
+	x := asked{pool: pool, schema: schema, due: due, reach: r, patience: patience}
 	var err error
 	if x.there, err = tables.Installed(ctx, pool, schema); err != nil {
 		return Explanation{}, err

@@ -41,7 +41,11 @@ func (e *evidence) known() bool {
 func (e *evidence) unknown() Stage {
 	var searched []string
 	if e.outbox != nil {
-		searched = append(searched, "the outbox with its failed, delayed and archived events")
+		of := "the outbox with its failed, delayed and archived events"
+		if e.unread {
+			of = "the outbox's failed, delayed and archived events, but not the outbox itself, which is too large to be searched here"
+		}
+		searched = append(searched, of)
 	}
 	if e.claims != nil {
 		of := "consumers, of which there are none yet"
@@ -55,9 +59,12 @@ func (e *evidence) unknown() Stage {
 		searched = append(searched, "the records and failed events of "+of)
 	}
 	if e.effects != nil {
-		searched = append(searched, "the keys of effects")
+		searched = append(searched, "the effects that handlers of the event called")
 	}
 	s := Stage{Place: "event", State: "unknown"}
+	if e.unread {
+		s.Next = []string{e.Command(e.eventID, "explain")}
+	}
 	s.Why = fmt.Sprintf("Schema %q has no event with this ID. Searched: %s. Perhaps its transaction has not committed, or was rolled back; or the event was "+
 		"cancelled before it was due; or it was published and is not archived, and no consumer with claims in this schema has received it, or its record is "+
 		"older than the retention. A delayed event that was delivered is found only with --due.", e.inSchema, strings.Join(searched, "; "))
@@ -88,7 +95,11 @@ func (e *evidence) inOutbox() (all []Stage) {
 	for _, l := range *e.outbox {
 		all = append(all, e.atOutbox(l))
 	}
-	if len(all) == 0 {
+	switch {
+	case len(all) > 0:
+	case e.unread:
+		all = []Stage{{Place: "outbox", State: "not known", Why: "The outbox is too large to be searched here.", Next: []string{e.Command(e.eventID, "explain")}}}
+	default:
 		all = []Stage{{Place: "outbox", State: "not there", Why: "The relay deletes an event after it was published (outbox.archive keeps it). Or the event never was in this outbox."}}
 	}
 	return all
@@ -209,6 +220,8 @@ func (e *evidence) atBroker() Stage {
 		s.State, s.Why = "not received", "The event was discarded before it was published."
 	case e.effects != nil && len(*e.effects) > 0:
 		s.State, s.Why = "received", "A handler recorded effects for it."
+	case e.unread:
+		s.State, s.Why = "unknown", "The outbox may have it, and no consumer has it."
 	default:
 		s.State, s.Why = "unknown", "Neither the outbox nor a consumer has it."
 	}
@@ -244,7 +257,7 @@ func (e *evidence) effected() (all []Stage) {
 		all = append(all, s)
 	}
 	if len(all) == 0 {
-		all = []Stage{{Place: "effect", State: "none", Why: "No effect in the ledger has a key that contains the event's ID."}}
+		all = []Stage{{Place: "effect", State: "none", Why: "No handler of the event has called an effect."}}
 	}
 	return all
 }
@@ -292,7 +305,7 @@ func (e *evidence) published() (all []Stage) {
 	}
 	switch {
 	case e.endless:
-		return []Stage{{Place: "output", State: "not known", Why: fmt.Sprintf("The outbox and the archive are too large to be searched within %s.", words.Duration(outputsPatience))}}
+		return []Stage{{Place: "output", State: "not known", Why: fmt.Sprintf("The outbox and the archive are too large to be searched within %s.", e.within)}}
 	case e.outputs == nil && !e.arrived():
 		return nil
 	case !completed:

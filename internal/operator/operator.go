@@ -45,6 +45,11 @@ func Run(ctx context.Context, db pgtx.DB, m Migrations, schema, action string, f
 			if err := tables.CheckIn(ctx, tx); err != nil {
 				return err
 			}
+			// Statements that read thousands of rows of tables with millions look expensive to PostgreSQL, and to compile them takes
+			// it longer than to run them.
+			if _, err := tx.Exec(ctx, `select set_config('jit', 'off', true)`); err != nil {
+				return err
+			}
 			return f(ctx, tx, schema)
 		}, opts...)
 	}

@@ -52,39 +52,54 @@ func ListGroups(ctx context.Context, db pgtx.DB, schema string, s Selection) (gr
 }
 
 // group groups events that nobody has counted.
-func (s Selection) group(ctx context.Context, tx pgx.Tx, schema string) (groups []ErrorGroup, err error) {
-	at := map[string]int{}
-	var firsts []int64
-	err = s.each(ctx, tx, schema, math.MaxInt64, func(f selected) {
-		i, known := at[f.group]
-		if !known {
-			i = len(groups)
-			at[f.group] = i
-			groups, firsts = append(groups, ErrorGroup{Group: f.group, First: f.first, Last: f.failed}), append(firsts, f.id)
-		}
-		g := &groups[i]
-		g.Events++
-		if !slices.Contains(g.Consumers, f.name) {
-			g.Consumers = append(g.Consumers, f.name)
-		}
-		if f.first.Before(g.First) {
-			g.First = f.first
-		}
-		if f.failed.After(g.Last) {
-			g.Last = f.failed
-		}
-	})
-	if err != nil {
+func (s Selection) group(ctx context.Context, tx pgx.Tx, schema string) ([]ErrorGroup, error) {
+	var g grouping
+	if err := s.each(ctx, tx, schema, math.MaxInt64, g.add); err != nil {
 		return nil, err
 	}
-	rows, err := tx.Query(ctx, query("texts", schema), firsts)
+	return g.finish(ctx, tx, schema)
+}
+
+// grouping makes groups of events.
+type grouping struct {
+	at     map[string]int // by group, its place
+	groups []ErrorGroup
+	some   []int64 // an event of each
+}
+
+func (all *grouping) add(f selected) {
+	i, known := all.at[f.group]
+	if !known {
+		if all.at == nil {
+			all.at = map[string]int{}
+		}
+		i = len(all.groups)
+		all.at[f.group] = i
+		all.groups, all.some = append(all.groups, ErrorGroup{Group: f.group, First: f.first, Last: f.failed}), append(all.some, f.id)
+	}
+	g := &all.groups[i]
+	g.Events++
+	if !slices.Contains(g.Consumers, f.name) {
+		g.Consumers = append(g.Consumers, f.name)
+	}
+	if f.first.Before(g.First) {
+		g.First = f.first
+	}
+	if f.failed.After(g.Last) {
+		g.Last = f.failed
+	}
+}
+
+// finish returns the groups, the most frequent first, with what their events have in common.
+func (all *grouping) finish(ctx context.Context, tx pgx.Tx, schema string) ([]ErrorGroup, error) {
+	rows, err := tx.Query(ctx, query("texts", schema), all.some)
 	if err != nil {
 		return nil, err
 	}
 	texts, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	for i, text := range texts {
-		groups[i].Text = text
+		all.groups[i].Text = text
 	}
-	slices.SortStableFunc(groups, func(a, b ErrorGroup) int { return b.Events - a.Events })
-	return groups[:min(len(groups), maxGroups)], err
+	slices.SortStableFunc(all.groups, func(a, b ErrorGroup) int { return b.Events - a.Events })
+	return all.groups[:min(len(all.groups), maxGroups)], err
 }

@@ -1,10 +1,12 @@
 package deadletter
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -18,7 +20,11 @@ import (
 type Listing struct {
 	Selection       // States: all
 	Limit     int   // Default: 100
-	After     int64 // only events behind the one with this Event.ID. Default: all
+	After     int64 // only events behind the one with this Event.ID in the list. Default: all
+
+	// Newest lists the newest first, and reads a bounded number of events: by Topic, Reason and Since it searches the newest 10,000 of
+	// the others' selection. Default: the longest there first.
+	Newest bool
 }
 
 // Event is an event whose handler failed. Times are the server's.
@@ -61,7 +67,7 @@ type Attempt struct {
 	Error string    `json:"error"`
 }
 
-// List returns events that failed in the schema ("" means "millrace"), the longest there first.
+// List returns events that failed in the schema ("" means "millrace"), the longest there first, unless Newest is set.
 func List(ctx context.Context, db pgtx.DB, schema string, l Listing) ([]Event, error) {
 	if l.Limit == 0 {
 		l.Limit = 100
@@ -80,7 +86,12 @@ func find(ctx context.Context, db pgtx.DB, schema, action string, l Listing, det
 		return nil, fmt.Errorf("%s: %w", action, err)
 	}
 	err = administer(ctx, db, schema, action, func(ctx context.Context, tx pgx.Tx, schema string) error {
-		page, err := l.page(ctx, tx, schema, l.After, math.MaxInt64, l.Limit)
+		var page []selected
+		if l.Newest {
+			page, _, err = l.newest(ctx, tx, schema, cmp.Or(l.After, math.MaxInt64), l.Limit)
+		} else {
+			page, err = l.page(ctx, tx, schema, l.After, math.MaxInt64, l.Limit)
+		}
 		if err != nil {
 			return err
 		}
@@ -92,7 +103,9 @@ func find(ctx context.Context, db pgtx.DB, schema, action string, l Listing, det
 		if err != nil {
 			return err
 		}
-		found, err = pgx.CollectRows(rows, scanFailed)
+		if found, err = pgx.CollectRows(rows, scanFailed); l.Newest {
+			slices.Reverse(found)
+		}
 		return err
 	}, pgtx.Isolation(pgx.RepeatableRead)) // one snapshot
 	return found, err

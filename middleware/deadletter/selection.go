@@ -82,10 +82,12 @@ func (s Selection) page(ctx context.Context, tx pgx.Tx, schema string, above, up
 	if err != nil {
 		return nil, err
 	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (f selected, err error) {
-		err = row.Scan(&f.id, &f.event, &f.consumer, &f.name, &f.key, &f.state, &f.group, &f.first, &f.failed)
-		return f, err
-	})
+	return pgx.CollectRows(rows, scanSelected)
+}
+
+func scanSelected(row pgx.CollectableRow) (f selected, err error) {
+	err = row.Scan(&f.id, &f.event, &f.consumer, &f.name, &f.key, &f.state, &f.group, &f.first, &f.failed)
+	return f, err
 }
 
 // each calls f for all events that are selected, page by page, in the order in which they failed first.

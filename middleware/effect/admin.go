@@ -12,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/millrace-go/millrace/internal/operator"
 	"github.com/millrace-go/millrace/internal/pgschema"
 	"github.com/millrace-go/millrace/pgtx"
 )
@@ -37,14 +38,23 @@ type Listing struct {
 	State string // "open" (in doubt or in conflict: a person is asked), "doubt", "conflict", "running", "done", "not_done" or "all". Default: "open"
 	Limit int    // Default: 100
 
-	// Mentions selects effects whose keys contain it: an event's ID. Default: all.
+	// Mentions selects effects whose keys contain it: an event's ID. It reads the whole ledger. Default: all.
 	Mentions string
+
+	// Key selects the effect with this key, and EventID those that a handler of this event called first. Default: all.
+	Key, EventID string
+
+	// Newest lists the effect that was called last first, and searches the last 10,000. Default: the oldest call first.
+	Newest bool
 }
+
+// searched is how many effects are read where the newest are listed.
+const searched = 10_000
 
 // States are what Listing.State may ask for: open is what is in doubt or in conflict.
 var States = []string{"open", "doubt", "conflict", "running", "done", "not_done", "all"}
 
-// List returns effects of the schema ("" means "millrace"), the oldest call first. It begins a transaction of its own.
+// List returns effects of the schema ("" means "millrace"), the oldest call first unless Newest is set. It begins a transaction of its own.
 func List(ctx context.Context, db pgtx.DB, schema string, l Listing) (found []Entry, err error) {
 	schema, err = pgschema.Validate(schema)
 	if err != nil {
@@ -59,11 +69,18 @@ func List(ctx context.Context, db pgtx.DB, schema string, l Listing) (found []En
 	if l.Limit == 0 {
 		l.Limit = 100
 	}
+	name, args := "list", []any{l.State, l.Limit, l.Mentions, operator.Optional(l.Key), operator.Optional(l.EventID)}
+	if l.Newest {
+		name, args = "newest", append(args, searched)
+	}
 	err = pgx.BeginTxFunc(ctx, db, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 		if err := migrations.Check(ctx, tx, schema); err != nil {
 			return err
 		}
-		rows, err := tx.Query(ctx, pgschema.Query(files, "list", schema), l.State, l.Limit, l.Mentions)
+		if _, err := tx.Exec(ctx, pgschema.Query(files, "plan", schema)); err != nil {
+			return err
+		}
+		rows, err := tx.Query(ctx, pgschema.Query(files, name, schema), args...)
 		if err != nil {
 			return err
 		}

@@ -30,6 +30,10 @@ type Listing struct {
 	Group   string // as in Event.Group
 	Limit   int    // Default: 100
 	Payload bool   // return payloads too
+
+	// Newest lists the newest failed events first, and searches the newest 2,000 of each state. Delayed ones are not among them.
+	// Default: the oldest first.
+	Newest bool
 }
 
 // Event is an event that List returns.
@@ -67,13 +71,17 @@ func (l *Listing) complete() error {
 	return nil
 }
 
-// List returns failed, blocked and delayed events, the oldest first.
+// List returns failed, blocked and delayed events, the oldest first unless Newest is set.
 func List(ctx context.Context, db pgtx.DB, schema string, l Listing) (found []Event, err error) {
 	if err := l.complete(); err != nil {
 		return nil, fmt.Errorf("list events: %w", err)
 	}
 	err = administer(ctx, db, schema, "list events", func(ctx context.Context, tx pgx.Tx, schema string) error {
-		rows, err := tx.Query(ctx, query("list", schema), l.States, operator.Optional(l.Topic), operator.Optional(l.Key), l.Limit, l.Payload, operator.Optional(l.Group))
+		name, args := "list", []any{l.States, operator.Optional(l.Topic), operator.Optional(l.Key), l.Limit, l.Payload, operator.Optional(l.Group)}
+		if l.Newest {
+			name, args = "newest", append(args, sampleSize)
+		}
+		rows, err := tx.Query(ctx, query(name, schema), args...)
 		if err != nil {
 			return err
 		}

@@ -40,3 +40,32 @@ func ListGroups(ctx context.Context, db pgtx.DB, schema string, l Listing) (grou
 	})
 	return groups, err
 }
+
+// sampleSize is how many events of each state SampleGroups groups.
+const sampleSize = 2000
+
+// Sample is the newest failed events, by what they have in common.
+type Sample struct {
+	Groups []ErrorGroup // the most frequent first
+	More   bool         // there are older ones, which were not read
+}
+
+// SampleGroups groups the newest 2,000 events of each of the states. Those that are blocked have no reason, and are in no group.
+func SampleGroups(ctx context.Context, db pgtx.DB, schema string, states ...string) (sample Sample, err error) {
+	l := Listing{States: states}
+	if err := l.complete(); err != nil {
+		return sample, fmt.Errorf("sample error groups: %w", err)
+	}
+	err = administer(ctx, db, schema, "sample error groups", func(ctx context.Context, tx pgx.Tx, schema string) error {
+		rows, err := tx.Query(ctx, query("sample", schema), l.States, sampleSize)
+		if err != nil {
+			return err
+		}
+		sample.Groups, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (g ErrorGroup, err error) {
+			err = row.Scan(&g.Group, &g.Text, &g.Events, &g.Dead, &g.Retrying, &g.Discarded, &g.Topics, &g.First, &g.Last, &sample.More)
+			return g, err
+		})
+		return err
+	})
+	return sample, err
+}

@@ -12,7 +12,7 @@ import (
 )
 
 // countLimit bounds what is counted of a shard or a table: a report must not become a burden when there is a backlog.
-const countLimit = 10_000
+const countLimit = 2_000
 
 // Count is a number of events. Beyond some thousands they are not counted to the end.
 type Count struct {
@@ -111,15 +111,10 @@ func inspect(ctx context.Context, tx pgx.Tx, schema string) (*Report, error) {
 				r.Shards = append(r.Shards, s)
 			}),
 		each("topics", []any{limit}, []any{&t.Topic, &t.Pending, &t.Oldest, &t.Failed}, func() { r.Topics = append(r.Topics, t) }),
-		each("failed", []any{limit}, []any{&state, &n, nil}, func() { r.Failed[state] = Count{N: n} }),
+		each("failed", []any{limit}, []any{&state, &n}, func() { r.Failed[state] = Count{N: n, AtLeast: n == limit} }),
 		each("relays", nil, []any{&relay.ID, &relay.Name, &relay.Expires, &relay.Alive, &relay.Shards}, func() { r.Relays = append(r.Relays, relay) }),
 	)
 	r.addStates(states)
-	waiting := r.Failed["retrying"].N + r.Failed["blocked"].N + r.Failed["dead"].N
-	for state, c := range r.Failed { // two counts, each with the limit
-		c.AtLeast = state == "discarded" && c.N == limit || state != "discarded" && waiting == limit
-		r.Failed[state] = c
-	}
 	return r, err
 }
 

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/millrace-go/millrace/pgtx"
 )
@@ -62,8 +61,7 @@ func InspectBacklog(ctx context.Context, db pgtx.DB, schema string) (*Report, er
 		})
 		return err
 	})
-	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) && pgErr.Code == "57014" {
+	if tookTooLong(err) {
 		err = fmt.Errorf("%w: %w", ErrNotCounted, err)
 	}
 	if err != nil {

@@ -3,7 +3,6 @@ package outboxadmin
 import (
 	"context"
 	"encoding/json"
-	"strconv"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -35,7 +34,7 @@ func FindOutputs(ctx context.Context, db pgtx.DB, schema, eventID string, since 
 	}
 	entry = entry[1 : len(entry)-1]
 	err = administer(ctx, db, schema, "find outputs", func(ctx context.Context, tx pgx.Tx, schema string) error {
-		if _, err := tx.Exec(ctx, `select set_config('statement_timeout', $1::text, true)`, strconv.FormatInt(patience.Milliseconds(), 10)); err != nil {
+		if err := limitTime(ctx, tx, patience); err != nil {
 			return err
 		}
 		rows, err := tx.Query(ctx, query("find_outputs", schema), entry, since, limit)

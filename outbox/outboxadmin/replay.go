@@ -73,7 +73,7 @@ type ArchiveReport struct {
 // InspectArchive reports what the archive has. It reads a bounded number of rows, without locks.
 func InspectArchive(ctx context.Context, db pgtx.DB, schema string) (r ArchiveReport, err error) {
 	err = administer(ctx, db, schema, "inspect archive", func(ctx context.Context, tx pgx.Tx, schema string) error {
-		return tx.QueryRow(ctx, query("replay_archive", schema), countLimit).Scan(&r.First, &r.Last, &r.Topics)
+		return tx.QueryRow(ctx, query("replay_archive", schema), 10_000).Scan(&r.First, &r.Last, &r.Topics)
 	})
 	return r, err
 }

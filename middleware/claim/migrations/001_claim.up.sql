@@ -180,6 +180,7 @@ create table {schema}.claim_failed (
 create index claim_failed_key on {schema}.claim_failed (consumer, key, id) where key <> '';
 create index claim_failed_due on {schema}.claim_failed (consumer, due_at) where state = 'retrying';
 create index claim_failed_state on {schema}.claim_failed (state, failed_at);
+create index claim_failed_consumer on {schema}.claim_failed (consumer, state, id);
 create index claim_failed_group on {schema}.claim_failed (error_group, state, id);
 create index claim_failed_event on {schema}.claim_failed (event_id text_pattern_ops);
 
@@ -249,6 +250,7 @@ create table {schema}.claim_audit (
     event_id text        not null,
     detail   jsonb       not null default '{}'
 );
+create index claim_audit_event on {schema}.claim_audit (event_id, id);
 
 -- Replays of dead letters that keep a pace. Whoever continues one locks its row for each step.
 create table {schema}.claim_replay (

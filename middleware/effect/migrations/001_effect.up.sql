@@ -21,6 +21,8 @@ create table {schema}.effect (
     primary key (key, created_at)
 ) partition by range (created_at);
 create index effect_unsettled on {schema}.effect (called_at) where state in ('running', 'doubt') or conflicts > 0;
+create index effect_called on {schema}.effect (called_at);
+create index effect_event on {schema}.effect (event_id) where event_id <> '';
 
 -- What people decided.
 create table {schema}.effect_resolution (

@@ -1,5 +1,5 @@
--- Effects, the oldest call first: open, in doubt, running, in conflict ($1) by effect_unsettled, others by a scan of all
--- days; at most $2; only those whose keys contain $3.
+-- Effects, the oldest call first: open, in doubt, running, in conflict ($1) by effect_unsettled, others by effect_called; at most $2;
+-- only those whose keys contain $3; with the key $4 by the primary key, and of the event $5 by effect_event.
 select key, case when state = 'running' and until <= clock_timestamp() then 'doubt' else state end, calls,
        first_called_at, called_at, until, response, reason, settled_by, settled_at, conflicts
 from {schema}.effect
@@ -10,6 +10,6 @@ where case $1::text
     when 'conflict' then conflicts > 0
     when 'all' then true
     else state = $1 end
-  and strpos(key, $3::text) > 0
+  and strpos(key, $3::text) > 0 and ($4::text is null or key = $4) and ($5::text is null or event_id = $5 and event_id <> '')
 order by called_at
 limit $2

@@ -1,9 +1,9 @@
 -- Where an event is, and what is before it (counted up to $2). The outbox has no index on event IDs and is read from end to
--- end; the other tables by theirs. No locks.
+-- end, if $3 says so; the other tables by theirs. No locks.
 with found as (
     select 'pending' as state, null::bigint as id, shard, seq, topic, key, headers, created_at, null::timestamptz as at,
            0 as attempts, '' as reason, '' as command
-    from {schema}.outbox where event_id = $1
+    from {schema}.outbox where $3::boolean and event_id = $1
     union all
     select state, id, shard, seq, topic, key, headers, created_at, case state when 'retrying' then retry_at else failed_at end,
            attempts, reason, coalesce(command, '')

@@ -105,6 +105,7 @@ create table {schema}.outbox_failed (
 create index outbox_failed_key on {schema}.outbox_failed (shard, hash, id) where state <> 'discarded';
 create index outbox_failed_due on {schema}.outbox_failed (shard, retry_at) where state = 'retrying' or command is not null;
 create index outbox_failed_dead on {schema}.outbox_failed (topic, id) where state = 'dead';
+create index outbox_failed_state on {schema}.outbox_failed (state, id);
 create index outbox_failed_event on {schema}.outbox_failed (event_id);
 
 -- Events that are to be delivered later. They enter the outbox when they are due; until then they can be cancelled.

@@ -1,0 +1,116 @@
+package deadletter
+
+import (
+	"context"
+	"fmt"
+	"math"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/millrace-go/millrace/internal/operator"
+	"github.com/millrace-go/millrace/middleware/internal/inbox"
+	"github.com/millrace-go/millrace/pgtx"
+)
+
+const (
+	// sampleSize is how many events SampleGroups groups.
+	sampleSize = 2000
+	// searched is how many events are read where no index has what is selected: topic, reason and Since.
+	searched = 10_000
+)
+
+// Sample is the newest events of a selection, by what they have in common.
+type Sample struct {
+	Groups   []ErrorGroup // the most frequent first, at most 1,000
+	Events   int          // that were grouped
+	Selected int          // events in the whole selection
+	AtLeast  bool         // Selected or more: they are not counted to the end
+}
+
+// SampleGroups groups the newest 2,000 events that are selected: dead letters, unless States says otherwise. However many events failed,
+// it reads a bounded number of them: by Topic, Reason and Since it searches the newest 10,000 of the others' selection. It counts the
+// whole selection where only a consumer, a group and states are given.
+func SampleGroups(ctx context.Context, db pgtx.DB, schema string, s Selection) (sample Sample, err error) {
+	if len(s.States) == 0 {
+		s.States = []string{"dead"}
+	}
+	if err := s.validate(); err != nil {
+		return sample, fmt.Errorf("sample error groups: %w", err)
+	}
+	err = administer(ctx, db, schema, "sample error groups", func(ctx context.Context, tx pgx.Tx, schema string) error {
+		page, more, err := s.newest(ctx, tx, schema, math.MaxInt64, sampleSize)
+		if err != nil {
+			return err
+		}
+		var g grouping
+		for _, f := range page {
+			g.add(f)
+		}
+		sample.Events, sample.Selected, sample.AtLeast = len(page), len(page), more
+		if sample.Groups, err = g.finish(ctx, tx, schema); err != nil || !more || !s.counted() {
+			return err
+		}
+		counts, err := s.count(ctx, tx, schema, math.MaxInt64)
+		sample.Selected, sample.AtLeast = 0, false
+		for _, n := range counts {
+			sample.Selected += n
+		}
+		return err
+	}, pgtx.Isolation(pgx.RepeatableRead)) // one snapshot
+	return sample, err
+}
+
+// newest returns the last events that are selected before one, the newest first, at most limit; more says that there may be older ones.
+func (s Selection) newest(ctx context.Context, tx pgx.Tx, schema string, before int64, limit int) (page []selected, more bool, err error) {
+	if _, err := tx.Exec(ctx, query("plan", schema)); err != nil {
+		return nil, false, err
+	}
+	var spelled []string
+	for _, id := range s.EventIDs {
+		spelled = append(spelled, inbox.Canonical(id))
+	}
+	states, window := s.States, limit+1
+	if len(states) == 0 {
+		states = allStates
+	}
+	if s.Topic != "" || s.Reason != "" || !s.Since.IsZero() {
+		window = max(window, searched)
+	}
+	rows, err := tx.Query(ctx, query("window", schema), before, states, spelled, operator.Optional(s.Consumer), operator.Optional(s.Key),
+		operator.Optional(s.Group), operator.OptionalTime(s.Until), window)
+	if err != nil {
+		return nil, false, err
+	}
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	if err != nil {
+		return nil, false, err
+	}
+	rows, err = tx.Query(ctx, query("recent", schema), ids, operator.Optional(s.Topic), operator.Optional(s.Reason), operator.OptionalTime(s.Since), limit+1)
+	if err != nil {
+		return nil, false, err
+	}
+	page, err = pgx.CollectRows(rows, scanSelected)
+	return page[:min(len(page), limit)], len(page) > limit || len(ids) == window, err
+}
+
+// Counts returns how many events failed, by consumer and state. It reads no event.
+func Counts(ctx context.Context, db pgtx.DB, schema string) (map[string]map[string]int, error) {
+	counts := map[string]map[string]int{}
+	err := administer(ctx, db, schema, "count failed events", func(ctx context.Context, tx pgx.Tx, schema string) error {
+		rows, err := tx.Query(ctx, query("counts_by_consumer", schema))
+		if err != nil {
+			return err
+		}
+		var consumer, state string
+		var n int
+		_, err = pgx.ForEachRow(rows, []any{&consumer, &state, &n}, func() error {
+			if counts[consumer] == nil {
+				counts[consumer] = map[string]int{}
+			}
+			counts[consumer][state] = n
+			return nil
+		})
+		return err
+	})
+	return counts, err
+}

@@ -1,0 +1,14 @@
+-- The last $2 failed events of each of the states $1, by the index on states, grouped as in groups.sql, and whether a state has more
+-- of them. No locks.
+with newest as materialized (
+    select f.* from unnest($1::text[]) s (state)
+    cross join lateral (select reason, state, topic, failed_at from {schema}.outbox_failed where state = s.state order by id desc limit $2::int) f
+), alike as (
+    select {alike}reason{/alike} as text, state, topic, failed_at from newest where reason <> ''
+)
+select left(md5(text), 8), text, count(*), count(*) filter (where state = 'dead'), count(*) filter (where state = 'retrying'),
+       count(*) filter (where state = 'discarded'), array_agg(distinct topic order by topic), min(failed_at), max(failed_at),
+       (select bool_or(n = $2) from (select count(*) as n from newest group by state) c)
+from alike
+group by text
+order by 3 desc, 2
