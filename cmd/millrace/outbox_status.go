@@ -26,7 +26,7 @@ func (a *app) outboxStatus() *cobra.Command {
 		Use: "status", Short: "Show what is unpublished, what failed, and which relays run", Args: cobra.NoArgs,
 		Long: "Shows how many events are unpublished and for how long the oldest has waited, which events failed and why, which relays\n" +
 			"run, and why the events of a topic wait: it is paused, or failing because the broker takes none of its events, or slow. It\n" +
-			"counts up to 10,000 events of each shard. Shards are listed if something is wrong with them, or with --shards.",
+			"counts up to 2,000 events of each shard. Shards are listed if something is wrong with them, or with --shards.",
 		Example: "  millrace outbox status\n  millrace outbox status --shards --config millrace.yaml\n  millrace outbox status -o json",
 	}
 	c.Flags().BoolVar(&shards, "shards", false, "list all shards and topics, too")

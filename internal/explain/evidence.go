@@ -45,7 +45,7 @@ type evidence struct {
 	metadata map[string]string
 
 	outputs *[]outboxadmin.Output
-	endless bool      // they could not be looked for in time
+	endless bool // they could not be looked for in time
 	within  time.Duration
 	kept    time.Time // since when what was sent is archived; zero: it is not
 }

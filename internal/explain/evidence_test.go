@@ -8,6 +8,7 @@ import (
 
 	"github.com/millrace-go/millrace/middleware/claim"
 	"github.com/millrace-go/millrace/middleware/deadletter"
+	"github.com/millrace-go/millrace/middleware/effect"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/outbox/outboxadmin"
 )
@@ -67,6 +68,12 @@ func TestExplainConcludes(t *testing.T) {
 	assert.Equal(t, "redirected", s.State)
 	assert.Contains(t, s.Why, "it was redirected to billing/notify by ada, just now")
 	assert.Equal(t, "none", last(redirected, "output").State)
+	unread := evidence{outbox: &[]outboxadmin.Location{}, unread: true}
+	s = last(unread, "event")
+	assert.Contains(t, s.Why, "but not the outbox itself, which is too large to be searched here")
+	assert.Equal(t, []string{"millrace explain e1"}, s.Next)
+	unread.effects = &[]effect.Entry{{Key: "labour/mail:e1", State: "done"}}
+	assert.Equal(t, "not known", last(unread, "outbox").State)
 	endless := claimed(deadletter.Location{Claimed: &now})
 	endless.endless = true
 	assert.Equal(t, "not known", last(endless, "output").State)

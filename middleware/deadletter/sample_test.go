@@ -1,0 +1,85 @@
+package deadletter_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/middleware/deadletter"
+)
+
+// A page of the console read all dead letters to group them. The oldest of 12,000 are not read, and the sample says so.
+func TestSampleGroups(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	sample := func(s deadletter.Selection) deadletter.Sample {
+		t.Helper()
+		found, err := deadletter.SampleGroups(t.Context(), f.pool, f.schema, s)
+		require.NoError(t, err)
+		return found
+	}
+	f.keep("old", "labour/notify", "", "dead", "permanent", "no user 1")
+	f.sql(`update {schema}.claim_failed set topic = 'rare'`)
+	f.keep("blocked", "labour/notify", "k", "blocked", "blocked", "")
+	all := sample(deadletter.Selection{})
+	assert.Equal(t, []any{1, 1, false}, []any{all.Events, all.Selected, all.AtLeast}, "dead letters alone")
+	require.Len(t, all.Groups, 1)
+	assert.Equal(t, "permanent: no user <n>", all.Groups[0].Text)
+	rare := all.Groups[0].Group
+	assert.Equal(t, 2, sample(deadletter.Selection{States: []string{"dead", "blocked"}}).Selected)
+
+	f.sql(`insert into {schema}.claim_failed (consumer, record, event_id, state, attempts, reason, error, handler, topic, first_at, failed_at)
+		select 1, gen_random_uuid(), 'e' || n, 'dead', 3, 'attempts', 'oops ' || n, 'handler', 'topic', now() - n * interval '1 s', now() - n * interval '1 s' from generate_series(1, 12000) n`)
+	all = sample(deadletter.Selection{})
+	assert.Equal(t, []any{2000, 12_001, false}, []any{all.Events, all.Selected, all.AtLeast}, "all are counted")
+	require.Len(t, all.Groups, 1)
+	assert.Equal(t, 2000, all.Groups[0].Events)
+	assert.Equal(t, []string{"labour/notify"}, all.Groups[0].Consumers)
+	assert.True(t, all.Groups[0].First.Before(all.Groups[0].Last))
+	of := sample(deadletter.Selection{Group: rare})
+	assert.Equal(t, []any{1, 1, false}, []any{of.Events, of.Selected, of.AtLeast}, "its index has it")
+	assert.Zero(t, sample(deadletter.Selection{Consumer: "nobody"}).Selected)
+	of = sample(deadletter.Selection{Topic: "rare"})
+	assert.Equal(t, []any{0, 0, true}, []any{of.Events, of.Selected, of.AtLeast}, "it is older than the 10,000 that are searched")
+	of = sample(deadletter.Selection{Reason: "attempts"})
+	assert.Equal(t, []any{2000, 2000, true}, []any{of.Events, of.Selected, of.AtLeast})
+	assert.Equal(t, 10, sample(deadletter.Selection{EventIDs: []string{"e1", "e2", "e3", "e4", "e5", "e6", "e7", "e8", "e9", "e10"}}).Selected)
+
+	counts, err := deadletter.Counts(t.Context(), f.pool, f.schema)
+	require.NoError(t, err)
+	assert.Equal(t, map[string]map[string]int{"labour/notify": {"dead": 12_001, "blocked": 1}}, counts)
+	_, err = deadletter.SampleGroups(t.Context(), f.pool, f.schema, deadletter.Selection{States: []string{"lost"}})
+	require.ErrorContains(t, err, `state is "lost"`)
+}
+
+func TestListNewest(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	for _, id := range []string{"e1", "e2", "e3"} {
+		f.keep(id, "labour/notify", "k", "dead", "attempts", "oops")
+	}
+	f.keep("e4", "labour/count", "k", "blocked", "blocked", "")
+	list := func(l deadletter.Listing) (ids []string, last int64) {
+		l.Newest = true
+		found, err := deadletter.List(t.Context(), f.pool, f.schema, l)
+		require.NoError(t, err)
+		for _, e := range found {
+			ids, last = append(ids, e.EventID), e.ID
+		}
+		return ids, last
+	}
+	page, last := list(deadletter.Listing{Limit: 2})
+	assert.Equal(t, []string{"e4", "e3"}, page)
+	page, _ = list(deadletter.Listing{Limit: 2, After: last})
+	assert.Equal(t, []string{"e2", "e1"}, page)
+	for _, s := range []deadletter.Selection{
+		{Consumer: "labour/notify"}, {Key: "k", Consumer: "labour/notify"}, {States: []string{"dead"}}, {Reason: "attempts"}, {EventIDs: []string{"e1", "e2", "e3"}}, {Until: time.Now().Add(time.Hour), States: []string{"dead"}},
+	} {
+		page, _ = list(deadletter.Listing{Selection: s})
+		assert.Equal(t, []string{"e3", "e2", "e1"}, page, s)
+	}
+	page, _ = list(deadletter.Listing{Selection: deadletter.Selection{Since: time.Now().Add(time.Hour)}})
+	assert.Empty(t, page)
+}
