@@ -29,6 +29,7 @@ type options struct {
 	consumers  int
 	duplicates float64
 	push       bool
+	console    bool
 	without    string
 }
 
@@ -40,6 +41,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	f.Float64Var(&o.duplicates, "duplicates", 0.3, "share of the events that is published twice, 0 to 1")
 	f.StringVar(&o.Broker, "broker", swap.Named(millraceYAML), "pubsub, kafka, or memory: everything in this process, without kills")
 	f.BoolVar(&o.push, "push", false, "Pub/Sub pushes the events to the consumers over HTTP, instead of their pulling them")
+	f.BoolVar(&o.console, "console", false, "serve the operator's page beside the kills, on this machine, and print its address")
 	f.StringVar(&o.without, "without", "", "leave a part out to see what happens then: claim or outbox")
 	if err := f.Parse(args); err != nil {
 		return o, err

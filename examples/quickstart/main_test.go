@@ -3,8 +3,10 @@ package main
 import (
 	"bytes"
 	"io"
+	"net/http"
 	"os"
 	"os/exec"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -89,6 +91,45 @@ func TestInMemory(t *testing.T) {
 	assert.Contains(t, out, "every event took effect exactly once in the database")
 	code, out = run(t, "-broker", "memory", "-events", "200", "-without", "claim")
 	require.Equal(t, stage.Verdict, code, out)
+}
+
+// The console answers while processes are killed beside it.
+func TestConsole(t *testing.T) {
+	t.Parallel()
+	stack := devtest.Start(t, devstack.Postgres, devstack.PubSub)
+	var out output
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-console", "-events", "400", "-kills", "8")
+	cmd.Env = append(append(os.Environ(), stack.Env()...), stagetest.AsCommand)
+	cmd.Stdout, cmd.Stderr = &out, &out
+	require.NoError(t, cmd.Start())
+	var address string
+	require.Eventually(t, func() bool {
+		found := regexp.MustCompile(`console: (http://127\.0\.0\.1:\d+/)\n`).FindStringSubmatch(out.String())
+		if found != nil {
+			address = found[1]
+		}
+		return found != nil
+	}, time.Minute, 20*time.Millisecond)
+	get := func(path string) string {
+		response, err := http.Get(address + path)
+		if err != nil {
+			return err.Error()
+		}
+		defer response.Body.Close()
+		body, err := io.ReadAll(response.Body)
+		require.NoError(t, err)
+		return response.Status + string(body)
+	}
+	require.Eventually(t, func() bool {
+		page := get("")
+		return strings.Contains(page, "labour.completed") || strings.Contains(page, "consumer=")
+	}, time.Minute, 20*time.Millisecond, "the first page shows the system at work")
+	for _, path := range []string{"quickstart/outbox", "quickstart/dead", "quickstart/audit"} {
+		assert.Contains(t, get(path), "200 OK", path)
+	}
+	require.NoError(t, cmd.Wait(), out.String())
+	assert.Equal(t, 8, stagetest.Number(t, out.String(), "kills"))
+	assert.Contains(t, get(""), "refused", "it has ended with the run")
 }
 
 func TestBadFlags(t *testing.T) {

@@ -37,6 +37,13 @@ func play(ctx context.Context, args []string, stdout, stderr io.Writer) (err err
 		return err
 	}
 	defer func() { err = errors.Join(err, s.TearDown()) }()
+	if o.console {
+		stop, err := openConsole(ctx, s, o.Logs(stderr))
+		if err != nil {
+			return err
+		}
+		defer stop()
+	}
 	sms, url, stop, err := startProvider(ctx)
 	if err != nil {
 		return err

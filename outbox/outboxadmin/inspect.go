@@ -1,9 +1,11 @@
 package outboxadmin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -98,24 +100,66 @@ func inspect(ctx context.Context, tx pgx.Tx, schema string) (*Report, error) {
 		id    string
 		t     TopicReport
 		relay RelayReport
+		w     waiting
 		state string
 		n     int64
 	)
+	shards, topics := map[int]*ShardReport{}, map[string]*TopicReport{}
+	topic := func(name string) *TopicReport {
+		if topics[name] == nil {
+			topics[name] = &TopicReport{Topic: name}
+		}
+		return topics[name]
+	}
 	err = errors.Join(
-		each("shards", []any{limit, heldUp(states)},
-			[]any{&s.Shard, &s.Pending.N, &s.Oldest, &s.OldestMoving, &s.Relay, &id, &s.Expires, &s.Held, &s.UncleanTakeovers, &s.Suspect, &s.Attempts}, func() {
-				if s.Relay == "" {
-					s.Relay = id
-				}
-				r.add(&s, limit)
-				r.Shards = append(r.Shards, s)
-			}),
-		each("topics", []any{limit}, []any{&t.Topic, &t.Pending, &t.Oldest, &t.Failed}, func() { r.Topics = append(r.Topics, t) }),
+		each("waiting", []any{limit, heldUp(states)}, []any{&w.shard, &w.topic, &w.n, &w.oldest, &w.moving}, func() {
+			if shards[w.shard] == nil {
+				shards[w.shard] = &ShardReport{}
+			}
+			of, about := shards[w.shard], topic(w.topic)
+			of.Pending.N += w.n
+			about.Pending += w.n
+			of.Oldest, of.OldestMoving, about.Oldest = earlier(of.Oldest, w.oldest), earlier(of.OldestMoving, w.moving), earlier(about.Oldest, w.oldest)
+		}),
+		each("shards", nil, []any{&s.Shard, &s.Relay, &id, &s.Expires, &s.Held, &s.UncleanTakeovers, &s.Suspect, &s.Attempts}, func() {
+			if s.Relay == "" {
+				s.Relay = id
+			}
+			s.Pending, s.Oldest, s.OldestMoving = Count{}, nil, nil
+			if held := shards[s.Shard]; held != nil {
+				s.Pending, s.Oldest, s.OldestMoving = held.Pending, held.Oldest, held.OldestMoving
+			}
+			r.add(&s, limit)
+			r.Shards = append(r.Shards, s)
+		}),
+		each("topics", []any{limit}, []any{&t.Topic, &t.Failed}, func() { topic(t.Topic).Failed = t.Failed }),
 		each("failed", []any{limit}, []any{&state, &n}, func() { r.Failed[state] = Count{N: n, AtLeast: n == limit} }),
 		each("relays", nil, []any{&relay.ID, &relay.Name, &relay.Expires, &relay.Alive, &relay.Shards}, func() { r.Relays = append(r.Relays, relay) }),
 	)
+	for _, t := range topics {
+		r.Topics = append(r.Topics, *t)
+	}
+	slices.SortFunc(r.Topics, func(a, b TopicReport) int {
+		return cmp.Or(cmp.Compare(b.Pending, a.Pending), cmp.Compare(b.Failed, a.Failed), cmp.Compare(a.Topic, b.Topic))
+	})
 	r.addStates(states)
 	return r, err
+}
+
+// waiting is what a shard holds of a topic.
+type waiting struct {
+	shard          int
+	topic          string
+	n              int64
+	oldest, moving *time.Time
+}
+
+// earlier is the earlier one of two times, of which each may be nil.
+func earlier(a, b *time.Time) *time.Time {
+	if a == nil || b != nil && b.Before(*a) {
+		return b
+	}
+	return a
 }
 
 // Age is how long ago that was, by the report's clock; 0 for nil.
