@@ -18,17 +18,14 @@ import (
 	"github.com/millrace-go/millrace/console"
 )
 
-// requestsPerPage is how often a run asks for each page.
-const requestsPerPage = 20
-
 // consolePages measures the operator's page over large tables: how long the server takes for each page, and how much of that the
 // database. Each request goes to a console of its own, whose cache is empty, so each reads everything that its page shows, as if nobody
 // had asked before.
 var consolePages = scenario{
 	name:    "console",
 	summary: "the console's pages over 10,000,000 events in outbox, archive and dead letters each",
-	full:    size{rows: 10_000_000, runs: 10},
-	quick:   size{rows: 100_000, runs: 3},
+	full:    size{rows: 10_000_000, runs: 10, requests: 50},
+	quick:   size{rows: 100_000, runs: 3, requests: 10},
 	run:     runConsole,
 }
 
@@ -69,10 +66,10 @@ func measurePages(ctx context.Context, env *environment, s stock) (*report, erro
 	if err != nil {
 		return nil, err
 	}
-	whole, inDatabase := ratios{name: "page_p95_ms", unit: "ms"}, ratios{name: "page_database_p95_ms", unit: "ms"}
+	whole, inDatabase := ratios{name: "page_p95_ms", unit: "ms"}, ratios{name: "database_p95_ms", unit: "ms"}
 	for run := range env.size.runs {
 		took, there := make([][]float64, len(visits)), make([][]float64, len(visits))
-		for range requestsPerPage {
+		for range env.size.requests {
 			for _, i := range rand.Perm(len(visits)) {
 				spent.total.Store(0)
 				d, err := visits[i].ask(ctx, pool, s.schema)

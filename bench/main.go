@@ -60,7 +60,7 @@ func (c command) usage(out io.Writer) {
 	}
 	fmt.Fprint(out, `
 flags:
-  -quick  small sizes, under 60 s (claim and relay-held: 90 s): shows that it works and roughly how it stands; claim nothing from it
+  -quick  small sizes, under 60 s (claim, relay-held and console: 90 s): shows that it works and roughly how it stands; claim nothing from it
   -json   one line on stdout: {"scenario":…,"ratios":{…}} (each is the median over the runs)
 `)
 }

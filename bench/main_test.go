@@ -42,10 +42,11 @@ func tiny() []scenario {
 			box /= 10
 		}
 		if own, ok := map[string]size{
-			claims.name:   {rows: 50, runs: 2, slowRuns: 1, bigRows: 3000, box: box / 10},
-			pubsubs.name:  {rows: 300, runs: 2, bigRows: 50, box: recordTimeout},
-			kafkaEOS.name: {rows: 300, runs: 2, bigRows: 50, slowRuns: 2, box: recordTimeout},
-			endToEnd.name: {runs: 2, pace: 200, box: box},
+			claims.name:       {rows: 50, runs: 2, slowRuns: 1, bigRows: 3000, box: box / 10},
+			pubsubs.name:      {rows: 300, runs: 2, bigRows: 50, box: recordTimeout},
+			kafkaEOS.name:     {rows: 300, runs: 2, bigRows: 50, slowRuns: 2, box: recordTimeout},
+			endToEnd.name:     {runs: 2, pace: 200, box: box},
+			consolePages.name: {rows: 200, runs: 2, requests: 1},
 		}[s.name]; ok {
 			s.full, s.quick = own, own
 			small = append(small, s)
@@ -129,6 +130,13 @@ func TestJSONIsOneLine(t *testing.T) {
 		},
 		"end-to-end": {"p50_ms", "p99_ms", "max_ms", "ordered_p50_ms", "ordered_p99_ms", "ordered_max_ms"},
 	}
+	for _, page := range []string{
+		"overview", "outbox", "outbox_cause", "dead", "dead_all_states", "dead_consumer", "dead_cause", "dead_key", "dead_topic", "dead_letter", "plan_of_replay",
+		"event_dead", "event_pending", "event_archived", "event_unknown", "effects", "effects_done", "keys", "audit",
+	} {
+		want["console"] = append(want["console"], page+"_p95_ms", page+"_database_p95_ms")
+	}
+	want["console"] = append(want["console"], "page_p95_ms", "database_p95_ms")
 	emulator, apache := setenv(t)
 	for scenario, names := range onBrokers {
 		want[scenario] = slices.Clone(names)

@@ -71,6 +71,9 @@ var targets = map[string]map[string]target{
 		"p99_ms":         atMost(250),
 		"ordered_p99_ms": atMost(250),
 	},
+	"console": {
+		"page_p95_ms": atMost(300),
+	},
 	"kafka-eos": {
 		"vs_franz_go_1ms":                    atLeast(0.9),
 		"vs_franz_go_1000_1ms":               atLeast(0.9),

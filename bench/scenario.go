@@ -14,7 +14,7 @@ type scenario struct {
 	name    string // as on the command line and in the JSON
 	summary string // one line for the usage
 	full    size
-	quick   size // under 60 s once built, claim and relay-held under 90
+	quick   size // under 60 s once built, claim, relay-held and console under 90
 	brokers bool // it needs no PostgreSQL
 	run     func(context.Context, *environment) (*report, error)
 }
@@ -28,6 +28,7 @@ type size struct {
 	bigRows  int           // a backlog that has grown, and the dead rows of the worst case
 	hugeRows int           // a backlog of days; 0: not measured
 	pace     int           // events offered in a second
+	requests int           // for each page in one run
 	budget   time.Duration // no run begins, after the first, that would not end within it; 0: none
 }
 
