@@ -67,8 +67,50 @@ func TestDeadLettersArePaged(t *testing.T) {
 		}
 	}
 	require.Len(t, seen, 120)
-	assert.Equal(t, "f1", seen[0])
-	assert.Equal(t, "f120", seen[119])
-	assert.Contains(t, text(s.get(http.StatusOK, "/dead?topic=t&after=1")), "50 more of 120")
+	assert.Equal(t, "f120", seen[0])
+	assert.Equal(t, "f1", seen[119])
+	assert.Contains(t, text(s.get(http.StatusOK, "/dead?topic=t&after=100")), "50 more of 120")
 	s.get(http.StatusNotFound, "/dead?after=x")
+}
+
+// Of many dead letters a page groups the newest, and counts all where that costs nothing. It says which.
+func TestManyDeadLetters(t *testing.T) {
+	t.Parallel()
+	s := open(t, everything)
+	s.many(2100)
+	assert.Contains(t, text(s.get(http.StatusOK, "/dead?consumer=shop/book")), "Causes 2,102 match; of the newest 2,000")
+	page := text(s.get(http.StatusOK, "/dead?topic=t"))
+	assert.Contains(t, page, "Causes 2,000+ match; of the newest 2,000")
+	assert.Contains(t, page, "Replay 2,000+ …")
+	assert.Contains(t, text(s.get(http.StatusOK, "/dead?topic=none")), "Nothing matches.", "all were searched")
+	page = text(s.get(http.StatusOK, "/do/discard?topic=t"))
+	assert.Contains(t, page, "Discard 2,000+ dead letters?")
+	assert.Contains(t, page, "nothing was changed; of the newest 2,000")
+	assert.Contains(t, page, "Type 2,000 to go on")
+	s.exec(`insert into {schema}.claim_failed (consumer, record, event_id, state, handler, topic) select 1, gen_random_uuid(), 'g' || i, 'dead', 'h', 't' from generate_series(1, 8000) i`)
+	s.exec(`update {schema}.claim_failed set topic = 'other' where id = (select min(id) from {schema}.claim_failed where state = 'dead')`)
+	assert.Contains(t, text(s.get(http.StatusOK, "/dead?topic=other")), "None of the newest matches. The older ones were not searched")
+	assert.Contains(t, text(s.get(http.StatusOK, "/do/replay?topic=other")), "the older ones are not searched here")
+}
+
+// Failed events of the outbox likewise, and an outbox that is too large to be searched for an event.
+func TestManyFailedEvents(t *testing.T) {
+	t.Parallel()
+	s := open(t, everything)
+	s.exec(`insert into {schema}.outbox_failed (hash, shard, seq, event_id, topic, key, headers, payload, created_at, state, attempts, reason)
+		select 1, 3, i, 'f' || i, 'order.placed', '', convert_to('{}', 'UTF8'), '', now(), 'dead', 3, 'message too large: ' || i from generate_series(1, 2100) i`)
+	page := s.get(http.StatusOK, "/outbox")
+	assert.Contains(t, text(page), "Dead 2,000+")
+	assert.Contains(t, text(page), "dead or retrying; the newest of them")
+	assert.Contains(t, text(page), "message too large: <n> 2,000 2,000")
+	_, group, found := strings.Cut(page, "/outbox?group=")
+	require.True(t, found)
+	group, _, _ = strings.Cut(group, "#")
+	assert.Contains(t, text(s.get(http.StatusOK, "/outbox?group="+group)), "f2100 order.placed dead")
+	assert.Contains(t, text(s.get(http.StatusOK, "/do/outbox-retry?group="+group)), "Retry 2,000+ events of the outbox?")
+	assert.Contains(t, text(s.get(http.StatusOK, "/do/outbox-retry?group=nothing")), "the older ones are not searched here")
+
+	s.exec(`alter table {schema}.outbox rename to away; create view {schema}.outbox as select a.* from {schema}.away a, pg_sleep(30)`)
+	assert.Contains(t, text(s.get(http.StatusOK, "/event?id=e9")), "It was not found, and the outbox is too large to be searched here.")
+	assert.Contains(t, text(s.get(http.StatusOK, "/event?id=f7")), "A person decides: it is dead in 1 place.")
 }
