@@ -97,7 +97,7 @@ func TestPictures(t *testing.T) {
 				"--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--timeout=5000", "--user-data-dir=" + t.TempDir(),
 				"--screenshot=" + filepath.Join(into, name+"-"+look+".png"), s.server.URL + s.base + path,
 			})
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 			output, err := exec.CommandContext(ctx, "chromium", arguments...).CombinedOutput()
 			cancel()
 			require.NoError(t, err, string(output))

@@ -76,7 +76,11 @@ func (s Selection) newest(ctx context.Context, tx pgx.Tx, schema string, before 
 	if s.Topic != "" || s.Reason != "" || !s.Since.IsZero() {
 		window = max(window, searched)
 	}
-	rows, err := tx.Query(ctx, query("window", schema), before, states, spelled, operator.Optional(s.Consumer), operator.Optional(s.Key),
+	name := "window"
+	if s.Group != "" {
+		name = "window_group"
+	}
+	rows, err := tx.Query(ctx, query(name, schema), before, states, spelled, operator.Optional(s.Consumer), operator.Optional(s.Key),
 		operator.Optional(s.Group), operator.OptionalTime(s.Until), window)
 	if err != nil {
 		return nil, false, err
