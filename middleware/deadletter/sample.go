@@ -76,12 +76,14 @@ func (s Selection) newest(ctx context.Context, tx pgx.Tx, schema string, before 
 	if s.Topic != "" || s.Reason != "" || !s.Since.IsZero() {
 		window = max(window, searched)
 	}
-	name := "window"
-	if s.Group != "" {
+	name, args := "window", []any{before, states, operator.Optional(s.Consumer), operator.Optional(s.Group), operator.OptionalTime(s.Until), window}
+	switch {
+	case s.Key != "" || len(s.EventIDs) > 0:
+		name, args = "window_few", append(args, spelled, operator.Optional(s.Key))
+	case s.Group != "":
 		name = "window_group"
 	}
-	rows, err := tx.Query(ctx, query(name, schema), before, states, spelled, operator.Optional(s.Consumer), operator.Optional(s.Key),
-		operator.Optional(s.Group), operator.OptionalTime(s.Until), window)
+	rows, err := tx.Query(ctx, query(name, schema), args...)
 	if err != nil {
 		return nil, false, err
 	}

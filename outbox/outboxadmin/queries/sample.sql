@@ -1,8 +1,11 @@
 -- The last $2 failed events of each of the states $1, by the index on states, grouped as in groups.sql, and whether a state has more
--- of them. No locks.
+-- of them. The states are bounded from both sides, and not compared by "=", so that no other index has the order. No locks.
 with newest as materialized (
     select f.* from unnest($1::text[]) s (state)
-    cross join lateral (select reason, state, topic, failed_at from {schema}.outbox_failed where state = s.state order by id desc limit $2::int) f
+    cross join lateral (
+        select f.reason, f.state, f.topic, f.failed_at from {schema}.outbox_failed f
+        where f.state >= s.state and (f.state, f.id) <= (s.state, 9223372036854775807)
+        order by f.state desc, f.id desc limit $2::int) f
 ), alike as (
     select {alike}reason{/alike} as text, state, topic, failed_at from newest where reason <> ''
 )
