@@ -67,7 +67,7 @@ func (s *site) incident() {
 }
 
 // Each page shows an incident. With MILLRACE_PICTURES=DIR chromium writes pictures of the pages
-// into DIR: dark, light, and of a phone. MILLRACE_PICTURES_OF has the names of pages, where not all are wanted.
+// into DIR: dark, light, and of a phone. MILLRACE_PICTURES_OF has the names of those that are wanted, such as "overview-dark". Default: all.
 func TestPictures(t *testing.T) {
 	s := open(t, everything, func(c *console.Config) { c.Mask = []string{"name"} })
 	s.incident()
@@ -86,13 +86,13 @@ func TestPictures(t *testing.T) {
 	}
 	only := os.Getenv("MILLRACE_PICTURES_OF")
 	for name, path := range pages {
-		if only != "" && !strings.Contains(only, name) {
-			continue
-		}
 		for look, flags := range map[string][]string{
 			"dark": {"--blink-settings=preferredColorScheme=0", "--window-size=1440,1000"}, "light": {"--blink-settings=preferredColorScheme=1", "--window-size=1440,1000"},
 			"phone": {"--blink-settings=preferredColorScheme=1", "--window-size=390,1400"},
 		} {
+			if only != "" && !strings.Contains(only, name+"-"+look) {
+				continue
+			}
 			arguments := slices.Concat(flags, []string{
 				"--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--timeout=5000", "--user-data-dir=" + t.TempDir(),
 				"--screenshot=" + filepath.Join(into, name+"-"+look+".png"), s.server.URL + s.base + path,
