@@ -1,0 +1,99 @@
+package cloudevent
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/cloudevents/sdk-go/v2/event"
+	"github.com/cloudevents/sdk-go/v2/types"
+
+	"github.com/millrace-go/millrace/transport"
+)
+
+// ToMessage returns the message that carries the event. Its ID is the attribute id, and its key the extension partitionkey. The error is an
+// AttributeError if the event is wrong.
+func ToMessage(e event.Event, b Binding, m Mode) (*message.Message, error) {
+	return write(e, b.prefix(), m)
+}
+
+func write(e event.Event, prefix string, m Mode) (*message.Message, error) {
+	if err := check(e); err != nil {
+		return nil, err
+	}
+	var msg *message.Message
+	switch m {
+	case Binary:
+		msg = message.NewMessage(e.ID(), e.Data())
+		if err := setAttributes(msg.Metadata, prefix, e); err != nil {
+			return nil, err
+		}
+	case Structured:
+		// The SDK takes data of +json for a string, other libraries take it for a value; all read base64.
+		media := mediaType(e.DataContentType())
+		e.DataBase64 = strings.HasSuffix(media, "+json") || !isJSON(media) && !utf8.Valid(e.Data())
+		payload, err := json.Marshal(e)
+		if err != nil {
+			return nil, fmt.Errorf("encode the CloudEvent: %w", err)
+		}
+		msg = message.NewMessage(e.ID(), payload)
+		msg.Metadata.Set(ContentType, structured)
+	case Off:
+		return nil, errors.New("encode the CloudEvent: the mode is Off: want Binary or Structured")
+	default:
+		return nil, fmt.Errorf("encode the CloudEvent: the mode is %s: want Binary or Structured", m)
+	}
+	if key, ok := e.Extensions()[partitionKey].(string); ok {
+		transport.SetKey(msg, key)
+	}
+	return msg, nil
+}
+
+// check reports what is wrong with an event. The specification has attributes of other versions; Millrace writes 1.0.
+func check(e event.Event) error {
+	if e.Context == nil || e.SpecVersion() != specVersion {
+		return wrong("specversion", "is missing, or not %q: make the event by event.New()", specVersion)
+	}
+	if err := validate(e); err != nil {
+		return err
+	}
+	if _, err := parseSource(e.Source()); err != nil {
+		return err
+	}
+	if len(e.Data()) > 0 && isJSON(e.DataContentType()) && !json.Valid(e.Data()) {
+		return wrong("data", "is not valid JSON, as datacontenttype is %q", e.DataContentType())
+	}
+	return nil
+}
+
+// setAttributes writes the attributes as entries of metadata.
+func setAttributes(metadata message.Metadata, prefix string, e event.Event) error {
+	set := func(name, value string) {
+		if value != "" {
+			metadata.Set(prefix+name, value)
+		}
+	}
+	set("specversion", e.SpecVersion())
+	set("id", e.ID())
+	set("source", e.Source())
+	set("type", e.Type())
+	set("subject", e.Subject())
+	set("dataschema", e.DataSchema())
+	if at := e.Time(); !at.IsZero() {
+		set("time", types.FormatTime(at))
+	}
+	for name, value := range e.Extensions() {
+		text, err := types.Format(value)
+		if err != nil {
+			return wrong(name, "is wrong: %v", err)
+		}
+		set(name, text)
+	}
+	if of := e.DataContentType(); of != "" {
+		metadata.Set(ContentType, of)
+	}
+	return nil
+}
