@@ -283,6 +283,13 @@ func (c *checked) sourceURL() url.URL {
 	return parsed
 }
 
+// CheckSource reports whether the attribute source may have the value.
+func CheckSource(source string) error {
+	c := checked{raw: raw{attributes: map[string]any{"source": source}}}
+	c.source()
+	return c.err
+}
+
 // parseSource takes no space, which Identity relies on.
 func parseSource(source string) (url.URL, error) {
 	parsed, err := url.Parse(source)

@@ -27,10 +27,12 @@ func write(e event.Event, prefix string, m Mode) (*message.Message, error) {
 	var msg *message.Message
 	switch m {
 	case Binary:
-		msg = message.NewMessage(e.ID(), e.Data())
-		if err := setAttributes(msg.Metadata, prefix, e); err != nil {
+		metadata, err := attributes(e, prefix)
+		if err != nil {
 			return nil, err
 		}
+		msg = message.NewMessage(e.ID(), e.Data())
+		msg.Metadata = metadata
 	case Structured:
 		// The SDK takes data of +json for a string, other libraries take it for a value; all read base64.
 		media := mediaType(e.DataContentType())
@@ -69,8 +71,11 @@ func check(e event.Event) error {
 	return nil
 }
 
-// setAttributes writes the attributes as entries of metadata.
-func setAttributes(metadata message.Metadata, prefix string, e event.Event) error {
+// Attributes returns the event's attributes as ToMessage writes them in binary mode.
+func Attributes(e event.Event, b Binding) (message.Metadata, error) { return attributes(e, b.prefix()) }
+
+func attributes(e event.Event, prefix string) (message.Metadata, error) {
+	metadata := message.Metadata{}
 	set := func(name, value string) {
 		if value != "" {
 			metadata.Set(prefix+name, value)
@@ -88,12 +93,12 @@ func setAttributes(metadata message.Metadata, prefix string, e event.Event) erro
 	for name, value := range e.Extensions() {
 		text, err := types.Format(value)
 		if err != nil {
-			return wrong(name, "is wrong: %v", err)
+			return nil, wrong(name, "is wrong: %v", err)
 		}
 		set(name, text)
 	}
 	if of := e.DataContentType(); of != "" {
 		metadata.Set(ContentType, of)
 	}
-	return nil
+	return metadata, nil
 }

@@ -69,6 +69,9 @@ type Config struct {
 	// Handlers configures handlers by their names. Those that are not named have the defaults.
 	Handlers map[string]Handler
 
+	// CloudEvents says which topics carry CloudEvents.
+	CloudEvents CloudEvents
+
 	// Schedules configures schedules by their names. What it sets replaces what the program sets: see the function Schedule.
 	Schedules map[string]schedule.Times
 
@@ -207,6 +210,7 @@ func (c Config) WithDefaults() Config {
 	c.HTTP.Address = cmp.Or(c.HTTP.Address, "127.0.0.1:8080")
 	c.Health = c.Health.WithDefaults()
 	c.Log.Format = cmp.Or(c.Log.Format, "text")
+	c.CloudEvents.Source = cmp.Or(c.CloudEvents.Source, "/"+c.Service)
 	c.ShutdownTimeout = cmp.Or(c.ShutdownTimeout, 30*time.Second)
 	return c
 }
@@ -282,7 +286,7 @@ func (c Config) Validate() error {
 	for _, name := range slices.Sorted(maps.Keys(c.Schedules)) {
 		errs = append(errs, c.Schedules[name].Validate(fmt.Sprintf("Config.Schedules[%q]", name)))
 	}
-	errs = append(errs, c.Health.Validate())
+	errs = append(errs, c.CloudEvents.validate(), c.Health.Validate())
 	if c.Log.Format != "text" && c.Log.Format != "json" {
 		wrong("Log.Format", "%q: want text or json", c.Log.Format)
 	}

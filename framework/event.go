@@ -59,6 +59,9 @@ func EventFrom(ctx context.Context) Event {
 	if msg == nil {
 		return Event{}
 	}
+	if unpacked, err := unpack(msg); err == nil {
+		msg = unpacked
+	}
 	carried, _ := kindFrom(msg.Metadata) // of a version that is no number Handle makes a dead letter
 	return Event{
 		ID: msg.UUID, Key: transport.Key(msg), Topic: message.SubscribeTopicFromCtx(ctx), Type: carried.name, Version: carried.version,

@@ -36,6 +36,8 @@ type handler struct {
 // An event of an older version goes through the topic's upcasts. Handler.UnknownVersions says what becomes of an event whose
 // type or version the topic does not know.
 //
+// CloudEvents are read in both modes: see CloudEvents.
+//
 // An event whose payload cannot be decoded becomes a dead letter at once: under a claim in the claim's table, with Kafka's
 // transactional delivery in the consumer's dead-letter topic, or in transport.DeadLetterTopic where it has none.
 func Handle[T any](s *Service, name string, topic *TopicOf[T], fn func(ctx context.Context, event T) error) error {
@@ -55,10 +57,11 @@ func Handle[T any](s *Service, name string, topic *TopicOf[T], fn func(ctx conte
 }
 
 // AddHandler adds a plain Watermill handler, which gets the whole message. It has the same middleware as those of Handle.
-// To publish an event from it, call a topic's Publish with the message's context.
+// To publish an event from it, call a topic's Publish with the message's context. Of a CloudEvent it gets the data as the payload, and the
+// attributes as metadata ce_NAME.
 func (s *Service) AddHandler(name, topic string, fn message.NoPublishHandlerFunc) error {
 	of := s.cfg.Handlers[name]
-	h := &handler{name: name, topic: topic, fn: fn, concurrency: of.Concurrency, ordered: of.Ordered}
+	h := &handler{name: name, topic: topic, fn: s.unpacking(fn), concurrency: of.Concurrency, ordered: of.Ordered}
 	if err := transport.ValidateHandler(s.cfg.consumer(name)); err != nil {
 		return fmt.Errorf("add handler %q: its name is wrong: %w", name, err)
 	}

@@ -132,7 +132,8 @@ func (s *Service) assemble(ctx context.Context, settings transport.Settings) (er
 		return err
 	}
 	s.outbox, err = outbox.NewPublisher(outbox.PublisherConfig{
-		Schema: s.cfg.Postgres.Schema, Limits: s.transport.Features().Limits, MaxBacklog: s.cfg.Outbox.MaxBacklog, Propagator: s.telemetry.propagator,
+		Schema: s.cfg.Postgres.Schema, Limits: s.transport.Features().Limits, MaxBacklog: s.cfg.Outbox.MaxBacklog, Encode: s.encode,
+		Propagator: s.telemetry.propagator,
 	})
 	if err != nil {
 		return err
@@ -156,6 +157,9 @@ func (s *Service) assemble(ctx context.Context, settings transport.Settings) (er
 func (s *Service) newClaim(ordered bool) (*claim.Claim, error) {
 	cfg := s.cfg.Claim.of(s.cfg.Service)
 	cfg.Ordered = ordered
+	if cfg.EventID == nil {
+		cfg.EventID = eventID
+	}
 	cfg.Handlers = maps.Clone(cfg.Handlers)
 	for name, h := range s.cfg.Handlers {
 		if cfg.Handlers == nil {

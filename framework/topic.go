@@ -12,6 +12,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/millrace-go/millrace/cloudevent"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/transport"
 )
@@ -93,6 +94,9 @@ func (t *TopicOf[T]) Publish(ctx context.Context, key string, event T) error {
 	if transport.UnitFrom(ctx) == nil {
 		return s.outbox.Publish(t.name, msg)
 	}
+	if err := s.encodeTraced(t.name, msg); err != nil {
+		return fmt.Errorf("publish to %s: %w", t.name, err)
+	}
 	publisher, err := s.transport.Publisher()
 	if err != nil {
 		return err
@@ -113,6 +117,9 @@ func (t *TopicOf[T]) Message(ctx context.Context, key string, event T) (*message
 	if t.kind.name != "" {
 		msg.Metadata.Set(TypeMetadata, t.kind.name)
 		msg.Metadata.Set(VersionMetadata, strconv.Itoa(t.kind.version))
+	}
+	if t.format.name != "" {
+		msg.Metadata.Set(cloudevent.ContentType, "application/protobuf")
 	}
 	msg.SetContext(ctx)
 	transport.SetKey(msg, key)

@@ -51,6 +51,11 @@ type PublisherConfig struct {
 	// isolation it may conflict with other writers. Delayed and failed events are not counted. Default: 0, no limit.
 	MaxBacklog int
 
+	// Encode, if set, changes what is stored of each event, and so what relays publish: the message is a copy, whose payload,
+	// metadata (with the trace context) and key it may set. It is called concurrently, in the transaction, and must do nothing else.
+	// An error refuses the event (ErrInvalidMessage). Default: nil.
+	Encode func(topic string, msg *message.Message) error
+
 	// Propagator writes the trace context of the message's context into the stored metadata, unless that has an entry
 	// "traceparent". Default: otel.GetTextMapPropagator().
 	Propagator propagation.TextMapPropagator
@@ -73,6 +78,7 @@ type Publisher struct {
 	limits     transport.Limits
 	topic      atomic.Pointer[string] // the last one that the limits allowed
 	backlog    *backlog
+	encode     func(topic string, msg *message.Message) error
 	propagator propagation.TextMapPropagator
 }
 
@@ -91,7 +97,7 @@ func NewPublisher(cfg PublisherConfig) (*Publisher, error) {
 	}
 	cfg = cfg.withDefaults()
 	return &Publisher{
-		inserter: newInserter(schema), limits: cfg.Limits, backlog: newBacklog(schema, cfg.MaxBacklog), propagator: cfg.Propagator,
+		inserter: newInserter(schema), limits: cfg.Limits, backlog: newBacklog(schema, cfg.MaxBacklog), encode: cfg.Encode, propagator: cfg.Propagator,
 	}, nil
 }
 
@@ -183,19 +189,19 @@ func (p *Publisher) events(topic string, msgs []*message.Message) ([]stored, own
 // event is what will be stored of the message, if any relay can forward that.
 func (p *Publisher) event(topic string, m *message.Message) (stored, error) {
 	delay, err := delayOf(m)
-	metadata := p.metadata(m, delay > 0)
-	check := func() error {
-		return p.check(topic, &message.Message{UUID: m.UUID, Metadata: metadata, Payload: m.Payload})
+	out := &message.Message{UUID: m.UUID, Metadata: p.metadata(m, delay > 0), Payload: m.Payload}
+	if p.encode != nil {
+		err = errors.Join(err, p.encode(topic, out))
 	}
-	refused := check()
+	refused := p.check(topic, out)
 	if refused != nil && CauseFrom(m.Context()) != "" { // ours must not be the entry too many
-		delete(metadata, CauseMetadata)
-		refused = check()
+		delete(out.Metadata, CauseMetadata)
+		refused = p.check(topic, out)
 	}
 	if err := errors.Join(err, refused); err != nil {
 		return stored{}, err
 	}
-	return newStored(topic, m, metadata, delay)
+	return newStored(topic, out, delay)
 }
 
 // metadata is what will travel with the event, in a copy.

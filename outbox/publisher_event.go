@@ -23,7 +23,8 @@ type stored struct {
 	delay   int64  // in microseconds
 }
 
-func newStored(topic string, m *message.Message, metadata message.Metadata, delay int64) (stored, error) {
+func newStored(topic string, m *message.Message, delay int64) (stored, error) {
+	metadata := m.Metadata
 	key := transport.Key(m)
 	delete(metadata, transport.KeyMetadata) // it has a column of its own
 	if delay > 0 {
