@@ -15,8 +15,8 @@ import (
 	"github.com/millrace-go/millrace/console"
 )
 
-// Admin configures a second HTTP server, which is for operators: it serves the console at /console/, /metrics, /healthz, and
-// /readyz with what the log has of each failing check. Let only operators, probes and Prometheus reach it.
+// Admin configures a second HTTP server, which is for operators: it serves the console at /console/, /metrics, /healthz,
+// /readyz with what the log has of each failing check, and /catalog: see Service.Catalog. Let only operators, probes and Prometheus reach it.
 type Admin struct {
 	// Address is host:port, with port 0 for any. Then the service's own server has no /metrics, and its /readyz gives no reasons.
 	// Default: "", no such server.
@@ -80,6 +80,7 @@ func (s *Service) newAdmin(ctx context.Context) (a *admin, err error) {
 		return a, err
 	}
 	a.mux.Handle(consolePath+"/", a.console)
+	a.mux.HandleFunc("GET "+catalogPath, s.serveCatalog)
 	a.mux.Handle("GET /{$}", http.RedirectHandler(consolePath+"/", http.StatusSeeOther))
 	return a, nil
 }

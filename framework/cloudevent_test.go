@@ -70,14 +70,13 @@ func newPeer(w *world, broker, topic string, svc *framework.Service) peer {
 			return headers, r.Value
 		}}
 	case "pubsub":
-		project := devtest.Project(t)
-		client, err := gcp.NewClient(ctx, project, emulated(devtest.Start(t, devstack.PubSub).PubSubHost())...)
+		client, err := gcp.NewClient(ctx, w.project, emulated(devtest.Start(t, devstack.PubSub).PubSubHost())...)
 		require.NoError(t, err)
 		t.Cleanup(func() { assert.NoError(t, client.Close()) })
-		name := "projects/" + project + "/subscriptions/" + topic + "-peer"
-		_, err = client.TopicAdminClient.CreateTopic(ctx, &pubsubpb.Topic{Name: "projects/" + project + "/topics/" + topic})
+		name := "projects/" + w.project + "/subscriptions/" + topic + "-peer"
+		_, err = client.TopicAdminClient.CreateTopic(ctx, &pubsubpb.Topic{Name: "projects/" + w.project + "/topics/" + topic})
 		require.NoError(t, err)
-		_, err = client.SubscriptionAdminClient.CreateSubscription(ctx, &pubsubpb.Subscription{Name: name, Topic: "projects/" + project + "/topics/" + topic})
+		_, err = client.SubscriptionAdminClient.CreateSubscription(ctx, &pubsubpb.Subscription{Name: name, Topic: "projects/" + w.project + "/topics/" + topic})
 		require.NoError(t, err)
 		publisher := client.Publisher(topic)
 		t.Cleanup(publisher.Stop)
@@ -85,18 +84,14 @@ func newPeer(w *world, broker, topic string, svc *framework.Service) peer {
 			_, err := publisher.Publish(ctx, &gcp.Message{Data: []byte(payload), Attributes: headers}).Get(ctx)
 			require.NoError(t, err)
 		}, func() (map[string]string, []byte) {
-			receiving, cancel := context.WithCancel(ctx)
-			got := make(chan *gcp.Message, 1)
-			require.NoError(t, client.Subscriber(name).Receive(receiving, func(_ context.Context, m *gcp.Message) {
-				select {
-				case got <- m:
-					m.Ack()
-				default:
-					m.Nack()
+			var m *pubsubpb.PubsubMessage
+			w.eventually("a message for the peer", func() bool {
+				pulled, err := client.SubscriptionAdminClient.Pull(ctx, &pubsubpb.PullRequest{Subscription: name, MaxMessages: 1})
+				if err == nil && len(pulled.ReceivedMessages) == 1 {
+					m = pulled.ReceivedMessages[0].Message
 				}
-				cancel()
-			}))
-			m := next(t, got)
+				return m != nil
+			})
 			return m.Attributes, m.Data
 		}}
 	}

@@ -11,6 +11,7 @@ import (
 	wmiddleware "github.com/ThreeDotsLabs/watermill/message/router/middleware"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/millrace-go/millrace/catalog"
 	"github.com/millrace-go/millrace/internal/settings"
 	"github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/middleware/claim"
@@ -23,6 +24,7 @@ type handler struct {
 	concurrency int // 0: not decided
 	ordered     bool
 	fn          message.NoPublishHandlerFunc
+	known       []catalog.Event // what it handles
 }
 
 // Handle adds a handler: fn gets each event of the topic, as a value of the topic's type. The context of fn carries the event
@@ -45,9 +47,9 @@ func Handle[T any](s *Service, name string, topic *TopicOf[T], fn func(ctx conte
 		return fmt.Errorf("add handler %q: %w", name, topic.err)
 	}
 	if fn == nil {
-		return s.AddHandler(name, topic.name, nil)
+		return s.addHandler(name, topic.name, nil, nil)
 	}
-	return s.AddHandler(name, topic.name, func(msg *message.Message) error {
+	return s.addHandler(name, topic.name, topic.events(), func(msg *message.Message) error {
 		event, err := topic.decode(msg)
 		if err != nil {
 			return s.refused(name, msg, err)
@@ -60,8 +62,12 @@ func Handle[T any](s *Service, name string, topic *TopicOf[T], fn func(ctx conte
 // To publish an event from it, call a topic's Publish with the message's context. Of a CloudEvent it gets the data as the payload, and the
 // attributes as metadata ce_NAME.
 func (s *Service) AddHandler(name, topic string, fn message.NoPublishHandlerFunc) error {
+	return s.addHandler(name, topic, []catalog.Event{{}}, fn)
+}
+
+func (s *Service) addHandler(name, topic string, known []catalog.Event, fn message.NoPublishHandlerFunc) error {
 	of := s.cfg.Handlers[name]
-	h := &handler{name: name, topic: topic, fn: s.unpacking(fn), concurrency: of.Concurrency, ordered: of.Ordered}
+	h := &handler{name: name, topic: topic, fn: s.unpacking(fn), known: known, concurrency: of.Concurrency, ordered: of.Ordered}
 	if err := transport.ValidateHandler(s.cfg.consumer(name)); err != nil {
 		return fmt.Errorf("add handler %q: its name is wrong: %w", name, err)
 	}

@@ -51,7 +51,7 @@ func Schedule[T any](s *Service, name, expression string, topic *TopicOf[T], fn 
 	if slices.ContainsFunc(s.schedules, func(other schedule.Event) bool { return other.Name == name }) {
 		return wrong(errors.New("there is one of that name: give each a name of its own"))
 	}
-	s.schedules = append(s.schedules, added)
+	s.schedules, s.published = append(s.schedules, added), append(s.published, topic)
 	return nil
 }
 

@@ -50,6 +50,7 @@ type Service struct {
 	stage     stage
 	handlers  []*handler
 	schedules []schedule.Event
+	published []Published
 	keys      *idempotencykey.Keys // the first of them; nil: the service has none
 	running   chan struct{}        // closed when the handlers are subscribed
 	stopping  chan struct{}        // closed when the service takes nothing more

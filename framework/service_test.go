@@ -43,14 +43,14 @@ type world struct {
 	t              *testing.T
 	pool           *pgxpool.Pool // of the test's own
 	schema, prefix string
-	file           string
+	file, project  string
 	duplicates     atomic.Int64
 	drivers        []transport.Driver
 }
 
 // newWorld has a configuration in which the broker is a line.
 func newWorld(t *testing.T, broker string) *world {
-	w := &world{t: t, pool: devtest.Pool(t), schema: devtest.Schema(t), prefix: devtest.Topic(t)}
+	w := &world{t: t, pool: devtest.Pool(t), schema: devtest.Schema(t), prefix: devtest.Topic(t), project: devtest.Project(t)}
 	stack := devtest.Start(t, devstack.Postgres)
 	settings := pubsub.Config{}
 	brokers := "127.0.0.1:1"
@@ -69,7 +69,7 @@ postgres: {dsn: %q, schema: %s, migrate: true}
 claim: {max_attempts: 2}
 pubsub: {project_id: %s, subscription: {ack_deadline: 10s}}
 kafka: {brokers: [%s]}
-`, broker, stack.PostgresDSN(), w.schema, devtest.Project(t), brokers))
+`, broker, stack.PostgresDSN(), w.schema, w.project, brokers))
 	_, err := w.pool.Exec(t.Context(), strings.ReplaceAll(`
 		create table {s}.labours (id bigint primary key, mother text not null, completed_at timestamptz, thanks int not null default 0);
 		create table {s}.notifications (labour_id bigint not null, event_id text not null);

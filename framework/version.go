@@ -192,6 +192,7 @@ func EventType(name string, version int) TopicOption {
 type upcast struct {
 	from, to int
 	in, out  reflect.Type
+	protobuf string // the name of in's message, "" for JSON
 	decode   func(*message.Message) (any, error)
 	apply    func(any) (any, error)
 	err      error
@@ -204,7 +205,7 @@ type upcast struct {
 func Upcast[From, To any](from, to int, fn func(From) (To, error)) TopicOption {
 	f, err := formatOf[From]()
 	u := upcast{
-		from: from, to: to, in: reflect.TypeFor[From](), out: reflect.TypeFor[To](),
+		from: from, to: to, in: reflect.TypeFor[From](), out: reflect.TypeFor[To](), protobuf: f.name,
 		decode: func(msg *message.Message) (any, error) { return f.decode(msg) },
 		apply: func(event any) (any, error) {
 			older, _ := event.(From) // as chain has checked

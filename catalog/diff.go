@@ -1,0 +1,255 @@
+package catalog
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// Change is a difference between two catalogs of a service.
+type Change struct {
+	What string `json:"what"`
+	// Breaks names who can no longer do with the service what it did; empty: nobody.
+	Breaks []string `json:"breaks"`
+}
+
+// Diff compares two catalogs of a service. others are the catalogs of other services: if there are any, a change of what the
+// service publishes breaks only those of their handlers, and of its own, that know what has changed. Without them it breaks "each consumer of
+// TOPIC".
+//
+// A handler that accepts less breaks its producers, and the events that wait: delayed ones, retries and dead letters.
+func Diff(before, after *Document, others ...*Document) []Change {
+	d := differ{before: before.known(), after: after.known(), alone: len(others) == 0}
+	for _, other := range append(others, after) {
+		for _, k := range other.known() {
+			if k.handler != "" {
+				k.service = other.Info.Title
+				d.handlers = append(d.handlers, k)
+			}
+		}
+	}
+	d.sends()
+	d.receives()
+	return d.changes
+}
+
+// known is what one operation does with one version of an event's type.
+type known struct {
+	service, handler, topic, name, kind string // the kind is the event's type without its version
+	fields                              map[string]field
+}
+
+// field is a value in a payload.
+type field struct {
+	kind     string
+	required bool
+}
+
+// known lists what the document says, in a stable order.
+func (d *Document) known() (all []known) {
+	for _, name := range slices.Sorted(maps.Keys(d.Operations)) {
+		o := d.Operations[name]
+		for _, m := range d.MessagesOf(o) {
+			k := known{handler: o.Handler, topic: d.ChannelOf(o).Address, name: m.Name, kind: m.Type, fields: map[string]field{}}
+			d.flatten(m.Payload, "", true, nil, k.fields)
+			all = append(all, k)
+		}
+	}
+	return all
+}
+
+// flatten notes each value that the schema describes by its path: "lines[].price".
+func (d *Document) flatten(schema json.RawMessage, path string, required bool, within []string, fields map[string]field) {
+	var s struct {
+		Ref        string `json:"$ref"`
+		Type       any
+		Format     string
+		Title      string
+		Properties map[string]json.RawMessage
+		Required   []string
+		Items      json.RawMessage
+		Additional json.RawMessage `json:"additionalProperties"`
+	}
+	if json.Unmarshal(schema, &s) != nil { // true or false
+		fields[path] = field{"any", required}
+		return
+	}
+	if s.Ref != "" {
+		name := strings.TrimPrefix(s.Ref, components)
+		if slices.Contains(within, name) {
+			fields[path] = field{name, required} // it contains itself
+			return
+		}
+		d.flatten(d.Components.Schemas[name], path, required, append(slices.Clone(within), name), fields)
+		return
+	}
+	kind, _ := s.Type.(string)
+	fields[path] = field{strings.TrimSpace(cmp.Or(kind, "any") + " " + s.Format + s.Title), required}
+	for _, name := range slices.Sorted(maps.Keys(s.Properties)) {
+		d.flatten(s.Properties[name], strings.TrimPrefix(path+"."+name, "."), slices.Contains(s.Required, name), within, fields)
+	}
+	if s.Items != nil {
+		d.flatten(s.Items, path+"[]", true, within, fields)
+	}
+	if strings.HasPrefix(string(s.Additional), "{") {
+		d.flatten(s.Additional, path+"{}", true, within, fields)
+	}
+}
+
+type differ struct {
+	before, after, handlers []known
+	alone                   bool // nothing is known of other services
+	changes                 []Change
+}
+
+func (d *differ) add(breaks []string, format string, args ...any) {
+	d.changes = append(d.changes, Change{What: fmt.Sprintf(format, args...), Breaks: append([]string{}, breaks...)})
+}
+
+// sends compares what the service publishes.
+func (d *differ) sends() {
+	for _, old := range d.before {
+		if old.handler != "" {
+			continue
+		}
+		now := find(d.after, "", old.topic, old.name)
+		if now == nil {
+			d.add(d.deserted(old), "%s is no longer published to %s", old.name, old.topic)
+			continue
+		}
+		for _, path := range slices.Sorted(maps.Keys(old.fields)) {
+			was := old.fields[path]
+			is, there := now.fields[path]
+			switch {
+			case !there:
+				if _, ok := now.fields[parentOf(path)]; ok { // else its parent was removed, which says it all
+					d.add(d.consumers(old, path), "%s, published to %s: %s was removed", old.name, old.topic, shown(path))
+				}
+			case is.kind != was.kind:
+				d.add(d.consumers(old, path), "%s, published to %s: %s was %s and is %s", old.name, old.topic, shown(path), was.kind, is.kind)
+			case was.required && !is.required:
+				d.add(d.consumers(old, path), "%s, published to %s: %s may be missing", old.name, old.topic, shown(path))
+			}
+		}
+		for _, path := range slices.Sorted(maps.Keys(now.fields)) {
+			if _, had := old.fields[path]; !had {
+				d.add(nil, "%s, published to %s: %s was added", old.name, old.topic, shown(path))
+			}
+		}
+	}
+	for _, now := range d.after {
+		if now.handler == "" && find(d.before, "", now.topic, now.name) == nil {
+			d.add(d.ignorant(now), "%s is published to %s", now.name, now.topic)
+		}
+	}
+}
+
+// receives compares what the handlers accept.
+func (d *differ) receives() {
+	for _, old := range d.before {
+		if old.handler == "" {
+			continue
+		}
+		producers := []string{"each producer of " + old.topic, "events that wait for " + old.handler}
+		now := find(d.after, old.handler, old.topic, old.name)
+		if now != nil && now.name == anything {
+			continue
+		}
+		if now == nil {
+			d.add(producers, "handler %s no longer handles %s of %s", old.handler, old.name, old.topic)
+			continue
+		}
+		for _, path := range slices.Sorted(maps.Keys(now.fields)) {
+			was, had := old.fields[path]
+			is := now.fields[path]
+			switch {
+			case had && is.kind != was.kind:
+				d.add(producers, "handler %s, %s of %s: %s was %s and is %s", old.handler, old.name, old.topic, shown(path), was.kind, is.kind)
+			case is.required && !was.required && path != "":
+				d.add(producers, "handler %s, %s of %s: %s is required now", old.handler, old.name, old.topic, shown(path))
+			case !had:
+				d.add(nil, "handler %s, %s of %s: %s was added", old.handler, old.name, old.topic, shown(path))
+			}
+		}
+	}
+	for _, now := range d.after {
+		if now.handler != "" && find(d.before, now.handler, now.topic, now.name) == nil {
+			d.add(nil, "handler %s handles %s of %s", now.handler, now.name, now.topic)
+		}
+	}
+}
+
+// consumers are the handlers that know the field of what is published.
+func (d *differ) consumers(k known, path string) []string {
+	all := d.handlersOf(k, path)
+	if d.alone {
+		all = append(all, "each consumer of "+k.topic)
+	}
+	return all
+}
+
+func (d *differ) handlersOf(k known, path string) (all []string) {
+	for _, h := range d.handlers {
+		_, knows := h.fields[path]
+		if h.topic == k.topic && (h.name == k.name && knows || h.name == anything) {
+			all = append(all, h.service+"/"+h.handler)
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// deserted are the handlers of an event that is no longer published, unless they know another version that is.
+func (d *differ) deserted(old known) []string {
+	all := d.consumers(old, "")
+	for _, k := range d.after {
+		if k.handler == "" && k.topic == old.topic && k.kind == old.kind {
+			for _, informed := range d.handlersOf(k, "") {
+				all = slices.DeleteFunc(all, func(name string) bool { return name == informed })
+			}
+		}
+	}
+	return all
+}
+
+// ignorant are the handlers of a topic that do not know what is new there.
+func (d *differ) ignorant(k known) (all []string) {
+	knows := map[string]bool{}
+	for _, h := range d.handlers {
+		if h.topic == k.topic {
+			name := h.service + "/" + h.handler
+			knows[name] = knows[name] || h.name == k.name || h.name == anything
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(knows)) {
+		if !knows[name] {
+			all = append(all, name)
+		}
+	}
+	return all
+}
+
+// anything is the name of a message of a handler that takes all types.
+const anything = "any"
+
+func find(all []known, handler, topic, name string) *known {
+	for i, k := range all {
+		if k.handler == handler && k.topic == topic && (k.name == name || handler != "" && k.name == anything) {
+			return &all[i]
+		}
+	}
+	return nil
+}
+
+// parentOf is the path of what a value is part of.
+func parentOf(path string) string { return path[:max(0, strings.LastIndexAny(path, ".[{"))] }
+
+func shown(path string) string {
+	if path == "" {
+		return "the payload"
+	}
+	return path
+}
