@@ -33,6 +33,7 @@ func TestArrowsRunOneWay(t *testing.T) {
 		"transport":        {upper, brokers, tests, postgres, {module + "pgtx", module + "outbox", module + "middleware"}},
 		"transport/pubsub": {upper, kafka, tests, postgres, {module + "pgtx", module + "outbox", module + "middleware"}},
 		"transport/kafka":  {upper, pubsub, tests, postgres, {module + "pgtx", module + "outbox", module + "middleware"}},
+		"catalog":          {upper, brokers, tests, postgres, {module + "pgtx", module + "transport", module + "outbox", module + "middleware"}},
 		"cloudevent":       {upper, brokers, tests, postgres, {module + "pgtx", module + "outbox", module + "middleware"}},
 		"outbox":           {upper, brokers, tests, {module + "middleware", module + "outbox/outboxadmin"}},
 		"outbox/...":       {upper, brokers, tests, {module + "middleware"}},
