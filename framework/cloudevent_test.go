@@ -59,9 +59,12 @@ func newPeer(w *world, broker, topic string, svc *framework.Service) peer {
 			}
 			require.NoError(t, client.ProduceSync(ctx, r).FirstErr())
 		}, func() (map[string]string, []byte) {
-			for len(records) == 0 {
-				records = client.PollFetches(ctx).Records()
+			polling, cancel := context.WithTimeout(ctx, 4*wait)
+			defer cancel()
+			for len(records) == 0 && polling.Err() == nil {
+				records = client.PollFetches(polling).Records()
 			}
+			require.NotEmpty(t, records, "a record for the peer")
 			r, headers := records[0], map[string]string{}
 			records = records[1:]
 			for _, h := range r.Headers {
