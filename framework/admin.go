@@ -91,7 +91,9 @@ func (a *admin) serve(log *slog.Logger) (end func()) {
 		return func() {}
 	}
 	server := newServer(a.mux, log)
-	server.RegisterOnShutdown(a.console.Close)
+	if a.console != nil {
+		server.RegisterOnShutdown(a.console.Close)
+	}
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)

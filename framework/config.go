@@ -57,6 +57,9 @@ type Config struct {
 	// Outbox configures what is published in transactions, and the relay that forwards it.
 	Outbox Outbox
 
+	// Fleet names the databases whose outboxes "millrace relay" forwards in one process.
+	Fleet Fleet
+
 	// Claim configures how events are claimed and what becomes of those whose handlers fail.
 	Claim Claim
 
@@ -123,7 +126,7 @@ type Outbox struct {
 	// MaxBacklog is how many unpublished events the outbox may hold before Publish refuses more. Default: 0, no limit.
 	MaxBacklog int
 	// RelayConfig configures the relay; its schema, timeout of draining and telemetry are the service's.
-	outbox.RelayConfig `without:"Schema,DrainTimeout"`
+	outbox.RelayConfig `without:"Schema,DrainTimeout,Database"`
 }
 
 // Placement is where a part runs.
@@ -286,7 +289,7 @@ func (c Config) Validate() error {
 	for _, name := range slices.Sorted(maps.Keys(c.Schedules)) {
 		errs = append(errs, c.Schedules[name].Validate(fmt.Sprintf("Config.Schedules[%q]", name)))
 	}
-	errs = append(errs, c.CloudEvents.validate(), c.Health.Validate())
+	errs = append(errs, c.CloudEvents.validate(), c.Health.Validate(), c.Fleet.validate())
 	if c.Log.Format != "text" && c.Log.Format != "json" {
 		wrong("Log.Format", "%q: want text or json", c.Log.Format)
 	}

@@ -22,6 +22,7 @@ func (c Config) node() *yaml.Node {
 	c = c.WithDefaults()
 	c.Admin.Console.Config = c.Admin.Console.WithDefaults()
 	c.Outbox.RelayConfig = c.Outbox.WithDefaults()
+	c.Fleet.Config = c.Fleet.WithDefaults()
 	c.Claim.Config = c.Claim.WithDefaults()
 	c.Effects.Config = c.Effects.WithDefaults()
 	c.IdempotencyKeys.Config = c.IdempotencyKeys.WithDefaults()

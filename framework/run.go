@@ -196,13 +196,7 @@ func (s *Service) forwarding() (runs []func(context.Context) error, err error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg := s.cfg.Outbox.RelayConfig
-	cfg.Schema, cfg.DrainTimeout = schema, s.cfg.ShutdownTimeout
-	cfg.Logger = cmp.Or(cfg.Logger, s.log)
-	cfg.MeterProvider = cmp.Or(cfg.MeterProvider, s.telemetry.meter)
-	cfg.TracerProvider = cmp.Or(cfg.TracerProvider, s.telemetry.tracer)
-	cfg.Propagator = cmp.Or(cfg.Propagator, s.telemetry.propagator)
-	r, err := outbox.NewRelay(s.pool, publisher, cfg)
+	r, err := outbox.NewRelay(s.pool, publisher, s.relayConfig())
 	if err != nil {
 		return nil, err
 	}

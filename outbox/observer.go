@@ -24,6 +24,7 @@ const scope = "github.com/millrace-go/millrace/outbox"
 type observer struct {
 	tracer     trace.Tracer
 	propagator propagation.TextMapPropagator
+	database   []attribute.KeyValue // of every measurement
 
 	published, failures, moves, rescans metric.Int64Counter
 	batchSize                           metric.Int64Histogram
@@ -47,10 +48,18 @@ func topicAttribute(topic string) attribute.KeyValue {
 	return attribute.String("messaging.destination.name", topic)
 }
 
+// with are the attributes of a measurement.
+func (o *observer) with(attributes ...attribute.KeyValue) metric.MeasurementOption {
+	return metric.WithAttributeSet(attribute.NewSet(append(attributes, o.database...)...))
+}
+
 // observe creates the instruments. Those that are read from the database are reported by Run.
 func newObserver(cfg RelayConfig) (*observer, error) {
 	m := cfg.MeterProvider.Meter(scope)
 	o := &observer{tracer: cfg.TracerProvider.Tracer(scope), propagator: cfg.Propagator}
+	if cfg.Database != "" {
+		o.database = []attribute.KeyValue{attribute.String("millrace.database", cfg.Database)}
+	}
 	var errs [6]error
 	o.published, errs[0] = m.Int64Counter("millrace.outbox.published", metric.WithUnit("{event}"),
 		metric.WithDescription("Events that the broker acknowledged."))
@@ -96,18 +105,18 @@ func (o *observer) start(r *Relay) (stop func(), err error) {
 	}
 	registration, err := m.RegisterCallback(func(ctx context.Context, to metric.Observer) error {
 		shards, states, err := o.look(ctx, r)
-		to.ObserveInt64(gaps, int64(r.gapsWatched()))
-		to.ObserveInt64(held, int64(len(r.holding())))
+		to.ObserveInt64(gaps, int64(r.gapsWatched()), o.with())
+		to.ObserveInt64(held, int64(len(r.holding())), o.with())
 		for _, t := range r.standing() {
-			to.ObserveInt64(topics, 1, metric.WithAttributes(topicAttribute(t.Topic), attribute.String("millrace.state", t.State)))
+			to.ObserveInt64(topics, 1, o.with(topicAttribute(t.Topic), attribute.String("millrace.state", t.State)))
 		}
 		for _, s := range shards {
-			shard := metric.WithAttributes(attribute.Int("millrace.shard", int(s.Shard)))
+			shard := o.with(attribute.Int("millrace.shard", int(s.Shard)))
 			to.ObserveInt64(pending, s.Events, shard)
 			to.ObserveFloat64(oldest, max(s.Oldest, 0), shard)
 		}
 		for state, n := range states {
-			to.ObserveInt64(failed, n, metric.WithAttributes(attribute.String("millrace.state", state)))
+			to.ObserveInt64(failed, n, o.with(attribute.String("millrace.state", state)))
 		}
 		return err
 	}, pending, failed, gaps, held, oldest, topics)
@@ -138,7 +147,7 @@ func (o *observer) look(ctx context.Context, r *Relay) ([]store.Backlog, map[str
 
 // settled tells of a batch.
 func (o *observer) settled(p relay.Report, now time.Time) {
-	ctx, attributes := context.Background(), metric.WithAttributeSet(attribute.NewSet(topicAttribute(p.Topic)))
+	ctx, attributes := context.Background(), o.with(topicAttribute(p.Topic))
 	o.batchSize.Record(ctx, int64(p.Count), attributes)
 	if p.Failed > 0 {
 		o.failures.Add(ctx, int64(p.Failed), attributes)
@@ -156,11 +165,11 @@ func (o *observer) settled(p relay.Report, now time.Time) {
 
 func (o *observer) moved(events []relay.Aside) {
 	for _, e := range events {
-		o.moves.Add(context.Background(), 1, metric.WithAttributes(topicAttribute(e.Topic), attribute.String("millrace.state", e.State)))
+		o.moves.Add(context.Background(), 1, o.with(topicAttribute(e.Topic), attribute.String("millrace.state", e.State)))
 	}
 }
 
-func (o *observer) surprised() { o.rescans.Add(context.Background(), 1) }
+func (o *observer) surprised() { o.rescans.Add(context.Background(), 1, o.with()) }
 
 // maxLinks bounds a span's links, as OpenTelemetry's SDK does by default.
 const maxLinks = 128

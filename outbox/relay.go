@@ -58,6 +58,10 @@ type RelayConfig struct {
 	// begin. 10 ms or more. Default: 1 s.
 	PollInterval time.Duration
 
+	// PollOnly makes the relay find events by its poll alone, without a connection that waits for notifications: for a pooler in
+	// transaction mode, or where connections are few. Default: false.
+	PollOnly bool
+
 	// LeaseTTL is how long the shards of a killed relay wait for another relay. A relay that has not renewed its leases for
 	// so long sends nothing. 500 ms or more. Default: 5 s.
 	LeaseTTL time.Duration
@@ -70,6 +74,10 @@ type RelayConfig struct {
 	// DrainTimeout bounds how long Run waits, after its context has ended, for the batches in flight, before it cancels
 	// them. Default: 10 s.
 	DrainTimeout time.Duration
+
+	// Database is the attribute millrace.database of the relay's metrics, which tells relays of one process apart. Default: "",
+	// no such attribute.
+	Database string
 
 	// MeterProvider and TracerProvider get the relay's metrics and its spans, one for each batch, linked to the spans that
 	// the events were published in. Default: OpenTelemetry's global ones.
@@ -184,7 +192,7 @@ type Relay struct {
 // watermill-kafka does with kafka.Marshaler, and watermill-googlecloud with NewOrderingMarshaler and EnableMessageOrdering; with
 // their default marshalers the events of a key lose their order on the way, which the relay cannot see. Pool and
 // publisher stay the caller's. The relay uses up to five connections of the pool, and more while it works on failed events.
-// It opens two of its own: for LISTEN, and for its leases.
+// It opens two of its own: for its leases, and for LISTEN unless PollOnly is set.
 func NewRelay(pool *pgxpool.Pool, publisher message.Publisher, cfg RelayConfig) (*Relay, error) {
 	var errs []error
 	if pool == nil {
@@ -266,7 +274,9 @@ func (r *Relay) Run(ctx context.Context) error {
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(r.cfg.DrainTimeout, cancel) })()
 
 	var loops sync.WaitGroup
-	loops.Go(func() { r.listen(ctx) })
+	if !r.cfg.PollOnly {
+		loops.Go(func() { r.listen(ctx) })
+	}
 	if r.cfg.Archive > 0 {
 		loops.Go(func() { r.keepArchive(ctx) })
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace-go/millrace/framework/devstack"
 )
@@ -67,11 +68,7 @@ func Schema(t testing.TB) string {
 func Database(t testing.TB) (dsn string) {
 	t.Helper()
 	database, shared := own(t, "database", "drop database %s with (force)")
-	if u, err := url.Parse(shared); err == nil && u.Scheme != "" {
-		u.Path = "/" + database
-		return u.String()
-	}
-	return shared + " dbname=" + database // the last one holds
+	return onDatabase(shared, database)
 }
 
 // own creates a schema or a database in the shared PostgreSQL and returns its name, and the DSN of that. When the test ends, it
@@ -101,4 +98,58 @@ func execute(ctx context.Context, dsn, statements string) error {
 	defer conn.Close(context.WithoutCancel(ctx)) // the statements' error counts
 	_, err = conn.Exec(ctx, statements)
 	return err
+}
+
+// Databases creates n databases of the test's own in the shared PostgreSQL, each with what prepare has made in the first, and
+// returns their DSNs. They are dropped when the test ends.
+func Databases(t testing.TB, n int, prepare func(dsn string) error) (dsns []string) {
+	t.Helper()
+	shared := Start(t, devstack.Postgres).PostgresDSN()
+	first := Database(t)
+	if err := prepare(first); err != nil {
+		t.Fatalf("prepare a database: %v", err)
+	}
+	template, dsns := databaseOf(t, first), make([]string, n)
+	dsns[0] = first
+	var creating errgroup.Group
+	creating.SetLimit(4)
+	for i := range dsns[1:] {
+		called := fmt.Sprintf("%s_%d", template, i+1)
+		dsns[i+1] = onDatabase(shared, called)
+		creating.Go(func() error {
+			// The files are copied, because a log of the copy is many times as large as what a test writes.
+			return execute(t.Context(), shared, "create database "+called+" template "+template+" strategy file_copy")
+		})
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout+time.Duration(n)*time.Second)
+		defer cancel()
+		for _, dsn := range dsns[1:] {
+			if err := execute(ctx, shared, "drop database if exists "+databaseOf(t, dsn)+" with (force)"); err != nil {
+				t.Errorf("drop a database: %v", err)
+			}
+		}
+	})
+	if err := creating.Wait(); err != nil {
+		t.Fatalf("create a database: %v", err)
+	}
+	return dsns
+}
+
+func databaseOf(t testing.TB, dsn string) string {
+	t.Helper()
+	cfg, err := pgx.ParseConfig(dsn)
+	if err != nil {
+		t.Fatalf("read a DSN: %v", err)
+	}
+	return cfg.Database
+}
+
+// onDatabase is the DSN with another database.
+func onDatabase(dsn, database string) string {
+	if u, err := url.Parse(dsn); err == nil && u.Scheme != "" {
+		u.Path = "/" + database
+		return u.String()
+	}
+	return dsn + " dbname=" + database // the last one holds
 }

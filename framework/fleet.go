@@ -1,0 +1,103 @@
+package framework
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+
+	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/outbox/fleet"
+	"github.com/millrace-go/millrace/transport"
+)
+
+// RunFleet forwards the outboxes of the databases that Config.Fleet names to the broker, until ctx ends. What Config.Outbox says
+// holds for each of their relays, and Config.Postgres.Schema for each database; Postgres.DSN is not used. If Config.Admin.Address
+// is set, it serves /metrics, /healthz and /readyz there. It returns an error when it cannot start: the configuration is wrong,
+// or the broker does not answer. Databases may be away.
+func RunFleet(ctx context.Context, cfg Config) (err error) {
+	cfg = cfg.WithDefaults()
+	if err := cfg.Validate(); err != nil {
+		return err
+	}
+	if !cfg.Fleet.There() {
+		return errors.New("Config.Fleet is empty: want Databases or File (fleet.databases or fleet.file)")
+	}
+	_, settings, err := cfg.Settings()
+	if err != nil {
+		return err
+	}
+	s := &Service{cfg: cfg, log: newLogger(os.Stderr, cfg.Service, cfg.Log)}
+	connecting, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	if s.telemetry, err = newProviders(ctx, cfg.Service, cfg.Telemetry); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.telemetry.close()) }()
+	if s.transport, err = s.open(connecting, settings); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.transport.Close()) }()
+	publisher, err := transport.PlainPublisher(s.transport)
+	if err != nil {
+		return err
+	}
+	own := cfg.Fleet.Config
+	own.Relay = s.relayConfig()
+	f, err := fleet.New(cfg.Fleet.Provider(), publisher, own)
+	if err != nil {
+		return err
+	}
+	end, err := s.serveFleet(connecting, f)
+	if err != nil {
+		return err
+	}
+	defer end()
+	s.log.InfoContext(ctx, "fleet runs", "broker", cfg.Broker, "schema", cfg.Postgres.Schema)
+	if err := f.Run(ctx); err != nil {
+		return err
+	}
+	s.log.InfoContext(context.WithoutCancel(ctx), "fleet has ended")
+	return nil
+}
+
+// relayConfig is that of a relay of this process.
+func (s *Service) relayConfig() (cfg outbox.RelayConfig) {
+	cfg = s.cfg.Outbox.RelayConfig
+	cfg.Schema, cfg.DrainTimeout = s.cfg.Postgres.Schema, s.cfg.ShutdownTimeout
+	cfg.Logger = cmp.Or(cfg.Logger, s.log)
+	cfg.MeterProvider = cmp.Or(cfg.MeterProvider, s.telemetry.meter)
+	cfg.TracerProvider = cmp.Or(cfg.TracerProvider, s.telemetry.tracer)
+	cfg.Propagator = cmp.Or(cfg.Propagator, s.telemetry.propagator)
+	return cfg
+}
+
+// serveFleet serves what operators and probes ask of a fleet, until end is called. It is ready while it runs: no restart mends a
+// database, and the others need it.
+func (s *Service) serveFleet(ctx context.Context, f *fleet.Fleet) (end func(), err error) {
+	if s.cfg.Admin.Address == "" {
+		return func() {}, nil
+	}
+	listener, err := listen(ctx, "Config.Admin.Address (admin.address)", s.cfg.Admin.Address)
+	if err != nil {
+		return nil, err
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET "+livePath, func(http.ResponseWriter, *http.Request) {})
+	mux.HandleFunc("GET "+readyPath, func(w http.ResponseWriter, _ *http.Request) {
+		all := f.Status()
+		fmt.Fprintf(w, "databases: %d\n", len(all))
+		for _, d := range all {
+			if d.Failures > 0 {
+				fmt.Fprintf(w, "database %s has failed %d times in a row: %v\n", d.Name, d.Failures, d.Error)
+			}
+		}
+	})
+	if s.telemetry.metrics != nil {
+		mux.Handle("GET "+metricsPath, s.telemetry.metrics)
+	}
+	a := &admin{listener: listener, mux: mux}
+	return a.serve(s.log), nil
+}

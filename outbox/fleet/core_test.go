@@ -1,0 +1,194 @@
+package fleet
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+var errSilent = errors.New("no answer")
+
+// world plays the databases of one server, without any I/O.
+type world struct {
+	core    *core
+	now     time.Time
+	server  time.Time
+	all     []Database
+	work    map[Database]int           // events
+	dead    map[Database]bool          // never answers
+	answers map[Database]time.Time     // when a question is answered
+	relays  map[Database]bool          // that run
+	ends    map[Database]time.Time     // when a relay has ended
+	since   map[Database]time.Time     // when the oldest event was written
+	waited  map[Database]time.Duration // how long the slowest event did
+	most    int                        // connections at once
+}
+
+func newWorld(databases, connections int) *world {
+	start := time.Unix(1_000_000, 0)
+	w := &world{
+		core: newCore(connections, time.Second, 0, func(d time.Duration) time.Duration { return d }), now: start, server: start,
+		work: map[Database]int{}, dead: map[Database]bool{}, answers: map[Database]time.Time{}, relays: map[Database]bool{},
+		ends: map[Database]time.Time{}, since: map[Database]time.Time{}, waited: map[Database]time.Duration{},
+	}
+	for i := range databases {
+		w.all = append(w.all, Database{Name: fmt.Sprint(i)})
+	}
+	w.core.set(w.now, w.all)
+	return w
+}
+
+// write commits events, and the watch tells.
+func (w *world) write(db Database, n int) {
+	if w.work[db] == 0 {
+		w.since[db] = w.now
+	}
+	w.work[db] += n
+	if e := w.core.entries[db]; e != nil && !w.dead[db] {
+		e.hinted = true
+	}
+}
+
+// step lets 50 ms pass.
+func (w *world) step() {
+	w.now = w.now.Add(50 * time.Millisecond)
+	w.core.look(w.now, false, nil, w.server)
+	for db, at := range w.answers {
+		if w.now.Before(at) {
+			continue
+		}
+		delete(w.answers, db)
+		p := probe{work: w.work[db] > 0, server: w.server, database: db.Name}
+		if w.dead[db] {
+			p = probe{err: errSilent}
+		}
+		w.core.probed(w.now, db, p)
+	}
+	for db := range w.relays {
+		w.work[db] = max(w.work[db]-10, 0)
+		if w.work[db] == 0 && !w.since[db].IsZero() {
+			w.waited[db] = max(w.waited[db], w.now.Sub(w.since[db]))
+			delete(w.since, db)
+		}
+		w.core.looked(w.now, db, probe{work: w.work[db] > 0, server: w.server, database: db.Name})
+	}
+	for db, at := range w.ends {
+		if !w.now.Before(at) {
+			delete(w.ends, db)
+			w.core.ended(w.now, db, nil)
+		}
+	}
+	actions, _ := w.core.steps(w.now)
+	for _, a := range actions {
+		switch a.kind {
+		case ask:
+			w.answers[a.db] = w.now.Add(20 * time.Millisecond)
+			if w.dead[a.db] {
+				w.answers[a.db] = w.now.Add(10 * time.Second)
+			}
+		case start:
+			w.relays[a.db] = true
+		case stop:
+			delete(w.relays, a.db)
+			w.ends[a.db] = w.now.Add(100 * time.Millisecond)
+		}
+	}
+	w.most = max(w.most, w.core.used()+1)
+}
+
+// However the events fall, the budget holds, and every event is published.
+func TestBudgetHoldsAndEveryDatabaseGetsItsTurn(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(r *rapid.T) {
+		connections := rapid.IntRange(minConnections, 60).Draw(r, "connections")
+		w := newWorld(rapid.IntRange(1, 60).Draw(r, "databases"), connections)
+		for range rapid.IntRange(0, 200).Draw(r, "steps") {
+			if rapid.IntRange(0, 3).Draw(r, "writes") == 0 {
+				w.write(rapid.SampledFrom(w.all).Draw(r, "database"), rapid.IntRange(1, 3000).Draw(r, "events"))
+			}
+			w.step()
+		}
+		for i := 0; len(w.since) > 0 && i < 100_000; i++ {
+			w.step()
+		}
+		require.Empty(r, w.since, "events that are never published")
+		require.LessOrEqual(r, w.most, connections)
+	})
+}
+
+// Where a few databases have more work than can be done, others wait for a short turn of one of theirs only.
+func TestBacklogsDoNotStarveOthers(t *testing.T) {
+	t.Parallel()
+	w := newWorld(100, minConnections)
+	for _, db := range w.all[:10] {
+		w.write(db, 1_000_000)
+	}
+	for range 1300 { // until each of them had a turn
+		w.step()
+	}
+	late := w.all[50]
+	w.write(late, 1)
+	for range 100 {
+		w.step()
+	}
+	require.Contains(t, w.waited, late)
+	assert.Less(t, w.waited[late], turn)
+}
+
+// Databases that never answer hold what is theirs, and nothing else.
+func TestDeadDatabasesDelayNoOther(t *testing.T) {
+	t.Parallel()
+	w := newWorld(200, 40)
+	for _, db := range w.all[:100] {
+		w.dead[db] = true
+	}
+	for range 2000 { // until each has failed
+		w.step()
+	}
+	for _, db := range w.all[100:] {
+		w.write(db, 1)
+		for range 40 {
+			w.step()
+		}
+		require.Contains(t, w.waited, db)
+		assert.LessOrEqual(t, w.waited[db], 2*time.Second)
+	}
+	assert.LessOrEqual(t, w.most, 40)
+}
+
+// Without a watch each database is asked by itself.
+func TestWithoutAWatchEachIsAsked(t *testing.T) {
+	t.Parallel()
+	w := newWorld(20, 40)
+	for range 100 {
+		w.step()
+	}
+	w.server = w.server.Add(time.Hour) // the watch is on another server
+	db := w.all[7]
+	w.work[db], w.since[db] = 1, w.now // and tells nothing
+	for range 40 {
+		w.step()
+		for _, e := range w.core.entries {
+			e.answer.server = time.Time{}
+		}
+	}
+	assert.Contains(t, w.waited, db)
+}
+
+// A question that was asked before a commit says nothing of it.
+func TestAHintDuringAQuestionIsKept(t *testing.T) {
+	t.Parallel()
+	w := newWorld(1, 40)
+	w.step()
+	require.Contains(t, w.answers, w.all[0])
+	e := w.core.entries[w.all[0]]
+	w.core.look(w.now, false, []string{"0"}, w.server)
+	w.core.probed(w.now, e.db, probe{server: w.server})
+	delete(w.answers, e.db)
+	assert.Equal(t, e.asked.Add(time.Second), w.core.due(e, w.now))
+}

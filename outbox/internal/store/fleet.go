@@ -1,0 +1,84 @@
+package store
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Probe is what a fleet wants to know of a database.
+type Probe struct {
+	Work     bool           // a relay would find something to do
+	Others   bool           // a relay runs that gets events published
+	Next     *time.Duration // until something is due; nil: nothing is
+	Dead     int64          // dead events, up to 10,000
+	Database string         // its name on the server
+	Server   time.Time      // when its server started
+}
+
+// ProbeDatabase looks for work in a database.
+func ProbeDatabase(ctx context.Context, conn *pgx.Conn, schema string) (p Probe, err error) {
+	err = exchange(ctx, conn.PgConn(), begin, byPlace, statement{sql: Query("probe", schema), row: func(v [][]byte) error {
+		p = Probe{Work: v[0][0] != 0, Others: v[1][0] != 0, Dead: asInt8(v[3]), Database: string(v[4]), Server: asTime(v[5])}
+		if v[2] != nil {
+			next := time.Duration(asInt8(v[2])) * time.Millisecond
+			p.Next = &next
+		}
+		return nil
+	}}, commit)
+	return p, err
+}
+
+// Watch tells in which databases of a server something may have been committed. It is not safe for concurrent use.
+type Watch struct {
+	conn        *pgx.Conn
+	application string
+	activity    string
+	written     string
+
+	looked time.Time // the server's time of the last look
+	rows   map[string]int64
+}
+
+// NewWatch returns a watch that uses the connection. Sessions with that application name are left out: they write nothing.
+func NewWatch(conn *pgx.Conn, application string) *Watch {
+	return &Watch{conn: conn, application: application, activity: Query("watch_activity", ""), written: Query("watch_written", "")}
+}
+
+// Changes are the databases of a server in which something may have been committed since the last look. The first look says
+// that it may have been in any.
+type Changes struct {
+	All       bool
+	Databases []string
+	Server    time.Time // when it started
+}
+
+// Look asks the server for its databases in which something may have been committed since the last call.
+func (w *Watch) Look(ctx context.Context) (Changes, error) {
+	c := Changes{All: w.rows == nil}
+	var at time.Time
+	if err := w.conn.QueryRow(ctx, w.activity, pgx.QueryExecModeExec, w.looked, w.application).Scan(&c.Databases, &at, &c.Server); err != nil {
+		return c, err
+	}
+	found, err := w.conn.Query(ctx, w.written, pgx.QueryExecModeExec)
+	if err != nil {
+		return c, err
+	}
+	rows := map[string]int64{}
+	var name string
+	var n *int64
+	if _, err := pgx.ForEachRow(found, []any{&name, &n}, func() error {
+		if n != nil {
+			rows[name] = *n
+		}
+		if before, known := w.rows[name]; n == nil || !known || before != *n {
+			c.Databases = append(c.Databases, name)
+		}
+		return nil
+	}); err != nil {
+		return c, err
+	}
+	w.rows, w.looked = rows, at
+	return c, nil
+}
