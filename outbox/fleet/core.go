@@ -123,11 +123,10 @@ func (c *core) set(now time.Time, all []Database) {
 func (c *core) look(now time.Time, all bool, changed []string, server time.Time) {
 	c.watched, c.server = now, server
 	for _, e := range c.entries {
-		switch {
-		case e.answer.server.IsZero(): // where it is will be known when it has answered, and the answer may be older than this
-			e.hinted = e.hinted || e.state == probing
-		case e.answer.server.Equal(server):
+		if e.answer.server.Equal(server) {
 			e.hinted = e.hinted || all || slices.Contains(changed, e.answer.database)
+		} else { // that it is there will be known when it has answered, and its answer may be older than this look
+			e.hinted = e.hinted || e.state == probing
 		}
 	}
 }
