@@ -165,13 +165,14 @@ func TestFleetOfTwoHundredDatabases(t *testing.T) {
 	assert.LessOrEqual(t, took[len(took)-1], 2*time.Second+connects*connecting[len(connecting)-1])
 
 	begun := time.Now()
-	for i, dsn := range dsns {
-		commit(t, dsn, fmt.Sprint("all-", i))
+	const many = 40 // more than may be active at once
+	for i := range many {
+		commit(t, dsns[i], fmt.Sprint("burst-", i))
 	}
-	for i := range dsns {
-		awaited(fmt.Sprint("all-", i))
+	for i := range many {
+		awaited(fmt.Sprint("burst-", i))
 	}
-	t.Logf("one event in each database, written and published after %v", time.Since(begun))
+	t.Logf("one event in each of %d databases, written and published after %v", many, time.Since(begun))
 	end()
 	<-counted
 	t.Logf("%d connections at most", highest)

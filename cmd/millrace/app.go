@@ -23,6 +23,8 @@ import (
 	"github.com/millrace-go/millrace/framework"
 	"github.com/millrace-go/millrace/internal/pgdsn"
 	"github.com/millrace-go/millrace/internal/reach"
+	"github.com/millrace-go/millrace/internal/words"
+	"github.com/millrace-go/millrace/outbox/fleet"
 )
 
 // connectTimeout bounds how long a database may take to answer the first time.
@@ -38,7 +40,11 @@ type app struct {
 	began          bool // the command line was understood
 
 	file, dsn, schema string
+	name              string // of the fleet's database; "" means all
 	json              bool
+
+	fleet    []fleet.Database // that the command works on, if it does on several
+	gathered *gathered        // what is printed about them
 
 	broker broker            // of those commands that talk to one
 	cfg    *framework.Config // nil: none was read
@@ -51,7 +57,8 @@ func (a *app) database(c *cobra.Command) *cobra.Command {
 	f := c.PersistentFlags()
 	f.StringVar(&a.dsn, "dsn", "", "connection string of the database (default: the configuration's, $MILLRACE_POSTGRES_DSN, $DATABASE_URL, or $PGHOST and the like)")
 	f.StringVar(&a.schema, "schema", "", "schema of Millrace's tables (default: the configuration's, $MILLRACE_POSTGRES_SCHEMA, or \"millrace\")")
-	f.StringVar(&a.file, "config", "", "configuration file of a service, which names its database")
+	f.StringVar(&a.file, "config", "", "configuration file of a service, which names its database, or those of a fleet")
+	f.StringVar(&a.name, "database", "", "one database of the configuration's fleet, by its name (default: all, where the command takes several)")
 	return c
 }
 
@@ -110,6 +117,9 @@ func (a *app) connected(f func(ctx context.Context, pool *pgxpool.Pool, args []s
 		ctx, stop := untilSignal()
 		defer stop()
 		defer a.showProgress(c.CommandPath())()
+		if _, each := c.Annotations[onEach]; each && len(a.fleet) > 0 {
+			return a.eachConnected(ctx, func(ctx context.Context, pool *pgxpool.Pool) error { return f(ctx, pool, args) })
+		}
 		pool, err := a.connect(ctx)
 		if err != nil {
 			return err
@@ -132,6 +142,9 @@ func (a *app) showProgress(text string) (end func()) {
 }
 
 func (a *app) connect(ctx context.Context) (*pgxpool.Pool, error) {
+	if len(a.fleet) > 0 && a.gathered == nil {
+		return nil, usageError{fmt.Errorf("the configuration has a fleet of %s, and this command works on one: name it by --database", words.Count(len(a.fleet), "database"))}
+	}
 	dsn := cmp.Or(a.dsn, os.Getenv("MILLRACE_POSTGRES_DSN"), os.Getenv("DATABASE_URL"))
 	cfg, err := pgdsn.Parse(dsn)
 	if err != nil {
@@ -195,6 +208,9 @@ func (a *app) logger() *slog.Logger {
 }
 
 func (a *app) printJSON(v any) error {
+	if a.gathered != nil {
+		return a.gathered.json(a.name, v)
+	}
 	e := json.NewEncoder(a.stdout)
 	e.SetIndent("", "  ")
 	return e.Encode(v)
@@ -202,6 +218,10 @@ func (a *app) printJSON(v any) error {
 
 // table prints rows of cells: see output.Columns. Of the columns that are called STATE it colours the words.
 func (a *app) table(columns string, rows [][]string) {
+	if a.gathered != nil {
+		a.gathered.table(a.name, columns, rows)
+		return
+	}
 	all := output.Columns(columns)
 	for i := range all {
 		if all[i].Head == "STATE" {

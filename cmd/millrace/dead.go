@@ -90,7 +90,7 @@ func (a *app) deadList() *cobra.Command {
 		a.table("EVENT# CONSUMER~ KEY~? STATE TRIES? AGE GROUP? ERROR~", rows)
 		return nil
 	})
-	return a.prints(c)
+	return a.prints(onEachDatabase(c))
 }
 
 // failedState is the state of an event, with what comes next.

@@ -77,23 +77,31 @@ func (a *app) doctor() *cobra.Command {
 		ctx, stop := untilSignal()
 		defer stop()
 		defer a.showProgress("Connecting to the database")()
-		pool, err := a.connect(ctx)
-		if err != nil {
-			return err
-		}
-		defer pool.Close()
-		cfg := doctor.Config{Schema: a.schema, Limits: limits, Ignore: ignore, Reach: a.reach, Progress: a.progress.Say}
+		cfg := doctor.Config{Schema: a.schema, Limits: limits, Ignore: ignore, Progress: a.progress.Say}
 		cfg.Broker = doctor.Broker{Name: a.brokerName(), Words: a.broker.words(), How: brokerFlags[a.brokerName()], Subscriptions: subscriptions}
 		if asks {
 			cfg.Broker.Open = func(ctx context.Context, patience time.Duration) (transport.Transport, error) {
 				return a.openBroker(ctx, slog.New(slog.DiscardHandler), patience)
 			}
 		}
-		found, err := doctor.Examine(ctx, pool, cfg)
-		if err != nil {
-			return err
+		examine := func() error {
+			pool, err := a.connect(ctx)
+			if err != nil {
+				return err
+			}
+			defer pool.Close()
+			cfg.Reach = a.reach
+			found, err := doctor.Examine(ctx, pool, cfg)
+			if err != nil {
+				return err
+			}
+			cfg.Broker.Open = nil // of several databases the first has it asked
+			return a.reportFindings(found)
 		}
-		return a.reportFindings(found)
+		if len(a.fleet) > 0 {
+			return a.forEach(examine)
+		}
+		return examine()
 	}
 	return a.prints(c)
 }
@@ -133,6 +141,9 @@ func (a *app) reportFindings(found []doctor.Finding) error {
 }
 
 func (a *app) printFindings(found []doctor.Finding, wrong int) {
+	if a.gathered != nil {
+		a.say("%s", a.terminal.Dim("database "+words.OneLine(a.name)))
+	}
 	const indent = len("  remedy  ")
 	for _, f := range found {
 		if f.Note {

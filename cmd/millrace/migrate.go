@@ -96,7 +96,7 @@ func (a *app) migrate() *cobra.Command {
 	})
 	shown := a.migratePrint(&component)
 	up.PreRunE, status.PreRunE, shown.PreRunE = check, check, check
-	c.AddCommand(a.prints(waits(up)), a.prints(waits(down)), a.prints(status), shown, a.grants())
+	c.AddCommand(a.prints(onEachDatabase(waits(up))), a.prints(waits(down)), a.prints(onEachDatabase(status)), shown, a.grants())
 	return c
 }
 

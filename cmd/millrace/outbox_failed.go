@@ -85,7 +85,7 @@ func (a *app) outboxList() *cobra.Command {
 		a.table(columns, rows)
 		return nil
 	})
-	return a.prints(c)
+	return a.prints(onEachDatabase(c))
 }
 
 func (a *app) printOutboxGroups(ctx context.Context, pool *pgxpool.Pool, l outboxadmin.Listing, state string) error {
@@ -122,6 +122,10 @@ func outboxFlags(l outboxadmin.Listing, state string) [][2]string {
 func (a *app) sayNone(why, command string, flags [][2]string) {
 	if given := givenFlags(flags); given != "" {
 		why = fmt.Sprintf("No event matches %s. To list all, run: %s", given, command)
+	}
+	if a.gathered != nil {
+		a.gathered.nothing = why
+		return
 	}
 	a.say("%s", why)
 }

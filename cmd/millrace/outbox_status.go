@@ -38,6 +38,10 @@ func (a *app) outboxStatus() *cobra.Command {
 		if a.json {
 			return a.printJSON(r)
 		}
+		if a.gathered != nil {
+			a.statusRow(r)
+			return nil
+		}
 		var failed []outboxadmin.Event
 		if len(r.Failed) > 0 {
 			failed, err = outboxadmin.List(ctx, pool, a.schema, outboxadmin.Listing{States: []string{"dead", "retrying"}, Limit: maxCounted})
@@ -48,7 +52,7 @@ func (a *app) outboxStatus() *cobra.Command {
 		a.printReport(r, failed, shards)
 		return nil
 	})
-	return a.prints(c)
+	return a.prints(onEachDatabase(c))
 }
 
 func (a *app) printReport(r *outboxadmin.Report, failed []outboxadmin.Event, shards bool) {

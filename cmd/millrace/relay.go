@@ -23,7 +23,9 @@ func (a *app) relay() *cobra.Command {
 		Long: "Publishes committed events from the outbox to a broker until SIGTERM or Ctrl-C, and then waits for those in flight. Any\n" +
 			"number of relays share the work. With --config it takes the database, the broker and the section outbox from a service's\n" +
 			"configuration; MILLRACE_* variables win over that, and flags over both. PUBSUB_EMULATOR_HOST and Google's other\n" +
-			"variables are respected.",
+			"variables are respected.\n\n" +
+			"If the configuration has a section fleet, the command forwards the outboxes of all its databases within a budget of\n" +
+			"connections, and serves /metrics, /healthz and /readyz at admin.address.",
 		Example: "  millrace relay --config millrace.yaml\n  millrace relay --broker pubsub --project my-project\n  millrace relay --broker kafka --brokers kafka-1:9092,kafka-2:9092 --tls",
 	})
 	a.broker.flags(c)
@@ -60,6 +62,9 @@ func (a *app) relay() *cobra.Command {
 			if err := a.load(); err != nil {
 				return err
 			}
+			if err := a.selectDatabase(c.Context()); err != nil { // the environment may name a fleet, too
+				return err
+			}
 		}
 		a.conns, cfg = doctor.PoolRelay, a.cfg.Outbox.RelayConfig
 		cfg.Schema, cfg.Logger, cfg.BatchSize = a.schema, a.logger(), cmp.Or(batchSize, cfg.BatchSize)
@@ -68,6 +73,12 @@ func (a *app) relay() *cobra.Command {
 		}
 		if err := cfg.WithDefaults().Validate(); err != nil { // the configuration's own was checked
 			return usageError{errors.New(relayFlags.Replace(err.Error()))}
+		}
+		if len(a.fleet) > 0 {
+			all := *a.cfg
+			all.Postgres.Schema, all.Outbox.RelayConfig, all.Log.Handler = a.schema, cfg, cfg.Logger.Handler()
+			all.ShutdownTimeout = cmp.Or(drain, all.ShutdownTimeout)
+			return a.relayFleet(all)
 		}
 		return run(c, args)
 	}

@@ -32,6 +32,12 @@ func (a *app) resolve(c *cobra.Command) error {
 		if err := a.load(); err != nil {
 			return err
 		}
+	}
+	if err := a.selectDatabase(c.Context()); err != nil {
+		return err
+	}
+	a.reach.Database = a.name
+	if a.cfg != nil {
 		a.dsn, a.schema = cmp.Or(a.dsn, a.cfg.Postgres.DSN), cmp.Or(a.schema, a.cfg.Postgres.Schema)
 	}
 	schema, err := pgschema.Validate(cmp.Or(a.schema, os.Getenv("MILLRACE_POSTGRES_SCHEMA")))
@@ -96,6 +102,8 @@ func (a *app) dsnSource() string {
 	switch {
 	case a.reach.DSN != "":
 		return "--dsn"
+	case a.name != "":
+		return fmt.Sprintf("the dsn of database %q in the fleet of %s", a.name, a.file)
 	case a.file != "":
 		return "postgres.dsn of " + a.file
 	case os.Getenv("MILLRACE_POSTGRES_DSN") != "":

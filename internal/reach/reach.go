@@ -16,8 +16,8 @@ import (
 
 // Reach is how a command reached what it looked at.
 type Reach struct {
-	Config, DSN, Schema string         // as flags: "" where it went by defaults and the environment
-	Server              *pgconn.Config // where that was
+	Config, Database, DSN, Schema string         // as flags: "" where it went by defaults and the environment
+	Server                        *pgconn.Config // where that was
 }
 
 // Command is one of this program's for the same database, as a shell takes it. The operand is what it is about, such as an event's ID.
@@ -30,7 +30,7 @@ func (r Reach) Command(operand string, args ...string) string {
 
 // CommandOf is a Command about several. Others may have chosen the operands: one that begins with a dash must not become a flag.
 func (r Reach) CommandOf(operands []string, args ...string) string {
-	for _, flag := range [][2]string{{"--config", r.Config}, {"--dsn", WithoutPassword(r.DSN)}, {"--schema", r.Schema}} {
+	for _, flag := range [][2]string{{"--config", r.Config}, {"--database", r.Database}, {"--dsn", WithoutPassword(r.DSN)}, {"--schema", r.Schema}} {
 		if flag[1] != "" {
 			args = append(args, flag[0], flag[1])
 		}
