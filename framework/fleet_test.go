@@ -150,7 +150,7 @@ func TestFleetOfTwoHundredDatabases(t *testing.T) {
 		require.Eventually(t, func() (ok bool) { at, ok = came.came(payload); return ok }, 5*time.Minute, 5*time.Millisecond, payload)
 		return at
 	}
-	require.Eventually(t, func() bool { return connections() == 1 }, 5*time.Minute, 20*time.Millisecond, "idle databases have no connection")
+	require.Eventually(t, func() bool { return connections() == 1 }, 8*time.Minute, 20*time.Millisecond, "idle databases have no connection")
 	var took, connecting []time.Duration
 	for i := 0; i < len(dsns); i += 7 {
 		payload := fmt.Sprint("single-", i)

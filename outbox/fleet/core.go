@@ -35,8 +35,9 @@ const (
 	minConnections = 1 + probeSlots + slowSlots + relayConnections
 
 	lookInterval = 250 * time.Millisecond // of a watch
-	lookExpires  = 2 * time.Second        // after which a watch counts no longer
-	sweep        = time.Minute            // a database that a watch tells nothing of is asked once in this time nevertheless
+	lookTimeout  = 5 * time.Second        // of one look
+	lookExpires  = 10 * time.Second       // after which a watch counts no longer
+	sweep        = 10 * time.Minute       // a database that a watch tells nothing of is asked once in this time nevertheless
 
 	linger    = 3 * time.Second        // a relay without work stays for so long, unless others wait
 	turn      = 5 * time.Second        // a relay with work stays for so long, where others wait

@@ -274,9 +274,15 @@ func (s *server) lookAt(ctx context.Context, pool *pgxpool.Pool) (p probe) {
 
 // watch tells the core in which databases something may have been committed. It has a connection to one of them.
 func (s *server) watch(ctx context.Context) {
+	w, lost := store.NewWatch(application), false
 	for n := 0; ctx.Err() == nil; n++ {
 		if all := s.databases(); len(all) > 0 {
-			s.watchBy(ctx, all[n%len(all)])
+			db := all[n%len(all)]
+			err := s.watchBy(ctx, db, w)
+			if err != nil && ctx.Err() == nil && !lost {
+				s.log.Warn("nothing tells which databases of a server have changed: each is asked by itself meanwhile", "database", db.Name, "error", err)
+			}
+			lost = err != nil
 		}
 		select {
 		case <-ctx.Done():
@@ -285,27 +291,27 @@ func (s *server) watch(ctx context.Context) {
 	}
 }
 
-func (s *server) watchBy(ctx context.Context, db Database) {
-	opening, cancel := context.WithTimeout(ctx, lookExpires)
+// watchBy watches by a connection to the database, as long as that is one of the fleet.
+func (s *server) watchBy(ctx context.Context, db Database, w *store.Watch) error {
+	opening, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
 	conn, err := s.connect(opening, db)
 	if err != nil {
-		return // the core asks each database by itself meanwhile, and tells
+		return err
 	}
 	defer closeConn(ctx, conn)
-	w := store.NewWatch(conn, application)
-	for tick := time.NewTicker(lookInterval); slices.Contains(s.databases(), db); {
-		looking, cancel := context.WithTimeout(ctx, lookExpires)
-		found, err := w.Look(looking)
+	tick := time.NewTicker(lookInterval)
+	defer tick.Stop()
+	for slices.Contains(s.databases(), db) {
+		looking, cancel := context.WithTimeout(ctx, lookTimeout)
+		found, err := w.Look(looking, conn)
 		cancel()
 		if err != nil {
-			tick.Stop()
-			return
+			return err
 		}
 		select {
 		case <-ctx.Done():
-			tick.Stop()
-			return
+			return nil
 		case s.inputs <- watched{found}:
 		}
 		select {
@@ -313,6 +319,7 @@ func (s *server) watchBy(ctx context.Context, db Database) {
 		case <-tick.C:
 		}
 	}
+	return nil
 }
 
 // report keeps what Status and metrics tell.

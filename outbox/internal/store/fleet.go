@@ -32,36 +32,36 @@ func ProbeDatabase(ctx context.Context, conn *pgx.Conn, schema string) (p Probe,
 
 // Watch tells in which databases of a server something may have been committed. It is not safe for concurrent use.
 type Watch struct {
-	conn        *pgx.Conn
 	application string
 	activity    string
 	written     string
 
+	server time.Time // when it started
 	looked time.Time // the server's time of the last look
 	rows   map[string]int64
 }
 
-// NewWatch returns a watch that uses the connection. Sessions with that application name are left out: they write nothing.
-func NewWatch(conn *pgx.Conn, application string) *Watch {
-	return &Watch{conn: conn, application: application, activity: Query("watch_activity", ""), written: Query("watch_written", "")}
+// NewWatch returns a watch. Sessions with that application name are left out: they write nothing.
+func NewWatch(application string) *Watch {
+	return &Watch{application: application, activity: Query("watch_activity", ""), written: Query("watch_written", "")}
 }
 
-// Changes are the databases of a server in which something may have been committed since the last look. The first look says
-// that it may have been in any.
+// Changes are the databases of a server in which something may have been committed since the last look. The first look at a
+// server says that it may have been in any.
 type Changes struct {
 	All       bool
 	Databases []string
 	Server    time.Time // when it started
 }
 
-// Look asks the server for its databases in which something may have been committed since the last call.
-func (w *Watch) Look(ctx context.Context) (Changes, error) {
-	c := Changes{All: w.rows == nil}
+// Look asks the server for its databases in which something may have been committed since the last call that was answered. Each
+// call may have another connection.
+func (w *Watch) Look(ctx context.Context, conn *pgx.Conn) (c Changes, err error) {
 	var at time.Time
-	if err := w.conn.QueryRow(ctx, w.activity, pgx.QueryExecModeExec, w.looked, w.application).Scan(&c.Databases, &at, &c.Server); err != nil {
+	if err := conn.QueryRow(ctx, w.activity, pgx.QueryExecModeExec, w.looked, w.application).Scan(&c.Databases, &at, &c.Server); err != nil {
 		return c, err
 	}
-	found, err := w.conn.Query(ctx, w.written, pgx.QueryExecModeExec)
+	found, err := conn.Query(ctx, w.written, pgx.QueryExecModeExec)
 	if err != nil {
 		return c, err
 	}
@@ -79,6 +79,7 @@ func (w *Watch) Look(ctx context.Context) (Changes, error) {
 	}); err != nil {
 		return c, err
 	}
-	w.rows, w.looked = rows, at
+	c.All = !c.Server.Equal(w.server)
+	w.rows, w.looked, w.server = rows, at, c.Server
 	return c, nil
 }
