@@ -44,6 +44,9 @@ type Config struct {
 	// configures it; sections of other brokers may stand beside it. Required.
 	Broker string
 
+	// Migration takes a fleet from Broker to another one.
+	Migration Migration
+
 	// Postgres is the database that the handlers write to, with Millrace's tables.
 	Postgres Postgres
 
@@ -211,6 +214,7 @@ func (c Config) WithDefaults() Config {
 	c.Postgres.DSN = cmp.Or(c.Postgres.DSN, os.Getenv("DATABASE_URL"))
 	c.Postgres.Schema = cmp.Or(c.Postgres.Schema, "millrace")
 	c.HTTP.Address = cmp.Or(c.HTTP.Address, "127.0.0.1:8080")
+	c.Migration = c.Migration.WithDefaults()
 	c.Health = c.Health.WithDefaults()
 	c.Log.Format = cmp.Or(c.Log.Format, "text")
 	c.CloudEvents.Source = cmp.Or(c.CloudEvents.Source, "/"+c.Service)
@@ -231,6 +235,7 @@ func (c Config) Validate() error {
 	if c.Broker == "" {
 		wrong("Broker", "empty: want pubsub, kafka or memory")
 	}
+	errs = append(errs, c.Migration.validate(c.Broker))
 	connections := math.MaxInt32 // more than a handler could need
 	if parsed, err := pgdsn.Parse(c.Postgres.DSN); err != nil {
 		wrong("Postgres.DSN", "%w", err)

@@ -92,8 +92,13 @@ func parse(path string, file []byte, environ []string, drivers []transport.Drive
 		problems = append(problems, wrong...)
 	}
 	if len(drivers) > 0 && c.Broker != "" {
-		if _, err := c.driver(); err != nil {
+		if _, err := c.driver(c.Broker); err != nil {
 			problems = append(problems, settings.Problem{Origin: r.Origin("broker"), Path: "broker", Text: err.Error()})
+		}
+		if to := c.Migration.To; to != "" {
+			if _, err := c.driver(to); err != nil {
+				problems = append(problems, settings.Problem{Origin: r.Origin("migration.to"), Path: "migration.to", Text: err.Error()})
+			}
 		}
 	}
 	problems = append(problems, strangers(environ, known, drivers)...)
@@ -106,7 +111,7 @@ func (c Config) Settings() (transport.Driver, transport.Settings, error) {
 	if c.loaded != nil {
 		source = c.loaded.source
 	}
-	d, err := c.driver()
+	d, err := c.driver(c.Broker)
 	if err != nil {
 		return transport.Driver{}, nil, configError(source, []settings.Problem{{Path: "broker", Text: err.Error()}})
 	}
@@ -114,21 +119,21 @@ func (c Config) Settings() (transport.Driver, transport.Settings, error) {
 	return d, s, configError(source, problems)
 }
 
-// driver is that of the configuration's broker. Its error is about the field Broker.
-func (c Config) driver() (transport.Driver, error) {
+// driver is that of a broker. Its error is about the field that names it.
+func (c Config) driver(broker string) (transport.Driver, error) {
 	names := make([]string, len(c.Drivers))
 	for i, d := range c.Drivers {
-		if names[i] = d.Name; d.Name == c.Broker {
+		if names[i] = d.Name; d.Name == broker {
 			return d, nil
 		}
 	}
 	if len(names) == 0 {
-		return transport.Driver{}, fmt.Errorf("is %q, and Config.Drivers is empty: add the driver of that broker", c.Broker)
+		return transport.Driver{}, fmt.Errorf("is %q, and Config.Drivers is empty: add the driver of that broker", broker)
 	}
-	if slices.Contains(brokerNames, c.Broker) {
-		return transport.Driver{}, fmt.Errorf("is %q, and its driver is not there, but those of %s: add it to Config.Drivers, or name another broker", c.Broker, strings.Join(names, ", "))
+	if slices.Contains(brokerNames, broker) {
+		return transport.Driver{}, fmt.Errorf("is %q, and its driver is not there, but those of %s: add it to Config.Drivers, or name another broker", broker, strings.Join(names, ", "))
 	}
-	return transport.Driver{}, fmt.Errorf("is %q: want one of %s", c.Broker, strings.Join(names, ", "))
+	return transport.Driver{}, fmt.Errorf("is %q: want one of %s", broker, strings.Join(names, ", "))
 }
 
 // section reads the settings of a driver, and returns the variables that could change them.
@@ -141,7 +146,7 @@ func (c Config) section(d transport.Driver) (transport.Settings, []string, []set
 		}
 		known = r.Environ(c.loaded.lookup, envPrefix+"_"+settings.Variable(d.Name), d.Name, s)
 	}
-	if c.Broker == d.Name { // what others lack, they may lack
+	if d.Name != "" && (d.Name == c.Broker || d.Name == c.Migration.To) { // what others lack, they may lack
 		r.Refuse(s.WithDefaults(c.environment()).Validate(), d.Name, s)
 		for i, p := range r.Problems {
 			if slices.Contains(addresses, p.Path) && strings.HasPrefix(p.Text, "is empty") {

@@ -129,22 +129,18 @@ func withGrants(err error) error {
 		"millrace migrate grants --writer ROLE --relay ROLE --consumer ROLE --http ROLE --scheduler ROLE; or change it)", err)
 }
 
-// open connects to the broker.
-func (s *Service) open(ctx context.Context, settings transport.Settings) (transport.Transport, error) {
-	t, err := settings.Open(ctx, transport.Environment{
+// open connects to the broker, or to both of a migration, and asks whether they answer.
+func (s *Service) open(ctx context.Context) (transport.Transport, error) {
+	t, err := s.cfg.OpenTransport(ctx, s.pool, transport.Environment{
 		DrainTimeout: s.cfg.ShutdownTimeout, Logger: s.log,
 		MeterProvider: s.telemetry.meter, TracerProvider: s.telemetry.tracer, Propagator: s.telemetry.propagator,
 	})
 	if pinged, ok := t.(transport.Pinger); err == nil && ok {
 		if err = pinged.Ping(ctx); err != nil {
-			err = errors.Join(err, t.Close())
+			return nil, unreachable(strings.ReplaceAll(t.Name(), "+", " or "), errors.Join(err, t.Close()))
 		}
 	}
-	if err != nil {
-		return nil, fmt.Errorf("connect to the broker: see that it runs, and that the section %s of the configuration (%s_%s_* in the environment) says where: %w",
-			s.cfg.Broker, envPrefix, strings.ToUpper(s.cfg.Broker), err)
-	}
-	return t, nil
+	return t, err
 }
 
 // closePool waits for connections that are in use, but not for ever.

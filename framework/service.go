@@ -84,19 +84,18 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	_, settings, err := cfg.Settings()
-	if err != nil {
+	if _, _, err := cfg.Settings(); err != nil {
 		return nil, err
 	}
 	s := &Service{cfg: cfg, log: newLogger(os.Stderr, cfg.Service, cfg.Log), mux: http.NewServeMux(), running: make(chan struct{}), stopping: make(chan struct{})}
-	if err := s.assemble(ctx, settings); err != nil {
+	if err := s.assemble(ctx); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil
 }
 
 // assemble makes the parts; what it has made when it fails, Close closes.
-func (s *Service) assemble(ctx context.Context, settings transport.Settings) (err error) {
+func (s *Service) assemble(ctx context.Context) (err error) {
 	connecting, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	if s.telemetry, err = newProviders(ctx, s.cfg.Service, s.cfg.Telemetry); err != nil {
@@ -118,7 +117,7 @@ func (s *Service) assemble(ctx context.Context, settings transport.Settings) (er
 	if err = checkSchema(connecting, s.pool, s.cfg.Postgres.Schema); err != nil {
 		return err
 	}
-	if s.transport, err = s.open(connecting, settings); err != nil {
+	if s.transport, err = s.open(connecting); err != nil {
 		return err
 	}
 	if s.health, err = newHealth(s.cfg.Health, s.pool, s.cfg.Postgres.Schema, s.transport, s.stopping, s.paused, s.log); err != nil {

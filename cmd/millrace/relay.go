@@ -34,7 +34,7 @@ func (a *app) relay() *cobra.Command {
 	var cfg outbox.RelayConfig
 	run := a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) (err error) {
 		a.progress.Say("") // its log tells
-		broker, err := a.openBroker(ctx, cfg.Logger, cfg.DrainTimeout)
+		broker, err := a.openTransport(ctx, pool, cfg.Logger, cfg.DrainTimeout)
 		if err != nil {
 			return err
 		}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
 	"github.com/millrace-go/millrace/framework"
@@ -83,6 +84,17 @@ func (a *app) openBroker(ctx context.Context, log *slog.Logger, drain time.Durat
 		return nil, err
 	}
 	t, err := settings.Open(ctx, transport.Environment{Logger: log, DrainTimeout: drain})
+	if err != nil {
+		return nil, fmt.Errorf("%w; connect to it by %s, or by the section %s of a configuration", err, brokerFlags[a.cfg.Broker], a.cfg.Broker)
+	}
+	return t, nil
+}
+
+// openTransport connects a relay to the broker, or to both of a migration.
+func (a *app) openTransport(ctx context.Context, pool *pgxpool.Pool, log *slog.Logger, drain time.Duration) (transport.Transport, error) {
+	cfg := *a.cfg
+	cfg.Postgres.Schema = a.schema
+	t, err := cfg.OpenTransport(ctx, pool, transport.Environment{Logger: log, DrainTimeout: drain})
 	if err != nil {
 		return nil, fmt.Errorf("%w; connect to it by %s, or by the section %s of a configuration", err, brokerFlags[a.cfg.Broker], a.cfg.Broker)
 	}

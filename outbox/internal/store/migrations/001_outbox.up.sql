@@ -256,6 +256,32 @@ create table {schema}.outbox_relay (
     topics     jsonb       not null default '[]' -- why events of topics wait in it
 );
 
+-- The broker that events are published to while a fleet goes from one to another, and afterwards. No row: that of each configuration.
+create table {schema}.outbox_broker (
+    only       boolean     primary key default true check (only), -- there is one row
+    epoch      bigint      not null,             -- counts the steps
+    from_name  text        not null,
+    to_name    text        not null,
+    phase      text        not null check (phase in ('consume', 'drain', 'publish', 'cut', 'return')),
+    changed_at timestamptz not null default now()
+);
+
+-- The processes that take part in the migration to another broker, and what they read there.
+create table {schema}.outbox_broker_process (
+    process_id uuid        primary key,
+    name       text        not null,             -- host and process, as in outbox_relay
+    service    text        not null,
+    from_name  text        not null,
+    to_name    text        not null,
+    started_at timestamptz not null default now(),
+    expires_at timestamptz not null,             -- what it publishes afterwards does not count
+    epoch      bigint      not null,             -- of the newest step that it knows, when it has nothing in flight from before that
+    epoch_at   timestamptz not null default now(), -- since when
+    consumers  jsonb       not null,             -- the topics and groups that it reads from both brokers
+    from_busy  timestamptz not null default now(), -- when it last had a message of that broker, or could not reach it
+    to_busy    timestamptz not null default now()
+);
+
 -- Which relay holds which shard. Leases are for order and economy, never for safety.
 create table {schema}.outbox_shard (
     shard      smallint    primary key,

@@ -1,0 +1,49 @@
+package brokermigration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/millrace/transport"
+)
+
+// publisher implements transport.BatchPublisher. It publishes to the broker that the record names.
+type publisher struct{ transport *Transport }
+
+func (p publisher) Publish(topic string, msgs ...*message.Message) error {
+	if len(msgs) == 0 {
+		return nil
+	}
+	return errors.Join(p.PublishBatch(msgs[0].Context(), topic, msgs)...)
+}
+
+func (p publisher) PublishBatch(ctx context.Context, topic string, msgs []*message.Message) []error {
+	broker, token, err := p.transport.process.begin()
+	if err != nil {
+		return all(msgs, err)
+	}
+	to := p.transport.to
+	if broker == p.transport.from.Name() {
+		to = p.transport.from
+	}
+	results := to.publisher.PublishBatch(ctx, topic, msgs)
+	if !p.transport.process.finish(token) {
+		return all(msgs, errStale)
+	}
+	return results
+}
+
+// Close implements message.Publisher. The transport owns the publishers.
+func (publisher) Close() error { return nil }
+
+// all is the same error for each message: it says nothing against any of them.
+func all(msgs []*message.Message, err error) []error {
+	results := make([]error, len(msgs))
+	for i := range results {
+		results[i] = fmt.Errorf("%w: %w", transport.ErrUnavailable, err)
+	}
+	return results
+}

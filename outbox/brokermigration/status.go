@@ -1,0 +1,257 @@
+package brokermigration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/millrace-go/millrace/internal/pgschema"
+	"github.com/millrace-go/millrace/outbox/internal/store"
+	"github.com/millrace-go/millrace/pgtx"
+	"github.com/millrace-go/millrace/transport"
+)
+
+// DefaultQuiet is how long a broker that does not tell what is unread must have delivered nothing.
+const DefaultQuiet = 15 * time.Minute
+
+// Query says what Inspect looks at.
+type Query struct {
+	Pool   *pgxpool.Pool // of the database whose outbox is published from
+	Schema string        // of its tables. Default: "millrace"
+
+	// Others are databases whose services consume the same topics: their consumers must have read everything, too. Default: none.
+	Others []Database
+
+	From, To transport.Transport // the brokers of the configuration
+
+	// Quiet is how long a broker that does not tell what is unread (Pub/Sub) must have delivered nothing. It must be longer than the
+	// broker takes to deliver a message again. Default: DefaultQuiet.
+	Quiet time.Duration
+}
+
+// Database is one with Millrace's tables.
+type Database struct {
+	Pool   *pgxpool.Pool
+	Schema string // of the tables. Default: "millrace"
+}
+
+// Status is how far a migration has come, and what keeps it from going on.
+type Status struct {
+	From      string    `json:"from"`
+	To        string    `json:"to"`
+	Phase     Phase     `json:"phase"`
+	Epoch     int64     `json:"epoch"`
+	ChangedAt time.Time `json:"changed_at,omitzero"`
+	Processes []Process `json:"processes"`           // that live
+	Strangers []string  `json:"strangers,omitempty"` // that live and take part in no migration, or in another one
+	Next      *Way      `json:"next,omitempty"`      // nil: this is the last phase
+	Back      *Way      `json:"back,omitempty"`      // nil: this is the first phase
+}
+
+// Way is a step that could be made.
+type Way struct {
+	Phase   Phase    `json:"phase"`
+	Blocked []string `json:"blocked,omitempty"` // why it must not be made now; none: it is safe
+}
+
+// Inspect tells how far the migration has come, and whether the steps from there are safe. It changes nothing.
+func Inspect(ctx context.Context, q Query) (Status, error) {
+	s, err := inspect(ctx, &q)
+	if err != nil {
+		return s, fmt.Errorf("inspect the broker migration: %w", err)
+	}
+	return s, nil
+}
+
+func inspect(ctx context.Context, q *Query) (Status, error) {
+	schema, err := pgschema.Validate(q.Schema)
+	if err != nil {
+		return Status{}, err
+	}
+	q.Schema = schema
+	if q.Quiet == 0 {
+		q.Quiet = DefaultQuiet
+	}
+	r, err := ReadRecord(ctx, q.Pool, schema)
+	if err != nil {
+		return Status{}, err
+	}
+	if r, err = r.In(q.From.Name(), q.To.Name()); err != nil {
+		return Status{}, err
+	}
+	facts, err := q.facts(ctx)
+	if err != nil {
+		return Status{}, err
+	}
+	s := Status{From: r.From, To: r.To, Phase: r.Phase, Epoch: r.Epoch, ChangedAt: r.ChangedAt, Processes: facts.Processes, Strangers: facts.Strangers}
+	way := func(steps map[Phase]Phase) *Way {
+		to, ok := steps[r.Phase]
+		if !ok {
+			return nil
+		}
+		return &Way{Phase: to, Blocked: blocked(r, to, facts)}
+	}
+	s.Next, s.Back = way(forward), way(back)
+	return s, nil
+}
+
+// facts asks the databases who lives, and then the brokers what is unread. A process that registers in between finds the record.
+func (q *Query) facts(ctx context.Context) (f Facts, err error) {
+	var known []Process
+	for i, d := range append([]Database{{q.Pool, q.Schema}}, q.Others...) {
+		schema, err := pgschema.Validate(d.Schema)
+		if err != nil {
+			return f, err
+		}
+		processes, names, err := whoLives(ctx, d.Pool, schema)
+		if err != nil {
+			return f, err
+		}
+		for _, p := range processes {
+			if p.from == q.From.Name() && p.to == q.To.Name() {
+				known = append(known, p)
+				if p.alive && i == 0 { // others publish from other outboxes, by other records
+					f.Processes = append(f.Processes, p)
+				}
+			}
+		}
+		for _, name := range names {
+			if !slices.ContainsFunc(known, func(p Process) bool { return p.alive && p.Name == name }) && !slices.Contains(f.Strangers, name) {
+				f.Strangers = append(f.Strangers, name)
+			}
+		}
+	}
+	reads, alive := readers(known)
+	f.Unread = map[string][]string{}
+	for _, broker := range []transport.Transport{q.From, q.To} {
+		for _, r := range reads {
+			why, err := q.unread(ctx, broker, r, alive[r], quietFor(known, broker.Name()))
+			if err != nil {
+				return f, err
+			}
+			if why != "" {
+				f.Unread[broker.Name()] = append(f.Unread[broker.Name()], why)
+			}
+		}
+	}
+	return f, nil
+}
+
+// unread says what a consumer has not read, as far as the broker tells.
+func (q *Query) unread(ctx context.Context, broker transport.Transport, r Read, alive int, quiet time.Duration) (string, error) {
+	i := transport.Inspection{Topic: true, Consumer: true, Lag: -1}
+	if inspector, ok := broker.(transport.Inspector); ok {
+		var err error
+		if i, err = inspector.Inspect(ctx, r.Topic, r.Group); err != nil {
+			return "", fmt.Errorf("ask %s for topic %s, consumer %s: %w", broker.Name(), r.Topic, r.Group, err)
+		}
+	}
+	who := fmt.Sprintf("consumer %s of topic %s", r.Group, r.Topic)
+	switch {
+	case !i.Topic, i.Lag == 0, i.Lag < 0 && !i.Consumer: // there is nothing that it could read
+		return "", nil
+	case i.Lag > 0:
+		return fmt.Sprintf("%s has not handled %d messages of %s", who, i.Lag, broker.Name()), nil
+	case alive == 0:
+		return fmt.Sprintf("no process of the migration reads %s from %s: start one, or delete the subscription", who, broker.Name()), nil
+	case quiet < q.Quiet:
+		return fmt.Sprintf("%s may have messages of %s, which does not tell: nothing came for %s, want %s", who, broker.Name(), quiet.Truncate(time.Second), q.Quiet), nil
+	}
+	return "", nil
+}
+
+// ReadRecord returns what the database says of migrations.
+func ReadRecord(ctx context.Context, db pgtx.DB, schema string) (r Record, err error) {
+	err = pgtx.Run(ctx, db, func(ctx context.Context, tx pgx.Tx) error {
+		return scanRecord(tx.QueryRow(ctx, store.Query("broker_record", schema)), &r)
+	})
+	return r, err
+}
+
+// ErrBlocked means that a step would not be safe now: Status says why. Try again.
+var ErrBlocked = errors.New("the step is not safe now")
+
+// Step goes to the next phase, or one phase back, if that is safe. It returns the status before the step, and ErrBlocked where it was
+// not made.
+func Step(ctx context.Context, q Query, goBack bool, actor string) (Status, error) {
+	s, err := inspect(ctx, &q)
+	if err != nil {
+		return s, fmt.Errorf("step of the broker migration: %w", err)
+	}
+	way := s.Next
+	if goBack {
+		way = s.Back
+	}
+	switch {
+	case way == nil && goBack:
+		return s, fmt.Errorf("step of the broker migration: phase %s is the first: there is nothing to go back to", s.Phase)
+	case way == nil:
+		return s, fmt.Errorf("step of the broker migration: phase %s is the last: run the processes with broker: %s and no migration", s.Phase, s.To)
+	case len(way.Blocked) > 0:
+		return s, ErrBlocked
+	}
+	err = pgtx.Run(ctx, q.Pool, func(ctx context.Context, tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, store.Query("broker_lock", q.Schema)); err != nil {
+			return err
+		}
+		var now Record
+		if err := scanRecord(tx.QueryRow(ctx, store.Query("broker_record", q.Schema)), &now); err != nil {
+			return err
+		}
+		if now.Epoch != s.Epoch {
+			return errors.New("somebody else has made a step: look at the status again")
+		}
+		_, err := tx.Exec(ctx, store.Query("broker_step", q.Schema), s.Epoch+1, s.From, s.To, way.Phase, actor)
+		return err
+	})
+	if err != nil {
+		return s, fmt.Errorf("step of the broker migration: %w", err)
+	}
+	return s, nil
+}
+
+// whoLives returns the processes that take part in migrations, and the names of all relays and claims that live.
+func whoLives(ctx context.Context, db pgtx.DB, schema string) (processes []Process, names []string, err error) {
+	err = pgtx.Run(ctx, db, func(ctx context.Context, tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, store.Query("broker_processes", schema))
+		if err != nil {
+			return err
+		}
+		if processes, err = pgx.CollectRows(rows, scanProcess); err != nil {
+			return err
+		}
+		living := []string{store.Query("broker_relays", schema)}
+		var claims bool
+		if err := tx.QueryRow(ctx, `select to_regclass($1) is not null`, schema+".claim_run").Scan(&claims); err != nil {
+			return err
+		}
+		if claims {
+			living = append(living, pgschema.Render(`select name from {schema}.claim_run where beat_at > clock_timestamp() - interval '30 seconds'`, schema))
+		}
+		for _, q := range living {
+			rows, err := tx.Query(ctx, q)
+			if err != nil {
+				return err
+			}
+			found, err := pgx.CollectRows(rows, pgx.RowTo[string])
+			if err != nil {
+				return err
+			}
+			names = append(names, found...)
+		}
+		return nil
+	})
+	return processes, names, err
+}
+
+func scanProcess(row pgx.CollectableRow) (p Process, err error) {
+	var from, to float64
+	err = row.Scan(&p.Name, &p.Service, &p.from, &p.to, &p.alive, &p.Epoch, &p.Consumers, &from, &to)
+	p.quiet = map[string]time.Duration{p.from: time.Duration(from * float64(time.Second)), p.to: time.Duration(to * float64(time.Second))}
+	return p, err
+}

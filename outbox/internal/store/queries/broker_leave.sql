@@ -1,0 +1,2 @@
+-- The process has ended, with nothing in flight. Its row stays, because somebody has to read what it read. By the primary key.
+update {schema}.outbox_broker_process set expires_at = clock_timestamp() where process_id = $1
