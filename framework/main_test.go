@@ -16,6 +16,8 @@ func TestMain(m *testing.M) {
 		os.Exit(role.Play(playSignalled))
 	case deployed:
 		os.Exit(role.Play(playDeployed))
+	case migrating:
+		os.Exit(role.Play(playMigrating))
 	case rolled:
 		os.Exit(role.Play(playRolled))
 	}
