@@ -258,7 +258,7 @@ create table {schema}.outbox_relay (
 
 -- The broker that events are published to while a fleet goes from one to another, and afterwards. No row: that of each configuration.
 create table {schema}.outbox_broker (
-    only       boolean     primary key default true check (only), -- there is one row
+    one        boolean     primary key default true check (one), -- there is one row
     epoch      bigint      not null,             -- counts the steps
     from_name  text        not null,
     to_name    text        not null,

@@ -1,7 +1,7 @@
 -- Makes a step, and notes who did. Nobody else makes one meanwhile, by broker_lock.
 with step as (
     insert into {schema}.outbox_broker (epoch, from_name, to_name, phase) values ($1::bigint, $2::text, $3::text, $4::text)
-    on conflict (only) do update set epoch = excluded.epoch, from_name = excluded.from_name, to_name = excluded.to_name,
+    on conflict (one) do update set epoch = excluded.epoch, from_name = excluded.from_name, to_name = excluded.to_name,
         phase = excluded.phase, changed_at = now()
 )
 insert into {schema}.outbox_audit (actor, action, events, detail)
