@@ -131,16 +131,29 @@ func withGrants(err error) error {
 
 // open connects to the broker, or to both of a migration, and asks whether they answer.
 func (s *Service) open(ctx context.Context) (transport.Transport, error) {
-	t, err := s.cfg.OpenTransport(ctx, s.pool, transport.Environment{
+	t, err := s.cfg.OpenTransport(ctx, s.pool, s.environment())
+	if err != nil {
+		return nil, err
+	}
+	return answering(ctx, t)
+}
+
+// environment is what the service gives a transport.
+func (s *Service) environment() transport.Environment {
+	return transport.Environment{
 		DrainTimeout: s.cfg.ShutdownTimeout, Logger: s.log,
 		MeterProvider: s.telemetry.meter, TracerProvider: s.telemetry.tracer, Propagator: s.telemetry.propagator,
-	})
-	if pinged, ok := t.(transport.Pinger); err == nil && ok {
-		if err = pinged.Ping(ctx); err != nil {
+	}
+}
+
+// answering asks whether the transport's brokers answer, and closes it if not.
+func answering(ctx context.Context, t transport.Transport) (transport.Transport, error) {
+	if pinged, ok := t.(transport.Pinger); ok {
+		if err := pinged.Ping(ctx); err != nil {
 			return nil, unreachable(strings.ReplaceAll(t.Name(), "+", " or "), errors.Join(err, t.Close()))
 		}
 	}
-	return t, err
+	return t, nil
 }
 
 // closePool waits for connections that are in use, but not for ever.
