@@ -43,11 +43,11 @@ const (
 )
 
 func playMigrating(ctx context.Context, c migratingConfig, _ <-chan string) error {
-	cfg, err := framework.LoadEnv(c.File, []string{"MILLRACE_BROKER=" + c.Broker, "MILLRACE_MIGRATION_TO=" + c.To},
-		pubsub.NewDriver(pubsub.Config{ClientOptions: emulated(c.PubSub)}), kafka.Driver)
+	cfg, err := framework.Load(c.File, pubsub.NewDriver(pubsub.Config{ClientOptions: emulated(c.PubSub)}), kafka.Driver)
 	if err != nil {
 		return err
 	}
+	cfg.Broker, cfg.Migration.To = c.Broker, c.To
 	svc, err := patientNew(ctx, cfg)
 	if err != nil {
 		return err
