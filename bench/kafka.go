@@ -160,6 +160,7 @@ func (k *kafkaBench) requests(p place) []ratios {
 		{name: "end_txn_per_transaction", unit: "requests"},
 		{name: "produce_per_broker_and_transaction", unit: "requests"},
 		{name: "messages_per_transaction", unit: "messages"},
+		{name: "requests_per_transaction", unit: "requests"},
 	}
 	for _, t := range k.taps[transactionalRouter.name+p.suffix()] {
 		for i, value := range t.perTransaction(k.env.size.rows) {

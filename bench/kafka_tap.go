@@ -54,8 +54,8 @@ func (t *tap) Dial(network, address string) (net.Conn, error) {
 }
 
 // perTransaction is what there was for each transaction: AddPartitions, AddOffsets, TxnOffsetCommit and EndTxn, Produce to
-// the broker that got the most, and messages, of which there were n.
-func (t *tap) perTransaction(n int) [6]float64 {
+// the broker that got the most, messages, of which there were n, and the requests of the first four kinds together.
+func (t *tap) perTransaction(n int) [7]float64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	sum := func(request int16) (all float64) {
@@ -68,7 +68,10 @@ func (t *tap) perTransaction(n int) [6]float64 {
 	for _, n := range t.asked[requestProduce] {
 		most = max(most, n)
 	}
-	counts := [6]float64{sum(requestAddPartitions), sum(requestAddOffsets), sum(requestOffsetCommit), sum(requestEndTxn), float64(most), float64(n)}
+	counts := [7]float64{sum(requestAddPartitions), sum(requestAddOffsets), sum(requestOffsetCommit), sum(requestEndTxn), float64(most), float64(n)}
+	for _, count := range counts[:4] {
+		counts[6] += count
+	}
 	for i := range counts {
 		counts[i] /= float64(t.committed)
 	}

@@ -127,6 +127,7 @@ func TestJSONIsOneLine(t *testing.T) {
 			"router_vs_watermill_kafka_0ms", "router_vs_watermill_kafka_1ms", "vs_own_at_least_once", "vs_own_at_least_once_1ms",
 			"add_partitions_per_transaction", "add_offsets_per_transaction", "offset_commits_per_transaction",
 			"end_txn_per_transaction", "produce_per_broker_and_transaction", "messages_per_transaction",
+			"requests_per_transaction",
 		},
 		"end-to-end": {"p50_ms", "p99_ms", "max_ms", "ordered_p50_ms", "ordered_p99_ms", "ordered_max_ms"},
 	}

@@ -80,11 +80,12 @@ var targets = map[string]map[string]target{
 		"router_vs_watermill_kafka_1ms":      atLeast(20),
 		"router_vs_watermill_kafka_0ms":      atLeast(4),
 		"vs_own_at_least_once":               atLeast(0.8),
-		"add_partitions_per_transaction":     atMost(1),
-		"add_offsets_per_transaction":        atMost(1),
+		"add_partitions_per_transaction":     atMost(0),
+		"add_offsets_per_transaction":        atMost(0),
 		"offset_commits_per_transaction":     atMost(1),
 		"end_txn_per_transaction":            atMost(1),
 		"produce_per_broker_and_transaction": atMost(1),
+		"requests_per_transaction":           atMost(2.2),
 	},
 }
 
