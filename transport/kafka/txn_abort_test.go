@@ -49,23 +49,25 @@ func (l *logged) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, 
 // another one has replaced.
 func TestAbortFirst(t *testing.T) {
 	t.Parallel()
-	for name, decide := range map[string]func(kmsg.Key, int) fate{
-		"the outputs' answer is lost":        nth(kmsg.Produce, 3, loseAnswer),
-		"the offsets' answer is lost":        nth(kmsg.TxnOffsetCommit, 3, loseAnswer),
-		"the commit's answer is lost":        nth(kmsg.EndTxn, 3, loseAnswer),
-		"the first transaction is cut short": nth(kmsg.AddOffsetsToTxn, 1, loseRequest),
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			c := newCopying(t, brokers(t), 500)
-			process, log := newFaultNet(decide), &logged{}
-			p := c.start(t, c.config(kafka.Config{Dial: process.dial, Logger: log.logger()}), nil)
-			<-process.happened
-			c.await(t)
-			p.stop(t)
-			c.exactlyOnce(t)
-			require.NotContains(t, log.String(), "another process has this transactional ID")
-			require.Contains(t, log.String(), "a transaction failed")
-		})
-	}
+	inVersions(t, func(t *testing.T, v txnVersion) {
+		for name, decide := range map[string]func(kmsg.Key, int) fate{
+			"the outputs' answer is lost":        nth(kmsg.Produce, 3, loseAnswer),
+			"the offsets' answer is lost":        nth(kmsg.TxnOffsetCommit, 3, loseAnswer),
+			"the commit's answer is lost":        nth(kmsg.EndTxn, 3, loseAnswer),
+			"the first transaction is cut short": nth(v.first, 1, loseRequest),
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				c := newCopying(t, brokers(t), 500)
+				process, log := newFaultNet(decide), &logged{}
+				p := c.start(t, v.of(c.config(kafka.Config{Dial: process.dial, Logger: log.logger()})), nil)
+				<-process.happened
+				c.await(t)
+				p.stop(t)
+				c.exactlyOnce(t)
+				require.NotContains(t, log.String(), "another process has this transactional ID")
+				require.Contains(t, log.String(), "a transaction failed")
+			})
+		}
+	})
 }

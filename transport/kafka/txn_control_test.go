@@ -17,22 +17,28 @@ import (
 	"github.com/millrace-go/millrace/pgtx"
 	"github.com/millrace-go/millrace/transport"
 	"github.com/millrace-go/millrace/transport/kafka"
+	"github.com/millrace-go/millrace/transport/kafka/internal/txn"
 )
 
 // The tests of this file show each what one part of a transaction is for: with it each message is copied once, and
 // without it some are copied twice.
 
-// required runs a test with everything, and without one thing.
-func required(t *testing.T, without func(kafka.Config) kafka.Config, test func(t *testing.T, with func(kafka.Config) kafka.Config) report) {
+// required runs a test with everything, and without one thing, where a version of transactions can be without it.
+func required(t *testing.T, what txn.Omission, test func(t *testing.T, v txnVersion, with func(kafka.Config) kafka.Config) report) {
 	t.Helper()
 	t.Parallel()
-	t.Run("with it", func(t *testing.T) {
-		t.Parallel()
-		require.Equal(t, report{read: 300}, test(t, func(c kafka.Config) kafka.Config { return c }))
-	})
-	t.Run("without it", func(t *testing.T) {
-		t.Parallel()
-		require.Positive(t, test(t, without).duplicates)
+	inVersions(t, func(t *testing.T, v txnVersion) {
+		t.Run("with it", func(t *testing.T) {
+			t.Parallel()
+			require.Equal(t, report{read: 300}, test(t, v, v.of))
+		})
+		if what == kafka.WithoutEpoch && v.name == txnV2.name {
+			return // the end of each transaction raises it
+		}
+		t.Run("without it", func(t *testing.T) {
+			t.Parallel()
+			require.Positive(t, test(t, v, func(c kafka.Config) kafka.Config { return kafka.Without(v.of(c), what) }).duplicates)
+		})
 	})
 }
 
@@ -44,8 +50,8 @@ func hundreds(t *testing.T) *copying {
 // TestGroupMembershipFences: a process that was stopped before it committed its offsets in the transaction goes on after
 // another one has copied its messages.
 func TestGroupMembershipFences(t *testing.T) {
-	required(t, func(c kafka.Config) kafka.Config { return kafka.Without(c, kafka.WithoutMember) },
-		func(t *testing.T, with func(kafka.Config) kafka.Config) report {
+	required(t, kafka.WithoutMember,
+		func(t *testing.T, v txnVersion, with func(kafka.Config) kafka.Config) report {
 			t.Helper()
 			c := hundreds(t)
 			process := newFaultNet(nth(kmsg.TxnOffsetCommit, 1, stopProcess))
@@ -53,7 +59,7 @@ func TestGroupMembershipFences(t *testing.T) {
 			config.Transaction.Timeout = time.Minute // it is still open
 			p := c.start(t, with(config), nil)
 			<-process.happened
-			other := c.start(t, c.config(kafka.Config{}), nil)
+			other := c.start(t, v.of(c.config(kafka.Config{})), nil)
 			c.await(t)
 			process.thaw()
 			p.stop(t)
@@ -65,12 +71,12 @@ func TestGroupMembershipFences(t *testing.T) {
 // TestStableOffsets: a process that was stopped before the end of its transaction goes on after another one has its
 // partitions. The other one must have waited to see how the transaction ends.
 func TestStableOffsets(t *testing.T) {
-	required(t, func(c kafka.Config) kafka.Config { return kafka.Without(c, kafka.WithoutStable) },
-		func(t *testing.T, with func(kafka.Config) kafka.Config) report {
+	required(t, kafka.WithoutStable,
+		func(t *testing.T, v txnVersion, with func(kafka.Config) kafka.Config) report {
 			t.Helper()
 			c := hundreds(t)
 			process := newFaultNet(nth(kmsg.EndTxn, 1, stopProcess))
-			config := c.config(kafka.Config{Dial: process.dial})
+			config := v.of(c.config(kafka.Config{Dial: process.dial}))
 			config.Transaction.Timeout = time.Minute
 			p := c.start(t, config, nil)
 			<-process.happened
@@ -86,7 +92,7 @@ func TestStableOffsets(t *testing.T) {
 			require.Eventually(t, func() bool { return its.count(kmsg.Fetch) > 0 }, wait, time.Millisecond)
 			other.stop(t)
 			// Offsets that went back are read again by whoever is next.
-			last := c.start(t, c.config(kafka.Config{}), nil)
+			last := c.start(t, v.of(c.config(kafka.Config{})), nil)
 			c.await(t)
 			last.stop(t)
 			return c.report(t)
@@ -96,8 +102,8 @@ func TestStableOffsets(t *testing.T) {
 // TestEpochRefusesWhatIsLate: the end of a transaction is late, and comes when the next one has its outputs but not its
 // offsets. Then the process is killed.
 func TestEpochRefusesWhatIsLate(t *testing.T) {
-	required(t, func(c kafka.Config) kafka.Config { return kafka.Without(c, kafka.WithoutEpoch) },
-		func(t *testing.T, with func(kafka.Config) kafka.Config) report {
+	required(t, kafka.WithoutEpoch,
+		func(t *testing.T, v txnVersion, with func(kafka.Config) kafka.Config) report {
 			t.Helper()
 			c := hundreds(t)
 			goOn := make(chan struct{})
@@ -109,7 +115,7 @@ func TestEpochRefusesWhatIsLate(t *testing.T) {
 				case kind == kmsg.EndTxn && n == 1:
 					first = c.outputs(t)
 					return delayRequest
-				case kind == kmsg.AddOffsetsToTxn && n == 2:
+				case kind == v.first && n == 2:
 					<-goOn
 				}
 				return pass
@@ -120,12 +126,12 @@ func TestEpochRefusesWhatIsLate(t *testing.T) {
 			config.Transaction.Timeout = 10 * time.Second
 			p := c.start(t, config, nil)
 			<-process.happened
-			require.Eventually(t, func() bool { return process.count(kmsg.AddOffsetsToTxn) == 2 && c.outputs(t) >= 2*first }, wait, time.Millisecond)
+			require.Eventually(t, func() bool { return process.count(v.first) == 2 && c.outputs(t) >= 2*first }, wait, time.Millisecond)
 			process.release(t)
 			process.kill()
 			resume()
 			p.stop(t)
-			other := c.start(t, c.config(kafka.Config{}), nil)
+			other := c.start(t, v.of(c.config(kafka.Config{})), nil)
 			c.await(t)
 			other.stop(t)
 			return c.report(t)

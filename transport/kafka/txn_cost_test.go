@@ -3,6 +3,7 @@ package kafka_test
 import (
 	"bytes"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -21,20 +22,28 @@ import (
 // TestTransactionRequests: one of each for each coordinator, and one for each broker that leads a partition.
 func TestTransactionRequests(t *testing.T) {
 	t.Parallel()
-	c := newCopying(t, fake(t, kfake.NumBrokers(3)).ListenAddrs(), 5000)
-	process := newFaultNet(nil)
-	config := c.config(kafka.Config{Dial: process.dial})
-	config.Transaction.MaxRecords = 500
-	p := c.start(t, config, nil)
-	c.await(t)
-	p.stop(t)
-	transactions := process.count(kmsg.EndTxn)
-	require.Less(t, transactions, 100)
-	require.Equal(t, transactions, process.count(kmsg.AddPartitionsToTxn))
-	require.Equal(t, transactions, process.count(kmsg.AddOffsetsToTxn))
-	require.Equal(t, transactions, process.count(kmsg.TxnOffsetCommit))
-	require.LessOrEqual(t, process.count(kmsg.Produce), 3*transactions)
-	require.Equal(t, 1, process.count(kmsg.InitProducerID))
+	inVersions(t, func(t *testing.T, v txnVersion) {
+		c := newCopying(t, fake(t, kfake.NumBrokers(3)).ListenAddrs(), 5000)
+		process := newFaultNet(nil)
+		config := v.of(c.config(kafka.Config{Dial: process.dial}))
+		config.Transaction.MaxRecords = 500
+		p := c.start(t, config, nil)
+		c.await(t)
+		p.stop(t)
+		transactions := process.count(kmsg.EndTxn)
+		require.Less(t, transactions, 100)
+		for _, kind := range txnV1.kinds {
+			switch {
+			case kind == kmsg.Produce:
+				require.LessOrEqual(t, process.count(kind), 3*transactions)
+			case slices.Contains(v.kinds, kind):
+				require.Equal(t, transactions, process.count(kind))
+			default:
+				require.Zero(t, process.count(kind))
+			}
+		}
+		require.Equal(t, 1, process.count(kmsg.InitProducerID))
+	})
 }
 
 // TestTransactionLeavesNothingOpen: after a shutdown in the middle of it all.

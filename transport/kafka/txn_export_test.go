@@ -7,10 +7,11 @@ const (
 	WithoutMember = txn.WithoutMember
 	WithoutStable = txn.WithoutStable
 	WithoutEpoch  = txn.WithoutEpoch
+	WithoutV2     = txn.WithoutV2
 )
 
 // Without leaves something out of transactions, to see that a test notices.
 func Without(c Config, what txn.Omission) Config {
-	c.Transaction.without = what
+	c.Transaction.without |= what
 	return c
 }

@@ -12,15 +12,16 @@ import (
 	"github.com/millrace-go/millrace/transport/kafka"
 )
 
-// The requests of a transaction.
-var txnKinds = []kmsg.Key{kmsg.AddPartitionsToTxn, kmsg.AddOffsetsToTxn, kmsg.Produce, kmsg.TxnOffsetCommit, kmsg.EndTxn}
-
 // TestTransactionFaults: whatever becomes of the third request of each kind, and of the process that sent it, each message
 // is copied once. Another process takes over from one that is killed or stopped; one that was stopped for longer than its
 // session and its transaction goes on then, and still believes that the partitions are its own.
 func TestTransactionFaults(t *testing.T) {
 	t.Parallel()
-	for _, kind := range txnKinds {
+	inVersions(t, testTransactionFaults)
+}
+
+func testTransactionFaults(t *testing.T, v txnVersion) {
+	for _, kind := range v.kinds {
 		for name, what := range map[string]fate{
 			"the answer is lost": loseAnswer, "the answer is late": delayAnswer, "the request is lost": loseRequest,
 			"the request is late": delayRequest, "killed": killProcess, "stopped": stopProcess,
@@ -29,7 +30,7 @@ func TestTransactionFaults(t *testing.T) {
 				t.Parallel()
 				c := newCopying(t, fake(t, kfake.NumBrokers(3)).ListenAddrs(), 1000)
 				process := newFaultNet(nth(kind, 3, what))
-				p := c.start(t, c.config(kafka.Config{Dial: process.dial}), nil)
+				p := c.start(t, v.of(c.config(kafka.Config{Dial: process.dial})), nil)
 				<-process.happened
 				switch what {
 				case delayRequest:
@@ -37,13 +38,13 @@ func TestTransactionFaults(t *testing.T) {
 					require.Eventually(t, func() bool { return process.count(kmsg.EndTxn) >= after || c.lag(t) == 0 }, wait, time.Millisecond)
 					process.release(t)
 				case stopProcess:
-					other := c.start(t, c.config(kafka.Config{}), nil)
+					other := c.start(t, v.of(c.config(kafka.Config{})), nil)
 					c.await(t)
 					process.thaw()
 					p.stop(t)
 					other.stop(t)
 				case killProcess:
-					other := c.start(t, c.config(kafka.Config{}), nil)
+					other := c.start(t, v.of(c.config(kafka.Config{})), nil)
 					c.await(t)
 					p.stop(t)
 					other.stop(t)
@@ -60,6 +61,10 @@ func TestTransactionFaults(t *testing.T) {
 // TestTransactionErrors: whatever error code the brokers answer, each message is copied once.
 func TestTransactionErrors(t *testing.T) {
 	t.Parallel()
+	inVersions(t, testTransactionErrors)
+}
+
+func testTransactionErrors(t *testing.T, v txnVersion) {
 	cases := map[kmsg.Key][]*kerr.Error{
 		kmsg.Produce: {
 			kerr.NotEnoughReplicas, kerr.NotEnoughReplicasAfterAppend, kerr.NotLeaderForPartition, kerr.InvalidTxnState, kerr.InvalidProducerEpoch,
@@ -81,7 +86,11 @@ func TestTransactionErrors(t *testing.T) {
 			kerr.InvalidProducerIDMapping, kerr.InvalidTxnState, kerr.UnknownServerError,
 		},
 	}
-	for kind, errs := range cases {
+	for _, kind := range v.kinds {
+		errs := cases[kind]
+		if v.name == txnV2.name {
+			errs = append(errs, kerr.ConcurrentTransactions, kerr.TransactionAbortable)
+		}
 		for _, code := range errs {
 			t.Run(kmsg.NameForKey(kind.Int16())+"/"+code.Message, func(t *testing.T) {
 				t.Parallel()
@@ -89,7 +98,7 @@ func TestTransactionErrors(t *testing.T) {
 				c := newCopying(t, cluster.ListenAddrs(), 500)
 				top := kind == kmsg.EndTxn || kind == kmsg.AddOffsetsToTxn
 				fault := cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kind}, Err: code, TopLevel: top, Count: 2})
-				p := c.start(t, c.config(kafka.Config{}), nil)
+				p := c.start(t, v.of(c.config(kafka.Config{})), nil)
 				c.await(t)
 				p.stop(t)
 				c.exactlyOnce(t)

@@ -36,7 +36,7 @@ const copyPartitions = 3
 // newCopying writes n messages into a topic. Each is of a key, and counts within it.
 func newCopying(t *testing.T, brokers []string, n int) *copying {
 	t.Helper()
-	client, err := kgo.NewClient(kgo.SeedBrokers(brokers...))
+	client, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.UnknownTopicRetries(-1)) // brokers learn of a new topic one after another
 	require.NoError(t, err)
 	t.Cleanup(client.Close)
 	name := "copy-" + watermill.NewShortUUID()

@@ -14,34 +14,36 @@ import (
 // its offsets are sent, the member has its next generation, and another member the partition.
 func TestTransactionOfALostPartition(t *testing.T) {
 	t.Parallel()
-	for _, assignment := range []kafka.Assignment{kafka.CooperativeSticky, kafka.Range} {
-		t.Run(assignment.String(), func(t *testing.T) {
-			t.Parallel()
-			c := hundreds(t)
-			goOn, stuck := make(chan struct{}), make(chan struct{})
-			process := newFaultNet(func(kind kmsg.Key, n int) fate {
-				if kind == kmsg.AddOffsetsToTxn && n == 1 {
-					close(stuck)
-					<-goOn
-				}
-				return pass
+	inVersions(t, func(t *testing.T, v txnVersion) {
+		for _, assignment := range []kafka.Assignment{kafka.CooperativeSticky, kafka.Range} {
+			t.Run(assignment.String(), func(t *testing.T) {
+				t.Parallel()
+				c := hundreds(t)
+				goOn, stuck := make(chan struct{}), make(chan struct{})
+				process := newFaultNet(func(kind kmsg.Key, n int) fate {
+					if kind == v.first && n == 1 {
+						close(stuck)
+						<-goOn
+					}
+					return pass
+				})
+				config := v.of(c.config(kafka.Config{Dial: process.dial}))
+				config.Consumer.Assignment = assignment
+				config.Transaction.Timeout = time.Minute
+				config.Transaction.MaxRecords = c.n
+				p := c.start(t, config, nil)
+				<-stuck
+				config = v.of(c.config(kafka.Config{}))
+				config.Consumer.Assignment = assignment
+				before := c.lag(t)
+				other := c.start(t, config, nil)
+				require.Eventually(t, func() bool { return c.lag(t) < before }, time.Minute, 10*time.Millisecond)
+				close(goOn)
+				c.await(t)
+				p.stop(t)
+				other.stop(t)
+				c.exactlyOnce(t)
 			})
-			config := c.config(kafka.Config{Dial: process.dial})
-			config.Consumer.Assignment = assignment
-			config.Transaction.Timeout = time.Minute
-			config.Transaction.MaxRecords = c.n
-			p := c.start(t, config, nil)
-			<-stuck
-			config = c.config(kafka.Config{})
-			config.Consumer.Assignment = assignment
-			before := c.lag(t)
-			other := c.start(t, config, nil)
-			require.Eventually(t, func() bool { return c.lag(t) < before }, time.Minute, 10*time.Millisecond)
-			close(goOn)
-			c.await(t)
-			p.stop(t)
-			other.stop(t)
-			c.exactlyOnce(t)
-		})
-	}
+		}
+	})
 }

@@ -11,11 +11,12 @@ type Link struct {
 	find    func() (*sarama.Broker, error)
 	refresh func() error
 	broker  *sarama.Broker
+	tap     *tap
 }
 
 // NewLink returns a link to the coordinator that find returns. refresh makes find ask the brokers again.
 func NewLink(client sarama.Client, find func() (*sarama.Broker, error), refresh func() error) *Link {
-	return &Link{client: client, find: find, refresh: refresh}
+	return &Link{client: client, find: find, refresh: refresh, tap: &tap{}}
 }
 
 // do sends a request. After an error nobody knows whether it has arrived, or is still to arrive, and the connection is
@@ -28,7 +29,7 @@ func (l *Link) do(send func(*sarama.Broker) error) error {
 			return err
 		}
 		l.broker = sarama.NewBroker(at.Addr())
-		if err := l.broker.Open(l.client.Config()); err != nil {
+		if err := l.broker.Open(l.tap.config(*l.client.Config())); err != nil {
 			l.broker = nil
 			return err
 		}

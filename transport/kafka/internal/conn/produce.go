@@ -12,14 +12,18 @@ import (
 // produceVersion is of Kafka 2.8; later ones change what a transaction needs (KIP-890), and nothing else that is used.
 const produceVersion = 9
 
-// NewProduceRequest returns an empty request. transactionalID is nil outside of transactions.
-func NewProduceRequest(transactionalID *string) *sarama.ProduceRequest {
-	return &sarama.ProduceRequest{
-		Version:         produceVersion,
-		TransactionalID: transactionalID,
-		RequiredAcks:    sarama.WaitForAll,
-		Timeout:         int32(brokerTimeout / time.Millisecond),
+// NewProduceRequest returns an empty request. p is nil outside of transactions.
+func NewProduceRequest(p *Producer) *sarama.ProduceRequest {
+	r := &sarama.ProduceRequest{
+		Version:      produceVersion,
+		RequiredAcks: sarama.WaitForAll,
+		Timeout:      int32(brokerTimeout / time.Millisecond),
 	}
+	if p != nil {
+		r.Version = p.version(produceVersion, produceV2Version)
+		r.TransactionalID = &p.ID
+	}
+	return r
 }
 
 // Open waits for the connection that the client is opening, or has.

@@ -1,6 +1,9 @@
 package conn
 
 import (
+	"encoding/binary"
+	"fmt"
+	"slices"
 	"time"
 
 	"github.com/IBM/sarama"
@@ -8,8 +11,8 @@ import (
 	"github.com/millrace-go/millrace/transport/kafka/internal/sequence"
 )
 
-// The versions of the requests: those of Apache Kafka 2.8, which later brokers answer as they did then. Newer ones let the
-// brokers add partitions and raise epochs by themselves (KIP-890), which sarama does not speak.
+// The versions of the requests in transactions of version 1: those of Apache Kafka 2.8, which later brokers answer as they did
+// then.
 const (
 	initProducerIDVersion  = 4
 	addPartitionsVersion   = 3
@@ -18,10 +21,27 @@ const (
 	endTxnVersion          = 3
 )
 
+// The versions of the requests in transactions of version 2 (KIP-890). sarama does not know them, but encodes them: their
+// fields are those of the versions that it knows.
+const (
+	produceV2Version         = 12
+	txnOffsetCommitV2Version = 5
+	endTxnV2Version          = 5
+)
+
 // Producer is whose transaction a request is about.
 type Producer struct {
 	ID string // the transactional one
 	sequence.Identity
+	V2 bool // its transactions are of version 2: requests add what they are about, and each end brings the next epoch
+}
+
+// version is that of a request in the producer's transactions.
+func (p Producer) version(v1, v2 int16) int16 {
+	if p.V2 {
+		return v2
+	}
+	return v1
 }
 
 // A method of Link that sends a request returns the coordinator's answer as a code. After an error nobody knows whether the
@@ -90,7 +110,7 @@ func (l *Link) CommitOffsets(p Producer, group, topic string, by Member, next ma
 	}
 	err = l.do(func(b *sarama.Broker) error {
 		request := &sarama.TxnOffsetCommitRequest{
-			Version:         txnOffsetCommitVersion,
+			Version:         p.version(txnOffsetCommitVersion, txnOffsetCommitV2Version),
 			TransactionalID: p.ID,
 			GroupID:         group,
 			ProducerID:      p.Identity.ID,
@@ -100,11 +120,12 @@ func (l *Link) CommitOffsets(p Producer, group, topic string, by Member, next ma
 			GroupInstanceID: by.Instance,
 			Topics:          map[string][]*sarama.PartitionOffsetMetadata{topic: offsets},
 		}
+		wanted := request.Version
 		response, err := b.TxnOffsetCommit(request)
 		if err != nil {
 			return err
 		}
-		if request.Version < txnOffsetCommitVersion { // sarama takes what the broker knows
+		if request.Version < wanted { // sarama takes what the broker knows
 			code = sarama.ErrUnsupportedVersion
 			return nil
 		}
@@ -120,22 +141,69 @@ func (l *Link) CommitOffsets(p Producer, group, topic string, by Member, next ma
 	return code, err
 }
 
-// EndTransaction commits or aborts the transaction.
-func (l *Link) EndTransaction(p Producer, commit bool) (code sarama.KError, err error) {
+// EndTransaction commits or aborts the transaction. next is who the producer is after it.
+func (l *Link) EndTransaction(p Producer, commit bool) (next sequence.Identity, code sarama.KError, err error) {
+	next = p.Identity
 	err = l.do(func(b *sarama.Broker) error {
-		response, err := b.EndTxn(&sarama.EndTxnRequest{
-			Version:           endTxnVersion,
+		request := &sarama.EndTxnRequest{
+			Version:           p.version(endTxnVersion, endTxnV2Version),
 			TransactionalID:   p.ID,
 			ProducerID:        p.Identity.ID,
 			ProducerEpoch:     p.Epoch,
 			TransactionResult: commit,
-		})
-		if err == nil {
-			code = response.Err
 		}
+		response, err := b.EndTxn(request)
+		if request.Version < endTxnV2Version { // a broker may not know version 2 any more
+			if err == nil {
+				code = response.Err
+			}
+			return err
+		}
+		answer, whole := l.tap.answer()
+		if !whole {
+			return err
+		}
+		next, code, err = readEndTxnV2(answer) // sarama cannot
 		return err
 	})
-	return code, err
+	return next, code, err
+}
+
+// readEndTxnV2 reads an answer to EndTxn in version 5, with its correlation ID: the header's tags, of which there are none, the
+// throttling time, the code, the producer's next ID and epoch, and tags.
+func readEndTxnV2(answer []byte) (next sequence.Identity, code sarama.KError, err error) {
+	const codeAt, idAt, epochAt, tagsAt = 9, 11, 19, 21
+	if len(answer) <= tagsAt {
+		return next, 0, fmt.Errorf("read the answer to EndTxn: it has %d bytes: %w", len(answer), sarama.ErrInsufficientData)
+	}
+	next.ID = int64(binary.BigEndian.Uint64(answer[idAt:]))
+	next.Epoch = int16(binary.BigEndian.Uint16(answer[epochAt:]))
+	return next, sarama.KError(binary.BigEndian.Uint16(answer[codeAt:])), nil
+}
+
+// featuresVersion of ApiVersions is the first whose answer has the cluster's features.
+const featuresVersion = 3
+
+// HasV2 tells whether the brokers agreed on transactions of version 2, as the coordinator knows it: all of them have the
+// requests then.
+func (l *Link) HasV2() (has bool, err error) {
+	err = l.do(func(b *sarama.Broker) error {
+		response, err := b.ApiVersions(&sarama.ApiVersionsRequest{Version: featuresVersion, ClientSoftwareName: "millrace", ClientSoftwareVersion: "1"})
+		if err != nil {
+			return err
+		}
+		if code := sarama.KError(response.ErrorCode); code != sarama.ErrNoError {
+			return code
+		}
+		has = slices.ContainsFunc(response.FinalizedFeatures, func(f sarama.FinalizedFeatureKey) bool {
+			return f.Name == "transaction.version" && f.MaxVersionLevel >= 2
+		})
+		return nil
+	})
+	if err != nil {
+		return false, fmt.Errorf("ask for the version of transactions: %w", err)
+	}
+	return has, nil
 }
 
 // Offsets returns the group's offsets of the topic's partitions. Stable ones no transaction can change any more.

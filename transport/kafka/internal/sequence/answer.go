@@ -54,9 +54,9 @@ func AnswerTo(response *sarama.ProduceResponse, failure error, topic string, par
 	if a.Kind == Appended {
 		return a
 	}
-	a.Err = block.Err
+	a.Err = Named(block.Err)
 	if block.ErrorMessage != nil && *block.ErrorMessage != "" {
-		a.Err = fmt.Errorf("%w: %s", block.Err, *block.ErrorMessage)
+		a.Err = fmt.Errorf("%w: %s", a.Err, *block.ErrorMessage)
 	}
 	if block.Err == sarama.ErrNotEnoughReplicas {
 		a.Err = fmt.Errorf("start the brokers that are missing, or lower the topic's min.insync.replicas: %w", a.Err)
@@ -81,7 +81,8 @@ func kindOf(code sarama.KError) Kind {
 	switch code {
 	case sarama.ErrNoError, sarama.ErrDuplicateSequenceNumber:
 		return Appended
-	case sarama.ErrNotEnoughReplicas, sarama.ErrUnknownTopicOrPartition, sarama.ErrInvalidMessage, sarama.ErrThrottlingQuotaExceeded:
+	case sarama.ErrNotEnoughReplicas, sarama.ErrUnknownTopicOrPartition, sarama.ErrInvalidMessage, sarama.ErrThrottlingQuotaExceeded,
+		sarama.ErrConcurrentTransactions:
 		return Retriable
 	case sarama.ErrMessageSizeTooLarge, sarama.ErrMessageSetSizeTooLarge, sarama.ErrInvalidRecord, sarama.ErrInvalidTimestamp,
 		sarama.ErrUnsupportedCompressionType, sarama.ErrUnsupportedForMessageFormat:
@@ -95,6 +96,21 @@ func kindOf(code sarama.KError) Kind {
 		return Unavailable
 	default:
 		return Unknown
+	}
+}
+
+// errTransactionAbortable is a code that sarama does not know.
+const errTransactionAbortable sarama.KError = 120
+
+// Named is the code with its name, where sarama has no text for it.
+func Named(code sarama.KError) error {
+	switch code {
+	case sarama.ErrProducerFenced:
+		return fmt.Errorf("PRODUCER_FENCED, a later producer has the transactional ID: %w", code)
+	case errTransactionAbortable:
+		return fmt.Errorf("TRANSACTION_ABORTABLE, the transaction can only be aborted and begun again: %w", code)
+	default:
+		return code
 	}
 }
 

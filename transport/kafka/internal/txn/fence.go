@@ -57,14 +57,17 @@ func (p *producer) abort(ctx context.Context) error {
 	return err
 }
 
-// raise gets the next epoch.
+// raise gets the next epoch, in which transactions are of the version that the brokers have now.
 func (p *producer) raise(ctx context.Context) error {
 	err := p.call(ctx, p.transactions, func() (sarama.KError, error) {
+		v2, err := p.transactions.HasV2()
+		if err != nil {
+			return 0, err
+		}
 		next, code, err := p.transactions.InitProducerID(p.self(), p.timeout)
 		if err == nil && code == sarama.ErrNoError {
-			p.identity = next
-			p.sequences = map[topicPartition]int32{}
-			p.begun = time.Time{}
+			p.become(next)
+			p.v2 = v2 && p.without&WithoutV2 == 0
 		}
 		return code, err
 	})

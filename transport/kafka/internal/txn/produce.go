@@ -46,6 +46,9 @@ func (p *producer) run(ctx context.Context, batch []*ledger.Unit, outputs placed
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
 	p.begun = time.Now()
+	if p.v2 {
+		return p.runV2(ctx, batch, outputs, by)
+	}
 	offsets := make(chan error, 1)
 	go func() {
 		err := p.addOffsets(ctx)
@@ -61,7 +64,19 @@ func (p *producer) run(ctx context.Context, batch []*ledger.Unit, outputs placed
 	return p.end(ctx, true)
 }
 
-// send produces the outputs.
+// runV2 is run in version 2, where requests add to the transaction what they are about. The offsets follow the outputs: beside
+// them, the two would meet at the coordinator, which refuses one of them for a moment.
+func (p *producer) runV2(ctx context.Context, batch []*ledger.Unit, outputs placed, by member) error {
+	if err := p.rounds(ctx, outputs); err != nil {
+		return err
+	}
+	if err := p.commitOffsets(ctx, ledger.NextOffsets(batch), by); err != nil {
+		return err
+	}
+	return p.end(ctx, true)
+}
+
+// send adds the outputs' partitions to the transaction, and produces the outputs.
 func (p *producer) send(ctx context.Context, outputs placed) error {
 	if len(outputs) == 0 {
 		return nil
@@ -73,6 +88,11 @@ func (p *producer) send(ctx context.Context, outputs placed) error {
 	if err := p.addPartitions(ctx, partitions); err != nil {
 		return err
 	}
+	return p.rounds(ctx, outputs)
+}
+
+// rounds produces the outputs.
+func (p *producer) rounds(ctx context.Context, outputs placed) error {
 	for len(outputs) > 0 {
 		if err := p.round(ctx, outputs); err != nil {
 			return err
@@ -159,7 +179,8 @@ func (p *producer) leader(at topicPartition) (*sarama.Broker, error) {
 
 // produce sends the batches and takes those from them that are appended. What is left may be sent again at once, if there
 // is no error: it is not in the log. That is usual where brokers ask the coordinator whether the partitions belong to the
-// transaction (KIP-890): one such question fails when another follows on its heels, and here the offsets' does.
+// transaction (KIP-890): one such question fails when another follows on its heels, and here the offsets' does. In version 2
+// the coordinator may still be ending the transaction before.
 func (p *producer) produce(batches map[topicPartition]*sarama.RecordBatch) (again, err error) {
 	requests := map[*sarama.Broker]*sarama.ProduceRequest{}
 	sent := map[*sarama.Broker][]topicPartition{}
@@ -169,7 +190,7 @@ func (p *producer) produce(batches map[topicPartition]*sarama.RecordBatch) (agai
 			return nil, err
 		}
 		if requests[leader] == nil {
-			requests[leader] = conn.NewProduceRequest(&p.id)
+			requests[leader] = conn.NewProduceRequest(new(p.self()))
 			requests[leader].Timeout = int32(p.timeout / 2 / time.Millisecond)
 		}
 		requests[leader].AddBatch(at.topic, at.partition, batch)
@@ -197,7 +218,7 @@ func (p *producer) produce(batches map[topicPartition]*sarama.RecordBatch) (agai
 				continue
 			}
 			failure := fmt.Errorf("%s, partition %d: %w", at.topic, at.partition, a.Err)
-			if errors.Is(a.Err, sarama.ErrNotEnoughReplicas) {
+			if errors.Is(a.Err, sarama.ErrNotEnoughReplicas) || errors.Is(a.Err, sarama.ErrConcurrentTransactions) {
 				retriable = append(retriable, failure)
 				continue
 			}

@@ -31,6 +31,7 @@ type producer struct {
 	without     Omission
 
 	identity  sequence.Identity
+	v2        bool      // its transactions are of version 2 (KIP-890), since it has the identity
 	begun     time.Time // when requests of a transaction that has not ended were first sent, or the zero time
 	sequences map[topicPartition]int32
 	outlets   *outlets
@@ -51,6 +52,7 @@ const (
 	WithoutMember Omission = 1 << iota // who commits the offsets, so that one who has lost his partitions still may
 	WithoutStable                      // waiting for offsets that a transaction has not committed yet
 	WithoutEpoch                       // raising the epoch, so that late requests count
+	WithoutV2                          // transactions of version 2
 )
 
 func newProducer(life context.Context, client sarama.Client, topics *conn.Topics, c Config, id string) *producer {
@@ -108,10 +110,8 @@ func (p *producer) call(ctx context.Context, l *conn.Link, send func() (sarama.K
 			l.Move()
 		case code == sarama.ErrConcurrentTransactions: // the one before is about to end
 		case code == sarama.ErrOffsetsLoadInProgress, code == sarama.ErrUnstableOffsetCommit:
-		case code == sarama.ErrProducerFenced: // sarama has no text for it
-			return fmt.Errorf("PRODUCER_FENCED, a later producer has the transactional ID: %w", code)
 		default:
-			return code
+			return sequence.Named(code)
 		}
 		if !backoff.Sleep(ctx, retry.Wait(attempt)) {
 			return errors.Join(code, ctx.Err())
@@ -120,7 +120,17 @@ func (p *producer) call(ctx context.Context, l *conn.Link, send func() (sarama.K
 }
 
 // self is the producer as coordinators know it.
-func (p *producer) self() conn.Producer { return conn.Producer{ID: p.id, Identity: p.identity} }
+func (p *producer) self() conn.Producer {
+	return conn.Producer{ID: p.id, Identity: p.identity, V2: p.v2}
+}
+
+// become is called when the coordinator has told who the producer is now. Each epoch counts its batches from 0.
+func (p *producer) become(next sequence.Identity) {
+	if next != p.identity {
+		p.identity, p.sequences = next, map[topicPartition]int32{}
+	}
+	p.begun = time.Time{}
+}
 
 // superseded tells that the brokers know a later epoch of the producer, or have forgotten it.
 func superseded(err error) bool {
@@ -156,11 +166,16 @@ func (p *producer) commitOffsets(ctx context.Context, next map[int32]int64, by m
 
 // end commits or aborts the transaction.
 func (p *producer) end(ctx context.Context, commit bool) error {
-	err := p.call(ctx, p.transactions, func() (sarama.KError, error) { return p.transactions.EndTransaction(p.self(), commit) })
+	err := p.call(ctx, p.transactions, func() (sarama.KError, error) {
+		next, code, err := p.transactions.EndTransaction(p.self(), commit)
+		if err == nil && code == sarama.ErrNoError {
+			p.become(next)
+		}
+		return code, err
+	})
 	if err != nil {
 		return fmt.Errorf("end the transaction: %w", err)
 	}
-	p.begun = time.Time{}
 	return nil
 }
 

@@ -1,0 +1,72 @@
+package conn
+
+import (
+	"crypto/tls"
+	"encoding/binary"
+	"net"
+
+	"github.com/IBM/sarama"
+)
+
+// tap keeps the last answer that came over a connection, for those that sarama cannot decode. On the connection a request waits
+// for the answer to the one before, so the tap needs no lock.
+type tap struct {
+	net.Conn
+	read []byte // since the latest request
+}
+
+// config returns the settings of a client with which a connection is opened through the tap.
+func (t *tap) config(c sarama.Config) *sarama.Config {
+	c.Net.Proxy.Dialer = tapDialer{to: t, below: c.Net.Proxy.Dialer, tls: c.Net.TLS.Config}
+	c.Net.TLS.Enable, c.Net.TLS.Config = false, nil // it is below the tap
+	return &c
+}
+
+// answer returns the answer to the latest request, from its correlation ID on, and whether it is whole.
+func (t *tap) answer() (answer []byte, whole bool) {
+	const length = 4
+	if len(t.read) < length {
+		return nil, false
+	}
+	answer = t.read[length:]
+	return answer, len(answer) == int(binary.BigEndian.Uint32(t.read))
+}
+
+// Write implements net.Conn. sarama writes a request at once.
+func (t *tap) Write(b []byte) (int, error) {
+	t.read = t.read[:0]
+	return t.Conn.Write(b)
+}
+
+// Read implements net.Conn.
+func (t *tap) Read(b []byte) (int, error) {
+	n, err := t.Conn.Read(b)
+	t.read = append(t.read, b[:n]...)
+	return n, err
+}
+
+// tapDialer is a proxy.Dialer, as below.
+type tapDialer struct {
+	to    *tap
+	below interface {
+		Dial(network, address string) (net.Conn, error)
+	}
+	tls *tls.Config
+}
+
+// Dial implements proxy.Dialer.
+func (d tapDialer) Dial(network, address string) (net.Conn, error) {
+	conn, err := d.below.Dial(network, address)
+	if err != nil {
+		return nil, err
+	}
+	if d.tls != nil {
+		config := d.tls.Clone()
+		if config.ServerName == "" {
+			config.ServerName, _, _ = net.SplitHostPort(address) // a dial has succeeded
+		}
+		conn = tls.Client(conn, config)
+	}
+	d.to.Conn, d.to.read = conn, nil
+	return d.to, nil
+}
