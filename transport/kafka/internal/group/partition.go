@@ -3,6 +3,7 @@ package group
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"github.com/IBM/sarama"
 
 	"github.com/millrace-go/millrace/transport/kafka/internal/backoff"
+	"github.com/millrace-go/millrace/transport/kafka/internal/conn"
 	"github.com/millrace-go/millrace/transport/kafka/internal/lane"
 	"github.com/millrace-go/millrace/transport/kafka/internal/txn"
 	"github.com/millrace-go/millrace/transport/kafka/internal/wire"
@@ -58,7 +60,9 @@ func (p *partitionConsumer) consume(session sarama.ConsumerGroupSession, claim s
 		p.handOver()
 	}
 	if p.txn != nil && !expelled(session.Context()) {
-		p.txn.Flush()
+		if !p.txn.Flush(conn.FlushTimeout) {
+			p.log.Warn("a partition is given up before its last messages are committed: they are delivered again", slog.Int("partition", int(p.number)))
+		}
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -198,6 +200,7 @@ func (s *Subscription) Run(ctx context.Context, closing <-chan struct{}) {
 	case <-drained:
 	case <-time.After(leaveTimeout):
 	}
+	s.flush()
 	leave()
 	// In an outage sarama would try for longer. Without connections it gets its errors.
 	late := time.AfterFunc(conn.FlushTimeout, s.disconnect)
@@ -212,6 +215,24 @@ func (s *Subscription) Run(ctx context.Context, closing <-chan struct{}) {
 	s.disconnect()
 	member.Wait()
 	<-drained
+}
+
+// flush commits what is done before the group is left, while the member still learns its next generation: one that a rebalance
+// has given it in the middle of its leaving would refuse what it commits in the one before.
+func (s *Subscription) flush() {
+	s.mu.Lock()
+	partitions := slices.Collect(maps.Values(s.partitions))
+	s.mu.Unlock()
+	var flushing sync.WaitGroup
+	for _, p := range partitions {
+		p.mu.Lock()
+		t := p.txn
+		p.mu.Unlock()
+		if t != nil {
+			flushing.Go(func() { t.Flush(leaveTimeout) })
+		}
+	}
+	flushing.Wait()
 }
 
 // consume is a member of the group until ctx ends. It goes on over every failure.

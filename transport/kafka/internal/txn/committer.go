@@ -189,31 +189,35 @@ func (p *Partition) Full() bool {
 	return p.committer.ledger.Full(&p.Partition)
 }
 
-// Flush commits what is finished of the partition before it is given up. It takes no longer than conn.FlushTimeout; what is not
-// committed by then is delivered again.
-func (p *Partition) Flush() {
+// flushLook is how often Flush looks.
+const flushLook = 20 * time.Millisecond
+
+// Flush commits what is finished of the partition before it is given up. It tells whether that has happened within the limit.
+func (p *Partition) Flush(limit time.Duration) bool {
 	p.committer.update(func(*ledger.Ledger) bool {
 		p.Partition.Flush = true
 		return true
 	})
-	timeout := time.NewTimer(conn.FlushTimeout)
+	timeout := time.NewTimer(limit)
 	defer timeout.Stop()
+	look := time.NewTicker(flushLook)
+	defer look.Stop()
 	for {
 		p.committer.mu.Lock()
 		settled := p.committer.ledger.Settled(&p.Partition)
 		p.committer.mu.Unlock()
 		if settled {
-			return
+			return true
 		}
 		select {
 		case <-p.moved:
+		case <-look.C: // another goroutine may have taken what was told
 		case <-p.lost:
-			return
+			return true
 		case <-p.committer.done:
-			return
+			return true
 		case <-timeout.C:
-			p.committer.log.Warn("a partition is given up before its last messages are committed: they are delivered again", slog.Int("partition", int(p.Number)))
-			return
+			return false
 		}
 	}
 }
