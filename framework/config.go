@@ -236,6 +236,9 @@ func (c Config) Validate() error {
 		wrong("Broker", "empty: want pubsub, kafka or memory")
 	}
 	errs = append(errs, c.Migration.validate(c.Broker))
+	if c.Fleet.There() && c.Migration.To != "" {
+		wrong("Migration.To", "%q beside Config.Fleet: want none, because a fleet's relays take no part in a migration; the services of the databases relay until it has ended", c.Migration.To)
+	}
 	connections := math.MaxInt32 // more than a handler could need
 	if parsed, err := pgdsn.Parse(c.Postgres.DSN); err != nil {
 		wrong("Postgres.DSN", "%w", err)

@@ -36,7 +36,7 @@ func RunFleet(ctx context.Context, cfg Config) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.telemetry.close()) }()
-	if s.transport, err = s.open(connecting, settings); err != nil {
+	if s.transport, err = s.openFleet(connecting, settings); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.transport.Close()) }()
@@ -46,6 +46,7 @@ func RunFleet(ctx context.Context, cfg Config) (err error) {
 	}
 	own := cfg.Fleet.Config
 	own.Relay = s.relayConfig()
+	own.Admit = cfg.admitted
 	f, err := fleet.New(cfg.Fleet.Provider(), publisher, own)
 	if err != nil {
 		return err
@@ -61,6 +62,15 @@ func RunFleet(ctx context.Context, cfg Config) (err error) {
 	}
 	s.log.InfoContext(context.WithoutCancel(ctx), "fleet has ended")
 	return nil
+}
+
+// openFleet connects to the broker, and asks whether it answers.
+func (s *Service) openFleet(ctx context.Context, settings transport.Settings) (transport.Transport, error) {
+	t, err := settings.Open(ctx, s.environment())
+	if err != nil {
+		return nil, unreachable(s.cfg.Broker, err)
+	}
+	return answering(ctx, t)
 }
 
 // relayConfig is that of a relay of this process.

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/millrace-go/millrace/internal/pgdsn"
 	"github.com/millrace-go/millrace/internal/pgschema"
@@ -59,6 +60,10 @@ type Config struct {
 	// Relay configures the relays; Database and PollOnly are the fleet's to set. Its PollInterval is also how often a database is
 	// asked in which something was committed. Its Schema is that of all databases.
 	Relay outbox.RelayConfig
+
+	// Admit is asked before a relay of a database starts, on a connection to it: an error keeps the events there, and is told as that
+	// of a database that is away. Default: none, each may start.
+	Admit func(ctx context.Context, db *pgxpool.Pool) error
 }
 
 // WithDefaults returns the configuration with every zero field set to its default, apart from Relay.Schema.

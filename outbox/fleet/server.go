@@ -238,6 +238,11 @@ func (s *server) forward(ctx context.Context, db Database) error {
 		return err
 	}
 	defer pool.Close()
+	if admit := s.fleet.cfg.Admit; admit != nil {
+		if err := admit(ctx, pool); err != nil {
+			return err
+		}
+	}
 	own := s.fleet.cfg.Relay
 	own.Database, own.Logger = db.Name, own.Logger.With("database", db.Name)
 	relay, err := outbox.NewRelay(pool, s.fleet.publisher, own)
