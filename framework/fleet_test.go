@@ -99,10 +99,11 @@ func tenants(t *testing.T, n int) (dsns []string, list string) {
 		defer pool.Close()
 		return outbox.Migrate(t.Context(), pool, "")
 	})
+	var entries strings.Builder
 	for i, dsn := range dsns {
-		list += fmt.Sprintf("- {name: tenant-%d, dsn: %q}\n", i, dsn)
+		fmt.Fprintf(&entries, "- {name: tenant-%d, dsn: %q}\n", i, dsn)
 	}
-	return dsns, list
+	return dsns, entries.String()
 }
 
 // commit commits an event as a process elsewhere does, and returns when, and how long it took to connect.

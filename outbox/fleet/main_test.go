@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -19,7 +18,6 @@ import (
 	"github.com/millrace-go/millrace/internal/role"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/outbox/fleet"
-	"github.com/millrace-go/millrace/transport"
 )
 
 func TestMain(m *testing.M) {
@@ -68,18 +66,16 @@ func insert(ctx context.Context, conn *pgx.Conn, key, payload string) error {
 
 // broker remembers what it got.
 type broker struct {
-	mu    sync.Mutex
-	byKey map[string][]string
-	at    map[string]time.Time // payloads, when they first came
+	mu sync.Mutex
+	at map[string]time.Time // payloads, when they first came
 }
 
-func newBroker() *broker { return &broker{byKey: map[string][]string{}, at: map[string]time.Time{}} }
+func newBroker() *broker { return &broker{at: map[string]time.Time{}} }
 
 func (b *broker) Publish(_ string, msgs ...*message.Message) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, m := range msgs {
-		b.byKey[transport.Key(m)] = append(b.byKey[transport.Key(m)], string(m.Payload))
 		if _, known := b.at[string(m.Payload)]; !known {
 			b.at[string(m.Payload)] = time.Now()
 		}
@@ -88,12 +84,6 @@ func (b *broker) Publish(_ string, msgs ...*message.Message) error {
 }
 
 func (b *broker) Close() error { return nil }
-
-func (b *broker) of(key string) []string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return slices.Clone(b.byKey[key])
-}
 
 func (b *broker) has(payload string) bool {
 	b.mu.Lock()

@@ -15,14 +15,14 @@ const scope = "github.com/millrace-go/millrace/outbox/fleet"
 func (f *Fleet) observe() (stop func(), err error) {
 	m := f.cfg.Relay.MeterProvider.Meter(scope)
 	var errs [5]error
-	count := func(i int, name, unit, description string) (g metric.Int64ObservableGauge) {
+	gauge := func(i int, name, unit, description string) (g metric.Int64ObservableGauge) {
 		g, errs[i] = m.Int64ObservableGauge(name, metric.WithUnit(unit), metric.WithDescription(description))
 		return g
 	}
-	connections := count(0, "millrace.fleet.connections", "{connection}", "Connections to a server that its budget counts, by server.")
-	states := count(1, "millrace.fleet.databases", "{database}", "Databases of the fleet, by server and state.")
-	failures := count(2, "millrace.fleet.failures", "{failure}", "Failures in a row of a database to answer; 0 when it answers.")
-	dead := count(3, "millrace.fleet.dead", "{event}", "Dead events of a database when it was last asked, up to 10,000.")
+	connections := gauge(0, "millrace.fleet.connections", "{connection}", "Connections to a server that its budget counts, by server.")
+	states := gauge(1, "millrace.fleet.databases", "{database}", "Databases of the fleet, by server and state.")
+	failures := gauge(2, "millrace.fleet.failures", "{failure}", "Failures in a row of a database to answer; 0 when it answers.")
+	dead := gauge(3, "millrace.fleet.dead", "{event}", "Dead events of a database when it was last asked, up to 10,000.")
 	waits, err := m.Float64ObservableGauge("millrace.fleet.wait", metric.WithUnit("s"),
 		metric.WithDescription("For how long a database that has work has waited for its turn; 0 when it does not wait."))
 	errs[4] = err
