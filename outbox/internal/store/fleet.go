@@ -17,9 +17,13 @@ type Probe struct {
 	Server   time.Time      // when its server started
 }
 
+// byIndex has the indexes used, also where reading a small table looks cheaper. Where there is none for it, a plan then looks so
+// expensive that the server would compile it, which takes much longer than the statement.
+var byIndex = statement{sql: `select set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true)`}
+
 // ProbeDatabase looks for work in a database.
 func ProbeDatabase(ctx context.Context, conn *pgx.Conn, schema string) (p Probe, err error) {
-	err = exchange(ctx, conn.PgConn(), begin, byPlace, statement{sql: Query("probe", schema), row: func(v [][]byte) error {
+	err = exchange(ctx, conn.PgConn(), begin, byIndex, statement{sql: Query("probe", schema), row: func(v [][]byte) error {
 		p = Probe{Work: v[0][0] != 0, Others: v[1][0] != 0, Dead: asInt8(v[3]), Database: string(v[4]), Server: asTime(v[5])}
 		if v[2] != nil {
 			next := time.Duration(asInt8(v[2])) * time.Millisecond
