@@ -134,8 +134,10 @@ func (p *process) beat(ctx context.Context) (err error) {
 	view, wrong := r.In(p.from.Name(), p.to.Name())
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	was := p.gate.wrong
 	p.gate.seen(view, wrong, began.Add(ttl), time.Now())
 	switch {
+	case wrong != nil && (was != nil || p.stop == nil): // it is known, or register returns it
 	case wrong != nil:
 		p.log.ErrorContext(ctx, "nothing is published", "error", wrong)
 	case before.Epoch != view.Epoch || before.Phase == "":
