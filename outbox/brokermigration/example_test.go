@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/millrace-go/millrace/framework/devstack/devtest"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/outbox/brokermigration"
 	"github.com/millrace-go/millrace/transport"
@@ -33,16 +34,32 @@ func ExampleNew() {
 	_ = run // until the program ends
 }
 
+// named is a broker for an example.
+type named struct {
+	transport.Transport
+	name string
+}
+
+func (n named) Name() string { return n.name }
+
 // A program makes the next step, or says why it is not safe.
 func ExampleStep() {
-	next := func(ctx context.Context, pool *pgxpool.Pool, pubsub, kafka transport.Transport) error {
-		s, err := brokermigration.Step(ctx, brokermigration.Query{Pool: pool, From: pubsub, To: kafka}, false, "the deployment")
-		if errors.Is(err, brokermigration.ErrBlocked) {
-			for _, why := range s.Next.Blocked {
-				fmt.Println(why)
-			}
-		}
-		return err
+	t := devtest.Example()
+	defer t.End()
+	pool, schema := t.Database()
+	ctx := context.Background()
+	if err := outbox.Migrate(ctx, pool, schema); err != nil {
+		panic(err)
 	}
-	_ = next
+	query := brokermigration.Query{Pool: pool, Schema: schema, From: named{name: "pubsub"}, To: named{name: "kafka"}}
+	s, err := brokermigration.Step(ctx, query, false, "the deployment")
+	if errors.Is(err, brokermigration.ErrBlocked) {
+		fmt.Println("phase", s.Phase)
+		for _, why := range s.Next.Blocked {
+			fmt.Println(why)
+		}
+	}
+	// Output:
+	// phase consume
+	// no process takes part in the migration: start processes with broker: pubsub and migration: {to: kafka}
 }

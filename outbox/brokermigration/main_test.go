@@ -3,7 +3,7 @@ package brokermigration
 import (
 	"testing"
 
-	"go.uber.org/goleak"
+	"github.com/millrace-go/millrace/framework/devstack/devtest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { devtest.Main(m) }

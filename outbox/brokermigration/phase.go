@@ -41,6 +41,7 @@ func (r Record) publishesTo() string {
 		return r.From
 	case Publish, Cut:
 		return r.To
+	case Drain, Return:
 	}
 	return ""
 }
