@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/millrace-go/millrace/console/internal/diff"
 	"github.com/millrace-go/millrace/internal/operator"
 	"github.com/millrace-go/millrace/internal/words"
 	"github.com/millrace-go/millrace/outbox/outboxadmin"
@@ -28,6 +29,9 @@ type plan struct {
 	Response bool   // it may have a response, as JSON
 	Pace     *pace  // nil where it has none
 	Wrong    string // what is wrong with the fields that a person has filled in
+	Warning  string // what to look at before going on
+	Diff     []diff.Line
+	Again    string // the page that has the form again, for what was filled in there
 	Nothing  string // why there is nothing to do
 }
 
@@ -65,6 +69,7 @@ func actions() map[string]action {
 		"resume":         {topicFields, planResume, runResume},
 		"resolve":        {resolveFields, planResolve, runResolve},
 		"forget":         {forgetFields, planForget, runForget},
+		"edit":           {editFields, planEdit, runEdit},
 	}
 }
 

@@ -219,6 +219,8 @@ func (c *Console) routes() http.Handler {
 		"GET /{db}/outbox":        (*request).outbox,
 		"GET /{db}/dead":          (*request).dead,
 		"GET /{db}/dead/event":    (*request).deadEvent,
+		"GET /{db}/dead/edit":     (*request).edit,
+		"POST /{db}/dead/edit":    (*request).edited,
 		"GET /{db}/event":         (*request).event,
 		"GET /{db}/effects":       (*request).effects,
 		"GET /{db}/keys":          (*request).keys,

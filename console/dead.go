@@ -9,6 +9,7 @@ import (
 	"html/template"
 	"maps"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -146,6 +147,7 @@ type deadEventPage struct {
 	Origin  []header
 	Body    body
 	Others  []deadletter.Event // the same event at other consumers
+	Edit    string             // why its payload cannot be edited here; "" where it can
 }
 
 type header struct{ Name, Value string }
@@ -162,26 +164,35 @@ type body struct {
 const maxBody = 64 << 10
 
 func (q *request) deadEvent() error {
-	id, consumer := q.r.URL.Query().Get("id"), q.r.URL.Query().Get("consumer")
+	e, others, err := q.failed(q.r.URL.Query())
+	if err != nil {
+		return err
+	}
+	p := deadEventPage{Event: e, Others: others}
+	_, p.Edit = q.editable(e)
+	p.Headers, p.Origin = q.headers(p.Metadata), q.headers(p.Event.Origin)
+	p.Body = q.body(p.Payload, p.Bytes)
+	q.render(http.StatusOK, "page_dead_event.html", "Dead letter", "dead", p)
+	return nil
+}
+
+// failed finds the event that a URL or a form names, as it failed for one consumer, and as it failed for others.
+func (q *request) failed(f url.Values) (e deadletter.Event, others []deadletter.Event, err error) {
+	id, consumer := f.Get("id"), f.Get("consumer")
 	if !usable(id) || !usable(consumer) || !q.snapshot().There["claim"] {
-		return errNotFound
+		return e, nil, errNotFound
 	}
 	found, err := read(q, "dead event "+id, fresh, func(ctx context.Context, db *database) ([]deadletter.Event, error) {
 		return deadletter.Show(ctx, db.Pool, db.Schema, id, "")
 	})
 	if err != nil {
-		return err
+		return e, nil, err
 	}
 	i := slices.IndexFunc(found, func(e deadletter.Event) bool { return consumer == "" || e.Consumer == consumer })
 	if i < 0 {
-		return fmt.Errorf("%w: no consumer has failed to handle event %q, or it was settled since", errNotFound, id)
+		return e, nil, fmt.Errorf("%w: no consumer has failed to handle event %q, or it was settled since", errNotFound, id)
 	}
-	p := deadEventPage{Event: found[i]}
-	p.Others = append(slices.Clone(found[:i]), found[i+1:]...)
-	p.Headers, p.Origin = q.headers(p.Metadata), q.headers(p.Event.Origin)
-	p.Body = q.body(p.Payload, p.Bytes)
-	q.render(http.StatusOK, "page_dead_event.html", "Dead letter", "dead", p)
-	return nil
+	return found[i], append(slices.Clone(found[:i]), found[i+1:]...), nil
 }
 
 // usable reports whether a text from a URL can be an ID or a name: PostgreSQL takes no other.
@@ -223,15 +234,7 @@ func (q *request) body(payload []byte, size int) body {
 		}
 		b.Text = string(text)
 	case isJSON:
-		var text strings.Builder
-		e := json.NewEncoder(&text)
-		e.SetEscapeHTML(false)
-		e.SetIndent("", "  ")
-		if e.Encode(json.RawMessage(payload)) != nil { // it is valid
-			b.Text = string(payload)
-			break
-		}
-		b.Text = strings.TrimSuffix(text.String(), "\n")
+		b.Text = indented(payload)
 	default:
 		b.Text = legible(payload)
 	}
@@ -239,6 +242,15 @@ func (q *request) body(payload []byte, size int) body {
 		b.Text = strings.ToValidUTF8(b.Text[:maxBody], "")
 	}
 	return b
+}
+
+// indented is JSON in lines, and other text as it is.
+func indented(payload []byte) string {
+	var b bytes.Buffer
+	if json.Indent(&b, bytes.TrimSpace(payload), "", "  ") != nil {
+		return string(payload)
+	}
+	return b.String()
 }
 
 // parseJSON keeps numbers as they are written.

@@ -7,7 +7,9 @@ import (
 	"encoding/base64"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
+	"unicode/utf8"
 )
 
 const (
@@ -52,6 +54,13 @@ func (c *Console) genuine(w http.ResponseWriter, r *http.Request) bool {
 	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
 	if err := r.ParseForm(); err != nil {
 		http.Error(w, "The form is too large, or no form.", http.StatusRequestEntityTooLarge)
+		return false
+	}
+	for _, values := range r.PostForm {
+		if !slices.ContainsFunc(values, func(v string) bool { return !utf8.ValidString(v) || strings.ContainsRune(v, 0) }) {
+			continue
+		}
+		http.Error(w, "The form has a byte that no text has.", http.StatusBadRequest) // and which PostgreSQL would refuse
 		return false
 	}
 	origin := http.NewCrossOriginProtection()

@@ -65,6 +65,9 @@ func (q *request) ctx() context.Context { return q.r.Context() }
 // errNotFound is for what is not there.
 var errNotFound = errors.New("there is no such page")
 
+// errForbidden is for what somebody has no right to.
+var errForbidden = errors.New("you have no right to do this")
+
 // page makes a handler of a page.
 func (c *Console) page(serve func(*request) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
@@ -93,6 +96,8 @@ func (q *request) fail(err error) {
 	switch {
 	case errors.Is(err, errNotFound):
 		status = http.StatusNotFound
+	case errors.Is(err, errForbidden):
+		status = http.StatusForbidden
 	case q.r.Context().Err() != nil: // nobody reads the answer
 		return
 	}

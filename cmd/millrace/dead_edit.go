@@ -46,7 +46,7 @@ func (a *app) deadEdit() *cobra.Command {
 			return err
 		}
 		if change.Payload == nil && change.Set == nil && change.Unset == nil {
-			if change.Payload, err = a.editPayload(ctx, pool, id, consumer); err != nil {
+			if change.Payload, change.Former, err = a.editPayload(ctx, pool, id, consumer); err != nil {
 				return err
 			}
 			if change.Payload == nil {
@@ -90,23 +90,23 @@ func (a *app) deadEdit() *cobra.Command {
 	return c
 }
 
-// editPayload opens the payload in an editor, and returns it if it was changed.
-func (a *app) editPayload(ctx context.Context, pool *pgxpool.Pool, eventID, consumer string) ([]byte, error) {
+// editPayload opens the payload in an editor, and returns it if it was changed, with the SHA-256 of what it was.
+func (a *app) editPayload(ctx context.Context, pool *pgxpool.Pool, eventID, consumer string) (payload []byte, former string, err error) {
 	found, err := deadletter.Show(ctx, pool, a.schema, eventID, consumer)
 	switch {
 	case err != nil:
-		return nil, err
+		return nil, "", err
 	case len(found) == 0:
-		return nil, deadletter.ErrNoSuchEvent
+		return nil, "", deadletter.ErrNoSuchEvent
 	case len(found) > 1:
-		return nil, usageError{errors.New("the event failed for several consumers: name one by --consumer")}
+		return nil, "", usageError{errors.New("the event failed for several consumers: name one by --consumer")}
 	case !readable(found[0].Payload):
-		return nil, usageError{errors.New("the payload is not text: name a file by --payload-file")}
+		return nil, "", usageError{errors.New("the payload is not text: name a file by --payload-file")}
 	}
 	before := found[0].Payload
 	dir, err := os.MkdirTemp("", "millrace-")
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	name := "payload.txt"
@@ -115,24 +115,24 @@ func (a *app) editPayload(ctx context.Context, pool *pgxpool.Pool, eventID, cons
 	}
 	path := filepath.Join(dir, name)
 	if err := os.WriteFile(path, before, 0o600); err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	editor := cmp.Or(os.Getenv("VISUAL"), os.Getenv("EDITOR"), "vi")
 	a.progress.Say("")                                              // the terminal is the editor's
 	command := exec.Command("sh", "-c", editor+` "$1"`, "sh", path) //nolint:noctx // it ends when the person is done
 	command.Stdin, command.Stdout, command.Stderr = a.stdin, output.Behind(a.stdout), output.Behind(a.stderr)
 	if err := command.Run(); err != nil {
-		return nil, fmt.Errorf("run the editor %q: %w", editor, err)
+		return nil, "", fmt.Errorf("run the editor %q: %w", editor, err)
 	}
 	after, err := os.ReadFile(path)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	if !bytes.HasSuffix(before, []byte("\n")) { // editors end the last line
 		after = bytes.TrimSuffix(after, []byte("\n"))
 	}
 	if bytes.Equal(before, after) {
-		return nil, nil
+		return nil, "", nil
 	}
-	return append([]byte{}, after...), nil
+	return append([]byte{}, after...), deadletter.SHA256(before), nil
 }

@@ -203,6 +203,10 @@ func TestEditOfADeadLetter(t *testing.T) {
 	require.NoError(t, err)
 	assert.Contains(t, string(all[0].Detail), `"payload_sha256": "239f59ed55e737c77147cf55ad0c1b030b6d7ee748a7426952f9b852d5a935e5"`, "of the former payload")
 	assert.Contains(t, string(all[0].Detail), `"new_payload_sha256": "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"`)
+	fixed := deadletter.Change{Payload: []byte("fixed"), Former: deadletter.SHA256([]byte("payload"))}
+	require.ErrorIs(t, edit("1", "bill", fixed), deadletter.ErrPayloadChanged, "it is empty now")
+	require.NoError(t, edit("1", "labour/notify", fixed))
+	assert.Len(t, f.audited(), 3)
 }
 
 func TestPurgeOfDeadLetters(t *testing.T) {

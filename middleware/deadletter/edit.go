@@ -21,6 +21,7 @@ import (
 // Change is what Edit does to an event. Zero fields leave it as it is.
 type Change struct {
 	Payload []byte // nil: as it is
+	Former  string // SHA-256 in hex of the payload that Payload is made from: an event that has another one stays as it is. "" takes any
 	Set     map[string]string
 	Unset   []string
 }
@@ -28,6 +29,10 @@ type Change struct {
 // ErrNoSuchEvent means that there is no event that could be edited: it was handled, discarded, or has never failed, or
 // somebody has it in hand at this moment.
 var ErrNoSuchEvent = errors.New("no such event is dead, retrying or blocked, or it is being handled at this moment")
+
+// ErrPayloadChanged means that the event's payload is no more the one that Change.Former names. Make the change again from
+// the payload that Show returns.
+var ErrPayloadChanged = errors.New("the payload was changed meanwhile")
 
 // Edit changes an event's payload and metadata; its ID stays, and its state too. consumer may be "" where the event failed
 // for one consumer only. What is recorded of both payloads, the former and the new one, is their SHA-256.
@@ -79,8 +84,11 @@ func Edit(ctx context.Context, db pgtx.DB, schema, eventID, consumer string, cha
 func (c Change) apply(f *Event) (detail, carried []byte, err error) {
 	known := map[string]any{}
 	if c.Payload != nil {
-		former, changed := sha256.Sum256(f.Payload), sha256.Sum256(c.Payload)
-		known["payload_sha256"], known["new_payload_sha256"] = hex.EncodeToString(former[:]), hex.EncodeToString(changed[:])
+		former := SHA256(f.Payload)
+		if c.Former != "" && c.Former != former {
+			return nil, nil, ErrPayloadChanged
+		}
+		known["payload_sha256"], known["new_payload_sha256"] = former, SHA256(c.Payload)
 		f.Payload = c.Payload
 	}
 	if len(c.Set) > 0 {
@@ -99,4 +107,10 @@ func (c Change) apply(f *Event) (detail, carried []byte, err error) {
 	}
 	carried, err = inbox.EncodeHeaders(&message.Message{UUID: f.uuid, Metadata: f.Metadata}, f.Origin)
 	return detail, carried, err
+}
+
+// SHA256 is that of a payload in hex, for Change.Former and as the audit has it.
+func SHA256(payload []byte) string {
+	sum := sha256.Sum256(payload)
+	return hex.EncodeToString(sum[:])
 }

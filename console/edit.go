@@ -1,0 +1,155 @@
+package console
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/millrace-go/millrace/console/internal/diff"
+	"github.com/millrace-go/millrace/internal/operator"
+	"github.com/millrace-go/millrace/middleware/deadletter"
+)
+
+// maxEdited is how many bytes a payload has that a form edits. A form has up to three for each of them.
+const maxEdited = maxForm / 4
+
+// editPage is the content of the page that edits a payload.
+type editPage struct {
+	deadletter.Event
+	Text   string // as it is edited
+	Former string // SHA-256 of the payload that the text was made from
+	JSON   bool
+	Back   string
+}
+
+// editable is a payload as a form has it, or why it has none.
+func (q *request) editable(e deadletter.Event) (text, why string) {
+	value, isJSON := parseJSON(e.Payload)
+	text = indented(e.Payload)
+	switch {
+	case !q.rights.Has(Act | Payloads):
+		return "", "You may not edit payloads. Ask for the rights to act and to see payloads."
+	case !slices.Contains([]string{"dead", "retrying", "blocked"}, e.State):
+		return "", "The broker has this event, and not its payload here."
+	case len(e.Payload) != e.Bytes || len(text) > maxEdited:
+		return "", fmt.Sprintf("The payload is too large for a form, which takes %s bytes.", number(maxEdited))
+	case !utf8.ValidString(text) || strings.ContainsAny(text, "\x00\r"):
+		return "", "The payload is not text that a form sends back as it is."
+	case len(q.mask) > 0 && (!isJSON || q.masks(value)):
+		return "", "The payload has, or may have, fields that are masked."
+	}
+	return text, ""
+}
+
+// masks reports whether a value has fields that nobody may see.
+func (q *request) masks(value any) bool {
+	switch v := value.(type) {
+	case map[string]any:
+		for k, inner := range v {
+			if q.mask[strings.ToLower(k)] || q.masks(inner) {
+				return true
+			}
+		}
+	case []any:
+		return slices.ContainsFunc(v, q.masks)
+	}
+	return false
+}
+
+// edit shows the form.
+func (q *request) edit() error {
+	e, text, err := q.toEdit(q.r.URL.Query())
+	if err != nil {
+		return err
+	}
+	return q.editForm(e, text, deadletter.SHA256(e.Payload))
+}
+
+func (q *request) editForm(e deadletter.Event, text, former string) error {
+	q.render(http.StatusOK, "page_edit.html", "Edit", "dead", editPage{Event: e, Text: text, Former: former, JSON: json.Valid(e.Payload), Back: deadEventPath(e)})
+	return nil
+}
+
+// edited shows what the form would change, or, where a person asks for that, the form again.
+func (q *request) edited() error {
+	f := q.r.PostForm
+	if f.Has("again") {
+		e, _, err := q.toEdit(f)
+		if err != nil {
+			return err
+		}
+		return q.editForm(e, typedPayload(f), f.Get("former"))
+	}
+	q.r.SetPathValue("action", "edit")
+	return q.confirm(actions()["edit"], f, "", http.StatusOK)
+}
+
+// toEdit finds the event that is edited, and refuses those that must not be.
+func (q *request) toEdit(f url.Values) (e deadletter.Event, text string, err error) {
+	if !q.rights.Has(Act | Payloads) {
+		return e, "", fmt.Errorf("%w: to edit a payload, ask for the rights to act and to see payloads", errForbidden)
+	}
+	if e, _, err = q.failed(f); err != nil {
+		return e, "", err
+	}
+	text, why := q.editable(e)
+	if why != "" {
+		return e, "", fmt.Errorf("%w: %s", errForbidden, why)
+	}
+	return e, text, nil
+}
+
+func deadEventPath(e deadletter.Event) string {
+	return "/dead/event?" + url.Values{"id": {e.EventID}, "consumer": {e.Consumer}}.Encode()
+}
+
+var editFields = []string{"id", "consumer", "former", "payload"}
+
+func planEdit(q *request, f url.Values) (plan, error) {
+	if q.r.Method != http.MethodPost {
+		return plan{}, errNotFound // a payload is in no URL
+	}
+	e, text, err := q.toEdit(f)
+	if err != nil {
+		return plan{}, err
+	}
+	typed := typedPayload(f)
+	p := plan{
+		Question: "Write this payload of " + e.EventID + "?", Verb: "Write the payload", Back: deadEventPath(e), Again: "/dead/edit",
+		Explain: "The event keeps its ID, its headers and its state, " + stateWords([]string{e.State})[0] + " at " + e.Consumer + ". A replay runs it with this payload. The audit gets the SHA-256 of both.",
+		Command: q.db.reach.Command(e.EventID, "dead", "edit", "--consumer", e.Consumer, "--payload-file", "FILE"), Diff: diff.Lines(text, typed),
+	}
+	switch {
+	case f.Get("former") != deadletter.SHA256(e.Payload):
+		p.Nothing = "The payload was changed meanwhile. Edit it again."
+	case bytes.Equal(payloadOf(typed), payloadOf(text)):
+		p.Nothing = "Nothing is changed."
+	case json.Valid(e.Payload) && !json.Valid([]byte(typed)):
+		p.Warning = "The payload was JSON, and this is none: " + json.Unmarshal([]byte(typed), new(any)).Error() + "."
+	}
+	return p, nil
+}
+
+// typedPayload is the text that a person has filled in. Browsers send each end of a line as two characters.
+func typedPayload(f url.Values) string { return strings.ReplaceAll(f.Get("payload"), "\r\n", "\n") }
+
+// payloadOf is what is stored of a text: JSON without the spaces that a form shows it with.
+func payloadOf(text string) []byte {
+	var b bytes.Buffer
+	if json.Compact(&b, []byte(text)) != nil {
+		return []byte(text)
+	}
+	return b.Bytes()
+}
+
+func runEdit(ctx context.Context, db *database, f url.Values, by operator.By) (outcome, error) {
+	id, consumer := f.Get("id"), f.Get("consumer")
+	err := deadletter.Edit(ctx, db.Pool, db.Schema, id, consumer, deadletter.Change{Payload: payloadOf(typedPayload(f)), Former: f.Get("former")}, by)
+	return outcome{Headline: "The payload of " + id + " is written. Replay the event when you are ready.", Back: "/dead/event?" + url.Values{"id": {id}, "consumer": {consumer}}.Encode()}, err
+}
