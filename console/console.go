@@ -210,6 +210,11 @@ func (c *Console) routes() http.Handler {
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, c.cfg.Prefix+"/"+c.cfg.Databases[0].Name+"/", http.StatusSeeOther)
 	})
+	// Without this the mux would redirect to a path without the prefix.
+	mux.HandleFunc("/{db}", c.page(func(q *request) error {
+		http.Redirect(q.w, q.r, c.cfg.Prefix+"/"+q.db.Name+"/", http.StatusSeeOther)
+		return nil
+	}))
 	for _, file := range []string{"console.css", "console.js", "wheel.svg"} {
 		mux.HandleFunc("GET /"+staticFiles+"/"+file, static(file))
 	}

@@ -34,6 +34,12 @@ type site struct {
 	base   string
 }
 
+const (
+	// wait is how long a test waits for what must come, and pause how often it looks.
+	wait  = time.Minute
+	pause = 50 * time.Millisecond
+)
+
 const everything = console.Look | console.Payloads | console.Act
 
 // open migrates a schema and serves it.
@@ -48,6 +54,7 @@ func open(t testing.TB, rights console.Rights, change ...func(*console.Config)) 
 		Databases: []console.Database{{Name: "orders", Pool: s.pool, Schema: s.schema}},
 		Authorize: func(*http.Request) (console.Rights, string) { return rights, "ada" },
 		Prefix:    "/console",
+		Timeout:   time.Minute, // for machines that are busy
 		Logger:    slog.New(slog.DiscardHandler),
 	}
 	for _, c := range change {
@@ -85,7 +92,7 @@ func (s *site) count(sql string) (n int) {
 // comes waits until a query counts so many.
 func (s *site) comes(n int, sql string) {
 	s.t.Helper()
-	require.Eventually(s.t, func() bool { return s.count(sql) == n }, time.Minute, 20*time.Millisecond, sql)
+	require.Eventually(s.t, func() bool { return s.count(sql) == n }, wait, 20*time.Millisecond, sql)
 }
 
 // answer is what a request got.

@@ -119,6 +119,9 @@ func TestSeveralDatabases(t *testing.T) {
 	assert.NotContains(t, text(s.get(http.StatusOK, "/")), "Dead letters 2")
 	s.base = "/console/stock"
 	s.get(http.StatusNotFound, "/")
+	s.get(http.StatusNotFound, "")
+	s.base = "/console/orders"
+	assert.Contains(t, s.get(http.StatusOK, ""), "<title>Overview", "the slash at the end may be left out")
 }
 
 // An open page hears of a change, and of the end.
