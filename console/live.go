@@ -38,7 +38,7 @@ func (q *request) live() error {
 	defer ticks.Stop()
 	last, told := "", time.Now()
 	for {
-		version := q.version()
+		version := q.snapshot().told()
 		if version != last || time.Since(told) >= beat {
 			event := "beat"
 			if version != last {
@@ -61,9 +61,8 @@ func (q *request) live() error {
 	}
 }
 
-// version is another one whenever the figures are, or whether they can be read.
-func (q *request) version() string {
-	s := q.snapshot()
+// told is another text whenever the figures are others, or whether they can be read.
+func (s snapshot) told() string {
 	if s.Error != "" {
 		return s.version + "-old"
 	}

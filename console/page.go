@@ -127,6 +127,7 @@ type view struct {
 	ReadOnly          bool
 	Token, Theme      string
 	Nav               snapshot
+	Version           string    // of Nav, which the stream tells when it is another
 	Now               time.Time // the database's
 	Content           any
 	MayAct, MayReveal bool
@@ -142,7 +143,7 @@ func (q *request) render(status int, name, title, section string, content any) {
 	if q.r.Method != http.MethodGet {
 		v.Path = "/" + q.db.Name + "/"
 	}
-	v.Now = v.Nav.Now
+	v.Now, v.Version = v.Nav.Now, v.Nav.told()
 	if cookie, err := q.r.Cookie(themeCookie); err == nil && (cookie.Value == "dark" || cookie.Value == "light") {
 		v.Theme = cookie.Value
 	}
