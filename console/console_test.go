@@ -36,7 +36,7 @@ type site struct {
 
 const (
 	// wait is how long a test waits for what must come, and pause how often it looks.
-	wait  = time.Minute
+	wait  = 2 * time.Minute
 	pause = 50 * time.Millisecond
 )
 

@@ -230,7 +230,7 @@ func TestHostileRequests(t *testing.T) {
 		}
 		got, page := send(t, address.Host, fill.Replace(r.line), headers, fill.Replace(r.body), fill)
 		where := r.what + ": " + r.line
-		assert.Equal(t, r.want, got.StatusCode, "%s: %s", where, page)
+		assert.Equal(t, r.want, got.Status, "%s: %s", where, page)
 		assert.Empty(t, markup(page), where)
 		assert.NotContains(t, page, "package console", where)
 		assert.NotContains(t, page, "root:", where)
@@ -238,14 +238,14 @@ func TestHostileRequests(t *testing.T) {
 		if to := got.Header.Get("Location"); to != "" {
 			assert.Regexp(t, `^/[^/\\]`, to, where) // a path of this server
 		}
-		assert.Empty(t, slices.DeleteFunc(got.Cookies(), func(c *http.Cookie) bool { return strings.HasPrefix(c.Name, "millrace_") }), where)
+		assert.False(t, slices.ContainsFunc(got.Header["Set-Cookie"], func(c string) bool { return !strings.HasPrefix(c, "millrace_") }), where)
 		assert.Equal(t, before, s.content(), "%s has changed something", where)
 	}
 	assert.Contains(t, s.get(http.StatusOK, "/dead/event?id="+evilQuery), "&lt;script&gt;alert(1)", "it is shown as it is")
 }
 
 // send writes a request as it stands, which a client of net/http would refuse or mend.
-func send(t *testing.T, address, line string, headers map[string]string, body string, fill *strings.Replacer) (*http.Response, string) {
+func send(t *testing.T, address, line string, headers map[string]string, body string, fill *strings.Replacer) (answer, string) {
 	t.Helper()
 	conn, err := (&net.Dialer{Timeout: wait}).DialContext(t.Context(), "tcp", address)
 	require.NoError(t, err)
@@ -265,5 +265,5 @@ func send(t *testing.T, address, line string, headers map[string]string, body st
 	defer response.Body.Close()
 	page, err := io.ReadAll(response.Body)
 	require.NoError(t, err)
-	return response, string(page)
+	return answer{response.StatusCode, response.Header}, string(page)
 }

@@ -5,6 +5,8 @@ import (
 	"os"
 	"slices"
 	"strings"
+
+	"github.com/millrace-go/millrace/internal/words"
 )
 
 // requireVariable lists the services of which a fake is an error, so that a CI run cannot silently test less.
@@ -18,6 +20,7 @@ var needed = map[string]string{
 	string(Kafka): "Apache Kafka: scripts/kafka fetches it with Maven (Debian and Ubuntu packages maven and openjdk-17-jre-headless)",
 	string(Redis): "Redis: the Debian and Ubuntu package is redis-server",
 	"pgbouncer":   "PgBouncer: the Debian and Ubuntu package is pgbouncer",
+	"chromium":    "a browser: the Debian package is chromium",
 	"mount":       "the right to mount a file system: run as root",
 }
 
@@ -30,7 +33,7 @@ func Need(name string) string {
 }
 
 // requisites are what the variable may name besides services: what some tests need of a machine.
-var requisites = []string{"pgbouncer", "mount"}
+var requisites = []string{"pgbouncer", "chromium", "mount"}
 
 // Required reports whether MILLRACE_REQUIRE_REAL names a service or requisite, so that its absence is an error.
 func Required(name string) bool {
@@ -52,7 +55,7 @@ func requiredReal() ([]Service, error) {
 	}
 	parsed, err := ParseServices(strings.Join(services, ","))
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w, %s", requireVariable, err, strings.Join(requisites, " or "))
+		return nil, fmt.Errorf("%s: %w, %s", requireVariable, err, words.Either(requisites))
 	}
 	if slices.Contains(parsed, Kafka) {
 		parsed = append(parsed, Kafka3)

@@ -6,12 +6,14 @@ package devtest
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"math"
 	"os"
 	"runtime"
 	"strconv"
+	"sync"
 	"testing"
 	"time"
 
@@ -76,7 +78,32 @@ func described(t testing.TB, service devstack.Service) (found devstack.Info) {
 func Main(m *testing.M, opts ...goleak.Option) {
 	flag.Parse()
 	overlap()
-	os.Exit(finish(m.Run, shared.Stop, opts...))
+	os.Exit(finish(m.Run, func() error { return errors.Join(atEnd.run(), shared.Stop()) }, opts...))
+}
+
+// AtEnd has Main call a function after the last test, before it stops the stack: what all tests of a package share is stopped
+// there. Tests may call it concurrently.
+func AtEnd(stop func() error) {
+	atEnd.Lock()
+	defer atEnd.Unlock()
+	atEnd.stops = append(atEnd.stops, stop)
+}
+
+var atEnd endings
+
+type endings struct {
+	sync.Mutex
+	stops []func() error
+}
+
+func (e *endings) run() error {
+	e.Lock()
+	defer e.Unlock()
+	var errs []error
+	for _, stop := range e.stops {
+		errs = append(errs, stop())
+	}
+	return errors.Join(errs...)
 }
 
 // AtOnce has Main run that many tests at once for each processor: fewer than two for tests that keep processors busy, or

@@ -91,3 +91,14 @@ func TestRedis(t *testing.T) {
 		assert.Equal(t, "value", value)
 	}
 }
+
+// What tests share is stopped at the end, all of it, whatever fails.
+func TestEndings(t *testing.T) {
+	var e endings
+	stopped := 0
+	for _, err := range []error{nil, errors.New("one"), errors.New("two")} {
+		e.stops = append(e.stops, func() error { stopped++; return err })
+	}
+	require.EqualError(t, e.run(), "one\ntwo")
+	assert.Equal(t, 3, stopped)
+}

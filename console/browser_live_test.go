@@ -1,0 +1,127 @@
+package console_test
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/page"
+	"github.com/chromedp/chromedp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// mark leaves something on the page that another page would not have.
+func (b *tab) mark() { value[chromedp.Void](b, `void (window.marked = true)`) }
+
+func (b *tab) marked() bool { return value[bool](b, `window.marked === true`) }
+
+// A page that is open shows what changes, without being loaded again, unless somebody pauses it.
+func TestLiveInABrowser(t *testing.T) {
+	t.Parallel()
+	s := open(t, everything)
+	b := s.tab(t)
+	b.open("/outbox")
+	b.shows("No event waits, and no topic is paused.")
+	b.mark()
+	s.pending("order.placed", "p1")
+	b.shows("order.placed")
+	b.until(`document.getElementById("nav").textContent.includes("Outbox 1")`)
+
+	b.press("Live")
+	s.pending("order.paid", "p2")
+	b.until(`/^Paused, \d+ new$/.test(document.getElementById("pause-text").textContent)`)
+	assert.False(t, value[bool](b, pageText+`.includes("order.paid")`))
+	b.press("Paused")
+	b.shows("order.paid")
+	assert.True(t, b.marked(), "it is the same page")
+	assert.Empty(t, b.wrong())
+}
+
+// A page that was made before a change shows it, though it hears of it only when its stream opens.
+func TestAChangeBeforeTheStreamInABrowser(t *testing.T) {
+	t.Parallel()
+	s := open(t, everything)
+	b := s.tab(t)
+	b.do(chromedp.Func(func(ctx context.Context, tab *chromedp.Target) error {
+		_, err := cdp.Call(ctx, tab, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{Source: `
+			const Stream = window.EventSource;
+			window.EventSource = class extends EventTarget { // opens when the test says so
+				constructor(url) {
+					super();
+					window.openStream = () => { for (const type of ["changed", "beat", "error"]) (this.stream ??= new Stream(url)).addEventListener(type, (e) => this.dispatchEvent(new MessageEvent(type, { data: e.data }))); };
+				}
+			};`})
+		return err
+	}))
+	b.open("/outbox")
+	b.shows("No event waits, and no topic is paused.")
+	b.mark()
+	s.pending("order.placed", "p1")
+	require.Eventually(t, func() bool { return strings.Contains(s.get(http.StatusOK, "/outbox"), "order.placed") }, wait, pause)
+	value[chromedp.Void](b, `openStream()`)
+	b.shows("order.placed")
+	assert.True(t, b.marked())
+}
+
+// A form that somebody fills in stays as it is.
+func TestFormsStayInABrowser(t *testing.T) {
+	t.Parallel()
+	s := open(t, everything)
+	s.fail()
+	b, other := s.tab(t), s.tab(t)
+	b.open("/do/discard?consumer=shop/book")
+	b.fill("note", "half a sen")
+	other.open("/dead")
+	other.shows("2 match")
+	s.exec(`update {schema}.claim_failed set state = 'dead' where consumer = 2`)
+	other.shows("no user 7")
+	other.shows("oops")
+	assert.Equal(t, "half a sen", value[string](b, `document.getElementById("note").value`))
+}
+
+// A replay of 10,000 dead letters shows how far it is in each session, and each one stops and continues it.
+func TestAReplayInTwoSessions(t *testing.T) {
+	t.Parallel()
+	s := open(t, everything)
+	s.many(10_000)
+	ada, other := s.tab(t), s.tab(t)
+	ada.open("/dead?topic=t")
+	ada.press("Replay 10,000 …")
+	ada.fill("note", "deployed the fix")
+	ada.fill("rate", "50")
+	ada.fill("failed", "")
+	ada.press("Replay 10,000 events")
+	const done = `Number(document.querySelector(".big").textContent.split(" ")[0].replace(/,/g, ""))`
+	ada.until(done + ` > 0`)
+	ada.mark()
+	other.open("/")
+	other.press("Replay 1")
+	other.until(done + ` > 0`)
+	other.mark()
+	for _, b := range []*tab{ada, other} {
+		before := value[float64](b, done)
+		b.until(done + " > " + number(before))
+		assert.Less(t, value[float64](b, done), 10_000.0)
+		assert.True(t, b.marked(), "its progress is shown without another page")
+	}
+
+	other.press("Stop …")
+	other.press("Stop the replay")
+	other.until(`document.querySelector(".headline .pill")?.textContent === "stopped"`)
+	ada.until(`document.querySelector(".headline .pill")?.textContent === "stopped"`)
+	assert.True(t, ada.marked())
+
+	other.press("Continue …")
+	other.fill("rate", "")
+	other.fill("failed", "")
+	other.press("Continue the replay")
+	for _, b := range []*tab{ada, other} {
+		b.until(`document.querySelector(".big")?.textContent === "10,000 of 10,000" && document.querySelector(".headline .pill").textContent === "done"`)
+		assert.Empty(t, b.wrong())
+	}
+	assert.True(t, ada.marked())
+	assert.Equal(t, 10_000, s.count(`select count(*) from {schema}.claim_failed where topic = 't' and replayed`))
+}
