@@ -235,8 +235,6 @@ func TestBrokerMigration(t *testing.T) {
 			v.sail(false, brokermigration.Publish)
 			v.handled(way[1], 10)
 			v.sail(true, brokermigration.Return)
-			v.sail(false, brokermigration.Publish)
-			v.sail(true, brokermigration.Return)
 			v.sail(true, brokermigration.Consume)
 			v.handled(way[0], 10)
 			v.sail(false, brokermigration.Drain)

@@ -5,8 +5,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-
-	"github.com/millrace-go/millrace/internal/words"
 )
 
 // requireVariable lists the services of which a fake is an error, so that a CI run cannot silently test less.
@@ -55,7 +53,7 @@ func requiredReal() ([]Service, error) {
 	}
 	parsed, err := ParseServices(strings.Join(services, ","))
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w, %s", requireVariable, err, words.Either(requisites))
+		return nil, fmt.Errorf("%s: %w, %s", requireVariable, err, strings.Join(requisites, " or "))
 	}
 	if slices.Contains(parsed, Kafka) {
 		parsed = append(parsed, Kafka3)
