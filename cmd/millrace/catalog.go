@@ -20,7 +20,7 @@ import (
 
 func (a *app) catalog() *cobra.Command {
 	c := &cobra.Command{
-		Use: "catalog", Short: "Print what a service publishes and handles, and what a change breaks", Args: cobra.NoArgs, RunE: needsCommand,
+		Use: "catalog", Short: "Print what services publish and handle, and what a change breaks", Args: cobra.NoArgs, RunE: needsCommand,
 		Long: "Works on catalogs of services: AsyncAPI 3.0 documents, which a service serves at /catalog of its server for operators.",
 	}
 	c.AddCommand(a.catalogPrint(), a.catalogDiff())

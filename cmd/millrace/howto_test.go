@@ -23,6 +23,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"net/http"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/components/cqrs"
@@ -34,6 +35,7 @@ import (
 	"github.com/millrace-go/millrace/framework"
 	"github.com/millrace-go/millrace/middleware/claim"
 	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/outbox/fleet"
 	"github.com/millrace-go/millrace/pgtx"
 	"github.com/millrace-go/millrace/transport"
 	"github.com/millrace-go/millrace/transport/kafka"
@@ -87,6 +89,17 @@ func notifyFamily(ctx context.Context, e LabourCompleted) error {
 }
 `
 
+// howToOrders is what single pages take for granted.
+const howToOrders = `
+type OrderV2 struct{ OrderID, Currency string }
+
+func addCurrency(o struct{ OrderID string }) (OrderV2, error) { return OrderV2{OrderID: o.OrderID, Currency: "EUR"}, nil }
+
+var OrderPlaced, OrderPaid = framework.Topic[OrderV2]("orders.placed"), framework.Topic[OrderV2]("orders.paid")
+
+func authenticated(h http.Handler) http.Handler { return h }
+`
+
 // howToCode matches a piece of Go on a page.
 var howToCode = regexp.MustCompile("(?ms)^ *```go\n(.*?)^ *```$")
 
@@ -95,7 +108,7 @@ var howToCode = regexp.MustCompile("(?ms)^ *```go\n(.*?)^ *```$")
 func TestCodeOfTheHowToPages(t *testing.T) {
 	t.Parallel()
 	var program strings.Builder
-	program.WriteString(howToPrelude + howToService)
+	program.WriteString(howToPrelude + howToService + howToOrders)
 	pieces := 0
 	for _, piece := range howToPieces(t) {
 		if isTest(piece) {
@@ -106,7 +119,7 @@ func TestCodeOfTheHowToPages(t *testing.T) {
 		if strings.Contains(piece, "pgtx.WithSQL(") {
 			tx = "tx *sql.Tx"
 		}
-		fmt.Fprintf(&program, `func _(ctx context.Context, pool *pgxpool.Pool, svc *framework.Service, %s, payload []byte, orderID, labourID, reminderID, project string,
+		fmt.Fprintf(&program, `func _(ctx context.Context, pool, control *pgxpool.Pool, svc *framework.Service, %s, payload []byte, orderID, labourID, reminderID, project string,
 	brokers []string, router *message.Router, subscriber message.Subscriber, publisher, events message.Publisher, notify message.HandlerFunc,
 ) {
 	var err error
@@ -132,7 +145,7 @@ func TestTestsOfTheHowToPages(t *testing.T) {
 	t.Parallel()
 	tests := slices.DeleteFunc(howToPieces(t), func(piece string) bool { return !isTest(piece) })
 	require.Len(t, tests, 2)
-	out, err := outsideIn(t, "service_test.go", howToTests+howToService+strings.Join(tests, "\n"), devtest.Start(t, devstack.Postgres).Env(),
+	out, err := outsideIn(t, map[string]string{"service_test.go": howToTests + howToService + strings.Join(tests, "\n")}, devtest.Start(t, devstack.Postgres).Env(),
 		"test", "-mod=mod", "-v", "-count=1", ".")
 	require.NoError(t, err, out)
 	assert.Equal(t, len(tests), strings.Count(out, "--- PASS: Test"), out)
@@ -140,11 +153,44 @@ func TestTestsOfTheHowToPages(t *testing.T) {
 
 func isTest(piece string) bool { return strings.HasPrefix(piece, "func Test") }
 
+// attackPage has whole files, which TestAttackPage runs.
+const attackPage = "../../docs/how-to/attack.md"
+
+// The page's test fails as the page says, and passes when the handler is mended as it says.
+func TestAttackPage(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile(attackPage)
+	require.NoError(t, err)
+	pieces := howToCode.FindAllStringSubmatch(string(text), -1)
+	require.Len(t, pieces, 3)
+	attacked := func(handler string) (string, error) {
+		files := map[string]string{"notify.go": handler, "notify_test.go": pieces[1][1]}
+		return outsideIn(t, files, devtest.Start(t, devstack.Postgres).Env(), "test", "-mod=mod", "-count=1", ".")
+	}
+	broken := pieces[0][1]
+	out, err := attacked(broken)
+	require.Error(t, err)
+	said := regexp.MustCompile("(?ms)^```\n(millracetest: .*?)^```$").FindSubmatch(text)
+	require.NotNil(t, said)
+	for line := range strings.Lines(string(said[1])) {
+		line, _, _ = strings.Cut(strings.TrimSpace(line), "…") // what differs from machine to machine
+		assert.Contains(t, out, line)
+	}
+
+	mended := strings.Replace(broken, "\t\tif err := send(ctx, sms, e.LabourID, \"\"); err != nil {\n\t\t\treturn err\n\t\t}\n", pieces[2][1], 1)
+	mended = strings.Replace(mended, "\"github.com/millrace-go/millrace/pgtx\"", "\"github.com/millrace-go/millrace/middleware/effect\"\n\t\"github.com/millrace-go/millrace/pgtx\"", 1)
+	out, err = attacked(mended)
+	require.NoError(t, err, out)
+}
+
 func howToPieces(t *testing.T) (pieces []string) {
 	t.Helper()
 	pages, err := filepath.Glob("../../docs/how-to/*.md")
 	require.NoError(t, err)
 	for _, page := range pages {
+		if page == attackPage {
+			continue
+		}
 		text, err := os.ReadFile(page)
 		require.NoError(t, err)
 		for _, m := range howToCode.FindAllStringSubmatch(string(text), -1) {

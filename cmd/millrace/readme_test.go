@@ -163,11 +163,11 @@ func buildOutside(t *testing.T, program string) (path string) {
 // found in its folder, and what that needs in the versions that it needs.
 func outside(t *testing.T, program string, args ...string) (out string, err error) {
 	t.Helper()
-	return outsideIn(t, "main.go", program, nil, args...)
+	return outsideIn(t, map[string]string{"main.go": program}, nil, args...)
 }
 
-// outsideIn is outside for a file of another name, with more variables in the environment.
-func outsideIn(t *testing.T, file, program string, env []string, args ...string) (out string, err error) {
+// outsideIn is outside for files of other names, with more variables in the environment.
+func outsideIn(t *testing.T, files map[string]string, env []string, args ...string) (out string, err error) {
 	t.Helper()
 	folder := t.TempDir()
 	repository, err := filepath.Abs("../..")
@@ -175,7 +175,9 @@ func outsideIn(t *testing.T, file, program string, env []string, args ...string)
 	sums, err := os.ReadFile("../../go.sum")
 	require.NoError(t, err)
 	write(t, folder, "go.sum", string(sums))
-	write(t, folder, file, program)
+	for name, text := range files {
+		write(t, folder, name, text)
+	}
 	const module = "github.com/millrace-go/millrace"
 	for _, args := range [][]string{
 		{"mod", "init", "labour"},
