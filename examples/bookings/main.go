@@ -8,7 +8,7 @@
 //	booking.confirmed → careless bridge    → the same event once more: duplicates on purpose
 //
 // Two instances of the service run (service.go, handlers.go), each with API, relay and handlers. The broker is a line of
-// millrace.yaml, in whose place -broker puts another.
+// millrace.yaml, in whose place -broker puts another; -migrate changes it while they run (voyage.go).
 //
 // Exit status: 0 when each booking, manifest entry, passenger and e-mail is there once and every guest has an answer, 1
 // when not, 2 when it could not run. -without shows what the parts are for.
@@ -19,10 +19,12 @@ import (
 	_ "embed"
 	"errors"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/millrace-go/millrace/examples/internal/stage"
 	"github.com/millrace-go/millrace/examples/internal/swap"
+	"github.com/millrace-go/millrace/framework/devstack"
 	"github.com/millrace-go/millrace/middleware/claim"
 	"github.com/millrace-go/millrace/middleware/effect"
 	"github.com/millrace-go/millrace/middleware/idempotencykey"
@@ -40,6 +42,7 @@ func main() { command.Main() }
 type options struct {
 	stage.Common
 	bookings int
+	migrate  bool
 	without  string
 }
 
@@ -48,19 +51,25 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	f := o.Flags("bookings", 8, stderr)
 	f.StringVar(&o.Broker, "broker", swap.Named(millraceYAML), "pubsub, kafka, or memory: one instance in this process, without kills")
 	f.IntVar(&o.bookings, "bookings", 1000, "bookings to make")
-	f.StringVar(&o.without, "without", "", "leave a part out to see what happens then: key, id (the broker's stands in for the event's) or ledger")
+	f.BoolVar(&o.migrate, "migrate", false, "take the instances to the other broker while guests book: from pubsub to kafka, or from kafka to pubsub")
+	f.StringVar(&o.without, "without", "", "leave a part out to see what happens then: key, id (the broker's stands in for the event's), ledger, or with -migrate drain")
 	if err := f.Parse(args); err != nil {
 		return o, err
 	}
 	return o, o.Check(
 		stage.Wrong(o.bookings < 1 || o.bookings > 1_000_000, "-bookings is %d: want 1 to 1000000", o.bookings),
-		stage.Wrong(o.without != "" && o.without != "key" && o.without != "id" && o.without != "ledger", "-without is %q: want key, id or ledger", o.without),
+		stage.Wrong(!slices.Contains([]string{"", "key", "id", "ledger", "drain"}, o.without), "-without is %q: want key, id, ledger or drain", o.without),
+		stage.Wrong(o.without == "drain" && !o.migrate, "-without drain: only a change of the broker has one; add -migrate"),
+		stage.Wrong(o.migrate && o.Broker == "memory", "-migrate with -broker memory: want pubsub or kafka, which outlive a process"),
 		stage.Wrong(o.without == "ledger" && o.Broker == "memory", "-without ledger: an e-mail is sent twice when an instance is killed behind it, and with -broker memory nothing can be killed; use -broker pubsub or kafka"),
 	)
 }
 
-// span is how long the bookings take: about a second for each kill.
+// span is how long the bookings take: about a second for each kill, and more for a change of the broker.
 func (o options) span() time.Duration {
+	if o.migrate {
+		return max(30*time.Second, time.Duration(o.Kills)*2*time.Second)
+	}
 	return time.Duration(max(float64(o.Kills)*0.9, float64(o.bookings)/300) * float64(time.Second))
 }
 
@@ -81,8 +90,12 @@ func play(ctx context.Context, args []string, stdout, stderr io.Writer) (err err
 	if o.Broker == "memory" {
 		instances = 1
 	}
+	var needs []devstack.Service
+	if o.migrate {
+		needs = append(needs, devstack.Service(other(o.Broker)))
+	}
 	s, err := stage.SetUp(ctx, stage.Setting{
-		Name: "bookings", Args: args, Broker: o.Broker, Addresses: instances, Tables: stage.Tables(schemaSQL, outbox.Migrate, claim.Migrate, idempotencykey.Migrate, effect.Migrate, schedule.Migrate), Logs: o.Logs(stderr),
+		Name: "bookings", Args: args, Broker: o.Broker, Needs: needs, Addresses: instances, Tables: stage.Tables(schemaSQL, outbox.Migrate, claim.Migrate, idempotencykey.Migrate, effect.Migrate, schedule.Migrate), Logs: o.Logs(stderr),
 	}, stdout)
 	if err != nil {
 		return err
@@ -99,10 +112,19 @@ func play(ctx context.Context, args []string, stdout, stderr io.Writer) (err err
 		return err
 	}
 	guests := stage.NewClients(s.Config.Addresses, "/bookings", o.bookings, o.span(), wanted)
-	err = cast.Watch(ctx, stage.Watching{
-		Kills: o.Kills, Roles: []string{"instance"}, Span: o.span(), Moment: mails.unanswered, Act: guests.Act,
+	watching := stage.Watching{
+		Kills: o.Kills, Roles: []string{"instance"}, Span: o.span(), Moment: mails.unanswered, Act: guests.Act, Loses: o.without == "drain",
 		State: func(ctx context.Context) (string, bool, error) { return readState(ctx, s.Pool, o, mails) },
-	})
+	}
+	var way *voyage
+	if o.migrate {
+		if way, err = newVoyage(ctx, s, o); err != nil {
+			return err
+		}
+		defer way.close()
+		way.embark(&watching)
+	}
+	err = cast.Watch(ctx, watching)
 	if err != nil {
 		return err
 	}
@@ -110,6 +132,7 @@ func play(ctx context.Context, args []string, stdout, stderr io.Writer) (err err
 	if err != nil {
 		return err
 	}
+	v.underway = way != nil && !way.over()
 	v.print(stage.Table{Out: stdout}, o, cast)
 	if !v.good() {
 		return stage.ErrVerdict

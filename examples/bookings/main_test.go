@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"io"
 	"testing"
 
@@ -35,6 +36,25 @@ func TestEachBookingOnceUnderKills(t *testing.T) {
 	}
 }
 
+// The fleet goes to the other broker while guests book and instances are killed.
+func TestMigrate(t *testing.T) {
+	t.Parallel()
+	for _, broker := range []string{"pubsub", "kafka"} {
+		t.Run("from "+broker, func(t *testing.T) {
+			t.Parallel()
+			code, out := stagetest.Command(t, []devstack.Service{devstack.Postgres, devstack.Kafka, devstack.PubSub},
+				"-broker", broker, "-migrate", "-bookings", "300", "-kills", "5")
+			require.Zero(t, code, out)
+			assert.Equal(t, 5, stagetest.Number(t, out, "kills"))
+			for _, phase := range []string{"drain", "publish", "cut"} {
+				assert.Contains(t, out, "phase "+phase)
+			}
+			assert.Regexp(t, `the other broker +reached`, out)
+			assert.Contains(t, out, good)
+		})
+	}
+}
+
 func TestInMemory(t *testing.T) {
 	t.Parallel()
 	code, out := stagetest.Command(t, []devstack.Service{devstack.Postgres}, "-broker", "memory", "-bookings", "200")
@@ -47,13 +67,17 @@ func TestWithoutPart(t *testing.T) {
 	t.Parallel()
 	for part, c := range map[string]struct{ broker, kills, wrong string }{
 		"key":    {"memory", "0", `bookings +0 lost, [1-9]\d* too many`},
+		"drain":  {"kafka", "2", `(?s)manifest entries +[1-9]\d* lost, 0 too many`},
 		"id":     {"memory", "0", `(?s)manifest entries +0 lost, [1-9]\d* too many.*passengers +0 lost, [1-9]\d* too many.*e-mails +0 lost, 0 too many`},
 		"ledger": {"pubsub", "8", `(?s)passengers +0 lost, 0 too many.*e-mails +0 lost, [1-9]\d* too many`},
 	} {
 		t.Run(part, func(t *testing.T) {
 			t.Parallel()
-			code, out := stagetest.Command(t, []devstack.Service{devstack.Postgres, devstack.PubSub},
-				"-broker", c.broker, "-bookings", "300", "-kills", c.kills, "-without", part)
+			needs := []devstack.Service{devstack.Postgres, devstack.PubSub}
+			if c.broker == "kafka" {
+				needs = append(needs, devstack.Kafka)
+			}
+			code, out := stagetest.Command(t, needs, "-broker", c.broker, "-bookings", "300", "-kills", c.kills, "-without", part, fmt.Sprintf("-migrate=%t", part == "drain"))
 			require.Equal(t, stage.Verdict, code, out)
 			assert.Regexp(t, c.wrong, out)
 			assert.Contains(t, out, "this is what happens without the "+part)
@@ -67,6 +91,7 @@ func TestWaitingClientsMakeTheVerdictBad(t *testing.T) {
 	assert.True(t, verdict{guests: &stage.Clients{}}.good())
 	assert.False(t, verdict{guests: &stage.Clients{Waiting: 1}}.good())
 	assert.False(t, verdict{guests: &stage.Clients{}, untrue: 1}.good())
+	assert.False(t, verdict{guests: &stage.Clients{}, underway: true}.good())
 }
 
 // A connection string of keys and values got "?search_path=…" into its last value.
@@ -90,7 +115,9 @@ func TestBadFlags(t *testing.T) {
 	t.Parallel()
 	stagetest.Refused(t, command, map[string]string{
 		"-bookings 0 -broker rabbit":     "-bookings is 0: want 1 to 1000000\n-broker is \"rabbit\": want pubsub, kafka or memory",
-		"-without luck":                  "-without is \"luck\": want key, id or ledger",
+		"-without luck":                  "-without is \"luck\": want key, id, ledger or drain",
+		"-without drain":                 "only a change of the broker has one; add -migrate",
+		"-migrate -broker memory":        "want pubsub or kafka, which outlive a process",
 		"-without ledger -broker memory": "nothing can be killed",
 	})
 }

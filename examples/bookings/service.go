@@ -24,8 +24,9 @@ import (
 // harborPoint is an instance of the service.
 type harborPoint struct {
 	*framework.Service
-	p *stage.Part
-	o options
+	p        *stage.Part
+	o        options
+	careless careless
 	// The topics have other names in each run.
 	confirmed, updated *framework.TopicOf[booking]
 }
@@ -36,7 +37,7 @@ func instance(ctx context.Context, p *stage.Part) error {
 	if err != nil {
 		return err
 	}
-	cfg, err := load(p)
+	cfg, err := load(ctx, p, o)
 	if err != nil {
 		return err
 	}
@@ -50,14 +51,18 @@ func instance(ctx context.Context, p *stage.Part) error {
 		return err
 	}
 	h := harborPoint{
-		Service: svc, p: p, o: o,
+		Service: svc, p: p, o: o, careless: careless{make(chan struct{})},
 		confirmed: framework.Topic[booking](p.Topic(bookingConfirmed)), updated: framework.Topic[booking](p.Topic(manifestUpdated)),
 	}
 	defer func() { _ = svc.Close() }() // of one that did not come to run
 	if err := h.assemble(); err != nil {
 		return err
 	}
-	return stage.Together(ctx, svc.Run, func(ctx context.Context) error {
+	watch := func(context.Context) error { return nil }
+	if o.without == "drain" && cfg.Broker == p.Config.Broker {
+		watch = func(ctx context.Context) error { return h.careless.watch(ctx, svc.Pool()) }
+	}
+	return stage.Together(ctx, svc.Run, watch, func(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 		case <-svc.Running():
@@ -79,6 +84,9 @@ func (h harborPoint) assemble() error {
 	}
 	h.HTTP().Handle("POST /bookings", book)
 	h.Router().AddMiddleware(h.p.CountDeliveries)
+	if h.o.without == "drain" {
+		h.Router().AddMiddleware(h.careless.middleware)
+	}
 	for _, add := range []error{
 		framework.Handle(h.Service, h.name("manifest-projector"), h.confirmed, h.projectManifest),
 		framework.Handle(h.Service, h.name("confirm-by-mail"), h.confirmed, h.confirmByMail),
@@ -100,18 +108,33 @@ var millraceYAML string
 
 // load reads millrace.yaml with the broker's line as -broker has it. What differs from run to run comes from the
 // environment.
-func load(p *stage.Part) (cfg framework.Config, err error) {
-	for name, value := range map[string]string{
+func load(ctx context.Context, p *stage.Part, o options) (cfg framework.Config, err error) {
+	environment := map[string]string{
 		"MILLRACE_POSTGRES_DSN":      withSearchPath(p.DSN, p.Schema),
 		"MILLRACE_POSTGRES_SCHEMA":   p.Schema,
 		"MILLRACE_HTTP_ADDRESS":      p.Addresses[p.Number],
 		"MILLRACE_PUBSUB_PROJECT_ID": p.Project,
-	} {
+	}
+	broker := p.Config.Broker
+	switch {
+	case !o.migrate:
+	case o.without != "drain":
+		environment["MILLRACE_MIGRATION_TO"], environment["MILLRACE_MIGRATION_QUIET"] = other(broker), quietFor.String()
+	default:
+		moved, err := movedBefore(ctx, environment["MILLRACE_POSTGRES_DSN"])
+		if err != nil {
+			return cfg, err
+		}
+		if moved {
+			broker = other(broker)
+		}
+	}
+	for name, value := range environment {
 		if err := os.Setenv(name, value); err != nil {
 			return cfg, err
 		}
 	}
-	return swap.Broker(millraceYAML, p.Config.Broker, pubsub.Driver, kafka.Driver, transport.MemoryDriver)
+	return swap.Broker(millraceYAML, broker, pubsub.Driver, kafka.Driver, transport.MemoryDriver)
 }
 
 // withSearchPath lets the handlers' SQL find the tables of this run.

@@ -34,6 +34,7 @@ type verdict struct {
 	wanted, booked int
 	guests         *stage.Clients
 	untrue         int            // answers that name no booking of their key
+	underway       bool           // the fleet did not reach the other broker
 	lost, twice    map[string]int // by what it is
 }
 
@@ -42,7 +43,7 @@ func (v verdict) good() bool {
 	for _, what := range effects {
 		wrong += v.lost[what] + v.twice[what]
 	}
-	return wrong == 0
+	return wrong == 0 && !v.underway
 }
 
 // effects are what each booking has, or must not have, once.
@@ -103,6 +104,9 @@ func (v verdict) print(t stage.Table, o options, cast *stage.Cast) {
 	t.Line("keys used again", "%d refused, %d accepted", v.guests.Refused, v.guests.Accepted)
 	t.Line("handler runs", "%d", cast.Counts.Get("deliveries"))
 	t.Kills(cast.Kills, "instance")
+	if o.migrate {
+		t.Line("the other broker", "%s", map[bool]string{false: "reached", true: "not reached"}[v.underway])
+	}
 	t.Line("other answers", "%d", v.guests.Differing)
 	t.Line("untrue answers", "%d", v.untrue)
 	t.Line("without an answer", "%d", v.guests.Waiting)
