@@ -39,7 +39,7 @@ func TestLazyClaimConforms(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				f.Store, f.Events = claim.AsStore(c), devtest.Storm(10_000, 2000)
+				f.Store, f.Events = claim.AsStore(c), devtest.Storm(3000, 1000)
 				return f
 			})
 		})

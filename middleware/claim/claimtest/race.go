@@ -56,7 +56,7 @@ func Race(t *testing.T, f Fixture) map[string]int {
 	}
 	var left atomic.Int64
 	left.Store(int64(len(queue)))
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
 	defer cancel()
 	next := func() (d delivery, ok bool) {
 		select {
