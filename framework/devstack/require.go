@@ -53,7 +53,7 @@ func requiredReal() ([]Service, error) {
 	}
 	parsed, err := ParseServices(strings.Join(services, ","))
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w, %s", requireVariable, err, strings.Join(requisites, " or "))
+		return nil, fmt.Errorf("%s: %w, %s", requireVariable, err, strings.Join(requisites[:len(requisites)-1], ", ")+" or "+requisites[len(requisites)-1])
 	}
 	if slices.Contains(parsed, Kafka) {
 		parsed = append(parsed, Kafka3)
