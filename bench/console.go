@@ -72,6 +72,9 @@ func measurePages(ctx context.Context, env *environment, s stock) (*report, erro
 		for range env.size.requests {
 			for _, i := range rand.Perm(len(visits)) {
 				spent.total.Store(0)
+				if err := ctx.Err(); err != nil { // the page itself tells a visitor of it, and is no error
+					return nil, err
+				}
 				d, err := visits[i].ask(ctx, pool, s.schema)
 				if err != nil {
 					return nil, err
