@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -29,8 +30,10 @@ func (p publisher) PublishBatch(ctx context.Context, topic string, msgs []*messa
 	if broker == p.transport.from.Name() {
 		to = p.transport.from
 	}
+	finish := sync.OnceValue(func() (counts bool) { return p.transport.process.finish(token) })
+	defer finish() // also when the broker's publisher panics, which the relay survives
 	results := to.publisher.PublishBatch(ctx, topic, msgs)
-	if !p.transport.process.finish(token) {
+	if !finish() {
 		return all(msgs, errStale)
 	}
 	return results

@@ -239,7 +239,10 @@ func (s *server) forward(ctx context.Context, db Database) error {
 	}
 	defer pool.Close()
 	if admit := s.fleet.cfg.Admit; admit != nil {
-		if err := admit(ctx, pool); err != nil {
+		asking, cancel := context.WithTimeout(ctx, s.fleet.cfg.Timeout)
+		err := admit(asking, pool)
+		cancel()
+		if err != nil {
 			return err
 		}
 	}
