@@ -216,6 +216,9 @@ func (r raw) event() (event.Event, error) {
 		if slices.Contains(defined, name) {
 			continue
 		}
+		if name == dataMember {
+			c.fail(name, "is an extension: want another name, because it is the data's in structured mode")
+		}
 		if name == "" || strings.Trim(name, lowerCase) != "" {
 			c.fail(name, "has a wrong name: want lower-case letters and digits")
 		} else if err := attributes.SetExtension(name, r.attributes[name]); err != nil {

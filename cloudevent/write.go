@@ -35,8 +35,7 @@ func write(e event.Event, prefix string, m Mode) (*message.Message, error) {
 		msg.Metadata = metadata
 	case Structured:
 		// The SDK takes data of +json for a string, other libraries take it for a value; all read base64.
-		media := mediaType(e.DataContentType())
-		e.DataBase64 = strings.HasSuffix(media, "+json") || !isJSON(media) && !utf8.Valid(e.Data())
+		e.DataBase64 = strings.HasSuffix(mediaType(e.DataContentType()), "+json") || !utf8.Valid(e.Data())
 		payload, err := json.Marshal(e)
 		if err != nil {
 			return nil, fmt.Errorf("encode the CloudEvent: %w", err)
@@ -54,6 +53,9 @@ func write(e event.Event, prefix string, m Mode) (*message.Message, error) {
 	return msg, nil
 }
 
+// dataMember is where structured mode has the data, so no extension may have that name.
+const dataMember = "data"
+
 // check reports what is wrong with an event. The specification has attributes of other versions; Millrace writes 1.0.
 func check(e event.Event) error {
 	if e.Context == nil || e.SpecVersion() != specVersion {
@@ -64,6 +66,9 @@ func check(e event.Event) error {
 	}
 	if _, err := parseSource(e.Source()); err != nil {
 		return err
+	}
+	if _, ok := e.Extensions()[dataMember]; ok {
+		return wrong(dataMember, "is an extension: want another name, because it is the data's in structured mode")
 	}
 	if len(e.Data()) > 0 && isJSON(e.DataContentType()) && !json.Valid(e.Data()) {
 		return wrong("data", "is not valid JSON, as datacontenttype is %q", e.DataContentType())

@@ -266,7 +266,7 @@ func (q *request) masked(value any) any {
 	switch v := value.(type) {
 	case map[string]any:
 		for k := range v {
-			if q.mask[strings.ToLower(k)] {
+			if q.hides(v, k) {
 				v[k] = masked
 			} else {
 				v[k] = q.masked(v[k])
@@ -278,6 +278,17 @@ func (q *request) masked(value any) any {
 		}
 	}
 	return value
+}
+
+// hides reports whether nobody may see a field: it is named by Config.Mask, or it is a CloudEvent's data as text or base64, in which such
+// a field may be.
+func (q *request) hides(object map[string]any, field string) bool {
+	if q.mask[strings.ToLower(field)] {
+		return true
+	}
+	_, text := object[field].(string)
+	_, cloudEvent := object["specversion"]
+	return len(q.mask) > 0 && cloudEvent && text && (field == "data" || field == "data_base64")
 }
 
 // legible is text as it is, and else quoted.

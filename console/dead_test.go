@@ -62,6 +62,12 @@ func TestPayloadsAreHiddenAndMasked(t *testing.T) {
 	assert.Contains(t, text(page), `"n": 12345678901234567890`)
 	assert.NotContains(t, m.get(http.StatusOK, "/dead/event?id=e2"), "bob@example.com", "however deep, however written")
 	assert.Contains(t, m.get(http.StatusOK, "/dead/event?id=e3"), "its secrets cannot be masked")
+	for _, cloudEvent := range []string{`{"specversion": "1.0", "data_base64": "c2VjcmV0"}`, `{"specversion": "1.0", "data": "<email>c2VjcmV0</email>"}`} {
+		m.exec(`update {schema}.claim_failed set payload = convert_to('` + cloudEvent + `', 'UTF8') where event_id = 'e3'`)
+		page := m.get(http.StatusOK, "/dead/event?id=e3")
+		assert.NotContains(t, page, "c2VjcmV0", "the data of a CloudEvent is no JSON")
+		assert.NotContains(t, page, "/dead/edit")
+	}
 }
 
 func TestReplay(t *testing.T) {

@@ -52,7 +52,7 @@ func (q *request) masks(value any) bool {
 	switch v := value.(type) {
 	case map[string]any:
 		for k, inner := range v {
-			if q.mask[strings.ToLower(k)] || q.masks(inner) {
+			if q.hides(v, k) || q.masks(inner) {
 				return true
 			}
 		}

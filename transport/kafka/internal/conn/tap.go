@@ -56,6 +56,7 @@ type tapDialer struct {
 
 // Dial implements proxy.Dialer.
 func (d tapDialer) Dial(network, address string) (net.Conn, error) {
+	d.to.read = nil
 	conn, err := d.below.Dial(network, address)
 	if err != nil {
 		return nil, err
@@ -67,6 +68,6 @@ func (d tapDialer) Dial(network, address string) (net.Conn, error) {
 		}
 		conn = tls.Client(conn, config)
 	}
-	d.to.Conn, d.to.read = conn, nil
+	d.to.Conn = conn
 	return d.to, nil
 }

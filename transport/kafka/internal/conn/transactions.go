@@ -2,6 +2,7 @@ package conn
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -159,14 +160,22 @@ func (l *Link) EndTransaction(p Producer, commit bool) (next sequence.Identity, 
 			}
 			return err
 		}
+		if err != nil && !undecodable(err) { // what the tap has may answer another request: a login
+			return err
+		}
 		answer, whole := l.tap.answer()
 		if !whole {
-			return err
+			return errors.Join(err, errors.New("read the answer to EndTxn: it is not whole"))
 		}
 		next, code, err = readEndTxnV2(answer) // sarama cannot
 		return err
 	})
 	return next, code, err
+}
+
+// undecodable reports whether an answer came that sarama does not understand.
+func undecodable(err error) bool {
+	return errors.As(err, new(sarama.PacketDecodingError)) || errors.Is(err, sarama.ErrInsufficientData)
 }
 
 // readEndTxnV2 reads an answer to EndTxn in version 5, with its correlation ID: the header's tags, of which there are none, the
