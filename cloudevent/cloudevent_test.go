@@ -60,7 +60,6 @@ func TestWrongEvents(t *testing.T) {
 		return message1(json, `{"specversion": "1.0", "id": "1", "source": "/s", "type": "t", `+member+`}`)
 	}
 	for want, msg := range map[string]*message.Message{
-		`attribute "data" is an extension: want another name`:                       binary("ce_data", "x"),
 		`attribute "id" is missing or empty`:                                        binary("ce_id", ""),
 		`attribute "source" is missing or empty`:                                    binary("ce_source", " "),
 		`attribute "type" is missing or empty`:                                      binary("ce_type", ""),
@@ -106,20 +105,6 @@ func TestWrongEvents(t *testing.T) {
 	assert.Equal(t, "id", attribute.Attribute)
 }
 
-// JSON may have bytes that are no text. The event arrives as it is.
-func TestJSONThatIsNoText(t *testing.T) {
-	t.Parallel()
-	for _, mode := range modes {
-		e := samples(t)["JSON"]
-		require.NoError(t, e.SetData("application/json", []byte("{\"a\": \"\xff\"}")))
-		msg, err := cloudevent.ToMessage(e, cloudevent.Kafka, mode)
-		require.NoError(t, err)
-		read, err := cloudevent.FromMessage(msg)
-		require.NoError(t, err)
-		assert.Equal(t, e.Data(), read.Data())
-	}
-}
-
 // What is wrong is not written either.
 func TestWrongEventsAreNotWritten(t *testing.T) {
 	t.Parallel()
@@ -128,7 +113,6 @@ func TestWrongEventsAreNotWritten(t *testing.T) {
 		`attribute "type" is wrong`:   func(e *event.Event) { e.SetType("") },
 		`attribute "source" is wrong`: func(e *event.Event) { e.Context.(*event.EventContextV1).Source.Path = "" },
 		`attribute "data" is not valid JSON, as datacontenttype is "application/json"`: func(e *event.Event) { _ = e.SetData("application/json", []byte("{")) },
-		`attribute "data" is an extension: want another name`:                          func(e *event.Event) { e.SetExtension("data", "x") },
 		`attribute "specversion" is missing, or not "1.0"`:                             func(e *event.Event) { e.SetSpecVersion("0.3") },
 	} {
 		for _, mode := range modes {
