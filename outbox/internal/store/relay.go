@@ -178,18 +178,22 @@ func (r *Relay) controls(found *[]relay.Control) statement {
 
 // Rescan returns which rows there are up to the numbers that were read.
 func (r *Relay) Rescan(ctx context.Context, requests []relay.RescanRequest) ([][]relay.Identity, error) {
-	found, statements := make([][]relay.Identity, len(requests)), make([]statement, len(requests))
+	found, statements := make([][]relay.Identity, len(requests)), []statement{inOrder}
 	for i, q := range requests {
-		statements[i] = statement{
+		statements = append(statements, statement{
 			sql: r.sql.rescan, args: []argument{smallint(q.Shard), bigint(q.UpTo), integer(q.Limit), texts(q.Skip)},
 			row: func(v [][]byte) error {
 				found[i] = append(found[i], relay.Identity{Seq: asInt8(v[0]), EventID: string(v[1])})
 				return nil
 			},
-		}
+		})
 	}
 	return found, r.transact(ctx, statements...)
 }
+
+// inOrder has rows read in the order of an index until the end of the transaction, also where reading and sorting them looks
+// cheaper: the statistics are those of an empty table, or there are none.
+var inOrder = statement{sql: `select set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true)`}
 
 // byPlace has rows found by their places until the end of the transaction, also where reading a small table looks cheaper.
 var byPlace = statement{sql: `select set_config('enable_seqscan', 'off', true)`}
