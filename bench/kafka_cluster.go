@@ -83,7 +83,9 @@ func openKfake(ctx context.Context) (*cluster, error) {
 func openCluster(ctx context.Context, brokers []string, stop func()) (c *cluster, err error) {
 	name := "bench-" + strings.ToLower(rand.Text()[:12])
 	c = &cluster{brokers: brokers, in: name + "-in", out: name + "-out", group: name, stop: stop}
-	if c.client, err = kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.ProducerBatchCompression(kgo.NoCompression())); err != nil {
+	// A broker that is busy knows a new topic seconds later.
+	c.client, err = kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.ProducerBatchCompression(kgo.NoCompression()), kgo.UnknownTopicRetries(-1))
+	if err != nil {
 		return nil, err
 	}
 	c.admin = kadm.NewClient(c.client)
