@@ -77,6 +77,13 @@ func TestWrongEvents(t *testing.T) {
 		`is no JSON object: json: cannot unmarshal array`:                           message1(json, "[]"),
 		`is no JSON object: invalid character`:                                      structured(`"a": 1}`),
 		`is not UTF-8`:                                                              structured("\"a\": \"\xff\""),
+		`attribute "id" is "\ud800": want text without halves of surrogate pairs`:   structured(`"id": "\ud800"`),
+		`attribute "source" is "/\uDC00\uD800": want text without halves`:           structured(`"source": "/\uDC00\uD800"`),
+		`attribute "a" is "\\\uD83d\\udEb2": want text without halves`:              structured(`"a": "\\\uD83d\\udEb2"`),
+		`attribute "id" is "1\xff": want UTF-8`:                                     binary("ce_id", "1\xff"),
+		`attribute "id" is "1\x00": want UTF-8 without NUL`:                         structured(`"id": "1\u0000"`),
+		`attribute "a" is "\xff": want UTF-8`:                                       binary("ce_a", "\xff"),
+		`attribute "datacontenttype" is "text/plain; a=\"\xff\"": want UTF-8`:       binary("content-type", "text/plain; a=\"\xff\""),
 		`attribute "id" is 1: want a string`:                                        structured(`"id": 1`),
 		`attribute "id" is missing`:                                                 structured(`"id": null`),
 		`attribute "specversion" is "1.1": want "1.0"`:                              structured(`"specversion": "1.1"`),
@@ -91,7 +98,7 @@ func TestWrongEvents(t *testing.T) {
 		`attribute "data" is {}: want a string, as datacontenttype is "text/plain"`: structured(`"datacontenttype": "text/plain", "data": {}`),
 		`content type is "application/cloudevents-batch+json": want application/cl`: message1(map[string]string{"content-type": "application/cloudevents-batch+json"}, "[]"),
 		`content type is "application/cloudevents+avro": want application/cloud`:    message1(map[string]string{"content-type": "application/cloudevents+avro"}, ""),
-		`not a CloudEvent`:                                                          message1(map[string]string{"ce_id": "1", "ce_source": "/s", "content-type": "application/json"}, "{}"),
+		`not a CloudEvent`: message1(map[string]string{"ce_id": "1", "ce_source": "/s", "content-type": "application/json"}, "{}"),
 	} {
 		_, err := cloudevent.FromMessage(msg)
 		assert.ErrorContains(t, err, want)
@@ -155,6 +162,46 @@ func TestEventID(t *testing.T) {
 	} {
 		_, err := cloudevent.EventID(msg)
 		assert.ErrorContains(t, err, `attribute "id" is missing`)
+	}
+}
+
+// Escapes that are no halves of surrogate pairs are text.
+func TestEscapesInJSON(t *testing.T) {
+	t.Parallel()
+	for written, want := range map[string]string{`\ud83d\uDEB2`: "🚲", `\\ud800`: `\ud800`, `\\\ud83d\udeb2\ud7ff\ue000`: "\\🚲\ud7ff\ue000", `\"\/\ufffd�`: `"/��`} {
+		e, err := cloudevent.FromMessage(message1(map[string]string{"content-type": "application/cloudevents+json"},
+			`{"specversion": "1.0", "id": "`+written+`", "source": "/s", "type": "t"}`))
+		require.NoError(t, err)
+		assert.Equal(t, want, e.ID())
+	}
+}
+
+// Sources and schemas that net/url would write in another way stay as they are: sources that differ are of different events.
+func TestURIsStayAsTheyAre(t *testing.T) {
+	t.Parallel()
+	for _, uri := range []string{"/a", "/a#", "/a?", "?", "//", "/ü", "/%c3%bc", "/%C3%BC", "/%41", "/a|b", `/"a"`, "/\u00a0", "URN:a:B", "https://Shop.example", "HTTPS://shop.example/ü?ü#ü", "https://ü.example", "x:", "X:", "*"} {
+		for _, mode := range modes {
+			e, err := cloudevent.FromMessage(message1(map[string]string{"ce_specversion": "1.0", "ce_id": "1", "ce_source": uri, "ce_type": "t"}, ""))
+			require.NoError(t, err, uri)
+			assert.Equal(t, uri, e.Source())
+			header, body, err := cloudevent.ToHTTP(e, mode)
+			require.NoError(t, err, uri)
+			read, err := cloudevent.FromHTTP(header, body)
+			require.NoError(t, err, uri)
+			assert.Equal(t, uri, read.Source())
+
+			e, err = cloudevent.FromMessage(message1(map[string]string{"ce_specversion": "1.0", "ce_id": "1", "ce_source": "/s", "ce_type": "t", "ce_dataschema": uri}, ""))
+			if !strings.Contains(uri, ":") {
+				require.ErrorContains(t, err, `attribute "dataschema"`)
+				continue
+			}
+			require.NoError(t, err)
+			msg, err := cloudevent.ToMessage(e, cloudevent.Kafka, mode)
+			require.NoError(t, err)
+			read, err = cloudevent.FromMessage(msg)
+			require.NoError(t, err)
+			assert.Equal(t, uri, read.DataSchema())
+		}
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"mime"
 	"net/url"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -115,11 +116,21 @@ func parse(msg *message.Message) (raw, error) {
 	if of != "" {
 		r.attributes["datacontenttype"] = of
 	}
-	return r, nil
+	return r, r.checkText()
+}
+
+// checkText refuses strings that PostgreSQL cannot store.
+func (r raw) checkText() error {
+	for _, name := range slices.Sorted(maps.Keys(r.attributes)) {
+		if value, _ := r.attributes[name].(string); !utf8.ValidString(value) || strings.ContainsRune(value, 0) {
+			return wrong(name, "is %.100q: want UTF-8 without NUL", value)
+		}
+	}
+	return nil
 }
 
 func parseStructured(payload []byte) (raw, error) {
-	if !utf8.Valid(payload) { // encoding/json would replace what is not valid, and make equals of IDs that differ there
+	if !utf8.Valid(payload) { // encoding/json would replace what is not: see paired
 		return raw{}, errors.New("the structured CloudEvent is not UTF-8")
 	}
 	var object map[string]json.RawMessage
@@ -134,13 +145,22 @@ func parseStructured(payload []byte) (raw, error) {
 		if name == "data" || name == "data_base64" || string(value) == "null" {
 			continue
 		}
+		if !paired.Match(value) {
+			return raw{}, wrong(name, "is %.40s: want text without halves of surrogate pairs", value)
+		}
 		var ok bool
 		if r.attributes[name], ok = valueOf(value); !ok {
 			return raw{}, wrong(name, "is %.40s: want a string, a boolean or an integer of 32 bits", value)
 		}
 	}
+	if err := r.checkText(); err != nil {
+		return raw{}, err
+	}
 	return r, r.readData(object["data"], object["data_base64"])
 }
+
+// paired matches JSON in which no escape is half of a surrogate pair. encoding/json would replace it, and make equals of IDs that differ there.
+var paired = regexp.MustCompile(`^(?:[^\\]|\\[^u]|\\u(?:[^dD]...|[dD][0-7]..|[dD][89abAB]..\\u[dD][c-fC-F]..))*$`)
 
 // valueOf reads the value of an attribute: CloudEvents have strings, booleans and integers of 32 bits.
 func valueOf(value json.RawMessage) (any, bool) {
@@ -198,8 +218,11 @@ func (r raw) event() (event.Event, error) {
 		attributes.DataContentType = &contentType
 	}
 	if schema := c.text("dataschema", false); schema != "" {
-		if attributes.DataSchema = types.ParseURI(schema); attributes.DataSchema == nil {
+		parsed, err := url.Parse(schema)
+		if err != nil {
 			c.fail("dataschema", "is %.100q: want a URI", schema)
+		} else {
+			attributes.DataSchema = &types.URI{URL: asWritten(schema, *parsed)}
 		}
 	}
 	if subject := c.text("subject", false); subject != "" {
@@ -299,7 +322,18 @@ func parseSource(source string) (url.URL, error) {
 	if err != nil || strings.ContainsAny(source, " \t\r\n") {
 		return url.URL{}, wrong("source", "is %.100q: want a URI or a reference to one, such as /orders", source)
 	}
-	return *parsed, nil
+	return asWritten(source, *parsed), nil
+}
+
+// asWritten returns the URL as text was parsed, or, if net/url would write that in another way, a URL that it writes as text.
+func asWritten(text string, parsed url.URL) url.URL {
+	switch {
+	case parsed.String() == text:
+		return parsed
+	case parsed.Scheme == "":
+		return url.URL{Opaque: text}
+	}
+	return url.URL{Scheme: text[:len(parsed.Scheme)], Opaque: text[len(parsed.Scheme)+1:]}
 }
 
 // Key returns the key of the events among which an event keeps its order: the extension partitionkey, else the subject.

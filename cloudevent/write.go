@@ -36,6 +36,9 @@ func write(e event.Event, prefix string, m Mode) (*message.Message, error) {
 	case Structured:
 		// The SDK takes data of +json for a string, other libraries take it for a value; all read base64.
 		e.DataBase64 = strings.HasSuffix(mediaType(e.DataContentType()), "+json") || !utf8.Valid(e.Data())
+		if len(e.DataEncoded) == 0 {
+			e.DataEncoded = nil // of which the SDK would make "data": without a value
+		}
 		payload, err := json.Marshal(e)
 		if err != nil {
 			return nil, fmt.Errorf("encode the CloudEvent: %w", err)

@@ -293,6 +293,9 @@ func (s *Service) accepted(topic string, header http.Header, body []byte) (*mess
 	if err != nil {
 		return nil, err
 	}
+	if _, err := cloudevent.FromMessage(msg); err != nil { // no handler could read it: its time has a year of five digits in UTC, say
+		return nil, err
+	}
 	msg.UUID = cloudevent.Identity(e.Source(), e.ID())
 	transport.SetKey(msg, cloudevent.Key(e))
 	return msg, nil

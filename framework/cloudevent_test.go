@@ -214,8 +214,11 @@ func TestCloudEventsOnEachBroker(t *testing.T) {
 				p.send(structured, `{"specversion": "1.0", "id": "4"`)
 				p.send(structured, strings.Replace(second, `"type": "orderPlaced.v2"`, `"type": 7`, 1)) // a duplicate by its source and id
 				p.send(structured, strings.Replace(strings.Replace(second, `"type": "orderPlaced.v2"`, `"type": 7`, 1), `"id": "1"`, `"id": "5"`, 1))
-				dead := w.dead(4)
-				for _, want := range []string{`attribute "id" is missing or empty`, `attribute "specversion" is "0.3": want "1.0"`, "is no JSON object", `attribute "type" is 7: want a string`} {
+				for _, half := range []string{`\ud800`, `\udc00`} { // which encoding/json reads as the same text
+					p.send(structured, strings.Replace(second, `"id": "1"`, `"id": "`+half+`"`, 1))
+				}
+				dead := w.dead(6)
+				for _, want := range []string{`attribute "id" is "\ud800": want text without halves`, `attribute "id" is "\udc00": want`, `attribute "id" is missing or empty`, `attribute "specversion" is "0.3": want "1.0"`, "is no JSON object", `attribute "type" is 7: want a string`} {
 					assert.Contains(t, strings.Join(dead, "\n"), want)
 				}
 				w.eventually("the duplicates", func() bool { return w.duplicates.Load() >= 3 })
@@ -451,6 +454,34 @@ func TestCloudEventsOverHTTP(t *testing.T) {
 	assert.Equal(t, 4, w.get(`select count(*) from {s}.notifications`))
 
 	const structured = "application/cloudevents+json"
+	for _, source := range []string{"/shop#", "/sh%C3%B6p", "/sh%c3%b6p", "/shöp", "Https://shop.example"} {
+		for _, path := range []string{"/binary", "/structured"} {
+			code, answer := post(path, nil, structured, `{"specversion": "1.0", "id": "1", "source": "`+source+`", "type": "orderPlaced", "data": {"ID": 8}}`)
+			require.Equal(t, http.StatusAccepted, code, answer)
+			event := next(t, got)
+			assert.Equal(t, source+" 1", event.ID)
+			assert.Equal(t, source, event.Metadata.Get("ce_source"))
+		}
+	}
+
+	for header, values := range map[string][]string{
+		"Ce-Id": {"%ff", "%00"}, "Ce-Source": {"/%ff", "/%00"}, "Ce-Type": {"%ff", "%00"}, "Ce-Subject": {"%ff", "%00"}, "Ce-Tenant": {"%ff", "%00"},
+		"Content-Type": {"a/b; c=\"\xff\""}, "Ce-Time": {"9999-12-31T23:59:59-01:00", "0000-01-01T00:00:00+01:00"},
+	} {
+		for _, value := range values {
+			for _, path := range []string{"/binary", "/structured"} {
+				code, answer := post(path, func(h http.Header) {
+					for name, value := range map[string]string{"Ce-Specversion": "1.0", "Ce-Id": "3", "Ce-Source": "/s", "Ce-Type": "orderPlaced"} {
+						h.Set(name, value)
+					}
+					h.Set(header, value)
+				}, "application/json", `{"ID": 9}`)
+				assert.Equal(t, http.StatusBadRequest, code, "%s %s %q", path, header, value)
+				name := strings.Replace(strings.TrimPrefix(strings.ToLower(header), "ce-"), "content-type", "datacontenttype", 1)
+				assert.Contains(t, answer, `attribute "`+name+`"`)
+			}
+		}
+	}
 	for _, wrong := range []struct {
 		contentType, body string
 		code              int
@@ -459,6 +490,8 @@ func TestCloudEventsOverHTTP(t *testing.T) {
 		{"application/json", "{}", http.StatusUnsupportedMediaType, "not a CloudEvent"},
 		{structured, `{"specversion": "1.0", "source": "/s", "type": "t"}`, http.StatusBadRequest, `attribute "id" is missing`},
 		{structured, `{`, http.StatusBadRequest, "no JSON object"},
+		{structured, `{"specversion": "1.0", "id": "\udc00", "source": "/s", "type": "t"}`, http.StatusBadRequest, `attribute "id" is "\udc00": want text`},
+		{structured, `{"specversion": "1.0", "id": "1", "source": "/s", "type": "t", "time": "9999-12-31T23:59:59-01:00"}`, http.StatusBadRequest, `attribute "time" is "10000-01-01T00:59:59Z": want a time`},
 		{structured, `{"specversion": "1.0", "id": "1", "source": "/s", "type": "t", "subject": "` + strings.Repeat("x", 1025) + `"}`, http.StatusBadRequest, "key length in bytes is 1025"},
 		{structured, strings.Repeat(" ", cmp.Or(svc.Transport().Features().Limits.MessageBytes, transport.DefaultLimits.MessageBytes)+1), http.StatusRequestEntityTooLarge, "larger than"},
 	} {
@@ -467,6 +500,7 @@ func TestCloudEventsOverHTTP(t *testing.T) {
 		assert.Contains(t, answer, wrong.want)
 	}
 	assert.Empty(t, got)
+	w.dead(0) // what was accepted can be handled
 }
 
 // What is wrong with the configuration is told with its field.
