@@ -184,6 +184,27 @@ func TestDiff(t *testing.T) {
 			{"Order.v1, published to orders: lines[].product was string and is array", []string{}},
 			{"Order.v1, published to orders: lines[].product[] was added", []string{}},
 		}},
+		"fields of odd names": {
+			build(t, "shop", event{of[struct {
+				A map[string]struct {
+					B int `json:"b.c[]"`
+				} `json:"a{}"`
+				Dot   int                   `json:"x.y"`
+				Start int                   `json:".z"`
+				Split struct{ Y, Z string } `json:"split"`
+			}]("Order", 1)}, nil), build(t, "shop", event{of[struct {
+				A     map[string]struct{} `json:"a{}"`
+				X     struct{}            `json:"x"`
+				Split string              `json:"split.Y"`
+			}]("Order", 1)}, nil), nil, []catalog.Change{
+				{`Order.v1, published to orders: ".z" was removed`, everyone},
+				{`Order.v1, published to orders: "a{}"{}."b.c[]" was removed`, everyone},
+				{`Order.v1, published to orders: "x.y" was removed`, everyone},
+				{`Order.v1, published to orders: split was removed`, everyone},
+				{`Order.v1, published to orders: "split.Y" was added`, []string{}},
+				{`Order.v1, published to orders: x was added`, []string{}},
+			},
+		},
 		"field that its own handler needs": {build(t, "shop", event{onlyID}, event{onlyID}), build(t, "shop", event{of[struct{}]("Order", 1)}, event{onlyID}), []*catalog.Document{build(t, "other", nil, nil)}, []catalog.Change{
 			{"Order.v1, published to orders: id was removed", []string{"shop/bill"}},
 		}},

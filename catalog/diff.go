@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -46,6 +47,7 @@ type known struct {
 type field struct {
 	kind     string
 	required bool
+	parent   string // the path of what it is part of
 }
 
 // known lists what the document says, in a stable order.
@@ -54,15 +56,15 @@ func (d *Document) known() (all []known) {
 		o := d.Operations[name]
 		for _, m := range d.MessagesOf(o) {
 			k := known{handler: o.Handler, topic: d.ChannelOf(o).Address, name: m.Name, kind: m.Type, fields: map[string]field{}}
-			d.flatten(m.Payload, "", true, nil, k.fields)
+			d.flatten(m.Payload, "", field{required: true}, nil, k.fields)
 			all = append(all, k)
 		}
 	}
 	return all
 }
 
-// flatten notes each value that the schema describes by its path: "lines[].price".
-func (d *Document) flatten(schema json.RawMessage, path string, required bool, within []string, fields map[string]field) {
+// flatten notes each value that the schema describes by its path: "lines[].price". f is what is known of the value at the path.
+func (d *Document) flatten(schema json.RawMessage, path string, f field, within []string, fields map[string]field) {
 	var s struct {
 		Ref        string `json:"$ref"`
 		Type       any
@@ -74,28 +76,31 @@ func (d *Document) flatten(schema json.RawMessage, path string, required bool, w
 		Additional json.RawMessage `json:"additionalProperties"`
 	}
 	if json.Unmarshal(schema, &s) != nil { // true or false
-		fields[path] = field{"any", required}
+		f.kind = "any"
+		fields[path] = f
 		return
 	}
 	if s.Ref != "" {
 		name := strings.TrimPrefix(s.Ref, components)
 		if slices.Contains(within, name) {
-			fields[path] = field{name, required} // it contains itself
+			f.kind = name // it contains itself
+			fields[path] = f
 			return
 		}
-		d.flatten(d.Components.Schemas[name], path, required, append(slices.Clone(within), name), fields)
+		d.flatten(d.Components.Schemas[name], path, f, append(slices.Clone(within), name), fields)
 		return
 	}
 	kind, _ := s.Type.(string)
-	fields[path] = field{strings.TrimSpace(cmp.Or(kind, "any") + " " + s.Format + s.Title), required}
+	f.kind = strings.TrimSpace(cmp.Or(kind, "any") + " " + s.Format + s.Title)
+	fields[path] = f
 	for _, name := range slices.Sorted(maps.Keys(s.Properties)) {
-		d.flatten(s.Properties[name], strings.TrimPrefix(path+"."+name, "."), slices.Contains(s.Required, name), within, fields)
+		d.flatten(s.Properties[name], strings.TrimPrefix(path+"."+segment(name), "."), field{required: slices.Contains(s.Required, name), parent: path}, within, fields)
 	}
 	if s.Items != nil {
-		d.flatten(s.Items, path+"[]", true, within, fields)
+		d.flatten(s.Items, path+"[]", field{required: true, parent: path}, within, fields)
 	}
 	if strings.HasPrefix(string(s.Additional), "{") {
-		d.flatten(s.Additional, path+"{}", true, within, fields)
+		d.flatten(s.Additional, path+"{}", field{required: true, parent: path}, within, fields)
 	}
 }
 
@@ -125,7 +130,7 @@ func (d *differ) sends() {
 			is, there := now.fields[path]
 			switch {
 			case !there:
-				if _, ok := now.fields[parentOf(path)]; ok { // else its parent was removed, which says it all
+				if _, ok := now.fields[was.parent]; ok { // else its parent was removed, which says it all
 					d.add(d.consumers(old, path), "%s, published to %s: %s was removed", old.name, old.topic, shown(path))
 				}
 			case is.kind != was.kind:
@@ -244,8 +249,13 @@ func find(all []known, handler, topic, name string) *known {
 	return nil
 }
 
-// parentOf is the path of what a value is part of.
-func parentOf(path string) string { return path[:max(0, strings.LastIndexAny(path, ".[{"))] }
+// segment is a field's name in a path. One that would read as several, or as none, is quoted.
+func segment(name string) string {
+	if name == "" || strings.ContainsAny(name, `.[]{}"`) {
+		return strconv.Quote(name)
+	}
+	return name
+}
 
 func shown(path string) string {
 	if path == "" {
