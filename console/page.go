@@ -68,6 +68,19 @@ var errNotFound = errors.New("there is no such page")
 // errForbidden is for what somebody has no right to.
 var errForbidden = errors.New("you have no right to do this")
 
+// errNoAnswer is for a database that has not answered yet, so nobody knows which tables it has.
+var errNoAnswer = errors.New("the database does not answer")
+
+// answered serves a page of a database that has answered once.
+func answered(serve func(*request) error) func(*request) error {
+	return func(q *request) error {
+		if q.snapshot().Now.IsZero() {
+			return errNoAnswer
+		}
+		return serve(q)
+	}
+}
+
 // page makes a handler of a page.
 func (c *Console) page(serve func(*request) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
@@ -92,7 +105,7 @@ func (q *request) nothing() error { return errNotFound }
 
 // fail answers with an error.
 func (q *request) fail(err error) {
-	status := http.StatusInternalServerError
+	status, text := http.StatusInternalServerError, said(err)
 	switch {
 	case errors.Is(err, errNotFound):
 		status = http.StatusNotFound
@@ -100,11 +113,15 @@ func (q *request) fail(err error) {
 		status = http.StatusForbidden
 	case q.r.Context().Err() != nil: // nobody reads the answer
 		return
+	case errors.Is(err, context.DeadlineExceeded):
+		status = http.StatusServiceUnavailable
+	case q.snapshot().Error != "": // which the page tells
+		status, text = http.StatusServiceUnavailable, "The database does not answer."
 	}
-	if status == http.StatusInternalServerError {
+	if status >= http.StatusInternalServerError {
 		q.cfg.Logger.ErrorContext(q.ctx(), "console page failed", "path", q.r.URL.Path, "error", err)
 	}
-	q.render(status, "page_error.html", "Error", "", said(err))
+	q.render(status, "page_error.html", "Error", "", text)
 }
 
 // said is an error in words for a person.
@@ -122,6 +139,7 @@ type view struct {
 	Databases         []Database
 	Prefix, Base      string // of all pages, and of those of the database
 	Path              string // of this page, behind the prefix
+	Live              string // the path of the stream that tells of changes; "" where the page cannot be asked for again
 	User              string
 	Rights            Rights
 	ReadOnly          bool
@@ -140,8 +158,8 @@ func (q *request) render(status int, name, title, section string, content any) {
 		Path: (&url.URL{Path: q.r.URL.Path, RawQuery: q.r.URL.RawQuery}).String(), User: q.user, Rights: q.rights, ReadOnly: q.cfg.ReadOnly,
 		Token: q.token(q.session(q.w, q.r), q.user), Nav: q.snapshot(), Content: content, MayAct: q.rights.Has(Act), MayReveal: q.rights.Has(Payloads),
 	}
-	if q.r.Method != http.MethodGet {
-		v.Path = "/" + q.db.Name + "/"
+	if v.Live = v.Base + "/live"; q.r.Method != http.MethodGet {
+		v.Path, v.Live = "/"+q.db.Name+"/", ""
 	}
 	v.Now, v.Version = v.Nav.Now, v.Nav.told()
 	if cookie, err := q.r.Cookie(themeCookie); err == nil && (cookie.Value == "dark" || cookie.Value == "light") {

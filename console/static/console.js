@@ -44,7 +44,7 @@
     if (!paused && waiting) { waiting = 0; refresh(); }
   };
 
-  if (document.querySelector("main form[method=post]") === null) { // a form that somebody fills in stays as it is
+  if (body.dataset.live && document.querySelector("main form[method=post]") === null) { // a form that somebody fills in stays as it is
     let version = body.dataset.version, slow, later;
     const live = new EventSource(body.dataset.live);
     const alive = () => { lost.hidden = true; clearTimeout(slow); slow = setTimeout(() => { lost.hidden = false; }, 15000); };

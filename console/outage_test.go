@@ -1,0 +1,75 @@
+package console_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/console"
+)
+
+// While the database does not answer, pages say so. They do not say that they are not there, or that nothing is.
+func TestDatabaseThatDoesNotAnswer(t *testing.T) {
+	t.Parallel()
+	var away atomic.Bool
+	var pool *pgxpool.Pool
+	s := open(t, everything, func(c *console.Config) {
+		cfg := c.Databases[0].Pool.Config()
+		dial := cfg.ConnConfig.DialFunc
+		cfg.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+			if away.Load() {
+				return nil, errors.New("the network is down")
+			}
+			return dial(ctx, network, address)
+		}
+		var err error
+		pool, err = pgxpool.NewWithConfig(t.Context(), cfg)
+		require.NoError(t, err)
+		c.Databases[0].Pool = pool
+	})
+	t.Cleanup(pool.Close)
+	paths := []string{"/outbox", "/dead", "/dead/event?id=e1", "/dead/edit?id=e1", "/event?id=e1", "/effects", "/keys", "/keys?key=k", "/replay?id=1", "/audit", "/do/forget?id=aaaaaaaa", "/do/pause?topic=t"}
+	down := func(path string) {
+		page := text(s.get(http.StatusServiceUnavailable, path))
+		assert.Contains(t, page, "The database does not answer.", path)
+		assert.Contains(t, page, "the network is down", path)
+		assert.NotContains(t, page, "no such page", path)
+	}
+
+	away.Store(true)
+	for _, path := range paths {
+		down(path)
+	}
+	assert.Contains(t, text(s.get(http.StatusOK, "/")), "The database does not answer.")
+	s.get(http.StatusNotFound, "/nothing")
+
+	away.Store(false)
+	require.Eventually(t, func() bool {
+		answer, _ := s.ask("/keys")
+		return answer.Status == http.StatusOK
+	}, wait, pause)
+
+	away.Store(true)
+	pool.Reset()
+	require.Eventually(t, func() bool {
+		answer, _ := s.ask("/audit")
+		return answer.Status == http.StatusServiceUnavailable
+	}, wait, pause)
+	down("/keys?key=k2")
+	down("/replay?id=2")
+}
+
+// The answer to a form stays as it is: a page that is live asks for itself again, and at this address there would be no page.
+func TestAnswerToAFormIsNotLive(t *testing.T) {
+	t.Parallel()
+	s := open(t, everything)
+	assert.Contains(t, s.get(http.StatusOK, "/do/pause?topic=t"), `data-live="/console/orders/live"`)
+	assert.Contains(t, s.act(http.StatusOK, "/do/pause?topic=t"), `data-live=""`)
+}
