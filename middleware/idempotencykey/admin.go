@@ -42,8 +42,8 @@ type Listing struct {
 	Limit   int    // Default: 100
 }
 
-// List returns stored answers of the schema ("" means "millrace"), the latest first. It reads all that are kept, and takes no
-// locks.
+// List returns stored answers of the schema ("" means "millrace"), the latest first. It takes no locks, and reads what it returns;
+// with a service or a scope it reads all answers that are later too.
 func List(ctx context.Context, db pgtx.DB, schema string, l Listing) ([]Entry, error) {
 	if l.Limit == 0 {
 		l.Limit = 100

@@ -16,6 +16,9 @@ create table {schema}.idempotency_key (
     primary key (id, day)
 ) partition by range (day);
 
+-- For lists, which show the latest. Inserts go to its end.
+create index on {schema}.idempotency_key (created_at);
+
 -- What operators did to answers.
 create table {schema}.idempotency_key_audit (
     id          bigint      generated always as identity primary key,
