@@ -384,9 +384,11 @@ func TestCloudEventsInKafkaTransactions(t *testing.T) {
 	delete(headers, "ce_type")
 	in.send(headers, "3")
 	headers["ce_type"] = "int"
-	in.send(headers, "4")
-	wireHeaders, payload := out.read()
-	assert.Equal(t, "8", string(out.parse(t, wireHeaders, payload).Data()))
+	for range 2 { // without a claim nothing recognizes a duplicate
+		in.send(headers, "4")
+		wireHeaders, payload := out.read()
+		assert.Equal(t, "8", string(out.parse(t, wireHeaders, payload).Data()))
+	}
 	letter, payload := letters.read()
 	assert.Equal(t, "3", string(payload))
 	assert.Contains(t, letter[transport.DeadErrorMetadata], `attribute "type" is missing`)
