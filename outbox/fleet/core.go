@@ -83,6 +83,7 @@ type core struct {
 	jitter  func(time.Duration) time.Duration
 	entries map[Database]*entry
 
+	passed  bool      // the relay that began last passed over the database that had waited longest
 	watched time.Time // when the watch last answered
 	server  time.Time // when its server started
 }
@@ -274,8 +275,9 @@ func (c *core) steps(now time.Time) (actions []action, wait time.Duration) {
 		return cmp.Or(cmp.Compare(rank(!a.answer.work), rank(!b.answer.work)), cmp.Compare(rank(a.turns > 0), rank(b.turns > 0)), a.since.Compare(b.since))
 	})
 	for len(queue) > 0 && running < c.relays {
-		e := queue[0]
-		queue, running = queue[1:], running+1
+		n := c.choose(queue)
+		e := queue[n]
+		queue, running = slices.Delete(queue, n, n+1), running+1
 		c.to(e, now, active)
 		e.quiet, e.relayed, e.failures = time.Time{}, now, 0
 		actions = append(actions, action{start, e.db})
@@ -296,6 +298,22 @@ func (c *core) steps(now time.Time) (actions []action, wait time.Duration) {
 		actions = append(actions, action{stop, e.db})
 	}
 	return actions, max(wait, time.Millisecond)
+}
+
+// choose returns which of the queue has a relay next: the first, but no two in a row that pass over the one that has waited longest.
+// So databases which write on and on hold up no backlog for ever.
+func (c *core) choose(queue []*entry) (n int) {
+	longest := 0
+	for i, e := range queue {
+		if e.since.Before(queue[longest].since) {
+			longest = i
+		}
+	}
+	if c.passed {
+		n = longest
+	}
+	c.passed = n != longest
+	return n
 }
 
 // stays is for how long an active database stays so, from the beginning, or that its time is over.

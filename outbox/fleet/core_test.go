@@ -3,6 +3,7 @@ package fleet
 import (
 	"errors"
 	"fmt"
+	"math"
 	"testing"
 	"time"
 
@@ -138,6 +139,56 @@ func TestBacklogsDoNotStarveOthers(t *testing.T) {
 	}
 	require.Contains(t, w.waited, late)
 	assert.Less(t, w.waited[late], turn)
+}
+
+// crowd is databases of two kinds, which share a few relays.
+type crowd struct{ tricklers, backlogs, relays int }
+
+// bound is how long a backlog may wait: of the relays that begin, every second one is that of the database that has waited longest.
+func (c crowd) bound() time.Duration {
+	return 2 * time.Duration(c.tricklers+c.backlogs) * (turn + time.Second) / time.Duration(c.relays)
+}
+
+// longest plays tricklers, which write on and on, and are done with each event at once, beside backlogs. It returns the longest time
+// that a backlog had no relay.
+func (c crowd) longest(each func(*world)) (longest time.Duration) {
+	w := newWorld(c.tricklers+c.backlogs, minConnections+(c.relays-1)*relayConnections)
+	for _, db := range w.all[c.tricklers:] {
+		w.write(db, math.MaxInt)
+	}
+	had := map[Database]time.Time{}
+	for end := w.now.Add(3 * c.bound()); w.now.Before(end); {
+		for _, db := range w.all[:c.tricklers] {
+			if w.work[db] == 0 {
+				w.write(db, 1)
+			}
+		}
+		w.step()
+		each(w)
+		for _, db := range w.all[c.tricklers:] {
+			if last, ok := had[db]; w.relays[db] || !ok {
+				had[db] = w.now
+			} else {
+				longest = max(longest, w.now.Sub(last))
+			}
+		}
+	}
+	return longest
+}
+
+// Databases that trickle leave each backlog its turn.
+func TestTricklesDoNotStarveBacklogs(t *testing.T) {
+	t.Parallel()
+	for _, c := range []crowd{{1, 1, 1}, {5, 1, 1}, {1, 20, 1}, {40, 3, 1}, {40, 40, 3}, {100, 5, 9}} {
+		assert.LessOrEqual(t, c.longest(func(*world) {}), c.bound(), c)
+	}
+}
+
+// Where those that have just begun to have work always come first, a backlog waits for ever: the test above can fail.
+func TestTricklesStarveBacklogsWithoutTheLongestWait(t *testing.T) {
+	t.Parallel()
+	c := crowd{40, 3, 1}
+	assert.Greater(t, c.longest(func(w *world) { w.core.passed = false }), 2*c.bound())
 }
 
 // Databases that never answer hold what is theirs, and nothing else.
