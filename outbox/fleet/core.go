@@ -5,6 +5,8 @@ import (
 	"math"
 	"slices"
 	"time"
+
+	"github.com/millrace-go/millrace/retry"
 )
 
 // state is what is done about a database.
@@ -42,11 +44,12 @@ const (
 	linger    = 3 * time.Second        // a relay without work stays for so long, unless others wait
 	turn      = 5 * time.Second        // a relay with work stays for so long, where others wait
 	shortTurn = time.Second            // the same for one that had a turn before, where others wait for their first
-	minRetry  = time.Second            // after a failure, twice that after the next, and so on
-	maxRetry  = 30 * time.Second       // at most
 	maxFails  = 2                      // looks in a row that an active database may fail
 	workEvery = 300 * time.Millisecond // an active database is asked whether there is work
 )
+
+// backoff is how long a database is left alone that does not answer, or whose relay does not start.
+var backoff = retry.Rule{Backoff: time.Second, MaxBackoff: 30 * time.Second}
 
 // probe is what a database answered.
 type probe struct {
@@ -68,7 +71,10 @@ type entry struct {
 	hinted   bool      // something may have been committed
 	next     time.Time // when it is asked unless there is a hint
 	asked    time.Time // when it was last asked
-	failures int       // in a row
+	failures int       // to answer, in a row
+	starts   int       // of its relay that failed, in a row
+	hold     time.Time // until when no relay is started, because the last start failed
+	err      error     // of the last failure
 	turns    int       // in a row, which ended although there was work
 	quiet    time.Time // since when an active one has no work; zero: it has
 	relayed  time.Time // when a relay last began
@@ -146,12 +152,17 @@ func (c *core) probed(now time.Time, db Database, p probe) {
 	if p.next != nil {
 		e.next = earlier(e.next, now.Add(*p.next))
 	}
-	due := c.every > 0 && now.Sub(e.relayed) >= c.every
+	due := c.every > 0 && now.Sub(e.relayed) >= c.every || e.starts > 0 // a start tells whether the next one fails, too
 	switch {
 	case p.others:
 		if p.work {
 			e.next = now.Add(c.jitter(c.poll)) // the other relay may end
 		}
+		if now.Sub(e.hold) > sweep {
+			e.starts = 0 // its failures are of the past
+		}
+	case (p.work || due) && now.Before(e.hold):
+		e.next = e.hold
 	case p.work || due:
 		c.to(e, now, waiting)
 	default:
@@ -165,7 +176,7 @@ func (c *core) looked(now time.Time, db Database, p probe) {
 	switch {
 	case p.err != nil:
 		e.failures++
-		e.answer.err = p.err
+		e.err = p.err
 		return
 	case !p.work && e.quiet.IsZero():
 		e.quiet = now
@@ -173,31 +184,45 @@ func (c *core) looked(now time.Time, db Database, p probe) {
 		e.quiet = time.Time{}
 	}
 	e.answer, e.failures = p, 0
+	if now.Sub(e.since) >= turn {
+		e.starts = 0
+	}
 }
 
-// ended says that a relay has ended; err says why it could not begin.
+// ended says that a relay has ended; err says why it could not begin, or went on no longer.
 func (c *core) ended(now time.Time, db Database, err error) {
 	e := c.entries[db]
 	c.to(e, now, idle)
 	switch {
 	case err != nil:
-		c.failed(e, now, err)
+		e.starts++
+		e.err, e.hold = err, now.Add(c.jitter(backoff.Wait(e.starts)))
+		e.next = e.hold
 		return
 	case e.failures > maxFails: // its database does not answer
-		c.failed(e, now, e.answer.err)
+		c.failed(e, now, e.err)
 		return
 	case e.quiet.IsZero():
 		e.turns++
 	default:
 		e.turns = 0
 	}
+	e.starts = 0
 	e.next = now // for what was committed meanwhile
 }
 
 func (c *core) failed(e *entry, now time.Time, err error) {
 	e.failures++
-	e.answer.err = err
-	e.next = now.Add(c.jitter(min(minRetry<<min(e.failures-1, 10), maxRetry)))
+	e.err = err
+	e.next = now.Add(c.jitter(backoff.Wait(e.failures)))
+}
+
+// failing is how often the database has failed since it was last all right, and the last failure.
+func (e *entry) failing() (int, error) {
+	if n := e.failures + e.starts; n > 0 {
+		return n, e.err
+	}
+	return 0, nil
 }
 
 func (c *core) to(e *entry, now time.Time, s state) {

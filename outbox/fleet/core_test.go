@@ -12,7 +12,10 @@ import (
 	"pgregory.net/rapid"
 )
 
-var errSilent = errors.New("no answer")
+var (
+	errSilent = errors.New("no answer")
+	errBroken = errors.New("no relay")
+)
 
 // world plays the databases of one server, without any I/O.
 type world struct {
@@ -22,6 +25,8 @@ type world struct {
 	all     []Database
 	work    map[Database]int           // events
 	dead    map[Database]bool          // never answers
+	broken  map[Database]bool          // its relay does not start
+	starts  map[Database]int           // of relays
 	answers map[Database]time.Time     // when a question is answered
 	relays  map[Database]bool          // that run
 	ends    map[Database]time.Time     // when a relay has ended
@@ -34,7 +39,7 @@ func newWorld(databases, connections int) *world {
 	start := time.Unix(1_000_000, 0)
 	w := &world{
 		core: newCore(connections, time.Second, 0, func(d time.Duration) time.Duration { return d }), now: start, server: start,
-		work: map[Database]int{}, dead: map[Database]bool{}, answers: map[Database]time.Time{}, relays: map[Database]bool{},
+		work: map[Database]int{}, dead: map[Database]bool{}, broken: map[Database]bool{}, starts: map[Database]int{}, answers: map[Database]time.Time{}, relays: map[Database]bool{},
 		ends: map[Database]time.Time{}, since: map[Database]time.Time{}, waited: map[Database]time.Duration{},
 	}
 	for i := range databases {
@@ -81,7 +86,11 @@ func (w *world) step() {
 	for db, at := range w.ends {
 		if !w.now.Before(at) {
 			delete(w.ends, db)
-			w.core.ended(w.now, db, nil)
+			var err error
+			if w.broken[db] {
+				err = errBroken
+			}
+			w.core.ended(w.now, db, err)
 		}
 	}
 	actions, _ := w.core.steps(w.now)
@@ -93,7 +102,12 @@ func (w *world) step() {
 				w.answers[a.db] = w.now.Add(10 * time.Second)
 			}
 		case start:
-			w.relays[a.db] = true
+			w.starts[a.db]++
+			if w.broken[a.db] {
+				w.ends[a.db] = w.now.Add(20 * time.Millisecond)
+			} else {
+				w.relays[a.db] = true
+			}
 		case stop:
 			delete(w.relays, a.db)
 			w.ends[a.db] = w.now.Add(100 * time.Millisecond)
@@ -210,6 +224,37 @@ func TestDeadDatabasesDelayNoOther(t *testing.T) {
 		assert.LessOrEqual(t, w.waited[db], 2*time.Second)
 	}
 	assert.LessOrEqual(t, w.most, 40)
+}
+
+// A database that answers, and whose relay does not start, is tried less and less often, also while more and more is written. It is
+// failing until a relay has started, also where its work is done by somebody else.
+func TestStartsThatFailBackOff(t *testing.T) {
+	t.Parallel()
+	w := newWorld(1, 40)
+	db := w.all[0]
+	w.broken[db] = true
+	for range 12_000 { // ten minutes
+		w.write(db, 1)
+		w.step()
+		if n, err := w.core.entries[db].failing(); w.starts[db] > 1 {
+			require.Positive(t, n)
+			require.Equal(t, errBroken, err)
+		}
+	}
+	assert.LessOrEqual(t, w.starts[db], 26, "1+2+4+8+16 s, then one in 30 s")
+	assert.Greater(t, w.starts[db], 20)
+	w.broken[db], w.work[db] = false, 0
+	for range 1200 {
+		w.step()
+	}
+	n, err := w.core.entries[db].failing()
+	require.NoError(t, err)
+	assert.Zero(t, n)
+	w.write(db, 1)
+	for range 100 {
+		w.step()
+	}
+	assert.Zero(t, w.work[db])
 }
 
 // Without a watch each database is asked by itself.

@@ -260,7 +260,7 @@ type Status struct {
 	State string
 	// Since is when the state began.
 	Since time.Time
-	// Failures counts the failures since the database last answered.
+	// Failures counts the failures of the database to answer, and of its relay to start, since both last succeeded.
 	Failures int
 	// Error is the last of them.
 	Error error

@@ -9,10 +9,12 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -90,6 +92,59 @@ func TestFleetForwardsBesideDeadDatabases(t *testing.T) {
 		values (0, millrace.outbox_next(0::smallint), 'id', 'orders', '', '{}', 'mended'); commit`)
 	require.NoError(t, err)
 	eventually(t, "a database that answers again", func() bool { return b.has("mended") })
+}
+
+// told counts what a logger is told, by message, at Info or above.
+type told struct {
+	slog.Handler
+	mu   sync.Mutex
+	seen map[string]int
+}
+
+func (l *told) Handle(ctx context.Context, r slog.Record) error {
+	l.mu.Lock()
+	l.seen[r.Message]++
+	l.mu.Unlock()
+	return l.Handler.Handle(ctx, r)
+}
+
+func (l *told) WithAttrs([]slog.Attr) slog.Handler { return l } // of all databases together
+
+func (l *told) count(part string) (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for message, times := range l.seen {
+		if strings.Contains(message, part) {
+			n += times
+		}
+	}
+	return n
+}
+
+// A relay that is not admitted is told of once, however often it is tried, and once when it is admitted.
+func TestFleetTellsOnceOfARelayThatDoesNotStart(t *testing.T) {
+	t.Parallel()
+	db := databases(t, 1)[0]
+	b, log := newBroker(), &told{Handler: slog.NewTextHandler(t.Output(), nil), seen: map[string]int{}}
+	var tried atomic.Int64
+	f, _ := run(t, fleet.Fixed(db), b, fleet.Config{Relay: outbox.RelayConfig{Logger: slog.New(log)}, Admit: func(context.Context, *pgxpool.Pool) error {
+		if tried.Add(1) <= 3 {
+			return errors.New("not yet")
+		}
+		return nil
+	}})
+	write(t, db, "k", "event")
+	failing := func(least, most int, text string) func() bool {
+		return func() bool {
+			all := f.Status()
+			return len(all) == 1 && all[0].Failures >= least && all[0].Failures <= most && strings.Contains(fmt.Sprint(all[0].Error), text)
+		}
+	}
+	eventually(t, "the second failure, or the third", failing(2, 3, "not yet"))
+	eventually(t, "the event", func() bool { return b.has("event") })
+	eventually(t, "no failure", failing(0, 0, "nil"))
+	assert.Equal(t, 1, log.count("does not start"))
+	eventually(t, "the end of the failures is told", func() bool { return log.count("all right again") == 1 })
 }
 
 // What the provider says at run time holds, and an error or a wrong answer of it changes nothing.

@@ -21,7 +21,7 @@ func (f *Fleet) observe() (stop func(), err error) {
 	}
 	connections := gauge(0, "millrace.fleet.connections", "{connection}", "Connections to a server that its budget counts, by server.")
 	states := gauge(1, "millrace.fleet.databases", "{database}", "Databases of the fleet, by server and state.")
-	failures := gauge(2, "millrace.fleet.failures", "{failure}", "Failures in a row of a database to answer; 0 when it answers.")
+	failures := gauge(2, "millrace.fleet.failures", "{failure}", "Failures in a row of a database to answer, or of its relay to start; 0 when both succeed.")
 	dead := gauge(3, "millrace.fleet.dead", "{event}", "Dead events of a database when it was last asked, up to 10,000.")
 	waits, err := m.Float64ObservableGauge("millrace.fleet.wait", metric.WithUnit("s"),
 		metric.WithDescription("For how long a database that has work has waited for its turn; 0 when it does not wait."))

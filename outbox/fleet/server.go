@@ -144,6 +144,9 @@ func (s *server) apply(now time.Time, input any) {
 		s.tell(in.db)
 	case looked:
 		s.core.looked(now, in.db, in.answer)
+		if in.answer.err == nil {
+			s.tell(in.db)
+		}
 	case ended:
 		s.running--
 		delete(s.relays, in.db)
@@ -165,23 +168,27 @@ func (s *server) do(ctx context.Context, a action) {
 		s.relays[a.db] = cancel
 		go func() {
 			defer cancel()
-			s.inputs <- ended{a.db, s.forward(own, a.db)}
+			err := s.forward(own, a.db)
+			if own.Err() != nil {
+				err = nil // it was stopped, which is no failure
+			}
+			s.inputs <- ended{a.db, err}
 		}()
 	case stop:
 		s.relays[a.db]()
 	}
 }
 
-// tell logs the first failure of a database, and when it answers again.
+// tell logs the first failure of a database, and when there is none any more.
 func (s *server) tell(db Database) {
-	switch e := s.core.entries[db]; {
-	case errors.Is(e.answer.err, context.Canceled): // the fleet ends
-	case e.failures > 0 && !s.told[db]:
+	switch failures, err := s.core.entries[db].failing(); {
+	case errors.Is(err, context.Canceled): // the fleet ends
+	case failures > 0 && !s.told[db]:
 		s.told[db] = true
-		s.log.Warn("a database of the fleet does not answer: it is tried again and again", "database", db.Name, "error", e.answer.err)
-	case e.failures == 0 && s.told[db]:
+		s.log.Warn("a database of the fleet does not answer, or its relay does not start: it is tried again and again", "database", db.Name, "error", err)
+	case failures == 0 && s.told[db]:
 		delete(s.told, db)
-		s.log.Info("a database of the fleet answers again", "database", db.Name)
+		s.log.Info("a database of the fleet is all right again", "database", db.Name)
 	}
 }
 
@@ -334,8 +341,9 @@ func (s *server) watchBy(ctx context.Context, db Database, w *store.Watch) error
 func (s *server) report() {
 	var all []Status
 	for db, e := range s.core.entries {
+		failures, err := e.failing()
 		all = append(all, Status{
-			Name: db.Name, Server: s.address, State: e.state.String(), Since: e.since, Failures: e.failures, Error: e.answer.err, Dead: e.answer.dead,
+			Name: db.Name, Server: s.address, State: e.state.String(), Since: e.since, Failures: failures, Error: err, Dead: e.answer.dead,
 		})
 	}
 	slices.SortFunc(all, func(a, b Status) int { return strings.Compare(a.Name, b.Name) })
