@@ -203,7 +203,8 @@ func (f *Fleet) tell(ctx context.Context, err error) {
 	}
 }
 
-// refresh asks the provider, and runs servers that are new.
+// refresh asks the provider, runs servers that are new, and ends those without databases when their relays have ended: a server that
+// is named again must not begin a second budget.
 func (f *Fleet) refresh(ctx context.Context, servers *sync.WaitGroup) error {
 	databases, err := f.provider(ctx)
 	if err != nil {
@@ -229,10 +230,16 @@ func (f *Fleet) refresh(ctx context.Context, servers *sync.WaitGroup) error {
 		if f.servers[address] == nil {
 			s := newServer(address, f)
 			f.servers[address] = s
-			servers.Go(func() { s.run(ctx) })
+			var own context.Context
+			own, s.end = context.WithCancel(ctx)
+			servers.Go(func() { s.run(own) })
 		}
 	}
 	for address, s := range f.servers {
+		if len(grouped[address]) == 0 && s.empty() {
+			s.end()
+			delete(f.servers, address)
+		}
 		s.set(grouped[address])
 	}
 	return nil

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -41,6 +42,7 @@ type server struct {
 	mu      sync.Mutex
 	wanted  []Database
 	changed chan struct{} // gets one when they are others
+	end     context.CancelFunc
 	status  []Status
 	used    int
 }
@@ -103,6 +105,13 @@ func (s *server) databases() []Database {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.wanted
+}
+
+// empty reports whether the server had no databases before, and nothing is left of any.
+func (s *server) empty() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.wanted) == 0 && len(s.status) == 0
 }
 
 // run works until ctx has ended and its relays have.
@@ -346,6 +355,7 @@ func (s *server) report() {
 			Name: db.Name, Server: s.address, State: e.state.String(), Since: e.since, Failures: failures, Error: err, Dead: e.answer.dead,
 		})
 	}
+	maps.DeleteFunc(s.told, func(db Database, _ bool) bool { return s.core.entries[db] == nil })
 	slices.SortFunc(all, func(a, b Status) int { return strings.Compare(a.Name, b.Name) })
 	s.mu.Lock()
 	defer s.mu.Unlock()
