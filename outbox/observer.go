@@ -3,7 +3,6 @@ package outbox
 import (
 	"context"
 	"maps"
-	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -13,6 +12,7 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/millrace-go/millrace/internal/gauge"
 	"github.com/millrace-go/millrace/outbox/internal/relay"
 	"github.com/millrace-go/millrace/outbox/internal/store"
 )
@@ -29,19 +29,7 @@ type observer struct {
 	published, failures, moves, rescans metric.Int64Counter
 	batchSize                           metric.Int64Histogram
 	latency                             metric.Float64Histogram
-
-	mu     sync.Mutex
-	asked  time.Time
-	shards []store.Backlog
-	states map[string]int64
 }
-
-// observeEvery bounds how often a collection of metrics asks the database.
-const observeEvery = 5 * time.Second
-
-// lookTimeout keeps a collection within a scrape's timeout, 10 s by default, when the database does not answer: other parts
-// ask it, too, one after the other.
-const lookTimeout = 2 * time.Second
 
 // topicAttribute is OpenTelemetry's name for a topic: https://opentelemetry.io/docs/specs/semconv/messaging/.
 func topicAttribute(topic string) attribute.KeyValue {
@@ -84,65 +72,47 @@ func newObserver(cfg RelayConfig) (*observer, error) {
 
 // start reports what only a look at the database tells, until stop is called.
 func (o *observer) start(r *Relay) (stop func(), err error) {
-	m := r.cfg.MeterProvider.Meter(scope)
-	var errs [6]error
-	gauge := func(i int, name, unit, description string) (g metric.Int64ObservableGauge) {
-		g, errs[i] = m.Int64ObservableGauge(name, metric.WithUnit(unit), metric.WithDescription(description))
-		return g
-	}
-	pending := gauge(0, "millrace.outbox.pending", "{event}", "Unpublished events of the shards that this relay holds, up to 100,000 of each.")
-	failed := gauge(1, "millrace.outbox.failed", "{event}", "Failed events of the shards that this relay holds, by state.")
-	gaps := gauge(2, "millrace.outbox.gaps", "{number}", "Sequence numbers below the highest one read that the relay has not seen yet.")
-	held := gauge(3, "millrace.outbox.shards", "{shard}", "Shards that this relay holds.")
-	oldest, err := m.Float64ObservableGauge("millrace.outbox.oldest.age", metric.WithUnit("s"),
-		metric.WithDescription("Age of the oldest unpublished event of each shard that this relay holds; 0 when there is none."))
-	errs[4] = err
-	topics := gauge(5, "millrace.outbox.topics", "{topic}", "Topics whose events wait in this relay: paused by an operator, failing because the broker takes none, or slow.")
-	for _, err := range errs {
-		if err != nil {
-			return nil, err
-		}
-	}
-	registration, err := m.RegisterCallback(func(ctx context.Context, to metric.Observer) error {
-		shards, states, err := o.look(ctx, r)
+	gauges := gauge.Of(r.cfg.MeterProvider.Meter(scope))
+	pending := gauges.Int("millrace.outbox.pending", "{event}", "Unpublished events of the shards that this relay holds, up to 100,000 of each.")
+	failed := gauges.Int("millrace.outbox.failed", "{event}", "Failed events of the shards that this relay holds, by state.")
+	gaps := gauges.Int("millrace.outbox.gaps", "{number}", "Sequence numbers below the highest one read that the relay has not seen yet.")
+	held := gauges.Int("millrace.outbox.shards", "{shard}", "Shards that this relay holds.")
+	oldest := gauges.Float("millrace.outbox.oldest.age", "s", "Age of the oldest unpublished event of each shard that this relay holds; 0 when there is none.")
+	topics := gauges.Int("millrace.outbox.topics", "{topic}", "Topics whose events wait in this relay: paused by an operator, failing because the broker takes none, or slow.")
+	stored := gauge.Ask(func(ctx context.Context) (unsettled, error) { return look(ctx, r) })
+	return gauges.Report(func(ctx context.Context, to metric.Observer) error {
+		found, err := stored.Answer(ctx)
 		to.ObserveInt64(gaps, int64(r.gapsWatched()), o.with())
 		to.ObserveInt64(held, int64(len(r.holding())), o.with())
 		for _, t := range r.standing() {
 			to.ObserveInt64(topics, 1, o.with(topicAttribute(t.Topic), attribute.String("millrace.state", t.State)))
 		}
-		for _, s := range shards {
+		for _, s := range found.shards {
 			shard := o.with(attribute.Int("millrace.shard", int(s.Shard)))
 			to.ObserveInt64(pending, s.Events, shard)
 			to.ObserveFloat64(oldest, max(s.Oldest, 0), shard)
 		}
-		for state, n := range states {
+		for state, n := range found.states {
 			to.ObserveInt64(failed, n, o.with(attribute.String("millrace.state", state)))
 		}
 		return err
-	}, pending, failed, gaps, held, oldest, topics)
-	if err != nil {
-		return nil, err
-	}
-	return func() { _ = registration.Unregister() }, nil // it has no reason to fail
+	})
 }
 
-// look asks the database for the backlog, at most every few seconds: several readers may collect.
-func (o *observer) look(ctx context.Context, r *Relay) ([]store.Backlog, map[string]int64, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if time.Since(o.asked) < observeEvery {
-		return o.shards, o.states, nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
-	defer cancel()
+// unsettled is what the database has in a relay's shards.
+type unsettled struct {
+	shards []store.Backlog
+	states map[string]int64
+}
+
+func look(ctx context.Context, r *Relay) (unsettled, error) {
 	shards, found, err := r.store.Observe(ctx, r.holding())
+	if err != nil {
+		return unsettled{}, err
+	}
 	states := map[string]int64{relay.Retrying: 0, relay.Blocked: 0, relay.Dead: 0, "discarded": 0}
 	maps.Copy(states, found)
-	if err != nil {
-		return nil, nil, err
-	}
-	o.asked, o.shards, o.states = time.Now(), shards, states
-	return shards, states, nil
+	return unsettled{shards, states}, nil
 }
 
 // settled tells of a batch.

@@ -11,6 +11,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 
+	"github.com/millrace-go/millrace/internal/gauge"
 	"github.com/millrace-go/millrace/internal/pgschema"
 )
 
@@ -40,18 +41,11 @@ type tableObserver struct {
 
 // start reports what is in the store's tables until stop is called.
 func (o *observer) start(s *PostgresStore) (stop func(), err error) {
-	failed, err := o.meter.Int64ObservableGauge("millrace.claim.failed", metric.WithUnit("{event}"),
-		metric.WithDescription("Events that failed and are not settled, by state: nacked (the broker redelivers them), retrying, blocked, dead."))
-	if err != nil {
-		return nil, err
-	}
-	due, err := o.meter.Float64ObservableGauge("millrace.claim.due.age", metric.WithUnit("s"),
-		metric.WithDescription("For how long the longest of the retrying events has been due; 0 when none is."))
-	if err != nil {
-		return nil, err
-	}
+	gauges := gauge.Of(o.meter)
+	failed := gauges.Int("millrace.claim.failed", "{event}", "Events that failed and are not settled, by state: nacked (the broker redelivers them), retrying, blocked, dead.")
+	due := gauges.Float("millrace.claim.due.age", "s", "For how long the longest of the retrying events has been due; 0 when none is.")
 	t := &tableObserver{store: s, sql: pgschema.Query(files, "claim_observe", s.schema)}
-	registration, err := o.meter.RegisterCallback(func(ctx context.Context, to metric.Observer) error {
+	return gauges.Report(func(ctx context.Context, to metric.Observer) error {
 		found, err := t.look(ctx)
 		ages := map[string]float64{}
 		for _, f := range found {
@@ -65,11 +59,7 @@ func (o *observer) start(s *PostgresStore) (stop func(), err error) {
 			to.ObserveFloat64(due, age, metric.WithAttributes(attribute.String("millrace.consumer", consumer)))
 		}
 		return err
-	}, failed, due)
-	if err != nil {
-		return nil, err
-	}
-	return func() { _ = registration.Unregister() }, nil // it has no reason to fail
+	})
 }
 
 func (t *tableObserver) look(ctx context.Context) ([]failedEvents, error) {

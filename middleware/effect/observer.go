@@ -3,33 +3,20 @@ package effect
 import (
 	"context"
 	"errors"
-	"sync"
-	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 
+	"github.com/millrace-go/millrace/internal/gauge"
 	"github.com/millrace-go/millrace/internal/pgschema"
 )
 
 // scope names the instruments' origin.
 const scope = "github.com/millrace-go/millrace/middleware/effect"
 
-// observeEvery bounds how often a collection of metrics asks the database.
-const observeEvery = 5 * time.Second
-
-// lookTimeout keeps a collection within a scrape's timeout, 10 s by default, when the database does not answer: other parts
-// ask it, too, one after the other.
-const lookTimeout = 2 * time.Second
-
 // observer tells OpenTelemetry what the ledger does.
 type observer struct {
 	calls, replays, reconciliations, conflicts metric.Int64Counter
-
-	mu     sync.Mutex
-	asked  time.Time
-	doubts int64
-	oldest float64 // seconds
 }
 
 func newObserver(provider metric.MeterProvider) (*observer, error) {
@@ -60,34 +47,29 @@ func (o *observer) reconciled(ctx context.Context, state string) {
 	o.reconciliations.Add(ctx, 1, outcomeAttribute(state))
 }
 
+// inDoubt is what the database has of effects in doubt.
+type inDoubt struct {
+	doubts int64
+	oldest float64 // the age in seconds
+}
+
 // start reports what only a look at the database tells, until stop is called. Each process reports all of the schema.
 func (o *observer) start(l *Ledger) (stop func(), err error) {
-	m := l.cfg.MeterProvider.Meter(scope)
-	doubts, err := m.Int64ObservableGauge("millrace.effect.in_doubt", metric.WithUnit("{effect}"),
-		metric.WithDescription("Effects in doubt, of all processes that use the schema."))
-	oldest, oerr := m.Float64ObservableGauge("millrace.effect.in_doubt.oldest.age", metric.WithUnit("s"),
-		metric.WithDescription("Age of the oldest doubt; 0 when there is none."))
-	if err := errors.Join(err, oerr); err != nil {
-		return nil, err
-	}
+	gauges := gauge.Of(l.cfg.MeterProvider.Meter(scope))
+	doubts := gauges.Int("millrace.effect.in_doubt", "{effect}", "Effects in doubt, of all processes that use the schema.")
+	oldest := gauges.Float("millrace.effect.in_doubt.oldest.age", "s", "Age of the oldest doubt; 0 when there is none.")
 	query := pgschema.Query(files, "observe", l.cfg.Schema)
-	registration, err := m.RegisterCallback(func(ctx context.Context, to metric.Observer) error {
-		o.mu.Lock()
-		defer o.mu.Unlock()
-		if time.Since(o.asked) >= observeEvery { // several readers may collect
-			ctx, cancel := context.WithTimeout(ctx, lookTimeout)
-			defer cancel()
-			if err := l.pool.QueryRow(ctx, query).Scan(&o.doubts, &o.oldest); err != nil {
-				return err
-			}
-			o.asked = time.Now()
+	stored := gauge.Ask(func(ctx context.Context) (found inDoubt, err error) {
+		err = l.pool.QueryRow(ctx, query).Scan(&found.doubts, &found.oldest)
+		return found, err
+	})
+	return gauges.Report(func(ctx context.Context, to metric.Observer) error {
+		found, err := stored.Answer(ctx)
+		if err != nil {
+			return err
 		}
-		to.ObserveInt64(doubts, o.doubts)
-		to.ObserveFloat64(oldest, o.oldest)
+		to.ObserveInt64(doubts, found.doubts)
+		to.ObserveFloat64(oldest, found.oldest)
 		return nil
-	}, doubts, oldest)
-	if err != nil {
-		return nil, err
-	}
-	return func() { _ = registration.Unregister() }, nil // it has no reason to fail
+	})
 }

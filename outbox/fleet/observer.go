@@ -2,40 +2,33 @@ package fleet
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
+
+	"github.com/millrace-go/millrace/internal/gauge"
 )
 
 const scope = "github.com/millrace-go/millrace/outbox/fleet"
 
 // observe reports what the fleet does about its databases, until stop is called.
 func (f *Fleet) observe() (stop func(), err error) {
-	m := f.cfg.Relay.MeterProvider.Meter(scope)
-	var errs [5]error
-	gauge := func(i int, name, unit, description string) (g metric.Int64ObservableGauge) {
-		g, errs[i] = m.Int64ObservableGauge(name, metric.WithUnit(unit), metric.WithDescription(description))
-		return g
-	}
-	connections := gauge(0, "millrace.fleet.connections", "{connection}", "Connections to a server that its budget counts, by server.")
-	states := gauge(1, "millrace.fleet.databases", "{database}", "Databases of the fleet, by server and state.")
-	failures := gauge(2, "millrace.fleet.failures", "{failure}", "Failures in a row of a database to answer, or of its relay to start; 0 when both succeed.")
-	dead := gauge(3, "millrace.fleet.dead", "{event}", "Dead events of a database when it was last asked, up to 10,000.")
-	waits, err := m.Float64ObservableGauge("millrace.fleet.wait", metric.WithUnit("s"),
-		metric.WithDescription("For how long a database that has work has waited for its turn; 0 when it does not wait."))
-	errs[4] = err
-	if err := errors.Join(errs[:]...); err != nil {
-		return nil, err
-	}
-	registration, err := m.RegisterCallback(func(_ context.Context, to metric.Observer) error {
+	gauges := gauge.Of(f.cfg.Relay.MeterProvider.Meter(scope))
+	connections := gauges.Int("millrace.fleet.connections", "{connection}", "Connections to a server that its budget counts, by server.")
+	allowed := gauges.Int("millrace.fleet.connections.max", "{connection}", "Connections that the budget of a server allows, by server.")
+	states := gauges.Int("millrace.fleet.databases", "{database}", "Databases of the fleet, by server and state.")
+	failures := gauges.Int("millrace.fleet.failures", "{failure}", "Failures in a row of a database to answer, or of its relay to start; 0 when both succeed.")
+	dead := gauges.Int("millrace.fleet.dead", "{event}", "Dead events of a database when it was last asked, up to 10,000.")
+	waits := gauges.Float("millrace.fleet.wait", "s", "For how long a database that has work has waited for its turn; 0 when it does not wait.")
+	return gauges.Report(func(_ context.Context, to metric.Observer) error {
 		for _, s := range f.all() {
 			server := attribute.String("server.address", s.address)
 			s.mu.Lock()
 			all, used := s.status, s.used
 			s.mu.Unlock()
 			to.ObserveInt64(connections, int64(used), metric.WithAttributes(server))
+			to.ObserveInt64(allowed, int64(f.cfg.Connections), metric.WithAttributes(server))
 			byState := map[string]int64{}
 			for _, d := range all {
 				byState[d.State]++
@@ -52,9 +45,5 @@ func (f *Fleet) observe() (stop func(), err error) {
 			}
 		}
 		return nil
-	}, connections, states, failures, dead, waits)
-	if err != nil {
-		return nil, err
-	}
-	return func() { _ = registration.Unregister() }, nil // it has no reason to fail
+	})
 }
