@@ -128,8 +128,8 @@ type Outbox struct {
 	Relay Placement
 	// MaxBacklog is how many unpublished events the outbox may hold before Publish refuses more. Default: 0, no limit.
 	MaxBacklog int
-	// RelayConfig configures the relay; its schema, timeout of draining and telemetry are the service's.
-	outbox.RelayConfig `without:"Schema,DrainTimeout,Database"`
+	// RelayConfig configures the relay; its schema, timeout of draining, broker and telemetry are the service's.
+	outbox.RelayConfig `without:"Schema,DrainTimeout,Broker,Database"`
 }
 
 // Placement is where a part runs.

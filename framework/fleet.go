@@ -46,7 +46,7 @@ func RunFleet(ctx context.Context, cfg Config) (err error) {
 	}
 	own := cfg.Fleet.Config
 	own.Relay = s.relayConfig()
-	own.Admit = cfg.admitted
+	own.Relay.Broker, own.Admit = cfg.Broker, cfg.admitted
 	f, err := fleet.New(cfg.Fleet.Provider(), publisher, own)
 	if err != nil {
 		return err
@@ -77,6 +77,9 @@ func (s *Service) openFleet(ctx context.Context, settings transport.Settings) (t
 func (s *Service) relayConfig() (cfg outbox.RelayConfig) {
 	cfg = s.cfg.Outbox.RelayConfig
 	cfg.Schema, cfg.DrainTimeout = s.cfg.Postgres.Schema, s.cfg.ShutdownTimeout
+	if s.cfg.Migration.To == "" { // else the transport looks at the record
+		cfg.Broker = s.cfg.Broker
+	}
 	cfg.Logger = cmp.Or(cfg.Logger, s.log)
 	cfg.MeterProvider = cmp.Or(cfg.MeterProvider, s.telemetry.meter)
 	cfg.TracerProvider = cmp.Or(cfg.TracerProvider, s.telemetry.tracer)

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -260,6 +261,43 @@ func TestBrokerMigration(t *testing.T) {
 			t.Log(v.get(`select count(*) from {s}.handled where broker = 'pubsub'`), " events came from Pub/Sub, ", v.get(`select count(*) from {s}.handled where broker = 'kafka'`), " from Kafka")
 		})
 	}
+}
+
+// A process without the migration is suspended for so long that the database forgets it, and the fleet goes to the other broker. When it
+// wakes up, it ends, and nothing that it had begun overtakes.
+func TestBrokerMigrationWhileAProcessIsSuspended(t *testing.T) {
+	t.Parallel()
+	v := newVoyage(t, "kafka", "pubsub")
+	before := v.c
+	before.To, before.Handles, before.Publishes = "", false, false // it forwards what the other one publishes
+	old := v.start(before)
+	v.start(v.c)
+	v.handled("kafka", 5)
+	require.NoError(t, syscall.Kill(old.PID(), syscall.SIGSTOP))
+	for _, want := range []brokermigration.Phase{brokermigration.Drain, brokermigration.Publish} {
+		require.Eventually(t, func() bool {
+			_, err := brokermigration.Step(t.Context(), v.query, false, "test")
+			return err == nil
+		}, 6*wait, 200*time.Millisecond, "a step to %s", want)
+	}
+	v.handled("pubsub", 5)
+	require.NoError(t, syscall.Kill(old.PID(), syscall.SIGCONT))
+	select {
+	case <-old.Ended():
+		require.Error(t, old.Err())
+	case <-time.After(3 * wait):
+		require.Fail(t, "it runs")
+	}
+	v.handled("pubsub", 5)
+	v.fleet[1].Kill()
+	after := v.c
+	after.Publishes = false
+	v.start(after)
+	v.settled()
+	lost, doubled, overtaken := v.verdict()
+	assert.Zero(t, lost, "lost")
+	assert.Zero(t, doubled, "doubled")
+	assert.Zero(t, overtaken, "overtaken")
 }
 
 // Without the drain events overtake: the record is changed while events wait in the old broker.

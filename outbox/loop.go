@@ -21,7 +21,8 @@ type loop struct {
 	core    *relay.Core
 	store   *store.Relay
 	reader  *store.Reader
-	hard    context.Context //nolint:containedctx // the loop lives as long as Run: it ends when draining does
+	hard    context.Context         //nolint:containedctx // the loop lives as long as Run: it ends when draining does
+	end     context.CancelCauseFunc // ends Run as its context does
 	inputs  chan relay.Input
 	running int // actions under way
 	leases  map[relay.Ref]lease
@@ -38,10 +39,10 @@ type lease struct {
 // flushTimeout bounds the last delete.
 const flushTimeout = 5 * time.Second
 
-func newLoop(hard context.Context, r *Relay) *loop {
+func newLoop(hard context.Context, end context.CancelCauseFunc, r *Relay) *loop {
 	_, batches := r.publisher.(transport.BatchPublisher)
 	return &loop{
-		relay: r, store: r.store, reader: r.reader, hard: hard, inputs: make(chan relay.Input, 64), leases: map[relay.Ref]lease{},
+		relay: r, store: r.store, reader: r.reader, hard: hard, end: end, inputs: make(chan relay.Input, 64), leases: map[relay.Ref]lease{},
 		core: relay.New(relay.Config{
 			BatchSize: r.cfg.BatchSize, MaxInFlight: r.cfg.MaxInFlight, Batches: batches,
 			PollInterval: r.cfg.PollInterval, LeaseTTL: r.cfg.LeaseTTL, StuckAfter: 2 * r.cfg.PublishTimeout, CrashPause: r.pause,
@@ -97,8 +98,13 @@ func (l *loop) run(ctx context.Context) {
 
 func (l *loop) apply(in relay.Input) {
 	l.running--
-	switch in.(type) {
-	case relay.Renewed, relay.ReadDone:
+	switch in := in.(type) {
+	case relay.Renewed:
+		l.changed = true
+		if err := l.relay.counting.renewed(in, l.relay.cfg.LeaseTTL, time.Now()); err != nil {
+			l.end(err)
+		}
+	case relay.ReadDone:
 		l.changed = true
 	}
 	l.core.Apply(time.Now(), in)
@@ -273,10 +279,16 @@ func (r *Relay) publish(ctx context.Context, a relay.Publish) relay.Published {
 			return answer
 		}
 	}
-	if a.InTime(time.Now()) {
-		answer.Results = r.send(ctx, a.To, a.Rows)
-	} else {
+	now := time.Now()
+	switch term, ok := r.counting.begin(now); {
+	case !a.InTime(now):
 		answer.Results = repeat(relay.ErrLeaseOver, len(a.Rows))
+	case !ok:
+		answer.Results = repeat(errUnregistered, len(a.Rows))
+	default:
+		if answer.Results = r.send(ctx, a.To, a.Rows); !r.counting.counts(term, time.Now()) {
+			answer.Results = repeat(errUnregistered, len(a.Rows))
+		}
 	}
 	if a.Noted && answer.Results[0] != nil {
 		if err := r.store.Survived(ctx, a.Shard, a.Rows[0].EventID); err != nil && ctx.Err() == nil {

@@ -75,6 +75,11 @@ type RelayConfig struct {
 	// them. Default: 10 s.
 	DrainTimeout time.Duration
 
+	// Broker is the configuration's name of the broker that the publisher publishes to. While the record of a migration to another
+	// broker says otherwise, the relay does not run: see outbox/brokermigration. Default: "", the relay does not look at the record;
+	// so for a brokermigration.Transport, which does.
+	Broker string
+
 	// Database is the attribute millrace.database of the relay's metrics, which tells relays of one process apart. Default: "",
 	// no such attribute.
 	Database string
@@ -179,6 +184,7 @@ type Relay struct {
 	observer  *observer
 	running   atomic.Bool
 	wakes     *wakes
+	counting  *registration
 
 	mu         sync.Mutex
 	shards     []int16 // that this relay holds
@@ -219,11 +225,12 @@ func NewRelay(pool *pgxpool.Pool, publisher message.Publisher, cfg RelayConfig) 
 	}
 	host, _ := os.Hostname() // it is for people
 	id, name := uuid.New(), fmt.Sprintf("%s:%d", host, os.Getpid())
+	statements := store.NewRelay(pool, schema, id, name, cfg.LeaseTTL, cfg.Archive)
+	statements.Broker = cfg.Broker
 	return &Relay{
-		cfg: cfg, pool: pool, publisher: publisher,
-		store:  store.NewRelay(pool, schema, id, name, cfg.LeaseTTL, cfg.Archive),
+		cfg: cfg, pool: pool, publisher: publisher, store: statements,
 		reader: store.NewReader(pool, schema), gaps: relay.NewGaps, pause: time.Minute, delayed: store.Query("delayed_move", schema),
-		observer: observer, wakes: newWakes(),
+		observer: observer, wakes: newWakes(), counting: &registration{broker: cfg.Broker},
 	}, nil
 }
 
@@ -242,8 +249,9 @@ func (r *Relay) mayWrite(ctx context.Context) error {
 func (r *Relay) Nudge() { r.wakes.add(nil) }
 
 // Run forwards events until ctx ends. Then it takes no further batch, lets those in flight finish within DrainTimeout,
-// gives its shards back and returns nil. It returns an error only when it cannot start: the database does not answer,
-// its schema does not fit, its role cannot write, or the relay has run before. Later failures of database and broker are retried with backoff.
+// gives its shards back and returns nil. It returns an error when it cannot start: the database does not answer,
+// its schema does not fit, its role cannot write, or the relay has run before; and when the fleet publishes to another broker than
+// RelayConfig.Broker, with the same end. Later failures of database and broker are retried with backoff.
 func (r *Relay) Run(ctx context.Context) error {
 	if !r.running.CompareAndSwap(false, true) {
 		return errors.New("run outbox relay: it has run before: create another with NewRelay")
@@ -268,6 +276,9 @@ func (r *Relay) Run(ctx context.Context) error {
 	defer stopObserving()
 	defer listenForWakeUps(r.cfg.Schema, r.wakes)()
 
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+
 	// What is in flight when ctx ends gets DrainTimeout to finish.
 	hard, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -280,10 +291,13 @@ func (r *Relay) Run(ctx context.Context) error {
 	if r.cfg.Archive > 0 {
 		loops.Go(func() { r.keepArchive(ctx) })
 	}
-	newLoop(hard, r).run(ctx)
+	newLoop(hard, end, r).run(ctx)
 	loops.Wait()
 	if err := r.store.Leave(hard, r.shardCount); err != nil {
 		r.cfg.Logger.WarnContext(ctx, "give the shards of the outbox back", "error", err)
+	}
+	if err := context.Cause(ctx); errors.Is(err, store.ErrElsewhere) {
+		return fmt.Errorf("run outbox relay: %w", err)
 	}
 	return nil
 }

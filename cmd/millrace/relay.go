@@ -68,6 +68,9 @@ func (a *app) relay() *cobra.Command {
 		}
 		a.conns, cfg = doctor.PoolRelay, a.cfg.Outbox.RelayConfig
 		cfg.Schema, cfg.Logger, cfg.BatchSize = a.schema, a.logger(), cmp.Or(batchSize, cfg.BatchSize)
+		if a.cfg.Migration.To == "" { // else the transport looks at the record
+			cfg.Broker = a.cfg.Broker
+		}
 		if cfg.DrainTimeout = drain; drain == 0 && a.file != "" {
 			cfg.DrainTimeout = a.cfg.ShutdownTimeout
 		}

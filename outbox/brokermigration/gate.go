@@ -3,6 +3,8 @@ package brokermigration
 import (
 	"errors"
 	"time"
+
+	"github.com/millrace-go/millrace/outbox/internal/term"
 )
 
 // errStale means that a process has not heard from the database for so long that a step may have been made without it.
@@ -19,8 +21,7 @@ var errHeld = errors.New("a broker migration holds events back until consumers h
 type gate struct {
 	record Record
 	wrong  error         // why nothing may be published; nil: the record decides
-	until  time.Time     // the registration's end
-	term   int           // counts the registrations
+	term   term.Term     // of the registration
 	flying map[int64]int // what is in flight, by the epoch in which it began
 }
 
@@ -32,16 +33,14 @@ type token struct {
 
 // seen takes what a beat has found, whose registration lasts until a time. The beat's answer came now.
 func (g *gate) seen(r Record, wrong error, until, now time.Time) {
-	if now.After(g.until) {
-		g.term++
-	}
-	g.record, g.wrong, g.until = r, wrong, until
+	g.term.Renew(until, now)
+	g.record, g.wrong = r, wrong
 }
 
 // begin returns the broker that a batch goes to.
 func (g *gate) begin(now time.Time) (broker string, t token, err error) {
 	switch {
-	case now.After(g.until):
+	case g.term.Over(now):
 		return "", t, errStale
 	case g.wrong != nil:
 		return "", t, g.wrong
@@ -53,7 +52,7 @@ func (g *gate) begin(now time.Time) (broker string, t token, err error) {
 		g.flying = map[int64]int{}
 	}
 	g.flying[g.record.Epoch]++
-	return broker, token{g.term, g.record.Epoch}, nil
+	return broker, token{g.term.Number(), g.record.Epoch}, nil
 }
 
 // end takes what begin returned, and tells whether what the broker has acknowledged counts as published.
@@ -61,7 +60,7 @@ func (g *gate) end(t token, now time.Time) bool {
 	if g.flying[t.epoch]--; g.flying[t.epoch] == 0 {
 		delete(g.flying, t.epoch)
 	}
-	return t.term == g.term && !now.After(g.until)
+	return g.term.Lasts(t.term, now)
 }
 
 // epoch is the epoch of the latest step before which nothing is in flight.

@@ -9,6 +9,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/outbox/internal/term"
 )
 
 // fault leaves one safeguard of the migration out.
@@ -23,6 +25,8 @@ const (
 	publishesLate   fault = "a process publishes although its registration is over"
 	countsLate      fault = "what is acknowledged after the registration counts as published"
 	forgetsTerms    fault = "a process that registers again counts what began before"
+	strangersRenew  fault = "a relay that takes no part renews its lease whatever the record says"
+	strangersLate   fault = "what a relay that takes no part publishes without a lease counts"
 )
 
 // world is a fleet, its database and its two brokers. Time passes in steps.
@@ -47,9 +51,12 @@ type lease struct {
 	until  time.Time
 }
 
-// member is a process with a relay and a consumer. A stranger takes no part in the migration.
+// member is a process with a relay and a consumer. A stranger takes no part in the migration: the database knows it by its relay, as
+// long as that renews its lease.
 type member struct {
 	stranger  string // the broker of one; "" for others
+	term      term.Term
+	ended     bool // the stranger's relay
 	gate      gate
 	expires   time.Time // as the database has it
 	epoch     int64     // as the database has it
@@ -90,10 +97,9 @@ func (w *world) start() {
 	m := &member{}
 	if w.rand.IntN(6) == 0 {
 		m.stranger = []string{"old", "new"}[w.rand.IntN(2)]
-		if _, err := w.record.In(m.stranger, ""); (err == nil && !(w.record.Epoch == 0 && m.stranger == "new")) || w.fault == admitsAnybody {
-			w.members = append(w.members, m)
+		if _, err := w.record.In(m.stranger, ""); err != nil && w.fault != admitsAnybody || w.record.Epoch == 0 && m.stranger == "new" {
+			return
 		}
-		return
 	}
 	w.beat(m)
 	w.members = append(w.members, m)
@@ -101,12 +107,23 @@ func (w *world) start() {
 
 func (w *world) beat(m *member) {
 	if m.stranger != "" {
+		w.renew(m)
 		return
 	}
 	epoch := m.gate.epoch()
 	view, wrong := w.record.In("old", "new")
 	m.gate.seen(view, wrong, w.now.Add(modelTTL), w.now)
 	m.epoch, m.expires = epoch, w.now.Add(modelTTL)
+}
+
+// renew renews the lease of a stranger's relay, which ends where events are published elsewhere.
+func (w *world) renew(m *member) {
+	if m.ended {
+		return
+	}
+	m.expires = w.now.Add(modelLease)
+	m.term.Renew(m.expires, w.now)
+	m.ended = w.record.Epoch > 0 && w.record.publishesTo() != m.stranger && w.fault != strangersRenew && w.fault != admitsAnybody
 }
 
 // publish sends some events of a key whose lease is free, expired or the member's own, in order.
@@ -117,10 +134,13 @@ func (w *world) publish(m *member) {
 		slices.ContainsFunc(m.flights, func(f *flight) bool { return f.key == key }) {
 		return
 	}
-	f := &flight{key: key, broker: m.stranger}
-	if m.stranger == "" {
+	f := &flight{key: key, broker: m.stranger, token: token{term: m.term.Number()}}
+	switch {
+	case m.stranger != "" && (m.ended || m.term.Over(w.now) && w.fault != strangersLate):
+		return
+	case m.stranger == "":
 		if w.fault == publishesLate {
-			m.gate.until = w.now
+			m.gate.term.Renew(w.now, w.now)
 		}
 		var err error
 		if f.broker, f.token, err = m.gate.begin(w.now); err != nil {
@@ -144,7 +164,7 @@ func (w *world) fly(m *member) {
 		w.land(f)
 	case m.suspended:
 	case !f.settled:
-		f.settled = m.stranger != "" || w.counts(m, f.token)
+		f.settled = w.counts(m, f.token)
 		if !f.settled {
 			m.flights = slices.Delete(m.flights, i, i+1)
 		}
@@ -160,8 +180,11 @@ func (w *world) land(f *flight) {
 }
 
 func (w *world) counts(m *member, t token) bool {
+	if m.stranger != "" {
+		return m.term.Lasts(t.term, w.now) || w.fault == strangersLate
+	}
 	if w.fault == forgetsTerms {
-		t.term = m.gate.term
+		t.term = m.gate.term.Number()
 	}
 	return m.gate.end(t, w.now) || w.fault == countsLate
 }
@@ -213,9 +236,10 @@ func (w *world) step() {
 			p.Epoch = r.Epoch
 		}
 		switch {
-		case m.stranger == "" && w.now.Before(m.expires):
+		case w.now.After(m.expires):
+		case m.stranger == "":
 			f.Processes = append(f.Processes, p)
-		case m.stranger != "" && w.fault != ignoresStranger:
+		case w.fault != ignoresStranger:
 			f.Strangers = append(f.Strangers, m.stranger)
 		}
 	}
@@ -338,7 +362,7 @@ func TestModelKeepsOrder(t *testing.T) {
 // Without any one of the safeguards a fleet breaks the order.
 func TestModelControls(t *testing.T) {
 	t.Parallel()
-	for _, f := range []fault{ignoresUnread, ignoresEpochs, ignoresStranger, admitsAnybody, publishesLate, countsLate, forgetsTerms} {
+	for _, f := range []fault{ignoresUnread, ignoresEpochs, ignoresStranger, admitsAnybody, publishesLate, countsLate, forgetsTerms, strangersRenew, strangersLate} {
 		t.Run(string(f), func(t *testing.T) {
 			t.Parallel()
 			for seed := range uint64(200_000) {

@@ -181,7 +181,7 @@ func (p *process) end() {
 	p.stop()
 	p.running.Wait()
 	p.mu.Lock()
-	p.gate.until = time.Time{} // nothing is published any more
+	p.gate.term.End() // nothing is published any more
 	p.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), ttl)
 	defer cancel()

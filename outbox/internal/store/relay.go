@@ -20,8 +20,14 @@ import (
 // ExchangeTimeout bounds a round trip: a connection that says nothing for so long is given up.
 const ExchangeTimeout = time.Minute
 
+// ErrElsewhere means that the fleet publishes to another broker than this relay.
+var ErrElsewhere = errors.New("restart the process with the brokers of the migration, or stop it")
+
 // Relay carries out what a relay asks of the database. It is safe for concurrent use, except Renew.
 type Relay struct {
+	// Broker is the one that the relay publishes to; "": Renew does not compare it with the record of the migration.
+	Broker string
+
 	pool    *pgxpool.Pool
 	id      uuid.UUID
 	name    string
@@ -34,7 +40,7 @@ type Relay struct {
 }
 
 type relayStatements struct {
-	delete, deleteMoved, archiveDays, seen, well, gone, release, take, rescan, note, clear, survived, observe, observeFailed,
+	delete, deleteMoved, archiveDays, seen, well, gone, release, take, rescan, note, clear, survived, observe, observeFailed, lockBroker, elsewhere,
 	retryDead, keys, move, due, controls, commands, promote, promoteAll, fetch, done, again, left, delayed string
 }
 
@@ -49,7 +55,7 @@ func NewRelay(pool *pgxpool.Pool, schema string, id uuid.UUID, name string, ttl,
 		delete: query("delete" + suffix), deleteMoved: query("delete_moved" + suffix), archiveDays: query("archive_days"),
 		seen: query("relay_seen"), well: query("relay_well"), gone: query("relay_gone"), release: query("lease_release"), take: query("lease_take"),
 		rescan: query("rescan"), note: query("suspect_note"), clear: query("suspect_clear"), survived: query("suspect_survived"),
-		observe: query("observe"), observeFailed: query("observe_failed"), keys: query("failed_keys"), move: query("failed_move"),
+		lockBroker: query("broker_lock_shared"), elsewhere: query("broker_elsewhere"), observe: query("observe"), observeFailed: query("observe_failed"), keys: query("failed_keys"), move: query("failed_move"),
 		due: query("failed_due"), controls: query("topic_controls"), commands: query("failed_commands"), promote: query("failed_promote"), promoteAll: query("failed_promote_all"), fetch: query("failed_fetch"),
 		retryDead: query("retry_dead"), done: query("failed_done" + suffix), again: query("failed_again"), left: query("failed_left"), delayed: query("delayed_move"),
 	}}
@@ -88,6 +94,9 @@ const longestPatience = 10 * time.Second
 //
 // A silent connection must cost little of the lease's time, so Renew first waits a quarter of it. Each failure doubles the time:
 // a server or a source of passwords that is slow for a while must not keep the relay from its leases for as long.
+//
+// The record of the migration is read after its lock: whoever makes a step later finds this relay. The error is ErrElsewhere where
+// the record names another broker.
 func (r *Relay) Renew(ctx context.Context, a relay.Renew) (answer relay.Renewed) {
 	ctx, cancel := context.WithTimeout(ctx, r.patience)
 	defer cancel()
@@ -107,7 +116,11 @@ func (r *Relay) Renew(ctx context.Context, a relay.Renew) (answer relay.Renewed)
 	}
 	answer.Began = time.Now() // the leases last from the moment that they are asked for
 	ttl := integer(int(r.ttl.Milliseconds()))
-	answer.Err = exchange(ctx, r.leases.PgConn(), begin,
+	statements := []statement{begin}
+	if r.Broker != "" {
+		statements = append(statements, statement{sql: r.sql.lockBroker})
+	}
+	statements = append(statements,
 		statement{sql: r.sql.seen, args: []argument{id(r.id), ttl, text(r.name), boolean(a.Struggling), integer(a.Left), text(encodeTopics(a.Topics))}},
 		statement{sql: r.sql.take, args: []argument{id(r.id), ttl, int2s(a.Hold), int2s(a.Shun)}, row: func(v [][]byte) error {
 			answer.Fair, answer.Shards = asInt4(v[0]), asInt4(v[1])
@@ -116,9 +129,18 @@ func (r *Relay) Renew(ctx context.Context, a relay.Renew) (answer relay.Renewed)
 			}
 			return nil
 		}},
-		statement{sql: r.sql.well, args: []argument{id(r.id)}}, commit)
-	if answer.Err != nil {
+		statement{sql: r.sql.well, args: []argument{id(r.id)}})
+	var elsewhere error
+	if r.Broker != "" {
+		statements = append(statements, statement{sql: r.sql.elsewhere, args: []argument{text(r.Broker)}, row: func(v [][]byte) error {
+			elsewhere = fmt.Errorf("the events of this database are in migration from %s to %s, phase %s, and this relay publishes to %s: %w", v[0], v[1], v[2], r.Broker, ErrElsewhere)
+			return nil
+		}})
+	}
+	if answer.Err = exchange(ctx, r.leases.PgConn(), append(statements, commit)...); answer.Err != nil {
 		r.closeLeases(ctx) // it may be in a transaction
+	} else {
+		answer.Err = elsewhere
 	}
 	return answer
 }

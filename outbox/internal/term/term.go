@@ -1,0 +1,34 @@
+// Package term tells whether a process has been registered without a gap, without I/O and without a clock.
+package term
+
+import "time"
+
+// Term is the time for which a process is registered. It lasts as long as each renewal comes before the end of the one before. The
+// zero Term has ended. It is not safe for concurrent use.
+type Term struct {
+	until time.Time
+	n     int // counts the terms
+}
+
+// Renew registers until a time. Its answer came now.
+func (t *Term) Renew(until, now time.Time) {
+	if t.Over(now) {
+		t.Break()
+	}
+	t.until = until
+}
+
+// Break begins another term: what began before does not count.
+func (t *Term) Break() { t.n++ }
+
+// End ends the registration.
+func (t *Term) End() { t.until = time.Time{} }
+
+// Over reports whether the registration has ended.
+func (t *Term) Over(now time.Time) bool { return now.After(t.until) }
+
+// Number is that of this term.
+func (t *Term) Number() int { return t.n }
+
+// Lasts reports whether the term with that number still lasts.
+func (t *Term) Lasts(number int, now time.Time) bool { return number == t.n && !t.Over(now) }
