@@ -75,12 +75,14 @@ type Facts struct {
 	Processes []Process           // that live
 	Strangers []string            // relays and consumers that live and take part in no migration, by host and process
 	Unread    map[string][]string // by broker: what its consumers have not read
+	Missing   map[string][]string // by broker: consumers that events published there would not reach
 }
 
 // blocked returns why the step must not be made now; none: it is safe.
 //
 // When publishing changes to another broker, the events that went to the one before must have been handled. So everybody must know
-// that nothing is published any more, have nothing in flight, and nothing may be unread. A step that stops publishing, or that goes
+// that nothing is published any more, have nothing in flight, and nothing may be unread; and the consumers must be known to the broker that
+// is published to, because some brokers keep nothing for those that are not. A step that stops publishing, or that goes
 // on with the same broker, is always safe for those that obey the record.
 func blocked(r Record, to Phase, f Facts) (why []string) {
 	next := r
@@ -108,7 +110,11 @@ func blocked(r Record, to Phase, f Facts) (why []string) {
 			why = append(why, fmt.Sprintf("process %s has not yet ended what it began before phase %s", p.Name, r.Phase))
 		}
 	}
-	return append(why, f.Unread[source]...)
+	why = append(why, f.Unread[source]...)
+	if to == Cut { // it is published to already
+		return why
+	}
+	return append(why, f.Missing[next.publishesTo()]...)
 }
 
 // Process is one that takes part in the migration.

@@ -127,42 +127,68 @@ func (q *Query) facts(ctx context.Context) (f Facts, err error) {
 		}
 	}
 	reads, alive := readers(known)
-	f.Unread = map[string][]string{}
-	for _, broker := range []transport.Transport{q.From, q.To} {
-		for _, r := range reads {
-			why, err := q.unread(ctx, broker, r, alive[r], quietFor(known, broker.Name()))
-			if err != nil {
-				return f, err
+	f.Unread, f.Missing = map[string][]string{}, map[string][]string{}
+	for _, r := range reads {
+		from, err := look(ctx, q.From, r)
+		if err != nil {
+			return f, err
+		}
+		to, err := look(ctx, q.To, r)
+		if err != nil {
+			return f, err
+		}
+		for _, b := range []struct {
+			broker      transport.Transport
+			here, there transport.Inspection
+		}{{q.From, from, to}, {q.To, to, from}} {
+			name := b.broker.Name()
+			if why := q.unread(b.broker, r, b.here, alive[r], quietFor(known, name)); why != "" {
+				f.Unread[name] = append(f.Unread[name], why)
 			}
-			if why != "" {
-				f.Unread[broker.Name()] = append(f.Unread[broker.Name()], why)
+			if why := missing(b.broker, r, b.here, alive[r] > 0 || b.there.Consumer); why != "" {
+				f.Missing[name] = append(f.Missing[name], why)
 			}
 		}
 	}
 	return f, nil
 }
 
-// unread says what a consumer has not read, as far as the broker tells.
-func (q *Query) unread(ctx context.Context, broker transport.Transport, r Read, alive int, quiet time.Duration) (string, error) {
+// look asks a broker for a consumer. One that cannot be asked has it, and does not tell what is unread.
+func look(ctx context.Context, broker transport.Transport, r Read) (transport.Inspection, error) {
 	i := transport.Inspection{Topic: true, Consumer: true, Lag: -1}
 	if inspector, ok := broker.(transport.Inspector); ok {
 		var err error
 		if i, err = inspector.Inspect(ctx, r.Topic, r.Group); err != nil {
-			return "", fmt.Errorf("ask %s for topic %s, consumer %s: %w", broker.Name(), r.Topic, r.Group, err)
+			return i, fmt.Errorf("ask %s for topic %s, consumer %s: %w", broker.Name(), r.Topic, r.Group, err)
 		}
 	}
+	return i, nil
+}
+
+// missing says that events of a topic would not reach a consumer that is needed. Where a broker tells the lag of one that it does not
+// know, that one begins with the first event.
+func missing(broker transport.Transport, r Read, i transport.Inspection, needed bool) string {
+	if !needed || i.Topic && (i.Consumer || i.Lag >= 0) {
+		return ""
+	}
+	return fmt.Sprintf("consumer %s of topic %s is not known to %s, so that events published there would not reach it: start a process of the migration that has it, or create topic and subscription",
+		r.Group, r.Topic, broker.Name())
+}
+
+// unread says what a consumer has not read, as far as the broker tells.
+func (q *Query) unread(broker transport.Transport, r Read, i transport.Inspection, alive int, quiet time.Duration) string {
 	who := fmt.Sprintf("consumer %s of topic %s", r.Group, r.Topic)
 	switch {
 	case !i.Topic, i.Lag == 0, i.Lag < 0 && !i.Consumer: // there is nothing that it could read
-		return "", nil
+		return ""
 	case i.Lag > 0:
-		return fmt.Sprintf("%s has not handled %d messages of %s", who, i.Lag, broker.Name()), nil
+		return fmt.Sprintf("%s has not handled %d messages of %s", who, i.Lag, broker.Name())
 	case alive == 0:
-		return fmt.Sprintf("no process of the migration reads %s from %s: start one, or delete the subscription", who, broker.Name()), nil
+		return fmt.Sprintf("no process of the migration reads %s from %s: start one, or delete the subscription", who, broker.Name())
 	case quiet < q.Quiet:
-		return fmt.Sprintf("%s may have messages of %s, which does not tell: nothing came for %s, want %s", who, broker.Name(), quiet.Truncate(time.Second), q.Quiet), nil
+		return fmt.Sprintf("%s may have messages of %s, which does not tell: nothing came for %s, want %s", who, broker.Name(), quiet.Truncate(time.Second), q.Quiet)
 	}
-	return "", nil
+	return ""
 }
 
 // ReadRecord returns what the database says of migrations.

@@ -1,0 +1,88 @@
+package brokermigration
+
+import (
+	"context"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/framework/devstack/devtest"
+	"github.com/millrace-go/millrace/internal/pgschema"
+	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/transport"
+)
+
+// known is a broker that tells what it was told to tell of each consumer.
+type known struct {
+	transport.Transport
+	name  string
+	tells transport.Inspection
+}
+
+func (k *known) Name() string { return k.name }
+
+func (k *known) Inspect(context.Context, string, string) (transport.Inspection, error) {
+	return k.tells, nil
+}
+
+// fixture is a database whose events are in migration from the broker old, which has been read, to the broker new.
+type fixture struct {
+	*testing.T
+	query    Query
+	old, new *known
+}
+
+func newFixture(t *testing.T, phase Phase) *fixture {
+	t.Parallel()
+	f := &fixture{T: t, old: &known{name: "old", tells: transport.Inspection{Topic: true, Consumer: true}}, new: &known{name: "new"}}
+	f.query = Query{Pool: devtest.Pool(t), Schema: devtest.Schema(t), From: f.old, To: f.new}
+	require.NoError(t, outbox.Migrate(t.Context(), f.query.Pool, f.query.Schema))
+	f.exec(`insert into {schema}.outbox_broker (epoch, from_name, to_name, phase) values (1, 'old', 'new', '` + string(phase) + `')`)
+	return f
+}
+
+func (f *fixture) exec(sql string) {
+	f.Helper()
+	_, err := f.query.Pool.Exec(f.Context(), pgschema.Render(sql, f.query.Schema))
+	require.NoError(f, err)
+}
+
+// process adds one that reads a topic, and whose registration ends after an interval.
+func (f *fixture) process(name, group, ends string) {
+	f.Helper()
+	f.exec(`insert into {schema}.outbox_broker_process (process_id, name, service, from_name, to_name, expires_at, epoch, consumers)
+		values ('` + uuid.NewString() + `', '` + name + `', 'shop', 'old', 'new', now() + interval '` + ends + `', 1, '[{"topic": "t", "group": "` + group + `"}]')`)
+}
+
+// An event that is published to Pub/Sub before the subscription exists reaches nobody.
+func TestNothingIsPublishedWhereAConsumerIsNotKnown(t *testing.T) {
+	for name, c := range map[string]struct {
+		ends     string
+		old, new transport.Inspection
+		blocked  bool
+	}{
+		"no subscription":                 {"1 hour", transport.Inspection{Topic: true, Consumer: true}, transport.Inspection{Topic: true, Lag: -1}, true},
+		"no topic":                        {"1 hour", transport.Inspection{Topic: true, Consumer: true}, transport.Inspection{Lag: -1}, true},
+		"no subscription for one of late": {"-1 hour", transport.Inspection{Topic: true, Consumer: true}, transport.Inspection{Topic: true, Lag: -1}, true},
+		"none that is needed":             {"-1 hour", transport.Inspection{Topic: true}, transport.Inspection{Topic: true, Lag: -1}, false},
+		"a subscription":                  {"1 hour", transport.Inspection{Topic: true, Consumer: true}, transport.Inspection{Topic: true, Consumer: true, Lag: -1}, false},
+		"a group that will begin at once": {"1 hour", transport.Inspection{Topic: true, Consumer: true}, transport.Inspection{Topic: true}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t, Drain)
+			f.process("one", "g", c.ends)
+			f.old.tells, f.new.tells = c.old, c.new
+			s, err := Step(t.Context(), f.query, false, "test")
+			if !c.blocked {
+				require.NoError(t, err)
+				return
+			}
+			require.ErrorIs(t, err, ErrBlocked)
+			require.Len(t, s.Next.Blocked, 1)
+			assert.Contains(t, s.Next.Blocked[0], "consumer g of topic t is not known to new, so that events published there would not reach it: start")
+			assert.Empty(t, s.Back.Blocked, "to publish to the old broker again is safe")
+		})
+	}
+}
