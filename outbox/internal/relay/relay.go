@@ -42,6 +42,7 @@ type Row struct {
 	Payload []byte // nil when it was left out
 	Size    int    // bytes of headers and payload, also where the payload was left out; 0: not known
 	Written time.Time
+	Read    time.Time // when the request that found it was sent
 }
 
 func (r *Row) identity() Identity { return Identity{r.Seq, r.EventID} }
