@@ -50,19 +50,33 @@ func (c Config) consuming(subscriber transport.SubscriberConfig, topic string, l
 		Log:              log,
 	}
 	if c.Delivery == Transactional {
-		g.Transactions = &txn.Config{
-			IDPrefix:       c.Transaction.IDPrefix,
-			MaxRecords:     c.Transaction.MaxRecords,
-			MaxBytes:       c.Transaction.MaxBytes,
-			MaxDelay:       c.Transaction.MaxDelay,
-			Timeout:        c.Transaction.Timeout,
-			Compression:    c.Producer.compression(),
-			Partitioner:    c.Producer.Partitioner.hash(),
-			Sticky:         c.Producer.Keyless == Sticky,
-			MeterProvider:  c.MeterProvider,
-			TracerProvider: c.TracerProvider,
-			Without:        c.Transaction.without,
-		}
+		g.Transactions = new(c.transactions())
 	}
 	return g
+}
+
+// transactions is what committing needs, but for what is the holder's own.
+func (c Config) transactions() txn.Config {
+	return txn.Config{
+		IDPrefix:       c.Transaction.IDPrefix,
+		MaxRecords:     c.Transaction.MaxRecords,
+		MaxBytes:       c.Transaction.MaxBytes,
+		MaxDelay:       c.Transaction.MaxDelay,
+		Timeout:        c.Transaction.Timeout,
+		Compression:    c.Producer.compression(),
+		Partitioner:    c.Producer.Partitioner.hash(),
+		Sticky:         c.Producer.Keyless == Sticky,
+		MeterProvider:  c.MeterProvider,
+		TracerProvider: c.TracerProvider,
+		Without:        c.Transaction.without,
+	}
+}
+
+// notes are the topics of notes: the newest record of a key is all that is read. Compaction soon takes the others, so that
+// a takeover reads little.
+func (c Topics) notes() conn.TopicSettings {
+	s := c.settings()
+	s.Partitions = txn.NotePartitions
+	s.Settings = map[string]string{"cleanup.policy": "compact", "segment.bytes": "4194304", "max.compaction.lag.ms": "60000", "min.cleanable.dirty.ratio": "0.1"}
+	return s
 }

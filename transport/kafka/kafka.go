@@ -31,6 +31,7 @@ type Transport struct {
 	cluster   *conn.Cluster
 	client    sarama.Client // for all but consuming
 	topics    *conn.Topics
+	notes     *conn.Topics // of transactions
 	publisher *produce.Publisher
 
 	mu          sync.Mutex
@@ -68,6 +69,7 @@ func New(ctx context.Context, config Config) (*Transport, error) {
 		instances:   map[string]bool{},
 	}
 	t.topics = conn.NewTopics(life, client, config.Topics.settings(), t.log)
+	t.notes = conn.NewTopics(life, client, config.Topics.notes(), t.log)
 	t.publisher, err = produce.New(life, client, t.topics, config.publishing(t.log))
 	if err != nil {
 		end()
@@ -102,14 +104,14 @@ func (t *Transport) Publisher() (message.Publisher, error) {
 }
 
 // PlainPublisher returns the publisher that sends at once, whatever the delivery of subscribers is: for relays, and for
-// what is published outside of handlers. It implements transport.BatchPublisher.
+// what is published outside of handlers. It implements transport.BatchPublisher and transport.TransactionalPublisher.
 func (t *Transport) PlainPublisher() (message.Publisher, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
 		return nil, transport.ErrClosed
 	}
-	return t.publisher, nil
+	return plainPublisher{t.publisher, t}, nil
 }
 
 // Subscriber implements transport.Transport. The subscriber implements message.SubscribeInitializer, which creates the
@@ -156,6 +158,7 @@ func (t *Transport) Close() error {
 		closing.Wait()
 		t.publisher.Stop()
 		t.topics.Stop()
+		t.notes.Stop()
 		t.closeErr = t.client.Close()
 	})
 	return t.closeErr

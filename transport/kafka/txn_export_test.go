@@ -10,6 +10,9 @@ const (
 	WithoutV2     = txn.WithoutV2
 )
 
+// NotePartitions is how many partitions a topic of notes has.
+const NotePartitions = txn.NotePartitions
+
 // Without leaves something out of transactions, to see that a test notices.
 func Without(c Config, what txn.Omission) Config {
 	c.Transaction.without |= what

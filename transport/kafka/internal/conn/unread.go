@@ -1,8 +1,6 @@
 package conn
 
 import (
-	"fmt"
-
 	"github.com/IBM/sarama"
 )
 
@@ -48,22 +46,9 @@ type Unread struct {
 // offsets, too: the ends of transactions, and what an aborted one has written.
 func LookAhead(client sarama.Client, topic string, partition int32, from int64) (u Unread, err error) {
 	u = Unread{Next: from, First: -1}
-	leader, err := client.Leader(topic, partition)
+	block, err := fetch(client, topic, partition, from)
 	if err != nil {
 		return u, err
-	}
-	request := &sarama.FetchRequest{Version: unreadVersion, MaxBytes: unreadBytes, Isolation: sarama.ReadCommitted, SessionEpoch: -1}
-	request.AddBlock(topic, partition, from, unreadBytes, -1)
-	response, err := leader.Fetch(request)
-	if err != nil {
-		return u, err
-	}
-	block := response.GetBlock(topic, partition)
-	switch {
-	case block == nil:
-		return u, sarama.ErrIncompleteResponse
-	case block.Err != sarama.ErrNoError:
-		return u, fmt.Errorf("read %s, partition %d: %w", topic, partition, block.Err)
 	}
 	aborted := abortedBy(block.AbortedTransactions)
 	for _, records := range block.RecordsSet {

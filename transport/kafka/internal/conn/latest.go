@@ -1,0 +1,111 @@
+package conn
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/IBM/sarama"
+)
+
+const (
+	// latestStep is how many offsets before the end are read first. Each further look goes back four times as far.
+	latestStep = 64
+	// stablePause is between two questions whether transactions have ended.
+	stablePause = 5 * time.Millisecond
+)
+
+// Latest returns the value of the newest committed record of the partition with that key, or nil. It first waits for the end of
+// every transaction that has written to the partition before the call.
+func Latest(ctx context.Context, client sarama.Client, topic string, partition int32, key string) ([]byte, error) {
+	end, err := client.GetOffset(topic, partition, sarama.OffsetNewest)
+	if err != nil {
+		return nil, fmt.Errorf("look up the end of %s, partition %d: %w", topic, partition, err)
+	}
+	for {
+		stable, err := stableEnd(client, topic, partition)
+		if err != nil {
+			return nil, fmt.Errorf("look up the stable end of %s, partition %d: %w", topic, partition, err)
+		}
+		if stable >= end {
+			break
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("wait for the end of transactions in %s, partition %d: %w", topic, partition, ctx.Err())
+		case <-time.After(stablePause):
+		}
+	}
+	start, err := client.GetOffset(topic, partition, sarama.OffsetOldest)
+	if err != nil {
+		return nil, fmt.Errorf("look up the beginning of %s, partition %d: %w", topic, partition, err)
+	}
+	for back, upTo := int64(latestStep), end; upTo > start; back *= 4 {
+		from := max(start, upTo-back)
+		value, found, err := latestWithin(ctx, client, topic, partition, key, from, upTo)
+		if err != nil || found {
+			return value, err
+		}
+		upTo = from
+	}
+	return nil, nil
+}
+
+// latestWithin looks between two offsets.
+func latestWithin(ctx context.Context, client sarama.Client, topic string, partition int32, key string, from, upTo int64) (value []byte, found bool, err error) {
+	for from < upTo && ctx.Err() == nil {
+		block, err := fetch(client, topic, partition, from)
+		if err != nil {
+			return nil, false, err
+		}
+		next := from
+		aborted := abortedBy(block.AbortedTransactions)
+		for _, records := range block.RecordsSet {
+			batch := records.RecordBatch
+			if batch == nil || batch.PartialTrailingRecord {
+				break
+			}
+			next = max(next, batch.LastOffset()+1)
+			switch {
+			case batch.Control:
+				aborted.ended(batch)
+				continue
+			case batch.IsTransactional && aborted.has(batch):
+				continue
+			}
+			for _, r := range batch.Records {
+				if at := batch.FirstOffset + r.OffsetDelta; at >= from && at < upTo && string(r.Key) == key {
+					value, found = slices.Clone(r.Value), true
+				}
+			}
+		}
+		if next == from { // nothing follows: compaction has taken it
+			break
+		}
+		from = next
+	}
+	return value, found, ctx.Err()
+}
+
+// fetch reads what is committed from an offset on.
+func fetch(client sarama.Client, topic string, partition int32, from int64) (*sarama.FetchResponseBlock, error) {
+	leader, err := client.Leader(topic, partition)
+	if err != nil {
+		return nil, err
+	}
+	request := &sarama.FetchRequest{Version: unreadVersion, MaxBytes: unreadBytes, Isolation: sarama.ReadCommitted, SessionEpoch: -1}
+	request.AddBlock(topic, partition, from, unreadBytes, -1)
+	response, err := leader.Fetch(request)
+	if err != nil {
+		return nil, err
+	}
+	block := response.GetBlock(topic, partition)
+	switch {
+	case block == nil:
+		return nil, sarama.ErrIncompleteResponse
+	case block.Err != sarama.ErrNoError:
+		return nil, fmt.Errorf("read %s, partition %d: %w", topic, partition, block.Err)
+	}
+	return block, nil
+}

@@ -1,0 +1,176 @@
+package txn
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/IBM/sarama"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/millrace/transport"
+	"github.com/millrace-go/millrace/transport/kafka/internal/conn"
+	"github.com/millrace-go/millrace/transport/kafka/internal/produce"
+	"github.com/millrace-go/millrace/transport/kafka/internal/sequence"
+	"github.com/millrace-go/millrace/transport/kafka/internal/wire"
+)
+
+// NotePartitions is how many partitions a topic of notes has. That of a number depends on it, so it never changes.
+const NotePartitions = 16
+
+// Noted implements transport.Transactions: transactions under one transactional ID, each with a note in a compacted topic.
+//
+// Unlike a member's, the ID never changes: it is what refuses an earlier holder. So while a transaction cannot end, because a
+// partition that it has written to has no leader, Take waits.
+type Noted struct {
+	connect   func(context.Context) (sarama.Client, error)
+	life      context.Context
+	topics    *conn.Topics // of events
+	notes     *conn.Topics // of notes
+	publisher *produce.Publisher
+	config    Config
+	id        string
+	topic     string
+	partition int32
+	key       string
+
+	producer *producer // nil before the first Take
+}
+
+// NewNoted returns the transactions of that number under the name. Config.Topic is the topic of the notes, and
+// Config.Consumer is not used. Connections end with life.
+func NewNoted(life context.Context, cluster *conn.Cluster, topics, notes *conn.Topics, publisher *produce.Publisher, c Config, name string, number int) *Noted {
+	return &Noted{
+		connect: func(ctx context.Context) (sarama.Client, error) {
+			return cluster.Client(ctx, life, func(s *sarama.Config) {
+				s.Net.ReadTimeout = c.Timeout // later the brokers have aborted the transaction
+				s.Net.WriteTimeout = c.Timeout
+			})
+		},
+		life: life, topics: topics, notes: notes, publisher: publisher, config: c,
+		id: fmt.Sprintf("%s-%s-%d", c.IDPrefix, name, number), topic: c.Topic,
+		partition: int32(number % NotePartitions), key: fmt.Sprint(number),
+	}
+}
+
+// Take implements transport.Transactions.
+func (n *Noted) Take(ctx context.Context) (note []byte, err error) {
+	if note, err = n.take(ctx); err != nil {
+		return nil, fmt.Errorf("%w: transactional ID %s: %w", transport.ErrUnavailable, n.id, err)
+	}
+	return note, nil
+}
+
+func (n *Noted) take(ctx context.Context) ([]byte, error) {
+	if err := n.notes.Ensure(ctx, n.topic); err != nil {
+		return nil, err
+	}
+	if n.producer == nil {
+		client, err := n.connect(ctx)
+		if err != nil {
+			return nil, err
+		}
+		n.producer = newProducer(n.life, client, n.topics, n.config, n.id)
+	}
+	p := n.producer
+	p.outlets.renew()
+	// As one that is nobody yet it gets the next epoch whoever had the last one, and whatever was open is aborted.
+	p.become(sequence.Nobody)
+	if err := p.raise(ctx); err != nil {
+		return nil, err
+	}
+	if err := p.client.RefreshMetadata(n.topic); err != nil {
+		return nil, fmt.Errorf("look up topic %s: %w", n.topic, err)
+	}
+	partitions, err := p.client.Partitions(n.topic)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("look up topic %s: %w", n.topic, err)
+	case len(partitions) < NotePartitions:
+		return nil, fmt.Errorf("topic %s has %d partitions, and needs %d: add partitions (kafka-topics.sh --alter --topic %s --partitions %d)",
+			n.topic, len(partitions), NotePartitions, n.topic, NotePartitions)
+	}
+	note, err := conn.Latest(ctx, p.client, n.topic, n.partition, n.key)
+	if err != nil {
+		_ = p.client.RefreshMetadata(n.topic) // the next Take tells
+	}
+	return note, err
+}
+
+// Publish implements transport.Transactions.
+func (n *Noted) Publish(ctx context.Context, topic string, msgs []*message.Message, note []byte) []error {
+	results := make([]error, len(msgs))
+	all := func(err error) []error {
+		for i := range results {
+			results[i] = err
+		}
+		return results
+	}
+	if n.producer == nil {
+		return all(fmt.Errorf("publish to %s: %w: Take was not called", topic, transport.ErrUnavailable))
+	}
+	outputs, fine := make([]*produce.Output, len(msgs)), true
+	for i := range msgs {
+		staged, err := n.publisher.Stage(topic, msgs[i:i+1], true)
+		if err != nil {
+			results[i], fine = fmt.Errorf("publish to %s: %w", topic, conn.MayWrite(err, topic)), false
+			continue
+		}
+		outputs[i] = staged[0]
+	}
+	if !fine { // nothing is sent
+		for i, err := range results {
+			if err == nil {
+				results[i] = transport.ErrNotSent
+			}
+		}
+		return results
+	}
+	if err := n.commit(ctx, outputs, note); err != nil {
+		if !errors.Is(err, transport.ErrRejected) && !errors.Is(err, transport.ErrUnavailable) {
+			err = fmt.Errorf("%w: %w", transport.ErrUnavailable, err)
+		}
+		return all(fmt.Errorf("publish to %s in a transaction: %w", topic, conn.MayWrite(err, topic)))
+	}
+	return results
+}
+
+func (n *Noted) commit(ctx context.Context, outputs []*produce.Output, note []byte) error {
+	p := n.producer
+	ctx, cancel := context.WithTimeout(ctx, p.timeout)
+	defer cancel()
+	where := placed{}
+	choose := placing{p.outlets, map[topicPartition]error{}}
+	for _, o := range outputs {
+		at, err := choose.place(o)
+		if err != nil {
+			return err
+		}
+		where[at] = append(where[at], o)
+	}
+	record := &sarama.Record{Key: []byte(n.key), Value: note}
+	where[topicPartition{n.topic, n.partition}] = []*produce.Output{{Topic: n.topic, Record: record, Size: wire.RecordSize(record)}}
+	p.begun = time.Now()
+	var err error
+	if p.v2 {
+		err = p.rounds(ctx, where)
+	} else {
+		err = p.send(ctx, where)
+	}
+	if err != nil {
+		return err
+	}
+	return p.end(ctx, true)
+}
+
+// Close implements transport.Transactions.
+func (n *Noted) Close() error {
+	if n.producer == nil {
+		return nil
+	}
+	n.producer.close()
+	client := n.producer.client
+	n.producer = nil
+	return client.Close()
+}

@@ -1,0 +1,181 @@
+package kafka_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/millrace-go/millrace/framework/devstack/devtest"
+	"github.com/millrace-go/millrace/transport"
+	"github.com/millrace-go/millrace/transport/kafka"
+)
+
+// transactions opens those of a number, over a transport of their own.
+func transactions(t testing.TB, config kafka.Config, name string, number int) transport.Transactions {
+	t.Helper()
+	p, err := connect(t, config).PlainPublisher()
+	require.NoError(t, err)
+	x := p.(transport.TransactionalPublisher).Transactions(name, number)
+	t.Cleanup(func() { require.NoError(t, x.Close()) })
+	return x
+}
+
+// take takes them, once the topic of notes is there: brokers learn of a new one by and by.
+func take(t testing.TB, x transport.Transactions) (note string) {
+	t.Helper()
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		found, err := x.Take(t.Context())
+		require.NoError(c, err)
+		note = string(found)
+	}, 2*wait, tick)
+	return note
+}
+
+// ready creates the topic, and returns when the partition of the messages takes some.
+func ready(t testing.TB, brokers []string, topic string) {
+	t.Helper()
+	require.NoError(t, batcher(t, connect(t, kafka.Config{Brokers: brokers})).Publish(topic, newMessage("key", "ready")))
+}
+
+// commit publishes one message for each payload.
+func commit(t testing.TB, x transport.Transactions, topic, note string, payloads ...string) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), wait)
+	defer cancel()
+	msgs := make([]*message.Message, len(payloads))
+	for i, p := range payloads {
+		msgs[i] = newMessage("key", p)
+	}
+	results := x.Publish(ctx, topic, msgs, []byte(note))
+	require.Len(t, results, len(msgs))
+	for _, err := range results[1:] {
+		require.Equal(t, results[0] == nil, err == nil, "all or nothing")
+	}
+	return results[0]
+}
+
+func copyingOf(t testing.TB, brokers []string) *copying {
+	t.Helper()
+	client, err := kgo.NewClient(kgo.SeedBrokers(brokers...))
+	require.NoError(t, err)
+	t.Cleanup(client.Close)
+	return &copying{brokers: brokers, admin: kadm.NewClient(client)}
+}
+
+// TestTransactionsAreFenced: whoever takes them commits, nobody else does, and knows what was committed last.
+func TestTransactionsAreFenced(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, brokers []string) {
+		config, topic := kafka.Config{Brokers: brokers}, devtest.Topic(t)
+		first, other := transactions(t, config, topic, 3), transactions(t, config, topic, 4)
+		ready(t, brokers, topic)
+		require.Empty(t, take(t, first))
+		require.Empty(t, take(t, other))
+		require.NoError(t, commit(t, first, topic, "one", "a", "b"))
+		require.NoError(t, commit(t, other, topic, "other's", "o"))
+		require.NoError(t, commit(t, first, topic, "two", "c"))
+
+		second := transactions(t, config, topic, 3)
+		require.Equal(t, "two", take(t, second))
+		require.ErrorIs(t, commit(t, first, topic, "late", "late"), transport.ErrUnavailable)
+		require.NoError(t, commit(t, second, topic, "three", "d"))
+		require.Equal(t, "three", take(t, first), "what it has failed to commit is gone")
+		require.ErrorIs(t, commit(t, second, topic, "late", "late"), transport.ErrUnavailable)
+		require.NoError(t, commit(t, first, topic, "four", "e"))
+		require.Equal(t, "other's", take(t, other))
+		require.Equal(t, []string{"ready", "a", "b", "o", "c", "d", "e"}, copyingOf(t, brokers).read(t, topic))
+	})
+}
+
+// TestTransactionsFindTheirNote: it is that of the newest one, however many others have written since, or have been aborted.
+func TestTransactionsFindTheirNote(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, brokers []string) {
+		config, topic := kafka.Config{Brokers: brokers}, devtest.Topic(t)
+		rare, busy := transactions(t, config, topic, 0), transactions(t, config, topic, kafka.NotePartitions) // of one partition
+		ready(t, brokers, topic)
+		take(t, rare)
+		take(t, busy)
+		require.NoError(t, commit(t, rare, topic, "the first", "x"))
+		for i := range 150 {
+			require.NoError(t, commit(t, busy, topic, fmt.Sprint("note ", i), "y"))
+		}
+		require.Equal(t, "the first", take(t, rare))
+		require.Equal(t, "note 149", take(t, busy))
+	})
+}
+
+// TestTransactionsRefuseMessages that no broker takes: they are told from the others, and nothing is sent.
+func TestTransactionsRefuseMessages(t *testing.T) {
+	t.Parallel()
+	brokers, topic := fake(t).ListenAddrs(), devtest.Topic(t)
+	x := transactions(t, kafka.Config{Brokers: brokers}, topic, 0)
+	take(t, x)
+	fine, large := newMessage("k", "fine"), newMessage("k", string(make([]byte, 2<<20)))
+	results := x.Publish(t.Context(), topic, []*message.Message{fine, large}, nil)
+	require.ErrorIs(t, results[0], transport.ErrNotSent)
+	require.ErrorIs(t, results[1], transport.ErrLimit)
+	require.NoError(t, commit(t, x, topic, "", "after"))
+	require.Equal(t, []string{"after"}, copyingOf(t, brokers).read(t, topic))
+}
+
+// TestTransactionsNeedTheirPartitions: with fewer, a number's note would be looked for where it is not.
+func TestTransactionsNeedTheirPartitions(t *testing.T) {
+	t.Parallel()
+	name := devtest.Topic(t)
+	brokers := fake(t, kfake.SeedTopics(2, "millrace.progress."+name)).ListenAddrs()
+	x := transactions(t, kafka.Config{Brokers: brokers}, name, 0)
+	_, err := x.Take(t.Context())
+	require.ErrorIs(t, err, transport.ErrUnavailable)
+	require.ErrorContains(t, err, "--partitions 16")
+}
+
+// TestNoteTellsWhatCommitted: when the answer to a request is lost, the note that the next holder finds is that of the messages that
+// readers get, and what was left open is never read.
+func TestNoteTellsWhatCommitted(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		kind kmsg.Key
+		what fate
+	}{
+		"killed before it produces":      {kmsg.Produce, killProcess},
+		"the answer to Produce is lost":  {kmsg.Produce, loseAnswer},
+		"killed before EndTxn":           {kmsg.EndTxn, killProcess},
+		"EndTxn is lost":                 {kmsg.EndTxn, loseRequest},
+		"the answer to EndTxn is lost":   {kmsg.EndTxn, loseAnswer},
+		"the connection to EndTxn stays": {kmsg.EndTxn, delayAnswer},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			onBoth(t, func(t *testing.T, brokers []string) {
+				topic := devtest.Topic(t)
+				ready(t, brokers, topic)
+				config := kafka.Config{Brokers: brokers}
+				faulty := config
+				faulty.Dial = newFaultNet(nth(c.kind, 2, c.what)).dial
+				first := transactions(t, faulty, topic, 0)
+				require.Empty(t, take(t, first))
+				require.NoError(t, commit(t, first, topic, "before", "before"))
+				require.ErrorIs(t, commit(t, first, topic, "doubt", "doubt"), transport.ErrUnavailable)
+				second := transactions(t, config, topic, 0)
+				note := take(t, second)
+				require.NoError(t, commit(t, second, topic, "after", "after"))
+				want := []string{"ready", "before", "after"}
+				if note == "doubt" {
+					want = []string{"ready", "before", "doubt", "after"}
+				} else {
+					require.Equal(t, "before", note)
+				}
+				require.Equal(t, want, copyingOf(t, brokers).read(t, topic))
+			})
+		})
+	}
+}
