@@ -34,6 +34,7 @@ type loop struct {
 type lease struct {
 	ctx    context.Context //nolint:containedctx // see above
 	cancel context.CancelFunc
+	once   *onceShard // nil: at least once
 }
 
 // flushTimeout bounds the last delete.
@@ -44,7 +45,7 @@ func newLoop(hard context.Context, end context.CancelCauseFunc, r *Relay) *loop 
 	return &loop{
 		relay: r, store: r.store, reader: r.reader, hard: hard, end: end, inputs: make(chan relay.Input, 64), leases: map[relay.Ref]lease{},
 		core: relay.New(relay.Config{
-			BatchSize: r.cfg.BatchSize, MaxInFlight: r.cfg.MaxInFlight, Batches: batches,
+			BatchSize: r.cfg.BatchSize, MaxInFlight: r.cfg.MaxInFlight, Batches: batches || r.once != nil,
 			PollInterval: r.cfg.PollInterval, LeaseTTL: r.cfg.LeaseTTL, StuckAfter: 2 * r.cfg.PublishTimeout, CrashPause: r.pause,
 			Fault: faultOf, Retry: r.cfg.retry, Gaps: r.gaps, Jitter: jitter,
 		}, time.Now()),
@@ -133,6 +134,9 @@ func (l *loop) start(action relay.Action) {
 		if held, ok := l.leases[a.Ref]; ok {
 			held.cancel()
 			delete(l.leases, a.Ref)
+			if held.once != nil {
+				l.relay.once.end(held.once)
+			}
 		}
 		l.changed = true
 		return
@@ -140,9 +144,12 @@ func (l *loop) start(action relay.Action) {
 		held, ok := l.leases[a.Ref]
 		if !ok {
 			held.ctx, held.cancel = context.WithCancel(l.hard)
+			if l.relay.once != nil {
+				held.once = l.relay.once.begin(a.Shard)
+			}
 			l.leases[a.Ref] = held
 		}
-		l.do(func() relay.Input { return l.relay.publish(held.ctx, a) })
+		l.do(func() relay.Input { return l.relay.publish(held.ctx, a, held.once) })
 		return
 	}
 	l.do(func() relay.Input { return l.carryOut(action) })
@@ -169,7 +176,11 @@ func (l *loop) carryOut(action relay.Action) relay.Input {
 		rows, err := l.store.Rescan(ctx, a.Requests)
 		return relay.Rescanned{Rows: rows, Err: err}
 	case relay.Delete:
-		return relay.Deleted{Err: l.store.Delete(ctx, a.Rows)}
+		err := l.store.Delete(ctx, a.Rows)
+		if err == nil && l.relay.once != nil {
+			l.relay.once.deleted(a.Rows)
+		}
+		return relay.Deleted{Err: err}
 	case relay.SetAside:
 		return l.store.SetAside(ctx, a)
 	case relay.FetchFailed:
@@ -271,7 +282,7 @@ func (r *Relay) gapsWatched() int {
 
 // publish sends a batch, unless its lease has ended. An event that is to be noted is noted before it is sent. When the broker
 // does not take it and the relay is still there, the note is cleared. So in an outage no event is suspected.
-func (r *Relay) publish(ctx context.Context, a relay.Publish) relay.Published {
+func (r *Relay) publish(ctx context.Context, a relay.Publish, once *onceShard) relay.Published {
 	answer := relay.Published{Ref: a.Ref, Queue: a.Queue}
 	if a.Noted {
 		if err := r.store.Note(ctx, a.Shard, a.Rows[0].EventID); err != nil { // not sent
@@ -286,7 +297,12 @@ func (r *Relay) publish(ctx context.Context, a relay.Publish) relay.Published {
 	case !ok:
 		answer.Results = repeat(errUnregistered, len(a.Rows))
 	default:
-		if answer.Results = r.send(ctx, a.To, a.Rows); !r.counting.counts(term, time.Now()) {
+		if once != nil {
+			answer.Results = r.once.publish(ctx, once, a.To, a.Rows)
+		} else {
+			answer.Results = r.send(ctx, a.To, a.Rows)
+		}
+		if !r.counting.counts(term, time.Now()) {
 			answer.Results = repeat(errUnregistered, len(a.Rows))
 		}
 	}

@@ -25,6 +25,7 @@ import (
 	"github.com/millrace-go/millrace/framework/devstack/devtest"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/transport"
+	"github.com/millrace-go/millrace/transport/kafka"
 )
 
 const (
@@ -33,6 +34,7 @@ const (
 	relayDSN     = "MILLRACE_TEST_RELAY_DSN"
 
 	whileThereIs = "outage while there is " // and a file's name: an option
+	toKafka      = " to Kafka at "          // between a Delivery and brokers: an option
 	troubledBy   = "troubled by files in "  // and a folder's name: an option
 )
 
@@ -176,8 +178,23 @@ func runRelayProcess() error {
 		}
 		defer trouble.exhaust(ctx, pool)()
 	}
+	delivery := outbox.AtLeastOnce
+	if how, brokers, ok := strings.Cut(option, toKafka); ok {
+		if err := delivery.UnmarshalText([]byte(how)); err != nil {
+			return err
+		}
+		k, err := kafka.New(ctx, kafka.Config{Brokers: strings.Split(brokers, ","), DrainTimeout: 5 * time.Second})
+		if err != nil {
+			return err
+		}
+		defer k.Close()
+		if broker, err = k.PlainPublisher(); err != nil {
+			return err
+		}
+	}
 	relay, err := outbox.NewRelay(pool, broker, outbox.RelayConfig{
-		Schema: os.Getenv(relayProcess), LeaseTTL: 2 * time.Second, BatchSize: 50, MaxInFlight: inFlight, PollInterval: 20 * time.Millisecond,
+		Delivery: delivery,
+		Schema:   os.Getenv(relayProcess), LeaseTTL: 2 * time.Second, BatchSize: 50, MaxInFlight: inFlight, PollInterval: 20 * time.Millisecond,
 		PublishTimeout: timeout,
 		Logger:         slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError})),
 	})

@@ -22,6 +22,7 @@ import (
 	"github.com/millrace-go/millrace/outbox/internal/relay"
 	"github.com/millrace-go/millrace/outbox/internal/store"
 	"github.com/millrace-go/millrace/retry"
+	"github.com/millrace-go/millrace/transport"
 )
 
 // RelayConfig configures a Relay. Its zero value is ready for use.
@@ -49,6 +50,14 @@ type RelayConfig struct {
 	// fits decides, and only about failures that may count. So an event waits in an outage, and is dead if an error wraps
 	// transport.ErrRejected, whatever the rules say. Default: none.
 	Retry retry.Policy
+
+	// Delivery is how often an event is published. Transactional is for Kafka alone: a batch and a record of what is published are
+	// one transaction of the brokers, and a relay that takes a shard over ends what its predecessor has begun. Consumers that are
+	// read_committed get each event once, and wait for open transactions. A shard sends one batch at a time, and each shard has
+	// connections of its own. Two outboxes whose databases and schemas have the same names must not share brokers: their relays
+	// would end each other's transactions. At most 20,000 events may be MaxInFlight then. docs/guarantees.md has what it does
+	// not cover. Default: AtLeastOnce.
+	Delivery Delivery
 
 	// Archive is how long published events are kept in the table outbox_archive, for replay and for "millrace explain".
 	// Then whole days are dropped. 1 h or more. Default: 0, they are not kept.
@@ -145,6 +154,12 @@ func (c RelayConfig) Validate() error {
 			errs = append(errs, fmt.Errorf("RelayConfig.%s is %d: want 1 to %d, or 0 for the default", n.name, n.value, n.max))
 		}
 	}
+	switch {
+	case c.Delivery != AtLeastOnce && c.Delivery != Transactional:
+		errs = append(errs, fmt.Errorf("RelayConfig.Delivery is %v: want AtLeastOnce or Transactional", c.Delivery))
+	case c.Delivery == Transactional && c.MaxInFlight > maxTransactionalInFlight:
+		errs = append(errs, fmt.Errorf("RelayConfig.MaxInFlight is %d: want at most %d where Delivery is Transactional: each transaction carries the IDs of that many events", c.MaxInFlight, maxTransactionalInFlight))
+	}
 	if c.Archive != 0 && c.Archive < time.Hour {
 		errs = append(errs, fmt.Errorf("RelayConfig.Archive is %v: want 1h or more, or 0 for no archive", c.Archive))
 	}
@@ -182,6 +197,7 @@ type Relay struct {
 	pause     time.Duration // how long the crash guard sets an event aside
 	delayed   string        // the statement that moves delayed events
 	observer  *observer
+	once      *once // nil: at least once
 	running   atomic.Bool
 	wakes     *wakes
 	counting  *registration
@@ -210,6 +226,9 @@ func NewRelay(pool *pgxpool.Pool, publisher message.Publisher, cfg RelayConfig) 
 	if _, ok := publisher.(*Publisher); ok {
 		errs = append(errs, errors.New("publisher is the outbox's own: want the publisher of a transport"))
 	}
+	if _, ok := publisher.(transport.TransactionalPublisher); cfg.Delivery == Transactional && publisher != nil && !ok {
+		errs = append(errs, fmt.Errorf("RelayConfig.Delivery is Transactional, and %T has no transactions: want transport.PlainPublisher of the Kafka transport, or AtLeastOnce", publisher))
+	}
 	schema, err := pgschema.Validate(cfg.Schema)
 	if err != nil {
 		errs = append(errs, fmt.Errorf("RelayConfig.%w", err))
@@ -226,7 +245,7 @@ func NewRelay(pool *pgxpool.Pool, publisher message.Publisher, cfg RelayConfig) 
 	host, _ := os.Hostname() // it is for people
 	id, name := uuid.New(), fmt.Sprintf("%s:%d", host, os.Getpid())
 	statements := store.NewRelay(pool, schema, id, name, cfg.LeaseTTL, cfg.Archive)
-	statements.Broker = cfg.Broker
+	statements.Broker, statements.Durable = cfg.Broker, cfg.Delivery == Transactional
 	return &Relay{
 		cfg: cfg, pool: pool, publisher: publisher, store: statements,
 		reader: store.NewReader(pool, schema), gaps: relay.NewGaps, pause: time.Minute, delayed: store.Query("delayed_move", schema),
@@ -263,6 +282,9 @@ func (r *Relay) Run(ctx context.Context) error {
 	if err == nil && r.cfg.Archive > 0 {
 		err = r.store.KeepArchive(ctx)
 	}
+	if err == nil && r.cfg.Delivery == Transactional {
+		r.once, err = newOnce(ctx, r)
+	}
 	switch {
 	case ctx.Err() != nil: // it was stopped before it had begun
 		return nil
@@ -293,6 +315,9 @@ func (r *Relay) Run(ctx context.Context) error {
 	}
 	newLoop(hard, end, r).run(ctx)
 	loops.Wait()
+	if r.once != nil {
+		r.once.close()
+	}
 	if err := r.store.Leave(hard, r.shardCount); err != nil {
 		r.cfg.Logger.WarnContext(ctx, "give the shards of the outbox back", "error", err)
 	}

@@ -42,6 +42,7 @@ func NewReader(pool *pgxpool.Pool, schema string) *Reader {
 // Read reads the shards in one round trip, one transaction. A row is visible before it is durable when its transaction
 // committed with synchronous_commit = off; a crash of the server would undo what was sent. So what Read returns is on disk.
 func (r *Reader) Read(ctx context.Context, requests []relay.Request, askWriters bool) (relay.Answer, error) {
+	sent := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, ExchangeTimeout)
 	defer cancel()
 	var (
@@ -77,7 +78,7 @@ func (r *Reader) Read(ctx context.Context, requests []relay.Request, askWriters 
 		return nil
 	}})
 	for i := range requests {
-		statements = append(statements, r.rows(&requests[i], &a.Shards[i], &transactions))
+		statements = append(statements, r.rows(&requests[i], &a.Shards[i], &transactions, sent))
 	}
 	statements = append(statements, statement{sql: r.sql.after, row: func(v [][]byte) error {
 		log.inserted, log.flushed, a.Now, server = asUint8(v[0]), asUint8(v[1]), asTime(v[2]), asTime(v[3])
@@ -130,7 +131,7 @@ func (r *Reader) note(log logPosition) {
 }
 
 // rows is the statement that reads one shard.
-func (r *Reader) rows(q *relay.Request, f *relay.Found, transactions *[]uint32) statement {
+func (r *Reader) rows(q *relay.Request, f *relay.Found, transactions *[]uint32, sent time.Time) statement {
 	s := statement{sql: r.sql.read, args: []argument{smallint(q.Shard), bigint(q.From), integer(q.Limit), bigint(int64(q.Each)), texts(q.Hide)}}
 	if q.Each == 0 {
 		s.sql, s.args[3] = r.sql.readMore, bigint(int64(q.Bytes))
@@ -138,7 +139,7 @@ func (r *Reader) rows(q *relay.Request, f *relay.Found, transactions *[]uint32) 
 	}
 	topic := ""
 	s.row = func(v [][]byte) error {
-		e := relay.Row{Seq: asInt8(v[2]), EventID: string(v[3]), Key: string(v[5]), Written: asTime(v[9])}
+		e := relay.Row{Seq: asInt8(v[2]), EventID: string(v[3]), Key: string(v[5]), Written: asTime(v[9]), Read: sent}
 		copy(e.Place[:], v[0])
 		if string(v[4]) != topic { // most rows have the topic of the row before
 			topic = string(v[4])

@@ -27,6 +27,8 @@ var ErrElsewhere = errors.New("restart the process with the brokers of the migra
 type Relay struct {
 	// Broker is the one that the relay publishes to; "": Renew does not compare it with the record of the migration.
 	Broker string
+	// Durable makes each delete wait for the disk: what is deleted stays deleted when the server crashes.
+	Durable bool
 
 	pool    *pgxpool.Pool
 	id      uuid.UUID
@@ -41,7 +43,7 @@ type Relay struct {
 
 type relayStatements struct {
 	delete, deleteMoved, archiveDays, seen, well, gone, release, take, rescan, note, clear, survived, observe, observeFailed, lockBroker, elsewhere,
-	retryDead, keys, move, due, controls, commands, promote, promoteAll, fetch, done, again, left, delayed string
+	retryDead, keys, look, move, due, controls, commands, promote, promoteAll, fetch, done, again, left, delayed string
 }
 
 // NewRelay returns the statements of the relay with that ID, and a name for people.
@@ -55,7 +57,7 @@ func NewRelay(pool *pgxpool.Pool, schema string, id uuid.UUID, name string, ttl,
 		delete: query("delete" + suffix), deleteMoved: query("delete_moved" + suffix), archiveDays: query("archive_days"),
 		seen: query("relay_seen"), well: query("relay_well"), gone: query("relay_gone"), release: query("lease_release"), take: query("lease_take"),
 		rescan: query("rescan"), note: query("suspect_note"), clear: query("suspect_clear"), survived: query("suspect_survived"),
-		lockBroker: query("broker_lock_shared"), elsewhere: query("broker_elsewhere"), observe: query("observe"), observeFailed: query("observe_failed"), keys: query("failed_keys"), move: query("failed_move"),
+		lockBroker: query("broker_lock_shared"), elsewhere: query("broker_elsewhere"), observe: query("observe"), observeFailed: query("observe_failed"), keys: query("failed_keys"), look: query("look"), move: query("failed_move"),
 		due: query("failed_due"), controls: query("topic_controls"), commands: query("failed_commands"), promote: query("failed_promote"), promoteAll: query("failed_promote_all"), fetch: query("failed_fetch"),
 		retryDead: query("retry_dead"), done: query("failed_done" + suffix), again: query("failed_again"), left: query("failed_left"), delayed: query("delayed_move"),
 	}}
@@ -228,10 +230,10 @@ func (r *Relay) Delete(ctx context.Context, rows []relay.ShardRow) error {
 		places[i], seqs[i], ids[i] = d.Place, d.Seq, d.EventID
 	}
 	deleted := 0
-	err := r.transact(ctx, byPlace, statement{sql: r.sql.delete, args: []argument{tids(places), int8s(seqs), texts(ids)}, row: func(v [][]byte) error {
+	err := r.transact(ctx, r.flushed(byPlace, statement{sql: r.sql.delete, args: []argument{tids(places), int8s(seqs), texts(ids)}, row: func(v [][]byte) error {
 		deleted = int(asInt8(v[0]))
 		return nil
-	}})
+	}})...)
 	if err != nil {
 		return r.archived(ctx, err)
 	}
@@ -242,7 +244,15 @@ func (r *Relay) Delete(ctx context.Context, rows []relay.ShardRow) error {
 	for i, d := range rows {
 		shards[i] = d.Shard
 	}
-	return r.transact(ctx, statement{sql: r.sql.deleteMoved, args: []argument{int2s(shards), int8s(seqs), texts(ids)}})
+	return r.transact(ctx, r.flushed(statement{sql: r.sql.deleteMoved, args: []argument{int2s(shards), int8s(seqs), texts(ids)}})...)
+}
+
+// flushed makes a transaction wait for the disk where deletes have to be durable.
+func (r *Relay) flushed(statements ...statement) []statement {
+	if r.Durable {
+		statements = append(statements, statement{sql: `select set_config('synchronous_commit', 'on', true)`})
+	}
+	return statements
 }
 
 // SetAside moves events to the failed ones in one transaction.
@@ -278,7 +288,7 @@ func (r *Relay) promote(shard int16, keys []string, all bool) statement {
 
 // FetchFailed carries out operators' commands and fetches failed events that are due.
 func (r *Relay) FetchFailed(ctx context.Context, a relay.FetchFailed) relay.FailedFetched {
-	answer, keys := relay.FailedFetched{Ref: a.Ref}, a.Promote
+	answer, keys, sent := relay.FailedFetched{Ref: a.Ref}, a.Promote, time.Now()
 	answer.Err = r.transact(ctx, statement{sql: r.sql.commands, args: []argument{smallint(a.Shard)}, row: func(v [][]byte) error {
 		if len(v[0]) > 0 {
 			keys = append(keys, string(v[0]))
@@ -299,7 +309,7 @@ func (r *Relay) FetchFailed(ctx context.Context, a relay.FetchFailed) relay.Fail
 				ID: asInt8(v[1]), State: string(v[2]), Attempts: asInt4(v[3]), Reason: string(v[4]), Crash: string(v[4]) == relay.ReasonCrash,
 				Row: relay.Row{
 					Seq: asInt8(v[5]), EventID: string(v[6]), Topic: string(v[7]), Key: string(v[8]),
-					Headers: someHeaders(v[9]), Payload: append([]byte{}, v[10]...), Written: asTime(v[11]),
+					Headers: someHeaders(v[9]), Payload: append([]byte{}, v[10]...), Written: asTime(v[11]), Read: sent,
 				},
 			}
 			if head := asInt8(v[0]); head != last {

@@ -1,0 +1,260 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"runtime/debug"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/millrace/internal/enum"
+	"github.com/millrace-go/millrace/outbox/internal/progress"
+	"github.com/millrace-go/millrace/outbox/internal/relay"
+	"github.com/millrace-go/millrace/transport"
+)
+
+// Delivery is how often an event is published.
+type Delivery int
+
+const (
+	// AtLeastOnce publishes an event again, with the same ID, when a relay ends between publishing and deleting it.
+	AtLeastOnce Delivery = iota
+	// Transactional publishes each event once for consumers that read what is committed. Only Kafka can do that.
+	Transactional
+)
+
+func (d Delivery) String() string {
+	switch d {
+	case AtLeastOnce:
+		return "AtLeastOnce"
+	case Transactional:
+		return "Transactional"
+	}
+	return fmt.Sprintf("Delivery(%d)", int(d))
+}
+
+// MarshalText writes the word that a configuration file has: at_least_once or transactional.
+func (d Delivery) MarshalText() ([]byte, error) { return enum.Text(d, AtLeastOnce, Transactional) }
+
+// UnmarshalText reads it.
+func (d *Delivery) UnmarshalText(word []byte) error {
+	return enum.Read(d, word, AtLeastOnce, Transactional)
+}
+
+// maxTransactionalInFlight bounds a shard's progress, which is part of each transaction, to half of the smallest message that
+// brokers take by default.
+const maxTransactionalInFlight = 20_000
+
+// once publishes in transactions, as package progress decides. It carries out the decisions.
+type once struct {
+	relay     *Relay
+	publisher transport.TransactionalPublisher
+	name      string // of the transactions
+	closing   sync.WaitGroup
+
+	mu     sync.Mutex
+	shards map[*onceShard]struct{}
+}
+
+// onceShard is a shard for the time of one lease. It takes one batch after the other.
+type onceShard struct {
+	number       int16
+	turn         chan struct{} // holds one; who takes it publishes
+	transactions transport.Transactions
+
+	mu       sync.Mutex // of progress
+	progress *progress.Shard
+}
+
+// newOnce names the transactions after the database and the schema: those of another outbox at the same brokers must not end them.
+func newOnce(ctx context.Context, r *Relay) (*once, error) {
+	var database string
+	if err := r.pool.QueryRow(ctx, `select current_database()`).Scan(&database); err != nil {
+		return nil, fmt.Errorf("ask for the database's name: %w", err)
+	}
+	return &once{
+		relay: r, publisher: r.publisher.(transport.TransactionalPublisher), name: nameable(database) + "." + nameable(r.cfg.Schema),
+		shards: map[*onceShard]struct{}{},
+	}, nil
+}
+
+// nameable writes what no topic's name may have in another way.
+func nameable(name string) string {
+	return unnameable.ReplaceAllStringFunc(name, func(s string) string { return fmt.Sprintf("-%x-", s) })
+}
+
+var unnameable = regexp.MustCompile(`[^A-Za-z0-9_-]+`)
+
+// begin returns the shard for a new lease.
+func (o *once) begin(number int16) *onceShard {
+	s := &onceShard{
+		number: number, turn: make(chan struct{}, 1), progress: progress.New(2 * o.relay.cfg.MaxInFlight),
+		transactions: o.publisher.Transactions(o.name, int(number)),
+	}
+	s.turn <- struct{}{}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.shards[s] = struct{}{}
+	return s
+}
+
+// end closes what a lease had, after the batch under way, if there is one. Later ones wait until their contexts end.
+func (o *once) end(s *onceShard) {
+	o.mu.Lock()
+	delete(o.shards, s)
+	o.mu.Unlock()
+	o.closing.Go(func() {
+		<-s.turn
+		if err := s.transactions.Close(); err != nil {
+			o.relay.cfg.Logger.Warn("close the transactions of a shard", "shard", s.number, "error", err)
+		}
+	})
+}
+
+// close ends all leases.
+func (o *once) close() {
+	o.mu.Lock()
+	shards := slices.Collect(maps.Keys(o.shards))
+	o.mu.Unlock()
+	for _, s := range shards {
+		o.end(s)
+	}
+	o.closing.Wait()
+}
+
+// deleted notes rows that are deleted for good.
+func (o *once) deleted(rows []relay.ShardRow) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for s := range o.shards {
+		s.decide(func(p *progress.Shard) {
+			for _, r := range rows {
+				if r.Shard == s.number {
+					p.Deleted(r.Row)
+				}
+			}
+		})
+	}
+}
+
+func (s *onceShard) decide(f func(*progress.Shard)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f(s.progress)
+}
+
+// publish publishes those rows of a shard that are not published yet.
+func (o *once) publish(ctx context.Context, s *onceShard, topic string, rows []*relay.Row) []error {
+	ctx, cancel := context.WithTimeout(ctx, o.relay.cfg.PublishTimeout)
+	defer cancel()
+	select {
+	case <-s.turn:
+		defer func() { s.turn <- struct{}{} }()
+	case <-ctx.Done():
+		return repeat(ctx.Err(), len(rows))
+	}
+	return o.halves(ctx, s, topic, rows)
+}
+
+// halves publishes rows together. If the broker refuses several, it publishes them in halves: one may be to blame for all.
+func (o *once) halves(ctx context.Context, s *onceShard, topic string, rows []*relay.Row) []error {
+	results := o.batch(ctx, s, topic, rows)
+	refused := 0
+	for _, err := range results {
+		if errors.Is(err, transport.ErrRejected) {
+			refused++
+		}
+	}
+	if refused < 2 {
+		return results
+	}
+	n := len(rows) / 2
+	results = append(o.halves(ctx, s, topic, rows[:n]), repeat(transport.ErrNotSent, len(rows)-n)...)
+	failed := map[string]bool{}
+	for i, r := range rows[:n] {
+		failed[r.Key] = failed[r.Key] || results[i] != nil && r.Key != ""
+	}
+	var rest []*relay.Row
+	var places []int
+	for i, r := range rows[n:] {
+		if !failed[r.Key] {
+			rest, places = append(rest, r), append(places, n+i)
+		}
+	}
+	if len(rest) > 0 {
+		for i, err := range o.halves(ctx, s, topic, rest) {
+			results[places[i]] = err
+		}
+	}
+	return results
+}
+
+// batch carries out what the progress decides for a batch.
+func (o *once) batch(ctx context.Context, s *onceShard, topic string, rows []*relay.Row) (results []error) {
+	var batch *progress.Batch
+	s.decide(func(p *progress.Shard) { batch = p.Begin(rows) })
+	for results == nil {
+		var step progress.Step
+		s.decide(func(*progress.Shard) { step = batch.Next() })
+		switch a := step.(type) {
+		case progress.Take:
+			note, err := s.transactions.Take(ctx)
+			at := time.Now()
+			ids, wrong := progress.Decode(note)
+			s.decide(func(*progress.Shard) { batch.Taken(at, ids, unavailable(errors.Join(err, wrong))) })
+		case progress.Look:
+			found, err := o.relay.store.Look(ctx, s.number, a.IDs)
+			s.decide(func(*progress.Shard) { batch.Looked(a.IDs, found, unavailable(err)) })
+		case progress.Send:
+			sent := o.send(ctx, s, topic, a)
+			s.decide(func(*progress.Shard) { batch.Sent(sent) })
+		case progress.Done:
+			results = a.Results
+		}
+	}
+	for i, err := range results {
+		if errors.Is(err, progress.ErrFull) {
+			results[i] = unavailable(err)
+		}
+	}
+	return results
+}
+
+// unavailable says that an error is no event's fault.
+func unavailable(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%w: %w", transport.ErrUnavailable, err)
+}
+
+// send commits rows and the progress, or nothing. An event that is no message, or a panic, is refused.
+func (o *once) send(ctx context.Context, s *onceShard, topic string, a progress.Send) (results []error) {
+	msgs, bad := make([]*message.Message, len(a.Rows)), false
+	results = repeat(transport.ErrNotSent, len(a.Rows))
+	for i, r := range a.Rows {
+		var err error
+		if msgs[i], err = messageOf(ctx, r); err != nil {
+			results[i], bad = err, true
+		}
+	}
+	if bad {
+		return results
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			o.relay.cfg.Logger.ErrorContext(ctx, "the publisher panicked", "topic", topic, "events", len(msgs), "panic", p, "stack", string(debug.Stack()))
+			results = repeat(fmt.Errorf("%w: publisher %T panicked: %v", transport.ErrRejected, o.publisher, p), len(msgs))
+		}
+	}()
+	ctx, end := o.relay.observer.span(ctx, topic, msgs)
+	results = s.transactions.Publish(ctx, topic, msgs, progress.Encode(a.Progress))
+	end(results)
+	return results
+}

@@ -1,0 +1,238 @@
+package outbox_test
+
+import (
+	"context"
+	"fmt"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millrace-go/millrace/framework/devstack"
+	"github.com/millrace-go/millrace/framework/devstack/devtest"
+	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/pgtx"
+	"github.com/millrace-go/millrace/transport"
+)
+
+// onceFixture is an outbox whose relays are processes that publish to Kafka.
+type onceFixture struct {
+	*fixture
+	brokers []string
+	topic   string
+	pipes   *deliveries
+	sent    int
+}
+
+const onceKeys = 20
+
+func newOnceFixture(t *testing.T) *onceFixture {
+	f := &onceFixture{fixture: newFixture(t), brokers: devtest.Start(t, devstack.Kafka).KafkaBrokers(), topic: devtest.Topic(t)}
+	f.pipes = newDeliveries(t)
+	return f
+}
+
+func (f *onceFixture) relay(d outbox.Delivery) *exec.Cmd {
+	how, err := d.MarshalText()
+	require.NoError(f.t, err)
+	cmd := f.pipes.relay(f.schema, string(how)+toKafka+strings.Join(f.brokers, ","))
+	f.t.Cleanup(func() { kill(cmd) })
+	return cmd
+}
+
+// add commits n events. Their payloads are numbers, which ascend.
+func (f *onceFixture) add(n int) {
+	require.NoError(f.t, pgtx.Run(f.t.Context(), f.pool, func(ctx context.Context, _ pgx.Tx) error {
+		msgs := make([]*message.Message, n)
+		for i := range msgs {
+			msgs[i] = newMessage(ctx, fmt.Sprint("key ", f.sent%onceKeys), fmt.Sprint(f.sent))
+			f.sent++
+		}
+		return f.publisher.Publish(f.topic, msgs...)
+	}))
+}
+
+// left waits until at most n rows are left.
+func (f *onceFixture) left(n int) {
+	f.t.Helper()
+	eventually(f.t, fmt.Sprint("rows are left, beyond ", n), func() bool { return f.rows() <= n })
+}
+
+// read counts what a reader of committed records gets twice, and behind a later one of its key. It gets each event at least once.
+// No row may be left.
+func (f *onceFixture) read() (twice, late int) {
+	f.t.Helper()
+	reader, err := kgo.NewClient(kgo.SeedBrokers(f.brokers...), kgo.ConsumeTopics(f.topic), kgo.FetchIsolationLevel(kgo.ReadCommitted()),
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.KeepControlRecords())
+	require.NoError(f.t, err)
+	defer reader.Close()
+	ctx, cancel := context.WithTimeout(f.t.Context(), time.Minute)
+	defer cancel()
+	ends, err := kadm.NewClient(reader).ListEndOffsets(ctx, f.topic)
+	require.NoError(f.t, err)
+	left := map[int32]int64{}
+	ends.Each(func(end kadm.ListedOffset) {
+		if end.Offset > 0 {
+			left[end.Partition] = end.Offset
+		}
+	})
+	seen, last := map[string]bool{}, map[string]int{}
+	for len(left) > 0 {
+		fetches := reader.PollFetches(ctx)
+		require.NoError(f.t, ctx.Err(), "partitions %v are not at their ends: a transaction is open", left)
+		fetches.EachRecord(func(r *kgo.Record) {
+			if end, ok := left[r.Partition]; ok && r.Offset+1 >= end {
+				delete(left, r.Partition)
+			}
+			if r.Attrs.IsControl() {
+				return
+			}
+			n, err := strconv.Atoi(string(r.Value))
+			require.NoError(f.t, err)
+			key := string(r.Key)
+			switch {
+			case seen[string(r.Value)]:
+				twice++
+			case n < last[key]:
+				late++
+			}
+			seen[string(r.Value)], last[key] = true, max(last[key], n)
+		})
+	}
+	require.Len(f.t, seen, f.sent, "events are lost")
+	return twice, late
+}
+
+// TestPublishedOnce: relays are killed while they publish, and are stopped until others have their shards. Who reads what is
+// committed gets each event once, in the order of its key.
+func TestPublishedOnce(t *testing.T) {
+	t.Parallel()
+	f := newOnceFixture(t)
+	relays := []*exec.Cmd{f.relay(outbox.Transactional), f.relay(outbox.Transactional)}
+	for i := range devtest.Storm(20, 12) {
+		before := f.rows()
+		f.add(300)
+		f.left(before + 200) // it is at work
+		victim := i % len(relays)
+		if i%4 == 3 { // it believes to have its leases when it goes on
+			require.NoError(t, relays[victim].Process.Signal(syscall.SIGSTOP))
+			f.left(0)
+			f.add(100)
+			require.NoError(t, relays[victim].Process.Signal(syscall.SIGCONT))
+			continue
+		}
+		kill(relays[victim])
+		relays[victim] = f.relay(outbox.Transactional)
+	}
+	f.left(0)
+	twice, late := f.read()
+	require.Zero(t, twice, "events came twice")
+	require.Zero(t, late, "events came behind a later one of their key")
+}
+
+// TestPublishedTwiceWithoutProgress is the control: relays that publish at least once do so in the same trouble.
+func TestPublishedTwiceWithoutProgress(t *testing.T) {
+	t.Parallel()
+	f := newOnceFixture(t)
+	relay := f.relay(outbox.AtLeastOnce)
+	for range 100 {
+		f.add(300)
+		f.left(250)
+		kill(relay)
+		relay = f.relay(outbox.AtLeastOnce)
+		f.left(0)
+		if twice, _ := f.read(); twice > 0 {
+			return
+		}
+	}
+	t.Fatal("no event came twice")
+}
+
+// TestDeliveryChanges: relays that publish at least once and transactional ones follow each other, killed in between, and lose
+// nothing.
+func TestDeliveryChanges(t *testing.T) {
+	t.Parallel()
+	f := newOnceFixture(t)
+	for _, d := range []outbox.Delivery{outbox.AtLeastOnce, outbox.Transactional, outbox.AtLeastOnce, outbox.Transactional, outbox.Transactional} {
+		relay := f.relay(d)
+		before := f.rows()
+		f.add(300)
+		f.left(before + 200)
+		kill(relay)
+	}
+	f.relay(outbox.Transactional)
+	f.left(0)
+	f.read() // all that was sent
+}
+
+// TestTransactionalNeedsKafka: where the publisher has no transactions, New says so.
+func TestTransactionalNeedsKafka(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	_, err := outbox.NewRelay(f.pool, newRecorder(), outbox.RelayConfig{Schema: f.schema, Delivery: outbox.Transactional})
+	require.ErrorContains(t, err, "want transport.PlainPublisher of the Kafka transport, or AtLeastOnce")
+	_, err = outbox.NewRelay(f.pool, newRecorder(), outbox.RelayConfig{Schema: f.schema, Delivery: 7})
+	require.ErrorContains(t, err, "RelayConfig.Delivery is Delivery(7): want AtLeastOnce or Transactional")
+	_, err = outbox.NewRelay(f.pool, transactionalRecorder{}, outbox.RelayConfig{Schema: f.schema, Delivery: outbox.Transactional, MaxInFlight: 20_001})
+	require.ErrorContains(t, err, "RelayConfig.MaxInFlight is 20001: want at most 20000 where Delivery is Transactional")
+}
+
+// TestOneEventIsRefused: the broker refuses a batch because of one event, and does not say which. The others are published, but
+// for those of its key.
+func TestOneEventIsRefused(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	broker := transactionalRecorder{newRecorder()}
+	for i := range 40 {
+		f.publish(fmt.Sprint("key ", i%10), fmt.Sprint("event ", i))
+	}
+	broker.refuseAll(func(payload string) bool { return payload == "event 13" })
+	f.run(f.newRelay(broker, outbox.RelayConfig{Delivery: outbox.Transactional}))
+	eventually(t, "the others are published", func() bool { return broker.count() == 37 })
+	eventually(t, "three wait", func() bool { return len(f.failed("key 3")) == 3 })
+	require.Equal(t, "event 13 dead 1", f.failed("key 3")[0])
+	require.Equal(t, []string{"event 3"}, broker.of("key 3"))
+}
+
+// transactionalRecorder is a broker with transactions. It refuses all messages of a transaction because of one.
+type transactionalRecorder struct{ *recorder }
+
+func (r transactionalRecorder) Transactions(string, int) transport.Transactions {
+	return &recordedTransactions{recorder: r.recorder}
+}
+
+type recordedTransactions struct {
+	recorder *recorder
+	note     []byte
+}
+
+func (x *recordedTransactions) Take(context.Context) ([]byte, error) { return x.note, nil }
+
+func (x *recordedTransactions) Publish(_ context.Context, topic string, msgs []*message.Message, note []byte) []error {
+	results := make([]error, len(msgs))
+	x.recorder.mu.Lock()
+	refused := slices.ContainsFunc(msgs, func(m *message.Message) bool { return x.recorder.refuse(string(m.Payload)) })
+	x.recorder.mu.Unlock()
+	for i, m := range msgs {
+		if refused {
+			results[i] = transport.ErrRejected
+		} else {
+			results[i] = x.recorder.Publish(topic, m)
+		}
+	}
+	if !refused {
+		x.note = note
+	}
+	return results
+}
+
+func (x *recordedTransactions) Close() error { return nil }
