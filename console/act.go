@@ -24,12 +24,13 @@ type plan struct {
 	Of       string // which of them the lines count; "" for all
 	Verb     string // of the button
 	Danger   bool
-	Command  string // that does the same
-	Back     string // where the person came from, below the database's base
-	Response bool   // it may have a response, as JSON
-	Pace     *pace  // nil where it has none
-	Wrong    string // what is wrong with the fields that a person has filled in
-	Warning  string // what to look at before going on
+	Command  string  // that does the same
+	Back     string  // where the person came from, below the database's base
+	Response bool    // it may have a response, as JSON
+	Pace     *pace   // nil where it has none
+	To       *string // the topic to replay to, where one may be given
+	Wrong    string  // what is wrong with the fields that a person has filled in
+	Warning  string  // what to look at before going on
 	Diff     []diff.Line
 	Again    string // the page that has the form again, for what was filled in there
 	Nothing  string // why there is nothing to do
@@ -59,17 +60,20 @@ type action struct {
 // actions are those that pages offer, by their names in URLs.
 func actions() map[string]action {
 	return map[string]action{
-		"replay":         {deadFields, planReplay, runReplay},
-		"discard":        {deadFields, planDiscard, runDiscard},
-		"outbox-retry":   {outboxFields, planOutboxRetry, runOutboxRetry},
-		"outbox-discard": {outboxFields, planOutboxDiscard, runOutboxDiscard},
-		"stop":           {stopFields, planStop, runStop},
-		"continue":       {continueFields, planContinue, runContinue},
-		"pause":          {topicFields, planPause, runPause},
-		"resume":         {topicFields, planResume, runResume},
-		"resolve":        {resolveFields, planResolve, runResolve},
-		"forget":         {forgetFields, planForget, runForget},
-		"edit":           {editFields, planEdit, runEdit},
+		"replay":           {deadFields, planReplay, runReplay},
+		"discard":          {deadFields, planDiscard, runDiscard},
+		"outbox-retry":     {outboxFields, planOutboxRetry, runOutboxRetry},
+		"outbox-discard":   {outboxFields, planOutboxDiscard, runOutboxDiscard},
+		"stop":             {stopFields, planStop, runStop},
+		"continue":         {continueFields, planContinue, runContinue},
+		"archive-replay":   {archiveFields, planArchive, runArchive},
+		"archive-stop":     {stopFields, planArchiveStop, runArchiveStop},
+		"archive-continue": {continueFields, planArchiveContinue, runArchiveContinue},
+		"pause":            {topicFields, planPause, runPause},
+		"resume":           {topicFields, planResume, runResume},
+		"resolve":          {resolveFields, planResolve, runResolve},
+		"forget":           {forgetFields, planForget, runForget},
+		"edit":             {editFields, planEdit, runEdit},
 	}
 }
 

@@ -82,6 +82,47 @@ func TestFormsStayInABrowser(t *testing.T) {
 	assert.Equal(t, "half a sen", value[string](b, `document.getElementById("note").value`))
 }
 
+// A replay of the archive begins at its list, asks how many, and shows how far it is in each session, without another page.
+func TestTheArchiveInTwoSessions(t *testing.T) {
+	t.Parallel()
+	s := open(t, everything)
+	s.archived("parcel.packed", 900)
+	ada, other := s.tab(t), s.tab(t)
+	ada.open("/outbox")
+	ada.press("Archive")
+	ada.press("parcel.packed")
+	ada.press("Replay 900 …")
+	ada.fill("note", "a new consumer")
+	ada.fill("rate", "4")
+	ada.fill("to", "again")
+	ada.press("Replay 900 events")
+	const done = `Number(document.querySelector(".big").textContent.split(" ")[0].replace(/,/g, ""))`
+	ada.until(done + ` > 0`)
+	ada.mark()
+	other.open("/")
+	other.press("Replay 1 of the archive")
+	other.until(done + ` > 0`)
+	for _, b := range []*tab{ada, other} {
+		before := value[float64](b, done)
+		b.until(done + " > " + number(before))
+	}
+	other.press("Stop …")
+	other.press("Stop the replay")
+	for _, b := range []*tab{ada, other} {
+		b.until(`document.querySelector(".headline .pill")?.textContent === "stopped"`)
+	}
+	assert.True(t, ada.marked(), "its progress is shown without another page")
+	other.press("Continue …")
+	other.fill("rate", "")
+	other.press("Continue the replay")
+	for _, b := range []*tab{ada, other} {
+		b.until(`document.querySelector(".big")?.textContent === "900 of 900" && document.querySelector(".headline .pill").textContent === "done"`)
+		assert.Empty(t, b.wrong())
+	}
+	assert.True(t, ada.marked())
+	assert.Equal(t, 900, s.count(`select count(distinct event_id) from {schema}.outbox where topic = 'again'`))
+}
+
 // A replay of 10,000 dead letters shows how far it is in each session, and each one stops and continues it.
 func TestAReplayInTwoSessions(t *testing.T) {
 	t.Parallel()

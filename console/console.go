@@ -70,7 +70,8 @@ type Database struct {
 	// Name is its name in the page and its URLs: 1 to 40 lower-case letters, digits and "-". Required.
 	Name string
 	// Pool connects to it, as a role that "millrace migrate grants --operator" has made an operator. It stays the caller's. The console
-	// uses up to 4 of its connections at once, and one more for somebody who acts and for each replay that it continues. Required.
+	// uses up to 4 of its connections at once, and one more for somebody who acts and for each replay that it continues. To replay
+	// archived events the role must be a writer, too. Required.
 	Pool *pgxpool.Pool
 	// Schema is the schema of Millrace's tables. Default: "millrace".
 	Schema string
@@ -163,11 +164,12 @@ type Console struct {
 // database is one of the configuration's.
 type database struct {
 	Database
-	cache  *cache.Cache
-	reach  reach.Reach
-	acting sync.Mutex // one action at a time
-	jobs   *jobs.Jobs // replays that it continues
-	log    *slog.Logger
+	cache       *cache.Cache
+	reach       reach.Reach
+	acting      sync.Mutex // one action at a time
+	jobs        *jobs.Jobs // replays that it continues
+	archiveJobs *jobs.Jobs // and those of the archive
+	log         *slog.Logger
 }
 
 // New returns a Console. Close it when the server ends.
@@ -178,7 +180,7 @@ func New(cfg Config) (*Console, error) {
 	}
 	c := &Console{cfg: cfg, databases: map[string]*database{}, mask: map[string]bool{}, streams: make(chan struct{}, maxStreams), closed: make(chan struct{})}
 	for _, d := range cfg.Databases {
-		db := &database{Database: d, cache: cache.New(reads, cfg.Timeout), jobs: jobs.New(), log: cfg.Logger, reach: reach.Reach{Config: d.ConfigFile, DSN: d.DSN, Schema: d.Schema}}
+		db := &database{Database: d, cache: cache.New(reads, cfg.Timeout), jobs: jobs.New(), archiveJobs: jobs.New(), log: cfg.Logger, reach: reach.Reach{Config: d.ConfigFile, DSN: d.DSN, Schema: d.Schema}}
 		db.Schema, _ = pgschema.Validate(d.Schema) // which was validated
 		if db.Schema == pgschema.Default {
 			db.reach.Schema = ""
@@ -202,6 +204,7 @@ func (c *Console) Close() {
 	c.closing.Do(func() { close(c.closed) })
 	for _, db := range c.databases {
 		db.jobs.Close()
+		db.archiveJobs.Close()
 	}
 }
 
@@ -220,22 +223,24 @@ func (c *Console) routes() http.Handler {
 	}
 	mux.HandleFunc("POST /theme", c.theme)
 	for pattern, page := range map[string]func(*request) error{
-		"GET /{db}/{$}":           (*request).overview,
-		"GET /{db}/outbox":        answered((*request).outbox),
-		"GET /{db}/dead":          answered((*request).dead),
-		"GET /{db}/dead/event":    answered((*request).deadEvent),
-		"GET /{db}/dead/edit":     answered((*request).edit),
-		"POST /{db}/dead/edit":    answered((*request).edited),
-		"GET /{db}/event":         answered((*request).event),
-		"GET /{db}/effects":       answered((*request).effects),
-		"GET /{db}/keys":          answered((*request).keys),
-		"GET /{db}/replay":        answered((*request).replay),
-		"GET /{db}/audit":         answered((*request).audit),
-		"GET /{db}/live":          (*request).live,
-		"GET /{db}/do/{action}":   answered((*request).plan),
-		"POST /{db}/do/{action}":  answered((*request).act),
-		"GET /{db}/{nothing...}":  (*request).nothing,
-		"POST /{db}/{nothing...}": (*request).nothing,
+		"GET /{db}/{$}":                   (*request).overview,
+		"GET /{db}/outbox":                answered((*request).outbox),
+		"GET /{db}/outbox/archive":        answered((*request).archive),
+		"GET /{db}/outbox/archive/replay": answered((*request).archiveReplay),
+		"GET /{db}/dead":                  answered((*request).dead),
+		"GET /{db}/dead/event":            answered((*request).deadEvent),
+		"GET /{db}/dead/edit":             answered((*request).edit),
+		"POST /{db}/dead/edit":            answered((*request).edited),
+		"GET /{db}/event":                 answered((*request).event),
+		"GET /{db}/effects":               answered((*request).effects),
+		"GET /{db}/keys":                  answered((*request).keys),
+		"GET /{db}/replay":                answered((*request).replay),
+		"GET /{db}/audit":                 answered((*request).audit),
+		"GET /{db}/live":                  (*request).live,
+		"GET /{db}/do/{action}":           answered((*request).plan),
+		"POST /{db}/do/{action}":          answered((*request).act),
+		"GET /{db}/{nothing...}":          (*request).nothing,
+		"POST /{db}/{nothing...}":         (*request).nothing,
 	} {
 		mux.HandleFunc(pattern, c.page(page))
 	}

@@ -25,9 +25,10 @@ var functions = template.FuncMap{
 		}
 		return fmt.Sprint(n)
 	},
-	"count": count,
-	"age":   func(now, at time.Time) template.HTML { return counted("since", at, now.Sub(at)) },
-	"until": func(now, at time.Time) template.HTML { return counted("until", at, at.Sub(now)) },
+	"count":   count,
+	"atLeast": atLeast,
+	"age":     func(now, at time.Time) template.HTML { return counted("since", at, now.Sub(at)) },
+	"until":   func(now, at time.Time) template.HTML { return counted("until", at, at.Sub(now)) },
 	"ageOf": func(now time.Time, at *time.Time) template.HTML {
 		if at == nil {
 			return "–"

@@ -33,6 +33,10 @@ func (s *site) hostile() {
 	s.exec(`insert into {schema}.outbox_failed (hash, shard, seq, event_id, topic, key, headers, payload, created_at, state, attempts, reason)
 		values (1, 3, 1, $1, $1, $1, convert_to('{}', 'UTF8'), '', now(), 'dead', 3, $1)`, evil)
 	s.exec(`insert into {schema}.outbox_topic (topic, paused_at, paused_by, pause_note) values ($1 || '2', now(), $1, $1)`, evil)
+	s.archived(evil, 1)
+	s.exec(`update {schema}.outbox_archive set key = $1`, evil)
+	s.exec(`insert into {schema}.outbox_audit (actor, action, events, detail) values ($1, 'replay', 0, jsonb_build_object('note', $1::text, 'topic', $1::text, 'key', $1::text, 'to', $1::text))`, evil)
+	s.exec(`insert into {schema}.outbox_replay (id, topic, key, until, to_topic, published_at, rate, stopped_by, selected, more) values (1, $1, $1, now(), $1, '-infinity', 0, $1, 1, true)`, evil)
 	s.exec(`insert into {schema}.effect (created_at, key, state, token, calls, first_called_at, called_at, until, reason) select now(), $1, 'doubt', gen_random_uuid(), 1, now(), now(), now(), $1`, evil)
 	s.exec(`insert into {schema}.idempotency_key (id, service, scope, key, request, fingerprint, status, headers, body)
 		values (sha256('k'), $1, '\x01', $1, $1, '', 201, convert_to('X-A: ' || $1, 'UTF8'), convert_to($1, 'UTF8'))`, evil)
@@ -95,6 +99,14 @@ var hostileRequests = []hostileRequest{
 	{"stored markup", "GET /console/orders/audit", "", "", 200},
 	{"stored markup", "GET /console/orders/replay?id=1", "", "", 200},
 	{"stored markup", "GET /console/orders/keys", "", "", 200},
+	{"stored markup", "GET /console/orders/outbox/archive", "", "", 200},
+	{"stored markup", "GET /console/orders/outbox/archive/replay?id=1", "", "", 200},
+	{"stored markup", "GET /console/orders/do/archive-continue?id=1", "", "", 200},
+	{"markup in a filter of the archive", "GET /console/orders/outbox/archive?topic={evil}&key={evil}", "", "", 200},
+	{"markup in a time of the archive", "GET /console/orders/outbox/archive?since={evil}", "", "", 400},
+	{"markup in a plan of the archive", "GET /console/orders/do/archive-replay?topic={evil}&to={evil}", "", "", 200},
+	{"markup in a time of a plan", "GET /console/orders/do/archive-replay?until={evil}", "", "", 404},
+	{"markup in a place in the archive", "GET /console/orders/outbox/archive?behind={evil}", "", "", 404},
 	{"markup in a payload", "GET /console/orders/dead/event?id={evil}", "", "", 200},
 	{"markup in a form", "GET /console/orders/dead/edit?id={evil}", "", "", 200},
 	{"markup in an ID", "GET /console/orders/event?id={evil}", "", "", 200},
@@ -126,6 +138,9 @@ var hostileRequests = []hostileRequest{
 	{"SQL in a page", "GET /console/orders/dead?after=1{sql}", "", "", 404},
 	{"SQL in a page of the audit", "GET /console/orders/audit?before=1{sql}", "", "", 404},
 	{"SQL in an action", "POST /console/orders/do/discard", "", "csrf={csrf}&expected=1&key={sql}", 409},
+	{"SQL in a topic of the archive", "GET /console/orders/outbox/archive?topic={sql}&key={sql}", "", "", 200},
+	{"SQL in a place in the archive", "GET /console/orders/outbox/archive?behind=1.1.1.1{sql}", "", "", 404},
+	{"SQL in a replay of the archive", "POST /console/orders/do/archive-replay", "", "csrf={csrf}&expected=7&topic={sql}&to={sql}", 409},
 	{"SQL in a topic to pause", "GET /console/orders/do/pause?topic={sql}", "", "", 200},
 
 	// Paths.
@@ -184,6 +199,18 @@ var hostileRequests = []hostileRequest{
 	{"a replay above all", "GET /console/orders/replay?id=99999999999999999999", "", "", 404},
 	{"a pace below zero", "POST /console/orders/do/continue", "", "csrf={csrf}&id=1&expected=0&rate=-5", 400},
 	{"a pace above all", "POST /console/orders/do/continue", "", "csrf={csrf}&id=1&expected=0&rate=1000000000", 400},
+	{"a replay of the archive above all", "GET /console/orders/outbox/archive/replay?id=99999999999999999999", "", "", 404},
+	{"a place in the archive above all", "GET /console/orders/outbox/archive?behind=9223372036854775807.0.0.0", "", "", 404},
+	{"the last place in the archive", "GET /console/orders/outbox/archive?behind=0.0.9223372036854775807.32767", "", "", 200},
+	{"a time of the archive before all", "GET /console/orders/outbox/archive?since=0000-01-01", "", "", 200},
+	{"a time of the archive after all", "GET /console/orders/outbox/archive?since=9999-12-31", "", "", 200},
+	{"an age of the archive above all", "GET /console/orders/outbox/archive?since=99999999999999d", "", "", 400},
+	{"a rate below zero", "POST /console/orders/do/archive-replay", "", "csrf={csrf}&expected=1&topic={evil}&rate=-5", 400},
+	{"a rate above all", "POST /console/orders/do/archive-replay", "", "csrf={csrf}&expected=1&topic={evil}&rate=1000000000", 400},
+	{"a replay of the archive by GET", "GET /console/orders/do/archive-replay?csrf={csrf}&expected=1", "", "", 200},
+	{"a replay of the archive without a token", "POST /console/orders/do/archive-replay", "", "expected=1", 403},
+	{"no text in a topic to replay to", "GET /console/orders/do/archive-replay?to=%ff", "", "", 200},
+	{"no text in a topic of the archive", "GET /console/orders/outbox/archive?topic=%ff", "", "", 400},
 	{"a percentage that is no number", "POST /console/orders/do/continue", "", "csrf={csrf}&id=1&expected=0&failed=NaN", 400},
 	{"a number of events below zero", "POST /console/orders/do/discard", "", "csrf={csrf}&expected=-1", 409},
 	{"a number of events above all", "POST /console/orders/do/discard", "", "csrf={csrf}&expected=1e99", 409},

@@ -18,7 +18,7 @@ type overview struct {
 	Relays    []outboxadmin.RelayReport
 	Consumers []consumer
 	Effects   []provider
-	Replays   []replayView
+	Replays   []any // of dead letters, and of archived events
 	Wrong     []problem
 	Notes     []doctor.Finding
 	Checked   time.Time // zero: not yet
@@ -52,7 +52,13 @@ const maxNodes = 6
 func (q *request) overview() error {
 	s := q.snapshot()
 	found, at, err := q.findings()
-	o := overview{MoreNodes: map[string]int{}, Checked: at, Checks: len(doctor.Checks()) - 1, Consumers: s.Consumers, Effects: providers(s), Replays: q.replays(false)} // the broker is not asked
+	o := overview{MoreNodes: map[string]int{}, Checked: at, Checks: len(doctor.Checks()) - 1, Consumers: s.Consumers, Effects: providers(s)} // the broker is not asked
+	for _, r := range q.replays(false) {
+		o.Replays = append(o.Replays, r)
+	}
+	for _, r := range q.archiveReplays(false) {
+		o.Replays = append(o.Replays, r)
+	}
 	if err != nil {
 		o.Failure = said(err)
 	}

@@ -56,6 +56,10 @@ func (s *site) incident() {
 			convert_to('Content-Type: application/json', 'UTF8'), convert_to('{"id": ' || i || '}', 'UTF8'), now() - i * interval '11 s' from generate_series(1, 12) i`)
 	s.exec(`insert into {schema}.idempotency_key_audit (at, actor, action, service, key, request, status, answered_at, note)
 		values (now() - interval '3 h', 'linus', 'forget', 'shop', 'client-7-order-57020', 'POST /orders', 409, now() - interval '4 h', 'our mistake')`)
+	s.exec(`insert into {schema}.outbox_audit (at, actor, action, events, detail) values (now() - interval '2 min', 'linus', 'replay', 310, '{"topic": "order.placed", "to": "order.backfill", "note": "a new consumer"}')`)
+	s.exec(`insert into {schema}.outbox_replay (id, topic, until, to_topic, published_at, rate, selected, more) values (1, 'order.placed', now(), 'order.backfill', now() - interval '1 day', 50, 4000, false)`)
+	s.archived("order.placed", 4000)
+	s.archived("parcel.packed", 900)
 	s.exec(`insert into {schema}.outbox_audit (at, actor, action, events, detail) values (now() - interval '160 s', 'grace', 'pause', 0, '{"topic": "stock.reserved", "note": "warehouse migration"}'),
 		(now() - interval '26 h', 'deploy-bot', 'retry', 118, '{"group": "5e10b2d4", "note": "release 2.14.0"}')`)
 	s.exec(`insert into {schema}.claim_replay (actor, note, selection, rate, max_failed, up_to, selected, replayed, in_flight, started_at)
@@ -75,7 +79,7 @@ func TestPictures(t *testing.T) {
 		"overview": "/", "outbox": "/outbox", "dead-letters": "/dead", "causes-of-one": "/dead?consumer=shop%2Fupdate-ledger", "dead-letter": "/dead/event?id=0198c0d1-1001-7e31-b0c2-4f19d3a8e655",
 		"dry-run": "/do/replay?consumer=shop%2Fbook-shipment", "discard": "/do/discard?consumer=shop%2Fbook-shipment", "event": "/event?id=0198c0d1-1001-7e31-b0c2-4f19d3a8e655",
 		"effects": "/effects?key=shop%2Fsms%2F0198c0d1-77aa-7e31-b0c2-4f19d3a8e655", "decide": "/do/resolve?happened=yes&key=shop%2Fsms%2F0198c0d1-77aa-7e31-b0c2-4f19d3a8e655",
-		"replay": "/replay?id=1", "keys": "/keys", "key": "/keys?key=client-7-order-58001", "audit": "/audit",
+		"replay": "/replay?id=1", "archive": "/outbox/archive?topic=order.placed", "archive-replay": "/outbox/archive/replay?id=1", "keys": "/keys", "key": "/keys?key=client-7-order-58001", "audit": "/audit",
 	}
 	for name, path := range pages {
 		assert.NotContains(t, s.get(http.StatusOK, path), "ZgotmplZ", name)

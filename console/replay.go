@@ -10,9 +10,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/millrace-go/millrace/console/internal/jobs"
 	"github.com/millrace-go/millrace/internal/operator"
 	"github.com/millrace-go/millrace/internal/words"
 	"github.com/millrace-go/millrace/middleware/deadletter"
+	"github.com/millrace-go/millrace/outbox/outboxadmin"
 )
 
 // replayView is a replay as pages show it.
@@ -32,6 +34,15 @@ type figure struct {
 	Word, Shape string
 	X, Width    int
 }
+
+// Name, Link and OutOf are those of a line in a list of replays.
+func (v replayView) Name() string { return fmt.Sprintf("Replay %d", v.ID) }
+
+// Link is the page of the replay, below the database's base.
+func (v replayView) Link() string { return replayPage(v.ID) }
+
+// OutOf is how many events the replay has.
+func (v replayView) OutOf() string { return number(v.Total) }
 
 const (
 	barLength = 1000
@@ -151,6 +162,7 @@ var usualPace = deadletter.Pace{Rate: 50, MaxFailed: 0.05}
 // pace is how fast a replay goes, as a form has it.
 type pace struct {
 	Rate, Failed string // events a second, and the percentage of events that may fail again; "" for no limit
+	Unguarded    bool   // it has no such percentage
 	wrong        string
 	deadletter.Pace
 }
@@ -258,19 +270,26 @@ const (
 	pauseOfReplay = 3 * time.Second
 )
 
-// continueReplay continues a replay until it has ended or was stopped, or the console is closed. The replay stays in the database then,
-// and goes on when somebody continues it.
 func (db *database) continueReplay(id int64) {
-	log := db.log.With("database", db.Name, "replay", id)
-	db.jobs.Start(id, func(ctx context.Context) {
+	db.persist(db.jobs, "replay", id, func(ctx context.Context) ([]any, error) {
+		r, err := deadletter.ContinueReplay(ctx, db.Pool, db.Schema, id, nil)
+		return []any{"state", r.State, "reason", r.Reason, "replayed", r.Replayed}, err
+	})
+}
+
+// persist continues a replay until it has ended or was stopped, or the console is closed. The replay stays in the database then,
+// and goes on when somebody continues it. What continueReplay returns is for the log.
+func (db *database) persist(running *jobs.Jobs, what string, id int64, continueReplay func(context.Context) ([]any, error)) {
+	log := db.log.With("database", db.Name, what, id)
+	running.Start(id, func(ctx context.Context) {
 		for tries := 1; ; tries++ {
 			began := time.Now()
-			r, err := deadletter.ContinueReplay(ctx, db.Pool, db.Schema, id, nil)
+			ended, err := continueReplay(ctx)
 			switch {
 			case err == nil:
-				log.InfoContext(ctx, "replay ended", "state", r.State, "reason", r.Reason, "replayed", r.Replayed)
+				log.InfoContext(ctx, "replay ended", ended...)
 				return
-			case ctx.Err() != nil || errors.Is(err, deadletter.ErrNoSuchReplay):
+			case ctx.Err() != nil || errors.Is(err, deadletter.ErrNoSuchReplay) || errors.Is(err, outboxadmin.ErrNoSuchReplay):
 				return
 			case time.Since(began) > time.Minute: // it was continued meanwhile
 				tries = 1

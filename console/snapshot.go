@@ -33,7 +33,8 @@ type snapshot struct {
 	Outbox    *outboxadmin.Report
 	Dead      outboxadmin.Count
 	Consumers []consumer
-	Replays   []deadletter.ReplayStatus // the last ones
+	Replays   []deadletter.ReplayStatus  // the last ones
+	Archived  []outboxadmin.ReplayStatus // of archived events
 	Doubts    []effect.Entry
 	InDoubt   outboxadmin.Count
 	Error     string // why these figures are old
@@ -72,6 +73,9 @@ func (db *database) figures(ctx context.Context) (s snapshot, err error) {
 	}
 	if s.There["outbox"] {
 		if s.Outbox, err = outboxadmin.Inspect(ctx, db.Pool, db.Schema); err != nil {
+			return s, err
+		}
+		if s.Archived, err = outboxadmin.ListReplays(ctx, db.Pool, db.Schema, maxReplays); err != nil {
 			return s, err
 		}
 	}

@@ -15,7 +15,7 @@ import (
 
 func (a *app) outbox() *cobra.Command {
 	c := a.database(&cobra.Command{Use: "outbox", Short: "Show, retry, discard and replay events; pause and redirect topics", Args: cobra.NoArgs, RunE: needsCommand})
-	c.AddCommand(a.outboxStatus(), a.outboxList(), a.outboxRetry(), a.outboxDiscard(), a.outboxTopic(), a.outboxReplay(), a.outboxAudit(), a.outboxCheck(), a.outboxShards(), a.outboxPurge())
+	c.AddCommand(a.outboxStatus(), a.outboxList(), a.outboxRetry(), a.outboxDiscard(), a.outboxTopic(), a.outboxReplay(), a.outboxStop(), a.outboxAudit(), a.outboxCheck(), a.outboxShards(), a.outboxPurge())
 	return c
 }
 

@@ -200,6 +200,39 @@ func (a *app) replay(ctx context.Context, pool *pgxpool.Pool, r outboxadmin.Repl
 	return nil
 }
 
+func (a *app) outboxStop() *cobra.Command {
+	var by outboxadmin.By
+	c := &cobra.Command{
+		Use: "stop ID", ValidArgsFunction: cobra.NoFileCompletions, Short: "Stop a replay of archived events", Args: argument,
+		Long:    "Stops a replay that \"outbox replay\" or the console began, wherever it runs. Events that it has put into the outbox are sent.",
+		Example: "  millrace outbox stop 7 --note \"the new consumer is not ready\"",
+	}
+	outboxBy(c, &by)
+	c.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, args []string) error {
+		id, err := strconv.ParseInt(args[0], 10, 64)
+		if err != nil || id <= 0 {
+			return usageError{fmt.Errorf("the ID is %q: want one from \"millrace outbox audit\"", args[0])}
+		}
+		if err = outboxadmin.StopReplay(ctx, pool, a.schema, id, by); errors.Is(err, outboxadmin.ErrNoSuchReplay) {
+			return fmt.Errorf(`%w: run "millrace outbox audit" to see which there are`, err)
+		}
+		if err != nil {
+			return err
+		}
+		r, err := outboxadmin.ShowReplay(ctx, pool, a.schema, id)
+		if err != nil {
+			return err
+		}
+		if a.json {
+			return a.printJSON(r)
+		}
+		a.say("Replay %d was stopped after %s.", id, words.Count(r.Events, "event"))
+		a.say("To continue it, run: %s", a.reach.Command("", "outbox", "replay", "--resume", args[0]))
+		return nil
+	})
+	return a.prints(c)
+}
+
 func (a *app) outboxAudit() *cobra.Command {
 	var limit int
 	c := &cobra.Command{
@@ -243,6 +276,7 @@ func outboxAuditDetail(e outboxadmin.Audit) string {
 	var d struct {
 		Note, Topic, Key, Group, To string
 		EventIDs                    []string `json:"event_ids"`
+		Replay                      int64
 		Since, Until                *time.Time
 	}
 	if json.Unmarshal(e.Detail, &d) != nil {
@@ -266,6 +300,7 @@ func outboxAuditDetail(e outboxadmin.Audit) string {
 		parts = append(parts, "until "+d.Until.Format(time.RFC3339))
 	}
 	add(d.To != "", "to "+d.To)
+	add(d.Replay != 0, "replay "+strconv.FormatInt(d.Replay, 10))
 	add(e.Unfinished, fmt.Sprintf("has not finished: \"outbox replay --resume %d\" continues it", e.ID))
 	return words.OneLine(strings.Join(parts, "; "))
 }

@@ -49,6 +49,10 @@ func TestReplayCommand(t *testing.T) {
 	require.Error(t, killed.Wait())
 	assert.Less(t, pending(), 500)
 	assert.Regexp(t, ` replay +\d+ +a new consumer; topic labour.completed; until \S+; to again; has not finished: "outbox replay --resume 1" continues it\n`, o.run(exitOK, "outbox", "audit"))
+	assert.Regexp(t, `^Replay 1 was stopped after \d+ events.\nTo continue it, run: millrace outbox replay --resume 1 `, o.run(exitOK, "outbox", "stop", "1", "--actor", "grace"))
+	assert.Contains(t, o.run(exitFailed, "outbox", "stop", "1"), `no such replay, or it is done: 1: run "millrace outbox audit"`)
+	assert.Contains(t, o.run(exitUsage, "outbox", "stop", "x"), `the ID is "x"`)
+	assert.Regexp(t, `grace +stop replay +0 +replay 1\n`, o.run(exitOK, "outbox", "audit"))
 	assert.Equal(t, "Replay 1 has finished: 500 events were put into the outbox, and relays send them.\n", o.run(exitOK, "outbox", "replay", "--resume", "1"))
 	assert.Equal(t, 500, pending())
 	var events int
@@ -57,6 +61,6 @@ func TestReplayCommand(t *testing.T) {
 
 	var p outboxadmin.ReplayProgress
 	require.NoError(t, json.Unmarshal([]byte(o.run(exitOK, "outbox", "replay", "--key", "k1", "--since", "1d", "--actor", "me", "-o", "json")), &p))
-	assert.Equal(t, outboxadmin.ReplayProgress{ID: 2, Events: 334, At: p.At, Finished: true}, p)
+	assert.Equal(t, outboxadmin.ReplayProgress{ID: 4, Events: 334, At: p.At, Finished: true}, p)
 	assert.Regexp(t, `TIME .*\n\S+ +me +replay +334 +key k1; since \S+; until \S+\n`, o.run(exitOK, "outbox", "audit"))
 }

@@ -23,6 +23,7 @@ type auditDetail struct {
 	Group    string     `json:"group,omitempty"`
 	To       string     `json:"to,omitempty"`
 	EventIDs []string   `json:"event_ids,omitempty"`
+	Replay   int64      `json:"replay,omitempty"`
 	Until    *time.Time `json:"until,omitempty"`
 }
 
@@ -41,7 +42,7 @@ type Audit struct {
 	ID         int64           `json:"id"` // of a replay, for ReplayConfig.Resume
 	At         time.Time       `json:"at"`
 	Actor      string          `json:"actor"`
-	Action     string          `json:"action"` // "retry", "discard", "replay"; of a topic "pause", "resume", "redirect", "end redirect", "discard"
+	Action     string          `json:"action"` // "retry", "discard", "replay", "stop replay", "resume replay"; of a topic "pause", "resume", "redirect", "end redirect", "discard"
 	Events     int64           `json:"events"` // how many it concerned; of a replay, how many were replayed so far
 	Unfinished bool            `json:"unfinished,omitempty"`
 	Detail     json.RawMessage `json:"detail"` // the note, and what was selected

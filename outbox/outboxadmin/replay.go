@@ -10,7 +10,6 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
-	"github.com/millrace-go/millrace/internal/operator"
 	"github.com/millrace-go/millrace/outbox/internal/store"
 	"github.com/millrace-go/millrace/pgtx"
 )
@@ -22,61 +21,10 @@ const (
 	replayScanned = 10_000 // events of the archive that are read, of which few may be selected
 )
 
-// replayPause is how long a replay waits before it looks again at an outbox that is full.
-const replayPause = 100 * time.Millisecond
-
-// ArchiveSelection selects events of the archive. Zero fields select everything.
-type ArchiveSelection struct {
-	Topic, Key   string
-	Since, Until time.Time // from when and until when they were published, by the server's clock
-}
-
-func (s ArchiveSelection) validate() error {
-	if !s.Since.IsZero() && !s.Until.IsZero() && !s.Since.Before(s.Until) {
-		return fmt.Errorf("Since is %s: want a time before Until, which is %s", s.Since.Format(time.RFC3339), s.Until.Format(time.RFC3339))
-	}
-	return nil
-}
-
-// ArchivedTopic is what the archive has of a topic.
-type ArchivedTopic struct {
-	Topic  string    `json:"topic"`
-	Events int64     `json:"events"`
-	Bytes  int64     `json:"bytes"` // of metadata and payloads
-	First  time.Time `json:"first"` // when it was published
-	Last   time.Time `json:"last"`
-}
-
-// CountArchived counts the archived events that are selected, by topic. It reads the archive from Since to Until, without locks.
-func CountArchived(ctx context.Context, db pgtx.DB, schema string, s ArchiveSelection) (topics []ArchivedTopic, err error) {
-	if err := s.validate(); err != nil {
-		return nil, fmt.Errorf("count archived events: %w", err)
-	}
-	err = administer(ctx, db, schema, "count archived events", func(ctx context.Context, tx pgx.Tx, schema string) error {
-		rows, err := tx.Query(ctx, query("replay_count", schema), operator.Optional(s.Topic), operator.Optional(s.Key), operator.OptionalTime(s.Since), operator.OptionalTime(s.Until))
-		if err != nil {
-			return err
-		}
-		topics, err = pgx.CollectRows(rows, pgx.RowToStructByPos[ArchivedTopic])
-		return err
-	})
-	return topics, err
-}
-
-// ArchiveReport is what the archive has.
-type ArchiveReport struct {
-	First  *time.Time `json:"first"` // when the first of its events was published; nil: it is empty
-	Last   *time.Time `json:"last"`
-	Topics []string   `json:"topics"` // of its last 10,000 events
-}
-
-// InspectArchive reports what the archive has. It reads a bounded number of rows, without locks.
-func InspectArchive(ctx context.Context, db pgtx.DB, schema string) (r ArchiveReport, err error) {
-	err = administer(ctx, db, schema, "inspect archive", func(ctx context.Context, tx pgx.Tx, schema string) error {
-		return tx.QueryRow(ctx, query("replay_archive", schema), 10_000).Scan(&r.First, &r.Last, &r.Topics)
-	})
-	return r, err
-}
+const (
+	replayPause  = 100 * time.Millisecond // before a replay looks again at an outbox that is full
+	longestPause = time.Second            // before it looks whether it was stopped
+)
 
 // ReplayConfig says what Replay replays, and how.
 type ReplayConfig struct {
@@ -87,10 +35,11 @@ type ReplayConfig struct {
 	To string
 
 	// Resume is the ID of a replay that has not finished, from ReplayProgress or ListAudit. It continues behind the last event that it
-	// has put into the outbox. Its selection and its topic are what they were: leave these fields empty. Default: a new replay.
+	// has put into the outbox, also where StopReplay has stopped it. Its selection and its topic are what they were: leave these fields
+	// empty. Default: a new replay.
 	Resume int64
 
-	// Rate is how many events a second are replayed at most. Default: no limit.
+	// Rate is how many events a second are replayed at most, by all processes that continue the replay. Default: no limit.
 	Rate int
 
 	// MaxPending is how many events the outbox may hold: while it holds more, the replay waits for the relays, so that new events
@@ -139,7 +88,7 @@ type ReplayProgress struct {
 // Each transaction is short, and records how far the replay is. If the process is killed, no event is left out and
 // none is put into the outbox twice, provided that the replay is continued by Resume. (A relay that is killed repeats
 // events of a replay as it repeats others.) Several processes may continue the same replay at once. If the replay ends
-// with an error, the progress it returns has the ID to continue with.
+// with an error, as one does that StopReplay has stopped, the progress it returns has the ID to continue with.
 //
 // It is for a role that may both operate the outbox and write to it: see GrantRoles.
 func Replay(ctx context.Context, db pgtx.DB, schema string, c ReplayConfig, by By) (p ReplayProgress, err error) {
@@ -147,46 +96,57 @@ func Replay(ctx context.Context, db pgtx.DB, schema string, c ReplayConfig, by B
 		return p, fmt.Errorf("replay events: %w", err)
 	}
 	if p.ID = c.Resume; p.ID == 0 {
-		err = administer(ctx, db, schema, "replay events", func(ctx context.Context, tx pgx.Tx, schema string) error {
-			return tx.QueryRow(ctx, query("replay_begin", schema), by.Actor, by.Note, operator.Optional(c.Topic), operator.Optional(c.Key),
-				operator.OptionalTime(c.Since), operator.OptionalTime(c.Until), operator.Optional(c.To)).Scan(&p.ID)
-		})
+		p.ID, err = BeginReplay(ctx, db, schema, c, by)
+	} else {
+		err = resumeReplay(ctx, db, schema, p.ID, c.Rate, by, false)
 	}
-	for err == nil && !p.Finished {
-		began := time.Now()
-		moved := 0
-		if p.Waiting, err = isFull(ctx, db, schema, c.MaxPending); err == nil && !p.Waiting {
-			moved, err = replayStep(ctx, db, schema, c, &p)
+	stopped := ""
+	if err == nil {
+		stopped, err = continueReplay(ctx, db, schema, c, &p)
+	}
+	if err == nil && stopped != "" {
+		err = fmt.Errorf("replay events: %s has stopped it", stopped)
+	}
+	return p, err
+}
+
+// continueReplay replays until all is done, or somebody has stopped the replay, whose name it returns then.
+func continueReplay(ctx context.Context, db pgtx.DB, schema string, c ReplayConfig, p *ReplayProgress) (stopped string, err error) {
+	for !p.Finished {
+		wait := replayPause
+		progress := true
+		if p.Waiting, err = isFull(ctx, db, schema, c.MaxPending); err == nil {
+			if !p.Waiting {
+				wait, progress, stopped, err = replayStep(ctx, db, schema, c, p)
+			} else {
+				stopped, err = stoppedBy(ctx, db, schema, p.ID)
+			}
 		}
-		if err != nil {
+		if err != nil || stopped != "" {
 			break
 		}
-		if c.Progress != nil {
-			c.Progress(p)
+		if progress && c.Progress != nil {
+			c.Progress(*p)
 		}
-		wait := time.Duration(0)
-		switch {
-		case p.Waiting:
-			wait = replayPause
-		case c.Rate > 0 && !p.Finished:
-			wait = time.Duration(moved)*time.Second/time.Duration(c.Rate) - time.Since(began)
-		}
-		if wait > 0 {
+		if wait > 0 && !p.Finished {
 			select {
 			case <-ctx.Done():
-			case <-time.After(wait):
+			case <-time.After(min(wait, longestPause)):
 			}
 		}
 		if ctx.Err() != nil && !p.Finished {
 			err = fmt.Errorf("replay events: %w", context.Cause(ctx))
+			break
 		}
 	}
 	var pgErr *pgconn.PgError
 	if errors.As(err, &pgErr) && pgErr.Code == "42501" {
-		err = fmt.Errorf("%w; a replay also needs the privileges of a writer", err)
+		err = fmt.Errorf("%w; %s", err, needsWriter)
 	}
-	return p, err
+	return stopped, err
 }
+
+const needsWriter = "a replay also needs the privileges of a writer"
 
 // isFull reports whether the outbox holds more events than that.
 func isFull(ctx context.Context, db pgtx.DB, schema string, limit int) (full bool, err error) {
@@ -206,53 +166,64 @@ type position struct {
 	shard              int16
 }
 
-// replayStep puts the next events of a replay into the outbox and records it, in one transaction.
-func replayStep(ctx context.Context, db pgtx.DB, schema string, c ReplayConfig, p *ReplayProgress) (moved int, err error) {
-	events := replayEvents
-	if c.Rate > 0 {
-		events = min(events, max(1, c.Rate/4))
-	}
-	events = min(events, c.MaxPending)
+// replayStep puts the next events of a replay into the outbox and records it, in one transaction. It returns how long to wait before the
+// next one, and whether it has read the archive, which it has not where the replay's rate does not allow it yet.
+func replayStep(ctx context.Context, db pgtx.DB, schema string, c ReplayConfig, p *ReplayProgress) (wait time.Duration, read bool, stopped string, err error) {
 	next := *p
 	err = administer(ctx, db, schema, "replay events", func(ctx context.Context, tx pgx.Tx, schema string) error {
-		next = *p
+		next, wait, read, stopped = *p, 0, false, ""
 		var (
 			topic, key, to *string
 			until          time.Time
 			at             position
+			rate           int
+			due            float64
 		)
-		err := tx.QueryRow(ctx, query("replay_lock", schema), p.ID).Scan(&topic, &key, &until, &to, &at.published, &at.created, &at.seq, &at.shard)
-		if errors.Is(err, pgx.ErrNoRows) {
+		err := tx.QueryRow(ctx, query("replay_lock", schema), p.ID).Scan(&topic, &key, &until, &to, &at.published, &at.created, &at.seq, &at.shard, &rate, &due, &stopped)
+		switch {
+		case errors.Is(err, pgx.ErrNoRows):
+			read = true
 			return endOfReplay(ctx, tx, schema, c, &next)
-		}
-		if err != nil {
+		case err != nil || stopped != "":
 			return err
+		case rate > 0 && due > 0:
+			wait = seconds(due)
+			return nil
+		}
+		events := min(replayEvents, c.MaxPending)
+		if rate > 0 {
+			events = min(events, max(1, rate/4))
 		}
 		rows, err := tx.Query(ctx, query("replay_read", schema), at.published, at.created, at.seq, at.shard, until, topic, key, replayScanned, events, replayBytes)
 		if err != nil {
 			return err
 		}
-		b, read, err := collectReplayed(rows, to, &at)
+		b, more, err := collectReplayed(rows, to, &at)
 		if err != nil {
 			return err
 		}
-		if !read {
+		if read = true; !more {
 			next.Finished = true
 			return tx.QueryRow(ctx, query("replay_finish", schema), p.ID).Scan(&next.Events)
 		}
-		if moved = len(b.ids); moved > 0 {
+		moved := len(b.ids)
+		if moved > 0 {
 			if _, err := tx.Exec(ctx, query("replay_insert", schema), b.hashes, b.ids, b.topics, b.keys, b.headers, b.payloads); err != nil {
 				return err
 			}
 		}
 		next.At = &at.published.Time
-		return tx.QueryRow(ctx, query("replay_advance", schema), p.ID, moved, at.published, at.created, at.seq, at.shard).Scan(&next.Events)
+		err = tx.QueryRow(ctx, query("replay_advance", schema), p.ID, moved, at.published, at.created, at.seq, at.shard).Scan(&next.Events, &due)
+		wait = seconds(due)
+		return err
 	}, pgtx.Isolation(pgx.ReadCommitted)) // it reads how far the replay is after it has the lock
 	if err == nil {
 		*p = next
 	}
-	return moved, err
+	return wait, read, stopped, err
 }
+
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
 // endOfReplay is for a replay that is not in the table of those that have not finished.
 func endOfReplay(ctx context.Context, tx pgx.Tx, schema string, c ReplayConfig, p *ReplayProgress) error {

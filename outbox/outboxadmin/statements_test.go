@@ -109,8 +109,8 @@ func TestFailedEventsAreFoundByTheHashOfTheirKey(t *testing.T) {
 	}
 }
 
-// However large the archive is, a replay reads no more of it than one of its transactions takes.
-func TestReplayReadsTheArchiveByItsIndex(t *testing.T) {
+// However large the archive is, a replay reads no more of it than one of its transactions takes, and a list no more than it searches.
+func TestTheArchiveIsReadByItsIndex(t *testing.T) {
 	t.Parallel()
 	pool, schema := devtest.Pool(t), devtest.Schema(t)
 	require.NoError(t, outbox.Migrate(t.Context(), pool, schema))
@@ -123,10 +123,15 @@ func TestReplayReadsTheArchiveByItsIndex(t *testing.T) {
 		_, err := pool.Exec(t.Context(), pgschema.Render(sql, schema))
 		require.NoError(t, err)
 	}
-	rows, err := pool.Query(t.Context(), "explain "+query("replay_read", schema), pgx.QueryExecModeExec,
-		time.Now().Add(10*time.Second), time.Now(), 5, 5, time.Now().Add(time.Hour), "t", nil, 10_000, 500, 4<<20)
-	require.NoError(t, err)
-	plan, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	require.NoError(t, err)
-	assert.Regexp(t, `(?s)Limit.*Incremental Sort.*Presorted Key: \S*published_at.*Index Scan using \S*published_at_idx`, strings.Join(plan, "\n"))
+	planOf := func(name string, args ...any) string {
+		rows, err := pool.Query(t.Context(), "explain "+query(name, schema), append([]any{pgx.QueryExecModeExec}, args...)...)
+		require.NoError(t, err)
+		plan, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		require.NoError(t, err)
+		return strings.Join(plan, "\n")
+	}
+	const sorted = `(?s)Limit.*Incremental Sort.*Presorted Key: \S*published_at.*`
+	assert.Regexp(t, sorted+`Index Scan using \S*published_at_idx`, planOf("replay_read", time.Now().Add(10*time.Second), time.Now(), 5, 5, time.Now().Add(time.Hour), "t", nil, 10_000, 500, 4<<20))
+	assert.Regexp(t, sorted+`Index Scan Backward using \S*published_at_idx`, planOf("archive_list", "t", nil, nil, nil, time.Now().Add(10*time.Second), time.Now(), 5, 5, 10_000, 50))
+	assert.Regexp(t, `(?s)Limit.*Index Scan Backward using \S*published_at_idx`, planOf("archive_sample", "t", nil, nil, nil, 10_000))
 }

@@ -164,6 +164,7 @@ func ofConsumer(a deadletter.Audit) Line {
 func ofOutbox(a outboxadmin.Audit) Line {
 	var detail struct {
 		Note, Topic, To, Group, Key string
+		Replay                      int64
 	}
 	_ = json.Unmarshal(a.Detail, &detail) // what is missing is not shown
 	var of []string
@@ -174,6 +175,15 @@ func ofOutbox(a outboxadmin.Audit) Line {
 	}
 	l := Line{ID: a.ID, At: a.At, Actor: a.Actor, Where: "outbox", Action: a.Action, Note: detail.Note, Finished: !a.Unfinished}
 	l.Subject = strings.Join(of, ", ")
+	if a.Action == "replay" {
+		detail.Replay = a.ID
+	}
+	if detail.Replay > 0 {
+		l.Link = "/outbox/archive/replay?id=" + strconv.FormatInt(detail.Replay, 10)
+	}
+	if a.Action != "replay" && detail.Replay > 0 {
+		l.Subject = "replay " + strconv.FormatInt(detail.Replay, 10)
+	}
 	if a.Events > 0 || l.Subject == "" {
 		l.Subject = strings.TrimSuffix(strconv.FormatInt(a.Events, 10)+" "+words.Pick(a.Events, "event", "events")+" of "+l.Subject, " of ")
 	}

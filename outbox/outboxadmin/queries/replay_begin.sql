@@ -5,6 +5,6 @@ with audit as (
         'since', $5::timestamptz, 'until', least($6::timestamptz, now()), 'to', $7::text)))
     returning id
 )
-insert into {schema}.outbox_replay (id, topic, key, until, to_topic, published_at)
-select id, $3::text, $4::text, least($6::timestamptz, now()), $7::text, coalesce($5::timestamptz, '-infinity') from audit
+insert into {schema}.outbox_replay (id, topic, key, until, to_topic, published_at, rate, selected, more)
+select id, $3::text, $4::text, least($6::timestamptz, now()), $7::text, coalesce($5::timestamptz, '-infinity'), $8::int, $9::bigint, $10::boolean from audit
 returning id

@@ -160,7 +160,7 @@ create table {schema}.outbox_audit (
     id     bigint      generated always as identity primary key,
     at     timestamptz not null default now(),
     actor  text        not null,
-    action text        not null,               -- retry, discard, replay; of a topic pause, resume, redirect, end redirect, discard
+    action text        not null,               -- retry, discard, replay, stop replay, resume replay; of a topic pause, resume, redirect, end redirect, discard
     events bigint      not null,               -- how many it concerned; of a replay, how many were replayed so far
     detail jsonb       not null default '{}'
 );
@@ -176,7 +176,13 @@ create table {schema}.outbox_replay (
     published_at timestamptz not null,
     created_at   timestamptz not null default '-infinity',
     seq          bigint      not null default 0,
-    shard        smallint    not null default 0
+    shard        smallint    not null default 0,
+    rate         int         not null,         -- events a second at most; 0: no limit
+    due          timestamptz not null default now(), -- when its next transaction may begin
+    stopped_by   text,                         -- null: it may go on
+    stepped_at   timestamptz not null default now(), -- when it last read the archive
+    selected     bigint      not null,         -- among the newest events of the archive when it began
+    more         boolean     not null          -- older ones may be selected, too
 );
 
 -- Makes today's partition and those of the next three days, and drops those that ended longer ago than keep. With its

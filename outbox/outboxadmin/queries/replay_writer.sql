@@ -1,0 +1,2 @@
+-- Whether this role may do what a replay does.
+select has_table_privilege('{schema}.outbox', 'insert')
