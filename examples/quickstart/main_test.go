@@ -93,16 +93,15 @@ func TestInMemory(t *testing.T) {
 	require.Equal(t, stage.Verdict, code, out)
 }
 
-// The console answers while processes are killed beside it.
-func TestConsole(t *testing.T) {
-	t.Parallel()
+// withConsole starts the command with the console, and returns its address.
+func withConsole(t *testing.T, args ...string) (cmd *exec.Cmd, out *output, address string) {
+	t.Helper()
 	stack := devtest.Start(t, devstack.Postgres, devstack.PubSub)
-	var out output
-	cmd := exec.CommandContext(t.Context(), os.Args[0], "-console", "-events", "400", "-kills", "8")
+	out = &output{}
+	cmd = exec.CommandContext(t.Context(), os.Args[0], append([]string{"-console"}, args...)...)
 	cmd.Env = append(append(os.Environ(), stack.Env()...), stagetest.AsCommand)
-	cmd.Stdout, cmd.Stderr = &out, &out
+	cmd.Stdout, cmd.Stderr = out, out
 	require.NoError(t, cmd.Start())
-	var address string
 	require.Eventually(t, func() bool {
 		found := regexp.MustCompile(`console: (http://127\.0\.0\.1:\d+/)\n`).FindStringSubmatch(out.String())
 		if found != nil {
@@ -110,6 +109,13 @@ func TestConsole(t *testing.T) {
 		}
 		return found != nil
 	}, time.Minute, 20*time.Millisecond)
+	return cmd, out, address
+}
+
+// The console answers while processes are killed beside it.
+func TestConsole(t *testing.T) {
+	t.Parallel()
+	cmd, out, address := withConsole(t, "-events", "400", "-kills", "8")
 	get := func(path string) string {
 		response, err := http.Get(address + path)
 		if err != nil {
