@@ -44,7 +44,9 @@ func TestArrowsRunOneWay(t *testing.T) {
 		"internal/...":     {upper, brokers},
 	} {
 		// Conformance suites may import what tests do.
-		packages := slices.DeleteFunc(list(t, "./"+pkg), func(p string) bool { return strings.HasSuffix(p, "/claimtest") })
+		packages := slices.DeleteFunc(list(t, "./"+pkg), func(p string) bool {
+			return strings.HasSuffix(p, "/claimtest") || strings.HasSuffix(p, "/keytest")
+		})
 		for _, dep := range list(t, append([]string{"-deps"}, packages...)...) {
 			for _, family := range forbidden {
 				for _, prefix := range family {

@@ -17,7 +17,7 @@ import (
 )
 
 // suites are packages of tests for the code of others: an Example has no testing.T, so that theirs only compile.
-var suites = []string{"middleware/claim/claimtest", "transport/transporttest"}
+var suites = []string{"middleware/claim/claimtest", "middleware/idempotencykey/keytest", "transport/transporttest"}
 
 // Whoever opens the documentation of a package finds code that runs there, with what it prints.
 func TestEachPackageHasAnExample(t *testing.T) {
