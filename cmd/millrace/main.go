@@ -152,7 +152,7 @@ func (a *app) root() *cobra.Command {
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	root.SetHelpCommand(helpCommand())
 	root.AddCommand(
-		a.dev(), a.version(), a.migrate(), a.migration(), a.outbox(), a.effect(), a.keys(), a.schedule(), a.catalog(), a.retention(), a.dead(), a.relay(), a.config(), a.explain(), a.doctor(), a.console(),
+		a.dev(), a.version(), a.migrate(), a.migration(), a.outbox(), a.effect(), a.keys(), a.schedule(), a.catalog(), a.retention(), a.dead(), a.consumer(), a.relay(), a.config(), a.explain(), a.doctor(), a.console(),
 	)
 	usage := strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", fmt.Sprintf(".FlagUsagesWrapped %d", helpWidth))
 	root.SetUsageTemplate(strings.ReplaceAll(usage, "for more information about a command", "for more about a command"))

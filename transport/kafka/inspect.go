@@ -61,15 +61,11 @@ func (t *Transport) lag(ctx context.Context, topic, consumer string) (lag int64,
 	if err != nil {
 		return 0, false, fmt.Errorf("look up topic %s: %w", topic, err)
 	}
-	committed, err := conn.GroupOffsets(t.client, consumer, topic, partitions)
-	for attempt := 1; comingUp(err) && attempt < inspectAttempts; attempt++ {
-		select {
-		case <-ctx.Done():
-			return 0, false, err
-		case <-time.After(conn.RetryWait):
-		}
+	var committed map[int32]int64
+	err = coordinated(ctx, func() error {
 		committed, err = conn.GroupOffsets(t.client, consumer, topic, partitions)
-	}
+		return err
+	})
 	if err != nil {
 		return 0, false, err
 	}
@@ -94,6 +90,20 @@ func (t *Transport) lag(ctx context.Context, topic, consumer string) (lag int64,
 		lag += ahead.Messages + max(end-ahead.Next, 0)
 	}
 	return lag, known, ctx.Err()
+}
+
+// coordinated calls ask again while the group's coordinator is about to become one.
+func coordinated(ctx context.Context, ask func() error) error {
+	err := ask()
+	for attempt := 1; comingUp(err) && attempt < inspectAttempts; attempt++ {
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(conn.RetryWait):
+		}
+		err = ask()
+	}
+	return err
 }
 
 // comingUp reports whether the group's coordinator will answer in a moment.

@@ -3,6 +3,8 @@ package conn
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/IBM/sarama"
 )
@@ -16,15 +18,20 @@ func CommitEnds(client sarama.Client, group, topic string) error {
 	if err != nil || len(ends) == 0 {
 		return err
 	}
+	return SetOffsets(client, group, topic, ends)
+}
+
+// SetOffsets commits offsets for a group without members, or returns ErrActive.
+func SetOffsets(client sarama.Client, group, topic string, offsets map[int32]int64) error {
 	admin, err := sarama.NewClusterAdminFromClient(client)
 	if err != nil {
 		return err
 	}
-	offsets := map[int32]sarama.OffsetAndMetadata{}
-	for partition, end := range ends {
-		offsets[partition] = sarama.OffsetAndMetadata{Offset: end, LeaderEpoch: -1}
+	blocks := map[int32]sarama.OffsetAndMetadata{}
+	for partition, offset := range offsets {
+		blocks[partition] = sarama.OffsetAndMetadata{Offset: offset, LeaderEpoch: -1}
 	}
-	answer, err := admin.AlterConsumerGroupOffsets(group, map[string]map[int32]sarama.OffsetAndMetadata{topic: offsets}, nil)
+	answer, err := admin.AlterConsumerGroupOffsets(group, map[string]map[int32]sarama.OffsetAndMetadata{topic: blocks}, nil)
 	if err != nil {
 		return fmt.Errorf("set the offsets of group %s: %w", group, err)
 	}
@@ -37,6 +44,29 @@ func CommitEnds(client sarama.Client, group, topic string) error {
 		}
 	}
 	return nil
+}
+
+// Members returns the members of the group, by their client IDs and hosts.
+func Members(client sarama.Client, group string) ([]string, error) {
+	admin, err := sarama.NewClusterAdminFromClient(client)
+	if err != nil {
+		return nil, err
+	}
+	groups, err := admin.DescribeConsumerGroups([]string{group})
+	if err != nil {
+		return nil, fmt.Errorf("look up the members of group %s: %w", group, err)
+	}
+	var members []string
+	for _, g := range groups {
+		if !errors.Is(g.Err, sarama.ErrNoError) && !errors.Is(g.Err, sarama.ErrGroupIDNotFound) {
+			return nil, fmt.Errorf("look up the members of group %s: %w", group, g.Err)
+		}
+		for _, m := range g.Members {
+			members = append(members, m.ClientId+" at "+strings.TrimPrefix(m.ClientHost, "/"))
+		}
+	}
+	slices.Sort(members)
+	return members, nil
 }
 
 // GroupOffsets returns the offsets that the group has committed, without the partitions of which it has none.
@@ -85,7 +115,7 @@ func NewEnds(client sarama.Client, group, topic string) (map[int32]int64, error)
 		if _, known := committed[partition]; known {
 			continue
 		}
-		if ends[partition], err = stableEnd(client, topic, partition); err != nil {
+		if ends[partition], err = StableEnd(client, topic, partition); err != nil {
 			return nil, fmt.Errorf("look up the end of partition %d: %w", partition, err)
 		}
 	}

@@ -11,9 +11,9 @@ const (
 	unreadBytes = 1 << 20
 )
 
-// stableEnd is the offset from which a read_committed reader has read nothing yet: the partition's end, or the beginning of
+// StableEnd is the offset from which a read_committed reader has read nothing yet: the partition's end, or the beginning of
 // its first open transaction.
-func stableEnd(client sarama.Client, topic string, partition int32) (int64, error) {
+func StableEnd(client sarama.Client, topic string, partition int32) (int64, error) {
 	leader, err := client.Leader(topic, partition)
 	if err != nil {
 		return 0, err
