@@ -21,6 +21,10 @@ type KafkaConfig struct {
 
 	// Settings are lines of server.properties, by name, for all brokers.
 	Settings map[string]string
+
+	// Listener adds a listener to each broker, at KafkaCluster.ListenerBrokers. Its name is EXTRA, and its security protocol
+	// this one, such as SASL_PLAINTEXT; Settings have what that needs (listener.name.extra.…). Default: "", none.
+	Listener string
 }
 
 // KafkaCluster is Apache Kafka of its caller's own, whose brokers may be stopped, killed and started again one by one.
@@ -38,7 +42,8 @@ type KafkaCluster struct {
 type kafkaNode struct {
 	watchdog *watchdog
 	address  string
-	gone     bool // the watchdog too
+	listener string // "": it has none
+	gone     bool   // the watchdog too
 }
 
 // StartKafka runs a new cluster and returns once it takes records. The caller stops it. The error wraps ErrAbsent where
@@ -94,7 +99,7 @@ func (c *KafkaCluster) run(ctx context.Context, home kafkaHome, java string, pla
 		if err != nil {
 			return err
 		}
-		c.nodes = append(c.nodes, &kafkaNode{watchdog: w, address: plan.brokers[i]})
+		c.nodes = append(c.nodes, &kafkaNode{watchdog: w, address: plan.brokers[i], listener: plan.listener(i)})
 	}
 	group, groupCtx := errgroup.WithContext(ctx)
 	for _, node := range c.nodes {
@@ -121,6 +126,15 @@ func (c *KafkaCluster) Brokers() []string {
 	addresses := make([]string, len(c.nodes))
 	for i, node := range c.nodes {
 		addresses[i] = node.address
+	}
+	return addresses
+}
+
+// ListenerBrokers is host:port of each broker at KafkaConfig.Listener.
+func (c *KafkaCluster) ListenerBrokers() []string {
+	addresses := make([]string, len(c.nodes))
+	for i, node := range c.nodes {
+		addresses[i] = node.listener
 	}
 	return addresses
 }
@@ -247,22 +261,32 @@ func (c *KafkaCluster) Stop() error {
 type kafkaPlan struct {
 	brokers     []string // host:port
 	controllers []string
+	listeners   []string // the further ones
+	protocol    string   // of the further ones; "": there are none
 	settings    map[string]string
+}
+
+// listener is the broker's further listener, or "".
+func (p kafkaPlan) listener(place int) string {
+	if p.protocol == "" {
+		return ""
+	}
+	return p.listeners[place]
 }
 
 // planKafka finds the ports; port is one that is free.
 func (h hooks) planKafka(port int, cfg KafkaConfig) (kafkaPlan, error) {
-	plan := kafkaPlan{settings: cfg.Settings}
+	plan := kafkaPlan{settings: cfg.Settings, protocol: cfg.Listener}
+	kinds := []*[]string{&plan.brokers, &plan.controllers}
+	if cfg.Listener != "" {
+		kinds = append(kinds, &plan.listeners)
+	}
 	taken := map[int]bool{}
-	for len(taken) < 2*cfg.Brokers {
+	for len(taken) < len(kinds)*cfg.Brokers {
 		if !taken[port] {
+			kind := kinds[len(taken)/cfg.Brokers]
+			*kind = append(*kind, net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
 			taken[port] = true
-			address := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
-			if len(plan.brokers) < cfg.Brokers {
-				plan.brokers = append(plan.brokers, address)
-			} else {
-				plan.controllers = append(plan.controllers, address)
-			}
 		}
 		var err error
 		if port, err = h.port(); err != nil {

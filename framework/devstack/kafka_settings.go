@@ -44,6 +44,12 @@ func kafkaSettings(plan kafkaPlan, place int, data string) string {
 		"broker.session.timeout.ms=6000",
 		"log.cleaner.dedupe.buffer.size=16777216",
 	}
+	if at := plan.listener(place); at != "" {
+		lines = append(lines,
+			fmt.Sprintf("listeners=PLAINTEXT://%s,CONTROLLER://%s,EXTRA://%s", plan.brokers[place], plan.controllers[place], at),
+			fmt.Sprintf("advertised.listeners=PLAINTEXT://%s,EXTRA://%s", plan.brokers[place], at),
+			"listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,EXTRA:"+plan.protocol)
+	}
 	return strings.Join(append(lines, settings(plan.settings)...), "\n") + "\n"
 }
 

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http/httptest"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -96,12 +97,9 @@ func (c *countedToken) Token() (*sarama.AccessToken, error) {
 	return &sarama.AccessToken{Token: "a-token"}, nil
 }
 
-// TestOAuthBearer: each connection gets a token from the provider. The fake does not know the mechanism, so its answers
-// are given here.
-func TestOAuthBearer(t *testing.T) {
-	t.Parallel()
+// bearing is a fake that takes a token if valid says so.
+func bearing(t *testing.T, valid func(token string) bool) *kfake.Cluster {
 	cluster := fake(t, kfake.SeedTopics(1, "topic"))
-	var valid atomic.Bool
 	cluster.ControlKey(int16(kmsg.SASLHandshake), func(request kmsg.Request) (kmsg.Response, error, bool) {
 		cluster.KeepControl()
 		return request.ResponseKind(), nil, request.(*kmsg.SASLHandshakeRequest).Mechanism == "OAUTHBEARER"
@@ -109,11 +107,21 @@ func TestOAuthBearer(t *testing.T) {
 	cluster.ControlKey(int16(kmsg.SASLAuthenticate), func(request kmsg.Request) (kmsg.Response, error, bool) {
 		cluster.KeepControl()
 		response := request.ResponseKind().(*kmsg.SASLAuthenticateResponse)
-		if !valid.Load() || string(request.(*kmsg.SASLAuthenticateRequest).SASLAuthBytes) != "n,,\x01auth=Bearer a-token\x01\x01" {
+		token := strings.TrimSuffix(strings.TrimPrefix(string(request.(*kmsg.SASLAuthenticateRequest).SASLAuthBytes), "n,,\x01auth=Bearer "), "\x01\x01")
+		if !valid(token) {
 			response.ErrorCode = kerr.SaslAuthenticationFailed.Code
 		}
 		return response, nil, true
 	})
+	return cluster
+}
+
+// TestOAuthBearer: each connection gets a token from the provider. The fake does not know the mechanism, so its answers
+// are given here.
+func TestOAuthBearer(t *testing.T) {
+	t.Parallel()
+	var valid atomic.Bool
+	cluster := bearing(t, func(token string) bool { return valid.Load() && token == "a-token" })
 	token := &countedToken{}
 	config := kafka.Config{Brokers: cluster.ListenAddrs(), SASL: kafka.SASL{Mechanism: "OAUTHBEARER", Token: token}}
 	require.ErrorContains(t, refusal(t, config), "Config.SASL.Token")

@@ -132,7 +132,7 @@ func TestConfigSASL(t *testing.T) {
 		{"", kafka.SASL{Mechanism: "SCRAM-SHA-512", User: "u", Password: "hunter2"}, remote, nil},
 		{"SASL.User is empty", kafka.SASL{Mechanism: "SCRAM-SHA-256", Password: "hunter2"}, remote, nil},
 		{"SASL.Password is empty", kafka.SASL{Mechanism: "SCRAM-SHA-256", User: "u"}, remote, nil},
-		{"SASL.Token is set", kafka.SASL{Mechanism: "SCRAM-SHA-256", User: "u", Password: "hunter2", Token: token{}}, remote, nil},
+		{"SASL.Token or TokenURL is set", kafka.SASL{Mechanism: "SCRAM-SHA-256", User: "u", Password: "hunter2", Token: token{}}, remote, nil},
 		{`Mechanism is "GSSAPI"`, kafka.SASL{Mechanism: "GSSAPI"}, loopback, nil},
 		{"Mechanism is empty", kafka.SASL{User: "u"}, loopback, nil},
 	} {

@@ -131,6 +131,12 @@ func TestWrongSettings(t *testing.T) {
 	require.NoError(t, closed.Close())
 	web := httptest.NewServer(http.NotFoundHandler())
 	t.Cleanup(web.Close)
+	endpoint := newTokenServer(t, time.Hour)
+	bearer := func(change func(*kafka.SASL)) kafka.Config {
+		sasl := endpoint.sasl(t)
+		change(&sasl)
+		return kafka.Config{Brokers: bearing(t, func(string) bool { return false }).ListenAddrs(), SASL: sasl}
+	}
 	for name, c := range map[string]struct {
 		config kafka.Config
 		use    use // nil: connecting fails
@@ -152,6 +158,13 @@ func TestWrongSettings(t *testing.T) {
 		"sasl_of_another_mechanism":        {kafka.Config{Brokers: at(kfake.EnableSASL(), kfake.Superuser("PLAIN", "labour", wrongtest.Secret)), SASL: scram}, nil},
 		"sasl_with_another_password":       {kafka.Config{Brokers: at(known...), SASL: kafka.SASL{Mechanism: "SCRAM-SHA-512", User: "labour", Password: "wrong"}}, nil},
 		"sasl_with_another_user":           {kafka.Config{Brokers: at(known...), SASL: kafka.SASL{Mechanism: "SCRAM-SHA-512", User: "labor", Password: wrongtest.Secret}}, nil},
+		"token_endpoint_where_nothing_is":  {bearer(func(s *kafka.SASL) { s.TokenURL = "http://" + closed.Addr().String() }), nil},
+		"token_endpoint_that_keeps_silent": {bearer(func(s *kafka.SASL) { s.TokenURL = "http://" + silentBroker(t) }), nil},
+		"token_endpoint_of_a_web_server":   {bearer(func(s *kafka.SASL) { s.TokenURL = web.URL }), nil},
+		"token_for_an_unknown_client":      {bearer(func(s *kafka.SASL) { s.ClientID = "labor" }), nil},
+		"token_for_another_scope":          {bearer(func(s *kafka.SASL) { s.Scopes = nil }), nil},
+		"token_that_the_broker_refuses":    {bearer(func(*kafka.SASL) {}), nil},
+		"token_without_its_secret":         {bearer(func(s *kafka.SASL) { s.ClientSecretFile = "/nowhere/secret" }), nil},
 		"broker_too_old":                   {kafka.Config{Brokers: at(kfake.MaxVersions(kversion.V0_10_0()))}, publishes},
 
 		"publish_to_a_missing_topic":   {kafka.Config{Brokers: at(), Topics: kafka.Topics{Missing: kafka.CheckOnly}}, publishes},

@@ -25,6 +25,9 @@ type Cluster struct {
 
 // New returns a cluster whose connections end with life.
 func New(life context.Context, config Config) *Cluster {
+	if config.SASL.TokenURL != "" {
+		config.SASL.Token = newTokens(life, config.SASL)
+	}
 	return &Cluster{config: config, life: life, turn: make(chan struct{}, 1)}
 }
 

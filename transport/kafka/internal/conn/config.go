@@ -42,10 +42,14 @@ type Config struct {
 
 // SASL is kafka.SASL.
 type SASL struct {
-	Mechanism string
-	User      string
-	Password  string
-	Token     sarama.AccessTokenProvider
+	Mechanism        string
+	User             string
+	Password         string
+	Token            sarama.AccessTokenProvider
+	TokenURL         string
+	ClientID         string
+	ClientSecretFile string
+	Scopes           []string
 }
 
 // clientConfig is what all clients have in common. Connections end with ctx. The client begins with the broker first; "" is

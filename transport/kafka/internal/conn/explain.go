@@ -82,11 +82,18 @@ func (c Config) adviceOnSASL(err error) string {
 	case errors.Is(err, sarama.ErrIllegalSASLState) && c.SASL.Mechanism != "":
 		return "Config.SASL is set, and this port takes no SASL"
 	case refused && c.SASL.Mechanism == sarama.SASLTypeOAuth:
-		return "look whether the broker takes what Config.SASL.Token returns"
+		return c.SASL.adviceOnToken()
 	case refused:
 		return c.adviceOnUser()
 	}
 	return ""
+}
+
+func (s SASL) adviceOnToken() string {
+	if s.TokenURL != "" {
+		return "look whether the broker takes tokens from Config.SASL.TokenURL for Config.SASL.ClientID and Config.SASL.Scopes: their issuer, audience and expiry"
+	}
+	return "look whether the broker takes what Config.SASL.Token returns"
 }
 
 func (c Config) adviceOnUser() string {
@@ -132,7 +139,7 @@ func (c Config) adviceOnHangUp(err error, found port) string {
 	case !hungUp(err):
 		return ""
 	case c.SASL.Mechanism == sarama.SASLTypeOAuth:
-		return "look whether the broker takes what Config.SASL.Token returns"
+		return c.SASL.adviceOnToken()
 	case c.SASL.Mechanism != "":
 		return c.adviceOnUser()
 	case c.TLS == nil && found.plain:

@@ -41,9 +41,9 @@ func probe(ctx, life context.Context, config Config) (address string, err error)
 func (c Config) try(ctx context.Context, address string) error {
 	early := c.lookLater(ctx, address)
 	err := knock(address, c.clientConfig(ctx, ""))
-	if err == nil {
+	if noToken := (*tokenError)(nil); err == nil || errors.As(err, &noToken) { // which is no broker's error
 		early.timer.Stop()
-		return nil
+		return err
 	}
 	late := errors.Is(ctx.Err(), context.DeadlineExceeded) || isTimeout(err)
 	found := early.result()

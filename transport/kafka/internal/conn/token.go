@@ -1,0 +1,144 @@
+package conn
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/IBM/sarama"
+	"golang.org/x/oauth2"
+	"golang.org/x/oauth2/clientcredentials"
+	"golang.org/x/sync/singleflight"
+)
+
+// tokenTimeout bounds one question for a token. It is below dialTimeout, so that the error is the token endpoint's.
+const tokenTimeout = 4 * time.Second
+
+// tokens implements sarama.AccessTokenProvider: it asks a token endpoint. It is safe for concurrent use.
+type tokens struct {
+	life   context.Context
+	sasl   SASL
+	asking singleflight.Group
+	client clientcredentials.Config // of who asks
+
+	mu      sync.Mutex
+	latest  *oauth2.Token
+	renewAt time.Time
+}
+
+func newTokens(life context.Context, sasl SASL) *tokens {
+	// Requests are so rare that no connection is kept.
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.DisableKeepAlives = true
+	life = context.WithValue(life, oauth2.HTTPClient, &http.Client{Transport: transport})
+	return &tokens{life: life, sasl: sasl, client: clientcredentials.Config{
+		ClientID: sasl.ClientID, TokenURL: sasl.TokenURL, Scopes: sasl.Scopes, AuthStyle: oauth2.AuthStyleInHeader,
+	}}
+}
+
+// Token implements sarama.AccessTokenProvider.
+func (t *tokens) Token() (*sarama.AccessToken, error) {
+	kept, renewAt := t.kept()
+	if kept != nil && time.Now().Before(renewAt) {
+		return &sarama.AccessToken{Token: kept.AccessToken}, nil
+	}
+	found, err, _ := t.asking.Do("", func() (any, error) { return t.renew() })
+	if err == nil {
+		return &sarama.AccessToken{Token: found.(*oauth2.Token).AccessToken}, nil
+	}
+	if kept == nil || time.Until(kept.Expiry) <= 0 {
+		return nil, err
+	}
+	t.keep(kept, time.Until(kept.Expiry)/5) // lest each connection wait for an endpoint that keeps silent
+	return &sarama.AccessToken{Token: kept.AccessToken}, nil
+}
+
+func (t *tokens) kept() (*oauth2.Token, time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.latest, t.renewAt
+}
+
+func (t *tokens) keep(token *oauth2.Token, until time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.latest, t.renewAt = token, time.Now().Add(until)
+}
+
+// renew asks for a token. It is kept for four fifths of its time: clients authenticate again a little later, and the new
+// session must not end with the old token.
+func (t *tokens) renew() (token *oauth2.Token, err error) {
+	if t.client.ClientSecret, err = t.sasl.ClientSecret(); err != nil {
+		return nil, &tokenError{err}
+	}
+	ctx, cancel := context.WithTimeout(t.life, tokenTimeout)
+	defer cancel()
+	if token, err = t.ask(ctx); err != nil {
+		return nil, &tokenError{t.sasl.adviceOnEndpoint(err)}
+	}
+	if !token.Expiry.IsZero() { // else nobody knows for how long it holds
+		t.keep(token, time.Until(token.Expiry)/5*4)
+	}
+	return token, nil
+}
+
+// ask asks the token endpoint. Some want the client's secret in the form, and not in the header. When both are refused, the
+// first answer counts.
+func (t *tokens) ask(ctx context.Context) (*oauth2.Token, error) {
+	token, err := t.client.Token(ctx)
+	refused := (*oauth2.RetrieveError)(nil)
+	if !errors.As(err, &refused) || refused.ErrorCode != "" && refused.ErrorCode != "invalid_client" && refused.ErrorCode != "invalid_request" {
+		return token, err
+	}
+	former := t.client.AuthStyle
+	t.client.AuthStyle = oauth2.AuthStyleInHeader + oauth2.AuthStyleInParams - former
+	if token, err := t.client.Token(ctx); err == nil {
+		return token, nil
+	}
+	t.client.AuthStyle = former
+	return nil, err
+}
+
+// ClientSecret reads the secret's file.
+func (s SASL) ClientSecret() (string, error) {
+	content, err := os.ReadFile(s.ClientSecretFile)
+	secret := bytes.TrimSpace(content)
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("Config.SASL.ClientSecretFile is %q: want a file with the client's secret: %w", s.ClientSecretFile, err)
+	case len(secret) == 0:
+		return "", fmt.Errorf("Config.SASL.ClientSecretFile is %q: want a file with the client's secret, and it is empty", s.ClientSecretFile)
+	}
+	return string(secret), nil
+}
+
+// tokenError is of a token endpoint, and has its remedy.
+type tokenError struct{ error }
+
+// Unwrap returns the error.
+func (e *tokenError) Unwrap() error { return e.error }
+
+// adviceOnEndpoint adds the setting to an error of the token endpoint. What it has answered is not repeated, but for the error code
+// and its description.
+func (s SASL) adviceOnEndpoint(err error) error {
+	refused := (*oauth2.RetrieveError)(nil)
+	switch {
+	case !errors.As(err, &refused):
+		return fmt.Errorf("no token: look whether Config.SASL.TokenURL is right, and whether this machine reaches it: %w", err)
+	case refused.ErrorCode == "":
+		return fmt.Errorf("no token: Config.SASL.TokenURL %s answers %s, and no error of OAuth 2.0: look whether it is a token endpoint", s.TokenURL, refused.Response.Status)
+	}
+	answer := fmt.Sprintf("%s answers %s: %s", s.TokenURL, refused.ErrorCode, refused.ErrorDescription)
+	switch refused.ErrorCode {
+	case "invalid_client", "unauthorized_client":
+		return fmt.Errorf("no token: look at Config.SASL.ClientID and Config.SASL.ClientSecretFile: %s", answer)
+	case "invalid_scope":
+		return fmt.Errorf("no token: look at Config.SASL.Scopes: %s", answer)
+	}
+	return fmt.Errorf("no token: look at Config.SASL.TokenURL, Config.SASL.ClientID and Config.SASL.Scopes: %s", answer)
+}
