@@ -22,6 +22,8 @@ const (
 	busy = time.Second
 	// longest is how long no process looks: the server's clock may have been changed, or this machine may have slept.
 	longest = time.Hour
+	// grace is how late a schedule may be before it counts as overdue.
+	grace = time.Minute
 	// patience is how long one look may take, with the wait for a connection.
 	patience = 10 * time.Second
 )
@@ -33,6 +35,11 @@ var failing = retry.Rule{Backoff: time.Second, MaxBackoff: time.Minute}
 // start, fire what is left. An error of the database or of a Message is logged, and tried again. A process looks at a schedule
 // once when it is due, and about once an hour.
 func (s *Scheduler) Run(ctx context.Context) error {
+	stopObserving, err := s.observe()
+	if err != nil {
+		return fmt.Errorf("run schedules: report metrics: %w", err)
+	}
+	defer stopObserving()
 	var each sync.WaitGroup
 	for _, e := range s.entries {
 		each.Go(func() { s.keep(ctx, e) })

@@ -29,6 +29,8 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/metric"
 
 	"github.com/millrace-go/millrace/internal/pgschema"
 	"github.com/millrace-go/millrace/internal/service"
@@ -44,6 +46,8 @@ type Config struct {
 	// Schema holds the table. Default: "millrace".
 	Schema string
 
+	// MeterProvider gets by how much schedules are overdue. Default: OpenTelemetry's global one.
+	MeterProvider metric.MeterProvider
 	// Logger gets what could not be fired, and which times were left out. Default: slog.Default().
 	Logger *slog.Logger
 }
@@ -122,6 +126,9 @@ func New(pool *pgxpool.Pool, publisher message.Publisher, cfg Config, events ...
 	cfg.Schema = schema
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
+	}
+	if cfg.MeterProvider == nil {
+		cfg.MeterProvider = otel.GetMeterProvider()
 	}
 	s := &Scheduler{cfg: cfg, pool: pool, publisher: publisher, sql: statementsIn(schema)}
 	names := map[string]bool{}
