@@ -113,6 +113,13 @@ func (s *Service) observe() error {
 		return fmt.Errorf("observe the pool: %w", err)
 	}
 	s.telemetry.flush = append(s.telemetry.flush, func(context.Context) error { stop(); return nil })
+	if s.cfg.Migration.To != "" {
+		stop, err := observeMigration(s.telemetry.meter, s.pool, s.cfg)
+		if err != nil {
+			return fmt.Errorf("observe the migration: %w", err)
+		}
+		s.telemetry.flush = append(s.telemetry.flush, func(context.Context) error { stop(); return nil })
+	}
 	operators := s.mux
 	if s.admin == nil {
 		s.health.register(s.mux, reasons)

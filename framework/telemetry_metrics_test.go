@@ -18,7 +18,9 @@ import (
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.yaml.in/yaml/v4"
 
+	"github.com/millrace-go/millrace/framework"
 	"github.com/millrace-go/millrace/middleware/idempotencykey"
+	"github.com/millrace-go/millrace/transport"
 )
 
 var updateMetrics = flag.Bool("update-metrics", false, "write the golden file of metrics")
@@ -123,6 +125,7 @@ func TestMetricNames(t *testing.T) {
 		cfg.Telemetry.MeterProvider = provider
 		svc := w.service(cfg)
 		require.NoError(t, handle(svc, w.name("c"), w.topic("one"), func(context.Context, string) error { return nil }))
+		require.NoError(t, framework.Schedule(svc, "report", "@daily", framework.Topic[reportDue](w.topic("report.due")), dueAt))
 		_, err := svc.Keys(idempotencykey.Shared)
 		require.NoError(t, err)
 		stop := w.start(svc)
@@ -135,6 +138,19 @@ func TestMetricNames(t *testing.T) {
 		}
 		stop()
 	}
+	v := newVoyage(t, "kafka", "pubsub")
+	migrating := v.config()
+	migrating.Telemetry.MeterProvider = provider
+	require.NoError(t, v.service(migrating).Close())
+	fleet, err := framework.Load(file(t, "service: tenants\nbroker: memory\nfleet: {databases: [{name: a, dsn: 'postgres://127.0.0.1:1/a'}]}\n"), transport.MemoryDriver)
+	require.NoError(t, err)
+	fleet.Telemetry.MeterProvider = provider
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- framework.RunFleet(ctx, fleet) }()
+	v.eventually("the fleet is observed", func() bool { return slices.Contains(gathered(t, registry), "millrace_fleet_databases") })
+	cancel()
+	require.NoError(t, <-ended)
 	got := strings.Join(gathered(t, registry), "\n") + "\n"
 	if *updateMetrics {
 		require.NoError(t, os.WriteFile(goldenMetrics, []byte(got), 0o600))
@@ -157,7 +173,7 @@ func gathered(t *testing.T, registry *prometheus.Registry) (names []string) {
 }
 
 // labels are those that expressions may use.
-var labels = []string{"millrace_shard", "millrace_consumer", "millrace_outcome", "millrace_state", "db_client_connection_state"}
+var labels = []string{"millrace_shard", "millrace_consumer", "millrace_outcome", "millrace_state", "millrace_database", "millrace_schedule", "millrace_phase", "db_client_connection_state"}
 
 // TestDashboardAndAlerts: they name metrics that are there, and no others.
 func TestDashboardAndAlerts(t *testing.T) {
