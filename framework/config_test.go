@@ -1,6 +1,7 @@
 package framework_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/millrace-go/millrace/framework"
 	"github.com/millrace-go/millrace/middleware/claim"
+	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/retry"
 	"github.com/millrace-go/millrace/transport"
 	"github.com/millrace-go/millrace/transport/kafka"
@@ -75,6 +77,24 @@ func TestOneThatWasMadeInGo(t *testing.T) {
 	memory, err := settings.Open(t.Context(), transport.Environment{})
 	require.NoError(t, err)
 	assert.NoError(t, memory.Close())
+}
+
+// Transactions are Kafka's alone: with another broker a service does not begin.
+func TestTransactionalDeliveryNeedsKafka(t *testing.T) {
+	bare(t)
+	const yaml = "service: labour\nbroker: %s\nkafka: {brokers: [localhost:9092]}\npubsub: {project_id: p}\noutbox: {delivery: transactional}\n"
+	for _, broker := range []string{"kafka", "pubsub"} {
+		cfg, err := framework.Load(file(t, fmt.Sprintf(yaml, broker)), drivers...)
+		if err == nil {
+			err = cfg.WithDefaults().Validate()
+		}
+		if broker == "kafka" {
+			require.NoError(t, err)
+			assert.Equal(t, outbox.Transactional, cfg.Outbox.Delivery)
+			continue
+		}
+		require.ErrorContains(t, err, "utbox.Delivery is Transactional: want AtLeastOnce, or the broker kafka")
+	}
 }
 
 // A file may be empty, and what is in it besides settings does no harm.

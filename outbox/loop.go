@@ -298,7 +298,7 @@ func (r *Relay) publish(ctx context.Context, a relay.Publish, once *onceShard) r
 		answer.Results = repeat(errUnregistered, len(a.Rows))
 	default:
 		if once != nil {
-			answer.Results = r.once.publish(ctx, once, a.To, a.Rows)
+			answer.Results = r.once.publish(ctx, once, a)
 		} else {
 			answer.Results = r.send(ctx, a.To, a.Rows)
 		}

@@ -150,21 +150,21 @@ func (s *onceShard) decide(f func(*progress.Shard)) {
 }
 
 // publish publishes those rows of a shard that are not published yet.
-func (o *once) publish(ctx context.Context, s *onceShard, topic string, rows []*relay.Row) []error {
+func (o *once) publish(ctx context.Context, s *onceShard, a relay.Publish) []error {
 	ctx, cancel := context.WithTimeout(ctx, o.relay.cfg.PublishTimeout)
 	defer cancel()
 	select {
 	case <-s.turn:
 		defer func() { s.turn <- struct{}{} }()
 	case <-ctx.Done():
-		return repeat(ctx.Err(), len(rows))
+		return repeat(ctx.Err(), len(a.Rows))
 	}
-	return o.halves(ctx, s, topic, rows)
+	return o.halves(ctx, s, a, a.Rows)
 }
 
 // halves publishes rows together. If the broker refuses several, it publishes them in halves: one may be to blame for all.
-func (o *once) halves(ctx context.Context, s *onceShard, topic string, rows []*relay.Row) []error {
-	results := o.batch(ctx, s, topic, rows)
+func (o *once) halves(ctx context.Context, s *onceShard, a relay.Publish, rows []*relay.Row) []error {
+	results := o.batch(ctx, s, a, rows)
 	refused := 0
 	for _, err := range results {
 		if errors.Is(err, transport.ErrRejected) {
@@ -175,7 +175,7 @@ func (o *once) halves(ctx context.Context, s *onceShard, topic string, rows []*r
 		return results
 	}
 	n := len(rows) / 2
-	results = append(o.halves(ctx, s, topic, rows[:n]), repeat(transport.ErrNotSent, len(rows)-n)...)
+	results = append(o.halves(ctx, s, a, rows[:n]), repeat(transport.ErrNotSent, len(rows)-n)...)
 	failed := map[string]bool{}
 	for i, r := range rows[:n] {
 		failed[r.Key] = failed[r.Key] || results[i] != nil && r.Key != ""
@@ -188,7 +188,7 @@ func (o *once) halves(ctx context.Context, s *onceShard, topic string, rows []*r
 		}
 	}
 	if len(rest) > 0 {
-		for i, err := range o.halves(ctx, s, topic, rest) {
+		for i, err := range o.halves(ctx, s, a, rest) {
 			results[places[i]] = err
 		}
 	}
@@ -196,14 +196,18 @@ func (o *once) halves(ctx context.Context, s *onceShard, topic string, rows []*r
 }
 
 // batch carries out what the progress decides for a batch.
-func (o *once) batch(ctx context.Context, s *onceShard, topic string, rows []*relay.Row) (results []error) {
+func (o *once) batch(ctx context.Context, s *onceShard, p relay.Publish, rows []*relay.Row) (results []error) {
 	var batch *progress.Batch
-	s.decide(func(p *progress.Shard) { batch = p.Begin(rows) })
+	s.decide(func(shard *progress.Shard) { batch = shard.Begin(rows) })
 	for results == nil {
 		var step progress.Step
 		s.decide(func(*progress.Shard) { step = batch.Next() })
 		switch a := step.(type) {
 		case progress.Take:
+			if !p.InTime(time.Now()) { // another relay may have it: do not take it back
+				s.decide(func(*progress.Shard) { batch.Taken(time.Time{}, nil, relay.ErrLeaseOver) })
+				continue
+			}
 			note, err := s.transactions.Take(ctx)
 			at := time.Now()
 			ids, wrong := progress.Decode(note)
@@ -212,7 +216,7 @@ func (o *once) batch(ctx context.Context, s *onceShard, topic string, rows []*re
 			found, err := o.relay.store.Look(ctx, s.number, a.IDs)
 			s.decide(func(*progress.Shard) { batch.Looked(a.IDs, found, unavailable(err)) })
 		case progress.Send:
-			sent := o.send(ctx, s, topic, a)
+			sent := o.send(ctx, s, p.To, a)
 			s.decide(func(*progress.Shard) { batch.Sent(sent) })
 		case progress.Done:
 			results = a.Results

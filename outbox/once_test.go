@@ -118,7 +118,7 @@ func TestPublishedOnce(t *testing.T) {
 	t.Parallel()
 	f := newOnceFixture(t)
 	relays := []*exec.Cmd{f.relay(outbox.Transactional), f.relay(outbox.Transactional)}
-	for i := range devtest.Storm(20, 12) {
+	for i := range devtest.Storm(24, 14) {
 		before := f.rows()
 		f.add(300)
 		f.left(before + 200) // it is at work

@@ -12,6 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+	"github.com/twmb/franz-go/pkg/kversion"
 
 	"github.com/millrace-go/millrace/framework/devstack/devtest"
 	"github.com/millrace-go/millrace/transport"
@@ -73,7 +74,7 @@ func copyingOf(t testing.TB, brokers []string) *copying {
 // TestTransactionsAreFenced: whoever takes them commits, nobody else does, and knows what was committed last.
 func TestTransactionsAreFenced(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(t *testing.T, brokers []string) {
+	test := func(t *testing.T, brokers []string) {
 		config, topic := kafka.Config{Brokers: brokers}, devtest.Topic(t)
 		first, other := transactions(t, config, topic, 3), transactions(t, config, topic, 4)
 		ready(t, brokers, topic)
@@ -92,6 +93,11 @@ func TestTransactionsAreFenced(t *testing.T) {
 		require.NoError(t, commit(t, first, topic, "four", "e"))
 		require.Equal(t, "other's", take(t, other))
 		require.Equal(t, []string{"ready", "a", "b", "o", "c", "d", "e"}, copyingOf(t, brokers).read(t, topic))
+	}
+	onBoth(t, test)
+	t.Run("version 1", func(t *testing.T) {
+		t.Parallel()
+		test(t, fake(t, kfake.MaxVersions(kversion.V3_7_0())).ListenAddrs())
 	})
 }
 

@@ -12,7 +12,7 @@ func (r *Relay) Look(ctx context.Context, shard int16, ids []progress.ID) (found
 	for i, id := range ids {
 		asked[id], seqs[i] = true, id.Seq
 	}
-	err = r.transact(ctx, statement{sql: r.sql.look, args: []argument{smallint(shard), int8s(seqs)}, row: func(v [][]byte) error {
+	err = r.transact(ctx, byPlace, statement{sql: r.sql.look, args: []argument{smallint(shard), int8s(seqs)}, row: func(v [][]byte) error {
 		if id := progress.IDOf(asInt8(v[0]), string(v[1])); asked[id] {
 			found = append(found, id)
 		}

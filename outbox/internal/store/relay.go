@@ -219,7 +219,7 @@ func (r *Relay) Rescan(ctx context.Context, requests []relay.RescanRequest) ([][
 // cheaper: the statistics are those of an empty table, or there are none.
 var inOrder = statement{sql: `select set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true)`}
 
-// byPlace has rows found by their places until the end of the transaction, also where reading a small table looks cheaper.
+// byPlace has rows found by their places, or by an index, until the end of the transaction, also where reading a small table looks cheaper.
 var byPlace = statement{sql: `select set_config('enable_seqscan', 'off', true)`}
 
 // Delete deletes the rows of published events, exactly those. Who else deleted some of them does not matter.
@@ -335,11 +335,11 @@ func (r *Relay) SettleFailed(ctx context.Context, a relay.SettleFailed) relay.Fa
 	}
 	keys := slices.DeleteFunc(slices.Clone(a.Keys), func(k string) bool { return k == "" })
 	answer, left := relay.FailedSettled{Ref: a.Ref}, map[string]bool{}
-	answer.Err = r.transact(ctx,
+	answer.Err = r.transact(ctx, r.flushed(
 		statement{sql: r.sql.done, args: []argument{int8s(a.Done)}},
 		statement{sql: r.sql.again, args: []argument{int8s(ids), texts(states), int4s(attempts), texts(reasons), int4s(retry)}},
 		r.promote(a.Shard, keys, false),
-		r.left(a.Shard, keys, left))
+		r.left(a.Shard, keys, left))...)
 	if answer.Err != nil {
 		answer.Err = r.archived(ctx, answer.Err)
 		return answer

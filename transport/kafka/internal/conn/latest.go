@@ -24,7 +24,7 @@ func Latest(ctx context.Context, client sarama.Client, topic string, partition i
 		return nil, fmt.Errorf("look up the end of %s, partition %d: %w", topic, partition, err)
 	}
 	for {
-		stable, err := stableEnd(client, topic, partition)
+		stable, err := StableEnd(client, topic, partition)
 		if err != nil {
 			return nil, fmt.Errorf("look up the stable end of %s, partition %d: %w", topic, partition, err)
 		}
