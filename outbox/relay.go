@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,6 +18,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/millrace-go/millrace/internal/pgschema"
+	"github.com/millrace-go/millrace/internal/self"
 	"github.com/millrace-go/millrace/outbox/internal/relay"
 	"github.com/millrace-go/millrace/outbox/internal/store"
 	"github.com/millrace-go/millrace/retry"
@@ -242,9 +242,7 @@ func NewRelay(pool *pgxpool.Pool, publisher message.Publisher, cfg RelayConfig) 
 	if err != nil {
 		return nil, fmt.Errorf("outbox relay: create its instruments: %w", err)
 	}
-	host, _ := os.Hostname() // it is for people
-	id, name := uuid.New(), fmt.Sprintf("%s:%d", host, os.Getpid())
-	statements := store.NewRelay(pool, schema, id, name, cfg.LeaseTTL, cfg.Archive)
+	statements := store.NewRelay(pool, schema, uuid.New(), self.Name, cfg.LeaseTTL, cfg.Archive)
 	statements.Broker, statements.Durable = cfg.Broker, cfg.Delivery == Transactional
 	return &Relay{
 		cfg: cfg, pool: pool, publisher: publisher, store: statements,

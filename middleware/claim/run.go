@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"sync"
 	"time"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/millrace-go/millrace/internal/pgdays"
 	"github.com/millrace-go/millrace/internal/pgschema"
+	"github.com/millrace-go/millrace/internal/self"
 )
 
 // exchangeTimeout bounds one exchange with the database.
@@ -148,8 +148,7 @@ func (r *run) exchange(ctx context.Context) error {
 		}
 	}
 	if r.id == 0 {
-		host, _ := os.Hostname() // only for people
-		if err := r.conn.QueryRow(ctx, r.query("run_begin"), r.claim.cfg.Service, fmt.Sprintf("%s:%d", host, os.Getpid())).Scan(&r.id); err != nil {
+		if err := r.conn.QueryRow(ctx, r.query("run_begin"), r.claim.cfg.Service, self.Name).Scan(&r.id); err != nil {
 			return err
 		}
 	}

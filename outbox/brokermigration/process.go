@@ -4,9 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"log/slog"
-	"os"
 	"slices"
 	"sync"
 	"time"
@@ -15,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/millrace-go/millrace/internal/self"
 	"github.com/millrace-go/millrace/outbox/internal/store"
 )
 
@@ -47,9 +46,8 @@ type process struct {
 
 // register beats once, and goes on until end.
 func register(ctx context.Context, pool *pgxpool.Pool, schema, service string, log *slog.Logger, from, to *side) (*process, error) {
-	host, _ := os.Hostname() // for people, and to find the relays and claims of this process
 	p := &process{
-		pool: pool, schema: schema, id: uuid.New(), name: fmt.Sprintf("%s:%d", host, os.Getpid()), service: service,
+		pool: pool, schema: schema, id: uuid.New(), name: self.Name, service: service,
 		log: log, from: from, to: to, consumers: []Read{},
 	}
 	err := p.beat(ctx)

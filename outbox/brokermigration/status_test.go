@@ -11,6 +11,7 @@ import (
 	"github.com/millrace-go/millrace/framework/devstack/devtest"
 	"github.com/millrace-go/millrace/internal/pgschema"
 	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/outbox/internal/store"
 	"github.com/millrace-go/millrace/transport"
 )
 
@@ -85,4 +86,28 @@ func TestNothingIsPublishedWhereAConsumerIsNotKnown(t *testing.T) {
 			assert.Empty(t, s.Back.Blocked, "to publish to the old broker again is safe")
 		})
 	}
+}
+
+// A consumer that has been down for days still has something to read.
+func TestReadersAreNotForgotten(t *testing.T) {
+	f := newFixture(t, Drain)
+	f.process("down for days", "g", "-3 days")
+	f.process("before it", "g", "-4 days")
+	f.process("down, and reads what another one reads", "h", "-3 days")
+	f.process("that other one", "h", "1 hour")
+	f.exec(store.Query("broker_sweep", f.query.Schema))
+	all, _, err := whoLives(t.Context(), f.query.Pool, f.query.Schema)
+	require.NoError(t, err)
+	var names []string
+	for _, p := range all {
+		names = append(names, p.Name)
+	}
+	assert.ElementsMatch(t, []string{"down for days", "that other one"}, names)
+	f.old.tells.Lag = -1
+	_, err = Step(t.Context(), f.query, false, "test")
+	require.ErrorIs(t, err, ErrBlocked)
+	f.new.tells = f.old.tells
+	s, err := Inspect(t.Context(), f.query)
+	require.NoError(t, err)
+	assert.Contains(t, s.Next.Blocked, "no process of the migration reads consumer g of topic t from old: start one, or delete the subscription")
 }
