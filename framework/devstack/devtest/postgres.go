@@ -122,12 +122,17 @@ func Databases(t testing.TB, n int, prepare func(dsn string) error) (dsns []stri
 		})
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout+time.Duration(n)*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout+time.Duration(n)*5*time.Second)
 		defer cancel()
+		var dropping errgroup.Group
+		dropping.SetLimit(8) // each waits for a checkpoint, which several can share
 		for _, dsn := range dsns[1:] {
-			if err := execute(ctx, shared, "drop database if exists "+databaseOf(t, dsn)+" with (force)"); err != nil {
-				t.Errorf("drop a database: %v", err)
-			}
+			dropping.Go(func() error {
+				return execute(ctx, shared, "drop database if exists "+databaseOf(t, dsn)+" with (force)")
+			})
+		}
+		if err := dropping.Wait(); err != nil {
+			t.Errorf("drop a database: %v", err)
 		}
 	})
 	if err := creating.Wait(); err != nil {
