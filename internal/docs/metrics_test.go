@@ -74,9 +74,9 @@ func TestMetricsAreFound(t *testing.T) {
 }
 
 var (
-	instrument = regexp.MustCompile(`(\w+)\((?:\d, )?\s*"(millrace\.[a-z_.]+)", (?:metric\.WithUnit\()?"([^"]+)"`)
+	instrument = regexp.MustCompile(`(\w+)\(\s*"(millrace\.[a-z_.]+)", (?:metric\.WithUnit\()?"([^"]+)"`)
 	metricRow  = regexp.MustCompile("(?m)^\\| `(millrace\\.[a-z_.]+)` \\| (\\w+) \\| (\\w+) \\|")
-	kinds      = map[string]string{"Counter": "counter", "Histogram": "histogram", "Gauge": "gauge", "UpDownCounter": "gauge", "gauge": "gauge"}
+	kinds      = map[string]string{"Counter": "counter", "Histogram": "histogram", "Gauge": "gauge", "UpDownCounter": "gauge", "Int": "gauge", "Float": "gauge"}
 )
 
 // instruments are the metrics that Go code makes: name → type and unit.
@@ -115,6 +115,6 @@ func TestInstrumentsAreFound(t *testing.T) {
 	t.Parallel()
 	assert.Equal(t, map[string]string{"millrace.a.b": "counter in event", "millrace.c": "gauge in s", "millrace.d": "gauge in shard", "millrace.e": "gauge in message"},
 		instruments(`m.Int64ObservableCounter(
-			"millrace.a.b", metric.WithUnit("{event}")) m.Float64ObservableGauge("millrace.c", metric.WithUnit("s") gauge(0, "millrace.d", "{shard}", "x")
+			"millrace.a.b", metric.WithUnit("{event}")) m.Float64ObservableGauge("millrace.c", metric.WithUnit("s") gauges.Int("millrace.d", "{shard}", "x")
 			m.Int64UpDownCounter("millrace.e", metric.WithUnit("{message}")) attribute.String("millrace.f", "g")`))
 }
