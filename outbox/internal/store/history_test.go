@@ -119,12 +119,12 @@ func TestLeasesHaveAHistory(t *testing.T) {
 				}
 				time.Sleep(time.Duration(rand.Int64N(int64(pause))))
 			}
-			assert.Positive(t, got, "leases of relay %d", r.client)
 			r.end(t)
 		})
 	}
 	group.Wait()
 	t.Logf("%d operations, %d leases", len(h.Operations()), h.Count("take"))
+	assert.Positive(t, h.Count("take"))
 	history.Check(t, h, history.Lease)
 }
 
