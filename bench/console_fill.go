@@ -51,7 +51,8 @@ func (s stock) fill(ctx context.Context, progress func(string, ...any)) error {
 		{"outbox", `select setval(format('{s}.outbox_seq_%s', shard), 3 * {rows}) from {s}.outbox_shard`},
 		{"outbox_archive", `select {s}.outbox_archive_days('1 day')`},
 		{"outbox_archive", `insert into {s}.outbox_archive (published_at, shard, seq, event_id, topic, key, headers, payload, created_at)
-			select now(), n % 16, n, {event}, 'topic-' || n % 20, 'key-' || n % 100000, convert_to('{}', 'UTF8'), convert_to(repeat('x', 100), 'UTF8'), now() from generate_series(2 * {rows} + 1, 3 * {rows}) n`},
+			select today + (now() - today) * (n / 100 * 100 - 2 * {rows}) / {rows}, n % 16, n, {event}, 'topic-' || n % 20, 'key-' || n % 100000, convert_to('{}', 'UTF8'), convert_to(repeat('x', 100), 'UTF8'), now()
+			from generate_series(2 * {rows} + 1, 3 * {rows}) n, (select date_trunc('day', now(), 'UTC') as today) d`},
 		{"outbox_failed", `insert into {s}.outbox_failed (hash, shard, seq, event_id, topic, key, headers, payload, created_at, state, attempts, reason)
 			select n % 100000, n % 16, n, {event}, 'topic-' || n % 20, 'key-' || n % 100000, convert_to('{}', 'UTF8'), convert_to(repeat('x', 100), 'UTF8'), now(), state, 3,
 				case state when 'blocked' then '' else 'broker: timeout after ' || n || ' ms' end
