@@ -66,6 +66,9 @@ type Config struct {
 	// Claim configures how events are claimed and what becomes of those whose handlers fail.
 	Claim Claim
 
+	// DeadLetters configures how long dead letters are kept.
+	DeadLetters DeadLetters
+
 	// Effects configures the ledger of effects outside of the database: see Service.Effects.
 	Effects Effects
 
@@ -183,6 +186,8 @@ type Handler struct {
 	// Group is what the broker knows the handler by: the group in Kafka, part of the subscription's name in Pub/Sub. Another
 	// group is another consumer, which starts anew. Default: the service's name, a dot and the handler's name.
 	Group string
+	// DeadLetters configures how long the handler's dead letters are kept.
+	DeadLetters DeadLetters
 	// HandlerConfig is the claim's for this handler.
 	claim.HandlerConfig
 }
@@ -295,12 +300,12 @@ func (c Config) Validate() error {
 		if r := c.Handlers[name].UnknownVersions; r < Wait || r > Ignore {
 			wrong(field+".UnknownVersions", "%s: want Wait, Dead or Ignore", r)
 		}
-		errs = append(errs, c.Handlers[name].Validate("Config."+field))
+		errs = append(errs, c.Handlers[name].DeadLetters.validate("Config."+field+".DeadLetters"), c.Handlers[name].Validate("Config."+field))
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Schedules)) {
 		errs = append(errs, c.Schedules[name].Validate(fmt.Sprintf("Config.Schedules[%q]", name)))
 	}
-	errs = append(errs, c.CloudEvents.validate(), c.Health.Validate(), c.Fleet.validate())
+	errs = append(errs, c.DeadLetters.validate("Config.DeadLetters"), c.CloudEvents.validate(), c.Health.Validate(), c.Fleet.validate())
 	if c.Log.Format != "text" && c.Log.Format != "json" {
 		wrong("Log.Format", "%q: want text or json", c.Log.Format)
 	}

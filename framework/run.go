@@ -106,6 +106,10 @@ func (s *Service) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	expiring, err := s.expiring()
+	if err != nil {
+		return err
+	}
 	// What handlers need until they are done lives longer than ctx.
 	keeping, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
@@ -122,6 +126,7 @@ func (s *Service) run(ctx context.Context) error {
 		parts.Go(func() error { return run(keeping) })
 	}
 	parts.Go(func() error { return scheduler.Run(over) })
+	parts.Go(func() error { return expiring(over) })
 	routed := make(chan struct{})
 	parts.Go(func() error {
 		defer close(routed)

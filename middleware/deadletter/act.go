@@ -78,7 +78,9 @@ type action struct {
 	may    []string
 	detail string // JSON for the audit
 	except string // a consumer whose events are passed over
-	do     func(ctx context.Context, tx pgx.Tx, schema string, on acting, r *Result) error
+	// still returns those of the locked events that it is for; nil: all
+	still func(ctx context.Context, tx pgx.Tx, schema string, locked []int64) ([]int64, error)
+	do    func(ctx context.Context, tx pgx.Tx, schema string, on acting, r *Result) error
 }
 
 // acting is events, and the keys that they hold up.
@@ -151,8 +153,7 @@ func (a action) begin(ctx context.Context, tx pgx.Tx, schema string, s Selection
 	return upTo, others, err
 }
 
-// step does it to the next events, at most so many, and returns the last one. Keys are locked before events, as whoever blocks and
-// brings back does; events that somebody has in flight are not waited for, because that one may wait for a key of ours.
+// step does it to the next events, at most so many, and returns the last one.
 func (a action) step(ctx context.Context, tx pgx.Tx, schema string, s Selection, above, upTo int64, limit int, by By, r *Result) (last int64, err error) {
 	page, err := s.page(ctx, tx, schema, above, upTo, limit)
 	if err != nil {
@@ -162,6 +163,13 @@ func (a action) step(ctx context.Context, tx pgx.Tx, schema string, s Selection,
 		_, err := tx.Exec(ctx, query("fold", schema))
 		return upTo, err
 	}
+	_, err = a.act(ctx, tx, schema, page, s.States, by, r)
+	return page[len(page)-1].id, err
+}
+
+// act does it to those of the events that are in one of the states, and returns their IDs. Keys are locked before events, as whoever
+// blocks and brings back does; events that somebody has in flight are not waited for, because that one may wait for a key of ours.
+func (a action) act(ctx context.Context, tx pgx.Tx, schema string, page []selected, states []string, by By, r *Result) (done []int64, err error) {
 	var on acting
 	for _, f := range page {
 		if f.name == a.except {
@@ -170,29 +178,34 @@ func (a action) step(ctx context.Context, tx pgx.Tx, schema string, s Selection,
 		on.ids, on.consumers, on.keys = append(on.ids, f.id), append(on.consumers, f.consumer), append(on.keys, f.key)
 	}
 	if _, err := tx.Exec(ctx, query("keys", schema), on.consumers, on.keys); err != nil {
-		return 0, err
+		return nil, err
 	}
-	rows, err := tx.Query(ctx, query("lock", schema), on.ids, s.States)
+	rows, err := tx.Query(ctx, query("lock", schema), on.ids, states)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	if on.ids, err = pgx.CollectRows(rows, pgx.RowTo[int64]); err != nil {
-		return 0, err
+		return nil, err
+	}
+	if a.still != nil {
+		if on.ids, err = a.still(ctx, tx, schema, on.ids); err != nil {
+			return nil, err
+		}
 	}
 	r.Done, r.InFlight = r.Done+len(on.ids), r.InFlight+len(on.keys)-len(on.ids)
 	if _, err := tx.Exec(ctx, query("audit", schema), on.ids, by.Actor, a.name, by.Note, json.RawMessage(cmp.Or(a.detail, `{}`))); err != nil {
-		return 0, err
+		return nil, err
 	}
 	if _, err := tx.Exec(ctx, query("supersede", schema), on.ids); err != nil {
-		return 0, err
+		return nil, err
 	}
 	if err := a.do(ctx, tx, schema, on, r); err != nil {
-		return 0, err
+		return nil, err
 	}
 	for _, name := range []string{"promote", "free"} { // also where somebody was faster, and the keys are ours alone
 		if _, err := tx.Exec(ctx, query(name, schema), on.consumers, on.keys); err != nil {
-			return 0, err
+			return nil, err
 		}
 	}
-	return page[len(page)-1].id, nil
+	return on.ids, nil
 }

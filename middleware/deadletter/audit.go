@@ -20,7 +20,7 @@ type Audit struct {
 	ID       int64           `json:"id"`
 	At       time.Time       `json:"at"`
 	Actor    string          `json:"actor"`
-	Action   string          `json:"action"` // "edit", "replay", "discard", "purge", "purge audit"; of a replay that keeps a pace "stop replay", "resume replay"
+	Action   string          `json:"action"` // "edit", "replay", "discard", "expire", "purge", "purge audit"; of a replay that keeps a pace "stop replay", "resume replay"
 	Consumer string          `json:"consumer"`
 	EventID  string          `json:"event_id"`
 	Detail   json.RawMessage `json:"detail"` // the note, and the event's state, reason and error before
