@@ -93,7 +93,7 @@ func TestTransactionalDeliveryNeedsKafka(t *testing.T) {
 			assert.Equal(t, outbox.Transactional, cfg.Outbox.Delivery)
 			continue
 		}
-		require.ErrorContains(t, err, "utbox.Delivery is Transactional: want AtLeastOnce, or the broker kafka")
+		require.ErrorContains(t, err, "outbox.delivery is Transactional: want AtLeastOnce, or the broker kafka")
 	}
 }
 
