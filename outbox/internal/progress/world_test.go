@@ -198,8 +198,8 @@ func (w *world) progress() (ids []ID, stable bool) {
 
 func (w *world) hold() {
 	h := &holder{shard: New(6), held: map[relay.Identity]*row{}}
-	if w.breaks.rules != nil {
-		w.breaks.rules(&h.shard.rules)
+	if w.rules != nil {
+		w.rules(&h.shard.rules)
 	}
 	w.holders = append(w.holders, h)
 }
