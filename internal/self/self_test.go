@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"regexp"
 	"strings"
 	"testing"
 
@@ -30,7 +29,7 @@ func TestNamesDifferWhereHostAndNumberDoNot(t *testing.T) {
 	t.Parallel()
 	identity := func(name string) string {
 		t.Helper()
-		require.Regexp(t, regexp.MustCompile(`:\d+:[0-9a-f]{8}$`), name)
+		require.Regexp(t, `:\d+:[0-9a-f]{8}$`, name)
 		return name[strings.LastIndex(name, ":"):]
 	}
 	var other strings.Builder
