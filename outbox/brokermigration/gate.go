@@ -33,7 +33,9 @@ type token struct {
 
 // seen takes what a beat has found, whose registration lasts until a time. The beat's answer came now.
 func (g *gate) seen(r Record, wrong error, until, now time.Time) {
-	g.term.Renew(until, now)
+	if g.term.Renew(until, now); r.Epoch < g.record.Epoch { // a database that was restored: steps may have been made that it does not know
+		g.term.Break()
+	}
 	g.record, g.wrong = r, wrong
 }
 

@@ -116,10 +116,12 @@ func (p *process) beat(ctx context.Context) (err error) {
 	}
 	began := time.Now()
 	var r Record
-	batch := &pgx.Batch{} // one implicit transaction
+	batch := &pgx.Batch{}
+	batch.Queue(`begin isolation level read committed`) // else, by the role's default, the record may be that before the wait for the lock
 	batch.Queue(p.query("broker_lock_shared"))
 	batch.Queue(p.query("broker_beat"), p.id, p.name, p.service, p.from.Name(), p.to.Name(), ttl.Milliseconds(), epoch, string(consumers), fromBusy, toBusy)
 	batch.Queue(p.query("broker_record")).QueryRow(func(row pgx.Row) error { return scanRecord(row, &r) })
+	batch.Queue(`commit`)
 	if err := p.conn.SendBatch(ctx, batch).Close(); err != nil {
 		if fromBusy { // the next beat tells
 			p.from.delivered.Add(1)

@@ -222,6 +222,10 @@ func Step(ctx context.Context, q Query, goBack bool, actor string) (Status, erro
 		return s, ErrBlocked
 	}
 	err = pgtx.Run(ctx, q.Pool, func(ctx context.Context, tx pgx.Tx) error {
+		// All relays wait for the lock when they renew their leases: it must not outlast an operator's process that is suspended.
+		if _, err := tx.Exec(ctx, `set local idle_in_transaction_session_timeout = '5s'`); err != nil {
+			return err
+		}
 		if _, err := tx.Exec(ctx, store.Query("broker_lock", q.Schema)); err != nil {
 			return err
 		}
@@ -234,7 +238,7 @@ func Step(ctx context.Context, q Query, goBack bool, actor string) (Status, erro
 		}
 		_, err := tx.Exec(ctx, store.Query("broker_step", q.Schema), s.Epoch+1, s.From, s.To, way.Phase, actor)
 		return err
-	})
+	}, pgtx.Isolation(pgx.ReadCommitted))
 	if err != nil {
 		return s, fmt.Errorf("step of the broker migration: %w", err)
 	}

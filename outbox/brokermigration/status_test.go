@@ -2,9 +2,12 @@ package brokermigration
 
 import (
 	"context"
+	"log/slog"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -110,4 +113,53 @@ func TestReadersAreNotForgotten(t *testing.T) {
 	s, err := Inspect(t.Context(), f.query)
 	require.NoError(t, err)
 	assert.Contains(t, s.Next.Blocked, "no process of the migration reads consumer g of topic t from old: start one, or delete the subscription")
+}
+
+// A process whose role reads by an older snapshot would publish by the phase before the step for which it waited.
+func TestBeatReadsTheStepThatItWaitedFor(t *testing.T) {
+	f := newFixture(t, Drain)
+	own := f.query.Pool.Config()
+	own.ConnConfig.RuntimeParams["default_transaction_isolation"] = "repeatable read"
+	pool, err := pgxpool.NewWithConfig(t.Context(), own)
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	p := &process{pool: pool, schema: f.query.Schema, id: uuid.New(), log: slog.New(slog.DiscardHandler), from: &side{Transport: f.old}, to: &side{Transport: f.new}}
+	t.Cleanup(p.disconnect)
+	require.NoError(t, p.beat(t.Context()))
+
+	tx, err := f.query.Pool.Begin(t.Context())
+	require.NoError(t, err)
+	_, err = tx.Exec(t.Context(), store.Query("broker_lock", f.query.Schema))
+	require.NoError(t, err)
+	beat := make(chan error, 1)
+	go func() { beat <- p.beat(t.Context()) }()
+	const waits = `select exists (select from pg_locks where not granted and locktype = 'advisory' and pid = $1)`
+	require.Eventually(t, func() (waiting bool) {
+		require.NoError(t, f.query.Pool.QueryRow(t.Context(), waits, p.conn.PgConn().PID()).Scan(&waiting))
+		return waiting
+	}, time.Minute, 10*time.Millisecond)
+	_, err = tx.Exec(t.Context(), store.Query("broker_step", f.query.Schema), 2, "old", "new", Publish, "test")
+	require.NoError(t, err)
+	require.NoError(t, tx.Commit(t.Context()))
+	require.NoError(t, <-beat)
+	assert.EqualValues(t, 2, p.gate.record.Epoch)
+}
+
+// A batch that began before a restore set the record back is not counted: steps may have been made that the database does not know.
+func TestRecordThatIsSetBackEndsTheTerm(t *testing.T) {
+	t.Parallel()
+	var g gate
+	now := time.Now()
+	beat := func(epoch int64) {
+		g.seen(Record{Epoch: epoch, From: "old", To: "new", Phase: Publish}, nil, now.Add(ttl), now)
+	}
+	beat(2)
+	_, counted, err := g.begin(now)
+	require.NoError(t, err)
+	_, lost, err := g.begin(now)
+	require.NoError(t, err)
+	beat(3)
+	assert.True(t, g.end(counted, now))
+	beat(2)
+	assert.False(t, g.end(lost, now))
 }

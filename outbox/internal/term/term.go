@@ -24,8 +24,11 @@ func (t *Term) Break() { t.n++ }
 // End ends the registration.
 func (t *Term) End() { t.until = time.Time{} }
 
-// Over reports whether the registration has ended.
-func (t *Term) Over(now time.Time) bool { return now.After(t.until) }
+// Over reports whether the registration has ended. It asks both clocks of the times: the monotonic one stands still while a machine is
+// suspended, and the other one may be set back.
+func (t *Term) Over(now time.Time) bool {
+	return now.After(t.until) || now.Round(0).After(t.until.Round(0))
+}
 
 // Number is that of this term.
 func (t *Term) Number() int { return t.n }
