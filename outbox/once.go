@@ -72,15 +72,16 @@ type onceShard struct {
 	progress *progress.Shard
 }
 
-// newOnce names the transactions after the database and the schema: those of another outbox at the same brokers must not end them.
+// newOnce names the transactions after the database, the schema and the server, which keeps its identifier when a standby takes
+// over: another outbox at the same brokers must not end them.
 func newOnce(ctx context.Context, r *Relay) (*once, error) {
-	var database string
-	if err := r.pool.QueryRow(ctx, `select current_database()`).Scan(&database); err != nil {
-		return nil, fmt.Errorf("ask for the database's name: %w", err)
+	var database, server string
+	if err := r.pool.QueryRow(ctx, `select current_database(), system_identifier::text from pg_control_system()`).Scan(&database, &server); err != nil {
+		return nil, fmt.Errorf("ask for the names of the database and its server: %w", err)
 	}
 	return &once{
-		relay: r, publisher: r.publisher.(transport.TransactionalPublisher), name: nameable(database) + "." + nameable(r.cfg.Schema),
-		shards: map[*onceShard]struct{}{},
+		relay: r, publisher: r.publisher.(transport.TransactionalPublisher),
+		name: nameable(database) + "." + nameable(r.cfg.Schema) + "." + server, shards: map[*onceShard]struct{}{},
 	}, nil
 }
 

@@ -54,9 +54,8 @@ type RelayConfig struct {
 	// Delivery is how often an event is published. Transactional is for Kafka alone: a batch and a record of what is published are
 	// one transaction of the brokers, and a relay that takes a shard over ends what its predecessor has begun. Consumers that are
 	// read_committed get each event once, and wait for open transactions. A shard sends one batch at a time, and each shard has
-	// connections of its own. Two outboxes whose databases and schemas have the same names must not share brokers: their relays
-	// would end each other's transactions. At most 20,000 events may be MaxInFlight then. docs/guarantees.md has what it does
-	// not cover. Default: AtLeastOnce.
+	// connections of its own. At most 20,000 events may be MaxInFlight then. docs/guarantees.md has what it does not cover.
+	// Default: AtLeastOnce.
 	Delivery Delivery
 
 	// Archive is how long published events are kept in the table outbox_archive, for replay and for "millrace explain".
