@@ -26,7 +26,7 @@ func TestRelayEndsWhereTheFleetPublishesElsewhere(t *testing.T) {
 			t.Parallel()
 			f, got := newFixture(t), newRecorder()
 			ended := make(chan error, 1)
-			relay := f.newRelay(got, outbox.RelayConfig{Broker: broker, LeaseTTL: 2 * time.Second})
+			relay := f.newRelay(got, outbox.RelayConfig{Broker: broker})
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			go func() { ended <- relay.Run(ctx) }()

@@ -24,8 +24,8 @@ type Reset struct {
 // Position is a place in a topic. One field is set.
 type Position struct {
 	Earliest bool            // the first message that the broker still has
-	Latest   bool            // behind the last message
-	Time     time.Time       // the first message that was published at this time or later
+	Latest   bool            // behind the last message; on Pub/Sub behind those that were published before now by this clock
+	Time     time.Time       // the first message that was published at this time or later; not one that is to come
 	Offsets  map[int32]int64 // of some partitions; the others stay where they are. Kafka only
 	Snapshot string          // a snapshot of the subscription, by its name. Pub/Sub only
 }

@@ -111,7 +111,7 @@ type Model[S comparable] struct {
 }
 
 // patience bounds the search of a key's orders.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 // Unordered returns the keys whose operations have no order that the model allows, and those for which the search took too long.
 func Unordered[S comparable](ops []Operation, model Model[S]) (wrong, undecided []string) {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/millrace-go/millrace/internal/pgschema"
@@ -221,26 +222,21 @@ func Step(ctx context.Context, q Query, goBack bool, actor string) (Status, erro
 	case len(way.Blocked) > 0:
 		return s, ErrBlocked
 	}
-	err = pgtx.Run(ctx, q.Pool, func(ctx context.Context, tx pgx.Tx) error {
-		// All relays wait for the lock when they renew their leases: it must not outlast an operator's process that is suspended.
-		if _, err := tx.Exec(ctx, `set local idle_in_transaction_session_timeout = '5s'`); err != nil {
-			return err
-		}
-		if _, err := tx.Exec(ctx, store.Query("broker_lock", q.Schema)); err != nil {
-			return err
-		}
-		var now Record
-		if err := scanRecord(tx.QueryRow(ctx, store.Query("broker_record", q.Schema)), &now); err != nil {
-			return err
-		}
-		if now.Epoch != s.Epoch {
-			return errors.New("somebody else has made a step: look at the status again")
-		}
-		_, err := tx.Exec(ctx, store.Query("broker_step", q.Schema), s.Epoch+1, s.From, s.To, way.Phase, actor)
-		return err
-	}, pgtx.Isolation(pgx.ReadCommitted))
-	if err != nil {
+	var made pgconn.CommandTag
+	batch := &pgx.Batch{} // in one round trip: all relays wait for the lock when they renew their leases
+	batch.Queue(`begin isolation level read committed`)
+	batch.Queue(`set local lock_timeout = '1s'`) // who waits for the lock keeps those from it that come later
+	batch.Queue(store.Query("broker_lock", q.Schema))
+	batch.Queue(store.Query("broker_step", q.Schema), s.Epoch+1, s.From, s.To, way.Phase, actor).Exec(func(tag pgconn.CommandTag) error {
+		made = tag
+		return nil
+	})
+	batch.Queue(`commit`)
+	if err := q.Pool.SendBatch(ctx, batch).Close(); err != nil { // a connection in a transaction does not go back to the pool
 		return s, fmt.Errorf("step of the broker migration: %w", err)
+	}
+	if made.RowsAffected() == 0 {
+		return s, errors.New("step of the broker migration: somebody else has made a step: look at the status again")
 	}
 	return s, nil
 }

@@ -93,6 +93,8 @@ func (t *Transport) offset(r transport.Reset, partition int32) (at int64, err er
 		at, err = t.client.GetOffset(r.Topic, partition, sarama.OffsetOldest)
 	case r.To.Latest:
 		at, err = conn.StableEnd(t.client, r.Topic, partition)
+	case r.To.Time.After(time.Now()):
+		return 0, errors.New("reset to a time that is to come: want Latest, or a time that was")
 	case !r.To.Time.IsZero():
 		at, err = t.client.GetOffset(r.Topic, partition, r.To.Time.Truncate(time.Millisecond).UnixMilli())
 		if err == nil && at < 0 { // nothing was published since

@@ -53,7 +53,9 @@ func (t *Transport) seek(subscription string, to transport.Position) (*pubsubpb.
 	case to.Earliest:
 		at(time.Unix(0, 0)) // before all that a broker may have kept
 	case to.Latest:
-		at(time.Now().Truncate(time.Millisecond)) // as publish times are
+		at(time.Now().Truncate(time.Millisecond)) // as publish times are, but by this clock
+	case to.Time.After(time.Now()):
+		return nil, errors.New("reset to a time that is to come: what is published until then would be lost")
 	case !to.Time.IsZero():
 		at(to.Time)
 	case to.Snapshot != "":

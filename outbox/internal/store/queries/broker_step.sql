@@ -1,8 +1,10 @@
--- Makes a step, and notes who did. Nobody else makes one meanwhile, by broker_lock.
+-- Makes step $1 if the one before is the latest, and notes who did: one row, or none. Nobody makes one meanwhile, by broker_lock.
 with step as (
-    insert into {schema}.outbox_broker (epoch, from_name, to_name, phase) values ($1::bigint, $2::text, $3::text, $4::text)
+    insert into {schema}.outbox_broker as record (epoch, from_name, to_name, phase) values ($1::bigint, $2::text, $3::text, $4::text)
     on conflict (one) do update set epoch = excluded.epoch, from_name = excluded.from_name, to_name = excluded.to_name,
         phase = excluded.phase, changed_at = now()
+    where record.epoch = excluded.epoch - 1
+    returning epoch
 )
 insert into {schema}.outbox_audit (actor, action, events, detail)
-values ($5, 'migration step', 0, jsonb_build_object('from', $2::text, 'to', $3::text, 'phase', $4::text))
+select $5, 'migration step', 0, jsonb_build_object('from', $2::text, 'to', $3::text, 'phase', $4::text) from step

@@ -33,9 +33,12 @@ type tokens struct {
 
 func newTokens(life context.Context, sasl SASL) *tokens {
 	// Requests are so rare that no connection is kept.
-	transport := http.DefaultTransport.(*http.Transport).Clone()
-	transport.DisableKeepAlives = true
-	life = context.WithValue(life, oauth2.HTTPClient, &http.Client{Transport: transport})
+	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true}
+	life = context.WithValue(life, oauth2.HTTPClient, &http.Client{
+		Transport: transport,
+		// The secret goes nowhere but to the endpoint that was configured.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	})
 	return &tokens{life: life, sasl: sasl, client: clientcredentials.Config{
 		ClientID: sasl.ClientID, TokenURL: sasl.TokenURL, Scopes: sasl.Scopes, AuthStyle: oauth2.AuthStyleInHeader,
 	}}
