@@ -118,7 +118,7 @@ func (o *once) end(s *onceShard) {
 	})
 }
 
-// close ends all leases.
+// close ends all leases. Like the last delete, it waits no longer than flushTimeout: a publisher may block for ever.
 func (o *once) close() {
 	o.mu.Lock()
 	shards := slices.Collect(maps.Keys(o.shards))
@@ -126,7 +126,16 @@ func (o *once) close() {
 	for _, s := range shards {
 		o.end(s)
 	}
-	o.closing.Wait()
+	closed := make(chan struct{})
+	go func() {
+		o.closing.Wait()
+		close(closed)
+	}()
+	select {
+	case <-closed:
+	case <-time.After(flushTimeout):
+		o.relay.cfg.Logger.Warn("the transactions of some shards are not closed yet")
+	}
 }
 
 // deleted notes rows that are deleted for good.
@@ -215,9 +224,12 @@ func (o *once) batch(ctx context.Context, s *onceShard, p relay.Publish, rows []
 			s.decide(func(*progress.Shard) { batch.Taken(at, ids, unavailable(errors.Join(err, wrong))) })
 		case progress.Look:
 			found, err := o.relay.store.Look(ctx, s.number, a.IDs)
-			s.decide(func(*progress.Shard) { batch.Looked(a.IDs, found, unavailable(err)) })
+			s.decide(func(*progress.Shard) { batch.Looked(time.Now(), a.IDs, found, unavailable(err)) })
 		case progress.Send:
-			sent := o.send(ctx, s, p.To, a)
+			sent := repeat(relay.ErrLeaseOver, len(a.Rows))
+			if p.InTime(time.Now()) {
+				sent = o.send(ctx, s, p.To, a)
+			}
 			s.decide(func(*progress.Shard) { batch.Sent(sent) })
 		case progress.Done:
 			results = a.Results

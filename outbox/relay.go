@@ -312,11 +312,11 @@ func (r *Relay) Run(ctx context.Context) error {
 	}
 	newLoop(hard, end, r).run(ctx)
 	loops.Wait()
-	if r.once != nil {
-		r.once.close()
-	}
 	if err := r.store.Leave(hard, r.shardCount); err != nil {
 		r.cfg.Logger.WarnContext(ctx, "give the shards of the outbox back", "error", err)
+	}
+	if r.once != nil {
+		r.once.close()
 	}
 	if err := context.Cause(ctx); errors.Is(err, store.ErrElsewhere) {
 		return fmt.Errorf("run outbox relay: %w", err)

@@ -59,7 +59,7 @@ type Shard struct {
 	rules rules
 
 	open   bool      // nobody has taken the shard since this relay did, as far as it knows
-	taken  time.Time // since when nobody else could commit
+	sure   time.Time // rows that were read before may be published, or be gone: they are looked for
 	looked bool      // the progress has been compared with the rows since
 	rows   map[ID]*relay.Row
 }
@@ -68,7 +68,7 @@ type Shard struct {
 func New(limit int) *Shard {
 	return &Shard{limit: limit, rows: map[ID]*relay.Row{}, rules: rules{
 		id:      func(r *relay.Row) ID { return IDOf(r.Seq, r.EventID) },
-		stale:   func(r *relay.Row, taken time.Time) bool { return !r.Read.After(taken) },
+		stale:   func(r *relay.Row, sure time.Time) bool { return !r.Read.After(sure) },
 		unknown: func(err error) bool { return err != nil },
 		same:    func(known, deleted *relay.Row) bool { return known == deleted },
 		stays:   func(there bool) bool { return there },
@@ -168,7 +168,7 @@ func (b *Batch) unsure() (ids []ID) {
 	}
 	for _, r := range b.rows {
 		id := s.rules.id(r)
-		if _, known := s.rows[id]; known || !s.rules.stale(r, s.taken) {
+		if _, known := s.rows[id]; known || !s.rules.stale(r, s.sure) {
 			continue
 		}
 		if _, asked := b.there[id]; !asked {
@@ -208,7 +208,7 @@ func (b *Batch) Taken(at time.Time, progress []ID, err error) {
 		b.end(fmt.Errorf("take the shard's transactions: %w", err))
 		return
 	}
-	s.open, s.taken, s.looked, b.there = true, at, false, map[ID]bool{}
+	s.open, s.sure, s.looked, b.there = true, at, false, map[ID]bool{}
 	known := s.rows
 	s.rows = make(map[ID]*relay.Row, len(progress))
 	for _, id := range progress {
@@ -216,8 +216,8 @@ func (b *Batch) Taken(at time.Time, progress []ID, err error) {
 	}
 }
 
-// Looked ends Look: those of its rows that there are.
-func (b *Batch) Looked(asked, found []ID, err error) {
+// Looked ends Look: those of its rows that there were at some time before at.
+func (b *Batch) Looked(at time.Time, asked, found []ID, err error) {
 	s := b.shard
 	if err != nil {
 		b.end(fmt.Errorf("look for rows that may be published: %w", err))
@@ -235,6 +235,7 @@ func (b *Batch) Looked(asked, found []ID, err error) {
 	if !s.looked {
 		maps.DeleteFunc(s.rows, func(id ID, _ *relay.Row) bool { return !s.rules.stays(b.there[id]) })
 		s.looked = true
+		s.sure = at // a read before may have rows that have left the progress, because they are gone
 	}
 }
 
