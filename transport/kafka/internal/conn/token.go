@@ -57,7 +57,11 @@ func (t *tokens) Token() (*sarama.AccessToken, error) {
 	if kept == nil || time.Until(kept.Expiry) <= 0 {
 		return nil, err
 	}
-	t.keep(kept, time.Until(kept.Expiry)/5) // lest each connection wait for an endpoint that keeps silent
+	t.mu.Lock()
+	if t.latest == kept { // nobody has got another one meanwhile
+		t.renewAt = time.Now().Add(time.Until(kept.Expiry) / 5) // lest each connection wait for an endpoint that keeps silent
+	}
+	t.mu.Unlock()
 	return &sarama.AccessToken{Token: kept.AccessToken}, nil
 }
 
