@@ -23,7 +23,7 @@ var privileges = struct{ consumer, operator []string }{
 		`select, insert, update, delete on {schema}.claim_failed, {schema}.claim_key, {schema}.claim_run, {schema}.claim_start`,
 		`select on {schema}.claim_failed_count`,
 		`execute on function {schema}.claim_failed_fold()`,
-		`select on {schema}.migration, {schema}.claim_replay`, // from here on what dead letters need that expire
+		`select on {schema}.migration, {schema}.claim_replay`, // this and the next three: to let dead letters expire
 		`select, insert on {schema}.claim_audit`,
 		`insert on {schema}.claim_replay_superseded`,
 		`select, delete on {schema}.claim_replay_event`,

@@ -166,8 +166,8 @@ func look(ctx context.Context, broker transport.Transport, r Read) (transport.In
 	return i, nil
 }
 
-// missing says that events of a topic would not reach a consumer that is needed. Where a broker tells the lag of one that it does not
-// know, that one begins with the first event.
+// missing says that events of a topic would not reach a consumer that is needed. A broker that knows the lag of any consumer, as Kafka
+// does, keeps the events for those that have not begun.
 func missing(broker transport.Transport, r Read, i transport.Inspection, needed bool) string {
 	if !needed || i.Topic && (i.Consumer || i.Lag >= 0) {
 		return ""

@@ -325,8 +325,8 @@ func (c *core) steps(now time.Time) (actions []action, wait time.Duration) {
 	return actions, max(wait, time.Millisecond)
 }
 
-// choose returns which of the queue has a relay next: the first, but no two in a row that pass over the one that has waited longest.
-// So databases which write on and on hold up no backlog for ever.
+// choose returns which of the queue has a relay next. That is the first one, unless the relay before was begun while another database
+// had waited longer: then it is the database that has waited longest. So databases that write on and on hold up no backlog for ever.
 func (c *core) choose(queue []*entry) (n int) {
 	longest := 0
 	for i, e := range queue {

@@ -1,5 +1,5 @@
--- Archived events that were published from $3 to $4, where those are given, and before the position $5 to $8, the newest first: of the
--- next $9 at most $10 of topic $1 and key $2, and the last of the $9. By the index outbox_archive_published; no locks.
+-- Archived events, the newest first. Reads the next $9 before the position $5 to $8 that were published from $3 to $4. Returns at most
+-- $10 of these, those of topic $1 and key $2, and the last one that was read. By the index outbox_archive_published; no locks.
 with searched as (
     select published_at, created_at, seq, shard, event_id, topic, key, topic = coalesce($1::text, topic) and key = coalesce($2::text, key) as selected
     from {schema}.outbox_archive

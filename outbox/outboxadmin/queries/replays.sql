@@ -1,4 +1,4 @@
--- Replays, the last first, at most $2: the one with the ID $1 or, without one, those that have not finished and those among the last 1,000
+-- At most $2 replays, the last first. With $1 only that one. Without it those that have not finished, and those among the last 1,000
 -- actions. By the primary keys of outbox_audit and outbox_replay; no locks.
 with chosen as (
     select $1::bigint as id where $1::bigint is not null
