@@ -65,7 +65,7 @@ func TestPublishOverAFaultyNetwork(t *testing.T) {
 // publishAll publishes as a relay does: what has failed again, until nothing is left.
 func publishAll(t *testing.T, p transport.BatchPublisher, topic string, left []*message.Message) {
 	t.Helper()
-	const deadline, grace = 3 * time.Second, 5 * time.Second
+	const deadline, grace = 3 * time.Second, 20 * time.Second
 	for len(left) > 0 {
 		require.NoError(t, t.Context().Err())
 		ctx, cancel := context.WithTimeout(t.Context(), deadline)
