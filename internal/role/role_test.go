@@ -18,7 +18,7 @@ import (
 	"go.uber.org/goleak"
 )
 
-const wait = 20 * time.Second
+const wait = time.Minute
 
 // The started processes are this test binary again.
 func TestMain(m *testing.M) {

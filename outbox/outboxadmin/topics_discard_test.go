@@ -52,7 +52,7 @@ func TestDiscardPending(t *testing.T) {
 	_, err := discard(t.Context(), outboxadmin.PendingSelection{})
 	require.ErrorIs(t, err, outboxadmin.ErrNotPaused)
 	require.NoError(t, outboxadmin.PauseTopic(t.Context(), operator.pool, f.schema, "stopped", by))
-	soon, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	soon, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
 	_, err = discard(soon, outboxadmin.PendingSelection{})
 	require.ErrorContains(t, err, "has not said that it knows of the pause")

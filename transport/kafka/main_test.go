@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	wait = 30 * time.Second
+	wait = time.Minute
 	tick = 5 * time.Millisecond
 )
 

@@ -25,7 +25,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m, goleak.IgnoreCurrent()) }
 const (
 	topic        = "projects/p/topics/t"
 	subscription = "projects/p/subscriptions/s"
-	wait         = 15 * time.Second
+	wait         = time.Minute
 )
 
 // fake is a server with a topic, and an endpoint that keeps what it gets.
