@@ -47,9 +47,12 @@ func (d *Delivery) UnmarshalText(word []byte) error {
 	return enum.Read(d, word, AtLeastOnce, Transactional)
 }
 
-// maxTransactionalInFlight bounds a shard's progress, which is part of each transaction, to half of the smallest message that
-// brokers take by default.
+// maxTransactionalInFlight bounds a shard's progress, which has at most twice as many IDs and is the note of each transaction, to
+// transport.MaxNote.
 const maxTransactionalInFlight = 20_000
+
+// progressLimit is how many IDs a shard's progress may have: those in flight, and as many whose deletes are not known yet.
+func progressLimit(inFlight int) int { return 2 * inFlight }
 
 // once publishes in transactions, as package progress decides. It carries out the decisions.
 type once struct {
@@ -95,7 +98,7 @@ var unnameable = regexp.MustCompile(`[^A-Za-z0-9_-]+`)
 // begin returns the shard for a new lease.
 func (o *once) begin(number int16) *onceShard {
 	s := &onceShard{
-		number: number, turn: make(chan struct{}, 1), progress: progress.New(2 * o.relay.cfg.MaxInFlight),
+		number: number, turn: make(chan struct{}, 1), progress: progress.New(progressLimit(o.relay.cfg.MaxInFlight)),
 		transactions: o.publisher.Transactions(o.name, int(number)),
 	}
 	s.turn <- struct{}{}

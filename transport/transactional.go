@@ -16,6 +16,9 @@ type TransactionalPublisher interface {
 	Transactions(name string, number int) Transactions
 }
 
+// MaxNote is how many bytes a note may have.
+const MaxNote = 1_000_000
+
 // Transactions is one transaction after the other, each with messages and a note. One goroutine uses it at a time.
 type Transactions interface {
 	// Take ends what others of this name and number have begun: from its return on they commit nothing. It returns the note
@@ -26,7 +29,7 @@ type Transactions interface {
 	// Publish commits msgs, in order, and the note in one transaction. It returns one result for each message. If all are nil,
 	// it has committed. Otherwise it has published all or nothing, and Take and its note tell. A result that wraps ErrRejected
 	// or ErrLimit is of a message that the broker refuses for what it is; if several have such a result, one of them may be
-	// to blame for all.
+	// to blame for all. A note that the broker refuses is no message's fault.
 	Publish(ctx context.Context, topic string, msgs []*message.Message, note []byte) []error
 
 	// Close releases connections.

@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"log/slog"
+	"strconv"
 
 	"github.com/millrace-go/millrace/transport"
 	"github.com/millrace-go/millrace/transport/kafka/internal/backoff"
@@ -73,10 +74,11 @@ func (c Config) transactions() txn.Config {
 }
 
 // notes are the topics of notes: the newest record of a key is all that is read. Compaction soon takes the others, so that
-// a takeover reads little.
+// a takeover reads little. They take a note of transport.MaxNote bytes, whatever the brokers take by default.
 func (c Topics) notes() conn.TopicSettings {
 	s := c.settings()
 	s.Partitions = txn.NotePartitions
-	s.Settings = map[string]string{"cleanup.policy": "compact", "segment.bytes": "4194304", "max.compaction.lag.ms": "60000", "min.cleanable.dirty.ratio": "0.1"}
+	s.Settings = map[string]string{"cleanup.policy": "compact", "segment.bytes": "4194304", "max.compaction.lag.ms": "60000", "min.cleanable.dirty.ratio": "0.1",
+		"max.message.bytes": strconv.Itoa(conn.DefaultMaxMessageBytes)}
 	return s
 }

@@ -3,12 +3,14 @@ package kafka_test
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -184,4 +186,59 @@ func TestNoteTellsWhatCommitted(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestRefusedNoteIsNoEventsFault: the brokers refuse the note, which is no event's fault. Such events became dead.
+func TestRefusedNoteIsNoEventsFault(t *testing.T) {
+	t.Parallel()
+	for name, options := range map[string][]kfake.Opt{"version 1": {kfake.MaxVersions(kversion.V3_7_0())}, "version 2": nil} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cluster, topic := fake(t, options...), devtest.Topic(t)
+			x := transactions(t, kafka.Config{Brokers: cluster.ListenAddrs()}, topic, 0)
+			take(t, x)
+			for _, c := range []struct {
+				request kmsg.Key
+				err     *kerr.Error
+				remedy  string
+			}{
+				{kmsg.Produce, kerr.MessageTooLarge, "max.message.bytes of the topic millrace.progress." + topic},
+				{kmsg.Produce, kerr.InvalidRecord, "the note in millrace.progress." + topic},
+				{kmsg.Produce, kerr.TopicAuthorizationFailed, "WRITE on the topic millrace.progress." + topic},
+				{kmsg.AddPartitionsToTxn, kerr.TopicAuthorizationFailed, "WRITE on the topic millrace.progress." + topic},
+			} {
+				if c.request == kmsg.AddPartitionsToTxn && options == nil {
+					continue // version 2 has no such request
+				}
+				fault := cluster.Fault(kfake.Fault{Keys: []kmsg.Key{c.request}, Topic: "millrace.progress." + topic, Err: c.err, Count: -1})
+				err := commit(t, x, topic, "note", "a", "b")
+				require.ErrorIs(t, err, transport.ErrUnavailable)
+				require.NotErrorIs(t, err, transport.ErrRejected)
+				require.ErrorContains(t, err, c.remedy)
+				fault.Remove()
+				require.Empty(t, take(t, x))
+			}
+			require.NoError(t, commit(t, x, topic, "note", "a"))
+			require.Equal(t, []string{"a"}, copyingOf(t, cluster.ListenAddrs()).read(t, topic))
+		})
+	}
+}
+
+// TestLargestNote: a note of MaxNote bytes is committed, also where the brokers take less by default.
+func TestLargestNote(t *testing.T) {
+	t.Parallel()
+	test := func(t *testing.T, brokers []string) {
+		topic, note := devtest.Topic(t), make([]byte, transport.MaxNote)
+		_, _ = rand.NewChaCha8([32]byte{}).Read(note) // nothing can be compressed
+		x := transactions(t, kafka.Config{Brokers: brokers}, topic, 0)
+		ready(t, brokers, topic)
+		take(t, x)
+		require.NoError(t, commit(t, x, topic, string(note), "a"))
+		require.Equal(t, string(note), take(t, x))
+	}
+	onBoth(t, test)
+	t.Run("brokers that take less", func(t *testing.T) {
+		t.Parallel()
+		test(t, fake(t, kfake.BrokerConfigs(map[string]string{"message.max.bytes": "100000"})).ListenAddrs())
+	})
 }

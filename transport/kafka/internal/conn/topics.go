@@ -20,8 +20,8 @@ const (
 	// SettleTimeout bounds the time that a new topic's partitions take to get their leaders.
 	SettleTimeout = 30 * time.Second
 	settlePause   = 20 * time.Millisecond
-	// defaultMaxMessageBytes is the brokers' message.max.bytes.
-	defaultMaxMessageBytes = 1<<20 + 12
+	// DefaultMaxMessageBytes is the brokers' message.max.bytes.
+	DefaultMaxMessageBytes = 1<<20 + 12
 	maxMessageBytes        = "max.message.bytes"
 )
 
@@ -105,7 +105,7 @@ func (t *Topics) Limit(topic string) int {
 	if limit, ok := t.known.Load(topic); ok {
 		return limit.(int)
 	}
-	return usable(defaultMaxMessageBytes)
+	return usable(DefaultMaxMessageBytes)
 }
 
 // EnsureAgain is Ensure after a broker has said that the topic is unknown: it was deleted meanwhile.
@@ -211,7 +211,7 @@ func (t *Topics) ask(topic string) (int, error) {
 		return usable(limit), err
 	}
 	t.log.Info("the brokers do not tell how large messages may be, their default is assumed", slog.String("topic", topic), slog.Any("error", refusal))
-	return usable(defaultMaxMessageBytes), nil
+	return usable(DefaultMaxMessageBytes), nil
 }
 
 // usable is how many bytes a batch may have before it is compressed: what cannot be compressed grows a little.

@@ -72,6 +72,7 @@ func (n *Noted) take(ctx context.Context) ([]byte, error) {
 			return nil, err
 		}
 		n.producer = newProducer(n.life, client, n.topics, n.config, n.id)
+		n.producer.notes = n.topic
 	}
 	p := n.producer
 	p.outlets.renew()
@@ -128,6 +129,9 @@ func (n *Noted) Publish(ctx context.Context, topic string, msgs []*message.Messa
 		return results
 	}
 	if err := n.commit(ctx, outputs, note); err != nil {
+		if refused := (noteError{}); errors.As(err, &refused) {
+			return all(fmt.Errorf("publish to %s in a transaction: %w", topic, refused))
+		}
 		if !errors.Is(err, transport.ErrRejected) && !errors.Is(err, transport.ErrUnavailable) {
 			err = fmt.Errorf("%w: %w", transport.ErrUnavailable, err)
 		}
@@ -162,6 +166,23 @@ func (n *Noted) commit(ctx context.Context, outputs []*produce.Output, note []by
 		return err
 	}
 	return p.end(ctx, true)
+}
+
+// noteError is of a note that the broker refuses. It never wraps ErrRejected: no message is to blame.
+type noteError struct{ error }
+
+func (e noteError) Unwrap() error { return e.error }
+
+// failure is the error of a partition.
+func (p *producer) failure(at topicPartition, err error) error {
+	if at.topic != p.notes {
+		return fmt.Errorf("%s, partition %d: %w", at.topic, at.partition, err)
+	}
+	advice := conn.MayWrite(err, at.topic)
+	if errors.Is(err, sarama.ErrMessageSizeTooLarge) || errors.Is(err, sarama.ErrMessageSetSizeTooLarge) {
+		advice = fmt.Errorf("set max.message.bytes of the topic %s to %d or more, or lower RelayConfig.MaxInFlight: %w", at.topic, conn.DefaultMaxMessageBytes, err)
+	}
+	return noteError{fmt.Errorf("%w: the note in %s, partition %d: %v", transport.ErrUnavailable, at.topic, at.partition, advice)} //nolint:errorlint // it may be ErrRejected
 }
 
 // Close implements transport.Transactions.

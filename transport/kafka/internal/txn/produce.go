@@ -114,7 +114,7 @@ func (p *producer) addPartitions(ctx context.Context, partitions map[string][]in
 				switch code := partition.Err; code {
 				case sarama.ErrNoError, sarama.ErrOperationNotAttempted: // because of another one
 				case sarama.ErrTopicAuthorizationFailed, sarama.ErrInvalidTopic:
-					refusal = fmt.Errorf("%w: %s, partition %d: %w", transport.ErrUnavailable, topic, partition.Partition, code)
+					refusal = p.failure(topicPartition{topic, partition.Partition}, fmt.Errorf("%w: %w", transport.ErrUnavailable, code))
 				default:
 					if code == sarama.ErrUnknownTopicOrPartition { // it was made anew, say, with fewer partitions
 						p.outlets.stale[topic] = true
@@ -217,7 +217,7 @@ func (p *producer) produce(batches map[topicPartition]*sarama.RecordBatch) (agai
 				delete(batches, at)
 				continue
 			}
-			failure := fmt.Errorf("%s, partition %d: %w", at.topic, at.partition, a.Err)
+			failure := p.failure(at, a.Err)
 			if errors.Is(a.Err, sarama.ErrNotEnoughReplicas) || errors.Is(a.Err, sarama.ErrConcurrentTransactions) {
 				retriable = append(retriable, failure)
 				continue

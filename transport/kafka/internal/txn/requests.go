@@ -23,6 +23,7 @@ type producer struct {
 	renamed     int    // so many times
 	group       string
 	topic       string  // of the offsets
+	notes       string  // the topic of notes, or ""
 	instance    *string // of a static member
 	timeout     time.Duration
 	client      sarama.Client
