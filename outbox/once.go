@@ -172,11 +172,12 @@ func (o *once) publish(ctx context.Context, s *onceShard, a relay.Publish) []err
 	case <-ctx.Done():
 		return repeat(ctx.Err(), len(a.Rows))
 	}
-	return o.halves(ctx, s, a, a.Rows)
+	return o.together(ctx, s, a, a.Rows)
 }
 
-// halves publishes rows together. If the broker refuses several, it publishes them in halves: one may be to blame for all.
-func (o *once) halves(ctx context.Context, s *onceShard, a relay.Publish, rows []*relay.Row) []error {
+// together publishes rows in one transaction. If the broker refuses several, it publishes them in halves: one may be to blame for
+// all. What was not sent because of other rows is published without these, unless one of its key failed before it.
+func (o *once) together(ctx context.Context, s *onceShard, a relay.Publish, rows []*relay.Row) []error {
 	results := o.batch(ctx, s, a, rows)
 	refused := 0
 	for _, err := range results {
@@ -184,24 +185,22 @@ func (o *once) halves(ctx context.Context, s *onceShard, a relay.Publish, rows [
 			refused++
 		}
 	}
-	if refused < 2 {
-		return results
+	if refused > 1 {
+		n := len(rows) / 2
+		results = append(o.together(ctx, s, a, rows[:n]), repeat(transport.ErrNotSent, len(rows)-n)...)
 	}
-	n := len(rows) / 2
-	results = append(o.halves(ctx, s, a, rows[:n]), repeat(transport.ErrNotSent, len(rows)-n)...)
 	failed := map[string]bool{}
-	for i, r := range rows[:n] {
-		failed[r.Key] = failed[r.Key] || results[i] != nil && r.Key != ""
-	}
 	var rest []*relay.Row
 	var places []int
-	for i, r := range rows[n:] {
-		if !failed[r.Key] {
-			rest, places = append(rest, r), append(places, n+i)
+	for i, r := range rows {
+		if errors.Is(results[i], transport.ErrNotSent) && !failed[r.Key] {
+			rest, places = append(rest, r), append(places, i)
+		} else if results[i] != nil && r.Key != "" {
+			failed[r.Key] = true
 		}
 	}
-	if len(rest) > 0 {
-		for i, err := range o.halves(ctx, s, a, rest) {
+	if len(rest) > 0 && len(rest) < len(rows) {
+		for i, err := range o.together(ctx, s, a, rest) {
 			results[places[i]] = err
 		}
 	}

@@ -206,6 +206,25 @@ func TestOneEventIsRefused(t *testing.T) {
 	require.Equal(t, []string{"event 3"}, broker.of("key 3"))
 }
 
+// TestOneEventIsOutOfReach: the partition of one key has no leader. The events of the other keys are published, and those of this
+// one wait in their order.
+func TestOneEventIsOutOfReach(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	broker := transactionalRecorder{newRecorder()}
+	for i := range 40 {
+		f.publish(fmt.Sprint("key ", i%10), fmt.Sprint("event ", i))
+	}
+	broker.leaveOut(func(payload string) bool { return payload == "event 13" })
+	f.run(f.newRelay(broker, outbox.RelayConfig{Delivery: outbox.Transactional}))
+	eventually(t, "the others are published", func() bool { return broker.count() == 37 })
+	require.Equal(t, []string{"event 3"}, broker.of("key 3"))
+	require.Empty(t, f.failed("key 3"), "an outage is no event's fault")
+	broker.leaveOut(nil)
+	eventually(t, "all are published", func() bool { return broker.count() == 40 })
+	require.Equal(t, []string{"event 3", "event 13", "event 23", "event 33"}, broker.of("key 3"))
+}
+
 // transactionalRecorder is a broker with transactions. It refuses all messages of a transaction because of one.
 type transactionalRecorder struct{ *recorder }
 
@@ -223,8 +242,17 @@ func (x *recordedTransactions) Take(context.Context) ([]byte, error) { return x.
 func (x *recordedTransactions) Publish(_ context.Context, topic string, msgs []*message.Message, note []byte) []error {
 	results := make([]error, len(msgs))
 	x.recorder.mu.Lock()
-	refused := slices.ContainsFunc(msgs, func(m *message.Message) bool { return x.recorder.refuse(string(m.Payload)) })
+	outOfReach := x.recorder.outOfReach
+	refused := slices.ContainsFunc(msgs, func(m *message.Message) bool { return x.recorder.refuse != nil && x.recorder.refuse(string(m.Payload)) })
 	x.recorder.mu.Unlock()
+	if outOfReach != nil && slices.ContainsFunc(msgs, func(m *message.Message) bool { return outOfReach(string(m.Payload)) }) {
+		for i, m := range msgs { // nothing is sent
+			if results[i] = transport.ErrNotSent; outOfReach(string(m.Payload)) {
+				results[i] = transport.ErrUnavailable
+			}
+		}
+		return results
+	}
 	for i, m := range msgs {
 		if refused {
 			results[i] = transport.ErrRejected

@@ -15,13 +15,14 @@ var errRefused = errors.New("refused")
 
 // recorder is a broker that remembers what it got. Payloads are what the tests tell events by.
 type recorder struct {
-	mu      sync.Mutex
-	byKey   map[string][]string // payloads in order of arrival
-	refuse  func(payload string) bool
-	hold    chan struct{} // when not nil, publishing waits until it is closed
-	waiting chan struct{} // gets a signal when publishing waits
-	batches int
-	last    *message.Message
+	mu         sync.Mutex
+	byKey      map[string][]string // payloads in order of arrival
+	refuse     func(payload string) bool
+	outOfReach func(payload string) bool
+	hold       chan struct{} // when not nil, publishing waits until it is closed
+	waiting    chan struct{} // gets a signal when publishing waits
+	batches    int
+	last       *message.Message
 }
 
 func newRecorder() *recorder {
@@ -70,6 +71,12 @@ func (r *recorder) refuseAll(f func(payload string) bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.refuse = f
+}
+
+func (r *recorder) leaveOut(f func(payload string) bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.outOfReach = f
 }
 
 // batchRecorder also takes batches.

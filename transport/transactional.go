@@ -29,7 +29,8 @@ type Transactions interface {
 	// Publish commits msgs, in order, and the note in one transaction. It returns one result for each message. If all are nil,
 	// it has committed. Otherwise it has published all or nothing, and Take and its note tell. A result that wraps ErrRejected
 	// or ErrLimit is of a message that the broker refuses for what it is; if several have such a result, one of them may be
-	// to blame for all. A note that the broker refuses is no message's fault.
+	// to blame for all. A note that the broker refuses is no message's fault. Where some results wrap
+	// ErrNotSent, nothing was sent because of the others, and those messages can be published without them.
 	Publish(ctx context.Context, topic string, msgs []*message.Message, note []byte) []error
 
 	// Close releases connections.

@@ -242,3 +242,29 @@ func TestLargestNote(t *testing.T) {
 		test(t, fake(t, kfake.BrokerConfigs(map[string]string{"message.max.bytes": "100000"})).ListenAddrs())
 	})
 }
+
+// TestTransactionsLeaveOutWhatIsOutOfReach: a partition has no leader. The messages of its key are told from the others, which
+// another transaction publishes. All failed as long as the partition had no leader.
+func TestTransactionsLeaveOutWhatIsOutOfReach(t *testing.T) {
+	t.Parallel()
+	cluster := fake(t, kfake.SeedTopics(3, "topic"))
+	gone := leaderless(t, cluster, "topic", 3)
+	there, missing := keyInto(t, cluster, 0, 3), keyInto(t, cluster, 1, 3)
+	x := transactions(t, kafka.Config{Brokers: cluster.ListenAddrs()}, devtest.Topic(t), 0)
+	take(t, x)
+	out, fine := newMessage(missing, "out of reach"), newMessage(there, "fine")
+	results := x.Publish(t.Context(), "topic", []*message.Message{fine, out}, []byte("both"))
+	require.ErrorIs(t, results[0], transport.ErrNotSent)
+	require.ErrorIs(t, results[1], transport.ErrUnavailable)
+	require.NotErrorIs(t, results[1], transport.ErrRejected)
+	require.Empty(t, take(t, x))
+	require.NoError(t, x.Publish(t.Context(), "topic", []*message.Message{fine}, []byte("one"))[0])
+	require.Equal(t, "one", take(t, x))
+	gone.Store(false)
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		_, err := x.Take(t.Context())
+		require.NoError(c, err)
+		require.NoError(c, x.Publish(t.Context(), "topic", []*message.Message{out}, []byte("other"))[0])
+	}, 2*wait, tick)
+	require.ElementsMatch(t, []string{"fine", "out of reach"}, copyingOf(t, cluster.ListenAddrs()).read(t, "topic"))
+}

@@ -111,14 +111,19 @@ func (n *Noted) Publish(ctx context.Context, topic string, msgs []*message.Messa
 	if n.producer == nil {
 		return all(fmt.Errorf("publish to %s: %w: Take was not called", topic, transport.ErrUnavailable))
 	}
-	outputs, fine := make([]*produce.Output, len(msgs)), true
+	outputs, fine := placed{}, true
+	choose := placing{n.producer.outlets, map[topicPartition]error{}}
 	for i := range msgs {
 		staged, err := n.publisher.Stage(topic, msgs[i:i+1], true)
-		if err != nil {
-			results[i], fine = fmt.Errorf("publish to %s: %w", topic, conn.MayWrite(err, topic)), false
-			continue
+		if err == nil {
+			var at topicPartition
+			if at, err = choose.place(staged[0]); err == nil {
+				outputs[at] = append(outputs[at], staged[0])
+				continue
+			}
+			err = unavailable(err)
 		}
-		outputs[i] = staged[0]
+		results[i], fine = fmt.Errorf("publish to %s: %w", topic, conn.MayWrite(err, topic)), false
 	}
 	if !fine { // nothing is sent
 		for i, err := range results {
@@ -132,35 +137,31 @@ func (n *Noted) Publish(ctx context.Context, topic string, msgs []*message.Messa
 		if refused := (noteError{}); errors.As(err, &refused) {
 			return all(fmt.Errorf("publish to %s in a transaction: %w", topic, refused))
 		}
-		if !errors.Is(err, transport.ErrRejected) && !errors.Is(err, transport.ErrUnavailable) {
-			err = fmt.Errorf("%w: %w", transport.ErrUnavailable, err)
-		}
-		return all(fmt.Errorf("publish to %s in a transaction: %w", topic, conn.MayWrite(err, topic)))
+		return all(fmt.Errorf("publish to %s in a transaction: %w", topic, conn.MayWrite(unavailable(err), topic)))
 	}
 	return results
 }
 
-func (n *Noted) commit(ctx context.Context, outputs []*produce.Output, note []byte) error {
+// unavailable says of an error that is no message's fault that it is none.
+func unavailable(err error) error {
+	if errors.Is(err, transport.ErrRejected) || errors.Is(err, transport.ErrUnavailable) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", transport.ErrUnavailable, err)
+}
+
+func (n *Noted) commit(ctx context.Context, outputs placed, note []byte) error {
 	p := n.producer
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
-	where := placed{}
-	choose := placing{p.outlets, map[topicPartition]error{}}
-	for _, o := range outputs {
-		at, err := choose.place(o)
-		if err != nil {
-			return err
-		}
-		where[at] = append(where[at], o)
-	}
 	record := &sarama.Record{Key: []byte(n.key), Value: note}
-	where[topicPartition{n.topic, n.partition}] = []*produce.Output{{Topic: n.topic, Record: record, Size: wire.RecordSize(record)}}
+	outputs[topicPartition{n.topic, n.partition}] = []*produce.Output{{Topic: n.topic, Record: record, Size: wire.RecordSize(record)}}
 	p.begun = time.Now()
 	var err error
 	if p.v2 {
-		err = p.rounds(ctx, where)
+		err = p.rounds(ctx, outputs)
 	} else {
-		err = p.send(ctx, where)
+		err = p.send(ctx, outputs)
 	}
 	if err != nil {
 		return err
