@@ -107,7 +107,7 @@ func (q *request) problem(f doctor.Finding) problem {
 	base := q.cfg.Prefix + "/" + q.db.Name
 	p := problem{Finding: f}
 	switch f.Check {
-	case "dead-letters":
+	case "dead-letters", "full-keys":
 		p.Person, p.Link, p.Button = true, base+"/dead", "Open dead letters"
 	case "effects":
 		p.Person, p.Link, p.Button = true, base+"/effects", "Decide"

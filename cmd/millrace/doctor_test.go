@@ -22,6 +22,7 @@ import (
 	"github.com/millrace-go/millrace/framework/devstack/devtest"
 	"github.com/millrace-go/millrace/internal/doctor"
 	"github.com/millrace-go/millrace/internal/reach"
+	"github.com/millrace-go/millrace/middleware/claim"
 	"github.com/millrace-go/millrace/middleware/effect"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/outbox/outboxadmin"
@@ -235,6 +236,19 @@ var troubles = map[string]func(x *explained){
 		x.exec(`delete from {schema}.claim_run`)
 		x.finds("retries", `^1 event of consumer labour/notify is overdue for a retry$`, "--max-lag=1ns")
 		x.run(exitOK, "dead", "discard", id, "--state", "all")
+	},
+	"full keys": func(x *explained) {
+		cfg := claim.Config{Consumer: func(string) string { return "notify" }, Ordered: true, MaxBlocked: 1}
+		for range 3 {
+			msg := message.NewMessage(outbox.NewID(), nil)
+			transport.SetKey(msg, "labour 7")
+			x.consume(cfg, msg, never)
+		}
+		x.exec(`update {schema}.claim_failed set state = 'nacked' where state = 'dead'`) // which is for another check
+		f := x.finds("full-keys", `^key labour 7 of consumer labour/notify has been full for \S+: 1 event waits behind one that failed, and the broker keeps the next ones$`)
+		assert.Contains(x.t, f.Remedy, "--key 'labour 7'")
+		x.exec(`delete from {schema}.claim_failed`)
+		x.exec(`delete from {schema}.claim_key`)
 	},
 	"dead letters": func(x *explained) {
 		id := outbox.NewID()

@@ -102,6 +102,7 @@ var checks = []struct {
 	{"sequences", (*doctor).sequences},
 	{"dead-letters", (*doctor).deadLetters},
 	{"paused", (*doctor).paused},
+	{"full-keys", (*doctor).full},
 	{"retries", (*doctor).retries},
 	{"poison", (*doctor).poison},
 	{"effects", (*doctor).effects},

@@ -182,6 +182,26 @@ func (d *doctor) paused(ctx context.Context) error {
 	return err
 }
 
+// full finds keys of which the database keeps no more events.
+func (d *doctor) full(ctx context.Context) error {
+	if !d.there["claim"] {
+		return nil
+	}
+	now, err := d.now(ctx)
+	if err != nil {
+		return err
+	}
+	const limit = 10
+	found, err := claim.FullKeys(ctx, d.pool, d.Schema, limit)
+	for _, k := range found {
+		d.find("full-keys", fmt.Sprintf("key %s of consumer %s has been full for %s: %s %s behind one that failed, and the broker keeps the next ones",
+			words.OneLine(k.Key), k.Consumer, words.Duration(now.Sub(k.Since)), words.Count(k.Blocked, "event"), words.Pick(k.Blocked, "waits", "wait")),
+			"the first event of the key is a dead letter or retried, and as many as claim.max_blocked allows wait behind it; what the broker keeps may hold up events of other keys, too",
+			"repair the handler, then replay or discard the first event of the key: "+d.command("", "dead", "list", "--consumer", k.Consumer, "--key", k.Key, "--state", "all")+"; or raise claim.max_blocked")
+	}
+	return err
+}
+
 // retries finds events that nobody retries. Those of a consumer that is paused are for another check.
 func (d *doctor) retries(ctx context.Context) error {
 	if !d.there["claim"] {

@@ -94,7 +94,7 @@ func (c *Claim) Paused() (all []Pause) {
 	return all
 }
 
-// maxTurnedAway is how long an event that arrives in a pause is nacked for: once the pause ends it is soon back.
+// maxTurnedAway is how long an event that arrives in a pause, or whose key is full, is nacked for: once that ends it is soon back.
 const maxTurnedAway = 5 * time.Second
 
 // breaker is that of one consumer. It is safe for concurrent use. nil, where there is none, admits all.

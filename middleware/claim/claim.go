@@ -100,6 +100,13 @@ type Config struct {
 	// events after an operator has replayed or discarded the dead letter. Default: false.
 	Ordered bool
 
+	// MaxBlocked is how many events of a key may wait in the database, with Ordered, behind one that failed. The broker keeps those that
+	// follow: they are nacked every few seconds until there is room, and count no attempt. So one dead letter does not fill the
+	// database. But messages that the broker keeps hold up others once there are many: on Kafka, those of their partition
+	// (kafka.ConsumerConfig.Prefetch); on Pub/Sub, those of the subscription (Concurrency and Prefetch). A push subscription of
+	// Pub/Sub may count a wait as a delivery, as with Breaker. 1 to 1,000,000, such as 10,000. Default: 0, no limit.
+	MaxBlocked int
+
 	// MaxAttempts is the number of failed attempts of its handler after which an event becomes a dead letter. The database
 	// counts them over all processes. An outage of the database does not count, nor does an error with a method
 	// RetryAfter() time.Duration, which only says when to retry. 1 or more. Default: 10.
@@ -253,6 +260,9 @@ func (c Config) Validate() error {
 	}
 	if c.MaxAttempts < 1 {
 		errs = append(errs, fmt.Errorf("Config.MaxAttempts is %d: want 1 or more, or 0 for the default of 10", c.MaxAttempts))
+	}
+	if c.MaxBlocked < 0 || c.MaxBlocked > maxBlocked {
+		errs = append(errs, fmt.Errorf("Config.MaxBlocked is %d: want 1 to %d, or 0 for no limit", c.MaxBlocked, maxBlocked))
 	}
 	errs = append(errs, c.Breaker.validate(), c.validatePolicies())
 	if !inbox.IsText(c.DeadLetterTopic) {

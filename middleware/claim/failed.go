@@ -24,13 +24,15 @@ const (
 	keepTimeout = 10 * time.Second
 	// maxError is how many bytes of an error are kept.
 	maxError = 8000
+	// maxBlocked bounds Config.MaxBlocked: at the limit the events are counted.
+	maxBlocked = 1_000_000
 	// sweepEvery is how often a store looks for rows of events that have succeeded elsewhere.
 	sweepEvery = time.Minute
 )
 
 // failedStatements are the store's statements about events that failed.
 type failedStatements struct {
-	begin, lock, processed, row, keep, record, block, key, sweep string // recording
+	begin, lock, processed, row, keep, record, block, key, room, sweep string // recording
 
 	lease, next, back, stuck, claim, retry, done, promote, free, identify string // bringing back
 }
@@ -39,7 +41,7 @@ func newFailedStatements(query func(name string) string) failedStatements {
 	q := func(name string) string { return query("failed_" + name) }
 	return failedStatements{
 		begin: q("begin"), lock: q("lock"), processed: q("processed"), row: q("row"), keep: q("keep"), record: q("record"),
-		block: q("block"), key: q("key"), sweep: q("sweep"),
+		block: q("block"), key: q("key"), room: q("room"), sweep: q("sweep"),
 		lease: q("lease"), next: q("next"), back: q("back"), stuck: q("stuck"), claim: q("claim"), retry: q("retry"),
 		done: q("done"), promote: q("promote"), free: q("free"), identify: q("identify"),
 	}
@@ -80,6 +82,7 @@ func (c Config) withoutPostgres() error {
 		{"Ordered", c.Ordered},
 		{"MaxAttempts", c.MaxAttempts != 0},
 		{"Backoff", c.Backoff != nil},
+		{"MaxBlocked", c.MaxBlocked != 0},
 		{"DeadLetterTopic", c.DeadLetterTopic != ""},
 		{"Retry, or that of a handler,", c.hasPolicies()},
 	} {
@@ -112,22 +115,40 @@ func (s *PostgresStore) keep(ctx context.Context, e event, failure string, decid
 	return v, err
 }
 
-// block keeps an event behind the one that holds up its key. It returns errFree if that is gone by now, and reports false
-// when the event has been settled elsewhere in the meantime.
-func (s *PostgresStore) block(ctx context.Context, e event) (blocked bool, err error) {
+// block keeps an event behind the one that holds up its key, unless most events of the key are blocked already (0: any number may
+// be): then it returns a fullError. It returns errFree if nothing holds up the key by now, and reports false when the event has
+// been settled elsewhere in the meantime.
+func (s *PostgresStore) block(ctx context.Context, e event, most int) (blocked bool, err error) {
+	var full, since bool
 	err = s.record(ctx, e, func(ctx context.Context, consumer int16, attempts int) error {
 		tx, _ := pgtx.From(ctx)
 		var held bool
-		if err := tx.QueryRow(ctx, s.failed.key, consumer, e.key.Order).Scan(&held); errors.Is(err, pgx.ErrNoRows) {
+		b := &pgx.Batch{}
+		b.Queue(s.failed.key, consumer, e.key.Order).QueryRow(func(row pgx.Row) error { return row.Scan(&held) })
+		if most > 0 {
+			b.Queue(s.failed.room, consumer, e.key.Order, most).QueryRow(optionalRow(&full, &since))
+		}
+		switch err := tx.SendBatch(ctx, b).Close(); {
+		case errors.Is(err, pgx.ErrNoRows):
 			return errFree
-		} else if err != nil {
+		case err != nil, full: // which is to be committed
 			return err
 		}
 		blocked = true
 		return s.write(ctx, e, consumer, verdict{state: stateBlocked, reason: reasonBlocked, attempts: attempts}, "")
 	})
+	if err == nil && full {
+		err = fullError{since}
+	}
 	return blocked, err
 }
+
+// fullError means that as many events of the key are blocked as may be.
+type fullError struct {
+	since bool // this one is the first that finds no room
+}
+
+func (fullError) Error() string { return "as many events of this key are blocked as may be" }
 
 // record calls fn in a transaction that holds the claim, unless the event has been settled in the meantime.
 func (s *PostgresStore) record(ctx context.Context, e event, fn func(ctx context.Context, consumer int16, attempts int) error) error {

@@ -50,6 +50,27 @@ func Pauses(ctx context.Context, db pgtx.DB, schema string) (found []Pause, err 
 	return found, err
 }
 
+// FullKey is a key behind whose first event no more events are kept: see Config.MaxBlocked.
+type FullKey struct {
+	Consumer string    `json:"consumer"`
+	Key      string    `json:"key"`
+	Blocked  int       `json:"blocked"` // at most, since operators may have taken some away
+	Since    time.Time `json:"since"`   // the server's
+}
+
+// FullKeys returns up to limit keys of the schema ("" means "millrace") that are full by Config.MaxBlocked. It takes no locks.
+func FullKeys(ctx context.Context, db pgtx.DB, schema string, limit int) (found []FullKey, err error) {
+	err = operator.Run(ctx, db, Migrations, schema, "list full keys", func(ctx context.Context, tx pgx.Tx, schema string) error {
+		rows, err := tx.Query(ctx, pgschema.Query(files, "key_full", schema), limit)
+		if err != nil {
+			return err
+		}
+		found, err = pgx.CollectRows(rows, pgx.RowToStructByPos[FullKey])
+		return err
+	})
+	return found, err
+}
+
 // pauses is what Run reports of the consumers that are paused, as JSON. Clocks differ, so it has no times.
 func (c *Claim) pauses(now time.Time) json.RawMessage {
 	type pause struct {

@@ -27,6 +27,7 @@ const (
 	outcomeIgnored   = "ignored"
 	outcomeLimited   = "limited" // it waits for a slot of its key
 	outcomePaused    = "paused"  // the consumer is
+	outcomeFull      = "full"    // its key is: MaxBlocked events are blocked
 )
 
 // observer tells OpenTelemetry what becomes of the events. It is safe for concurrent use.

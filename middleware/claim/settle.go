@@ -154,8 +154,20 @@ func (c *Claim) block(ctx context.Context, key Key, msg *message.Message) (settl
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), keepTimeout)
 	defer cancel()
-	blocked, err := c.postgres.block(ctx, e)
+	most := c.cfg.MaxBlocked
+	if ackedEarly(msg) { // nobody redelivers it
+		most = 0
+	}
+	blocked, err := c.postgres.block(ctx, e, most)
+	var full fullError
 	switch {
+	case errors.As(err, &full):
+		c.observer.count(ctx, key.Consumer, outcomeFull)
+		if full.since {
+			c.cfg.Logger.WarnContext(ctx, "key is full: as many events as MaxBlocked allows wait behind one that failed, so the broker keeps the next ones. Replay or discard the first event of the key",
+				"consumer", key.Consumer, "max_blocked", c.cfg.MaxBlocked, "event_id", key.EventID)
+		}
+		return true, c.comeBack(msg, jitter(maxTurnedAway))
 	case errors.Is(err, errFree):
 		return false, nil
 	case errors.Is(err, ErrContended):

@@ -237,6 +237,8 @@ revoke execute on function {schema}.claim_failed_counted(), {schema}.claim_faile
 create table {schema}.claim_key (
     consumer smallint not null,
     key      text     not null,
+    waiting  int,                                -- at least how many of its events are blocked, where that is limited. Null: nobody has counted
+    full_since timestamptz,                      -- since then no more are kept: the broker keeps them
     primary key (consumer, key)
 );
 
