@@ -80,6 +80,9 @@ func actions() map[string]action {
 // typedAbove is from how many events on a person types the number before they are discarded.
 const typedAbove = 100
 
+// typed reports whether a person types the number: where many are discarded, and where nobody knows how many there are.
+func (p plan) typed() bool { return p.Danger && (p.N.N > typedAbove || p.N.AtLeast) }
+
 // confirmPage is the content of the page that asks.
 type confirmPage struct {
 	plan
@@ -105,7 +108,7 @@ func (q *request) confirm(a action, form url.Values, problem string, status int)
 	if err != nil {
 		return err
 	}
-	page := confirmPage{plan: p, Action: q.r.PathValue("action"), Note: form.Get("note"), Given: form.Get("response"), Problem: problem, Typed: p.Danger && p.N.N > typedAbove}
+	page := confirmPage{plan: p, Action: q.r.PathValue("action"), Note: form.Get("note"), Given: form.Get("response"), Problem: problem, Typed: p.typed()}
 	for _, name := range a.fields {
 		for _, value := range form[name] {
 			page.Hidden = append(page.Hidden, header{name, value})
@@ -143,7 +146,7 @@ func (q *request) act() error {
 		return q.confirm(a, form, p.Wrong+" Nothing was changed.", http.StatusBadRequest)
 	case p.N.N != expected:
 		return q.confirm(a, form, fmt.Sprintf("%s became %s meanwhile. Nothing was changed.", number(expected), count(p.N)), http.StatusConflict)
-	case p.Danger && p.N.N > typedAbove && typed != strconv.FormatInt(p.N.N, 10):
+	case p.typed() && typed != strconv.FormatInt(p.N.N, 10):
 		return q.confirm(a, form, "Type the number of events to go on. Nothing was changed.", http.StatusBadRequest)
 	}
 	by := operator.By{Actor: q.user, Note: words.Cut(strings.TrimSpace(form.Get("note")), maxNote)}

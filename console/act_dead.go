@@ -24,19 +24,30 @@ var (
 func planReplay(q *request, f url.Values) (plan, error) {
 	at := paceOf(f, usualPace)
 	p, err := q.planDead(f, replayable, "replay", at.flags()...)
-	if p.N.N > 1 {
+	if p.N.N > 1 || p.N.AtLeast {
 		p.Pace, p.Wrong = &at, at.wrong
 	}
-	p.Question, p.Verb = "Replay "+p.Question, "Replay "+words.Pick(p.N.N, "1 event", count(p.N)+" events")
+	p.Question, p.Verb, p.Danger = "Replay "+p.Question, "Replay "+eventsOf(p.N), p.N.AtLeast
 	p.Explain = "They run again with all their attempts, in the order of their keys. A running service of the consumer handles them; until one runs they wait."
 	return p, err
 }
 
 func planDiscard(q *request, f url.Values) (plan, error) {
 	p, err := q.planDead(f, discardable, "discard")
-	p.Question, p.Verb, p.Danger = "Discard "+p.Question, "Discard "+words.Pick(p.N.N, "1 event", count(p.N)+" events"), true
+	p.Question, p.Verb, p.Danger = "Discard "+p.Question, "Discard "+eventsOf(p.N), true
 	p.Explain = "They are given up for good, and nothing brings them back. Later events of their keys go on."
 	return p, err
+}
+
+// notCounted warns of an action on more events than the page has counted.
+const notCounted = "Only the newest events were counted: the action takes all that match, and there may be many more."
+
+// eventsOf is a number of events for a button.
+func eventsOf(n outboxadmin.Count) string {
+	if n.AtLeast {
+		return count(n) + " events"
+	}
+	return count(n) + " " + words.Pick(n.N, "event", "events")
 }
 
 // planDead counts what a filter selects, by its causes.
@@ -67,6 +78,9 @@ func (q *request) planDead(form url.Values, states []string, verb string, more .
 	if p.N.AtLeast || p.N.N > int64(sample.Events) {
 		p.Of = "of the newest " + number(sample.Events)
 	}
+	if p.N.AtLeast {
+		p.Warning = notCounted
+	}
 	for _, g := range sample.Groups[:min(len(sample.Groups), 10)] {
 		p.Lines = append(p.Lines, planLine{int64(g.Events), causeText(g.Text)})
 	}
@@ -74,7 +88,7 @@ func (q *request) planDead(form url.Values, states []string, verb string, more .
 		p.Lines = append(p.Lines, planLine{int64(sample.Events) - sum(p.Lines), "with " + plural(more, "other cause", "other causes")})
 	}
 	flags, ids := f.Flags()
-	if p.N.N > 1 {
+	if p.N.N > 1 || p.N.AtLeast {
 		flags = append(flags, more...)
 	}
 	p.Command = q.db.reach.CommandOf(ids, append([]string{"dead", verb}, flags...)...)
@@ -145,7 +159,9 @@ func (q *request) planOutbox(f url.Values, verb string, states ...string) (p pla
 	if err != nil {
 		return p, err
 	}
-	p.N.AtLeast = sample.More
+	if p.N.AtLeast = sample.More; sample.More {
+		p.Warning = notCounted
+	}
 	for _, g := range sample.Groups {
 		if g.Group == group {
 			p.N.N = int64(g.Events)
@@ -165,14 +181,14 @@ func (q *request) planOutbox(f url.Values, verb string, states ...string) (p pla
 
 func planOutboxRetry(q *request, f url.Values) (plan, error) {
 	p, err := q.planOutbox(f, "retry", "dead", "retrying", "discarded")
-	p.Question, p.Verb = "Retry "+p.Question, "Retry "+words.Pick(p.N.N, "1 event", count(p.N)+" events")
+	p.Question, p.Verb, p.Danger = "Retry "+p.Question, "Retry "+eventsOf(p.N), p.N.AtLeast
 	p.Explain = "A relay that runs publishes them at once. Events behind them follow when they succeed."
 	return p, err
 }
 
 func planOutboxDiscard(q *request, f url.Values) (plan, error) {
 	p, err := q.planOutbox(f, "discard", "dead", "retrying")
-	p.Question, p.Verb, p.Danger = "Discard "+p.Question, "Discard "+words.Pick(p.N.N, "1 event", count(p.N)+" events"), true
+	p.Question, p.Verb, p.Danger = "Discard "+p.Question, "Discard "+eventsOf(p.N), true
 	p.Explain = `They are not published, and events behind them go on. They are kept until "millrace outbox purge" deletes them.`
 	return p, err
 }

@@ -213,7 +213,7 @@ func planArchive(q *request, f url.Values) (p plan, err error) {
 		p.Lines = append(p.Lines, planLine{p.N.N - sum(p.Lines), "of " + plural(more, "other topic", "other topics")})
 	}
 	if p.N.AtLeast {
-		p.Of = "of the newest in this time"
+		p.Of, p.Danger, p.Warning = "of the newest in this time", true, notCounted
 	}
 	p.Question, p.Verb = "Replay "+many+" archived "+words.Pick(p.N.N, "event?", "events?"), "Replay "+many+" "+words.Pick(p.N.N, "event", "events")
 	p.Explain = "They get into the outbox again, with the IDs that they had, and relays send them. Consumers ignore what they have processed. New events of a key may come before its replayed ones."

@@ -68,8 +68,9 @@ func TestALargeArchive(t *testing.T) {
 	s.archived("parcel.packed", 20_001)
 	assert.Contains(t, text(s.get(http.StatusOK, "/outbox/archive")), "more than 20,000 match; counted among the newest")
 	assert.Contains(t, text(s.get(http.StatusOK, "/do/archive-replay")), "Replay more than 20,000 archived events?")
+	assert.Contains(t, text(s.act(http.StatusBadRequest, "/do/archive-replay", "rate", "1")), "Type the number of events to go on. Nothing was changed.")
 	assert.Contains(t, text(s.get(http.StatusOK, "/do/archive-replay?topic=rare")), "None of the newest events in this time matches")
-	page := text(s.act(http.StatusOK, "/do/archive-replay", "rate", "1"))
+	page := text(s.act(http.StatusOK, "/do/archive-replay", "rate", "1", "typed", "20,000"))
 	assert.Regexp(t, `\d+ of more than 20,000 replaying at most 1 per second`, page)
 }
 

@@ -87,10 +87,23 @@ func TestManyDeadLetters(t *testing.T) {
 	assert.Contains(t, page, "Discard 2,000+ dead letters?")
 	assert.Contains(t, page, "nothing was changed; of the newest 2,000")
 	assert.Contains(t, page, "Type 2,000 to go on")
+	s.warns("/do/replay?topic=t", "Replay 2,000+ dead letters?")
+	assert.Contains(t, text(s.act(http.StatusBadRequest, "/do/replay?topic=t")), "Type the number of events to go on. Nothing was changed.")
+	assert.NotContains(t, s.get(http.StatusOK, "/do/replay?consumer=shop/book"), `class="danger"`, "these are counted")
 	s.exec(`insert into {schema}.claim_failed (consumer, record, event_id, state, handler, topic) select 1, gen_random_uuid(), 'g' || i, 'dead', 'h', 't' from generate_series(1, 8000) i`)
 	s.exec(`update {schema}.claim_failed set topic = 'other' where id = (select min(id) from {schema}.claim_failed where state = 'dead')`)
 	assert.Contains(t, text(s.get(http.StatusOK, "/dead?topic=other")), "None of the newest matches. The older ones were not searched")
 	assert.Contains(t, text(s.get(http.StatusOK, "/do/replay?topic=other")), "the older ones are not searched here")
+}
+
+// warns asks for the plan of an action on events that were not counted to the end.
+func (s *site) warns(path, question string) {
+	s.t.Helper()
+	page := s.get(http.StatusOK, path)
+	assert.Contains(s.t, text(page), question)
+	assert.Contains(s.t, text(page), "Only the newest events were counted")
+	assert.Contains(s.t, text(page), "Type 2,000 to go on")
+	assert.Contains(s.t, page, `<button class="danger">`)
 }
 
 // Failed events of the outbox likewise, and an outbox that is too large to be searched for an event.
@@ -107,7 +120,7 @@ func TestManyFailedEvents(t *testing.T) {
 	require.True(t, found)
 	group, _, _ = strings.Cut(group, "#")
 	assert.Contains(t, text(s.get(http.StatusOK, "/outbox?group="+group)), "f2100 order.placed dead")
-	assert.Contains(t, text(s.get(http.StatusOK, "/do/outbox-retry?group="+group)), "Retry 2,000+ events of the outbox?")
+	s.warns("/do/outbox-retry?group="+group, "Retry 2,000+ events of the outbox?")
 	assert.Contains(t, text(s.get(http.StatusOK, "/do/outbox-retry?group=nothing")), "the older ones are not searched here")
 
 	s.exec(`alter table {schema}.outbox rename to away; create view {schema}.outbox as select a.* from {schema}.away a, pg_sleep(30)`)

@@ -134,6 +134,7 @@ func TestAReplayInTwoSessions(t *testing.T) {
 	ada.fill("note", "deployed the fix")
 	ada.fill("rate", "50")
 	ada.fill("failed", "")
+	ada.fill("typed", "2,000")
 	ada.press("Replay 2,000+ events")
 	const done = `Number(document.querySelector(".big").textContent.split(" ")[0].replace(/,/g, ""))`
 	ada.until(done + ` > 0`)
