@@ -349,6 +349,10 @@ func TestBrokerMigrationRefuses(t *testing.T) {
 		"transactions": {func(c *framework.Config) {
 			c.Drivers[1] = kafka.NewDriver(kafka.Config{Delivery: kafka.Transactional})
 		}, "set kafka.delivery: at_least_once for the migration"},
+		"push": {func(c *framework.Config) {
+			push := &pubsub.Push{Endpoint: "https://labour.example/pubsub", ServiceAccount: "pubsub@labour.example"}
+			c.Drivers[0] = pubsub.NewDriver(pubsub.Config{ClientOptions: emulated(devtest.Start(t, devstack.PubSub).PubSubHost()), Subscription: pubsub.SubscriptionConfig{Push: push}})
+		}, "broker pubsub has consumers with push, whose requests nobody serves during a migration: remove push"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := v.config()

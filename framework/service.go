@@ -120,6 +120,7 @@ func (s *Service) assemble(ctx context.Context) (err error) {
 	if s.transport, err = s.open(connecting); err != nil {
 		return err
 	}
+	s.mountPush()
 	if s.health, err = newHealth(s.cfg.Health, s.pool, s.cfg.Postgres.Schema, s.transport, s.stopping, s.paused, s.log); err != nil {
 		return err
 	}
@@ -152,6 +153,15 @@ func (s *Service) assemble(ctx context.Context) (err error) {
 	}
 	s.addMiddleware()
 	return nil
+}
+
+// mountPush adds the routes of a broker that calls the service.
+func (s *Service) mountPush() {
+	if server, ok := s.transport.(transport.PushServer); ok {
+		for _, path := range server.PushPaths() {
+			s.mux.Handle("POST "+path+"/{subscription}", server.PushHandler())
+		}
+	}
 }
 
 func (s *Service) newClaim(ordered bool) (*claim.Claim, error) {

@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"regexp"
 	"strings"
 
@@ -43,6 +44,15 @@ type Transport interface {
 // error; that a topic is missing, or may not be listed, is none.
 type Pinger interface {
 	Ping(ctx context.Context) error
+}
+
+// PushServer is implemented by transports whose broker calls the service, by HTTP.
+type PushServer interface {
+	// PushHandler serves the broker's requests. It checks that they come from the broker.
+	PushHandler() http.Handler
+	// PushPaths are the paths under which to mount it, escaped, each once and without a slash at its end. A request's path has one element
+	// more. There are none if no consumer is configured for push.
+	PushPaths() []string
 }
 
 // DefaultConcurrency is how many messages of a subscriber are handled at once when SubscriberConfig does not say: well

@@ -72,6 +72,9 @@ func New(ctx context.Context, pool *pgxpool.Pool, from, to transport.Transport, 
 			err = fmt.Errorf("broker %s delivers transactionally, and its transactions cannot span two brokers: set %s.delivery: at_least_once for the migration", s.broker.Name(), s.broker.Name())
 		}
 		wrong = append(wrong, err)
+		if pushing, ok := s.broker.(transport.PushServer); ok && len(pushing.PushPaths()) > 0 {
+			wrong = append(wrong, fmt.Errorf("broker %s has consumers with push, whose requests nobody serves during a migration: remove push from its subscriptions, and they pull", s.broker.Name()))
+		}
 		*s.side = &side{Transport: s.broker, publisher: batches}
 	}
 	if err := errors.Join(wrong...); err != nil {

@@ -125,8 +125,9 @@ type Retry struct {
 // has seen would go to the dead-letter topic. So see to it that requests to Endpoint reach only processes with the new
 // configuration, or stop the others first: the subscription keeps what is published meanwhile.
 type Push struct {
-	// Endpoint is the public URL under which the service mounts Transport.PushHandler. A subscription's endpoint is
-	// this, "/" and its ID. It must be HTTPS, unless AllowUnauthenticated is set. Required.
+	// Endpoint is the public URL under which Transport.PushHandler is mounted. A service of package framework mounts it by itself,
+	// under the URL's path. A subscription's endpoint is this, "/" and its ID. It must be HTTPS, unless AllowUnauthenticated is
+	// set. Required.
 	Endpoint string
 	// ServiceAccount is the e-mail address of the account whose OIDC token Pub/Sub sends and the handler asks for.
 	// Required, unless AllowUnauthenticated is set.

@@ -45,7 +45,10 @@ type Transport struct {
 	closeErr  error
 }
 
-var _ transport.Transport = (*Transport)(nil)
+var _ interface {
+	transport.Transport
+	transport.PushServer
+} = (*Transport)(nil)
 
 // New connects to Pub/Sub. ctx bounds the connecting only; the transport lives until Close.
 func New(ctx context.Context, config Config) (*Transport, error) {

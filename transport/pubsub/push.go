@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"net/url"
 	"os"
 	"path"
 	"slices"
@@ -82,6 +83,30 @@ func (t *Transport) PushHandler() http.Handler {
 	})
 }
 
+// PushPaths implements transport.PushServer: the paths of the endpoints of push.
+func (t *Transport) PushPaths() (paths []string) {
+	for _, push := range t.config.pushes() {
+		if endpoint, err := url.Parse(push.Endpoint); err == nil { // it was validated
+			paths = append(paths, endpoint.EscapedPath())
+		}
+	}
+	slices.Sort(paths)
+	return slices.Compact(paths)
+}
+
+// pushes are the push settings of all consumers.
+func (c Config) pushes() (all []*Push) {
+	if c.Subscription.Push != nil {
+		all = append(all, c.Subscription.Push)
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Consumers)) {
+		if push := c.Consumers[name].Push; push != nil {
+			all = append(all, push)
+		}
+	}
+	return all
+}
+
 func (t *Transport) answerPush(w http.ResponseWriter, r *http.Request, consumer, id string, a answer) {
 	t.pushes.observer.observe(r.Context(), consumer, id, a)
 	a.write(w)
@@ -115,14 +140,7 @@ func (t *Transport) authenticate(r *http.Request, push *Push) (refused *answer) 
 	if push != nil {
 		return t.pushes.auth.check(r, push)
 	}
-	all := []*Push{t.config.Subscription.Push}
-	for _, name := range slices.Sorted(maps.Keys(t.config.Consumers)) {
-		all = append(all, t.config.Consumers[name].Push)
-	}
-	for _, push := range all {
-		if push == nil {
-			continue
-		}
+	for _, push := range t.config.pushes() {
 		if refused = t.pushes.auth.check(r, push); refused == nil {
 			return nil
 		}
