@@ -21,12 +21,18 @@ import (
 
 	"github.com/millrace-go/millrace/internal/enum"
 	"github.com/millrace-go/millrace/transport"
+	"github.com/millrace-go/millrace/transport/pubsub/internal/wire"
 )
 
 const (
 	defaultRecheck      = time.Minute
 	defaultMaxPushBytes = 64 << 20
 )
+
+// Limits is what a Pub/Sub message can carry (https://cloud.google.com/pubsub/quotas#resource_limits). The message's
+// size is the limit of a publish request, 10 MB, less 2,000 bytes: encoding, the ID's attribute, the topic's name and a
+// trace take up to 1,900. The event's ID takes one of the 100 attributes.
+var Limits = wire.Limits
 
 // Config configures the transport. The zero value works on Google Cloud and with the emulator.
 type Config struct {

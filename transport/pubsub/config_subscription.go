@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/millrace-go/millrace/transport"
+	"github.com/millrace-go/millrace/transport/pubsub/internal/wire"
 )
 
 // The bounds that Pub/Sub sets, and our defaults.
@@ -200,7 +201,7 @@ func (c SubscriptionConfig) validate(path string) error {
 	if len(c.Filter) > maxFilterBytes {
 		wrong("Filter", "%d bytes long: want up to %d", len(c.Filter), maxFilterBytes)
 	}
-	if err := c.EventID.Validate(EventIDFromMessageID(), idAttribute); err != nil {
+	if err := c.EventID.Validate(EventIDFromMessageID(), wire.IDAttribute); err != nil {
 		wrong("EventID", "%w", err)
 	}
 	switch d := c.DeadLetter; {
@@ -210,7 +211,7 @@ func (c SubscriptionConfig) validate(path string) error {
 		wrong("DeadLetter.MaxAttempts", "%d: want %d to %d, or 0 for the default of %d", d.MaxAttempts, minMaxAttempts, maxMaxAttempts, defaultMaxAttempts)
 	}
 	if c.DeadLetter.Topic != "" {
-		if err := checkTopic(c.DeadLetter.Topic); err != nil {
+		if err := wire.CheckTopic(c.DeadLetter.Topic); err != nil {
 			wrong("DeadLetter.Topic", "%q: %w", c.DeadLetter.Topic, err)
 		}
 	}

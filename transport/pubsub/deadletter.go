@@ -13,6 +13,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-go/millrace/transport"
+	"github.com/millrace-go/millrace/transport/pubsub/internal/wire"
 )
 
 // What Pub/Sub adds to the attributes of a message that it forwards to a dead-letter topic
@@ -51,8 +52,8 @@ func (s *subscription) bury(ctx context.Context, m *pubsub.Message, retries int,
 	if topic == "" {
 		topic = transport.DeadLetterTopic(s.topic, s.config.Consumer)
 	}
-	dead := unmarshal(m)
-	if own := dead.UUID; s.settings.identify(dead, placeOf(s.topic, m)) != nil {
+	dead := wire.Unmarshal(m)
+	if own := dead.UUID; wire.Identify(s.settings.EventID, dead, wire.PlaceOf(s.topic, m)) != nil {
 		dead.UUID = own
 	}
 	dead.Metadata[DeadDeliveriesMetadata] = strconv.Itoa(attempts(m, retries))

@@ -8,6 +8,7 @@ import (
 
 	"github.com/millrace-go/millrace/internal/lifespan"
 	"github.com/millrace-go/millrace/transport"
+	"github.com/millrace-go/millrace/transport/pubsub/internal/wire"
 )
 
 // outcome is what became of one delivery.
@@ -63,3 +64,9 @@ func (d *delivery) givenUp() bool {
 		return false
 	}
 }
+
+// Origin implements transport.Originated.
+func (d *delivery) Origin() transport.Origin { return wire.OriginOf(d.topic, d.received) }
+
+// EventIDError implements transport.Originated.
+func (d *delivery) EventIDError() error { return d.unidentified }

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
 	"github.com/millrace-go/millrace/transport"
+	"github.com/millrace-go/millrace/transport/pubsub/internal/wire"
 )
 
 // Difference is a setting in which a subscription that exists is not as configured.
@@ -37,7 +38,7 @@ func (t *Transport) Differences(ctx context.Context, topic string, config transp
 	if err := config.Validate(); err != nil {
 		return nil, err
 	}
-	if err := checkTopic(topic); err != nil {
+	if err := wire.CheckTopic(topic); err != nil {
 		return nil, err
 	}
 	want := t.resources.wanted(topic, config)

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"cloud.google.com/go/pubsub/v2"
+
+	"github.com/millrace-go/millrace/transport/pubsub/internal/wire"
 )
 
 const (
@@ -140,7 +142,7 @@ func (s *subscription) watch(ctx context.Context, m *pubsub.Message, result *pub
 			}
 			s.observer.refused(ctx, op)
 			s.log.Warn("Pub/Sub has refused an ack or nack, the message will be delivered again", slog.String("operation", op),
-				slog.Any("error", err), slog.String("event_id", m.Attributes[idAttribute]))
+				slog.Any("error", err), slog.String("event_id", m.Attributes[wire.IDAttribute]))
 		}
 	})
 }

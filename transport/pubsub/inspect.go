@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/millrace-go/millrace/transport"
+	"github.com/millrace-go/millrace/transport/pubsub/internal/wire"
 )
 
 // defaultRetention is how long a subscription keeps messages when its configuration does not say.
@@ -19,7 +20,7 @@ const defaultRetention = 7 * 24 * time.Hour
 // subscription/num_undelivered_messages.
 func (t *Transport) Inspect(ctx context.Context, topic, consumer string) (transport.Inspection, error) {
 	i := transport.Inspection{Lag: -1}
-	if err := checkTopic(topic); err != nil {
+	if err := wire.CheckTopic(topic); err != nil {
 		return i, err
 	}
 	_, err := t.client.TopicAdminClient.GetTopic(ctx, &pubsubpb.GetTopicRequest{Topic: t.resources.topicName(topic)})

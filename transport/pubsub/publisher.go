@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/millrace-go/millrace/transport"
+	"github.com/millrace-go/millrace/transport/pubsub/internal/wire"
 )
 
 // batchDelay is how long Google's client waits for more messages before it sends an incomplete request. Its default of
@@ -112,7 +113,7 @@ func (p *publisher) Close() error { return nil }
 // topic returns the client's publisher for the topic, which it creates when it is missing at first. The caller calls its
 // running.Done.
 func (p *publisher) topic(ctx context.Context, topic string, msgs []*message.Message) (*topicPublisher, error) {
-	if err := errors.Join(ctx.Err(), checkTopic(topic)); err != nil {
+	if err := errors.Join(ctx.Err(), wire.CheckTopic(topic)); err != nil {
 		return nil, err
 	}
 	if !p.resources.mayPublish(topic) {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/millrace-go/millrace/internal/tracing"
 	"github.com/millrace-go/millrace/transport"
+	"github.com/millrace-go/millrace/transport/pubsub/internal/wire"
 )
 
 // maxGivenUp is how many messages without a key may be under way that nobody waits for any more before new ones are refused.
@@ -82,7 +83,7 @@ func (t *topicPublisher) send(ctx context.Context, msgs []*message.Message, resu
 			results[i] = transport.ErrNotSent
 			continue
 		}
-		if err := cmp.Or(msg.Context().Err(), check(msg)); err != nil {
+		if err := cmp.Or(msg.Context().Err(), wire.Check(msg)); err != nil {
 			results[i] = err
 			failed[key] = key != ""
 			continue
@@ -96,8 +97,8 @@ func (t *topicPublisher) send(ctx context.Context, msgs []*message.Message, resu
 		if trace.SpanContextFromContext(msg.Context()).IsValid() {
 			parent = msg.Context()
 		}
-		m := marshal(msg)
-		if len(m.Attributes) < maxAttributes-2 { // traceparent and tracestate
+		m := wire.Marshal(msg)
+		if len(m.Attributes) < wire.MaxAttributes-2 { // traceparent and tracestate
 			tracing.Inject(parent, t.propagator, m.Attributes)
 		}
 		pending[i] = t.client.Publish(parent, m) // the client uses the context for its trace only

@@ -12,6 +12,8 @@ import (
 	"cloud.google.com/go/pubsub/v2"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/transport/pubsub/internal/wire"
 )
 
 var published = time.Date(2026, 2, 26, 19, 13, 55, 749e6, time.UTC)
@@ -92,7 +94,7 @@ func unwrappedHeader(more http.Header) http.Header {
 		"Content-Length": {"5"}, "Content-Type": {"application/octet-stream"}, "User-Agent": {"APIs-Google; (+https://developers.google.com/webmasters/APIs-Google.html)"},
 		"Accept-Encoding": {"gzip, deflate, br"}, "Authorization": {"Bearer secret"}, "X-Forwarded-For": {"192.0.2.1"}, "Forwarded": {"for=192.0.2.1"},
 		subscriptionHeader: {"projects/p/subscriptions/topic.c"}, messageIDHeader: {"1"}, publishTimeHeader: {"2026-02-26T19:13:55.749Z"},
-		idAttribute: {"event-1"},
+		wire.IDAttribute: {"event-1"},
 	}
 	maps.Copy(header, more)
 	return header
@@ -104,7 +106,7 @@ func TestDecodeUnwrapped(t *testing.T) {
 	header := unwrappedHeader(http.Header{"Name": {"value"}, "Empty": {""}, orderingKeyHeader: {"k"}, attemptHeader: {"3"}})
 	want := &pubsub.Message{
 		ID: "1", Data: []byte("\x00\xff{}"), OrderingKey: "k", PublishTime: published, DeliveryAttempt: &third,
-		Attributes: map[string]string{"name": "value", "empty": "", idAttribute: "event-1"},
+		Attributes: map[string]string{"name": "value", "empty": "", wire.IDAttribute: "event-1"},
 	}
 	for _, unwrapped := range []bool{true, false} { // the subscription may have changed before the service has
 		got, err := decodePush(header, want.Data, unwrapped)
@@ -128,8 +130,8 @@ func TestDecodeUnwrappedRepublish(t *testing.T) {
 	})
 	got, err := decodePush(header, nil, true)
 	require.NoError(t, err)
-	msg := unmarshal(got.message)
-	require.NoError(t, check(msg))
+	msg := wire.Unmarshal(got.message)
+	require.NoError(t, wire.Check(msg))
 	require.Equal(t, message.Metadata{"name": strings.Repeat("v", Limits.MetadataValueBytes)}, msg.Metadata)
 }
 

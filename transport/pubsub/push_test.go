@@ -20,6 +20,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
 	"github.com/millrace-go/millrace/transport"
+	"github.com/millrace-go/millrace/transport/pubsub/internal/wire"
 )
 
 // pushBench is a transport without a service, for push requests alone.
@@ -89,7 +90,7 @@ func handle(messages <-chan *message.Message, handler func(*message.Message)) {
 
 func wrapped(id, key string) string {
 	return fmt.Sprintf(`{"message": {"data": "SGVsbG8=", "messageId": %q, "orderingKey": %q, "attributes": {%q: %q}}, "subscription": "projects/p/subscriptions/topic.c", "deliveryAttempt": 3}`,
-		id, key, idAttribute, "event-"+id)
+		id, key, wire.IDAttribute, "event-"+id)
 }
 
 func (b *pushBench) request(body string) *http.Request {

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/millrace-go/millrace/transport"
+	"github.com/millrace-go/millrace/transport/pubsub/internal/wire"
 )
 
 var _ transport.Resetter = (*Transport)(nil)
@@ -20,7 +21,7 @@ var _ transport.Resetter = (*Transport)(nil)
 // Reset implements transport.Resetter by a seek of the consumer's subscription. Its processes may run meanwhile. Pub/Sub brings
 // back only what it has kept, so a seek to the past is refused where it keeps nothing that was acked.
 func (t *Transport) Reset(ctx context.Context, r transport.Reset) ([]transport.Move, error) {
-	if err := errors.Join(checkTopic(r.Topic), transport.ValidateConsumer(r.Consumer)); err != nil {
+	if err := errors.Join(wire.CheckTopic(r.Topic), transport.ValidateConsumer(r.Consumer)); err != nil {
 		return nil, err
 	}
 	name := t.resources.subscriptionName(r.Topic, r.Consumer)

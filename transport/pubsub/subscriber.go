@@ -8,6 +8,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-go/millrace/transport"
+	"github.com/millrace-go/millrace/transport/pubsub/internal/wire"
 )
 
 // subscriber implements message.Subscriber and message.SubscribeInitializer.
@@ -70,8 +71,13 @@ func (s *subscriber) Close() error {
 	return nil
 }
 
+// FindEventID implements transport.EventIDFinder.
+func (s *subscriber) FindEventID(msg *message.Message, origin transport.Origin) (string, error) {
+	return wire.FindEventID(s.transport.config.subscription(s.config.Consumer).EventID, msg, origin)
+}
+
 func (s *subscriber) ensure(ctx context.Context, topic string) (string, error) {
-	if err := checkTopic(topic); err != nil {
+	if err := wire.CheckTopic(topic); err != nil {
 		return "", fmt.Errorf("subscribe to %s: %w", topic, err)
 	}
 	name, err := s.transport.resources.ensureSubscription(ctx, topic, s.config)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace-go/millrace/internal/tracing"
 	"github.com/millrace-go/millrace/transport"
+	"github.com/millrace-go/millrace/transport/pubsub/internal/wire"
 )
 
 // flushTimeout bounds the sending of acks after the last handler has ended.
@@ -141,9 +142,9 @@ func (s *subscription) enter(giveUp <-chan struct{}) bool {
 }
 
 func (s *subscription) handOver(ctx context.Context, m *pubsub.Message, delivery *delivery) (o outcome) {
-	msg := unmarshal(m)
+	msg := wire.Unmarshal(m)
 	delivery.topic, delivery.received = s.topic, m
-	delivery.unidentified = s.settings.identify(msg, placeOf(s.topic, m))
+	delivery.unidentified = wire.Identify(s.settings.EventID, msg, wire.PlaceOf(s.topic, m))
 	ctx, span := s.tracing.Begin(ctx, msg, delivery.attempt)
 	defer func() { tracing.End(span, outcomeNames[o], (o == nacked || o == abandoned) && !delivery.asked()) }()
 	delivery.Context.Context = ctx

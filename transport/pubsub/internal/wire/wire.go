@@ -1,4 +1,5 @@
-package pubsub
+// Package wire is how messages lie in those of Pub/Sub, and what identifies one. It does no I/O.
+package wire
 
 import (
 	"errors"
@@ -19,31 +20,31 @@ var Limits = transport.Limits{
 	Topic:              regexp.MustCompile(`^[A-Za-z][A-Za-z0-9._~+%-]{2,254}$`),
 	MessageBytes:       9_998_000,
 	KeyBytes:           1024,
-	MetadataEntries:    maxAttributes - 1,
+	MetadataEntries:    MaxAttributes - 1,
 	MetadataKeyBytes:   256,
 	MetadataValueBytes: 1024,
 }
 
 const (
-	// maxAttributes is how many a message may have.
-	maxAttributes = 100
-	// idAttribute carries the event's ID, as watermill-googlecloud has it.
-	idAttribute = "_watermill_message_uuid"
+	// MaxAttributes is how many a message may have.
+	MaxAttributes = 100
+	// IDAttribute carries the event's ID, as watermill-googlecloud has it.
+	IDAttribute = "_watermill_message_uuid"
 	// reservedPrefix begins the names that Pub/Sub keeps for itself: it refuses them in attributes and topics.
 	reservedPrefix = "goog"
 	// clientPrefix begins the attributes that Google's clients add on their own, for traces and schemas.
 	clientPrefix = "googclient_"
 )
 
-// check reports why the message cannot be published, as errors that wrap transport.ErrLimit.
-func check(msg *message.Message) error {
+// Check reports why the message cannot be published, as errors that wrap transport.ErrLimit.
+func Check(msg *message.Message) error {
 	errs := []error{messageLimits.Check("", msg), transport.CheckText(msg)}
 	for name := range msg.Metadata {
 		switch {
 		case name == "":
 			errs = append(errs, fmt.Errorf("%w: a metadata name is empty, Pub/Sub wants 1 byte or more", transport.ErrLimit))
-		case name == idAttribute || strings.HasPrefix(name, reservedPrefix):
-			errs = append(errs, fmt.Errorf("%w: metadata name %.40q is reserved: %q carries the ID, Pub/Sub keeps what begins with %q", transport.ErrLimit, name, idAttribute, reservedPrefix))
+		case name == IDAttribute || strings.HasPrefix(name, reservedPrefix):
+			errs = append(errs, fmt.Errorf("%w: metadata name %.40q is reserved: %q carries the ID, Pub/Sub keeps what begins with %q", transport.ErrLimit, name, IDAttribute, reservedPrefix))
 		}
 	}
 	return errors.Join(errs...)
@@ -56,32 +57,33 @@ var messageLimits = func() transport.Limits {
 	return l
 }()
 
-func checkTopic(topic string) error {
+// CheckTopic returns an error that wraps transport.ErrLimit where no topic can have the name.
+func CheckTopic(topic string) error {
 	if !Limits.Topic.MatchString(topic) || strings.HasPrefix(topic, reservedPrefix) {
 		return fmt.Errorf("%w: topic %q: want 3 to 255 letters, digits, \"-._~+%%\", starting with a letter and not with %q", transport.ErrLimit, topic, reservedPrefix)
 	}
 	return nil
 }
 
-// marshal shares the payload with msg: Google's client does not change it.
-func marshal(msg *message.Message) *pubsub.Message {
+// Marshal shares the payload with msg: Google's client does not change it.
+func Marshal(msg *message.Message) *pubsub.Message {
 	attributes := make(map[string]string, len(msg.Metadata)+1)
 	for name, value := range msg.Metadata {
 		if name != transport.KeyMetadata {
 			attributes[name] = value
 		}
 	}
-	attributes[idAttribute] = msg.UUID
+	attributes[IDAttribute] = msg.UUID
 	return &pubsub.Message{Data: msg.Payload, Attributes: attributes, OrderingKey: transport.Key(msg)}
 }
 
-// unmarshal never fails: a message without an ID is delivered with an empty one, so that the layer above decides what
+// Unmarshal never fails: a message without an ID is delivered with an empty one, so that the layer above decides what
 // becomes of it. What Pub/Sub knows of the message, such as its publish time, is no metadata: it would be published
 // again with whatever copies the metadata.
-func unmarshal(m *pubsub.Message) *message.Message {
-	msg := message.NewMessage(m.Attributes[idAttribute], m.Data)
+func Unmarshal(m *pubsub.Message) *message.Message {
+	msg := message.NewMessage(m.Attributes[IDAttribute], m.Data)
 	for name, value := range m.Attributes {
-		if name != idAttribute && name != transport.KeyMetadata && !strings.HasPrefix(name, clientPrefix) {
+		if name != IDAttribute && name != transport.KeyMetadata && !strings.HasPrefix(name, clientPrefix) {
 			msg.Metadata[name] = value
 		}
 	}

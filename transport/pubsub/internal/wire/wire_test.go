@@ -1,4 +1,4 @@
-package pubsub
+package wire
 
 import (
 	"strings"
@@ -27,9 +27,9 @@ func TestCheckTopic(t *testing.T) {
 		"abc\n":                        false,
 	} {
 		if valid {
-			require.NoError(t, checkTopic(topic), "%q", topic)
+			require.NoError(t, CheckTopic(topic), "%q", topic)
 		} else {
-			require.ErrorIs(t, checkTopic(topic), transport.ErrLimit, "%q", topic)
+			require.ErrorIs(t, CheckTopic(topic), transport.ErrLimit, "%q", topic)
 		}
 	}
 }
@@ -42,15 +42,15 @@ func TestCheckReservedNames(t *testing.T) {
 		"":                       false,
 		"goog":                   false,
 		"googclient_traceid":     false,
-		idAttribute:              false,
+		IDAttribute:              false,
 		strings.Repeat("n", 257): false,
 	} {
 		msg := message.NewMessage("id", nil)
 		msg.Metadata[name] = "v"
 		if valid {
-			require.NoError(t, check(msg), "%q", name)
+			require.NoError(t, Check(msg), "%q", name)
 		} else {
-			require.ErrorIs(t, check(msg), transport.ErrLimit, "%q", name)
+			require.ErrorIs(t, Check(msg), transport.ErrLimit, "%q", name)
 		}
 	}
 }
@@ -59,14 +59,14 @@ func TestMarshal(t *testing.T) {
 	msg := message.NewMessage("id", []byte("payload"))
 	msg.Metadata["name"] = "value"
 	transport.SetKey(msg, "key")
-	m := marshal(msg)
+	m := Marshal(msg)
 	require.Equal(t, &pubsub.Message{
 		Data:        []byte("payload"),
-		Attributes:  map[string]string{"name": "value", idAttribute: "id"},
+		Attributes:  map[string]string{"name": "value", IDAttribute: "id"},
 		OrderingKey: "key",
 	}, m)
-	require.True(t, msg.Equals(unmarshal(m)))
-	require.NotContains(t, msg.Metadata, idAttribute, "marshal changed the message")
+	require.True(t, msg.Equals(Unmarshal(m)))
+	require.NotContains(t, msg.Metadata, IDAttribute, "Marshal changed the message")
 }
 
 func TestUnmarshalForeign(t *testing.T) {
@@ -77,7 +77,7 @@ func TestUnmarshalForeign(t *testing.T) {
 	}{
 		"nothing but data": {&pubsub.Message{Data: []byte("x")}, "", message.Metadata{}},
 		"client's own attributes": {
-			&pubsub.Message{Attributes: map[string]string{idAttribute: "id", "googclient_traceparent": "00-0", "a": "1"}},
+			&pubsub.Message{Attributes: map[string]string{IDAttribute: "id", "googclient_traceparent": "00-0", "a": "1"}},
 			"id",
 			message.Metadata{"a": "1"},
 		},
@@ -87,13 +87,13 @@ func TestUnmarshalForeign(t *testing.T) {
 			message.Metadata{},
 		},
 		"server's fields": {
-			&pubsub.Message{ID: "server-id", OrderingKey: "k", Attributes: map[string]string{idAttribute: "id"}},
+			&pubsub.Message{ID: "server-id", OrderingKey: "k", Attributes: map[string]string{IDAttribute: "id"}},
 			"id",
 			message.Metadata{transport.KeyMetadata: "k"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			msg := unmarshal(c.in)
+			msg := Unmarshal(c.in)
 			require.Equal(t, c.id, msg.UUID)
 			require.Equal(t, c.metadata, msg.Metadata)
 		})
