@@ -30,6 +30,10 @@ var rooms = map[string]map[string]room{
 	},
 	"transport/pubsub": {
 		"wire": {},
+		"setting": {others: []string{
+			"cmp", "errors", "fmt", "maps", "net/url", "path", "slices", "strconv", "strings", "time",
+			"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb", "google.golang.org/protobuf/types/known/durationpb", "google.golang.org/protobuf/types/known/fieldmaskpb",
+		}},
 	},
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/millrace-go/millrace/transport"
+	"github.com/millrace-go/millrace/transport/pubsub/internal/setting"
 	"github.com/millrace-go/millrace/transport/pubsub/internal/wire"
 )
 
@@ -15,7 +16,7 @@ import (
 const (
 	minAckDeadline     = 10 * time.Second
 	maxAckDeadline     = 600 * time.Second
-	defaultAckDeadline = 20 * time.Second
+	defaultAckDeadline = setting.DefaultAckDeadline
 
 	defaultPrefetch = 500
 
@@ -31,8 +32,8 @@ const (
 	defaultMaxAttempts = 10
 
 	maxRetry        = 600 * time.Second
-	defaultRetryMin = 10 * time.Second // Pub/Sub's own
-	defaultRetryMax = 600 * time.Second
+	defaultRetryMin = setting.DefaultRetryMin
+	defaultRetryMax = setting.DefaultRetryMax
 )
 
 // SubscriptionConfig configures the subscription of a consumer. Unless a field says otherwise, changing it later changes

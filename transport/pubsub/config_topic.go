@@ -3,11 +3,11 @@ package pubsub
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"regexp"
-	"slices"
 	"strings"
 	"time"
+
+	"github.com/millrace-go/millrace/transport/pubsub/internal/setting"
 )
 
 // The bounds that Pub/Sub sets.
@@ -70,16 +70,7 @@ type Labels map[string]string
 
 var labelPattern = regexp.MustCompile(`^[\p{Ll}\p{Lo}][\p{Ll}\p{Lo}\p{N}_-]{0,62}=[\p{Ll}\p{Lo}\p{N}_-]{0,63}$`)
 
-// list returns the labels in order, as KEY=VALUE.
-func (l Labels) list() []string {
-	all := make([]string, 0, len(l))
-	for _, key := range slices.Sorted(maps.Keys(l)) {
-		all = append(all, key+"="+l[key])
-	}
-	return all
-}
-
-func (l Labels) String() string { return strings.Join(l.list(), ",") }
+func (l Labels) String() string { return strings.Join(setting.LabelList(l), ",") }
 
 // MarshalText writes the labels as a configuration file has them.
 func (l Labels) MarshalText() ([]byte, error) { return []byte(l.String()), nil }
@@ -105,7 +96,7 @@ func (l Labels) validate() error {
 	if len(l) > maxLabels {
 		return fmt.Errorf("want up to %d labels", maxLabels)
 	}
-	for _, label := range l.list() {
+	for _, label := range setting.LabelList(l) {
 		if !labelPattern.MatchString(label) {
 			return fmt.Errorf("%q: want key=value of lower-case letters, digits, \"_\" and \"-\", up to 63 each, the key beginning with a letter", label)
 		}

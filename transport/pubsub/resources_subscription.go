@@ -2,18 +2,15 @@ package pubsub
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
-	"path"
-	"time"
 
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/millrace-go/millrace/transport"
+	"github.com/millrace-go/millrace/transport/pubsub/internal/setting"
 )
 
 // wanted is the consumer's subscription to the topic as the configuration has it.
@@ -23,29 +20,7 @@ func (r *resources) wanted(topic string, config transport.SubscriberConfig) *pub
 	if settings.DeadLetter.Topic != "" {
 		dead = r.topicName(settings.DeadLetter.Topic)
 	}
-	return wanted(r.topicName(topic), r.subscriptionName(topic, config.Consumer), config, settings, dead)
-}
-
-func wanted(topic, name string, config transport.SubscriberConfig, settings SubscriptionConfig, dead string) *pubsubpb.Subscription {
-	s := &pubsubpb.Subscription{
-		Name:                      name,
-		Topic:                     topic,
-		AckDeadlineSeconds:        int32(settings.AckDeadline / time.Second),
-		EnableMessageOrdering:     config.Ordered,
-		EnableExactlyOnceDelivery: settings.ExactlyOnce,
-		Filter:                    settings.Filter,
-		Labels:                    settings.Labels,
-		PushConfig:                pushConfig(settings.Push, path.Base(name)),
-		// Without a policy Pub/Sub deletes a subscription, and what it holds, after 31 days without a subscriber.
-		ExpirationPolicy: &pubsubpb.ExpirationPolicy{},
-	}
-	if dead != "" {
-		s.DeadLetterPolicy = &pubsubpb.DeadLetterPolicy{DeadLetterTopic: dead, MaxDeliveryAttempts: int32(settings.DeadLetter.MaxAttempts)}
-	}
-	if settings.Retry != (Retry{}) {
-		s.RetryPolicy = &pubsubpb.RetryPolicy{MinimumBackoff: durationpb.New(settings.Retry.Min), MaximumBackoff: durationpb.New(settings.Retry.Max)}
-	}
-	return s
+	return settings.setting(config.Ordered, dead).Wanted(r.topicName(topic), r.subscriptionName(topic, config.Consumer))
 }
 
 // settle creates the subscription when it is missing, or compares it with what is wanted and, under Update, changes it.
@@ -74,8 +49,8 @@ func (r *resources) settle(ctx context.Context, want *pubsubpb.Subscription) err
 		}
 		return fmt.Errorf("create subscription %s: %w", want.Name, err)
 	}
-	all := differences(want, have)
-	if err := unchangeable(want.Name, all); err != nil || len(all) == 0 {
+	all := setting.Differences(want, have)
+	if err := setting.Unchangeable(want.Name, all); err != nil || len(all) == 0 {
 		return err
 	}
 	if r.config.Resources == Update {
@@ -85,9 +60,9 @@ func (r *resources) settle(ctx context.Context, want *pubsubpb.Subscription) err
 		}
 		r.log.Warn("this account may not change a subscription", slog.String("subscription", want.Name), slog.Any("error", err))
 	}
-	if isPush(have) != isPush(want) {
+	if setting.IsPush(have) != setting.IsPush(want) {
 		return fmt.Errorf("subscription %s exists with push_config %s, and the configuration says %s: the consumer would wait for messages that go the other way; let Config.Resources be Update, or change the configuration or the subscription",
-			want.Name, pushText(have), pushText(want))
+			want.Name, setting.PushText(have), setting.PushText(want))
 	}
 	for _, d := range all {
 		r.log.Warn("a subscription is not as configured", slog.String("subscription", want.Name), slog.String("setting", d.Field),
@@ -97,26 +72,13 @@ func (r *resources) settle(ctx context.Context, want *pubsubpb.Subscription) err
 	return nil
 }
 
-func (r *resources) update(ctx context.Context, want, have *pubsubpb.Subscription, all []Difference) error {
-	mask := maskOf(all)
-	want.Labels = merged(have.GetLabels(), want.GetLabels())
+func (r *resources) update(ctx context.Context, want, have *pubsubpb.Subscription, all []setting.Difference) error {
+	mask := setting.MaskOf(all)
+	want.Labels = setting.Merged(have.GetLabels(), want.GetLabels())
 	_, err := r.client.SubscriptionAdminClient.UpdateSubscription(ctx, &pubsubpb.UpdateSubscriptionRequest{Subscription: want, UpdateMask: mask})
 	if err != nil {
 		return fmt.Errorf("update %v of subscription %s: %w", mask.Paths, want.Name, err)
 	}
 	r.log.Info("changed a subscription to what is configured", slog.String("subscription", want.Name), slog.Any("settings", mask.Paths))
 	return nil
-}
-
-// unchangeable is the error for differences that only a new subscription would mend. A topic's name differs when the
-// topic was deleted: a new one of its name does not feed the subscription.
-func unchangeable(name string, all []Difference) error {
-	var errs []error
-	for _, d := range all {
-		if !d.Mutable {
-			errs = append(errs, fmt.Errorf("subscription %s exists with %s %s, and the configuration says %s: Pub/Sub cannot change it; use another consumer name, or delete the subscription after reading what it holds",
-				name, d.Field, d.Have, d.Want))
-		}
-	}
-	return errors.Join(errs...)
 }

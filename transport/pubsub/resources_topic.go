@@ -14,11 +14,12 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/millrace-go/millrace/transport"
+	"github.com/millrace-go/millrace/transport/pubsub/internal/setting"
 )
 
 // createTopic creates the topic when it is missing, or compares it with the configuration and, under Update, changes it.
 func (r *resources) createTopic(ctx context.Context, name string) error {
-	want := r.config.Topic.named(name)
+	want := r.config.Topic.setting().Wanted(name)
 	have, err := r.client.TopicAdminClient.GetTopic(ctx, &pubsubpb.GetTopicRequest{Topic: name})
 	if status.Code(err) == codes.NotFound {
 		if r.config.Resources == CheckOnly {
@@ -46,13 +47,13 @@ func (r *resources) createTopic(ctx context.Context, name string) error {
 // settleTopic changes a topic under Update, or logs what differs. It returns no error, because messages pass through the topic
 // either way.
 func (r *resources) settleTopic(ctx context.Context, want, have *pubsubpb.Topic) {
-	all := topicDifferences(want, have)
+	all := setting.TopicDifferences(want, have)
 	if len(all) == 0 {
 		return
 	}
 	if r.config.Resources == Update {
-		want.Labels = merged(have.GetLabels(), want.GetLabels())
-		mask := maskOf(all)
+		want.Labels = setting.Merged(have.GetLabels(), want.GetLabels())
+		mask := setting.MaskOf(all)
 		_, err := r.client.TopicAdminClient.UpdateTopic(ctx, &pubsubpb.UpdateTopicRequest{Topic: want, UpdateMask: mask})
 		if err != nil {
 			r.log.Warn("a topic could not be changed to what is configured", slog.String("topic", path.Base(want.Name)), slog.Any("settings", mask.Paths), slog.Any("error", err))
@@ -79,7 +80,7 @@ func (r *resources) keepDeadLetters(ctx context.Context, topic string) error {
 			slog.String("remedy", fmt.Sprintf("gcloud pubsub subscriptions create %s.%s --topic=%s --project=%s", topic, transport.DeadLetterConsumer, topic, r.config.ProjectID)))
 		return nil
 	}
-	want := wanted(r.topicName(topic), r.subscriptionName(topic, transport.DeadLetterConsumer), transport.SubscriberConfig{}, SubscriptionConfig{}.WithDefaults(), "")
+	want := setting.Subscription{AckDeadline: setting.DefaultAckDeadline}.Wanted(r.topicName(topic), r.subscriptionName(topic, transport.DeadLetterConsumer))
 	_, err = r.client.SubscriptionAdminClient.CreateSubscription(ctx, want)
 	switch {
 	case status.Code(err) == codes.AlreadyExists: // another process was faster, or the name is taken

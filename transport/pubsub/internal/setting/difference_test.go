@@ -1,4 +1,4 @@
-package pubsub
+package setting
 
 import (
 	"testing"
@@ -8,20 +8,19 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
-
-	"github.com/millrace-go/millrace/transport"
 )
 
 // What the emulator cannot hold, and what Google's service writes in another way than it was told.
 func TestDifferences(t *testing.T) {
 	t.Parallel()
-	settings := SubscriptionConfig{
+	want := Subscription{
 		AckDeadline: 10 * time.Second,
-		DeadLetter:  DeadLetter{Topic: "dead", MaxAttempts: 5},
-		Retry:       Retry{Min: defaultRetryMin, Max: defaultRetryMax},
-		Push:        &Push{Endpoint: "https://host/push", ServiceAccount: "a@b"},
-	}.WithDefaults()
-	want := wanted("topic", "p/topic.c", transport.SubscriberConfig{}, settings, "dead")
+		DeadLetters: "dead",
+		MaxAttempts: 5,
+		RetryMin:    DefaultRetryMin,
+		RetryMax:    DefaultRetryMax,
+		Push:        &Push{Endpoint: "https://host/push", ServiceAccount: "a@b", Audience: "https://host/push"},
+	}.Wanted("topic", "p/topic.c")
 	require.Equal(t, "https://host/push/topic.c", want.PushConfig.PushEndpoint)
 	for name, c := range map[string]struct {
 		change func(*pubsubpb.Subscription)
@@ -58,6 +57,6 @@ func TestDifferences(t *testing.T) {
 	} {
 		have := proto.Clone(want).(*pubsubpb.Subscription)
 		c.change(have)
-		require.Equal(t, c.want, differences(want, have), name)
+		require.Equal(t, c.want, Differences(want, have), name)
 	}
 }

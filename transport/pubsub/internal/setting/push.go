@@ -1,4 +1,4 @@
-package pubsub
+package setting
 
 import (
 	"net/url"
@@ -6,8 +6,16 @@ import (
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 )
 
-// pushConfig is p as Pub/Sub wants it for the subscription of that ID. It expects p with its defaults; nil means pull.
-func pushConfig(p *Push, subscriptionID string) *pubsubpb.PushConfig {
+// Push is how Pub/Sub calls the service, as pubsub.Push describes it.
+type Push struct {
+	Endpoint       string
+	ServiceAccount string // "": the requests have no token
+	Audience       string
+	Unwrapped      bool
+}
+
+// config is p as Pub/Sub wants it for the subscription of that ID; nil means pull.
+func (p *Push) config(subscriptionID string) *pubsubpb.PushConfig {
 	if p == nil {
 		return nil
 	}

@@ -1,4 +1,4 @@
-package pubsub
+package setting
 
 import (
 	"net/url"
@@ -11,7 +11,7 @@ import (
 
 func TestPushConfig(t *testing.T) {
 	t.Parallel()
-	require.Nil(t, pushConfig(nil, "topic.c"))
+	require.Nil(t, (*Push)(nil).config("topic.c"))
 	for name, c := range map[string]struct {
 		push Push
 		want *pubsubpb.PushConfig
@@ -26,14 +26,14 @@ func TestPushConfig(t *testing.T) {
 			},
 		},
 		"unwrapped": {
-			Push{Endpoint: "http://host", Unwrapped: true, AllowUnauthenticated: true},
+			Push{Endpoint: "http://host", Unwrapped: true},
 			&pubsubpb.PushConfig{
 				PushEndpoint: "http://host/topic.c",
 				Wrapper:      &pubsubpb.PushConfig_NoWrapper_{NoWrapper: &pubsubpb.PushConfig_NoWrapper{WriteMetadata: true}},
 			},
 		},
 	} {
-		require.True(t, proto.Equal(c.want, pushConfig(&c.push, "topic.c")), name)
+		require.True(t, proto.Equal(c.want, c.push.config("topic.c")), name)
 	}
 }
 
@@ -41,7 +41,7 @@ func TestPushConfig(t *testing.T) {
 func TestPushEndpointEscapes(t *testing.T) {
 	t.Parallel()
 	for _, id := range []string{"a%41b.c", "100%.c", "a+b~c_d-e.f.c"} {
-		endpoint, err := url.Parse(pushConfig(&Push{Endpoint: "https://host/push"}, id).PushEndpoint)
+		endpoint, err := url.Parse((&Push{Endpoint: "https://host/push"}).config(id).PushEndpoint)
 		require.NoError(t, err)
 		require.Equal(t, "/push/"+id, endpoint.Path)
 	}

@@ -1,0 +1,195 @@
+package setting
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/fieldmaskpb"
+)
+
+// Difference is a setting in which what exists is not as configured.
+type Difference struct {
+	// Field is the setting's name in Pub/Sub's API.
+	Field string
+	// Have and Want are its values in what exists and in the configuration, for people to read.
+	Have, Want string
+	// Mutable tells whether Pub/Sub can change it.
+	Mutable bool
+}
+
+// settings are those of a subscription that the configuration decides on, each as a text that is the same when the
+// service means the same.
+var settings = []struct {
+	field   string
+	mutable bool
+	text    func(*pubsubpb.Subscription) string
+}{
+	{"topic", false, (*pubsubpb.Subscription).GetTopic},
+	{"enable_message_ordering", false, func(s *pubsubpb.Subscription) string { return strconv.FormatBool(s.GetEnableMessageOrdering()) }},
+	{"filter", false, func(s *pubsubpb.Subscription) string { return fmt.Sprintf("%q", s.GetFilter()) }},
+	{"ack_deadline_seconds", true, func(s *pubsubpb.Subscription) string { return fmt.Sprint(cmp.Or(s.GetAckDeadlineSeconds(), 10)) }},
+	{"enable_exactly_once_delivery", true, func(s *pubsubpb.Subscription) string { return strconv.FormatBool(s.GetEnableExactlyOnceDelivery()) }},
+	{"dead_letter_policy", true, deadLetterText},
+	{"retry_policy", true, retryText},
+	{"push_config", true, PushText},
+	{"expiration_policy", true, expirationText},
+}
+
+// Differences compares a subscription that exists with what is wanted.
+func Differences(want, have *pubsubpb.Subscription) (all []Difference) {
+	for _, s := range settings {
+		if h, w := s.text(have), s.text(want); h != w {
+			all = append(all, Difference{Field: s.field, Have: h, Want: w, Mutable: s.mutable})
+		}
+	}
+	return append(all, labelDifferences(want.GetLabels(), have.GetLabels())...)
+}
+
+// labelDifferences looks only for labels that are wanted: others may be Terraform's.
+func labelDifferences(want, have map[string]string) []Difference {
+	found := map[string]string{}
+	for key := range want {
+		if value, ok := have[key]; ok {
+			found[key] = value
+		}
+	}
+	if maps.Equal(found, want) {
+		return nil
+	}
+	return []Difference{{Field: "labels", Have: cmp.Or(labelText(found), "none"), Want: labelText(want), Mutable: true}}
+}
+
+func labelText(labels map[string]string) string { return strings.Join(LabelList(labels), ",") }
+
+// LabelList returns the labels in order, as KEY=VALUE.
+func LabelList(labels map[string]string) []string {
+	all := make([]string, 0, len(labels))
+	for _, key := range slices.Sorted(maps.Keys(labels)) {
+		all = append(all, key+"="+labels[key])
+	}
+	return all
+}
+
+// Merged returns have's labels with those that are wanted.
+func Merged(have, want map[string]string) map[string]string {
+	all := maps.Clone(want)
+	if all == nil {
+		all = map[string]string{}
+	}
+	for key, value := range have {
+		if _, ok := all[key]; !ok {
+			all[key] = value
+		}
+	}
+	return all
+}
+
+// MaskOf names the settings that differ, for an update.
+func MaskOf(all []Difference) *fieldmaskpb.FieldMask {
+	mask := &fieldmaskpb.FieldMask{}
+	for _, d := range all {
+		mask.Paths = append(mask.Paths, d.Field)
+	}
+	return mask
+}
+
+// topicSettings are those of a topic that the configuration may decide on, each as a text; "" says nothing.
+var topicSettings = []struct {
+	field string
+	text  func(*pubsubpb.Topic) string
+}{
+	{"message_retention_duration", func(t *pubsubpb.Topic) string {
+		if t.GetMessageRetentionDuration() == nil {
+			return ""
+		}
+		return t.GetMessageRetentionDuration().AsDuration().String()
+	}},
+	{"message_storage_policy", func(t *pubsubpb.Topic) string {
+		return strings.Join(slices.Sorted(slices.Values(t.GetMessageStoragePolicy().GetAllowedPersistenceRegions())), ",")
+	}},
+	{"kms_key_name", (*pubsubpb.Topic).GetKmsKeyName},
+}
+
+// TopicDifferences compares a topic that exists with what is wanted. What the configuration does not say is not compared.
+func TopicDifferences(want, have *pubsubpb.Topic) []Difference {
+	all := labelDifferences(want.GetLabels(), have.GetLabels())
+	for _, s := range topicSettings {
+		if h, w := s.text(have), s.text(want); w != "" && h != w {
+			all = append(all, Difference{Field: s.field, Have: cmp.Or(h, "none"), Want: w, Mutable: true})
+		}
+	}
+	return all
+}
+
+func deadLetterText(s *pubsubpb.Subscription) string {
+	p := s.GetDeadLetterPolicy()
+	if p.GetDeadLetterTopic() == "" {
+		return "none"
+	}
+	return fmt.Sprintf("%s after %d deliveries", p.GetDeadLetterTopic(), cmp.Or(p.GetMaxDeliveryAttempts(), 5))
+}
+
+func retryText(s *pubsubpb.Subscription) string {
+	p := s.GetRetryPolicy()
+	if p == nil {
+		return "none"
+	}
+	return fmt.Sprintf("%s to %s", durationOr(p.GetMinimumBackoff(), DefaultRetryMin), durationOr(p.GetMaximumBackoff(), DefaultRetryMax))
+}
+
+// IsPush tells whether Pub/Sub calls the service.
+func IsPush(s *pubsubpb.Subscription) bool { return s.GetPushConfig().GetPushEndpoint() != "" }
+
+// PushText is how a subscription pushes, for people to read.
+func PushText(s *pubsubpb.Subscription) string {
+	if !IsPush(s) {
+		return "none"
+	}
+	p := s.GetPushConfig()
+	text := "to " + p.GetPushEndpoint()
+	if token := p.GetOidcToken(); token == nil {
+		text += ", without a token"
+	} else {
+		text += fmt.Sprintf(", as %s for audience %s", token.GetServiceAccountEmail(), cmp.Or(token.GetAudience(), p.GetPushEndpoint()))
+	}
+	if raw := p.GetNoWrapper(); raw != nil {
+		text += fmt.Sprintf(", unwrapped, metadata %t", raw.GetWriteMetadata())
+	}
+	return text
+}
+
+func expirationText(s *pubsubpb.Subscription) string {
+	p := s.GetExpirationPolicy()
+	if p != nil && p.GetTtl() == nil {
+		return "never"
+	}
+	return "after " + durationOr(p.GetTtl(), 31*24*time.Hour).String()
+}
+
+func durationOr(d *durationpb.Duration, otherwise time.Duration) time.Duration {
+	if d == nil {
+		return otherwise
+	}
+	return d.AsDuration()
+}
+
+// Unchangeable is the error for differences that only a new subscription would mend. A topic's name differs when the
+// topic was deleted: a new one of its name does not feed the subscription.
+func Unchangeable(name string, all []Difference) error {
+	var errs []error
+	for _, d := range all {
+		if !d.Mutable {
+			errs = append(errs, fmt.Errorf("subscription %s exists with %s %s, and the configuration says %s: Pub/Sub cannot change it; use another consumer name, or delete the subscription after reading what it holds",
+				name, d.Field, d.Have, d.Want))
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,75 @@
+// Package setting is topics and subscriptions as the configuration has them, and how those that exist differ. It does no I/O.
+package setting
+
+import (
+	"path"
+	"time"
+
+	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
+	"google.golang.org/protobuf/types/known/durationpb"
+)
+
+// DefaultAckDeadline is that of a subscription whose configuration does not say.
+const DefaultAckDeadline = 20 * time.Second
+
+// What Pub/Sub uses when a retry policy has no first or no longest wait.
+const (
+	DefaultRetryMin = 10 * time.Second
+	DefaultRetryMax = 600 * time.Second
+)
+
+// Topic is a topic, as pubsub.TopicConfig describes it.
+type Topic struct {
+	Labels         map[string]string
+	Retention      time.Duration
+	StorageRegions []string
+	KMSKey         string
+}
+
+// Wanted is the topic of that full name as Pub/Sub has it.
+func (t Topic) Wanted(name string) *pubsubpb.Topic {
+	want := &pubsubpb.Topic{Name: name, Labels: t.Labels, KmsKeyName: t.KMSKey}
+	if t.Retention > 0 {
+		want.MessageRetentionDuration = durationpb.New(t.Retention)
+	}
+	if len(t.StorageRegions) > 0 {
+		want.MessageStoragePolicy = &pubsubpb.MessageStoragePolicy{AllowedPersistenceRegions: t.StorageRegions}
+	}
+	return want
+}
+
+// Subscription is a subscription, as pubsub.SubscriptionConfig describes it.
+type Subscription struct {
+	AckDeadline        time.Duration
+	Ordered            bool
+	ExactlyOnce        bool
+	Filter             string
+	Labels             map[string]string
+	DeadLetters        string // full name of the dead-letter topic, or ""
+	MaxAttempts        int
+	RetryMin, RetryMax time.Duration // both 0: no policy
+	Push               *Push         // nil: the service pulls
+}
+
+// Wanted is the subscription of that full name, to the topic of that full name, as Pub/Sub has it.
+func (s Subscription) Wanted(topic, name string) *pubsubpb.Subscription {
+	want := &pubsubpb.Subscription{
+		Name:                      name,
+		Topic:                     topic,
+		AckDeadlineSeconds:        int32(s.AckDeadline / time.Second),
+		EnableMessageOrdering:     s.Ordered,
+		EnableExactlyOnceDelivery: s.ExactlyOnce,
+		Filter:                    s.Filter,
+		Labels:                    s.Labels,
+		PushConfig:                s.Push.config(path.Base(name)),
+		// Without a policy Pub/Sub deletes a subscription, and what it holds, after 31 days without a subscriber.
+		ExpirationPolicy: &pubsubpb.ExpirationPolicy{},
+	}
+	if s.DeadLetters != "" {
+		want.DeadLetterPolicy = &pubsubpb.DeadLetterPolicy{DeadLetterTopic: s.DeadLetters, MaxDeliveryAttempts: int32(s.MaxAttempts)}
+	}
+	if s.RetryMin != 0 || s.RetryMax != 0 {
+		want.RetryPolicy = &pubsubpb.RetryPolicy{MinimumBackoff: durationpb.New(s.RetryMin), MaximumBackoff: durationpb.New(s.RetryMax)}
+	}
+	return want
+}
