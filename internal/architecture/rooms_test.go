@@ -34,6 +34,8 @@ var rooms = map[string]map[string]room{
 			"cmp", "errors", "fmt", "maps", "net/url", "path", "slices", "strconv", "strings", "time",
 			"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb", "google.golang.org/protobuf/types/known/durationpb", "google.golang.org/protobuf/types/known/fieldmaskpb",
 		}},
+		"stream": {},
+		"conn":   {rooms: []string{"stream"}},
 	},
 }
 

@@ -1,6 +1,14 @@
 package pubsub
 
-import "github.com/millrace-go/millrace/transport/pubsub/internal/setting"
+import (
+	"github.com/millrace-go/millrace/transport/pubsub/internal/conn"
+	"github.com/millrace-go/millrace/transport/pubsub/internal/setting"
+)
+
+// connection is what connecting needs.
+func (c Config) connection() conn.Config {
+	return conn.Config{ProjectID: c.ProjectID, Endpoint: c.Endpoint, CredentialsFile: c.CredentialsFile, Tracing: c.Tracing, Options: c.ClientOptions}
+}
 
 // setting is the topic as it is to be.
 func (c TopicConfig) setting() setting.Topic {

@@ -7,6 +7,7 @@ import (
 
 	"cloud.google.com/go/pubsub/v2"
 
+	"github.com/millrace-go/millrace/transport/pubsub/internal/conn"
 	"github.com/millrace-go/millrace/transport/pubsub/internal/wire"
 )
 
@@ -135,7 +136,7 @@ func (s *subscription) watch(ctx context.Context, m *pubsub.Message, result *pub
 		// not worth the rest of a long deadline.
 		waiting, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.settings.AckDeadline)
 		defer cancel()
-		defer context.AfterFunc(ctx, func() { time.AfterFunc(flushTimeout, cancel) })()
+		defer context.AfterFunc(ctx, func() { time.AfterFunc(conn.FlushTimeout, cancel) })()
 		if _, err := result.Get(waiting); err != nil {
 			if op == opAck {
 				s.transport.ackFailures.Add(1)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace-go/millrace/internal/tracing"
 	"github.com/millrace-go/millrace/transport"
+	"github.com/millrace-go/millrace/transport/pubsub/internal/conn"
 )
 
 // alone is a subscription without Pub/Sub, whose handler is handler. The caller closes its out.
@@ -21,7 +22,7 @@ func alone(t *testing.T, config transport.SubscriberConfig, settings Subscriptio
 	require.NoError(t, err)
 	s := &subscription{
 		config: config, settings: settings.WithDefaults(), log: slog.Default(), observer: observer.subscription("topic", "c"),
-		tracing: tracing.NewDeliveries(nil, nil, scope, "gcp_pubsub", "topic", "c"),
+		tracing: tracing.NewDeliveries(nil, nil, conn.Scope, "gcp_pubsub", "topic", "c"),
 		out:     make(chan *message.Message), slots: make(chan struct{}, 1), stop: make(chan struct{}),
 	}
 	go func() {

@@ -5,10 +5,9 @@ import (
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
-)
 
-// scope names the instruments' origin.
-const scope = "github.com/millrace-go/millrace/transport/pubsub"
+	"github.com/millrace-go/millrace/transport/pubsub/internal/conn"
+)
 
 // What can be refused, as logs and metrics call it.
 const (
@@ -29,7 +28,7 @@ type observer struct {
 }
 
 func newObserver(provider metric.MeterProvider) (*observer, error) {
-	m := provider.Meter(scope)
+	m := provider.Meter(conn.Scope)
 	o := &observer{}
 	var errs [6]error
 	o.deliveries, errs[0] = m.Int64Counter("millrace.pubsub.deliveries", metric.WithUnit("{message}"),

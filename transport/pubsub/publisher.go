@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/millrace-go/millrace/transport"
+	"github.com/millrace-go/millrace/transport/pubsub/internal/conn"
 	"github.com/millrace-go/millrace/transport/pubsub/internal/wire"
 )
 
@@ -26,7 +27,7 @@ const batchDelay = time.Millisecond
 
 // publisher implements transport.BatchPublisher. It is safe for concurrent use.
 type publisher struct {
-	client     *pubsub.Client
+	client     *conn.Client
 	resources  *resources
 	propagator propagation.TextMapPropagator
 
@@ -35,7 +36,7 @@ type publisher struct {
 	topics map[string]*topicPublisher
 }
 
-func newPublisher(client *pubsub.Client, resources *resources, propagator propagation.TextMapPropagator) *publisher {
+func newPublisher(client *conn.Client, resources *resources, propagator propagation.TextMapPropagator) *publisher {
 	return &publisher{client: client, resources: resources, propagator: propagator, topics: map[string]*topicPublisher{}}
 }
 

@@ -16,18 +16,17 @@ import (
 	"sync/atomic"
 	"time"
 
-	"cloud.google.com/go/pubsub/v2"
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-go/millrace/transport"
+	"github.com/millrace-go/millrace/transport/pubsub/internal/conn"
 )
 
 // Transport is a connection to Pub/Sub. All methods may be called concurrently.
 type Transport struct {
 	config    Config
 	log       *slog.Logger
-	client    *pubsub.Client
-	streams   *pullStreams
+	client    *conn.Client
 	resources *resources
 	publisher *publisher
 	observer  *observer
@@ -38,8 +37,6 @@ type Transport struct {
 	mu          sync.Mutex
 	closed      bool
 	subscribers map[*subscriber]struct{}
-
-	clientClosed atomic.Bool
 
 	closeOnce sync.Once
 	closeErr  error
@@ -68,12 +65,11 @@ func New(ctx context.Context, config Config) (*Transport, error) {
 	t := &Transport{
 		config:      config,
 		log:         log,
-		streams:     newPullStreams(),
 		observer:    observer,
 		pushes:      pushes,
 		subscribers: map[*subscriber]struct{}{},
 	}
-	t.client, err = newClient(ctx, config, t.streams, &t.clientClosed)
+	t.client, err = conn.New(ctx, config.connection())
 	if err != nil {
 		return nil, err
 	}
@@ -147,13 +143,10 @@ func (t *Transport) Close() error {
 			closing.Go(func() { _ = s.Close() })
 		}
 		closing.Wait()
-		if soonest := time.Now().Add(flushTimeout); deadline.Before(soonest) {
+		if soonest := time.Now().Add(conn.FlushTimeout); deadline.Before(soonest) {
 			deadline = soonest
 		}
-		closeClient := sync.OnceValue(func() error {
-			t.clientClosed.Store(true)
-			return t.client.Close()
-		})
+		closeClient := sync.OnceValue(t.client.Close)
 		// In an outage the client would try for a minute. Without it the callers get their errors.
 		late := time.AfterFunc(time.Until(deadline), func() { _ = closeClient() })
 		defer late.Stop()

@@ -3,13 +3,17 @@ package pubsub
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
 	"cloud.google.com/go/pubsub/v2"
+	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/millrace-go/millrace/transport/pubsub/internal/conn"
 )
 
 const (
@@ -23,6 +27,8 @@ const (
 	// The waits before a receive that has failed is tried again: the first and the largest. It doubles each time.
 	firstReceiveRetry = 100 * time.Millisecond
 	lastReceiveRetry  = 30 * time.Second
+	// maxAckIDs is how many messages one request gives back. Pub/Sub refuses requests above 512 KiB.
+	maxAckIDs = 1000
 )
 
 // pull is the intake by StreamingPull.
@@ -35,10 +41,10 @@ func (s *subscription) pull(ctx, messages context.Context) {
 
 // receive goes on over every failure of the service.
 func (s *subscription) receive(ctx, messages context.Context) {
-	streams := s.transport.streams
-	group := streams.add(s.settings.MaxOutstandingBytes, s.held)
-	defer streams.remove(group)
-	defer context.AfterFunc(ctx, func() { streams.quiet(group) })()
+	streams := s.transport.client.Streams
+	group := streams.Add(s.settings.MaxOutstandingBytes, s.held)
+	defer streams.Remove(group)
+	defer context.AfterFunc(ctx, func() { streams.Quiet(group) })()
 
 	var watch *sync.Once // of one stream
 	handle := func(client context.Context, m *pubsub.Message) {
@@ -51,12 +57,12 @@ func (s *subscription) receive(ctx, messages context.Context) {
 	for {
 		began := time.Now()
 		watch = &sync.Once{}
-		err := s.client(group.budget).Receive(ctx, handle)
+		err := s.client(group.Budget()).Receive(ctx, handle)
 		if ctx.Err() != nil {
 			return
 		}
 		if s.held != nil {
-			s.held.take() // what a failed stream brought is delivered again
+			s.held.Take() // what a failed stream brought is delivered again
 		}
 		if time.Since(began) > lastReceiveRetry {
 			retry = firstReceiveRetry // it had worked
@@ -86,7 +92,7 @@ func withSpan(ctx, from context.Context) context.Context {
 }
 
 // client returns a new client for the subscription, because one client receives only once at a time. The budget, in
-// bytes, names its streams to pullStreams.
+// bytes, names its streams.
 func (s *subscription) client(budget int) *pubsub.Subscriber {
 	client := s.transport.client.Subscriber(s.name)
 	client.ReceiveSettings = s.receiveSettings(budget)
@@ -110,7 +116,22 @@ func (s *subscription) receiveSettings(budget int) pubsub.ReceiveSettings {
 		MaxOutstandingMessages:     s.config.Concurrency + s.settings.Prefetch,
 		MaxOutstandingBytes:        budget,
 		NumGoroutines:              s.settings.Streams,
-		// No ShutdownOptions: pullStreams says why. The client's endless wait is bounded by our handle, which returns
+		// No ShutdownOptions: stream.Streams says why. The client's endless wait is bounded by our handle, which returns
 		// within the drain timeout.
+	}
+}
+
+// giveBack nacks what an ordered subscription still holds, in order. If the request fails, the messages are delivered again when
+// their leases end.
+func (s *subscription) giveBack() {
+	left := s.held.Left()
+	ctx, cancel := context.WithTimeout(context.Background(), conn.FlushTimeout)
+	defer cancel()
+	for ids := range slices.Chunk(left, maxAckIDs) {
+		err := s.transport.client.SubscriptionAdminClient.ModifyAckDeadline(ctx, &pubsubpb.ModifyAckDeadlineRequest{Subscription: s.name, AckIds: ids})
+		if err != nil {
+			s.log.Warn("messages could not be given back: they are delivered again when their leases end", slog.Int("messages", len(ids)), slog.Any("error", err))
+			return
+		}
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"cloud.google.com/go/pubsub/v2"
 
 	"github.com/millrace-go/millrace/transport"
+	"github.com/millrace-go/millrace/transport/pubsub/internal/wire"
 )
 
 // maxPushBytes is the largest body of a push request: 10 MB of data are 13.4 MB of base64, and the attributes' 128 KB are
@@ -199,7 +200,7 @@ func (t *Transport) readPush(w http.ResponseWriter, r *http.Request, id string, 
 	if err != nil {
 		return malformed(err)
 	}
-	if want := "projects/" + t.config.ProjectID + "/subscriptions/" + id; p.subscription != "" && p.subscription != want {
+	if want := wire.Project(t.config.ProjectID).SubscriptionOf(id); p.subscription != "" && p.subscription != want {
 		return malformed(fmt.Errorf("a message of subscription %.300q came to the endpoint of %q", p.subscription, want))
 	}
 	return p.message, release, nil

@@ -11,6 +11,8 @@ import (
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
+
+	"github.com/millrace-go/millrace/transport/pubsub/internal/conn"
 )
 
 // What became of a push request, as the metrics call it.
@@ -91,7 +93,7 @@ type warning struct {
 }
 
 func newPushObserver(config Config, log *slog.Logger) (*pushObserver, error) {
-	requests, err := config.MeterProvider.Meter(scope).Int64Counter(
+	requests, err := config.MeterProvider.Meter(conn.Scope).Int64Counter(
 		"millrace.pubsub.push_requests", metric.WithUnit("{request}"),
 		metric.WithDescription("Push requests, by what became of them."))
 	return &pushObserver{log: log, requests: requests, warned: map[string]*warning{}}, err

@@ -9,12 +9,13 @@ import (
 	"sync"
 	"time"
 
-	"cloud.google.com/go/pubsub/v2"
 	"golang.org/x/sync/singleflight"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/millrace-go/millrace/transport"
+	"github.com/millrace-go/millrace/transport/pubsub/internal/conn"
+	"github.com/millrace-go/millrace/transport/pubsub/internal/wire"
 )
 
 // createTimeout bounds the calls that look up, create or change one topic or subscription.
@@ -26,7 +27,7 @@ const createTimeout = 30 * time.Second
 // An account that may not look them up, or may not create a topic, can still publish and receive: then they are taken to
 // exist, and publishing or receiving tells when they do not.
 type resources struct {
-	client *pubsub.Client
+	client *conn.Client
 	config Config
 	log    *slog.Logger
 	known  sync.Map // full name, perhaps with what was looked at → struct{}
@@ -42,7 +43,7 @@ type resources struct {
 	late    chan struct{} // closed when what runs is to end
 }
 
-func newResources(client *pubsub.Client, config Config, observer *observer, log *slog.Logger) *resources {
+func newResources(client *conn.Client, config Config, observer *observer, log *slog.Logger) *resources {
 	r := &resources{client: client, config: config, observer: observer, log: log, late: make(chan struct{})}
 	var watching context.Context
 	watching, r.stopWatching = context.WithCancel(context.Background())
@@ -58,11 +59,11 @@ const (
 )
 
 func (r *resources) topicName(topic string) string {
-	return "projects/" + r.config.ProjectID + "/topics/" + topic
+	return wire.Project(r.config.ProjectID).Topic(topic)
 }
 
 func (r *resources) subscriptionName(topic, consumer string) string {
-	return "projects/" + r.config.ProjectID + "/subscriptions/" + topic + "." + consumer
+	return wire.Project(r.config.ProjectID).Subscription(topic, consumer)
 }
 
 // ensureTopic sees to it that the topic exists.

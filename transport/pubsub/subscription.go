@@ -12,11 +12,10 @@ import (
 
 	"github.com/millrace-go/millrace/internal/tracing"
 	"github.com/millrace-go/millrace/transport"
+	"github.com/millrace-go/millrace/transport/pubsub/internal/conn"
+	"github.com/millrace-go/millrace/transport/pubsub/internal/stream"
 	"github.com/millrace-go/millrace/transport/pubsub/internal/wire"
 )
-
-// flushTimeout bounds the sending of acks after the last handler has ended.
-const flushTimeout = 3 * time.Second
 
 // subscription is one call of Subscribe: what is between an intake and the handlers.
 type subscription struct {
@@ -33,7 +32,7 @@ type subscription struct {
 	out     chan *message.Message // closed after stop; with room for as many as there are slots, unless it is push's
 	slots   chan struct{}         // one per message that is delivered and neither acked nor nacked
 	stop    chan struct{}         // closed when ctx or the subscriber ends
-	held    *held                 // nil, unless the subscription is ordered and pulls
+	held    *stream.Held          // nil, unless the subscription is ordered and pulls
 
 	mu      sync.Mutex     // guards results.Go against results.Wait
 	flushed bool           // nobody waits for results any more
@@ -61,19 +60,19 @@ func newSubscription(t *Transport, config transport.SubscriberConfig, topic, nam
 		name:      name,
 		log:       t.log.With(slog.String("topic", topic), slog.String("consumer", config.Consumer)),
 		observer:  t.observer.subscription(topic, config.Consumer),
-		tracing:   tracing.NewDeliveries(t.config.TracerProvider, t.config.Propagator, scope, "gcp_pubsub", topic, config.Consumer),
+		tracing:   tracing.NewDeliveries(t.config.TracerProvider, t.config.Propagator, conn.Scope, "gcp_pubsub", topic, config.Consumer),
 		out:       make(chan *message.Message, room),
 		slots:     make(chan struct{}, config.Concurrency),
 		stop:      make(chan struct{}),
 	}
 	if config.Ordered && settings.Push == nil {
-		s.held = newHeld()
+		s.held = stream.NewHeld()
 	}
 	return s
 }
 
 // run delivers until ctx ends or closing is closed, and returns after the last ack was sent, or could not be sent within
-// flushTimeout.
+// conn.FlushTimeout.
 func (s *subscription) run(ctx context.Context, closing <-chan struct{}, take intake) {
 	messages, abandon := context.WithCancel(context.WithoutCancel(ctx))
 	defer abandon()
@@ -90,7 +89,7 @@ func (s *subscription) run(ctx context.Context, closing <-chan struct{}, take in
 	case <-closing:
 	}
 	if s.held != nil {
-		s.held.drain() // before the first nack
+		s.held.Drain() // before the first nack
 	}
 	close(s.stop)
 	stopTaking()
@@ -102,7 +101,7 @@ func (s *subscription) run(ctx context.Context, closing <-chan struct{}, take in
 	}
 	select {
 	case <-taken:
-	case <-time.After(flushTimeout):
+	case <-time.After(conn.FlushTimeout):
 		// Google's client (v2.6.0) does not end while it waits to open a stream again, up to 30 s at a time. Nothing
 		// can be delivered any more, and its goroutine ends with the client.
 		s.log.Warn("the service does not answer: acks may be lost, and their messages be delivered again")

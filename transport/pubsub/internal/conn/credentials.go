@@ -1,4 +1,4 @@
-package pubsub
+package conn
 
 import (
 	"encoding/json"
@@ -14,8 +14,8 @@ import (
 // credentialTypes are the types of files that Google's tools write.
 var credentialTypes = []string{"service_account", "external_account", "authorized_user", "impersonated_service_account", "external_account_authorized_user"}
 
-// clientOptions are those of Endpoint and CredentialsFile. The emulator has its own address, and no accounts.
-func (c Config) clientOptions() ([]option.ClientOption, error) {
+// options are those of Endpoint and CredentialsFile. The emulator has its own address, and no accounts.
+func (c Config) options() ([]option.ClientOption, error) {
 	if os.Getenv("PUBSUB_EMULATOR_HOST") != "" {
 		return nil, nil
 	}

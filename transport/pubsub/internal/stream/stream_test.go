@@ -1,4 +1,4 @@
-package pubsub
+package stream
 
 import (
 	"context"
@@ -29,15 +29,15 @@ func (s *endedStream) RecvMsg(any) error { return s.ctx.Err() }
 // would make it try for ever, because it does not look whether anybody still wants the stream.
 func TestStreamOpenedWhileDraining(t *testing.T) {
 	t.Parallel()
-	streams := newPullStreams()
-	group := streams.add(defaultMaxOutstandingBytes, nil)
-	defer streams.remove(group)
-	streams.quiet(group)
+	streams := New()
+	group := streams.Add(64<<20, nil)
+	defer streams.Remove(group)
+	streams.Quiet(group)
 	open := func(ctx context.Context, _ *grpc.StreamDesc, _ *grpc.ClientConn, _ string, _ ...grpc.CallOption) (grpc.ClientStream, error) {
 		return &endedStream{ctx: ctx}, nil
 	}
-	stream, err := streams.intercept(t.Context(), nil, nil, pubsubpb.Subscriber_StreamingPull_FullMethodName, open)
+	stream, err := streams.Intercept(t.Context(), nil, nil, pubsubpb.Subscriber_StreamingPull_FullMethodName, open)
 	require.NoError(t, err)
-	require.NoError(t, stream.SendMsg(&pubsubpb.StreamingPullRequest{MaxOutstandingBytes: int64(group.budget)}))
+	require.NoError(t, stream.SendMsg(&pubsubpb.StreamingPullRequest{MaxOutstandingBytes: int64(group.Budget())}))
 	require.NoError(t, stream.RecvMsg(&pubsubpb.StreamingPullResponse{}))
 }

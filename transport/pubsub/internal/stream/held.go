@@ -1,9 +1,8 @@
-package pubsub
+package stream
 
 import (
 	"cmp"
 	"context"
-	"log/slog"
 	"slices"
 	"sync"
 	"time"
@@ -12,18 +11,14 @@ import (
 	"google.golang.org/grpc"
 )
 
-const (
-	// endTimeout bounds the wait until the service ends a stream, after this side has ended it.
-	endTimeout = time.Second
-	// maxAckIDs is how many messages one request gives back. Pub/Sub refuses requests above 512 KiB.
-	maxAckIDs = 1000
-)
+// endTimeout bounds the wait until the service ends a stream, after this side has ended it.
+const endTimeout = time.Second
 
-// held is what an ordered subscription has received and neither acked nor nacked, in the order of receipt. While the
+// Held is what an ordered subscription has received and neither acked nor nacked, in the order of receipt. While the
 // subscription drains, its nacks are kept back: Google's client keeps them in a map, so a request would have them in random
 // order, and the service would send later messages of a key to others while an earlier one is still handled here. All of
 // them go back in order when the last handler has ended. It is safe for concurrent use.
-type held struct {
+type Held struct {
 	mu       sync.Mutex
 	received int
 	places   map[string]int // by ack ID
@@ -32,9 +27,10 @@ type held struct {
 	readers sync.WaitGroup // of its streams, while it drains
 }
 
-func newHeld() *held { return &held{places: map[string]int{}} }
+// NewHeld returns one that holds nothing.
+func NewHeld() *Held { return &Held{places: map[string]int{}} }
 
-func (h *held) add(messages []*pubsubpb.ReceivedMessage) {
+func (h *Held) add(messages []*pubsubpb.ReceivedMessage) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, m := range messages {
@@ -43,20 +39,21 @@ func (h *held) add(messages []*pubsubpb.ReceivedMessage) {
 	}
 }
 
-func (h *held) drain() {
+// Drain keeps nacks back from now on. It is called before the first nack of a subscription that closes.
+func (h *Held) Drain() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.draining = true
 }
 
-func (h *held) drains() bool {
+func (h *Held) drains() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.draining
 }
 
 // acked forgets the messages.
-func (h *held) acked(ids []string) {
+func (h *Held) acked(ids []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, id := range ids {
@@ -66,7 +63,7 @@ func (h *held) acked(ids []string) {
 
 // nacked tells whether the nack is kept back until the end. Otherwise it is to be sent, and nacked forgets the messages.
 // They all came from one subscription.
-func (h *held) nacked(ids []string) bool {
+func (h *Held) nacked(ids []string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if _, ok := h.places[ids[0]]; ok && h.draining {
@@ -78,8 +75,8 @@ func (h *held) nacked(ids []string) bool {
 	return false
 }
 
-// take returns the ack IDs in the order of receipt, and forgets them.
-func (h *held) take() []string {
+// Take returns the ack IDs in the order of receipt, and forgets them.
+func (h *Held) Take() []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	ids := make([]string, 0, len(h.places))
@@ -91,8 +88,8 @@ func (h *held) take() []string {
 	return ids
 }
 
-// settle is a grpc.UnaryClientInterceptor. It sees what the client acks and nacks.
-func (p *pullStreams) settle(ctx context.Context, method string, request, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+// Settle is a grpc.UnaryClientInterceptor. It sees what the client acks and nacks.
+func (p *Streams) Settle(ctx context.Context, method string, request, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	switch r := request.(type) {
 	case *pubsubpb.AcknowledgeRequest:
 		for _, h := range p.held() {
@@ -112,7 +109,7 @@ func (p *pullStreams) settle(ctx context.Context, method string, request, reply 
 }
 
 // held returns what ordered subscriptions hold.
-func (p *pullStreams) held() (all []*held) {
+func (p *Streams) held() (all []*Held) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, group := range p.groups {
@@ -123,17 +120,9 @@ func (p *pullStreams) held() (all []*held) {
 	return all
 }
 
-// giveBack nacks what an ordered subscription still holds, in order. Its streams must have ended, and pullStreams must have
-// forgotten it. If the request fails, the messages are delivered again when their leases end.
-func (s *subscription) giveBack() {
-	s.held.readers.Wait()
-	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
-	defer cancel()
-	for ids := range slices.Chunk(s.held.take(), maxAckIDs) {
-		err := s.transport.client.SubscriptionAdminClient.ModifyAckDeadline(ctx, &pubsubpb.ModifyAckDeadlineRequest{Subscription: s.name, AckIds: ids})
-		if err != nil {
-			s.log.Warn("messages could not be given back: they are delivered again when their leases end", slog.Int("messages", len(ids)), slog.Any("error", err))
-			return
-		}
-	}
+// Left waits until the streams of a subscription that drains have ended, and returns the ack IDs of what is to go back, in order.
+// Streams must have forgotten its group.
+func (h *Held) Left() []string {
+	h.readers.Wait()
+	return h.Take()
 }

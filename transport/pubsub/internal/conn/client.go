@@ -1,4 +1,5 @@
-package pubsub
+// Package conn is Google's client as this transport uses it.
+package conn
 
 import (
 	"context"
@@ -16,6 +17,8 @@ import (
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/keepalive"
+
+	"github.com/millrace-go/millrace/transport/pubsub/internal/stream"
 )
 
 // What differs from Google's client (v2.6.0) is how soon a failure of the network is noticed, and its end.
@@ -52,26 +55,53 @@ func (r *retryer) Retry(err error) (time.Duration, bool) {
 	return r.open.Retry(err)
 }
 
-// newClient returns a client; closed is to be set before it is closed.
-func newClient(ctx context.Context, config Config, streams *pullStreams, closed *atomic.Bool) (*pubsub.Client, error) {
-	configured, err := config.clientOptions()
+// Scope names the origin of instruments and spans.
+const Scope = "github.com/millrace-go/millrace/transport/pubsub"
+
+// FlushTimeout bounds the sending of acks after the last handler has ended.
+const FlushTimeout = 3 * time.Second
+
+// Config is how to connect, as pubsub.Config describes it.
+type Config struct {
+	ProjectID, Endpoint, CredentialsFile string
+	Tracing                              bool
+	Options                              []option.ClientOption
+}
+
+// Client is Google's client, and the pull streams that it opens.
+type Client struct {
+	*pubsub.Client
+	Streams *stream.Streams
+	closed  atomic.Bool
+}
+
+// Close closes the client. What it has under way fails.
+func (c *Client) Close() error {
+	c.closed.Store(true)
+	return c.Client.Close()
+}
+
+// New returns a client, which connects when it is first used.
+func New(ctx context.Context, config Config) (*Client, error) {
+	configured, err := config.options()
 	if err != nil {
 		return nil, err
 	}
+	c := &Client{Streams: stream.New()}
 	options := slices.Concat([]option.ClientOption{
-		option.WithGRPCDialOption(grpc.WithChainStreamInterceptor(streams.intercept)),
-		option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(streams.settle)),
+		option.WithGRPCDialOption(grpc.WithChainStreamInterceptor(c.Streams.Intercept)),
+		option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(c.Streams.Settle)),
 		option.WithGRPCDialOption(grpc.WithKeepaliveParams(aliveness)),
 		option.WithGRPCDialOption(grpc.WithConnectParams(reconnect)),
-	}, configured, config.ClientOptions)
-	client, err := pubsub.NewClientWithConfig(ctx, config.ProjectID, &pubsub.ClientConfig{
+	}, configured, config.Options)
+	c.Client, err = pubsub.NewClientWithConfig(ctx, config.ProjectID, &pubsub.ClientConfig{
 		EnableOpenTelemetryTracing: config.Tracing,
 		TopicAdminCallOptions: &vkit.TopicAdminCallOptions{
-			Publish: retry(closed, codes.Aborted, codes.Canceled, codes.Internal, codes.ResourceExhausted, codes.Unknown, codes.Unavailable, codes.DeadlineExceeded),
+			Publish: retry(&c.closed, codes.Aborted, codes.Canceled, codes.Internal, codes.ResourceExhausted, codes.Unknown, codes.Unavailable, codes.DeadlineExceeded),
 		},
 		SubscriptionAdminCallOptions: &vkit.SubscriptionAdminCallOptions{
-			Acknowledge:       retry(closed, codes.Unavailable),
-			ModifyAckDeadline: retry(closed, codes.Unavailable),
+			Acknowledge:       retry(&c.closed, codes.Unavailable),
+			ModifyAckDeadline: retry(&c.closed, codes.Unavailable),
 		},
 	}, options...)
 	if err != nil && strings.Contains(err.Error(), "could not parse key") { // Google's client has no error value for it
@@ -80,5 +110,5 @@ func newClient(ctx context.Context, config Config, streams *pullStreams, closed 
 	if err != nil {
 		return nil, fmt.Errorf("connect to Pub/Sub: %w", err)
 	}
-	return client, nil
+	return c, nil
 }

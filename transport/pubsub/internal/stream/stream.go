@@ -1,4 +1,5 @@
-package pubsub
+// Package stream ends pull streams beneath Google's client, and holds what an ordered subscription gives back in order.
+package stream
 
 import (
 	"context"
@@ -10,7 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// pullStreams ends the pull streams of subscriptions that drain: at once, or for an ordered subscription when its last
+// Streams ends the pull streams of subscriptions that drain: at once, or for an ordered subscription when its last
 // handler has ended.
 //
 // Google's client (v2.6.0) offers two ways to stop receiving, and both harm a rolling deployment. Without
@@ -25,27 +26,28 @@ import (
 //
 // The client does not show which stream belongs to which subscriber, so each of ours asks for a byte budget that no
 // other one asks for.
-type pullStreams struct {
+type Streams struct {
 	mu     sync.Mutex
-	groups map[int]*pullGroup // by byte budget
+	groups map[int]*Group // by byte budget
 }
 
-// pullGroup is the streams of one subscription: the client replaces a broken one.
-type pullGroup struct {
+// Group is the streams of one subscription: the client replaces a broken one.
+type Group struct {
 	budget  int   // in bytes
-	held    *held // nil: not ordered
+	held    *Held // nil: not ordered
 	quiet   bool
-	streams map[*pullStream]struct{}
+	streams map[*call]struct{}
 }
 
-func newPullStreams() *pullStreams { return &pullStreams{groups: map[int]*pullGroup{}} }
+// New returns streams that Intercept and Settle are to see.
+func New() *Streams { return &Streams{groups: map[int]*Group{}} }
 
-// add returns the group of a new subscription, which is ordered if held is not nil. Its byte budget is the largest up to most
+// Add returns the group of a new subscription, which is ordered if held is not nil. Its byte budget is the largest up to most
 // that no other one has.
-func (p *pullStreams) add(most int, held *held) *pullGroup {
+func (p *Streams) Add(most int, held *Held) *Group {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	group := &pullGroup{budget: most, held: held, streams: map[*pullStream]struct{}{}}
+	group := &Group{budget: most, held: held, streams: map[*call]struct{}{}}
 	for p.groups[group.budget] != nil {
 		group.budget--
 	}
@@ -53,9 +55,9 @@ func (p *pullStreams) add(most int, held *held) *pullGroup {
 	return group
 }
 
-// quiet ends the group's streams, and those that it may open yet; the streams of an ordered one end with its last message.
+// Quiet ends the group's streams, and those that it may open yet; the streams of an ordered one end with its last message.
 // Its intake must have been cancelled before.
-func (p *pullStreams) quiet(group *pullGroup) {
+func (p *Streams) Quiet(group *Group) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.groups[group.budget] != group {
@@ -71,14 +73,15 @@ func (p *pullStreams) quiet(group *pullGroup) {
 	}
 }
 
-func (p *pullStreams) remove(group *pullGroup) {
+// Remove forgets the group.
+func (p *Streams) Remove(group *Group) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.groups, group.budget)
 }
 
-// intercept is a grpc.StreamClientInterceptor.
-func (p *pullStreams) intercept(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+// Intercept is a grpc.StreamClientInterceptor.
+func (p *Streams) Intercept(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	if method != pubsubpb.Subscriber_StreamingPull_FullMethodName {
 		return open(ctx, desc, cc, method, opts...)
 	}
@@ -88,12 +91,15 @@ func (p *pullStreams) intercept(ctx context.Context, desc *grpc.StreamDesc, cc *
 		cancel()
 		return nil, err
 	}
-	s := &pullStream{ClientStream: stream, all: p, cancel: cancel, drained: make(chan struct{})}
+	s := &call{ClientStream: stream, all: p, cancel: cancel, drained: make(chan struct{})}
 	context.AfterFunc(ctx, func() { p.forget(s) })
 	return s, nil
 }
 
-func (p *pullStreams) register(budget int, s *pullStream) {
+// Budget is how many bytes the subscription is to ask for: it names its streams.
+func (g *Group) Budget() int { return g.budget }
+
+func (p *Streams) register(budget int, s *call) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	group, ok := p.groups[budget]
@@ -109,7 +115,7 @@ func (p *pullStreams) register(budget int, s *pullStream) {
 	group.streams[s] = struct{}{}
 }
 
-func (p *pullStreams) forget(s *pullStream) {
+func (p *Streams) forget(s *call) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if s.group != nil {
@@ -117,13 +123,13 @@ func (p *pullStreams) forget(s *pullStream) {
 	}
 }
 
-// pullStream is one StreamingPull call, which can be ended without the client's notice.
-type pullStream struct {
+// call is one StreamingPull call, which can be ended without the client's notice.
+type call struct {
 	grpc.ClientStream
-	all    *pullStreams
+	all    *Streams
 	cancel context.CancelFunc
-	group  *pullGroup // guarded by pullStreams.mu
-	held   *held      // set by the first request, before anything is received
+	group  *Group // guarded by Streams.mu
+	held   *Held  // set by the first request, before anything is received
 
 	receiving sync.Mutex    // held by what reads the stream
 	drained   chan struct{} // closed when drain has read it to its end
@@ -135,7 +141,7 @@ type pullStream struct {
 }
 
 // end ends the call to the service.
-func (s *pullStream) end() {
+func (s *call) end() {
 	s.mu.Lock()
 	s.ended = true
 	s.mu.Unlock()
@@ -143,7 +149,7 @@ func (s *pullStream) end() {
 }
 
 // SendMsg sends the client's first request, which names the byte budget, and its pings.
-func (s *pullStream) SendMsg(m any) error {
+func (s *call) SendMsg(m any) error {
 	s.mu.Lock()
 	first := !s.began
 	s.began = true
@@ -161,10 +167,10 @@ func (s *pullStream) SendMsg(m any) error {
 }
 
 // drains tells whether the stream is that of an ordered subscription that drains.
-func (s *pullStream) drains() bool { return s.held != nil && s.held.drains() }
+func (s *call) drains() bool { return s.held != nil && s.held.drains() }
 
 // drain reads what the service still sends, until the stream ends.
-func (s *pullStream) drain() {
+func (s *call) drain() {
 	defer close(s.drained)
 	s.receiving.Lock()
 	defer s.receiving.Unlock()
@@ -179,7 +185,7 @@ func (s *pullStream) drain() {
 
 // CloseSend ends this side of the stream. The client does so when it has sent its last ack; then the service ends its
 // side, and what it sent before was read.
-func (s *pullStream) CloseSend() error {
+func (s *call) CloseSend() error {
 	err := s.ClientStream.CloseSend()
 	if s.drains() {
 		select {
@@ -192,7 +198,7 @@ func (s *pullStream) CloseSend() error {
 
 // RecvMsg passes responses on. After end, and while drain reads, it returns one that is empty but for the subscription's
 // properties, which the client takes from each response.
-func (s *pullStream) RecvMsg(m any) error {
+func (s *call) RecvMsg(m any) error {
 	response, ok := m.(*pubsubpb.StreamingPullResponse)
 	if !ok {
 		return s.ClientStream.RecvMsg(m)
