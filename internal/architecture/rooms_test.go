@@ -30,12 +30,13 @@ var rooms = map[string]map[string]room{
 	},
 	"transport/pubsub": {
 		"wire": {},
-		"setting": {others: []string{
+		"setting": {rooms: []string{"wire"}, others: []string{
 			"cmp", "errors", "fmt", "maps", "net/url", "path", "slices", "strconv", "strings", "time",
 			"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb", "google.golang.org/protobuf/types/known/durationpb", "google.golang.org/protobuf/types/known/fieldmaskpb",
 		}},
-		"stream": {},
-		"conn":   {rooms: []string{"stream"}},
+		"stream":   {},
+		"conn":     {rooms: []string{"stream"}},
+		"resource": {rooms: []string{"conn", "setting", "wire"}},
 	},
 }
 

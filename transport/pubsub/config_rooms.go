@@ -1,8 +1,13 @@
 package pubsub
 
 import (
+	"log/slog"
+
+	"github.com/millrace-go/millrace/transport"
 	"github.com/millrace-go/millrace/transport/pubsub/internal/conn"
+	"github.com/millrace-go/millrace/transport/pubsub/internal/resource"
 	"github.com/millrace-go/millrace/transport/pubsub/internal/setting"
+	"github.com/millrace-go/millrace/transport/pubsub/internal/wire"
 )
 
 // connection is what connecting needs.
@@ -15,20 +20,34 @@ func (c TopicConfig) setting() setting.Topic {
 	return setting.Topic{Labels: c.Labels, Retention: c.Retention, StorageRegions: c.StorageRegions, KMSKey: c.KMSKey}
 }
 
-// setting is the subscription as it is to be. deadLetters is the full name of its dead-letter topic, or "".
-func (c SubscriptionConfig) setting(ordered bool, deadLetters string) setting.Subscription {
-	return setting.Subscription{
-		AckDeadline: c.AckDeadline,
-		Ordered:     ordered,
-		ExactlyOnce: c.ExactlyOnce,
-		Filter:      c.Filter,
-		Labels:      c.Labels,
-		DeadLetters: deadLetters,
-		MaxAttempts: c.DeadLetter.MaxAttempts,
-		RetryMin:    c.Retry.Min,
-		RetryMax:    c.Retry.Max,
-		Push:        c.Push.setting(),
+// resources is what becomes of topics and subscriptions.
+func (c Config) resources(log *slog.Logger) resource.Config {
+	return resource.Config{
+		Project:       wire.Project(c.ProjectID),
+		Topic:         c.Topic.setting(),
+		Create:        c.Resources != CheckOnly,
+		Update:        c.Resources == Update,
+		Recheck:       c.Recheck,
+		MeterProvider: c.MeterProvider,
+		Log:           log,
 	}
+}
+
+// resource is the consumer's subscription to the topic as it is to be.
+func (c Config) resource(topic string, subscriber transport.SubscriberConfig) resource.Subscription {
+	s := c.subscription(subscriber.Consumer)
+	return resource.Subscription{Topic: topic, Consumer: subscriber.Consumer, Subscription: setting.Subscription{
+		AckDeadline: s.AckDeadline,
+		Ordered:     subscriber.Ordered,
+		ExactlyOnce: s.ExactlyOnce,
+		Filter:      s.Filter,
+		Labels:      s.Labels,
+		DeadLetters: s.DeadLetter.Topic,
+		MaxAttempts: s.DeadLetter.MaxAttempts,
+		RetryMin:    s.Retry.Min,
+		RetryMax:    s.Retry.Max,
+		Push:        s.Push.setting(),
+	}}
 }
 
 func (p *Push) setting() *setting.Push {

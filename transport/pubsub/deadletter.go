@@ -84,13 +84,13 @@ func (s *subscription) bury(ctx context.Context, m *pubsub.Message, retries int,
 }
 
 func (s *subscription) publishDead(ctx context.Context, topic string, publish func() error) error {
-	if err := s.transport.resources.ensureDeadLetterTopic(ctx, topic); err != nil {
+	if err := s.transport.resources.EnsureDeadLetterTopic(ctx, topic); err != nil {
 		return err
 	}
 	if err := publish(); err != nil {
 		return err
 	}
-	if !s.transport.resources.keepsDeadLetters(topic) {
+	if !s.transport.resources.KeepsDeadLetters(topic) {
 		return fmt.Errorf("topic %s was deleted meanwhile", topic) // and perhaps made again, without a subscription
 	}
 	return nil

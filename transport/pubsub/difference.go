@@ -34,7 +34,8 @@ func (t *Transport) Differences(ctx context.Context, topic string, config transp
 	if err := wire.CheckTopic(topic); err != nil {
 		return nil, err
 	}
-	want := t.resources.wanted(topic, config)
+	own := t.config.resource(topic, config)
+	want := own.Wanted(wire.Project(t.config.ProjectID), topic, config.Consumer)
 	have, err := t.client.SubscriptionAdminClient.GetSubscription(ctx, &pubsubpb.GetSubscriptionRequest{Subscription: want.Name})
 	if err != nil {
 		return nil, fmt.Errorf("look up subscription %s: %w", want.Name, err)
@@ -43,8 +44,8 @@ func (t *Transport) Differences(ctx context.Context, topic string, config transp
 	for _, d := range setting.Differences(want, have) {
 		all = append(all, Difference(d))
 	}
-	if dead := t.config.subscription(config.Consumer).DeadLetter.Topic; dead != "" {
-		read, err := t.resources.hasSubscription(ctx, dead)
+	if dead := own.DeadLetters; dead != "" {
+		read, err := t.resources.HasSubscription(ctx, dead)
 		if err != nil && status.Code(err) != codes.NotFound {
 			return nil, err
 		}

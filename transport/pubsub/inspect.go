@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/millrace-go/millrace/transport"
+	"github.com/millrace-go/millrace/transport/pubsub/internal/resource"
 	"github.com/millrace-go/millrace/transport/pubsub/internal/wire"
 )
 
@@ -23,7 +24,7 @@ func (t *Transport) Inspect(ctx context.Context, topic, consumer string) (transp
 	if err := wire.CheckTopic(topic); err != nil {
 		return i, err
 	}
-	_, err := t.client.TopicAdminClient.GetTopic(ctx, &pubsubpb.GetTopicRequest{Topic: t.resources.topicName(topic)})
+	_, err := t.client.TopicAdminClient.GetTopic(ctx, &pubsubpb.GetTopicRequest{Topic: wire.Project(t.config.ProjectID).Topic(topic)})
 	if err != nil && status.Code(err) != codes.NotFound {
 		return i, fmt.Errorf("look up topic %s: %w", topic, err)
 	}
@@ -31,7 +32,7 @@ func (t *Transport) Inspect(ctx context.Context, topic, consumer string) (transp
 	if consumer == "" {
 		return i, nil
 	}
-	name := t.resources.subscriptionName(topic, consumer)
+	name := wire.Project(t.config.ProjectID).Subscription(topic, consumer)
 	s, err := t.client.SubscriptionAdminClient.GetSubscription(ctx, &pubsubpb.GetSubscriptionRequest{Subscription: name})
 	switch {
 	case status.Code(err) == codes.NotFound:
@@ -39,7 +40,7 @@ func (t *Transport) Inspect(ctx context.Context, topic, consumer string) (transp
 	case err != nil:
 		return i, fmt.Errorf("look up subscription %s: %w", name, err)
 	}
-	if s.Topic == deletedTopic { // a topic of the same name, if there is one, does not feed it
+	if s.Topic == resource.DeletedTopic { // a topic of the same name, if there is one, does not feed it
 		return i, nil
 	}
 	i.Consumer, i.Retention = true, defaultRetention

@@ -24,13 +24,13 @@ var outcomeNames = [...]string{acked: "acked", nacked: "nacked", undelivered: "u
 // observer tells OpenTelemetry what becomes of the messages. It is safe for concurrent use.
 type observer struct {
 	deliveries, retries, failures, deadLetters metric.Int64Counter
-	held, deletedTopics                        metric.Int64UpDownCounter
+	held                                       metric.Int64UpDownCounter
 }
 
 func newObserver(provider metric.MeterProvider) (*observer, error) {
 	m := provider.Meter(conn.Scope)
 	o := &observer{}
-	var errs [6]error
+	var errs [5]error
 	o.deliveries, errs[0] = m.Int64Counter("millrace.pubsub.deliveries", metric.WithUnit("{message}"),
 		metric.WithDescription("Deliveries of messages to handlers, by what became of them."))
 	o.retries, errs[1] = m.Int64Counter("millrace.pubsub.retries", metric.WithUnit("{message}"),
@@ -41,23 +41,12 @@ func newObserver(provider metric.MeterProvider) (*observer, error) {
 		metric.WithDescription("Messages that this process, not Pub/Sub, sent to a dead-letter topic."))
 	o.held, errs[4] = m.Int64UpDownCounter("millrace.pubsub.held", metric.WithUnit("{message}"),
 		metric.WithDescription("Nacked messages that wait for their retry and take room of Prefetch."))
-	o.deletedTopics, errs[5] = m.Int64UpDownCounter("millrace.pubsub.deleted_topics", metric.WithUnit("{topic}"),
-		metric.WithDescription("Topics that this process uses and that were deleted: with millrace.consumer, nothing published reaches the consumer; without it, nothing is published."))
 	for _, err := range errs {
 		if err != nil {
 			return nil, err
 		}
 	}
 	return o, nil
-}
-
-// topicDeleted counts a topic that was deleted, or with -1 one that is there again. A publisher has no consumer.
-func (o *observer) topicDeleted(topic, consumer string, n int64) {
-	attributes := []attribute.KeyValue{attribute.String("messaging.destination.name", topic)}
-	if consumer != "" {
-		attributes = append(attributes, attribute.String("millrace.consumer", consumer))
-	}
-	o.deletedTopics.Add(context.Background(), n, metric.WithAttributes(attributes...))
 }
 
 // subscriptionObserver is observer for one consumer of one topic. Its attributes are made once, because making them

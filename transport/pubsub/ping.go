@@ -10,12 +10,13 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/millrace-go/millrace/transport"
+	"github.com/millrace-go/millrace/transport/pubsub/internal/wire"
 )
 
 // Ping implements transport.Pinger. It tells whether the service answers, which New, whose client connects when it is first used, has not found out. It
 // asks for a topic that need not be there, and of which nobody must be allowed to know.
 func (t *Transport) Ping(ctx context.Context) error {
-	_, err := t.client.TopicAdminClient.GetTopic(ctx, &pubsubpb.GetTopicRequest{Topic: t.resources.topicName("millrace-ping")})
+	_, err := t.client.TopicAdminClient.GetTopic(ctx, &pubsubpb.GetTopicRequest{Topic: wire.Project(t.config.ProjectID).Topic("millrace-ping")})
 	if slices.Contains([]codes.Code{codes.OK, codes.NotFound, codes.PermissionDenied}, status.Code(err)) {
 		return nil
 	}

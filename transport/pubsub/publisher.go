@@ -17,6 +17,7 @@ import (
 
 	"github.com/millrace-go/millrace/transport"
 	"github.com/millrace-go/millrace/transport/pubsub/internal/conn"
+	"github.com/millrace-go/millrace/transport/pubsub/internal/resource"
 	"github.com/millrace-go/millrace/transport/pubsub/internal/wire"
 )
 
@@ -28,7 +29,7 @@ const batchDelay = time.Millisecond
 // publisher implements transport.BatchPublisher. It is safe for concurrent use.
 type publisher struct {
 	client     *conn.Client
-	resources  *resources
+	resources  *resource.Registry
 	propagator propagation.TextMapPropagator
 
 	mu     sync.Mutex
@@ -36,7 +37,7 @@ type publisher struct {
 	topics map[string]*topicPublisher
 }
 
-func newPublisher(client *conn.Client, resources *resources, propagator propagation.TextMapPropagator) *publisher {
+func newPublisher(client *conn.Client, resources *resource.Registry, propagator propagation.TextMapPropagator) *publisher {
 	return &publisher{client: client, resources: resources, propagator: propagator, topics: map[string]*topicPublisher{}}
 }
 
@@ -70,7 +71,7 @@ func (p *publisher) PublishBatch(ctx context.Context, topic string, msgs []*mess
 	for i, err := range results {
 		if err != nil {
 			if status.Code(err) == codes.NotFound {
-				p.resources.topicMissing(topic)
+				p.resources.TopicMissing(topic)
 			}
 			results[i] = fmt.Errorf("publish to %s: %w", topic, meaning(err))
 		}
@@ -87,7 +88,7 @@ func (p *publisher) forward(ctx context.Context, topic string, m *pubsub.Message
 	defer t.running.Done()
 	err = t.forward(ctx, m)
 	if status.Code(err) == codes.NotFound {
-		p.resources.topicMissing(topic)
+		p.resources.TopicMissing(topic)
 	}
 	return err
 }
@@ -117,10 +118,10 @@ func (p *publisher) topic(ctx context.Context, topic string, msgs []*message.Mes
 	if err := errors.Join(ctx.Err(), wire.CheckTopic(topic)); err != nil {
 		return nil, err
 	}
-	if !p.resources.mayPublish(topic) {
+	if !p.resources.MayPublish(topic) {
 		ctx, cancel := whileAnyone(ctx, msgs)
 		defer cancel()
-		if err := p.resources.ensurePublishing(ctx, topic); err != nil {
+		if err := p.resources.EnsurePublishing(ctx, topic); err != nil {
 			return nil, err
 		}
 	}
@@ -131,7 +132,7 @@ func (p *publisher) topic(ctx context.Context, topic string, msgs []*message.Mes
 	}
 	t, ok := p.topics[topic]
 	if !ok {
-		client := p.client.Publisher(p.resources.topicName(topic))
+		client := p.client.Publisher(wire.Project(p.client.Project()).Topic(topic))
 		client.EnableMessageOrdering = true
 		client.PublishSettings.DelayThreshold = batchDelay
 		t = &topicPublisher{client: client, propagator: p.propagator, keys: map[string]*keyState{}}

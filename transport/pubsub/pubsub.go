@@ -10,6 +10,7 @@ package pubsub
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -20,6 +21,7 @@ import (
 
 	"github.com/millrace-go/millrace/transport"
 	"github.com/millrace-go/millrace/transport/pubsub/internal/conn"
+	"github.com/millrace-go/millrace/transport/pubsub/internal/resource"
 )
 
 // Transport is a connection to Pub/Sub. All methods may be called concurrently.
@@ -27,7 +29,7 @@ type Transport struct {
 	config    Config
 	log       *slog.Logger
 	client    *conn.Client
-	resources *resources
+	resources *resource.Registry
 	publisher *publisher
 	observer  *observer
 	pushes    *pushes
@@ -73,7 +75,10 @@ func New(ctx context.Context, config Config) (*Transport, error) {
 	if err != nil {
 		return nil, err
 	}
-	t.resources = newResources(t.client, config, observer, log)
+	t.resources, err = resource.New(t.client, config.resources(log))
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("make the instruments of millrace.pubsub: %w", err), t.client.Close())
+	}
 	t.publisher = newPublisher(t.client, t.resources, config.Propagator)
 	return t, nil
 }
@@ -151,7 +156,7 @@ func (t *Transport) Close() error {
 		late := time.AfterFunc(time.Until(deadline), func() { _ = closeClient() })
 		defer late.Stop()
 		t.publisher.stop()
-		t.resources.wait(deadline)
+		t.resources.Wait(deadline)
 		if err := closeClient(); err != nil {
 			t.closeErr = fmt.Errorf("close the Pub/Sub client: %w", err)
 		}

@@ -24,7 +24,7 @@ func (t *Transport) Reset(ctx context.Context, r transport.Reset) ([]transport.M
 	if err := errors.Join(wire.CheckTopic(r.Topic), transport.ValidateConsumer(r.Consumer)); err != nil {
 		return nil, err
 	}
-	name := t.resources.subscriptionName(r.Topic, r.Consumer)
+	name := wire.Project(t.config.ProjectID).Subscription(r.Topic, r.Consumer)
 	seek, err := t.seek(name, r.To)
 	if err != nil {
 		return nil, err

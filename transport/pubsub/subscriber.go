@@ -80,7 +80,7 @@ func (s *subscriber) ensure(ctx context.Context, topic string) (string, error) {
 	if err := wire.CheckTopic(topic); err != nil {
 		return "", fmt.Errorf("subscribe to %s: %w", topic, err)
 	}
-	name, err := s.transport.resources.ensureSubscription(ctx, topic, s.config)
+	name, err := s.transport.resources.EnsureSubscription(ctx, s.transport.config.resource(topic, s.config))
 	if err != nil {
 		return "", fmt.Errorf("subscribe to %s: %w", topic, err)
 	}

@@ -20,7 +20,7 @@ func TestDifferences(t *testing.T) {
 		RetryMin:    DefaultRetryMin,
 		RetryMax:    DefaultRetryMax,
 		Push:        &Push{Endpoint: "https://host/push", ServiceAccount: "a@b", Audience: "https://host/push"},
-	}.Wanted("topic", "p/topic.c")
+	}.Wanted("p", "topic", "c")
 	require.Equal(t, "https://host/push/topic.c", want.PushConfig.PushEndpoint)
 	for name, c := range map[string]struct {
 		change func(*pubsubpb.Subscription)
@@ -53,7 +53,7 @@ func TestDifferences(t *testing.T) {
 			[]Difference{{"push_config", "to https://host/push/topic.c, without a token, unwrapped, metadata false", "to https://host/push/topic.c, as a@b for audience https://host/push", true}},
 		},
 		"no push": {func(s *pubsubpb.Subscription) { s.PushConfig = &pubsubpb.PushConfig{} }, []Difference{{"push_config", "none", "to https://host/push/topic.c, as a@b for audience https://host/push", true}}},
-		"topic":   {func(s *pubsubpb.Subscription) { s.Topic = "_deleted-topic_" }, []Difference{{"topic", "_deleted-topic_", "topic", false}}},
+		"topic":   {func(s *pubsubpb.Subscription) { s.Topic = "_deleted-topic_" }, []Difference{{"topic", "_deleted-topic_", "projects/p/topics/topic", false}}},
 	} {
 		have := proto.Clone(want).(*pubsubpb.Subscription)
 		c.change(have)

@@ -7,6 +7,8 @@ import (
 
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/millrace-go/millrace/transport/pubsub/internal/wire"
 )
 
 // DefaultAckDeadline is that of a subscription whose configuration does not say.
@@ -45,17 +47,18 @@ type Subscription struct {
 	ExactlyOnce        bool
 	Filter             string
 	Labels             map[string]string
-	DeadLetters        string // full name of the dead-letter topic, or ""
+	DeadLetters        string // the dead-letter topic, or ""
 	MaxAttempts        int
 	RetryMin, RetryMax time.Duration // both 0: no policy
 	Push               *Push         // nil: the service pulls
 }
 
-// Wanted is the subscription of that full name, to the topic of that full name, as Pub/Sub has it.
-func (s Subscription) Wanted(topic, name string) *pubsubpb.Subscription {
+// Wanted is the consumer's subscription to the topic as Pub/Sub has it.
+func (s Subscription) Wanted(p wire.Project, topic, consumer string) *pubsubpb.Subscription {
+	name := p.Subscription(topic, consumer)
 	want := &pubsubpb.Subscription{
 		Name:                      name,
-		Topic:                     topic,
+		Topic:                     p.Topic(topic),
 		AckDeadlineSeconds:        int32(s.AckDeadline / time.Second),
 		EnableMessageOrdering:     s.Ordered,
 		EnableExactlyOnceDelivery: s.ExactlyOnce,
@@ -66,7 +69,7 @@ func (s Subscription) Wanted(topic, name string) *pubsubpb.Subscription {
 		ExpirationPolicy: &pubsubpb.ExpirationPolicy{},
 	}
 	if s.DeadLetters != "" {
-		want.DeadLetterPolicy = &pubsubpb.DeadLetterPolicy{DeadLetterTopic: s.DeadLetters, MaxDeliveryAttempts: int32(s.MaxAttempts)}
+		want.DeadLetterPolicy = &pubsubpb.DeadLetterPolicy{DeadLetterTopic: p.Topic(s.DeadLetters), MaxDeliveryAttempts: int32(s.MaxAttempts)}
 	}
 	if s.RetryMin != 0 || s.RetryMax != 0 {
 		want.RetryPolicy = &pubsubpb.RetryPolicy{MinimumBackoff: durationpb.New(s.RetryMin), MaximumBackoff: durationpb.New(s.RetryMax)}

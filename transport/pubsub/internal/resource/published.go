@@ -1,4 +1,4 @@
-package pubsub
+package resource
 
 import (
 	"context"
@@ -24,8 +24,8 @@ import (
 // again, and looks now and then whether the topic is still the one that it knew. Topics have no ID to tell by: the
 // subscriptions tell.
 
-// deletedTopic is the topic of a subscription whose topic was deleted.
-const deletedTopic = "_deleted-topic_"
+// DeletedTopic is the topic of a subscription whose topic was deleted.
+const DeletedTopic = "_deleted-topic_"
 
 // lookAgain is how long the answer that a topic is deleted holds, however often somebody publishes to it.
 const lookAgain = time.Second
@@ -40,17 +40,17 @@ type publishedTopic struct {
 	deletions int             // how often it was found: a look that began before has nothing to say
 }
 
-// mayPublish tells whether ensurePublishing has nothing to do.
-func (r *resources) mayPublish(topic string) bool {
+// MayPublish tells whether EnsurePublishing has nothing to do.
+func (r *Registry) MayPublish(topic string) bool {
 	_, ok := r.known.Load(r.topicName(topic) + memoPublish)
 	return ok
 }
 
-// ensurePublishing sees to it that the topic exists, and that it feeds the subscriptions that this process has known it
+// EnsurePublishing sees to it that the topic exists, and that it feeds the subscriptions that this process has known it
 // to feed. It creates the topic only before this process publishes to it.
-func (r *resources) ensurePublishing(ctx context.Context, topic string) error {
+func (r *Registry) EnsurePublishing(ctx context.Context, topic string) error {
 	return r.share(ctx, r.topicName(topic)+memoPublish, func(ctx context.Context) error {
-		if r.mayPublish(topic) {
+		if r.MayPublish(topic) {
 			return nil // by a flight that ended since
 		}
 		if r.publishes(topic).first() {
@@ -62,12 +62,12 @@ func (r *resources) ensurePublishing(ctx context.Context, topic string) error {
 	})
 }
 
-// topicMissing is called when the service says that a topic which was published to is not there.
-func (r *resources) topicMissing(topic string) {
+// TopicMissing is called when the service says that a topic which was published to is not there.
+func (r *Registry) TopicMissing(topic string) {
 	_ = r.stopPublishing(topic, errMissing(topic), time.Time{})
 }
 
-func (r *resources) publishes(topic string) *publishedTopic {
+func (r *Registry) publishes(topic string) *publishedTopic {
 	p, _ := r.published.LoadOrStore(topic, &publishedTopic{})
 	return p.(*publishedTopic)
 }
@@ -81,7 +81,7 @@ func (p *publishedTopic) first() bool {
 
 // look compares the subscriptions that the topic feeds with those that it is known to feed, and lets publishing go on, or
 // stops it.
-func (r *resources) look(ctx context.Context, topic string) error {
+func (r *Registry) look(ctx context.Context, topic string) error {
 	p := r.publishes(topic)
 	p.mu.Lock()
 	known, deleted, looked, deletions := p.feeds, p.deleted, p.looked, p.deletions
@@ -96,7 +96,7 @@ func (r *resources) look(ctx context.Context, topic string) error {
 	case status.Code(err) == codes.NotFound:
 		if known == nil && deleted == nil {
 			r.forgetTopic(topic)
-			return fmt.Errorf("%w: topic %s is missing, and this account may not create it: create it (gcloud pubsub topics create %s --project=%s)", transport.ErrUnavailable, topic, topic, r.config.ProjectID)
+			return fmt.Errorf("%w: topic %s is missing, and this account may not create it: create it (gcloud pubsub topics create %s --project=%s)", transport.ErrUnavailable, topic, topic, r.config.Project)
 		}
 		return r.stopPublishing(topic, errMissing(topic), time.Now())
 	case err != nil:
@@ -119,7 +119,7 @@ func (r *resources) look(ctx context.Context, topic string) error {
 		if err == nil {
 			r.log.Info("a deleted topic is published to again", slog.String("topic", topic))
 		}
-		r.observer.topicDeleted(topic, "", -1)
+		r.CountDeleted(topic, "", -1)
 	}
 	p.feeds, p.well, p.deleted = feeds, time.Now(), nil
 	r.known.Store(r.topicName(topic)+memoPublish, struct{}{})
@@ -128,7 +128,7 @@ func (r *resources) look(ctx context.Context, topic string) error {
 
 // feeds returns the subscriptions that the topic feeds. Of a missing topic, the emulator (0.8.20) says that it has none: in
 // doubt the topic itself is looked up.
-func (r *resources) feeds(ctx context.Context, topic string, doubt bool) (map[string]bool, error) {
+func (r *Registry) feeds(ctx context.Context, topic string, doubt bool) (map[string]bool, error) {
 	if doubt {
 		if _, err := r.client.TopicAdminClient.GetTopic(ctx, &pubsubpb.GetTopicRequest{Topic: r.topicName(topic)}); err != nil {
 			return nil, err
@@ -147,7 +147,7 @@ func (r *resources) feeds(ctx context.Context, topic string, doubt bool) (map[st
 // lost returns the IDs of the known subscriptions that the topic does not feed because it is another one. While nothing
 // says that it is, a subscription that is gone was deleted by a person, who knows. It adds to feeds what the list of them
 // does not show yet.
-func (r *resources) lost(ctx context.Context, topic string, known, feeds map[string]bool, deleted bool) (ids []string, err error) {
+func (r *Registry) lost(ctx context.Context, topic string, known, feeds map[string]bool, deleted bool) (ids []string, err error) {
 	for _, s := range slices.Sorted(maps.Keys(known)) {
 		if feeds[s] {
 			continue
@@ -159,7 +159,7 @@ func (r *resources) lost(ctx context.Context, topic string, known, feeds map[str
 			return nil, fmt.Errorf("look up subscription %s: %w", s, err)
 		case err == nil && have.Topic == r.topicName(topic) && !have.Detached:
 			feeds[s] = true
-		case deleted, err == nil && have.Topic == deletedTopic:
+		case deleted, err == nil && have.Topic == DeletedTopic:
 			ids = append(ids, path.Base(s))
 		case code == codes.PermissionDenied:
 			r.log.Warn("a topic no longer feeds a subscription, and this account may not look why: if the topic was created anew, what is published does not reach the subscription",
@@ -170,7 +170,7 @@ func (r *resources) lost(ctx context.Context, topic string, known, feeds map[str
 }
 
 // stopPublishing returns why nothing is published to the topic from now on.
-func (r *resources) stopPublishing(topic string, why error, looked time.Time) error {
+func (r *Registry) stopPublishing(topic string, why error, looked time.Time) error {
 	p := r.publishes(topic)
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -179,7 +179,7 @@ func (r *resources) stopPublishing(topic string, why error, looked time.Time) er
 	if p.deleted == nil {
 		r.log.Error("a topic was deleted while this process published to it: nothing more is published to it until it feeds its subscriptions again",
 			slog.String("topic", topic), slog.Any("error", why), slog.Time("last_well", p.well))
-		r.observer.topicDeleted(topic, "", 1)
+		r.CountDeleted(topic, "", 1)
 	}
 	p.deleted, p.looked = why, looked
 	p.deletions++
@@ -198,7 +198,7 @@ func errAnew(topic string, lost []string) error {
 }
 
 // watch looks at the topics that are published to until ctx ends. Errors are not told: publishing has them, too.
-func (r *resources) watch(ctx context.Context) {
+func (r *Registry) watch(ctx context.Context) {
 	ticker := time.NewTicker(r.config.Recheck)
 	defer ticker.Stop()
 	for {
@@ -216,82 +216,18 @@ func (r *resources) watch(ctx context.Context) {
 }
 
 // orphans returns the subscriptions of our consumers whose topic of this name was deleted.
-func (r *resources) orphans(ctx context.Context, name string) (all []string, err error) {
-	for s, err := range r.client.SubscriptionAdminClient.ListSubscriptions(ctx, &pubsubpb.ListSubscriptionsRequest{Project: "projects/" + r.config.ProjectID, PageSize: 1000}).All() {
+func (r *Registry) orphans(ctx context.Context, name string) (all []string, err error) {
+	for s, err := range r.client.SubscriptionAdminClient.ListSubscriptions(ctx, &pubsubpb.ListSubscriptionsRequest{Project: "projects/" + string(r.config.Project), PageSize: 1000}).All() {
 		switch {
 		case status.Code(err) == codes.PermissionDenied:
 			return nil, nil
 		case err != nil:
-			return nil, fmt.Errorf("list the subscriptions of project %s: %w", r.config.ProjectID, err)
+			return nil, fmt.Errorf("list the subscriptions of project %s: %w", r.config.Project, err)
 		}
 		consumer, ours := strings.CutPrefix(path.Base(s.Name), path.Base(name)+".")
-		if ours && s.Topic == deletedTopic && transport.ValidateConsumer(consumer) == nil {
+		if ours && s.Topic == DeletedTopic && transport.ValidateConsumer(consumer) == nil {
 			all = append(all, path.Base(s.Name))
 		}
 	}
 	return all, nil
-}
-
-// watched is the intake with watchTopic beside it.
-func (s *subscription) watched(take intake) intake {
-	return func(ctx, messages context.Context) {
-		var watching sync.WaitGroup
-		defer watching.Wait()
-		watching.Go(func() { s.watchTopic(ctx) })
-		take(ctx, messages)
-	}
-}
-
-// watchTopic looks at the subscription until ctx ends: whether it was deleted, which a push subscription does not find out
-// otherwise, or its topic. Then it gets nothing any more, but may hold messages: only a person can tell when it may go.
-func (s *subscription) watchTopic(ctx context.Context) {
-	r := s.transport.resources
-	deleted := false
-	defer func() {
-		if deleted {
-			s.observer.topicDeleted(s.topic, s.config.Consumer, -1)
-		}
-	}()
-	ticker := time.NewTicker(r.config.Recheck)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
-		have, err := s.lookUp(ctx)
-		switch {
-		case ctx.Err() != nil, status.Code(err) == codes.PermissionDenied:
-			return
-		case status.Code(err) == codes.NotFound:
-			s.createAgain(ctx)
-		case err == nil && have.Topic != r.topicName(s.topic):
-			s.log.Error("the subscription's topic was deleted: the consumer gets what the subscription still holds, and nothing that is published now",
-				slog.String("subscription", s.name), slog.String("topic_of_subscription", have.Topic),
-				slog.String("remedy", "delete the subscription when it holds nothing any more (gcloud pubsub subscriptions delete "+path.Base(s.name)+"): it is then created again"))
-			if !deleted {
-				s.observer.topicDeleted(s.topic, s.config.Consumer, 1)
-			}
-			deleted = true
-		case err == nil && deleted:
-			s.log.Info("the subscription has its topic again", slog.String("subscription", s.name))
-			s.observer.topicDeleted(s.topic, s.config.Consumer, -1)
-			deleted = false
-		}
-	}
-}
-
-func (s *subscription) lookUp(ctx context.Context) (*pubsubpb.Subscription, error) {
-	ctx, cancel := context.WithTimeout(ctx, createTimeout)
-	defer cancel()
-	return s.transport.client.SubscriptionAdminClient.GetSubscription(ctx, &pubsubpb.GetSubscriptionRequest{Subscription: s.name})
-}
-
-// createAgain creates a subscription that was deleted, and its topic when that was, too.
-func (s *subscription) createAgain(ctx context.Context) {
-	s.transport.resources.forgetSubscription(s.topic, s.config)
-	if _, err := s.transport.resources.ensureSubscription(ctx, s.topic, s.config); err != nil && ctx.Err() == nil {
-		s.log.Error("creating the subscription again", slog.Any("error", err))
-	}
 }

@@ -1,4 +1,4 @@
-package pubsub
+package resource
 
 import (
 	"context"
@@ -9,26 +9,22 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/millrace-go/millrace/transport"
 	"github.com/millrace-go/millrace/transport/pubsub/internal/setting"
 )
 
-// wanted is the consumer's subscription to the topic as the configuration has it.
-func (r *resources) wanted(topic string, config transport.SubscriberConfig) *pubsubpb.Subscription {
-	settings := r.config.subscription(config.Consumer)
-	dead := ""
-	if settings.DeadLetter.Topic != "" {
-		dead = r.topicName(settings.DeadLetter.Topic)
-	}
-	return settings.setting(config.Ordered, dead).Wanted(r.topicName(topic), r.subscriptionName(topic, config.Consumer))
+// LookUp returns a subscription as it is.
+func (r *Registry) LookUp(ctx context.Context, topic, consumer string) (*pubsubpb.Subscription, error) {
+	ctx, cancel := context.WithTimeout(ctx, createTimeout)
+	defer cancel()
+	return r.client.SubscriptionAdminClient.GetSubscription(ctx, &pubsubpb.GetSubscriptionRequest{Subscription: r.config.Project.Subscription(topic, consumer)})
 }
 
 // settle creates the subscription when it is missing, or compares it with what is wanted and, under Update, changes it.
-func (r *resources) settle(ctx context.Context, want *pubsubpb.Subscription) error {
+func (r *Registry) settle(ctx context.Context, want *pubsubpb.Subscription) error {
 	get := &pubsubpb.GetSubscriptionRequest{Subscription: want.Name}
 	have, err := r.client.SubscriptionAdminClient.GetSubscription(ctx, get)
 	if status.Code(err) == codes.NotFound {
-		if r.config.Resources == CheckOnly {
+		if !r.config.Create {
 			return fmt.Errorf("subscription %s of topic %s is missing: create it (gcloud pubsub subscriptions create, or Terraform's google_pubsub_subscription), or let Config.Resources be CreateMissing: %w",
 				want.Name, want.Topic, err)
 		}
@@ -53,7 +49,7 @@ func (r *resources) settle(ctx context.Context, want *pubsubpb.Subscription) err
 	if err := setting.Unchangeable(want.Name, all); err != nil || len(all) == 0 {
 		return err
 	}
-	if r.config.Resources == Update {
+	if r.config.Update {
 		err := r.update(ctx, want, have, all)
 		if status.Code(err) != codes.PermissionDenied {
 			return err
@@ -72,7 +68,7 @@ func (r *resources) settle(ctx context.Context, want *pubsubpb.Subscription) err
 	return nil
 }
 
-func (r *resources) update(ctx context.Context, want, have *pubsubpb.Subscription, all []setting.Difference) error {
+func (r *Registry) update(ctx context.Context, want, have *pubsubpb.Subscription, all []setting.Difference) error {
 	mask := setting.MaskOf(all)
 	want.Labels = setting.Merged(have.GetLabels(), want.GetLabels())
 	_, err := r.client.SubscriptionAdminClient.UpdateSubscription(ctx, &pubsubpb.UpdateSubscriptionRequest{Subscription: want, UpdateMask: mask})

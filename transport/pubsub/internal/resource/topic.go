@@ -1,4 +1,4 @@
-package pubsub
+package resource
 
 import (
 	"context"
@@ -18,13 +18,13 @@ import (
 )
 
 // createTopic creates the topic when it is missing, or compares it with the configuration and, under Update, changes it.
-func (r *resources) createTopic(ctx context.Context, name string) error {
-	want := r.config.Topic.setting().Wanted(name)
+func (r *Registry) createTopic(ctx context.Context, name string) error {
+	want := r.config.Topic.Wanted(name)
 	have, err := r.client.TopicAdminClient.GetTopic(ctx, &pubsubpb.GetTopicRequest{Topic: name})
 	if status.Code(err) == codes.NotFound {
-		if r.config.Resources == CheckOnly {
+		if !r.config.Create {
 			return fmt.Errorf("topic %s is missing: create it (gcloud pubsub topics create %s --project=%s, or Terraform's google_pubsub_topic), or let Config.Resources be CreateMissing: %w",
-				name, path.Base(name), r.config.ProjectID, err)
+				name, path.Base(name), r.config.Project, err)
 		}
 		orphans, failed := r.orphans(ctx, name)
 		if failed != nil {
@@ -32,7 +32,7 @@ func (r *resources) createTopic(ctx context.Context, name string) error {
 		}
 		if len(orphans) > 0 {
 			return fmt.Errorf("%w: topic %s was deleted, and a new one would not feed its subscriptions %s, whose topic is %s: delete them after reading what they hold (gcloud pubsub subscriptions delete), or create the topic without them (gcloud pubsub topics create %s --project=%s)",
-				transport.ErrUnavailable, path.Base(name), strings.Join(orphans, ", "), deletedTopic, path.Base(name), r.config.ProjectID)
+				transport.ErrUnavailable, path.Base(name), strings.Join(orphans, ", "), DeletedTopic, path.Base(name), r.config.Project)
 		}
 		_, err = r.client.TopicAdminClient.CreateTopic(ctx, want)
 	} else if err == nil {
@@ -46,12 +46,12 @@ func (r *resources) createTopic(ctx context.Context, name string) error {
 
 // settleTopic changes a topic under Update, or logs what differs. It returns no error, because messages pass through the topic
 // either way.
-func (r *resources) settleTopic(ctx context.Context, want, have *pubsubpb.Topic) {
+func (r *Registry) settleTopic(ctx context.Context, want, have *pubsubpb.Topic) {
 	all := setting.TopicDifferences(want, have)
 	if len(all) == 0 {
 		return
 	}
-	if r.config.Resources == Update {
+	if r.config.Update {
 		want.Labels = setting.Merged(have.GetLabels(), want.GetLabels())
 		mask := setting.MaskOf(all)
 		_, err := r.client.TopicAdminClient.UpdateTopic(ctx, &pubsubpb.UpdateTopicRequest{Topic: want, UpdateMask: mask})
@@ -70,21 +70,21 @@ func (r *resources) settleTopic(ctx context.Context, want, have *pubsubpb.Topic)
 
 // keepDeadLetters gives a dead-letter topic a subscription when it has none: Pub/Sub drops what arrives at a topic that
 // nobody has subscribed to.
-func (r *resources) keepDeadLetters(ctx context.Context, topic string) error {
-	read, err := r.hasSubscription(ctx, topic)
+func (r *Registry) keepDeadLetters(ctx context.Context, topic string) error {
+	read, err := r.HasSubscription(ctx, topic)
 	if err != nil || read {
 		return err
 	}
-	if r.config.Resources == CheckOnly {
+	if !r.config.Create {
 		r.log.Warn("a dead-letter topic has no subscription: what arrives there is lost", slog.String("dead_letter_topic", topic),
-			slog.String("remedy", fmt.Sprintf("gcloud pubsub subscriptions create %s.%s --topic=%s --project=%s", topic, transport.DeadLetterConsumer, topic, r.config.ProjectID)))
+			slog.String("remedy", fmt.Sprintf("gcloud pubsub subscriptions create %s.%s --topic=%s --project=%s", topic, transport.DeadLetterConsumer, topic, r.config.Project)))
 		return nil
 	}
-	want := setting.Subscription{AckDeadline: setting.DefaultAckDeadline}.Wanted(r.topicName(topic), r.subscriptionName(topic, transport.DeadLetterConsumer))
+	want := setting.Subscription{AckDeadline: setting.DefaultAckDeadline}.Wanted(r.config.Project, topic, transport.DeadLetterConsumer)
 	_, err = r.client.SubscriptionAdminClient.CreateSubscription(ctx, want)
 	switch {
 	case status.Code(err) == codes.AlreadyExists: // another process was faster, or the name is taken
-		if read, err := r.hasSubscription(ctx, topic); err != nil || read {
+		if read, err := r.HasSubscription(ctx, topic); err != nil || read {
 			return err
 		}
 		return fmt.Errorf("topic %s has no subscription, and %s belongs to another, perhaps deleted one: delete that after reading what it holds, or subscribe to the topic", topic, want.Name)
@@ -98,8 +98,8 @@ func (r *resources) keepDeadLetters(ctx context.Context, topic string) error {
 	return nil
 }
 
-// hasSubscription is true also when this account may not find out.
-func (r *resources) hasSubscription(ctx context.Context, topic string) (bool, error) {
+// HasSubscription is true also when this account may not find out.
+func (r *Registry) HasSubscription(ctx context.Context, topic string) (bool, error) {
 	_, err := r.client.TopicAdminClient.ListTopicSubscriptions(ctx, &pubsubpb.ListTopicSubscriptionsRequest{Topic: r.topicName(topic), PageSize: 1}).Next()
 	switch {
 	case err == nil || exists(err):
