@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"sync/atomic"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -267,4 +268,35 @@ func TestTransactionsLeaveOutWhatIsOutOfReach(t *testing.T) {
 		require.NoError(c, x.Publish(t.Context(), "topic", []*message.Message{out}, []byte("other"))[0])
 	}, 2*wait, tick)
 	require.ElementsMatch(t, []string{"fine", "out of reach"}, copyingOf(t, cluster.ListenAddrs()).read(t, "topic"))
+}
+
+// TestTransactionsFindTheirNoteAfterALeaderChange: a new leader does not give records that it does not know to be committed. The
+// note was taken to be an older one, or none.
+func TestTransactionsFindTheirNoteAfterALeaderChange(t *testing.T) {
+	t.Parallel()
+	cluster, topic := fake(t), devtest.Topic(t)
+	config := kafka.Config{Brokers: cluster.ListenAddrs()}
+	first := transactions(t, config, topic, 0)
+	take(t, first)
+	require.NoError(t, commit(t, first, topic, "one", "a"))
+	require.NoError(t, commit(t, first, topic, "two", "b"))
+	var unaware atomic.Int32
+	cluster.ControlKey(int16(kmsg.Fetch), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		cluster.KeepControl()
+		request := r.(*kmsg.FetchRequest)
+		if len(request.Topics) != 1 || request.Topics[0].Topic != "millrace.progress."+topic || unaware.Add(1) > 5 {
+			return nil, nil, false
+		}
+		response := request.ResponseKind().(*kmsg.FetchResponse)
+		answer, partition := kmsg.NewFetchResponseTopic(), kmsg.NewFetchResponseTopicPartition()
+		answer.Topic, partition.Partition, partition.RecordBatches = request.Topics[0].Topic, request.Topics[0].Partitions[0].Partition, []byte{}
+		answer.Partitions = append(answer.Partitions, partition)
+		response.Topics = append(response.Topics, answer)
+		return response, nil, true
+	})
+	second := transactions(t, config, topic, 0)
+	note, err := second.Take(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, "two", string(note))
+	require.Greater(t, unaware.Load(), int32(5))
 }

@@ -7,12 +7,14 @@ import (
 	"time"
 
 	"github.com/IBM/sarama"
+
+	"github.com/millrace-go/millrace/transport/kafka/internal/backoff"
 )
 
 const (
 	// latestStep is how many offsets before the end are read first. Each further look goes back four times as far.
 	latestStep = 64
-	// stablePause is between two questions whether transactions have ended.
+	// stablePause is between two questions whether transactions have ended, and whether a new leader knows that.
 	stablePause = 5 * time.Millisecond
 )
 
@@ -31,10 +33,8 @@ func Latest(ctx context.Context, client sarama.Client, topic string, partition i
 		if stable >= end {
 			break
 		}
-		select {
-		case <-ctx.Done():
+		if !backoff.Sleep(ctx, stablePause) {
 			return nil, fmt.Errorf("wait for the end of transactions in %s, partition %d: %w", topic, partition, ctx.Err())
-		case <-time.After(stablePause):
 		}
 	}
 	start, err := client.GetOffset(topic, partition, sarama.OffsetOldest)
@@ -80,10 +80,14 @@ func latestWithin(ctx context.Context, client sarama.Client, topic string, parti
 				}
 			}
 		}
-		if next == from { // nothing follows: compaction has taken it
-			break
+		switch {
+		case next > from:
+			from = next
+		case block.LastStableOffset >= upTo: // nothing follows: compaction has taken it
+			return value, found, nil
+		case !backoff.Sleep(ctx, stablePause): // a new leader does not know yet how far the former one has committed
+			return nil, false, fmt.Errorf("wait for the leader of %s, partition %d, to know its committed records: %w", topic, partition, ctx.Err())
 		}
-		from = next
 	}
 	return value, found, ctx.Err()
 }
