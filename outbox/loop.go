@@ -194,7 +194,7 @@ func (l *loop) carryOut(action relay.Action) relay.Input {
 	case relay.MoveDelayed:
 		return l.relay.moveDelayed(ctx, a.Limit)
 	case relay.Release:
-		return relay.Released{Shards: a.Shards, Err: l.store.Release(ctx, a.Shards)}
+		return relay.Released{Shards: a.Shards, Err: l.store.Release(ctx, a)}
 	case relay.ClearSuspect:
 		return relay.SuspectCleared{Err: l.store.ClearSuspect(ctx, a.Shard)}
 	default:
@@ -246,7 +246,6 @@ func (r *Relay) hold(c *relay.Core) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.gapCount = c.Gaps()
-	r.shardCount = c.Shards()
 	if !slices.Equal(r.shards, held) {
 		r.shards = held
 	}

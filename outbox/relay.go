@@ -201,11 +201,10 @@ type Relay struct {
 	wakes     *wakes
 	counting  *registration
 
-	mu         sync.Mutex
-	shards     []int16 // that this relay holds
-	shardCount int     // of the outbox
-	gapCount   int
-	topics     []relay.TopicState // whose events wait
+	mu       sync.Mutex
+	shards   []int16 // that this relay holds
+	gapCount int
+	topics   []relay.TopicState // whose events wait
 }
 
 // NewRelay returns a relay that publishes with publisher, faster where that is a transport.BatchPublisher. Events keep their
@@ -312,7 +311,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	}
 	newLoop(hard, end, r).run(ctx)
 	loops.Wait()
-	if err := r.store.Leave(hard, r.shardCount); err != nil {
+	if err := r.store.Leave(hard); err != nil {
 		r.cfg.Logger.WarnContext(ctx, "give the shards of the outbox back", "error", err)
 	}
 	if r.once != nil {

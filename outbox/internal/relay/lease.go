@@ -167,16 +167,16 @@ func (c *Core) watch(s *shard, q *queue, now time.Time) {
 // giveBack ends the leases of shards that are to be given back and have nothing in flight any more, so that another relay
 // need not wait for their expiry. One that still has after a lease's time is given back too.
 func (c *Core) giveBack(now time.Time) {
-	var done []int16
+	var done Release
 	for _, s := range slices.Clone(c.order) {
 		if !s.stopping.IsZero() && (s.idle() || s.shunned || now.Sub(s.stopping) > max(c.cfg.LeaseTTL, stallAfter)) {
 			c.end(s)
-			done = append(done, s.Shard)
+			done.Shards, done.Terms = append(done.Shards, s.Shard), append(done.Terms, s.term)
 			c.releasing[s.Shard] = now.Add(2 * c.cfg.LeaseTTL)
 		}
 	}
-	if len(done) > 0 {
-		c.do(Release{Shards: done})
+	if len(done.Shards) > 0 {
+		c.do(done)
 	}
 }
 

@@ -108,6 +108,7 @@ type TopicState struct {
 // Lease is a shard that this relay may work on.
 type Lease struct {
 	Shard         int16
+	Term          int64  // that of the shard's leases
 	Deaths        int    // relays that ended while they held the shard, since events were last deleted
 	Suspect       string // the event that one of them was sending alone, by its ID
 	SuspectDeaths int    // how many of them ended while they sent it
@@ -252,7 +253,10 @@ type (
 	// MoveDelayed moves delayed events that are due into the outbox.
 	MoveDelayed struct{ Limit int }
 	// Release gives leases back.
-	Release struct{ Shards []int16 }
+	Release struct {
+		Shards []int16
+		Terms  []int64
+	}
 	// ClearSuspect clears what the crash guard has recorded for a shard.
 	ClearSuspect struct{ Ref }
 	// EndLease ends what is under way for a lease.

@@ -51,6 +51,7 @@ type shard struct {
 	rescanAt   time.Time
 	stopping   time.Time // since when it takes no more; zero: it does
 	shunned    bool      // it is given back because the publisher does not return
+	term       int64     // of the lease
 	deadline   time.Time // of the lease, by the monotonic clock
 	deaths     int
 	careful    int // so many events are still sent one by one
@@ -77,7 +78,7 @@ func (c *Core) newShard(l Lease, deadline time.Time) *shard {
 		failing: map[*key]struct{}{}, stalled: map[*key]struct{}{}, blocked: map[string]struct{}{},
 		promote: map[string]struct{}{}, all: true,
 		inFlight: map[int64]struct{}{}, tried: map[int64]time.Time{},
-		asideLimit: maxAside, readBytes: batchBytes, woken: true, deadline: deadline,
+		asideLimit: maxAside, readBytes: batchBytes, woken: true, term: l.Term, deadline: deadline,
 		deaths: l.Deaths, suspect: l.Suspect, suspDeaths: l.SuspectDeaths,
 	}
 }

@@ -319,6 +319,7 @@ func (w *world) renew(n *node, a Renew, began time.Time) Renewed {
 			continue
 		}
 		if !mine {
+			l.term++
 			count++
 			if l.relay >= 0 && l.relay != n.id {
 				l.deaths[l.relay] = true
@@ -338,7 +339,7 @@ func (w *world) renew(n *node, a Renew, began time.Time) Renewed {
 			}
 			return count
 		}
-		answer.Held = append(answer.Held, Lease{Shard: s, Deaths: ended(l.deaths), Suspect: l.suspect, SuspectDeaths: ended(l.suspectDeaths)})
+		answer.Held = append(answer.Held, Lease{Shard: s, Term: l.term, Deaths: ended(l.deaths), Suspect: l.suspect, SuspectDeaths: ended(l.suspectDeaths)})
 	}
 	return answer
 }

@@ -70,6 +70,7 @@ type worldFailed struct {
 
 type worldLease struct {
 	relay         int
+	term          int64
 	expires       time.Time
 	deaths        map[int]bool
 	suspect       string
@@ -304,8 +305,8 @@ func (n *node) carryOut(p *pending) bool {
 	case MoveDelayed:
 		p.answer = DelayedMoved{}
 	case Release:
-		for _, s := range a.Shards {
-			if l := w.leases[s]; l.relay == n.id {
+		for i, s := range a.Shards {
+			if l := w.leases[s]; l.relay == n.id && l.term == a.Terms[i] {
 				l.relay, l.expires = -1, time.Time{}
 			}
 		}

@@ -25,28 +25,54 @@ func TestLeasesThatOthersHadAreLost(t *testing.T) {
 	const ttl = 20 * time.Second // a busy machine may take a quarter of it for a renewal
 	first := store.NewRelay(pool, schema, uuid.New(), "first", ttl, 0)
 	other := store.NewRelay(pool, schema, uuid.New(), "other", ttl, 0)
-	renew := func(r *store.Relay, hold []int16) (shards []int16) {
-		answer := r.Renew(t.Context(), relay.Renew{Hold: hold})
-		require.NoError(t, answer.Err)
-		for _, l := range answer.Held {
-			shards = append(shards, l.Shard)
-		}
-		return shards
-	}
-	defer first.Leave(t.Context(), 16)
-	all := renew(first, nil)
-	require.Len(t, all, 16)
-	held := all[:8]
-	require.NoError(t, first.Release(t.Context(), all[8:]))
+	renew := func(r *store.Relay, hold []int16) []int16 { return renewed(t, r, hold).Shards }
+	defer first.Leave(t.Context())
+	all := renewed(t, first, nil)
+	require.Len(t, all.Shards, 16)
+	held := all.Shards[:8]
+	require.NoError(t, first.Release(t.Context(), relay.Release{Shards: all.Shards[8:], Terms: all.Terms[8:]}))
 	for _, table := range []string{"outbox_shard", "outbox_relay"} { // the first relay did not renew in time
 		_, err := pool.Exec(t.Context(), `update `+schema+`.`+table+` set expires_at = now()`)
 		require.NoError(t, err)
 	}
 	require.Len(t, renew(other, nil), 16)
-	require.NoError(t, other.Leave(t.Context(), 16))
+	require.NoError(t, other.Leave(t.Context()))
 	for _, shard := range renew(first, held) {
 		assert.NotContains(t, held, shard)
 	}
+}
+
+// renewed returns the leases that the relay has after a renewal.
+func renewed(t *testing.T, r *store.Relay, hold []int16) (held relay.Release) {
+	t.Helper()
+	answer := r.Renew(t.Context(), relay.Renew{Hold: hold})
+	require.NoError(t, answer.Err)
+	for _, l := range answer.Held {
+		held.Shards, held.Terms = append(held.Shards, l.Shard), append(held.Terms, l.Term)
+	}
+	return held
+}
+
+// The server executes the release of a lease when its relay has taken the shard again. It freed a shard that a relay held.
+func TestLateReleaseFreesNothing(t *testing.T) {
+	t.Parallel()
+	pool, schema := devtest.Pool(t), devtest.Schema(t)
+	require.NoError(t, migrate(t.Context(), pool, schema))
+	r := store.NewRelay(pool, schema, uuid.New(), "relay", time.Hour, 0)
+	free := func() (n int) {
+		require.NoError(t, pool.QueryRow(t.Context(), `select count(*) from `+schema+`.outbox_shard where expires_at <= now()`).Scan(&n))
+		return n
+	}
+	first := renewed(t, r, nil)
+	require.NoError(t, r.Release(t.Context(), first))
+	require.Equal(t, 16, free())
+	again := renewed(t, r, nil)
+	require.NoError(t, r.Release(t.Context(), first))
+	require.Zero(t, free())
+	again = renewed(t, r, again.Shards)
+	require.NoError(t, r.Release(t.Context(), again), "a renewal changes no term")
+	require.Equal(t, 16, free())
+	require.NoError(t, r.Leave(t.Context()))
 }
 
 // A connection takes longer than a quarter of a lease, because the password comes from a slow source. The relay gets its leases.
@@ -75,5 +101,5 @@ func TestRenewWithASlowConnection(t *testing.T) {
 		return answer.Err == nil
 	}, time.Minute, time.Millisecond)
 	assert.Len(t, answer.Held, 16)
-	require.NoError(t, r.Leave(t.Context(), 16))
+	require.NoError(t, r.Leave(t.Context()))
 }

@@ -42,7 +42,7 @@ type Relay struct {
 }
 
 type relayStatements struct {
-	delete, deleteMoved, archiveDays, seen, well, gone, release, take, rescan, note, clear, survived, observe, observeFailed, lockBroker, elsewhere,
+	delete, deleteMoved, archiveDays, seen, well, gone, release, leave, take, rescan, note, clear, survived, observe, observeFailed, lockBroker, elsewhere,
 	retryDead, keys, look, move, due, controls, commands, promote, promoteAll, fetch, done, again, left, delayed string
 }
 
@@ -55,7 +55,7 @@ func NewRelay(pool *pgxpool.Pool, schema string, id uuid.UUID, name string, ttl,
 	}
 	return &Relay{pool: pool, id: id, name: name, ttl: ttl, archive: archive, patience: ttl / 4, sql: relayStatements{
 		delete: query("delete" + suffix), deleteMoved: query("delete_moved" + suffix), archiveDays: query("archive_days"),
-		seen: query("relay_seen"), well: query("relay_well"), gone: query("relay_gone"), release: query("lease_release"), take: query("lease_take"),
+		seen: query("relay_seen"), well: query("relay_well"), gone: query("relay_gone"), release: query("lease_release"), leave: query("lease_leave"), take: query("lease_take"),
 		rescan: query("rescan"), note: query("suspect_note"), clear: query("suspect_clear"), survived: query("suspect_survived"),
 		lockBroker: query("broker_lock_shared"), elsewhere: query("broker_elsewhere"), observe: query("observe"), observeFailed: query("observe_failed"), keys: query("failed_keys"), look: query("look"), move: query("failed_move"),
 		due: query("failed_due"), controls: query("topic_controls"), commands: query("failed_commands"), promote: query("failed_promote"), promoteAll: query("failed_promote_all"), fetch: query("failed_fetch"),
@@ -127,7 +127,7 @@ func (r *Relay) Renew(ctx context.Context, a relay.Renew) (answer relay.Renewed)
 		statement{sql: r.sql.take, args: []argument{id(r.id), ttl, int2s(a.Hold), int2s(a.Shun)}, row: func(v [][]byte) error {
 			answer.Fair, answer.Shards = asInt4(v[0]), asInt4(v[1])
 			if v[2] != nil {
-				answer.Held = append(answer.Held, relay.Lease{Shard: asInt2(v[2]), Deaths: asInt4(v[3]), Suspect: string(v[4]), SuspectDeaths: asInt4(v[5])})
+				answer.Held = append(answer.Held, relay.Lease{Shard: asInt2(v[2]), Term: asInt8(v[3]), Deaths: asInt4(v[4]), Suspect: string(v[5]), SuspectDeaths: asInt4(v[6])})
 			}
 			return nil
 		}},
@@ -157,24 +157,20 @@ func (r *Relay) closeLeases(ctx context.Context) {
 	r.leases = nil
 }
 
-// Release gives leases back.
-func (r *Relay) Release(ctx context.Context, shards []int16) error {
+// Release gives leases back. A server that executes it late takes no later lease of the same shard.
+func (r *Relay) Release(ctx context.Context, a relay.Release) error {
 	ctx, cancel := context.WithTimeout(ctx, r.ttl)
 	defer cancel()
-	return roundTrip(ctx, r.pool, statement{sql: r.sql.release, args: []argument{id(r.id), int2s(shards)}})
+	return roundTrip(ctx, r.pool, statement{sql: r.sql.release, args: []argument{id(r.id), int2s(a.Shards), int8s(a.Terms)}})
 }
 
-// Leave gives all leases of so many shards back and takes the relay off the list. Then it can no longer be used.
-func (r *Relay) Leave(ctx context.Context, shards int) error {
+// Leave gives all leases back and takes the relay off the list. Then it can no longer be used.
+func (r *Relay) Leave(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.ttl)
 	defer cancel()
-	all := make([]int16, shards) // also what a last renewal took
-	for i := range all {
-		all[i] = int16(i)
-	}
 	defer r.closeLeases(ctx)
 	return r.transact(ctx,
-		statement{sql: r.sql.release, args: []argument{id(r.id), int2s(all)}},
+		statement{sql: r.sql.leave, args: []argument{id(r.id)}},
 		statement{sql: r.sql.gone, args: []argument{id(r.id)}})
 }
 

@@ -292,6 +292,7 @@ create table {schema}.outbox_broker_process (
 create table {schema}.outbox_shard (
     shard      smallint    primary key,
     relay_id   uuid,
+    term       bigint      not null default 0,   -- how many leases there were
     expires_at timestamptz not null default '-infinity',
     deaths     uuid[]      not null default '{}', -- relays that ended while they held the shard, since events were last deleted
     suspect    text,                           -- the event that is being sent alone, noted before

@@ -4,6 +4,7 @@
 -- whose answer was lost. Locks the rows it changes and skips those that another relay is taking. Answers the fair share with
 -- every shard held now; a lease in $3 that is not among them was lost, also if it is free again: what another relay did
 -- meanwhile is not known.
+-- Each lease that is taken is of another term.
 -- Taking over a lease that was not released notes that its relay ended, and that it ended while it sent the suspect if it
 -- had noted it; a relay that renews again has not ended.
 with alive as materialized (
@@ -24,17 +25,18 @@ with alive as materialized (
 ), held as (
     update {schema}.outbox_shard s
     set relay_id = $1::uuid, expires_at = now() + $2::int * interval '1 millisecond',
+        term = s.term + (s.shard <> all($3::smallint[]))::int,
         deaths = case when s.relay_id <> $1::uuid and s.relay_id <> all(s.deaths)
             then (s.deaths || s.relay_id)[greatest(cardinality(s.deaths) - 8, 1):] else s.deaths end,
         suspect_deaths = case when s.relay_id <> $1::uuid and s.suspect_by = s.relay_id and s.relay_id <> all(s.suspect_deaths)
             then (s.suspect_deaths || s.relay_id)[greatest(cardinality(s.suspect_deaths) - 8, 1):] else s.suspect_deaths end,
         suspect_by = case when s.relay_id = $1::uuid then s.suspect_by end
     where s.shard in (select shard from free) or (s.relay_id = $1::uuid and s.shard = any($3::smallint[]))
-    returning s.shard, s.deaths, coalesce(s.suspect, '') as suspect, s.suspect_deaths
+    returning s.shard, s.term, s.deaths, coalesce(s.suspect, '') as suspect, s.suspect_deaths
 )
-select (select n from share), (select count(*)::int from {schema}.outbox_shard), shard,
+select (select n from share), (select count(*)::int from {schema}.outbox_shard), shard, term,
        (select count(*)::int from unnest(deaths) d where d not in (select relay_id from alive)), suspect,
        (select count(*)::int from unnest(suspect_deaths) d where d not in (select relay_id from alive))
 from held
 union all
-select (select n from share), (select count(*)::int from {schema}.outbox_shard), null, null, null, null
+select (select n from share), (select count(*)::int from {schema}.outbox_shard), null, null, null, null, null
