@@ -114,7 +114,11 @@ func TestCircuitBreakerOfAService(t *testing.T) {
 			run := func(bill func() error) (svc *framework.Service, stop func()) {
 				cfg := w.config()
 				cfg.Claim.MaxAttempts = 5
-				cfg.Claim.Breaker = claim.Breaker{Failures: 3, Pause: 20 * time.Millisecond, MaxPause: 100 * time.Millisecond}
+				breaker := claim.Breaker{Failures: 3, Pause: 20 * time.Millisecond, MaxPause: 100 * time.Millisecond}
+				if cfg.Claim.Breaker = breaker; broker == "kafka" { // there it is the handler's
+					cfg.Claim.Breaker = claim.Breaker{}
+					cfg.Handlers = map[string]framework.Handler{w.name("bill"): {HandlerConfig: claim.HandlerConfig{Breaker: breaker}}}
+				}
 				svc = w.service(cfg)
 				require.NoError(t, handle(svc, w.name("bill"), w.topic("bill"), func(context.Context, int) error { return bill() }))
 				return svc, w.start(svc)

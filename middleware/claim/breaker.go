@@ -1,6 +1,7 @@
 package claim
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,13 +30,14 @@ import (
 // handler has seen. So give a push consumer under a claim no such policy: the claim keeps dead letters itself.
 type Breaker struct {
 	// Failures is how many failures in a row pause the consumer, each of another event than the one before. From 2; 10 suits most
-	// consumers. Default: 0, never.
+	// consumers; -1 is never, for one consumer in Config.Handlers. Default: 0, never; of a handler: the claim's.
 	Failures int
 
-	// Pause is how long the first pause lasts, less a random quarter. Default: 1 s.
+	// Pause is how long the first pause lasts, less a random quarter. Default: 1 s; of a handler: the claim's.
 	Pause time.Duration
 
-	// MaxPause is how long a pause may become. It is also how long the consumer may go on pausing when all is well again. Default: 30 s.
+	// MaxPause is how long a pause may become. It is also how long the consumer may go on pausing when all is well again. Default: 30
+	// s, or Pause if that is longer; of a handler: the claim's.
 	MaxPause time.Duration
 }
 
@@ -45,6 +47,9 @@ func (b Breaker) withDefaults() Breaker {
 	}
 	if b.Pause == 0 {
 		b.Pause = time.Second
+		if b.MaxPause > 0 {
+			b.Pause = min(b.Pause, b.MaxPause)
+		}
 	}
 	if b.MaxPause == 0 {
 		b.MaxPause = max(30*time.Second, b.Pause)
@@ -52,24 +57,43 @@ func (b Breaker) withDefaults() Breaker {
 	return b
 }
 
-func (b Breaker) validate() error {
-	var errs []error
+// breakerOf is the consumer's, whose fields come first. Failures is 0 where it has none.
+func (c Config) breakerOf(consumer string) Breaker {
+	of := c.of(consumer).Breaker
+	b := Breaker{Failures: cmp.Or(of.Failures, c.Breaker.Failures), Pause: cmp.Or(of.Pause, c.Breaker.Pause), MaxPause: cmp.Or(of.MaxPause, c.Breaker.MaxPause)}
 	switch {
-	case b.Failures < 0 || b.Failures == 1:
-		errs = append(errs, fmt.Errorf("Config.Breaker.Failures is %d: want 2 or more, or 0 for no breaker", b.Failures))
-	case b.Failures == 0:
-		if b.Pause != 0 || b.MaxPause != 0 {
-			errs = append(errs, errors.New("Config.Breaker.Failures is 0, for no breaker, beside a pause: want 2 or more, such as 10"))
+	case b.Failures <= 0:
+		return Breaker{}
+	case of.Pause == 0 && b.MaxPause > 0: // each bounds what the other one left open
+		b.Pause = min(b.Pause, b.MaxPause)
+	case of.MaxPause == 0 && b.MaxPause > 0:
+		b.MaxPause = max(b.MaxPause, b.Pause)
+	}
+	return b.withDefaults()
+}
+
+// validate expects the claim's own to have its defaults; a handler's has none.
+func (b Breaker) validate(field string, least int) error {
+	var errs []error
+	if b.Failures < least || b.Failures == 1 {
+		none := "0 for no breaker"
+		if least < 0 {
+			none = "-1 for no breaker, or 0 for that of other handlers"
 		}
-	case b.Pause < time.Millisecond:
-		errs = append(errs, fmt.Errorf("Config.Breaker.Pause is %v: want 1ms or more, or 0 for the default", b.Pause))
-	case b.MaxPause < b.Pause:
-		errs = append(errs, fmt.Errorf("Config.Breaker.MaxPause is %v: want Pause (%v) or more, or 0 for the default", b.MaxPause, b.Pause))
+		errs = append(errs, fmt.Errorf("%s.Failures is %d: want 2 or more, or %s", field, b.Failures, none))
+	}
+	switch {
+	case b.Failures == least && (b.Pause != 0 || b.MaxPause != 0):
+		errs = append(errs, fmt.Errorf("%s.Failures is %d, for no breaker, beside a pause: want 2 or more, such as 10", field, least))
+	case b.Pause != 0 && b.Pause < time.Millisecond:
+		errs = append(errs, fmt.Errorf("%s.Pause is %v: want 1ms or more, or 0 for the default", field, b.Pause))
+	case b.MaxPause != 0 && b.MaxPause < max(b.Pause, time.Millisecond):
+		errs = append(errs, fmt.Errorf("%s.MaxPause is %v: want Pause (%v) and 1ms or more, or 0 for the default", field, b.MaxPause, b.Pause))
 	}
 	return errors.Join(errs...)
 }
 
-// Pause is a consumer that Config.Breaker has paused.
+// Pause is a consumer that its breaker has paused.
 type Pause struct {
 	Consumer string    `json:"consumer"`
 	Since    time.Time `json:"since"`
@@ -113,13 +137,13 @@ func (b *breaker) with(fn func(of *circuit.Breaker)) {
 }
 
 func (c *Claim) breaker(consumer string) *breaker {
-	if c.cfg.Breaker.Failures == 0 {
-		return nil
-	}
 	if b, ok := c.breakers.Load(consumer); ok {
 		return b.(*breaker)
 	}
-	cfg := c.cfg.Breaker
+	cfg := c.cfg.breakerOf(consumer)
+	if cfg.Failures == 0 {
+		return nil
+	}
 	b, loaded := c.breakers.LoadOrStore(consumer, &breaker{of: circuit.New(circuit.Config{Failures: cfg.Failures, Pause: cfg.Pause, MaxPause: cfg.MaxPause, Jitter: jitter})})
 	if !loaded {
 		c.observer.pause(consumer, false)
@@ -172,7 +196,7 @@ func (c *Claim) excuse(ctx context.Context, key Key, f fault, err error) fault {
 	case circuit.Pauses:
 		c.observer.pause(key.Consumer, true)
 		c.cfg.Logger.WarnContext(ctx, "consumer pauses: different events failed in a row, so what its handler needs may be out; no attempts are counted meanwhile, and it goes on by itself",
-			"consumer", key.Consumer, "failures", c.cfg.Breaker.Failures, "error", err)
+			"consumer", key.Consumer, "failures", c.cfg.breakerOf(key.Consumer).Failures, "error", err)
 		fallthrough
 	case circuit.Spared:
 		return fault{reason: reasonOutage, after: outageDelay}

@@ -177,6 +177,59 @@ func TestCircuitBreakerOpens(t *testing.T) {
 	}
 }
 
+// Each consumer has the thresholds of its handler, and those of the claim where its handler says nothing.
+func TestCircuitBreakerByHandler(t *testing.T) {
+	t.Parallel()
+	off := claim.Breaker{Failures: -1}
+	for name, c := range map[string]struct {
+		all, own claim.Breaker
+		failures int // that pause the consumer; 0: it never pauses
+	}{
+		"the claim's":              {claim.Breaker{Failures: 4}, claim.Breaker{}, 4},
+		"the handler's":            {claim.Breaker{Failures: 4}, claim.Breaker{Failures: 2}, 2},
+		"the handler's alone":      {claim.Breaker{}, claim.Breaker{Failures: 3}, 3},
+		"off for the handler":      {claim.Breaker{Failures: 4}, off, 0},
+		"off for all":              {claim.Breaker{}, claim.Breaker{}, 0},
+		"only a pause is its own":  {claim.Breaker{Failures: 4}, claim.Breaker{Pause: time.Hour}, 4},
+		"only a bound is its own":  {claim.Breaker{Failures: 4, Pause: time.Hour}, claim.Breaker{MaxPause: time.Minute}, 4},
+		"failures are not its own": {claim.Breaker{Failures: 4, MaxPause: 2 * time.Second}, claim.Breaker{Pause: time.Minute}, 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			if c.all.Failures > 0 && c.all.Pause == 0 && c.all.MaxPause == 0 {
+				c.all.Pause = time.Minute // the test must not outlast it
+			}
+			cl := f.claim(claim.Config{MaxAttempts: 100, Logger: silent, Breaker: c.all, Handlers: map[string]claim.HandlerConfig{
+				"notify": {Breaker: c.own}, "bill": {Breaker: off},
+			}})
+			x, failed := tries{f, cl.Middleware}, 0
+			for len(cl.Paused()) == 0 && failed < 10 {
+				called, _ := x.try(outbox.NewID(), errOut)
+				require.True(t, called)
+				failed++
+			}
+			if c.failures == 0 {
+				assert.Empty(t, cl.Paused())
+				return
+			}
+			assert.Equal(t, c.failures, failed)
+		})
+	}
+	for problem, own := range map[string]claim.Breaker{
+		`Config.Handlers["notify"].Breaker.Failures is 1: want 2 or more, or -1`:         {Failures: 1},
+		`Config.Handlers["notify"].Breaker.Failures is -1, for no breaker, beside a`:     {Failures: -1, Pause: time.Second},
+		`Config.Handlers["notify"].Breaker.Pause is -1ns`:                                {Failures: 2, Pause: -1},
+		`Config.Handlers["notify"].Breaker.MaxPause is 1s: want Pause (1m0s)`:            {Failures: 2, Pause: time.Minute, MaxPause: time.Second},
+		`Config.Handlers["notify"].Breaker has a pause, but neither its Failures nor Co`: {MaxPause: time.Minute},
+	} {
+		_, err := claim.New(storeOfNothing{}, claim.Config{Service: "labour", Handlers: map[string]claim.HandlerConfig{"notify": {Breaker: own}}})
+		require.ErrorContains(t, err, problem)
+	}
+	_, err := claim.New(storeOfNothing{}, claim.Config{Service: "labour", Breaker: off})
+	require.ErrorContains(t, err, "Config.Breaker.Failures is -1: want 2 or more, or 0 for no breaker")
+}
+
 // An event is no dead letter because of an outage, also if it may fail only once; one that fails while others succeed is. That the
 // first one of an outage counts cannot be helped: nothing tells it from the other.
 func TestCircuitBreakerSparesLastAttempts(t *testing.T) {

@@ -264,7 +264,7 @@ func (c Config) Validate() error {
 	if c.MaxBlocked < 0 || c.MaxBlocked > maxBlocked {
 		errs = append(errs, fmt.Errorf("Config.MaxBlocked is %d: want 1 to %d, or 0 for no limit", c.MaxBlocked, maxBlocked))
 	}
-	errs = append(errs, c.Breaker.validate(), c.validatePolicies())
+	errs = append(errs, c.Breaker.validate("Config.Breaker", 0), c.validatePolicies())
 	if !inbox.IsText(c.DeadLetterTopic) {
 		errs = append(errs, fmt.Errorf("Config.DeadLetterTopic is %q: want a topic, UTF-8 without NUL bytes", c.DeadLetterTopic))
 	}

@@ -22,11 +22,15 @@ type HandlerConfig struct {
 
 	// MaxPerKey is how many events of a key are handled at once: see Config.MaxPerKey. Default: the claim's.
 	MaxPerKey int
+
+	// Breaker pauses this consumer while what its handler needs is out: see Config.Breaker. What it leaves open is as Config.Breaker
+	// says.
+	Breaker Breaker
 }
 
 // Validate reports everything that is wrong with it, which is the field of that name.
 func (h HandlerConfig) Validate(field string) error {
-	errs := []error{h.Retry.Validate(field + ".Retry"), validatePerKey(field, h.MaxPerKey)}
+	errs := []error{h.Retry.Validate(field + ".Retry"), validatePerKey(field, h.MaxPerKey), h.Breaker.validate(field+".Breaker", -1)}
 	if h.Timeout != 0 && h.Timeout < time.Millisecond {
 		errs = append(errs, fmt.Errorf("%s.Timeout is %v: want 1ms or more, or 0 for that of other handlers", field, h.Timeout))
 	}
@@ -92,7 +96,11 @@ func (c Config) wait(rule retry.Rule, attempts int) time.Duration {
 func (c Config) validatePolicies() error {
 	errs := []error{c.Retry.Validate("Config.Retry"), validatePerKey("Config", c.MaxPerKey)}
 	for _, name := range slices.Sorted(maps.Keys(c.Handlers)) {
-		errs = append(errs, c.Handlers[name].Validate(fmt.Sprintf("Config.Handlers[%q]", name)))
+		field, of := fmt.Sprintf("Config.Handlers[%q]", name), c.Handlers[name]
+		errs = append(errs, of.Validate(field))
+		if b := of.Breaker; b.Failures == 0 && c.Breaker.Failures == 0 && (b.Pause != 0 || b.MaxPause != 0) {
+			errs = append(errs, fmt.Errorf("%s.Breaker has a pause, but neither its Failures nor Config.Breaker.Failures is set: want 2 or more, such as 10", field))
+		}
 	}
 	return errors.Join(errs...)
 }
