@@ -2,7 +2,6 @@ package framework
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -21,6 +20,8 @@ type Admin struct {
 	// Address is host:port, with port 0 for any. Then the service's own server has no /metrics, and its /readyz gives no reasons.
 	// Default: "", no such server.
 	Address string
+	// Server configures timeouts and TLS.
+	Server
 	// Console configures the operator's console.
 	Console Console
 }
@@ -56,15 +57,19 @@ func consoleName(service string) string {
 // admin is the server for operators. A nil one serves nothing.
 type admin struct {
 	listener net.Listener
-	mux      *http.ServeMux
+	mux      *routes
+	server   *http.Server
 	console  *console.Console
 	pool     *pgxpool.Pool // of its own: pages are read while handlers have all connections of the service's pool
 }
 
 // newAdmin listens, and returns what close closes also beside an error.
 func (s *Service) newAdmin(ctx context.Context) (a *admin, err error) {
-	a = &admin{mux: http.NewServeMux()}
+	a = &admin{mux: newRoutes()}
 	if a.listener, err = listen(ctx, "Config.Admin.Address (admin.address)", s.cfg.Admin.Address); err != nil {
+		return a, err
+	}
+	if a.server, err = s.cfg.Admin.server("Admin", "admin", s.log); err != nil {
 		return a, err
 	}
 	own := s.pool.Config()
@@ -90,22 +95,21 @@ func (a *admin) serve(log *slog.Logger) (end func()) {
 	if a == nil {
 		return func() {}
 	}
-	server := newServer(a.mux, log)
 	if a.console != nil {
-		server.RegisterOnShutdown(a.console.Close)
+		a.server.RegisterOnShutdown(a.console.Close)
 	}
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		if err := server.Serve(a.listener); !errors.Is(err, http.ErrServerClosed) {
+		if err := serve(a.server, a.listener, a.mux.handler()); err != nil {
 			log.Error("the server for operators has ended", slog.Any("error", err))
 		}
 	}()
 	return func() {
 		ctx, cancel := context.WithTimeout(context.Background(), adminPatience)
 		defer cancel()
-		if server.Shutdown(ctx) != nil {
-			_ = server.Close() // an operator's request must not hold up the end of the service
+		if a.server.Shutdown(ctx) != nil {
+			_ = a.server.Close() // an operator's request must not hold up the end of the service
 		}
 		<-ended
 	}
@@ -127,15 +131,5 @@ func (a *admin) close() {
 	}
 	if a.pool != nil {
 		a.pool.Close()
-	}
-}
-
-// newServer returns a server whose clients cannot hold connections for nothing.
-func newServer(h http.Handler, log *slog.Logger) *http.Server {
-	return &http.Server{
-		Handler:           h,
-		ReadHeaderTimeout: 10 * time.Second,
-		IdleTimeout:       2 * time.Minute,
-		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 	}
 }

@@ -119,6 +119,8 @@ type Postgres struct {
 type HTTP struct {
 	// Address is host:port, with port 0 for any. Default: "127.0.0.1:8080".
 	Address string
+	// Server configures timeouts and TLS.
+	Server
 	// Linger is how long a stopping service still takes requests, but no messages, while /readyz answers 503. Make it as
 	// long as a load balancer needs to notice. Default: 10 s after SIGTERM
 	// in RunUntilSignal, else 0.
@@ -219,6 +221,7 @@ func (c Config) WithDefaults() Config {
 	c.Postgres.DSN = cmp.Or(c.Postgres.DSN, os.Getenv("DATABASE_URL"))
 	c.Postgres.Schema = cmp.Or(c.Postgres.Schema, "millrace")
 	c.HTTP.Address = cmp.Or(c.HTTP.Address, "127.0.0.1:8080")
+	c.HTTP.Server, c.Admin.Server = c.HTTP.WithDefaults(), c.Admin.WithDefaults()
 	c.Migration = c.Migration.WithDefaults()
 	c.Health = c.Health.WithDefaults()
 	c.Log.Format = cmp.Or(c.Log.Format, "text")
@@ -276,6 +279,7 @@ func (c Config) Validate() error {
 	}
 	const checked = "service" // an error of the name is reported once
 	errs = append(errs,
+		within("Config.HTTP", c.HTTP.Validate()), within("Config.Admin", c.Admin.Validate()),
 		within("Config.Admin.Console", c.Admin.Console.of(checked, &pgxpool.Pool{}, "").WithDefaults().Validate()),
 		within("Config.Outbox", c.Outbox.RelayConfig.WithDefaults().Validate()),
 		within("Config.Claim", c.Claim.of(checked).WithDefaults().Validate()),

@@ -30,6 +30,12 @@
 // happens at least once, because Kafka and the database cannot commit together. The order is then
 // recoverer → context → unit → handler.
 //
+// # What a request goes through
+//
+//	client → timeouts, TLS → trace → middleware (Service.Use) → route (Service.HTTP) → Keys → handler
+//
+// Probes, /metrics and push requests of the broker go from the trace to their route.
+//
 // # What is on the wire
 //
 // A payload is JSON as encoding/json writes it, or protobuf if the Go type is a proto.Message. Watermill's CQRS marshalers

@@ -97,7 +97,11 @@ func (s *Service) serveFleet(ctx context.Context, f *fleet.Fleet) (end func(), e
 	if err != nil {
 		return nil, err
 	}
-	mux := http.NewServeMux()
+	server, err := s.cfg.Admin.server("Admin", "admin", s.log)
+	if err != nil {
+		return nil, errors.Join(err, listener.Close())
+	}
+	mux := newRoutes()
 	mux.HandleFunc("GET "+livePath, func(http.ResponseWriter, *http.Request) {})
 	mux.HandleFunc("GET "+readyPath, func(w http.ResponseWriter, _ *http.Request) {
 		all := f.Status()
@@ -111,6 +115,6 @@ func (s *Service) serveFleet(ctx context.Context, f *fleet.Fleet) (end func(), e
 	if s.telemetry.metrics != nil {
 		mux.Handle("GET "+metricsPath, s.telemetry.metrics)
 	}
-	a := &admin{listener: listener, mux: mux}
+	a := &admin{listener: listener, mux: mux, server: server}
 	return a.serve(s.log), nil
 }

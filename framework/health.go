@@ -234,17 +234,17 @@ func newHealth(cfg Health, pool *pgxpool.Pool, schema string, t transport.Transp
 func (h *health) close() { h.pool.Close() }
 
 // register adds the probes' paths, whose answers have so much detail.
-func (h *health) register(mux *http.ServeMux, d detail) {
-	mux.HandleFunc("GET "+livePath, func(w http.ResponseWriter, _ *http.Request) {
+func (h *health) register(mux *routes, d detail) {
+	mux.handleOwn("GET "+livePath, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		respond(w, http.StatusOK, map[string]bool{"alive": true})
-	})
-	mux.HandleFunc("GET "+readyPath, func(w http.ResponseWriter, r *http.Request) {
+	}))
+	mux.handleOwn("GET "+readyPath, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		v, code := h.verdict(r.Context()), http.StatusOK
 		if !v.Ready {
 			code = http.StatusServiceUnavailable
 		}
 		respond(w, code, v.in(d))
-	})
+	}))
 }
 
 func respond(w http.ResponseWriter, code int, body any) {

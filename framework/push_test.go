@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/assert"
@@ -38,35 +39,49 @@ func TestPushIsServed(t *testing.T) {
 			w := newWorld(t, "pubsub")
 			balancer := httptest.NewUnstartedServer(nil) // the endpoint is known before the service has its port
 			w.pushed(pubsub.Push{Endpoint: "http://" + balancer.Listener.Addr().String() + path, AllowUnauthenticated: true})
-			svc := w.service(w.config())
+			cfg := w.config()
+			cfg.HTTP.WriteTimeout = 5 * time.Second
+			svc := w.service(cfg)
+			svc.Use(func(http.Handler) http.Handler { // a login, which Pub/Sub does not have
+				return http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) { rw.WriteHeader(http.StatusAccepted) })
+			})
 			proxy := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: svc.Address()})
-			var requests atomic.Int64
+			var requests, cut atomic.Int64
+			proxy.ErrorHandler = func(rw http.ResponseWriter, _ *http.Request, _ error) {
+				cut.Add(1)
+				rw.WriteHeader(http.StatusBadGateway)
+			}
 			balancer.Config.Handler = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 				requests.Add(1)
 				proxy.ServeHTTP(rw, r)
 			})
 			balancer.Start()
 			t.Cleanup(balancer.Close)
-			svc.HTTP().HandleFunc("POST /orders", func(rw http.ResponseWriter, _ *http.Request) { rw.WriteHeader(http.StatusAccepted) })
+			svc.HTTP().HandleFunc("POST /orders", func(http.ResponseWriter, *http.Request) {})
 			got := make(chan string, 10)
 			var failed atomic.Bool
 			require.NoError(t, handle(svc, w.name("bill"), w.topic("orders"), func(ctx context.Context, _ int) error {
 				if failed.CompareAndSwap(false, true) {
 					return assert.AnError
 				}
-				got <- framework.EventFrom(ctx).Key
-				return nil
+				select { // longer than other answers may take
+				case <-ctx.Done():
+				case <-time.After(6 * time.Second):
+				}
+				got <- framework.EventFrom(ctx).ID
+				return ctx.Err()
 			}))
 			stop := w.start(svc)
 			require.NoError(t, svc.Tx(t.Context(), func(ctx context.Context, _ pgx.Tx) error {
 				return errors.Join(publish(ctx, w.topic("orders"), "", 1), publish(ctx, w.topic("orders"), "", 2))
 			}))
-			next(t, got)
-			next(t, got)
-			assert.Positive(t, requests.Load(), "the events came by push")
+			first, second := next(t, got), next(t, got)
+			assert.NotEqual(t, first, second)
+			assert.Positive(t, requests.Load(), "the events came by push, past the middleware")
 			assert.Equal(t, http.StatusAccepted, post(t, "http://"+svc.Address()+"/orders"), "a route of the service's own")
 			stop()
 			assert.Empty(t, got)
+			assert.Zero(t, cut.Load(), "requests without an answer")
 		})
 	}
 }

@@ -133,8 +133,7 @@ func (s *Service) run(ctx context.Context) error {
 		return s.route(keeping)
 	})
 
-	server := newServer(s.parting(s.telemetry.requests(s.Address(), s.mux)), s.log) // the caller's handlers
-	server.BaseContext = func(net.Listener) context.Context { return withService(keeping, s) }
+	s.server.BaseContext = func(net.Listener) context.Context { return withService(keeping, s) }
 	select {
 	case <-s.router.Running():
 	case <-routed:
@@ -154,7 +153,7 @@ func (s *Service) run(ctx context.Context) error {
 	}
 	if over.Err() == nil && s.router.IsRunning() {
 		parts.Go(func() error {
-			if err := server.Serve(s.listener); !errors.Is(err, http.ErrServerClosed) {
+			if err := serve(s.server, s.listener, s.parting(s.telemetry.requests(s.Address(), s.mux.handler()))); err != nil {
 				return fmt.Errorf("serve HTTP: %w", err)
 			}
 			return nil
@@ -165,7 +164,7 @@ func (s *Service) run(ctx context.Context) error {
 	<-over.Done()
 	close(s.stopping)
 	began := time.Now()
-	err = s.drain(ctx, server)
+	err = s.drain(ctx)
 	stop()
 	err = errors.Join(parts.Wait(), err)
 	s.log.InfoContext(ctx, "service has stopped", "took", time.Since(began))
@@ -217,7 +216,7 @@ func (s *Service) closeRouter() error {
 }
 
 // drain takes nothing more and waits for what is in hand. ctx has ended, or a part has failed.
-func (s *Service) drain(ctx context.Context, server *http.Server) error {
+func (s *Service) drain(ctx context.Context) error {
 	if !s.router.IsRunning() { // what it has begun ends with the transport
 		return nil
 	}
@@ -235,8 +234,8 @@ func (s *Service) drain(ctx context.Context, server *http.Server) error {
 		}
 		patience, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.ShutdownTimeout)
 		defer cancel()
-		if err := server.Shutdown(patience); err != nil {
-			requests = errors.Join(fmt.Errorf("requests have not ended within Config.ShutdownTimeout, %s: %w", s.cfg.ShutdownTimeout, err), server.Close())
+		if err := s.server.Shutdown(patience); err != nil {
+			requests = errors.Join(fmt.Errorf("requests have not ended within Config.ShutdownTimeout, %s: %w", s.cfg.ShutdownTimeout, err), s.server.Close())
 		}
 		return nil
 	})

@@ -34,7 +34,8 @@ type Service struct {
 	telemetry providers
 	health    *health
 	listener  net.Listener
-	mux       *http.ServeMux
+	mux       *routes
+	server    *http.Server
 	admin     *admin // nil: there is no server for operators
 	pool      *pgxpool.Pool
 	transport transport.Transport
@@ -87,7 +88,7 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 	if _, _, err := cfg.Settings(); err != nil {
 		return nil, err
 	}
-	s := &Service{cfg: cfg, log: newLogger(os.Stderr, cfg.Service, cfg.Log), mux: http.NewServeMux(), running: make(chan struct{}), stopping: make(chan struct{})}
+	s := &Service{cfg: cfg, log: newLogger(os.Stderr, cfg.Service, cfg.Log), mux: newRoutes(), running: make(chan struct{}), stopping: make(chan struct{})}
 	if err := s.assemble(ctx); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
@@ -102,6 +103,9 @@ func (s *Service) assemble(ctx context.Context) (err error) {
 		return err
 	}
 	if s.listener, err = listen(connecting, "Config.HTTP.Address (http.address)", s.cfg.HTTP.Address); err != nil {
+		return err
+	}
+	if s.server, err = s.cfg.HTTP.server("HTTP", "http", s.log); err != nil {
 		return err
 	}
 	if s.pool, err = connect(connecting, s.cfg.Postgres); err != nil {
@@ -159,7 +163,7 @@ func (s *Service) assemble(ctx context.Context) (err error) {
 func (s *Service) mountPush() {
 	if server, ok := s.transport.(transport.PushServer); ok {
 		for _, path := range server.PushPaths() {
-			s.mux.Handle("POST "+path+"/{subscription}", server.PushHandler())
+			s.mux.handleOwn("POST "+path+"/{subscription}", server.PushHandler())
 		}
 	}
 }
@@ -195,7 +199,7 @@ func (s *Service) paused() []claim.Pause {
 
 // HTTP returns the mux of the service's HTTP server. Add routes before Run. The contexts of requests carry the service, so
 // Publish works in them.
-func (s *Service) HTTP() *http.ServeMux { return s.mux }
+func (s *Service) HTTP() *http.ServeMux { return s.mux.ServeMux }
 
 // Address returns the host:port on which the service listens. You need it if the configuration has port 0.
 func (s *Service) Address() string { return s.listener.Addr().String() }

@@ -129,7 +129,7 @@ func (s *Service) observe() error {
 		s.health.register(operators, causes)
 	}
 	if s.telemetry.metrics != nil {
-		operators.Handle("GET "+metricsPath, s.telemetry.metrics)
+		operators.handleOwn("GET "+metricsPath, s.telemetry.metrics)
 	}
 	return nil
 }

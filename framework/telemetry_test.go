@@ -67,6 +67,9 @@ func TestServiceTrace(t *testing.T) {
 			return publish(ctx, w.topic("one"), "key", "value")
 		}))
 	})
+	svc.Use(func(h http.Handler) http.Handler { // which passes on another request than the span's
+		return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { h.ServeHTTP(rw, r.Clone(r.Context())) })
+	})
 	stop := w.start(svc)
 	parent := trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2}, TraceFlags: trace.FlagsSampled})
 	header := http.Header{}

@@ -94,8 +94,14 @@ func TestWrongSettings(t *testing.T) {
 		"http_address_in_use":       {func(_ *testing.T, c *framework.Config) { c.HTTP.Address = taken.Addr().String() }, memory},
 		"http_address_of_another":   {func(_ *testing.T, c *framework.Config) { c.HTTP.Address = "192.0.2.1:80" }, memory},
 		"http_address_without_port": {func(_ *testing.T, c *framework.Config) { c.HTTP.Address = "127.0.0.1" }, memory},
-		"admin_address_in_use":      {func(_ *testing.T, c *framework.Config) { c.Admin.Address = taken.Addr().String() }, memory},
-		"driver_that_is_not_there":  {func(_ *testing.T, c *framework.Config) { c.Broker = "kafka" }, memory},
+		"http_tls_files_that_are_missing": {func(_ *testing.T, c *framework.Config) {
+			c.HTTP.TLS = framework.ServerTLS{CertFile: "nowhere.crt", KeyFile: "nowhere.key"}
+		}, memory},
+		"admin_tls_files_that_are_missing": {func(_ *testing.T, c *framework.Config) {
+			c.Admin.Address, c.Admin.TLS = "127.0.0.1:0", framework.ServerTLS{CertFile: "nowhere.crt", KeyFile: "nowhere.key"}
+		}, memory},
+		"admin_address_in_use":     {func(_ *testing.T, c *framework.Config) { c.Admin.Address = taken.Addr().String() }, memory},
+		"driver_that_is_not_there": {func(_ *testing.T, c *framework.Config) { c.Broker = "kafka" }, memory},
 
 		"postgres_port_where_nothing_listens": {at(nobody), memory},
 		"postgres_port_that_keeps_silent":     {at(taken.Addr().String()), memory},

@@ -43,6 +43,8 @@ const maxPushBytes = 16 << 20
 // Close the router or the transport before the http.Server is shut down: Close waits until the answers are sent.
 func (t *Transport) PushHandler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// The answer waits for the handler, for which a server's timeout is too short.
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})
 		received := time.Now() // before the token is checked, which may fetch certificates
 		id := path.Base(r.URL.Path)
 		consumer := transport.HandlerOf(id)
