@@ -37,6 +37,7 @@ var rooms = map[string]map[string]room{
 		"stream":   {},
 		"conn":     {rooms: []string{"stream"}},
 		"resource": {rooms: []string{"conn", "setting", "wire"}},
+		"publish":  {rooms: []string{"conn", "resource", "wire"}},
 	},
 }
 

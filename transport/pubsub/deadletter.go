@@ -70,7 +70,7 @@ func (s *subscription) bury(ctx context.Context, m *pubsub.Message, retries int,
 		return errors.Join(publisher.PublishBatch(ctx, topic, []*message.Message{dead})...)
 	})
 	if errors.Is(err, transport.ErrLimit) { // no room for the reasons, or a producer that heeds other limits than ours
-		err = s.publishDead(ctx, topic, func() error { return publisher.forward(ctx, topic, m) })
+		err = s.publishDead(ctx, topic, func() error { return publisher.Forward(ctx, topic, m) })
 	}
 	if err != nil {
 		s.log.Error("dead-letter publish failed: the message is delivered again", slog.String("reason", why),

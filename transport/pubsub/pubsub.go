@@ -21,6 +21,7 @@ import (
 
 	"github.com/millrace-go/millrace/transport"
 	"github.com/millrace-go/millrace/transport/pubsub/internal/conn"
+	"github.com/millrace-go/millrace/transport/pubsub/internal/publish"
 	"github.com/millrace-go/millrace/transport/pubsub/internal/resource"
 )
 
@@ -30,7 +31,7 @@ type Transport struct {
 	log       *slog.Logger
 	client    *conn.Client
 	resources *resource.Registry
-	publisher *publisher
+	publisher *publish.Publisher
 	observer  *observer
 	pushes    *pushes
 
@@ -79,7 +80,7 @@ func New(ctx context.Context, config Config) (*Transport, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("make the instruments of millrace.pubsub: %w", err), t.client.Close())
 	}
-	t.publisher = newPublisher(t.client, t.resources, config.Propagator)
+	t.publisher = publish.New(t.client, t.resources, config.Propagator)
 	return t, nil
 }
 
@@ -155,7 +156,7 @@ func (t *Transport) Close() error {
 		// In an outage the client would try for a minute. Without it the callers get their errors.
 		late := time.AfterFunc(time.Until(deadline), func() { _ = closeClient() })
 		defer late.Stop()
-		t.publisher.stop()
+		t.publisher.Stop()
 		t.resources.Wait(deadline)
 		if err := closeClient(); err != nil {
 			t.closeErr = fmt.Errorf("close the Pub/Sub client: %w", err)

@@ -1,6 +1,11 @@
-package pubsub
+package publish
 
 import (
+	"log/slog"
+
+	"go.opentelemetry.io/otel/metric/noop"
+	"go.opentelemetry.io/otel/propagation"
+
 	"context"
 	"errors"
 	"fmt"
@@ -18,6 +23,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/millrace-go/millrace/transport"
+	"github.com/millrace-go/millrace/transport/pubsub/internal/conn"
+	"github.com/millrace-go/millrace/transport/pubsub/internal/resource"
 )
 
 // What an error says of a message decides whether a relay parks it or waits.
@@ -48,19 +55,24 @@ func TestOutageThatOutlastsTheClient(t *testing.T) {
 		}
 		return nil // the topic exists
 	}
-	tr, err := New(t.Context(), Config{ProjectID: "project", ClientOptions: []option.ClientOption{
+	client, err := conn.New(t.Context(), conn.Config{ProjectID: "project", Options: []option.ClientOption{
 		option.WithEndpoint("127.0.0.1:1"), option.WithoutAuthentication(),
 		option.WithGRPCDialOption(grpc.WithTransportCredentials(insecure.NewCredentials())),
 		option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(down)),
 	}})
 	require.NoError(t, err)
-	defer func() { require.NoError(t, tr.Close()) }()
-	topic, err := tr.publisher.topic(t.Context(), "topic", nil)
+	defer func() { require.NoError(t, client.Close()) }()
+	resources, err := resource.New(client, resource.Config{Project: "project", Recheck: time.Minute, MeterProvider: noop.NewMeterProvider(), Log: slog.Default()})
+	require.NoError(t, err)
+	defer resources.Wait(time.Now())
+	publisher := New(client, resources, propagation.TraceContext{})
+	defer publisher.Stop()
+	topic, err := publisher.topic(t.Context(), "topic", nil)
 	require.NoError(t, err)
 	topic.running.Done()
 	topic.client.PublishSettings.Timeout = 300 * time.Millisecond // the minute
 
-	for _, err := range tr.publisher.PublishBatch(t.Context(), "topic", []*message.Message{message.NewMessage("1", nil), message.NewMessage("2", nil)}) {
+	for _, err := range publisher.PublishBatch(t.Context(), "topic", []*message.Message{message.NewMessage("1", nil), message.NewMessage("2", nil)}) {
 		require.ErrorIs(t, err, transport.ErrUnavailable)
 	}
 }

@@ -1,4 +1,5 @@
-package pubsub
+// Package publish publishes: batches with one result for each message, and the order of each key over failures.
+package publish
 
 import (
 	"cmp"
@@ -26,8 +27,8 @@ import (
 // is pure latency: once for the batch's last request, and once for each ordering key.
 const batchDelay = time.Millisecond
 
-// publisher implements transport.BatchPublisher. It is safe for concurrent use.
-type publisher struct {
+// Publisher implements transport.BatchPublisher. It is safe for concurrent use.
+type Publisher struct {
 	client     *conn.Client
 	resources  *resource.Registry
 	propagator propagation.TextMapPropagator
@@ -37,13 +38,14 @@ type publisher struct {
 	topics map[string]*topicPublisher
 }
 
-func newPublisher(client *conn.Client, resources *resource.Registry, propagator propagation.TextMapPropagator) *publisher {
-	return &publisher{client: client, resources: resources, propagator: propagator, topics: map[string]*topicPublisher{}}
+// New returns a publisher. Its caller stops it.
+func New(client *conn.Client, resources *resource.Registry, propagator propagation.TextMapPropagator) *Publisher {
+	return &Publisher{client: client, resources: resources, propagator: propagator, topics: map[string]*topicPublisher{}}
 }
 
 // Publish implements message.Publisher: it publishes all messages at once and joins their errors. It waits for as long
 // as Google's client tries, which is one minute for each request, or until the messages' own contexts end.
-func (p *publisher) Publish(topic string, msgs ...*message.Message) error {
+func (p *Publisher) Publish(topic string, msgs ...*message.Message) error {
 	return errors.Join(p.PublishBatch(context.Background(), topic, msgs)...)
 }
 
@@ -54,7 +56,7 @@ func (p *publisher) Publish(topic string, msgs ...*message.Message) error {
 // A message whose own context has ended before is not sent, nor are the later ones of its key. One whose context ends
 // while it is under way gets that context's error, and may or may not have been sent; the others go on waiting. A later
 // message of its key is acknowledged only when it was, too.
-func (p *publisher) PublishBatch(ctx context.Context, topic string, msgs []*message.Message) []error {
+func (p *Publisher) PublishBatch(ctx context.Context, topic string, msgs []*message.Message) []error {
 	results := make([]error, len(msgs))
 	if len(msgs) == 0 {
 		return results
@@ -79,8 +81,8 @@ func (p *publisher) PublishBatch(ctx context.Context, topic string, msgs []*mess
 	return results
 }
 
-// forward publishes a message as it came, which Pub/Sub has taken before, whatever check would say of it.
-func (p *publisher) forward(ctx context.Context, topic string, m *pubsub.Message) error {
+// Forward publishes a message as it came, which Pub/Sub has taken before, whatever wire.Check would say of it.
+func (p *Publisher) Forward(ctx context.Context, topic string, m *pubsub.Message) error {
 	t, err := p.topic(ctx, topic, nil)
 	if err != nil {
 		return err
@@ -93,28 +95,12 @@ func (p *publisher) forward(ctx context.Context, topic string, m *pubsub.Message
 	return err
 }
 
-// meaning marks errors that say something of the message, or nothing. INVALID_ARGUMENT is left as it is: it is the answer
-// to a request with many messages, of which one may be at fault.
-func meaning(err error) error {
-	if errors.Is(err, pubsub.ErrOversizedMessage) {
-		return fmt.Errorf("%w: %w", transport.ErrRejected, err)
-	}
-	s, ok := status.FromError(err)
-	if code := s.Code(); !ok || errors.Is(err, transport.ErrUnavailable) || code == codes.InvalidArgument || code == codes.OutOfRange {
-		return err
-	}
-	if s.Code() == codes.PermissionDenied {
-		err = fmt.Errorf("grant this account roles/pubsub.publisher in IAM: %w", err)
-	}
-	return fmt.Errorf("%w: %w", transport.ErrUnavailable, err)
-}
-
 // Close does nothing: the transport owns the publisher.
-func (p *publisher) Close() error { return nil }
+func (p *Publisher) Close() error { return nil }
 
 // topic returns the client's publisher for the topic, which it creates when it is missing at first. The caller calls its
 // running.Done.
-func (p *publisher) topic(ctx context.Context, topic string, msgs []*message.Message) (*topicPublisher, error) {
+func (p *Publisher) topic(ctx context.Context, topic string, msgs []*message.Message) (*topicPublisher, error) {
 	if err := errors.Join(ctx.Err(), wire.CheckTopic(topic)); err != nil {
 		return nil, err
 	}
@@ -158,8 +144,8 @@ func whileAnyone(ctx context.Context, msgs []*message.Message) (context.Context,
 	return ctx, cancel
 }
 
-// stop sends what is under way and stops the client's goroutines.
-func (p *publisher) stop() {
+// Stop sends what is under way and stops the client's goroutines.
+func (p *Publisher) Stop() {
 	p.mu.Lock()
 	p.closed = true
 	p.mu.Unlock()
