@@ -37,6 +37,8 @@ var rooms = map[string]map[string]room{
 		"stream":   {},
 		"conn":     {rooms: []string{"stream"}},
 		"resource": {rooms: []string{"conn", "setting", "wire"}},
+		"nack":     {others: []string{"time"}},
+		"receive":  {rooms: []string{"conn", "nack", "publish", "resource", "setting", "stream", "wire"}},
 		"publish":  {rooms: []string{"conn", "resource", "wire"}},
 	},
 }

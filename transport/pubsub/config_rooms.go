@@ -5,6 +5,7 @@ import (
 
 	"github.com/millrace-go/millrace/transport"
 	"github.com/millrace-go/millrace/transport/pubsub/internal/conn"
+	"github.com/millrace-go/millrace/transport/pubsub/internal/receive"
 	"github.com/millrace-go/millrace/transport/pubsub/internal/resource"
 	"github.com/millrace-go/millrace/transport/pubsub/internal/setting"
 	"github.com/millrace-go/millrace/transport/pubsub/internal/wire"
@@ -48,6 +49,26 @@ func (c Config) resource(topic string, subscriber transport.SubscriberConfig) re
 		RetryMax:    s.Retry.Max,
 		Push:        s.Push.setting(),
 	}}
+}
+
+// receiving is what the consumer's subscription to the topic needs.
+func (c Config) receiving(topic string, subscriber transport.SubscriberConfig, log *slog.Logger) receive.Config {
+	s := c.subscription(subscriber.Consumer)
+	return receive.Config{
+		Subscription:        c.resource(topic, subscriber),
+		Project:             wire.Project(c.ProjectID),
+		Name:                wire.Project(c.ProjectID).Subscription(topic, subscriber.Consumer),
+		Concurrency:         subscriber.Concurrency,
+		EventID:             s.EventID,
+		Prefetch:            s.Prefetch,
+		MaxOutstandingBytes: s.MaxOutstandingBytes,
+		Streams:             s.Streams,
+		Recheck:             c.Recheck,
+		DrainTimeout:        c.DrainTimeout,
+		TracerProvider:      c.TracerProvider,
+		Propagator:          c.Propagator,
+		Log:                 log,
+	}
 }
 
 func (p *Push) setting() *setting.Push {

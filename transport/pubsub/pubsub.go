@@ -22,6 +22,7 @@ import (
 	"github.com/millrace-go/millrace/transport"
 	"github.com/millrace-go/millrace/transport/pubsub/internal/conn"
 	"github.com/millrace-go/millrace/transport/pubsub/internal/publish"
+	"github.com/millrace-go/millrace/transport/pubsub/internal/receive"
 	"github.com/millrace-go/millrace/transport/pubsub/internal/resource"
 )
 
@@ -32,7 +33,7 @@ type Transport struct {
 	client    *conn.Client
 	resources *resource.Registry
 	publisher *publish.Publisher
-	observer  *observer
+	observer  *receive.Observer
 	pushes    *pushes
 
 	ackFailures atomic.Int64
@@ -56,7 +57,7 @@ func New(ctx context.Context, config Config) (*Transport, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
 	}
-	observer, err := newObserver(config.MeterProvider)
+	observer, err := receive.NewObserver(config.MeterProvider)
 	if err != nil {
 		return nil, fmt.Errorf("make the instruments of millrace.pubsub: %w", err)
 	}
@@ -163,6 +164,11 @@ func (t *Transport) Close() error {
 		}
 	})
 	return t.closeErr
+}
+
+// shared is what subscriptions share.
+func (t *Transport) shared() receive.Shared {
+	return receive.Shared{Client: t.client, Resources: t.resources, Publisher: t.publisher, Observer: t.observer, AckFailures: &t.ackFailures}
 }
 
 func (t *Transport) forget(s *subscriber) {

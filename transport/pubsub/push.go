@@ -166,7 +166,7 @@ func (t *Transport) readPush(w http.ResponseWriter, r *http.Request, id string, 
 	case size < 0: // unknown
 		size = maxPushBytes
 	}
-	latest := settings.latestDelivery(received)
+	latest := latestDelivery(received, settings.AckDeadline)
 	room := t.pushes.room
 	if refused := room.take(r.Context(), size, latest, gone); refused != nil {
 		return nil, none, refused

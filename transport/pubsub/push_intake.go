@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"cloud.google.com/go/pubsub/v2"
+
+	"github.com/millrace-go/millrace/transport/pubsub/internal/receive"
 )
 
 // pushWaiting is how many requests of a subscription wait while all of its handlers are busy; more are refused at once.
@@ -50,17 +52,19 @@ type pushTarget struct {
 
 // pushIntake is the intake of one call of Subscribe.
 type pushIntake struct {
-	*subscription
-	messages   context.Context // the parent of the messages' contexts
-	target     *pushTarget
-	delivering sync.WaitGroup // requests whose answer has not gone; Add only under target.mu while among its intakes
+	*receive.Subscription
+	ordered     bool
+	ackDeadline time.Duration
+	messages    context.Context // the parent of the messages' contexts
+	target      *pushTarget
+	delivering  sync.WaitGroup // requests whose answer has not gone; Add only under target.mu while among its intakes
 }
 
 // push is the intake by HTTP requests, which Transport.PushHandler gets. It returns when each has its answer, and closes
 // ready when it takes them.
-func (s *subscription) push(ctx, messages context.Context, ready chan<- struct{}) {
-	target := s.transport.pushes.target(path.Base(s.name), true)
-	p := &pushIntake{subscription: s, messages: messages, target: target}
+func (t *Transport) push(ctx, messages context.Context, s *receive.Subscription, config receive.Config, ready chan<- struct{}) {
+	target := t.pushes.target(path.Base(config.Name), true)
+	p := &pushIntake{Subscription: s, ordered: config.Ordered, ackDeadline: config.AckDeadline, messages: messages, target: target}
 	target.add(p)
 	close(ready)
 	<-ctx.Done()
@@ -104,7 +108,7 @@ func (t *pushTarget) admit() (gone <-chan struct{}, refused *answer) {
 	defer t.mu.Unlock()
 	most := pushWaiting
 	for _, p := range t.intakes {
-		most += cap(p.slots)
+		most += p.Slots()
 	}
 	switch {
 	case len(t.intakes) == 0:
@@ -136,7 +140,7 @@ func (t *pushTarget) choose() *pushIntake {
 		if p.closing() {
 			continue
 		}
-		if free := len(p.slots) < cap(p.slots); free || chosen == nil {
+		if free := p.Free(); free || chosen == nil {
 			chosen = p
 			if free {
 				break
@@ -155,12 +159,12 @@ func (t *pushTarget) choose() *pushIntake {
 // given a message only while a quarter of the deadline remains. A retry that the handler wants sooner happens in place:
 // to Pub/Sub any nack is a failure, which counts against the message, and for which it slows down the whole subscription.
 func (p *pushIntake) serve(request context.Context, m *pubsub.Message, received time.Time) answer {
-	latest := p.settings.latestDelivery(received)
+	latest := latestDelivery(received, p.ackDeadline)
 	waiting, cancel := context.WithDeadline(request, latest)
 	defer cancel()
 	// Pub/Sub sends one message of a key at a time, but again when it takes the one before for lost.
-	if key := m.OrderingKey; p.config.Ordered && key != "" {
-		if !p.target.lanes.enter(key, waiting.Done(), p.stop) {
+	if key := m.OrderingKey; p.ordered && key != "" {
+		if !p.target.lanes.enter(key, waiting.Done(), p.Closing()) {
 			return p.turnedAway()
 		}
 		defer p.target.lanes.leave(key)
@@ -171,38 +175,37 @@ func (p *pushIntake) serve(request context.Context, m *pubsub.Message, received 
 		return p.turnedAway()
 	}
 	for {
-		delivery := newDelivery(m, 0)
-		delivery.giveUp = waiting.Done()
-		switch p.deliver(ctx, m, delivery) {
-		case acked:
+		delivery := receive.NewDelivery(m, 0, waiting.Done())
+		switch p.Deliver(ctx, m, delivery) {
+		case receive.Acked:
 			return ackedAnswer
-		case undelivered:
+		case receive.Undelivered:
 			return p.turnedAway()
-		case abandoned:
+		case receive.Abandoned:
 			return nackedAnswer
-		case nacked:
+		case receive.Nacked:
 		}
 		a := nackedAnswer
 		if cause := delivery.Rejected(); cause != nil {
-			if p.bury(ctx, m, 0, cause) {
+			if p.DeadLetter(ctx, m, 0, cause) {
 				return ackedAnswer
 			}
 			return a
 		}
-		if !delivery.asked() {
+		if !delivery.Asked() {
 			return a
 		}
-		a.retryAfter = delivery.delay()
-		if time.Now().Add(a.retryAfter).After(latest) || !p.hold(ctx, a.retryAfter, waiting.Done()) || waiting.Err() != nil {
+		a.retryAfter = delivery.Delay()
+		if time.Now().Add(a.retryAfter).After(latest) || !p.Hold(ctx, a.retryAfter, waiting.Done()) || waiting.Err() != nil {
 			return a
 		}
-		p.observer.retried(ctx)
+		p.CountRetry(ctx)
 	}
 }
 
 // latestDelivery is until when a handler may be given the message of a push request that came at received.
-func (c SubscriptionConfig) latestDelivery(received time.Time) time.Time {
-	return received.Add(c.AckDeadline / 4 * 3)
+func latestDelivery(received time.Time, ackDeadline time.Duration) time.Time {
+	return received.Add(ackDeadline / 4 * 3)
 }
 
 // turnedAway is for a message that no handler has seen.
@@ -215,7 +218,7 @@ func (p *pushIntake) turnedAway() answer {
 
 func (p *pushIntake) closing() bool {
 	select {
-	case <-p.stop:
+	case <-p.Closing():
 		return true
 	default:
 		return false

@@ -20,6 +20,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
 	"github.com/millrace-go/millrace/transport"
+	"github.com/millrace-go/millrace/transport/pubsub/internal/receive"
 	"github.com/millrace-go/millrace/transport/pubsub/internal/wire"
 )
 
@@ -42,7 +43,7 @@ func newPushBench(t *testing.T, push *Push) *pushBench {
 		Logger:        slog.New(slog.NewTextHandler(&b.logged, nil)),
 	}.WithDefaults()
 	require.NoError(t, config.Validate())
-	observer, err := newObserver(config.MeterProvider)
+	observer, err := receive.NewObserver(config.MeterProvider)
 	require.NoError(t, err)
 	pushes, err := newPushes(t.Context(), config, config.Logger)
 	require.NoError(t, err)
@@ -63,20 +64,21 @@ func (b *pushBench) subscribe(config transport.SubscriberConfig) (<-chan *messag
 
 func (b *pushBench) subscribeTo(topic string, config transport.SubscriberConfig) (<-chan *message.Message, func()) {
 	config.Consumer = "c"
-	sub := newSubscription(b.transport, config.WithDefaults(), topic, "projects/p/subscriptions/"+topic+".c")
+	own := b.transport.config.receiving(topic, config.WithDefaults(), b.transport.log)
+	sub := receive.New(b.transport.shared(), own)
 	stop := make(chan struct{})
 	ready := make(chan struct{})
 	var running sync.WaitGroup
 	running.Go(func() {
-		sub.run(context.WithValue(b.t.Context(), valueKey{}, "of Subscribe"), stop, func(ctx, messages context.Context) {
-			sub.push(ctx, messages, ready)
+		sub.Run(context.WithValue(b.t.Context(), valueKey{}, "of Subscribe"), stop, func(ctx, messages context.Context) {
+			b.transport.push(ctx, messages, sub, own, ready)
 		})
 	})
 	closing := sync.OnceFunc(func() { close(stop) })
 	closeAndWait := func() { closing(); running.Wait() }
 	b.t.Cleanup(closeAndWait)
 	<-ready
-	return sub.out, closeAndWait
+	return sub.Messages(), closeAndWait
 }
 
 // handle runs handler for each message, each on its own goroutine.

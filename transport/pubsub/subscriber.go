@@ -8,6 +8,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-go/millrace/transport"
+	"github.com/millrace-go/millrace/transport/pubsub/internal/receive"
 	"github.com/millrace-go/millrace/transport/pubsub/internal/wire"
 )
 
@@ -28,16 +29,14 @@ func newSubscriber(t *Transport, config transport.SubscriberConfig) *subscriber 
 
 // SubscribeInitialize implements message.SubscribeInitializer: it creates topic and subscription when they are missing.
 func (s *subscriber) SubscribeInitialize(topic string) error {
-	_, err := s.ensure(context.Background(), topic)
-	return err
+	return s.ensure(context.Background(), topic)
 }
 
 // Subscribe implements message.Subscriber. Ending ctx stops this subscription as Close would. The contexts of its
 // messages carry ctx's values but not its cancellation, so that running handlers can finish. The channel is closed only
 // on Close or when ctx ends; failures of the service are logged and retried.
 func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
-	name, err := s.ensure(ctx, topic)
-	if err != nil {
+	if err := s.ensure(ctx, topic); err != nil {
 		return nil, err
 	}
 	s.mu.Lock()
@@ -45,17 +44,18 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	if s.closed {
 		return nil, transport.ErrClosed
 	}
-	sub := newSubscription(s.transport, s.config, topic, name)
-	if sub.settings.Push == nil {
-		s.running.Go(func() { sub.run(ctx, s.stop, sub.watched(sub.pull)) })
-		return sub.out, nil
+	config := s.transport.config.receiving(topic, s.config, s.transport.log)
+	sub := receive.New(s.transport.shared(), config)
+	if config.Push == nil {
+		s.running.Go(func() { sub.Run(ctx, s.stop, sub.Watched(sub.Pull)) })
+		return sub.Messages(), nil
 	}
 	ready := make(chan struct{})
 	s.running.Go(func() {
-		sub.run(ctx, s.stop, sub.watched(func(ctx, messages context.Context) { sub.push(ctx, messages, ready) }))
+		sub.Run(ctx, s.stop, sub.Watched(func(ctx, messages context.Context) { s.transport.push(ctx, messages, sub, config, ready) }))
 	})
 	<-ready // from now on a request finds it
-	return sub.out, nil
+	return sub.Messages(), nil
 }
 
 // Close implements message.Subscriber; transport.Transport.Subscriber tells what it waits for.
@@ -76,13 +76,13 @@ func (s *subscriber) FindEventID(msg *message.Message, origin transport.Origin) 
 	return wire.FindEventID(s.transport.config.subscription(s.config.Consumer).EventID, msg, origin)
 }
 
-func (s *subscriber) ensure(ctx context.Context, topic string) (string, error) {
-	if err := wire.CheckTopic(topic); err != nil {
-		return "", fmt.Errorf("subscribe to %s: %w", topic, err)
+func (s *subscriber) ensure(ctx context.Context, topic string) error {
+	err := wire.CheckTopic(topic)
+	if err == nil {
+		err = s.transport.resources.EnsureSubscription(ctx, s.transport.config.resource(topic, s.config))
 	}
-	name, err := s.transport.resources.EnsureSubscription(ctx, s.transport.config.resource(topic, s.config))
 	if err != nil {
-		return "", fmt.Errorf("subscribe to %s: %w", topic, err)
+		return fmt.Errorf("subscribe to %s: %w", topic, err)
 	}
-	return name, nil
+	return nil
 }

@@ -117,29 +117,28 @@ func (r *Registry) KeepsDeadLetters(topic string) bool {
 	return ok
 }
 
-// EnsureSubscription sees to it that topic and subscription exist, and that the subscription is as configured. It
-// returns the subscription's full name.
-func (r *Registry) EnsureSubscription(ctx context.Context, s Subscription) (string, error) {
+// EnsureSubscription sees to it that topic and subscription exist, and that the subscription is as configured.
+func (r *Registry) EnsureSubscription(ctx context.Context, s Subscription) error {
 	name := r.config.Project.Subscription(s.Topic, s.Consumer)
 	if id := path.Base(name); len(id) > 255 {
-		return "", fmt.Errorf("%w: subscription %q has %d bytes, the limit is 255: shorten the topic or the consumer", transport.ErrLimit, id, len(id))
+		return fmt.Errorf("%w: subscription %q has %d bytes, the limit is 255: shorten the topic or the consumer", transport.ErrLimit, id, len(id))
 	}
 	if s.DeadLetters == s.Topic {
-		return "", fmt.Errorf("the dead-letter topic of consumer %s is the topic %s itself, so that what fails would go round for ever: give the consumer an entry in Config.Consumers without it", s.Consumer, s.Topic)
+		return fmt.Errorf("the dead-letter topic of consumer %s is the topic %s itself, so that what fails would go round for ever: give the consumer an entry in Config.Consumers without it", s.Consumer, s.Topic)
 	}
 	if err := r.ensureTopic(ctx, s.Topic); err != nil {
-		return "", err
+		return err
 	}
 	if s.DeadLetters != "" {
 		if err := r.EnsureDeadLetterTopic(ctx, s.DeadLetters); err != nil {
-			return "", fmt.Errorf("dead-letter topic: %w", err)
+			return fmt.Errorf("dead-letter topic: %w", err)
 		}
 	}
 	memo := name
 	if s.Ordered {
 		memo += memoOrdered
 	}
-	return name, r.once(ctx, memo, func(ctx context.Context) error { return r.settle(ctx, s.Wanted(r.config.Project, s.Topic, s.Consumer)) })
+	return r.once(ctx, memo, func(ctx context.Context) error { return r.settle(ctx, s.Wanted(r.config.Project, s.Topic, s.Consumer)) })
 }
 
 // forgetTopic makes the next use look again, after the service has said "not found".

@@ -1,4 +1,4 @@
-package pubsub
+package receive
 
 import (
 	"context"
@@ -16,20 +16,21 @@ const (
 )
 
 // delayed is what the metrics call a nack whose handler asked for a delay.
-const delayed = int(abandoned) + 1
+const delayed = int(Abandoned) + 1
 
 // outcomeNames is what became of a delivery, as the metrics call it.
-var outcomeNames = [...]string{acked: "acked", nacked: "nacked", undelivered: "undelivered", abandoned: "abandoned", delayed: "delayed"}
+var outcomeNames = [...]string{Acked: "acked", Nacked: "nacked", Undelivered: "undelivered", Abandoned: "abandoned", delayed: "delayed"}
 
-// observer tells OpenTelemetry what becomes of the messages. It is safe for concurrent use.
-type observer struct {
+// Observer tells OpenTelemetry what becomes of the messages. It is safe for concurrent use.
+type Observer struct {
 	deliveries, retries, failures, deadLetters metric.Int64Counter
 	held                                       metric.Int64UpDownCounter
 }
 
-func newObserver(provider metric.MeterProvider) (*observer, error) {
+// NewObserver makes the instruments.
+func NewObserver(provider metric.MeterProvider) (*Observer, error) {
 	m := provider.Meter(conn.Scope)
-	o := &observer{}
+	o := &Observer{}
 	var errs [5]error
 	o.deliveries, errs[0] = m.Int64Counter("millrace.pubsub.deliveries", metric.WithUnit("{message}"),
 		metric.WithDescription("Deliveries of messages to handlers, by what became of them."))
@@ -49,21 +50,21 @@ func newObserver(provider metric.MeterProvider) (*observer, error) {
 	return o, nil
 }
 
-// subscriptionObserver is observer for one consumer of one topic. Its attributes are made once, because making them
+// subscriptionObserver is Observer for one consumer of one topic. Its attributes are made once, because making them
 // costs more than counting.
 type subscriptionObserver struct {
-	*observer
+	*Observer
 	all      metric.MeasurementOption
 	outcomes [len(outcomeNames)][]metric.AddOption // as they are handed over, which costs no allocation
 	ops      map[string]metric.MeasurementOption
 }
 
-func (o *observer) subscription(topic, consumer string) *subscriptionObserver {
+func (o *Observer) subscription(topic, consumer string) *subscriptionObserver {
 	attributes := func(more ...attribute.KeyValue) metric.MeasurementOption {
 		return metric.WithAttributeSet(attribute.NewSet(append(more,
 			attribute.String("messaging.destination.name", topic), attribute.String("millrace.consumer", consumer))...))
 	}
-	s := &subscriptionObserver{observer: o, all: attributes(), ops: map[string]metric.MeasurementOption{}}
+	s := &subscriptionObserver{Observer: o, all: attributes(), ops: map[string]metric.MeasurementOption{}}
 	for o, name := range outcomeNames {
 		s.outcomes[o] = []metric.AddOption{attributes(attribute.String("millrace.outcome", name))}
 	}
@@ -73,17 +74,15 @@ func (o *observer) subscription(topic, consumer string) *subscriptionObserver {
 	return s
 }
 
-func (s *subscriptionObserver) delivered(ctx context.Context, o outcome, asked bool) {
+func (s *subscriptionObserver) delivered(ctx context.Context, o Outcome, asked bool) {
 	name := int(o)
-	if o == nacked && asked {
+	if o == Nacked && asked {
 		name = delayed
 	}
 	s.deliveries.Add(ctx, 1, s.outcomes[name]...)
 }
 
-func (s *subscriptionObserver) retried(ctx context.Context) { s.retries.Add(ctx, 1, s.all) }
-
-func (s *subscriptionObserver) buried(ctx context.Context)         { s.deadLetters.Add(ctx, 1, s.all) }
+func (s *subscriptionObserver) dead(ctx context.Context)           { s.deadLetters.Add(ctx, 1, s.all) }
 func (s *subscriptionObserver) holds(ctx context.Context, n int64) { s.held.Add(ctx, n, s.all) }
 func (s *subscriptionObserver) refused(ctx context.Context, op string) {
 	s.failures.Add(ctx, 1, s.ops[op])

@@ -1,4 +1,4 @@
-package pubsub
+package receive
 
 import (
 	"context"
@@ -31,8 +31,8 @@ const (
 	maxAckIDs = 1000
 )
 
-// pull is the intake by StreamingPull.
-func (s *subscription) pull(ctx, messages context.Context) {
+// Pull is the intake by StreamingPull.
+func (s *Subscription) Pull(ctx, messages context.Context) {
 	s.receive(ctx, messages)
 	if s.held != nil {
 		s.giveBack()
@@ -40,9 +40,9 @@ func (s *subscription) pull(ctx, messages context.Context) {
 }
 
 // receive goes on over every failure of the service.
-func (s *subscription) receive(ctx, messages context.Context) {
-	streams := s.transport.client.Streams
-	group := streams.Add(s.settings.MaxOutstandingBytes, s.held)
+func (s *Subscription) receive(ctx, messages context.Context) {
+	streams := s.shared.Client.Streams
+	group := streams.Add(s.config.MaxOutstandingBytes, s.held)
 	defer streams.Remove(group)
 	defer context.AfterFunc(ctx, func() { streams.Quiet(group) })()
 
@@ -93,29 +93,29 @@ func withSpan(ctx, from context.Context) context.Context {
 
 // client returns a new client for the subscription, because one client receives only once at a time. The budget, in
 // bytes, names its streams.
-func (s *subscription) client(budget int) *pubsub.Subscriber {
-	client := s.transport.client.Subscriber(s.name)
+func (s *Subscription) client(budget int) *pubsub.Subscriber {
+	client := s.shared.Client.Subscriber(s.config.Name)
 	client.ReceiveSettings = s.receiveSettings(budget)
 	return client
 }
 
 // lease is how long the lease of one message is renewed.
-func (s *subscription) lease() time.Duration {
+func (s *Subscription) lease() time.Duration {
 	if s.config.Ordered {
 		return maxOrderedLease
 	}
 	return maxLease
 }
 
-func (s *subscription) receiveSettings(budget int) pubsub.ReceiveSettings {
+func (s *Subscription) receiveSettings(budget int) pubsub.ReceiveSettings {
 	return pubsub.ReceiveSettings{
 		MaxExtension: s.lease(),
 		// Both, or exactly-once delivery raises the extension to 60 s and a killed consumer's messages stay away as long.
-		MinDurationPerAckExtension: s.settings.AckDeadline,
-		MaxDurationPerAckExtension: s.settings.AckDeadline,
-		MaxOutstandingMessages:     s.config.Concurrency + s.settings.Prefetch,
+		MinDurationPerAckExtension: s.config.AckDeadline,
+		MaxDurationPerAckExtension: s.config.AckDeadline,
+		MaxOutstandingMessages:     s.config.Concurrency + s.config.Prefetch,
 		MaxOutstandingBytes:        budget,
-		NumGoroutines:              s.settings.Streams,
+		NumGoroutines:              s.config.Streams,
 		// No ShutdownOptions: stream.Streams says why. The client's endless wait is bounded by our handle, which returns
 		// within the drain timeout.
 	}
@@ -123,12 +123,12 @@ func (s *subscription) receiveSettings(budget int) pubsub.ReceiveSettings {
 
 // giveBack nacks what an ordered subscription still holds, in order. If the request fails, the messages are delivered again when
 // their leases end.
-func (s *subscription) giveBack() {
+func (s *Subscription) giveBack() {
 	left := s.held.Left()
 	ctx, cancel := context.WithTimeout(context.Background(), conn.FlushTimeout)
 	defer cancel()
 	for ids := range slices.Chunk(left, maxAckIDs) {
-		err := s.transport.client.SubscriptionAdminClient.ModifyAckDeadline(ctx, &pubsubpb.ModifyAckDeadlineRequest{Subscription: s.name, AckIds: ids})
+		err := s.shared.Client.SubscriptionAdminClient.ModifyAckDeadline(ctx, &pubsubpb.ModifyAckDeadlineRequest{Subscription: s.config.Name, AckIds: ids})
 		if err != nil {
 			s.log.Warn("messages could not be given back: they are delivered again when their leases end", slog.Int("messages", len(ids)), slog.Any("error", err))
 			return

@@ -1,4 +1,4 @@
-package pubsub
+package receive
 
 import (
 	"log/slog"
@@ -11,20 +11,20 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.opentelemetry.io/otel/metric/noop"
 
-	"github.com/millrace-go/millrace/internal/tracing"
 	"github.com/millrace-go/millrace/transport"
-	"github.com/millrace-go/millrace/transport/pubsub/internal/conn"
+	"github.com/millrace-go/millrace/transport/pubsub/internal/resource"
+	"github.com/millrace-go/millrace/transport/pubsub/internal/setting"
 )
 
 // alone is a subscription without Pub/Sub, whose handler is handler. The caller closes its out.
-func alone(t *testing.T, config transport.SubscriberConfig, settings SubscriptionConfig, handler func(*message.Message)) *subscription {
-	observer, err := newObserver(noop.NewMeterProvider())
+func alone(t *testing.T, own setting.Subscription, handler func(*message.Message)) *Subscription {
+	observer, err := NewObserver(noop.NewMeterProvider())
 	require.NoError(t, err)
-	s := &subscription{
-		config: config, settings: settings.WithDefaults(), log: slog.Default(), observer: observer.subscription("topic", "c"),
-		tracing: tracing.NewDeliveries(nil, nil, conn.Scope, "gcp_pubsub", "topic", "c"),
-		out:     make(chan *message.Message), slots: make(chan struct{}, 1), stop: make(chan struct{}),
-	}
+	s := New(Shared{Observer: observer}, Config{
+		Subscription: resource.Subscription{Topic: "topic", Consumer: "c", Subscription: own},
+		Concurrency:  1,
+		Log:          slog.Default(),
+	})
 	go func() {
 		for msg := range s.out {
 			handler(msg)
@@ -38,7 +38,7 @@ func TestLeaseEndsRetriesInPlace(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		deliveries := 0
-		s := alone(t, transport.SubscriberConfig{}, SubscriptionConfig{DeadLetter: DeadLetter{Topic: "dead"}}, func(msg *message.Message) {
+		s := alone(t, setting.Subscription{DeadLetters: "dead", MaxAttempts: 10}, func(msg *message.Message) {
 			deliveries++
 			transport.DeliveryFrom(msg.Context()).RetryAfter(25 * time.Minute)
 			msg.Nack()
@@ -56,7 +56,7 @@ func TestLeaseEndsRetriesInPlace(t *testing.T) {
 func TestLeaseEndsWhileHeld(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := alone(t, transport.SubscriberConfig{}, SubscriptionConfig{}, func(msg *message.Message) {
+		s := alone(t, setting.Subscription{}, func(msg *message.Message) {
 			transport.DeliveryFrom(msg.Context()).RetryAfter(24 * time.Hour)
 			msg.Nack()
 		})
@@ -73,7 +73,7 @@ func TestOrderedRetriesFollowThePolicy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var waits []time.Duration
 		last := time.Now()
-		s := alone(t, transport.SubscriberConfig{Ordered: true}, SubscriptionConfig{Retry: Retry{Min: time.Second, Max: 5 * time.Second}}, func(msg *message.Message) {
+		s := alone(t, setting.Subscription{Ordered: true, RetryMin: time.Second, RetryMax: 5 * time.Second}, func(msg *message.Message) {
 			waits = append(waits, time.Since(last))
 			last = time.Now()
 			switch {
@@ -96,7 +96,7 @@ func TestRetryInPlaceIsTheSameMessage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var payloads []string
-		s := alone(t, transport.SubscriberConfig{Ordered: true}, SubscriptionConfig{}, func(msg *message.Message) {
+		s := alone(t, setting.Subscription{Ordered: true}, func(msg *message.Message) {
 			payloads = append(payloads, string(msg.Payload))
 			if len(payloads) == 2 {
 				msg.Ack()
@@ -111,17 +111,6 @@ func TestRetryInPlaceIsTheSameMessage(t *testing.T) {
 	})
 }
 
-func TestRetryWait(t *testing.T) {
-	t.Parallel()
-	require.Equal(t, nackDelay, Retry{}.wait(3, true))
-	require.Equal(t, nackDelay, Retry{}.wait(0, false))
-	policy := Retry{Min: time.Second, Max: 600 * time.Second}
-	require.Zero(t, policy.wait(0, false), "Pub/Sub heeds it")
-	require.Equal(t, 512*time.Second, policy.wait(9, true))
-	require.Equal(t, 600*time.Second, policy.wait(1000, true))
-	require.Equal(t, nackDelay, Retry{Max: 1}.wait(5, true), "a policy of next to nothing is no hot loop")
-}
-
 // TestOrderedBeyondLease: an ordered message was retried in place for longer than its lease was renewed, and so were the
 // later ones of its key that waited behind it: another process got them meanwhile, doubled and out of order.
 func TestOrderedBeyondLease(t *testing.T) {
@@ -129,7 +118,7 @@ func TestOrderedBeyondLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const outage = 7 * 24 * time.Hour // for which a subscription keeps messages
 		began, deliveries := time.Now(), 0
-		s := alone(t, transport.SubscriberConfig{Ordered: true}, SubscriptionConfig{}, func(msg *message.Message) {
+		s := alone(t, setting.Subscription{Ordered: true}, func(msg *message.Message) {
 			deliveries++
 			if time.Since(began) >= outage {
 				msg.Ack()
@@ -145,5 +134,5 @@ func TestOrderedBeyondLease(t *testing.T) {
 		require.Equal(t, 1+7*12, deliveries)
 	})
 	// One that is not ordered goes back: nothing waits for it.
-	require.Equal(t, maxLease, (&subscription{}).receiveSettings(1).MaxExtension)
+	require.Equal(t, maxLease, (&Subscription{}).receiveSettings(1).MaxExtension)
 }

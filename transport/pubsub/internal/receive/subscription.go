@@ -1,32 +1,37 @@
-package pubsub
+// Package receive is what is between Pub/Sub and the handlers: slots, drain, retries, dead letters; and the intake by pull.
+package receive
 
 import (
 	"bytes"
 	"context"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"cloud.google.com/go/pubsub/v2"
 	"github.com/ThreeDotsLabs/watermill/message"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/millrace-go/millrace/internal/tracing"
 	"github.com/millrace-go/millrace/transport"
 	"github.com/millrace-go/millrace/transport/pubsub/internal/conn"
+	"github.com/millrace-go/millrace/transport/pubsub/internal/nack"
+	"github.com/millrace-go/millrace/transport/pubsub/internal/publish"
+	"github.com/millrace-go/millrace/transport/pubsub/internal/resource"
 	"github.com/millrace-go/millrace/transport/pubsub/internal/stream"
 	"github.com/millrace-go/millrace/transport/pubsub/internal/wire"
 )
 
-// subscription is one call of Subscribe: what is between an intake and the handlers.
-type subscription struct {
-	transport *Transport
-	config    transport.SubscriberConfig
-	settings  SubscriptionConfig // of this consumer
-	topic     string
-	name      string // full name of the Pub/Sub subscription
-	log       *slog.Logger
-	observer  *subscriptionObserver
-	tracing   tracing.Deliveries
+// Subscription is one call of Subscribe: what is between an intake and the handlers.
+type Subscription struct {
+	shared   Shared
+	config   Config
+	policy   nack.Policy
+	log      *slog.Logger
+	observer *subscriptionObserver
+	tracing  tracing.Deliveries
 
 	sending sync.RWMutex          // held for reading while sending to out, for writing to close it
 	out     chan *message.Message // closed after stop; with room for as many as there are slots, unless it is push's
@@ -39,41 +44,78 @@ type subscription struct {
 	results sync.WaitGroup // waits for what becomes of acks and nacks with exactly-once delivery
 }
 
-// intake gets messages from Pub/Sub and hands them to the subscription's deliver until ctx ends. It returns when each
+// Shared is what the subscriptions of a transport share.
+type Shared struct {
+	Client      *conn.Client
+	Resources   *resource.Registry
+	Publisher   *publish.Publisher // of dead letters
+	Observer    *Observer
+	AckFailures *atomic.Int64
+}
+
+// Config is how a subscription receives, as pubsub.SubscriptionConfig describes it.
+type Config struct {
+	resource.Subscription
+	Project             wire.Project
+	Name                string // full name of the Pub/Sub subscription
+	Concurrency         int
+	EventID             transport.EventIDSource
+	Prefetch            int
+	MaxOutstandingBytes int
+	Streams             int
+	Recheck             time.Duration
+	DrainTimeout        time.Duration
+
+	TracerProvider trace.TracerProvider
+	Propagator     propagation.TextMapPropagator
+	Log            *slog.Logger
+}
+
+// Intake gets messages from Pub/Sub and hands them to the subscription's Deliver until ctx ends. It returns when each
 // has its ack or nack. messages is the parent of the messages' contexts; it outlives ctx, so that running handlers can
 // finish.
-type intake func(ctx, messages context.Context)
+type Intake func(ctx, messages context.Context)
 
-func newSubscription(t *Transport, config transport.SubscriberConfig, topic, name string) *subscription {
-	settings := t.config.subscription(config.Consumer)
+// New returns a subscription. Its caller calls Run.
+func New(shared Shared, config Config) *Subscription {
 	// A message that waits for its handler here costs less than a goroutine that waits to hand it over. What is pushed
 	// must not wait where it cannot be given up.
 	room := config.Concurrency
-	if settings.Push != nil {
+	if config.Push != nil {
 		room = 0
 	}
-	s := &subscription{
-		transport: t,
-		config:    config,
-		settings:  settings,
-		topic:     topic,
-		name:      name,
-		log:       t.log.With(slog.String("topic", topic), slog.String("consumer", config.Consumer)),
-		observer:  t.observer.subscription(topic, config.Consumer),
-		tracing:   tracing.NewDeliveries(t.config.TracerProvider, t.config.Propagator, conn.Scope, "gcp_pubsub", topic, config.Consumer),
-		out:       make(chan *message.Message, room),
-		slots:     make(chan struct{}, config.Concurrency),
-		stop:      make(chan struct{}),
+	s := &Subscription{
+		shared:   shared,
+		config:   config,
+		policy:   nack.Policy{MaxAttempts: config.MaxAttempts, RetryMin: config.RetryMin, RetryMax: config.RetryMax},
+		log:      config.Log.With(slog.String("topic", config.Topic), slog.String("consumer", config.Consumer)),
+		observer: shared.Observer.subscription(config.Topic, config.Consumer),
+		tracing:  tracing.NewDeliveries(config.TracerProvider, config.Propagator, conn.Scope, "gcp_pubsub", config.Topic, config.Consumer),
+		out:      make(chan *message.Message, room),
+		slots:    make(chan struct{}, config.Concurrency),
+		stop:     make(chan struct{}),
 	}
-	if config.Ordered && settings.Push == nil {
+	if config.Ordered && config.Push == nil {
 		s.held = stream.NewHeld()
 	}
 	return s
 }
 
-// run delivers until ctx ends or closing is closed, and returns after the last ack was sent, or could not be sent within
+// Messages is what handlers read. It is closed when Run begins to end.
+func (s *Subscription) Messages() <-chan *message.Message { return s.out }
+
+// Closing is closed when the subscription takes no more messages.
+func (s *Subscription) Closing() <-chan struct{} { return s.stop }
+
+// Slots is how many handlers may run at once.
+func (s *Subscription) Slots() int { return cap(s.slots) }
+
+// Free tells whether a handler could begin.
+func (s *Subscription) Free() bool { return len(s.slots) < cap(s.slots) }
+
+// Run delivers until ctx ends or closing is closed, and returns after the last ack was sent, or could not be sent within
 // conn.FlushTimeout.
-func (s *subscription) run(ctx context.Context, closing <-chan struct{}, take intake) {
+func (s *Subscription) Run(ctx context.Context, closing <-chan struct{}, take Intake) {
 	messages, abandon := context.WithCancel(context.WithoutCancel(ctx))
 	defer abandon()
 	taking, stopTaking := context.WithCancel(context.Background())
@@ -94,7 +136,7 @@ func (s *subscription) run(ctx context.Context, closing <-chan struct{}, take in
 	close(s.stop)
 	stopTaking()
 	s.finish()
-	timer := time.AfterFunc(s.transport.config.DrainTimeout, abandon)
+	timer := time.AfterFunc(s.config.DrainTimeout, abandon)
 	defer timer.Stop()
 	for range cap(s.slots) { // all of them: no handler runs any more
 		s.slots <- struct{}{}
@@ -112,19 +154,19 @@ func (s *subscription) run(ctx context.Context, closing <-chan struct{}, take in
 	s.results.Wait()
 }
 
-// deliver hands the message to a handler and waits for its end. It occupies a slot only in between.
-func (s *subscription) deliver(ctx context.Context, m *pubsub.Message, delivery *delivery) outcome {
-	o := undelivered
+// Deliver hands the message to a handler and waits for its end. It occupies a slot only in between.
+func (s *Subscription) Deliver(ctx context.Context, m *pubsub.Message, delivery *Delivery) Outcome {
+	o := Undelivered
 	if s.enter(delivery.giveUp) {
 		o = s.handOver(ctx, m, delivery)
 		<-s.slots
 	}
-	s.observer.delivered(ctx, o, delivery.asked())
+	s.observer.delivered(ctx, o, delivery.Asked())
 	return o
 }
 
 // enter waits for a slot. It returns false when the subscription was closed, or giveUp, before there was one.
-func (s *subscription) enter(giveUp <-chan struct{}) bool {
+func (s *Subscription) enter(giveUp <-chan struct{}) bool {
 	select {
 	case s.slots <- struct{}{}: // mostly
 		return true
@@ -140,12 +182,12 @@ func (s *subscription) enter(giveUp <-chan struct{}) bool {
 	}
 }
 
-func (s *subscription) handOver(ctx context.Context, m *pubsub.Message, delivery *delivery) (o outcome) {
+func (s *Subscription) handOver(ctx context.Context, m *pubsub.Message, delivery *Delivery) (o Outcome) {
 	msg := wire.Unmarshal(m)
-	delivery.topic, delivery.received = s.topic, m
-	delivery.unidentified = wire.Identify(s.settings.EventID, msg, wire.PlaceOf(s.topic, m))
+	delivery.topic, delivery.received = s.config.Topic, m
+	delivery.unidentified = wire.Identify(s.config.EventID, msg, wire.PlaceOf(s.config.Topic, m))
 	ctx, span := s.tracing.Begin(ctx, msg, delivery.attempt)
-	defer func() { tracing.End(span, outcomeNames[o], (o == nacked || o == abandoned) && !delivery.asked()) }()
+	defer func() { tracing.End(span, outcomeNames[o], (o == Nacked || o == Abandoned) && !delivery.Asked()) }()
 	delivery.Context.Context = ctx
 	defer delivery.End()
 	if s.repeats() { // m may come again from here, or go to the dead-letter topic, whatever the handler does to its own
@@ -153,38 +195,33 @@ func (s *subscription) handOver(ctx context.Context, m *pubsub.Message, delivery
 	}
 	msg.SetContext(transport.WithDelivery(delivery, delivery))
 	if !s.send(msg, delivery.giveUp) {
-		return undelivered
+		return Undelivered
 	}
 	select {
 	case <-msg.Acked():
-		return acked
+		return Acked
 	case <-msg.Nacked():
 		if delivery.withdrawn {
-			return undelivered
+			return Undelivered
 		}
-		return nacked
+		return Nacked
 	case <-ctx.Done():
 	}
 	select {
 	case <-msg.Acked(): // both at once: what is done is done
-		return acked
+		return Acked
 	default:
-		return abandoned
+		return Abandoned
 	}
 }
 
-// policy tells whether Pub/Sub counts deliveries, or waits before the next one.
-func (s *subscription) policy() bool {
-	return s.settings.DeadLetter.Topic != "" || s.settings.Retry != (Retry{})
-}
-
 // repeats tells whether a message may be delivered again from within the process.
-func (s *subscription) repeats() bool {
-	return s.config.Ordered || s.settings.Push != nil || s.policy()
+func (s *Subscription) repeats() bool {
+	return s.config.Ordered || s.config.Push != nil || s.policy.Counts()
 }
 
 // send hands the message over. It returns false when the subscription was closed, or giveUp, before that.
-func (s *subscription) send(msg *message.Message, giveUp <-chan struct{}) bool {
+func (s *Subscription) send(msg *message.Message, giveUp <-chan struct{}) bool {
 	s.sending.RLock()
 	defer s.sending.RUnlock()
 	// One by one: of two ready cases a select takes any, and those of one case cost a fraction of the others.
@@ -214,27 +251,27 @@ func (s *subscription) send(msg *message.Message, giveUp <-chan struct{}) bool {
 }
 
 // finish closes out, and takes back what is there and no handler has got.
-func (s *subscription) finish() {
+func (s *Subscription) finish() {
 	s.sending.Lock()
 	defer s.sending.Unlock()
-	s.takeBack(func(*delivery) bool { return true })
+	s.takeBack(func(*Delivery) bool { return true })
 	close(s.out)
 }
 
 // giveUp takes back what came from a stream that has failed and no handler has got. Where nobody reads, its receiving
 // would not end.
-func (s *subscription) giveUp() {
+func (s *Subscription) giveUp() {
 	s.sending.Lock()
 	defer s.sending.Unlock()
-	s.takeBack((*delivery).givenUp)
+	s.takeBack((*Delivery).givenUp)
 }
 
 // takeBack takes messages out of out. The caller holds sending, so there is room to put the others back.
-func (s *subscription) takeBack(which func(*delivery) bool) {
+func (s *Subscription) takeBack(which func(*Delivery) bool) {
 	for range len(s.out) {
 		select {
 		case msg := <-s.out:
-			if d := transport.DeliveryFrom(msg.Context()).(*delivery); which(d) {
+			if d := transport.DeliveryFrom(msg.Context()).(*Delivery); which(d) {
 				d.withdrawn = true
 				msg.Nack()
 			} else {
