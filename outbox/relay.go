@@ -198,6 +198,7 @@ type Relay struct {
 	observer  *observer
 	once      *once // nil: at least once
 	running   atomic.Bool
+	begun     chan struct{} // closed when it has started
 	wakes     *wakes
 	counting  *registration
 
@@ -245,7 +246,7 @@ func NewRelay(pool *pgxpool.Pool, publisher message.Publisher, cfg RelayConfig) 
 	return &Relay{
 		cfg: cfg, pool: pool, publisher: publisher, store: statements,
 		reader: store.NewReader(pool, schema), gaps: relay.NewGaps, pause: time.Minute, delayed: store.Query("delayed_move", schema),
-		observer: observer, wakes: newWakes(), counting: &registration{broker: cfg.Broker},
+		observer: observer, wakes: newWakes(), begun: make(chan struct{}), counting: &registration{broker: cfg.Broker},
 	}, nil
 }
 
@@ -262,6 +263,9 @@ func (r *Relay) mayWrite(ctx context.Context) error {
 
 // Nudge makes the relay look for events now: call it after a commit that Millrace did not make. It never blocks.
 func (r *Relay) Nudge() { r.wakes.add(nil) }
+
+// Running returns a channel that is closed when Run has checked what it needs, and forwards events.
+func (r *Relay) Running() <-chan struct{} { return r.begun }
 
 // Run forwards events until ctx ends. Then it takes no further batch, lets those in flight finish within DrainTimeout,
 // gives its shards back and returns nil. It returns an error when it cannot start: the database does not answer,
@@ -309,6 +313,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	if r.cfg.Archive > 0 {
 		loops.Go(func() { r.keepArchive(ctx) })
 	}
+	close(r.begun)
 	newLoop(hard, end, r).run(ctx)
 	loops.Wait()
 	if err := r.store.Leave(hard); err != nil {

@@ -147,6 +147,43 @@ func TestFleetTellsOnceOfARelayThatDoesNotStart(t *testing.T) {
 	eventually(t, "the end of the failures is told", func() bool { return log.count("all right again") == 1 })
 }
 
+// TestFleetCountsStartsThatHang: a relay whose start waited for a lock until its turn ended was started again at once, for ever, and was
+// in nobody's way but that of the databases that waited. It has failed, is tried less and less often, and starts when it can.
+func TestFleetCountsStartsThatHang(t *testing.T) {
+	t.Parallel()
+	all := databases(t, 2)
+	hanging, busy := all[0], all[1]
+	locking, err := pgx.Connect(t.Context(), hanging.DSN)
+	require.NoError(t, err)
+	defer locking.Close(context.WithoutCancel(t.Context()))
+	_, err = locking.Exec(t.Context(), `begin; lock table millrace.migration in access exclusive mode`)
+	require.NoError(t, err)
+	b := newBroker()
+	f, _ := run(t, fleet.Fixed(all...), b, fleet.Config{Connections: 16}) // one relay at a time
+	status := func() fleet.Status {
+		for _, s := range f.Status() {
+			if s.Name == hanging.Name {
+				return s
+			}
+		}
+		return fleet.Status{}
+	}
+	write(t, hanging, "k", "held")
+	for n := range 2 {
+		eventually(t, "the start", func() bool { return status().State == "active" })
+		payload := fmt.Sprint("busy ", n)
+		write(t, busy, "k", payload) // so that somebody waits, and the turn ends
+		eventually(t, "a failure", func() bool { return status().Failures > n })
+		assert.ErrorContains(t, status().Error, "has not started in time")
+		eventually(t, "the other database's event", func() bool { return b.has(payload) })
+	}
+	assert.False(t, b.has("held"))
+	_, err = locking.Exec(t.Context(), `rollback`)
+	require.NoError(t, err)
+	eventually(t, "the event", func() bool { return b.has("held") })
+	eventually(t, "no failure", func() bool { return status().Failures == 0 })
+}
+
 // What the provider says at run time holds, and an error or a wrong answer of it changes nothing.
 func TestFleetFollowsItsProvider(t *testing.T) {
 	t.Parallel()

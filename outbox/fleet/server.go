@@ -28,6 +28,12 @@ const archiveEvery = 6 * time.Hour
 // closeTimeout bounds the closing of a connection.
 const closeTimeout = time.Second
 
+// startTimeout bounds the start of a relay.
+const startTimeout = 30 * time.Second
+
+// errNotBegun is the failure of a start that hangs, until its turn ends or for startTimeout.
+var errNotBegun = errors.New("its relay has not started in time: see what its statements wait for, such as a lock on the tables of the outbox")
+
 // server carries out what its core decides: one goroutine owns the core, and each action runs in its own.
 type server struct {
 	address string
@@ -177,9 +183,12 @@ func (s *server) do(ctx context.Context, a action) {
 		s.relays[a.db] = cancel
 		go func() {
 			defer cancel()
-			err := s.forward(own, a.db)
-			if own.Err() != nil {
+			begun, err := s.forward(own, a.db)
+			switch {
+			case ctx.Err() != nil, own.Err() != nil && begun:
 				err = nil // it was stopped, which is no failure
+			case own.Err() != nil:
+				err = errNotBegun
 			}
 			s.inputs <- ended{a.db, err}
 		}()
@@ -239,11 +248,11 @@ func (s *server) ask(ctx context.Context, db Database) probe {
 	return asProbe(store.ProbeDatabase(ctx, conn, s.fleet.cfg.Relay.Schema))
 }
 
-// forward runs a relay of the database until ctx ends.
-func (s *server) forward(ctx context.Context, db Database) error {
+// forward runs a relay of the database until ctx ends, and tells whether the relay has begun to forward.
+func (s *server) forward(ctx context.Context, db Database) (begun bool, err error) {
 	cfg, err := s.config(db)
 	if err != nil {
-		return err
+		return false, err
 	}
 	cfg.MaxConns, cfg.MinConns, cfg.MinIdleConns = relayConnections-1, 0, 0
 	if cfg.ConnConfig.RuntimeParams["application_name"] == "" {
@@ -251,7 +260,7 @@ func (s *server) forward(ctx context.Context, db Database) error {
 	}
 	pool, err := pgxpool.NewWithConfig(ctx, cfg)
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer pool.Close()
 	if admit := s.fleet.cfg.Admit; admit != nil {
@@ -259,22 +268,34 @@ func (s *server) forward(ctx context.Context, db Database) error {
 		err := admit(asking, pool)
 		cancel()
 		if err != nil {
-			return err
+			return false, err
 		}
 	}
 	own := s.fleet.cfg.Relay
 	own.Database, own.Logger = db.Name, own.Logger.With("database", db.Name)
 	relay, err := outbox.NewRelay(pool, s.fleet.publisher, own)
 	if err != nil {
-		return err
+		return false, err
 	}
 	done := make(chan error, 1)
-	go func() { done <- relay.Run(ctx) }()
+	starting, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() { done <- relay.Run(starting) }()
+	late := time.NewTimer(startTimeout)
+	defer late.Stop()
+	select {
+	case <-relay.Running():
+	case err := <-done:
+		return false, err
+	case <-late.C:
+		cancel()
+		return false, errors.Join(errNotBegun, <-done)
+	}
 	for tick := time.NewTicker(workEvery); ; {
 		select {
 		case err := <-done:
 			tick.Stop()
-			return err
+			return true, err
 		case <-tick.C:
 			p := s.lookAt(ctx, pool)
 			if ctx.Err() == nil {
