@@ -55,7 +55,8 @@ type Config struct {
 	Rack string
 
 	// TLS encrypts the connections. Default: nil, they are plain text.
-	TLS *tls.Config
+	TLS    *tls.Config
+	newTLS func() *tls.Config // TLS as its files are now; nil: it has none
 
 	// SASL authenticates this service. Default: it is anonymous.
 	SASL SASL

@@ -15,7 +15,7 @@ import (
 
 // connection is what connecting needs.
 func (c Config) connection() conn.Config {
-	return conn.Config{Brokers: c.Brokers, ClientID: c.ClientID, Version: c.Version, Rack: c.Rack, TLS: c.TLS, SASL: conn.SASL(c.SASL), Dial: c.Dial}
+	return conn.Config{Brokers: c.Brokers, ClientID: c.ClientID, Version: c.Version, Rack: c.Rack, TLS: c.TLS, NewTLS: c.newTLS, SASL: conn.SASL(c.SASL), Dial: c.Dial}
 }
 
 // publishing is what publishing needs.

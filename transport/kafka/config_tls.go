@@ -5,10 +5,13 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
+	"sync"
 )
 
-// TLS is, in a configuration file, how connections are encrypted. In Go that is Config.TLS.
+// TLS is, in a configuration file, how connections are encrypted. In Go that is Config.TLS. The files are read again for each new
+// connection, so certificates are rotated without a restart.
 type TLS struct {
 	// Enabled encrypts the connections. Default: false.
 	Enabled bool
@@ -53,4 +56,19 @@ func (t TLS) config(base *tls.Config) (*tls.Config, error) {
 		c.Certificates = []tls.Certificate{pair}
 	}
 	return c, errors.Join(errs...)
+}
+
+// reader returns what reads the files again. While they cannot be used, as in the middle of a rotation, it returns the former TLS.
+func (t TLS) reader(base, former *tls.Config, log *slog.Logger) func() *tls.Config {
+	var mu sync.Mutex
+	return func() *tls.Config {
+		mu.Lock()
+		defer mu.Unlock()
+		if next, err := t.config(base); err != nil {
+			log.Warn("the files of TLS cannot be used: new connections use what was in them before", slog.Any("error", err))
+		} else {
+			former = next
+		}
+		return former
+	}
 }

@@ -1,16 +1,25 @@
 package kafka_test
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
+	"math/big"
+	"net"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"reflect"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kfake"
 
 	"github.com/millrace-go/millrace/transport"
 	"github.com/millrace-go/millrace/transport/kafka"
@@ -56,4 +65,68 @@ func pemFile(t *testing.T, kind string, der []byte) string {
 	path := filepath.Join(t.TempDir(), "file.pem")
 	require.NoError(t, os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600))
 	return path
+}
+
+// issued is an authority, and a certificate of it that brokers and clients use.
+type issued struct{ authority, certificate, key []byte }
+
+func issue(t *testing.T) issued {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}
+	certificate, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	require.NoError(t, err)
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	require.NoError(t, err)
+	encoded := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certificate})
+	return issued{encoded, encoded, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})}
+}
+
+// broker is the broker's side: it has the certificate, and takes clients of the authority alone.
+func (i issued) broker(t *testing.T) *tls.Config {
+	t.Helper()
+	pair, err := tls.X509KeyPair(i.certificate, i.key)
+	require.NoError(t, err)
+	clients := x509.NewCertPool()
+	require.True(t, clients.AppendCertsFromPEM(i.authority))
+	return &tls.Config{Certificates: []tls.Certificate{pair}, ClientCAs: clients, ClientAuth: tls.RequireAndVerifyClientCert, MinVersion: tls.VersionTLS12}
+}
+
+// TestFilesOfTLSAreRotated: the brokers get certificates of another authority, and the service new files. New connections use
+// them, without a restart. Files that are written halfway change nothing.
+func TestFilesOfTLSAreRotated(t *testing.T) {
+	t.Parallel()
+	former, next := issue(t), issue(t)
+	var broker atomic.Pointer[tls.Config]
+	broker.Store(former.broker(t))
+	brokers := fake(t, kfake.TLS(&tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return broker.Load(), nil }})).ListenAddrs()
+	dir := t.TempDir()
+	files := kafka.TLS{Enabled: true, CAFile: filepath.Join(dir, "ca.pem"), CertFile: filepath.Join(dir, "cert.pem"), KeyFile: filepath.Join(dir, "key.pem")}
+	write := func(i issued) {
+		for path, content := range map[string][]byte{files.CAFile: i.authority, files.CertFile: i.certificate, files.KeyFile: i.key} {
+			require.NoError(t, os.WriteFile(path, content, 0o600))
+		}
+	}
+	write(former)
+	s := kafka.NewDriver(kafka.Config{Brokers: brokers}).Settings()
+	reflect.ValueOf(s).Elem().FieldByName("TLS").Set(reflect.ValueOf(files))
+	opened, err := s.WithDefaults(transport.Environment{}).Open(t.Context(), transport.Environment{})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, opened.Close()) }()
+	ping := func() error { return opened.(transport.Pinger).Ping(t.Context()) }
+	require.NoError(t, ping())
+
+	require.NoError(t, os.WriteFile(files.CertFile, next.certificate, 0o600)) // and not its key yet
+	require.NoError(t, ping())
+
+	broker.Store(next.broker(t))
+	require.ErrorContains(t, ping(), "Config.TLS.RootCAs lacks")
+	write(next)
+	require.NoError(t, ping())
+
+	broker.Store(former.broker(t))
+	require.ErrorContains(t, ping(), "Config.TLS.RootCAs lacks", "the former authority is trusted no more")
 }

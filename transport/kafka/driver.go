@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"log/slog"
 
 	"github.com/millrace-go/millrace/transport"
 )
@@ -62,7 +63,9 @@ func (s *driverSettings) in(env transport.Environment) Config {
 func (s *driverSettings) encrypted(c Config) (Config, error) {
 	var err error
 	if s.TLS != (TLS{}) {
-		c.TLS, err = s.TLS.config(c.TLS)
+		base := c.TLS
+		c.TLS, err = s.TLS.config(base)
+		c.newTLS = s.TLS.reader(base, c.TLS, cmp.Or(c.Logger, slog.Default()))
 	}
 	return c, err
 }

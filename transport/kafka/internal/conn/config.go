@@ -36,6 +36,7 @@ type Config struct {
 	Version  string
 	Rack     string
 	TLS      *tls.Config
+	NewTLS   func() *tls.Config // TLS as each new connection has it; nil: TLS
 	SASL     SASL
 	Dial     func(ctx context.Context, network, address string) (net.Conn, error)
 }
@@ -52,6 +53,14 @@ type SASL struct {
 	Scopes           []string
 }
 
+// tls returns what encrypts the next connection; nil: nothing does.
+func (c Config) tls() func() *tls.Config {
+	if c.TLS != nil && c.NewTLS == nil {
+		return func() *tls.Config { return c.TLS }
+	}
+	return c.NewTLS
+}
+
 // clientConfig is what all clients have in common. Connections end with ctx. The client begins with the broker first; "" is
 // any.
 func (c Config) clientConfig(ctx context.Context, first string) *sarama.Config {
@@ -63,9 +72,7 @@ func (c Config) clientConfig(ctx context.Context, first string) *sarama.Config {
 	s.Net.ReadTimeout = ReadTimeout
 	s.Net.WriteTimeout = ReadTimeout
 	s.Net.Proxy.Enable = true
-	s.Net.Proxy.Dialer = &dialer{ctx: ctx, dial: c.Dial, first: first}
-	s.Net.TLS.Enable = c.TLS != nil
-	s.Net.TLS.Config = c.TLS
+	s.Net.Proxy.Dialer = &dialer{ctx: ctx, dial: c.Dial, tls: c.tls(), first: first}
 	s.Metadata.Full = false // of the topics that are used
 	s.Metadata.AllowAutoTopicCreation = false
 	if c.SASL.Mechanism != "" {

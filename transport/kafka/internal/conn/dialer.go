@@ -2,6 +2,7 @@ package conn
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"net"
 	"sync"
@@ -12,12 +13,14 @@ import (
 )
 
 // dialer implements golang.org/x/net/proxy.Dialer, which is how sarama takes one. It belongs to one client. Its context ends
-// with the client's connections, so that nothing waits for a connection then.
+// with the client's connections, so that nothing waits for a connection then. It encrypts them, and not sarama, whose TLS never
+// changes.
 type dialer struct {
 	ctx   context.Context
 	dial  func(ctx context.Context, network, address string) (net.Conn, error)
-	first string      // the broker to begin with; "" is any
-	begun atomic.Bool // the first broker has answered, or failed
+	tls   func() *tls.Config // of the next connection; nil: none is encrypted
+	first string             // the broker to begin with; "" is any
+	begun atomic.Bool        // the first broker has answered, or failed
 }
 
 // errNotFirst is of a broker that a client does not begin with.
@@ -39,8 +42,16 @@ func (d *dialer) Dial(network, address string) (net.Conn, error) {
 	}
 	c := &clientConn{Conn: conn, dialer: d, answerBy: time.Now().Add(dialTimeout)}
 	c.forget = context.AfterFunc(d.ctx, func() { _ = conn.Close() })
-	_ = c.SetReadDeadline(time.Time{}) // of a TLS handshake, for which sarama sets none
-	return c, nil
+	if d.tls == nil {
+		return c, nil
+	}
+	_ = c.SetReadDeadline(time.Time{}) // of the handshake, which begins with the first request
+	encryption := d.tls()
+	if encryption.ServerName == "" {
+		encryption = encryption.Clone()
+		encryption.ServerName, _, _ = net.SplitHostPort(address) // dialed
+	}
+	return tls.Client(c, encryption), nil
 }
 
 // clientConn is a connection that ends with its client. A broker that does not answer within dialTimeout of the dial is out
