@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/millrace-go/millrace/transport/kafka"
@@ -46,4 +48,35 @@ func TestTransactionOfALostPartition(t *testing.T) {
 			})
 		}
 	})
+}
+
+// TestStaleGenerationWaits: the group has a generation that the member has not joined yet. It tried its transaction again and again,
+// ten times in the first second, and each time in vain.
+func TestStaleGenerationWaits(t *testing.T) {
+	t.Parallel()
+	cluster := fake(t)
+	c := newCopying(t, cluster.ListenAddrs(), 0)
+	first := int32(-1) // the generation that is refused
+	attempts := make(chan time.Time, 1000)
+	stale := func(r kmsg.Request) bool {
+		commit := r.(*kmsg.TxnOffsetCommitRequest)
+		if first < 0 {
+			first = commit.Generation
+		}
+		if commit.Generation != first {
+			return false
+		}
+		attempts <- time.Now()
+		return true
+	}
+	cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.TxnOffsetCommit}, Group: c.consumer, Err: kerr.IllegalGeneration, Count: -1, When: stale})
+	p := c.start(t, c.config(kafka.Config{}), nil)
+	c.put(t, 0, "refused")
+	began, _ := <-attempts, <-attempts
+	require.Greater(t, (<-attempts).Sub(began), 5*time.Second, "it does not wait for its next generation")
+	other := c.start(t, c.config(kafka.Config{}), nil) // a rebalance gives it one
+	c.await(t)
+	p.stop(t)
+	other.stop(t)
+	require.Equal(t, []string{"refused"}, c.read(t, c.out))
 }

@@ -15,6 +15,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/millrace-go/millrace/transport"
+	"github.com/millrace-go/millrace/transport/kafka/internal/backoff"
 	"github.com/millrace-go/millrace/transport/kafka/internal/conn"
 	"github.com/millrace-go/millrace/transport/kafka/internal/ledger"
 	"github.com/millrace-go/millrace/transport/kafka/internal/produce"
@@ -32,6 +33,9 @@ type Committer struct {
 
 	wake chan struct{} // for the loop
 	done chan struct{} // closed when the loop has ended
+
+	stale   Session // whose generation the group has refused, or nil; the loop's
+	refused int32   // that generation
 
 	mu     sync.Mutex
 	ledger *ledger.Ledger
@@ -285,11 +289,29 @@ func (m *Committer) loop() {
 		case ledger.Resolve:
 			m.resolve(batch)
 		case ledger.Commit:
-			m.commit(batch, by)
+			m.commit(batch, by, ownerOf(batch[0].Partition).session)
 		case ledger.DeadLetter:
 			m.deadLetter(batch[0])
 		}
 	}
+}
+
+// generationPatience is how long a member waits for its next generation before it commits again in the one that the group has
+// refused. The next heartbeat tells it of a rebalance.
+const generationPatience = 3 * time.Second
+
+// awaitGeneration waits before a transaction that the group has refused is committed again, because a rebalance is on its way: in
+// the same generation it would be refused again.
+func (m *Committer) awaitGeneration() {
+	if m.stale == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(m.life, generationPatience)
+	defer cancel()
+	for waiting := true; waiting; {
+		waiting = m.stale.GenerationID() == m.refused && m.stale.Context().Err() == nil && backoff.Sleep(ctx, flushLook)
+	}
+	m.stale = nil
 }
 
 func (m *Committer) fence() {
@@ -310,7 +332,7 @@ func (m *Committer) fence() {
 	m.ledger.Fenced(time.Now(), err)
 }
 
-func (m *Committer) commit(batch []*ledger.Unit, by member) {
+func (m *Committer) commit(batch []*ledger.Unit, by member, session Session) {
 	outputs, stuck, err := m.producer.place(batch)
 	if len(stuck) > 0 {
 		m.withhold(batch, stuck, err)
@@ -318,12 +340,13 @@ func (m *Committer) commit(batch []*ledger.Unit, by member) {
 	}
 	ctx, end := m.observer.begin(m.life, batch)
 	err = m.producer.run(ctx, batch, outputs, by)
-	outcome := outcomeOf(err, by, memberOf(ownerOf(batch[0].Partition).session))
+	outcome := outcomeOf(err, by, memberOf(session))
 	end(outcome, err)
 	if err != nil {
 		level := slog.LevelWarn
 		if errors.Is(err, sarama.ErrIllegalGeneration) { // a rebalance was on its way
 			level = slog.LevelInfo
+			m.stale, m.refused = session, by.generation
 		}
 		m.log.Log(ctx, level, "a transaction failed", slog.Int("messages", len(batch)), slog.Any("error", err))
 	}
@@ -372,6 +395,9 @@ func (m *Committer) resolve(batch []*ledger.Unit) {
 	lost := m.ledger.Resolved(time.Now(), verdict)
 	m.mu.Unlock()
 	m.tell(batch, lost)
+	if verdict != ledger.Unknown {
+		m.awaitGeneration()
+	}
 }
 
 // deadLetter makes the message whose output the brokers refuse a dead letter.
