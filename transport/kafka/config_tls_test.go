@@ -126,6 +126,12 @@ func TestFilesOfTLSAreRotated(t *testing.T) {
 	require.ErrorContains(t, ping(), "Config.TLS.RootCAs lacks")
 	write(next)
 	require.NoError(t, ping())
+	publisher, err := opened.(*kafka.Transport).PlainPublisher()
+	require.NoError(t, err)
+	x := publisher.(transport.TransactionalPublisher).Transactions("rotated", 0) // over connections of their own
+	defer func() { require.NoError(t, x.Close()) }()
+	take(t, x)
+	require.NoError(t, commit(t, x, "rotated", "note", "a"))
 
 	broker.Store(former.broker(t))
 	require.ErrorContains(t, ping(), "Config.TLS.RootCAs lacks", "the former authority is trusted no more")

@@ -1,7 +1,6 @@
 package conn
 
 import (
-	"crypto/tls"
 	"encoding/binary"
 	"net"
 
@@ -17,8 +16,7 @@ type tap struct {
 
 // config returns the settings of a client with which a connection is opened through the tap.
 func (t *tap) config(c sarama.Config) *sarama.Config {
-	c.Net.Proxy.Dialer = tapDialer{to: t, below: c.Net.Proxy.Dialer, tls: c.Net.TLS.Config}
-	c.Net.TLS.Enable, c.Net.TLS.Config = false, nil // it is below the tap
+	c.Net.Proxy.Dialer = tapDialer{to: t, below: c.Net.Proxy.Dialer} // which encrypts below the tap
 	return &c
 }
 
@@ -51,7 +49,6 @@ type tapDialer struct {
 	below interface {
 		Dial(network, address string) (net.Conn, error)
 	}
-	tls *tls.Config
 }
 
 // Dial implements proxy.Dialer.
@@ -60,13 +57,6 @@ func (d tapDialer) Dial(network, address string) (net.Conn, error) {
 	conn, err := d.below.Dial(network, address)
 	if err != nil {
 		return nil, err
-	}
-	if d.tls != nil {
-		config := d.tls.Clone()
-		if config.ServerName == "" {
-			config.ServerName, _, _ = net.SplitHostPort(address) // a dial has succeeded
-		}
-		conn = tls.Client(conn, config)
 	}
 	d.to.Conn = conn
 	return d.to, nil
