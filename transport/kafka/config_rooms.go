@@ -78,7 +78,9 @@ func (c Config) transactions() txn.Config {
 func (c Topics) notes() conn.TopicSettings {
 	s := c.settings()
 	s.Partitions = txn.NotePartitions
-	s.Settings = map[string]string{"cleanup.policy": "compact", "segment.bytes": "4194304", "max.compaction.lag.ms": "60000", "min.cleanable.dirty.ratio": "0.1",
-		"max.message.bytes": strconv.Itoa(conn.DefaultMaxMessageBytes)}
+	s.Settings = map[string]string{
+		"cleanup.policy": "compact", "segment.bytes": "4194304", "max.compaction.lag.ms": "60000", "min.cleanable.dirty.ratio": "0.1",
+		"max.message.bytes": strconv.Itoa(conn.DefaultMaxMessageBytes),
+	}
 	return s
 }
