@@ -32,7 +32,7 @@ func (a *app) effectList() *cobra.Command {
 	var l effect.Listing
 	var response bool
 	c := &cobra.Command{Use: "list", Short: "List effects in doubt, and those that probably happened twice", Args: cobra.NoArgs, Example: "  millrace effect list\n  millrace effect list --state all --mentions 0198c0de-0000-7000-8000-000000003f2a --response"}
-	c.Flags().StringVar(&l.State, "state", "open", "only effects in this state: open (doubt or conflict), doubt, conflict, running, done, not_done or all")
+	c.Flags().StringVar(&l.State, "state", "open", "only effects in this state: open (doubt or conflict), doubt, conflict, running, pending, done, not_done or all")
 	oneOf(c, "state", effect.States...)
 	limitVar(c, &l.Limit)
 	c.Flags().StringVar(&l.Mentions, "mentions", "", "only effects whose keys contain this, such as an event's ID")

@@ -39,7 +39,7 @@ func TestEffectCommands(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(o.run(exitOK, "effect", "list", "--json", "--limit", "1")), &found))
 	require.Len(t, found, 1)
 	assert.Equal(t, "labour/charge:1", found[0].Key)
-	assert.Contains(t, o.run(exitUsage, "effect", "list", "--state", "lost"), "--state is \"lost\": want open, doubt, conflict, running, done, not_done or all\n")
+	assert.Contains(t, o.run(exitUsage, "effect", "list", "--state", "lost"), "--state is \"lost\": want open, doubt, conflict, running, pending, done, not_done or all\n")
 	assert.Contains(t, o.run(exitUsage, "effect", "list", "--limit", "0"), "want 1 or more")
 
 	assert.Contains(t, o.run(exitUsage, "effect", "resolve", "--done"), "KEY is missing, for example: millrace effect resolve labour/sms/")

@@ -237,6 +237,8 @@ func (e *evidence) effected() (all []Stage) {
 		switch f.State {
 		case "running":
 			s.State, s.Why = "running", "Called "+words.When(e.now, f.CalledAt)+". Without an answer it will be in doubt "+words.When(e.now, f.Until)+"."
+		case "pending":
+			s.State, s.Why = "pending", "The provider has taken it, and has not told its outcome yet. Without one it will be in doubt "+words.When(e.now, f.Until)+"."
 		case "doubt":
 			s.State = "doubt"
 			s.Why = "Nobody knows whether it happened. It came into doubt " + words.When(e.now, f.Until) + ": " + cmp.Or(words.OneLine(words.Beginning(f.Reason)), "its process gave no answer")

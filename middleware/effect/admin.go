@@ -20,12 +20,12 @@ import (
 // Entry is an effect as a person sees it. Times are the server's.
 type Entry struct {
 	Key            string          `json:"key"`
-	State          string          `json:"state"` // "running", "doubt", "done", "not_done"
+	State          string          `json:"state"` // "running", "pending", "doubt", "done", "not_done"
 	IdempotencyKey string          `json:"idempotency_key"`
 	Calls          int             `json:"calls"`
 	FirstCalledAt  time.Time       `json:"first_called_at"`
 	CalledAt       time.Time       `json:"called_at"` // the last time
-	Until          time.Time       `json:"until"`     // running: when it is in doubt; in doubt: since when
+	Until          time.Time       `json:"until"`     // running, pending: when it is in doubt; in doubt: since when
 	Response       json.RawMessage `json:"response,omitempty"`
 	Reason         string          `json:"reason,omitempty"` // of the doubt, or why it is not done
 	SettledBy      string          `json:"settled_by,omitempty"`
@@ -35,7 +35,7 @@ type Entry struct {
 
 // Listing says which effects List returns.
 type Listing struct {
-	State string // "open" (in doubt or in conflict: a person is asked), "doubt", "conflict", "running", "done", "not_done" or "all". Default: "open"
+	State string // "open" (in doubt or in conflict: a person is asked), "doubt", "conflict", "running", "pending", "done", "not_done" or "all". Default: "open"
 	Limit int    // Default: 100
 
 	// Mentions selects effects whose keys contain it: an event's ID. It reads the whole ledger. Default: all.
@@ -52,7 +52,7 @@ type Listing struct {
 const searched = 10_000
 
 // States are what Listing.State may ask for: open is what is in doubt or in conflict.
-var States = []string{"open", "doubt", "conflict", "running", "done", "not_done", "all"}
+var States = []string{"open", "doubt", "conflict", "running", "pending", "done", "not_done", "all"}
 
 // List returns effects of the schema ("" means "millrace"), the oldest call first unless Newest is set. It begins a transaction of its own.
 func List(ctx context.Context, db pgtx.DB, schema string, l Listing) (found []Entry, err error) {
@@ -108,7 +108,7 @@ type Resolution struct {
 }
 
 // Resolve settles the effect: events that wait for it go on when they come back. It takes a decision about an effect in
-// doubt, a response for one that is done without, and Done for one in conflict, which it takes off the list. It commits in
+// doubt or pending, a response for one that is done without, and Done for one in conflict, which it takes off the list. It commits in
 // a transaction of its own, with a line in the table effect_resolution.
 func Resolve(ctx context.Context, db pgtx.DB, schema, key string, decision Resolution) error {
 	schema, err := pgschema.Validate(schema)
@@ -170,9 +170,9 @@ func (r *record) resolve(d Resolution, now time.Time) (*record, error) {
 	switch {
 	case r.State == running && !r.inDoubt(now):
 		return nil, fmt.Errorf("it may be running until %s: decide after that", r.Until.UTC().Format(time.RFC3339))
-	case r.inDoubt(now) && d.Done:
+	case (r.inDoubt(now) || r.State == pending) && d.Done:
 		next.settle(done, d.Response, d.By, now)
-	case r.inDoubt(now):
+	case r.inDoubt(now), r.State == pending:
 		next.settle(notDone, nil, d.By, now)
 	case r.State == done && d.Done && (r.Conflicts > 0 || r.Response == nil && d.Response != nil):
 		if r.Response == nil {

@@ -36,7 +36,7 @@ type Config struct {
 	// Reconcile asks the provider only after that. 1 ms or more. Default: 5 s.
 	Settle time.Duration
 
-	// RetryAfter is how long an event waits for its retry if its effect is in doubt and Idempotent is not given. An error of
+	// RetryAfter is how long an event waits for its retry if its effect is pending, or in doubt and Idempotent is not given. An error of
 	// an idempotent call is an attempt like any other. 1 ms or more. Default: 1 min.
 	RetryAfter time.Duration
 

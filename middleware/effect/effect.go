@@ -8,6 +8,8 @@
 // next Once for its key then does what its options allow: call again with the same idempotency key ([Idempotent]), ask the
 // provider ([Reconcile]), else return [ErrInDoubt], and the effect waits for a person ("millrace effect list").
 //
+// A provider that answers later, by a webhook, leaves the effect pending ([Pending]) until [Ledger.Complete] is called.
+//
 // Where it ends: after Config.Retention a redelivery has its effect again, but the replay of a dead letter has
 // not (see Retain). And a process that is stopped between the last
 // look at its deadline and the call itself may call after another one was allowed to; a provider that honours keys makes
@@ -19,7 +21,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/millrace-go/millrace/internal/pgunit"
@@ -38,6 +39,16 @@ var (
 	// ErrNoResponse means that the effect is done, but its response is not known, which Value needs: it was settled
 	// without one. "millrace effect resolve KEY --done --response JSON" adds it.
 	ErrNoResponse = errors.New("the effect is done, but its response is not known")
+
+	// ErrPending means that the provider has taken the effect, and will tell its outcome by a later call: see Pending. The error has a
+	// method RetryAfter.
+	ErrPending = errors.New("the effect is pending: the provider has not told its outcome yet")
+
+	// ErrNoEffect means that the ledger knows no effect with the key: see Ledger.Complete.
+	ErrNoEffect = errors.New("no such effect")
+
+	// ErrContradicted means that the effect was settled before, with another outcome, which stays: see Ledger.Complete.
+	ErrContradicted = errors.New("the effect was settled before, with another outcome")
 
 	// ErrNoLedger means that the context carries no ledger: add Ledger.Middleware to the router, or use With.
 	ErrNoLedger = errors.New("no effect ledger in the context: add ledger.Middleware to the router, or use effect.With")
@@ -64,20 +75,43 @@ type onceError struct{ error }
 
 func (e *onceError) Unwrap() error { return e.error }
 
-// isNotDone reports whether the call's error is marked by NotDone. The mark of another effect, which the call has asked
-// for, says nothing about this one.
-func isNotDone(err error) bool {
+// Pending is what the function of Once or Value returns when the provider has taken the effect and will tell its outcome by a later
+// call, such as a webhook, which calls Ledger.Complete. The error must not be hidden from errors.As. Once returns ErrPending, which
+// counts no attempt; the event is handled again after Config.RetryAfter at the latest, and Once then returns what the later call said.
+// If none has come within that time, the effect is in doubt: what the options allow follows, or a person decides. A time that is not
+// positive leaves it in doubt at once.
+func Pending(within time.Duration) error { return &pendingError{within} }
+
+type pendingError struct{ within time.Duration }
+
+func (e *pendingError) Error() string {
+	return fmt.Sprintf("the provider has taken it, and tells its outcome within %v", e.within)
+}
+
+// markOf is the error of NotDone or Pending in the call's error, or nil. The mark of another effect, which the call has asked for, says
+// nothing about this one.
+func markOf(err error) error {
 	switch e := err.(type) { //nolint:errorlint // it walks the tree itself
-	case *notDoneError:
-		return true
+	case *notDoneError, *pendingError:
+		return err
 	case *onceError:
-		return false
+		return nil
 	case interface{ Unwrap() error }:
-		return isNotDone(e.Unwrap())
+		return markOf(e.Unwrap())
 	case interface{ Unwrap() []error }:
-		return slices.ContainsFunc(e.Unwrap(), isNotDone)
+		for _, err := range e.Unwrap() {
+			if mark := markOf(err); mark != nil {
+				return mark
+			}
+		}
 	}
-	return false
+	return nil
+}
+
+// isNotDone reports whether the call's error is marked by NotDone.
+func isNotDone(err error) bool {
+	_, is := markOf(err).(*notDoneError) //nolint:errorlint // it is the mark itself
+	return is
 }
 
 // waitError is for what settles without this event's help.
@@ -102,7 +136,7 @@ func With(ctx context.Context, l *Ledger) context.Context {
 //
 // fn gets a context that ends with ctx, and after Config.CallTimeout at the latest, and an idempotency key to hand to the
 // provider, which is the same at each call for the key, and another one in every other service and schema. When fn returns nil the effect is done. An error of fn is returned, wrapped; unless it is marked by NotDone the
-// effect is in doubt, and the error is ErrInDoubt too. A panic leaves it in doubt as well.
+// effect is in doubt, and the error is ErrInDoubt too. With Pending it waits for Ledger.Complete. A panic leaves it in doubt as well.
 //
 // fn must not write to a transaction that surrounds it: when that is rolled back the next delivery does not call fn again.
 // Do it after Once, with what Value returns.

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/millrace-go/millrace/framework/devstack/devtest"
 	"github.com/millrace-go/millrace/middleware/claim"
@@ -99,4 +101,47 @@ func ExampleReconcile() {
 		}))
 	}
 	_ = notify
+}
+
+// A provider that takes a charge and tells its outcome later, by a webhook. The event waits for that, and is then handled with the outcome.
+func ExampleLedger_Complete() {
+	t := devtest.Example()
+	defer t.End()
+	pool, schema := t.Database()
+	if err := effect.Migrate(t.Context(), pool, schema); err != nil {
+		panic(err)
+	}
+	ledger, err := effect.New(pool, effect.Config{Service: "shop", Schema: schema})
+	if err != nil {
+		panic(err)
+	}
+	defer ledger.Close()
+
+	handle := func(ctx context.Context) error {
+		status, err := effect.Value(ctx, "charge:order 7", func(context.Context, string) (string, error) {
+			fmt.Println("the provider takes the charge")
+			return "", effect.Pending(24 * time.Hour) // after that the effect is in doubt
+		})
+		if err == nil {
+			fmt.Println("the charge was", status)
+		}
+		return err
+	}
+	webhook := func(ctx context.Context, status string) error {
+		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { // with what else it writes
+			return ledger.Complete(ctx, tx, "charge:order 7", effect.WasDone(status))
+		})
+	}
+	ctx := effect.With(t.Context(), ledger)
+	fmt.Println(errors.Is(handle(ctx), effect.ErrPending))
+	fmt.Println(webhook(ctx, "declined"))
+	fmt.Println(webhook(ctx, "declined"))
+	fmt.Println(handle(ctx))
+	// Output:
+	// the provider takes the charge
+	// true
+	// <nil>
+	// <nil>
+	// the charge was declined
+	// <nil>
 }

@@ -136,7 +136,7 @@ func TestFinish(t *testing.T) {
 		{"unknown, settled as not done", begun(func(r *record) { r.State = notDone }), doubt, false, "", 0},
 		{"unknown, and another one calls", overtaken(nil), doubt, false, "", 0},
 	} {
-		next, conflict := test.r.finish(first, test.state, now, answer, "why", test.idempotent)
+		next, conflict := test.r.finish(first, test.state, now, answer, "why", time.Hour, test.idempotent)
 		assert.Equal(t, test.conflicts == 1, conflict, test.name)
 		if test.want == "" {
 			assert.Nil(t, next, test.name)

@@ -132,6 +132,9 @@ func (l *Ledger) waits(r *record, now time.Time) error {
 	if r.inDoubt(now) {
 		return &waitError{fmt.Errorf("%w: %s; the provider is asked soon", ErrInDoubt, r.since()), max(r.Until.Add(l.cfg.Settle).Sub(now), time.Millisecond)}
 	}
+	if r.State == pending {
+		return l.pending(r, now)
+	}
 	after := max(min(r.Until.Sub(now), longestWait), time.Millisecond)
 	return &waitError{fmt.Errorf("%w, until %s at the latest", ErrRunning, r.Until.UTC().Format(time.RFC3339)), after}
 }
@@ -173,6 +176,13 @@ func (l *Ledger) call(ctx context.Context, key string, token uuid.UUID, ends tim
 	case isNotDone(err):
 		return nil, errors.Join(err, l.finish(ctx, key, token, notDone, nil, err.Error(), o))
 	}
+	if mark, is := markOf(err).(*pendingError); is { //nolint:errorlint // it is the mark itself
+		o.within = mark.within
+		if err := l.finish(ctx, key, token, pending, nil, "", o); err != nil {
+			return nil, &waitError{fmt.Errorf("%w: it is pending, but that could not be recorded: %w", ErrInDoubt, err), l.cfg.RetryAfter}
+		}
+		return l.postponed(ctx, key)
+	}
 	recorded := l.finish(ctx, key, token, doubt, nil, err.Error(), o)
 	err = fmt.Errorf("%w: %w", ErrInDoubt, errors.Join(err, recorded))
 	if o.idempotent || o.reconcile != nil {
@@ -203,7 +213,7 @@ func (l *Ledger) finish(ctx context.Context, key string, token uuid.UUID, state 
 		if r == nil {
 			return nil, errors.New("the intent is gone: was the table emptied?")
 		}
-		next, conflict = r.finish(token, state, now, response, reason, o.idempotent)
+		next, conflict = r.finish(token, state, now, response, reason, o.within, o.idempotent)
 		return next, nil
 	})
 	switch {

@@ -24,7 +24,7 @@ func newObserver(provider metric.MeterProvider) (*observer, error) {
 	o := &observer{}
 	var errs [4]error
 	o.calls, errs[0] = m.Int64Counter("millrace.effect.calls", metric.WithUnit("{call}"),
-		metric.WithDescription("Calls that have ended, by outcome: done, not_done, doubt."))
+		metric.WithDescription("Calls that have ended, by outcome: done, not_done, pending, doubt."))
 	o.replays, errs[1] = m.Int64Counter("millrace.effect.replayed", metric.WithUnit("{effect}"),
 		metric.WithDescription("Effects that were done before, and were not called again."))
 	o.reconciliations, errs[2] = m.Int64Counter("millrace.effect.reconciled", metric.WithUnit("{effect}"),

@@ -22,6 +22,7 @@ type options struct {
 	reconcile  func(context.Context, Intent) (Outcome, error)
 	retries    bool
 	policy     retry.Policy
+	within     time.Duration // of a call that is pending
 }
 
 // Idempotent says that the provider honours the idempotency key for ever: when in doubt, call again with the same one.

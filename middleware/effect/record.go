@@ -9,6 +9,7 @@ import (
 // States of a record.
 const (
 	running = "running"  // a call may be under way; in doubt when its time is up
+	pending = "pending"  // the provider has taken it and answers by a later call; in doubt when its time is up
 	doubt   = "doubt"    // a call ended, and nobody knows how
 	done    = "done"     // it happened, and is never called again
 	notDone = "not_done" // it did not happen, and may be called
@@ -44,7 +45,7 @@ const (
 )
 
 func (r *record) inDoubt(now time.Time) bool {
-	return r.State == doubt || r.State == running && !now.Before(r.Until)
+	return r.State == doubt || (r.State == running || r.State == pending) && !now.Before(r.Until)
 }
 
 // begin decides, and returns the record of the intent if that is to call. Its token marks the call.
@@ -80,11 +81,11 @@ func (r *record) calling(now time.Time, token uuid.UUID, timeout time.Duration) 
 	return &next
 }
 
-// finish records how the call with the token ended: done, notDone or doubt. That it happened is true whatever was believed
+// finish records how the call with the token ended: done, notDone, pending (for so long) or doubt. That it happened is true whatever was believed
 // meanwhile. What else a call says counts only while it is the last one, and nobody has settled the effect. A call that
 // succeeded although another one has begun since is a conflict, unless the provider makes one effect of them: it probably
 // happened twice. It returns nil when nothing changes.
-func (r *record) finish(token uuid.UUID, state string, now time.Time, response []byte, reason string, idempotent bool) (next *record, conflict bool) {
+func (r *record) finish(token uuid.UUID, state string, now time.Time, response []byte, reason string, within time.Duration, idempotent bool) (next *record, conflict bool) {
 	changed := *r
 	switch {
 	case state == done:
@@ -102,6 +103,8 @@ func (r *record) finish(token uuid.UUID, state string, now time.Time, response [
 	case state == notDone:
 		changed.settle(notDone, nil, "call", now)
 		changed.Reason = reason
+	case state == pending:
+		changed.State, changed.Until, changed.Reason = pending, now.Add(within), reason
 	default:
 		changed.State, changed.Until, changed.Reason = doubt, now, reason
 	}

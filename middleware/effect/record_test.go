@@ -1,6 +1,7 @@
 package effect
 
 import (
+	"errors"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -12,17 +13,19 @@ import (
 // life is an effect with its callers: any number of processes that begin, die, return late, or are stopped past their
 // time, and somebody who settles doubts.
 type life struct {
-	r        *record
-	now      time.Time
-	active   []caller
-	happened int // effects, as the world sees them
-	reported int // calls that came back and said so
-	chance   *rand.Rand
+	r         *record
+	now       time.Time
+	active    []caller
+	happened  int // effects, as the world sees them
+	reported  int // calls that came back and said so
+	completed int // outcomes that came later, and counted
+	chance    *rand.Rand
 }
 
 type caller struct {
 	token    uuid.UUID
 	happened bool
+	pending  bool // the provider has it, and tells later
 }
 
 func (l *life) begin(t *testing.T) {
@@ -39,9 +42,25 @@ func (l *life) begin(t *testing.T) {
 func (l *life) ends(i int) { l.active = append(l.active[:i:i], l.active[i+1:]...) }
 
 func (l *life) finish(i int, state string) {
-	next, _ := l.r.finish(l.active[i].token, state, l.now, nil, "", false)
+	next, _ := l.r.finish(l.active[i].token, state, l.now, nil, "", 20*time.Second, false)
 	if next != nil {
 		l.r = next
+	}
+	l.ends(i)
+}
+
+// complete has the provider tell what became of a call that is pending; it may tell again what happened.
+func (l *life) complete(i int) {
+	outcome := WasNotDone()
+	if l.active[i].happened {
+		outcome = WasDone(nil)
+	}
+	next, err := l.r.complete(outcome, l.now)
+	if next != nil {
+		l.r, l.completed = next, l.completed+1
+	}
+	if errors.Is(err, ErrRunning) || l.active[i].happened && l.chance.IntN(2) == 0 {
+		return
 	}
 	l.ends(i)
 }
@@ -62,7 +81,7 @@ func (l *life) live(t *testing.T, settle, check func()) {
 		if len(l.active) > 0 {
 			i = l.chance.IntN(len(l.active))
 		}
-		switch what := [...]string{"begin", "wait", "settle", "take effect", "return", "vanish"}[l.chance.IntN(6)]; {
+		switch what := [...]string{"begin", "wait", "settle", "take effect", "return", "vanish", "postpone"}[l.chance.IntN(7)]; {
 		case what == "begin":
 			l.begin(t)
 		case what == "wait":
@@ -75,6 +94,14 @@ func (l *life) live(t *testing.T, settle, check func()) {
 		case what == "take effect" && !l.active[i].happened:
 			l.active[i].happened = true
 			l.happened++
+		case what == "return" && l.active[i].pending:
+			l.complete(i)
+		case l.active[i].pending: // which the provider does not forget
+		case what == "postpone":
+			if next, _ := l.r.finish(l.active[i].token, pending, l.now, nil, "", 20*time.Second, false); next != nil {
+				l.r = next
+			}
+			l.active[i].pending = true
 		case what == "return" && l.active[i].happened:
 			l.reported++
 			l.finish(i, done)
@@ -92,7 +119,7 @@ func (l *life) live(t *testing.T, settle, check func()) {
 // Whatever happens in whatever order: while doubts are settled truthfully, there is one effect at most.
 func TestOneEffectWhenDoubtsAreSettledTruthfully(t *testing.T) {
 	t.Parallel()
-	repeated := false
+	repeated, completed := false, 0
 	for l := range lives {
 		l.live(t, func() {
 			if l.happened > 0 {
@@ -101,6 +128,7 @@ func TestOneEffectWhenDoubtsAreSettledTruthfully(t *testing.T) {
 				l.r.settle(notDone, nil, "somebody", l.now)
 			}
 		}, func() {
+			completed += l.completed
 			repeated = repeated || l.happened > 0 && l.r.Calls > 1
 			if l.happened > 1 {
 				t.Fatalf("%d effects", l.happened)
@@ -108,6 +136,7 @@ func TestOneEffectWhenDoubtsAreSettledTruthfully(t *testing.T) {
 		})
 	}
 	assert.True(t, repeated, "no call was repeated: the test cannot fail")
+	assert.Positive(t, completed)
 }
 
 // When somebody settles doubts wrongly there may be more, and those that come to light are reported.

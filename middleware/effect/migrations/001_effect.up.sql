@@ -6,21 +6,21 @@
 create table {schema}.effect (
     created_at      timestamptz not null,
     key             text        not null,
-    state           text        not null check (state in ('running', 'doubt', 'done', 'not_done')),
+    state           text        not null check (state in ('running', 'pending', 'doubt', 'done', 'not_done')),
     token           uuid        not null,            -- of the last call: only that one may say that nothing happened
     calls           int         not null,
     first_called_at timestamptz not null,
     called_at       timestamptz not null,
-    until           timestamptz not null,            -- running: when its time is up, and it is in doubt; doubt: since when
+    until           timestamptz not null,            -- running, pending: when its time is up, and it is in doubt; doubt: since when
     response        bytea,
     reason          text        not null default '', -- of a doubt, or why nothing happened
-    settled_by      text        not null default '', -- "call", "reconcile", or a person
+    settled_by      text        not null default '', -- "call", "complete", "reconcile", or a person
     settled_at      timestamptz,
     conflicts       int         not null default 0,  -- calls that succeeded after another one had begun
     event_id        text        not null default '', -- the event whose handler called first; '' outside of a claim
     primary key (key, created_at)
 ) partition by range (created_at);
-create index effect_unsettled on {schema}.effect (called_at) where state in ('running', 'doubt') or conflicts > 0;
+create index effect_unsettled on {schema}.effect (called_at) where state in ('running', 'pending', 'doubt') or conflicts > 0;
 create index effect_called on {schema}.effect (called_at);
 create index effect_event on {schema}.effect (event_id) where event_id <> '';
 

@@ -1,12 +1,13 @@
--- Effects, the oldest call first: open, in doubt, running, in conflict ($1) by effect_unsettled, others by effect_called; at most $2;
+-- Effects, the oldest call first: open, in doubt, running, pending, in conflict ($1) by effect_unsettled, others by effect_called; at most $2;
 -- only those whose keys contain $3; with the key $4 by the primary key, and of the event $5 by effect_event.
-select key, case when state = 'running' and until <= clock_timestamp() then 'doubt' else state end, calls,
+select key, case when state in ('running', 'pending') and until <= clock_timestamp() then 'doubt' else state end, calls,
        first_called_at, called_at, until, response, reason, settled_by, settled_at, conflicts
 from {schema}.effect
 where case $1::text
-    when 'open' then (state in ('running', 'doubt') or conflicts > 0) and (state = 'doubt' or state = 'running' and until <= clock_timestamp() or conflicts > 0)
-    when 'doubt' then (state in ('running', 'doubt') or conflicts > 0) and (state = 'doubt' or state = 'running' and until <= clock_timestamp())
-    when 'running' then (state in ('running', 'doubt') or conflicts > 0) and state = 'running' and until > clock_timestamp()
+    when 'open' then (state in ('running', 'pending', 'doubt') or conflicts > 0) and (state = 'doubt' or until <= clock_timestamp() and state in ('running', 'pending') or conflicts > 0)
+    when 'doubt' then (state in ('running', 'pending', 'doubt') or conflicts > 0) and (state = 'doubt' or until <= clock_timestamp() and state in ('running', 'pending'))
+    when 'running' then (state in ('running', 'pending', 'doubt') or conflicts > 0) and state = 'running' and until > clock_timestamp()
+    when 'pending' then (state in ('running', 'pending', 'doubt') or conflicts > 0) and state = 'pending' and until > clock_timestamp()
     when 'conflict' then conflicts > 0
     when 'all' then true
     else state = $1 end

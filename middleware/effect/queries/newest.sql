@@ -1,11 +1,12 @@
 -- Effects as in list.sql, the last call first, among the last $6, by effect_called.
-select key, case when state = 'running' and until <= clock_timestamp() then 'doubt' else state end, calls,
+select key, case when state in ('running', 'pending') and until <= clock_timestamp() then 'doubt' else state end, calls,
        first_called_at, called_at, until, response, reason, settled_by, settled_at, conflicts
 from (select * from {schema}.effect order by called_at desc limit $6) e
 where case $1::text
-    when 'open' then (state in ('running', 'doubt') or conflicts > 0) and (state = 'doubt' or state = 'running' and until <= clock_timestamp() or conflicts > 0)
-    when 'doubt' then (state in ('running', 'doubt') or conflicts > 0) and (state = 'doubt' or state = 'running' and until <= clock_timestamp())
-    when 'running' then (state in ('running', 'doubt') or conflicts > 0) and state = 'running' and until > clock_timestamp()
+    when 'open' then (state in ('running', 'pending', 'doubt') or conflicts > 0) and (state = 'doubt' or until <= clock_timestamp() and state in ('running', 'pending') or conflicts > 0)
+    when 'doubt' then (state in ('running', 'pending', 'doubt') or conflicts > 0) and (state = 'doubt' or until <= clock_timestamp() and state in ('running', 'pending'))
+    when 'running' then (state in ('running', 'pending', 'doubt') or conflicts > 0) and state = 'running' and until > clock_timestamp()
+    when 'pending' then (state in ('running', 'pending', 'doubt') or conflicts > 0) and state = 'pending' and until > clock_timestamp()
     when 'conflict' then conflicts > 0
     when 'all' then true
     else state = $1 end
