@@ -38,6 +38,7 @@ var rooms = map[string]map[string]room{
 		"conn":     {rooms: []string{"stream"}},
 		"resource": {rooms: []string{"conn", "setting", "wire"}},
 		"nack":     {others: []string{"time"}},
+		"push":     {rooms: []string{"conn", "receive", "setting", "wire"}},
 		"receive":  {rooms: []string{"conn", "nack", "publish", "resource", "setting", "stream", "wire"}},
 		"publish":  {rooms: []string{"conn", "resource", "wire"}},
 	},

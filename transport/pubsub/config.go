@@ -21,6 +21,7 @@ import (
 
 	"github.com/millrace-go/millrace/internal/enum"
 	"github.com/millrace-go/millrace/transport"
+	"github.com/millrace-go/millrace/transport/pubsub/internal/push"
 	"github.com/millrace-go/millrace/transport/pubsub/internal/wire"
 )
 
@@ -197,8 +198,8 @@ func (c Config) Validate() error {
 	if c.Recheck < 0 {
 		errs = append(errs, fmt.Errorf("Config.Recheck is %s: want more than 0, or 0 for the default of %s", c.Recheck, defaultRecheck))
 	}
-	if c.MaxPushBytes != 0 && c.MaxPushBytes < maxPushBytes {
-		errs = append(errs, fmt.Errorf("Config.MaxPushBytes is %d: want %d or more, or 0 for the default of %d", c.MaxPushBytes, maxPushBytes, defaultMaxPushBytes))
+	if c.MaxPushBytes != 0 && c.MaxPushBytes < push.MaxBodyBytes {
+		errs = append(errs, fmt.Errorf("Config.MaxPushBytes is %d: want %d or more, or 0 for the default of %d", c.MaxPushBytes, push.MaxBodyBytes, defaultMaxPushBytes))
 	}
 	if c.DrainTimeout < 0 {
 		errs = append(errs, fmt.Errorf("Config.DrainTimeout is %s: want more than 0, or 0 for the default of %s", c.DrainTimeout, transport.DefaultDrainTimeout))

@@ -5,6 +5,7 @@ import (
 
 	"github.com/millrace-go/millrace/transport"
 	"github.com/millrace-go/millrace/transport/pubsub/internal/conn"
+	"github.com/millrace-go/millrace/transport/pubsub/internal/push"
 	"github.com/millrace-go/millrace/transport/pubsub/internal/receive"
 	"github.com/millrace-go/millrace/transport/pubsub/internal/resource"
 	"github.com/millrace-go/millrace/transport/pubsub/internal/setting"
@@ -69,6 +70,26 @@ func (c Config) receiving(topic string, subscriber transport.SubscriberConfig, l
 		Propagator:          c.Propagator,
 		Log:                 log,
 	}
+}
+
+// pushed is what taking pushes needs.
+func (c Config) pushed(log *slog.Logger) push.Config {
+	all := c.pushes()
+	config := push.Config{
+		Project:  wire.Project(c.ProjectID),
+		MaxBytes: c.MaxPushBytes,
+		Consumer: func(consumer string) push.Consumer {
+			s := c.subscription(consumer)
+			return push.Consumer{Push: s.Push.setting(), AckDeadline: s.AckDeadline}
+		},
+		All:           make([]*setting.Push, len(all)),
+		MeterProvider: c.MeterProvider,
+		Log:           log,
+	}
+	for i, p := range all {
+		config.All[i] = p.setting()
+	}
+	return config
 }
 
 func (p *Push) setting() *setting.Push {

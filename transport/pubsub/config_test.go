@@ -151,3 +151,12 @@ func TestConfigValidate(t *testing.T) {
 		require.ErrorContains(t, all, field)
 	}
 }
+
+func TestMaxPushBytes(t *testing.T) {
+	t.Parallel()
+	config := pubsub.Config{ProjectID: "p", MaxPushBytes: 16<<20 - 1}.WithDefaults()
+	require.ErrorContains(t, config.Validate(), "Config.MaxPushBytes is 16777215: want 16777216 or more")
+	config.MaxPushBytes = 16 << 20
+	require.NoError(t, config.Validate())
+	require.Equal(t, 64<<20, pubsub.Config{}.WithDefaults().MaxPushBytes)
+}

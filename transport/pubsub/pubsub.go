@@ -22,6 +22,7 @@ import (
 	"github.com/millrace-go/millrace/transport"
 	"github.com/millrace-go/millrace/transport/pubsub/internal/conn"
 	"github.com/millrace-go/millrace/transport/pubsub/internal/publish"
+	"github.com/millrace-go/millrace/transport/pubsub/internal/push"
 	"github.com/millrace-go/millrace/transport/pubsub/internal/receive"
 	"github.com/millrace-go/millrace/transport/pubsub/internal/resource"
 )
@@ -34,7 +35,7 @@ type Transport struct {
 	resources *resource.Registry
 	publisher *publish.Publisher
 	observer  *receive.Observer
-	pushes    *pushes
+	pushes    *push.Server
 
 	ackFailures atomic.Int64
 
@@ -62,7 +63,7 @@ func New(ctx context.Context, config Config) (*Transport, error) {
 		return nil, fmt.Errorf("make the instruments of millrace.pubsub: %w", err)
 	}
 	log := config.Logger.With(slog.String("transport", "pubsub"), slog.String("project", config.ProjectID))
-	pushes, err := newPushes(ctx, config, log)
+	pushes, err := push.New(ctx, config.pushed(log))
 	if err != nil {
 		return nil, err
 	}

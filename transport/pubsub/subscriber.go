@@ -52,7 +52,7 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	}
 	ready := make(chan struct{})
 	s.running.Go(func() {
-		sub.Run(ctx, s.stop, sub.Watched(func(ctx, messages context.Context) { s.transport.push(ctx, messages, sub, config, ready) }))
+		sub.Run(ctx, s.stop, sub.Watched(func(ctx, messages context.Context) { s.transport.pushes.Take(ctx, messages, sub, ready) }))
 	})
 	<-ready // from now on a request finds it
 	return sub.Messages(), nil

@@ -101,6 +101,9 @@ func New(shared Shared, config Config) *Subscription {
 	return s
 }
 
+// Config is that of New.
+func (s *Subscription) Config() Config { return s.config }
+
 // Messages is what handlers read. It is closed when Run begins to end.
 func (s *Subscription) Messages() <-chan *message.Message { return s.out }
 

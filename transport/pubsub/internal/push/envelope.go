@@ -1,4 +1,4 @@
-package pubsub
+package push
 
 import (
 	"cmp"
@@ -11,12 +11,14 @@ import (
 	"time"
 
 	"cloud.google.com/go/pubsub/v2"
+
+	"github.com/millrace-go/millrace/transport/pubsub/internal/wire"
 )
 
 // What an unwrapped push says of its message beside the attributes
 // (https://cloud.google.com/pubsub/docs/payload-unwrapping). The attempt is not documented; it is read if it comes.
 const (
-	pushHeaderPrefix   = "X-Goog-"
+	headerPrefix       = "X-Goog-"
 	messageIDHeader    = "X-Goog-Pubsub-Message-Id"
 	subscriptionHeader = "X-Goog-Pubsub-Subscription-Name"
 	publishTimeHeader  = "X-Goog-Pubsub-Publish-Time"
@@ -50,9 +52,9 @@ type pushed struct {
 	subscription string // full name, as the request has it
 }
 
-// decodePush reads a push request in either form. The request tells which form it has, so that a service and its
+// decode reads a push request in either form. The request tells which form it has, so that a service and its
 // subscription need not change at the same moment; unwrapped settles the case that looks like both.
-func decodePush(header http.Header, body []byte, unwrapped bool) (pushed, error) {
+func decode(header http.Header, body []byte, unwrapped bool) (pushed, error) {
 	named := header.Get(messageIDHeader) != ""
 	if unwrapped && named {
 		return decodeHeaders(header, body), nil
@@ -106,7 +108,7 @@ func decodeHeaders(header http.Header, body []byte) pushed {
 		message.DeliveryAttempt = &attempt
 	}
 	for name, values := range header {
-		if !ofTheRequest(name) && len(name) <= Limits.MetadataKeyBytes && len(values[0]) <= Limits.MetadataValueBytes {
+		if !ofTheRequest(name) && len(name) <= wire.Limits.MetadataKeyBytes && len(values[0]) <= wire.Limits.MetadataValueBytes {
 			message.Attributes[strings.ToLower(name)] = values[0]
 		}
 	}
@@ -125,6 +127,6 @@ func ofTheRequest(name string) bool {
 		"X-Cloud-Trace-Context", "X-Real-Ip", "X-Request-Id", "X-Serverless-Authorization":
 		return true
 	}
-	return strings.HasPrefix(name, pushHeaderPrefix) || strings.HasPrefix(name, "X-Forwarded-") || strings.HasPrefix(name, "X-Appengine-") ||
+	return strings.HasPrefix(name, headerPrefix) || strings.HasPrefix(name, "X-Forwarded-") || strings.HasPrefix(name, "X-Appengine-") ||
 		strings.HasPrefix(name, "X-Envoy-")
 }

@@ -1,4 +1,4 @@
-package pubsub
+package push
 
 import (
 	"net/http"
@@ -47,7 +47,7 @@ func TestPushOnePerKey(t *testing.T) {
 		require.Equal(t, 15*time.Second, time.Since(began))
 		running.Ack()
 		require.Equal(t, http.StatusNoContent, (<-two).Code)
-		require.Empty(t, b.transport.pushes.targets["topic.c"].lanes.taken)
+		require.Empty(t, b.server.targets["topic.c"].lanes.taken)
 	})
 }
 
@@ -104,6 +104,6 @@ func TestPushSubscriberLeavesItsWaitingToTheOthers(t *testing.T) {
 		handle(stays, func(msg *message.Message) { msg.Ack() })
 		require.Equal(t, http.StatusNoContent, (<-third).Code)
 		require.Equal(t, http.StatusNoContent, (<-fourth).Code)
-		require.Zero(t, b.count(pushClosing))
+		require.Zero(t, b.count(outcomeClosing))
 	})
 }

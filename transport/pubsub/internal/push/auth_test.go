@@ -1,4 +1,4 @@
-package pubsub
+package push
 
 import (
 	"crypto"
@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/transport/pubsub/internal/setting"
 )
 
 const (
@@ -102,7 +104,7 @@ func checkToken(t testing.TB, google http.RoundTripper, authorization string) *a
 	if authorization != "" {
 		request.Header.Set("Authorization", authorization)
 	}
-	return auth.check(request, &Push{ServiceAccount: pushAccount, Audience: pushAudience})
+	return auth.check(request, &setting.Push{ServiceAccount: pushAccount, Audience: pushAudience})
 }
 
 func TestPushTokenThatStands(t *testing.T) {
@@ -176,7 +178,7 @@ func TestPushCertificatesUnavailable(t *testing.T) {
 		refused := checkToken(t, google, token)
 		require.NotNil(t, refused, name)
 		require.Equal(t, http.StatusServiceUnavailable, refused.status, name)
-		require.Equal(t, pushNoCertificates, refused.outcome, name)
+		require.Equal(t, outcomeNoCertificates, refused.outcome, name)
 	}
 	google.answer = nil
 	require.Nil(t, checkToken(t, google, token))
@@ -190,7 +192,7 @@ func TestPushCertificatesAreKept(t *testing.T) {
 	for range 5 {
 		request := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", http.NoBody)
 		request.Header.Set("Authorization", "Bearer "+google.token(t, nil))
-		require.Nil(t, auth.check(request, &Push{ServiceAccount: pushAccount, Audience: pushAudience}))
+		require.Nil(t, auth.check(request, &setting.Push{ServiceAccount: pushAccount, Audience: pushAudience}))
 	}
 	require.Equal(t, 1, google.fetches)
 }
@@ -200,15 +202,15 @@ func TestPushUnauthenticated(t *testing.T) {
 	auth, err := newAuthenticator(t.Context(), newSigner(t))
 	require.NoError(t, err)
 	request := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", http.NoBody)
-	require.Nil(t, auth.check(request, &Push{AllowUnauthenticated: true}))
-	require.NotNil(t, auth.check(request, &Push{AllowUnauthenticated: true, ServiceAccount: pushAccount}), "an account that is named is asked for")
+	require.Nil(t, auth.check(request, &setting.Push{}))
+	require.NotNil(t, auth.check(request, &setting.Push{ServiceAccount: pushAccount}), "an account that is named is asked for")
 }
 
 // The answer to a push without a valid token named the account and the audience that are wanted, and told consumers from
 // names that nobody has.
 func TestPushTellsNothingToTheUnauthenticated(t *testing.T) {
 	t.Parallel()
-	b := newPushBench(t, &Push{Endpoint: pushAudience, ServiceAccount: pushAccount})
+	b := newPushBench(t, &setting.Push{Endpoint: pushAudience, ServiceAccount: pushAccount, Audience: pushAudience})
 	stranger := newSigner(t)
 	for name, authorization := range map[string]string{
 		"none": "", "no JWT": "Bearer secret", "other key": "Bearer " + stranger.token(t, nil),

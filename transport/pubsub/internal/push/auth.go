@@ -1,4 +1,4 @@
-package pubsub
+package push
 
 import (
 	"bytes"
@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"google.golang.org/api/idtoken"
+
+	"github.com/millrace-go/millrace/transport/pubsub/internal/setting"
 )
 
 // certificateTimeout bounds the fetch of Google's certificates, which the validator keeps for as long as they say.
@@ -36,7 +38,7 @@ func newAuthenticator(ctx context.Context, client http.RoundTripper) (*authentic
 }
 
 // check returns nil for a request that comes from Pub/Sub in the name of push's account.
-func (a *authenticator) check(r *http.Request, push *Push) *answer {
+func (a *authenticator) check(r *http.Request, push *setting.Push) *answer {
 	if push.ServiceAccount == "" { // validated: AllowUnauthenticated
 		return nil
 	}
@@ -46,24 +48,24 @@ func (a *authenticator) check(r *http.Request, push *Push) *answer {
 	}
 	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	if !strings.EqualFold(scheme, "Bearer") || token == "" {
-		return refuse(http.StatusUnauthorized, pushUnauthorized, "no bearer token", nil)
+		return refuse(http.StatusUnauthorized, outcomeUnauthorized, "no bearer token", nil)
 	}
 	if algorithm(token) != "RS256" {
 		// Pub/Sub signs with it. Not left to the validator, which panics at a short ES256 signature (v0.279.0).
-		return refuse(http.StatusUnauthorized, pushUnauthorized, "the token is not signed with RS256", nil)
+		return refuse(http.StatusUnauthorized, outcomeUnauthorized, "the token is not signed with RS256", nil)
 	}
 	payload, err := a.validator.Validate(r.Context(), token, push.Audience)
 	switch {
 	case errors.Is(err, errCertificates):
-		return &answer{status: http.StatusServiceUnavailable, outcome: pushNoCertificates, err: err, reason: "the token cannot be checked now"}
+		return &answer{status: http.StatusServiceUnavailable, outcome: outcomeNoCertificates, err: err, reason: "the token cannot be checked now"}
 	case err != nil:
-		return refuse(http.StatusUnauthorized, pushUnauthorized, "the token is not valid", err)
+		return refuse(http.StatusUnauthorized, outcomeUnauthorized, "the token is not valid", err)
 	case payload.Issuer != "accounts.google.com" && payload.Issuer != "https://accounts.google.com":
-		return refuse(http.StatusUnauthorized, pushUnauthorized, "the token is not from accounts.google.com", nil)
+		return refuse(http.StatusUnauthorized, outcomeUnauthorized, "the token is not from accounts.google.com", nil)
 	}
 	email, _ := payload.Claims["email"].(string)
 	if verified, _ := payload.Claims["email_verified"].(bool); !verified || email != push.ServiceAccount {
-		return refuse(http.StatusForbidden, pushForbidden, "the token is of another account", nil)
+		return refuse(http.StatusForbidden, outcomeForbidden, "the token is of another account", nil)
 	}
 	return nil
 }

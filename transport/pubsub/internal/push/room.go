@@ -1,4 +1,4 @@
-package pubsub
+package push
 
 import (
 	"context"
@@ -8,15 +8,15 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// pushRoom bounds the bodies of all push requests together. It is safe for concurrent use.
-type pushRoom struct {
+// room bounds the bodies of all push requests together. It is safe for concurrent use.
+type room struct {
 	memory *semaphore.Weighted // in bytes
 }
 
-func newPushRoom(bytes int) pushRoom { return pushRoom{semaphore.NewWeighted(int64(bytes))} }
+func newRoom(bytes int) room { return room{semaphore.NewWeighted(int64(bytes))} }
 
 // take waits for room until latest, until request ends, or until gone is closed. It returns nil when size bytes are taken.
-func (p pushRoom) take(request context.Context, size int64, latest time.Time, gone <-chan struct{}) *answer {
+func (p room) take(request context.Context, size int64, latest time.Time, gone <-chan struct{}) *answer {
 	if p.memory.TryAcquire(size) {
 		return nil
 	}

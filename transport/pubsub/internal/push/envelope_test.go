@@ -1,4 +1,4 @@
-package pubsub
+package push
 
 import (
 	"encoding/json"
@@ -46,7 +46,7 @@ func TestDecodeEnvelope(t *testing.T) {
 			pubsub.Message{ID: "1", Data: []byte{}, Attributes: map[string]string{"a": ""}, PublishTime: published},
 		},
 	} {
-		got, err := decodePush(http.Header{}, []byte(c.body), false)
+		got, err := decode(http.Header{}, []byte(c.body), false)
 		require.NoError(t, err, name)
 		require.Equal(t, &c.want, got.message, name)
 		require.Equal(t, "projects/p/subscriptions/topic.c", got.subscription, name)
@@ -71,7 +71,7 @@ func TestDecodeMalformed(t *testing.T) {
 		"an event itself": `{"labour": 7}`,
 	} {
 		for _, unwrapped := range []bool{false, true} {
-			_, err := decodePush(http.Header{"User-Agent": {"x"}}, []byte(body), unwrapped)
+			_, err := decode(http.Header{"User-Agent": {"x"}}, []byte(body), unwrapped)
 			require.Error(t, err, name)
 		}
 	}
@@ -81,7 +81,7 @@ func TestDecodeMalformed(t *testing.T) {
 func TestDecodeHeadersThatMakeNoSense(t *testing.T) {
 	t.Parallel()
 	for _, attempt := range []string{"often", "-1", "0"} {
-		got, err := decodePush(http.Header{messageIDHeader: {"1"}, publishTimeHeader: {"yesterday"}, attemptHeader: {attempt}}, nil, true)
+		got, err := decode(http.Header{messageIDHeader: {"1"}, publishTimeHeader: {"yesterday"}, attemptHeader: {attempt}}, nil, true)
 		require.NoError(t, err)
 		require.Equal(t, &pubsub.Message{ID: "1", Attributes: map[string]string{}}, got.message)
 	}
@@ -109,13 +109,13 @@ func TestDecodeUnwrapped(t *testing.T) {
 		Attributes: map[string]string{"name": "value", "empty": "", wire.IDAttribute: "event-1"},
 	}
 	for _, unwrapped := range []bool{true, false} { // the subscription may have changed before the service has
-		got, err := decodePush(header, want.Data, unwrapped)
+		got, err := decode(header, want.Data, unwrapped)
 		require.NoError(t, err)
 		require.Equal(t, want, got.message)
 		require.Equal(t, "projects/p/subscriptions/topic.c", got.subscription)
 	}
 
-	got, err := decodePush(unwrappedHeader(http.Header{emulatorKeyHeader: {"k"}}), nil, true)
+	got, err := decode(unwrappedHeader(http.Header{emulatorKeyHeader: {"k"}}), nil, true)
 	require.NoError(t, err)
 	require.Equal(t, "k", got.message.OrderingKey)
 	require.Nil(t, got.message.DeliveryAttempt)
@@ -125,14 +125,14 @@ func TestDecodeUnwrapped(t *testing.T) {
 func TestDecodeUnwrappedRepublish(t *testing.T) {
 	t.Parallel()
 	header := unwrappedHeader(http.Header{
-		"Name": {strings.Repeat("v", Limits.MetadataValueBytes)}, "X-Envoy-Attempt-Count": {"1"},
-		"X-Mesh-Identity": {strings.Repeat("v", Limits.MetadataValueBytes+1)}, "X-" + strings.Repeat("n", Limits.MetadataKeyBytes): {"v"},
+		"Name": {strings.Repeat("v", wire.Limits.MetadataValueBytes)}, "X-Envoy-Attempt-Count": {"1"},
+		"X-Mesh-Identity": {strings.Repeat("v", wire.Limits.MetadataValueBytes+1)}, "X-" + strings.Repeat("n", wire.Limits.MetadataKeyBytes): {"v"},
 	})
-	got, err := decodePush(header, nil, true)
+	got, err := decode(header, nil, true)
 	require.NoError(t, err)
 	msg := wire.Unmarshal(got.message)
 	require.NoError(t, wire.Check(msg))
-	require.Equal(t, message.Metadata{"name": strings.Repeat("v", Limits.MetadataValueBytes)}, msg.Metadata)
+	require.Equal(t, message.Metadata{"name": strings.Repeat("v", wire.Limits.MetadataValueBytes)}, msg.Metadata)
 }
 
 // A body that looks like an envelope is an event's own when the subscription is unwrapped; and the other way round the
@@ -140,14 +140,14 @@ func TestDecodeUnwrappedRepublish(t *testing.T) {
 func TestDecodeWhatLooksLikeBoth(t *testing.T) {
 	t.Parallel()
 	body := []byte(`{"message": {"messageId": "7", "data": "SGVsbG8="}}`)
-	got, err := decodePush(unwrappedHeader(nil), body, true)
+	got, err := decode(unwrappedHeader(nil), body, true)
 	require.NoError(t, err)
 	require.Equal(t, body, got.message.Data)
 	for _, c := range []struct {
 		header    http.Header
 		unwrapped bool
 	}{{http.Header{}, true}, {unwrappedHeader(nil), false}} {
-		got, err = decodePush(c.header, body, c.unwrapped)
+		got, err = decode(c.header, body, c.unwrapped)
 		require.NoError(t, err)
 		require.Equal(t, "Hello", string(got.message.Data))
 	}
@@ -160,7 +160,7 @@ func FuzzEnvelope(f *testing.F) {
 		// Whatever comes: no panic, and either a message or an error.
 		for _, header := range []http.Header{{}, {messageIDHeader: {id}, publishTimeHeader: {value}, name: {value}}} {
 			for _, unwrapped := range []bool{false, true} {
-				got, err := decodePush(header, body, unwrapped)
+				got, err := decode(header, body, unwrapped)
 				require.Equal(t, err == nil, got.message != nil)
 			}
 		}
@@ -177,7 +177,7 @@ func FuzzEnvelope(f *testing.F) {
 			"message":      map[string]any{"data": data, "messageId": id, "orderingKey": key, "attributes": map[string]string{name: value}},
 		})
 		require.NoError(t, err)
-		got, err := decodePush(http.Header{}, text, false)
+		got, err := decode(http.Header{}, text, false)
 		require.NoError(t, err)
 		require.Equal(t, string(data), string(got.message.Data))
 		require.Equal(t, pubsub.Message{ID: id, OrderingKey: key, Attributes: map[string]string{name: value}, Data: got.message.Data}, *got.message)

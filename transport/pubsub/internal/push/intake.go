@@ -1,9 +1,7 @@
-package pubsub
+package push
 
 import (
 	"context"
-	"log/slog"
-	"net/http"
 	"path"
 	"slices"
 	"sync"
@@ -14,57 +12,34 @@ import (
 	"github.com/millrace-go/millrace/transport/pubsub/internal/receive"
 )
 
-// pushWaiting is how many requests of a subscription wait while all of its handlers are busy; more are refused at once.
-const pushWaiting = 100
+// maxWaiting is how many requests of a subscription wait while all of its handlers are busy; more are refused at once.
+const maxWaiting = 100
 
-// pushes is what a transport has for push subscriptions. It is safe for concurrent use.
-type pushes struct {
-	auth     *authenticator
-	observer *pushObserver
-	room     pushRoom
-
-	mu      sync.Mutex
-	targets map[string]*pushTarget // by subscription ID; one stays when nobody is subscribed any more
-}
-
-func newPushes(ctx context.Context, config Config, log *slog.Logger) (*pushes, error) {
-	auth, err := newAuthenticator(ctx, http.DefaultTransport)
-	if err != nil {
-		return nil, err
-	}
-	observer, err := newPushObserver(config, log)
-	if err != nil {
-		return nil, err
-	}
-	return &pushes{auth: auth, observer: observer, room: newPushRoom(config.MaxPushBytes), targets: map[string]*pushTarget{}}, nil
-}
-
-// pushTarget is what the calls of Subscribe for one push subscription share.
-type pushTarget struct {
+// target is what the calls of Subscribe for one push subscription share.
+type target struct {
 	lanes lanes
 
 	mu       sync.Mutex
 	requests int // held
-	intakes  []*pushIntake
+	intakes  []*intake
 	gone     chan struct{} // closed when the last intake ends
 	next     int
 }
 
-// pushIntake is the intake of one call of Subscribe.
-type pushIntake struct {
+// intake is the intake of one call of Subscribe.
+type intake struct {
 	*receive.Subscription
-	ordered     bool
-	ackDeadline time.Duration
-	messages    context.Context // the parent of the messages' contexts
-	target      *pushTarget
-	delivering  sync.WaitGroup // requests whose answer has not gone; Add only under target.mu while among its intakes
+	config     receive.Config
+	messages   context.Context // the parent of the messages' contexts
+	target     *target
+	delivering sync.WaitGroup // requests whose answer has not gone; Add only under target.mu while among its intakes
 }
 
-// push is the intake by HTTP requests, which Transport.PushHandler gets. It returns when each has its answer, and closes
-// ready when it takes them.
-func (t *Transport) push(ctx, messages context.Context, s *receive.Subscription, config receive.Config, ready chan<- struct{}) {
-	target := t.pushes.target(path.Base(config.Name), true)
-	p := &pushIntake{Subscription: s, ordered: config.Ordered, ackDeadline: config.AckDeadline, messages: messages, target: target}
+// Take is the intake by HTTP requests. It returns when each has its answer, and closes ready when it takes them.
+func (s *Server) Take(ctx, messages context.Context, subscription *receive.Subscription, ready chan<- struct{}) {
+	config := subscription.Config()
+	target := s.target(path.Base(config.Name), true)
+	p := &intake{Subscription: subscription, config: config, messages: messages, target: target}
 	target.add(p)
 	close(ready)
 	<-ctx.Done()
@@ -73,18 +48,18 @@ func (t *Transport) push(ctx, messages context.Context, s *receive.Subscription,
 }
 
 // target returns nil for a subscription that was never subscribed to here, unless it is to be made.
-func (p *pushes) target(id string, create bool) *pushTarget {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	target := p.targets[id]
-	if target == nil && create {
-		target = &pushTarget{lanes: lanes{taken: map[string]chan struct{}{}}}
-		p.targets[id] = target
+func (s *Server) target(id string, create bool) *target {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.targets[id]
+	if t == nil && create {
+		t = &target{lanes: lanes{taken: map[string]chan struct{}{}}}
+		s.targets[id] = t
 	}
-	return target
+	return t
 }
 
-func (t *pushTarget) add(p *pushIntake) {
+func (t *target) add(p *intake) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if len(t.intakes) == 0 {
@@ -93,20 +68,20 @@ func (t *pushTarget) add(p *pushIntake) {
 	t.intakes = append(t.intakes, p)
 }
 
-func (t *pushTarget) remove(p *pushIntake) {
+func (t *target) remove(p *intake) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.intakes = slices.DeleteFunc(t.intakes, func(other *pushIntake) bool { return other == p })
+	t.intakes = slices.DeleteFunc(t.intakes, func(other *intake) bool { return other == p })
 	if len(t.intakes) == 0 {
 		close(t.gone)
 	}
 }
 
 // admit lets a request wait for a handler, until leave is called. There is nobody to wait for after gone is closed.
-func (t *pushTarget) admit() (gone <-chan struct{}, refused *answer) {
+func (t *target) admit() (gone <-chan struct{}, refused *answer) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	most := pushWaiting
+	most := maxWaiting
 	for _, p := range t.intakes {
 		most += p.Slots()
 	}
@@ -122,7 +97,7 @@ func (t *pushTarget) admit() (gone <-chan struct{}, refused *answer) {
 	return t.gone, nil
 }
 
-func (t *pushTarget) leave() {
+func (t *target) leave() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.requests--
@@ -130,11 +105,11 @@ func (t *pushTarget) leave() {
 
 // choose returns an intake with a free handler, if there is one, in turn. The caller calls its delivering.Done. It is
 // nil when nobody is subscribed, or only what closes.
-func (t *pushTarget) choose() *pushIntake {
+func (t *target) choose() *intake {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.next++
-	var chosen *pushIntake
+	var chosen *intake
 	for i := range t.intakes {
 		p := t.intakes[(t.next+i)%len(t.intakes)]
 		if p.closing() {
@@ -158,12 +133,12 @@ func (t *pushTarget) choose() *pushIntake {
 // Pub/Sub delivers a message again when its request outlives the ack deadline, which nothing extends. So a handler is
 // given a message only while a quarter of the deadline remains. A retry that the handler wants sooner happens in place:
 // to Pub/Sub any nack is a failure, which counts against the message, and for which it slows down the whole subscription.
-func (p *pushIntake) serve(request context.Context, m *pubsub.Message, received time.Time) answer {
-	latest := latestDelivery(received, p.ackDeadline)
+func (p *intake) serve(request context.Context, m *pubsub.Message, received time.Time) answer {
+	latest := latestDelivery(received, p.config.AckDeadline)
 	waiting, cancel := context.WithDeadline(request, latest)
 	defer cancel()
 	// Pub/Sub sends one message of a key at a time, but again when it takes the one before for lost.
-	if key := m.OrderingKey; p.ordered && key != "" {
+	if key := m.OrderingKey; p.config.Ordered && key != "" {
 		if !p.target.lanes.enter(key, waiting.Done(), p.Closing()) {
 			return p.turnedAway()
 		}
@@ -209,14 +184,14 @@ func latestDelivery(received time.Time, ackDeadline time.Duration) time.Time {
 }
 
 // turnedAway is for a message that no handler has seen.
-func (p *pushIntake) turnedAway() answer {
+func (p *intake) turnedAway() answer {
 	if p.closing() {
 		return closingAnswer
 	}
 	return busyAnswer
 }
 
-func (p *pushIntake) closing() bool {
+func (p *intake) closing() bool {
 	select {
 	case <-p.Closing():
 		return true

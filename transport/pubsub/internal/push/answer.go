@@ -1,4 +1,4 @@
-package pubsub
+package push
 
 import (
 	"context"
@@ -17,18 +17,18 @@ import (
 
 // What became of a push request, as the metrics call it.
 const (
-	pushAcked          = "acked"
-	pushNacked         = "nacked"
-	pushBusy           = "busy" // no handler was free in time
-	pushClosing        = "closing"
-	pushUnauthorized   = "unauthorized"
-	pushForbidden      = "forbidden"
-	pushNoCertificates = "no_certificates"
-	pushMalformed      = "malformed"
-	pushTooLarge       = "too_large"
-	pushSlow           = "slow_body"
-	pushUnknown        = "unknown_subscription"
-	pushMethod         = "method"
+	outcomeAcked          = "acked"
+	outcomeNacked         = "nacked"
+	outcomeBusy           = "busy" // no handler was free in time
+	outcomeClosing        = "closing"
+	outcomeUnauthorized   = "unauthorized"
+	outcomeForbidden      = "forbidden"
+	outcomeNoCertificates = "no_certificates"
+	outcomeMalformed      = "malformed"
+	outcomeTooLarge       = "too_large"
+	outcomeSlow           = "slow_body"
+	outcomeUnknown        = "unknown_subscription"
+	outcomeMethod         = "method"
 )
 
 // answer is what a push request gets. Pub/Sub takes 102, 200, 201, 202 and 204 for an ack and everything else for a nack,
@@ -43,17 +43,17 @@ type answer struct {
 }
 
 var (
-	ackedAnswer   = answer{status: http.StatusNoContent, outcome: pushAcked}
-	nackedAnswer  = answer{status: http.StatusServiceUnavailable, outcome: pushNacked, reason: "not handled: deliver it again"}
-	busyAnswer    = answer{status: http.StatusTooManyRequests, outcome: pushBusy, reason: "no handler was free in time: deliver it again"}
-	closingAnswer = answer{status: http.StatusServiceUnavailable, outcome: pushClosing, reason: "nobody is subscribed here at the moment: deliver it again"}
+	ackedAnswer   = answer{status: http.StatusNoContent, outcome: outcomeAcked}
+	nackedAnswer  = answer{status: http.StatusServiceUnavailable, outcome: outcomeNacked, reason: "not handled: deliver it again"}
+	busyAnswer    = answer{status: http.StatusTooManyRequests, outcome: outcomeBusy, reason: "no handler was free in time: deliver it again"}
+	closingAnswer = answer{status: http.StatusServiceUnavailable, outcome: outcomeClosing, reason: "nobody is subscribed here at the moment: deliver it again"}
 )
 
 func (a answer) write(w http.ResponseWriter) {
 	if a.retryAfter > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(int((a.retryAfter+time.Second-1)/time.Second)))
 	}
-	if a.outcome == pushMethod {
+	if a.outcome == outcomeMethod {
 		w.Header().Set("Allow", http.MethodPost)
 	}
 	reason := a.reason
@@ -78,8 +78,8 @@ func (a answer) write(w http.ResponseWriter) {
 // warnEach is the least time between two warnings of one kind: a misconfigured sender repeats itself all the time.
 const warnEach = 10 * time.Second
 
-// pushObserver counts what becomes of push requests, and tells of those that somebody should look into.
-type pushObserver struct {
+// observer counts what becomes of push requests, and tells of those that somebody should look into.
+type observer struct {
 	log      *slog.Logger
 	requests metric.Int64Counter
 
@@ -92,22 +92,22 @@ type warning struct {
 	unsaid int
 }
 
-func newPushObserver(config Config, log *slog.Logger) (*pushObserver, error) {
-	requests, err := config.MeterProvider.Meter(conn.Scope).Int64Counter(
+func newObserver(provider metric.MeterProvider, log *slog.Logger) (*observer, error) {
+	requests, err := provider.Meter(conn.Scope).Int64Counter(
 		"millrace.pubsub.push_requests", metric.WithUnit("{request}"),
 		metric.WithDescription("Push requests, by what became of them."))
-	return &pushObserver{log: log, requests: requests, warned: map[string]*warning{}}, err
+	return &observer{log: log, requests: requests, warned: map[string]*warning{}}, err
 }
 
 // observe expects consumer to be empty when it may be anything that a stranger has sent.
-func (o *pushObserver) observe(ctx context.Context, consumer, subscriptionID string, a answer) {
+func (o *observer) observe(ctx context.Context, consumer, subscriptionID string, a answer) {
 	attributes := []attribute.KeyValue{attribute.String("millrace.outcome", a.outcome)}
 	if consumer != "" {
 		attributes = append(attributes, attribute.String("millrace.consumer", consumer))
 	}
 	o.requests.Add(ctx, 1, metric.WithAttributes(attributes...))
 	switch a.outcome {
-	case pushAcked, pushNacked, pushBusy, pushClosing:
+	case outcomeAcked, outcomeNacked, outcomeBusy, outcomeClosing:
 		return
 	}
 	if unsaid, ok := o.mayWarn(a.outcome, time.Now()); ok {
@@ -117,7 +117,7 @@ func (o *pushObserver) observe(ctx context.Context, consumer, subscriptionID str
 }
 
 // mayWarn also returns how many warnings of the kind were kept back since the last.
-func (o *pushObserver) mayWarn(outcome string, now time.Time) (unsaid int, ok bool) {
+func (o *observer) mayWarn(outcome string, now time.Time) (unsaid int, ok bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	w := o.warned[outcome]

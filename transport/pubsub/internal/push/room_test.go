@@ -1,4 +1,4 @@
-package pubsub
+package push
 
 import (
 	"bufio"
@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/transport"
+	"github.com/millrace-go/millrace/transport/pubsub/internal/setting"
 )
 
 // largeBody is a push of about size bytes.
@@ -38,7 +39,7 @@ func (u *unread) Read(p []byte) (int, error) {
 }
 
 // Requests that waited for a handler held their bodies, up to 110 of 16 MB for each subscription. Now the bodies of all
-// subscriptions share MaxPushBytes, and what finds no room is not read.
+// subscriptions share Config.MaxBytes, and what finds no room is not read.
 func TestPushMemoryIsBoundedInSum(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := newPushBench(t, openPush)
@@ -47,8 +48,8 @@ func TestPushMemoryIsBoundedInSum(t *testing.T) {
 			messages, _ := b.subscribeTo(topic, transport.SubscriberConfig{Concurrency: 100})
 			handle(messages, func(msg *message.Message) { running <- msg })
 		}
-		const size = maxPushBytes / 2
-		fits := defaultMaxPushBytes / size
+		const size = MaxBodyBytes / 2
+		fits := maxBytes / size
 		requests := make([]chan struct{}, 0, fits+2)
 		answers := make(chan int, fits+2)
 		for i := range fits + 2 {
@@ -84,7 +85,7 @@ func TestPushMemoryIsBoundedInSum(t *testing.T) {
 			require.Equal(t, http.StatusNoContent, <-answers)
 		}
 		synctest.Wait()
-		require.True(t, b.transport.pushes.room.memory.TryAcquire(defaultMaxPushBytes), "all room is given back")
+		require.True(t, b.server.room.memory.TryAcquire(maxBytes), "all room is given back")
 	})
 }
 
@@ -99,14 +100,14 @@ func TestPushMemoryOfUnknownLength(t *testing.T) {
 		answer := make(chan int, 1)
 		go func() { answer <- b.serve(r).Code }()
 		synctest.Wait()
-		memory := b.transport.pushes.room.memory
-		require.False(t, memory.TryAcquire(defaultMaxPushBytes-maxPushBytes+1))
+		memory := b.server.room.memory
+		require.False(t, memory.TryAcquire(maxBytes-MaxBodyBytes+1))
 		text := wrapped("1", "")
 		_, err := io.WriteString(sender, text)
 		require.NoError(t, err)
 		require.NoError(t, sender.Close())
 		msg := <-messages
-		require.True(t, memory.TryAcquire(int64(defaultMaxPushBytes-len(text))))
+		require.True(t, memory.TryAcquire(int64(maxBytes-len(text))))
 		msg.Ack()
 		require.Equal(t, http.StatusNoContent, <-answer)
 	})
@@ -117,7 +118,7 @@ func TestPushMemoryIsNotWaitedForByWhatCloses(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := newPushBench(t, openPush)
 		_, closeAndWait := b.subscribe(transport.SubscriberConfig{})
-		require.True(t, b.transport.pushes.room.memory.TryAcquire(defaultMaxPushBytes))
+		require.True(t, b.server.room.memory.TryAcquire(maxBytes))
 		answer := b.push("1", "")
 		synctest.Wait()
 		began := time.Now()
@@ -130,13 +131,11 @@ func TestPushMemoryIsNotWaitedForByWhatCloses(t *testing.T) {
 // A sender that stops in the middle of a body kept its request, and its room, for as long as it liked.
 func TestPushMemoryOfSlowBodies(t *testing.T) {
 	t.Parallel()
-	b := newPushBench(t, &Push{Endpoint: "http://service.example/push", AllowUnauthenticated: true})
-	consumer := b.transport.config.Consumers["c"]
-	consumer.AckDeadline = 400 * time.Millisecond // three quarters of it are for the body
-	b.transport.config.Consumers["c"] = consumer
+	b := newPushBench(t, &setting.Push{Endpoint: "http://service.example/push"})
+	b.consumer.AckDeadline = 400 * time.Millisecond // three quarters of it are for the body
 	messages, _ := b.subscribe(transport.SubscriberConfig{})
 	handle(messages, func(msg *message.Message) { msg.Ack() })
-	server := httptest.NewServer(b.transport.PushHandler())
+	server := httptest.NewServer(b.server)
 	defer server.Close()
 
 	conn, err := net.Dial("tcp", server.Listener.Addr().String())
@@ -149,9 +148,9 @@ func TestPushMemoryOfSlowBodies(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, response.Body.Close())
 	require.Equal(t, http.StatusRequestTimeout, response.StatusCode)
-	require.EqualValues(t, 1, b.count(pushSlow))
-	require.True(t, b.transport.pushes.room.memory.TryAcquire(defaultMaxPushBytes))
-	b.transport.pushes.room.memory.Release(defaultMaxPushBytes)
+	require.EqualValues(t, 1, b.count(outcomeSlow))
+	require.True(t, b.server.room.memory.TryAcquire(maxBytes))
+	b.server.room.memory.Release(maxBytes)
 
 	// The deadline is the body's alone: a handler may take longer, and its sender is not taken for gone.
 	began := time.Now()
@@ -165,13 +164,4 @@ func TestPushMemoryOfSlowBodies(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, answered.Body.Close())
 	require.Equal(t, http.StatusNoContent, answered.StatusCode)
-}
-
-func TestPushMemoryConfig(t *testing.T) {
-	t.Parallel()
-	config := Config{ProjectID: "p", MaxPushBytes: maxPushBytes - 1}.WithDefaults()
-	require.ErrorContains(t, config.Validate(), "Config.MaxPushBytes is 16777215: want 16777216 or more")
-	config.MaxPushBytes = maxPushBytes
-	require.NoError(t, config.Validate())
-	require.Equal(t, defaultMaxPushBytes, Config{}.WithDefaults().MaxPushBytes)
 }

@@ -1,4 +1,4 @@
-package pubsub
+package push
 
 import (
 	"bytes"
@@ -21,39 +21,54 @@ import (
 
 	"github.com/millrace-go/millrace/transport"
 	"github.com/millrace-go/millrace/transport/pubsub/internal/receive"
+	"github.com/millrace-go/millrace/transport/pubsub/internal/resource"
+	"github.com/millrace-go/millrace/transport/pubsub/internal/setting"
 	"github.com/millrace-go/millrace/transport/pubsub/internal/wire"
 )
 
-// pushBench is a transport without a service, for push requests alone.
+// pushBench is a server without Pub/Sub.
 type pushBench struct {
-	t         *testing.T
-	transport *Transport
-	google    *signer
-	logged    bytes.Buffer
-	metrics   *sdkmetric.ManualReader
+	t        *testing.T
+	server   *Server
+	consumer Consumer // "c"
+	observer *receive.Observer
+	google   *signer
+	log      *slog.Logger
+	logged   bytes.Buffer
+	metrics  *sdkmetric.ManualReader
 }
 
-func newPushBench(t *testing.T, push *Push) *pushBench {
+func newPushBench(t *testing.T, push *setting.Push) *pushBench {
 	t.Helper()
-	b := &pushBench{t: t, google: newSigner(t), metrics: sdkmetric.NewManualReader()}
-	config := Config{
-		ProjectID:     "p",
-		Consumers:     map[string]SubscriptionConfig{"c": {Push: push}, "pulls": {}},
-		MeterProvider: sdkmetric.NewMeterProvider(sdkmetric.WithReader(b.metrics)),
-		Logger:        slog.New(slog.NewTextHandler(&b.logged, nil)),
-	}.WithDefaults()
-	require.NoError(t, config.Validate())
-	observer, err := receive.NewObserver(config.MeterProvider)
+	b := &pushBench{t: t, consumer: Consumer{push, setting.DefaultAckDeadline}, google: newSigner(t), metrics: sdkmetric.NewManualReader()}
+	b.log = slog.New(slog.NewTextHandler(&b.logged, nil))
+	provider := sdkmetric.NewMeterProvider(sdkmetric.WithReader(b.metrics))
+	var err error
+	b.observer, err = receive.NewObserver(provider)
 	require.NoError(t, err)
-	pushes, err := newPushes(t.Context(), config, config.Logger)
+	b.server, err = New(t.Context(), Config{
+		Project:  "p",
+		MaxBytes: maxBytes,
+		Consumer: func(consumer string) Consumer {
+			if consumer == "c" {
+				return b.consumer
+			}
+			return Consumer{AckDeadline: setting.DefaultAckDeadline}
+		},
+		All:           []*setting.Push{push},
+		MeterProvider: provider,
+		Log:           b.log,
+	})
 	require.NoError(t, err)
-	pushes.auth, err = newAuthenticator(t.Context(), b.google)
+	b.server.auth, err = newAuthenticator(t.Context(), b.google)
 	require.NoError(t, err)
-	b.transport = &Transport{config: config, log: config.Logger, observer: observer, pushes: pushes}
 	return b
 }
 
-var openPush = &Push{Endpoint: "http://service.example/push", AllowUnauthenticated: true}
+// maxBytes is what the bodies of a bench's requests may have together.
+const maxBytes = 64 << 20
+
+var openPush = &setting.Push{Endpoint: "http://service.example/push"}
 
 type valueKey struct{}
 
@@ -63,15 +78,22 @@ func (b *pushBench) subscribe(config transport.SubscriberConfig) (<-chan *messag
 }
 
 func (b *pushBench) subscribeTo(topic string, config transport.SubscriberConfig) (<-chan *message.Message, func()) {
-	config.Consumer = "c"
-	own := b.transport.config.receiving(topic, config.WithDefaults(), b.transport.log)
-	sub := receive.New(b.transport.shared(), own)
+	config = config.WithDefaults()
+	sub := receive.New(receive.Shared{Observer: b.observer}, receive.Config{
+		Subscription: resource.Subscription{Topic: topic, Consumer: "c", Subscription: setting.Subscription{
+			AckDeadline: b.consumer.AckDeadline, Ordered: config.Ordered, Push: b.consumer.Push,
+		}},
+		Name:         "projects/p/subscriptions/" + topic + ".c",
+		Concurrency:  config.Concurrency,
+		DrainTimeout: transport.DefaultDrainTimeout,
+		Log:          b.log,
+	})
 	stop := make(chan struct{})
 	ready := make(chan struct{})
 	var running sync.WaitGroup
 	running.Go(func() {
 		sub.Run(context.WithValue(b.t.Context(), valueKey{}, "of Subscribe"), stop, func(ctx, messages context.Context) {
-			b.transport.push(ctx, messages, sub, own, ready)
+			b.server.Take(ctx, messages, sub, ready)
 		})
 	})
 	closing := sync.OnceFunc(func() { close(stop) })
@@ -101,7 +123,7 @@ func (b *pushBench) request(body string) *http.Request {
 
 func (b *pushBench) serve(r *http.Request) *httptest.ResponseRecorder {
 	w := httptest.NewRecorder()
-	b.transport.PushHandler().ServeHTTP(w, r)
+	b.server.ServeHTTP(w, r)
 	return w
 }
 
@@ -176,20 +198,20 @@ func TestPushAcksAndNacks(t *testing.T) {
 		w = <-b.push("bad", "k")
 		require.Equal(t, http.StatusServiceUnavailable, w.Code)
 		require.Zero(t, time.Since(began), "Pub/Sub waits, not we")
-		require.EqualValues(t, 1, b.count(pushAcked))
-		require.EqualValues(t, 1, b.count(pushNacked))
+		require.EqualValues(t, 1, b.count(outcomeAcked))
+		require.EqualValues(t, 1, b.count(outcomeNacked))
 
 		// No event's ID: it is for the layer above to decide.
 		w = b.serve(b.request(`{"message": {"data": "SGVsbG8=", "messageId": "1"}, "deliveryAttempt": 3}`))
 		require.Equal(t, http.StatusServiceUnavailable, w.Code)
-		require.EqualValues(t, 2, b.count(pushNacked))
+		require.EqualValues(t, 2, b.count(outcomeNacked))
 		require.Empty(t, b.logged.String())
 	})
 }
 
 func TestPushRefusals(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		b := newPushBench(t, &Push{Endpoint: pushAudience, ServiceAccount: pushAccount})
+		b := newPushBench(t, &setting.Push{Endpoint: pushAudience, ServiceAccount: pushAccount, Audience: pushAudience})
 		token := "Bearer " + b.google.token(t, nil)
 		send := func(method, path, authorization, body string) *httptest.ResponseRecorder {
 			r := httptest.NewRequestWithContext(t.Context(), method, path, strings.NewReader(body))
@@ -200,7 +222,7 @@ func TestPushRefusals(t *testing.T) {
 		}
 		w := send(http.MethodPost, "/push/topic.c", token, wrapped("1", ""))
 		require.Equal(t, http.StatusServiceUnavailable, w.Code, "a service that starts is no misconfigured sender")
-		require.EqualValues(t, 1, b.count(pushClosing))
+		require.EqualValues(t, 1, b.count(outcomeClosing))
 		require.Empty(t, b.logged.String())
 		messages, closeAndWait := b.subscribe(transport.SubscriberConfig{})
 		handle(messages, func(msg *message.Message) { msg.Ack() })
@@ -209,20 +231,20 @@ func TestPushRefusals(t *testing.T) {
 			status                            int
 			outcome, reason                   string
 		}{
-			"good":            {"POST", "/push/topic.c", token, wrapped("1", ""), 204, pushAcked, ""},
-			"prefix stripped": {"POST", "/topic.c", token, wrapped("1", ""), 204, pushAcked, ""},
-			"method":          {"GET", "/push/topic.c", token, "", 405, pushMethod, "want POST"},
-			"other topic":     {"POST", "/push/other.c", token, wrapped("1", ""), 503, pushClosing, "nobody is subscribed here"},
-			"other project":   {"POST", "/push/topic.c", token, strings.ReplaceAll(wrapped("1", ""), "projects/p/", "projects/q/"), 400, pushMalformed, "no push of this subscription"},
-			"short name":      {"POST", "/push/topic.c", token, strings.ReplaceAll(wrapped("1", ""), "projects/p/subscriptions/", ""), 400, pushMalformed, "no push of this subscription"},
-			"longer name":     {"POST", "/push/topic.c", token, strings.ReplaceAll(wrapped("1", ""), "projects/p/", "x/projects/p/"), 400, pushMalformed, "no push of this subscription"},
-			"a pull one":      {"POST", "/push/topic.pulls", token, wrapped("1", ""), 404, pushUnknown, "no consumer here"},
-			"no subscription": {"POST", "/push", token, wrapped("1", ""), 404, pushUnknown, "no consumer here"},
-			"no token":        {"POST", "/push/topic.c", "", wrapped("1", ""), 401, pushUnauthorized, "unauthorized"},
-			"other account":   {"POST", "/push/topic.c", "Bearer " + b.google.token(t, map[string]any{"email": "other@x"}), wrapped("1", ""), 403, pushForbidden, "forbidden"},
-			"no envelope":     {"POST", "/push/topic.c", token, "hello", 400, pushMalformed, "no push of this subscription"},
-			"other's message": {"POST", "/push/topic.c", token, strings.ReplaceAll(wrapped("1", ""), "topic.c", "topic.d"), 400, pushMalformed, "no push of this subscription"},
-			"too large":       {"POST", "/push/topic.c", token, strings.Repeat(" ", maxPushBytes+1), 413, pushTooLarge, "16777216"},
+			"good":            {"POST", "/push/topic.c", token, wrapped("1", ""), 204, outcomeAcked, ""},
+			"prefix stripped": {"POST", "/topic.c", token, wrapped("1", ""), 204, outcomeAcked, ""},
+			"method":          {"GET", "/push/topic.c", token, "", 405, outcomeMethod, "want POST"},
+			"other topic":     {"POST", "/push/other.c", token, wrapped("1", ""), 503, outcomeClosing, "nobody is subscribed here"},
+			"other project":   {"POST", "/push/topic.c", token, strings.ReplaceAll(wrapped("1", ""), "projects/p/", "projects/q/"), 400, outcomeMalformed, "no push of this subscription"},
+			"short name":      {"POST", "/push/topic.c", token, strings.ReplaceAll(wrapped("1", ""), "projects/p/subscriptions/", ""), 400, outcomeMalformed, "no push of this subscription"},
+			"longer name":     {"POST", "/push/topic.c", token, strings.ReplaceAll(wrapped("1", ""), "projects/p/", "x/projects/p/"), 400, outcomeMalformed, "no push of this subscription"},
+			"a pull one":      {"POST", "/push/topic.pulls", token, wrapped("1", ""), 404, outcomeUnknown, "no consumer here"},
+			"no subscription": {"POST", "/push", token, wrapped("1", ""), 404, outcomeUnknown, "no consumer here"},
+			"no token":        {"POST", "/push/topic.c", "", wrapped("1", ""), 401, outcomeUnauthorized, "unauthorized"},
+			"other account":   {"POST", "/push/topic.c", "Bearer " + b.google.token(t, map[string]any{"email": "other@x"}), wrapped("1", ""), 403, outcomeForbidden, "forbidden"},
+			"no envelope":     {"POST", "/push/topic.c", token, "hello", 400, outcomeMalformed, "no push of this subscription"},
+			"other's message": {"POST", "/push/topic.c", token, strings.ReplaceAll(wrapped("1", ""), "topic.c", "topic.d"), 400, outcomeMalformed, "no push of this subscription"},
+			"too large":       {"POST", "/push/topic.c", token, strings.Repeat(" ", MaxBodyBytes+1), 413, outcomeTooLarge, "16777216"},
 		} {
 			before := b.count(c.outcome)
 			w := send(c.method, c.path, c.authorization, c.body)
@@ -238,7 +260,7 @@ func TestPushRefusals(t *testing.T) {
 		b.google.answer = func() (*http.Response, error) { return nil, context.DeadlineExceeded }
 		<-time.After(2 * time.Hour) // the certificates are stale then
 		require.Equal(t, http.StatusServiceUnavailable, send(http.MethodPost, "/push/topic.c", "Bearer "+b.google.token(t, nil), wrapped("1", "")).Code)
-		require.EqualValues(t, 1, b.count(pushNoCertificates))
+		require.EqualValues(t, 1, b.count(outcomeNoCertificates))
 	})
 }
 
@@ -256,7 +278,7 @@ func TestPushWarningsAreBounded(t *testing.T) {
 		b.serve(b.request("hello"))
 		require.Equal(t, 2, strings.Count(b.logged.String(), "\n"))
 		require.Contains(t, b.logged.String(), "not_logged=49")
-		require.EqualValues(t, 51, b.count(pushMalformed))
+		require.EqualValues(t, 51, b.count(outcomeMalformed))
 	})
 }
 
@@ -288,26 +310,26 @@ func TestPushBusy(t *testing.T) {
 
 		// What waits takes memory, so it is bounded.
 		var waiting []<-chan *httptest.ResponseRecorder
-		for range 1 + pushWaiting {
+		for range 1 + maxWaiting {
 			waiting = append(waiting, b.push("5", ""))
 		}
 		synctest.Wait()
 		began = time.Now()
 		require.Equal(t, http.StatusTooManyRequests, (<-b.push("6", "")).Code)
 		require.Zero(t, time.Since(began))
-		require.Zero(t, b.countOfNobody(pushBusy))
+		require.Zero(t, b.countOfNobody(outcomeBusy))
 		for _, answer := range waiting {
 			require.Equal(t, http.StatusTooManyRequests, (<-answer).Code)
 		}
 		synctest.Wait()
-		require.Zero(t, b.transport.pushes.targets["topic.c"].requests)
+		require.Zero(t, b.server.targets["topic.c"].requests)
 	})
 }
 
 // What comes before the handler takes time, too: Pub/Sub's deadline began with the request.
 func TestPushCountsTheTimeBefore(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		b := newPushBench(t, &Push{Endpoint: pushAudience, ServiceAccount: pushAccount})
+		b := newPushBench(t, &setting.Push{Endpoint: pushAudience, ServiceAccount: pushAccount, Audience: pushAudience})
 		b.subscribe(transport.SubscriberConfig{})
 		b.google.answer = func() (*http.Response, error) {
 			<-time.After(9 * time.Second)
@@ -452,7 +474,7 @@ func TestPushDrain(t *testing.T) {
 		require.Equal(t, transport.DefaultDrainTimeout, time.Since(began))
 		require.Error(t, running["event-2"].Context().Err())
 		require.Equal(t, http.StatusServiceUnavailable, (<-stuck).Code)
-		require.EqualValues(t, 2, b.count(pushClosing))
+		require.EqualValues(t, 2, b.count(outcomeClosing))
 	})
 }
 
@@ -473,7 +495,7 @@ func TestPushCloseWaitsForAnswers(t *testing.T) {
 		b := newPushBench(t, openPush)
 		messages, closeAndWait := b.subscribe(transport.SubscriberConfig{})
 		w := slowWriter{httptest.NewRecorder(), make(chan struct{})}
-		go b.transport.PushHandler().ServeHTTP(w, b.request(wrapped("1", "")))
+		go b.server.ServeHTTP(w, b.request(wrapped("1", "")))
 		(<-messages).Ack()
 		closed := make(chan struct{})
 		go func() { closeAndWait(); close(closed) }()
