@@ -44,9 +44,17 @@ var rooms = map[string]map[string]room{
 	},
 }
 
+// sections of docs/design.md have a table of the rooms.
+var sections = map[string]string{"transport/kafka": "Kafka", "transport/pubsub": "Pub/Sub"}
+
 func TestRooms(t *testing.T) {
 	t.Parallel()
+	design, err := os.ReadFile("../../docs/design.md")
+	require.NoError(t, err)
 	for transport, rooms := range rooms {
+		_, section, written := strings.Cut(string(design), "\n## "+sections[transport]+"\n")
+		require.True(t, written, "docs/design.md has no section about %s", transport)
+		section, _, _ = strings.Cut(section, "\n## ")
 		internal := module + transport + "/internal/"
 		found := map[string]bool{}
 		for _, line := range list(t, "-f", `{{.ImportPath}}{{range .Imports}} {{.}}{{end}}`, "./"+transport+"/internal/...") {
@@ -57,6 +65,7 @@ func TestRooms(t *testing.T) {
 				continue
 			}
 			found[name] = true
+			assert.Contains(t, section, "\n| `"+name+"` |", "docs/design.md does not say what %s/internal/%s is", transport, name)
 			for _, imported := range words[1:] {
 				if other, within := strings.CutPrefix(imported, internal); within {
 					assert.Contains(t, room.rooms, other, "%s/internal/%s imports %s", transport, name, other)
@@ -74,7 +83,11 @@ func TestRooms(t *testing.T) {
 func TestRoomsAreSmall(t *testing.T) {
 	t.Parallel()
 	const mostFiles, mostLines = 20, 2500
-	for _, dir := range append(list(t, "-f", "{{.Dir}}", "./transport/kafka/internal/..."), filepath.Join("..", "..", "transport", "kafka")) {
+	var dirs []string
+	for transport := range rooms {
+		dirs = append(dirs, list(t, "-f", "{{.Dir}}", "./"+transport, "./"+transport+"/internal/...")...)
+	}
+	for _, dir := range dirs {
 		files, err := filepath.Glob(filepath.Join(dir, "*.go"))
 		require.NoError(t, err)
 		files = slices.DeleteFunc(files, func(f string) bool { return strings.HasSuffix(f, "_test.go") })
