@@ -134,7 +134,7 @@ var seed = maphash.MakeSeed()
 
 // admit reports whether the shard may hold a row that it does not hold yet. Otherwise the row is deferred. A scan returns
 // the deferred rows again, in order.
-func (s *shard) admit(q *queue, r *Row, scanning bool) bool {
+func (s *shard) admit(q *queue, r *Event, scanning bool) bool {
 	d := &q.deferred
 	if scanning && d.any && r.Seq >= d.from && q.held < s.core.rules.quota(s.core) {
 		d.from = r.Seq + 1
@@ -162,7 +162,7 @@ func (s *shard) admit(q *queue, r *Row, scanning bool) bool {
 }
 
 // drained notes that the deferred events up to a number were read, or as many as were asked for.
-func (s *shard) drained(q *queue, r Request, rows []Row) {
+func (s *shard) drained(q *queue, r Request, rows []*Event) {
 	switch d := &q.deferred; {
 	case !d.any:
 		return

@@ -184,9 +184,9 @@ func (c *Core) forget() {
 
 // digest takes what was found in one shard, and returns how many events are new.
 func (c *Core) digest(s *shard, q Request, f Found, a Answer, now time.Time) int {
-	for _, rows := range [][]Row{f.Listed, f.Above, f.Drained} {
-		for i := range rows {
-			rows[i].Written = now.Add(rows[i].Written.Sub(a.Now)) // by our clock
+	for _, events := range [][]*Event{f.Listed, f.Above, f.Drained} {
+		for _, e := range events {
+			e.Written = now.Add(e.Written.Sub(a.Now)) // by our clock
 		}
 	}
 	before := s.arrivals
@@ -195,7 +195,7 @@ func (c *Core) digest(s *shard, q Request, f Found, a Answer, now time.Time) int
 		s.take(f.Drained, true)
 		s.drained(s.queue(q.Drain), q, f.Drained)
 	}
-	above := s.take(f.Above, false)
+	fresh = append(fresh, s.take(f.Above, false)...)
 	if scanning, _ := s.gaps.Scanning(); scanning && s.deferring > 0 {
 		if len(f.Above) < q.Limit {
 			s.scanned()
@@ -204,10 +204,12 @@ func (c *Core) digest(s *shard, q Request, f Found, a Answer, now time.Time) int
 		}
 	}
 	s.lose(q.fetch, f)
-	view := View{Fresh: append(fresh, above...), More: len(f.Above) >= q.Limit, Last: f.Last, Writers: a.Writers}
-	for _, rows := range [][]Row{f.Listed, f.Above} {
-		for i := range rows {
-			view.Numbers = append(view.Numbers, rows[i].Seq)
+	view := View{
+		Numbers: make([]int64, 0, len(f.Listed)+len(f.Above)), Fresh: fresh, More: len(f.Above) >= q.Limit, Last: f.Last, Writers: a.Writers,
+	}
+	for _, events := range [][]*Event{f.Listed, f.Above} {
+		for _, e := range events {
+			view.Numbers = append(view.Numbers, e.Seq)
 		}
 	}
 	if s.gaps.Learn(view) {
@@ -232,9 +234,9 @@ func (s *shard) lose(fetch []int64, f Found) {
 		return
 	}
 	there := map[int64]bool{}
-	for _, rows := range [][]Row{f.Listed, f.Above} {
-		for i := range rows {
-			there[rows[i].Seq] = true
+	for _, events := range [][]*Event{f.Listed, f.Above} {
+		for _, e := range events {
+			there[e.Seq] = true
 		}
 	}
 	for _, q := range s.order {

@@ -144,12 +144,12 @@ type Request struct {
 	fetch []int64 // those of the list whose payloads were left out before
 }
 
-// Found is what a read found in one shard.
+// Found is what a read found in one shard. The events are the Core's from then on: it holds those that are new.
 type Found struct {
-	Last    int64 // the sequence's value
-	Listed  []Row // rows of Request.List, ascending
-	Above   []Row // rows above Request.From, ascending
-	Drained []Row // ascending
+	Last    int64    // the sequence's value
+	Listed  []*Event // rows of Request.List, ascending
+	Above   []*Event // rows above Request.From, ascending
+	Drained []*Event // ascending
 }
 
 // Answer is what a round trip found.

@@ -90,7 +90,8 @@ func (s *shard) settle(q *queue, results []error, now time.Time) {
 		q.topic.took(now)
 	}
 	var (
-		acked, back []*Event
+		acked       = make([]*Event, 0, len(batch))
+		back        []*Event
 		report      = Report{Kind: ReportFailed, Shard: s.Shard, Topic: q.topic.name}
 		own, outage error
 	)

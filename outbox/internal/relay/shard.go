@@ -110,29 +110,31 @@ func (s *shard) forgetEmpty() {
 	})
 }
 
-// take holds the rows that it does not hold yet and returns their numbers. An event that is held without its payload gets it.
-func (s *shard) take(rows []Row, drained bool) (fresh []int64) {
+// take holds the events that it does not hold yet and returns their numbers. One that is held without its payload gets it.
+func (s *shard) take(found []*Event, drained bool) (fresh []int64) {
 	scanning, _ := s.gaps.Scanning()
-	for i := range rows {
-		r := &rows[i]
-		if e := s.held[r.identity()]; e != nil {
-			if e.Payload == nil && r.Payload != nil && !e.gone && !e.leaving && e.queue.topic.paused == 0 {
-				s.load(e, r)
+	for _, e := range found {
+		if held := s.held[e.identity()]; held != nil {
+			if held.Payload == nil && e.Payload != nil && !held.gone && !held.leaving && held.queue.topic.paused == 0 {
+				s.load(held, e)
 			}
 			continue
 		}
-		fresh = append(fresh, r.Seq)
-		if r.Size > 0 {
-			s.average = (s.average*7 + r.Size + 200) / 8
+		if fresh == nil {
+			fresh = make([]int64, 0, len(found))
 		}
-		q := s.queue(r.Topic)
+		fresh = append(fresh, e.Seq)
+		if e.Size > 0 {
+			s.average = (s.average*7 + e.Size + 200) / 8
+		}
+		q := s.queue(e.Topic)
 		if drained {
-			q.last = max(q.last, r.Seq)
-		} else if !s.admit(q, r, scanning) {
+			q.last = max(q.last, e.Seq)
+		} else if !s.admit(q, e, scanning) {
 			continue
 		}
 		s.arrivals++
-		e := &Event{Row: *r, arrival: s.arrivals, queue: q}
+		e.arrival, e.queue = s.arrivals, q
 		s.held[e.identity()] = e
 		q.held++
 		if e.Payload == nil {
@@ -149,8 +151,8 @@ func (s *shard) weigh(e *Event, bytes int) {
 	e.queue.bytes += bytes
 }
 
-func (s *shard) load(e *Event, r *Row) {
-	e.Headers, e.Payload = r.Headers, r.Payload
+func (s *shard) load(e, from *Event) {
+	e.Headers, e.Payload = from.Headers, from.Payload
 	s.bare--
 	s.weigh(e, len(e.Payload))
 }

@@ -65,8 +65,8 @@ func (w *world) read(a Read) (answer Answer) {
 	for _, q := range a.Requests {
 		f := Found{Last: w.sequences[q.Shard]}
 		bytes := 0
-		row := func(r *worldRow, hide bool) Row {
-			copied := r.Row
+		row := func(r *worldRow, hide bool) *Event {
+			copied := &Event{Row: r.Row}
 			bytes += r.Size
 			if hide || q.Each > 0 && r.Size > q.Each || q.Each == 0 && bytes > q.Bytes && bytes > r.Size {
 				copied.Payload = nil

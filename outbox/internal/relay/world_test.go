@@ -473,7 +473,7 @@ func (w *world) String() string {
 	return b.String()
 }
 
-func numbers(rows []Row) (list []string) {
+func numbers(rows []*Event) (list []string) {
 	for _, r := range rows {
 		list = append(list, fmt.Sprint(r.Seq, r.Topic, r.Key))
 	}

@@ -138,8 +138,10 @@ func (r *Reader) rows(q *relay.Request, f *relay.Found, transactions *[]uint32, 
 		s.args = append(s.args, int8s(q.List), text(q.Drain), bigint(q.DrainFrom), integer(q.DrainLimit))
 	}
 	topic := ""
+	var ids [128]byte
 	s.row = func(v [][]byte) error {
-		e := relay.Row{Seq: asInt8(v[2]), EventID: string(v[3]), Key: string(v[5]), Written: asTime(v[9]), Read: sent}
+		both := string(append(append(ids[:0], v[3]...), v[5]...)) // one allocation
+		e := &relay.Event{Row: relay.Row{Seq: asInt8(v[2]), EventID: both[:len(v[3])], Key: both[len(v[3]):], Written: asTime(v[9]), Read: sent}}
 		copy(e.Place[:], v[0])
 		if string(v[4]) != topic { // most rows have the topic of the row before
 			topic = string(v[4])
@@ -148,9 +150,11 @@ func (r *Reader) rows(q *relay.Request, f *relay.Found, transactions *[]uint32, 
 		if v[7] == nil {
 			e.Size = asInt4(v[8])
 		} else {
-			e.Size, e.Headers, e.Payload = len(v[6])+len(v[7]), someHeaders(v[6]), append(make([]byte, 0, len(v[7])), v[7]...)
+			e.Size, e.Headers, e.Payload = len(v[6])+len(v[7]), someHeaders(v[6]), payload(v[7])
 		}
-		*transactions = append(*transactions, uint32(asInt4(v[1])))
+		if x := uint32(asInt4(v[1])); len(*transactions) == 0 || x != (*transactions)[len(*transactions)-1] {
+			*transactions = append(*transactions, x)
+		}
 		switch {
 		case q.Each > 0 || asInt4(v[10]) == 1:
 			f.Above = append(f.Above, e)
@@ -162,6 +166,13 @@ func (r *Reader) rows(q *relay.Request, f *relay.Found, transactions *[]uint32, 
 		return nil
 	}
 	return s
+}
+
+// payload returns a copy, never nil.
+func payload(b []byte) []byte {
+	p := make([]byte, len(b))
+	copy(p, b)
+	return p
 }
 
 // someHeaders returns a copy, or nil where there are none.

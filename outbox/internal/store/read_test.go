@@ -47,3 +47,24 @@ func TestReadLeavesOutPayloads(t *testing.T) {
 		})
 	}
 }
+
+// Each event costs three allocations: itself, its ID with its key, and its payload.
+//
+//nolint:paralleltest // the allocations of other tests would count
+func TestReadAllocatesLittle(t *testing.T) {
+	const rows = 1000
+	pool, schema := devtest.Pool(t), devtest.Schema(t)
+	require.NoError(t, migrate(t.Context(), pool, schema))
+	_, err := pool.Exec(t.Context(), pgschema.Render(`
+		insert into {schema}.outbox (shard, seq, event_id, topic, key, headers, payload)
+		select 0, n, 'event ' || n, 'topic', 'key ' || n, '{}', convert_to(repeat('p', 1000), 'UTF8') from generate_series(1, 1000) n`, schema))
+	require.NoError(t, err)
+	reader := store.NewReader(pool, schema)
+	per := testing.AllocsPerRun(10, func() {
+		answer, err := reader.Read(t.Context(), []relay.Request{{Limit: rows, Each: 16_000}}, false)
+		require.NoError(t, err)
+		require.Len(t, answer.Shards[0].Above, rows)
+	}) / rows
+	t.Logf("%.2f allocations for a row", per)
+	assert.Less(t, per, 3.5)
+}

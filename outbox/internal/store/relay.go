@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/millrace-go/millrace/outbox/internal/relay"
@@ -221,12 +222,11 @@ var byPlace = statement{sql: `select set_config('enable_seqscan', 'off', true)`}
 // Delete deletes the rows of published events, exactly those. Who else deleted some of them does not matter.
 func (r *Relay) Delete(ctx context.Context, rows []relay.ShardRow) error {
 	n := len(rows)
-	places, seqs, ids := make([][6]byte, n), make([]int64, n), make([]string, n)
-	for i, d := range rows {
-		places[i], seqs[i], ids[i] = d.Place, d.Seq, d.EventID
-	}
+	places := array(tidArrayOID, pgtype.TIDOID, n, 6, func(b []byte, i int) []byte { return append(b, rows[i].Place[:]...) })
+	seqs := array(pgtype.Int8ArrayOID, pgtype.Int8OID, n, 8, func(b []byte, i int) []byte { return binary.BigEndian.AppendUint64(b, uint64(rows[i].Seq)) })
+	ids := array(pgtype.TextArrayOID, pgtype.TextOID, n, 40, func(b []byte, i int) []byte { return append(b, rows[i].EventID...) })
 	deleted := 0
-	err := r.transact(ctx, r.flushed(byPlace, statement{sql: r.sql.delete, args: []argument{tids(places), int8s(seqs), texts(ids)}, row: func(v [][]byte) error {
+	err := r.transact(ctx, r.flushed(byPlace, statement{sql: r.sql.delete, args: []argument{places, seqs, ids}, row: func(v [][]byte) error {
 		deleted = int(asInt8(v[0]))
 		return nil
 	}})...)
@@ -240,7 +240,7 @@ func (r *Relay) Delete(ctx context.Context, rows []relay.ShardRow) error {
 	for i, d := range rows {
 		shards[i] = d.Shard
 	}
-	return r.transact(ctx, r.flushed(statement{sql: r.sql.deleteMoved, args: []argument{int2s(shards), int8s(seqs), texts(ids)}})...)
+	return r.transact(ctx, r.flushed(statement{sql: r.sql.deleteMoved, args: []argument{int2s(shards), seqs, ids}})...)
 }
 
 // flushed makes a transaction wait for the disk where deletes have to be durable.

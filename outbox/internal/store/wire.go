@@ -83,10 +83,6 @@ func texts(vs []string) argument {
 // tidArrayOID is tid[]'s, which pgtype does not name.
 const tidArrayOID = 1010
 
-func tids(vs [][6]byte) argument {
-	return array(tidArrayOID, pgtype.TIDOID, len(vs), 6, func(b []byte, i int) []byte { return append(b, vs[i][:]...) })
-}
-
 // array is an array of one dimension without nulls: https://www.postgresql.org/docs/current/protocol-overview.html says
 // that the form is each type's own, src/backend/utils/adt/arrayfuncs.c (array_recv) what it is.
 func array(oid, element uint32, n, size int, put func(b []byte, i int) []byte) argument {

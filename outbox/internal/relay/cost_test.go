@@ -1,0 +1,67 @@
+package relay
+
+import (
+	"fmt"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// From the read to the delete the core allocates lists, and nothing for each event: it holds what the read has found. When it
+// copied each event, a relay allocated 3,100 bytes for an event of 1 KB, and not 2,400.
+//
+//nolint:paralleltest // the allocations of other tests would count
+func TestCoreAllocatesNothingForEachEvent(t *testing.T) {
+	const events, runs = 1000, 20
+	now := time.Unix(1e9, 0)
+	c := New(Config{
+		BatchSize: events, MaxInFlight: 2 * events, Batches: true, PollInterval: time.Hour, LeaseTTL: time.Hour, StuckAfter: time.Hour,
+		Fault: func(error) Fault { return Unknown }, Retry: func(string, error, int) (bool, time.Duration) { return false, time.Second },
+		Gaps: NewGaps, Jitter: func(d time.Duration) time.Duration { return d },
+	}, now)
+	c.Next(now)
+	c.Apply(now, Renewed{Began: now, Held: []Lease{{}}, Fair: 1, Shards: 1})
+	c.Apply(now, BlockedLoaded{Shards: []Ref{c.order[0].Ref}})
+	var found []Found // what each read will find
+	last := int64(0)
+	for range runs + 10 { // reads are ahead of deletes
+		f := Found{}
+		for range events {
+			last++
+			f.Above = append(f.Above, &Event{Row: Row{Seq: last, EventID: strconv.FormatInt(last, 10), Topic: "t", Key: fmt.Sprint(last % 100), Payload: []byte("p"), Size: 3, Written: now}})
+		}
+		found = append(found, f)
+	}
+	results := make([]error, 2*events)
+	left := 0 // events that were deleted
+	work := func() {
+		for want := left + events; left < want; {
+			actions, wait := c.Next(now)
+			if len(actions) == 0 {
+				now = now.Add(wait)
+			}
+			for _, a := range actions {
+				switch a := a.(type) {
+				case Read:
+					require.NotEmpty(t, found)
+					answer := Answer{Shards: found[:1:1], Now: now, Writers: Writers{}}
+					found = found[1:]
+					c.Apply(now, ReadDone{Answer: answer})
+				case Publish:
+					c.Apply(now, Published{Ref: a.Ref, Queue: a.Queue, Results: results[:len(a.Rows)]})
+				case Delete:
+					left += len(a.Rows)
+					c.Apply(now, Deleted{})
+				}
+			}
+		}
+	}
+	work()
+	work()
+	per := testing.AllocsPerRun(runs, work) / events
+	t.Logf("%.3f allocations for an event", per)
+	assert.Less(t, per, 0.3)
+}
