@@ -221,5 +221,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	devtest.Main(m, goleak.IgnoreTopFunction("cloud.google.com/go/pubsub/v2.(*messageIterator).streamKeepAliveHandler")) // looks for its end every 10 s only, and then ends
+	devtest.Main(m,
+		goleak.IgnoreTopFunction("github.com/rcrowley/go-metrics.(*meterArbiter).tick"),                     // sarama's, one for the process
+		goleak.IgnoreTopFunction("cloud.google.com/go/pubsub/v2.(*messageIterator).streamKeepAliveHandler")) // looks for its end every 10 s only, and then ends
 }

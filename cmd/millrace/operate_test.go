@@ -137,6 +137,8 @@ $`, out)
 	assert.Equal(t, "1 event will be discarded by a running relay.\n", o.run(exitOK, "outbox", "discard", "--all"))
 	assert.Contains(t, o.run(exitOK, "outbox", "list"), " dead, to discard ")
 
+	assert.Contains(t, o.run(exitUsage, "outbox", "clean", "--older-than", "1h"), "--slot is missing")
+	assert.Contains(t, o.run(exitUsage, "outbox", "clean", "--slot", "s"), "--older-than is missing")
 	assert.Contains(t, o.run(exitUsage, "outbox", "purge"), "--older-than is missing")
 	o.exec(`update {schema}.outbox_failed set state = 'discarded', failed_at = now() - interval '2 hours'`)
 	assert.Equal(t, "1 discarded event was deleted.\n", o.run(exitOK, "outbox", "purge", "--older-than", "1h"))

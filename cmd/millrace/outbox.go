@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -15,7 +16,7 @@ import (
 
 func (a *app) outbox() *cobra.Command {
 	c := a.database(&cobra.Command{Use: "outbox", Short: "Show, retry, discard and replay events; pause and redirect topics", Args: cobra.NoArgs, RunE: needsCommand})
-	c.AddCommand(a.outboxStatus(), a.outboxList(), a.outboxRetry(), a.outboxDiscard(), a.outboxTopic(), a.outboxReplay(), a.outboxStop(), a.outboxAudit(), a.outboxCheck(), a.outboxShards(), a.outboxPurge())
+	c.AddCommand(a.outboxStatus(), a.outboxList(), a.outboxRetry(), a.outboxDiscard(), a.outboxTopic(), a.outboxReplay(), a.outboxStop(), a.outboxAudit(), a.outboxCheck(), a.outboxShards(), a.outboxPurge(), a.outboxClean())
 	return c
 }
 
@@ -116,6 +117,41 @@ func (a *app) outboxPurge() *cobra.Command {
 			return a.printJSON(map[string]int64{"deleted": n})
 		}
 		a.say("%s %s deleted.", words.Count(n, "discarded event"), words.Pick(n, "was", "were"))
+		return nil
+	})
+	return a.prints(c)
+}
+
+func (a *app) outboxClean() *cobra.Command {
+	var olderThan, timeout time.Duration
+	var slot string
+	c := &cobra.Command{
+		Use: "clean --slot SLOT --older-than AGE", Short: "Delete events that Debezium has published", Args: cobra.NoArgs,
+		Long: "Deletes events that Debezium has published in place of a relay. It deletes an event only after Debezium has confirmed it to\n" +
+			"its replication slot. If the slot is missing or lost, it deletes nothing, because Debezium must read the rows again. Do not\n" +
+			"run it where a relay publishes.",
+		Example: "  millrace outbox clean --slot millrace_outbox --older-than 1d",
+	}
+	c.Flags().StringVar(&slot, "slot", "", "Debezium's replication slot, slot.name in its configuration")
+	ageVar(c, &olderThan, "older-than", "delete those that were written longer ago than this, such as 1d or 12h")
+	c.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long to wait for Debezium's confirmation, and to delete")
+	c.PreRunE = func(*cobra.Command, []string) error {
+		if slot == "" {
+			return usageError{errors.New("--slot is missing: want slot.name of Debezium's configuration")}
+		}
+		return checkAge("older-than", olderThan)
+	}
+	c.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
+		ctx, cancel := context.WithTimeout(ctx, timeout)
+		defer cancel()
+		n, err := outboxadmin.Clean(ctx, pool, a.schema, slot, olderThan)
+		if err != nil {
+			return err
+		}
+		if a.json {
+			return a.printJSON(map[string]int64{"deleted": n})
+		}
+		a.say("%s %s deleted.", words.Count(n, "event"), words.Pick(n, "was", "were"))
 		return nil
 	})
 	return a.prints(c)

@@ -19,6 +19,7 @@ var needed = map[string]string{
 	string(Redis): "Redis: the Debian and Ubuntu package is redis-server",
 	"pgbouncer":   "PgBouncer: the Debian and Ubuntu package is pgbouncer",
 	"chromium":    "a browser: the Debian package is chromium",
+	"debezium":    "Debezium: scripts/debezium fetches it with Maven (Debian and Ubuntu packages maven and openjdk-17-jre-headless)",
 	"mount":       "the right to mount a file system: run as root",
 }
 
@@ -31,7 +32,7 @@ func Need(name string) string {
 }
 
 // requisites are what the variable may name besides services: what some tests need of a machine.
-var requisites = []string{"pgbouncer", "chromium", "mount"}
+var requisites = []string{"pgbouncer", "chromium", "debezium", "mount"}
 
 // Required reports whether MILLRACE_REQUIRE_REAL names a service or requisite, so that its absence is an error.
 func Required(name string) bool {

@@ -45,7 +45,7 @@ func TestRequireReal(t *testing.T) {
 	assert.ErrorContains(t, start("pubsub"), "google-cloud-cli-pubsub-emulator")
 	t.Setenv(requireVariable, "kafka")
 	assert.ErrorContains(t, (&Stack{hooks: hooks{skipInstalled: true}}).Add(t.Context(), Kafka3), "scripts/kafka fetches it")
-	assert.ErrorContains(t, start("kafak"), `MILLRACE_REQUIRE_REAL: unknown service "kafak": want postgres, pubsub, kafka, kafka3 or redis, pgbouncer, chromium or mount`)
+	assert.ErrorContains(t, start("kafak"), `MILLRACE_REQUIRE_REAL: unknown service "kafak": want postgres, pubsub, kafka, kafka3 or redis, pgbouncer, chromium, debezium or mount`)
 }
 
 // A child of a program that runs a stack uses that stack.

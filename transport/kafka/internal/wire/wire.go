@@ -3,6 +3,8 @@ package wire
 
 import (
 	"cmp"
+	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"regexp"
@@ -23,6 +25,10 @@ var Limits = transport.Limits{
 
 // IDHeader carries the event's ID, as watermill-kafka has it.
 const IDHeader = "_watermill_message_uuid"
+
+// MetadataHeader carries all metadata of a message in one header, as JSON in base64: so Debezium publishes the column headers of
+// the outbox, for each of which it could not make a header.
+const MetadataHeader = "_millrace_metadata"
 
 // CheckTopic returns an error that wraps transport.ErrLimit where no topic can have the name.
 func CheckTopic(topic string) error {
@@ -72,12 +78,34 @@ func Unmarshal(m *sarama.ConsumerMessage) *message.Message {
 		case IDHeader:
 			msg.UUID = string(header.Value)
 		case transport.KeyMetadata:
+		case MetadataHeader:
+			if !unpack(header.Value, msg.Metadata) {
+				msg.Metadata[name] = string(header.Value)
+			}
 		default:
 			msg.Metadata[name] = string(header.Value)
 		}
 	}
 	transport.SetKey(msg, string(m.Key))
 	return msg
+}
+
+// unpack adds the metadata that a MetadataHeader carries, and reports whether it carries some.
+func unpack(packed []byte, metadata message.Metadata) bool {
+	decoded, err := base64.StdEncoding.DecodeString(string(packed))
+	if err != nil {
+		return false
+	}
+	var found map[string]string
+	if err := json.Unmarshal(decoded, &found); err != nil {
+		return false
+	}
+	for name, value := range found {
+		if name != IDHeader && name != transport.KeyMetadata { // they are not metadata
+			metadata[name] = value
+		}
+	}
+	return true
 }
 
 // Compression is how a batch is compressed.

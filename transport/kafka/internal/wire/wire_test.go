@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"encoding/base64"
 	"strings"
 	"testing"
 
@@ -64,6 +65,27 @@ func TestWireEdges(t *testing.T) {
 	require.Empty(t, got.Metadata)
 	forged := []*sarama.RecordHeader{{Key: []byte(transport.KeyMetadata), Value: []byte("forged")}}
 	require.Empty(t, transport.Key(Unmarshal(asConsumed(nil, nil, forged))), "the key is the record's")
+}
+
+// Debezium publishes all metadata in one header. Where that is something else, it is metadata like any other.
+func TestMetadataInOneHeader(t *testing.T) {
+	unmarshal := func(header string) message.Metadata {
+		headers := []*sarama.RecordHeader{
+			{Key: []byte(IDHeader), Value: []byte("event-1")}, {Key: []byte(MetadataHeader), Value: []byte(header)},
+		}
+		msg := Unmarshal(asConsumed([]byte("key"), nil, headers))
+		require.Equal(t, "event-1", msg.UUID)
+		require.Equal(t, "key", transport.Key(msg))
+		delete(msg.Metadata, transport.KeyMetadata)
+		return msg.Metadata
+	}
+	packed := func(json string) string { return base64.StdEncoding.EncodeToString([]byte(json)) }
+	require.Equal(t, message.Metadata{"name": "value", "ü": ""}, unmarshal(packed(`{"name": "value", "ü": ""}`)))
+	require.Empty(t, unmarshal(packed(`{}`)))
+	require.Empty(t, unmarshal(packed(`{"`+IDHeader+`": "forged", "`+transport.KeyMetadata+`": "forged"}`)))
+	for _, other := range []string{"", "text", packed("text"), packed(`{"name": 1}`), packed(`["name"]`)} {
+		require.Equal(t, message.Metadata{MetadataHeader: other}, unmarshal(other))
+	}
 }
 
 func TestCheck(t *testing.T) {

@@ -1,0 +1,3 @@
+-- Whether the slot can still be read, and whether its reader has confirmed the log up to $2. No locks.
+select coalesce(wal_status, 'lost') <> 'lost', coalesce(confirmed_flush_lsn >= $2::text::pg_lsn, false)
+from pg_catalog.pg_replication_slots where slot_name = $1 and slot_type = 'logical'
