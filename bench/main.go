@@ -3,6 +3,7 @@
 //
 //	cd bench && go run . <scenario> [-quick] [-json]
 //	cd bench && go run . report [-quick]
+//	cd bench && go run . chaos -broker pubsub|kafka [-seed N] [-duration 10m] [-quick]
 //
 // The services come from package devstack: MILLRACE_POSTGRES_DSN, PUBSUB_EMULATOR_HOST and MILLRACE_KAFKA_BROKERS name
 // servers, otherwise they are started for the run.
@@ -19,6 +20,7 @@ import (
 	"os/signal"
 	"syscall"
 
+	"github.com/millrace-go/millrace/bench/chaos"
 	"github.com/millrace-go/millrace/framework/devstack"
 )
 
@@ -43,6 +45,9 @@ func main() {
 		}
 		return
 	}
+	if chaos.Playing() {
+		os.Exit(chaos.Play())
+	}
 	code := command{scenarios: scenarios, stdout: os.Stdout, stderr: os.Stderr}.run(ctx, os.Args[1:])
 	os.Exit(code)
 }
@@ -54,7 +59,7 @@ type command struct {
 }
 
 func (c command) usage(out io.Writer) {
-	fmt.Fprint(out, "usage: bench <scenario> [-quick] [-json]\n       bench report [-quick] [-out REPORT.md]   every scenario in turn\n\nscenarios:\n")
+	fmt.Fprint(out, "usage: bench <scenario> [-quick] [-json]\n       bench report [-quick] [-out REPORT.md]   every scenario in turn\n       bench chaos [-broker pubsub|kafka] [-seed N]             faults, and whether the promises hold\n\nscenarios:\n")
 	for _, s := range c.scenarios {
 		fmt.Fprintf(out, "  %-14s %s\n", s.name, s.summary)
 	}
@@ -62,6 +67,17 @@ func (c command) usage(out io.Writer) {
 flags:
   -quick  small sizes, under 60 s (claim, relay-held and console: 90 s): shows that it works and roughly how it stands; claim nothing from it
   -json   one line on stdout: {"scenario":…,"ratios":{…}} (each is the median over the runs)
+
+flags of chaos:
+  -broker    pubsub or kafka (default pubsub)
+  -seed      of the schedule of faults; the same seed is the same schedule (default: another one each time)
+  -duration  of the faults, about one in 2.7 s (default 10m); -quick is -duration 1m
+  -kinds     of faults, with commas between (default: all)
+  -without   a mechanism to switch off, to see that it is caught: see -sabotage
+  -sabotage  shortly without each mechanism in turn, and the table of what was found
+  -json      everything as one line
+  -out       a directory for the timeline (SVG), the JSON and the processes' log
+exit status 1: something was found
 `)
 }
 
@@ -77,6 +93,8 @@ func (c command) run(ctx context.Context, args []string) int {
 		return exitOK
 	case reportCommand:
 		return c.reportAll(ctx, args[1:])
+	case chaosCommand:
+		return c.chaos(ctx, args[1:])
 	}
 	s, ok := find(c.scenarios, args[0])
 	if !ok {

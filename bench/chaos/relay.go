@@ -1,0 +1,64 @@
+package chaos
+
+import (
+	"context"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/transport"
+)
+
+// relay forwards what was committed to the broker, and keeps it for replays.
+func (p *part) relay(ctx context.Context) error {
+	publisher, err := p.broker.Publisher()
+	if err != nil {
+		return err
+	}
+	broker := publisher.(transport.BatchPublisher)
+	if p.Without == "confirmation" {
+		broker = unconfirmed{broker}
+	}
+	cfg := outbox.RelayConfig{Schema: schema, LeaseTTL: leaseTTL, Archive: 24 * time.Hour, PublishTimeout: 5 * time.Second, Logger: p.log}
+	if p.Without == "lease" {
+		cfg.LeaseTTL = time.Hour
+	}
+	relay, err := outbox.NewRelay(p.pool, doubling{broker, p}, cfg)
+	if err != nil {
+		return err
+	}
+	return relay.Run(ctx)
+}
+
+// doubling publishes every event twice while the process is told to, as a relay does that dies at a bad moment.
+type doubling struct {
+	transport.BatchPublisher
+	p *part
+}
+
+func (d doubling) PublishBatch(ctx context.Context, topic string, msgs []*message.Message) []error {
+	results := d.BatchPublisher.PublishBatch(ctx, topic, msgs)
+	if time.Now().UnixNano() < d.p.twice.Load() {
+		var again []*message.Message
+		for i, msg := range msgs {
+			if results[i] == nil {
+				again = append(again, msg)
+			}
+		}
+		d.BatchPublisher.PublishBatch(ctx, topic, again)
+	}
+	return results
+}
+
+// unconfirmed says that the broker has what it was only sent.
+type unconfirmed struct{ transport.BatchPublisher }
+
+func (u unconfirmed) PublishBatch(ctx context.Context, topic string, msgs []*message.Message) []error {
+	go func() { // nobody waits for it: that is what is wrong with it
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		u.BatchPublisher.PublishBatch(ctx, topic, msgs)
+	}()
+	return make([]error, len(msgs))
+}
