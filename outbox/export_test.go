@@ -3,13 +3,13 @@ package outbox
 import (
 	"time"
 
-	"github.com/millrace-go/millrace/outbox/internal/relay"
+	"github.com/millrace-go/millrace/outbox/internal/gaps"
 )
 
 // WithoutGaps makes the relay forget gaps: what it reads, it reads in the order of the numbers alone.
-func WithoutGaps(r *Relay) { r.gaps = func() relay.GapTracker { return &blind{} } }
+func WithoutGaps(r *Relay) { r.gaps = func() gaps.Tracker { return &blind{} } }
 
-// blind is a GapTracker that knows only the highest number.
+// blind is a gaps.Tracker that knows only the highest number.
 type blind struct{ hi int64 }
 
 func (b *blind) From() int64                  { return b.hi }
@@ -18,7 +18,7 @@ func (b *blind) Scanning() (scanning, _ bool) { return false, false }
 func (b *blind) Curious() bool                { return false }
 func (b *blind) Forget(int64)                 { b.hi = 0 }
 
-func (b *blind) Learn(v relay.View) bool {
+func (b *blind) Learn(v gaps.View) bool {
 	for _, n := range v.Numbers {
 		b.hi = max(b.hi, n)
 	}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/millrace-go/millrace/internal/pgschema"
 	"github.com/millrace-go/millrace/internal/self"
+	"github.com/millrace-go/millrace/outbox/internal/gaps"
 	"github.com/millrace-go/millrace/outbox/internal/relay"
 	"github.com/millrace-go/millrace/outbox/internal/store"
 	"github.com/millrace-go/millrace/retry"
@@ -192,7 +193,7 @@ type Relay struct {
 	publisher message.Publisher
 	store     *store.Relay
 	reader    *store.Reader
-	gaps      func() relay.GapTracker
+	gaps      func() gaps.Tracker
 	pause     time.Duration // how long the crash guard sets an event aside
 	delayed   string        // the statement that moves delayed events
 	observer  *observer
@@ -245,7 +246,7 @@ func NewRelay(pool *pgxpool.Pool, publisher message.Publisher, cfg RelayConfig) 
 	statements.Broker, statements.Durable = cfg.Broker, cfg.Delivery == Transactional
 	return &Relay{
 		cfg: cfg, pool: pool, publisher: publisher, store: statements,
-		reader: store.NewReader(pool, schema), gaps: relay.NewGaps, pause: time.Minute, delayed: store.Query("delayed_move", schema),
+		reader: store.NewReader(pool, schema), gaps: gaps.New, pause: time.Minute, delayed: store.Query("delayed_move", schema),
 		observer: observer, wakes: newWakes(), begun: make(chan struct{}), counting: &registration{broker: cfg.Broker},
 	}, nil
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/millrace-go/millrace/outbox/internal/gaps"
 )
 
 // Config configures a Core. Every field is required.
@@ -22,12 +24,9 @@ type Config struct {
 	// Retry says whether an event of the topic is dead that failed by itself so often, 0 meaning whatever happens, and else how
 	// long it waits.
 	Retry  func(topic string, err error, attempts int) (dead bool, wait time.Duration)
-	Gaps   func() GapTracker
+	Gaps   func() gaps.Tracker
 	Jitter func(time.Duration) time.Duration
 }
-
-// NewGaps is for Config.Gaps.
-func NewGaps() GapTracker { return &gaps{} }
 
 // rules are decisions that the tests of this package leave out, to show what they are for.
 type rules struct {
@@ -343,15 +342,20 @@ func (c *Core) send(s *shard, q *queue, n int, now time.Time) {
 		c.noted, c.notedID = s, batch[0].EventID
 	}
 	q.sending, q.retried = batch, false
-	q.send(now)
-	s.unsaved += len(batch)
-	q.unsaved += len(batch)
-	s.served(q)
 	rows := make([]*Row, len(batch))
 	for i, e := range batch {
 		rows[i] = &e.Row
 	}
-	c.do(Publish{Ref: s.Ref, Queue: q.topic.name, To: q.topic.to, Rows: rows, Noted: noted, Deadline: s.deadline})
+	s.dispatch(q, rows, noted, now)
+}
+
+// dispatch has the rows of a queue's batch published.
+func (s *shard) dispatch(q *queue, rows []*Row, noted bool, now time.Time) {
+	q.send(now)
+	s.unsaved += len(rows)
+	q.unsaved += len(rows)
+	s.served(q)
+	s.core.do(Publish{Ref: s.Ref, Queue: q.topic.name, To: q.topic.to, Rows: rows, Noted: noted, Deadline: s.deadline})
 }
 
 // published takes the broker's answers. Those to a lease that has ended count too: what was sent is deleted.

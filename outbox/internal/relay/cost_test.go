@@ -8,6 +8,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/outbox/internal/gaps"
 )
 
 // From the read to the delete the core allocates lists, and nothing for each event: it holds what the read has found. When it
@@ -20,7 +22,7 @@ func TestCoreAllocatesNothingForEachEvent(t *testing.T) {
 	c := New(Config{
 		BatchSize: events, MaxInFlight: 2 * events, Batches: true, PollInterval: time.Hour, LeaseTTL: time.Hour, StuckAfter: time.Hour,
 		Fault: func(error) Fault { return Unknown }, Retry: func(string, error, int) (bool, time.Duration) { return false, time.Second },
-		Gaps: NewGaps, Jitter: func(d time.Duration) time.Duration { return d },
+		Gaps: gaps.New, Jitter: func(d time.Duration) time.Duration { return d },
 	}, now)
 	c.Next(now)
 	c.Apply(now, Renewed{Began: now, Held: []Lease{{}}, Fair: 1, Shards: 1})
@@ -47,7 +49,7 @@ func TestCoreAllocatesNothingForEachEvent(t *testing.T) {
 				switch a := a.(type) {
 				case Read:
 					require.NotEmpty(t, found)
-					answer := Answer{Shards: found[:1:1], Now: now, Writers: Writers{}}
+					answer := Answer{Shards: found[:1:1], Now: now, Writers: gaps.Writers{}}
 					found = found[1:]
 					c.Apply(now, ReadDone{Answer: answer})
 				case Publish:

@@ -216,15 +216,11 @@ func (c *Core) sendFailed(s *shard, q *queue, n int, now time.Time) {
 		c.noted, c.notedID = s, q.retries[0].EventID
 	}
 	q.retried = true
-	q.send(now)
-	s.unsaved += len(q.retries)
-	q.unsaved += len(q.retries)
-	s.served(q)
 	rows := make([]*Row, len(q.retries))
 	for i := range q.retries {
 		rows[i] = &q.retries[i].Row
 	}
-	c.do(Publish{Ref: s.Ref, Queue: q.topic.name, To: q.topic.to, Rows: rows, Noted: noted, Deadline: s.deadline})
+	s.dispatch(q, rows, noted, now)
 }
 
 // settleFailed applies the results of a batch of failed events.

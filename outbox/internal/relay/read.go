@@ -3,6 +3,8 @@ package relay
 import (
 	"slices"
 	"time"
+
+	"github.com/millrace-go/millrace/outbox/internal/gaps"
 )
 
 // read starts a read of the shards that have room and may have new rows, and returns when to look again.
@@ -204,7 +206,7 @@ func (c *Core) digest(s *shard, q Request, f Found, a Answer, now time.Time) int
 		}
 	}
 	s.lose(q.fetch, f)
-	view := View{
+	view := gaps.View{
 		Numbers: make([]int64, 0, len(f.Listed)+len(f.Above)), Fresh: fresh, More: len(f.Above) >= q.Limit, Last: f.Last, Writers: a.Writers,
 	}
 	for _, events := range [][]*Event{f.Listed, f.Above} {

@@ -23,7 +23,11 @@
 //	Report        none
 package relay
 
-import "time"
+import (
+	"time"
+
+	"github.com/millrace-go/millrace/outbox/internal/gaps"
+)
 
 // Identity tells rows apart, also after a sequence was set back.
 type Identity struct {
@@ -154,8 +158,8 @@ type Found struct {
 
 // Answer is what a round trip found.
 type Answer struct {
-	Shards  []Found // as in Read.Requests
-	Writers Writers // that were open before the read; nil when it did not ask
+	Shards  []Found      // as in Read.Requests
+	Writers gaps.Writers // that were open before the read; nil when it did not ask
 	Now     time.Time
 	Moved   bool // another server answered, or it was restarted: nothing remembered holds
 }

@@ -3,13 +3,15 @@ package relay
 import (
 	"slices"
 	"time"
+
+	"github.com/millrace-go/millrace/outbox/internal/gaps"
 )
 
 // shard is what the relay knows of a shard whose lease it holds.
 type shard struct {
 	core *Core
 	Ref
-	gaps GapTracker
+	gaps gaps.Tracker
 
 	held   map[Identity]*Event
 	queues map[string]*queue // by topic

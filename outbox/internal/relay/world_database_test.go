@@ -6,6 +6,8 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	"github.com/millrace-go/millrace/outbox/internal/gaps"
 )
 
 func (w *world) sorted(shard int16) []*worldRow {
@@ -57,7 +59,7 @@ func (w *world) discard(topic string, limit int) {
 func (w *world) read(a Read) (answer Answer) {
 	answer.Now = w.now
 	if a.Writers {
-		answer.Writers = Writers{}
+		answer.Writers = gaps.Writers{}
 		for _, t := range w.open {
 			answer.Writers[t.name] = struct{}{}
 		}

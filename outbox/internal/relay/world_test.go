@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/outbox/internal/gaps"
 )
 
 // world is a database, a broker and the relays between them, without any of them. Time passes when a test says so.
@@ -158,7 +160,7 @@ func (w *world) start() *node {
 		Retry: func(_ string, _ error, attempts int) (bool, time.Duration) {
 			return attempts >= 3, min(100*time.Millisecond<<max(attempts-1, 0), time.Minute)
 		},
-		Gaps: NewGaps, Jitter: func(d time.Duration) time.Duration { return d },
+		Gaps: gaps.New, Jitter: func(d time.Duration) time.Duration { return d },
 	}
 	if w.config != nil {
 		w.config(&cfg)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/millrace-go/millrace/outbox/internal/gaps"
 	"github.com/millrace-go/millrace/outbox/internal/relay"
 )
 
@@ -67,7 +68,7 @@ func (r *Reader) Read(ctx context.Context, requests []relay.Request, askWriters 
 		}})
 	}
 	if askWriters { // before the rows
-		a.Writers = relay.Writers{}
+		a.Writers = gaps.Writers{}
 		statements = append(statements, statement{sql: r.sql.writers, row: func(v [][]byte) error {
 			a.Writers[string(v[0])] = struct{}{}
 			return nil

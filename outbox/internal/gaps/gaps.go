@@ -1,11 +1,12 @@
-package relay
+// Package gaps decides which numbers of a sequence a reader still has to look for. It does no I/O and has no clock.
+package gaps
 
 import "slices"
 
-// GapTracker remembers which numbers of a shard were read, so that the next read need not begin at the table's start. All
+// Tracker remembers which numbers of a shard were read, so that the next read need not begin at the table's start. All
 // of it is a hint: a row that exists is unpublished, and a rescan finds what the tracker leaves out. It is used by one
 // goroutine.
-type GapTracker interface {
+type Tracker interface {
 	// From is the number above which the next read begins.
 	From() int64
 	// List returns the numbers at or below From that the next read looks at too.
@@ -50,14 +51,17 @@ type View struct {
 // maxGaps bounds the gaps of a shard that each read looks at.
 const maxGaps = 10_000
 
-// gaps is the GapTracker of a relay.
+// New returns the Tracker of a relay.
+func New() Tracker { return &tracker{} }
+
+// tracker is the Tracker of a relay.
 //
 // A transaction takes a number before it commits, so a lower number may become visible after a higher one. The missing
 // numbers are gaps. Each read looks at them in the same snapshot as at newer numbers: a snapshot that shows a later event of
 // a key shows the earlier ones. A gap is forgotten once every transaction that had the outbox open for writing after the gap
 // was seen has ended, and a later read did not find it. After Forget comes a scan. It reads from the start, again and again,
 // until the same is known of every number that was taken when it began.
-type gaps struct {
+type tracker struct {
 	known   bool    // false: scanning
 	floor   int64   // a scan starts above it
 	begun   bool    // of a scan: last and owners are set
@@ -69,27 +73,27 @@ type gaps struct {
 	newer   []int64 // gaps seen since
 }
 
-func (g *gaps) Forget(floor int64) { *g = gaps{floor: floor} }
+func (g *tracker) Forget(floor int64) { *g = tracker{floor: floor} }
 
-func (g *gaps) Scanning() (scanning, begun bool) { return !g.known, g.begun }
+func (g *tracker) Scanning() (scanning, begun bool) { return !g.known, g.begun }
 
-func (g *gaps) From() int64 {
+func (g *tracker) From() int64 {
 	if !g.known {
 		return g.floor
 	}
 	return g.hi
 }
 
-func (g *gaps) List() []int64 {
+func (g *tracker) List() []int64 {
 	if !g.known {
 		return nil
 	}
 	return slices.Concat(g.older, g.newer)
 }
 
-func (g *gaps) Curious() bool { return !g.known || len(g.older)+len(g.newer) > 0 }
+func (g *tracker) Curious() bool { return !g.known || len(g.older)+len(g.newer) > 0 }
 
-func (g *gaps) Learn(v View) (surprised bool) {
+func (g *tracker) Learn(v View) (surprised bool) {
 	end := int64(0)
 	if len(v.Numbers) > 0 {
 		end = v.Numbers[len(v.Numbers)-1]
@@ -122,7 +126,7 @@ func (g *gaps) Learn(v View) (surprised bool) {
 }
 
 // unexpected takes what was found out of the gaps, and reports whether there was more.
-func (g *gaps) unexpected(fresh []int64) bool {
+func (g *tracker) unexpected(fresh []int64) bool {
 	below, _ := slices.BinarySearch(fresh, g.hi+1)
 	if below == 0 {
 		return false
@@ -138,7 +142,7 @@ func (g *gaps) unexpected(fresh []int64) bool {
 }
 
 // age forgets gaps that nobody can fill any more, and records which transactions could fill those that earlier reads saw.
-func (g *gaps) age(w Writers) {
+func (g *tracker) age(w Writers) {
 	if w == nil {
 		return
 	}
@@ -150,7 +154,7 @@ func (g *gaps) age(w Writers) {
 	}
 }
 
-func (g *gaps) advance(numbers []int64) {
+func (g *tracker) advance(numbers []int64) {
 	for _, n := range numbers {
 		if n <= g.hi {
 			continue

@@ -1,4 +1,4 @@
-package relay
+package gaps
 
 import (
 	"maps"
@@ -22,7 +22,7 @@ type gapWorld struct {
 	expected map[int][]int64 // numbers by key, in the order of commits
 	got      map[int][]int64
 
-	gaps gaps
+	gaps tracker
 	held map[int64]bool // published, and not deleted
 }
 
@@ -148,7 +148,7 @@ func TestGapsKeepTheOrderOfKeys(t *testing.T) {
 
 func TestGapsNoticeAnUnexpectedRow(t *testing.T) {
 	t.Parallel()
-	m := gaps{}
+	m := tracker{}
 	assert.False(t, m.Learn(View{Numbers: []int64{5, 6}, Fresh: []int64{5, 6}, Last: 6, Writers: Writers{}}))
 	assert.True(t, m.known)
 	assert.Equal(t, int64(6), m.From())
@@ -159,7 +159,7 @@ func TestGapsNoticeAnUnexpectedRow(t *testing.T) {
 
 func TestGapsHaveABound(t *testing.T) {
 	t.Parallel()
-	m := gaps{}
+	m := tracker{}
 	m.Learn(View{Last: 10, Writers: Writers{}})
 	m.Learn(View{Numbers: []int64{12}, Fresh: []int64{12}})
 	require.Equal(t, []int64{11}, m.List())
