@@ -101,3 +101,14 @@ func TestRoomsAreSmall(t *testing.T) {
 		assert.LessOrEqual(t, lines, mostLines, "lines of %s", dir)
 	}
 }
+
+// What decides for a relay has no I/O, no clock that runs and no goroutine: a test drives it through minutes in milliseconds.
+func TestOutboxDecisionsArePure(t *testing.T) {
+	t.Parallel()
+	const internal = module + "outbox/internal/"
+	standard := []string{"cmp", "errors", "fmt", "hash/maphash", "maps", "slices", "time"}
+	for name, rooms := range map[string][]string{"gaps": nil, "relay": {internal + "gaps"}} {
+		imports := list(t, "-f", `{{join .Imports "\n"}}`, "./outbox/internal/"+name)
+		assert.Subset(t, append(rooms, standard...), imports, "outbox/internal/%s", name)
+	}
+}
