@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"runtime/debug"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -13,7 +14,8 @@ import (
 )
 
 // send publishes rows of one topic, in order, and returns one result for each.
-func (r *Relay) send(ctx context.Context, topic string, rows []*relay.Row) []error {
+func (r *Relay) send(ctx context.Context, a relay.Publish) []error {
+	topic, rows := a.To, a.Rows
 	ctx, cancel := context.WithTimeout(ctx, r.cfg.PublishTimeout)
 	defer cancel()
 	results := make([]error, len(rows))
@@ -37,6 +39,11 @@ func (r *Relay) send(ctx context.Context, topic string, rows []*relay.Row) []err
 		return results
 	}
 	ctx, end := r.observer.span(ctx, topic, msgs)
+	if !a.InTime(time.Now()) { // again: the process may have been stopped since
+		results = repeat(relay.ErrLeaseOver, len(rows))
+		end(results)
+		return results
+	}
 	published := r.publishBatch(ctx, topic, msgs)
 	end(published)
 	for i, err := range published {

@@ -299,7 +299,7 @@ func (r *Relay) publish(ctx context.Context, a relay.Publish, once *onceShard) r
 		if once != nil {
 			answer.Results = r.once.publish(ctx, once, a)
 		} else {
-			answer.Results = r.send(ctx, a.To, a.Rows)
+			answer.Results = r.send(ctx, a)
 		}
 		if !r.counting.counts(term, time.Now()) {
 			answer.Results = repeat(errUnregistered, len(a.Rows))

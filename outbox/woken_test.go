@@ -3,6 +3,7 @@ package outbox_test
 import (
 	"context"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -98,7 +99,7 @@ func TestWokenRelayOvertakesNoKey(t *testing.T) {
 				}
 				return len(distinct)+other.keys() == keys
 			})
-			require.NoError(t, woken.Process.Signal(syscall.SIGSTOP))
+			stop(t, woken)
 			require.NoError(t, os.Remove(outage))
 			wake := sync.OnceFunc(func() { require.NoError(t, woken.Process.Signal(syscall.SIGCONT)) })
 			defer wake()
@@ -145,4 +146,14 @@ func TestWokenRelayOvertakesNoKey(t *testing.T) {
 func (f *fixture) failedRows() (n int) {
 	require.NoError(f.t, f.pool.QueryRow(context.Background(), `select count(*) from `+f.schema+`.outbox_failed`).Scan(&n))
 	return n
+}
+
+// stop returns when the process has stopped.
+func stop(t *testing.T, process *exec.Cmd) {
+	t.Helper()
+	require.NoError(t, process.Process.Signal(syscall.SIGSTOP))
+	var status syscall.WaitStatus
+	_, err := syscall.Wait4(process.Process.Pid, &status, syscall.WUNTRACED, nil)
+	require.NoError(t, err)
+	require.True(t, status.Stopped())
 }
