@@ -230,6 +230,6 @@ func TestCommandsOfTheREADME(t *testing.T) {
 	assert.Greater(t, len(shown), len(scenarios))
 	for _, command := range shown {
 		_, ok := find(scenarios, command[1])
-		assert.True(t, ok || command[1] == reportCommand, command[0])
+		assert.True(t, ok || command[1] == reportCommand || command[1] == chaosCommand, command[0])
 	}
 }
