@@ -21,6 +21,9 @@ type DeadLetters struct {
 	// one that a running replay has yet to reach stays. Processes look at their start, and then about every hour. 24 h or more.
 	// Default: 0, until an operator decides; of a handler: what Config.DeadLetters says.
 	Keep time.Duration
+
+	// Forever keeps dead letters until an operator decides, also those of a handler where Config.DeadLetters has Keep. Default: false.
+	Forever bool
 }
 
 // minKeep leaves a person a day to decide.
@@ -29,6 +32,9 @@ const minKeep = 24 * time.Hour
 func (d DeadLetters) validate(field string) error {
 	if d.Keep != 0 && d.Keep < minKeep {
 		return fmt.Errorf("%s.Keep is %s: want %s or more, or 0 for the default", field, d.Keep, minKeep)
+	}
+	if d.Keep != 0 && d.Forever {
+		return fmt.Errorf("%s.Forever is true beside Keep (%s): want one of them", field, d.Keep)
 	}
 	return nil
 }
@@ -42,7 +48,8 @@ func (s *Service) expiring() (func(context.Context) error, error) {
 	}
 	keep := map[string]time.Duration{}
 	for name := range s.router.Handlers() {
-		if d := cmp.Or(s.cfg.Handlers[name].DeadLetters.Keep, s.cfg.DeadLetters.Keep); d != 0 {
+		of := s.cfg.Handlers[name].DeadLetters
+		if d := cmp.Or(of.Keep, s.cfg.DeadLetters.Keep); d != 0 && !of.Forever {
 			keep[service.Scoped(s.cfg.Service, s.cfg.consumer(name))] = d
 		}
 	}

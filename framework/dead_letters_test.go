@@ -16,17 +16,17 @@ import (
 	"github.com/millrace-go/millrace/middleware/deadletter"
 )
 
-// Dead letters of two handlers grow ten days old while the service is away. The next one discards those of the handler that keeps them
-// for a week, and counts them; those of the one that keeps them longer stay, as all do without the setting.
+// Dead letters of three handlers grow ten days old while the service is away. The next one discards those of the handler that keeps them
+// for a week, and counts them; those of the one that keeps them longer, or forever, stay, as all do without the setting.
 func TestDeadLettersExpire(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "memory")
 	run := func(week, year time.Duration) (svc *framework.Service, stop func()) {
 		cfg := w.config()
 		cfg.DeadLetters.Keep = week
-		cfg.Handlers = map[string]framework.Handler{w.name("year"): {DeadLetters: framework.DeadLetters{Keep: year}}}
+		cfg.Handlers = map[string]framework.Handler{w.name("year"): {DeadLetters: framework.DeadLetters{Keep: year}}, w.name("ever"): {DeadLetters: framework.DeadLetters{Forever: true}}}
 		svc = w.service(cfg)
-		for _, name := range []string{"week", "year"} {
+		for _, name := range []string{"week", "year", "ever"} {
 			require.NoError(t, handle(svc, w.name(name), w.topic("number"), func(context.Context, int) error { return claim.Permanent(errors.New("no")) }))
 		}
 		return svc, w.start(svc)
@@ -34,13 +34,13 @@ func TestDeadLettersExpire(t *testing.T) {
 	dead := func() int { return w.get(`select count(*) from {s}.claim_failed where state = 'dead'`) }
 	svc, stop := run(0, 0)
 	require.NoError(t, svc.Tx(t.Context(), func(ctx context.Context, _ pgx.Tx) error { return publish(ctx, w.topic("number"), "", 1) }))
-	w.eventually("a dead letter of each handler", func() bool { return dead() == 2 })
+	w.eventually("a dead letter of each handler", func() bool { return dead() == 3 })
 	stop()
 	_, err := w.pool.Exec(t.Context(), `update `+w.schema+`.claim_failed set failed_at = now() - interval '10 days'`)
 	require.NoError(t, err)
 	_, stop = run(0, 0)
 	stop()
-	require.Equal(t, 2, dead(), "nothing expires by default")
+	require.Equal(t, 3, dead(), "nothing expires by default")
 
 	svc, stop = run(7*24*time.Hour, 365*24*time.Hour)
 	w.eventually("it is counted", func() bool {
@@ -50,8 +50,11 @@ func TestDeadLettersExpire(t *testing.T) {
 	stop()
 	left, err := deadletter.List(t.Context(), w.pool, w.schema, deadletter.Listing{})
 	require.NoError(t, err)
-	require.Len(t, left, 1)
-	assert.Equal(t, "labour/"+w.name("year"), left[0].Consumer)
+	var kept []string
+	for _, e := range left {
+		kept = append(kept, e.Consumer)
+	}
+	assert.ElementsMatch(t, []string{"labour/" + w.name("year"), "labour/" + w.name("ever")}, kept)
 	audit, err := deadletter.ListAudit(t.Context(), w.pool, w.schema, deadletter.AuditListing{})
 	require.NoError(t, err)
 	require.Len(t, audit, 1)
