@@ -22,8 +22,7 @@ type Listing struct {
 	Limit     int   // Default: 100
 	After     int64 // only events behind the one with this Event.ID in the list. Default: all
 
-	// Newest lists the newest first, and reads a bounded number of events: by Topic, Reason and Since it searches the newest 10,000 of
-	// the others' selection. Default: the longest there first.
+	// Newest lists the newest first, and reads a bounded number of events, as SampleGroups does. Default: the longest there first.
 	Newest bool
 }
 

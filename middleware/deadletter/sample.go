@@ -15,7 +15,7 @@ import (
 const (
 	// sampleSize is how many events SampleGroups groups.
 	sampleSize = 2000
-	// searched is how many events are read where no index has what is selected: topic, reason and Since.
+	// searched is how many events are read where no index has what is selected: topic, reason, times, states of a key.
 	searched = 10_000
 )
 
@@ -28,8 +28,9 @@ type Sample struct {
 }
 
 // SampleGroups groups the newest 2,000 events that are selected: dead letters, unless States says otherwise. However many events failed,
-// it reads a bounded number of them: by Topic, Reason and Since it searches the newest 10,000 of the others' selection. It counts the
-// whole selection where only a consumer, a group and states are given.
+// it reads a bounded number of them: by Topic, Reason, Since and Until, by states of a Key and by a Consumer of a Group it searches the
+// newest 10,000 of the others' selection, and the oldest of a Key. It counts the whole selection where only a consumer, a group and states
+// are given.
 func SampleGroups(ctx context.Context, db pgtx.DB, schema string, s Selection) (sample Sample, err error) {
 	if len(s.States) == 0 {
 		s.States = []string{"dead"}
@@ -62,26 +63,40 @@ func SampleGroups(ctx context.Context, db pgtx.DB, schema string, s Selection) (
 
 // newest returns the last events that are selected before one, the newest first, at most limit; more says that there may be older ones.
 func (s Selection) newest(ctx context.Context, tx pgx.Tx, schema string, before int64, limit int) (page []selected, more bool, err error) {
-	if _, err := tx.Exec(ctx, query("plan", schema)); err != nil {
-		return nil, false, err
+	for _, setting := range []string{"plan", "indexed"} {
+		if _, err := tx.Exec(ctx, query(setting, schema)); err != nil {
+			return nil, false, err
+		}
 	}
-	var spelled []string
-	for _, id := range s.EventIDs {
-		spelled = append(spelled, inbox.Canonical(id))
+	if !s.Until.IsZero() {
+		var until int64
+		if err := tx.QueryRow(ctx, query("until", schema), s.Until).Scan(&until); err != nil {
+			return nil, false, err
+		}
+		before = min(before, until)
 	}
 	states, window := s.States, limit+1
 	if len(states) == 0 {
 		states = allStates
 	}
-	if s.Topic != "" || s.Reason != "" || !s.Since.IsZero() {
+	if s.Topic != "" || s.Reason != "" || s.Key != "" || s.Group != "" && s.Consumer != "" || !s.Since.IsZero() || !s.Until.IsZero() {
 		window = max(window, searched)
 	}
-	name, args := "window", []any{before, states, operator.Optional(s.Consumer), operator.Optional(s.Group), operator.OptionalTime(s.Until), window}
+	var name string
+	var args []any
 	switch {
-	case s.Key != "" || len(s.EventIDs) > 0:
-		name, args = "window_few", append(args, spelled, operator.Optional(s.Key))
+	case len(s.EventIDs) > 0:
+		var spelled []string
+		for _, id := range s.EventIDs {
+			spelled = append(spelled, inbox.Canonical(id))
+		}
+		name, args = "window_events", []any{before, spelled, window}
+	case s.Key != "":
+		name, args = "window_key", []any{before, s.Key, operator.Optional(s.Consumer), window}
 	case s.Group != "":
-		name = "window_group"
+		name, args = "window_group", []any{before, states, s.Group, window}
+	default:
+		name, args = "window", []any{before, states, operator.Optional(s.Consumer), window}
 	}
 	rows, err := tx.Query(ctx, query(name, schema), args...)
 	if err != nil {
@@ -91,12 +106,13 @@ func (s Selection) newest(ctx context.Context, tx pgx.Tx, schema string, before 
 	if err != nil {
 		return nil, false, err
 	}
-	rows, err = tx.Query(ctx, query("recent", schema), ids, operator.Optional(s.Topic), operator.Optional(s.Reason), operator.OptionalTime(s.Since), limit+1)
+	rows, err = tx.Query(ctx, query("recent", schema), ids, limit+1, states, operator.Optional(s.Consumer), operator.Optional(s.Key), operator.Optional(s.Topic),
+		operator.Optional(s.Reason), operator.OptionalTime(s.Since), operator.OptionalTime(s.Until), operator.Optional(s.Group))
 	if err != nil {
 		return nil, false, err
 	}
 	page, err = pgx.CollectRows(rows, scanSelected)
-	return page[:min(len(page), limit)], len(page) > limit || len(ids) == window, err
+	return page[:min(len(page), limit)], len(page) > limit || len(ids) >= window, err
 }
 
 // Counts returns how many events failed, by consumer and state. It reads no event.

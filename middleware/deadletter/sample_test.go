@@ -85,3 +85,29 @@ func TestListNewest(t *testing.T) {
 	page, _ = list(deadletter.Listing{Selection: deadletter.Selection{Since: time.Now().Add(time.Hour)}})
 	assert.Empty(t, page)
 }
+
+// What is old is found without reading what is newer: by when it failed, and what holds a key up before 10,500 that wait behind it.
+func TestTheNewestOfWhatIsOld(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.keep("e0", "labour/notify", "", "dead", "attempts", "")
+	f.sql(`insert into {schema}.claim_failed (consumer, record, event_id, key, state, handler, first_at, failed_at)
+		select 1, gen_random_uuid(), 'e' || n, 'k', case n when 1 then 'dead' else 'blocked' end, 'handler', at, at
+		from (select n, now() - (10500 - n) * interval '1 s' as at from generate_series(1, 10500) n) f`)
+	f.sql(`delete from {schema}.claim_failed where event_id = 'e0' or event_id = 'e998'`)
+	list := func(s deadletter.Selection) (ids []string) {
+		found, err := deadletter.List(t.Context(), f.pool, f.schema, deadletter.Listing{Selection: s, Limit: 3, Newest: true})
+		require.NoError(t, err)
+		for _, e := range found {
+			ids = append(ids, e.EventID)
+		}
+		return ids
+	}
+	var first, until time.Time
+	require.NoError(t, f.pool.QueryRow(t.Context(), `select min(first_at), max(first_at) filter (where event_id = 'e1000') from `+f.schema+`.claim_failed`).Scan(&first, &until))
+	assert.Equal(t, []string{"e999", "e997", "e996"}, list(deadletter.Selection{Until: until}))
+	assert.Equal(t, []string{"e999", "e997", "e996"}, list(deadletter.Selection{Until: until, Key: "k", Consumer: "labour/notify"}))
+	assert.Empty(t, list(deadletter.Selection{Until: first}))
+	assert.Equal(t, []string{"e10500", "e10499", "e10498"}, list(deadletter.Selection{Until: time.Now().Add(time.Hour)}))
+	assert.Equal(t, []string{"e1"}, list(deadletter.Selection{Key: "k", States: []string{"dead"}}))
+}
