@@ -244,7 +244,7 @@ func TestDebeziumInPlaceOfTheRelay(t *testing.T) {
 	require.NoError(t, connect.Crash(t.Context()))
 	d.commit(t.Context(), 3)
 	rows := d.rows()
-	hurried, cancel := context.WithTimeout(t.Context(), time.Second)
+	hurried, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
 	_, err = clean(hurried)
 	require.ErrorContains(t, err, "has not confirmed the log")
@@ -267,6 +267,19 @@ func TestDebeziumInPlaceOfTheRelay(t *testing.T) {
 	require.Equal(t, rows, d.rows())
 	require.NoError(t, connect.Start(t.Context()))
 	d.awaitAll()
+
+	// Another database of the server has a slot, too, which knows nothing of these rows.
+	_, err = d.pool.Exec(t.Context(), `create database elsewhere`)
+	require.NoError(t, err)
+	there := d.pool.Config().ConnConfig.Copy()
+	there.Database = "elsewhere"
+	elsewhere, err := pgx.ConnectConfig(t.Context(), there)
+	require.NoError(t, err)
+	_, err = elsewhere.Exec(t.Context(), `select pg_create_logical_replication_slot('elsewhere', 'pgoutput')`)
+	require.NoError(t, err)
+	_, err = outboxadmin.Clean(t.Context(), d.pool, d.schema, "elsewhere", 0)
+	require.ErrorContains(t, err, `there is no logical replication slot "elsewhere" of this database`)
+	require.NoError(t, elsewhere.Close(t.Context()))
 
 	rows = d.rows()
 	cleaned, err := clean(t.Context())

@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	cleanRows = 50_000 // as many events are deleted at once, and wait for one confirmation
+	cleanRows = 5_000 // as many events are deleted at once, and wait for one confirmation
 	cleanPoll = 200 * time.Millisecond
 )
 
@@ -42,18 +42,29 @@ func (c cleaner) transact(ctx context.Context, f func(ctx context.Context, tx pg
 	return administer(ctx, c.db, c.schema, "clean the outbox", f, pgtx.Isolation(pgx.ReadCommitted))
 }
 
-// some reads events, and then how long the log is: the commit of what it has read lies before that.
+// some reads events, and then how long the log is: the commit of what it has read lies before that. The slot is there before, and its
+// start lies before, too, because the transaction that reads writes its end to the log: so the slot's reader has gone on since it began.
 func (c cleaner) some(ctx context.Context) (n int64, err error) {
 	var places, ids []string
 	var seqs []int64
 	var end string
 	err = c.transact(ctx, func(ctx context.Context, tx pgx.Tx, schema string) error {
+		if _, err := c.slotHas(ctx, tx, schema, "0/0"); err != nil {
+			return err
+		}
 		if err := tx.QueryRow(ctx, query("clean_read", schema), c.olderThan.Seconds(), cleanRows).Scan(&places, &seqs, &ids); err != nil {
 			return err
 		}
-		return tx.QueryRow(ctx, `select pg_current_wal_insert_lsn()::text`).Scan(&end)
+		_, err := tx.Exec(ctx, `select pg_current_xact_id()`) // without one, a commit writes nothing
+		return err
 	})
 	if err != nil || len(places) == 0 {
+		return 0, err
+	}
+	err = c.transact(ctx, func(ctx context.Context, tx pgx.Tx, _ string) error {
+		return tx.QueryRow(ctx, `select pg_current_wal_insert_lsn()::text`).Scan(&end)
+	})
+	if err != nil {
 		return 0, err
 	}
 	if err := c.confirmed(ctx, end); err != nil {
@@ -70,18 +81,15 @@ func (c cleaner) some(ctx context.Context) (n int64, err error) {
 // confirmed waits until the slot's reader has confirmed the log up to its end.
 func (c cleaner) confirmed(ctx context.Context, end string) error {
 	for {
-		var readable, confirmed bool
-		err := c.transact(ctx, func(ctx context.Context, tx pgx.Tx, schema string) error {
-			err := tx.QueryRow(ctx, query("clean_slot", schema), c.slot, end).Scan(&readable, &confirmed)
-			switch {
-			case errors.Is(err, pgx.ErrNoRows):
-				return fmt.Errorf("there is no logical replication slot %q: start Debezium, which makes it and reads all rows again", c.slot)
-			case err == nil && !readable:
-				return fmt.Errorf("the replication slot %q is lost: drop it and restart Debezium, which reads all rows again", c.slot)
-			}
+		var confirmed bool
+		err := c.transact(ctx, func(ctx context.Context, tx pgx.Tx, schema string) (err error) {
+			confirmed, err = c.slotHas(ctx, tx, schema, end)
 			return err
 		})
-		if err != nil || confirmed {
+		if err == nil && confirmed {
+			return nil
+		}
+		if err != nil && ctx.Err() == nil {
 			return err
 		}
 		select {
@@ -90,4 +98,17 @@ func (c cleaner) confirmed(ctx context.Context, end string) error {
 			return fmt.Errorf("clean the outbox: the replication slot %q has not confirmed the log up to %s, so nothing is deleted: does Debezium run? %w", c.slot, end, context.Cause(ctx))
 		}
 	}
+}
+
+// slotHas reports whether the slot's reader has confirmed the log up to end. It is an error if there is no such slot to read.
+func (c cleaner) slotHas(ctx context.Context, tx pgx.Tx, schema, end string) (confirmed bool, err error) {
+	var readable bool
+	err = tx.QueryRow(ctx, query("clean_slot", schema), c.slot, end).Scan(&readable, &confirmed)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return false, fmt.Errorf("there is no logical replication slot %q of this database: start Debezium, which makes it and reads all rows again", c.slot)
+	case err == nil && !readable:
+		return false, fmt.Errorf("the replication slot %q is lost: drop it and restart Debezium, which reads all rows again", c.slot)
+	}
+	return confirmed, err
 }
