@@ -66,7 +66,7 @@ var endQuestions = []question{
 		where not exists (select from shipments s where s.order_id = o.id) and event_id not in ` + held},
 	{lost, `select 'order ' || order_id || ' was not told of', at from shipments s
 		where not exists (select from notices n where n.order_id = s.order_id) and event_id not in ` + held},
-	{inDoubt, `select 'effect ' || key || ' is ' || state || ': ' || reason, called_at from chaos.effect where state in ('running', 'doubt')`},
+	{inDoubt, `select 'effect ' || key || ' is ' || state || ': ' || reason, called_at from chaos.effect where state in ('running', 'pending', 'doubt')`},
 }
 
 // overtakenIn finds first effects that came after that of a later order of their account.
@@ -184,7 +184,7 @@ func (s *system) count(ctx context.Context) (c counts, err error) {
 			(select count(distinct order_id) from notices),
 			(select count(*) from chaos.outbox) + (select count(*) from chaos.outbox_failed)
 				+ (select count(*) from chaos.claim_failed where state <> 'nacked')
-				+ (select count(*) from chaos.effect where state in ('running', 'doubt'))`).Scan(&c.Orders, &c.Shipments, &c.Notices, &c.Held)
+				+ (select count(*) from chaos.effect where state in ('running', 'pending', 'doubt'))`).Scan(&c.Orders, &c.Shipments, &c.Notices, &c.Held)
 	})
 	return c, err
 }

@@ -24,7 +24,9 @@ import (
 // redelivered.
 //
 // The first outcome stays. The same outcome again changes nothing, and is no error. Another one returns ErrContradicted, and a person
-// must ask the provider. An outcome may come before the call returns, and after the effect is in doubt: it settles the doubt. Only
+// must ask the provider. WasNotDone counts for an effect that was called once only: of a later call nobody knows whether the provider
+// means it, or tells of an earlier one again. Then nothing changes, a warning says so, and the effect is in doubt when its time is up.
+// An outcome may come before the call returns, and after the effect is in doubt: it settles the doubt. Only
 // WasNotDone, while a call runs, returns ErrRunning, and WasDone after WasNotDone is taken, because the effect has happened. A key of
 // no effect returns ErrNoEffect: it is wrong, or older than Config.Retention. After an error roll tx back and have the provider call again; after
 // ErrContradicted and ErrNoEffect that cannot help.
@@ -58,6 +60,9 @@ func (l *Ledger) complete(ctx context.Context, tx pgx.Tx, key string, outcome Ou
 		next, err := r.complete(outcome, now)
 		if errors.Is(err, ErrContradicted) {
 			l.cfg.Logger.ErrorContext(ctx, "an effect was completed twice, with different outcomes: the first one stays", "key", key, "settled_by", r.SettledBy)
+		}
+		if err == nil && next == nil && outcome.state == notDone && r.State != notDone {
+			l.cfg.Logger.WarnContext(ctx, "an effect was called again, and the provider told that a call was not done: which one is not known, so the effect waits", "key", key, "calls", r.Calls)
 		}
 		if err != nil || next == nil {
 			return err
@@ -99,6 +104,8 @@ func (r *record) complete(o Outcome, now time.Time) (*record, error) {
 		return nil, nil
 	case r.State == done:
 		return nil, fmt.Errorf("%w, by %s", ErrContradicted, r.SettledBy)
+	case r.Calls > 1 && o.state == notDone:
+		return nil, nil
 	case r.State == running && !r.inDoubt(now) && o.state == notDone:
 		return nil, fmt.Errorf("%w, until %s at the latest", ErrRunning, r.Until.UTC().Format(time.RFC3339))
 	default:

@@ -26,6 +26,7 @@ type caller struct {
 	token    uuid.UUID
 	happened bool
 	pending  bool // the provider has it, and tells later
+	over     bool // the provider has told what became of it
 }
 
 func (l *life) begin(t *testing.T) {
@@ -49,7 +50,7 @@ func (l *life) finish(i int, state string) {
 	l.ends(i)
 }
 
-// complete has the provider tell what became of a call that is pending; it may tell again what happened.
+// complete has the provider tell what became of a call that is pending; it may tell it again, also when another call is under way.
 func (l *life) complete(i int) {
 	outcome := WasNotDone()
 	if l.active[i].happened {
@@ -59,7 +60,8 @@ func (l *life) complete(i int) {
 	if next != nil {
 		l.r, l.completed = next, l.completed+1
 	}
-	if errors.Is(err, ErrRunning) || l.active[i].happened && l.chance.IntN(2) == 0 {
+	l.active[i].over = true
+	if errors.Is(err, ErrRunning) || l.chance.IntN(2) == 0 {
 		return
 	}
 	l.ends(i)
@@ -91,7 +93,7 @@ func (l *life) live(t *testing.T, settle, check func()) {
 				settle()
 			}
 		case i < 0: // nobody calls
-		case what == "take effect" && !l.active[i].happened:
+		case what == "take effect" && !l.active[i].happened && !l.active[i].over:
 			l.active[i].happened = true
 			l.happened++
 		case what == "return" && l.active[i].pending:

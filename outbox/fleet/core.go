@@ -43,7 +43,7 @@ const (
 
 	linger    = 3 * time.Second        // a relay without work stays for so long, unless others wait
 	turn      = 5 * time.Second        // a relay with work stays for so long, where others wait
-	shortTurn = time.Second            // the same for one that had a turn before, where others wait for their first
+	shortTurn = time.Second            // the same for one that had a turn before and starts well, where others wait for their first
 	maxFails  = 2                      // looks in a row that an active database may fail
 	workEvery = 300 * time.Millisecond // an active database is asked whether there is work
 )
@@ -350,7 +350,7 @@ func (c *core) stays(e *entry, othersWait, first bool) (stays time.Duration, end
 		return 0, true
 	case !e.quiet.IsZero():
 		return e.quiet.Sub(e.since) + linger, false
-	case othersWait && first && e.turns > 0:
+	case othersWait && first && e.turns > 0 && e.starts == 0:
 		return shortTurn, false
 	case othersWait:
 		return turn, false
