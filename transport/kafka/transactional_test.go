@@ -196,33 +196,62 @@ func TestRefusedNoteIsNoEventsFault(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			cluster, topic := fake(t, options...), devtest.Topic(t)
+			notes := "millrace.progress." + topic
 			x := transactions(t, kafka.Config{Brokers: cluster.ListenAddrs()}, topic, 0)
 			take(t, x)
-			for _, c := range []struct {
-				request kmsg.Key
-				err     *kerr.Error
-				remedy  string
-			}{
-				{kmsg.Produce, kerr.MessageTooLarge, "max.message.bytes of the topic millrace.progress." + topic},
-				{kmsg.Produce, kerr.InvalidRecord, "the note in millrace.progress." + topic},
-				{kmsg.Produce, kerr.TopicAuthorizationFailed, "WRITE on the topic millrace.progress." + topic},
-				{kmsg.AddPartitionsToTxn, kerr.TopicAuthorizationFailed, "WRITE on the topic millrace.progress." + topic},
-			} {
-				if c.request == kmsg.AddPartitionsToTxn && options == nil {
-					continue // version 2 has no such request
-				}
-				fault := cluster.Fault(kfake.Fault{Keys: []kmsg.Key{c.request}, Topic: "millrace.progress." + topic, Err: c.err, Count: -1})
+			refused := func(remedy string) {
 				err := commit(t, x, topic, "note", "a", "b")
 				require.ErrorIs(t, err, transport.ErrUnavailable)
 				require.NotErrorIs(t, err, transport.ErrRejected)
-				require.ErrorContains(t, err, c.remedy)
+				require.ErrorContains(t, err, remedy)
+			}
+			for _, c := range []struct {
+				err    *kerr.Error
+				remedy string
+			}{
+				{kerr.MessageTooLarge, "max.message.bytes of the topic " + notes},
+				{kerr.InvalidRecord, "the note in " + notes},
+				{kerr.TopicAuthorizationFailed, "WRITE on the topic " + notes},
+			} {
+				fault := cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: notes, Err: c.err, Count: -1})
+				refused(c.remedy)
 				fault.Remove()
+				require.Empty(t, take(t, x))
+			}
+			if options != nil { // version 2 has no such request
+				var allowed atomic.Bool
+				cluster.ControlKey(int16(kmsg.AddPartitionsToTxn), func(r kmsg.Request) (kmsg.Response, error, bool) {
+					cluster.KeepControl()
+					return refuseTopic(r.(*kmsg.AddPartitionsToTxnRequest), notes), nil, !allowed.Load()
+				})
+				refused("WRITE on the topic " + notes)
+				allowed.Store(true)
 				require.Empty(t, take(t, x))
 			}
 			require.NoError(t, commit(t, x, topic, "note", "a"))
 			require.Equal(t, []string{"a"}, copyingOf(t, cluster.ListenAddrs()).read(t, topic))
 		})
 	}
+}
+
+// refuseTopic is what Apache Kafka answers if the client has no right to write to one of the topics. A fault of kfake
+// refuses all topics of the request.
+func refuseTopic(request *kmsg.AddPartitionsToTxnRequest, refused string) kmsg.Response {
+	response := request.ResponseKind().(*kmsg.AddPartitionsToTxnResponse)
+	for _, of := range request.Topics {
+		answer := kmsg.NewAddPartitionsToTxnResponseTopic()
+		answer.Topic = of.Topic
+		for _, n := range of.Partitions {
+			partition := kmsg.NewAddPartitionsToTxnResponseTopicPartition()
+			partition.Partition, partition.ErrorCode = n, kerr.OperationNotAttempted.Code
+			if of.Topic == refused {
+				partition.ErrorCode = kerr.TopicAuthorizationFailed.Code
+			}
+			answer.Partitions = append(answer.Partitions, partition)
+		}
+		response.Topics = append(response.Topics, answer)
+	}
+	return response
 }
 
 // TestLargestNote: a note of MaxNote bytes is committed, also where the brokers take less by default.
