@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/millrace-go/millrace/cmd/millrace/internal/output"
 	"github.com/millrace-go/millrace/docs"
 	"github.com/millrace-go/millrace/framework"
 	"github.com/millrace-go/millrace/internal/pgdsn"
@@ -64,7 +65,7 @@ func (a *app) configCheck(path string) error {
 		}
 	} else {
 		for _, problem := range problems {
-			fmt.Fprintln(a.stdout, lines(problem))
+			fmt.Fprintln(a.stdout, output.Lines(problem))
 		}
 	}
 	if len(problems) > 0 {

@@ -10,12 +10,11 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
+	"github.com/millrace-go/millrace/cmd/millrace/internal/output"
 	"github.com/millrace-go/millrace/internal/explain"
 	"github.com/millrace-go/millrace/internal/words"
 	"github.com/millrace-go/millrace/middleware/deadletter"
@@ -172,7 +171,7 @@ func (a *app) deadShow() *cobra.Command {
 			return fmt.Errorf("no consumer has failed to handle event %q, or it was settled since: run \"millrace dead list --state all\" to see which events have failed", id)
 		case raw && len(found) > 1:
 			return usageError{errors.New("the event failed for several consumers: name one by --consumer")}
-		case raw && !readable(found[0].Payload) && a.terminal.Is():
+		case raw && !output.Readable(found[0].Payload) && a.terminal.Is():
 			return usageError{errors.New("the payload is not text: redirect the output to a file")}
 		case raw:
 			_, err = a.stdout.Write(found[0].Payload)
@@ -216,7 +215,7 @@ func (a *app) printFailed(e deadletter.Event) {
 	line("failed", "first at "+e.First.Format(time.RFC3339)+", last at "+e.Failed.Format(time.RFC3339))
 	line("group", e.Group)
 	line("reason", words.WhySentence(e.Reason))
-	line("error", legible([]byte(e.Error)))
+	line("error", output.Legible([]byte(e.Error)))
 	for _, attempt := range e.History {
 		text := attempt.At.Format(time.RFC3339) + " " + words.OneLine(attempt.By)
 		if attempt.Error != e.Error {
@@ -232,31 +231,6 @@ func (a *app) printFailed(e deadletter.Event) {
 	}
 	line("payload", words.Count(e.Bytes, "byte"))
 	if e.Bytes > 0 {
-		a.say("%s", legible(e.Payload))
+		a.say("%s", output.Legible(e.Payload))
 	}
-}
-
-// readable reports whether it is text that cannot disturb a terminal.
-func readable(b []byte) bool {
-	return utf8.Valid(b) && !strings.ContainsFunc(string(b), func(r rune) bool { return !unicode.IsGraphic(r) && r != '\n' && r != '\t' })
-}
-
-// legible is text of others as it is, if it is readable, else quoted.
-func legible(b []byte) string {
-	if readable(b) {
-		return string(b)
-	}
-	return strconv.QuoteToGraphic(string(b)) // also what it has of backslashes: it must not be ambiguous
-}
-
-// lines is text of several lines that cannot disturb a terminal.
-func lines(text string) string {
-	if readable([]byte(text)) {
-		return text
-	}
-	all := strings.Split(text, "\n")
-	for i := range all {
-		all[i] = words.OneLine(all[i])
-	}
-	return strings.Join(all, "\n")
 }

@@ -100,7 +100,7 @@ func (a *app) editPayload(ctx context.Context, pool *pgxpool.Pool, eventID, cons
 		return nil, "", deadletter.ErrNoSuchEvent
 	case len(found) > 1:
 		return nil, "", usageError{errors.New("the event failed for several consumers: name one by --consumer")}
-	case !readable(found[0].Payload):
+	case !output.Readable(found[0].Payload):
 		return nil, "", usageError{errors.New("the payload is not text: name a file by --payload-file")}
 	}
 	before := found[0].Payload

@@ -108,7 +108,7 @@ func (a *app) run(args []string) int {
 	case a.json:
 		_ = json.NewEncoder(stderr).Encode(map[string]string{"command": command.CommandPath(), "error": err.Error()}) // nobody reads, then
 	default:
-		fmt.Fprintf(stderr, "%s %s\n", a.errTerminal.Red(command.CommandPath()+":"), lines(err.Error()))
+		fmt.Fprintf(stderr, "%s %s\n", a.errTerminal.Red(command.CommandPath()+":"), output.Lines(err.Error()))
 		if misused {
 			fmt.Fprintf(stderr, "Run \"%s -h\" for usage.\n", command.CommandPath())
 		}
