@@ -15,21 +15,22 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace-go/millrace/catalog"
+	"github.com/millrace-go/millrace/cmd/millrace/internal/cli"
 	"github.com/millrace-go/millrace/internal/words"
 )
 
-func (a *app) catalog() *cobra.Command {
+func catalogCommand(a *cli.App) *cobra.Command {
 	c := &cobra.Command{
-		Use: "catalog", Short: "Print what services publish and handle, and what a change breaks", Args: cobra.NoArgs, RunE: needsCommand,
+		Use: "catalog", Short: "Print what services publish and handle, and what a change breaks", Args: cobra.NoArgs, RunE: cli.NeedsCommand,
 		Long: "Works on catalogs of services: AsyncAPI 3.0 documents, which a service serves at /catalog of its server for operators.",
 	}
-	c.AddCommand(a.catalogPrint(), a.catalogDiff())
+	c.AddCommand(catalogPrint(a), catalogDiff(a))
 	return c
 }
 
-func (a *app) catalogPrint() *cobra.Command {
-	return a.prints(&cobra.Command{
-		Use: "print FILE|URL", Short: "Print what a service publishes and handles", Args: argument,
+func catalogPrint(a *cli.App) *cobra.Command {
+	return a.Prints(&cobra.Command{
+		Use: "print FILE|URL", Short: "Print what a service publishes and handles", Args: cli.Argument,
 		Long:    "Prints what a service publishes and handles: topics, types and versions. With -o json it prints the AsyncAPI document.",
 		Example: "  millrace catalog print http://127.0.0.1:9090/catalog\n  millrace catalog print http://127.0.0.1:9090/catalog -o json > orders.json",
 		RunE: func(c *cobra.Command, args []string) error {
@@ -37,8 +38,8 @@ func (a *app) catalogPrint() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if a.json {
-				return a.printJSON(d)
+			if a.JSON {
+				return a.PrintJSON(d)
 			}
 			var rows [][]string
 			for _, name := range slices.Sorted(maps.Keys(d.Operations)) {
@@ -47,14 +48,14 @@ func (a *app) catalogPrint() *cobra.Command {
 					rows = append(rows, []string{o.Action, d.ChannelOf(o).Address, m.Name, m.ContentType, o.Handler})
 				}
 			}
-			a.table("ACTION TOPIC EVENT CONTENT HANDLER", rows)
+			a.Table("ACTION TOPIC EVENT CONTENT HANDLER", rows)
 			return nil
 		},
 	})
 }
 
-func (a *app) catalogDiff() *cobra.Command {
-	return a.prints(&cobra.Command{
+func catalogDiff(a *cli.App) *cobra.Command {
+	return a.Prints(&cobra.Command{
 		Use: "diff OLD NEW [OTHER...]", Short: "Say what a change of a service breaks",
 		Long: "Compares two catalogs of a service, each a file or a URL, and says what the change breaks, and whom. With catalogs of OTHER\n" +
 			"services it names their handlers, and a change that no handler notices breaks nothing. The exit code is 1 if something breaks.",
@@ -74,29 +75,29 @@ func (a *app) catalogDiff() *cobra.Command {
 				}
 				all = append(all, d)
 			}
-			return a.sayChanges(catalog.Diff(all[0], all[1], all[2:]...))
+			return sayChanges(a, catalog.Diff(all[0], all[1], all[2:]...))
 		},
 	})
 }
 
-func (a *app) sayChanges(changes []catalog.Change) error {
+func sayChanges(a *cli.App, changes []catalog.Change) error {
 	breaks := slices.ContainsFunc(changes, func(c catalog.Change) bool { return len(c.Breaks) > 0 })
 	switch {
-	case a.json:
-		if err := a.printJSON(append([]catalog.Change{}, changes...)); err != nil {
+	case a.JSON:
+		if err := a.PrintJSON(append([]catalog.Change{}, changes...)); err != nil {
 			return err
 		}
 	case len(changes) == 0:
-		a.say("Nothing has changed.")
+		a.Say("Nothing has changed.")
 	default:
 		var rows [][]string
 		for _, c := range changes {
 			rows = append(rows, []string{words.OneLine(c.What), words.OneLine(strings.Join(c.Breaks, ", "))})
 		}
-		a.table("CHANGE BREAKS", rows)
+		a.Table("CHANGE BREAKS", rows)
 	}
 	if breaks {
-		return exitStatus(exitFailed)
+		return cli.ExitStatus(cli.ExitFailed)
 	}
 	return nil
 }

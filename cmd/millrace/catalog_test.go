@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/catalog"
+	"github.com/millrace-go/millrace/cmd/millrace/internal/cli"
 )
 
 func catalogRun(args ...string) (code int, stdout, stderr string) {
@@ -43,26 +44,26 @@ func TestCatalog(t *testing.T) {
 	defer served.Close()
 
 	code, out, _ := catalogRun("print", served.URL+"/old.json")
-	assert.Equal(t, exitOK, code)
+	assert.Equal(t, cli.ExitOK, code)
 	assert.Regexp(t, `send\s+orders\s+Order.v1\s+application/json`, out)
 	assert.Regexp(t, `receive\s+orders\s+Order.v1\s+application/json\s+bill`, out)
 	code, out, _ = catalogRun("print", before, "-o", "json")
-	assert.Equal(t, exitOK, code)
+	assert.Equal(t, cli.ExitOK, code)
 	assert.Contains(t, out, `"asyncapi": "3.0.0"`)
 
 	code, out, _ = catalogRun("diff", before, before)
-	assert.Equal(t, exitOK, code)
+	assert.Equal(t, cli.ExitOK, code)
 	assert.Equal(t, "Nothing has changed.\n", out)
 	code, out, _ = catalogRun("diff", before, after)
-	assert.Equal(t, exitFailed, code)
+	assert.Equal(t, cli.ExitFailed, code)
 	assert.Regexp(t, `Order.v1 is no longer published to orders\s+shop/bill, each consumer of orders`, out)
 	code, out, _ = catalogRun("diff", before, after, "-o", "json")
-	assert.Equal(t, exitFailed, code)
+	assert.Equal(t, cli.ExitFailed, code)
 	var changes []catalog.Change
 	require.NoError(t, json.Unmarshal([]byte(out), &changes))
 	assert.Len(t, changes, 1)
 	code, _, _ = catalogRun("diff", after, before)
-	assert.Equal(t, exitOK, code, "what is added breaks nobody")
+	assert.Equal(t, cli.ExitOK, code, "what is added breaks nobody")
 
 	for want, args := range map[string][]string{
 		"want two catalogs, OLD and NEW":            {"diff", before},
@@ -70,7 +71,7 @@ func TestCatalog(t *testing.T) {
 		"answers 404 Not Found: want the path /cat": {"print", served.URL + "/nowhere"},
 	} {
 		code, _, stderr := catalogRun(args...)
-		assert.NotEqual(t, exitOK, code)
+		assert.NotEqual(t, cli.ExitOK, code)
 		assert.Contains(t, stderr, want)
 	}
 }

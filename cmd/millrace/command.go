@@ -8,6 +8,8 @@ import (
 	"os/exec"
 	"slices"
 	"syscall"
+
+	"github.com/millrace-go/millrace/cmd/millrace/internal/cli"
 )
 
 // Exit codes of a shell for a command that could not be run, and the base for one that a signal killed.
@@ -59,7 +61,7 @@ func exitCode(err error, stderr io.Writer) int {
 	var exit *exec.ExitError
 	switch {
 	case err == nil:
-		return exitOK
+		return cli.ExitOK
 	case errors.As(err, &exit):
 		if status, ok := exit.Sys().(syscall.WaitStatus); ok && status.Signaled() {
 			return exitBySignal + int(status.Signal())
@@ -67,7 +69,7 @@ func exitCode(err error, stderr io.Writer) int {
 		return exit.ExitCode()
 	}
 	fmt.Fprintf(stderr, "millrace dev: wait for the command: %v\n", err)
-	return exitFailed
+	return cli.ExitFailed
 }
 
 // hasTerminal reports whether this process belongs to a terminal.

@@ -7,50 +7,45 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/millrace-go/millrace/cmd/millrace/internal/cli"
 	"github.com/millrace-go/millrace/cmd/millrace/internal/output"
 	"github.com/millrace-go/millrace/docs"
 	"github.com/millrace-go/millrace/framework"
 	"github.com/millrace-go/millrace/internal/pgdsn"
-	"github.com/millrace-go/millrace/transport"
-	"github.com/millrace-go/millrace/transport/kafka"
-	"github.com/millrace-go/millrace/transport/pubsub"
 )
 
-// drivers are all there are.
-var drivers = []transport.Driver{kafka.Driver, transport.MemoryDriver, pubsub.Driver}
-
-func (a *app) config() *cobra.Command {
-	c := &cobra.Command{Use: "config", Short: "Check and print the configuration of a service", Args: cobra.NoArgs, RunE: needsCommand}
+func configCommand(a *cli.App) *cobra.Command {
+	c := &cobra.Command{Use: "config", Short: "Check and print the configuration of a service", Args: cobra.NoArgs, RunE: cli.NeedsCommand}
 	c.AddCommand(
-		a.prints(&cobra.Command{
+		a.Prints(&cobra.Command{
 			Use: "check FILE", Short: "Report all errors of a configuration",
 			Long: "Reports all errors of a configuration and of the MILLRACE_* variables, which win over it. It connects to nothing.\n" +
 				"The exit code is 0 without errors, and 1 with errors.",
 			Example: "  millrace config check millrace.yaml",
-			Args:    argument,
-			RunE:    func(_ *cobra.Command, args []string) error { return a.configCheck(args[0]) },
+			Args:    cli.Argument,
+			RunE:    func(_ *cobra.Command, args []string) error { return configCheck(a, args[0]) },
 		}),
-		a.prints(&cobra.Command{
+		a.Prints(&cobra.Command{
 			Use: "print FILE", Short: "Print the configuration that takes effect, without secrets",
 			Long: "Prints the configuration that takes effect: FILE with all defaults, and with the environment, which wins over it. Secrets\n" +
 				"are hidden; a comment says which database is meant.",
 			Example: "  millrace config print millrace.yaml\n  millrace config print millrace.yaml -o json",
-			Args:    argument,
-			RunE:    func(_ *cobra.Command, args []string) error { return a.configPrint(args[0]) },
+			Args:    cli.Argument,
+			RunE:    func(_ *cobra.Command, args []string) error { return configPrint(a, args[0]) },
 		}),
-		a.prints(&cobra.Command{
+		a.Prints(&cobra.Command{
 			Use: "schema", Short: "Print the JSON schema of configurations, for editors", Example: "  millrace config schema > millrace.schema.json",
 			Long: "Prints the JSON schema of configurations, whatever -o says. Editors complete and check a file that begins with\n\n" +
 				"  # yaml-language-server: $schema=millrace.schema.json",
 			Args: cobra.NoArgs,
-			RunE: func(*cobra.Command, []string) error { _, err := a.stdout.Write(docs.Schema); return err },
+			RunE: func(*cobra.Command, []string) error { _, err := a.Stdout.Write(docs.Schema); return err },
 		}),
 	)
 	return c
 }
 
-func (a *app) configCheck(path string) error {
-	_, err := framework.Load(path, drivers...)
+func configCheck(a *cli.App, path string) error {
+	_, err := framework.Load(path, cli.Drivers...)
 	var wrong *framework.ConfigError
 	if err != nil && !errors.As(err, &wrong) {
 		return err
@@ -59,31 +54,31 @@ func (a *app) configCheck(path string) error {
 	if wrong != nil {
 		problems = wrong.Problems
 	}
-	if a.json {
-		if err := a.printJSON(map[string]any{"file": path, "problems": problems}); err != nil {
+	if a.JSON {
+		if err := a.PrintJSON(map[string]any{"file": path, "problems": problems}); err != nil {
 			return err
 		}
 	} else {
 		for _, problem := range problems {
-			fmt.Fprintln(a.stdout, output.Lines(problem))
+			fmt.Fprintln(a.Stdout, output.Lines(problem))
 		}
 	}
 	if len(problems) > 0 {
-		return exitStatus(exitFailed)
+		return cli.ExitStatus(cli.ExitFailed)
 	}
-	if !a.json {
-		a.say("%s: %s", cmp.Or(path, "the environment"), a.terminal.Green("no errors"))
+	if !a.JSON {
+		a.Say("%s: %s", cmp.Or(path, "the environment"), a.Terminal.Green("no errors"))
 	}
 	return nil
 }
 
-func (a *app) configPrint(path string) error {
-	cfg, err := framework.Load(path, drivers...)
+func configPrint(a *cli.App, path string) error {
+	cfg, err := framework.Load(path, cli.Drivers...)
 	if err != nil {
 		return err
 	}
-	if a.json {
-		return a.printJSON(cfg)
+	if a.JSON {
+		return a.PrintJSON(cfg)
 	}
 	b, err := cfg.YAML()
 	if err != nil {
@@ -94,7 +89,7 @@ func (a *app) configPrint(path string) error {
 		return fmt.Errorf("postgres.dsn is %w", err)
 	}
 	c := database.ConnConfig
-	a.say("# database %s at %s:%d, as user %s", cmp.Or(c.Database, c.User), c.Host, c.Port, c.User)
-	_, err = a.stdout.Write(b)
+	a.Say("# database %s at %s:%d, as user %s", cmp.Or(c.Database, c.User), c.Host, c.Port, c.User)
+	_, err = a.Stdout.Write(b)
 	return err
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-go/millrace/cmd/millrace/internal/cli"
 	"github.com/millrace-go/millrace/framework"
 )
 
@@ -18,28 +19,28 @@ func TestConfigCheck(t *testing.T) {
 	t.Parallel()
 	good := configFile(t, "service: labour\nbroker: memory\n")
 	code, out, _ := configRun("check", good)
-	assert.Equal(t, exitOK, code)
+	assert.Equal(t, cli.ExitOK, code)
 	assert.Equal(t, good+": no errors\n", out)
 
 	bad := configFile(t, "service: labour\nbroker: memory\nhtp: {}\nshutdown_timeout: 5\n")
 	code, out, _ = configRun("check", bad)
-	assert.Equal(t, exitFailed, code)
+	assert.Equal(t, cli.ExitFailed, code)
 	assert.Contains(t, out, bad+":3: htp is unknown: did you mean http?\n")
 	assert.Contains(t, out, bad+":4: shutdown_timeout is \"5\": want a duration")
 
 	_, out, _ = configRun("check", configFile(t, "service: labour\nbroker: memory\n\"\\x1b[1mhtp\": {}\n"))
 	assert.Contains(t, out, `:3: \x1b[1mhtp is unknown`, "a terminal is not disturbed")
 	code, out, _ = configRun("check", "--json", bad)
-	assert.Equal(t, exitFailed, code)
+	assert.Equal(t, cli.ExitFailed, code)
 	var told struct{ Problems []string }
 	require.NoError(t, json.Unmarshal([]byte(out), &told))
 	assert.Len(t, told.Problems, 2)
 
 	code, _, stderr := configRun("check", "nowhere.yaml")
-	assert.Equal(t, exitFailed, code)
+	assert.Equal(t, cli.ExitFailed, code)
 	assert.Contains(t, stderr, "there is no configuration file nowhere.yaml")
 	code, _, _ = configRun("check")
-	assert.Equal(t, exitUsage, code)
+	assert.Equal(t, cli.ExitUsage, code)
 }
 
 // An empty path names no file: only the environment is checked.
@@ -47,7 +48,7 @@ func TestConfigCheckOfTheEnvironment(t *testing.T) {
 	t.Setenv("MILLRACE_SERVICE", "labour")
 	t.Setenv("MILLRACE_BROKER", "memory")
 	code, out, stderr := configRun("check", "")
-	assert.Equal(t, exitOK, code, stderr)
+	assert.Equal(t, cli.ExitOK, code, stderr)
 	assert.Equal(t, "the environment: no errors\n", out)
 }
 
@@ -55,26 +56,26 @@ func TestConfigPrint(t *testing.T) {
 	t.Setenv("MILLRACE_POSTGRES_DSN", "") // which would take the file's place
 	path := configFile(t, "service: labour\nbroker: memory\npostgres: {dsn: 'postgres://labour:hunter2@db/labour'}\n")
 	code, out, _ := configRun("print", path)
-	assert.Equal(t, exitOK, code)
+	assert.Equal(t, cli.ExitOK, code)
 	assert.Contains(t, out, "shutdown_timeout: 30s\n")
 	assert.Contains(t, out, "memory:\n    drain_timeout: 30s\n")
 	assert.Contains(t, out, "dsn: (hidden)\n")
 	assert.Contains(t, out, "    max_connections: 30\n", "as it takes effect")
 	assert.True(t, strings.HasPrefix(out, "# database labour at db:5432, as user labour\nservice: labour\n"), out)
 	assert.NotContains(t, out, "hunter2")
-	cfg, err := framework.Load(configFile(t, strings.ReplaceAll(out, "(hidden)", "postgres://db/labour")), drivers...)
+	cfg, err := framework.Load(configFile(t, strings.ReplaceAll(out, "(hidden)", "postgres://db/labour")), cli.Drivers...)
 	require.NoError(t, err, "it can be read again")
 	assert.Equal(t, "labour", cfg.Service)
 
 	code, out, _ = configRun("print", "--json", path)
-	assert.Equal(t, exitOK, code)
+	assert.Equal(t, cli.ExitOK, code)
 	var told struct{ Postgres struct{ DSN, Schema string } }
 	require.NoError(t, json.Unmarshal([]byte(out), &told))
 	assert.Equal(t, "(hidden)", told.Postgres.DSN)
 	assert.Equal(t, "millrace", told.Postgres.Schema)
 
 	code, _, stderr := configRun("print", configFile(t, "broker: memory\n"))
-	assert.Equal(t, exitFailed, code)
+	assert.Equal(t, cli.ExitFailed, code)
 	assert.Contains(t, stderr, "service is empty")
 
 	_, out, _ = configRun("print", configFile(t, "service: labour\nbroker: memory\npostgres: {dsn: 'host=db user=ada'}\n"))
@@ -84,7 +85,7 @@ func TestConfigPrint(t *testing.T) {
 func TestConfigSchema(t *testing.T) {
 	t.Parallel()
 	code, out, _ := configRun("schema")
-	assert.Equal(t, exitOK, code)
+	assert.Equal(t, cli.ExitOK, code)
 	committed, err := os.ReadFile("../../docs/millrace.schema.json")
 	require.NoError(t, err)
 	assert.Equal(t, string(committed), out)

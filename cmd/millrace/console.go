@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
+	"github.com/millrace-go/millrace/cmd/millrace/internal/cli"
 	"github.com/millrace-go/millrace/console"
 )
 
@@ -26,11 +27,11 @@ behind a login.`
 // consoleConns are those that pages and one action use at once, and one to spare.
 const consoleConns = 6
 
-func (a *app) console() *cobra.Command {
+func consoleCommand(a *cli.App) *cobra.Command {
 	var address, actor string
 	var act, payloads bool
 	var mask []string
-	c := a.database(&cobra.Command{
+	c := a.Database(&cobra.Command{
 		Use: "console", Short: "Serve the operator's page on this machine", Long: consoleUsage, Args: cobra.NoArgs,
 		Example: "  millrace console --config millrace.yaml\n  millrace console --config millrace.yaml --act --payloads --mask email,card",
 	})
@@ -39,9 +40,9 @@ func (a *app) console() *cobra.Command {
 	f.BoolVar(&act, "act", false, "allow to replay, discard, pause, resume, forget and decide")
 	f.BoolVar(&payloads, "payloads", false, "show payloads and responses")
 	f.StringSliceVar(&mask, "mask", nil, "JSON fields and headers whose values nobody sees, separated by commas")
-	f.StringVar(&actor, "actor", somebody(), "who acts, for the audit log")
-	serve := a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
-		a.progress.Say("")
+	f.StringVar(&actor, "actor", cli.Somebody(), "who acts, for the audit log")
+	serve := a.Connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
+		a.Progress.Say("")
 		rights := console.Look
 		if act {
 			rights |= console.Act
@@ -50,23 +51,23 @@ func (a *app) console() *cobra.Command {
 			rights |= console.Payloads
 		}
 		page, err := console.New(console.Config{
-			Databases: []console.Database{{Name: consoleName(pool), Pool: pool, Schema: a.schema, ConfigFile: a.file, DSN: a.reach.DSN}},
-			Authorize: console.Loopback(rights, actor), Mask: mask, Logger: a.logger(),
+			Databases: []console.Database{{Name: consoleName(pool), Pool: pool, Schema: a.Schema, ConfigFile: a.File, DSN: a.Reach.DSN}},
+			Authorize: console.Loopback(rights, actor), Mask: mask, Logger: a.Logger(),
 		})
 		if err != nil {
 			return err
 		}
-		return a.serveConsole(ctx, address, page)
+		return serveConsole(ctx, a, address, page)
 	})
 	c.RunE = func(c *cobra.Command, args []string) error {
 		host, _, err := net.SplitHostPort(address)
 		if ip := net.ParseIP(host); err != nil || host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-			return usageError{fmt.Errorf("--address is %q: want the host 127.0.0.1, [::1] or localhost, and a port, such as 127.0.0.1:8026", address)}
+			return cli.Misuse(fmt.Errorf("--address is %q: want the host 127.0.0.1, [::1] or localhost, and a port, such as 127.0.0.1:8026", address))
 		}
 		if act && actor == "" {
-			return usageError{errors.New("--actor is empty: want the name of who acts")}
+			return cli.Misuse(errors.New("--actor is empty: want the name of who acts"))
 		}
-		a.conns = consoleConns
+		a.Conns = consoleConns
 		return serve(c, args)
 	}
 	return c
@@ -84,7 +85,7 @@ func consoleName(pool *pgxpool.Pool) string {
 }
 
 // serveConsole serves until ctx ends.
-func (a *app) serveConsole(ctx context.Context, address string, page *console.Console) error {
+func serveConsole(ctx context.Context, a *cli.App, address string, page *console.Console) error {
 	var listening net.ListenConfig
 	listener, err := listening.Listen(ctx, "tcp", address)
 	if err != nil {
@@ -92,7 +93,7 @@ func (a *app) serveConsole(ctx context.Context, address string, page *console.Co
 	}
 	server := &http.Server{Handler: page, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 30 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10}
 	server.RegisterOnShutdown(page.Close)
-	a.say("The console is at http://%s/", listener.Addr())
+	a.Say("The console is at http://%s/", listener.Addr())
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(listener) }()
 	select {

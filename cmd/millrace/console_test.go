@@ -10,15 +10,17 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/cmd/millrace/internal/cli"
 )
 
 // The command serves pages until it is asked to end, also while a browser keeps one up to date.
 func TestConsoleCommand(t *testing.T) {
 	t.Parallel()
 	o := newOperator(t)
-	o.run(exitOK, "migrate", "up")
-	assert.Contains(t, o.run(exitUsage, "console", "--address", "0.0.0.0:0"), `--address is "0.0.0.0:0": want the host 127.0.0.1`)
-	assert.Contains(t, o.run(exitUsage, "console", "--act", "--actor", ""), "--actor is empty")
+	o.run(cli.ExitOK, "migrate", "up")
+	assert.Contains(t, o.run(cli.ExitUsage, "console", "--address", "0.0.0.0:0"), `--address is "0.0.0.0:0": want the host 127.0.0.1`)
+	assert.Contains(t, o.run(cli.ExitUsage, "console", "--act", "--actor", ""), "--actor is empty")
 	command, output := millrace(t, "console", "--address", "127.0.0.1:0", "--schema", o.schema, "--dsn", o.dsn)
 	require.NoError(t, command.Start())
 	t.Cleanup(func() { _ = command.Process.Kill() }) // where the test has failed

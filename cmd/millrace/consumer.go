@@ -11,20 +11,21 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/millrace-go/millrace/cmd/millrace/internal/cli"
 	"github.com/millrace-go/millrace/internal/words"
 	"github.com/millrace-go/millrace/transport"
 )
 
-func (a *app) consumer() *cobra.Command {
-	c := &cobra.Command{Use: "consumer", Short: "Set where a consumer goes on reading a topic", Args: cobra.NoArgs, RunE: needsCommand}
-	c.AddCommand(a.consumerReset())
+func consumerCommand(a *cli.App) *cobra.Command {
+	c := &cobra.Command{Use: "consumer", Short: "Set where a consumer goes on reading a topic", Args: cobra.NoArgs, RunE: cli.NeedsCommand}
+	c.AddCommand(consumerReset(a))
 	return c
 }
 
 // resetPatience is for what the transport does while it closes.
 const resetPatience = 10 * time.Second
 
-func (a *app) consumerReset() *cobra.Command {
+func consumerReset(a *cli.App) *cobra.Command {
 	var r transport.Reset
 	var to string
 	var yes bool
@@ -42,32 +43,32 @@ func (a *app) consumerReset() *cobra.Command {
 			"  millrace consumer reset --broker kafka --topic labour.completed --consumer labour.notify-family --to offset 0:1200 1:1180 --yes",
 	}
 	f := c.Flags()
-	f.StringVar(&a.file, "config", "", "configuration file of a service, which names its broker")
+	f.StringVar(&a.File, "config", "", "configuration file of a service, which names its broker")
 	f.StringVar(&r.Topic, "topic", "", "the topic (required)")
 	f.StringVar(&r.Consumer, "consumer", "", "the consumer as the broker knows it, service.handler (required)")
 	f.StringVar(&to, "to", "", `where it goes on: "earliest", "latest", a time, an age such as 2d, "offset" with PARTITION:OFFSET… (Kafka), or "snapshot" with its name (Pub/Sub)`)
 	f.BoolVar(&r.DryRun, "dry-run", false, "say what would be done, and do nothing")
 	f.BoolVar(&yes, "yes", false, "do it")
-	a.broker.flags(c)
+	a.Broker.Flags(c)
 	c.RunE = func(c *cobra.Command, args []string) (err error) {
 		switch {
 		case r.Topic == "" || r.Consumer == "":
-			return usageError{errors.New("--topic or --consumer is missing: want both")}
+			return cli.Misuse(errors.New("--topic or --consumer is missing: want both"))
 		case r.DryRun == yes:
-			return usageError{errors.New("want --dry-run to see what would be done, or --yes to do it")}
+			return cli.Misuse(errors.New("want --dry-run to see what would be done, or --yes to do it"))
 		}
 		if r.To, err = parsePosition(to, args, time.Now()); err != nil {
-			return usageError{err}
+			return cli.Misuse(err)
 		}
-		if err := a.broker.check(); err != nil {
+		if err := a.Broker.Check(); err != nil {
 			return err
 		}
-		ctx, stop := untilSignal()
+		ctx, stop := cli.UntilSignal()
 		defer stop()
-		defer a.showProgress(c.CommandPath())()
-		return a.reset(ctx, r, strings.Join(append([]string{to}, args...), " "))
+		defer a.ShowProgress(c.CommandPath())()
+		return reset(ctx, a, r, strings.Join(append([]string{to}, args...), " "))
 	}
-	return a.prints(c)
+	return a.Prints(c)
 }
 
 // parsePosition reads the flag --to, and the arguments that belong to it.
@@ -112,16 +113,16 @@ func parsePosition(to string, args []string, now time.Time) (p transport.Positio
 }
 
 // reset resets a consumer. to is the position as the command line has it.
-func (a *app) reset(ctx context.Context, r transport.Reset, to string) (err error) {
-	if a.file != "" {
-		if err := a.load(); err != nil {
+func reset(ctx context.Context, a *cli.App, r transport.Reset, to string) (err error) {
+	if a.File != "" {
+		if err := a.Load(); err != nil {
 			return err
 		}
 	}
-	if name := a.brokerName(); name != "pubsub" && name != "kafka" { // broker "memory" exists only inside a service
-		return wantBroker(name)
+	if name := a.BrokerName(); name != "pubsub" && name != "kafka" { // broker "memory" exists only inside a service
+		return cli.WantBroker(name)
 	}
-	broker, err := a.openBroker(ctx, slog.New(slog.DiscardHandler), resetPatience)
+	broker, err := a.OpenBroker(ctx, slog.New(slog.DiscardHandler), resetPatience)
 	if err != nil {
 		return err
 	}
@@ -131,24 +132,24 @@ func (a *app) reset(ctx context.Context, r transport.Reset, to string) (err erro
 		return fmt.Errorf("broker %s cannot reset a consumer", broker.Name())
 	}
 	moves, err := resetter.Reset(ctx, r)
-	if len(moves) > 0 && !a.json && (err == nil || r.DryRun) {
-		a.printMoves(moves)
+	if len(moves) > 0 && !a.JSON && (err == nil || r.DryRun) {
+		printMoves(a, moves)
 	}
 	switch {
 	case err != nil:
 		return err
-	case a.json:
-		return a.printJSON(map[string]any{"topic": r.Topic, "consumer": r.Consumer, "to": to, "dry_run": r.DryRun, "moves": append([]transport.Move{}, moves...)})
+	case a.JSON:
+		return a.PrintJSON(map[string]any{"topic": r.Topic, "consumer": r.Consumer, "to": to, "dry_run": r.DryRun, "moves": append([]transport.Move{}, moves...)})
 	case r.DryRun:
-		a.say("Nothing was changed. With --yes consumer %s goes on reading topic %s at: %s.", words.OneLine(r.Consumer), words.OneLine(r.Topic), words.OneLine(to))
+		a.Say("Nothing was changed. With --yes consumer %s goes on reading topic %s at: %s.", words.OneLine(r.Consumer), words.OneLine(r.Topic), words.OneLine(to))
 	default:
-		a.say("Consumer %s goes on reading topic %s at: %s.", words.OneLine(r.Consumer), words.OneLine(r.Topic), words.OneLine(to))
+		a.Say("Consumer %s goes on reading topic %s at: %s.", words.OneLine(r.Consumer), words.OneLine(r.Topic), words.OneLine(to))
 	}
-	a.say("Events that it has handled and gets again are not run again by a claim; a handler without a claim runs again.")
+	a.Say("Events that it has handled and gets again are not run again by a claim; a handler without a claim runs again.")
 	return nil
 }
 
-func (a *app) printMoves(moves []transport.Move) {
+func printMoves(a *cli.App, moves []transport.Move) {
 	rows := make([][]string, 0, len(moves))
 	for _, m := range moves {
 		from := "none"
@@ -157,5 +158,5 @@ func (a *app) printMoves(moves []transport.Move) {
 		}
 		rows = append(rows, []string{strconv.Itoa(int(m.Partition)), from, strconv.FormatInt(m.To, 10)})
 	}
-	a.table("PARTITION FROM TO", rows)
+	a.Table("PARTITION FROM TO", rows)
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-go/millrace/cmd/millrace/internal/cli"
 	"github.com/millrace-go/millrace/framework/devstack"
 	"github.com/millrace-go/millrace/framework/devstack/devtest"
 	"github.com/millrace-go/millrace/middleware/claim"
@@ -35,7 +36,7 @@ func TestConsumerReset(t *testing.T) {
 				t.Setenv("PUBSUB_EMULATOR_HOST", stack.PubSubHost())
 			}
 			o, topic := newOperator(t), devtest.Topic(t)
-			o.run(exitOK, "migrate", "up")
+			o.run(cli.ExitOK, "migrate", "up")
 			o.exec(`create table {schema}.effects (event_id text)`)
 			if broker == "PubSub" {
 				keepAcked(t, topic)
@@ -89,14 +90,14 @@ func TestConsumerReset(t *testing.T) {
 			}
 			await(3)
 			if broker == "Kafka" {
-				out := says(t, exitFailed, reset("--yes")...)
+				out := says(t, cli.ExitFailed, reset("--yes")...)
 				assert.Contains(t, out, "processes of the consumer run, as members of its group (")
 				assert.Contains(t, out, "stop them")
-				assert.Contains(t, says(t, exitFailed, reset("--dry-run")...), "PARTITION", "a dry run says where it would go")
+				assert.Contains(t, says(t, cli.ExitFailed, reset("--dry-run")...), "PARTITION", "a dry run says where it would go")
 			}
 			stop()
-			assert.Contains(t, says(t, exitOK, reset("--dry-run")...), "Nothing was changed. With --yes consumer labour.notify goes on reading topic "+topic+" at: earliest.\n")
-			out := says(t, exitOK, reset("--yes")...)
+			assert.Contains(t, says(t, cli.ExitOK, reset("--dry-run")...), "Nothing was changed. With --yes consumer labour.notify goes on reading topic "+topic+" at: earliest.\n")
+			out := says(t, cli.ExitOK, reset("--yes")...)
 			assert.Contains(t, out, "Consumer labour.notify goes on reading topic "+topic+" at: earliest.\nEvents that it has handled and gets again are not run again by a claim;")
 			if broker == "Kafka" {
 				assert.Regexp(t, `PARTITION +FROM +TO\n0 +\S+ +0\n`, out)
@@ -105,7 +106,7 @@ func TestConsumerReset(t *testing.T) {
 				DryRun bool `json:"dry_run"`
 				Moves  []transport.Move
 			}
-			require.NoError(t, json.Unmarshal([]byte(says(t, exitOK, reset("--dry-run", "--json")...)), &printed))
+			require.NoError(t, json.Unmarshal([]byte(says(t, cli.ExitOK, reset("--dry-run", "--json")...)), &printed))
 			assert.True(t, printed.DryRun)
 			for _, m := range printed.Moves {
 				assert.Zero(t, m.To)
@@ -155,13 +156,13 @@ func TestConsumerResetCommandLine(t *testing.T) {
 		complete + "--to latest --brokers=nowhere":  `--brokers: kafka.brokers has "nowhere"`,
 		complete + "--to latest --config nowhere.y": "there is no configuration file",
 	} {
-		code := exitUsage
+		code := cli.ExitUsage
 		if strings.Contains(line, "--config") {
-			code = exitFailed
+			code = cli.ExitFailed
 		}
 		assert.Contains(t, says(t, code, strings.Fields(line)...), want, line)
 	}
 	file := filepath.Join(t.TempDir(), "millrace.yaml")
 	require.NoError(t, os.WriteFile(file, []byte("service: labour\nbroker: memory\n"), 0o600))
-	assert.Contains(t, says(t, exitUsage, "consumer", "reset", "--config", file, "--topic", "t", "--consumer", "c", "--yes", "--to", "latest"), `--broker is "memory": want pubsub or kafka`)
+	assert.Contains(t, says(t, cli.ExitUsage, "consumer", "reset", "--config", file, "--topic", "t", "--consumer", "c", "--yes", "--to", "latest"), `--broker is "memory": want pubsub or kafka`)
 }

@@ -14,15 +14,16 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
+	"github.com/millrace-go/millrace/cmd/millrace/internal/cli"
 	"github.com/millrace-go/millrace/cmd/millrace/internal/output"
 	"github.com/millrace-go/millrace/internal/explain"
 	"github.com/millrace-go/millrace/internal/words"
 	"github.com/millrace-go/millrace/middleware/deadletter"
 )
 
-func (a *app) dead() *cobra.Command {
-	c := a.database(&cobra.Command{
-		Use: "dead", Short: "Show, edit, replay or discard events that failed at consumers", Args: cobra.NoArgs, RunE: needsCommand,
+func deadCommand(a *cli.App) *cobra.Command {
+	c := a.Database(&cobra.Command{
+		Use: "dead", Short: "Show, edit, replay or discard events that failed at consumers", Args: cobra.NoArgs, RunE: cli.NeedsCommand,
 		Long: "Shows, edits, replays or discards events that consumers could not handle.\n\n" +
 			"  dead      a dead letter: its handler failed too often or for good; an operator\n" +
 			"            decides, by \"dead replay\" or \"dead discard\"\n" +
@@ -30,7 +31,7 @@ func (a *app) dead() *cobra.Command {
 			"            redelivers it\n" +
 			"  blocked   it waits behind an earlier event of its key",
 	})
-	c.AddCommand(a.deadList(), a.deadShow(), a.deadEdit(), a.deadReplay(), a.deadReplays(), a.deadStop(), a.deadRedirect(), a.deadDiscard(), a.deadAudit(), a.deadPurge())
+	c.AddCommand(deadList(a), deadShow(a), deadEdit(a), deadReplay(a), deadReplays(a), deadStop(a), deadRedirect(a), deadDiscard(a), deadAudit(a), deadPurge(a))
 	return c
 }
 
@@ -41,14 +42,14 @@ func deadSelection(c *cobra.Command, s *deadletter.Selection) {
 	c.Flags().StringVar(&s.Key, "key", "", "only events of this ordering key")
 	c.Flags().StringVar(&s.Topic, "topic", "", "only events of this topic")
 	c.Flags().StringVar(&s.Reason, "reason", "", "only events with this class of error, such as attempts, permanent, panic or deadline")
-	momentVar(c, &s.Since, "since", "only events that failed at this time or later: a time, or an age such as 2d")
-	momentVar(c, &s.Until, "until", "only events that failed before this time")
+	cli.MomentVar(c, &s.Since, "since", "only events that failed at this time or later: a time, or an age such as 2d")
+	cli.MomentVar(c, &s.Until, "until", "only events that failed before this time")
 }
 
 // failed are the stored states of events that "dead list" lists.
 var failed = []string{"dead", "retrying", "blocked", "nacked"}
 
-func (a *app) deadList() *cobra.Command {
+func deadList(a *cli.App) *cobra.Command {
 	var l deadletter.Listing
 	var state string
 	var groups bool
@@ -58,38 +59,38 @@ func (a *app) deadList() *cobra.Command {
 	}
 	deadSelection(c, &l.Selection)
 	c.Flags().StringVar(&state, "state", "dead", "only events in this state: "+words.Either(words.ClaimStates.Choice(failed)))
-	oneOf(c, "state", words.ClaimStates.Choice(failed)...)
-	limitVar(c, &l.Limit)
+	cli.OneOf(c, "state", words.ClaimStates.Choice(failed)...)
+	cli.LimitVar(c, &l.Limit)
 	c.Flags().BoolVar(&groups, "groups", false, "count events by error")
 	c.PreRunE = func(*cobra.Command, []string) (err error) {
-		l.States, err = namedStates(state, failed...)
-		return cmp.Or(checkLimit(l.Limit), err)
+		l.States, err = cli.NamedStates(state, failed...)
+		return cmp.Or(cli.CheckLimit(l.Limit), err)
 	}
-	c.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
+	c.RunE = a.Connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
 		if groups {
-			return a.printGroups(ctx, pool, l, state)
+			return printGroups(ctx, a, pool, l, state)
 		}
-		found, err := deadletter.List(ctx, pool, a.schema, l)
+		found, err := deadletter.List(ctx, pool, a.Schema, l)
 		if err != nil {
 			return err
 		}
 		switch {
-		case a.json:
-			return a.printJSON(rewordedFailed(found))
+		case a.JSON:
+			return a.PrintJSON(rewordedFailed(found))
 		case len(found) == 0:
-			a.sayNoneFailed(l.Selection, state, "millrace dead list")
+			sayNoneFailed(a, l.Selection, state, "millrace dead list")
 			return nil
 		}
 		var rows [][]string
 		for _, e := range found {
 			rows = append(rows, []string{
-				words.OneLine(e.EventID), e.Consumer, words.OneLine(e.Key), failedState(e), tries(e.Attempts), words.Duration(time.Since(e.First)), e.Group, words.OneLine(words.Why(e.Reason, e.Error)),
+				words.OneLine(e.EventID), e.Consumer, words.OneLine(e.Key), failedState(e), cli.Tries(e.Attempts), words.Duration(time.Since(e.First)), e.Group, words.OneLine(words.Why(e.Reason, e.Error)),
 			})
 		}
-		a.table("EVENT# CONSUMER~ KEY~? STATE TRIES? AGE GROUP? ERROR~", rows)
+		a.Table("EVENT# CONSUMER~ KEY~? STATE TRIES? AGE GROUP? ERROR~", rows)
 		return nil
 	})
-	return a.prints(onEachDatabase(c))
+	return a.Prints(cli.OnEachDatabase(c))
 }
 
 // failedState is the state of an event, with what comes next.
@@ -99,43 +100,43 @@ func failedState(e deadletter.Event) string {
 	case e.State == "nacked":
 		return state + ", broker"
 	case e.Due != nil:
-		return state + ", " + due(*e.Due)
+		return state + ", " + cli.Due(*e.Due)
 	}
 	return state
 }
 
 // sayNoneFailed says that no event is selected, and which command lists more.
-func (a *app) sayNoneFailed(s deadletter.Selection, state, command string) {
+func sayNoneFailed(a *cli.App, s deadletter.Selection, state, command string) {
 	flags := [][2]string{
 		{"--consumer", s.Consumer},
 		{"--group", s.Group},
 		{"--key", s.Key},
 		{"--topic", s.Topic},
 		{"--reason", s.Reason},
-		{"--since", timeFlag(s.Since)},
-		{"--until", timeFlag(s.Until)},
+		{"--since", cli.TimeFlag(s.Since)},
+		{"--until", cli.TimeFlag(s.Until)},
 	}
 	why := "No event has failed."
 	if state == "dead" {
 		why = "No dead letters. To list events that are retried or blocked, too, run: " + command + " --state all"
 	}
-	if state == "dead" && givenFlags(flags) != "" || state != "dead" && state != "all" {
+	if state == "dead" && cli.GivenFlags(flags) != "" || state != "dead" && state != "all" {
 		flags = append(flags, [2]string{"--state", state})
 	}
-	a.sayNone(why, command+" --state all", flags)
+	a.SayNone(why, command+" --state all", flags)
 }
 
-func (a *app) printGroups(ctx context.Context, pool *pgxpool.Pool, l deadletter.Listing, state string) error {
-	groups, err := deadletter.ListGroups(ctx, pool, a.schema, l.Selection)
+func printGroups(ctx context.Context, a *cli.App, pool *pgxpool.Pool, l deadletter.Listing, state string) error {
+	groups, err := deadletter.ListGroups(ctx, pool, a.Schema, l.Selection)
 	if err != nil {
 		return err
 	}
 	groups = groups[:min(len(groups), l.Limit)]
 	switch {
-	case a.json:
-		return a.printJSON(append([]deadletter.ErrorGroup{}, groups...))
+	case a.JSON:
+		return a.PrintJSON(append([]deadletter.ErrorGroup{}, groups...))
 	case len(groups) == 0:
-		a.sayNoneFailed(l.Selection, state, "millrace dead list --groups")
+		sayNoneFailed(a, l.Selection, state, "millrace dead list --groups")
 		return nil
 	}
 	var rows [][]string
@@ -145,58 +146,58 @@ func (a *app) printGroups(ctx context.Context, pool *pgxpool.Pool, l deadletter.
 			g.Group, strconv.Itoa(g.Events), words.Duration(time.Since(g.First)), words.Duration(time.Since(g.Last)), strings.Join(g.Consumers, ","), words.OneLine(words.Why(reason, text)),
 		})
 	}
-	a.table("GROUP EVENTS FIRST LAST CONSUMERS~ ERROR~", rows)
+	a.Table("GROUP EVENTS FIRST LAST CONSUMERS~ ERROR~", rows)
 	return nil
 }
 
-func (a *app) deadShow() *cobra.Command {
+func deadShow(a *cli.App) *cobra.Command {
 	var consumer string
 	var raw bool
 	c := &cobra.Command{
-		Use: "show EVENT-ID", ValidArgsFunction: cobra.NoFileCompletions, Short: "Show a failed event with its error, attempts, headers and payload", Args: argument,
+		Use: "show EVENT-ID", ValidArgsFunction: cobra.NoFileCompletions, Short: "Show a failed event with its error, attempts, headers and payload", Args: cli.Argument,
 		Example: "  millrace dead show 0198c0de…3f2a\n  millrace dead show 0198c0de…3f2a --consumer labour/notify-family --raw > payload.json",
 	}
 	c.Flags().StringVar(&consumer, "consumer", "", "as it failed for this consumer")
 	c.Flags().BoolVar(&raw, "raw", false, "write the payload alone, byte by byte")
-	c.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, args []string) error {
-		id, err := explain.WholeID(ctx, pool, a.schema, args[0], explain.Consumers)
+	c.RunE = a.Connected(func(ctx context.Context, pool *pgxpool.Pool, args []string) error {
+		id, err := explain.WholeID(ctx, pool, a.Schema, args[0], explain.Consumers)
 		if err != nil {
 			return err
 		}
-		found, err := deadletter.Show(ctx, pool, a.schema, id, consumer)
+		found, err := deadletter.Show(ctx, pool, a.Schema, id, consumer)
 		switch {
 		case err != nil:
 			return err
 		case len(found) == 0:
 			return fmt.Errorf("no consumer has failed to handle event %q, or it was settled since: run \"millrace dead list --state all\" to see which events have failed", id)
 		case raw && len(found) > 1:
-			return usageError{errors.New("the event failed for several consumers: name one by --consumer")}
-		case raw && !output.Readable(found[0].Payload) && a.terminal.Is():
-			return usageError{errors.New("the payload is not text: redirect the output to a file")}
+			return cli.Misuse(errors.New("the event failed for several consumers: name one by --consumer"))
+		case raw && !output.Readable(found[0].Payload) && a.Terminal.Is():
+			return cli.Misuse(errors.New("the payload is not text: redirect the output to a file"))
 		case raw:
-			_, err = a.stdout.Write(found[0].Payload)
+			_, err = a.Stdout.Write(found[0].Payload)
 			return err
-		case a.json:
-			return a.printJSON(rewordedFailed(found))
+		case a.JSON:
+			return a.PrintJSON(rewordedFailed(found))
 		}
 		for i, e := range found {
 			if i > 0 {
-				a.say("")
+				a.Say("")
 			}
-			a.printFailed(e)
+			printFailed(a, e)
 		}
 		return nil
 	})
-	return a.prints(c)
+	return a.Prints(c)
 }
 
-func (a *app) printFailed(e deadletter.Event) {
+func printFailed(a *cli.App, e deadletter.Event) {
 	line := func(name, text string) {
 		if text != "" {
-			a.terminal.Paragraph(a.stdout, len("consumer  "), name, a.terminal.Dim, text)
+			a.Terminal.Paragraph(a.Stdout, len("consumer  "), name, a.Terminal.Dim, text)
 		}
 	}
-	state := a.paintState(words.ClaimStates.Of(e.State))
+	state := a.PaintState(words.ClaimStates.Of(e.State))
 	if e.Attempts > 0 {
 		state += ", " + words.HaveFailed(e.Attempts)
 	}
@@ -231,6 +232,23 @@ func (a *app) printFailed(e deadletter.Event) {
 	}
 	line("payload", words.Count(e.Bytes, "byte"))
 	if e.Bytes > 0 {
-		a.say("%s", output.Legible(e.Payload))
+		a.Say("%s", output.Legible(e.Payload))
 	}
+}
+
+// rewordedFailed has JSON say the same words as tables.
+func rewordedFailed(found []deadletter.Event) []deadletter.Event {
+	reworded := append([]deadletter.Event{}, found...)
+	for i := range reworded {
+		reworded[i].State = words.ClaimStates.Of(reworded[i].State)
+	}
+	return reworded
+}
+
+// rewordedResult has JSON say the same words as tables.
+func rewordedResult(r deadletter.Result) deadletter.Result {
+	if r.Others != nil {
+		r.Others, _ = words.ClaimStates.Count(r.Others)
+	}
+	return r
 }

@@ -5,34 +5,33 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
-	"os/user"
 	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
+	"github.com/millrace-go/millrace/cmd/millrace/internal/cli"
 	"github.com/millrace-go/millrace/internal/explain"
 	"github.com/millrace-go/millrace/internal/words"
 	"github.com/millrace-go/millrace/middleware/deadletter"
 	"github.com/millrace-go/millrace/pgtx"
 )
 
-func (a *app) deadDiscard() *cobra.Command {
-	return a.deadCommand(deadletter.Discard, nil, []string{"dead", "retrying", "blocked"}, "discarded", &cobra.Command{
+func deadDiscard(a *cli.App) *cobra.Command {
+	return deadActionCommand(a, deadletter.Discard, nil, []string{"dead", "retrying", "blocked"}, "discarded", &cobra.Command{
 		Use: "discard {EVENT-ID… | --consumer NAME | --group GROUP | --key KEY | --topic TOPIC | --reason REASON | --all}", ValidArgsFunction: cobra.NoFileCompletions, Short: "Discard dead letters for good",
 		Long:    "Discards dead letters for good. If the broker redelivers them they are ignored, and later events of their keys go on.",
 		Example: "  millrace dead discard 0198c0de…3f2a --note \"test data\"\n  millrace dead discard --consumer labour/notify-family --state all",
 	})
 }
 
-func (a *app) deadRedirect() *cobra.Command {
+func deadRedirect(a *cli.App) *cobra.Command {
 	var to string
 	redirect := func(ctx context.Context, db pgtx.DB, schema string, s deadletter.Selection, by deadletter.By) (deadletter.Result, error) {
 		return deadletter.Redirect(ctx, db, schema, s, to, by)
 	}
-	c := a.deadCommand(redirect, nil, []string{"dead", "retrying", "blocked"}, "redirected", &cobra.Command{
+	c := deadActionCommand(a, redirect, nil, []string{"dead", "retrying", "blocked"}, "redirected", &cobra.Command{
 		Use: "redirect --to CONSUMER {EVENT-ID… | --consumer NAME | --group GROUP | --key KEY | --topic TOPIC | --reason REASON | --all}", ValidArgsFunction: cobra.NoFileCompletions, Short: "Hand dead letters to another consumer",
 		Long: "Hands dead letters to another consumer, which retries them at once. Use it after a handler was renamed, or moved to another service.\n" +
 			"An event that the other consumer has already handled is only discarded here.",
@@ -42,7 +41,7 @@ func (a *app) deadRedirect() *cobra.Command {
 	run := c.RunE
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if to == "" {
-			return usageError{errors.New("--to is missing: want the consumer that gets the events, such as labour/notify-family")}
+			return cli.Misuse(errors.New("--to is missing: want the consumer that gets the events, such as labour/notify-family"))
 		}
 		return run(c, args)
 	}
@@ -51,24 +50,14 @@ func (a *app) deadRedirect() *cobra.Command {
 
 // deadBy gives a command the flags that say who acts.
 func deadBy(c *cobra.Command, by *deadletter.By) {
-	c.Flags().StringVar(&by.Actor, "actor", somebody(), "who does it, for the audit log")
+	c.Flags().StringVar(&by.Actor, "actor", cli.Somebody(), "who does it, for the audit log")
 	c.Flags().StringVar(&by.Note, "note", "", "why, for the audit log")
-}
-
-// somebody is who runs the command, and where.
-func somebody() string {
-	name := os.Getenv("USER")
-	if u, err := user.Current(); name == "" && err == nil {
-		name = u.Username
-	}
-	host, _ := os.Hostname() // "" will do
-	return name + "@" + host
 }
 
 type deadAction func(context.Context, pgtx.DB, string, deadletter.Selection, deadletter.By) (deadletter.Result, error)
 
-// deadCommand completes a command that acts on events. pace is nil where there is none to keep.
-func (a *app) deadCommand(do deadAction, pace *pace, states []string, done string, c *cobra.Command) *cobra.Command {
+// deadActionCommand completes a command that acts on events. pace is nil where there is none to keep.
+func deadActionCommand(a *cli.App, do deadAction, pace *pace, states []string, done string, c *cobra.Command) *cobra.Command {
 	var s deadletter.Selection
 	var by deadletter.By
 	var all, dry bool
@@ -78,18 +67,18 @@ func (a *app) deadCommand(do deadAction, pace *pace, states []string, done strin
 	c.Flags().BoolVar(&all, "all", false, "all dead letters")
 	c.Flags().BoolVar(&dry, "dry-run", false, "count the events by error, and change none")
 	c.Flags().StringVar(&state, "state", "dead", "only events in this state: "+words.Either(words.ClaimStates.Choice(states)))
-	oneOf(c, "state", words.ClaimStates.Choice(states)...)
-	connected := a.connected(func(ctx context.Context, pool *pgxpool.Pool, args []string) (err error) {
-		if s.EventIDs, err = explain.WholeIDs(ctx, pool, a.schema, args, explain.Consumers); err != nil {
+	cli.OneOf(c, "state", words.ClaimStates.Choice(states)...)
+	connected := a.Connected(func(ctx context.Context, pool *pgxpool.Pool, args []string) (err error) {
+		if s.EventIDs, err = explain.WholeIDs(ctx, pool, a.Schema, args, explain.Consumers); err != nil {
 			return err
 		}
 		if dry {
-			return a.printGroups(ctx, pool, deadletter.Listing{Selection: s, Limit: 100}, state)
+			return printGroups(ctx, a, pool, deadletter.Listing{Selection: s, Limit: 100}, state)
 		}
 		if pace.given() {
-			return a.beginReplay(ctx, pool, s, pace, by)
+			return beginReplay(ctx, a, pool, s, pace, by)
 		}
-		r, err := do(ctx, pool, a.schema, s, by)
+		r, err := do(ctx, pool, a.Schema, s, by)
 		if err != nil {
 			return err
 		}
@@ -97,22 +86,22 @@ func (a *app) deadCommand(do deadAction, pace *pace, states []string, done strin
 		if none && (!all || r.InFlight > 0) {
 			return errors.New(strings.Join(append([]string{noSuchEvent}, leftAlone(r)...), "\n"))
 		}
-		if a.json {
-			return a.printJSON(rewordedResult(r))
+		if a.JSON {
+			return a.PrintJSON(rewordedResult(r))
 		}
 		if none {
-			a.sayNoneFailed(s, state, "millrace dead list")
+			sayNoneFailed(a, s, state, "millrace dead list")
 		} else {
-			a.say("%s %s.", words.Count(r.Done, "event"), done)
+			a.Say("%s %s.", words.Count(r.Done, "event"), done)
 		}
 		if r.Behind > 0 {
-			a.say("%d of them %s blocked by an earlier event of the same key.", r.Behind, words.Pick(r.Behind, "is", "are"))
+			a.Say("%d of them %s blocked by an earlier event of the same key.", r.Behind, words.Pick(r.Behind, "is", "are"))
 		}
 		if r.Known > 0 {
-			a.say("%d of them %s only discarded, because the other consumer already had %s.", r.Known, words.Pick(r.Known, "was", "were"), words.Pick(r.Known, "it", "them"))
+			a.Say("%d of them %s only discarded, because the other consumer already had %s.", r.Known, words.Pick(r.Known, "was", "were"), words.Pick(r.Known, "it", "them"))
 		}
 		for _, line := range leftAlone(r) {
-			a.say("%s", a.terminal.Yellow(line))
+			a.Say("%s", a.Terminal.Yellow(line))
 		}
 		return nil
 	})
@@ -121,23 +110,23 @@ func (a *app) deadCommand(do deadAction, pace *pace, states []string, done strin
 			return err
 		}
 		if pace.resumes() {
-			return a.resumeReplay(c, args, pace, by)
+			return resumeReplay(a, c, args, pace, by)
 		}
 		named := len(args) > 0 || s.Consumer != "" || s.Group != "" || s.Key != "" || s.Topic != "" || s.Reason != ""
 		switch {
 		case all && named:
-			return usageError{errors.New("--all cannot be combined with event IDs, --consumer, --group, --key, --topic or --reason")}
+			return cli.Misuse(errors.New("--all cannot be combined with event IDs, --consumer, --group, --key, --topic or --reason"))
 		case !all && !named:
-			return usageError{errors.New("want event IDs, --consumer, --group, --key, --topic, --reason or --all")}
+			return cli.Misuse(errors.New("want event IDs, --consumer, --group, --key, --topic, --reason or --all"))
 		case !s.Since.IsZero() && !s.Until.IsZero() && !s.Since.Before(s.Until):
-			return usageError{fmt.Errorf("--since is %s: want a time before --until, which is %s", timeFlag(s.Since), timeFlag(s.Until))}
+			return cli.Misuse(fmt.Errorf("--since is %s: want a time before --until, which is %s", cli.TimeFlag(s.Since), cli.TimeFlag(s.Until)))
 		}
-		if s.States, err = namedStates(state, states...); err != nil {
+		if s.States, err = cli.NamedStates(state, states...); err != nil {
 			return err
 		}
 		return connected(c, args)
 	}
-	return a.prints(c)
+	return a.Prints(c)
 }
 
 // noSuchEvent says that nothing is selected.
@@ -158,34 +147,34 @@ func leftAlone(r deadletter.Result) (lines []string) {
 	return lines
 }
 
-func (a *app) deadAudit() *cobra.Command {
+func deadAudit(a *cli.App) *cobra.Command {
 	var event, consumer string
 	var limit int
 	c := &cobra.Command{Use: "audit", Short: "List what operators did, the latest first", Args: cobra.NoArgs, Example: "  millrace dead audit\n  millrace dead audit --consumer labour/notify-family --limit 20"}
 	c.Flags().StringVar(&event, "event", "", "only actions on this event, by its whole ID")
 	c.Flags().StringVar(&consumer, "consumer", "", "only actions on events of this consumer")
-	limitVar(c, &limit)
-	c.PreRunE = func(*cobra.Command, []string) error { return checkLimit(limit) }
-	c.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
-		found, err := deadletter.ListAudit(ctx, pool, a.schema, deadletter.AuditListing{EventID: event, Consumer: consumer, AuditPage: deadletter.AuditPage{Limit: limit}})
+	cli.LimitVar(c, &limit)
+	c.PreRunE = func(*cobra.Command, []string) error { return cli.CheckLimit(limit) }
+	c.RunE = a.Connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
+		found, err := deadletter.ListAudit(ctx, pool, a.Schema, deadletter.AuditListing{EventID: event, Consumer: consumer, AuditPage: deadletter.AuditPage{Limit: limit}})
 		if err != nil {
 			return err
 		}
-		if a.json {
-			return a.printJSON(append([]deadletter.Audit{}, found...))
+		if a.JSON {
+			return a.PrintJSON(append([]deadletter.Audit{}, found...))
 		}
 		if len(found) == 0 {
-			a.say("No such actions.")
+			a.Say("No such actions.")
 			return nil
 		}
 		var rows [][]string
 		for _, e := range found {
-			rows = append(rows, []string{a.auditTime(e.At), words.OneLine(e.Actor), e.Action, words.OneLine(e.EventID), e.Consumer, auditDetail(e.Detail)})
+			rows = append(rows, []string{a.AuditTime(e.At), words.OneLine(e.Actor), e.Action, words.OneLine(e.EventID), e.Consumer, auditDetail(e.Detail)})
 		}
-		a.table("TIME ACTOR~ ACTION EVENT# CONSUMER~? DETAIL~", rows)
+		a.Table("TIME ACTOR~ ACTION EVENT# CONSUMER~? DETAIL~", rows)
 		return nil
 	})
-	return a.prints(c)
+	return a.Prints(c)
 }
 
 // auditDetail says in words why an operator acted, and on what. The hashes of payloads are for scripts.
@@ -222,7 +211,7 @@ func auditDetail(detail json.RawMessage) string {
 	return words.OneLine(strings.Join(parts, "; "))
 }
 
-func (a *app) deadPurge() *cobra.Command {
+func deadPurge(a *cli.App) *cobra.Command {
 	var by deadletter.By
 	var olderThan time.Duration
 	c := &cobra.Command{
@@ -232,18 +221,18 @@ func (a *app) deadPurge() *cobra.Command {
 		Example: "  millrace dead purge --older-than 90d",
 	}
 	deadBy(c, &by)
-	ageVar(c, &olderThan, "older-than", "how long ago they failed, such as 90d or 12h")
-	c.PreRunE = func(*cobra.Command, []string) error { return checkAge("older-than", olderThan) }
-	c.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
-		p, err := deadletter.Purge(ctx, pool, a.schema, olderThan, by)
+	cli.AgeVar(c, &olderThan, "older-than", "how long ago they failed, such as 90d or 12h")
+	c.PreRunE = func(*cobra.Command, []string) error { return cli.CheckAge("older-than", olderThan) }
+	c.RunE = a.Connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
+		p, err := deadletter.Purge(ctx, pool, a.Schema, olderThan, by)
 		if err != nil {
 			return err
 		}
-		if a.json {
-			return a.printJSON(p)
+		if a.JSON {
+			return a.PrintJSON(p)
 		}
-		a.say("%s discarded, %s of the audit log deleted.", words.Count(p.Events, "dead letter"), words.Count(p.Audit, "row"))
+		a.Say("%s discarded, %s of the audit log deleted.", words.Count(p.Events, "dead letter"), words.Count(p.Audit, "row"))
 		return nil
 	})
-	return a.prints(c)
+	return a.Prints(c)
 }

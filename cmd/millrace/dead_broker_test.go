@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/millrace-go/millrace/cmd/millrace/internal/cli"
 	"github.com/millrace-go/millrace/framework/devstack"
 	"github.com/millrace-go/millrace/framework/devstack/devtest"
 	"github.com/millrace-go/millrace/middleware/claim"
@@ -66,7 +67,7 @@ const brokerAttempts = 5
 
 func startService(t *testing.T, broker string, handle message.NoPublishHandlerFunc) *service {
 	s := &service{operator: newOperator(t), topic: devtest.Topic(t), dead: devtest.Topic(t)}
-	s.run(exitOK, "migrate", "up")
+	s.run(cli.ExitOK, "migrate", "up")
 	s.exec(`create table {schema}.effects (event_id text)`)
 	for range 2 {
 		s.broker = s.connect(t, broker)
@@ -151,15 +152,15 @@ func testDeadLetter(t *testing.T, broker string) {
 		return dead == 1
 	}, time.Minute, 20*time.Millisecond)
 	assert.EqualValues(t, 3, s.deliveries.Load(), "the claim's attempts")
-	assert.Regexp(t, id+` +labour/notify +- +dead +3 +\S+ +\S+ +`, s.run(exitOK, "dead", "list"))
+	assert.Regexp(t, id+` +labour/notify +- +dead +3 +\S+ +\S+ +`, s.run(cli.ExitOK, "dead", "list"))
 	assert.Zero(t, s.effects(id))
 
 	mended.Store(true)
-	assert.Contains(t, s.run(exitOK, "dead", "replay", id), "1 event will be retried now.\n")
+	assert.Contains(t, s.run(cli.ExitOK, "dead", "replay", id), "1 event will be retried now.\n")
 	require.Eventually(t, func() bool { return s.effects(id) > 0 }, time.Minute, 20*time.Millisecond)
 	s.requireNoneBuried()
 	assert.Equal(t, 1, s.effects(id))
-	assert.NotContains(t, s.run(exitOK, "dead", "list"), id)
+	assert.NotContains(t, s.run(cli.ExitOK, "dead", "list"), id)
 }
 
 // An event that another process is handling is put back far more often than the broker's own limit, and is not buried.

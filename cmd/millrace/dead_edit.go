@@ -16,12 +16,13 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
+	"github.com/millrace-go/millrace/cmd/millrace/internal/cli"
 	"github.com/millrace-go/millrace/cmd/millrace/internal/output"
 	"github.com/millrace-go/millrace/internal/explain"
 	"github.com/millrace-go/millrace/middleware/deadletter"
 )
 
-func (a *app) deadEdit() *cobra.Command {
+func deadEdit(a *cli.App) *cobra.Command {
 	var (
 		consumer, payload, file string
 		set, unset              []string
@@ -29,7 +30,7 @@ func (a *app) deadEdit() *cobra.Command {
 		by                      deadletter.By
 	)
 	c := &cobra.Command{
-		Use: "edit EVENT-ID", ValidArgsFunction: cobra.NoFileCompletions, Short: "Change the payload or the headers of a failed event", Args: argument,
+		Use: "edit EVENT-ID", ValidArgsFunction: cobra.NoFileCompletions, Short: "Change the payload or the headers of a failed event", Args: cli.Argument,
 		Long: "Changes the payload or the headers of a failed event. Without --payload, --payload-file and the flags for headers it opens\n" +
 			"the payload in $VISUAL, $EDITOR or vi. The event's state stays the same: \"millrace dead replay\" retries it.",
 		Example: "  millrace dead edit 0198c0de…3f2a\n  millrace dead edit 0198c0de…3f2a --set-header tenant=7\n  jq .fixed event.json | millrace dead edit 0198c0de…3f2a --payload-file -",
@@ -40,34 +41,34 @@ func (a *app) deadEdit() *cobra.Command {
 	c.Flags().StringArrayVar(&set, "set-header", nil, "set a header, as NAME=VALUE; may be repeated")
 	c.Flags().StringArrayVar(&unset, "unset-header", nil, "remove the header of this name; may be repeated")
 	deadBy(c, &by)
-	connected := a.connected(func(ctx context.Context, pool *pgxpool.Pool, args []string) (err error) {
-		id, err := explain.WholeID(ctx, pool, a.schema, args[0], explain.Consumers)
+	connected := a.Connected(func(ctx context.Context, pool *pgxpool.Pool, args []string) (err error) {
+		id, err := explain.WholeID(ctx, pool, a.Schema, args[0], explain.Consumers)
 		if err != nil {
 			return err
 		}
 		if change.Payload == nil && change.Set == nil && change.Unset == nil {
-			if change.Payload, change.Former, err = a.editPayload(ctx, pool, id, consumer); err != nil {
+			if change.Payload, change.Former, err = editPayload(ctx, a, pool, id, consumer); err != nil {
 				return err
 			}
 			if change.Payload == nil {
-				a.say("Nothing was changed.")
+				a.Say("Nothing was changed.")
 				return nil
 			}
 		}
-		if err := deadletter.Edit(ctx, pool, a.schema, id, consumer, change, by); err != nil {
+		if err := deadletter.Edit(ctx, pool, a.Schema, id, consumer, change, by); err != nil {
 			return err
 		}
-		a.say("The event was changed. Retry it: %s", a.reach.Command(id, "dead", "replay"))
+		a.Say("The event was changed. Retry it: %s", a.Reach.Command(id, "dead", "replay"))
 		return nil
 	})
 	c.RunE = func(c *cobra.Command, args []string) (err error) {
 		switch {
 		case c.Flags().Changed("payload") && file != "":
-			return usageError{errors.New("--payload and --payload-file cannot be combined")}
+			return cli.Misuse(errors.New("--payload and --payload-file cannot be combined"))
 		case c.Flags().Changed("payload"):
 			change.Payload = []byte(payload)
 		case file == "-":
-			change.Payload, err = io.ReadAll(a.stdin)
+			change.Payload, err = io.ReadAll(a.Stdin)
 		case file != "":
 			change.Payload, err = os.ReadFile(file)
 		}
@@ -77,7 +78,7 @@ func (a *app) deadEdit() *cobra.Command {
 		for _, header := range set {
 			name, value, ok := strings.Cut(header, "=")
 			if !ok || name == "" {
-				return usageError{fmt.Errorf("--set-header is %q: want NAME=VALUE", header)}
+				return cli.Misuse(fmt.Errorf("--set-header is %q: want NAME=VALUE", header))
 			}
 			if change.Set == nil {
 				change.Set = map[string]string{}
@@ -91,17 +92,17 @@ func (a *app) deadEdit() *cobra.Command {
 }
 
 // editPayload opens the payload in an editor, and returns it if it was changed, with the SHA-256 of what it was.
-func (a *app) editPayload(ctx context.Context, pool *pgxpool.Pool, eventID, consumer string) (payload []byte, former string, err error) {
-	found, err := deadletter.Show(ctx, pool, a.schema, eventID, consumer)
+func editPayload(ctx context.Context, a *cli.App, pool *pgxpool.Pool, eventID, consumer string) (payload []byte, former string, err error) {
+	found, err := deadletter.Show(ctx, pool, a.Schema, eventID, consumer)
 	switch {
 	case err != nil:
 		return nil, "", err
 	case len(found) == 0:
 		return nil, "", deadletter.ErrNoSuchEvent
 	case len(found) > 1:
-		return nil, "", usageError{errors.New("the event failed for several consumers: name one by --consumer")}
+		return nil, "", cli.Misuse(errors.New("the event failed for several consumers: name one by --consumer"))
 	case !output.Readable(found[0].Payload):
-		return nil, "", usageError{errors.New("the payload is not text: name a file by --payload-file")}
+		return nil, "", cli.Misuse(errors.New("the payload is not text: name a file by --payload-file"))
 	}
 	before := found[0].Payload
 	dir, err := os.MkdirTemp("", "millrace-")
@@ -118,9 +119,9 @@ func (a *app) editPayload(ctx context.Context, pool *pgxpool.Pool, eventID, cons
 		return nil, "", err
 	}
 	editor := cmp.Or(os.Getenv("VISUAL"), os.Getenv("EDITOR"), "vi")
-	a.progress.Say("")                                              // the terminal is the editor's
+	a.Progress.Say("")                                              // the terminal is the editor's
 	command := exec.Command("sh", "-c", editor+` "$1"`, "sh", path) //nolint:noctx // it ends when the person is done
-	command.Stdin, command.Stdout, command.Stderr = a.stdin, output.Behind(a.stdout), output.Behind(a.stderr)
+	command.Stdin, command.Stdout, command.Stderr = a.Stdin, output.Behind(a.Stdout), output.Behind(a.Stderr)
 	if err := command.Run(); err != nil {
 		return nil, "", fmt.Errorf("run the editor %q: %w", editor, err)
 	}

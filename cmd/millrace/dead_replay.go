@@ -13,11 +13,12 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/millrace-go/millrace/cmd/millrace/internal/cli"
 	"github.com/millrace-go/millrace/internal/words"
 	"github.com/millrace-go/millrace/middleware/deadletter"
 )
 
-func (a *app) deadReplay() *cobra.Command {
+func deadReplay(a *cli.App) *cobra.Command {
 	c := &cobra.Command{
 		Use: "replay {EVENT-ID… | --consumer NAME | --group GROUP | --key KEY | --topic TOPIC | --reason REASON | --all | --resume ID}", ValidArgsFunction: cobra.NoFileCompletions, Short: "Retry dead letters",
 		Long: "Retries dead letters, with all their attempts and in their original order. Events blocked by them follow.\n" +
@@ -34,7 +35,7 @@ func (a *app) deadReplay() *cobra.Command {
 	f.IntVar(&p.rate, "rate", 0, "at most this many events a second (default: no limit)")
 	f.Float64Var(&p.maxFailed, "max-failed", 100, "stop when more than this percentage of the retried events fails again")
 	f.Int64Var(&p.resume, "resume", 0, "continue the replay with this ID, at its pace or at the one given")
-	return a.deadCommand(deadletter.Replay, p, []string{"dead", "retrying"}, "will be retried now", c)
+	return deadActionCommand(a, deadletter.Replay, p, []string{"dead", "retrying"}, "will be retried now", c)
 }
 
 // pace is how fast the flags of "dead replay" want it. A nil one is that of a command without these flags.
@@ -55,11 +56,11 @@ func (p *pace) check() error {
 	switch {
 	case p == nil:
 	case p.rate < 0 || p.rate == 0 && p.flags.Flags().Changed("rate"):
-		return usageError{fmt.Errorf("--rate is %d: want 1 or more events a second", p.rate)}
+		return cli.Misuse(fmt.Errorf("--rate is %d: want 1 or more events a second", p.rate))
 	case !(p.maxFailed >= 0 && p.maxFailed <= 100):
-		return usageError{fmt.Errorf("--max-failed is %v: want a percentage from 0 to 100", p.maxFailed)}
+		return cli.Misuse(fmt.Errorf("--max-failed is %v: want a percentage from 0 to 100", p.maxFailed))
 	case p.resumes() && p.resume <= 0:
-		return usageError{fmt.Errorf("--resume is %d: want an ID from \"millrace dead replays\"", p.resume)}
+		return cli.Misuse(fmt.Errorf("--resume is %d: want an ID from \"millrace dead replays\"", p.resume))
 	}
 	return nil
 }
@@ -68,34 +69,34 @@ func (p *pace) pace() deadletter.Pace {
 	return deadletter.Pace{Rate: p.rate, MaxFailed: p.maxFailed / 100}
 }
 
-func (a *app) beginReplay(ctx context.Context, pool *pgxpool.Pool, s deadletter.Selection, p *pace, by deadletter.By) error {
-	id, err := deadletter.BeginReplay(ctx, pool, a.schema, s, p.pace(), by)
+func beginReplay(ctx context.Context, a *cli.App, pool *pgxpool.Pool, s deadletter.Selection, p *pace, by deadletter.By) error {
+	id, err := deadletter.BeginReplay(ctx, pool, a.Schema, s, p.pace(), by)
 	if errors.Is(err, deadletter.ErrNoSuchEvent) {
 		return errors.New(noSuchEvent)
 	}
 	if err != nil {
 		return err
 	}
-	return a.continueReplay(ctx, pool, id)
+	return continueReplay(ctx, a, pool, id)
 }
 
-func (a *app) resumeReplay(c *cobra.Command, args []string, p *pace, by deadletter.By) error {
+func resumeReplay(a *cli.App, c *cobra.Command, args []string, p *pace, by deadletter.By) error {
 	var alone error
 	c.Flags().Visit(func(f *pflag.Flag) {
 		if c.LocalFlags().Lookup(f.Name) != nil && !slices.Contains([]string{"resume", "rate", "max-failed", "actor", "note", "output", "json"}, f.Name) {
-			alone = usageError{fmt.Errorf("--resume cannot be combined with --%s: the replay keeps what it began with", f.Name)}
+			alone = cli.Misuse(fmt.Errorf("--resume cannot be combined with --%s: the replay keeps what it began with", f.Name))
 		}
 	})
 	if len(args) > 0 {
-		alone = usageError{errors.New("--resume cannot be combined with event IDs: the replay keeps what it began with")}
+		alone = cli.Misuse(errors.New("--resume cannot be combined with event IDs: the replay keeps what it began with"))
 	}
 	if alone != nil {
 		return alone
 	}
-	return a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
+	return a.Connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
 		var changed *deadletter.Pace
 		if p.given() {
-			before, err := deadletter.ShowReplay(ctx, pool, a.schema, p.resume)
+			before, err := deadletter.ShowReplay(ctx, pool, a.Schema, p.resume)
 			if err != nil {
 				return noReplay(err)
 			}
@@ -107,10 +108,10 @@ func (a *app) resumeReplay(c *cobra.Command, args []string, p *pace, by deadlett
 				changed.MaxFailed = p.pace().MaxFailed
 			}
 		}
-		if err := deadletter.ResumeReplay(ctx, pool, a.schema, p.resume, changed, by); err != nil {
+		if err := deadletter.ResumeReplay(ctx, pool, a.Schema, p.resume, changed, by); err != nil {
 			return noReplay(err)
 		}
-		return a.continueReplay(ctx, pool, p.resume)
+		return continueReplay(ctx, a, pool, p.resume)
 	})(c, args)
 }
 
@@ -123,25 +124,25 @@ func noReplay(err error) error {
 }
 
 // continueReplay continues a replay, tells how far it is, and how to continue it where it ended early.
-func (a *app) continueReplay(ctx context.Context, pool *pgxpool.Pool, id int64) error {
-	r, err := deadletter.ContinueReplay(ctx, pool, a.schema, id, func(r deadletter.ReplayStatus) {
-		a.progress.Say(fmt.Sprintf("Replay %d: %d of %s retried; %s", id, r.Replayed, words.Count(r.Selected, "event"), outcome(r)))
+func continueReplay(ctx context.Context, a *cli.App, pool *pgxpool.Pool, id int64) error {
+	r, err := deadletter.ContinueReplay(ctx, pool, a.Schema, id, func(r deadletter.ReplayStatus) {
+		a.Progress.Say(fmt.Sprintf("Replay %d: %d of %s retried; %s", id, r.Replayed, words.Count(r.Selected, "event"), outcome(r)))
 	})
 	if err == nil && r.State == deadletter.ReplayStopped {
 		err = fmt.Errorf("replay %d was stopped after %s: %s", id, words.Count(r.Replayed, "event"), r.Reason)
 	}
 	if err != nil {
-		return fmt.Errorf("%w\nTo continue it, run: %s", err, a.reach.Command("", "dead", "replay", "--resume", strconv.FormatInt(id, 10)))
+		return fmt.Errorf("%w\nTo continue it, run: %s", err, a.Reach.Command("", "dead", "replay", "--resume", strconv.FormatInt(id, 10)))
 	}
-	if a.json {
-		return a.printJSON(r)
+	if a.JSON {
+		return a.PrintJSON(r)
 	}
-	a.say("Replay %d has finished: %s %s retried; %s.", id, words.Count(r.Replayed, "event"), words.Pick(r.Replayed, "is", "are"), outcome(r))
+	a.Say("Replay %d has finished: %s %s retried; %s.", id, words.Count(r.Replayed, "event"), words.Pick(r.Replayed, "is", "are"), outcome(r))
 	for _, line := range leftAlone(deadletter.Result{InFlight: r.InFlight}) {
-		a.say("%s", a.terminal.Yellow(line))
+		a.Say("%s", a.Terminal.Yellow(line))
 	}
 	if r.Untried+r.Retrying > 0 {
-		a.say("What became of them: %s", a.reach.Command("", "dead", "replays", strconv.FormatInt(id, 10)))
+		a.Say("What became of them: %s", a.Reach.Command("", "dead", "replays", strconv.FormatInt(id, 10)))
 	}
 	return nil
 }
@@ -160,7 +161,7 @@ func outcome(r deadletter.ReplayStatus) string {
 	return strings.Join(parts, ", ")
 }
 
-func (a *app) deadReplays() *cobra.Command {
+func deadReplays(a *cli.App) *cobra.Command {
 	var limit int
 	c := &cobra.Command{
 		Use: "replays [ID]", ValidArgsFunction: cobra.NoFileCompletions, Short: "List replays at a pace, and what became of their events", Args: cobra.MaximumNArgs(1),
@@ -169,80 +170,80 @@ func (a *app) deadReplays() *cobra.Command {
 			"A running replay whose last step is long ago has lost its command: continue it by \"dead replay --resume\".",
 		Example: "  millrace dead replays\n  millrace dead replays 7 -o json",
 	}
-	limitVar(c, &limit)
-	c.PreRunE = func(*cobra.Command, []string) error { return checkLimit(limit) }
-	c.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, args []string) (err error) {
+	cli.LimitVar(c, &limit)
+	c.PreRunE = func(*cobra.Command, []string) error { return cli.CheckLimit(limit) }
+	c.RunE = a.Connected(func(ctx context.Context, pool *pgxpool.Pool, args []string) (err error) {
 		var found []deadletter.ReplayStatus
 		if len(args) == 0 {
-			found, err = deadletter.ListReplays(ctx, pool, a.schema, limit)
+			found, err = deadletter.ListReplays(ctx, pool, a.Schema, limit)
 		} else {
 			id, wrong := replayID(args[0])
 			if wrong != nil {
 				return wrong
 			}
 			found = make([]deadletter.ReplayStatus, 1)
-			found[0], err = deadletter.ShowReplay(ctx, pool, a.schema, id)
+			found[0], err = deadletter.ShowReplay(ctx, pool, a.Schema, id)
 		}
 		switch {
 		case err != nil:
 			return noReplay(err)
-		case a.json:
-			return a.printJSON(append([]deadletter.ReplayStatus{}, found...))
+		case a.JSON:
+			return a.PrintJSON(append([]deadletter.ReplayStatus{}, found...))
 		case len(found) == 0:
-			a.say("No replays.")
+			a.Say("No replays.")
 			return nil
 		}
 		var rows [][]string
 		for _, r := range found {
 			state := r.State
 			if r.State == deadletter.ReplayRunning {
-				state += ", last step " + a.auditTime(r.Stepped)
+				state += ", last step " + a.AuditTime(r.Stepped)
 			}
 			rows = append(rows, []string{
 				strconv.FormatInt(r.ID, 10), state, fmt.Sprintf("%d/%d", r.Replayed, r.Selected), strconv.Itoa(r.Handled), strconv.Itoa(r.Untried),
-				strconv.Itoa(r.Retrying), strconv.Itoa(r.Dead), a.auditTime(r.Started), words.OneLine(r.Actor), words.OneLine(cmp.Or(r.Reason, r.Note)),
+				strconv.Itoa(r.Retrying), strconv.Itoa(r.Dead), a.AuditTime(r.Started), words.OneLine(r.Actor), words.OneLine(cmp.Or(r.Reason, r.Note)),
 			})
 		}
-		a.table("ID STATE REPLAYED HANDLED UNTRIED RETRYING DEAD STARTED ACTOR~ WHY~?", rows)
+		a.Table("ID STATE REPLAYED HANDLED UNTRIED RETRYING DEAD STARTED ACTOR~ WHY~?", rows)
 		return nil
 	})
-	return a.prints(c)
+	return a.Prints(c)
 }
 
 func replayID(text string) (int64, error) {
 	id, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || id <= 0 {
-		return 0, usageError{fmt.Errorf("the ID is %q: want one from \"millrace dead replays\"", text)}
+		return 0, cli.Misuse(fmt.Errorf("the ID is %q: want one from \"millrace dead replays\"", text))
 	}
 	return id, nil
 }
 
-func (a *app) deadStop() *cobra.Command {
+func deadStop(a *cli.App) *cobra.Command {
 	var by deadletter.By
 	c := &cobra.Command{
-		Use: "stop ID", ValidArgsFunction: cobra.NoFileCompletions, Short: "Stop a replay at a pace", Args: argument,
+		Use: "stop ID", ValidArgsFunction: cobra.NoFileCompletions, Short: "Stop a replay at a pace", Args: cli.Argument,
 		Long:    "Stops a replay that \"dead replay\" with --rate or --max-failed began, wherever its command runs. What it has retried stays so.",
 		Example: "  millrace dead stop 7 --note \"the fix is not deployed everywhere\"",
 	}
 	deadBy(c, &by)
-	c.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, args []string) error {
+	c.RunE = a.Connected(func(ctx context.Context, pool *pgxpool.Pool, args []string) error {
 		id, err := replayID(args[0])
 		if err == nil {
-			err = noReplay(deadletter.StopReplay(ctx, pool, a.schema, id, by))
+			err = noReplay(deadletter.StopReplay(ctx, pool, a.Schema, id, by))
 		}
 		if err != nil {
 			return err
 		}
-		r, err := deadletter.ShowReplay(ctx, pool, a.schema, id)
+		r, err := deadletter.ShowReplay(ctx, pool, a.Schema, id)
 		if err != nil {
 			return err
 		}
-		if a.json {
-			return a.printJSON(r)
+		if a.JSON {
+			return a.PrintJSON(r)
 		}
-		a.say("Replay %d was stopped after %d of %s.", id, r.Replayed, words.Count(r.Selected, "event"))
-		a.say("To continue it, run: %s", a.reach.Command("", "dead", "replay", "--resume", args[0]))
+		a.Say("Replay %d was stopped after %d of %s.", id, r.Replayed, words.Count(r.Selected, "event"))
+		a.Say("To continue it, run: %s", a.Reach.Command("", "dead", "replay", "--resume", args[0]))
 		return nil
 	})
-	return a.prints(c)
+	return a.Prints(c)
 }

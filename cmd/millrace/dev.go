@@ -14,11 +14,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/millrace-go/millrace/cmd/millrace/internal/cli"
 	"github.com/millrace-go/millrace/framework/devstack"
 	"github.com/millrace-go/millrace/internal/reach"
 )
 
-func (a *app) dev() *cobra.Command {
+func devCommand(a *cli.App) *cobra.Command {
 	list := "postgres,pubsub,kafka"
 	c := &cobra.Command{
 		Use: "dev [-- COMMAND ARGUMENTS…]", Short: "Run PostgreSQL and brokers on this machine, for development",
@@ -38,10 +39,10 @@ func (a *app) dev() *cobra.Command {
 			err = errors.New("want at least one service")
 		}
 		if err != nil {
-			return usageError{fmt.Errorf("--services: %w", err)}
+			return cli.Misuse(fmt.Errorf("--services: %w", err))
 		}
-		if code := dev(services, args, a.stdin, a.stdout, a.stderr); code != exitOK {
-			return exitStatus(code)
+		if code := dev(services, args, a.Stdin, a.Stdout, a.Stderr); code != cli.ExitOK {
+			return cli.ExitStatus(code)
 		}
 		return nil
 	}
@@ -63,13 +64,13 @@ func dev(services []devstack.Service, argv []string, stdin *os.File, stdout, std
 	code := func() int {
 		if err := startStack(stack, services, signals); err != nil {
 			fmt.Fprintf(stderr, "millrace dev: %v\n", err)
-			return exitFailed
+			return cli.ExitFailed
 		}
 		if len(argv) == 0 {
 			printEnvironment(stdout, stack.Env())
 			fmt.Fprintln(stderr, "millrace: press Ctrl-C to stop the services")
 			<-signals
-			return exitOK
+			return cli.ExitOK
 		}
 		fmt.Fprintln(stderr, "millrace: to use these services in another terminal, run there:")
 		printEnvironment(stderr, stack.Env())
@@ -78,7 +79,7 @@ func dev(services []devstack.Service, argv []string, stdin *os.File, stdout, std
 	}()
 	if err := stack.Stop(); err != nil {
 		fmt.Fprintf(stderr, "millrace dev: %v\n", err)
-		return max(code, exitFailed)
+		return max(code, cli.ExitFailed)
 	}
 	return code
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-go/millrace/cmd/millrace/internal/cli"
 	"github.com/millrace-go/millrace/framework/devstack"
 )
 
@@ -61,16 +62,16 @@ func TestUsage(t *testing.T) {
 		code int
 		says string
 	}{
-		{nil, exitUsage, "Usage:\n  millrace\n  millrace [command]"},
-		{[]string{"develop"}, exitUsage, `unknown command "develop"`},
-		{[]string{"help"}, exitOK, "dev "},
-		{[]string{"help", "bogus"}, exitUsage, "millrace help: unknown command \"bogus\" for \"millrace\"\n"},
-		{[]string{"help", "outbox", "bogus"}, exitUsage, "millrace help: unknown command \"bogus\" for \"millrace outbox\"\n"},
-		{[]string{"dev", "-h"}, exitOK, "--services"},
-		{[]string{"dev", "--service=postgres"}, exitUsage, "unknown flag: --service"},
-		{[]string{"dev", "--services=rabbit"}, exitUsage, `unknown service "rabbit"`},
-		{[]string{"dev", "-services=redis"}, exitUsage, "unknown flag: -services=redis; want --services\n"},
-		{[]string{"dev", "--services="}, exitUsage, "want at least one service"},
+		{nil, cli.ExitUsage, "Usage:\n  millrace\n  millrace [command]"},
+		{[]string{"develop"}, cli.ExitUsage, `unknown command "develop"`},
+		{[]string{"help"}, cli.ExitOK, "dev "},
+		{[]string{"help", "bogus"}, cli.ExitUsage, "millrace help: unknown command \"bogus\" for \"millrace\"\n"},
+		{[]string{"help", "outbox", "bogus"}, cli.ExitUsage, "millrace help: unknown command \"bogus\" for \"millrace outbox\"\n"},
+		{[]string{"dev", "-h"}, cli.ExitOK, "--services"},
+		{[]string{"dev", "--service=postgres"}, cli.ExitUsage, "unknown flag: --service"},
+		{[]string{"dev", "--services=rabbit"}, cli.ExitUsage, `unknown service "rabbit"`},
+		{[]string{"dev", "-services=redis"}, cli.ExitUsage, "unknown flag: -services=redis; want --services\n"},
+		{[]string{"dev", "--services="}, cli.ExitUsage, "want at least one service"},
 	} {
 		var output bytes.Buffer
 		assert.Equal(t, test.code, run(test.args, os.Stdin, &output, &output), "%v", test.args)
@@ -173,7 +174,7 @@ func TestDevFails(t *testing.T) {
 	command, output := millrace(t, "dev", "--services=kafka", "--", "true")
 	command.Env = append(command.Env, "MILLRACE_KAFKA_HOME=/does/not/exist")
 	assert.Error(t, command.Run())
-	assert.Equal(t, exitFailed, command.ProcessState.ExitCode())
+	assert.Equal(t, cli.ExitFailed, command.ProcessState.ExitCode())
 	assert.Contains(t, output.String(), "scripts/kafka fills it")
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/millrace-go/millrace/cmd/millrace/internal/cli"
 	"github.com/millrace-go/millrace/internal/doctor"
 	"github.com/millrace-go/millrace/internal/words"
 	"github.com/millrace-go/millrace/middleware/claim"
@@ -28,21 +29,21 @@ Only members of pg_read_all_stats see transactions of other roles.
 
 Checks that --ignore accepts: ` // and their names
 
-func (a *app) doctor() *cobra.Command {
+func doctorCommand(a *cli.App) *cobra.Command {
 	var (
 		limits    doctor.Limits
 		ignore    []string
 		subscribe []string
 	)
-	c := a.database(&cobra.Command{
+	c := a.Database(&cobra.Command{
 		Use: "doctor", Short: "Find what is wrong, and what to do about it", Args: cobra.NoArgs, Long: doctorUsage + strings.Join(doctor.Checks(), ", ") + ".",
 		Example: "  millrace doctor\n  millrace doctor --config millrace.yaml --subscribe labour.notify-family=labour.completed\n  millrace doctor --pool 30 --concurrency 20 --processes 4 --relay-inside",
 	})
 	f := c.Flags()
 	f.DurationVar(&limits.Lag, "max-lag", time.Minute, "how long an event may wait in the outbox, or be overdue for a retry")
 	f.DurationVar(&limits.Transaction, "max-transaction", 15*time.Minute, "how long a transaction may keep autovacuum from removing dead rows")
-	ageVar(c, &limits.Retention, "retention", "for how long consumers keep records of processed events (default: the configuration's claim.retention, or 14d)")
-	ageVar(c, &limits.Horizon, "horizon", "how long after its creation an event may be delivered (default: the configuration's claim.redelivery_horizon, or 7d); with --subscribe the broker is asked, too")
+	cli.AgeVar(c, &limits.Retention, "retention", "for how long consumers keep records of processed events (default: the configuration's claim.retention, or 14d)")
+	cli.AgeVar(c, &limits.Horizon, "horizon", "how long after its creation an event may be delivered (default: the configuration's claim.redelivery_horizon, or 7d); with --subscribe the broker is asked, too")
 	f.Int64Var(&limits.Backlog, "max-backlog", 10_000, "how many messages may wait for a consumer at the broker (Kafka only)")
 	f.IntVar(&limits.Pool, "pool", 0, "connections in the pool of one process of a service (pool_max_conns); 0: not checked")
 	f.IntVar(&limits.Concurrency, "concurrency", 0, "messages that one process handles at once, over all its subscriptions")
@@ -50,60 +51,60 @@ func (a *app) doctor() *cobra.Command {
 	f.BoolVar(&limits.RelayInside, "relay-inside", false, "that service runs a relay, too")
 	f.StringSliceVar(&subscribe, "subscribe", nil, "CONSUMER=TOPIC, a subscription to check at the broker; may be repeated")
 	f.StringSliceVar(&ignore, "ignore", nil, "checks to ignore, separated by commas")
-	oneOf(c, "ignore", doctor.Checks()...)
-	a.broker.flags(c)
+	cli.OneOf(c, "ignore", doctor.Checks()...)
+	a.Broker.Flags(c)
 	c.RunE = func(_ *cobra.Command, _ []string) error {
 		for _, name := range ignore {
 			if !slices.Contains(doctor.Checks(), name) {
-				return usageError{fmt.Errorf("--ignore has %q: want %s", name, words.Either(doctor.Checks()))}
+				return cli.Misuse(fmt.Errorf("--ignore has %q: want %s", name, words.Either(doctor.Checks())))
 			}
 		}
-		subscriptions, err := parseSubscriptions(subscribe, a.brokerName())
+		subscriptions, err := parseSubscriptions(subscribe, a.BrokerName())
 		if err != nil {
-			return usageError{err}
+			return cli.Misuse(err)
 		}
 		var kept claim.Config
-		if a.cfg != nil {
-			kept = a.cfg.Claim.Config
+		if a.Config != nil {
+			kept = a.Config.Claim.Config
 		}
 		limits.Retention = cmp.Or(limits.Retention, kept.Retention, claim.DefaultRetention)
 		limits.Horizon = cmp.Or(limits.Horizon, kept.RedeliveryHorizon, claim.DefaultRedeliveryHorizon)
-		asks := (a.brokerName() == "pubsub" || a.brokerName() == "kafka") && !slices.Contains(ignore, "broker")
-		if asks && a.cfg == nil {
-			if err := a.load(); err != nil { // which says nothing about the broker
-				return usageError{err}
+		asks := (a.BrokerName() == "pubsub" || a.BrokerName() == "kafka") && !slices.Contains(ignore, "broker")
+		if asks && a.Config == nil {
+			if err := a.Load(); err != nil { // which says nothing about the broker
+				return cli.Misuse(err)
 			}
 		}
-		ctx, stop := untilSignal()
+		ctx, stop := cli.UntilSignal()
 		defer stop()
-		defer a.showProgress("Connecting to the database")()
-		cfg := doctor.Config{Schema: a.schema, Limits: limits, Ignore: ignore, Progress: a.progress.Say}
-		cfg.Broker = doctor.Broker{Name: a.brokerName(), Words: a.broker.words(), How: brokerFlags[a.brokerName()], Subscriptions: subscriptions}
+		defer a.ShowProgress("Connecting to the database")()
+		cfg := doctor.Config{Schema: a.Schema, Limits: limits, Ignore: ignore, Progress: a.Progress.Say}
+		cfg.Broker = doctor.Broker{Name: a.BrokerName(), Words: a.Broker.Words(), How: cli.BrokerFlags[a.BrokerName()], Subscriptions: subscriptions}
 		if asks {
 			cfg.Broker.Open = func(ctx context.Context, patience time.Duration) (transport.Transport, error) {
-				return a.openBroker(ctx, slog.New(slog.DiscardHandler), patience)
+				return a.OpenBroker(ctx, slog.New(slog.DiscardHandler), patience)
 			}
 		}
 		examine := func() error {
-			pool, err := a.connect(ctx)
+			pool, err := a.Connect(ctx)
 			if err != nil {
 				return err
 			}
 			defer pool.Close()
-			cfg.Reach = a.reach
+			cfg.Reach = a.Reach
 			found, err := doctor.Examine(ctx, pool, cfg)
 			if err != nil {
 				return err
 			}
 			cfg.Broker.Open = nil // of several databases the first has it asked
-			return a.reportFindings(found)
+			return reportFindings(a, found)
 		}
-		if len(a.fleet) > 0 {
-			return a.forEach(examine)
+		if len(a.Fleet) > 0 {
+			return a.ForEach(examine)
 		}
 		return examine()
 	}
-	return a.prints(c)
+	return a.Prints(c)
 }
 
 func parseSubscriptions(subscribe []string, broker string) (all []doctor.Subscription, err error) {
@@ -120,47 +121,47 @@ func parseSubscriptions(subscribe []string, broker string) (all []doctor.Subscri
 	return all, err
 }
 
-func (a *app) reportFindings(found []doctor.Finding) error {
+func reportFindings(a *cli.App, found []doctor.Finding) error {
 	wrong := len(found)
 	for _, f := range found {
 		if f.Note {
 			wrong--
 		}
 	}
-	if a.json {
-		if err := a.printJSON(append([]doctor.Finding{}, found...)); err != nil {
+	if a.JSON {
+		if err := a.PrintJSON(append([]doctor.Finding{}, found...)); err != nil {
 			return err
 		}
 	} else {
-		a.printFindings(found, wrong)
+		printFindings(a, found, wrong)
 	}
 	if wrong > 0 {
-		return exitStatus(exitFailed)
+		return cli.ExitStatus(cli.ExitFailed)
 	}
 	return nil
 }
 
-func (a *app) printFindings(found []doctor.Finding, wrong int) {
-	if a.gathered != nil {
-		a.say("%s", a.terminal.Dim("database "+words.OneLine(a.name)))
+func printFindings(a *cli.App, found []doctor.Finding, wrong int) {
+	if a.Several() {
+		a.Say("%s", a.Terminal.Dim("database "+words.OneLine(a.Name)))
 	}
 	const indent = len("  remedy  ")
 	for _, f := range found {
 		if f.Note {
 			continue
 		}
-		a.terminal.Paragraph(a.stdout, len(f.Check)+len(": "), f.Check+":", a.terminal.Red, words.OneLine(f.Symptom))
-		a.terminal.Paragraph(a.stdout, indent, "  cause", a.terminal.Dim, words.OneLine(f.Cause))
-		a.say("%s  %s", a.terminal.Dim("  remedy"), words.OneLine(f.Remedy)) // not wrapped: its commands are to be copied
+		a.Terminal.Paragraph(a.Stdout, len(f.Check)+len(": "), f.Check+":", a.Terminal.Red, words.OneLine(f.Symptom))
+		a.Terminal.Paragraph(a.Stdout, indent, "  cause", a.Terminal.Dim, words.OneLine(f.Cause))
+		a.Say("%s  %s", a.Terminal.Dim("  remedy"), words.OneLine(f.Remedy)) // not wrapped: its commands are to be copied
 	}
 	if wrong == 0 {
-		a.say("%s", a.terminal.Green("No problems found."))
+		a.Say("%s", a.Terminal.Green("No problems found."))
 	} else {
-		a.say("\n%s found.", words.Count(wrong, "problem"))
+		a.Say("\n%s found.", words.Count(wrong, "problem"))
 	}
 	for _, f := range found {
 		if f.Note {
-			a.terminal.Paragraph(a.stdout, len("Note: "), "Note:", a.terminal.Dim, words.OneLine(f.Symptom)+".")
+			a.Terminal.Paragraph(a.Stdout, len("Note: "), "Note:", a.Terminal.Dim, words.OneLine(f.Symptom)+".")
 		}
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-go/millrace/cmd/millrace/internal/cli"
 	"github.com/millrace-go/millrace/framework/devstack"
 	"github.com/millrace-go/millrace/framework/devstack/devtest"
 	"github.com/millrace-go/millrace/internal/doctor"
@@ -37,7 +38,7 @@ func clinic(t *testing.T) *devstack.Server {
 // patient is a database with all tables.
 func patient(t *testing.T, server *devstack.Server, name string) *explained {
 	x := &explained{operator: &operator{t: t, pool: devtest.PoolOn(t, server.DSN(), func(*pgxpool.Config) {}), dsn: server.DSN(), schema: name}}
-	x.run(exitOK, "migrate", "up")
+	x.run(cli.ExitOK, "migrate", "up")
 	var err error
 	x.events, err = outbox.NewPublisher(outbox.PublisherConfig{Schema: name})
 	require.NoError(t, err)
@@ -46,14 +47,14 @@ func patient(t *testing.T, server *devstack.Server, name string) *explained {
 
 func (o *operator) healthy(args ...string) {
 	o.t.Helper()
-	assert.Equal(o.t, "No problems found.\n", o.run(exitOK, append([]string{"doctor"}, args...)...))
+	assert.Equal(o.t, "No problems found.\n", o.run(cli.ExitOK, append([]string{"doctor"}, args...)...))
 }
 
 // finds expects one finding, of the check, and returns it.
 func (o *operator) finds(check, symptom string, args ...string) doctor.Finding {
 	o.t.Helper()
 	var found []doctor.Finding
-	require.NoError(o.t, json.Unmarshal([]byte(o.run(exitFailed, append([]string{"doctor", "-o", "json"}, args...)...)), &found))
+	require.NoError(o.t, json.Unmarshal([]byte(o.run(cli.ExitFailed, append([]string{"doctor", "-o", "json"}, args...)...)), &found))
 	require.Len(o.t, found, 1, "%v", found)
 	f := found[0]
 	assert.Equal(o.t, check, f.Check)
@@ -63,8 +64,8 @@ func (o *operator) finds(check, symptom string, args ...string) doctor.Finding {
 	for _, command := range regexp.MustCompile(`millrace( [^\s;,()]+)+`).FindAllString(f.Remedy, -1) {
 		runs(o.t, command)
 	}
-	assert.Contains(o.t, o.run(exitFailed, append([]string{"doctor"}, args...)...), "\n  remedy  "+f.Remedy+"\n\n1 problem found.\n", "as it can be run")
-	assert.Equal(o.t, "No problems found.\n", o.run(exitOK, append([]string{"doctor", "--ignore", check}, args...)...), "it can be ignored")
+	assert.Contains(o.t, o.run(cli.ExitFailed, append([]string{"doctor"}, args...)...), "\n  remedy  "+f.Remedy+"\n\n1 problem found.\n", "as it can be run")
+	assert.Equal(o.t, "No problems found.\n", o.run(cli.ExitOK, append([]string{"doctor", "--ignore", check}, args...)...), "it can be ignored")
 	return f
 }
 
@@ -111,7 +112,7 @@ var troubles = map[string]func(x *explained){
 	"schema missing": func(x *explained) {
 		x.schema += "_x"
 		x.finds("schema", `schema "\w+_x" has no tables`)
-		x.run(exitOK, "migrate", "up")
+		x.run(cli.ExitOK, "migrate", "up")
 	},
 	"schema newer": func(x *explained) {
 		x.exec(`insert into {schema}.migration (component, version, name) values ('outbox', 99, 'later')`)
@@ -149,22 +150,22 @@ var troubles = map[string]func(x *explained){
 		end()
 	},
 	"topic paused": func(x *explained) {
-		x.run(exitOK, "outbox", "topic", "pause", "topic", "--actor", "ada", "--note", "maintenance")
-		assert.Regexp(x.t, `No problems found.\nNote: topic topic has been paused for \S+\.\n`, x.run(exitOK, "doctor"))
-		x.run(exitOK, "outbox", "topic", "redirect", "other", "--to", "third")
-		assert.Regexp(x.t, `Note: events of topic other have been published to third for \S+\.\n`, x.run(exitOK, "doctor"))
-		x.run(exitOK, "outbox", "topic", "redirect", "other", "--off")
+		x.run(cli.ExitOK, "outbox", "topic", "pause", "topic", "--actor", "ada", "--note", "maintenance")
+		assert.Regexp(x.t, `No problems found.\nNote: topic topic has been paused for \S+\.\n`, x.run(cli.ExitOK, "doctor"))
+		x.run(cli.ExitOK, "outbox", "topic", "redirect", "other", "--to", "third")
+		assert.Regexp(x.t, `Note: events of topic other have been published to third for \S+\.\n`, x.run(cli.ExitOK, "doctor"))
+		x.run(cli.ExitOK, "outbox", "topic", "redirect", "other", "--off")
 		x.publish("e", "topic", "k", 0)
 		end := x.relay(3, func(string, string) error { return nil })
 		x.relayed()
 		f := x.finds("outbox", `^topic topic has been paused for \S+, and 1 event is waiting$`)
 		assert.Equal(x.t, "an operator paused it: by ada, maintenance", f.Cause)
 		assert.Regexp(x.t, `^millrace outbox topic resume .* topic$`, f.Remedy)
-		x.run(exitOK, "outbox", "topic", "redirect", "topic", "--to", "other")
+		x.run(cli.ExitOK, "outbox", "topic", "redirect", "topic", "--to", "other")
 		f = x.finds("outbox", `^topic topic has been paused for \S+, and 1 event is waiting$`)
 		assert.Regexp(x.t, `resume .* topic; or millrace outbox topic resume .* other$`, f.Remedy)
-		x.run(exitOK, "outbox", "topic", "redirect", "topic", "--off")
-		x.run(exitOK, "outbox", "topic", "resume", "topic")
+		x.run(cli.ExitOK, "outbox", "topic", "redirect", "topic", "--off")
+		x.run(cli.ExitOK, "outbox", "topic", "resume", "topic")
 		end()
 		x.exec(`delete from {schema}.outbox`)
 	},
@@ -229,13 +230,13 @@ var troubles = map[string]func(x *explained){
 	"circuit breaker": func(x *explained) {
 		id := outbox.NewID()
 		x.deliver("notify", id, "", never)
-		x.run(exitOK, "dead", "replay", id)
+		x.run(cli.ExitOK, "dead", "replay", id)
 		x.exec(`insert into {schema}.claim_run (service, name, paused) values ('labour', 'host/1', '[{"consumer": "labour/notify", "seconds": 60, "error": "no answer"}]')`)
 		f := x.finds("paused", `^consumer labour/notify has been paused for \S+ in process host/1$`, "--max-lag=1ns") // and no retry is overdue
 		assert.Contains(x.t, f.Cause, "no answer")
 		x.exec(`delete from {schema}.claim_run`)
 		x.finds("retries", `^1 event of consumer labour/notify is overdue for a retry$`, "--max-lag=1ns")
-		x.run(exitOK, "dead", "discard", id, "--state", "all")
+		x.run(cli.ExitOK, "dead", "discard", id, "--state", "all")
 	},
 	"full keys": func(x *explained) {
 		cfg := claim.Config{Consumer: func(string) string { return "notify" }, Ordered: true, MaxBlocked: 1}
@@ -255,10 +256,10 @@ var troubles = map[string]func(x *explained){
 		x.deliver("notify", id, "", never)
 		f := x.finds("dead-letters", `^1 dead letter with 1 different error$`)
 		assert.Contains(x.t, f.Cause, "no such labour")
-		x.run(exitOK, "dead", "replay", id)
+		x.run(cli.ExitOK, "dead", "replay", id)
 		x.healthy()
 		x.finds("retries", `^1 event of consumer labour/notify is overdue for a retry$`, "--max-lag=1ns")
-		x.run(exitOK, "dead", "discard", id, "--state", "all")
+		x.run(cli.ExitOK, "dead", "discard", id, "--state", "all")
 	},
 	"a schedule that nobody fires": func(x *explained) {
 		x.exec(`insert into {schema}.schedule values ('billing', 'report', '@hourly', 'UTC', now() - interval '3 hours', null)`)
@@ -274,7 +275,7 @@ var troubles = map[string]func(x *explained){
 		require.Error(x.t, effect.Once(effect.With(x.t.Context(), ledger), "sms:1", func(context.Context, string) error { return errors.New("timeout") }))
 		f := x.finds("effects", `^1 effect is in doubt or in conflict, the first one since 20\S+$`)
 		assert.Contains(x.t, f.Cause, "timeout")
-		x.run(exitOK, "effect", "resolve", "labour/sms:1", "--done")
+		x.run(cli.ExitOK, "effect", "resolve", "labour/sms:1", "--done")
 	},
 	"transaction": func(x *explained) {
 		tx, err := x.pool.Begin(x.t.Context())
@@ -300,11 +301,11 @@ var troubles = map[string]func(x *explained){
 		x.healthy() // nobody uses it: nobody keeps it
 		x.deliver("notify", outbox.NewID(), "", handled)
 		x.finds("partitions", `^table processed has no partition for tomorrow; the last one is for 20`)
-		assert.Contains(x.t, x.run(exitOK, "retention", "run"), "Partitions for the next week exist: claims, effects, http_keys.")
+		assert.Contains(x.t, x.run(cli.ExitOK, "retention", "run"), "Partitions for the next week exist: claims, effects, http_keys.")
 		x.healthy()
 		x.exec(`do $$ begin execute 'drop table {schema}.processed_' || to_char(now() at time zone 'UTC' - interval '1 day', 'YYYYMMDD'); end $$`)
 		x.finds("partitions", `^table processed has no partition for 20\d\d-\d\d-\d\d$`)
-		x.run(exitOK, "retention", "run")
+		x.run(cli.ExitOK, "retention", "run")
 		x.healthy()
 	},
 	"sequences": func(x *explained) {
@@ -313,7 +314,7 @@ var troubles = map[string]func(x *explained){
 		x.relayed()
 		x.exec(`update {schema}.outbox set seq = 1000`)
 		x.finds("sequences", `^the sequence of shard \d+ is at 1, below number 1000 of an existing event, so new events would overtake it`)
-		x.run(exitOK, "outbox", "check", "--fix")
+		x.run(cli.ExitOK, "outbox", "check", "--fix")
 		end()
 		x.exec(`delete from {schema}.outbox where event_id = '` + id + `'`)
 	},
@@ -356,12 +357,12 @@ var troubles = map[string]func(x *explained){
 func TestDoctorOnADevelopmentStack(t *testing.T) {
 	t.Parallel()
 	o := newOperator(t)
-	o.run(exitOK, "migrate", "up")
+	o.run(cli.ExitOK, "migrate", "up")
 	const note = "this is a development stack: fsync is off, so a crash of the machine may corrupt its database"
 	ignored := "--ignore=pool,transactions" // of other tests on the same server
-	assert.Equal(t, "No problems found.\nNote: "+note+".\n", o.run(exitOK, "doctor", ignored))
+	assert.Equal(t, "No problems found.\nNote: "+note+".\n", o.run(cli.ExitOK, "doctor", ignored))
 	var found []doctor.Finding
-	require.NoError(t, json.Unmarshal([]byte(o.run(exitOK, "doctor", ignored, "-o", "json")), &found))
+	require.NoError(t, json.Unmarshal([]byte(o.run(cli.ExitOK, "doctor", ignored, "-o", "json")), &found))
 	assert.Equal(t, []doctor.Finding{{Check: "server", Symptom: note, Note: true}}, found)
 
 	x := patient(t, devtest.Postgres(t, devstack.ServerConfig{Settings: map[string]string{"millrace.development": "off"}}), "production")
@@ -375,14 +376,14 @@ func TestDoctorAsAnOperator(t *testing.T) {
 	server := clinic(t)
 	x := patient(t, server, "operated")
 	x.exec(`create role looker login password 'secret'`)
-	x.run(exitOK, "migrate", "grants", "--operator", "looker")
+	x.run(cli.ExitOK, "migrate", "grants", "--operator", "looker")
 	x.deliver("notify", outbox.NewID(), "", never)
 	owner, err := url.Parse(x.dsn)
 	require.NoError(t, err)
 	owner.User = url.UserPassword("looker", "secret")
 	x.dsn = owner.String()
 	x.finds("dead-letters", `^1 dead letter with 1 different error$`)
-	assert.Contains(t, x.run(exitFailed, "explain", outbox.NewID()), "has no event with this ID. Searched: ")
+	assert.Contains(t, x.run(cli.ExitFailed, "explain", outbox.NewID()), "has no event with this ID. Searched: ")
 }
 
 // A pooler is told apart from a server. The test is skipped where PgBouncer is not installed.
@@ -395,8 +396,8 @@ func TestDoctorBehindAPooler(t *testing.T) {
 	id := outbox.NewID()
 	x.deliver("notify", id, "", handled)
 	for range 3 { // on any of its connections
-		assert.Contains(t, x.run(exitOK, "explain", id), "claim labour/notify: completed\n")
-		x.run(exitOK, "outbox", "status")
+		assert.Contains(t, x.run(cli.ExitOK, "explain", id), "claim labour/notify: completed\n")
+		x.run(cli.ExitOK, "outbox", "status")
 	}
 }
 
@@ -410,13 +411,13 @@ func TestDoctorFindsABrokerDown(t *testing.T) {
 	f := x.finds("broker", `^pubsub does not answer$`, "--broker=pubsub", "--project=p")
 	assert.Contains(t, f.Remedy, "--project")
 	file := configFile(t, "service: s\nbroker: pubsub\npubsub: {project_id: p}\nclaim: {retention: 48h, redelivery_horizon: 24h}\npostgres: {dsn: '"+x.dsn+"', schema: "+x.schema+"}\n")
-	out := says(t, exitFailed, "doctor", "--config", file)
+	out := says(t, cli.ExitFailed, "doctor", "--config", file)
 	assert.Contains(t, out, "broker: pubsub does not answer")
 	assert.NotContains(t, out, "window")
-	out = says(t, exitFailed, "doctor", "--config", file, "--horizon=72h", "--ignore=broker")
+	out = says(t, cli.ExitFailed, "doctor", "--config", file, "--horizon=72h", "--ignore=broker")
 	assert.Contains(t, out, "consumers keep records for 2 days, but an event may be delivered for 3 days (--horizon)\n")
 	x.publish("e", "topic", "k", 0)
-	out = says(t, exitFailed, "doctor", "--config", file, "--ignore=broker")
+	out = says(t, cli.ExitFailed, "doctor", "--config", file, "--ignore=broker")
 	assert.Contains(t, out, "remedy  start a service with a relay inside, or: millrace relay --config "+file+"\n")
 }
 
@@ -424,9 +425,9 @@ func TestDoctorFindsABrokerDown(t *testing.T) {
 func TestDoctorNamesATopicThatCannotBe(t *testing.T) {
 	t.Parallel()
 	o := newOperator(t)
-	o.run(exitOK, "migrate", "up")
+	o.run(cli.ExitOK, "migrate", "up")
 	brokers := "--brokers=" + strings.Join(devtest.Start(t, devstack.Kafka).KafkaBrokers(), ",")
-	out := o.run(exitFailed, "doctor", "--ignore", "server", "--broker", "kafka", brokers, "--subscribe", "c=no topic", "--subscribe", "c="+devtest.Topic(t))
+	out := o.run(cli.ExitFailed, "doctor", "--ignore", "server", "--broker", "kafka", brokers, "--subscribe", "c=no topic", "--subscribe", "c="+devtest.Topic(t))
 	assert.Contains(t, out, "broker: topic no topic could not be checked\n")
 	assert.NotContains(t, out, "does not answer")
 	assert.Contains(t, out, "is missing\n", "the others are looked at")
@@ -436,30 +437,30 @@ func TestDoctorNamesATopicThatCannotBe(t *testing.T) {
 func TestDoctorIsCalmBeforeTheFirstRelay(t *testing.T) {
 	t.Parallel()
 	o, topic := newOperator(t), devtest.Topic(t)
-	o.run(exitOK, "migrate", "up")
+	o.run(cli.ExitOK, "migrate", "up")
 	o.publish(topic, "key")
 	ask := []string{"doctor", "--ignore", "server", "--broker", "kafka", "--brokers=" + strings.Join(devtest.Start(t, devstack.Kafka).KafkaBrokers(), ",")}
-	out := o.run(exitFailed, ask...)
+	out := o.run(cli.ExitFailed, ask...)
 	assert.Contains(t, out, "and no relay runs\n")
 	assert.NotContains(t, out, "broker: ")
 	assert.Contains(t, out, "Note: Topic "+topic+" does not exist yet, and no relay runs: ")
 	o.exec(`insert into {schema}.outbox_relay (relay_id, name, expires_at) values (gen_random_uuid(), 'relay', now() + interval '1 hour')`)
-	assert.Contains(t, o.run(exitFailed, ask...), "broker: topic "+topic+" is missing\n")
+	assert.Contains(t, o.run(cli.ExitFailed, ask...), "broker: topic "+topic+" is missing\n")
 }
 
 func TestDoctorUsage(t *testing.T) {
 	t.Parallel()
 	o := newOperator(t)
-	assert.Contains(t, o.run(exitUsage, "doctor", "--ignore", "nothing"), "--ignore has \"nothing\": want schema, server, ")
-	assert.Contains(t, o.run(exitUsage, "doctor", "--broker", "rabbit"), "want pubsub or kafka")
-	assert.Contains(t, o.run(exitUsage, "doctor", "--subscribe", "a=b"), "--subscribe needs --broker pubsub or kafka, or a configuration with one of them\n")
-	assert.Contains(t, o.run(exitUsage, "doctor", "--broker", "kafka", "--subscribe", "a"), "want CONSUMER=TOPIC")
-	o.run(exitOK, "migrate", "up")
-	assert.Contains(t, o.run(exitFailed, "doctor", "--retention", "24h"), "window: ")
-	assert.Contains(t, says(t, exitUsage, "doctor", "--schema", `x'"`), "--schema")
-	assert.Contains(t, says(t, exitUsage, "doctor", "--config", "nowhere.yaml"), "there is no configuration file", "1 would mean that something was found")
+	assert.Contains(t, o.run(cli.ExitUsage, "doctor", "--ignore", "nothing"), "--ignore has \"nothing\": want schema, server, ")
+	assert.Contains(t, o.run(cli.ExitUsage, "doctor", "--broker", "rabbit"), "want pubsub or kafka")
+	assert.Contains(t, o.run(cli.ExitUsage, "doctor", "--subscribe", "a=b"), "--subscribe needs --broker pubsub or kafka, or a configuration with one of them\n")
+	assert.Contains(t, o.run(cli.ExitUsage, "doctor", "--broker", "kafka", "--subscribe", "a"), "want CONSUMER=TOPIC")
+	o.run(cli.ExitOK, "migrate", "up")
+	assert.Contains(t, o.run(cli.ExitFailed, "doctor", "--retention", "24h"), "window: ")
+	assert.Contains(t, says(t, cli.ExitUsage, "doctor", "--schema", `x'"`), "--schema")
+	assert.Contains(t, says(t, cli.ExitUsage, "doctor", "--config", "nowhere.yaml"), "there is no configuration file", "1 would mean that something was found")
 	o.dsn = "postgres://127.0.0.1:1/x"
-	assert.Contains(t, o.run(exitUsage, "doctor"), "no PostgreSQL answers at 127.0.0.1:1: ")
+	assert.Contains(t, o.run(cli.ExitUsage, "doctor"), "no PostgreSQL answers at 127.0.0.1:1: ")
 }
 
 // What the broker tells: topics, subscriptions, and how far a consumer is behind.
@@ -470,10 +471,10 @@ func TestDoctorAsksTheBroker(t *testing.T) {
 	} {
 		t.Run(broker, func(t *testing.T) {
 			o, topic, consumer := newOperator(t), devtest.Topic(t), devtest.Project(t)
-			o.run(exitOK, "migrate", "up")
+			o.run(cli.ExitOK, "migrate", "up")
 			kind := map[string]string{"PubSub": "pubsub", "Kafka": "kafka"}[broker]
 			args := []string{"--broker", kind, flag, "--subscribe", consumer + "=" + topic, "--ignore", "server"}
-			assert.Contains(t, o.run(exitFailed, append([]string{"doctor"}, args...)...), "broker: topic "+topic+" is missing\n")
+			assert.Contains(t, o.run(cli.ExitFailed, append([]string{"doctor"}, args...)...), "broker: topic "+topic+" is missing\n")
 
 			tr, err := connectors[broker](t, consumer, devtest.Topic(t))
 			require.NoError(t, err)
@@ -481,7 +482,7 @@ func TestDoctorAsksTheBroker(t *testing.T) {
 			p, err := tr.Publisher()
 			require.NoError(t, err)
 			require.NoError(t, p.Publish(topic, message.NewMessage("1", []byte("x")), message.NewMessage("2", []byte("x"))))
-			assert.Contains(t, o.run(exitFailed, append([]string{"doctor"}, args...)...), "broker: consumer "+consumer+" has no subscription to topic "+topic+"\n")
+			assert.Contains(t, o.run(cli.ExitFailed, append([]string{"doctor"}, args...)...), "broker: consumer "+consumer+" has no subscription to topic "+topic+"\n")
 
 			sub, err := tr.Subscriber(transport.SubscriberConfig{Consumer: consumer})
 			require.NoError(t, err)
@@ -501,11 +502,11 @@ func TestDoctorAsksTheBroker(t *testing.T) {
 			}, time.Minute, 50*time.Millisecond)
 			o.healthy(args...)
 			require.NoError(t, sub.Close())
-			assert.Contains(t, o.run(exitFailed, append([]string{"doctor", "--retention=48h", "--horizon=1h"}, args...)...),
+			assert.Contains(t, o.run(cli.ExitFailed, append([]string{"doctor", "--retention=48h", "--horizon=1h"}, args...)...),
 				"an event may be delivered for 7 days (topic "+topic+", consumer "+consumer+")")
 			if kind == "kafka" {
 				require.NoError(t, p.Publish(topic, message.NewMessage("4", []byte("x")), message.NewMessage("5", []byte("x"))))
-				assert.Contains(t, o.run(exitFailed, append([]string{"doctor", "--max-backlog=1"}, args...)...), "consumer "+consumer+" is 2 messages behind on topic "+topic)
+				assert.Contains(t, o.run(cli.ExitFailed, append([]string{"doctor", "--max-backlog=1"}, args...)...), "consumer "+consumer+" is 2 messages behind on topic "+topic)
 			}
 		})
 	}

@@ -14,37 +14,38 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
+	"github.com/millrace-go/millrace/cmd/millrace/internal/cli"
 	"github.com/millrace-go/millrace/internal/words"
 	"github.com/millrace-go/millrace/middleware/effect"
 )
 
-func (a *app) effect() *cobra.Command {
-	c := a.database(&cobra.Command{
-		Use: "effect", Short: "List and resolve effects in doubt", Args: cobra.NoArgs, RunE: needsCommand,
+func effectCommand(a *cli.App) *cobra.Command {
+	c := a.Database(&cobra.Command{
+		Use: "effect", Short: "List and resolve effects in doubt", Args: cobra.NoArgs, RunE: cli.NeedsCommand,
 		Long: "Lists and resolves effects outside the database. An effect is in doubt if the process died, or got no answer, between the\n" +
 			"call of a provider and its record. If the service cannot ask the provider, a person asks it and resolves the effect.",
 	})
-	c.AddCommand(a.effectList(), a.effectResolve())
+	c.AddCommand(effectList(a), effectResolve(a))
 	return c
 }
 
-func (a *app) effectList() *cobra.Command {
+func effectList(a *cli.App) *cobra.Command {
 	var l effect.Listing
 	var response bool
 	c := &cobra.Command{Use: "list", Short: "List effects in doubt, and those that probably happened twice", Args: cobra.NoArgs, Example: "  millrace effect list\n  millrace effect list --state all --mentions 0198c0de-0000-7000-8000-000000003f2a --response"}
 	c.Flags().StringVar(&l.State, "state", "open", "only effects in this state: open (doubt or conflict), doubt, conflict, running, pending, done, not_done or all")
-	oneOf(c, "state", effect.States...)
-	limitVar(c, &l.Limit)
+	cli.OneOf(c, "state", effect.States...)
+	cli.LimitVar(c, &l.Limit)
 	c.Flags().StringVar(&l.Mentions, "mentions", "", "only effects whose keys contain this, such as an event's ID")
 	c.Flags().BoolVar(&response, "response", false, "show responses, too")
 	c.PreRunE = func(*cobra.Command, []string) error {
 		if !slices.Contains(effect.States, l.State) {
-			return usageError{fmt.Errorf("--state is %q: want %s", l.State, words.Either(effect.States))}
+			return cli.Misuse(fmt.Errorf("--state is %q: want %s", l.State, words.Either(effect.States)))
 		}
-		return checkLimit(l.Limit)
+		return cli.CheckLimit(l.Limit)
 	}
-	c.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
-		found, err := effect.List(ctx, pool, a.schema, l)
+	c.RunE = a.Connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
+		found, err := effect.List(ctx, pool, a.Schema, l)
 		if err != nil {
 			return err
 		}
@@ -53,11 +54,11 @@ func (a *app) effectList() *cobra.Command {
 				found[i].Response = nil
 			}
 		}
-		if a.json {
-			return a.printJSON(append([]effect.Entry{}, found...))
+		if a.JSON {
+			return a.PrintJSON(append([]effect.Entry{}, found...))
 		}
 		if len(found) == 0 {
-			a.say("No such effects.")
+			a.Say("No such effects.")
 			return nil
 		}
 		columns := "KEY STATE~ CALLS? CALLED IDEMPOTENCY-KEY? REASON~"
@@ -76,18 +77,18 @@ func (a *app) effectList() *cobra.Command {
 			}
 			rows = append(rows, row)
 		}
-		a.table(columns, rows)
+		a.Table(columns, rows)
 		return nil
 	})
-	return a.prints(c)
+	return a.Prints(c)
 }
 
-func (a *app) effectResolve() *cobra.Command {
+func effectResolve(a *cli.App) *cobra.Command {
 	var d effect.Resolution
 	var notDone bool
 	var response string
 	c := &cobra.Command{
-		Use: "resolve KEY {--done [--response JSON] | --not-done}", ValidArgsFunction: cobra.NoFileCompletions, Short: "Resolve an effect in doubt: it happened, or it did not", Args: argument,
+		Use: "resolve KEY {--done [--response JSON] | --not-done}", ValidArgsFunction: cobra.NoFileCompletions, Short: "Resolve an effect in doubt: it happened, or it did not", Args: cli.Argument,
 		Long: "Resolves an effect in doubt: it happened, and is not called again (--done), or it did not happen and cannot happen any\n" +
 			"more, and may be called again (--not-done). Ask the provider first, by the idempotency key. The event is handled when it\n" +
 			"is redelivered. An effect in conflict is taken off the list by --done. Decisions are kept in the table effect_resolution.",
@@ -98,33 +99,33 @@ func (a *app) effectResolve() *cobra.Command {
 	c.Flags().StringVar(&response, "response", "", "the provider's answer, as the JSON that the program would have recorded")
 	c.Flags().StringVar(&d.By, "by", osUser(), "who decides")
 	c.Flags().StringVar(&d.Note, "note", "", "why")
-	connected := a.connected(func(ctx context.Context, pool *pgxpool.Pool, args []string) error {
-		if err := effect.Resolve(ctx, pool, a.schema, args[0], d); err != nil {
+	connected := a.Connected(func(ctx context.Context, pool *pgxpool.Pool, args []string) error {
+		if err := effect.Resolve(ctx, pool, a.Schema, args[0], d); err != nil {
 			return err
 		}
-		if a.json {
-			return a.printJSON(map[string]string{"settled": args[0]})
+		if a.JSON {
+			return a.PrintJSON(map[string]string{"settled": args[0]})
 		}
-		a.say("Effect %s was resolved.", words.OneLine(args[0]))
+		a.Say("Effect %s was resolved.", words.OneLine(args[0]))
 		return nil
 	})
 	c.RunE = func(c *cobra.Command, args []string) error {
 		switch {
 		case d.Done == notDone:
-			return usageError{errors.New("want either --done or --not-done")}
+			return cli.Misuse(errors.New("want either --done or --not-done"))
 		case response != "" && notDone:
-			return usageError{errors.New("--response needs --done")}
+			return cli.Misuse(errors.New("--response needs --done"))
 		case response != "" && !json.Valid([]byte(response)):
-			return usageError{fmt.Errorf("--response is %s: want JSON, such as a text in double quotes", response)}
+			return cli.Misuse(fmt.Errorf("--response is %s: want JSON, such as a text in double quotes", response))
 		case d.By == "":
-			return usageError{errors.New("--by is empty: want the name of who decides")}
+			return cli.Misuse(errors.New("--by is empty: want the name of who decides"))
 		}
 		if response != "" {
 			d.Response = json.RawMessage(response)
 		}
 		return connected(c, args)
 	}
-	return a.prints(c)
+	return a.Prints(c)
 }
 
 // osUser is who runs the command.

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
+	"github.com/millrace-go/millrace/cmd/millrace/internal/cli"
 	"github.com/millrace-go/millrace/internal/explain"
 	"github.com/millrace-go/millrace/internal/words"
 )
@@ -23,37 +24,37 @@ that are not sent yet or are archived. Who discarded an event is known until "de
 
 Outbox and ledger have no index on event IDs: with millions of rows this takes seconds. It blocks nobody.`
 
-func (a *app) explain() *cobra.Command {
+func explainCommand(a *cli.App) *cobra.Command {
 	var due string
-	c := a.database(&cobra.Command{
-		Use: "explain EVENT-ID", ValidArgsFunction: cobra.NoFileCompletions, Short: "Show where an event is, and why", Long: explainUsage, Args: argument,
+	c := a.Database(&cobra.Command{
+		Use: "explain EVENT-ID", ValidArgsFunction: cobra.NoFileCompletions, Short: "Show where an event is, and why", Long: explainUsage, Args: cli.Argument,
 		Example: "  millrace explain 0198c0de…3f2a\n  millrace explain 0198c0de-0000-7000-8000-000000003f2a --due 2026-03-01T10:00:00.123456Z",
 	})
 	c.Flags().StringVar(&due, "due", "", "when a delayed event was due, such as 2026-03-01T10:00:00.123456Z; finds it after its delivery")
 	var at time.Time
 	c.PreRunE = func(_ *cobra.Command, args []string) (err error) {
 		if args[0] == "" {
-			return usageError{errors.New("the event ID is empty")}
+			return cli.Misuse(errors.New("the event ID is empty"))
 		}
 		at, err = parseDue(due)
 		return err
 	}
-	c.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, args []string) error {
-		e, err := explain.Explain(ctx, pool, a.schema, args[0], at, a.reach, 0)
+	c.RunE = a.Connected(func(ctx context.Context, pool *pgxpool.Pool, args []string) error {
+		e, err := explain.Explain(ctx, pool, a.Schema, args[0], at, a.Reach, 0)
 		if err != nil {
 			return err
 		}
-		if a.json {
-			err = a.printJSON(e)
+		if a.JSON {
+			err = a.PrintJSON(e)
 		} else {
-			a.printExplanation(e)
+			printExplanation(a, e)
 		}
 		if err == nil && !e.Known {
-			return exitStatus(exitFailed)
+			return cli.ExitStatus(cli.ExitFailed)
 		}
 		return err
 	})
-	return a.prints(c)
+	return a.Prints(c)
 }
 
 func parseDue(text string) (time.Time, error) {
@@ -62,15 +63,15 @@ func parseDue(text string) (time.Time, error) {
 	}
 	at, err := time.Parse(time.RFC3339Nano, text)
 	if err != nil {
-		return at, usageError{fmt.Errorf("--due is %q: want a time such as 2026-03-01T10:00:00.123456Z", text)}
+		return at, cli.Misuse(fmt.Errorf("--due is %q: want a time such as 2026-03-01T10:00:00.123456Z", text))
 	}
 	return at, nil
 }
 
-func (a *app) printExplanation(e explain.Explanation) {
+func printExplanation(a *cli.App, e explain.Explanation) {
 	line := func(name, value string) {
 		if value != "" {
-			a.say("%s %s", a.terminal.Dim(fmt.Sprintf("%-7s", name)), value)
+			a.Say("%s %s", a.Terminal.Dim(fmt.Sprintf("%-7s", name)), value)
 		}
 	}
 	line("event", words.OneLine(e.EventID))
@@ -85,24 +86,24 @@ func (a *app) printExplanation(e explain.Explanation) {
 	line("trace", words.OneLine(e.Trace))
 	line("cause", words.OneLine(e.Cause))
 	for _, s := range e.Stages {
-		a.say("\n%s %s", a.terminal.Bold(strings.TrimSpace(s.Place+" "+words.OneLine(s.Of))+":"), a.paintStage(s.State))
-		a.terminal.Paragraph(a.stdout, 2, "", a.terminal.Dim, words.OneLine(s.Why))
+		a.Say("\n%s %s", a.Terminal.Bold(strings.TrimSpace(s.Place+" "+words.OneLine(s.Of))+":"), paintStage(a, s.State))
+		a.Terminal.Paragraph(a.Stdout, 2, "", a.Terminal.Dim, words.OneLine(s.Why))
 		for _, command := range s.Next {
-			a.say("      %s", command)
+			a.Say("      %s", command)
 		}
 	}
 }
 
 // paintStage colours a stage's state.
-func (a *app) paintStage(state string) string {
+func paintStage(a *cli.App, state string) string {
 	word, _, _ := strings.Cut(state, " ")
 	switch word {
 	case "dead", "doubt", "suspect", "unknown":
-		return a.terminal.Red(state)
+		return a.Terminal.Red(state)
 	case "retrying", "blocked", "pending", "delayed":
-		return a.terminal.Yellow(state)
+		return a.Terminal.Yellow(state)
 	case "completed", "done", "archived", "received":
-		return a.terminal.Green(state)
+		return a.Terminal.Green(state)
 	}
 	return state
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-go/millrace/cmd/millrace/internal/cli"
 	"github.com/millrace-go/millrace/internal/explain"
 	"github.com/millrace-go/millrace/internal/reach"
 	"github.com/millrace-go/millrace/middleware/claim"
@@ -40,7 +41,7 @@ type explained struct {
 
 func newExplained(t *testing.T) *explained {
 	x := &explained{operator: newOperator(t)}
-	x.run(exitOK, "migrate", "up")
+	x.run(cli.ExitOK, "migrate", "up")
 	var err error
 	x.events, err = outbox.NewPublisher(outbox.PublisherConfig{Schema: x.schema})
 	require.NoError(t, err)
@@ -147,7 +148,7 @@ func TestExplain(t *testing.T) {
 	x.outputs(said)
 	x.effects(said)
 
-	x.explain(said, "nothing is known about it", exitFailed, x.id("unknown"))
+	x.explain(said, "nothing is known about it", cli.ExitFailed, x.id("unknown"))
 	const golden = "testdata/explain.txt"
 	if os.Getenv("MILLRACE_UPDATE") != "" {
 		require.NoError(t, os.WriteFile(golden, []byte(said.String()), 0o600))
@@ -162,16 +163,16 @@ func (x *explained) inOutbox(said *strings.Builder) {
 	require.NoError(x.t, pgtx.Run(x.t.Context(), x.pool, func(ctx context.Context, _ pgx.Tx) error {
 		require.NoError(x.t, x.events.Publish("taken", message.NewMessageWithContext(ctx, staged, nil)))
 		require.NoError(x.t, pgtx.Flush(ctx))
-		x.explain(said, "written, and not committed", exitFailed, staged)
+		x.explain(said, "written, and not committed", cli.ExitFailed, staged)
 		return nil
 	}))
 	x.exec(`delete from {schema}.outbox`)
 	waiting := x.publish("waiting", "taken", "w", 0)
-	x.explain(said, "in the outbox, and no relay runs", exitOK, waiting)
+	x.explain(said, "in the outbox, and no relay runs", cli.ExitOK, waiting)
 	delayed := x.publish("delayed", "taken", "", time.Hour)
-	x.explain(said, "delayed", exitOK, delayed)
+	x.explain(said, "delayed", cli.ExitOK, delayed)
 	x.exec(`update {schema}.outbox_delayed set due_at = now() - interval '5 minutes'`)
-	x.explain(said, "delayed, and no relay runs when it is due", exitOK, delayed)
+	x.explain(said, "delayed, and no relay runs when it is due", cli.ExitOK, delayed)
 	x.exec(`delete from {schema}.outbox_delayed`)
 
 	release := make(chan struct{})
@@ -191,22 +192,22 @@ func (x *explained) inOutbox(said *strings.Builder) {
 		return nil
 	})
 	x.located(waiting, "archived")
-	x.explain(said, "published, and no consumer has it", exitOK, waiting)
+	x.explain(said, "published, and no consumer has it", cli.ExitOK, waiting)
 	slow := x.publish("slow", "slow", "s", 0)
 	require.Eventually(x.t, func() bool {
 		found, err := outboxadmin.Find(x.t.Context(), x.pool, x.schema, slow)
 		return err == nil && found[0].Held
 	}, time.Minute, 10*time.Millisecond)
-	x.explain(said, "being published", exitOK, slow)
+	x.explain(said, "being published", cli.ExitOK, slow)
 	refused := x.publish("refused", "refused", "r", 0)
 	x.located(refused, "dead")
-	x.explain(said, "dead in the outbox", exitOK, refused)
+	x.explain(said, "dead in the outbox", cli.ExitOK, refused)
 	behind := x.publish("behind", "taken", "r", 0)
 	x.located(behind, "blocked")
-	x.explain(said, "blocked by a dead event of its key", exitOK, behind)
-	x.run(exitOK, "outbox", "discard", refused)
+	x.explain(said, "blocked by a dead event of its key", cli.ExitOK, behind)
+	x.run(cli.ExitOK, "outbox", "discard", refused)
 	x.located(refused, "discarded")
-	x.explain(said, "discarded", exitOK, refused)
+	x.explain(said, "discarded", cli.ExitOK, refused)
 	close(release)
 	x.located(slow, "archived")
 	retried := x.publish("retried", "failing", "f", 0)
@@ -215,20 +216,20 @@ func (x *explained) inOutbox(said *strings.Builder) {
 	x.located(retried, "retrying")
 	end()
 	x.exec(`update {schema}.outbox_failed set retry_at = now() + interval '1 minute', attempts = 2 where state = 'retrying'`)
-	x.explain(said, "to be published again", exitOK, retried)
+	x.explain(said, "to be published again", cli.ExitOK, retried)
 	x.exec(`update {schema}.outbox_failed set retry_at = now() - interval '5 minutes' where state = 'retrying'`)
-	x.explain(said, "to be published again, and no relay runs when it is due", exitOK, retried)
+	x.explain(said, "to be published again, and no relay runs when it is due", cli.ExitOK, retried)
 	next := x.publish("next", "failing", "f", 0)
-	x.explain(said, "in the outbox, blocked by one of its key", exitOK, next)
-	x.run(exitOK, "outbox", "retry", retried)
-	x.explain(said, "an operator's command is not carried out", exitOK, retried)
+	x.explain(said, "in the outbox, blocked by one of its key", cli.ExitOK, next)
+	x.run(cli.ExitOK, "outbox", "retry", retried)
+	x.explain(said, "an operator's command is not carried out", cli.ExitOK, retried)
 }
 
 func (x *explained) withConsumers(said *strings.Builder) {
 	x.deliver("bill", outbox.NewID(), "", handled) // the consumer is there
 	done := x.id("done")
 	x.deliver("notify", done, "", handled)
-	x.explain(said, "completed by one consumer", exitOK, done)
+	x.explain(said, "completed by one consumer", cli.ExitOK, done)
 	begun, release := make(chan struct{}), make(chan struct{})
 	held := x.id("held")
 	var running sync.WaitGroup
@@ -236,41 +237,41 @@ func (x *explained) withConsumers(said *strings.Builder) {
 		x.deliver("notify", held, "", func(context.Context) error { close(begun); <-release; return nil })
 	})
 	<-begun
-	x.explain(said, "in flight", exitOK, held)
+	x.explain(said, "in flight", cli.ExitOK, held)
 	close(release)
 	running.Wait()
 
 	failing := x.id("failing")
 	x.deliver("notify", failing, "", fails)
 	x.deliver("notify", failing, "", fails)
-	x.explain(said, "failing at the broker", exitOK, failing)
+	x.explain(said, "failing at the broker", cli.ExitOK, failing)
 	x.deliver("notify", failing, "", fails)
-	x.explain(said, "failed too often", exitOK, failing)
-	x.run(exitOK, "dead", "replay", failing)
-	x.explain(said, "replayed, and no consumer runs", exitOK, failing)
+	x.explain(said, "failed too often", cli.ExitOK, failing)
+	x.run(cli.ExitOK, "dead", "replay", failing)
+	x.explain(said, "replayed, and no consumer runs", cli.ExitOK, failing)
 	dead := x.id("dead")
 	x.deliver("notify", dead, "k", never)
-	x.explain(said, "a dead letter for good", exitOK, dead)
+	x.explain(said, "a dead letter for good", cli.ExitOK, dead)
 	blocked := x.id("blocked")
 	x.deliver("notify", blocked, "k", handled)
-	x.explain(said, "blocked by a dead letter of its key", exitOK, blocked)
-	x.run(exitOK, "dead", "discard", dead, "--actor", "ada", "--note", "test data")
-	x.explain(said, "a dead letter that was discarded", exitOK, dead)
+	x.explain(said, "blocked by a dead letter of its key", cli.ExitOK, blocked)
+	x.run(cli.ExitOK, "dead", "discard", dead, "--actor", "ada", "--note", "test data")
+	x.explain(said, "a dead letter that was discarded", cli.ExitOK, dead)
 	later := x.publish("later", "taken", "k", 0)
-	x.explain(said, "in the outbox, and its key is blocked at a consumer", exitOK, later)
+	x.explain(said, "in the outbox, and its key is blocked at a consumer", cli.ExitOK, later)
 
 	killer := x.id("killer")
 	record, err := uuid.Parse(killer)
 	require.NoError(x.t, err)
 	_, err = x.pool.Exec(x.t.Context(), `insert into `+x.schema+`.claim_start select id, $1, 1, 2 from `+x.schema+`.consumer where name = 'labour/notify'`, record)
 	require.NoError(x.t, err)
-	x.explain(said, "its process was killed", exitOK, killer)
+	x.explain(said, "its process was killed", cli.ExitOK, killer)
 
 	old := x.id("old")
 	x.exec(`update {schema}.consumer set floor = now() where name = 'labour/notify'`)
-	x.explain(said, "older than the retention watermark", exitFailed, old)
+	x.explain(said, "older than the retention watermark", cli.ExitFailed, old)
 	x.deliver("notify", old, "", handled)
-	x.explain(said, "delivered all the same", exitOK, old)
+	x.explain(said, "delivered all the same", cli.ExitOK, old)
 	x.exec(`update {schema}.consumer set floor = null`)
 }
 
@@ -289,11 +290,11 @@ func (x *explained) outputs(said *strings.Builder) {
 	x.deliver("bill", cause, "", func(ctx context.Context) error {
 		return errors.Join(publish(ctx, "late", late), publish(ctx, "passed", cause))
 	})
-	x.explain(said, "its handlers have published", exitOK, cause)
-	x.explain(said, "published by a handler", exitOK, late)
+	x.explain(said, "its handlers have published", cli.ExitOK, cause)
+	x.explain(said, "published by a handler", cli.ExitOK, late)
 	buried := x.id("buried")
 	x.consume(claim.Config{Consumer: func(string) string { return "notify" }, DeadLetterTopic: "dead"}, message.NewMessage(buried, nil), never)
-	x.explain(said, "a dead letter, with a copy for a topic", exitOK, buried)
+	x.explain(said, "a dead letter, with a copy for a topic", cli.ExitOK, buried)
 }
 
 func (x *explained) effects(said *strings.Builder) {
@@ -310,7 +311,7 @@ func (x *explained) effects(said *strings.Builder) {
 		return call(ctx, "sms", errors.New("a time\nout"))
 	})
 	_ = effect.Once(effect.With(outbox.WithCause(x.t.Context(), calls), ledger), "fax:"+calls, func(context.Context, string) error {
-		x.explain(said, "effects: done, not done, in doubt, running", exitOK, calls)
+		x.explain(said, "effects: done, not done, in doubt, running", cli.ExitOK, calls)
 		return nil
 	})
 }
@@ -318,12 +319,12 @@ func (x *explained) effects(said *strings.Builder) {
 func TestExplainUsage(t *testing.T) {
 	t.Parallel()
 	o := newOperator(t)
-	assert.Contains(t, o.run(exitFailed, "explain", "e1"), `run "millrace migrate up"`)
-	assert.Contains(t, o.run(exitUsage, "explain", "e1", "--due", "soon"), "want a time")
-	assert.Contains(t, o.run(exitUsage, "explain"), "EVENT-ID is missing, for example: millrace explain 0198c0de…3f2a\n")
-	assert.Contains(t, o.run(exitUsage, "explain", ""), "the event ID is empty")
+	assert.Contains(t, o.run(cli.ExitFailed, "explain", "e1"), `run "millrace migrate up"`)
+	assert.Contains(t, o.run(cli.ExitUsage, "explain", "e1", "--due", "soon"), "want a time")
+	assert.Contains(t, o.run(cli.ExitUsage, "explain"), "EVENT-ID is missing, for example: millrace explain 0198c0de…3f2a\n")
+	assert.Contains(t, o.run(cli.ExitUsage, "explain", ""), "the event ID is empty")
 	var told struct{ Command, Error string }
-	require.NoError(t, json.Unmarshal([]byte(o.run(exitFailed, "explain", "e1", "-o", "json")), &told), "errors are JSON, too")
+	require.NoError(t, json.Unmarshal([]byte(o.run(cli.ExitFailed, "explain", "e1", "-o", "json")), &told), "errors are JSON, too")
 	assert.Equal(t, "millrace explain", told.Command)
 	assert.Contains(t, told.Error, `run "millrace migrate up"`)
 }
@@ -349,7 +350,7 @@ func TestRemediesCanBeRun(t *testing.T) {
 
 func runs(t *testing.T, line string) {
 	t.Helper()
-	command, args, err := (&app{}).root().Find(split(line)[1:])
+	command, args, err := rootCommand(&cli.App{}).Find(split(line)[1:])
 	require.NoError(t, err, line)
 	require.False(t, command.HasSubCommands(), line)
 	require.NoError(t, command.ParseFlags(args), line)
@@ -377,10 +378,10 @@ func TestExplainDelayed(t *testing.T) {
 	msg.Metadata.Set(outbox.DueMetadata, due)
 	_, err = c.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, nil })(msg)
 	require.NoError(t, err)
-	assert.Contains(t, x.run(exitFailed, "explain", id), "--due")
-	assert.Contains(t, x.run(exitOK, "explain", id, "--due", due), "claim labour/notify")
+	assert.Contains(t, x.run(cli.ExitFailed, "explain", id), "--due")
+	assert.Contains(t, x.run(cli.ExitOK, "explain", id, "--due", due), "claim labour/notify")
 	var e explain.Explanation
-	require.NoError(t, json.Unmarshal([]byte(x.run(exitOK, "explain", id, "--due", due, "-o", "json")), &e))
+	require.NoError(t, json.Unmarshal([]byte(x.run(cli.ExitOK, "explain", id, "--due", due, "-o", "json")), &e))
 	assert.True(t, e.Known)
 	assert.Equal(t, "completed", e.Stages[2].State)
 }
@@ -400,15 +401,15 @@ func TestExplainByOtherNames(t *testing.T) {
 		strings.ToUpper(id): id, "{" + id + "}": id, strings.ReplaceAll(id, "-", ""): id,
 		record: "order-1", strings.ToUpper(canonical): canonical,
 	} {
-		said := x.run(exitOK, "explain", name)
+		said := x.run(cli.ExitOK, "explain", name)
 		assert.Contains(t, said, "event   "+event+"\n")
 		assert.Regexp(t, `claim labour/notify: dead\n`, said)
 		assert.Contains(t, said, event+"\n", "what is to be run names the event itself")
 	}
 	loud := strings.ToUpper(outbox.NewID())
 	x.deliver("notify", loud, "", never)
-	x.run(exitOK, "dead", "discard", loud)
-	assert.Regexp(t, `claim labour/notify: discarded\n`, x.run(exitOK, "explain", loud))
+	x.run(cli.ExitOK, "dead", "discard", loud)
+	assert.Regexp(t, `claim labour/notify: discarded\n`, x.run(cli.ExitOK, "explain", loud))
 	published := x.publish("published", "taken", "", 0)
-	assert.Regexp(t, `outbox: pending\n`, x.run(exitOK, "explain", strings.ToUpper(published)))
+	assert.Regexp(t, `outbox: pending\n`, x.run(cli.ExitOK, "explain", strings.ToUpper(published)))
 }

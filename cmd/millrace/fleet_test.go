@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-go/millrace/cmd/millrace/internal/cli"
 	"github.com/millrace-go/millrace/framework/devstack"
 	"github.com/millrace-go/millrace/framework/devstack/devtest"
 	"github.com/millrace-go/millrace/outbox"
@@ -49,7 +50,7 @@ fleet:
 		_, err = conn.Exec(t.Context(), sql, args...)
 		require.NoError(t, err)
 	}
-	up := says(exitOK, "migrate", "up")
+	up := says(cli.ExitOK, "migrate", "up")
 	assert.Regexp(t, `(?m)^DATABASE +COMPONENT +VERSION`, up)
 	assert.Regexp(t, `(?m)^north +outbox`, up)
 	assert.Regexp(t, `(?m)^south +claim`, up)
@@ -58,38 +59,38 @@ fleet:
 	exec(0, `insert into millrace.outbox_failed (hash, shard, seq, event_id, topic, key, headers, payload, created_at, state)
 		values (0, 0, 1, 'dead-one', 'orders', '', '{}', '{}', now(), 'dead')`)
 
-	status := says(exitOK, "outbox", "status")
+	status := says(cli.ExitOK, "outbox", "status")
 	assert.Regexp(t, `(?m)^DATABASE +PENDING +OLDEST +FAILED +DELAYED +RELAYS$`, status)
 	assert.Regexp(t, `(?m)^north +0 +- +1 dead +0 +0$`, status)
 	assert.Regexp(t, `(?m)^south +1 +\S+( \S+)? +none +0 +0$`, status)
 	var reports []struct{ Database string }
-	require.NoError(t, json.Unmarshal([]byte(says(exitOK, "outbox", "status", "-o", "json")), &reports))
+	require.NoError(t, json.Unmarshal([]byte(says(cli.ExitOK, "outbox", "status", "-o", "json")), &reports))
 	assert.Equal(t, []struct{ Database string }{{"north"}, {"south"}}, reports)
 	var events []map[string]any
-	require.NoError(t, json.Unmarshal([]byte(says(exitOK, "outbox", "list", "-o", "json")), &events))
+	require.NoError(t, json.Unmarshal([]byte(says(cli.ExitOK, "outbox", "list", "-o", "json")), &events))
 	require.Len(t, events, 1)
 	assert.Equal(t, "north", events[0]["database"])
-	assert.Equal(t, "No dead letters. To list events that are retried or blocked, too, run: millrace dead list --state all\n", says(exitOK, "dead", "list"))
-	assert.Equal(t, "[]\n", says(exitOK, "dead", "list", "-o", "json"))
-	found := says(exitFailed, "doctor", "--ignore", "broker")
+	assert.Equal(t, "No dead letters. To list events that are retried or blocked, too, run: millrace dead list --state all\n", says(cli.ExitOK, "dead", "list"))
+	assert.Equal(t, "[]\n", says(cli.ExitOK, "dead", "list", "-o", "json"))
+	found := says(cli.ExitFailed, "doctor", "--ignore", "broker")
 	assert.Contains(t, found, "database north\n")
 	assert.Contains(t, found, "database south\n")
 	assert.Contains(t, found, "--database north")
 
-	assert.Contains(t, says(exitUsage, "outbox", "retry", "--all"), "the configuration has a fleet of 2 databases, and this command works on one: name it by --database")
-	assert.Contains(t, says(exitUsage, "outbox", "retry", "--all", "--database", "nroth"), `the fleet of `+config+` has no such database; did you mean "north"?`)
-	assert.Contains(t, says(exitUsage, "outbox", "status", "--database", "north", "--dsn", dsns[0]), "want one of them")
-	assert.Contains(t, says(exitOK, "outbox", "retry", "--all", "--database", "north"), "1 event will be retried")
-	assert.Contains(t, says(exitOK, "outbox", "status", "--database", "south"), "pending  1 event")
+	assert.Contains(t, says(cli.ExitUsage, "outbox", "retry", "--all"), "the configuration has a fleet of 2 databases, and this command works on one: name it by --database")
+	assert.Contains(t, says(cli.ExitUsage, "outbox", "retry", "--all", "--database", "nroth"), `the fleet of `+config+` has no such database; did you mean "north"?`)
+	assert.Contains(t, says(cli.ExitUsage, "outbox", "status", "--database", "north", "--dsn", dsns[0]), "want one of them")
+	assert.Contains(t, says(cli.ExitOK, "outbox", "retry", "--all", "--database", "north"), "1 event will be retried")
+	assert.Contains(t, says(cli.ExitOK, "outbox", "status", "--database", "south"), "pending  1 event")
 	var output bytes.Buffer
-	assert.Equal(t, exitUsage, run([]string{"outbox", "status", "--database", "south", "--dsn="}, os.Stdin, &output, &output))
+	assert.Equal(t, cli.ExitUsage, run([]string{"outbox", "status", "--database", "south", "--dsn="}, os.Stdin, &output, &output))
 	assert.Contains(t, output.String(), "--database needs a configuration with a section fleet")
 
 	command, log := millrace(t, "relay", "--config", config, "--json")
 	command.Env = append(command.Env, "PUBSUB_EMULATOR_HOST="+stack.PubSubHost())
 	require.NoError(t, command.Start())
 	for deadline := time.Now().Add(2 * time.Minute); ; {
-		status = says(exitOK, "outbox", "status")
+		status = says(cli.ExitOK, "outbox", "status")
 		if regexp.MustCompile(`(?m)^north +0 +- +none`).MatchString(status) && regexp.MustCompile(`(?m)^south +0 +- +none`).MatchString(status) {
 			break
 		}
@@ -113,7 +114,7 @@ fleet:
   - {name: north, dsn: %q}
 `, dsns[0]), 0o600))
 	var stdout, stderr bytes.Buffer
-	require.Equal(t, exitFailed, run([]string{"migrate", "up", "--config", config}, os.Stdin, &stdout, &stderr))
+	require.Equal(t, cli.ExitFailed, run([]string{"migrate", "up", "--config", config}, os.Stdin, &stdout, &stderr))
 	assert.Regexp(t, `(?m)^north +outbox`, stdout.String())
 	assert.Contains(t, stderr.String(), `database away: no PostgreSQL answers at 127.0.0.1:1`)
 }

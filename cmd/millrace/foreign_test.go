@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-go/millrace/cmd/millrace/internal/cli"
 	"github.com/millrace-go/millrace/middleware/claim"
 	"github.com/millrace-go/millrace/middleware/deadletter"
 	"github.com/millrace-go/millrace/transport"
@@ -36,10 +37,10 @@ func TestForeignRecordIsShownWithItsRemedy(t *testing.T) {
 	dead, err := deadletter.List(t.Context(), x.pool, x.schema, deadletter.Listing{})
 	require.NoError(t, err)
 	require.Len(t, dead, 1)
-	shown := x.run(exitOK, "dead", "show", dead[0].EventID)
+	shown := x.run(cli.ExitOK, "dead", "show", dead[0].EventID)
 	assert.Contains(t, shown, "error     the message has no event ID: no header has one: set ConsumerConfig.EventID (kafka.consumer.event_id)\n")
 	assert.Contains(t, shown, "origin    offset=17\norigin    partition=3\norigin    topic=orders\n")
-	assert.Contains(t, x.run(exitOK, "explain", dead[0].EventID), "It has no usable event ID. ")
-	assert.Contains(t, x.run(exitFailed, "doctor"),
+	assert.Contains(t, x.run(cli.ExitOK, "explain", dead[0].EventID), "It has no usable event ID. ")
+	assert.Contains(t, x.run(cli.ExitFailed, "doctor"),
 		"  remedy  1 dead letter has no event ID: before a replay set kafka.consumers.NAME.event_id (in Go, kafka.ConsumerConfig.EventID)")
 }

@@ -10,13 +10,14 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-go/millrace/cmd/millrace/internal/cli"
 	"github.com/millrace-go/millrace/middleware/idempotencykey"
 )
 
 func TestKeysCommands(t *testing.T) {
 	t.Parallel()
 	o := newOperator(t)
-	o.run(exitOK, "migrate", "up")
+	o.run(cli.ExitOK, "migrate", "up")
 	runs := 0
 	request := func(service, account, key string) string {
 		keys, err := idempotencykey.New(o.pool, idempotencykey.Config{
@@ -36,12 +37,12 @@ func TestKeysCommands(t *testing.T) {
 		})).ServeHTTP(w, r)
 		return w.Body.String()
 	}
-	assert.Equal(t, "No such keys.\n", o.run(exitOK, "keys", "list"))
+	assert.Equal(t, "No such keys.\n", o.run(cli.ExitOK, "keys", "list"))
 	request("shop", "ada", "k-1")
 	request("shop", "stranger", "k-2")
 	request("billing", "ada", "k-1")
 	list := func(args ...string) (found []idempotencykey.Entry) {
-		require.NoError(t, json.Unmarshal([]byte(o.run(exitOK, append([]string{"keys", "list", "--json"}, args...)...)), &found))
+		require.NoError(t, json.Unmarshal([]byte(o.run(cli.ExitOK, append([]string{"keys", "list", "--json"}, args...)...)), &found))
 		return found
 	}
 	all := list()
@@ -53,24 +54,24 @@ func TestKeysCommands(t *testing.T) {
 	assert.Len(t, list("--scope", "ada"), 2)
 	assert.Len(t, list("--scope", "ada", "--service", "shop"), 1)
 	assert.Len(t, list("--limit", "1"), 1)
-	table := o.run(exitOK, "keys", "list")
+	table := o.run(cli.ExitOK, "keys", "list")
 	assert.Regexp(t, `shop +[0-9a-f]{16} +k-2 +POST /orders +rejected +409 +\S+`, table)
 	assert.Regexp(t, `billing +[0-9a-f]{16} +k-1 +POST /orders +executed +200 +\S+`, table)
 	assert.NotContains(t, table, "ada", "a scope may be a secret")
 
-	shown := o.run(exitOK, "keys", "show", "k-2")
+	shown := o.run(cli.ExitOK, "keys", "show", "k-2")
 	assert.Contains(t, shown, "state    rejected, status 409\n")
 	assert.Contains(t, shown, "header   Location: /orders/7\n")
 	assert.Contains(t, shown, "body     7 bytes\nordered\n")
-	assert.Contains(t, o.run(exitUsage, "keys", "show", "k-1"), "name one by its ID\n")
-	assert.Contains(t, o.run(exitOK, "keys", "show", all[0].ID[:shortKeyID]), "service  billing\n")
-	assert.Contains(t, o.run(exitFailed, "keys", "show", "k-9"), "no answer is stored for the key")
+	assert.Contains(t, o.run(cli.ExitUsage, "keys", "show", "k-1"), "name one by its ID\n")
+	assert.Contains(t, o.run(cli.ExitOK, "keys", "show", all[0].ID[:shortKeyID]), "service  billing\n")
+	assert.Contains(t, o.run(cli.ExitFailed, "keys", "show", "k-9"), "no answer is stored for the key")
 
-	assert.Contains(t, o.run(exitUsage, "keys", "forget", "k-1"), "name one by its ID\n")
-	assert.Contains(t, o.run(exitUsage, "keys", "forget", "k-1", "--actor", ""), "--actor is empty")
+	assert.Contains(t, o.run(cli.ExitUsage, "keys", "forget", "k-1"), "name one by its ID\n")
+	assert.Contains(t, o.run(cli.ExitUsage, "keys", "forget", "k-1", "--actor", ""), "--actor is empty")
 	assert.Equal(t, "The answer 200 to POST /orders with the key k-1 was forgotten.\n",
-		o.run(exitOK, "keys", "forget", all[0].ID[:shortKeyID], "--actor", "ada", "--note", "undone"))
-	assert.Contains(t, o.run(exitFailed, "keys", "forget", all[0].ID), "no answer is stored for the key")
+		o.run(cli.ExitOK, "keys", "forget", all[0].ID[:shortKeyID], "--actor", "ada", "--note", "undone"))
+	assert.Contains(t, o.run(cli.ExitFailed, "keys", "forget", all[0].ID), "no answer is stored for the key")
 	before := runs
 	request("shop", "ada", "k-1")
 	assert.Equal(t, before, runs, "the other service's answer is still there")

@@ -2,21 +2,18 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"slices"
 	"strings"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
+	"github.com/millrace-go/millrace/cmd/millrace/internal/cli"
 	"github.com/millrace-go/millrace/cmd/millrace/internal/output"
-	"github.com/millrace-go/millrace/internal/words"
 )
 
 const rootUsage = `Shows where events are between PostgreSQL and the broker, and repairs what went wrong.
@@ -38,35 +35,18 @@ Exit codes:
   2  the command line is wrong; for "doctor" also: it cannot reach the database
 "dev" exits with the code of the command that it runs: 127 if it cannot be run, 128 + N if signal N ended it.`
 
-// Exit codes besides those of a command that "dev" runs.
-const (
-	exitOK     = 0
-	exitFailed = 1
-	exitUsage  = 2
-)
-
 func main() {
 	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
-// exitStatus ends the command with a code and no message: the command has printed all there is to say.
-type exitStatus int
-
-func (e exitStatus) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
-
-// usageError is a wrong command line.
-type usageError struct{ error }
-
-func (e usageError) Unwrap() error { return e.error }
-
 func run(args []string, stdin *os.File, stdout, stderr io.Writer) int {
-	a := &app{stdin: stdin, stdout: stdout, stderr: stderr, terminal: output.Of(stdout), errTerminal: output.Of(stderr)}
-	return a.run(args)
+	a := cli.New(stdin, stdout, stderr)
+	return execute(a, args)
 }
 
-func (a *app) run(args []string) int {
-	stdout, stderr := a.stdout, a.stderr
-	root := a.root()
+func execute(a *cli.App, args []string) int {
+	stdout, stderr := a.Stdout, a.Stderr
+	root := rootCommand(a)
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
@@ -89,34 +69,31 @@ func (a *app) run(args []string) int {
 	})
 	if len(args) == 0 {
 		fmt.Fprint(stderr, root.UsageString())
-		return exitUsage
+		return cli.ExitUsage
 	}
 	command, err := root.ExecuteC()
-	var (
-		status exitStatus
-		usage  usageError
-	)
+	var status cli.ExitStatus
 	switch {
 	case err == nil:
-		return exitOK
+		return cli.ExitOK
 	case errors.As(err, &status):
 		return int(status)
 	}
-	a.json = a.json || !a.began && wantsJSON(args)
-	misused := !a.began || errors.As(err, &usage) // what cobra itself says is about the command line
+	a.JSON = a.JSON || !a.Began && wantsJSON(args)
+	misused := !a.Began || cli.IsMisuse(err) // what cobra itself says is about the command line
 	switch {
-	case a.json:
+	case a.JSON:
 		_ = json.NewEncoder(stderr).Encode(map[string]string{"command": command.CommandPath(), "error": err.Error()}) // nobody reads, then
 	default:
-		fmt.Fprintf(stderr, "%s %s\n", a.errTerminal.Red(command.CommandPath()+":"), output.Lines(err.Error()))
+		fmt.Fprintf(stderr, "%s %s\n", a.ErrTerminal.Red(command.CommandPath()+":"), output.Lines(err.Error()))
 		if misused {
 			fmt.Fprintf(stderr, "Run \"%s -h\" for usage.\n", command.CommandPath())
 		}
 	}
 	if misused || command.Name() == "doctor" { // 1 would mean that doctor found problems
-		return exitUsage
+		return cli.ExitUsage
 	}
-	return exitFailed
+	return cli.ExitFailed
 }
 
 // wantsJSON is for a wrong command line: it may be wrong before the flag that chooses the output.
@@ -136,7 +113,7 @@ func wantsJSON(args []string) bool {
 	return false
 }
 
-func (a *app) root() *cobra.Command {
+func rootCommand(a *cli.App) *cobra.Command {
 	root := &cobra.Command{
 		Use:               "millrace",
 		Short:             "The operator's command",
@@ -144,15 +121,15 @@ func (a *app) root() *cobra.Command {
 		Example:           "  millrace dev -- go run .          # a service, with PostgreSQL and brokers\n  millrace doctor                   # what is wrong, and what to do about it\n  millrace explain 0198c0de…3f2a    # where an event is, and why",
 		Version:           thisVersion(),
 		Args:              cobra.NoArgs,
-		RunE:              needsCommand,
+		RunE:              cli.NeedsCommand,
 		SilenceErrors:     true,
 		SilenceUsage:      true,
-		PersistentPreRunE: func(c *cobra.Command, _ []string) error { a.began = true; return a.resolve(c) },
+		PersistentPreRunE: func(c *cobra.Command, _ []string) error { a.Began = true; return a.Resolve(c) },
 	}
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	root.SetHelpCommand(helpCommand())
 	root.AddCommand(
-		a.dev(), a.version(), a.migrate(), a.migration(), a.outbox(), a.effect(), a.keys(), a.schedule(), a.catalog(), a.retention(), a.dead(), a.consumer(), a.relay(), a.config(), a.explain(), a.doctor(), a.console(),
+		devCommand(a), versionCommand(a), migrateCommand(a), migrationCommand(a), outboxCommand(a), effectCommand(a), keysCommand(a), scheduleCommand(a), catalogCommand(a), retentionCommand(a), deadCommand(a), consumerCommand(a), relayCommand(a), configCommand(a), explainCommand(a), doctorCommand(a), consoleCommand(a),
 	)
 	usage := strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", fmt.Sprintf(".FlagUsagesWrapped %d", helpWidth))
 	root.SetUsageTemplate(strings.ReplaceAll(usage, "for more information about a command", "for more about a command"))
@@ -169,30 +146,6 @@ func fold(c *cobra.Command) {
 	for _, sub := range c.Commands() {
 		fold(sub)
 	}
-}
-
-// needsCommand is for a command that only groups others.
-func needsCommand(c *cobra.Command, _ []string) error {
-	var names []string
-	for _, sub := range c.Commands() {
-		if sub.IsAvailableCommand() {
-			names = append(names, sub.Name())
-		}
-	}
-	return usageError{fmt.Errorf("the command is missing: want %s", words.Either(names))}
-}
-
-// argument is for a command that takes one, named by the second word of its usage; in brackets if it may be left out.
-func argument(c *cobra.Command, args []string) error {
-	name := strings.Fields(c.Use)[1]
-	example, _, _ := strings.Cut(strings.TrimSpace(c.Example), "\n")
-	switch {
-	case len(args) > 1:
-		return fmt.Errorf("want one %s, not %d: %s", strings.Trim(name, "[]"), len(args), strings.Join(args, " "))
-	case len(args) == 0 && !strings.HasPrefix(name, "["):
-		return fmt.Errorf("%s is missing, for example: %s", name, example)
-	}
-	return nil
 }
 
 // helpCommand is cobra's, but for a command that does not exist it fails.
@@ -213,18 +166,11 @@ func helpCommand() *cobra.Command {
 				err = fmt.Errorf("unknown command %q for %q", rest[0], of.CommandPath())
 			}
 			if err != nil {
-				return usageError{err}
+				return cli.Misuse(err)
 			}
 			of.InitDefaultHelpFlag()
 			of.InitDefaultVersionFlag()
 			return of.Help()
 		},
 	}
-}
-
-// untilSignal is a context that ends with SIGINT or SIGTERM; a second one ends the process.
-func untilSignal() (context.Context, context.CancelFunc) {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop)
-	return ctx, stop
 }

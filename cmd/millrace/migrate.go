@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
+	"github.com/millrace-go/millrace/cmd/millrace/internal/cli"
 	"github.com/millrace-go/millrace/internal/pgschema"
 	"github.com/millrace-go/millrace/internal/tables"
 	"github.com/millrace-go/millrace/internal/words"
@@ -30,14 +31,14 @@ func componentNames() (names []string) {
 	return names
 }
 
-func (a *app) migrate() *cobra.Command {
-	c := a.database(&cobra.Command{Use: "migrate", Short: "Create, change and drop Millrace's tables", Args: cobra.NoArgs, RunE: needsCommand})
+func migrateCommand(a *cli.App) *cobra.Command {
+	c := a.Database(&cobra.Command{Use: "migrate", Short: "Create, change and drop Millrace's tables", Args: cobra.NoArgs, RunE: cli.NeedsCommand})
 	var component string
 	var patience time.Duration
 	c.PersistentFlags().StringVar(&component, "component", "", "only this component: "+words.Either(componentNames())+" (default: all)")
 	check := func(*cobra.Command, []string) error {
 		if names := componentNames(); component != "" && !slices.Contains(names, component) {
-			return usageError{fmt.Errorf("--component is %q: want %s", component, words.Either(names))}
+			return cli.Misuse(fmt.Errorf("--component is %q: want %s", component, words.Either(names)))
 		}
 		return nil
 	}
@@ -46,22 +47,22 @@ func (a *app) migrate() *cobra.Command {
 		return c
 	}
 	migrators := func(db pgtx.DB) ([]*pgschema.Migrator, error) {
-		return a.migrators(db, component, patience)
+		return migratorsOf(a, db, component, patience)
 	}
 
 	up := &cobra.Command{Use: "up", Short: "Create the tables, or bring them up to date while programs run", Args: cobra.NoArgs, Example: "  millrace migrate up\n  millrace migrate up --config millrace.yaml --timeout 5m"}
-	up.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
+	up.RunE = a.Connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
 		all, err := migrators(pool)
 		if err != nil {
 			return err
 		}
 		for i, m := range all {
-			a.progress.Say(fmt.Sprintf("Migrating %s (%d of %d)", m.Component(), i+1, len(all)))
+			a.Progress.Say(fmt.Sprintf("Migrating %s (%d of %d)", m.Component(), i+1, len(all)))
 			if err := m.Up(ctx); err != nil {
 				return err
 			}
 		}
-		return a.migrations(ctx, all)
+		return migrations(ctx, a, all)
 	})
 
 	var to int
@@ -71,11 +72,11 @@ func (a *app) migrate() *cobra.Command {
 	down.Flags().BoolVar(&force, "force", false, "even if committed events that are not published yet are lost")
 	down.PreRunE = func(c *cobra.Command, args []string) error {
 		if component == "" || to < 0 {
-			return usageError{errors.New("want --component and --to: this drops tables")}
+			return cli.Misuse(errors.New("want --component and --to: this drops tables"))
 		}
 		return check(c, args)
 	}
-	down.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
+	down.RunE = a.Connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
 		all, err := migrators(pool)
 		if err != nil {
 			return err
@@ -83,40 +84,40 @@ func (a *app) migrate() *cobra.Command {
 		if err := all[0].Down(ctx, to, force); err != nil {
 			return err
 		}
-		return a.migrations(ctx, all)
+		return migrations(ctx, a, all)
 	})
 
 	status := &cobra.Command{Use: "status", Short: "List migrations, applied and pending", Args: cobra.NoArgs, Example: "  millrace migrate status"}
-	status.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
+	status.RunE = a.Connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
 		all, err := migrators(pool)
 		if err != nil {
 			return err
 		}
-		return a.migrations(ctx, all)
+		return migrations(ctx, a, all)
 	})
-	shown := a.migratePrint(&component)
+	shown := migratePrint(a, &component)
 	up.PreRunE, status.PreRunE, shown.PreRunE = check, check, check
-	c.AddCommand(a.prints(onEachDatabase(waits(up))), a.prints(waits(down)), a.prints(onEachDatabase(status)), shown, a.grants())
+	c.AddCommand(a.Prints(cli.OnEachDatabase(waits(up))), a.Prints(waits(down)), a.Prints(cli.OnEachDatabase(status)), shown, grants(a))
 	return c
 }
 
-// migrators are those of the component, or of all.
-func (a *app) migrators(db pgtx.DB, component string, patience time.Duration) (found []*pgschema.Migrator, err error) {
+// migratorsOf are those of the component, or of all.
+func migratorsOf(a *cli.App, db pgtx.DB, component string, patience time.Duration) (found []*pgschema.Migrator, err error) {
 	for _, l := range tables.Components {
 		if component != "" && component != l.Name {
 			continue
 		}
-		m, err := l.In(db, a.schema)
+		m, err := l.In(db, a.Schema)
 		if err != nil {
-			return nil, usageError{fmt.Errorf("--schema: %w", err)}
+			return nil, cli.Misuse(fmt.Errorf("--schema: %w", err))
 		}
-		m.Patience, m.Logger = patience, a.logger()
+		m.Patience, m.Logger = patience, a.Logger()
 		found = append(found, m)
 	}
 	return found, nil
 }
 
-func (a *app) migrations(ctx context.Context, all []*pgschema.Migrator) error {
+func migrations(ctx context.Context, a *cli.App, all []*pgschema.Migrator) error {
 	var found []pgschema.Migration
 	for _, m := range all {
 		of, err := m.Status(ctx)
@@ -125,8 +126,8 @@ func (a *app) migrations(ctx context.Context, all []*pgschema.Migrator) error {
 		}
 		found = append(found, of...)
 	}
-	if a.json {
-		return a.printJSON(found)
+	if a.JSON {
+		return a.PrintJSON(found)
 	}
 	var lines [][]string
 	for _, m := range found {
@@ -139,11 +140,11 @@ func (a *app) migrations(ctx context.Context, all []*pgschema.Migrator) error {
 		}
 		lines = append(lines, []string{m.Component, strconv.Itoa(m.Version), m.Name, applied})
 	}
-	a.table("COMPONENT VERSION NAME~ APPLIED", lines)
+	a.Table("COMPONENT VERSION NAME~ APPLIED", lines)
 	return nil
 }
 
-func (a *app) migratePrint(component *string) *cobra.Command {
+func migratePrint(a *cli.App, component *string) *cobra.Command {
 	from, to := -1, -1
 	c := &cobra.Command{
 		Use: "print", Short: "Print the SQL that \"up\" or \"down\" would run, for psql", Args: cobra.NoArgs,
@@ -163,14 +164,14 @@ func (a *app) migratePrint(component *string) *cobra.Command {
 			}
 			sql, err := m.SQL(now, newest)
 			if err != nil {
-				return usageError{err}
+				return cli.Misuse(err)
 			}
-			fmt.Fprint(a.stdout, sql)
+			fmt.Fprint(a.Stdout, sql)
 		}
 		return nil
 	}
-	ask := a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
-		all, err := a.migrators(pool, *component, 0)
+	ask := a.Connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
+		all, err := migratorsOf(a, pool, *component, 0)
 		if err != nil {
 			return err
 		}
@@ -188,7 +189,7 @@ func (a *app) migratePrint(component *string) *cobra.Command {
 		if from < 0 {
 			return ask(c, args)
 		}
-		all, err := a.migrators(nil, *component, 0)
+		all, err := migratorsOf(a, nil, *component, 0)
 		if err != nil {
 			return err
 		}
@@ -197,7 +198,7 @@ func (a *app) migratePrint(component *string) *cobra.Command {
 	return c
 }
 
-func (a *app) grants() *cobra.Command {
+func grants(a *cli.App) *cobra.Command {
 	var roles outboxadmin.GrantRoles
 	var consumer, service, scheduler string
 	var printOnly bool
@@ -215,7 +216,7 @@ func (a *app) grants() *cobra.Command {
 	c.Flags().StringVar(&scheduler, "scheduler", "", "role of services that have schedules; also name it as --writer")
 	c.Flags().BoolVar(&printOnly, "print", false, "print the SQL and run nothing")
 	var sql string
-	apply := a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
+	apply := a.Connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
 		return pgtx.Run(ctx, pool, func(ctx context.Context, tx pgx.Tx) error {
 			if _, err := tx.Exec(ctx, sql); err != nil {
 				return fmt.Errorf("%w; \"millrace migrate up\" creates the tables, and only their owner may grant", err)
@@ -225,30 +226,30 @@ func (a *app) grants() *cobra.Command {
 	})
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if roles == (outboxadmin.GrantRoles{}) && consumer == "" && service == "" && scheduler == "" {
-			return usageError{errors.New("want at least one of --writer, --relay, --operator, --consumer, --http and --scheduler")}
+			return cli.Misuse(errors.New("want at least one of --writer, --relay, --operator, --consumer, --http and --scheduler"))
 		}
-		of, err := outboxadmin.Grants(a.schema, roles)
+		of, err := outboxadmin.Grants(a.Schema, roles)
 		if err != nil {
-			return usageError{fmt.Errorf("--schema: %w", err)}
+			return cli.Misuse(fmt.Errorf("--schema: %w", err))
 		}
-		claims, err := claim.Grants(a.schema, claim.GrantRoles{Consumer: consumer, Operator: roles.Operator})
+		claims, err := claim.Grants(a.Schema, claim.GrantRoles{Consumer: consumer, Operator: roles.Operator})
 		if err != nil {
-			return usageError{fmt.Errorf("--schema: %w", err)}
+			return cli.Misuse(fmt.Errorf("--schema: %w", err))
 		}
-		answers, err := idempotencykey.Grants(a.schema, idempotencykey.GrantRoles{HTTP: service, Operator: roles.Operator})
+		answers, err := idempotencykey.Grants(a.Schema, idempotencykey.GrantRoles{HTTP: service, Operator: roles.Operator})
 		if err != nil {
-			return usageError{fmt.Errorf("--schema: %w", err)}
+			return cli.Misuse(fmt.Errorf("--schema: %w", err))
 		}
-		effects, err := effect.Grants(a.schema, effect.GrantRoles{Consumer: consumer, Operator: roles.Operator})
+		effects, err := effect.Grants(a.Schema, effect.GrantRoles{Consumer: consumer, Operator: roles.Operator})
 		if err != nil {
-			return usageError{fmt.Errorf("--schema: %w", err)}
+			return cli.Misuse(fmt.Errorf("--schema: %w", err))
 		}
-		schedules, err := schedule.Grants(a.schema, schedule.GrantRoles{Scheduler: scheduler, Operator: roles.Operator})
+		schedules, err := schedule.Grants(a.Schema, schedule.GrantRoles{Scheduler: scheduler, Operator: roles.Operator})
 		if err != nil {
-			return usageError{fmt.Errorf("--schema: %w", err)}
+			return cli.Misuse(fmt.Errorf("--schema: %w", err))
 		}
 		if sql = of + claims + effects + answers + schedules; printOnly {
-			fmt.Fprint(a.stdout, sql)
+			fmt.Fprint(a.Stdout, sql)
 			return nil
 		}
 		return apply(c, args)

@@ -9,15 +9,16 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
+	"github.com/millrace-go/millrace/cmd/millrace/internal/cli"
 	"github.com/millrace-go/millrace/framework"
 	"github.com/millrace-go/millrace/internal/words"
 	"github.com/millrace-go/millrace/outbox/brokermigration"
 	"github.com/millrace-go/millrace/transport"
 )
 
-func (a *app) migration() *cobra.Command {
-	c := a.database(&cobra.Command{
-		Use: "migration", Short: "Take a fleet from one broker to another", Args: cobra.NoArgs, RunE: needsCommand,
+func migrationCommand(a *cli.App) *cobra.Command {
+	c := a.Database(&cobra.Command{
+		Use: "migration", Short: "Take a fleet from one broker to another", Args: cobra.NoArgs, RunE: cli.NeedsCommand,
 		Long: "Takes a fleet from one broker to another, in phases: its processes read both brokers, and all publish to the one that the\n" +
 			"database names. The configuration (--config) names the brokers, as broker and migration.to. The phases are consume, drain,\n" +
 			"publish and cut; and return on the way back.",
@@ -29,14 +30,14 @@ func (a *app) migration() *cobra.Command {
 		if flags != nil {
 			flags(sub)
 		}
-		sub.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
-			return a.migrating(ctx, pool, others, run)
+		sub.RunE = a.Connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
+			return migrating(ctx, a, pool, others, run)
 		})
-		c.AddCommand(a.prints(sub))
+		c.AddCommand(a.Prints(sub))
 	}
 	var actor string
 	byActor := func(c *cobra.Command) {
-		c.Flags().StringVar(&actor, "actor", somebody(), "who does it, for the audit log")
+		c.Flags().StringVar(&actor, "actor", cli.Somebody(), "who does it, for the audit log")
 	}
 	add("status", "Show the phase, and whether the next step is safe",
 		"Shows the phase, the processes that take part, and whether the step to the next phase and the one back are safe; if not, what\n"+
@@ -55,18 +56,18 @@ func (a *app) migration() *cobra.Command {
 }
 
 // migrating runs a command of the migration that the configuration names, and prints the status that it leaves.
-func (a *app) migrating(ctx context.Context, pool *pgxpool.Pool, others []string, run func(context.Context, brokermigration.Query) (brokermigration.Status, error)) (err error) {
-	if a.cfg == nil || a.cfg.Migration.To == "" {
-		return usageError{errors.New("no migration is configured: name by --config a configuration with broker and migration.to")}
+func migrating(ctx context.Context, a *cli.App, pool *pgxpool.Pool, others []string, run func(context.Context, brokermigration.Query) (brokermigration.Status, error)) (err error) {
+	if a.Config == nil || a.Config.Migration.To == "" {
+		return cli.Misuse(errors.New("no migration is configured: name by --config a configuration with broker and migration.to"))
 	}
-	brokers, err := a.cfg.OpenBrokers(ctx, transport.Environment{Logger: a.logger()})
+	brokers, err := a.Config.OpenBrokers(ctx, transport.Environment{Logger: a.Logger()})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, brokers.From.Close(), brokers.To.Close()) }()
-	q := brokermigration.Query{Pool: pool, Schema: a.schema, From: brokers.From, To: brokers.To, Quiet: a.cfg.Migration.Quiet}
+	q := brokermigration.Query{Pool: pool, Schema: a.Schema, From: brokers.From, To: brokers.To, Quiet: a.Config.Migration.Quiet}
 	for _, file := range others {
-		cfg, err := framework.Load(file, drivers...)
+		cfg, err := framework.Load(file, cli.Drivers...)
 		if err != nil {
 			return err
 		}
@@ -87,19 +88,19 @@ func (a *app) migrating(ctx context.Context, pool *pgxpool.Pool, others []string
 			return err
 		}
 	}
-	if a.json {
-		err = a.printJSON(s)
+	if a.JSON {
+		err = a.PrintJSON(s)
 	} else {
-		a.printMigration(s)
+		printMigration(a, s)
 	}
 	if err == nil && failed != nil {
-		err = exitStatus(exitFailed)
+		err = cli.ExitStatus(cli.ExitFailed)
 	}
 	return err
 }
 
-func (a *app) printMigration(s brokermigration.Status) {
-	a.say("The events go from %s to %s. Phase: %s.", s.From, s.To, s.Phase)
+func printMigration(a *cli.App, s brokermigration.Status) {
+	a.Say("The events go from %s to %s. Phase: %s.", s.From, s.To, s.Phase)
 	var rows [][]string
 	for _, p := range s.Processes {
 		known := string(s.Phase)
@@ -109,7 +110,7 @@ func (a *app) printMigration(s brokermigration.Status) {
 		rows = append(rows, []string{words.OneLine(p.Service), words.OneLine(p.Name), known, strconv.Itoa(len(p.Consumers))})
 	}
 	if len(rows) > 0 {
-		a.table("SERVICE PROCESS PHASE CONSUMERS>", rows)
+		a.Table("SERVICE PROCESS PHASE CONSUMERS>", rows)
 	}
 	for _, way := range []struct {
 		command string
@@ -118,11 +119,11 @@ func (a *app) printMigration(s brokermigration.Status) {
 		switch {
 		case way.to == nil:
 		case len(way.to.Blocked) == 0:
-			a.say("Safe: \"millrace migration %s\", to phase %s.", way.command, way.to.Phase)
+			a.Say("Safe: \"millrace migration %s\", to phase %s.", way.command, way.to.Phase)
 		default:
-			a.say("Not safe yet: \"millrace migration %s\", to phase %s:", way.command, way.to.Phase)
+			a.Say("Not safe yet: \"millrace migration %s\", to phase %s:", way.command, way.to.Phase)
 			for _, why := range way.to.Blocked {
-				a.say("  - %s", words.OneLine(why))
+				a.Say("  - %s", words.OneLine(why))
 			}
 		}
 	}

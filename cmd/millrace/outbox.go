@@ -10,17 +10,18 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
+	"github.com/millrace-go/millrace/cmd/millrace/internal/cli"
 	"github.com/millrace-go/millrace/internal/words"
 	"github.com/millrace-go/millrace/outbox/outboxadmin"
 )
 
-func (a *app) outbox() *cobra.Command {
-	c := a.database(&cobra.Command{Use: "outbox", Short: "Show, retry, discard and replay events; pause and redirect topics", Args: cobra.NoArgs, RunE: needsCommand})
-	c.AddCommand(a.outboxStatus(), a.outboxList(), a.outboxRetry(), a.outboxDiscard(), a.outboxTopic(), a.outboxReplay(), a.outboxStop(), a.outboxAudit(), a.outboxCheck(), a.outboxShards(), a.outboxPurge(), a.outboxClean())
+func outboxCommand(a *cli.App) *cobra.Command {
+	c := a.Database(&cobra.Command{Use: "outbox", Short: "Show, retry, discard and replay events; pause and redirect topics", Args: cobra.NoArgs, RunE: cli.NeedsCommand})
+	c.AddCommand(outboxStatus(a), outboxList(a), outboxRetry(a), outboxDiscard(a), outboxTopic(a), outboxReplay(a), outboxStop(a), outboxAudit(a), outboxCheck(a), outboxShards(a), outboxPurge(a), outboxClean(a))
 	return c
 }
 
-func (a *app) outboxCheck() *cobra.Command {
+func outboxCheck(a *cli.App) *cobra.Command {
 	var fix bool
 	c := &cobra.Command{
 		Use: "check", Short: "Check the outbox after a restore or a change by hand", Args: cobra.NoArgs,
@@ -29,8 +30,8 @@ func (a *app) outboxCheck() *cobra.Command {
 		Example: "  millrace outbox check\n  millrace outbox check --fix",
 	}
 	c.Flags().BoolVar(&fix, "fix", false, "advance sequences that are too low; writers wait for a moment")
-	c.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
-		found, err := outboxadmin.Check(ctx, pool, a.schema, fix)
+	c.RunE = a.Connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
+		found, err := outboxadmin.Check(ctx, pool, a.Schema, fix)
 		if err != nil {
 			return err
 		}
@@ -38,34 +39,34 @@ func (a *app) outboxCheck() *cobra.Command {
 		for _, f := range found {
 			wrong = wrong || !f.Fixed && !f.Note
 		}
-		if a.json {
-			err = a.printJSON(append([]outboxadmin.Finding{}, found...))
+		if a.JSON {
+			err = a.PrintJSON(append([]outboxadmin.Finding{}, found...))
 		} else {
 			for _, f := range found {
-				kind, paint := "wrong", a.terminal.Red
+				kind, paint := "wrong", a.Terminal.Red
 				if f.Fixed {
-					kind, paint = "fixed", a.terminal.Green
+					kind, paint = "fixed", a.Terminal.Green
 				} else if f.Note {
-					kind, paint = "note", a.terminal.Dim
+					kind, paint = "note", a.Terminal.Dim
 				}
-				a.terminal.Paragraph(a.stdout, len("wrong: "), kind+":", paint, f.Text)
+				a.Terminal.Paragraph(a.Stdout, len("wrong: "), kind+":", paint, f.Text)
 			}
 			if !wrong {
-				a.say("%s", a.terminal.Green("The outbox is in order."))
+				a.Say("%s", a.Terminal.Green("The outbox is in order."))
 			}
 		}
 		if err == nil && wrong {
-			return exitStatus(exitFailed)
+			return cli.ExitStatus(cli.ExitFailed)
 		}
 		return err
 	})
-	return a.prints(c)
+	return a.Prints(c)
 }
 
-func (a *app) outboxShards() *cobra.Command {
+func outboxShards(a *cli.App) *cobra.Command {
 	var timeout time.Duration
 	c := &cobra.Command{
-		Use: "shards [N]", Short: "Print the number of shards, or change it", Args: argument,
+		Use: "shards [N]", Short: "Print the number of shards, or change it", Args: cli.Argument,
 		Long: "Prints the number of shards, or changes it to N, 1 to 256, while programs run. A relay must run, because the outbox must\n" +
 			"drain first. Until it is empty, producers get the error SQLSTATE 55006 and should retry their transactions. If the change\n" +
 			"fails or is interrupted, the number stays as it was.",
@@ -78,51 +79,51 @@ func (a *app) outboxShards() *cobra.Command {
 			return nil
 		}
 		if wanted, err = strconv.Atoi(args[0]); err != nil || wanted < 1 || wanted > 256 {
-			return usageError{fmt.Errorf("the number of shards is %q: want 1 to 256", args[0])}
+			return cli.Misuse(fmt.Errorf("the number of shards is %q: want 1 to 256", args[0]))
 		}
 		return nil
 	}
-	c.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
+	c.RunE = a.Connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
 		if wanted > 0 {
 			ctx, cancel := context.WithTimeout(ctx, timeout)
 			defer cancel()
-			if err := outboxadmin.ChangeShards(ctx, pool, a.schema, wanted, func(text string) { fmt.Fprintln(a.stderr, text) }); err != nil {
+			if err := outboxadmin.ChangeShards(ctx, pool, a.Schema, wanted, func(text string) { fmt.Fprintln(a.Stderr, text) }); err != nil {
 				return err
 			}
 		}
-		n, err := outboxadmin.Shards(ctx, pool, a.schema)
+		n, err := outboxadmin.Shards(ctx, pool, a.Schema)
 		if err != nil {
 			return err
 		}
-		if a.json {
-			return a.printJSON(map[string]int{"shards": n})
+		if a.JSON {
+			return a.PrintJSON(map[string]int{"shards": n})
 		}
-		a.say("%s", words.Count(n, "shard"))
+		a.Say("%s", words.Count(n, "shard"))
 		return nil
 	})
-	return a.prints(c)
+	return a.Prints(c)
 }
 
-func (a *app) outboxPurge() *cobra.Command {
+func outboxPurge(a *cli.App) *cobra.Command {
 	var olderThan time.Duration
 	c := &cobra.Command{Use: "purge --older-than AGE", Short: "Delete discarded events for good", Args: cobra.NoArgs, Example: "  millrace outbox purge --older-than 30d"}
-	ageVar(c, &olderThan, "older-than", "delete those that failed longer ago than this, such as 30d or 12h")
-	c.PreRunE = func(*cobra.Command, []string) error { return checkAge("older-than", olderThan) }
-	c.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
-		n, err := outboxadmin.Purge(ctx, pool, a.schema, olderThan)
+	cli.AgeVar(c, &olderThan, "older-than", "delete those that failed longer ago than this, such as 30d or 12h")
+	c.PreRunE = func(*cobra.Command, []string) error { return cli.CheckAge("older-than", olderThan) }
+	c.RunE = a.Connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
+		n, err := outboxadmin.Purge(ctx, pool, a.Schema, olderThan)
 		if err != nil {
 			return err
 		}
-		if a.json {
-			return a.printJSON(map[string]int64{"deleted": n})
+		if a.JSON {
+			return a.PrintJSON(map[string]int64{"deleted": n})
 		}
-		a.say("%s %s deleted.", words.Count(n, "discarded event"), words.Pick(n, "was", "were"))
+		a.Say("%s %s deleted.", words.Count(n, "discarded event"), words.Pick(n, "was", "were"))
 		return nil
 	})
-	return a.prints(c)
+	return a.Prints(c)
 }
 
-func (a *app) outboxClean() *cobra.Command {
+func outboxClean(a *cli.App) *cobra.Command {
 	var olderThan, timeout time.Duration
 	var slot string
 	c := &cobra.Command{
@@ -133,26 +134,26 @@ func (a *app) outboxClean() *cobra.Command {
 		Example: "  millrace outbox clean --slot millrace_outbox --older-than 1d",
 	}
 	c.Flags().StringVar(&slot, "slot", "", "Debezium's replication slot, slot.name in its configuration")
-	ageVar(c, &olderThan, "older-than", "delete those that were written longer ago than this, such as 1d or 12h")
+	cli.AgeVar(c, &olderThan, "older-than", "delete those that were written longer ago than this, such as 1d or 12h")
 	c.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long to wait for Debezium's confirmation, and to delete")
 	c.PreRunE = func(*cobra.Command, []string) error {
 		if slot == "" {
-			return usageError{errors.New("--slot is missing: want slot.name of Debezium's configuration")}
+			return cli.Misuse(errors.New("--slot is missing: want slot.name of Debezium's configuration"))
 		}
-		return checkAge("older-than", olderThan)
+		return cli.CheckAge("older-than", olderThan)
 	}
-	c.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
+	c.RunE = a.Connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
 		ctx, cancel := context.WithTimeout(ctx, timeout)
 		defer cancel()
-		n, err := outboxadmin.Clean(ctx, pool, a.schema, slot, olderThan)
+		n, err := outboxadmin.Clean(ctx, pool, a.Schema, slot, olderThan)
 		if err != nil {
 			return err
 		}
-		if a.json {
-			return a.printJSON(map[string]int64{"deleted": n})
+		if a.JSON {
+			return a.PrintJSON(map[string]int64{"deleted": n})
 		}
-		a.say("%s %s deleted.", words.Count(n, "event"), words.Pick(n, "was", "were"))
+		a.Say("%s %s deleted.", words.Count(n, "event"), words.Pick(n, "was", "were"))
 		return nil
 	})
-	return a.prints(c)
+	return a.Prints(c)
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
+	"github.com/millrace-go/millrace/cmd/millrace/internal/cli"
 	"github.com/millrace-go/millrace/internal/explain"
-	"github.com/millrace-go/millrace/internal/reach"
 	"github.com/millrace-go/millrace/internal/words"
 	"github.com/millrace-go/millrace/outbox/outboxadmin"
 	"github.com/millrace-go/millrace/pgtx"
@@ -22,7 +21,7 @@ import (
 // listed are the states of events that "outbox list" lists.
 var listed = []string{"dead", "retrying", "blocked", "discarded", "delayed"}
 
-func (a *app) outboxList() *cobra.Command {
+func outboxList(a *cli.App) *cobra.Command {
 	var l outboxadmin.Listing
 	var state string
 	var groups bool
@@ -39,35 +38,35 @@ func (a *app) outboxList() *cobra.Command {
 	}
 	accepted := append(slices.Clone(listed), "all")
 	c.Flags().StringVar(&state, "state", "all", "only events in this state: "+words.Either(accepted))
-	oneOf(c, "state", accepted...)
+	cli.OneOf(c, "state", accepted...)
 	c.Flags().StringVar(&l.Topic, "topic", "", "only events of this topic")
 	c.Flags().StringVar(&l.Key, "key", "", "only events of this key")
 	c.Flags().StringVar(&l.Group, "group", "", `only events with the same error: a group of "millrace outbox list --groups"`)
 	c.Flags().BoolVar(&groups, "groups", false, "count events by error")
-	limitVar(c, &l.Limit)
+	cli.LimitVar(c, &l.Limit)
 	c.Flags().BoolVar(&l.Payload, "payload", false, "show payloads, too")
 	c.PreRunE = func(*cobra.Command, []string) error {
 		switch {
 		case slices.Contains(listed, state):
 			l.States = []string{state}
 		case state != "all":
-			return wrongState(state, accepted)
+			return cli.WrongState(state, accepted)
 		}
-		return checkLimit(l.Limit)
+		return cli.CheckLimit(l.Limit)
 	}
-	c.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
+	c.RunE = a.Connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
 		if groups {
-			return a.printOutboxGroups(ctx, pool, l, state)
+			return printOutboxGroups(ctx, a, pool, l, state)
 		}
-		found, err := outboxadmin.List(ctx, pool, a.schema, l)
+		found, err := outboxadmin.List(ctx, pool, a.Schema, l)
 		if err != nil {
 			return err
 		}
-		if a.json {
-			return a.printJSON(append([]outboxadmin.Event{}, found...))
+		if a.JSON {
+			return a.PrintJSON(append([]outboxadmin.Event{}, found...))
 		}
 		if len(found) == 0 {
-			a.sayNone("No event has failed, and none is delayed.", "millrace outbox list", outboxFlags(l, state))
+			a.SayNone("No event has failed, and none is delayed.", "millrace outbox list", outboxFlags(l, state))
 			return nil
 		}
 		var rows [][]string
@@ -76,37 +75,37 @@ func (a *app) outboxList() *cobra.Command {
 			columns += " PAYLOAD~"
 		}
 		for _, e := range found {
-			row := []string{words.OneLine(e.EventID), words.OneLine(e.Topic), words.OneLine(e.Key), waitingState(e), tries(e.Attempts), words.Duration(time.Since(e.Created)), e.Group, words.OneLine(e.Reason)}
+			row := []string{words.OneLine(e.EventID), words.OneLine(e.Topic), words.OneLine(e.Key), waitingState(e), cli.Tries(e.Attempts), words.Duration(time.Since(e.Created)), e.Group, words.OneLine(e.Reason)}
 			if l.Payload {
 				row = append(row, words.OneLine(string(e.Payload)))
 			}
 			rows = append(rows, row)
 		}
-		a.table(columns, rows)
+		a.Table(columns, rows)
 		return nil
 	})
-	return a.prints(onEachDatabase(c))
+	return a.Prints(cli.OnEachDatabase(c))
 }
 
-func (a *app) printOutboxGroups(ctx context.Context, pool *pgxpool.Pool, l outboxadmin.Listing, state string) error {
-	groups, err := outboxadmin.ListGroups(ctx, pool, a.schema, l)
+func printOutboxGroups(ctx context.Context, a *cli.App, pool *pgxpool.Pool, l outboxadmin.Listing, state string) error {
+	groups, err := outboxadmin.ListGroups(ctx, pool, a.Schema, l)
 	switch {
 	case err != nil:
 		return err
-	case a.json:
-		return a.printJSON(append([]outboxadmin.ErrorGroup{}, groups...))
+	case a.JSON:
+		return a.PrintJSON(append([]outboxadmin.ErrorGroup{}, groups...))
 	case len(groups) == 0:
-		a.sayNone("No event has failed.", "millrace outbox list --groups", outboxFlags(l, state))
+		a.SayNone("No event has failed.", "millrace outbox list --groups", outboxFlags(l, state))
 		return nil
 	}
 	var rows [][]string
 	for _, g := range groups {
 		rows = append(rows, []string{
-			g.Group, strconv.Itoa(g.Events), tries(g.Dead), tries(g.Retrying), tries(g.Discarded), words.Duration(time.Since(g.First)), words.Duration(time.Since(g.Last)),
+			g.Group, strconv.Itoa(g.Events), cli.Tries(g.Dead), cli.Tries(g.Retrying), cli.Tries(g.Discarded), words.Duration(time.Since(g.First)), words.Duration(time.Since(g.Last)),
 			words.OneLine(strings.Join(g.Topics, ",")), words.OneLine(g.Text),
 		})
 	}
-	a.table("GROUP EVENTS DEAD? RETRYING? DISCARDED? FIRST LAST TOPICS~ REASON~", rows)
+	a.Table("GROUP EVENTS DEAD? RETRYING? DISCARDED? FIRST LAST TOPICS~ REASON~", rows)
 	return nil
 }
 
@@ -118,66 +117,27 @@ func outboxFlags(l outboxadmin.Listing, state string) [][2]string {
 	return [][2]string{{"--state", state}, {"--topic", l.Topic}, {"--key", l.Key}, {"--group", l.Group}}
 }
 
-// sayNone says that a list is empty: why, if no flag selects; else which flags do, and which command lists more.
-func (a *app) sayNone(why, command string, flags [][2]string) {
-	if given := givenFlags(flags); given != "" {
-		why = fmt.Sprintf("No event matches %s. To list all, run: %s", given, command)
-	}
-	if a.gathered != nil {
-		a.gathered.nothing = why
-		return
-	}
-	a.say("%s", why)
-}
-
-// givenFlags are those that have a value, as a shell takes them.
-func givenFlags(flags [][2]string) string {
-	var given []string
-	for _, f := range flags {
-		if f[1] != "" {
-			given = append(given, f[0]+" "+reach.Quoted(f[1]))
-		}
-	}
-	return strings.Join(given, " ")
-}
-
 // waitingState is the state of an event in the outbox, with what comes next.
 func waitingState(e outboxadmin.Event) string {
 	switch {
 	case e.Command != "":
 		return e.State + ", to " + e.Command
 	case e.Due != nil:
-		return e.State + ", " + due(*e.Due)
+		return e.State + ", " + cli.Due(*e.Due)
 	}
 	return e.State
 }
 
-// due is when something comes next, in a table.
-func due(at time.Time) string {
-	if d := time.Until(at); d > 0 {
-		return "in " + words.Duration(d)
-	}
-	return "due"
-}
-
-// tries are attempts, in a table.
-func tries(n int) string {
-	if n == 0 {
-		return ""
-	}
-	return strconv.Itoa(n)
-}
-
-func (a *app) outboxRetry() *cobra.Command {
-	return a.outboxCommand(outboxadmin.Retry, "retried", &cobra.Command{
+func outboxRetry(a *cli.App) *cobra.Command {
+	return outboxActionCommand(a, outboxadmin.Retry, "retried", &cobra.Command{
 		Use: "retry {EVENT-ID… | --key KEY | --topic TOPIC | --group GROUP | --all}", ValidArgsFunction: cobra.NoFileCompletions, Short: "Retry events that could not be published",
 		Long:    "Marks dead, retrying and discarded events; a running relay retries them at once. Events blocked by them follow in order.",
 		Example: "  millrace outbox retry 0198c0de…3f2a\n  millrace outbox retry --topic labour.completed\n  millrace outbox retry --group 3f2a9c1e",
 	})
 }
 
-func (a *app) outboxDiscard() *cobra.Command {
-	return a.outboxCommand(outboxadmin.Discard, "discarded", &cobra.Command{
+func outboxDiscard(a *cli.App) *cobra.Command {
+	return outboxActionCommand(a, outboxadmin.Discard, "discarded", &cobra.Command{
 		Use: "discard {EVENT-ID… | --key KEY | --topic TOPIC | --group GROUP | --all}", ValidArgsFunction: cobra.NoFileCompletions, Short: "Discard events that could not be published",
 		Long: "Marks dead, retrying and blocked events; a running relay discards them. They are kept as discarded, and can still be\n" +
 			"retried, until \"outbox purge\" deletes them. Events blocked by them go on.",
@@ -185,7 +145,7 @@ func (a *app) outboxDiscard() *cobra.Command {
 	})
 }
 
-func (a *app) outboxCommand(do func(context.Context, pgtx.DB, string, outboxadmin.Selection, outboxadmin.By) (int64, error), done string, c *cobra.Command) *cobra.Command {
+func outboxActionCommand(a *cli.App, do func(context.Context, pgtx.DB, string, outboxadmin.Selection, outboxadmin.By) (int64, error), done string, c *cobra.Command) *cobra.Command {
 	var s outboxadmin.Selection
 	var by outboxadmin.By
 	var all bool
@@ -194,32 +154,32 @@ func (a *app) outboxCommand(do func(context.Context, pgtx.DB, string, outboxadmi
 	c.Flags().StringVar(&s.Group, "group", "", `all events with the same error: a group of "millrace outbox list --groups"`)
 	c.Flags().BoolVar(&all, "all", false, "all events")
 	outboxBy(c, &by)
-	connected := a.connected(func(ctx context.Context, pool *pgxpool.Pool, args []string) (err error) {
-		if s.EventIDs, err = explain.WholeIDs(ctx, pool, a.schema, args, explain.Failed); err != nil {
+	connected := a.Connected(func(ctx context.Context, pool *pgxpool.Pool, args []string) (err error) {
+		if s.EventIDs, err = explain.WholeIDs(ctx, pool, a.Schema, args, explain.Failed); err != nil {
 			return err
 		}
-		n, err := do(ctx, pool, a.schema, s, by)
+		n, err := do(ctx, pool, a.Schema, s, by)
 		if err != nil {
 			return err
 		}
 		if n == 0 {
 			return errors.New(`no such event: run "millrace outbox list" to see which there are`)
 		}
-		if a.json {
-			return a.printJSON(map[string]int64{"flagged": n})
+		if a.JSON {
+			return a.PrintJSON(map[string]int64{"flagged": n})
 		}
-		a.say("%s will be %s by a running relay.", words.Count(n, "event"), done)
+		a.Say("%s will be %s by a running relay.", words.Count(n, "event"), done)
 		return nil
 	})
 	c.RunE = func(c *cobra.Command, args []string) error {
 		named := len(args) > 0 || s.Key != "" || s.Topic != "" || s.Group != ""
 		switch {
 		case all && named:
-			return usageError{errors.New("--all cannot be combined with event IDs, --key, --topic or --group")}
+			return cli.Misuse(errors.New("--all cannot be combined with event IDs, --key, --topic or --group"))
 		case !all && !named:
-			return usageError{errors.New("want event IDs, --key, --topic, --group or --all")}
+			return cli.Misuse(errors.New("want event IDs, --key, --topic, --group or --all"))
 		}
 		return connected(c, args)
 	}
-	return a.prints(c)
+	return a.Prints(c)
 }

@@ -7,20 +7,21 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-go/millrace/cmd/millrace/internal/cli"
 	"github.com/millrace-go/millrace/outbox/outboxadmin"
 )
 
 // Failed events are grouped by their errors, but for numbers, IDs and quoted text; a group is retried and discarded as one.
 func TestGroupsOfFailedEvents(t *testing.T) {
 	o := newOperator(t)
-	o.run(exitOK, "migrate", "up")
+	o.run(cli.ExitOK, "migrate", "up")
 	o.exec(`insert into {schema}.outbox_failed (state, event_id, topic, key, hash, shard, seq, headers, payload, created_at, attempts, reason)
 		select s, e, t, 'k', 7, 7, 1, '{}', '', now(), 1, r from (values
 		('dead', 'e1', 't', 'message of 2000001 bytes: too large'), ('dead', 'e2', 'u', 'message of 2000002 bytes: too large'),
 		('discarded', 'e3', 't', 'message of 2000003 bytes: too large'), ('retrying', 'e4', 't', 'no field "a" in 0198c0de-0000-7000-8000-000000000001'),
 		('retrying', 'e5', 't', 'no field "b" in 0198c0de-0000-7000-8000-000000000002'), ('blocked', 'e6', 't', '')) v (s, e, t, r)`)
 	list := func(args ...string) (groups []outboxadmin.ErrorGroup) {
-		require.NoError(t, json.Unmarshal([]byte(o.run(exitOK, append([]string{"outbox", "list", "--groups", "-o", "json"}, args...)...)), &groups))
+		require.NoError(t, json.Unmarshal([]byte(o.run(cli.ExitOK, append([]string{"outbox", "list", "--groups", "-o", "json"}, args...)...)), &groups))
 		return groups
 	}
 	groups := list()
@@ -32,7 +33,7 @@ func TestGroupsOfFailedEvents(t *testing.T) {
 	assert.Equal(t, "no field <text> in <id>", field.Text)
 	assert.Equal(t, 2, field.Retrying)
 	assert.Regexp(t, `^GROUP +EVENTS +DEAD +RETRYING +DISCARDED +FIRST +LAST +TOPICS +REASON\n`+large.Group+` +3 +2 +- +1 +\S+ +\S+ +t,u +message of <n> bytes: too large\n`+
-		field.Group+` +2 +- +2 +- `, o.run(exitOK, "outbox", "list", "--groups"))
+		field.Group+` +2 +- +2 +- `, o.run(cli.ExitOK, "outbox", "list", "--groups"))
 	dead := list("--state", "dead", "--topic", "u")
 	require.Len(t, dead, 1)
 	assert.Equal(t, 1, dead[0].Events)
@@ -40,13 +41,13 @@ func TestGroupsOfFailedEvents(t *testing.T) {
 	assert.Len(t, list("--limit", "1"), 1)
 
 	var events []outboxadmin.Event
-	require.NoError(t, json.Unmarshal([]byte(o.run(exitOK, "outbox", "list", "--group", field.Group, "-o", "json")), &events))
+	require.NoError(t, json.Unmarshal([]byte(o.run(cli.ExitOK, "outbox", "list", "--group", field.Group, "-o", "json")), &events))
 	require.Len(t, events, 2)
 	assert.Equal(t, field.Group, events[0].Group)
-	assert.Equal(t, "2 events will be discarded by a running relay.\n", o.run(exitOK, "outbox", "discard", "--group", field.Group, "--actor", "me", "--note", "test data"))
-	assert.Equal(t, "1 event will be retried by a running relay.\n", o.run(exitOK, "outbox", "retry", "--group", large.Group, "--topic", "u"))
-	o.run(exitOK, "outbox", "retry", "e1", "e2")
-	assert.Regexp(t, `(?s)TIME .* retry +2 +events e1, e2\n.* retry +1 +topic u; group `+large.Group+`\n.* me +discard +2 +test data; group `+field.Group+`\n`, o.run(exitOK, "outbox", "audit"))
-	assert.Contains(t, o.run(exitFailed, "outbox", "retry", "--group", "00000000"), "no such event")
-	assert.Contains(t, o.run(exitUsage, "outbox", "retry", "--group", "x", "--all"), "--all cannot be combined")
+	assert.Equal(t, "2 events will be discarded by a running relay.\n", o.run(cli.ExitOK, "outbox", "discard", "--group", field.Group, "--actor", "me", "--note", "test data"))
+	assert.Equal(t, "1 event will be retried by a running relay.\n", o.run(cli.ExitOK, "outbox", "retry", "--group", large.Group, "--topic", "u"))
+	o.run(cli.ExitOK, "outbox", "retry", "e1", "e2")
+	assert.Regexp(t, `(?s)TIME .* retry +2 +events e1, e2\n.* retry +1 +topic u; group `+large.Group+`\n.* me +discard +2 +test data; group `+field.Group+`\n`, o.run(cli.ExitOK, "outbox", "audit"))
+	assert.Contains(t, o.run(cli.ExitFailed, "outbox", "retry", "--group", "00000000"), "no such event")
+	assert.Contains(t, o.run(cli.ExitUsage, "outbox", "retry", "--group", "x", "--all"), "--all cannot be combined")
 }

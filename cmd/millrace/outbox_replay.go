@@ -12,37 +12,13 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
+	"github.com/millrace-go/millrace/cmd/millrace/internal/cli"
 	"github.com/millrace-go/millrace/internal/reach"
 	"github.com/millrace-go/millrace/internal/words"
 	"github.com/millrace-go/millrace/outbox/outboxadmin"
 )
 
-// moment is a flag's point in time.
-type moment struct {
-	at   *time.Time
-	text string
-}
-
-// Set implements pflag.Value.
-func (m *moment) Set(text string) (err error) {
-	if *m.at, err = words.ParseMoment(text, time.Now()); err != nil {
-		return err
-	}
-	m.text = text
-	return nil
-}
-
-// String implements pflag.Value.
-func (m *moment) String() string { return m.text }
-
-// Type implements pflag.Value.
-func (*moment) Type() string { return "time" }
-
-func momentVar(c *cobra.Command, at *time.Time, name, usage string) {
-	c.Flags().Var(&moment{at: at}, name, usage)
-}
-
-func (a *app) outboxReplay() *cobra.Command {
+func outboxReplay(a *cli.App) *cobra.Command {
 	var r outboxadmin.ReplayConfig
 	var by outboxadmin.By
 	var all, dry bool
@@ -63,35 +39,35 @@ func (a *app) outboxReplay() *cobra.Command {
 	f.StringVar(&r.Topic, "topic", "", "only events of this topic")
 	f.StringVar(&r.Key, "key", "", "only events of this key")
 	f.BoolVar(&all, "all", false, "events of all topics and keys")
-	momentVar(c, &r.Since, "since", "only events that were published at this time or later: a time, or an age such as 2d")
-	momentVar(c, &r.Until, "until", "only events that were published before this time (default: now)")
+	cli.MomentVar(c, &r.Since, "since", "only events that were published at this time or later: a time, or an age such as 2d")
+	cli.MomentVar(c, &r.Until, "until", "only events that were published before this time (default: now)")
 	f.StringVar(&r.To, "to", "", "send them to this topic (default: each to its own)")
 	f.IntVar(&r.Rate, "rate", 0, "at most this many events a second (default: no limit)")
 	f.BoolVar(&dry, "dry-run", false, "count the events, and replay none")
 	f.Int64Var(&r.Resume, "resume", 0, "continue the replay with this ID")
 	outboxBy(c, &by)
 	c.PreRunE = func(*cobra.Command, []string) error { return checkReplay(r, all, dry) }
-	c.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
+	c.RunE = a.Connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
 		total := int64(-1)
 		if r.Resume == 0 {
-			a.progress.Say("Counting archived events")
-			topics, err := outboxadmin.CountArchived(ctx, pool, a.schema, r.ArchiveSelection)
+			a.Progress.Say("Counting archived events")
+			topics, err := outboxadmin.CountArchived(ctx, pool, a.Schema, r.ArchiveSelection)
 			if err != nil {
 				return err
 			}
 			if len(topics) == 0 {
-				return a.nothingArchived(ctx, pool, r.ArchiveSelection)
+				return nothingArchived(ctx, a, pool, r.ArchiveSelection)
 			}
 			if dry {
-				return a.printArchived(topics)
+				return printArchived(a, topics)
 			}
 			for total = 0; len(topics) > 0; topics = topics[1:] {
 				total += topics[0].Events
 			}
 		}
-		return a.replay(ctx, pool, r, by, total)
+		return replay(ctx, a, pool, r, by, total)
 	})
-	return a.prints(c)
+	return a.Prints(c)
 }
 
 // checkReplay refuses flags that do not go together.
@@ -100,60 +76,52 @@ func checkReplay(r outboxadmin.ReplayConfig, all, dry bool) error {
 	named := r.Topic != "" || r.Key != ""
 	switch {
 	case r.Resume < 0:
-		return usageError{fmt.Errorf("--resume is %d: want an ID from \"millrace outbox audit\"", r.Resume)}
+		return cli.Misuse(fmt.Errorf("--resume is %d: want an ID from \"millrace outbox audit\"", r.Resume))
 	case r.Resume > 0 && (selected || all || dry || r.To != ""):
-		return usageError{errors.New("--resume cannot be combined with --topic, --key, --all, --since, --until, --to or --dry-run: the replay keeps what it began with")}
+		return cli.Misuse(errors.New("--resume cannot be combined with --topic, --key, --all, --since, --until, --to or --dry-run: the replay keeps what it began with"))
 	case all && named:
-		return usageError{errors.New("--all cannot be combined with --topic or --key")}
+		return cli.Misuse(errors.New("--all cannot be combined with --topic or --key"))
 	case !all && !named && r.Resume == 0:
-		return usageError{errors.New("want --topic, --key, --all or --resume")}
+		return cli.Misuse(errors.New("want --topic, --key, --all or --resume"))
 	case r.Rate < 0:
-		return usageError{fmt.Errorf("--rate is %d: want 1 or more events a second", r.Rate)}
+		return cli.Misuse(fmt.Errorf("--rate is %d: want 1 or more events a second", r.Rate))
 	case !r.Since.IsZero() && !r.Until.IsZero() && !r.Since.Before(r.Until):
-		return usageError{fmt.Errorf("--since is %s: want a time before --until, which is %s", timeFlag(r.Since), timeFlag(r.Until))}
+		return cli.Misuse(fmt.Errorf("--since is %s: want a time before --until, which is %s", cli.TimeFlag(r.Since), cli.TimeFlag(r.Until)))
 	}
 	return nil
 }
 
 // outboxBy gives a command the flags that say who acts.
 func outboxBy(c *cobra.Command, by *outboxadmin.By) {
-	c.Flags().StringVar(&by.Actor, "actor", somebody(), "who does it, for the audit log")
+	c.Flags().StringVar(&by.Actor, "actor", cli.Somebody(), "who does it, for the audit log")
 	c.Flags().StringVar(&by.Note, "note", "", "why, for the audit log")
 }
 
 // nothingArchived says why no archived event is selected.
-func (a *app) nothingArchived(ctx context.Context, pool *pgxpool.Pool, s outboxadmin.ArchiveSelection) error {
-	r, err := outboxadmin.InspectArchive(ctx, pool, a.schema)
+func nothingArchived(ctx context.Context, a *cli.App, pool *pgxpool.Pool, s outboxadmin.ArchiveSelection) error {
+	r, err := outboxadmin.InspectArchive(ctx, pool, a.Schema)
 	switch {
 	case err != nil:
 		return err
 	case r.First == nil:
 		return errors.New("the archive is empty: relays archive what they publish from now on if outbox.archive is set in their configuration (RelayConfig.Archive)")
 	case !s.Since.IsZero() && s.Since.After(*r.Last):
-		return fmt.Errorf("--since is %s: the last archived event was published at %s", timeFlag(s.Since), timeFlag(*r.Last))
+		return fmt.Errorf("--since is %s: the last archived event was published at %s", cli.TimeFlag(s.Since), cli.TimeFlag(*r.Last))
 	case !s.Until.IsZero() && !s.Until.After(*r.First):
-		return fmt.Errorf("--until is %s: the archive begins at %s", timeFlag(s.Until), timeFlag(*r.First))
+		return fmt.Errorf("--until is %s: the archive begins at %s", cli.TimeFlag(s.Until), cli.TimeFlag(*r.First))
 	}
-	given := givenFlags([][2]string{{"--topic", s.Topic}, {"--key", s.Key}, {"--since", timeFlag(s.Since)}, {"--until", timeFlag(s.Until)}})
+	given := cli.GivenFlags([][2]string{{"--topic", s.Topic}, {"--key", s.Key}, {"--since", cli.TimeFlag(s.Since)}, {"--until", cli.TimeFlag(s.Until)}})
 	for i := range r.Topics {
 		r.Topics[i] = reach.Quoted(r.Topics[i])
 	}
 	return fmt.Errorf("no archived event matches %s\nThe archive has events from %s to %s. The topics of its latest events are: %s",
-		given, timeFlag(*r.First), timeFlag(*r.Last), strings.Join(r.Topics, ", "))
-}
-
-// timeFlag is a time as the flags take it; "" for the zero time.
-func timeFlag(t time.Time) string {
-	if t.IsZero() {
-		return ""
-	}
-	return t.Format(time.RFC3339)
+		given, cli.TimeFlag(*r.First), cli.TimeFlag(*r.Last), strings.Join(r.Topics, ", "))
 }
 
 // printArchived prints what a replay would replay.
-func (a *app) printArchived(topics []outboxadmin.ArchivedTopic) error {
-	if a.json {
-		return a.printJSON(topics)
+func printArchived(a *cli.App, topics []outboxadmin.ArchivedTopic) error {
+	if a.JSON {
+		return a.PrintJSON(topics)
 	}
 	var rows [][]string
 	for _, t := range topics {
@@ -161,13 +129,13 @@ func (a *app) printArchived(topics []outboxadmin.ArchivedTopic) error {
 			words.OneLine(t.Topic), strconv.FormatInt(t.Events, 10), fmt.Sprintf("%.1f MB", float64(t.Bytes)/1e6), t.First.Format(time.RFC3339), t.Last.Format(time.RFC3339),
 		})
 	}
-	a.table("TOPIC~ EVENTS SIZE FIRST LAST", rows)
+	a.Table("TOPIC~ EVENTS SIZE FIRST LAST", rows)
 	return nil
 }
 
 // replay replays, tells how far it is, and how to continue it where it ended early. A total below 0 is not known.
-func (a *app) replay(ctx context.Context, pool *pgxpool.Pool, r outboxadmin.ReplayConfig, by outboxadmin.By, total int64) error {
-	a.progress.Say("Replaying")
+func replay(ctx context.Context, a *cli.App, pool *pgxpool.Pool, r outboxadmin.ReplayConfig, by outboxadmin.By, total int64) error {
+	a.Progress.Say("Replaying")
 	told := false
 	r.Progress = func(p outboxadmin.ReplayProgress) {
 		text := fmt.Sprintf("Replay %d: %d", p.ID, p.Events)
@@ -177,98 +145,90 @@ func (a *app) replay(ctx context.Context, pool *pgxpool.Pool, r outboxadmin.Repl
 		text += " events"
 		if p.Waiting {
 			text += "; waiting for relays, because the outbox holds more than 5,000 events"
-			if !told && !a.errTerminal.Is() {
-				fmt.Fprintln(a.stderr, text)
+			if !told && !a.ErrTerminal.Is() {
+				fmt.Fprintln(a.Stderr, text)
 			}
 			told = true
 		}
-		a.progress.Say(text)
+		a.Progress.Say(text)
 	}
-	p, err := outboxadmin.Replay(ctx, pool, a.schema, r, by)
+	p, err := outboxadmin.Replay(ctx, pool, a.Schema, r, by)
 	if err != nil && p.ID != 0 && (p.Events > 0 || r.Resume == 0) {
 		return fmt.Errorf("%w\nReplay %d has not finished, after %s. To continue it, run: %s", err, p.ID, words.Count(p.Events, "event"),
-			a.reach.Command("", "outbox", "replay", "--resume", strconv.FormatInt(p.ID, 10)))
+			a.Reach.Command("", "outbox", "replay", "--resume", strconv.FormatInt(p.ID, 10)))
 	}
 	if err != nil {
 		return err
 	}
-	if a.json {
-		return a.printJSON(p)
+	if a.JSON {
+		return a.PrintJSON(p)
 	}
-	a.say("Replay %d has finished: %s %s put into the outbox, and relays send %s.", p.ID, words.Count(p.Events, "event"), words.Pick(p.Events, "was", "were"),
+	a.Say("Replay %d has finished: %s %s put into the outbox, and relays send %s.", p.ID, words.Count(p.Events, "event"), words.Pick(p.Events, "was", "were"),
 		words.Pick(p.Events, "it", "them"))
 	return nil
 }
 
-func (a *app) outboxStop() *cobra.Command {
+func outboxStop(a *cli.App) *cobra.Command {
 	var by outboxadmin.By
 	c := &cobra.Command{
-		Use: "stop ID", ValidArgsFunction: cobra.NoFileCompletions, Short: "Stop a replay of archived events", Args: argument,
+		Use: "stop ID", ValidArgsFunction: cobra.NoFileCompletions, Short: "Stop a replay of archived events", Args: cli.Argument,
 		Long:    "Stops a replay that \"outbox replay\" or the console began, wherever it runs. Events that it has put into the outbox are sent.",
 		Example: "  millrace outbox stop 7 --note \"the new consumer is not ready\"",
 	}
 	outboxBy(c, &by)
-	c.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, args []string) error {
+	c.RunE = a.Connected(func(ctx context.Context, pool *pgxpool.Pool, args []string) error {
 		id, err := strconv.ParseInt(args[0], 10, 64)
 		if err != nil || id <= 0 {
-			return usageError{fmt.Errorf("the ID is %q: want one from \"millrace outbox audit\"", args[0])}
+			return cli.Misuse(fmt.Errorf("the ID is %q: want one from \"millrace outbox audit\"", args[0]))
 		}
-		if err = outboxadmin.StopReplay(ctx, pool, a.schema, id, by); errors.Is(err, outboxadmin.ErrNoSuchReplay) {
+		if err = outboxadmin.StopReplay(ctx, pool, a.Schema, id, by); errors.Is(err, outboxadmin.ErrNoSuchReplay) {
 			return fmt.Errorf(`%w: run "millrace outbox audit" to see which there are`, err)
 		}
 		if err != nil {
 			return err
 		}
-		r, err := outboxadmin.ShowReplay(ctx, pool, a.schema, id)
+		r, err := outboxadmin.ShowReplay(ctx, pool, a.Schema, id)
 		if err != nil {
 			return err
 		}
-		if a.json {
-			return a.printJSON(r)
+		if a.JSON {
+			return a.PrintJSON(r)
 		}
-		a.say("Replay %d was stopped after %s.", id, words.Count(r.Events, "event"))
-		a.say("To continue it, run: %s", a.reach.Command("", "outbox", "replay", "--resume", args[0]))
+		a.Say("Replay %d was stopped after %s.", id, words.Count(r.Events, "event"))
+		a.Say("To continue it, run: %s", a.Reach.Command("", "outbox", "replay", "--resume", args[0]))
 		return nil
 	})
-	return a.prints(c)
+	return a.Prints(c)
 }
 
-func (a *app) outboxAudit() *cobra.Command {
+func outboxAudit(a *cli.App) *cobra.Command {
 	var limit int
 	c := &cobra.Command{
 		Use: "audit", Short: "List what operators did, the latest first", Args: cobra.NoArgs,
 		Long: "Lists what operators did to the outbox, the latest first: who, when, why, to which and to how many events.", Example: "  millrace outbox audit",
 	}
-	limitVar(c, &limit)
-	c.PreRunE = func(*cobra.Command, []string) error { return checkLimit(limit) }
-	c.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
-		found, err := outboxadmin.ListAudit(ctx, pool, a.schema, outboxadmin.AuditPage{Limit: limit})
+	cli.LimitVar(c, &limit)
+	c.PreRunE = func(*cobra.Command, []string) error { return cli.CheckLimit(limit) }
+	c.RunE = a.Connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
+		found, err := outboxadmin.ListAudit(ctx, pool, a.Schema, outboxadmin.AuditPage{Limit: limit})
 		if err != nil {
 			return err
 		}
-		if a.json {
-			return a.printJSON(append([]outboxadmin.Audit{}, found...))
+		if a.JSON {
+			return a.PrintJSON(append([]outboxadmin.Audit{}, found...))
 		}
 		if len(found) == 0 {
-			a.say("No such actions.")
+			a.Say("No such actions.")
 			return nil
 		}
 		var rows [][]string
 		for _, e := range found {
-			rows = append(rows, []string{a.auditTime(e.At), words.OneLine(e.Actor), e.Action, strconv.FormatInt(e.Events, 10), outboxAuditDetail(e)})
+			rows = append(rows, []string{a.AuditTime(e.At), words.OneLine(e.Actor), e.Action, strconv.FormatInt(e.Events, 10), outboxAuditDetail(e)})
 		}
-		a.table("TIME ACTOR~ ACTION EVENTS DETAIL~", rows)
+		a.Table("TIME ACTOR~ ACTION EVENTS DETAIL~", rows)
 		return nil
 	})
-	return a.prints(c)
-}
-
-// auditTime is when an operator acted, in a table.
-func (a *app) auditTime(at time.Time) string {
-	if a.terminal.Is() {
-		return words.Duration(time.Since(at)) + " ago"
-	}
-	return at.Format(time.RFC3339)
+	return a.Prints(c)
 }
 
 // outboxAuditDetail says in words why an operator acted, and on what.

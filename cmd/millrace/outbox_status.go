@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
+	"github.com/millrace-go/millrace/cmd/millrace/internal/cli"
 	"github.com/millrace-go/millrace/internal/words"
 	"github.com/millrace-go/millrace/outbox/outboxadmin"
 )
@@ -20,7 +21,7 @@ const (
 	maxCounted = 1000 // failed events whose reasons are counted
 )
 
-func (a *app) outboxStatus() *cobra.Command {
+func outboxStatus(a *cli.App) *cobra.Command {
 	var shards bool
 	c := &cobra.Command{
 		Use: "status", Short: "Show what is unpublished, what failed, and which relays run", Args: cobra.NoArgs,
@@ -30,34 +31,34 @@ func (a *app) outboxStatus() *cobra.Command {
 		Example: "  millrace outbox status\n  millrace outbox status --shards --config millrace.yaml\n  millrace outbox status -o json",
 	}
 	c.Flags().BoolVar(&shards, "shards", false, "list all shards and topics, too")
-	c.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
-		r, err := outboxadmin.Inspect(ctx, pool, a.schema)
+	c.RunE = a.Connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
+		r, err := outboxadmin.Inspect(ctx, pool, a.Schema)
 		if err != nil {
 			return err
 		}
-		if a.json {
-			return a.printJSON(r)
+		if a.JSON {
+			return a.PrintJSON(r)
 		}
-		if a.gathered != nil {
-			a.statusRow(r)
+		if a.Several() {
+			statusRow(a, r)
 			return nil
 		}
 		var failed []outboxadmin.Event
 		if len(r.Failed) > 0 {
-			failed, err = outboxadmin.List(ctx, pool, a.schema, outboxadmin.Listing{States: []string{"dead", "retrying"}, Limit: maxCounted})
+			failed, err = outboxadmin.List(ctx, pool, a.Schema, outboxadmin.Listing{States: []string{"dead", "retrying"}, Limit: maxCounted})
 			if err != nil {
 				return err
 			}
 		}
-		a.printReport(r, failed, shards)
+		printReport(a, r, failed, shards)
 		return nil
 	})
-	return a.prints(onEachDatabase(c))
+	return a.Prints(cli.OnEachDatabase(c))
 }
 
-func (a *app) printReport(r *outboxadmin.Report, failed []outboxadmin.Event, shards bool) {
+func printReport(a *cli.App, r *outboxadmin.Report, failed []outboxadmin.Event, shards bool) {
 	line := func(name string, paint func(string) string, text string) {
-		a.say("%-8s %s", name, paint(text))
+		a.Say("%-8s %s", name, paint(text))
 	}
 	plain := func(text string) string { return text }
 
@@ -69,7 +70,7 @@ func (a *app) printReport(r *outboxadmin.Report, failed []outboxadmin.Event, sha
 	default:
 		line("pending", plain, fmt.Sprintf("%s; the oldest has waited for %s", words.CountOf(r.Pending, "event"), words.Duration(r.Age(r.Oldest))))
 	}
-	counts, paint := a.failedCounts(r)
+	counts, paint := failedCounts(a, r)
 	line("failed", paint, counts)
 	switch {
 	case r.Delayed.N == 0:
@@ -79,14 +80,14 @@ func (a *app) printReport(r *outboxadmin.Report, failed []outboxadmin.Event, sha
 	default:
 		line("delayed", plain, fmt.Sprintf("%s; the next one is due %s", words.CountOf(r.Delayed, "event"), words.When(r.At, *r.NextDue)))
 	}
-	a.printRelays(r, line)
-	a.printReasons(failed)
-	a.printShards(r, shards)
-	a.printTopics(r, shards)
+	printRelays(a, r, line)
+	printReasons(a, failed)
+	printShards(a, r, shards)
+	printTopics(a, r, shards)
 }
 
 // failedCounts are failed events by state, and the colour of the worst.
-func (a *app) failedCounts(r *outboxadmin.Report) (text string, paint func(string) string) {
+func failedCounts(a *cli.App, r *outboxadmin.Report) (text string, paint func(string) string) {
 	var counts []string
 	paint = func(text string) string { return text }
 	for _, state := range []string{"dead", "retrying", "blocked", "discarded"} {
@@ -96,9 +97,9 @@ func (a *app) failedCounts(r *outboxadmin.Report) (text string, paint func(strin
 		}
 		counts = append(counts, fmt.Sprintf("%v %s", n, state))
 		if state == "dead" {
-			paint = a.terminal.Red
+			paint = a.Terminal.Red
 		} else if state == "retrying" && r.Failed["dead"].N == 0 {
-			paint = a.terminal.Yellow
+			paint = a.Terminal.Yellow
 		}
 	}
 	if len(counts) == 0 {
@@ -107,7 +108,7 @@ func (a *app) failedCounts(r *outboxadmin.Report) (text string, paint func(strin
 	return strings.Join(counts, ", "), paint
 }
 
-func (a *app) printRelays(r *outboxadmin.Report, line func(name string, paint func(string) string, text string)) {
+func printRelays(a *cli.App, r *outboxadmin.Report, line func(name string, paint func(string) string, text string)) {
 	var running []string
 	held := 0
 	for _, relay := range r.Relays {
@@ -122,19 +123,19 @@ func (a *app) printRelays(r *outboxadmin.Report, line func(name string, paint fu
 	}
 	switch free := len(r.Shards) - held; {
 	case len(running) == 0:
-		line("relays", a.terminal.Yellow, `none, so nothing is published: start a service, or "millrace relay"`)
+		line("relays", a.Terminal.Yellow, `none, so nothing is published: start a service, or "millrace relay"`)
 	case free > 0:
-		line("relays", a.terminal.Yellow, fmt.Sprintf("%d running, but %d of %s are held by none", len(running), free, words.Count(len(r.Shards), "shard")))
+		line("relays", a.Terminal.Yellow, fmt.Sprintf("%d running, but %d of %s are held by none", len(running), free, words.Count(len(r.Shards), "shard")))
 	default:
-		line("relays", a.terminal.Green, fmt.Sprintf("%d running, which hold all %s", len(running), words.Count(len(r.Shards), "shard")))
+		line("relays", a.Terminal.Green, fmt.Sprintf("%d running, which hold all %s", len(running), words.Count(len(r.Shards), "shard")))
 	}
 	for _, relay := range running {
-		a.say("%-8s %s", "", a.terminal.Dim(relay))
+		a.Say("%-8s %s", "", a.Terminal.Dim(relay))
 	}
 }
 
 // printReasons counts failed events by state and reason.
-func (a *app) printReasons(failed []outboxadmin.Event) {
+func printReasons(a *cli.App, failed []outboxadmin.Event) {
 	type kind struct{ state, reason string }
 	counts := map[kind]int{}
 	var kinds []kind
@@ -153,17 +154,17 @@ func (a *app) printReasons(failed []outboxadmin.Event) {
 	for _, k := range kinds[:min(len(kinds), maxReasons)] {
 		rows = append(rows, []string{strconv.Itoa(counts[k]), k.state, k.reason})
 	}
-	a.say("")
-	a.table("FAILED STATE REASON~", rows)
+	a.Say("")
+	a.Table("FAILED STATE REASON~", rows)
 	if len(kinds) > maxReasons {
-		a.say("and %s more: millrace outbox list", words.Count(len(kinds)-maxReasons, "reason"))
+		a.Say("and %s more: millrace outbox list", words.Count(len(kinds)-maxReasons, "reason"))
 	}
 	if len(failed) == maxCounted {
-		a.say("The first %d failed events were counted.", maxCounted)
+		a.Say("The first %d failed events were counted.", maxCounted)
 	}
 }
 
-func (a *app) printShards(r *outboxadmin.Report, all bool) {
+func printShards(a *cli.App, r *outboxadmin.Report, all bool) {
 	var rows [][]string
 	for _, s := range r.Shards {
 		var trouble []string
@@ -188,12 +189,12 @@ func (a *app) printShards(r *outboxadmin.Report, all bool) {
 		rows = append(rows, []string{strconv.Itoa(s.Shard), s.Pending.String(), oldest, lease, words.OneLine(s.Relay), strings.Join(trouble, "; ")})
 	}
 	if len(rows) > 0 {
-		a.say("")
-		a.table("SHARD PENDING OLDEST LEASE RELAY~? TROUBLE~", rows)
+		a.Say("")
+		a.Table("SHARD PENDING OLDEST LEASE RELAY~? TROUBLE~", rows)
 	}
 }
 
-func (a *app) printTopics(r *outboxadmin.Report, all bool) {
+func printTopics(a *cli.App, r *outboxadmin.Report, all bool) {
 	var rows [][]string
 	waits := false
 	for _, t := range r.Topics {
@@ -219,10 +220,25 @@ func (a *app) printTopics(r *outboxadmin.Report, all bool) {
 		}
 	}
 	if len(rows) > 0 {
-		a.say("")
-		a.table(columns, rows)
+		a.Say("")
+		a.Table(columns, rows)
 	}
 	if more > 0 {
-		a.say("and %s more: millrace outbox status --shards", words.Count(more, "topic"))
+		a.Say("and %s more: millrace outbox status --shards", words.Count(more, "topic"))
 	}
+}
+
+// statusRow is the status of one database of several.
+func statusRow(a *cli.App, r *outboxadmin.Report) {
+	oldest, running := "", 0
+	if r.Oldest != nil {
+		oldest = words.Duration(r.Age(r.Oldest))
+	}
+	for _, relay := range r.Relays {
+		if relay.Alive {
+			running++
+		}
+	}
+	counts, _ := failedCounts(a, r)
+	a.Table("PENDING OLDEST FAILED~ DELAYED RELAYS", [][]string{{r.Pending.String(), oldest, counts, r.Delayed.String(), strconv.Itoa(running)}})
 }

@@ -12,6 +12,8 @@ import (
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/cmd/millrace/internal/cli"
 )
 
 var update = flag.Bool("update", false, "write docs/reference/command.md")
@@ -28,10 +30,10 @@ What to do with it in which situation is in [Operations](../operations.md).
 // docs/reference/command.md has every command with its flags, as the command's own help has them.
 func TestReferenceIsThatOfTheCommands(t *testing.T) {
 	t.Parallel()
-	a := &app{stdin: os.Stdin, stdout: io.Discard, stderr: io.Discard}
+	a := &cli.App{Stdin: os.Stdin, Stdout: io.Discard, Stderr: io.Discard}
 	var page strings.Builder
 	page.WriteString(referenceHead)
-	describeCommand(&page, a.root())
+	describeCommand(&page, rootCommand(a))
 	got := strings.TrimSpace(page.String()) + "\n"
 	const path = "../../docs/reference/command.md"
 	if *update {
@@ -57,7 +59,7 @@ func describeCommand(page *strings.Builder, c *cobra.Command) {
 	}
 	flags := c.NonInheritedFlags()
 	flags.VisitAll(func(f *pflag.Flag) {
-		if f.DefValue != "" && (f.DefValue == somebody() || f.DefValue == osUser()) {
+		if f.DefValue != "" && (f.DefValue == cli.Somebody() || f.DefValue == osUser()) {
 			f.DefValue = "you" // whoever runs it
 		}
 	})

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
+	"github.com/millrace-go/millrace/cmd/millrace/internal/cli"
 	"github.com/millrace-go/millrace/internal/pgdays"
 	"github.com/millrace-go/millrace/internal/tables"
 	"github.com/millrace-go/millrace/internal/words"
@@ -19,17 +20,17 @@ import (
 	"github.com/millrace-go/millrace/middleware/idempotencykey"
 )
 
-func (a *app) retention() *cobra.Command {
-	c := a.database(&cobra.Command{
-		Use: "retention", Short: "Show and drop old records of events, effects and HTTP answers", Args: cobra.NoArgs, RunE: needsCommand,
+func retentionCommand(a *cli.App) *cobra.Command {
+	c := a.Database(&cobra.Command{
+		Use: "retention", Short: "Show and drop old records of events, effects and HTTP answers", Args: cobra.NoArgs, RunE: cli.NeedsCommand,
 		Long: "Shows and drops old records of processed events, effects and HTTP answers, which are kept in one partition for each day.\n" +
 			"Services whose role owns the tables do this themselves. Otherwise run \"retention run\" once a day as the owner.",
 	})
-	c.AddCommand(a.retentionRun(), a.retentionStatus())
+	c.AddCommand(retentionRun(a), retentionStatus(a))
 	return c
 }
 
-func (a *app) retentionRun() *cobra.Command {
+func retentionRun(a *cli.App) *cobra.Command {
 	var claims, effects, httpKeys time.Duration
 	c := &cobra.Command{
 		Use: "run", Short: "Create partitions for the next days, and drop old ones", Args: cobra.NoArgs,
@@ -39,10 +40,10 @@ func (a *app) retentionRun() *cobra.Command {
 			"were processed. It blocks nobody, and waits for running handlers.",
 		Example: "  millrace retention run\n  millrace retention run --claims 14d --effects 30d --http-keys 1d",
 	}
-	ageVar(c, &claims, "claims", "keep records of processed events for this long (the services' default is 14d)")
-	ageVar(c, &effects, "effects", "keep effects for this long (the services' default is 30d)")
-	ageVar(c, &httpKeys, "http-keys", "keep answers to HTTP requests for this long (the services' default is 1d)")
-	run := a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
+	cli.AgeVar(c, &claims, "claims", "keep records of processed events for this long (the services' default is 14d)")
+	cli.AgeVar(c, &effects, "effects", "keep effects for this long (the services' default is 30d)")
+	cli.AgeVar(c, &httpKeys, "http-keys", "keep answers to HTTP requests for this long (the services' default is 1d)")
+	run := a.Connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
 		done := map[string]any{}
 		var lines [][]string
 		var errs []error
@@ -52,7 +53,7 @@ func (a *app) retentionRun() *cobra.Command {
 			run  func() (any, []string, string, error)
 		}{
 			{"claims", claims, func() (any, []string, string, error) {
-				r, err := claim.Retain(ctx, pool, a.schema, claims)
+				r, err := claim.Retain(ctx, pool, a.Schema, claims)
 				more := words.Count(r.Hashed, "record") + " without a date deleted"
 				if !r.Floor.IsZero() {
 					more += "; the retention watermark is " + r.Floor.UTC().Format(time.DateOnly) + ": older events are not handled"
@@ -60,18 +61,18 @@ func (a *app) retentionRun() *cobra.Command {
 				return r, r.Days, more, err
 			}},
 			{"effects", effects, func() (any, []string, string, error) {
-				r, err := effect.Retain(ctx, pool, a.schema, effects)
+				r, err := effect.Retain(ctx, pool, a.Schema, effects)
 				return r, r.Days, words.Count(r.Moved, "open effect") + " kept", err
 			}},
 			{"http_keys", httpKeys, func() (any, []string, string, error) {
-				r, err := idempotencykey.Retain(ctx, pool, a.schema, httpKeys)
+				r, err := idempotencykey.Retain(ctx, pool, a.Schema, httpKeys)
 				return r, r.Days, "", err
 			}},
 		} {
 			if part.keep == 0 {
 				continue
 			}
-			a.progress.Say("Dropping old partitions: " + part.name)
+			a.Progress.Say("Dropping old partitions: " + part.name)
 			result, days, more, err := part.run()
 			if err != nil {
 				errs = append(errs, fmt.Errorf("--%s: %w", strings.ReplaceAll(part.name, "_", "-"), err))
@@ -80,33 +81,33 @@ func (a *app) retentionRun() *cobra.Command {
 				lines = append(lines, []string{part.name, strings.Join(days, " "), more})
 			}
 		}
-		if a.json && len(done) > 0 {
-			errs = append(errs, a.printJSON(done))
+		if a.JSON && len(done) > 0 {
+			errs = append(errs, a.PrintJSON(done))
 		} else if len(lines) > 0 {
-			a.table("RECORDS DROPPED~ RESULT~", lines)
+			a.Table("RECORDS DROPPED~ RESULT~", lines)
 		}
 		return errors.Join(errs...)
 	})
-	ahead := a.connected(a.retentionAhead)
+	ahead := a.Connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error { return retentionAhead(ctx, a, pool) })
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if claims == 0 && effects == 0 && httpKeys == 0 {
 			return ahead(c, args)
 		}
 		return run(c, args)
 	}
-	return a.prints(c)
+	return a.Prints(c)
 }
 
 // retentionAhead makes days and drops none.
-func (a *app) retentionAhead(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
-	there, err := tables.Installed(ctx, pool, a.schema)
+func retentionAhead(ctx context.Context, a *cli.App, pool *pgxpool.Pool) error {
+	there, err := tables.Installed(ctx, pool, a.Schema)
 	if err != nil {
 		return err
 	}
 	made := []string{}
 	for _, k := range tables.Kept {
 		if there[k.Component] {
-			err = errors.Join(err, pgdays.Table{Schema: a.schema, Name: k.Table}.Ahead(ctx, pool))
+			err = errors.Join(err, pgdays.Table{Schema: a.Schema, Name: k.Table}.Ahead(ctx, pool))
 			made = append(made, k.Of)
 		}
 	}
@@ -114,11 +115,11 @@ func (a *app) retentionAhead(ctx context.Context, pool *pgxpool.Pool, _ []string
 	case err != nil:
 		return err
 	case len(made) == 0:
-		return fmt.Errorf("schema %q has no tables with records: run \"millrace migrate up\"", a.schema)
-	case a.json:
-		return a.printJSON(map[string]any{"ahead": made})
+		return fmt.Errorf("schema %q has no tables with records: run \"millrace migrate up\"", a.Schema)
+	case a.JSON:
+		return a.PrintJSON(map[string]any{"ahead": made})
 	}
-	a.say("Partitions for the next week exist: %s. None was dropped, because no duration was given.", strings.Join(made, ", "))
+	a.Say("Partitions for the next week exist: %s. None was dropped, because no duration was given.", strings.Join(made, ", "))
 	return nil
 }
 
@@ -132,12 +133,12 @@ type keptDays struct {
 	Bytes  int64      `json:"bytes"`
 }
 
-func (a *app) retentionStatus() *cobra.Command {
+func retentionStatus(a *cli.App) *cobra.Command {
 	c := &cobra.Command{Use: "status", Short: "Show partitions, sizes, and retention watermarks", Args: cobra.NoArgs, Example: "  millrace retention status"}
-	c.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
+	c.RunE = a.Connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
 		var all []keptDays
 		for _, of := range tables.Kept {
-			days, err := pgdays.Table{Schema: a.schema, Name: of.Table}.Days(ctx, pool)
+			days, err := pgdays.Table{Schema: a.Schema, Name: of.Table}.Days(ctx, pool)
 			if err != nil {
 				return err
 			}
@@ -152,12 +153,12 @@ func (a *app) retentionStatus() *cobra.Command {
 			}
 			all = append(all, k)
 		}
-		kept, err := claim.InspectKept(ctx, pool, a.schema)
+		kept, err := claim.InspectKept(ctx, pool, a.Schema)
 		if err != nil {
 			return err
 		}
-		if a.json {
-			return a.printJSON(map[string]any{"tables": all, "claims": kept})
+		if a.JSON {
+			return a.PrintJSON(map[string]any{"tables": all, "claims": kept})
 		}
 		date := func(t *time.Time) string {
 			if t == nil {
@@ -171,18 +172,18 @@ func (a *app) retentionStatus() *cobra.Command {
 				k.Of, strconv.Itoa(k.Days), date(k.Oldest), date(k.Newest), strconv.FormatInt(k.Rows, 10), fmt.Sprintf("%.1f MB", float64(k.Bytes)/1e6),
 			})
 		}
-		a.table("RECORDS DAYS OLDEST NEWEST ROWS SIZE", lines)
-		a.say("\nclaims without a date: %d", kept.Hashed)
+		a.Table("RECORDS DAYS OLDEST NEWEST ROWS SIZE", lines)
+		a.Say("\nclaims without a date: %d", kept.Hashed)
 		if len(kept.Consumers) == 0 {
 			return nil
 		}
-		a.say("")
+		a.Say("")
 		lines = nil
 		for _, consumer := range kept.Consumers {
 			lines = append(lines, []string{words.OneLine(consumer.Name), date(consumer.Floor)})
 		}
-		a.table("CONSUMER~ WATERMARK", lines)
+		a.Table("CONSUMER~ WATERMARK", lines)
 		return nil
 	})
-	return a.prints(c)
+	return a.Prints(c)
 }

@@ -9,46 +9,47 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
+	"github.com/millrace-go/millrace/cmd/millrace/internal/cli"
 	"github.com/millrace-go/millrace/internal/words"
 	"github.com/millrace-go/millrace/outbox/schedule"
 )
 
-func (a *app) schedule() *cobra.Command {
-	c := a.database(&cobra.Command{
-		Use: "schedule", Short: "List schedules, and forget removed ones", Args: cobra.NoArgs, RunE: needsCommand,
+func scheduleCommand(a *cli.App) *cobra.Command {
+	c := a.Database(&cobra.Command{
+		Use: "schedule", Short: "List schedules, and forget removed ones", Args: cobra.NoArgs, RunE: cli.NeedsCommand,
 		Long: "Lists the schedules of services, with their last and next times, and forgets schedules that were removed from a service.",
 	})
-	c.AddCommand(a.scheduleList(), a.scheduleForget())
+	c.AddCommand(scheduleList(a), scheduleForget(a))
 	return c
 }
 
-func (a *app) scheduleList() *cobra.Command {
+func scheduleList(a *cli.App) *cobra.Command {
 	c := &cobra.Command{
 		Use: "list", Short: "List schedules with their last and next times", Args: cobra.NoArgs,
 		Long: "Lists the schedules of all services. A schedule whose next time has passed is overdue: no process of its service runs, or it\n" +
 			"fails, which its log says, or the schedule was removed.",
 		Example: "  millrace schedule list",
 	}
-	c.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
-		found, err := schedule.List(ctx, pool, a.schema)
+	c.RunE = a.Connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
+		found, err := schedule.List(ctx, pool, a.Schema)
 		if err != nil {
 			return err
 		}
-		if a.json {
-			return a.printJSON(append([]schedule.Entry{}, found...))
+		if a.JSON {
+			return a.PrintJSON(append([]schedule.Entry{}, found...))
 		}
 		if len(found) == 0 {
-			a.say("No schedules.")
+			a.Say("No schedules.")
 			return nil
 		}
 		var rows [][]string
 		for _, e := range found {
 			rows = append(rows, []string{e.Service, e.Name, e.Expression, e.TimeZone, utc(e.Last), nextTime(e)})
 		}
-		a.table("SERVICE NAME EXPRESSION~ ZONE LAST NEXT", rows)
+		a.Table("SERVICE NAME EXPRESSION~ ZONE LAST NEXT", rows)
 		return nil
 	})
-	return a.prints(c)
+	return a.Prints(c)
 }
 
 func utc(t *time.Time) string {
@@ -66,26 +67,26 @@ func nextTime(e schedule.Entry) string {
 	return utc(e.Next)
 }
 
-func (a *app) scheduleForget() *cobra.Command {
+func scheduleForget(a *cli.App) *cobra.Command {
 	c := &cobra.Command{
-		Use: "forget SERVICE/NAME", Short: "Forget a schedule that was removed from its service", Args: argument, ValidArgsFunction: cobra.NoFileCompletions,
+		Use: "forget SERVICE/NAME", Short: "Forget a schedule that was removed from its service", Args: cli.Argument, ValidArgsFunction: cobra.NoFileCompletions,
 		Long: "Deletes what is stored about a schedule that was removed from its service. A schedule of that name which is added later begins\n" +
 			"then, and does not fire for times before. A service that still has the schedule stores it again, and goes on.",
 		Example: "  millrace schedule forget billing/nightly-report",
 	}
-	c.RunE = a.connected(func(ctx context.Context, pool *pgxpool.Pool, args []string) error {
+	c.RunE = a.Connected(func(ctx context.Context, pool *pgxpool.Pool, args []string) error {
 		service, name, both := strings.Cut(args[0], "/")
 		if !both {
-			return usageError{errors.New("want the schedule as SERVICE/NAME, such as billing/nightly-report")}
+			return cli.Misuse(errors.New("want the schedule as SERVICE/NAME, such as billing/nightly-report"))
 		}
-		if err := schedule.Forget(ctx, pool, a.schema, service, name); err != nil {
+		if err := schedule.Forget(ctx, pool, a.Schema, service, name); err != nil {
 			return err
 		}
-		if a.json {
-			return a.printJSON(map[string]string{"forgotten": args[0]})
+		if a.JSON {
+			return a.PrintJSON(map[string]string{"forgotten": args[0]})
 		}
-		a.say("The schedule %s was forgotten.", words.OneLine(args[0]))
+		a.Say("The schedule %s was forgotten.", words.OneLine(args[0]))
 		return nil
 	})
-	return a.prints(c)
+	return a.Prints(c)
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-go/millrace/cmd/millrace/internal/cli"
 	"github.com/millrace-go/millrace/cmd/millrace/internal/output"
 	"github.com/millrace-go/millrace/internal/words"
 	"github.com/millrace-go/millrace/middleware/effect"
@@ -26,8 +27,8 @@ import (
 func (o *operator) look(terminal output.Terminal, args ...string) string {
 	o.t.Helper()
 	var out bytes.Buffer
-	a := &app{stdin: os.Stdin, stdout: &out, stderr: &out, terminal: terminal}
-	require.Less(o.t, a.run(append(args, "--schema", o.schema, "--dsn", o.dsn)), exitUsage, "%v: %s", args, &out)
+	a := &cli.App{Stdin: os.Stdin, Stdout: &out, Stderr: &out, Terminal: terminal}
+	require.Less(o.t, execute(a, append(args, "--schema", o.schema, "--dsn", o.dsn)), cli.ExitUsage, "%v: %s", args, &out)
 	return out.String()
 }
 
@@ -47,7 +48,7 @@ func newSeen(t *testing.T) *operator {
 	defer ledger.Close()
 	err = effect.Once(effect.With(t.Context(), ledger), "sms/"+outbox.NewID(), func(context.Context, string) error { return errors.New(long) })
 	require.ErrorIs(t, err, effect.ErrInDoubt)
-	o.run(exitOK, "dead", "replay", "e1", "--note", long)
+	o.run(cli.ExitOK, "dead", "replay", "e1", "--note", long)
 	return o
 }
 
@@ -123,44 +124,44 @@ func TestAbbreviatedIDs(t *testing.T) {
 	for text, id := range map[string]string{
 		"0198c0de…a111": one, "0198c0de...b222": other, "0198C0DE..B222": other, "a111": one, "…b222": other, "0198c0df": third, "0198C0DF-…": third, one: one,
 	} {
-		assert.Contains(t, o.run(exitOK, "dead", "show", text, "--consumer", "notify"), "event     "+id+"\n", text)
-		assert.Contains(t, o.run(exitOK, "explain", text), "event   "+id+"\n", text)
+		assert.Contains(t, o.run(cli.ExitOK, "dead", "show", text, "--consumer", "notify"), "event     "+id+"\n", text)
+		assert.Contains(t, o.run(cli.ExitOK, "explain", text), "event   "+id+"\n", text)
 	}
 	assert.Contains(t, o.look(output.Terminal{Width: 80}, "dead", "list"), "\n0198c0de…a111  notify ")
 	const ambiguous = "the event ID 0198c0de is ambiguous; it can mean:\n  " + one + "\n  " + other + "\n"
 	for _, command := range []string{"dead show", "dead edit --payload=x", "dead replay", "dead discard", "outbox retry", "outbox discard", "explain"} {
 		words := strings.Fields(command)
-		assert.Equal(t, "millrace "+strings.Join(words[:min(len(words), 2)], " ")+": "+ambiguous, o.run(exitFailed, append(words, "0198c0de")...))
+		assert.Equal(t, "millrace "+strings.Join(words[:min(len(words), 2)], " ")+": "+ambiguous, o.run(cli.ExitFailed, append(words, "0198c0de")...))
 	}
-	assert.Equal(t, "1 event will be retried by a running relay.\n", o.run(exitOK, "outbox", "retry", "0198c0de…a111"))
-	assert.Contains(t, o.run(exitFailed, "outbox", "retry", "0198c0d0"), "no such event")
-	assert.Contains(t, o.run(exitFailed, "dead", "replay", "e"), "no such event", "other IDs are not abbreviated")
+	assert.Equal(t, "1 event will be retried by a running relay.\n", o.run(cli.ExitOK, "outbox", "retry", "0198c0de…a111"))
+	assert.Contains(t, o.run(cli.ExitFailed, "outbox", "retry", "0198c0d0"), "no such event")
+	assert.Contains(t, o.run(cli.ExitFailed, "dead", "replay", "e"), "no such event", "other IDs are not abbreviated")
 
 	o.exec(`update {schema}.claim_failed set event_id = 'cafe' where event_id = '` + third + `'`)
 	o.exec(`update {schema}.claim_failed set event_id = 'cafe0000-0000-7000-8000-000000000000' where event_id = '` + other + `'`)
-	assert.Contains(t, o.run(exitOK, "dead", "show", "cafe"), "event     cafe\n", "an ID that looks like an abbreviation")
+	assert.Contains(t, o.run(cli.ExitOK, "dead", "show", "cafe"), "event     cafe\n", "an ID that looks like an abbreviation")
 }
 
 // "explain" finds an event that is completed, too: by its beginning, for which the index serves.
 func TestAbbreviatedIDOfACompletedEvent(t *testing.T) {
 	t.Parallel()
 	o := newOperator(t)
-	o.run(exitOK, "migrate", "up")
+	o.run(cli.ExitOK, "migrate", "up")
 	id := outbox.NewID()
 	o.exec(`insert into {schema}.consumer (name) values ('notify')`)
 	o.exec(`insert into {schema}.processed (event_id, consumer) values ('` + id + `', 1)`)
 	for _, short := range []string{id[:8] + "…" + id[32:], id[:13] + ".." + id[32:], id[:20], strings.ToUpper(id[:8]) + "…" + id[32:]} {
-		assert.Contains(t, o.run(exitOK, "explain", short), "event   "+id+"\n", short)
+		assert.Contains(t, o.run(cli.ExitOK, "explain", short), "event   "+id+"\n", short)
 	}
-	assert.Contains(t, o.run(exitFailed, "explain", id[:6]+"…"+id[32:]), "no known event has a short ID like "+id[:6]+"…"+id[32:]+`: run "millrace dead list" or "millrace outbox list" to see which there are`)
-	assert.Contains(t, o.run(exitFailed, "explain", "00000000…0000"), "no known event has a short ID like ")
+	assert.Contains(t, o.run(cli.ExitFailed, "explain", id[:6]+"…"+id[32:]), "no known event has a short ID like "+id[:6]+"…"+id[32:]+`: run "millrace dead list" or "millrace outbox list" to see which there are`)
+	assert.Contains(t, o.run(cli.ExitFailed, "explain", "00000000…0000"), "no known event has a short ID like ")
 }
 
 // What takes longer than a second is told on a terminal while it does, and is wiped away before the result.
 func TestProgressOnATerminal(t *testing.T) {
 	t.Parallel()
 	o := newOperator(t)
-	o.run(exitOK, "migrate", "up")
+	o.run(cli.ExitOK, "migrate", "up")
 	tx, err := o.pool.Begin(t.Context())
 	require.NoError(t, err)
 	defer func() { _ = tx.Rollback(context.Background()) }() // when the test has failed
@@ -169,12 +170,12 @@ func TestProgressOnATerminal(t *testing.T) {
 
 	var seen, piped buffer
 	var running sync.WaitGroup
-	for _, a := range []*app{
-		{stdin: os.Stdin, stdout: &seen, stderr: &seen, terminal: output.Terminal{Width: 80}, errTerminal: output.Terminal{Width: 80}},
-		{stdin: os.Stdin, stdout: &piped, stderr: &piped},
+	for _, a := range []*cli.App{
+		{Stdin: os.Stdin, Stdout: &seen, Stderr: &seen, Terminal: output.Terminal{Width: 80}, ErrTerminal: output.Terminal{Width: 80}},
+		{Stdin: os.Stdin, Stdout: &piped, Stderr: &piped},
 	} {
 		running.Go(func() {
-			assert.Equal(t, exitOK, a.run([]string{"outbox", "status", "--schema", o.schema, "--dsn", o.dsn}))
+			assert.Equal(t, cli.ExitOK, execute(a, []string{"outbox", "status", "--schema", o.schema, "--dsn", o.dsn}))
 		})
 	}
 	seen.await(t, "\r\x1b[Kmillrace outbox status … ")
@@ -186,7 +187,7 @@ func TestProgressOnATerminal(t *testing.T) {
 
 func TestVersion(t *testing.T) {
 	t.Parallel()
-	assert.Regexp(t, `^millrace \S+ \(.*go1\.\S+ \w+/\w+\)\n$`, says(t, exitOK, "--version"))
+	assert.Regexp(t, `^millrace \S+ \(.*go1\.\S+ \w+/\w+\)\n$`, says(t, cli.ExitOK, "--version"))
 	got := versionOf(&debug.BuildInfo{GoVersion: "go1.26.0", Main: debug.Module{Version: "v0.1.0"}, Settings: []debug.BuildSetting{
 		{Key: "vcs.revision", Value: "8552ac4aaaaaaaaaaaaaaaaaaaaa"}, {Key: "vcs.modified", Value: "true"},
 	}})
@@ -203,7 +204,7 @@ func eachCommand(c *cobra.Command, do func(c *cobra.Command)) {
 // Each command that does something has examples, and they can be run.
 func TestExamples(t *testing.T) {
 	t.Parallel()
-	eachCommand((&app{}).root(), func(c *cobra.Command) {
+	eachCommand(rootCommand(&cli.App{}), func(c *cobra.Command) {
 		if c.HasSubCommands() || !c.Runnable() {
 			return
 		}
@@ -220,8 +221,8 @@ func TestExamples(t *testing.T) {
 
 func TestHelpFitsATerminal(t *testing.T) {
 	t.Parallel()
-	eachCommand((&app{}).root(), func(c *cobra.Command) {
-		for line := range strings.Lines(says(t, exitOK, append(strings.Fields(c.CommandPath())[1:], "--help")...)) {
+	eachCommand(rootCommand(&cli.App{}), func(c *cobra.Command) {
+		for line := range strings.Lines(says(t, cli.ExitOK, append(strings.Fields(c.CommandPath())[1:], "--help")...)) {
 			line = strings.TrimSuffix(line, "\n")
 			if !strings.HasPrefix(line, "  millrace ") && !strings.HasPrefix(line, "  jq ") { // which is to be copied
 				assert.LessOrEqual(t, utf8.RuneCountInString(line), 80, "%s: %s", c.CommandPath(), line)
@@ -235,10 +236,10 @@ func TestStates(t *testing.T) {
 	assert.Equal(t, []string{"dead", "retrying", "blocked", "all"}, words.ClaimStates.Choice(failed))
 	assert.Equal(t, "dead, retrying, blocked or all", words.Either(words.ClaimStates.Choice(failed)))
 	assert.Equal(t, "one", words.Either([]string{"one"}))
-	stored, err := namedStates("retrying", failed...)
+	stored, err := cli.NamedStates("retrying", failed...)
 	require.NoError(t, err)
 	assert.Equal(t, []string{"retrying", "nacked"}, stored)
-	_, err = namedStates("nacked", failed...)
+	_, err = cli.NamedStates("nacked", failed...)
 	assert.EqualError(t, err, `--state is "nacked": want dead, retrying, blocked or all`, "the words of the tables are not those of people")
 	for state, word := range words.ClaimStates {
 		assert.Contains(t, []string{"dead", "retrying", "blocked"}, word, state)

@@ -6,12 +6,14 @@ import (
 	"runtime/debug"
 
 	"github.com/spf13/cobra"
+
+	"github.com/millrace-go/millrace/cmd/millrace/internal/cli"
 )
 
-func (a *app) version() *cobra.Command {
+func versionCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use: "version", Short: "Print the version, as --version does", Args: cobra.NoArgs, Example: "  millrace version",
-		Run: func(*cobra.Command, []string) { a.say("millrace %s", thisVersion()) },
+		Run: func(*cobra.Command, []string) { a.Say("millrace %s", thisVersion()) },
 	}
 }
 

@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"fmt"
@@ -8,9 +8,9 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// broker is the one that a command talks to, as its flags tell. What they do not say is the configuration's, and the
+// Broker is the one that a command talks to, as its flags tell. What they do not say is the configuration's, and the
 // environment's, to say.
-type broker struct {
+type Broker struct {
 	name    string
 	project string   // Pub/Sub
 	brokers []string // Kafka
@@ -18,32 +18,35 @@ type broker struct {
 	sasl    string
 }
 
-// brokerFlags say how a broker is reached.
-var brokerFlags = map[string]string{"pubsub": "--project", "kafka": "--brokers, --tls and --sasl"}
+// BrokerFlags say how a broker is reached.
+var BrokerFlags = map[string]string{"pubsub": "--project", "kafka": "--brokers, --tls and --sasl"}
 
-func (b *broker) flags(c *cobra.Command) {
+// Flags gives a command the flags that name a broker.
+func (b *Broker) Flags(c *cobra.Command) {
 	f := c.Flags()
 	f.StringVar(&b.name, "broker", "", `the broker: "pubsub" or "kafka" (default: the configuration's, or $MILLRACE_BROKER)`)
 	f.StringVar(&b.project, "project", "", "Pub/Sub: the Google Cloud project (default: $PUBSUB_PROJECT_ID, or $GOOGLE_CLOUD_PROJECT)")
 	f.StringSliceVar(&b.brokers, "brokers", nil, "Kafka: host:port of one or more brokers, separated by commas (default: $MILLRACE_KAFKA_BROKERS)")
 	f.BoolVar(&b.tls, "tls", false, "Kafka: use TLS; $SSL_CERT_FILE names certificate authorities that the system does not know")
 	f.StringVar(&b.sasl, "sasl", "", "Kafka: SASL mechanism PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512, as $MILLRACE_KAFKA_USER with $MILLRACE_KAFKA_PASSWORD")
-	oneOf(c, "broker", "pubsub", "kafka")
+	OneOf(c, "broker", "pubsub", "kafka")
 }
 
-func (b *broker) check() error {
+// Check checks the flags.
+func (b *Broker) Check() error {
 	if b.name != "" && b.name != "pubsub" && b.name != "kafka" {
-		return wantBroker(b.name)
+		return WantBroker(b.name)
 	}
 	return nil
 }
 
-func wantBroker(name string) error {
-	return usageError{fmt.Errorf("--broker is %q: want pubsub or kafka", name)}
+// WantBroker is for a broker that the command cannot talk to.
+func WantBroker(name string) error {
+	return Misuse(fmt.Errorf("--broker is %q: want pubsub or kafka", name))
 }
 
 // variables are the settings that the flags stand for.
-func (b *broker) variables() (all [][3]string) {
+func (b *Broker) variables() (all [][3]string) {
 	set := func(flag, name, value string) {
 		if value != "" {
 			all = append(all, [3]string{flag, name, value})
@@ -63,7 +66,7 @@ func (b *broker) variables() (all [][3]string) {
 	return all
 }
 
-func (b *broker) environ() (all []string) {
+func (b *Broker) environ() (all []string) {
 	for _, v := range b.variables() {
 		all = append(all, v[1]+"="+v[2])
 	}
@@ -71,15 +74,15 @@ func (b *broker) environ() (all []string) {
 }
 
 // asFlags has an error about the variables name the flags.
-func (b *broker) asFlags(text string) string {
+func (b *Broker) asFlags(text string) string {
 	for _, v := range b.variables() {
 		text = strings.ReplaceAll(text, "$"+v[1]+":", v[0]+":")
 	}
 	return text
 }
 
-// words are the flags again, for a command that does the same.
-func (b *broker) words() (all []string) {
+// Words are the flags again, for a command that does the same.
+func (b *Broker) Words() (all []string) {
 	for _, v := range b.variables() {
 		switch {
 		case v[0] == "--tls":

@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"bytes"
@@ -7,59 +7,56 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
-	"github.com/millrace-go/millrace/framework"
 	"github.com/millrace-go/millrace/internal/settings"
 	"github.com/millrace-go/millrace/internal/words"
 	"github.com/millrace-go/millrace/outbox/fleet"
-	"github.com/millrace-go/millrace/outbox/outboxadmin"
 )
 
-// selectDatabase finds out which databases of the configuration's fleet are meant: the one that --database names, or all.
-func (a *app) selectDatabase(ctx context.Context) error {
+// SelectDatabase finds out which databases of the configuration's fleet are meant: the one that --database names, or all.
+func (a *App) SelectDatabase(ctx context.Context) error {
 	switch {
-	case a.name != "" && a.dsn != "":
-		return usageError{errors.New("--database and --dsn both name a database: want one of them")}
-	case a.name != "" && (a.cfg == nil || !a.cfg.Fleet.There()):
-		return usageError{errors.New("--database needs a configuration with a section fleet: name it by --config")}
-	case a.dsn != "" || a.cfg == nil || !a.cfg.Fleet.There():
+	case a.Name != "" && a.dsn != "":
+		return Misuse(errors.New("--database and --dsn both name a database: want one of them"))
+	case a.Name != "" && (a.Config == nil || !a.Config.Fleet.There()):
+		return Misuse(errors.New("--database needs a configuration with a section fleet: name it by --config"))
+	case a.dsn != "" || a.Config == nil || !a.Config.Fleet.There():
 		return nil
 	}
-	all, err := a.cfg.Fleet.Provider()(ctx)
+	all, err := a.Config.Fleet.Provider()(ctx)
 	if err == nil {
 		err = fleet.Check("databases", all)
 	}
 	if err != nil {
 		return err
 	}
-	if a.name == "" {
-		a.fleet = all
+	if a.Name == "" {
+		a.Fleet = all
 		return nil
 	}
 	var names []string
 	for _, db := range all {
-		if db.Name == a.name {
+		if db.Name == a.Name {
 			a.dsn = db.DSN
 			return nil
 		}
 		names = append(names, db.Name)
 	}
-	err = fmt.Errorf("--database is %q: the fleet of %s has no such database", a.name, a.file)
-	if near := settings.Nearest(a.name, names); near != "" {
+	err = fmt.Errorf("--database is %q: the fleet of %s has no such database", a.Name, a.File)
+	if near := settings.Nearest(a.Name, names); near != "" {
 		err = fmt.Errorf("%w; did you mean %q?", err, near)
 	}
-	return usageError{err}
+	return Misuse(err)
 }
 
 // onEach marks a command that works on all databases of a fleet, one after the other.
 const onEach = "on each database"
 
-func onEachDatabase(c *cobra.Command) *cobra.Command {
+// OnEachDatabase has a command work on all databases of a fleet.
+func OnEachDatabase(c *cobra.Command) *cobra.Command {
 	c.Annotations = map[string]string{onEach: ""}
 	return c
 }
@@ -72,16 +69,16 @@ type gathered struct {
 	nothing   string // what was said of a database that has nothing
 }
 
-// forEach runs f for each database of the fleet. What it prints gets a column, or in JSON a field, with the database's name. It
+// ForEach runs f for each database of the fleet. What it prints gets a column, or in JSON a field, with the database's name. It
 // goes on after an error, and returns all of them.
-func (a *app) forEach(f func() error) error {
+func (a *App) ForEach(f func() error) error {
 	g := &gathered{rows: map[string][][]string{}}
 	a.gathered = g
 	var errs []error
-	status := exitStatus(exitOK)
-	for _, db := range a.fleet {
-		a.name, a.dsn, a.reach.Database = db.Name, db.DSN, db.Name
-		var code exitStatus
+	status := ExitStatus(ExitOK)
+	for _, db := range a.Fleet {
+		a.Name, a.dsn, a.Reach.Database = db.Name, db.DSN, db.Name
+		var code ExitStatus
 		switch err := f(); {
 		case errors.As(err, &code):
 			status = max(status, code)
@@ -91,20 +88,20 @@ func (a *app) forEach(f func() error) error {
 	}
 	a.gathered = nil
 	switch {
-	case a.json:
-		if err := a.printJSON(append([]any{}, g.documents...)); err != nil {
+	case a.JSON:
+		if err := a.PrintJSON(append([]any{}, g.documents...)); err != nil {
 			return err
 		}
 	case len(g.columns) == 0 && g.nothing != "":
-		a.say("%s", g.nothing)
+		a.Say("%s", g.nothing)
 	}
 	for _, columns := range g.columns {
-		a.table("DATABASE "+columns, g.rows[columns])
+		a.Table("DATABASE "+columns, g.rows[columns])
 	}
 	if len(errs) > 0 {
 		return errors.Join(errs...)
 	}
-	if status != exitOK {
+	if status != ExitOK {
 		return status
 	}
 	return nil
@@ -146,41 +143,14 @@ func (g *gathered) json(database string, v any) error {
 }
 
 // eachConnected is connected for all databases of a fleet.
-func (a *app) eachConnected(ctx context.Context, f func(ctx context.Context, pool *pgxpool.Pool) error) error {
-	return a.forEach(func() error {
-		a.progress.Say("Asking " + a.name)
-		pool, err := a.connect(ctx)
+func (a *App) eachConnected(ctx context.Context, f func(ctx context.Context, pool *pgxpool.Pool) error) error {
+	return a.ForEach(func() error {
+		a.Progress.Say("Asking " + a.Name)
+		pool, err := a.Connect(ctx)
 		if err != nil {
 			return err
 		}
 		defer pool.Close()
 		return f(ctx, pool)
 	})
-}
-
-// statusRow is the status of one database of several.
-func (a *app) statusRow(r *outboxadmin.Report) {
-	oldest, running := "", 0
-	if r.Oldest != nil {
-		oldest = words.Duration(r.Age(r.Oldest))
-	}
-	for _, relay := range r.Relays {
-		if relay.Alive {
-			running++
-		}
-	}
-	counts, _ := a.failedCounts(r)
-	a.table("PENDING OLDEST FAILED~ DELAYED RELAYS", [][]string{{r.Pending.String(), oldest, counts, r.Delayed.String(), strconv.Itoa(running)}})
-}
-
-// relayFleet publishes the events of all databases until SIGTERM.
-func (a *app) relayFleet(cfg framework.Config) error {
-	ctx, stop := untilSignal()
-	defer stop()
-	err := framework.RunFleet(ctx, cfg)
-	var wrong *framework.ConfigError
-	if errors.As(err, &wrong) {
-		return errors.New(strings.Join(wrong.Problems, "\n"))
-	}
-	return err
 }

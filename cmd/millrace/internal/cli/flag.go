@@ -1,0 +1,160 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/user"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace-go/millrace/internal/reach"
+	"github.com/millrace-go/millrace/internal/words"
+)
+
+// format is whether JSON is printed, as a flag's value.
+type format bool
+
+func (f *format) Type() string { return "format" }
+
+func (f *format) String() string {
+	if *f {
+		return "json"
+	}
+	return "table"
+}
+
+func (f *format) Set(s string) error {
+	if s != "json" && s != "table" {
+		return errors.New("want table or json")
+	}
+	*f = s == "json"
+	return nil
+}
+
+// OneOf has the shell complete a flag's values.
+func OneOf(c *cobra.Command, flag string, values ...string) {
+	if err := c.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)); err != nil {
+		panic(err) // there is no such flag
+	}
+}
+
+// LimitVar gives a list the flag --limit.
+func LimitVar(c *cobra.Command, limit *int) {
+	c.Flags().IntVar(limit, "limit", 100, "list at most this many")
+}
+
+// CheckLimit is for lists.
+func CheckLimit(n int) error {
+	if n < 1 {
+		return Misuse(fmt.Errorf("--limit is %d: want 1 or more", n))
+	}
+	return nil
+}
+
+// age is a flag's duration in Go's form, or a number of days: 90d. 0 is one that was not given.
+type age time.Duration
+
+// AgeVar gives a command a flag that is an age.
+func AgeVar(c *cobra.Command, a *time.Duration, name, usage string) {
+	c.Flags().Var((*age)(a), name, usage)
+}
+
+// Set implements pflag.Value.
+func (a *age) Set(text string) error {
+	d, err := words.ParseAge(text)
+	if err == nil {
+		*a = age(d)
+	}
+	return err
+}
+
+// String implements pflag.Value.
+func (a *age) String() string {
+	if *a == 0 {
+		return ""
+	}
+	return time.Duration(*a).String()
+}
+
+// Type implements pflag.Value.
+func (*age) Type() string { return "age" }
+
+// CheckAge is for commands that are of no use without the flag.
+func CheckAge(name string, of time.Duration) error {
+	if of != 0 {
+		return nil
+	}
+	return Misuse(fmt.Errorf("--%s is missing: want an age such as 90d or 12h", name))
+}
+
+// moment is a flag's point in time.
+type moment struct {
+	at   *time.Time
+	text string
+}
+
+// Set implements pflag.Value.
+func (m *moment) Set(text string) (err error) {
+	if *m.at, err = words.ParseMoment(text, time.Now()); err != nil {
+		return err
+	}
+	m.text = text
+	return nil
+}
+
+// String implements pflag.Value.
+func (m *moment) String() string { return m.text }
+
+// Type implements pflag.Value.
+func (*moment) Type() string { return "time" }
+
+// MomentVar gives a command a flag that is a point in time.
+func MomentVar(c *cobra.Command, at *time.Time, name, usage string) {
+	c.Flags().Var(&moment{at: at}, name, usage)
+}
+
+// TimeFlag is a time as the flags take it; "" for the zero time.
+func TimeFlag(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.Format(time.RFC3339)
+}
+
+// NamedStates are the stored states that the flag --state means, of those that it may mean.
+func NamedStates(word string, may ...string) ([]string, error) {
+	stored := words.ClaimStates.Named(word, may...)
+	if len(stored) == 0 {
+		return nil, WrongState(word, words.ClaimStates.Choice(may))
+	}
+	return stored, nil
+}
+
+// WrongState is for a word that --state does not accept.
+func WrongState(word string, accepted []string) error {
+	return Misuse(fmt.Errorf("--state is %q: want %s", word, words.Either(accepted)))
+}
+
+// GivenFlags are those that have a value, as a shell takes them.
+func GivenFlags(flags [][2]string) string {
+	var given []string
+	for _, f := range flags {
+		if f[1] != "" {
+			given = append(given, f[0]+" "+reach.Quoted(f[1]))
+		}
+	}
+	return strings.Join(given, " ")
+}
+
+// Somebody is who runs the command, and where.
+func Somebody() string {
+	name := os.Getenv("USER")
+	if u, err := user.Current(); name == "" && err == nil {
+		name = u.Username
+	}
+	host, _ := os.Hostname() // "" will do
+	return name + "@" + host
+}
