@@ -13,6 +13,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace-go/millrace/cmd/millrace/internal/cli"
+	"github.com/millrace-go/millrace/cmd/millrace/internal/dead"
+	"github.com/millrace-go/millrace/cmd/millrace/internal/outbox"
 	"github.com/millrace-go/millrace/cmd/millrace/internal/output"
 )
 
@@ -129,7 +131,7 @@ func rootCommand(a *cli.App) *cobra.Command {
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	root.SetHelpCommand(helpCommand())
 	root.AddCommand(
-		devCommand(a), versionCommand(a), migrateCommand(a), migrationCommand(a), outboxCommand(a), effectCommand(a), keysCommand(a), scheduleCommand(a), catalogCommand(a), retentionCommand(a), deadCommand(a), consumerCommand(a), relayCommand(a), configCommand(a), explainCommand(a), doctorCommand(a), consoleCommand(a),
+		devCommand(a), versionCommand(a), migrateCommand(a), migrationCommand(a), outbox.Command(a), effectCommand(a), keysCommand(a), scheduleCommand(a), catalogCommand(a), retentionCommand(a), dead.Command(a), consumerCommand(a), relayCommand(a), configCommand(a), explainCommand(a), doctorCommand(a), consoleCommand(a),
 	)
 	usage := strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", fmt.Sprintf(".FlagUsagesWrapped %d", helpWidth))
 	root.SetUsageTemplate(strings.ReplaceAll(usage, "for more information about a command", "for more about a command"))

@@ -1,4 +1,4 @@
-package main
+package outbox
 
 import (
 	"context"
@@ -21,7 +21,7 @@ import (
 // listed are the states of events that "outbox list" lists.
 var listed = []string{"dead", "retrying", "blocked", "discarded", "delayed"}
 
-func outboxList(a *cli.App) *cobra.Command {
+func listCommand(a *cli.App) *cobra.Command {
 	var l outboxadmin.Listing
 	var state string
 	var groups bool
@@ -56,7 +56,7 @@ func outboxList(a *cli.App) *cobra.Command {
 	}
 	c.RunE = a.Connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
 		if groups {
-			return printOutboxGroups(ctx, a, pool, l, state)
+			return printGroups(ctx, a, pool, l, state)
 		}
 		found, err := outboxadmin.List(ctx, pool, a.Schema, l)
 		if err != nil {
@@ -66,7 +66,7 @@ func outboxList(a *cli.App) *cobra.Command {
 			return a.PrintJSON(append([]outboxadmin.Event{}, found...))
 		}
 		if len(found) == 0 {
-			a.SayNone("No event has failed, and none is delayed.", "millrace outbox list", outboxFlags(l, state))
+			a.SayNone("No event has failed, and none is delayed.", "millrace outbox list", selectionFlags(l, state))
 			return nil
 		}
 		var rows [][]string
@@ -87,7 +87,7 @@ func outboxList(a *cli.App) *cobra.Command {
 	return a.Prints(cli.OnEachDatabase(c))
 }
 
-func printOutboxGroups(ctx context.Context, a *cli.App, pool *pgxpool.Pool, l outboxadmin.Listing, state string) error {
+func printGroups(ctx context.Context, a *cli.App, pool *pgxpool.Pool, l outboxadmin.Listing, state string) error {
 	groups, err := outboxadmin.ListGroups(ctx, pool, a.Schema, l)
 	switch {
 	case err != nil:
@@ -95,7 +95,7 @@ func printOutboxGroups(ctx context.Context, a *cli.App, pool *pgxpool.Pool, l ou
 	case a.JSON:
 		return a.PrintJSON(append([]outboxadmin.ErrorGroup{}, groups...))
 	case len(groups) == 0:
-		a.SayNone("No event has failed.", "millrace outbox list --groups", outboxFlags(l, state))
+		a.SayNone("No event has failed.", "millrace outbox list --groups", selectionFlags(l, state))
 		return nil
 	}
 	var rows [][]string
@@ -109,8 +109,8 @@ func printOutboxGroups(ctx context.Context, a *cli.App, pool *pgxpool.Pool, l ou
 	return nil
 }
 
-// outboxFlags are the flags that select what "outbox list" lists.
-func outboxFlags(l outboxadmin.Listing, state string) [][2]string {
+// selectionFlags are the flags that select what "outbox list" lists.
+func selectionFlags(l outboxadmin.Listing, state string) [][2]string {
 	if state == "all" {
 		state = ""
 	}
@@ -128,16 +128,16 @@ func waitingState(e outboxadmin.Event) string {
 	return e.State
 }
 
-func outboxRetry(a *cli.App) *cobra.Command {
-	return outboxActionCommand(a, outboxadmin.Retry, "retried", &cobra.Command{
+func retryCommand(a *cli.App) *cobra.Command {
+	return actionCommand(a, outboxadmin.Retry, "retried", &cobra.Command{
 		Use: "retry {EVENT-ID… | --key KEY | --topic TOPIC | --group GROUP | --all}", ValidArgsFunction: cobra.NoFileCompletions, Short: "Retry events that could not be published",
 		Long:    "Marks dead, retrying and discarded events; a running relay retries them at once. Events blocked by them follow in order.",
 		Example: "  millrace outbox retry 0198c0de…3f2a\n  millrace outbox retry --topic labour.completed\n  millrace outbox retry --group 3f2a9c1e",
 	})
 }
 
-func outboxDiscard(a *cli.App) *cobra.Command {
-	return outboxActionCommand(a, outboxadmin.Discard, "discarded", &cobra.Command{
+func discardCommand(a *cli.App) *cobra.Command {
+	return actionCommand(a, outboxadmin.Discard, "discarded", &cobra.Command{
 		Use: "discard {EVENT-ID… | --key KEY | --topic TOPIC | --group GROUP | --all}", ValidArgsFunction: cobra.NoFileCompletions, Short: "Discard events that could not be published",
 		Long: "Marks dead, retrying and blocked events; a running relay discards them. They are kept as discarded, and can still be\n" +
 			"retried, until \"outbox purge\" deletes them. Events blocked by them go on.",
@@ -145,7 +145,7 @@ func outboxDiscard(a *cli.App) *cobra.Command {
 	})
 }
 
-func outboxActionCommand(a *cli.App, do func(context.Context, pgtx.DB, string, outboxadmin.Selection, outboxadmin.By) (int64, error), done string, c *cobra.Command) *cobra.Command {
+func actionCommand(a *cli.App, do func(context.Context, pgtx.DB, string, outboxadmin.Selection, outboxadmin.By) (int64, error), done string, c *cobra.Command) *cobra.Command {
 	var s outboxadmin.Selection
 	var by outboxadmin.By
 	var all bool
@@ -153,7 +153,7 @@ func outboxActionCommand(a *cli.App, do func(context.Context, pgtx.DB, string, o
 	c.Flags().StringVar(&s.Topic, "topic", "", "all events of this topic")
 	c.Flags().StringVar(&s.Group, "group", "", `all events with the same error: a group of "millrace outbox list --groups"`)
 	c.Flags().BoolVar(&all, "all", false, "all events")
-	outboxBy(c, &by)
+	byVar(c, &by)
 	connected := a.Connected(func(ctx context.Context, pool *pgxpool.Pool, args []string) (err error) {
 		if s.EventIDs, err = explain.WholeIDs(ctx, pool, a.Schema, args, explain.Failed); err != nil {
 			return err

@@ -1,4 +1,5 @@
-package main
+// Package outbox is the command "outbox": events that wait, failed or were published, and what operators set for topics.
+package outbox
 
 import (
 	"context"
@@ -15,13 +16,14 @@ import (
 	"github.com/millrace-go/millrace/outbox/outboxadmin"
 )
 
-func outboxCommand(a *cli.App) *cobra.Command {
+// Command is "outbox" with the commands below it.
+func Command(a *cli.App) *cobra.Command {
 	c := a.Database(&cobra.Command{Use: "outbox", Short: "Show, retry, discard and replay events; pause and redirect topics", Args: cobra.NoArgs, RunE: cli.NeedsCommand})
-	c.AddCommand(outboxStatus(a), outboxList(a), outboxRetry(a), outboxDiscard(a), outboxTopic(a), outboxReplay(a), outboxStop(a), outboxAudit(a), outboxCheck(a), outboxShards(a), outboxPurge(a), outboxClean(a))
+	c.AddCommand(statusCommand(a), listCommand(a), retryCommand(a), discardCommand(a), topicCommand(a), replayCommand(a), stopCommand(a), auditCommand(a), checkCommand(a), shardsCommand(a), purgeCommand(a), cleanCommand(a))
 	return c
 }
 
-func outboxCheck(a *cli.App) *cobra.Command {
+func checkCommand(a *cli.App) *cobra.Command {
 	var fix bool
 	c := &cobra.Command{
 		Use: "check", Short: "Check the outbox after a restore or a change by hand", Args: cobra.NoArgs,
@@ -63,7 +65,7 @@ func outboxCheck(a *cli.App) *cobra.Command {
 	return a.Prints(c)
 }
 
-func outboxShards(a *cli.App) *cobra.Command {
+func shardsCommand(a *cli.App) *cobra.Command {
 	var timeout time.Duration
 	c := &cobra.Command{
 		Use: "shards [N]", Short: "Print the number of shards, or change it", Args: cli.Argument,
@@ -104,7 +106,7 @@ func outboxShards(a *cli.App) *cobra.Command {
 	return a.Prints(c)
 }
 
-func outboxPurge(a *cli.App) *cobra.Command {
+func purgeCommand(a *cli.App) *cobra.Command {
 	var olderThan time.Duration
 	c := &cobra.Command{Use: "purge --older-than AGE", Short: "Delete discarded events for good", Args: cobra.NoArgs, Example: "  millrace outbox purge --older-than 30d"}
 	cli.AgeVar(c, &olderThan, "older-than", "delete those that failed longer ago than this, such as 30d or 12h")
@@ -123,7 +125,7 @@ func outboxPurge(a *cli.App) *cobra.Command {
 	return a.Prints(c)
 }
 
-func outboxClean(a *cli.App) *cobra.Command {
+func cleanCommand(a *cli.App) *cobra.Command {
 	var olderThan, timeout time.Duration
 	var slot string
 	c := &cobra.Command{

@@ -1,4 +1,5 @@
-package main
+// Package dead is the command "dead": events that consumers could not handle.
+package dead
 
 import (
 	"cmp"
@@ -21,7 +22,8 @@ import (
 	"github.com/millrace-go/millrace/middleware/deadletter"
 )
 
-func deadCommand(a *cli.App) *cobra.Command {
+// Command is "dead" with the commands below it.
+func Command(a *cli.App) *cobra.Command {
 	c := a.Database(&cobra.Command{
 		Use: "dead", Short: "Show, edit, replay or discard events that failed at consumers", Args: cobra.NoArgs, RunE: cli.NeedsCommand,
 		Long: "Shows, edits, replays or discards events that consumers could not handle.\n\n" +
@@ -31,12 +33,12 @@ func deadCommand(a *cli.App) *cobra.Command {
 			"            redelivers it\n" +
 			"  blocked   it waits behind an earlier event of its key",
 	})
-	c.AddCommand(deadList(a), deadShow(a), deadEdit(a), deadReplay(a), deadReplays(a), deadStop(a), deadRedirect(a), deadDiscard(a), deadAudit(a), deadPurge(a))
+	c.AddCommand(listCommand(a), showCommand(a), editCommand(a), replayCommand(a), replaysCommand(a), stopCommand(a), redirectCommand(a), discardCommand(a), auditCommand(a), purgeCommand(a))
 	return c
 }
 
-// deadSelection gives a command the flags that select events.
-func deadSelection(c *cobra.Command, s *deadletter.Selection) {
+// selectionVar gives a command the flags that select events.
+func selectionVar(c *cobra.Command, s *deadletter.Selection) {
 	c.Flags().StringVar(&s.Consumer, "consumer", "", "only events of this consumer, service/name")
 	c.Flags().StringVar(&s.Group, "group", "", `only events with the same error: a group of "millrace dead list --groups"`)
 	c.Flags().StringVar(&s.Key, "key", "", "only events of this ordering key")
@@ -49,7 +51,7 @@ func deadSelection(c *cobra.Command, s *deadletter.Selection) {
 // failed are the stored states of events that "dead list" lists.
 var failed = []string{"dead", "retrying", "blocked", "nacked"}
 
-func deadList(a *cli.App) *cobra.Command {
+func listCommand(a *cli.App) *cobra.Command {
 	var l deadletter.Listing
 	var state string
 	var groups bool
@@ -57,7 +59,7 @@ func deadList(a *cli.App) *cobra.Command {
 		Use: "list", Short: "List dead letters and other failed events, or count them by error", Args: cobra.NoArgs,
 		Example: "  millrace dead list\n  millrace dead list --groups\n  millrace dead list --state all --consumer labour/notify-family",
 	}
-	deadSelection(c, &l.Selection)
+	selectionVar(c, &l.Selection)
 	c.Flags().StringVar(&state, "state", "dead", "only events in this state: "+words.Either(words.ClaimStates.Choice(failed)))
 	cli.OneOf(c, "state", words.ClaimStates.Choice(failed)...)
 	cli.LimitVar(c, &l.Limit)
@@ -150,7 +152,7 @@ func printGroups(ctx context.Context, a *cli.App, pool *pgxpool.Pool, l deadlett
 	return nil
 }
 
-func deadShow(a *cli.App) *cobra.Command {
+func showCommand(a *cli.App) *cobra.Command {
 	var consumer string
 	var raw bool
 	c := &cobra.Command{

@@ -1,4 +1,4 @@
-package main
+package dead
 
 import (
 	"context"
@@ -18,20 +18,20 @@ import (
 	"github.com/millrace-go/millrace/pgtx"
 )
 
-func deadDiscard(a *cli.App) *cobra.Command {
-	return deadActionCommand(a, deadletter.Discard, nil, []string{"dead", "retrying", "blocked"}, "discarded", &cobra.Command{
+func discardCommand(a *cli.App) *cobra.Command {
+	return actionCommand(a, deadletter.Discard, nil, []string{"dead", "retrying", "blocked"}, "discarded", &cobra.Command{
 		Use: "discard {EVENT-ID… | --consumer NAME | --group GROUP | --key KEY | --topic TOPIC | --reason REASON | --all}", ValidArgsFunction: cobra.NoFileCompletions, Short: "Discard dead letters for good",
 		Long:    "Discards dead letters for good. If the broker redelivers them they are ignored, and later events of their keys go on.",
 		Example: "  millrace dead discard 0198c0de…3f2a --note \"test data\"\n  millrace dead discard --consumer labour/notify-family --state all",
 	})
 }
 
-func deadRedirect(a *cli.App) *cobra.Command {
+func redirectCommand(a *cli.App) *cobra.Command {
 	var to string
 	redirect := func(ctx context.Context, db pgtx.DB, schema string, s deadletter.Selection, by deadletter.By) (deadletter.Result, error) {
 		return deadletter.Redirect(ctx, db, schema, s, to, by)
 	}
-	c := deadActionCommand(a, redirect, nil, []string{"dead", "retrying", "blocked"}, "redirected", &cobra.Command{
+	c := actionCommand(a, redirect, nil, []string{"dead", "retrying", "blocked"}, "redirected", &cobra.Command{
 		Use: "redirect --to CONSUMER {EVENT-ID… | --consumer NAME | --group GROUP | --key KEY | --topic TOPIC | --reason REASON | --all}", ValidArgsFunction: cobra.NoFileCompletions, Short: "Hand dead letters to another consumer",
 		Long: "Hands dead letters to another consumer, which retries them at once. Use it after a handler was renamed, or moved to another service.\n" +
 			"An event that the other consumer has already handled is only discarded here.",
@@ -48,22 +48,22 @@ func deadRedirect(a *cli.App) *cobra.Command {
 	return c
 }
 
-// deadBy gives a command the flags that say who acts.
-func deadBy(c *cobra.Command, by *deadletter.By) {
+// byVar gives a command the flags that say who acts.
+func byVar(c *cobra.Command, by *deadletter.By) {
 	c.Flags().StringVar(&by.Actor, "actor", cli.Somebody(), "who does it, for the audit log")
 	c.Flags().StringVar(&by.Note, "note", "", "why, for the audit log")
 }
 
-type deadAction func(context.Context, pgtx.DB, string, deadletter.Selection, deadletter.By) (deadletter.Result, error)
+type action func(context.Context, pgtx.DB, string, deadletter.Selection, deadletter.By) (deadletter.Result, error)
 
-// deadActionCommand completes a command that acts on events. pace is nil where there is none to keep.
-func deadActionCommand(a *cli.App, do deadAction, pace *pace, states []string, done string, c *cobra.Command) *cobra.Command {
+// actionCommand completes a command that acts on events. pace is nil where there is none to keep.
+func actionCommand(a *cli.App, do action, pace *pace, states []string, done string, c *cobra.Command) *cobra.Command {
 	var s deadletter.Selection
 	var by deadletter.By
 	var all, dry bool
 	var state string
-	deadSelection(c, &s)
-	deadBy(c, &by)
+	selectionVar(c, &s)
+	byVar(c, &by)
 	c.Flags().BoolVar(&all, "all", false, "all dead letters")
 	c.Flags().BoolVar(&dry, "dry-run", false, "count the events by error, and change none")
 	c.Flags().StringVar(&state, "state", "dead", "only events in this state: "+words.Either(words.ClaimStates.Choice(states)))
@@ -147,7 +147,7 @@ func leftAlone(r deadletter.Result) (lines []string) {
 	return lines
 }
 
-func deadAudit(a *cli.App) *cobra.Command {
+func auditCommand(a *cli.App) *cobra.Command {
 	var event, consumer string
 	var limit int
 	c := &cobra.Command{Use: "audit", Short: "List what operators did, the latest first", Args: cobra.NoArgs, Example: "  millrace dead audit\n  millrace dead audit --consumer labour/notify-family --limit 20"}
@@ -211,7 +211,7 @@ func auditDetail(detail json.RawMessage) string {
 	return words.OneLine(strings.Join(parts, "; "))
 }
 
-func deadPurge(a *cli.App) *cobra.Command {
+func purgeCommand(a *cli.App) *cobra.Command {
 	var by deadletter.By
 	var olderThan time.Duration
 	c := &cobra.Command{
@@ -220,7 +220,7 @@ func deadPurge(a *cli.App) *cobra.Command {
 			"the tables may do it.",
 		Example: "  millrace dead purge --older-than 90d",
 	}
-	deadBy(c, &by)
+	byVar(c, &by)
 	cli.AgeVar(c, &olderThan, "older-than", "how long ago they failed, such as 90d or 12h")
 	c.PreRunE = func(*cobra.Command, []string) error { return cli.CheckAge("older-than", olderThan) }
 	c.RunE = a.Connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {

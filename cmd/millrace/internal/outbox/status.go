@@ -1,4 +1,4 @@
-package main
+package outbox
 
 import (
 	"context"
@@ -21,7 +21,7 @@ const (
 	maxCounted = 1000 // failed events whose reasons are counted
 )
 
-func outboxStatus(a *cli.App) *cobra.Command {
+func statusCommand(a *cli.App) *cobra.Command {
 	var shards bool
 	c := &cobra.Command{
 		Use: "status", Short: "Show what is unpublished, what failed, and which relays run", Args: cobra.NoArgs,

@@ -1,4 +1,4 @@
-package main
+package dead
 
 import (
 	"cmp"
@@ -18,7 +18,7 @@ import (
 	"github.com/millrace-go/millrace/middleware/deadletter"
 )
 
-func deadReplay(a *cli.App) *cobra.Command {
+func replayCommand(a *cli.App) *cobra.Command {
 	c := &cobra.Command{
 		Use: "replay {EVENT-ID… | --consumer NAME | --group GROUP | --key KEY | --topic TOPIC | --reason REASON | --all | --resume ID}", ValidArgsFunction: cobra.NoFileCompletions, Short: "Retry dead letters",
 		Long: "Retries dead letters, with all their attempts and in their original order. Events blocked by them follow.\n" +
@@ -35,7 +35,7 @@ func deadReplay(a *cli.App) *cobra.Command {
 	f.IntVar(&p.rate, "rate", 0, "at most this many events a second (default: no limit)")
 	f.Float64Var(&p.maxFailed, "max-failed", 100, "stop when more than this percentage of the retried events fails again")
 	f.Int64Var(&p.resume, "resume", 0, "continue the replay with this ID, at its pace or at the one given")
-	return deadActionCommand(a, deadletter.Replay, p, []string{"dead", "retrying"}, "will be retried now", c)
+	return actionCommand(a, deadletter.Replay, p, []string{"dead", "retrying"}, "will be retried now", c)
 }
 
 // pace is how fast the flags of "dead replay" want it. A nil one is that of a command without these flags.
@@ -161,7 +161,7 @@ func outcome(r deadletter.ReplayStatus) string {
 	return strings.Join(parts, ", ")
 }
 
-func deadReplays(a *cli.App) *cobra.Command {
+func replaysCommand(a *cli.App) *cobra.Command {
 	var limit int
 	c := &cobra.Command{
 		Use: "replays [ID]", ValidArgsFunction: cobra.NoFileCompletions, Short: "List replays at a pace, and what became of their events", Args: cobra.MaximumNArgs(1),
@@ -218,14 +218,14 @@ func replayID(text string) (int64, error) {
 	return id, nil
 }
 
-func deadStop(a *cli.App) *cobra.Command {
+func stopCommand(a *cli.App) *cobra.Command {
 	var by deadletter.By
 	c := &cobra.Command{
 		Use: "stop ID", ValidArgsFunction: cobra.NoFileCompletions, Short: "Stop a replay at a pace", Args: cli.Argument,
 		Long:    "Stops a replay that \"dead replay\" with --rate or --max-failed began, wherever its command runs. What it has retried stays so.",
 		Example: "  millrace dead stop 7 --note \"the fix is not deployed everywhere\"",
 	}
-	deadBy(c, &by)
+	byVar(c, &by)
 	c.RunE = a.Connected(func(ctx context.Context, pool *pgxpool.Pool, args []string) error {
 		id, err := replayID(args[0])
 		if err == nil {

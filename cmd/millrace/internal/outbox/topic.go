@@ -1,4 +1,4 @@
-package main
+package outbox
 
 import (
 	"context"
@@ -13,14 +13,14 @@ import (
 	"github.com/millrace-go/millrace/outbox/outboxadmin"
 )
 
-func outboxTopic(a *cli.App) *cobra.Command {
+func topicCommand(a *cli.App) *cobra.Command {
 	c := &cobra.Command{Use: "topic", Short: "Pause, resume, redirect or discard the events of a topic", Args: cobra.NoArgs, RunE: cli.NeedsCommand}
-	c.AddCommand(outboxTopicPause(a), outboxTopicResume(a), outboxTopicRedirect(a), outboxTopicDiscard(a))
+	c.AddCommand(pauseCommand(a), resumeCommand(a), redirectCommand(a), discardTopicCommand(a))
 	return c
 }
 
-func outboxTopicPause(a *cli.App) *cobra.Command {
-	return topicCommand(a, &cobra.Command{
+func pauseCommand(a *cli.App) *cobra.Command {
+	return topicActionCommand(a, &cobra.Command{
 		Use: "pause TOPIC", Short: "Publish no more events of a topic until it is resumed",
 		Long: "Makes relays publish no more events of a topic, also relays that start later. What a relay is sending at this moment is still\n" +
 			"published. The events stay in the outbox and keep their order; new ones are added. Other topics go on; their events wait\n" +
@@ -32,8 +32,8 @@ func outboxTopicPause(a *cli.App) *cobra.Command {
 	})
 }
 
-func outboxTopicResume(a *cli.App) *cobra.Command {
-	return topicCommand(a, &cobra.Command{
+func resumeCommand(a *cli.App) *cobra.Command {
+	return topicActionCommand(a, &cobra.Command{
 		Use: "resume TOPIC", Short: "Publish the events of a paused topic again", Example: "  millrace outbox topic resume labour.completed",
 	}, func(ctx context.Context, pool *pgxpool.Pool, topic string, by outboxadmin.By) (string, error) {
 		err := outboxadmin.ResumeTopic(ctx, pool, a.Schema, topic, by)
@@ -44,10 +44,10 @@ func outboxTopicResume(a *cli.App) *cobra.Command {
 	})
 }
 
-func outboxTopicRedirect(a *cli.App) *cobra.Command {
+func redirectCommand(a *cli.App) *cobra.Command {
 	var to string
 	var off bool
-	c := topicCommand(a, &cobra.Command{
+	c := topicActionCommand(a, &cobra.Command{
 		Use: "redirect TOPIC {--to TOPIC | --off}", Short: "Publish the events of a topic to another topic",
 		Long: "Makes relays publish the events of a topic to another topic: those that are in the outbox, those that failed, and new ones,\n" +
 			"until --off. Each key keeps its order, also with the events of the other topic. The events keep their IDs, so a consumer of\n" +
@@ -78,7 +78,7 @@ func outboxTopicRedirect(a *cli.App) *cobra.Command {
 	return c
 }
 
-func outboxTopicDiscard(a *cli.App) *cobra.Command {
+func discardTopicCommand(a *cli.App) *cobra.Command {
 	var (
 		s   outboxadmin.PendingSelection
 		by  outboxadmin.By
@@ -94,7 +94,7 @@ func outboxTopicDiscard(a *cli.App) *cobra.Command {
 	cli.AgeVar(c, &s.OlderThan, "older-than", "only events that were written longer ago than this, such as 1d or 12h")
 	c.Flags().Int64Var(&s.Limit, "limit", 0, "discard at most this many; 0: no limit")
 	c.Flags().BoolVar(&all, "all", false, "all that are pending now")
-	outboxBy(c, &by)
+	byVar(c, &by)
 	c.PreRunE = func(c *cobra.Command, _ []string) error {
 		switch {
 		case all == (s.OlderThan > 0):
@@ -119,10 +119,10 @@ func outboxTopicDiscard(a *cli.App) *cobra.Command {
 	return a.Prints(c)
 }
 
-// topicCommand makes a command that changes what is set for a topic, and says what do returns.
-func topicCommand(a *cli.App, c *cobra.Command, do func(ctx context.Context, pool *pgxpool.Pool, topic string, by outboxadmin.By) (string, error)) *cobra.Command {
+// topicActionCommand makes a command that changes what is set for a topic, and says what do returns.
+func topicActionCommand(a *cli.App, c *cobra.Command, do func(ctx context.Context, pool *pgxpool.Pool, topic string, by outboxadmin.By) (string, error)) *cobra.Command {
 	var by outboxadmin.By
-	outboxBy(c, &by)
+	byVar(c, &by)
 	c.Args, c.ValidArgsFunction = cli.Argument, cobra.NoFileCompletions
 	c.RunE = a.Connected(func(ctx context.Context, pool *pgxpool.Pool, args []string) error {
 		text, err := do(ctx, pool, args[0], by)

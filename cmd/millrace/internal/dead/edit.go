@@ -1,4 +1,4 @@
-package main
+package dead
 
 import (
 	"bytes"
@@ -22,7 +22,7 @@ import (
 	"github.com/millrace-go/millrace/middleware/deadletter"
 )
 
-func deadEdit(a *cli.App) *cobra.Command {
+func editCommand(a *cli.App) *cobra.Command {
 	var (
 		consumer, payload, file string
 		set, unset              []string
@@ -40,7 +40,7 @@ func deadEdit(a *cli.App) *cobra.Command {
 	c.Flags().StringVar(&file, "payload-file", "", "file with the new payload; - for standard input")
 	c.Flags().StringArrayVar(&set, "set-header", nil, "set a header, as NAME=VALUE; may be repeated")
 	c.Flags().StringArrayVar(&unset, "unset-header", nil, "remove the header of this name; may be repeated")
-	deadBy(c, &by)
+	byVar(c, &by)
 	connected := a.Connected(func(ctx context.Context, pool *pgxpool.Pool, args []string) (err error) {
 		id, err := explain.WholeID(ctx, pool, a.Schema, args[0], explain.Consumers)
 		if err != nil {

@@ -1,4 +1,4 @@
-package main
+package outbox
 
 import (
 	"context"
@@ -18,7 +18,7 @@ import (
 	"github.com/millrace-go/millrace/outbox/outboxadmin"
 )
 
-func outboxReplay(a *cli.App) *cobra.Command {
+func replayCommand(a *cli.App) *cobra.Command {
 	var r outboxadmin.ReplayConfig
 	var by outboxadmin.By
 	var all, dry bool
@@ -45,7 +45,7 @@ func outboxReplay(a *cli.App) *cobra.Command {
 	f.IntVar(&r.Rate, "rate", 0, "at most this many events a second (default: no limit)")
 	f.BoolVar(&dry, "dry-run", false, "count the events, and replay none")
 	f.Int64Var(&r.Resume, "resume", 0, "continue the replay with this ID")
-	outboxBy(c, &by)
+	byVar(c, &by)
 	c.PreRunE = func(*cobra.Command, []string) error { return checkReplay(r, all, dry) }
 	c.RunE = a.Connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
 		total := int64(-1)
@@ -91,8 +91,8 @@ func checkReplay(r outboxadmin.ReplayConfig, all, dry bool) error {
 	return nil
 }
 
-// outboxBy gives a command the flags that say who acts.
-func outboxBy(c *cobra.Command, by *outboxadmin.By) {
+// byVar gives a command the flags that say who acts.
+func byVar(c *cobra.Command, by *outboxadmin.By) {
 	c.Flags().StringVar(&by.Actor, "actor", cli.Somebody(), "who does it, for the audit log")
 	c.Flags().StringVar(&by.Note, "note", "", "why, for the audit log")
 }
@@ -168,14 +168,14 @@ func replay(ctx context.Context, a *cli.App, pool *pgxpool.Pool, r outboxadmin.R
 	return nil
 }
 
-func outboxStop(a *cli.App) *cobra.Command {
+func stopCommand(a *cli.App) *cobra.Command {
 	var by outboxadmin.By
 	c := &cobra.Command{
 		Use: "stop ID", ValidArgsFunction: cobra.NoFileCompletions, Short: "Stop a replay of archived events", Args: cli.Argument,
 		Long:    "Stops a replay that \"outbox replay\" or the console began, wherever it runs. Events that it has put into the outbox are sent.",
 		Example: "  millrace outbox stop 7 --note \"the new consumer is not ready\"",
 	}
-	outboxBy(c, &by)
+	byVar(c, &by)
 	c.RunE = a.Connected(func(ctx context.Context, pool *pgxpool.Pool, args []string) error {
 		id, err := strconv.ParseInt(args[0], 10, 64)
 		if err != nil || id <= 0 {
@@ -201,7 +201,7 @@ func outboxStop(a *cli.App) *cobra.Command {
 	return a.Prints(c)
 }
 
-func outboxAudit(a *cli.App) *cobra.Command {
+func auditCommand(a *cli.App) *cobra.Command {
 	var limit int
 	c := &cobra.Command{
 		Use: "audit", Short: "List what operators did, the latest first", Args: cobra.NoArgs,
@@ -223,7 +223,7 @@ func outboxAudit(a *cli.App) *cobra.Command {
 		}
 		var rows [][]string
 		for _, e := range found {
-			rows = append(rows, []string{a.AuditTime(e.At), words.OneLine(e.Actor), e.Action, strconv.FormatInt(e.Events, 10), outboxAuditDetail(e)})
+			rows = append(rows, []string{a.AuditTime(e.At), words.OneLine(e.Actor), e.Action, strconv.FormatInt(e.Events, 10), auditDetail(e)})
 		}
 		a.Table("TIME ACTOR~ ACTION EVENTS DETAIL~", rows)
 		return nil
@@ -231,8 +231,8 @@ func outboxAudit(a *cli.App) *cobra.Command {
 	return a.Prints(c)
 }
 
-// outboxAuditDetail says in words why an operator acted, and on what.
-func outboxAuditDetail(e outboxadmin.Audit) string {
+// auditDetail says in words why an operator acted, and on what.
+func auditDetail(e outboxadmin.Audit) string {
 	var d struct {
 		Note, Topic, Key, Group, To string
 		EventIDs                    []string `json:"event_ids"`
