@@ -14,7 +14,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/cmd/millrace/internal/cli"
-	"github.com/millrace-go/millrace/framework/devstack"
 )
 
 // millrace is the command as a process of its own, which owns neither a terminal nor a running service.
@@ -84,21 +83,6 @@ func TestDevExitCode(t *testing.T) {
 	assert.Error(t, command.Run())
 	assert.Equal(t, 1, command.ProcessState.ExitCode(), output)
 	assert.Contains(t, output.String(), "millrace: pubsub: ")
-
-	for _, test := range []struct {
-		command []string
-		code    int
-	}{
-		{[]string{"true"}, 0},
-		{[]string{"sh", "-c", "exit 42"}, 42},
-		{[]string{"sh", "-c", "exit $KEY"}, 7},
-		{[]string{"sh", "-c", "kill -KILL $$"}, 128 + 9},
-		{[]string{"/does/not/exist"}, exitNotRun},
-	} {
-		var output bytes.Buffer
-		code := runCommand(test.command, []string{"KEY=7"}, nil, os.Stdin, &output, &output)
-		assert.Equal(t, test.code, code, "%v: %s", test.command, &output)
-	}
 }
 
 // The command finds the services in its environment.
@@ -158,17 +142,6 @@ func TestDevRunsUntilInterrupted(t *testing.T) {
 	assert.NoError(t, command.Wait(), output)
 }
 
-func TestDevInterruptedWhileStarting(t *testing.T) {
-	signals := make(chan os.Signal, 1)
-	signals <- syscall.SIGINT
-	stack := new(devstack.Stack)
-	err := startStack(stack, []devstack.Service{devstack.Postgres}, signals)
-	if err != nil { // a service that the environment names may be quicker
-		assert.ErrorContains(t, err, "interrupt while the services started")
-	}
-	require.NoError(t, stack.Stop())
-}
-
 // A start that fails tells why.
 func TestDevFails(t *testing.T) {
 	command, output := millrace(t, "dev", "--services=kafka", "--", "true")
@@ -176,15 +149,4 @@ func TestDevFails(t *testing.T) {
 	assert.Error(t, command.Run())
 	assert.Equal(t, cli.ExitFailed, command.ProcessState.ExitCode())
 	assert.Contains(t, output.String(), "scripts/kafka fills it")
-}
-
-// Another terminal is told how to reach a database, but not a password that the environment named.
-func TestDevShowsNoPasswordOfTheEnvironment(t *testing.T) {
-	t.Setenv("MILLRACE_POSTGRES_DSN", "postgres://u:secret@127.0.0.1/x")
-	var output bytes.Buffer
-	printEnvironment(&output, []string{"MILLRACE_POSTGRES_DSN=postgres://u:secret@127.0.0.1/x", "PUBSUB_EMULATOR_HOST=127.0.0.1:1"})
-	assert.Equal(t, "export MILLRACE_POSTGRES_DSN='postgres://u:xxxxx@127.0.0.1/x' # put the password in place of xxxxx\nexport PUBSUB_EMULATOR_HOST='127.0.0.1:1'\n", output.String())
-	output.Reset()
-	printEnvironment(&output, []string{"MILLRACE_POSTGRES_DSN=postgres://u:own@127.0.0.1/y"})
-	assert.Equal(t, "export MILLRACE_POSTGRES_DSN='postgres://u:own@127.0.0.1/y'\n", output.String(), "it is the stack's own")
 }

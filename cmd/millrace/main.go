@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace-go/millrace/cmd/millrace/internal/cli"
 	"github.com/millrace-go/millrace/cmd/millrace/internal/dead"
+	"github.com/millrace-go/millrace/cmd/millrace/internal/dev"
 	"github.com/millrace-go/millrace/cmd/millrace/internal/outbox"
 	"github.com/millrace-go/millrace/cmd/millrace/internal/output"
 )
@@ -131,7 +132,7 @@ func rootCommand(a *cli.App) *cobra.Command {
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	root.SetHelpCommand(helpCommand())
 	root.AddCommand(
-		devCommand(a), versionCommand(a), migrateCommand(a), migrationCommand(a), outbox.Command(a), effectCommand(a), keysCommand(a), scheduleCommand(a), catalogCommand(a), retentionCommand(a), dead.Command(a), consumerCommand(a), relayCommand(a), configCommand(a), explainCommand(a), doctorCommand(a), consoleCommand(a),
+		dev.Command(a), versionCommand(a), migrateCommand(a), migrationCommand(a), outbox.Command(a), effectCommand(a), keysCommand(a), scheduleCommand(a), catalogCommand(a), retentionCommand(a), dead.Command(a), consumerCommand(a), relayCommand(a), configCommand(a), explainCommand(a), doctorCommand(a), consoleCommand(a),
 	)
 	usage := strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", fmt.Sprintf(".FlagUsagesWrapped %d", helpWidth))
 	root.SetUsageTemplate(strings.ReplaceAll(usage, "for more information about a command", "for more about a command"))

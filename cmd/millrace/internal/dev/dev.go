@@ -1,4 +1,5 @@
-package main
+// Package dev is the command "dev": services on this machine, and a program that uses them.
+package dev
 
 import (
 	"context"
@@ -19,7 +20,8 @@ import (
 	"github.com/millrace-go/millrace/internal/reach"
 )
 
-func devCommand(a *cli.App) *cobra.Command {
+// Command is "dev".
+func Command(a *cli.App) *cobra.Command {
 	list := "postgres,pubsub,kafka"
 	c := &cobra.Command{
 		Use: "dev [-- COMMAND ARGUMENTS…]", Short: "Run PostgreSQL and brokers on this machine, for development",

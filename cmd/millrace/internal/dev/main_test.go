@@ -1,0 +1,9 @@
+package dev
+
+import (
+	"testing"
+
+	"github.com/millrace-go/millrace/framework/devstack/devtest"
+)
+
+func TestMain(m *testing.M) { devtest.Main(m) }
