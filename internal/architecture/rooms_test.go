@@ -11,11 +11,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// room is a package below a transport: which of the other rooms it may import. One with others is pure: beside these rooms it
+// room is a package below another: which of the other rooms it may import. One with others is pure: beside these rooms it
 // may import only those packages, so that it has no I/O, no clock that runs and no goroutine.
 type room struct{ rooms, others []string }
 
-// rooms are those of each transport.
+// rooms are those of each package that has some.
 var rooms = map[string]map[string]room{
 	"transport/kafka": {
 		"backoff":  {others: []string{"context", "time"}},
@@ -42,40 +42,47 @@ var rooms = map[string]map[string]room{
 		"receive":  {rooms: []string{"conn", "nack", "publish", "resource", "setting", "stream", "wire"}},
 		"publish":  {rooms: []string{"conn", "resource", "wire"}},
 	},
+	"cmd/millrace": {
+		"output": {},
+		"cli":    {rooms: []string{"output"}},
+		"dead":   {rooms: []string{"cli", "output"}},
+		"outbox": {rooms: []string{"cli", "output"}},
+		"dev":    {rooms: []string{"cli"}},
+	},
 }
 
 // sections of docs/design.md have a table of the rooms.
-var sections = map[string]string{"transport/kafka": "Kafka", "transport/pubsub": "Pub/Sub"}
+var sections = map[string]string{"transport/kafka": "Kafka", "transport/pubsub": "Pub/Sub", "cmd/millrace": "The command"}
 
 func TestRooms(t *testing.T) {
 	t.Parallel()
 	design, err := os.ReadFile("../../docs/design.md")
 	require.NoError(t, err)
-	for transport, rooms := range rooms {
-		_, section, written := strings.Cut(string(design), "\n## "+sections[transport]+"\n")
-		require.True(t, written, "docs/design.md has no section about %s", transport)
+	for pkg, rooms := range rooms {
+		_, section, written := strings.Cut(string(design), "\n## "+sections[pkg]+"\n")
+		require.True(t, written, "docs/design.md has no section about %s", pkg)
 		section, _, _ = strings.Cut(section, "\n## ")
-		internal := module + transport + "/internal/"
+		internal := module + pkg + "/internal/"
 		found := map[string]bool{}
-		for _, line := range list(t, "-f", `{{.ImportPath}}{{range .Imports}} {{.}}{{end}}`, "./"+transport+"/internal/...") {
+		for _, line := range list(t, "-f", `{{.ImportPath}}{{range .Imports}} {{.}}{{end}}`, "./"+pkg+"/internal/...") {
 			words := strings.Fields(line)
 			name := strings.TrimPrefix(words[0], internal)
 			room, known := rooms[name]
-			if !assert.True(t, known, "%s/internal/%s is no room that this test knows", transport, name) {
+			if !assert.True(t, known, "%s/internal/%s is no room that this test knows", pkg, name) {
 				continue
 			}
 			found[name] = true
-			assert.Contains(t, section, "\n| `"+name+"` |", "docs/design.md does not say what %s/internal/%s is", transport, name)
+			assert.Contains(t, section, "\n| `"+name+"` |", "docs/design.md does not say what %s/internal/%s is", pkg, name)
 			for _, imported := range words[1:] {
 				if other, within := strings.CutPrefix(imported, internal); within {
-					assert.Contains(t, room.rooms, other, "%s/internal/%s imports %s", transport, name, other)
+					assert.Contains(t, room.rooms, other, "%s/internal/%s imports %s", pkg, name, other)
 				} else if room.others != nil {
-					assert.Contains(t, room.others, imported, "%s/internal/%s is pure, and imports %s", transport, name, imported)
+					assert.Contains(t, room.others, imported, "%s/internal/%s is pure, and imports %s", pkg, name, imported)
 				}
-				assert.NotEqual(t, module+transport, imported, "%s imports the package that it serves", name)
+				assert.NotEqual(t, module+pkg, imported, "%s imports the package that it serves", name)
 			}
 		}
-		require.Len(t, found, len(rooms), transport)
+		require.Len(t, found, len(rooms), pkg)
 	}
 }
 
@@ -84,8 +91,8 @@ func TestRoomsAreSmall(t *testing.T) {
 	t.Parallel()
 	const mostFiles, mostLines = 20, 2500
 	var dirs []string
-	for transport := range rooms {
-		dirs = append(dirs, list(t, "-f", "{{.Dir}}", "./"+transport, "./"+transport+"/internal/...")...)
+	for pkg := range rooms {
+		dirs = append(dirs, list(t, "-f", "{{.Dir}}", "./"+pkg, "./"+pkg+"/internal/...")...)
 	}
 	for _, dir := range dirs {
 		files, err := filepath.Glob(filepath.Join(dir, "*.go"))
