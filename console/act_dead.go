@@ -75,10 +75,7 @@ func (q *request) planDead(form url.Values, states []string, verb string, more .
 	if f.State() == "dead" {
 		p.Question = count(p.N) + " " + words.Pick(p.N.N, "dead letter?", "dead letters?")
 	}
-	if p.N.AtLeast || p.N.N > int64(sample.Events) {
-		p.Of = "of the newest " + number(sample.Events)
-	}
-	if p.N.AtLeast {
+	if p.Of = scope(sample); p.N.AtLeast {
 		p.Warning = notCounted
 	}
 	for _, g := range sample.Groups[:min(len(sample.Groups), 10)] {

@@ -1,6 +1,7 @@
 package console_test
 
 import (
+	"html"
 	"net/http"
 	"regexp"
 	"slices"
@@ -92,7 +93,16 @@ func TestManyDeadLetters(t *testing.T) {
 	assert.NotContains(t, s.get(http.StatusOK, "/do/replay?consumer=shop/book"), `class="danger"`, "these are counted")
 	s.exec(`insert into {schema}.claim_failed (consumer, record, event_id, state, handler, topic) select 1, gen_random_uuid(), 'g' || i, 'dead', 'h', 't' from generate_series(1, 8000) i`)
 	s.exec(`update {schema}.claim_failed set topic = 'other' where id = (select min(id) from {schema}.claim_failed where state = 'dead')`)
-	assert.Contains(t, text(s.get(http.StatusOK, "/dead?topic=other")), "None of the newest matches. The older ones were not searched")
+	other := s.get(http.StatusOK, "/dead?topic=other")
+	assert.Contains(t, text(other), "Causes 0+ match; the newest 10,000 were searched")
+	assert.Contains(t, text(other), `None of the newest matches. "Search older" below goes on`)
+	_, older, found := strings.Cut(other, `href="/console/orders/dead?after=`)
+	require.True(t, found)
+	older, _, _ = strings.Cut(older, `"`)
+	page = text(s.get(http.StatusOK, "/dead?after="+html.UnescapeString(older)))
+	assert.Contains(t, page, "e1 shop/book", "it is among the older ones")
+	assert.NotContains(t, page, "Search older", "all were searched")
+	assert.Contains(t, text(s.get(http.StatusOK, "/do/discard?topic=t")), "nothing was changed; of the newest 2,000")
 	assert.Contains(t, text(s.get(http.StatusOK, "/do/replay?topic=other")), "the older ones are not searched here")
 }
 
@@ -121,6 +131,7 @@ func TestManyFailedEvents(t *testing.T) {
 	group, _, _ = strings.Cut(group, "#")
 	assert.Contains(t, text(s.get(http.StatusOK, "/outbox?group="+group)), "f2100 order.placed dead")
 	s.warns("/do/outbox-retry?group="+group, "Retry 2,000+ events of the outbox?")
+	assert.Contains(t, text(s.get(http.StatusOK, "/outbox?group=nothing")), "None of the newest 2,000 of each state. Older ones: millrace outbox list --group nothing")
 	assert.Contains(t, text(s.get(http.StatusOK, "/do/outbox-retry?group=nothing")), "the older ones are not searched here")
 
 	s.exec(`alter table {schema}.outbox rename to away; create view {schema}.outbox as select a.* from {schema}.away a, pg_sleep(30)`)

@@ -30,10 +30,11 @@ type deadPage struct {
 	Wrong   bool
 	Causes  []cause
 	Total   outboxadmin.Count // that match
-	Sampled int               // of how many of the newest the causes are; 0: of all
+	Of      string            // which events were counted; "" for all
 	Events  []deadletter.Event
 	After   bool         // it is not the first page
 	Next    template.URL // the query of the next page; "" for none
+	Partly  bool         // the search has ended before the page was full
 	Replays []replayView
 	Failure string // why they are not counted
 	Unasked bool   // nobody has claimed anything in this schema
@@ -96,9 +97,7 @@ func (q *request) deadList(f filter.Filter) error {
 		}
 		p.Causes = append(p.Causes, cause{g, encode(with), chosen})
 	}
-	if causes.AtLeast || causes.Selected > causes.Events {
-		p.Sampled = causes.Events
-	}
+	p.Of = scope(causes)
 	all := causes
 	if f.Get("group") != "" {
 		if all, err = q.sample(f, f.Selection(time.Now())); err != nil {
@@ -112,18 +111,23 @@ func (q *request) deadList(f filter.Filter) error {
 		return errNotFound
 	}
 	p.After = after > 0
-	p.Events, err = read(q, fmt.Sprintf("dead list %d %s", after, p.Query), fresh, func(ctx context.Context, db *database) ([]deadletter.Event, error) {
-		return deadletter.List(ctx, db.Pool, db.Schema, deadletter.Listing{Selection: f.Selection(time.Now()), Limit: maxListed + 1, After: after, Newest: true})
+	type list struct {
+		events []deadletter.Event
+		older  int64
+	}
+	l, err := read(q, fmt.Sprintf("dead list %d %s", after, p.Query), fresh, func(ctx context.Context, db *database) (l list, err error) {
+		l.events, l.older, err = deadletter.ListNewest(ctx, db.Pool, db.Schema, deadletter.Listing{Selection: f.Selection(time.Now()), Limit: maxListed, After: after})
+		return l, err
 	})
 	if err != nil {
 		p.Failure = said(err)
 	}
-	if len(p.Events) > maxListed {
-		p.Events = p.Events[:maxListed]
+	if p.Events = l.events; l.older > 0 {
 		next := f.Query()
-		next.Set("after", strconv.FormatInt(p.Events[maxListed-1].ID, 10))
+		next.Set("after", strconv.FormatInt(l.older, 10))
 		p.Next = template.URL(next.Encode()) // it is encoded
 	}
+	p.Partly = l.older > 0 && len(l.events) < maxListed
 	q.render(http.StatusOK, "page_dead.html", "Dead letters", "dead", p)
 	return nil
 }
@@ -136,6 +140,17 @@ func (q *request) sample(f filter.Filter, s deadletter.Selection) (deadletter.Sa
 }
 
 // matching is how many events a sample's selection has.
+// scope says of which events a sample is; "" for all.
+func scope(s deadletter.Sample) string {
+	switch {
+	case s.Searched > 0:
+		return "the newest " + number(s.Searched) + " were searched"
+	case s.AtLeast || s.Selected > s.Events:
+		return "of the newest " + number(s.Events)
+	}
+	return ""
+}
+
 func matching(s deadletter.Sample) outboxadmin.Count {
 	return outboxadmin.Count{N: int64(s.Selected), AtLeast: s.AtLeast}
 }

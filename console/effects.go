@@ -17,8 +17,9 @@ type effectsPage struct {
 	State   string
 	States  []string
 	Entries []effect.Entry
-	More    bool // there are more than are listed
-	Newest  bool // the last call is first
+	More    bool   // there are more than are listed
+	Newest  bool   // the last call is first, and the last 10,000 were searched
+	Command string // lists them all
 	One     *effect.Entry
 	Body    body   // its response
 	EventID string // that its key ends with
@@ -38,6 +39,7 @@ func (q *request) effects() error {
 		return nil
 	}
 	p.Newest = p.State == "done" || p.State == "not_done" || p.State == "all" // those that wait for nobody
+	p.Command = q.db.reach.Command("", "effect", "list", "--state", p.State)
 	var err error
 	p.Entries, err = read(q, "effects "+p.State, fresh, func(ctx context.Context, db *database) ([]effect.Entry, error) {
 		return effect.List(ctx, db.Pool, db.Schema, effect.Listing{State: p.State, Limit: maxListed + 1, Newest: p.Newest})

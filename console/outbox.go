@@ -19,6 +19,7 @@ type outboxPage struct {
 	Failure string // why the groups are not known
 	Events  []outboxadmin.Event
 	Group   string
+	Command string // lists all events of the group
 }
 
 // holder is a relay with a cell for each shard.
@@ -44,6 +45,7 @@ func (q *request) outbox() error {
 			p.Failure = said(err)
 		}
 		if p.Group != "" {
+			p.Command = q.db.reach.Command("", "outbox", "list", "--group", p.Group)
 			p.Events, err = read(q, "outbox group "+p.Group, fresh, func(ctx context.Context, db *database) ([]outboxadmin.Event, error) {
 				return outboxadmin.List(ctx, db.Pool, db.Schema, outboxadmin.Listing{States: []string{"dead", "retrying", "discarded"}, Group: p.Group, Limit: maxListed, Newest: true})
 			})

@@ -21,9 +21,6 @@ type Listing struct {
 	Selection       // States: all
 	Limit     int   // Default: 100
 	After     int64 // only events behind the one with this Event.ID in the list. Default: all
-
-	// Newest lists the newest first, and reads a bounded number of events, as SampleGroups does. Default: the longest there first.
-	Newest bool
 }
 
 // Event is an event whose handler failed. Times are the server's.
@@ -66,31 +63,44 @@ type Attempt struct {
 	Error string    `json:"error"`
 }
 
-// List returns events that failed in the schema ("" means "millrace"), the longest there first, unless Newest is set.
+// List returns events that failed in the schema ("" means "millrace"), the longest there first.
 func List(ctx context.Context, db pgtx.DB, schema string, l Listing) ([]Event, error) {
-	if l.Limit == 0 {
-		l.Limit = 100
-	}
-	return find(ctx, db, schema, "list failed events", l, false)
+	return find(ctx, db, schema, "list failed events", l, false, l.oldest)
+}
+
+// ListNewest is List with the newest first. It reads a bounded number of events, as SampleGroups does, and so may find fewer than Limit
+// although there are more: Listing.After = older goes on where it has ended. older is 0 where no event is left. The oldest of a Key are
+// in all parts.
+func ListNewest(ctx context.Context, db pgtx.DB, schema string, l Listing) (events []Event, older int64, err error) {
+	events, err = find(ctx, db, schema, "list newest failed events", l, false, func(ctx context.Context, tx pgx.Tx, schema string) ([]selected, error) {
+		part, err := l.newest(ctx, tx, schema, cmp.Or(l.After, math.MaxInt64), l.limit())
+		older = part.older
+		return part.events, err
+	})
+	slices.Reverse(events)
+	return events, older, err
+}
+
+func (l Listing) limit() int { return cmp.Or(l.Limit, 100) }
+
+func (l Listing) oldest(ctx context.Context, tx pgx.Tx, schema string) ([]selected, error) {
+	return l.page(ctx, tx, schema, l.After, math.MaxInt64, l.limit())
 }
 
 // Show returns the event with payload, metadata and the last attempts, once for each consumer that it failed for; consumer
 // may be "" for all of them. It is empty when there is none.
 func Show(ctx context.Context, db pgtx.DB, schema, eventID, consumer string) ([]Event, error) {
-	return find(ctx, db, schema, "show failed event", Listing{Selection: Selection{EventIDs: []string{eventID}, Consumer: consumer}, Limit: 1000}, true)
+	l := Listing{Selection: Selection{EventIDs: []string{eventID}, Consumer: consumer}, Limit: 1000}
+	return find(ctx, db, schema, "show failed event", l, true, l.oldest)
 }
 
-func find(ctx context.Context, db pgtx.DB, schema, action string, l Listing, detail bool) (found []Event, err error) {
+// find returns what choose selects, the longest there first.
+func find(ctx context.Context, db pgtx.DB, schema, action string, l Listing, detail bool, choose func(context.Context, pgx.Tx, string) ([]selected, error)) (found []Event, err error) {
 	if err := l.validate(); err != nil {
 		return nil, fmt.Errorf("%s: %w", action, err)
 	}
 	err = administer(ctx, db, schema, action, func(ctx context.Context, tx pgx.Tx, schema string) error {
-		var page []selected
-		if l.Newest {
-			page, _, err = l.newest(ctx, tx, schema, cmp.Or(l.After, math.MaxInt64), l.Limit)
-		} else {
-			page, err = l.page(ctx, tx, schema, l.After, math.MaxInt64, l.Limit)
-		}
+		page, err := choose(ctx, tx, schema)
 		if err != nil {
 			return err
 		}
@@ -102,9 +112,7 @@ func find(ctx context.Context, db pgtx.DB, schema, action string, l Listing, det
 		if err != nil {
 			return err
 		}
-		if found, err = pgx.CollectRows(rows, scanFailed); l.Newest {
-			slices.Reverse(found)
-		}
+		found, err = pgx.CollectRows(rows, scanFailed)
 		return err
 	}, pgtx.Isolation(pgx.RepeatableRead)) // one snapshot
 	return found, err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 
@@ -25,6 +26,9 @@ type Sample struct {
 	Events   int          // that were grouped
 	Selected int          // events in the whole selection
 	AtLeast  bool         // Selected or more: they are not counted to the end
+	// Searched is how many of the newest events were searched, where there are older ones and fewer were found than are grouped. 0: no
+	// event was left out.
+	Searched int
 }
 
 // SampleGroups groups the newest 2,000 events that are selected: dead letters, unless States says otherwise. However many events failed,
@@ -39,16 +43,16 @@ func SampleGroups(ctx context.Context, db pgtx.DB, schema string, s Selection) (
 		return sample, fmt.Errorf("sample error groups: %w", err)
 	}
 	err = administer(ctx, db, schema, "sample error groups", func(ctx context.Context, tx pgx.Tx, schema string) error {
-		page, more, err := s.newest(ctx, tx, schema, math.MaxInt64, sampleSize)
+		part, err := s.newest(ctx, tx, schema, math.MaxInt64, sampleSize)
 		if err != nil {
 			return err
 		}
 		var g grouping
-		for _, f := range page {
+		for _, f := range part.events {
 			g.add(f)
 		}
-		sample.Events, sample.Selected, sample.AtLeast = len(page), len(page), more
-		if sample.Groups, err = g.finish(ctx, tx, schema); err != nil || !more || !s.counted() {
+		sample.Events, sample.Selected, sample.AtLeast, sample.Searched = len(part.events), len(part.events), part.older > 0, part.searched
+		if sample.Groups, err = g.finish(ctx, tx, schema); err != nil || !sample.AtLeast || !s.counted() {
 			return err
 		}
 		counts, err := s.count(ctx, tx, schema, math.MaxInt64)
@@ -61,17 +65,24 @@ func SampleGroups(ctx context.Context, db pgtx.DB, schema string, s Selection) (
 	return sample, err
 }
 
-// newest returns the last events that are selected before one, the newest first, at most limit; more says that there may be older ones.
-func (s Selection) newest(ctx context.Context, tx pgx.Tx, schema string, before int64, limit int) (page []selected, more bool, err error) {
+// part is some of the events that are selected, the newest first.
+type part struct {
+	events   []selected
+	older    int64 // where those begin that may be selected, too; 0: none is left
+	searched int   // how many were searched, where that has ended the part
+}
+
+// newest returns the last events that are selected before one, at most limit.
+func (s Selection) newest(ctx context.Context, tx pgx.Tx, schema string, before int64, limit int) (p part, err error) {
 	for _, setting := range []string{"plan", "indexed"} {
 		if _, err := tx.Exec(ctx, query(setting, schema)); err != nil {
-			return nil, false, err
+			return p, err
 		}
 	}
 	if !s.Until.IsZero() {
 		var until int64
 		if err := tx.QueryRow(ctx, query("until", schema), s.Until).Scan(&until); err != nil {
-			return nil, false, err
+			return p, err
 		}
 		before = min(before, until)
 	}
@@ -100,19 +111,29 @@ func (s Selection) newest(ctx context.Context, tx pgx.Tx, schema string, before 
 	}
 	rows, err := tx.Query(ctx, query(name, schema), args...)
 	if err != nil {
-		return nil, false, err
+		return p, err
 	}
 	ids, err := pgx.CollectRows(rows, pgx.RowTo[int64])
 	if err != nil {
-		return nil, false, err
+		return p, err
 	}
 	rows, err = tx.Query(ctx, query("recent", schema), ids, limit+1, states, operator.Optional(s.Consumer), operator.Optional(s.Key), operator.Optional(s.Topic),
 		operator.Optional(s.Reason), operator.OptionalTime(s.Since), operator.OptionalTime(s.Until), operator.Optional(s.Group))
 	if err != nil {
-		return nil, false, err
+		return p, err
 	}
-	page, err = pgx.CollectRows(rows, scanSelected)
-	return page[:min(len(page), limit)], len(page) > limit || len(ids) >= window, err
+	if p.events, err = pgx.CollectRows(rows, scanSelected); err != nil {
+		return p, err
+	}
+	if len(ids) >= window { // behind those stand the oldest of a key
+		slices.Sort(ids)
+		p.older, p.searched = ids[len(ids)-window], window
+	}
+	if len(p.events) > limit {
+		p.events = p.events[:limit]
+		p.older, p.searched = max(p.older, p.events[limit-1].id), 0
+	}
+	return p, nil
 }
 
 // Counts returns how many events failed, by consumer and state. It reads no event.

@@ -44,9 +44,9 @@ func TestSampleGroups(t *testing.T) {
 	assert.Equal(t, []any{1, 1, false}, []any{of.Events, of.Selected, of.AtLeast}, "its index has it")
 	assert.Zero(t, sample(deadletter.Selection{Consumer: "nobody"}).Selected)
 	of = sample(deadletter.Selection{Topic: "rare"})
-	assert.Equal(t, []any{0, 0, true}, []any{of.Events, of.Selected, of.AtLeast}, "it is older than the 10,000 that are searched")
+	assert.Equal(t, []any{0, 0, true, 10_000}, []any{of.Events, of.Selected, of.AtLeast, of.Searched}, "it is older than the 10,000 that are searched")
 	of = sample(deadletter.Selection{Reason: "attempts"})
-	assert.Equal(t, []any{2000, 2000, true}, []any{of.Events, of.Selected, of.AtLeast})
+	assert.Equal(t, []any{2000, 2000, true, 0}, []any{of.Events, of.Selected, of.AtLeast, of.Searched})
 	assert.Equal(t, 10, sample(deadletter.Selection{EventIDs: []string{"e1", "e2", "e3", "e4", "e5", "e6", "e7", "e8", "e9", "e10"}}).Selected)
 
 	counts, err := deadletter.Counts(t.Context(), f.pool, f.schema)
@@ -64,8 +64,7 @@ func TestListNewest(t *testing.T) {
 	}
 	f.keep("e4", "labour/count", "k", "blocked", "blocked", "")
 	list := func(l deadletter.Listing) (ids []string, last int64) {
-		l.Newest = true
-		found, err := deadletter.List(t.Context(), f.pool, f.schema, l)
+		found, _, err := deadletter.ListNewest(t.Context(), f.pool, f.schema, l)
 		require.NoError(t, err)
 		for _, e := range found {
 			ids, last = append(ids, e.EventID), e.ID
@@ -96,7 +95,7 @@ func TestTheNewestOfWhatIsOld(t *testing.T) {
 		from (select n, now() - (10500 - n) * interval '1 s' as at from generate_series(1, 10500) n) f`)
 	f.sql(`delete from {schema}.claim_failed where event_id = 'e0' or event_id = 'e998'`)
 	list := func(s deadletter.Selection) (ids []string) {
-		found, err := deadletter.List(t.Context(), f.pool, f.schema, deadletter.Listing{Selection: s, Limit: 3, Newest: true})
+		found, _, err := deadletter.ListNewest(t.Context(), f.pool, f.schema, deadletter.Listing{Selection: s, Limit: 3})
 		require.NoError(t, err)
 		for _, e := range found {
 			ids = append(ids, e.EventID)
@@ -110,4 +109,40 @@ func TestTheNewestOfWhatIsOld(t *testing.T) {
 	assert.Empty(t, list(deadletter.Selection{Until: first}))
 	assert.Equal(t, []string{"e10500", "e10499", "e10498"}, list(deadletter.Selection{Until: time.Now().Add(time.Hour)}))
 	assert.Equal(t, []string{"e1"}, list(deadletter.Selection{Key: "k", States: []string{"dead"}}))
+}
+
+// A search of the newest events that has ended tells where it goes on: part by part all that is selected is found, once, whatever the
+// selection, and each part reads a bounded number.
+func TestTheNewestPartByPart(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.keep("e0", "labour/notify", "", "dead", "attempts", "")
+	f.keep("x", "labour/count", "", "dead", "attempts", "")
+	f.sql(`delete from {schema}.claim_failed`)
+	// Of 25,000 events that failed alike each 5,000th is another consumer's, of another topic, dead, and failed again just now.
+	f.sql(`insert into {schema}.claim_failed (consumer, record, event_id, key, state, handler, topic, reason, first_at, failed_at)
+		select case when rare then 2 else 1 end, gen_random_uuid(), 'e' || n, 'k', case when rare then 'dead' else 'blocked' end, 'handler', case when rare then 'rare' else 'topic' end,
+			'attempts', at, case when rare then now() else at end
+		from (select n, n % 5000 = 0 as rare, now() - interval '1 day' + n * interval '1 ms' as at from generate_series(1, 25000) n) f`)
+	var group string
+	require.NoError(t, f.pool.QueryRow(t.Context(), `select min(error_group) from `+f.schema+`.claim_failed`).Scan(&group))
+	both := []string{"dead", "blocked"}
+	for name, s := range map[string]deadletter.Selection{
+		"consumer and cause": {Consumer: "labour/count", Group: group, States: both}, "topic": {Topic: "rare"}, "states of a key": {Key: "k", States: []string{"dead"}}, "since": {Since: time.Now().Add(-time.Hour), States: both},
+		"until": {Until: time.Now().Add(time.Hour), States: both, Topic: "rare"}, "one cause": {Group: group, Topic: "rare"},
+	} {
+		var ids []string
+		parts := 0
+		for l := (deadletter.Listing{Selection: s, Limit: 2}); parts == 0 || l.After > 0; parts++ {
+			require.Less(t, parts, 10, name)
+			found, older, err := deadletter.ListNewest(t.Context(), f.pool, f.schema, l)
+			require.NoError(t, err, name)
+			require.True(t, older == 0 || l.After == 0 || older < l.After, name)
+			for _, e := range found {
+				ids = append(ids, e.EventID)
+			}
+			l.After = older
+		}
+		assert.Equal(t, []string{"e25000", "e20000", "e15000", "e10000", "e5000"}, ids, name)
+	}
 }
