@@ -109,11 +109,12 @@ func (s *system) audit(ctx context.Context, end bool) (found []finding, err erro
 // compare finds orders that clients were promised and do not exist, and charges that are not one for each order.
 func (s *system) compare(ctx context.Context, conn *pgx.Conn, end bool) (found []finding, err error) {
 	type made struct {
-		key string
-		at  time.Time
+		key    string
+		at     time.Time
+		toldOf bool
 	}
 	orders := map[string]made{}
-	rows, err := conn.Query(ctx, `select id::text, client_key, at from orders`)
+	rows, err := conn.Query(ctx, `select id::text, client_key, at, exists (select from notices n where n.order_id = o.id) from orders o`)
 	if err != nil {
 		return nil, err
 	}
@@ -121,7 +122,7 @@ func (s *system) compare(ctx context.Context, conn *pgx.Conn, end bool) (found [
 		id  string
 		one made
 	)
-	if _, err := pgx.ForEachRow(rows, []any{&id, &one.key, &one.at}, func() error { orders[id] = one; return nil }); err != nil {
+	if _, err := pgx.ForEachRow(rows, []any{&id, &one.key, &one.at, &one.toldOf}, func() error { orders[id] = one; return nil }); err != nil {
 		return nil, err
 	}
 	add := func(class string, at time.Time, format string, args ...any) {
@@ -144,8 +145,8 @@ func (s *system) compare(ctx context.Context, conn *pgx.Conn, end bool) (found [
 		return found, nil
 	}
 	for id, order := range orders {
-		if charges[id] == 0 {
-			add(lost, order.at, "order %s was not charged", id)
+		if order.toldOf && charges[id] == 0 {
+			add(lost, order.at, "order %s was told of and not charged", id)
 		}
 	}
 	for key, at := range s.driver.sent {
@@ -168,11 +169,12 @@ type counts struct {
 	Shipments int `json:"shipments"`
 	Notices   int `json:"notices"`
 	Charges   int `json:"charges"`
-	Held      int `json:"held"` // events in the outbox, and those that failed
+	Judged    int `json:"judged"` // orders whose place among those of their account the auditor has seen
+	Held      int `json:"held"`   // events in the outbox, and those that failed
 }
 
 func (c counts) complete() bool {
-	return c.Sent == c.Answered && c.Orders >= c.Sent && c.Shipments >= c.Orders && c.Notices >= c.Orders && c.Charges >= c.Orders && c.Held == 0
+	return c.Sent == c.Answered && c.Orders >= c.Sent && c.Shipments >= c.Orders && c.Notices >= c.Orders && c.Charges >= c.Orders && c.Judged >= c.Orders && c.Held == 0
 }
 
 func (s *system) count(ctx context.Context) (c counts, err error) {
@@ -186,5 +188,9 @@ func (s *system) count(ctx context.Context) (c counts, err error) {
 				+ (select count(*) from chaos.claim_failed where state <> 'nacked')
 				+ (select count(*) from chaos.effect where state in ('running', 'pending', 'doubt'))`).Scan(&c.Orders, &c.Shipments, &c.Notices, &c.Held)
 	})
+	c.Judged = min(c.Shipments, c.Notices)
+	if s.observer != nil {
+		c.Judged = s.observer.judged()
+	}
 	return c, err
 }

@@ -121,6 +121,7 @@ func Run(ctx context.Context, cfg Config) (r *Result, err error) {
 	if err := s.settle(ctx, r); err != nil {
 		return nil, err
 	}
+	s.cast.close() // a process that does not stop now has ended without a fault
 	return r, s.tell(ctx, r)
 }
 

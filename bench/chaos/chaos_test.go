@@ -2,11 +2,15 @@ package chaos
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"encoding/xml"
 	"errors"
+	"fmt"
 	"io"
 	"os"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -16,12 +20,16 @@ import (
 
 	"github.com/millrace-go/millrace/framework/devstack"
 	"github.com/millrace-go/millrace/framework/devstack/devtest"
+	"github.com/millrace-go/millrace/internal/role"
 )
 
 // The processes of the system are the tests' program.
 func TestMain(m *testing.M) {
 	if Playing() {
 		os.Exit(Play())
+	}
+	if play := testRoles[role.Name()]; play != nil {
+		os.Exit(role.Play(play))
 	}
 	devtest.Main(m, goleak.IgnoreTopFunction("go.opencensus.io/stats/view.(*worker).start"))
 }
@@ -54,6 +62,111 @@ func TestConfigIsChecked(t *testing.T) {
 	require.ErrorContains(t, err, `-kinds has "flood"`)
 	_, err = Run(t.Context(), Config{Broker: PubSub, Duration: time.Minute, Kinds: []string{"kill broker"}, Out: io.Discard})
 	require.ErrorContains(t, err, "no kind of fault for pubsub")
+}
+
+// A run in which nothing was found is not good when it could have found nothing.
+func TestFlawedRunIsNotGood(t *testing.T) {
+	t.Parallel()
+	done, failed := happened{fault: fault{Kind: "kill relay"}}, happened{fault: fault{Kind: "end backends"}, Error: "no connection"}
+	right := func() *Result {
+		return &Result{
+			Kinds:  []kind{{name: "kill relay"}, {name: "end backends"}},
+			Faults: []happened{done, failed, {fault: failed.fault}}, // one of a kind is enough
+			Counts: counts{Orders: 3, Judged: 3},
+		}
+	}
+	assert.Empty(t, right().Flaws())
+	assert.True(t, right().Good())
+	for want, spoil := range map[string]func(*Result){
+		`no fault "end backends" was done`:                 func(r *Result) { r.Faults = []happened{done, failed, failed} },
+		`no fault "kill relay" was done`:                   func(r *Result) { r.Faults = []happened{{fault: failed.fault}} },
+		"relay 1 ended":                                    func(r *Result) { r.Unasked = []string{"relay 1 ended"} },
+		"the auditor has seen the place of 2 orders, of 3": func(r *Result) { r.Counts.Judged = 2 },
+		"the auditor has seen the place of 0 orders, of 0": func(r *Result) { r.Counts = counts{} },
+	} {
+		r := right()
+		spoil(r)
+		assert.Equal(t, []string{want}, r.Flaws())
+		assert.False(t, r.Good(), want)
+		var text, line bytes.Buffer
+		require.NoError(t, r.Write(&text))
+		assert.Contains(t, text.String(), want+"\n")
+		require.NoError(t, r.WriteJSON(&line))
+		assert.Contains(t, line.String(), `"good":false,"flaws":[`)
+	}
+}
+
+func TestObserverJudgesEveryOrder(t *testing.T) {
+	t.Parallel()
+	o := &observer{seen: map[string]bool{}, last: map[string]int64{}}
+	for _, one := range []order{{ID: "1", Account: "a", Version: 1}, {ID: "3", Account: "a", Version: 3}, {ID: "1", Account: "a", Version: 1}, {ID: "b", Account: "b", Version: 1}} {
+		o.see(one, time.Now())
+	}
+	assert.Empty(t, o.findings(), "an order that comes again overtakes nobody")
+	assert.Equal(t, 3, o.judged())
+	o.see(order{ID: "2", Account: "a", Version: 2}, time.Now())
+	assert.Equal(t, 4, o.judged())
+	require.Len(t, o.findings(), 1)
+	assert.Equal(t, "order 2 of a was published as number 2 after number 3", o.findings()[0].What)
+	whole := counts{Sent: 4, Answered: 4, Orders: 4, Shipments: 4, Notices: 4, Charges: 4, Judged: 4}
+	assert.True(t, whole.complete())
+	whole.Judged = 3
+	assert.False(t, whole.complete(), "the run waits for the observer")
+}
+
+// testRoles are processes that end as those of the system should not.
+var testRoles = map[string]func(ctx context.Context, cfg config, told <-chan string) error{
+	"diligent": func(ctx context.Context, _ config, _ <-chan string) error {
+		fmt.Println("it works")
+		<-ctx.Done()
+		return nil
+	},
+	"leaver": func(ctx context.Context, _ config, told <-chan string) error {
+		fmt.Println("it works")
+		select {
+		case <-told:
+		case <-ctx.Done():
+		}
+		return nil
+	},
+	"careless": func(ctx context.Context, _ config, _ <-chan string) error {
+		fmt.Println("it works")
+		<-ctx.Done()
+		return errors.New("something is left")
+	},
+	"beginner": func(context.Context, config, <-chan string) error { return errors.New("PostgreSQL is away") },
+}
+
+func TestEndsAreCounted(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		role            string
+		befalls         func(ctx context.Context, one *child) error
+		unasked, inVain string
+	}{
+		{"diligent", func(ctx context.Context, one *child) error { return one.kill(ctx) }, "", ""},
+		{"diligent", func(ctx context.Context, one *child) error { return one.replace(ctx) }, "", ""},
+		{"leaver", func(ctx context.Context, one *child) error { return one.tell(ctx, tellHold, 0) }, "leaver 0 ended 1 times by itself or badly, at last: <nil>", ""},
+		{"careless", func(ctx context.Context, one *child) error { return one.replace(ctx) }, "careless 0 ended 1 times by itself or badly, at last: exit status 2", ""},
+		{"beginner", func(context.Context, *child) error { return nil }, "", "beginner 0 was started 2 times in vain, at last: exit status 2"},
+	} {
+		t.Run(test.role, func(t *testing.T) {
+			t.Parallel()
+			one := &child{role: test.role}
+			c := &cast{logs: io.Discard, children: []*child{one}}
+			c.ctx, c.stop = context.WithCancel(t.Context())
+			defer c.stop()
+			var lives sync.WaitGroup
+			lives.Go(func() { c.once(one) })
+			require.NoError(t, test.befalls(c.ctx, one))
+			lives.Wait()
+			if test.inVain != "" {
+				c.once(one)
+			}
+			assert.Equal(t, test.unasked, strings.Join(c.unasked(), "; "))
+			assert.Equal(t, test.inVain, strings.Join(c.unstarted(), "; "))
+		})
+	}
 }
 
 // planted is one wrong of each class, and a right order beside them.
@@ -94,7 +207,7 @@ func TestAuditorFindsEachClass(t *testing.T) {
 		s.driver.sent[key], s.driver.answers[key] = time.Now(), id
 	}
 	s.driver.sent["unanswered"] = time.Now()
-	for _, id := range []string{"1", "2", "3", "4", "5", "5"} {
+	for _, id := range []string{"1", "3", "5", "5"} {
 		provider.book("00000000-0000-0000-0000-00000000000"+id, "")
 	}
 	found, err := s.audit(t.Context(), true)
@@ -106,7 +219,7 @@ func TestAuditorFindsEachClass(t *testing.T) {
 	}
 	const id = "order 00000000-0000-0000-0000-00000000000"
 	for class, want := range map[string][]string{
-		lost:      {id + "4 was not shipped", id + "9 was not told of", "key vanished was answered with " + id + "8, which does not exist"},
+		lost:      {id + "4 was not shipped", id + "9 was not told of", id + "2 was told of and not charged", "key vanished was answered with " + id + "8, which does not exist"},
 		doubled:   {"key twice made 2 orders", id + "2 was shipped 2 times", id + "5 was charged 2 times"},
 		invented:  {id + "9 was shipped and does not exist"},
 		overtaken: {id + "2 of a came as number 2 after number 3 in shipments"},
@@ -125,7 +238,7 @@ func checkOutputs(t *testing.T, r *Result) {
 	t.Helper()
 	var text, line, drawing bytes.Buffer
 	require.NoError(t, r.Write(&text))
-	assert.Contains(t, text.String(), "lost 3, doubled 3, invented 1, overtaken 1, in doubt 1, stuck 3, accused 1")
+	assert.Contains(t, text.String(), "lost 4, doubled 3, invented 1, overtaken 1, in doubt 1, stuck 3, accused 1")
 	require.NoError(t, r.WriteJSON(&line))
 	var got struct {
 		Good  bool
@@ -134,7 +247,7 @@ func checkOutputs(t *testing.T, r *Result) {
 	}
 	require.NoError(t, json.Unmarshal(line.Bytes(), &got))
 	assert.False(t, got.Good)
-	assert.Equal(t, 3, got.Found[lost])
+	assert.Equal(t, 4, got.Found[lost])
 	assert.Len(t, got.Table, len(allKinds))
 	require.NoError(t, r.WriteSVG(&drawing))
 	decoder := xml.NewDecoder(&drawing)

@@ -47,6 +47,7 @@ func (p *part) consumer(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	router.AddMiddleware(p.worksWith)
 	w := worker{p: p, events: events}
 	if p.Without == "staging" {
 		if w.events, err = p.broker.Publisher(); err != nil {
@@ -79,6 +80,17 @@ func (p *part) consumer(ctx context.Context) error {
 	g.Go(func() error { return notifier.Run(ctx) })
 	g.Go(func() error { return router.Run(ctx) })
 	return g.Wait()
+}
+
+// worksWith takes the first message that is handled as the sign that all has begun.
+func (p *part) worksWith(h message.HandlerFunc) message.HandlerFunc {
+	return func(msg *message.Message) ([]*message.Message, error) {
+		out, err := h(msg)
+		if err == nil {
+			p.works()
+		}
+		return out, err
+	}
 }
 
 type worker struct {

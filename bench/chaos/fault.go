@@ -75,6 +75,8 @@ func (s *system) one(ctx context.Context, f fault, k kind) happened {
 		lock.Lock()
 		defer lock.Unlock()
 	}
+	ctx, cancel := context.WithTimeout(ctx, f.Lasts+againWithin)
+	defer cancel()
 	h := happened{fault: f, From: time.Now()}
 	if err := k.do(ctx, s, f); err != nil {
 		h.Error = err.Error()

@@ -2,13 +2,10 @@ package chaos
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/millrace-go/millrace/framework/devstack/devtest"
 	"github.com/millrace-go/millrace/outbox/outboxadmin"
@@ -54,8 +51,8 @@ var allKinds = []kind{
 	{name: "replace service", do: replace("service")},
 	{name: "replace consumer", do: replace("consumer")},
 	{name: "crash postgres", least: 200 * ms, most: 2 * s1, needs: thePostgres, do: crashPostgres},
-	{name: "crash backend", needs: thePostgres, do: crashBackend},
-	{name: "end backends", do: endBackends},
+	{name: "crash backend", needs: thePostgres, do: insist(crashBackend)},
+	{name: "end backends", do: insist(endBackends)},
 	{name: "cut postgres", least: 500 * ms, most: 3 * s1, needs: theLink, do: cut(toDatabase)},
 	{name: "strand postgres", needs: theLink, do: strand(toDatabase)},
 	{name: "mute postgres", least: 2 * s1, most: 6 * s1, needs: theLink, do: mute(toDatabase)},
@@ -70,8 +67,8 @@ var allKinds = []kind{
 	{name: "exhaust connections", least: s1, most: 3 * s1, do: exhaustConnections},
 	{name: "foreign transaction", least: 5 * s1, most: 12 * s1, do: foreignTransaction},
 	{name: "slow commits", least: 3 * s1, most: 6 * s1, do: slowCommits},
-	{name: "change shards", needs: theLayout, do: changeShards},
-	{name: "replay archive", do: replayArchive},
+	{name: "change shards", needs: theLayout, do: insist(changeShards)},
+	{name: "replay archive", do: insist(replayArchive)},
 	{name: "publish twice", least: 2 * s1, most: 5 * s1, do: publishTwice},
 	{name: "silent provider", least: s1, most: 4 * s1, do: silentProvider},
 }
@@ -121,6 +118,19 @@ func freeze(role string) action {
 func replace(role string) action {
 	return func(ctx context.Context, s *system, f fault) error {
 		return s.with(role, f, func(one *child) error { return one.replace(ctx) })
+	}
+}
+
+// insist repeats what other faults may refuse, as an operator does, until it is done.
+func insist(do action) action {
+	return func(ctx context.Context, s *system, f fault) error {
+		for {
+			err := do(ctx, s, f)
+			if err == nil || ctx.Err() != nil {
+				return err
+			}
+			_ = pause(ctx, restartWait) // the loop sees its end
+		}
 	}
 }
 
@@ -231,24 +241,27 @@ func exhaustConnections(ctx context.Context, s *system, f fault) error {
 	return nil
 }
 
-// foreignTransaction holds a snapshot and a transaction's number.
+// foreignTransaction holds a snapshot and a transaction's number, and again when another fault ends it.
 func foreignTransaction(ctx context.Context, s *system, f fault) error {
-	err := s.admin(ctx, func(conn *pgx.Conn) error {
-		return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.RepeatableRead}, func(tx pgx.Tx) error {
-			_, err := tx.Exec(ctx, `set local idle_in_transaction_session_timeout = 0`)
-			if err == nil {
-				_, err = tx.Exec(ctx, `insert into foreign_work default values`)
-			}
-			if err != nil {
-				return err
-			}
-			return pause(ctx, f.Lasts)
+	for over, held := time.Now().Add(f.Lasts), false; ; {
+		err := s.admin(ctx, func(conn *pgx.Conn) error {
+			return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.RepeatableRead}, func(tx pgx.Tx) error {
+				_, err := tx.Exec(ctx, `set local idle_in_transaction_session_timeout = 0`)
+				if err == nil {
+					_, err = tx.Exec(ctx, `insert into foreign_work default values`)
+				}
+				if err != nil {
+					return err
+				}
+				held = true
+				return pause(ctx, time.Until(over))
+			})
 		})
-	})
-	if conn := (*pgconn.PgError)(nil); errors.As(err, &conn) || errors.Is(err, pgx.ErrTxCommitRollback) {
-		return fmt.Errorf("another fault ended it: %w", err)
+		if err == nil || ctx.Err() != nil || held && !time.Now().Before(over) {
+			return context.Cause(ctx)
+		}
+		_ = pause(ctx, restartWait) // the loop sees its end
 	}
-	return err
 }
 
 func slowCommits(ctx context.Context, s *system, f fault) error {
@@ -256,7 +269,7 @@ func slowCommits(ctx context.Context, s *system, f fault) error {
 	return pause(ctx, f.Lasts)
 }
 
-// changeShards is refused, and changes nothing, when it cannot be done in time.
+// changeShards is refused, and changes nothing, when it cannot be done in time: relays may be away.
 func changeShards(ctx context.Context, s *system, f fault) error {
 	ctx, cancel := context.WithTimeout(ctx, shardsWithin)
 	defer cancel()

@@ -100,6 +100,13 @@ func (o *observer) see(one order, at time.Time) {
 	o.last[one.Account] = one.Version
 }
 
+// judged is how many orders it has seen.
+func (o *observer) judged() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return len(o.seen)
+}
+
 func (o *observer) findings() []finding {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -2,10 +2,12 @@ package chaos
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net"
 	"os"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -57,6 +59,7 @@ type part struct {
 	pool   *pgxpool.Pool
 	broker transport.Transport
 	twice  atomic.Int64 // until when every event is published twice
+	works  func()       // says once that the process works
 }
 
 var roles = map[string]func(*part, context.Context) error{
@@ -69,10 +72,11 @@ var roles = map[string]func(*part, context.Context) error{
 func Play() int {
 	return role.Play(func(ctx context.Context, cfg config, told <-chan string) error {
 		p := &part{config: cfg, log: slog.New(slog.NewTextHandler(os.Stderr, nil)).With("process", role.Name(), "pid", os.Getpid())}
+		p.works = sync.OnceFunc(func() { fmt.Println("it works") })
 		if err := p.connect(ctx); err != nil {
 			return err
 		}
-		defer p.pool.Close()
+		// The pool ends with the process: for a connection that the network has forgotten its Close would wait 15 s.
 		defer p.broker.Close() //nolint:errcheck // the process ends
 		g, ctx := errgroup.WithContext(ctx)
 		g.Go(func() error { return roles[role.Name()](p, ctx) })

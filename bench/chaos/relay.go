@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/transport"
@@ -28,7 +29,17 @@ func (p *part) relay(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return relay.Run(ctx)
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return relay.Run(gctx) })
+	g.Go(func() error {
+		select {
+		case <-relay.Running():
+			p.works()
+		case <-gctx.Done():
+		}
+		return nil
+	})
+	return g.Wait()
 }
 
 // doubling publishes every event twice while the process is told to, as a relay does that dies at a bad moment.

@@ -32,13 +32,29 @@ type Result struct {
 	Findings []finding  `json:"findings"`
 	Repeated int        `json:"repeated"` // requests, for want of an answer
 	Absorbed int        `json:"absorbed"` // calls of the provider with a key that it knew
-	Unasked  []string   `json:"unasked"`  // processes that ended although no fault made them
+	Unasked  []string   `json:"unasked"`  // processes that ended although they worked and no fault made them
+	InVain   []string   `json:"in_vain"`  // processes that ended before they worked
 
 	arrivals []time.Time // when orders were at the end of their way
 }
 
-// Good tells whether nothing was found.
-func (r *Result) Good() bool { return len(r.Findings) == 0 }
+// Good tells whether nothing was found, by a run without flaws.
+func (r *Result) Good() bool { return len(r.Findings) == 0 && len(r.Flaws()) == 0 }
+
+// Flaws are what forbids to call the promises kept although nothing was found: a process ended by itself, no fault of a
+// kind could be done, or the auditor has not seen the place of every order.
+func (r *Result) Flaws() []string {
+	flaws := slices.Clone(r.Unasked)
+	for _, l := range r.table() {
+		if l.Failed == l.Faults {
+			flaws = append(flaws, fmt.Sprintf("no fault %q was done", l.Kind))
+		}
+	}
+	if c := r.Counts; c.Judged < c.Orders || c.Orders == 0 {
+		flaws = append(flaws, fmt.Sprintf("the auditor has seen the place of %d orders, of %d", c.Judged, c.Orders))
+	}
+	return flaws
+}
 
 // Count is how many findings there are of a class.
 func (r *Result) Count(class string) (n int) {
@@ -65,7 +81,7 @@ func (s *system) tell(ctx context.Context, r *Result) error {
 	s.driver.mu.Lock()
 	r.Repeated = s.driver.repeated
 	s.driver.mu.Unlock()
-	r.Unasked = s.cast.unasked()
+	r.Unasked, r.InVain = s.cast.unasked(), s.cast.unstarted()
 	return s.admin(ctx, func(conn *pgx.Conn) error {
 		rows, err := conn.Query(ctx, `select at from notices order by at`)
 		if err != nil {
@@ -131,7 +147,7 @@ func (r *Result) Write(out io.Writer) error {
 			fmt.Fprintf(out, "not done as it should: %v: %s\n", h.fault, h.Error)
 		}
 	}
-	for _, text := range r.Unasked {
+	for _, text := range append(r.Flaws(), r.InVain...) {
 		fmt.Fprintln(out, text)
 	}
 	c := r.Counts
@@ -159,8 +175,9 @@ func (r *Result) WriteJSON(out io.Writer) error {
 		Seed     int64          `json:"seed"`
 		Without  string         `json:"without,omitempty"`
 		Good     bool           `json:"good"`
+		Flaws    []string       `json:"flaws"`
 		Found    map[string]int `json:"found"`
 		Table    []line         `json:"table"`
 		*Result
-	}{"chaos", r.Config.Broker, r.Config.Seed, r.Config.Without, r.Good(), by, r.table(), r})
+	}{"chaos", r.Config.Broker, r.Config.Seed, r.Config.Without, r.Good(), r.Flaws(), by, r.table(), r})
 }

@@ -64,6 +64,7 @@ func (p *part) service(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	p.works()
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return notifier.Run(gctx) })
