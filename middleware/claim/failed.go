@@ -32,7 +32,7 @@ const (
 
 // failedStatements are the store's statements about events that failed.
 type failedStatements struct {
-	begin, lock, processed, row, keep, record, block, key, room, sweep string // recording
+	begin, lock, processed, row, keep, record, block, key, room, unlimited, sweep string // recording
 
 	lease, next, back, stuck, claim, retry, done, promote, free, identify string // bringing back
 }
@@ -41,7 +41,7 @@ func newFailedStatements(query func(name string) string) failedStatements {
 	q := func(name string) string { return query("failed_" + name) }
 	return failedStatements{
 		begin: q("begin"), lock: q("lock"), processed: q("processed"), row: q("row"), keep: q("keep"), record: q("record"),
-		block: q("block"), key: q("key"), room: q("room"), sweep: q("sweep"),
+		block: q("block"), key: q("key"), room: q("room"), unlimited: q("unlimited"), sweep: q("sweep"),
 		lease: q("lease"), next: q("next"), back: q("back"), stuck: q("stuck"), claim: q("claim"), retry: q("retry"),
 		done: q("done"), promote: q("promote"), free: q("free"), identify: q("identify"),
 	}
@@ -127,6 +127,8 @@ func (s *PostgresStore) block(ctx context.Context, e event, most int) (blocked b
 		b.Queue(s.failed.key, consumer, e.key.Order).QueryRow(func(row pgx.Row) error { return row.Scan(&held) })
 		if most > 0 {
 			b.Queue(s.failed.room, consumer, e.key.Order, most).QueryRow(optionalRow(&full, &since))
+		} else {
+			b.Queue(s.failed.unlimited, consumer, e.key.Order)
 		}
 		switch err := tx.SendBatch(ctx, b).Close(); {
 		case errors.Is(err, pgx.ErrNoRows):

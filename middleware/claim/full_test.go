@@ -121,6 +121,35 @@ func TestMaxBlockedMakesRoom(t *testing.T) {
 	assert.Equal(t, "blocked", f.states()["e8"], "nobody would redeliver it")
 }
 
+// A key stops being full once a service without a limit keeps its events, as it does after MaxBlocked was removed from its
+// configuration. Those events are not counted as they come, so a limit that is set again counts them all.
+func TestMaxBlockedIsRemoved(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	limited := tries{f, f.middleware(claim.Config{Ordered: true, MaxBlocked: 3, Logger: silent})}
+	unlimited := tries{f, f.middleware(claim.Config{Ordered: true, Logger: silent})}
+	assert.Equal(t, "dead", limited.blocks("e0"))
+	for _, id := range []string{"e1", "e2", "e3"} {
+		assert.Equal(t, "blocked", limited.blocks(id))
+	}
+	assert.Equal(t, "nacked", limited.blocks("e4"))
+	assert.Len(t, f.fullKeys(), 1)
+
+	assert.Equal(t, "blocked", unlimited.blocks("e4"))
+	assert.Empty(t, f.fullKeys(), "the broker keeps nothing of it any more")
+	assert.Equal(t, "blocked", unlimited.blocks("e5"))
+	assert.Equal(t, "nacked", limited.blocks("e6"))
+	assert.Len(t, f.fullKeys(), 1)
+
+	_, err := deadletter.Discard(t.Context(), f.pool, f.schema, deadletter.Selection{EventIDs: []string{"e1", "e2", "e3", "e4"}, States: []string{"blocked"}}, me)
+	require.NoError(t, err)
+	assert.Equal(t, "blocked", limited.blocks("e6"), "e5 is there")
+	for range 2 {
+		assert.Equal(t, "blocked", unlimited.blocks(outbox.NewID()))
+	}
+	assert.Equal(t, "nacked", limited.blocks("e7"), "those without a limit count too")
+}
+
 // A limit costs an event that is blocked no round trip.
 func TestMaxBlockedCosts(t *testing.T) {
 	t.Parallel()
