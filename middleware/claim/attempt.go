@@ -9,7 +9,8 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/millrace-go/millrace/pgtx"
+	"github.com/millrace-go/millrace/internal/pgunit"
+	"github.com/millrace-go/millrace/middleware/claim/internal/store"
 	"github.com/millrace-go/millrace/transport"
 )
 
@@ -32,28 +33,34 @@ type modes struct {
 	group     *groupStore // nil unless Config.Group is set
 	gatherers sync.Map    // consumer → *gatherer
 	leaving   sync.Map    // consumer → *leaving
-	flusher   *flusher    // nil unless Config.Deferred is
+	flusher   flusher     // nil unless Config.Deferred is
 }
 
-func (c Config) validateModes(store Store) error {
-	if _, ok := store.(*PostgresStore); !ok && (c.Group != 0 || c.Deferred || c.Lazy) {
+// flusher makes claims durable that are committed without waiting for the disk.
+type flusher interface {
+	Commit(ctx context.Context) error
+	Durable(ctx context.Context, key store.Key) error
+}
+
+func (c Config) validateModes(of Store) error {
+	if _, ok := of.(*PostgresStore); !ok && (c.Group != 0 || c.Deferred || c.Lazy) {
 		return fmt.Errorf("Config.Lazy is %t, Config.Group is %d and Config.Deferred is %t with a %T: want the store of claim.NewPostgresStore itself, with nothing in front of it",
-			c.Lazy, c.Group, c.Deferred, store)
+			c.Lazy, c.Group, c.Deferred, of)
 	}
-	if _, ok := store.(*PostgresStore); !ok && c.limits() {
-		return fmt.Errorf("Config.MaxPerKey, or that of a handler, is set with a %T: want the store of claim.NewPostgresStore itself, with nothing in front of it", store)
+	if _, ok := of.(*PostgresStore); !ok && c.limits() {
+		return fmt.Errorf("Config.MaxPerKey, or that of a handler, is set with a %T: want the store of claim.NewPostgresStore itself, with nothing in front of it", of)
 	}
 	return nil
 }
 
-func newModes(store Store, cfg Config) *modes {
+func newModes(of Store, cfg Config) *modes {
 	m := &modes{}
-	s, _ := store.(*PostgresStore)
+	s := postgresOf(of)
 	if cfg.Group > 0 {
 		m.group = newGroupStore(s, cfg)
 	}
 	if cfg.Deferred {
-		m.flusher = newFlusher(s, cfg.longest())
+		m.flusher = store.NewFlusher(s, cfg.longest())
 	}
 	return m
 }
@@ -69,7 +76,7 @@ func (c *Claim) attempt(ctx context.Context, key Key, _ *message.Message, fn fun
 		return a
 	}
 	transport.DeliveryFrom(ctx).Handled()
-	if err := c.modes.flusher.durable(context.WithoutCancel(ctx), key); err != nil {
+	if err := c.modes.flusher.Durable(context.WithoutCancel(ctx), store.Key(key)); err != nil {
 		return attempt{err: fmt.Errorf("make the claim durable: %w", err)} // which says nothing against the event
 	}
 	return a
@@ -78,7 +85,7 @@ func (c *Claim) attempt(ctx context.Context, key Key, _ *message.Message, fn fun
 // single claims the event in a transaction of its own. PostgreSQL is not asked for one that this Claim has in hand: it
 // would refuse, at the price of a connection and two round trips.
 func (c *Claim) single(ctx context.Context, key Key, fn func(ctx context.Context) error) (a attempt) {
-	if c.store == Store(c.postgres) {
+	if _, ok := c.store.(*PostgresStore); ok {
 		hand := [2]string{key.Consumer, key.EventID}
 		if _, taken := c.inHand.LoadOrStore(hand, nil); taken {
 			return attempt{err: ErrContended}
@@ -90,14 +97,22 @@ func (c *Claim) single(ctx context.Context, key Key, fn func(ctx context.Context
 		if err := fn(ctx); err != nil || c.modes.flusher == nil {
 			return err
 		}
-		return pgtx.Queue(ctx, c.modes.flusher.commit)
+		return c.modes.flusher.Commit(ctx)
 	}
 	a.err = warm(func() (err error) {
 		if !c.cfg.Lazy {
 			return c.store.Do(ctx, key, handled)
 		}
-		a.ran, err = c.postgres.lazily(ctx, key, handled)
+		a.ran, err = c.postgres.Lazily(ctx, store.Key(key), handled)
 		return err
 	})
 	return a
+}
+
+// Ensure claims the event now, where the claim would otherwise wait for the handler's first statement (Config.Lazy). An error
+// means that the event must not be handled: return it. Call it with the handler's context before anything that must not
+// happen for a duplicate and that is no part of the transaction. It does nothing when the event is claimed, and without a
+// claim.
+func Ensure(ctx context.Context) error {
+	return pgunit.Begin(ctx)
 }

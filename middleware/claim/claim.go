@@ -22,6 +22,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/millrace-go/millrace/internal/service"
+	"github.com/millrace-go/millrace/middleware/claim/internal/store"
 	"github.com/millrace-go/millrace/middleware/internal/inbox"
 	"github.com/millrace-go/millrace/retry"
 	"github.com/millrace-go/millrace/transport"
@@ -30,25 +31,28 @@ import (
 var (
 	// ErrContended means that another consumer holds the claim at this moment. The middleware nacks the message, so
 	// that it comes back in case the other one fails.
-	ErrContended = errors.New("another consumer holds the claim")
+	ErrContended = store.ErrContended
 
 	// ErrCompleted means that the event was processed before. The middleware acks the message.
-	ErrCompleted = errors.New("the event was processed before")
+	ErrCompleted = store.ErrCompleted
 
 	// ErrBlocked means that an earlier event of the same key failed and was kept: this one has to wait behind it.
-	ErrBlocked = errors.New("an earlier event of the same key has failed")
+	ErrBlocked = store.ErrBlocked
 
 	// ErrTooOld means that the event is older than what is still recorded, so that nobody can tell whether it was
 	// processed before. An operator who knows may replay it.
-	ErrTooOld = errors.New("the event is older than the record of what was processed")
+	ErrTooOld = store.ErrTooOld
 
 	// ErrClock means that the event's ID is from the future. The clock of the producer that minted it is wrong.
-	ErrClock = errors.New("the event's ID is from the future")
+	ErrClock = store.ErrClock
 
 	// ErrNoEventID means that a message cannot be told from its duplicates. Give it an ID where the event happens, or
 	// set Config.EventID.
 	ErrNoEventID = errors.New("the message has no event ID")
 )
+
+// maxBlocked bounds Config.MaxBlocked: at the limit the events are counted.
+const maxBlocked = 1_000_000
 
 // contendedDelay is when a contended message comes back: long enough to be no hot loop, short beside the time in which
 // a crashed holder's transaction is noticed.
@@ -299,7 +303,7 @@ type Claim struct {
 	observer *observer
 	pace     pace
 	life     life
-	postgres *PostgresStore // store, or what is behind it; nil: attempts are not counted, and nothing is kept
+	postgres *store.Postgres // store, or what is behind it; nil: attempts are not counted, and nothing is kept
 	nudges   nudges
 	poll     time.Duration // how often a Subscriber looks at the table
 	lease    time.Duration // how long an event of the table is a Subscriber's
@@ -326,21 +330,21 @@ func (c *Claim) scoped(name string) string {
 	return service.Scoped(c.cfg.Service, name)
 }
 
-// New returns a Claim that keeps its claims in store.
-func New(store Store, cfg Config) (*Claim, error) {
+// New returns a Claim that keeps its claims in that store.
+func New(of Store, cfg Config) (*Claim, error) {
 	var errs []error
-	if store == nil {
+	if of == nil {
 		errs = append(errs, errors.New("store is nil: want claim.NewPostgresStore(pool)"))
-	} else if v, ok := store.(interface{ validate() error }); ok {
+	} else if v, ok := of.(interface{ validate() error }); ok {
 		errs = append(errs, v.validate())
 	}
-	postgres := postgresOf(store)
+	postgres := postgresOf(of)
 	if postgres == nil {
 		errs = append(errs, cfg.withoutPostgres())
 	}
 	cfg = cfg.WithDefaults()
 	errs = append(errs, cfg.Validate())
-	if err := cfg.validateModes(store); err != nil {
+	if err := cfg.validateModes(of); err != nil {
 		errs = append(errs, err)
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -350,5 +354,5 @@ func New(store Store, cfg Config) (*Claim, error) {
 	if err != nil {
 		return nil, fmt.Errorf("claim: %w", err)
 	}
-	return &Claim{store: store, cfg: cfg, observer: o, postgres: postgres, modes: newModes(store, cfg), poll: pollInterval, lease: leaseTime, orphaned: orphanedAfter, pace: defaultPace, hands: &hands}, nil
+	return &Claim{store: of, cfg: cfg, observer: o, postgres: postgres, modes: newModes(of, cfg), poll: pollInterval, lease: leaseTime, orphaned: orphanedAfter, pace: defaultPace, hands: &hands}, nil
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/millrace-go/millrace/middleware/claim/internal/store"
 	"github.com/millrace-go/millrace/middleware/internal/inbox"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/transport"
@@ -28,12 +29,14 @@ func (c *Claim) bury(ctx context.Context, key Key, msg *message.Message, reason 
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), keepTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), store.KeepTimeout)
 	defer cancel()
-	v, err := c.postgres.keep(ctx, e, cause.Error(),
-		func(attempts int) verdict { return verdict{state: stateDead, reason: reason, attempts: attempts} },
-		func(ctx context.Context, v verdict) error { return c.forward(ctx, e, msg, v, cause) })
-	if err == nil && v.state == stateDead {
+	v, err := c.postgres.Keep(ctx, e, cause.Error(),
+		func(attempts int) store.Verdict {
+			return store.Verdict{State: store.StateDead, Reason: reason, Attempts: attempts}
+		},
+		func(ctx context.Context, v store.Verdict) error { return c.forward(ctx, e, msg, v, cause) })
+	if err == nil && v.State == store.StateDead {
 		c.observer.count(ctx, key.Consumer, outcomeDead)
 	}
 	return err
@@ -41,8 +44,8 @@ func (c *Claim) bury(ctx context.Context, key Key, msg *message.Message, reason 
 
 // forward stages a copy of a dead letter in the transaction that ctx carries. What no message could carry is not sent: the
 // dead letter in the table is complete.
-func (c *Claim) forward(ctx context.Context, e event, msg *message.Message, v verdict, failure error) error {
-	if v.state != stateDead || c.cfg.DeadLetterTopic == "" {
+func (c *Claim) forward(ctx context.Context, e store.Event, msg *message.Message, v store.Verdict, failure error) error {
+	if v.State != store.StateDead || c.cfg.DeadLetterTopic == "" {
 		return nil
 	}
 	dead := msg.Copy()
@@ -50,18 +53,18 @@ func (c *Claim) forward(ctx context.Context, e event, msg *message.Message, v ve
 		dead.UUID = outbox.NewID()
 	}
 	for k, text := range map[string]string{
-		DeadReasonMetadata:   v.reason,
+		DeadReasonMetadata:   v.Reason,
 		DeadErrorMetadata:    inbox.Printable(failure.Error(), 1000),
-		DeadConsumerMetadata: e.key.Consumer,
-		DeadTopicMetadata:    inbox.Printable(e.topic, 1000),
-		DeadAttemptsMetadata: strconv.Itoa(v.attempts),
+		DeadConsumerMetadata: e.Key.Consumer,
+		DeadTopicMetadata:    inbox.Printable(e.Topic, 1000),
+		DeadAttemptsMetadata: strconv.Itoa(v.Attempts),
 	} {
 		dead.Metadata.Set(k, text)
 	}
 	dead.SetContext(ctx)
 	err := c.store.Stage(ctx, c.cfg.DeadLetterTopic, dead)
 	if errors.Is(err, outbox.ErrInvalidMessage) {
-		c.cfg.Logger.WarnContext(ctx, "dead letter cannot be forwarded", "event_id", e.key.EventID, "consumer", e.key.Consumer, "error", err)
+		c.cfg.Logger.WarnContext(ctx, "dead letter cannot be forwarded", "event_id", e.Key.EventID, "consumer", e.Key.Consumer, "error", err)
 		return nil
 	}
 	return err

@@ -1,7 +1,16 @@
 package claim
 
+import (
+	"context"
+	"time"
+
+	"github.com/millrace-go/millrace/middleware/claim/internal/store"
+)
+
 // WithProof is for tests of the store alone.
-var WithProof = withProof
+var WithProof = store.WithProof
 
 // Housekeep is what Run does once an hour.
-var Housekeep = (*PostgresStore).housekeep
+func Housekeep(s *PostgresStore, ctx context.Context, keep time.Duration) error {
+	return s.db.Housekeep(ctx, keep)
+}

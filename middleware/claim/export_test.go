@@ -6,6 +6,8 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/google/uuid"
+
+	"github.com/millrace-go/millrace/middleware/claim/internal/store"
 )
 
 // Hasten makes the Claim's Run quick for a test.
@@ -31,11 +33,11 @@ func Standing(c *Claim) (registered, suspicious bool) {
 
 // Record returns what the tables call the event and its consumer.
 func Record(ctx context.Context, s *PostgresStore, k Key) (record uuid.UUID, consumer int16) {
-	consumer, err := s.consumer(ctx, k.Consumer)
+	consumer, err := s.db.Consumer(ctx, k.Consumer)
 	if err != nil {
 		panic(err)
 	}
-	return recordID(k).Bytes, consumer
+	return store.Key(k).Record().Bytes, consumer
 }
 
 // PollEvery makes the Claim's subscribers look at the table more often, for a test.
@@ -65,7 +67,11 @@ func Gathered(c *Claim, consumer string) int {
 }
 
 // WithoutFlush makes the Claim's deferred acks wait for nothing.
-func WithoutFlush(c *Claim) { c.modes.flusher.never = true }
+func WithoutFlush(c *Claim) { c.modes.flusher = hasty{c.modes.flusher} }
+
+type hasty struct{ flusher }
+
+func (hasty) Durable(context.Context, store.Key) error { return nil }
 
 // AsStore makes a store of the Claim, for the suite that stores run. A handler ensures its claim first. In a group a handler has a
 // context of its own and must not panic, because the middleware sees to both: here the store does.

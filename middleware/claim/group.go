@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/millrace-go/millrace/middleware/claim/internal/store"
 	"github.com/millrace-go/millrace/pgtx"
 )
 
@@ -132,8 +133,8 @@ func (c *Claim) again(m *member) attempt {
 func (c *Claim) runGroup(members []*member) {
 	link(members)
 	claimed, err := c.modes.group.do(members)
-	if errors.Is(err, errStaleConsumer) {
-		c.modes.group.store.consumers.Delete(members[0].key.Consumer)
+	if errors.Is(err, store.ErrStale) {
+		c.modes.group.store.Forget(members[0].key.Consumer)
 		claimed, err = c.modes.group.do(members)
 	}
 	conclude(members, claimed, err)

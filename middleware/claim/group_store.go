@@ -12,15 +12,15 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
-	"github.com/millrace-go/millrace/internal/pgschema"
 	"github.com/millrace-go/millrace/internal/pgunit"
+	"github.com/millrace-go/millrace/middleware/claim/internal/store"
 	"github.com/millrace-go/millrace/middleware/internal/inbox"
 	"github.com/millrace-go/millrace/pgtx"
 )
 
 // groupStore claims the events of groups in PostgreSQL.
 type groupStore struct {
-	store   *PostgresStore
+	store   *store.Postgres
 	timeout func(consumer string) time.Duration // of each handler
 	async   bool                                // the caller sees to it that commits reach the disk
 
@@ -29,8 +29,8 @@ type groupStore struct {
 	functions functions
 }
 
-func newGroupStore(s *PostgresStore, cfg Config) *groupStore {
-	query := func(name string) string { return pgschema.Query(files, name, s.schema) }
+func newGroupStore(s *store.Postgres, cfg Config) *groupStore {
+	query := func(name string) string { return store.Query(name, s.Schema) }
 	return &groupStore{
 		store: s, timeout: cfg.timeout, async: cfg.Deferred,
 		lock: query("group_lock"), look: query("group_look"), record: query("group_record"), commit: query("deferred_commit"),
@@ -47,11 +47,11 @@ func (s *groupStore) do(members []*member) (claimed bool, err error) {
 	watch := time.AfterFunc(timeout, func() { cancel(context.DeadlineExceeded) })
 	defer watch.Stop()
 
-	consumer, err := s.store.consumer(ctx, members[0].key.Consumer)
+	consumer, err := s.store.Consumer(ctx, members[0].key.Consumer)
 	if err != nil {
 		return false, err
 	}
-	err = pgtx.Run(ctx, s.store.pool, func(ctx context.Context, tx pgx.Tx) error {
+	err = pgtx.Run(ctx, s.store.Pool, func(ctx context.Context, tx pgx.Tx) error {
 		check, before, err := s.claim(ctx, tx, consumer, members)
 		if err != nil {
 			return err
@@ -72,8 +72,8 @@ func (s *groupStore) do(members []*member) (claimed bool, err error) {
 				watch.Stop()
 				heard = time.Now()
 			}
-			record := recordID(m.key)
-			if lost := m.run(tx, s.store.pool, timeout, func(ctx context.Context) error {
+			record := store.Key(m.key).Record()
+			if lost := m.run(tx, s.store.Pool, timeout, func(ctx context.Context) error {
 				if err := s.leaves(ctx, before); err != nil {
 					return err
 				}
@@ -102,8 +102,8 @@ func (s *groupStore) claim(ctx context.Context, tx pgx.Tx, consumer int16, membe
 	var minted []*time.Time
 	for _, m := range members {
 		if m.twin == nil {
-			claims, keys = append(claims, m), append(keys, lockKey(s.store.schema, m.key))
-			record := recordID(m.key)
+			claims, keys = append(claims, m), append(keys, store.Key(m.key).Lock(s.store.Schema))
+			record := store.Key(m.key).Record()
 			records, orders = append(records, record), append(orders, m.key.Order)
 			var at *time.Time
 			if t, ok := inbox.Time(record); ok {
@@ -117,7 +117,7 @@ func (s *groupStore) claim(ctx context.Context, tx pgx.Tx, consumer int16, membe
 		known                      bool
 		deferred                   *string
 	)
-	idle := strconv.FormatInt((2*s.timeout(members[0].key.Consumer) + idleSlack).Milliseconds(), 10) // see heard in do
+	idle := strconv.FormatInt((2*s.timeout(members[0].key.Consumer) + store.IdleSlack).Milliseconds(), 10) // see heard in do
 	b := &pgx.Batch{}
 	b.Queue(s.lock, keys, idle).
 		QueryRow(func(row pgx.Row) error { return row.Scan(&locked, nil, nil, nil, nil) })
@@ -132,9 +132,9 @@ func (s *groupStore) claim(ctx context.Context, tx pgx.Tx, consumer int16, membe
 	}
 	switch err := tx.SendBatch(ctx, b).Close(); {
 	case err != nil:
-		return nil, nil, s.store.hint(err)
+		return nil, nil, s.store.Hint(err)
 	case !known:
-		return nil, nil, errStaleConsumer
+		return nil, nil, store.ErrStale
 	}
 	if stale {
 		if before, err = s.state(ctx, tx); err != nil {
@@ -145,7 +145,7 @@ func (s *groupStore) claim(ctx context.Context, tx pgx.Tx, consumer int16, membe
 		switch {
 		case !locked[i]:
 			m.state, m.result.err = memberRefused, ErrContended
-		case proven(m.ctx): // an operator's word counts for more
+		case store.Proven(m.ctx): // an operator's word counts for more
 			m.state = memberAgain
 		case completed[i]:
 			m.state, m.result.err = memberRefused, ErrCompleted

@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/millrace-go/millrace/internal/operator"
-	"github.com/millrace-go/millrace/internal/pgschema"
+	"github.com/millrace-go/millrace/middleware/claim/internal/store"
 	"github.com/millrace-go/millrace/middleware/internal/inbox"
 	"github.com/millrace-go/millrace/pgtx"
 )
@@ -26,7 +26,7 @@ type Suspect struct {
 // when a process was killed, and have not ended. It takes no locks.
 func Suspects(ctx context.Context, db pgtx.DB, schema string, limit int) (found []Suspect, err error) {
 	err = operator.Run(ctx, db, Migrations, schema, "list suspects", func(ctx context.Context, tx pgx.Tx, schema string) error {
-		rows, err := tx.Query(ctx, pgschema.Query(files, "claim_suspects", schema), limit)
+		rows, err := tx.Query(ctx, store.Query("claim_suspects", schema), limit)
 		if err != nil {
 			return err
 		}
@@ -40,7 +40,7 @@ func Suspects(ctx context.Context, db pgtx.DB, schema string, limit int) (found 
 // A process reports them every 2 s. It takes no locks.
 func Pauses(ctx context.Context, db pgtx.DB, schema string) (found []Pause, err error) {
 	err = operator.Run(ctx, db, Migrations, schema, "list pauses", func(ctx context.Context, tx pgx.Tx, schema string) error {
-		rows, err := tx.Query(ctx, pgschema.Query(files, "run_paused", schema), inbox.Silent.Seconds())
+		rows, err := tx.Query(ctx, store.Query("run_paused", schema), inbox.Silent.Seconds())
 		if err != nil {
 			return err
 		}
@@ -61,7 +61,7 @@ type FullKey struct {
 // FullKeys returns up to limit keys of the schema ("" means "millrace") that are full by Config.MaxBlocked. It takes no locks.
 func FullKeys(ctx context.Context, db pgtx.DB, schema string, limit int) (found []FullKey, err error) {
 	err = operator.Run(ctx, db, Migrations, schema, "list full keys", func(ctx context.Context, tx pgx.Tx, schema string) error {
-		rows, err := tx.Query(ctx, pgschema.Query(files, "key_full", schema), limit)
+		rows, err := tx.Query(ctx, store.Query("key_full", schema), limit)
 		if err != nil {
 			return err
 		}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/millrace-go/millrace/middleware/claim/internal/store"
 	"github.com/millrace-go/millrace/middleware/internal/inbox"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/transport"
@@ -68,14 +69,14 @@ func (c *Claim) process(msg *message.Message, handler string, fn func(ctx contex
 		a := attempt{began: time.Now(), err: malformedError{err}}
 		key = Key{Consumer: consumer, EventID: syntheticID(message.SubscribeTopicFromCtx(original), msg, transport.OriginFrom(original))}
 		if from != nil && from.event != nil {
-			key = from.event.key
+			key = Key(from.event.Key)
 		}
 		return c.settle(original, key, msg, a)
 	}
 	if err := c.refuseNested(came, key, msg); err != nil {
 		return err
 	}
-	if from != nil && from.event != nil && from.event.malformed {
+	if from != nil && from.event != nil && from.event.Malformed {
 		return c.identify(original, key, msg)
 	}
 	l, err := c.limit(key, msg)
@@ -123,7 +124,7 @@ func (c *Claim) run(original context.Context, key Key, msg *message.Message, l *
 	defer msg.SetContext(original)
 	ctx = outbox.WithCause(ctx, key.EventID)
 	if c.cfg.RunTooOld {
-		ctx = withProof(ctx)
+		ctx = store.WithProof(ctx)
 	}
 	began := time.Now()
 	runs := &running{claim: c, msg: msg, key: key}
@@ -134,7 +135,7 @@ func (c *Claim) run(original context.Context, key Key, msg *message.Message, l *
 		return runs.run(ctx, fn)
 	})
 	if from := sourceOf(original); from != nil && from.event != nil {
-		a.err = c.postgres.retry(ctx, *from.event, func(ctx context.Context) error {
+		a.err = c.postgres.Retry(ctx, *from.event, func(ctx context.Context) error {
 			a.ran = true
 			return handled(ctx)
 		})
@@ -151,8 +152,8 @@ type malformedError struct{ error }
 func (e malformedError) Unwrap() error { return e.error }
 
 func (c *Claim) key(msg *message.Message, consumer string) (Key, error) {
-	if from := sourceOf(msg.Context()); from != nil && from.event != nil && !from.event.malformed {
-		return from.event.key, nil
+	if from := sourceOf(msg.Context()); from != nil && from.event != nil && !from.event.Malformed {
+		return Key(from.event.Key), nil
 	}
 	id, err := c.eventID(msg)
 	switch {
@@ -205,4 +206,15 @@ func (c *Claim) handle(ctx context.Context, msg *message.Message, h message.Hand
 		return fmt.Errorf("stage outputs: %w", err)
 	}
 	return nil
+}
+
+// dueTime is when a delayed event was due, as the outbox wrote it; zero for any other.
+func dueTime(msg *message.Message) time.Time {
+	const layout = "2006-01-02T15:04:05.000000Z"
+	text := msg.Metadata.Get(outbox.DueMetadata)
+	due, err := time.Parse(layout, text)
+	if err != nil || due.Format(layout) != text { // Parse forgives
+		return time.Time{}
+	}
+	return due
 }

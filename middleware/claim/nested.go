@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/millrace/middleware/claim/internal/store"
 )
 
 // ErrNestedClaim means that a handler which runs under a claim claims the same message for the same consumer again: the
@@ -41,7 +43,7 @@ type runOf struct {
 	record   [16]byte
 }
 
-func (r *running) of() runOf { return runOf{r.msg, r.key.Consumer, recordID(r.key).Bytes} }
+func (r *running) of() runOf { return runOf{r.msg, r.key.Consumer, store.Key(r.key).Record().Bytes} }
 
 // runningIn returns the innermost claim whose handler runs with ctx, nil if there is none.
 func runningIn(ctx context.Context) *running {
@@ -97,7 +99,7 @@ func claimAround(ctx context.Context, key Key, msg *message.Message) *running {
 		return r.(*running)
 	}
 	for r := runningIn(ctx); r != nil; r = r.outer {
-		same := r.key.Consumer == key.Consumer && (r.key.EventID == key.EventID || recordID(r.key) == recordID(key))
+		same := r.key.Consumer == key.Consumer && (r.key.EventID == key.EventID || store.Key(r.key).Record() == store.Key(key).Record())
 		if same && !r.over.Load() && (r.msg == msg || r.ctx == ctx) {
 			return r
 		}

@@ -11,6 +11,8 @@ import (
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
+
+	"github.com/millrace-go/millrace/middleware/claim/internal/store"
 )
 
 // scope names the instruments' origin.
@@ -131,7 +133,7 @@ func (o *observer) completed(ctx context.Context, key Key, began time.Time) {
 	}
 	now, consumer := time.Now(), o.attributes(key.Consumer, "")
 	o.duration.Record(ctx, now.Sub(began).Seconds(), consumer)
-	if minted, ok := recordTime(key); ok {
+	if minted, ok := store.Key(key).Minted(); ok {
 		o.critical.Record(ctx, max(now.Sub(minted), 0).Seconds(), consumer) // clocks differ
 	}
 }

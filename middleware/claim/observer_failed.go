@@ -12,7 +12,8 @@ import (
 	"go.opentelemetry.io/otel/metric"
 
 	"github.com/millrace-go/millrace/internal/gauge"
-	"github.com/millrace-go/millrace/internal/pgschema"
+
+	"github.com/millrace-go/millrace/middleware/claim/internal/store"
 )
 
 // observeEvery bounds how often a collection of metrics asks the database: several readers may collect.
@@ -31,7 +32,7 @@ type failedEvents struct {
 
 // tableObserver reports what only a look at claim_failed tells.
 type tableObserver struct {
-	store *PostgresStore
+	store *store.Postgres
 	sql   string
 
 	mu    sync.Mutex
@@ -40,11 +41,11 @@ type tableObserver struct {
 }
 
 // start reports what is in the store's tables until stop is called.
-func (o *observer) start(s *PostgresStore) (stop func(), err error) {
+func (o *observer) start(s *store.Postgres) (stop func(), err error) {
 	gauges := gauge.Of(o.meter)
 	failed := gauges.Int("millrace.claim.failed", "{event}", "Events that failed and are not settled, by state: nacked (the broker redelivers them), retrying, blocked, dead.")
 	due := gauges.Float("millrace.claim.due.age", "s", "For how long the longest of the retrying events has been due; 0 when none is.")
-	t := &tableObserver{store: s, sql: pgschema.Query(files, "claim_observe", s.schema)}
+	t := &tableObserver{store: s, sql: store.Query("claim_observe", s.Schema)}
 	return gauges.Report(func(ctx context.Context, to metric.Observer) error {
 		found, err := t.look(ctx)
 		ages := map[string]float64{}
@@ -70,7 +71,7 @@ func (t *tableObserver) look(ctx context.Context) ([]failedEvents, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
-	rows, err := t.store.pool.Query(ctx, t.sql)
+	rows, err := t.store.Pool.Query(ctx, t.sql)
 	if err != nil {
 		return nil, fmt.Errorf("count failed events: %w", err)
 	}

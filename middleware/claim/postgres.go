@@ -2,28 +2,17 @@ package claim
 
 import (
 	"context"
-	"embed"
+	"database/sql"
 	"errors"
-	"sync/atomic"
-	"time"
+	"fmt"
 
-	"github.com/jackc/pgx/v5"
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/millrace-go/millrace/internal/pgschema"
+	"github.com/millrace-go/millrace/middleware/claim/internal/store"
+	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/pgtx"
-)
-
-//go:embed migrations/*.sql queries/*.sql
-var files embed.FS
-
-var migrations = pgschema.Line{Component: "claim", Files: files, Command: "claim.Migrate"}
-
-const (
-	// idleSlack is how much longer than the handler's deadline the server waits before it ends an idle transaction.
-	idleSlack = 5 * time.Second
-	// maxIdle is how long it waits where there is no deadline.
-	maxIdle = 10 * time.Minute
 )
 
 // Migrate creates the tables of the PostgreSQL store in the schema ("" means "millrace"), or brings them up to date. The
@@ -40,42 +29,57 @@ func Migrate(ctx context.Context, db pgtx.DB, schema string) error {
 // Migrations returns what migrates the store's tables in the schema ("" means "millrace") up and down, tells what was
 // applied, and prints the statements.
 func Migrations(db pgtx.DB, schema string) (*pgschema.Migrator, error) {
-	return migrations.In(db, schema)
+	return store.Migrations.In(db, schema)
+}
+
+// outputs is what the stores in PostgreSQL share.
+type outputs struct {
+	schema    string
+	publisher *outbox.Publisher
+	err       error // of the options; New reports it
 }
 
 // PostgresOption changes a PostgresStore or an SQLStore.
-type PostgresOption func(*claims)
+type PostgresOption func(*outputs)
 
 // Schema sets the schema of the store's tables and of the outbox that follow-up events go to. Default: "millrace".
 func Schema(name string) PostgresOption {
-	return func(c *claims) { c.schema, c.err = pgschema.Validate(name) }
+	return func(o *outputs) { o.schema, o.err = pgschema.Validate(name) }
+}
+
+func newOutputs(opts []PostgresOption) outputs {
+	o := outputs{schema: pgschema.Default}
+	for _, set := range opts {
+		set(&o)
+	}
+	if o.err == nil {
+		o.publisher, o.err = outbox.NewPublisher(outbox.PublisherConfig{Schema: o.schema})
+	}
+	return o
+}
+
+func (o *outputs) validate() error { return o.err }
+
+// Stage publishes to the outbox, in the transaction that ctx carries.
+func (o *outputs) Stage(_ context.Context, topic string, msgs ...*message.Message) error {
+	return o.publisher.Publish(topic, msgs...)
 }
 
 // PostgresStore keeps claims in PostgreSQL: an advisory lock while the handler runs, and a record that is inserted in the
 // transaction of the handler's writes. It is safe for concurrent use. Each running claim holds one connection of the
 // pool.
 type PostgresStore struct {
-	claims
-	pool *pgxpool.Pool
-
-	failed   failedStatements
-	isolated atomic.Bool // the role's default isolation level is not the claims': each lazy claim needs its BEGIN
-	// When rows of events that succeeded elsewhere were looked for, in Unix nanoseconds, and of which time they were, in microseconds.
-	swept, sweptTo atomic.Int64
+	outputs
+	db *store.Postgres
 }
 
 // NewPostgresStore returns a store in the pool's database. The pool stays the caller's.
 func NewPostgresStore(pool *pgxpool.Pool, opts ...PostgresOption) *PostgresStore {
-	s := &PostgresStore{pool: pool}
-	s.begin = s.transaction
-	s.ask = func(ctx context.Context, query string, args []any, dest ...any) error {
-		return pool.QueryRow(ctx, query, args...).Scan(dest...)
-	}
-	s.prepare(opts)
+	s := &PostgresStore{outputs: newOutputs(opts)}
+	s.db = store.NewPostgres(pool, s.schema)
 	if pool == nil {
 		s.err = errors.Join(s.err, errors.New("pool is nil: want the *pgxpool.Pool of the service's database"))
 	}
-	s.failed = newFailedStatements(func(name string) string { return pgschema.Query(files, name, s.schema) })
 	return s
 }
 
@@ -85,13 +89,76 @@ func NewPostgresStore(pool *pgxpool.Pool, opts ...PostgresOption) *PostgresStore
 // An error that wraps pgtx.ErrOutcomeUnknown means that the connection was lost during COMMIT: have the event delivered
 // again, its record tells.
 func (s *PostgresStore) Do(ctx context.Context, key Key, fn func(ctx context.Context) error) error {
-	return s.place(ctx, key, fn)
+	if s.err != nil {
+		return s.err
+	}
+	return s.db.Do(ctx, store.Key(key), fn)
 }
 
-func (s *PostgresStore) transaction(ctx context.Context, fn func(ctx context.Context, ask asker) error) error {
-	return pgtx.Run(ctx, s.pool, func(ctx context.Context, tx pgx.Tx) error {
-		return fn(ctx, func(ctx context.Context, query string, args []any, dest ...any) error {
-			return tx.QueryRow(ctx, query, args...).Scan(dest...)
-		})
-	}, pgtx.Isolation(pgx.ReadCommitted))
+// SQLStore is a PostgresStore for services whose code uses database/sql: the handler finds its *sql.Tx with
+// pgtx.SQLFrom(msg.Context()), and messages that it returns are staged in the outbox on it. It shares the tables, so
+// consumers with either store exclude one another. It is safe for concurrent use. Each running claim holds one connection.
+//
+// It lacks what rests on pgx: it does not count attempts and keeps no event that fails, so a Claim's errors go to the
+// router; Claim.Run, Claim.Subscriber and ordered keys need a PostgresStore; BEGIN, COMMIT and each staged message are
+// round trips of their own. Let "millrace retention run" keep its tables.
+type SQLStore struct {
+	outputs
+	db *store.SQL
+}
+
+// NewSQLStore returns a store in the database of db, whose driver is pgx's stdlib or another of PostgreSQL's whose
+// placeholders are $1. It stays the caller's.
+func NewSQLStore(db *sql.DB, opts ...PostgresOption) *SQLStore {
+	s := &SQLStore{outputs: newOutputs(opts)}
+	s.db = store.NewSQL(db, s.schema)
+	if db == nil {
+		s.err = errors.Join(s.err, errors.New("db is nil: want the *sql.DB of the service's database"))
+	}
+	return s
+}
+
+// Do runs fn in a transaction that also claims the event; fn's context carries it. See PostgresStore.Do. fn must not end
+// the transaction.
+func (s *SQLStore) Do(ctx context.Context, key Key, fn func(ctx context.Context) error) error {
+	if s.err != nil {
+		return s.err
+	}
+	return s.db.Do(ctx, store.Key(key), fn)
+}
+
+// postgresOf returns the PostgreSQL store behind the others, nil if there is none.
+func postgresOf(of Store) *store.Postgres {
+	for of != nil {
+		if s, ok := of.(*PostgresStore); ok {
+			return s.db
+		}
+		outer, ok := of.(interface{ Unwrap() Store })
+		if !ok {
+			return nil
+		}
+		of = outer.Unwrap()
+	}
+	return nil
+}
+
+// withoutPostgres refuses what only PostgreSQL can keep.
+func (c Config) withoutPostgres() error {
+	var errs []error
+	for _, f := range []struct {
+		name string
+		set  bool
+	}{
+		{"Ordered", c.Ordered},
+		{"MaxAttempts", c.MaxAttempts != 0},
+		{"Backoff", c.Backoff != nil},
+		{"MaxBlocked", c.MaxBlocked != 0},
+		{"DeadLetterTopic", c.DeadLetterTopic != ""},
+		{"Retry, or that of a handler,", c.hasPolicies()},
+	} {
+		if f.set {
+			errs = append(errs, fmt.Errorf("Config.%s is set: want a store with PostgreSQL behind it, which alone keeps events that failed", f.name))
+		}
+	}
+	return errors.Join(errs...)
 }

@@ -6,16 +6,11 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/millrace-go/millrace/internal/pgdays"
 	"github.com/millrace-go/millrace/internal/pgschema"
-	"github.com/millrace-go/millrace/pgtx"
+	"github.com/millrace-go/millrace/middleware/claim/internal/store"
 )
-
-// processed is the table of the records.
-const processed = "processed"
 
 // DefaultRetention is how long it is remembered that an event was processed: twice as long as Pub/Sub keeps a message by
 // default, so that a subscription's backlog and an operator's vacation fit into it.
@@ -39,75 +34,62 @@ type Retained struct {
 // It blocks no claim, and waits for those that run. Only the tables' owner may drop. It may run at any time, in several
 // processes at once, and goes on where another was interrupted.
 func Retain(ctx context.Context, pool *pgxpool.Pool, schema string, keep time.Duration) (Retained, error) {
-	var r Retained
+	var r store.Retained
 	schema, err := pgschema.Validate(schema)
 	if err == nil && keep < minRetention {
 		err = fmt.Errorf("keep is %v: want %v or more", keep, minRetention)
 	}
 	if err == nil {
-		err = r.retain(ctx, pool, schema, keep)
+		r, err = store.Retain(ctx, pool, schema, keep)
 	}
 	if err != nil {
-		return r, fmt.Errorf("retention of claims: %w", err)
+		return Retained(r), fmt.Errorf("retention of claims: %w", err)
 	}
-	return r, nil
+	return Retained(r), nil
 }
 
-func (r *Retained) retain(ctx context.Context, pool *pgxpool.Pool, schema string, keep time.Duration) error {
-	sql, table := statementsIn(schema), pgdays.Table{Schema: schema, Name: processed}
-	if err := table.Ahead(ctx, pool); err != nil {
-		return err
+// DefaultRedeliveryHorizon is how long Pub/Sub keeps a message by default.
+const DefaultRedeliveryHorizon = 7 * 24 * time.Hour
+
+// CheckWindow returns an error when a broker may redeliver an event longer than it is remembered that it was processed. The
+// horizon counts from the moment when the event was minted: how long it may wait in the outbox, plus how long the broker
+// keeps it, plus, where dead letters of the broker's own are sent back, how long those are kept.
+func CheckWindow(retention, horizon time.Duration) error {
+	if retention < horizon {
+		return fmt.Errorf("Retention is %v, and RedeliveryHorizon %v: events that are redelivered after the retention are not run, "+
+			"because nobody knows whether they were processed: want a retention of %v or more, or a broker that keeps events for less",
+			retention, horizon, horizon)
 	}
-	if err := table.Owned(ctx, pool); err != nil {
-		return err
-	}
-	var now time.Time
-	if err := pool.QueryRow(ctx, `select now()`).Scan(&now); err != nil {
-		return fmt.Errorf("ask for the server's time: %w", err)
-	}
-	days, err := table.Days(ctx, pool)
+	return nil
+}
+
+// Kept is what the store remembers beside the days.
+type Kept struct {
+	Hashed    int64      `json:"hashed"` // records of IDs that tell no time; counted to 100,000, which means that or more
+	Consumers []Consumer `json:"consumers"`
+}
+
+// Consumer is one that has claimed.
+type Consumer struct {
+	Name  string     `json:"name"`
+	Floor *time.Time `json:"floor"` // an event that was minted before is not run: see ErrTooOld; nil: none
+}
+
+// InspectKept tells what the schema's store ("" means "millrace") remembers.
+func InspectKept(ctx context.Context, pool *pgxpool.Pool, schema string) (*Kept, error) {
+	schema, err := pgschema.Validate(schema)
 	if err != nil {
+		return nil, fmt.Errorf("inspect claims: %w", err)
+	}
+	k := &Kept{}
+	b := &pgx.Batch{}
+	b.Queue(store.Query("claim_hashed", schema)).QueryRow(func(row pgx.Row) error { return row.Scan(&k.Hashed) })
+	b.Queue(store.Query("consumer_list", schema)).Query(func(rows pgx.Rows) (err error) {
+		k.Consumers, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Consumer])
 		return err
+	})
+	if err := pool.SendBatch(ctx, b).Close(); err != nil {
+		return nil, fmt.Errorf("inspect claims: %w", (&store.Claims{Schema: schema}).Hint(err))
 	}
-	for _, d := range days {
-		if end := d.End(); !end.After(now.Add(-keep)) && end.After(r.Floor) {
-			r.Floor = end
-		}
-	}
-	if err := raise(ctx, pool, sql, r.Floor); err != nil {
-		return fmt.Errorf("raise the consumers' floor: %w", err)
-	}
-	dropped, err := table.Drop(ctx, pool, now.Add(-keep)) // the days that made the floor, and what an earlier one has left
-	for _, d := range dropped {
-		r.Days = append(r.Days, d.Partition)
-	}
-	for err == nil {
-		var tag pgconn.CommandTag
-		if tag, err = pool.Exec(ctx, sql.prune, now.Add(-keep)); tag.RowsAffected() == 0 {
-			break
-		}
-		r.Hashed += tag.RowsAffected()
-	}
-	return err
-}
-
-// raise binds every consumer, before anything is dropped.
-func raise(ctx context.Context, pool *pgxpool.Pool, sql statements, floor time.Time) error {
-	if floor.IsZero() {
-		return nil
-	}
-	return pgtx.Run(ctx, pool, func(ctx context.Context, tx pgx.Tx) error {
-		// One that registers at this moment is bound by the floor, or knows it.
-		if _, err := tx.Exec(ctx, sql.lockConsumers); err != nil {
-			return err
-		}
-		_, err := tx.Exec(ctx, sql.floor, floor)
-		return err
-	}, pgtx.Isolation(pgx.ReadCommitted))
-}
-
-// housekeep is Retain for a consumer, whose role need not own the tables.
-func (s *PostgresStore) housekeep(ctx context.Context, keep time.Duration) error {
-	_, err := Retain(ctx, s.pool, s.schema, keep)
-	return pgdays.Table{Schema: s.schema, Name: processed}.Excuse(ctx, s.pool, keep, err)
+	return k, nil
 }

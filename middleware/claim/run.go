@@ -12,8 +12,9 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/millrace-go/millrace/internal/pgdays"
-	"github.com/millrace-go/millrace/internal/pgschema"
 	"github.com/millrace-go/millrace/internal/self"
+
+	"github.com/millrace-go/millrace/middleware/claim/internal/store"
 )
 
 // exchangeTimeout bounds one exchange with the database.
@@ -40,7 +41,7 @@ func (c *Claim) Run(ctx context.Context) error {
 		return fmt.Errorf("run claim: %w", err)
 	}
 	defer c.life.end()
-	if err := migrations.Check(ctx, s.pool, s.schema); err != nil {
+	if err := store.Migrations.Check(ctx, s.Pool, s.Schema); err != nil {
 		if ctx.Err() != nil { // it was stopped before it had begun
 			return nil
 		}
@@ -79,14 +80,14 @@ func (c *Claim) Run(ctx context.Context) error {
 // run is the process as the database knows it. Its methods are called one after another.
 type run struct {
 	claim  *Claim
-	store  *PostgresStore
+	store  *store.Postgres
 	id     int64 // 0: not registered
 	conn   *pgx.Conn
 	warned bool // the log says that a process may have been killed
 	neighbours
 }
 
-func (r *run) query(name string) string { return pgschema.Query(files, name, r.store.schema) }
+func (r *run) query(name string) string { return store.Query(name, r.store.Schema) }
 
 // register tries until the process is registered or ctx ends; an error is one that would not go away.
 func (r *run) register(ctx context.Context) error {
@@ -97,7 +98,7 @@ func (r *run) register(ctx context.Context) error {
 		}
 		var pgErr *pgconn.PgError
 		if errors.As(err, &pgErr) && strings.HasPrefix(pgErr.Code, "42") { // no privilege, no table
-			return fmt.Errorf("register the process: %w", r.store.hint(err))
+			return fmt.Errorf("register the process: %w", r.store.Hint(err))
 		}
 		if ctx.Err() == nil {
 			r.failed(ctx, err)
@@ -183,7 +184,7 @@ func (r *run) connect(ctx context.Context) (err error) {
 	if r.conn != nil {
 		return nil
 	}
-	cfg := r.store.pool.Config()
+	cfg := r.store.Pool.Config()
 	if cfg.BeforeConnect != nil { // where passwords come from that change
 		if err := cfg.BeforeConnect(ctx, cfg.ConnConfig); err != nil {
 			return err
@@ -209,14 +210,14 @@ func (r *run) leave(ctx context.Context) error {
 	if r.id == 0 {
 		return nil
 	}
-	_, err := r.store.pool.Exec(ctx, r.query("run_end"), r.id)
+	_, err := r.store.Pool.Exec(ctx, r.query("run_end"), r.id)
 	return err
 }
 
 func (r *run) housekeep(ctx context.Context) error {
-	err := r.store.housekeep(ctx, r.claim.cfg.Retention)
+	err := r.store.Housekeep(ctx, r.claim.cfg.Retention)
 	for _, name := range []string{"run_sweep", "start_sweep"} {
-		_, serr := r.store.pool.Exec(ctx, r.query(name))
+		_, serr := r.store.Pool.Exec(ctx, r.query(name))
 		err = errors.Join(err, serr)
 	}
 	return err

@@ -12,6 +12,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/millrace-go/millrace/middleware/claim/internal/slot"
+	"github.com/millrace-go/millrace/middleware/claim/internal/store"
 	"github.com/millrace-go/millrace/middleware/internal/inbox"
 	"github.com/millrace-go/millrace/pgtx"
 	"github.com/millrace-go/millrace/transport"
@@ -42,9 +43,9 @@ func (c *Claim) settle(ctx context.Context, key Key, msg *message.Message, a att
 		return nil
 	case errors.As(a.err, new(*busyError)):
 		return c.busy(ctx, key, msg, slot.Near)
-	case !a.ran && (errors.Is(a.err, ErrCompleted) || errors.Is(a.err, errGone)):
+	case !a.ran && (errors.Is(a.err, ErrCompleted) || errors.Is(a.err, store.ErrGone)):
 		return c.duplicate(ctx, key)
-	case !a.ran && errors.Is(a.err, errChanged):
+	case !a.ran && errors.Is(a.err, store.ErrChanged):
 		return c.comeBack(msg, time.Millisecond)
 	case !a.ran && errors.As(a.err, new(aloneError)):
 		c.observer.count(ctx, key.Consumer, outcomeContended)
@@ -96,19 +97,19 @@ func (c *Claim) fail(ctx context.Context, key Key, msg *message.Message, f fault
 	if eerr != nil {
 		return errors.Join(err, eerr)
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), keepTimeout) // the handler's deadline may have passed
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), store.KeepTimeout) // the handler's deadline may have passed
 	defer cancel()
 	back := sourceOf(msg.Context()) != nil
-	v, kerr := c.postgres.keep(ctx, e, failureText(cause),
-		func(attempts int) verdict { return f.verdict(attempts, back, c.cfg) },
-		func(ctx context.Context, v verdict) error { return c.forward(ctx, e, msg, v, cause) })
+	v, kerr := c.postgres.Keep(ctx, e, failureText(cause),
+		func(attempts int) store.Verdict { return f.verdict(attempts, back, c.cfg) },
+		func(ctx context.Context, v store.Verdict) error { return c.forward(ctx, e, msg, v, cause) })
 	switch {
 	case errors.Is(kerr, ErrContended):
 		return c.contended(ctx, key, msg)
 	case kerr != nil:
 		transport.DeliveryFrom(msg.Context()).RetryAfter(outageDelay)
 		return errors.Join(err, fmt.Errorf("record the failure: %w", kerr))
-	case v.state == "":
+	case v.State == "":
 		if errors.Is(cause, pgtx.ErrManaged) {
 			c.cfg.Logger.ErrorContext(ctx, "handler committed the claim's transaction itself: the event counts as processed, and what the handler did after that COMMIT is lost",
 				"event_id", key.EventID, "consumer", key.Consumer, "error", cause)
@@ -116,30 +117,30 @@ func (c *Claim) fail(ctx context.Context, key Key, msg *message.Message, f fault
 		return c.duplicate(ctx, key)
 	}
 	outcome := outcomeFailed
-	switch v.state {
-	case stateDead:
+	switch v.State {
+	case store.StateDead:
 		outcome = outcomeDead
-	case stateIgnored:
+	case store.StateIgnored:
 		outcome = outcomeIgnored
 	}
 	c.observer.count(ctx, key.Consumer, outcome)
-	if !v.acks() {
-		transport.DeliveryFrom(msg.Context()).RetryAfter(v.delay)
+	if !v.Acks() {
+		transport.DeliveryFrom(msg.Context()).RetryAfter(v.Delay)
 		return err
 	}
 	// The router sees an event that is done, and so do traces, but for this one.
 	spoil(trace.SpanFromContext(ctx), cause)
 	attrs := []slog.Attr{
-		slog.String("event_id", key.EventID), slog.String("consumer", key.Consumer), slog.String("reason", v.reason),
-		slog.Int("attempts", v.attempts), slog.Any("error", cause),
+		slog.String("event_id", key.EventID), slog.String("consumer", key.Consumer), slog.String("reason", v.Reason),
+		slog.Int("attempts", v.Attempts), slog.Any("error", cause),
 	}
-	switch v.state {
-	case stateDead:
+	switch v.State {
+	case store.StateDead:
 		c.cfg.Logger.LogAttrs(ctx, slog.LevelError, "event is a dead letter", attrs...)
-	case stateIgnored:
+	case store.StateIgnored:
 		c.cfg.Logger.LogAttrs(ctx, slog.LevelInfo, "event failed with an error that a rule ignores: it counts as processed", attrs...)
 	default:
-		c.cfg.Logger.LogAttrs(ctx, slog.LevelWarn, "event failed and will be tried again", append(attrs, slog.Duration("retry_in", v.delay))...)
+		c.cfg.Logger.LogAttrs(ctx, slog.LevelWarn, "event failed and will be tried again", append(attrs, slog.Duration("retry_in", v.Delay))...)
 	}
 	c.wake(key.Consumer)
 	return nil
@@ -152,23 +153,23 @@ func (c *Claim) block(ctx context.Context, key Key, msg *message.Message) (settl
 	if err != nil {
 		return true, err
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), keepTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), store.KeepTimeout)
 	defer cancel()
 	most := c.cfg.MaxBlocked
 	if ackedEarly(msg) { // nobody redelivers it
 		most = 0
 	}
-	blocked, err := c.postgres.block(ctx, e, most)
-	var full fullError
+	blocked, err := c.postgres.Block(ctx, e, most)
+	var full store.FullError
 	switch {
 	case errors.As(err, &full):
 		c.observer.count(ctx, key.Consumer, outcomeFull)
-		if full.since {
+		if full.Since {
 			c.cfg.Logger.WarnContext(ctx, "key is full: as many events as MaxBlocked allows wait behind one that failed, so the broker keeps the next ones. Replay or discard the first event of the key",
 				"consumer", key.Consumer, "max_blocked", c.cfg.MaxBlocked, "event_id", key.EventID)
 		}
 		return true, c.comeBack(msg, jitter(maxTurnedAway))
-	case errors.Is(err, errFree):
+	case errors.Is(err, store.ErrFree):
 		return false, nil
 	case errors.Is(err, ErrContended):
 		return true, c.contended(ctx, key, msg)
@@ -236,22 +237,22 @@ func topicOf(ctx context.Context) string {
 }
 
 // event is what is kept of the message.
-func (c *Claim) event(key Key, msg *message.Message) (event, error) {
+func (c *Claim) event(key Key, msg *message.Message) (store.Event, error) {
 	ctx := msg.Context()
-	e := event{key: key, handler: message.HandlerNameFromCtx(ctx), topic: topicOf(ctx)}
+	e := store.Event{Key: store.Key(key), Handler: message.HandlerNameFromCtx(ctx), Topic: topicOf(ctx)}
 	if from := sourceOf(ctx); from != nil {
 		if from.event != nil { // which has its headers and payload
-			e.record, e.row = from.event.record, from.event.row
+			e.Record, e.Row = from.event.Record, from.event.Row
 			return e, nil
 		}
 	}
 	var err error
-	if e.headers, err = inbox.EncodeHeaders(msg, transport.OriginFrom(ctx)); err != nil {
+	if e.Headers, err = inbox.EncodeHeaders(msg, transport.OriginFrom(ctx)); err != nil {
 		return e, fmt.Errorf("keep event %q: %w", key.EventID, err)
 	}
-	e.record, e.payload = recordID(key), msg.Payload
-	if e.payload == nil {
-		e.payload = []byte{} // nil would keep what is there
+	e.Record, e.Payload = store.Key(key).Record(), msg.Payload
+	if e.Payload == nil {
+		e.Payload = []byte{} // nil would keep what is there
 	}
 	return e, nil
 }

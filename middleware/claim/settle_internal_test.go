@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/assert"
 
+	"github.com/millrace-go/millrace/middleware/claim/internal/store"
 	"github.com/millrace-go/millrace/pgtx"
 	"github.com/millrace-go/millrace/retry"
 )
@@ -64,35 +65,38 @@ func TestWhoseFaultAFailureIs(t *testing.T) {
 
 func TestVerdict(t *testing.T) {
 	cfg := Config{MaxAttempts: 3, Backoff: func(attempt int) time.Duration { return time.Duration(attempt) * time.Minute }}
+	verdict := func(state, reason string, attempts int, delay time.Duration) store.Verdict {
+		return store.Verdict{State: state, Reason: reason, Attempts: attempts, Delay: delay}
+	}
 	failed := fault{reason: reasonError, counted: true}
 	for name, c := range map[string]struct {
 		fault    fault
 		attempts int // before
 		back     bool
-		want     verdict
+		want     store.Verdict
 	}{
-		"the first attempt, the broker keeps it":   {failed, 0, false, verdict{stateNacked, reasonError, 1, time.Minute}},
-		"the first attempt, the table keeps it":    {failed, 0, true, verdict{stateRetrying, reasonError, 1, time.Minute}},
-		"the last but one":                         {failed, 1, true, verdict{stateRetrying, reasonError, 2, 2 * time.Minute}},
-		"the last":                                 {failed, 2, true, verdict{stateDead, reasonAttempts, 3, 0}},
-		"the last, from the broker":                {failed, 2, false, verdict{stateDead, reasonAttempts, 3, 0}},
-		"one more, after a replay":                 {failed, 3, true, verdict{stateDead, reasonAttempts, 4, 0}},
-		"permanent":                                {fault{reason: reasonPermanent, counted: true, hopeless: true}, 0, true, verdict{stateDead, reasonPermanent, 1, 0}},
-		"outside of the window, which ran nothing": {fault{reason: reasonWindow, hopeless: true}, 0, true, verdict{stateDead, reasonWindow, 0, 0}},
-		"from the future":                          {fault{reason: reasonClock, counted: true}, 0, false, verdict{stateNacked, reasonClock, 1, time.Minute}},
-		"from the future, with a table":            {fault{reason: reasonClock, counted: true}, 0, true, verdict{stateNacked, reasonClock, 1, time.Minute}},
-		"from the future too often":                {fault{reason: reasonClock, counted: true}, 2, true, verdict{stateDead, reasonClock, 3, 0}},
-		"at once is no time":                       {fault{reason: reasonRetry}, 0, true, verdict{stateRetrying, reasonRetry, 0, contendedDelay}},
-		"attempts and backoff of a rule":           {fault{reason: reasonError, counted: true, rule: retry.Rule{MaxAttempts: 9, MaxBackoff: time.Second}}, 5, true, verdict{stateRetrying, reasonError, 6, time.Second}},
-		"the last of a rule":                       {fault{reason: reasonError, counted: true, rule: retry.Rule{MaxAttempts: 2}}, 1, true, verdict{stateDead, reasonAttempts, 2, 0}},
-		"ignored":                                  {fault{reason: reasonError, counted: true, ignored: true}, 2, true, verdict{stateIgnored, reasonIgnored, 3, 0}},
-		"the last, beside others that fail":        {fault{reason: reasonError, counted: true, doubtful: true}, 2, true, verdict{stateRetrying, reasonOutage, 2, 3 * time.Minute}},
-		"another, beside others that fail":         {fault{reason: reasonError, counted: true, doubtful: true}, 0, true, verdict{stateRetrying, reasonError, 1, time.Minute}},
-		"another time is no attempt":               {fault{reason: reasonRetry, after: time.Hour}, 2, true, verdict{stateRetrying, reasonRetry, 2, time.Hour}},
+		"the first attempt, the broker keeps it":   {failed, 0, false, verdict(store.StateNacked, reasonError, 1, time.Minute)},
+		"the first attempt, the table keeps it":    {failed, 0, true, verdict(store.StateRetrying, reasonError, 1, time.Minute)},
+		"the last but one":                         {failed, 1, true, verdict(store.StateRetrying, reasonError, 2, 2*time.Minute)},
+		"the last":                                 {failed, 2, true, verdict(store.StateDead, reasonAttempts, 3, 0)},
+		"the last, from the broker":                {failed, 2, false, verdict(store.StateDead, reasonAttempts, 3, 0)},
+		"one more, after a replay":                 {failed, 3, true, verdict(store.StateDead, reasonAttempts, 4, 0)},
+		"permanent":                                {fault{reason: reasonPermanent, counted: true, hopeless: true}, 0, true, verdict(store.StateDead, reasonPermanent, 1, 0)},
+		"outside of the window, which ran nothing": {fault{reason: reasonWindow, hopeless: true}, 0, true, verdict(store.StateDead, reasonWindow, 0, 0)},
+		"from the future":                          {fault{reason: reasonClock, counted: true}, 0, false, verdict(store.StateNacked, reasonClock, 1, time.Minute)},
+		"from the future, with a table":            {fault{reason: reasonClock, counted: true}, 0, true, verdict(store.StateNacked, reasonClock, 1, time.Minute)},
+		"from the future too often":                {fault{reason: reasonClock, counted: true}, 2, true, verdict(store.StateDead, reasonClock, 3, 0)},
+		"at once is no time":                       {fault{reason: reasonRetry}, 0, true, verdict(store.StateRetrying, reasonRetry, 0, contendedDelay)},
+		"attempts and backoff of a rule":           {fault{reason: reasonError, counted: true, rule: retry.Rule{MaxAttempts: 9, MaxBackoff: time.Second}}, 5, true, verdict(store.StateRetrying, reasonError, 6, time.Second)},
+		"the last of a rule":                       {fault{reason: reasonError, counted: true, rule: retry.Rule{MaxAttempts: 2}}, 1, true, verdict(store.StateDead, reasonAttempts, 2, 0)},
+		"ignored":                                  {fault{reason: reasonError, counted: true, ignored: true}, 2, true, verdict(store.StateIgnored, reasonIgnored, 3, 0)},
+		"the last, beside others that fail":        {fault{reason: reasonError, counted: true, doubtful: true}, 2, true, verdict(store.StateRetrying, reasonOutage, 2, 3*time.Minute)},
+		"another, beside others that fail":         {fault{reason: reasonError, counted: true, doubtful: true}, 0, true, verdict(store.StateRetrying, reasonError, 1, time.Minute)},
+		"another time is no attempt":               {fault{reason: reasonRetry, after: time.Hour}, 2, true, verdict(store.StateRetrying, reasonRetry, 2, time.Hour)},
 	} {
 		v := c.fault.verdict(c.attempts, c.back, cfg)
 		assert.Equal(t, c.want, v, name)
-		assert.Equal(t, c.want.state != stateNacked, v.acks(), name)
+		assert.Equal(t, c.want.State != store.StateNacked, v.Acks(), name)
 	}
 }
 

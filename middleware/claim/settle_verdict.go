@@ -4,60 +4,41 @@ import (
 	"cmp"
 	"math/rand/v2"
 	"time"
+
+	"github.com/millrace-go/millrace/middleware/claim/internal/store"
 )
-
-// The states of claim_failed.
-const (
-	stateNacked   = "nacked"
-	stateRetrying = "retrying"
-	stateBlocked  = "blocked"
-	stateDead     = "dead"
-
-	stateIgnored = "ignored" // its row is gone
-)
-
-// verdict is what becomes of an event.
-type verdict struct {
-	state    string // "": it is settled already, and nothing is to be kept
-	reason   string
-	attempts int
-	delay    time.Duration // until it comes back
-}
-
-// acks reports whether the broker may forget the event, because it is kept here.
-func (v verdict) acks() bool { return v.state != stateNacked }
 
 // verdict decides, after so many attempts before this one. back tells that events come back from the table: the broker
 // need not keep them.
-func (f fault) verdict(attempts int, back bool, cfg Config) verdict {
-	v := verdict{state: stateNacked, reason: f.reason, attempts: attempts}
+func (f fault) verdict(attempts int, back bool, cfg Config) store.Verdict {
+	v := store.Verdict{State: store.StateNacked, Reason: f.reason, Attempts: attempts}
 	most := cmp.Or(f.rule.MaxAttempts, cfg.MaxAttempts)
-	if f.doubtful && v.attempts+1 >= most {
-		f.counted, v.reason = false, reasonOutage
-		f.after = cfg.wait(f.rule, v.attempts+1)
+	if f.doubtful && v.Attempts+1 >= most {
+		f.counted, v.Reason = false, reasonOutage
+		f.after = cfg.wait(f.rule, v.Attempts+1)
 	}
 	if f.counted {
-		v.attempts++
+		v.Attempts++
 	}
 	switch {
 	case f.ignored:
-		v.state, v.reason = stateIgnored, reasonIgnored
+		v.State, v.Reason = store.StateIgnored, reasonIgnored
 		return v
 	case f.hopeless:
-		v.state = stateDead
+		v.State = store.StateDead
 		return v
-	case f.counted && v.attempts >= most:
-		v.state = stateDead
+	case f.counted && v.Attempts >= most:
+		v.State = store.StateDead
 		if f.reason != reasonClock {
-			v.reason = reasonAttempts
+			v.Reason = reasonAttempts
 		}
 		return v
 	case back && f.reason != reasonClock: // from the table it would run
-		v.state = stateRetrying
+		v.State = store.StateRetrying
 	}
-	v.delay = max(f.after, contendedDelay) // nothing else bounds how often
+	v.Delay = max(f.after, contendedDelay) // nothing else bounds how often
 	if f.counted {
-		v.delay = cfg.wait(f.rule, v.attempts)
+		v.Delay = cfg.wait(f.rule, v.Attempts)
 	}
 	return v
 }

@@ -3,18 +3,14 @@ package claim
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"runtime/debug"
-	"strconv"
 	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-go/millrace/middleware/claim/internal/slot"
-	"github.com/millrace-go/millrace/middleware/internal/inbox"
-	"github.com/millrace-go/millrace/pgtx"
 )
 
 // At most MaxPerKey events of a key are handled at once. A slot is an advisory lock that the handler's transaction holds, so it is free
@@ -85,17 +81,8 @@ func (l *limited) take(ctx context.Context) error {
 	if l == nil {
 		return nil
 	}
-	tx, ok := pgtx.From(ctx)
-	if !ok {
-		return errors.New("take a slot of the key: the handler's context carries no transaction")
-	}
-	s := l.claim.postgres
-	locks := make([]int64, l.slots)
-	for i := range locks {
-		locks[i] = inbox.Lock(s.schema, l.of.Consumer, "\x00"+strconv.Itoa(i)+"\x00"+l.of.Name) // no event's ID begins like that
-	}
-	var got bool
-	if err := tx.QueryRow(ctx, s.sql.slot, locks).Scan(&got); err != nil {
+	got, err := l.claim.postgres.TakeSlot(ctx, l.of.Consumer, l.of.Name, l.slots)
+	if err != nil {
 		return fmt.Errorf("take a slot of the key: %w", err)
 	}
 	if l.refused = !got; l.refused {

@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
-	"github.com/millrace-go/millrace/internal/pgschema"
+	"github.com/millrace-go/millrace/middleware/claim/internal/store"
 	"github.com/millrace-go/millrace/pgtx"
 )
 
@@ -31,7 +31,7 @@ type start struct {
 	claim *Claim
 	leave func() // the gate; nil outside of Run
 
-	store    *PostgresStore // nil: it is not noted
+	store    *store.Postgres // nil: it is not noted
 	consumer int16
 	record   pgtype.UUID
 	run      int64
@@ -69,10 +69,10 @@ func (st *start) suspect(ctx context.Context, key Key, now standing) (err error)
 	ctx, cancel := context.WithTimeout(ctx, st.claim.cfg.timeout(key.Consumer))
 	defer cancel()
 	s := st.claim.postgres
-	if st.consumer, err = s.consumer(ctx, key.Consumer); err != nil {
+	if st.consumer, err = s.Consumer(ctx, key.Consumer); err != nil {
 		return err
 	}
-	st.record, st.run = recordID(key), now.run
+	st.record, st.run = store.Key(key).Record(), now.run
 	fresh, run, starts, err := st.note(ctx, s)
 	if err != nil {
 		return fmt.Errorf("note the event before it is handled: %w", err)
@@ -92,7 +92,7 @@ func (st *start) suspect(ctx context.Context, key Key, now standing) (err error)
 	if st.leave, err = st.claim.hands.enterAlone(ctx, st.claim.cfg.timeout(key.Consumer)+st.claim.pace.slack); err != nil {
 		return aloneError{fmt.Errorf("%w: it was in hand when a process was killed and must run alone: %w", ErrContended, err)}
 	}
-	err = s.pool.QueryRow(ctx, pgschema.Query(files, "start_alone", s.schema), st.consumer, st.record, now.run, run).Scan(&st.starts)
+	err = s.Pool.QueryRow(ctx, store.Query("start_alone", s.Schema), st.consumer, st.record, now.run, run).Scan(&st.starts)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return fmt.Errorf("%w: another process was quicker", ErrContended)
 	}
@@ -105,9 +105,9 @@ func (st *start) suspect(ctx context.Context, key Key, now standing) (err error)
 
 // note notes the event unless it is noted, and returns whether it was not, whose the note is, and how often the event was
 // begun alone.
-func (st *start) note(ctx context.Context, s *PostgresStore) (fresh bool, run int64, starts int, err error) {
+func (st *start) note(ctx context.Context, s *store.Postgres) (fresh bool, run int64, starts int, err error) {
 	for range 3 {
-		err = s.pool.QueryRow(ctx, pgschema.Query(files, "start_note", s.schema), st.consumer, st.record, st.run).Scan(&fresh, &run, &starts)
+		err = s.Pool.QueryRow(ctx, store.Query("start_note", s.Schema), st.consumer, st.record, st.run).Scan(&fresh, &run, &starts)
 		if !errors.Is(err, pgx.ErrNoRows) {
 			break
 		}
@@ -129,7 +129,7 @@ func (st *start) handler(fn func(context.Context) error) func(context.Context) e
 			return err
 		}
 		// What cannot be queued is struck out afterwards.
-		st.queued = pgtx.Queue(ctx, pgschema.Query(files, "start_over", st.store.schema), st.consumer, st.record, st.run) == nil
+		st.queued = pgtx.Queue(ctx, store.Query("start_over", st.store.Schema), st.consumer, st.record, st.run) == nil
 		return nil
 	}
 }
@@ -145,7 +145,7 @@ func (st *start) end(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), exchangeTimeout)
 	defer cancel()
-	_, err := st.store.pool.Exec(ctx, pgschema.Query(files, "start_over", st.store.schema), st.consumer, st.record, st.run)
+	_, err := st.store.Pool.Exec(ctx, store.Query("start_over", st.store.Schema), st.consumer, st.record, st.run)
 	if err != nil { // then it will be run alone once, should a process be killed
 		st.claim.cfg.Logger.WarnContext(ctx, "strike out the note of an event", "error", err)
 	}

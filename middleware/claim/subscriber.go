@@ -10,6 +10,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/millrace-go/millrace/middleware/claim/internal/store"
 	"github.com/millrace-go/millrace/transport"
 )
 
@@ -47,9 +48,9 @@ type sourceKey struct{}
 // source tells that a message came through Subscriber.
 type source struct {
 	consumer, topic string
-	event           *event      // nil: sub delivered it
-	claimed         atomic.Bool // the event of the table has come to its claim
-	inner           *source     // of another consumer, whose Subscriber this one wraps
+	event           *store.Event // nil: sub delivered it
+	claimed         atomic.Bool  // the event of the table has come to its claim
+	inner           *source      // of another consumer, whose Subscriber this one wraps
 }
 
 func sourceOf(ctx context.Context) *source {

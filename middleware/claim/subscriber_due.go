@@ -9,6 +9,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/millrace-go/millrace/middleware/claim/internal/store"
 	"github.com/millrace-go/millrace/middleware/internal/inbox"
 	"github.com/millrace-go/millrace/transport"
 )
@@ -107,7 +108,7 @@ type looks struct {
 // deliverDue delivers what is due while there are slots, and returns in which time to look again.
 func (s *subscription) deliverDue(ctx context.Context, slots chan struct{}, inHand *sync.WaitGroup, unstick bool, seen *looks) (time.Duration, error) {
 	if unstick {
-		if err := s.claim.postgres.unstick(ctx, s.consumer); err != nil {
+		if err := s.claim.postgres.Unstick(ctx, s.consumer); err != nil {
 			return s.claim.poll, err
 		}
 	}
@@ -124,7 +125,7 @@ func (s *subscription) deliverDue(ctx context.Context, slots chan struct{}, inHa
 		take = 0 // ask first, which is one statement
 	}
 	expiry := time.Now().Add(s.claim.lease) // at the earliest
-	due, o, err := s.claim.postgres.lease(ctx, s.consumer, s.topic, take, s.claim.lease, orphaned, s.inFlight.all())
+	due, o, err := s.claim.postgres.Lease(ctx, s.consumer, s.topic, take, s.claim.lease, orphaned, s.inFlight.all())
 	if err != nil {
 		return s.claim.poll, err
 	}
@@ -138,55 +139,55 @@ func (s *subscription) deliverDue(ctx context.Context, slots chan struct{}, inHa
 		}
 	}
 	switch {
-	case len(due) == room, take == 0 && o.next == 0: // there may be more
+	case len(due) == room, take == 0 && o.Next == 0: // there may be more
 		*seen = looks{}
 		return minPause, nil
 	case len(due) > 0:
 		*seen = looks{}
-		return min(max(o.next, minPause), s.claim.poll), nil
+		return min(max(o.Next, minPause), s.claim.poll), nil
 	}
 	return seen.rest(o, s.claim.poll), nil
 }
 
 // rest returns in which time to look again after a look in vain. What is due and was not taken is behind another of its key, in other
 // hands, or of another topic.
-func (l *looks) rest(o outlook, poll time.Duration) time.Duration {
+func (l *looks) rest(o store.Outlook, poll time.Duration) time.Duration {
 	most := maxPolls * poll
-	if o.dead || o.next >= 0 {
+	if o.Dead || o.Next >= 0 {
 		most = waitPolls * poll
 	}
 	wait := min(poll<<min(l.inVain, 4), most)
 	l.inVain++
-	l.none = o.next < 0
-	if o.next > 0 {
-		wait = min(wait, max(o.next, minPause))
+	l.none = o.Next < 0
+	if o.Next > 0 {
+		wait = min(wait, max(o.Next, minPause))
 	}
 	return wait
 }
 
 // deliver hands an event on, and watches over it. One that has waited for a slot until its lease expired is left to whoever leases it
 // next. It reports false when the subscription has stopped.
-func (s *subscription) deliver(ctx context.Context, l leased, expiry time.Time, slots chan struct{}, inHand *sync.WaitGroup) bool {
-	delivery := &tableDelivery{attempt: l.attempts + 1}
+func (s *subscription) deliver(ctx context.Context, l store.Leased, expiry time.Time, slots chan struct{}, inHand *sync.WaitGroup) bool {
+	delivery := &tableDelivery{attempt: l.Attempts + 1}
 	ctx, cancel := context.WithTimeout(ctx, s.claim.cfg.timeout(s.consumer)+leaseSlack)
-	h, err := inbox.DecodeHeaders(l.headers)
+	h, err := inbox.DecodeHeaders(l.Headers)
 	if err != nil { // an operator's edit; it comes back until another one mends it
 		defer cancel()
-		s.claim.cfg.Logger.WarnContext(ctx, "failed event cannot be brought back", "event_id", l.key.EventID, "consumer", s.consumer, "error", err)
+		s.claim.cfg.Logger.WarnContext(ctx, "failed event cannot be brought back", "event_id", l.Key.EventID, "consumer", s.consumer, "error", err)
 		<-slots
 		return true
 	}
-	msg := message.NewMessage(h.UUID, l.payload)
+	msg := message.NewMessage(h.UUID, l.Payload)
 	msg.Metadata, delivery.origin = h.Metadata, h.Origin
-	if l.malformed {
+	if l.Malformed {
 		msg.UUID, delivery.unidentified = s.FindEventID(msg, h.Origin)
 	}
-	l.key.Due = dueTime(msg)
-	from := &source{consumer: s.consumer, topic: s.topic, event: &l.event}
+	l.Key.Due = dueTime(msg)
+	from := &source{consumer: s.consumer, topic: s.topic, event: &l.Event}
 	msg.SetContext(context.WithValue(transport.WithDelivery(ctx, delivery), sourceKey{}, from))
-	if l.former != "" && l.former != s.topic {
+	if l.Former != "" && l.Former != s.topic {
 		s.claim.cfg.Logger.WarnContext(ctx, "failed event of a topic that nobody subscribes to is handled by the subscription to another topic of its consumer",
-			"event_id", l.key.EventID, "consumer", s.consumer, "former_topic", l.former, "topic", s.topic)
+			"event_id", l.Key.EventID, "consumer", s.consumer, "former_topic", l.Former, "topic", s.topic)
 	}
 	acquired := s.acquire()
 	if acquired && time.Now().After(expiry) {
@@ -200,14 +201,14 @@ func (s *subscription) deliver(ctx context.Context, l leased, expiry time.Time, 
 		<-slots
 		return false
 	}
-	s.inFlight.add(l.row)
+	s.inFlight.add(l.Row)
 	inHand.Go(func() {
 		defer cancel()
 		select {
 		case <-msg.Acked():
 			if !from.claimed.Load() {
 				s.claim.cfg.Logger.ErrorContext(ctx, "failed event was acked and never came to its claim: it is kept, and retried again. Remove what drops it from the middleware outside of the claim, such as Watermill's Deduplicator",
-					"event_id", l.key.EventID, "consumer", s.consumer)
+					"event_id", l.Key.EventID, "consumer", s.consumer)
 				s.giveBack(ctx, l, outageDelay)
 			}
 		case <-msg.Nacked():
@@ -215,16 +216,16 @@ func (s *subscription) deliver(ctx context.Context, l leased, expiry time.Time, 
 		case <-ctx.Done():
 		}
 		s.release()
-		s.inFlight.remove(l.row)
+		s.inFlight.remove(l.Row)
 		<-slots
 		wake(s.nudge)
 	})
 	return true
 }
 
-func (s *subscription) giveBack(ctx context.Context, l leased, delay time.Duration) {
-	if err := s.claim.postgres.giveBack(ctx, l, delay); err != nil {
-		s.claim.cfg.Logger.DebugContext(ctx, "give a failed event back: it waits for the end of its lease", "event_id", l.key.EventID, "error", err)
+func (s *subscription) giveBack(ctx context.Context, l store.Leased, delay time.Duration) {
+	if err := s.claim.postgres.GiveBack(ctx, l, delay); err != nil {
+		s.claim.cfg.Logger.DebugContext(ctx, "give a failed event back: it waits for the end of its lease", "event_id", l.Key.EventID, "error", err)
 	}
 }
 

@@ -1,4 +1,4 @@
-package claim
+package store
 
 import (
 	"context"
@@ -7,22 +7,17 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/millrace-go/millrace/internal/pgschema"
-	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/pgtx"
 )
 
 // asker sends a statement that answers one row.
 type asker func(ctx context.Context, query string, args []any, dest ...any) error
 
-// claims is what the stores in PostgreSQL share, whatever the driver.
-type claims struct {
-	schema    string
-	err       error // of the options; New reports it
-	outputs   *outbox.Publisher
+// Claims is what claims in PostgreSQL need, whatever the driver. It is safe for concurrent use.
+type Claims struct {
+	Schema    string
 	sql       statements
 	consumers sync.Map // name → int16
 	healing   sync.Mutex
@@ -37,7 +32,7 @@ type statements struct {
 }
 
 func statementsIn(schema string) statements {
-	query := func(name string) string { return pgschema.Query(files, name, schema) }
+	query := func(name string) string { return Query(name, schema) }
 	return statements{
 		claim: query("claim"), slot: query("claim_slot"), done: query("claim_done"), found: query("claim_found"), early: query("claim_early"), future: query("claim_future"), days: query("claim_days"),
 		findName: query("consumer_find"), addName: query("consumer_add"),
@@ -45,32 +40,19 @@ func statementsIn(schema string) statements {
 	}
 }
 
-func (c *claims) prepare(opts []PostgresOption) {
-	c.schema = pgschema.Default
-	for _, o := range opts {
-		o(c)
-	}
-	if c.err == nil {
-		c.outputs, c.err = outbox.NewPublisher(outbox.PublisherConfig{Schema: c.schema})
-	}
-	c.sql = statementsIn(c.schema)
-}
+// ErrStale means that the consumer's number, as this process remembers it, is not in the database.
+var ErrStale = errors.New("the consumer's number has changed")
 
-func (c *claims) validate() error { return c.err }
-
-// errStaleConsumer means that the consumer's number, as this process remembers it, is not in the database.
-var errStaleConsumer = errors.New("the consumer's number has changed")
-
-// do claims the event and calls fn. With a doubt its record is the hash, and fn is called only where nobody has settled
+// try claims the event and calls fn. With a doubt its record is the hash, and fn is called only where nobody has settled
 // the event and the context vouches for it; the doubt is the error otherwise.
-func (c *claims) do(ctx context.Context, key Key, doubt error, fn func(ctx context.Context) error) error {
-	consumer, err := c.consumer(ctx, key.Consumer)
+func (c *Claims) try(ctx context.Context, key Key, doubt error, fn func(ctx context.Context) error) error {
+	consumer, err := c.Consumer(ctx, key.Consumer)
 	if err != nil {
 		return err
 	}
 	return c.begin(ctx, func(ctx context.Context, ask asker) error {
 		var refused string
-		if err := ask(ctx, c.sql.claim, claimArgs(ctx, c.schema, key, consumer, doubt != nil, false), &refused, nil, nil); err != nil {
+		if err := ask(ctx, c.sql.claim, claimArgs(ctx, c.Schema, key, consumer, doubt != nil, false), &refused, nil, nil); err != nil {
 			return c.explain(err)
 		}
 		if refused != "" {
@@ -78,13 +60,13 @@ func (c *claims) do(ctx context.Context, key Key, doubt error, fn func(ctx conte
 		}
 		if doubt != nil {
 			var found bool
-			if err := ask(ctx, c.sql.found, []any{recordID(key), consumer}, &found); err != nil {
+			if err := ask(ctx, c.sql.found, []any{key.Record(), consumer}, &found); err != nil {
 				return fmt.Errorf("look for the record: %w", err)
 			}
 			switch {
 			case found:
 				return ErrCompleted
-			case !proven(ctx):
+			case !Proven(ctx):
 				return doubt
 			}
 		}
@@ -92,14 +74,14 @@ func (c *claims) do(ctx context.Context, key Key, doubt error, fn func(ctx conte
 			return err
 		}
 		if errors.Is(doubt, ErrClock) {
-			return pgtx.Queue(ctx, c.sql.early, recordID(key), consumer)
+			return pgtx.Queue(ctx, c.sql.early, key.Record(), consumer)
 		}
 		return nil
 	})
 }
 
 // explain makes the error of the claim statement one of ours.
-func (c *claims) explain(err error) error {
+func (c *Claims) explain(err error) error {
 	const refused = "MR001" // of claim_refused
 	var pgErr *pgconn.PgError
 	switch {
@@ -108,15 +90,14 @@ func (c *claims) explain(err error) error {
 	case errors.As(err, &pgErr) && pgErr.Code == refused:
 		return refusal(pgErr.Detail)
 	}
-	return c.hint(err)
+	return c.Hint(err)
 }
 
-// Stage publishes to the outbox, in the transaction that ctx carries.
-func (c *claims) Stage(_ context.Context, topic string, msgs ...*message.Message) error {
-	return c.outputs.Publish(topic, msgs...)
-}
+// Forget makes the next claim ask for the consumer's number again.
+func (c *Claims) Forget(consumer string) { c.consumers.Delete(consumer) }
 
-func (c *claims) consumer(ctx context.Context, name string) (int16, error) {
+// Consumer returns the number of a consumer, which it registers if there is none.
+func (c *Claims) Consumer(ctx context.Context, name string) (int16, error) {
 	if id, ok := c.consumers.Load(name); ok {
 		return id.(int16), nil
 	}
@@ -126,17 +107,17 @@ func (c *claims) consumer(ctx context.Context, name string) (int16, error) {
 		err = c.ask(ctx, c.sql.addName, []any{name}, &id)
 	}
 	if err != nil {
-		return 0, fmt.Errorf("look up consumer %q: %w", name, c.hint(err))
+		return 0, fmt.Errorf("look up consumer %q: %w", name, c.Hint(err))
 	}
 	c.consumers.Store(name, id)
 	return id, nil
 }
 
-// hint says what to do where PostgreSQL only says that something does not exist.
-func (c *claims) hint(err error) error {
+// Hint says what to do where PostgreSQL only says that something does not exist.
+func (c *Claims) Hint(err error) error {
 	switch sqlState(err) {
 	case "42P01", "3F000", "42703", "42883": // table, schema, column, function
-		return fmt.Errorf("the claim's tables are missing in schema %q, or too old: run claim.Migrate first, or \"millrace migrate up\": %w", c.schema, err)
+		return fmt.Errorf("the claim's tables are missing in schema %q, or too old: run claim.Migrate first, or \"millrace migrate up\": %w", c.Schema, err)
 	}
 	return err
 }

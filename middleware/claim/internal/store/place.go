@@ -1,4 +1,4 @@
-package claim
+package store
 
 import (
 	"context"
@@ -11,16 +11,24 @@ import (
 	"github.com/millrace-go/millrace/pgtx"
 )
 
-// The record of an event lies in the day that its ID tells (recordID). Where it cannot, because that day was dropped or is
+// The record of an event lies in the day that its ID tells (Key.Record). Where it cannot, because that day was dropped or is
 // not made yet, nobody knows whether the event was processed; whoever runs it all the same leaves its record among the
-// hashes (hashedID). Both are looked at, so a redelivery finds either.
+// hashes (Key.Hash). Both are looked at, so a redelivery finds either.
 
 type proofKey struct{}
 
-// withProof vouches for the event: it is run though it is too old, or from the future, to be proved new.
-func withProof(ctx context.Context) context.Context { return context.WithValue(ctx, proofKey{}, true) }
+// WithProof vouches for the event: it is run though it is too old, or from the future, to be proved new.
+func WithProof(ctx context.Context) context.Context { return context.WithValue(ctx, proofKey{}, true) }
 
-func proven(ctx context.Context) bool { return ctx.Value(proofKey{}) != nil }
+// Proven reports whether somebody vouches for the event.
+func Proven(ctx context.Context) bool { return ctx.Value(proofKey{}) != nil }
+
+const (
+	// IdleSlack is how much longer than the handler's deadline the server waits before it ends an idle transaction.
+	IdleSlack = 5 * time.Second
+	// maxIdle is how long it waits where there is no deadline.
+	maxIdle = 10 * time.Minute
+)
 
 // errOld means that the event is from before the consumer's floor.
 var errOld = errors.New("the event's day may have been dropped")
@@ -40,7 +48,7 @@ func refusal(reason string) error {
 	case "blocked":
 		return ErrBlocked
 	case "stale":
-		return errStaleConsumer
+		return ErrStale
 	case "isolation":
 		return errIsolation
 	}
@@ -51,24 +59,25 @@ func refusal(reason string) error {
 func claimArgs(ctx context.Context, schema string, key Key, consumer int16, hashed, fails bool) []any {
 	idle := maxIdle
 	if deadline, ok := ctx.Deadline(); ok {
-		idle = time.Until(deadline) + idleSlack
+		idle = time.Until(deadline) + IdleSlack
 	}
 	var minted *time.Time
-	record := recordID(key)
+	record := key.Record()
 	if t, ok := inbox.Time(record); ok && !hashed {
 		minted = &t
 	}
 	return []any{
-		lockKey(schema, key), record, consumer, strconv.FormatInt(idle.Milliseconds(), 10), key.Consumer,
-		minted, hashedID(key), key.Order, hashed, fails,
+		key.Lock(schema), record, consumer, strconv.FormatInt(idle.Milliseconds(), 10), key.Consumer,
+		minted, key.Hash(), key.Order, hashed, fails,
 	}
 }
 
 // errNoDay means that the event's day is not there.
 var errNoDay = errors.New("no day for the event's record")
 
-// place claims the event where its record belongs, and calls fn.
-func (c *claims) place(ctx context.Context, key Key, fn func(ctx context.Context) error) error {
+// Do claims the event where its record belongs, and calls fn in the claim's transaction. It returns one of the package's errors,
+// without calling fn, if the event is not to be handled.
+func (c *Claims) Do(ctx context.Context, key Key, fn func(ctx context.Context) error) error {
 	if err := c.usable(ctx); err != nil {
 		return err
 	}
@@ -77,25 +86,22 @@ func (c *claims) place(ctx context.Context, key Key, fn func(ctx context.Context
 		ran = true
 		return fn(ctx)
 	}
-	err := c.do(ctx, key, nil, run)
-	if errors.Is(err, errStaleConsumer) && !ran {
-		c.consumers.Delete(key.Consumer)
-		err = c.do(ctx, key, nil, run)
+	err := c.try(ctx, key, nil, run)
+	if errors.Is(err, ErrStale) && !ran {
+		c.Forget(key.Consumer)
+		err = c.try(ctx, key, nil, run)
 	}
 	if errors.Is(err, errNoDay) && !ran {
 		err = c.heal(ctx, key, run)
 	}
 	if errors.Is(err, errOld) && !ran {
-		err = c.do(ctx, key, ErrTooOld, run)
+		err = c.try(ctx, key, ErrTooOld, run)
 	}
 	return err
 }
 
 // usable reports why nothing can be claimed with ctx.
-func (c *claims) usable(ctx context.Context) error {
-	if c.err != nil {
-		return c.err
-	}
+func (c *Claims) usable(ctx context.Context) error {
 	_, ok := pgtx.From(ctx)
 	if _, std := pgtx.SQLFrom(ctx); ok || std {
 		return errors.New("the context carries a transaction already: a claim begins its own; is the middleware there twice?")
@@ -104,14 +110,14 @@ func (c *claims) usable(ctx context.Context) error {
 }
 
 // heal makes the days that are missing and claims the event again.
-func (c *claims) heal(ctx context.Context, key Key, fn func(ctx context.Context) error) error {
+func (c *Claims) heal(ctx context.Context, key Key, fn func(ctx context.Context) error) error {
 	c.healing.Lock() // at midnight all of the process's claims come at once
 	made := c.ask(ctx, c.sql.days, nil, new(any))
 	c.healing.Unlock()
-	if err := c.do(ctx, key, nil, fn); !errors.Is(err, errNoDay) {
+	if err := c.try(ctx, key, nil, fn); !errors.Is(err, errNoDay) {
 		return err
 	}
-	minted, _ := recordTime(key)
+	minted, _ := key.Minted()
 	var future bool
 	if err := c.ask(ctx, c.sql.future, []any{minted}, &future); err != nil {
 		return fmt.Errorf("ask for the server's time: %w", err)
@@ -119,5 +125,5 @@ func (c *claims) heal(ctx context.Context, key Key, fn func(ctx context.Context)
 	if made != nil || !future {
 		return errors.Join(fmt.Errorf("%w, of %s: run \"millrace retention run\" as the tables' owner", errNoDay, minted.UTC().Format(time.DateOnly)), made)
 	}
-	return c.do(ctx, key, ErrClock, fn)
+	return c.try(ctx, key, ErrClock, fn)
 }

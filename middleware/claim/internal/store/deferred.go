@@ -1,4 +1,4 @@
-package claim
+package store
 
 import (
 	"context"
@@ -11,20 +11,18 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
-	"github.com/millrace-go/millrace/internal/pgschema"
+	"github.com/millrace-go/millrace/pgtx"
 )
 
 // errClaimLost means that the server has crashed since the claim was committed, and does not have it any more.
 var errClaimLost = errors.New("the claim was lost in a crash of the database: the event must come again")
 
-// flusher makes claims durable that were committed without waiting for the disk: one flush for all that wait. While one is
-// under way the next ones gather.
-type flusher struct {
-	store               *PostgresStore
+// Flusher makes claims durable that were committed without waiting for the disk: one flush for all that wait. While one is
+// under way the next ones gather. It is safe for concurrent use.
+type Flusher struct {
+	store               *Postgres
 	timeout             time.Duration
 	commit, plan, check string
-
-	never bool // a test acks at once
 
 	mu      sync.Mutex
 	waiting []*unflushed
@@ -37,24 +35,25 @@ type unflushed struct {
 	result       chan error
 }
 
-func newFlusher(s *PostgresStore, timeout time.Duration) *flusher {
-	query := func(name string) string { return pgschema.Query(files, name, s.schema) }
-	return &flusher{
+// NewFlusher returns one whose flushes may each take as long as timeout.
+func NewFlusher(s *Postgres, timeout time.Duration) *Flusher {
+	query := func(name string) string { return Query(name, s.Schema) }
+	return &Flusher{
 		store: s, timeout: timeout,
 		commit: query("deferred_commit"), plan: query("deferred_plan"), check: query("deferred_flush"),
 	}
 }
 
-// durable returns nil once the claim is on the disk, and an error when it is lost or nobody knows.
-func (f *flusher) durable(ctx context.Context, key Key) error {
-	if f.never {
-		return nil
-	}
-	consumer, err := f.store.consumer(ctx, key.Consumer)
+// Commit queues in the claim's transaction that its commit does not wait for the disk.
+func (f *Flusher) Commit(ctx context.Context) error { return pgtx.Queue(ctx, f.commit) }
+
+// Durable returns nil once the claim is on the disk, and an error when it is lost or nobody knows.
+func (f *Flusher) Durable(ctx context.Context, key Key) error {
+	consumer, err := f.store.Consumer(ctx, key.Consumer)
 	if err != nil {
 		return err
 	}
-	u := &unflushed{consumer: consumer, record: recordID(key), hash: hashedID(key), result: make(chan error, 1)}
+	u := &unflushed{consumer: consumer, record: key.Record(), hash: key.Hash(), result: make(chan error, 1)}
 	f.mu.Lock()
 	f.waiting = append(f.waiting, u)
 	if !f.running {
@@ -66,7 +65,7 @@ func (f *flusher) durable(ctx context.Context, key Key) error {
 }
 
 // run flushes until nobody waits.
-func (f *flusher) run() {
+func (f *Flusher) run() {
 	for {
 		f.mu.Lock()
 		batch := f.waiting
@@ -80,7 +79,7 @@ func (f *flusher) run() {
 		for i, u := range batch {
 			switch {
 			case err != nil:
-				u.result <- fmt.Errorf("flush the claims: %w", err)
+				u.result <- fmt.Errorf("flush the Claims: %w", err)
 			case !there[i]:
 				u.result <- errClaimLost
 			default:
@@ -91,7 +90,7 @@ func (f *flusher) run() {
 }
 
 // flush tells which of the claims are there and durable, in one round trip.
-func (f *flusher) flush(batch []*unflushed) (there []bool, err error) {
+func (f *Flusher) flush(batch []*unflushed) (there []bool, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), f.timeout) // of no message alone
 	defer cancel()
 	records, hashes, consumers := make([]pgtype.UUID, len(batch)), make([]pgtype.UUID, len(batch)), make([]int16, len(batch))
@@ -104,7 +103,7 @@ func (f *flusher) flush(batch []*unflushed) (there []bool, err error) {
 	b.Queue(f.check, records, consumers, hashes).QueryRow(func(row pgx.Row) error { return row.Scan(&there, nil, nil) })
 	committed := false
 	b.Queue("commit").Exec(func(tag pgconn.CommandTag) error { committed = tag.String() == "COMMIT"; return nil })
-	if err := f.store.pool.SendBatch(ctx, b).Close(); err != nil {
+	if err := f.store.Pool.SendBatch(ctx, b).Close(); err != nil {
 		return nil, err
 	}
 	if !committed || len(there) != len(batch) {

@@ -1,0 +1,245 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/millrace-go/millrace/middleware/internal/inbox"
+	"github.com/millrace-go/millrace/pgtx"
+)
+
+// Events that were not handled are kept in claim_failed. Each change of one is a transaction under its claim's advisory
+// lock, and one that affects the order of a key is under the lock of the key's row too.
+
+const (
+	// maxError is how many bytes of an error are kept.
+	maxError = 8000
+	// sweepEvery is how often a store looks for rows of events that have succeeded elsewhere.
+	sweepEvery = time.Minute
+)
+
+// failedStatements are the store's statements about events that failed.
+type failedStatements struct {
+	begin, lock, processed, row, keep, record, block, key, room, unlimited, sweep string // recording
+
+	lease, next, back, stuck, claim, retry, done, promote, free, identify string // bringing back
+}
+
+func newFailedStatements(query func(name string) string) failedStatements {
+	q := func(name string) string { return query("failed_" + name) }
+	return failedStatements{
+		begin: q("begin"), lock: q("lock"), processed: q("processed"), row: q("row"), keep: q("keep"), record: q("record"),
+		block: q("block"), key: q("key"), room: q("room"), unlimited: q("unlimited"), sweep: q("sweep"),
+		lease: q("lease"), next: q("next"), back: q("back"), stuck: q("stuck"), claim: q("claim"), retry: q("retry"),
+		done: q("done"), promote: q("promote"), free: q("free"), identify: q("identify"),
+	}
+}
+
+// The states of claim_failed.
+const (
+	StateNacked   = "nacked"
+	StateRetrying = "retrying"
+	StateBlocked  = "blocked"
+	StateDead     = "dead"
+
+	StateIgnored = "ignored" // its row is gone
+)
+
+// Why an event waits, where that is no failure.
+const (
+	reasonIdentified = "identified" // it had no usable ID, and waits under the one that was found
+	reasonBlocked    = "blocked"
+)
+
+// Event is what is kept of a message.
+type Event struct {
+	Key              Key
+	Record           pgtype.UUID
+	Handler, Topic   string
+	Headers, Payload []byte
+	Row              int64 // of claim_failed, which it was brought back from; 0: the broker delivered it
+	Malformed        bool  // it had no usable ID
+}
+
+// Verdict is what becomes of an event.
+type Verdict struct {
+	State    string // "": it is settled already, and nothing is to be kept
+	Reason   string
+	Attempts int
+	Delay    time.Duration // until it comes back
+}
+
+// Acks reports whether the broker may forget the Event, because it is kept here.
+func (v Verdict) Acks() bool { return v.State != StateNacked }
+
+// here names this process for people.
+var here = func() string {
+	host, _ := os.Hostname() // "" will do
+	return host + "/" + strconv.Itoa(os.Getpid())
+}()
+
+// ErrFree means that a key is held up no more.
+var ErrFree = errors.New("the key is free")
+
+// Keep records what became of an event, as decide finds given the attempts before. before is called in the transaction,
+// ahead of its commit. The verdict's state is "" when the Event has been settled elsewhere in the meantime.
+func (s *Postgres) Keep(ctx context.Context, e Event, failure string, decide func(attempts int) Verdict, before func(context.Context, Verdict) error) (v Verdict, err error) {
+	err = s.record(ctx, e, func(ctx context.Context, consumer int16, attempts int) error {
+		v = decide(attempts)
+		if err := before(ctx, v); err != nil {
+			return err
+		}
+		return s.write(ctx, e, consumer, v, failure)
+	})
+	return v, err
+}
+
+// Block keeps an event behind the one that holds up its key, unless most events of the key are blocked already (0: any number may
+// be): then it returns a FullError. It returns ErrFree if nothing holds up the key by now, and reports false when the Event has
+// been settled elsewhere in the meantime.
+func (s *Postgres) Block(ctx context.Context, e Event, most int) (blocked bool, err error) {
+	var full, since bool
+	err = s.record(ctx, e, func(ctx context.Context, consumer int16, attempts int) error {
+		tx, _ := pgtx.From(ctx)
+		var held bool
+		b := &pgx.Batch{}
+		b.Queue(s.failed.key, consumer, e.Key.Order).QueryRow(func(row pgx.Row) error { return row.Scan(&held) })
+		if most > 0 {
+			b.Queue(s.failed.room, consumer, e.Key.Order, most).QueryRow(optionalRow(&full, &since))
+		} else {
+			b.Queue(s.failed.unlimited, consumer, e.Key.Order)
+		}
+		switch err := tx.SendBatch(ctx, b).Close(); {
+		case errors.Is(err, pgx.ErrNoRows):
+			return ErrFree
+		case err != nil, full: // which is to be committed
+			return err
+		}
+		blocked = true
+		return s.write(ctx, e, consumer, Verdict{State: StateBlocked, Reason: reasonBlocked, Attempts: attempts}, "")
+	})
+	if err == nil && full {
+		err = FullError{Since: since}
+	}
+	return blocked, err
+}
+
+// FullError means that as many events of the key are blocked as may be.
+type FullError struct {
+	Since bool // this one is the first that finds no room
+}
+
+func (FullError) Error() string { return "as many events of this key are blocked as may be" }
+
+// record calls fn in a transaction that holds the claim, unless the Event has been settled in the meantime.
+func (s *Postgres) record(ctx context.Context, e Event, fn func(ctx context.Context, consumer int16, attempts int) error) error {
+	consumer, err := s.Consumer(ctx, e.Key.Consumer)
+	if err != nil {
+		return err
+	}
+	err = pgtx.Run(ctx, s.Pool, func(ctx context.Context, tx pgx.Tx) error {
+		var (
+			processed bool
+			id        int64
+			state     string
+			attempts  int
+		)
+		b := &pgx.Batch{}
+		b.Queue(s.failed.begin)
+		b.Queue(s.failed.lock, e.Key.Lock(s.Schema))
+		b.Queue(s.failed.processed, consumer, e.Record, e.Key.Hash()).QueryRow(func(row pgx.Row) error { return row.Scan(&processed) })
+		b.Queue(s.failed.row, consumer, e.Record).QueryRow(optionalRow(&id, &state, &attempts))
+		if err := tx.SendBatch(ctx, b).Close(); err != nil {
+			return err
+		}
+		broughtBack := e.Row != 0
+		switch {
+		case broughtBack && (id != e.Row || state != StateRetrying): // an operator has decided, or another process has handled it
+			return nil
+		case !broughtBack && (processed || id != 0 && state != StateNacked):
+			return nil
+		}
+		return fn(ctx, consumer, attempts)
+	}, pgtx.Isolation(pgx.ReadCommitted))
+	if err == nil {
+		s.sweep(ctx)
+	}
+	return lockTimeout(err)
+}
+
+// ignore queues the statements that settle an event as if it had been handled.
+func (s *Postgres) ignore(ctx context.Context, e Event, consumer int16) error {
+	if e.Row != 0 {
+		return s.takeAway(ctx, e, consumer)
+	}
+	return errors.Join(
+		pgtx.Queue(ctx, s.failed.record, consumer, e.Record, e.Key.Hash()),
+		pgtx.Queue(ctx, s.sql.done, consumer, e.Record),
+	)
+}
+
+// sweep looks once in a while, beside what is recorded, for rows of events that have succeeded elsewhere. What fails here is
+// tried again the next time.
+func (s *Postgres) sweep(ctx context.Context) {
+	last := s.swept.Load()
+	if now := time.Now().UnixNano(); now-last < int64(sweepEvery) || !s.swept.CompareAndSwap(last, now) {
+		return
+	}
+	var next *time.Time
+	if err := s.Pool.QueryRow(ctx, s.failed.sweep, time.UnixMicro(s.sweptTo.Load())).Scan(&next, nil); err != nil {
+		return
+	}
+	s.sweptTo.Store(0)
+	if next != nil {
+		s.sweptTo.Store(next.UnixMicro())
+	}
+}
+
+// lockTimeout makes ErrContended of a lock_timeout.
+func lockTimeout(err error) error {
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) && pgErr.Code == "55P03" {
+		return fmt.Errorf("%w: %w", ErrContended, err)
+	}
+	return err
+}
+
+// write queues the statements that keep an event.
+func (s *Postgres) write(ctx context.Context, e Event, consumer int16, v Verdict, failure string) error {
+	var due *int64
+	if v.State == StateRetrying {
+		ms := v.Delay.Milliseconds()
+		due = &ms
+	}
+	if v.State == StateIgnored {
+		return s.ignore(ctx, e, consumer)
+	}
+	headers, payload := e.Headers, e.Payload
+	if v.State == StateNacked {
+		headers, payload = nil, nil // the broker has them
+	}
+	err := pgtx.Queue(ctx, s.failed.keep, consumer, e.Record, inbox.Printable(e.Key.EventID, maxError), e.Key.Order, v.State, v.Attempts, v.Reason,
+		inbox.Printable(failure, maxError), failure != "", here, inbox.Printable(e.Handler, maxError), inbox.Printable(e.Topic, maxError), headers, payload, due)
+	if err != nil {
+		return err
+	}
+	switch {
+	case v.State == StateNacked:
+		return nil
+	case e.Row != 0: // it has its record, and holds its key up
+		return nil
+	case e.Key.Order != "":
+		if err := pgtx.Queue(ctx, s.failed.block, consumer, e.Key.Order); err != nil {
+			return err
+		}
+	}
+	return pgtx.Queue(ctx, s.failed.record, consumer, e.Record, e.Key.Hash())
+}

@@ -1,0 +1,52 @@
+package store
+
+import (
+	"context"
+	"errors"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/millrace-go/millrace/middleware/internal/inbox"
+	"github.com/millrace-go/millrace/pgtx"
+)
+
+// Identify gives an event that was brought back its ID, under which it comes back. It reports false, and takes the Event away, where one with that ID was processed or is kept already.
+func (s *Postgres) Identify(ctx context.Context, e Event, key Key, headers []byte) (kept bool, err error) {
+	consumer, err := s.Consumer(ctx, key.Consumer)
+	if err != nil {
+		return false, err
+	}
+	record, hash := key.Record(), key.Hash()
+	err = pgtx.Run(ctx, s.Pool, func(ctx context.Context, tx pgx.Tx) error {
+		var (
+			processed         bool
+			id, other         int64
+			state, otherState string
+		)
+		b := &pgx.Batch{}
+		b.Queue(s.failed.begin)
+		b.Queue(s.failed.lock, e.Key.Lock(s.Schema))
+		b.Queue(s.failed.lock, key.Lock(s.Schema))
+		b.Queue(s.failed.processed, consumer, record, hash).QueryRow(func(row pgx.Row) error { return row.Scan(&processed) })
+		b.Queue(s.failed.row, consumer, e.Record).QueryRow(optionalRow(&id, &state, nil))
+		b.Queue(s.failed.row, consumer, record).QueryRow(optionalRow(&other, &otherState, nil))
+		if err := tx.SendBatch(ctx, b).Close(); err != nil {
+			return err
+		}
+		kept = false // by an attempt before
+		switch {
+		case id != e.Row || state != StateRetrying: // an operator has decided, or another process has handled it
+			return nil
+		case processed, other != 0 && otherState != StateNacked:
+			return pgtx.Queue(ctx, s.failed.done, e.Row)
+		}
+		kept = true
+		return errors.Join(
+			queueIf(ctx, key.Order != "", s.failed.block, consumer, key.Order),
+			pgtx.Queue(ctx, s.sql.done, consumer, record), // the broker's redelivery is absorbed from now on
+			pgtx.Queue(ctx, s.failed.identify, e.Row, inbox.Printable(key.EventID, maxError), record, key.Order, headers, reasonIdentified),
+			pgtx.Queue(ctx, s.failed.record, consumer, record, hash),
+		)
+	}, pgtx.Isolation(pgx.ReadCommitted))
+	return kept, lockTimeout(err)
+}

@@ -1,0 +1,81 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/millrace-go/millrace/internal/pgdays"
+	"github.com/millrace-go/millrace/pgtx"
+)
+
+// Retained is what retention did.
+type Retained struct {
+	Days   []string  // partitions that were dropped
+	Floor  time.Time // what was minted before can no longer be proved new; zero: as before
+	Hashed int64     // records of IDs without a time that were deleted
+}
+
+// Retain makes days for a week ahead, and forgets what was processed longer ago than keep. It returns what it did until an error.
+func Retain(ctx context.Context, pool *pgxpool.Pool, schema string, keep time.Duration) (r Retained, err error) {
+	sql, table := statementsIn(schema), pgdays.Table{Schema: schema, Name: "processed"}
+	if err := table.Ahead(ctx, pool); err != nil {
+		return r, err
+	}
+	if err := table.Owned(ctx, pool); err != nil {
+		return r, err
+	}
+	var now time.Time
+	if err := pool.QueryRow(ctx, `select now()`).Scan(&now); err != nil {
+		return r, fmt.Errorf("ask for the server's time: %w", err)
+	}
+	days, err := table.Days(ctx, pool)
+	if err != nil {
+		return r, err
+	}
+	for _, d := range days {
+		if end := d.End(); !end.After(now.Add(-keep)) && end.After(r.Floor) {
+			r.Floor = end
+		}
+	}
+	if err := raise(ctx, pool, sql, r.Floor); err != nil {
+		return r, fmt.Errorf("raise the consumers' floor: %w", err)
+	}
+	dropped, err := table.Drop(ctx, pool, now.Add(-keep)) // the days that made the floor, and what an earlier one has left
+	for _, d := range dropped {
+		r.Days = append(r.Days, d.Partition)
+	}
+	for err == nil {
+		var tag pgconn.CommandTag
+		if tag, err = pool.Exec(ctx, sql.prune, now.Add(-keep)); tag.RowsAffected() == 0 {
+			break
+		}
+		r.Hashed += tag.RowsAffected()
+	}
+	return r, err
+}
+
+// raise binds every consumer, before anything is dropped.
+func raise(ctx context.Context, pool *pgxpool.Pool, sql statements, floor time.Time) error {
+	if floor.IsZero() {
+		return nil
+	}
+	return pgtx.Run(ctx, pool, func(ctx context.Context, tx pgx.Tx) error {
+		// One that registers at this moment is bound by the floor, or knows it.
+		if _, err := tx.Exec(ctx, sql.lockConsumers); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, sql.floor, floor)
+		return err
+	}, pgtx.Isolation(pgx.ReadCommitted))
+}
+
+// Housekeep is Retain for a consumer, whose role need not own the tables.
+func (s *Postgres) Housekeep(ctx context.Context, keep time.Duration) error {
+	_, err := Retain(ctx, s.Pool, s.Schema, keep)
+	return pgdays.Table{Schema: s.Schema, Name: "processed"}.Excuse(ctx, s.Pool, keep, err)
+}

@@ -1,0 +1,25 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"strconv"
+
+	"github.com/millrace-go/millrace/middleware/internal/inbox"
+	"github.com/millrace-go/millrace/pgtx"
+)
+
+// TakeSlot takes one of so many slots of a consumer's key, until the end of the transaction that ctx carries. It reports false when
+// other transactions have them all.
+func (s *Postgres) TakeSlot(ctx context.Context, consumer, key string, slots int) (got bool, err error) {
+	tx, ok := pgtx.From(ctx)
+	if !ok {
+		return false, errors.New("the handler's context carries no transaction")
+	}
+	locks := make([]int64, slots)
+	for i := range locks {
+		locks[i] = inbox.Lock(s.Schema, consumer, "\x00"+strconv.Itoa(i)+"\x00"+key) // no event's ID begins like that
+	}
+	err = tx.QueryRow(ctx, s.sql.slot, locks).Scan(&got)
+	return got, err
+}
