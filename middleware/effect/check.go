@@ -3,9 +3,13 @@ package effect
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/millrace-go/millrace/internal/pgschema"
 )
+
+// checkTimeout bounds Check: a server that is busy takes seconds to open a connection, a pooler without room never does.
+const checkTimeout = 30 * time.Second
 
 // Check returns an error that names the remedy when the ledger could not work: its tables are missing or of another
 // version, it gets no connection, or the server does not let the role have as many as the service's pool and the ledger
@@ -14,7 +18,7 @@ import (
 //
 // Run calls it first. Call it at start where Run is not used.
 func (l *Ledger) Check(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, l.cfg.RecordTimeout)
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	conn, err := l.pool.Acquire(ctx)
 	if err != nil {
