@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -29,8 +30,10 @@ type DebeziumConfig struct {
 // crashed and started again. It leaves no more behind than a Stack does. One goroutine at a time may call its methods.
 type Debezium struct {
 	watchdog  *watchdog
-	url       string // of the connector
-	connector []byte // its configuration, as JSON
+	url       string   // of the connector
+	connector []byte   // its configuration, as JSON
+	worker    []string // the lines of its properties
+	starts    int
 	source    string
 
 	stopOnce sync.Once
@@ -66,11 +69,10 @@ func (h hooks) startDebezium(ctx context.Context, cfg DebeziumConfig) (*Debezium
 			return nil, err
 		}
 		listener := "http://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
-		d := &Debezium{url: listener + "/connectors/outbox", connector: connector, source: "Debezium " + version}
-		err = errors.Join(
-			r.write("worker.properties", strings.Join(append(settings(cfg.Worker), "listeners="+listener), "\n")+"\n"),
-			r.write("log4j2.properties", kafkaLogging),
-		)
+		d := &Debezium{
+			url: listener + "/connectors/outbox", connector: connector, worker: append(settings(cfg.Worker), "listeners="+listener), source: "Debezium " + version,
+		}
+		err = errors.Join(d.prepare(r), r.write("log4j2.properties", kafkaLogging))
 		if err != nil {
 			return nil, errors.Join(err, r.discard())
 		}
@@ -88,6 +90,18 @@ func (h hooks) startDebezium(ctx context.Context, cfg DebeziumConfig) (*Debezium
 		return d, nil
 	})
 }
+
+// prepare writes the properties for the next start. By its port that start is told from the ones before: the status of a task
+// is in Kafka, and one whose worker was killed says RUNNING until a later worker runs the task. Nobody connects to that port,
+// because the only worker has nobody to forward a request to.
+func (d *Debezium) prepare(r *room) error {
+	d.starts++
+	lines := slices.Concat(d.worker, []string{"rest.advertised.host.name=127.0.0.1", fmt.Sprint("rest.advertised.port=", d.starts)})
+	return r.write("worker.properties", strings.Join(lines, "\n")+"\n")
+}
+
+// workerID is what the status of a task has of the worker since the latest start.
+func (d *Debezium) workerID() string { return fmt.Sprint("127.0.0.1:", d.starts) }
 
 const debeziumJar = "debezium-connector-postgres-*.jar"
 
@@ -125,9 +139,12 @@ func (d *Debezium) Crash(ctx context.Context) error {
 	return nil
 }
 
-// Start runs the process after a crash, at the same address, and returns once the
-// connector's task runs.
+// Start runs the process after a crash, at the same address, and returns once it runs the
+// connector's task.
 func (d *Debezium) Start(ctx context.Context) error {
+	if err := d.prepare(d.watchdog.room); err != nil {
+		return fmt.Errorf("devstack: start Debezium at %s again: %w", d.url, err)
+	}
 	stopped, err := d.watchdog.again(ctx, d.answers)
 	if err == nil {
 		err = d.watchdog.await(ctx, d.publishes)
@@ -154,10 +171,13 @@ func (d *Debezium) answers(ctx context.Context) error {
 	return err
 }
 
-// publishes asks whether the connector has a task that runs, and has the connector made where there is none.
+// publishes asks whether this start's worker runs the connector's task, and has the connector made where there is none.
 func (d *Debezium) publishes(ctx context.Context) error {
 	var status struct {
-		Tasks []struct{ State, Trace string }
+		Tasks []struct {
+			State, Trace string
+			Worker       string `json:"worker_id"`
+		}
 	}
 	code, err := d.ask(ctx, http.MethodGet, "/status", nil, &status)
 	if err == nil && code == http.StatusNotFound {
@@ -166,8 +186,8 @@ func (d *Debezium) publishes(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if len(status.Tasks) != 1 || status.Tasks[0].State != "RUNNING" {
-		return fmt.Errorf("status %d: the connector's task does not run: %+v", code, status.Tasks)
+	if len(status.Tasks) != 1 || status.Tasks[0].State != "RUNNING" || status.Tasks[0].Worker != d.workerID() {
+		return fmt.Errorf("status %d: worker %s does not run the connector's task: %+v", code, d.workerID(), status.Tasks)
 	}
 	return nil
 }
