@@ -33,12 +33,16 @@ func (w *world) pushed(push pubsub.Push) {
 // that is pushed twice has one effect.
 func TestPushIsServed(t *testing.T) {
 	t.Parallel()
-	for name, path := range map[string]string{"a path": "/pub%20sub/v1", "no path": ""} {
+	for name, at := range map[string]struct{ endpoint, strips, path, route string }{
+		"a path":                     {endpoint: "/pub%20sub/v1", route: "/orders"},
+		"the root":                   {path: "/", route: "POST /orders"},
+		"a proxy that strips a path": {endpoint: "/public/pub%20sub", strips: "/public", path: "/pub sub", route: "/orders"},
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, "pubsub")
 			balancer := httptest.NewUnstartedServer(nil) // the endpoint is known before the service has its port
-			w.pushed(pubsub.Push{Endpoint: "http://" + balancer.Listener.Addr().String() + path, AllowUnauthenticated: true})
+			w.pushed(pubsub.Push{Endpoint: "http://" + balancer.Listener.Addr().String() + at.endpoint, Path: at.path, AllowUnauthenticated: true})
 			cfg := w.config()
 			cfg.HTTP.WriteTimeout = 5 * time.Second
 			svc := w.service(cfg)
@@ -53,11 +57,11 @@ func TestPushIsServed(t *testing.T) {
 			}
 			balancer.Config.Handler = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 				requests.Add(1)
-				proxy.ServeHTTP(rw, r)
+				http.StripPrefix(at.strips, proxy).ServeHTTP(rw, r)
 			})
 			balancer.Start()
 			t.Cleanup(balancer.Close)
-			svc.HTTP().HandleFunc("POST /orders", func(http.ResponseWriter, *http.Request) {})
+			svc.HTTP().HandleFunc(at.route, func(http.ResponseWriter, *http.Request) {})
 			got := make(chan string, 10)
 			var failed atomic.Bool
 			require.NoError(t, handle(svc, w.name("bill"), w.topic("orders"), func(ctx context.Context, _ int) error {

@@ -127,10 +127,12 @@ type Retry struct {
 // has seen would go to the dead-letter topic. So see to it that requests to Endpoint reach only processes with the new
 // configuration, or stop the others first: the subscription keeps what is published meanwhile.
 type Push struct {
-	// Endpoint is the public URL under which Transport.PushHandler is mounted. A service of package framework mounts it by itself,
-	// under the URL's path. A subscription's endpoint is this, "/" and its ID. It must be HTTPS, unless AllowUnauthenticated is
-	// set. Required.
+	// Endpoint is the public URL under which Transport.PushHandler is mounted. A service of package framework mounts it by itself.
+	// A subscription's endpoint is this, "/" and its ID. It must be HTTPS, unless AllowUnauthenticated is set. Required.
 	Endpoint string
+	// Path is the path of requests when they reach the service, where a proxy changes it. "/" is the root: there, the route of push
+	// conflicts with routes of one element that name no method. Default: that of Endpoint, which then must have one.
+	Path string
 	// ServiceAccount is the e-mail address of the account whose OIDC token Pub/Sub sends and the handler asks for.
 	// Required, unless AllowUnauthenticated is set.
 	ServiceAccount string
@@ -241,6 +243,12 @@ func (p Push) validate(path string) error {
 		errs = append(errs, fmt.Errorf("%s.Endpoint is %q: want https, which the token must not travel without; http is for AllowUnauthenticated", path, p.Endpoint))
 	case endpoint.RawQuery != "" || endpoint.Fragment != "" || endpoint.User != nil || strings.HasSuffix(endpoint.Path, "/"):
 		errs = append(errs, fmt.Errorf("%s.Endpoint is %q: want no user, query, fragment or slash at its end, because \"/\" and the subscription's ID follow", path, p.Endpoint))
+	}
+	switch {
+	case p.Path == "" && err == nil && endpoint.Host != "" && endpoint.Path == "":
+		errs = append(errs, fmt.Errorf("%s.Endpoint is %q, without a path: want one, such as /push, or Path, the path that requests have when they reach the service", path, p.Endpoint))
+	case p.Path != "" && (p.Path[0] != '/' || p.Path != "/" && strings.HasSuffix(p.Path, "/")):
+		errs = append(errs, fmt.Errorf("%s.Path is %q: want a slash at its beginning, and none at its end", path, p.Path))
 	}
 	switch {
 	case p.ServiceAccount == "" && !p.AllowUnauthenticated:

@@ -185,7 +185,7 @@ func TestDeletedTopicUnderAPushConsumer(t *testing.T) {
 			server := httptest.NewUnstartedServer(nil)
 			tr := connect(t, pubsub.Config{
 				ClientOptions: options, Recheck: 50 * time.Millisecond,
-				Subscription: pubsub.SubscriptionConfig{Push: &pubsub.Push{Endpoint: "http://" + server.Listener.Addr().String(), AllowUnauthenticated: true}},
+				Subscription: pubsub.SubscriptionConfig{Push: &pubsub.Push{Endpoint: "http://" + server.Listener.Addr().String() + "/push", AllowUnauthenticated: true}},
 			})
 			server.Config.Handler = tr.PushHandler()
 			server.Start()

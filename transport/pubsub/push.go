@@ -5,10 +5,11 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strings"
 )
 
 // PushHandler serves the requests of push subscriptions: of each consumer whose SubscriptionConfig has Push, and that is
-// subscribed through Subscriber like any other. It is mounted under the path of Push.Endpoint; the last element of a
+// subscribed through Subscriber like any other. It is mounted under the path of Push.Endpoint, or Push.Path; the last element of a
 // request's path is the subscription's ID. It may be used concurrently, and before the first Subscribe.
 //
 // A request lasts until its message is acked (204) or nacked (503). One that finds no handler in time, or no room
@@ -27,11 +28,15 @@ import (
 // Close the router or the transport before the http.Server is shut down: Close waits until the answers are sent.
 func (t *Transport) PushHandler() http.Handler { return t.pushes }
 
-// PushPaths implements transport.PushServer: the paths of the endpoints of push.
+// PushPaths implements transport.PushServer: Push.Path of each consumer, or the path of its endpoint.
 func (t *Transport) PushPaths() (paths []string) {
 	for _, push := range t.config.pushes() {
-		if endpoint, err := url.Parse(push.Endpoint); err == nil { // it was validated
-			paths = append(paths, endpoint.EscapedPath())
+		at, err := url.Parse(push.Endpoint)
+		if push.Path != "" {
+			at, err = &url.URL{Path: strings.TrimSuffix(push.Path, "/")}, nil
+		}
+		if err == nil { // it was validated
+			paths = append(paths, at.EscapedPath())
 		}
 	}
 	slices.Sort(paths)

@@ -115,7 +115,7 @@ func TestWrongSettings(t *testing.T) {
 			}), subscribes,
 		},
 		"pull_subscription_for_push": {
-			pubsub.Config{Subscription: pubsub.SubscriptionConfig{Push: &pubsub.Push{Endpoint: "http://127.0.0.1:1", AllowUnauthenticated: true}}},
+			pubsub.Config{Subscription: pubsub.SubscriptionConfig{Push: &pubsub.Push{Endpoint: "http://127.0.0.1:1/push", AllowUnauthenticated: true}}},
 			fine,
 			exists(func(*pubsubpb.Subscription) {}), subscribes,
 		},
@@ -128,7 +128,7 @@ func TestWrongSettings(t *testing.T) {
 		"no_right_to_create_a_subscription": {pubsub.Config{ClientOptions: deny("CreateSubscription")}, fine, nil, subscribes},
 		"no_right_to_update_a_subscription": {
 			pubsub.Config{
-				Resources: pubsub.Update, Subscription: pubsub.SubscriptionConfig{Push: &pubsub.Push{Endpoint: "http://127.0.0.1:1", AllowUnauthenticated: true}},
+				Resources: pubsub.Update, Subscription: pubsub.SubscriptionConfig{Push: &pubsub.Push{Endpoint: "http://127.0.0.1:1/push", AllowUnauthenticated: true}},
 				ClientOptions: append(slices.Clone(emulated), deny("UpdateSubscription")[3:]...),
 			}, fine, exists(func(*pubsubpb.Subscription) {}), subscribes,
 		},
