@@ -21,6 +21,9 @@ type keysPage struct {
 	Headers []header
 	Body    body
 	Unused  bool // the part has no tables
+
+	Searched int    // how many answers were searched for a key
+	Command  string // searches all
 }
 
 func (q *request) keys() error {
@@ -31,6 +34,7 @@ func (q *request) keys() error {
 	}
 	var err error
 	if p.Asked != "" {
+		p.Searched, p.Command = idempotencykey.Searched, q.db.reach.Command(p.Asked, "keys", "show")
 		p.Entries, err = q.key(p.Asked)
 	} else {
 		p.Entries, err = read(q, "keys", fresh, func(ctx context.Context, db *database) ([]idempotencykey.Entry, error) {
@@ -60,7 +64,7 @@ func (q *request) keys() error {
 
 func (q *request) key(key string) ([]idempotencykey.Entry, error) {
 	return read(q, "key "+key, fresh, func(ctx context.Context, db *database) ([]idempotencykey.Entry, error) {
-		return idempotencykey.Show(ctx, db.Pool, db.Schema, key)
+		return idempotencykey.ShowNewest(ctx, db.Pool, db.Schema, key)
 	})
 }
 

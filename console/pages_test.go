@@ -99,6 +99,13 @@ func TestKeys(t *testing.T) {
 	assert.Contains(t, page, "POST /orders: executed, status 201.")
 	assert.Contains(t, page, `"id": 7`)
 	assert.NotContains(t, page, "secret")
+	assert.Contains(t, text(page), "A key is searched among the newest 50,000 answers, an ID among all. Older ones: millrace keys show --schema "+s.schema+" key-1")
+	for _, id := range []string{"8254c329", "8254c329a", "8254c329a92850f6d539dd376f4816ee2764517da5e0235514af433164480d7a"} {
+		assert.Contains(t, text(s.get(http.StatusOK, "/keys?key="+id)), "POST /orders: executed, status 201.", id)
+	}
+	for _, id := range []string{"8254c32", "8254c328", "8254c329A", "8254c329a92850f6d539dd376f4816ee2764517da5e0235514af433164480d7a0"} {
+		assert.Contains(t, text(s.get(http.StatusOK, "/keys?key="+id)), "Nothing is stored for this key", id)
+	}
 	id := s.form(s.get(http.StatusOK, "/do/forget?id=8254c329a92850f6d539dd376f4816ee2764517da5e0235514af433164480d7a")).Get("id")
 	assert.Contains(t, text(s.act(http.StatusOK, "/do/forget?id="+id, "note", "our mistake")), "The answer to POST /orders with the key key-1 was forgotten.")
 	assert.Zero(t, s.count(`select count(*) from {schema}.idempotency_key`))

@@ -65,6 +65,27 @@ func Show(ctx context.Context, db pgtx.DB, schema, key string) ([]Entry, error) 
 	})
 }
 
+// Searched is how many answers ShowNewest searches.
+const Searched = 50_000
+
+// ShowNewest is Show, but searches the newest Searched answers alone for the key, so that it reads a bounded number of them. An Entry's ID
+// is found however old it is.
+func ShowNewest(ctx context.Context, db pgtx.DB, schema, key string) ([]Entry, error) {
+	return find(ctx, db, schema, "show idempotency key", func(ctx context.Context, tx pgx.Tx, schema string) (pgx.Rows, error) {
+		first, last := idRange(key)
+		return tx.Query(ctx, pgschema.Query(files, "show_newest", schema), key, first, last, Searched)
+	})
+}
+
+// idRange is the first and the last ID that begin with these digits; nil for both if the text is no beginning of one.
+func idRange(text string) (first, last []byte) {
+	if missing := 64 - len(text); idPattern(text) != "" && missing >= 0 {
+		first, _ = hex.DecodeString(text + strings.Repeat("0", missing)) // these are digits
+		last, _ = hex.DecodeString(text + strings.Repeat("f", missing))
+	}
+	return first, last
+}
+
 // idPattern is for LIKE, and matches no ID if the text is no beginning of one.
 func idPattern(text string) string {
 	if len(text) < 8 || strings.Trim(text, "0123456789abcdef") != "" {
