@@ -22,6 +22,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/millrace-go/millrace/internal/service"
+	"github.com/millrace-go/millrace/middleware/claim/internal/crashguard"
 	"github.com/millrace-go/millrace/middleware/claim/internal/store"
 	"github.com/millrace-go/millrace/middleware/internal/inbox"
 	"github.com/millrace-go/millrace/retry"
@@ -301,8 +302,7 @@ type Claim struct {
 	cfg      Config
 	groups   scopes
 	observer *observer
-	pace     pace
-	life     life
+	guard    *crashguard.Guard
 	postgres *store.Postgres // store, or what is behind it; nil: attempts are not counted, and nothing is kept
 	nudges   nudges
 	poll     time.Duration // how often a Subscriber looks at the table
@@ -314,7 +314,6 @@ type Claim struct {
 	early    sync.Map // consumers whose messages are acked too early, which was logged
 	nested   sync.Map // consumers whose nested claim was logged
 	routed   sync.Map // [2]string{consumer, event ID} of what runs and came through a router
-	hands    *gate
 	losses   losses
 	breakers sync.Map // consumer → *breaker
 	slots    slots
@@ -354,5 +353,9 @@ func New(of Store, cfg Config) (*Claim, error) {
 	if err != nil {
 		return nil, fmt.Errorf("claim: %w", err)
 	}
-	return &Claim{store: of, cfg: cfg, observer: o, postgres: postgres, modes: newModes(of, cfg), poll: pollInterval, lease: leaseTime, orphaned: orphanedAfter, pace: defaultPace, hands: &hands}, nil
+	c := &Claim{store: of, cfg: cfg, observer: o, postgres: postgres, modes: newModes(of, cfg), poll: pollInterval, lease: leaseTime, orphaned: orphanedAfter}
+	c.guard = crashguard.New(crashguard.Config{
+		Store: postgres, Service: cfg.Service, MaxStarts: cfg.MaxStarts, Logger: cfg.Logger, Timeout: cfg.timeout, Longest: cfg.longest(), Pauses: c.pauses,
+	})
+	return c, nil
 }

@@ -313,12 +313,12 @@ func TestRetentionByAnotherRole(t *testing.T) {
 	assert.Zero(t, f.count("consumer where floor is not null"), "nobody is bound by what was not dropped")
 	f.settles(t.Context(), claim.Key{Consumer: "labour/notify", EventID: mintedAt(7 * day)})
 
-	require.NoError(t, claim.Housekeep(f.store, t.Context(), 10000*day), "the owner will come")
+	require.NoError(t, claim.Housekeep(t.Context(), f.store, 10000*day), "the owner will come")
 	f.exec(`drop table ` + f.schema + `.processed_old`)
 	f.exec(fmt.Sprintf(`create table %s partition of %s.processed for values from (minvalue) to ('%s')`, f.schema+".processed_old", f.schema, boundOf(t, -30)))
-	require.ErrorIs(t, claim.Housekeep(f.store, t.Context(), 20*day), pgdays.ErrNotOwner, "the owner has not come")
-	require.NoError(t, claim.Housekeep(claim.NewPostgresStore(f.pool, claim.Schema(f.schema)), t.Context(), 20*day))
-	require.NoError(t, claim.Housekeep(f.store, t.Context(), 20*day))
+	require.ErrorIs(t, claim.Housekeep(t.Context(), f.store, 20*day), pgdays.ErrNotOwner, "the owner has not come")
+	require.NoError(t, claim.Housekeep(t.Context(), claim.NewPostgresStore(f.pool, claim.Schema(f.schema)), 20*day))
+	require.NoError(t, claim.Housekeep(t.Context(), f.store, 20*day))
 }
 
 func TestRetentionRefuses(t *testing.T) {

@@ -11,6 +11,6 @@ import (
 var WithProof = store.WithProof
 
 // Housekeep is what Run does once an hour.
-func Housekeep(s *PostgresStore, ctx context.Context, keep time.Duration) error {
+func Housekeep(ctx context.Context, s *PostgresStore, keep time.Duration) error {
 	return s.db.Housekeep(ctx, keep)
 }

@@ -7,28 +7,27 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/google/uuid"
 
+	"github.com/millrace-go/millrace/middleware/claim/internal/crashguard"
 	"github.com/millrace-go/millrace/middleware/claim/internal/store"
 )
 
 // Hasten makes the Claim's Run quick for a test.
 func Hasten(c *Claim, beat, silent time.Duration) {
-	c.pace.beat, c.pace.silent, c.pace.slack = beat, silent, 100*time.Millisecond
+	c.guard.Pace.Beat, c.guard.Pace.Silent, c.guard.Pace.Slack = beat, silent, 100*time.Millisecond
 }
 
 // Alone gives the Claims a gate of their own, as in a process of their own: tests that run beside must not wait for each
 // other's handlers.
 func Alone(claims ...*Claim) {
-	g := &gate{}
+	g := &crashguard.Gate{}
 	for _, c := range claims {
-		c.hands = g
+		c.guard.Gate = g
 	}
 }
 
 // Standing returns whether the Claim's process is registered, and whether it is suspicious.
 func Standing(c *Claim) (registered, suspicious bool) {
-	c.life.mu.Lock()
-	defer c.life.mu.Unlock()
-	return c.life.standing.run != 0, c.life.standing.suspicious
+	return c.guard.Standing()
 }
 
 // Record returns what the tables call the event and its consumer.

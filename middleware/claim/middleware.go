@@ -91,20 +91,20 @@ func (c *Claim) process(msg *message.Message, handler string, fn func(ctx contex
 		return err
 	}
 	defer c.admitted(key)
-	st, err := c.begin(original, key)
+	st, err := c.guard.Begin(original, store.Key(key))
 	if err != nil {
 		return c.settle(original, key, msg, attempt{err: err})
 	}
-	defer st.end(original)
-	if st.killer {
-		return st.bury(original, key, msg)
+	defer st.End(original)
+	if starts, killer := st.Killer(); killer {
+		return c.killed(original, key, msg, st, starts)
 	}
 	for {
-		a := c.run(original, key, msg, l, st.handler(fn))
+		a := c.run(original, key, msg, l, st.Handler(fn))
 		if a.ran && a.err != nil && transport.DeliveryFrom(original).Rejected() != nil {
 			a.err = Permanent(a.err)
 		}
-		st.over = a.err == nil
+		st.Over = a.err == nil
 		if !a.ran && errors.Is(a.err, ErrBlocked) && c.postgres != nil {
 			settled, err := c.block(original, key, msg)
 			if !settled {

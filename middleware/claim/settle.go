@@ -11,6 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/millrace-go/millrace/middleware/claim/internal/crashguard"
 	"github.com/millrace-go/millrace/middleware/claim/internal/slot"
 	"github.com/millrace-go/millrace/middleware/claim/internal/store"
 	"github.com/millrace-go/millrace/middleware/internal/inbox"
@@ -47,7 +48,7 @@ func (c *Claim) settle(ctx context.Context, key Key, msg *message.Message, a att
 		return c.duplicate(ctx, key)
 	case !a.ran && errors.Is(a.err, store.ErrChanged):
 		return c.comeBack(msg, time.Millisecond)
-	case !a.ran && errors.As(a.err, new(aloneError)):
+	case !a.ran && errors.As(a.err, new(crashguard.AloneError)):
 		c.observer.count(ctx, key.Consumer, outcomeContended)
 		return c.comeBack(msg, c.cfg.timeout(key.Consumer))
 	case !a.ran && errors.Is(a.err, ErrContended):

@@ -1,4 +1,4 @@
-package claim
+package crashguard
 
 import (
 	"context"
@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// life is what messages know of their Claim's Run. Its zero value is that of a Claim without one.
+// life is what messages know of their Guard's Run. Its zero value is that of a Guard without one.
 type life struct {
 	mu         sync.Mutex
 	registered chan struct{} // nil without Run; closed once standing is known

@@ -1,4 +1,4 @@
-package claim
+package crashguard
 
 import (
 	"time"
@@ -6,15 +6,15 @@ import (
 	"github.com/millrace-go/millrace/middleware/internal/inbox"
 )
 
-// pace is how processes tell that they live. Ages are measured by the server's clock.
-type pace struct {
-	beat   time.Duration // between two renewals
-	silent time.Duration // a row that is older is one of a process that was killed
-	memory time.Duration // how long that is a reason to be suspicious: a killer may be redelivered late
-	slack  time.Duration // what a handler may take to end after its deadline
+// Pace is how processes tell that they live. Ages are measured by the server's clock.
+type Pace struct {
+	Beat   time.Duration // between two renewals
+	Silent time.Duration // a row that is older is one of a process that was killed
+	Memory time.Duration // how long that is a reason to be suspicious: a killer may be redelivered late
+	Slack  time.Duration // what a handler may take to end after its deadline
 }
 
-var defaultPace = pace{beat: 2 * time.Second, silent: inbox.Silent, memory: time.Hour, slack: 5 * time.Second}
+var defaultPace = Pace{Beat: 2 * time.Second, Silent: inbox.Silent, Memory: time.Hour, Slack: 5 * time.Second}
 
 // neighbour is another process's row.
 type neighbour struct {
@@ -26,7 +26,7 @@ type neighbour struct {
 // neighbours judges other processes by their rows, look by look. What it finds at its first look may be of one that was
 // killed a moment ago, until it is renewed or grows old; what comes later was alive when it came.
 type neighbours struct {
-	pace
+	Pace
 	unknown map[int64]time.Time // by their beat at the first look; nil before it
 	alive   map[int64]bool
 }
@@ -48,8 +48,8 @@ func (n *neighbours) look(rows []neighbour) (suspicious, killed bool) {
 		}
 		_, unknown := n.unknown[r.id]
 		switch {
-		case r.age > n.silent:
-			killed = killed || r.age < n.memory
+		case r.age > n.Silent:
+			killed = killed || r.age < n.Memory
 		case unknown:
 			suspicious = true
 		default:

@@ -1,4 +1,4 @@
-package claim
+package crashguard
 
 import (
 	"context"
@@ -6,20 +6,20 @@ import (
 	"time"
 )
 
-// gate lets handlers in together, or one alone. Its zero value is open. One that waits to be alone keeps later ones out, else it would wait for
+// Gate lets handlers in together, or one alone. Its zero value is open. It is safe for concurrent use. One that waits to be alone keeps later ones out, else it would wait for
 // ever in a busy process.
-type gate struct {
+type Gate struct {
 	mu      sync.Mutex
 	in      int
 	closed  bool          // one is in alone, or waits until the others are out
 	changed chan struct{} // closed when it is worth another look; nil while nobody waits
 }
 
-// hands is the gate of the process: what dies is all of it, whatever Claim a handler belongs to.
-var hands gate
+// hands is the gate of the process: what dies is all of it, whatever Guard a handler belongs to.
+var hands Gate
 
 // enter waits until nobody is in alone.
-func (g *gate) enter(ctx context.Context) (leave func(), err error) {
+func (g *Gate) enter(ctx context.Context) (leave func(), err error) {
 	if err := g.wait(ctx, func() bool {
 		if g.closed {
 			return false
@@ -34,7 +34,7 @@ func (g *gate) enter(ctx context.Context) (leave func(), err error) {
 
 // enterAlone waits until nobody is in. After the limit others may come in again: what is alone may wait for one of them,
 // or never end.
-func (g *gate) enterAlone(ctx context.Context, limit time.Duration) (leave func(), err error) {
+func (g *Gate) enterAlone(ctx context.Context, limit time.Duration) (leave func(), err error) {
 	if err := g.wait(ctx, func() bool {
 		if g.closed {
 			return false
@@ -64,7 +64,7 @@ func (g *gate) enterAlone(ctx context.Context, limit time.Duration) (leave func(
 }
 
 // wait calls try, now and after each change, until it reports true.
-func (g *gate) wait(ctx context.Context, try func() bool) error {
+func (g *Gate) wait(ctx context.Context, try func() bool) error {
 	for {
 		g.mu.Lock()
 		if try() {
@@ -84,7 +84,7 @@ func (g *gate) wait(ctx context.Context, try func() bool) error {
 	}
 }
 
-func (g *gate) change(f func()) {
+func (g *Gate) change(f func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	f()

@@ -1,4 +1,4 @@
-package claim
+package crashguard
 
 import (
 	"context"
@@ -42,7 +42,7 @@ func TestNeighbours(t *testing.T) {
 		"its beat is known, and then it dies":   {{[]row{{1, 100, 1}}, "perhaps", nil}, {[]row{{1, 102, 1}}, "", []int64{1}}, {[]row{{1, 102, 12}}, "killed", nil}},
 		"one at the edge between young and old": {{[]row{{1, 100, 10}}, "perhaps", nil}},
 	} {
-		n := neighbours{pace: defaultPace}
+		n := neighbours{Pace: defaultPace}
 		for i, look := range looks {
 			rows := make([]neighbour, 0, len(look.rows))
 			for _, r := range look.rows {
@@ -63,7 +63,7 @@ func TestNeighbours(t *testing.T) {
 func TestGate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		g := &gate{}
+		g := &Gate{}
 		var mu sync.Mutex
 		var events []string
 		note := func(event string) {
@@ -107,7 +107,7 @@ func TestGate(t *testing.T) {
 func TestGateOpensAfterItsLimit(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		g := &gate{}
+		g := &Gate{}
 		leaveAlone, err := g.enterAlone(t.Context(), time.Minute)
 		require.NoError(t, err)
 		begun := time.Now()
