@@ -2,38 +2,28 @@ package claim
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"sync"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill/message"
-
 	"github.com/millrace-go/millrace/internal/pgunit"
+	"github.com/millrace-go/millrace/middleware/claim/internal/batch"
 	"github.com/millrace-go/millrace/middleware/claim/internal/store"
+	"github.com/millrace-go/millrace/middleware/claim/internal/warm"
 	"github.com/millrace-go/millrace/transport"
 )
 
 // attempt is what became of a message under its claim.
 type attempt struct {
-	ran   bool      // the handler was called: what it returned is its own, even ErrCompleted of another claim
-	err   error     // nil: the claim is completed
-	began time.Time // set by Claim.run
-
-	skipped bool // middleware has left the handler out on purpose
-}
-
-// settled reports whether the event's record is there: it was completed now or before.
-func (a attempt) settled() bool {
-	return a.ran && a.err == nil || !a.ran && errors.Is(a.err, ErrCompleted)
+	ran     bool      // the handler was called: what it returned is its own, even ErrCompleted of another claim
+	err     error     // nil: the claim is completed
+	began   time.Time // set by Claim.run
+	skipped bool      // middleware has left the handler out on purpose
 }
 
 // modes are the ways in which claims share commits. The zero value has none.
 type modes struct {
-	group     *groupStore // nil unless Config.Group is set
-	gatherers sync.Map    // consumer → *gatherer
-	leaving   sync.Map    // consumer → *leaving
-	flusher   flusher     // nil unless Config.Deferred is
+	batches *batch.Batches // nil unless Config.Group is set
+	flusher flusher        // nil unless Config.Deferred is
 }
 
 // flusher makes claims durable that are committed without waiting for the disk.
@@ -53,60 +43,60 @@ func (c Config) validateModes(of Store) error {
 	return nil
 }
 
-func newModes(of Store, cfg Config) *modes {
-	m := &modes{}
-	s := postgresOf(of)
-	if cfg.Group > 0 {
-		m.group = newGroupStore(s, cfg)
+func (c *Claim) newModes() (m modes) {
+	if c.cfg.Group > 0 {
+		m.batches = batch.New(batch.Config{
+			Store: c.postgres, Max: c.cfg.Group, Async: c.cfg.Deferred, Timeout: c.cfg.timeout, Logger: c.cfg.Logger, Alone: c.single,
+		})
 	}
-	if cfg.Deferred {
-		m.flusher = store.NewFlusher(s, cfg.longest())
+	if c.cfg.Deferred {
+		m.flusher = store.NewFlusher(c.postgres, c.cfg.longest())
 	}
 	return m
 }
 
 // attempt claims the event and calls fn. When the claim is completed or was before, it is durable.
-func (c *Claim) attempt(ctx context.Context, key Key, _ *message.Message, fn func(ctx context.Context) error) attempt {
+func (c *Claim) attempt(ctx context.Context, key Key, fn func(ctx context.Context) error) batch.Result {
 	do := c.single
-	if c.modes.group != nil {
-		do = c.grouped
+	if c.modes.batches != nil {
+		do = c.modes.batches.Do
 	}
-	a := do(ctx, key, fn)
-	if c.modes.flusher == nil || !a.settled() {
-		return a
+	r := do(ctx, store.Key(key), fn)
+	if c.modes.flusher == nil || !r.Settled() {
+		return r
 	}
 	transport.DeliveryFrom(ctx).Handled()
 	if err := c.modes.flusher.Durable(context.WithoutCancel(ctx), store.Key(key)); err != nil {
-		return attempt{err: fmt.Errorf("make the claim durable: %w", err)} // which says nothing against the event
+		return batch.Result{Err: fmt.Errorf("make the claim durable: %w", err)} // which says nothing against the event
 	}
-	return a
+	return r
 }
 
 // single claims the event in a transaction of its own. PostgreSQL is not asked for one that this Claim has in hand: it
 // would refuse, at the price of a connection and two round trips.
-func (c *Claim) single(ctx context.Context, key Key, fn func(ctx context.Context) error) (a attempt) {
+func (c *Claim) single(ctx context.Context, key store.Key, fn func(ctx context.Context) error) (r batch.Result) {
 	if _, ok := c.store.(*PostgresStore); ok {
 		hand := [2]string{key.Consumer, key.EventID}
 		if _, taken := c.inHand.LoadOrStore(hand, nil); taken {
-			return attempt{err: ErrContended}
+			return batch.Result{Err: ErrContended}
 		}
 		defer c.inHand.Delete(hand)
 	}
 	handled := func(ctx context.Context) error {
-		a.ran = true
+		r.Ran = true
 		if err := fn(ctx); err != nil || c.modes.flusher == nil {
 			return err
 		}
 		return c.modes.flusher.Commit(ctx)
 	}
-	a.err = warm(func() (err error) {
+	r.Err = warm.Do(func() (err error) {
 		if !c.cfg.Lazy {
-			return c.store.Do(ctx, key, handled)
+			return c.store.Do(ctx, Key(key), handled)
 		}
-		a.ran, err = c.postgres.Lazily(ctx, store.Key(key), handled)
+		r.Ran, err = c.postgres.Lazily(ctx, key, handled)
 		return err
 	})
-	return a
+	return r
 }
 
 // Ensure claims the event now, where the claim would otherwise wait for the handler's first statement (Config.Lazy). An error

@@ -22,6 +22,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/millrace-go/millrace/internal/service"
+	"github.com/millrace-go/millrace/middleware/claim/internal/batch"
 	"github.com/millrace-go/millrace/middleware/claim/internal/crashguard"
 	"github.com/millrace-go/millrace/middleware/claim/internal/store"
 	"github.com/millrace-go/millrace/middleware/internal/inbox"
@@ -287,8 +288,8 @@ func (c Config) Validate() error {
 	if c.RedeliveryHorizon < 0 {
 		errs = append(errs, fmt.Errorf("Config.RedeliveryHorizon is %v: want 1ns or more, or 0 for the default", c.RedeliveryHorizon))
 	}
-	if c.Group < 0 || c.Group == 1 || c.Group > maxGroup {
-		errs = append(errs, fmt.Errorf("Config.Group is %d: want 2 to %d, or 0 for none", c.Group, maxGroup))
+	if c.Group < 0 || c.Group == 1 || c.Group > batch.Most {
+		errs = append(errs, fmt.Errorf("Config.Group is %d: want 2 to %d, or 0 for none", c.Group, batch.Most))
 	}
 	if c.Lazy && c.Group != 0 {
 		errs = append(errs, fmt.Errorf("Config.Lazy is true and Config.Group is %d: want one of them, because a group claims all of its events at once", c.Group))
@@ -308,7 +309,7 @@ type Claim struct {
 	poll     time.Duration // how often a Subscriber looks at the table
 	lease    time.Duration // how long an event of the table is a Subscriber's
 	orphaned time.Duration // for how long an event of another topic is due before a Subscriber takes it
-	modes    *modes
+	modes    modes
 	inHand   sync.Map // [2]string{consumer, event ID} of what runs singly
 	counted  sync.Map // consumers whose handlers are wrapped by Handler
 	early    sync.Map // consumers whose messages are acked too early, which was logged
@@ -353,7 +354,8 @@ func New(of Store, cfg Config) (*Claim, error) {
 	if err != nil {
 		return nil, fmt.Errorf("claim: %w", err)
 	}
-	c := &Claim{store: of, cfg: cfg, observer: o, postgres: postgres, modes: newModes(of, cfg), poll: pollInterval, lease: leaseTime, orphaned: orphanedAfter}
+	c := &Claim{store: of, cfg: cfg, observer: o, postgres: postgres, poll: pollInterval, lease: leaseTime, orphaned: orphanedAfter}
+	c.modes = c.newModes()
 	c.guard = crashguard.New(crashguard.Config{
 		Store: postgres, Service: cfg.Service, MaxStarts: cfg.MaxStarts, Logger: cfg.Logger, Timeout: cfg.timeout, Longest: cfg.longest(), Pauses: c.pauses,
 	})

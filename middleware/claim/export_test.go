@@ -9,6 +9,7 @@ import (
 
 	"github.com/millrace-go/millrace/middleware/claim/internal/crashguard"
 	"github.com/millrace-go/millrace/middleware/claim/internal/store"
+	"github.com/millrace-go/millrace/middleware/claim/internal/warm"
 )
 
 // Hasten makes the Claim's Run quick for a test.
@@ -49,21 +50,10 @@ func LeaseFor(c *Claim, d time.Duration) { c.lease = d }
 func AdoptAfter(c *Claim, d time.Duration) { c.orphaned = d }
 
 // Gather makes the Claim's next group of the consumer wait until so many messages have come.
-func Gather(c *Claim, consumer string, n int) {
-	c.modes.gatherers.Store(consumer, &gatherer{max: n, linger: time.Hour, expected: n})
-}
+func Gather(c *Claim, consumer string, n int) { c.modes.batches.Expect(consumer, n) }
 
 // Gathered returns how many messages wait for others.
-func Gathered(c *Claim, consumer string) int {
-	q, _ := c.modes.gatherers.Load(consumer)
-	g := q.(*gatherer)
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.forming == nil {
-		return 0
-	}
-	return len(g.forming.members)
-}
+func Gathered(c *Claim, consumer string) int { return c.modes.batches.Waiting(consumer) }
 
 // WithoutFlush makes the Claim's deferred acks wait for nothing.
 func WithoutFlush(c *Claim) { c.modes.flusher = hasty{c.modes.flusher} }
@@ -79,15 +69,15 @@ func AsStore(c *Claim) Store { return claimStore{c} }
 type claimStore struct{ claim *Claim }
 
 func (s claimStore) Do(ctx context.Context, key Key, fn func(ctx context.Context) error) error {
-	if s.claim.modes.group != nil {
+	if s.claim.modes.batches != nil {
 		return s.doGrouped(ctx, key, fn)
 	}
-	return s.claim.attempt(ctx, key, nil, func(ctx context.Context) error {
+	return s.claim.attempt(ctx, key, func(ctx context.Context) error {
 		if err := Ensure(ctx); err != nil {
 			return err
 		}
 		return fn(ctx)
-	}).err
+	}).Err
 }
 
 func (s claimStore) doGrouped(ctx context.Context, key Key, fn func(ctx context.Context) error) error {
@@ -95,12 +85,12 @@ func (s claimStore) doGrouped(ctx context.Context, key Key, fn func(ctx context.
 		return err
 	}
 	var panicked any
-	a := s.claim.attempt(ctx, key, nil, func(handlers context.Context) (err error) {
+	a := s.claim.attempt(ctx, key, func(handlers context.Context) (err error) {
 		handlers, cancel := context.WithCancelCause(handlers)
 		defer context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })()
 		defer func() {
 			if panicked = recover(); panicked != nil {
-				err = errExited
+				err = warm.ErrExited
 			}
 		}()
 		return fn(handlers)
@@ -108,7 +98,7 @@ func (s claimStore) doGrouped(ctx context.Context, key Key, fn func(ctx context.
 	if panicked != nil {
 		panic(panicked)
 	}
-	return a.err
+	return a.Err
 }
 
 func (s claimStore) Stage(ctx context.Context, topic string, msgs ...*message.Message) error {

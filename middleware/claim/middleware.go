@@ -140,7 +140,8 @@ func (c *Claim) run(original context.Context, key Key, msg *message.Message, l *
 			return handled(ctx)
 		})
 	} else {
-		a = c.attempt(ctx, key, msg, handled)
+		r := c.attempt(ctx, key, handled)
+		a.ran, a.err = r.Ran, r.Err
 	}
 	a.began, a.skipped = began, runs.skip.Load()
 	return a

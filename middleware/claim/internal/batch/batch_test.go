@@ -1,4 +1,4 @@
-package claim
+package batch
 
 import (
 	"context"
@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+
+	"github.com/millrace-go/millrace/middleware/claim/internal/store"
 )
 
 // gathering is a gatherer whose groups run for as long as the test says.
@@ -21,7 +23,7 @@ type gathering struct {
 
 func (g *gathering) come(n int) {
 	for range n {
-		its, first := g.join(newMember(context.Background(), Key{}, nil))
+		its, first := g.join(newMember(context.Background(), store.Key{}, nil))
 		if first {
 			g.wait.Go(func() {
 				g.await(its)

@@ -1,4 +1,4 @@
-package claim
+package batch
 
 import (
 	"context"
@@ -9,6 +9,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/millrace-go/millrace/internal/pgunit"
+	"github.com/millrace-go/millrace/middleware/claim/internal/store"
+	"github.com/millrace-go/millrace/middleware/claim/internal/warm"
 	"github.com/millrace-go/millrace/pgtx"
 )
 
@@ -27,7 +29,7 @@ const (
 // to the group's goroutine until the group has ended.
 type member struct {
 	ctx context.Context
-	key Key
+	key store.Key
 	fn  func(ctx context.Context) error
 
 	twin  *member // the first one of the same event
@@ -40,10 +42,10 @@ type member struct {
 	state  memberState
 	late   bool   // its time was up
 	leaves string // a statement of its handler's that leaves something to the others
-	result attempt
+	result Result
 }
 
-func newMember(ctx context.Context, key Key, fn func(ctx context.Context) error) *member {
+func newMember(ctx context.Context, key store.Key, fn func(ctx context.Context) error) *member {
 	return &member{ctx: ctx, key: key, fn: fn, turn: make(chan func()), over: make(chan struct{}), settled: make(chan struct{})}
 }
 
@@ -86,7 +88,7 @@ func (m *member) kept() bool {
 	if m.twin != nil {
 		return m.twin.kept()
 	}
-	return m.state == memberHandled || m.state == memberRefused && m.result.settled()
+	return m.state == memberHandled || m.state == memberRefused && m.result.Settled()
 }
 
 // run lets the member handle its message in a savepoint of the group's transaction. An error means that there could be no
@@ -95,22 +97,22 @@ func (m *member) run(tx pgx.Tx, pool pgtx.DB, timeout time.Duration, complete fu
 	m.turn <- func() {
 		ctx, cancel := context.WithTimeout(pgtx.With(m.ctx, tx), timeout)
 		defer cancel()
-		m.state, m.result = memberFailed, attempt{ran: true}
+		m.state, m.result = memberFailed, Result{Ran: true}
 		began, inherited := false, false
 		var left *leavesError
 		err := pgtx.Run(ctx, pool, func(ctx context.Context, _ pgx.Tx) error {
 			began = true
 			defer func() { inherited = pgunit.Inherited(ctx) }()
-			if err := warm(func() error { return m.fn(ctx) }); err != nil {
+			if err := warm.Do(func() error { return m.fn(ctx) }); err != nil {
 				return err
 			}
 			return complete(ctx)
 		})
 		m.late = ctx.Err() != nil
-		m.result.err = err
+		m.result.Err = err
 		switch {
 		case !began:
-			m.state, m.result, lost = memberWaiting, attempt{}, err
+			m.state, m.result, lost = memberWaiting, Result{}, err
 		case err == nil:
 			m.state = memberHandled
 		case errors.As(err, &left):
@@ -147,30 +149,30 @@ func conclude(members []*member, claimed bool, err error) {
 	for _, m := range members {
 		switch {
 		case !claimed:
-			m.state, m.result = memberRefused, attempt{err: err}
+			m.state, m.result = memberRefused, Result{Err: err}
 		case m.twin != nil:
 			m.state, m.result = m.twin.state, twinOf(m.twin.result)
 		case m.state == memberHandled && err == nil:
-			m.result = attempt{ran: true}
+			m.result = Result{Ran: true}
 		case m.state == memberHandled && !dissolved: // nobody knows: the redelivery will tell
-			m.state, m.result = memberRefused, attempt{err: err}
+			m.state, m.result = memberRefused, Result{Err: err}
 		case dissolved && (m.state == memberHandled || m.state == memberWaiting || m == last && !m.late):
-			m.state, m.result = memberAgain, attempt{}
+			m.state, m.result = memberAgain, Result{}
 		case m.state == memberWaiting && m.ahead != nil && m.ahead.state == memberAgain:
 			m.state = memberAgain
 		case m.state == memberWaiting:
-			m.state, m.result = memberRefused, attempt{err: ErrContended}
+			m.state, m.result = memberRefused, Result{Err: store.ErrContended}
 		}
 	}
 }
 
 // twinOf is the result of a message whose event was in the group already.
-func twinOf(first attempt) attempt {
+func twinOf(first Result) Result {
 	switch {
-	case first.settled():
-		return attempt{err: ErrCompleted}
-	case !first.ran && first.err != nil:
+	case first.Settled():
+		return Result{Err: store.ErrCompleted}
+	case !first.Ran && first.Err != nil:
 		return first
 	}
-	return attempt{err: ErrContended}
+	return Result{Err: store.ErrContended}
 }

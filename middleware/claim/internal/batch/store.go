@@ -1,4 +1,4 @@
-package claim
+package batch
 
 import (
 	"context"
@@ -29,10 +29,10 @@ type groupStore struct {
 	functions functions
 }
 
-func newGroupStore(s *store.Postgres, cfg Config) *groupStore {
-	query := func(name string) string { return store.Query(name, s.Schema) }
+func newGroupStore(cfg Config) *groupStore {
+	query := func(name string) string { return store.Query(name, cfg.Store.Schema) }
 	return &groupStore{
-		store: s, timeout: cfg.timeout, async: cfg.Deferred,
+		store: cfg.Store, timeout: cfg.Timeout, async: cfg.Async,
 		lock: query("group_lock"), look: query("group_look"), record: query("group_record"), commit: query("deferred_commit"),
 		functionsOf: query("group_functions"), stateOf: query("group_state"),
 	}
@@ -72,7 +72,7 @@ func (s *groupStore) do(members []*member) (claimed bool, err error) {
 				watch.Stop()
 				heard = time.Now()
 			}
-			record := store.Key(m.key).Record()
+			record := m.key.Record()
 			if lost := m.run(tx, s.store.Pool, timeout, func(ctx context.Context) error {
 				if err := s.leaves(ctx, before); err != nil {
 					return err
@@ -102,8 +102,8 @@ func (s *groupStore) claim(ctx context.Context, tx pgx.Tx, consumer int16, membe
 	var minted []*time.Time
 	for _, m := range members {
 		if m.twin == nil {
-			claims, keys = append(claims, m), append(keys, store.Key(m.key).Lock(s.store.Schema))
-			record := store.Key(m.key).Record()
+			claims, keys = append(claims, m), append(keys, m.key.Lock(s.store.Schema))
+			record := m.key.Record()
 			records, orders = append(records, record), append(orders, m.key.Order)
 			var at *time.Time
 			if t, ok := inbox.Time(record); ok {
@@ -144,11 +144,11 @@ func (s *groupStore) claim(ctx context.Context, tx pgx.Tx, consumer int16, membe
 	for i, m := range claims {
 		switch {
 		case !locked[i]:
-			m.state, m.result.err = memberRefused, ErrContended
+			m.state, m.result.Err = memberRefused, store.ErrContended
 		case store.Proven(m.ctx): // an operator's word counts for more
 			m.state = memberAgain
 		case completed[i]:
-			m.state, m.result.err = memberRefused, ErrCompleted
+			m.state, m.result.Err = memberRefused, store.ErrCompleted
 		case special[i]:
 			m.state = memberAgain
 		}

@@ -1,8 +1,11 @@
-package claim
+// Package batch claims several events of a consumer in one transaction, and runs their handlers there one after the other, each in
+// its own savepoint.
+package batch
 
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -13,9 +16,64 @@ import (
 const (
 	// linger is how long a message waits, at most, for others to share a transaction with.
 	linger = 2 * time.Millisecond
-	// maxGroup keeps a transaction below the 64 subtransactions that a PostgreSQL backend can announce to others.
-	maxGroup = 50
+	// Most keeps a transaction below the 64 subtransactions that a PostgreSQL backend can announce to others.
+	Most = 50
 )
+
+// Result is what became of an event.
+type Result struct {
+	Ran bool  // the handler was called: what it returned is its own, even ErrCompleted of another claim
+	Err error // nil: the claim is completed
+}
+
+// Settled reports whether the event's record is there: it was completed now or before.
+func (r Result) Settled() bool {
+	return r.Ran && r.Err == nil || !r.Ran && errors.Is(r.Err, store.ErrCompleted)
+}
+
+// Config configures Batches. All of it is required.
+type Config struct {
+	Store *store.Postgres
+	Max   int  // how many events may share a transaction
+	Async bool // the caller sees to it that commits reach the disk
+
+	Timeout func(consumer string) time.Duration // of each handler
+	Logger  *slog.Logger
+
+	// Alone claims an event in a transaction of its own.
+	Alone func(ctx context.Context, key store.Key, fn func(ctx context.Context) error) Result
+}
+
+// Batches are the groups of all consumers. They are safe for concurrent use.
+type Batches struct {
+	cfg       Config
+	store     *groupStore
+	gatherers sync.Map // consumer → *gatherer
+	leaving   sync.Map // consumer → *leaving
+}
+
+// New returns Batches that are empty.
+func New(cfg Config) *Batches { return &Batches{cfg: cfg, store: newGroupStore(cfg)} }
+
+// Expect makes the next group of the consumer wait until so many events have come, for a test that needs such a group.
+func (b *Batches) Expect(consumer string, n int) {
+	b.gatherers.Store(consumer, &gatherer{max: n, linger: time.Hour, expected: n})
+}
+
+// Waiting returns how many events of the consumer wait for others.
+func (b *Batches) Waiting(consumer string) int {
+	q, known := b.gatherers.Load(consumer)
+	if !known {
+		return 0
+	}
+	g := q.(*gatherer)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.forming == nil {
+		return 0
+	}
+	return len(g.forming.members)
+}
 
 // gatherer puts the messages of one consumer that are in hand at the same time into groups. It never waits for a message
 // that cannot come: once as many are there as were in hand together the last time, a group begins, and it begins at the
@@ -90,53 +148,53 @@ func (g *gatherer) end(ended *group) {
 	close(ended.ended)
 }
 
-// grouped claims the event together with others. A message whose group fails through no fault of its own is claimed alone.
-func (c *Claim) grouped(ctx context.Context, key Key, fn func(ctx context.Context) error) attempt {
-	if _, ok := pgtx.From(ctx); ok || c.modes.singly(key.Consumer) {
-		return c.single(ctx, key, fn) // which refuses a transaction
+// Do claims the event together with others. One whose group fails through no fault of its own is claimed alone.
+func (b *Batches) Do(ctx context.Context, key store.Key, fn func(ctx context.Context) error) Result {
+	if _, ok := pgtx.From(ctx); ok || b.singly(key.Consumer) {
+		return b.cfg.Alone(ctx, key, fn) // which refuses a transaction
 	}
 	m := newMember(context.WithoutCancel(ctx), key, fn) // its time begins with its handler
 	defer close(m.settled)
-	q, _ := c.modes.gatherers.LoadOrStore(key.Consumer, &gatherer{max: c.cfg.Group, linger: linger})
+	q, _ := b.gatherers.LoadOrStore(key.Consumer, &gatherer{max: b.cfg.Max, linger: linger})
 	g, first := q.(*gatherer).join(m)
 	if first {
 		q.(*gatherer).await(g)
 		go func() { // all members wait for it
 			defer q.(*gatherer).end(g)
-			c.runGroup(g.members)
+			b.run(g.members)
 		}()
 	}
 	m.wait(g)
 	if m.state == memberAgain {
-		m.result = c.again(m)
+		m.result = b.again(m)
 	}
 	return m.result
 }
 
 // again claims the event alone, after those that it must not overtake.
-func (c *Claim) again(m *member) attempt {
+func (b *Batches) again(m *member) Result {
 	for _, before := range []*member{m.twin, m.ahead} {
 		if before == nil {
 			continue
 		}
 		<-before.settled
-		if !before.result.settled() {
-			return attempt{err: ErrContended}
+		if !before.result.Settled() {
+			return Result{Err: store.ErrContended}
 		}
 	}
-	ctx, cancel := context.WithTimeout(m.ctx, c.cfg.timeout(m.key.Consumer))
+	ctx, cancel := context.WithTimeout(m.ctx, b.cfg.Timeout(m.key.Consumer))
 	defer cancel()
-	return c.single(ctx, m.key, m.fn)
+	return b.cfg.Alone(ctx, m.key, m.fn)
 }
 
-// runGroup claims the members' events and runs their handlers, in one transaction.
-func (c *Claim) runGroup(members []*member) {
+// run claims the members' events and runs their handlers, in one transaction.
+func (b *Batches) run(members []*member) {
 	link(members)
-	claimed, err := c.modes.group.do(members)
+	claimed, err := b.store.do(members)
 	if errors.Is(err, store.ErrStale) {
-		c.modes.group.store.Forget(members[0].key.Consumer)
-		claimed, err = c.modes.group.do(members)
+		b.cfg.Store.Forget(members[0].key.Consumer)
+		claimed, err = b.store.do(members)
 	}
 	conclude(members, claimed, err)
-	c.tellLeaving(members)
+	b.tellLeaving(members)
 }

@@ -1,4 +1,4 @@
-package claim
+package batch
 
 import (
 	"cmp"
@@ -101,8 +101,8 @@ const (
 )
 
 // singly reports whether the consumer's events are handled alone because their handlers leave something as a rule.
-func (m *modes) singly(consumer string) bool {
-	l, ok := m.leaving.Load(consumer)
+func (b *Batches) singly(consumer string) bool {
+	l, ok := b.leaving.Load(consumer)
 	if !ok {
 		return false
 	}
@@ -112,7 +112,7 @@ func (m *modes) singly(consumer string) bool {
 }
 
 // tellLeaving warns of handlers that leave something, once for each consumer.
-func (c *Claim) tellLeaving(members []*member) {
+func (b *Batches) tellLeaving(members []*member) {
 	ran, left, statement := 0, 0, ""
 	for _, m := range members {
 		if m.state == memberHandled || m.leaves != "" {
@@ -124,15 +124,15 @@ func (c *Claim) tellLeaving(members []*member) {
 		}
 	}
 	consumer := members[0].key.Consumer
-	v, known := c.modes.leaving.Load(consumer)
+	v, known := b.leaving.Load(consumer)
 	if left == 0 && !known {
 		return
 	}
 	if !known {
-		v, known = c.modes.leaving.LoadOrStore(consumer, &leaving{})
+		v, known = b.leaving.LoadOrStore(consumer, &leaving{})
 	}
 	if !known {
-		c.cfg.Logger.LogAttrs(members[0].ctx, slog.LevelWarn, "handler leaves settings, temporary tables or cursors in its transaction, which it shares with others in a group: "+
+		b.cfg.Logger.LogAttrs(members[0].ctx, slog.LevelWarn, "handler leaves settings, temporary tables or cursors in its transaction, which it shares with others in a group: "+
 			"its events are undone and handled alone. Set Config.Group to 0 for its claim, or set nothing in the handler",
 			slog.String("consumer", consumer), slog.String("statement", inbox.Printable(statement, 200)))
 	}

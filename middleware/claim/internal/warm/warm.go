@@ -1,12 +1,11 @@
-package claim
+// Package warm runs a claim's calls on goroutines that have run such calls before. A router starts a goroutine for each message. There
+// the calls would make the stack grow, copy by copy, to what a driver needs, which is more than a tenth of the claim's time.
+package warm
 
 import (
 	"errors"
 	"time"
 )
-
-// A router starts a goroutine for each message. There a claim's calls would make the stack grow, copy by copy, to what a
-// driver needs, which is more than a tenth of the claim's time. So they run on goroutines that have done it before.
 
 // warmFor is for how long such a goroutine waits for another claim: at the rates that matter the next one is there at once.
 const warmFor = 100 * time.Millisecond
@@ -14,13 +13,13 @@ const warmFor = 100 * time.Millisecond
 // warmth hands work to those that wait.
 var warmth = make(chan func())
 
-// errExited means that the handler has ended its goroutine.
-var errExited = errors.New("the handler called runtime.Goexit")
+// ErrExited means that the handler has ended its goroutine.
+var ErrExited = errors.New("the handler called runtime.Goexit")
 
-// warm returns what fn does, and panics as it does.
-func warm(fn func() error) error {
+// Do returns what fn does, and panics as it does.
+func Do(fn func() error) error {
 	var (
-		err      = errExited
+		err      = ErrExited
 		panicked any
 		done     = make(chan struct{})
 	)
