@@ -7,6 +7,7 @@ import (
 
 	"github.com/millrace-go/millrace/internal/pgunit"
 	"github.com/millrace-go/millrace/middleware/claim/internal/batch"
+	"github.com/millrace-go/millrace/middleware/claim/internal/fault"
 	"github.com/millrace-go/millrace/middleware/claim/internal/store"
 	"github.com/millrace-go/millrace/middleware/claim/internal/warm"
 	"github.com/millrace-go/millrace/transport"
@@ -106,3 +107,30 @@ func (c *Claim) single(ctx context.Context, key store.Key, fn func(ctx context.C
 func Ensure(ctx context.Context) error {
 	return pgunit.Begin(ctx)
 }
+
+// Permanent marks a handler's error as one that no retry can help against: the event becomes a dead letter at once. It
+// returns nil for nil.
+func Permanent(err error) error {
+	return fault.Permanent(err)
+}
+
+// IsPermanent reports whether err, or an error that it wraps, was marked with Permanent.
+func IsPermanent(err error) bool {
+	return fault.IsPermanent(err)
+}
+
+// PanicError is the error of a handler that panicked.
+type PanicError struct {
+	Value any // what it panicked with
+	Stack []byte
+}
+
+func (e *PanicError) Error() string { return fmt.Sprintf("the handler panicked: %v", e.Value) }
+
+// Unwrap returns the value if it is an error.
+func (e *PanicError) Unwrap() error {
+	err, _ := e.Value.(error)
+	return err
+}
+
+func panicError(value any, stack []byte) error { return &PanicError{Value: value, Stack: stack} }

@@ -13,6 +13,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-go/millrace/middleware/claim/internal/circuit"
+	"github.com/millrace-go/millrace/middleware/claim/internal/fault"
 	"github.com/millrace-go/millrace/middleware/internal/inbox"
 )
 
@@ -144,7 +145,7 @@ func (c *Claim) breaker(consumer string) *breaker {
 	if cfg.Failures == 0 {
 		return nil
 	}
-	b, loaded := c.breakers.LoadOrStore(consumer, &breaker{of: circuit.New(circuit.Config{Failures: cfg.Failures, Pause: cfg.Pause, MaxPause: cfg.MaxPause, Jitter: jitter})})
+	b, loaded := c.breakers.LoadOrStore(consumer, &breaker{of: circuit.New(circuit.Config{Failures: cfg.Failures, Pause: cfg.Pause, MaxPause: cfg.MaxPause, Jitter: fault.Jitter})})
 	if !loaded {
 		c.observer.pause(consumer, false)
 	}
@@ -164,7 +165,7 @@ func (c *Claim) admit(ctx context.Context, key Key, msg *message.Message) (admit
 		return true, nil
 	}
 	c.observer.count(ctx, key.Consumer, outcomePaused)
-	return false, c.comeBack(msg, max(jitter(min(wait, maxTurnedAway)), time.Millisecond))
+	return false, c.comeBack(msg, max(fault.Jitter(min(wait, maxTurnedAway)), time.Millisecond))
 }
 
 // admitted tells the breaker that the event, which was admitted, is over.
@@ -185,8 +186,8 @@ func (c *Claim) worked(ctx context.Context, consumer string) {
 }
 
 // excuse tells the breaker that a handler has failed, and returns the fault as it is seen with those of other events.
-func (c *Claim) excuse(ctx context.Context, key Key, f fault, err error) fault {
-	if !f.counted || f.hopeless || f.ignored || f.reason != reasonError && f.reason != reasonPanic && f.reason != reasonDeadline {
+func (c *Claim) excuse(ctx context.Context, key Key, f fault.Fault, err error) fault.Fault {
+	if !f.Counted || f.Hopeless || f.Ignored || f.Reason != fault.ReasonError && f.Reason != fault.ReasonPanic && f.Reason != fault.ReasonDeadline {
 		return f
 	}
 	verdict := circuit.Counts
@@ -199,9 +200,9 @@ func (c *Claim) excuse(ctx context.Context, key Key, f fault, err error) fault {
 			"consumer", key.Consumer, "failures", c.cfg.breakerOf(key.Consumer).Failures, "error", err)
 		fallthrough
 	case circuit.Spared:
-		return fault{reason: reasonOutage, after: outageDelay}
+		return fault.Fault{Reason: fault.ReasonOutage, After: fault.OutageDelay}
 	case circuit.Doubtful:
-		f.doubtful = true
+		f.Doubtful = true
 	}
 	return f
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/millrace-go/millrace/internal/service"
 	"github.com/millrace-go/millrace/middleware/claim/internal/batch"
 	"github.com/millrace-go/millrace/middleware/claim/internal/crashguard"
+	"github.com/millrace-go/millrace/middleware/claim/internal/fault"
 	"github.com/millrace-go/millrace/middleware/claim/internal/store"
 	"github.com/millrace-go/millrace/middleware/internal/inbox"
 	"github.com/millrace-go/millrace/retry"
@@ -55,10 +56,6 @@ var (
 
 // maxBlocked bounds Config.MaxBlocked: at the limit the events are counted.
 const maxBlocked = 1_000_000
-
-// contendedDelay is when a contended message comes back: long enough to be no hot loop, short beside the time in which
-// a crashed holder's transaction is noticed.
-const contendedDelay = 250 * time.Millisecond
 
 // Key names one effect: an event as one consumer sees it. Consumer and EventID identify it.
 type Key struct {
@@ -231,7 +228,7 @@ func (c Config) WithDefaults() Config {
 		c.MaxAttempts = 10
 	}
 	if c.Backoff == nil {
-		c.Backoff = backoff
+		c.Backoff = fault.Backoff
 	}
 	c.Breaker = c.Breaker.withDefaults()
 	if c.LimitKey == nil {
@@ -315,7 +312,7 @@ type Claim struct {
 	early    sync.Map // consumers whose messages are acked too early, which was logged
 	nested   sync.Map // consumers whose nested claim was logged
 	routed   sync.Map // [2]string{consumer, event ID} of what runs and came through a router
-	losses   losses
+	losses   fault.Losses
 	breakers sync.Map // consumer → *breaker
 	slots    slots
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/millrace-go/millrace/middleware/claim/internal/fault"
 	"github.com/millrace-go/millrace/middleware/claim/internal/store"
 	"github.com/millrace-go/millrace/middleware/internal/inbox"
 	"github.com/millrace-go/millrace/transport"
@@ -33,7 +34,7 @@ func (c *Claim) identify(ctx context.Context, key Key, msg *message.Message) err
 	case errors.Is(err, ErrContended):
 		return c.contended(ctx, key, msg)
 	case err != nil:
-		transport.DeliveryFrom(ctx).RetryAfter(outageDelay)
+		transport.DeliveryFrom(ctx).RetryAfter(fault.OutageDelay)
 		return fmt.Errorf("give event %q of consumer %q its ID %q: %w", former.Key.EventID, key.Consumer, key.EventID, err)
 	case !kept:
 		return c.duplicate(ctx, key)

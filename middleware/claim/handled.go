@@ -7,6 +7,8 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/sony/gobreaker"
+
+	"github.com/millrace-go/millrace/middleware/claim/internal/fault"
 )
 
 // Middleware that stands in the wrong place loses events without an error: inside the claim it lets an event count as processed
@@ -87,7 +89,7 @@ func (r *running) handled(err error, before poison) error {
 	case r.calls.Load() > 1 && !errors.Is(err, ErrCalledAgain):
 		return errors.Join(err, ErrCalledAgain)
 	case errors.Is(err, gobreaker.ErrOpenState), errors.Is(err, gobreaker.ErrTooManyRequests):
-		return brokenError{err}
+		return fault.Broken{Err: err}
 	case err != nil:
 		return err
 	case after != before:
@@ -98,11 +100,6 @@ func (r *running) handled(err error, before poison) error {
 	}
 	return nil
 }
-
-// brokenError is the error of a circuit breaker that is open: the handler was not called, so it is no attempt.
-type brokenError struct{ error }
-
-func (e brokenError) Unwrap() error { return e.error }
 
 // ackedEarly reports whether somebody has acked a message that the broker delivered. The router does so after the claim, and the
 // broker forgets it then. What comes from the table of failed events stays there.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/millrace-go/millrace/middleware/claim/internal/fault"
 	"github.com/millrace-go/millrace/middleware/claim/internal/store"
 	"github.com/millrace-go/millrace/middleware/internal/inbox"
 	"github.com/millrace-go/millrace/outbox"
@@ -54,19 +55,19 @@ func (c *Claim) process(msg *message.Message, handler string, fn func(ctx contex
 	}
 	switch { // nobody must make a hot loop of a mistake
 	case transport.UnitFrom(original) != nil:
-		transport.DeliveryFrom(original).RetryAfter(outageDelay)
+		transport.DeliveryFrom(original).RetryAfter(fault.OutageDelay)
 		return fmt.Errorf("claim event: %w: %q, as the message is delivered transactionally, and that and the database cannot commit together: consume at least once under a claim, or without one",
 			transport.ErrForeignUnit, transport.UnitFrom(original).Domain())
 	case consumer == "":
-		transport.DeliveryFrom(original).RetryAfter(outageDelay)
+		transport.DeliveryFrom(original).RetryAfter(fault.OutageDelay)
 		return fmt.Errorf("claim event: no consumer for handler %q: name the router's handler or set Config.Consumer", handler)
 	case from != nil && from.consumer != consumer:
-		transport.DeliveryFrom(original).RetryAfter(outageDelay)
+		transport.DeliveryFrom(original).RetryAfter(fault.OutageDelay)
 		return fmt.Errorf("claim event: the message came through Subscriber(%q), and the handler's consumer is %q: want the same", from.consumer, consumer)
 	}
 	key, err := c.key(msg, consumer)
 	if err != nil {
-		a := attempt{began: time.Now(), err: malformedError{err}}
+		a := attempt{began: time.Now(), err: fault.Malformed{Err: err}}
 		key = Key{Consumer: consumer, EventID: syntheticID(message.SubscribeTopicFromCtx(original), msg, transport.OriginFrom(original))}
 		if from != nil && from.event != nil {
 			key = Key(from.event.Key)
@@ -128,7 +129,7 @@ func (c *Claim) run(original context.Context, key Key, msg *message.Message, l *
 	}
 	began := time.Now()
 	runs := &running{claim: c, msg: msg, key: key}
-	handled := guard(c.cfg.timeout(key.Consumer), func(ctx context.Context) error {
+	handled := fault.Guard(c.cfg.timeout(key.Consumer), panicError, func(ctx context.Context) error {
 		if err := l.take(ctx); err != nil {
 			return err
 		}
@@ -146,11 +147,6 @@ func (c *Claim) run(original context.Context, key Key, msg *message.Message, l *
 	a.began, a.skipped = began, runs.skip.Load()
 	return a
 }
-
-// malformedError is about a message that cannot be told from others.
-type malformedError struct{ error }
-
-func (e malformedError) Unwrap() error { return e.error }
 
 func (c *Claim) key(msg *message.Message, consumer string) (Key, error) {
 	if from := sourceOf(msg.Context()); from != nil && from.event != nil && !from.event.Malformed {

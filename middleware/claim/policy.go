@@ -59,40 +59,6 @@ func (c Config) longest() time.Duration {
 	return d
 }
 
-// ruled is a handler's fault as the rules for its error say.
-func (c Config) ruled(f fault, consumer, topic string, err error) fault {
-	if !f.counted || f.reason == reasonClock {
-		return f
-	}
-	rule, ok := c.of(consumer).Retry.Find(topic, err)
-	if !ok {
-		rule, ok = c.Retry.Find(topic, err)
-	}
-	switch {
-	case !ok:
-	case rule.Ignore:
-		f.ignored = true
-	case rule.Dead:
-		f.hopeless, f.reason = true, reasonPermanent
-	default:
-		f.rule = rule
-	}
-	return f
-}
-
-// wait is how long an event waits that has failed so often.
-func (c Config) wait(rule retry.Rule, attempts int) time.Duration {
-	if rule.Backoff == 0 {
-		d := max(c.Backoff(attempts), 0)
-		if rule.MaxBackoff > 0 {
-			d = min(d, rule.MaxBackoff)
-		}
-		return d
-	}
-	rule.MaxBackoff = cmp.Or(rule.MaxBackoff, max(rule.Backoff, lastBackoff))
-	return jitter(rule.Wait(attempts))
-}
-
 func (c Config) validatePolicies() error {
 	errs := []error{c.Retry.Validate("Config.Retry"), validatePerKey("Config", c.MaxPerKey)}
 	for _, name := range slices.Sorted(maps.Keys(c.Handlers)) {

@@ -12,15 +12,13 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/millrace-go/millrace/middleware/claim/internal/crashguard"
+	"github.com/millrace-go/millrace/middleware/claim/internal/fault"
 	"github.com/millrace-go/millrace/middleware/claim/internal/slot"
 	"github.com/millrace-go/millrace/middleware/claim/internal/store"
 	"github.com/millrace-go/millrace/middleware/internal/inbox"
 	"github.com/millrace-go/millrace/pgtx"
 	"github.com/millrace-go/millrace/transport"
 )
-
-// outageDelay is when a message comes back that could not be handled through no fault of its own.
-const outageDelay = time.Second
 
 // settle decides what the broker is told: nil acks, an error nacks, and a message that was nacked here stays nacked.
 // msg's context is the delivery's own. What failed has been rolled back.
@@ -33,7 +31,7 @@ func (c *Claim) settle(ctx context.Context, key Key, msg *message.Message, a att
 	}
 	switch {
 	case a.err == nil:
-		c.losses.ended(key, true)
+		c.losses.Ended(store.Key(key), true)
 		if !a.skipped {
 			c.worked(ctx, key.Consumer)
 		}
@@ -55,37 +53,38 @@ func (c *Claim) settle(ctx context.Context, key Key, msg *message.Message, a att
 		return c.contended(ctx, key, msg)
 	}
 	err := fmt.Errorf("claim event %q for consumer %q: %w", key.EventID, key.Consumer, a.err)
-	f := c.cfg.ruled(faultOf(a.ran, a.err, msg.Context().Err() != nil), key.Consumer, topicOf(ctx), a.err)
+	f := fault.Of(fault.Failure{Err: a.err, Ran: a.ran, Panicked: errors.As(a.err, new(*PanicError)), Stopping: msg.Context().Err() != nil}).
+		Ruled(topicOf(ctx), a.err, c.cfg.of(key.Consumer).Retry, c.cfg.Retry)
 	f = c.excuse(ctx, key, f, a.err)
 	if c.postgres == nil {
 		c.observer.count(ctx, key.Consumer, outcomeFailed)
 		if early {
 			c.lose(ctx, key, err)
 		}
-		transport.DeliveryFrom(msg.Context()).RetryAfter(outageDelay) // no hot loop
+		transport.DeliveryFrom(msg.Context()).RetryAfter(fault.OutageDelay) // no hot loop
 		return err
 	}
 	switch {
 	case !a.ran: // it was out of reach before
-	case !wasLost(a.err):
-		c.losses.ended(key, false)
+	case !fault.WasLost(a.err):
+		c.losses.Ended(store.Key(key), false)
 	default:
-		if n := c.losses.lost(key); n > 0 {
-			f = fault{reason: reasonLost, counted: true}
+		if n := c.losses.Lost(store.Key(key)); n > 0 {
+			f = fault.Fault{Reason: fault.ReasonLost, Counted: true}
 			a.err = fmt.Errorf("the connection to the database was lost %d times in a row in this handler, while other events committed: %w", n, a.err)
 		}
 	}
 	if early { // nobody redelivers it
-		f.reason = cmp.Or(f.reason, reasonAcked)
-		f.hopeless = f.hopeless || from == nil // nor retries it
+		f.Reason = cmp.Or(f.Reason, fault.ReasonAcked)
+		f.Hopeless = f.Hopeless || from == nil // nor retries it
 		if ferr := c.fail(ctx, key, msg, f, a.err, err); ferr != nil {
 			c.lose(ctx, key, ferr)
 			return ferr
 		}
 		return nil
 	}
-	if f.reason == "" || (f.reason == reasonRetry || f.reason == reasonOutage) && from == nil { // there is nothing to record
-		transport.DeliveryFrom(msg.Context()).RetryAfter(max(f.after, outageDelay))
+	if f.Reason == "" || (f.Reason == fault.ReasonRetry || f.Reason == fault.ReasonOutage) && from == nil { // there is nothing to record
+		transport.DeliveryFrom(msg.Context()).RetryAfter(max(f.After, fault.OutageDelay))
 		c.observer.count(ctx, key.Consumer, outcomeFailed)
 		return err
 	}
@@ -93,7 +92,7 @@ func (c *Claim) settle(ctx context.Context, key Key, msg *message.Message, a att
 }
 
 // fail records the failure by its cause, and returns err where the broker is to keep the event.
-func (c *Claim) fail(ctx context.Context, key Key, msg *message.Message, f fault, cause, err error) error {
+func (c *Claim) fail(ctx context.Context, key Key, msg *message.Message, f fault.Fault, cause, err error) error {
 	e, eerr := c.event(key, msg)
 	if eerr != nil {
 		return errors.Join(err, eerr)
@@ -102,13 +101,15 @@ func (c *Claim) fail(ctx context.Context, key Key, msg *message.Message, f fault
 	defer cancel()
 	back := sourceOf(msg.Context()) != nil
 	v, kerr := c.postgres.Keep(ctx, e, failureText(cause),
-		func(attempts int) store.Verdict { return f.verdict(attempts, back, c.cfg) },
+		func(attempts int) store.Verdict {
+			return f.Verdict(attempts, back, fault.Policy{MaxAttempts: c.cfg.MaxAttempts, Backoff: c.cfg.Backoff})
+		},
 		func(ctx context.Context, v store.Verdict) error { return c.forward(ctx, e, msg, v, cause) })
 	switch {
 	case errors.Is(kerr, ErrContended):
 		return c.contended(ctx, key, msg)
 	case kerr != nil:
-		transport.DeliveryFrom(msg.Context()).RetryAfter(outageDelay)
+		transport.DeliveryFrom(msg.Context()).RetryAfter(fault.OutageDelay)
 		return errors.Join(err, fmt.Errorf("record the failure: %w", kerr))
 	case v.State == "":
 		if errors.Is(cause, pgtx.ErrManaged) {
@@ -169,13 +170,13 @@ func (c *Claim) block(ctx context.Context, key Key, msg *message.Message) (settl
 			c.cfg.Logger.WarnContext(ctx, "key is full: as many events as MaxBlocked allows wait behind one that failed, so the broker keeps the next ones. Replay or discard the first event of the key",
 				"consumer", key.Consumer, "max_blocked", c.cfg.MaxBlocked, "event_id", key.EventID)
 		}
-		return true, c.comeBack(msg, jitter(maxTurnedAway))
+		return true, c.comeBack(msg, fault.Jitter(maxTurnedAway))
 	case errors.Is(err, store.ErrFree):
 		return false, nil
 	case errors.Is(err, ErrContended):
 		return true, c.contended(ctx, key, msg)
 	case err != nil:
-		transport.DeliveryFrom(msg.Context()).RetryAfter(outageDelay)
+		transport.DeliveryFrom(msg.Context()).RetryAfter(fault.OutageDelay)
 		return true, fmt.Errorf("block event %q of consumer %q: %w", key.EventID, key.Consumer, err)
 	case !blocked:
 		return true, c.duplicate(ctx, key)
@@ -194,7 +195,7 @@ func (c *Claim) duplicate(ctx context.Context, key Key) error {
 func (c *Claim) contended(ctx context.Context, key Key, msg *message.Message) error {
 	c.observer.count(ctx, key.Consumer, outcomeContended)
 	c.cfg.Logger.DebugContext(ctx, "claim contended", "event_id", key.EventID, "consumer", key.Consumer)
-	after := contendedDelay
+	after := fault.ContendedDelay
 	if restOf(msg) != nil {
 		after = contendedRest
 	}

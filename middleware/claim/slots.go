@@ -10,6 +10,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/millrace-go/millrace/middleware/claim/internal/fault"
 	"github.com/millrace-go/millrace/middleware/claim/internal/slot"
 )
 
@@ -97,7 +98,7 @@ func (c *Claim) busy(ctx context.Context, key Key, msg *message.Message, wait ti
 	if from := sourceOf(ctx); from != nil && from.event != nil {
 		wait = max(wait, slot.Far) // to give it back is a statement
 	}
-	return c.comeBack(msg, jitter(wait))
+	return c.comeBack(msg, fault.Jitter(wait))
 }
 
 // perKey is how many events of a key of the consumer are handled at once; 0: as many as come.

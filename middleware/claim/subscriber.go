@@ -10,6 +10,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/millrace-go/millrace/middleware/claim/internal/fault"
 	"github.com/millrace-go/millrace/middleware/claim/internal/store"
 	"github.com/millrace-go/millrace/transport"
 )
@@ -197,7 +198,7 @@ func (s *subscription) pass(in <-chan *message.Message, watching *sync.WaitGroup
 		if s.hand(msg, watching) {
 			continue
 		}
-		transport.DeliveryFrom(msg.Context()).RetryAfter(contendedDelay)
+		transport.DeliveryFrom(msg.Context()).RetryAfter(fault.ContendedDelay)
 		msg.Nack() // nobody has taken it
 	}
 }
@@ -251,5 +252,5 @@ func (d *tableDelivery) delay() time.Duration {
 	if after := time.Duration(d.after.Load()); after > 0 {
 		return after
 	}
-	return outageDelay
+	return fault.OutageDelay
 }

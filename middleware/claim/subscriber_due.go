@@ -9,6 +9,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/millrace-go/millrace/middleware/claim/internal/fault"
 	"github.com/millrace-go/millrace/middleware/claim/internal/store"
 	"github.com/millrace-go/millrace/middleware/internal/inbox"
 	"github.com/millrace-go/millrace/transport"
@@ -209,7 +210,7 @@ func (s *subscription) deliver(ctx context.Context, l store.Leased, expiry time.
 			if !from.claimed.Load() {
 				s.claim.cfg.Logger.ErrorContext(ctx, "failed event was acked and never came to its claim: it is kept, and retried again. Remove what drops it from the middleware outside of the claim, such as Watermill's Deduplicator",
 					"event_id", l.Key.EventID, "consumer", s.consumer)
-				s.giveBack(ctx, l, outageDelay)
+				s.giveBack(ctx, l, fault.OutageDelay)
 			}
 		case <-msg.Nacked():
 			s.giveBack(ctx, l, delivery.delay())

@@ -1,9 +1,9 @@
-package claim
+// Package fault decides what a failure says about its event, and what becomes of the event then. It has no I/O.
+package fault
 
 import (
 	"context"
 	"errors"
-	"fmt"
 	"runtime/debug"
 	"strings"
 	"time"
@@ -11,12 +11,12 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/millrace-go/millrace/internal/pgunit"
+	"github.com/millrace-go/millrace/middleware/claim/internal/store"
 	"github.com/millrace-go/millrace/pgtx"
 	"github.com/millrace-go/millrace/retry"
 )
 
-// Permanent marks a handler's error as one that no retry can help against: the event becomes a dead letter at once. It
-// returns nil for nil.
+// Permanent marks an error as one that no retry can help against. It returns nil for nil.
 func Permanent(err error) error {
 	if err == nil {
 		return nil
@@ -34,19 +34,17 @@ type permanent struct{ error }
 
 func (p permanent) Unwrap() error { return p.error }
 
-// PanicError is the error of a handler that panicked.
-type PanicError struct {
-	Value any // what it panicked with
-	Stack []byte
-}
+// Malformed is about a message that cannot be told from others.
+type Malformed struct{ Err error }
 
-func (e *PanicError) Error() string { return fmt.Sprintf("the handler panicked: %v", e.Value) }
+func (e Malformed) Error() string { return e.Err.Error() }
+func (e Malformed) Unwrap() error { return e.Err }
 
-// Unwrap returns the value if it is an error.
-func (e *PanicError) Unwrap() error {
-	err, _ := e.Value.(error)
-	return err
-}
+// Broken is the error of a circuit breaker that is open: the handler was not called, so it is no attempt.
+type Broken struct{ Err error }
+
+func (e Broken) Error() string { return e.Err.Error() }
+func (e Broken) Unwrap() error { return e.Err }
 
 // lateError is the error of a handler that was still running at its deadline, which may have returned none.
 type lateError struct{ err error }
@@ -77,15 +75,15 @@ type starvedError struct{ error }
 
 func (e starvedError) Unwrap() error { return e.error }
 
-// guard makes an error of a handler's panic, because the router knows nothing of attempts, and tells what the error
+// Guard makes an error of a handler's panic by panicked, because the router knows nothing of attempts, and tells what the error
 // itself may not.
-func guard(timeout time.Duration, fn func(ctx context.Context) error) func(ctx context.Context) error {
+func Guard(timeout time.Duration, panicked func(value any, stack []byte) error, fn func(ctx context.Context) error) func(ctx context.Context) error {
 	return func(ctx context.Context) (err error) {
 		deadline, _ := ctx.Deadline()
 		starved := time.Until(deadline) < timeout/2 // it has waited for a connection
 		defer func() {
 			if v := recover(); v != nil {
-				err = &PanicError{Value: v, Stack: debug.Stack()}
+				err = panicked(v, debug.Stack())
 			}
 			switch {
 			case errors.Is(ctx.Err(), context.DeadlineExceeded): // also when it returned nil: the commit would find the same
@@ -103,75 +101,82 @@ func guard(timeout time.Duration, fn func(ctx context.Context) error) func(ctx c
 	}
 }
 
+// OutageDelay is when a message comes back that could not be handled through no fault of its own.
+const OutageDelay = time.Second
+
 // Why an event is in the table, in one word.
 const (
-	reasonError     = "error"
-	reasonPanic     = "panic"
-	reasonDeadline  = "deadline"
-	reasonLost      = "lost"      // the connection, again and again, while other events committed
-	reasonRetry     = "retry"     // its handler asked for another time, which is no failure
-	reasonAttempts  = "attempts"  // it failed as often as it may
-	reasonPermanent = "permanent" // its handler said so, or a rule
-	reasonIgnored   = "ignored"   // a rule said so
-	reasonWindow    = "window"    // ErrTooOld
-	reasonClock     = "clock"     // ErrClock
-	reasonMalformed = "malformed" // it has no usable ID
-	reasonOutage    = "outage"    // what its handler needs was out: see Breaker
+	ReasonError     = "error"
+	ReasonPanic     = "panic"
+	ReasonDeadline  = "deadline"
+	ReasonLost      = "lost"      // the connection, again and again, while other events committed
+	ReasonRetry     = "retry"     // its handler asked for another time, which is no failure
+	ReasonAttempts  = "attempts"  // it failed as often as it may
+	ReasonPermanent = "permanent" // its handler said so, or a rule
+	ReasonIgnored   = "ignored"   // a rule said so
+	ReasonWindow    = "window"    // ErrTooOld
+	ReasonClock     = "clock"     // ErrClock
+	ReasonMalformed = "malformed" // it has no usable ID
+	ReasonOutage    = "outage"    // what its handler needs was out: see Breaker
 
-	reasonAcked = "acked" // it was acked before its claim committed, so no broker redelivers it
-
-	reasonIdentified = "identified" // it had none, and waits under the one that was found
-	reasonBlocked    = "blocked"
+	ReasonAcked = "acked" // it was acked before its claim committed, so no broker redelivers it
 )
 
-// fault is what a failure says about its event.
-type fault struct {
-	reason   string        // "": nothing, it was an outage or the like
-	hopeless bool          // trying again cannot help
-	counted  bool          // it is an attempt
-	ignored  bool          // it is done without effect, says a rule
-	rule     retry.Rule    // attempts and backoff, where one says so
-	doubtful bool          // another event failed just before: it must not be the last attempt
-	after    time.Duration // the handler asked for this; 0: it did not
+// Fault is what a failure says about its event.
+type Fault struct {
+	Reason   string        // "": nothing, it was an outage or the like
+	Hopeless bool          // trying again cannot help
+	Counted  bool          // it is an attempt
+	Ignored  bool          // it is done without effect, says a rule
+	Rule     retry.Rule    // attempts and backoff, where one says so
+	Doubtful bool          // another event failed just before: it must not be the last attempt
+	After    time.Duration // the handler asked for this; 0: it did not
 }
 
-// faultOf judges an attempt's error. ran tells that it is the handler's, or the commit's; stopping, that the service is
-// shutting down.
-func faultOf(ran bool, err error, stopping bool) fault {
+// Failure is what is known of an attempt that failed.
+type Failure struct {
+	Err      error
+	Ran      bool // it is the handler's error, or the commit's
+	Panicked bool // the handler did
+	Stopping bool // the service is shutting down
+}
+
+// Of judges an attempt that failed.
+func Of(f Failure) Fault {
+	ran, err := f.Ran, f.Err
 	var again interface{ RetryAfter() time.Duration }
-	var panicked *PanicError
 	var late *lateError
-	var malformed malformedError
+	var malformed Malformed
 	var starved starvedError
 	switch {
 	case errors.As(err, &malformed):
-		return fault{reason: reasonMalformed, hopeless: true}
-	case !ran && errors.Is(err, ErrTooOld):
-		return fault{reason: reasonWindow, hopeless: true}
-	case !ran && errors.Is(err, ErrClock):
-		return fault{reason: reasonClock, counted: true}
+		return Fault{Reason: ReasonMalformed, Hopeless: true}
+	case !ran && errors.Is(err, store.ErrTooOld):
+		return Fault{Reason: ReasonWindow, Hopeless: true}
+	case !ran && errors.Is(err, store.ErrClock):
+		return Fault{Reason: ReasonClock, Counted: true}
 	case !ran: // the claim was never got: the database is out of reach, its tables are missing
-		return fault{}
-	case errors.As(err, new(brokenError)):
-		return fault{}
+		return Fault{}
+	case errors.As(err, new(Broken)):
+		return Fault{}
 	case errors.As(err, &again) && !IsPermanent(err):
-		return fault{reason: reasonRetry, after: max(again.RetryAfter(), 0)}
+		return Fault{Reason: ReasonRetry, After: max(again.RetryAfter(), 0)}
 	case errors.As(err, &starved) && !IsPermanent(err):
-		return fault{}
+		return Fault{}
 	case errors.As(err, &late):
-		return fault{reason: reasonDeadline, counted: true, hopeless: IsPermanent(err)}
-	case isOutage(err), stopping && errors.Is(err, context.Canceled):
-		return fault{}
+		return Fault{Reason: ReasonDeadline, Counted: true, Hopeless: IsPermanent(err)}
+	case isOutage(err), f.Stopping && errors.Is(err, context.Canceled):
+		return Fault{}
 	case IsPermanent(err):
-		return fault{reason: reasonPermanent, counted: true, hopeless: true}
-	case errors.As(err, &panicked):
-		return fault{reason: reasonPanic, counted: true}
+		return Fault{Reason: ReasonPermanent, Counted: true, Hopeless: true}
+	case f.Panicked:
+		return Fault{Reason: ReasonPanic, Counted: true}
 	}
-	return fault{reason: reasonError, counted: true}
+	return Fault{Reason: ReasonError, Counted: true}
 }
 
-// wasLost reports whether the connection was lost in the handler or in the commit.
-func wasLost(err error) bool {
+// WasLost reports whether the connection was lost in the handler or in the commit.
+func WasLost(err error) bool {
 	return errors.As(err, new(lostError)) || errors.Is(err, pgtx.ErrOutcomeUnknown) && !errors.As(err, new(foreignError))
 }
 

@@ -1,6 +1,10 @@
-package claim
+package fault
 
-import "sync"
+import (
+	"sync"
+
+	"github.com/millrace-go/millrace/middleware/claim/internal/store"
+)
 
 const (
 	// forgiven is how often in a row the connection may be lost under an event before a loss is an attempt.
@@ -9,13 +13,13 @@ const (
 	maxLosses = 10_000
 )
 
-// losses counts how often in a row the connection was lost under each event. A database that fails is nobody's fault; but a
+// Losses counts how often in a row the connection was lost under each event. A database that fails is nobody's fault; but a
 // query that crashes its backend, or exceeds the role's transaction_timeout, loses its connection every time, while other
-// events commit.
-type losses struct {
+// events commit. It is safe for concurrent use.
+type Losses struct {
 	mu      sync.Mutex
 	commits uint64 // of all events
-	of      map[Key]*lossesOf
+	of      map[store.Key]*lossesOf
 }
 
 type lossesOf struct {
@@ -23,14 +27,14 @@ type lossesOf struct {
 	commits uint64 // before the first loss
 }
 
-// lost notes a loss. It returns how many there were in a row when they are the event's own fault, and 0 otherwise.
-func (l *losses) lost(key Key) int {
+// Lost notes a loss. It returns how many there were in a row when they are the event's own fault, and 0 otherwise.
+func (l *Losses) Lost(key store.Key) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	o := l.of[key]
 	if o == nil {
 		if l.of == nil || len(l.of) == maxLosses {
-			l.of = map[Key]*lossesOf{}
+			l.of = map[store.Key]*lossesOf{}
 		}
 		o = &lossesOf{commits: l.commits}
 		l.of[key] = o
@@ -42,8 +46,8 @@ func (l *losses) lost(key Key) int {
 	return o.count
 }
 
-// ended notes that the connection was there when an attempt ended.
-func (l *losses) ended(key Key, committed bool) {
+// Ended notes that the connection was there when an attempt ended.
+func (l *Losses) Ended(key store.Key, committed bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.of, key)
