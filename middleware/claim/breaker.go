@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace-go/millrace/middleware/claim/internal/circuit"
 	"github.com/millrace-go/millrace/middleware/claim/internal/fault"
+	"github.com/millrace-go/millrace/middleware/claim/internal/redelivery"
 	"github.com/millrace-go/millrace/middleware/internal/inbox"
 )
 
@@ -155,11 +156,10 @@ func (c *Claim) breaker(consumer string) *breaker {
 // admit reports whether the event may be handled now. If not it is nacked. A message that was acked too early is admitted in any case,
 // because nobody would redeliver it.
 func (c *Claim) admit(ctx context.Context, key Key, msg *message.Message) (admitted bool, err error) {
-	from := sourceOf(ctx)
 	var wait time.Duration
 	admitted = true
 	c.breaker(key.Consumer).with(func(of *circuit.Breaker) {
-		wait, admitted = of.Admit(key.EventID, from == nil || from.event == nil, time.Now())
+		wait, admitted = of.Admit(key.EventID, redelivery.From(ctx).Row() == nil, time.Now())
 	})
 	if admitted || ackedEarly(msg) {
 		return true, nil
@@ -181,7 +181,7 @@ func (c *Claim) worked(ctx context.Context, consumer string) {
 	if was {
 		c.observer.pause(consumer, false)
 		c.cfg.Logger.InfoContext(ctx, "consumer goes on: an event was handled", "consumer", consumer, "paused_for", paused)
-		c.wake(consumer)
+		c.redelivery.Wake(consumer)
 	}
 }
 

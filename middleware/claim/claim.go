@@ -25,6 +25,7 @@ import (
 	"github.com/millrace-go/millrace/middleware/claim/internal/batch"
 	"github.com/millrace-go/millrace/middleware/claim/internal/crashguard"
 	"github.com/millrace-go/millrace/middleware/claim/internal/fault"
+	"github.com/millrace-go/millrace/middleware/claim/internal/redelivery"
 	"github.com/millrace-go/millrace/middleware/claim/internal/store"
 	"github.com/millrace-go/millrace/middleware/internal/inbox"
 	"github.com/millrace-go/millrace/retry"
@@ -296,25 +297,22 @@ func (c Config) Validate() error {
 
 // Claim makes handlers idempotent. It is safe for concurrent use.
 type Claim struct {
-	store    Store
-	cfg      Config
-	groups   scopes
-	observer *observer
-	guard    *crashguard.Guard
-	postgres *store.Postgres // store, or what is behind it; nil: attempts are not counted, and nothing is kept
-	nudges   nudges
-	poll     time.Duration // how often a Subscriber looks at the table
-	lease    time.Duration // how long an event of the table is a Subscriber's
-	orphaned time.Duration // for how long an event of another topic is due before a Subscriber takes it
-	modes    modes
-	inHand   sync.Map // [2]string{consumer, event ID} of what runs singly
-	counted  sync.Map // consumers whose handlers are wrapped by Handler
-	early    sync.Map // consumers whose messages are acked too early, which was logged
-	nested   sync.Map // consumers whose nested claim was logged
-	routed   sync.Map // [2]string{consumer, event ID} of what runs and came through a router
-	losses   fault.Losses
-	breakers sync.Map // consumer → *breaker
-	slots    slots
+	store      Store
+	cfg        Config
+	groups     scopes
+	observer   *observer
+	guard      *crashguard.Guard
+	postgres   *store.Postgres // store, or what is behind it; nil: attempts are not counted, and nothing is kept
+	redelivery *redelivery.Redelivery
+	modes      modes
+	inHand     sync.Map // [2]string{consumer, event ID} of what runs singly
+	counted    sync.Map // consumers whose handlers are wrapped by Handler
+	early      sync.Map // consumers whose messages are acked too early, which was logged
+	nested     sync.Map // consumers whose nested claim was logged
+	routed     sync.Map // [2]string{consumer, event ID} of what runs and came through a router
+	losses     fault.Losses
+	breakers   sync.Map // consumer → *breaker
+	slots      slots
 }
 
 // consumer returns the name that the store knows a handler's consumer by, "" if the consumer has no name.
@@ -351,10 +349,13 @@ func New(of Store, cfg Config) (*Claim, error) {
 	if err != nil {
 		return nil, fmt.Errorf("claim: %w", err)
 	}
-	c := &Claim{store: of, cfg: cfg, observer: o, postgres: postgres, poll: pollInterval, lease: leaseTime, orphaned: orphanedAfter}
+	c := &Claim{store: of, cfg: cfg, observer: o, postgres: postgres}
 	c.modes = c.newModes()
 	c.guard = crashguard.New(crashguard.Config{
 		Store: postgres, Service: cfg.Service, MaxStarts: cfg.MaxStarts, Logger: cfg.Logger, Timeout: cfg.timeout, Longest: cfg.longest(), Pauses: c.pauses,
+	})
+	c.redelivery = redelivery.New(redelivery.Config{
+		Store: postgres, Logger: cfg.Logger, Timeout: cfg.timeout, Room: c.retries, Ahead: cfg.Deferred,
 	})
 	return c, nil
 }

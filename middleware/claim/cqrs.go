@@ -8,6 +8,8 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/components/cqrs"
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/millrace/middleware/claim/internal/redelivery"
 )
 
 // OnEvent is Watermill's cqrs.EventProcessorConfig.OnHandle: the handler runs under a claim in the scope of its name, and
@@ -41,15 +43,15 @@ func (c *Claim) OnGroupEvent(params cqrs.EventGroupProcessorOnHandleParams) erro
 		return err
 	}
 	original := params.Message.Context()
-	if from := sourceOf(original); from != nil {
+	if from := redelivery.From(original); from != nil {
 		consumer := c.consumer(name)
-		if from.event != nil && from.consumer != consumer {
+		if from.Event != nil && from.Consumer != consumer {
 			return nil // it is brought back for another handler of the group
 		}
-		for from.inner != nil && from.consumer != consumer {
-			from = from.inner
+		for from.Inner != nil && from.Consumer != consumer {
+			from = from.Inner
 		}
-		params.Message.SetContext(context.WithValue(original, sourceKey{}, from))
+		params.Message.SetContext(redelivery.With(original, from))
 		defer params.Message.SetContext(original)
 	}
 	return c.onHandle(params.Message, name, params.Handler.Handle, params.Event)

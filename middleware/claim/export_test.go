@@ -41,13 +41,13 @@ func Record(ctx context.Context, s *PostgresStore, k Key) (record uuid.UUID, con
 }
 
 // PollEvery makes the Claim's subscribers look at the table more often, for a test.
-func PollEvery(c *Claim, d time.Duration) { c.poll = d }
+func PollEvery(c *Claim, d time.Duration) { c.redelivery.Poll = d }
 
 // LeaseFor makes the Claim's subscribers lease events of the table for another time, for a test.
-func LeaseFor(c *Claim, d time.Duration) { c.lease = d }
+func LeaseFor(c *Claim, d time.Duration) { c.redelivery.Lease = d }
 
 // AdoptAfter makes the Claim's subscribers take events of topics that nobody subscribes to earlier, for a test.
-func AdoptAfter(c *Claim, d time.Duration) { c.orphaned = d }
+func AdoptAfter(c *Claim, d time.Duration) { c.redelivery.Orphaned = d }
 
 // Gather makes the Claim's next group of the consumer wait until so many messages have come.
 func Gather(c *Claim, consumer string, n int) { c.modes.batches.Expect(consumer, n) }

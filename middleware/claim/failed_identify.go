@@ -10,19 +10,20 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-go/millrace/middleware/claim/internal/fault"
+	"github.com/millrace-go/millrace/middleware/claim/internal/redelivery"
 	"github.com/millrace-go/millrace/middleware/claim/internal/store"
 	"github.com/millrace-go/millrace/middleware/internal/inbox"
 	"github.com/millrace-go/millrace/transport"
 )
 
-// An event without a usable ID is a dead letter under an ID made of all that it carries (syntheticID). When it is replayed its ID
+// An event without a usable ID is a dead letter under an ID made of all that it carries (inbox.Synthetic). When it is replayed its ID
 // is looked for again, as if the broker delivered it now: Config.EventID, or what the transport is told of foreign producers,
 // may have changed. It never runs under the other ID, because the broker may deliver it again under its own. Where none is
 // found it is a dead letter again.
 
 // identify gives the event that was brought back its ID, under which it comes back.
 func (c *Claim) identify(ctx context.Context, key Key, msg *message.Message) error {
-	former := *sourceOf(ctx).event
+	former := *redelivery.From(ctx).Event
 	h, err := inbox.EncodeHeaders(msg, transport.OriginFrom(ctx))
 	if err != nil {
 		return fmt.Errorf("keep event %q: %w", key.EventID, err)

@@ -9,6 +9,8 @@ import (
 	"github.com/sony/gobreaker"
 
 	"github.com/millrace-go/millrace/middleware/claim/internal/fault"
+
+	"github.com/millrace-go/millrace/middleware/claim/internal/redelivery"
 )
 
 // Middleware that stands in the wrong place loses events without an error: inside the claim it lets an event count as processed
@@ -104,7 +106,7 @@ func (r *running) handled(err error, before poison) error {
 // ackedEarly reports whether somebody has acked a message that the broker delivered. The router does so after the claim, and the
 // broker forgets it then. What comes from the table of failed events stays there.
 func ackedEarly(msg *message.Message) bool {
-	if from := sourceOf(msg.Context()); from != nil && from.event != nil {
+	if redelivery.From(msg.Context()).Row() != nil {
 		return false
 	}
 	select {

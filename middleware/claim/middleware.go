@@ -9,6 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-go/millrace/middleware/claim/internal/fault"
+	"github.com/millrace-go/millrace/middleware/claim/internal/redelivery"
 	"github.com/millrace-go/millrace/middleware/claim/internal/store"
 	"github.com/millrace-go/millrace/middleware/internal/inbox"
 	"github.com/millrace-go/millrace/outbox"
@@ -42,16 +43,16 @@ func (c *Claim) process(msg *message.Message, handler string, fn func(ctx contex
 	original, span := c.observer.begin(original, msg, consumer)
 	defer func() { end(span, err) }()
 	msg.SetContext(original)
-	if lacksDelivery(msg) {
-		r := &rest{msg: msg}
-		defer func() { r.end(err) }()
+	if redelivery.LacksDelivery(msg) {
+		r := redelivery.NewRest(msg)
+		defer func() { r.End(err) }()
 		original = transport.WithDelivery(original, r)
 		msg.SetContext(original)
 	}
 
-	from := sourceOf(original)
+	from := redelivery.From(original)
 	if from != nil {
-		from.claimed.Store(true)
+		from.Claimed.Store(true)
 	}
 	switch { // nobody must make a hot loop of a mistake
 	case transport.UnitFrom(original) != nil:
@@ -61,23 +62,23 @@ func (c *Claim) process(msg *message.Message, handler string, fn func(ctx contex
 	case consumer == "":
 		transport.DeliveryFrom(original).RetryAfter(fault.OutageDelay)
 		return fmt.Errorf("claim event: no consumer for handler %q: name the router's handler or set Config.Consumer", handler)
-	case from != nil && from.consumer != consumer:
+	case from != nil && from.Consumer != consumer:
 		transport.DeliveryFrom(original).RetryAfter(fault.OutageDelay)
-		return fmt.Errorf("claim event: the message came through Subscriber(%q), and the handler's consumer is %q: want the same", from.consumer, consumer)
+		return fmt.Errorf("claim event: the message came through Subscriber(%q), and the handler's consumer is %q: want the same", from.Consumer, consumer)
 	}
 	key, err := c.key(msg, consumer)
 	if err != nil {
 		a := attempt{began: time.Now(), err: fault.Malformed{Err: err}}
-		key = Key{Consumer: consumer, EventID: syntheticID(message.SubscribeTopicFromCtx(original), msg, transport.OriginFrom(original))}
-		if from != nil && from.event != nil {
-			key = Key(from.event.Key)
+		key = Key{Consumer: consumer, EventID: inbox.Synthetic(message.SubscribeTopicFromCtx(original), msg, transport.OriginFrom(original))}
+		if row := from.Row(); row != nil {
+			key = Key(row.Key)
 		}
 		return c.settle(original, key, msg, a)
 	}
 	if err := c.refuseNested(came, key, msg); err != nil {
 		return err
 	}
-	if from != nil && from.event != nil && from.event.Malformed {
+	if row := from.Row(); row != nil && row.Malformed {
 		return c.identify(original, key, msg)
 	}
 	l, err := c.limit(key, msg)
@@ -135,8 +136,8 @@ func (c *Claim) run(original context.Context, key Key, msg *message.Message, l *
 		}
 		return runs.run(ctx, fn)
 	})
-	if from := sourceOf(original); from != nil && from.event != nil {
-		a.err = c.postgres.Retry(ctx, *from.event, func(ctx context.Context) error {
+	if row := redelivery.From(original).Row(); row != nil {
+		a.err = c.postgres.Retry(ctx, *row, func(ctx context.Context) error {
 			a.ran = true
 			return handled(ctx)
 		})
@@ -149,8 +150,8 @@ func (c *Claim) run(original context.Context, key Key, msg *message.Message, l *
 }
 
 func (c *Claim) key(msg *message.Message, consumer string) (Key, error) {
-	if from := sourceOf(msg.Context()); from != nil && from.event != nil && !from.event.Malformed {
-		return Key(from.event.Key), nil
+	if row := redelivery.From(msg.Context()).Row(); row != nil && !row.Malformed {
+		return Key(row.Key), nil
 	}
 	id, err := c.eventID(msg)
 	switch {
@@ -161,7 +162,7 @@ func (c *Claim) key(msg *message.Message, consumer string) (Key, error) {
 	case !inbox.IsText(id):
 		return Key{}, fmt.Errorf("the event ID %.40q is not UTF-8 without NUL bytes", id)
 	}
-	k := Key{Consumer: consumer, EventID: inbox.Canonical(id), Due: dueTime(msg)}
+	k := Key{Consumer: consumer, EventID: inbox.Canonical(id), Due: redelivery.Due(msg)}
 	if c.cfg.Ordered {
 		k.Order = inbox.OrderKey(transport.Key(msg))
 	}
@@ -203,15 +204,4 @@ func (c *Claim) handle(ctx context.Context, msg *message.Message, h message.Hand
 		return fmt.Errorf("stage outputs: %w", err)
 	}
 	return nil
-}
-
-// dueTime is when a delayed event was due, as the outbox wrote it; zero for any other.
-func dueTime(msg *message.Message) time.Time {
-	const layout = "2006-01-02T15:04:05.000000Z"
-	text := msg.Metadata.Get(outbox.DueMetadata)
-	due, err := time.Parse(layout, text)
-	if err != nil || due.Format(layout) != text { // Parse forgives
-		return time.Time{}
-	}
-	return due
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace-go/millrace/middleware/claim/internal/crashguard"
 	"github.com/millrace-go/millrace/middleware/claim/internal/fault"
+	"github.com/millrace-go/millrace/middleware/claim/internal/redelivery"
 	"github.com/millrace-go/millrace/middleware/claim/internal/slot"
 	"github.com/millrace-go/millrace/middleware/claim/internal/store"
 	"github.com/millrace-go/millrace/middleware/internal/inbox"
@@ -23,8 +24,8 @@ import (
 // settle decides what the broker is told: nil acks, an error nacks, and a message that was nacked here stays nacked.
 // msg's context is the delivery's own. What failed has been rolled back.
 func (c *Claim) settle(ctx context.Context, key Key, msg *message.Message, a attempt) error {
-	from := sourceOf(msg.Context())
-	tabled := from != nil && from.event != nil // its row is there
+	from := redelivery.From(msg.Context())
+	tabled := from.Row() != nil // its row is there
 	early := ackedEarly(msg)
 	if early {
 		c.tellAcked(ctx, key)
@@ -37,7 +38,7 @@ func (c *Claim) settle(ctx context.Context, key Key, msg *message.Message, a att
 		}
 		c.observer.completed(ctx, key, a.began)
 		if tabled {
-			c.wake(key.Consumer) // the next of its key has its turn
+			c.redelivery.Wake(key.Consumer) // the next of its key has its turn
 		}
 		return nil
 	case errors.As(a.err, new(*busyError)):
@@ -99,7 +100,7 @@ func (c *Claim) fail(ctx context.Context, key Key, msg *message.Message, f fault
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), store.KeepTimeout) // the handler's deadline may have passed
 	defer cancel()
-	back := sourceOf(msg.Context()) != nil
+	back := redelivery.From(msg.Context()) != nil
 	v, kerr := c.postgres.Keep(ctx, e, failureText(cause),
 		func(attempts int) store.Verdict {
 			return f.Verdict(attempts, back, fault.Policy{MaxAttempts: c.cfg.MaxAttempts, Backoff: c.cfg.Backoff})
@@ -144,7 +145,7 @@ func (c *Claim) fail(ctx context.Context, key Key, msg *message.Message, f fault
 	default:
 		c.cfg.Logger.LogAttrs(ctx, slog.LevelWarn, "event failed and will be tried again", append(attrs, slog.Duration("retry_in", v.Delay))...)
 	}
-	c.wake(key.Consumer)
+	c.redelivery.Wake(key.Consumer)
 	return nil
 }
 
@@ -196,8 +197,8 @@ func (c *Claim) contended(ctx context.Context, key Key, msg *message.Message) er
 	c.observer.count(ctx, key.Consumer, outcomeContended)
 	c.cfg.Logger.DebugContext(ctx, "claim contended", "event_id", key.EventID, "consumer", key.Consumer)
 	after := fault.ContendedDelay
-	if restOf(msg) != nil {
-		after = contendedRest
+	if redelivery.RestOf(msg) != nil {
+		after = redelivery.ContendedRest
 	}
 	return c.comeBack(msg, after)
 }
@@ -218,12 +219,12 @@ func (c *Claim) comeBack(msg *message.Message, after time.Duration) error {
 			"message", msg.UUID, "error", err)
 		return err
 	}
-	r := restOf(msg)
+	r := redelivery.RestOf(msg)
 	switch {
 	case runningIn(msg.Context()) != nil:
 		return fmt.Errorf("claim event %q inside another claim: %w", msg.UUID, ErrContended)
 	case r != nil:
-		r.nack = true
+		r.Nack = true
 	default:
 		msg.Nack()
 	}
@@ -232,8 +233,8 @@ func (c *Claim) comeBack(msg *message.Message, after time.Duration) error {
 
 // topicOf is the topic of the message whose context it is.
 func topicOf(ctx context.Context) string {
-	if from := sourceOf(ctx); from != nil {
-		return from.topic
+	if from := redelivery.From(ctx); from != nil {
+		return from.Topic
 	}
 	return message.SubscribeTopicFromCtx(ctx)
 }
@@ -242,11 +243,9 @@ func topicOf(ctx context.Context) string {
 func (c *Claim) event(key Key, msg *message.Message) (store.Event, error) {
 	ctx := msg.Context()
 	e := store.Event{Key: store.Key(key), Handler: message.HandlerNameFromCtx(ctx), Topic: topicOf(ctx)}
-	if from := sourceOf(ctx); from != nil {
-		if from.event != nil { // which has its headers and payload
-			e.Record, e.Row = from.event.Record, from.event.Row
-			return e, nil
-		}
+	if row := redelivery.From(ctx).Row(); row != nil { // which has its headers and payload
+		e.Record, e.Row = row.Record, row.Row
+		return e, nil
 	}
 	var err error
 	if e.Headers, err = inbox.EncodeHeaders(msg, transport.OriginFrom(ctx)); err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-go/millrace/middleware/claim/internal/fault"
+	"github.com/millrace-go/millrace/middleware/claim/internal/redelivery"
 	"github.com/millrace-go/millrace/middleware/claim/internal/slot"
 )
 
@@ -95,7 +96,7 @@ func (l *limited) take(ctx context.Context) error {
 // busy nacks an event that waits for a slot.
 func (c *Claim) busy(ctx context.Context, key Key, msg *message.Message, wait time.Duration) error {
 	c.observer.count(ctx, key.Consumer, outcomeLimited)
-	if from := sourceOf(ctx); from != nil && from.event != nil {
+	if redelivery.From(ctx).Row() != nil {
 		wait = max(wait, slot.Far) // to give it back is a statement
 	}
 	return c.comeBack(msg, fault.Jitter(wait))

@@ -1,4 +1,4 @@
-package claim
+package redelivery
 
 import (
 	"testing"
@@ -10,14 +10,14 @@ import (
 	"github.com/millrace-go/millrace/outbox"
 )
 
-func TestDueTime(t *testing.T) {
+func TestDue(t *testing.T) {
 	t.Parallel()
 	msg := message.NewMessage("1", nil)
-	assert.Zero(t, dueTime(msg))
+	assert.Zero(t, Due(msg))
 	msg.Metadata.Set(outbox.DueMetadata, "2026-03-01T10:00:00.123456Z")
-	assert.Equal(t, time.Date(2026, 3, 1, 10, 0, 0, 123456000, time.UTC), dueTime(msg))
+	assert.Equal(t, time.Date(2026, 3, 1, 10, 0, 0, 123456000, time.UTC), Due(msg))
 	for _, malformed := range []string{"2026-03-01T10:00:00Z", "2026-03-01T1:00:00.000000Z", "2026-03-01T10:00:00.000000+01:00", "soon"} {
 		msg.Metadata.Set(outbox.DueMetadata, malformed)
-		assert.Zero(t, dueTime(msg), malformed)
+		assert.Zero(t, Due(msg), malformed)
 	}
 }

@@ -1,4 +1,4 @@
-package claim
+package inbox
 
 import (
 	"crypto/sha256"
@@ -12,9 +12,9 @@ import (
 	"github.com/millrace-go/millrace/transport"
 )
 
-// syntheticID identifies a message that has no usable ID by all that it carries, and where its transport tells by its origin,
+// Synthetic identifies a message that has no usable ID by all that it carries, and where its transport tells by its origin,
 // so that its redeliveries coincide, and another message of the same content does not.
-func syntheticID(topic string, msg *message.Message, origin transport.Origin) string {
+func Synthetic(topic string, msg *message.Message, origin transport.Origin) string {
 	h := sha256.New()
 	add := func(s string) {
 		h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(s))))

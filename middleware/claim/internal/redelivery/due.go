@@ -1,4 +1,4 @@
-package claim
+package redelivery
 
 import (
 	"context"
@@ -68,7 +68,7 @@ func (f *inFlight) all() []int64 {
 // bringBack delivers events of the table that are due, until the subscription stops and what it has delivered is
 // settled.
 func (s *subscription) bringBack(ctx context.Context) {
-	defer s.claim.nudges.remove(s.consumer, s.nudge)
+	defer s.of.nudges.remove(s.consumer, s.nudge)
 	var (
 		inHand  sync.WaitGroup
 		slots   = make(chan struct{}, maxInHand)
@@ -93,7 +93,7 @@ func (s *subscription) bringBack(ctx context.Context) {
 		}
 		wait, err := s.deliverDue(ctx, slots, &inHand, unstick, &seen)
 		if err != nil && !failing {
-			s.claim.cfg.Logger.WarnContext(ctx, "look for failed events that are due", "consumer", s.consumer, "error", err)
+			s.of.cfg.Logger.WarnContext(ctx, "look for failed events that are due", "consumer", s.consumer, "error", err)
 		}
 		failing = err != nil
 		pause.Reset(wait)
@@ -109,26 +109,26 @@ type looks struct {
 // deliverDue delivers what is due while there are slots, and returns in which time to look again.
 func (s *subscription) deliverDue(ctx context.Context, slots chan struct{}, inHand *sync.WaitGroup, unstick bool, seen *looks) (time.Duration, error) {
 	if unstick {
-		if err := s.claim.postgres.Unstick(ctx, s.consumer); err != nil {
-			return s.claim.poll, err
+		if err := s.of.cfg.Store.Unstick(ctx, s.consumer); err != nil {
+			return s.of.Poll, err
 		}
 	}
-	room := s.claim.retries(s.consumer, s.free(cap(slots)-len(slots)))
+	room := s.of.cfg.Room(s.consumer, s.free(cap(slots)-len(slots)))
 	if room == 0 {
-		return s.claim.poll, nil // each that ends nudges, and the end of a pause does
+		return s.of.Poll, nil // each that ends nudges, and the end of a pause does
 	}
-	orphaned := s.claim.orphaned
-	if s.claim.nudges.count(s.consumer) > 1 { // which one it belongs to now, nobody knows
+	orphaned := s.of.Orphaned
+	if s.of.nudges.count(s.consumer) > 1 { // which one it belongs to now, nobody knows
 		orphaned = 0
 	}
 	take := room
 	if seen.none {
 		take = 0 // ask first, which is one statement
 	}
-	expiry := time.Now().Add(s.claim.lease) // at the earliest
-	due, o, err := s.claim.postgres.Lease(ctx, s.consumer, s.topic, take, s.claim.lease, orphaned, s.inFlight.all())
+	expiry := time.Now().Add(s.of.Lease) // at the earliest
+	due, o, err := s.of.cfg.Store.Lease(ctx, s.consumer, s.topic, take, s.of.Lease, orphaned, s.inFlight.all())
 	if err != nil {
-		return s.claim.poll, err
+		return s.of.Poll, err
 	}
 	for i, l := range due {
 		slots <- struct{}{}
@@ -145,9 +145,9 @@ func (s *subscription) deliverDue(ctx context.Context, slots chan struct{}, inHa
 		return minPause, nil
 	case len(due) > 0:
 		*seen = looks{}
-		return min(max(o.Next, minPause), s.claim.poll), nil
+		return min(max(o.Next, minPause), s.of.Poll), nil
 	}
-	return seen.rest(o, s.claim.poll), nil
+	return seen.rest(o, s.of.Poll), nil
 }
 
 // rest returns in which time to look again after a look in vain. What is due and was not taken is behind another of its key, in other
@@ -170,11 +170,11 @@ func (l *looks) rest(o store.Outlook, poll time.Duration) time.Duration {
 // next. It reports false when the subscription has stopped.
 func (s *subscription) deliver(ctx context.Context, l store.Leased, expiry time.Time, slots chan struct{}, inHand *sync.WaitGroup) bool {
 	delivery := &tableDelivery{attempt: l.Attempts + 1}
-	ctx, cancel := context.WithTimeout(ctx, s.claim.cfg.timeout(s.consumer)+leaseSlack)
+	ctx, cancel := context.WithTimeout(ctx, s.of.cfg.Timeout(s.consumer)+leaseSlack)
 	h, err := inbox.DecodeHeaders(l.Headers)
 	if err != nil { // an operator's edit; it comes back until another one mends it
 		defer cancel()
-		s.claim.cfg.Logger.WarnContext(ctx, "failed event cannot be brought back", "event_id", l.Key.EventID, "consumer", s.consumer, "error", err)
+		s.of.cfg.Logger.WarnContext(ctx, "failed event cannot be brought back", "event_id", l.Key.EventID, "consumer", s.consumer, "error", err)
 		<-slots
 		return true
 	}
@@ -183,11 +183,11 @@ func (s *subscription) deliver(ctx context.Context, l store.Leased, expiry time.
 	if l.Malformed {
 		msg.UUID, delivery.unidentified = s.FindEventID(msg, h.Origin)
 	}
-	l.Key.Due = dueTime(msg)
-	from := &source{consumer: s.consumer, topic: s.topic, event: &l.Event}
-	msg.SetContext(context.WithValue(transport.WithDelivery(ctx, delivery), sourceKey{}, from))
+	l.Key.Due = Due(msg)
+	from := &Source{Consumer: s.consumer, Topic: s.topic, Event: &l.Event}
+	msg.SetContext(With(transport.WithDelivery(ctx, delivery), from))
 	if l.Former != "" && l.Former != s.topic {
-		s.claim.cfg.Logger.WarnContext(ctx, "failed event of a topic that nobody subscribes to is handled by the subscription to another topic of its consumer",
+		s.of.cfg.Logger.WarnContext(ctx, "failed event of a topic that nobody subscribes to is handled by the subscription to another topic of its consumer",
 			"event_id", l.Key.EventID, "consumer", s.consumer, "former_topic", l.Former, "topic", s.topic)
 	}
 	acquired := s.acquire()
@@ -207,8 +207,8 @@ func (s *subscription) deliver(ctx context.Context, l store.Leased, expiry time.
 		defer cancel()
 		select {
 		case <-msg.Acked():
-			if !from.claimed.Load() {
-				s.claim.cfg.Logger.ErrorContext(ctx, "failed event was acked and never came to its claim: it is kept, and retried again. Remove what drops it from the middleware outside of the claim, such as Watermill's Deduplicator",
+			if !from.Claimed.Load() {
+				s.of.cfg.Logger.ErrorContext(ctx, "failed event was acked and never came to its claim: it is kept, and retried again. Remove what drops it from the middleware outside of the claim, such as Watermill's Deduplicator",
 					"event_id", l.Key.EventID, "consumer", s.consumer)
 				s.giveBack(ctx, l, fault.OutageDelay)
 			}
@@ -225,8 +225,8 @@ func (s *subscription) deliver(ctx context.Context, l store.Leased, expiry time.
 }
 
 func (s *subscription) giveBack(ctx context.Context, l store.Leased, delay time.Duration) {
-	if err := s.claim.postgres.GiveBack(ctx, l, delay); err != nil {
-		s.claim.cfg.Logger.DebugContext(ctx, "give a failed event back: it waits for the end of its lease", "event_id", l.Key.EventID, "error", err)
+	if err := s.of.cfg.Store.GiveBack(ctx, l, delay); err != nil {
+		s.of.cfg.Logger.DebugContext(ctx, "give a failed event back: it waits for the end of its lease", "event_id", l.Key.EventID, "error", err)
 	}
 }
 
@@ -261,11 +261,11 @@ func (n *nudges) remove(consumer string, ch chan struct{}) {
 	delete(n.chans[consumer], ch)
 }
 
-// wake nudges the consumer's subscriptions: something that waits may be due.
-func (c *Claim) wake(consumer string) {
-	c.nudges.mu.Lock()
-	defer c.nudges.mu.Unlock()
-	for ch := range c.nudges.chans[consumer] {
+// Wake nudges the consumer's subscriptions: something that waits may be due.
+func (r *Redelivery) Wake(consumer string) {
+	r.nudges.mu.Lock()
+	defer r.nudges.mu.Unlock()
+	for ch := range r.nudges.chans[consumer] {
 		wake(ch)
 	}
 }

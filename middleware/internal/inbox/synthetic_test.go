@@ -1,4 +1,4 @@
-package claim
+package inbox
 
 import (
 	"testing"
@@ -8,9 +8,9 @@ import (
 )
 
 func TestSyntheticID(t *testing.T) {
-	id := syntheticID("topic", message.NewMessage("", []byte("payload")), nil)
+	id := Synthetic("topic", message.NewMessage("", []byte("payload")), nil)
 	assert.Equal(t, "malformed:8a1f", id[:14], "it must never change: redeliveries would not coincide")
 	other := message.NewMessage("", []byte("payload"))
 	other.Metadata.Set("a", "b")
-	assert.NotEqual(t, id, syntheticID("topic", other, nil))
+	assert.NotEqual(t, id, Synthetic("topic", other, nil))
 }
