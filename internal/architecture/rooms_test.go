@@ -49,10 +49,21 @@ var rooms = map[string]map[string]room{
 		"outbox": {rooms: []string{"cli", "output"}},
 		"dev":    {rooms: []string{"cli"}},
 	},
+	"middleware/claim": {
+		"circuit":    {others: []string{"time"}},
+		"slot":       {others: []string{"maps", "slices", "time"}},
+		"store":      {},
+		"warm":       {},
+		"fault":      {rooms: []string{"store"}},
+		"batch":      {rooms: []string{"store", "warm"}},
+		"crashguard": {rooms: []string{"store"}},
+		"redelivery": {rooms: []string{"fault", "store"}},
+		"telemetry":  {rooms: []string{"store"}},
+	},
 }
 
 // sections of docs/design.md have a table of the rooms.
-var sections = map[string]string{"transport/kafka": "Kafka", "transport/pubsub": "Pub/Sub", "cmd/millrace": "The command"}
+var sections = map[string]string{"transport/kafka": "Kafka", "transport/pubsub": "Pub/Sub", "cmd/millrace": "The command", "middleware/claim": "The claim"}
 
 func TestRooms(t *testing.T) {
 	t.Parallel()

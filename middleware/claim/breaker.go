@@ -15,6 +15,7 @@ import (
 	"github.com/millrace-go/millrace/middleware/claim/internal/circuit"
 	"github.com/millrace-go/millrace/middleware/claim/internal/fault"
 	"github.com/millrace-go/millrace/middleware/claim/internal/redelivery"
+	"github.com/millrace-go/millrace/middleware/claim/internal/telemetry"
 	"github.com/millrace-go/millrace/middleware/internal/inbox"
 )
 
@@ -148,7 +149,7 @@ func (c *Claim) breaker(consumer string) *breaker {
 	}
 	b, loaded := c.breakers.LoadOrStore(consumer, &breaker{of: circuit.New(circuit.Config{Failures: cfg.Failures, Pause: cfg.Pause, MaxPause: cfg.MaxPause, Jitter: fault.Jitter})})
 	if !loaded {
-		c.observer.pause(consumer, false)
+		c.observer.Pause(consumer, false)
 	}
 	return b.(*breaker)
 }
@@ -164,7 +165,7 @@ func (c *Claim) admit(ctx context.Context, key Key, msg *message.Message) (admit
 	if admitted || ackedEarly(msg) {
 		return true, nil
 	}
-	c.observer.count(ctx, key.Consumer, outcomePaused)
+	c.observer.Count(ctx, key.Consumer, telemetry.OutcomePaused)
 	return false, c.comeBack(msg, max(fault.Jitter(min(wait, maxTurnedAway)), time.Millisecond))
 }
 
@@ -179,7 +180,7 @@ func (c *Claim) worked(ctx context.Context, consumer string) {
 	var was bool
 	c.breaker(consumer).with(func(of *circuit.Breaker) { paused, was = of.Succeeded(time.Now()) })
 	if was {
-		c.observer.pause(consumer, false)
+		c.observer.Pause(consumer, false)
 		c.cfg.Logger.InfoContext(ctx, "consumer goes on: an event was handled", "consumer", consumer, "paused_for", paused)
 		c.redelivery.Wake(consumer)
 	}
@@ -195,7 +196,7 @@ func (c *Claim) excuse(ctx context.Context, key Key, f fault.Fault, err error) f
 	switch verdict {
 	case circuit.Counts:
 	case circuit.Pauses:
-		c.observer.pause(key.Consumer, true)
+		c.observer.Pause(key.Consumer, true)
 		c.cfg.Logger.WarnContext(ctx, "consumer pauses: different events failed in a row, so what its handler needs may be out; no attempts are counted meanwhile, and it goes on by itself",
 			"consumer", key.Consumer, "failures", c.cfg.breakerOf(key.Consumer).Failures, "error", err)
 		fallthrough

@@ -27,6 +27,7 @@ import (
 	"github.com/millrace-go/millrace/middleware/claim/internal/fault"
 	"github.com/millrace-go/millrace/middleware/claim/internal/redelivery"
 	"github.com/millrace-go/millrace/middleware/claim/internal/store"
+	"github.com/millrace-go/millrace/middleware/claim/internal/telemetry"
 	"github.com/millrace-go/millrace/middleware/internal/inbox"
 	"github.com/millrace-go/millrace/retry"
 	"github.com/millrace-go/millrace/transport"
@@ -300,7 +301,7 @@ type Claim struct {
 	store      Store
 	cfg        Config
 	groups     scopes
-	observer   *observer
+	observer   *telemetry.Observer
 	guard      *crashguard.Guard
 	postgres   *store.Postgres // store, or what is behind it; nil: attempts are not counted, and nothing is kept
 	redelivery *redelivery.Redelivery
@@ -345,7 +346,7 @@ func New(of Store, cfg Config) (*Claim, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("claim: %w", err)
 	}
-	o, err := newObserver(cfg)
+	o, err := telemetry.New(telemetry.Config{MeterProvider: cfg.MeterProvider, TracerProvider: cfg.TracerProvider, Propagator: cfg.Propagator})
 	if err != nil {
 		return nil, fmt.Errorf("claim: %w", err)
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-go/millrace/middleware/claim/internal/store"
+	"github.com/millrace-go/millrace/middleware/claim/internal/telemetry"
 	"github.com/millrace-go/millrace/middleware/internal/inbox"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/transport"
@@ -37,7 +38,7 @@ func (c *Claim) bury(ctx context.Context, key Key, msg *message.Message, reason 
 		},
 		func(ctx context.Context, v store.Verdict) error { return c.forward(ctx, e, msg, v, cause) })
 	if err == nil && v.State == store.StateDead {
-		c.observer.count(ctx, key.Consumer, outcomeDead)
+		c.observer.Count(ctx, key.Consumer, telemetry.OutcomeDead)
 	}
 	return err
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/millrace-go/millrace/middleware/claim/internal/fault"
 	"github.com/millrace-go/millrace/middleware/claim/internal/redelivery"
 	"github.com/millrace-go/millrace/middleware/claim/internal/store"
+	"github.com/millrace-go/millrace/middleware/claim/internal/telemetry"
 	"github.com/millrace-go/millrace/middleware/internal/inbox"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/transport"
@@ -40,8 +41,8 @@ func (c *Claim) process(msg *message.Message, handler string, fn func(ctx contex
 	original := came
 	defer msg.SetContext(original) // whatever is outside must not meet a context that has ended
 	consumer := c.consumer(handler)
-	original, span := c.observer.begin(original, msg, consumer)
-	defer func() { end(span, err) }()
+	original, span := c.observer.Begin(original, msg, consumer)
+	defer func() { telemetry.End(span, err) }()
 	msg.SetContext(original)
 	if redelivery.LacksDelivery(msg) {
 		r := redelivery.NewRest(msg)

@@ -28,7 +28,7 @@ func (c *Claim) Run(ctx context.Context) error {
 		return fmt.Errorf("run claim: the store is a %T, with no PostgreSQL behind it: only with claim.NewPostgresStore does Run do anything", c.store)
 	}
 	err := c.guard.Run(ctx,
-		func() (end func(), err error) { return c.observer.start(s) },
+		func() (end func(), err error) { return c.observer.Watch(s) },
 		func(ctx context.Context) { _ = pgdays.Every(ctx, c.cfg.Logger, "claims", c.housekeep) })
 	if err != nil {
 		return fmt.Errorf("run claim: %w", err)

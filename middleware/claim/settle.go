@@ -16,6 +16,7 @@ import (
 	"github.com/millrace-go/millrace/middleware/claim/internal/redelivery"
 	"github.com/millrace-go/millrace/middleware/claim/internal/slot"
 	"github.com/millrace-go/millrace/middleware/claim/internal/store"
+	"github.com/millrace-go/millrace/middleware/claim/internal/telemetry"
 	"github.com/millrace-go/millrace/middleware/internal/inbox"
 	"github.com/millrace-go/millrace/pgtx"
 	"github.com/millrace-go/millrace/transport"
@@ -36,7 +37,7 @@ func (c *Claim) settle(ctx context.Context, key Key, msg *message.Message, a att
 		if !a.skipped {
 			c.worked(ctx, key.Consumer)
 		}
-		c.observer.completed(ctx, key, a.began)
+		c.observer.Completed(ctx, store.Key(key), a.began)
 		if tabled {
 			c.redelivery.Wake(key.Consumer) // the next of its key has its turn
 		}
@@ -48,7 +49,7 @@ func (c *Claim) settle(ctx context.Context, key Key, msg *message.Message, a att
 	case !a.ran && errors.Is(a.err, store.ErrChanged):
 		return c.comeBack(msg, time.Millisecond)
 	case !a.ran && errors.As(a.err, new(crashguard.AloneError)):
-		c.observer.count(ctx, key.Consumer, outcomeContended)
+		c.observer.Count(ctx, key.Consumer, telemetry.OutcomeContended)
 		return c.comeBack(msg, c.cfg.timeout(key.Consumer))
 	case !a.ran && errors.Is(a.err, ErrContended):
 		return c.contended(ctx, key, msg)
@@ -58,7 +59,7 @@ func (c *Claim) settle(ctx context.Context, key Key, msg *message.Message, a att
 		Ruled(topicOf(ctx), a.err, c.cfg.of(key.Consumer).Retry, c.cfg.Retry)
 	f = c.excuse(ctx, key, f, a.err)
 	if c.postgres == nil {
-		c.observer.count(ctx, key.Consumer, outcomeFailed)
+		c.observer.Count(ctx, key.Consumer, telemetry.OutcomeFailed)
 		if early {
 			c.lose(ctx, key, err)
 		}
@@ -86,7 +87,7 @@ func (c *Claim) settle(ctx context.Context, key Key, msg *message.Message, a att
 	}
 	if f.Reason == "" || (f.Reason == fault.ReasonRetry || f.Reason == fault.ReasonOutage) && from == nil { // there is nothing to record
 		transport.DeliveryFrom(msg.Context()).RetryAfter(max(f.After, fault.OutageDelay))
-		c.observer.count(ctx, key.Consumer, outcomeFailed)
+		c.observer.Count(ctx, key.Consumer, telemetry.OutcomeFailed)
 		return err
 	}
 	return c.fail(ctx, key, msg, f, a.err, err)
@@ -119,20 +120,20 @@ func (c *Claim) fail(ctx context.Context, key Key, msg *message.Message, f fault
 		}
 		return c.duplicate(ctx, key)
 	}
-	outcome := outcomeFailed
+	outcome := telemetry.OutcomeFailed
 	switch v.State {
 	case store.StateDead:
-		outcome = outcomeDead
+		outcome = telemetry.OutcomeDead
 	case store.StateIgnored:
-		outcome = outcomeIgnored
+		outcome = telemetry.OutcomeIgnored
 	}
-	c.observer.count(ctx, key.Consumer, outcome)
+	c.observer.Count(ctx, key.Consumer, outcome)
 	if !v.Acks() {
 		transport.DeliveryFrom(msg.Context()).RetryAfter(v.Delay)
 		return err
 	}
 	// The router sees an event that is done, and so do traces, but for this one.
-	spoil(trace.SpanFromContext(ctx), cause)
+	telemetry.Spoil(trace.SpanFromContext(ctx), cause)
 	attrs := []slog.Attr{
 		slog.String("event_id", key.EventID), slog.String("consumer", key.Consumer), slog.String("reason", v.Reason),
 		slog.Int("attempts", v.Attempts), slog.Any("error", cause),
@@ -166,7 +167,7 @@ func (c *Claim) block(ctx context.Context, key Key, msg *message.Message) (settl
 	var full store.FullError
 	switch {
 	case errors.As(err, &full):
-		c.observer.count(ctx, key.Consumer, outcomeFull)
+		c.observer.Count(ctx, key.Consumer, telemetry.OutcomeFull)
 		if full.Since {
 			c.cfg.Logger.WarnContext(ctx, "key is full: as many events as MaxBlocked allows wait behind one that failed, so the broker keeps the next ones. Replay or discard the first event of the key",
 				"consumer", key.Consumer, "max_blocked", c.cfg.MaxBlocked, "event_id", key.EventID)
@@ -182,19 +183,19 @@ func (c *Claim) block(ctx context.Context, key Key, msg *message.Message) (settl
 	case !blocked:
 		return true, c.duplicate(ctx, key)
 	}
-	c.observer.count(ctx, key.Consumer, outcomeBlocked)
+	c.observer.Count(ctx, key.Consumer, telemetry.OutcomeBlocked)
 	c.cfg.Logger.DebugContext(ctx, "event waits behind one that failed", "event_id", key.EventID, "consumer", key.Consumer)
 	return true, nil
 }
 
 func (c *Claim) duplicate(ctx context.Context, key Key) error {
-	c.observer.count(ctx, key.Consumer, outcomeDuplicate)
+	c.observer.Count(ctx, key.Consumer, telemetry.OutcomeDuplicate)
 	c.cfg.Logger.DebugContext(ctx, "duplicate absorbed", "event_id", key.EventID, "consumer", key.Consumer)
 	return nil
 }
 
 func (c *Claim) contended(ctx context.Context, key Key, msg *message.Message) error {
-	c.observer.count(ctx, key.Consumer, outcomeContended)
+	c.observer.Count(ctx, key.Consumer, telemetry.OutcomeContended)
 	c.cfg.Logger.DebugContext(ctx, "claim contended", "event_id", key.EventID, "consumer", key.Consumer)
 	after := fault.ContendedDelay
 	if redelivery.RestOf(msg) != nil {

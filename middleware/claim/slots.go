@@ -13,6 +13,7 @@ import (
 	"github.com/millrace-go/millrace/middleware/claim/internal/fault"
 	"github.com/millrace-go/millrace/middleware/claim/internal/redelivery"
 	"github.com/millrace-go/millrace/middleware/claim/internal/slot"
+	"github.com/millrace-go/millrace/middleware/claim/internal/telemetry"
 )
 
 // At most MaxPerKey events of a key are handled at once. A slot is an advisory lock that the handler's transaction holds, so it is free
@@ -95,7 +96,7 @@ func (l *limited) take(ctx context.Context) error {
 
 // busy nacks an event that waits for a slot.
 func (c *Claim) busy(ctx context.Context, key Key, msg *message.Message, wait time.Duration) error {
-	c.observer.count(ctx, key.Consumer, outcomeLimited)
+	c.observer.Count(ctx, key.Consumer, telemetry.OutcomeLimited)
 	if redelivery.From(ctx).Row() != nil {
 		wait = max(wait, slot.Far) // to give it back is a statement
 	}

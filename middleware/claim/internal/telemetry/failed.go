@@ -1,4 +1,4 @@
-package claim
+package telemetry
 
 import (
 	"context"
@@ -40,8 +40,8 @@ type tableObserver struct {
 	found []failedEvents
 }
 
-// start reports what is in the store's tables until stop is called.
-func (o *observer) start(s *store.Postgres) (stop func(), err error) {
+// Watch reports what is in the store's tables until stop is called.
+func (o *Observer) Watch(s *store.Postgres) (stop func(), err error) {
 	gauges := gauge.Of(o.meter)
 	failed := gauges.Int("millrace.claim.failed", "{event}", "Events that failed and are not settled, by state: nacked (the broker redelivers them), retrying, blocked, dead.")
 	due := gauges.Float("millrace.claim.due.age", "s", "For how long the longest of the retrying events has been due; 0 when none is.")

@@ -1,4 +1,4 @@
-package claim
+package telemetry
 
 import (
 	"testing"
@@ -6,23 +6,27 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
+	"github.com/millrace-go/millrace/middleware/claim/internal/store"
 	"github.com/millrace-go/millrace/outbox"
 )
 
 func TestObserver(t *testing.T) {
 	t.Parallel()
 	reader := sdkmetric.NewManualReader()
-	o, err := newObserver(Config{MeterProvider: sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))}.WithDefaults())
+	o, err := New(Config{
+		MeterProvider: sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)), TracerProvider: otel.GetTracerProvider(), Propagator: otel.GetTextMapPropagator(),
+	})
 	require.NoError(t, err)
-	for _, outcome := range []string{outcomeDuplicate, outcomeContended, outcomeFailed, outcomeBlocked, outcomeDead, outcomeDuplicate} {
-		o.count(t.Context(), "notify", outcome)
+	for _, outcome := range []string{OutcomeDuplicate, OutcomeContended, OutcomeFailed, OutcomeBlocked, OutcomeDead, OutcomeDuplicate} {
+		o.Count(t.Context(), "notify", outcome)
 	}
 	began := time.Now().Add(-time.Second)
-	o.completed(t.Context(), Key{Consumer: "notify", EventID: outbox.NewID()}, began)
-	o.completed(t.Context(), Key{Consumer: "notify", EventID: "it has no time"}, began)
+	o.Completed(t.Context(), store.Key{Consumer: "notify", EventID: outbox.NewID()}, began)
+	o.Completed(t.Context(), store.Key{Consumer: "notify", EventID: "it has no time"}, began)
 
 	var all metricdata.ResourceMetrics
 	require.NoError(t, reader.Collect(t.Context(), &all))

@@ -1,4 +1,5 @@
-package claim
+// Package telemetry tells OpenTelemetry what becomes of the events.
+package telemetry
 
 import (
 	"context"
@@ -20,20 +21,27 @@ const scope = "github.com/millrace-go/millrace/middleware/claim"
 
 // What became of a delivery, as the metrics call it.
 const (
-	outcomeCompleted = "completed"
-	outcomeDuplicate = "duplicate"
-	outcomeContended = "contended"
-	outcomeFailed    = "failed" // an attempt; the event comes back
-	outcomeBlocked   = "blocked"
-	outcomeDead      = "dead"
-	outcomeIgnored   = "ignored"
-	outcomeLimited   = "limited" // it waits for a slot of its key
-	outcomePaused    = "paused"  // the consumer is
-	outcomeFull      = "full"    // its key is: MaxBlocked events are blocked
+	OutcomeCompleted = "completed"
+	OutcomeDuplicate = "duplicate"
+	OutcomeContended = "contended"
+	OutcomeFailed    = "failed" // an attempt; the event comes back
+	OutcomeBlocked   = "blocked"
+	OutcomeDead      = "dead"
+	OutcomeIgnored   = "ignored"
+	OutcomeLimited   = "limited" // it waits for a slot of its key
+	OutcomePaused    = "paused"  // the consumer is
+	OutcomeFull      = "full"    // its key is: MaxBlocked events are blocked
 )
 
-// observer tells OpenTelemetry what becomes of the events. It is safe for concurrent use.
-type observer struct {
+// Config configures an Observer. All of it is required.
+type Config struct {
+	MeterProvider  metric.MeterProvider
+	TracerProvider trace.TracerProvider
+	Propagator     propagation.TextMapPropagator
+}
+
+// Observer tells OpenTelemetry what becomes of the events. It is safe for concurrent use.
+type Observer struct {
 	meter              metric.Meter
 	tracer             trace.Tracer
 	propagator         propagation.TextMapPropagator
@@ -44,9 +52,10 @@ type observer struct {
 	sets sync.Map // of attributes by [2]string{consumer, outcome}, because making one costs more than counting
 }
 
-func newObserver(cfg Config) (*observer, error) {
+// New returns an Observer with its instruments.
+func New(cfg Config) (*Observer, error) {
 	m := cfg.MeterProvider.Meter(scope)
-	o := &observer{meter: m, tracer: cfg.TracerProvider.Tracer(scope), propagator: cfg.Propagator}
+	o := &Observer{meter: m, tracer: cfg.TracerProvider.Tracer(scope), propagator: cfg.Propagator}
 	var errs [4]error
 	seconds := metric.WithExplicitBucketBoundaries(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300, 1800, 3600)
 	o.events, errs[0] = m.Int64Counter("millrace.claim.events", metric.WithUnit("{event}"),
@@ -65,7 +74,7 @@ func newObserver(cfg Config) (*observer, error) {
 	return o, nil
 }
 
-func (o *observer) attributes(consumer, outcome string) metric.MeasurementOption {
+func (o *Observer) attributes(consumer, outcome string) metric.MeasurementOption {
 	key := [2]string{consumer, outcome}
 	if set, ok := o.sets.Load(key); ok {
 		return set.(metric.MeasurementOption)
@@ -79,8 +88,8 @@ func (o *observer) attributes(consumer, outcome string) metric.MeasurementOption
 	return set
 }
 
-// begin begins the span of one delivery. The context that it returns is the handler's, and count's.
-func (o *observer) begin(ctx context.Context, msg *message.Message, consumer string) (context.Context, trace.Span) {
+// Begin begins the span of one delivery. The context that it returns is the handler's, and Count's.
+func (o *Observer) Begin(ctx context.Context, msg *message.Message, consumer string) (context.Context, trace.Span) {
 	kind := trace.SpanKindInternal // within the transport's
 	if !trace.SpanContextFromContext(ctx).IsValid() {
 		ctx, kind = o.propagator.Extract(ctx, propagation.MapCarrier(msg.Metadata)), trace.SpanKindConsumer
@@ -93,21 +102,22 @@ func (o *observer) begin(ctx context.Context, msg *message.Message, consumer str
 	return ctx, span
 }
 
-// end ends the span of a delivery that failed with err, if any.
-func end(span trace.Span, err error) {
+// End ends the span of a delivery that failed with err, if any.
+func End(span trace.Span, err error) {
 	if err != nil {
-		spoil(span, err)
+		Spoil(span, err)
 	}
 	span.End()
 }
 
-func spoil(span trace.Span, err error) {
+// Spoil tells of the error in the span.
+func Spoil(span trace.Span, err error) {
 	span.RecordError(err)
 	span.SetStatus(codes.Error, err.Error())
 }
 
-// count tells of one delivery, whose span ctx carries.
-func (o *observer) count(ctx context.Context, consumer, outcome string) {
+// Count tells of one delivery, whose span ctx carries.
+func (o *Observer) Count(ctx context.Context, consumer, outcome string) {
 	if span := trace.SpanFromContext(ctx); span.IsRecording() {
 		span.SetAttributes(attribute.String("millrace.outcome", outcome))
 	}
@@ -116,8 +126,8 @@ func (o *observer) count(ctx context.Context, consumer, outcome string) {
 	}
 }
 
-// pause tells whether the consumer is paused.
-func (o *observer) pause(consumer string, is bool) {
+// Pause tells whether the consumer is paused.
+func (o *Observer) Pause(consumer string, is bool) {
 	var value int64
 	if is {
 		value = 1
@@ -125,15 +135,15 @@ func (o *observer) pause(consumer string, is bool) {
 	o.paused.Record(context.Background(), value, o.attributes(consumer, ""))
 }
 
-// completed tells of a claim that began at that time and is committed now.
-func (o *observer) completed(ctx context.Context, key Key, began time.Time) {
-	o.count(ctx, key.Consumer, outcomeCompleted)
+// Completed tells of a claim that began at that time and is committed now.
+func (o *Observer) Completed(ctx context.Context, key store.Key, began time.Time) {
+	o.Count(ctx, key.Consumer, OutcomeCompleted)
 	if !o.duration.Enabled(ctx) && !o.critical.Enabled(ctx) {
 		return
 	}
 	now, consumer := time.Now(), o.attributes(key.Consumer, "")
 	o.duration.Record(ctx, now.Sub(began).Seconds(), consumer)
-	if minted, ok := store.Key(key).Minted(); ok {
+	if minted, ok := key.Minted(); ok {
 		o.critical.Record(ctx, max(now.Sub(minted), 0).Seconds(), consumer) // clocks differ
 	}
 }
