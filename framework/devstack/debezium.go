@@ -15,6 +15,8 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+
+	"github.com/millrace-go/millrace/framework/devstack/internal/machine"
 )
 
 // DebeziumConfig configures a Debezium.
@@ -43,7 +45,7 @@ type Debezium struct {
 // StartDebezium runs Kafka Connect and returns once the connector's task runs. The caller stops it. The error wraps ErrAbsent
 // where scripts/debezium has not been run.
 func StartDebezium(ctx context.Context, cfg DebeziumConfig) (*Debezium, error) {
-	debezium, err := hooks{freePort: quietPort}.startDebezium(ctx, cfg)
+	debezium, err := hooks{freePort: machine.QuietPort}.startDebezium(ctx, cfg)
 	if err != nil {
 		return nil, fmt.Errorf("devstack: start Debezium: %w", err)
 	}
@@ -55,9 +57,9 @@ func (h hooks) startDebezium(ctx context.Context, cfg DebeziumConfig) (*Debezium
 	if err != nil {
 		return nil, err
 	}
-	java, err := findJava(ctx, 17)
+	java, err := machine.FindJava(ctx, 17)
 	if err != nil {
-		return nil, javaMissing(home, err)
+		return nil, machine.JavaMissing(home, err)
 	}
 	connector, err := json.Marshal(cfg.Connector)
 	if err != nil {
@@ -109,18 +111,18 @@ const debeziumJar = "debezium-connector-postgres-*.jar"
 func findDebezium() (home, version string, err error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
-		return "", "", absent("no folder for Debezium: %w", err)
+		return "", "", machine.Absent("no folder for Debezium: %w", err)
 	}
 	pattern := filepath.Join(cache, "millrace", "debezium-*", debeziumJar)
 	jars, _ := filepath.Glob(pattern) // a bad pattern finds nothing
 	for _, jar := range jars {
 		found := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(jar), "debezium-connector-postgres-"), ".jar")
-		if compareVersions(found, version) > 0 {
+		if machine.CompareVersions(found, version) > 0 {
 			home, version = filepath.Dir(jar), found
 		}
 	}
 	if home == "" {
-		return "", "", absent("no %s", pattern)
+		return "", "", machine.Absent("no %s", pattern)
 	}
 	return home, version, nil
 }

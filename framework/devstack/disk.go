@@ -7,6 +7,8 @@ import (
 	"os"
 	"strings"
 	"syscall"
+
+	"github.com/millrace-go/millrace/framework/devstack/internal/machine"
 )
 
 // Disk is a small file system in memory, for a server to fill. It leaves no more behind than a Stack does.
@@ -24,12 +26,12 @@ func StartDisk(ctx context.Context, megabytes int) (*Disk, error) {
 }
 
 func startDisk(ctx context.Context, megabytes int) (*Disk, error) {
-	as, err := unprivileged()
+	as, err := machine.Unprivileged()
 	if err != nil {
 		return nil, err
 	}
 	if as == nil {
-		return nil, absent("the right to mount: this user is not root")
+		return nil, machine.Absent("the right to mount: this user is not root")
 	}
 	r, err := newRoom("disk", nil) // root's, as it is root who mounts
 	if err != nil {
@@ -38,7 +40,7 @@ func startDisk(ctx context.Context, megabytes int) (*Disk, error) {
 	if err := errors.Join(os.Chmod(r.dir, 0o755), os.Mkdir(r.path("disk"), 0o700)); err != nil {
 		return nil, errors.Join(err, r.discard())
 	}
-	options := fmt.Sprintf("mode=0711,size=%dm,uid=%d,gid=%d", megabytes, as.uid, as.gid)
+	options := fmt.Sprintf("mode=0711,size=%dm,uid=%d,gid=%d", megabytes, as.UID, as.GID)
 	w, err := watch(r, step{"TERM", []string{"/bin/sh", "-c", diskScript, r.path("disk"), options}})
 	if err != nil {
 		return nil, err
@@ -51,10 +53,10 @@ func startDisk(ctx context.Context, megabytes int) (*Disk, error) {
 		return nil
 	})
 	if err != nil {
-		return nil, absent("the right to mount: %w", err)
+		return nil, machine.Absent("the right to mount: %w", err)
 	}
-	if !as.reaches(disk.Dir()) {
-		return nil, errors.Join(absent("a temporary directory that user %s can reach", as.name), disk.Stop())
+	if !as.Reaches(disk.Dir()) {
+		return nil, errors.Join(machine.Absent("a temporary directory that user %s can reach", as.Name), disk.Stop())
 	}
 	return disk, nil
 }

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	embeddedpostgres "github.com/fergusstrange/embedded-postgres"
+
+	"github.com/millrace-go/millrace/framework/devstack/internal/machine"
 )
 
 // embeddedReleases are the versions of the embedded-postgres project by PostgreSQL's major version; "" is the one for a
@@ -30,7 +32,7 @@ var embeddedReleases = map[string]embeddedpostgres.PostgresVersion{
 // and leaves the server behind when the process is killed.
 func (h hooks) embeddedBinaries(ctx context.Context, major string) (binaries, error) {
 	release := embeddedReleases[major]
-	as, err := unprivileged()
+	as, err := machine.Unprivileged()
 	if err != nil {
 		return binaries{}, err
 	}
@@ -52,7 +54,7 @@ func (h hooks) embeddedBinaries(ctx context.Context, major string) (binaries, er
 
 // embeddedFolder is where the binaries are kept: in the user's cache. It is the temporary directory where that does not do:
 // root's cache is closed to the user that has to run them, and in a container there may be none, or one that is read-only.
-func embeddedFolder(as *account, release embeddedpostgres.PostgresVersion) (string, error) {
+func embeddedFolder(as *machine.Account, release embeddedpostgres.PostgresVersion) (string, error) {
 	if cache, err := os.UserCacheDir(); as == nil && err == nil { // it may be read-only and have them
 		folder := filepath.Join(cache, embeddedCacheName, string(release))
 		if found, err := trusted(folder); found && err == nil {
@@ -62,7 +64,7 @@ func embeddedFolder(as *account, release embeddedpostgres.PostgresVersion) (stri
 	if cache, err := embeddedCache(); as == nil && err == nil {
 		return filepath.Join(cache, string(release)), nil
 	}
-	base, err := as.tempDir()
+	base, err := as.TempDir()
 	if err != nil {
 		return "", err
 	}
@@ -211,7 +213,7 @@ func unpack(release embeddedpostgres.PostgresVersion, scratch, target string) er
 	if err != nil { // as in a container without a home directory, or with a read-only one
 		cache = filepath.Join(scratch, "cache")
 	}
-	port, err := freePort()
+	port, err := machine.FreePort()
 	if err != nil {
 		return err
 	}

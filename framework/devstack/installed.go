@@ -12,14 +12,16 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/millrace-go/millrace/framework/devstack/internal/machine"
 )
 
 // installedBinaries finds the PostgreSQL that this machine has installed, of the major version unless that is "".
 func (h hooks) installedBinaries(ctx context.Context, major string) (binaries, error) {
 	if h.skipInstalled {
-		return binaries{}, absent("installed binaries are not wanted")
+		return binaries{}, machine.Absent("installed binaries are not wanted")
 	}
-	as, err := unprivileged()
+	as, err := machine.Unprivileged()
 	if err != nil {
 		return binaries{}, err
 	}
@@ -39,7 +41,7 @@ func (h hooks) installedBinaries(ctx context.Context, major string) (binaries, e
 		}
 		return binaries{bin: bin, version: version, source: fmt.Sprintf("PostgreSQL %s from %s", version, bin), as: as}, nil
 	}
-	return binaries{}, absent("no usable initdb and postgres on the PATH or in /usr/lib/postgresql/*/bin: %w", errors.Join(reasons...))
+	return binaries{}, machine.Absent("no usable initdb and postgres on the PATH or in /usr/lib/postgresql/*/bin: %w", errors.Join(reasons...))
 }
 
 // postgresFolders lists where binaries may lie, best first: the PATH's, then Debian's by falling version.
@@ -63,14 +65,14 @@ func postgresFolders() []string {
 var versionPattern = regexp.MustCompile(`[0-9]+(\.[0-9]+)+`)
 
 // postgresVersion asks the binaries in bin for their version, and checks that the account can run them.
-func postgresVersion(ctx context.Context, bin string, as *account) (string, error) {
+func postgresVersion(ctx context.Context, bin string, as *machine.Account) (string, error) {
 	for _, name := range []string{"initdb", "postgres"} {
 		path := filepath.Join(bin, name)
 		if _, err := os.Stat(path); err != nil {
 			return "", err
 		}
-		if !as.reaches(path) {
-			return "", fmt.Errorf("user %s, whom root runs PostgreSQL as, cannot run %s", as.name, path)
+		if !as.Reaches(path) {
+			return "", fmt.Errorf("user %s, whom root runs PostgreSQL as, cannot run %s", as.Name, path)
 		}
 	}
 	output, err := exec.CommandContext(ctx, filepath.Join(bin, "postgres"), "--version").Output()

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/google/uuid"
+
+	"github.com/millrace-go/millrace/framework/devstack/internal/machine"
 )
 
 // kafkaFromEnvironment takes a cluster of at least so many brokers.
@@ -42,7 +44,7 @@ func kafkaFromEnvironment(service Service, size int) func(context.Context) (*ins
 func (h hooks) apacheKafka(service Service, brokers int) func(context.Context) (*instance, error) {
 	return func(ctx context.Context) (*instance, error) {
 		if h.skipInstalled {
-			return nil, absent("Apache Kafka is not wanted")
+			return nil, machine.Absent("Apache Kafka is not wanted")
 		}
 		cluster, err := h.startKafka(ctx, KafkaConfig{Brokers: brokers})
 		if err != nil {

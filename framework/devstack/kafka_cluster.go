@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace-go/millrace/framework/devstack/internal/machine"
 )
 
 // KafkaConfig configures a KafkaCluster. Its zero value is ready for use.
@@ -49,7 +51,7 @@ type kafkaNode struct {
 // StartKafka runs a new cluster and returns once it takes records. The caller stops it. The error wraps ErrAbsent where
 // scripts/kafka has not been run.
 func StartKafka(ctx context.Context, cfg KafkaConfig) (*KafkaCluster, error) {
-	cluster, err := hooks{freePort: quietPort}.startKafka(ctx, cfg)
+	cluster, err := hooks{freePort: machine.QuietPort}.startKafka(ctx, cfg)
 	if err != nil {
 		return nil, fmt.Errorf("devstack: start Apache Kafka: %w", err)
 	}
@@ -67,9 +69,9 @@ func (h hooks) startKafka(ctx context.Context, cfg KafkaConfig) (*KafkaCluster, 
 	if err != nil {
 		return nil, err
 	}
-	java, err := findJava(ctx, 17)
+	java, err := machine.FindJava(ctx, 17)
 	if err != nil {
-		return nil, javaMissing(home.dir, err)
+		return nil, machine.JavaMissing(home.dir, err)
 	}
 	return retryPort(h, func(port int) (*KafkaCluster, error) {
 		plan, err := h.planKafka(port, cfg)
@@ -87,7 +89,7 @@ func (h hooks) startKafka(ctx context.Context, cfg KafkaConfig) (*KafkaCluster, 
 // run starts the brokers, all at once because none answers before most of them are there.
 func (c *KafkaCluster) run(ctx context.Context, home kafkaHome, java string, plan kafkaPlan) error {
 	for i := range plan.brokers {
-		r, err := newRoom(Kafka, nil)
+		r, err := newRoom(string(Kafka), nil)
 		if err != nil {
 			return err
 		}

@@ -1,13 +1,12 @@
 package devstack
 
 import (
-	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
-	"strconv"
 	"strings"
+
+	"github.com/millrace-go/millrace/framework/devstack/internal/machine"
 )
 
 // kafkaHome is a folder with the jars of Apache Kafka and all that its broker needs to run.
@@ -42,7 +41,7 @@ func findKafka() (kafkaHome, error) {
 	}
 	cache, err := os.UserCacheDir()
 	if err != nil {
-		return kafkaHome{}, absent("no folder for Apache Kafka: %w", err)
+		return kafkaHome{}, machine.Absent("no folder for Apache Kafka: %w", err)
 	}
 	if version := os.Getenv(kafkaVersionVariable); version != "" {
 		dir := filepath.Join(cache, "millrace", "kafka", version)
@@ -57,12 +56,12 @@ func findKafka() (kafkaHome, error) {
 	var newest kafkaHome
 	dirs, _ := filepath.Glob(pattern) // a bad pattern finds nothing
 	for _, dir := range dirs {
-		if home, ok := openKafka(dir); ok && compareVersions(home.version, newest.version) > 0 {
+		if home, ok := openKafka(dir); ok && machine.CompareVersions(home.version, newest.version) > 0 {
 			newest = home
 		}
 	}
 	if newest.dir == "" {
-		return newest, absent("no Apache Kafka in %s", pattern)
+		return newest, machine.Absent("no Apache Kafka in %s", pattern)
 	}
 	return newest, nil
 }
@@ -82,15 +81,4 @@ func (home kafkaHome) source(brokers int) string {
 		return "Apache Kafka " + home.version
 	}
 	return fmt.Sprintf("Apache Kafka %s, %d brokers", home.version, brokers)
-}
-
-// compareVersions orders dotted numbers.
-func compareVersions(a, b string) int {
-	number := func(part string) int {
-		n, _ := strconv.Atoi(part) // what is no number sorts as 0
-		return n
-	}
-	return slices.CompareFunc(strings.Split(a, "."), strings.Split(b, "."), func(x, y string) int {
-		return cmp.Compare(number(x), number(y))
-	})
 }

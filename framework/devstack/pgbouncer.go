@@ -10,6 +10,8 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
+
+	"github.com/millrace-go/millrace/framework/devstack/internal/machine"
 )
 
 // PgBouncer is a connection pooler in front of a Server. It leaves no more behind than a Stack does.
@@ -36,7 +38,7 @@ func (s *Server) PgBouncer(ctx context.Context, connections int) (*PgBouncer, er
 }
 
 func (s *Server) pgBouncer(ctx context.Context, connections int) (*PgBouncer, error) {
-	as, err := unprivileged()
+	as, err := machine.Unprivileged()
 	if err != nil {
 		return nil, err
 	}
@@ -91,12 +93,12 @@ max_client_conn = 200
 `
 
 // pgBouncerProgram finds PgBouncer, which Debian installs where only root's PATH leads.
-func pgBouncerProgram(as *account) (string, error) {
+func pgBouncerProgram(as *machine.Account) (string, error) {
 	for _, name := range []string{"pgbouncer", "/usr/sbin/pgbouncer", "/usr/local/sbin/pgbouncer"} {
 		path, err := exec.LookPath(name)
-		if err == nil && as.reaches(path) {
+		if err == nil && as.Reaches(path) {
 			return path, nil
 		}
 	}
-	return "", absent("no pgbouncer on the PATH %s or in /usr/sbin", strings.TrimSpace(os.Getenv("PATH")))
+	return "", machine.Absent("no pgbouncer on the PATH %s or in /usr/sbin", strings.TrimSpace(os.Getenv("PATH")))
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/millrace-go/millrace/framework/devstack/internal/machine"
 	"github.com/millrace-go/millrace/internal/pgdsn"
 )
 
@@ -37,7 +38,7 @@ type binaries struct {
 	bin     string
 	version string
 	source  string // for people
-	as      *account
+	as      *machine.Account
 }
 
 // postgresFrom is a source for the stack: a new cluster, run by the binaries that find finds.
@@ -75,7 +76,7 @@ type cluster struct {
 // startPostgres runs a new cluster.
 func (h hooks) startPostgres(ctx context.Context, c cluster) (*Server, error) {
 	return retryPort(h, func(port int) (*Server, error) {
-		r, err := newRoom(Postgres, c.as)
+		r, err := newRoom(string(Postgres), c.as)
 		if err != nil {
 			return nil, err
 		}

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/millrace-go/millrace/framework/devstack/internal/fakepubsub"
+	"github.com/millrace-go/millrace/framework/devstack/internal/machine"
 )
 
 func pubsubFromEnvironment(ctx context.Context) (*instance, error) {
@@ -49,18 +50,18 @@ func pubsubFromEnvironment(ctx context.Context) (*instance, error) {
 // installedEmulator runs Google's emulator from the Cloud SDK.
 func (h hooks) installedEmulator(ctx context.Context) (*instance, error) {
 	if h.skipInstalled {
-		return nil, absent("the installed emulator is not wanted")
+		return nil, machine.Absent("the installed emulator is not wanted")
 	}
 	jar := emulatorJar()
 	if jar == "" {
-		return nil, absent("no Cloud SDK here has platform/pubsub-emulator")
+		return nil, machine.Absent("no Cloud SDK here has platform/pubsub-emulator")
 	}
-	java, err := findJava(ctx, 11)
+	java, err := machine.FindJava(ctx, 11)
 	if err != nil {
-		return nil, javaMissing(jar, err)
+		return nil, machine.JavaMissing(jar, err)
 	}
 	return retryPort(h, func(port int) (*instance, error) {
-		r, err := newRoom(PubSub, nil)
+		r, err := newRoom(string(PubSub), nil)
 		if err != nil {
 			return nil, err
 		}

@@ -14,6 +14,8 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/millrace-go/millrace/framework/devstack/internal/machine"
 )
 
 func redisFromEnvironment(ctx context.Context) (*instance, error) {
@@ -41,7 +43,7 @@ func redisFromEnvironment(ctx context.Context) (*instance, error) {
 // installedRedis runs the redis-server of this machine, which keeps nothing on disk.
 func (h hooks) installedRedis(ctx context.Context) (*instance, error) {
 	if h.skipInstalled {
-		return nil, absent("the installed Redis is not wanted")
+		return nil, machine.Absent("the installed Redis is not wanted")
 	}
 	server, err := h.startRedis(ctx, map[string]string{"appendonly": "no"})
 	if err != nil {
@@ -58,7 +60,7 @@ func (h hooks) installedRedis(ctx context.Context) (*instance, error) {
 func redisProgram(ctx context.Context) (path, source string, err error) {
 	path, err = exec.LookPath("redis-server")
 	if err != nil {
-		return "", "", absent("no redis-server on the PATH %s", strings.TrimSpace(os.Getenv("PATH")))
+		return "", "", machine.Absent("no redis-server on the PATH %s", strings.TrimSpace(os.Getenv("PATH")))
 	}
 	output, err := exec.CommandContext(ctx, path, "--version").CombinedOutput()
 	if err != nil {

@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+
+	"github.com/millrace-go/millrace/framework/devstack/internal/machine"
 )
 
 // RedisConfig configures a RedisServer. Its zero value is ready for use.
@@ -35,7 +37,7 @@ type RedisServer struct {
 // StartRedis runs a new server and returns once it answers. The caller stops it. The error wraps ErrAbsent where
 // redis-server is not installed.
 func StartRedis(ctx context.Context, cfg RedisConfig) (*RedisServer, error) {
-	server, err := hooks{freePort: quietPort}.startRedis(ctx, cfg.Settings)
+	server, err := hooks{freePort: machine.QuietPort}.startRedis(ctx, cfg.Settings)
 	if err != nil {
 		return nil, fmt.Errorf("devstack: start a Redis server: %w", err)
 	}
@@ -48,7 +50,7 @@ func (h hooks) startRedis(ctx context.Context, settings map[string]string) (*Red
 		return nil, err
 	}
 	return retryPort(h, func(port int) (*RedisServer, error) {
-		r, err := newRoom(Redis, nil)
+		r, err := newRoom(string(Redis), nil)
 		if err != nil {
 			return nil, err
 		}

@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/millrace-go/millrace/framework/devstack/internal/machine"
 )
 
 // room is the folder of one service: its data, its settings and its log. The watchdog removes it with the service; the
@@ -13,17 +15,17 @@ import (
 type room struct {
 	dir     string
 	log     *os.File
-	account *account // who the service runs as and who owns the folder; nil for the current user
+	account *machine.Account // who the service runs as and who owns the folder; nil for the current user
 }
 
 // newRoom makes the folder. Until a watchdog takes the room over the caller discards it. A kill in these milliseconds
 // leaves an empty folder in the temporary directory.
-func newRoom(service Service, as *account) (*room, error) {
-	base, err := as.tempDir()
+func newRoom(service string, as *machine.Account) (*room, error) {
+	base, err := as.TempDir()
 	if err != nil {
 		return nil, err
 	}
-	dir, err := os.MkdirTemp(base, "millrace-"+string(service)+"-")
+	dir, err := os.MkdirTemp(base, "millrace-"+service+"-")
 	if err != nil {
 		return nil, err
 	}
@@ -33,7 +35,7 @@ func newRoom(service Service, as *account) (*room, error) {
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
-	if err := as.own(dir, r.path("log")); err != nil {
+	if err := as.Own(dir, r.path("log")); err != nil {
 		return nil, errors.Join(err, r.discard())
 	}
 	return r, nil
@@ -48,7 +50,7 @@ func (r *room) write(name, content string) error {
 	if err := os.WriteFile(r.path(name), []byte(content), 0o600); err != nil {
 		return err
 	}
-	return r.account.own(r.path(name))
+	return r.account.Own(r.path(name))
 }
 
 func (r *room) discard() error {
@@ -82,4 +84,13 @@ func (r *room) logged() string {
 func (r *room) tail() string {
 	lines := strings.Split(strings.TrimSpace(r.logged()), "\n")
 	return strings.Join(lines[max(0, len(lines)-25):], "\n")
+}
+
+// javaCommand starts a JVM that is quick to start and small. The second compiler is off: it would compete with the tests
+// for the cores. Nothing is written outside the room.
+func javaCommand(java string, r *room, args ...string) []string {
+	return append([]string{
+		java, "-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData",
+		"-XX:ErrorFile=" + r.path("jvm-error.log"), "-Djava.io.tmpdir=" + r.dir, "-Djava.awt.headless=true",
+	}, args...)
 }

@@ -14,6 +14,8 @@ import (
 	"sync"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/millrace-go/millrace/framework/devstack/internal/machine"
 )
 
 // ServerConfig configures a Server. Its zero value is ready for use.
@@ -41,7 +43,7 @@ type Server struct {
 
 // StartServer runs a new cluster and returns once it answers. The caller stops it.
 func StartServer(ctx context.Context, cfg ServerConfig) (*Server, error) {
-	h := hooks{freePort: quietPort}
+	h := hooks{freePort: machine.QuietPort}
 	release, err := postgresRelease(cfg.Release)
 	if err != nil {
 		return nil, fmt.Errorf("devstack: start a PostgreSQL server: %w", err)
@@ -116,7 +118,7 @@ func (s *Server) Standby(ctx context.Context, cfg ServerConfig) (*Server, error)
 	c := s.cluster
 	c.settings = append(slices.Clone(c.settings), settings(cfg.Settings)...)
 	c.fill = s.baseBackup
-	standby, err := hooks{freePort: quietPort}.startPostgres(ctx, c)
+	standby, err := hooks{freePort: machine.QuietPort}.startPostgres(ctx, c)
 	if err != nil {
 		return nil, fmt.Errorf("devstack: start a standby of PostgreSQL at %s: %w", s.address, err)
 	}
@@ -170,15 +172,15 @@ func (s *Server) Tool(name string) (string, error) {
 	folders := append([]string{s.cluster.bin}, postgresFolders()...)
 	for _, bin := range folders {
 		path := filepath.Join(bin, name)
-		if _, err := os.Stat(path); err != nil || !s.cluster.as.reaches(path) {
+		if _, err := os.Stat(path); err != nil || !s.cluster.as.Reaches(path) {
 			continue
 		}
 		version, err := postgresVersion(context.Background(), bin, s.cluster.as) // a program that prints a line
-		if err == nil && compareVersions(version, major) >= 0 {
+		if err == nil && machine.CompareVersions(version, major) >= 0 {
 			return path, nil
 		}
 	}
-	return "", absent("no %s of PostgreSQL %s or newer in %s", name, major, strings.Join(folders, ", "))
+	return "", machine.Absent("no %s of PostgreSQL %s or newer in %s", name, major, strings.Join(folders, ", "))
 }
 
 func (s *Server) answers(ctx context.Context) error { return askPostgres(ctx, s.dsn) }

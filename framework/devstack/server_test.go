@@ -8,6 +8,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/framework/devstack/internal/machine"
 )
 
 func ask(t *testing.T, dsn, statement string) (answer string) {
@@ -124,7 +126,7 @@ func TestServerRelease(t *testing.T) {
 		if tool, err := server.Tool("pg_dump"); err == nil { // an older one would refuse the server
 			line, err := exec.CommandContext(t.Context(), tool, "--version").Output()
 			require.NoError(t, err)
-			assert.GreaterOrEqual(t, compareVersions(versionPattern.FindString(string(line)), release), 0, "%s", line)
+			assert.GreaterOrEqual(t, machine.CompareVersions(versionPattern.FindString(string(line)), release), 0, "%s", line)
 		} else {
 			require.ErrorIs(t, err, ErrAbsent)
 		}

@@ -7,6 +7,8 @@ import (
 	"os"
 	"strings"
 	"time"
+
+	"github.com/millrace-go/millrace/framework/devstack/internal/machine"
 )
 
 // startTimeout bounds the start of one service, the download of its binaries apart. A JVM on a busy machine takes ten
@@ -15,11 +17,7 @@ const startTimeout = 90 * time.Second
 
 // ErrAbsent is wrapped by the error of a source, or of a program, that this machine does not have: try another, or install
 // it.
-var ErrAbsent = errors.New("not on this machine")
-
-func absent(format string, args ...any) error {
-	return fmt.Errorf("%w: %w", ErrAbsent, fmt.Errorf(format, args...))
-}
+var ErrAbsent = machine.ErrAbsent
 
 // hooks are what tests turn. The zero value is what everyone else uses.
 type hooks struct {
@@ -32,7 +30,7 @@ func (h hooks) port() (int, error) {
 	if h.freePort != nil {
 		return h.freePort()
 	}
-	return freePort()
+	return machine.FreePort()
 }
 
 // start starts one service from the first source that is there.
@@ -88,7 +86,7 @@ func (h hooks) start(ctx context.Context, service Service, mustBeReal bool) (*in
 func named(service Service) (string, error) {
 	value := strings.TrimSpace(os.Getenv(variable[service]))
 	if value == "" {
-		return "", absent("%s is not set", variable[service])
+		return "", machine.Absent("%s is not set", variable[service])
 	}
 	return value, nil
 }
@@ -119,7 +117,7 @@ func retryPort[T any](h hooks, try func(port int) (T, error)) (started T, err er
 		if port, err = h.port(); err != nil {
 			return started, fmt.Errorf("find a free port: %w", err)
 		}
-		if started, err = try(port); !errors.Is(err, errPortTaken) {
+		if started, err = try(port); !errors.Is(err, machine.ErrPortTaken) {
 			return started, err
 		}
 	}

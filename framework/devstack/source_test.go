@@ -9,6 +9,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/framework/devstack/internal/machine"
 )
 
 func TestFakes(t *testing.T) {
@@ -159,7 +161,7 @@ func TestPortTaken(t *testing.T) {
 				if calls++; calls == 1 {
 					return taken.Addr().(*net.TCPAddr).Port, nil
 				}
-				return freePort()
+				return machine.FreePort()
 			}}}
 			require.NoError(t, stack.Add(t.Context(), service))
 			info := stack.Services()[0]

@@ -147,7 +147,7 @@ func TestStartIsCancelled(t *testing.T) {
 // A child that merely runs at the same time must not hold the pipe by whose end the watchdog learns of our death.
 func TestPipeIsNotInherited(t *testing.T) {
 	scratch(t)
-	r, err := newRoom(Postgres, nil)
+	r, err := newRoom(string(Postgres), nil)
 	require.NoError(t, err)
 	w, err := watch(r, step{"TERM", []string{"sleep", "300"}})
 	require.NoError(t, err)

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/millrace-go/millrace/framework/devstack/internal/machine"
 )
 
 //go:embed watchdog.sh
@@ -58,7 +60,7 @@ func watchFor(r *room, seconds int, steps ...step) (*watchdog, error) {
 	shell.Stdin, shell.Stdout, shell.Stderr = read, r.log, r.log
 	shell.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if r.account != nil {
-		shell.SysProcAttr.Credential = &syscall.Credential{Uid: r.account.uid, Gid: r.account.gid}
+		shell.SysProcAttr.Credential = &syscall.Credential{Uid: r.account.UID, Gid: r.account.GID}
 	}
 	err = shell.Start()
 	read.Close()
@@ -101,7 +103,7 @@ func (w *watchdog) await(ctx context.Context, probe func(context.Context) error)
 			}
 		case <-tick.C:
 			// Google's emulator lives on without its port, and Kafka takes a minute to die of it: kill them.
-			if saysPortTaken(w.room.logged()) {
+			if machine.SaysPortTaken(w.room.logged()) {
 				_, _ = w.pipe.WriteString("kill\n") // it may be gone by now
 				return w.giveUp(errors.New("it found its port taken"))
 			}
@@ -121,8 +123,8 @@ func (w *watchdog) await(ctx context.Context, probe func(context.Context) error)
 // giveUp stops the service and adds the end of its log to the error.
 func (w *watchdog) giveUp(err error) error {
 	err = fmt.Errorf("%w; its log ends with:\n%s", err, w.room.tail())
-	if saysPortTaken(w.room.logged()) {
-		err = fmt.Errorf("%w: %w", errPortTaken, err)
+	if machine.SaysPortTaken(w.room.logged()) {
+		err = fmt.Errorf("%w: %w", machine.ErrPortTaken, err)
 	}
 	return errors.Join(err, w.stop())
 }

@@ -15,6 +15,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/framework/devstack/internal/machine"
 )
 
 const (
@@ -39,7 +41,7 @@ func shell(script string) step { return step{"TERM", []string{"/bin/sh", "-c", s
 
 func run(t *testing.T, seconds int, steps ...step) *watchdog {
 	t.Helper()
-	r, err := newRoom(Postgres, nil)
+	r, err := newRoom(string(Postgres), nil)
 	require.NoError(t, err)
 	w, err := watchFor(r, seconds, steps...)
 	require.NoError(t, err)
@@ -99,12 +101,12 @@ func TestWatchdog(t *testing.T) {
 		err := w.await(t.Context(), logs(w, "never"))
 		assert.ErrorContains(t, err, "exit status 3")
 		assert.ErrorContains(t, err, "cannot")
-		assert.NotErrorIs(t, err, errPortTaken)
+		assert.NotErrorIs(t, err, machine.ErrPortTaken)
 	})
 	t.Run("kills at once what found its port taken", func(t *testing.T) {
 		scratch(t)
 		w := run(t, 300, shell("trap '' TERM; echo java.net.BindException: Address already in use; while :; do sleep 0.02; done"))
-		assert.ErrorIs(t, w.await(t.Context(), logs(w, "never")), errPortTaken)
+		assert.ErrorIs(t, w.await(t.Context(), logs(w, "never")), machine.ErrPortTaken)
 	})
 	t.Run("survives signals", func(t *testing.T) {
 		dir := scratch(t)

@@ -1,4 +1,4 @@
-package devstack
+package machine
 
 import (
 	"fmt"
@@ -8,15 +8,15 @@ import (
 	"strconv"
 )
 
-// account is the user that a service runs as instead of root. A nil account is the current user.
-type account struct {
-	name     string
-	uid, gid uint32
+// Account is the user that a service runs as instead of root. A nil account is the current user.
+type Account struct {
+	Name     string
+	UID, GID uint32
 }
 
-// unprivileged returns whom to run a service as that refuses to run as root: "postgres", else "nobody"; nil when the
+// Unprivileged returns whom to run a service as that refuses to run as root: "postgres", else "nobody"; nil when the
 // current user will do.
-func unprivileged() (*account, error) {
+func Unprivileged() (*Account, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil
 	}
@@ -28,41 +28,41 @@ func unprivileged() (*account, error) {
 		uid, uidErr := strconv.ParseUint(found.Uid, 10, 32)
 		gid, gidErr := strconv.ParseUint(found.Gid, 10, 32)
 		if uidErr == nil && gidErr == nil && uid != 0 {
-			return &account{name: name, uid: uint32(uid), gid: uint32(gid)}, nil
+			return &Account{Name: name, UID: uint32(uid), GID: uint32(gid)}, nil
 		}
 	}
 	return nil, fmt.Errorf("root cannot run PostgreSQL, and there is neither a user %q nor %q to run it as", "postgres", "nobody")
 }
 
-// own gives the files to the account.
-func (a *account) own(paths ...string) error {
+// Own gives the files to the account.
+func (a *Account) Own(paths ...string) error {
 	if a == nil {
 		return nil
 	}
 	for _, path := range paths {
-		if err := os.Chown(path, int(a.uid), int(a.gid)); err != nil {
+		if err := os.Chown(path, int(a.UID), int(a.GID)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// tempDir is a temporary directory that the account can create and remove folders in.
-func (a *account) tempDir() (string, error) {
+// TempDir is a temporary directory that the account can create and remove folders in.
+func (a *Account) TempDir() (string, error) {
 	if a == nil {
 		return os.TempDir(), nil
 	}
 	for _, dir := range []string{os.TempDir(), "/tmp", "/var/tmp"} {
-		if info, err := os.Stat(dir); err == nil && info.Mode().Perm()&0o003 == 0o003 && a.reaches(dir) {
+		if info, err := os.Stat(dir); err == nil && info.Mode().Perm()&0o003 == 0o003 && a.Reaches(dir) {
 			return dir, nil
 		}
 	}
-	return "", fmt.Errorf("user %s can write neither to %s nor to /tmp or /var/tmp", a.name, os.TempDir())
+	return "", fmt.Errorf("user %s can write neither to %s nor to /tmp or /var/tmp", a.Name, os.TempDir())
 }
 
-// reaches reports whether everyone may enter each directory on the path and read what it names. It is asked of other
+// Reaches reports whether everyone may enter each directory on the path and read what it names. It is asked of other
 // people's files only, so owner and group do not matter.
-func (a *account) reaches(path string) bool {
+func (a *Account) Reaches(path string) bool {
 	if a == nil {
 		return true
 	}

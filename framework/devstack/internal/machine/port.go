@@ -1,4 +1,4 @@
-package devstack
+package machine
 
 import (
 	"context"
@@ -9,12 +9,12 @@ import (
 	"strings"
 )
 
-// errPortTaken is wrapped by the error of a service that could not bind its port: another process was quicker.
-var errPortTaken = errors.New("the port was taken by another process")
+// ErrPortTaken is wrapped by the error of a service that could not bind its port: another process was quicker.
+var ErrPortTaken = errors.New("the port was taken by another process")
 
-// freePort returns a TCP port that was free on 127.0.0.1 a moment ago. Nothing reserves it, so whoever starts a service
-// on it retries on errPortTaken.
-func freePort() (int, error) {
+// FreePort returns a TCP port that was free on 127.0.0.1 a moment ago. Nothing reserves it, so whoever starts a service
+// on it retries on ErrPortTaken.
+func FreePort() (int, error) {
 	listener, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp4", "127.0.0.1:0")
 	if err != nil {
 		return 0, err
@@ -22,9 +22,9 @@ func freePort() (int, error) {
 	return listener.Addr().(*net.TCPAddr).Port, listener.Close()
 }
 
-// quietPort returns a free port below those that systems give to connections. A server that will be down for a while needs
+// QuietPort returns a free port below those that systems give to connections. A server that will be down for a while needs
 // one: otherwise a connection may take its port meanwhile, or a client that tries to reach it may connect to itself.
-func quietPort() (int, error) {
+func QuietPort() (int, error) {
 	const first, last = 15_000, 32_000
 	var err error
 	for range 100 {
@@ -38,8 +38,8 @@ func quietPort() (int, error) {
 	return 0, err
 }
 
-// saysPortTaken recognizes EADDRINUSE in a service's log; PostgreSQL and the JVM both print the C library's text,
+// SaysPortTaken recognizes EADDRINUSE in a service's log; PostgreSQL and the JVM both print the C library's text,
 // which is English because the watchdog sets LC_ALL=C.
-func saysPortTaken(log string) bool {
+func SaysPortTaken(log string) bool {
 	return strings.Contains(strings.ToLower(log), "address already in use")
 }
