@@ -68,6 +68,7 @@ type entry struct {
 	since time.Time // when the state began
 
 	gone     bool      // the provider does not name it any more
+	left     bool      // its relay was told to end because it was gone
 	hinted   bool      // something may have been committed
 	next     time.Time // when it is asked unless there is a hint
 	asked    time.Time // when it was last asked
@@ -193,6 +194,9 @@ func (c *core) looked(now time.Time, db Database, p probe) {
 func (c *core) ended(now time.Time, db Database, err error) {
 	e := c.entries[db]
 	c.to(e, now, idle)
+	if e.gone || e.left { // a start that was cut short is no failure
+		err, e.left = nil, false
+	}
 	switch {
 	case err != nil:
 		e.starts++
@@ -320,6 +324,7 @@ func (c *core) steps(now time.Time) (actions []action, wait time.Duration) {
 		}
 		waits--
 		c.to(e, now, stopping)
+		e.left = e.gone
 		actions = append(actions, action{stop, e.db})
 	}
 	return actions, max(wait, time.Millisecond)

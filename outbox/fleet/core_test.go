@@ -257,6 +257,37 @@ func TestStartsThatFailBackOff(t *testing.T) {
 	assert.Zero(t, w.work[db])
 }
 
+// TestLeavingIsNoFailure: the start of a relay that was cut short, because its database left the fleet, counted as one that had hung.
+func TestLeavingIsNoFailure(t *testing.T) {
+	t.Parallel()
+	w := newWorld(1, 40)
+	db := w.all[0]
+	w.write(db, 1)
+	e := w.core.entries[db]
+	for e.state != active {
+		w.step()
+	}
+	w.core.set(w.now, nil)
+	actions, _ := w.core.steps(w.now)
+	require.Equal(t, []action{{stop, db}}, actions)
+	w.core.set(w.now, w.all) // it comes back before its relay has ended
+	w.core.ended(w.now, db, errBroken)
+	n, err := e.failing()
+	require.NoError(t, err)
+	require.Zero(t, n)
+	require.False(t, w.now.Before(e.next), "it is asked at once")
+	delete(w.relays, db)
+	w.write(db, 1)
+
+	for e.state != active {
+		w.step()
+	}
+	w.core.ended(w.now, db, errBroken)
+	n, err = e.failing()
+	require.Equal(t, errBroken, err, "a start that fails by itself counts")
+	require.Equal(t, 1, n)
+}
+
 // Without a watch each database is asked by itself.
 func TestWithoutAWatchEachIsAsked(t *testing.T) {
 	t.Parallel()

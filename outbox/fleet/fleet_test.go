@@ -147,6 +147,35 @@ func TestFleetTellsOnceOfARelayThatDoesNotStart(t *testing.T) {
 	eventually(t, "the end of the failures is told", func() bool { return log.count("all right again") == 1 })
 }
 
+// TestFleetDoesNotWarnOfWhatLeaves: a database that left the fleet while its relay started was told of as one whose relay does not start.
+func TestFleetDoesNotWarnOfWhatLeaves(t *testing.T) {
+	t.Parallel()
+	all := databases(t, 2)
+	leaving, staying := all[0], all[1]
+	locking, err := pgx.Connect(t.Context(), leaving.DSN)
+	require.NoError(t, err)
+	defer locking.Close(context.WithoutCancel(t.Context()))
+	_, err = locking.Exec(t.Context(), `begin; lock table millrace.migration in access exclusive mode`)
+	require.NoError(t, err)
+	var left atomic.Bool
+	b, log := newBroker(), &told{Handler: slog.NewTextHandler(t.Output(), nil), seen: map[string]int{}}
+	f, _ := run(t, func(context.Context) ([]fleet.Database, error) {
+		if left.Load() {
+			return []fleet.Database{staying}, nil
+		}
+		return all, nil
+	}, b, fleet.Config{Refresh: 100e6, Relay: outbox.RelayConfig{Logger: slog.New(log)}})
+	write(t, leaving, "k", "held")
+	eventually(t, "the start", func() bool {
+		return slices.ContainsFunc(f.Status(), func(s fleet.Status) bool { return s.Name == leaving.Name && s.State == "active" })
+	})
+	left.Store(true)
+	eventually(t, "its end", func() bool { return len(f.Status()) == 1 })
+	write(t, staying, "k", "event")
+	eventually(t, "the event of the one that stays", func() bool { return b.has("event") })
+	assert.Zero(t, log.count("does not start"))
+}
+
 // TestFleetCountsStartsThatHang: a relay whose start waited for a lock until its turn ended was started again at once, for ever, and was
 // in nobody's way but that of the databases that waited. It has failed, is tried less and less often, and starts when it can.
 func TestFleetCountsStartsThatHang(t *testing.T) {

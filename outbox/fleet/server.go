@@ -199,7 +199,9 @@ func (s *server) do(ctx context.Context, a action) {
 
 // tell logs the first failure of a database, and when there is none any more.
 func (s *server) tell(db Database) {
-	switch failures, err := s.core.entries[db].failing(); {
+	e := s.core.entries[db]
+	switch failures, err := e.failing(); {
+	case e.gone: // it is no database of the fleet any more
 	case errors.Is(err, context.Canceled): // the fleet ends
 	case failures > 0 && !s.told[db]:
 		s.told[db] = true
