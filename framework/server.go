@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -18,7 +19,8 @@ import (
 type Server struct {
 	// ReadHeaderTimeout is how long a request's header may take. Default: 10 s.
 	ReadHeaderTimeout time.Duration
-	// ReadTimeout is how long a request may take to arrive, header and body. It does not bound its handler. Default: 1 min.
+	// ReadTimeout is how long a request may take to arrive, header and body. It does not bound its handler. A handler whose clients send
+	// for longer switches it off for its request: http.NewResponseController(w).SetReadDeadline(time.Time{}). Default: 1 min.
 	ReadTimeout time.Duration
 	// WriteTimeout is how long a request may take from the end of its header to the end of its answer: its handler's time counts. The
 	// console's live pages and push requests are exempt. A handler that streams sets its own limit, by http.ResponseController.
@@ -132,35 +134,41 @@ type certificate struct {
 	files ServerTLS
 	log   *slog.Logger
 
-	mu    sync.Mutex
-	pair  tls.Certificate
+	pair atomic.Pointer[tls.Certificate]
+
+	mu    sync.Mutex // held by the handshake that reads the files
 	since time.Time
 	told  string // the error that was logged last
 }
 
 // get implements tls.Config.GetCertificate. While the files are wrong, as those that are being replaced may be, the server keeps
-// the certificate that it has.
+// the certificate that it has. While one handshake reads the files, which may take as long as their file system hangs, the others use
+// that certificate, too.
 func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if time.Since(c.since) > certificateAge {
-		told := ""
-		if err := c.read(); err != nil {
-			if told = err.Error(); told != c.told {
-				c.log.Warn("the server's certificate cannot be read again: it keeps the one that it has", "file", c.files.CertFile, "error", err)
-			}
+	if c.mu.TryLock() {
+		defer c.mu.Unlock()
+		if time.Since(c.since) > certificateAge {
+			c.readAgain()
 		}
-		c.told = told
 	}
-	pair := c.pair
-	return &pair, nil
+	return c.pair.Load(), nil
+}
+
+func (c *certificate) readAgain() {
+	told := ""
+	if err := c.read(); err != nil {
+		if told = err.Error(); told != c.told {
+			c.log.Warn("the server's certificate cannot be read again: it keeps the one that it has", "file", c.files.CertFile, "error", err)
+		}
+	}
+	c.told = told
 }
 
 func (c *certificate) read() error {
 	c.since = time.Now()
 	pair, err := tls.LoadX509KeyPair(c.files.CertFile, c.files.KeyFile)
 	if err == nil {
-		c.pair = pair
+		c.pair.Store(&pair)
 	}
 	return err
 }

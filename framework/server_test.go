@@ -18,6 +18,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -88,6 +89,63 @@ func TestServerTLS(t *testing.T) {
 		w.eventually("the new certificate", func() bool { return number(address) == 2 })
 	}
 	stop()
+}
+
+// TestServerTLSWhoseFilesHang: a file system that hung while a handshake read the certificate held up all other handshakes.
+func TestServerTLSWhoseFilesHang(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "memory")
+	folder := t.TempDir()
+	files := framework.ServerTLS{CertFile: filepath.Join(folder, "tls.crt"), KeyFile: filepath.Join(folder, "tls.key")}
+	cert, key := issued(t, 1)
+	require.NoError(t, os.WriteFile(files.CertFile, cert, 0o600))
+	require.NoError(t, os.WriteFile(files.KeyFile, key, 0o600))
+	cfg := w.config()
+	cfg.HTTP.TLS = files
+	svc := w.service(cfg)
+	w.start(svc)
+	trusted := x509.NewCertPool()
+	require.True(t, trusted.AppendCertsFromPEM(cert))
+	handshake := func() error {
+		ctx, cancel := context.WithTimeout(t.Context(), wait)
+		defer cancel()
+		conn, err := (&tls.Dialer{Config: &tls.Config{RootCAs: trusted}}).DialContext(ctx, "tcp", svc.Address())
+		if err != nil {
+			return err
+		}
+		return conn.Close()
+	}
+	require.NoError(t, handshake())
+
+	pipe := filepath.Join(folder, "pipe") // which blocks its reader until somebody writes
+	require.NoError(t, syscall.Mkfifo(pipe, 0o600))
+	require.NoError(t, os.Rename(pipe, files.CertFile))
+	hung, opened := make(chan error, 1), make(chan struct{})
+	go func() {
+		for {
+			err := handshake() // until one reads the files again
+			select {
+			case <-opened:
+				hung <- err
+				return
+			default:
+			}
+			if err != nil {
+				hung <- err
+				_, _ = os.ReadFile(files.CertFile) // so that the test does not wait for a handshake that never reads
+				return
+			}
+			time.Sleep(50 * time.Millisecond) // the files are read once a second
+		}
+	}()
+	writer, err := os.OpenFile(files.CertFile, os.O_WRONLY, 0) // returns when a handshake has opened it
+	require.NoError(t, err)
+	close(opened)
+	for range 3 {
+		assert.NoError(t, handshake(), "the others go on")
+	}
+	require.NoError(t, writer.Close()) // an empty file is no certificate
+	assert.NoError(t, <-hung, "it gets the certificate that was there")
 }
 
 // dialed sends text to the server, and returns the connection.
