@@ -72,6 +72,13 @@ func (s *Service) newAdmin(ctx context.Context) (a *admin, err error) {
 	if a.server, err = s.cfg.Admin.server("Admin", "admin", s.log); err != nil {
 		return a, err
 	}
+	a.mux.HandleFunc("GET "+catalogPath, s.serveCatalog)
+	if s.bare {
+		a.mux.HandleFunc(consolePath+"/", func(w http.ResponseWriter, _ *http.Request) {
+			http.Error(w, "the console shows what is in the database: "+ErrNoPostgres.Error(), http.StatusNotImplemented)
+		})
+		return a, nil
+	}
 	own := s.pool.Config()
 	own.MaxConns, own.MinConns, own.MinIdleConns = consoleConnections, 0, 0
 	if a.pool, err = pgxpool.NewWithConfig(context.WithoutCancel(ctx), own); err != nil { // which connects when it is asked
@@ -85,7 +92,6 @@ func (s *Service) newAdmin(ctx context.Context) (a *admin, err error) {
 		return a, err
 	}
 	a.mux.Handle(consolePath+"/", a.console)
-	a.mux.HandleFunc("GET "+catalogPath, s.serveCatalog)
 	a.mux.Handle("GET /{$}", http.RedirectHandler(consolePath+"/", http.StatusSeeOther))
 	return a, nil
 }

@@ -47,7 +47,8 @@ type Config struct {
 	// Migration takes a fleet from Broker to another one.
 	Migration Migration
 
-	// Postgres is the database that the handlers write to, with Millrace's tables.
+	// Postgres is the database that the handlers write to, with Millrace's tables. Only a service on Kafka with transactional delivery can
+	// do without: see WithoutPostgres.
 	Postgres Postgres
 
 	// HTTP configures the HTTP server. It serves /healthz, /readyz, /metrics (unless Admin does) and what is added to
@@ -99,6 +100,9 @@ type Config struct {
 
 	loaded *loaded // for the drivers' sections; nil for one that was made in Go
 }
+
+// defaultSchema is Postgres.Schema where that is empty.
+const defaultSchema = "millrace"
 
 // Postgres names a database.
 type Postgres struct {
@@ -219,7 +223,7 @@ type Telemetry struct {
 // Claim.Config, Effects.Config and IdempotencyKeys.Config stay as they are: these parts have defaults of their own.
 func (c Config) WithDefaults() Config {
 	c.Postgres.DSN = cmp.Or(c.Postgres.DSN, os.Getenv("DATABASE_URL"))
-	c.Postgres.Schema = cmp.Or(c.Postgres.Schema, "millrace")
+	c.Postgres.Schema = cmp.Or(c.Postgres.Schema, defaultSchema)
 	c.HTTP.Address = cmp.Or(c.HTTP.Address, "127.0.0.1:8080")
 	c.HTTP.Server, c.Admin.Server = c.HTTP.WithDefaults(), c.Admin.WithDefaults()
 	c.Migration = c.Migration.WithDefaults()
@@ -248,7 +252,9 @@ func (c Config) Validate() error {
 		wrong("Migration.To", "%q beside Config.Fleet: want none, because a fleet's relays take no part in a migration; the services of the databases relay until it has ended", c.Migration.To)
 	}
 	connections := math.MaxInt32 // more than a handler could need
-	if parsed, err := pgdsn.Parse(c.Postgres.DSN); err != nil {
+	if c.WithoutPostgres() {
+		errs = append(errs, c.refuseTables())
+	} else if parsed, err := pgdsn.Parse(c.Postgres.DSN); err != nil {
 		wrong("Postgres.DSN", "%w", err)
 	} else if c.Postgres.MaxConnections >= 0 {
 		connections = int(c.Postgres.connections(parsed))

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
 
 	"go.yaml.in/yaml/v4"
 
@@ -20,6 +21,7 @@ func (c Config) YAML() ([]byte, error) {
 
 func (c Config) node() *yaml.Node {
 	c = c.WithDefaults()
+	without := c.WithoutPostgres()
 	c.Admin.Console.Config = c.Admin.Console.WithDefaults()
 	c.Outbox.RelayConfig = c.Outbox.WithDefaults()
 	c.Fleet.Config = c.Fleet.WithDefaults()
@@ -30,6 +32,9 @@ func (c Config) node() *yaml.Node {
 		c.Postgres.MaxConnections = c.Postgres.connections(parsed)
 	}
 	node := settings.Node(c)
+	if without {
+		node = c.withoutTables(node)
+	}
 	for _, d := range c.Drivers {
 		if d.Name == c.Broker {
 			s, _, _ := c.section(d)
@@ -37,6 +42,23 @@ func (c Config) node() *yaml.Node {
 		}
 	}
 	return node
+}
+
+// withoutTables leaves out what has no meaning without a database.
+func (c Config) withoutTables(node *yaml.Node) *yaml.Node {
+	kept := *node
+	kept.Content = nil
+	for pair := range slices.Chunk(node.Content, 2) {
+		switch key := pair[0].Value; {
+		case slices.Contains(tableSections, key):
+		case key == "claim":
+			attempts := struct{ MaxAttempts int }{c.Claim.MaxAttempts}
+			kept.Content = append(kept.Content, pair[0], settings.Node(attempts))
+		default:
+			kept.Content = append(kept.Content, pair...)
+		}
+	}
+	return &kept
 }
 
 // MarshalJSON is YAML as JSON.

@@ -76,7 +76,7 @@ func bare(t *testing.T) {
 	t.Helper()
 	for _, entry := range os.Environ() {
 		name, _, _ := strings.Cut(entry, "=")
-		if strings.HasPrefix(name, "MILLRACE_") || strings.HasPrefix(name, "PUBSUB_") || name == "GOOGLE_CLOUD_PROJECT" || name == "DATABASE_URL" {
+		if strings.HasPrefix(name, "MILLRACE_") || strings.HasPrefix(name, "PUBSUB_") || name == "GOOGLE_CLOUD_PROJECT" || name == "DATABASE_URL" || strings.HasPrefix(name, "PG") {
 			t.Setenv(name, "")
 		}
 	}

@@ -32,6 +32,27 @@ func listen(ctx context.Context, field, address string) (net.Listener, error) {
 	return l, nil
 }
 
+// openDatabase connects to the database, in connecting, and sees to its tables. The pool is there to be closed also beside an error.
+func (s *Service) openDatabase(ctx, connecting context.Context) (err error) {
+	if s.bare {
+		s.log.InfoContext(ctx, "no PostgreSQL is named: handlers consume and publish in transactions of the broker alone", "broker", s.cfg.Broker)
+		s.pool, err = noDatabase()
+		return err
+	}
+	if s.pool, err = connect(connecting, s.cfg.Postgres); err != nil {
+		return err
+	}
+	if s.cfg.Postgres.Migrate {
+		if err := migrate(ctx, s.pool, s.cfg.Postgres.Schema); err != nil {
+			return err
+		}
+		again, cancel := context.WithTimeout(ctx, connectTimeout)
+		defer cancel()
+		connecting = again
+	}
+	return checkSchema(connecting, s.pool, s.cfg.Postgres.Schema)
+}
+
 func connect(ctx context.Context, cfg Postgres) (*pgxpool.Pool, error) {
 	parsed, err := pgdsn.Parse(cfg.DSN)
 	if err != nil {
@@ -49,7 +70,7 @@ func connect(ctx context.Context, cfg Postgres) (*pgxpool.Pool, error) {
 		err = fmt.Errorf("connect to PostgreSQL at %s:%d: %s, or change Config.Postgres.DSN (postgres.dsn): %w",
 			parsed.ConnConfig.Host, parsed.ConnConfig.Port, adviceOn(err), err)
 		if cfg.DSN == "" {
-			err = fmt.Errorf("%w\nNo DSN is set. %s", err, fromDev)
+			err = fmt.Errorf("%w\nNo DSN is set. %s\nOnly a service on Kafka with delivery: transactional can do without a database.", err, fromDev)
 		}
 		return nil, err
 	}

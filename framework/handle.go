@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	wmiddleware "github.com/ThreeDotsLabs/watermill/message/router/middleware"
@@ -102,22 +103,42 @@ func (s *Service) addMiddleware() {
 // guard runs a handler under the claim, or in the unit of a transport that settles messages by itself, in transactions
 // that a claim could not be part of.
 func (s *Service) guard(h message.HandlerFunc) message.HandlerFunc {
-	unit, unordered, ordered := middleware.Unit(h), s.claim.Middleware(h), message.HandlerFunc(nil)
+	unit, unordered, ordered := s.attempt(wmiddleware.Recoverer(middleware.Unit(h))), s.claim.Middleware(h), message.HandlerFunc(nil)
 	if s.ordered != nil {
 		ordered = s.ordered.Middleware(h)
 	}
 	return func(msg *message.Message) ([]*message.Message, error) {
 		switch {
 		case transport.UnitFrom(msg.Context()) != nil:
-			produced, err := unit(msg)
-			if claim.IsPermanent(err) {
-				transport.DeliveryFrom(msg.Context()).Reject(err)
-			}
-			return produced, err
+			return unit(msg)
 		case ordered != nil && s.isOrdered(message.HandlerNameFromCtx(msg.Context())):
 			return ordered(msg)
 		}
 		return unordered(msg)
+	}
+}
+
+// attempt makes a dead letter of a message in a unit that no retry helps: at once if its error is Permanent, and in a service without a
+// database after Claim.MaxAttempts, which the transport counts. With a database the error may be an outage of that.
+func (s *Service) attempt(h message.HandlerFunc) message.HandlerFunc {
+	most := s.cfg.Claim.WithDefaults().MaxAttempts
+	return func(msg *message.Message) ([]*message.Message, error) {
+		produced, err := h(msg)
+		delivery := transport.DeliveryFrom(msg.Context())
+		failures := transport.Failures(delivery) + 1
+		var later interface{ RetryAfter() time.Duration }
+		switch {
+		case err == nil:
+		case claim.IsPermanent(err):
+			delivery.Reject(err)
+		case errors.As(err, &later):
+			delivery.RetryAfter(max(later.RetryAfter(), time.Second))
+		case errors.Is(err, ErrNoPostgres): // no fault of the event
+			delivery.RetryAfter(time.Minute)
+		case s.bare && failures >= most && msg.Context().Err() == nil:
+			delivery.Reject(fmt.Errorf("its handler has failed %d times, the last time with: %w", failures, err))
+		}
+		return produced, err
 	}
 }
 
@@ -134,8 +155,10 @@ func (s *Service) isOrdered(name string) bool {
 // subscribe makes the subscriptions, so that nothing is missed that is published from now on, and hands the handlers to the
 // router, which starts them with Run.
 func (s *Service) subscribe() error {
-	if err := allot(int(s.pool.Config().MaxConns), s.cfg.Outbox.Relay == Inside, s.cfg.Claim.Group, s.handlers); err != nil {
-		return err
+	if !s.bare { // else the transport has a default
+		if err := allot(int(s.pool.Config().MaxConns), s.cfg.Outbox.Relay == Inside, s.cfg.Claim.Group, s.handlers); err != nil {
+			return err
+		}
 	}
 	handlers := make([]string, len(s.handlers))
 	for i, h := range s.handlers {
@@ -150,11 +173,9 @@ func (s *Service) subscribe() error {
 		if err != nil {
 			return errors.Join(fmt.Errorf("subscribe handler %q: %w", h.name, err), subscribing.Wait())
 		}
-		c, err := s.claimOf(h)
-		if err != nil {
-			return errors.Join(fmt.Errorf("claim of handler %q: %w", h.name, err), subscribing.Wait())
+		if err := s.addToRouter(h, sub); err != nil {
+			return errors.Join(err, subscribing.Wait())
 		}
-		s.router.AddConsumerHandler(h.name, h.topic, c.Subscriber(s.cfg.consumer(h.name), sub, claim.Within(h.concurrency)), c.Handler(s.cfg.consumer(h.name), h.fn))
 		if i, ok := sub.(message.SubscribeInitializer); ok {
 			subscribing.Go(func() error {
 				if err := i.SubscribeInitialize(h.topic); err != nil {
@@ -165,6 +186,20 @@ func (s *Service) subscribe() error {
 		}
 	}
 	return subscribing.Wait()
+}
+
+// addToRouter hands a handler to the router, with what retries its events from the claim's table if there is one.
+func (s *Service) addToRouter(h *handler, sub message.Subscriber) error {
+	if s.bare {
+		s.router.AddConsumerHandler(h.name, h.topic, sub, h.fn)
+		return nil
+	}
+	c, err := s.claimOf(h)
+	if err != nil {
+		return fmt.Errorf("claim of handler %q: %w", h.name, err)
+	}
+	s.router.AddConsumerHandler(h.name, h.topic, c.Subscriber(s.cfg.consumer(h.name), sub, claim.Within(h.concurrency)), c.Handler(s.cfg.consumer(h.name), h.fn))
+	return nil
 }
 
 // Attach puts the handlers on Router with subscribers of the caller's, in place of the transport's, for a test that delivers

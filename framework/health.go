@@ -205,7 +205,7 @@ const (
 // health answers the probes. It is safe for concurrent use.
 type health struct {
 	cfg       Health
-	pool      *pgxpool.Pool // of its own, lest it wait for a connection behind handlers
+	pool      *pgxpool.Pool // of its own, lest it wait for a connection behind handlers; nil: there is no database
 	schema    string
 	transport transport.Transport
 	stopping  <-chan struct{} // closed when the service takes nothing more
@@ -220,18 +220,27 @@ type health struct {
 	logged        map[string]string // by check: the cause that was logged last
 }
 
-// newHealth returns what checks the database that pool has connections to.
-func newHealth(cfg Health, pool *pgxpool.Pool, schema string, t transport.Transport, stopping <-chan struct{}, paused func() []claim.Pause, log *slog.Logger) (*health, error) {
-	own := pool.Config()
+// newHealth returns what checks the service's database and its broker. Without a database the broker is required: there is no outbox
+// that would keep what requests publish.
+func (s *Service) newHealth() (h *health, err error) {
+	h = &health{cfg: s.cfg.Health, schema: s.cfg.Postgres.Schema, transport: s.transport, stopping: s.stopping, paused: s.paused, log: s.log, logged: map[string]string{}}
+	if s.bare {
+		h.cfg.Require = append(slices.Clone(h.cfg.Require), checkBroker)
+		return h, nil
+	}
+	own := s.pool.Config()
 	own.MaxConns, own.MinConns, own.MinIdleConns = 1, 0, 0
-	p, err := pgxpool.NewWithConfig(context.Background(), own) // which connects when it is asked
-	if err != nil {
+	if h.pool, err = pgxpool.NewWithConfig(context.Background(), own); err != nil { // which connects when it is asked
 		return nil, fmt.Errorf("make the pool of the health checks: %w", err)
 	}
-	return &health{cfg: cfg, pool: p, schema: schema, transport: t, stopping: stopping, paused: paused, log: log, logged: map[string]string{}}, nil
+	return h, nil
 }
 
-func (h *health) close() { h.pool.Close() }
+func (h *health) close() {
+	if h.pool != nil {
+		h.pool.Close()
+	}
+}
 
 // register adds the probes' paths, whose answers have so much detail.
 func (h *health) register(mux *routes, d detail) {
@@ -292,7 +301,10 @@ func (h *health) check(ctx context.Context) verdict {
 		}
 	})
 	knocking.Go(func() { h.knock(ctx) })
-	checks := h.database(ctx)
+	var checks []check
+	if h.pool != nil {
+		checks = h.database(ctx)
+	}
 	knocking.Wait()
 	if h.stops() { // which made the checks fail
 		return h.last

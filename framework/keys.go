@@ -3,6 +3,7 @@ package framework
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"net/http"
 
 	"github.com/millrace-go/millrace/middleware/idempotencykey"
@@ -30,6 +31,9 @@ func (k IdempotencyKeys) of(name string, scope func(*http.Request) (string, erro
 // the settings; a route that needs others has keys of its own, by idempotencykey.New. Run keeps the table. Call Keys
 // before Run, once for each scope.
 func (s *Service) Keys(scope func(*http.Request) (string, error)) (*idempotencykey.Keys, error) {
+	if s.bare {
+		return nil, fmt.Errorf("idempotency keys: %w", ErrNoPostgres)
+	}
 	cfg := s.cfg.IdempotencyKeys.of(s.cfg.Service, scope)
 	cfg.Schema = s.cfg.Postgres.Schema
 	cfg.Logger = cmp.Or(cfg.Logger, s.log)

@@ -18,6 +18,8 @@ func TestMain(m *testing.M) {
 		os.Exit(role.Play(playDeployed))
 	case migrating:
 		os.Exit(role.Play(playMigrating))
+	case copying:
+		os.Exit(role.Play(playCopying))
 	case rolled:
 		os.Exit(role.Play(playRolled))
 	}

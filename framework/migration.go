@@ -86,6 +86,9 @@ func (c Config) OpenTransport(ctx context.Context, pool *pgxpool.Pool, env trans
 	if err != nil {
 		return nil, err
 	}
+	if c.WithoutPostgres() {
+		return b.From, nil
+	}
 	if b.To == nil {
 		if err := c.admitted(ctx, pool); err != nil {
 			return nil, errors.Join(err, b.From.Close())

@@ -98,15 +98,7 @@ func (s *Service) run(ctx context.Context) error {
 		<-subscribed            // which that has ended
 		return nil
 	}
-	forwarding, err := s.forwarding()
-	if err != nil {
-		return err
-	}
-	scheduler, err := s.scheduler()
-	if err != nil {
-		return err
-	}
-	expiring, err := s.expiring()
+	lasting, ending, err := s.background()
 	if err != nil {
 		return err
 	}
@@ -114,23 +106,16 @@ func (s *Service) run(ctx context.Context) error {
 	keeping, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	parts, over := errgroup.WithContext(ctx) // over ends with ctx, and when a part fails
-	parts.Go(func() error { return s.claim.Run(keeping) })
-	if s.ordered != nil {
-		parts.Go(func() error { return s.ordered.Run(keeping) })
-	}
-	parts.Go(func() error { return s.effects.Run(keeping) })
-	if s.keys != nil {
-		parts.Go(func() error { return s.keys.Run(keeping) })
-	}
-	for _, run := range forwarding {
+	for _, run := range lasting {
 		parts.Go(func() error { return run(keeping) })
 	}
-	parts.Go(func() error { return scheduler.Run(over) })
-	parts.Go(func() error { return expiring(over) })
+	for _, run := range ending {
+		parts.Go(func() error { return run(over) })
+	}
 	routed := make(chan struct{})
 	parts.Go(func() error {
 		defer close(routed)
-		return s.route(keeping)
+		return s.runRouter(keeping)
 	})
 
 	s.server.BaseContext = func(net.Listener) context.Context { return withService(keeping, s) }
@@ -171,8 +156,8 @@ func (s *Service) run(ctx context.Context) error {
 	return err
 }
 
-// route runs the router until it is closed.
-func (s *Service) route(ctx context.Context) error {
+// runRouter runs the router until it is closed.
+func (s *Service) runRouter(ctx context.Context) error {
 	err := s.router.Run(ctx)
 	select {
 	case <-s.stopping: // it complains at most that its subscribers are closed
@@ -180,6 +165,30 @@ func (s *Service) route(ctx context.Context) error {
 	default:
 		return cmp.Or(err, errors.New("the router has stopped by itself: its subscribers have ended"))
 	}
+}
+
+// background returns what works on the database beside handlers and requests: what they need until they are done, and what ends at once.
+func (s *Service) background() (lasting, ending []func(context.Context) error, err error) {
+	if s.bare {
+		return nil, nil, nil
+	}
+	lasting, err = s.forwarding()
+	if err != nil {
+		return nil, nil, err
+	}
+	lasting = append(lasting, s.claim.Run, s.effects.Run)
+	if s.ordered != nil {
+		lasting = append(lasting, s.ordered.Run)
+	}
+	if s.keys != nil {
+		lasting = append(lasting, s.keys.Run)
+	}
+	scheduler, err := s.scheduler()
+	if err != nil {
+		return nil, nil, err
+	}
+	expiring, err := s.expiring()
+	return lasting, []func(context.Context) error{scheduler.Run, expiring}, err
 }
 
 // forwarding returns what brings committed events to the broker: a relay, and what wakes the relays of other processes,

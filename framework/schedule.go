@@ -34,6 +34,9 @@ func Schedule[T any](s *Service, name, expression string, topic *TopicOf[T], fn 
 	if fn == nil {
 		return wrong(errors.New("the function is nil: want one that returns the key and the event of a time"))
 	}
+	if s.bare {
+		return wrong(ErrNoPostgres)
+	}
 	times := s.cfg.Schedules[name]
 	times.Expression = cmp.Or(times.Expression, expression)
 	added := schedule.Event{Name: name, Times: times, Topic: topic.name, Message: func(at time.Time) (*message.Message, error) {

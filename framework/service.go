@@ -36,8 +36,9 @@ type Service struct {
 	listener  net.Listener
 	mux       *routes
 	server    *http.Server
-	admin     *admin // nil: there is no server for operators
-	pool      *pgxpool.Pool
+	admin     *admin        // nil: there is no server for operators
+	bare      bool          // without a database
+	pool      *pgxpool.Pool // of a bare service: without connections
 	transport transport.Transport
 	router    *message.Router
 	outbox    *outbox.Publisher
@@ -88,7 +89,7 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 	if _, _, err := cfg.Settings(); err != nil {
 		return nil, err
 	}
-	s := &Service{cfg: cfg, log: newLogger(os.Stderr, cfg.Service, cfg.Log), mux: newRoutes(), running: make(chan struct{}), stopping: make(chan struct{})}
+	s := &Service{cfg: cfg, bare: cfg.WithoutPostgres(), log: newLogger(os.Stderr, cfg.Service, cfg.Log), mux: newRoutes(), running: make(chan struct{}), stopping: make(chan struct{})}
 	if err := s.assemble(ctx); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
@@ -108,24 +109,18 @@ func (s *Service) assemble(ctx context.Context) (err error) {
 	if s.server, err = s.cfg.HTTP.server("HTTP", "http", s.log); err != nil {
 		return err
 	}
-	if s.pool, err = connect(connecting, s.cfg.Postgres); err != nil {
+	if err = s.openDatabase(ctx, connecting); err != nil {
 		return err
 	}
-	if s.cfg.Postgres.Migrate {
-		if err = migrate(ctx, s.pool, s.cfg.Postgres.Schema); err != nil {
-			return err
-		}
+	if s.cfg.Postgres.Migrate { // which may have taken long
 		connecting, cancel = context.WithTimeout(ctx, connectTimeout)
 		defer cancel()
-	}
-	if err = checkSchema(connecting, s.pool, s.cfg.Postgres.Schema); err != nil {
-		return err
 	}
 	if s.transport, err = s.open(connecting); err != nil {
 		return err
 	}
 	s.mountPush()
-	if s.health, err = newHealth(s.cfg.Health, s.pool, s.cfg.Postgres.Schema, s.transport, s.stopping, s.paused, s.log); err != nil {
+	if s.health, err = s.newHealth(); err != nil {
 		return err
 	}
 	if s.cfg.Admin.Address != "" {
@@ -136,8 +131,12 @@ func (s *Service) assemble(ctx context.Context) (err error) {
 	if err = s.observe(); err != nil {
 		return err
 	}
+	encode := s.encode
+	if s.bare { // no relay would forward what is written in a transaction from elsewhere
+		encode = func(string, *message.Message) error { return ErrNoPostgres }
+	}
 	s.outbox, err = outbox.NewPublisher(outbox.PublisherConfig{
-		Schema: s.cfg.Postgres.Schema, Limits: s.transport.Features().Limits, MaxBacklog: s.cfg.Outbox.MaxBacklog, Encode: s.encode,
+		Schema: s.cfg.Postgres.Schema, Limits: s.transport.Features().Limits, MaxBacklog: s.cfg.Outbox.MaxBacklog, Encode: encode,
 		Propagator: s.telemetry.propagator,
 	})
 	if err != nil {
@@ -212,7 +211,8 @@ func (s *Service) AdminAddress() string {
 	return s.admin.listener.Addr().String()
 }
 
-// Pool is the pool of connections to the database. It is closed with the service.
+// Pool is the pool of connections to the database. It is closed with the service. Without a database (Config.WithoutPostgres) each use
+// of it returns ErrNoPostgres.
 func (s *Service) Pool() *pgxpool.Pool { return s.pool }
 
 // Transport is the connection to the broker. It is closed with the service.
@@ -224,7 +224,7 @@ func (s *Service) Transport() transport.Transport { return s.transport }
 func (s *Service) Router() *message.Router { return s.router }
 
 // Outbox returns the publisher that topics use. Use it to delay or cancel events, or to add metadata: see TopicOf.Message. It
-// publishes in the transaction of the message's context.
+// publishes in the transaction of the message's context. Without a database (Config.WithoutPostgres) it refuses all events.
 func (s *Service) Outbox() *outbox.Publisher { return s.outbox }
 
 // Claim returns the claim of the handlers that are not Ordered. The service has put it around every handler of Router. For

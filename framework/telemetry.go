@@ -108,11 +108,13 @@ func (p providers) close() error {
 
 // observe begins to report what is the service's own, and adds the paths that tell of it.
 func (s *Service) observe() error {
-	stop, err := observePool(s.telemetry.meter, s.pool)
-	if err != nil {
-		return fmt.Errorf("observe the pool: %w", err)
+	if !s.bare {
+		stop, err := observePool(s.telemetry.meter, s.pool)
+		if err != nil {
+			return fmt.Errorf("observe the pool: %w", err)
+		}
+		s.telemetry.flush = append(s.telemetry.flush, func(context.Context) error { stop(); return nil })
 	}
-	s.telemetry.flush = append(s.telemetry.flush, func(context.Context) error { stop(); return nil })
 	if s.cfg.Migration.To != "" {
 		stop, err := observeMigration(s.telemetry.meter, s.pool, s.cfg)
 		if err != nil {

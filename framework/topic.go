@@ -81,7 +81,8 @@ func (t *TopicOf[T]) Name() string { return t.name }
 // The key names what the event is about, usually the ID of the row that the transaction writes. Events of one key keep
 // their order. Events with an empty key have no order.
 //
-// With Kafka's transactional delivery the event is part of the Kafka transaction of the handler's message.
+// With Kafka's transactional delivery the event is part of the Kafka transaction of the handler's message. Without a database
+// (Config.WithoutPostgres) there is no other way: elsewhere the error wraps ErrNoPostgres.
 func (t *TopicOf[T]) Publish(ctx context.Context, key string, event T) error {
 	s := scopeOf(ctx).service
 	if s == nil {
@@ -92,6 +93,9 @@ func (t *TopicOf[T]) Publish(ctx context.Context, key string, event T) error {
 		return fmt.Errorf("publish to %s: %w", t.name, err)
 	}
 	if transport.UnitFrom(ctx) == nil {
+		if s.bare {
+			return fmt.Errorf("publish to %s: without the context of a message that is being handled: %w", t.name, ErrNoPostgres)
+		}
 		return s.outbox.Publish(t.name, msg)
 	}
 	if err := s.encodeTraced(t.name, msg); err != nil {

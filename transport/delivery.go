@@ -29,6 +29,15 @@ type Delivery interface {
 	Handled()
 }
 
+// Failures returns how many deliveries of the message have failed before this one. Those that only asked for a later one (RetryAfter)
+// are no failures where the transport can tell: its deliveries then have a method of this name.
+func Failures(d Delivery) int {
+	if counted, ok := d.(interface{ Failures() int }); ok {
+		return counted.Failures()
+	}
+	return max(d.Attempt()-1, 0)
+}
+
 type deliveryKey struct{}
 
 // WithDelivery returns a context that carries d. Transports call it.

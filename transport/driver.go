@@ -33,6 +33,14 @@ type Settings interface {
 	Open(ctx context.Context, env Environment) (Transport, error)
 }
 
+// UnitSettings is implemented by the settings of a broker that can commit what a handler publishes together with its message.
+type UnitSettings interface {
+	Settings
+
+	// Units tells whether the messages of these settings carry a Unit.
+	Units() bool
+}
+
 // Environment is what a transport shares with the rest of its service. Zero fields are the transport's own defaults.
 type Environment struct {
 	DrainTimeout   time.Duration

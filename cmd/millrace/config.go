@@ -84,6 +84,11 @@ func configPrint(a *cli.App, path string) error {
 	if err != nil {
 		return err
 	}
+	if cfg.WithoutPostgres() {
+		a.Say("# no database")
+		_, err = a.Stdout.Write(b)
+		return err
+	}
 	database, err := pgdsn.Parse(cfg.Postgres.DSN)
 	if err != nil {
 		return fmt.Errorf("postgres.dsn is %w", err)

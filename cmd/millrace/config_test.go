@@ -13,6 +13,8 @@ import (
 
 	"github.com/millrace-go/millrace/cmd/millrace/internal/cli"
 	"github.com/millrace-go/millrace/framework"
+	"github.com/millrace-go/millrace/framework/devstack"
+	"github.com/millrace-go/millrace/framework/devstack/devtest"
 )
 
 func TestConfigCheck(t *testing.T) {
@@ -80,6 +82,42 @@ func TestConfigPrint(t *testing.T) {
 
 	_, out, _ = configRun("print", configFile(t, "service: labour\nbroker: memory\npostgres: {dsn: 'host=db user=ada'}\n"))
 	assert.Contains(t, out, "# database ada at db:5432", "PostgreSQL's default is the user's")
+}
+
+// A service from Kafka to Kafka has no database, and none is printed. Commands that work on one say how to name it.
+func TestConfigWithoutPostgres(t *testing.T) {
+	for _, variable := range []string{"MILLRACE_POSTGRES_DSN", "DATABASE_URL", "PGHOST", "PGDATABASE", "PGSERVICE"} {
+		t.Setenv(variable, "")
+	}
+	brokers := strings.Join(devtest.Start(t, devstack.Kafka).KafkaBrokers(), ", ")
+	path := configFile(t, "service: quotes\nbroker: kafka\nkafka: {brokers: ["+brokers+"], delivery: transactional}\n")
+	code, out, _ := configRun("check", path)
+	assert.Equal(t, cli.ExitOK, code, out)
+	code, out, _ = configRun("print", path)
+	assert.Equal(t, cli.ExitOK, code)
+	assert.True(t, strings.HasPrefix(out, "# no database\nservice: quotes\n"), out)
+	assert.NotContains(t, out, "postgres:")
+	assert.NotContains(t, out, "outbox:")
+
+	out = says(t, cli.ExitOK, "doctor", "--config", path)
+	assert.Contains(t, out, "No problems found.")
+	assert.Contains(t, out, "The configuration names no database: only the broker was asked.")
+	topic := devtest.Topic(t)
+	out = says(t, cli.ExitFailed, "doctor", "--config", path, "--subscribe", "quotes.quote="+topic)
+	assert.Contains(t, out, "broker: topic "+topic+" is missing\n")
+	away := configFile(t, "service: quotes\nbroker: kafka\nkafka: {brokers: [127.0.0.1:1], delivery: transactional}\n")
+	out = says(t, cli.ExitFailed, "doctor", "--config", away)
+	assert.Contains(t, out, "broker: kafka does not answer")
+	assert.Contains(t, out, "until then the service handles nothing")
+	for _, command := range [][]string{{"outbox", "status"}, {"dead", "list"}, {"migrate", "up"}, {"schedule", "list"}} {
+		out = says(t, cli.ExitUsage, append(command, "--config", path)...)
+		assert.Contains(t, out, path+" names no database", command)
+		assert.Contains(t, out, "name it by postgres.dsn there, or by --dsn", command)
+	}
+
+	code, out, _ = configRun("check", configFile(t, "service: quotes\nbroker: kafka\nkafka: {brokers: ["+brokers+"], delivery: transactional}\neffects: {max_conns: 2}\n"))
+	assert.Equal(t, cli.ExitFailed, code)
+	assert.Contains(t, out, "effects is set, which needs a database, and none is named: want postgres.dsn")
 }
 
 func TestConfigSchema(t *testing.T) {

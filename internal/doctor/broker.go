@@ -51,8 +51,12 @@ func (d *doctor) askBroker(ctx context.Context) {
 }
 
 func (d *doctor) down(err error) {
+	meanwhile := "events wait in the outbox, and none is lost"
+	if d.pool == nil {
+		meanwhile = "the service handles nothing"
+	}
 	d.find("broker", d.Broker.Name+" does not answer", err.Error(), "start it, or correct its address and credentials ("+d.Broker.How+"; in a configuration, the section "+d.Broker.Name+
-		"); until then events wait in the outbox, and none is lost")
+		"); until then "+meanwhile)
 }
 
 // subscribed concludes from what the broker tells about a topic, and about a consumer's Subscription if one is named.
@@ -61,7 +65,7 @@ func (d *doctor) subscribed(s Subscription, i transport.Inspection, relays int) 
 	case !i.Topic && s.Consumer == "" && relays == 0: // as before the first start of a service
 		d.note("broker", fmt.Sprintf("Topic %s does not exist yet, and no relay runs: the first one that publishes to it creates it, unless its configuration forbids it", s.Topic))
 	case !i.Topic:
-		d.find("broker", fmt.Sprintf("topic %s is missing", s.Topic), "nothing has created it yet, or it was deleted; its events wait in the outbox or are dead, and its consumers receive none",
+		d.find("broker", fmt.Sprintf("topic %s is missing", s.Topic), "nothing has created it yet, or it was deleted; events for it wait, or are dead, and its consumers receive none",
 			"start a relay or a consumer that may create it (create_missing in pubsub.resources or kafka.topics.missing), or create it yourself")
 	case s.Consumer == "":
 	case !i.Consumer:
@@ -69,8 +73,14 @@ func (d *doctor) subscribed(s Subscription, i transport.Inspection, relays int) 
 			"start the consumer, or create the subscription, and publish again what it missed")
 	default:
 		if i.Lag > d.Limits.Backlog {
-			d.find("broker", fmt.Sprintf("consumer %s is %d messages behind on topic %s", s.Consumer, i.Lag, s.Topic), "it does not run, fails, or is too slow",
-				"start it, or run more processes with more partitions; "+d.command("", "dead", "list", "--state", "all"))
+			remedy := "start it, or run more processes with more partitions"
+			if d.pool != nil {
+				remedy += "; " + d.command("", "dead", "list", "--state", "all")
+			}
+			d.find("broker", fmt.Sprintf("consumer %s is %d messages behind on topic %s", s.Consumer, i.Lag, s.Topic), "it does not run, fails, or is too slow", remedy)
+		}
+		if d.pool == nil { // nobody keeps records
+			return
 		}
 		if i.Retention > 0 {
 			d.checkWindow(i.Retention, fmt.Sprintf("topic %s, consumer %s", s.Topic, s.Consumer))

@@ -66,7 +66,7 @@ type Config struct {
 // doctor looks at everything, and collects what it finds.
 type doctor struct {
 	Config
-	pool  *pgxpool.Pool
+	pool  *pgxpool.Pool   // nil: there is no database
 	there map[string]bool // components whose tables fit this program
 	room  int             // the server's max_connections
 	found []Finding
@@ -81,10 +81,25 @@ func Examine(ctx context.Context, pool *pgxpool.Pool, cfg Config) ([]Finding, er
 	if err := d.examine(ctx); err != nil {
 		return nil, err
 	}
+	return d.conclude(ctx), nil
+}
+
+// ExamineBroker asks the broker alone, for a service that has no database.
+func ExamineBroker(ctx context.Context, cfg Config) []Finding {
+	if cfg.Progress == nil {
+		cfg.Progress = func(string) {}
+	}
+	d := &doctor{Config: cfg}
+	d.note("broker", "The configuration names no database: only the broker was asked. --subscribe names what to check there")
+	return d.conclude(ctx)
+}
+
+// conclude asks the broker, and returns what was found.
+func (d *doctor) conclude(ctx context.Context) []Finding {
 	if d.Broker.Open != nil {
 		d.askBroker(ctx)
 	}
-	return slices.DeleteFunc(d.found, func(f Finding) bool { return slices.Contains(cfg.Ignore, f.Check) }), nil
+	return slices.DeleteFunc(d.found, func(f Finding) bool { return slices.Contains(d.Ignore, f.Check) })
 }
 
 // checks in the order in which their findings are read.

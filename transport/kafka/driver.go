@@ -30,6 +30,9 @@ func (s *driverSettings) WithDefaults(env transport.Environment) transport.Setti
 
 func (s *driverSettings) Limits() transport.Limits { return s.Config.WithDefaults().limits() }
 
+// Units implements transport.UnitSettings.
+func (s *driverSettings) Units() bool { return s.Delivery == Transactional }
+
 // Validate reads the files that TLS names: what is wrong with them is better told before the service starts.
 func (s *driverSettings) Validate() error {
 	c, err := s.encrypted(s.Config)

@@ -115,6 +115,9 @@ func (a *App) Connect(ctx context.Context) (*pgxpool.Pool, error) {
 	if len(a.Fleet) > 0 && a.gathered == nil {
 		return nil, Misuse(fmt.Errorf("the configuration has a fleet of %s, and this command works on one: name it by --database", words.Count(len(a.Fleet), "database")))
 	}
+	if a.WithoutPostgres() {
+		return nil, Misuse(fmt.Errorf("%s names no database, as its service needs none on Kafka with transactional delivery, and this command works on one: name it by postgres.dsn there, or by --dsn", a.File))
+	}
 	dsn := cmp.Or(a.dsn, os.Getenv("MILLRACE_POSTGRES_DSN"), os.Getenv("DATABASE_URL"))
 	cfg, err := pgdsn.Parse(dsn)
 	if err != nil {

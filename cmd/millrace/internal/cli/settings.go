@@ -51,6 +51,11 @@ func (a *App) Resolve(c *cobra.Command) error {
 	return nil
 }
 
+// WithoutPostgres tells whether the configuration file is of a service that has no database, and no flag names one.
+func (a *App) WithoutPostgres() bool {
+	return a.File != "" && a.dsn == "" && a.Config != nil && a.Config.WithoutPostgres()
+}
+
 // Load reads the configuration, or makes one of the flags alone.
 func (a *App) Load() error {
 	environ := os.Environ()

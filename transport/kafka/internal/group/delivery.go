@@ -24,6 +24,7 @@ type delivery struct {
 	entry     *lane.Entry
 	message   *message.Message
 	attempt   int
+	failures  int           // before this one
 	number    int64         // of the subscription's deliveries
 	after     atomic.Int64  // nanoseconds; 0: nobody asked
 	unit      *produce.Unit // of transactional delivery
@@ -38,6 +39,9 @@ type delivery struct {
 
 // Attempt implements transport.Delivery.
 func (d *delivery) Attempt() int { return d.attempt }
+
+// Failures is what transport.Failures asks for.
+func (d *delivery) Failures() int { return d.failures }
 
 // RetryAfter implements transport.Delivery.
 func (d *delivery) RetryAfter(after time.Duration) { d.after.Store(int64(after)) }
@@ -71,7 +75,7 @@ func consumedOf(e *lane.Entry) *consumed {
 // newDelivery makes what a handler gets of an entry. It has its own payload, because the record may be delivered again.
 func (p *partitionConsumer) newDelivery(e *lane.Entry) *delivery {
 	record := consumedOf(e).record
-	d := &delivery{partition: p, entry: e, attempt: e.Attempts, record: record, message: wire.Unmarshal(record)}
+	d := &delivery{partition: p, entry: e, attempt: e.Attempts, failures: e.Failures, record: record, message: wire.Unmarshal(record)}
 	d.message.Payload = bytes.Clone(record.Value)
 	d.unidentified = wire.Identify(p.config.EventID, d.message, wire.PlaceOf(record))
 	d.Context.Context, d.span = process(p.messages, p.tracing, record, d.message, d.attempt)
