@@ -125,7 +125,9 @@ func TestOutboxDecisionsArePure(t *testing.T) {
 	t.Parallel()
 	const internal = module + "outbox/internal/"
 	standard := []string{"cmp", "errors", "fmt", "hash/maphash", "maps", "slices", "time"}
-	for name, rooms := range map[string][]string{"gaps": nil, "relay": {internal + "gaps"}} {
+	for name, rooms := range map[string][]string{
+		"gaps": nil, "deferral": nil, "relay": {internal + "deferral", internal + "gaps"},
+	} {
 		imports := list(t, "-f", `{{join .Imports "\n"}}`, "./outbox/internal/"+name)
 		assert.Subset(t, append(rooms, standard...), imports, "outbox/internal/%s", name)
 	}

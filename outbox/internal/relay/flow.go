@@ -1,8 +1,10 @@
 package relay
 
 import (
-	"hash/maphash"
+	"slices"
 	"time"
+
+	"github.com/millrace-go/millrace/outbox/internal/deferral"
 )
 
 // A topic must not take from others what they need to get on. In each shard a topic has a share of the events in flight, a
@@ -18,8 +20,6 @@ const (
 	slow = 250 * time.Millisecond
 	// maxSingles is how many events a publisher without batches gets at once.
 	maxSingles = 100
-	// maxDeferredKeys is how many keys of a topic's deferred events are told apart; beyond it every key counts as one.
-	maxDeferredKeys = 1_000_000
 )
 
 // queue is a topic queue: what a shard holds of one topic. One batch of it is in flight at a time.
@@ -39,8 +39,7 @@ type queue struct {
 	bytes     int // of their payloads
 	unsaved   int // events that are in flight: being sent, or sent and not deleted
 	window    int // how many may be in flight
-	last      int64
-	deferred  deferral
+	deferred  deferral.Deferral
 	retried   bool      // the last batch was of failed events
 	wasSlow   bool      // the last batch was
 	slowSince time.Time // when the first one of slow batches was sent
@@ -88,7 +87,7 @@ func (q *queue) stuck(now time.Time) bool {
 
 // empty reports whether nothing is known of the topic that is worth keeping.
 func (q *queue) empty() bool {
-	return q.held == 0 && !q.busy() && len(q.failed) == 0 && q.unsaved == 0 && q.wait == 0 && !q.deferred.any
+	return q.held == 0 && !q.busy() && len(q.failed) == 0 && q.unsaved == 0 && q.wait == 0 && !q.deferred.Any()
 }
 
 // share is how many events of one topic may be in flight in a shard: half of all, so that others find room beside a topic
@@ -132,71 +131,43 @@ func (s *shard) room(q *queue, now time.Time) (n int, wait bool) {
 	return n, n <= 0 || 2*n < most && q.unsaved > 0
 }
 
-// deferral is the part of a topic's events that a shard leaves in the table because its quota is used up.
-type deferral struct {
-	any     bool
-	from    int64            // rows below it were taken
-	to      int64            // the highest number
-	keys    map[uint64]int64 // keys of deferred rows, with the first number of each
-	refused bool             // one was deferred by the read that is being taken
-	all     bool             // there are too many keys to tell them apart
+// admit reports whether the shard may hold a row that it does not hold yet. Otherwise the row is deferred.
+func (s *shard) admit(q *queue, r *Event, scanning bool) (held bool) {
+	s.changeDeferred(q, func() {
+		held = q.deferred.Admit(r.Seq, r.Key, q.held >= s.core.rules.quota(s.core), scanning)
+	})
+	return held
 }
 
-var seed = maphash.MakeSeed()
-
-// admit reports whether the shard may hold a row that it does not hold yet. Otherwise the row is deferred. A scan returns
-// the deferred rows again, in order.
-func (s *shard) admit(q *queue, r *Event, scanning bool) bool {
-	d := &q.deferred
-	if scanning && d.any && r.Seq >= d.from && q.held < s.core.rules.quota(s.core) {
-		d.from = r.Seq + 1
-	}
-	switch {
-	case d.any && r.Seq < d.from, q.held < s.core.rules.quota(s.core) && !d.any, r.Seq < q.last && !d.any:
-		q.last = max(q.last, r.Seq)
-		return true
-	case !d.any:
-		*d = deferral{any: true, from: r.Seq, keys: map[uint64]int64{}}
+// changeDeferred changes what the queue has deferred, and counts the topics that have deferred events.
+func (s *shard) changeDeferred(q *queue, change func()) {
+	before := q.deferred.Any()
+	change()
+	switch after := q.deferred.Any(); {
+	case after && !before:
 		s.deferring++
+	case before && !after:
+		s.deferring--
 	}
-	d.to, d.refused = max(d.to, r.Seq), true
-	if r.Key == "" || d.all {
-		return false
-	}
-	h := maphash.String(seed, r.Key)
-	if _, ok := d.keys[h]; !ok {
-		d.keys[h] = r.Seq
-	}
-	if len(d.keys) > maxDeferredKeys {
-		d.keys, d.all = nil, true
-	}
-	return false
 }
 
 // drained notes that the deferred events up to a number were read, or as many as were asked for.
 func (s *shard) drained(q *queue, r Request, rows []*Event) {
-	switch d := &q.deferred; {
-	case !d.any:
+	if !q.deferred.Any() {
 		return
-	case len(rows) >= r.DrainLimit && rows[len(rows)-1].Seq < d.to:
-		d.from = rows[len(rows)-1].Seq + 1
-	case r.From < d.to: // the rest is above what the reads know
-		d.from = max(d.from, r.From+1)
-	default:
-		*d = deferral{}
-		s.deferring--
 	}
+	last := int64(0)
+	if len(rows) >= r.DrainLimit {
+		last = rows[len(rows)-1].Seq
+	}
+	s.changeDeferred(q, func() { q.deferred.Drained(r.From, last) })
 	s.unstall()
 }
 
-// scanned ends the deferral of each topic of which a scan deferred no row. The scan has read every row.
+// scanned notes that a scan has read every row.
 func (s *shard) scanned() {
 	for _, q := range s.order {
-		if q.deferred.any && !q.deferred.refused {
-			q.deferred = deferral{}
-			s.deferring--
-		}
-		q.deferred.refused = false
+		s.changeDeferred(q, q.deferred.Scanned)
 	}
 	s.unstall()
 }
@@ -206,15 +177,8 @@ func (s *shard) waitsForDeferred(e *Event) bool {
 	if s.deferring == 0 {
 		return false
 	}
-	h := maphash.String(seed, e.Key)
-	for _, q := range s.order {
-		if d := &q.deferred; d.any && q != e.queue && d.from < e.Seq {
-			if first, ok := d.keys[h]; d.all || ok && first < e.Seq {
-				return true
-			}
-		}
-	}
-	return false
+	h := deferral.Hash(e.Key)
+	return slices.ContainsFunc(s.order, func(q *queue) bool { return q != e.queue && q.deferred.Precedes(h, e.Seq) })
 }
 
 // drain chooses the topic whose deferred events are read next.
@@ -223,7 +187,7 @@ func (s *shard) drain(now time.Time) *queue {
 		return nil
 	}
 	for _, q := range s.order {
-		if q.deferred.any && q.deferred.from <= s.gaps.From() && q.held <= s.core.rules.quota(s.core)/2 && !q.stuck(now) {
+		if q.deferred.Any() && q.deferred.From() <= s.gaps.From() && q.held <= s.core.rules.quota(s.core)/2 && !q.stuck(now) {
 			return q
 		}
 	}

@@ -117,14 +117,14 @@ func (s *shard) request(fetch []int64, drain *queue, now time.Time) Request {
 	} else {
 		q.List = s.gaps.List()
 		if drain != nil {
-			q.Drain, q.DrainFrom = drain.topic.name, drain.deferred.from
+			q.Drain, q.DrainFrom = drain.topic.name, drain.deferred.From()
 			q.DrainLimit = max(min(q.Limit, s.core.rules.quota(s.core)-drain.held), 1)
 		}
 	}
 	q.List = append(q.List, fetch...)
 	q.fetch = fetch
 	for _, o := range s.order {
-		if o.deferred.any || o.stuck(now) && len(o.ready) > 0 {
+		if o.deferred.Any() || o.stuck(now) && len(o.ready) > 0 {
 			q.Hide = append(q.Hide, o.topic.name)
 			q.Limit = max(q.Limit, batch) // their rows are small
 		}
@@ -273,7 +273,7 @@ func (c *Core) rescan(now time.Time) (at time.Time) {
 		s.rescanAt = now.Add(every)
 		q := RescanRequest{Ref: s.Ref, UpTo: s.gaps.From(), Limit: len(s.held) + c.cfg.BatchSize}
 		for _, o := range s.order {
-			if o.deferred.any {
+			if o.deferred.Any() {
 				q.Skip = append(q.Skip, o.topic.name)
 			}
 		}

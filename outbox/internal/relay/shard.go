@@ -131,7 +131,7 @@ func (s *shard) take(found []*Event, drained bool) (fresh []int64) {
 		}
 		q := s.queue(e.Topic)
 		if drained {
-			q.last = max(q.last, e.Seq)
+			q.deferred.Take(e.Seq)
 		} else if !s.admit(q, e, scanning) {
 			continue
 		}

@@ -36,11 +36,11 @@ func (c *Core) topicState(t *topic, now time.Time) TopicState {
 			continue
 		}
 		inFlight = inFlight || q.busy() || q.unsaved > 0
-		waiting = waiting || q.held > 0 || len(q.failed)+len(q.retries) > 0 || q.deferred.any
+		waiting = waiting || q.held > 0 || len(q.failed)+len(q.retries) > 0 || q.deferred.Any()
 		if q.until.After(now) {
 			next = earliest(next, q.until)
 		}
-		if q.slow(now) && (len(q.ready) > 0 || q.deferred.any) {
+		if q.slow(now) && (len(q.ready) > 0 || q.deferred.Any()) {
 			slowSince = earliest(slowSince, cmp.Or(q.slowSince, q.since))
 		}
 	}

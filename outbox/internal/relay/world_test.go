@@ -465,8 +465,8 @@ func (w *world) String() string {
 			fmt.Fprintf(&b, "  shard %d: held %d, unsaved %d, bare %d, woken %v, due %v, loaded %v, stopping %v, careful %d, blocked %v, aside %d, from %d, gaps %v, stalled %d, failing %d\n",
 				s.Shard, len(s.held), s.unsaved, s.bare, s.woken, s.due, s.loaded, !s.stopping.IsZero(), s.careful, s.blocked, len(s.aside), s.gaps.From(), s.gaps.List(), len(s.stalled), len(s.failing))
 			for _, q := range s.order {
-				fmt.Fprintf(&b, "    topic %s: ready %d, sending %d, failed %d, held %d, unsaved %d, window %d, last %d, deferred %+v, failures %d\n",
-					q.topic.name, len(q.ready), len(q.sending), len(q.failed), q.held, q.unsaved, q.window, q.last, q.deferred, q.topic.failures)
+				fmt.Fprintf(&b, "    topic %s: ready %d, sending %d, failed %d, held %d, unsaved %d, window %d, deferred %+v, failures %d\n",
+					q.topic.name, len(q.ready), len(q.sending), len(q.failed), q.held, q.unsaved, q.window, q.deferred, q.topic.failures)
 			}
 			for _, k := range s.keys {
 				fmt.Fprintf(&b, "    key %s: topic %s, pending %d, waiting %d, failing %v\n", k.name, k.queue.topic.name, k.pending, len(k.waiting), k.failing)

@@ -1,0 +1,91 @@
+// Package deferral decides which events of a topic a shard leaves in the table because its quota for the topic is used up. It does no
+// I/O, has no clock and starts no goroutine.
+package deferral
+
+import "hash/maphash"
+
+// maxKeys is how many keys of a topic's deferred events are told apart; beyond it every key counts as one.
+const maxKeys = 1_000_000
+
+var seed = maphash.MakeSeed()
+
+// Hash is what a Deferral remembers of a key.
+func Hash(key string) uint64 { return maphash.String(seed, key) }
+
+// Deferral is the part of a topic's events that a shard leaves in the table. Of the zero value there are none. One goroutine uses it.
+type Deferral struct {
+	any     bool
+	last    int64            // the highest number that was taken
+	from    int64            // rows below it were taken
+	to      int64            // the highest number that was deferred
+	keys    map[uint64]int64 // keys of deferred rows, with the first number of each
+	refused bool             // one was deferred by the scan under way
+	all     bool             // there are too many keys to tell them apart
+}
+
+// Any reports whether events are deferred.
+func (d *Deferral) Any() bool { return d.any }
+
+// From is the number from which on deferred events are read.
+func (d *Deferral) From() int64 { return d.from }
+
+// Admit reports whether the shard may hold a row that it does not hold yet. Otherwise the row is deferred. full says that the quota is
+// used up. A scan returns the deferred rows again, in order.
+func (d *Deferral) Admit(seq int64, key string, full, scanning bool) bool {
+	if scanning && d.any && seq >= d.from && !full {
+		d.from = seq + 1
+	}
+	if d.any && seq < d.from || !d.any && (!full || seq < d.last) {
+		d.Take(seq)
+		return true
+	}
+	if !d.any {
+		*d = Deferral{any: true, last: d.last, from: seq, keys: map[uint64]int64{}}
+	}
+	d.to, d.refused = max(d.to, seq), true
+	if key == "" || d.all {
+		return false
+	}
+	h := Hash(key)
+	if _, ok := d.keys[h]; !ok {
+		d.keys[h] = seq
+	}
+	if len(d.keys) > maxKeys {
+		d.keys, d.all = nil, true
+	}
+	return false
+}
+
+// Take notes that the shard holds a row, which a read of the deferred ones has returned.
+func (d *Deferral) Take(seq int64) { d.last = max(d.last, seq) }
+
+// Drained notes that the deferred rows up to a number were read. If there may be more of them, last is the number of the last one;
+// otherwise it is 0.
+func (d *Deferral) Drained(upTo, last int64) {
+	switch {
+	case !d.any:
+	case last > 0 && last < d.to:
+		d.from = last + 1
+	case upTo < d.to: // the rest is above what the reads know
+		d.from = max(d.from, upTo+1)
+	default:
+		*d = Deferral{last: d.last}
+	}
+}
+
+// Scanned ends the deferral if a scan, which has read every row, deferred none.
+func (d *Deferral) Scanned() {
+	if d.any && !d.refused {
+		*d = Deferral{last: d.last}
+	}
+	d.refused = false
+}
+
+// Precedes reports whether an event of the key with that hash may be deferred that has a lower number.
+func (d *Deferral) Precedes(hash uint64, seq int64) bool {
+	if !d.any || d.from >= seq {
+		return false
+	}
+	first, ok := d.keys[hash]
+	return d.all || ok && first < seq
+}
