@@ -34,11 +34,12 @@ import (
 
 // Config configures a Console. Only Databases is required.
 type Config struct {
-	// Databases are shown side by side. One or more, each with another name.
+	// Databases are shown side by side on the page at the root, and each on pages below its name. One or more, each with another name.
 	Databases []Database
 
 	// Authorize returns what whoever sent the request may do, and the name that the audit gets: without a name nobody may act. It is
-	// called for every request, by several goroutines at once. Default: Loopback(Look, ""), so that only requests from this machine
+	// called for every request, by several goroutines at once, and for the page of all databases with the path of each of them, so that it
+	// shows those that may be seen. Default: Loopback(Look, ""), so that only requests from this machine
 	// are answered, and nothing can be changed.
 	Authorize func(r *http.Request) (Rights, string)
 
@@ -210,9 +211,14 @@ func (c *Console) Close() {
 
 func (c *Console) routes() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) {
-		http.Redirect(w, r, c.cfg.Prefix+"/"+c.cfg.Databases[0].Name+"/", http.StatusSeeOther)
-	})
+	if len(c.cfg.Databases) > 1 {
+		mux.HandleFunc("GET /{$}", c.allowed((*request).fleet))
+		mux.HandleFunc("GET /"+staticFiles+"/live", c.allowed((*request).liveFleet))
+	} else {
+		mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, c.cfg.Prefix+"/"+c.cfg.Databases[0].Name+"/", http.StatusSeeOther)
+		})
+	}
 	// Without this the mux would redirect to a path without the prefix.
 	mux.HandleFunc("/{db}", c.page(func(q *request) error {
 		http.Redirect(q.w, q.r, c.cfg.Prefix+"/"+q.db.Name+"/", http.StatusSeeOther)

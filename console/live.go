@@ -21,12 +21,18 @@ const (
 
 // live tells an open page when its figures have changed, by server-sent events. All streams of a database share its snapshot.
 func (q *request) live() error {
+	q.stream(func() string { return q.snapshot().told() })
+	return nil
+}
+
+// stream tells each version that is another than the one before.
+func (q *request) stream(current func() string) {
 	select {
 	case q.streams <- struct{}{}:
 		defer func() { <-q.streams }()
 	default:
 		http.Error(q.w, "Too many pages are open.", http.StatusServiceUnavailable)
-		return nil
+		return
 	}
 	h := q.w.Header()
 	h.Set("Content-Type", "text/event-stream")
@@ -38,25 +44,25 @@ func (q *request) live() error {
 	defer ticks.Stop()
 	last, told := "", time.Now()
 	for {
-		version := q.snapshot().told()
+		version := current()
 		if version != last || time.Since(told) >= beat {
 			event := "beat"
 			if version != last {
 				event = "changed"
 			}
 			if _, err := fmt.Fprintf(q.w, "event: %s\ndata: %s\n\n", event, version); err != nil || flush.Flush() != nil {
-				return nil // the page is closed
+				return // the page is closed
 			}
 			last, told = version, time.Now()
 		}
 		select {
 		case <-ticks.C:
 		case <-end.C:
-			return nil
+			return
 		case <-q.closed:
-			return nil
+			return
 		case <-q.ctx().Done():
-			return nil
+			return
 		}
 	}
 }

@@ -11,7 +11,7 @@ import (
 
 // overview is the content of the first page.
 type overview struct {
-	Verdict   verdict
+	judgement
 	Topics    []outboxadmin.TopicReport
 	MoreNodes map[string]int // by column: how many are not drawn
 	Lines     map[string]int // by column: how many nodes the line behind it is long
@@ -19,11 +19,17 @@ type overview struct {
 	Consumers []consumer
 	Effects   []provider
 	Replays   []any // of dead letters, and of archived events
-	Wrong     []problem
-	Notes     []doctor.Finding
-	Checked   time.Time // zero: not yet
-	Checks    int
-	Failure   string // of the checks
+}
+
+// judgement is what is wrong with a database.
+type judgement struct {
+	snapshot snapshot
+	Verdict  verdict
+	Wrong    []problem // what a person decides first
+	Notes    []doctor.Finding
+	Checked  time.Time // zero: not yet
+	Checks   int
+	Failure  string // of the checks
 }
 
 // verdict is the answer in one sentence.
@@ -50,17 +56,14 @@ type provider struct {
 const maxNodes = 6
 
 func (q *request) overview() error {
-	s := q.snapshot()
-	found, at, err := q.findings()
-	o := overview{MoreNodes: map[string]int{}, Checked: at, Checks: len(doctor.Checks()) - 1, Consumers: s.Consumers, Effects: providers(s)} // the broker is not asked
+	j := q.judge()
+	s := j.snapshot
+	o := overview{judgement: j, MoreNodes: map[string]int{}, Consumers: s.Consumers, Effects: providers(s)}
 	for _, r := range q.replays(false) {
 		o.Replays = append(o.Replays, r)
 	}
 	for _, r := range q.archiveReplays(false) {
 		o.Replays = append(o.Replays, r)
-	}
-	if err != nil {
-		o.Failure = said(err)
 	}
 	if s.Outbox != nil {
 		o.Topics, o.Relays = troubleFirst(s.Outbox.Topics), s.Outbox.Relays
@@ -72,14 +75,25 @@ func (q *request) overview() error {
 	o.Lines = map[string]int{
 		"topics": max(len(o.Topics), len(o.Relays)), "relays": max(len(o.Relays), len(o.Consumers)), "consumers": max(len(o.Consumers), len(o.Effects)),
 	}
+	q.render(200, "page_overview.html", "Overview", "overview", o)
+	return nil
+}
+
+// judge has doctor look.
+func (q *request) judge() judgement {
+	found, at, err := q.findings()
+	j := judgement{snapshot: q.snapshot(), Checked: at, Checks: len(doctor.Checks()) - 1} // the broker is not asked
+	if err != nil {
+		j.Failure = said(err)
+	}
 	for _, f := range found {
 		if f.Note {
-			o.Notes = append(o.Notes, f)
+			j.Notes = append(j.Notes, f)
 			continue
 		}
-		o.Wrong = append(o.Wrong, q.problem(f))
+		j.Wrong = append(j.Wrong, q.problem(f))
 	}
-	slices.SortStableFunc(o.Wrong, func(a, b problem) int {
+	slices.SortStableFunc(j.Wrong, func(a, b problem) int {
 		switch {
 		case a.Person == b.Person:
 			return 0
@@ -88,9 +102,8 @@ func (q *request) overview() error {
 		}
 		return 1
 	})
-	o.Verdict = conclude(s, o)
-	q.render(200, "page_overview.html", "Overview", "overview", o)
-	return nil
+	j.Verdict = j.conclude()
+	return j
 }
 
 // cut keeps what the picture has room for.
@@ -123,19 +136,19 @@ func (q *request) problem(f doctor.Finding) problem {
 }
 
 // conclude says what is wrong, in one sentence.
-func conclude(s snapshot, o overview) verdict {
+func (j judgement) conclude() verdict {
 	person := 0
-	for _, p := range o.Wrong {
+	for _, p := range j.Wrong {
 		if p.Person {
 			person++
 		}
 	}
-	others := len(o.Wrong) - person
+	others := len(j.Wrong) - person
 	switch {
-	case s.Now.IsZero():
+	case j.snapshot.Now.IsZero():
 		return verdict{State: "dead", Text: "The database does not answer.", More: "Nothing is known of it since this console started."}
-	case o.Checked.IsZero() && o.Failure != "":
-		return verdict{State: "retrying", Text: "The checks have not run.", More: o.Failure}
+	case j.Checked.IsZero() && j.Failure != "":
+		return verdict{State: "retrying", Text: "The checks have not run.", More: j.Failure}
 	case person > 0:
 		v := verdict{State: "dead", Text: plural(person, "thing needs a person.", "things need a person.")}
 		if others > 0 {

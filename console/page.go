@@ -50,10 +50,10 @@ func static(file string) http.HandlerFunc {
 	}
 }
 
-// request is one for a page of a database.
+// request is one for a page.
 type request struct {
 	*Console
-	db     *database
+	db     *database // nil for the page of all
 	w      http.ResponseWriter
 	r      *http.Request
 	rights Rights
@@ -81,8 +81,19 @@ func answered(serve func(*request) error) func(*request) error {
 	}
 }
 
-// page makes a handler of a page.
+// page makes a handler of a page of a database.
 func (c *Console) page(serve func(*request) error) http.HandlerFunc {
+	return c.allowed(func(q *request) {
+		if q.db = q.databases[q.r.PathValue("db")]; q.db == nil {
+			http.NotFound(q.w, q.r)
+		} else if err := serve(q); err != nil {
+			q.fail(err)
+		}
+	})
+}
+
+// allowed makes a handler for those who may look.
+func (c *Console) allowed(serve func(*request)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		rights, user := c.authorize(r)
 		if !rights.Has(Look) {
@@ -90,14 +101,7 @@ func (c *Console) page(serve func(*request) error) http.HandlerFunc {
 			http.Error(w, "You may not see this console. Ask whoever runs it for the right to look. Without Config.Authorize it serves this machine alone.", http.StatusForbidden)
 			return
 		}
-		q := &request{Console: c, db: c.databases[r.PathValue("db")], w: w, r: r, rights: rights, user: user}
-		if q.db == nil {
-			http.NotFound(w, r)
-			return
-		}
-		if err := serve(q); err != nil {
-			q.fail(err)
-		}
+		serve(&request{Console: c, w: w, r: r, rights: rights, user: user})
 	}
 }
 
@@ -135,7 +139,7 @@ func said(err error) string {
 // view is what a template gets.
 type view struct {
 	Title, Section    string
-	Database          string
+	Database          string // "" on the page of all
 	Databases         []Database
 	Prefix, Base      string // of all pages, and of those of the database
 	Path              string // of this page, behind the prefix
@@ -151,20 +155,30 @@ type view struct {
 	MayAct, MayReveal bool
 }
 
-// render writes a page.
+// render writes a page of a database.
 func (q *request) render(status int, name, title, section string, content any) {
-	v := view{
-		Title: title, Section: section, Database: q.db.Name, Databases: q.cfg.Databases, Prefix: q.cfg.Prefix, Base: q.cfg.Prefix + "/" + q.db.Name,
-		Path: (&url.URL{Path: q.r.URL.Path, RawQuery: q.r.URL.RawQuery}).String(), User: q.user, Rights: q.rights, ReadOnly: q.cfg.ReadOnly,
-		Token: q.token(q.session(q.w, q.r), q.user), Nav: q.snapshot(), Content: content, MayAct: q.rights.Has(Act), MayReveal: q.rights.Has(Payloads),
-	}
+	v := q.view(title, section, content)
+	v.Database, v.Base, v.Nav = q.db.Name, q.cfg.Prefix+"/"+q.db.Name, q.snapshot()
 	if v.Live = v.Base + "/live"; q.r.Method != http.MethodGet {
 		v.Path, v.Live = "/"+q.db.Name+"/", ""
 	}
 	v.Now, v.Version = v.Nav.Now, v.Nav.told()
+	q.write(status, name, v)
+}
+
+// view is what all pages have.
+func (q *request) view(title, section string, content any) view {
+	v := view{
+		Title: title, Section: section, Databases: q.cfg.Databases, Prefix: q.cfg.Prefix, Path: (&url.URL{Path: q.r.URL.Path, RawQuery: q.r.URL.RawQuery}).String(),
+		User: q.user, Rights: q.rights, ReadOnly: q.cfg.ReadOnly, Token: q.token(q.session(q.w, q.r), q.user), Content: content, MayAct: q.rights.Has(Act), MayReveal: q.rights.Has(Payloads),
+	}
 	if cookie, err := q.r.Cookie(themeCookie); err == nil && (cookie.Value == "dark" || cookie.Value == "light") {
 		v.Theme = cookie.Value
 	}
+	return v
+}
+
+func (q *request) write(status int, name string, v view) {
 	var b bytes.Buffer
 	if err := pages[name].Execute(&b, v); err != nil {
 		q.cfg.Logger.ErrorContext(q.ctx(), "console template failed", "template", name, "error", err)

@@ -81,6 +81,14 @@ func TestPictures(t *testing.T) {
 		"effects": "/effects?key=shop%2Fsms%2F0198c0d1-77aa-7e31-b0c2-4f19d3a8e655", "decide": "/do/resolve?happened=yes&key=shop%2Fsms%2F0198c0d1-77aa-7e31-b0c2-4f19d3a8e655",
 		"replay": "/replay?id=1", "archive": "/outbox/archive?topic=order.placed", "archive-replay": "/outbox/archive/replay?id=1", "keys": "/keys", "key": "/keys?key=client-7-order-58001", "audit": "/audit",
 	}
+	s.pictures(pages)
+	fleet := fleetOf(t, s)
+	fleet.pictures(map[string]string{"fleet": "/"})
+}
+
+// pictures are those of pages, by their names.
+func (s *site) pictures(pages map[string]string) {
+	t := s.t
 	for name, path := range pages {
 		assert.NotContains(t, s.get(http.StatusOK, path), "ZgotmplZ", name)
 	}

@@ -108,13 +108,13 @@
     if (off()) return;
     if (going) {
       going = false;
-      if (pages[e.key]) { location.href = base + pages[e.key]; e.preventDefault(); }
+      if (pages[e.key] && base) { location.href = base + pages[e.key]; e.preventDefault(); }
       return;
     }
     const find = document.getElementById("find"), filter = document.getElementById("filter");
     switch (e.key) {
       case "g": going = true; setTimeout(() => { going = false; }, 1000); break;
-      case "/": find.focus(); break;
+      case "/": if (!find) return; find.focus(); break;
       case "f": if (!filter) return; filter.focus(); break;
       case "j": move(1); break;
       case "k": move(-1); break;

@@ -1,0 +1,145 @@
+package console
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"net/http"
+	"net/url"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/millrace-go/millrace/internal/words"
+	"github.com/millrace-go/millrace/outbox/outboxadmin"
+)
+
+// fleetPage is the content of the page of all databases.
+type fleetPage struct {
+	Verdict                 verdict
+	Members                 []member // trouble first
+	Pending, Dead, Doubtful outboxadmin.Count
+	Silent                  int // databases that do not answer
+}
+
+// member is a database beside others.
+type member struct {
+	Name string
+	snapshot
+	Verdict  verdict
+	Wrong    []problem // the first ones
+	More     int       // how many others are wrong
+	Failure  string    // of the checks
+	Relays   int       // that run
+	Stopped  []outboxadmin.TopicReport
+	Running  int // replays
+	severity int
+}
+
+// maxProblems is how many findings of a database the page of all databases shows.
+const maxProblems = 3
+
+// each is a request for each database that whoever sent it may see: rights may differ by the path.
+func (q *request) each() (all []*request) {
+	for _, d := range q.cfg.Databases {
+		r := q.r.Clone(q.ctx())
+		r.URL = &url.URL{Path: "/" + d.Name + "/"}
+		of := &request{Console: q.Console, db: q.databases[d.Name], w: q.w, r: r}
+		if of.rights, of.user = q.authorize(r); of.rights.Has(Look) {
+			all = append(all, of)
+		}
+	}
+	return all
+}
+
+// of asks all databases at once, because one that does not answer takes its time.
+func of[T any](all []*request, ask func(*request) T) []T {
+	answers := make([]T, len(all))
+	var asked sync.WaitGroup
+	for i, q := range all {
+		asked.Go(func() { answers[i] = ask(q) })
+	}
+	asked.Wait()
+	return answers
+}
+
+func (q *request) fleet() {
+	p := fleetPage{Members: of(q.each(), (*request).member)}
+	var all []snapshot
+	var now time.Time
+	for _, m := range p.Members {
+		all = append(all, m.snapshot)
+		if m.Now.After(now) {
+			now = m.Now // ages count up by one of their clocks
+		}
+	}
+	slices.SortStableFunc(p.Members, func(a, b member) int { return cmp.Compare(b.severity, a.severity) })
+	trouble := 0
+	for _, m := range p.Members {
+		if m.severity > 0 {
+			trouble++
+		}
+		if m.Error != "" {
+			p.Silent++
+		}
+		if m.Outbox != nil {
+			p.Pending = plus(p.Pending, m.Outbox.Pending)
+		}
+		p.Dead, p.Doubtful = plus(p.Dead, m.Dead), plus(p.Doubtful, m.InDoubt)
+	}
+	p.Verdict = verdict{State: "done", Text: "Everything flows.", More: "Nothing waits for a person in any database."}
+	if trouble > 0 {
+		p.Verdict = p.Members[0].Verdict // the worst one's colour
+		p.Verdict.Text, p.Verdict.More = number(trouble)+" of "+plural(len(p.Members), "database", "databases")+words.Pick(trouble, " has", " have")+" trouble.", ""
+	}
+	v := q.view("All databases", "fleet", p)
+	v.Live, v.Version, v.Now = q.cfg.Prefix+"/"+staticFiles+"/live", versionOf(all), now
+	q.write(http.StatusOK, "page_fleet.html", v)
+}
+
+// member is what the database's own first page says, in a row.
+func (q *request) member() member {
+	o := q.judge()
+	m := member{Name: q.db.Name, snapshot: o.snapshot, Verdict: o.Verdict, Failure: o.Failure, Running: len(q.replays(false)) + len(q.archiveReplays(false))}
+	m.Wrong = o.Wrong[:min(len(o.Wrong), maxProblems)]
+	m.More = len(o.Wrong) - len(m.Wrong)
+	if m.Error != "" {
+		m.Verdict, m.Failure = verdict{State: "dead", Text: "It does not answer."}, "" // the checks have the same reason
+	}
+	m.severity = map[string]int{"retrying": 1, "dead": 2}[m.Verdict.State]
+	if m.Outbox == nil {
+		return m
+	}
+	for _, relay := range m.Outbox.Relays {
+		if relay.Alive {
+			m.Relays++
+		}
+	}
+	for _, topic := range troubleFirst(m.Outbox.Topics) {
+		if topic.State != "" {
+			m.Stopped = append(m.Stopped, topic)
+		}
+	}
+	return m
+}
+
+// Failed is how many events of the outbox are in the state.
+func (m member) Failed(state string) outboxadmin.Count { return m.Outbox.Failed[state] }
+
+func plus(a, b outboxadmin.Count) outboxadmin.Count {
+	return outboxadmin.Count{N: a.N + b.N, AtLeast: a.AtLeast || b.AtLeast}
+}
+
+// liveFleet tells an open page of all databases when the figures of one have changed.
+func (q *request) liveFleet() {
+	q.stream(func() string { return versionOf(of(q.each(), (*request).snapshot)) })
+}
+
+// versionOf is another text whenever that of one of them is.
+func versionOf(all []snapshot) string {
+	sum := sha256.New()
+	for _, s := range all {
+		sum.Write([]byte(s.told() + " "))
+	}
+	return hex.EncodeToString(sum.Sum(nil)[:8])
+}
