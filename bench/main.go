@@ -74,7 +74,7 @@ flags of chaos:
   -duration  of the faults, about one in 2.7 s (default 10m); -quick is -duration 1m
   -kinds     of faults, with commas between (default: all)
   -without   a mechanism to switch off, to see that it is caught: see -sabotage
-  -sabotage  shortly without each mechanism in turn, and the table of what was found
+  -sabotage  shortly without each mechanism in turn, or the one of -without, and the table of what was found
   -json      everything as one line
   -out       a directory for the timeline (SVG), the JSON and the processes' log
 exit status 1: something was found

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -36,17 +37,25 @@ type child struct {
 	number int
 	fault  sync.Mutex // held while a fault befalls it
 
-	mu     sync.Mutex
-	life   *life // nil while no process runs
-	ends   ends  // of those that worked, when no fault made them
-	starts ends  // that came to nothing: PostgreSQL or the broker was not there
+	mu    sync.Mutex
+	life  *life // nil while no process runs
+	ended []restart
 }
 
-// ends are those of processes.
-type ends struct {
-	n    int
-	last error
+// restart is the end of a process that no fault of the schedule made, or one with an error although it was told to end.
+type restart struct {
+	At      time.Time `json:"at"`
+	Process string    `json:"process"`
+	Excuse  string    `json:"excuse,omitempty"`
+	Error   string    `json:"error"`
 }
+
+// The excuses, as the table names them: PostgreSQL or the broker may be away when a process begins, and when it has
+// something to note at its end.
+const (
+	inVain  = "started in vain"
+	noClean = "no clean end"
+)
 
 // life is the time of one process.
 type life struct {
@@ -115,17 +124,22 @@ func (one *child) set(l *life) {
 	one.life = l
 }
 
-// note counts an end that no fault made, and one that was not as it should be.
+// note keeps the end of a process that the schedule does not explain.
 func (one *child) note(l *life, err error) {
 	l.noted.Do(func() {
+		e := restart{At: time.Now(), Process: fmt.Sprintf("%s %d", one.role, one.number), Error: "exit status 0"}
+		if err != nil {
+			e.Error = err.Error()
+		}
+		switch {
+		case !l.working.Load():
+			e.Excuse = inVain
+		case l.doomed.Load() && !errors.Is(err, errDeaf):
+			e.Excuse = noClean
+		}
 		one.mu.Lock()
 		defer one.mu.Unlock()
-		which := &one.starts
-		if l.working.Load() {
-			which = &one.ends
-		}
-		which.n++
-		which.last = err
+		one.ended = append(one.ended, e)
 	})
 }
 
@@ -152,11 +166,11 @@ func (one *child) doom(ctx context.Context, working bool) (*life, error) {
 			return nil, err
 		}
 		if l.working.Load() || !working {
-			l.doomed.Store(true)
 			select {
-			case <-l.Ended(): // before
+			case <-l.Ended(): // by itself
 				one.note(l, l.Err())
 			default:
+				l.doomed.Store(true)
 				return l, nil
 			}
 		}
@@ -176,20 +190,22 @@ func (one *child) kill(ctx context.Context) error {
 
 // freeze stops the process where it is, without its knowledge, and lets it go on later.
 func (one *child) freeze(ctx context.Context, lasts time.Duration) error {
-	p, err := one.await(ctx)
+	l, err := one.await(ctx)
+	for err == nil && syscall.Kill(l.PID(), syscall.SIGSTOP) != nil { // it has just ended
+		if err = pause(ctx, restartWait/10); err == nil {
+			l, err = one.await(ctx)
+		}
+	}
 	if err != nil {
 		return err
 	}
-	if err := syscall.Kill(p.PID(), syscall.SIGSTOP); err != nil {
-		return err
-	}
 	select {
-	case <-p.Ended():
-		return nil
+	case <-l.Ended():
 	case <-time.After(lasts):
 	case <-ctx.Done():
 	}
-	return syscall.Kill(p.PID(), syscall.SIGCONT)
+	_ = syscall.Kill(l.PID(), syscall.SIGCONT) // it may have ended
+	return nil
 }
 
 // replace tells a process that works to end, as a deployment does.
@@ -204,6 +220,8 @@ func (one *child) replace(ctx context.Context) error {
 	return nil
 }
 
+var errDeaf = fmt.Errorf("it did not stop within %v: its goroutines are in the log", stopWithin)
+
 // stop lets the process end by itself. One that does not writes its goroutines into the log.
 func (l *life) stop() error {
 	l.Tell(role.Stop)
@@ -213,7 +231,7 @@ func (l *life) stop() error {
 	case <-time.After(stopWithin):
 		_ = syscall.Kill(l.PID(), syscall.SIGQUIT) // it may just have ended
 		_ = l.Stop(restartWait)
-		return fmt.Errorf("process %d did not stop within %v: its goroutines are in the log", l.PID(), stopWithin)
+		return errDeaf
 	}
 }
 
@@ -235,31 +253,13 @@ func (c *cast) of(name string) (found []*child) {
 	return found
 }
 
-// unasked tells which processes ended although they worked and no fault made them, or with an error when they were told to.
-func (c *cast) unasked() []string {
-	return c.tell(func(one *child) ends { return one.ends }, "%s %d ended %d times by itself or badly, at last: %v")
-}
-
-// unstarted tells which processes ended before they worked, as they may while PostgreSQL or the broker is away.
-func (c *cast) unstarted() []string {
-	return c.tell(func(one *child) ends { return one.starts }, "%s %d was started %d times in vain, at last: %v")
-}
-
-func (c *cast) tell(of func(*child) ends, format string) (lines []string) {
+// restarts are those of all processes, in their order.
+func (c *cast) restarts() (all []restart) {
 	for _, one := range c.children {
 		one.mu.Lock()
-		if e := of(one); e.n > 0 {
-			lines = append(lines, fmt.Sprintf(format, one.role, one.number, e.n, e.last))
-		}
+		all = append(all, one.ended...)
 		one.mu.Unlock()
 	}
-	return lines
-}
-
-// trouble is what ended without a fault, as an error, nil when nothing did.
-func (c *cast) trouble() (err error) {
-	for _, text := range append(c.unasked(), c.unstarted()...) {
-		err = errors.Join(err, errors.New(text))
-	}
-	return err
+	slices.SortFunc(all, func(a, b restart) int { return a.At.Compare(b.At) })
+	return all
 }

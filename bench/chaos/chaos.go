@@ -108,10 +108,12 @@ func Run(ctx context.Context, cfg Config) (r *Result, err error) {
 	enough := make(chan struct{})
 	driving.Go(func() { s.driver.drive(dctx, enough) })
 	if err := s.awaitFlow(ctx); err != nil {
-		return nil, errors.Join(err, errors.New("nothing went all the way before the first fault"), s.cast.trouble())
+		return nil, fmt.Errorf("nothing went all the way before the first fault: %w; processes that ended: %v", err, s.cast.restarts())
 	}
 	r = &Result{Config: cfg, Services: stack.facts, Kinds: kinds, Began: time.Now()}
-	r.Faults = s.befall(ctx, faults, kinds)
+	fctx, over := s.untilCaught(ctx, cfg.Without)
+	r.Faults = s.befall(fctx, faults, kinds)
+	over()
 	close(enough)
 	r.Ended = time.Now()
 	if ctx.Err() != nil {
@@ -141,7 +143,7 @@ func (s *system) awaitFlow(ctx context.Context) error {
 }
 
 // settle waits until everything is complete and stays so, or until nothing has moved for so long that what is missing is
-// lost or stuck. A run without a mechanism is over as soon as something is found that cannot be undone.
+// lost or stuck. A run without a mechanism is over as soon as what must be found is, if that cannot be undone.
 func (s *system) settle(ctx context.Context, r *Result) error {
 	deadline := time.Now().Add(settleWithin)
 	var last counts
@@ -159,7 +161,7 @@ func (s *system) settle(ctx context.Context, r *Result) error {
 			return s.judge(ctx, r, true)
 		}
 		if r.Config.Without != "" {
-			if err := s.judge(ctx, r, false); err != nil || len(r.Findings) > 0 {
+			if err := s.judge(ctx, r, false); err != nil || caught(r.Config.Without, r.Findings) {
 				return err
 			}
 		}

@@ -6,11 +6,12 @@ import (
 	"encoding/json"
 	"encoding/xml"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -20,6 +21,7 @@ import (
 
 	"github.com/millrace-go/millrace/framework/devstack"
 	"github.com/millrace-go/millrace/framework/devstack/devtest"
+	"github.com/millrace-go/millrace/internal/notrun"
 	"github.com/millrace-go/millrace/internal/role"
 )
 
@@ -35,6 +37,84 @@ func TestMain(m *testing.M) {
 }
 
 const seed = 22
+
+// Not by default: on a busy machine the observer has once not been given every order by Google's emulator.
+var onPubSub = flag.Bool("pubsub", false, "whether TestPromisesHoldUnderEveryKindOfFault also runs on Pub/Sub")
+
+// run is Run in a test, which shows what was logged when it has failed. A run by itself takes both processors.
+func run(t *testing.T, cfg Config, without string) (r *Result, caught bool) {
+	t.Helper()
+	logs, err := os.Create(filepath.Join(t.TempDir(), "processes.log"))
+	require.NoError(t, err)
+	defer logs.Close()
+	var out bytes.Buffer
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(out.String())
+			t.Log(excerpt(logs.Name()))
+		}
+	})
+	cfg.Seed, cfg.Out, cfg.Logs = seed, &out, logs
+	if without == "" {
+		r, err = Run(t.Context(), cfg)
+	} else {
+		r, caught, err = Sabotaged(t.Context(), cfg, without)
+	}
+	if errors.Is(err, devstack.ErrAbsent) && !devstack.Required(cfg.Broker) {
+		notrun.Skip(t, devstack.Need(cfg.Broker), err)
+	}
+	require.NoError(t, err)
+	require.NoError(t, r.Write(&out))
+	return r, caught
+}
+
+// excerpt is what processes said when they ended, and the end of the log.
+func excerpt(name string) string {
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return err.Error()
+	}
+	var said []string
+	for line := range strings.Lines(string(text)) {
+		if !strings.Contains(line, " level=") && len(said) < 500 {
+			said = append(said, line)
+		}
+	}
+	return strings.Join(said, "") + "…\n" + string(text[max(0, len(text)-20_000):])
+}
+
+func TestPromisesHoldUnderEveryKindOfFault(t *testing.T) {
+	brokers := []string{Kafka}
+	if *onPubSub {
+		brokers = append(brokers, PubSub)
+	}
+	for _, broker := range brokers {
+		t.Run(broker, func(t *testing.T) {
+			r, _ := run(t, Config{Broker: broker, Duration: time.Minute}, "")
+			assert.Empty(t, r.Findings)
+			assert.Empty(t, r.Flaws())
+			assert.True(t, r.Good())
+			assert.Equal(t, r.Counts.Sent, r.Counts.Charges)
+			for _, l := range r.table() {
+				assert.Positive(t, l.Faults-l.Failed, l.Kind)
+			}
+		})
+	}
+}
+
+// The auditor sees what a missing mechanism lets through. These are caught in any run: clients repeat every twelfth request
+// whatever comes, relays that are told to publish at least one batch twice, and the provider keeps at least one answer
+// back. The others of -sabotage need a fault at the right moment.
+func TestSabotageIsCaught(t *testing.T) {
+	for name, broker := range map[string]string{"key": PubSub, "claim": Kafka, "ledger": PubSub} {
+		t.Run(name, func(t *testing.T) {
+			r, caught := run(t, Config{Broker: broker}, name)
+			assert.True(t, caught, r.Summary())
+			assert.Positive(t, r.Count(doubled))
+			assert.False(t, r.Good())
+		})
+	}
+}
 
 func TestScheduleIsThatOfItsSeed(t *testing.T) {
 	t.Parallel()
@@ -62,6 +142,8 @@ func TestConfigIsChecked(t *testing.T) {
 	require.ErrorContains(t, err, `-kinds has "flood"`)
 	_, err = Run(t.Context(), Config{Broker: PubSub, Duration: time.Minute, Kinds: []string{"kill broker"}, Out: io.Discard})
 	require.ErrorContains(t, err, "no kind of fault for pubsub")
+	_, err = Matrix(t.Context(), Config{Broker: PubSub, Duration: time.Minute, Without: "luck", Out: io.Discard}, io.Discard)
+	require.ErrorContains(t, err, `-without is "luck"`)
 }
 
 // A run in which nothing was found is not good when it could have found nothing.
@@ -70,17 +152,20 @@ func TestFlawedRunIsNotGood(t *testing.T) {
 	done, failed := happened{fault: fault{Kind: "kill relay"}}, happened{fault: fault{Kind: "end backends"}, Error: "no connection"}
 	right := func() *Result {
 		return &Result{
-			Kinds:  []kind{{name: "kill relay"}, {name: "end backends"}},
-			Faults: []happened{done, failed, {fault: failed.fault}}, // one of a kind is enough
-			Counts: counts{Orders: 3, Judged: 3},
+			Kinds:    []kind{{name: "kill relay"}, {name: "end backends"}},
+			Faults:   []happened{done, failed, {fault: failed.fault}}, // one of a kind is enough
+			Restarts: []restart{{Process: "relay 0", Excuse: inVain, Error: "exit status 2"}},
+			Counts:   counts{Orders: 3, Judged: 3},
 		}
 	}
 	assert.Empty(t, right().Flaws())
 	assert.True(t, right().Good())
 	for want, spoil := range map[string]func(*Result){
-		`no fault "end backends" was done`:                 func(r *Result) { r.Faults = []happened{done, failed, failed} },
-		`no fault "kill relay" was done`:                   func(r *Result) { r.Faults = []happened{{fault: failed.fault}} },
-		"relay 1 ended":                                    func(r *Result) { r.Unasked = []string{"relay 1 ended"} },
+		`no fault "end backends" was done`: func(r *Result) { r.Faults = []happened{done, failed, failed} },
+		`no fault "kill relay" was done`:   func(r *Result) { r.Faults = []happened{{fault: failed.fault}} },
+		"relay 1 ended by itself, or badly: exit status 2 (5.0 s after the beginning)": func(r *Result) {
+			r.Restarts = []restart{{At: r.Began.Add(5 * time.Second), Process: "relay 1", Error: "exit status 2"}}
+		},
 		"the auditor has seen the place of 2 orders, of 3": func(r *Result) { r.Counts.Judged = 2 },
 		"the auditor has seen the place of 0 orders, of 0": func(r *Result) { r.Counts = counts{} },
 	} {
@@ -139,32 +224,34 @@ var testRoles = map[string]func(ctx context.Context, cfg config, told <-chan str
 
 func TestEndsAreCounted(t *testing.T) {
 	t.Parallel()
-	for _, test := range []struct {
-		role            string
-		befalls         func(ctx context.Context, one *child) error
-		unasked, inVain string
+	tell := func(ctx context.Context, one *child) error { return one.tell(ctx, tellHold, 0) }
+	replace := func(ctx context.Context, one *child) error { return one.replace(ctx) }
+	for name, test := range map[string]struct {
+		role    string
+		befalls func(ctx context.Context, one *child) error
+		want    []restart
 	}{
-		{"diligent", func(ctx context.Context, one *child) error { return one.kill(ctx) }, "", ""},
-		{"diligent", func(ctx context.Context, one *child) error { return one.replace(ctx) }, "", ""},
-		{"leaver", func(ctx context.Context, one *child) error { return one.tell(ctx, tellHold, 0) }, "leaver 0 ended 1 times by itself or badly, at last: <nil>", ""},
-		{"careless", func(ctx context.Context, one *child) error { return one.replace(ctx) }, "careless 0 ended 1 times by itself or badly, at last: exit status 2", ""},
-		{"beginner", func(context.Context, *child) error { return nil }, "", "beginner 0 was started 2 times in vain, at last: exit status 2"},
+		"killed":          {"diligent", func(ctx context.Context, one *child) error { return one.kill(ctx) }, nil},
+		"replaced":        {"diligent", replace, nil},
+		"left":            {"leaver", tell, []restart{{Process: "leaver 0", Error: "exit status 0"}}},
+		"replaced badly":  {"careless", replace, []restart{{Process: "careless 0", Excuse: noClean, Error: "exit status 2"}}},
+		"started in vain": {"beginner", func(context.Context, *child) error { return nil }, []restart{{Process: "beginner 0", Excuse: inVain, Error: "exit status 2"}}},
 	} {
-		t.Run(test.role, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			one := &child{role: test.role}
 			c := &cast{logs: io.Discard, children: []*child{one}}
 			c.ctx, c.stop = context.WithCancel(t.Context())
 			defer c.stop()
-			var lives sync.WaitGroup
-			lives.Go(func() { c.once(one) })
+			c.running.Go(func() { c.once(one) })
 			require.NoError(t, test.befalls(c.ctx, one))
-			lives.Wait()
-			if test.inVain != "" {
-				c.once(one)
+			c.running.Wait()
+			got := c.restarts()
+			for i := range got {
+				assert.WithinDuration(t, time.Now(), got[i].At, time.Minute)
+				got[i].At = time.Time{}
 			}
-			assert.Equal(t, test.unasked, strings.Join(c.unasked(), "; "))
-			assert.Equal(t, test.inVain, strings.Join(c.unstarted(), "; "))
+			assert.Equal(t, test.want, got)
 		})
 	}
 }

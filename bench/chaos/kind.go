@@ -35,7 +35,7 @@ const (
 	ms = time.Millisecond
 	s1 = time.Second
 	// againWithin is how long a service may take to run again, also when everything is over.
-	againWithin = 2 * time.Minute
+	againWithin = 5 * time.Minute
 	// shardsWithin is how long a change of the shards may wait.
 	shardsWithin = 20 * time.Second
 )

@@ -17,6 +17,8 @@ import (
 const (
 	observed    = 1000 // messages at most in one request
 	observeWait = 30 * time.Second
+	// observeEvery is how long the observer waits when there was nothing.
+	observeEvery = 100 * time.Millisecond
 )
 
 // observer reads the orders' topic of Pub/Sub past the network, with nothing of Millrace, one request after another. Google's
@@ -69,9 +71,15 @@ func (o *observer) observe(ctx context.Context) {
 func (o *observer) pull(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, observeWait)
 	defer cancel()
-	got, err := o.client.SubscriptionAdminClient.Pull(ctx, &pubsubpb.PullRequest{Subscription: o.subscription(), MaxMessages: observed})
-	if err != nil || len(got.GetReceivedMessages()) == 0 {
+	got, err := o.client.SubscriptionAdminClient.Pull(ctx, &pubsubpb.PullRequest{
+		Subscription: o.subscription(), MaxMessages: observed,
+		ReturnImmediately: true, //nolint:staticcheck // the emulator may give messages to a request that waited and was given up
+	})
+	if err != nil {
 		return err
+	}
+	if len(got.GetReceivedMessages()) == 0 {
+		return pause(ctx, observeEvery)
 	}
 	acks := &pubsubpb.AcknowledgeRequest{Subscription: o.subscription()}
 	for _, m := range got.GetReceivedMessages() {

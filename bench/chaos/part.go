@@ -59,6 +59,7 @@ type part struct {
 	pool   *pgxpool.Pool
 	broker transport.Transport
 	twice  atomic.Int64 // until when every event is published twice
+	owed   atomic.Bool  // the next batch is, also when that time is over
 	works  func()       // says once that the process works
 }
 
@@ -135,6 +136,7 @@ func (p *part) obey(ctx context.Context, told <-chan string) {
 				continue
 			}
 			if what == tellTwice {
+				p.owed.Store(true)
 				p.twice.Store(time.Now().Add(lasts).UnixNano())
 			} else {
 				p.holdAll(ctx, lasts)

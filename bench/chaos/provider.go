@@ -24,6 +24,7 @@ type provider struct {
 	charges  map[string]int // by order
 	absorbed int            // calls whose key was known
 	silent   time.Time      // until then it charges, and does not answer
+	owed     bool           // nor does it answer the next call
 }
 
 func startProvider() (*provider, error) {
@@ -63,7 +64,9 @@ func (p *provider) book(order, key string) (silent bool) {
 		p.keys[key] = true
 		p.charges[order]++
 	}
-	return time.Now().Before(p.silent)
+	silent = p.owed || time.Now().Before(p.silent)
+	p.owed = false
+	return silent
 }
 
 func (p *provider) show(w http.ResponseWriter, r *http.Request) {
@@ -74,11 +77,11 @@ func (p *provider) show(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// silence loses the answers for so long.
+// silence loses the answers for so long, and one at least.
 func (p *provider) silence(lasts time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.silent = time.Now().Add(lasts)
+	p.silent, p.owed = time.Now().Add(lasts), true
 }
 
 // log is how often each order was charged.

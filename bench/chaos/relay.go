@@ -1,7 +1,9 @@
 package chaos
 
 import (
+	"bytes"
 	"context"
+	"maps"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -42,7 +44,8 @@ func (p *part) relay(ctx context.Context) error {
 	return g.Wait()
 }
 
-// doubling publishes every event twice while the process is told to, as a relay does that dies at a bad moment.
+// doubling publishes every event twice while the process is told to, at least one batch, as a relay does that dies at a
+// bad moment.
 type doubling struct {
 	transport.BatchPublisher
 	p *part
@@ -50,7 +53,7 @@ type doubling struct {
 
 func (d doubling) PublishBatch(ctx context.Context, topic string, msgs []*message.Message) []error {
 	results := d.BatchPublisher.PublishBatch(ctx, topic, msgs)
-	if time.Now().UnixNano() < d.p.twice.Load() {
+	if d.p.owed.Swap(false) || time.Now().UnixNano() < d.p.twice.Load() {
 		var again []*message.Message
 		for i, msg := range msgs {
 			if results[i] == nil {
@@ -66,10 +69,16 @@ func (d doubling) PublishBatch(ctx context.Context, topic string, msgs []*messag
 type unconfirmed struct{ transport.BatchPublisher }
 
 func (u unconfirmed) PublishBatch(ctx context.Context, topic string, msgs []*message.Message) []error {
+	ctx = context.WithoutCancel(ctx)
+	sent := make([]*message.Message, len(msgs)) // the relay uses its own again
+	for i, msg := range msgs {
+		sent[i] = message.NewMessageWithContext(ctx, msg.UUID, bytes.Clone(msg.Payload))
+		sent[i].Metadata = maps.Clone(msg.Metadata)
+	}
 	go func() { // nobody waits for it: that is what is wrong with it
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		ctx, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
-		u.BatchPublisher.PublishBatch(ctx, topic, msgs)
+		u.BatchPublisher.PublishBatch(ctx, topic, sent)
 	}()
 	return make([]error, len(msgs))
 }

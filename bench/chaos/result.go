@@ -32,8 +32,7 @@ type Result struct {
 	Findings []finding  `json:"findings"`
 	Repeated int        `json:"repeated"` // requests, for want of an answer
 	Absorbed int        `json:"absorbed"` // calls of the provider with a key that it knew
-	Unasked  []string   `json:"unasked"`  // processes that ended although they worked and no fault made them
-	InVain   []string   `json:"in_vain"`  // processes that ended before they worked
+	Restarts []restart  `json:"restarts"` // that the schedule does not explain
 
 	arrivals []time.Time // when orders were at the end of their way
 }
@@ -41,10 +40,14 @@ type Result struct {
 // Good tells whether nothing was found, by a run without flaws.
 func (r *Result) Good() bool { return len(r.Findings) == 0 && len(r.Flaws()) == 0 }
 
-// Flaws are what forbids to call the promises kept although nothing was found: a process ended by itself, no fault of a
-// kind could be done, or the auditor has not seen the place of every order.
-func (r *Result) Flaws() []string {
-	flaws := slices.Clone(r.Unasked)
+// Flaws are what forbids to call the promises kept although nothing was found: a process ended by itself or did not end
+// when it was told to, no fault of a kind could be done, or the auditor has not seen the place of every order.
+func (r *Result) Flaws() (flaws []string) {
+	for _, e := range r.Restarts {
+		if e.Excuse == "" {
+			flaws = append(flaws, fmt.Sprintf("%s ended by itself, or badly: %s (%.1f s after the beginning)", e.Process, e.Error, e.At.Sub(r.Began).Seconds()))
+		}
+	}
 	for _, l := range r.table() {
 		if l.Failed == l.Faults {
 			flaws = append(flaws, fmt.Sprintf("no fault %q was done", l.Kind))
@@ -54,6 +57,16 @@ func (r *Result) Flaws() []string {
 		flaws = append(flaws, fmt.Sprintf("the auditor has seen the place of %d orders, of %d", c.Judged, c.Orders))
 	}
 	return flaws
+}
+
+// excused is how many restarts have the excuse.
+func (r *Result) excused(excuse string) (n int) {
+	for _, e := range r.Restarts {
+		if e.Excuse == excuse {
+			n++
+		}
+	}
+	return n
 }
 
 // Count is how many findings there are of a class.
@@ -81,7 +94,7 @@ func (s *system) tell(ctx context.Context, r *Result) error {
 	s.driver.mu.Lock()
 	r.Repeated = s.driver.repeated
 	s.driver.mu.Unlock()
-	r.Unasked, r.InVain = s.cast.unasked(), s.cast.unstarted()
+	r.Restarts = s.cast.restarts()
 	return s.admin(ctx, func(conn *pgx.Conn) error {
 		rows, err := conn.Query(ctx, `select at from notices order by at`)
 		if err != nil {
@@ -139,6 +152,7 @@ func (r *Result) Write(out io.Writer) error {
 		total, failed = total+l.Faults, failed+l.Failed
 	}
 	fmt.Fprintf(w, "all\t%d\t%d\t\t\t%d\n", total, failed, len(r.Findings))
+	fmt.Fprintf(w, "ended by itself\t%d\n%s\t%d\n%s\t%d\n", r.excused(""), inVain, r.excused(inVain), noClean, r.excused(noClean))
 	if err := w.Flush(); err != nil {
 		return err
 	}
@@ -147,7 +161,7 @@ func (r *Result) Write(out io.Writer) error {
 			fmt.Fprintf(out, "not done as it should: %v: %s\n", h.fault, h.Error)
 		}
 	}
-	for _, text := range append(r.Flaws(), r.InVain...) {
+	for _, text := range r.Flaws() {
 		fmt.Fprintln(out, text)
 	}
 	c := r.Counts

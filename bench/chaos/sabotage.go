@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"sync"
 	"text/tabwriter"
 	"time"
 )
@@ -34,6 +35,8 @@ var sabotages = []sabotage{
 	{"unit", "the handler writes outside of the claim's transaction", []string{"slow commits", "kill consumer", "end backends"}, []string{doubled}},
 	{"staging", "the handler publishes to the broker, not into the claim's transaction", []string{"slow commits", "kill consumer", "end backends"}, []string{doubled, invented}},
 	{"ack", "messages are acked before their handlers have run", []string{"kill consumer", "crash postgres"}, []string{lost}},
+	{"retry", "messages are acked although their handlers have failed", []string{"end backends", "crash backend"}, []string{lost}},
+	{"reconcile", "the ledger cannot ask the provider", []string{"silent provider", "kill consumer"}, []string{inDoubt}},
 	{"ledger", "the effect is called without the ledger", []string{"silent provider", "end backends"}, []string{doubled}},
 }
 
@@ -53,20 +56,45 @@ func findSabotage(name string) (sabotage, bool) {
 	return sabotages[i], true
 }
 
-// Sabotaged runs shortly without the mechanism, under the faults that it is there for.
-func Sabotaged(ctx context.Context, cfg Config, name string) (r *Result, caught bool, err error) {
+// Sabotaged runs shortly without the mechanism, under the faults that it is there for, and tells whether it was caught.
+func Sabotaged(ctx context.Context, cfg Config, name string) (r *Result, yes bool, err error) {
 	s, _ := findSabotage(name) // Run refuses an unknown one
 	cfg.Without, cfg.Kinds, cfg.Duration, cfg.Patience = name, s.kinds, sabotageLasts, sabotagePatience
 	r, err = Run(ctx, cfg)
 	if err != nil {
 		return nil, false, err
 	}
-	return r, slices.ContainsFunc(s.finds, func(class string) bool { return r.Count(class) > 0 }), nil
+	return r, caught(name, r.Findings), nil
 }
 
-// Matrix runs without each mechanism in turn, and once with all of them under the same faults, and prints what was found.
+// caught tells whether the auditor found what the missing mechanism lets through.
+func caught(without string, found []finding) bool {
+	s, _ := findSabotage(without)
+	return slices.ContainsFunc(found, func(f finding) bool { return slices.Contains(s.finds, f.Class) })
+}
+
+// untilCaught is a context that ends with the other one, or as soon as a missing mechanism is caught for good.
+func (s *system) untilCaught(ctx context.Context, without string) (context.Context, func()) {
+	ctx, over := context.WithCancel(ctx)
+	var looking sync.WaitGroup
+	if without != "" {
+		looking.Go(func() {
+			for pause(ctx, look) == nil {
+				if found, err := s.audit(ctx, false); err == nil && caught(without, found) {
+					over()
+				}
+			}
+		})
+	}
+	return ctx, func() { over(); looking.Wait() }
+}
+
+// Matrix runs without each mechanism in turn, or without cfg.Without alone, and once with all of them under the same faults, and prints what was found.
 // It returns false when something was missed, or when something was found where nothing is missing.
 func Matrix(ctx context.Context, cfg Config, out io.Writer) (good bool, err error) {
+	if err := cfg.validate(); err != nil {
+		return false, err
+	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprint(w, "\nwithout\twhat that means\tcaught")
 	for _, class := range classes {
@@ -80,20 +108,24 @@ func Matrix(ctx context.Context, cfg Config, out io.Writer) (good bool, err erro
 		}
 		fmt.Fprintln(w)
 	}
+	chosen := sabotages
+	if s, known := findSabotage(cfg.Without); known {
+		chosen = []sabotage{s}
+	}
 	good = true
-	for _, s := range sabotages {
-		r, caught, err := Sabotaged(ctx, cfg, s.name)
+	for _, s := range chosen {
+		r, yes, err := Sabotaged(ctx, cfg, s.name)
 		if err != nil {
 			return false, fmt.Errorf("without %s: %w", s.name, err)
 		}
 		verdict := "yes"
-		if !caught {
+		if !yes {
 			good, verdict = false, "NO"
 		}
 		row(s.name, s.what, verdict, r)
 		fmt.Fprintf(cfg.Out, "without %s: caught: %s; %s\n", s.name, verdict, r.Summary())
 	}
-	for _, s := range sabotages {
+	for _, s := range chosen {
 		for _, k := range s.kinds {
 			if !slices.Contains(cfg.Kinds, k) {
 				cfg.Kinds = append(cfg.Kinds, k)
@@ -108,6 +140,9 @@ func Matrix(ctx context.Context, cfg Config, out io.Writer) (good bool, err erro
 	verdict := "nothing"
 	if !r.Good() {
 		good, verdict = false, "SOMETHING"
+		if err := r.Write(cfg.Out); err != nil {
+			return false, err
+		}
 	}
 	row("-", "all mechanisms, under the same faults", verdict, r)
 	return good, w.Flush()

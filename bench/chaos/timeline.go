@@ -17,7 +17,7 @@ const (
 	gap       = 30
 )
 
-// WriteSVG draws the faults, a row for each kind, above the orders that came to the end of their way in each second, with a
+// WriteSVG draws the faults, a row for each kind, and the restarts that they do not explain, above the orders that came to the end of their way in each second, with a
 // red line where something was accepted that a finding is about.
 func (r *Result) WriteSVG(out io.Writer) error {
 	end := r.Ended
@@ -26,7 +26,7 @@ func (r *Result) WriteSVG(out io.Writer) error {
 	}
 	span := max(end.Sub(r.Began), time.Second)
 	x := func(at time.Time) float64 { return leftEdge + plotWidth*float64(at.Sub(r.Began))/float64(span) }
-	bottom := gap + rowHeight*len(r.Kinds) + gap + curve
+	bottom := gap + rowHeight*(len(r.Kinds)+1) + gap + curve
 	var b strings.Builder
 	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" font-family="sans-serif" font-size="11">`+"\n", leftEdge+plotWidth+gap, bottom+2*gap)
 	fmt.Fprintf(&b, `<rect width="100%%" height="100%%" fill="white"/><text x="4" y="18">%s</text>`+"\n", html.EscapeString(r.title()))
@@ -43,6 +43,16 @@ func (r *Result) WriteSVG(out io.Writer) error {
 		}
 		fmt.Fprintf(&b, `<rect x="%.1f" y="%d" width="%.1f" height="%d" fill="%s"><title>%s</title></rect>`+"\n",
 			x(h.From), rows[h.Kind]+3, max(3, x(h.To)-x(h.From)), rowHeight-6, color, html.EscapeString(strings.TrimSpace(h.String()+" "+h.Error)))
+	}
+	y := gap + rowHeight*len(r.Kinds)
+	fmt.Fprintf(&b, `<text x="4" y="%d">restarts without a fault</text>`+"\n", y+13)
+	for _, e := range r.Restarts {
+		color := "#aaa"
+		if e.Excuse == "" {
+			color = "red"
+		}
+		fmt.Fprintf(&b, `<rect x="%.1f" y="%d" width="3" height="%d" fill="%s"><title>%s</title></rect>`+"\n",
+			x(e.At), y+3, rowHeight-6, color, html.EscapeString(e.Process+": "+e.Error))
 	}
 	r.drawArrivals(&b, x, int(span/time.Second)+1, bottom)
 	for _, f := range r.Findings {
