@@ -69,11 +69,8 @@ func (p *part) consumer(ctx context.Context) error {
 			continue
 		}
 		handler := router.AddConsumerHandler(h.name, h.topic, guard.Subscriber(h.name, sub), h.handle)
-		switch p.Without {
-		case "ack":
+		if p.Without == "ack" {
 			handler.AddMiddleware(ackFirst)
-		case "retry":
-			handler.AddMiddleware(forgiving)
 		}
 		handler.AddMiddleware(guard.Middleware, ledger.Middleware)
 	}
@@ -122,14 +119,6 @@ func ackFirst(h message.HandlerFunc) message.HandlerFunc {
 	}
 }
 
-// forgiving has a message acked whose handler failed.
-func forgiving(h message.HandlerFunc) message.HandlerFunc {
-	return func(msg *message.Message) ([]*message.Message, error) {
-		out, _ := h(msg)
-		return out, nil
-	}
-}
-
 // ship writes the shipment and publishes the follow-up.
 func (w worker) ship(msg *message.Message) error {
 	o, tx, err := open(msg)
@@ -164,13 +153,17 @@ func (w worker) notify(msg *message.Message) error {
 	if w.p.Without == "ledger" {
 		err = w.charge(ctx, http.MethodPost, o, "")
 	} else {
-		var options []effect.Option
-		if w.p.Without != "reconcile" {
-			options = append(options, effect.Reconcile(w.reconcile(o)))
-		}
 		err = effect.Once(ctx, "charge:"+o.ID, func(ctx context.Context, key string) error {
 			return w.charge(ctx, http.MethodPost, o, key)
-		}, options...)
+		}, effect.Reconcile(func(ctx context.Context, i effect.Intent) (effect.Outcome, error) {
+			switch err := w.charge(ctx, http.MethodGet, o, i.IdempotencyKey); {
+			case errors.Is(err, errNoCharge):
+				return effect.WasNotDone(), nil
+			case err != nil:
+				return effect.Unknown(), err
+			}
+			return effect.WasDone(nil), nil
+		}))
 	}
 	if err != nil {
 		return err
@@ -179,19 +172,6 @@ func (w worker) notify(msg *message.Message) error {
 		return err
 	}
 	return o.hold(ctx)
-}
-
-// reconcile asks the provider whether it has charged for the order.
-func (w worker) reconcile(o order) func(context.Context, effect.Intent) (effect.Outcome, error) {
-	return func(ctx context.Context, i effect.Intent) (effect.Outcome, error) {
-		switch err := w.charge(ctx, http.MethodGet, o, i.IdempotencyKey); {
-		case errors.Is(err, errNoCharge):
-			return effect.WasNotDone(), nil
-		case err != nil:
-			return effect.Unknown(), err
-		}
-		return effect.WasDone(nil), nil
-	}
 }
 
 func open(msg *message.Message) (o order, tx pgx.Tx, err error) {

@@ -35,8 +35,6 @@ var sabotages = []sabotage{
 	{"unit", "the handler writes outside of the claim's transaction", []string{"slow commits", "kill consumer", "end backends"}, []string{doubled}},
 	{"staging", "the handler publishes to the broker, not into the claim's transaction", []string{"slow commits", "kill consumer", "end backends"}, []string{doubled, invented}},
 	{"ack", "messages are acked before their handlers have run", []string{"kill consumer", "crash postgres"}, []string{lost}},
-	{"retry", "messages are acked although their handlers have failed", []string{"end backends", "crash backend"}, []string{lost}},
-	{"reconcile", "the ledger cannot ask the provider", []string{"silent provider", "kill consumer"}, []string{inDoubt}},
 	{"ledger", "the effect is called without the ledger", []string{"silent provider", "end backends"}, []string{doubled}},
 }
 
