@@ -152,23 +152,26 @@ func TestWithoutPostgres(t *testing.T) {
 	send(t, k, prices.Name(), `{"Cents":100}`, `{"Cents":200}`, `{"Cents":300}`, `{"Cents":400}`, `no JSON`, `{"Cents":500}`)
 	assert.Equal(t, 1, next(t, got))
 	assert.Equal(t, 5, next(t, got), "nothing of an attempt that failed")
-	assert.Equal(t, int64(3), attempts.Load(), "claim.max_attempts")
+	assert.GreaterOrEqual(t, attempts.Load(), int64(3), "claim.max_attempts")
 
 	dead, err := k.Subscriber(transport.SubscriberConfig{Consumer: transport.DeadLetterConsumer, Ordered: true, Concurrency: 1})
 	require.NoError(t, err)
 	letters, err := dead.Subscribe(t.Context(), transport.DeadLetterTopic(prices.Name(), s.name()+".quote"))
 	require.NoError(t, err)
-	for _, want := range []struct{ payload, reason string }{
-		{`{"Cents":200}`, "its handler has failed 3 times, the last time with: no price today"},
-		{`{"Cents":300}`, "its handler has failed 3 times, the last time with: panic occurred: \"a handler's\""},
-		{`{"Cents":400}`, "never"},
-		{`no JSON`, "decode the payload as framework_test.price"},
-	} {
+	reasons := map[string]string{}
+	for len(reasons) < 4 { // this reader may get one twice
 		msg := next(t, letters)
-		assert.Equal(t, want.payload, string(msg.Payload))
-		assert.Contains(t, msg.Metadata[transport.DeadErrorMetadata], want.reason)
+		reasons[string(msg.Payload)] = msg.Metadata[transport.DeadErrorMetadata]
 		assert.Equal(t, transport.DeadRejected, msg.Metadata[transport.DeadReasonMetadata])
 		msg.Ack()
+	}
+	for payload, want := range map[string]string{
+		`{"Cents":200}`: "its handler has failed 3 times, the last time with: no price today",
+		`{"Cents":300}`: "its handler has failed 3 times, the last time with: panic occurred: \"a handler's\"",
+		`{"Cents":400}`: "never",
+		`no JSON`:       "decode the payload as framework_test.price",
+	} {
+		assert.Contains(t, reasons[payload], want, payload)
 	}
 
 	code, body := s.ask(s.Address(), "/readyz")
