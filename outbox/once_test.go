@@ -123,8 +123,8 @@ func TestPublishedOnce(t *testing.T) {
 	relays := []*exec.Cmd{f.relay(outbox.Transactional), f.relay(outbox.Transactional)}
 	for i := range devtest.Storm(24, 14) {
 		before := f.rows()
-		f.add(300)
-		f.left(before + 200) // it is at work
+		f.add(150)
+		f.left(before + 100) // it is at work
 		victim := i % len(relays)
 		if i%4 == 3 { // it believes to have its leases when it goes on
 			require.NoError(t, relays[victim].Process.Signal(syscall.SIGSTOP))
@@ -168,8 +168,8 @@ func TestDeliveryChanges(t *testing.T) {
 	for _, d := range []outbox.Delivery{outbox.AtLeastOnce, outbox.Transactional, outbox.AtLeastOnce, outbox.Transactional, outbox.Transactional} {
 		relay := f.relay(d)
 		before := f.rows()
-		f.add(300)
-		f.left(before + 200)
+		f.add(120)
+		f.left(before + 80)
 		kill(relay)
 	}
 	f.relay(outbox.Transactional)
