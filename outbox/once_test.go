@@ -225,44 +225,6 @@ func TestOneEventIsOutOfReach(t *testing.T) {
 	require.Equal(t, []string{"event 3", "event 13", "event 23", "event 33"}, broker.of("key 3"))
 }
 
-// TestPartitionIsOutOfReach: a partition has no leader, and its events are more than a batch, and more than the relay holds of a
-// topic. Those of the other partitions are published, and go on to be.
-func TestPartitionIsOutOfReach(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	broker := transactionalRecorder{newRecorder()}
-	lost := func(payload string) bool { return strings.HasSuffix(payload, "3") }
-	broker.leaveOut(lost)
-	f.run(f.newRelay(broker, outbox.RelayConfig{Delivery: outbox.Transactional, BatchSize: 10, MaxInFlight: 20}))
-	const events = 1000
-	want := map[string][]string{}
-	for i := 0; i < events; i += 50 {
-		require.NoError(t, pgtx.Run(t.Context(), f.pool, func(ctx context.Context, _ pgx.Tx) error {
-			msgs := make([]*message.Message, 50)
-			for j := range msgs {
-				key, payload := fmt.Sprint("key ", j), fmt.Sprint("event ", i+j)
-				msgs[j] = newMessage(ctx, key, payload)
-				want[key] = append(want[key], payload)
-			}
-			return f.publisher.Publish(topic, msgs...)
-		}))
-	}
-	eventually(t, "those of the other partitions are published", func() bool { return broker.count() == events*9/10 })
-	for key := range want {
-		if lost(key) {
-			require.Empty(t, broker.of(key))
-			for _, e := range f.failed(key) {
-				require.Regexp(t, " (retrying|blocked) 0$", e, "an outage is no event's fault")
-			}
-		}
-	}
-	broker.leaveOut(nil)
-	eventually(t, "all are published", func() bool { return broker.count() == events })
-	for key, payloads := range want {
-		require.Equal(t, payloads, broker.of(key), key)
-	}
-}
-
 // transactionalRecorder is a broker with transactions. It refuses all messages of a transaction because of one.
 type transactionalRecorder struct{ *recorder }
 

@@ -38,8 +38,6 @@ type rules struct {
 	surplus   func(c *Core, fair int) []*shard            // shards to give back
 	struggles func(*Core, time.Time) bool
 	sends     func(Publish, time.Time) bool // it may be sent at this moment
-	alone     func(*key) bool               // an outage may be that of the key's partition alone
-	crowded   func(*shard, *queue) bool     // too many of its events wait behind a partition that is out of reach
 }
 
 // Core decides what a relay does. It is used by one goroutine.
@@ -115,7 +113,7 @@ func New(cfg Config, now time.Time) *Core {
 	}
 	c.rules = rules{
 		quota: (*Core).quota, room: (*shard).room, hungry: (*shard).hungry, expired: (*shard).expired, turn: (*queue).turn,
-		surplus: (*Core).surplus, struggles: (*Core).struggles, sends: Publish.InTime, alone: (*key).alone, crowded: (*shard).crowded,
+		surplus: (*Core).surplus, struggles: (*Core).struggles, sends: Publish.InTime,
 	}
 	return c
 }

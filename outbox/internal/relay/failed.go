@@ -18,12 +18,6 @@ const (
 	maxTried = 10_000
 )
 
-// trial is when a failed event was tried in vain.
-type trial struct {
-	failed time.Time // the last time, by a fault that may be its own
-	lost   time.Time // in an outage that began then
-}
-
 // serveFailed moves events to the failed ones, and works on those.
 func (c *Core) serveFailed(s *shard, now time.Time) (at time.Time) {
 	if !s.loaded {
@@ -268,33 +262,21 @@ func (s *shard) settleFailed(q *queue, results []error, now time.Time) {
 			}
 			ok = false
 			fault := c.fault(q.topic, err)
-			if fault == NotSent {
+			if fault == Outage || fault == NotSent {
+				if fault == Outage {
+					outage = err
+				}
 				s.later = true
 				continue
 			}
+			heard = true
 			a := Again{ID: e.ID, State: Retrying, Reason: err.Error(), Attempts: e.Attempts}
 			last := s.tried[e.ID]
 			if len(s.tried) >= maxTried {
 				clear(s.tried)
 			}
-			if fault == Outage {
-				if last.lost.IsZero() {
-					last.lost = now
-				}
-				s.tried[e.ID] = last
-				if !isPartitionOutage(last.lost, q.topic.lastSuccess) {
-					outage = err
-					s.later = true
-					continue
-				}
-				a.RetryIn = c.cfg.Jitter(maxBackoff)
-				done.Again = append(done.Again, a)
-				c.pollIn(a.RetryIn, now)
-				continue
-			}
-			heard = true
-			s.tried[e.ID] = trial{failed: now}
-			if isOwnFault(fault, last.failed, q.topic.lastSuccess) {
+			s.tried[e.ID] = now
+			if isOwnFault(fault, last, q.topic.lastSuccess) {
 				q.topic.heard()
 				a.Attempts++
 				a.State, a.RetryIn = c.verdict(q.topic, err, fault, a.Attempts)
@@ -312,7 +294,7 @@ func (s *shard) settleFailed(q *queue, results []error, now time.Time) {
 	case heard:
 		c.answered(q.topic, now)
 		q.wait, q.until = 0, time.Time{}
-	case len(done.Again) == 0:
+	default:
 		c.backOff(q, nil, now)
 	}
 	s.unsaved -= len(rows) - len(done.Done)

@@ -97,18 +97,6 @@ func (c *Core) share() int { return max(1, c.cfg.MaxInFlight/2) }
 // quota is how many events of one topic a shard holds. What exceeds it stays in the table, and is read when there is room.
 func (c *Core) quota() int { return max(4*c.cfg.BatchSize, 64) }
 
-// crowded reports whether events that cannot be published now use up much of what the shard may hold of the topic: it does not read
-// what exceeds that. They then go to the failed ones.
-func (s *shard) crowded(q *queue) bool {
-	lost := 0
-	for _, k := range s.keys {
-		if k.queue == q && !k.lost.IsZero() {
-			lost += k.pending + len(k.waiting)
-		}
-	}
-	return lost > s.core.rules.quota(s.core)/4
-}
-
 // room is how many events the queue may send now. wait reports that it is worth waiting for deletes first.
 func (s *shard) room(q *queue, now time.Time) (n int, wait bool) {
 	c := s.core

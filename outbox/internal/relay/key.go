@@ -16,18 +16,6 @@ type key struct {
 	failing bool
 	wait    time.Duration
 	until   time.Time
-	lost    time.Time // since when the broker is out of reach for it; zero: it is not
-}
-
-// alone reports whether the key can wait alone: an event without key has no partition of its own.
-func (k *key) alone() bool { return k.name != "" }
-
-// delay makes the key wait for a backoff.
-func (s *shard) delay(k *key, most time.Duration, now time.Time) {
-	k.failing = true
-	k.wait = min(max(2*k.wait, firstBackoff), most)
-	k.until = now.Add(s.core.cfg.Jitter(k.wait))
-	s.failing[k] = struct{}{}
 }
 
 // hold puts an event where its number says, without its payload, which is read again when its turn comes.
@@ -132,17 +120,13 @@ func (s *shard) resume(now time.Time) {
 	if len(s.failing) == 0 {
 		return
 	}
-	due := map[*key]struct{}{}
-	for k := range s.failing {
+	for _, k := range s.sortedKeys(s.failing) {
 		if !k.until.After(now) {
-			due[k] = struct{}{}
-		}
-	}
-	for _, k := range s.sortedKeys(due) {
-		k.failing = false
-		delete(s.failing, k)
-		if k.pending == 0 {
-			s.proceed(k)
+			k.failing = false
+			delete(s.failing, k)
+			if k.pending == 0 {
+				s.proceed(k)
+			}
 		}
 	}
 }

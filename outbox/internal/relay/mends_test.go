@@ -69,16 +69,6 @@ var mends = map[string]struct {
 			}
 		},
 	},
-	// The keys of a partition that is out of reach wait, and those of the topic's other partitions go on.
-	"a partition out of reach stops no other": {
-		func(t *rapid.T, change func(*rules)) { partitionOutOfReach(t, change, 25, 30) },
-		func(r *rules) { r.alone = func(*key) bool { return false } },
-	},
-	// That holds also where it has more events than the relay holds of the topic.
-	"a large backlog of a partition out of reach stops no other": {
-		func(t *rapid.T, change func(*rules)) { partitionOutOfReach(t, change, 200, 300) },
-		func(r *rules) { r.crowded = func(*shard, *queue) bool { return false } },
-	},
 	// A relay that gets nothing published gives its shards to one that does.
 	"a relay whose credentials have expired loses its shards": {
 		func(t *rapid.T, change func(*rules)) {
@@ -190,46 +180,6 @@ var mends = map[string]struct {
 			r.sends = func(Publish, time.Time) bool { return true }
 		},
 	},
-}
-
-// partitionOutOfReach writes between least and most events of keys whose partition has no leader, beside others.
-func partitionOutOfReach(t *rapid.T, change func(*rules), least, most int) {
-	w := newWorld(t, 2)
-	w.rules = change
-	topic := w.topic("a")
-	topic.lost = map[string]bool{}
-	keys := rapid.IntRange(1, 60).Draw(t, "keys out of reach")
-	well := 0
-	write := func(n int) {
-		for i := range n {
-			lost := fmt.Sprint("lost", i%keys)
-			topic.lost[lost] = true
-			w.write("a", lost, int16(i%keys)%2)
-			if i%3 == 0 {
-				w.write("a", fmt.Sprint("k", i%7), int16(i%7)%2)
-				well++
-			}
-		}
-	}
-	n := w.start()
-	events := rapid.IntRange(least, most).Draw(t, "events out of reach")
-	for left := events; left > 0; left -= 20 { // more than a batch
-		write(min(left, 20))
-		n.core.Apply(w.now, Woken{All: true})
-		w.run(200 * time.Millisecond)
-	}
-	w.run(10 * time.Second)
-	require.Equal(t, well, topic.took, "%s", w)
-	require.Empty(t, w.dead)
-	sent := w.sends
-	w.run(10 * time.Second)
-	require.Less(t, w.sends-sent, 10*max(20, keys), "what is out of reach is tried all the time:\n%s", w)
-	topic.lost = nil
-	w.run(time.Minute)
-	require.Equal(t, well+events, topic.took, "%s", w)
-	require.Empty(t, w.overtaken)
-	require.Empty(t, w.rows, "%s", w)
-	require.Empty(t, w.failed, "%s", w)
 }
 
 func TestMends(t *testing.T) {

@@ -91,14 +91,7 @@ func chance(t *rapid.T, w *world, steps int) {
 		case op < 97:
 			name := rapid.SampledFrom(topics).Draw(t, "topic")
 			topic := w.topic(name)
-			switch rapid.IntRange(0, 12).Draw(t, "trouble") {
-			case 10, 11: // a partition loses its leader
-				topic.lost = map[string]bool{}
-				for k := rapid.IntRange(0, 1).Draw(t, "partition"); k < 6; k += 2 {
-					topic.lost[fmt.Sprint("k", k)] = true
-				}
-			case 12:
-				topic.lost = nil
+			switch rapid.IntRange(0, 9).Draw(t, "trouble") {
 			case 5:
 				if w.paused[name] == 0 {
 					w.pauses++
@@ -140,7 +133,7 @@ func (w *world) settled() {
 	}
 	clear(w.paused)
 	for _, topic := range w.topics {
-		topic.down, topic.wedged, topic.takes, topic.lost = false, false, 0, nil
+		topic.down, topic.wedged, topic.takes = false, false, 0
 		clear(topic.refuse)
 	}
 	for _, n := range w.nodes {
@@ -169,9 +162,6 @@ func worldHolds(t *rapid.T, w *world) {
 	w.settled()
 	require.Empty(t, w.overtaken, "order of a key:\n%s", strings.Join(w.history, "\n"))
 	require.Empty(t, w.disobeyed, "what operators have set holds")
-	for id, reason := range w.dead {
-		require.NotEqual(t, errDown.Error(), reason, "event %s is dead because of an outage", id)
-	}
 	for id, before := range w.discarded {
 		require.Equal(t, before, w.published[id], "event %s is discarded:\n%s", id, strings.Join(w.history, "\n"))
 	}

@@ -50,12 +50,6 @@ func isOwnFault(f Fault, failedAt, lastSuccess time.Time) bool {
 	return f == Rejected || f == Unknown && !failedAt.IsZero() && lastSuccess.After(failedAt)
 }
 
-// isPartitionOutage reports whether an outage of a key that began at lostAt (zero: now) is one of its partition: the broker has taken
-// others of the topic since.
-func isPartitionOutage(lostAt, lastSuccess time.Time) bool {
-	return !lostAt.IsZero() && lastSuccess.After(lostAt)
-}
-
 // fault says what the error of an event means. One that was not sent because the lease was over has no fault.
 func (c *Core) fault(t *topic, err error) Fault {
 	if errors.Is(err, ErrLeaseOver) {
@@ -100,8 +94,6 @@ func (s *shard) settle(q *queue, results []error, now time.Time) {
 		back        []*Event
 		report      = Report{Kind: ReportFailed, Shard: s.Shard, Topic: q.topic.name}
 		own, outage error
-		partition   bool // an outage of some keys, not of the topic
-		crowded     bool
 	)
 	for i, e := range batch {
 		err := results[i]
@@ -111,7 +103,7 @@ func (s *shard) settle(q *queue, results []error, now time.Time) {
 			s.release(e)
 			q.topic.recovered(e.reason)
 			if e.key != nil {
-				e.key.wait, e.key.lost = 0, time.Time{}
+				e.key.wait = 0
 			}
 			s.settleKey(e)
 			continue
@@ -133,7 +125,7 @@ func (s *shard) settle(q *queue, results []error, now time.Time) {
 			s.hold(k, e)
 			continue
 		}
-		if fault == NotSent || fault == Outage && !c.rules.alone(k) {
+		if fault == Outage || fault == NotSent {
 			if fault == Outage {
 				outage = err
 			}
@@ -142,25 +134,6 @@ func (s *shard) settle(q *queue, results []error, now time.Time) {
 			continue
 		}
 		k.pending--
-		if fault == Outage {
-			if k.lost.IsZero() {
-				k.lost = now
-			}
-			most := maxTopicBackoff
-			known := isPartitionOutage(k.lost, q.topic.lastSuccess)
-			if !known {
-				outage = err
-			} else if most = maxBackoff; !partition {
-				partition, crowded = true, c.rules.crowded(s, q)
-			}
-			if known && crowded { // that is no attempt
-				s.fail(k, Aside{Event: e, State: Retrying, Reason: err.Error(), Attempts: e.attempts, RetryIn: c.cfg.Jitter(most)})
-				continue
-			}
-			s.hold(k, e)
-			s.delay(k, most, now)
-			continue
-		}
 		if report.Failed++; report.Event == nil {
 			report.Event, report.Err = e, err
 		}
@@ -175,7 +148,10 @@ func (s *shard) settle(q *queue, results []error, now time.Time) {
 			continue
 		}
 		s.hold(k, e)
-		s.delay(k, maxBackoff, now)
+		k.failing = true
+		k.wait = min(max(2*k.wait, firstBackoff), maxBackoff)
+		k.until = now.Add(c.cfg.Jitter(k.wait))
+		s.failing[k] = struct{}{}
 	}
 	q.ready = append(back, q.ready...)
 	switch {
@@ -193,7 +169,7 @@ func (s *shard) settle(q *queue, results []error, now time.Time) {
 		if len(acked) == len(batch) {
 			q.window = min(2*q.window, max(1, c.share()))
 		}
-	case own == nil && !partition && len(batch) > 0:
+	case own == nil && len(batch) > 0:
 		c.backOff(q, report.Err, now)
 	}
 	if len(acked) > 0 || report.Failed > 0 {

@@ -40,7 +40,7 @@ type shard struct {
 	settles     []SettleFailed      // not recorded yet
 	settling    bool                // the first one is being recorded
 	settleRetry retry
-	tried       map[int64]trial // failed events that were tried
+	tried       map[int64]time.Time // when a failed event was tried the last time
 
 	arrivals  int64
 	bytes     int // of payloads held
@@ -79,7 +79,7 @@ func (c *Core) newShard(l Lease, deadline time.Time) *shard {
 		held: map[Identity]*Event{}, queues: map[string]*queue{}, keys: map[string]*key{},
 		failing: map[*key]struct{}{}, stalled: map[*key]struct{}{}, blocked: map[string]struct{}{},
 		promote: map[string]struct{}{}, all: true,
-		inFlight: map[int64]struct{}{}, tried: map[int64]trial{},
+		inFlight: map[int64]struct{}{}, tried: map[int64]time.Time{},
 		asideLimit: maxAside, readBytes: batchBytes, woken: true, term: l.Term, deadline: deadline,
 		deaths: l.Deaths, suspect: l.Suspect, suspDeaths: l.SuspectDeaths,
 	}

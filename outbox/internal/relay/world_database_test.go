@@ -144,7 +144,7 @@ func (w *world) publish(n *node, a Publish) (results []error, ok bool) {
 		case row != nil && row.poison:
 			n.dead = true
 			return nil, false
-		case t.down || n.down || t.lost[r.Key]:
+		case t.down || n.down:
 			results[i] = errDown
 		case r.Key != "" && bad[r.Key]:
 			results[i] = errDown // as ErrNotSent

@@ -86,7 +86,6 @@ type worldTopic struct {
 	takes  time.Duration // how long it takes for a batch
 	wedged bool          // what is sent to it now is never answered
 	took   int
-	lost   map[string]bool  // keys of partitions that are out of reach
 	refuse map[string]error // by event ID
 }
 
