@@ -47,8 +47,7 @@ type Config struct {
 	// Migration takes a fleet from Broker to another one.
 	Migration Migration
 
-	// Postgres is the database that the handlers write to, with Millrace's tables. Only a service on Kafka with transactional delivery can
-	// do without: see WithoutPostgres.
+	// Postgres is the database that the handlers write to, with Millrace's tables.
 	Postgres Postgres
 
 	// HTTP configures the HTTP server. It serves /healthz, /readyz, /metrics (unless Admin does) and what is added to
@@ -117,6 +116,9 @@ type Postgres struct {
 	// Migrate creates and changes Millrace's tables at the start, as "millrace migrate" does. Without it a schema that is
 	// missing or too old is an error. Default: false.
 	Migrate bool
+	// Disabled makes a service without a database, which only Kafka with transactional delivery can be: its handlers consume and
+	// publish. DSN and the other settings here have no meaning then. Whatever needs tables is refused: its settings by Validate, its functions with ErrNoPostgres. Default: false.
+	Disabled bool
 }
 
 // HTTP configures the service's HTTP server.
@@ -252,8 +254,8 @@ func (c Config) Validate() error {
 		wrong("Migration.To", "%q beside Config.Fleet: want none, because a fleet's relays take no part in a migration; the services of the databases relay until it has ended", c.Migration.To)
 	}
 	connections := math.MaxInt32 // more than a handler could need
-	if c.WithoutPostgres() {
-		errs = append(errs, c.refuseTables())
+	if c.Postgres.Disabled {
+		errs = append(errs, c.validateDisabled())
 	} else if parsed, err := pgdsn.Parse(c.Postgres.DSN); err != nil {
 		wrong("Postgres.DSN", "%w", err)
 	} else if c.Postgres.MaxConnections >= 0 {

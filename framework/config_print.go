@@ -21,7 +21,6 @@ func (c Config) YAML() ([]byte, error) {
 
 func (c Config) node() *yaml.Node {
 	c = c.WithDefaults()
-	without := c.WithoutPostgres()
 	c.Admin.Console.Config = c.Admin.Console.WithDefaults()
 	c.Outbox.RelayConfig = c.Outbox.WithDefaults()
 	c.Fleet.Config = c.Fleet.WithDefaults()
@@ -32,7 +31,7 @@ func (c Config) node() *yaml.Node {
 		c.Postgres.MaxConnections = c.Postgres.connections(parsed)
 	}
 	node := settings.Node(c)
-	if without {
+	if c.Postgres.Disabled {
 		node = c.withoutTables(node)
 	}
 	for _, d := range c.Drivers {
@@ -51,6 +50,8 @@ func (c Config) withoutTables(node *yaml.Node) *yaml.Node {
 	for pair := range slices.Chunk(node.Content, 2) {
 		switch key := pair[0].Value; {
 		case slices.Contains(tableSections, key):
+		case key == "postgres":
+			kept.Content = append(kept.Content, pair[0], settings.Node(struct{ Disabled bool }{true}))
 		case key == "claim":
 			attempts := struct{ MaxAttempts int }{c.Claim.MaxAttempts}
 			kept.Content = append(kept.Content, pair[0], settings.Node(attempts))

@@ -35,7 +35,7 @@ func listen(ctx context.Context, field, address string) (net.Listener, error) {
 // openDatabase connects to the database, in connecting, and sees to its tables. The pool is there to be closed also beside an error.
 func (s *Service) openDatabase(ctx, connecting context.Context) (err error) {
 	if s.bare {
-		s.log.InfoContext(ctx, "no PostgreSQL is named: handlers consume and publish in transactions of the broker alone", "broker", s.cfg.Broker)
+		s.log.InfoContext(ctx, "postgres.disabled is set: handlers consume and publish in transactions of the broker alone", "broker", s.cfg.Broker)
 		s.pool, err = noDatabase()
 		return err
 	}
@@ -70,7 +70,7 @@ func connect(ctx context.Context, cfg Postgres) (*pgxpool.Pool, error) {
 		err = fmt.Errorf("connect to PostgreSQL at %s:%d: %s, or change Config.Postgres.DSN (postgres.dsn): %w",
 			parsed.ConnConfig.Host, parsed.ConnConfig.Port, adviceOn(err), err)
 		if cfg.DSN == "" {
-			err = fmt.Errorf("%w\nNo DSN is set. %s\nOnly a service on Kafka with delivery: transactional can do without a database.", err, fromDev)
+			err = fmt.Errorf("%w\nNo DSN is set. %s\nA service on Kafka with delivery: transactional can do without: set postgres.disabled.", err, fromDev)
 		}
 		return nil, err
 	}

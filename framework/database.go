@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"reflect"
 	"slices"
 
@@ -15,34 +14,21 @@ import (
 	"github.com/millrace-go/millrace/transport"
 )
 
-// ErrNoPostgres is wrapped by the error of what needs a database, in a service that has none: see Config.WithoutPostgres. Name one in
-// Config.Postgres, or leave out what needs it.
+// ErrNoPostgres is wrapped by the error of what needs a database, in a service with Config.Postgres.Disabled. Name a database, or leave
+// out what needs it.
 var ErrNoPostgres = errors.New("the service has no PostgreSQL, which this needs: name one in Config.Postgres.DSN (postgres.dsn)")
 
-// WithoutPostgres tells whether a service of this configuration runs without a database: its broker is Kafka with transactional delivery,
-// and neither Postgres nor DATABASE_URL, PGHOST, PGDATABASE and PGSERVICE name one. Its handlers consume and publish. Whatever needs
-// tables is refused: Validate refuses its settings, and its functions return ErrNoPostgres.
-//
-// All other services need a database: at-least-once delivery without a claim would repeat effects.
-func (c Config) WithoutPostgres() bool {
-	if c.Postgres.named() || c.Migration.To != "" || c.Fleet.There() {
-		return false
+// validateDisabled reports what does not go with Postgres.Disabled.
+func (c Config) validateDisabled() error {
+	errs := []error{c.refuseTables()}
+	if d, err := c.driver(c.Broker); err == nil { // else Settings tells
+		s, _, _ := c.section(d)
+		if units, ok := s.(transport.UnitSettings); !ok || !units.Units() {
+			errs = append(errs, errors.New("Config.Postgres.Disabled is true with a broker that delivers at least once: want kafka with delivery: transactional, "+
+				"because without a claim an event that is delivered again takes effect again"))
+		}
 	}
-	d, err := c.driver(c.Broker)
-	if err != nil { // which Settings tells
-		return false
-	}
-	s, _, _ := c.section(d)
-	units, ok := s.(transport.UnitSettings)
-	return ok && units.Units()
-}
-
-// named tells whether the configuration or the environment names a database.
-func (p Postgres) named() bool {
-	if p.Schema == defaultSchema {
-		p.Schema = ""
-	}
-	return p != Postgres{} || slices.ContainsFunc([]string{"DATABASE_URL", "PGHOST", "PGDATABASE", "PGSERVICE"}, func(name string) bool { return os.Getenv(name) != "" })
+	return errors.Join(errs...)
 }
 
 // refuseTables reports what is set and needs tables.
@@ -50,10 +36,12 @@ func (c Config) refuseTables() error {
 	var errs []error
 	refuse := func(field string, set any, instead string) {
 		if !reflect.ValueOf(set).IsZero() {
-			errs = append(errs, fmt.Errorf("Config.%s is set, which needs a database, and none is named: want Config.Postgres.DSN, or %s", field, instead))
+			errs = append(errs, fmt.Errorf("Config.%s is set, which needs a database, beside Config.Postgres.Disabled: want a database, or %s", field, instead))
 		}
 	}
 	const nothing = "nothing here"
+	refuse("Migration.To", c.Migration.To, nothing)
+	refuse("Fleet", c.Fleet.There(), nothing)
 	refuse("Outbox", c.Outbox, nothing)
 	claims := c.Claim
 	claims.MaxAttempts = 0
@@ -80,8 +68,8 @@ func (c Config) refuseTables() error {
 	return errors.Join(errs...)
 }
 
-// tableSections are the keys of a configuration that WithoutPostgres leaves without meaning.
-var tableSections = []string{"postgres", "migration", "outbox", "fleet", "dead_letters", "effects", "idempotency_keys", "schedules"}
+// tableSections are the keys of a configuration that have no meaning without a database.
+var tableSections = []string{"migration", "outbox", "fleet", "dead_letters", "effects", "idempotency_keys", "schedules"}
 
 // noDatabase returns a pool that never gets a connection: whatever asks for one gets ErrNoPostgres.
 func noDatabase() (*pgxpool.Pool, error) {

@@ -44,11 +44,6 @@ type step struct {
 }
 
 func playCopying(ctx context.Context, c copyingConfig, _ <-chan string) error {
-	for _, variable := range []string{"DATABASE_URL", "PGHOST", "PGDATABASE", "PGSERVICE"} {
-		if err := os.Unsetenv(variable); err != nil {
-			return err
-		}
-	}
 	own := kafka.Config{Brokers: c.Brokers, Consumer: kafka.ConsumerConfig{SessionTimeout: 6 * time.Second}}
 	if !c.Once {
 		return c.copyAtLeastOnce(ctx, own)
@@ -56,6 +51,7 @@ func playCopying(ctx context.Context, c copyingConfig, _ <-chan string) error {
 	own.Delivery = kafka.Transactional
 	svc, err := patientNew(ctx, framework.Config{
 		Service: c.Service, Broker: "kafka", Drivers: []transport.Driver{kafka.NewDriver(own)}, HTTP: framework.HTTP{Address: "127.0.0.1:0"},
+		Postgres: framework.Postgres{Disabled: true},
 		Handlers: map[string]framework.Handler{"copy-0": {Ordered: true}, "copy-1": {Ordered: true}},
 	})
 	if err != nil {

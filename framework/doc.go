@@ -28,8 +28,8 @@
 // With "kafka: delivery: transactional" a handler has neither a claim nor a database transaction. What it publishes
 // commits together with the offset of its message, and read_committed readers see it once. What it writes to a database
 // happens at least once, because Kafka and the database cannot commit together. The order is then
-// recoverer → context → unit → handler. Such a service needs no database: see
-// Config.WithoutPostgres.
+// recoverer → context → unit → handler. Such a service can run without a database: see
+// Config.Postgres.Disabled.
 //
 // # What a request goes through
 //

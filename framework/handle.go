@@ -123,8 +123,9 @@ func (s *Service) guard(h message.HandlerFunc) message.HandlerFunc {
 func (s *Service) attempt(h message.HandlerFunc) message.HandlerFunc {
 	most := s.cfg.Claim.WithDefaults().MaxAttempts
 	return func(msg *message.Message) ([]*message.Message, error) {
+		ctx := msg.Context() // Watermill's Timeout leaves one behind that has ended
 		produced, err := h(msg)
-		delivery := transport.DeliveryFrom(msg.Context())
+		delivery := transport.DeliveryFrom(ctx)
 		failures := transport.Failures(delivery) + 1
 		var later interface{ RetryAfter() time.Duration }
 		switch {
@@ -135,7 +136,7 @@ func (s *Service) attempt(h message.HandlerFunc) message.HandlerFunc {
 			delivery.RetryAfter(max(later.RetryAfter(), time.Second))
 		case errors.Is(err, ErrNoPostgres): // no fault of the event
 			delivery.RetryAfter(time.Minute)
-		case s.bare && failures >= most && msg.Context().Err() == nil:
+		case s.bare && failures >= most && ctx.Err() == nil:
 			delivery.Reject(fmt.Errorf("its handler has failed %d times, the last time with: %w", failures, err))
 		}
 		return produced, err

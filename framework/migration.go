@@ -86,7 +86,7 @@ func (c Config) OpenTransport(ctx context.Context, pool *pgxpool.Pool, env trans
 	if err != nil {
 		return nil, err
 	}
-	if c.WithoutPostgres() {
+	if c.Postgres.Disabled {
 		return b.From, nil
 	}
 	if b.To == nil {

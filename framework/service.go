@@ -89,7 +89,7 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 	if _, _, err := cfg.Settings(); err != nil {
 		return nil, err
 	}
-	s := &Service{cfg: cfg, bare: cfg.WithoutPostgres(), log: newLogger(os.Stderr, cfg.Service, cfg.Log), mux: newRoutes(), running: make(chan struct{}), stopping: make(chan struct{})}
+	s := &Service{cfg: cfg, bare: cfg.Postgres.Disabled, log: newLogger(os.Stderr, cfg.Service, cfg.Log), mux: newRoutes(), running: make(chan struct{}), stopping: make(chan struct{})}
 	if err := s.assemble(ctx); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
@@ -211,7 +211,7 @@ func (s *Service) AdminAddress() string {
 	return s.admin.listener.Addr().String()
 }
 
-// Pool is the pool of connections to the database. It is closed with the service. Without a database (Config.WithoutPostgres) each use
+// Pool is the pool of connections to the database. It is closed with the service. Without a database (Config.Postgres.Disabled) each use
 // of it returns ErrNoPostgres.
 func (s *Service) Pool() *pgxpool.Pool { return s.pool }
 
@@ -224,7 +224,7 @@ func (s *Service) Transport() transport.Transport { return s.transport }
 func (s *Service) Router() *message.Router { return s.router }
 
 // Outbox returns the publisher that topics use. Use it to delay or cancel events, or to add metadata: see TopicOf.Message. It
-// publishes in the transaction of the message's context. Without a database (Config.WithoutPostgres) it refuses all events.
+// publishes in the transaction of the message's context. Without a database (Config.Postgres.Disabled) it refuses all events.
 func (s *Service) Outbox() *outbox.Publisher { return s.outbox }
 
 // Claim returns the claim of the handlers that are not Ordered. The service has put it around every handler of Router. For

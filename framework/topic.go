@@ -82,7 +82,7 @@ func (t *TopicOf[T]) Name() string { return t.name }
 // their order. Events with an empty key have no order.
 //
 // With Kafka's transactional delivery the event is part of the Kafka transaction of the handler's message. Without a database
-// (Config.WithoutPostgres) there is no other way: elsewhere the error wraps ErrNoPostgres.
+// (Config.Postgres.Disabled) there is no other way: elsewhere the error wraps ErrNoPostgres.
 func (t *TopicOf[T]) Publish(ctx context.Context, key string, event T) error {
 	s := scopeOf(ctx).service
 	if s == nil {

@@ -84,7 +84,7 @@ func configPrint(a *cli.App, path string) error {
 	if err != nil {
 		return err
 	}
-	if cfg.WithoutPostgres() {
+	if cfg.Postgres.Disabled {
 		a.Say("# no database")
 		_, err = a.Stdout.Write(b)
 		return err

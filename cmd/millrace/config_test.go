@@ -84,40 +84,37 @@ func TestConfigPrint(t *testing.T) {
 	assert.Contains(t, out, "# database ada at db:5432", "PostgreSQL's default is the user's")
 }
 
-// A service from Kafka to Kafka has no database, and none is printed. Commands that work on one say how to name it.
+// A service from Kafka to Kafka has no database, and none is printed. Commands that work on one refuse.
 func TestConfigWithoutPostgres(t *testing.T) {
-	for _, variable := range []string{"MILLRACE_POSTGRES_DSN", "DATABASE_URL", "PGHOST", "PGDATABASE", "PGSERVICE"} {
-		t.Setenv(variable, "")
-	}
 	brokers := strings.Join(devtest.Start(t, devstack.Kafka).KafkaBrokers(), ", ")
-	path := configFile(t, "service: quotes\nbroker: kafka\nkafka: {brokers: ["+brokers+"], delivery: transactional}\n")
+	path := configFile(t, "service: quotes\npostgres: {disabled: true}\nbroker: kafka\nkafka: {brokers: ["+brokers+"], delivery: transactional}\n")
 	code, out, _ := configRun("check", path)
 	assert.Equal(t, cli.ExitOK, code, out)
 	code, out, _ = configRun("print", path)
 	assert.Equal(t, cli.ExitOK, code)
 	assert.True(t, strings.HasPrefix(out, "# no database\nservice: quotes\n"), out)
-	assert.NotContains(t, out, "postgres:")
+	assert.Contains(t, out, "postgres:\n    disabled: true\n")
 	assert.NotContains(t, out, "outbox:")
 
 	out = says(t, cli.ExitOK, "doctor", "--config", path)
 	assert.Contains(t, out, "No problems found.")
-	assert.Contains(t, out, "The configuration names no database: only the broker was asked.")
+	assert.Contains(t, out, "The service has no database (postgres.disabled): only the broker was asked.")
 	topic := devtest.Topic(t)
 	out = says(t, cli.ExitFailed, "doctor", "--config", path, "--subscribe", "quotes.quote="+topic)
 	assert.Contains(t, out, "broker: topic "+topic+" is missing\n")
-	away := configFile(t, "service: quotes\nbroker: kafka\nkafka: {brokers: [127.0.0.1:1], delivery: transactional}\n")
+	away := configFile(t, "service: quotes\npostgres: {disabled: true}\nbroker: kafka\nkafka: {brokers: [127.0.0.1:1], delivery: transactional}\n")
+	t.Setenv("MILLRACE_KAFKA_BROKERS", "") // that of a stack which runs already
 	out = says(t, cli.ExitFailed, "doctor", "--config", away)
 	assert.Contains(t, out, "broker: kafka does not answer")
 	assert.Contains(t, out, "until then the service handles nothing")
 	for _, command := range [][]string{{"outbox", "status"}, {"dead", "list"}, {"migrate", "up"}, {"schedule", "list"}} {
 		out = says(t, cli.ExitUsage, append(command, "--config", path)...)
-		assert.Contains(t, out, path+" names no database", command)
-		assert.Contains(t, out, "name it by postgres.dsn there, or by --dsn", command)
+		assert.Contains(t, out, "postgres.disabled is set in "+path+", and this command works on a database", command)
 	}
 
-	code, out, _ = configRun("check", configFile(t, "service: quotes\nbroker: kafka\nkafka: {brokers: ["+brokers+"], delivery: transactional}\neffects: {max_conns: 2}\n"))
+	code, out, _ = configRun("check", configFile(t, "service: quotes\npostgres: {disabled: true}\nbroker: kafka\nkafka: {brokers: ["+brokers+"], delivery: transactional}\neffects: {max_conns: 2}\n"))
 	assert.Equal(t, cli.ExitFailed, code)
-	assert.Contains(t, out, "effects is set, which needs a database, and none is named: want postgres.dsn")
+	assert.Contains(t, out, "effects is set, which needs a database, beside postgres.disabled: want a database")
 }
 
 func TestConfigSchema(t *testing.T) {

@@ -23,7 +23,7 @@ const doctorUsage = `Finds what is wrong with the database, the outbox, consumer
 has a symptom, a cause and a remedy. Tell it by flags what it cannot see: the --pool and --concurrency of a service, its
 --retention, and who subscribes to what.
 
-For a service without a database (kafka with "delivery: transactional", and no postgres) it asks the broker alone.
+For a service without a database (postgres.disabled) it asks the broker alone.
 
 Exit codes: 0 without findings, or with notes only; 1 with findings; 2 if the command line is wrong or the database cannot be
 reached. It changes nothing, takes no locks, and needs the privileges of an operator ("millrace migrate grants --operator").

@@ -90,7 +90,7 @@ func ExamineBroker(ctx context.Context, cfg Config) []Finding {
 		cfg.Progress = func(string) {}
 	}
 	d := &doctor{Config: cfg}
-	d.note("broker", "The configuration names no database: only the broker was asked. --subscribe names what to check there")
+	d.note("broker", "The service has no database (postgres.disabled): only the broker was asked. --subscribe names what to check there")
 	return d.conclude(ctx)
 }
 

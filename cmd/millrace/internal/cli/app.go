@@ -116,7 +116,7 @@ func (a *App) Connect(ctx context.Context) (*pgxpool.Pool, error) {
 		return nil, Misuse(fmt.Errorf("the configuration has a fleet of %s, and this command works on one: name it by --database", words.Count(len(a.Fleet), "database")))
 	}
 	if a.WithoutPostgres() {
-		return nil, Misuse(fmt.Errorf("%s names no database, as its service needs none on Kafka with transactional delivery, and this command works on one: name it by postgres.dsn there, or by --dsn", a.File))
+		return nil, Misuse(fmt.Errorf("postgres.disabled is set in %s, and this command works on a database: it has nothing to do for this service", a.File))
 	}
 	dsn := cmp.Or(a.dsn, os.Getenv("MILLRACE_POSTGRES_DSN"), os.Getenv("DATABASE_URL"))
 	cfg, err := pgdsn.Parse(dsn)

@@ -51,9 +51,9 @@ func (a *App) Resolve(c *cobra.Command) error {
 	return nil
 }
 
-// WithoutPostgres tells whether the configuration file is of a service that has no database, and no flag names one.
+// WithoutPostgres tells whether the configuration is of a service that has no database.
 func (a *App) WithoutPostgres() bool {
-	return a.File != "" && a.dsn == "" && a.Config != nil && a.Config.WithoutPostgres()
+	return a.Config != nil && a.Config.Postgres.Disabled
 }
 
 // Load reads the configuration, or makes one of the flags alone.
