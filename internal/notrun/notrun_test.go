@@ -9,7 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// scripts/test says once for each need how many tests it kept from running, and passes the result of "go test" on.
+// scripts/test says once for each need how many tests it kept from running, repeats at the end what has failed, and passes the
+// result of "go test" on.
 func TestScriptSaysWhatWasNotRun(t *testing.T) {
 	t.Parallel()
 	run := func(args ...string) (string, error) {
@@ -31,7 +32,7 @@ func TestScriptSaysWhatWasNotRun(t *testing.T) {
 	assert.Contains(t, failed, "spilled")
 	assert.Contains(t, failed, "--- SKIP: TestMoreTea")
 	assert.Contains(t, failed, "this test needs tea: boil water (none on this machine)")
-	assert.Regexp(t, regexp.QuoteMeta(said)+`$`, failed)
+	assert.Regexp(t, regexp.QuoteMeta(said)+`\nFailed:\n(.*\n)* *lacking_test.go:25: spilled\n--- FAIL: TestSpilled .*\nFAIL\s.*/lacking\s.*\n$`, failed)
 
 	all, err := run("-run=TestWater")
 	require.NoError(t, err)

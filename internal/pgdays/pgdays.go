@@ -111,6 +111,9 @@ func (t Table) all(ctx context.Context, db DB) ([]Day, error) {
 // one finishes. It must be called by the tables' owner, outside of a transaction.
 func (t Table) Drop(ctx context.Context, pool *pgxpool.Pool, before time.Time) ([]Day, error) {
 	days, err := t.all(ctx, pool)
+	if isBusy(err) {
+		return nil, nil
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -150,18 +153,26 @@ func (t Table) drop(ctx context.Context, pool *pgxpool.Pool, d Day, before time.
 	if err == nil || ctx.Err() != nil {
 		return err == nil, err
 	}
-	// Another process may have been faster with one of the steps, or have another day in hand: it does the rest.
-	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) && (pgErr.Code == "55000" || pgErr.Code == "40P01") { // a detach is pending, or they waited for each other
+	if isBusy(err) {
 		return false, nil
 	}
 	all, lookErr := t.all(ctx, pool)
+	if isBusy(lookErr) {
+		return false, nil
+	}
 	for _, now := range all {
 		if now.Partition == d.Partition && (now.state != detached || d.state == detached) {
 			return false, errors.Join(t.hint(d, err), lookErr)
 		}
 	}
 	return false, lookErr
+}
+
+// isBusy reports whether another process drops a day at the same time: a detach is pending, or they waited for each other. That
+// process does the rest.
+func isBusy(err error) bool {
+	var pgErr *pgconn.PgError
+	return errors.As(err, &pgErr) && (pgErr.Code == "55000" || pgErr.Code == "40P01")
 }
 
 func (t Table) hint(d Day, err error) error {
