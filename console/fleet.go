@@ -44,6 +44,7 @@ func (q *request) each() (all []*request) {
 	for _, d := range q.cfg.Databases {
 		r := q.r.Clone(q.ctx())
 		r.URL = &url.URL{Path: "/" + d.Name + "/"}
+		r.SetPathValue("db", d.Name)
 		of := &request{Console: q.Console, db: q.databases[d.Name], w: q.w, r: r}
 		if of.rights, of.user = q.authorize(r); of.rights.Has(Look) {
 			all = append(all, of)

@@ -78,6 +78,17 @@ func TestFleetShowsWhatSomebodyMaySee(t *testing.T) {
 	s.get(http.StatusForbidden, "/orders/")
 
 	s = fleetOf(t, orders, func(c *console.Config) {
+		c.Authorize = func(r *http.Request) (console.Rights, string) {
+			if r.PathValue("db") == "orders" {
+				return 0, ""
+			}
+			return console.Look, "ada"
+		}
+	})
+	assert.NotContains(t, text(s.get(http.StatusOK, "/")), "orders", "its own page forbids it")
+	s.get(http.StatusForbidden, "/orders/")
+
+	s = fleetOf(t, orders, func(c *console.Config) {
 		c.Authorize = func(*http.Request) (console.Rights, string) { return 0, "" }
 	})
 	s.get(http.StatusForbidden, "/")
