@@ -39,7 +39,7 @@ type Config struct {
 
 	// Authorize returns what whoever sent the request may do, and the name that the audit gets: without a name nobody may act. It is
 	// called for every request, by several goroutines at once, and for the page of all databases with the path of each of them, so that it
-	// shows those that may be seen. Default: Loopback(Look, ""), so that only requests from this machine
+	// shows those that may be seen; who may see one of them need not have a right at the root. Default: Loopback(Look, ""), so that only requests from this machine
 	// are answered, and nothing can be changed.
 	Authorize func(r *http.Request) (Rights, string)
 
@@ -212,8 +212,8 @@ func (c *Console) Close() {
 func (c *Console) routes() http.Handler {
 	mux := http.NewServeMux()
 	if len(c.cfg.Databases) > 1 {
-		mux.HandleFunc("GET /{$}", c.allowed((*request).fleet))
-		mux.HandleFunc("GET /"+staticFiles+"/live", c.allowed((*request).liveFleet))
+		mux.HandleFunc("GET /{$}", c.all((*request).fleet))
+		mux.HandleFunc("GET /"+staticFiles+"/live", c.all((*request).liveFleet))
 	} else {
 		mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, c.cfg.Prefix+"/"+c.cfg.Databases[0].Name+"/", http.StatusSeeOther)

@@ -53,6 +53,20 @@ func (q *request) each() (all []*request) {
 	return all
 }
 
+// all makes a handler of what tells of all databases, for those who may look at the root or at one of them.
+func (c *Console) all(serve func(q *request, granted []*request)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		q := &request{Console: c, w: w, r: r}
+		q.rights, q.user = c.authorize(r)
+		granted := q.each()
+		if !q.rights.Has(Look) && len(granted) == 0 {
+			c.refuse(w, r)
+			return
+		}
+		serve(q, granted)
+	}
+}
+
 // of asks all databases at once, because one that does not answer takes its time.
 func of[T any](all []*request, ask func(*request) T) []T {
 	answers := make([]T, len(all))
@@ -64,8 +78,8 @@ func of[T any](all []*request, ask func(*request) T) []T {
 	return answers
 }
 
-func (q *request) fleet() {
-	p := fleetPage{Members: of(q.each(), (*request).member)}
+func (q *request) fleet(granted []*request) {
+	p := fleetPage{Members: of(granted, (*request).member)}
 	var all []snapshot
 	var now time.Time
 	for _, m := range p.Members {
@@ -94,6 +108,9 @@ func (q *request) fleet() {
 		p.Verdict.Text, p.Verdict.More = number(trouble)+" of "+plural(len(p.Members), "database", "databases")+words.Pick(trouble, " has", " have")+" trouble.", ""
 	}
 	v := q.view("All databases", "fleet", p)
+	if !q.rights.Has(Look) {
+		v.User, v.Rights = granted[0].user, granted[0].rights // the token stays that of this path
+	}
 	v.Live, v.Version, v.Now = q.cfg.Prefix+"/"+staticFiles+"/live", versionOf(all), now
 	q.write(http.StatusOK, "page_fleet.html", v)
 }
@@ -131,9 +148,9 @@ func plus(a, b outboxadmin.Count) outboxadmin.Count {
 	return outboxadmin.Count{N: a.N + b.N, AtLeast: a.AtLeast || b.AtLeast}
 }
 
-// liveFleet tells an open page of all databases when the figures of one have changed.
-func (q *request) liveFleet() {
-	q.stream(func() string { return versionOf(of(q.each(), (*request).snapshot)) })
+// liveFleet tells an open page of all databases when the figures of one have changed. Rights are those of the stream's beginning.
+func (q *request) liveFleet(granted []*request) {
+	q.stream(func() string { return versionOf(of(granted, (*request).snapshot)) })
 }
 
 // versionOf is another text whenever that of one of them is.

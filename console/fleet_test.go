@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -89,16 +90,32 @@ func TestFleetShowsWhatSomebodyMaySee(t *testing.T) {
 	s.get(http.StatusForbidden, "/orders/")
 
 	s = fleetOf(t, orders, func(c *console.Config) {
+		c.Authorize = func(r *http.Request) (console.Rights, string) {
+			if strings.HasPrefix(r.URL.Path, "/orders/") {
+				return console.Look, "ada"
+			}
+			return 0, ""
+		}
+	})
+	assert.Contains(t, text(s.get(http.StatusOK, "/")), "All databases orders ada may look, payloads hidden", "a right at the root is not needed")
+
+	s = fleetOf(t, orders, func(c *console.Config) {
 		c.Authorize = func(*http.Request) (console.Rights, string) { return 0, "" }
 	})
 	s.get(http.StatusForbidden, "/")
 	s.get(http.StatusForbidden, "/static/live")
 }
 
-// A page of all databases that is open hears of a change in any of them.
+// A page of all databases that is open hears of a change in any of them. Who may see which is asked once.
 func TestFleetIsLive(t *testing.T) {
 	t.Parallel()
-	s := fleetOf(t, open(t, everything))
+	var asked atomic.Int32
+	s := fleetOf(t, open(t, everything), func(c *console.Config) {
+		c.Authorize = func(*http.Request) (console.Rights, string) {
+			asked.Add(1)
+			return console.Look, "ada"
+		}
+	})
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.server.URL+s.base+"/static/live", nil)
 	require.NoError(t, err)
 	stream, err := s.client.Do(r)
@@ -116,9 +133,10 @@ func TestFleetIsLive(t *testing.T) {
 		t.Fatal("the stream has ended")
 		return ""
 	}
-	first := changed()
+	first, before := changed(), asked.Load()
 	s.pending("payment.captured", "p2")
 	assert.NotEqual(t, first, changed())
+	assert.Equal(t, before, asked.Load())
 }
 
 func TestFleetInABrowser(t *testing.T) {

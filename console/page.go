@@ -97,12 +97,16 @@ func (c *Console) allowed(serve func(*request)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		rights, user := c.authorize(r)
 		if !rights.Has(Look) {
-			c.cfg.Logger.WarnContext(r.Context(), "console refused a request", "path", r.URL.Path, "remote", r.RemoteAddr)
-			http.Error(w, "You may not see this console. Ask whoever runs it for the right to look. Without Config.Authorize it serves this machine alone.", http.StatusForbidden)
+			c.refuse(w, r)
 			return
 		}
 		serve(&request{Console: c, w: w, r: r, rights: rights, user: user})
 	}
+}
+
+func (c *Console) refuse(w http.ResponseWriter, r *http.Request) {
+	c.cfg.Logger.WarnContext(r.Context(), "console refused a request", "path", r.URL.Path, "remote", r.RemoteAddr)
+	http.Error(w, "You may not see this console. Ask whoever runs it for the right to look. Without Config.Authorize it serves this machine alone.", http.StatusForbidden)
 }
 
 func (q *request) nothing() error { return errNotFound }
