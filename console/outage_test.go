@@ -5,9 +5,11 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -64,6 +66,59 @@ func TestDatabaseThatDoesNotAnswer(t *testing.T) {
 	}, wait, pause)
 	down("/keys?key=k2")
 	down("/replay?id=2")
+}
+
+// queryTracer sees each statement, and may change its context.
+type queryTracer func(ctx context.Context, sql string) context.Context
+
+func (f queryTracer) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	return f(ctx, data.SQL)
+}
+
+func (queryTracer) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// A page does not have doctor ask a database that has just not answered in time, which would take as long again. It keeps what doctor
+// has found before.
+func TestDatabaseThatDoesNotAnswerInTime(t *testing.T) {
+	t.Parallel()
+	var stuck atomic.Bool
+	var others atomic.Int32
+	var pool *pgxpool.Pool
+	s := open(t, everything, func(c *console.Config) {
+		cfg := c.Databases[0].Pool.Config()
+		cfg.ConnConfig.Tracer = queryTracer(func(ctx context.Context, sql string) context.Context {
+			switch {
+			case !stuck.Load() || sql == "-- ping":
+				return ctx
+			case sql != "select now()": // with which the figures begin
+				others.Add(1)
+				return ctx
+			}
+			late, cancel := context.WithTimeout(ctx, 0)
+			cancel()
+			return late
+		})
+		var err error
+		pool, err = pgxpool.NewWithConfig(t.Context(), cfg)
+		require.NoError(t, err)
+		c.Databases[0].Pool = pool
+	})
+	t.Cleanup(pool.Close)
+	s.fail()
+	comes := func(what string) (page string) {
+		require.Eventually(t, func() bool {
+			page = text(s.get(http.StatusOK, "/"))
+			return strings.Contains(page, what)
+		}, wait, pause)
+		return page
+	}
+	stuck.Store(true)
+	assert.Contains(t, text(s.get(http.StatusOK, "/")), "The checks did not end. The database did not answer in time.")
+	assert.Zero(t, others.Load())
+	stuck.Store(false)
+	comes("2 dead letters with 1 different error")
+	stuck.Store(true)
+	assert.Contains(t, comes("The checks did not end. The database did not answer in time."), "2 dead letters with 1 different error")
 }
 
 // The answer to a form stays as it is: a page that is live asks for itself again, and at this address there would be no page.

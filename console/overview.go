@@ -81,8 +81,9 @@ func (q *request) overview() error {
 
 // judge has doctor look.
 func (q *request) judge() judgement {
-	found, at, err := q.findings()
-	j := judgement{snapshot: q.snapshot(), Checked: at, Checks: len(doctor.Checks()) - 1} // the broker is not asked
+	s := q.snapshot()
+	found, at, err := q.findings(s)
+	j := judgement{snapshot: s, Checked: at, Checks: len(doctor.Checks()) - 1} // the broker is not asked
 	if err != nil {
 		j.Failure = said(err)
 	}

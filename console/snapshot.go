@@ -3,6 +3,7 @@ package console
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -38,6 +39,7 @@ type snapshot struct {
 	Doubts    []effect.Entry
 	InDoubt   outboxadmin.Count
 	Error     string // why these figures are old
+	late      bool   // the database did not answer in time
 	version   string
 }
 
@@ -52,7 +54,7 @@ type consumer struct {
 func (q *request) snapshot() snapshot {
 	s, _, err := cache.Get(q.ctx(), q.db.cache, "snapshot", fresh, q.db.look)
 	if err != nil {
-		s.Error = said(err)
+		s.Error, s.late = said(err), errors.Is(err, context.DeadlineExceeded)
 	}
 	return s
 }
@@ -125,8 +127,13 @@ func (db *database) lookAtConsumers(ctx context.Context, s *snapshot) (err error
 	return nil
 }
 
-// findings are doctor's, and when it looked.
-func (q *request) findings() ([]doctor.Finding, time.Time, error) {
+// findings are doctor's, and when it looked. A database that has just been late would be late again, so they are the last ones. After
+// another error doctor looks: it knows what to do about tables of another version.
+func (q *request) findings(s snapshot) ([]doctor.Finding, time.Time, error) {
+	if s.late {
+		found, at := cache.Last[[]doctor.Finding](q.db.cache, "doctor")
+		return found, at, context.DeadlineExceeded
+	}
 	return cache.Get(q.ctx(), q.db.cache, "doctor", freshFindings, func(ctx context.Context) ([]doctor.Finding, error) {
 		found, err := doctor.Examine(ctx, q.db.Pool, doctor.Config{
 			Schema: q.db.Schema, Reach: q.db.reach,

@@ -51,6 +51,18 @@ func Get[T any](ctx context.Context, c *Cache, key string, fresh time.Duration, 
 	return value, e.at, e.err
 }
 
+// Last returns the last value that was read for the key, and when that was; the zero time means that there is none.
+func Last[T any](c *Cache, key string) (T, time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e := c.entries[key]
+	if e == nil {
+		e = &entry{}
+	}
+	value, _ := e.value.(T)
+	return value, e.at
+}
+
 // entry returns the entry for the key; mine says that the caller is to settle it.
 func (c *Cache) entry(key string, fresh time.Duration) (e *entry, mine bool) {
 	c.mu.Lock()
