@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"net/http"
 	"net/url"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
@@ -67,14 +69,26 @@ func (c *Console) all(serve func(q *request, granted []*request)) http.HandlerFu
 	}
 }
 
-// of asks all databases at once, because one that does not answer takes its time.
+// of asks all databases at once, because one that does not answer takes its time. Where ask panics, of does: the request's goroutine is
+// where net/http recovers.
 func of[T any](all []*request, ask func(*request) T) []T {
 	answers := make([]T, len(all))
+	panics := make(chan string, len(all))
 	var asked sync.WaitGroup
 	for i, q := range all {
-		asked.Go(func() { answers[i] = ask(q) })
+		asked.Go(func() {
+			defer func() {
+				if bug := recover(); bug != nil {
+					panics <- fmt.Sprintf("%v\n\n%s", bug, debug.Stack())
+				}
+			}()
+			answers[i] = ask(q)
+		})
 	}
 	asked.Wait()
+	if len(panics) > 0 {
+		panic(<-panics)
+	}
 	return answers
 }
 

@@ -4,8 +4,10 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -137,6 +139,42 @@ func TestFleetIsLive(t *testing.T) {
 	s.pending("payment.captured", "p2")
 	assert.NotEqual(t, first, changed())
 	assert.Equal(t, before, asked.Load())
+}
+
+// panicking is a tracer of a pool: each use of a connection panics.
+type panicking struct{ queryTracer }
+
+func (panicking) TraceAcquireStart(context.Context, *pgxpool.Pool, pgxpool.TraceAcquireStartData) context.Context {
+	panic("a bug")
+}
+
+func (panicking) TraceAcquireEnd(context.Context, *pgxpool.Pool, pgxpool.TraceAcquireEndData) {}
+
+// A read that panics ends the request, as on any page, and not the process.
+func TestFleetPanicsInTheRequest(t *testing.T) {
+	t.Parallel()
+	cfg, err := pgxpool.ParseConfig("host=localhost")
+	require.NoError(t, err)
+	cfg.ConnConfig.Tracer = panicking{}
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	require.NoError(t, err)
+	defer pool.Close()
+	page, err := console.New(console.Config{
+		Databases: []console.Database{{Name: "orders", Pool: pool}, {Name: "payments", Pool: pool}},
+		Authorize: func(*http.Request) (console.Rights, string) { return console.Look, "ada" },
+	})
+	require.NoError(t, err)
+	defer page.Close()
+	for _, path := range []string{"/", "/static/live"} {
+		func() {
+			defer func() {
+				bug := fmt.Sprint(recover())
+				assert.Contains(t, bug, "a bug", path)
+				assert.Contains(t, bug, "TraceAcquireStart", "where it was")
+			}()
+			page.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil))
+		}()
+	}
 }
 
 func TestFleetInABrowser(t *testing.T) {
