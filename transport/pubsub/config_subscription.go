@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	pathpkg "path"
 	"strings"
 	"time"
 
@@ -243,12 +244,17 @@ func (p Push) validate(path string) error {
 		errs = append(errs, fmt.Errorf("%s.Endpoint is %q: want https, which the token must not travel without; http is for AllowUnauthenticated", path, p.Endpoint))
 	case endpoint.RawQuery != "" || endpoint.Fragment != "" || endpoint.User != nil || strings.HasSuffix(endpoint.Path, "/"):
 		errs = append(errs, fmt.Errorf("%s.Endpoint is %q: want no user, query, fragment or slash at its end, because \"/\" and the subscription's ID follow", path, p.Endpoint))
+	case p.Path == "" && endpoint.Path != "" && endpoint.Path != pathpkg.Clean(endpoint.Path):
+		errs = append(errs, fmt.Errorf("%s.Endpoint is %q: want a path without \"//\", \".\" and \"..\", which no route has: %q; "+
+			"or Path, the path that requests have when they reach the service", path, p.Endpoint, pathpkg.Clean(endpoint.Path)))
 	}
 	switch {
 	case p.Path == "" && err == nil && endpoint.Host != "" && endpoint.Path == "":
 		errs = append(errs, fmt.Errorf("%s.Endpoint is %q, without a path: want one, such as /push, or Path, the path that requests have when they reach the service", path, p.Endpoint))
 	case p.Path != "" && (p.Path[0] != '/' || p.Path != "/" && strings.HasSuffix(p.Path, "/")):
 		errs = append(errs, fmt.Errorf("%s.Path is %q: want a slash at its beginning, and none at its end", path, p.Path))
+	case p.Path != "" && p.Path != pathpkg.Clean(p.Path):
+		errs = append(errs, fmt.Errorf("%s.Path is %q: want a path without \"//\", \".\" and \"..\", which no route has: %q", path, p.Path, pathpkg.Clean(p.Path)))
 	}
 	switch {
 	case p.ServiceAccount == "" && !p.AllowUnauthenticated:
