@@ -2,6 +2,7 @@ package effect
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -21,6 +22,10 @@ func (l *Ledger) Check(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	conn, err := l.pool.Acquire(ctx)
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("effect: the ledger gets no connection beside the service's pool of %d: the server did not answer in time. Make sure that it is reachable "+
+			"and not overloaded, and leave room for Config.MaxConns (%d) more in a pooler's pool: %w", l.service, l.cfg.MaxConns, err)
+	}
 	if err != nil {
 		return fmt.Errorf("effect: the ledger gets no connection beside the service's pool of %d: leave room for Config.MaxConns (%d) more, "+
 			"in the server's max_connections and in a pooler's pool: %w", l.service, l.cfg.MaxConns, err)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"sync"
 	"testing"
 	"time"
@@ -124,6 +125,26 @@ func TestNoRoomForTheLedger(t *testing.T) {
 		require.NotErrorIs(t, err, effect.ErrInDoubt)
 		return nil
 	}))
+}
+
+// A server that does not answer has not refused a connection: Check says so, and does not only advise to leave room.
+func TestCheckOfAServerThatDoesNotAnswer(t *testing.T) {
+	t.Parallel()
+	cfg, err := pgxpool.ParseConfig("host=localhost pool_max_conns=3")
+	require.NoError(t, err)
+	cfg.ConnConfig.DialFunc = func(ctx context.Context, _, _ string) (net.Conn, error) {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	require.NoError(t, err)
+	defer pool.Close()
+	ledger, err := effect.New(pool, effect.Config{Service: "shop", MaxConns: 2})
+	require.NoError(t, err)
+	defer ledger.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	require.ErrorContains(t, ledger.Check(ctx), "no connection beside the service's pool of 3: the server did not answer in time.")
 }
 
 // The middleware leaves the message's context as it was.
