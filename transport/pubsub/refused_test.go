@@ -10,6 +10,7 @@ import (
 
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"cloud.google.com/go/pubsub/v2/pstest"
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/api/option"
 	"google.golang.org/grpc"
@@ -32,6 +33,22 @@ func exactlyOnce(t testing.TB, m *meter, options []option.ClientOption, more opt
 // leasesEnd makes the server believe that every lease has ended.
 func leasesEnd(server *pstest.Server) {
 	server.SetTimeNowFunc(func() time.Time { return time.Now().Add(time.Minute) })
+}
+
+// nextAfterLeases ends leases until a message comes: the server may send it on a stream that is gone already, whose end it has not
+// seen.
+func nextAfterLeases(t *testing.T, server *pstest.Server, messages <-chan *message.Message) *message.Message {
+	t.Helper()
+	for ahead := time.Minute; ahead < 20*time.Minute; ahead += time.Minute {
+		server.SetTimeNowFunc(func() time.Time { return time.Now().Add(ahead) })
+		select {
+		case msg := <-messages:
+			return msg
+		case <-time.After(5 * time.Second):
+		}
+	}
+	require.Fail(t, "no message came")
+	return nil
 }
 
 // TestRefusedAckIsVisible: with exactly-once delivery a late ack does not go unseen, and the message comes again.
@@ -224,8 +241,7 @@ func TestStreamBreaks(t *testing.T) {
 				if deliveries > 1 {
 					// Not before: the server would send it on the broken stream, whose end it has not seen.
 					require.Eventually(t, opened, wait, time.Millisecond)
-					leasesEnd(server)
-					again := next(t, messages)
+					again := nextAfterLeases(t, server, messages)
 					require.Equal(t, running.UUID, again.UUID)
 					again.Ack()
 				}
@@ -236,7 +252,7 @@ func TestStreamBreaks(t *testing.T) {
 				require.Eventually(t, func() bool { return acked(server) == 2 }, wait, time.Millisecond)
 				for _, m := range server.Messages() {
 					if string(m.Data) == "running" {
-						require.Equal(t, deliveries, m.Deliveries)
+						require.True(t, m.Deliveries == deliveries || deliveries > 1 && m.Deliveries > deliveries, m.Deliveries)
 					}
 				}
 				require.NoError(t, s.Close())
