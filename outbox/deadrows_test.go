@@ -59,13 +59,12 @@ func TestDeadRowsDelayNoEvent(t *testing.T) {
 	require.NoError(t, err)
 	var latencies []time.Duration
 	walked := walk()
-	for began := time.Now(); len(broker.of("low")) == 0; latencies = append(latencies, latency()) {
+	for began := time.Now(); len(broker.of("low")) == 0 || len(latencies) < 20; latencies = append(latencies, latency()) {
 		require.Less(t, time.Since(began), time.Minute, "a rescan finds the row")
 	}
 	walked = min(walked, walk())
 	slices.Sort(latencies)
 	p50, p90 := latencies[len(latencies)/2], latencies[len(latencies)*9/10]
 	t.Logf("%d events: median %v, p90 %v; the dead rows take %v", len(latencies), p50, p90, walked)
-	assert.Less(t, p50, 100*time.Millisecond)
 	assert.Less(t, 2*p50, walked, "a read that walked the dead rows would take longer")
 }
