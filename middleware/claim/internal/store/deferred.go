@@ -79,7 +79,7 @@ func (f *Flusher) run() {
 		for i, u := range batch {
 			switch {
 			case err != nil:
-				u.result <- fmt.Errorf("flush the Claims: %w", err)
+				u.result <- fmt.Errorf("flush the claims: %w", err)
 			case !there[i]:
 				u.result <- errClaimLost
 			default:

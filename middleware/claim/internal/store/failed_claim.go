@@ -14,10 +14,10 @@ import (
 
 var (
 	// ErrGone means that an event which was brought back is not to be handled any more.
-	ErrGone = errors.New("the Event was handled or taken away meanwhile")
+	ErrGone = errors.New("the event was handled or taken away meanwhile")
 
 	// ErrChanged means that it is to be brought back again: an operator has edited it since, or it is not its turn.
-	ErrChanged = errors.New("the Event was changed meanwhile")
+	ErrChanged = errors.New("the event was changed meanwhile")
 )
 
 // Retry claims an event of the table and runs fn, in one transaction that takes the Event away and lets the next of its
