@@ -119,8 +119,7 @@ func keysForget(a *cli.App) *cobra.Command {
 			"committed: undo those first, unless the answer is a rejection. Each action is kept in the table idempotency_key_audit.",
 		Example: "  millrace keys forget 8e03978e-40d5-43e8-bc93-6894a57f9324 --note \"the 422 was our mistake\"",
 	}
-	c.Flags().StringVar(&by.Actor, "actor", cli.Somebody(), "who does it, for the audit log")
-	c.Flags().StringVar(&by.Note, "note", "", "why, for the audit log")
+	cli.AuditVar(c, &by.Actor, &by.Note)
 	connected := a.Connected(func(ctx context.Context, pool *pgxpool.Pool, args []string) error {
 		e, err := oneKey(ctx, a, pool, args[0])
 		if err != nil {

@@ -147,16 +147,23 @@ func TestFleetTellsOnceOfARelayThatDoesNotStart(t *testing.T) {
 	eventually(t, "the end of the failures is told", func() bool { return log.count("all right again") == 1 })
 }
 
+// lockedMigration returns a connection whose transaction holds up the start of every relay of the database.
+func lockedMigration(t *testing.T, db fleet.Database) *pgx.Conn {
+	t.Helper()
+	locking, err := pgx.Connect(t.Context(), db.DSN)
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, locking.Close(context.Background())) })
+	_, err = locking.Exec(t.Context(), `begin; lock table millrace.migration in access exclusive mode`)
+	require.NoError(t, err)
+	return locking
+}
+
 // TestFleetDoesNotWarnOfWhatLeaves: a database that left the fleet while its relay started was told of as one whose relay does not start.
 func TestFleetDoesNotWarnOfWhatLeaves(t *testing.T) {
 	t.Parallel()
 	all := databases(t, 2)
 	leaving, staying := all[0], all[1]
-	locking, err := pgx.Connect(t.Context(), leaving.DSN)
-	require.NoError(t, err)
-	defer locking.Close(context.WithoutCancel(t.Context()))
-	_, err = locking.Exec(t.Context(), `begin; lock table millrace.migration in access exclusive mode`)
-	require.NoError(t, err)
+	lockedMigration(t, leaving)
 	var left atomic.Bool
 	b, log := newBroker(), &told{Handler: slog.NewTextHandler(t.Output(), nil), seen: map[string]int{}}
 	f, _ := run(t, func(context.Context) ([]fleet.Database, error) {
@@ -182,11 +189,7 @@ func TestFleetCountsStartsThatHang(t *testing.T) {
 	t.Parallel()
 	all := databases(t, 2)
 	hanging, busy := all[0], all[1]
-	locking, err := pgx.Connect(t.Context(), hanging.DSN)
-	require.NoError(t, err)
-	defer locking.Close(context.WithoutCancel(t.Context()))
-	_, err = locking.Exec(t.Context(), `begin; lock table millrace.migration in access exclusive mode`)
-	require.NoError(t, err)
+	locking := lockedMigration(t, hanging)
 	b := newBroker()
 	f, _ := run(t, fleet.Fixed(all...), b, fleet.Config{Connections: 16}) // one relay at a time
 	status := func() fleet.Status {
@@ -207,7 +210,7 @@ func TestFleetCountsStartsThatHang(t *testing.T) {
 		eventually(t, "the other database's event", func() bool { return b.has(payload) })
 	}
 	assert.False(t, b.has("held"))
-	_, err = locking.Exec(t.Context(), `rollback`)
+	_, err := locking.Exec(t.Context(), `rollback`)
 	require.NoError(t, err)
 	eventually(t, "the event", func() bool { return b.has("held") })
 	eventually(t, "no failure", func() bool { return status().Failures == 0 })

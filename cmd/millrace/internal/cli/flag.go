@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/user"
+	"strconv"
 	"strings"
 	"time"
 
@@ -39,6 +40,21 @@ func OneOf(c *cobra.Command, flag string, values ...string) {
 	if err := c.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)); err != nil {
 		panic(err) // there is no such flag
 	}
+}
+
+// AuditVar gives a command that acts the flags --actor and --note.
+func AuditVar(c *cobra.Command, actor, note *string) {
+	c.Flags().StringVar(actor, "actor", Somebody(), "who does it, for the audit log")
+	c.Flags().StringVar(note, "note", "", "why, for the audit log")
+}
+
+// ReplayID is a command's argument. list is the command that shows which there are.
+func ReplayID(text, list string) (int64, error) {
+	id, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || id <= 0 {
+		return 0, Misuse(fmt.Errorf("the ID is %q: want one from %q", text, list))
+	}
+	return id, nil
 }
 
 // LimitVar gives a list the flag --limit.

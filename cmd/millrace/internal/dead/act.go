@@ -49,11 +49,6 @@ func redirectCommand(a *cli.App) *cobra.Command {
 }
 
 // byVar gives a command the flags that say who acts.
-func byVar(c *cobra.Command, by *deadletter.By) {
-	c.Flags().StringVar(&by.Actor, "actor", cli.Somebody(), "who does it, for the audit log")
-	c.Flags().StringVar(&by.Note, "note", "", "why, for the audit log")
-}
-
 type action func(context.Context, pgtx.DB, string, deadletter.Selection, deadletter.By) (deadletter.Result, error)
 
 // actionCommand completes a command that acts on events. pace is nil where there is none to keep.
@@ -63,7 +58,7 @@ func actionCommand(a *cli.App, do action, pace *pace, states []string, done stri
 	var all, dry bool
 	var state string
 	selectionVar(c, &s)
-	byVar(c, &by)
+	cli.AuditVar(c, &by.Actor, &by.Note)
 	c.Flags().BoolVar(&all, "all", false, "all dead letters")
 	c.Flags().BoolVar(&dry, "dry-run", false, "count the events by error, and change none")
 	c.Flags().StringVar(&state, "state", "dead", "only events in this state: "+words.Either(words.ClaimStates.Choice(states)))
@@ -220,7 +215,7 @@ func purgeCommand(a *cli.App) *cobra.Command {
 			"the tables may do it.",
 		Example: "  millrace dead purge --older-than 90d",
 	}
-	byVar(c, &by)
+	cli.AuditVar(c, &by.Actor, &by.Note)
 	cli.AgeVar(c, &olderThan, "older-than", "how long ago they failed, such as 90d or 12h")
 	c.PreRunE = func(*cobra.Command, []string) error { return cli.CheckAge("older-than", olderThan) }
 	c.RunE = a.Connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {

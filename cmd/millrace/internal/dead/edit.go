@@ -40,7 +40,7 @@ func editCommand(a *cli.App) *cobra.Command {
 	c.Flags().StringVar(&file, "payload-file", "", "file with the new payload; - for standard input")
 	c.Flags().StringArrayVar(&set, "set-header", nil, "set a header, as NAME=VALUE; may be repeated")
 	c.Flags().StringArrayVar(&unset, "unset-header", nil, "remove the header of this name; may be repeated")
-	byVar(c, &by)
+	cli.AuditVar(c, &by.Actor, &by.Note)
 	connected := a.Connected(func(ctx context.Context, pool *pgxpool.Pool, args []string) (err error) {
 		id, err := explain.WholeID(ctx, pool, a.Schema, args[0], explain.Consumers)
 		if err != nil {

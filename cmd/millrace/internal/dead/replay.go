@@ -177,7 +177,7 @@ func replaysCommand(a *cli.App) *cobra.Command {
 		if len(args) == 0 {
 			found, err = deadletter.ListReplays(ctx, pool, a.Schema, limit)
 		} else {
-			id, wrong := replayID(args[0])
+			id, wrong := cli.ReplayID(args[0], "millrace dead replays")
 			if wrong != nil {
 				return wrong
 			}
@@ -210,14 +210,6 @@ func replaysCommand(a *cli.App) *cobra.Command {
 	return a.Prints(c)
 }
 
-func replayID(text string) (int64, error) {
-	id, err := strconv.ParseInt(text, 10, 64)
-	if err != nil || id <= 0 {
-		return 0, cli.Misuse(fmt.Errorf("the ID is %q: want one from \"millrace dead replays\"", text))
-	}
-	return id, nil
-}
-
 func stopCommand(a *cli.App) *cobra.Command {
 	var by deadletter.By
 	c := &cobra.Command{
@@ -225,9 +217,9 @@ func stopCommand(a *cli.App) *cobra.Command {
 		Long:    "Stops a replay that \"dead replay\" with --rate or --max-failed began, wherever its command runs. What it has retried stays so.",
 		Example: "  millrace dead stop 7 --note \"the fix is not deployed everywhere\"",
 	}
-	byVar(c, &by)
+	cli.AuditVar(c, &by.Actor, &by.Note)
 	c.RunE = a.Connected(func(ctx context.Context, pool *pgxpool.Pool, args []string) error {
-		id, err := replayID(args[0])
+		id, err := cli.ReplayID(args[0], "millrace dead replays")
 		if err == nil {
 			err = noReplay(deadletter.StopReplay(ctx, pool, a.Schema, id, by))
 		}

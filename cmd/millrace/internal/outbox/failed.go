@@ -153,7 +153,7 @@ func actionCommand(a *cli.App, do func(context.Context, pgtx.DB, string, outboxa
 	c.Flags().StringVar(&s.Topic, "topic", "", "all events of this topic")
 	c.Flags().StringVar(&s.Group, "group", "", `all events with the same error: a group of "millrace outbox list --groups"`)
 	c.Flags().BoolVar(&all, "all", false, "all events")
-	byVar(c, &by)
+	cli.AuditVar(c, &by.Actor, &by.Note)
 	connected := a.Connected(func(ctx context.Context, pool *pgxpool.Pool, args []string) (err error) {
 		if s.EventIDs, err = explain.WholeIDs(ctx, pool, a.Schema, args, explain.Failed); err != nil {
 			return err

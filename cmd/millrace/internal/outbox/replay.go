@@ -45,7 +45,7 @@ func replayCommand(a *cli.App) *cobra.Command {
 	f.IntVar(&r.Rate, "rate", 0, "at most this many events a second (default: no limit)")
 	f.BoolVar(&dry, "dry-run", false, "count the events, and replay none")
 	f.Int64Var(&r.Resume, "resume", 0, "continue the replay with this ID")
-	byVar(c, &by)
+	cli.AuditVar(c, &by.Actor, &by.Note)
 	c.PreRunE = func(*cobra.Command, []string) error { return checkReplay(r, all, dry) }
 	c.RunE = a.Connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
 		total := int64(-1)
@@ -92,11 +92,6 @@ func checkReplay(r outboxadmin.ReplayConfig, all, dry bool) error {
 }
 
 // byVar gives a command the flags that say who acts.
-func byVar(c *cobra.Command, by *outboxadmin.By) {
-	c.Flags().StringVar(&by.Actor, "actor", cli.Somebody(), "who does it, for the audit log")
-	c.Flags().StringVar(&by.Note, "note", "", "why, for the audit log")
-}
-
 // nothingArchived says why no archived event is selected.
 func nothingArchived(ctx context.Context, a *cli.App, pool *pgxpool.Pool, s outboxadmin.ArchiveSelection) error {
 	r, err := outboxadmin.InspectArchive(ctx, pool, a.Schema)
@@ -175,11 +170,11 @@ func stopCommand(a *cli.App) *cobra.Command {
 		Long:    "Stops a replay that \"outbox replay\" or the console began, wherever it runs. Events that it has put into the outbox are sent.",
 		Example: "  millrace outbox stop 7 --note \"the new consumer is not ready\"",
 	}
-	byVar(c, &by)
+	cli.AuditVar(c, &by.Actor, &by.Note)
 	c.RunE = a.Connected(func(ctx context.Context, pool *pgxpool.Pool, args []string) error {
-		id, err := strconv.ParseInt(args[0], 10, 64)
-		if err != nil || id <= 0 {
-			return cli.Misuse(fmt.Errorf("the ID is %q: want one from \"millrace outbox audit\"", args[0]))
+		id, err := cli.ReplayID(args[0], "millrace outbox audit")
+		if err != nil {
+			return err
 		}
 		if err = outboxadmin.StopReplay(ctx, pool, a.Schema, id, by); errors.Is(err, outboxadmin.ErrNoSuchReplay) {
 			return fmt.Errorf(`%w: run "millrace outbox audit" to see which there are`, err)

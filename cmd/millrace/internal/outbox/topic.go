@@ -94,7 +94,7 @@ func discardTopicCommand(a *cli.App) *cobra.Command {
 	cli.AgeVar(c, &s.OlderThan, "older-than", "only events that were written longer ago than this, such as 1d or 12h")
 	c.Flags().Int64Var(&s.Limit, "limit", 0, "discard at most this many; 0: no limit")
 	c.Flags().BoolVar(&all, "all", false, "all that are pending now")
-	byVar(c, &by)
+	cli.AuditVar(c, &by.Actor, &by.Note)
 	c.PreRunE = func(c *cobra.Command, _ []string) error {
 		switch {
 		case all == (s.OlderThan > 0):
@@ -122,7 +122,7 @@ func discardTopicCommand(a *cli.App) *cobra.Command {
 // topicActionCommand makes a command that changes what is set for a topic, and says what do returns.
 func topicActionCommand(a *cli.App, c *cobra.Command, do func(ctx context.Context, pool *pgxpool.Pool, topic string, by outboxadmin.By) (string, error)) *cobra.Command {
 	var by outboxadmin.By
-	byVar(c, &by)
+	cli.AuditVar(c, &by.Actor, &by.Note)
 	c.Args, c.ValidArgsFunction = cli.Argument, cobra.NoFileCompletions
 	c.RunE = a.Connected(func(ctx context.Context, pool *pgxpool.Pool, args []string) error {
 		text, err := do(ctx, pool, args[0], by)
