@@ -16,7 +16,7 @@ import (
 
 // ErrNoPostgres is wrapped by the error of what needs a database, in a service with Config.Postgres.Disabled. Name a database, or leave
 // out what needs it.
-var ErrNoPostgres = errors.New("the service has no PostgreSQL, which this needs: name one in Config.Postgres.DSN (postgres.dsn)")
+var ErrNoPostgres = errors.New("the service has no PostgreSQL, which this needs: name one in Config.Postgres.DSN (postgres.dsn), without Config.Postgres.Disabled")
 
 // validateDisabled reports what does not go with Postgres.Disabled.
 func (c Config) validateDisabled() error {

@@ -185,7 +185,7 @@ func TestWithoutPostgres(t *testing.T) {
 		code, body := s.ask(s.AdminAddress(), path)
 		assert.Equal(t, want, code, path)
 		if path == "/console/" {
-			assert.Equal(t, "the console shows what is in the database: the service has no PostgreSQL, which this needs: name one in Config.Postgres.DSN (postgres.dsn)\n", body)
+			assert.Equal(t, "the console shows what is in the database: the service has no PostgreSQL, which this needs: name one in Config.Postgres.DSN (postgres.dsn), without Config.Postgres.Disabled\n", body)
 		}
 		if path == "/metrics" {
 			assert.Contains(t, body, "millrace_kafka_transactions")
@@ -198,7 +198,7 @@ func TestWithoutPostgres(t *testing.T) {
 func TestWithoutPostgresRefusesCalls(t *testing.T) {
 	s := newTableless(t)
 	topic := framework.Topic[price](s.topic("prices"))
-	const none = "the service has no PostgreSQL, which this needs: name one in Config.Postgres.DSN (postgres.dsn)"
+	const none = "the service has no PostgreSQL, which this needs: name one in Config.Postgres.DSN (postgres.dsn), without Config.Postgres.Disabled"
 	inTx := func(context.Context, pgx.Tx) error { return errors.New("there is a transaction") }
 	once := func(context.Context, string) error { return nil }
 	foreign, err := devtest.Pool(t).Begin(t.Context())
