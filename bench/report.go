@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"text/tabwriter"
+
+	"github.com/millrace-go/millrace/bench/plot"
 )
 
 // report is what a scenario found. Every number in it was measured in this run.
@@ -53,12 +55,7 @@ func median(values []float64) float64 {
 	if len(values) == 0 {
 		return math.NaN()
 	}
-	sorted := slices.Sorted(slices.Values(values))
-	half := len(sorted) / 2
-	if len(sorted)%2 == 1 {
-		return sorted[half]
-	}
-	return (sorted[half-1] + sorted[half]) / 2
+	return plot.Median(values)
 }
 
 func (r *report) write(out io.Writer, asJSON bool) error {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 )
 
@@ -22,7 +23,27 @@ type result struct {
 	took     time.Duration
 }
 
-// reportAll runs the scenarios in turn and writes the file at the end. A scenario that fails is reported as such, and the
+// draft is a file that takes its name when it is complete.
+type draft struct {
+	*os.File
+	name string
+}
+
+func newDraft(name string) (draft, error) {
+	f, err := os.CreateTemp(filepath.Dir(name), ".report-*")
+	return draft{f, name}, err
+}
+
+func (d draft) keep() error {
+	return errors.Join(d.Chmod(0o644), d.Sync(), os.Rename(d.Name(), d.name))
+}
+
+func (d draft) discard() {
+	d.Close()
+	_ = os.Remove(d.Name()) // not there any more when it was kept
+}
+
+// reportAll runs the scenarios in turn and writes REPORT.md, and REPORT.html with plots, at the end. A scenario that fails is reported as such, and the
 // exit code tells of it; an interrupted run writes nothing. What was measured goes to stderr at once too, so that nothing
 // is lost to what happens hours later.
 func (c command) reportAll(ctx context.Context, args []string) int {
@@ -43,16 +64,19 @@ func (c command) reportAll(ctx context.Context, args []string) int {
 		c.usage(c.stderr)
 		return exitUsage
 	}
-	// Now, and not after hours of measuring, it shows whether the file can be written.
-	draft, err := os.CreateTemp(filepath.Dir(*out), ".report-*")
-	if err != nil {
+	// Now, and not after hours of measuring, it shows whether the files can be written.
+	text, err := newDraft(*out)
+	if err == nil {
+		defer text.discard()
+	}
+	shown, pageErr := newDraft(strings.TrimSuffix(*out, filepath.Ext(*out)) + ".html")
+	if pageErr == nil {
+		defer shown.discard()
+	}
+	if err := errors.Join(err, pageErr); err != nil {
 		fmt.Fprintf(c.stderr, "bench %s: %v\n", reportCommand, err)
 		return exitFailed
 	}
-	defer func() {
-		draft.Close()
-		_ = os.Remove(draft.Name()) // not there any more when all went well
-	}()
 	on, began, failed := thisMachine(ctx), time.Now(), false
 	var all []result
 	for i, s := range c.scenarios {
@@ -75,12 +99,12 @@ func (c command) reportAll(ctx context.Context, args []string) int {
 		}
 		all = append(all, result{s, r, err, time.Since(start)})
 	}
-	writeReport(draft, all, on, began, *quick)
-	if err := errors.Join(draft.Chmod(0o644), draft.Sync(), os.Rename(draft.Name(), *out)); err != nil {
+	writeReport(text, all, on, began, *quick)
+	if err := errors.Join(writePage(shown, all, on, began, *quick), text.keep(), shown.keep()); err != nil {
 		fmt.Fprintf(c.stderr, "bench %s: %v\n", reportCommand, err)
 		return exitFailed
 	}
-	fmt.Fprintf(c.stdout, "%s: %s\n", *out, verdict(all, *quick))
+	fmt.Fprintf(c.stdout, "%s and %s: %s\n", text.name, shown.name, verdict(all, *quick))
 	if failed {
 		return exitFailed
 	}

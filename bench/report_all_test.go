@@ -81,6 +81,26 @@ func TestReport(t *testing.T) {
 	assert.Empty(t, left)
 }
 
+// The page has the figures of the text, and plots of each run.
+func TestReportPage(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	c := command{scenarios: canned(t), stdout: &bytes.Buffer{}, stderr: &bytes.Buffer{}}
+	require.Equal(t, exitFailed, c.run(t.Context(), []string{"report", "-quick", "-out", filepath.Join(folder, "REPORT.md")}))
+	content, err := os.ReadFile(filepath.Join(folder, "REPORT.html"))
+	require.NoError(t, err)
+	text := string(content)
+	for _, want := range []string{
+		"claim nothing from it", "<strong>4 of 13 targets met.</strong>", "<li>relay-drain vs_forwarder is 9.99, asked is ≥ 10</li>",
+		`>2.00 (≥ 2)</text>`, `>4.00 ms (≤ 5)</text>`, `>vs_oagudo</text>`, `>2,000</text>`, "the broker is away", `<td class="pale">one | relay</td>`, "PostgreSQL 15.1 (here), fsync=off",
+	} {
+		assert.Contains(t, text, want)
+	}
+	assert.Equal(t, 6, strings.Count(text, `class="dot met"`), "three runs of vs_skip_locked, one of vs_watermill_sql and of each latency")
+	assert.NotContains(t, text, "ZgotmplZ")
+	assert.NotContains(t, text, "NaN")
+}
+
 // At full size other targets hold, and a run without failures exits with 0.
 func TestReportAtFullSize(t *testing.T) {
 	t.Parallel()

@@ -11,13 +11,9 @@ import (
 
 // writeReport writes the results as Markdown.
 func writeReport(out io.Writer, all []result, on machine, began time.Time, quick bool) {
-	arguments := ""
-	if quick {
-		arguments = " -quick"
-	}
 	fmt.Fprintf(out, "# What was measured\n\nWritten by `cd bench && go run . report%s` on %s; not edited by hand. What is measured, and how, stands in\n"+
 		"[README.md](README.md). Figures are medians of the ratios of single runs; machines differ, ratios less so.\n\n",
-		arguments, began.UTC().Format("2006-01-02 15:04 UTC"))
+		arguments(quick), when(began))
 	if quick {
 		fmt.Fprint(out, "**This is a quick run, of small sizes: claim nothing from it.**\n\n")
 	}
@@ -35,7 +31,7 @@ func writeReport(out io.Writer, all []result, on machine, began time.Time, quick
 		fmt.Fprintf(out, "| %s | %s |\n", module.Path, module.Version)
 	}
 	for _, one := range all {
-		fmt.Fprintf(out, "\n## %s\n\n`go run . %s%s`, %v\n\n", one.scenario.name, one.scenario.name, arguments, one.took.Round(time.Second))
+		fmt.Fprintf(out, "\n## %s\n\n`go run . %s%s`, %v\n\n", one.scenario.name, one.scenario.name, arguments(quick), one.took.Round(time.Second))
 		if one.err != nil {
 			fmt.Fprintf(out, "**Failed, so there are no figures**: %s\n", cell(one.err.Error()))
 			continue
@@ -43,6 +39,15 @@ func writeReport(out io.Writer, all []result, on machine, began time.Time, quick
 		one.report.writeMarkdown(out, quick)
 	}
 }
+
+func arguments(quick bool) string {
+	if quick {
+		return " -quick"
+	}
+	return ""
+}
+
+func when(t time.Time) string { return t.UTC().Format("2006-01-02 15:04 UTC") }
 
 func (r *report) writeMarkdown(out io.Writer, quick bool) {
 	fmt.Fprintf(out, "%s\n\n", r.title)
