@@ -43,7 +43,7 @@ func ExampleRun() {
 	// Output:
 	// millracetest: point N of N: the process dies before statement 5 of 6 (update labour set told = told + 1 where id = $1):
 	//     example_test.go:N: the SMS to the family of 7 happened twice, and without a fault once: the call is outside of the ledger: make it in effect.Once, or with an idempotency key of the event's that the provider honours
-	// repeat it alone: go test -run … -millracetest.point 3
+	// repeat it alone: go test -run '^Example$' -millracetest.point 3
 }
 
 func ExamplePublished() {

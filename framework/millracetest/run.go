@@ -72,6 +72,7 @@ func Config(change func(*framework.Config)) Option {
 type attack struct {
 	database
 
+	name      string // the test's
 	setup     func(*Process) error
 	event     *message.Message
 	options   options
@@ -117,7 +118,7 @@ func Run(t testing.TB, setup func(p *Process) error, event *message.Message, opt
 		return
 	}
 	pool := devtest.PoolOn(t, devtest.Database(t), func(cfg *pgxpool.Config) { cfg.MaxConns = 2 })
-	a := &attack{database: database{admin: pool, tables: o.tables, ignored: o.ignored}, setup: setup, event: event, options: o}
+	a := &attack{database: database{admin: pool, tables: o.tables, ignored: o.ignored}, setup: setup, event: event, options: o, name: t.Name()}
 	if failure := errors.Join(a.run(t.Context()), a.close()); failure != nil {
 		t.Errorf("millracetest: %v", failure)
 	}
@@ -146,10 +147,15 @@ func (a *attack) run(ctx context.Context) error {
 			err = a.difference(before, after, f)
 		}
 		if err != nil {
-			return fmt.Errorf("%s:\n    %w\nrepeat it alone: go test -run … -millracetest.point %d", where, err, i+1)
+			return fmt.Errorf("%s:\n    %w\nrepeat it alone: go test -run '%s' -millracetest.point %d", where, err, pattern(a.name), i+1)
 		}
 	}
 	return nil
+}
+
+// pattern is what -run needs, between the shell's quotes, to run the test alone.
+func pattern(name string) string {
+	return "^" + strings.NewReplacer("/", "$/^", "'", ".").Replace(regexp.QuoteMeta(name)) + "$"
 }
 
 // undisturbed handles the event without a fault, until it has sent the same number of statements twice: what differs then is no fault's doing.
