@@ -18,6 +18,7 @@ import (
 
 	"github.com/millrace-go/millrace/transport"
 	"github.com/millrace-go/millrace/transport/kafka/internal/conn"
+	"github.com/millrace-go/millrace/transport/kafka/internal/crashguard"
 	"github.com/millrace-go/millrace/transport/kafka/internal/group"
 	"github.com/millrace-go/millrace/transport/kafka/internal/produce"
 )
@@ -164,9 +165,12 @@ func (t *Transport) Close() error {
 	return t.closeErr
 }
 
+// gate is that of the process: what a message kills is all of it, whichever transport the message came by.
+var gate crashguard.Gate
+
 // shared is what subscriptions share.
 func (t *Transport) shared() group.Shared {
-	return group.Shared{Life: t.life, Cluster: t.cluster, Client: t.client, Topics: t.topics, Publisher: t.publisher}
+	return group.Shared{Life: t.life, Cluster: t.cluster, Client: t.client, Topics: t.topics, Publisher: t.publisher, Gate: &gate}
 }
 
 func (t *Transport) forget(s *subscriber) {

@@ -1,6 +1,7 @@
 package kafka_test
 
 import (
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/millrace-go/millrace/framework/devstack"
 	"github.com/millrace-go/millrace/framework/devstack/devtest"
+	"github.com/millrace-go/millrace/internal/role"
 	"github.com/millrace-go/millrace/transport"
 	"github.com/millrace-go/millrace/transport/kafka"
 )
@@ -23,6 +25,9 @@ const (
 )
 
 func TestMain(m *testing.M) {
+	if role.Name() == poisonable {
+		os.Exit(role.Play(playPoisonable))
+	}
 	devtest.AtOnce(6)
 	devtest.Main(m,
 		// sarama's metrics have one goroutine for the life of the process.

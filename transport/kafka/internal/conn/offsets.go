@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/IBM/sarama"
+
+	"github.com/millrace-go/millrace/transport/kafka/internal/wire"
 )
 
 // ErrActive is of a group that has members: only they may commit its offsets.
@@ -71,6 +73,25 @@ func Members(client sarama.Client, group string) ([]string, error) {
 
 // GroupOffsets returns the offsets that the group has committed, without the partitions of which it has none.
 func GroupOffsets(client sarama.Client, group, topic string, partitions []int32) (map[int32]int64, error) {
+	positions, err := groupPositions(client, group, topic, partitions)
+	committed := make(map[int32]int64, len(positions))
+	for partition, at := range positions {
+		committed[partition] = at.Offset
+	}
+	return committed, err
+}
+
+// GroupNotes returns what the group keeps beside its offsets.
+func GroupNotes(client sarama.Client, group, topic string, partitions []int32) (map[int32]string, error) {
+	positions, err := groupPositions(client, group, topic, partitions)
+	notes := make(map[int32]string, len(positions))
+	for partition, at := range positions {
+		notes[partition] = at.Note
+	}
+	return notes, err
+}
+
+func groupPositions(client sarama.Client, group, topic string, partitions []int32) (map[int32]wire.Position, error) {
 	admin, err := sarama.NewClusterAdminFromClient(client)
 	if err != nil {
 		return nil, err
@@ -79,7 +100,7 @@ func GroupOffsets(client sarama.Client, group, topic string, partitions []int32)
 	if errors.Is(err, sarama.ErrGroupIDNotFound) {
 		return nil, nil
 	}
-	committed := map[int32]int64{}
+	committed := map[int32]wire.Position{}
 	for _, partition := range partitions {
 		if err != nil {
 			break
@@ -90,7 +111,7 @@ func GroupOffsets(client sarama.Client, group, topic string, partitions []int32)
 		case block.Err != sarama.ErrNoError:
 			err = block.Err
 		case block.Offset >= 0:
-			committed[partition] = block.Offset
+			committed[partition] = wire.Position{Offset: block.Offset, Note: block.Metadata}
 		}
 	}
 	if err != nil {

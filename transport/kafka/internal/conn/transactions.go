@@ -10,6 +10,7 @@ import (
 	"github.com/IBM/sarama"
 
 	"github.com/millrace-go/millrace/transport/kafka/internal/sequence"
+	"github.com/millrace-go/millrace/transport/kafka/internal/wire"
 )
 
 // The versions of the requests in transactions of version 1: those of Apache Kafka 2.8, which later brokers answer as they did
@@ -104,10 +105,10 @@ func (l *Link) AddOffsets(p Producer, group string) (code sarama.KError, err err
 
 // CommitOffsets commits offsets of the topic in the transaction, on behalf of the member: the coordinator refuses them from
 // one that has lost its partitions.
-func (l *Link) CommitOffsets(p Producer, group, topic string, by Member, next map[int32]int64) (code sarama.KError, err error) {
+func (l *Link) CommitOffsets(p Producer, group, topic string, by Member, next map[int32]wire.Position) (code sarama.KError, err error) {
 	offsets := make([]*sarama.PartitionOffsetMetadata, 0, len(next))
-	for partition, offset := range next {
-		offsets = append(offsets, &sarama.PartitionOffsetMetadata{Partition: partition, Offset: offset, LeaderEpoch: -1})
+	for partition, at := range next {
+		offsets = append(offsets, &sarama.PartitionOffsetMetadata{Partition: partition, Offset: at.Offset, LeaderEpoch: -1, Metadata: &at.Note})
 	}
 	err = l.do(func(b *sarama.Broker) error {
 		request := &sarama.TxnOffsetCommitRequest{
@@ -215,8 +216,8 @@ func (l *Link) HasV2() (has bool, err error) {
 	return has, nil
 }
 
-// Offsets returns the group's offsets of the topic's partitions. Stable ones no transaction can change any more.
-func (l *Link) Offsets(group, topic string, partitions []int32, stable bool) (offsets map[int32]int64, code sarama.KError, err error) {
+// Offsets returns the group's offsets of the topic's partitions, with their notes. Stable ones no transaction can change any more.
+func (l *Link) Offsets(group, topic string, partitions []int32, stable bool) (offsets map[int32]wire.Position, code sarama.KError, err error) {
 	err = l.do(func(b *sarama.Broker) error {
 		request := sarama.NewOffsetFetchRequest(l.client.Config().Version, group, map[string][]int32{topic: partitions})
 		request.RequireStable = stable
@@ -224,7 +225,7 @@ func (l *Link) Offsets(group, topic string, partitions []int32, stable bool) (of
 		if err != nil {
 			return err
 		}
-		offsets, code = map[int32]int64{}, response.Err
+		offsets, code = map[int32]wire.Position{}, response.Err
 		for _, partition := range partitions {
 			block := response.GetBlock(topic, partition)
 			switch {
@@ -234,7 +235,7 @@ func (l *Link) Offsets(group, topic string, partitions []int32, stable bool) (of
 			case block.Err != sarama.ErrNoError:
 				code = block.Err
 			default:
-				offsets[partition] = block.Offset
+				offsets[partition] = wire.Position{Offset: block.Offset, Note: block.Metadata}
 			}
 		}
 		return nil

@@ -19,6 +19,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/millrace-go/millrace/transport/kafka/internal/sequence"
+	"github.com/millrace-go/millrace/transport/kafka/internal/wire"
 )
 
 // TestTransactionsV2Answer: what kmsg encodes as an answer to EndTxn is read as it was meant, and a part of it is an error.
@@ -135,7 +136,7 @@ func TestTransactionsV2Requests(t *testing.T) {
 			return response
 		})
 		instance := "pod"
-		code, err := link.CommitOffsets(p, "group", "topic", Member{ID: "m", Generation: 9, Instance: &instance}, map[int32]int64{1: 1 << 40})
+		code, err := link.CommitOffsets(p, "group", "topic", Member{ID: "m", Generation: 9, Instance: &instance}, map[int32]wire.Position{1: {Offset: 1 << 40, Note: "note"}})
 		require.NoError(t, err)
 		assert.Equal(t, sarama.KError(kerr.TransactionAbortable.Code), code)
 		assert.Equal(t, int16(5), (*got).Version)
@@ -143,8 +144,8 @@ func TestTransactionsV2Requests(t *testing.T) {
 			[]any{(*got).TransactionalID, (*got).Group, (*got).ProducerID, (*got).ProducerEpoch, (*got).Generation, (*got).MemberID, (*got).InstanceID})
 		require.Len(t, (*got).Topics, 1)
 		require.Len(t, (*got).Topics[0].Partitions, 1)
-		assert.Equal(t, []any{"topic", int32(1), int64(1 << 40)},
-			[]any{(*got).Topics[0].Topic, (*got).Topics[0].Partitions[0].Partition, (*got).Topics[0].Partitions[0].Offset})
+		assert.Equal(t, []any{"topic", int32(1), int64(1 << 40), new("note")},
+			[]any{(*got).Topics[0].Topic, (*got).Topics[0].Partitions[0].Partition, (*got).Topics[0].Partitions[0].Offset, (*got).Topics[0].Partitions[0].Metadata})
 	})
 	t.Run("Produce", func(t *testing.T) {
 		t.Parallel()
@@ -185,7 +186,7 @@ func TestTransactionsV2Requests(t *testing.T) {
 		assert.Equal(t, sarama.ErrNoError, code)
 		assert.Equal(t, p.Identity, next)
 		assert.Less(t, (*got).Version, int16(5))
-		code, err = link.CommitOffsets(p, "group", "topic", Member{ID: "m"}, map[int32]int64{1: 1})
+		code, err = link.CommitOffsets(p, "group", "topic", Member{ID: "m"}, nil)
 		require.NoError(t, err)
 		assert.Equal(t, sarama.ErrUnsupportedVersion, code)
 	})

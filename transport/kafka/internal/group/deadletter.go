@@ -39,6 +39,7 @@ const (
 const (
 	deadAttempts = "attempts"
 	deadRefused  = "refused"
+	deadKilled   = "killed"
 )
 
 // errNoDeadLetters is of a consumer that has no dead-letter topic.
@@ -79,22 +80,20 @@ func (s *Subscription) sendDead(ctx context.Context, e *lane.Entry, reason strin
 }
 
 // deadLetter publishes the message to the dead-letter topic, or makes it the message's output, where that is sent in a
-// transaction. cause is why it was rejected; nil when it failed too often.
-func (p *partitionConsumer) deadLetter(ctx context.Context, e *lane.Entry, cause error) bool {
+// transaction. cause is what is known beside the reason; nil when the message failed too often.
+func (p *partitionConsumer) deadLetter(ctx context.Context, e *lane.Entry, reason string, cause error) bool {
 	ctx, cancel := context.WithTimeout(ctx, deadLetterTimeout)
 	defer cancel()
-	topic, reason := p.config.DeadLetters, deadAttempts
+	topic := p.config.DeadLetters
 	if topic == "" {
 		topic = transport.DeadLetterTopic(p.config.Topic, p.config.Consumer)
-	}
-	if cause != nil {
-		reason = transport.DeadRejected
 	}
 	log := p.log.With(slog.String("event_id", p.original(consumedOf(e).record).UUID), slog.String("dead_letter_topic", topic),
 		slog.Int("partition", int(p.number)), slog.Int64("offset", e.Offset), slog.String("reason", reason), slog.Any("cause", cause))
 	err := p.sendDead(ctx, e, reason, func(msg *message.Message) (err error) {
 		if cause != nil && msg.Metadata[DeadReasonMetadata] == reason { // or there is no room for it
 			transport.MarkRejected(msg, cause)
+			msg.Metadata[DeadReasonMetadata] = reason
 		}
 		if p.committer != nil {
 			consumedOf(e).outputs, err = p.shared.Publisher.Stage(topic, []*message.Message{msg}, false)

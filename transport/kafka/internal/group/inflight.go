@@ -44,11 +44,16 @@ func (w *inFlight) start(now time.Time, slot bool) (o outlook) {
 	p.mu.Lock()
 	o.full = p.txn != nil && p.txn.Full()
 	for !o.full && !p.stopped() {
-		if o.starved, o.due = p.lane.Waits(now); !o.starved || len(entries) == turn || !slot && !p.slot() {
+		if o.starved, o.due = p.ready(now); !o.starved || len(entries) == turn || !slot && !p.slot() {
+			break
+		}
+		slot = true
+		e := p.take(now)
+		if e == nil {
+			o.starved = false
 			break
 		}
 		slot = false
-		e := p.lane.Take(now)
 		entries = append(entries, e)
 	}
 	o.full = o.full || p.lane.Full()
@@ -137,7 +142,7 @@ func (w *inFlight) letGo() {
 	for _, d := range w.delivered {
 		go func() {
 			w.partition.settle([]ending{{d, d.await()}})
-			w.partition.wakeUp()
+			w.partition.Wake()
 		}()
 	}
 	w.delivered, w.head = nil, nil
@@ -148,6 +153,7 @@ func (w *inFlight) shut() {
 	w.partition.sending.Lock()
 	w.partition.takeBack(func(of *partitionConsumer) bool { return of == w.partition })
 	w.partition.sending.Unlock()
+	w.partition.putBackSolo()
 	w.letGo()
 }
 

@@ -30,6 +30,7 @@ type partitionConsumer struct {
 	lane *lane.Lane
 	mark func(next int64) // tells the group's session up to where everything is done; nil without a claim
 	txn  *txn.Partition   // commits what is done, instead; nil without a claim
+	solo solo             // beside txn
 }
 
 func newPartitionConsumer(s *Subscription, number int32) *partitionConsumer {
@@ -43,9 +44,9 @@ func newPartitionConsumer(s *Subscription, number int32) *partitionConsumer {
 
 // consume delivers the claim's messages until the claim ends. Handlers that still run then do not hold up the group for
 // longer than handOverTimeout; what they ack later is not marked.
-func (p *partitionConsumer) consume(session sarama.ConsumerGroupSession, claim sarama.ConsumerGroupClaim) {
+func (p *partitionConsumer) consume(session sarama.ConsumerGroupSession, claim sarama.ConsumerGroupClaim, note string) {
 	start := p.startOf(session, claim)
-	p.begin(session, claim, start)
+	p.begin(session, claim, start, note)
 	defer p.end()
 	current, over := context.WithCancel(session.Context())
 	var passing sync.WaitGroup
@@ -60,6 +61,7 @@ func (p *partitionConsumer) consume(session sarama.ConsumerGroupSession, claim s
 		p.handOver()
 	}
 	if p.txn != nil && !expelled(session.Context()) {
+		p.giveBack()
 		if !p.txn.Flush(conn.FlushTimeout) {
 			p.log.Warn("a partition is given up before its last messages are committed: they are delivered again", slog.Int("partition", int(p.number)))
 		}
@@ -83,13 +85,14 @@ func expelled(session context.Context) bool {
 		errors.Is(cause, sarama.ErrFencedInstancedId)
 }
 
-func (p *partitionConsumer) begin(session sarama.ConsumerGroupSession, claim sarama.ConsumerGroupClaim, start int64) {
+func (p *partitionConsumer) begin(session sarama.ConsumerGroupSession, claim sarama.ConsumerGroupClaim, start int64, note string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.lane.Resume(start)
 	p.next.Store(start)
 	if p.committer != nil {
 		p.txn = p.committer.Assign(session, p.number, p.wake)
+		p.guard(claim, note)
 	} else {
 		p.mark = func(next int64) { session.MarkOffset(p.config.Topic, p.number, next, "") }
 	}
@@ -107,6 +110,7 @@ func (p *partitionConsumer) end() {
 	if p.txn != nil {
 		p.txn.Revoke()
 		p.txn = nil
+		p.unguard()
 	}
 	p.lane.Suspend()
 	p.observer.revoked(p)
@@ -238,19 +242,21 @@ func (p *partitionConsumer) release(entries []*lane.Entry) {
 		p.mark(next)
 	case p.txn != nil:
 		p.next.Store(next)
-		p.txn.Add(messagesOf(entries))
+		before := p.solo.guard.Note()
+		p.txn.Add(messagesOf(entries, before, p.solo.guard.Done(len(entries), next)))
 	}
 }
 
-// messagesOf is entries as transactions take them.
-func messagesOf(entries []*lane.Entry) []txn.Message {
+// messagesOf is entries as transactions take them. after is the note that holds when all of them are done.
+func messagesOf(entries []*lane.Entry, before, after string) []txn.Message {
 	messages := make([]txn.Message, len(entries))
 	for i, e := range entries {
-		messages[i].Offset = e.Offset
+		messages[i].Offset, messages[i].Note = e.Offset, before
 		if c := consumedOf(e); c != nil {
 			messages[i].Outputs, messages[i].Source = c.outputs, c
 		}
 	}
+	messages[len(messages)-1].Note = after
 	return messages
 }
 
@@ -313,10 +319,11 @@ func (p *partitionConsumer) update(f func(*lane.Lane)) {
 	p.mu.Lock()
 	f(p.lane)
 	p.mu.Unlock()
-	p.wakeUp()
+	p.Wake()
 }
 
-func (p *partitionConsumer) wakeUp() {
+// Wake implements crashguard.Waiter.
+func (p *partitionConsumer) Wake() {
 	select {
 	case p.wake <- struct{}{}:
 	default:

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/millrace-go/millrace/internal/tracing"
+	"github.com/millrace-go/millrace/transport"
 	"github.com/millrace-go/millrace/transport/kafka/internal/lane"
 	"github.com/millrace-go/millrace/transport/kafka/internal/produce"
 )
@@ -29,7 +30,9 @@ func (p *partitionConsumer) settle(ended []ending) {
 	}
 	var released []*lane.Entry
 	p.mu.Lock()
+	alone := false
 	for i, d := range ended {
+		alone = p.endSolo(d) || alone
 		if d.outcome == lane.Withdrawn {
 			continue
 		}
@@ -45,12 +48,16 @@ func (p *partitionConsumer) settle(ended []ending) {
 		case lane.Again:
 			p.lane.Retry(e, time.Now().Add(wait))
 		case lane.Dead:
-			p.running.Go(func() { p.settleDead(e, d.Rejected()) })
+			p.running.Go(func() { p.settleDead(e, reasonOf(d.Rejected()), d.Rejected()) })
 		case lane.Dropped:
 		}
 	}
 	p.release(released)
+	if alone {
+		p.txn.Mark(p.next.Load(), p.solo.guard.Note())
+	}
 	p.mu.Unlock()
+	p.shared.Gate.Leave(len(ended))
 	for range ended {
 		<-p.slots // not earlier: who has all of them knows that everything is marked
 		p.running.Done()
@@ -68,9 +75,17 @@ func (p *partitionConsumer) observe(d ending) {
 	tracing.End(d.span, d.outcome.String(), d.outcome != lane.Acked && !wished) // a delay that the handler asked for is no failure
 }
 
-// settleDead ends the record that was rejected for the cause or, without one, failed too often.
-func (p *partitionConsumer) settleDead(e *lane.Entry, cause error) {
-	sent := p.deadLetter(p.messages, e, cause)
+// reasonOf is why a record is dead that was rejected for the cause or, without one, failed too often.
+func reasonOf(cause error) string {
+	if cause == nil {
+		return deadAttempts
+	}
+	return transport.DeadRejected
+}
+
+// settleDead ends a record that is dead.
+func (p *partitionConsumer) settleDead(e *lane.Entry, reason string, cause error) {
+	sent := p.deadLetter(p.messages, e, reason, cause)
 	p.update(func(l *lane.Lane) {
 		if sent {
 			p.release(l.Done(e))

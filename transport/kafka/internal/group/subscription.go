@@ -20,6 +20,7 @@ import (
 	"github.com/millrace-go/millrace/internal/tracing"
 	"github.com/millrace-go/millrace/transport"
 	"github.com/millrace-go/millrace/transport/kafka/internal/conn"
+	"github.com/millrace-go/millrace/transport/kafka/internal/crashguard"
 	"github.com/millrace-go/millrace/transport/kafka/internal/lane"
 	"github.com/millrace-go/millrace/transport/kafka/internal/produce"
 	"github.com/millrace-go/millrace/transport/kafka/internal/txn"
@@ -77,6 +78,7 @@ type Shared struct {
 	Client    sarama.Client // for all but consuming
 	Topics    *conn.Topics
 	Publisher *produce.Publisher
+	Gate      *crashguard.Gate // of the process
 }
 
 // Config is how a subscription consumes, as kafka.ConsumerConfig describes it.
@@ -229,6 +231,7 @@ func (s *Subscription) flush() {
 		t := p.txn
 		p.mu.Unlock()
 		if t != nil {
+			p.giveBack()
 			flushing.Go(func() { t.Flush(leaveTimeout) })
 		}
 	}
@@ -306,17 +309,20 @@ func (s *Subscription) partition(number int32) *partitionConsumer {
 // handler implements sarama.ConsumerGroupHandler, for one session.
 type handler struct {
 	*Subscription
-	rebalanced bool // why the session has ended
+	rebalanced bool             // why the session has ended
+	notes      map[int32]string // of the crash guard
 }
 
 // Setup implements sarama.ConsumerGroupHandler.
-func (h *handler) Setup(session sarama.ConsumerGroupSession) error {
-	if h.newest == nil {
-		return nil
-	}
-	err := h.commitNewest(session)
-	if err == nil {
+func (h *handler) Setup(session sarama.ConsumerGroupSession) (err error) {
+	if h.newest != nil {
+		if err := h.commitNewest(session); err != nil {
+			return err
+		}
 		h.began.Do(func() { close(h.newest) })
+	}
+	if partitions := session.Claims()[h.config.Topic]; h.committer != nil && len(partitions) > 0 {
+		h.notes, err = conn.GroupNotes(h.client, h.config.Consumer, h.config.Topic, partitions)
 	}
 	return err
 }
@@ -330,6 +336,6 @@ func (h *handler) Cleanup(session sarama.ConsumerGroupSession) error {
 
 // ConsumeClaim implements sarama.ConsumerGroupHandler.
 func (h *handler) ConsumeClaim(session sarama.ConsumerGroupSession, claim sarama.ConsumerGroupClaim) error {
-	h.partition(claim.Partition()).consume(session, claim)
+	h.partition(claim.Partition()).consume(session, claim, h.notes[claim.Partition()])
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/millrace-go/millrace/transport/kafka/internal/backoff"
+	"github.com/millrace-go/millrace/transport/kafka/internal/wire"
 )
 
 // Ledger decides what a member's transactions are: which finished messages go into the next one, when it is due, and what
@@ -40,13 +41,15 @@ type Limits struct {
 	Idle         time.Duration // after the latest one's
 }
 
-// Unit is a consumed message that is done.
+// Unit is a consumed message that is done, or a mark: a note that is committed at the offset that the group has, at once.
 type Unit struct {
 	Partition *Partition
-	Offset    int64
-	Bytes     int  // of what its handler has published
-	Dead      bool // what is to be published is a dead letter
-	Value     any  // the owner's
+	Offset    int64 // of a mark: the one before the group's
+	Mark      bool
+	Note      string // what the group keeps beside the offset
+	Bytes     int    // of what its handler has published
+	Dead      bool   // what is to be published is a dead letter
+	Value     any    // the owner's
 
 	at time.Time // of its ack
 }
@@ -54,6 +57,7 @@ type Unit struct {
 // Partition is what a ledger knows of a partition that the member has.
 type Partition struct {
 	Number   int32
+	Marked   int  // marks that are committed
 	Flush    bool // it is about to be given up: what is finished of it is due
 	Failures int  // in a row, of a unit whose outputs the brokers do not take
 	Owner    any
@@ -143,7 +147,7 @@ func (l *Ledger) Add(now time.Time, units ...*Unit) bool {
 		return false
 	}
 	latest := l.queue[len(l.queue)-1].Partition
-	return before == 0 || len(l.queue) >= l.limits.Units || latest.bytes >= l.limits.Bytes || l.sleepsThrough(now, latest)
+	return before == 0 || l.queue[len(l.queue)-1].Mark || len(l.queue) >= l.limits.Units || latest.bytes >= l.limits.Bytes || l.sleepsThrough(now, latest)
 }
 
 // sleepsThrough tells whether the owner waits for longer than what has just come of the partition may wait: for another one,
@@ -231,7 +235,7 @@ func (l *Ledger) take(now time.Time) (batch, rest []*Unit, due time.Time) {
 		default:
 			batch = append(batch, u)
 			bytes += u.Bytes
-			flush = flush || u.Partition.Flush
+			flush = flush || u.Partition.Flush || u.Mark
 		}
 	}
 	if len(batch) == 0 {
@@ -336,6 +340,9 @@ func (l *Ledger) committed() {
 		u.Partition.waiting = max(0, u.Partition.waiting-1)
 		u.Partition.bytes = max(0, u.Partition.bytes-u.Bytes)
 		u.Partition.Failures = 0
+		if u.Mark {
+			u.Partition.Marked++
+		}
 	}
 	l.suspects = max(0, l.suspects-len(l.batch))
 	l.batch, l.refused, l.failures, l.phase = nil, false, 0, ready
@@ -363,23 +370,40 @@ func pause(failures int, last time.Duration) time.Duration {
 	return backoff.Doubling{Min: firstRetry, Max: last}.Wait(failures)
 }
 
-// NextOffsets is, for each partition of the batch, what follows its last unit.
-func NextOffsets(batch []*Unit) map[int32]int64 {
-	next := map[int32]int64{}
+// FirstOffsets is, for each partition of the batch, the offset that the group has before it.
+func FirstOffsets(batch []*Unit) map[int32]int64 {
+	first := map[int32]int64{}
 	for _, u := range batch {
-		next[u.Partition.Number] = u.Offset + 1
+		if _, ok := first[u.Partition.Number]; ok {
+			continue
+		}
+		first[u.Partition.Number] = u.Offset
+		if u.Mark {
+			first[u.Partition.Number]++
+		}
+	}
+	return first
+}
+
+// NextOffsets is, for each partition of the batch, what follows its last unit.
+func NextOffsets(batch []*Unit) map[int32]wire.Position {
+	next := map[int32]wire.Position{}
+	for _, u := range batch {
+		next[u.Partition.Number] = wire.Position{Offset: u.Offset + 1, Note: u.Note}
 	}
 	return next
 }
 
-// VerdictOf tells the outcome of a transaction that wanted to take the group's offsets from first, or from before, to next.
-func VerdictOf(first, next, committed map[int32]int64) Verdict {
+// VerdictOf tells the outcome of a transaction that wanted to take the group's offsets from first, or from before, to next. Where it
+// wanted to change only the note, the note tells.
+func VerdictOf(first map[int32]int64, next, committed map[int32]wire.Position) Verdict {
 	done, replay := 0, 0
-	for partition, offset := range committed {
+	for partition, at := range committed {
+		wanted := next[partition]
 		switch {
-		case offset == next[partition]:
+		case at.Offset == wanted.Offset && (at.Note == wanted.Note || wanted.Offset > first[partition]):
 			done++
-		case offset <= first[partition]:
+		case at.Offset <= first[partition]:
 			replay++
 		}
 	}

@@ -2,11 +2,14 @@ package ledger
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"github.com/millrace-go/millrace/transport/kafka/internal/wire"
 )
 
 // TestLedgerModel: whatever the brokers answer, and whoever has the partitions, each message is committed once, in the
@@ -19,8 +22,12 @@ func TestLedgerModel(t *testing.T) {
 		next := []int64{0, 0}      // what is added next
 		committed := []int64{0, 0} // the group's offsets
 		owned := []bool{true, true}
+		notes := []string{"", ""}          // beside them
+		asked := map[*Partition][]string{} // marks
+		marks := 0
+		written := map[string]bool{} // of those
 		dead := map[int64]bool{}
-		poison := func(u *Unit) bool { return u.Partition.Number == 1 && u.Offset%7 == 3 }
+		poison := func(u *Unit) bool { return !u.Mark && u.Partition.Number == 1 && u.Offset%7 == 3 }
 		add := func(p int) {
 			l.Add(now, &Unit{Partition: partitions[p], Offset: next[p], Bytes: rapid.IntRange(1, 600).Draw(r, "bytes")})
 			next[p]++
@@ -30,22 +37,17 @@ func TestLedgerModel(t *testing.T) {
 			partitions[p] = &Partition{Number: int32(p)}
 			next[p], owned[p] = committed[p], true
 		}
-		first := func() map[int]int64 {
-			first := map[int]int64{}
-			for _, u := range l.batch {
-				p := int(u.Partition.Number)
-				if _, ok := first[p]; !ok {
-					first[p] = u.Offset
-				}
-			}
-			return first
-		}
 		commit := func() {
-			for p, offset := range first() {
+			for p, offset := range FirstOffsets(l.batch) {
 				require.Equal(r, committed[p], offset, "a gap, or twice")
 			}
 			for _, u := range l.batch {
 				p := u.Partition.Number
+				if notes[p] = u.Note; u.Mark {
+					written[u.Note] = true
+					require.Equal(r, committed[p], u.Offset+1)
+					continue
+				}
 				require.Equal(r, committed[p], u.Offset)
 				require.False(r, poison(u) && !u.Dead)
 				committed[p]++
@@ -90,9 +92,9 @@ func TestLedgerModel(t *testing.T) {
 					l.Resolved(now, Unknown)
 					break
 				}
-				firsts, nexts, found := map[int32]int64{}, NextOffsets(l.batch), map[int32]int64{}
-				for p, offset := range first() {
-					firsts[int32(p)], found[int32(p)] = offset, committed[p]
+				firsts, nexts, found := FirstOffsets(l.batch), NextOffsets(l.batch), map[int32]wire.Position{}
+				for p := range firsts {
+					found[p] = wire.Position{Offset: committed[p], Note: notes[p]}
 				}
 				l.Resolved(now, VerdictOf(firsts, nexts, found))
 			case DeadLetter:
@@ -118,6 +120,13 @@ func TestLedgerModel(t *testing.T) {
 					add(p)
 				}
 			},
+			"mark": func(r *rapid.T) {
+				p := partition(r)
+				note := fmt.Sprint("mark ", marks)
+				marks++
+				asked[partitions[p]] = append(asked[partitions[p]], note)
+				l.Add(now, &Unit{Partition: partitions[p], Offset: next[p] - 1, Mark: true, Note: note})
+			},
 			"step": func(r *rapid.T) { step(rapid.IntRange(0, 3).Draw(r, "kind")) },
 			"time": func(r *rapid.T) { now = now.Add(time.Duration(rapid.IntRange(1, int(time.Minute)).Draw(r, "time"))) },
 			"taken by another member, which commits some": func(r *rapid.T) {
@@ -127,13 +136,21 @@ func TestLedgerModel(t *testing.T) {
 				}
 				owned[p] = false
 				committed[p] += int64(rapid.IntRange(0, 5).Draw(r, "more"))
+				notes[p] = "another member's"
 			},
 			"given back": func(r *rapid.T) { reclaim(partition(r)) },
-			"":           func(r *rapid.T) {},
+			"": func(r *rapid.T) {
+				for p, marks := range asked {
+					for _, note := range marks[:p.Marked] {
+						require.True(r, written[note], note)
+					}
+				}
+			},
 		})
 		for p := range partitions {
 			reclaim(p)
 			add(p)
+			l.Add(now, &Unit{Partition: partitions[p], Offset: next[p] - 1, Mark: true, Note: "the last"})
 		}
 		l.Close()
 		for range 1000 {
@@ -143,6 +160,10 @@ func TestLedgerModel(t *testing.T) {
 			}
 		}
 		require.Equal(r, next, committed)
+		require.Equal(r, []string{"the last", "the last"}, notes)
+		for _, p := range partitions {
+			require.Equal(r, 1, p.Marked)
+		}
 		require.Empty(r, l.queue)
 		require.Empty(r, l.batch)
 	})

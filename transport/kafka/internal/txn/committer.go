@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -47,6 +48,7 @@ type Partition struct {
 	ledger.Partition
 	committer *Committer
 	session   Session
+	marks     int           // that Mark was called for
 	lost      chan struct{} // closed when it is another member's
 	moved     chan struct{}
 }
@@ -54,6 +56,7 @@ type Partition struct {
 // Message is a consumed message that is done.
 type Message struct {
 	Offset  int64
+	Note    string            // what the group keeps beside the offset
 	Outputs []*produce.Output // what its handler has published
 	Source  any               // what Refuse gets
 }
@@ -173,10 +176,26 @@ func (p *Partition) Add(messages []Message) {
 	for i, m := range messages {
 		f := &together[i]
 		f.Message = m
-		f.Unit = ledger.Unit{Partition: &p.Partition, Offset: m.Offset, Bytes: sizeOf(m.Outputs), Value: f}
+		f.Unit = ledger.Unit{Partition: &p.Partition, Offset: m.Offset, Note: m.Note, Bytes: sizeOf(m.Outputs), Value: f}
 		units[i] = &f.Unit
 	}
 	p.committer.update(func(l *ledger.Ledger) bool { return l.Add(time.Now(), units...) })
+}
+
+// Mark commits the note at the offset that follows the messages so far, at once. Marked tells when that has happened. The caller guards
+// both.
+func (p *Partition) Mark(next int64, note string) {
+	f := new(finished)
+	f.Unit = ledger.Unit{Partition: &p.Partition, Offset: next - 1, Mark: true, Note: note, Value: f}
+	p.marks++
+	p.committer.update(func(l *ledger.Ledger) bool { return l.Add(time.Now(), &f.Unit) })
+}
+
+// Marked tells whether all marks are committed.
+func (p *Partition) Marked() bool {
+	p.committer.mu.Lock()
+	defer p.committer.mu.Unlock()
+	return p.Partition.Marked == p.marks
 }
 
 func sizeOf(outputs []*produce.Output) (n int) {
@@ -265,7 +284,7 @@ func (m *Committer) loop() {
 	for m.life.Err() == nil {
 		m.mu.Lock()
 		step, until := m.ledger.Next(time.Now())
-		batch := m.ledger.Batch()
+		batch := slices.Clone(m.ledger.Batch()) // the ledger clears its own when a partition is dropped meanwhile
 		var by member
 		if step == ledger.Commit {
 			by = memberOf(ownerOf(batch[0].Partition).session)
@@ -372,12 +391,7 @@ func (m *Committer) withhold(batch []*ledger.Unit, stuck []*ledger.Partition, ca
 
 // resolve asks the group what became of the batch.
 func (m *Committer) resolve(batch []*ledger.Unit) {
-	first := map[int32]int64{}
-	for _, u := range batch {
-		if _, ok := first[u.Partition.Number]; !ok {
-			first[u.Partition.Number] = u.Offset
-		}
-	}
+	first := ledger.FirstOffsets(batch)
 	partitions := make([]int32, 0, len(first))
 	for number := range first {
 		partitions = append(partitions, number)
@@ -408,6 +422,8 @@ func (m *Committer) deadLetter(u *ledger.Unit) {
 	log := m.log.With(slog.Int("partition", int(u.Partition.Number)), slog.Int64("offset", u.Offset), slog.Any("cause", cause))
 	ok := false
 	switch {
+	case u.Mark:
+		log.Error("the brokers refuse the group's offset: its partition waits for it")
 	case u.Dead:
 		log.Error("the brokers refuse a dead letter: its partition waits for it")
 	case !errors.Is(cause, transport.ErrRejected):

@@ -57,9 +57,14 @@ func newObserver(c Config, id string) (*observer, error) {
 
 // begin observes a transaction until end is called.
 func (o *observer) begin(ctx context.Context, batch []*ledger.Unit) (_ context.Context, end func(ledger.Outcome, error)) {
-	began := time.Now()
+	began, messages := time.Now(), 0
+	for _, u := range batch {
+		if !u.Mark {
+			messages++
+		}
+	}
 	ctx, span := o.tracer.Start(ctx, "commit transaction", trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(o.common...),
-		trace.WithAttributes(attribute.String("millrace.kafka.transactional_id", o.id), attribute.Int("messaging.batch.message_count", len(batch))))
+		trace.WithAttributes(attribute.String("millrace.kafka.transactional_id", o.id), attribute.Int("messaging.batch.message_count", messages)))
 	return ctx, func(outcome ledger.Outcome, err error) {
 		defer span.End()
 		if err != nil {
@@ -69,7 +74,7 @@ func (o *observer) begin(ctx context.Context, batch []*ledger.Unit) (_ context.C
 		with := o.with(outcome.String())
 		o.transactions.Add(ctx, 1, with)
 		o.duration.Record(ctx, time.Since(began).Seconds(), with)
-		o.messages.Record(ctx, int64(len(batch)), with)
+		o.messages.Record(ctx, int64(messages), with)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/IBM/sarama"
@@ -29,7 +30,9 @@ type producer struct {
 	client      sarama.Client
 	topics      *conn.Topics
 	compression wire.Compression
+	log         *slog.Logger
 	without     Omission
+	noteless    bool // the brokers refuse notes
 
 	identity  sequence.Identity
 	v2        bool      // its transactions are of version 2 (KIP-890), since it has the identity
@@ -66,6 +69,7 @@ func newProducer(life context.Context, client sarama.Client, topics *conn.Topics
 		client:      client,
 		topics:      topics,
 		compression: c.Compression,
+		log:         c.Log,
 		without:     c.Without,
 		identity:    sequence.Nobody,
 		outlets:     newOutlets(life, client, topics, c.Partitioner, produce.NewSpread(c.Sticky)),
@@ -153,16 +157,27 @@ func (p *producer) addOffsets(ctx context.Context) error {
 }
 
 // commitOffsets commits the offsets of partitions in the transaction, on behalf of the member.
-func (p *producer) commitOffsets(ctx context.Context, next map[int32]int64, by member) error {
+func (p *producer) commitOffsets(ctx context.Context, next map[int32]wire.Position, by member) error {
 	as := conn.Member{ID: by.id, Generation: by.generation, Instance: p.instance}
 	if p.without&WithoutMember != 0 {
 		as = conn.Member{Generation: sarama.GroupGenerationUndefined}
 	}
-	err := p.call(ctx, p.offsets, func() (sarama.KError, error) { return p.offsets.CommitOffsets(p.self(), p.group, p.topic, as, next) })
-	if err != nil {
-		return fmt.Errorf("commit the offsets in the transaction: %w", err)
+	for {
+		if p.noteless {
+			for partition, at := range next {
+				next[partition] = wire.Position{Offset: at.Offset}
+			}
+		}
+		err := p.call(ctx, p.offsets, func() (sarama.KError, error) { return p.offsets.CommitOffsets(p.self(), p.group, p.topic, as, next) })
+		switch {
+		case err == nil:
+			return nil
+		case p.noteless || !errors.Is(err, sarama.ErrOffsetMetadataTooLarge):
+			return fmt.Errorf("commit the offsets in the transaction: %w", err)
+		}
+		p.noteless = true
+		p.log.Warn("the brokers refuse notes beside offsets, so a message that kills its process is redelivered for ever: raise offset.metadata.max.bytes of the brokers to its default of 4096")
 	}
-	return nil
 }
 
 // end commits or aborts the transaction.
@@ -181,7 +196,7 @@ func (p *producer) end(ctx context.Context, commit bool) error {
 }
 
 // committed asks for the group's offsets of the partitions, when no transaction can change them any more.
-func (p *producer) committed(ctx context.Context, partitions []int32) (found map[int32]int64, err error) {
+func (p *producer) committed(ctx context.Context, partitions []int32) (found map[int32]wire.Position, err error) {
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
 	err = p.call(ctx, p.offsets, func() (code sarama.KError, err error) {

@@ -1,0 +1,268 @@
+package kafka_test
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/millrace-go/millrace/internal/role"
+	"github.com/millrace-go/millrace/transport"
+	"github.com/millrace-go/millrace/transport/kafka"
+)
+
+const (
+	// poisonable is the role of a process that copies.
+	poisonable = "poisonable"
+	begun      = "the first message\n"
+)
+
+type poisonableConfig struct {
+	Brokers     []string
+	In, Out     string
+	Consumer    string
+	Poison      string // the payload that ends the process
+	Concurrency int
+	Handler     time.Duration // how long a message takes
+	MaxInFlight int           // small, so that few messages run alone
+	DeadLetters string
+}
+
+func playPoisonable(ctx context.Context, c poisonableConfig, _ <-chan string) error {
+	copies := &copying{brokers: c.Brokers, out: c.Out}
+	config := copies.config(kafka.Config{Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))})
+	config.Transaction.Timeout = time.Second
+	config.Transaction.MaxRecords = c.MaxInFlight
+	config.Consumer.Prefetch = c.MaxInFlight
+	tr, err := kafka.New(ctx, config)
+	if err != nil {
+		return err
+	}
+	publisher, err := tr.Publisher()
+	if err != nil {
+		return err
+	}
+	subscriber, err := tr.Subscriber(transport.SubscriberConfig{Consumer: c.Consumer, Concurrency: c.Concurrency, Ordered: true})
+	if err != nil {
+		return err
+	}
+	messages, err := subscriber.Subscribe(ctx, c.In)
+	if err != nil {
+		return err
+	}
+	first := sync.OnceFunc(func() { _, _ = io.WriteString(os.Stdout, begun) })
+	var handlers sync.WaitGroup
+	for msg := range messages {
+		handlers.Go(func() {
+			first()
+			if string(msg.Payload) == c.Poison {
+				os.Exit(3)
+			}
+			if c.Handler > 0 {
+				<-time.After(c.Handler)
+			}
+			if copies.copy(msg, publisher) == nil {
+				msg.Ack()
+			} else {
+				msg.Nack()
+			}
+		})
+	}
+	handlers.Wait()
+	return tr.Close()
+}
+
+// victims are processes that die one after another, each in the group of the one before.
+type victims struct {
+	*copying
+	*testing.T
+	config poisonableConfig
+}
+
+func newVictims(t *testing.T, n int, config poisonableConfig) *victims {
+	t.Helper()
+	c := newCopying(t, brokers(t), n)
+	config.Brokers, config.In, config.Out, config.Consumer = c.brokers, c.in, c.out, c.consumer
+	return &victims{c, t, config}
+}
+
+// victim is a process.
+type victim struct {
+	*role.Process
+	begun chan struct{} // closed when its first handler has
+}
+
+// Write implements io.Writer: the process says that it has begun.
+func (v *victim) Write(b []byte) (int, error) {
+	if strings.Contains(string(b), begun) {
+		close(v.begun)
+	}
+	return len(b), nil
+}
+
+func (v *victims) start() *victim {
+	v.Helper()
+	p := &victim{begun: make(chan struct{})}
+	var err error
+	p.Process, err = role.Start(poisonable, v.config, p, v.Output())
+	require.NoError(v, err)
+	v.Cleanup(func() { p.Kill() })
+	return p
+}
+
+// expel has the group forget its dead members, for which it would wait.
+func (v *victims) expel() {
+	v.Helper()
+	require.EventuallyWithT(v, func(t *assert.CollectT) {
+		groups, err := v.admin.DescribeGroups(v.Context(), v.consumer)
+		require.NoError(t, err)
+		leave := kmsg.NewPtrLeaveGroupRequest()
+		leave.Group = v.consumer
+		for _, m := range groups[v.consumer].Members {
+			member := kmsg.NewLeaveGroupRequestMember()
+			member.MemberID = m.MemberID
+			leave.Members = append(leave.Members, member)
+		}
+		if len(leave.Members) == 0 {
+			return
+		}
+		_, err = leave.RequestWith(v.Context(), v.client)
+		require.NoError(t, err)
+		t.Errorf("%d members are to leave", len(leave.Members))
+	}, wait, tick)
+}
+
+// notes are the metadata of the group's offsets.
+func (v *victims) notes() (notes []string) {
+	v.Helper()
+	committed, err := v.admin.FetchOffsets(v.Context(), v.consumer)
+	require.NoError(v, err)
+	committed.Each(func(o kadm.OffsetResponse) { notes = append(notes, o.Metadata) })
+	return notes
+}
+
+// overwrite has another client commit the same offsets with metadata of its own.
+func (v *victims) overwrite(metadata string) {
+	v.Helper()
+	committed, err := v.admin.FetchOffsets(v.Context(), v.consumer)
+	require.NoError(v, err)
+	offsets := kadm.Offsets{}
+	committed.Offsets().Each(func(o kadm.Offset) {
+		o.Metadata = metadata
+		offsets.Add(o)
+	})
+	require.NoError(v, v.admin.CommitAllOffsets(v.Context(), v.consumer, offsets))
+}
+
+// dead are the dead letters' payloads.
+func (v *victims) dead() []string {
+	v.Helper()
+	topic := transport.DeadLetterTopic(v.in, v.consumer)
+	topics, err := v.admin.ListTopics(v.Context(), topic)
+	require.NoError(v, err)
+	if topics.Error() != nil {
+		require.ErrorIs(v, topics.Error(), kerr.UnknownTopicOrPartition)
+		return nil
+	}
+	return v.read(v.T, topic)
+}
+
+// dies starts a process and waits for its end by itself, or until everything is done. It tells whether it has died.
+func (v *victims) dies() bool {
+	v.Helper()
+	p := v.start()
+	ended := func() bool {
+		select {
+		case <-p.Ended():
+			return true
+		default:
+			return false
+		}
+	}
+	require.Eventually(v, func() bool { return ended() || v.lag(v.T) == 0 }, 3*time.Minute, tick)
+	if !ended() {
+		require.NoError(v, p.Stop(wait))
+		return false
+	}
+	require.ErrorContains(v, p.Err(), "exit status 3")
+	v.expel()
+	return true
+}
+
+// A poison message of sixty ends its process. It becomes a dead letter with the reason killed; the others are copied once each, in the
+// order of their keys.
+func TestPoisonThatKillsItsProcessIsRejected(t *testing.T) {
+	t.Parallel()
+	v := newVictims(t, 60, poisonableConfig{Poison: "3:2", Concurrency: 20, MaxInFlight: 100})
+	deaths := 0
+	for v.dies() {
+		deaths++
+		require.Less(t, deaths, 12)
+	}
+	// Two processes while the messages run together, three while it runs alone; and those that got on before they died.
+	require.GreaterOrEqual(t, deaths, 5)
+	t.Logf("%d processes died", deaths)
+	r := v.report(t)
+	require.Equal(t, report{read: 59, missing: 1}, r)
+	require.Equal(t, []string{"3:2"}, v.dead())
+	require.Equal(t, []string{"", "", ""}, v.notes(), "all is given back")
+
+	reader := connect(t, kafka.Config{Brokers: v.brokers})
+	_, deads := subscribe(t, reader, transport.DeadLetterTopic(v.in, v.consumer), transport.SubscriberConfig{Consumer: consumerName(t)})
+	msg := next(t, deads)
+	msg.Ack()
+	require.Equal(t, "killed", msg.Metadata[kafka.DeadReasonMetadata])
+	require.Equal(t, "3", msg.Metadata[kafka.DeadAttemptsMetadata])
+	require.Contains(t, msg.Metadata[kafka.DeadErrorMetadata], "ran alone")
+}
+
+// The control: where the group forgets the notes, the poison message kills one process after the other. What another client writes in
+// their place disturbs nobody.
+func TestPoisonKillsForEverWithoutNotes(t *testing.T) {
+	t.Parallel()
+	v := newVictims(t, 60, poisonableConfig{Poison: "3:2", Concurrency: 20, MaxInFlight: 100})
+	for range 12 {
+		require.True(t, v.dies())
+		v.overwrite("another client's")
+	}
+	require.Positive(t, v.lag(t))
+	require.Empty(t, v.dead())
+}
+
+// Somebody kills processes at any time, also again and again before their first messages are committed: no message is accused.
+func TestPoisonIsNotFoundWhereSomebodyElseKills(t *testing.T) {
+	t.Parallel()
+	v := newVictims(t, 3000, poisonableConfig{Concurrency: 10, MaxInFlight: 10, Handler: 5 * time.Millisecond})
+	for range 20 {
+		if v.lag(t) < 1000 {
+			v.feed(t, 2000)
+		}
+		p := v.start()
+		select {
+		case <-p.begun:
+		case <-time.After(wait):
+			require.Fail(t, "the process has got no message")
+		}
+		fault := time.NewTimer(rand.N(500 * time.Millisecond))
+		select {
+		case <-fault.C:
+		case <-p.Ended():
+		}
+		require.True(t, p.Kill())
+		v.expel()
+	}
+	require.False(t, v.dies())
+	require.Equal(t, report{read: v.n}, v.report(t))
+	require.Empty(t, v.dead())
+}
