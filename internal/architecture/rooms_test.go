@@ -18,15 +18,16 @@ type room struct{ rooms, others []string }
 // rooms are those of each package that has some.
 var rooms = map[string]map[string]room{
 	"transport/kafka": {
-		"backoff":  {others: []string{"context", "time"}},
-		"lane":     {rooms: []string{"backoff"}, others: []string{"container/heap", "slices", "time"}},
-		"ledger":   {rooms: []string{"backoff"}, others: []string{"slices", "time"}},
-		"wire":     {},
-		"sequence": {rooms: []string{"wire"}},
-		"conn":     {rooms: []string{"backoff", "sequence", "wire"}},
-		"produce":  {rooms: []string{"backoff", "conn", "sequence", "wire"}},
-		"txn":      {rooms: []string{"backoff", "conn", "ledger", "produce", "sequence", "wire"}},
-		"group":    {rooms: []string{"backoff", "conn", "lane", "produce", "sequence", "txn", "wire"}},
+		"backoff":    {others: []string{"context", "time"}},
+		"lane":       {rooms: []string{"backoff"}, others: []string{"container/heap", "slices", "time"}},
+		"ledger":     {rooms: []string{"backoff"}, others: []string{"slices", "time"}},
+		"crashguard": {others: []string{"fmt", "maps", "slices", "strconv", "strings"}},
+		"wire":       {},
+		"sequence":   {rooms: []string{"wire"}},
+		"conn":       {rooms: []string{"backoff", "sequence", "wire"}},
+		"produce":    {rooms: []string{"backoff", "conn", "sequence", "wire"}},
+		"txn":        {rooms: []string{"backoff", "conn", "ledger", "produce", "sequence", "wire"}},
+		"group":      {rooms: []string{"backoff", "conn", "crashguard", "lane", "produce", "sequence", "txn", "wire"}},
 	},
 	"transport/pubsub": {
 		"wire": {},

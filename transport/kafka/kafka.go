@@ -18,7 +18,6 @@ import (
 
 	"github.com/millrace-go/millrace/transport"
 	"github.com/millrace-go/millrace/transport/kafka/internal/conn"
-	"github.com/millrace-go/millrace/transport/kafka/internal/crashguard"
 	"github.com/millrace-go/millrace/transport/kafka/internal/group"
 	"github.com/millrace-go/millrace/transport/kafka/internal/produce"
 )
@@ -166,7 +165,7 @@ func (t *Transport) Close() error {
 }
 
 // gate is that of the process: what a message kills is all of it, whichever transport the message came by.
-var gate crashguard.Gate
+var gate group.Gate
 
 // shared is what subscriptions share.
 func (t *Transport) shared() group.Shared {

@@ -7,8 +7,6 @@ import (
 	"strings"
 
 	"github.com/IBM/sarama"
-
-	"github.com/millrace-go/millrace/transport/kafka/internal/wire"
 )
 
 // ErrActive is of a group that has members: only they may commit its offsets.
@@ -91,7 +89,7 @@ func GroupNotes(client sarama.Client, group, topic string, partitions []int32) (
 	return notes, err
 }
 
-func groupPositions(client sarama.Client, group, topic string, partitions []int32) (map[int32]wire.Position, error) {
+func groupPositions(client sarama.Client, group, topic string, partitions []int32) (map[int32]Position, error) {
 	admin, err := sarama.NewClusterAdminFromClient(client)
 	if err != nil {
 		return nil, err
@@ -100,7 +98,7 @@ func groupPositions(client sarama.Client, group, topic string, partitions []int3
 	if errors.Is(err, sarama.ErrGroupIDNotFound) {
 		return nil, nil
 	}
-	committed := map[int32]wire.Position{}
+	committed := map[int32]Position{}
 	for _, partition := range partitions {
 		if err != nil {
 			break
@@ -111,7 +109,7 @@ func groupPositions(client sarama.Client, group, topic string, partitions []int3
 		case block.Err != sarama.ErrNoError:
 			err = block.Err
 		case block.Offset >= 0:
-			committed[partition] = wire.Position{Offset: block.Offset, Note: block.Metadata}
+			committed[partition] = Position{Offset: block.Offset, Note: block.Metadata}
 		}
 	}
 	if err != nil {
@@ -141,6 +139,12 @@ func NewEnds(client sarama.Client, group, topic string) (map[int32]int64, error)
 		}
 	}
 	return ends, nil
+}
+
+// Position is how far a group has come in a partition.
+type Position struct {
+	Offset int64  // of what it handles next
+	Note   string // beside it: what Kafka calls metadata
 }
 
 // Member is who commits the offsets of a group.

@@ -10,7 +10,6 @@ import (
 	"github.com/IBM/sarama"
 
 	"github.com/millrace-go/millrace/transport/kafka/internal/sequence"
-	"github.com/millrace-go/millrace/transport/kafka/internal/wire"
 )
 
 // The versions of the requests in transactions of version 1: those of Apache Kafka 2.8, which later brokers answer as they did
@@ -105,7 +104,7 @@ func (l *Link) AddOffsets(p Producer, group string) (code sarama.KError, err err
 
 // CommitOffsets commits offsets of the topic in the transaction, on behalf of the member: the coordinator refuses them from
 // one that has lost its partitions.
-func (l *Link) CommitOffsets(p Producer, group, topic string, by Member, next map[int32]wire.Position) (code sarama.KError, err error) {
+func (l *Link) CommitOffsets(p Producer, group, topic string, by Member, next map[int32]Position) (code sarama.KError, err error) {
 	offsets := make([]*sarama.PartitionOffsetMetadata, 0, len(next))
 	for partition, at := range next {
 		offsets = append(offsets, &sarama.PartitionOffsetMetadata{Partition: partition, Offset: at.Offset, LeaderEpoch: -1, Metadata: &at.Note})
@@ -217,7 +216,7 @@ func (l *Link) HasV2() (has bool, err error) {
 }
 
 // Offsets returns the group's offsets of the topic's partitions, with their notes. Stable ones no transaction can change any more.
-func (l *Link) Offsets(group, topic string, partitions []int32, stable bool) (offsets map[int32]wire.Position, code sarama.KError, err error) {
+func (l *Link) Offsets(group, topic string, partitions []int32, stable bool) (offsets map[int32]Position, code sarama.KError, err error) {
 	err = l.do(func(b *sarama.Broker) error {
 		request := sarama.NewOffsetFetchRequest(l.client.Config().Version, group, map[string][]int32{topic: partitions})
 		request.RequireStable = stable
@@ -225,7 +224,7 @@ func (l *Link) Offsets(group, topic string, partitions []int32, stable bool) (of
 		if err != nil {
 			return err
 		}
-		offsets, code = map[int32]wire.Position{}, response.Err
+		offsets, code = map[int32]Position{}, response.Err
 		for _, partition := range partitions {
 			block := response.GetBlock(topic, partition)
 			switch {
@@ -235,7 +234,7 @@ func (l *Link) Offsets(group, topic string, partitions []int32, stable bool) (of
 			case block.Err != sarama.ErrNoError:
 				code = block.Err
 			default:
-				offsets[partition] = wire.Position{Offset: block.Offset, Note: block.Metadata}
+				offsets[partition] = Position{Offset: block.Offset, Note: block.Metadata}
 			}
 		}
 		return nil

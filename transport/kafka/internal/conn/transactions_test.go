@@ -19,7 +19,6 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/millrace-go/millrace/transport/kafka/internal/sequence"
-	"github.com/millrace-go/millrace/transport/kafka/internal/wire"
 )
 
 // TestTransactionsV2Answer: what kmsg encodes as an answer to EndTxn is read as it was meant, and a part of it is an error.
@@ -136,7 +135,7 @@ func TestTransactionsV2Requests(t *testing.T) {
 			return response
 		})
 		instance := "pod"
-		code, err := link.CommitOffsets(p, "group", "topic", Member{ID: "m", Generation: 9, Instance: &instance}, map[int32]wire.Position{1: {Offset: 1 << 40, Note: "note"}})
+		code, err := link.CommitOffsets(p, "group", "topic", Member{ID: "m", Generation: 9, Instance: &instance}, map[int32]Position{1: {Offset: 1 << 40, Note: "note"}})
 		require.NoError(t, err)
 		assert.Equal(t, sarama.KError(kerr.TransactionAbortable.Code), code)
 		assert.Equal(t, int16(5), (*got).Version)

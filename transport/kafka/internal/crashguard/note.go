@@ -1,5 +1,5 @@
 // Package crashguard finds messages that kill their process, without a database. It decides which messages of a partition run together,
-// which run alone, and which are rejected. It does no I/O. Only Gate has a lock and a clock.
+// which run alone, and which are rejected. It does no I/O and has no clock.
 package crashguard
 
 import (

@@ -322,7 +322,7 @@ func (p *partitionConsumer) update(f func(*lane.Lane)) {
 	p.Wake()
 }
 
-// Wake implements crashguard.Waiter.
+// Wake implements Waiter.
 func (p *partitionConsumer) Wake() {
 	select {
 	case p.wake <- struct{}{}:

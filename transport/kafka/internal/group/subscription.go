@@ -20,7 +20,6 @@ import (
 	"github.com/millrace-go/millrace/internal/tracing"
 	"github.com/millrace-go/millrace/transport"
 	"github.com/millrace-go/millrace/transport/kafka/internal/conn"
-	"github.com/millrace-go/millrace/transport/kafka/internal/crashguard"
 	"github.com/millrace-go/millrace/transport/kafka/internal/lane"
 	"github.com/millrace-go/millrace/transport/kafka/internal/produce"
 	"github.com/millrace-go/millrace/transport/kafka/internal/txn"
@@ -78,7 +77,7 @@ type Shared struct {
 	Client    sarama.Client // for all but consuming
 	Topics    *conn.Topics
 	Publisher *produce.Publisher
-	Gate      *crashguard.Gate // of the process
+	Gate      *Gate // of the process
 }
 
 // Config is how a subscription consumes, as kafka.ConsumerConfig describes it.

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/millrace-go/millrace/transport/kafka/internal/backoff"
-	"github.com/millrace-go/millrace/transport/kafka/internal/wire"
 )
 
 // Ledger decides what a member's transactions are: which finished messages go into the next one, when it is due, and what
@@ -370,6 +369,12 @@ func pause(failures int, last time.Duration) time.Duration {
 	return backoff.Doubling{Min: firstRetry, Max: last}.Wait(failures)
 }
 
+// Position is how far the group has come in a partition.
+type Position struct {
+	Offset int64  // of what it handles next
+	Note   string // beside it
+}
+
 // FirstOffsets is, for each partition of the batch, the offset that the group has before it.
 func FirstOffsets(batch []*Unit) map[int32]int64 {
 	first := map[int32]int64{}
@@ -386,17 +391,17 @@ func FirstOffsets(batch []*Unit) map[int32]int64 {
 }
 
 // NextOffsets is, for each partition of the batch, what follows its last unit.
-func NextOffsets(batch []*Unit) map[int32]wire.Position {
-	next := map[int32]wire.Position{}
+func NextOffsets(batch []*Unit) map[int32]Position {
+	next := map[int32]Position{}
 	for _, u := range batch {
-		next[u.Partition.Number] = wire.Position{Offset: u.Offset + 1, Note: u.Note}
+		next[u.Partition.Number] = Position{Offset: u.Offset + 1, Note: u.Note}
 	}
 	return next
 }
 
 // VerdictOf tells the outcome of a transaction that wanted to take the group's offsets from first, or from before, to next. Where it
 // wanted to change only the note, the note tells.
-func VerdictOf(first map[int32]int64, next, committed map[int32]wire.Position) Verdict {
+func VerdictOf(first map[int32]int64, next, committed map[int32]Position) Verdict {
 	done, replay := 0, 0
 	for partition, at := range committed {
 		wanted := next[partition]

@@ -8,8 +8,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
-
-	"github.com/millrace-go/millrace/transport/kafka/internal/wire"
 )
 
 // TestLedgerModel: whatever the brokers answer, and whoever has the partitions, each message is committed once, in the
@@ -92,9 +90,9 @@ func TestLedgerModel(t *testing.T) {
 					l.Resolved(now, Unknown)
 					break
 				}
-				firsts, nexts, found := FirstOffsets(l.batch), NextOffsets(l.batch), map[int32]wire.Position{}
+				firsts, nexts, found := FirstOffsets(l.batch), NextOffsets(l.batch), map[int32]Position{}
 				for p := range firsts {
-					found[p] = wire.Position{Offset: committed[p], Note: notes[p]}
+					found[p] = Position{Offset: committed[p], Note: notes[p]}
 				}
 				l.Resolved(now, VerdictOf(firsts, nexts, found))
 			case DeadLetter:

@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace-go/millrace/transport/kafka/internal/backoff"
 	"github.com/millrace-go/millrace/transport/kafka/internal/conn"
+	"github.com/millrace-go/millrace/transport/kafka/internal/ledger"
 	"github.com/millrace-go/millrace/transport/kafka/internal/produce"
 	"github.com/millrace-go/millrace/transport/kafka/internal/sequence"
 	"github.com/millrace-go/millrace/transport/kafka/internal/wire"
@@ -157,18 +158,20 @@ func (p *producer) addOffsets(ctx context.Context) error {
 }
 
 // commitOffsets commits the offsets of partitions in the transaction, on behalf of the member.
-func (p *producer) commitOffsets(ctx context.Context, next map[int32]wire.Position, by member) error {
+func (p *producer) commitOffsets(ctx context.Context, next map[int32]ledger.Position, by member) error {
 	as := conn.Member{ID: by.id, Generation: by.generation, Instance: p.instance}
 	if p.without&WithoutMember != 0 {
 		as = conn.Member{Generation: sarama.GroupGenerationUndefined}
 	}
 	for {
-		if p.noteless {
-			for partition, at := range next {
-				next[partition] = wire.Position{Offset: at.Offset}
+		offsets := make(map[int32]conn.Position, len(next))
+		for partition, at := range next {
+			if p.noteless {
+				at.Note = ""
 			}
+			offsets[partition] = conn.Position(at)
 		}
-		err := p.call(ctx, p.offsets, func() (sarama.KError, error) { return p.offsets.CommitOffsets(p.self(), p.group, p.topic, as, next) })
+		err := p.call(ctx, p.offsets, func() (sarama.KError, error) { return p.offsets.CommitOffsets(p.self(), p.group, p.topic, as, offsets) })
 		switch {
 		case err == nil:
 			return nil
@@ -196,11 +199,15 @@ func (p *producer) end(ctx context.Context, commit bool) error {
 }
 
 // committed asks for the group's offsets of the partitions, when no transaction can change them any more.
-func (p *producer) committed(ctx context.Context, partitions []int32) (found map[int32]wire.Position, err error) {
+func (p *producer) committed(ctx context.Context, partitions []int32) (found map[int32]ledger.Position, err error) {
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
-	err = p.call(ctx, p.offsets, func() (code sarama.KError, err error) {
-		found, code, err = p.offsets.Offsets(p.group, p.topic, partitions, p.without&WithoutStable == 0)
+	err = p.call(ctx, p.offsets, func() (sarama.KError, error) {
+		offsets, code, err := p.offsets.Offsets(p.group, p.topic, partitions, p.without&WithoutStable == 0)
+		found = make(map[int32]ledger.Position, len(offsets))
+		for partition, at := range offsets {
+			found[partition] = ledger.Position(at)
+		}
 		return code, err
 	})
 	if err != nil {

@@ -32,12 +32,6 @@ type Place struct {
 	at        time.Time // its timestamp
 }
 
-// Position is how far a group has come in a partition.
-type Position struct {
-	Offset int64  // of what it handles next
-	Note   string // Kafka calls it the offset's metadata
-}
-
 // PlaceOf is the place of a record.
 func PlaceOf(m *sarama.ConsumerMessage) Place {
 	return Place{m.Topic, m.Partition, m.Offset, m.Timestamp}

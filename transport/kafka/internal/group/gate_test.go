@@ -1,4 +1,4 @@
-package crashguard
+package group
 
 import (
 	"testing"
