@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -54,7 +55,7 @@ func TestGroupMembershipFences(t *testing.T) {
 		func(t *testing.T, v txnVersion, with func(kafka.Config) kafka.Config) report {
 			t.Helper()
 			c := hundreds(t)
-			process := newFaultNet(nth(kmsg.TxnOffsetCommit, 1, stopProcess))
+			process := newFaultNet(v.withOutputs(kmsg.TxnOffsetCommit, stopProcess))
 			config := c.config(kafka.Config{Dial: process.dial})
 			config.Transaction.Timeout = time.Minute // it is still open
 			p := c.start(t, with(config), nil)
@@ -75,7 +76,7 @@ func TestStableOffsets(t *testing.T) {
 		func(t *testing.T, v txnVersion, with func(kafka.Config) kafka.Config) report {
 			t.Helper()
 			c := hundreds(t)
-			process := newFaultNet(nth(kmsg.EndTxn, 1, stopProcess))
+			process := newFaultNet(v.withOutputs(kmsg.EndTxn, stopProcess))
 			config := v.of(c.config(kafka.Config{Dial: process.dial}))
 			config.Transaction.Timeout = time.Minute
 			p := c.start(t, config, nil)
@@ -110,15 +111,19 @@ func TestEpochRefusesWhatIsLate(t *testing.T) {
 			resume := sync.OnceFunc(func() { close(goOn) })
 			defer resume()
 			first := int64(0) // how many outputs the first transaction has, before the next one adds its own
+			end := v.withOutputs(kmsg.EndTxn, delayRequest)
+			var ended, again atomic.Bool
 			process := newFaultNet(func(kind kmsg.Key, n int) fate {
+				what := end(kind, n)
 				switch {
-				case kind == kmsg.EndTxn && n == 1:
+				case what != pass:
 					first = c.outputs(t)
-					return delayRequest
-				case kind == v.first && n == 2:
+					ended.Store(true)
+				case kind == v.first && ended.Load():
+					again.Store(true)
 					<-goOn
 				}
-				return pass
+				return what
 			})
 			config := with(c.config(kafka.Config{Dial: process.dial}))
 			config.Transaction.MaxRecords = c.n // one transaction, and one again
@@ -126,7 +131,7 @@ func TestEpochRefusesWhatIsLate(t *testing.T) {
 			config.Transaction.Timeout = 10 * time.Second
 			p := c.start(t, config, nil)
 			<-process.happened
-			require.Eventually(t, func() bool { return process.count(v.first) == 2 && c.outputs(t) >= 2*first }, wait, time.Millisecond)
+			require.Eventually(t, func() bool { return again.Load() && c.outputs(t) >= 2*first }, wait, time.Millisecond)
 			process.release(t)
 			process.kill()
 			resume()

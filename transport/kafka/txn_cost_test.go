@@ -36,6 +36,9 @@ func TestTransactionRequests(t *testing.T) {
 			switch {
 			case kind == kmsg.Produce:
 				require.LessOrEqual(t, process.count(kind), 3*transactions)
+			case kind == kmsg.AddPartitionsToTxn && slices.Contains(v.kinds, kind): // but for those that note the start of a partition
+				require.LessOrEqual(t, process.count(kind), transactions)
+				require.GreaterOrEqual(t, process.count(kind), transactions-copyPartitions)
 			case slices.Contains(v.kinds, kind):
 				require.Equal(t, transactions, process.count(kind))
 			default:

@@ -1,6 +1,7 @@
 package kafka_test
 
 import (
+	"sync/atomic"
 	"testing"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -26,11 +27,12 @@ type txnVersion struct {
 	name  string
 	kinds []kmsg.Key // the requests of a transaction
 	first kmsg.Key   // of those to a coordinator, the first
+	sends kmsg.Key   // the first that only a transaction with outputs has
 }
 
 var (
-	txnV1 = txnVersion{"version 1", []kmsg.Key{kmsg.AddPartitionsToTxn, kmsg.AddOffsetsToTxn, kmsg.Produce, kmsg.TxnOffsetCommit, kmsg.EndTxn}, kmsg.AddOffsetsToTxn}
-	txnV2 = txnVersion{"version 2", []kmsg.Key{kmsg.Produce, kmsg.TxnOffsetCommit, kmsg.EndTxn}, kmsg.TxnOffsetCommit}
+	txnV1 = txnVersion{"version 1", []kmsg.Key{kmsg.AddPartitionsToTxn, kmsg.AddOffsetsToTxn, kmsg.Produce, kmsg.TxnOffsetCommit, kmsg.EndTxn}, kmsg.AddOffsetsToTxn, kmsg.AddPartitionsToTxn}
+	txnV2 = txnVersion{"version 2", []kmsg.Key{kmsg.Produce, kmsg.TxnOffsetCommit, kmsg.EndTxn}, kmsg.TxnOffsetCommit, kmsg.Produce}
 )
 
 // of returns a configuration with which transactions are of the version.
@@ -39,6 +41,20 @@ func (v txnVersion) of(c kafka.Config) kafka.Config {
 		return kafka.Without(c, kafka.WithoutV2)
 	}
 	return c
+}
+
+// withOutputs is the fate of the first request of the kind in a transaction with outputs: those before note the start of a partition.
+func (v txnVersion) withOutputs(kind kmsg.Key, what fate) func(kmsg.Key, int) fate {
+	var sends, happened atomic.Bool
+	return func(k kmsg.Key, _ int) fate {
+		if k == v.sends {
+			sends.Store(true)
+		}
+		if k == kind && sends.Load() && !happened.Swap(true) {
+			return what
+		}
+		return pass
+	}
 }
 
 // inVersions runs a test with each version of transactions.
