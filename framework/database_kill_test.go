@@ -34,7 +34,10 @@ type copyingConfig struct {
 	Brokers []string
 	Service string
 	Topics  [3]string
-	Once    bool // false: Kafka's default delivery, without a claim
+	Once    bool   // false: Kafka's default delivery, without a claim
+	DSN     string // of a database; empty: none
+	Schema  string
+	Poison  *step // ends the process of its first handler
 }
 
 // step is the event: the Nth of its key.
@@ -51,7 +54,7 @@ func playCopying(ctx context.Context, c copyingConfig, _ <-chan string) error {
 	own.Delivery = kafka.Transactional
 	svc, err := patientNew(ctx, framework.Config{
 		Service: c.Service, Broker: "kafka", Drivers: []transport.Driver{kafka.NewDriver(own)}, HTTP: framework.HTTP{Address: "127.0.0.1:0"},
-		Postgres: framework.Postgres{Disabled: true},
+		Postgres: framework.Postgres{Disabled: c.DSN == "", DSN: c.DSN, Schema: c.Schema, Migrate: c.DSN != ""},
 		Handlers: map[string]framework.Handler{"copy-0": {Ordered: true}, "copy-1": {Ordered: true}},
 	})
 	if err != nil {
@@ -60,6 +63,9 @@ func playCopying(ctx context.Context, c copyingConfig, _ <-chan string) error {
 	for i := range 2 {
 		to := framework.Topic[step](c.Topics[i+1])
 		err := framework.Handle(svc, fmt.Sprintf("copy-%d", i), framework.Topic[step](c.Topics[i]), func(ctx context.Context, s step) error {
+			if c.Poison != nil && s == *c.Poison {
+				os.Exit(3)
+			}
 			return to.Publish(ctx, s.Key, s)
 		})
 		if err != nil {
@@ -130,13 +136,16 @@ type journey struct {
 	sent    int
 }
 
-func newJourney(t *testing.T, once bool) *journey {
+func newJourney(t *testing.T, once bool, changes ...func(*copyingConfig)) *journey {
 	t.Helper()
 	prefix := devtest.Topic(t)
 	j := &journey{T: t, config: copyingConfig{
 		Brokers: devtest.Start(t, devstack.Kafka).KafkaBrokers(), Service: strings.ReplaceAll(prefix, ".", "-"),
 		Topics: [3]string{prefix + ".in", prefix + ".between", prefix + ".out"}, Once: once,
 	}, copied: copied{seen: map[string][]int{}}}
+	for _, change := range changes {
+		change(&j.config)
+	}
 	var err error
 	j.broker, err = kafka.New(t.Context(), kafka.Config{Brokers: j.config.Brokers})
 	require.NoError(t, err)
@@ -197,9 +206,14 @@ const (
 // wave publishes some events of each key.
 func (j *journey) wave() {
 	j.Helper()
+	j.publish(journeyWave)
+}
+
+func (j *journey) publish(events int) {
+	j.Helper()
 	p, err := j.broker.PlainPublisher()
 	require.NoError(j, err)
-	msgs := make([]*message.Message, journeyWave)
+	msgs := make([]*message.Message, events)
 	for i := range msgs {
 		s := step{fmt.Sprintf("key-%d", i%journeyKeys), (j.sent + i) / journeyKeys}
 		payload, err := json.Marshal(s)
@@ -208,7 +222,7 @@ func (j *journey) wave() {
 		transport.SetKey(msgs[i], s.Key)
 	}
 	require.NoError(j, p.Publish(j.config.Topics[0], msgs...))
-	j.sent += journeyWave
+	j.sent += events
 }
 
 // killed kills the process when something of the last wave has arrived, and starts another one.

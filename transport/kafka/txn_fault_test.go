@@ -29,7 +29,7 @@ func testTransactionFaults(t *testing.T, v txnVersion) {
 			t.Run(kmsg.NameForKey(kind.Int16())+"/"+name, func(t *testing.T) {
 				t.Parallel()
 				c := newCopying(t, fake(t, kfake.NumBrokers(3)).ListenAddrs(), 1000)
-				process := newFaultNet(nth(kind, 3, what))
+				process := newFaultNet(nth(kind, 6, what))
 				p := c.start(t, v.of(c.config(kafka.Config{Dial: process.dial})), nil)
 				<-process.happened
 				switch what {
