@@ -12,8 +12,9 @@ import (
 
 const (
 	// patience is for how long a partition consumer waits itself for the oldest of its deliveries. What takes longer gets a
-	// goroutine for the rest, and the acks that came behind it meanwhile are seen. A goroutine for each delivery would cost
-	// more than the rest of it, and hundreds of them that are ready to run keep the answers of the brokers waiting.
+	// goroutine for the rest, and the acks that came behind it meanwhile are seen. While the next ones take long too, twice as
+	// many get one each time. A goroutine for each delivery would cost more than the rest of it, and hundreds of them that are
+	// ready to run keep the answers of the brokers waiting.
 	patience = time.Millisecond
 	// turn is how many records a partition consumer reads, and how many it delivers, before it looks for other things.
 	turn = 50
@@ -25,6 +26,7 @@ type inFlight struct {
 	delivered []*delivery // the oldest first
 	head      *delivery   // the oldest, since then
 	since     time.Time
+	slow      int // how many have got goroutines in a row
 }
 
 // outlook is what there is to deliver of a partition.
@@ -87,7 +89,8 @@ func (s *Subscription) slot() bool {
 
 // collect settles deliveries that have ended, and lets go of the others when the oldest takes long.
 func (w *inFlight) collect(now time.Time) {
-	late := w.head != nil && now.Sub(w.since) >= patience
+	head := w.head
+	late := head != nil && now.Sub(w.since) >= patience
 	var ended []ending
 	w.delivered = slices.DeleteFunc(w.delivered, func(d *delivery) bool {
 		o, ok := d.ended()
@@ -96,8 +99,11 @@ func (w *inFlight) collect(now time.Time) {
 		}
 		return ok
 	})
-	if late && w.head == w.oldest() {
-		w.letGo()
+	switch {
+	case head != w.oldest():
+		w.slow = 0
+	case late:
+		w.letGo(w.slow + 1)
 	}
 	w.partition.settle(ended)
 }
@@ -137,15 +143,17 @@ func (w *inFlight) next() *message.Message {
 	return w.delivered[(len(w.delivered)-got)/2].message
 }
 
-// letGo gives what is delivered goroutines.
-func (w *inFlight) letGo() {
-	for _, d := range w.delivered {
+// letGo gives the n oldest deliveries goroutines.
+func (w *inFlight) letGo(n int) {
+	n = min(n, len(w.delivered))
+	for _, d := range w.delivered[:n] {
 		go func() {
 			w.partition.settle([]ending{{d, d.await()}})
 			w.partition.Wake()
 		}()
 	}
-	w.delivered, w.head = nil, nil
+	w.delivered, w.head = slices.Delete(w.delivered, 0, n), nil
+	w.slow += n
 }
 
 // shut ends the deliveries of the claim. What no handler has got goes back to the lane.
@@ -154,7 +162,7 @@ func (w *inFlight) shut() {
 	w.partition.takeBack(func(of *partitionConsumer) bool { return of == w.partition })
 	w.partition.sending.Unlock()
 	w.partition.putBackSolo()
-	w.letGo()
+	w.letGo(len(w.delivered))
 }
 
 // finish closes out, and takes back what is there and no handler has got.
