@@ -9,12 +9,12 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/millrace-go/millrace/outbox/internal/relay"
+	"github.com/millrace-go/millrace/outbox/internal/step"
 	"github.com/millrace-go/millrace/transport"
 )
 
 // send publishes rows of one topic, in order, and returns one result for each.
-func (r *Relay) send(ctx context.Context, a relay.Publish) []error {
+func (r *Relay) send(ctx context.Context, a step.Publish) []error {
 	topic, rows := a.To, a.Rows
 	ctx, cancel := context.WithTimeout(ctx, r.cfg.PublishTimeout)
 	defer cancel()
@@ -40,7 +40,7 @@ func (r *Relay) send(ctx context.Context, a relay.Publish) []error {
 	}
 	ctx, end := r.observer.span(ctx, topic, msgs)
 	if !a.InTime(time.Now()) { // again: the process may have been stopped since
-		results = repeat(relay.ErrLeaseOver, len(rows))
+		results = repeat(step.ErrLeaseOver, len(rows))
 		end(results)
 		return results
 	}
@@ -109,7 +109,7 @@ func repeat(err error, n int) []error {
 	return errs
 }
 
-func messageOf(ctx context.Context, e *relay.Row) (*message.Message, error) {
+func messageOf(ctx context.Context, e *step.Row) (*message.Message, error) {
 	m := message.NewMessageWithContext(ctx, e.EventID, e.Payload)
 	if e.Headers != nil {
 		if err := json.Unmarshal(e.Headers, &m.Metadata); err != nil {

@@ -14,7 +14,7 @@ import (
 
 	"github.com/millrace-go/millrace/framework/devstack/devtest"
 	"github.com/millrace-go/millrace/outbox"
-	"github.com/millrace-go/millrace/outbox/internal/relay"
+	"github.com/millrace-go/millrace/outbox/internal/step"
 	"github.com/millrace-go/millrace/outbox/internal/store"
 )
 
@@ -32,9 +32,9 @@ func TestDeadRowsDelayNoEvent(t *testing.T) {
 	_, err = f.pool.Exec(t.Context(), `delete from `+f.schema+`.outbox`)
 	require.NoError(t, err)
 	rescan := store.NewRelay(f.pool, f.schema, uuid.New(), "", time.Second, 0)
-	requests := make([]relay.RescanRequest, 16)
+	requests := make([]step.RescanRequest, 16)
 	for i := range requests {
-		requests[i] = relay.RescanRequest{Ref: relay.Ref{Shard: int16(i)}, UpTo: 1 << 40, Limit: 1000}
+		requests[i] = step.RescanRequest{Ref: step.Ref{Shard: int16(i)}, UpTo: 1 << 40, Limit: 1000}
 	}
 	walk := func() time.Duration {
 		began := time.Now()

@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/millrace-go/millrace/outbox/internal/relay"
+	"github.com/millrace-go/millrace/outbox/internal/step"
 	"github.com/millrace-go/millrace/outbox/internal/store"
 	"github.com/millrace-go/millrace/pgtx"
 )
@@ -114,7 +114,7 @@ func moveDue(ctx context.Context, pool *pgxpool.Pool, sql string, limit int) (mo
 }
 
 // moveDelayed moves delayed events that are due, and wakes the relays of their shards.
-func (r *Relay) moveDelayed(ctx context.Context, limit int) relay.DelayedMoved {
+func (r *Relay) moveDelayed(ctx context.Context, limit int) step.DelayedMoved {
 	ctx, cancel := context.WithTimeout(ctx, store.ExchangeTimeout)
 	defer cancel()
 	moved, hashes, next, err := moveDue(ctx, r.pool, r.delayed, limit)
@@ -122,5 +122,5 @@ func (r *Relay) moveDelayed(ctx context.Context, limit int) relay.DelayedMoved {
 		r.wakes.add(hashes)
 		_, err = r.pool.Exec(ctx, `select pg_notify($1::text, $2::text)`, store.Channel(r.cfg.Schema), notice(hashes, false)) // for the other relays
 	}
-	return relay.DelayedMoved{Moved: moved, Next: next, Err: err}
+	return step.DelayedMoved{Moved: moved, Next: next, Err: err}
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/millrace-go/millrace/outbox/internal/relay"
+	"github.com/millrace-go/millrace/outbox/internal/step"
 	"github.com/millrace-go/millrace/outbox/internal/store"
 	"github.com/millrace-go/millrace/transport"
 )
@@ -23,9 +24,9 @@ type loop struct {
 	reader  *store.Reader
 	hard    context.Context         //nolint:containedctx // the loop lives as long as Run: it ends when draining does
 	end     context.CancelCauseFunc // ends Run as its context does
-	inputs  chan relay.Input
+	inputs  chan step.Input
 	running int // actions under way
-	leases  map[relay.Ref]lease
+	leases  map[step.Ref]lease
 	ending  bool
 	changed bool // what the relay tells others about the core may have changed
 }
@@ -43,7 +44,7 @@ const flushTimeout = 5 * time.Second
 func newLoop(hard context.Context, end context.CancelCauseFunc, r *Relay) *loop {
 	_, batches := r.publisher.(transport.BatchPublisher)
 	return &loop{
-		relay: r, store: r.store, reader: r.reader, hard: hard, end: end, inputs: make(chan relay.Input, 64), leases: map[relay.Ref]lease{},
+		relay: r, store: r.store, reader: r.reader, hard: hard, end: end, inputs: make(chan step.Input, 64), leases: map[step.Ref]lease{},
 		core: relay.New(relay.Config{
 			BatchSize: r.cfg.BatchSize, MaxInFlight: r.cfg.MaxInFlight, Batches: batches || r.once != nil,
 			PollInterval: r.cfg.PollInterval, LeaseTTL: r.cfg.LeaseTTL, StuckAfter: 2 * r.cfg.PublishTimeout, CrashPause: r.pause,
@@ -76,7 +77,7 @@ func (l *loop) run(ctx context.Context) {
 		select {
 		case <-stopped:
 			stopped, l.ending = nil, true
-			l.core.Apply(time.Now(), relay.Stop{})
+			l.core.Apply(time.Now(), step.Stop{})
 		case <-l.hard.Done():
 			l.abandon()
 			return
@@ -97,24 +98,24 @@ func (l *loop) run(ctx context.Context) {
 	}
 }
 
-func (l *loop) apply(in relay.Input) {
+func (l *loop) apply(in step.Input) {
 	l.running--
 	switch in := in.(type) {
-	case relay.Renewed:
+	case step.Renewed:
 		l.changed = true
 		if err := l.relay.counting.renewed(in, l.relay.cfg.LeaseTTL, time.Now()); err != nil {
 			l.end(err)
 		}
-	case relay.ReadDone:
+	case step.ReadDone:
 		l.changed = true
 	}
 	l.core.Apply(time.Now(), in)
 }
 
 // woken returns the wake-ups since the last call.
-func (l *loop) woken() relay.Woken {
+func (l *loop) woken() step.Woken {
 	hashes, all, look := l.relay.wakes.take()
-	w := relay.Woken{All: all, Look: look}
+	w := step.Woken{All: all, Look: look}
 	n := int64(max(l.core.Shards(), 1))
 	for _, h := range hashes {
 		w.Shards = append(w.Shards, int16(h%n))
@@ -123,14 +124,14 @@ func (l *loop) woken() relay.Woken {
 }
 
 // start begins an action.
-func (l *loop) start(action relay.Action) {
+func (l *loop) start(action step.Action) {
 	switch a := action.(type) {
-	case relay.Report:
+	case step.Report:
 		l.relay.report(a)
 		return
-	case relay.Renew:
+	case step.Renew:
 		l.relay.stand(a.Topics)
-	case relay.EndLease:
+	case step.EndLease:
 		if held, ok := l.leases[a.Ref]; ok {
 			held.cancel()
 			delete(l.leases, a.Ref)
@@ -140,7 +141,7 @@ func (l *loop) start(action relay.Action) {
 		}
 		l.changed = true
 		return
-	case relay.Publish:
+	case step.Publish:
 		held, ok := l.leases[a.Ref]
 		if !ok {
 			held.ctx, held.cancel = context.WithCancel(l.hard)
@@ -149,54 +150,54 @@ func (l *loop) start(action relay.Action) {
 			}
 			l.leases[a.Ref] = held
 		}
-		l.do(func() relay.Input { return l.relay.publish(held.ctx, a, held.once) })
+		l.do(func() step.Input { return l.relay.publish(held.ctx, a, held.once) })
 		return
 	}
-	l.do(func() relay.Input { return l.carryOut(action) })
+	l.do(func() step.Input { return l.carryOut(action) })
 }
 
 // do runs f in a goroutine, and hands the core what it returns.
-func (l *loop) do(f func() relay.Input) {
+func (l *loop) do(f func() step.Input) {
 	l.running++
 	go func() { l.inputs <- f() }()
 }
 
 // carryOut does what the core asked of the database.
-func (l *loop) carryOut(action relay.Action) relay.Input {
+func (l *loop) carryOut(action step.Action) step.Input {
 	ctx := l.hard
 	switch a := action.(type) {
-	case relay.Renew:
+	case step.Renew:
 		return l.store.Renew(ctx, a)
-	case relay.LoadBlocked:
+	case step.LoadBlocked:
 		return l.store.Blocked(ctx, a)
-	case relay.Read:
+	case step.Read:
 		answer, err := l.reader.Read(ctx, a.Requests, a.Writers)
-		return relay.ReadDone{Answer: answer, Err: err}
-	case relay.Rescan:
+		return step.ReadDone{Answer: answer, Err: err}
+	case step.Rescan:
 		rows, err := l.store.Rescan(ctx, a.Requests)
-		return relay.Rescanned{Rows: rows, Err: err}
-	case relay.Delete:
+		return step.Rescanned{Rows: rows, Err: err}
+	case step.Delete:
 		err := l.store.Delete(ctx, a.Rows)
 		if err == nil && l.relay.once != nil {
 			l.relay.once.deleted(a.Rows)
 		}
-		return relay.Deleted{Err: err}
-	case relay.SetAside:
+		return step.Deleted{Err: err}
+	case step.SetAside:
 		return l.store.SetAside(ctx, a)
-	case relay.FetchFailed:
+	case step.FetchFailed:
 		return l.store.FetchFailed(ctx, a)
-	case relay.SettleFailed:
+	case step.SettleFailed:
 		return l.store.SettleFailed(context.WithoutCancel(ctx), a) // the broker has what is done
-	case relay.Poll:
+	case step.Poll:
 		return l.store.Poll(ctx, a.Shards)
-	case relay.RetryDead:
+	case step.RetryDead:
 		return l.store.RetryDead(ctx, a)
-	case relay.MoveDelayed:
+	case step.MoveDelayed:
 		return l.relay.moveDelayed(ctx, a.Limit)
-	case relay.Release:
-		return relay.Released{Shards: a.Shards, Err: l.store.Release(ctx, a)}
-	case relay.ClearSuspect:
-		return relay.SuspectCleared{Err: l.store.ClearSuspect(ctx, a.Shard)}
+	case step.Release:
+		return step.Released{Shards: a.Shards, Err: l.store.Release(ctx, a)}
+	case step.ClearSuspect:
+		return step.SuspectCleared{Err: l.store.ClearSuspect(ctx, a.Shard)}
 	default:
 		panic("outbox: an action that nobody carries out")
 	}
@@ -215,7 +216,7 @@ func (l *loop) abandon() {
 			l.apply(in)
 			actions, _ := l.core.Next(time.Now())
 			for _, a := range actions { // nothing more is begun, but the broker has what is done
-				if _, ok := a.(relay.SettleFailed); ok {
+				if _, ok := a.(step.SettleFailed); ok {
 					l.start(a)
 				}
 			}
@@ -252,14 +253,14 @@ func (r *Relay) hold(c *relay.Core) {
 }
 
 // stand stores which topics' events wait, for metrics.
-func (r *Relay) stand(topics []relay.TopicState) {
+func (r *Relay) stand(topics []step.TopicState) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.topics = topics
 }
 
 // standing returns which topics' events wait.
-func (r *Relay) standing() []relay.TopicState {
+func (r *Relay) standing() []step.TopicState {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.topics
@@ -281,8 +282,8 @@ func (r *Relay) gapsWatched() int {
 
 // publish sends a batch, unless its lease has ended. An event that is to be noted is noted before it is sent. When the broker
 // does not take it and the relay is still there, the note is cleared. So in an outage no event is suspected.
-func (r *Relay) publish(ctx context.Context, a relay.Publish, once *onceShard) relay.Published {
-	answer := relay.Published{Ref: a.Ref, Queue: a.Queue}
+func (r *Relay) publish(ctx context.Context, a step.Publish, once *onceShard) step.Published {
+	answer := step.Published{Ref: a.Ref, Queue: a.Queue}
 	if a.Noted {
 		if err := r.store.Note(ctx, a.Shard, a.Rows[0].EventID); err != nil { // not sent
 			answer.Results = repeat(errors.Join(transport.ErrUnavailable, err), len(a.Rows))
@@ -292,7 +293,7 @@ func (r *Relay) publish(ctx context.Context, a relay.Publish, once *onceShard) r
 	now := time.Now()
 	switch term, ok := r.counting.begin(now); {
 	case !a.InTime(now):
-		answer.Results = repeat(relay.ErrLeaseOver, len(a.Rows))
+		answer.Results = repeat(step.ErrLeaseOver, len(a.Rows))
 	case !ok:
 		answer.Results = repeat(errUnregistered, len(a.Rows))
 	default:
@@ -314,41 +315,41 @@ func (r *Relay) publish(ctx context.Context, a relay.Publish, once *onceShard) r
 }
 
 // report writes logs and metrics.
-func (r *Relay) report(p relay.Report) {
+func (r *Relay) report(p step.Report) {
 	log := r.cfg.Logger
 	switch p.Kind {
-	case relay.ReportSettled:
+	case step.ReportSettled:
 		r.observer.settled(p, time.Now())
-	case relay.ReportFailed:
+	case step.ReportFailed:
 		log.Warn("publish events", "shard", p.Shard, "topic", p.Topic, "failed_keys", p.Failed, "event_id", p.Event.EventID, "retry_in", p.In.Round(time.Millisecond), "error", p.Err)
-	case relay.ReportStands:
+	case step.ReportStands:
 		log.Warn("the broker does not take events of a topic: they wait", "topic", p.Topic, "error", p.Err)
-	case relay.ReportGetsOn:
+	case step.ReportGetsOn:
 		log.Info("the broker takes events of the topic again", "topic", p.Topic, "after", p.In.Round(time.Millisecond))
-	case relay.ReportPaused:
+	case step.ReportPaused:
 		log.Info("an operator has paused the topic: its events wait", "topic", p.Topic)
-	case relay.ReportResumed:
+	case step.ReportResumed:
 		log.Info("an operator has resumed the topic", "topic", p.Topic)
-	case relay.ReportRedirected:
+	case step.ReportRedirected:
 		log.Info("the events of the topic are published to this topic from now on", "topic", p.Topic, "to", p.Action)
-	case relay.ReportAside:
+	case step.ReportAside:
 		r.observer.moved(p.Aside)
-	case relay.ReportSurprise:
+	case step.ReportSurprise:
 		r.observer.surprised()
 		log.Warn("events appeared below those that were read: reading the shard again from its start", "shard", p.Shard)
-	case relay.ReportCareful:
+	case step.ReportCareful:
 		log.Warn("relays ended while they held this shard: sending its next events one by one", "shard", p.Shard, "relays", p.Count)
-	case relay.ReportAccused:
+	case step.ReportAccused:
 		attrs := []any{"shard", p.Shard, "topic", p.Topic, "relays", p.Count}
 		if p.Event != nil {
 			attrs = append(attrs, "event_id", p.Event.EventID)
 		}
 		log.Error("relays ended while they sent this event: it is set aside", attrs...)
-	case relay.ReportStuck:
+	case step.ReportStuck:
 		log.Error("the publisher does not return: giving the shard back", "shard", p.Shard, "topic", p.Topic, "events", p.Count, "after", p.In)
-	case relay.ReportRetried:
+	case step.ReportRetried:
 		log.Info("events that had failed were published: dead ones with the same error are retried", "topic", p.Topic, "events", p.Count)
-	case relay.ReportError:
+	case step.ReportError:
 		log.Warn("a step of the relay failed: it is repeated", "step", p.Action, "shard", p.Shard, "retry_in", p.In.Round(time.Millisecond), "error", p.Err)
 	}
 }

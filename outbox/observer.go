@@ -13,7 +13,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/millrace-go/millrace/internal/gauge"
-	"github.com/millrace-go/millrace/outbox/internal/relay"
+	"github.com/millrace-go/millrace/outbox/internal/step"
 	"github.com/millrace-go/millrace/outbox/internal/store"
 )
 
@@ -110,13 +110,13 @@ func look(ctx context.Context, r *Relay) (unsettled, error) {
 	if err != nil {
 		return unsettled{}, err
 	}
-	states := map[string]int64{relay.Retrying: 0, relay.Blocked: 0, relay.Dead: 0, "discarded": 0}
+	states := map[string]int64{step.Retrying: 0, step.Blocked: 0, step.Dead: 0, "discarded": 0}
 	maps.Copy(states, found)
 	return unsettled{shards, states}, nil
 }
 
 // settled tells of a batch.
-func (o *observer) settled(p relay.Report, now time.Time) {
+func (o *observer) settled(p step.Report, now time.Time) {
 	ctx, attributes := context.Background(), o.with(topicAttribute(p.Topic))
 	o.batchSize.Record(ctx, int64(p.Count), attributes)
 	if p.Failed > 0 {
@@ -133,7 +133,7 @@ func (o *observer) settled(p relay.Report, now time.Time) {
 	}
 }
 
-func (o *observer) moved(events []relay.Aside) {
+func (o *observer) moved(events []step.Aside) {
 	for _, e := range events {
 		o.moves.Add(context.Background(), 1, o.with(topicAttribute(e.Topic), attribute.String("millrace.state", e.State)))
 	}

@@ -15,7 +15,7 @@ import (
 
 	"github.com/millrace-go/millrace/internal/enum"
 	"github.com/millrace-go/millrace/outbox/internal/progress"
-	"github.com/millrace-go/millrace/outbox/internal/relay"
+	"github.com/millrace-go/millrace/outbox/internal/step"
 	"github.com/millrace-go/millrace/transport"
 )
 
@@ -142,7 +142,7 @@ func (o *once) close() {
 }
 
 // deleted notes rows that are deleted for good.
-func (o *once) deleted(rows []relay.ShardRow) {
+func (o *once) deleted(rows []step.ShardRow) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for s := range o.shards {
@@ -163,7 +163,7 @@ func (s *onceShard) decide(f func(*progress.Shard)) {
 }
 
 // publish publishes those rows of a shard that are not published yet.
-func (o *once) publish(ctx context.Context, s *onceShard, a relay.Publish) []error {
+func (o *once) publish(ctx context.Context, s *onceShard, a step.Publish) []error {
 	ctx, cancel := context.WithTimeout(ctx, o.relay.cfg.PublishTimeout)
 	defer cancel()
 	select {
@@ -177,7 +177,7 @@ func (o *once) publish(ctx context.Context, s *onceShard, a relay.Publish) []err
 
 // together publishes rows in one transaction. If the broker refuses several, it publishes them in halves: one may be to blame for
 // all. What was not sent because of other rows is published without these, unless one of its key failed before it.
-func (o *once) together(ctx context.Context, s *onceShard, a relay.Publish, rows []*relay.Row) []error {
+func (o *once) together(ctx context.Context, s *onceShard, a step.Publish, rows []*step.Row) []error {
 	results := o.batch(ctx, s, a, rows)
 	refused := 0
 	for _, err := range results {
@@ -190,7 +190,7 @@ func (o *once) together(ctx context.Context, s *onceShard, a relay.Publish, rows
 		results = append(o.together(ctx, s, a, rows[:n]), repeat(transport.ErrNotSent, len(rows)-n)...)
 	}
 	failed := map[string]bool{}
-	var rest []*relay.Row
+	var rest []*step.Row
 	var places []int
 	for i, r := range rows {
 		if errors.Is(results[i], transport.ErrNotSent) && !failed[r.Key] {
@@ -208,16 +208,16 @@ func (o *once) together(ctx context.Context, s *onceShard, a relay.Publish, rows
 }
 
 // batch carries out what the progress decides for a batch.
-func (o *once) batch(ctx context.Context, s *onceShard, p relay.Publish, rows []*relay.Row) (results []error) {
+func (o *once) batch(ctx context.Context, s *onceShard, p step.Publish, rows []*step.Row) (results []error) {
 	var batch *progress.Batch
 	s.decide(func(shard *progress.Shard) { batch = shard.Begin(rows) })
 	for results == nil {
-		var step progress.Step
-		s.decide(func(*progress.Shard) { step = batch.Next() })
-		switch a := step.(type) {
+		var next progress.Step
+		s.decide(func(*progress.Shard) { next = batch.Next() })
+		switch a := next.(type) {
 		case progress.Take:
 			if !p.InTime(time.Now()) { // another relay may have it: do not take it back
-				s.decide(func(*progress.Shard) { batch.Taken(time.Time{}, nil, relay.ErrLeaseOver) })
+				s.decide(func(*progress.Shard) { batch.Taken(time.Time{}, nil, step.ErrLeaseOver) })
 				continue
 			}
 			note, err := s.transactions.Take(ctx)
@@ -228,7 +228,7 @@ func (o *once) batch(ctx context.Context, s *onceShard, p relay.Publish, rows []
 			found, err := o.relay.store.Look(ctx, s.number, a.IDs)
 			s.decide(func(*progress.Shard) { batch.Looked(time.Now(), a.IDs, found, unavailable(err)) })
 		case progress.Send:
-			sent := repeat(relay.ErrLeaseOver, len(a.Rows))
+			sent := repeat(step.ErrLeaseOver, len(a.Rows))
 			if p.InTime(time.Now()) {
 				sent = o.send(ctx, s, p.To, a)
 			}

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/millrace-go/millrace/outbox/internal/relay"
+	"github.com/millrace-go/millrace/outbox/internal/step"
 	"github.com/millrace-go/millrace/outbox/internal/store"
 	"github.com/millrace-go/millrace/outbox/internal/term"
 	"github.com/millrace-go/millrace/transport"
@@ -27,7 +27,7 @@ type registration struct {
 }
 
 // renewed takes the answer to a renewal, which registers the relay for so long. It returns an error where the relay has to end.
-func (g *registration) renewed(in relay.Renewed, ttl time.Duration, now time.Time) error {
+func (g *registration) renewed(in step.Renewed, ttl time.Duration, now time.Time) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	switch {

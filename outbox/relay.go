@@ -20,7 +20,7 @@ import (
 	"github.com/millrace-go/millrace/internal/pgschema"
 	"github.com/millrace-go/millrace/internal/self"
 	"github.com/millrace-go/millrace/outbox/internal/gaps"
-	"github.com/millrace-go/millrace/outbox/internal/relay"
+	"github.com/millrace-go/millrace/outbox/internal/step"
 	"github.com/millrace-go/millrace/outbox/internal/store"
 	"github.com/millrace-go/millrace/retry"
 	"github.com/millrace-go/millrace/transport"
@@ -206,7 +206,7 @@ type Relay struct {
 	mu       sync.Mutex
 	shards   []int16 // that this relay holds
 	gapCount int
-	topics   []relay.TopicState // whose events wait
+	topics   []step.TopicState // whose events wait
 }
 
 // NewRelay returns a relay that publishes with publisher, faster where that is a transport.BatchPublisher. Events keep their

@@ -127,7 +127,7 @@ func TestOutboxDecisionsArePure(t *testing.T) {
 	const internal = module + "outbox/internal/"
 	standard := []string{"cmp", "errors", "fmt", "hash/maphash", "maps", "slices", "time"}
 	for name, rooms := range map[string][]string{
-		"gaps": nil, "deferral": nil, "relay": {internal + "deferral", internal + "gaps"},
+		"gaps": nil, "deferral": nil, "step": {internal + "gaps"}, "relay": {internal + "deferral", internal + "gaps", internal + "step"},
 	} {
 		imports := list(t, "-f", `{{join .Imports "\n"}}`, "./outbox/internal/"+name)
 		assert.Subset(t, append(rooms, standard...), imports, "outbox/internal/%s", name)

@@ -25,7 +25,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/millrace-go/millrace/outbox/internal/relay"
+	"github.com/millrace-go/millrace/outbox/internal/step"
 )
 
 // ID is a row: its number, and the beginning of a hash of its event's ID. The number finds the row. It does not identify it: a
@@ -46,11 +46,11 @@ var ErrFull = errors.New("too many published events still have their rows: see w
 
 // rules are decisions that the tests of this package replace, to show what they are for.
 type rules struct {
-	id      func(*relay.Row) ID
-	stale   func(row *relay.Row, taken time.Time) bool // it may be gone
-	unknown func(error) bool                           // the transaction may have committed, or not
-	same    func(known, deleted *relay.Row) bool       // the delete is that of the row in the progress
-	stays   func(there bool) bool                      // an event of the progress, whose row was looked for
+	id      func(*step.Row) ID
+	stale   func(row *step.Row, taken time.Time) bool // it may be gone
+	unknown func(error) bool                          // the transaction may have committed, or not
+	same    func(known, deleted *step.Row) bool       // the delete is that of the row in the progress
+	stays   func(there bool) bool                     // an event of the progress, whose row was looked for
 }
 
 // Shard is the progress of a shard for the time of one lease. One goroutine uses it at a time.
@@ -61,23 +61,23 @@ type Shard struct {
 	open   bool      // nobody has taken the shard since this relay did, as far as it knows
 	sure   time.Time // rows that were read before may be published, or be gone: they are looked for
 	looked bool      // the progress has been compared with the rows since
-	rows   map[ID]*relay.Row
+	rows   map[ID]*step.Row
 }
 
 // New returns the progress of a shard that is not taken yet. It has at most limit events.
 func New(limit int) *Shard {
-	return &Shard{limit: limit, rows: map[ID]*relay.Row{}, rules: rules{
-		id:      func(r *relay.Row) ID { return IDOf(r.Seq, r.EventID) },
-		stale:   func(r *relay.Row, sure time.Time) bool { return !r.Read.After(sure) },
+	return &Shard{limit: limit, rows: map[ID]*step.Row{}, rules: rules{
+		id:      func(r *step.Row) ID { return IDOf(r.Seq, r.EventID) },
+		stale:   func(r *step.Row, sure time.Time) bool { return !r.Read.After(sure) },
 		unknown: func(err error) bool { return err != nil },
-		same:    func(known, deleted *relay.Row) bool { return known == deleted },
+		same:    func(known, deleted *step.Row) bool { return known == deleted },
 		stays:   func(there bool) bool { return there },
 	}}
 }
 
 // Deleted notes rows that are deleted for good. Of an earlier lease's rows it takes no notice: a read of this lease may still
 // return them.
-func (s *Shard) Deleted(rows ...*relay.Row) {
+func (s *Shard) Deleted(rows ...*step.Row) {
 	for _, r := range rows {
 		if id := s.rules.id(r); s.rules.same(s.rows[id], r) {
 			delete(s.rows, id)
@@ -95,7 +95,7 @@ type (
 	Look struct{ IDs []ID }
 	// Send commits these rows of the batch and the progress in one transaction. Sent tells.
 	Send struct {
-		Rows     []*relay.Row
+		Rows     []*step.Row
 		Progress []ID
 	}
 	// Done is the end of the batch, with a result for each row. nil: it is published, and may be deleted.
@@ -110,7 +110,7 @@ func (Done) step() {}
 // Batch is rows that are to be published, in order.
 type Batch struct {
 	shard   *Shard
-	rows    []*relay.Row
+	rows    []*step.Row
 	there   map[ID]bool // what Look has found, since Take
 	sending []int       // places of rows
 	pruned  bool
@@ -119,7 +119,7 @@ type Batch struct {
 }
 
 // Begin begins a batch. The one before has to be done.
-func (s *Shard) Begin(rows []*relay.Row) *Batch {
+func (s *Shard) Begin(rows []*step.Row) *Batch {
 	return &Batch{shard: s, rows: rows, results: make([]error, len(rows))}
 }
 
@@ -179,7 +179,7 @@ func (b *Batch) unsure() (ids []ID) {
 }
 
 func (b *Batch) send() Step {
-	rows := make([]*relay.Row, len(b.sending))
+	rows := make([]*step.Row, len(b.sending))
 	progress := slices.Collect(maps.Keys(b.shard.rows))
 	for i, at := range b.sending {
 		rows[i] = b.rows[at]
@@ -210,7 +210,7 @@ func (b *Batch) Taken(at time.Time, progress []ID, err error) {
 	}
 	s.open, s.sure, s.looked, b.there = true, at, false, map[ID]bool{}
 	known := s.rows
-	s.rows = make(map[ID]*relay.Row, len(progress))
+	s.rows = make(map[ID]*step.Row, len(progress))
 	for _, id := range progress {
 		s.rows[id] = known[id]
 	}
@@ -233,7 +233,7 @@ func (b *Batch) Looked(at time.Time, asked, found []ID, err error) {
 		b.there[id] = true
 	}
 	if !s.looked {
-		maps.DeleteFunc(s.rows, func(id ID, _ *relay.Row) bool { return !s.rules.stays(b.there[id]) })
+		maps.DeleteFunc(s.rows, func(id ID, _ *step.Row) bool { return !s.rules.stays(b.there[id]) })
 		s.looked = true
 		s.sure = at // a read before may have rows that have left the progress, because they are gone
 	}

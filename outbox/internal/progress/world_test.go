@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"github.com/millrace-go/millrace/outbox/internal/relay"
+	"github.com/millrace-go/millrace/outbox/internal/step"
 )
 
 // world is Kafka and PostgreSQL with one shard of an outbox, and relays that hold its lease one after another and do not know
@@ -90,7 +90,7 @@ type record struct {
 type holder struct {
 	shard    *Shard
 	epoch    int
-	held     map[relay.Identity]*row
+	held     map[step.Identity]*row
 	ready    []*row
 	reading  bool
 	ghosts   []*row
@@ -102,7 +102,7 @@ type holder struct {
 }
 
 type row struct {
-	relay.Row
+	step.Row
 	event *event
 }
 
@@ -197,7 +197,7 @@ func (w *world) progress() (ids []ID, stable bool) {
 // A holder.
 
 func (w *world) hold() {
-	h := &holder{shard: New(6), held: map[relay.Identity]*row{}}
+	h := &holder{shard: New(6), held: map[step.Identity]*row{}}
 	if w.rules != nil {
 		w.rules(&h.shard.rules)
 	}
@@ -300,7 +300,7 @@ func (w *world) look(ids []ID) (found []ID) {
 func (w *world) send(h *holder, b *Batch, s Send) {
 	events := make([]record, len(s.Rows))
 	for i, r := range s.Rows {
-		events[i] = record{event: h.held[relay.Identity{Seq: r.Seq, EventID: r.EventID}].event}
+		events[i] = record{event: h.held[step.Identity{Seq: r.Seq, EventID: r.EventID}].event}
 	}
 	results := func(err error) []error { return slices.Repeat([]error{err}, len(s.Rows)) }
 	lost := func() { w.failed(h); b.Sent(results(errUnknown)) }
@@ -308,7 +308,7 @@ func (w *world) send(h *holder, b *Batch, s Send) {
 	end := func() {
 		if w.early {
 			for _, r := range s.Rows {
-				h.unsaved = append(h.unsaved, h.held[relay.Identity{Seq: r.Seq, EventID: r.EventID}])
+				h.unsaved = append(h.unsaved, h.held[step.Identity{Seq: r.Seq, EventID: r.EventID}])
 			}
 		}
 		answered := false
@@ -377,8 +377,8 @@ func (w *world) read(h *holder) {
 		return func() {
 			h.reading = false
 			for _, e := range rows {
-				if key := (relay.Identity{Seq: e.seq, EventID: e.id}); h.held[key] == nil {
-					r := &row{relay.Row{Seq: e.seq, EventID: e.id, Read: at}, e}
+				if key := (step.Identity{Seq: e.seq, EventID: e.id}); h.held[key] == nil {
+					r := &row{step.Row{Seq: e.seq, EventID: e.id, Read: at}, e}
 					h.held[key] = r
 					i := len(h.ready)
 					if h.batch == nil {
@@ -388,7 +388,7 @@ func (w *world) read(h *holder) {
 				}
 			}
 			for _, r := range h.ghosts {
-				delete(h.held, relay.Identity{Seq: r.Seq, EventID: r.EventID})
+				delete(h.held, step.Identity{Seq: r.Seq, EventID: r.EventID})
 			}
 			h.ghosts = nil
 		}
@@ -404,7 +404,7 @@ func (w *world) delete(h *holder) {
 			if h.reading && !w.ghosts {
 				h.ghosts = append(h.ghosts, r)
 			} else {
-				delete(h.held, relay.Identity{Seq: r.Seq, EventID: r.EventID})
+				delete(h.held, step.Identity{Seq: r.Seq, EventID: r.EventID})
 			}
 		}
 		for _, o := range w.holders { // which may be of one process: it does not tell its leases apart
@@ -436,8 +436,8 @@ func (w *world) delete(h *holder) {
 	}, func() { h.deleting, h.unsaved = false, append(rows, h.unsaved...) })
 }
 
-func rowsOf(rows []*row) []*relay.Row {
-	out := make([]*relay.Row, len(rows))
+func rowsOf(rows []*row) []*step.Row {
+	out := make([]*step.Row, len(rows))
 	for i, r := range rows {
 		out[i] = &r.Row
 	}
@@ -604,20 +604,20 @@ func TestWhatEachRuleIsFor(t *testing.T) {
 		histories
 	}{
 		"numbers in place of IDs": {breaks{rules: func(r *rules) {
-			r.id = func(row *relay.Row) ID { return ID{Seq: row.Seq} }
+			r.id = func(row *step.Row) ID { return ID{Seq: row.Seq} }
 		}}, histories{restore: true}},
 		"rows are deleted before the transaction's end is known": {breaks: breaks{early: true}},
 		"nobody is fenced":                                        {breaks: breaks{unfenced: true}},
 		"the progress stands beside the transaction":              {breaks: breaks{beside: true}},
 		"the progress is read before it is stable":                {breaks: breaks{unstable: true}},
-		"rows that were read before the shard was taken are sent": {breaks: breaks{rules: func(r *rules) { r.stale = func(*relay.Row, time.Time) bool { return false } }}},
+		"rows that were read before the shard was taken are sent": {breaks: breaks{rules: func(r *rules) { r.stale = func(*step.Row, time.Time) bool { return false } }}},
 		"a transaction's end is sent twice":                       {breaks: breaks{twice: true}},
 		"a read that is older than a delete counts":               {breaks: breaks{ghosts: true}},
 		"an event leaves the progress when its delete is sent":    {breaks: breaks{dropOnSend: true}},
 		"an unknown end of a transaction is taken for a commit":   {breaks: breaks{rules: func(r *rules) { r.unknown = func(error) bool { return false } }}},
 		"deletes are not durable":                                 {breaks: breaks{asyncDelete: true}},
 		"rows are looked for before the shard is taken":           {breaks: breaks{lookFirst: true}},
-		"a delete of an earlier lease counts":                     {breaks: breaks{rules: func(r *rules) { r.same = func(_, _ *relay.Row) bool { return true } }}},
+		"a delete of an earlier lease counts":                     {breaks: breaks{rules: func(r *rules) { r.same = func(_, _ *step.Row) bool { return true } }}},
 		"events leave the progress although their rows are there": {breaks: breaks{rules: func(r *rules) { r.stays = func(bool) bool { return false } }}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -638,20 +638,20 @@ func TestWhatEachRuleIsFor(t *testing.T) {
 func TestRowThatWasReadBeforeItsRelayLookedIsLookedFor(t *testing.T) {
 	t.Parallel()
 	at := func(n int64) time.Time { return time.Unix(0, n) }
-	gone, other := &relay.Row{Seq: 1, EventID: "gone", Read: at(2)}, &relay.Row{Seq: 2, EventID: "other", Read: at(2)}
+	gone, other := &step.Row{Seq: 1, EventID: "gone", Read: at(2)}, &step.Row{Seq: 2, EventID: "other", Read: at(2)}
 	ids := []ID{IDOf(1, "gone"), IDOf(2, "other")}
 	s := New(10)
-	b := s.Begin([]*relay.Row{other})
+	b := s.Begin([]*step.Row{other})
 	require.Equal(t, Take{}, b.Next())
 	b.Taken(at(1), ids[:1], nil)
 	require.Equal(t, Look{ids[:1]}, b.Next())
 	b.Looked(at(3), ids[:1], nil, nil)
 	require.Equal(t, Look{ids[1:]}, b.Next())
 	b.Looked(at(4), ids[1:], ids[1:], nil)
-	require.Equal(t, Send{[]*relay.Row{other}, ids[1:]}, b.Next())
+	require.Equal(t, Send{[]*step.Row{other}, ids[1:]}, b.Next())
 	b.Sent([]error{nil})
 
-	b = s.Begin([]*relay.Row{gone})
+	b = s.Begin([]*step.Row{gone})
 	require.Equal(t, Look{ids[:1]}, b.Next())
 	b.Looked(at(5), ids[:1], nil, nil)
 	assert.Equal(t, Done{[]error{nil}}, b.Next())

@@ -1,3 +1,9 @@
+// Package relay decides what a relay does: which rows it reads, which events it sends next, what a failure means for an event,
+// its key and its topic, when it takes and gives back a shard. It does no I/O, has no clock and starts no goroutine.
+//
+// A Core gets typed inputs by [Core.Apply]: what a read found, what the broker answered, what a renewal of the leases
+// brought. [Core.Next] returns what to do now as typed actions. Package outbox carries them out and reports each. Package step
+// has the actions and inputs.
 package relay
 
 import (
@@ -7,6 +13,7 @@ import (
 	"time"
 
 	"github.com/millrace-go/millrace/outbox/internal/gaps"
+	"github.com/millrace-go/millrace/outbox/internal/step"
 )
 
 // Config configures a Core. Every field is required.
@@ -37,7 +44,7 @@ type rules struct {
 	turn      func(*queue) bool                           // failed events go first
 	surplus   func(c *Core, fair int) []*shard            // shards to give back
 	struggles func(*Core, time.Time) bool
-	sends     func(Publish, time.Time) bool // it may be sent at this moment
+	sends     func(step.Publish, time.Time) bool // it may be sent at this moment
 }
 
 // Core decides what a relay does. It is used by one goroutine.
@@ -46,13 +53,13 @@ type Core struct {
 	rules rules
 
 	shards map[int16]*shard
-	order  []*shard       // the same, by number
-	ended  map[Ref]*shard // shards whose lease has ended, until their batches are answered
+	order  []*shard            // the same, by number
+	ended  map[step.Ref]*shard // shards whose lease has ended, until their batches are answered
 	topics map[string]*topic
 	leases uint64
 	count  int  // of the outbox's shards
 	alone  bool // no other relay shares them
-	out    []Action
+	out    []step.Action
 
 	renewing   bool
 	renewAt    time.Time
@@ -63,12 +70,13 @@ type Core struct {
 	struggling bool
 
 	reading   bool
-	asked     []Request
+	asked     []step.Request
+	fetches   [][]int64 // of each: numbers whose payloads were left out before
 	readAfter time.Time // for pacing, or after an error
 	readRetry retry
-	rescans   []RescanRequest // under way
-	rescanned time.Time       // when it began
-	rescanFor time.Duration   // how long the last one took
+	rescans   []step.RescanRequest // under way
+	rescanned time.Time            // when it began
+	rescanFor time.Duration        // how long the last one took
 
 	unsaved   []saved // published, and not deleted
 	since     time.Time
@@ -108,27 +116,27 @@ const (
 // New returns a Core that holds nothing.
 func New(cfg Config, now time.Time) *Core {
 	c := &Core{
-		cfg: cfg, shards: map[int16]*shard{}, ended: map[Ref]*shard{}, topics: map[string]*topic{}, shunned: map[int16]retry{}, releasing: map[int16]time.Time{},
+		cfg: cfg, shards: map[int16]*shard{}, ended: map[step.Ref]*shard{}, topics: map[string]*topic{}, shunned: map[int16]retry{}, releasing: map[int16]time.Time{},
 		progress: now, moveLimit: maxDelayed,
 	}
 	c.rules = rules{
 		quota: (*Core).quota, room: (*shard).room, hungry: (*shard).hungry, expired: (*shard).expired, turn: (*queue).turn,
-		surplus: (*Core).surplus, struggles: (*Core).struggles, sends: Publish.InTime,
+		surplus: (*Core).surplus, struggles: (*Core).struggles, sends: step.Publish.InTime,
 	}
 	return c
 }
 
-func (c *Core) do(a Action) { c.out = append(c.out, a) }
+func (c *Core) do(a step.Action) { c.out = append(c.out, a) }
 
-func (c *Core) report(r Report) { c.out = append(c.out, r) }
+func (c *Core) report(r step.Report) { c.out = append(c.out, r) }
 
 // failed reports the error of an action that is repeated.
 func (c *Core) failed(action string, s int16, in time.Duration, err error) {
-	c.report(Report{Kind: ReportError, Action: action, Shard: s, In: in, Err: err})
+	c.report(step.Report{Kind: step.ReportError, Action: action, Shard: s, In: in, Err: err})
 }
 
 // shard returns the shard of a lease that has not ended.
-func (c *Core) shard(r Ref) *shard {
+func (c *Core) shard(r step.Ref) *shard {
 	if s := c.shards[r.Shard]; s != nil && s.Ref == r {
 		return s
 	}
@@ -136,31 +144,31 @@ func (c *Core) shard(r Ref) *shard {
 }
 
 // Apply takes what happened.
-func (c *Core) Apply(now time.Time, in Input) {
+func (c *Core) Apply(now time.Time, in step.Input) {
 	switch in := in.(type) {
-	case Renewed:
+	case step.Renewed:
 		c.renewed(in, now)
-	case BlockedLoaded:
+	case step.BlockedLoaded:
 		c.blockedLoaded(in, now)
-	case ReadDone:
+	case step.ReadDone:
 		c.readDone(in, now)
-	case Rescanned:
+	case step.Rescanned:
 		c.rescanDone(in, now)
-	case Published:
+	case step.Published:
 		c.published(in, now)
-	case Deleted:
+	case step.Deleted:
 		c.deleted(in, now)
-	case WasSetAside:
+	case step.WasSetAside:
 		c.wasSetAside(in, now)
-	case FailedFetched:
+	case step.FailedFetched:
 		c.failedFetched(in, now)
-	case FailedSettled:
+	case step.FailedSettled:
 		c.failedSettled(in, now)
-	case Polled:
+	case step.Polled:
 		c.polled(in, now)
-	case DelayedMoved:
+	case step.DelayedMoved:
 		c.delayedMoved(in, now)
-	case Released:
+	case step.Released:
 		if in.Err != nil {
 			c.failed("give shards back", 0, 0, in.Err)
 			break
@@ -168,15 +176,15 @@ func (c *Core) Apply(now time.Time, in Input) {
 		for _, n := range in.Shards {
 			delete(c.releasing, n)
 		}
-	case SuspectCleared:
+	case step.SuspectCleared:
 		if in.Err != nil {
 			c.failed("note that a shard gets on", 0, 0, in.Err)
 		}
-	case Woken:
+	case step.Woken:
 		c.woken(in)
-	case DeadRetried:
+	case step.DeadRetried:
 		c.deadRetried(in, now)
-	case Stop:
+	case step.Stop:
 		c.ending = true
 	default:
 		panic(fmt.Sprintf("relay: unknown input %T", in))
@@ -209,15 +217,15 @@ func (c *Core) Gaps() (n int) {
 }
 
 // Unsaved returns the rows that were published and are not deleted, or are being deleted.
-func (c *Core) Unsaved() (rows []ShardRow) {
+func (c *Core) Unsaved() (rows []step.ShardRow) {
 	for _, u := range slices.Concat(c.saving, c.unsaved) {
-		rows = append(rows, ShardRow{u.shard.Shard, &u.event.Row})
+		rows = append(rows, step.ShardRow{Shard: u.shard.Shard, Row: &u.event.Row})
 	}
 	return rows
 }
 
 // Next returns what to do now, and after how long to call it again if there is no input before.
-func (c *Core) Next(now time.Time) (actions []Action, wait time.Duration) {
+func (c *Core) Next(now time.Time) (actions []step.Action, wait time.Duration) {
 	wait = time.Hour
 	until := func(t time.Time) {
 		if !t.IsZero() {
@@ -342,7 +350,7 @@ func (c *Core) send(s *shard, q *queue, n int, now time.Time) {
 		c.noted, c.notedID = s, batch[0].EventID
 	}
 	q.sending, q.retried = batch, false
-	rows := make([]*Row, len(batch))
+	rows := make([]*step.Row, len(batch))
 	for i, e := range batch {
 		rows[i] = &e.Row
 	}
@@ -350,16 +358,16 @@ func (c *Core) send(s *shard, q *queue, n int, now time.Time) {
 }
 
 // dispatch has the rows of a queue's batch published.
-func (s *shard) dispatch(q *queue, rows []*Row, noted bool, now time.Time) {
+func (s *shard) dispatch(q *queue, rows []*step.Row, noted bool, now time.Time) {
 	q.send(now)
 	s.unsaved += len(rows)
 	q.unsaved += len(rows)
 	s.served(q)
-	s.core.do(Publish{Ref: s.Ref, Queue: q.topic.name, To: q.topic.to, Rows: rows, Noted: noted, Deadline: s.deadline})
+	s.core.do(step.Publish{Ref: s.Ref, Queue: q.topic.name, To: q.topic.to, Rows: rows, Noted: noted, Deadline: s.deadline})
 }
 
 // published takes the broker's answers. Those to a lease that has ended count too: what was sent is deleted.
-func (c *Core) published(in Published, now time.Time) {
+func (c *Core) published(in step.Published, now time.Time) {
 	s := c.shard(in.Ref)
 	ended := s == nil
 	if ended {
@@ -397,7 +405,7 @@ func (c *Core) poll(now time.Time) (at time.Time) {
 	}
 	if len(c.order) > 0 {
 		c.polling = true
-		c.do(Poll{Shards: c.Held()})
+		c.do(step.Poll{Shards: c.Held()})
 	}
 	return c.pollAt
 }
@@ -409,7 +417,7 @@ func (c *Core) pollIn(d time.Duration, now time.Time) {
 	}
 }
 
-func (c *Core) polled(in Polled, now time.Time) {
+func (c *Core) polled(in step.Polled, now time.Time) {
 	c.polling = false
 	if in.Err != nil {
 		c.failed("look for failed events that are due", 0, max(c.pollAt.Sub(now), 0), in.Err)
@@ -432,11 +440,11 @@ func (c *Core) moveDelayed(now time.Time) (at time.Time) {
 		return c.moveAt
 	}
 	c.moving = true
-	c.do(MoveDelayed{Limit: c.moveLimit})
+	c.do(step.MoveDelayed{Limit: c.moveLimit})
 	return time.Time{}
 }
 
-func (c *Core) delayedMoved(in DelayedMoved, now time.Time) {
+func (c *Core) delayedMoved(in step.DelayedMoved, now time.Time) {
 	c.moving = false
 	if in.Err != nil {
 		c.moveLimit = max(1, c.moveLimit/2)
@@ -460,7 +468,7 @@ func (c *Core) delayedMoved(in DelayedMoved, now time.Time) {
 }
 
 // woken takes a wake-up.
-func (c *Core) woken(in Woken) {
+func (c *Core) woken(in step.Woken) {
 	if in.Look { // an operator's command may have come
 		c.pollAt = time.Time{}
 	}

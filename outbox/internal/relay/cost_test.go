@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/outbox/internal/gaps"
+	"github.com/millrace-go/millrace/outbox/internal/step"
 )
 
 // From the read to the delete the core allocates lists, and nothing for each event: it holds what the read has found. When it
@@ -25,15 +26,15 @@ func TestCoreAllocatesNothingForEachEvent(t *testing.T) {
 		Gaps: gaps.New, Jitter: func(d time.Duration) time.Duration { return d },
 	}, now)
 	c.Next(now)
-	c.Apply(now, Renewed{Began: now, Held: []Lease{{}}, Fair: 1, Shards: 1})
-	c.Apply(now, BlockedLoaded{Shards: []Ref{c.order[0].Ref}})
-	var found []Found // what each read will find
+	c.Apply(now, step.Renewed{Began: now, Held: []step.Lease{{}}, Fair: 1, Shards: 1})
+	c.Apply(now, step.BlockedLoaded{Shards: []step.Ref{c.order[0].Ref}})
+	var found []step.Found // what each read will find
 	last := int64(0)
 	for range runs + 10 { // reads are ahead of deletes
-		f := Found{}
+		f := step.Found{}
 		for range events {
 			last++
-			f.Above = append(f.Above, &Event{Row: Row{Seq: last, EventID: strconv.FormatInt(last, 10), Topic: "t", Key: fmt.Sprint(last % 100), Payload: []byte("p"), Size: 3, Written: now}})
+			f.Above = append(f.Above, &step.Event{Row: step.Row{Seq: last, EventID: strconv.FormatInt(last, 10), Topic: "t", Key: fmt.Sprint(last % 100), Payload: []byte("p"), Size: 3, Written: now}})
 		}
 		found = append(found, f)
 	}
@@ -47,16 +48,16 @@ func TestCoreAllocatesNothingForEachEvent(t *testing.T) {
 			}
 			for _, a := range actions {
 				switch a := a.(type) {
-				case Read:
+				case step.Read:
 					require.NotEmpty(t, found)
-					answer := Answer{Shards: found[:1:1], Now: now, Writers: gaps.Writers{}}
+					answer := step.Answer{Shards: found[:1:1], Now: now, Writers: gaps.Writers{}}
 					found = found[1:]
-					c.Apply(now, ReadDone{Answer: answer})
-				case Publish:
-					c.Apply(now, Published{Ref: a.Ref, Queue: a.Queue, Results: results[:len(a.Rows)]})
-				case Delete:
+					c.Apply(now, step.ReadDone{Answer: answer})
+				case step.Publish:
+					c.Apply(now, step.Published{Ref: a.Ref, Queue: a.Queue, Results: results[:len(a.Rows)]})
+				case step.Delete:
 					left += len(a.Rows)
-					c.Apply(now, Deleted{})
+					c.Apply(now, step.Deleted{})
 				}
 			}
 		}

@@ -3,6 +3,8 @@ package relay
 import (
 	"slices"
 	"time"
+
+	"github.com/millrace-go/millrace/outbox/internal/step"
 )
 
 // An event may end the process that sends it: a publisher that crashes or runs out of memory over it. Its successor would
@@ -16,31 +18,24 @@ const (
 	accusedDeaths = 3
 )
 
-// ReasonCrash is the reason that is stored with an event that the crash guard sets aside.
-const ReasonCrash = "the relay ended every time it sent this event"
-
 // beCareful makes a new shard send its next events one by one when relays ended over it.
 func (s *shard) beCareful() {
 	if s.deaths < carefulDeaths && s.suspDeaths == 0 {
 		return
 	}
 	s.careful = s.core.cfg.MaxInFlight
-	s.core.report(Report{Kind: ReportCareful, Shard: s.Shard, Count: s.deaths})
+	s.core.report(step.Report{Kind: step.ReportCareful, Shard: s.Shard, Count: s.deaths})
 }
 
 // accuse sets an event aside instead of sending it, if too many relays ended while they sent it. It reports whether it did.
-func (s *shard) accuse(q *queue, e *Event) bool {
+func (s *shard) accuse(q *queue, e *step.Event) bool {
 	if e.EventID != s.suspect || s.suspDeaths < accusedDeaths {
 		return false
 	}
-	s.core.report(Report{Kind: ReportAccused, Shard: s.Shard, Topic: q.topic.name, Event: e, Count: s.suspDeaths})
-	k := e.key
-	if k == nil {
-		k = &key{queue: q, pending: 1}
-		e.key = k
-	}
+	s.core.report(step.Report{Kind: step.ReportAccused, Shard: s.Shard, Topic: q.topic.name, Event: e, Count: s.suspDeaths})
+	k := keyOf(e)
 	k.pending--
-	s.fail(k, Aside{Event: e, State: Retrying, Reason: ReasonCrash, Attempts: s.suspDeaths, RetryIn: s.core.cfg.Jitter(s.core.cfg.CrashPause)})
+	s.fail(k, step.Aside{Event: e, State: step.Retrying, Reason: step.ReasonCrash, Attempts: s.suspDeaths, RetryIn: s.core.cfg.Jitter(s.core.cfg.CrashPause)})
 	s.divert(q)
 	s.forgetSuspect()
 	return true
@@ -56,12 +51,12 @@ func (s *shard) suspected(now time.Time) *queue {
 		if q.busy() || q.stuck(now) {
 			continue
 		}
-		if i := slices.IndexFunc(q.ready, func(e *Event) bool { return e.EventID == s.suspect }); i >= 0 {
+		if i := slices.IndexFunc(q.ready, func(e *step.Event) bool { return e.EventID == s.suspect }); i >= 0 {
 			if name := q.ready[i].Key; name != "" { // behind earlier events of its key
-				i = slices.IndexFunc(q.ready, func(e *Event) bool { return e.Key == name })
+				i = slices.IndexFunc(q.ready, func(e *step.Event) bool { return e.Key == name })
 			}
 			first := q.ready[i]
-			q.ready = slices.Concat([]*Event{first}, q.ready[:i], q.ready[i+1:])
+			q.ready = slices.Concat([]*step.Event{first}, q.ready[:i], q.ready[i+1:])
 			return q
 		}
 	}
@@ -85,5 +80,5 @@ func (s *shard) survived(eventID string) {
 func (c *Core) getsOn(s *shard) {
 	s.deaths, s.careful = 0, 0
 	s.forgetSuspect()
-	c.do(ClearSuspect{s.Ref})
+	c.do(step.ClearSuspect{Ref: s.Ref})
 }

@@ -4,6 +4,8 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	"github.com/millrace-go/millrace/outbox/internal/step"
 )
 
 // Events that could not be published wait in a table of their own, and those of their keys behind them, in order. Only the
@@ -17,6 +19,14 @@ const (
 	// maxTried bounds how many failed events' last attempts are remembered.
 	maxTried = 10_000
 )
+
+// settlement is a batch of failed events that was answered, and is to be recorded.
+type settlement struct {
+	step.SettleFailed
+	heads []int64
+	first string // the ID of the first event that was sent
+	queue *queue
+}
 
 // serveFailed moves events to the failed ones, and works on those.
 func (c *Core) serveFailed(s *shard, now time.Time) (at time.Time) {
@@ -33,7 +43,7 @@ func (c *Core) serveFailed(s *shard, now time.Time) (at time.Time) {
 			at = earliest(at, s.settleRetry.until)
 		} else {
 			s.settling = true
-			c.do(s.settles[0])
+			c.do(s.settles[0].SettleFailed)
 		}
 	}
 	if !s.fetchable(now) {
@@ -43,7 +53,7 @@ func (c *Core) serveFailed(s *shard, now time.Time) (at time.Time) {
 		return at
 	}
 	s.fetching, s.due = true, false
-	f := FetchFailed{Ref: s.Ref, Heads: maxHeads, PerKey: maxBehind, Bytes: fetchBytes, SkipTopics: c.standing(now), PromoteAll: s.all}
+	f := step.FetchFailed{Ref: s.Ref, Heads: maxHeads, PerKey: maxBehind, Bytes: fetchBytes, SkipTopics: c.standing(now), PromoteAll: s.all}
 	for _, q := range s.order {
 		if len(q.failed) > 0 && q.stuck(now) && !q.topic.stands(now) { // it has enough to do
 			f.SkipTopics = append(f.SkipTopics, q.topic.name)
@@ -96,12 +106,12 @@ func (c *Core) setAside(s *shard) {
 	s.setting, s.aside = s.aside[:n:n], slices.Clone(s.aside[n:])
 	s.wasAside = true
 	for _, a := range s.setting {
-		a.moving = true
+		a.Moving = true
 	}
-	c.do(SetAside{Ref: s.Ref, Events: s.setting})
+	c.do(step.SetAside{Ref: s.Ref, Events: s.setting})
 }
 
-func (c *Core) wasSetAside(in WasSetAside, now time.Time) {
+func (c *Core) wasSetAside(in step.WasSetAside, now time.Time) {
 	s := c.shard(in.Ref)
 	if s == nil {
 		return
@@ -121,7 +131,7 @@ func (c *Core) wasSetAside(in WasSetAside, now time.Time) {
 		s.release(a.Event)
 		c.letGo(saved{s, a.Event})
 	}
-	if slices.ContainsFunc(batch, func(a Aside) bool { return a.Reason == ReasonCrash }) {
+	if slices.ContainsFunc(batch, func(a step.Aside) bool { return a.Reason == step.ReasonCrash }) {
 		c.getsOn(s)
 	}
 	if !in.Leased {
@@ -131,10 +141,10 @@ func (c *Core) wasSetAside(in WasSetAside, now time.Time) {
 	for _, a := range batch {
 		c.pollIn(a.RetryIn, now)
 	}
-	c.report(Report{Kind: ReportAside, Shard: s.Shard, Aside: batch[:min(in.Moved, len(batch))]})
+	c.report(step.Report{Kind: step.ReportAside, Shard: s.Shard, Aside: batch[:min(in.Moved, len(batch))]})
 }
 
-func (c *Core) failedFetched(in FailedFetched, now time.Time) {
+func (c *Core) failedFetched(in step.FailedFetched, now time.Time) {
 	s := c.shard(in.Ref)
 	if s == nil {
 		return
@@ -153,20 +163,16 @@ func (c *Core) failedFetched(in FailedFetched, now time.Time) {
 		s.free(k)
 	}
 	for _, g := range in.Groups {
-		if len(g) == 0 || g[0].State == Dead {
+		if len(g) == 0 || g[0].State == step.Dead {
 			continue
 		}
 		q := s.queue(g[0].Topic)
 		n := 1
-		for n < len(g) && g[n].Topic == g[0].Topic && g[n].State != Dead && !g[n].Crash && !g[0].Crash {
+		for n < len(g) && g[n].Topic == g[0].Topic && g[n].State != step.Dead && !g[n].Crash && !g[0].Crash {
 			n++
 		}
-		g = g[:n]
-		for i := range g {
-			g[i].queue = q
-		}
 		s.inFlight[g[0].ID] = struct{}{}
-		q.failed = append(q.failed, g)
+		q.failed = append(q.failed, g[:n])
 	}
 }
 
@@ -176,13 +182,13 @@ func (c *Core) sendFailed(s *shard, q *queue, n int, now time.Time) {
 	if first := q.failed[0][0]; noted && first.EventID == s.suspect && (first.Crash && s.suspDeaths > 0 || s.suspDeaths >= accusedDeaths) {
 		// Three relays ended, or one after the pause.
 		q.failed = q.failed[1:]
-		c.report(Report{Kind: ReportAccused, Shard: s.Shard, Topic: q.topic.name, Count: s.suspDeaths})
-		again := Again{ID: first.ID, State: Retrying, Reason: ReasonCrash, Attempts: first.Attempts + s.suspDeaths, RetryIn: c.cfg.Jitter(c.cfg.CrashPause)}
+		c.report(step.Report{Kind: step.ReportAccused, Shard: s.Shard, Topic: q.topic.name, Count: s.suspDeaths})
+		again := step.Again{ID: first.ID, State: step.Retrying, Reason: step.ReasonCrash, Attempts: first.Attempts + s.suspDeaths, RetryIn: c.cfg.Jitter(c.cfg.CrashPause)}
 		if first.Crash {
-			again.State, again.RetryIn = Dead, 0
+			again.State, again.RetryIn = step.Dead, 0
 		}
 		s.forgetSuspect()
-		s.settles = append(s.settles, SettleFailed{Ref: s.Ref, Keys: []string{first.Key}, Again: []Again{again}, heads: []int64{first.ID}, queue: q})
+		s.settles = append(s.settles, settlement{SettleFailed: step.SettleFailed{Ref: s.Ref, Keys: []string{first.Key}, Again: []step.Again{again}}, heads: []int64{first.ID}, queue: q})
 		return
 	}
 	bytes := 0
@@ -216,7 +222,7 @@ func (c *Core) sendFailed(s *shard, q *queue, n int, now time.Time) {
 		c.noted, c.notedID = s, q.retries[0].EventID
 	}
 	q.retried = true
-	rows := make([]*Row, len(q.retries))
+	rows := make([]*step.Row, len(q.retries))
 	for i := range q.retries {
 		rows[i] = &q.retries[i].Row
 	}
@@ -236,7 +242,7 @@ func (s *shard) settleFailed(q *queue, results []error, now time.Time) {
 		q.topic.took(now)
 	}
 	var (
-		done   = SettleFailed{Ref: s.Ref, queue: q, first: rows[0].EventID}
+		done   = settlement{SettleFailed: step.SettleFailed{Ref: s.Ref}, queue: q, first: rows[0].EventID}
 		outage error
 		heard  bool
 	)
@@ -270,7 +276,7 @@ func (s *shard) settleFailed(q *queue, results []error, now time.Time) {
 				continue
 			}
 			heard = true
-			a := Again{ID: e.ID, State: Retrying, Reason: err.Error(), Attempts: e.Attempts}
+			a := step.Again{ID: e.ID, State: step.Retrying, Reason: err.Error(), Attempts: e.Attempts}
 			last := s.tried[e.ID]
 			if len(s.tried) >= maxTried {
 				clear(s.tried)
@@ -307,7 +313,7 @@ func (s *shard) settleFailed(q *queue, results []error, now time.Time) {
 		c.gotOn(now)
 	}
 	s.settles = append(s.settles, done)
-	c.report(Report{Kind: ReportSettled, Shard: s.Shard, Topic: q.topic.name, Count: len(rows), Failed: len(rows) - len(done.Done)})
+	c.report(step.Report{Kind: step.ReportSettled, Shard: s.Shard, Topic: q.topic.name, Count: len(rows), Failed: len(rows) - len(done.Done)})
 }
 
 // putBack forgets failed events that were fetched and cannot be sent now: operators may decide about them meanwhile.
@@ -320,7 +326,7 @@ func (s *shard) putBack(q *queue) {
 }
 
 // landed notes that failed events are no longer in flight.
-func (s *shard) landed(f SettleFailed) {
+func (s *shard) landed(f settlement) {
 	for _, id := range f.heads {
 		delete(s.inFlight, id)
 	}
@@ -333,7 +339,7 @@ func (s *shard) landed(f SettleFailed) {
 
 // failedSettled frees keys of which no failed event is left. Until it is recorded what became of events, they are not sent
 // again.
-func (c *Core) failedSettled(in FailedSettled, now time.Time) {
+func (c *Core) failedSettled(in step.FailedSettled, now time.Time) {
 	s := c.shard(in.Ref)
 	if s == nil {
 		return
@@ -344,7 +350,7 @@ func (c *Core) failedSettled(in FailedSettled, now time.Time) {
 		return
 	}
 	s.settleRetry.ok()
-	if slices.ContainsFunc(s.settles[0].Again, func(a Again) bool { return a.Reason == ReasonCrash }) {
+	if slices.ContainsFunc(s.settles[0].Again, func(a step.Again) bool { return a.Reason == step.ReasonCrash }) {
 		c.getsOn(s)
 	}
 	s.landed(s.settles[0])

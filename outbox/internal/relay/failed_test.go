@@ -7,14 +7,16 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/outbox/internal/step"
 )
 
 // hasFailed commits an event that is among the failed ones, and due.
 func (w *world) hasFailed(topic, key string, reason string) *worldRow {
 	r := w.write(topic, key, 0)
-	w.delete(0, r.identity())
+	w.delete(0, r.Identity())
 	w.lastID++
-	w.failed = append(w.failed, &worldFailed{worldRow: r, id: w.lastID, state: Retrying, reason: reason, at: w.now})
+	w.failed = append(w.failed, &worldFailed{worldRow: r, id: w.lastID, state: step.Retrying, reason: reason, at: w.now})
 	return r
 }
 
@@ -40,9 +42,9 @@ func TestNoteStaysWhileItsEventIsSent(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
 	w.topic("first").takes = 20 * time.Second
-	suspect := w.hasFailed("first", "a", ReasonCrash)
+	suspect := w.hasFailed("first", "a", step.ReasonCrash)
 	w.hasFailed("plain", "b", "once")
-	w.hasFailed("other", "c", ReasonCrash)
+	w.hasFailed("other", "c", step.ReasonCrash)
 	w.topic("plain").takes = 100 * time.Millisecond
 	w.start()
 	w.run(10 * time.Second)
@@ -60,19 +62,19 @@ func TestAccusationStaysUntilItsEventIsMoved(t *testing.T) {
 	w.run(time.Second)
 	s := n.core.order[0]
 	moved := func(reason string) {
-		e := &Event{Row: w.write("a", reason, 0).Row, queue: s.queue("a")}
-		s.setting = []Aside{{Event: e, State: Retrying, Reason: reason}}
-		n.core.Apply(w.now, WasSetAside{Ref: s.Ref, Leased: true, Moved: 1})
+		e := &step.Event{Row: w.write("a", reason, 0).Row, InQueue: s.queue("a")}
+		s.setting = []step.Aside{{Event: e, State: step.Retrying, Reason: reason}}
+		n.core.Apply(w.now, step.WasSetAside{Ref: s.Ref, Leased: true, Moved: 1})
 	}
 	settled := func(reason string) {
-		s.settles = append(s.settles, SettleFailed{Ref: s.Ref, Again: []Again{{Reason: reason}}, queue: s.queue("a")})
-		n.core.Apply(w.now, FailedSettled{Ref: s.Ref})
+		s.settles = append(s.settles, settlement{SettleFailed: step.SettleFailed{Ref: s.Ref, Again: []step.Again{{Reason: reason}}}, queue: s.queue("a")})
+		n.core.Apply(w.now, step.FailedSettled{Ref: s.Ref})
 	}
 	for _, move := range []func(string){moved, settled} {
 		s.deaths = accusedDeaths
 		move("refused")
 		assert.Equal(t, accusedDeaths, s.deaths)
-		move(ReasonCrash)
+		move(step.ReasonCrash)
 		assert.Zero(t, s.deaths)
 	}
 }

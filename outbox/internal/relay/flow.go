@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/millrace-go/millrace/outbox/internal/deferral"
+	"github.com/millrace-go/millrace/outbox/internal/step"
 )
 
 // A topic must not take from others what they need to get on. In each shard a topic has a share of the events in flight, a
@@ -25,12 +26,12 @@ const (
 // queue is a topic queue: what a shard holds of one topic. One batch of it is in flight at a time.
 type queue struct {
 	topic   *topic
-	ready   []*Event // in order
-	sending []*Event
-	failed  [][]FailedRow // due failed events, by key
-	retries []FailedRow   // failed events that are being sent
-	groups  [][]FailedRow // what retries were taken from
-	since   time.Time     // when the batch was sent
+	ready   []*step.Event // in order
+	sending []*step.Event
+	failed  [][]step.FailedRow // due failed events, by key
+	retries []step.FailedRow   // failed events that are being sent
+	groups  [][]step.FailedRow // what retries were taken from
+	since   time.Time          // when the batch was sent
 
 	wait  time.Duration // backoff after a batch of which nothing was sent
 	until time.Time
@@ -120,7 +121,7 @@ func (s *shard) room(q *queue, now time.Time) (n int, wait bool) {
 }
 
 // admit reports whether the shard may hold a row that it does not hold yet. Otherwise the row is deferred.
-func (s *shard) admit(q *queue, r *Event, scanning bool) (held bool) {
+func (s *shard) admit(q *queue, r *step.Event, scanning bool) (held bool) {
 	s.changeDeferred(q, func() {
 		held = q.deferred.Admit(r.Seq, r.Key, q.held >= s.core.rules.quota(s.core), scanning)
 	})
@@ -140,7 +141,7 @@ func (s *shard) changeDeferred(q *queue, change func()) {
 }
 
 // drained notes that the deferred events up to a number were read, or as many as were asked for.
-func (s *shard) drained(q *queue, r Request, rows []*Event) {
+func (s *shard) drained(q *queue, r step.Request, rows []*step.Event) {
 	if !q.deferred.Any() {
 		return
 	}
@@ -161,12 +162,12 @@ func (s *shard) scanned() {
 }
 
 // waitsForDeferred reports whether an earlier event of the key was left in the table, for another topic.
-func (s *shard) waitsForDeferred(e *Event) bool {
+func (s *shard) waitsForDeferred(e *step.Event) bool {
 	if s.deferring == 0 {
 		return false
 	}
 	h := deferral.Hash(e.Key)
-	return slices.ContainsFunc(s.order, func(q *queue) bool { return q != e.queue && q.deferred.Precedes(h, e.Seq) })
+	return slices.ContainsFunc(s.order, func(q *queue) bool { return q != queueOf(e) && q.deferred.Precedes(h, e.Seq) })
 }
 
 // drain chooses the topic whose deferred events are read next.

@@ -4,32 +4,47 @@ import (
 	"cmp"
 	"slices"
 	"time"
+
+	"github.com/millrace-go/millrace/outbox/internal/step"
 )
 
 // key is what a shard holds of one key, or of an event without key that has failed.
 type key struct {
 	name    string
-	queue   *queue   // where its pending events are
-	pending int      // ready or being sent
-	waiting []*Event // in order: for the pending ones of another topic, for deferred ones, or for the end of the backoff
+	queue   *queue        // where its pending events are
+	pending int           // ready or being sent
+	waiting []*step.Event // in order: for the pending ones of another topic, for deferred ones, or for the end of the backoff
 
 	failing bool
 	wait    time.Duration
 	until   time.Time
 }
 
+// queueOf is the topic queue of an event that the shard holds.
+func queueOf(e *step.Event) *queue { return e.InQueue.(*queue) }
+
+// keyOf is the key of an event that was taken out of its queue. An event without key gets one of its own.
+func keyOf(e *step.Event) *key {
+	k, _ := e.OfKey.(*key)
+	if k == nil {
+		k = &key{queue: queueOf(e), pending: 1}
+		e.OfKey = k
+	}
+	return k
+}
+
 // hold puts an event where its number says, without its payload, which is read again when its turn comes.
-func (s *shard) hold(k *key, e *Event) {
+func (s *shard) hold(k *key, e *step.Event) {
 	s.unload(e)
-	i, _ := slices.BinarySearchFunc(k.waiting, e, func(w, e *Event) int {
-		return cmp.Or(cmp.Compare(w.Seq, e.Seq), cmp.Compare(w.arrival, e.arrival))
+	i, _ := slices.BinarySearchFunc(k.waiting, e, func(w, e *step.Event) int {
+		return cmp.Or(cmp.Compare(w.Seq, e.Seq), cmp.Compare(w.Arrival, e.Arrival))
 	})
 	k.waiting = slices.Insert(k.waiting, i, e)
 }
 
 // arrive puts an event where it belongs.
-func (s *shard) arrive(e *Event) {
-	q := e.queue
+func (s *shard) arrive(e *step.Event) {
+	q := queueOf(e)
 	if q.topic.paused != 0 {
 		s.unload(e)
 	}
@@ -46,7 +61,7 @@ func (s *shard) arrive(e *Event) {
 		k = &key{name: e.Key, queue: q}
 		s.keys[e.Key] = k
 	}
-	e.key = k
+	e.OfKey = k
 	if k.failing || len(k.waiting) > 0 || k.pending > 0 && k.queue != q || s.waitsForDeferred(e) {
 		s.hold(k, e)
 		if k.pending == 0 && !k.failing {
@@ -60,8 +75,8 @@ func (s *shard) arrive(e *Event) {
 }
 
 // settleKey notes that an event of the key is no longer pending. After the last one the events that waited become ready.
-func (s *shard) settleKey(e *Event) {
-	k := e.key
+func (s *shard) settleKey(e *step.Event) {
+	k, _ := e.OfKey.(*key)
 	if k == nil {
 		return
 	}
@@ -93,8 +108,8 @@ func (s *shard) proceed(k *key) {
 		}
 		return
 	}
-	k.queue = k.waiting[0].queue
-	for n < len(k.waiting) && k.waiting[n].queue == k.queue && !s.waitsForDeferred(k.waiting[n]) {
+	k.queue = queueOf(k.waiting[0])
+	for n < len(k.waiting) && queueOf(k.waiting[n]) == k.queue && !s.waitsForDeferred(k.waiting[n]) {
 		n++
 	}
 	if n == 0 {
@@ -149,16 +164,16 @@ func (k *key) first() int64 {
 }
 
 // block sends an event to the failed ones because an earlier event of its key is there.
-func (s *shard) block(e *Event) {
+func (s *shard) block(e *step.Event) {
 	s.unload(e)
-	e.leaving = true
-	s.aside = append(s.aside, Aside{Event: e, State: Blocked})
+	e.Leaving = true
+	s.aside = append(s.aside, step.Aside{Event: e, State: step.Blocked})
 }
 
 // fail sends an event to the failed ones, and those of its key that wait for it.
-func (s *shard) fail(k *key, a Aside) {
+func (s *shard) fail(k *key, a step.Aside) {
 	s.unload(a.Event)
-	a.leaving = true
+	a.Leaving = true
 	s.aside = append(s.aside, a)
 	if k.name == "" {
 		return
@@ -174,7 +189,7 @@ func (s *shard) free(name string) {
 	if _, ok := s.blocked[name]; !ok {
 		return
 	}
-	if slices.ContainsFunc(s.aside, func(a Aside) bool { return a.moving && a.Key == name }) { // one may be there by now
+	if slices.ContainsFunc(s.aside, func(a step.Aside) bool { return a.Moving && a.Key == name }) { // one may be there by now
 		s.promote[name] = struct{}{}
 		return
 	}
@@ -182,10 +197,10 @@ func (s *shard) free(name string) {
 	if k := s.keys[name]; k != nil && k.pending == 0 && !k.failing {
 		defer s.proceed(k)
 	}
-	var rest []Aside
+	var rest []step.Aside
 	for _, a := range s.aside {
 		if a.Key == name {
-			a.key, a.leaving = nil, false
+			a.OfKey, a.Leaving = nil, false
 			s.arrive(a.Event)
 			continue
 		}

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"slices"
 	"time"
+
+	"github.com/millrace-go/millrace/outbox/internal/step"
 )
 
 // A relay that has work and publishes nothing for stallAfter counts as struggling. A long LeaseTTL makes that time longer.
@@ -19,7 +21,7 @@ func (c *Core) renew(now time.Time) (at time.Time) {
 	}
 	c.renewing = true
 	c.renewAt = now.Add(c.cfg.LeaseTTL / 4)
-	r := Renew{Hold: c.Held(), Struggling: c.rules.struggles(c, now), Topics: c.topicStates(now)}
+	r := step.Renew{Hold: c.Held(), Struggling: c.rules.struggles(c, now), Topics: c.topicStates(now)}
 	for n, until := range c.shunned {
 		if !c.alone && until.until.After(now) {
 			r.Shun = append(r.Shun, n)
@@ -63,12 +65,8 @@ func (c *Core) struggles(now time.Time) bool {
 	return c.struggling
 }
 
-// InTime reports whether the events may be sent now. Ask right before sending: the process may have been stopped since Next
-// returned the action.
-func (p Publish) InTime(now time.Time) bool { return now.Before(p.Deadline) }
-
 // renewed makes the shards match the leases.
-func (c *Core) renewed(in Renewed, now time.Time) {
+func (c *Core) renewed(in step.Renewed, now time.Time) {
 	c.renewing = false
 	deadline := in.Began.Add(c.cfg.LeaseTTL)
 	if in.Err != nil {
@@ -81,7 +79,7 @@ func (c *Core) renewed(in Renewed, now time.Time) {
 		return
 	}
 	c.count, c.alone = in.Shards, in.Fair >= in.Shards
-	held := map[int16]Lease{}
+	held := map[int16]step.Lease{}
 	for _, l := range in.Held {
 		held[l.Shard] = l
 	}
@@ -92,7 +90,7 @@ func (c *Core) renewed(in Renewed, now time.Time) {
 			c.end(s)
 		}
 	}
-	var fresh []Ref
+	var fresh []step.Ref
 	for _, l := range in.Held {
 		if c.ending || c.shards[l.Shard] != nil || slices.Contains(in.Asked, l.Shard) {
 			continue // the last: it was given back meanwhile
@@ -107,7 +105,7 @@ func (c *Core) renewed(in Renewed, now time.Time) {
 		s.stopping = now
 	}
 	if len(fresh) > 0 {
-		c.do(LoadBlocked{Shards: fresh})
+		c.do(step.LoadBlocked{Shards: fresh})
 	}
 }
 
@@ -148,7 +146,7 @@ func (c *Core) end(s *shard) {
 	if c.noted == s && !slices.ContainsFunc(slices.Concat(c.saving, c.unsaved), func(u saved) bool { return c.isNoted(u.shard, u.event.EventID) }) {
 		c.noted = nil
 	}
-	c.do(EndLease{s.Ref})
+	c.do(step.EndLease{Ref: s.Ref})
 }
 
 // watch gives a shard back when the publisher does not return. Another relay then sends its events.
@@ -161,13 +159,13 @@ func (c *Core) watch(s *shard, q *queue, now time.Time) {
 	r.wait = min(max(2*r.wait, time.Minute), 10*time.Minute)
 	r.until = now.Add(r.wait)
 	c.shunned[s.Shard] = r
-	c.report(Report{Kind: ReportStuck, Shard: s.Shard, Topic: q.topic.name, Count: len(q.sending) + len(q.retries), In: now.Sub(q.since)})
+	c.report(step.Report{Kind: step.ReportStuck, Shard: s.Shard, Topic: q.topic.name, Count: len(q.sending) + len(q.retries), In: now.Sub(q.since)})
 }
 
 // giveBack ends the leases of shards that are to be given back and have nothing in flight any more, so that another relay
 // need not wait for their expiry. One that still has after a lease's time is given back too.
 func (c *Core) giveBack(now time.Time) {
-	var done Release
+	var done step.Release
 	for _, s := range slices.Clone(c.order) {
 		if !s.stopping.IsZero() && (s.idle() || s.shunned || now.Sub(s.stopping) > max(c.cfg.LeaseTTL, stallAfter)) {
 			c.end(s)
@@ -181,7 +179,7 @@ func (c *Core) giveBack(now time.Time) {
 }
 
 // blockedLoaded learns which keys of new shards have failed events, and which topics are paused, before their first read.
-func (c *Core) blockedLoaded(in BlockedLoaded, now time.Time) {
+func (c *Core) blockedLoaded(in step.BlockedLoaded, now time.Time) {
 	if in.Err != nil {
 		c.failed("load the blocked keys of shards: giving them back", 0, 0, in.Err)
 	} else {

@@ -9,6 +9,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"github.com/millrace-go/millrace/outbox/internal/step"
 )
 
 // mends are the properties that hold only with a decision, each with what the relay does without it.
@@ -102,7 +104,7 @@ var mends = map[string]struct {
 				w.write("a", fmt.Sprint("k", i), 0)
 			}
 			w.failed[0].command = "retry"
-			n.core.Apply(w.now, Woken{All: true, Look: true})
+			n.core.Apply(w.now, step.Woken{All: true, Look: true})
 			w.run(2 * time.Second)
 			require.NotEmpty(t, w.rows, "the backlog is still there")
 			require.Equal(t, 1, w.published[first.EventID])
@@ -120,7 +122,7 @@ var mends = map[string]struct {
 			for i := range int16(16) {
 				w.write("a", fmt.Sprint("k", i), i)
 			}
-			n.core.Apply(w.now, Woken{All: true})
+			n.core.Apply(w.now, step.Woken{All: true})
 			w.run(time.Second)
 			for range rapid.IntRange(1, 3).Draw(t, "relays that join") {
 				w.start()
@@ -165,7 +167,7 @@ var mends = map[string]struct {
 			n.next()
 			for range 30 { // before it hears of its leases
 				for _, p := range slices.Clone(n.pending) {
-					if _, ok := p.action.(Renew); !ok && n.carryOut(p) {
+					if _, ok := p.action.(step.Renew); !ok && n.carryOut(p) {
 						n.answer(p)
 					}
 				}
@@ -177,7 +179,7 @@ var mends = map[string]struct {
 		},
 		func(r *rules) {
 			r.expired = func(*shard, time.Time) bool { return false }
-			r.sends = func(Publish, time.Time) bool { return true }
+			r.sends = func(step.Publish, time.Time) bool { return true }
 		},
 	},
 }

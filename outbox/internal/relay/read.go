@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/millrace-go/millrace/outbox/internal/gaps"
+	"github.com/millrace-go/millrace/outbox/internal/step"
 )
 
 // read starts a read of the shards that have room and may have new rows, and returns when to look again.
@@ -12,7 +13,10 @@ func (c *Core) read(now time.Time) (at time.Time) {
 	if c.reading || len(c.order) == 0 {
 		return time.Time{}
 	}
-	var requests []Request
+	var (
+		requests []step.Request
+		fetches  [][]int64
+	)
 	rows, bytes, curious := 0, 0, false
 	c.shed(now)
 	full := c.weight(now) >= maxBytes
@@ -40,13 +44,13 @@ func (c *Core) read(now time.Time) (at time.Time) {
 		bytes += size
 		curious = curious || s.gaps.Curious()
 		s.woken = false
-		requests = append(requests, q)
+		requests, fetches = append(requests, q), append(fetches, fetch)
 	}
 	if len(requests) == 0 {
 		return time.Time{}
 	}
-	c.reading, c.asked = true, requests
-	c.do(Read{Requests: requests, Writers: curious})
+	c.reading, c.asked, c.fetches = true, requests, fetches
+	c.do(step.Read{Requests: requests, Writers: curious})
 	return time.Time{}
 }
 
@@ -88,7 +92,7 @@ func (s *shard) missing(now time.Time) (list []int64) {
 			continue
 		}
 		for i, e := range q.ready[:min(len(q.ready), batch, max(q.window, 1))] {
-			if e.Payload == nil && !e.gone {
+			if e.Payload == nil && !e.Gone {
 				if bytes >= batchBytes && (i > 0 || q.busy()) {
 					break // when its turn comes
 				}
@@ -103,9 +107,9 @@ func (s *shard) missing(now time.Time) (list []int64) {
 }
 
 // request says what the next read of the shard is to find.
-func (s *shard) request(fetch []int64, drain *queue, now time.Time) Request {
+func (s *shard) request(fetch []int64, drain *queue, now time.Time) step.Request {
 	batch := s.core.cfg.BatchSize
-	q := Request{Ref: s.Ref, From: s.gaps.From(), Limit: batch, Bytes: s.readBytes}
+	q := step.Request{Ref: s.Ref, From: s.gaps.From(), Limit: batch, Bytes: s.readBytes}
 	if s.average == 0 {
 		q.Limit = min(batch, firstRead) // until the rows' size is known
 	} else {
@@ -122,7 +126,6 @@ func (s *shard) request(fetch []int64, drain *queue, now time.Time) Request {
 		}
 	}
 	q.List = append(q.List, fetch...)
-	q.fetch = fetch
 	for _, o := range s.order {
 		if o.deferred.Any() || o.stuck(now) && len(o.ready) > 0 {
 			q.Hide = append(q.Hide, o.topic.name)
@@ -137,9 +140,9 @@ func (s *shard) request(fetch []int64, drain *queue, now time.Time) Request {
 }
 
 // readDone takes what a read has found.
-func (c *Core) readDone(in ReadDone, now time.Time) {
-	asked := c.asked
-	c.reading, c.asked = false, nil
+func (c *Core) readDone(in step.ReadDone, now time.Time) {
+	asked, fetches := c.asked, c.fetches
+	c.reading, c.asked, c.fetches = false, nil, nil
 	defer c.exorcise(true, false)
 	if in.Err != nil {
 		// It may be another server that answers next: nothing that is remembered holds.
@@ -163,7 +166,7 @@ func (c *Core) readDone(in ReadDone, now time.Time) {
 	for i, q := range asked {
 		if s := c.shard(q.Ref); s != nil {
 			s.readBytes = min(2*s.readBytes, batchBytes)
-			rows += c.digest(s, q, in.Shards[i], in.Answer, now)
+			rows += c.digest(s, q, fetches[i], in.Shards[i], in.Answer, now)
 			still, _ := s.gaps.Scanning()
 			scanning = scanning || still
 		}
@@ -185,8 +188,8 @@ func (c *Core) forget() {
 }
 
 // digest takes what was found in one shard, and returns how many events are new.
-func (c *Core) digest(s *shard, q Request, f Found, a Answer, now time.Time) int {
-	for _, events := range [][]*Event{f.Listed, f.Above, f.Drained} {
+func (c *Core) digest(s *shard, q step.Request, fetch []int64, f step.Found, a step.Answer, now time.Time) int {
+	for _, events := range [][]*step.Event{f.Listed, f.Above, f.Drained} {
 		for _, e := range events {
 			e.Written = now.Add(e.Written.Sub(a.Now)) // by our clock
 		}
@@ -205,11 +208,11 @@ func (c *Core) digest(s *shard, q Request, f Found, a Answer, now time.Time) int
 			s.unstall()
 		}
 	}
-	s.lose(q.fetch, f)
+	s.lose(fetch, f)
 	view := gaps.View{
 		Numbers: make([]int64, 0, len(f.Listed)+len(f.Above)), Fresh: fresh, More: len(f.Above) >= q.Limit, Last: f.Last, Writers: a.Writers,
 	}
-	for _, events := range [][]*Event{f.Listed, f.Above} {
+	for _, events := range [][]*step.Event{f.Listed, f.Above} {
 		for _, e := range events {
 			view.Numbers = append(view.Numbers, e.Seq)
 		}
@@ -217,7 +220,7 @@ func (c *Core) digest(s *shard, q Request, f Found, a Answer, now time.Time) int
 	if s.gaps.Learn(view) {
 		c.surprised(s)
 	}
-	if view.More || s.bare > 0 && len(q.fetch) > 0 {
+	if view.More || s.bare > 0 && len(fetch) > 0 {
 		s.woken = true
 	}
 	if len(f.Above) == 0 && s.deaths > 0 && len(s.held) == 0 && !s.due && !s.fetching && len(s.inFlight) == 0 {
@@ -227,24 +230,24 @@ func (c *Core) digest(s *shard, q Request, f Found, a Answer, now time.Time) int
 }
 
 func (c *Core) surprised(s *shard) {
-	c.report(Report{Kind: ReportSurprise, Shard: s.Shard})
+	c.report(step.Report{Kind: step.ReportSurprise, Shard: s.Shard})
 }
 
 // lose lets go of events whose payloads were asked for and whose rows no longer exist: somebody else deleted them.
-func (s *shard) lose(fetch []int64, f Found) {
+func (s *shard) lose(fetch []int64, f step.Found) {
 	if len(fetch) == 0 {
 		return
 	}
 	there := map[int64]bool{}
-	for _, events := range [][]*Event{f.Listed, f.Above} {
+	for _, events := range [][]*step.Event{f.Listed, f.Above} {
 		for _, e := range events {
 			there[e.Seq] = true
 		}
 	}
 	for _, q := range s.order {
 		for _, e := range q.ready {
-			if e.Payload == nil && !e.gone && !there[e.Seq] && slices.Contains(fetch, e.Seq) {
-				e.gone = true
+			if e.Payload == nil && !e.Gone && !there[e.Seq] && slices.Contains(fetch, e.Seq) {
+				e.Gone = true
 				s.bare--
 				s.drop(e)
 			}
@@ -271,7 +274,7 @@ func (c *Core) rescan(now time.Time) (at time.Time) {
 			continue
 		}
 		s.rescanAt = now.Add(every)
-		q := RescanRequest{Ref: s.Ref, UpTo: s.gaps.From(), Limit: len(s.held) + c.cfg.BatchSize}
+		q := step.RescanRequest{Ref: s.Ref, UpTo: s.gaps.From(), Limit: len(s.held) + c.cfg.BatchSize}
 		for _, o := range s.order {
 			if o.deferred.Any() {
 				q.Skip = append(q.Skip, o.topic.name)
@@ -281,13 +284,13 @@ func (c *Core) rescan(now time.Time) (at time.Time) {
 	}
 	if len(c.rescans) > 0 {
 		c.rescanned = now
-		c.do(Rescan{Requests: c.rescans})
+		c.do(step.Rescan{Requests: c.rescans})
 		return time.Time{}
 	}
 	return at
 }
 
-func (c *Core) rescanDone(in Rescanned, now time.Time) {
+func (c *Core) rescanDone(in step.Rescanned, now time.Time) {
 	asked := c.rescans
 	c.rescans, c.rescanFor = nil, now.Sub(c.rescanned)
 	if in.Err != nil {
@@ -301,7 +304,7 @@ func (c *Core) rescanDone(in Rescanned, now time.Time) {
 			if scanning, _ := s.gaps.Scanning(); scanning {
 				continue
 			}
-			if slices.ContainsFunc(in.Rows[i], func(id Identity) bool { return s.misses(id) }) {
+			if slices.ContainsFunc(in.Rows[i], func(id step.Identity) bool { return s.misses(id) }) {
 				s.gaps.Forget(0)
 				s.woken = true
 				c.surprised(s)
@@ -313,7 +316,7 @@ func (c *Core) rescanDone(in Rescanned, now time.Time) {
 
 // misses reports whether the shard should hold a row and does not. A row in a gap is not
 // missed: the next read looks there.
-func (s *shard) misses(id Identity) bool {
+func (s *shard) misses(id step.Identity) bool {
 	if _, ok := s.held[id]; ok {
 		return false
 	}

@@ -4,6 +4,8 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	"github.com/millrace-go/millrace/outbox/internal/step"
 )
 
 // An error of unknown meaning that kept events from being published was no fault of theirs if another event failed with it and
@@ -33,14 +35,14 @@ func (c *Core) retryDead(now time.Time) (at time.Time) {
 			at = earliest(at, t.retryDead)
 		default:
 			t.retrying, t.retryDead = true, now.Add(c.cfg.Jitter(recoverEvery))
-			c.do(RetryDead{Topic: name, Reasons: t.reasons})
+			c.do(step.RetryDead{Topic: name, Reasons: t.reasons})
 			t.reasons = nil
 		}
 	}
 	return at
 }
 
-func (c *Core) deadRetried(in DeadRetried, now time.Time) {
+func (c *Core) deadRetried(in step.DeadRetried, now time.Time) {
 	t := c.topic(in.Topic)
 	t.retrying = false
 	if in.Err != nil {
@@ -52,6 +54,6 @@ func (c *Core) deadRetried(in DeadRetried, now time.Time) {
 	}
 	if in.Events > 0 {
 		c.pollAt = time.Time{}
-		c.report(Report{Kind: ReportRetried, Topic: in.Topic, Count: in.Events})
+		c.report(step.Report{Kind: step.ReportRetried, Topic: in.Topic, Count: in.Events})
 	}
 }

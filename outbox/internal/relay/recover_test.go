@@ -9,6 +9,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/outbox/internal/step"
 )
 
 // A part of a topic is out of reach, which a publisher reports by an error of unknown meaning. Some of its events are dead
@@ -47,7 +49,7 @@ func TestDeadEventsAreRetriedAfterAnOutage(t *testing.T) {
 	}
 	var want []string
 	for i, e := range lost {
-		want = append(want, e.EventID+" "+[]string{Dead, Blocked}[i%2])
+		want = append(want, e.EventID+" "+[]string{step.Dead, step.Blocked}[i%2])
 	}
 	staying := []string{odd.EventID + " dead", rejected.EventID + " dead", elsewhere.EventID + " dead"}
 	want = append(want, staying...)
@@ -91,7 +93,7 @@ func TestDeadEventsAreRetriedOnceAMinute(t *testing.T) {
 		w.now = w.now.Add(now)
 		actions, _ := n.core.Next(w.now)
 		for _, a := range actions {
-			if a, ok := a.(RetryDead); ok {
+			if a, ok := a.(step.RetryDead); ok {
 				reasons = append(reasons, a.Reasons...)
 			}
 		}
@@ -103,13 +105,13 @@ func TestDeadEventsAreRetriedOnceAMinute(t *testing.T) {
 	topic.recovered("x")
 	topic.recovered("")
 	require.Equal(t, []string{"x"}, asked(0))
-	n.core.Apply(w.now, DeadRetried{RetryDead: RetryDead{"a", []string{"x"}}, Err: errLost})
+	n.core.Apply(w.now, step.DeadRetried{RetryDead: step.RetryDead{Topic: "a", Reasons: []string{"x"}}, Err: errLost})
 	topic.recovered("y")
 	require.Empty(t, asked(59*time.Second))
 	require.Equal(t, []string{"x", "y"}, asked(time.Second))
 	topic.recovered("z")
 	require.Empty(t, asked(time.Hour), "the last one is under way")
-	n.core.Apply(w.now, DeadRetried{RetryDead: RetryDead{Topic: "a"}, Events: 1})
+	n.core.Apply(w.now, step.DeadRetried{RetryDead: step.RetryDead{Topic: "a"}, Events: 1})
 	require.Equal(t, []string{"z"}, asked(0))
 	for i := range 2 * maxReasons {
 		topic.recovered(fmt.Sprint(i))

@@ -10,6 +10,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"github.com/millrace-go/millrace/outbox/internal/step"
 )
 
 // chance drives a world by chance: writers, relays that are killed, stopped and started, answers that are late or lost, topics
@@ -143,7 +145,7 @@ func (w *world) settled() {
 	w.start()
 	retry := func() {
 		for _, f := range w.failed {
-			if f.state == Dead {
+			if f.state == step.Dead {
 				f.command = "retry"
 			}
 		}
@@ -246,7 +248,7 @@ func TestShardThatAsksIsLost(t *testing.T) {
 	require.True(t, n.core.topics["a"].probing)
 	topic.wedged = false // only that batch hangs
 	w.write("a", "l", 1)
-	n.pending = slices.DeleteFunc(n.pending, func(p *pending) bool { _, ok := p.action.(Publish); return ok })
+	n.pending = slices.DeleteFunc(n.pending, func(p *pending) bool { _, ok := p.action.(step.Publish); return ok })
 	w.run(2 * time.Minute)
 	require.Empty(t, w.sorted(1), "%s", w)
 	w.run(10 * time.Minute)
@@ -261,7 +263,7 @@ func TestStoppedRelayFinishes(t *testing.T) {
 	w.write("a", "k", 0)
 	n := w.start()
 	w.run(time.Second)
-	n.core.Apply(w.now, Stop{})
+	n.core.Apply(w.now, step.Stop{})
 	n.next()
 	w.start()
 	w.run(worldTTL + time.Second)
@@ -281,13 +283,13 @@ func TestDrainedWhenFailedEventsAreRecorded(t *testing.T) {
 	w.run(time.Second)
 	clear(w.topic("a").refuse)
 	w.failed[0].command = "retry"
-	n.core.Apply(w.now, Woken{Look: true})
+	n.core.Apply(w.now, step.Woken{Look: true})
 	for range 100 {
 		n.next()
 		for _, p := range slices.Clone(n.pending) {
-			if _, ok := p.action.(SettleFailed); ok {
+			if _, ok := p.action.(step.SettleFailed); ok {
 				n.pending = slices.DeleteFunc(n.pending, func(o *pending) bool { return o == p })
-				n.core.Apply(w.now, Stop{})
+				n.core.Apply(w.now, step.Stop{})
 				n.core.Apply(w.now, lost(p.action, p.began))
 				require.False(t, n.core.Drained(), "it was published, and that is not recorded")
 				w.run(10 * time.Second)
@@ -320,7 +322,7 @@ func TestDiscardedInAnOutage(t *testing.T) {
 		for _, f := range w.failed {
 			f.command = command
 		}
-		n.core.Apply(w.now, Woken{Look: true})
+		n.core.Apply(w.now, step.Woken{Look: true})
 		w.run(3 * time.Second)
 	}
 	require.Empty(t, w.failed)
@@ -367,7 +369,7 @@ func TestShardsTakenWithoutAnAnswerAreHeld(t *testing.T) {
 	w := newWorld(t, 4)
 	n := w.start()
 	p := n.pending[0]
-	require.IsType(t, Renew{}, p.action)
+	require.IsType(t, step.Renew{}, p.action)
 	require.True(t, n.carryOut(p))
 	p.answer = lost(p.action, p.began)
 	n.answer(p)
@@ -415,16 +417,16 @@ func TestFailedPollIsRepeatedAtOnceForACommand(t *testing.T) {
 	w := newWorld(t, 1)
 	n := w.start()
 	w.run(time.Second)
-	n.core.Apply(w.now, Woken{Look: true})
-	n.core.Apply(w.now, Polled{Err: errOdd})
+	n.core.Apply(w.now, step.Woken{Look: true})
+	n.core.Apply(w.now, step.Polled{Err: errOdd})
 	actions, _ := n.core.Next(w.now)
 	var reports, polls int
 	for _, a := range actions {
 		switch a := a.(type) {
-		case Report:
+		case step.Report:
 			reports++
 			assert.Zero(t, a.In)
-		case Poll:
+		case step.Poll:
 			polls++
 		}
 	}

@@ -3,12 +3,14 @@ package relay
 import (
 	"slices"
 	"time"
+
+	"github.com/millrace-go/millrace/outbox/internal/step"
 )
 
 // saved is an event that was published, and whose row is to be deleted.
 type saved struct {
 	shard *shard
-	event *Event
+	event *step.Event
 }
 
 // ghost is an event whose row was deleted while a read was under way that may still return it.
@@ -18,7 +20,7 @@ type ghost struct {
 }
 
 // acked notes that the broker has an event.
-func (c *Core) acked(s *shard, e *Event, now time.Time) {
+func (c *Core) acked(s *shard, e *step.Event, now time.Time) {
 	if len(c.unsaved) == 0 {
 		c.since = now
 	}
@@ -49,15 +51,15 @@ func (c *Core) save(now time.Time) (at time.Time) {
 	}
 	n := min(len(c.unsaved), maxSave)
 	c.saving, c.unsaved = c.unsaved[:n:n], slices.Clone(c.unsaved[n:])
-	rows := make([]ShardRow, n)
+	rows := make([]step.ShardRow, n)
 	for i, u := range c.saving {
-		rows[i] = ShardRow{u.shard.Shard, &u.event.Row}
+		rows[i] = step.ShardRow{Shard: u.shard.Shard, Row: &u.event.Row}
 	}
-	c.do(Delete{Rows: rows})
+	c.do(step.Delete{Rows: rows})
 	return time.Time{}
 }
 
-func (c *Core) deleted(in Deleted, now time.Time) {
+func (c *Core) deleted(in step.Deleted, now time.Time) {
 	batch := c.saving
 	c.saving = nil
 	if in.Err != nil {
@@ -69,7 +71,7 @@ func (c *Core) deleted(in Deleted, now time.Time) {
 	c.since = now
 	for _, u := range batch {
 		u.shard.unsaved--
-		u.event.queue.unsaved--
+		queueOf(u.event).unsaved--
 		c.letGo(u)
 	}
 	for _, u := range batch {
@@ -81,7 +83,7 @@ func (c *Core) deleted(in Deleted, now time.Time) {
 
 // letGo forgets an event whose row is gone, unless a read is under way that may still return it.
 func (c *Core) letGo(u saved) {
-	u.event.gone = true
+	u.event.Gone = true
 	if c.isNoted(u.shard, u.event.EventID) {
 		c.noted = nil
 	}

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"slices"
 	"time"
+
+	"github.com/millrace-go/millrace/outbox/internal/step"
 )
 
 // Fault says what an error says about the event.
@@ -17,9 +19,6 @@ const (
 	NotSent               // an earlier event of its key failed
 	Rejected              // the event can never be sent
 )
-
-// ErrLeaseOver is the result of an event that was not sent because the lease of its shard had expired.
-var ErrLeaseOver = errors.New("the shard's lease has expired")
 
 const (
 	firstBackoff = 100 * time.Millisecond
@@ -52,7 +51,7 @@ func isOwnFault(f Fault, failedAt, lastSuccess time.Time) bool {
 
 // fault says what the error of an event means. One that was not sent because the lease was over has no fault.
 func (c *Core) fault(t *topic, err error) Fault {
-	if errors.Is(err, ErrLeaseOver) {
+	if errors.Is(err, step.ErrLeaseOver) {
 		return NotSent
 	}
 	f := c.cfg.Fault(err)
@@ -75,9 +74,9 @@ func (c *Core) backOff(q *queue, err error, now time.Time) {
 func (c *Core) verdict(t *topic, err error, f Fault, attempts int) (state string, in time.Duration) {
 	dead, wait := c.cfg.Retry(t.name, err, attempts)
 	if f == Rejected || dead {
-		return Dead, 0
+		return step.Dead, 0
 	}
-	return Retrying, c.cfg.Jitter(wait)
+	return step.Retrying, c.cfg.Jitter(wait)
 }
 
 // settle applies the results of a queue's batch.
@@ -90,20 +89,20 @@ func (s *shard) settle(q *queue, results []error, now time.Time) {
 		q.topic.took(now)
 	}
 	var (
-		acked       = make([]*Event, 0, len(batch))
-		back        []*Event
-		report      = Report{Kind: ReportFailed, Shard: s.Shard, Topic: q.topic.name}
+		acked       = make([]*step.Event, 0, len(batch))
+		back        []*step.Event
+		report      = step.Report{Kind: step.ReportFailed, Shard: s.Shard, Topic: q.topic.name}
 		own, outage error
 	)
 	for i, e := range batch {
 		err := results[i]
 		if err == nil {
-			e.leaving = true
+			e.Leaving = true
 			acked = append(acked, e)
 			s.release(e)
-			q.topic.recovered(e.reason)
-			if e.key != nil {
-				e.key.wait = 0
+			q.topic.recovered(e.Reason)
+			if k, _ := e.OfKey.(*key); k != nil {
+				k.wait = 0
 			}
 			s.settleKey(e)
 			continue
@@ -111,10 +110,7 @@ func (s *shard) settle(q *queue, results []error, now time.Time) {
 		s.unsaved--
 		q.unsaved--
 		fault := c.fault(q.topic, err)
-		if e.key == nil {
-			e.key = &key{queue: q, pending: 1}
-		}
-		k := e.key
+		k := keyOf(e)
 		if _, ok := s.blocked[k.name]; ok && k.name != "" { // an earlier one of the batch was set aside
 			k.pending--
 			s.block(e)
@@ -137,14 +133,14 @@ func (s *shard) settle(q *queue, results []error, now time.Time) {
 		if report.Failed++; report.Event == nil {
 			report.Event, report.Err = e, err
 		}
-		counts := isOwnFault(fault, e.failedAt, q.topic.lastSuccess)
-		e.failedAt, e.reason = now, err.Error()
+		counts := isOwnFault(fault, e.FailedAt, q.topic.lastSuccess)
+		e.FailedAt, e.Reason = now, err.Error()
 		if counts {
 			own = err
 			q.topic.heard()
-			e.attempts++
-			state, in := c.verdict(q.topic, err, fault, e.attempts)
-			s.fail(k, Aside{Event: e, State: state, Reason: err.Error(), Attempts: e.attempts, RetryIn: in})
+			e.Attempts++
+			state, in := c.verdict(q.topic, err, fault, int(e.Attempts))
+			s.fail(k, step.Aside{Event: e, State: state, Reason: err.Error(), Attempts: int(e.Attempts), RetryIn: in})
 			continue
 		}
 		s.hold(k, e)
@@ -185,13 +181,13 @@ func (s *shard) settle(q *queue, results []error, now time.Time) {
 		report.In = max(q.until.Sub(now), 0)
 		c.report(report)
 	}
-	c.report(Report{Kind: ReportSettled, Shard: s.Shard, Topic: q.topic.name, Events: acked, Count: len(batch), Failed: len(batch) - len(acked)})
+	c.report(step.Report{Kind: step.ReportSettled, Shard: s.Shard, Topic: q.topic.name, Events: acked, Count: len(batch), Failed: len(batch) - len(acked)})
 }
 
 // divert takes out of the queue what has to wait for an earlier event of its key.
 func (s *shard) divert(q *queue) {
-	q.ready = slices.DeleteFunc(slices.Clone(q.ready), func(e *Event) bool {
-		k := e.key
+	q.ready = slices.DeleteFunc(slices.Clone(q.ready), func(e *step.Event) bool {
+		k, _ := e.OfKey.(*key)
 		if k == nil || k.name == "" {
 			return false
 		}
@@ -207,5 +203,5 @@ func (s *shard) divert(q *queue) {
 		return k.failing
 	})
 	// Events that waited for the queue came before the rest of the queue.
-	slices.SortStableFunc(s.aside, func(a, b Aside) int { return cmp.Or(cmp.Compare(a.Seq, b.Seq), cmp.Compare(a.arrival, b.arrival)) })
+	slices.SortStableFunc(s.aside, func(a, b step.Aside) int { return cmp.Or(cmp.Compare(a.Seq, b.Seq), cmp.Compare(a.Arrival, b.Arrival)) })
 }

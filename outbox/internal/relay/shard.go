@@ -5,15 +5,16 @@ import (
 	"time"
 
 	"github.com/millrace-go/millrace/outbox/internal/gaps"
+	"github.com/millrace-go/millrace/outbox/internal/step"
 )
 
 // shard is what the relay knows of a shard whose lease it holds.
 type shard struct {
 	core *Core
-	Ref
+	step.Ref
 	gaps gaps.Tracker
 
-	held   map[Identity]*Event
+	held   map[step.Identity]*step.Event
 	queues map[string]*queue // by topic
 	order  []*queue          // those, the one that was served last at the end
 	keys   map[string]*key   // that have events held
@@ -23,9 +24,9 @@ type shard struct {
 	deferring int                 // topics that have deferred events
 	blocked   map[string]struct{} // keys that have failed events in the table
 
-	aside      []Aside // events on their way to the failed ones
-	setting    []Aside // those that are being moved there
-	wasAside   bool    // work on failed events has its turn
+	aside      []step.Aside // events on their way to the failed ones
+	setting    []step.Aside // those that are being moved there
+	wasAside   bool         // work on failed events has its turn
 	asideLimit int
 	asideRetry retry
 
@@ -37,7 +38,7 @@ type shard struct {
 	promote     map[string]struct{} // keys whose first failed event may be blocked by none
 	all         bool                // any key's may
 	inFlight    map[int64]struct{}  // failed events that were fetched, and are not settled
-	settles     []SettleFailed      // not recorded yet
+	settles     []settlement        // not recorded yet
 	settling    bool                // the first one is being recorded
 	settleRetry retry
 	tried       map[int64]time.Time // when a failed event was tried the last time
@@ -72,11 +73,11 @@ const (
 	maxAside = 1000
 )
 
-func (c *Core) newShard(l Lease, deadline time.Time) *shard {
+func (c *Core) newShard(l step.Lease, deadline time.Time) *shard {
 	c.leases++
 	return &shard{
-		core: c, Ref: Ref{l.Shard, c.leases}, gaps: c.cfg.Gaps(),
-		held: map[Identity]*Event{}, queues: map[string]*queue{}, keys: map[string]*key{},
+		core: c, Ref: step.Ref{Shard: l.Shard, Lease: c.leases}, gaps: c.cfg.Gaps(),
+		held: map[step.Identity]*step.Event{}, queues: map[string]*queue{}, keys: map[string]*key{},
 		failing: map[*key]struct{}{}, stalled: map[*key]struct{}{}, blocked: map[string]struct{}{},
 		promote: map[string]struct{}{}, all: true,
 		inFlight: map[int64]struct{}{}, tried: map[int64]time.Time{},
@@ -113,11 +114,11 @@ func (s *shard) forgetEmpty() {
 }
 
 // take holds the events that it does not hold yet and returns their numbers. One that is held without its payload gets it.
-func (s *shard) take(found []*Event, drained bool) (fresh []int64) {
+func (s *shard) take(found []*step.Event, drained bool) (fresh []int64) {
 	scanning, _ := s.gaps.Scanning()
 	for _, e := range found {
-		if held := s.held[e.identity()]; held != nil {
-			if held.Payload == nil && e.Payload != nil && !held.gone && !held.leaving && held.queue.topic.paused == 0 {
+		if held := s.held[e.Identity()]; held != nil {
+			if held.Payload == nil && e.Payload != nil && !held.Gone && !held.Leaving && queueOf(held).topic.paused == 0 {
 				s.load(held, e)
 			}
 			continue
@@ -136,8 +137,8 @@ func (s *shard) take(found []*Event, drained bool) (fresh []int64) {
 			continue
 		}
 		s.arrivals++
-		e.arrival, e.queue = s.arrivals, q
-		s.held[e.identity()] = e
+		e.Arrival, e.InQueue = s.arrivals, q
+		s.held[e.Identity()] = e
 		q.held++
 		if e.Payload == nil {
 			s.bare++
@@ -148,19 +149,19 @@ func (s *shard) take(found []*Event, drained bool) (fresh []int64) {
 	return fresh
 }
 
-func (s *shard) weigh(e *Event, bytes int) {
+func (s *shard) weigh(e *step.Event, bytes int) {
 	s.bytes += bytes
-	e.queue.bytes += bytes
+	queueOf(e).bytes += bytes
 }
 
-func (s *shard) load(e, from *Event) {
+func (s *shard) load(e, from *step.Event) {
 	e.Headers, e.Payload = from.Headers, from.Payload
 	s.bare--
 	s.weigh(e, len(e.Payload))
 }
 
 // unload drops the payload of an event that waits. It is read again when its turn comes.
-func (s *shard) unload(e *Event) {
+func (s *shard) unload(e *step.Event) {
 	if e.Payload != nil {
 		s.weigh(e, -len(e.Payload))
 		s.bare++
@@ -169,8 +170,8 @@ func (s *shard) unload(e *Event) {
 }
 
 // release drops the payload of an event that was sent or set aside.
-func (s *shard) release(e *Event) {
-	if e.Payload == nil && !e.gone {
+func (s *shard) release(e *step.Event) {
+	if e.Payload == nil && !e.Gone {
 		s.bare--
 	}
 	s.weigh(e, -len(e.Payload))
@@ -178,19 +179,19 @@ func (s *shard) release(e *Event) {
 }
 
 // drop lets go of an event whose row is gone.
-func (s *shard) drop(e *Event) {
-	if s.held[e.identity()] == e {
-		delete(s.held, e.identity())
-		e.queue.held--
+func (s *shard) drop(e *step.Event) {
+	if s.held[e.Identity()] == e {
+		delete(s.held, e.Identity())
+		queueOf(e).held--
 	}
 }
 
 // next takes a queue's next batch, of at most limit events whose payloads are there.
-func (s *shard) next(q *queue, limit int) []*Event {
+func (s *shard) next(q *queue, limit int) []*step.Event {
 	bytes, n := 0, 0
 	for n < len(q.ready) && n < limit {
 		e := q.ready[n]
-		if e.Payload == nil && !e.gone {
+		if e.Payload == nil && !e.Gone {
 			break
 		}
 		if bytes += len(e.Payload); n > 0 && bytes > batchBytes {
@@ -200,12 +201,12 @@ func (s *shard) next(q *queue, limit int) []*Event {
 	}
 	batch := q.ready[:n:n]
 	q.ready = q.ready[n:]
-	if slices.ContainsFunc(batch, func(e *Event) bool { return e.gone }) {
-		batch = slices.DeleteFunc(slices.Clone(batch), func(e *Event) bool {
-			if e.gone {
+	if slices.ContainsFunc(batch, func(e *step.Event) bool { return e.Gone }) {
+		batch = slices.DeleteFunc(slices.Clone(batch), func(e *step.Event) bool {
+			if e.Gone {
 				s.settleKey(e)
 			}
-			return e.gone
+			return e.Gone
 		})
 	}
 	return batch
@@ -253,7 +254,7 @@ func (s *shard) shed(now time.Time) {
 	for _, q := range s.order {
 		if q.stuck(now) {
 			for _, e := range q.ready {
-				if !e.gone {
+				if !e.Gone {
 					s.unload(e)
 				}
 			}

@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	"github.com/millrace-go/millrace/outbox/internal/step"
 )
 
 const (
@@ -13,21 +15,21 @@ const (
 )
 
 // topicStates tells why events of topics wait, those first that are paused: a discard waits until it is told of them.
-func (c *Core) topicStates(now time.Time) (states []TopicState) {
+func (c *Core) topicStates(now time.Time) (states []step.TopicState) {
 	for _, name := range slices.Sorted(maps.Keys(c.topics)) {
 		if s := c.topicState(c.topics[name], now); s.State != "" {
 			states = append(states, s)
 		}
 	}
-	urgent := []string{TopicPaused, TopicFailing, TopicSlow}
-	slices.SortStableFunc(states, func(a, b TopicState) int {
+	urgent := []string{step.TopicPaused, step.TopicFailing, step.TopicSlow}
+	slices.SortStableFunc(states, func(a, b step.TopicState) int {
 		return cmp.Compare(slices.Index(urgent, a.State), slices.Index(urgent, b.State))
 	})
 	return states[:min(len(states), maxTopicStates)]
 }
 
-func (c *Core) topicState(t *topic, now time.Time) TopicState {
-	s := TopicState{Topic: t.name}
+func (c *Core) topicState(t *topic, now time.Time) step.TopicState {
+	s := step.TopicState{Topic: t.name}
 	var next, slowSince time.Time
 	inFlight, waiting := false, false
 	for _, sh := range c.order {
@@ -53,16 +55,16 @@ func (c *Core) topicState(t *topic, now time.Time) TopicState {
 	}
 	switch {
 	case t.paused != 0 && !inFlight:
-		s.State, s.Pause = TopicPaused, t.paused
+		s.State, s.Pause = step.TopicPaused, t.paused
 	case t.paused != 0:
 	case !t.failing.IsZero() && waiting:
-		s.State, s.For, s.Next = TopicFailing, now.Sub(t.failing), max(next.Sub(now), 0)
+		s.State, s.For, s.Next = step.TopicFailing, now.Sub(t.failing), max(next.Sub(now), 0)
 		if t.err != nil {
 			text := t.err.Error()
 			s.Error = text[:min(len(text), maxTopicError)]
 		}
 	case !slowSince.IsZero():
-		s.State, s.For = TopicSlow, now.Sub(slowSince)
+		s.State, s.For = step.TopicSlow, now.Sub(slowSince)
 	}
 	return s
 }

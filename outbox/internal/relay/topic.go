@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	"github.com/millrace-go/millrace/outbox/internal/step"
 )
 
 // topic is what the relay knows of a topic, in all its shards. While the broker does not take it, one shard at a time asks
@@ -59,8 +61,8 @@ func (t *topic) stands(now time.Time) bool {
 }
 
 // control applies what operators have set. Nothing is set for a topic that is not among the controls.
-func (c *Core) control(controls []Control) {
-	set := map[string]Control{}
+func (c *Core) control(controls []step.Control) {
+	set := map[string]step.Control{}
 	for _, x := range controls {
 		set[x.Topic] = x
 		c.topic(x.Topic)
@@ -92,21 +94,21 @@ func (c *Core) pause(t *topic) {
 			}
 		}
 	}
-	c.report(Report{Kind: ReportPaused, Topic: t.name})
+	c.report(step.Report{Kind: step.ReportPaused, Topic: t.name})
 }
 
 // redirect has the topic's events published to another topic from the next batch on. A batch in flight is answered before the next
 // one of the topic is sent, so each key keeps its order. That the former topic failed says nothing about the other one.
 func (c *Core) redirect(t *topic, to string) {
 	t.to, t.until = to, time.Time{}
-	c.report(Report{Kind: ReportRedirected, Topic: t.name, Action: to})
+	c.report(step.Report{Kind: step.ReportRedirected, Topic: t.name, Action: to})
 }
 
 func (c *Core) resume(t *topic) {
 	for _, s := range c.order {
 		s.due = true // failed events of the topic were not fetched
 	}
-	c.report(Report{Kind: ReportResumed, Topic: t.name})
+	c.report(step.Report{Kind: step.ReportResumed, Topic: t.name})
 }
 
 // standing returns the topics of which no batch may be sent now.
@@ -149,7 +151,7 @@ func (c *Core) outage(q *queue, err error, now time.Time) {
 	t.until = now.Add(c.cfg.Jitter(wait))
 	if t.since.IsZero() {
 		t.since = now
-		c.report(Report{Kind: ReportStands, Topic: t.name, Err: err})
+		c.report(step.Report{Kind: step.ReportStands, Topic: t.name, Err: err})
 	}
 }
 
@@ -159,7 +161,7 @@ func (c *Core) answered(t *topic, now time.Time) {
 		return
 	}
 	t.failures, t.until = 0, time.Time{}
-	c.report(Report{Kind: ReportGetsOn, Topic: t.name, In: now.Sub(t.since)})
+	c.report(step.Report{Kind: step.ReportGetsOn, Topic: t.name, In: now.Sub(t.since)})
 	t.since = time.Time{}
 	for _, s := range c.shards {
 		s.due = true // what had failed before the outage

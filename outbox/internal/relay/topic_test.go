@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/outbox/internal/step"
 )
 
 // The events of a paused topic wait, also in relays that start meanwhile. Others go on, and the relay rests. After the resume
@@ -42,7 +44,7 @@ func TestPausedTopicWaits(t *testing.T) {
 	}
 
 	delete(w.paused, "a")
-	second.core.Apply(w.now, Woken{Look: true})
+	second.core.Apply(w.now, step.Woken{Look: true})
 	w.run(time.Second)
 	require.Equal(t, events, w.topic("a").took, "%s", w)
 	require.Empty(t, w.rows, "%s", w)
@@ -68,7 +70,7 @@ func TestFailedEventsOfAPausedTopicWait(t *testing.T) {
 	for _, f := range w.failed {
 		f.command = "retry"
 	}
-	n.core.Apply(w.now, Woken{Look: true})
+	n.core.Apply(w.now, step.Woken{Look: true})
 	w.run(3 * time.Second)
 	require.Equal(t, 0, w.topic("a").took)
 	require.Equal(t, 1, w.topic("b").took, "%s", w)
@@ -90,7 +92,7 @@ func TestPauseOfATopicThatFails(t *testing.T) {
 	n := w.start()
 	w.run(500 * time.Millisecond)
 	w.paused["a"] = 1
-	n.core.Apply(w.now, Woken{Look: true})
+	n.core.Apply(w.now, step.Woken{Look: true})
 	n.next()
 	w.run(100 * time.Millisecond)
 	sent := w.sends
@@ -126,7 +128,7 @@ func TestDiscardedWhileItsTopicIsPaused(t *testing.T) {
 	w.paused["a"] = 1
 	w.discard("a", events)
 	require.Empty(t, w.discarded, "a batch is in flight")
-	n.core.Apply(w.now, Woken{Look: true})
+	n.core.Apply(w.now, step.Woken{Look: true})
 	w.run(5 * time.Second)
 	took := topic.took
 	require.Less(t, took, events)
@@ -157,21 +159,21 @@ func TestWhyTopicsWait(t *testing.T) {
 	w.run(10 * time.Second)
 	require.Len(t, n.topics, 2, "%v", n.topics)
 	dead, slow := n.topics[0], n.topics[1]
-	require.Equal(t, TopicState{Topic: "dead", State: TopicFailing, For: dead.For, Next: dead.Next, Error: "down"}, dead)
+	require.Equal(t, step.TopicState{Topic: "dead", State: step.TopicFailing, For: dead.For, Next: dead.Next, Error: "down"}, dead)
 	require.InDelta(t, 10, dead.For.Seconds(), worldTTL.Seconds()/4+0.1)
 	require.Positive(t, dead.Next)
 	require.LessOrEqual(t, dead.Next, maxTopicBackoff)
-	require.Equal(t, TopicState{Topic: "slow", State: TopicSlow, For: slow.For}, slow)
+	require.Equal(t, step.TopicState{Topic: "slow", State: step.TopicSlow, For: slow.For}, slow)
 	require.InDelta(t, 10, slow.For.Seconds(), worldTTL.Seconds()/4+0.1)
 
 	w.paused["slow"], w.paused["dead"], w.paused["other"] = 7, 8, 9
-	n.core.Apply(w.now, Woken{Look: true})
+	n.core.Apply(w.now, step.Woken{Look: true})
 	n.next()
 	w.run(100 * time.Millisecond)
-	require.Equal(t, TopicState{Topic: "slow"}, n.core.topicState(n.core.topics["slow"], w.now), "its batch is in flight")
+	require.Equal(t, step.TopicState{Topic: "slow"}, n.core.topicState(n.core.topics["slow"], w.now), "its batch is in flight")
 	w.run(10 * time.Second)
-	require.Equal(t, []TopicState{
-		{Topic: "dead", State: TopicPaused, Pause: 8}, {Topic: "other", State: TopicPaused, Pause: 9}, {Topic: "slow", State: TopicPaused, Pause: 7},
+	require.Equal(t, []step.TopicState{
+		{Topic: "dead", State: step.TopicPaused, Pause: 8}, {Topic: "other", State: step.TopicPaused, Pause: 9}, {Topic: "slow", State: step.TopicPaused, Pause: 7},
 	}, n.topics)
 
 	clear(w.paused)
@@ -194,7 +196,7 @@ func TestTopicFailsByErrorsOfUnknownMeaning(t *testing.T) {
 	w.run(10 * time.Second)
 	require.Len(t, n.topics, 1, "%v", n.topics)
 	require.Equal(t, "odd", n.topics[0].Topic)
-	require.Equal(t, TopicFailing, n.topics[0].State)
+	require.Equal(t, step.TopicFailing, n.topics[0].State)
 	require.Equal(t, errOdd.Error(), n.topics[0].Error)
 	clear(w.topic("odd").refuse)
 	w.run(10 * time.Second)
@@ -216,7 +218,7 @@ func TestRedirectedTopic(t *testing.T) {
 	w.run(5 * time.Second)
 	require.Zero(t, w.topic("a").took)
 	w.redirects["a"] = "b"
-	n.core.Apply(w.now, Woken{Look: true})
+	n.core.Apply(w.now, step.Woken{Look: true})
 	w.run(time.Second)
 	require.Equal(t, 60, w.topic("b").took, "%s", w)
 	require.Len(t, w.failed, 1)
@@ -227,7 +229,7 @@ func TestRedirectedTopic(t *testing.T) {
 	w.run(3 * time.Second)
 	require.Equal(t, 61, w.topic("b").took, "a failed event goes there, too")
 	w.paused["b"] = 1
-	n.core.Apply(w.now, Woken{Look: true})
+	n.core.Apply(w.now, step.Woken{Look: true})
 	w.run(time.Second)
 	w.write("a", "k", 0)
 	w.run(5 * time.Second)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/millrace-go/millrace/outbox/internal/gaps"
+	"github.com/millrace-go/millrace/outbox/internal/step"
 )
 
 func (w *world) sorted(shard int16) []*worldRow {
@@ -21,13 +22,13 @@ func (w *world) sorted(shard int16) []*worldRow {
 	return rows
 }
 
-func (w *world) controls() (list []Control) {
+func (w *world) controls() (list []step.Control) {
 	set := maps.Clone(w.paused)
 	for name := range w.redirects {
 		set[name] = w.paused[name]
 	}
 	for _, name := range slices.Sorted(maps.Keys(set)) {
-		list = append(list, Control{Topic: name, Paused: set[name], To: w.redirects[name]})
+		list = append(list, step.Control{Topic: name, Paused: set[name], To: w.redirects[name]})
 	}
 	return list
 }
@@ -40,7 +41,9 @@ func (w *world) discard(topic string, limit int) {
 	}
 	for _, n := range w.nodes {
 		holds := slices.ContainsFunc(slices.Collect(maps.Values(w.leases)), func(l *worldLease) bool { return l.relay == n.id && l.expires.After(w.now) })
-		knows := slices.ContainsFunc(n.topics, func(s TopicState) bool { return s.Topic == topic && s.State == TopicPaused && s.Pause == pause })
+		knows := slices.ContainsFunc(n.topics, func(s step.TopicState) bool {
+			return s.Topic == topic && s.State == step.TopicPaused && s.Pause == pause
+		})
 		if n.expires.After(w.now) && holds && !knows {
 			return
 		}
@@ -56,7 +59,7 @@ func (w *world) discard(topic string, limit int) {
 	})
 }
 
-func (w *world) read(a Read) (answer Answer) {
+func (w *world) read(a step.Read) (answer step.Answer) {
 	answer.Now = w.now
 	if a.Writers {
 		answer.Writers = gaps.Writers{}
@@ -65,10 +68,10 @@ func (w *world) read(a Read) (answer Answer) {
 		}
 	}
 	for _, q := range a.Requests {
-		f := Found{Last: w.sequences[q.Shard]}
+		f := step.Found{Last: w.sequences[q.Shard]}
 		bytes := 0
-		row := func(r *worldRow, hide bool) *Event {
-			copied := &Event{Row: r.Row}
+		row := func(r *worldRow, hide bool) *step.Event {
+			copied := &step.Event{Row: r.Row}
 			bytes += r.Size
 			if hide || q.Each > 0 && r.Size > q.Each || q.Each == 0 && bytes > q.Bytes && bytes > r.Size {
 				copied.Payload = nil
@@ -91,9 +94,9 @@ func (w *world) read(a Read) (answer Answer) {
 	return answer
 }
 
-func (w *world) delete(shard int16, id Identity) (found *worldRow) {
+func (w *world) delete(shard int16, id step.Identity) (found *worldRow) {
 	w.rows = slices.DeleteFunc(w.rows, func(r *worldRow) bool {
-		if r.shard == shard && r.identity() == id {
+		if r.shard == shard && r.Identity() == id {
 			found = r
 			return true
 		}
@@ -117,12 +120,12 @@ func (w *world) rowOf(id string) *worldRow {
 }
 
 // publish is the broker. A poison message ends the relay.
-func (w *world) publish(n *node, a Publish) (results []error, ok bool) {
+func (w *world) publish(n *node, a step.Publish) (results []error, ok bool) {
 	t, refuse := w.topic(a.To), w.topic(a.Queue).refuse
 	results = make([]error, len(a.Rows))
 	if !n.core.rules.sends(a, w.now) {
 		for i := range results {
-			results[i] = ErrLeaseOver
+			results[i] = step.ErrLeaseOver
 		}
 		return results, true
 	}
@@ -162,7 +165,7 @@ func (w *world) publish(n *node, a Publish) (results []error, ok bool) {
 	return results, true
 }
 
-func (w *world) took(n *node, r *Row, row *worldRow) {
+func (w *world) took(n *node, r *step.Row, row *worldRow) {
 	w.published[r.EventID]++
 	w.history = append(w.history, fmt.Sprintf("%s relay %d sends %s: key %s, topic %s, number %d", w.now.Format("05.000"), n.id, r.EventID, r.Key, r.Topic, r.Seq))
 	if row == nil || r.Key == "" || w.published[r.EventID] > 1 {
@@ -174,25 +177,25 @@ func (w *world) took(n *node, r *Row, row *worldRow) {
 	w.first[r.Key] = max(w.first[r.Key], row.n)
 }
 
-func (w *world) setAside(n *node, a SetAside) WasSetAside {
+func (w *world) setAside(n *node, a step.SetAside) step.WasSetAside {
 	l := w.leases[a.Shard]
 	if l.relay != n.id {
-		return WasSetAside{Ref: a.Ref}
+		return step.WasSetAside{Ref: a.Ref}
 	}
 	moved := 0
 	for _, e := range a.Events {
-		r := w.delete(a.Shard, e.identity())
+		r := w.delete(a.Shard, e.Identity())
 		if r == nil {
 			continue
 		}
 		moved++
 		w.lastID++
 		w.failed = append(w.failed, &worldFailed{worldRow: r, id: w.lastID, state: e.State, attempts: e.Attempts, reason: e.Reason, at: w.now.Add(e.RetryIn)})
-		if e.State == Dead {
+		if e.State == step.Dead {
 			w.dead[e.EventID] = e.Reason
 		}
 	}
-	return WasSetAside{Ref: a.Ref, Leased: true, Moved: moved}
+	return step.WasSetAside{Ref: a.Ref, Leased: true, Moved: moved}
 }
 
 // firstOf reports whether a failed event has none of its key before it.
@@ -202,14 +205,14 @@ func (w *world) firstOf(f *worldFailed) bool {
 
 func (w *world) promote(shard int16, all bool, keys []string) {
 	for _, f := range w.failed {
-		if f.shard == shard && f.state == Blocked && (all || slices.Contains(keys, f.Key)) && w.firstOf(f) {
-			f.state, f.at = Retrying, w.now
+		if f.shard == shard && f.state == step.Blocked && (all || slices.Contains(keys, f.Key)) && w.firstOf(f) {
+			f.state, f.at = step.Retrying, w.now
 		}
 	}
 }
 
-func (w *world) fetch(a FetchFailed) FailedFetched {
-	var groups [][]FailedRow
+func (w *world) fetch(a step.FetchFailed) step.FailedFetched {
+	var groups [][]step.FailedRow
 	var touched []string
 	w.failed = slices.DeleteFunc(w.failed, func(f *worldFailed) bool {
 		if f.shard != a.Shard || f.command == "" {
@@ -220,8 +223,8 @@ func (w *world) fetch(a FetchFailed) FailedFetched {
 			w.dead[f.EventID] = "discarded"
 			return true
 		}
-		if f.state != Blocked {
-			f.state, f.at = Retrying, w.now
+		if f.state != step.Blocked {
+			f.state, f.at = step.Retrying, w.now
 			if f.command == "retry" {
 				f.attempts = 0
 			}
@@ -231,19 +234,19 @@ func (w *world) fetch(a FetchFailed) FailedFetched {
 	})
 	w.promote(a.Shard, a.PromoteAll, slices.Concat(a.Promote, touched))
 	for _, f := range w.failed {
-		if f.shard != a.Shard || f.state != Retrying || f.at.After(w.now) || !w.firstOf(f) || slices.Contains(a.SkipIDs, f.id) ||
+		if f.shard != a.Shard || f.state != step.Retrying || f.at.After(w.now) || !w.firstOf(f) || slices.Contains(a.SkipIDs, f.id) ||
 			slices.Contains(a.SkipTopics, f.Topic) || len(groups) == a.Heads {
 			continue
 		}
-		var group []FailedRow
+		var group []step.FailedRow
 		for _, o := range w.failed {
 			if o == f || f.Key != "" && o.Key == f.Key && o.id > f.id && len(group) < a.PerKey {
-				group = append(group, FailedRow{Row: o.Row, ID: o.id, State: o.state, Attempts: o.attempts, Reason: o.reason, Crash: o.reason == ReasonCrash})
+				group = append(group, step.FailedRow{Row: o.Row, ID: o.id, State: o.state, Attempts: o.attempts, Reason: o.reason, Crash: o.reason == step.ReasonCrash})
 			}
 		}
 		groups = append(groups, group)
 	}
-	answer := FailedFetched{Ref: a.Ref, Groups: groups}
+	answer := step.FailedFetched{Ref: a.Ref, Groups: groups}
 	for _, k := range slices.Concat(a.Promote, touched) {
 		if !slices.ContainsFunc(w.failed, func(f *worldFailed) bool { return f.Key == k }) {
 			answer.Freed = append(answer.Freed, k)
@@ -252,10 +255,10 @@ func (w *world) fetch(a FetchFailed) FailedFetched {
 	return answer
 }
 
-func (w *world) retryDead(a RetryDead) DeadRetried {
-	answer := DeadRetried{RetryDead: a}
+func (w *world) retryDead(a step.RetryDead) step.DeadRetried {
+	answer := step.DeadRetried{RetryDead: a}
 	for _, f := range w.failed {
-		if f.state == Dead && f.command == "" && f.Topic == a.Topic && slices.Contains(a.Reasons, f.reason) {
+		if f.state == step.Dead && f.command == "" && f.Topic == a.Topic && slices.Contains(a.Reasons, f.reason) {
 			f.command = "recover"
 			answer.Events++
 		}
@@ -263,20 +266,20 @@ func (w *world) retryDead(a RetryDead) DeadRetried {
 	return answer
 }
 
-func (w *world) settle(a SettleFailed) FailedSettled {
+func (w *world) settle(a step.SettleFailed) step.FailedSettled {
 	w.failed = slices.DeleteFunc(w.failed, func(f *worldFailed) bool { return slices.Contains(a.Done, f.id) })
 	for _, g := range a.Again {
 		for _, f := range w.failed {
 			if f.id == g.ID {
 				f.state, f.reason, f.attempts, f.at = g.State, g.Reason, g.Attempts, w.now.Add(g.RetryIn)
-				if g.State == Dead {
+				if g.State == step.Dead {
 					w.dead[f.EventID] = g.Reason
 				}
 			}
 		}
 	}
 	w.promote(a.Shard, false, a.Keys)
-	answer := FailedSettled{Ref: a.Ref}
+	answer := step.FailedSettled{Ref: a.Ref}
 	for _, k := range a.Keys {
 		switch {
 		case k == "":
@@ -290,7 +293,7 @@ func (w *world) settle(a SettleFailed) FailedSettled {
 }
 
 // renew is what the statements of the leases do.
-func (w *world) renew(n *node, a Renew, began time.Time) Renewed {
+func (w *world) renew(n *node, a step.Renew, began time.Time) step.Renewed {
 	n.expires, n.struggling, n.shunned, n.topics = w.now.Add(worldTTL), a.Struggling, a.Left, a.Topics
 	alive, well, left := 0, 0, 0
 	for _, o := range w.nodes {
@@ -311,7 +314,7 @@ func (w *world) renew(n *node, a Renew, began time.Time) Renewed {
 	case well == 0:
 		fair = (int(w.shards) + alive - 1) / alive
 	}
-	answer := Renewed{Began: began, Asked: a.Hold, Fair: fair, Shards: int(w.shards)}
+	answer := step.Renewed{Began: began, Asked: a.Hold, Fair: fair, Shards: int(w.shards)}
 	count := len(a.Hold)
 	for _, s := range slices.Sorted(maps.Keys(w.leases)) {
 		l := w.leases[s]
@@ -341,7 +344,7 @@ func (w *world) renew(n *node, a Renew, began time.Time) Renewed {
 			}
 			return count
 		}
-		answer.Held = append(answer.Held, Lease{Shard: s, Term: l.term, Deaths: ended(l.deaths), Suspect: l.suspect, SuspectDeaths: ended(l.suspectDeaths)})
+		answer.Held = append(answer.Held, step.Lease{Shard: s, Term: l.term, Deaths: ended(l.deaths), Suspect: l.suspect, SuspectDeaths: ended(l.suspectDeaths)})
 	}
 	return answer
 }

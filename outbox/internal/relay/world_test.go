@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/outbox/internal/gaps"
+	"github.com/millrace-go/millrace/outbox/internal/step"
 )
 
 // world is a database, a broker and the relays between them, without any of them. Time passes when a test says so.
@@ -54,7 +55,7 @@ type transaction struct {
 }
 
 type worldRow struct {
-	Row
+	step.Row
 	shard  int16
 	n      int
 	poison bool
@@ -99,20 +100,20 @@ type node struct {
 	expires    time.Time // its registration
 	struggling bool
 	shunned    int
-	knows      map[string]Control // what it has read that operators have set
-	topics     []TopicState       // why topics wait, as its last renewal said
-	wedged     string             // a topic of which its publisher does not return
-	stopped    bool               // it gets no time
-	down       bool               // its credentials have expired
+	knows      map[string]step.Control // what it has read that operators have set
+	topics     []step.TopicState       // why topics wait, as its last renewal said
+	wedged     string                  // a topic of which its publisher does not return
+	stopped    bool                    // it gets no time
+	down       bool                    // its credentials have expired
 	dead       bool
 }
 
 // pending is an action under way. answer is what it brought, when it was carried out.
 type pending struct {
-	action Action
+	action step.Action
 	began  time.Time
 	stuck  bool // the publisher never returns
-	answer Input
+	answer step.Input
 }
 
 var (
@@ -185,7 +186,7 @@ func (w *world) begin(topic, key string, shard int16) *transaction {
 	if w.names%10 == 0 { // few are too large to come with the others
 		size = 5 << 20
 	}
-	t := &transaction{name: fmt.Sprint("3/", w.names), row: &worldRow{shard: shard, Row: Row{
+	t := &transaction{name: fmt.Sprint("3/", w.names), row: &worldRow{shard: shard, Row: step.Row{
 		Seq: w.sequences[shard], EventID: strconv.Itoa(w.names), Topic: topic, Key: key, Payload: []byte("p"), Size: size, Written: w.now,
 	}}}
 	w.open = append(w.open, t)
@@ -217,16 +218,16 @@ func (n *node) next() {
 	n.wait = n.world.now.Add(wait)
 	for _, a := range actions {
 		switch a := a.(type) {
-		case EndLease:
-		case Report:
-			if a.Kind == ReportAside {
+		case step.EndLease:
+		case step.Report:
+			if a.Kind == step.ReportAside {
 				for _, e := range a.Aside {
-					if e.State == Dead {
+					if e.State == step.Dead {
 						n.world.dead[e.EventID] = e.Reason
 					}
 				}
 			}
-		case Publish:
+		case step.Publish:
 			if c := n.knows[a.Queue]; c.Paused != 0 || n.knows[c.To].Paused != 0 || a.To != cmp.Or(c.To, a.Queue) {
 				n.world.disobeyed = append(n.world.disobeyed, fmt.Sprintf("relay %d sends %s of topic %s to %s", n.id, a.Rows[0].EventID, a.Queue, a.To))
 			}
@@ -249,31 +250,31 @@ func (w *world) pass(d time.Duration) {
 func (n *node) carryOut(p *pending) bool {
 	w := n.world
 	switch a := p.action.(type) {
-	case Renew:
+	case step.Renew:
 		p.answer = w.renew(n, a, p.began)
-	case LoadBlocked:
+	case step.LoadBlocked:
 		keys := map[int16][]string{}
 		for _, f := range w.failed {
 			if f.Key != "" {
 				keys[f.shard] = append(keys[f.shard], f.Key)
 			}
 		}
-		p.answer = BlockedLoaded{Shards: a.Shards, Keys: keys, Controls: w.controls()}
-	case Read:
-		p.answer = ReadDone{Answer: w.read(a)}
-	case Rescan:
-		var found [][]Identity
+		p.answer = step.BlockedLoaded{Shards: a.Shards, Keys: keys, Controls: w.controls()}
+	case step.Read:
+		p.answer = step.ReadDone{Answer: w.read(a)}
+	case step.Rescan:
+		var found [][]step.Identity
 		for _, q := range a.Requests {
-			var ids []Identity
+			var ids []step.Identity
 			for _, r := range w.sorted(q.Shard) {
 				if r.Seq <= q.UpTo && !slices.Contains(q.Skip, r.Topic) && len(ids) < q.Limit {
-					ids = append(ids, r.identity())
+					ids = append(ids, r.Identity())
 				}
 			}
 			found = append(found, ids)
 		}
-		p.answer = Rescanned{Rows: found}
-	case Publish:
+		p.answer = step.Rescanned{Rows: found}
+	case step.Publish:
 		if p.stuck {
 			return false
 		}
@@ -282,42 +283,42 @@ func (n *node) carryOut(p *pending) bool {
 		if !ok {
 			return false
 		}
-		p.answer = Published{Ref: a.Ref, Queue: a.Queue, Results: results}
-	case Delete:
+		p.answer = step.Published{Ref: a.Ref, Queue: a.Queue, Results: results}
+	case step.Delete:
 		for _, d := range a.Rows {
-			w.delete(d.Shard, d.identity())
+			w.delete(d.Shard, d.Identity())
 		}
-		p.answer = Deleted{}
-	case SetAside:
+		p.answer = step.Deleted{}
+	case step.SetAside:
 		p.answer = w.setAside(n, a)
-	case FetchFailed:
+	case step.FetchFailed:
 		p.answer = w.fetch(a)
-	case SettleFailed:
+	case step.SettleFailed:
 		p.answer = w.settle(a)
-	case Poll:
+	case step.Poll:
 		var due []int16
 		for _, f := range w.failed {
-			if f.state == Retrying && !f.at.After(w.now) && w.paused[f.Topic] == 0 && w.paused[w.redirects[f.Topic]] == 0 || f.command != "" {
+			if f.state == step.Retrying && !f.at.After(w.now) && w.paused[f.Topic] == 0 && w.paused[w.redirects[f.Topic]] == 0 || f.command != "" {
 				due = append(due, f.shard)
 			}
 		}
-		p.answer = Polled{Due: due, Controls: w.controls()}
-	case RetryDead:
+		p.answer = step.Polled{Due: due, Controls: w.controls()}
+	case step.RetryDead:
 		p.answer = w.retryDead(a)
-	case MoveDelayed:
-		p.answer = DelayedMoved{}
-	case Release:
+	case step.MoveDelayed:
+		p.answer = step.DelayedMoved{}
+	case step.Release:
 		for i, s := range a.Shards {
 			if l := w.leases[s]; l.relay == n.id && l.term == a.Terms[i] {
 				l.relay, l.expires = -1, time.Time{}
 			}
 		}
-		p.answer = Released{Shards: a.Shards}
-	case ClearSuspect:
+		p.answer = step.Released{Shards: a.Shards}
+	case step.ClearSuspect:
 		if l := w.leases[a.Shard]; l.relay == n.id {
 			l.deaths, l.suspectDeaths, l.suspect, l.suspectBy = map[int]bool{}, map[int]bool{}, "", -1
 		}
-		p.answer = SuspectCleared{}
+		p.answer = step.SuspectCleared{}
 	default:
 		panic(fmt.Sprintf("%T", a))
 	}
@@ -325,40 +326,40 @@ func (n *node) carryOut(p *pending) bool {
 }
 
 // lost is the answer of an action whose connection was lost.
-func lost(a Action, began time.Time) Input {
+func lost(a step.Action, began time.Time) step.Input {
 	switch a := a.(type) {
-	case Renew:
-		return Renewed{Began: began, Err: errLost}
-	case LoadBlocked:
-		return BlockedLoaded{Shards: a.Shards, Err: errLost}
-	case Read:
-		return ReadDone{Err: errLost}
-	case Rescan:
-		return Rescanned{Err: errLost}
-	case Publish:
+	case step.Renew:
+		return step.Renewed{Began: began, Err: errLost}
+	case step.LoadBlocked:
+		return step.BlockedLoaded{Shards: a.Shards, Err: errLost}
+	case step.Read:
+		return step.ReadDone{Err: errLost}
+	case step.Rescan:
+		return step.Rescanned{Err: errLost}
+	case step.Publish:
 		results := make([]error, len(a.Rows))
 		for i := range results {
 			results[i] = errDown
 		}
-		return Published{Ref: a.Ref, Queue: a.Queue, Results: results}
-	case Delete:
-		return Deleted{Err: errLost}
-	case SetAside:
-		return WasSetAside{Ref: a.Ref, Err: errLost}
-	case FetchFailed:
-		return FailedFetched{Ref: a.Ref, Err: errLost}
-	case SettleFailed:
-		return FailedSettled{Ref: a.Ref, Err: errLost}
-	case Poll:
-		return Polled{Err: errLost}
-	case RetryDead:
-		return DeadRetried{RetryDead: a, Err: errLost}
-	case MoveDelayed:
-		return DelayedMoved{Err: errLost}
-	case Release:
-		return Released{Shards: a.Shards, Err: errLost}
+		return step.Published{Ref: a.Ref, Queue: a.Queue, Results: results}
+	case step.Delete:
+		return step.Deleted{Err: errLost}
+	case step.SetAside:
+		return step.WasSetAside{Ref: a.Ref, Err: errLost}
+	case step.FetchFailed:
+		return step.FailedFetched{Ref: a.Ref, Err: errLost}
+	case step.SettleFailed:
+		return step.FailedSettled{Ref: a.Ref, Err: errLost}
+	case step.Poll:
+		return step.Polled{Err: errLost}
+	case step.RetryDead:
+		return step.DeadRetried{RetryDead: a, Err: errLost}
+	case step.MoveDelayed:
+		return step.DelayedMoved{Err: errLost}
+	case step.Release:
+		return step.Released{Shards: a.Shards, Err: errLost}
 	default:
-		return SuspectCleared{Err: errLost}
+		return step.SuspectCleared{Err: errLost}
 	}
 }
 
@@ -366,11 +367,11 @@ func lost(a Action, began time.Time) Input {
 func (n *node) answer(p *pending) {
 	n.pending = slices.DeleteFunc(n.pending, func(o *pending) bool { return o == p })
 	switch r := p.answer.(type) {
-	case BlockedLoaded:
+	case step.BlockedLoaded:
 		n.learn(r.Controls, r.Err)
-	case Polled:
+	case step.Polled:
 		n.learn(r.Controls, r.Err)
-	case ReadDone:
+	case step.ReadDone:
 		for _, f := range r.Shards {
 			n.world.history = append(n.world.history, fmt.Sprintf("%s relay %d read listed %v, above %v, drained %v", n.world.now.Format("05.000"), n.id, numbers(f.Listed), numbers(f.Above), numbers(f.Drained)))
 		}
@@ -380,11 +381,11 @@ func (n *node) answer(p *pending) {
 }
 
 // learn notes what the relay knows that operators have set for topics.
-func (n *node) learn(controls []Control, err error) {
+func (n *node) learn(controls []step.Control, err error) {
 	if err != nil {
 		return
 	}
-	n.knows = map[string]Control{}
+	n.knows = map[string]step.Control{}
 	for _, c := range controls {
 		n.knows[c.Topic] = c
 	}
@@ -407,7 +408,7 @@ func (w *world) run(d time.Duration) {
 					if p.answer == nil && !n.carryOut(p) {
 						continue
 					}
-					if a, ok := p.action.(Publish); ok && w.now.Before(p.began.Add(w.topic(a.To).takes)) {
+					if a, ok := p.action.(step.Publish); ok && w.now.Before(p.began.Add(w.topic(a.To).takes)) {
 						continue // the answer is on its way
 					}
 					n.answer(p)
@@ -427,7 +428,7 @@ func (w *world) run(d time.Duration) {
 				at = n.wait
 			}
 			for _, p := range n.pending {
-				if a, ok := p.action.(Publish); ok {
+				if a, ok := p.action.(step.Publish); ok {
 					if answer := p.began.Add(w.topic(a.To).takes); answer.After(w.now) && answer.Before(at) {
 						at = answer
 					}
@@ -475,7 +476,7 @@ func (w *world) String() string {
 	return b.String()
 }
 
-func numbers(rows []*Event) (list []string) {
+func numbers(rows []*step.Event) (list []string) {
 	for _, r := range rows {
 		list = append(list, fmt.Sprint(r.Seq, r.Topic, r.Key))
 	}

@@ -15,7 +15,7 @@ import (
 
 	"github.com/millrace-go/millrace/framework/devstack/devtest"
 	"github.com/millrace-go/millrace/internal/history"
-	"github.com/millrace-go/millrace/outbox/internal/relay"
+	"github.com/millrace-go/millrace/outbox/internal/step"
 	"github.com/millrace-go/millrace/outbox/internal/store"
 )
 
@@ -36,11 +36,11 @@ func (r *holder) renew(ctx context.Context) bool {
 	for shard := range r.held {
 		hold = append(hold, shard)
 	}
-	answer := r.Renew(ctx, relay.Renew{Hold: hold})
+	answer := r.Renew(ctx, step.Renew{Hold: hold})
 	return answer.Err == nil && r.believe(asked, answer)
 }
 
-func (r *holder) believe(asked time.Time, answer relay.Renewed) bool {
+func (r *holder) believe(asked time.Time, answer step.Renewed) bool {
 	clear(r.held)
 	now, until := time.Now(), answer.Began.Add(r.ttl)
 	if !now.Before(until) {
@@ -59,9 +59,9 @@ func (r *holder) believe(asked time.Time, answer relay.Renewed) bool {
 }
 
 // giveBack gives so many leases back. Whether the server learns of it or not, the relay no longer has them.
-func (r *holder) giveBack(most int, back func(relay.Release) error) error {
+func (r *holder) giveBack(most int, back func(step.Release) error) error {
 	var calls []*history.Call
-	var given relay.Release
+	var given step.Release
 	for shard, term := range r.held {
 		if len(given.Shards) < most {
 			given.Shards, given.Terms = append(given.Shards, shard), append(given.Terms, term)
@@ -80,7 +80,7 @@ func (r *holder) giveBack(most int, back func(relay.Release) error) error {
 
 // end gives all back. It may fail: then they expire.
 func (r *holder) end(t *testing.T) {
-	_ = r.giveBack(16, func(relay.Release) error { return r.Leave(t.Context()) })
+	_ = r.giveBack(16, func(step.Release) error { return r.Leave(t.Context()) })
 }
 
 // Three relays take and release leases, lose connections and patience, and are stopped for longer than a lease. There is an order
@@ -106,7 +106,7 @@ func TestLeasesHaveAHistory(t *testing.T) {
 				}
 				if faults.One(3) {
 					// After an error the server may execute it at any time.
-					_ = r.giveBack(1+len(r.held)/2, func(a relay.Release) error { return r.Release(ctx, a) })
+					_ = r.giveBack(1+len(r.held)/2, func(a step.Release) error { return r.Release(ctx, a) })
 				}
 				cancel()
 				pause := ttl / 8
@@ -135,11 +135,11 @@ func TestHistoryShowsTwoRelays(t *testing.T) {
 	require.True(t, first.renew(t.Context()))
 
 	thief := &holder{nil, h, 2, ttl, map[int16]int64{}, 0}
-	answer := relay.Renewed{Began: time.Now()}
+	answer := step.Renewed{Began: time.Now()}
 	_, err := pool.Exec(t.Context(), `update `+schema+`.outbox_shard set relay_id = $1, expires_at = now() + interval '1 hour' where shard < 3`, uuid.New())
 	require.NoError(t, err)
 	for shard := range int16(3) {
-		answer.Held = append(answer.Held, relay.Lease{Shard: shard})
+		answer.Held = append(answer.Held, step.Lease{Shard: shard})
 	}
 	require.True(t, thief.believe(answer.Began, answer))
 	require.NoError(t, first.Leave(t.Context()))

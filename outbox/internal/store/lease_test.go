@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/framework/devstack/devtest"
-	"github.com/millrace-go/millrace/outbox/internal/relay"
+	"github.com/millrace-go/millrace/outbox/internal/step"
 	"github.com/millrace-go/millrace/outbox/internal/store"
 )
 
@@ -30,7 +30,7 @@ func TestLeasesThatOthersHadAreLost(t *testing.T) {
 	all := renewed(t, first, nil)
 	require.Len(t, all.Shards, 16)
 	held := all.Shards[:8]
-	require.NoError(t, first.Release(t.Context(), relay.Release{Shards: all.Shards[8:], Terms: all.Terms[8:]}))
+	require.NoError(t, first.Release(t.Context(), step.Release{Shards: all.Shards[8:], Terms: all.Terms[8:]}))
 	for _, table := range []string{"outbox_shard", "outbox_relay"} { // the first relay did not renew in time
 		_, err := pool.Exec(t.Context(), `update `+schema+`.`+table+` set expires_at = now()`)
 		require.NoError(t, err)
@@ -43,9 +43,9 @@ func TestLeasesThatOthersHadAreLost(t *testing.T) {
 }
 
 // renewed returns the leases that the relay has after a renewal.
-func renewed(t *testing.T, r *store.Relay, hold []int16) (held relay.Release) {
+func renewed(t *testing.T, r *store.Relay, hold []int16) (held step.Release) {
 	t.Helper()
-	answer := r.Renew(t.Context(), relay.Renew{Hold: hold})
+	answer := r.Renew(t.Context(), step.Renew{Hold: hold})
 	require.NoError(t, answer.Err)
 	for _, l := range answer.Held {
 		held.Shards, held.Terms = append(held.Shards, l.Shard), append(held.Terms, l.Term)
@@ -94,10 +94,10 @@ func TestRenewWithASlowConnection(t *testing.T) {
 	require.NoError(t, err)
 	defer pool.Close()
 	r := store.NewRelay(pool, schema, uuid.New(), "slow", ttl, 0)
-	answer := r.Renew(t.Context(), relay.Renew{})
+	answer := r.Renew(t.Context(), step.Renew{})
 	require.ErrorIs(t, answer.Err, context.DeadlineExceeded)
 	assert.Eventually(t, func() bool {
-		answer = r.Renew(t.Context(), relay.Renew{})
+		answer = r.Renew(t.Context(), step.Renew{})
 		return answer.Err == nil
 	}, time.Minute, time.Millisecond)
 	assert.Len(t, answer.Held, 16)

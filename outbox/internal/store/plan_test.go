@@ -12,7 +12,7 @@ import (
 
 	"github.com/millrace-go/millrace/framework/devstack/devtest"
 	"github.com/millrace-go/millrace/internal/pgschema"
-	"github.com/millrace-go/millrace/outbox/internal/relay"
+	"github.com/millrace-go/millrace/outbox/internal/step"
 	"github.com/millrace-go/millrace/outbox/internal/store"
 )
 
@@ -25,7 +25,7 @@ func TestBacklogIsReadByTheIndex(t *testing.T) {
 		"read small events": func(t *testing.T, pool *pgxpool.Pool, schema string) (n int) {
 			reader := store.NewReader(pool, schema)
 			for from := int64(0); from < rows/2; from += batch {
-				answer, err := reader.Read(t.Context(), []relay.Request{{From: from, Limit: batch, Each: 1000}}, false)
+				answer, err := reader.Read(t.Context(), []step.Request{{From: from, Limit: batch, Each: 1000}}, false)
 				require.NoError(t, err)
 				n += len(answer.Shards[0].Above)
 			}
@@ -34,7 +34,7 @@ func TestBacklogIsReadByTheIndex(t *testing.T) {
 		"read": func(t *testing.T, pool *pgxpool.Pool, schema string) (n int) {
 			reader := store.NewReader(pool, schema)
 			for from := int64(0); from < rows/2; from += batch {
-				answer, err := reader.Read(t.Context(), []relay.Request{{From: from, Limit: batch, Bytes: 1 << 20, List: []int64{from}}}, false)
+				answer, err := reader.Read(t.Context(), []step.Request{{From: from, Limit: batch, Bytes: 1 << 20, List: []int64{from}}}, false)
 				require.NoError(t, err)
 				n += len(answer.Shards[0].Above) + len(answer.Shards[0].Listed)
 			}
@@ -42,25 +42,25 @@ func TestBacklogIsReadByTheIndex(t *testing.T) {
 		},
 		"set aside": func(t *testing.T, pool *pgxpool.Pool, schema string) int {
 			r := store.NewRelay(pool, schema, uuid.New(), "", time.Second, 0)
-			require.NoError(t, r.Renew(t.Context(), relay.Renew{}).Err)
-			events := make([]relay.Aside, batch)
+			require.NoError(t, r.Renew(t.Context(), step.Renew{}).Err)
+			events := make([]step.Aside, batch)
 			for i := range events {
-				events[i] = relay.Aside{State: relay.Blocked, Event: &relay.Event{Row: relay.Row{Seq: int64(i + 1), EventID: strconv.Itoa(i + 1)}}}
+				events[i] = step.Aside{State: step.Blocked, Event: &step.Event{Row: step.Row{Seq: int64(i + 1), EventID: strconv.Itoa(i + 1)}}}
 			}
-			moved := r.SetAside(t.Context(), relay.SetAside{Events: events})
+			moved := r.SetAside(t.Context(), step.SetAside{Events: events})
 			require.NoError(t, moved.Err)
 			return moved.Moved
 		},
 		"delete what has moved": func(t *testing.T, pool *pgxpool.Pool, schema string) int {
-			gone := make([]relay.ShardRow, batch)
+			gone := make([]step.ShardRow, batch)
 			for i := range gone {
-				gone[i] = relay.ShardRow{Row: &relay.Row{Seq: int64(i + 1), EventID: strconv.Itoa(i + 1)}}
+				gone[i] = step.ShardRow{Row: &step.Row{Seq: int64(i + 1), EventID: strconv.Itoa(i + 1)}}
 			}
 			require.NoError(t, store.NewRelay(pool, schema, uuid.New(), "", time.Second, 0).Delete(t.Context(), gone))
 			return batch
 		},
 		"rescan": func(t *testing.T, pool *pgxpool.Pool, schema string) int {
-			found, err := store.NewRelay(pool, schema, uuid.New(), "", time.Second, 0).Rescan(t.Context(), []relay.RescanRequest{{UpTo: rows, Limit: batch}})
+			found, err := store.NewRelay(pool, schema, uuid.New(), "", time.Second, 0).Rescan(t.Context(), []step.RescanRequest{{UpTo: rows, Limit: batch}})
 			require.NoError(t, err)
 			return len(found[0])
 		},

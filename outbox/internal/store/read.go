@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/millrace-go/millrace/outbox/internal/gaps"
-	"github.com/millrace-go/millrace/outbox/internal/relay"
+	"github.com/millrace-go/millrace/outbox/internal/step"
 )
 
 // Reader reads shards for a relay. It is not safe for concurrent use.
@@ -42,18 +42,18 @@ func NewReader(pool *pgxpool.Pool, schema string) *Reader {
 
 // Read reads the shards in one round trip, one transaction. A row is visible before it is durable when its transaction
 // committed with synchronous_commit = off; a crash of the server would undo what was sent. So what Read returns is on disk.
-func (r *Reader) Read(ctx context.Context, requests []relay.Request, askWriters bool) (relay.Answer, error) {
+func (r *Reader) Read(ctx context.Context, requests []step.Request, askWriters bool) (step.Answer, error) {
 	sent := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, ExchangeTimeout)
 	defer cancel()
 	var (
-		a            = relay.Answer{Shards: make([]relay.Found, len(requests))}
+		a            = step.Answer{Shards: make([]step.Found, len(requests))}
 		scans        []int16
 		log          logPosition
 		server       time.Time
 		transactions []uint32 // that wrote the rows
 	)
-	byShard := map[int16]*relay.Found{}
+	byShard := map[int16]*step.Found{}
 	for i, q := range requests {
 		byShard[q.Shard] = &a.Shards[i]
 		if q.Scan {
@@ -87,7 +87,7 @@ func (r *Reader) Read(ctx context.Context, requests []relay.Request, askWriters 
 	}}, commit)
 	if err := roundTrip(ctx, r.pool, statements...); err != nil {
 		r.durable, r.pendingAt = 0, 0
-		return relay.Answer{}, err
+		return step.Answer{}, err
 	}
 	if !server.Equal(r.server) {
 		a.Moved = !r.server.IsZero()
@@ -100,7 +100,7 @@ func (r *Reader) Read(ctx context.Context, requests []relay.Request, askWriters 
 	// One that is not on disk would be undone by a crash after it was sent. If this fails, all is read again.
 	if err := roundTrip(ctx, r.pool, begin, statement{sql: r.sql.flush}, commit); err != nil {
 		r.durable, r.pendingAt = 0, 0
-		return relay.Answer{}, err
+		return step.Answer{}, err
 	}
 	r.durable = log.oldest
 	return a, nil
@@ -132,7 +132,7 @@ func (r *Reader) note(log logPosition) {
 }
 
 // rows is the statement that reads one shard.
-func (r *Reader) rows(q *relay.Request, f *relay.Found, transactions *[]uint32, sent time.Time) statement {
+func (r *Reader) rows(q *step.Request, f *step.Found, transactions *[]uint32, sent time.Time) statement {
 	s := statement{sql: r.sql.read, args: []argument{smallint(q.Shard), bigint(q.From), integer(q.Limit), bigint(int64(q.Each)), texts(q.Hide)}}
 	if q.Each == 0 {
 		s.sql, s.args[3] = r.sql.readMore, bigint(int64(q.Bytes))
@@ -142,7 +142,7 @@ func (r *Reader) rows(q *relay.Request, f *relay.Found, transactions *[]uint32, 
 	var ids [128]byte
 	s.row = func(v [][]byte) error {
 		both := string(append(append(ids[:0], v[3]...), v[5]...)) // one allocation
-		e := &relay.Event{Row: relay.Row{Seq: asInt8(v[2]), EventID: both[:len(v[3])], Key: both[len(v[3]):], Written: asTime(v[9]), Read: sent}}
+		e := &step.Event{Row: step.Row{Seq: asInt8(v[2]), EventID: both[:len(v[3])], Key: both[len(v[3]):], Written: asTime(v[9]), Read: sent}}
 		copy(e.Place[:], v[0])
 		if string(v[4]) != topic { // most rows have the topic of the row before
 			topic = string(v[4])

@@ -8,7 +8,7 @@ import (
 
 	"github.com/millrace-go/millrace/framework/devstack/devtest"
 	"github.com/millrace-go/millrace/internal/pgschema"
-	"github.com/millrace-go/millrace/outbox/internal/relay"
+	"github.com/millrace-go/millrace/outbox/internal/step"
 	"github.com/millrace-go/millrace/outbox/internal/store"
 )
 
@@ -24,17 +24,17 @@ func TestReadLeavesOutPayloads(t *testing.T) {
 		(0, 4, 'hidden large', 'closed', '', '{}', 'pppppppppp')`, schema))
 	require.NoError(t, err)
 	for name, c := range map[string]struct {
-		request relay.Request
+		request step.Request
 		want    []string // with their payloads
 	}{
-		"each below a bound": {relay.Request{Each: 5, Hide: []string{"closed"}}, []string{"small"}},
-		"all below a bound":  {relay.Request{Bytes: 5, Hide: []string{"closed"}}, []string{"small", "large"}}, // one may exceed the rest
-		"nothing hidden":     {relay.Request{Each: 10}, []string{"small", "hidden", "large", "hidden large"}},
+		"each below a bound": {step.Request{Each: 5, Hide: []string{"closed"}}, []string{"small"}},
+		"all below a bound":  {step.Request{Bytes: 5, Hide: []string{"closed"}}, []string{"small", "large"}}, // one may exceed the rest
+		"nothing hidden":     {step.Request{Each: 10}, []string{"small", "hidden", "large", "hidden large"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c.request.Limit = 10
-			answer, err := store.NewReader(pool, schema).Read(t.Context(), []relay.Request{c.request}, false)
+			answer, err := store.NewReader(pool, schema).Read(t.Context(), []step.Request{c.request}, false)
 			require.NoError(t, err)
 			require.Len(t, answer.Shards[0].Above, 4)
 			var with []string
@@ -61,7 +61,7 @@ func TestReadAllocatesLittle(t *testing.T) {
 	require.NoError(t, err)
 	reader := store.NewReader(pool, schema)
 	per := testing.AllocsPerRun(10, func() {
-		answer, err := reader.Read(t.Context(), []relay.Request{{Limit: rows, Each: 16_000}}, false)
+		answer, err := reader.Read(t.Context(), []step.Request{{Limit: rows, Each: 16_000}}, false)
 		require.NoError(t, err)
 		require.Len(t, answer.Shards[0].Above, rows)
 	}) / rows

@@ -15,7 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/millrace-go/millrace/outbox/internal/relay"
+	"github.com/millrace-go/millrace/outbox/internal/step"
 )
 
 // ExchangeTimeout bounds a round trip: a connection that says nothing for so long is given up.
@@ -100,7 +100,7 @@ const longestPatience = 10 * time.Second
 //
 // The record of the migration is read after its lock: whoever makes a step later finds this relay. The error is ErrElsewhere where
 // the record names another broker.
-func (r *Relay) Renew(ctx context.Context, a relay.Renew) (answer relay.Renewed) {
+func (r *Relay) Renew(ctx context.Context, a step.Renew) (answer step.Renewed) {
 	ctx, cancel := context.WithTimeout(ctx, r.patience)
 	defer cancel()
 	defer func() {
@@ -128,7 +128,7 @@ func (r *Relay) Renew(ctx context.Context, a relay.Renew) (answer relay.Renewed)
 		statement{sql: r.sql.take, args: []argument{id(r.id), ttl, int2s(a.Hold), int2s(a.Shun)}, row: func(v [][]byte) error {
 			answer.Fair, answer.Shards = asInt4(v[0]), asInt4(v[1])
 			if v[2] != nil {
-				answer.Held = append(answer.Held, relay.Lease{Shard: asInt2(v[2]), Term: asInt8(v[3]), Deaths: asInt4(v[4]), Suspect: string(v[5]), SuspectDeaths: asInt4(v[6])})
+				answer.Held = append(answer.Held, step.Lease{Shard: asInt2(v[2]), Term: asInt8(v[3]), Deaths: asInt4(v[4]), Suspect: string(v[5]), SuspectDeaths: asInt4(v[6])})
 			}
 			return nil
 		}},
@@ -159,7 +159,7 @@ func (r *Relay) closeLeases(ctx context.Context) {
 }
 
 // Release gives leases back. A server that executes it late takes no later lease of the same shard.
-func (r *Relay) Release(ctx context.Context, a relay.Release) error {
+func (r *Relay) Release(ctx context.Context, a step.Release) error {
 	ctx, cancel := context.WithTimeout(ctx, r.ttl)
 	defer cancel()
 	return roundTrip(ctx, r.pool, statement{sql: r.sql.release, args: []argument{id(r.id), int2s(a.Shards), int8s(a.Terms)}})
@@ -176,8 +176,8 @@ func (r *Relay) Leave(ctx context.Context) error {
 }
 
 // Blocked returns the keys that have failed events, by shard, and what operators have set for topics.
-func (r *Relay) Blocked(ctx context.Context, a relay.LoadBlocked) relay.BlockedLoaded {
-	answer := relay.BlockedLoaded{Shards: a.Shards, Keys: map[int16][]string{}}
+func (r *Relay) Blocked(ctx context.Context, a step.LoadBlocked) step.BlockedLoaded {
+	answer := step.BlockedLoaded{Shards: a.Shards, Keys: map[int16][]string{}}
 	shards := make([]int16, len(a.Shards))
 	for i, ref := range a.Shards {
 		shards[i] = ref.Shard
@@ -190,21 +190,21 @@ func (r *Relay) Blocked(ctx context.Context, a relay.LoadBlocked) relay.BlockedL
 }
 
 // controls reads what operators have set for topics.
-func (r *Relay) controls(found *[]relay.Control) statement {
+func (r *Relay) controls(found *[]step.Control) statement {
 	return statement{sql: r.sql.controls, row: func(v [][]byte) error {
-		*found = append(*found, relay.Control{Topic: string(v[0]), Paused: asInt8(v[1]), To: string(v[2])})
+		*found = append(*found, step.Control{Topic: string(v[0]), Paused: asInt8(v[1]), To: string(v[2])})
 		return nil
 	}}
 }
 
 // Rescan returns which rows there are up to the numbers that were read.
-func (r *Relay) Rescan(ctx context.Context, requests []relay.RescanRequest) ([][]relay.Identity, error) {
-	found, statements := make([][]relay.Identity, len(requests)), []statement{inOrder}
+func (r *Relay) Rescan(ctx context.Context, requests []step.RescanRequest) ([][]step.Identity, error) {
+	found, statements := make([][]step.Identity, len(requests)), []statement{inOrder}
 	for i, q := range requests {
 		statements = append(statements, statement{
 			sql: r.sql.rescan, args: []argument{smallint(q.Shard), bigint(q.UpTo), integer(q.Limit), texts(q.Skip)},
 			row: func(v [][]byte) error {
-				found[i] = append(found[i], relay.Identity{Seq: asInt8(v[0]), EventID: string(v[1])})
+				found[i] = append(found[i], step.Identity{Seq: asInt8(v[0]), EventID: string(v[1])})
 				return nil
 			},
 		})
@@ -220,7 +220,7 @@ var inOrder = statement{sql: `select set_config('enable_seqscan', 'off', true), 
 var byPlace = statement{sql: `select set_config('enable_seqscan', 'off', true)`}
 
 // Delete deletes the rows of published events, exactly those. Who else deleted some of them does not matter.
-func (r *Relay) Delete(ctx context.Context, rows []relay.ShardRow) error {
+func (r *Relay) Delete(ctx context.Context, rows []step.ShardRow) error {
 	n := len(rows)
 	places := array(tidArrayOID, pgtype.TIDOID, n, 6, func(b []byte, i int) []byte { return append(b, rows[i].Place[:]...) })
 	seqs := array(pgtype.Int8ArrayOID, pgtype.Int8OID, n, 8, func(b []byte, i int) []byte { return binary.BigEndian.AppendUint64(b, uint64(rows[i].Seq)) })
@@ -252,7 +252,7 @@ func (r *Relay) flushed(statements ...statement) []statement {
 }
 
 // SetAside moves events to the failed ones in one transaction.
-func (r *Relay) SetAside(ctx context.Context, a relay.SetAside) relay.WasSetAside {
+func (r *Relay) SetAside(ctx context.Context, a step.SetAside) step.WasSetAside {
 	n := len(a.Events)
 	seqs, ids, hashes, states := make([]int64, n), make([]string, n), make([]int64, n), make([]string, n)
 	attempts, reasons, retry := make([]int32, n), make([]string, n), make([]int32, n)
@@ -260,7 +260,7 @@ func (r *Relay) SetAside(ctx context.Context, a relay.SetAside) relay.WasSetAsid
 		seqs[i], ids[i], hashes[i], states[i] = e.Seq, e.EventID, Hash(e.Key, e.EventID), e.State
 		attempts[i], reasons[i], retry[i] = int32(e.Attempts), printable(e.Reason), int32(e.RetryIn.Milliseconds())
 	}
-	answer := relay.WasSetAside{Ref: a.Ref}
+	answer := step.WasSetAside{Ref: a.Ref}
 	answer.Err = r.transact(ctx, statement{
 		sql: r.sql.move,
 		args: []argument{
@@ -283,8 +283,8 @@ func (r *Relay) promote(shard int16, keys []string, all bool) statement {
 }
 
 // FetchFailed carries out operators' commands and fetches failed events that are due.
-func (r *Relay) FetchFailed(ctx context.Context, a relay.FetchFailed) relay.FailedFetched {
-	answer, keys, sent := relay.FailedFetched{Ref: a.Ref}, a.Promote, time.Now()
+func (r *Relay) FetchFailed(ctx context.Context, a step.FetchFailed) step.FailedFetched {
+	answer, keys, sent := step.FailedFetched{Ref: a.Ref}, a.Promote, time.Now()
 	answer.Err = r.transact(ctx, statement{sql: r.sql.commands, args: []argument{smallint(a.Shard)}, row: func(v [][]byte) error {
 		if len(v[0]) > 0 {
 			keys = append(keys, string(v[0]))
@@ -301,9 +301,9 @@ func (r *Relay) FetchFailed(ctx context.Context, a relay.FetchFailed) relay.Fail
 			smallint(a.Shard), integer(a.Heads), int8s(a.SkipIDs), texts(a.SkipTopics), integer(a.PerKey), bigint(int64(a.Bytes)),
 		},
 		row: func(v [][]byte) error {
-			e := relay.FailedRow{
-				ID: asInt8(v[1]), State: string(v[2]), Attempts: asInt4(v[3]), Reason: string(v[4]), Crash: string(v[4]) == relay.ReasonCrash,
-				Row: relay.Row{
+			e := step.FailedRow{
+				ID: asInt8(v[1]), State: string(v[2]), Attempts: asInt4(v[3]), Reason: string(v[4]), Crash: string(v[4]) == step.ReasonCrash,
+				Row: step.Row{
 					Seq: asInt8(v[5]), EventID: string(v[6]), Topic: string(v[7]), Key: string(v[8]),
 					Headers: someHeaders(v[9]), Payload: append([]byte{}, v[10]...), Written: asTime(v[11]), Read: sent,
 				},
@@ -323,14 +323,14 @@ func (r *Relay) FetchFailed(ctx context.Context, a relay.FetchFailed) relay.Fail
 }
 
 // SettleFailed records the results of failed events that were sent.
-func (r *Relay) SettleFailed(ctx context.Context, a relay.SettleFailed) relay.FailedSettled {
+func (r *Relay) SettleFailed(ctx context.Context, a step.SettleFailed) step.FailedSettled {
 	n := len(a.Again)
 	ids, states, attempts, reasons, retry := make([]int64, n), make([]string, n), make([]int32, n), make([]string, n), make([]int32, n)
 	for i, e := range a.Again {
 		ids[i], states[i], attempts[i], reasons[i], retry[i] = e.ID, e.State, int32(e.Attempts), printable(e.Reason), int32(e.RetryIn.Milliseconds())
 	}
 	keys := slices.DeleteFunc(slices.Clone(a.Keys), func(k string) bool { return k == "" })
-	answer, left := relay.FailedSettled{Ref: a.Ref}, map[string]bool{}
+	answer, left := step.FailedSettled{Ref: a.Ref}, map[string]bool{}
 	answer.Err = r.transact(ctx, r.flushed(
 		statement{sql: r.sql.done, args: []argument{int8s(a.Done)}},
 		statement{sql: r.sql.again, args: []argument{int8s(ids), texts(states), int4s(attempts), texts(reasons), int4s(retry)}},
@@ -373,7 +373,7 @@ func freed(keys []string, left map[string]bool) (free, rest []string) {
 }
 
 // Poll returns the shards in which failed events are due, or have a command, and what operators have set for topics.
-func (r *Relay) Poll(ctx context.Context, shards []int16) (answer relay.Polled) {
+func (r *Relay) Poll(ctx context.Context, shards []int16) (answer step.Polled) {
 	answer.Err = r.transact(ctx, statement{sql: r.sql.due, args: []argument{int2s(shards)}, row: func(v [][]byte) error {
 		answer.Due = append(answer.Due, asInt2(v[0]))
 		return nil
@@ -382,8 +382,8 @@ func (r *Relay) Poll(ctx context.Context, shards []int16) (answer relay.Polled) 
 }
 
 // RetryDead marks dead events whose error has gone away.
-func (r *Relay) RetryDead(ctx context.Context, a relay.RetryDead) relay.DeadRetried {
-	answer := relay.DeadRetried{RetryDead: a}
+func (r *Relay) RetryDead(ctx context.Context, a step.RetryDead) step.DeadRetried {
+	answer := step.DeadRetried{RetryDead: a}
 	reasons := make([]string, len(a.Reasons))
 	for i, reason := range a.Reasons {
 		reasons[i] = printable(reason)

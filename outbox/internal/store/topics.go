@@ -3,10 +3,10 @@ package store
 import (
 	"encoding/json"
 
-	"github.com/millrace-go/millrace/outbox/internal/relay"
+	"github.com/millrace-go/millrace/outbox/internal/step"
 )
 
-// topicState is a relay.TopicState as it stands in outbox_relay.topics. Times are relative to outbox_relay.seen_at.
+// topicState is a step.TopicState as it stands in outbox_relay.topics. Times are relative to outbox_relay.seen_at.
 type topicState struct {
 	Topic string `json:"topic"`
 	State string `json:"state"`
@@ -16,7 +16,7 @@ type topicState struct {
 	Error string `json:"error"`
 }
 
-func encodeTopics(states []relay.TopicState) string {
+func encodeTopics(states []step.TopicState) string {
 	list := make([]topicState, len(states))
 	for i, s := range states {
 		list[i] = topicState{Topic: s.Topic, State: s.State, Pause: s.Pause, For: s.For.Milliseconds(), Error: printable(s.Error)}
