@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace-go/millrace/outbox/internal/step"
 	"github.com/millrace-go/millrace/outbox/internal/store"
+	"github.com/millrace-go/millrace/outbox/internal/wake"
 	"github.com/millrace-go/millrace/pgtx"
 )
 
@@ -119,8 +120,8 @@ func (r *Relay) moveDelayed(ctx context.Context, limit int) step.DelayedMoved {
 	defer cancel()
 	moved, hashes, next, err := moveDue(ctx, r.pool, r.delayed, limit)
 	if err == nil && moved > 0 {
-		r.wakes.add(hashes)
-		_, err = r.pool.Exec(ctx, `select pg_notify($1::text, $2::text)`, store.Channel(r.cfg.Schema), notice(hashes, false)) // for the other relays
+		r.wakes.Add(hashes)
+		_, err = r.pool.Exec(ctx, `select pg_notify($1::text, $2::text)`, store.Channel(r.cfg.Schema), wake.Payload(hashes, false)) // for the other relays
 	}
 	return step.DelayedMoved{Moved: moved, Next: next, Err: err}
 }

@@ -81,7 +81,7 @@ func (l *loop) run(ctx context.Context) {
 		case <-l.hard.Done():
 			l.abandon()
 			return
-		case <-l.relay.wakes.signal:
+		case <-l.relay.wakes.Signal():
 			l.core.Apply(time.Now(), l.woken())
 		case in := <-l.inputs:
 			l.apply(in)
@@ -114,7 +114,7 @@ func (l *loop) apply(in step.Input) {
 
 // woken returns the wake-ups since the last call.
 func (l *loop) woken() step.Woken {
-	hashes, all, look := l.relay.wakes.take()
+	hashes, all, look := l.relay.wakes.Take()
 	w := step.Woken{All: all, Look: look}
 	n := int64(max(l.core.Shards(), 1))
 	for _, h := range hashes {

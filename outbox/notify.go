@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace-go/millrace/internal/pgschema"
 	"github.com/millrace-go/millrace/outbox/internal/store"
+	"github.com/millrace-go/millrace/outbox/internal/wake"
 )
 
 // NotifierConfig configures a Notifier. Its zero value is ready for use.
@@ -53,22 +54,22 @@ func NewNotifier(pool *pgxpool.Pool, cfg NotifierConfig) (*Notifier, error) {
 
 // Run notifies until ctx ends and returns nil.
 func (n *Notifier) Run(ctx context.Context) error {
-	wake := newWakes()
-	defer listenForWakeUps(n.cfg.Schema, wake)()
+	commits := wake.New()
+	defer wake.Listen(n.cfg.Schema, commits)()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-wake.signal:
+		case <-commits.Signal():
 		}
-		hashes, all, _ := wake.take()
-		if _, err := n.pool.Exec(ctx, `select pg_notify($1, $2)`, store.Channel(n.cfg.Schema), notice(hashes, all)); err != nil && ctx.Err() == nil {
+		hashes, all, _ := commits.Take()
+		if _, err := n.pool.Exec(ctx, `select pg_notify($1, $2)`, store.Channel(n.cfg.Schema), wake.Payload(hashes, all)); err != nil && ctx.Err() == nil {
 			n.cfg.Logger.WarnContext(ctx, "notify the outbox's relays", "error", err)
 		}
 	}
 }
 
-// listen passes notifications on to wake until ctx ends. While there is no connection for it, or a pooler in transaction
+// listen passes notifications on to the loop until ctx ends. While there is no connection for it, or a pooler in transaction
 // mode stands between, the relay's poll finds the events.
 func (r *Relay) listen(ctx context.Context) {
 	var wait time.Duration
@@ -100,12 +101,12 @@ func (r *Relay) listenOnce(ctx context.Context, listening func()) error {
 		return err
 	}
 	listening()
-	r.wakes.addLook() // for what was committed while nobody listened
+	r.wakes.AddLook() // for what was committed while nobody listened
 	for {
 		n, err := conn.WaitForNotification(ctx)
 		if err != nil {
 			return err
 		}
-		r.wakes.addNotice(n.Payload)
+		r.wakes.AddPayload(n.Payload)
 	}
 }

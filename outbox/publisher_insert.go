@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace-go/millrace/internal/pgunit"
 	"github.com/millrace-go/millrace/outbox/internal/store"
+	"github.com/millrace-go/millrace/outbox/internal/wake"
 	"github.com/millrace-go/millrace/pgtx"
 )
 
@@ -111,7 +112,7 @@ func (s inserter) wakeAfterCommit(ctx context.Context, events []stored) {
 		}
 	}
 	if len(hashes) > 0 {
-		pgtx.AfterCommit(ctx, func() { wakeUp(s.schema, hashes...) })
+		pgtx.AfterCommit(ctx, func() { wake.Tell(s.schema, hashes...) })
 	}
 }
 

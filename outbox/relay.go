@@ -22,6 +22,7 @@ import (
 	"github.com/millrace-go/millrace/outbox/internal/gaps"
 	"github.com/millrace-go/millrace/outbox/internal/step"
 	"github.com/millrace-go/millrace/outbox/internal/store"
+	"github.com/millrace-go/millrace/outbox/internal/wake"
 	"github.com/millrace-go/millrace/retry"
 	"github.com/millrace-go/millrace/transport"
 )
@@ -200,7 +201,7 @@ type Relay struct {
 	once      *once // nil: at least once
 	running   atomic.Bool
 	begun     chan struct{} // closed when it has started
-	wakes     *wakes
+	wakes     *wake.Collector
 	counting  *registration
 
 	mu       sync.Mutex
@@ -247,7 +248,7 @@ func NewRelay(pool *pgxpool.Pool, publisher message.Publisher, cfg RelayConfig) 
 	return &Relay{
 		cfg: cfg, pool: pool, publisher: publisher, store: statements,
 		reader: store.NewReader(pool, schema), gaps: gaps.New, pause: time.Minute, delayed: store.Query("delayed_move", schema),
-		observer: observer, wakes: newWakes(), begun: make(chan struct{}), counting: &registration{broker: cfg.Broker},
+		observer: observer, wakes: wake.New(), begun: make(chan struct{}), counting: &registration{broker: cfg.Broker},
 	}, nil
 }
 
@@ -263,7 +264,7 @@ func (r *Relay) mayWrite(ctx context.Context) error {
 }
 
 // Nudge makes the relay look for events now: call it after a commit that Millrace did not make. It never blocks.
-func (r *Relay) Nudge() { r.wakes.add(nil) }
+func (r *Relay) Nudge() { r.wakes.Add(nil) }
 
 // Running returns a channel that is closed when Run has checked what it needs, and forwards events.
 func (r *Relay) Running() <-chan struct{} { return r.begun }
@@ -297,7 +298,7 @@ func (r *Relay) Run(ctx context.Context) error {
 		return fmt.Errorf("run outbox relay: report metrics: %w", err)
 	}
 	defer stopObserving()
-	defer listenForWakeUps(r.cfg.Schema, r.wakes)()
+	defer wake.Listen(r.cfg.Schema, r.wakes)()
 
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
