@@ -12,8 +12,11 @@ import (
 	"slices"
 	"time"
 
+	"github.com/millrace-go/millrace/outbox/internal/backoff"
 	"github.com/millrace-go/millrace/outbox/internal/gaps"
+	"github.com/millrace-go/millrace/outbox/internal/lease"
 	"github.com/millrace-go/millrace/outbox/internal/step"
+	"github.com/millrace-go/millrace/outbox/internal/topic"
 )
 
 // Config configures a Core. Every field is required.
@@ -42,7 +45,7 @@ type rules struct {
 	hungry    func(*shard, time.Time) bool                // the shard could do with more events
 	expired   func(*shard, time.Time) bool                // nothing may be sent any more
 	turn      func(*queue) bool                           // failed events go first
-	surplus   func(c *Core, fair int) []*shard            // shards to give back
+	surplus   func(fair int, held []lease.Held) []int16   // shards to give back
 	struggles func(*Core, time.Time) bool
 	sends     func(step.Publish, time.Time) bool // it may be sent at this moment
 }
@@ -55,25 +58,16 @@ type Core struct {
 	shards map[int16]*shard
 	order  []*shard            // the same, by number
 	ended  map[step.Ref]*shard // shards whose lease has ended, until their batches are answered
-	topics map[string]*topic
-	leases uint64
-	count  int  // of the outbox's shards
-	alone  bool // no other relay shares them
+	topics topic.Set
+	leases *lease.Leases
+	taken  uint64 // leases, ever
 	out    []step.Action
-
-	renewing   bool
-	renewAt    time.Time
-	releasing  map[int16]time.Time // shards that are being given back, and until when they may be
-	shunned    map[int16]retry     // shards that this relay does not take
-	progress   time.Time           // when an event was last published, or nothing was to be done
-	resting    retry               // a struggling relay tries again after it
-	struggling bool
 
 	reading   bool
 	asked     []step.Request
 	fetches   [][]int64 // of each: numbers whose payloads were left out before
 	readAfter time.Time // for pacing, or after an error
-	readRetry retry
+	readRetry backoff.Backoff
 	rescans   []step.RescanRequest // under way
 	rescanned time.Time            // when it began
 	rescanFor time.Duration        // how long the last one took
@@ -81,7 +75,7 @@ type Core struct {
 	unsaved   []saved // published, and not deleted
 	since     time.Time
 	saving    []saved
-	saveRetry retry
+	saveRetry backoff.Backoff
 	waits     bool // a shard waits for its deletes
 	ghosts    []ghost
 
@@ -90,7 +84,7 @@ type Core struct {
 	moveAt    time.Time
 	moving    bool
 	moveLimit int
-	moveRetry retry
+	moveRetry backoff.Backoff
 	noted     *shard // sends an event alone, or waits for its delete
 	notedID   string // the event
 	ending    bool
@@ -116,12 +110,12 @@ const (
 // New returns a Core that holds nothing.
 func New(cfg Config, now time.Time) *Core {
 	c := &Core{
-		cfg: cfg, shards: map[int16]*shard{}, ended: map[step.Ref]*shard{}, topics: map[string]*topic{}, shunned: map[int16]retry{}, releasing: map[int16]time.Time{},
-		progress: now, moveLimit: maxDelayed,
+		cfg: cfg, shards: map[int16]*shard{}, ended: map[step.Ref]*shard{}, topics: topic.Set{}, leases: lease.New(cfg.LeaseTTL, cfg.Jitter, now),
+		moveLimit: maxDelayed,
 	}
 	c.rules = rules{
 		quota: (*Core).quota, room: (*shard).room, hungry: (*shard).hungry, expired: (*shard).expired, turn: (*queue).turn,
-		surplus: (*Core).surplus, struggles: (*Core).struggles, sends: step.Publish.InTime,
+		surplus: lease.Surplus, struggles: (*Core).struggles, sends: step.Publish.InTime,
 	}
 	return c
 }
@@ -129,6 +123,11 @@ func New(cfg Config, now time.Time) *Core {
 func (c *Core) do(a step.Action) { c.out = append(c.out, a) }
 
 func (c *Core) report(r step.Report) { c.out = append(c.out, r) }
+
+// backOff notes that an action has failed, and returns how long it waits.
+func (c *Core) backOff(b *backoff.Backoff, now time.Time) time.Duration {
+	return b.Failed(backoff.First, backoff.Most, c.cfg.Jitter, now)
+}
 
 // failed reports the error of an action that is repeated.
 func (c *Core) failed(action string, s int16, in time.Duration, err error) {
@@ -173,9 +172,7 @@ func (c *Core) Apply(now time.Time, in step.Input) {
 			c.failed("give shards back", 0, 0, in.Err)
 			break
 		}
-		for _, n := range in.Shards {
-			delete(c.releasing, n)
-		}
+		c.leases.Released(in.Shards)
 	case step.SuspectCleared:
 		if in.Err != nil {
 			c.failed("note that a shard gets on", 0, 0, in.Err)
@@ -206,7 +203,7 @@ func (c *Core) Held() []int16 {
 }
 
 // Shards returns how many shards the outbox has; 0 before the first renewal.
-func (c *Core) Shards() int { return c.count }
+func (c *Core) Shards() int { return c.leases.Shards() }
 
 // Gaps returns how many gaps the reads look at.
 func (c *Core) Gaps() (n int) {
@@ -254,27 +251,19 @@ func (c *Core) Next(now time.Time) (actions []step.Action, wait time.Duration) {
 	return actions, wait
 }
 
-// earliest is the earlier one of two times, of which zero is none.
-func earliest(a, b time.Time) time.Time {
-	if a.IsZero() || !b.IsZero() && b.Before(a) {
-		return b
-	}
-	return a
-}
-
 // serve starts what can be started for a shard, and returns when to look again.
 func (c *Core) serve(s *shard, now time.Time) (at time.Time) {
 	if !c.ending && s.stopping.IsZero() {
 		s.resume(now)
 		for k := range s.failing {
-			at = earliest(at, k.until)
+			at = backoff.Earliest(at, k.retry.Until)
 		}
 		if c.rules.expired(s, now) {
 			return at // the next renewal tells
 		}
-		at = earliest(at, c.publish(s, now))
+		at = backoff.Earliest(at, c.publish(s, now))
 	}
-	return earliest(at, c.serveFailed(s, now))
+	return backoff.Earliest(at, c.serveFailed(s, now))
 }
 
 // expired reports whether the lease may be another relay's by now.
@@ -289,25 +278,23 @@ func (c *Core) publish(s *shard, now time.Time) (at time.Time) {
 	for _, q := range slices.Clone(s.order) {
 		if q.busy() {
 			if now.Sub(q.since) <= slow && !c.rules.hungry(s, now) { // then others are read for
-				at = earliest(at, q.since.Add(slow+time.Millisecond))
+				at = backoff.Earliest(at, q.since.Add(slow+time.Millisecond))
 			}
 			c.watch(s, q, now)
-			at = earliest(at, q.since.Add(c.cfg.StuckAfter))
+			at = backoff.Earliest(at, q.since.Add(c.cfg.StuckAfter))
 			continue
 		}
 		if len(q.ready) == 0 && len(q.failed) == 0 || suspected != nil && q != suspected {
 			continue
 		}
-		if q.topic.stands(now) {
-			if q.topic.paused == 0 && !q.topic.probing { // else a poll or the answer tells
-				at = earliest(at, q.topic.until)
-			}
+		if q.topic.Stands(now) {
+			at = backoff.Earliest(at, q.topic.Next())
 			s.putBack(q)
 			continue
 		}
 		retries := c.rules.turn(q) && suspected == nil
-		if !retries && (q.until.After(now) || len(q.ready) == 0) {
-			at = earliest(at, q.until)
+		if !retries && (q.retry.Until.After(now) || len(q.ready) == 0) {
+			at = backoff.Earliest(at, q.retry.Until)
 			if len(q.failed) == 0 {
 				continue
 			}
@@ -318,7 +305,7 @@ func (c *Core) publish(s *shard, now time.Time) (at time.Time) {
 			c.waits = true
 			continue
 		}
-		if s.careful > 0 || retries && q.failed[0][0].Crash {
+		if s.guard.Careful() || retries && q.failed[0][0].Crash {
 			if c.noted != nil {
 				c.waits = true
 				continue
@@ -341,9 +328,9 @@ func (c *Core) send(s *shard, q *queue, n int, now time.Time) {
 	if len(batch) == 0 {
 		return
 	}
-	noted := s.careful > 0
+	noted := s.guard.Careful()
 	if noted {
-		s.careful--
+		s.guard.Sends()
 		if s.accuse(q, batch[0]) {
 			return
 		}
@@ -363,7 +350,7 @@ func (s *shard) dispatch(q *queue, rows []*step.Row, noted bool, now time.Time) 
 	s.unsaved += len(rows)
 	q.unsaved += len(rows)
 	s.served(q)
-	s.core.do(step.Publish{Ref: s.Ref, Queue: q.topic.name, To: q.topic.to, Rows: rows, Noted: noted, Deadline: s.deadline})
+	s.core.do(step.Publish{Ref: s.Ref, Queue: q.topic.Name, To: q.topic.To, Rows: rows, Noted: noted, Deadline: s.deadline})
 }
 
 // published takes the broker's answers. Those to a lease that has ended count too: what was sent is deleted.
@@ -398,7 +385,7 @@ func (c *Core) poll(now time.Time) (at time.Time) {
 		return time.Time{}
 	}
 	c.pollAt = now.Add(c.cfg.PollInterval)
-	c.forgetTopics()
+	c.topics.Forget(c.usedTopics)
 	for _, s := range c.order {
 		s.woken = true
 		s.due, s.later = s.due || s.later, false
@@ -448,12 +435,12 @@ func (c *Core) delayedMoved(in step.DelayedMoved, now time.Time) {
 	c.moving = false
 	if in.Err != nil {
 		c.moveLimit = max(1, c.moveLimit/2)
-		wait := c.moveRetry.failed(c, now)
+		wait := c.backOff(&c.moveRetry, now)
 		c.moveAt = now.Add(wait)
 		c.failed("move delayed events that are due", 0, wait, in.Err)
 		return
 	}
-	c.moveRetry.ok()
+	c.moveRetry.OK()
 	full := in.Moved >= c.moveLimit
 	if full {
 		c.moveLimit = min(2*c.moveLimit, maxDelayed)

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/millrace-go/millrace/outbox/internal/backoff"
 	"github.com/millrace-go/millrace/outbox/internal/step"
 )
 
@@ -39,24 +40,24 @@ func (c *Core) serveFailed(s *shard, now time.Time) (at time.Time) {
 	}
 	s.wasAside = false
 	if len(s.settles) > 0 && !s.settling {
-		if s.settleRetry.until.After(now) {
-			at = earliest(at, s.settleRetry.until)
+		if s.settleRetry.Until.After(now) {
+			at = backoff.Earliest(at, s.settleRetry.Until)
 		} else {
 			s.settling = true
 			c.do(s.settles[0].SettleFailed)
 		}
 	}
 	if !s.fetchable(now) {
-		if s.due && s.fetchMore.until.After(now) {
-			return earliest(at, s.fetchMore.until)
+		if s.due && s.fetchMore.Until.After(now) {
+			return backoff.Earliest(at, s.fetchMore.Until)
 		}
 		return at
 	}
 	s.fetching, s.due = true, false
-	f := step.FetchFailed{Ref: s.Ref, Heads: maxHeads, PerKey: maxBehind, Bytes: fetchBytes, SkipTopics: c.standing(now), PromoteAll: s.all}
+	f := step.FetchFailed{Ref: s.Ref, Heads: maxHeads, PerKey: maxBehind, Bytes: fetchBytes, SkipTopics: c.topics.Standing(now), PromoteAll: s.all}
 	for _, q := range s.order {
-		if len(q.failed) > 0 && q.stuck(now) && !q.topic.stands(now) { // it has enough to do
-			f.SkipTopics = append(f.SkipTopics, q.topic.name)
+		if len(q.failed) > 0 && q.stuck(now) && !q.topic.Stands(now) { // it has enough to do
+			f.SkipTopics = append(f.SkipTopics, q.topic.Name)
 		}
 	}
 	for id := range s.inFlight {
@@ -75,7 +76,7 @@ func (c *Core) serveFailed(s *shard, now time.Time) (at time.Time) {
 
 // fetchable reports whether failed events are to be fetched now.
 func (s *shard) fetchable(now time.Time) bool {
-	if !s.due || s.fetching || s.core.ending || !s.stopping.IsZero() || s.expired(now) || s.fetchMore.until.After(now) {
+	if !s.due || s.fetching || s.core.ending || !s.stopping.IsZero() || s.expired(now) || s.fetchMore.Until.After(now) {
 		return false
 	}
 	waiting := 0
@@ -92,9 +93,9 @@ func (s *shard) fetchable(now time.Time) bool {
 func (c *Core) serveAside(s *shard, now time.Time) (at time.Time) {
 	switch {
 	case len(s.aside) == 0 || len(s.setting) > 0 || s.settling || s.fetching:
-	case s.asideRetry.until.After(now):
-		return s.asideRetry.until
-	case s.wasAside && (len(s.settles) > 0 && !s.settleRetry.until.After(now) || s.fetchable(now)):
+	case s.asideRetry.Until.After(now):
+		return s.asideRetry.Until
+	case s.wasAside && (len(s.settles) > 0 && !s.settleRetry.Until.After(now) || s.fetchable(now)):
 	default:
 		c.setAside(s)
 	}
@@ -121,10 +122,10 @@ func (c *Core) wasSetAside(in step.WasSetAside, now time.Time) {
 	if in.Err != nil {
 		s.aside = append(batch, s.aside...)
 		s.asideLimit = max(1, s.asideLimit/2)
-		c.failed("set events aside", s.Shard, s.asideRetry.failed(c, now), in.Err)
+		c.failed("set events aside", s.Shard, c.backOff(&s.asideRetry, now), in.Err)
 		return
 	}
-	s.asideRetry.ok()
+	s.asideRetry.OK()
 	s.asideLimit = min(2*s.asideLimit, maxAside)
 	s.due = s.due || len(s.promote) > 0
 	for _, a := range batch {
@@ -152,10 +153,10 @@ func (c *Core) failedFetched(in step.FailedFetched, now time.Time) {
 	s.fetching = false
 	if in.Err != nil {
 		s.due, s.all = true, true
-		c.failed("fetch failed events", s.Shard, s.fetchMore.failed(c, now), in.Err)
+		c.failed("fetch failed events", s.Shard, c.backOff(&s.fetchMore, now), in.Err)
 		return
 	}
-	s.fetchMore.ok()
+	s.fetchMore.OK()
 	if in.More {
 		s.due = true
 	}
@@ -178,17 +179,8 @@ func (c *Core) failedFetched(in step.FailedFetched, now time.Time) {
 
 // sendFailed sends failed events of a topic, at most n of them.
 func (c *Core) sendFailed(s *shard, q *queue, n int, now time.Time) {
-	noted := s.careful > 0 || q.failed[0][0].Crash
-	if first := q.failed[0][0]; noted && first.EventID == s.suspect && (first.Crash && s.suspDeaths > 0 || s.suspDeaths >= accusedDeaths) {
-		// Three relays ended, or one after the pause.
-		q.failed = q.failed[1:]
-		c.report(step.Report{Kind: step.ReportAccused, Shard: s.Shard, Topic: q.topic.name, Count: s.suspDeaths})
-		again := step.Again{ID: first.ID, State: step.Retrying, Reason: step.ReasonCrash, Attempts: first.Attempts + s.suspDeaths, RetryIn: c.cfg.Jitter(c.cfg.CrashPause)}
-		if first.Crash {
-			again.State, again.RetryIn = step.Dead, 0
-		}
-		s.forgetSuspect()
-		s.settles = append(s.settles, settlement{SettleFailed: step.SettleFailed{Ref: s.Ref, Keys: []string{first.Key}, Again: []step.Again{again}}, heads: []int64{first.ID}, queue: q})
+	noted := s.guard.Careful() || q.failed[0][0].Crash
+	if noted && s.accuseFailed(q) {
 		return
 	}
 	bytes := 0
@@ -218,7 +210,7 @@ func (c *Core) sendFailed(s *shard, q *queue, n int, now time.Time) {
 		q.failed = nil
 	}
 	if noted {
-		s.careful = max(s.careful-1, 0)
+		s.guard.Sends()
 		c.noted, c.notedID = s, q.retries[0].EventID
 	}
 	q.retried = true
@@ -239,7 +231,7 @@ func (s *shard) settleFailed(q *queue, results []error, now time.Time) {
 		s.survived(rows[0].EventID)
 	}
 	if slices.Contains(results, nil) {
-		q.topic.took(now)
+		q.topic.Took(now)
 	}
 	var (
 		done   = settlement{SettleFailed: step.SettleFailed{Ref: s.Ref}, queue: q, first: rows[0].EventID}
@@ -262,7 +254,7 @@ func (s *shard) settleFailed(q *queue, results []error, now time.Time) {
 				delete(s.tried, e.ID)
 				heard = true
 				if e.Attempts > 0 && !e.Crash { // else nobody knows why it had failed
-					q.topic.recovered(e.Reason)
+					q.topic.Recovered(e.Reason)
 				}
 				continue
 			}
@@ -282,12 +274,12 @@ func (s *shard) settleFailed(q *queue, results []error, now time.Time) {
 				clear(s.tried)
 			}
 			s.tried[e.ID] = now
-			if isOwnFault(fault, last, q.topic.lastSuccess) {
-				q.topic.heard()
+			if isOwnFault(fault, last, q.topic.LastSuccess()) {
+				q.topic.Heard()
 				a.Attempts++
 				a.State, a.RetryIn = c.verdict(q.topic, err, fault, a.Attempts)
 			} else {
-				_, wait := c.cfg.Retry(q.topic.name, err, e.Attempts)
+				_, wait := c.cfg.Retry(q.topic.Name, err, e.Attempts)
 				a.RetryIn = c.cfg.Jitter(wait)
 			}
 			done.Again = append(done.Again, a)
@@ -299,9 +291,9 @@ func (s *shard) settleFailed(q *queue, results []error, now time.Time) {
 		c.outage(q, outage, now)
 	case heard:
 		c.answered(q.topic, now)
-		q.wait, q.until = 0, time.Time{}
+		q.retry.OK()
 	default:
-		c.backOff(q, nil, now)
+		c.restQueue(q, nil, now)
 	}
 	s.unsaved -= len(rows) - len(done.Done)
 	q.unsaved -= len(rows) - len(done.Done)
@@ -313,7 +305,7 @@ func (s *shard) settleFailed(q *queue, results []error, now time.Time) {
 		c.gotOn(now)
 	}
 	s.settles = append(s.settles, done)
-	c.report(step.Report{Kind: step.ReportSettled, Shard: s.Shard, Topic: q.topic.name, Count: len(rows), Failed: len(rows) - len(done.Done)})
+	c.report(step.Report{Kind: step.ReportSettled, Shard: s.Shard, Topic: q.topic.Name, Count: len(rows), Failed: len(rows) - len(done.Done)})
 }
 
 // putBack forgets failed events that were fetched and cannot be sent now: operators may decide about them meanwhile.
@@ -346,10 +338,10 @@ func (c *Core) failedSettled(in step.FailedSettled, now time.Time) {
 	}
 	s.settling = false
 	if in.Err != nil {
-		c.failed("record what became of failed events", s.Shard, s.settleRetry.failed(c, now), in.Err)
+		c.failed("record what became of failed events", s.Shard, c.backOff(&s.settleRetry, now), in.Err)
 		return
 	}
-	s.settleRetry.ok()
+	s.settleRetry.OK()
 	if slices.ContainsFunc(s.settles[0].Again, func(a step.Again) bool { return a.Reason == step.ReasonCrash }) {
 		c.getsOn(s)
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-go/millrace/outbox/internal/crashguard"
 	"github.com/millrace-go/millrace/outbox/internal/step"
 )
 
@@ -71,10 +72,10 @@ func TestAccusationStaysUntilItsEventIsMoved(t *testing.T) {
 		n.core.Apply(w.now, step.FailedSettled{Ref: s.Ref})
 	}
 	for _, move := range []func(string){moved, settled} {
-		s.deaths = accusedDeaths
+		s.guard = crashguard.New(step.Lease{Deaths: 3}, 1)
 		move("refused")
-		assert.Equal(t, accusedDeaths, s.deaths)
+		assert.Equal(t, 3, s.guard.Deaths())
 		move(step.ReasonCrash)
-		assert.Zero(t, s.deaths)
+		assert.Zero(t, s.guard.Deaths())
 	}
 }

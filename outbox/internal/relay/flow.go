@@ -4,8 +4,10 @@ import (
 	"slices"
 	"time"
 
+	"github.com/millrace-go/millrace/outbox/internal/backoff"
 	"github.com/millrace-go/millrace/outbox/internal/deferral"
 	"github.com/millrace-go/millrace/outbox/internal/step"
+	"github.com/millrace-go/millrace/outbox/internal/topic"
 )
 
 // A topic must not take from others what they need to get on. In each shard a topic has a share of the events in flight, a
@@ -25,7 +27,7 @@ const (
 
 // queue is a topic queue: what a shard holds of one topic. One batch of it is in flight at a time.
 type queue struct {
-	topic   *topic
+	topic   *topic.Topic
 	ready   []*step.Event // in order
 	sending []*step.Event
 	failed  [][]step.FailedRow // due failed events, by key
@@ -33,8 +35,7 @@ type queue struct {
 	groups  [][]step.FailedRow // what retries were taken from
 	since   time.Time          // when the batch was sent
 
-	wait  time.Duration // backoff after a batch of which nothing was sent
-	until time.Time
+	retry backoff.Backoff // after a batch of which nothing was sent
 
 	held      int // events of the topic in the shard's memory
 	bytes     int // of their payloads
@@ -53,9 +54,7 @@ func (q *queue) busy() bool { return len(q.sending)+len(q.retries) > 0 }
 // send notes that a batch is sent.
 func (q *queue) send(now time.Time) {
 	q.since = now
-	if q.topic.failures > 0 {
-		q.probe, q.topic.probing = true, true
-	}
+	q.probe = q.topic.Ask()
 }
 
 // settled notes that the batch was answered.
@@ -72,23 +71,24 @@ func (q *queue) settled(now time.Time) {
 // endProbe lets another shard ask whether the topic gets on.
 func (q *queue) endProbe() {
 	if q.probe {
-		q.probe, q.topic.probing = false, false
+		q.probe = false
+		q.topic.EndAsk()
 	}
 }
 
 // slow reports whether the topic takes its batches slowly.
 func (q *queue) slow(now time.Time) bool {
-	return q.wasSlow && q.topic.paused == 0 || q.busy() && now.Sub(q.since) > slow
+	return q.wasSlow && q.topic.Paused == 0 || q.busy() && now.Sub(q.since) > slow
 }
 
 // stuck reports whether the queue does not get on now.
 func (q *queue) stuck(now time.Time) bool {
-	return q.until.After(now) || q.topic.stands(now) || q.busy() && now.Sub(q.since) > slow
+	return q.retry.Until.After(now) || q.topic.Stands(now) || q.busy() && now.Sub(q.since) > slow
 }
 
 // empty reports whether nothing is known of the topic that is worth keeping.
 func (q *queue) empty() bool {
-	return q.held == 0 && !q.busy() && len(q.failed) == 0 && q.unsaved == 0 && q.wait == 0 && !q.deferred.Any()
+	return q.held == 0 && !q.busy() && len(q.failed) == 0 && q.unsaved == 0 && q.retry.Wait == 0 && !q.deferred.Any()
 }
 
 // share is how many events of one topic may be in flight in a shard: half of all, so that others find room beside a topic

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/millrace-go/millrace/outbox/internal/backoff"
 	"github.com/millrace-go/millrace/outbox/internal/step"
 )
 
@@ -16,8 +17,7 @@ type key struct {
 	waiting []*step.Event // in order: for the pending ones of another topic, for deferred ones, or for the end of the backoff
 
 	failing bool
-	wait    time.Duration
-	until   time.Time
+	retry   backoff.Backoff
 }
 
 // queueOf is the topic queue of an event that the shard holds.
@@ -45,7 +45,7 @@ func (s *shard) hold(k *key, e *step.Event) {
 // arrive puts an event where it belongs.
 func (s *shard) arrive(e *step.Event) {
 	q := queueOf(e)
-	if q.topic.paused != 0 {
+	if q.topic.Paused != 0 {
 		s.unload(e)
 	}
 	if e.Key == "" {
@@ -136,7 +136,7 @@ func (s *shard) resume(now time.Time) {
 		return
 	}
 	for _, k := range s.sortedKeys(s.failing) {
-		if !k.until.After(now) {
+		if !k.retry.Until.After(now) {
 			k.failing = false
 			delete(s.failing, k)
 			if k.pending == 0 {

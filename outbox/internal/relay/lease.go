@@ -1,76 +1,33 @@
 package relay
 
 import (
-	"cmp"
 	"slices"
 	"time"
 
+	"github.com/millrace-go/millrace/outbox/internal/lease"
 	"github.com/millrace-go/millrace/outbox/internal/step"
 )
 
-// A relay that has work and publishes nothing for stallAfter counts as struggling. A long LeaseTTL makes that time longer.
-const stallAfter = 15 * time.Second
-
-// renew renews the leases four times in their life.
+// renew renews the leases.
 func (c *Core) renew(now time.Time) (at time.Time) {
-	if c.renewing {
+	due, at := c.leases.Due(now)
+	if due {
+		c.do(c.leases.Renew(c.Held(), c.rules.struggles(c, now), c.ending, c.topicStates(now), now))
 		return time.Time{}
 	}
-	if now.Before(c.renewAt) {
-		return c.renewAt
-	}
-	c.renewing = true
-	c.renewAt = now.Add(c.cfg.LeaseTTL / 4)
-	r := step.Renew{Hold: c.Held(), Struggling: c.rules.struggles(c, now), Topics: c.topicStates(now)}
-	for n, until := range c.shunned {
-		if !c.alone && until.until.After(now) {
-			r.Shun = append(r.Shun, n)
-		}
-	}
-	if c.ending {
-		for n := range int16(c.count) {
-			r.Shun = append(r.Shun, n)
-		}
-	}
-	r.Left = len(r.Shun)
-	for n, until := range c.releasing { // or this relay would take a lease that ends at once
-		if until.After(now) && !slices.Contains(r.Shun, n) {
-			r.Shun = append(r.Shun, n)
-		}
-	}
-	slices.Sort(r.Shun)
-	c.do(r)
-	return time.Time{}
+	return at
 }
 
-// struggles reports whether this relay gets nothing published although there is something to publish. Then its shards go to
-// relays that do not struggle. After a while it tries again.
+// struggles reports whether this relay gets nothing published although there is something to publish.
 func (c *Core) struggles(now time.Time) bool {
-	working := false
-	for _, s := range c.order {
-		working = working || s.working()
-	}
-	switch {
-	case c.struggling:
-		if now.After(c.resting.until) {
-			c.struggling, c.progress = false, now
-		}
-	case !working:
-		c.progress = now
-	case now.Sub(c.progress) > max(stallAfter, 3*c.cfg.LeaseTTL):
-		c.struggling = true
-		c.resting.wait = min(max(2*c.resting.wait, time.Minute), 10*time.Minute)
-		c.resting.until = now.Add(c.cfg.Jitter(c.resting.wait))
-	}
-	return c.struggling
+	return c.leases.Struggles(slices.ContainsFunc(c.order, (*shard).working), now)
 }
 
 // renewed makes the shards match the leases.
 func (c *Core) renewed(in step.Renewed, now time.Time) {
-	c.renewing = false
-	deadline := in.Began.Add(c.cfg.LeaseTTL)
+	deadline, again := c.leases.Renewed(in, now)
 	if in.Err != nil {
-		c.failed("renew the leases", 0, max(c.renewAt.Sub(now), 0), in.Err)
+		c.failed("renew the leases", 0, again, in.Err)
 		for _, s := range slices.Clone(c.order) {
 			if s.expired(now) { // others may have taken it
 				c.end(s)
@@ -78,7 +35,6 @@ func (c *Core) renewed(in step.Renewed, now time.Time) {
 		}
 		return
 	}
-	c.count, c.alone = in.Shards, in.Fair >= in.Shards
 	held := map[int16]step.Lease{}
 	for _, l := range in.Held {
 		held[l.Shard] = l
@@ -96,35 +52,23 @@ func (c *Core) renewed(in step.Renewed, now time.Time) {
 			continue // the last: it was given back meanwhile
 		}
 		s := c.newShard(l, deadline)
-		s.beCareful()
+		if s.guard.Careful() {
+			c.report(step.Report{Kind: step.ReportCareful, Shard: s.Shard, Count: s.guard.Deaths()})
+		}
 		c.shards[l.Shard] = s
 		fresh = append(fresh, s.Ref)
 	}
 	c.reorder()
-	for _, s := range c.rules.surplus(c, in.Fair) {
-		s.stopping = now
+	all := make([]lease.Held, len(c.order))
+	for i, s := range c.order {
+		all[i] = lease.Held{Shard: s.Shard, Events: len(s.held), Leaving: !s.stopping.IsZero()}
+	}
+	for _, n := range c.rules.surplus(in.Fair, all) {
+		c.shards[n].stopping = now
 	}
 	if len(fresh) > 0 {
 		c.do(step.LoadBlocked{Shards: fresh})
 	}
-}
-
-// surplus chooses the shards that this relay has to give back, those that are idle first. It counts those that it is
-// giving back already.
-func (c *Core) surplus(fair int) []*shard {
-	n := len(c.order) - fair
-	var rest []*shard
-	for _, s := range c.order {
-		if s.stopping.IsZero() {
-			rest = append(rest, s)
-		} else {
-			n--
-		}
-	}
-	slices.SortStableFunc(rest, func(a, b *shard) int {
-		return cmp.Or(cmp.Compare(len(a.held), len(b.held)), cmp.Compare(b.Shard, a.Shard))
-	})
-	return rest[:min(max(n, 0), len(rest))]
 }
 
 // end lets go of a shard whose lease is lost or given back.
@@ -155,11 +99,8 @@ func (c *Core) watch(s *shard, q *queue, now time.Time) {
 		return
 	}
 	s.shunned, s.stopping = true, now
-	r := c.shunned[s.Shard]
-	r.wait = min(max(2*r.wait, time.Minute), 10*time.Minute)
-	r.until = now.Add(r.wait)
-	c.shunned[s.Shard] = r
-	c.report(step.Report{Kind: step.ReportStuck, Shard: s.Shard, Topic: q.topic.name, Count: len(q.sending) + len(q.retries), In: now.Sub(q.since)})
+	c.leases.Shun(s.Shard, now)
+	c.report(step.Report{Kind: step.ReportStuck, Shard: s.Shard, Topic: q.topic.Name, Count: len(q.sending) + len(q.retries), In: now.Sub(q.since)})
 }
 
 // giveBack ends the leases of shards that are to be given back and have nothing in flight any more, so that another relay
@@ -167,10 +108,10 @@ func (c *Core) watch(s *shard, q *queue, now time.Time) {
 func (c *Core) giveBack(now time.Time) {
 	var done step.Release
 	for _, s := range slices.Clone(c.order) {
-		if !s.stopping.IsZero() && (s.idle() || s.shunned || now.Sub(s.stopping) > max(c.cfg.LeaseTTL, stallAfter)) {
+		if !s.stopping.IsZero() && (s.idle() || s.shunned || c.leases.Overdue(s.stopping, now)) {
 			c.end(s)
 			done.Shards, done.Terms = append(done.Shards, s.Shard), append(done.Terms, s.term)
-			c.releasing[s.Shard] = now.Add(2 * c.cfg.LeaseTTL)
+			c.leases.Release(s.Shard, now)
 		}
 	}
 	if len(done.Shards) > 0 {

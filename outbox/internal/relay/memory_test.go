@@ -7,6 +7,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/outbox/internal/topic"
 )
 
 // Payloads of a topic that stands, a few megabytes in each of many shards, took up all that a relay holds: it read nothing more.
@@ -53,7 +55,7 @@ func TestProbeReadsFewPayloads(t *testing.T) {
 	}
 	require.Equal(t, 3, q.window)
 	require.True(t, q.stuck(w.now))
-	assert.Len(t, s.missing(q.topic.until), q.window)
+	assert.Len(t, s.missing(q.topic.Next()), q.window)
 }
 
 // A service that has a topic for each of its customers does not fill the relay's memory.
@@ -61,12 +63,12 @@ func TestTopicsAreForgotten(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
 	n := w.start()
-	for i := range 3 * maxIdleTopics {
+	for i := range 3 * topic.MaxIdle {
 		w.write(fmt.Sprint("topic ", i), "", 0)
 	}
 	w.run(time.Minute)
 	require.Empty(t, w.rows)
-	assert.LessOrEqual(t, len(n.core.topics), maxIdleTopics)
+	assert.LessOrEqual(t, len(n.core.topics), topic.MaxIdle)
 }
 
 // A shard whose publisher does not return is given back, and only what is in flight stays in memory.

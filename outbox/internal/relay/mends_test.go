@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/millrace-go/millrace/outbox/internal/lease"
 	"github.com/millrace-go/millrace/outbox/internal/step"
 )
 
@@ -135,14 +136,13 @@ var mends = map[string]struct {
 			require.Len(t, n.core.Held(), share)
 		},
 		func(r *rules) {
-			r.surplus = func(c *Core, fair int) []*shard {
-				var list []*shard
-				for _, s := range c.order {
-					if s.stopping.IsZero() {
-						list = append(list, s)
+			r.surplus = func(fair int, held []lease.Held) (list []int16) {
+				for _, h := range held {
+					if !h.Leaving && len(list) < len(held)-fair {
+						list = append(list, h.Shard)
 					}
 				}
-				return list[:min(max(len(c.order)-fair, 0), len(list))]
+				return list
 			}
 		},
 	},

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/millrace-go/millrace/outbox/internal/backoff"
 	"github.com/millrace-go/millrace/outbox/internal/gaps"
 	"github.com/millrace-go/millrace/outbox/internal/step"
 )
@@ -121,14 +122,14 @@ func (s *shard) request(fetch []int64, drain *queue, now time.Time) step.Request
 	} else {
 		q.List = s.gaps.List()
 		if drain != nil {
-			q.Drain, q.DrainFrom = drain.topic.name, drain.deferred.From()
+			q.Drain, q.DrainFrom = drain.topic.Name, drain.deferred.From()
 			q.DrainLimit = max(min(q.Limit, s.core.rules.quota(s.core)-drain.held), 1)
 		}
 	}
 	q.List = append(q.List, fetch...)
 	for _, o := range s.order {
 		if o.deferred.Any() || o.stuck(now) && len(o.ready) > 0 {
-			q.Hide = append(q.Hide, o.topic.name)
+			q.Hide = append(q.Hide, o.topic.Name)
 			q.Limit = max(q.Limit, batch) // their rows are small
 		}
 	}
@@ -153,12 +154,12 @@ func (c *Core) readDone(in step.ReadDone, now time.Time) {
 				s.readBytes = max(s.readBytes/2, leastBytes)
 			}
 		}
-		wait := c.readRetry.failed(c, now)
+		wait := c.backOff(&c.readRetry, now)
 		c.readAfter = now.Add(wait)
 		c.failed("read the outbox", 0, wait, in.Err)
 		return
 	}
-	c.readRetry.ok()
+	c.readRetry.OK()
 	if in.Moved {
 		c.forget()
 	}
@@ -223,7 +224,7 @@ func (c *Core) digest(s *shard, q step.Request, fetch []int64, f step.Found, a s
 	if view.More || s.bare > 0 && len(fetch) > 0 {
 		s.woken = true
 	}
-	if len(f.Above) == 0 && s.deaths > 0 && len(s.held) == 0 && !s.due && !s.fetching && len(s.inFlight) == 0 {
+	if len(f.Above) == 0 && s.guard.Deaths() > 0 && len(s.held) == 0 && !s.due && !s.fetching && len(s.inFlight) == 0 {
 		c.getsOn(s) // nothing is left that could end the relay
 	}
 	return int(s.arrivals - before)
@@ -270,14 +271,14 @@ func (c *Core) rescan(now time.Time) (at time.Time) {
 			s.rescanAt = now.Add(every)
 		}
 		if s.rescanAt.After(now) {
-			at = earliest(at, s.rescanAt)
+			at = backoff.Earliest(at, s.rescanAt)
 			continue
 		}
 		s.rescanAt = now.Add(every)
 		q := step.RescanRequest{Ref: s.Ref, UpTo: s.gaps.From(), Limit: len(s.held) + c.cfg.BatchSize}
 		for _, o := range s.order {
 			if o.deferred.Any() {
-				q.Skip = append(q.Skip, o.topic.name)
+				q.Skip = append(q.Skip, o.topic.Name)
 			}
 		}
 		c.rescans = append(c.rescans, q)

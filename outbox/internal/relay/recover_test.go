@@ -82,39 +82,3 @@ func TestDeadEventsAreRetriedAfterAnOutage(t *testing.T) {
 	assert.Contains(t, states(), still.EventID+" dead")
 	assert.LessOrEqual(t, w.sent[still.EventID]-sends, 8, "two attempts a minute, in either relay")
 }
-
-// Nothing is asked of the database while no event recovers; what was asked and failed is asked again.
-func TestDeadEventsAreRetriedOnceAMinute(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, 1)
-	n := w.start()
-	w.run(time.Second)
-	asked := func(now time.Duration) (reasons []string) {
-		w.now = w.now.Add(now)
-		actions, _ := n.core.Next(w.now)
-		for _, a := range actions {
-			if a, ok := a.(step.RetryDead); ok {
-				reasons = append(reasons, a.Reasons...)
-			}
-		}
-		return reasons
-	}
-	topic := n.core.topic("a")
-	require.Empty(t, asked(time.Hour))
-	topic.recovered("x")
-	topic.recovered("x")
-	topic.recovered("")
-	require.Equal(t, []string{"x"}, asked(0))
-	n.core.Apply(w.now, step.DeadRetried{RetryDead: step.RetryDead{Topic: "a", Reasons: []string{"x"}}, Err: errLost})
-	topic.recovered("y")
-	require.Empty(t, asked(59*time.Second))
-	require.Equal(t, []string{"x", "y"}, asked(time.Second))
-	topic.recovered("z")
-	require.Empty(t, asked(time.Hour), "the last one is under way")
-	n.core.Apply(w.now, step.DeadRetried{RetryDead: step.RetryDead{Topic: "a"}, Events: 1})
-	require.Equal(t, []string{"z"}, asked(0))
-	for i := range 2 * maxReasons {
-		topic.recovered(fmt.Sprint(i))
-	}
-	require.Len(t, topic.reasons, maxReasons)
-}

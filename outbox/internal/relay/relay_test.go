@@ -183,14 +183,14 @@ func (n *node) rests(t *rapid.T) {
 	require.Empty(t, c.ghosts)
 	require.Nil(t, c.noted, "%s", n.world)
 	for _, topic := range c.topics {
-		require.False(t, topic.probing)
+		require.False(t, topic.Asking())
 	}
 	for _, s := range c.order {
 		counts := []int{len(s.held), s.bytes, s.bare, s.unsaved, s.deferring, len(s.keys), len(s.failing), len(s.stalled), len(s.blocked), len(s.inFlight), len(s.settles), len(s.aside), len(s.promote)}
 		require.Equal(t, make([]int, len(counts)), counts, "shard %d of relay %d:\n%s", s.Shard, n.id, n.world)
 		for _, q := range s.order {
 			counts := []int{q.held, q.bytes, q.unsaved, len(q.ready), len(q.failed)}
-			require.Equal(t, make([]int, len(counts)), counts, "topic %s:\n%s", q.topic.name, n.world)
+			require.Equal(t, make([]int, len(counts)), counts, "topic %s:\n%s", q.topic.Name, n.world)
 		}
 	}
 }
@@ -245,7 +245,7 @@ func TestShardThatAsksIsLost(t *testing.T) {
 	w.run(time.Second)
 	topic.down, topic.wedged = false, true
 	w.run(2 * time.Second)
-	require.True(t, n.core.topics["a"].probing)
+	require.True(t, n.core.topics["a"].Asking())
 	topic.wedged = false // only that batch hangs
 	w.write("a", "l", 1)
 	n.pending = slices.DeleteFunc(n.pending, func(p *pending) bool { _, ok := p.action.(step.Publish); return ok })
@@ -343,7 +343,7 @@ func TestNothingSpinsWhileAShardAsks(t *testing.T) {
 	w.run(2 * time.Second)
 	w.topic("a").takes = 10 * time.Second
 	w.run(3 * time.Second)
-	require.True(t, n.core.topics["a"].probing)
+	require.True(t, n.core.topics["a"].Asking())
 	w.pass(time.Millisecond)
 	require.True(t, n.wait.After(w.now), "%s", w)
 }

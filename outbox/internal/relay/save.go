@@ -30,8 +30,7 @@ func (c *Core) acked(s *shard, e *step.Event, now time.Time) {
 
 // gotOn notes that something was published.
 func (c *Core) gotOn(now time.Time) {
-	c.progress = now
-	c.resting.ok()
+	c.leases.GotOn(now)
 }
 
 // save deletes what was published.
@@ -43,8 +42,8 @@ func (c *Core) save(now time.Time) (at time.Time) {
 	if c.ending || c.waits || len(c.unsaved) >= fullSave {
 		due = now
 	}
-	if c.saveRetry.until.After(due) {
-		due = c.saveRetry.until
+	if c.saveRetry.Until.After(due) {
+		due = c.saveRetry.Until
 	}
 	if due.After(now) {
 		return due
@@ -64,10 +63,10 @@ func (c *Core) deleted(in step.Deleted, now time.Time) {
 	c.saving = nil
 	if in.Err != nil {
 		c.unsaved = append(batch, c.unsaved...)
-		c.failed("delete published events", 0, c.saveRetry.failed(c, now), in.Err)
+		c.failed("delete published events", 0, c.backOff(&c.saveRetry, now), in.Err)
 		return
 	}
-	c.saveRetry.ok()
+	c.saveRetry.OK()
 	c.since = now
 	for _, u := range batch {
 		u.shard.unsaved--
@@ -75,7 +74,7 @@ func (c *Core) deleted(in step.Deleted, now time.Time) {
 		c.letGo(u)
 	}
 	for _, u := range batch {
-		if s := c.shard(u.shard.Ref); s != nil && s.deaths > 0 && s.careful == 0 {
+		if s := c.shard(u.shard.Ref); s != nil && s.guard.Passed() {
 			c.getsOn(s)
 		}
 	}

@@ -6,7 +6,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/millrace-go/millrace/outbox/internal/backoff"
 	"github.com/millrace-go/millrace/outbox/internal/step"
+	"github.com/millrace-go/millrace/outbox/internal/topic"
 )
 
 // Fault says what an error says about the event.
@@ -20,28 +22,6 @@ const (
 	Rejected              // the event can never be sent
 )
 
-const (
-	firstBackoff = 100 * time.Millisecond
-	maxBackoff   = 5 * time.Second
-	// maxTopicBackoff is shorter: it decides how soon an outage's end is noticed.
-	maxTopicBackoff = time.Second
-)
-
-// retry is the backoff of one kind of action.
-type retry struct {
-	wait  time.Duration
-	until time.Time
-}
-
-func (r *retry) failed(c *Core, now time.Time) time.Duration {
-	r.wait = min(max(2*r.wait, firstBackoff), maxBackoff)
-	d := c.cfg.Jitter(r.wait)
-	r.until = now.Add(d)
-	return d
-}
-
-func (r *retry) ok() { *r = retry{} }
-
 // isOwnFault reports whether a failure counts against the event, which failed before at failedAt (zero: never). An error of
 // unknown meaning is the event's own only if the broker took others of its topic between two of its failures. Otherwise
 // it may be an outage.
@@ -50,29 +30,28 @@ func isOwnFault(f Fault, failedAt, lastSuccess time.Time) bool {
 }
 
 // fault says what the error of an event means. One that was not sent because the lease was over has no fault.
-func (c *Core) fault(t *topic, err error) Fault {
+func (c *Core) fault(t *topic.Topic, err error) Fault {
 	if errors.Is(err, step.ErrLeaseOver) {
 		return NotSent
 	}
 	f := c.cfg.Fault(err)
 	if f == Unknown {
-		if dead, _ := c.cfg.Retry(t.name, err, 0); dead {
+		if dead, _ := c.cfg.Retry(t.Name, err, 0); dead {
 			return Rejected
 		}
 	}
 	return f
 }
 
-// backOff makes the queue wait after a batch of which nothing was sent.
-func (c *Core) backOff(q *queue, err error, now time.Time) {
-	q.topic.failed(err, now)
-	q.wait = min(max(2*q.wait, firstBackoff), maxTopicBackoff)
-	q.until = now.Add(c.cfg.Jitter(q.wait))
+// restQueue makes the queue wait after a batch of which nothing was sent.
+func (c *Core) restQueue(q *queue, err error, now time.Time) {
+	q.topic.Failed(err, now)
+	q.retry.Failed(backoff.First, backoff.MostOfTopic, c.cfg.Jitter, now)
 }
 
 // verdict decides about an event that has failed so often by its own fault.
-func (c *Core) verdict(t *topic, err error, f Fault, attempts int) (state string, in time.Duration) {
-	dead, wait := c.cfg.Retry(t.name, err, attempts)
+func (c *Core) verdict(t *topic.Topic, err error, f Fault, attempts int) (state string, in time.Duration) {
+	dead, wait := c.cfg.Retry(t.Name, err, attempts)
 	if f == Rejected || dead {
 		return step.Dead, 0
 	}
@@ -86,12 +65,12 @@ func (s *shard) settle(q *queue, results []error, now time.Time) {
 	q.sending = nil
 	q.settled(now)
 	if slices.Contains(results, nil) {
-		q.topic.took(now)
+		q.topic.Took(now)
 	}
 	var (
 		acked       = make([]*step.Event, 0, len(batch))
 		back        []*step.Event
-		report      = step.Report{Kind: step.ReportFailed, Shard: s.Shard, Topic: q.topic.name}
+		report      = step.Report{Kind: step.ReportFailed, Shard: s.Shard, Topic: q.topic.Name}
 		own, outage error
 	)
 	for i, e := range batch {
@@ -100,9 +79,9 @@ func (s *shard) settle(q *queue, results []error, now time.Time) {
 			e.Leaving = true
 			acked = append(acked, e)
 			s.release(e)
-			q.topic.recovered(e.Reason)
+			q.topic.Recovered(e.Reason)
 			if k, _ := e.OfKey.(*key); k != nil {
-				k.wait = 0
+				k.retry.Wait = 0
 			}
 			s.settleKey(e)
 			continue
@@ -133,11 +112,11 @@ func (s *shard) settle(q *queue, results []error, now time.Time) {
 		if report.Failed++; report.Event == nil {
 			report.Event, report.Err = e, err
 		}
-		counts := isOwnFault(fault, e.FailedAt, q.topic.lastSuccess)
+		counts := isOwnFault(fault, e.FailedAt, q.topic.LastSuccess())
 		e.FailedAt, e.Reason = now, err.Error()
 		if counts {
 			own = err
-			q.topic.heard()
+			q.topic.Heard()
 			e.Attempts++
 			state, in := c.verdict(q.topic, err, fault, int(e.Attempts))
 			s.fail(k, step.Aside{Event: e, State: state, Reason: err.Error(), Attempts: int(e.Attempts), RetryIn: in})
@@ -145,8 +124,7 @@ func (s *shard) settle(q *queue, results []error, now time.Time) {
 		}
 		s.hold(k, e)
 		k.failing = true
-		k.wait = min(max(2*k.wait, firstBackoff), maxBackoff)
-		k.until = now.Add(c.cfg.Jitter(k.wait))
+		c.backOff(&k.retry, now)
 		s.failing[k] = struct{}{}
 	}
 	q.ready = append(back, q.ready...)
@@ -154,11 +132,11 @@ func (s *shard) settle(q *queue, results []error, now time.Time) {
 	case outage != nil && len(acked) == 0:
 		c.outage(q, outage, now)
 	case len(acked) > 0:
-		if q.wait > 0 { // it is over
-			q.wait, q.until = 0, time.Time{}
+		if q.retry.Wait > 0 { // it is over
+			q.retry.OK()
 			for k := range s.failing {
 				if k.queue == q {
-					k.until = now
+					k.retry.Until = now
 				}
 			}
 		}
@@ -166,7 +144,7 @@ func (s *shard) settle(q *queue, results []error, now time.Time) {
 			q.window = min(2*q.window, max(1, c.share()))
 		}
 	case own == nil && len(batch) > 0:
-		c.backOff(q, report.Err, now)
+		c.restQueue(q, report.Err, now)
 	}
 	if len(acked) > 0 || report.Failed > 0 {
 		c.answered(q.topic, now)
@@ -178,10 +156,10 @@ func (s *shard) settle(q *queue, results []error, now time.Time) {
 		c.acked(s, e, now)
 	}
 	if report.Failed > 0 {
-		report.In = max(q.until.Sub(now), 0)
+		report.In = max(q.retry.Until.Sub(now), 0)
 		c.report(report)
 	}
-	c.report(step.Report{Kind: step.ReportSettled, Shard: s.Shard, Topic: q.topic.name, Events: acked, Count: len(batch), Failed: len(batch) - len(acked)})
+	c.report(step.Report{Kind: step.ReportSettled, Shard: s.Shard, Topic: q.topic.Name, Events: acked, Count: len(batch), Failed: len(batch) - len(acked)})
 }
 
 // divert takes out of the queue what has to wait for an earlier event of its key.

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/millrace-go/millrace/outbox/internal/backoff"
+	"github.com/millrace-go/millrace/outbox/internal/crashguard"
 	"github.com/millrace-go/millrace/outbox/internal/gaps"
 	"github.com/millrace-go/millrace/outbox/internal/step"
 )
@@ -28,19 +30,19 @@ type shard struct {
 	setting    []step.Aside // those that are being moved there
 	wasAside   bool         // work on failed events has its turn
 	asideLimit int
-	asideRetry retry
+	asideRetry backoff.Backoff
 
 	loaded      bool // blocked is complete
 	due         bool // failed events may be due
 	later       bool // some are, and are fetched at the next poll
 	fetching    bool
-	fetchMore   retry
+	fetchMore   backoff.Backoff
 	promote     map[string]struct{} // keys whose first failed event may be blocked by none
 	all         bool                // any key's may
 	inFlight    map[int64]struct{}  // failed events that were fetched, and are not settled
 	settles     []settlement        // not recorded yet
 	settling    bool                // the first one is being recorded
-	settleRetry retry
+	settleRetry backoff.Backoff
 	tried       map[int64]time.Time // when a failed event was tried the last time
 
 	arrivals  int64
@@ -50,16 +52,13 @@ type shard struct {
 	average   int // bytes of a row; 0: not known
 	readBytes int // what a read may return
 
-	woken      bool // there may be new rows
-	rescanAt   time.Time
-	stopping   time.Time // since when it takes no more; zero: it does
-	shunned    bool      // it is given back because the publisher does not return
-	term       int64     // of the lease
-	deadline   time.Time // of the lease, by the monotonic clock
-	deaths     int
-	careful    int // so many events are still sent one by one
-	suspect    string
-	suspDeaths int
+	woken    bool // there may be new rows
+	rescanAt time.Time
+	stopping time.Time // since when it takes no more; zero: it does
+	shunned  bool      // it is given back because the publisher does not return
+	term     int64     // of the lease
+	deadline time.Time // of the lease, by the monotonic clock
+	guard    crashguard.Guard
 }
 
 const (
@@ -74,23 +73,23 @@ const (
 )
 
 func (c *Core) newShard(l step.Lease, deadline time.Time) *shard {
-	c.leases++
+	c.taken++
 	return &shard{
-		core: c, Ref: step.Ref{Shard: l.Shard, Lease: c.leases}, gaps: c.cfg.Gaps(),
+		core: c, Ref: step.Ref{Shard: l.Shard, Lease: c.taken}, gaps: c.cfg.Gaps(),
 		held: map[step.Identity]*step.Event{}, queues: map[string]*queue{}, keys: map[string]*key{},
 		failing: map[*key]struct{}{}, stalled: map[*key]struct{}{}, blocked: map[string]struct{}{},
 		promote: map[string]struct{}{}, all: true,
 		inFlight: map[int64]struct{}{}, tried: map[int64]time.Time{},
 		asideLimit: maxAside, readBytes: batchBytes, woken: true, term: l.Term, deadline: deadline,
-		deaths: l.Deaths, suspect: l.Suspect, suspDeaths: l.SuspectDeaths,
+		guard: crashguard.New(l, c.cfg.MaxInFlight),
 	}
 }
 
-func (s *shard) queue(topic string) *queue {
-	q := s.queues[topic]
+func (s *shard) queue(name string) *queue {
+	q := s.queues[name]
 	if q == nil {
-		q = &queue{topic: s.core.topic(topic), window: max(1, s.core.share()/4)}
-		s.queues[topic] = q
+		q = &queue{topic: s.core.topics.Of(name), window: max(1, s.core.share()/4)}
+		s.queues[name] = q
 		s.order = append(s.order, q)
 	}
 	return q
@@ -106,7 +105,7 @@ func (s *shard) served(q *queue) {
 func (s *shard) forgetEmpty() {
 	s.order = slices.DeleteFunc(s.order, func(q *queue) bool {
 		if q.empty() && len(s.order) > 64 { // few cost nothing, and their windows are worth keeping
-			delete(s.queues, q.topic.name)
+			delete(s.queues, q.topic.Name)
 			return true
 		}
 		return false
@@ -118,7 +117,7 @@ func (s *shard) take(found []*step.Event, drained bool) (fresh []int64) {
 	scanning, _ := s.gaps.Scanning()
 	for _, e := range found {
 		if held := s.held[e.Identity()]; held != nil {
-			if held.Payload == nil && e.Payload != nil && !held.Gone && !held.Leaving && queueOf(held).topic.paused == 0 {
+			if held.Payload == nil && e.Payload != nil && !held.Gone && !held.Leaving && queueOf(held).topic.Paused == 0 {
 				s.load(held, e)
 			}
 			continue
@@ -220,7 +219,7 @@ func (s *shard) idle() bool {
 // working reports whether there is something to publish.
 func (s *shard) working() bool {
 	for _, q := range s.order {
-		if q.busy() || q.topic.paused == 0 && len(q.ready)+len(q.failed) > 0 {
+		if q.busy() || q.topic.Paused == 0 && len(q.ready)+len(q.failed) > 0 {
 			return true
 		}
 	}

@@ -6,164 +6,111 @@ import (
 	"slices"
 	"time"
 
+	"github.com/millrace-go/millrace/outbox/internal/backoff"
 	"github.com/millrace-go/millrace/outbox/internal/step"
+	"github.com/millrace-go/millrace/outbox/internal/topic"
 )
 
-// topic is what the relay knows of a topic, in all its shards. While the broker does not take it, one shard at a time asks
-// again, after a backoff.
-type topic struct {
-	name        string
-	to          string    // the topic that its events are published to
-	paused      int64     // by an operator; 0: it is not
-	lastSuccess time.Time // when the broker last took an event
-	failing     time.Time // since when it has taken none; zero: it does
-	err         error     // why
-
-	failures int
-	until    time.Time // no batch before
-	probing  bool      // a batch asks
-	since    time.Time // when it began to stand; zero: it does not
-
-	reasons   []string  // errors that events have failed with that were published later
-	retryDead time.Time // no retry of dead events before
-	retrying  bool      // one is under way
-}
-
-func (c *Core) topic(name string) *topic {
-	t := c.topics[name]
-	if t == nil {
-		t = &topic{name: name, to: name}
-		c.topics[name] = t
-	}
-	return t
-}
-
-// maxIdleTopics is how many topics are remembered of which nothing is held.
-const maxIdleTopics = 1000
-
-// forgetTopics drops topics of which no shard holds anything, when there are many.
-func (c *Core) forgetTopics() {
-	if len(c.topics) <= maxIdleTopics {
-		return
-	}
-	used := map[*topic]bool{}
+// usedTopics are those of which a shard has a queue.
+func (c *Core) usedTopics() map[*topic.Topic]bool {
+	used := map[*topic.Topic]bool{}
 	for _, s := range slices.Concat(c.order, slices.Collect(maps.Values(c.ended))) {
 		for _, q := range s.order {
 			used[q.topic] = true
 		}
 	}
-	maps.DeleteFunc(c.topics, func(_ string, t *topic) bool { return !used[t] && t.paused == 0 && t.failures == 0 })
+	return used
 }
 
-// stands reports whether no batch may be sent now.
-func (t *topic) stands(now time.Time) bool {
-	return t.paused != 0 || t.failures > 0 && (t.probing || t.until.After(now))
-}
-
-// control applies what operators have set. Nothing is set for a topic that is not among the controls.
-func (c *Core) control(controls []step.Control) {
-	set := map[string]step.Control{}
-	for _, x := range controls {
-		set[x.Topic] = x
-		c.topic(x.Topic)
-	}
-	for _, name := range slices.Sorted(maps.Keys(c.topics)) {
-		t := c.topics[name]
-		to := cmp.Or(set[name].To, name)
-		if to != t.to {
-			c.redirect(t, to)
-		}
-		was := t.paused
-		t.paused = cmp.Or(set[name].Paused, set[to].Paused)
-		switch {
-		case t.paused != 0 && was == 0:
-			c.pause(t)
-		case t.paused == 0 && was != 0:
-			c.resume(t)
-		}
-	}
-}
-
-// pause makes a topic stand until an operator resumes it. Its events wait without their payloads, and are read again before they
-// are sent: operators may discard them meanwhile.
-func (c *Core) pause(t *topic) {
+// use is what the shards have of a topic.
+func (c *Core) use(name string, now time.Time) (u topic.Use) {
 	for _, s := range c.order {
-		if q := s.queues[t.name]; q != nil {
-			for _, e := range q.ready {
-				s.unload(e)
+		q := s.queues[name]
+		if q == nil {
+			continue
+		}
+		u.InFlight = u.InFlight || q.busy() || q.unsaved > 0
+		u.Waiting = u.Waiting || q.held > 0 || len(q.failed)+len(q.retries) > 0 || q.deferred.Any()
+		if q.retry.Until.After(now) {
+			u.Next = backoff.Earliest(u.Next, q.retry.Until)
+		}
+		if q.slow(now) && (len(q.ready) > 0 || q.deferred.Any()) {
+			u.SlowSince = backoff.Earliest(u.SlowSince, cmp.Or(q.slowSince, q.since))
+		}
+	}
+	for _, s := range c.ended {
+		q := s.queues[name]
+		u.InFlight = u.InFlight || q != nil && q.busy()
+	}
+	return u
+}
+
+// topicStates tells why events of topics wait.
+func (c *Core) topicStates(now time.Time) []step.TopicState {
+	return c.topics.States(func(name string) topic.Use { return c.use(name, now) }, now)
+}
+
+// control applies what operators have set. The events of a topic that is paused wait without their payloads, and are read again
+// before they are sent: operators may discard them meanwhile. Failed events of one that is resumed were not fetched.
+func (c *Core) control(controls []step.Control) {
+	for _, change := range c.topics.Control(controls) {
+		report := step.Report{Kind: change.Kind, Topic: change.Name}
+		switch change.Kind {
+		case step.ReportRedirected:
+			report.Action = change.To
+		case step.ReportPaused:
+			for _, s := range c.order {
+				if q := s.queues[change.Name]; q != nil {
+					for _, e := range q.ready {
+						s.unload(e)
+					}
+				}
+			}
+		default:
+			for _, s := range c.order {
+				s.due = true
 			}
 		}
-	}
-	c.report(step.Report{Kind: step.ReportPaused, Topic: t.name})
-}
-
-// redirect has the topic's events published to another topic from the next batch on. A batch in flight is answered before the next
-// one of the topic is sent, so each key keeps its order. That the former topic failed says nothing about the other one.
-func (c *Core) redirect(t *topic, to string) {
-	t.to, t.until = to, time.Time{}
-	c.report(step.Report{Kind: step.ReportRedirected, Topic: t.name, Action: to})
-}
-
-func (c *Core) resume(t *topic) {
-	for _, s := range c.order {
-		s.due = true // failed events of the topic were not fetched
-	}
-	c.report(step.Report{Kind: step.ReportResumed, Topic: t.name})
-}
-
-// standing returns the topics of which no batch may be sent now.
-func (c *Core) standing(now time.Time) (names []string) {
-	for _, t := range c.topics {
-		if t.stands(now) {
-			names = append(names, t.name)
-		}
-	}
-	slices.Sort(names)
-	return names
-}
-
-// failed notes that the broker took nothing of a batch.
-func (t *topic) failed(err error, now time.Time) {
-	if t.failing.IsZero() {
-		t.failing = now
-	}
-	if err != nil {
-		t.err = err
+		c.report(report)
 	}
 }
-
-// took notes that the broker took an event.
-func (t *topic) took(now time.Time) {
-	t.lastSuccess = now
-	t.heard()
-}
-
-// heard notes that the broker took an event or refused it for its own sake.
-func (t *topic) heard() { t.failing, t.err = time.Time{}, nil }
 
 // outage notes that the broker took nothing of the queue's batch, for no fault of its events. The next batch is a small one.
 func (c *Core) outage(q *queue, err error, now time.Time) {
 	q.window = max(1, c.share()/64)
-	t := q.topic
-	t.failed(err, now)
-	t.failures++
-	wait := min(firstBackoff<<min(t.failures-1, 10), maxTopicBackoff)
-	t.until = now.Add(c.cfg.Jitter(wait))
-	if t.since.IsZero() {
-		t.since = now
-		c.report(step.Report{Kind: step.ReportStands, Topic: t.name, Err: err})
+	if q.topic.Outage(err, c.cfg.Jitter, now) {
+		c.report(step.Report{Kind: step.ReportStands, Topic: q.topic.Name, Err: err})
 	}
 }
 
-// answered notes that the broker took an event, or refused it for its own sake: the topic is there.
-func (c *Core) answered(t *topic, now time.Time) {
-	if t.failures == 0 {
+// answered notes that the broker took an event, or refused it for its own sake.
+func (c *Core) answered(t *topic.Topic, now time.Time) {
+	stood, how := t.Answered(now)
+	if !stood {
 		return
 	}
-	t.failures, t.until = 0, time.Time{}
-	c.report(step.Report{Kind: step.ReportGetsOn, Topic: t.name, In: now.Sub(t.since)})
-	t.since = time.Time{}
+	c.report(step.Report{Kind: step.ReportGetsOn, Topic: t.Name, In: how})
 	for _, s := range c.shards {
 		s.due = true // what had failed before the outage
+	}
+}
+
+// retryDead has dead events retried whose errors have gone away.
+func (c *Core) retryDead(now time.Time) (at time.Time) {
+	retries, at := c.topics.RetryDead(c.cfg.Jitter, now)
+	for _, r := range retries {
+		c.do(r)
+	}
+	return at
+}
+
+func (c *Core) deadRetried(in step.DeadRetried, now time.Time) {
+	again := c.topics.DeadRetried(in, now)
+	switch {
+	case in.Err != nil:
+		c.failed("retry dead events whose error has gone away", 0, again, in.Err)
+	case in.Events > 0:
+		c.pollAt = time.Time{}
+		c.report(step.Report{Kind: step.ReportRetried, Topic: in.Topic, Count: in.Events})
 	}
 }

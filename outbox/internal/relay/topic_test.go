@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-go/millrace/outbox/internal/backoff"
 	"github.com/millrace-go/millrace/outbox/internal/step"
 )
 
@@ -162,7 +163,7 @@ func TestWhyTopicsWait(t *testing.T) {
 	require.Equal(t, step.TopicState{Topic: "dead", State: step.TopicFailing, For: dead.For, Next: dead.Next, Error: "down"}, dead)
 	require.InDelta(t, 10, dead.For.Seconds(), worldTTL.Seconds()/4+0.1)
 	require.Positive(t, dead.Next)
-	require.LessOrEqual(t, dead.Next, maxTopicBackoff)
+	require.LessOrEqual(t, dead.Next, backoff.MostOfTopic)
 	require.Equal(t, step.TopicState{Topic: "slow", State: step.TopicSlow, For: slow.For}, slow)
 	require.InDelta(t, 10, slow.For.Seconds(), worldTTL.Seconds()/4+0.1)
 
@@ -170,7 +171,7 @@ func TestWhyTopicsWait(t *testing.T) {
 	n.core.Apply(w.now, step.Woken{Look: true})
 	n.next()
 	w.run(100 * time.Millisecond)
-	require.Equal(t, step.TopicState{Topic: "slow"}, n.core.topicState(n.core.topics["slow"], w.now), "its batch is in flight")
+	require.Equal(t, step.TopicState{Topic: "slow"}, n.core.topics["slow"].State(n.core.use("slow", w.now), w.now), "its batch is in flight")
 	w.run(10 * time.Second)
 	require.Equal(t, []step.TopicState{
 		{Topic: "dead", State: step.TopicPaused, Pause: 8}, {Topic: "other", State: step.TopicPaused, Pause: 9}, {Topic: "slow", State: step.TopicPaused, Pause: 7},

@@ -462,14 +462,14 @@ func (w *world) String() string {
 		}
 		fmt.Fprintln(&b)
 		for _, s := range n.core.order {
-			fmt.Fprintf(&b, "  shard %d: held %d, unsaved %d, bare %d, woken %v, due %v, loaded %v, stopping %v, careful %d, blocked %v, aside %d, from %d, gaps %v, stalled %d, failing %d\n",
-				s.Shard, len(s.held), s.unsaved, s.bare, s.woken, s.due, s.loaded, !s.stopping.IsZero(), s.careful, s.blocked, len(s.aside), s.gaps.From(), s.gaps.List(), len(s.stalled), len(s.failing))
+			fmt.Fprintf(&b, "  shard %d: held %d, unsaved %d, bare %d, woken %v, due %v, loaded %v, stopping %v, careful %v, blocked %v, aside %d, from %d, gaps %v, stalled %d, failing %d\n",
+				s.Shard, len(s.held), s.unsaved, s.bare, s.woken, s.due, s.loaded, !s.stopping.IsZero(), s.guard.Careful(), s.blocked, len(s.aside), s.gaps.From(), s.gaps.List(), len(s.stalled), len(s.failing))
 			for _, q := range s.order {
-				fmt.Fprintf(&b, "    topic %s: ready %d, sending %d, failed %d, held %d, unsaved %d, window %d, deferred %+v, failures %d\n",
-					q.topic.name, len(q.ready), len(q.sending), len(q.failed), q.held, q.unsaved, q.window, q.deferred, q.topic.failures)
+				fmt.Fprintf(&b, "    topic %s: ready %d, sending %d, failed %d, held %d, unsaved %d, window %d, deferred %+v, stands %v\n",
+					q.topic.Name, len(q.ready), len(q.sending), len(q.failed), q.held, q.unsaved, q.window, q.deferred, q.topic.Stands(w.now))
 			}
 			for _, k := range s.keys {
-				fmt.Fprintf(&b, "    key %s: topic %s, pending %d, waiting %d, failing %v\n", k.name, k.queue.topic.name, k.pending, len(k.waiting), k.failing)
+				fmt.Fprintf(&b, "    key %s: topic %s, pending %d, waiting %d, failing %v\n", k.name, k.queue.topic.Name, k.pending, len(k.waiting), k.failing)
 			}
 		}
 	}
