@@ -63,14 +63,14 @@ type Core struct {
 	taken  uint64 // leases, ever
 	out    []step.Action
 
-	reading   bool
-	asked     []step.Request
-	fetches   [][]int64 // of each: numbers whose payloads were left out before
-	readAfter time.Time // for pacing, or after an error
-	readRetry backoff.Backoff
-	rescans   []step.RescanRequest // under way
-	rescanned time.Time            // when it began
-	rescanFor time.Duration        // how long the last one took
+	reading     bool
+	asked       []step.Request
+	fetches     [][]int64 // of each: numbers whose payloads were left out before
+	readAfter   time.Time // for pacing, or after an error
+	readRetry   backoff.Backoff
+	rescans     []step.RescanRequest // under way
+	rescanned   time.Time            // when it began
+	rescanAfter time.Time            // no other one before
 
 	unsaved   []saved // published, and not deleted
 	since     time.Time
@@ -100,8 +100,8 @@ const (
 	maxRead = 4000
 	// maxPace is how long reads wait for one another under load, so that each finds more.
 	maxPace = 25 * time.Millisecond
-	// rescanEvery is the time between two rescans of a shard. After a slow one the time is longer: rescanShare times as
-	// long as that one took.
+	// rescanEvery is the time between two rescans of a shard. After each one there is none for rescanShare times as long as it
+	// took.
 	rescanEvery, rescanShare = 5 * time.Second, 20
 	// maxDelayed is how many delayed events are moved at once.
 	maxDelayed = 1000

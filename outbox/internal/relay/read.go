@@ -4,7 +4,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/millrace-go/millrace/outbox/internal/backoff"
 	"github.com/millrace-go/millrace/outbox/internal/gaps"
 	"github.com/millrace-go/millrace/outbox/internal/step"
 )
@@ -256,25 +255,38 @@ func (s *shard) lose(fetch []int64, f step.Found) {
 	}
 }
 
-// rescan compares what is held with the table, beside the reads: it finds rows that the gaps leave out although they exist.
+// rescan compares what is held with the table, beside the reads: it finds rows that the gaps leave out although they exist. One
+// walks the deferred rows of its shard, too. So it covers that shard alone, lest those of all shards cost the reads much at once.
 func (c *Core) rescan(now time.Time) (at time.Time) {
 	if len(c.rescans) > 0 || len(c.order) == 0 {
 		return time.Time{}
 	}
-	every := max(rescanEvery, rescanShare*c.rescanFor)
+	if c.rescanAfter.After(now) {
+		return c.rescanAfter
+	}
+	var first *shard // the one that is due first
 	for _, s := range c.order {
-		scanning, _ := s.gaps.Scanning()
-		if scanning || !s.loaded {
+		if !s.rescannable() {
 			continue
 		}
 		if s.rescanAt.IsZero() {
-			s.rescanAt = now.Add(every)
+			s.rescanAt = now.Add(rescanEvery)
 		}
-		if s.rescanAt.After(now) {
-			at = backoff.Earliest(at, s.rescanAt)
+		if first == nil || s.rescanAt.Before(first.rescanAt) {
+			first = s
+		}
+	}
+	if first == nil {
+		return time.Time{}
+	}
+	if first.rescanAt.After(now) {
+		return first.rescanAt
+	}
+	for _, s := range c.order {
+		if s != first && (first.deferring+s.deferring > 0 || !s.rescannable()) {
 			continue
 		}
-		s.rescanAt = now.Add(every)
+		s.rescanAt = now.Add(rescanEvery)
 		q := step.RescanRequest{Ref: s.Ref, UpTo: s.gaps.From(), Limit: len(s.held) + c.cfg.BatchSize}
 		for _, o := range s.order {
 			if o.deferred.Any() {
@@ -283,19 +295,23 @@ func (c *Core) rescan(now time.Time) (at time.Time) {
 		}
 		c.rescans = append(c.rescans, q)
 	}
-	if len(c.rescans) > 0 {
-		c.rescanned = now
-		c.do(step.Rescan{Requests: c.rescans})
-		return time.Time{}
-	}
-	return at
+	c.rescanned = now
+	c.do(step.Rescan{Requests: c.rescans})
+	return time.Time{}
+}
+
+// rescannable reports whether a rescan can compare the shard with the table: its reads know what they have read.
+func (s *shard) rescannable() bool {
+	scanning, _ := s.gaps.Scanning()
+	return !scanning && s.loaded
 }
 
 func (c *Core) rescanDone(in step.Rescanned, now time.Time) {
 	asked := c.rescans
-	c.rescans, c.rescanFor = nil, now.Sub(c.rescanned)
+	rest := rescanShare * now.Sub(c.rescanned)
+	c.rescans, c.rescanAfter = nil, now.Add(rest)
 	if in.Err != nil {
-		c.failed("compare the outbox with what is held", 0, max(rescanEvery, rescanShare*c.rescanFor), in.Err)
+		c.failed("compare the outbox with what is held", 0, max(rescanEvery, rest), in.Err)
 	} else {
 		for i, q := range asked {
 			s := c.shard(q.Ref)

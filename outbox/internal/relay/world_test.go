@@ -47,6 +47,14 @@ type world struct {
 	hung      bool           // a topic did not answer
 	sends     int            // rows given to the broker
 	sent      map[string]int // the same, by event ID
+
+	rescans     []rescan
+	rescanTakes time.Duration
+}
+
+type rescan struct {
+	at time.Time
+	step.Rescan
 }
 
 type transaction struct {
@@ -263,6 +271,8 @@ func (n *node) carryOut(p *pending) bool {
 	case step.Read:
 		p.answer = step.ReadDone{Answer: w.read(a)}
 	case step.Rescan:
+		w.rescans = append(w.rescans, rescan{w.now, a})
+		w.now = w.now.Add(w.rescanTakes)
 		var found [][]step.Identity
 		for _, q := range a.Requests {
 			var ids []step.Identity
