@@ -100,6 +100,7 @@ func (b Breaker) validate(field string, least int) error {
 type Pause struct {
 	Consumer string    `json:"consumer"`
 	Since    time.Time `json:"since"`
+	Until    time.Time `json:"until"`             // no event is tried before; in the past while one is tried, or until one comes
 	Error    string    `json:"error"`             // of the event that failed last
 	Process  string    `json:"process,omitempty"` // host and process, where a database was asked
 }
@@ -112,7 +113,7 @@ func (c *Claim) Paused() (all []Pause) {
 	c.breakers.Range(func(consumer, b any) bool {
 		b.(*breaker).with(func(of *circuit.Breaker) {
 			if since, err := of.Paused(); !since.IsZero() {
-				all = append(all, Pause{Consumer: consumer.(string), Since: since, Error: inbox.Printable(err.Error(), maxPauseError)})
+				all = append(all, Pause{Consumer: consumer.(string), Since: since, Until: of.Until(), Error: inbox.Printable(err.Error(), maxPauseError)})
 			}
 		})
 		return true

@@ -354,6 +354,9 @@ func New(of Store, cfg Config) (*Claim, error) {
 	c.modes = c.newModes()
 	c.guard = crashguard.New(crashguard.Config{
 		Store: postgres, Service: cfg.Service, MaxStarts: cfg.MaxStarts, Logger: cfg.Logger, Timeout: cfg.timeout, Longest: cfg.longest(), Pauses: c.pauses,
+		Journal: func(ctx context.Context, db store.Execer, run int64) error {
+			return o.Write(ctx, db, postgres.Schema, run)
+		},
 	})
 	c.redelivery = redelivery.New(redelivery.Config{
 		Store: postgres, Logger: cfg.Logger, Timeout: cfg.timeout, Room: c.retries, Ahead: cfg.Deferred,

@@ -14,7 +14,7 @@ import (
 
 // Hasten makes the Claim's Run quick for a test.
 func Hasten(c *Claim, beat, silent time.Duration) {
-	c.guard.Pace.Beat, c.guard.Pace.Silent, c.guard.Pace.Slack = beat, silent, 100*time.Millisecond
+	c.guard.Pace.Beat, c.guard.Pace.Silent, c.guard.Pace.Slack, c.guard.Pace.Journal = beat, silent, 100*time.Millisecond, beat
 }
 
 // Alone gives the Claims a gate of their own, as in a process of their own: tests that run beside must not wait for each

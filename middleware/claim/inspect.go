@@ -76,11 +76,12 @@ func (c *Claim) pauses(now time.Time) json.RawMessage {
 	type pause struct {
 		Consumer string  `json:"consumer"`
 		Seconds  float64 `json:"seconds"`
+		Left     float64 `json:"left"` // seconds
 		Error    string  `json:"error"`
 	}
 	all := []pause{}
 	for _, p := range c.Paused() {
-		all = append(all, pause{p.Consumer, now.Sub(p.Since).Seconds(), p.Error})
+		all = append(all, pause{p.Consumer, now.Sub(p.Since).Seconds(), p.Until.Sub(now).Seconds(), p.Error})
 	}
 	text, err := json.Marshal(all)
 	if err != nil { // it has nothing that could not be written

@@ -32,6 +32,9 @@ func New(cfg Config) *Breaker { return &Breaker{cfg: cfg} }
 // Paused returns since when the consumer is paused, and the error of the event that failed last. The time is zero if it is not.
 func (b *Breaker) Paused() (since time.Time, err error) { return b.since, b.err }
 
+// Until returns when the next event is tried, if the breaker is paused.
+func (b *Breaker) Until() time.Time { return b.until }
+
 // Admit reports whether the event may be handled now, and in which time it may come again otherwise. The first event after a pause is
 // tried. Done must follow for each event that was admitted.
 func (b *Breaker) Admit(event string, fromBroker bool, now time.Time) (wait time.Duration, admitted bool) {

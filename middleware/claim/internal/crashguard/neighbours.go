@@ -12,9 +12,11 @@ type Pace struct {
 	Silent time.Duration // a row that is older is one of a process that was killed
 	Memory time.Duration // how long that is a reason to be suspicious: a killer may be redelivered late
 	Slack  time.Duration // what a handler may take to end after its deadline
+
+	Journal time.Duration // between two writes of what was counted
 }
 
-var defaultPace = Pace{Beat: 2 * time.Second, Silent: inbox.Silent, Memory: time.Hour, Slack: 5 * time.Second}
+var defaultPace = Pace{Beat: 2 * time.Second, Silent: inbox.Silent, Memory: time.Hour, Slack: 5 * time.Second, Journal: 10 * time.Second}
 
 // neighbour is another process's row.
 type neighbour struct {

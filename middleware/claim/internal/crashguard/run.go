@@ -36,6 +36,8 @@ type Config struct {
 	Longest time.Duration                       // of all handlers
 
 	Pauses func(now time.Time) json.RawMessage // what is reported of consumers that are paused
+
+	Journal func(ctx context.Context, db store.Execer, run int64) error // writes what was counted
 }
 
 // Guard marks events, or lets them run alone, while it runs and another process of the service may have been killed. It is safe for
@@ -117,7 +119,8 @@ type run struct {
 	store  *store.Postgres
 	id     int64 // 0: not registered
 	conn   *pgx.Conn
-	warned bool // the log says that a process may have been killed
+	wrote  time.Time // the journal
+	warned bool      // the log says that a process may have been killed
 	neighbours
 }
 
@@ -148,7 +151,21 @@ func (r *run) keepBeating(ctx context.Context) {
 		if err := r.exchange(ctx); err != nil && ctx.Err() == nil {
 			r.failed(ctx, err)
 		}
+		r.write(ctx)
 	}
+}
+
+// write writes the journal when it is time. The process lives on without it, so an error is only told.
+func (r *run) write(ctx context.Context) {
+	if r.conn == nil || time.Since(r.wrote) < r.Journal {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, exchangeTimeout)
+	defer cancel()
+	if err := r.guard.cfg.Journal(ctx, r.conn, r.id); err != nil {
+		r.guard.cfg.Logger.WarnContext(ctx, "journal of consumers is not written", "error", err)
+	}
+	r.wrote = time.Now()
 }
 
 func (r *run) failed(ctx context.Context, err error) {
@@ -243,6 +260,9 @@ func (r *run) leave(ctx context.Context) error {
 	defer cancel()
 	if r.id == 0 {
 		return nil
+	}
+	if err := r.guard.cfg.Journal(ctx, r.store.Pool, r.id); err != nil {
+		r.guard.cfg.Logger.WarnContext(ctx, "journal of consumers is not written", "error", err)
 	}
 	_, err := r.store.Pool.Exec(ctx, r.query("run_end"), r.id)
 	return err

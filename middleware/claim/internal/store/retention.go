@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -20,10 +21,10 @@ type Retained struct {
 	Hashed int64     // records of IDs without a time that were deleted
 }
 
-// Retain makes days for a week ahead, and forgets what was processed longer ago than keep. It returns what it did until an error.
+// Retain makes days for a week ahead, and forgets what was processed and counted longer ago than keep. It returns what it did until an error.
 func Retain(ctx context.Context, pool *pgxpool.Pool, schema string, keep time.Duration) (r Retained, err error) {
-	sql, table := statementsIn(schema), pgdays.Table{Schema: schema, Name: "processed"}
-	if err := table.Ahead(ctx, pool); err != nil {
+	sql, table, journal := statementsIn(schema), pgdays.Table{Schema: schema, Name: "processed"}, pgdays.Table{Schema: schema, Name: "journal"}
+	if err := errors.Join(table.Ahead(ctx, pool), journal.Ahead(ctx, pool)); err != nil {
 		return r, err
 	}
 	if err := table.Owned(ctx, pool); err != nil {
@@ -48,6 +49,9 @@ func Retain(ctx context.Context, pool *pgxpool.Pool, schema string, keep time.Du
 	dropped, err := table.Drop(ctx, pool, now.Add(-keep)) // the days that made the floor, and what an earlier one has left
 	for _, d := range dropped {
 		r.Days = append(r.Days, d.Partition)
+	}
+	if err == nil {
+		_, err = journal.Drop(ctx, pool, now.Add(-keep))
 	}
 	for err == nil {
 		var tag pgconn.CommandTag

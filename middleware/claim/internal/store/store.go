@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/millrace-go/millrace/internal/pgschema"
@@ -34,6 +35,11 @@ var (
 	ErrTooOld    = errors.New("the event is older than the record of what was processed")
 	ErrClock     = errors.New("the event's ID is from the future")
 )
+
+// Execer executes a statement: a connection, or a pool.
+type Execer interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+}
 
 // KeepTimeout bounds a transaction that records a failure.
 const KeepTimeout = 10 * time.Second

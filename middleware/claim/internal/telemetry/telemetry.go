@@ -49,6 +49,8 @@ type Observer struct {
 	paused             metric.Int64Gauge
 	critical, duration metric.Float64Histogram
 
+	tally tally
+
 	sets sync.Map // of attributes by [2]string{consumer, outcome}, because making one costs more than counting
 }
 
@@ -121,6 +123,7 @@ func (o *Observer) Count(ctx context.Context, consumer, outcome string) {
 	if span := trace.SpanFromContext(ctx); span.IsRecording() {
 		span.SetAttributes(attribute.String("millrace.outcome", outcome))
 	}
+	o.tally.count(consumer, outcome)
 	if o.events.Enabled(ctx) {
 		o.events.Add(ctx, 1, o.attributes(consumer, outcome))
 	}
@@ -138,11 +141,13 @@ func (o *Observer) Pause(consumer string, is bool) {
 // Completed tells of a claim that began at that time and is committed now.
 func (o *Observer) Completed(ctx context.Context, key store.Key, began time.Time) {
 	o.Count(ctx, key.Consumer, OutcomeCompleted)
+	took := time.Since(began)
+	o.tally.add(key.Consumer, counted{busy: took, longest: took})
 	if !o.duration.Enabled(ctx) && !o.critical.Enabled(ctx) {
 		return
 	}
-	now, consumer := time.Now(), o.attributes(key.Consumer, "")
-	o.duration.Record(ctx, now.Sub(began).Seconds(), consumer)
+	now, consumer := began.Add(took), o.attributes(key.Consumer, "")
+	o.duration.Record(ctx, took.Seconds(), consumer)
 	if minted, ok := key.Minted(); ok {
 		o.critical.Record(ctx, max(now.Sub(minted), 0).Seconds(), consumer) // clocks differ
 	}

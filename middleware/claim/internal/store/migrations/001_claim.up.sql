@@ -298,7 +298,7 @@ create table {schema}.claim_run (
     name       text        not null,             -- host and process, for people
     started_at timestamptz not null default now(),
     beat_at    timestamptz not null default now(),
-    paused     jsonb       not null default '[]'  -- its consumers that are paused: since how many seconds before beat_at, and why
+    paused     jsonb       not null default '[]'  -- its consumers that are paused: since how many seconds before beat_at, for how many more, and why
 );
 
 -- What a process that came after one that was killed has in hand.
@@ -310,3 +310,40 @@ create table {schema}.claim_start (
     noted_at timestamptz not null default now(),
     primary key (consumer, record)
 );
+
+-- What each process counted for its consumers, by the minute in which it wrote that, so that a person sees rates without a row for
+-- each event. A process adds to its own rows alone, about every 10 s, so processes never wait for each other.
+create table {schema}.journal (
+    minute     timestamptz not null,
+    consumer   smallint    not null,
+    run        bigint      not null,             -- claim_run's
+    handled    int         not null,
+    duplicates int         not null,
+    contended  int         not null,
+    failed     int         not null,             -- deliveries whose handler, or whose claim, failed
+    busy_ms    bigint      not null,             -- the sum of how long the handled ones took, with their transactions
+    longest_ms int         not null,             -- the longest of them
+    primary key (minute, consumer, run)
+) partition by range (minute);
+
+-- Makes the days that are missing, from yesterday to so many from today. With its owner's rights, because a consumer has none to
+-- create tables. A partition that is attached, and not created as one, holds up no process that counts. Room in each page lets the
+-- updates of a minute stay there. It gives up rather than wait for long.
+create function {schema}.journal_days(ahead int) returns void language plpgsql security definer
+set search_path = pg_catalog, pg_temp set lock_timeout = '2s' set timezone = 'UTC' as $$
+declare
+    day date;
+    name text;
+begin
+    perform pg_advisory_xact_lock(hashtextextended('{schema}.journal', 0));
+    for day in select current_date + n from generate_series(-1, ahead) n loop
+        name := format('{schema}.journal_%s', to_char(day, 'YYYYMMDD'));
+        if to_regclass(name) is null then
+            execute format('create table %s (like {schema}.journal including all) with (fillfactor = 70)', name);
+            execute format('alter table {schema}.journal attach partition %s for values from (%L) to (%L)', name, day::timestamptz, (day + 1)::timestamptz);
+        end if;
+    end loop;
+end
+$$;
+revoke execute on function {schema}.journal_days(int) from public;
+select {schema}.journal_days(7);
