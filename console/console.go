@@ -27,6 +27,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/millrace-go/millrace/console/internal/cache"
+	"github.com/millrace-go/millrace/console/internal/guard"
 	"github.com/millrace-go/millrace/console/internal/jobs"
 	"github.com/millrace-go/millrace/internal/pgschema"
 	"github.com/millrace-go/millrace/internal/reach"
@@ -38,7 +39,7 @@ type Config struct {
 	Databases []Database
 
 	// Authorize returns what whoever sent the request may do, and the name that the audit gets: without a name nobody may act. It is
-	// called for every request, by several goroutines at once, and for the page of all databases with the path of each of them, so that it
+	// called for every request, by several goroutines at once, with the path behind Prefix and the database's name as r.PathValue("db"), and for the page of all databases with the path of each of them, so that it
 	// shows those that may be seen; who may see one of them need not have a right at the root. Default: Loopback(Look, ""), so that only requests from this machine
 	// are answered, and nothing can be changed.
 	Authorize func(r *http.Request) (Rights, string)
@@ -76,9 +77,9 @@ type Database struct {
 	Pool *pgxpool.Pool
 	// Schema is the schema of Millrace's tables. Default: "millrace".
 	Schema string
-	// ConfigFile and DSN are what the commands that the page shows have for --config and --dsn, the latter without its password.
-	// Default: none, so that they need an environment that leads them here.
-	ConfigFile, DSN string
+	// ConfigFile, Fleet and DSN are what the commands that the page shows have for --config, --database and --dsn, the last without its
+	// password. Default: none, so that they need an environment that leads them here.
+	ConfigFile, Fleet, DSN string
 }
 
 // WithDefaults returns the configuration with every zero field set to its default.
@@ -156,6 +157,7 @@ type Console struct {
 	cfg       Config
 	databases map[string]*database
 	mask      map[string]bool
+	guard     guard.Guard
 	handler   http.Handler
 	streams   chan struct{} // one for each page that is open
 	closed    chan struct{}
@@ -181,7 +183,7 @@ func New(cfg Config) (*Console, error) {
 	}
 	c := &Console{cfg: cfg, databases: map[string]*database{}, mask: map[string]bool{}, streams: make(chan struct{}, maxStreams), closed: make(chan struct{})}
 	for _, d := range cfg.Databases {
-		db := &database{Database: d, cache: cache.New(reads, cfg.Timeout), jobs: jobs.New(), archiveJobs: jobs.New(), log: cfg.Logger, reach: reach.Reach{Config: d.ConfigFile, DSN: d.DSN, Schema: d.Schema}}
+		db := &database{Database: d, cache: cache.New(reads, cfg.Timeout), jobs: jobs.New(), archiveJobs: jobs.New(), log: cfg.Logger, reach: reach.Reach{Config: d.ConfigFile, Database: d.Fleet, DSN: d.DSN, Schema: d.Schema}}
 		db.Schema, _ = pgschema.Validate(d.Schema) // which was validated
 		if db.Schema == pgschema.Default {
 			db.reach.Schema = ""
@@ -191,7 +193,8 @@ func New(cfg Config) (*Console, error) {
 	for _, m := range cfg.Mask {
 		c.mask[strings.ToLower(m)] = true
 	}
-	c.handler = c.guard(http.StripPrefix(cfg.Prefix, c.routes()))
+	c.guard = guard.Guard{Prefix: cfg.Prefix, Secret: cfg.Secret, Logger: cfg.Logger}
+	c.handler = c.guard.Handler(http.StripPrefix(cfg.Prefix, c.routes()))
 	return c, nil
 }
 

@@ -12,12 +12,13 @@ import (
 	"unicode/utf8"
 
 	"github.com/millrace-go/millrace/console/internal/diff"
+	"github.com/millrace-go/millrace/console/internal/guard"
 	"github.com/millrace-go/millrace/internal/operator"
 	"github.com/millrace-go/millrace/middleware/deadletter"
 )
 
 // maxEdited is how many bytes a payload has that a form edits. A form has up to three for each of them.
-const maxEdited = maxForm / 4
+const maxEdited = guard.MaxForm / 4
 
 // editPage is the content of the page that edits a payload.
 type editPage struct {

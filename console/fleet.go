@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"fmt"
 	"net/http"
-	"net/url"
 	"runtime/debug"
 	"slices"
 	"sync"
@@ -44,9 +43,7 @@ const maxProblems = 3
 // each is a request for each database that whoever sent it may see: rights may differ by the path.
 func (q *request) each() (all []*request) {
 	for _, d := range q.cfg.Databases {
-		r := q.r.Clone(q.ctx())
-		r.URL = &url.URL{Path: "/" + d.Name + "/"}
-		r.SetPathValue("db", d.Name)
+		r := at(q.r, "/"+d.Name+"/")
 		of := &request{Console: q.Console, db: q.databases[d.Name], w: q.w, r: r}
 		if of.rights, of.user = q.authorize(r); of.rights.Has(Look) {
 			all = append(all, of)

@@ -10,9 +10,11 @@ import (
 	"net/http"
 	"net/url"
 	"path"
+	"strings"
 	"time"
 
 	"github.com/millrace-go/millrace/console/internal/cache"
+	"github.com/millrace-go/millrace/console/internal/guard"
 )
 
 //go:embed templates/*.html
@@ -100,8 +102,34 @@ func (c *Console) allowed(serve func(*request)) http.HandlerFunc {
 			c.refuse(w, r)
 			return
 		}
+		if r.Method == http.MethodPost && !c.guard.Genuine(w, r, func(url.Values) string { return user }) {
+			return
+		}
 		serve(&request{Console: c, w: w, r: r, rights: rights, user: user})
 	}
+}
+
+// theme takes a choice from whoever has got the page with the form: rights, and the name of the user, may differ by the path.
+func (c *Console) theme(w http.ResponseWriter, r *http.Request) {
+	if c.guard.Genuine(w, r, func(form url.Values) string {
+		_, user := c.authorize(at(r, guard.Local(form.Get("back"))))
+		return user
+	}) {
+		c.guard.ChooseTheme(w, r)
+	}
+}
+
+// at is the request as if it asked for another page.
+func at(r *http.Request, page string) *http.Request {
+	other := r.Clone(r.Context())
+	u, err := url.Parse(page)
+	if err != nil {
+		u = &url.URL{Path: "/"}
+	}
+	db, _, _ := strings.Cut(strings.TrimPrefix(u.Path, "/"), "/")
+	other.URL = &url.URL{Path: u.Path}
+	other.SetPathValue("db", db)
+	return other
 }
 
 func (c *Console) refuse(w http.ResponseWriter, r *http.Request) {
@@ -172,14 +200,10 @@ func (q *request) render(status int, name, title, section string, content any) {
 
 // view is what all pages have.
 func (q *request) view(title, section string, content any) view {
-	v := view{
+	return view{
 		Title: title, Section: section, Databases: q.cfg.Databases, Prefix: q.cfg.Prefix, Path: (&url.URL{Path: q.r.URL.Path, RawQuery: q.r.URL.RawQuery}).String(),
-		User: q.user, Rights: q.rights, ReadOnly: q.cfg.ReadOnly, Token: q.token(q.session(q.w, q.r), q.user), Content: content, MayAct: q.rights.Has(Act), MayReveal: q.rights.Has(Payloads),
+		User: q.user, Rights: q.rights, ReadOnly: q.cfg.ReadOnly, Theme: guard.Theme(q.r), Token: q.guard.Token(q.guard.Session(q.w, q.r), q.user), Content: content, MayAct: q.rights.Has(Act), MayReveal: q.rights.Has(Payloads),
 	}
-	if cookie, err := q.r.Cookie(themeCookie); err == nil && (cookie.Value == "dark" || cookie.Value == "light") {
-		v.Theme = cookie.Value
-	}
-	return v
 }
 
 func (q *request) write(status int, name string, v view) {

@@ -78,6 +78,36 @@ func TestRights(t *testing.T) {
 	}
 }
 
+// A form is answered where the rights, and the name of who has them, depend on the database: by its name, or by the path behind the prefix.
+func TestFormsWhereRightsDependOnTheDatabase(t *testing.T) {
+	t.Parallel()
+	for name, is := range map[string]func(r *http.Request) bool{
+		"by name": func(r *http.Request) bool { return r.PathValue("db") == "orders" },
+		"by path": func(r *http.Request) bool { return strings.HasPrefix(r.URL.Path, "/orders/") },
+	} {
+		s := open(t, everything, func(c *console.Config) {
+			c.Authorize = func(r *http.Request) (console.Rights, string) {
+				if is(r) {
+					return everything, "ada"
+				}
+				return 0, ""
+			}
+		})
+		s.fail()
+		page := s.get(http.StatusOK, "/outbox")
+		_, rest, _ := strings.Cut(page, `name="csrf" value="`)
+		token, _, _ := strings.Cut(rest, `"`)
+		form := url.Values{"csrf": {token}, "theme": {"dark"}, "back": {"/orders/outbox"}}
+		s.base = "/console"
+		assert.Contains(t, s.post(http.StatusOK, "/theme", form), `data-theme="dark"`, name)
+		form.Set("back", "/elsewhere/")
+		s.post(http.StatusForbidden, "/theme", form)
+		s.base = "/console/orders"
+		s.act(http.StatusOK, "/do/discard?event=e1&consumer=shop%2Fbook")
+		assert.Equal(t, 1, s.count(`select count(*) from {schema}.claim_audit where actor = 'ada' and action = 'discard'`), name)
+	}
+}
+
 // Nobody but our own pages sends our forms.
 func TestForgedForms(t *testing.T) {
 	t.Parallel()

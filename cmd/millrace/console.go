@@ -20,6 +20,9 @@ import (
 const consoleUsage = `Serves the operator's console, a page in the browser, until SIGTERM or Ctrl-C: what is wrong and what helps, the
 outbox, dead letters, each event's way, effects in doubt, keys, and the audit.
 
+With the configuration of a fleet it serves all databases that the fleet has now, side by side, or the one that --database
+names.
+
 It answers requests from this machine alone, and everybody who can log in to this machine can see it. Without --act nobody can
 change anything by it, and without --payloads nobody sees payloads. To give it to a team, mount package console in a service,
 behind a login.`
@@ -33,7 +36,7 @@ func consoleCommand(a *cli.App) *cobra.Command {
 	var mask []string
 	c := a.Database(&cobra.Command{
 		Use: "console", Short: "Serve the operator's page on this machine", Long: consoleUsage, Args: cobra.NoArgs,
-		Example: "  millrace console --config millrace.yaml\n  millrace console --config millrace.yaml --act --payloads --mask email,card",
+		Example: "  millrace console --config millrace.yaml\n  millrace console --config fleet.yaml\n  millrace console --config millrace.yaml --act --payloads --mask email,card",
 	})
 	f := c.Flags()
 	f.StringVar(&address, "address", "127.0.0.1:8026", "host and port to listen at; the host must be this machine's own")
@@ -41,7 +44,7 @@ func consoleCommand(a *cli.App) *cobra.Command {
 	f.BoolVar(&payloads, "payloads", false, "show payloads and responses")
 	f.StringSliceVar(&mask, "mask", nil, "JSON fields and headers whose values nobody sees, separated by commas")
 	f.StringVar(&actor, "actor", cli.Somebody(), "who acts, for the audit log")
-	serve := a.Connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
+	serve := func(ctx context.Context, databases []console.Database) error {
 		a.Progress.Say("")
 		rights := console.Look
 		if act {
@@ -50,15 +53,28 @@ func consoleCommand(a *cli.App) *cobra.Command {
 		if payloads {
 			rights |= console.Payloads
 		}
-		page, err := console.New(console.Config{
-			Databases: []console.Database{{Name: consoleName(pool), Pool: pool, Schema: a.Schema, ConfigFile: a.File, DSN: a.Reach.DSN}},
-			Authorize: console.Loopback(rights, actor), Mask: mask, Logger: a.Logger(),
-		})
+		page, err := console.New(console.Config{Databases: databases, Authorize: console.Loopback(rights, actor), Mask: mask, Logger: a.Logger()})
 		if err != nil {
 			return err
 		}
 		return serveConsole(ctx, a, address, page)
+	}
+	one := a.Connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) error {
+		return serve(ctx, []console.Database{{Name: consoleName(pool.Config().ConnConfig.Database, nil), Pool: pool, Schema: a.Schema, ConfigFile: a.File, Fleet: a.Name, DSN: a.Reach.DSN}})
 	})
+	all := func(c *cobra.Command) error {
+		ctx, stop := cli.UntilSignal()
+		defer stop()
+		defer a.ShowProgress(c.CommandPath())()
+		databases, err := fleetDatabases(ctx, a)
+		for _, db := range databases {
+			defer db.Pool.Close()
+		}
+		if err != nil {
+			return err
+		}
+		return serve(ctx, databases)
+	}
 	c.RunE = func(c *cobra.Command, args []string) error {
 		host, _, err := net.SplitHostPort(address)
 		if ip := net.ParseIP(host); err != nil || host != "localhost" && (ip == nil || !ip.IsLoopback()) {
@@ -68,18 +84,38 @@ func consoleCommand(a *cli.App) *cobra.Command {
 			return cli.Misuse(errors.New("--actor is empty: want the name of who acts"))
 		}
 		a.Conns = consoleConns
-		return serve(c, args)
+		if len(a.Fleet) > 0 {
+			return all(c)
+		}
+		return one(c, args)
 	}
 	return c
 }
 
-var nameInConsole = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,39}$`)
+// unnamable are characters that no name in the console's URLs has.
+var unnamable = regexp.MustCompile(`[^a-z0-9]+`)
 
-// consoleName is the name of the database where the console's URLs may have it.
-func consoleName(pool *pgxpool.Pool) string {
-	name := strings.ReplaceAll(strings.ToLower(pool.Config().ConnConfig.Database), "_", "-")
-	if !nameInConsole.MatchString(name) || name == "static" {
-		return "database"
+// fleetDatabases are those of the configuration's fleet.
+func fleetDatabases(ctx context.Context, a *cli.App) (all []console.Database, err error) {
+	pools, err := a.Pools(ctx)
+	taken := map[string]bool{}
+	for i, pool := range pools {
+		name := consoleName(a.Fleet[i].Name, taken)
+		taken[name] = true
+		all = append(all, console.Database{Name: name, Pool: pool, Schema: a.Schema, ConfigFile: a.File, Fleet: a.Fleet[i].Name})
+	}
+	return all, err
+}
+
+// consoleName is the name of a database as the console's URLs may have it, and another one than those that are taken.
+func consoleName(of string, taken map[string]bool) string {
+	name := strings.Trim(unnamable.ReplaceAllString(strings.ToLower(of), "-"), "-")
+	name = strings.TrimRight(name[:min(len(name), 35)], "-") // there is room for a number
+	if name == "" || name == "static" {
+		name = "database"
+	}
+	for n, first := 2, name; taken[name]; n++ {
+		name = fmt.Sprintf("%s-%d", first, n)
 	}
 	return name
 }

@@ -1,9 +1,13 @@
 package main
 
 import (
+	"fmt"
 	"io"
 	"net/http"
+	"os"
+	"path/filepath"
 	"regexp"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -12,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/cmd/millrace/internal/cli"
+	"github.com/millrace-go/millrace/framework/devstack/devtest"
 )
 
 // The command serves pages until it is asked to end, also while a browser keeps one up to date.
@@ -41,4 +46,49 @@ func TestConsoleCommand(t *testing.T) {
 	_, err = io.ReadAll(open.Body)
 	assert.NoError(t, err, "the stream ends as it should")
 	require.NoError(t, command.Wait(), output)
+}
+
+// With a fleet's configuration the command serves all of its databases, also while one is away.
+func TestConsoleOfAFleet(t *testing.T) {
+	t.Parallel()
+	dsns := devtest.Databases(t, 2, func(string) error { return nil })
+	config := filepath.Join(t.TempDir(), "fleet.yaml")
+	require.NoError(t, os.WriteFile(config, fmt.Appendf(nil, `
+service: tenants
+broker: memory
+fleet:
+  databases:
+  - {name: North_EU, dsn: %q}
+  - {name: north/eu, dsn: %q}
+  - {name: away, dsn: "postgres://127.0.0.1:1/x"}
+`, dsns[0], dsns[1]), 0o600))
+	command, output := millrace(t, "console", "--address", "127.0.0.1:0", "--config", config)
+	require.NoError(t, command.Start())
+	t.Cleanup(func() { _ = command.Process.Kill() }) // where the test has failed
+	at := regexp.MustCompile(`The console is at (http://127\.0\.0\.1:\d+)/`)
+	require.Eventually(t, func() bool { return at.MatchString(output.String()) }, time.Minute, 20*time.Millisecond, output)
+	get := func(path string) string {
+		r, err := http.Get(at.FindStringSubmatch(output.String())[1] + path)
+		require.NoError(t, err)
+		defer r.Body.Close()
+		page, err := io.ReadAll(r.Body)
+		require.NoError(t, err)
+		return string(page)
+	}
+	page := get("/")
+	for _, name := range []string{"north-eu", "north-eu-2", "away"} {
+		assert.Contains(t, page, `<a href="/`+name+`/">`+name+`</a>`)
+	}
+	assert.Contains(t, page, "1 without an answer")
+	assert.Contains(t, get("/north-eu-2/"), "--database north/eu", "commands lead to the same database")
+	require.NoError(t, command.Process.Signal(syscall.SIGTERM))
+	require.NoError(t, command.Wait(), output)
+}
+
+func TestConsoleNames(t *testing.T) {
+	t.Parallel()
+	taken := map[string]bool{"a-b": true, "a-b-2": true}
+	for name, want := range map[string]string{"orders": "orders", "A_b": "a-b-3", "static": "database", "äöü": "database", "": "database", "-x-": "x", strings.Repeat("y", 60): strings.Repeat("y", 35)} {
+		assert.Equal(t, want, consoleName(name, taken), name)
+	}
 }

@@ -118,7 +118,21 @@ func (a *App) Connect(ctx context.Context) (*pgxpool.Pool, error) {
 	if a.WithoutPostgres() {
 		return nil, Misuse(fmt.Errorf("postgres.disabled is set in %s, and this command works on a database: it has nothing to do for this service", a.File))
 	}
-	dsn := cmp.Or(a.dsn, os.Getenv("MILLRACE_POSTGRES_DSN"), os.Getenv("DATABASE_URL"))
+	pool, err := a.pool(ctx, cmp.Or(a.dsn, os.Getenv("MILLRACE_POSTGRES_DSN"), os.Getenv("DATABASE_URL")))
+	if err != nil {
+		return nil, err
+	}
+	ping, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	if err := pool.Ping(ping); err != nil {
+		pool.Close()
+		return nil, a.unreachable(pool.Config().ConnConfig, err)
+	}
+	return pool, nil
+}
+
+// pool makes one that connects when it is used.
+func (a *App) pool(ctx context.Context, dsn string) (*pgxpool.Pool, error) {
 	cfg, err := pgdsn.Parse(dsn)
 	if err != nil {
 		return nil, Misuse(fmt.Errorf("%s is %w", a.dsnSource(), err))
@@ -136,12 +150,6 @@ func (a *App) Connect(ctx context.Context) (*pgxpool.Pool, error) {
 	pool, err := pgxpool.NewWithConfig(ctx, cfg)
 	if err != nil {
 		return nil, fmt.Errorf("connect: %w", err)
-	}
-	ping, cancel := context.WithTimeout(ctx, connectTimeout)
-	defer cancel()
-	if err := pool.Ping(ping); err != nil {
-		pool.Close()
-		return nil, a.unreachable(cfg.ConnConfig, err)
 	}
 	return pool, nil
 }

@@ -154,3 +154,19 @@ func (a *App) eachConnected(ctx context.Context, f func(ctx context.Context, poo
 		return f(ctx, pool)
 	})
 }
+
+// Pools makes a pool for each database of the fleet, in its order. A pool connects when it is used, so a database may be away. The
+// caller closes them.
+func (a *App) Pools(ctx context.Context) (all []*pgxpool.Pool, err error) {
+	for _, db := range a.Fleet {
+		pool, err := a.pool(ctx, db.DSN)
+		if err != nil {
+			for _, made := range all {
+				made.Close()
+			}
+			return nil, fmt.Errorf("database %s: %w", db.Name, err)
+		}
+		all = append(all, pool)
+	}
+	return all, nil
+}

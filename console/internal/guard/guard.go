@@ -1,10 +1,13 @@
-package console
+// Package guard is in front of all pages: it bounds requests, forbids browsers what no page needs, and refuses forms that no page of ours
+// has sent.
+package guard
 
 import (
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
+	"log/slog"
 	"net/http"
 	"net/url"
 	"slices"
@@ -13,20 +16,27 @@ import (
 )
 
 const (
-	// maxURL and maxForm are how many bytes a request's URL and its form may have.
+	// MaxForm is how many bytes a form may have, and maxURL how many a request's URL.
+	MaxForm = 64 << 10
 	maxURL  = 8 << 10
-	maxForm = 64 << 10
 
 	sessionCookie = "millrace_session"
 	themeCookie   = "millrace_theme"
 	csrfField     = "csrf"
 )
 
+// Guard guards the pages. It is safe for concurrent use.
+type Guard struct {
+	Prefix string // of all pages
+	Secret []byte // signs the tokens of forms
+	Logger *slog.Logger
+}
+
 // policy lets a page load style sheet, script and figures from here, and nothing from anywhere else. There is no inline style or script.
 const policy = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
-// guard is in front of all pages.
-func (c *Console) guard(next http.Handler) http.Handler {
+// Handler bounds requests, and sets the headers of answers.
+func (g Guard) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
 		h.Set("Content-Security-Policy", policy)
@@ -42,16 +52,14 @@ func (c *Console) guard(next http.Handler) http.Handler {
 		case r.Method != http.MethodGet && r.Method != http.MethodHead && r.Method != http.MethodPost:
 			http.Error(w, "Want GET or POST.", http.StatusMethodNotAllowed)
 			return
-		case r.Method == http.MethodPost && !c.genuine(w, r):
-			return
 		}
 		next.ServeHTTP(w, r)
 	})
 }
 
-// genuine reports whether a form was sent by one of our pages, to the one who sends it back. Otherwise it has answered.
-func (c *Console) genuine(w http.ResponseWriter, r *http.Request) bool {
-	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+// Genuine reports whether a form was sent by one of our pages to the user who sends it back, whom userOf knows. Otherwise it has answered.
+func (g Guard) Genuine(w http.ResponseWriter, r *http.Request, userOf func(form url.Values) string) bool {
+	r.Body = http.MaxBytesReader(w, r.Body, MaxForm)
 	if err := r.ParseForm(); err != nil {
 		http.Error(w, "The form is too large, or no form.", http.StatusRequestEntityTooLarge)
 		return false
@@ -65,52 +73,60 @@ func (c *Console) genuine(w http.ResponseWriter, r *http.Request) bool {
 	}
 	origin := http.NewCrossOriginProtection()
 	cookie, err := r.Cookie(sessionCookie)
-	_, user := c.authorize(r)
-	if origin.Check(r) != nil || err != nil || !hmac.Equal([]byte(r.PostForm.Get(csrfField)), []byte(c.token(cookie.Value, user))) {
-		c.cfg.Logger.WarnContext(r.Context(), "console refused a form that is not its own", "path", r.URL.Path, "user", user)
+	user := userOf(r.PostForm)
+	if origin.Check(r) != nil || err != nil || !hmac.Equal([]byte(r.PostForm.Get(csrfField)), []byte(g.Token(cookie.Value, user))) {
+		g.Logger.WarnContext(r.Context(), "console refused a form that is not its own", "path", r.URL.Path, "user", user)
 		http.Error(w, "This form is not from a page that you have opened here, or it is too old. Open the page again.", http.StatusForbidden)
 		return false
 	}
 	return true
 }
 
-// token is what a form of a session carries.
-func (c *Console) token(session, user string) string {
-	mac := hmac.New(sha256.New, c.cfg.Secret)
+// Token is what a form of a session carries.
+func (g Guard) Token(session, user string) string {
+	mac := hmac.New(sha256.New, g.Secret)
 	mac.Write([]byte(session + "\x00" + user))
 	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
-// session is the value of the session's cookie, which is set if it is missing.
-func (c *Console) session(w http.ResponseWriter, r *http.Request) string {
+// Session is the value of the session's cookie, which is set if it is missing.
+func (g Guard) Session(w http.ResponseWriter, r *http.Request) string {
 	if cookie, err := r.Cookie(sessionCookie); err == nil && len(cookie.Value) >= 20 && len(cookie.Value) <= 100 {
 		return cookie.Value
 	}
 	value := rand.Text()
-	http.SetCookie(w, c.cookie(r, sessionCookie, value))
+	http.SetCookie(w, g.cookie(r, sessionCookie, value))
 	return value
 }
 
-func (c *Console) cookie(r *http.Request, name, value string) *http.Cookie {
-	return &http.Cookie{Name: name, Value: value, Path: c.cfg.Prefix + "/", HttpOnly: true, Secure: r.TLS != nil, SameSite: http.SameSiteLaxMode}
+func (g Guard) cookie(r *http.Request, name, value string) *http.Cookie {
+	return &http.Cookie{Name: name, Value: value, Path: g.Prefix + "/", HttpOnly: true, Secure: r.TLS != nil, SameSite: http.SameSiteLaxMode}
 }
 
-// theme keeps whether a person wants the page to be dark or light.
-func (c *Console) theme(w http.ResponseWriter, r *http.Request) {
+// Theme is what the person has chosen, dark or light; "" for what the system has.
+func Theme(r *http.Request) string {
+	if cookie, err := r.Cookie(themeCookie); err == nil && (cookie.Value == "dark" || cookie.Value == "light") {
+		return cookie.Value
+	}
+	return ""
+}
+
+// ChooseTheme keeps whether a person wants the page to be dark or light.
+func (g Guard) ChooseTheme(w http.ResponseWriter, r *http.Request) {
 	chosen := r.PostForm.Get("theme")
 	if chosen != "dark" && chosen != "light" {
 		chosen = ""
 	}
-	cookie := c.cookie(r, themeCookie, chosen)
+	cookie := g.cookie(r, themeCookie, chosen)
 	if cookie.MaxAge = 365 * 24 * 60 * 60; chosen == "" {
 		cookie.MaxAge = -1
 	}
 	http.SetCookie(w, cookie)
-	http.Redirect(w, r, c.cfg.Prefix+local(r.PostForm.Get("back")), http.StatusSeeOther)
+	http.Redirect(w, r, g.Prefix+Local(r.PostForm.Get("back")), http.StatusSeeOther)
 }
 
-// local is a path of ours, whatever a form says; "/" where it is none.
-func local(path string) string {
+// Local is a path of ours, whatever a form says; "/" where it is none.
+func Local(path string) string {
 	u, err := url.Parse(path)
 	if err != nil || u.IsAbs() || u.Host != "" || !strings.HasPrefix(u.Path, "/") || strings.HasPrefix(u.Path, "//") || strings.Contains(path, `\`) {
 		return "/"
