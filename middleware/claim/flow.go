@@ -21,11 +21,12 @@ type Flow struct {
 	// oldest first. Processes without it write nothing.
 	Minutes []FlowMinute
 
-	Oldest   map[string]time.Time // by state: when the event that failed first failed first
+	Oldest   map[string]time.Time // by state, nacked, retrying or blocked: when the event that failed first failed first
 	Group    string               // what its unsettled events failed by last; "" where none failed
 	Error    string               // what the errors of the group have in common
 	LastAt   time.Time            // when the group's last event came to be what it is
-	FullKeys int                  // how many of its keys are full: see Config.MaxBlocked
+	Full     int                  // how many of its keys are full: see Config.MaxBlocked
+	FullKeys []string             // the first five
 }
 
 // FlowMinute is what all processes counted for a consumer and wrote within a minute.
@@ -39,14 +40,14 @@ type FlowMinute struct {
 type Flows struct {
 	Now       time.Time // the server's
 	Since     time.Time // what was counted before is not here: an hour ago, or later where more was counted than is read
-	Partly    bool      // more keys are held up than were searched for full ones
+	Partly    bool      // more keys are full than are read
 	Consumers []Flow    // those of which there is something to tell, by name
 }
 
 const (
-	// maxCounted is how many rows of the journal are read, and maxHeld of how many keys that are held up.
+	// maxCounted is how many rows of the journal are read, and maxFull how many full keys.
 	maxCounted = 20_000
-	maxHeld    = 50_000
+	maxFull    = 10_000
 )
 
 // InspectFlows tells how the consumers of the schema ("" means "millrace") do. What it reads is bounded, however many events failed. It takes
@@ -69,6 +70,7 @@ func InspectFlows(ctx context.Context, db pgtx.DB, schema string) (all Flows, er
 			busy, longest            int64
 			at                       time.Time
 			n, read                  int
+			keys                     []string
 		)
 		for _, q := range []struct {
 			name  string
@@ -84,10 +86,8 @@ func InspectFlows(ctx context.Context, db pgtx.DB, schema string) (all Flows, er
 			{"flow_errors", nil, []any{&name, &group, &at, &text}, func() {
 				of(name).Group, of(name).LastAt, of(name).Error = group, at, text
 			}},
-			{"flow_full", []any{maxHeld}, []any{&name, &n, &read}, func() {
-				if all.Partly = read == maxHeld; n > 0 {
-					of(name).FullKeys = n
-				}
+			{"flow_full", []any{maxFull}, []any{&name, &n, &keys, &read}, func() {
+				of(name).Full, of(name).FullKeys, all.Partly = n, keys, read == maxFull
 			}},
 		} {
 			rows, err := tx.Query(ctx, store.Query(q.name, schema), q.args...)

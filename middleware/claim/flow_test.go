@@ -116,7 +116,8 @@ func TestFlowsOfFailedEvents(t *testing.T) {
 	assert.NotContains(t, got.Oldest, "dead")
 	assert.Contains(t, got.Error, "error: no user")
 	assert.Len(t, got.Group, 8)
-	assert.Equal(t, 2, got.FullKeys)
+	assert.Equal(t, 2, got.Full)
+	assert.ElementsMatch(t, []string{"a", "b"}, got.FullKeys)
 }
 
 // Where more was counted than is read, the oldest minute is left out, of which only a part was read.
@@ -134,4 +135,23 @@ func TestFlowsAreBounded(t *testing.T) {
 	for _, m := range minutes {
 		assert.Equal(t, int64(1000), m.Handled, "no minute was read in part")
 	}
+}
+
+// The journal's days come and go with those of the record.
+func TestJournalHasDays(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	days := func() (n int) {
+		require.NoError(t, f.pool.QueryRow(t.Context(), `select count(*) from pg_inherits where inhparent = $1::text::regclass`, f.schema+".journal").Scan(&n))
+		return n
+	}
+	require.Equal(t, 9, days(), "yesterday, today and a week")
+	f.exec(`create table ` + f.schema + `.journal_20260102 partition of ` + f.schema + `.journal for values from ('2026-01-02Z') to ('2026-01-03Z')`)
+	f.exec(`drop table ` + f.schema + `.journal_` + time.Now().UTC().AddDate(0, 0, 7).Format("20060102"))
+	require.Equal(t, 9, days())
+	f.retain()
+	assert.Equal(t, 9, days(), "the old one is gone, and the last one is back")
+	var old bool
+	require.NoError(t, f.pool.QueryRow(t.Context(), `select to_regclass($1::text) is not null`, f.schema+".journal_20260102").Scan(&old))
+	assert.False(t, old)
 }

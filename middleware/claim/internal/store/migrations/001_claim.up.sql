@@ -241,6 +241,7 @@ create table {schema}.claim_key (
     full_since timestamptz,                      -- since then no more are kept: the broker keeps them
     primary key (consumer, key)
 );
+create index claim_key_full on {schema}.claim_key (full_since) where full_since is not null;
 
 -- What operators did to dead letters.
 create table {schema}.claim_audit (

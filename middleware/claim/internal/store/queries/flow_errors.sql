@@ -1,5 +1,5 @@
 -- The group of errors that each consumer's unsettled events had last. Reads claim_failed_count, which has about a row for each consumer,
--- state and group; what the errors have in common from one event of the group, by the index on groups and states. No locks.
+-- state and group; what the errors have in common from one event of the group, by the index on groups and states, as in flow_waiting. No locks.
 with counted as (
     select n.consumer, n.error_group, n.state, max(n.last_at) as last from {schema}.claim_failed_count n
     where n.state in ('nacked', 'retrying', 'dead') group by 1, 2, 3 having sum(n.events) > 0
@@ -8,4 +8,4 @@ with counted as (
 )
 select c.name, l.error_group, l.last, {schema}.claim_failed_alike(f.reason, f.error)
 from latest l join {schema}.consumer c on c.id = l.consumer
-cross join lateral (select f.reason, f.error from {schema}.claim_failed f where f.error_group = l.error_group and f.state = l.state order by f.id limit 1) f
+cross join lateral (select f.reason, f.error from {schema}.claim_failed f where f.error_group = l.error_group and f.state between l.state and l.state order by f.state, f.id limit 1) f

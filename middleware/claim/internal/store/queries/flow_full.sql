@@ -1,5 +1,5 @@
--- How many of the keys of each consumer that are held up are full, and how many were read: at most $1 rows of claim_key, which has a row for
--- each key that is held up. No locks.
-with held as (select consumer, full_since from {schema}.claim_key limit $1::int)
-select c.name, count(h.full_since), (select count(*) from held)
+-- How many keys of each consumer are full, the five that have been full for longest, and how many were read: at most $1, by the index on keys that
+-- are full. No locks.
+with held as (select consumer, key, full_since from {schema}.claim_key where full_since is not null order by full_since limit $1::int)
+select c.name, count(*), (array_agg(h.key order by h.full_since))[1:5], (select count(*) from held)
 from held h join {schema}.consumer c on c.id = h.consumer group by c.name

@@ -1,4 +1,4 @@
--- Keys behind which no more events are kept, those that have been full for longest first, at most $1. Reads claim_key, which has a row for each key that is held up. No locks.
+-- Keys behind which no more events are kept, those that have been full for longest first, at most $1. By the index on keys that are full. No locks.
 select c.name, k.key, k.waiting, k.full_since
 from {schema}.claim_key k join {schema}.consumer c on c.id = k.consumer
 where k.full_since is not null
