@@ -130,6 +130,7 @@ func (s stock) visits(ctx context.Context) (all []visit, err error) {
 	for _, v := range [][2]string{
 		{"overview", "/"},
 		{"outbox", "/outbox"},
+		{"consumers", "/consumers"},
 		{"outbox_cause", "/outbox?group=" + reason},
 		{"archive", "/outbox/archive"},
 		{"archive_topic", "/outbox/archive?topic=topic-7"},

@@ -10,6 +10,10 @@ import (
 	"strings"
 
 	"github.com/millrace-go/millrace/console/internal/diff"
+	"github.com/millrace-go/millrace/console/internal/filter"
+	"github.com/millrace-go/millrace/console/internal/format"
+	"github.com/millrace-go/millrace/console/internal/mask"
+	"github.com/millrace-go/millrace/console/internal/replays"
 	"github.com/millrace-go/millrace/internal/operator"
 	"github.com/millrace-go/millrace/internal/words"
 	"github.com/millrace-go/millrace/outbox/outboxadmin"
@@ -24,13 +28,13 @@ type plan struct {
 	Of       string // which of them the lines count; "" for all
 	Verb     string // of the button
 	Danger   bool
-	Command  string  // that does the same
-	Back     string  // where the person came from, below the database's base
-	Response bool    // it may have a response, as JSON
-	Pace     *pace   // nil where it has none
-	To       *string // the topic to replay to, where one may be given
-	Wrong    string  // what is wrong with the fields that a person has filled in
-	Warning  string  // what to look at before going on
+	Command  string        // that does the same
+	Back     string        // where the person came from, below the database's base
+	Response bool          // it may have a response, as JSON
+	Pace     *replays.Pace // nil where it has none
+	To       *string       // the topic to replay to, where one may be given
+	Wrong    string        // what is wrong with the fields that a person has filled in
+	Warning  string        // what to look at before going on
 	Diff     []diff.Line
 	Again    string // the page that has the form again, for what was filled in there
 	Nothing  string // why there is nothing to do
@@ -66,7 +70,7 @@ func actions() map[string]action {
 		"outbox-discard":   {outboxFields, planOutboxDiscard, runOutboxDiscard},
 		"stop":             {stopFields, planStop, runStop},
 		"continue":         {continueFields, planContinue, runContinue},
-		"archive-replay":   {archiveFields, planArchive, runArchive},
+		"archive-replay":   {filter.ArchiveNames, planArchive, runArchive},
 		"archive-stop":     {stopFields, planArchiveStop, runArchiveStop},
 		"archive-continue": {continueFields, planArchiveContinue, runArchiveContinue},
 		"pause":            {topicFields, planPause, runPause},
@@ -87,7 +91,7 @@ func (p plan) typed() bool { return p.Danger && (p.N.N > typedAbove || p.N.AtLea
 type confirmPage struct {
 	plan
 	Action  string
-	Hidden  []header // fields that the form carries
+	Hidden  []mask.Header // fields that the form carries
 	Note    string
 	Given   string // the response, as it was filled in
 	Typed   bool   // the number is asked for
@@ -111,10 +115,10 @@ func (q *request) confirm(a action, form url.Values, problem string, status int)
 	page := confirmPage{plan: p, Action: q.r.PathValue("action"), Note: form.Get("note"), Given: form.Get("response"), Problem: problem, Typed: p.typed()}
 	for _, name := range a.fields {
 		for _, value := range form[name] {
-			page.Hidden = append(page.Hidden, header{name, value})
+			page.Hidden = append(page.Hidden, mask.Header{Name: name, Value: value})
 		}
 	}
-	page.Hidden = append(page.Hidden, header{"expected", strconv.FormatInt(p.N.N, 10)})
+	page.Hidden = append(page.Hidden, mask.Header{Name: "expected", Value: strconv.FormatInt(p.N.N, 10)})
 	q.render(status, "page_confirm.html", p.Verb, "", page)
 	return nil
 }
@@ -133,7 +137,7 @@ func (q *request) act() error {
 		return q.confirm(a, form, "Another action is running on this database. Try again when it has ended.", http.StatusConflict)
 	}
 	defer q.db.acting.Unlock()
-	q.db.cache.Forget()
+	q.forget()
 	p, err := a.plan(q, form)
 	if err != nil {
 		return err
@@ -145,7 +149,7 @@ func (q *request) act() error {
 	case p.Wrong != "":
 		return q.confirm(a, form, p.Wrong+" Nothing was changed.", http.StatusBadRequest)
 	case p.N.N != expected:
-		return q.confirm(a, form, fmt.Sprintf("%s became %s meanwhile. Nothing was changed.", number(expected), count(p.N)), http.StatusConflict)
+		return q.confirm(a, form, fmt.Sprintf("%s became %s meanwhile. Nothing was changed.", format.Number(expected), format.Count(p.N)), http.StatusConflict)
 	case p.typed() && typed != strconv.FormatInt(p.N.N, 10):
 		return q.confirm(a, form, "Type the number of events to go on. Nothing was changed.", http.StatusBadRequest)
 	}
@@ -154,13 +158,13 @@ func (q *request) act() error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(q.ctx()), q.cfg.ActTimeout)
 	defer cancel()
 	done, err := a.run(ctx, q.db, form, by)
-	q.db.cache.Forget()
+	q.forget()
 	if err != nil {
 		q.cfg.Logger.ErrorContext(ctx, "console action failed", "action", q.r.PathValue("action"), "user", q.user, "error", err)
 		if errors.Is(err, context.DeadlineExceeded) {
 			err = fmt.Errorf("it did not end within %s: what it has changed stays changed, and the audit tells it", q.cfg.ActTimeout)
 		}
-		return q.confirm(a, form, "It failed: "+said(err), http.StatusInternalServerError)
+		return q.confirm(a, form, "It failed: "+format.Error(err), http.StatusInternalServerError)
 	}
 	q.cfg.Logger.InfoContext(ctx, "console action", "action", q.r.PathValue("action"), "user", q.user, "outcome", done.Headline)
 	if done.Page != "" {

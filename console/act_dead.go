@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/millrace-go/millrace/console/internal/filter"
+	"github.com/millrace-go/millrace/console/internal/format"
+	"github.com/millrace-go/millrace/console/internal/replays"
 	"github.com/millrace-go/millrace/internal/operator"
 	"github.com/millrace-go/millrace/internal/words"
 	"github.com/millrace-go/millrace/middleware/deadletter"
@@ -22,10 +24,10 @@ var (
 )
 
 func planReplay(q *request, f url.Values) (plan, error) {
-	at := paceOf(f, usualPace)
-	p, err := q.planDead(f, replayable, "replay", at.flags()...)
+	at := replays.PaceOf(f, replays.Usual)
+	p, err := q.planDead(f, replayable, "replay", at.Flags()...)
 	if p.N.N > 1 || p.N.AtLeast {
-		p.Pace, p.Wrong = &at, at.wrong
+		p.Pace, p.Wrong = &at, at.Wrong
 	}
 	p.Question, p.Verb, p.Danger = "Replay "+p.Question, "Replay "+eventsOf(p.N), p.N.AtLeast
 	p.Explain = "They run again with all their attempts, in the order of their keys. A running service of the consumer handles them; until one runs they wait."
@@ -45,9 +47,9 @@ const notCounted = "Only the newest events were counted: the action takes all th
 // eventsOf is a number of events for a button.
 func eventsOf(n outboxadmin.Count) string {
 	if n.AtLeast {
-		return count(n) + " events"
+		return format.Count(n) + " events"
 	}
-	return count(n) + " " + words.Pick(n.N, "event", "events")
+	return format.Count(n) + " " + words.Pick(n.N, "event", "events")
 }
 
 // planDead counts what a filter selects, by its causes.
@@ -71,24 +73,24 @@ func (q *request) planDead(form url.Values, states []string, verb string, more .
 		return p, err
 	}
 	p.N = matching(sample)
-	p.Question = count(p.N) + " " + words.Pick(p.N.N, "event?", "events?")
+	p.Question = format.Count(p.N) + " " + words.Pick(p.N.N, "event?", "events?")
 	if f.State() == "dead" {
-		p.Question = count(p.N) + " " + words.Pick(p.N.N, "dead letter?", "dead letters?")
+		p.Question = format.Count(p.N) + " " + words.Pick(p.N.N, "dead letter?", "dead letters?")
 	}
 	if p.Of = scope(sample); p.N.AtLeast {
 		p.Warning = notCounted
 	}
 	for _, g := range sample.Groups[:min(len(sample.Groups), 10)] {
-		p.Lines = append(p.Lines, planLine{int64(g.Events), causeText(g.Text)})
+		p.Lines = append(p.Lines, planLine{int64(g.Events), format.Cause(g.Text)})
 	}
 	if more := len(sample.Groups) - 10; more > 0 {
-		p.Lines = append(p.Lines, planLine{int64(sample.Events) - sum(p.Lines), "with " + plural(more, "other cause", "other causes")})
+		p.Lines = append(p.Lines, planLine{int64(sample.Events) - sum(p.Lines), "with " + format.Plural(more, "other cause", "other causes")})
 	}
 	flags, ids := f.Flags()
 	if p.N.N > 1 || p.N.AtLeast {
 		flags = append(flags, more...)
 	}
-	p.Command = q.db.reach.CommandOf(ids, append([]string{"dead", verb}, flags...)...)
+	p.Command = q.db.Reach.CommandOf(ids, append([]string{"dead", verb}, flags...)...)
 	switch {
 	case p.N.N == 0 && p.N.AtLeast:
 		p.Nothing = "None of the newest events matches, and the older ones are not searched here: narrow the filter by consumer, key, group or until, or run the command."
@@ -113,12 +115,12 @@ func sum(lines []planLine) (n int64) {
 }
 
 func runReplay(ctx context.Context, db *database, form url.Values, by operator.By) (outcome, error) {
-	id, err := deadletter.BeginReplay(ctx, db.Pool, db.Schema, selected(filter.FromQuery(form), replayable), paceOf(form, usualPace).Pace, by)
+	id, err := deadletter.BeginReplay(ctx, db.Pool, db.Schema, selected(filter.FromQuery(form), replayable), replays.PaceOf(form, replays.Usual).Pace, by)
 	if err != nil {
 		return outcome{}, err
 	}
 	db.continueReplay(id)
-	return outcome{Headline: fmt.Sprintf("Replay %d has begun.", id), Page: replayPage(id)}, nil
+	return outcome{Headline: fmt.Sprintf("Replay %d has begun.", id), Page: replays.Page(id)}, nil
 }
 
 func runDiscard(ctx context.Context, db *database, form url.Values, by operator.By) (outcome, error) {
@@ -127,7 +129,7 @@ func runDiscard(ctx context.Context, db *database, form url.Values, by operator.
 	if err != nil {
 		return outcome{}, err
 	}
-	o := outcome{Headline: plural(r.Done, "event was discarded.", "events were discarded."), Back: "/dead?" + f.With("event", "").Query().Encode()}
+	o := outcome{Headline: format.Plural(r.Done, "event was discarded.", "events were discarded."), Back: "/dead?" + f.With("event", "").Query().Encode()}
 	add := func(n int, text string) {
 		if n > 0 {
 			o.Lines = append(o.Lines, planLine{int64(n), text})
@@ -149,7 +151,7 @@ var outboxFields = []string{"group"}
 func (q *request) planOutbox(f url.Values, verb string, states ...string) (p plan, err error) {
 	group := f.Get("group")
 	p.Back = "/outbox?" + url.Values{"group": {group}}.Encode()
-	if q.snapshot().Outbox == nil || group == "" || !usable(group) {
+	if q.snapshot().Outbox == nil || group == "" || !filter.Usable(group) {
 		return p, errNotFound
 	}
 	sample, err := q.outboxSample(states...)
@@ -165,14 +167,14 @@ func (q *request) planOutbox(f url.Values, verb string, states ...string) (p pla
 			p.Lines = []planLine{{p.N.N, g.Text}}
 		}
 	}
-	p.Command = q.db.reach.Command("", "outbox", verb, "--group", group)
+	p.Command = q.db.Reach.Command("", "outbox", verb, "--group", group)
 	switch {
 	case p.N.N == 0 && p.N.AtLeast:
 		p.Nothing = "None of the newest events has this cause, and the older ones are not searched here: run the command."
 	case p.N.N == 0:
 		p.Nothing = "No event of this cause is left."
 	}
-	p.Question = count(p.N) + " " + words.Pick(p.N.N, "event", "events") + " of the outbox?"
+	p.Question = format.Count(p.N) + " " + words.Pick(p.N.N, "event", "events") + " of the outbox?"
 	return p, nil
 }
 
@@ -192,10 +194,10 @@ func planOutboxDiscard(q *request, f url.Values) (plan, error) {
 
 func runOutboxRetry(ctx context.Context, db *database, f url.Values, by operator.By) (outcome, error) {
 	n, err := outboxadmin.Retry(ctx, db.Pool, db.Schema, outboxadmin.Selection{Group: f.Get("group")}, by)
-	return outcome{Headline: "A relay retries " + plural(n, "event.", "events."), Back: "/outbox"}, err
+	return outcome{Headline: "A relay retries " + format.Plural(n, "event.", "events."), Back: "/outbox"}, err
 }
 
 func runOutboxDiscard(ctx context.Context, db *database, f url.Values, by operator.By) (outcome, error) {
 	n, err := outboxadmin.Discard(ctx, db.Pool, db.Schema, outboxadmin.Selection{Group: f.Get("group")}, by)
-	return outcome{Headline: "A relay discards " + plural(n, "event.", "events."), Back: "/outbox"}, err
+	return outcome{Headline: "A relay discards " + format.Plural(n, "event.", "events."), Back: "/outbox"}, err
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"net/url"
 
+	"github.com/millrace-go/millrace/console/internal/filter"
+	"github.com/millrace-go/millrace/console/internal/format"
 	"github.com/millrace-go/millrace/internal/operator"
 	"github.com/millrace-go/millrace/outbox/outboxadmin"
 )
@@ -15,7 +17,7 @@ var topicFields = []string{"topic"}
 func (q *request) planTopic(f url.Values) (p plan, t outboxadmin.TopicReport, err error) {
 	s := q.snapshot()
 	t.Topic = f.Get("topic")
-	if s.Outbox == nil || t.Topic == "" || !usable(t.Topic) {
+	if s.Outbox == nil || t.Topic == "" || !filter.Usable(t.Topic) {
 		return p, t, errNotFound
 	}
 	for _, known := range s.Outbox.Topics {
@@ -30,8 +32,8 @@ func (q *request) planTopic(f url.Values) (p plan, t outboxadmin.TopicReport, er
 func planPause(q *request, f url.Values) (plan, error) {
 	p, t, err := q.planTopic(f)
 	p.Question, p.Verb = "Pause topic "+t.Topic+"?", "Pause the topic"
-	p.Explain = "Relays publish no more of its events until somebody resumes it. The events stay in the outbox and keep their order; " + plural(t.Pending, "waits now.", "wait now.")
-	p.Command = q.db.reach.Command(t.Topic, "outbox", "topic", "pause")
+	p.Explain = "Relays publish no more of its events until somebody resumes it. The events stay in the outbox and keep their order; " + format.Plural(t.Pending, "waits now.", "wait now.")
+	p.Command = q.db.Reach.Command(t.Topic, "outbox", "topic", "pause")
 	if t.State == outboxadmin.TopicPaused {
 		p.Nothing = "It is paused already."
 	}
@@ -41,8 +43,8 @@ func planPause(q *request, f url.Values) (plan, error) {
 func planResume(q *request, f url.Values) (plan, error) {
 	p, t, err := q.planTopic(f)
 	p.Question, p.Verb = "Resume topic "+t.Topic+"?", "Resume the topic"
-	p.Explain = "Relays publish its events again, in order; " + plural(t.Pending, "waits now.", "wait now.")
-	p.Command = q.db.reach.Command(t.Topic, "outbox", "topic", "resume")
+	p.Explain = "Relays publish its events again, in order; " + format.Plural(t.Pending, "waits now.", "wait now.")
+	p.Command = q.db.Reach.Command(t.Topic, "outbox", "topic", "resume")
 	if t.State != outboxadmin.TopicPaused {
 		p.Nothing = "It is not paused."
 	}

@@ -6,66 +6,21 @@ import (
 	"html/template"
 	"net/http"
 	"net/url"
-	"strconv"
 	"strings"
 	"time"
 
+	"github.com/millrace-go/millrace/console/internal/figures"
+	"github.com/millrace-go/millrace/console/internal/filter"
+	"github.com/millrace-go/millrace/console/internal/format"
+	"github.com/millrace-go/millrace/console/internal/replays"
 	"github.com/millrace-go/millrace/internal/operator"
 	"github.com/millrace-go/millrace/internal/words"
 	"github.com/millrace-go/millrace/outbox/outboxadmin"
 )
 
-// archiveFields are those of a URL that select events of the archive.
-var archiveFields = []string{"topic", "key", "since", "until"}
-
-// archiveFilter is what a URL or a form selects of the archive.
-type archiveFilter struct {
-	Topic, Key, Since, Until string // as they were given
-	outboxadmin.ArchiveSelection
-	Wrong string
-}
-
-// archiveFilterOf reads a filter, by the database's clock.
-func (q *request) archiveFilterOf(f url.Values) (a archiveFilter) {
-	get := func(name string) string {
-		value := strings.TrimSpace(f.Get(name))
-		if !usable(value) {
-			value, a.Wrong = "", "The "+name+" has a byte that no name has, or it is too long."
-		}
-		return value
-	}
-	moment := func(name, text string) (at time.Time) {
-		if text == "" {
-			return at
-		}
-		at, err := words.ParseMoment(text, q.snapshot().Now)
-		if err != nil {
-			a.Wrong = fmt.Sprintf("%s is %q: %s.", name, text, err)
-		}
-		return at
-	}
-	a.Topic, a.Key, a.Since, a.Until = get("topic"), get("key"), get("since"), get("until")
-	a.ArchiveSelection = outboxadmin.ArchiveSelection{Topic: a.Topic, Key: a.Key, Since: moment("since", a.Since), Until: moment("until", a.Until)}
-	if s := a.ArchiveSelection; a.Wrong == "" && !s.Since.IsZero() && !s.Until.IsZero() && !s.Since.Before(s.Until) {
-		a.Wrong = fmt.Sprintf("since is %q: want a time before until, which is %q.", a.Since, a.Until)
-	}
-	return a
-}
-
-// query is the filter as a URL has it.
-func (a archiveFilter) query() url.Values {
-	q := url.Values{}
-	for i, value := range []string{a.Topic, a.Key, a.Since, a.Until} {
-		if value != "" {
-			q.Set(archiveFields[i], value)
-		}
-	}
-	return q
-}
-
 // archivePage is the content of the page of the archive.
 type archivePage struct {
-	archiveFilter
+	filter.Archive
 	Query   template.URL
 	Unused  bool // the schema has no outbox
 	Empty   bool // the archive has nothing at all
@@ -75,15 +30,15 @@ type archivePage struct {
 	Events  []outboxadmin.ArchivedEvent
 	Behind  bool         // it is not the first page
 	Next    template.URL // the query of the next page; "" for none
-	Replays []archiveReplay
+	Replays []replays.Archived
 	Failure string // why they are not counted, or not listed
 }
 
 func (q *request) archive() error {
 	values := q.r.URL.Query()
-	p := archivePage{archiveFilter: q.archiveFilterOf(values)}
-	p.Query = template.URL(p.query().Encode()) // it is encoded
-	behind, ok := parsePosition(values.Get("behind"))
+	p := archivePage{Archive: filter.ArchiveFromQuery(values, q.snapshot().Now)}
+	p.Query = template.URL(p.Archive.Query().Encode()) // it is encoded
+	behind, ok := filter.ParsePosition(values.Get("behind"))
 	if !ok {
 		return errNotFound
 	}
@@ -95,7 +50,7 @@ func (q *request) archive() error {
 	default:
 		p.Behind, p.Replays = values.Get("behind") != "", q.archiveReplays(true)
 		var err error
-		p.Report, err = read(q, "archive", fresh, func(ctx context.Context, db *database) (outboxadmin.ArchiveReport, error) {
+		p.Report, err = read(q, "archive", figures.Fresh, func(ctx context.Context, db *database) (outboxadmin.ArchiveReport, error) {
 			return outboxadmin.InspectArchive(ctx, db.Pool, db.Schema)
 		})
 		p.Empty = p.Report.First == nil && err == nil
@@ -103,7 +58,7 @@ func (q *request) archive() error {
 			err = p.fill(q, behind, values.Get("behind"))
 		}
 		if err != nil {
-			p.Failure = said(err)
+			p.Failure = format.Error(err)
 		}
 	}
 	q.render(status, "page_archive.html", "Archive", "outbox", p)
@@ -112,7 +67,7 @@ func (q *request) archive() error {
 
 // fill counts what matches, and lists a page of it.
 func (p *archivePage) fill(q *request, behind outboxadmin.ArchivePosition, at string) error {
-	sample, err := q.archiveSample(p.archiveFilter)
+	sample, err := q.archiveSample(p.Archive)
 	if err != nil {
 		return err
 	}
@@ -121,75 +76,34 @@ func (p *archivePage) fill(q *request, behind outboxadmin.ArchivePosition, at st
 		events []outboxadmin.ArchivedEvent
 		next   *outboxadmin.ArchivePosition
 	}
-	l, err := read(q, "archive list "+at+" "+string(p.Query), fresh, func(ctx context.Context, db *database) (l list, err error) {
+	l, err := read(q, "archive list "+at+" "+string(p.Query), figures.Fresh, func(ctx context.Context, db *database) (l list, err error) {
 		l.events, l.next, err = outboxadmin.ListArchive(ctx, db.Pool, db.Schema, p.ArchiveSelection, behind, maxListed)
 		return l, err
 	})
 	if p.Events = l.events; l.next != nil {
-		next := p.query()
-		next.Set("behind", positionText(*l.next))
+		next := p.Archive.Query()
+		next.Set("behind", filter.PositionText(*l.next))
 		p.Next = template.URL(next.Encode()) // it is encoded
 	}
 	return err
 }
 
 // archiveSample is how many events match, of the newest.
-func (q *request) archiveSample(f archiveFilter) (outboxadmin.ArchiveSample, error) {
-	return read(q, "archive sample "+f.query().Encode(), fresh, func(ctx context.Context, db *database) (outboxadmin.ArchiveSample, error) {
+func (q *request) archiveSample(f filter.Archive) (outboxadmin.ArchiveSample, error) {
+	return read(q, "archive sample "+f.Query().Encode(), figures.Fresh, func(ctx context.Context, db *database) (outboxadmin.ArchiveSample, error) {
 		return outboxadmin.SampleArchive(ctx, db.Pool, db.Schema, f.ArchiveSelection)
 	})
-}
-
-// positionText is a position in the archive as a URL has it; times in microseconds, as PostgreSQL has them.
-func positionText(p outboxadmin.ArchivePosition) string {
-	return fmt.Sprintf("%d.%d.%d.%d", p.Published.UnixMicro(), p.Created.UnixMicro(), p.Seq, p.Shard)
-}
-
-// parsePosition reads a position; "" is the one before the newest event.
-func parsePosition(text string) (p outboxadmin.ArchivePosition, ok bool) {
-	if text == "" {
-		return p, true
-	}
-	parts := strings.Split(text, ".")
-	if len(parts) != 4 {
-		return p, false
-	}
-	var n [4]int64
-	for i, part := range parts {
-		bits := 64
-		if i == 3 {
-			bits = 16
-		}
-		var err error
-		if n[i], err = strconv.ParseInt(part, 10, bits); err != nil || n[i] < 0 || i < 2 && n[i] > maxMicros {
-			return p, false
-		}
-	}
-	return outboxadmin.ArchivePosition{Published: time.UnixMicro(n[0]), Created: time.UnixMicro(n[1]), Seq: n[2], Shard: int16(n[3])}, true
-}
-
-// maxMicros is a time that PostgreSQL has, in the year 9999.
-const maxMicros = 253_370_764_800_000_000
-
-// archivePace is what a form proposes: the guard of a replay of dead letters is not for events that have not failed.
-func archivePace(f url.Values, rate int) pace {
-	p := paceOf(url.Values{"rate": {f.Get("rate")}}, usualPace)
-	if !f.Has("rate") && rate > 0 {
-		p = paceOf(url.Values{"rate": {strconv.Itoa(rate)}}, usualPace)
-	}
-	p.Unguarded = true
-	return p
 }
 
 func planArchive(q *request, f url.Values) (p plan, err error) {
 	if !q.snapshot().There["outbox"] {
 		return p, errNotFound
 	}
-	a := q.archiveFilterOf(f)
+	a := filter.ArchiveFromQuery(f, q.snapshot().Now)
 	if a.Wrong != "" {
 		return p, fmt.Errorf("%w: %s", errNotFound, a.Wrong)
 	}
-	p.Back = "/outbox/archive?" + a.query().Encode()
+	p.Back = "/outbox/archive?" + a.Query().Encode()
 	// The selection gets an end, or it would grow while a person reads how many events it has; and its beginning stays where it is.
 	if a.Until == "" || a.ArchiveSelection.Until.After(q.snapshot().Now) {
 		a.ArchiveSelection.Until = q.snapshot().Now
@@ -205,12 +119,12 @@ func planArchive(q *request, f url.Values) (p plan, err error) {
 		return p, err
 	}
 	p.N = sample.Selected
-	many := atLeast(p.N)
+	many := format.AtLeast(p.N)
 	for _, t := range sample.Topics[:min(len(sample.Topics), 10)] {
 		p.Lines = append(p.Lines, planLine{t.Events, t.Topic})
 	}
 	if more := len(sample.Topics) - 10; more > 0 {
-		p.Lines = append(p.Lines, planLine{p.N.N - sum(p.Lines), "of " + plural(more, "other topic", "other topics")})
+		p.Lines = append(p.Lines, planLine{p.N.N - sum(p.Lines), "of " + format.Plural(more, "other topic", "other topics")})
 	}
 	if p.N.AtLeast {
 		p.Of, p.Danger, p.Warning = "of the newest in this time", true, notCounted
@@ -218,12 +132,12 @@ func planArchive(q *request, f url.Values) (p plan, err error) {
 	p.Question, p.Verb = "Replay "+many+" archived "+words.Pick(p.N.N, "event?", "events?"), "Replay "+many+" "+words.Pick(p.N.N, "event", "events")
 	p.Explain = "They get into the outbox again, with the IDs that they had, and relays send them. Consumers ignore what they have processed. New events of a key may come before its replayed ones."
 	to := strings.TrimSpace(f.Get("to"))
-	at := archivePace(f, usualPace.Rate)
-	p.To, p.Pace, p.Wrong = &to, &at, at.wrong
-	if !usable(to) {
+	at := replays.ArchivePace(f, replays.Usual.Rate)
+	p.To, p.Pace, p.Wrong = &to, &at, at.Wrong
+	if !filter.Usable(to) {
 		to, p.Wrong = "", "The topic has a byte that no name has, or it is too long."
 	}
-	p.Command = q.db.reach.Command("", append([]string{"outbox", "replay"}, archiveFlags(a, to, at)...)...)
+	p.Command = q.db.Reach.Command("", append([]string{"outbox", "replay"}, archiveFlags(a, to, at)...)...)
 	switch {
 	case p.N.N == 0 && p.N.AtLeast:
 		p.Nothing = "None of the newest events in this time matches, and the older ones are not searched here: give a time until which they were published, or run the command."
@@ -234,7 +148,7 @@ func planArchive(q *request, f url.Values) (p plan, err error) {
 }
 
 // archiveFlags are those of the command that replays the same.
-func archiveFlags(a archiveFilter, to string, at pace) (flags []string) {
+func archiveFlags(a filter.Archive, to string, at replays.Pace) (flags []string) {
 	if a.Topic == "" && a.Key == "" {
 		flags = []string{"--all"}
 	}
@@ -246,14 +160,6 @@ func archiveFlags(a archiveFilter, to string, at pace) (flags []string) {
 	return flags
 }
 
-// atLeast is a number of events, in words where it is not the whole.
-func atLeast(c outboxadmin.Count) string {
-	if c.AtLeast {
-		return "more than " + number(c.N)
-	}
-	return number(c.N)
-}
-
 func runArchive(ctx context.Context, db *database, f url.Values, by operator.By) (outcome, error) {
 	moment := func(text string) time.Time {
 		at, _ := time.Parse(time.RFC3339, text) // the plan has written it; "" is the zero time
@@ -262,11 +168,11 @@ func runArchive(ctx context.Context, db *database, f url.Values, by operator.By)
 	get := func(name string) string { return strings.TrimSpace(f.Get(name)) }
 	id, err := outboxadmin.BeginReplay(ctx, db.Pool, db.Schema, outboxadmin.ReplayConfig{
 		ArchiveSelection: outboxadmin.ArchiveSelection{Topic: get("topic"), Key: get("key"), Since: moment(get("since")), Until: moment(get("until"))},
-		To:               get("to"), Rate: archivePace(f, usualPace.Rate).Pace.Rate,
+		To:               get("to"), Rate: replays.ArchivePace(f, replays.Usual.Rate).Pace.Rate,
 	}, by)
 	if err != nil {
 		return outcome{}, err
 	}
 	db.continueArchive(id)
-	return outcome{Headline: fmt.Sprintf("Replay %d of the archive has begun.", id), Page: archiveReplayPage(id)}, nil
+	return outcome{Headline: fmt.Sprintf("Replay %d of the archive has begun.", id), Page: replays.ArchivePage(id)}, nil
 }

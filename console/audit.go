@@ -7,6 +7,7 @@ import (
 	"net/url"
 
 	"github.com/millrace-go/millrace/console/internal/audit"
+	"github.com/millrace-go/millrace/console/internal/figures"
 )
 
 // auditPage is the content of the page of what people did.
@@ -23,7 +24,7 @@ func (q *request) audit() error {
 		return errNotFound
 	}
 	there := q.snapshot().There
-	p, err := read(q, "audit "+behind.String(), fresh, func(ctx context.Context, db *database) (p auditPage, err error) {
+	p, err := read(q, "audit "+behind.String(), figures.Fresh, func(ctx context.Context, db *database) (p auditPage, err error) {
 		lines, next, err := audit.Read(ctx, db.Pool, db.Schema, there, behind)
 		if p.Lines = lines; next != nil {
 			p.Older = template.URL(url.Values{"before": {next.String()}}.Encode()) // it is encoded

@@ -19,7 +19,7 @@ import (
 
 // mayRead is how many rows of a table one page may read, whatever the table has. Of others it may read few.
 var mayRead = map[string]int{
-	"claim_failed": 90_000, "outbox": 70_000, "outbox_archive": 55_000, "outbox_failed": 22_000, "outbox_delayed": 5000, "effect": 12_000, "idempotency_key": 52_000, "claim_audit": 1500, "outbox_audit": 1500,
+	"claim_failed": 90_000, "outbox": 70_000, "outbox_archive": 55_000, "outbox_failed": 22_000, "outbox_delayed": 5000, "effect": 12_000, "idempotency_key": 52_000, "claim_audit": 1500, "outbox_audit": 1500, "journal": 45_000, "claim_key": 25_000,
 }
 
 const few = 1000
@@ -52,6 +52,8 @@ func (s *site) stock() {
 			select now(), 'shop/mail/' || n, case when n % 1000 = 0 then 'doubt' else 'done' end, gen_random_uuid(), 1, now() - n * interval '1 ms', now() - n * interval '1 ms', now(), '' from generate_series(1, $1::int) n`,
 		`idempotency_key (id, service, scope, key, request, fingerprint, status, headers, body, created_at)
 			select sha256(n::text::bytea), 'shop', '\x01', 'key-' || n, 'POST /orders', '', 201, '', '', now() from generate_series(1, $1::int) n`,
+		`journal select date_trunc('minute', now()) - n % 60 * interval '1 minute', n % 10 + 1, n, 1, 1, 1, 1, 1, 1 from generate_series(1, $1::int) n`,
+		`claim_key select n % 10 + 1, 'key-' || n, 10, now() - n * interval '1 ms' from generate_series(1, $1::int) n`,
 		`claim_audit (actor, action, consumer, event_id) select 'ada', 'replay', 'shop/consumer-1', 'e' || n from generate_series(1, $1::int) n`,
 		`outbox_audit (actor, action, events) select 'ada', 'retry', 1 from generate_series(1, $1::int) n`,
 	} {
@@ -119,7 +121,7 @@ func TestPagesReadABoundedNumberOfRows(t *testing.T) {
 	var group, id string
 	require.NoError(t, own.QueryRow(t.Context(), `select error_group, event_id from `+s.schema+`.claim_failed where error = 'no stock' and state = 'dead' limit 1`).Scan(&group, &id))
 	for _, path := range []string{
-		"/", "/outbox", "/outbox?group=5e10b2d4", "/outbox/archive", "/outbox/archive?topic=topic-7", "/outbox/archive?key=key-17", "/outbox/archive?topic=none&until=10h", "/do/archive-replay?topic=topic-7",
+		"/", "/outbox", "/consumers", "/outbox?group=5e10b2d4", "/outbox/archive", "/outbox/archive?topic=topic-7", "/outbox/archive?key=key-17", "/outbox/archive?topic=none&until=10h", "/do/archive-replay?topic=topic-7",
 		"/dead", "/dead?state=all", "/dead?consumer=shop/consumer-3", "/dead?group=" + group, "/dead?key=tenant", "/dead?state=all&key=key-17", "/dead?topic=topic-7", "/dead?topic=topic-old", "/dead?until=1h", "/dead?since=1h&reason=attempts",
 		"/dead?state=blocked&consumer=shop/consumer-9&group=" + group, "/dead?event=e1", "/dead?after=70000&topic=topic-7", "/dead/event?id=" + id, "/do/replay?topic=topic-7", "/do/discard?consumer=shop/consumer-3",
 		"/do/outbox-retry?group=5e10b2d4", "/do/pause?topic=topic-7", "/event?id=" + id, "/event?id=none", "/effects", "/effects?state=done", "/effects?state=not_done", "/effects?key=shop/mail/1000",

@@ -56,7 +56,7 @@ func TestKeysOfPages(t *testing.T) {
 	s.fail()
 	b := s.tab(t)
 	b.open("/")
-	for _, c := range [][2]string{{"gb", "/outbox"}, {"gd", "/dead"}, {"ge", "/event"}, {"gf", "/effects"}, {"gk", "/keys"}, {"ga", "/audit"}, {"go", "/"}, {"gd", "/dead"}} {
+	for _, c := range [][2]string{{"gb", "/outbox"}, {"gc", "/consumers"}, {"gd", "/dead"}, {"ge", "/event"}, {"gf", "/effects"}, {"gk", "/keys"}, {"ga", "/audit"}, {"go", "/"}, {"gd", "/dead"}} {
 		b.keys(c[0])
 		b.until(`document.readyState === "complete" && location.pathname === ` + strconv.Quote(s.base+c[1]))
 	}

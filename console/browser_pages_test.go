@@ -88,7 +88,7 @@ func TestPagesInABrowser(t *testing.T) {
 	s.exec(`update {schema}.claim_replay set state = 'stopped', reason = 'stopped by grace'`) // it does not change meanwhile
 	b := s.tab(t)
 	for _, path := range []string{
-		"/", "/outbox", "/dead", "/dead?consumer=shop%2Fupdate-ledger&state=all", "/dead/event?id=0198c0d1-1001-7e31-b0c2-4f19d3a8e655", "/event", "/event?id=0198c0d1-1001-7e31-b0c2-4f19d3a8e655",
+		"/", "/outbox", "/consumers", "/dead", "/dead?consumer=shop%2Fupdate-ledger&state=all", "/dead/event?id=0198c0d1-1001-7e31-b0c2-4f19d3a8e655", "/event", "/event?id=0198c0d1-1001-7e31-b0c2-4f19d3a8e655",
 		"/effects", "/effects?state=all&key=shop%2Fsms%2F0198c0d1-77aa-7e31-b0c2-4f19d3a8e655", "/keys", "/keys?key=client-7-order-58001", "/replay?id=1", "/audit",
 		"/outbox/archive", "/outbox/archive?topic=order.placed&since=2d", "/outbox/archive/replay?id=1", "/do/archive-replay?topic=order.placed", "/do/archive-stop?id=1",
 		"/do/replay?consumer=shop%2Fbook-shipment", "/do/discard?consumer=shop%2Fbook-shipment", "/do/pause?topic=order.placed", "/do/resolve?happened=yes&key=shop%2Fsms%2F0198c0d1-77aa-7e31-b0c2-4f19d3a8e655", "/do/continue?id=1",
@@ -115,7 +115,7 @@ func TestEmptyPagesInABrowser(t *testing.T) {
 	t.Parallel()
 	s := open(t, everything)
 	b := s.tab(t)
-	for _, path := range []string{"/", "/outbox", "/outbox/archive", "/dead", "/effects", "/keys", "/audit"} {
+	for _, path := range []string{"/", "/outbox", "/consumers", "/outbox/archive", "/dead", "/effects", "/keys", "/audit"} {
 		b.open(path)
 		b.fits(path)
 	}

@@ -21,7 +21,7 @@ func TestRightsInABrowser(t *testing.T) {
 	s.fail()
 	s.pending("order.placed", "p1")
 	b := s.tab(t)
-	for _, path := range []string{"/", "/outbox", "/dead", "/dead/event?id=e1&consumer=shop/book", "/do/replay", "/do/discard", "/do/pause?topic=order.placed"} {
+	for _, path := range []string{"/", "/outbox", "/consumers", "/dead", "/dead/event?id=e1&consumer=shop/book", "/do/replay", "/do/discard", "/do/pause?topic=order.placed"} {
 		b.open(path)
 		assert.Zero(t, value[int](b, `document.querySelectorAll("main form[method=post], main textarea, main a[href*='/do/'], main a[href*='/edit']").length`), path)
 		assert.False(t, value[bool](b, `document.documentElement.outerHTML.includes("ada@example.com")`), path)
@@ -81,7 +81,7 @@ func TestMarkupOfOthersInABrowser(t *testing.T) {
 	s := open(t, everything)
 	s.hostile()
 	b := s.tab(t)
-	for _, path := range []string{"/", "/outbox", "/dead", "/dead?key=" + evilQuery, "/dead/event?id=" + evilQuery, "/dead/edit?id=" + evilQuery, "/event?id=" + evilQuery, "/do/replay?key=" + evilQuery, "/do/pause?topic=" + evilQuery, "/keys", "/effects?key=" + evilQuery, "/audit"} {
+	for _, path := range []string{"/", "/outbox", "/consumers", "/dead", "/dead?key=" + evilQuery, "/dead/event?id=" + evilQuery, "/dead/edit?id=" + evilQuery, "/event?id=" + evilQuery, "/do/replay?key=" + evilQuery, "/do/pause?topic=" + evilQuery, "/keys", "/effects?key=" + evilQuery, "/audit"} {
 		b.open(path)
 		assert.Zero(t, value[int](b, `document.querySelectorAll("script:not([src]), img, [onerror], iframe").length`), path)
 		assert.Empty(t, b.wrong(), path)

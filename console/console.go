@@ -26,9 +26,13 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/millrace-go/millrace/console/internal/assets"
 	"github.com/millrace-go/millrace/console/internal/cache"
+	"github.com/millrace-go/millrace/console/internal/figures"
 	"github.com/millrace-go/millrace/console/internal/guard"
 	"github.com/millrace-go/millrace/console/internal/jobs"
+	"github.com/millrace-go/millrace/console/internal/live"
+	"github.com/millrace-go/millrace/console/internal/mask"
 	"github.com/millrace-go/millrace/internal/pgschema"
 	"github.com/millrace-go/millrace/internal/reach"
 )
@@ -123,8 +127,8 @@ func (c Config) Validate() error {
 	}
 	seen := map[string]bool{}
 	for i, d := range c.Databases {
-		if !name.MatchString(d.Name) || d.Name == staticFiles {
-			add(`Config.Databases[%d].Name is %q: want 1 to 40 lower-case letters, digits and "-", and not %q`, i, d.Name, staticFiles)
+		if !name.MatchString(d.Name) || d.Name == assets.Folder {
+			add(`Config.Databases[%d].Name is %q: want 1 to 40 lower-case letters, digits and "-", and not %q`, i, d.Name, assets.Folder)
 		}
 		if seen[d.Name] {
 			add("Config.Databases[%d].Name is %q: want a name that no other database has", i, d.Name)
@@ -156,19 +160,16 @@ func (c Config) Validate() error {
 type Console struct {
 	cfg       Config
 	databases map[string]*database
-	mask      map[string]bool
+	mask      mask.Mask
 	guard     guard.Guard
 	handler   http.Handler
-	streams   chan struct{} // one for each page that is open
-	closed    chan struct{}
-	closing   sync.Once
+	streams   *live.Streams // of pages that are open
 }
 
 // database is one of the configuration's.
 type database struct {
-	Database
-	cache       *cache.Cache
-	reach       reach.Reach
+	Name string
+	figures.Source
 	acting      sync.Mutex // one action at a time
 	jobs        *jobs.Jobs // replays that it continues
 	archiveJobs *jobs.Jobs // and those of the archive
@@ -181,12 +182,13 @@ func New(cfg Config) (*Console, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	c := &Console{cfg: cfg, databases: map[string]*database{}, mask: map[string]bool{}, streams: make(chan struct{}, maxStreams), closed: make(chan struct{})}
+	c := &Console{cfg: cfg, databases: map[string]*database{}, mask: mask.Mask{}, streams: live.New()}
 	for _, d := range cfg.Databases {
-		db := &database{Database: d, cache: cache.New(reads, cfg.Timeout), jobs: jobs.New(), archiveJobs: jobs.New(), log: cfg.Logger, reach: reach.Reach{Config: d.ConfigFile, Database: d.Fleet, DSN: d.DSN, Schema: d.Schema}}
-		db.Schema, _ = pgschema.Validate(d.Schema) // which was validated
-		if db.Schema == pgschema.Default {
-			db.reach.Schema = ""
+		db := &database{Name: d.Name, jobs: jobs.New(), archiveJobs: jobs.New(), log: cfg.Logger.With("database", d.Name)}
+		schema, _ := pgschema.Validate(d.Schema) // which was validated
+		db.Source = figures.Source{Pool: d.Pool, Schema: schema, Cache: cache.New(reads, cfg.Timeout), Reach: reach.Reach{Config: d.ConfigFile, Database: d.Fleet, DSN: d.DSN, Schema: schema}}
+		if schema == pgschema.Default {
+			db.Reach.Schema = ""
 		}
 		c.databases[d.Name] = db
 	}
@@ -205,7 +207,7 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) { c.handler.
 // steps; they go on when somebody continues them. Call it when the server is asked to end, by server.RegisterOnShutdown(page.Close),
 // and before the pools are closed. It may be called several times.
 func (c *Console) Close() {
-	c.closing.Do(func() { close(c.closed) })
+	c.streams.Close()
 	for _, db := range c.databases {
 		db.jobs.Close()
 		db.archiveJobs.Close()
@@ -216,7 +218,7 @@ func (c *Console) routes() http.Handler {
 	mux := http.NewServeMux()
 	if len(c.cfg.Databases) > 1 {
 		mux.HandleFunc("GET /{$}", c.all((*request).fleet))
-		mux.HandleFunc("GET /"+staticFiles+"/live", c.all((*request).liveFleet))
+		mux.HandleFunc("GET /"+assets.Folder+"/live", c.all((*request).liveFleet))
 	} else {
 		mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, c.cfg.Prefix+"/"+c.cfg.Databases[0].Name+"/", http.StatusSeeOther)
@@ -228,7 +230,7 @@ func (c *Console) routes() http.Handler {
 		return nil
 	}))
 	for _, file := range []string{"console.css", "console.js", "wheel.svg"} {
-		mux.HandleFunc("GET /"+staticFiles+"/"+file, static(file))
+		mux.HandleFunc("GET /"+assets.Folder+"/"+file, assets.Static(file))
 	}
 	mux.HandleFunc("POST /theme", c.theme)
 	for pattern, page := range map[string]func(*request) error{
@@ -236,6 +238,7 @@ func (c *Console) routes() http.Handler {
 		"GET /{db}/outbox":                answered((*request).outbox),
 		"GET /{db}/outbox/archive":        answered((*request).archive),
 		"GET /{db}/outbox/archive/replay": answered((*request).archiveReplay),
+		"GET /{db}/consumers":             answered((*request).consumers),
 		"GET /{db}/dead":                  answered((*request).dead),
 		"GET /{db}/dead/event":            answered((*request).deadEvent),
 		"GET /{db}/dead/edit":             answered((*request).edit),

@@ -190,7 +190,7 @@ func TestEmptyPages(t *testing.T) {
 	t.Parallel()
 	s := open(t, console.Look)
 	for path, says := range map[string]string{
-		"/": "No consumer has claimed an event.", "/outbox": "No event waits, and no topic is paused.", "/dead": "No dead letters.", "/event": "Paste an ID", "/event?id=e9": "No table has this event.",
+		"/": "No consumer has claimed an event.", "/outbox": "No event waits, and no topic is paused.", "/consumers": "No consumer has claimed an event.", "/dead": "No dead letters.", "/event": "Paste an ID", "/event?id=e9": "No table has this event.",
 		"/effects": "All outcomes are known.", "/effects?state=all": "None.", "/keys": "None is stored.", "/keys?key=k": "Nothing is stored for this key", "/audit": "Nobody has changed anything.",
 	} {
 		page := s.get(http.StatusOK, path)
@@ -206,7 +206,7 @@ func TestWithoutTables(t *testing.T) {
 	s := open(t, console.Look, func(c *console.Config) { c.Databases[0].Schema = "no_such_schema" })
 	assert.Contains(t, text(s.get(http.StatusOK, "/")), `schema "no_such_schema" has no tables of Millrace`)
 	for path, says := range map[string]string{
-		"/outbox": "This schema has no outbox.", "/dead": "No consumer has claimed an event in this schema.", "/effects": "This schema has no ledger of effects.",
+		"/outbox": "This schema has no outbox.", "/consumers": "No consumer has claimed an event in this schema.", "/dead": "No consumer has claimed an event in this schema.", "/effects": "This schema has no ledger of effects.",
 		"/keys": "This schema has no answers", "/audit": "Nobody has changed anything.", "/event?id=e1": `has no tables of Millrace`,
 	} {
 		assert.Contains(t, text(s.get(http.StatusOK, path)), says, path)

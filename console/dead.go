@@ -1,23 +1,22 @@
 package console
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"html/template"
-	"maps"
 	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
+	"github.com/millrace-go/millrace/console/internal/figures"
 	"github.com/millrace-go/millrace/console/internal/filter"
+	"github.com/millrace-go/millrace/console/internal/format"
+	"github.com/millrace-go/millrace/console/internal/mask"
+	"github.com/millrace-go/millrace/console/internal/replays"
 	"github.com/millrace-go/millrace/middleware/deadletter"
 	"github.com/millrace-go/millrace/outbox/outboxadmin"
 )
@@ -35,7 +34,7 @@ type deadPage struct {
 	After   bool         // it is not the first page
 	Next    template.URL // the query of the next page; "" for none
 	Partly  bool         // the search has ended before the page was full
-	Replays []replayView
+	Replays []replays.Replay
 	Failure string // why they are not counted
 	Unasked bool   // nobody has claimed anything in this schema
 	None    bool   // no filter is set, and no event is dead
@@ -87,7 +86,7 @@ func (q *request) deadList(f filter.Filter) error {
 	of := f.With("group", "")
 	causes, err := q.sample(of, of.Selection(time.Now()))
 	if err != nil {
-		p.Failure = said(err)
+		p.Failure = format.Error(err)
 	}
 	for _, g := range causes.Groups[:min(len(causes.Groups), maxCauses)] {
 		chosen := g.Group == f.Get("group")
@@ -101,7 +100,7 @@ func (q *request) deadList(f filter.Filter) error {
 	all := causes
 	if f.Get("group") != "" {
 		if all, err = q.sample(f, f.Selection(time.Now())); err != nil {
-			p.Failure = said(err)
+			p.Failure = format.Error(err)
 		}
 	}
 	p.Total = matching(all)
@@ -115,12 +114,12 @@ func (q *request) deadList(f filter.Filter) error {
 		events []deadletter.Event
 		older  int64
 	}
-	l, err := read(q, fmt.Sprintf("dead list %d %s", after, p.Query), fresh, func(ctx context.Context, db *database) (l list, err error) {
+	l, err := read(q, fmt.Sprintf("dead list %d %s", after, p.Query), figures.Fresh, func(ctx context.Context, db *database) (l list, err error) {
 		l.events, l.older, err = deadletter.ListNewest(ctx, db.Pool, db.Schema, deadletter.Listing{Selection: f.Selection(time.Now()), Limit: maxListed, After: after})
 		return l, err
 	})
 	if err != nil {
-		p.Failure = said(err)
+		p.Failure = format.Error(err)
 	}
 	if p.Events = l.events; l.older > 0 {
 		next := f.Query()
@@ -134,7 +133,7 @@ func (q *request) deadList(f filter.Filter) error {
 
 // sample is what the newest events of a filter's selection have in common, and how many are selected.
 func (q *request) sample(f filter.Filter, s deadletter.Selection) (deadletter.Sample, error) {
-	return read(q, "dead sample "+strings.Join(s.States, ",")+" "+f.Query().Encode(), fresh, func(ctx context.Context, db *database) (deadletter.Sample, error) {
+	return read(q, "dead sample "+strings.Join(s.States, ",")+" "+f.Query().Encode(), figures.Fresh, func(ctx context.Context, db *database) (deadletter.Sample, error) {
 		return deadletter.SampleGroups(ctx, db.Pool, db.Schema, s)
 	})
 }
@@ -144,9 +143,9 @@ func (q *request) sample(f filter.Filter, s deadletter.Selection) (deadletter.Sa
 func scope(s deadletter.Sample) string {
 	switch {
 	case s.Searched > 0:
-		return "the newest " + number(s.Searched) + " were searched"
+		return "the newest " + format.Number(s.Searched) + " were searched"
 	case s.AtLeast || s.Selected > s.Events:
-		return "of the newest " + number(s.Events)
+		return "of the newest " + format.Number(s.Events)
 	}
 	return ""
 }
@@ -158,25 +157,12 @@ func matching(s deadletter.Sample) outboxadmin.Count {
 // deadEventPage is the content of the page of one event that failed.
 type deadEventPage struct {
 	deadletter.Event
-	Headers []header
-	Origin  []header
-	Body    body
+	Headers []mask.Header
+	Origin  []mask.Header
+	Body    mask.Body
 	Others  []deadletter.Event // the same event at other consumers
 	Edit    string             // why its payload cannot be edited here; "" where it can
 }
-
-type header struct{ Name, Value string }
-
-// body is a payload as somebody may see it.
-type body struct {
-	Hidden string // why it is not shown
-	Text   string
-	Bytes  int
-	Cut    bool
-}
-
-// maxBody is how much of a payload a page shows.
-const maxBody = 64 << 10
 
 func (q *request) deadEvent() error {
 	e, others, err := q.failed(q.r.URL.Query())
@@ -185,8 +171,8 @@ func (q *request) deadEvent() error {
 	}
 	p := deadEventPage{Event: e, Others: others}
 	_, p.Edit = q.editable(e)
-	p.Headers, p.Origin = q.headers(p.Metadata), q.headers(p.Event.Origin)
-	p.Body = q.body(p.Payload, p.Bytes)
+	p.Headers, p.Origin = q.mask.Headers(p.Metadata), q.mask.Headers(p.Event.Origin)
+	p.Body = q.mask.Body(p.Payload, p.Bytes, q.rights.Has(Payloads))
 	q.render(http.StatusOK, "page_dead_event.html", "Dead letter", "dead", p)
 	return nil
 }
@@ -194,10 +180,10 @@ func (q *request) deadEvent() error {
 // failed finds the event that a URL or a form names, as it failed for one consumer, and as it failed for others.
 func (q *request) failed(f url.Values) (e deadletter.Event, others []deadletter.Event, err error) {
 	id, consumer := f.Get("id"), f.Get("consumer")
-	if !usable(id) || !usable(consumer) || !q.snapshot().There["claim"] {
+	if !filter.Usable(id) || !filter.Usable(consumer) || !q.snapshot().There["claim"] {
 		return e, nil, errNotFound
 	}
-	found, err := read(q, "dead event "+id, fresh, func(ctx context.Context, db *database) ([]deadletter.Event, error) {
+	found, err := read(q, "dead event "+id, figures.Fresh, func(ctx context.Context, db *database) ([]deadletter.Event, error) {
 		return deadletter.Show(ctx, db.Pool, db.Schema, id, "")
 	})
 	if err != nil {
@@ -208,108 +194,4 @@ func (q *request) failed(f url.Values) (e deadletter.Event, others []deadletter.
 		return e, nil, fmt.Errorf("%w: no consumer has failed to handle event %q, or it was settled since", errNotFound, id)
 	}
 	return found[i], append(slices.Clone(found[:i]), found[i+1:]...), nil
-}
-
-// usable reports whether a text from a URL can be an ID or a name: PostgreSQL takes no other.
-func usable(text string) bool {
-	return len(text) <= 2000 && utf8.ValidString(text) && !strings.ContainsRune(text, 0)
-}
-
-// headers are sorted, and masked as the configuration says.
-func (q *request) headers(m map[string]string) (all []header) {
-	for _, k := range slices.Sorted(maps.Keys(m)) {
-		v := m[k]
-		if q.mask[strings.ToLower(k)] {
-			v = masked
-		}
-		all = append(all, header{k, v})
-	}
-	return all
-}
-
-// masked stands for a value that nobody sees, however long it is.
-const masked = "••••••"
-
-// body shows a payload to those who may see it.
-func (q *request) body(payload []byte, size int) body {
-	b := body{Bytes: size}
-	value, isJSON := parseJSON(payload)
-	switch {
-	case size == 0 && len(payload) == 0:
-		b.Hidden = "The payload is not here: the broker has it, or it is empty."
-	case !q.rights.Has(Payloads):
-		b.Hidden = "You may not see payloads. Ask for the right to."
-	case len(q.mask) > 0 && !isJSON:
-		b.Hidden = "The payload is no JSON, so its secrets cannot be masked, and it is hidden."
-	case len(q.mask) > 0:
-		text, err := json.MarshalIndent(q.masked(value), "", "  ")
-		if err != nil {
-			b.Hidden = "The payload cannot be shown."
-			break
-		}
-		b.Text = string(text)
-	case isJSON:
-		b.Text = indented(payload)
-	default:
-		b.Text = legible(payload)
-	}
-	if b.Cut = len(b.Text) > maxBody; b.Cut {
-		b.Text = strings.ToValidUTF8(b.Text[:maxBody], "")
-	}
-	return b
-}
-
-// indented is JSON in lines, and other text as it is.
-func indented(payload []byte) string {
-	var b bytes.Buffer
-	if json.Indent(&b, bytes.TrimSpace(payload), "", "  ") != nil {
-		return string(payload)
-	}
-	return b.String()
-}
-
-// parseJSON keeps numbers as they are written.
-func parseJSON(b []byte) (value any, ok bool) {
-	d := json.NewDecoder(bytes.NewReader(b))
-	d.UseNumber()
-	ok = json.Valid(b) && d.Decode(&value) == nil
-	return value, ok
-}
-
-// masked replaces the values of fields that nobody may see.
-func (q *request) masked(value any) any {
-	switch v := value.(type) {
-	case map[string]any:
-		for k := range v {
-			if q.hides(v, k) {
-				v[k] = masked
-			} else {
-				v[k] = q.masked(v[k])
-			}
-		}
-	case []any:
-		for i := range v {
-			v[i] = q.masked(v[i])
-		}
-	}
-	return value
-}
-
-// hides reports whether nobody may see a field: it is named by Config.Mask, or it is a CloudEvent's data as text or base64, in which such
-// a field may be.
-func (q *request) hides(object map[string]any, field string) bool {
-	if q.mask[strings.ToLower(field)] {
-		return true
-	}
-	_, text := object[field].(string)
-	_, cloudEvent := object["specversion"]
-	return len(q.mask) > 0 && cloudEvent && text && (field == "data" || field == "data_base64")
-}
-
-// legible is text as it is, and else quoted.
-func legible(b []byte) string {
-	if utf8.Valid(b) && !strings.ContainsFunc(string(b), func(r rune) bool { return !unicode.IsGraphic(r) && r != '\n' && r != '\t' }) {
-		return string(b)
-	}
-	return fmt.Sprintf("%+q", b)
 }

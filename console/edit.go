@@ -12,7 +12,10 @@ import (
 	"unicode/utf8"
 
 	"github.com/millrace-go/millrace/console/internal/diff"
+	"github.com/millrace-go/millrace/console/internal/format"
 	"github.com/millrace-go/millrace/console/internal/guard"
+	"github.com/millrace-go/millrace/console/internal/mask"
+	"github.com/millrace-go/millrace/console/internal/replays"
 	"github.com/millrace-go/millrace/internal/operator"
 	"github.com/millrace-go/millrace/middleware/deadletter"
 )
@@ -31,36 +34,21 @@ type editPage struct {
 
 // editable is a payload as a form has it, or why it has none.
 func (q *request) editable(e deadletter.Event) (text, why string) {
-	value, isJSON := parseJSON(e.Payload)
-	text = indented(e.Payload)
+	value, isJSON := mask.ParseJSON(e.Payload)
+	text = mask.Indented(e.Payload)
 	switch {
 	case !q.rights.Has(Act | Payloads):
 		return "", "You may not edit payloads. Ask for the rights to act and to see payloads."
 	case !slices.Contains([]string{"dead", "retrying", "blocked"}, e.State):
 		return "", "The broker has this event, and not its payload here."
 	case len(e.Payload) != e.Bytes || len(text) > maxEdited:
-		return "", fmt.Sprintf("The payload is too large for a form, which takes %s bytes.", number(maxEdited))
+		return "", fmt.Sprintf("The payload is too large for a form, which takes %s bytes.", format.Number(maxEdited))
 	case !utf8.ValidString(text) || strings.ContainsAny(text, "\x00\r"):
 		return "", "The payload is not text that a form sends back as it is."
-	case len(q.mask) > 0 && (!isJSON || q.masks(value)):
+	case len(q.mask) > 0 && (!isJSON || q.mask.Has(value)):
 		return "", "The payload has, or may have, fields that are masked."
 	}
 	return text, ""
-}
-
-// masks reports whether a value has fields that nobody may see.
-func (q *request) masks(value any) bool {
-	switch v := value.(type) {
-	case map[string]any:
-		for k, inner := range v {
-			if q.hides(v, k) || q.masks(inner) {
-				return true
-			}
-		}
-	case []any:
-		return slices.ContainsFunc(v, q.masks)
-	}
-	return false
 }
 
 // edit shows the form.
@@ -123,8 +111,8 @@ func planEdit(q *request, f url.Values) (plan, error) {
 	typed := typedPayload(f)
 	p := plan{
 		Question: "Write this payload of " + e.EventID + "?", Verb: "Write the payload", Back: deadEventPath(e), Again: "/dead/edit",
-		Explain: "The event keeps its ID, its headers and its state, " + stateWords([]string{e.State})[0] + " at " + e.Consumer + ". A replay runs it with this payload. The audit gets the SHA-256 of both.",
-		Command: q.db.reach.Command(e.EventID, "dead", "edit", "--consumer", e.Consumer, "--payload-file", "FILE"), Diff: diff.Lines(text, typed),
+		Explain: "The event keeps its ID, its headers and its state, " + replays.StateWords([]string{e.State})[0] + " at " + e.Consumer + ". A replay runs it with this payload. The audit gets the SHA-256 of both.",
+		Command: q.db.Reach.Command(e.EventID, "dead", "edit", "--consumer", e.Consumer, "--payload-file", "FILE"), Diff: diff.Lines(text, typed),
 	}
 	switch {
 	case f.Get("former") != deadletter.SHA256(e.Payload):

@@ -8,6 +8,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/millrace-go/millrace/console/internal/figures"
+	"github.com/millrace-go/millrace/console/internal/filter"
+	"github.com/millrace-go/millrace/console/internal/mask"
 	"github.com/millrace-go/millrace/internal/operator"
 	"github.com/millrace-go/millrace/middleware/effect"
 )
@@ -21,9 +24,9 @@ type effectsPage struct {
 	Newest  bool   // the last call is first, and the last 10,000 were searched
 	Command string // lists them all
 	One     *effect.Entry
-	Body    body   // its response
-	EventID string // that its key ends with
-	Unused  bool   // there is no ledger
+	Body    mask.Body // its response
+	EventID string    // that its key ends with
+	Unused  bool      // there is no ledger
 }
 
 func (q *request) effects() error {
@@ -39,9 +42,9 @@ func (q *request) effects() error {
 		return nil
 	}
 	p.Newest = p.State == "done" || p.State == "not_done" || p.State == "all" // those that wait for nobody
-	p.Command = q.db.reach.Command("", "effect", "list", "--state", p.State)
+	p.Command = q.db.Reach.Command("", "effect", "list", "--state", p.State)
 	var err error
-	p.Entries, err = read(q, "effects "+p.State, fresh, func(ctx context.Context, db *database) ([]effect.Entry, error) {
+	p.Entries, err = read(q, "effects "+p.State, figures.Fresh, func(ctx context.Context, db *database) ([]effect.Entry, error) {
 		return effect.List(ctx, db.Pool, db.Schema, effect.Listing{State: p.State, Limit: maxListed + 1, Newest: p.Newest})
 	})
 	if err != nil {
@@ -56,7 +59,7 @@ func (q *request) effects() error {
 			return err
 		}
 		p.One, p.EventID = &one, one.Key[strings.LastIndexAny(one.Key, "/:")+1:]
-		p.Body = q.body(one.Response, len(one.Response))
+		p.Body = q.mask.Body(one.Response, len(one.Response), q.rights.Has(Payloads))
 	}
 	q.render(http.StatusOK, "page_effects.html", "Effects", "effects", p)
 	return nil
@@ -64,10 +67,10 @@ func (q *request) effects() error {
 
 // effect finds one by its whole key.
 func (q *request) effect(key string) (effect.Entry, error) {
-	if !usable(key) {
+	if !filter.Usable(key) {
 		return effect.Entry{}, errNotFound
 	}
-	found, err := read(q, "effect "+key, fresh, func(ctx context.Context, db *database) ([]effect.Entry, error) {
+	found, err := read(q, "effect "+key, figures.Fresh, func(ctx context.Context, db *database) ([]effect.Entry, error) {
 		return effect.List(ctx, db.Pool, db.Schema, effect.Listing{State: "all", Key: key})
 	})
 	if err != nil {
@@ -104,7 +107,7 @@ func planResolve(q *request, f url.Values) (plan, error) {
 	if e.State != "doubt" && e.Conflicts == 0 {
 		p.Nothing = "It is not in doubt: " + e.State + "."
 	}
-	p.Command = q.db.reach.Command(e.Key, "effect", "resolve", flag)
+	p.Command = q.db.Reach.Command(e.Key, "effect", "resolve", flag)
 	return p, nil
 }
 

@@ -8,16 +8,20 @@ import (
 	"net/http"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
+	"github.com/millrace-go/millrace/console/internal/assets"
+	"github.com/millrace-go/millrace/console/internal/figures"
+	"github.com/millrace-go/millrace/console/internal/format"
 	"github.com/millrace-go/millrace/internal/words"
 	"github.com/millrace-go/millrace/outbox/outboxadmin"
 )
 
 // fleetPage is the content of the page of all databases.
 type fleetPage struct {
-	Verdict                 verdict
+	Verdict                 figures.Verdict
 	Members                 []member // trouble first
 	Pending, Dead, Doubtful outboxadmin.Count
 	Silent                  int // databases that do not answer
@@ -26,12 +30,12 @@ type fleetPage struct {
 // member is a database beside others.
 type member struct {
 	Name string
-	snapshot
-	Verdict  verdict
-	Wrong    []problem // the first ones
-	More     int       // how many others are wrong
-	Failure  string    // of the checks
-	Relays   int       // that run
+	figures.Snapshot
+	Verdict  figures.Verdict
+	Wrong    []figures.Problem // the first ones
+	More     int               // how many others are wrong
+	Failure  string            // of the checks
+	Relays   int               // that run
 	Stopped  []outboxadmin.TopicReport
 	Running  int // replays
 	severity int
@@ -91,10 +95,10 @@ func of[T any](all []*request, ask func(*request) T) []T {
 
 func (q *request) fleet(granted []*request) {
 	p := fleetPage{Members: of(granted, (*request).member)}
-	var all []snapshot
+	var told []string
 	var now time.Time
 	for _, m := range p.Members {
-		all = append(all, m.snapshot)
+		told = append(told, m.Told())
 		if m.Now.After(now) {
 			now = m.Now // ages count up by one of their clocks
 		}
@@ -113,27 +117,27 @@ func (q *request) fleet(granted []*request) {
 		}
 		p.Dead, p.Doubtful = plus(p.Dead, m.Dead), plus(p.Doubtful, m.InDoubt)
 	}
-	p.Verdict = verdict{State: "done", Text: "Everything flows.", More: "Nothing waits for a person in any database."}
+	p.Verdict = figures.Verdict{State: "done", Text: "Everything flows.", More: "Nothing waits for a person in any database."}
 	if trouble > 0 {
 		p.Verdict = p.Members[0].Verdict // the worst one's colour
-		p.Verdict.Text, p.Verdict.More = number(trouble)+" of "+plural(len(p.Members), "database", "databases")+words.Pick(trouble, " has", " have")+" trouble.", ""
+		p.Verdict.Text, p.Verdict.More = format.Number(trouble)+" of "+format.Plural(len(p.Members), "database", "databases")+words.Pick(trouble, " has", " have")+" trouble.", ""
 	}
 	v := q.view("All databases", "fleet", p)
 	if !q.rights.Has(Look) {
 		v.User, v.Rights = granted[0].user, granted[0].rights // the token stays that of this path
 	}
-	v.Live, v.Version, v.Now = q.cfg.Prefix+"/"+staticFiles+"/live", versionOf(all), now
+	v.Live, v.Version, v.Now = q.cfg.Prefix+"/"+assets.Folder+"/live", versionOf(told), now
 	q.write(http.StatusOK, "page_fleet.html", v)
 }
 
 // member is what the database's own first page says, in a row.
 func (q *request) member() member {
 	o := q.judge()
-	m := member{Name: q.db.Name, snapshot: o.snapshot, Verdict: o.Verdict, Failure: o.Failure, Running: len(q.replays(false)) + len(q.archiveReplays(false))}
+	m := member{Name: q.db.Name, Snapshot: o.Snapshot, Verdict: o.Verdict, Failure: o.Failure, Running: len(q.replays(false)) + len(q.archiveReplays(false))}
 	m.Wrong = o.Wrong[:min(len(o.Wrong), maxProblems)]
 	m.More = len(o.Wrong) - len(m.Wrong)
 	if m.Error != "" {
-		m.Verdict, m.Failure = verdict{State: "dead", Text: "It does not answer."}, "" // the checks have the same reason
+		m.Verdict, m.Failure = figures.Verdict{State: "dead", Text: "It does not answer."}, "" // the checks have the same reason
 	}
 	m.severity = map[string]int{"retrying": 1, "dead": 2}[m.Verdict.State]
 	if m.Outbox == nil {
@@ -144,7 +148,7 @@ func (q *request) member() member {
 			m.Relays++
 		}
 	}
-	for _, topic := range troubleFirst(m.Outbox.Topics) {
+	for _, topic := range figures.TroubleFirst(m.Outbox.Topics) {
 		if topic.State != "" {
 			m.Stopped = append(m.Stopped, topic)
 		}
@@ -161,14 +165,11 @@ func plus(a, b outboxadmin.Count) outboxadmin.Count {
 
 // liveFleet tells an open page of all databases when the figures of one have changed. Rights are those of the stream's beginning.
 func (q *request) liveFleet(granted []*request) {
-	q.stream(func() string { return versionOf(of(granted, (*request).snapshot)) })
+	q.streams.Serve(q.w, q.r, func() string { return versionOf(of(granted, (*request).told)) })
 }
 
 // versionOf is another text whenever that of one of them is.
-func versionOf(all []snapshot) string {
-	sum := sha256.New()
-	for _, s := range all {
-		sum.Write([]byte(s.told() + " "))
-	}
-	return hex.EncodeToString(sum.Sum(nil)[:8])
+func versionOf(told []string) string {
+	sum := sha256.Sum256([]byte(strings.Join(told, " ")))
+	return hex.EncodeToString(sum[:8])
 }

@@ -26,7 +26,10 @@ func (s *site) hostile() {
 	s.exec(`insert into {schema}.claim_failed (consumer, record, event_id, key, state, attempts, reason, error, history, handler, topic, headers, payload)
 		select 1, gen_random_uuid(), $1, $1, 'dead', 3, 'attempts', $1, jsonb_build_array(jsonb_build_object('at', '2026-01-02T03:04:05Z', 'by', $1::text, 'error', $1::text)), $1, $1,
 			convert_to(jsonb_build_object('uuid', $1::text, 'metadata', jsonb_build_object($1::text, $1::text))::text, 'UTF8'), convert_to($1, 'UTF8')`, evil)
-	s.exec(`insert into {schema}.claim_key values (1, $1)`, evil)
+	s.exec(`insert into {schema}.claim_key values (1, $1, 1, now())`, evil)
+	s.exec(`insert into {schema}.claim_run (service, name, beat_at, paused)
+		values ('shop', $1, now() + interval '1 hour', jsonb_build_array(jsonb_build_object('consumer', 'shop/' || $1, 'seconds', 5, 'left', 5, 'error', $1::text)))`, evil)
+	s.exec(`insert into {schema}.journal values (date_trunc('minute', now()), 1, 1, 1, 1, 1, 1, 1, 1)`)
 	s.exec(`insert into {schema}.claim_audit (actor, action, consumer, event_id, detail) values ($1, 'edit', $1, $1, jsonb_build_object('note', $1::text, 'error', $1::text))`, evil)
 	s.exec(`insert into {schema}.claim_replay (actor, note, selection, rate, max_failed, up_to, selected, state, reason) values ($1, $1, jsonb_build_object('key', $1::text), 0, 1, 100, 3, 'stopped', $1)`, evil)
 	s.pending(evil, evil)
@@ -95,6 +98,7 @@ var hostileRequests = []hostileRequest{
 	// Markup, in what is asked for and in what is stored.
 	{"stored markup", "GET /console/orders/", "", "", 200},
 	{"stored markup", "GET /console/orders/outbox", "", "", 200},
+	{"stored markup", "GET /console/orders/consumers", "", "", 200},
 	{"stored markup", "GET /console/orders/dead?state=all", "", "", 200},
 	{"stored markup", "GET /console/orders/audit", "", "", 200},
 	{"stored markup", "GET /console/orders/replay?id=1", "", "", 200},
@@ -129,6 +133,7 @@ var hostileRequests = []hostileRequest{
 
 	// Statements.
 	{"SQL in a consumer", "GET /console/orders/dead?consumer={sql}", "", "", 200},
+	{"SQL on the page of consumers", "GET /console/orders/consumers?name={sql}", "", "", 200},
 	{"SQL in a topic", "GET /console/orders/dead?topic={sql}", "", "", 200},
 	{"SQL in a cause", "GET /console/orders/dead?group={sql}", "", "", 200},
 	{"SQL in a reason", "GET /console/orders/dead?reason={sql}", "", "", 200},

@@ -8,6 +8,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/millrace-go/millrace/console/internal/figures"
+	"github.com/millrace-go/millrace/console/internal/filter"
+	"github.com/millrace-go/millrace/console/internal/mask"
 	"github.com/millrace-go/millrace/internal/operator"
 	"github.com/millrace-go/millrace/middleware/idempotencykey"
 )
@@ -18,8 +21,8 @@ type keysPage struct {
 	Entries []idempotencykey.Entry
 	More    bool
 	One     *idempotencykey.Entry
-	Headers []header
-	Body    body
+	Headers []mask.Header
+	Body    mask.Body
 	Unused  bool // the part has no tables
 
 	Searched int    // how many answers were searched for a key
@@ -28,16 +31,16 @@ type keysPage struct {
 
 func (q *request) keys() error {
 	p := keysPage{Asked: strings.TrimSpace(q.r.URL.Query().Get("key"))}
-	if p.Unused = !q.snapshot().There["idempotencykey"]; p.Unused || !usable(p.Asked) {
+	if p.Unused = !q.snapshot().There["idempotencykey"]; p.Unused || !filter.Usable(p.Asked) {
 		q.render(http.StatusOK, "page_keys.html", "Keys", "keys", p)
 		return nil
 	}
 	var err error
 	if p.Asked != "" {
-		p.Searched, p.Command = idempotencykey.Searched, q.db.reach.Command(p.Asked, "keys", "show")
+		p.Searched, p.Command = idempotencykey.Searched, q.db.Reach.Command(p.Asked, "keys", "show")
 		p.Entries, err = q.key(p.Asked)
 	} else {
-		p.Entries, err = read(q, "keys", fresh, func(ctx context.Context, db *database) ([]idempotencykey.Entry, error) {
+		p.Entries, err = read(q, "keys", figures.Fresh, func(ctx context.Context, db *database) ([]idempotencykey.Entry, error) {
 			return idempotencykey.List(ctx, db.Pool, db.Schema, idempotencykey.Listing{Limit: maxListed + 1})
 		})
 	}
@@ -49,13 +52,13 @@ func (q *request) keys() error {
 	}
 	if p.Asked != "" && len(p.Entries) == 1 {
 		p.One = &p.Entries[0]
-		p.Body = q.body(p.One.Body, p.One.Bytes)
+		p.Body = q.mask.Body(p.One.Body, p.One.Bytes, q.rights.Has(Payloads))
 		for _, k := range slices.Sorted(maps.Keys(p.One.Header)) {
 			v := strings.Join(p.One.Header[k], ", ")
 			if q.mask[strings.ToLower(k)] || strings.EqualFold(k, "Set-Cookie") || strings.EqualFold(k, "Authorization") {
-				v = masked
+				v = mask.Masked
 			}
-			p.Headers = append(p.Headers, header{k, v})
+			p.Headers = append(p.Headers, mask.Header{Name: k, Value: v})
 		}
 	}
 	q.render(http.StatusOK, "page_keys.html", "Keys", "keys", p)
@@ -63,7 +66,7 @@ func (q *request) keys() error {
 }
 
 func (q *request) key(key string) ([]idempotencykey.Entry, error) {
-	return read(q, "key "+key, fresh, func(ctx context.Context, db *database) ([]idempotencykey.Entry, error) {
+	return read(q, "key "+key, figures.Fresh, func(ctx context.Context, db *database) ([]idempotencykey.Entry, error) {
 		return idempotencykey.ShowNewest(ctx, db.Pool, db.Schema, key)
 	})
 }
@@ -72,14 +75,14 @@ var forgetFields = []string{"id"}
 
 func planForget(q *request, f url.Values) (plan, error) {
 	id := f.Get("id")
-	if id == "" || !usable(id) || !q.snapshot().There["idempotencykey"] {
+	if id == "" || !filter.Usable(id) || !q.snapshot().There["idempotencykey"] {
 		return plan{}, errNotFound
 	}
 	found, err := q.key(id)
 	if err != nil {
 		return plan{}, err
 	}
-	p := plan{Verb: "Forget the answer", Danger: true, Back: "/keys", Command: q.db.reach.Command(id, "keys", "forget")}
+	p := plan{Verb: "Forget the answer", Danger: true, Back: "/keys", Command: q.db.Reach.Command(id, "keys", "forget")}
 	if len(found) != 1 {
 		p.Question, p.Nothing = "Forget an answer?", "The answer is not stored any more."
 		return p, nil

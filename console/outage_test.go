@@ -37,7 +37,7 @@ func TestDatabaseThatDoesNotAnswer(t *testing.T) {
 		c.Databases[0].Pool = pool
 	})
 	t.Cleanup(pool.Close)
-	paths := []string{"/outbox", "/dead", "/dead/event?id=e1", "/dead/edit?id=e1", "/event?id=e1", "/effects", "/keys", "/keys?key=k", "/replay?id=1", "/audit", "/do/forget?id=aaaaaaaa", "/do/pause?topic=t"}
+	paths := []string{"/outbox", "/consumers", "/dead", "/dead/event?id=e1", "/dead/edit?id=e1", "/event?id=e1", "/effects", "/keys", "/keys?key=k", "/replay?id=1", "/audit", "/do/forget?id=aaaaaaaa", "/do/pause?topic=t"}
 	down := func(path string) {
 		page := text(s.get(http.StatusServiceUnavailable, path))
 		assert.Contains(t, page, "The database does not answer.", path)

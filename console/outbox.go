@@ -5,6 +5,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/millrace-go/millrace/console/internal/figures"
+	"github.com/millrace-go/millrace/console/internal/filter"
+	"github.com/millrace-go/millrace/console/internal/format"
 	"github.com/millrace-go/millrace/outbox/outboxadmin"
 )
 
@@ -34,19 +37,19 @@ const maxListed = 50
 func (q *request) outbox() error {
 	s := q.snapshot()
 	p := outboxPage{Report: s.Outbox, Group: q.r.URL.Query().Get("group")}
-	if !usable(p.Group) {
+	if !filter.Usable(p.Group) {
 		return errNotFound
 	}
 	if s.Outbox != nil {
-		p.Topics = troubleFirst(s.Outbox.Topics)
+		p.Topics = figures.TroubleFirst(s.Outbox.Topics)
 		p.share(s.Outbox)
 		var err error
 		if p.Failed, err = q.outboxSample("dead", "retrying"); err != nil {
-			p.Failure = said(err)
+			p.Failure = format.Error(err)
 		}
 		if p.Group != "" {
-			p.Command = q.db.reach.Command("", "outbox", "list", "--group", p.Group)
-			p.Events, err = read(q, "outbox group "+p.Group, fresh, func(ctx context.Context, db *database) ([]outboxadmin.Event, error) {
+			p.Command = q.db.Reach.Command("", "outbox", "list", "--group", p.Group)
+			p.Events, err = read(q, "outbox group "+p.Group, figures.Fresh, func(ctx context.Context, db *database) ([]outboxadmin.Event, error) {
 				return outboxadmin.List(ctx, db.Pool, db.Schema, outboxadmin.Listing{States: []string{"dead", "retrying", "discarded"}, Group: p.Group, Limit: maxListed, Newest: true})
 			})
 			if err != nil {
@@ -60,7 +63,7 @@ func (q *request) outbox() error {
 
 // outboxSample is what the newest failed events of the outbox have in common.
 func (q *request) outboxSample(states ...string) (outboxadmin.Sample, error) {
-	return read(q, "outbox sample "+strings.Join(states, ","), fresh, func(ctx context.Context, db *database) (outboxadmin.Sample, error) {
+	return read(q, "outbox sample "+strings.Join(states, ","), figures.Fresh, func(ctx context.Context, db *database) (outboxadmin.Sample, error) {
 		return outboxadmin.SampleGroups(ctx, db.Pool, db.Schema, states...)
 	})
 }

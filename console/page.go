@@ -3,54 +3,18 @@ package console
 import (
 	"bytes"
 	"context"
-	"embed"
 	"errors"
-	"html/template"
-	"io/fs"
 	"net/http"
 	"net/url"
-	"path"
 	"strings"
 	"time"
 
+	"github.com/millrace-go/millrace/console/internal/assets"
 	"github.com/millrace-go/millrace/console/internal/cache"
+	"github.com/millrace-go/millrace/console/internal/figures"
+	"github.com/millrace-go/millrace/console/internal/format"
 	"github.com/millrace-go/millrace/console/internal/guard"
 )
-
-//go:embed templates/*.html
-var templateFiles embed.FS
-
-//go:embed static
-var staticFS embed.FS
-
-const staticFiles = "static"
-
-// pages are the templates, each with the layout.
-var pages = parsePages()
-
-func parsePages() map[string]*template.Template {
-	all := map[string]*template.Template{}
-	names, err := fs.Glob(templateFiles, "templates/page_*.html")
-	if err != nil {
-		panic(err) // the pattern is wrong
-	}
-	for _, file := range names {
-		all[path.Base(file)] = template.Must(template.New("layout.html").Funcs(functions).ParseFS(templateFiles, "templates/layout.html", "templates/parts.html", file))
-	}
-	return all
-}
-
-// static serves the style sheet, the script and the icon.
-func static(file string) http.HandlerFunc {
-	b, err := staticFS.ReadFile(staticFiles + "/" + file)
-	if err != nil {
-		panic(err) // it is not embedded
-	}
-	return func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Cache-Control", "private, max-age=300")
-		http.ServeContent(w, r, file, time.Time{}, bytes.NewReader(b))
-	}
-}
 
 // request is one for a page.
 type request struct {
@@ -60,6 +24,7 @@ type request struct {
 	r      *http.Request
 	rights Rights
 	user   string
+	seen   *figures.Snapshot // nil: not yet
 }
 
 func (q *request) ctx() context.Context { return q.r.Context() }
@@ -141,7 +106,7 @@ func (q *request) nothing() error { return errNotFound }
 
 // fail answers with an error.
 func (q *request) fail(err error) {
-	status, text := http.StatusInternalServerError, said(err)
+	status, text := http.StatusInternalServerError, format.Error(err)
 	switch {
 	case errors.Is(err, errNotFound):
 		status = http.StatusNotFound
@@ -160,14 +125,6 @@ func (q *request) fail(err error) {
 	q.render(status, "page_error.html", "Error", "", text)
 }
 
-// said is an error in words for a person.
-func said(err error) string {
-	if errors.Is(err, context.DeadlineExceeded) {
-		return "The database did not answer in time. It may be busy; narrow the filter, or try again."
-	}
-	return err.Error()
-}
-
 // view is what a template gets.
 type view struct {
 	Title, Section    string
@@ -180,7 +137,7 @@ type view struct {
 	Rights            Rights
 	ReadOnly          bool
 	Token, Theme      string
-	Nav               snapshot
+	Nav               figures.Snapshot
 	Version           string    // of Nav, which the stream tells when it is another
 	Now               time.Time // the database's
 	Content           any
@@ -194,7 +151,7 @@ func (q *request) render(status int, name, title, section string, content any) {
 	if v.Live = v.Base + "/live"; q.r.Method != http.MethodGet {
 		v.Path, v.Live = "/"+q.db.Name+"/", ""
 	}
-	v.Now, v.Version = v.Nav.Now, v.Nav.told()
+	v.Now, v.Version = v.Nav.Now, v.Nav.Told()
 	q.write(status, name, v)
 }
 
@@ -208,7 +165,7 @@ func (q *request) view(title, section string, content any) view {
 
 func (q *request) write(status int, name string, v view) {
 	var b bytes.Buffer
-	if err := pages[name].Execute(&b, v); err != nil {
+	if err := assets.Pages[name].Execute(&b, v); err != nil {
 		q.cfg.Logger.ErrorContext(q.ctx(), "console template failed", "template", name, "error", err)
 		http.Error(q.w, "This page could not be made. See the log.", http.StatusInternalServerError)
 		return
@@ -218,8 +175,37 @@ func (q *request) write(status int, name string, v view) {
 	_, _ = q.w.Write(b.Bytes()) // the client may be gone
 }
 
+// snapshot returns the figures, which may be old when the database does not answer. They are the same all over the page.
+func (q *request) snapshot() figures.Snapshot {
+	if q.seen == nil {
+		s := q.db.Snapshot(q.ctx())
+		q.seen = &s
+	}
+	return *q.seen
+}
+
+// forget makes the next figures new ones, because somebody changes what they are of.
+func (q *request) forget() {
+	q.db.Cache.Forget()
+	q.seen = nil
+}
+
+// told is another text when the figures are others now.
+func (q *request) told() string { return q.db.Snapshot(q.ctx()).Told() }
+
+// judge says what is wrong.
+func (q *request) judge() figures.Judgement {
+	return q.db.Judge(q.ctx(), q.snapshot(), q.cfg.Prefix+"/"+q.db.Name)
+}
+
+// live tells an open page when its figures have changed. All streams of a database share its snapshot.
+func (q *request) live() error {
+	q.streams.Serve(q.w, q.r, q.told)
+	return nil
+}
+
 // read shares an answer of the database with all sessions.
 func read[T any](q *request, key string, fresh time.Duration, load func(ctx context.Context, db *database) (T, error)) (T, error) {
-	value, _, err := cache.Get(q.ctx(), q.db.cache, key, fresh, func(ctx context.Context) (T, error) { return load(ctx, q.db) })
+	value, _, err := cache.Get(q.ctx(), q.db.Cache, key, figures.Fresh, func(ctx context.Context) (T, error) { return load(ctx, q.db) })
 	return value, err
 }

@@ -44,6 +44,16 @@ func (s *site) incident() {
 			(2, 'dead', 'attempts', 'dial tcp 10.4.2.9:5432: connect: connection refused', 'payment.captured', 68), (2, 'dead', 'permanent', 'decode payment.captured: unknown currency "GBX"', 'payment.captured', 31),
 			(3, 'dead', 'permanent', 'no customer 1182', 'order.placed', 8), (3, 'retrying', 'error', 'sms gateway: 503 Service Unavailable', 'order.placed', 12),
 			(1, 'dead', 'killed', 'its process was killed 3 times', 'parcel.packed', 3)) v(c, st, r, x, t, n), generate_series(1, n) i`)
+	s.exec(`insert into {schema}.claim_run (service, name, beat_at, paused) values
+		('shop', 'ledger-7f9c/1', now() + interval '1 hour', '[{"consumer": "shop/update-ledger", "seconds": 3792, "left": -3578, "error": "dial tcp 10.4.2.9:5432: connect: connection refused"}]'),
+		('shop', 'ledger-2b1d/1', now() + interval '1 hour', '[{"consumer": "shop/update-ledger", "seconds": 3790, "left": -3571, "error": "dial tcp 10.4.2.9:5432: connect: connection refused"}]')`)
+	s.exec(`insert into {schema}.claim_key values (1, 'order-58002', 1000, now() - interval '4 min')`)
+	s.exec(`insert into {schema}.consumer (name) values ('shop/index-order'), ('shop/count-visits')`)
+	s.exec(`insert into {schema}.journal
+		select date_trunc('minute', now()) - m * interval '1 minute', c, run, n, n * dup / 1000, n * con / 1000, case when m < fails then n / 14 else m % 2 end, n * ms, ms * 9 + m % 7 * 11
+		from (values (1, 2400, 3, 5, 26, 18), (2, 5200, 2, 2, 4, 0), (3, 1900, 21, 1, 12, 96), (4, 1200, 4, 0, 0, 210), (5, 8800, 1, 3, 0, 7)) v(c, rate, dup, con, fails, ms),
+			generate_series(0, 60) m, generate_series(1, 2) run,
+			lateral (select case when c = 2 and m < 4 then 0 else (rate * (1 + 0.18 * sin(m / 5.0 + c) + 0.07 * sin(m * 1.7 * c)))::int end as n) w`)
 	s.exec(`insert into {schema}.effect (created_at, key, state, token, calls, first_called_at, called_at, until, reason, settled_by, settled_at, event_id)
 		select now(), k, st, gen_random_uuid(), 1, now() - since, now() - since, now() - since, r, w, case w when '' then null else now() end, split_part(k, '/', 3)
 		from (values ('shop/sms/0198c0d1-77aa-7e31-b0c2-4f19d3a8e655', 'doubt', interval '18 min', '', ''), ('shop/sms/0198c0d9-03f1-7e31-b0c2-4f19d3a8e655', 'doubt', '9 min', 'no answer within 10s', ''),
@@ -76,7 +86,7 @@ func TestPictures(t *testing.T) {
 	s := open(t, everything, func(c *console.Config) { c.Mask = []string{"name"} })
 	s.incident()
 	pages := map[string]string{
-		"overview": "/", "outbox": "/outbox", "dead-letters": "/dead", "causes-of-one": "/dead?consumer=shop%2Fupdate-ledger", "dead-letter": "/dead/event?id=0198c0d1-1001-7e31-b0c2-4f19d3a8e655",
+		"overview": "/", "outbox": "/outbox", "consumers": "/consumers", "dead-letters": "/dead", "causes-of-one": "/dead?consumer=shop%2Fupdate-ledger", "dead-letter": "/dead/event?id=0198c0d1-1001-7e31-b0c2-4f19d3a8e655",
 		"dry-run": "/do/replay?consumer=shop%2Fbook-shipment", "discard": "/do/discard?consumer=shop%2Fbook-shipment", "event": "/event?id=0198c0d1-1001-7e31-b0c2-4f19d3a8e655",
 		"effects": "/effects?key=shop%2Fsms%2F0198c0d1-77aa-7e31-b0c2-4f19d3a8e655", "decide": "/do/resolve?happened=yes&key=shop%2Fsms%2F0198c0d1-77aa-7e31-b0c2-4f19d3a8e655",
 		"replay": "/replay?id=1", "archive": "/outbox/archive?topic=order.placed", "archive-replay": "/outbox/archive/replay?id=1", "keys": "/keys", "key": "/keys?key=client-7-order-58001", "audit": "/audit",

@@ -57,7 +57,7 @@ func TestLoopbackAlone(t *testing.T) {
 func TestRights(t *testing.T) {
 	t.Parallel()
 	nobody := open(t, 0)
-	for _, path := range []string{"/", "/outbox", "/dead", "/event?id=e1", "/effects", "/keys", "/audit", "/live", "/do/replay"} {
+	for _, path := range []string{"/", "/outbox", "/consumers", "/dead", "/event?id=e1", "/effects", "/keys", "/audit", "/live", "/do/replay"} {
 		assert.Contains(t, nobody.get(http.StatusForbidden, path), "You may not see this console.", path)
 	}
 	open(t, console.Act|console.Payloads).get(http.StatusForbidden, "/") // who may not look may do nothing

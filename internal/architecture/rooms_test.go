@@ -67,6 +67,20 @@ var rooms = map[string]map[string]room{
 		"outbox": {rooms: []string{"cli", "output"}},
 		"dev":    {rooms: []string{"cli"}},
 	},
+	"console": {
+		"diff":    {others: []string{"strings"}},
+		"format":  {},
+		"mask":    {},
+		"cache":   {},
+		"jobs":    {},
+		"live":    {},
+		"guard":   {},
+		"audit":   {},
+		"filter":  {},
+		"replays": {rooms: []string{"format", "mask"}},
+		"figures": {rooms: []string{"cache", "format"}},
+		"assets":  {rooms: []string{"format"}},
+	},
 	"middleware/claim": {
 		"circuit":    {others: []string{"time"}},
 		"slot":       {others: []string{"maps", "slices", "time"}},
@@ -81,7 +95,9 @@ var rooms = map[string]map[string]room{
 }
 
 // sections of docs/design.md have a table of the rooms.
-var sections = map[string]string{"transport/kafka": "Kafka", "transport/pubsub": "Pub/Sub", "outbox": "The outbox", "cmd/millrace": "The command", "middleware/claim": "The claim"}
+var sections = map[string]string{
+	"transport/kafka": "Kafka", "transport/pubsub": "Pub/Sub", "outbox": "The outbox", "cmd/millrace": "The command", "middleware/claim": "The claim", "console": "The console",
+}
 
 func TestRooms(t *testing.T) {
 	t.Parallel()

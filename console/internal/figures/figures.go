@@ -1,15 +1,19 @@
-package console
+// Package figures reads what all pages show of a database.
+package figures
 
 import (
-	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"errors"
-	"fmt"
-	"slices"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/millrace-go/millrace/console/internal/cache"
-	"github.com/millrace-go/millrace/internal/doctor"
+	"github.com/millrace-go/millrace/console/internal/format"
+	"github.com/millrace-go/millrace/internal/reach"
 	"github.com/millrace-go/millrace/internal/tables"
 	"github.com/millrace-go/millrace/middleware/claim"
 	"github.com/millrace-go/millrace/middleware/deadletter"
@@ -18,55 +22,57 @@ import (
 )
 
 const (
-	// fresh is how old figures may be, and freshFindings how old what doctor found.
-	fresh         = time.Second
-	freshFindings = 15 * time.Second
+	// Fresh is how old figures may be. What consumers did is written every 10 s, so it need not be read as often.
+	Fresh      = time.Second
+	freshFlows = 5 * time.Second
 
-	// maxCounted is how many effects are counted, and maxConsumers of how many consumers the dead letters.
-	maxCounted   = 1000
-	maxConsumers = 50
+	// maxCounted is how many effects are counted, and maxReplays how many replays there are of each kind.
+	maxCounted = 1000
+	maxReplays = 10
 )
 
-// snapshot is what all pages show of a database. Times are the server's.
-type snapshot struct {
+// Snapshot is what all pages show of a database. Times are the server's. Nobody may change it.
+type Snapshot struct {
 	Now       time.Time // zero: the database has never answered
 	There     map[string]bool
 	Outbox    *outboxadmin.Report
 	Dead      outboxadmin.Count
-	Consumers []consumer
+	Consumers []Consumer                 // trouble first
+	Since     time.Time                  // what consumers did before is not known
+	Partly    bool                       // more keys are full than were counted
 	Replays   []deadletter.ReplayStatus  // the last ones
 	Archived  []outboxadmin.ReplayStatus // of archived events
 	Doubts    []effect.Entry
 	InDoubt   outboxadmin.Count
 	Error     string // why these figures are old
-	late      bool   // the database did not answer in time
-	version   string
+	Late      bool   // the database did not answer in time
+	Version   string // another one where anything but the time is another
 }
 
-// consumer is one that has claimed events.
-type consumer struct {
-	Name   string
-	Dead   int
-	Pauses []claim.Pause
+// Source is a database.
+type Source struct {
+	Pool   *pgxpool.Pool
+	Schema string
+	Cache  *cache.Cache
+	Reach  reach.Reach
 }
 
-// snapshot returns the figures, which may be old when the database does not answer.
-func (q *request) snapshot() snapshot {
-	s, _, err := cache.Get(q.ctx(), q.db.cache, "snapshot", fresh, q.db.look)
+// Snapshot returns the figures, which may be old when the database does not answer.
+func (db Source) Snapshot(ctx context.Context) Snapshot {
+	s, _, err := cache.Get(ctx, db.Cache, "snapshot", Fresh, db.read)
 	if err != nil {
-		s.Error, s.late = said(err), errors.Is(err, context.DeadlineExceeded)
+		s.Error, s.Late = format.Error(err), errors.Is(err, context.DeadlineExceeded)
 	}
 	return s
 }
 
-// look reads a snapshot.
-func (db *database) look(ctx context.Context) (snapshot, error) {
+func (db Source) read(ctx context.Context) (Snapshot, error) {
 	s, err := db.figures(ctx)
-	s.version = s.digest()
+	s.Version = s.digest()
 	return s, err
 }
 
-func (db *database) figures(ctx context.Context) (s snapshot, err error) {
+func (db Source) figures(ctx context.Context) (s Snapshot, err error) {
 	if err := db.Pool.QueryRow(ctx, `select now()`).Scan(&s.Now); err != nil {
 		return s, err
 	}
@@ -93,7 +99,7 @@ func (db *database) figures(ctx context.Context) (s snapshot, err error) {
 	return s, err
 }
 
-func (db *database) lookAtConsumers(ctx context.Context, s *snapshot) (err error) {
+func (db Source) lookAtConsumers(ctx context.Context, s *Snapshot) (err error) {
 	failed, err := deadletter.Counts(ctx, db.Pool, db.Schema)
 	if err != nil {
 		return err
@@ -112,36 +118,37 @@ func (db *database) lookAtConsumers(ctx context.Context, s *snapshot) (err error
 	if err != nil {
 		return err
 	}
-	for _, k := range kept.Consumers[:min(len(kept.Consumers), maxConsumers)] {
-		c := consumer{Name: k.Name, Dead: failed[k.Name]["dead"]}
-		for _, p := range pauses {
-			if p.Consumer == k.Name {
-				c.Pauses = append(c.Pauses, p)
-			}
-		}
-		s.Consumers = append(s.Consumers, c)
-	}
-	slices.SortStableFunc(s.Consumers, func(a, b consumer) int { // trouble first
-		return cmp.Or(cmp.Compare(b.Dead, a.Dead), cmp.Compare(len(b.Pauses), len(a.Pauses)), cmp.Compare(a.Name, b.Name))
+	flows, _, err := cache.Get(ctx, db.Cache, "flows", freshFlows, func(ctx context.Context) (claim.Flows, error) {
+		return claim.InspectFlows(ctx, db.Pool, db.Schema)
 	})
+	if err != nil {
+		return err
+	}
+	s.Since, s.Partly = flows.Since, flows.Partly
+	s.Consumers = consumers(kept.Consumers, failed, pauses, flows)
 	return nil
 }
 
-// findings are doctor's, and when it looked. A database that has just been late would be late again, so they are the last ones. After
-// another error doctor looks: it knows what to do about tables of another version.
-func (q *request) findings(s snapshot) ([]doctor.Finding, time.Time, error) {
-	if s.late {
-		found, at := cache.Last[[]doctor.Finding](q.db.cache, "doctor")
-		return found, at, context.DeadlineExceeded
+// Told is another text whenever the figures are others, or whether they can be read.
+func (s Snapshot) Told() string {
+	if s.Error != "" {
+		return s.Version + "-old"
 	}
-	return cache.Get(q.ctx(), q.db.cache, "doctor", freshFindings, func(ctx context.Context) ([]doctor.Finding, error) {
-		found, err := doctor.Examine(ctx, q.db.Pool, doctor.Config{
-			Schema: q.db.Schema, Reach: q.db.reach,
-			Limits: doctor.Limits{Lag: time.Minute, Transaction: 15 * time.Minute, Retention: claim.DefaultRetention, Horizon: claim.DefaultRedeliveryHorizon},
-		})
-		if err != nil {
-			return nil, fmt.Errorf("doctor: %w", err)
-		}
-		return found, nil
-	})
+	return s.Version
+}
+
+// digest tells a snapshot from others. The time that it was read at does not count.
+func (s Snapshot) digest() string {
+	s.Now, s.Since = time.Time{}, time.Time{}
+	if s.Outbox != nil {
+		report := *s.Outbox
+		report.At = time.Time{}
+		s.Outbox = &report
+	}
+	b, err := json.Marshal(s)
+	if err != nil {
+		return "" // a snapshot can always be written
+	}
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:8])
 }

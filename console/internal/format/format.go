@@ -1,6 +1,9 @@
-package console
+// Package format writes numbers, times and states for people. Templates have its functions.
+package format
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"html/template"
 	"net/url"
@@ -14,19 +17,19 @@ import (
 	"github.com/millrace-go/millrace/outbox/outboxadmin"
 )
 
-// functions are those of the templates.
-var functions = template.FuncMap{
+// Functions are those of the templates.
+var Functions = template.FuncMap{
 	"number": func(n any) string {
 		switch n := n.(type) {
 		case int:
-			return number(n)
+			return Number(n)
 		case int64:
-			return number(n)
+			return Number(n)
 		}
 		return fmt.Sprint(n)
 	},
-	"count":   count,
-	"atLeast": atLeast,
+	"count":   Count,
+	"atLeast": AtLeast,
 	"age":     func(now, at time.Time) template.HTML { return counted("since", at, now.Sub(at)) },
 	"until":   func(now, at time.Time) template.HTML { return counted("until", at, at.Sub(now)) },
 	"ageOf": func(now time.Time, at *time.Time) template.HTML {
@@ -49,8 +52,8 @@ var functions = template.FuncMap{
 	"word":     words.ClaimStates.Of,
 	"first":    func(n int, text string) string { return words.Cut(text, n) },
 	"short":    func(id string) string { return words.Abbreviate([]string{id})[0] },
-	"cause":    causeText,
-	"plural":   plural[int],
+	"cause":    Cause,
+	"plural":   Plural[int],
 	"remedy": func(text string) string { // a sentence, or a command, which stays as it is
 		if strings.HasPrefix(text, "millrace ") || text == "" {
 			return text
@@ -66,7 +69,13 @@ var functions = template.FuncMap{
 		}
 		return template.URL(q.Encode()) // it is encoded
 	},
-	"shape": shape,
+	"shape": Shape,
+	"took": func(d time.Duration) string {
+		if d < time.Second {
+			return strconv.FormatInt(max(d.Milliseconds(), 1), 10) + " ms"
+		}
+		return Age(d)
+	},
 	"stateOfEffects": func(state string) string {
 		if state == "open" {
 			return "in doubt or in conflict"
@@ -87,8 +96,8 @@ var functions = template.FuncMap{
 	},
 }
 
-// number is a number with commas.
-func number[N int | int64](n N) string {
+// Number is a number with commas.
+func Number[N int | int64](n N) string {
 	text := strconv.FormatInt(int64(n), 10)
 	for i := len(text) - 3; i > 0 && text[i-1] != '-'; i -= 3 {
 		text = text[:i] + "," + text[i:]
@@ -96,22 +105,30 @@ func number[N int | int64](n N) string {
 	return text
 }
 
-// count is a number of events, which may not have been counted to the end.
-func count(c outboxadmin.Count) string {
+// Count is a number of events, which may not have been counted to the end.
+func Count(c outboxadmin.Count) string {
 	if c.AtLeast {
-		return number(c.N) + "+"
+		return Number(c.N) + "+"
 	}
-	return number(c.N)
+	return Number(c.N)
+}
+
+// AtLeast is a number of events, in words where it is not the whole.
+func AtLeast(c outboxadmin.Count) string {
+	if c.AtLeast {
+		return "more than " + Number(c.N)
+	}
+	return Number(c.N)
 }
 
 // counted is a duration since or until a time, which the page counts on: console.js writes durations as age does.
 func counted(from string, at time.Time, d time.Duration) template.HTML {
 	utc := at.UTC().Format(time.RFC3339Nano)
-	return template.HTML(`<time datetime="` + utc + `" title="` + utc + `" data-` + from + `>` + template.HTMLEscapeString(age(d)) + `</time>`)
+	return template.HTML(`<time datetime="` + utc + `" title="` + utc + `" data-` + from + `>` + template.HTMLEscapeString(Age(d)) + `</time>`)
 }
 
-// age is a duration for people.
-func age(d time.Duration) string {
+// Age is a duration for people.
+func Age(d time.Duration) string {
 	if d < 0 {
 		d = 0
 	}
@@ -121,19 +138,19 @@ func age(d time.Duration) string {
 	return words.Duration(d)
 }
 
-// plural is a number with the word for it.
-func plural[N int | int64](n N, one, many string) string {
-	return number(n) + " " + words.Pick(n, one, many)
+// Plural is a number with the word for it.
+func Plural[N int | int64](n N, one, many string) string {
+	return Number(n) + " " + words.Pick(n, one, many)
 }
 
-// causeText is what errors of a group have in common, in words.
-func causeText(text string) string {
+// Cause is what errors of a group have in common, in words.
+func Cause(text string) string {
 	reason, rest, _ := strings.Cut(text, ": ")
 	return words.Why(reason, rest)
 }
 
-// shape is the class of a state's pill, which gives it its colour and its icon.
-func shape(state string) string {
+// Shape is the class of a state's pill, which gives it its colour and its icon.
+func Shape(state string) string {
 	word, _, _ := strings.Cut(strings.TrimPrefix(state, "in "), " ")
 	word = strings.TrimSuffix(word, ",")
 	switch word {
@@ -155,4 +172,12 @@ func shape(state string) string {
 		return "discarded"
 	}
 	return "none"
+}
+
+// Error is an error in words for a person.
+func Error(err error) string {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return "The database did not answer in time. It may be busy; narrow the filter, or try again."
+	}
+	return err.Error()
 }

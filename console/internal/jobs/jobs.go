@@ -3,7 +3,10 @@ package jobs
 
 import (
 	"context"
+	"errors"
+	"log/slog"
 	"sync"
+	"time"
 )
 
 // Jobs are goroutines, by IDs. They are safe for concurrent use.
@@ -63,4 +66,40 @@ func (j *Jobs) Close() {
 	j.mu.Unlock()
 	j.end()
 	j.work.Wait()
+}
+
+const (
+	// triesOfReplay is how often a replay is continued that fails each time, and pauseOfReplay how long after.
+	triesOfReplay = 20
+	pauseOfReplay = 3 * time.Second
+)
+
+// Persist continues a replay until it has ended or was stopped, or the console is closed. The replay stays in the database then,
+// and goes on when somebody continues it. What continueReplay returns is for the log.
+func (j *Jobs) Persist(log *slog.Logger, what string, id int64, gone error, continueReplay func(context.Context) ([]any, error)) {
+	log = log.With(what, id)
+	j.Start(id, func(ctx context.Context) {
+		for tries := 1; ; tries++ {
+			began := time.Now()
+			ended, err := continueReplay(ctx)
+			switch {
+			case err == nil:
+				log.InfoContext(ctx, "replay ended", ended...)
+				return
+			case ctx.Err() != nil || errors.Is(err, gone):
+				return
+			case time.Since(began) > time.Minute: // it was continued meanwhile
+				tries = 1
+			case tries == triesOfReplay:
+				log.ErrorContext(ctx, "replay is not continued any more", "error", err)
+				return
+			}
+			log.WarnContext(ctx, "replay cannot be continued now", "error", err)
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(pauseOfReplay):
+			}
+		}
+	})
 }

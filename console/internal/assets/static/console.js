@@ -92,7 +92,7 @@
     try { localStorage.setItem("millrace-keys", off() ? "on" : "off"); } catch { /* they stay as they are */ }
     keysOff.textContent = off() ? "Switch keys on" : "Switch keys off";
   });
-  const pages = { o: "/", b: "/outbox", d: "/dead", e: "/event", f: "/effects", k: "/keys", a: "/audit" };
+  const pages = { o: "/", b: "/outbox", c: "/consumers", d: "/dead", e: "/event", f: "/effects", k: "/keys", a: "/audit" };
   const move = (by) => {
     const rows = [...document.querySelectorAll("main tbody th a, main .rows a, main .findings a, main .timeline a")];
     const at = rows.indexOf(document.activeElement);

@@ -1,0 +1,97 @@
+package filter
+
+import (
+	"fmt"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/millrace-go/millrace/internal/words"
+	"github.com/millrace-go/millrace/outbox/outboxadmin"
+)
+
+// ArchiveNames are those of a URL that select events of the archive.
+var ArchiveNames = []string{"topic", "key", "since", "until"}
+
+// Archive is what a URL or a form selects of the archive.
+type Archive struct {
+	Topic, Key, Since, Until string // as they were given
+	outboxadmin.ArchiveSelection
+	Wrong string
+}
+
+// ArchiveFromQuery reads a filter, by the database's clock.
+func ArchiveFromQuery(f url.Values, now time.Time) (a Archive) {
+	get := func(name string) string {
+		value := strings.TrimSpace(f.Get(name))
+		if !Usable(value) {
+			value, a.Wrong = "", "The "+name+" has a byte that no name has, or it is too long."
+		}
+		return value
+	}
+	moment := func(name, text string) (at time.Time) {
+		if text == "" {
+			return at
+		}
+		at, err := words.ParseMoment(text, now)
+		if err != nil {
+			a.Wrong = fmt.Sprintf("%s is %q: %s.", name, text, err)
+		}
+		return at
+	}
+	a.Topic, a.Key, a.Since, a.Until = get("topic"), get("key"), get("since"), get("until")
+	a.ArchiveSelection = outboxadmin.ArchiveSelection{Topic: a.Topic, Key: a.Key, Since: moment("since", a.Since), Until: moment("until", a.Until)}
+	if s := a.ArchiveSelection; a.Wrong == "" && !s.Since.IsZero() && !s.Until.IsZero() && !s.Since.Before(s.Until) {
+		a.Wrong = fmt.Sprintf("since is %q: want a time before until, which is %q.", a.Since, a.Until)
+	}
+	return a
+}
+
+// Query is the filter as a URL has it.
+func (a Archive) Query() url.Values {
+	q := url.Values{}
+	for i, value := range []string{a.Topic, a.Key, a.Since, a.Until} {
+		if value != "" {
+			q.Set(ArchiveNames[i], value)
+		}
+	}
+	return q
+}
+
+// PositionText is a position in the archive as a URL has it; times in microseconds, as PostgreSQL has them.
+func PositionText(p outboxadmin.ArchivePosition) string {
+	return fmt.Sprintf("%d.%d.%d.%d", p.Published.UnixMicro(), p.Created.UnixMicro(), p.Seq, p.Shard)
+}
+
+// ParsePosition reads a position; "" is the one before the newest event.
+func ParsePosition(text string) (p outboxadmin.ArchivePosition, ok bool) {
+	if text == "" {
+		return p, true
+	}
+	parts := strings.Split(text, ".")
+	if len(parts) != 4 {
+		return p, false
+	}
+	var n [4]int64
+	for i, part := range parts {
+		bits := 64
+		if i == 3 {
+			bits = 16
+		}
+		var err error
+		if n[i], err = strconv.ParseInt(part, 10, bits); err != nil || n[i] < 0 || i < 2 && n[i] > maxMicros {
+			return p, false
+		}
+	}
+	return outboxadmin.ArchivePosition{Published: time.UnixMicro(n[0]), Created: time.UnixMicro(n[1]), Seq: n[2], Shard: int16(n[3])}, true
+}
+
+// maxMicros is a time that PostgreSQL has, in the year 9999.
+const maxMicros = 253_370_764_800_000_000
+
+// Usable reports whether a text from a URL can be an ID or a name: PostgreSQL takes no other.
+func Usable(text string) bool {
+	return len(text) <= 2000 && utf8.ValidString(text) && !strings.ContainsRune(text, 0)
+}

@@ -1,0 +1,144 @@
+// Package mask shows payloads and headers without what nobody may see.
+package mask
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Mask has the names of fields and headers whose values nobody sees, in lower case.
+type Mask map[string]bool
+
+// Header is a name with its value.
+type Header struct{ Name, Value string }
+
+// Body is a payload as somebody may see it.
+type Body struct {
+	Hidden string // why it is not shown
+	Text   string
+	Bytes  int
+	Cut    bool
+}
+
+// maxBody is how much of a payload a page shows.
+const maxBody = 64 << 10
+
+// Headers are sorted, and masked as the configuration says.
+func (m Mask) Headers(of map[string]string) (all []Header) {
+	for _, k := range slices.Sorted(maps.Keys(of)) {
+		v := of[k]
+		if m[strings.ToLower(k)] {
+			v = Masked
+		}
+		all = append(all, Header{k, v})
+	}
+	return all
+}
+
+// Masked stands for a value that nobody sees, however long it is.
+const Masked = "••••••"
+
+// Body shows a payload to those who may see it.
+func (m Mask) Body(payload []byte, size int, may bool) Body {
+	b := Body{Bytes: size}
+	value, isJSON := ParseJSON(payload)
+	switch {
+	case size == 0 && len(payload) == 0:
+		b.Hidden = "The payload is not here: the broker has it, or it is empty."
+	case !may:
+		b.Hidden = "You may not see payloads. Ask for the right to."
+	case len(m) > 0 && !isJSON:
+		b.Hidden = "The payload is no JSON, so its secrets cannot be masked, and it is hidden."
+	case len(m) > 0:
+		text, err := json.MarshalIndent(m.masked(value), "", "  ")
+		if err != nil {
+			b.Hidden = "The payload cannot be shown."
+			break
+		}
+		b.Text = string(text)
+	case isJSON:
+		b.Text = Indented(payload)
+	default:
+		b.Text = legible(payload)
+	}
+	if b.Cut = len(b.Text) > maxBody; b.Cut {
+		b.Text = strings.ToValidUTF8(b.Text[:maxBody], "")
+	}
+	return b
+}
+
+// Indented is JSON in lines, and other text as it is.
+func Indented(payload []byte) string {
+	var b bytes.Buffer
+	if json.Indent(&b, bytes.TrimSpace(payload), "", "  ") != nil {
+		return string(payload)
+	}
+	return b.String()
+}
+
+// ParseJSON keeps numbers as they are written.
+func ParseJSON(b []byte) (value any, ok bool) {
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.UseNumber()
+	ok = json.Valid(b) && d.Decode(&value) == nil
+	return value, ok
+}
+
+// masked replaces the values of fields that nobody may see.
+func (m Mask) masked(value any) any {
+	switch v := value.(type) {
+	case map[string]any:
+		for k := range v {
+			if m.hides(v, k) {
+				v[k] = Masked
+			} else {
+				v[k] = m.masked(v[k])
+			}
+		}
+	case []any:
+		for i := range v {
+			v[i] = m.masked(v[i])
+		}
+	}
+	return value
+}
+
+// hides reports whether nobody may see a field: it is named by Config.Mask, or it is a CloudEvent's data as text or base64, in which such
+// a field may be.
+func (m Mask) hides(object map[string]any, field string) bool {
+	if m[strings.ToLower(field)] {
+		return true
+	}
+	_, text := object[field].(string)
+	_, cloudEvent := object["specversion"]
+	return len(m) > 0 && cloudEvent && text && (field == "data" || field == "data_base64")
+}
+
+// legible is text as it is, and else quoted.
+func legible(b []byte) string {
+	if utf8.Valid(b) && !strings.ContainsFunc(string(b), func(r rune) bool { return !unicode.IsGraphic(r) && r != '\n' && r != '\t' }) {
+		return string(b)
+	}
+	return fmt.Sprintf("%+q", b)
+}
+
+// Has reports whether a value has fields that nobody may see.
+func (m Mask) Has(value any) bool {
+	switch v := value.(type) {
+	case map[string]any:
+		for k, inner := range v {
+			if m.hides(v, k) || m.Has(inner) {
+				return true
+			}
+		}
+	case []any:
+		return slices.ContainsFunc(v, m.Has)
+	}
+	return false
+}

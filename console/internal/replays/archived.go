@@ -1,0 +1,76 @@
+package replays
+
+import (
+	"fmt"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/millrace-go/millrace/console/internal/format"
+	"github.com/millrace-go/millrace/console/internal/mask"
+	"github.com/millrace-go/millrace/internal/words"
+	"github.com/millrace-go/millrace/outbox/outboxadmin"
+)
+
+// Archived is a replay of archived events as pages show it.
+type Archived struct {
+	outboxadmin.ReplayStatus
+	Replayed, Total int64
+	Figures         []Figure      // the sum is Total
+	Pacing          string        // in words
+	Here            bool          // this console continues it
+	Waits           bool          // perhaps, until relays have sent what is in the outbox
+	Of              []mask.Header // what it selects
+}
+
+// Name, Link and OutOf are those of a line in a list of replays.
+func (r Archived) Name() string { return fmt.Sprintf("Replay %d of the archive", r.ID) }
+
+// Link is the page of the replay, below the database's base.
+func (r Archived) Link() string { return ArchivePage(r.ID) }
+
+// OutOf is how many events the replay has, as far as that is known.
+func (r Archived) OutOf() string {
+	return format.AtLeast(outboxadmin.Count{N: r.Total, AtLeast: r.Selected.AtLeast})
+}
+
+// ArchivePage is the page of a replay of the archive, below the database's base.
+func ArchivePage(id int64) string {
+	return "/outbox/archive/replay?id=" + strconv.FormatInt(id, 10)
+}
+
+// ViewArchived is a replay of archived events as pages show it, beside what is in the outbox; here tells that this console continues it.
+func ViewArchived(r outboxadmin.ReplayStatus, here bool, outbox *outboxadmin.Report) Archived {
+	v := Archived{ReplayStatus: r, Replayed: r.Events, Total: max(r.Selected.N, r.Events), Here: here}
+	done := int(barLength * v.Replayed / max(v.Total, 1))
+	v.Figures = []Figure{
+		{N: int(v.Replayed), Word: "put into the outbox", Shape: "done", Width: done},
+		{N: int(v.Total - v.Replayed), Word: "to come", Shape: "pending", X: done, Width: barLength - done},
+	}
+	v.Pacing = "as fast as relays send them"
+	if r.Rate > 0 {
+		v.Pacing = "at most " + format.Number(r.Rate) + " per second"
+		if left := v.Total - v.Replayed; left > 0 {
+			v.Pacing += ", " + words.Duration(time.Duration(left/int64(r.Rate)+1)*time.Second) + " left or more"
+		}
+	}
+	if outbox != nil {
+		v.Waits = r.State == outboxadmin.ReplayRunning && outbox.Pending.AtLeast
+	}
+	for _, h := range [][2]string{{"topic", r.Selection.Topic}, {"key", r.Selection.Key}, {"since", moment(r.Selection.Since)}, {"until", moment(r.Selection.Until)}, {"to", r.To}} {
+		if h[1] != "" {
+			v.Of = append(v.Of, mask.Header{Name: h[0], Value: h[1]})
+		}
+	}
+	return v
+}
+
+// ArchivePace is what a form proposes: the guard of a replay of dead letters is not for events that have not failed.
+func ArchivePace(f url.Values, rate int) Pace {
+	p := PaceOf(url.Values{"rate": {f.Get("rate")}}, Usual)
+	if !f.Has("rate") && rate > 0 {
+		p = PaceOf(url.Values{"rate": {strconv.Itoa(rate)}}, Usual)
+	}
+	p.Unguarded = true
+	return p
+}
