@@ -71,9 +71,11 @@ func TestRunNeedsNoMoreThanItsGrants(t *testing.T) {
 	}), claim.Schema(f.schema))
 	f.noted(f.killed(), "3", 0)
 	c := f.claim(claim.Config{Logger: silent})
-	defer f.running(c)()
+	stop := f.running(c)
 	msg, _ := deliver(t, "3")
 	_, err = c.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, nil })(msg)
 	require.NoError(t, err)
 	assert.Zero(t, f.count("claim_start"))
+	stop()
+	assert.Equal(t, 1, f.count("journal"))
 }
