@@ -206,6 +206,6 @@ func (q *request) live() error {
 
 // read shares an answer of the database with all sessions.
 func read[T any](q *request, key string, fresh time.Duration, load func(ctx context.Context, db *database) (T, error)) (T, error) {
-	value, _, err := cache.Get(q.ctx(), q.db.Cache, key, figures.Fresh, func(ctx context.Context) (T, error) { return load(ctx, q.db) })
+	value, _, err := cache.Get(q.ctx(), q.db.Cache, key, fresh, func(ctx context.Context) (T, error) { return load(ctx, q.db) })
 	return value, err
 }

@@ -23,7 +23,7 @@ type Archived struct {
 	Of              []mask.Header // what it selects
 }
 
-// Name, Link and OutOf are those of a line in a list of replays.
+// Name is that of a line in a list of replays.
 func (r Archived) Name() string { return fmt.Sprintf("Replay %d of the archive", r.ID) }
 
 // Link is the page of the replay, below the database's base.

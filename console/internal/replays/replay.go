@@ -32,7 +32,7 @@ type Figure struct {
 	X, Width    int
 }
 
-// Name, Link and OutOf are those of a line in a list of replays.
+// Name is that of a line in a list of replays.
 func (v Replay) Name() string { return fmt.Sprintf("Replay %d", v.ID) }
 
 // Link is the page of the replay, below the database's base.
