@@ -4,9 +4,11 @@ package backoff
 import "time"
 
 const (
-	// First is the wait after the first failure of most actions, and Most the longest one.
-	First, Most = 100 * time.Millisecond, 5 * time.Second
-	// MostOfTopic is shorter: it decides how soon an outage's end is noticed.
+	// First is the wait after the first failure of most actions.
+	First = 100 * time.Millisecond
+	// Most is their longest one.
+	Most = 5 * time.Second
+	// MostOfTopic is that of a topic, and shorter: it decides how soon an outage's end is noticed.
 	MostOfTopic = time.Second
 )
 
