@@ -118,7 +118,7 @@ func (s *Service) encode(topic string, msg *message.Message) error {
 // encodeTraced is encode for a message that does not go through the outbox, which would add the trace.
 func (s *Service) encodeTraced(topic string, msg *message.Message) error {
 	if s.cfg.CloudEvents.of(topic) != cloudevent.Off {
-		s.telemetry.propagator.Inject(msg.Context(), propagation.MapCarrier(msg.Metadata))
+		s.telemetry.Propagator.Inject(msg.Context(), propagation.MapCarrier(msg.Metadata))
 	}
 	return s.encode(topic, msg)
 }

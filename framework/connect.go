@@ -163,7 +163,7 @@ func (s *Service) open(ctx context.Context) (transport.Transport, error) {
 func (s *Service) environment() transport.Environment {
 	return transport.Environment{
 		DrainTimeout: s.cfg.ShutdownTimeout, Logger: s.log,
-		MeterProvider: s.telemetry.meter, TracerProvider: s.telemetry.tracer, Propagator: s.telemetry.propagator,
+		MeterProvider: s.telemetry.Meter, TracerProvider: s.telemetry.Tracer, Propagator: s.telemetry.Propagator,
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 
+	"github.com/millrace-go/millrace/framework/internal/telemetry"
 	"github.com/millrace-go/millrace/internal/pgdays"
 	"github.com/millrace-go/millrace/internal/service"
 	"github.com/millrace-go/millrace/middleware/deadletter"
@@ -41,7 +42,7 @@ func (d DeadLetters) validate(field string) error {
 
 // expiring returns what discards the dead letters of the router's handlers in time, which is nothing where none expires.
 func (s *Service) expiring() (func(context.Context) error, error) {
-	counter, err := s.telemetry.meter.Meter("github.com/millrace-go/millrace/framework").Int64Counter("millrace.claim.expired", metric.WithUnit("{event}"),
+	counter, err := s.telemetry.Meter.Meter(telemetry.Scope).Int64Counter("millrace.claim.expired", metric.WithUnit("{event}"),
 		metric.WithDescription("Dead letters that were discarded because nobody decided about them in time."))
 	if err != nil {
 		return nil, fmt.Errorf("count dead letters that expire: %w", err)

@@ -30,7 +30,7 @@ func (s *Service) newLedger(ctx context.Context) (*effect.Ledger, error) {
 	cfg := s.cfg.Effects.of(s.cfg.Service)
 	cfg.Schema = s.cfg.Postgres.Schema
 	cfg.Logger = cmp.Or(cfg.Logger, s.log)
-	cfg.MeterProvider = cmp.Or(cfg.MeterProvider, s.telemetry.meter)
+	cfg.MeterProvider = cmp.Or(cfg.MeterProvider, s.telemetry.Meter)
 	ledger, err := effect.New(s.pool, cfg)
 	if err != nil {
 		return nil, fmt.Errorf("make the ledger of effects: %w", err)

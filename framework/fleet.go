@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 
+	"github.com/millrace-go/millrace/framework/internal/telemetry"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/outbox/fleet"
 	"github.com/millrace-go/millrace/transport"
@@ -29,13 +30,13 @@ func RunFleet(ctx context.Context, cfg Config) (err error) {
 	if err != nil {
 		return err
 	}
-	s := &Service{cfg: cfg, log: newLogger(os.Stderr, cfg.Service, cfg.Log)}
+	s := &Service{cfg: cfg, log: telemetry.Logger(os.Stderr, cfg.Service, telemetry.Log(cfg.Log))}
 	connecting, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
-	if s.telemetry, err = newProviders(ctx, cfg.Service, cfg.Telemetry); err != nil {
+	if s.telemetry, err = telemetry.New(ctx, cfg.Service, telemetry.Config(cfg.Telemetry)); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, s.telemetry.close()) }()
+	defer func() { err = errors.Join(err, s.telemetry.Close()) }()
 	if s.transport, err = s.openFleet(connecting, settings); err != nil {
 		return err
 	}
@@ -81,9 +82,9 @@ func (s *Service) relayConfig() (cfg outbox.RelayConfig) {
 		cfg.Broker = s.cfg.Broker
 	}
 	cfg.Logger = cmp.Or(cfg.Logger, s.log)
-	cfg.MeterProvider = cmp.Or(cfg.MeterProvider, s.telemetry.meter)
-	cfg.TracerProvider = cmp.Or(cfg.TracerProvider, s.telemetry.tracer)
-	cfg.Propagator = cmp.Or(cfg.Propagator, s.telemetry.propagator)
+	cfg.MeterProvider = cmp.Or(cfg.MeterProvider, s.telemetry.Meter)
+	cfg.TracerProvider = cmp.Or(cfg.TracerProvider, s.telemetry.Tracer)
+	cfg.Propagator = cmp.Or(cfg.Propagator, s.telemetry.Propagator)
 	return cfg
 }
 
@@ -112,8 +113,8 @@ func (s *Service) serveFleet(ctx context.Context, f *fleet.Fleet) (end func(), e
 			}
 		}
 	})
-	if s.telemetry.metrics != nil {
-		mux.Handle("GET "+metricsPath, s.telemetry.metrics)
+	if s.telemetry.Metrics != nil {
+		mux.Handle("GET "+metricsPath, s.telemetry.Metrics)
 	}
 	a := &admin{listener: listener, mux: mux, server: server}
 	return a.serve(s.log), nil

@@ -37,7 +37,7 @@ func (s *Service) Keys(scope func(*http.Request) (string, error)) (*idempotencyk
 	cfg := s.cfg.IdempotencyKeys.of(s.cfg.Service, scope)
 	cfg.Schema = s.cfg.Postgres.Schema
 	cfg.Logger = cmp.Or(cfg.Logger, s.log)
-	cfg.MeterProvider = cmp.Or(cfg.MeterProvider, s.telemetry.meter)
+	cfg.MeterProvider = cmp.Or(cfg.MeterProvider, s.telemetry.Meter)
 	keys, err := idempotencykey.New(s.pool, cfg)
 	if err != nil {
 		return nil, err

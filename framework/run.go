@@ -138,7 +138,7 @@ func (s *Service) run(ctx context.Context) error {
 	}
 	if over.Err() == nil && s.router.IsRunning() {
 		parts.Go(func() error {
-			if err := serve(s.server, s.listener, s.parting(s.telemetry.requests(s.Address(), s.mux.handler()))); err != nil {
+			if err := serve(s.server, s.listener, s.parting(s.telemetry.Requests(s.Address(), s.mux.handler(), livePath, readyPath, metricsPath))); err != nil {
 				return fmt.Errorf("serve HTTP: %w", err)
 			}
 			return nil
@@ -312,7 +312,7 @@ func (s *Service) release() error {
 		if s.pool != nil {
 			errs = append(errs, closePool(s.pool, s.cfg.ShutdownTimeout))
 		}
-		s.closed = errors.Join(append(errs, s.telemetry.close())...)
+		s.closed = errors.Join(append(errs, s.telemetry.Close())...)
 	})
 	return s.closed
 }

@@ -67,5 +67,5 @@ func (s *Service) scheduler() (*schedule.Scheduler, error) {
 	for _, name := range absent(s.cfg.Schedules, names) {
 		s.log.Warn("the configuration is of a schedule that is not there", "schedule", name, "nearest", settings.Nearest(name, names))
 	}
-	return schedule.New(s.pool, s.outbox, schedule.Config{Service: s.cfg.Service, Schema: s.cfg.Postgres.Schema, MeterProvider: s.telemetry.meter, Logger: s.log}, s.schedules...)
+	return schedule.New(s.pool, s.outbox, schedule.Config{Service: s.cfg.Service, Schema: s.cfg.Postgres.Schema, MeterProvider: s.telemetry.Meter, Logger: s.log}, s.schedules...)
 }

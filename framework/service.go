@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/millrace-go/millrace/framework/internal/telemetry"
 	"github.com/millrace-go/millrace/middleware/claim"
 	"github.com/millrace-go/millrace/middleware/effect"
 	"github.com/millrace-go/millrace/middleware/idempotencykey"
@@ -31,7 +32,7 @@ import (
 type Service struct {
 	cfg       Config
 	log       *slog.Logger
-	telemetry providers
+	telemetry telemetry.Providers
 	health    *health
 	listener  net.Listener
 	mux       *routes
@@ -89,7 +90,7 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 	if _, _, err := cfg.Settings(); err != nil {
 		return nil, err
 	}
-	s := &Service{cfg: cfg, bare: cfg.Postgres.Disabled, log: newLogger(os.Stderr, cfg.Service, cfg.Log), mux: newRoutes(), running: make(chan struct{}), stopping: make(chan struct{})}
+	s := &Service{cfg: cfg, bare: cfg.Postgres.Disabled, log: telemetry.Logger(os.Stderr, cfg.Service, telemetry.Log(cfg.Log)), mux: newRoutes(), running: make(chan struct{}), stopping: make(chan struct{})}
 	if err := s.assemble(ctx); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
@@ -100,7 +101,7 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 func (s *Service) assemble(ctx context.Context) (err error) {
 	connecting, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
-	if s.telemetry, err = newProviders(ctx, s.cfg.Service, s.cfg.Telemetry); err != nil {
+	if s.telemetry, err = telemetry.New(ctx, s.cfg.Service, telemetry.Config(s.cfg.Telemetry)); err != nil {
 		return err
 	}
 	if s.listener, err = listen(connecting, "Config.HTTP.Address (http.address)", s.cfg.HTTP.Address); err != nil {
@@ -137,7 +138,7 @@ func (s *Service) assemble(ctx context.Context) (err error) {
 	}
 	s.outbox, err = outbox.NewPublisher(outbox.PublisherConfig{
 		Schema: s.cfg.Postgres.Schema, Limits: s.transport.Features().Limits, MaxBacklog: s.cfg.Outbox.MaxBacklog, Encode: encode,
-		Propagator: s.telemetry.propagator,
+		Propagator: s.telemetry.Propagator,
 	})
 	if err != nil {
 		return err
@@ -181,9 +182,9 @@ func (s *Service) newClaim(ordered bool) (*claim.Claim, error) {
 		cfg.Handlers[s.cfg.consumer(name)] = h.claimConfig()
 	}
 	cfg.Logger = cmp.Or(cfg.Logger, s.log)
-	cfg.MeterProvider = cmp.Or(cfg.MeterProvider, s.telemetry.meter)
-	cfg.TracerProvider = cmp.Or(cfg.TracerProvider, s.telemetry.tracer)
-	cfg.Propagator = cmp.Or(cfg.Propagator, s.telemetry.propagator)
+	cfg.MeterProvider = cmp.Or(cfg.MeterProvider, s.telemetry.Meter)
+	cfg.TracerProvider = cmp.Or(cfg.TracerProvider, s.telemetry.Tracer)
+	cfg.Propagator = cmp.Or(cfg.Propagator, s.telemetry.Propagator)
 	return claim.New(claim.NewPostgresStore(s.pool, claim.Schema(s.cfg.Postgres.Schema)), cfg)
 }
 

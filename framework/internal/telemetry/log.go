@@ -1,4 +1,4 @@
-package framework
+package telemetry
 
 import (
 	"context"
@@ -8,8 +8,15 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// newLogger returns the service's logger, whose lines have the trace that their context is of.
-func newLogger(w io.Writer, service string, cfg Log) *slog.Logger {
+// Log configures a logger. The framework's Log documents the fields.
+type Log struct {
+	Level   slog.Level
+	Format  string
+	Handler slog.Handler
+}
+
+// Logger returns the service's logger, whose lines have the trace that their context is of.
+func Logger(w io.Writer, service string, cfg Log) *slog.Logger {
 	handler := cfg.Handler
 	if handler == nil {
 		options := &slog.HandlerOptions{Level: cfg.Level}
@@ -19,9 +26,6 @@ func newLogger(w io.Writer, service string, cfg Log) *slog.Logger {
 	}
 	return slog.New(tracedHandler{handler}).With("service", service)
 }
-
-// Log is the service's logger. What is logged with the context of a handler or of a request has its trace.
-func (s *Service) Log() *slog.Logger { return s.log }
 
 // tracedHandler adds trace_id and span_id, as OpenTelemetry's conventions for logs call them, to what is logged with a
 // context that has a span.

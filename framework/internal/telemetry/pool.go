@@ -1,4 +1,4 @@
-package framework
+package telemetry
 
 import (
 	"context"
@@ -9,13 +9,13 @@ import (
 	"go.opentelemetry.io/otel/metric"
 )
 
-// meterScope names the instruments' origin.
-const meterScope = "github.com/millrace-go/millrace/framework"
+// Scope names the instruments' origin.
+const Scope = "github.com/millrace-go/millrace/framework"
 
-// observePool reports how busy the pool is, by OpenTelemetry's conventions for databases where they have a name for it
+// ObservePool reports how busy the pool is, by OpenTelemetry's conventions for databases where they have a name for it
 // (https://opentelemetry.io/docs/specs/semconv/db/database-metrics/), until stop is called.
-func observePool(provider metric.MeterProvider, pool *pgxpool.Pool) (stop func(), err error) {
-	m := provider.Meter(meterScope)
+func ObservePool(provider metric.MeterProvider, pool *pgxpool.Pool) (stop func(), err error) {
+	m := provider.Meter(Scope)
 	var errs [4]error
 	count, err := m.Int64ObservableGauge("db.client.connection.count", metric.WithUnit("{connection}"),
 		metric.WithDescription("Connections of the pool, by state."))

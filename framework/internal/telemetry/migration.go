@@ -1,4 +1,4 @@
-package framework
+package telemetry
 
 import (
 	"context"
@@ -11,17 +11,17 @@ import (
 	"github.com/millrace-go/millrace/outbox/brokermigration"
 )
 
-// observeMigration reports the phase of the migration to another broker, as this configuration has it, until stop is called.
-func observeMigration(provider metric.MeterProvider, pool *pgxpool.Pool, cfg Config) (stop func(), err error) {
-	gauges := gauge.Of(provider.Meter(meterScope))
+// ObserveMigration reports the phase of the migration from one broker to another, as a service sees it that is configured with them, until stop is called.
+func ObserveMigration(provider metric.MeterProvider, pool *pgxpool.Pool, schema, from, to string) (stop func(), err error) {
+	gauges := gauge.Of(provider.Meter(Scope))
 	phase := gauges.Int("millrace.migration.phase", "{migration}", "1 for the phase of the migration to another broker, 0 for the other phases.")
 	stored := gauge.Ask(func(ctx context.Context) (brokermigration.Record, error) {
-		return brokermigration.ReadRecord(ctx, pool, cfg.Postgres.Schema)
+		return brokermigration.ReadRecord(ctx, pool, schema)
 	})
-	return gauges.Report(func(ctx context.Context, to metric.Observer) error {
+	return gauges.Report(func(ctx context.Context, observer metric.Observer) error {
 		r, err := stored.Answer(ctx)
 		if err == nil {
-			r, err = r.In(cfg.Broker, cfg.Migration.To)
+			r, err = r.In(from, to)
 		}
 		if err != nil {
 			return err
@@ -31,7 +31,7 @@ func observeMigration(provider metric.MeterProvider, pool *pgxpool.Pool, cfg Con
 			if p == r.Phase {
 				is = 1
 			}
-			to.ObserveInt64(phase, is, metric.WithAttributes(attribute.String("millrace.phase", string(p))))
+			observer.ObserveInt64(phase, is, metric.WithAttributes(attribute.String("millrace.phase", string(p))))
 		}
 		return nil
 	})

@@ -1,0 +1,48 @@
+package framework
+
+import (
+	"fmt"
+	"log/slog"
+
+	"github.com/millrace-go/millrace/framework/internal/telemetry"
+)
+
+// Log is the service's logger. What is logged with the context of a handler or of a request has its trace.
+func (s *Service) Log() *slog.Logger { return s.log }
+
+// The paths that a service answers by itself.
+const (
+	livePath    = "/healthz"
+	readyPath   = "/readyz"
+	metricsPath = "/metrics"
+)
+
+// observe begins to report what is the service's own, and adds the paths that tell of it.
+func (s *Service) observe() error {
+	if !s.bare {
+		stop, err := telemetry.ObservePool(s.telemetry.Meter, s.pool)
+		if err != nil {
+			return fmt.Errorf("observe the pool: %w", err)
+		}
+		s.telemetry.OnClose(stop)
+	}
+	if s.cfg.Migration.To != "" {
+		stop, err := telemetry.ObserveMigration(s.telemetry.Meter, s.pool, s.cfg.Postgres.Schema, s.cfg.Broker, s.cfg.Migration.To)
+		if err != nil {
+			return fmt.Errorf("observe the migration: %w", err)
+		}
+		s.telemetry.OnClose(stop)
+	}
+	operators := s.mux
+	if s.admin == nil {
+		s.health.register(s.mux, reasons)
+	} else {
+		operators = s.admin.mux
+		s.health.register(s.mux, terse)
+		s.health.register(operators, causes)
+	}
+	if s.telemetry.Metrics != nil {
+		operators.handleOwn("GET "+metricsPath, s.telemetry.Metrics)
+	}
+	return nil
+}
