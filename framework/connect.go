@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -19,18 +17,6 @@ import (
 
 // connectTimeout bounds the connecting to database and broker together; New promises 5 s.
 const connectTimeout = 3500 * time.Millisecond
-
-// listen listens at the address that the field of the configuration has.
-func listen(ctx context.Context, field, address string) (net.Listener, error) {
-	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
-	switch {
-	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, fmt.Errorf("listen at %s: another process does: stop that one, or change %s: %w", address, field, err)
-	case err != nil:
-		return nil, fmt.Errorf("listen at %s: want %s to be host:port of this machine: %w", address, field, err)
-	}
-	return l, nil
-}
 
 // openDatabase connects to the database, in connecting, and sees to its tables. The pool is there to be closed also beside an error.
 func (s *Service) openDatabase(ctx, connecting context.Context) (err error) {

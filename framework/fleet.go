@@ -9,6 +9,7 @@ import (
 	"os"
 
 	"github.com/millrace-go/millrace/framework/internal/telemetry"
+	"github.com/millrace-go/millrace/framework/internal/web"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/outbox/fleet"
 	"github.com/millrace-go/millrace/transport"
@@ -94,17 +95,12 @@ func (s *Service) serveFleet(ctx context.Context, f *fleet.Fleet) (end func(), e
 	if s.cfg.Admin.Address == "" {
 		return func() {}, nil
 	}
-	listener, err := listen(ctx, "Config.Admin.Address (admin.address)", s.cfg.Admin.Address)
+	a, err := web.NewOperators(ctx, s.cfg.Admin.web(), s.cfg.Admin.Address, s.log)
 	if err != nil {
 		return nil, err
 	}
-	server, err := s.cfg.Admin.server("Admin", "admin", s.log)
-	if err != nil {
-		return nil, errors.Join(err, listener.Close())
-	}
-	mux := newRoutes()
-	mux.HandleFunc("GET "+livePath, func(http.ResponseWriter, *http.Request) {})
-	mux.HandleFunc("GET "+readyPath, func(w http.ResponseWriter, _ *http.Request) {
+	a.HandleFunc("GET "+web.LivePath, func(http.ResponseWriter, *http.Request) {})
+	a.HandleFunc("GET "+web.ReadyPath, func(w http.ResponseWriter, _ *http.Request) {
 		all := f.Status()
 		fmt.Fprintf(w, "databases: %d\n", len(all))
 		for _, d := range all {
@@ -114,8 +110,7 @@ func (s *Service) serveFleet(ctx context.Context, f *fleet.Fleet) (end func(), e
 		}
 	})
 	if s.telemetry.Metrics != nil {
-		mux.Handle("GET "+metricsPath, s.telemetry.Metrics)
+		a.Handle("GET "+web.MetricsPath, s.telemetry.Metrics)
 	}
-	a := &admin{listener: listener, mux: mux, server: server}
-	return a.serve(s.log), nil
+	return a.Serve(), nil
 }

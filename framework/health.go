@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/millrace-go/millrace/framework/internal/web"
 	"github.com/millrace-go/millrace/middleware/claim"
 	"github.com/millrace-go/millrace/outbox/outboxadmin"
 	"github.com/millrace-go/millrace/transport"
@@ -243,11 +244,11 @@ func (h *health) close() {
 }
 
 // register adds the probes' paths, whose answers have so much detail.
-func (h *health) register(mux *routes, d detail) {
-	mux.handleOwn("GET "+livePath, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+func (h *health) register(mux *web.Routes, d detail) {
+	mux.HandleOwn("GET "+web.LivePath, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		respond(w, http.StatusOK, map[string]bool{"alive": true})
 	}))
-	mux.handleOwn("GET "+readyPath, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	mux.HandleOwn("GET "+web.ReadyPath, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		v, code := h.verdict(r.Context()), http.StatusOK
 		if !v.Ready {
 			code = http.StatusServiceUnavailable
@@ -322,7 +323,7 @@ func (h *health) logCauses(checks []check) {
 			cause = c.cause.Error()
 		}
 		if cause != "" && cause != h.logged[c.Name] {
-			h.log.Warn("a check of "+readyPath+" has failed", slog.String("check", c.Name), slog.Any("error", c.cause))
+			h.log.Warn("a check of "+web.ReadyPath+" has failed", slog.String("check", c.Name), slog.Any("error", c.cause))
 		}
 		h.logged[c.Name] = cause
 	}

@@ -5,17 +5,11 @@ import (
 	"log/slog"
 
 	"github.com/millrace-go/millrace/framework/internal/telemetry"
+	"github.com/millrace-go/millrace/framework/internal/web"
 )
 
 // Log is the service's logger. What is logged with the context of a handler or of a request has its trace.
 func (s *Service) Log() *slog.Logger { return s.log }
-
-// The paths that a service answers by itself.
-const (
-	livePath    = "/healthz"
-	readyPath   = "/readyz"
-	metricsPath = "/metrics"
-)
 
 // observe begins to report what is the service's own, and adds the paths that tell of it.
 func (s *Service) observe() error {
@@ -37,12 +31,12 @@ func (s *Service) observe() error {
 	if s.admin == nil {
 		s.health.register(s.mux, reasons)
 	} else {
-		operators = s.admin.mux
+		operators = s.admin.Routes
 		s.health.register(s.mux, terse)
 		s.health.register(operators, causes)
 	}
 	if s.telemetry.Metrics != nil {
-		operators.handleOwn("GET "+metricsPath, s.telemetry.Metrics)
+		operators.HandleOwn("GET "+web.MetricsPath, s.telemetry.Metrics)
 	}
 	return nil
 }

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/millrace-go/millrace/framework/internal/web"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/transport"
 )
@@ -65,7 +66,7 @@ func (s *Service) Run(ctx context.Context) error {
 	if !s.enter() {
 		return ErrEnded
 	}
-	endAdmin := s.admin.serve(s.log) // until nothing runs any more, so that operators see how the service starts and stops
+	endAdmin := s.admin.Serve() // until nothing runs any more, so that operators see how the service starts and stops
 	err := withGrants(s.run(ctx))
 	endAdmin()
 	return errors.Join(err, s.release())
@@ -138,7 +139,7 @@ func (s *Service) run(ctx context.Context) error {
 	}
 	if over.Err() == nil && s.router.IsRunning() {
 		parts.Go(func() error {
-			if err := serve(s.server, s.listener, s.parting(s.telemetry.Requests(s.Address(), s.mux.handler(), livePath, readyPath, metricsPath))); err != nil {
+			if err := web.Serve(s.server, s.listener, s.parting(s.telemetry.Requests(s.Address(), s.mux.Wrapped(), web.LivePath, web.ReadyPath, web.MetricsPath))); err != nil {
 				return fmt.Errorf("serve HTTP: %w", err)
 			}
 			return nil
@@ -302,7 +303,7 @@ func (s *Service) release() error {
 		if s.transport != nil {
 			errs = append(errs, s.transport.Close())
 		}
-		s.admin.close()
+		s.admin.Close()
 		if s.health != nil {
 			s.health.close()
 		}

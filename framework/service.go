@@ -18,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/millrace-go/millrace/framework/internal/telemetry"
+	"github.com/millrace-go/millrace/framework/internal/web"
 	"github.com/millrace-go/millrace/middleware/claim"
 	"github.com/millrace-go/millrace/middleware/effect"
 	"github.com/millrace-go/millrace/middleware/idempotencykey"
@@ -35,11 +36,11 @@ type Service struct {
 	telemetry telemetry.Providers
 	health    *health
 	listener  net.Listener
-	mux       *routes
+	mux       *web.Routes
 	server    *http.Server
-	admin     *admin        // nil: there is no server for operators
-	bare      bool          // without a database
-	pool      *pgxpool.Pool // of a bare service: without connections
+	admin     *web.Operators // nil: there is no server for operators
+	bare      bool           // without a database
+	pool      *pgxpool.Pool  // of a bare service: without connections
 	transport transport.Transport
 	router    *message.Router
 	outbox    *outbox.Publisher
@@ -90,7 +91,7 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 	if _, _, err := cfg.Settings(); err != nil {
 		return nil, err
 	}
-	s := &Service{cfg: cfg, bare: cfg.Postgres.Disabled, log: telemetry.Logger(os.Stderr, cfg.Service, telemetry.Log(cfg.Log)), mux: newRoutes(), running: make(chan struct{}), stopping: make(chan struct{})}
+	s := &Service{cfg: cfg, bare: cfg.Postgres.Disabled, log: telemetry.Logger(os.Stderr, cfg.Service, telemetry.Log(cfg.Log)), mux: web.NewRoutes(), running: make(chan struct{}), stopping: make(chan struct{})}
 	if err := s.assemble(ctx); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
@@ -104,10 +105,10 @@ func (s *Service) assemble(ctx context.Context) (err error) {
 	if s.telemetry, err = telemetry.New(ctx, s.cfg.Service, telemetry.Config(s.cfg.Telemetry)); err != nil {
 		return err
 	}
-	if s.listener, err = listen(connecting, "Config.HTTP.Address (http.address)", s.cfg.HTTP.Address); err != nil {
+	if s.listener, err = web.Listen(connecting, "Config.HTTP.Address (http.address)", s.cfg.HTTP.Address); err != nil {
 		return err
 	}
-	if s.server, err = s.cfg.HTTP.server("HTTP", "http", s.log); err != nil {
+	if s.server, err = web.NewServer(s.cfg.HTTP.web(), "HTTP", "http", s.log); err != nil {
 		return err
 	}
 	if err = s.openDatabase(ctx, connecting); err != nil {
@@ -163,7 +164,7 @@ func (s *Service) assemble(ctx context.Context) (err error) {
 func (s *Service) mountPush() {
 	if server, ok := s.transport.(transport.PushServer); ok {
 		for _, path := range server.PushPaths() {
-			s.mux.handleOwn("POST "+path+"/{subscription}", server.PushHandler())
+			s.mux.HandleOwn("POST "+path+"/{subscription}", server.PushHandler())
 		}
 	}
 }
@@ -205,12 +206,7 @@ func (s *Service) HTTP() *http.ServeMux { return s.mux.ServeMux }
 func (s *Service) Address() string { return s.listener.Addr().String() }
 
 // AdminAddress returns the host:port of the server for operators, "" without Config.Admin.Address.
-func (s *Service) AdminAddress() string {
-	if s.admin == nil {
-		return ""
-	}
-	return s.admin.listener.Addr().String()
-}
+func (s *Service) AdminAddress() string { return s.admin.Address() }
 
 // Pool is the pool of connections to the database. It is closed with the service. Without a database (Config.Postgres.Disabled) each use
 // of it returns ErrNoPostgres.

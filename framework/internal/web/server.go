@@ -1,0 +1,92 @@
+// Package web is what the HTTP servers of a service have in common: their sockets, their certificates and their routes.
+package web
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"syscall"
+	"time"
+)
+
+// Listen listens at the address that the field of the configuration has.
+func Listen(ctx context.Context, field, address string) (net.Listener, error) {
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return nil, fmt.Errorf("listen at %s: another process does: stop that one, or change %s: %w", address, field, err)
+	case err != nil:
+		return nil, fmt.Errorf("listen at %s: want %s to be host:port of this machine: %w", address, field, err)
+	}
+	return l, nil
+}
+
+// Config configures a server. The framework's Server documents the fields; each is set.
+type Config struct {
+	ReadHeaderTimeout, ReadTimeout, WriteTimeout, IdleTimeout time.Duration
+	CertFile, KeyFile                                         string
+}
+
+// NewServer returns a server whose certificate is read. The configuration is Config.HTTP, say, and http in a file.
+func NewServer(c Config, field, key string, log *slog.Logger) (*http.Server, error) {
+	s := &http.Server{
+		ReadHeaderTimeout: c.ReadHeaderTimeout, ReadTimeout: c.ReadTimeout, WriteTimeout: c.WriteTimeout, IdleTimeout: c.IdleTimeout,
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+	}
+	if c.CertFile != "" || c.KeyFile != "" {
+		files := &certificate{certFile: c.CertFile, keyFile: c.KeyFile, log: log}
+		if err := files.read(); err != nil {
+			return nil, fmt.Errorf("Config.%s.TLS.CertFile (%s.tls.cert_file) is %q, and KeyFile (key_file) %q: want a certificate and its key, PEM: %w",
+				field, key, c.CertFile, c.KeyFile, err)
+		}
+		s.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: files.get}
+	}
+	return s, nil
+}
+
+// Serve serves h until the server is shut down.
+func Serve(s *http.Server, l net.Listener, h http.Handler) (err error) {
+	s.Handler = received(h)
+	if s.TLSConfig != nil {
+		err = s.ServeTLS(l, "", "")
+	} else {
+		err = s.Serve(l)
+	}
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return err
+}
+
+// received lifts the read timeout from a request that has arrived: net/http would take its client for gone, and cancel the context of
+// a handler that takes longer.
+func received(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		lift := func() { _ = http.NewResponseController(w).SetReadDeadline(time.Time{}) }
+		if r.Body == http.NoBody {
+			lift()
+		} else {
+			r.Body = &body{r.Body, lift}
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+// body calls end at its end.
+type body struct {
+	io.ReadCloser
+	end func()
+}
+
+func (b *body) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err == io.EOF { // which readers return as it is
+		b.end()
+	}
+	return n, err
+}
