@@ -48,7 +48,7 @@ func (s *Service) Catalog() (*catalog.Document, error) {
 		sent[topic.Name()] = true
 	}
 	for _, h := range s.handlers {
-		errs = append(errs, b.Handles(h.name, h.topic, h.known...))
+		errs = append(errs, b.Handles(h.Name, h.topic, h.known...))
 	}
 	for topic := range sent {
 		if mode := s.cfg.CloudEvents.of(topic); mode != cloudevent.Off {

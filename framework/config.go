@@ -18,6 +18,8 @@ import (
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/millrace-go/millrace/framework/internal/budget"
+	"github.com/millrace-go/millrace/framework/internal/database"
 	"github.com/millrace-go/millrace/internal/enum"
 	"github.com/millrace-go/millrace/internal/pgdsn"
 	"github.com/millrace-go/millrace/internal/pgschema"
@@ -259,7 +261,7 @@ func (c Config) Validate() error {
 	} else if parsed, err := pgdsn.Parse(c.Postgres.DSN); err != nil {
 		wrong("Postgres.DSN", "%w", err)
 	} else if c.Postgres.MaxConnections >= 0 {
-		connections = int(c.Postgres.connections(parsed))
+		connections = int(database.Connections(parsed, c.Postgres.DSN, c.Postgres.MaxConnections))
 	}
 	if _, err := pgschema.Validate(c.Postgres.Schema); err != nil {
 		errs = append(errs, fmt.Errorf("Config.Postgres.%w", err))
@@ -306,7 +308,7 @@ func (c Config) Validate() error {
 		n := c.Handlers[name].Concurrency
 		if n < 0 {
 			wrong(field+".Concurrency", "%d: want 1 or more, or 0 for the default", n)
-		} else if needed, left := connectionsFor(n, c.Claim.Group), connections-connectionsBeside(c.Outbox.Relay == Inside); n > 0 && needed > left {
+		} else if needed, left := budget.For(n, c.Claim.Group), connections-budget.Beside(c.Outbox.Relay == Inside); n > 0 && needed > left {
 			wrong(field+".Concurrency", "%d, which needs %d connections, and Config.Postgres.MaxConnections (%d) leaves %d for handlers: want a lower concurrency, or a larger pool", n, needed, connections, left)
 		}
 		if r := c.Handlers[name].UnknownVersions; r < Wait || r > Ignore {

@@ -9,6 +9,7 @@ import (
 
 	"go.yaml.in/yaml/v4"
 
+	"github.com/millrace-go/millrace/framework/internal/database"
 	"github.com/millrace-go/millrace/internal/pgdsn"
 	"github.com/millrace-go/millrace/internal/settings"
 )
@@ -28,7 +29,7 @@ func (c Config) node() *yaml.Node {
 	c.Effects.Config = c.Effects.WithDefaults()
 	c.IdempotencyKeys.Config = c.IdempotencyKeys.WithDefaults()
 	if parsed, err := pgdsn.Parse(c.Postgres.DSN); err == nil {
-		c.Postgres.MaxConnections = c.Postgres.connections(parsed)
+		c.Postgres.MaxConnections = database.Connections(parsed, c.Postgres.DSN, c.Postgres.MaxConnections)
 	}
 	node := settings.Node(c)
 	if c.Postgres.Disabled {

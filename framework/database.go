@@ -8,9 +8,8 @@ import (
 	"reflect"
 	"slices"
 
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
-
+	"github.com/millrace-go/millrace/framework/internal/database"
+	"github.com/millrace-go/millrace/framework/internal/health"
 	"github.com/millrace-go/millrace/transport"
 )
 
@@ -61,7 +60,7 @@ func (c Config) refuseTables() error {
 		refuse(fmt.Sprintf("Schedules[%q]", name), name, nothing)
 	}
 	for i, name := range c.Health.Require {
-		if name == checkBacklog || name == checkRelays {
+		if name == health.Backlog || name == health.Relays {
 			refuse(fmt.Sprintf("Health.Require[%d]", i), name, "no check of the outbox")
 		}
 	}
@@ -71,12 +70,23 @@ func (c Config) refuseTables() error {
 // tableSections are the keys of a configuration that have no meaning without a database.
 var tableSections = []string{"migration", "outbox", "fleet", "dead_letters", "effects", "idempotency_keys", "schedules"}
 
-// noDatabase returns a pool that never gets a connection: whatever asks for one gets ErrNoPostgres.
-func noDatabase() (*pgxpool.Pool, error) {
-	cfg, err := pgxpool.ParseConfig("host=none user=none dbname=none sslmode=disable")
-	if err != nil {
-		return nil, fmt.Errorf("make a pool without connections: %w", err) // of a PG… variable
+// openDatabase connects to the database, in connecting, and sees to its tables. The pool is there to be closed also beside an error.
+func (s *Service) openDatabase(ctx, connecting context.Context) (err error) {
+	if s.bare {
+		s.log.InfoContext(ctx, "postgres.disabled is set: handlers consume and publish in transactions of the broker alone", "broker", s.cfg.Broker)
+		s.pool, err = database.None(ErrNoPostgres)
+		return err
 	}
-	cfg.BeforeConnect = func(context.Context, *pgx.ConnConfig) error { return ErrNoPostgres }
-	return pgxpool.NewWithConfig(context.Background(), cfg)
+	if s.pool, err = database.Connect(connecting, s.cfg.Postgres.DSN, s.cfg.Postgres.MaxConnections, fromDev); err != nil {
+		return err
+	}
+	if s.cfg.Postgres.Migrate {
+		if err := database.Migrate(ctx, s.pool, s.cfg.Postgres.Schema); err != nil {
+			return err
+		}
+		again, cancel := context.WithTimeout(ctx, connectTimeout)
+		defer cancel()
+		connecting = again
+	}
+	return database.Check(connecting, s.pool, s.cfg.Postgres.Schema)
 }

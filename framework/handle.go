@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace-go/millrace/catalog"
+	"github.com/millrace-go/millrace/framework/internal/budget"
 	"github.com/millrace-go/millrace/internal/settings"
 	"github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/middleware/claim"
@@ -21,11 +22,11 @@ import (
 
 // handler is one that was added by name.
 type handler struct {
-	name, topic string
-	concurrency int // 0: not decided
-	ordered     bool
-	fn          message.NoPublishHandlerFunc
-	known       []catalog.Event // what it handles
+	budget.Handler
+	topic   string
+	ordered bool
+	fn      message.NoPublishHandlerFunc
+	known   []catalog.Event // what it handles
 }
 
 // Handle adds a handler: fn gets each event of the topic, as a value of the topic's type. The context of fn carries the event
@@ -68,7 +69,7 @@ func (s *Service) AddHandler(name, topic string, fn message.NoPublishHandlerFunc
 
 func (s *Service) addHandler(name, topic string, known []catalog.Event, fn message.NoPublishHandlerFunc) error {
 	of := s.cfg.Handlers[name]
-	h := &handler{name: name, topic: topic, fn: s.unpacking(fn), known: known, concurrency: of.Concurrency, ordered: of.Ordered}
+	h := &handler{Handler: budget.Handler{Name: name, Concurrency: of.Concurrency}, topic: topic, fn: s.unpacking(fn), known: known, ordered: of.Ordered}
 	if err := transport.ValidateHandler(s.cfg.consumer(name)); err != nil {
 		return fmt.Errorf("add handler %q: its name is wrong: %w", name, err)
 	}
@@ -84,11 +85,11 @@ func (s *Service) addHandler(name, topic string, known []catalog.Event, fn messa
 		return fmt.Errorf("add handler %q: the service runs already, or has ended: add handlers before Run", name)
 	}
 	for _, other := range s.handlers {
-		if other.name == name {
+		if other.Name == name {
 			return fmt.Errorf("add handler %q: there is one of that name, for topic %q: give each a name of its own", name, other.topic)
 		}
-		if group := s.cfg.group(name); s.cfg.group(other.name) == group {
-			return fmt.Errorf("add handler %q: handler %q has its group, %q, so that each would get a part of the events: give each a group of its own", name, other.name, group)
+		if group := s.cfg.group(name); s.cfg.group(other.Name) == group {
+			return fmt.Errorf("add handler %q: handler %q has its group, %q, so that each would get a part of the events: give each a group of its own", name, other.Name, group)
 		}
 	}
 	s.handlers = append(s.handlers, h)
@@ -146,7 +147,7 @@ func (s *Service) attempt(h message.HandlerFunc) message.HandlerFunc {
 // isOrdered is asked while the service runs, when no handler is added any more.
 func (s *Service) isOrdered(name string) bool {
 	for _, h := range s.handlers {
-		if h.name == name {
+		if h.Name == name {
 			return h.ordered
 		}
 	}
@@ -156,23 +157,23 @@ func (s *Service) isOrdered(name string) bool {
 // subscribe makes the subscriptions, so that nothing is missed that is published from now on, and hands the handlers to the
 // router, which starts them with Run.
 func (s *Service) subscribe() error {
+	handlers, sharing := make([]string, len(s.handlers)), make([]*budget.Handler, len(s.handlers))
+	for i, h := range s.handlers {
+		handlers[i], sharing[i] = h.Name, &h.Handler
+	}
 	if !s.bare { // else the transport has a default
-		if err := allot(int(s.pool.Config().MaxConns), s.cfg.Outbox.Relay == Inside, s.cfg.Claim.Group, s.handlers); err != nil {
+		if err := budget.Allot(int(s.pool.Config().MaxConns), s.cfg.Outbox.Relay == Inside, s.cfg.Claim.Group, sharing); err != nil {
 			return err
 		}
-	}
-	handlers := make([]string, len(s.handlers))
-	for i, h := range s.handlers {
-		handlers[i] = h.name
 	}
 	for _, name := range absent(s.cfg.Handlers, handlers) {
 		s.log.Warn("the configuration is of a handler that is not there", "handler", name, "nearest", settings.Nearest(name, handlers))
 	}
 	var subscribing errgroup.Group
 	for _, h := range s.handlers {
-		sub, err := s.transport.Subscriber(transport.SubscriberConfig{Consumer: s.cfg.group(h.name), Concurrency: h.concurrency, Ordered: h.ordered})
+		sub, err := s.transport.Subscriber(transport.SubscriberConfig{Consumer: s.cfg.group(h.Name), Concurrency: h.Concurrency, Ordered: h.ordered})
 		if err != nil {
-			return errors.Join(fmt.Errorf("subscribe handler %q: %w", h.name, err), subscribing.Wait())
+			return errors.Join(fmt.Errorf("subscribe handler %q: %w", h.Name, err), subscribing.Wait())
 		}
 		if err := s.addToRouter(h, sub); err != nil {
 			return errors.Join(err, subscribing.Wait())
@@ -180,7 +181,7 @@ func (s *Service) subscribe() error {
 		if i, ok := sub.(message.SubscribeInitializer); ok {
 			subscribing.Go(func() error {
 				if err := i.SubscribeInitialize(h.topic); err != nil {
-					return fmt.Errorf("subscribe handler %q to topic %q: %w", h.name, h.topic, err)
+					return fmt.Errorf("subscribe handler %q to topic %q: %w", h.Name, h.topic, err)
 				}
 				return nil
 			})
@@ -192,14 +193,14 @@ func (s *Service) subscribe() error {
 // addToRouter hands a handler to the router, with what retries its events from the claim's table if there is one.
 func (s *Service) addToRouter(h *handler, sub message.Subscriber) error {
 	if s.bare {
-		s.router.AddConsumerHandler(h.name, h.topic, sub, h.fn)
+		s.router.AddConsumerHandler(h.Name, h.topic, sub, h.fn)
 		return nil
 	}
 	c, err := s.claimOf(h)
 	if err != nil {
-		return fmt.Errorf("claim of handler %q: %w", h.name, err)
+		return fmt.Errorf("claim of handler %q: %w", h.Name, err)
 	}
-	s.router.AddConsumerHandler(h.name, h.topic, c.Subscriber(s.cfg.consumer(h.name), sub, claim.Within(h.concurrency)), c.Handler(s.cfg.consumer(h.name), h.fn))
+	s.router.AddConsumerHandler(h.Name, h.topic, c.Subscriber(s.cfg.consumer(h.Name), sub, claim.Within(h.Concurrency)), c.Handler(s.cfg.consumer(h.Name), h.fn))
 	return nil
 }
 
@@ -213,9 +214,9 @@ func (s *Service) Attach(subscriber func(handler string) message.Subscriber) err
 	for _, h := range s.handlers {
 		c, err := s.claimOf(h)
 		if err != nil {
-			return fmt.Errorf("claim of handler %q: %w", h.name, err)
+			return fmt.Errorf("claim of handler %q: %w", h.Name, err)
 		}
-		s.router.AddConsumerHandler(h.name, h.topic, subscriber(h.name), c.Handler(s.cfg.consumer(h.name), h.fn))
+		s.router.AddConsumerHandler(h.Name, h.topic, subscriber(h.Name), c.Handler(s.cfg.consumer(h.Name), h.fn))
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

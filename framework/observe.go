@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 
+	"github.com/millrace-go/millrace/framework/internal/health"
 	"github.com/millrace-go/millrace/framework/internal/telemetry"
 	"github.com/millrace-go/millrace/framework/internal/web"
 )
@@ -29,11 +30,11 @@ func (s *Service) observe() error {
 	}
 	operators := s.mux
 	if s.admin == nil {
-		s.health.register(s.mux, reasons)
+		s.health.Register(s.mux, health.Reasons)
 	} else {
 		operators = s.admin.Routes
-		s.health.register(s.mux, terse)
-		s.health.register(operators, causes)
+		s.health.Register(s.mux, health.Terse)
+		s.health.Register(operators, health.Causes)
 	}
 	if s.telemetry.Metrics != nil {
 		operators.HandleOwn("GET "+web.MetricsPath, s.telemetry.Metrics)

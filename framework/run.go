@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/millrace-go/millrace/framework/internal/database"
 	"github.com/millrace-go/millrace/framework/internal/web"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/transport"
@@ -67,7 +68,7 @@ func (s *Service) Run(ctx context.Context) error {
 		return ErrEnded
 	}
 	endAdmin := s.admin.Serve() // until nothing runs any more, so that operators see how the service starts and stops
-	err := withGrants(s.run(ctx))
+	err := database.WithGrants(s.run(ctx))
 	endAdmin()
 	return errors.Join(err, s.release())
 }
@@ -305,13 +306,13 @@ func (s *Service) release() error {
 		}
 		s.admin.Close()
 		if s.health != nil {
-			s.health.close()
+			s.health.Close()
 		}
 		if s.effects != nil {
 			s.effects.Close()
 		}
 		if s.pool != nil {
-			errs = append(errs, closePool(s.pool, s.cfg.ShutdownTimeout))
+			errs = append(errs, database.Close(s.pool, s.cfg.ShutdownTimeout))
 		}
 		s.closed = errors.Join(append(errs, s.telemetry.Close())...)
 	})

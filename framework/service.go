@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/millrace-go/millrace/framework/internal/health"
 	"github.com/millrace-go/millrace/framework/internal/telemetry"
 	"github.com/millrace-go/millrace/framework/internal/web"
 	"github.com/millrace-go/millrace/middleware/claim"
@@ -34,7 +35,7 @@ type Service struct {
 	cfg       Config
 	log       *slog.Logger
 	telemetry telemetry.Providers
-	health    *health
+	health    *health.Checker
 	listener  net.Listener
 	mux       *web.Routes
 	server    *http.Server
@@ -122,7 +123,11 @@ func (s *Service) assemble(ctx context.Context) (err error) {
 		return err
 	}
 	s.mountPush()
-	if s.health, err = s.newHealth(); err != nil {
+	checked := health.Service{Schema: s.cfg.Postgres.Schema, Transport: s.transport, Stopping: s.stopping, Paused: s.paused, Log: s.log}
+	if !s.bare {
+		checked.Pool = s.pool
+	}
+	if s.health, err = health.New(health.Config(s.cfg.Health), checked); err != nil {
 		return err
 	}
 	if s.cfg.Admin.Address != "" {

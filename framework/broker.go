@@ -13,6 +13,9 @@ import (
 	"github.com/millrace-go/millrace/transport"
 )
 
+// connectTimeout bounds the connecting to database and broker together; New promises 5 s.
+const connectTimeout = 3500 * time.Millisecond
+
 // Migration takes a fleet from Config.Broker to another broker. While it is configured, handlers read both, and the database says
 // which one events are published to: "millrace migration next" changes that for all processes at once, when it is safe.
 type Migration struct {
@@ -112,4 +115,31 @@ func (c Config) admitted(ctx context.Context, pool *pgxpool.Pool) error {
 		return fmt.Errorf("the broker of the fleet: %w", err)
 	}
 	return nil
+}
+
+// open connects to the broker, or to both of a migration, and asks whether they answer.
+func (s *Service) open(ctx context.Context) (transport.Transport, error) {
+	t, err := s.cfg.OpenTransport(ctx, s.pool, s.environment())
+	if err != nil {
+		return nil, err
+	}
+	return answering(ctx, t)
+}
+
+// environment is what the service gives a transport.
+func (s *Service) environment() transport.Environment {
+	return transport.Environment{
+		DrainTimeout: s.cfg.ShutdownTimeout, Logger: s.log,
+		MeterProvider: s.telemetry.Meter, TracerProvider: s.telemetry.Tracer, Propagator: s.telemetry.Propagator,
+	}
+}
+
+// answering asks whether the transport's brokers answer, and closes it if not.
+func answering(ctx context.Context, t transport.Transport) (transport.Transport, error) {
+	if pinged, ok := t.(transport.Pinger); ok {
+		if err := pinged.Ping(ctx); err != nil {
+			return nil, unreachable(strings.ReplaceAll(t.Name(), "+", " or "), errors.Join(err, t.Close()))
+		}
+	}
+	return t, nil
 }

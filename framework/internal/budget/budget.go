@@ -1,4 +1,5 @@
-package framework
+// Package budget shares the connections of a service's pool among what needs them. It is pure.
+package budget
 
 import (
 	"fmt"
@@ -8,8 +9,8 @@ import (
 )
 
 const (
-	// defaultConnections is Postgres.MaxConnections where that is 0.
-	defaultConnections = 30
+	// Default is Postgres.MaxConnections where that is 0.
+	Default = 30
 
 	// relayConnections is what a relay uses while all goes well.
 	relayConnections = 5
@@ -18,35 +19,41 @@ const (
 	otherConnections = 2
 )
 
-// connectionsBeside is how many connections the pool has for other things than handlers.
-func connectionsBeside(relay bool) int {
+// Handler is one that shares the connections.
+type Handler struct {
+	Name        string
+	Concurrency int // 0: not decided
+}
+
+// Beside is how many connections the pool has for other things than handlers.
+func Beside(relay bool) int {
 	if relay {
 		return otherConnections + relayConnections
 	}
 	return otherConnections
 }
 
-// connectionsFor is how many connections messages in flight hold, of which there is one or more: one each or, in groups, one
+// For is how many connections messages in flight hold, of which there is one or more: one each or, in groups, one
 // for each group.
-func connectionsFor(concurrency, group int) int { return (concurrency-1)/max(group, 1) + 1 }
+func For(concurrency, group int) int { return (concurrency-1)/max(group, 1) + 1 }
 
-// allot decides how many messages each handler has in hand at once, where it does not say: those of an equal share of the
+// Allot decides how many messages each handler has in hand at once, where it does not say: those of an equal share of the
 // connections that are left, up to transport.DefaultConcurrency. A message holds a connection while it is handled, or shares
 // it with the others of its group; those that wait for one hold their messages, and the locks of what they have begun.
-func allot(connections int, relay bool, group int, handlers []*handler) error {
-	left, undecided := connections-connectionsBeside(relay), 0
+func Allot(connections int, relay bool, group int, handlers []*Handler) error {
+	left, undecided := connections-Beside(relay), 0
 	needs := []string{fmt.Sprintf("%d for what runs in the background", otherConnections)}
 	if relay {
 		needs = append(needs, fmt.Sprintf("%d for the relay", relayConnections))
 	}
 	for _, h := range handlers {
-		if h.concurrency == 0 {
+		if h.Concurrency == 0 {
 			undecided++
 			continue
 		}
-		n := connectionsFor(h.concurrency, group)
+		n := For(h.Concurrency, group)
 		left -= n
-		needs = append(needs, fmt.Sprintf("%d for handler %s", n, h.name))
+		needs = append(needs, fmt.Sprintf("%d for handler %s", n, h.Name))
 	}
 	if undecided > 0 {
 		needs = append(needs, fmt.Sprintf("1 or more for each of %d other handlers", undecided))
@@ -56,8 +63,8 @@ func allot(connections int, relay bool, group int, handlers []*handler) error {
 			connections, connections-left+undecided, strings.Join(needs, ", "))
 	}
 	for _, h := range handlers {
-		if h.concurrency == 0 {
-			h.concurrency = min(left/undecided, transport.DefaultConcurrency) * max(group, 1)
+		if h.Concurrency == 0 {
+			h.Concurrency = min(left/undecided, transport.DefaultConcurrency) * max(group, 1)
 		}
 	}
 	return nil

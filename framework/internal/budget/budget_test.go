@@ -1,4 +1,4 @@
-package framework
+package budget
 
 import (
 	"testing"
@@ -30,11 +30,11 @@ func TestAllot(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var handlers []*handler
+			var handlers []*Handler
 			for _, n := range c.wishes {
-				handlers = append(handlers, &handler{name: "h", concurrency: n})
+				handlers = append(handlers, &Handler{Name: "h", Concurrency: n})
 			}
-			err := allot(c.connections, c.relay, c.group, handlers)
+			err := Allot(c.connections, c.relay, c.group, handlers)
 			if c.err != "" {
 				require.ErrorContains(t, err, c.err)
 				return
@@ -42,7 +42,7 @@ func TestAllot(t *testing.T) {
 			require.NoError(t, err)
 			var got []int
 			for _, h := range handlers {
-				got = append(got, h.concurrency)
+				got = append(got, h.Concurrency)
 			}
 			assert.Equal(t, c.want, got)
 		})

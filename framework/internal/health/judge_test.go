@@ -1,4 +1,4 @@
-package framework
+package health
 
 import (
 	"testing"
@@ -29,7 +29,7 @@ func TestJudgeOutbox(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c.shard.Shard = 3
-			checks := Health{}.WithDefaults().judgeOutbox(&outboxadmin.Report{At: now, Shards: []outboxadmin.ShardReport{{}, c.shard}})
+			checks := Config{}.WithDefaults().judgeOutbox(&outboxadmin.Report{At: now, Shards: []outboxadmin.ShardReport{{}, c.shard}})
 			for i, want := range []string{c.relays, c.backlog} {
 				assert.Equal(t, want == "", checks[i].OK)
 				assert.Contains(t, checks[i].Problem, want)
@@ -48,13 +48,13 @@ func TestJudgeTopics(t *testing.T) {
 		{Topic: "one", TopicState: outboxadmin.TopicState{State: outboxadmin.TopicPaused, Since: &since, By: "ada"}},
 		{Topic: "slow", TopicState: outboxadmin.TopicState{State: outboxadmin.TopicSlow, Since: &since}},
 	}}
-	checks := Health{}.WithDefaults().judgeOutbox(report)
-	assert.Equal(t, check{Name: checkRelays, OK: true}, checks[0])
-	assert.Equal(t, check{Name: checkBacklog, OK: true, Problem: "the broker has taken no event of topic ill for 10m0s: \"millrace outbox status\" says why; topic one was paused 10m0s ago by ada"}, checks[1])
+	checks := Config{}.WithDefaults().judgeOutbox(report)
+	assert.Equal(t, check{Name: Relays, OK: true}, checks[0])
+	assert.Equal(t, check{Name: Backlog, OK: true, Problem: "the broker has taken no event of topic ill for 10m0s: \"millrace outbox status\" says why; topic one was paused 10m0s ago by ada"}, checks[1])
 	for range 20 {
 		report.Topics = append(report.Topics, report.Topics[0])
 	}
-	assert.Contains(t, Health{}.WithDefaults().judgeOutbox(report)[1].Problem, "says why; and 12 more topics")
+	assert.Contains(t, Config{}.WithDefaults().judgeOutbox(report)[1].Problem, "says why; and 12 more topics")
 }
 
 // A consumer that is paused is named, and makes no service unready.
@@ -71,24 +71,24 @@ func TestCircuitBreakerAndReadiness(t *testing.T) {
 func TestJudge(t *testing.T) {
 	t.Parallel()
 	checks := func() []check {
-		return []check{{Name: checkPostgres, OK: true}, {Name: checkBroker}, {Name: checkBacklog}}
+		return []check{{Name: checkPostgres, OK: true}, {Name: checkBroker}, {Name: Backlog}}
 	}
-	v := Health{}.judge(checks())
+	v := Config{}.judge(checks())
 	assert.True(t, v.Ready)
-	assert.Equal(t, []check{{Name: checkPostgres, OK: true}, {Name: checkBroker, Tolerated: true}, {Name: checkBacklog, Tolerated: true}}, v.Checks)
-	v = Health{Require: []string{checkBroker}}.judge(checks())
+	assert.Equal(t, []check{{Name: checkPostgres, OK: true}, {Name: checkBroker, Tolerated: true}, {Name: Backlog, Tolerated: true}}, v.Checks)
+	v = Config{Require: []string{checkBroker}}.judge(checks())
 	assert.False(t, v.Ready)
-	assert.Equal(t, []check{{Name: checkPostgres, OK: true}, {Name: checkBroker}, {Name: checkBacklog, Tolerated: true}}, v.Checks)
-	assert.True(t, Health{}.judge(nil).Ready)
+	assert.Equal(t, []check{{Name: checkPostgres, OK: true}, {Name: checkBroker}, {Name: Backlog, Tolerated: true}}, v.Checks)
+	assert.True(t, Config{}.judge(nil).Ready)
 	for _, name := range []string{checkPostgres, checkTables, checkStopping} {
-		assert.False(t, Health{}.judge([]check{{Name: name}}).Ready, name)
+		assert.False(t, Config{}.judge([]check{{Name: name}}).Ready, name)
 	}
 }
 
-func TestHealthIsValidated(t *testing.T) {
+func TestConfigIsValidated(t *testing.T) {
 	t.Parallel()
-	assert.NoError(t, Health{}.WithDefaults().Validate())
-	err := Health{MaxBacklogAge: -1, MaxUnrelayed: -1, Timeout: -1, Require: []string{"broker", "brker"}}.WithDefaults().Validate()
+	assert.NoError(t, Config{}.WithDefaults().Validate())
+	err := Config{MaxBacklogAge: -1, MaxUnrelayed: -1, Timeout: -1, Require: []string{"broker", "brker"}}.WithDefaults().Validate()
 	for _, want := range []string{"MaxBacklogAge is -1ns", "MaxUnrelayed", "Timeout", `Require[1] is "brker": want one of backlog, broker, relays`} {
 		assert.ErrorContains(t, err, want)
 	}

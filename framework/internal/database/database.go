@@ -1,0 +1,143 @@
+// Package database connects a service to PostgreSQL, and sees to its tables.
+package database
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/millrace-go/millrace/framework/internal/budget"
+	"github.com/millrace-go/millrace/internal/pgdsn"
+	"github.com/millrace-go/millrace/internal/tables"
+)
+
+// Connect connects to the database, by a pool of so many connections, 0 for the default. The error of an empty DSN has the hint.
+func Connect(ctx context.Context, dsn string, connections int32, hint string) (*pgxpool.Pool, error) {
+	parsed, err := pgdsn.Parse(dsn)
+	if err != nil {
+		return nil, fmt.Errorf("Config.Postgres.DSN is %w", err)
+	}
+	parsed.MaxConns = Connections(parsed, dsn, connections)
+	pool, err := pgxpool.NewWithConfig(ctx, parsed)
+	if err == nil {
+		err = pool.Ping(ctx)
+	}
+	if err != nil {
+		if pool != nil {
+			pool.Close()
+		}
+		err = fmt.Errorf("connect to PostgreSQL at %s:%d: %s, or change Config.Postgres.DSN (postgres.dsn): %w",
+			parsed.ConnConfig.Host, parsed.ConnConfig.Port, adviceOn(err), err)
+		if dsn == "" {
+			err = fmt.Errorf("%w\nNo DSN is set. %s\nA service on Kafka with delivery: transactional can do without: set postgres.disabled.", err, hint)
+		}
+		return nil, err
+	}
+	return pool, nil
+}
+
+// adviceOn is what else than the DSN may be changed to connect to PostgreSQL.
+func adviceOn(err error) string {
+	var refused *pgconn.PgError
+	errors.As(err, &refused)
+	switch {
+	case refused == nil:
+		return "see that it runs there and takes this user"
+	case refused.Code == "3D000": // invalid_catalog_name
+		return "create the database"
+	case refused.Code == "53300": // too_many_connections
+		return "raise the limit of the server, the role or the database, lower postgres.max_connections of the services"
+	}
+	return "see that it takes this user with this password"
+}
+
+// Connections is how many connections the pool has at most, where Config.Postgres.MaxConnections is most.
+func Connections(parsed *pgxpool.Config, dsn string, most int32) int32 {
+	switch {
+	case most > 0:
+		return most
+	case strings.Contains(dsn, "pool_max_conns"):
+		return parsed.MaxConns
+	}
+	return budget.Default
+}
+
+// Migrate creates and changes Millrace's tables.
+func Migrate(ctx context.Context, pool *pgxpool.Pool, schema string) error {
+	all, err := tables.Migrators(pool, schema)
+	if err != nil {
+		return err
+	}
+	for _, m := range all {
+		if err := m.Up(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Check returns what is wrong with the tables.
+func Check(ctx context.Context, pool *pgxpool.Pool, schema string) error {
+	all, err := tables.Migrators(pool, schema)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, m := range all {
+		err := m.Check(ctx)
+		if denied(err) {
+			return WithGrants(err) // so do the others
+		}
+		errs = append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("%w\n(or set Config.Postgres.Migrate (postgres.migrate), and the service does it by itself)", err)
+	}
+	return nil
+}
+
+// denied tells whether the role lacks a privilege.
+func denied(err error) bool {
+	var refused *pgconn.PgError
+	return errors.As(err, &refused) && refused.Code == "42501" // insufficient_privilege
+}
+
+// WithGrants adds the remedy to an error of a role that lacks a privilege.
+func WithGrants(err error) error {
+	if !denied(err) {
+		return err
+	}
+	return fmt.Errorf("%w\n(grant the role of Config.Postgres.DSN (postgres.dsn) what a service needs: "+
+		"millrace migrate grants --writer ROLE --relay ROLE --consumer ROLE --http ROLE --scheduler ROLE; or change it)", err)
+}
+
+// None returns a pool that never gets a connection: whatever asks for one gets the error.
+func None(why error) (*pgxpool.Pool, error) {
+	cfg, err := pgxpool.ParseConfig("host=none user=none dbname=none sslmode=disable")
+	if err != nil {
+		return nil, fmt.Errorf("make a pool without connections: %w", err) // of a PG… variable
+	}
+	cfg.BeforeConnect = func(context.Context, *pgx.ConnConfig) error { return why }
+	return pgxpool.NewWithConfig(context.Background(), cfg)
+}
+
+// Close waits for connections that are in use, but not for ever.
+func Close(pool *pgxpool.Pool, timeout time.Duration) error {
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		pool.Close()
+	}()
+	select {
+	case <-closed:
+		return nil
+	case <-time.After(timeout):
+		return fmt.Errorf("close the pool: %d of its connections are still in use after %s: somebody holds a transaction", pool.Stat().AcquiredConns(), timeout)
+	}
+}
