@@ -3,10 +3,7 @@ package framework
 import (
 	"encoding/json"
 	"errors"
-	"maps"
 	"net/http"
-	"reflect"
-	"slices"
 
 	"github.com/millrace-go/millrace/catalog"
 	"github.com/millrace-go/millrace/cloudevent"
@@ -71,16 +68,4 @@ func (s *Service) serveCatalog(w http.ResponseWriter, _ *http.Request) {
 }
 
 // publishes is the event that Publish writes.
-func (t *TopicOf[T]) publishes() (catalog.Event, error) {
-	return catalog.Event{Type: t.kind.name, Version: t.kind.version, Go: reflect.TypeFor[T](), Protobuf: t.format.name}, t.err
-}
-
-// events are those that a handler of the topic knows: of each version.
-func (t *TopicOf[T]) events() []catalog.Event {
-	own, _ := t.publishes() // Handle has looked at the error
-	all := []catalog.Event{own}
-	for _, from := range slices.Sorted(maps.Keys(t.older)) {
-		all = append(all, catalog.Event{Type: t.kind.name, Version: from, Go: t.older[from].in, Protobuf: t.older[from].protobuf})
-	}
-	return all
-}
+func (t *TopicOf[T]) publishes() (catalog.Event, error) { return t.events.Catalog()[0], t.err }

@@ -3,25 +3,19 @@ package framework
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"net/http"
-	"regexp"
 	"slices"
-	"strconv"
-	"strings"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/cloudevents/sdk-go/v2/event"
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"go.opentelemetry.io/otel/propagation"
 
 	"github.com/millrace-go/millrace/cloudevent"
+	"github.com/millrace-go/millrace/framework/internal/cloud"
 	"github.com/millrace-go/millrace/middleware/claim"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/transport"
@@ -74,45 +68,13 @@ func (c CloudEvents) validate() error {
 	return errors.Join(errs...)
 }
 
-// versionedCloudEvent is the type of a CloudEvent with a version: OrderPlaced.v2.
-var versionedCloudEvent = regexp.MustCompile(`^(.+)\.v([1-9][0-9]{0,5})$`)
-
-// cloudEvent is the type of a CloudEvent of this kind. Version 1 has no suffix, unless the name itself ends as with one.
-func (k kind) cloudEvent() string {
-	if k.version == 1 && !versionedCloudEvent.MatchString(k.name) {
-		return k.name
-	}
-	return k.name + ".v" + strconv.Itoa(k.version)
-}
-
-// setKind sets type and version by the type of a CloudEvent.
-func setKind(metadata message.Metadata, of string) {
-	name, version := of, "1"
-	if m := versionedCloudEvent.FindStringSubmatch(of); m != nil {
-		name, version = m[1], m[2]
-	}
-	metadata.Set(TypeMetadata, name)
-	metadata.Set(VersionMetadata, version)
+func (s *Service) codec() cloud.Codec {
+	return cloud.Codec{Source: s.cfg.CloudEvents.Source, Binding: cloudevent.BindingOf(s.cfg.Broker)}
 }
 
 // encode makes a CloudEvent of a message that is published, if the topic carries them.
 func (s *Service) encode(topic string, msg *message.Message) error {
-	mode := s.cfg.CloudEvents.of(topic)
-	if mode == cloudevent.Off || cloudevent.Is(msg) {
-		return nil
-	}
-	e, err := s.cloudEvent(msg)
-	if err != nil {
-		return err
-	}
-	carried, err := cloudevent.ToMessage(e, cloudevent.BindingOf(s.cfg.Broker), mode)
-	if err != nil {
-		return err
-	}
-	maps.DeleteFunc(msg.Metadata, func(name, _ string) bool { return isOfCloudEvent(name) })
-	maps.Copy(msg.Metadata, carried.Metadata)
-	msg.Payload = carried.Payload
-	return nil
+	return s.codec().Encode(s.cfg.CloudEvents.of(topic), msg)
 }
 
 // encodeTraced is encode for a message that does not go through the outbox, which would add the trace.
@@ -123,81 +85,13 @@ func (s *Service) encodeTraced(topic string, msg *message.Message) error {
 	return s.encode(topic, msg)
 }
 
-// isOfCloudEvent reports whether the metadata entry is an attribute of a CloudEvent, or becomes one.
-func isOfCloudEvent(name string) bool {
-	return name == TypeMetadata || name == VersionMetadata || strings.EqualFold(name, cloudevent.ContentType) ||
-		strings.HasPrefix(name, "ce_") || strings.HasPrefix(name, "ce-")
-}
-
-func (s *Service) cloudEvent(msg *message.Message) (event.Event, error) {
-	e := event.New()
-	k, err := kindFrom(msg.Metadata)
-	if err != nil {
-		return e, err
-	}
-	if k.name == "" {
-		return e, fmt.Errorf("a CloudEvent has a type, and this event has none: give its topic the option EventType, or the message the metadata %s", TypeMetadata)
-	}
-	e.SetID(msg.UUID)
-	e.SetSource(s.cfg.CloudEvents.Source)
-	e.SetType(k.cloudEvent())
-	e.SetTime(happened(msg.UUID))
-	if key := transport.Key(msg); key != "" {
-		e.SetSubject(key)
-		e.SetExtension("partitionkey", key)
-	}
-	for _, name := range []string{"traceparent", "tracestate"} {
-		if value := msg.Metadata[name]; value != "" {
-			e.SetExtension(name, value)
-		}
-	}
-	for name, value := range msg.Metadata {
-		switch attribute, ok := strings.CutPrefix(name, cloudevent.Prefix); {
-		case !ok || slices.Contains(minted, attribute):
-		case attribute == "dataschema":
-			e.SetDataSchema(value)
-		case attribute == "subject":
-			e.SetSubject(value)
-		default:
-			e.SetExtension(attribute, value)
-		}
-	}
-	contentType := msg.Metadata[cloudevent.ContentType]
-	if contentType == "" && json.Valid(msg.Payload) {
-		contentType = event.ApplicationJSON
-	}
-	e.SetDataContentType(cmp.Or(contentType, "application/octet-stream"))
-	e.DataEncoded = msg.Payload
-	return e, nil
-}
-
-// minted are attributes of each event's own. A message may have those of an event that its metadata come from.
-var minted = []string{"specversion", "id", "source", "type", "time", "partitionkey", "traceparent", "tracestate"}
-
-// happened is the time in an event's ID; now if it has none.
-func happened(id string) time.Time {
-	parsed, err := uuid.Parse(id)
-	if err != nil || parsed.Version() != 7 {
-		return time.Now().UTC()
-	}
-	return time.Unix(parsed.Time().UnixTime()).UTC()
-}
-
-// eventID is what a claim recognizes the duplicates of a message by.
-func eventID(msg *message.Message) (string, error) {
-	if !cloudevent.Is(msg) {
-		return msg.UUID, nil
-	}
-	return cloudevent.EventID(msg)
-}
-
 // unpacking gives fn what a CloudEvent carries. The claim outside of it keeps the message as it came.
 func (s *Service) unpacking(fn message.NoPublishHandlerFunc) message.NoPublishHandlerFunc {
 	if fn == nil {
 		return nil
 	}
 	return func(msg *message.Message) error {
-		unpacked, err := unpack(msg)
+		unpacked, err := cloud.Unpack(msg)
 		if err != nil {
 			return claim.Permanent(err)
 		}
@@ -206,37 +100,6 @@ func (s *Service) unpacking(fn message.NoPublishHandlerFunc) message.NoPublishHa
 		}
 		return fn(unpacked)
 	}
-}
-
-// unpack returns a message with the data of a CloudEvent as its payload, and the attributes as its metadata. It returns any other message as
-// it is.
-func unpack(msg *message.Message) (*message.Message, error) {
-	if !cloudevent.Is(msg) {
-		return msg, nil
-	}
-	e, err := cloudevent.FromMessage(msg)
-	if err != nil {
-		return nil, err
-	}
-	id, err := cloudevent.EventID(msg)
-	if err != nil {
-		return nil, err
-	}
-	attributes, err := cloudevent.Attributes(e, cloudevent.Kafka)
-	if err != nil {
-		return nil, err
-	}
-	// The data is what is left, so nobody takes this message for a CloudEvent.
-	delete(attributes, cloudevent.Prefix+"specversion")
-	unpacked := message.NewMessage(id, e.Data())
-	for name, value := range msg.Metadata {
-		if !isOfCloudEvent(name) {
-			unpacked.Metadata.Set(name, value)
-		}
-	}
-	maps.Copy(unpacked.Metadata, attributes)
-	setKind(unpacked.Metadata, e.Type())
-	return unpacked, nil
 }
 
 // AcceptCloudEvents returns a handler for HTTP requests that carry a CloudEvent in binary or structured mode. It publishes the event to the
@@ -259,7 +122,7 @@ func (s *Service) AcceptCloudEvents(topic string) http.Handler {
 			http.Error(w, "read the event: "+err.Error(), http.StatusBadRequest)
 			return
 		}
-		msg, err := s.accepted(topic, r.Header, body)
+		msg, err := s.codec().Accepted(cmp.Or(s.cfg.CloudEvents.of(topic), cloudevent.Binary), r.Header, body)
 		if err == nil {
 			err = s.Tx(r.Context(), func(ctx context.Context, _ pgx.Tx) error {
 				msg.SetContext(ctx)
@@ -280,23 +143,4 @@ func (s *Service) AcceptCloudEvents(topic string) http.Handler {
 			w.WriteHeader(http.StatusAccepted)
 		}
 	})
-}
-
-// accepted is the message for the CloudEvent of a request.
-func (s *Service) accepted(topic string, header http.Header, body []byte) (*message.Message, error) {
-	e, err := cloudevent.FromHTTP(header, body)
-	if err != nil {
-		return nil, err
-	}
-	mode := cmp.Or(s.cfg.CloudEvents.of(topic), cloudevent.Binary)
-	msg, err := cloudevent.ToMessage(e, cloudevent.BindingOf(s.cfg.Broker), mode)
-	if err != nil {
-		return nil, err
-	}
-	if _, err := cloudevent.FromMessage(msg); err != nil { // no handler could read it: its time has a year of five digits in UTC, say
-		return nil, err
-	}
-	msg.UUID = cloudevent.Identity(e.Source(), e.ID())
-	transport.SetKey(msg, cloudevent.Key(e))
-	return msg, nil
 }

@@ -5,6 +5,8 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/millrace-go/millrace/framework/internal/cloud"
+	"github.com/millrace-go/millrace/framework/internal/payload"
 	"github.com/millrace-go/millrace/middleware/effect"
 	"github.com/millrace-go/millrace/transport"
 )
@@ -59,12 +61,12 @@ func EventFrom(ctx context.Context) Event {
 	if msg == nil {
 		return Event{}
 	}
-	if unpacked, err := unpack(msg); err == nil {
+	if unpacked, err := cloud.Unpack(msg); err == nil {
 		msg = unpacked
 	}
-	carried, _ := kindFrom(msg.Metadata) // of a version that is no number Handle makes a dead letter
+	carried, _ := payload.KindFrom(msg.Metadata) // of a version that is no number Handle makes a dead letter
 	return Event{
-		ID: msg.UUID, Key: transport.Key(msg), Topic: message.SubscribeTopicFromCtx(ctx), Type: carried.name, Version: carried.version,
+		ID: msg.UUID, Key: transport.Key(msg), Topic: message.SubscribeTopicFromCtx(ctx), Type: carried.Name, Version: carried.Version,
 		Metadata: msg.Metadata, Attempt: transport.DeliveryFrom(ctx).Attempt(),
 	}
 }

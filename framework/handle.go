@@ -51,7 +51,7 @@ func Handle[T any](s *Service, name string, topic *TopicOf[T], fn func(ctx conte
 	if fn == nil {
 		return s.addHandler(name, topic.name, nil, nil)
 	}
-	return s.addHandler(name, topic.name, topic.events(), func(msg *message.Message) error {
+	return s.addHandler(name, topic.name, topic.events.Catalog(), func(msg *message.Message) error {
 		event, err := topic.decode(msg)
 		if err != nil {
 			return s.refused(name, msg, err)

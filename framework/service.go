@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/millrace-go/millrace/framework/internal/cloud"
 	"github.com/millrace-go/millrace/framework/internal/health"
 	"github.com/millrace-go/millrace/framework/internal/telemetry"
 	"github.com/millrace-go/millrace/framework/internal/web"
@@ -178,7 +179,7 @@ func (s *Service) newClaim(ordered bool) (*claim.Claim, error) {
 	cfg := s.cfg.Claim.of(s.cfg.Service)
 	cfg.Ordered = ordered
 	if cfg.EventID == nil {
-		cfg.EventID = eventID
+		cfg.EventID = cloud.EventID
 	}
 	cfg.Handlers = maps.Clone(cfg.Handlers)
 	for name, h := range s.cfg.Handlers {

@@ -2,25 +2,19 @@ package framework
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"reflect"
-	"strconv"
 
-	"github.com/ThreeDotsLabs/watermill/components/cqrs"
 	"github.com/ThreeDotsLabs/watermill/message"
-	"google.golang.org/protobuf/proto"
 
-	"github.com/millrace-go/millrace/cloudevent"
-	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/framework/internal/payload"
 	"github.com/millrace-go/millrace/transport"
 )
 
 // What an event of a topic carries in its metadata besides Watermill's own entries.
 const (
-	TypeMetadata    = "millrace_type"    // such as "OrderPlaced"
-	VersionMetadata = "millrace_version" // a decimal number, 1 or more
+	TypeMetadata    = payload.TypeMetadata    // "millrace_type": a name such as "OrderPlaced"
+	VersionMetadata = payload.VersionMetadata // "millrace_version": a decimal number, 1 or more
 )
 
 // ErrNoService is returned by Publish for a context that is neither that of a handler nor that of a request to
@@ -31,10 +25,8 @@ var ErrNoService = errors.New("no service in the context: publish with the conte
 // called concurrently.
 type TopicOf[T any] struct {
 	name   string
-	kind   kind
-	format format[T]
-	older  map[int]upcast // by the version from which they lead on
-	err    error          // what is wrong with the topic
+	events payload.Events[T]
+	err    error // what is wrong with the topic
 }
 
 // Topic returns the topic of that name. It is usually a variable of a package, which producer and consumer share:
@@ -52,16 +44,13 @@ type TopicOf[T any] struct {
 // If the topic or one of its options is wrong, Publish, Message and Handle return the error.
 func Topic[T any](name string, options ...TopicOption) *TopicOf[T] {
 	t := &TopicOf[T]{name: name}
-	var formatErr error
-	t.format, formatErr = formatOf[T]()
-	c := topicConfig{kind: kindOf(reflect.TypeFor[T](), t.format.name)}
+	var c topicConfig
 	for _, option := range options {
 		option(&c)
 	}
-	t.kind = c.kind
-	var upcastErr error
-	t.older, upcastErr = chain(c.upcasts, t.kind.version, reflect.TypeFor[T]())
-	errs := []error{formatErr, c.err, upcastErr}
+	var err error
+	t.events, err = payload.Of[T](c.kind, c.upcasts)
+	errs := []error{err, c.err}
 	if name == "" {
 		errs = append(errs, errors.New("the topic is empty: want the name of one"))
 	}
@@ -114,16 +103,9 @@ func (t *TopicOf[T]) Message(ctx context.Context, key string, event T) (*message
 	if t.err != nil {
 		return nil, t.err
 	}
-	msg, err := t.format.Marshal(event)
+	msg, err := t.events.Message(event)
 	if err != nil {
-		return nil, fmt.Errorf("encode %T: %w", event, err)
-	}
-	if t.kind.name != "" {
-		msg.Metadata.Set(TypeMetadata, t.kind.name)
-		msg.Metadata.Set(VersionMetadata, strconv.Itoa(t.kind.version))
-	}
-	if t.format.name != "" {
-		msg.Metadata.Set(cloudevent.ContentType, "application/protobuf")
+		return nil, err
 	}
 	msg.SetContext(ctx)
 	transport.SetKey(msg, key)
@@ -133,67 +115,12 @@ func (t *TopicOf[T]) Message(ctx context.Context, key string, event T) (*message
 // decode reads an event of any version from which upcasts lead to that of the topic. The error is an UnknownVersionError
 // where there is none.
 func (t *TopicOf[T]) decode(msg *message.Message) (event T, err error) {
-	carried, err := kindFrom(msg.Metadata)
+	carried, err := t.events.Carried(msg)
 	if err != nil {
 		return event, err
 	}
-	if carried.name == "" {
-		carried.name = t.kind.name
+	if !t.events.Knows(carried) {
+		return event, &UnknownVersionError{Type: carried.Name, Version: carried.Version, Known: t.events.Known()}
 	}
-	if t.kind.any || carried == t.kind {
-		return t.format.decode(msg)
-	}
-	first, known := t.older[carried.version]
-	if !known || carried.name != t.kind.name {
-		return event, &UnknownVersionError{Type: carried.name, Version: carried.version, Known: t.known()}
-	}
-	value, err := first.decode(msg)
-	for version := carried.version; err == nil && version != t.kind.version; version = t.older[version].to {
-		if value, err = t.older[version].apply(value); err != nil {
-			err = fmt.Errorf("upcast version %d of %s to version %d: %w", version, t.kind.name, t.older[version].to, err)
-		}
-	}
-	if err != nil {
-		return event, err
-	}
-	event, _ = value.(T) // chain has checked the type; a nil interface stays nil
-	return event, nil
+	return t.events.Decode(carried, msg)
 }
-
-// format reads and writes payloads of one type.
-type format[T any] struct {
-	cqrs.CommandEventMarshaler
-	name   string                        // protobuf's; "" for JSON
-	target func() (event *T, target any) // what is decoded, and what the marshaler is given for it
-}
-
-func formatOf[T any]() (format[T], error) {
-	var zero T
-	if m, ok := any(zero).(proto.Message); ok {
-		made := m.ProtoReflect().Type()
-		marshaler := cqrs.ProtoMarshaler{NewUUID: outbox.NewID, GenerateName: func(v any) string { return string(proto.MessageName(v.(proto.Message))) }}
-		return format[T]{marshaler, string(made.Descriptor().FullName()), func() (*T, any) {
-			event := made.New().Interface()
-			typed := event.(T)
-			return &typed, event
-		}}, nil
-	}
-	if _, ok := any(&zero).(proto.Message); ok {
-		return format[T]{}, fmt.Errorf("the events' type is %T, which protobuf does not let be copied: want *%T", zero, zero)
-	}
-	return format[T]{cqrs.JSONMarshaler{NewUUID: outbox.NewID, GenerateName: cqrs.StructName}, "", func() (*T, any) {
-		event := new(T)
-		return event, event
-	}}, nil
-}
-
-func (f format[T]) decode(msg *message.Message) (T, error) {
-	event, target := f.target()
-	if err := f.Unmarshal(msg, target); err != nil {
-		return *event, fmt.Errorf("decode the payload as %T: %w", *event, err)
-	}
-	return *event, nil
-}
-
-// raw is the type of a payload that nobody decodes.
-var raw = reflect.TypeFor[json.RawMessage]()

@@ -75,13 +75,6 @@ func TestTypedTopicsCarryTypeAndVersion(t *testing.T) {
 	assert.Equal(t, "google.protobuf.Int64Value 1", carried(framework.Topic[*wrapperspb.Int64Value]("o").Message(ctx, "", wrapperspb.Int64(1))))
 	assert.Equal(t, " ", carried(framework.Topic[json.RawMessage]("o").Message(ctx, "", json.RawMessage("{}"))))
 	assert.Equal(t, " ", carried(framework.Topic[struct{ A int }]("o").Message(ctx, "", struct{ A int }{})))
-
-	for name, want := range map[string]string{
-		"shop.v2.OrderPlaced": "shop.OrderPlaced 2", "v3.OrderPlaced": "OrderPlaced 3", "shop.v1beta1.OrderPlaced": "shop.v1beta1.OrderPlaced 1",
-		"shop.OrderPlacedV2": "shop.OrderPlaced 2", "shop.OverIPV4": "shop.OverIPV4 1",
-	} {
-		assert.Equal(t, want, framework.KindOfMessage(name))
-	}
 }
 
 // A consumer of version 3 handles events of versions 1 to 3, whatever they were written in, and those without a version.
@@ -266,14 +259,4 @@ func TestUpcastMistakes(t *testing.T) {
 		Handlers: map[string]framework.Handler{"bill": {UnknownVersions: 7}},
 	})
 	require.ErrorContains(t, err, `Config.Handlers["bill"].UnknownVersions is Refusal(7): want Wait, Dead or Ignore`)
-}
-
-// An event that waits for a new version of its consumer is retried soon at first, and every minute in the end.
-func TestUpcastPatience(t *testing.T) {
-	t.Parallel()
-	id := outbox.NewID()
-	for age, want := range map[time.Duration]time.Duration{0: time.Second, time.Minute: 30 * time.Second, time.Hour: time.Minute} {
-		assert.InDelta(t, want, framework.Patience(id, time.Now().Add(age)), float64(2*time.Second))
-	}
-	assert.Equal(t, time.Minute, framework.Patience("no UUID", time.Now()))
 }

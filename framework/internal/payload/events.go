@@ -1,0 +1,104 @@
+package payload
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/millrace/catalog"
+	"github.com/millrace-go/millrace/cloudevent"
+)
+
+// Events are what a topic has: events of one type, in its own version and in those from which steps lead to it.
+type Events[T any] struct {
+	Kind   Kind
+	format format[T]
+	older  map[int]Step // by the version from which they lead on
+}
+
+// Of returns the events of a Go type. A zero kind is that in the name of the type.
+func Of[T any](kind Kind, steps []Step) (e Events[T], err error) {
+	var formatErr error
+	e.format, formatErr = formatOf[T]()
+	if e.Kind = kind; kind == (Kind{}) {
+		e.Kind = kindOf(reflect.TypeFor[T](), e.format.protobuf)
+	}
+	e.older, err = chain(steps, e.Kind.Version, reflect.TypeFor[T]())
+	return e, errors.Join(formatErr, err)
+}
+
+// Message returns the event as it is published, with a new ID.
+func (e Events[T]) Message(event T) (*message.Message, error) {
+	msg, err := e.format.Marshal(event)
+	if err != nil {
+		return nil, fmt.Errorf("encode %T: %w", event, err)
+	}
+	if e.Kind.Name != "" {
+		msg.Metadata.Set(TypeMetadata, e.Kind.Name)
+		msg.Metadata.Set(VersionMetadata, strconv.Itoa(e.Kind.Version))
+	}
+	if e.format.protobuf != "" {
+		msg.Metadata.Set(cloudevent.ContentType, "application/protobuf")
+	}
+	return msg, nil
+}
+
+// Carried is what a message says of its event. One that does not name its type is of the topic's.
+func (e Events[T]) Carried(msg *message.Message) (Kind, error) {
+	carried, err := KindFrom(msg.Metadata)
+	if carried.Name == "" {
+		carried.Name = e.Kind.Name
+	}
+	return carried, err
+}
+
+// Knows reports whether Decode can read such an event.
+func (e Events[T]) Knows(carried Kind) bool {
+	_, known := e.older[carried.Version]
+	return e.isOwn(carried) || known && carried.Name == e.Kind.Name
+}
+
+func (e Events[T]) isOwn(carried Kind) bool { return e.Kind.Any || carried == e.Kind }
+
+// Decode reads an event that Knows has accepted.
+func (e Events[T]) Decode(carried Kind, msg *message.Message) (event T, err error) {
+	if e.isOwn(carried) {
+		return e.format.decode(msg)
+	}
+	value, err := e.older[carried.Version].decode(msg)
+	for version := carried.Version; err == nil && version != e.Kind.Version; version = e.older[version].to {
+		if value, err = e.older[version].apply(value); err != nil {
+			err = fmt.Errorf("upcast version %d of %s to version %d: %w", version, e.Kind.Name, e.older[version].to, err)
+		}
+	}
+	if err != nil {
+		return event, err
+	}
+	event, _ = value.(T) // chain has checked the type; a nil interface stays nil
+	return event, nil
+}
+
+// Known describes the versions that Decode can read.
+func (e Events[T]) Known() string {
+	var versions []string
+	for _, version := range append(slices.Sorted(maps.Keys(e.older)), e.Kind.Version) {
+		versions = append(versions, strconv.Itoa(version))
+	}
+	return fmt.Sprintf("version %s of %s", strings.Join(versions, " or "), cmp.Or(e.Kind.Name, "events without a type"))
+}
+
+// Catalog describes the events for the catalog of the service: first those that Message writes, then those of each older version.
+func (e Events[T]) Catalog() []catalog.Event {
+	all := []catalog.Event{{Type: e.Kind.Name, Version: e.Kind.Version, Go: reflect.TypeFor[T](), Protobuf: e.format.protobuf}}
+	for _, from := range slices.Sorted(maps.Keys(e.older)) {
+		all = append(all, catalog.Event{Type: e.Kind.Name, Version: from, Go: e.older[from].in, Protobuf: e.older[from].protobuf})
+	}
+	return all
+}

@@ -1,0 +1,115 @@
+// Package payload says which event a payload is: its type, its version and its format, and how it becomes an event of a later version.
+package payload
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"regexp"
+	"strconv"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/google/uuid"
+)
+
+// What an event carries in its metadata.
+const (
+	TypeMetadata    = "millrace_type"
+	VersionMetadata = "millrace_version"
+)
+
+// Kind is the type and the version of an event.
+type Kind struct {
+	Name    string // "" if the event does not name it
+	Version int
+	Any     bool // a topic of all types and versions
+}
+
+// versionedType and versionedPackage are names with a Version: OrderPlacedV2, and shop.v2.OrderPlaced.
+var (
+	versionedType    = regexp.MustCompile(`^(.*[a-z0-9])V([1-9][0-9]{0,5})$`)
+	versionedPackage = regexp.MustCompile(`^(.*\.)?v([1-9][0-9]{0,5})\.(.+)$`)
+)
+
+// kindOf reads type and version from the name of a Go type, or of a protobuf message.
+func kindOf(t reflect.Type, protobuf string) Kind {
+	if t == raw {
+		return Kind{Version: 1, Any: true}
+	}
+	if m := versionedPackage.FindStringSubmatch(protobuf); m != nil {
+		return Kind{Name: m[1] + m[3], Version: number(m[2])}
+	}
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	name := cmp.Or(protobuf, t.Name())
+	if m := versionedType.FindStringSubmatch(name); m != nil {
+		return Kind{Name: m[1], Version: number(m[2])}
+	}
+	return Kind{Name: name, Version: 1}
+}
+
+func number(digits string) int {
+	n, _ := strconv.Atoi(digits) // which are digits
+	return n
+}
+
+// KindFrom reads the kind of an event from its metadata.
+func KindFrom(metadata message.Metadata) (Kind, error) {
+	k := Kind{Name: metadata.Get(TypeMetadata), Version: 1}
+	text := metadata.Get(VersionMetadata)
+	if text == "" {
+		return k, nil
+	}
+	var err error
+	if k.Version, err = strconv.Atoi(text); err != nil || k.Version < 1 {
+		return k, fmt.Errorf("metadata %s is %q: want a number, 1 or more", VersionMetadata, text)
+	}
+	return k, nil
+}
+
+// raw is the type of a payload that nobody decodes.
+var raw = reflect.TypeFor[json.RawMessage]()
+
+// versionedCloudEvent is the type of a CloudEvent with a Version: OrderPlaced.v2.
+var versionedCloudEvent = regexp.MustCompile(`^(.+)\.v([1-9][0-9]{0,5})$`)
+
+// CloudEvent is the type of a CloudEvent of this kind. Version 1 has no suffix, unless the name itself ends as with one.
+func (k Kind) CloudEvent() string {
+	if k.Version == 1 && !versionedCloudEvent.MatchString(k.Name) {
+		return k.Name
+	}
+	return k.Name + ".v" + strconv.Itoa(k.Version)
+}
+
+// SetKind sets type and version by the type of a CloudEvent.
+func SetKind(metadata message.Metadata, of string) {
+	name, version := of, "1"
+	if m := versionedCloudEvent.FindStringSubmatch(of); m != nil {
+		name, version = m[1], m[2]
+	}
+	metadata.Set(TypeMetadata, name)
+	metadata.Set(VersionMetadata, version)
+}
+
+// Happened is the time in an event's ID; false if it has none.
+func Happened(id string) (time.Time, bool) {
+	parsed, err := uuid.Parse(id)
+	if err != nil || parsed.Version() != 7 {
+		return time.Time{}, false
+	}
+	return time.Unix(parsed.Time().UnixTime()), true
+}
+
+// Patience is how long an event of an unknown version waits for its next retry: half of its age, so that many events that wait
+// for long cost little.
+func Patience(id string, now time.Time) time.Duration {
+	const least, most = time.Second, time.Minute
+	happened, ok := Happened(id)
+	if !ok {
+		return most
+	}
+	return min(max(now.Sub(happened)/2, least), most)
+}
