@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/millrace-go/millrace/framework/internal/source"
 	"github.com/millrace-go/millrace/outbox/brokermigration"
 	"github.com/millrace-go/millrace/transport"
 )
@@ -79,7 +80,7 @@ func (c Config) OpenBrokers(ctx context.Context, env transport.Environment) (b B
 // unreachable says where a broker is configured.
 func unreachable(broker string, err error) error {
 	return fmt.Errorf("connect to the broker: see that it runs, and that the section %s of the configuration (%s_%s_* in the environment) says where: %w",
-		broker, envPrefix, strings.ToUpper(broker), err)
+		broker, source.EnvPrefix, strings.ToUpper(broker), err)
 }
 
 // OpenTransport connects to the brokers as a service does: to both of a migration, whose record in the database says where to publish.

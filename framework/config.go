@@ -20,6 +20,7 @@ import (
 
 	"github.com/millrace-go/millrace/framework/internal/budget"
 	"github.com/millrace-go/millrace/framework/internal/database"
+	"github.com/millrace-go/millrace/framework/internal/source"
 	"github.com/millrace-go/millrace/internal/enum"
 	"github.com/millrace-go/millrace/internal/pgdsn"
 	"github.com/millrace-go/millrace/internal/pgschema"
@@ -99,7 +100,7 @@ type Config struct {
 	// ends. Default: 30 s.
 	ShutdownTimeout time.Duration
 
-	loaded *loaded // for the drivers' sections; nil for one that was made in Go
+	loaded *source.Source // for the drivers' sections; nil for one that was made in Go
 }
 
 // defaultSchema is Postgres.Schema where that is empty.

@@ -6,32 +6,31 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"slices"
+	"reflect"
 	"strings"
 
-	"go.yaml.in/yaml/v4"
-
+	"github.com/millrace-go/millrace/framework/internal/source"
 	"github.com/millrace-go/millrace/internal/settings"
 	"github.com/millrace-go/millrace/transport"
 )
 
-// envPrefix begins the names of environment variables.
-const envPrefix = "MILLRACE"
+// unnamed is the ConfigError.Source of a configuration without a file.
+const unnamed = "configuration"
 
-// brokerNames are the sections that brokers may have, whether or not their drivers are there to look into them.
-var brokerNames = []string{"kafka", "memory", "pubsub"}
+// ConfigError is everything that is wrong with a configuration. Correct it: another try finds the same.
+type ConfigError struct {
+	Source   string   // the file
+	Problems []string // each with its place, what is there and what would be right; never a secret
+}
 
-// addresses are the settings that say where the broker is.
-var addresses = []string{"kafka.brokers", "pubsub.project_id"}
+// Error has a line for each problem.
+func (e *ConfigError) Error() string { return strings.Join(e.Problems, "\n") }
 
-// fromDev is for whoever has not said where the database or the broker is.
-const fromDev = `If "millrace dev" runs in another terminal, run here the "export" lines that it printed there.`
-
-// loaded is what a configuration was read from: the drivers' sections are read when the drivers are there.
-type loaded struct {
-	source  string // the file
-	root    *yaml.Node
-	environ []string
+func configError(name string, problems []settings.Problem) error {
+	if len(problems) == 0 {
+		return nil
+	}
+	return &ConfigError{Source: name, Problems: source.Lines(name, problems)}
 }
 
 // Load reads a configuration: the file first, then what MILLRACE_* environment variables say instead. An empty path names
@@ -49,7 +48,7 @@ func LoadEnv(path string, environ []string, drivers ...transport.Driver) (Config
 		var err error
 		if file, err = os.ReadFile(path); err != nil {
 			if errors.Is(err, fs.ErrNotExist) {
-				return Config{}, fmt.Errorf("there is no configuration file %s: create it, or name another one; an empty path names none, and then only %s_* environment variables count", path, envPrefix)
+				return Config{}, fmt.Errorf("there is no configuration file %s: create it, or name another one; an empty path names none, and then only %s_* environment variables count", path, source.EnvPrefix)
 			}
 			return Config{}, fmt.Errorf("read the configuration: %w", err)
 		}
@@ -59,115 +58,51 @@ func LoadEnv(path string, environ []string, drivers ...transport.Driver) (Config
 
 // parse is Load without its surroundings.
 func parse(path string, file []byte, environ []string, drivers []transport.Driver) (Config, error) {
-	from := &loaded{source: cmp.Or(path, "configuration"), root: &yaml.Node{}, environ: environ}
+	name := cmp.Or(path, unnamed)
+	from, problems := source.Read(name, file, environ)
+	if from == nil {
+		return Config{}, configError(name, problems)
+	}
 	c := Config{Drivers: drivers, loaded: from}
-	var documents []yaml.Node
-	if err := yaml.Load(file, &documents, yaml.WithAllDocuments()); err != nil {
-		return Config{}, notYAML(from.source, err)
-	}
-	if len(documents) > 0 {
-		from.root = &documents[0]
-	}
-	if from.root.Kind == yaml.DocumentNode {
-		from.root = from.root.Content[0]
-	}
-	besides := slices.Clone(brokerNames)
-	for _, d := range drivers {
-		if !slices.Contains(besides, d.Name) {
-			besides = append(besides, d.Name)
-		}
-	}
-	r := settings.NewReader()
-	r.Decode(from.root, "", &c, besides...)
-	known := r.Environ(from.lookup, envPrefix, "", &c)
+	r, known := from.Decode(&c, drivers)
 	c = c.WithDefaults()
 	r.Refuse(c.Validate(), "", &c)
-	problems := r.Problems
-	if len(documents) > 1 {
-		problems = append(problems, settings.Problem{Origin: settings.Origin{Line: documents[1].Line}, Text: fmt.Sprintf("the file has %d documents, parted by ---: want one", len(documents))})
-	}
+	problems = append(r.Problems, problems...)
 	for _, d := range drivers {
 		_, names, wrong := c.section(d)
 		known = append(known, names...)
 		problems = append(problems, wrong...)
 	}
-	if len(drivers) > 0 && c.Broker != "" {
-		if _, err := c.driver(c.Broker); err != nil {
-			problems = append(problems, settings.Problem{Origin: r.Origin("broker"), Path: "broker", Text: err.Error()})
-		}
-		if to := c.Migration.To; to != "" {
-			if _, err := c.driver(to); err != nil {
-				problems = append(problems, settings.Problem{Origin: r.Origin("migration.to"), Path: "migration.to", Text: err.Error()})
-			}
+	brokers := map[string]string{"broker": c.Broker, "migration.to": c.Migration.To}
+	for _, path := range []string{"broker", "migration.to"} {
+		if _, err := source.Driver(drivers, brokers[path]); err != nil && len(drivers) > 0 && c.Broker != "" && brokers[path] != "" {
+			problems = append(problems, settings.Problem{Origin: r.Origin(path), Path: path, Text: err.Error()})
 		}
 	}
-	problems = append(problems, strangers(environ, known, drivers)...)
-	return c, configError(from.source, problems)
+	problems = append(problems, from.Strangers(known, reflect.TypeFor[Config](), drivers)...)
+	return c, configError(name, problems)
 }
 
 // Settings returns the settings of the configuration's broker, checked, and its driver. The error is a *ConfigError.
 func (c Config) Settings() (transport.Driver, transport.Settings, error) {
-	source := "configuration"
+	name := unnamed
 	if c.loaded != nil {
-		source = c.loaded.source
+		name = c.loaded.Name
 	}
-	d, err := c.driver(c.Broker)
+	d, err := source.Driver(c.Drivers, c.Broker)
 	if err != nil {
-		return transport.Driver{}, nil, configError(source, []settings.Problem{{Path: "broker", Text: err.Error()}})
+		return transport.Driver{}, nil, configError(name, []settings.Problem{{Path: "broker", Text: err.Error()}})
 	}
 	s, _, problems := c.section(d)
-	return d, s, configError(source, problems)
+	return d, s, configError(name, problems)
 }
 
-// driver is that of a broker. Its error is about the field that names it.
-func (c Config) driver(broker string) (transport.Driver, error) {
-	names := make([]string, len(c.Drivers))
-	for i, d := range c.Drivers {
-		if names[i] = d.Name; d.Name == broker {
-			return d, nil
-		}
-	}
-	if len(names) == 0 {
-		return transport.Driver{}, fmt.Errorf("is %q, and Config.Drivers is empty: add the driver of that broker", broker)
-	}
-	if slices.Contains(brokerNames, broker) {
-		return transport.Driver{}, fmt.Errorf("is %q, and its driver is not there, but those of %s: add it to Config.Drivers, or name another broker", broker, strings.Join(names, ", "))
-	}
-	return transport.Driver{}, fmt.Errorf("is %q: want one of %s", broker, strings.Join(names, ", "))
-}
-
-// section reads the settings of a driver, and returns the variables that could change them.
 func (c Config) section(d transport.Driver) (transport.Settings, []string, []settings.Problem) {
-	s, r := d.Settings(), settings.NewReader()
-	var known []string
-	if c.loaded != nil {
-		if node := settings.Child(c.loaded.root, d.Name); node != nil {
-			r.Decode(node, d.Name, s)
-		}
-		known = r.Environ(c.loaded.lookup, envPrefix+"_"+settings.Variable(d.Name), d.Name, s)
-	}
-	if d.Name != "" && (d.Name == c.Broker || d.Name == c.Migration.To) { // what others lack, they may lack
-		r.Refuse(s.WithDefaults(c.environment()).Validate(), d.Name, s)
-		for i, p := range r.Problems {
-			if slices.Contains(addresses, p.Path) && strings.HasPrefix(p.Text, "is empty") {
-				r.Problems[i].Text += ". " + fromDev
-			}
-		}
-	}
-	return s, known, r.Problems
+	used := d.Name != "" && (d.Name == c.Broker || d.Name == c.Migration.To)
+	return c.loaded.Section(d, used, c.environment())
 }
 
 // environment is what the printed and the checked settings of a driver depend on.
 func (c Config) environment() transport.Environment {
 	return transport.Environment{DrainTimeout: max(c.ShutdownTimeout, 0)} // Validate reports a negative one
-}
-
-// lookup finds an environment variable.
-func (l *loaded) lookup(name string) (string, bool) {
-	for _, entry := range slices.Backward(l.environ) {
-		if value, ok := strings.CutPrefix(entry, name+"="); ok {
-			return value, true
-		}
-	}
-	return "", false
 }

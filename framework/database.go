@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace-go/millrace/framework/internal/database"
 	"github.com/millrace-go/millrace/framework/internal/health"
+	"github.com/millrace-go/millrace/framework/internal/source"
 	"github.com/millrace-go/millrace/transport"
 )
 
@@ -20,7 +21,7 @@ var ErrNoPostgres = errors.New("the service has no PostgreSQL, which this needs:
 // validateDisabled reports what does not go with Postgres.Disabled.
 func (c Config) validateDisabled() error {
 	errs := []error{c.refuseTables()}
-	if d, err := c.driver(c.Broker); err == nil { // else Settings tells
+	if d, err := source.Driver(c.Drivers, c.Broker); err == nil { // else Settings tells
 		s, _, _ := c.section(d)
 		if units, ok := s.(transport.UnitSettings); !ok || !units.Units() {
 			errs = append(errs, errors.New("Config.Postgres.Disabled is true with a broker that delivers at least once: want kafka with delivery: transactional, "+
@@ -77,7 +78,7 @@ func (s *Service) openDatabase(ctx, connecting context.Context) (err error) {
 		s.pool, err = database.None(ErrNoPostgres)
 		return err
 	}
-	if s.pool, err = database.Connect(connecting, s.cfg.Postgres.DSN, s.cfg.Postgres.MaxConnections, fromDev); err != nil {
+	if s.pool, err = database.Connect(connecting, s.cfg.Postgres.DSN, s.cfg.Postgres.MaxConnections, source.FromDev); err != nil {
 		return err
 	}
 	if s.cfg.Postgres.Migrate {

@@ -7,13 +7,46 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"slices"
 
+	"github.com/millrace-go/millrace/framework/internal/source"
 	"github.com/millrace-go/millrace/framework/internal/telemetry"
 	"github.com/millrace-go/millrace/framework/internal/web"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/outbox/fleet"
 	"github.com/millrace-go/millrace/transport"
 )
+
+// Fleet names the databases whose outboxes "millrace relay" and RunFleet forward in one process. A service has no use for it.
+type Fleet struct {
+	// Databases are those of the fleet. Default: those of File alone.
+	Databases []fleet.Database
+	// File names a YAML file with a list "databases" of the same form, whose databases are added. It is read again every Refresh:
+	// databases that are added to it or removed from it are so at run time. A file that is wrong changes nothing. Default: "", none.
+	File string
+	// Config is the fleet's; its relays are configured by Outbox.
+	fleet.Config `without:"Relay"`
+}
+
+// There tells whether there is a fleet.
+func (f Fleet) There() bool { return len(f.Databases) > 0 || f.File != "" }
+
+// Provider returns what says which databases there are.
+func (f Fleet) Provider() fleet.Provider {
+	return func(context.Context) ([]fleet.Database, error) {
+		all := slices.Clone(f.Databases)
+		if f.File == "" {
+			return all, nil
+		}
+		listed, problems, err := source.Databases(f.File)
+		return append(all, listed...), errors.Join(err, configError(f.File, problems))
+	}
+}
+
+// validate reports everything that is wrong with a fleet, apart from its file.
+func (f Fleet) validate() error {
+	return errors.Join(within("Config.Fleet", f.WithDefaults().Validate()), fleet.Check("Config.Fleet.Databases", f.Databases))
+}
 
 // RunFleet forwards the outboxes of the databases that Config.Fleet names to the broker, until ctx ends. What Config.Outbox says
 // holds for each of their relays, and Config.Postgres.Schema for each database; Postgres.DSN is not used. If Config.Admin.Address

@@ -1,4 +1,4 @@
-package framework
+package source
 
 import (
 	"cmp"
@@ -6,30 +6,19 @@ import (
 	"reflect"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/millrace-go/millrace/internal/settings"
 	"github.com/millrace-go/millrace/transport"
 )
 
-// ConfigError is everything that is wrong with a configuration. Correct it: another try finds the same.
-type ConfigError struct {
-	Source   string   // the file
-	Problems []string // each with its place, what is there and what would be right; never a secret
-}
-
-// Error has a line for each problem.
-func (e *ConfigError) Error() string { return strings.Join(e.Problems, "\n") }
-
-// configError returns nil when there are no problems. Those of the file come first, in its order.
-func configError(source string, problems []settings.Problem) error {
-	if len(problems) == 0 {
-		return nil
-	}
+// Lines has a line for each problem with the source. Those of the file come first, in its order.
+func Lines(source string, problems []settings.Problem) []string {
+	var lines []string
 	slices.SortStableFunc(problems, func(a, b settings.Problem) int {
 		return cmp.Or(cmp.Compare(rank(a.Origin), rank(b.Origin)), cmp.Compare(a.Origin.Line, b.Origin.Line), cmp.Compare(a.Origin.Env, b.Origin.Env))
 	})
-	e := &ConfigError{Source: source}
 	for _, p := range problems {
 		where := source
 		switch {
@@ -45,9 +34,9 @@ func configError(source string, problems []settings.Problem) error {
 		case p.Path != "":
 			line += p.Path + " "
 		}
-		e.Problems = append(e.Problems, line+p.Text)
+		lines = append(lines, line+p.Text)
 	}
-	return e
+	return lines
 }
 
 func rank(o settings.Origin) int {
@@ -68,29 +57,29 @@ var others = []string{
 // linked is what Kubernetes sets for each service of a namespace: MILLRACE_POSTGRES_SERVICE_HOST for millrace-postgres.
 var linked = regexp.MustCompile(`^(\w+_)?((SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)=|PORT=\w+://)`)
 
-// strangers are variables of the environment that look as if they meant a setting, and do not: those that are nearly one, or
+// Strangers are variables of the environment that look as if they meant a setting, and do not: those that are nearly one, or
 // of a section. Others may begin alike.
-func strangers(environ, known []string, drivers []transport.Driver) []settings.Problem {
+func (s *Source) Strangers(known []string, config reflect.Type, drivers []transport.Driver) []settings.Problem {
 	bare := make([]string, len(known))
 	for i, name := range known {
-		bare[i] = strings.TrimPrefix(name, envPrefix+"_")
+		bare[i] = strings.TrimPrefix(name, EnvPrefix+"_")
 	}
-	sections := slices.DeleteFunc(settings.Fields(reflect.TypeFor[Config]()), func(f settings.Field) bool { return f.Kind != settings.Section })
+	sections := slices.DeleteFunc(settings.Fields(config), func(f settings.Field) bool { return f.Kind != settings.Section })
 	for _, d := range drivers {
 		sections = append(sections, settings.Field{Key: d.Name})
 	}
 	var all []settings.Problem
-	for _, entry := range environ {
+	for _, entry := range s.environ {
 		variable, _, _ := strings.Cut(entry, "=")
-		name, ours := strings.CutPrefix(variable, envPrefix+"_")
+		name, ours := strings.CutPrefix(variable, EnvPrefix+"_")
 		of := func(f settings.Field) bool { return strings.HasPrefix(name+"_", settings.Variable(f.Key)+"_") }
-		if !ours || linked.MatchString(strings.TrimPrefix(entry, envPrefix+"_")) || slices.Contains(bare, name) || slices.Contains(others, name) || unread(name, drivers) ||
+		if !ours || linked.MatchString(strings.TrimPrefix(entry, EnvPrefix+"_")) || slices.Contains(bare, name) || slices.Contains(others, name) || unread(name, drivers) ||
 			strings.HasPrefix(name, "TEST_") || strings.HasPrefix(name, "BENCH_") {
 			continue
 		}
 		problem := settings.Problem{Origin: settings.Origin{Env: variable}}
 		if meant := settings.Nearest(name, bare); meant != "" {
-			problem.Text = fmt.Sprintf("is unknown: did you mean $%s_%s?", envPrefix, meant)
+			problem.Text = fmt.Sprintf("is unknown: did you mean $%s_%s?", EnvPrefix, meant)
 		} else if strings.HasPrefix(name, "HANDLERS_") {
 			problem.Text = "is of no handler: want one that the file names below \"handlers\", or all of them in $MILLRACE_HANDLERS, {name: {concurrency: 5}}"
 		} else if slices.ContainsFunc(sections, of) {
@@ -105,7 +94,7 @@ func strangers(environ, known []string, drivers []transport.Driver) []settings.P
 
 // unread tells whether the variable may be one of a driver that is not there.
 func unread(name string, drivers []transport.Driver) bool {
-	for _, broker := range brokerNames {
+	for _, broker := range brokers {
 		given := slices.ContainsFunc(drivers, func(d transport.Driver) bool { return d.Name == broker })
 		if !given && strings.HasPrefix(name, settings.Variable(broker)+"_") {
 			return true
@@ -120,12 +109,12 @@ var anchor = regexp.MustCompile(`anchor '[^']*'|anchor "[^"]*"`)
 // yamlLine is where the library says that it stopped.
 var yamlLine = regexp.MustCompile(`\bL(\d+)\.C\d+`)
 
-// notYAML is the error for a file that is none.
-func notYAML(source string, err error) error {
+// notYAML is what is wrong with a file that is none.
+func notYAML(err error) settings.Problem {
 	text := strings.TrimPrefix(err.Error(), "go-yaml load error in ")
-	text = anchor.ReplaceAllString(text, "anchor (a value that begins with \"*\" wants quotes)")
+	p := settings.Problem{Text: "is no YAML: " + anchor.ReplaceAllString(text, "anchor (a value that begins with \"*\" wants quotes)")}
 	if m := yamlLine.FindStringSubmatch(text); m != nil {
-		source += ":" + m[1]
+		p.Origin.Line, _ = strconv.Atoi(m[1]) // which are digits
 	}
-	return &ConfigError{Source: source, Problems: []string{source + ": is no YAML: " + text}}
+	return p
 }
