@@ -1,20 +1,12 @@
 package framework
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"net"
-	"net/http"
-	"os"
-	"os/signal"
-	"syscall"
-	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace-go/millrace/framework/internal/database"
+	"github.com/millrace-go/millrace/framework/internal/life"
 	"github.com/millrace-go/millrace/framework/internal/web"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/transport"
@@ -23,40 +15,10 @@ import (
 // ErrEnded is returned by Run of a service that runs already, has run, or was closed: make another one.
 var ErrEnded = errors.New("the service has been run or closed before")
 
-// errTerminated is why the context of Run ends after SIGTERM.
-var errTerminated = errors.New("SIGTERM")
-
-// defaultLinger is HTTP.Linger after SIGTERM, which orchestrators send, whose load balancers take some seconds to notice.
-const defaultLinger = 10 * time.Second
-
 // RunUntilSignal runs the service until ctx ends, or SIGTERM or SIGINT comes, and then stops it as Run does. A second
 // signal ends the process at once. That loses nothing: running handlers are rolled back, and their events redelivered.
 func (s *Service) RunUntilSignal(ctx context.Context) error {
-	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
-	defer signal.Stop(signals)
-	running, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-	stopped := make(chan struct{})
-	go func() {
-		defer close(stopped)
-		var why error
-		select {
-		case received := <-signals:
-			if received == syscall.SIGTERM {
-				why = errTerminated
-			}
-		case <-ctx.Done():
-		case <-running.Done(): // it has ended by itself
-			return
-		}
-		signal.Stop(signals) // the next one does what it does to any process
-		s.log.Info("service stops; another signal ends it at once")
-		cancel(why) // now, so that the log says first that the service stops, and then that it has stopped
-	}()
-	err := s.Run(running)
-	cancel(nil)
-	<-stopped
-	return err
+	return life.UntilSignal(ctx, s.log, s.Run)
 }
 
 // Run runs the service until ctx ends. Then /readyz answers 503, running handlers finish, and running requests finish after
@@ -68,9 +30,19 @@ func (s *Service) Run(ctx context.Context) error {
 		return ErrEnded
 	}
 	endAdmin := s.admin.Serve() // until nothing runs any more, so that operators see how the service starts and stops
-	err := database.WithGrants(s.run(ctx))
+	err := database.WithGrants(s.life().Run(ctx))
 	endAdmin()
 	return errors.Join(err, s.release())
+}
+
+func (s *Service) life() *life.Service {
+	return &life.Service{
+		Subscribe: s.subscribe, Background: s.background, Transport: s.transport, Router: s.router, Server: s.server, Listener: s.listener,
+		Handler: s.telemetry.Requests(s.Address(), s.mux.Wrapped(), web.LivePath, web.ReadyPath, web.MetricsPath),
+		Context: func(ctx context.Context) context.Context { return withService(ctx, s) },
+		Linger:  s.cfg.HTTP.Linger, ShutdownTimeout: s.cfg.ShutdownTimeout, Running: s.running, Stopping: s.stopping,
+		Log: s.log, Attributes: []any{"broker", s.cfg.Broker, "address", s.Address(), "handlers", len(s.handlers)},
+	}
 }
 
 func (s *Service) enter() bool {
@@ -81,92 +53,6 @@ func (s *Service) enter() bool {
 	}
 	s.stage = started
 	return true
-}
-
-func (s *Service) run(ctx context.Context) error {
-	var refused error
-	subscribed := make(chan struct{})
-	go func() {
-		defer close(subscribed)
-		refused = s.subscribe()
-	}()
-	select {
-	case <-subscribed:
-		if refused != nil {
-			return refused
-		}
-	case <-ctx.Done(): // Watermill gives subscribing no context, and a broker that is away may take minutes
-		_ = s.transport.Close() // release tells its error
-		<-subscribed            // which that has ended
-		return nil
-	}
-	lasting, ending, err := s.background()
-	if err != nil {
-		return err
-	}
-	// What handlers need until they are done lives longer than ctx.
-	keeping, stop := context.WithCancel(context.WithoutCancel(ctx))
-	defer stop()
-	parts, over := errgroup.WithContext(ctx) // over ends with ctx, and when a part fails
-	for _, run := range lasting {
-		parts.Go(func() error { return run(keeping) })
-	}
-	for _, run := range ending {
-		parts.Go(func() error { return run(over) })
-	}
-	routed := make(chan struct{})
-	parts.Go(func() error {
-		defer close(routed)
-		return s.runRouter(keeping)
-	})
-
-	s.server.BaseContext = func(net.Listener) context.Context { return withService(keeping, s) }
-	select {
-	case <-s.router.Running():
-	case <-routed:
-	case <-over.Done():
-	}
-	if over.Err() != nil && !s.router.IsRunning() { // it subscribes, for as long as the broker may be away, and cannot be closed yet
-		close(s.stopping)
-		stop()
-		_ = s.transport.Close() // release tells its error
-		var unfinished error
-		select {
-		case <-routed:
-		case <-s.router.Running(): // after all, and without handlers nothing else would end it
-			unfinished = s.closeRouter()
-		}
-		return errors.Join(parts.Wait(), unfinished)
-	}
-	if over.Err() == nil && s.router.IsRunning() {
-		parts.Go(func() error {
-			if err := web.Serve(s.server, s.listener, s.parting(s.telemetry.Requests(s.Address(), s.mux.Wrapped(), web.LivePath, web.ReadyPath, web.MetricsPath))); err != nil {
-				return fmt.Errorf("serve HTTP: %w", err)
-			}
-			return nil
-		})
-		close(s.running)
-		s.log.InfoContext(ctx, "service runs", "broker", s.cfg.Broker, "address", s.Address(), "handlers", len(s.handlers))
-	}
-	<-over.Done()
-	close(s.stopping)
-	began := time.Now()
-	err = s.drain(ctx)
-	stop()
-	err = errors.Join(parts.Wait(), err)
-	s.log.InfoContext(ctx, "service has stopped", "took", time.Since(began))
-	return err
-}
-
-// runRouter runs the router until it is closed.
-func (s *Service) runRouter(ctx context.Context) error {
-	err := s.router.Run(ctx)
-	select {
-	case <-s.stopping: // it complains at most that its subscribers are closed
-		return nil
-	default:
-		return cmp.Or(err, errors.New("the router has stopped by itself: its subscribers have ended"))
-	}
 }
 
 // background returns what works on the database beside handlers and requests: what they need until they are done, and what ends at once.
@@ -216,65 +102,6 @@ func (s *Service) forwarding() (runs []func(context.Context) error, err error) {
 		return nil, err
 	}
 	return append(runs, r.Run), nil
-}
-
-// closeRouter waits for the handlers of events.
-func (s *Service) closeRouter() error {
-	if err := s.router.Close(); err != nil {
-		return fmt.Errorf("handlers of events have not ended within Config.ShutdownTimeout, %s: %w", s.cfg.ShutdownTimeout, err)
-	}
-	return nil
-}
-
-// drain takes nothing more and waits for what is in hand. ctx has ended, or a part has failed.
-func (s *Service) drain(ctx context.Context) error {
-	if !s.router.IsRunning() { // what it has begun ends with the transport
-		return nil
-	}
-	var messages, requests error
-	var both errgroup.Group
-	both.Go(func() error {
-		messages = s.closeRouter()
-		return nil
-	})
-	both.Go(func() error {
-		select {
-		case <-s.running:
-			<-time.After(s.cfg.HTTP.linger(ctx)) // a second signal does not wait
-		default: // nobody is answered
-		}
-		patience, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.ShutdownTimeout)
-		defer cancel()
-		if err := s.server.Shutdown(patience); err != nil {
-			requests = errors.Join(fmt.Errorf("requests have not ended within Config.ShutdownTimeout, %s: %w", s.cfg.ShutdownTimeout, err), s.server.Close())
-		}
-		return nil
-	})
-	_ = both.Wait()
-	return errors.Join(messages, requests)
-}
-
-// linger is how long a service still takes requests whose context has ended.
-func (c HTTP) linger(ctx context.Context) time.Duration {
-	switch {
-	case c.Linger != nil:
-		return *c.Linger
-	case errors.Is(context.Cause(ctx), errTerminated):
-		return defaultLinger
-	}
-	return 0
-}
-
-// parting has each answer of a service that stops end its connection, so that no client sends a request on one that is closed.
-func (s *Service) parting(h http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		select {
-		case <-s.stopping:
-			w.Header().Set("Connection", "close")
-		default:
-		}
-		h.ServeHTTP(w, r)
-	})
 }
 
 // Close closes a service that Run was not called on. It does nothing to a service that runs, which ends with Run's context,

@@ -2,8 +2,6 @@ package framework
 
 import (
 	"cmp"
-	"errors"
-	"fmt"
 	"net/http"
 	"time"
 
@@ -44,22 +42,7 @@ func (c Server) WithDefaults() Server {
 
 // Validate reports everything that is wrong with the configuration. It expects one that has its defaults.
 func (c Server) Validate() error {
-	var errs []error
-	for _, d := range []struct {
-		field string
-		value time.Duration
-	}{{"ReadHeaderTimeout", c.ReadHeaderTimeout}, {"ReadTimeout", c.ReadTimeout}, {"WriteTimeout", c.WriteTimeout}, {"IdleTimeout", c.IdleTimeout}} {
-		if d.value < 0 {
-			errs = append(errs, fmt.Errorf("Config.%s is %s: want more than 0, or 0 for the default", d.field, d.value))
-		}
-	}
-	if c.TLS.CertFile == "" && c.TLS.KeyFile != "" {
-		errs = append(errs, errors.New("Config.TLS.CertFile is empty beside Config.TLS.KeyFile: want the file of the certificate, or neither"))
-	}
-	if c.TLS.CertFile != "" && c.TLS.KeyFile == "" {
-		errs = append(errs, errors.New("Config.TLS.KeyFile is empty beside Config.TLS.CertFile: want the file of the certificate's key, or neither"))
-	}
-	return errors.Join(errs...)
+	return c.web().Validate()
 }
 
 func (c Server) web() web.Config {

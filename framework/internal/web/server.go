@@ -32,6 +32,26 @@ type Config struct {
 	CertFile, KeyFile                                         string
 }
 
+// Validate reports everything that is wrong with the configuration.
+func (c Config) Validate() error {
+	var errs []error
+	for _, d := range []struct {
+		field string
+		value time.Duration
+	}{{"ReadHeaderTimeout", c.ReadHeaderTimeout}, {"ReadTimeout", c.ReadTimeout}, {"WriteTimeout", c.WriteTimeout}, {"IdleTimeout", c.IdleTimeout}} {
+		if d.value < 0 {
+			errs = append(errs, fmt.Errorf("Config.%s is %s: want more than 0, or 0 for the default", d.field, d.value))
+		}
+	}
+	if c.CertFile == "" && c.KeyFile != "" {
+		errs = append(errs, errors.New("Config.TLS.CertFile is empty beside Config.TLS.KeyFile: want the file of the certificate, or neither"))
+	}
+	if c.CertFile != "" && c.KeyFile == "" {
+		errs = append(errs, errors.New("Config.TLS.KeyFile is empty beside Config.TLS.CertFile: want the file of the certificate's key, or neither"))
+	}
+	return errors.Join(errs...)
+}
+
 // NewServer returns a server whose certificate is read. The configuration is Config.HTTP, say, and http in a file.
 func NewServer(c Config, field, key string, log *slog.Logger) (*http.Server, error) {
 	s := &http.Server{

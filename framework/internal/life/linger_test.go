@@ -1,4 +1,4 @@
-package framework
+package life
 
 import (
 	"context"
@@ -16,8 +16,8 @@ func TestLinger(t *testing.T) {
 		cancel(cause)
 		return ctx
 	}
-	assert.Equal(t, 10*time.Second, HTTP{}.linger(ended(errTerminated)))
-	assert.Zero(t, HTTP{}.linger(ended(nil)))
-	assert.Zero(t, HTTP{Linger: new(time.Duration(0))}.linger(ended(errTerminated)))
-	assert.Equal(t, time.Minute, HTTP{Linger: new(time.Minute)}.linger(ended(nil)))
+	assert.Equal(t, 10*time.Second, linger(ended(errTerminated), nil))
+	assert.Zero(t, linger(ended(nil), nil))
+	assert.Zero(t, linger(ended(errTerminated), new(time.Duration(0))))
+	assert.Equal(t, time.Minute, linger(ended(nil), new(time.Minute)))
 }
