@@ -4,12 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/millrace-go/millrace/framework/internal/source"
+	"github.com/millrace-go/millrace/framework/internal/broker"
 	"github.com/millrace-go/millrace/outbox/brokermigration"
 	"github.com/millrace-go/millrace/transport"
 )
@@ -62,11 +61,7 @@ func (c Config) OpenBrokers(ctx context.Context, env transport.Environment) (b B
 		if err != nil {
 			return nil, err
 		}
-		t, err := settings.Open(ctx, env)
-		if err != nil {
-			return nil, unreachable(name, err)
-		}
-		return t, nil
+		return broker.Open(ctx, name, settings, env)
 	}
 	if b.From, err = open(c.Broker); err != nil || c.Migration.To == "" {
 		return b, err
@@ -75,12 +70,6 @@ func (c Config) OpenBrokers(ctx context.Context, env transport.Environment) (b B
 		err = errors.Join(err, b.From.Close())
 	}
 	return b, err
-}
-
-// unreachable says where a broker is configured.
-func unreachable(broker string, err error) error {
-	return fmt.Errorf("connect to the broker: see that it runs, and that the section %s of the configuration (%s_%s_* in the environment) says where: %w",
-		broker, source.EnvPrefix, strings.ToUpper(broker), err)
 }
 
 // OpenTransport connects to the brokers as a service does: to both of a migration, whose record in the database says where to publish.
@@ -93,29 +82,7 @@ func (c Config) OpenTransport(ctx context.Context, pool *pgxpool.Pool, env trans
 	if c.Postgres.Disabled {
 		return b.From, nil
 	}
-	if b.To == nil {
-		if err := c.admitted(ctx, pool); err != nil {
-			return nil, errors.Join(err, b.From.Close())
-		}
-		return b.From, nil
-	}
-	t, err := brokermigration.New(ctx, pool, b.From, b.To, brokermigration.Config{Service: c.Service, Schema: c.Postgres.Schema, Logger: env.Logger})
-	if err != nil {
-		return nil, errors.Join(err, b.From.Close(), b.To.Close())
-	}
-	return t, nil
-}
-
-// admitted refuses a configuration without a migration while the fleet is on its way.
-func (c Config) admitted(ctx context.Context, pool *pgxpool.Pool) error {
-	r, err := brokermigration.ReadRecord(ctx, pool, c.Postgres.Schema)
-	if err == nil {
-		_, err = r.In(c.Broker, "")
-	}
-	if err != nil {
-		return fmt.Errorf("the broker of the fleet: %w", err)
-	}
-	return nil
+	return broker.Join(ctx, pool, b.From, b.To, c.Broker, brokermigration.Config{Service: c.Service, Schema: c.Postgres.Schema, Logger: env.Logger})
 }
 
 // open connects to the broker, or to both of a migration, and asks whether they answer.
@@ -124,7 +91,7 @@ func (s *Service) open(ctx context.Context) (transport.Transport, error) {
 	if err != nil {
 		return nil, err
 	}
-	return answering(ctx, t)
+	return broker.Reach(ctx, t)
 }
 
 // environment is what the service gives a transport.
@@ -133,14 +100,4 @@ func (s *Service) environment() transport.Environment {
 		DrainTimeout: s.cfg.ShutdownTimeout, Logger: s.log,
 		MeterProvider: s.telemetry.Meter, TracerProvider: s.telemetry.Tracer, Propagator: s.telemetry.Propagator,
 	}
-}
-
-// answering asks whether the transport's brokers answer, and closes it if not.
-func answering(ctx context.Context, t transport.Transport) (transport.Transport, error) {
-	if pinged, ok := t.(transport.Pinger); ok {
-		if err := pinged.Ping(ctx); err != nil {
-			return nil, unreachable(strings.ReplaceAll(t.Name(), "+", " or "), errors.Join(err, t.Close()))
-		}
-	}
-	return t, nil
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"net/http"
 	"slices"
@@ -17,7 +16,6 @@ import (
 	"github.com/millrace-go/millrace/cloudevent"
 	"github.com/millrace-go/millrace/framework/internal/cloud"
 	"github.com/millrace-go/millrace/middleware/claim"
-	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/transport"
 )
 
@@ -111,36 +109,14 @@ func (s *Service) unpacking(fn message.NoPublishHandlerFunc) message.NoPublishHa
 // It answers 202 when the event is committed, and 400 or 415 with the reason if the request is not a valid CloudEvent. Anybody who can reach
 // it can publish.
 func (s *Service) AcceptCloudEvents(topic string) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, int64(cmp.Or(s.transport.Features().Limits.MessageBytes, transport.DefaultLimits.MessageBytes))))
-		var tooLarge *http.MaxBytesError
-		if errors.As(err, &tooLarge) {
-			http.Error(w, fmt.Sprintf("the event is larger than %d bytes", tooLarge.Limit), http.StatusRequestEntityTooLarge)
-			return
-		}
-		if err != nil {
-			http.Error(w, "read the event: "+err.Error(), http.StatusBadRequest)
-			return
-		}
-		msg, err := s.codec().Accepted(cmp.Or(s.cfg.CloudEvents.of(topic), cloudevent.Binary), r.Header, body)
-		if err == nil {
-			err = s.Tx(r.Context(), func(ctx context.Context, _ pgx.Tx) error {
+	return cloud.Handler{
+		Codec: s.codec(), Topic: topic, Mode: cmp.Or(s.cfg.CloudEvents.of(topic), cloudevent.Binary),
+		MaxBytes: cmp.Or(s.transport.Features().Limits.MessageBytes, transport.DefaultLimits.MessageBytes), Log: s.log,
+		Publish: func(ctx context.Context, msg *message.Message) error {
+			return s.Tx(ctx, func(ctx context.Context, _ pgx.Tx) error {
 				msg.SetContext(ctx)
 				return s.outbox.Publish(topic, msg)
 			})
-		} else {
-			err = errors.Join(outbox.ErrInvalidMessage, err)
-		}
-		switch {
-		case errors.Is(err, cloudevent.ErrNotCloudEvent):
-			http.Error(w, err.Error(), http.StatusUnsupportedMediaType)
-		case errors.Is(err, outbox.ErrInvalidMessage):
-			http.Error(w, err.Error(), http.StatusBadRequest)
-		case err != nil:
-			s.log.ErrorContext(r.Context(), "CloudEvent of a request could not be published", "topic", topic, "error", err)
-			http.Error(w, "the event could not be stored: send it again", http.StatusServiceUnavailable)
-		default:
-			w.WriteHeader(http.StatusAccepted)
-		}
-	})
+		},
+	}
 }

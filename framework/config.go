@@ -7,11 +7,8 @@ import (
 	"log/slog"
 	"maps"
 	"math"
-	"net"
 	"os"
-	"regexp"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -21,6 +18,7 @@ import (
 	"github.com/millrace-go/millrace/framework/internal/budget"
 	"github.com/millrace-go/millrace/framework/internal/database"
 	"github.com/millrace-go/millrace/framework/internal/source"
+	"github.com/millrace-go/millrace/framework/internal/web"
 	"github.com/millrace-go/millrace/internal/enum"
 	"github.com/millrace-go/millrace/internal/pgdsn"
 	"github.com/millrace-go/millrace/internal/pgschema"
@@ -270,10 +268,10 @@ func (c Config) Validate() error {
 	if c.Postgres.MaxConnections < 0 {
 		wrong("Postgres.MaxConnections", "%d: want 1 or more, or 0 for the default of 30", c.Postgres.MaxConnections)
 	}
-	if !isAddress(c.HTTP.Address) {
+	if !web.IsAddress(c.HTTP.Address) {
 		wrong("HTTP.Address", "%q: want host:port, such as \"127.0.0.1:8080\" or \":8080\"", c.HTTP.Address)
 	}
-	if a := c.Admin.Address; a != "" && !isAddress(a) {
+	if a := c.Admin.Address; a != "" && !web.IsAddress(a) {
 		wrong("Admin.Address", "%q: want host:port, such as \"127.0.0.1:9090\" or \":9090\"", a)
 	}
 	if l := c.HTTP.Linger; l != nil && *l < 0 {
@@ -290,12 +288,12 @@ func (c Config) Validate() error {
 	}
 	const checked = "service" // an error of the name is reported once
 	errs = append(errs,
-		within("Config.HTTP", c.HTTP.Validate()), within("Config.Admin", c.Admin.Validate()),
-		within("Config.Admin.Console", c.Admin.Console.of(checked, &pgxpool.Pool{}, "").WithDefaults().Validate()),
-		within("Config.Outbox", c.Outbox.RelayConfig.WithDefaults().Validate()),
-		within("Config.Claim", c.Claim.of(checked).WithDefaults().Validate()),
-		within("Config.Effects", c.Effects.of(checked).WithDefaults().Validate()),
-		within("Config.IdempotencyKeys", c.IdempotencyKeys.of(checked, idempotencykey.Shared).WithDefaults().Validate()))
+		source.Within("Config.HTTP", c.HTTP.Validate()), source.Within("Config.Admin", c.Admin.Validate()),
+		source.Within("Config.Admin.Console", c.Admin.Console.of(checked, &pgxpool.Pool{}, "").WithDefaults().Validate()),
+		source.Within("Config.Outbox", c.Outbox.RelayConfig.WithDefaults().Validate()),
+		source.Within("Config.Claim", c.Claim.of(checked).WithDefaults().Validate()),
+		source.Within("Config.Effects", c.Effects.of(checked).WithDefaults().Validate()),
+		source.Within("Config.IdempotencyKeys", c.IdempotencyKeys.of(checked, idempotencykey.Shared).WithDefaults().Validate()))
 	for _, name := range slices.Sorted(maps.Keys(c.Handlers)) {
 		field := fmt.Sprintf("Handlers[%q]", name)
 		if err := transport.ValidateHandler(c.consumer(name)); err != nil {
@@ -341,24 +339,4 @@ func (c Config) consumer(handler string) string {
 		return c.Claim.Consumer(handler)
 	}
 	return handler
-}
-
-// isAddress tells whether one can listen there.
-func isAddress(hostport string) bool {
-	_, port, err := net.SplitHostPort(hostport)
-	if err == nil {
-		_, err = strconv.ParseUint(port, 10, 16)
-	}
-	return err == nil
-}
-
-// partPath is how the parts name their fields.
-var partPath = regexp.MustCompile(`\b(?:Relay)?Config\.`)
-
-// within is a part's error with its fields as those of path.
-func within(path string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return errors.New(partPath.ReplaceAllString(err.Error(), path+"."))
 }

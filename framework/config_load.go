@@ -2,9 +2,6 @@ package framework
 
 import (
 	"cmp"
-	"errors"
-	"fmt"
-	"io/fs"
 	"os"
 	"reflect"
 	"strings"
@@ -43,15 +40,9 @@ func Load(path string, drivers ...transport.Driver) (Config, error) {
 // LoadEnv is Load with MILLRACE_* variables of another environment than the process's: KEY=value, the last one of a key
 // counts. So a program's flags win over the file and over the process's environment.
 func LoadEnv(path string, environ []string, drivers ...transport.Driver) (Config, error) {
-	var file []byte
-	if path != "" {
-		var err error
-		if file, err = os.ReadFile(path); err != nil {
-			if errors.Is(err, fs.ErrNotExist) {
-				return Config{}, fmt.Errorf("there is no configuration file %s: create it, or name another one; an empty path names none, and then only %s_* environment variables count", path, source.EnvPrefix)
-			}
-			return Config{}, fmt.Errorf("read the configuration: %w", err)
-		}
+	file, err := source.ReadFile(path)
+	if err != nil {
+		return Config{}, err
 	}
 	return parse(path, file, environ, drivers)
 }

@@ -5,11 +5,11 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"slices"
 
 	"go.yaml.in/yaml/v4"
 
 	"github.com/millrace-go/millrace/framework/internal/database"
+	"github.com/millrace-go/millrace/framework/internal/source"
 	"github.com/millrace-go/millrace/internal/pgdsn"
 	"github.com/millrace-go/millrace/internal/settings"
 )
@@ -33,7 +33,7 @@ func (c Config) node() *yaml.Node {
 	}
 	node := settings.Node(c)
 	if c.Postgres.Disabled {
-		node = c.withoutTables(node)
+		node = source.WithoutTables(node, c.Claim.MaxAttempts)
 	}
 	for _, d := range c.Drivers {
 		if d.Name == c.Broker {
@@ -42,25 +42,6 @@ func (c Config) node() *yaml.Node {
 		}
 	}
 	return node
-}
-
-// withoutTables leaves out what has no meaning without a database.
-func (c Config) withoutTables(node *yaml.Node) *yaml.Node {
-	kept := *node
-	kept.Content = nil
-	for pair := range slices.Chunk(node.Content, 2) {
-		switch key := pair[0].Value; {
-		case slices.Contains(tableSections, key):
-		case key == "postgres":
-			kept.Content = append(kept.Content, pair[0], settings.Node(struct{ Disabled bool }{true}))
-		case key == "claim":
-			attempts := struct{ MaxAttempts int }{c.Claim.MaxAttempts}
-			kept.Content = append(kept.Content, pair[0], settings.Node(attempts))
-		default:
-			kept.Content = append(kept.Content, pair...)
-		}
-	}
-	return &kept
 }
 
 // MarshalJSON is YAML as JSON.

@@ -68,9 +68,6 @@ func (c Config) refuseTables() error {
 	return errors.Join(errs...)
 }
 
-// tableSections are the keys of a configuration that have no meaning without a database.
-var tableSections = []string{"migration", "outbox", "fleet", "dead_letters", "effects", "idempotency_keys", "schedules"}
-
 // openDatabase connects to the database, in connecting, and sees to its tables. The pool is there to be closed also beside an error.
 func (s *Service) openDatabase(ctx, connecting context.Context) (err error) {
 	if s.bare {
@@ -78,16 +75,17 @@ func (s *Service) openDatabase(ctx, connecting context.Context) (err error) {
 		s.pool, err = database.None(ErrNoPostgres)
 		return err
 	}
-	if s.pool, err = database.Connect(connecting, s.cfg.Postgres.DSN, s.cfg.Postgres.MaxConnections, source.FromDev); err != nil {
+	p := s.cfg.Postgres
+	if s.pool, err = database.Connect(connecting, p.DSN, p.MaxConnections, source.FromDev); err != nil {
 		return err
 	}
-	if s.cfg.Postgres.Migrate {
-		if err := database.Migrate(ctx, s.pool, s.cfg.Postgres.Schema); err != nil {
+	if p.Migrate {
+		if err := database.Migrate(ctx, s.pool, p.Schema); err != nil {
 			return err
 		}
 		again, cancel := context.WithTimeout(ctx, connectTimeout)
 		defer cancel()
 		connecting = again
 	}
-	return database.Check(connecting, s.pool, s.cfg.Postgres.Schema)
+	return database.Check(connecting, s.pool, p.Schema)
 }

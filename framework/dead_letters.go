@@ -6,13 +6,9 @@ import (
 	"fmt"
 	"time"
 
-	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/metric"
-
+	"github.com/millrace-go/millrace/framework/internal/expire"
 	"github.com/millrace-go/millrace/framework/internal/telemetry"
-	"github.com/millrace-go/millrace/internal/pgdays"
 	"github.com/millrace-go/millrace/internal/service"
-	"github.com/millrace-go/millrace/middleware/deadletter"
 )
 
 // DeadLetters configures what becomes of dead letters about which nobody decides.
@@ -40,13 +36,8 @@ func (d DeadLetters) validate(field string) error {
 	return nil
 }
 
-// expiring returns what discards the dead letters of the router's handlers in time, which is nothing where none expires.
+// expiring returns what discards the dead letters of the router's handlers in time.
 func (s *Service) expiring() (func(context.Context) error, error) {
-	counter, err := s.telemetry.Meter.Meter(telemetry.Scope).Int64Counter("millrace.claim.expired", metric.WithUnit("{event}"),
-		metric.WithDescription("Dead letters that were discarded because nobody decided about them in time."))
-	if err != nil {
-		return nil, fmt.Errorf("count dead letters that expire: %w", err)
-	}
 	keep := map[string]time.Duration{}
 	for name := range s.router.Handlers() {
 		of := s.cfg.Handlers[name].DeadLetters
@@ -54,17 +45,5 @@ func (s *Service) expiring() (func(context.Context) error, error) {
 			keep[service.Scoped(s.cfg.Service, s.cfg.consumer(name))] = d
 		}
 	}
-	if len(keep) == 0 {
-		return func(context.Context) error { return nil }, nil
-	}
-	by := deadletter.By{Actor: "service " + s.cfg.Service, Note: "kept for as long as dead_letters.keep says"}
-	expire := func(ctx context.Context) error {
-		expired, err := deadletter.Expire(ctx, s.pool, s.cfg.Postgres.Schema, keep, by)
-		for consumer, n := range expired {
-			counter.Add(ctx, int64(n), metric.WithAttributes(attribute.String("millrace.consumer", consumer)))
-			s.log.WarnContext(ctx, "dead letters have expired", "consumer", consumer, "events", n)
-		}
-		return err
-	}
-	return func(ctx context.Context) error { return pgdays.Every(ctx, s.log, "dead letters", expire) }, nil
+	return expire.New(s.pool, expire.Config{Service: s.cfg.Service, Schema: s.cfg.Postgres.Schema, Keep: keep, Meter: s.telemetry.Meter.Meter(telemetry.Scope), Log: s.log})
 }

@@ -3,9 +3,12 @@ package framework
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"net/http"
 
 	"github.com/millrace-go/millrace/middleware/effect"
+	"github.com/millrace-go/millrace/middleware/idempotencykey"
 )
 
 // Effects configures the ledger of effects.
@@ -42,4 +45,46 @@ func (s *Service) newLedger(ctx context.Context) (*effect.Ledger, error) {
 		return ledger, fmt.Errorf("%w\n(the pool is Config.Postgres.MaxConnections (postgres.max_connections), the ledger's Config.Effects.MaxConns (effects.max_conns))", err)
 	}
 	return ledger, nil
+}
+
+// IdempotencyKeys configures the idempotency keys of requests.
+type IdempotencyKeys struct {
+	// Config is that of all Keys of the service; its name and schema are the service's, its scope that which Service.Keys is
+	// given.
+	idempotencykey.Config `without:"Service,Schema"`
+}
+
+func (k IdempotencyKeys) of(name string, scope func(*http.Request) (string, error)) idempotencykey.Config {
+	k.Service, k.Scope = name, scope
+	return k.Config
+}
+
+// Keys returns middleware for routes whose clients send an Idempotency-Key: however often a request is repeated, it is
+// executed once. The scope tells callers apart: see idempotencykey.Config.Scope.
+//
+//	keys, err := svc.Keys(account)
+//	svc.HTTP().Handle("POST /payments", keys.Middleware(pay))
+//
+// The handler finds the transaction of its request with pgtx.From, and Publish publishes in it. Config.IdempotencyKeys has
+// the settings; a route that needs others has keys of its own, by idempotencykey.New. Run keeps the table. Call Keys
+// before Run, once for each scope.
+func (s *Service) Keys(scope func(*http.Request) (string, error)) (*idempotencykey.Keys, error) {
+	if s.bare {
+		return nil, fmt.Errorf("idempotency keys: %w", ErrNoPostgres)
+	}
+	cfg := s.cfg.IdempotencyKeys.of(s.cfg.Service, scope)
+	cfg.Schema = s.cfg.Postgres.Schema
+	cfg.Logger = cmp.Or(cfg.Logger, s.log)
+	cfg.MeterProvider = cmp.Or(cfg.MeterProvider, s.telemetry.Meter)
+	keys, err := idempotencykey.New(s.pool, cfg)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stage != made {
+		return nil, errors.New("idempotency keys: the service runs already, or has ended: call Keys before Run")
+	}
+	s.keys = cmp.Or(s.keys, keys)
+	return keys, nil
 }

@@ -4,11 +4,13 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
-	"net/http"
 	"os"
 	"slices"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/millrace-go/millrace/framework/internal/broker"
+	"github.com/millrace-go/millrace/framework/internal/health"
 	"github.com/millrace-go/millrace/framework/internal/source"
 	"github.com/millrace-go/millrace/framework/internal/telemetry"
 	"github.com/millrace-go/millrace/framework/internal/web"
@@ -45,7 +47,7 @@ func (f Fleet) Provider() fleet.Provider {
 
 // validate reports everything that is wrong with a fleet, apart from its file.
 func (f Fleet) validate() error {
-	return errors.Join(within("Config.Fleet", f.WithDefaults().Validate()), fleet.Check("Config.Fleet.Databases", f.Databases))
+	return errors.Join(source.Within("Config.Fleet", f.WithDefaults().Validate()), fleet.Check("Config.Fleet.Databases", f.Databases))
 }
 
 // RunFleet forwards the outboxes of the databases that Config.Fleet names to the broker, until ctx ends. What Config.Outbox says
@@ -71,7 +73,10 @@ func RunFleet(ctx context.Context, cfg Config) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.telemetry.Close()) }()
-	if s.transport, err = s.openFleet(connecting, settings); err != nil {
+	if s.transport, err = broker.Open(connecting, cfg.Broker, settings, s.environment()); err != nil {
+		return err
+	}
+	if s.transport, err = broker.Reach(connecting, s.transport); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.transport.Close()) }()
@@ -81,7 +86,9 @@ func RunFleet(ctx context.Context, cfg Config) (err error) {
 	}
 	own := cfg.Fleet.Config
 	own.Relay = s.relayConfig()
-	own.Relay.Broker, own.Admit = cfg.Broker, cfg.admitted
+	own.Relay.Broker, own.Admit = cfg.Broker, func(ctx context.Context, pool *pgxpool.Pool) error {
+		return broker.Admit(ctx, pool, cfg.Postgres.Schema, cfg.Broker)
+	}
 	f, err := fleet.New(cfg.Fleet.Provider(), publisher, own)
 	if err != nil {
 		return err
@@ -99,15 +106,6 @@ func RunFleet(ctx context.Context, cfg Config) (err error) {
 	return nil
 }
 
-// openFleet connects to the broker, and asks whether it answers.
-func (s *Service) openFleet(ctx context.Context, settings transport.Settings) (transport.Transport, error) {
-	t, err := settings.Open(ctx, s.environment())
-	if err != nil {
-		return nil, unreachable(s.cfg.Broker, err)
-	}
-	return answering(ctx, t)
-}
-
 // relayConfig is that of a relay of this process.
 func (s *Service) relayConfig() (cfg outbox.RelayConfig) {
 	cfg = s.cfg.Outbox.RelayConfig
@@ -122,8 +120,7 @@ func (s *Service) relayConfig() (cfg outbox.RelayConfig) {
 	return cfg
 }
 
-// serveFleet serves what operators and probes ask of a fleet, until end is called. It is ready while it runs: no restart mends a
-// database, and the others need it.
+// serveFleet serves what operators and probes ask of a fleet, until end is called.
 func (s *Service) serveFleet(ctx context.Context, f *fleet.Fleet) (end func(), err error) {
 	if s.cfg.Admin.Address == "" {
 		return func() {}, nil
@@ -132,16 +129,7 @@ func (s *Service) serveFleet(ctx context.Context, f *fleet.Fleet) (end func(), e
 	if err != nil {
 		return nil, err
 	}
-	a.HandleFunc("GET "+web.LivePath, func(http.ResponseWriter, *http.Request) {})
-	a.HandleFunc("GET "+web.ReadyPath, func(w http.ResponseWriter, _ *http.Request) {
-		all := f.Status()
-		fmt.Fprintf(w, "databases: %d\n", len(all))
-		for _, d := range all {
-			if d.Failures > 0 {
-				fmt.Fprintf(w, "database %s has failed %d times in a row: %v\n", d.Name, d.Failures, d.Error)
-			}
-		}
-	})
+	health.RegisterFleet(a.Routes, f)
 	if s.telemetry.Metrics != nil {
 		a.Handle("GET "+web.MetricsPath, s.telemetry.Metrics)
 	}

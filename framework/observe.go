@@ -3,11 +3,33 @@ package framework
 import (
 	"fmt"
 	"log/slog"
+	"time"
 
 	"github.com/millrace-go/millrace/framework/internal/health"
 	"github.com/millrace-go/millrace/framework/internal/telemetry"
 	"github.com/millrace-go/millrace/framework/internal/web"
 )
+
+// Health configures /readyz, which says whether the service can take requests: 200 or 503, and why as JSON. /healthz says
+// only that the process answers; restart it by that one, because no restart mends a database or a broker.
+type Health struct {
+	// MaxBacklogAge is how old an event in the outbox may become before the check backlog fails. Default: 5 min.
+	MaxBacklogAge time.Duration
+	// MaxUnrelayed is how long events of a shard may wait while no relay holds it, before the check relays fails. Default: 30 s.
+	MaxUnrelayed time.Duration
+	// Timeout bounds the checks of database and broker. Default: 2 s.
+	Timeout time.Duration
+	// Require names checks without which the service is not ready, beside postgres and schema: backlog, broker or relays.
+	// The others are reported all the same. Without them a service takes requests while the broker is down, and its outbox keeps
+	// their events. Default: none.
+	Require []string
+}
+
+// WithDefaults returns the configuration with every zero field set to its default.
+func (h Health) WithDefaults() Health { return Health(health.Config(h).WithDefaults()) }
+
+// Validate reports everything that is wrong with the configuration. It expects one that has its defaults.
+func (h Health) Validate() error { return health.Config(h).Validate() }
 
 // Log is the service's logger. What is logged with the context of a handler or of a request has its trace.
 func (s *Service) Log() *slog.Logger { return s.log }

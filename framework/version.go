@@ -61,15 +61,6 @@ func (e *UnknownVersionError) Error() string {
 
 func isUnknown(err error) bool { return errors.As(err, new(*UnknownVersionError)) }
 
-// waitError says when to retry the event.
-type waitError struct {
-	error
-	after time.Duration
-}
-
-func (e waitError) Unwrap() error             { return e.error }
-func (e waitError) RetryAfter() time.Duration { return e.after }
-
 // refused returns what the handler answers when it cannot decode an event. For an unknown version its policy decides.
 func (s *Service) refused(handler string, msg *message.Message, err error) error {
 	if !isUnknown(err) {
@@ -89,7 +80,7 @@ func (s *Service) refused(handler string, msg *message.Message, err error) error
 	}
 	after := payload.Patience(msg.UUID, time.Now())
 	transport.DeliveryFrom(ctx).RetryAfter(after)
-	return waitError{err, after}
+	return payload.Wait(err, after)
 }
 
 // claimConfig returns the handler's settings for its claim. If it ignores unknown versions, a rule for them comes first.

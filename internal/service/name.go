@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"regexp"
 	"strconv"
+	"strings"
 )
 
 var pattern = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_.-]{0,99}$`)
@@ -25,3 +26,12 @@ func Validate(name string) error {
 
 // Scoped is the name of what belongs to a service, among those of all services. No service's name contains the "/".
 func Scoped(service, name string) string { return service + "/" + name }
+
+// ConsoleName is the service's name as the console's URLs have it.
+func ConsoleName(service string) string {
+	name := strings.NewReplacer(".", "-", "_", "-").Replace(strings.ToLower(service))
+	if name = name[:min(len(name), 40)]; name == "static" {
+		return "static-service"
+	}
+	return name
+}

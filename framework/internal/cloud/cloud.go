@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -136,22 +135,4 @@ func Unpack(msg *message.Message) (*message.Message, error) {
 	maps.Copy(unpacked.Metadata, attributes)
 	payload.SetKind(unpacked.Metadata, e.Type())
 	return unpacked, nil
-}
-
-// Accepted is the message for the CloudEvent of a request.
-func (c Codec) Accepted(mode cloudevent.Mode, header http.Header, body []byte) (*message.Message, error) {
-	e, err := cloudevent.FromHTTP(header, body)
-	if err != nil {
-		return nil, err
-	}
-	msg, err := cloudevent.ToMessage(e, c.Binding, mode)
-	if err != nil {
-		return nil, err
-	}
-	if _, err := cloudevent.FromMessage(msg); err != nil { // no handler could read it: its time has a year of five digits in UTC, say
-		return nil, err
-	}
-	msg.UUID = cloudevent.Identity(e.Source(), e.ID())
-	transport.SetKey(msg, cloudevent.Key(e))
-	return msg, nil
 }

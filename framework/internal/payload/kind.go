@@ -113,3 +113,15 @@ func Patience(id string, now time.Time) time.Duration {
 	}
 	return min(max(now.Sub(happened)/2, least), most)
 }
+
+// waitError says when to retry the event.
+type waitError struct {
+	error
+	after time.Duration
+}
+
+func (e waitError) Unwrap() error             { return e.error }
+func (e waitError) RetryAfter() time.Duration { return e.after }
+
+// Wait returns the error with when to retry the event.
+func Wait(err error, after time.Duration) error { return waitError{err, after} }

@@ -2,6 +2,7 @@ package source
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"reflect"
 	"regexp"
@@ -117,4 +118,15 @@ func notYAML(err error) settings.Problem {
 		p.Origin.Line, _ = strconv.Atoi(m[1]) // which are digits
 	}
 	return p
+}
+
+// partPath is how the parts name their fields.
+var partPath = regexp.MustCompile(`\b(?:Relay)?Config\.`)
+
+// Within is a part's error with its fields as those of path.
+func Within(path string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return errors.New(partPath.ReplaceAllString(err.Error(), path+"."))
 }

@@ -4,7 +4,9 @@ package source
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"slices"
 	"strings"
@@ -33,6 +35,21 @@ type Source struct {
 	Name    string // of the file
 	root    *yaml.Node
 	environ []string
+}
+
+// ReadFile returns the content of a configuration file, which is none where the path is "".
+func ReadFile(path string) ([]byte, error) {
+	if path == "" {
+		return nil, nil
+	}
+	content, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("there is no configuration file %s: create it, or name another one; an empty path names none, and then only %s_* environment variables count", path, EnvPrefix)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the configuration: %w", err)
+	}
+	return content, nil
 }
 
 // Read reads a file. The problems say what is wrong with it as a whole; it is nil where nothing can be read of it.

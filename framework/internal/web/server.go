@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strconv"
 	"syscall"
 	"time"
 )
@@ -109,4 +110,13 @@ func (b *body) Read(p []byte) (int, error) {
 		b.end()
 	}
 	return n, err
+}
+
+// IsAddress tells whether one can listen there.
+func IsAddress(hostport string) bool {
+	_, port, err := net.SplitHostPort(hostport)
+	if err == nil {
+		_, err = strconv.ParseUint(port, 10, 16)
+	}
+	return err == nil
 }

@@ -1,0 +1,68 @@
+// Package broker connects a service to its broker, or to both of a migration.
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/millrace-go/millrace/framework/internal/source"
+	"github.com/millrace-go/millrace/outbox/brokermigration"
+	"github.com/millrace-go/millrace/transport"
+)
+
+// Open connects to the broker of that name.
+func Open(ctx context.Context, name string, settings transport.Settings, env transport.Environment) (transport.Transport, error) {
+	t, err := settings.Open(ctx, env)
+	if err != nil {
+		return nil, unreachable(name, err)
+	}
+	return t, nil
+}
+
+// Reach asks whether the transport's brokers answer, and closes it if not.
+func Reach(ctx context.Context, t transport.Transport) (transport.Transport, error) {
+	if pinged, ok := t.(transport.Pinger); ok {
+		if err := pinged.Ping(ctx); err != nil {
+			return nil, unreachable(strings.ReplaceAll(t.Name(), "+", " or "), errors.Join(err, t.Close()))
+		}
+	}
+	return t, nil
+}
+
+// unreachable says where a broker is configured.
+func unreachable(broker string, err error) error {
+	return fmt.Errorf("connect to the broker: see that it runs, and that the section %s of the configuration (%s_%s_* in the environment) says where: %w",
+		broker, source.EnvPrefix, strings.ToUpper(broker), err)
+}
+
+// Join makes one transport of those of a migration, whose record in the database says where to publish. Without a migration to is nil, and
+// the record must name the broker. It closes both where it returns an error.
+func Join(ctx context.Context, pool *pgxpool.Pool, from, to transport.Transport, broker string, cfg brokermigration.Config) (transport.Transport, error) {
+	if to == nil {
+		if err := Admit(ctx, pool, cfg.Schema, broker); err != nil {
+			return nil, errors.Join(err, from.Close())
+		}
+		return from, nil
+	}
+	t, err := brokermigration.New(ctx, pool, from, to, cfg)
+	if err != nil {
+		return nil, errors.Join(err, from.Close(), to.Close())
+	}
+	return t, nil
+}
+
+// Admit refuses a configuration without a migration while the fleet is on its way.
+func Admit(ctx context.Context, pool *pgxpool.Pool, schema, broker string) error {
+	r, err := brokermigration.ReadRecord(ctx, pool, schema)
+	if err == nil {
+		_, err = r.In(broker, "")
+	}
+	if err != nil {
+		return fmt.Errorf("the broker of the fleet: %w", err)
+	}
+	return nil
+}
