@@ -13,6 +13,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/framework/devstack/internal/leftover"
 )
 
 // childVariable makes this test binary a program that starts a stack and then ends in the named way.
@@ -86,7 +88,7 @@ func TestDeath(t *testing.T) {
 func TestDeathDuringStart(t *testing.T) {
 	dir := scratch(t)
 	command, _ := startChild(t, "kill", "postgres")
-	require.Eventually(t, func() bool { return strings.Contains(strings.Join(leftIn(t, dir), "\n"), "initdb") }, waitFor, tick)
+	require.Eventually(t, func() bool { return strings.Contains(strings.Join(leftover.In(t, dir), "\n"), "initdb") }, waitFor, tick)
 	require.NoError(t, command.Process.Kill())
 	assert.Error(t, command.Wait())
 	eventuallyNothing(t, dir)

@@ -17,6 +17,7 @@ import (
 	"sync"
 
 	"github.com/millrace-go/millrace/framework/devstack/internal/machine"
+	"github.com/millrace-go/millrace/framework/devstack/internal/watchdog"
 )
 
 // DebeziumConfig configures a Debezium.
@@ -31,7 +32,7 @@ type DebeziumConfig struct {
 // Debezium is a distributed Kafka Connect with one worker, which runs Debezium's connector for PostgreSQL, and which may be
 // crashed and started again. It leaves no more behind than a Stack does. One goroutine at a time may call its methods.
 type Debezium struct {
-	watchdog  *watchdog
+	watchdog  *watchdog.Watchdog
 	url       string   // of the connector
 	connector []byte   // its configuration, as JSON
 	worker    []string // the lines of its properties
@@ -66,7 +67,7 @@ func (h hooks) startDebezium(ctx context.Context, cfg DebeziumConfig) (*Debezium
 		return nil, err
 	}
 	return retryPort(h, func(port int) (*Debezium, error) {
-		r, err := newRoom("debezium", nil)
+		r, err := watchdog.NewRoom("debezium", nil)
 		if err != nil {
 			return nil, err
 		}
@@ -74,19 +75,19 @@ func (h hooks) startDebezium(ctx context.Context, cfg DebeziumConfig) (*Debezium
 		d := &Debezium{
 			url: listener + "/connectors/outbox", connector: connector, worker: append(settings(cfg.Worker), "listeners="+listener), source: "Debezium " + version,
 		}
-		err = errors.Join(d.prepare(r), r.write("log4j2.properties", kafkaLogging))
+		err = errors.Join(d.prepare(r), r.Write("log4j2.properties", kafkaLogging))
 		if err != nil {
-			return nil, errors.Join(err, r.discard())
+			return nil, errors.Join(err, r.Discard())
 		}
-		d.watchdog, err = watch(r, step{"TERM", javaCommand(java, r, "-cp", filepath.Join(home, "*"),
-			"-Dlog4j2.configurationFile="+r.path("log4j2.properties"), "org.apache.kafka.connect.cli.ConnectDistributed", r.path("worker.properties"))})
+		d.watchdog, err = watchdog.Watch(r, watchdog.Step{Signal: "TERM", Argv: watchdog.JavaCommand(java, r, "-cp", filepath.Join(home, "*"),
+			"-Dlog4j2.configurationFile="+r.Path("log4j2.properties"), "org.apache.kafka.connect.cli.ConnectDistributed", r.Path("worker.properties"))})
 		if err != nil {
 			return nil, err
 		}
-		if err := d.watchdog.await(ctx, d.answers); err != nil {
+		if err := d.watchdog.Await(ctx, d.answers); err != nil {
 			return nil, err
 		}
-		if err := d.watchdog.await(ctx, d.publishes); err != nil {
+		if err := d.watchdog.Await(ctx, d.publishes); err != nil {
 			return nil, err
 		}
 		return d, nil
@@ -96,10 +97,10 @@ func (h hooks) startDebezium(ctx context.Context, cfg DebeziumConfig) (*Debezium
 // prepare writes the properties for the next start. By its port that start is told from the ones before: the status of a task
 // is in Kafka, and one whose worker was killed says RUNNING until a later worker runs the task. Nobody connects to that port,
 // because the only worker has nobody to forward a request to.
-func (d *Debezium) prepare(r *room) error {
+func (d *Debezium) prepare(r *watchdog.Room) error {
 	d.starts++
 	lines := slices.Concat(d.worker, []string{"rest.advertised.host.name=127.0.0.1", fmt.Sprint("rest.advertised.port=", d.starts)})
-	return r.write("worker.properties", strings.Join(lines, "\n")+"\n")
+	return r.Write("worker.properties", strings.Join(lines, "\n")+"\n")
 }
 
 // workerID is what the status of a task has of the worker since the latest start.
@@ -131,11 +132,11 @@ func findDebezium() (home, version string, err error) {
 func (d *Debezium) Source() string { return d.source }
 
 // LogTail is the end of the log.
-func (d *Debezium) LogTail() string { return d.watchdog.room.tail() }
+func (d *Debezium) LogTail() string { return d.watchdog.Room.Tail() }
 
 // Crash kills the process (SIGKILL). Its offsets are in Kafka.
 func (d *Debezium) Crash(ctx context.Context) error {
-	if err := d.watchdog.crash(ctx); err != nil {
+	if err := d.watchdog.Crash(ctx); err != nil {
 		return fmt.Errorf("devstack: crash Debezium at %s: %w", d.url, err)
 	}
 	return nil
@@ -144,12 +145,12 @@ func (d *Debezium) Crash(ctx context.Context) error {
 // Start runs the process after a crash, at the same address, and returns once it runs the
 // connector's task.
 func (d *Debezium) Start(ctx context.Context) error {
-	if err := d.prepare(d.watchdog.room); err != nil {
+	if err := d.prepare(d.watchdog.Room); err != nil {
 		return fmt.Errorf("devstack: start Debezium at %s again: %w", d.url, err)
 	}
-	stopped, err := d.watchdog.again(ctx, d.answers)
+	stopped, err := d.watchdog.Again(ctx, d.answers)
 	if err == nil {
-		err = d.watchdog.await(ctx, d.publishes)
+		err = d.watchdog.Await(ctx, d.publishes)
 		stopped = err != nil
 	}
 	if stopped {
@@ -163,7 +164,7 @@ func (d *Debezium) Start(ctx context.Context) error {
 
 // Stop ends the process, crashed or not, and waits until nothing of it is left. Further calls return the same.
 func (d *Debezium) Stop() error {
-	d.stopOnce.Do(func() { d.stopErr = d.watchdog.stop() })
+	d.stopOnce.Do(func() { d.stopErr = d.watchdog.Stop() })
 	return d.stopErr
 }
 

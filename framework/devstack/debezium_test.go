@@ -9,14 +9,16 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/framework/devstack/internal/watchdog"
 )
 
 // A worker that starts after a crash reads from Kafka that its predecessor runs the task. Start returned then, although no
 // task ran.
 func TestDebeziumKnowsAStatusFromBeforeTheCrash(t *testing.T) {
-	r, err := newRoom("debezium", nil)
+	r, err := watchdog.NewRoom("debezium", nil)
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, r.discard()) })
+	t.Cleanup(func() { require.NoError(t, r.Discard()) })
 	d := &Debezium{worker: []string{"group.id=g"}}
 	status := ""
 	connect := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -9,11 +9,12 @@ import (
 	"syscall"
 
 	"github.com/millrace-go/millrace/framework/devstack/internal/machine"
+	"github.com/millrace-go/millrace/framework/devstack/internal/watchdog"
 )
 
 // Disk is a small file system in memory, for a server to fill. It leaves no more behind than a Stack does.
 type Disk struct {
-	watchdog *watchdog
+	watchdog *watchdog.Watchdog
 }
 
 // StartDisk mounts a file system of so many megabytes. Its error wraps ErrAbsent where this process may not mount.
@@ -33,21 +34,21 @@ func startDisk(ctx context.Context, megabytes int) (*Disk, error) {
 	if as == nil {
 		return nil, machine.Absent("the right to mount: this user is not root")
 	}
-	r, err := newRoom("disk", nil) // root's, as it is root who mounts
+	r, err := watchdog.NewRoom("disk", nil) // root's, as it is root who mounts
 	if err != nil {
 		return nil, err
 	}
-	if err := errors.Join(os.Chmod(r.dir, 0o755), os.Mkdir(r.path("disk"), 0o700)); err != nil {
-		return nil, errors.Join(err, r.discard())
+	if err := errors.Join(os.Chmod(r.Dir, 0o755), os.Mkdir(r.Path("disk"), 0o700)); err != nil {
+		return nil, errors.Join(err, r.Discard())
 	}
 	options := fmt.Sprintf("mode=0711,size=%dm,uid=%d,gid=%d", megabytes, as.UID, as.GID)
-	w, err := watch(r, step{"TERM", []string{"/bin/sh", "-c", diskScript, r.path("disk"), options}})
+	w, err := watchdog.Watch(r, watchdog.Step{Signal: "TERM", Argv: []string{"/bin/sh", "-c", diskScript, r.Path("disk"), options}})
 	if err != nil {
 		return nil, err
 	}
 	disk := &Disk{watchdog: w}
-	err = w.await(ctx, func(context.Context) error {
-		if !strings.Contains(r.logged(), "mounted") {
+	err = w.Await(ctx, func(context.Context) error {
+		if !strings.Contains(r.Logged(), "mounted") {
 			return errors.New("it is not mounted yet")
 		}
 		return nil
@@ -70,7 +71,7 @@ mount -t tmpfs -o "$1" millrace "$0" && echo mounted || { kill "$!"; exit 1; }
 wait`
 
 // Dir is the file system's root, which servers may write to.
-func (d *Disk) Dir() string { return d.watchdog.room.path("disk") }
+func (d *Disk) Dir() string { return d.watchdog.Room.Path("disk") }
 
 // Fill takes what space is left, and a second call what has become free since.
 func (d *Disk) Fill() error {
@@ -94,6 +95,6 @@ func (d *Disk) Fill() error {
 func (d *Disk) Free() error { return os.Remove(d.ballast()) }
 
 // Stop unmounts the file system and waits until nothing of it is left. Call it once, after its users have ended.
-func (d *Disk) Stop() error { return d.watchdog.stop() }
+func (d *Disk) Stop() error { return d.watchdog.Stop() }
 
-func (d *Disk) ballast() string { return d.watchdog.room.path("disk", "ballast") }
+func (d *Disk) ballast() string { return d.watchdog.Room.Path("disk", "ballast") }

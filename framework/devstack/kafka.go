@@ -10,7 +10,10 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/millrace-go/millrace/framework/devstack/internal/fakekafka"
+	"github.com/millrace-go/millrace/framework/devstack/internal/kafkaview"
 	"github.com/millrace-go/millrace/framework/devstack/internal/machine"
+	"github.com/millrace-go/millrace/framework/devstack/internal/watchdog"
 )
 
 // kafkaFromEnvironment takes a cluster of at least so many brokers.
@@ -27,8 +30,8 @@ func kafkaFromEnvironment(service Service, size int) func(context.Context) (*ins
 		value = strings.Join(brokers, ",")
 		fake := false
 		err = askOnce(ctx, func(ctx context.Context) error {
-			err := askKafka(ctx, brokers, kfakeCluster, size)
-			if fake = err == nil; errors.Is(err, errOtherCluster) {
+			err := kafkaview.Ask(ctx, brokers, kfakeCluster, size)
+			if fake = err == nil; errors.Is(err, kafkaview.ErrOtherCluster) {
 				return nil
 			}
 			return err
@@ -62,34 +65,34 @@ func (h hooks) apacheKafka(service Service, brokers int) func(context.Context) (
 // prepare writes the settings of a broker, by its place in the plan, and formats its storage, and returns the commands
 // that run it. It ends by SIGKILL: what it would save by a better end is thrown away with the room, and without the others
 // of its cluster it would try for long.
-func (home kafkaHome) prepare(r *room, java, cluster string, plan kafkaPlan, place int) ([]step, error) {
-	logging := r.path("log4j2.properties")
-	settings := r.path("server.properties")
+func (home kafkaHome) prepare(r *watchdog.Room, java, cluster string, plan kafkaPlan, place int) ([]watchdog.Step, error) {
+	logging := r.Path("log4j2.properties")
+	settings := r.Path("server.properties")
 	err := errors.Join(
-		r.write("log4j2.properties", kafkaLogging),
-		r.write("server.properties", kafkaSettings(plan, place, r.path("data"))),
+		r.Write("log4j2.properties", kafkaLogging),
+		r.Write("server.properties", kafkaSettings(plan, place, r.Path("data"))),
 	)
 	if err != nil {
 		return nil, err
 	}
-	run := func(args ...string) step {
+	run := func(args ...string) watchdog.Step {
 		common := []string{"-Xmx384m", "-Dlog4j2.configurationFile=" + logging, "-cp", home.classPath()}
-		return step{"KILL", javaCommand(java, r, append(common, args...)...)}
+		return watchdog.Step{Signal: "KILL", Argv: watchdog.JavaCommand(java, r, append(common, args...)...)}
 	}
 	formatted, err := home.format(r, cluster, place+1)
 	if err != nil {
 		return nil, err
 	}
-	steps := []step{run("kafka.Kafka", settings)}
+	steps := []watchdog.Step{run("kafka.Kafka", settings)}
 	if !formatted {
-		steps = append([]step{run("kafka.tools.StorageTool", "format", "--cluster-id", cluster, "--config", settings)}, steps...)
+		steps = append([]watchdog.Step{run("kafka.tools.StorageTool", "format", "--cluster-id", cluster, "--config", settings)}, steps...)
 	}
 	return steps, nil
 }
 
 // format does what StorageTool would, from the checkpoint that scripts/kafka took of it: that saves the start of a JVM,
 // about a second and a half. It reports false when the folder has no checkpoint.
-func (home kafkaHome) format(r *room, cluster string, node int) (bool, error) {
+func (home kafkaHome) format(r *watchdog.Room, cluster string, node int) (bool, error) {
 	checkpoint, err := os.ReadFile(home.path("bootstrap.checkpoint"))
 	if errors.Is(err, os.ErrNotExist) {
 		return false, nil
@@ -97,12 +100,12 @@ func (home kafkaHome) format(r *room, cluster string, node int) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	if err := os.Mkdir(r.path("data"), 0o700); err != nil {
+	if err := os.Mkdir(r.Path("data"), 0o700); err != nil {
 		return false, err
 	}
 	return true, errors.Join(
-		r.write("data/bootstrap.checkpoint", string(checkpoint)),
-		r.write("data/meta.properties", fmt.Sprintf("version=1\nnode.id=%d\ncluster.id=%s\ndirectory.id=%s\n", node, cluster, kafkaID())),
+		r.Write("data/bootstrap.checkpoint", string(checkpoint)),
+		r.Write("data/meta.properties", fmt.Sprintf("version=1\nnode.id=%d\ncluster.id=%s\ndirectory.id=%s\n", node, cluster, kafkaID())),
 	)
 }
 
@@ -119,3 +122,19 @@ func kafkaID() string {
 
 // kfakeCluster is the ID that kfake gives its cluster. Kafka's are random.
 const kfakeCluster = "kfake"
+
+// fakeKafka runs franz-go's fake brokers. Child processes reach them too, over their ports.
+func fakeKafka(service Service, brokers int) func() (*instance, error) {
+	return func() (*instance, error) {
+		cluster, err := fakekafka.Start(brokers, kafkaPartitions)
+		if err != nil {
+			return nil, err
+		}
+		value := strings.Join(cluster.Addrs, ",")
+		return &instance{
+			info:  Info{Service: service, Source: "kfake, in process", Address: value},
+			value: value,
+			stop:  func() error { cluster.Close(); return nil },
+		}, nil
+	}
+}

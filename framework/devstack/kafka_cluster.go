@@ -12,7 +12,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/millrace-go/millrace/framework/devstack/internal/kafkaview"
 	"github.com/millrace-go/millrace/framework/devstack/internal/machine"
+	"github.com/millrace-go/millrace/framework/devstack/internal/watchdog"
 )
 
 // KafkaConfig configures a KafkaCluster. Its zero value is ready for use.
@@ -42,7 +44,7 @@ type KafkaCluster struct {
 
 // kafkaNode is one broker. Its number, from 1, is its place in the cluster.
 type kafkaNode struct {
-	watchdog *watchdog
+	watchdog *watchdog.Watchdog
 	address  string
 	listener string // "": it has none
 	gone     bool   // the watchdog too
@@ -89,15 +91,15 @@ func (h hooks) startKafka(ctx context.Context, cfg KafkaConfig) (*KafkaCluster, 
 // run starts the brokers, all at once because none answers before most of them are there.
 func (c *KafkaCluster) run(ctx context.Context, home kafkaHome, java string, plan kafkaPlan) error {
 	for i := range plan.brokers {
-		r, err := newRoom(string(Kafka), nil)
+		r, err := watchdog.NewRoom(string(Kafka), nil)
 		if err != nil {
 			return err
 		}
 		steps, err := home.prepare(r, java, c.id, plan, i)
 		if err != nil {
-			return errors.Join(err, r.discard())
+			return errors.Join(err, r.Discard())
 		}
-		w, err := watch(r, steps...)
+		w, err := watchdog.Watch(r, steps...)
 		if err != nil {
 			return err
 		}
@@ -110,15 +112,15 @@ func (c *KafkaCluster) run(ctx context.Context, home kafkaHome, java string, pla
 	if err := group.Wait(); err != nil {
 		return err
 	}
-	return c.nodes[0].await(ctx, func(ctx context.Context) error { return roundTrip(ctx, c.Brokers()) })
+	return c.nodes[0].await(ctx, func(ctx context.Context) error { return kafkaview.RoundTrip(ctx, c.Brokers()) })
 }
 
 func (c *KafkaCluster) answers(node *kafkaNode, size int) func(context.Context) error {
-	return func(ctx context.Context) error { return askKafka(ctx, []string{node.address}, c.id, size) }
+	return func(ctx context.Context) error { return kafkaview.Ask(ctx, []string{node.address}, c.id, size) }
 }
 
 func (n *kafkaNode) await(ctx context.Context, probe func(context.Context) error) error {
-	err := n.watchdog.await(ctx, probe)
+	err := n.watchdog.Await(ctx, probe)
 	n.gone = err != nil
 	return err
 }
@@ -148,23 +150,23 @@ func (c *KafkaCluster) Source() string { return c.source }
 func (c *KafkaCluster) LogTail() string {
 	tails := make([]string, len(c.nodes))
 	for i, node := range c.nodes {
-		tails[i] = fmt.Sprintf("broker %d:\n%s", i+1, node.watchdog.room.tail())
+		tails[i] = fmt.Sprintf("broker %d:\n%s", i+1, node.watchdog.Room.Tail())
 	}
 	return strings.Join(tails, "\n")
 }
 
 // Terminate asks a broker, from 1 on, to end (SIGTERM) and returns when it has: it has handed what it led to others.
 func (c *KafkaCluster) Terminate(ctx context.Context, broker int) error {
-	return c.take(ctx, broker, "terminate", (*watchdog).terminate)
+	return c.take(ctx, broker, "terminate", (*watchdog.Watchdog).Terminate)
 }
 
 // Kill kills a broker, from 1 on (SIGKILL), as a failure of its machine does, except that what it has written survives
 // unflushed. The others learn of it when its session ends: see AwaitFenced.
 func (c *KafkaCluster) Kill(ctx context.Context, broker int) error {
-	return c.take(ctx, broker, "kill", (*watchdog).crash)
+	return c.take(ctx, broker, "kill", (*watchdog.Watchdog).Crash)
 }
 
-func (c *KafkaCluster) take(ctx context.Context, broker int, what string, down func(*watchdog, context.Context) error) error {
+func (c *KafkaCluster) take(ctx context.Context, broker int, what string, down func(*watchdog.Watchdog, context.Context) error) error {
 	node, err := c.node(broker)
 	if err == nil {
 		err = down(node.watchdog, ctx)
@@ -180,7 +182,7 @@ func (c *KafkaCluster) take(ctx context.Context, broker int, what string, down f
 func (c *KafkaCluster) Start(ctx context.Context, broker int) error {
 	node, err := c.node(broker)
 	if err == nil {
-		node.gone, err = node.watchdog.again(ctx, c.answers(node, 1))
+		node.gone, err = node.watchdog.Again(ctx, c.answers(node, 1))
 	}
 	if err != nil {
 		return fmt.Errorf("devstack: start Kafka broker %d again: %w", broker, err)
@@ -200,17 +202,17 @@ func (c *KafkaCluster) node(broker int) (*kafkaNode, error) {
 
 // AwaitInSync returns once all brokers run and every partition is on all that should have it, in the eyes of each broker.
 func (c *KafkaCluster) AwaitInSync(ctx context.Context) error {
-	return c.agree(ctx, "wait until the brokers are in sync", func(view kafkaView) error { return view.inSync(len(c.nodes)) })
+	return c.agree(ctx, "wait until the brokers are in sync", func(view kafkaview.View) error { return view.InSync(len(c.nodes)) })
 }
 
 // AwaitFenced returns once the others neither name a broker that is down nor expect anything of it.
 func (c *KafkaCluster) AwaitFenced(ctx context.Context, broker int) error {
-	return c.agree(ctx, fmt.Sprintf("wait until broker %d is left out", broker), func(view kafkaView) error { return view.without(int32(broker)) })
+	return c.agree(ctx, fmt.Sprintf("wait until broker %d is left out", broker), func(view kafkaview.View) error { return view.Without(int32(broker)) })
 }
 
 // agree returns once every broker that is not down sees the cluster as wanted.
-func (c *KafkaCluster) agree(ctx context.Context, what string, wanted func(kafkaView) error) error {
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+func (c *KafkaCluster) agree(ctx context.Context, what string, wanted func(kafkaview.View) error) error {
+	ctx, cancel := context.WithTimeout(ctx, watchdog.StartTimeout)
 	defer cancel()
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
@@ -227,12 +229,12 @@ func (c *KafkaCluster) agree(ctx context.Context, what string, wanted func(kafka
 	}
 }
 
-func (c *KafkaCluster) ask(ctx context.Context, wanted func(kafkaView) error) error {
+func (c *KafkaCluster) ask(ctx context.Context, wanted func(kafkaview.View) error) error {
 	for i, node := range c.nodes {
-		if node.watchdog.isDown || node.gone {
+		if node.watchdog.IsDown() || node.gone {
 			continue
 		}
-		view, err := viewKafka(ctx, node.address)
+		view, err := kafkaview.Of(ctx, node.address)
 		if err == nil {
 			err = wanted(view)
 		}
@@ -250,7 +252,7 @@ func (c *KafkaCluster) Stop() error {
 		var stopping sync.WaitGroup
 		for i, node := range c.nodes {
 			if !node.gone {
-				stopping.Go(func() { errs[i] = node.watchdog.stop() })
+				stopping.Go(func() { errs[i] = node.watchdog.Stop() })
 			}
 		}
 		stopping.Wait()

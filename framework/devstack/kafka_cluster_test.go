@@ -9,6 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/millrace-go/millrace/framework/devstack/internal/leftover"
 )
 
 // Whichever broker is down, records are taken; what is acknowledged is there when another one is down after that.
@@ -55,7 +57,7 @@ func TestKafkaCluster(t *testing.T) {
 	require.NoError(t, cluster.Stop())
 	require.NoError(t, cluster.Stop())
 	assert.ErrorContains(t, cluster.Start(t.Context(), 3), "start Kafka broker 3 again")
-	assert.Empty(t, leftIn(t, dir))
+	assert.Empty(t, leftover.In(t, dir))
 }
 
 func consume(t *testing.T, client *kgo.Client, want int) map[string]bool {
@@ -82,40 +84,6 @@ func topicSetting(t *testing.T, client *kgo.Client, topic, name string) string {
 	require.Len(t, response.Resources, 1)
 	require.Len(t, response.Resources[0].Configs, 1)
 	return *response.Resources[0].Configs[0].Value
-}
-
-func TestKafkaView(t *testing.T) {
-	view := func(leader int32, isr []int32, brokers ...int32) kafkaView {
-		return kafkaView{brokers: brokers, topics: []kmsg.MetadataResponseTopic{{
-			Topic: kmsg.StringPtr("t"),
-			Partitions: []kmsg.MetadataResponseTopicPartition{
-				{Partition: 4, Leader: leader, Replicas: []int32{1, 2, 3}, ISR: isr},
-			},
-		}}}
-	}
-	all := []int32{1, 2, 3}
-	for name, test := range map[string]struct {
-		view            kafkaView
-		inSync, without string // errors; without broker 2
-	}{
-		"empty":            {kafkaView{brokers: all}, "", "thought to be at work"},
-		"well":             {view(1, all, 1, 2, 3), "", "thought to be at work"},
-		"just killed":      {view(2, all, 1, 3), "2 brokers of 3", "partition 4 of t: in sync are [1 2 3], the leader is 2"},
-		"still in sync":    {view(1, all, 1, 3), "2 brokers of 3", "in sync are [1 2 3]"},
-		"left out":         {view(1, []int32{1, 3}, 1, 3), "2 brokers of 3", ""},
-		"back, behind":     {view(1, []int32{1, 3}, 1, 2, 3), "partition 4 of t: in sync are [1 3] of [1 2 3]", "at work"},
-		"without a leader": {view(-1, all, 1, 2, 3), "the leader is -1", "at work"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			for want, err := range map[*string]error{&test.inSync: test.view.inSync(3), &test.without: test.view.without(2)} {
-				if *want == "" {
-					assert.NoError(t, err)
-				} else {
-					assert.ErrorContains(t, err, *want)
-				}
-			}
-		})
-	}
 }
 
 // A program has one set of brokers.

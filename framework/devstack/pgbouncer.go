@@ -12,11 +12,12 @@ import (
 	"strings"
 
 	"github.com/millrace-go/millrace/framework/devstack/internal/machine"
+	"github.com/millrace-go/millrace/framework/devstack/internal/watchdog"
 )
 
 // PgBouncer is a connection pooler in front of a Server. It leaves no more behind than a Stack does.
 type PgBouncer struct {
-	watchdog *watchdog
+	watchdog *watchdog.Watchdog
 	dsn      string
 }
 
@@ -25,7 +26,7 @@ type PgBouncer struct {
 func (b *PgBouncer) DSN() string { return b.dsn }
 
 // Stop ends the pooler and waits until nothing of it is left. Call it once.
-func (b *PgBouncer) Stop() error { return b.watchdog.stop() }
+func (b *PgBouncer) Stop() error { return b.watchdog.Stop() }
 
 // PgBouncer runs a pooler in transaction mode, which shares at most connections of the server among its clients, and
 // returns once the server answers through it. Its error wraps ErrAbsent where PgBouncer is not installed.
@@ -51,18 +52,18 @@ func (s *Server) pgBouncer(ctx context.Context, connections int) (*PgBouncer, er
 		return nil, err
 	}
 	return retryPort(hooks{}, func(port int) (*PgBouncer, error) {
-		r, err := newRoom("pgbouncer", as)
+		r, err := watchdog.NewRoom("pgbouncer", as)
 		if err != nil {
 			return nil, err
 		}
 		err = errors.Join(
-			r.write("users", fmt.Sprintf("\"postgres\" %q\n", s.cluster.password)),
-			r.write("settings", fmt.Sprintf(pgBouncerSettings, dsn.Port(), port, r.path("users"), connections)),
+			r.Write("users", fmt.Sprintf("\"postgres\" %q\n", s.cluster.password)),
+			r.Write("settings", fmt.Sprintf(pgBouncerSettings, dsn.Port(), port, r.Path("users"), connections)),
 		)
 		if err != nil {
-			return nil, errors.Join(err, r.discard())
+			return nil, errors.Join(err, r.Discard())
 		}
-		w, err := watch(r, step{"TERM", []string{program, r.path("settings")}})
+		w, err := watchdog.Watch(r, watchdog.Step{Signal: "TERM", Argv: []string{program, r.Path("settings")}})
 		if err != nil {
 			return nil, err
 		}
@@ -70,7 +71,7 @@ func (s *Server) pgBouncer(ctx context.Context, connections int) (*PgBouncer, er
 		front.Host = net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
 		bouncer := &PgBouncer{watchdog: w, dsn: front.String()}
 		// pgx prepares a statement only if it has arguments, so this question passes.
-		if err := w.await(ctx, func(ctx context.Context) error { return askPostgres(ctx, bouncer.dsn) }); err != nil {
+		if err := w.Await(ctx, func(ctx context.Context) error { return askPostgres(ctx, bouncer.dsn) }); err != nil {
 			return nil, err
 		}
 		return bouncer, nil

@@ -13,6 +13,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/millrace-go/millrace/framework/devstack/internal/machine"
+	"github.com/millrace-go/millrace/framework/devstack/internal/pgbinaries"
+	"github.com/millrace-go/millrace/framework/devstack/internal/watchdog"
 	"github.com/millrace-go/millrace/internal/pgdsn"
 )
 
@@ -33,16 +35,19 @@ func postgresFromEnvironment(ctx context.Context) (*instance, error) {
 	return &instance{info: namedInfo(Postgres, address, false), value: dsn}, nil
 }
 
-// binaries are a PostgreSQL to run.
-type binaries struct {
-	bin     string
-	version string
-	source  string // for people
-	as      *machine.Account
+// installedBinaries finds the PostgreSQL that this machine has installed, of the major version unless that is "".
+func (h hooks) installedBinaries(ctx context.Context, major string) (pgbinaries.Binaries, error) {
+	switch {
+	case h.skipInstalled:
+		return pgbinaries.Binaries{}, machine.Absent("installed binaries are not wanted")
+	case h.postgresBin != "":
+		return pgbinaries.Installed(ctx, major, []string{h.postgresBin})
+	}
+	return pgbinaries.Installed(ctx, major, pgbinaries.Folders())
 }
 
 // postgresFrom is a source for the stack: a new cluster, run by the binaries that find finds.
-func (h hooks) postgresFrom(find func(ctx context.Context, major string) (binaries, error)) func(context.Context) (*instance, error) {
+func (h hooks) postgresFrom(find func(ctx context.Context, major string) (pgbinaries.Binaries, error)) func(context.Context) (*instance, error) {
 	return func(ctx context.Context) (*instance, error) {
 		major, err := postgresRelease("")
 		if err != nil {
@@ -53,40 +58,40 @@ func (h hooks) postgresFrom(find func(ctx context.Context, major string) (binari
 			return nil, err
 		}
 		// Any user of this machine can connect to the port, and a superuser can run programs: hence a password.
-		server, err := h.startPostgres(ctx, cluster{binaries: found, password: rand.Text(), fill: initdb})
+		server, err := h.startPostgres(ctx, cluster{Binaries: found, password: rand.Text(), fill: initdb})
 		if err != nil {
 			return nil, err
 		}
 		return &instance{
-			info:  Info{Service: Postgres, Source: found.source, Address: server.address, Real: true},
+			info:  Info{Service: Postgres, Source: found.Source, Address: server.address, Real: true},
 			value: server.dsn,
-			stop:  server.watchdog.stop,
+			stop:  server.watchdog.Stop,
 		}, nil
 	}
 }
 
 // cluster is what a server is made of.
 type cluster struct {
-	binaries
+	pgbinaries.Binaries
 	password string   // of the superuser
 	settings []string // name=value, after the common ones
-	fill     func(c cluster, r *room) (argv []string, err error)
+	fill     func(c cluster, r *watchdog.Room) (argv []string, err error)
 }
 
 // startPostgres runs a new cluster.
 func (h hooks) startPostgres(ctx context.Context, c cluster) (*Server, error) {
 	return retryPort(h, func(port int) (*Server, error) {
-		r, err := newRoom(string(Postgres), c.as)
+		r, err := watchdog.NewRoom(string(Postgres), c.As)
 		if err != nil {
 			return nil, err
 		}
 		fill, err := c.fill(c, r)
 		if err != nil {
-			return nil, errors.Join(err, r.discard())
+			return nil, errors.Join(err, r.Discard())
 		}
-		w, err := watch(r,
-			step{"TERM", fill},
-			step{"INT", c.serve(r, port)}, // SIGINT is PostgreSQL's fast shutdown: it ends the sessions
+		w, err := watchdog.Watch(r,
+			watchdog.Step{Signal: "TERM", Argv: fill},
+			watchdog.Step{Signal: "INT", Argv: c.serve(r, port)}, // SIGINT is PostgreSQL's fast shutdown: it ends the sessions
 		)
 		if err != nil {
 			return nil, err
@@ -96,7 +101,7 @@ func (h hooks) startPostgres(ctx context.Context, c cluster) (*Server, error) {
 			Scheme: "postgres", User: url.UserPassword("postgres", c.password), Host: server.address,
 			Path: "/postgres", RawQuery: "sslmode=disable",
 		}).String()
-		if err := w.await(ctx, server.answers); err != nil {
+		if err := w.Await(ctx, server.answers); err != nil {
 			return nil, err
 		}
 		return server, nil
@@ -104,21 +109,21 @@ func (h hooks) startPostgres(ctx context.Context, c cluster) (*Server, error) {
 }
 
 // initdb fills the data folder with a new cluster.
-func initdb(c cluster, r *room) ([]string, error) {
+func initdb(c cluster, r *watchdog.Room) ([]string, error) {
 	return []string{
-		filepath.Join(c.bin, "initdb"), "--pgdata=" + r.path("data"), "--no-sync", "--encoding=UTF8", "--locale=C",
-		"--username=postgres", "--auth=scram-sha-256", "--pwfile=" + r.path("password"),
-	}, r.write("password", c.password)
+		filepath.Join(c.Bin, "initdb"), "--pgdata=" + r.Path("data"), "--no-sync", "--encoding=UTF8", "--locale=C",
+		"--username=postgres", "--auth=scram-sha-256", "--pwfile=" + r.Path("password"),
+	}, r.Write("password", c.password)
 }
 
 // serve trades durability against a crash of the machine for speed. What a test can observe of a commit
 // (synchronous_commit, full_page_writes, autovacuum) stays as PostgreSQL ships it.
-func (c cluster) serve(r *room, port int) []string {
-	sockets := r.dir
+func (c cluster) serve(r *watchdog.Room, port int) []string {
+	sockets := r.Dir
 	if len(sockets) > 85 { // a socket's path has at most 103 bytes on macOS
 		sockets = ""
 	}
-	argv := []string{filepath.Join(c.bin, "postgres"), "-D", r.path("data")}
+	argv := []string{filepath.Join(c.Bin, "postgres"), "-D", r.Path("data")}
 	for _, setting := range append([]string{
 		"port=" + strconv.Itoa(port),
 		"listen_addresses=127.0.0.1",

@@ -19,6 +19,8 @@ import (
 
 	"github.com/millrace-go/millrace/framework/devstack/internal/fakepubsub"
 	"github.com/millrace-go/millrace/framework/devstack/internal/machine"
+	"github.com/millrace-go/millrace/framework/devstack/internal/streams"
+	"github.com/millrace-go/millrace/framework/devstack/internal/watchdog"
 )
 
 func pubsubFromEnvironment(ctx context.Context) (*instance, error) {
@@ -36,14 +38,14 @@ func pubsubFromEnvironment(ctx context.Context) (*instance, error) {
 	if err != nil {
 		return nil, fmt.Errorf("ask the emulator that %s names: %w", variable[PubSub], err)
 	}
-	f, err := startFront(host)
+	f, err := streams.Start(host)
 	if err != nil {
 		return nil, err
 	}
 	return &instance{
 		info:  namedInfo(PubSub, host, fake),
-		value: f.address,
-		stop:  f.stop,
+		value: f.Address,
+		stop:  f.Stop,
 	}, nil
 }
 
@@ -61,18 +63,18 @@ func (h hooks) installedEmulator(ctx context.Context) (*instance, error) {
 		return nil, machine.JavaMissing(jar, err)
 	}
 	return retryPort(h, func(port int) (*instance, error) {
-		r, err := newRoom(string(PubSub), nil)
+		r, err := watchdog.NewRoom(string(PubSub), nil)
 		if err != nil {
 			return nil, err
 		}
-		w, err := watch(r, step{"TERM", javaCommand(java, r, "-jar", jar, "--host=127.0.0.1", "--port="+strconv.Itoa(port))})
+		w, err := watchdog.Watch(r, watchdog.Step{Signal: "TERM", Argv: watchdog.JavaCommand(java, r, "-jar", jar, "--host=127.0.0.1", "--port="+strconv.Itoa(port))})
 		if err != nil {
 			return nil, err
 		}
 		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
-		err = w.await(ctx, func(ctx context.Context) error {
+		err = w.Await(ctx, func(ctx context.Context) error {
 			// Without its own word, the answer might be that of another stack's emulator, which was quicker to the port.
-			if !strings.Contains(r.logged(), "Server started, listening on "+strconv.Itoa(port)) {
+			if !strings.Contains(r.Logged(), "Server started, listening on "+strconv.Itoa(port)) {
 				return errors.New("it does not listen yet")
 			}
 			return askPubSub(ctx, address)
@@ -80,19 +82,19 @@ func (h hooks) installedEmulator(ctx context.Context) (*instance, error) {
 		if err != nil {
 			return nil, err
 		}
-		f, err := startFront(address)
+		f, err := streams.Start(address)
 		if err != nil {
-			return nil, errors.Join(err, w.stop())
+			return nil, errors.Join(err, w.Stop())
 		}
 		return &instance{
 			info: Info{
 				Service: PubSub,
-				Source:  "Google Pub/Sub emulator " + versionPattern.FindString(filepath.Base(jar)),
-				Address: f.address,
+				Source:  "Google Pub/Sub emulator " + machine.FindVersion(filepath.Base(jar)),
+				Address: f.Address,
 				Real:    true,
 			},
-			value: f.address,
-			stop:  func() error { return errors.Join(f.stop(), w.stop()) },
+			value: f.Address,
+			stop:  func() error { return errors.Join(f.Stop(), w.Stop()) },
 		}, nil
 	})
 }

@@ -13,6 +13,7 @@ import (
 	"sync"
 
 	"github.com/millrace-go/millrace/framework/devstack/internal/machine"
+	"github.com/millrace-go/millrace/framework/devstack/internal/watchdog"
 )
 
 // RedisConfig configures a RedisServer. Its zero value is ready for use.
@@ -25,7 +26,7 @@ type RedisConfig struct {
 // RedisServer is a Redis server of its caller's own, which may be crashed and started again. It leaves no more behind
 // than a Stack does. One goroutine at a time may call its methods.
 type RedisServer struct {
-	watchdog *watchdog
+	watchdog *watchdog.Watchdog
 	address  string
 	dir      string
 	source   string
@@ -50,23 +51,23 @@ func (h hooks) startRedis(ctx context.Context, settings map[string]string) (*Red
 		return nil, err
 	}
 	return retryPort(h, func(port int) (*RedisServer, error) {
-		r, err := newRoom(string(Redis), nil)
+		r, err := watchdog.NewRoom(string(Redis), nil)
 		if err != nil {
 			return nil, err
 		}
-		dir, err := filepath.EvalSymlinks(r.dir) // as the server tells it
+		dir, err := filepath.EvalSymlinks(r.Dir) // as the server tells it
 		if err == nil {
-			err = r.write("settings", redisSettings(port, dir, settings))
+			err = r.Write("settings", redisSettings(port, dir, settings))
 		}
 		if err != nil {
-			return nil, errors.Join(err, r.discard())
+			return nil, errors.Join(err, r.Discard())
 		}
-		w, err := watch(r, step{"TERM", []string{program, r.path("settings")}})
+		w, err := watchdog.Watch(r, watchdog.Step{Signal: "TERM", Argv: []string{program, r.Path("settings")}})
 		if err != nil {
 			return nil, err
 		}
 		server := &RedisServer{watchdog: w, address: net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), dir: dir, source: source}
-		if err := w.await(ctx, server.answers); err != nil {
+		if err := w.Await(ctx, server.answers); err != nil {
 			return nil, err
 		}
 		return server, nil
@@ -92,11 +93,11 @@ func (s *RedisServer) Address() string { return s.address }
 func (s *RedisServer) Source() string { return s.source }
 
 // LogTail is the end of the server's log.
-func (s *RedisServer) LogTail() string { return s.watchdog.room.tail() }
+func (s *RedisServer) LogTail() string { return s.watchdog.Room.Tail() }
 
 // Crash kills the server, as a failure of its machine does, except that what it has written survives unflushed.
 func (s *RedisServer) Crash(ctx context.Context) error {
-	if err := s.watchdog.crash(ctx); err != nil {
+	if err := s.watchdog.Crash(ctx); err != nil {
 		return fmt.Errorf("devstack: crash Redis at %s: %w", s.address, err)
 	}
 	return nil
@@ -104,7 +105,7 @@ func (s *RedisServer) Crash(ctx context.Context) error {
 
 // Start runs the server after a crash, at the same address and on what the crash left, and returns once it answers.
 func (s *RedisServer) Start(ctx context.Context) error {
-	stopped, err := s.watchdog.again(ctx, s.answers)
+	stopped, err := s.watchdog.Again(ctx, s.answers)
 	if stopped {
 		s.stopOnce.Do(func() {})
 	}
@@ -116,7 +117,7 @@ func (s *RedisServer) Start(ctx context.Context) error {
 
 // Stop ends the server, crashed or not, and waits until nothing of it is left. Further calls return the same.
 func (s *RedisServer) Stop() error {
-	s.stopOnce.Do(func() { s.stopErr = s.watchdog.stop() })
+	s.stopOnce.Do(func() { s.stopErr = s.watchdog.Stop() })
 	return s.stopErr
 }
 

@@ -9,6 +9,8 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/framework/devstack/internal/leftover"
 )
 
 // A crash loses nothing that was answered, or everything, as its settings have it.
@@ -41,7 +43,7 @@ func TestRedisServerCrash(t *testing.T) {
 			}
 			require.NoError(t, server.Stop())
 			require.NoError(t, server.Stop())
-			assert.Empty(t, leftIn(t, dir))
+			assert.Empty(t, leftover.In(t, dir))
 		})
 	}
 }
@@ -52,7 +54,7 @@ func TestRedisServerFails(t *testing.T) {
 	if !errors.Is(err, ErrAbsent) {
 		require.ErrorContains(t, err, "argument must be 'yes' or 'no'")
 	}
-	assert.Empty(t, leftIn(t, dir))
+	assert.Empty(t, leftover.In(t, dir))
 	t.Setenv("PATH", dir)
 	_, err = StartRedis(t.Context(), RedisConfig{})
 	require.ErrorIs(t, err, ErrAbsent)

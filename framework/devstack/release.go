@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"strings"
+
+	"github.com/millrace-go/millrace/framework/devstack/internal/pgbinaries"
 )
 
 // The oldest and the newest major version of PostgreSQL that Millrace supports.
@@ -20,7 +22,7 @@ const releaseVariable = "MILLRACE_POSTGRES_VERSION"
 // does not support is refused even where it is installed.
 func postgresRelease(callers string) (string, error) {
 	major := cmp.Or(callers, strings.TrimSpace(os.Getenv(releaseVariable)))
-	if _, ok := embeddedReleases[major]; !ok {
+	if !pgbinaries.Supported(major) {
 		return "", fmt.Errorf("no PostgreSQL %q: want %s to %s in ServerConfig.Release or %s", major, OldestPostgres, NewestPostgres, releaseVariable)
 	}
 	return major, nil

@@ -16,6 +16,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/millrace-go/millrace/framework/devstack/internal/machine"
+	"github.com/millrace-go/millrace/framework/devstack/internal/pgbinaries"
+	"github.com/millrace-go/millrace/framework/devstack/internal/watchdog"
 )
 
 // ServerConfig configures a Server. Its zero value is ready for use.
@@ -33,7 +35,7 @@ type ServerConfig struct {
 // than a Stack does. One goroutine at a time may call its methods.
 type Server struct {
 	cluster  cluster
-	watchdog *watchdog
+	watchdog *watchdog.Watchdog
 	address  string
 	dsn      string
 
@@ -50,12 +52,12 @@ func StartServer(ctx context.Context, cfg ServerConfig) (*Server, error) {
 	}
 	found, err := h.installedBinaries(ctx, release)
 	if errors.Is(err, ErrAbsent) && ctx.Err() == nil {
-		found, err = h.embeddedBinaries(ctx, release)
+		found, err = pgbinaries.Embedded(ctx, release)
 	}
 	var server *Server
 	if err == nil {
 		server, err = h.startPostgres(ctx, cluster{
-			binaries: found, password: rand.Text(), settings: settings(cfg.Settings), fill: initdb,
+			Binaries: found, password: rand.Text(), settings: settings(cfg.Settings), fill: initdb,
 		})
 	}
 	if err != nil {
@@ -79,15 +81,15 @@ func (s *Server) DSN() string { return s.dsn }
 func (s *Server) Address() string { return s.address }
 
 // Source tells the version, and where the binaries came from.
-func (s *Server) Source() string { return s.cluster.source }
+func (s *Server) Source() string { return s.cluster.Source }
 
 // LogTail is the end of the server's log.
-func (s *Server) LogTail() string { return s.watchdog.room.tail() }
+func (s *Server) LogTail() string { return s.watchdog.Room.Tail() }
 
 // Crash kills every process of the server at one moment, as a failure of its machine does, except that what it has
 // written survives unflushed. Start recovers it.
 func (s *Server) Crash(ctx context.Context) error {
-	if err := s.watchdog.crash(ctx); err != nil {
+	if err := s.watchdog.Crash(ctx); err != nil {
 		return fmt.Errorf("devstack: crash PostgreSQL at %s: %w", s.address, err)
 	}
 	return nil
@@ -96,7 +98,7 @@ func (s *Server) Crash(ctx context.Context) error {
 // Start runs the server after a crash, at the same address and on the data that the crash left, and returns once it
 // answers.
 func (s *Server) Start(ctx context.Context) error {
-	stopped, err := s.watchdog.again(ctx, s.answers)
+	stopped, err := s.watchdog.Again(ctx, s.answers)
 	if stopped {
 		s.stopOnce.Do(func() {})
 	}
@@ -108,7 +110,7 @@ func (s *Server) Start(ctx context.Context) error {
 
 // Stop ends the server, crashed or not, and waits until nothing of it is left. Further calls return the same.
 func (s *Server) Stop() error {
-	s.stopOnce.Do(func() { s.stopErr = s.watchdog.stop() })
+	s.stopOnce.Do(func() { s.stopErr = s.watchdog.Stop() })
 	return s.stopErr
 }
 
@@ -126,13 +128,13 @@ func (s *Server) Standby(ctx context.Context, cfg ServerConfig) (*Server, error)
 }
 
 // baseBackup fills the data folder with a copy of this server's, which follows it.
-func (s *Server) baseBackup(_ cluster, r *room) ([]string, error) {
+func (s *Server) baseBackup(_ cluster, r *watchdog.Room) ([]string, error) {
 	tool, err := s.Tool("pg_basebackup")
 	if err != nil {
 		return nil, err
 	}
 	// A password among the arguments would be in every listing of processes.
-	if err := r.write("password", "*:*:*:*:"+s.cluster.password+"\n"); err != nil {
+	if err := r.Write("password", "*:*:*:*:"+s.cluster.password+"\n"); err != nil {
 		return nil, err
 	}
 	origin, err := url.Parse(s.dsn)
@@ -141,7 +143,7 @@ func (s *Server) baseBackup(_ cluster, r *room) ([]string, error) {
 	}
 	origin.User = url.User("postgres")
 	return []string{
-		"env", "PGPASSFILE=" + r.path("password"), tool, "--dbname=" + origin.String(), "--pgdata=" + r.path("data"),
+		"env", "PGPASSFILE=" + r.Path("password"), tool, "--dbname=" + origin.String(), "--pgdata=" + r.Path("data"),
 		"--write-recovery-conf", "--checkpoint=fast", "--no-sync",
 	}, nil
 }
@@ -168,14 +170,14 @@ func (s *Server) Promote(ctx context.Context) error {
 // embedded-postgres has none, of installed ones that are not older, which would refuse the server. The error says that
 // neither has it.
 func (s *Server) Tool(name string) (string, error) {
-	major, _, _ := strings.Cut(s.cluster.version, ".")
-	folders := append([]string{s.cluster.bin}, postgresFolders()...)
+	major, _, _ := strings.Cut(s.cluster.Version, ".")
+	folders := append([]string{s.cluster.Bin}, pgbinaries.Folders()...)
 	for _, bin := range folders {
 		path := filepath.Join(bin, name)
-		if _, err := os.Stat(path); err != nil || !s.cluster.as.Reaches(path) {
+		if _, err := os.Stat(path); err != nil || !s.cluster.As.Reaches(path) {
 			continue
 		}
-		version, err := postgresVersion(context.Background(), bin, s.cluster.as) // a program that prints a line
+		version, err := pgbinaries.Version(context.Background(), bin, s.cluster.As) // a program that prints a line
 		if err == nil && machine.CompareVersions(version, major) >= 0 {
 			return path, nil
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-go/millrace/framework/devstack/internal/leftover"
 	"github.com/millrace-go/millrace/framework/devstack/internal/machine"
 )
 
@@ -48,7 +49,7 @@ func TestServerCrash(t *testing.T) {
 	}
 	require.NoError(t, server.Stop())
 	require.NoError(t, server.Stop())
-	assert.Empty(t, leftIn(t, dir))
+	assert.Empty(t, leftover.In(t, dir))
 }
 
 // A second Crash once started the server again, and a Start of one that ran killed it and removed its data.
@@ -65,7 +66,7 @@ func TestCrashAndStartTwice(t *testing.T) {
 	require.NoError(t, server.Start(t.Context()))
 	assert.Equal(t, "1", ask(t, server.DSN(), "select 1::text"))
 	require.NoError(t, server.Stop())
-	assert.Empty(t, leftIn(t, dir))
+	assert.Empty(t, leftover.In(t, dir))
 }
 
 // What follows a server takes over from it, and can crash and start like any other.
@@ -82,7 +83,7 @@ func TestServerStandby(t *testing.T) {
 	assert.Equal(t, "false", ask(t, standby.DSN(), "select pg_is_in_recovery()::text"))
 	require.NoError(t, standby.Stop())
 	require.NoError(t, primary.Stop())
-	assert.Empty(t, leftIn(t, dir))
+	assert.Empty(t, leftover.In(t, dir))
 }
 
 func TestPgBouncer(t *testing.T) {
@@ -96,7 +97,7 @@ func TestPgBouncer(t *testing.T) {
 	assert.Equal(t, "1", ask(t, bouncer.DSN(), "select 1::text"))
 	require.NoError(t, bouncer.Stop())
 	require.NoError(t, server.Stop())
-	assert.Empty(t, leftIn(t, dir))
+	assert.Empty(t, leftover.In(t, dir))
 }
 
 func TestDisk(t *testing.T) {
@@ -113,7 +114,7 @@ func TestDisk(t *testing.T) {
 	require.NoError(t, disk.Free())
 	assert.NoError(t, write())
 	require.NoError(t, disk.Stop())
-	assert.Empty(t, leftIn(t, dir))
+	assert.Empty(t, leftover.In(t, dir))
 }
 
 func TestServerRelease(t *testing.T) {
@@ -126,7 +127,7 @@ func TestServerRelease(t *testing.T) {
 		if tool, err := server.Tool("pg_dump"); err == nil { // an older one would refuse the server
 			line, err := exec.CommandContext(t.Context(), tool, "--version").Output()
 			require.NoError(t, err)
-			assert.GreaterOrEqual(t, machine.CompareVersions(versionPattern.FindString(string(line)), release), 0, "%s", line)
+			assert.GreaterOrEqual(t, machine.CompareVersions(machine.FindVersion(string(line)), release), 0, "%s", line)
 		} else {
 			require.ErrorIs(t, err, ErrAbsent)
 		}

@@ -6,14 +6,10 @@ import (
 	"fmt"
 	"os"
 	"strings"
-	"time"
 
 	"github.com/millrace-go/millrace/framework/devstack/internal/machine"
+	"github.com/millrace-go/millrace/framework/devstack/internal/pgbinaries"
 )
-
-// startTimeout bounds the start of one service, the download of its binaries apart. A JVM on a busy machine takes ten
-// seconds; one that takes longer than this hangs.
-const startTimeout = 90 * time.Second
 
 // ErrAbsent is wrapped by the error of a source, or of a program, that this machine does not have: try another, or install
 // it.
@@ -39,7 +35,7 @@ func (h hooks) start(ctx context.Context, service Service, mustBeReal bool) (*in
 	var fake func() (*instance, error)
 	switch service {
 	case Postgres:
-		sources = append(sources, postgresFromEnvironment, h.postgresFrom(h.installedBinaries), h.postgresFrom(h.embeddedBinaries))
+		sources = append(sources, postgresFromEnvironment, h.postgresFrom(h.installedBinaries), h.postgresFrom(pgbinaries.Embedded))
 	case PubSub:
 		sources = append(sources, pubsubFromEnvironment, h.installedEmulator)
 		fake = fakePubSub

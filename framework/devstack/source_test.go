@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-go/millrace/framework/devstack/internal/kafkaview"
 	"github.com/millrace-go/millrace/framework/devstack/internal/machine"
 )
 
@@ -22,7 +23,7 @@ func TestFakes(t *testing.T) {
 		assert.Contains(t, info.Source, "in process")
 		assert.True(t, strings.HasPrefix(info.Address, "127.0.0.1:"))
 	}
-	require.NoError(t, roundTrip(t.Context(), stack.KafkaBrokers()))
+	require.NoError(t, kafkaview.RoundTrip(t.Context(), stack.KafkaBrokers()))
 	require.NoError(t, askRedis(t.Context(), stack.RedisAddr(), ""))
 	require.NoError(t, stack.Stop())
 	for _, info := range stack.Services() {
@@ -69,7 +70,7 @@ func TestEnvironmentNamesServices(t *testing.T) {
 		assert.Equal(t, outer.Services()[i].Address, info.Address)
 	}
 	require.NoError(t, inner.Stop())
-	require.NoError(t, roundTrip(t.Context(), outer.KafkaBrokers()), "it was not ours to stop")
+	require.NoError(t, kafkaview.RoundTrip(t.Context(), outer.KafkaBrokers()), "it was not ours to stop")
 	require.NoError(t, outer.Stop())
 
 	_, err = Start(t.Context(), Kafka)

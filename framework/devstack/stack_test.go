@@ -14,6 +14,9 @@ import (
 	"google.golang.org/api/option"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/millrace-go/millrace/framework/devstack/internal/kafkaview"
+	"github.com/millrace-go/millrace/framework/devstack/internal/leftover"
 )
 
 // Two stacks, one after the other because of the cores, at once on one machine: each service answers, each stack is its
@@ -43,7 +46,7 @@ func TestTwoStacks(t *testing.T) {
 	answers(t, second) // the end of one stack is nothing to the other
 	require.NoError(t, second.Stop())
 	require.NoError(t, second.Stop())
-	assert.Empty(t, leftIn(t, dir))
+	assert.Empty(t, leftover.In(t, dir))
 	assert.ErrorContains(t, second.Add(t.Context(), Postgres), "stopped")
 }
 
@@ -76,8 +79,8 @@ func answers(t *testing.T, stack *Stack) {
 	publisher.Stop()
 	require.NoError(t, client.Close())
 
-	require.NoError(t, askKafka(ctx, stack.KafkaBrokers(), "", 1))
-	require.NoError(t, roundTrip(ctx, stack.KafkaBrokers()))
+	require.NoError(t, kafkaview.Ask(ctx, stack.KafkaBrokers(), "", 1))
+	require.NoError(t, kafkaview.RoundTrip(ctx, stack.KafkaBrokers()))
 
 	require.NoError(t, askRedis(ctx, stack.RedisAddr(), ""))
 }
@@ -126,7 +129,7 @@ func TestStartFailureStopsTheRest(t *testing.T) {
 	t.Setenv("MILLRACE_KAFKA_HOME", dir)
 	_, err := Start(t.Context(), Postgres, PubSub, Kafka)
 	require.ErrorContains(t, err, "scripts/kafka fills it")
-	assert.Empty(t, leftIn(t, dir))
+	assert.Empty(t, leftover.In(t, dir))
 }
 
 func TestStartIsCancelled(t *testing.T) {
@@ -138,20 +141,8 @@ func TestStartIsCancelled(t *testing.T) {
 		_, err := Start(ctx, Postgres)
 		ended <- err
 	}()
-	require.Eventually(t, func() bool { return len(leftIn(t, dir)) > 1 }, waitFor, tick) // initdb runs
+	require.Eventually(t, func() bool { return len(leftover.In(t, dir)) > 1 }, waitFor, tick) // initdb runs
 	cancel()
 	assert.ErrorIs(t, <-ended, context.Canceled)
-	assert.Empty(t, leftIn(t, dir))
-}
-
-// A child that merely runs at the same time must not hold the pipe by whose end the watchdog learns of our death.
-func TestPipeIsNotInherited(t *testing.T) {
-	scratch(t)
-	r, err := newRoom(string(Postgres), nil)
-	require.NoError(t, err)
-	w, err := watch(r, step{"TERM", []string{"sleep", "300"}})
-	require.NoError(t, err)
-	bystander := startBystander(t)
-	require.NoError(t, w.stop())
-	assert.NoError(t, bystander.Process.Signal(nullSignal), "the bystander runs still")
+	assert.Empty(t, leftover.In(t, dir))
 }

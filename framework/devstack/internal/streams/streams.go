@@ -1,4 +1,5 @@
-package devstack
+// Package streams stands before Google's emulator of Pub/Sub, and ends the streams of clients that are gone.
+package streams
 
 import (
 	"context"
@@ -23,19 +24,20 @@ const streamEnd = 5 * time.Second
 // clientSilence is after how long a client that says nothing is asked whether it is there, and how long it has to answer.
 const clientSilence = 10 * time.Second
 
-// front stands before Google's emulator, on a port of its own, because the emulator (0.8.20) does not notice that a
+// Front stands before Google's emulator, on a port of its own, because the emulator (0.8.20) does not notice that a
 // client of StreamingPull is gone: it goes on sending messages to the streams of a killed consumer, in turn with those
 // of living ones, and each message sent so is away for an ack deadline. It does end a stream that its client half-closes.
 // So the front passes everything on unread, and half-closes the streams of clients that went away, with or without a word.
-type front struct {
-	address  string
+type Front struct {
+	Address  string
 	server   *grpc.Server
 	emulator *grpc.ClientConn
 	serving  sync.WaitGroup
 	streams  sync.WaitGroup
 }
 
-func startFront(emulator string) (*front, error) {
+// Start begins to pass calls on to the emulator at this host:port.
+func Start(emulator string) (*Front, error) {
 	conn, err := grpc.NewClient(emulator, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(rawCodec{}), grpc.MaxCallRecvMsgSize(1<<30)))
 	if err != nil {
@@ -45,7 +47,7 @@ func startFront(emulator string) (*front, error) {
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
-	f := &front{address: l.Addr().String(), emulator: conn}
+	f := &Front{Address: l.Addr().String(), emulator: conn}
 	f.server = grpc.NewServer(grpc.ForceServerCodecV2(rawCodec{}), grpc.MaxRecvMsgSize(1<<30), grpc.UnknownServiceHandler(f.pass),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: clientSilence, Timeout: clientSilence}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: clientSilence / 2, PermitWithoutStream: true}))
@@ -53,7 +55,8 @@ func startFront(emulator string) (*front, error) {
 	return f, nil
 }
 
-func (f *front) stop() error {
+// Stop ends the calls and the server.
+func (f *Front) Stop() error {
 	f.server.Stop()
 	f.serving.Wait()
 	err := f.emulator.Close()
@@ -62,7 +65,7 @@ func (f *front) stop() error {
 }
 
 // pass connects one call of a client with one to the emulator.
-func (f *front) pass(_ any, client grpc.ServerStream) error {
+func (f *Front) pass(_ any, client grpc.ServerStream) error {
 	method, ok := grpc.MethodFromServerStream(client)
 	if !ok {
 		return status.Error(codes.Internal, "no method")

@@ -1,8 +1,7 @@
-package devstack
+package fakekafka
 
 import (
 	"context"
-	"strings"
 	"testing"
 	"time"
 
@@ -39,11 +38,11 @@ type deadMember struct {
 
 func newDeadMember(t *testing.T, session time.Duration) deadMember {
 	t.Helper()
-	fake, err := fakeKafka(Kafka, 1)()
+	fake, err := Start(1, 4)
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, fake.stop()) })
+	t.Cleanup(fake.Close)
 	client := func(options ...kgo.Opt) *kgo.Client {
-		c, err := kgo.NewClient(append(options, kgo.SeedBrokers(strings.Split(fake.value, ",")...))...)
+		c, err := kgo.NewClient(append(options, kgo.SeedBrokers(fake.Addrs...))...)
 		require.NoError(t, err)
 		t.Cleanup(c.Close)
 		return c

@@ -1,4 +1,4 @@
-package devstack
+package pgbinaries
 
 import (
 	"cmp"
@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,22 +15,23 @@ import (
 	"github.com/millrace-go/millrace/framework/devstack/internal/machine"
 )
 
-// installedBinaries finds the PostgreSQL that this machine has installed, of the major version unless that is "".
-func (h hooks) installedBinaries(ctx context.Context, major string) (binaries, error) {
-	if h.skipInstalled {
-		return binaries{}, machine.Absent("installed binaries are not wanted")
-	}
+// Binaries are a PostgreSQL to run.
+type Binaries struct {
+	Bin     string
+	Version string
+	Source  string // for people
+	As      *machine.Account
+}
+
+// Installed finds the PostgreSQL in the first of the folders that has one, of the major version unless that is "".
+func Installed(ctx context.Context, major string, folders []string) (Binaries, error) {
 	as, err := machine.Unprivileged()
 	if err != nil {
-		return binaries{}, err
-	}
-	folders := postgresFolders()
-	if h.postgresBin != "" {
-		folders = []string{h.postgresBin}
+		return Binaries{}, err
 	}
 	var reasons []error
 	for _, bin := range folders {
-		version, err := postgresVersion(ctx, bin, as)
+		version, err := Version(ctx, bin, as)
 		if err == nil && major != "" && !strings.HasPrefix(version, major+".") {
 			err = fmt.Errorf("%s is PostgreSQL %s, not %s", bin, version, major)
 		}
@@ -39,13 +39,13 @@ func (h hooks) installedBinaries(ctx context.Context, major string) (binaries, e
 			reasons = append(reasons, err)
 			continue
 		}
-		return binaries{bin: bin, version: version, source: fmt.Sprintf("PostgreSQL %s from %s", version, bin), as: as}, nil
+		return Binaries{Bin: bin, Version: version, Source: fmt.Sprintf("PostgreSQL %s from %s", version, bin), As: as}, nil
 	}
-	return binaries{}, machine.Absent("no usable initdb and postgres on the PATH or in /usr/lib/postgresql/*/bin: %w", errors.Join(reasons...))
+	return Binaries{}, machine.Absent("no usable initdb and postgres on the PATH or in /usr/lib/postgresql/*/bin: %w", errors.Join(reasons...))
 }
 
-// postgresFolders lists where binaries may lie, best first: the PATH's, then Debian's by falling version.
-func postgresFolders() []string {
+// Folders lists where binaries may lie, best first: the PATH's, then Debian's by falling version.
+func Folders() []string {
 	var folders []string
 	if path, err := exec.LookPath("postgres"); err == nil {
 		// PostgreSQL finds its share folder relative to where the binary really is.
@@ -62,10 +62,8 @@ func postgresFolders() []string {
 	return append(folders, debian...)
 }
 
-var versionPattern = regexp.MustCompile(`[0-9]+(\.[0-9]+)+`)
-
-// postgresVersion asks the binaries in bin for their version, and checks that the account can run them.
-func postgresVersion(ctx context.Context, bin string, as *machine.Account) (string, error) {
+// Version asks the binaries in bin for their version, and checks that the account can run them.
+func Version(ctx context.Context, bin string, as *machine.Account) (string, error) {
 	for _, name := range []string{"initdb", "postgres"} {
 		path := filepath.Join(bin, name)
 		if _, err := os.Stat(path); err != nil {
@@ -79,7 +77,7 @@ func postgresVersion(ctx context.Context, bin string, as *machine.Account) (stri
 	if err != nil {
 		return "", fmt.Errorf("ask %s for its version: %w", filepath.Join(bin, "postgres"), err)
 	}
-	version := versionPattern.FindString(string(output))
+	version := machine.FindVersion(string(output))
 	if version == "" {
 		return "", fmt.Errorf("%s --version says %q: no version", filepath.Join(bin, "postgres"), output)
 	}

@@ -1,4 +1,5 @@
-package devstack
+// Package watchdog runs services so that nothing of them outlives this process, however it ends.
+package watchdog
 
 import (
 	"context"
@@ -21,38 +22,42 @@ var watchdogScript string
 // stopSeconds is what a service has to end by itself before it is killed.
 const stopSeconds = 10
 
-// step is one command of a watchdog and the signal that ends it.
-type step struct {
-	signal string
-	argv   []string
+// StartTimeout bounds the start of one service, the download of its binaries apart. A JVM on a busy machine takes ten
+// seconds; one that takes longer than this hangs.
+const StartTimeout = 90 * time.Second
+
+// Step is one command of a watchdog and the signal that ends it.
+type Step struct {
+	Signal string
+	Argv   []string
 }
 
-// watchdog is a running service together with the shell that guards it. The shell lives in a session of its own, so
+// Watchdog is a running service together with the shell that guards it. The shell lives in a session of its own, so
 // that Ctrl-C reaches us and not the service, and it reads from a pipe that only this process can write to (Go opens
 // every file close-on-exec). Ending the service means closing the pipe, and the kernel does that too when this process
 // dies. The shell runs as the service's user: no portable command changes users, and the folder is that user's.
-type watchdog struct {
-	room    *room
+type Watchdog struct {
+	Room    *Room
 	pipe    *os.File
 	shell   *exec.Cmd
 	seconds int           // what the service has to end by itself
-	isDown  bool          // the command was crashed or terminated, and the shell waits for again
+	isDown  bool          // the command was crashed or terminated, and the shell waits for Again
 	ended   chan struct{} // closed when the shell is gone, and with it service and folder
 	err     error         // the shell's exit, once ended is closed
 }
 
-// watch starts the steps in the room. The watchdog owns the room from here on, on an error too.
-func watch(r *room, steps ...step) (*watchdog, error) { return watchFor(r, stopSeconds, steps...) }
+// Watch starts the steps in the room. The watchdog owns the room from here on, on an error too.
+func Watch(r *Room, steps ...Step) (*Watchdog, error) { return watchFor(r, stopSeconds, steps...) }
 
-func watchFor(r *room, seconds int, steps ...step) (*watchdog, error) {
+func watchFor(r *Room, seconds int, steps ...Step) (*Watchdog, error) {
 	read, write, err := os.Pipe()
 	if err != nil {
-		return nil, errors.Join(err, r.discard())
+		return nil, errors.Join(err, r.Discard())
 	}
 	// The script comes by a variable, because its text among the arguments would fill every listing of processes.
-	args := []string{"-c", `eval "$MILLRACE_WATCHDOG"`, "millrace-watchdog", r.dir, strconv.Itoa(seconds)}
+	args := []string{"-c", `eval "$MILLRACE_WATCHDOG"`, "millrace-watchdog", r.Dir, strconv.Itoa(seconds)}
 	for _, one := range steps {
-		args = append(args, one.signal, quote(one.argv))
+		args = append(args, one.Signal, quote(one.Argv))
 	}
 	shell := exec.Command("/bin/sh", args...) //nolint:noctx // it ends with its input, by whatever end of ours
 	shell.Dir = "/"
@@ -66,21 +71,21 @@ func watchFor(r *room, seconds int, steps ...step) (*watchdog, error) {
 	read.Close()
 	if err != nil {
 		write.Close()
-		return nil, errors.Join(fmt.Errorf("start the watchdog: %w", err), r.discard())
+		return nil, errors.Join(fmt.Errorf("start the watchdog: %w", err), r.Discard())
 	}
-	w := &watchdog{room: r, pipe: write, shell: shell, seconds: seconds, ended: make(chan struct{})}
-	go func() { // stop waits for it
+	w := &Watchdog{Room: r, pipe: write, shell: shell, seconds: seconds, ended: make(chan struct{})}
+	go func() { // Stop waits for it
 		w.err = shell.Wait()
 		close(w.ended)
 	}()
 	return w, nil
 }
 
-// await calls probe, again every few milliseconds, until it reports no error. When the service ends first, or does not
-// answer in time, await stops it and returns an error with the end of its log; the error wraps errPortTaken where the
+// Await calls probe, again every few milliseconds, until it reports no error. When the service ends first, or does not
+// answer in time, Await stops it and returns an error with the end of its log; the error wraps errPortTaken where the
 // log says so.
-func (w *watchdog) await(ctx context.Context, probe func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+func (w *Watchdog) Await(ctx context.Context, probe func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, StartTimeout)
 	var answer chan error // of the running probe; nil when none runs
 	defer func() {
 		cancel()
@@ -103,7 +108,7 @@ func (w *watchdog) await(ctx context.Context, probe func(context.Context) error)
 			}
 		case <-tick.C:
 			// Google's emulator lives on without its port, and Kafka takes a minute to die of it: kill them.
-			if machine.SaysPortTaken(w.room.logged()) {
+			if machine.SaysPortTaken(w.Room.Logged()) {
 				_, _ = w.pipe.WriteString("kill\n") // it may be gone by now
 				return w.giveUp(errors.New("it found its port taken"))
 			}
@@ -121,21 +126,21 @@ func (w *watchdog) await(ctx context.Context, probe func(context.Context) error)
 }
 
 // giveUp stops the service and adds the end of its log to the error.
-func (w *watchdog) giveUp(err error) error {
-	err = fmt.Errorf("%w; its log ends with:\n%s", err, w.room.tail())
-	if machine.SaysPortTaken(w.room.logged()) {
+func (w *Watchdog) giveUp(err error) error {
+	err = fmt.Errorf("%w; its log ends with:\n%s", err, w.Room.Tail())
+	if machine.SaysPortTaken(w.Room.Logged()) {
 		err = fmt.Errorf("%w: %w", machine.ErrPortTaken, err)
 	}
-	return errors.Join(err, w.stop())
+	return errors.Join(err, w.Stop())
 }
 
-// crash kills the command and its children at one moment and keeps the room, for again.
-func (w *watchdog) crash(ctx context.Context) error { return w.down(ctx, "crash") }
+// Crash kills the command and its children at one moment and keeps the room, for Again.
+func (w *Watchdog) Crash(ctx context.Context) error { return w.down(ctx, "crash") }
 
-// terminate asks the command to end, waits until it has, and keeps the room, for again.
-func (w *watchdog) terminate(ctx context.Context) error { return w.down(ctx, "terminate") }
+// Terminate asks the command to end, waits until it has, and keeps the room, for Again.
+func (w *Watchdog) Terminate(ctx context.Context) error { return w.down(ctx, "terminate") }
 
-func (w *watchdog) down(ctx context.Context, line string) error {
+func (w *Watchdog) down(ctx context.Context, line string) error {
 	if w.isDown { // the shell would take any line for again
 		return errors.New("it is down already")
 	}
@@ -146,22 +151,22 @@ func (w *watchdog) down(ctx context.Context, line string) error {
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		if _, err := os.Stat(w.room.path("crashed")); err == nil {
+		if _, err := os.Stat(w.Room.Path("crashed")); err == nil {
 			return nil
 		}
 		select {
 		case <-tick.C:
 		case <-w.ended:
-			return fmt.Errorf("it ended by itself; its log ends with:\n%s", w.room.tail())
+			return fmt.Errorf("it ended by itself; its log ends with:\n%s", w.Room.Tail())
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
 	}
 }
 
-// again runs the command once more after a crash and waits for its answer. It reports true where that did not come and
+// Again runs the command once more after a crash and waits for its answer. It reports true where that did not come and
 // the watchdog is stopped.
-func (w *watchdog) again(ctx context.Context, probe func(context.Context) error) (stopped bool, err error) {
+func (w *Watchdog) Again(ctx context.Context, probe func(context.Context) error) (stopped bool, err error) {
 	if !w.isDown { // the shell would kill the command and remove its folder
 		return false, errors.New("it is not down")
 	}
@@ -169,27 +174,30 @@ func (w *watchdog) again(ctx context.Context, probe func(context.Context) error)
 		return false, err
 	}
 	w.isDown = false
-	err = w.await(ctx, probe)
+	err = w.Await(ctx, probe)
 	return err != nil, err
 }
 
-// stop ends the service and waits until it, its shell and its folder are gone. Only one goroutine calls it, once.
-func (w *watchdog) stop() error {
+// Stop ends the service and waits until it, its shell and its folder are gone. Only one goroutine calls it, once.
+func (w *Watchdog) Stop() error {
 	w.pipe.Close()
-	defer w.room.log.Close()
+	defer w.Room.log.Close()
 	select {
 	case <-w.ended:
 	case <-time.After(time.Duration(w.seconds+10) * time.Second):
 		// Only a shell that is itself stuck gets here; its session is one process group.
 		_ = syscall.Kill(-w.shell.Process.Pid, syscall.SIGKILL) // the shell may be gone by now
 		<-w.ended
-		return errors.Join(errors.New("the watchdog hung and was killed"), os.RemoveAll(w.room.dir))
+		return errors.Join(errors.New("the watchdog hung and was killed"), os.RemoveAll(w.Room.Dir))
 	}
-	if _, err := os.Lstat(w.room.dir); err == nil {
-		return errors.Join(fmt.Errorf("the folder %s was left: its watchdog ended with %s", w.room.dir, exitText(w.err)), os.RemoveAll(w.room.dir))
+	if _, err := os.Lstat(w.Room.Dir); err == nil {
+		return errors.Join(fmt.Errorf("the folder %s was left: its watchdog ended with %s", w.Room.Dir, exitText(w.err)), os.RemoveAll(w.Room.Dir))
 	}
 	return nil
 }
+
+// IsDown reports whether the command was crashed or terminated, and not run again.
+func (w *Watchdog) IsDown() bool { return w.isDown }
 
 func exitText(err error) string {
 	if err == nil {

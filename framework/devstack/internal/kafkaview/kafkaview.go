@@ -1,4 +1,5 @@
-package devstack
+// Package kafkaview asks brokers of Kafka what they know of their cluster, and whether it works.
+package kafkaview
 
 import (
 	"context"
@@ -11,11 +12,12 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-var errOtherCluster = errors.New("the broker that answers is of another cluster")
+// ErrOtherCluster is the error where a broker of another cluster answers.
+var ErrOtherCluster = errors.New("the broker that answers is of another cluster")
 
-// askKafka reports whether a broker answers, knows of at least so many, and then whether it is of the cluster; "" is any.
-func askKafka(ctx context.Context, brokers []string, cluster string, size int) error {
-	response, err := kafkaMetadata(ctx, brokers, []kmsg.MetadataRequestTopic{}) // none; nil would be all
+// Ask reports whether a broker answers, knows of at least so many, and then whether it is of the cluster; "" is any.
+func Ask(ctx context.Context, brokers []string, cluster string, size int) error {
+	response, err := metadata(ctx, brokers, []kmsg.MetadataRequestTopic{}) // none; nil would be all
 	if err != nil {
 		return err
 	}
@@ -23,12 +25,12 @@ func askKafka(ctx context.Context, brokers []string, cluster string, size int) e
 		return fmt.Errorf("the cluster has %d brokers of %d", len(response.Brokers), size)
 	}
 	if cluster != "" && (response.ClusterID == nil || *response.ClusterID != cluster) {
-		return errOtherCluster
+		return ErrOtherCluster
 	}
 	return nil
 }
 
-func kafkaMetadata(ctx context.Context, brokers []string, topics []kmsg.MetadataRequestTopic) (*kmsg.MetadataResponse, error) {
+func metadata(ctx context.Context, brokers []string, topics []kmsg.MetadataRequestTopic) (*kmsg.MetadataResponse, error) {
 	// The client's own context too: a request's alone does not end the wait for a peer that accepts and keeps silent.
 	client, err := kgo.NewClient(kgo.WithContext(ctx), kgo.SeedBrokers(brokers...), kgo.RequestRetries(0))
 	if err != nil {
@@ -40,26 +42,27 @@ func kafkaMetadata(ctx context.Context, brokers []string, topics []kmsg.Metadata
 	return request.RequestWith(ctx, client)
 }
 
-// kafkaView is the cluster in the eyes of one broker.
-type kafkaView struct {
+// View is the cluster in the eyes of one broker.
+type View struct {
 	brokers []int32 // that are at work
 	topics  []kmsg.MetadataResponseTopic
 }
 
-func viewKafka(ctx context.Context, broker string) (kafkaView, error) {
-	response, err := kafkaMetadata(ctx, []string{broker}, nil)
+// Of is the cluster as a broker knows it.
+func Of(ctx context.Context, broker string) (View, error) {
+	response, err := metadata(ctx, []string{broker}, nil)
 	if err != nil {
-		return kafkaView{}, err
+		return View{}, err
 	}
-	view := kafkaView{topics: response.Topics}
+	view := View{topics: response.Topics}
 	for _, one := range response.Brokers {
 		view.brokers = append(view.brokers, one.NodeID)
 	}
 	return view, nil
 }
 
-// inSync reports the first thing that is missing of a cluster of so many brokers.
-func (v kafkaView) inSync(size int) error {
+// InSync reports the first thing that is missing of a cluster of so many brokers.
+func (v View) InSync(size int) error {
 	if len(v.brokers) < size {
 		return fmt.Errorf("%d brokers of %d are at work", len(v.brokers), size)
 	}
@@ -71,8 +74,8 @@ func (v kafkaView) inSync(size int) error {
 	})
 }
 
-// without reports the first place where the broker is still counted on.
-func (v kafkaView) without(broker int32) error {
+// Without reports the first place where the broker is still counted on.
+func (v View) Without(broker int32) error {
 	if slices.Contains(v.brokers, broker) {
 		return errors.New("it is thought to be at work")
 	}
@@ -85,7 +88,7 @@ func (v kafkaView) without(broker int32) error {
 }
 
 // each returns the first error of a partition.
-func (v kafkaView) each(check func(kmsg.MetadataResponseTopicPartition) error) error {
+func (v View) each(check func(kmsg.MetadataResponseTopicPartition) error) error {
 	for _, topic := range v.topics {
 		for _, partition := range topic.Partitions {
 			if err := check(partition); err != nil {
@@ -96,11 +99,11 @@ func (v kafkaView) each(check func(kmsg.MetadataResponseTopicPartition) error) e
 	return nil
 }
 
-// readyTopic exists while roundTrip runs.
+// readyTopic exists while RoundTrip runs.
 const readyTopic = "millrace-ready"
 
-// roundTrip reports whether a record that is produced can be consumed.
-func roundTrip(ctx context.Context, brokers []string) error {
+// RoundTrip reports whether a record that is produced can be consumed.
+func RoundTrip(ctx context.Context, brokers []string) error {
 	client, err := kgo.NewClient(
 		kgo.WithContext(ctx),
 		kgo.SeedBrokers(brokers...),

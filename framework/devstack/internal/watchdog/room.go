@@ -1,0 +1,98 @@
+package watchdog
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/millrace-go/millrace/framework/devstack/internal/machine"
+)
+
+// Room is the folder of one service: its data, its settings and its log. The watchdog removes it with the service; the
+// log stays readable here after that, because this process holds it open.
+type Room struct {
+	Dir     string
+	log     *os.File
+	account *machine.Account // who the service runs as and who owns the folder; nil for the current user
+}
+
+// NewRoom makes the folder. Until a watchdog takes the room over the caller discards it. A kill in these milliseconds
+// leaves an empty folder in the temporary directory.
+func NewRoom(service string, as *machine.Account) (*Room, error) {
+	base, err := as.TempDir()
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp(base, "millrace-"+service+"-")
+	if err != nil {
+		return nil, err
+	}
+	r := &Room{Dir: dir, account: as}
+	// Append: whatever the service writes lands at the end, although several processes share the file.
+	r.log, err = os.OpenFile(r.Path("log"), os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	if err := as.Own(dir, r.Path("log")); err != nil {
+		return nil, errors.Join(err, r.Discard())
+	}
+	return r, nil
+}
+
+// Path is that of a file in the room.
+func (r *Room) Path(elements ...string) string {
+	return filepath.Join(append([]string{r.Dir}, elements...)...)
+}
+
+// Write puts a file into the room that only the service's user can read.
+func (r *Room) Write(name, content string) error {
+	if err := os.WriteFile(r.Path(name), []byte(content), 0o600); err != nil {
+		return err
+	}
+	return r.account.Own(r.Path(name))
+}
+
+// Discard removes a room that no watchdog has taken over.
+func (r *Room) Discard() error {
+	return errors.Join(r.log.Close(), os.RemoveAll(r.Dir))
+}
+
+// environment is small, so that neither PGHOST nor JAVA_TOOL_OPTIONS nor a language changes what the service does.
+func (r *Room) environment() []string {
+	env := []string{"LC_ALL=C", "HOME=" + r.Dir, "TMPDIR=" + r.Dir}
+	for _, key := range []string{"PATH", "TZ", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"} {
+		if value, ok := os.LookupEnv(key); ok {
+			env = append(env, key+"="+value)
+		}
+	}
+	return env
+}
+
+// Logged reads at most the last 16 KiB of the log.
+func (r *Room) Logged() string {
+	info, err := r.log.Stat()
+	if err != nil {
+		return fmt.Sprintf("(no log: %v)", err)
+	}
+	size := min(info.Size(), 16<<10)
+	content := make([]byte, size)
+	n, _ := r.log.ReadAt(content, info.Size()-size) // a short read is what there is
+	return string(content[:n])
+}
+
+// Tail is the last 25 lines of the log.
+func (r *Room) Tail() string {
+	lines := strings.Split(strings.TrimSpace(r.Logged()), "\n")
+	return strings.Join(lines[max(0, len(lines)-25):], "\n")
+}
+
+// JavaCommand starts a JVM that is quick to start and small. The second compiler is off: it would compete with the tests
+// for the cores. Nothing is written outside the room.
+func JavaCommand(java string, r *Room, args ...string) []string {
+	return append([]string{
+		java, "-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData",
+		"-XX:ErrorFile=" + r.Path("jvm-error.log"), "-Djava.io.tmpdir=" + r.Dir, "-Djava.awt.headless=true",
+	}, args...)
+}
