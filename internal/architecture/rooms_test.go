@@ -92,11 +92,35 @@ var rooms = map[string]map[string]room{
 		"redelivery": {rooms: []string{"fault", "store"}},
 		"telemetry":  {rooms: []string{"store"}},
 	},
+	"framework": {
+		"budget":    {others: []string{"fmt", "strings", module + "transport"}},
+		"source":    {},
+		"payload":   {},
+		"telemetry": {},
+		"web":       {},
+		"expire":    {},
+		"cloud":     {rooms: []string{"payload"}},
+		"broker":    {rooms: []string{"source"}},
+		"database":  {rooms: []string{"budget"}},
+		"health":    {rooms: []string{"database", "web"}},
+		"life":      {rooms: []string{"web"}},
+	},
+	"framework/devstack": {
+		"machine":    {},
+		"watchdog":   {rooms: []string{"machine"}},
+		"pgbinaries": {rooms: []string{"machine"}},
+		"streams":    {},
+		"fakepubsub": {},
+		"kafkaview":  {},
+		"fakekafka":  {},
+		"leftover":   {},
+	},
 }
 
 // sections of docs/design.md have a table of the rooms.
 var sections = map[string]string{
 	"transport/kafka": "Kafka", "transport/pubsub": "Pub/Sub", "outbox": "The outbox", "cmd/millrace": "The command", "middleware/claim": "The claim", "console": "The console",
+	"framework": "The framework", "framework/devstack": "The development stack",
 }
 
 func TestRooms(t *testing.T) {
