@@ -81,7 +81,8 @@ func (s *site) incident() {
 }
 
 // Each page shows an incident. With MILLRACE_PICTURES=DIR chromium writes pictures of the pages
-// into DIR: dark, light, and of a phone. MILLRACE_PICTURES_OF has the names of those that are wanted, such as "overview-dark". Default: all.
+// into DIR: dark, light, and of a phone. MILLRACE_PICTURES_OF has the looks or the names of those that are wanted, such as "dark overview-light".
+// Default: all.
 func TestPictures(t *testing.T) {
 	s := open(t, everything, func(c *console.Config) { c.Mask = []string{"name"} })
 	s.incident()
@@ -106,13 +107,13 @@ func (s *site) pictures(pages map[string]string) {
 	if into == "" {
 		return
 	}
-	only := os.Getenv("MILLRACE_PICTURES_OF")
+	only := strings.Fields(os.Getenv("MILLRACE_PICTURES_OF"))
 	for name, path := range pages {
 		for look, flags := range map[string][]string{
 			"dark": {"--blink-settings=preferredColorScheme=0", "--window-size=1440,1000"}, "light": {"--blink-settings=preferredColorScheme=1", "--window-size=1440,1000"},
 			"phone": {"--blink-settings=preferredColorScheme=1", "--window-size=390,1400"},
 		} {
-			if only != "" && !strings.Contains(only, name+"-"+look) {
+			if len(only) > 0 && !slices.Contains(only, look) && !slices.Contains(only, name+"-"+look) {
 				continue
 			}
 			arguments := slices.Concat(flags, []string{
