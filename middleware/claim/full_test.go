@@ -32,7 +32,7 @@ func testMaxBlocked(t *testing.T, f *fixture) {
 	for name, most := range map[string]int{"limited": 3, "not limited": 0} {
 		t.Run(name, func(t *testing.T) {
 			f := prepare(&fixture{t: t, pool: f.pool, schema: devtest.Schema(t), mode: f.mode})
-			f.journal()
+			f.keepHandled()
 			m := f.broker()
 			var mended atomic.Bool
 			f.serve(m, claim.Config{Ordered: true, MaxBlocked: most}, func(msg *message.Message) error {
@@ -58,12 +58,12 @@ func testMaxBlocked(t *testing.T, f *fixture) {
 				assert.Equal(t, claim.FullKey{Consumer: "labour/notify", Key: "a", Blocked: most, Since: full.Since}, full)
 				assert.Equal(t, "a1 dead, a2 blocked, a3 blocked, a4 blocked", strings.Join(f.inOrder(), ", "))
 			}
-			f.eventually(func() bool { return f.journaled()["b"] == "b1" }, "another key goes on")
+			f.eventually(func() bool { return f.handledByKey()["b"] == "b1" }, "another key goes on")
 			mended.Store(true)
 			_, err := deadletter.Replay(t.Context(), f.pool, f.schema, deadletter.Selection{EventIDs: []string{"a1"}}, me)
 			require.NoError(t, err)
-			f.eventually(func() bool { return f.count("journal") == events+1 && len(f.failed()) == 0 }, "all are handled")
-			assert.Equal(t, "a1 a2 a3 a4 a5 a6 a7 a8", f.journaled()["a"])
+			f.eventually(func() bool { return f.count("handled") == events+1 && len(f.failed()) == 0 }, "all are handled")
+			assert.Equal(t, "a1 a2 a3 a4 a5 a6 a7 a8", f.handledByKey()["a"])
 			assert.Empty(t, f.fullKeys())
 			assert.Zero(t, f.count("claim_key"))
 		})

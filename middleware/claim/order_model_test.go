@@ -57,7 +57,7 @@ func TestModelOfAKey(t *testing.T) { perMode(t, testModelOfAKey) }
 
 func testModelOfAKey(t *testing.T, f *fixture) {
 	n := 0
-	f.journal()
+	f.keepHandled()
 	rapid.Check(t, func(t *rapid.T) {
 		n++
 		m := &model{T: t, f: f, consumer: fmt.Sprint("model-", n), broker: &manual{make(chan *message.Message)}}
@@ -192,7 +192,7 @@ func (m *model) check() {
 	}
 	require.Equal(m.T, want, append([]string{}, kept...))
 	var done []string
-	require.NoError(m.T, m.f.pool.QueryRow(context.Background(), `select array_agg(event_id order by position) from `+m.f.schema+`.journal where key = $1`, m.consumer).
+	require.NoError(m.T, m.f.pool.QueryRow(context.Background(), `select array_agg(event_id order by position) from `+m.f.schema+`.handled where key = $1`, m.consumer).
 		Scan(&done))
 	require.Equal(m.T, m.done, done)
 	var held bool

@@ -20,20 +20,20 @@ import (
 	"github.com/millrace-go/millrace/transport"
 )
 
-// journal is a table that keeps the order in which the events of a key took effect.
-func (f *fixture) journal() {
-	f.exec(`create table ` + f.schema + `.journal (position bigint generated always as identity, key text, event_id text)`)
+// keepHandled creates a table that keeps the order in which the events of a key took effect.
+func (f *fixture) keepHandled() {
+	f.exec(`create table ` + f.schema + `.handled (position bigint generated always as identity, key text, event_id text)`)
 }
 
 func (f *fixture) note(msg *message.Message) error {
 	tx, _ := pgtx.From(msg.Context())
-	_, err := tx.Exec(msg.Context(), `insert into `+f.schema+`.journal (key, event_id) values ($1, $2)`, transport.Key(msg), msg.UUID)
+	_, err := tx.Exec(msg.Context(), `insert into `+f.schema+`.handled (key, event_id) values ($1, $2)`, transport.Key(msg), msg.UUID)
 	return err
 }
 
-// noted returns the events of each key in the order of their effects.
-func (f *fixture) journaled() map[string]string {
-	rows, err := f.pool.Query(context.Background(), `select key, string_agg(event_id, ' ' order by position) from `+f.schema+`.journal group by 1`)
+// handledByKey returns the events of each key in the order of their effects.
+func (f *fixture) handledByKey() map[string]string {
+	rows, err := f.pool.Query(context.Background(), `select key, string_agg(event_id, ' ' order by position) from `+f.schema+`.handled group by 1`)
 	require.NoError(f.t, err)
 	noted := map[string]string{}
 	var key, events string
@@ -55,7 +55,7 @@ func TestEventsWaitBehindOneOfTheirKeyThatFails(t *testing.T) {
 }
 
 func testEventsWaitBehindOneOfTheirKeyThatFails(t *testing.T, f *fixture) {
-	f.journal()
+	f.keepHandled()
 	m := f.broker()
 	var mended atomic.Bool
 	f.serve(m, claim.Config{Ordered: true, MaxAttempts: 1000}, func(msg *message.Message) error {
@@ -66,22 +66,22 @@ func testEventsWaitBehindOneOfTheirKeyThatFails(t *testing.T, f *fixture) {
 	})
 	f.publish(m, keyed("a1", "a"), keyed("a2", "a"), keyed("b1", "b"), keyed("a3", "a"), keyed("b2", "b"), keyed("a4", "a"), keyed("a3", "a"))
 	f.eventually(func() bool {
-		return strings.Join(f.inOrder(), ", ") == "a2 retrying, a3 blocked, a4 blocked" && f.journaled()["b"] == "b1 b2"
+		return strings.Join(f.inOrder(), ", ") == "a2 retrying, a3 blocked, a4 blocked" && f.handledByKey()["b"] == "b1 b2"
 	}, "the key is held up, the other is not")
-	assert.Equal(t, "a1", f.journaled()["a"])
+	assert.Equal(t, "a1", f.handledByKey()["a"])
 	mended.Store(true)
 	f.eventually(func() bool { return len(f.failed()) == 0 }, "the table is empty again")
-	assert.Equal(t, "a1 a2 a3 a4", f.journaled()["a"])
+	assert.Equal(t, "a1 a2 a3 a4", f.handledByKey()["a"])
 	assert.Zero(t, f.count("claim_key"))
 	f.publish(m, keyed("a5", "a"))
-	f.eventually(func() bool { return f.journaled()["a"] == "a1 a2 a3 a4 a5" }, "the key is free")
+	f.eventually(func() bool { return f.handledByKey()["a"] == "a1 a2 a3 a4 a5" }, "the key is free")
 }
 
 // A dead letter holds up its key until an operator has decided, and what he took away lets the next ones have their turn.
 func TestKeysBehindDeadLetters(t *testing.T) { perMode(t, testKeysBehindDeadLetters) }
 
 func testKeysBehindDeadLetters(t *testing.T, f *fixture) {
-	f.journal()
+	f.keepHandled()
 	m := f.broker()
 	var mended atomic.Bool
 	f.serve(m, claim.Config{Ordered: true}, func(msg *message.Message) error {
@@ -92,15 +92,15 @@ func testKeysBehindDeadLetters(t *testing.T, f *fixture) {
 	})
 	f.publish(m, keyed("a1", "a"), keyed("b1", "b"), keyed("a2", "a"), keyed("b2", "b"))
 	f.eventually(func() bool { return len(f.failed()) == 4 }, "all are kept")
-	assert.Empty(t, f.journaled())
+	assert.Empty(t, f.handledByKey())
 	by := deadletter.By{Actor: "somebody"}
 	_, err := deadletter.Discard(t.Context(), f.pool, f.schema, deadletter.Selection{EventIDs: []string{"a1"}}, by)
 	require.NoError(t, err)
-	f.eventually(func() bool { return f.journaled()["a"] == "a2" }, "the next has its turn")
+	f.eventually(func() bool { return f.handledByKey()["a"] == "a2" }, "the next has its turn")
 	mended.Store(true)
 	_, err = deadletter.Replay(t.Context(), f.pool, f.schema, deadletter.Selection{EventIDs: []string{"b1"}}, by)
 	require.NoError(t, err)
-	f.eventually(func() bool { return f.journaled()["b"] == "b1 b2" }, "in order")
+	f.eventually(func() bool { return f.handledByKey()["b"] == "b1 b2" }, "in order")
 	f.eventually(func() bool { return f.count("claim_key") == 0 }, "both are free")
 }
 
@@ -108,7 +108,7 @@ func testKeysBehindDeadLetters(t *testing.T, f *fixture) {
 func TestKeyThatIsStuck(t *testing.T) { perMode(t, testKeyThatIsStuck) }
 
 func testKeyThatIsStuck(t *testing.T, f *fixture) {
-	f.journal()
+	f.keepHandled()
 	m := f.broker()
 	stop := f.serve(m, claim.Config{Ordered: true}, func(msg *message.Message) error {
 		if msg.UUID != "a2" {
@@ -121,7 +121,7 @@ func testKeyThatIsStuck(t *testing.T, f *fixture) {
 	stop()
 	f.exec(`delete from ` + f.schema + `.claim_failed where event_id in ('a1', 'b1')`)
 	f.serve(m, claim.Config{Ordered: true}, f.note)
-	f.eventually(func() bool { return f.journaled()["a"] == "a2" }, "the next has its turn")
+	f.eventually(func() bool { return f.handledByKey()["a"] == "a2" }, "the next has its turn")
 	f.eventually(func() bool { return f.count("claim_key") == 0 }, "both are free")
 }
 
@@ -131,7 +131,7 @@ func TestProcessesDrainKeysTogether(t *testing.T) { perMode(t, testProcessesDrai
 
 func testProcessesDrainKeysTogether(t *testing.T, f *fixture) {
 	const keys, events = 6, 25
-	f.journal()
+	f.keepHandled()
 	m := f.broker()
 	var running sync.Map
 	for range 2 {
@@ -160,7 +160,7 @@ func testProcessesDrainKeysTogether(t *testing.T, f *fixture) {
 			want[key] = strings.TrimSpace(want[key] + " " + id)
 		}
 	}
-	f.eventually(func() bool { return f.count("journal") >= keys*events && f.count("claim_failed") == 0 }, "all are handled")
-	assert.Equal(t, want, f.journaled())
+	f.eventually(func() bool { return f.count("handled") >= keys*events && f.count("claim_failed") == 0 }, "all are handled")
+	assert.Equal(t, want, f.handledByKey())
 	assert.Zero(t, f.count("claim_key"))
 }
