@@ -43,7 +43,7 @@ func TestPoisonThatKillsItsProcess(t *testing.T) {
 				}
 				return j.copied.count() == events-1
 			})
-			require.GreaterOrEqual(t, deaths, 5)
+			require.GreaterOrEqual(t, deaths, 7)
 			require.LessOrEqual(t, deaths, 12)
 			dead := onlyRecord(t, j.config.Brokers, transport.DeadLetterTopic(j.config.Topics[0], j.config.Service+".copy-0"))
 			require.Equal(t, "killed", dead[transport.DeadReasonMetadata])

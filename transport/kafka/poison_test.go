@@ -211,7 +211,7 @@ func TestPoisonThatKillsItsProcessIsRejected(t *testing.T) {
 		require.Less(t, deaths, 12)
 	}
 	// Two processes while the messages run together, three while it runs alone; and those that got on before they died.
-	require.GreaterOrEqual(t, deaths, 5)
+	require.GreaterOrEqual(t, deaths, 7)
 	t.Logf("%d processes died", deaths)
 	r := v.report(t)
 	require.Equal(t, report{read: 59, missing: 1}, r)

@@ -4,8 +4,10 @@ import "maps"
 
 // The limits of transactional delivery.
 const (
-	// MaxStarts is how many processes may end uncleanly with the same messages of a partition in flight before these run alone.
-	MaxStarts = 2
+	// MaxStarts is how many processes may end uncleanly with the same messages of a partition in flight before these run alone. That is
+	// slow, and an outage of brokers that costs members their sessions looks like unclean ends: so it is more than the brokers of a small
+	// cluster that restart one after the other.
+	MaxStarts = 4
 	// MaxAlone is how many processes may end uncleanly while a message runs alone in them before it is rejected.
 	MaxAlone = 3
 	// mostAlone bounds the note: brokers take 4,096 bytes.

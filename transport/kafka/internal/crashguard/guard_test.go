@@ -81,7 +81,7 @@ func TestGuard(t *testing.T) {
 		require.Equal(t, "millrace starts=1 left=7", give(g))
 	})
 	t.Run("nothing is to be given back before the first message", func(t *testing.T) {
-		for _, read := range []string{"", "millrace starts=1 left=10", "millrace starts=2 left=10 alone=5:2"} {
+		for _, read := range []string{"", "millrace starts=1 left=10", "millrace starts=4 left=10 alone=5:2"} {
 			_, commit := New(Parse(read), 10).Release()
 			require.False(t, commit)
 		}
@@ -101,7 +101,7 @@ func TestGuard(t *testing.T) {
 		require.Empty(t, g.Done(1, 4))
 	})
 	t.Run("messages run alone until then", func(t *testing.T) {
-		g := New(Parse("millrace starts=2 left=2"), 10)
+		g := New(Parse("millrace starts=4 left=2"), 10)
 		for range 2 {
 			require.True(t, g.Suspicious())
 			g.Try(0)
@@ -114,10 +114,10 @@ func TestGuard(t *testing.T) {
 		require.Empty(t, g.Note())
 	})
 	t.Run("a message that is withdrawn, given back or survived is not counted", func(t *testing.T) {
-		const read = "millrace starts=2 left=10 alone=5:2"
+		const read = "millrace starts=4 left=10 alone=5:2"
 		g := New(Parse(read), 10)
 		note, _ := g.Try(5)
-		require.Equal(t, "millrace starts=2 left=10 alone=5:3", note)
+		require.Equal(t, "millrace starts=4 left=10 alone=5:3", note)
 		g.Withdrawn()
 		require.Equal(t, read, g.Note())
 		g.Try(5)
@@ -125,17 +125,17 @@ func TestGuard(t *testing.T) {
 		g = New(Parse(read), 10)
 		g.Try(5)
 		g.Survived()
-		require.Equal(t, "millrace starts=2 left=10", g.Note())
+		require.Equal(t, "millrace starts=4 left=10", g.Note())
 		note, _ = g.Try(5)
-		require.Equal(t, "millrace starts=2 left=10 alone=5:1", note)
+		require.Equal(t, "millrace starts=4 left=10 alone=5:1", note)
 	})
 	t.Run("a message of which others have died stays known while another one runs", func(t *testing.T) {
-		g := New(Parse("millrace starts=2 left=10 alone=5:3"), 10)
+		g := New(Parse("millrace starts=4 left=10 alone=5:3"), 10)
 		note, _ := g.Try(3)
-		require.Equal(t, "millrace starts=2 left=10 alone=3:1,5:3", note)
+		require.Equal(t, "millrace starts=4 left=10 alone=3:1,5:3", note)
 		g.Survived()
 		_, rejected := g.Try(5)
 		require.True(t, rejected)
-		require.Equal(t, "millrace starts=2 left=4", g.Done(6, 6))
+		require.Equal(t, "millrace starts=4 left=4", g.Done(6, 6))
 	})
 }
