@@ -66,7 +66,7 @@ func EventFrom(ctx context.Context) Event {
 	}
 	carried, _ := payload.KindFrom(msg.Metadata) // of a version that is no number Handle makes a dead letter
 	return Event{
-		ID: msg.UUID, Key: transport.Key(msg), Topic: message.SubscribeTopicFromCtx(ctx), Type: carried.Name, Version: carried.Version,
+		ID: msg.UUID, Key: transport.Key(msg), Topic: transport.TopicOf(ctx, message.SubscribeTopicFromCtx(ctx)), Type: carried.Name, Version: carried.Version,
 		Metadata: msg.Metadata, Attempt: transport.DeliveryFrom(ctx).Attempt(),
 	}
 }

@@ -61,6 +61,7 @@ func Handle[T any](s *Service, name string, topic *TopicOf[T], fn func(ctx conte
 }
 
 // AddHandler adds a plain Watermill handler, which gets the whole message. It has the same middleware as those of Handle.
+// On Kafka a topic that begins with ^ is a regular expression, and EventFrom tells the topic of each event; package kafka says more.
 // To publish an event from it, call a topic's Publish with the message's context. Of a CloudEvent it gets the data as the payload, and the
 // attributes as metadata ce_NAME.
 func (s *Service) AddHandler(name, topic string, fn message.NoPublishHandlerFunc) error {

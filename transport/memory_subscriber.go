@@ -79,6 +79,9 @@ func (s *memorySubscriber) Close() error {
 }
 
 func (s *memorySubscriber) group(topic string) (*memoryGroup, error) {
+	if err := RefusePattern(topic); err != nil {
+		return nil, fmt.Errorf("subscribe to %s: %w", topic, err)
+	}
 	if pattern := s.transport.config.Limits.Topic; pattern != nil && !pattern.MatchString(topic) {
 		return nil, fmt.Errorf("subscribe to %s: %w: topic does not match %s", topic, ErrLimit, pattern)
 	}

@@ -10,6 +10,9 @@ import (
 // Each redelivery has the same. It is no metadata, lest it is published again with them. The names are the transport's.
 type Origin map[string]string
 
+// OriginTopic is the name of the topic in the Origin of a transport that takes patterns.
+const OriginTopic = "topic"
+
 // Originated is implemented by deliveries whose transport tells where their messages come from.
 type Originated interface {
 	Delivery

@@ -41,8 +41,13 @@ const DeadLetterConsumer = "dead-letters"
 
 // DeadLetterTopic is where a rejected message of the topic goes when its consumer has no dead-letter topic configured.
 func DeadLetterTopic(topic, consumer string) string {
-	return topic + "." + consumer + ".dead-letters"
+	return topic + "." + consumer + deadLetters
 }
+
+const deadLetters = ".dead-letters"
+
+// IsDeadLetterTopic tells whether a topic has the name of a DeadLetterTopic.
+func IsDeadLetterTopic(topic string) bool { return strings.HasSuffix(topic, deadLetters) }
 
 // maxDeadError is how many bytes of the cause are kept: no broker refuses the dead letter for it.
 const maxDeadError = 1000

@@ -57,7 +57,7 @@ func (c *Claim) forward(ctx context.Context, e store.Event, msg *message.Message
 		DeadReasonMetadata:   v.Reason,
 		DeadErrorMetadata:    inbox.Printable(failure.Error(), 1000),
 		DeadConsumerMetadata: e.Key.Consumer,
-		DeadTopicMetadata:    inbox.Printable(e.Topic, 1000),
+		DeadTopicMetadata:    inbox.Printable(transport.TopicOf(msg.Context(), e.Topic), 1000),
 		DeadAttemptsMetadata: strconv.Itoa(v.Attempts),
 	} {
 		dead.Metadata.Set(k, text)

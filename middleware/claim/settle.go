@@ -56,7 +56,7 @@ func (c *Claim) settle(ctx context.Context, key Key, msg *message.Message, a att
 	}
 	err := fmt.Errorf("claim event %q for consumer %q: %w", key.EventID, key.Consumer, a.err)
 	f := fault.Of(fault.Failure{Err: a.err, Ran: a.ran, Panicked: errors.As(a.err, new(*PanicError)), Stopping: msg.Context().Err() != nil}).
-		Ruled(topicOf(ctx), a.err, c.cfg.of(key.Consumer).Retry, c.cfg.Retry)
+		Ruled(transport.TopicOf(ctx, topicOf(ctx)), a.err, c.cfg.of(key.Consumer).Retry, c.cfg.Retry)
 	f = c.excuse(ctx, key, f, a.err)
 	if c.postgres == nil {
 		c.observer.Count(ctx, key.Consumer, telemetry.OutcomeFailed)

@@ -18,10 +18,11 @@ func TestOutOfRange(t *testing.T) {
 		"expired":   {start: 20, offset: 12},
 		"truncated": {start: 0, offset: 1000}, // as after an unclean election
 	} {
-		for _, delivery := range []kafka.Delivery{kafka.AtLeastOnce, kafka.Transactional} {
-			t.Run(reason+"/"+delivery.String(), func(t *testing.T) {
+		test := func(delivery kafka.Delivery, prefix string) {
+			t.Run(reason+"/"+delivery.String()+"/"+prefix+"topic", func(t *testing.T) {
 				t.Parallel()
 				c, log, m := newCluster(t, 1), &logged{}, newMeter()
+				c.subscribed = prefix + c.topic
 				for i := range 30 {
 					c.put(0, fmt.Sprint(i))
 				}
@@ -43,6 +44,10 @@ func TestOutOfRange(t *testing.T) {
 				_, messages = c.join(kafka.Config{Delivery: delivery})
 				require.Equal(t, fmt.Sprint(group.start+4), next(t, messages).UUID, "nothing is repeated")
 			})
+		}
+		for _, delivery := range []kafka.Delivery{kafka.AtLeastOnce, kafka.Transactional} {
+			test(delivery, "")
+			test(delivery, "^")
 		}
 	}
 }

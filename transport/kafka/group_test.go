@@ -41,14 +41,16 @@ func next(t testing.TB, messages <-chan *message.Message) *message.Message {
 // cluster is a fake with one topic, whose group "c" can be looked at.
 type cluster struct {
 	*kfake.Cluster
-	t     testing.TB
-	topic string
-	kgo   *kgo.Client
+	t          testing.TB
+	topic      string
+	subscribed string // the topic, or a pattern that it matches
+	kgo        *kgo.Client
 }
 
 func newCluster(t testing.TB, partitions int32) *cluster {
 	t.Helper()
 	c := &cluster{Cluster: fake(t), t: t, topic: devtest.Topic(t)}
+	c.subscribed = c.topic
 	require.NoError(t, c.CreateTopic(c.topic, partitions, nil))
 	var err error
 	c.kgo, err = kgo.NewClient(kgo.SeedBrokers(c.ListenAddrs()...), kgo.RecordPartitioner(kgo.ManualPartitioner()),
@@ -72,7 +74,7 @@ func (c *cluster) join(config kafka.Config) (*kafka.Transport, <-chan *message.M
 	c.t.Helper()
 	config.Brokers = c.ListenAddrs()
 	tr := connect(c.t, config)
-	_, messages := subscribe(c.t, tr, c.topic, transport.SubscriberConfig{Consumer: "c"})
+	_, messages := subscribe(c.t, tr, c.subscribed, transport.SubscriberConfig{Consumer: "c"})
 	return tr, messages
 }
 

@@ -21,10 +21,13 @@ const (
 	inspectAttempts = 10
 )
 
-// Inspect implements transport.Inspector. The lag of a consumer without an offset counts from the beginning of the topic. The
+// Inspect implements transport.Inspector. The topic may be a pattern, as Subscribe takes it. The lag of a consumer without an offset counts from the beginning of the topic. The
 // timeouts of the connections to the brokers bound each question; ctx is looked at between them.
 func (t *Transport) Inspect(ctx context.Context, topic, consumer string) (i transport.Inspection, err error) {
 	i.Lag = -1
+	if transport.IsPattern(topic) {
+		return t.inspectPattern(ctx, topic, consumer)
+	}
 	if err := errors.Join(ctx.Err(), wire.CheckTopic(topic)); err != nil {
 		return i, err
 	}
@@ -33,6 +36,30 @@ func (t *Transport) Inspect(ctx context.Context, topic, consumer string) (i tran
 		return err
 	})
 	return i, err
+}
+
+// inspectPattern is Inspect of all topics that a pattern matches: the sum of their lags and the shortest of their retentions.
+func (t *Transport) inspectPattern(ctx context.Context, pattern, consumer string) (all transport.Inspection, err error) {
+	all.Lag = -1
+	p, err := t.config.pattern(pattern)
+	if err != nil {
+		return all, err
+	}
+	topics, err := t.matching(ctx, p)
+	for _, topic := range topics {
+		i, failure := t.Inspect(ctx, topic, consumer)
+		if failure != nil {
+			return transport.Inspection{Lag: -1}, failure
+		}
+		if i.Lag >= 0 {
+			all.Lag = max(all.Lag, 0) + i.Lag
+		}
+		if i.Retention != 0 && (all.Retention <= 0 || i.Retention > 0 && i.Retention < all.Retention) {
+			all.Retention = i.Retention
+		}
+		all.Topic, all.Consumer = all.Topic || i.Topic, all.Consumer || i.Consumer
+	}
+	return all, err
 }
 
 func (t *Transport) inspect(ctx context.Context, topic, consumer string) (i transport.Inspection, err error) {

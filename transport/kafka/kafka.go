@@ -4,6 +4,12 @@
 // "_watermill_message_uuid", its metadata are headers, and its key is the record's key. The consumer's name is its group.
 // A nil payload is a null value, a tombstone: a compacted topic deletes the key. An empty payload is an empty value.
 // Topics are created when they are first used, or checked, as Config.Topics says.
+//
+// A topic that begins with ^ is a pattern when it is given to Subscribe: a regular expression of Go's syntax
+// (https://pkg.go.dev/regexp/syntax), such as `^orders\..*`. It matches from the beginning of the name; without a $ the name may go
+// on. One member of the group consumes all topics that match, and that this account may see. It looks for new ones every 30 s, and
+// reads those from their beginning. It leaves out Kafka's internal topics, those named by transport.DeadLetterTopic, the
+// dead-letter topics in the Config, and the notes of relays. transport.TopicOf tells the topic of a message.
 package kafka
 
 import (

@@ -2,10 +2,12 @@ package kafka_test
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"math/rand/v2"
 	"os"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -15,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/millrace-go/millrace/internal/role"
@@ -88,13 +91,24 @@ type victims struct {
 	*copying
 	*testing.T
 	config poisonableConfig
+	other  *copying // from another topic of the same pattern, or nil
 }
 
 func newVictims(t *testing.T, n int, config poisonableConfig) *victims {
 	t.Helper()
 	c := newCopying(t, brokers(t), n)
 	config.Brokers, config.In, config.Out, config.Consumer = c.brokers, c.in, c.out, c.consumer
-	return &victims{c, t, config}
+	return &victims{copying: c, T: t, config: config}
+}
+
+// lag is that of all topics.
+func (v *victims) lag(t *testing.T) int64 {
+	t.Helper()
+	lag := v.copying.lag(t)
+	if v.other != nil {
+		lag += v.other.lag(t)
+	}
+	return lag
 }
 
 // victim is a process.
@@ -150,6 +164,20 @@ func (v *victims) notes() (notes []string) {
 	require.NoError(v, err)
 	committed.Each(func(o kadm.OffsetResponse) { notes = append(notes, o.Metadata) })
 	return notes
+}
+
+// accused is, by partition, what the notes tell of messages that run alone.
+func (v *victims) accused() map[string]string {
+	v.Helper()
+	committed, err := v.admin.FetchOffsets(v.Context(), v.consumer)
+	require.NoError(v, err)
+	accused := map[string]string{}
+	committed.Each(func(o kadm.OffsetResponse) {
+		if _, alone, some := strings.Cut(o.Metadata, " alone="); some {
+			accused[fmt.Sprint(o.Topic, "/", o.Partition)] = alone
+		}
+	})
+	return accused
 }
 
 // overwrite has another client commit the same offsets with metadata of its own.
@@ -225,6 +253,44 @@ func TestPoisonThatKillsItsProcessIsRejected(t *testing.T) {
 	require.Equal(t, "killed", msg.Metadata[kafka.DeadReasonMetadata])
 	require.Equal(t, "3", msg.Metadata[kafka.DeadAttemptsMetadata])
 	require.Contains(t, msg.Metadata[kafka.DeadErrorMetadata], "ran alone")
+}
+
+// A poison message of one topic of a pattern becomes a dead letter. Nothing accuses the message of the other topic that has the same partition
+// number and the same offset.
+func TestPoisonInOneTopicOfAPattern(t *testing.T) {
+	t.Parallel()
+	v := newVictims(t, 60, poisonableConfig{Poison: "3:5", Concurrency: 20, MaxInFlight: 100})
+	v.config.In = "^" + regexp.QuoteMeta(v.in)
+	other := *v.copying
+	other.in, other.n, v.other = v.in+".other", 0, &other
+	_, err := v.admin.CreateTopics(t.Context(), copyPartitions, -1, nil, other.in)
+	require.NoError(t, err)
+	feed := func(n int) {
+		for range n {
+			record := &kgo.Record{Topic: other.in, Key: []byte("3"), Value: fmt.Appendf(nil, "other:%d", other.n)}
+			require.NoError(t, v.client.ProduceSync(t.Context(), record).FirstErr())
+			other.n++
+		}
+	}
+	deaths, convicted := 0, false
+	for feed(1); v.dies(); feed(1) {
+		deaths++
+		require.Less(t, deaths, 12)
+		for partition, alone := range v.accused() {
+			require.NotContains(t, partition, other.in)
+			if strings.HasSuffix(alone, ":3") && !convicted {
+				convicted = true
+				feed(60) // now it has a message with that offset
+			}
+		}
+	}
+	require.True(t, convicted)
+	v.n += other.n
+	require.Equal(t, report{read: v.n - 1, missing: 1}, v.report(t))
+	require.Equal(t, []string{"3:5"}, v.dead())
+	for _, note := range v.notes() {
+		require.Empty(t, note, "all is given back")
+	}
 }
 
 // The control: where the group forgets the notes, the poison message kills one process after the other. What another client writes in

@@ -82,10 +82,28 @@ func (s *subscriber) subscribe(ctx, connecting context.Context, topic string) (*
 		return nil, err
 	}
 	shared, config := s.transport.shared(), s.transport.config.consuming(s.config, topic, s.transport.log)
-	if s.transport.config.consumer(s.config.Consumer).StartAt == Newest {
-		err := group.StartAtNewest(connecting, shared, s.config.Consumer, topic)
-		if config.Newest = errors.Is(err, conn.ErrActive); err != nil && !config.Newest {
+	if transport.IsPattern(topic) {
+		pattern, err := s.transport.config.pattern(topic)
+		if err != nil {
 			return nil, err
+		}
+		config.Pattern = pattern
+	}
+	if s.transport.config.consumer(s.config.Consumer).StartAt == Newest {
+		topics := []string{topic}
+		if config.Pattern != nil {
+			var err error
+			if topics, err = s.transport.matching(connecting, config.Pattern); err != nil {
+				return nil, err
+			}
+		}
+		for _, topic := range topics {
+			err := group.StartAtNewest(connecting, shared, s.config.Consumer, topic)
+			if errors.Is(err, conn.ErrActive) {
+				config.Newest = true
+			} else if err != nil {
+				return nil, err
+			}
 		}
 	}
 	var free func()
@@ -124,10 +142,14 @@ func (s *subscriber) FindEventID(msg *message.Message, origin transport.Origin) 
 	return wire.FindEventID(s.transport.config.consumer(s.config.Consumer).EventID, msg, origin)
 }
 
-// ensure sees to the topic, and to that of the dead letters: to learn only from the first of these that there is none would
-// be late.
+// ensure sees to the topic, if it is no pattern, and to that of the dead letters: to learn only from the first of these that
+// there is none would be late.
 func (s *subscriber) ensure(ctx context.Context, topic string) error {
-	if err := s.transport.topics.Ensure(ctx, topic); err != nil {
+	if transport.IsPattern(topic) {
+		if _, err := s.transport.config.pattern(topic); err != nil {
+			return err
+		}
+	} else if err := s.transport.topics.Ensure(ctx, topic); err != nil {
 		return err
 	}
 	dead := s.transport.config.consumer(s.config.Consumer).DeadLetter.Topic

@@ -1,6 +1,7 @@
 package pubsub
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -77,7 +78,7 @@ func (s *subscriber) FindEventID(msg *message.Message, origin transport.Origin) 
 }
 
 func (s *subscriber) ensure(ctx context.Context, topic string) error {
-	err := wire.CheckTopic(topic)
+	err := cmp.Or(transport.RefusePattern(topic), wire.CheckTopic(topic))
 	if err == nil {
 		err = s.transport.resources.EnsureSubscription(ctx, s.transport.config.resource(topic, s.config))
 	}

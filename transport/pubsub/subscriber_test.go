@@ -227,3 +227,14 @@ func TestCloseDuringAnOutage(t *testing.T) {
 	_, open := <-messages
 	require.False(t, open)
 }
+
+// TestPatternIsRefused: Pub/Sub has no subscription to several topics.
+func TestPatternIsRefused(t *testing.T) {
+	t.Parallel()
+	_, options := fake(t)
+	s, err := connect(t, pubsub.Config{ClientOptions: options}).Subscriber(transport.SubscriberConfig{Consumer: "c"})
+	require.NoError(t, err)
+	_, err = s.Subscribe(t.Context(), `^orders\..*`)
+	require.ErrorIs(t, err, transport.ErrLimit)
+	require.ErrorContains(t, err, "want the name of one topic for each handler")
+}

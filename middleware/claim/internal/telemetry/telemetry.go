@@ -14,6 +14,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/millrace-go/millrace/middleware/claim/internal/store"
+	"github.com/millrace-go/millrace/transport"
 )
 
 // scope names the instruments' origin.
@@ -99,7 +100,7 @@ func (o *Observer) Begin(ctx context.Context, msg *message.Message, consumer str
 	ctx, span := o.tracer.Start(ctx, "claim", trace.WithSpanKind(kind))
 	if span.IsRecording() {
 		span.SetAttributes(attribute.String("messaging.message.id", msg.UUID), attribute.String("millrace.consumer", consumer),
-			attribute.String("messaging.destination.name", message.SubscribeTopicFromCtx(ctx)))
+			attribute.String("messaging.destination.name", transport.TopicOf(ctx, message.SubscribeTopicFromCtx(ctx))))
 	}
 	return ctx, span
 }

@@ -2,6 +2,7 @@ package conn
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -94,3 +95,25 @@ func (c *Cluster) Within(ctx context.Context, ask func() error) error {
 
 // Wait returns after the last request that Within has not waited for. Connections must have ended.
 func (c *Cluster) Wait() { c.asking.Wait() }
+
+// TopicNames returns the names of the topics that this user may see, without Kafka's internal ones.
+func TopicNames(client sarama.Client) ([]string, error) {
+	request := sarama.NewMetadataRequest(client.Config().Version, nil)
+	request.AllowAutoTopicCreation = false
+	broker := client.LeastLoadedBroker()
+	if broker == nil {
+		return nil, sarama.ErrOutOfBrokers
+	}
+	answer, err := broker.GetMetadata(request)
+	if err != nil {
+		_ = broker.Close() // it opens again
+		return nil, err
+	}
+	var names []string
+	for _, topic := range answer.Topics {
+		if !topic.IsInternal && !errors.Is(topic.Err, sarama.ErrUnknownTopicOrPartition) {
+			names = append(names, topic.Name)
+		}
+	}
+	return names, nil
+}

@@ -71,45 +71,51 @@ func Members(client sarama.Client, group string) ([]string, error) {
 
 // GroupOffsets returns the offsets that the group has committed, without the partitions of which it has none.
 func GroupOffsets(client sarama.Client, group, topic string, partitions []int32) (map[int32]int64, error) {
-	positions, err := groupPositions(client, group, topic, partitions)
-	committed := make(map[int32]int64, len(positions))
-	for partition, at := range positions {
+	positions, err := groupPositions(client, group, map[string][]int32{topic: partitions})
+	committed := make(map[int32]int64, len(partitions))
+	for partition, at := range positions[topic] {
 		committed[partition] = at.Offset
 	}
 	return committed, err
 }
 
-// GroupNotes returns what the group keeps beside its offsets.
-func GroupNotes(client sarama.Client, group, topic string, partitions []int32) (map[int32]string, error) {
-	positions, err := groupPositions(client, group, topic, partitions)
-	notes := make(map[int32]string, len(positions))
-	for partition, at := range positions {
-		notes[partition] = at.Note
+// GroupNotes returns what the group keeps beside its offsets, by topic and partition.
+func GroupNotes(client sarama.Client, group string, partitions map[string][]int32) (map[string]map[int32]string, error) {
+	positions, err := groupPositions(client, group, partitions)
+	notes := make(map[string]map[int32]string, len(positions))
+	for topic, committed := range positions {
+		notes[topic] = make(map[int32]string, len(committed))
+		for partition, at := range committed {
+			notes[topic][partition] = at.Note
+		}
 	}
 	return notes, err
 }
 
-func groupPositions(client sarama.Client, group, topic string, partitions []int32) (map[int32]Position, error) {
+func groupPositions(client sarama.Client, group string, partitions map[string][]int32) (map[string]map[int32]Position, error) {
 	admin, err := sarama.NewClusterAdminFromClient(client)
 	if err != nil {
 		return nil, err
 	}
-	answer, err := admin.ListConsumerGroupOffsets(group, map[string][]int32{topic: partitions})
+	answer, err := admin.ListConsumerGroupOffsets(group, partitions)
 	if errors.Is(err, sarama.ErrGroupIDNotFound) {
 		return nil, nil
 	}
-	committed := map[int32]Position{}
-	for _, partition := range partitions {
-		if err != nil {
-			break
-		}
-		switch block := answer.GetBlock(topic, partition); {
-		case block == nil:
-			err = sarama.ErrIncompleteResponse
-		case block.Err != sarama.ErrNoError:
-			err = block.Err
-		case block.Offset >= 0:
-			committed[partition] = Position{Offset: block.Offset, Note: block.Metadata}
+	committed := map[string]map[int32]Position{}
+	for topic, numbers := range partitions {
+		committed[topic] = map[int32]Position{}
+		for _, partition := range numbers {
+			if err != nil {
+				break
+			}
+			switch block := answer.GetBlock(topic, partition); {
+			case block == nil:
+				err = sarama.ErrIncompleteResponse
+			case block.Err != sarama.ErrNoError:
+				err = block.Err
+			case block.Offset >= 0:
+				committed[topic][partition] = Position{Offset: block.Offset, Note: block.Metadata}
+			}
 		}
 	}
 	if err != nil {

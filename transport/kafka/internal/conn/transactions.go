@@ -102,12 +102,14 @@ func (l *Link) AddOffsets(p Producer, group string) (code sarama.KError, err err
 	return code, err
 }
 
-// CommitOffsets commits offsets of the topic in the transaction, on behalf of the member: the coordinator refuses them from
+// CommitOffsets commits offsets, by topic and partition, in the transaction, on behalf of the member: the coordinator refuses them from
 // one that has lost its partitions.
-func (l *Link) CommitOffsets(p Producer, group, topic string, by Member, next map[int32]Position) (code sarama.KError, err error) {
-	offsets := make([]*sarama.PartitionOffsetMetadata, 0, len(next))
-	for partition, at := range next {
-		offsets = append(offsets, &sarama.PartitionOffsetMetadata{Partition: partition, Offset: at.Offset, LeaderEpoch: -1, Metadata: &at.Note})
+func (l *Link) CommitOffsets(p Producer, group string, by Member, next map[string]map[int32]Position) (code sarama.KError, err error) {
+	topics := map[string][]*sarama.PartitionOffsetMetadata{}
+	for topic, positions := range next {
+		for partition, at := range positions {
+			topics[topic] = append(topics[topic], &sarama.PartitionOffsetMetadata{Partition: partition, Offset: at.Offset, LeaderEpoch: -1, Metadata: &at.Note})
+		}
 	}
 	err = l.do(func(b *sarama.Broker) error {
 		request := &sarama.TxnOffsetCommitRequest{
@@ -119,7 +121,7 @@ func (l *Link) CommitOffsets(p Producer, group, topic string, by Member, next ma
 			GenerationID:    by.Generation,
 			MemberID:        by.ID,
 			GroupInstanceID: by.Instance,
-			Topics:          map[string][]*sarama.PartitionOffsetMetadata{topic: offsets},
+			Topics:          topics,
 		}
 		wanted := request.Version
 		response, err := b.TxnOffsetCommit(request)
@@ -215,26 +217,29 @@ func (l *Link) HasV2() (has bool, err error) {
 	return has, nil
 }
 
-// Offsets returns the group's offsets of the topic's partitions, with their notes. Stable ones no transaction can change any more.
-func (l *Link) Offsets(group, topic string, partitions []int32, stable bool) (offsets map[int32]Position, code sarama.KError, err error) {
+// Offsets returns the group's offsets of the partitions, by topic, with their notes. Stable ones no transaction can change any more.
+func (l *Link) Offsets(group string, partitions map[string][]int32, stable bool) (offsets map[string]map[int32]Position, code sarama.KError, err error) {
 	err = l.do(func(b *sarama.Broker) error {
-		request := sarama.NewOffsetFetchRequest(l.client.Config().Version, group, map[string][]int32{topic: partitions})
+		request := sarama.NewOffsetFetchRequest(l.client.Config().Version, group, partitions)
 		request.RequireStable = stable
 		response, err := b.FetchOffset(request)
 		if err != nil {
 			return err
 		}
-		offsets, code = map[int32]Position{}, response.Err
-		for _, partition := range partitions {
-			block := response.GetBlock(topic, partition)
-			switch {
-			case code != sarama.ErrNoError:
-			case block == nil:
-				code = sarama.ErrUnknown
-			case block.Err != sarama.ErrNoError:
-				code = block.Err
-			default:
-				offsets[partition] = Position{Offset: block.Offset, Note: block.Metadata}
+		offsets, code = map[string]map[int32]Position{}, response.Err
+		for topic, numbers := range partitions {
+			offsets[topic] = map[int32]Position{}
+			for _, partition := range numbers {
+				block := response.GetBlock(topic, partition)
+				switch {
+				case code != sarama.ErrNoError:
+				case block == nil:
+					code = sarama.ErrUnknown
+				case block.Err != sarama.ErrNoError:
+					code = block.Err
+				default:
+					offsets[topic][partition] = Position{Offset: block.Offset, Note: block.Metadata}
+				}
 			}
 		}
 		return nil

@@ -135,7 +135,7 @@ func TestTransactionsV2Requests(t *testing.T) {
 			return response
 		})
 		instance := "pod"
-		code, err := link.CommitOffsets(p, "group", "topic", Member{ID: "m", Generation: 9, Instance: &instance}, map[int32]Position{1: {Offset: 1 << 40, Note: "note"}})
+		code, err := link.CommitOffsets(p, "group", Member{ID: "m", Generation: 9, Instance: &instance}, map[string]map[int32]Position{"topic": {1: {Offset: 1 << 40, Note: "note"}}})
 		require.NoError(t, err)
 		assert.Equal(t, sarama.KError(kerr.TransactionAbortable.Code), code)
 		assert.Equal(t, int16(5), (*got).Version)
@@ -185,7 +185,7 @@ func TestTransactionsV2Requests(t *testing.T) {
 		assert.Equal(t, sarama.ErrNoError, code)
 		assert.Equal(t, p.Identity, next)
 		assert.Less(t, (*got).Version, int16(5))
-		code, err = link.CommitOffsets(p, "group", "topic", Member{ID: "m"}, nil)
+		code, err = link.CommitOffsets(p, "group", Member{ID: "m"}, map[string]map[int32]Position{"topic": {1: {Offset: 1}}})
 		require.NoError(t, err)
 		assert.Equal(t, sarama.ErrUnsupportedVersion, code)
 	})

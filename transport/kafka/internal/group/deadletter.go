@@ -52,7 +52,7 @@ func (s *Subscription) newDeadLetter(ctx context.Context, e *lane.Entry, reason 
 	msg.SetContext(ctx)
 	msg.Metadata[DeadReasonMetadata] = reason
 	msg.Metadata[DeadConsumerMetadata] = s.config.Consumer
-	msg.Metadata[DeadTopicMetadata] = s.config.Topic
+	msg.Metadata[DeadTopicMetadata] = record.Topic
 	msg.Metadata[DeadAttemptsMetadata] = strconv.Itoa(e.Attempts)
 	msg.Metadata[DeadPartitionMetadata] = strconv.Itoa(int(record.Partition))
 	msg.Metadata[DeadOffsetMetadata] = strconv.FormatInt(e.Offset, 10)
@@ -86,7 +86,7 @@ func (p *partitionConsumer) deadLetter(ctx context.Context, e *lane.Entry, reaso
 	defer cancel()
 	topic := p.config.DeadLetters
 	if topic == "" {
-		topic = transport.DeadLetterTopic(p.config.Topic, p.config.Consumer)
+		topic = transport.DeadLetterTopic(p.topic, p.config.Consumer)
 	}
 	log := p.log.With(slog.String("event_id", p.original(consumedOf(e).record).UUID), slog.String("dead_letter_topic", topic),
 		slog.Int("partition", int(p.number)), slog.Int64("offset", e.Offset), slog.String("reason", reason), slog.Any("cause", cause))
@@ -124,7 +124,7 @@ func (s *Subscription) refuse(source any) ([]*produce.Output, error) {
 		return err
 	})
 	if err == nil {
-		s.observer.deadLettered(ctx)
+		s.of(source.(*consumed).record.Topic).observer.deadLettered(ctx)
 	}
 	return outputs, err
 }

@@ -27,11 +27,20 @@ func (s *Subscription) logErrors() {
 			s.topicGone()
 			s.mu.Unlock()
 		}
-		s.observer.failed(s.messages)
+		s.observerOf(err).failed(s.messages)
 		if unsaid, due := warned.due(causeOf(err), time.Now()); due {
-			s.log.Warn("consuming", slog.Any("error", conn.WithRemedy(err, s.config.Consumer, s.config.Topic)), slog.Int("not_logged_before", unsaid))
+			s.own.log.Warn("consuming", slog.Any("error", conn.WithRemedy(err, s.config.Consumer, s.config.Topic)), slog.Int("not_logged_before", unsaid))
 		}
 	}
+}
+
+// observerOf is that of the topic of which the error is, if it tells.
+func (s *Subscription) observerOf(err error) *topicObserver {
+	var of *sarama.ConsumerError
+	if errors.As(err, &of) && of.Topic != "" {
+		return s.of(of.Topic).observer
+	}
+	return s.own.observer
 }
 
 // causeOf is what the partitions of a topic that fail for one reason have in common.

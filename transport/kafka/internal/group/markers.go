@@ -31,7 +31,7 @@ func (p *partitionConsumer) passMarkers(session context.Context, claim sarama.Co
 			wait, before = firstMarkerWait, from
 			continue
 		}
-		found, err := conn.LookAhead(p.shared.Client, p.config.Topic, p.number, from)
+		found, err := conn.LookAhead(p.shared.Client, p.topic, p.number, from)
 		if err != nil || found.First <= from {
 			wait = min(2*wait, lastMarkerWait)
 			continue

@@ -39,8 +39,8 @@ func StartAtNewest(ctx context.Context, s Shared, group, topic string) error {
 
 // commitNewest has a new member of a group that others are members of commit the ends of the partitions of which the group
 // has no offset: Kafka takes that from nobody else then. Its own partitions begin there.
-func (s *Subscription) commitNewest(session sarama.ConsumerGroupSession) error {
-	ends, err := conn.NewEnds(s.client, s.config.Consumer, s.config.Topic)
+func (s *Subscription) commitNewest(session sarama.ConsumerGroupSession, topic string) error {
+	ends, err := conn.NewEnds(s.client, s.config.Consumer, topic)
 	if err != nil || len(ends) == 0 {
 		return err
 	}
@@ -48,11 +48,11 @@ func (s *Subscription) commitNewest(session sarama.ConsumerGroupSession) error {
 	if s.config.Instance != "" {
 		by.Instance = &s.config.Instance
 	}
-	if err := conn.CommitOffsets(s.client, s.config.Consumer, s.config.Topic, by, ends); err != nil {
+	if err := conn.CommitOffsets(s.client, s.config.Consumer, topic, by, ends); err != nil {
 		return err
 	}
 	for partition, end := range ends {
-		session.MarkOffset(s.config.Topic, partition, end, "")
+		session.MarkOffset(topic, partition, end, "")
 	}
 	return nil
 }

@@ -26,18 +26,23 @@ const (
 
 // observer tells OpenTelemetry what becomes of the messages of one subscription. It is safe for concurrent use.
 type observer struct {
+	consumer                                              string
 	deliveries, deadLetters, failures, rebalances, resets metric.Int64Counter
-
-	// Attributes are made once, because making them costs more than counting.
-	common   []attribute.KeyValue
-	all      metric.MeasurementOption
-	outcomes map[string]metric.MeasurementOption
 
 	lag, paused  metric.Int64ObservableGauge
 	registration metric.Registration
 
 	mu     sync.Mutex
 	claims map[*partitionConsumer]claimObserver
+	topics map[*topicObserver]bool // of which there were claims
+}
+
+// topicObserver is an observer for one topic. Its attributes are made once, because making them costs more than counting.
+type topicObserver struct {
+	*observer
+	common   []attribute.KeyValue
+	all      metric.MeasurementOption
+	outcomes map[string][]metric.AddOption // as they are handed over, which costs no allocation
 }
 
 type claimObserver struct {
@@ -45,18 +50,23 @@ type claimObserver struct {
 	attributes metric.MeasurementOption
 }
 
-func newObserver(provider metric.MeterProvider, topic, consumer string) (*observer, error) {
-	o := &observer{
+func (o *observer) of(topic string) *topicObserver {
+	t := &topicObserver{
+		observer: o,
 		common: []attribute.KeyValue{
-			attribute.String("messaging.destination.name", topic), attribute.String("millrace.consumer", consumer),
+			attribute.String("messaging.destination.name", topic), attribute.String("millrace.consumer", o.consumer),
 		},
-		outcomes: map[string]metric.MeasurementOption{},
-		claims:   map[*partitionConsumer]claimObserver{},
+		outcomes: map[string][]metric.AddOption{},
 	}
-	o.all = o.attributes()
+	t.all = t.attributes()
 	for _, name := range []string{lane.Acked.String(), lane.Nacked.String(), lane.Abandoned.String(), outcomeDelayed, rebalanceAssigned, rebalanceRevoked, resetExpired, resetTruncated} {
-		o.outcomes[name] = o.attributes(attribute.String("millrace.outcome", name))
+		t.outcomes[name] = []metric.AddOption{t.attributes(attribute.String("millrace.outcome", name))}
 	}
+	return t
+}
+
+func newObserver(provider metric.MeterProvider, consumer string) (*observer, error) {
+	o := &observer{consumer: consumer, claims: map[*partitionConsumer]claimObserver{}, topics: map[*topicObserver]bool{}}
 	m := provider.Meter(conn.Scope)
 	var errs [8]error
 	o.deliveries, errs[0] = m.Int64Counter("millrace.kafka.deliveries", metric.WithUnit("{message}"),
@@ -85,34 +95,35 @@ func newObserver(provider metric.MeterProvider, topic, consumer string) (*observ
 // stop ends the observation of partitions.
 func (o *observer) stop() { _ = o.registration.Unregister() } // it has no reason to fail
 
-func (o *observer) attributes(more ...attribute.KeyValue) metric.MeasurementOption {
+func (o *topicObserver) attributes(more ...attribute.KeyValue) metric.MeasurementOption {
 	return metric.WithAttributeSet(attribute.NewSet(append(more, o.common...)...))
 }
 
-func (o *observer) delivered(ctx context.Context, outcome lane.Outcome, wished bool) {
+func (o *topicObserver) delivered(ctx context.Context, outcome lane.Outcome, wished bool) {
 	name := outcome.String()
 	if outcome == lane.Nacked && wished {
 		name = outcomeDelayed
 	}
-	o.deliveries.Add(ctx, 1, o.outcomes[name])
+	o.deliveries.Add(ctx, 1, o.outcomes[name]...)
 }
 
-func (o *observer) deadLettered(ctx context.Context) { o.deadLetters.Add(ctx, 1, o.all) }
-func (o *observer) failed(ctx context.Context)       { o.failures.Add(ctx, 1, o.all) }
+func (o *topicObserver) deadLettered(ctx context.Context) { o.deadLetters.Add(ctx, 1, o.all) }
+func (o *topicObserver) failed(ctx context.Context)       { o.failures.Add(ctx, 1, o.all) }
 
-func (o *observer) reset(ctx context.Context, reason string) {
-	o.resets.Add(ctx, 1, o.outcomes[reason])
+func (o *topicObserver) reset(ctx context.Context, reason string) {
+	o.resets.Add(ctx, 1, o.outcomes[reason]...)
 }
 
-func (o *observer) assigned(p *partitionConsumer, claim sarama.ConsumerGroupClaim) {
-	o.rebalances.Add(p.messages, 1, o.outcomes[rebalanceAssigned])
+func (o *topicObserver) assigned(p *partitionConsumer, claim sarama.ConsumerGroupClaim) {
+	o.rebalances.Add(p.messages, 1, o.outcomes[rebalanceAssigned]...)
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	o.topics[o] = true
 	o.claims[p] = claimObserver{claim, o.attributes(attribute.String("messaging.destination.partition.id", strconv.Itoa(int(p.number))))}
 }
 
-func (o *observer) revoked(p *partitionConsumer) {
-	o.rebalances.Add(p.messages, 1, o.outcomes[rebalanceRevoked])
+func (o *topicObserver) revoked(p *partitionConsumer) {
+	o.rebalances.Add(p.messages, 1, o.outcomes[rebalanceRevoked]...)
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	delete(o.claims, p)
@@ -121,15 +132,17 @@ func (o *observer) revoked(p *partitionConsumer) {
 func (o *observer) observe(_ context.Context, to metric.Observer) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	paused := 0
+	paused := map[*topicObserver]int64{}
 	for p, c := range o.claims {
 		if p.paused.Load() {
-			paused++
+			paused[p.observer]++
 		}
 		if next := p.next.Load(); next >= 0 { // below: the group has no offset yet, and nothing came
 			to.ObserveInt64(o.lag, max(c.claim.HighWaterMarkOffset()-next, 0), c.attributes)
 		}
 	}
-	to.ObserveInt64(o.paused, int64(paused), o.all)
+	for topic := range o.topics {
+		to.ObserveInt64(o.paused, paused[topic], topic.all)
+	}
 	return nil
 }

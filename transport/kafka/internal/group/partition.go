@@ -21,6 +21,7 @@ import (
 // to this process and takes it away, because handlers may.
 type partitionConsumer struct {
 	*Subscription
+	*topicConsumer
 	number int32
 	wake   chan struct{} // there may be something to deliver
 	next   atomic.Int64  // what is below is done; negative: unknown
@@ -33,12 +34,13 @@ type partitionConsumer struct {
 	solo solo             // beside txn
 }
 
-func newPartitionConsumer(s *Subscription, number int32) *partitionConsumer {
+func newPartitionConsumer(s *Subscription, of *topicConsumer, number int32) *partitionConsumer {
 	return &partitionConsumer{
-		Subscription: s,
-		number:       number,
-		wake:         make(chan struct{}, 1),
-		lane:         lane.New(s.config.Ordered, lane.Bounds{Records: s.config.Concurrency + s.config.Prefetch, Bytes: prefetchBytes}),
+		Subscription:  s,
+		topicConsumer: of,
+		number:        number,
+		wake:          make(chan struct{}, 1),
+		lane:          lane.New(s.config.Ordered, lane.Bounds{Records: s.config.Concurrency + s.config.Prefetch, Bytes: prefetchBytes}),
 	}
 }
 
@@ -74,6 +76,7 @@ func keeps(session context.Context) bool {
 	return cause == nil || // it is this partition that is to go
 		errors.Is(cause, sarama.ErrRebalanceInProgress) ||
 		errors.Is(cause, sarama.ErrSessionPartitionCountChanged) ||
+		errors.Is(cause, errTopicsChanged) ||
 		errors.Is(cause, sarama.ErrSessionConsumeClaimExited)
 }
 
@@ -91,10 +94,10 @@ func (p *partitionConsumer) begin(session sarama.ConsumerGroupSession, claim sar
 	p.lane.Resume(start)
 	p.next.Store(start)
 	if p.committer != nil {
-		p.txn = p.committer.Assign(session, p.number, p.wake)
+		p.txn = p.committer.Assign(session, p.topic, p.number, p.wake)
 		p.guard(claim, note)
 	} else {
-		p.mark = func(next int64) { session.MarkOffset(p.config.Topic, p.number, next, "") }
+		p.mark = func(next int64) { session.MarkOffset(p.topic, p.number, next, "") }
 	}
 	if start != claim.InitialOffset() { // out of range: what is done is to be committed anew
 		p.release([]*lane.Entry{{Offset: start - 1}})
@@ -306,7 +309,7 @@ func (p *partitionConsumer) handOver() {
 // flow stops or resumes the reading of the partition.
 func (p *partitionConsumer) flow(stop bool) {
 	p.paused.Store(stop)
-	these := map[string][]int32{p.config.Topic: {p.number}}
+	these := map[string][]int32{p.topic: {p.number}}
 	if stop {
 		p.group.Pause(these)
 	} else {

@@ -38,8 +38,8 @@ func (p *partitionConsumer) startOf(session sarama.ConsumerGroupSession, claim s
 		log.Error("the partition ends before the group's offset: it is read from its beginning again, also what was handled before")
 	}
 	p.observer.reset(p.messages, reason)
-	session.ResetOffset(p.config.Topic, p.number, start, "")
-	session.MarkOffset(p.config.Topic, p.number, start, "")
+	session.ResetOffset(p.topic, p.number, start, "")
+	session.MarkOffset(p.topic, p.number, start, "")
 	return start
 }
 
@@ -47,7 +47,10 @@ func (p *partitionConsumer) startOf(session sarama.ConsumerGroupSession, claim s
 func (p *partitionConsumer) outOfRange() (committed, start int64, err error) {
 	client := p.shared.Client
 	err = conn.Connected(p.messages, func() error {
-		offsets, err := conn.GroupOffsets(client, p.config.Consumer, p.config.Topic, []int32{p.number})
+		if _, err := client.Partitions(p.topic); err != nil { // a client that has asked for no topic can ask for no group
+			return fmt.Errorf("look up the partitions: %w", err)
+		}
+		offsets, err := conn.GroupOffsets(client, p.config.Consumer, p.topic, []int32{p.number})
 		if err != nil {
 			return err
 		}
@@ -56,7 +59,7 @@ func (p *partitionConsumer) outOfRange() (committed, start int64, err error) {
 			committed = -1
 			return nil
 		}
-		if start, err = client.GetOffset(p.config.Topic, p.number, sarama.OffsetOldest); err != nil {
+		if start, err = client.GetOffset(p.topic, p.number, sarama.OffsetOldest); err != nil {
 			return fmt.Errorf("look up the beginning of partition %d: %w", p.number, err)
 		}
 		return nil

@@ -17,7 +17,6 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/millrace-go/millrace/internal/tracing"
 	"github.com/millrace-go/millrace/transport"
 	"github.com/millrace-go/millrace/transport/kafka/internal/conn"
 	"github.com/millrace-go/millrace/transport/kafka/internal/lane"
@@ -42,11 +41,10 @@ const (
 
 // Subscription is one call of Subscribe: a member of the consumer's group, and what is between it and the handlers.
 type Subscription struct {
-	shared   Shared
-	config   Config
-	log      *slog.Logger
-	observer *observer
-	tracing  tracing.Deliveries
+	shared Shared
+	config Config
+	own    *topicConsumer // of the topic, or of the pattern
+	meters *observer
 
 	client     sarama.Client
 	disconnect context.CancelFunc // ends the client's connections
@@ -65,9 +63,9 @@ type Subscription struct {
 	abandon  context.CancelFunc    // of messages
 	running  sync.WaitGroup        // one per message that is delivered and not settled; Add only while sending
 
-	mu         sync.Mutex
-	partitions map[int32]*partitionConsumer
-	topicGone  func() // ends the session
+	mu        sync.Mutex
+	topics    map[string]*topicConsumer // of which this member has had partitions
+	topicGone func()                    // ends the session
 }
 
 // Shared is what the subscriptions of a transport share.
@@ -84,6 +82,7 @@ type Shared struct {
 type Config struct {
 	transport.SubscriberConfig
 	Topic, Instance string
+	Pattern         *Pattern // of topics, when Topic is one
 	EventID         transport.EventIDSource
 	Policy          lane.Policy
 	DeadLetters     string // the dead-letter topic, or ""
@@ -104,21 +103,22 @@ type Config struct {
 // handlers can finish.
 func New(ctx context.Context, shared Shared, config Config) (_ *Subscription, err error) {
 	s := &Subscription{
-		shared:     shared,
-		config:     config,
-		tracing:    tracing.NewDeliveries(config.TracerProvider, config.Propagator, conn.Scope, "kafka", config.Topic, config.Consumer),
-		log:        config.Log.With(slog.String("topic", config.Topic), slog.String("consumer", config.Consumer)),
-		out:        make(chan *message.Message, config.Concurrency),
-		slots:      make(chan struct{}, config.Concurrency),
-		stop:       make(chan struct{}),
-		partitions: map[int32]*partitionConsumer{},
-		topicGone:  func() {},
+		shared:    shared,
+		config:    config,
+		out:       make(chan *message.Message, config.Concurrency),
+		slots:     make(chan struct{}, config.Concurrency),
+		stop:      make(chan struct{}),
+		topics:    map[string]*topicConsumer{},
+		topicGone: func() {},
 	}
 	if config.Newest {
 		s.newest = make(chan struct{})
 	}
-	if s.observer, err = newObserver(config.MeterProvider, config.Topic, config.Consumer); err != nil {
+	if s.meters, err = newObserver(config.MeterProvider, config.Consumer); err != nil {
 		return nil, err
+	}
+	if s.own = s.newTopicConsumer(config.Topic); config.Pattern == nil {
+		s.topics[config.Topic] = s.own
 	}
 	var connections context.Context
 	connections, s.disconnect = context.WithCancel(shared.Life)
@@ -150,7 +150,7 @@ func (s *Subscription) connect(ctx, connections context.Context) (err error) {
 	}
 	if s.config.Transactions != nil {
 		c := *s.config.Transactions
-		c.Consumer, c.Topic, c.Instance, c.Log, c.Refuse = s.config.Consumer, s.config.Topic, s.config.Instance, s.log, s.refuse
+		c.Consumer, c.Topic, c.Instance, c.Log, c.Refuse = s.config.Consumer, s.config.Topic, s.config.Instance, s.own.log, s.refuse
 		s.committer, err = txn.New(ctx, connections, s.shared.Cluster, s.shared.Topics, c)
 	}
 	return err
@@ -169,14 +169,14 @@ func (s *Subscription) discard() (err error) {
 	if s.client != nil {
 		err = errors.Join(err, s.client.Close())
 	}
-	s.observer.stop()
+	s.meters.stop()
 	return err
 }
 
 // Run delivers until ctx ends or closing is closed, and returns after the last handler has ended and the group is left.
 func (s *Subscription) Run(ctx context.Context, closing <-chan struct{}) {
 	defer s.abandon()
-	defer s.observer.stop()
+	defer s.meters.stop()
 	consuming, leave := context.WithCancel(context.Background())
 	defer leave()
 	var member sync.WaitGroup
@@ -211,7 +211,7 @@ func (s *Subscription) Run(ctx context.Context, closing <-chan struct{}) {
 		err = errors.Join(err, s.committer.Close())
 	}
 	if err := errors.Join(err, s.client.Close()); err != nil {
-		s.log.Warn("leaving the group: offsets may not be committed, and their messages be delivered again", slog.Any("error", err))
+		s.own.log.Warn("leaving the group: offsets may not be committed, and their messages be delivered again", slog.Any("error", err))
 	}
 	s.disconnect()
 	member.Wait()
@@ -222,7 +222,10 @@ func (s *Subscription) Run(ctx context.Context, closing <-chan struct{}) {
 // has given it in the middle of its leaving would refuse what it commits in the one before.
 func (s *Subscription) flush() {
 	s.mu.Lock()
-	partitions := slices.Collect(maps.Values(s.partitions))
+	var partitions []*partitionConsumer
+	for _, t := range s.topics {
+		partitions = slices.AppendSeq(partitions, maps.Values(t.partitions))
+	}
 	s.mu.Unlock()
 	var flushing sync.WaitGroup
 	for _, p := range partitions {
@@ -253,7 +256,7 @@ func (s *Subscription) consume(ctx context.Context) {
 			continue // the other members wait
 		}
 		if err != nil {
-			s.log.Error("the group's session ended", slog.Any("error", conn.WithRemedy(err, s.config.Consumer, s.config.Topic)), slog.Duration("retry_in", retry))
+			s.own.log.Error("the group's session ended", slog.Any("error", conn.WithRemedy(err, s.config.Consumer, s.config.Topic)), slog.Duration("retry_in", retry))
 		}
 		select {
 		case <-ctx.Done():
@@ -261,9 +264,9 @@ func (s *Subscription) consume(ctx context.Context) {
 		case <-time.After(retry):
 		}
 		retry = min(2*retry, lastJoinRetry)
-		if errors.Is(err, sarama.ErrUnknownTopicOrPartition) {
+		if errors.Is(err, sarama.ErrUnknownTopicOrPartition) && s.config.Pattern == nil {
 			if err := s.shared.Topics.EnsureAgain(ctx, s.config.Topic); err != nil {
-				s.log.Error("creating the topic again", slog.Any("error", err))
+				s.own.log.Error("creating the topic again", slog.Any("error", err))
 			}
 		}
 	}
@@ -277,10 +280,22 @@ func (s *Subscription) session(ctx context.Context) (rebalanced bool, err error)
 	s.mu.Lock()
 	s.topicGone = func() { end(sarama.ErrUnknownTopicOrPartition) }
 	s.mu.Unlock()
-	h := &handler{Subscription: s}
-	err = s.group.Consume(ctx, []string{s.config.Topic}, h)
-	if cause := context.Cause(ctx); errors.Is(cause, sarama.ErrUnknownTopicOrPartition) {
+	h := &handler{Subscription: s, topics: []string{s.config.Topic}}
+	if s.config.Pattern != nil {
+		if h.topics, err = s.awaitTopics(ctx); err != nil || len(h.topics) == 0 {
+			return false, err
+		}
+		var watching sync.WaitGroup
+		watching.Go(func() { s.watchTopics(ctx, h.topics, end) })
+		defer watching.Wait()
+		defer end(nil)
+	}
+	err = s.group.Consume(ctx, h.topics, h)
+	switch cause := context.Cause(ctx); {
+	case errors.Is(cause, sarama.ErrUnknownTopicOrPartition):
 		return false, cause
+	case errors.Is(cause, errTopicsChanged):
+		return true, nil
 	}
 	return h.rebalanced && err == nil, err
 }
@@ -294,13 +309,14 @@ func (s *Subscription) stopped() bool {
 	}
 }
 
-func (s *Subscription) partition(number int32) *partitionConsumer {
+func (s *Subscription) partition(topic string, number int32) *partitionConsumer {
+	of := s.of(topic)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p, ok := s.partitions[number]
+	p, ok := of.partitions[number]
 	if !ok {
-		p = newPartitionConsumer(s, number)
-		s.partitions[number] = p
+		p = newPartitionConsumer(s, of, number)
+		of.partitions[number] = p
 	}
 	return p
 }
@@ -308,20 +324,23 @@ func (s *Subscription) partition(number int32) *partitionConsumer {
 // handler implements sarama.ConsumerGroupHandler, for one session.
 type handler struct {
 	*Subscription
-	rebalanced bool             // why the session has ended
-	notes      map[int32]string // of the crash guard
+	topics     []string
+	rebalanced bool                        // why the session has ended
+	notes      map[string]map[int32]string // of the crash guard
 }
 
 // Setup implements sarama.ConsumerGroupHandler.
 func (h *handler) Setup(session sarama.ConsumerGroupSession) (err error) {
 	if h.newest != nil {
-		if err := h.commitNewest(session); err != nil {
-			return err
+		for _, topic := range h.topics {
+			if err := h.commitNewest(session, topic); err != nil {
+				return err
+			}
 		}
 		h.began.Do(func() { close(h.newest) })
 	}
-	if partitions := session.Claims()[h.config.Topic]; h.committer != nil && len(partitions) > 0 {
-		h.notes, err = conn.GroupNotes(h.client, h.config.Consumer, h.config.Topic, partitions)
+	if claims := session.Claims(); h.committer != nil && len(claims) > 0 {
+		h.notes, err = conn.GroupNotes(h.client, h.config.Consumer, claims)
 	}
 	return err
 }
@@ -335,6 +354,7 @@ func (h *handler) Cleanup(session sarama.ConsumerGroupSession) error {
 
 // ConsumeClaim implements sarama.ConsumerGroupHandler.
 func (h *handler) ConsumeClaim(session sarama.ConsumerGroupSession, claim sarama.ConsumerGroupClaim) error {
-	h.partition(claim.Partition()).consume(session, claim, h.notes[claim.Partition()])
+	note := h.notes[claim.Topic()][claim.Partition()]
+	h.partition(claim.Topic(), claim.Partition()).consume(session, claim, note)
 	return nil
 }

@@ -55,7 +55,7 @@ type Unit struct {
 
 // Partition is what a ledger knows of a partition that the member has.
 type Partition struct {
-	Number   int32
+	Place
 	Marked   int  // marks that are committed
 	Flush    bool // it is about to be given up: what is finished of it is due
 	Failures int  // in a row, of a unit whose outputs the brokers do not take
@@ -65,6 +65,12 @@ type Partition struct {
 	bytes   int // of those
 	gone    bool
 	until   time.Time // the next attempt of the unit that failed
+}
+
+// Place is where a partition is.
+type Place struct {
+	Topic  string
+	Number int32
 }
 
 // phase is where a ledger is.
@@ -376,32 +382,32 @@ type Position struct {
 }
 
 // FirstOffsets is, for each partition of the batch, the offset that the group has before it.
-func FirstOffsets(batch []*Unit) map[int32]int64 {
-	first := map[int32]int64{}
+func FirstOffsets(batch []*Unit) map[Place]int64 {
+	first := map[Place]int64{}
 	for _, u := range batch {
-		if _, ok := first[u.Partition.Number]; ok {
+		if _, ok := first[u.Partition.Place]; ok {
 			continue
 		}
-		first[u.Partition.Number] = u.Offset
+		first[u.Partition.Place] = u.Offset
 		if u.Mark {
-			first[u.Partition.Number]++
+			first[u.Partition.Place]++
 		}
 	}
 	return first
 }
 
 // NextOffsets is, for each partition of the batch, what follows its last unit.
-func NextOffsets(batch []*Unit) map[int32]Position {
-	next := map[int32]Position{}
+func NextOffsets(batch []*Unit) map[Place]Position {
+	next := map[Place]Position{}
 	for _, u := range batch {
-		next[u.Partition.Number] = Position{Offset: u.Offset + 1, Note: u.Note}
+		next[u.Partition.Place] = Position{Offset: u.Offset + 1, Note: u.Note}
 	}
 	return next
 }
 
 // VerdictOf tells the outcome of a transaction that wanted to take the group's offsets from first, or from before, to next. Where it
 // wanted to change only the note, the note tells.
-func VerdictOf(first map[int32]int64, next, committed map[int32]Position) Verdict {
+func VerdictOf(first map[Place]int64, next, committed map[Place]Position) Verdict {
 	done, replay := 0, 0
 	for partition, at := range committed {
 		wanted := next[partition]

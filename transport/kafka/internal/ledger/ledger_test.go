@@ -18,7 +18,7 @@ type story struct {
 
 func newStory(t *testing.T) *story {
 	l := &Ledger{limits: Limits{Units: 8, Bytes: 1000, Delay: 100 * time.Millisecond, Idle: 10 * time.Millisecond}}
-	s := &story{T: t, Ledger: l, now: time.Unix(0, 0), partition: map[int32]*Partition{0: {Number: 0}, 1: {Number: 1}}}
+	s := &story{T: t, Ledger: l, now: time.Unix(0, 0), partition: map[int32]*Partition{0: {Place: Place{Number: 0}}, 1: {Place: Place{Number: 1}}}}
 	require.Equal(t, Fence, s.step())
 	l.Fenced(s.now, nil)
 	require.Equal(t, Wait, s.step())

@@ -3,6 +3,7 @@ package ledger
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -16,7 +17,9 @@ func TestLedgerModel(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		l := &Ledger{limits: Limits{Units: 4, Bytes: 1000, Delay: 100, Idle: 10}}
 		now := time.Unix(0, 0)
-		partitions := []*Partition{{Number: 0}, {Number: 1}}
+		places := []Place{{Topic: "a"}, {Topic: "b"}} // a member of a pattern has partitions of the same number
+		of := func(at Place) int { return slices.Index(places, at) }
+		partitions := []*Partition{{Place: places[0]}, {Place: places[1]}}
 		next := []int64{0, 0}      // what is added next
 		committed := []int64{0, 0} // the group's offsets
 		owned := []bool{true, true}
@@ -25,22 +28,22 @@ func TestLedgerModel(t *testing.T) {
 		marks := 0
 		written := map[string]bool{} // of those
 		dead := map[int64]bool{}
-		poison := func(u *Unit) bool { return !u.Mark && u.Partition.Number == 1 && u.Offset%7 == 3 }
+		poison := func(u *Unit) bool { return !u.Mark && of(u.Partition.Place) == 1 && u.Offset%7 == 3 }
 		add := func(p int) {
 			l.Add(now, &Unit{Partition: partitions[p], Offset: next[p], Bytes: rapid.IntRange(1, 600).Draw(r, "bytes")})
 			next[p]++
 		}
 		reclaim := func(p int) { // as a later session does: from the group's offsets
 			l.Drop(partitions[p])
-			partitions[p] = &Partition{Number: int32(p)}
+			partitions[p] = &Partition{Place: places[p]}
 			next[p], owned[p] = committed[p], true
 		}
 		commit := func() {
-			for p, offset := range FirstOffsets(l.batch) {
-				require.Equal(r, committed[p], offset, "a gap, or twice")
+			for at, offset := range FirstOffsets(l.batch) {
+				require.Equal(r, committed[of(at)], offset, "a gap, or twice")
 			}
 			for _, u := range l.batch {
-				p := u.Partition.Number
+				p := of(u.Partition.Place)
 				if notes[p] = u.Note; u.Mark {
 					written[u.Note] = true
 					require.Equal(r, committed[p], u.Offset+1)
@@ -57,8 +60,8 @@ func TestLedgerModel(t *testing.T) {
 			case Commit:
 				foreign, refused := false, false
 				for _, u := range l.batch {
-					require.Same(r, partitions[u.Partition.Number], u.Partition, "of an earlier assignment")
-					foreign = foreign || !owned[u.Partition.Number]
+					require.Same(r, partitions[of(u.Partition.Place)], u.Partition, "of an earlier assignment")
+					foreign = foreign || !owned[of(u.Partition.Place)]
 					refused = refused || poison(u) && !u.Dead
 				}
 				switch {
@@ -90,9 +93,9 @@ func TestLedgerModel(t *testing.T) {
 					l.Resolved(now, Unknown)
 					break
 				}
-				firsts, nexts, found := FirstOffsets(l.batch), NextOffsets(l.batch), map[int32]Position{}
-				for p := range firsts {
-					found[p] = Position{Offset: committed[p], Note: notes[p]}
+				firsts, nexts, found := FirstOffsets(l.batch), NextOffsets(l.batch), map[Place]Position{}
+				for at := range firsts {
+					found[at] = Position{Offset: committed[of(at)], Note: notes[of(at)]}
 				}
 				l.Resolved(now, VerdictOf(firsts, nexts, found))
 			case DeadLetter:

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -160,8 +161,8 @@ func New(ctx, life context.Context, cluster *conn.Cluster, topics *conn.Topics, 
 const idleShare = 10
 
 // Assign begins to commit for a partition of the session. moved is told when something was.
-func (m *Committer) Assign(session Session, number int32, moved chan struct{}) *Partition {
-	p := &Partition{Partition: ledger.Partition{Number: number}, committer: m, session: session, lost: make(chan struct{}), moved: moved}
+func (m *Committer) Assign(session Session, topic string, number int32, moved chan struct{}) *Partition {
+	p := &Partition{Partition: ledger.Partition{Place: ledger.Place{Topic: topic, Number: number}}, committer: m, session: session, lost: make(chan struct{}), moved: moved}
 	p.Owner = p
 	return p
 }
@@ -383,7 +384,7 @@ func (m *Committer) withhold(batch []*ledger.Unit, stuck []*ledger.Partition, ca
 	m.mu.Unlock()
 	for _, c := range stuck {
 		if c.Failures&(c.Failures-1) == 0 { // the first, the second, the fourth
-			m.log.Warn("what a handler has published cannot be sent yet: its partition waits for it", slog.Int("partition", int(c.Number)), slog.Any("error", cause))
+			m.log.Warn("what a handler has published cannot be sent yet: its partition waits for it", slog.String("partition_of", c.Topic), slog.Int("partition", int(c.Number)), slog.Any("error", cause))
 		}
 	}
 	m.tell(batch, nil)
@@ -392,11 +393,7 @@ func (m *Committer) withhold(batch []*ledger.Unit, stuck []*ledger.Partition, ca
 // resolve asks the group what became of the batch.
 func (m *Committer) resolve(batch []*ledger.Unit) {
 	first := ledger.FirstOffsets(batch)
-	partitions := make([]int32, 0, len(first))
-	for number := range first {
-		partitions = append(partitions, number)
-	}
-	committed, err := m.producer.committed(m.life, partitions)
+	committed, err := m.producer.committed(m.life, slices.Collect(maps.Keys(first)))
 	verdict := ledger.Unknown
 	if err != nil {
 		m.log.Warn("it is not known whether a transaction was committed", slog.Any("error", err))
@@ -419,7 +416,7 @@ func (m *Committer) deadLetter(u *ledger.Unit) {
 	m.mu.Lock()
 	cause := m.cause
 	m.mu.Unlock()
-	log := m.log.With(slog.Int("partition", int(u.Partition.Number)), slog.Int64("offset", u.Offset), slog.Any("cause", cause))
+	log := m.log.With(slog.String("partition_of", u.Partition.Topic), slog.Int("partition", int(u.Partition.Number)), slog.Int64("offset", u.Offset), slog.Any("cause", cause))
 	ok := false
 	switch {
 	case u.Mark:

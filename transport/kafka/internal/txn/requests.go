@@ -24,7 +24,6 @@ type producer struct {
 	base        string // of the ID
 	renamed     int    // so many times
 	group       string
-	topic       string  // of the offsets
 	notes       string  // the topic of notes, or ""
 	instance    *string // of a static member
 	timeout     time.Duration
@@ -65,7 +64,6 @@ func newProducer(life context.Context, client sarama.Client, topics *conn.Topics
 		id:          id,
 		base:        id,
 		group:       c.Consumer,
-		topic:       c.Topic,
 		timeout:     c.Timeout,
 		client:      client,
 		topics:      topics,
@@ -158,20 +156,23 @@ func (p *producer) addOffsets(ctx context.Context) error {
 }
 
 // commitOffsets commits the offsets of partitions in the transaction, on behalf of the member.
-func (p *producer) commitOffsets(ctx context.Context, next map[int32]ledger.Position, by member) error {
+func (p *producer) commitOffsets(ctx context.Context, next map[ledger.Place]ledger.Position, by member) error {
 	as := conn.Member{ID: by.id, Generation: by.generation, Instance: p.instance}
 	if p.without&WithoutMember != 0 {
 		as = conn.Member{Generation: sarama.GroupGenerationUndefined}
 	}
 	for {
-		offsets := make(map[int32]conn.Position, len(next))
-		for partition, at := range next {
+		offsets := map[string]map[int32]conn.Position{}
+		for place, at := range next {
 			if p.noteless {
 				at.Note = ""
 			}
-			offsets[partition] = conn.Position(at)
+			if offsets[place.Topic] == nil {
+				offsets[place.Topic] = map[int32]conn.Position{}
+			}
+			offsets[place.Topic][place.Number] = conn.Position(at)
 		}
-		err := p.call(ctx, p.offsets, func() (sarama.KError, error) { return p.offsets.CommitOffsets(p.self(), p.group, p.topic, as, offsets) })
+		err := p.call(ctx, p.offsets, func() (sarama.KError, error) { return p.offsets.CommitOffsets(p.self(), p.group, as, offsets) })
 		switch {
 		case err == nil:
 			return nil
@@ -199,19 +200,24 @@ func (p *producer) end(ctx context.Context, commit bool) error {
 }
 
 // committed asks for the group's offsets of the partitions, when no transaction can change them any more.
-func (p *producer) committed(ctx context.Context, partitions []int32) (found map[int32]ledger.Position, err error) {
+func (p *producer) committed(ctx context.Context, places []ledger.Place) (map[ledger.Place]ledger.Position, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
-	err = p.call(ctx, p.offsets, func() (sarama.KError, error) {
-		offsets, code, err := p.offsets.Offsets(p.group, p.topic, partitions, p.without&WithoutStable == 0)
-		found = make(map[int32]ledger.Position, len(offsets))
-		for partition, at := range offsets {
-			found[partition] = ledger.Position(at)
-		}
+	partitions := map[string][]int32{}
+	for _, place := range places {
+		partitions[place.Topic] = append(partitions[place.Topic], place.Number)
+	}
+	var offsets map[string]map[int32]conn.Position
+	err := p.call(ctx, p.offsets, func() (code sarama.KError, err error) {
+		offsets, code, err = p.offsets.Offsets(p.group, partitions, p.without&WithoutStable == 0)
 		return code, err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("ask for the group's offsets: %w", err)
+	}
+	found := make(map[ledger.Place]ledger.Position, len(places))
+	for _, place := range places {
+		found[place] = ledger.Position(offsets[place.Topic][place.Number])
 	}
 	return found, nil
 }

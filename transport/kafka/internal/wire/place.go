@@ -15,7 +15,7 @@ import (
 
 // The names of an Origin.
 const (
-	originTopic     = "topic"
+	originTopic     = transport.OriginTopic
 	originPartition = "partition"
 	originOffset    = "offset"
 	originTimestamp = "timestamp" // RFC 3339 with milliseconds; missing where it is no plausible time
