@@ -46,6 +46,7 @@ func TestReady(t *testing.T) {
 			cfg := w.config()
 			cfg.Outbox.Relay = 1 // Apart, and nowhere
 			cfg.Health.Require = []string{"backlog", "broker", "relays"}
+			cfg.Health.Timeout = 10 * time.Second // a busy machine is no fault of the service
 			svc := w.service(cfg)
 			defer w.start(svc)()
 			ask := func() (code int, r readiness) {
@@ -63,8 +64,8 @@ func TestReady(t *testing.T) {
 				}, wait, 100*time.Millisecond, "%v", r)
 				return r.problems()[check]
 			}
-			code, r := ask()
-			assert.Equal(t, http.StatusOK, code, r)
+			until("")
+			_, r := ask()
 			assert.Len(t, r.Checks, 6)
 
 			require.NoError(t, svc.Tx(t.Context(), func(ctx context.Context, _ pgx.Tx) error {

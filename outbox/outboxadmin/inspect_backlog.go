@@ -12,7 +12,7 @@ import (
 	"github.com/millrace-go/millrace/pgtx"
 )
 
-// ErrNotCounted is InspectBacklog's error when the server did not count in time. That says nothing about relays and broker:
+// ErrNotCounted is InspectBacklog's error when the server did not count in time, or ctx ended first. That says nothing about relays and broker:
 // a transaction that is open for long, such as a backup, keeps dead rows, and they slow the count down.
 var ErrNotCounted = errors.New("what waits in the outbox could not be counted in time: perhaps a transaction is open for long, " +
 	"and dead rows are in the way (\"millrace doctor\" names it)")
@@ -61,7 +61,7 @@ func InspectBacklog(ctx context.Context, db pgtx.DB, schema string) (*Report, er
 		})
 		return err
 	})
-	if tookTooLong(err) {
+	if tookTooLong(err) || errors.Is(err, context.DeadlineExceeded) {
 		err = fmt.Errorf("%w: %w", ErrNotCounted, err)
 	}
 	if err != nil {
