@@ -75,6 +75,7 @@ type Core struct {
 	unsaved   []saved // published, and not deleted
 	since     time.Time
 	saving    []saved
+	saveLimit int
 	saveRetry backoff.Backoff
 	waits     bool // a shard waits for its deletes
 	ghosts    []ghost
@@ -94,7 +95,8 @@ type Core struct {
 const (
 	// saveDelay is how long deletes are collected.
 	saveDelay = 15 * time.Millisecond
-	// fullSave is how many rows are deleted without that delay. maxSave is how many one statement deletes.
+	// fullSave is how many rows are deleted without that delay. maxSave is how many one statement deletes;
+	// one that failed halves that.
 	fullSave, maxSave = 2000, 4000
 	// maxRead is how many rows of several shards one round trip reads, or two batches if that is more.
 	maxRead = 4000
@@ -111,7 +113,7 @@ const (
 func New(cfg Config, now time.Time) *Core {
 	c := &Core{
 		cfg: cfg, shards: map[int16]*shard{}, ended: map[step.Ref]*shard{}, topics: topic.Set{}, leases: lease.New(cfg.LeaseTTL, cfg.Jitter, now),
-		moveLimit: maxDelayed,
+		moveLimit: maxDelayed, saveLimit: maxSave,
 	}
 	c.rules = rules{
 		quota: (*Core).quota, room: (*shard).room, hungry: (*shard).hungry, expired: (*shard).expired, turn: (*queue).turn,

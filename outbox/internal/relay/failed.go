@@ -15,7 +15,7 @@ import (
 const (
 	// maxHeads is how many keys' failed events are fetched at once, and maxBehind how many of each.
 	maxHeads, maxBehind = 200, 200
-	// fetchBytes bounds the payloads of a fetch.
+	// fetchBytes bounds the payloads of a fetch. One that failed halves it.
 	fetchBytes = batchBytes / 2
 	// maxTried bounds how many failed events' last attempts are remembered.
 	maxTried = 10_000
@@ -54,7 +54,7 @@ func (c *Core) serveFailed(s *shard, now time.Time) (at time.Time) {
 		return at
 	}
 	s.fetching, s.due = true, false
-	f := step.FetchFailed{Ref: s.Ref, Heads: maxHeads, PerKey: maxBehind, Bytes: fetchBytes, SkipTopics: c.topics.Standing(now), PromoteAll: s.all}
+	f := step.FetchFailed{Ref: s.Ref, Heads: maxHeads, PerKey: maxBehind, Bytes: s.fetchBytes, SkipTopics: c.topics.Standing(now)}
 	for _, q := range s.order {
 		if len(q.failed) > 0 && q.stuck(now) && !q.topic.Stands(now) { // it has enough to do
 			f.SkipTopics = append(f.SkipTopics, q.topic.Name)
@@ -153,10 +153,12 @@ func (c *Core) failedFetched(in step.FailedFetched, now time.Time) {
 	s.fetching = false
 	if in.Err != nil {
 		s.due, s.all = true, true
+		s.fetchBytes = max(s.fetchBytes/2, leastBytes)
 		c.failed("fetch failed events", s.Shard, c.backOff(&s.fetchMore, now), in.Err)
 		return
 	}
 	s.fetchMore.OK()
+	s.fetchBytes = min(2*s.fetchBytes, fetchBytes)
 	if in.More {
 		s.due = true
 	}

@@ -48,7 +48,7 @@ func (c *Core) save(now time.Time) (at time.Time) {
 	if due.After(now) {
 		return due
 	}
-	n := min(len(c.unsaved), maxSave)
+	n := min(len(c.unsaved), c.saveLimit)
 	c.saving, c.unsaved = c.unsaved[:n:n], slices.Clone(c.unsaved[n:])
 	rows := make([]step.ShardRow, n)
 	for i, u := range c.saving {
@@ -63,10 +63,12 @@ func (c *Core) deleted(in step.Deleted, now time.Time) {
 	c.saving = nil
 	if in.Err != nil {
 		c.unsaved = append(batch, c.unsaved...)
+		c.saveLimit = max(1, c.saveLimit/2)
 		c.failed("delete published events", 0, c.backOff(&c.saveRetry, now), in.Err)
 		return
 	}
 	c.saveRetry.OK()
+	c.saveLimit = min(2*c.saveLimit, maxSave)
 	c.since = now
 	for _, u := range batch {
 		u.shard.unsaved--

@@ -37,6 +37,7 @@ type shard struct {
 	later       bool // some are, and are fetched at the next poll
 	fetching    bool
 	fetchMore   backoff.Backoff
+	fetchBytes  int                 // what a fetch may return
 	promote     map[string]struct{} // keys whose first failed event may be blocked by none
 	all         bool                // any key's may
 	inFlight    map[int64]struct{}  // failed events that were fetched, and are not settled
@@ -80,7 +81,7 @@ func (c *Core) newShard(l step.Lease, deadline time.Time) *shard {
 		failing: map[*key]struct{}{}, stalled: map[*key]struct{}{}, blocked: map[string]struct{}{},
 		promote: map[string]struct{}{}, all: true,
 		inFlight: map[int64]struct{}{}, tried: map[int64]time.Time{},
-		asideLimit: maxAside, readBytes: batchBytes, woken: true, term: l.Term, deadline: deadline,
+		asideLimit: maxAside, fetchBytes: fetchBytes, readBytes: batchBytes, woken: true, term: l.Term, deadline: deadline,
 		guard: crashguard.New(l, c.cfg.MaxInFlight),
 	}
 }

@@ -203,9 +203,9 @@ func (w *world) firstOf(f *worldFailed) bool {
 	return f.Key == "" || !slices.ContainsFunc(w.failed, func(o *worldFailed) bool { return o.Key == f.Key && o.id < f.id })
 }
 
-func (w *world) promote(shard int16, all bool, keys []string) {
+func (w *world) promote(shard int16, keys []string) {
 	for _, f := range w.failed {
-		if f.shard == shard && f.state == step.Blocked && (all || slices.Contains(keys, f.Key)) && w.firstOf(f) {
+		if f.shard == shard && f.state == step.Blocked && slices.Contains(keys, f.Key) && w.firstOf(f) {
 			f.state, f.at = step.Retrying, w.now
 		}
 	}
@@ -232,7 +232,7 @@ func (w *world) fetch(a step.FetchFailed) step.FailedFetched {
 		f.command = ""
 		return false
 	})
-	w.promote(a.Shard, a.PromoteAll, slices.Concat(a.Promote, touched))
+	w.promote(a.Shard, slices.Concat(a.Promote, touched))
 	for _, f := range w.failed {
 		if f.shard != a.Shard || f.state != step.Retrying || f.at.After(w.now) || !w.firstOf(f) || slices.Contains(a.SkipIDs, f.id) ||
 			slices.Contains(a.SkipTopics, f.Topic) || len(groups) == a.Heads {
@@ -278,7 +278,7 @@ func (w *world) settle(a step.SettleFailed) step.FailedSettled {
 			}
 		}
 	}
-	w.promote(a.Shard, false, a.Keys)
+	w.promote(a.Shard, a.Keys)
 	answer := step.FailedSettled{Ref: a.Ref}
 	for _, k := range a.Keys {
 		switch {

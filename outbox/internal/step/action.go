@@ -46,7 +46,6 @@ type (
 		SkipTopics           []string
 		SkipIDs              []int64  // heads that are in flight
 		Promote              []string // keys whose first event may be due, or that may have none any more
-		PromoteAll           bool     // any key's first event may be due
 	}
 	// SettleFailed records the results of failed events that were sent.
 	SettleFailed struct {

@@ -44,7 +44,7 @@ type Relay struct {
 
 type relayStatements struct {
 	delete, deleteMoved, archiveDays, seen, well, gone, release, leave, take, rescan, note, clear, survived, observe, observeFailed, lockBroker, elsewhere,
-	retryDead, keys, look, move, due, controls, commands, promote, promoteAll, fetch, done, again, left, delayed string
+	retryDead, keys, look, move, due, controls, commands, promote, fetch, done, again, left, delayed string
 }
 
 // NewRelay returns the statements of the relay with that ID, and a name for people.
@@ -59,7 +59,7 @@ func NewRelay(pool *pgxpool.Pool, schema string, id uuid.UUID, name string, ttl,
 		seen: query("relay_seen"), well: query("relay_well"), gone: query("relay_gone"), release: query("lease_release"), leave: query("lease_leave"), take: query("lease_take"),
 		rescan: query("rescan"), note: query("suspect_note"), clear: query("suspect_clear"), survived: query("suspect_survived"),
 		lockBroker: query("broker_lock_shared"), elsewhere: query("broker_elsewhere"), observe: query("observe"), observeFailed: query("observe_failed"), keys: query("failed_keys"), look: query("look"), move: query("failed_move"),
-		due: query("failed_due"), controls: query("topic_controls"), commands: query("failed_commands"), promote: query("failed_promote"), promoteAll: query("failed_promote_all"), fetch: query("failed_fetch"),
+		due: query("failed_due"), controls: query("topic_controls"), commands: query("failed_commands"), promote: query("failed_promote"), fetch: query("failed_fetch"),
 		retryDead: query("retry_dead"), done: query("failed_done" + suffix), again: query("failed_again"), left: query("failed_left"), delayed: query("delayed_move"),
 	}}
 }
@@ -175,19 +175,40 @@ func (r *Relay) Leave(ctx context.Context) error {
 		statement{sql: r.sql.gone, args: []argument{id(r.id)}})
 }
 
-// Blocked returns the keys that have failed events, by shard, and what operators have set for topics.
+// Blocked returns the keys that have failed events, by shard, some more than once, and what operators have set for topics.
 func (r *Relay) Blocked(ctx context.Context, a step.LoadBlocked) step.BlockedLoaded {
 	answer := step.BlockedLoaded{Shards: a.Shards, Keys: map[int16][]string{}}
-	shards := make([]int16, len(a.Shards))
-	for i, ref := range a.Shards {
-		shards[i] = ref.Shard
+	type place struct {
+		shard    int16
+		hash, id int64
+		events   int // of the last page
 	}
-	answer.Err = r.transact(ctx, statement{sql: r.sql.keys, args: []argument{int2s(shards)}, row: func(v [][]byte) error {
-		answer.Keys[asInt2(v[0])] = append(answer.Keys[asInt2(v[0])], string(v[1]))
-		return nil
-	}}, r.controls(&answer.Controls))
+	var rest []*place
+	for _, ref := range a.Shards {
+		rest = append(rest, &place{shard: ref.Shard, hash: -1})
+	}
+	for statements := []statement{r.controls(&answer.Controls), inOrder}; len(rest) > 0 && answer.Err == nil; statements = []statement{inOrder} {
+		for _, p := range rest {
+			p.events = 0
+			statements = append(statements, statement{
+				sql: r.sql.keys, args: []argument{smallint(p.shard), bigint(p.hash), bigint(p.id), integer(keysPage)},
+				row: func(v [][]byte) error {
+					if len(v[0]) > 0 {
+						answer.Keys[p.shard] = append(answer.Keys[p.shard], string(v[0]))
+					}
+					p.hash, p.id, p.events = asInt8(v[1]), asInt8(v[2]), asInt4(v[3])
+					return nil
+				},
+			})
+		}
+		answer.Err = r.transact(ctx, statements...)
+		rest = slices.DeleteFunc(rest, func(p *place) bool { return p.events < keysPage })
+	}
 	return answer
 }
+
+// keysPage is how many failed events one statement looks at for their keys: there may be any number, and a statement has a time limit.
+const keysPage = 10_000
 
 // controls reads what operators have set for topics.
 func (r *Relay) controls(found *[]step.Control) statement {
@@ -274,28 +295,40 @@ func (r *Relay) SetAside(ctx context.Context, a step.SetAside) step.WasSetAside 
 	return answer
 }
 
-// promote makes the first events of these keys, or of all, due.
-func (r *Relay) promote(shard int16, keys []string, all bool) statement {
-	if all {
-		return statement{sql: r.sql.promoteAll, args: []argument{smallint(shard)}}
-	}
+// promote makes the first events of these keys due.
+func (r *Relay) promote(shard int16, keys []string) statement {
 	return statement{sql: r.sql.promote, args: []argument{smallint(shard), int8s(hashesOf(keys)), texts(keys)}}
 }
 
-// FetchFailed carries out operators' commands and fetches failed events that are due.
+// maxCommands is how many commands one transaction carries out, and how many keys it promotes: an operator may discard any number of
+// events at once, and a statement has a time limit.
+const maxCommands = 1000
+
+// FetchFailed carries out operators' commands, all of them before it promotes an event, and fetches failed events that are due.
 func (r *Relay) FetchFailed(ctx context.Context, a step.FetchFailed) step.FailedFetched {
 	answer, keys, sent := step.FailedFetched{Ref: a.Ref}, a.Promote, time.Now()
-	answer.Err = r.transact(ctx, statement{sql: r.sql.commands, args: []argument{smallint(a.Shard)}, row: func(v [][]byte) error {
-		if len(v[0]) > 0 {
-			keys = append(keys, string(v[0]))
+	for n := maxCommands; n >= maxCommands; {
+		n = 0
+		answer.Err = r.transact(ctx, statement{sql: r.sql.commands, args: []argument{smallint(a.Shard), integer(maxCommands)}, row: func(v [][]byte) error {
+			if n++; len(v[0]) > 0 {
+				keys = append(keys, string(v[0]))
+			}
+			return nil
+		}})
+		if answer.Err != nil {
+			return answer
 		}
-		return nil
-	}})
-	if answer.Err != nil {
-		return answer
 	}
-	last, heads, left := int64(0), 0, map[string]bool{}
-	answer.Err = r.transact(ctx, r.promote(a.Shard, keys, a.PromoteAll), r.left(a.Shard, keys, left), statement{
+	slices.Sort(keys)
+	keys = slices.Compact(keys)
+	last, heads, left, rest := int64(0), 0, map[string]bool{}, keys
+	for ; len(rest) > maxCommands; rest = rest[maxCommands:] {
+		part := rest[:maxCommands]
+		if answer.Err = r.transact(ctx, inOrder, r.promote(a.Shard, part), r.left(a.Shard, part, left)); answer.Err != nil {
+			return answer
+		}
+	}
+	answer.Err = r.transact(ctx, inOrder, r.promote(a.Shard, rest), r.left(a.Shard, rest, left), statement{
 		sql: r.sql.fetch,
 		args: []argument{
 			smallint(a.Shard), integer(a.Heads), int8s(a.SkipIDs), texts(a.SkipTopics), integer(a.PerKey), bigint(int64(a.Bytes)),
@@ -334,7 +367,8 @@ func (r *Relay) SettleFailed(ctx context.Context, a step.SettleFailed) step.Fail
 	answer.Err = r.transact(ctx, r.flushed(
 		statement{sql: r.sql.done, args: []argument{int8s(a.Done)}},
 		statement{sql: r.sql.again, args: []argument{int8s(ids), texts(states), int4s(attempts), texts(reasons), int4s(retry)}},
-		r.promote(a.Shard, keys, false),
+		inOrder,
+		r.promote(a.Shard, keys),
 		r.left(a.Shard, keys, left))...)
 	if answer.Err != nil {
 		answer.Err = r.archived(ctx, answer.Err)

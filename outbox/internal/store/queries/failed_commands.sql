@@ -1,5 +1,6 @@
--- Carries out commands, and answers the keys that it changed. A discarded event blocks nothing any more; one that is to be
--- retried is due now, unless another blocks it. Only an operator's retry begins to count its attempts anew. Locks the rows that it changes.
+-- Carries out commands, at most $2, and answers the keys that it changed. A discarded event blocks nothing any more; one that is to be
+-- retried is due now, unless another blocks it. Only an operator's retry begins to count its attempts anew. By the index
+-- outbox_failed_due. Locks the rows that it changes.
 update {schema}.outbox_failed
 set command = null,
     state = case when state = 'discarded' and command = 'discard' then state
@@ -8,5 +9,6 @@ set command = null,
                  else 'retrying' end,
     attempts = case when command = 'retry' and state <> 'blocked' then 0 else attempts end,
     retry_at = case when command in ('retry', 'recover') and state <> 'blocked' then now() end
-where shard = $1::smallint and command is not null
+where id = any (array(select id from {schema}.outbox_failed where shard = $1::smallint and command is not null limit $2::int))
+and command is not null -- still
 returning key
