@@ -66,6 +66,7 @@ type Core struct {
 	reading     bool
 	asked       []step.Request
 	fetches     [][]int64 // of each: numbers whose payloads were left out before
+	readSince   time.Time // when the last read began
 	readAfter   time.Time // for pacing, or after an error
 	readRetry   backoff.Backoff
 	rescans     []step.RescanRequest // under way
@@ -102,6 +103,8 @@ const (
 	maxRead = 4000
 	// maxPace is how long reads wait for one another under load, so that each finds more.
 	maxPace = 25 * time.Millisecond
+	// slowRead is how long a read is under way before it is no sign that the relay gets on.
+	slowRead = 15 * time.Second
 	// rescanEvery is the time between two rescans of a shard. After each one there is none for rescanShare times as long as it
 	// took.
 	rescanEvery, rescanShare = 5 * time.Second, 20

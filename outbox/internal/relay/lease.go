@@ -20,7 +20,8 @@ func (c *Core) renew(now time.Time) (at time.Time) {
 
 // struggles reports whether this relay gets nothing published although there is something to publish.
 func (c *Core) struggles(now time.Time) bool {
-	return c.leases.Struggles(slices.ContainsFunc(c.order, (*shard).working), now)
+	blind := c.readRetry.Wait > 0 || c.reading && now.Sub(c.readSince) > slowRead // there may be something
+	return c.leases.Struggles(blind || slices.ContainsFunc(c.order, (*shard).working), now)
 }
 
 // renewed makes the shards match the leases.

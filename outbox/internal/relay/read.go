@@ -49,7 +49,7 @@ func (c *Core) read(now time.Time) (at time.Time) {
 	if len(requests) == 0 {
 		return time.Time{}
 	}
-	c.reading, c.asked, c.fetches = true, requests, fetches
+	c.reading, c.readSince, c.asked, c.fetches = true, now, requests, fetches
 	c.do(step.Read{Requests: requests, Writers: curious})
 	return time.Time{}
 }

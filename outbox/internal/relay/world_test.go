@@ -113,6 +113,7 @@ type node struct {
 	wedged     string                  // a topic of which its publisher does not return
 	stopped    bool                    // it gets no time
 	down       bool                    // its credentials have expired
+	unread     func(*node, *pending)   // what becomes of its reads; nil: they are answered
 	dead       bool
 }
 
@@ -415,6 +416,10 @@ func (w *world) run(d time.Duration) {
 					continue
 				}
 				for _, p := range slices.Clone(n.pending) {
+					if _, ok := p.action.(step.Read); ok && n.unread != nil {
+						n.unread(n, p)
+						continue
+					}
 					if p.answer == nil && !n.carryOut(p) {
 						continue
 					}
