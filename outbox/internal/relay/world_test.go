@@ -114,6 +114,7 @@ type node struct {
 	stopped    bool                    // it gets no time
 	down       bool                    // its credentials have expired
 	unread     func(*node, *pending)   // what becomes of its reads; nil: they are answered
+	unpolled   bool                    // its polls are not answered
 	dead       bool
 }
 
@@ -420,7 +421,7 @@ func (w *world) run(d time.Duration) {
 						n.unread(n, p)
 						continue
 					}
-					if p.answer == nil && !n.carryOut(p) {
+					if _, ok := p.action.(step.Poll); ok && n.unpolled || p.answer == nil && !n.carryOut(p) {
 						continue
 					}
 					if a, ok := p.action.(step.Publish); ok && w.now.Before(p.began.Add(w.topic(a.To).takes)) {

@@ -42,7 +42,7 @@ func (s Set) Forget(used func() map[*Topic]bool) {
 		return
 	}
 	in := used()
-	maps.DeleteFunc(s, func(_ string, t *Topic) bool { return !in[t] && t.Paused == 0 && !t.stands })
+	maps.DeleteFunc(s, func(_ string, t *Topic) bool { return !in[t] && t.Paused == 0 && t.To == t.Name && !t.stands })
 }
 
 // Change is what an operator has changed of a topic.

@@ -9,7 +9,7 @@ import (
 	"github.com/millrace-go/millrace/outbox/internal/step"
 )
 
-// maxStates bounds how many topics a relay reports, and maxError the bytes of their errors.
+// maxStates bounds how many topics a relay reports besides those that are paused, and maxError the bytes of their errors.
 const maxStates, maxError = 100, 500
 
 // Use is what a relay has of a topic's events in all its shards.
@@ -22,16 +22,21 @@ type Use struct {
 
 // States tells why events of topics wait, those first that are paused: a discard waits until it is told of them.
 func (s Set) States(use func(name string) Use, now time.Time) (states []step.TopicState) {
+	most := maxStates
 	for _, name := range slices.Sorted(maps.Keys(s)) {
-		if state := s[name].State(use(name), now); state.State != "" {
+		state := s[name].State(use(name), now)
+		if state.State != "" {
 			states = append(states, state)
+		}
+		if state.State == step.TopicPaused {
+			most++
 		}
 	}
 	urgent := []string{step.TopicPaused, step.TopicFailing, step.TopicSlow}
 	slices.SortStableFunc(states, func(a, b step.TopicState) int {
 		return cmp.Compare(slices.Index(urgent, a.State), slices.Index(urgent, b.State))
 	})
-	return states[:min(len(states), maxStates)]
+	return states[:min(len(states), most)]
 }
 
 // State tells why events of the topic wait; "": they do not.
