@@ -272,7 +272,7 @@ func (c *Core) serve(s *shard, now time.Time) (at time.Time) {
 }
 
 // expired reports whether the lease may be another relay's by now.
-func (s *shard) expired(now time.Time) bool { return !now.Before(s.deadline) }
+func (s *shard) expired(now time.Time) bool { return !step.Holds(s.deadline, now) }
 
 // turn reports whether the next batch is one of failed events: every other one, while there are any.
 func (q *queue) turn() bool { return len(q.failed) > 0 && (!q.retried || len(q.ready) == 0) }

@@ -58,7 +58,7 @@ type shard struct {
 	stopping time.Time // since when it takes no more; zero: it does
 	shunned  bool      // it is given back because the publisher does not return
 	term     int64     // of the lease
-	deadline time.Time // of the lease, by the monotonic clock
+	deadline time.Time // of the lease
 	guard    crashguard.Guard
 }
 

@@ -128,4 +128,10 @@ func (Report) action()       {}
 
 // InTime reports whether the events may be sent now. Ask right before sending: the process may have been stopped since the core
 // returned the action.
-func (p Publish) InTime(now time.Time) bool { return now.Before(p.Deadline) }
+func (p Publish) InTime(now time.Time) bool { return Holds(p.Deadline, now) }
+
+// Holds reports whether a lease with that deadline still holds. It asks both clocks of the times: the monotonic one stands still while a
+// machine is suspended, and the other one may be set back.
+func Holds(deadline, now time.Time) bool {
+	return now.Before(deadline) && now.Round(0).Before(deadline.Round(0))
+}
