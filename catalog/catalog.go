@@ -4,6 +4,7 @@ package catalog
 
 import (
 	"bytes"
+	"encoding"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/invopop/jsonschema"
 	"go.yaml.in/yaml/v4"
@@ -184,7 +186,7 @@ func (b *Builder) schema(e Event) (json.RawMessage, error) {
 	if e.Type == "" {
 		return json.RawMessage("{}"), nil
 	}
-	reflector := jsonschema.Reflector{Anonymous: true, AllowAdditionalProperties: true, Namer: b.name}
+	reflector := jsonschema.Reflector{Anonymous: true, AllowAdditionalProperties: true, Namer: b.name, Mapper: written}
 	schema := reflector.ReflectFromType(e.Go)
 	schema.Version = ""
 	for name, definition := range schema.Definitions {
@@ -196,6 +198,20 @@ func (b *Builder) schema(e Event) (json.RawMessage, error) {
 	}
 	schema.Definitions = nil
 	return pointing(schema)
+}
+
+// written is the schema of a type that says by itself how it is written; nil for others. encoding/json looks into none of its fields.
+func written(t reflect.Type) *jsonschema.Schema {
+	is := func(kind reflect.Type) bool { return t.Implements(kind) || reflect.PointerTo(t).Implements(kind) }
+	switch {
+	case t == reflect.TypeFor[time.Time](), t == reflect.TypeFor[json.RawMessage](), is(reflect.TypeFor[interface{ JSONSchema() *jsonschema.Schema }]()):
+		return nil // the library knows how
+	case is(reflect.TypeFor[json.Marshaler]()):
+		return &jsonschema.Schema{Title: t.String()}
+	case is(reflect.TypeFor[encoding.TextMarshaler]()):
+		return &jsonschema.Schema{Type: "string"}
+	}
+	return nil
 }
 
 // pointing returns a schema whose references point to components.

@@ -35,6 +35,15 @@ type (
 	}
 )
 
+// unit and named write themselves, as text.
+type (
+	unit  int
+	named struct{ First, Last string }
+)
+
+func (unit) MarshalText() ([]byte, error)   { return []byte("kg"), nil }
+func (*named) MarshalText() ([]byte, error) { return []byte("a name"), nil }
+
 func of[T any](name string, version int) catalog.Event {
 	return catalog.Event{Type: name, Version: version, Go: reflect.TypeFor[T]()}
 }
@@ -148,6 +157,31 @@ func TestDiff(t *testing.T) {
 	onlyID := of[struct {
 		ID int `json:"id"`
 	}]("Order", 1)
+	withOptional := of[struct {
+		ID      int   `json:"id"`
+		Lines   []int `json:"lines,omitempty"`
+		Address *struct {
+			Street string `json:"street"`
+		} `json:"address,omitempty"`
+	}]("Order", 1)
+	withEncodings := of[struct {
+		Picture []byte      `json:"picture"`
+		Prices  map[int]int `json:"prices"`
+		Unit    unit        `json:"unit"`
+		Owner   named       `json:"owner"`
+	}]("Order", 1)
+	withOtherEncodings := of[struct {
+		Picture string         `json:"picture"`
+		Prices  map[int]string `json:"prices"`
+		Unit    int            `json:"unit"`
+		Owner   string         `json:"owner"`
+	}]("Order", 1)
+	widened := of[struct {
+		Picture string         `json:"picture"`
+		Prices  map[int]string `json:"prices"`
+		Unit    float64        `json:"unit"`
+		Owner   any            `json:"owner"`
+	}]("Order", 1)
 	everyone := []string{"each consumer of orders"}
 	producers := []string{"each producer of orders", "events that wait for bill"}
 	for name, c := range map[string]struct {
@@ -217,6 +251,25 @@ func TestDiff(t *testing.T) {
 		"handler that needs more": {build(t, "shop", nil, event{onlyID}), build(t, "shop", nil, event{withoutLines}), nil, []catalog.Change{
 			{"handler bill, Order.v1 of orders: at was added", []string{}},
 			{"handler bill, Order.v1 of orders: more is required now", producers},
+		}},
+		"handler that reads more, if it is there": {build(t, "shop", nil, event{onlyID}), build(t, "shop", nil, event{withOptional}), nil, []catalog.Change{
+			{"handler bill, Order.v1 of orders: address was added", []string{}},
+			{"handler bill, Order.v1 of orders: address.street was added", []string{}},
+			{"handler bill, Order.v1 of orders: lines was added", []string{}},
+			{"handler bill, Order.v1 of orders: lines[] was added", []string{}},
+		}},
+		"values that are written otherwise": {build(t, "shop", event{withEncodings}, nil), build(t, "shop", event{withOtherEncodings}, nil), nil, []catalog.Change{
+			{"Order.v1, published to orders: picture was string base64 and is string", everyone},
+			{"Order.v1, published to orders: prices{} was integer and is string", everyone},
+			{"Order.v1, published to orders: unit was string and is integer", everyone},
+		}},
+		"handler that takes more": {build(t, "shop", nil, event{withOtherEncodings}), build(t, "shop", nil, event{widened}), nil, []catalog.Change{
+			{"handler bill, Order.v1 of orders: owner was string and is any", []string{}},
+			{"handler bill, Order.v1 of orders: unit was integer and is number", []string{}},
+		}},
+		"what is published is always what consumers took": {build(t, "shop", event{widened}, nil), build(t, "shop", event{withOtherEncodings}, nil), nil, []catalog.Change{
+			{"Order.v1, published to orders: owner was any and is string", []string{}},
+			{"Order.v1, published to orders: unit was number and is integer", []string{}},
 		}},
 		"handler that needs less": {build(t, "shop", nil, event{v1}), build(t, "shop", nil, event{onlyID}), nil, nil},
 		"handler that takes anything": {build(t, "shop", nil, event{v1}), build(t, "shop", nil, event{{}}), nil, []catalog.Change{

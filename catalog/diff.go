@@ -50,6 +50,12 @@ type field struct {
 	parent   string // the path of what it is part of
 }
 
+// fits tells whether the field has another kind than in, all of whose values are of in's, too.
+func (f field) fits(in field) bool {
+	wider := f.kind != in.kind && in.kind == "any" || f.kind == "integer" && in.kind == "number"
+	return wider && (f.required || !in.required)
+}
+
 // known lists what the document says, in a stable order.
 func (d *Document) known() (all []known) {
 	for _, name := range slices.Sorted(maps.Keys(d.Operations)) {
@@ -69,11 +75,13 @@ func (d *Document) flatten(schema json.RawMessage, path string, f field, within 
 		Ref        string `json:"$ref"`
 		Type       any
 		Format     string
+		Encoding   string `json:"contentEncoding"`
 		Title      string
 		Properties map[string]json.RawMessage
 		Required   []string
 		Items      json.RawMessage
-		Additional json.RawMessage `json:"additionalProperties"`
+		Additional json.RawMessage            `json:"additionalProperties"`
+		Patterns   map[string]json.RawMessage `json:"patternProperties"` // of a map whose keys are numbers
 	}
 	if json.Unmarshal(schema, &s) != nil { // true or false
 		f.kind = "any"
@@ -91,7 +99,7 @@ func (d *Document) flatten(schema json.RawMessage, path string, f field, within 
 		return
 	}
 	kind, _ := s.Type.(string)
-	f.kind = strings.TrimSpace(cmp.Or(kind, "any") + " " + s.Format + s.Title)
+	f.kind = strings.TrimSpace(cmp.Or(kind, "any") + " " + s.Format + s.Encoding + s.Title)
 	fields[path] = f
 	for _, name := range slices.Sorted(maps.Keys(s.Properties)) {
 		d.flatten(s.Properties[name], strings.TrimPrefix(path+"."+segment(name), "."), field{required: slices.Contains(s.Required, name), parent: path}, within, fields)
@@ -101,6 +109,9 @@ func (d *Document) flatten(schema json.RawMessage, path string, f field, within 
 	}
 	if strings.HasPrefix(string(s.Additional), "{") {
 		d.flatten(s.Additional, path+"{}", field{required: true, parent: path}, within, fields)
+	}
+	for _, pattern := range slices.Sorted(maps.Keys(s.Patterns)) {
+		d.flatten(s.Patterns[pattern], path+"{}", field{required: true, parent: path}, within, fields)
 	}
 }
 
@@ -133,6 +144,8 @@ func (d *differ) sends() {
 				if _, ok := now.fields[was.parent]; ok { // else its parent was removed, which says it all
 					d.add(d.consumers(old, path), "%s, published to %s: %s was removed", old.name, old.topic, shown(path))
 				}
+			case is.fits(was):
+				d.add(nil, "%s, published to %s: %s was %s and is %s", old.name, old.topic, shown(path), was.kind, is.kind)
 			case is.kind != was.kind:
 				d.add(d.consumers(old, path), "%s, published to %s: %s was %s and is %s", old.name, old.topic, shown(path), was.kind, is.kind)
 			case was.required && !is.required:
@@ -170,10 +183,13 @@ func (d *differ) receives() {
 		for _, path := range slices.Sorted(maps.Keys(now.fields)) {
 			was, had := old.fields[path]
 			is := now.fields[path]
+			_, inKnown := old.fields[is.parent] // else it is part of what was added, and there where that is
 			switch {
+			case had && was.fits(is):
+				d.add(nil, "handler %s, %s of %s: %s was %s and is %s", old.handler, old.name, old.topic, shown(path), was.kind, is.kind)
 			case had && is.kind != was.kind:
 				d.add(producers, "handler %s, %s of %s: %s was %s and is %s", old.handler, old.name, old.topic, shown(path), was.kind, is.kind)
-			case is.required && !was.required && path != "":
+			case is.required && !was.required && inKnown && path != "":
 				d.add(producers, "handler %s, %s of %s: %s is required now", old.handler, old.name, old.topic, shown(path))
 			case !had:
 				d.add(nil, "handler %s, %s of %s: %s was added", old.handler, old.name, old.topic, shown(path))

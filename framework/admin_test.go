@@ -1,6 +1,7 @@
 package framework_test
 
 import (
+	"context"
 	"net/http"
 	"testing"
 
@@ -42,4 +43,27 @@ func TestAdmin(t *testing.T) {
 	assert.Contains(t, body, `{"name":"schema","ok":false}`)
 	assert.NotContains(t, body, "version")
 	stop()
+}
+
+// While the handlers subscribe, only the server for operators answers. A probe that asked it took the service for ready, whose own
+// server answers no request yet.
+func TestAdminIsNotReadyBeforeTheServiceRuns(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "memory")
+	cfg := w.config()
+	cfg.Admin.Address = "127.0.0.1:0"
+	svc := w.service(cfg)
+	hangs := hanging{make(chan struct{}, 1)}
+	svc.Router().AddConsumerHandler(w.name("hang"), "a.topic", hangs, ignore)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := runs(ctx, svc)
+	next(t, hangs.begun)
+	code, _ := fetch(t, "http://"+svc.AdminAddress()+"/healthz", nil)
+	assert.Equal(t, http.StatusOK, code)
+	code, body := fetch(t, "http://"+svc.AdminAddress()+"/readyz", nil)
+	assert.Equal(t, http.StatusServiceUnavailable, code)
+	assert.Contains(t, body, "the service starts")
+	cancel()
+	require.NoError(t, next(t, ended))
 }

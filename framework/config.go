@@ -111,7 +111,7 @@ type Postgres struct {
 	// Schema is the schema of Millrace's tables. Default: "millrace".
 	Schema string
 	// MaxConnections bounds the pool. It needs one connection for each message in flight (with Claim.Group, for each
-	// group), 5 for the relay and 2 for background work; requests share these. The ledger opens up to Effects.MaxConns
+	// group; with Kafka's transactional delivery, none), 5 for the relay and 2 for background work; requests share these. The ledger opens up to Effects.MaxConns
 	// more. Default: the DSN's pool_max_conns, else 30.
 	MaxConnections int32
 	// Migrate creates and changes Millrace's tables at the start, as "millrace migrate" does. Without it a schema that is
@@ -184,7 +184,7 @@ func (c Claim) of(name string) claim.Config {
 // Handler configures a handler.
 type Handler struct {
 	// Concurrency is how many of its messages are in flight at once. Default: 10, or an equal share of the pool's
-	// connections if that is less; with Claim.Group, that many groups.
+	// connections if that is less; with Claim.Group, that many groups. With Kafka's transactional delivery messages need no connections.
 	Concurrency int
 	// Ordered handles the events of a key one after the other, in the order of their commits, as far as the broker delivers them
 	// in it: Google's emulator of Pub/Sub does not always do so when a process stops or is killed. Default: false.
@@ -259,7 +259,7 @@ func (c Config) Validate() error {
 		errs = append(errs, c.validateDisabled())
 	} else if parsed, err := pgdsn.Parse(c.Postgres.DSN); err != nil {
 		wrong("Postgres.DSN", "%w", err)
-	} else if c.Postgres.MaxConnections >= 0 {
+	} else if c.Postgres.MaxConnections >= 0 && !c.units() {
 		connections = int(database.Connections(parsed, c.Postgres.DSN, c.Postgres.MaxConnections))
 	}
 	if _, err := pgschema.Validate(c.Postgres.Schema); err != nil {

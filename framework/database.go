@@ -21,14 +21,22 @@ var ErrNoPostgres = errors.New("the service has no PostgreSQL, which this needs:
 // validateDisabled reports what does not go with Postgres.Disabled.
 func (c Config) validateDisabled() error {
 	errs := []error{c.refuseTables()}
-	if d, err := source.Driver(c.Drivers, c.Broker); err == nil { // else Settings tells
-		s, _, _ := c.section(d)
-		if units, ok := s.(transport.UnitSettings); !ok || !units.Units() {
-			errs = append(errs, errors.New("Config.Postgres.Disabled is true with a broker that delivers at least once: want kafka with delivery: transactional, "+
-				"because without a claim an event that is delivered again takes effect again"))
-		}
+	if _, err := source.Driver(c.Drivers, c.Broker); err == nil && !c.units() { // else Settings tells
+		errs = append(errs, errors.New("Config.Postgres.Disabled is true with a broker that delivers at least once: want kafka with delivery: transactional, "+
+			"because without a claim an event that is delivered again takes effect again"))
 	}
 	return errors.Join(errs...)
+}
+
+// units tells whether handlers run in transactions of the broker, which hold no connection to the database.
+func (c Config) units() bool {
+	d, err := source.Driver(c.Drivers, c.Broker)
+	if err != nil {
+		return false
+	}
+	s, _, _ := c.section(d)
+	units, ok := s.(transport.UnitSettings)
+	return ok && units.Units()
 }
 
 // refuseTables reports what is set and needs tables.

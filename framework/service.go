@@ -124,7 +124,7 @@ func (s *Service) assemble(ctx context.Context) (err error) {
 		return err
 	}
 	s.mountPush()
-	checked := health.Service{Schema: s.cfg.Postgres.Schema, Transport: s.transport, Stopping: s.stopping, Paused: s.paused, Log: s.log}
+	checked := health.Service{Schema: s.cfg.Postgres.Schema, Transport: s.transport, Running: s.running, Stopping: s.stopping, Paused: s.paused, Log: s.log}
 	if !s.bare {
 		checked.Pool = s.pool
 	}

@@ -145,3 +145,22 @@ func TestOrderedHandler(t *testing.T) {
 	}
 	w.eventually("the other handler, too", func() bool { return len(unordered) == 20 })
 }
+
+// Handlers with Kafka's transactions hold no connection to PostgreSQL, so the pool does not bound their concurrency.
+func TestKafkaTransactionsNeedNoConnections(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "kafka")
+	w.drivers = []transport.Driver{kafka.NewDriver(kafka.Config{Brokers: devtest.Start(t, devstack.Kafka).KafkaBrokers(), Delivery: kafka.Transactional})}
+	cfg := w.config()
+	cfg.Postgres.MaxConnections = 8
+	cfg.Handlers = map[string]framework.Handler{w.name("count"): {Concurrency: 100}}
+	svc := w.service(cfg)
+	got := make(chan int, 1)
+	require.NoError(t, handle(svc, w.name("count"), w.topic("numbers"), func(_ context.Context, n int) error {
+		got <- n
+		return nil
+	}))
+	w.start(svc)
+	require.NoError(t, svc.Tx(t.Context(), func(ctx context.Context, _ pgx.Tx) error { return publish(ctx, w.topic("numbers"), "a", 1) }))
+	assert.Equal(t, 1, next(t, got))
+}

@@ -32,6 +32,7 @@ const (
 	Backlog       = "backlog"  // no event has waited too long
 	checkBroker   = "broker"   // it answers
 	checkHandlers = "handlers" // which consumers are paused; always OK, because no restart mends what their handlers need
+	checkStarting = "starting" // there only until the service answers requests
 	checkStopping = "stopping" // there only while the service stops
 )
 
@@ -128,6 +129,7 @@ type Service struct {
 	Pool      *pgxpool.Pool // nil: there is no database
 	Schema    string
 	Transport transport.Transport
+	Running   <-chan struct{} // closed when the service answers requests
 	Stopping  <-chan struct{} // closed when the service takes nothing more
 	Paused    func() []claim.Pause
 	Log       *slog.Logger
@@ -192,9 +194,14 @@ func respond(w http.ResponseWriter, code int, body any) {
 	_ = json.NewEncoder(w).Encode(body) // the client has gone
 }
 
-// verdict is that of the checks, or that the service stops, also when it begins to stop while they run.
+// verdict is that of the checks, or that the service starts or stops, also when it begins to stop while they run.
 func (h *Checker) verdict(ctx context.Context) verdict {
 	if !h.stops() {
+		select {
+		case <-h.of.Running:
+		default: // the server for operators answers already
+			return verdict{Checks: []check{{Name: checkStarting, Problem: "the service starts: its handlers subscribe, and it answers no request yet"}}}
+		}
 		if v := h.check(ctx); !h.stops() {
 			return v
 		}

@@ -107,8 +107,8 @@ func unread(name string, drivers []transport.Driver) bool {
 // anchor is what YAML takes a value for that begins with "*" and is not quoted: a password, perhaps.
 var anchor = regexp.MustCompile(`anchor '[^']*'|anchor "[^"]*"`)
 
-// yamlLine is where the library says that it stopped.
-var yamlLine = regexp.MustCompile(`\bL(\d+)\.C\d+`)
+// yamlLine is where the library says that the file is wrong: in a block where it stopped, and otherwise where that begins which has no end.
+var yamlLine = regexp.MustCompile(`(?:while parsing a block \w+\) at L\d+\.C\d+-)?\bL(\d+)\.C\d+`)
 
 // notYAML is what is wrong with a file that is none.
 func notYAML(err error) settings.Problem {
