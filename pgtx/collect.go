@@ -12,7 +12,7 @@ import (
 
 const notSent = -1
 
-// entry waits for COMMIT: a statement, or an item and its collector.
+// entry is sent with COMMIT: a statement, or an item and its collector.
 type entry struct {
 	sql  string
 	args []any
@@ -20,16 +20,16 @@ type entry struct {
 	collector pgunit.Collector
 	item      any
 
-	sent int // how many savepoints were open when it was sent, or notSent
+	sent int // the number of savepoints that were open when the entry was sent, or notSent
 }
 
-// Queue sends a statement together with COMMIT, which costs no round trip of its own. It must be one statement, whose
-// result nobody needs; its error makes Run fail, and the transaction is rolled back. Nothing in the transaction sees its
-// effect. The arguments must not be changed until Run has returned. A statement that was queued in a nested Run that
-// rolls back is not sent.
+// Queue keeps a statement until COMMIT and sends it in the same round trip. The text must be one statement, and its result
+// is dropped. If the statement fails, Run returns its error and rolls the transaction back. Other statements of the
+// transaction do not see its effect. The arguments must not be changed until Run has returned. If a nested Run rolls back,
+// the statements that were queued in it are not sent.
 //
-// Below With and WithSQL, and in a transaction whose savepoints are made by hand, the statement is executed at once.
-// Without a transaction the error wraps ErrNoTransaction.
+// Queue executes the statement at once below With and WithSQL, and in a transaction that has sent SAVEPOINT as a statement or
+// has given its Conn away. If the context carries no transaction, the error wraps ErrNoTransaction.
 func Queue(ctx context.Context, sql string, args ...any) error {
 	u := unitOf(ctx)
 	if u == nil {
@@ -59,7 +59,7 @@ func Queue(ctx context.Context, sql string, args ...any) error {
 	return nil
 }
 
-// queueable refuses what would end the transaction in front of its COMMIT, and what is no statement.
+// queueable refuses statements that would end the transaction before its COMMIT, and a text without a statement.
 func queueable(sql string) error {
 	empty := true
 	for statement := range statements(sql) {
@@ -87,8 +87,8 @@ func (u *unit) Collect(ctx context.Context, c pgunit.Collector, item any) (colle
 	return u.work.add(ctx, &entry{collector: c, item: item, sent: notSent})
 }
 
-// Flush sends what was queued and collected until now, for a statement that must see it. Without a transaction of Run's
-// there is nothing to do.
+// Flush sends the queued statements and collected items now, so that the next statement sees their effect. It does nothing
+// if the context carries no transaction of Run's.
 func Flush(ctx context.Context) error {
 	u := unitOf(ctx)
 	if u == nil || u.work == nil {
@@ -112,13 +112,13 @@ func (t *transaction) add(ctx context.Context, e *entry) (waits bool, err error)
 		return true, nil
 	}
 	t.mu.Unlock()
-	return false, t.flush(ctx) // what a rollback has brought back must come first
+	return false, t.flush(ctx) // entries that a rollback has made pending again must be sent first
 }
 
-// goDirect sends what waits, and from then on everything at once.
+// goDirect sends the pending entries. From then on the transaction sends every entry at once.
 func (t *transaction) goDirect(ctx context.Context) error {
 	if status(t.conn) == 'E' {
-		return nil // the statement can only be one that goes back to an earlier savepoint
+		return nil // in a failed transaction the server accepts only a rollback to a savepoint
 	}
 	if err := t.flush(ctx); err != nil {
 		return err
@@ -129,7 +129,7 @@ func (t *transaction) goDirect(ctx context.Context) error {
 	return nil
 }
 
-// flush sends what waits now.
+// flush sends the pending entries now.
 func (t *transaction) flush(ctx context.Context) error {
 	p, err := t.compose(ctx)
 	if err != nil || p.batch.Len() == 0 {
@@ -149,7 +149,7 @@ func (t *transaction) flush(ctx context.Context) error {
 		}
 	}
 	if len(t.savepoints) == 0 {
-		t.pending = nil // nothing can bring it back
+		t.pending = nil // no rollback to a savepoint can undo them
 	}
 	return nil
 }

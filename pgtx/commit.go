@@ -11,8 +11,8 @@ import (
 
 var errEndedByStatement = fmt.Errorf("a COMMIT or ROLLBACK sent as a statement had ended the transaction: %w", ErrManaged)
 
-// commitable finds what COMMIT would not tell, or too late: of a failed transaction it makes a ROLLBACK, and outside of
-// a transaction it succeeds.
+// commitable returns an error if COMMIT would not commit anything. The server's answer to COMMIT would not be an error: in a
+// failed transaction COMMIT does a ROLLBACK, and outside of a transaction it succeeds.
 func commitable(conn *pgx.Conn) error {
 	if err := readToEnd(conn); err != nil {
 		return fmt.Errorf("commit: %w", err)
@@ -26,7 +26,7 @@ func commitable(conn *pgx.Conn) error {
 	return nil
 }
 
-// commit sends what waits together with COMMIT, in one round trip.
+// commit sends the pending entries and COMMIT in one round trip.
 func (t *transaction) commit(ctx context.Context) error {
 	switch {
 	case t.opening != nil && t.opening.Err != nil:
@@ -84,7 +84,7 @@ func (t *transaction) commitWith(ctx context.Context, p pipeline) error {
 	err := f.err
 	if err == nil && !implicit {
 		tag, err = results.Exec()
-		// The simple protocol lets a queued statement be several, with a result each.
+		// With the simple protocol a queued text may hold several statements. Each has a result, which is skipped here.
 		for err == nil && tag.String() != "COMMIT" && tag.String() != "ROLLBACK" {
 			tag, err = results.Exec()
 		}
@@ -105,15 +105,15 @@ func (t *transaction) commitWith(ctx context.Context, p pipeline) error {
 	s := status(t.conn)
 	switch {
 	case !f.executed, // COMMIT was never sent
-		s == 'T', s == 'E', // it was not executed, and never will be
-		f.before && s != 0,                 // an earlier statement's error on a sound connection
-		f.before && errors.As(err, &pgErr): // the server gave up before it came to COMMIT
+		s == 'T', s == 'E', // COMMIT was not executed, and never will be
+		f.before && s != 0,                 // an earlier statement failed, and the connection works
+		f.before && errors.As(err, &pgErr): // the server reported an error before it executed COMMIT
 		return fmt.Errorf("commit: %w", err)
 	}
 	return commitError(lostWhile(open, t.conn, err))
 }
 
-// commitForeign ends a transaction of a DB that is neither a pool nor a connection, which wants to do that itself.
+// commitForeign commits a transaction of a DB that is neither a pool nor a connection, with the transaction's own Commit.
 func (t *transaction) commitForeign(ctx context.Context, p pipeline) error {
 	if p.batch.Len() > 0 {
 		if f := p.read(t.q.SendBatch(ctx, p.batch)); f.err != nil {
@@ -125,7 +125,8 @@ func (t *transaction) commitForeign(ctx context.Context, p pipeline) error {
 	return err
 }
 
-// tagError is about the answer to COMMIT: of a failed transaction PostgreSQL makes a ROLLBACK without calling it an error.
+// tagError turns the answer to COMMIT into an error: if the transaction had failed, PostgreSQL does a ROLLBACK and reports
+// no error.
 func tagError(tag pgconn.CommandTag, err error) error {
 	switch {
 	case err != nil || tag.String() == "COMMIT":
@@ -136,17 +137,17 @@ func tagError(tag pgconn.CommandTag, err error) error {
 	return fmt.Errorf("the answer to COMMIT was %q", tag)
 }
 
-// lostWhile takes from the error of a connection that was lost meanwhile what says that nothing was sent: where pgx reads
-// the answers to a batch or to the simple protocol, it forgets the network's error and says "conn closed", as it does of a
-// connection that was closed before.
+// lostWhile corrects the error of a connection that was lost after COMMIT was sent. When pgx reads the answers to a batch or
+// to the simple protocol, it drops the network error and returns "conn closed". SafeToRetry is then true, as for a connection
+// that was closed before anything was sent. lostWhile returns an error for which SafeToRetry is false.
 func lostWhile(open bool, conn *pgx.Conn, err error) error {
 	if open && conn.IsClosed() && pgconn.SafeToRetry(err) {
-		return fmt.Errorf("the connection was lost: %v", err) //nolint:errorlint // its behaviour is what is wrong
+		return fmt.Errorf("the connection was lost: %v", err) //nolint:errorlint // wrapping would keep the wrong SafeToRetry
 	}
 	return err
 }
 
-// commitError tells a refused commit from one whose answer never came.
+// commitError tells a refused commit from a commit whose answer never came. The error of the latter is ErrOutcomeUnknown.
 func commitError(err error) error {
 	if err == nil {
 		return nil
@@ -156,12 +157,12 @@ func commitError(err error) error {
 		pre   pgx.ErrPreprocessingBatch
 	)
 	switch {
-	case errors.Is(err, pgx.ErrTxCommitRollback): // a statement had failed and its error was swallowed
+	case errors.Is(err, pgx.ErrTxCommitRollback): // a statement had failed, and the caller ignored its error
 		return fmt.Errorf("commit: a statement of the transaction had failed: %w", err)
 	case pgconn.SafeToRetry(err), errors.As(err, &pre): // COMMIT was never sent
 		return fmt.Errorf("commit: %w", plain(err))
 	case errors.As(err, &pgErr) && (pgErr.SeverityUnlocalized == "ERROR" ||
-		pgErr.Code == "25P03"): // the session was idle in the transaction when it ended, so it had not read COMMIT
+		pgErr.Code == "25P03"): // idle_in_transaction_session_timeout: the server ended the session before it read COMMIT
 		return fmt.Errorf("commit: %w", err)
 	}
 	return fmt.Errorf("commit: %w: %w", ErrOutcomeUnknown, err)

@@ -16,22 +16,22 @@ func batchOf(sql string, args []any) *pgx.Batch {
 	return b
 }
 
-// execText sends the lead and a statement without arguments as one string, because it may be several statements.
+// execText sends the lead and sql as one string, because sql has no arguments and may be several statements.
 func (t *transaction) execText(ctx context.Context, lead []statement, sql string) (pgconn.CommandTag, error) {
 	before := textOf(lead) + "; "
 	tag, err := t.q.Exec(ctx, before+sql)
 	t.settleText(err)
 	var pgErr *pgconn.PgError
 	if errors.As(err, &pgErr) && int(pgErr.Position) > len(before) {
-		pgErr.Position -= int32(utf8.RuneCountInString(before)) // in the caller's own text
+		pgErr.Position -= int32(utf8.RuneCountInString(before)) // the position in the caller's own text
 	}
 	return tag, err
 }
 
-// sendAfter sends the lead and the batch in one round trip. The results are the batch's.
+// sendAfter sends the lead and the batch in one round trip. It returns the results of the batch, without those of the lead.
 func (t *transaction) sendAfter(ctx context.Context, lead []statement, b *pgx.Batch) *ledResults {
 	r := &ledResults{BatchResults: t.q.SendBatch(ctx, batchAfter(lead, b)), t: t, began: !t.begun}
-	t.sent() // and settled when the results are closed
+	t.sent() // closeAfter calls settle
 	switch refusal, err := t.takeLead(lead, r); {
 	case refusal != nil:
 		_ = r.Close()
@@ -54,7 +54,8 @@ func batchAfter(lead []statement, b *pgx.Batch) *pgx.Batch {
 	return all
 }
 
-// takeLead reads the results of the lead. The results keep an error and repeat it. The refusal is the opening's error.
+// takeLead reads the results of the lead. If one is an error, results returns the same error again later. refusal is the
+// error of the opening, if the server has refused the opening.
 func (t *transaction) takeLead(lead []statement, results pgx.BatchResults) (refusal, err error) {
 	for _, s := range lead {
 		if _, err := results.Exec(); err != nil {
@@ -64,7 +65,7 @@ func (t *transaction) takeLead(lead []statement, results pgx.BatchResults) (refu
 	return nil, nil
 }
 
-// send sends the batch, in the same round trip as its lead if that can be.
+// send sends the batch, in the same round trip as its lead if possible.
 func (t *transaction) send(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 	if b.Len() == 0 {
 		return t.q.SendBatch(ctx, b)
@@ -82,7 +83,7 @@ func (t *transaction) send(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 	return t.q.SendBatch(ctx, b)
 }
 
-// ledResults are those of a batch that brought along what the server was owed, or that it did not know.
+// ledResults are the results of a batch that was sent with a lead, or whose statements were new to the connection.
 type ledResults struct {
 	pgx.BatchResults
 	t       *transaction
@@ -111,7 +112,7 @@ func (r *ledResults) closeAfter(err error) error {
 	return plain(err)
 }
 
-// plain takes off what pgx wraps around the error of a statement only because it was in a batch.
+// plain removes the wrapper that pgx puts around the error of a statement in a batch.
 func plain(err error) error {
 	var pre pgx.ErrPreprocessingBatch
 	if errors.As(err, &pre) {
@@ -120,7 +121,7 @@ func plain(err error) error {
 	return err
 }
 
-// rows are those of the batch's only statement. Closing them closes the results.
+// rows returns the rows of the batch's only statement. Closing the rows closes the results.
 func (r *ledResults) rows() (pgx.Rows, error) {
 	rows, err := r.Query()
 	f := &ledRows{Rows: rows, results: r}
@@ -134,7 +135,7 @@ func (r *ledResults) rows() (pgx.Rows, error) {
 type ledRows struct {
 	pgx.Rows
 	results *ledResults
-	err     error // of what came after the rows
+	err     error // the error that closing the results returned
 }
 
 func (f *ledRows) Close() {
@@ -175,13 +176,13 @@ func (f *ledRows) Values() ([]any, error) {
 	return values, err
 }
 
-// failedRows are the rows of a query that was not sent.
+// failedRows returns rows for a query that was not sent: their Err returns err.
 func failedRows(err error) pgx.Rows {
 	rows, _ := pgx.FailedBatchResults(&pgx.Batch{}, err).Query()
 	return rows
 }
 
-// row is the first of the rows.
+// row is a pgx.Row that scans the first of the rows.
 type row struct{ rows pgx.Rows }
 
 func (r row) Scan(dest ...any) error {

@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// unwrap returns what the handle wraps, as far as its methods Unwrap tell.
+// unwrap follows the handle's methods Unwrap and returns the innermost DB.
 func unwrap(db DB) DB {
 	for {
 		w, ok := db.(interface{ Unwrap() DB })
@@ -23,7 +23,7 @@ func unwrap(db DB) DB {
 	}
 }
 
-// reaches reports whether the connection, of a transaction whose handle nobody knows, may be one of the handle's.
+// reaches reports whether conn may belong to the handle. It is for transactions whose own handle is not known.
 func reaches(conn *pgx.Conn, handle DB) bool {
 	if conn == nil {
 		return false
@@ -36,7 +36,7 @@ func reaches(conn *pgx.Conn, handle DB) bool {
 	return a.Host == b.Host && a.Port == b.Port && a.Database == b.Database && a.User == b.User && maps.Equal(a.RuntimeParams, b.RuntimeParams)
 }
 
-// connOf returns the connection that the handle is; nil if it has several.
+// connOf returns the handle's connection if the handle is a single connection, and nil otherwise.
 func connOf(handle DB) *pgx.Conn {
 	switch h := handle.(type) {
 	case *pgx.Conn:

@@ -10,11 +10,11 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// owes returns what the server must be told before the next statement: BEGIN and the opening, that a savepoint has ended,
-// those that are open. Nothing of it has a round trip of its own where it can travel with that statement.
+// owes returns the statements that must be sent before the next statement: BEGIN and the opening, the release of a savepoint
+// that has ended, the mark, and the open savepoints that were not sent yet. They travel with that statement if possible.
 func (t *transaction) owes() (lead []statement) {
 	if t.begun && status(t.conn) == 'E' {
-		return nil // it would be refused, and what follows it not even read
+		return nil // the server would refuse it, and skip the statements after it
 	}
 	lead = t.beginning()
 	t.mu.Lock()
@@ -33,7 +33,7 @@ func (t *transaction) owes() (lead []statement) {
 	return lead
 }
 
-// told is called when the server has executed what it was owed.
+// told is called when the server has executed the statements of owes.
 func (t *transaction) told() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -46,7 +46,7 @@ func (t *transaction) told() {
 	}
 }
 
-// tell spends a round trip on what the server is owed.
+// tell sends the statements of owes in a round trip of their own.
 func (t *transaction) tell(ctx context.Context) error {
 	lead := t.owes()
 	switch {
@@ -60,12 +60,13 @@ func (t *transaction) tell(ctx context.Context) error {
 	return err
 }
 
-// lead returns what the statements must bring along, after telling it right now where they cannot. unknown means that the
-// caller should call learn once the server has taken the statements.
+// lead returns the statements that must be sent in front of the given ones, in the same round trip. If they cannot share a
+// round trip, lead sends them at once and returns none. If unknown is true, the caller should call learn once the server has
+// accepted the statements.
 //
-// A savepoint cannot travel with a statement that the server may refuse before it executes anything: pgx prepares what
-// it does not know before it sends the rest, and of a text the server reads all of it first. That would fail the
-// transaction and leave no savepoint to go back to.
+// A savepoint cannot travel with a statement that the server may refuse before it executes anything: pgx prepares new
+// statements before it sends the rest, and the server parses the whole of a text first. The refusal would fail the
+// transaction, without a savepoint to roll back to.
 func (t *transaction) lead(ctx context.Context, statements ...statement) (lead []statement, unknown bool, err error) {
 	lead = t.owes()
 	switch {
@@ -79,11 +80,11 @@ func (t *transaction) lead(ctx context.Context, statements ...statement) (lead [
 	return lead, false, nil
 }
 
-// statement is one that is about to be sent.
+// statement is an SQL statement that is about to be sent.
 type statement struct {
 	sql  string
 	args []any
-	text bool // it is sent as it is, and may be several
+	text bool // sql is sent as it is, and may hold several statements
 }
 
 func textOf(all []statement) string {
@@ -102,7 +103,7 @@ func statementsOf(b *pgx.Batch) []statement {
 	return all
 }
 
-// fitsBatch reports whether pgx can send the statement in a batch, which knows no options but a rewriter.
+// fitsBatch reports whether pgx can send the statement in a batch: of pgx's options, a batch supports only QueryRewriter.
 func (s statement) fitsBatch() bool {
 	if s.sql == "" {
 		return false
@@ -119,7 +120,7 @@ func (s statement) fitsBatch() bool {
 	return true
 }
 
-// same reports whether the text tells what the server will get.
+// same reports whether equal texts lead to equal statements on the server. A custom QueryRewriter may change the text.
 func (s statement) same() bool {
 	if len(s.args) == 0 {
 		return true
@@ -145,14 +146,14 @@ func (s statement) hash() uint64 {
 	return h.Sum64()
 }
 
-// taken is what a connection's server has taken before. A table may be gone since, and then the whole transaction fails
-// in place of a savepoint if pgx has forgotten the statement too.
+// taken holds the statements that the server has accepted on a connection before. If a table was dropped since, and pgx has
+// evicted the statement from its cache, its refusal fails the whole transaction instead of a savepoint.
 type taken struct {
 	mode   pgx.QueryExecMode
 	hashes map[uint64]struct{}
 }
 
-// maxTaken is below the number of statements that pgx remembers by default.
+// maxTaken is less than the default size of pgx's statement cache.
 const maxTaken = 256
 
 func takenBy(conn *pgx.Conn) *taken {
@@ -166,7 +167,7 @@ func takenBy(conn *pgx.Conn) *taken {
 	return k
 }
 
-// knows reports whether the server executes what comes before the statements, whatever it thinks of them.
+// knows reports whether the server will execute the lead even if it refuses the statements after it.
 func (t *transaction) knows(statements []statement) bool {
 	if t.conn == nil || t.conn.IsClosed() {
 		return false
@@ -175,7 +176,7 @@ func (t *transaction) knows(statements []statement) bool {
 	return !slices.ContainsFunc(statements, func(s statement) bool {
 		if !s.text {
 			switch k.mode {
-			case pgx.QueryExecModeExec: // nothing is prepared before
+			case pgx.QueryExecModeExec: // pgx prepares nothing in advance
 				return false
 			case pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe:
 			default:
@@ -203,17 +204,17 @@ func (t *transaction) learn(statements []statement) {
 	}
 }
 
-// settleText finds out what became of a text that began with what the server was owed, and ended with err.
+// settleText finds out whether the server has executed the lead of a text. err is the error of the text's round trip.
 func (t *transaction) settleText(err error) {
 	if !t.begun {
 		t.settle(err)
 	}
-	if err == nil || status(t.conn) == 'E' { // with an error and a sound transaction nothing was sent
+	if err == nil || status(t.conn) == 'E' { // after an error, a transaction that has not failed shows that nothing was sent
 		t.told()
 	}
 }
 
-// failed is what the server answers to any statement of a failed transaction.
+// failed returns the error that the server returns for any statement of a failed transaction.
 func failed() error {
 	return &pgconn.PgError{
 		Severity: "ERROR", SeverityUnlocalized: "ERROR", Code: "25P02",

@@ -5,20 +5,20 @@ import (
 	"regexp"
 )
 
-// A savepoint that is released leaves more than its writes to the rest of the transaction: SET LOCAL, temporary tables and
-// cursors last until the transaction ends. One that is rolled back leaves nothing.
+// A released savepoint leaves more than its writes to the rest of the transaction: SET LOCAL, temporary tables and cursors
+// last until the transaction ends. A savepoint that was rolled back leaves nothing.
 
-// connGiven stands for the statements that are sent on the connection itself.
+// connGiven stands for the unknown statements that a caller sends on the connection after tx.Conn.
 const connGiven = "Conn()"
 
-// Watch is pgunit.Watch.
+// Watch implements pgunit.Watch.
 func (u *unit) Watch() {
 	if u.work != nil {
 		u.work.noting = true
 	}
 }
 
-// Leaves is pgunit.Leaves.
+// Leaves implements pgunit.Leaves.
 func (u *unit) Leaves() string {
 	if x, ok := u.tx.(*tx); ok {
 		return x.leaves
@@ -26,7 +26,7 @@ func (u *unit) Leaves() string {
 	return ""
 }
 
-// note tells the open savepoints of statements that leave something behind.
+// note records in each open savepoint the first statement that leaves something behind.
 func (t *transaction) note(statements ...string) {
 	if !t.noting {
 		return
@@ -45,14 +45,14 @@ func (t *transaction) note(statements ...string) {
 
 var intoTemp = regexp.MustCompile(`(?i)\binto\s+(?:local\s+|global\s+)?temp(?:orary)?\s`)
 
-// leaves reports whether the text's statements leave anything to those after them, which a rollback to a savepoint takes away.
-// To be wrong in doubt costs time.
+// leaves reports whether a statement of the text changes more than rows for later statements, in a way that a rollback to a
+// savepoint undoes. In doubt it returns true: a false positive only costs time.
 func leaves(sql string) bool {
 	for statement := range statements(sql) {
 		word, rest := firstWord(statement)
 		switch word {
 		case "set":
-			if word, _ := nextWord(rest); word != "constraints" { // whose end a group sees to
+			if word, _ := nextWord(rest); word != "constraints" { // a group resets SET CONSTRAINTS itself
 				return true
 			}
 		case "reset", "declare", "fetch", "move", "discard", "do": // the body of DO may be anything

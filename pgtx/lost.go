@@ -7,13 +7,13 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Lost is pgunit.Lost.
+// Lost implements pgunit.Lost.
 func (u *unit) Lost() bool {
 	conn := u.conn()
 	return conn != nil && conn.IsClosed()
 }
 
-// Sound is pgunit.Sound.
+// Sound implements pgunit.Sound.
 func (u *unit) Sound() bool {
 	const inTransaction = 'T'
 	conn := u.conn()
@@ -30,24 +30,24 @@ func (u *unit) Sound() bool {
 	return !ok || !x.healed && (x.name != "" || !x.t.healed)
 }
 
-// conn is nil below WithSQL.
+// conn returns the connection, or nil below WithSQL.
 func (u *unit) conn() *pgx.Conn {
 	switch {
 	case u.work != nil:
-		return u.work.conn // tx.Conn would send what waits
+		return u.work.conn // tx.Conn would send the pending entries
 	case u.tx != nil:
 		return u.tx.Conn()
 	}
 	return nil
 }
 
-// Inherited is pgunit.Inherited.
+// Inherited implements pgunit.Inherited.
 func (u *unit) Inherited() bool {
 	x, ok := u.tx.(*tx)
 	return ok && x.blamed
 }
 
-// blame finds the savepoints which the entry that has failed is older than.
+// blame marks the open savepoints that are younger than the entry: the entry failed inside them, but came from outside.
 func (t *transaction) blame(entry int, err error) {
 	if !errors.As(err, new(*pgconn.PgError)) {
 		return

@@ -12,7 +12,7 @@ import (
 	"github.com/millrace-go/millrace/internal/pgunit"
 )
 
-// Open is pgunit.Open.
+// Open implements pgunit.Open.
 func (u *unit) Open(o *pgunit.Opening) error {
 	if u.work == nil || u.work.begun || u.work.opening != nil {
 		return errors.New("open the transaction: it has begun")
@@ -21,7 +21,7 @@ func (u *unit) Open(o *pgunit.Opening) error {
 	return nil
 }
 
-// Begin is pgunit.Begin.
+// Begin implements pgunit.Begin.
 func (u *unit) Begin(ctx context.Context) error {
 	if u.work == nil || u.work.opening == nil {
 		return nil
@@ -32,10 +32,10 @@ func (u *unit) Begin(ctx context.Context) error {
 	return u.work.tell(ctx)
 }
 
-// opens reports whether the next statement brings the opening along.
+// opens reports whether the opening must go with the next statement.
 func (t *transaction) opens() bool { return t.opening != nil && !t.begun }
 
-// beginning is BEGIN and the opening; nothing once they were sent.
+// beginning returns BEGIN and the opening, or nothing if they were sent already.
 func (t *transaction) beginning() (lead []statement) {
 	if t.begun {
 		return nil
@@ -47,15 +47,15 @@ func (t *transaction) beginning() (lead []statement) {
 	return lead
 }
 
-// implicit reports whether the transaction, of which nothing was sent yet, needs neither BEGIN nor COMMIT: the pipeline holds all
-// of it, and its statements do the same without them. CALL could commit, and LOCK and SET LOCAL want a BEGIN.
+// implicit reports whether the transaction can be sent without BEGIN and COMMIT: nothing was sent yet, the pipeline is the
+// whole transaction, and its statements do the same without them. CALL could commit; LOCK and SET LOCAL need BEGIN.
 func (t *transaction) implicit(p pipeline) bool {
 	return t.opens() && t.opening.Implicit && !slices.ContainsFunc(p.batch.QueuedQueries, func(q *pgx.QueuedQuery) bool {
 		return !isPlain(q.SQL) || !(statement{sql: q.SQL, args: q.Arguments}).same()
 	})
 }
 
-// sent notes that what the server was owed is on its way.
+// sent records that BEGIN and the opening were sent.
 func (t *transaction) sent() {
 	t.begun = true
 	if t.opening != nil {
@@ -63,8 +63,8 @@ func (t *transaction) sent() {
 	}
 }
 
-// refused returns the opening's error if err, which s got in the lead, is the server's answer to the opening. It is nil where
-// the connection was lost: then the server may have executed all of the lead.
+// refused returns the opening's error if err, the error of statement s of the lead, is the server's answer to the opening. It
+// returns nil if the connection was lost: then the server may have executed the whole lead.
 func (t *transaction) refused(s statement, err error) error {
 	o := t.opening
 	if o == nil {
@@ -72,7 +72,7 @@ func (t *transaction) refused(s statement, err error) error {
 	}
 	sql := s.sql
 	var pre pgx.ErrPreprocessingBatch
-	if errors.As(err, &pre) { // all statements are prepared before the first result
+	if errors.As(err, &pre) { // pgx prepares all statements before it reads the first result
 		sql = pre.SQL()
 	}
 	if sql != o.SQL || !errors.As(err, new(*pgconn.PgError)) {
@@ -82,7 +82,7 @@ func (t *transaction) refused(s statement, err error) error {
 	return o.Err
 }
 
-// isOne reports whether the text is surely one statement.
+// isOne reports whether the text is certainly a single statement.
 func isOne(sql string) bool {
 	return !strings.Contains(strings.TrimRight(sql, "; \t\r\n"), ";")
 }

@@ -18,17 +18,18 @@ type settings struct {
 // Option changes how Run works.
 type Option func(*settings)
 
-// Isolation sets the transaction's isolation level. Without it the role's default holds.
+// Isolation sets the transaction's isolation level. Without this option the transaction has the session's default level.
 func Isolation(level pgx.TxIsoLevel) Option {
 	return func(s *settings) { s.isolation = level }
 }
 
-// Retry makes Run repeat the whole transaction, fn included, up to n more times when PostgreSQL ended it for the sake of
-// a concurrent one: a serialization failure (40001) or a deadlock (40P01), in a statement or at commit. Between attempts
-// it waits a random time of up to 10 ms that doubles with each attempt, 500 ms at most, and stops when ctx ends.
+// Retry makes Run repeat the whole transaction, fn included, up to n more times after a conflict with a concurrent
+// transaction: a serialization failure (40001) or a deadlock (40P01), in a statement or at commit. Before each retry it
+// waits a random time. The limit of this time is 10 ms, doubles with each attempt, and is 500 ms at most. Run stops
+// retrying when ctx ends.
 //
-// fn must be repeatable: whatever it does besides writing to the transaction happens again. It must return the
-// statement's error, wrapped with %w or not. An error that wraps ErrOutcomeUnknown is never retried.
+// fn must be repeatable: its effects outside of the transaction happen again. It must return the statement's error, wrapped
+// with %w or not. An error that wraps ErrOutcomeUnknown is never retried.
 func Retry(n int) Option {
 	return func(s *settings) { s.retries = n }
 }
@@ -38,7 +39,7 @@ const (
 	maxBackOff   = 500 * time.Millisecond
 )
 
-// isConflict reports whether the transaction, known to be rolled back, may succeed when it is repeated.
+// isConflict reports whether err means that the transaction was rolled back because of a conflict, so a retry may succeed.
 func isConflict(err error) bool {
 	var pgErr *pgconn.PgError
 	if errors.Is(err, ErrOutcomeUnknown) || !errors.As(err, &pgErr) {
@@ -47,7 +48,7 @@ func isConflict(err error) bool {
 	return pgErr.Code == "40001" || pgErr.Code == "40P01"
 }
 
-// backOff waits before the next attempt; the random part keeps those who met once from meeting again.
+// backOff waits before the next attempt. The wait is random, so that two transactions that have conflicted do not conflict again.
 func backOff(ctx context.Context, attempt int) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)

@@ -1,11 +1,11 @@
 // Package pgtx is the unit of work: a PostgreSQL transaction that travels in the context.
 //
-// [Run] hands a transaction to a function, both as a pgx.Tx and in the context, and commits it when the function returns
-// nil. Whatever is called with that context (repositories, the outbox's publisher) finds the transaction with [From] and
-// takes part in it. A transaction that Millrace did not begin is put there with [With] or [WithSQL]. Work that is to take
-// no part in it says so with [Detached].
+// [Run] passes a transaction to a function, both as a pgx.Tx and in the context, and commits it when the function returns
+// nil. Code that is called with this context (repositories, the outbox's publisher) finds the transaction with [From] and
+// takes part in it. [With] and [WithSQL] put a transaction into the context that Millrace did not begin. [Detached] removes
+// the transaction from the context, for work that must not be part of it.
 //
-// Run saves round trips: BEGIN and savepoints travel with the first statement, and what was given to [Queue] with COMMIT.
+// Run saves round trips: it sends BEGIN and savepoints with the first statement, and statements of [Queue] with COMMIT.
 package pgtx
 
 import (
@@ -20,13 +20,13 @@ import (
 )
 
 // ErrOutcomeUnknown is wrapped by Run's error when the connection was lost during COMMIT: the transaction may or may
-// not have been committed. Do not simply repeat the work: look first, or let something idempotent find out. For a
-// consumer that is the redelivery, which its claim absorbs; for an HTTP client the repeated request with the same key.
+// not have been committed. Do not simply repeat the work: read the database first, or repeat it idempotently. A consumer
+// can rely on the redelivery, which its claim deduplicates; an HTTP client repeats the request with the same idempotency key.
 var ErrOutcomeUnknown = errors.New("outcome of the transaction is unknown")
 
 // ErrManaged is returned by Commit and Rollback of a transaction that Run manages: return nil to commit it and an error
-// to roll it back. Begin (a savepoint) works as usual. It is also the answer to a text with COMMIT or ROLLBACK among its
-// statements, and Run's error where one was sent on the transaction's Conn, even if a BEGIN followed it.
+// to roll it back. Begin (a savepoint) works as usual. SQL that contains COMMIT or ROLLBACK gets this error too. If COMMIT
+// or ROLLBACK was sent on the transaction's Conn, Run returns this error, even if a BEGIN followed.
 var ErrManaged = errors.New("the transaction is managed by pgtx.Run: return nil to commit, an error to roll back")
 
 // ErrNoTransaction is returned by Queue for a context that carries no transaction.
@@ -34,35 +34,35 @@ var ErrNoTransaction = errors.New("no transaction in the context: call this insi
 	"pgtx.Run(ctx, db, func(ctx context.Context, tx pgx.Tx) error { … }) with the function's own ctx, " +
 	"or put a transaction there with pgtx.With or pgtx.WithSQL")
 
-// DB begins transactions: a *pgxpool.Pool or a *pgx.Conn. With any other implementation BEGIN is a round trip of its
-// own, and so is COMMIT. A wrapper may have a method Unwrap() DB that returns what it wraps: then Run on either joins a
-// transaction of the other, and does not call BeginTx.
+// DB begins transactions: a *pgxpool.Pool or a *pgx.Conn. With any other implementation BEGIN and COMMIT each cost a round
+// trip. A wrapper may have a method Unwrap() DB that returns the wrapped DB. Then a Run on the wrapper joins a transaction
+// of the wrapped DB, and the other way round, without a call of BeginTx.
 type DB interface {
 	BeginTx(ctx context.Context, opts pgx.TxOptions) (pgx.Tx, error)
 }
 
-// Run calls fn with a transaction on db, which it commits when fn returns nil; when fn returns an error or panics the
-// transaction is rolled back. The context given to fn carries the transaction.
+// Run calls fn with a transaction on db. It commits the transaction when fn returns nil, and rolls it back when fn returns
+// an error or panics. The context given to fn carries the transaction.
 //
-// A connection is held from the beginning, but BEGIN is sent together with the first statement; when fn sends none, and
-// queues and collects nothing, nothing is sent at all. A tracer therefore sees the first statement as part of a batch,
-// or with BEGIN before it. The transaction's Conn and LargeObjects begin it at once.
+// Run takes a connection before it calls fn, but sends BEGIN together with the first statement. If fn sends, queues and
+// collects nothing, Run sends nothing at all. A tracer therefore sees the first statement as part of a batch, or with BEGIN
+// before it. The methods Conn and LargeObjects of the transaction send BEGIN at once.
 //
-// Inside another Run, in a handler under a claim and below With, the work joins the transaction of the context, as a
-// savepoint: an error of fn undoes only fn's part. So a handler may call functions that use Run without escaping from the
-// handler's transaction.
+// Inside another Run, in a handler under a claim and below With, Run joins the transaction of the context with a
+// savepoint: an error of fn undoes only fn's part. So a handler may call functions that use Run, and their work stays in
+// the handler's transaction.
 //
-// Only a Run on the same handle joins: on the same pool or connection, on the connection of the transaction itself, or on a
+// Run joins only on the same handle: on the same pool or connection, on the connection of the transaction itself, or on a
 // wrapper with a method Unwrap() DB that returns one of these. Two pools of one database are two handles. Below With the
 // handle is not known: there a pool joins if its host, port, database, user and run-time parameters are the connection's.
-// On another handle, and below WithSQL, which has no pgx.Tx to hand out, Run returns an error and does not call fn. Use
+// On another handle, and below WithSQL, where there is no pgx.Tx, Run returns an error and does not call fn. Use
 // Detached for work that is not part of the transaction.
 //
-// The savepoint travels with the first statement inside it, its release with the next one after it: it costs no round trip
-// of its own, but where the connection sends a statement for the first time, for PostgreSQL may refuse that too early.
-// Options are for the outermost Run; a joining one refuses them.
+// The savepoint is sent with the first statement inside it, and its release with the next statement after it. So it costs no
+// extra round trip, unless its first statement is new to the connection: PostgreSQL might refuse such a statement before it
+// executes the savepoint. Pass options to the outermost Run only: a Run that joins returns an error for them.
 //
-// fn must not use its transaction from several goroutines at once, nor after it has returned.
+// fn must not use its transaction from several goroutines at once, nor after fn has returned.
 func Run(ctx context.Context, db DB, fn func(ctx context.Context, tx pgx.Tx) error, opts ...Option) error {
 	handle := unwrap(db)
 	if handle == nil || !reflect.ValueOf(handle).Comparable() {
@@ -110,7 +110,7 @@ func runOnce(ctx context.Context, db DB, isolation pgx.TxIsoLevel, fn func(conte
 	return nil
 }
 
-// finish makes AfterCommit refuse what nobody would call any more.
+// finish makes AfterCommit return false from now on, because nobody would call the function.
 func (t *transaction) finish() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -150,7 +150,7 @@ func run(ctx context.Context, u *unit, fn func(context.Context, pgx.Tx) error, c
 		if committed {
 			return
 		}
-		// Also on a panic, which goes on after this.
+		// This runs on a panic too, which then continues.
 		rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
 		defer cancel()
 		if rerr := rollback(rctx); rerr != nil && !errors.Is(rerr, pgx.ErrTxClosed) && err != nil {
@@ -165,9 +165,9 @@ func run(ctx context.Context, u *unit, fn func(context.Context, pgx.Tx) error, c
 	return err
 }
 
-// AfterCommit calls f once the outermost transaction that Run began has been committed, in the order of registration,
-// on Run's goroutine: f must not block. It reports false, and forgets f, when the context carries no such transaction.
-// A savepoint that is rolled back takes along what was registered in it.
+// AfterCommit registers f, which Run calls after it has committed the outermost transaction. Run calls the functions in the
+// order of registration on its own goroutine, so f must not block. AfterCommit returns false, and never calls f, if the
+// context carries no transaction of Run's. Functions that were registered in a savepoint are dropped if it is rolled back.
 func AfterCommit(ctx context.Context, f func()) bool {
 	u := unitOf(ctx)
 	if u == nil || u.work == nil {
@@ -182,7 +182,7 @@ func AfterCommit(ctx context.Context, f func()) bool {
 	return true
 }
 
-// managed is a savepoint in a transaction of another's whose end belongs to Run.
+// managed is a savepoint that Run made in a transaction that the caller began. Only Run may end it.
 type managed struct{ pgx.Tx }
 
 func (managed) Commit(context.Context) error   { return ErrManaged }

@@ -12,14 +12,15 @@ import (
 	"github.com/millrace-go/millrace/internal/pgunit"
 )
 
-// pipeline is what waited, as the statements of one round trip.
+// pipeline holds the pending entries as statements of one round trip.
 type pipeline struct {
 	batch   *pgx.Batch
-	explain []func(error) error // for each statement
-	first   []int               // for each statement, the first entry that it is for
+	explain []func(error) error // for each statement, makes the error that the caller gets
+	first   []int               // for each statement, the index of its first entry
 }
 
-// compose turns what waits into statements: what was queued, then what takes locks, then the rest.
+// compose turns the pending entries into statements: first the queued ones, then those of collectors that take locks, then
+// the others.
 func (t *transaction) compose(ctx context.Context) (pipeline, error) {
 	p := pipeline{batch: &pgx.Batch{}}
 	t.mu.Lock()
@@ -37,7 +38,7 @@ func (t *transaction) compose(ctx context.Context) (pipeline, error) {
 			p.explain = append(p.explain, func(err error) error { return fmt.Errorf("queued statement: %w", err) })
 			p.first = append(p.first, at)
 		default:
-			i := slices.IndexFunc(all, func(c collected) bool { return c.by == e.collector }) // there are one or two
+			i := slices.IndexFunc(all, func(c collected) bool { return c.by == e.collector }) // one or two elements: no map
 			if i < 0 {
 				i, all = len(all), append(all, collected{by: e.collector, first: at})
 			}
@@ -63,7 +64,7 @@ func (t *transaction) compose(ctx context.Context) (pipeline, error) {
 	return p, nil
 }
 
-// read takes the results of all statements, and closes them.
+// read reads the results of all statements, and closes them.
 func (p pipeline) read(results pgx.BatchResults) failure {
 	f := p.take(results)
 	if err := results.Close(); f.err == nil && err != nil {
@@ -75,8 +76,8 @@ func (p pipeline) read(results pgx.BatchResults) failure {
 // failure is the first error of a pipeline.
 type failure struct {
 	err      error
-	before   bool // it is a statement's, not of what follows the pipeline
-	entry    int  // the first that the statement is for
+	before   bool // a statement of the pipeline failed, not COMMIT after it
+	entry    int  // the index of the statement's first entry
 	executed bool // false when pgx refused a statement before it sent any
 }
 

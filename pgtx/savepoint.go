@@ -10,8 +10,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Begin makes a savepoint, with the first statement that needs it. What is queued and collected until its end goes with
-// it.
+// Begin returns a savepoint, which is sent with its first statement. If it is rolled back, the statements that were queued
+// and the items that were collected in it are dropped.
 func (x *tx) Begin(ctx context.Context) (pgx.Tx, error) {
 	if err := x.before(ctx); err != nil {
 		return nil, err
@@ -30,12 +30,13 @@ func (x *tx) Begin(ctx context.Context) (pgx.Tx, error) {
 	}
 	sp := &tx{t: t}
 	t.mu.Lock()
-	// By its depth: few names are few statements to prepare. Of two with one name the server takes the later.
+	// The name is made of the depth: few names mean few statements to prepare. If two savepoints have one name, the server
+	// uses the later one.
 	sp.name = "millrace_" + strconv.Itoa(len(t.savepoints)+1)
 	sp.mark, sp.after = len(t.pending), len(t.after)
 	t.savepoints = append(t.savepoints, sp)
 	t.mu.Unlock()
-	if t.direct >= 0 { // it must be in its place among those that nobody sees
+	if t.direct >= 0 { // savepoints by hand may follow, so it must be on the server before them
 		if err := t.tell(ctx); err != nil {
 			t.mu.Lock()
 			defer t.mu.Unlock()
@@ -60,7 +61,7 @@ func (x *tx) Rollback(ctx context.Context) error {
 	return x.undo(ctx)
 }
 
-// keep releases the savepoint, with the next statement. When keep fails the savepoint can still be undone.
+// keep ends the savepoint and keeps its work. RELEASE is sent with the next statement. If keep fails, undo can still be called.
 func (x *tx) keep(ctx context.Context) error {
 	if x.closed {
 		return pgx.ErrTxClosed
@@ -81,12 +82,12 @@ func (x *tx) keep(ctx context.Context) error {
 		if _, err := t.q.Exec(ctx, "release savepoint "+x.name); err != nil {
 			return fmt.Errorf("release savepoint: %w", err)
 		}
-		t.owed = "" // it was inside
+		t.owed = "" // that savepoint was inside x, and was released with it
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.direct < 0 && x.made {
-		t.owed = x.name // which releases those inside it too
+		t.owed = x.name // its release also releases the savepoints inside it
 	}
 	depth := t.closeFrom(x) - 1
 	for _, e := range t.pending {
@@ -96,8 +97,8 @@ func (x *tx) keep(ctx context.Context) error {
 	return nil
 }
 
-// undo rolls back to the savepoint, and forgets what was queued and collected since. What was collected before and sent
-// since is gone from the server, and waits again.
+// undo rolls back to the savepoint and drops the entries that were added since. Entries that were added before the savepoint
+// but sent inside it are undone on the server, so they become pending again.
 func (x *tx) undo(ctx context.Context) error {
 	if x.closed {
 		return pgx.ErrTxClosed
@@ -110,26 +111,26 @@ func (x *tx) undo(ctx context.Context) error {
 	switch {
 	case x.made:
 		sql := "rollback to savepoint " + x.name + "; release savepoint " + x.name
-		remark := t.marked > slices.Index(t.savepoints, x) // who has the connection has it still
+		remark := t.marked > slices.Index(t.savepoints, x) // the rollback removes the mark, but the caller still has the connection
 		if remark {
 			sql += "; " + setMark
 		}
 		if _, err := t.q.Exec(ctx, sql); err != nil {
 			return err
 		}
-		t.owed = "" // it was inside
+		t.owed = "" // that savepoint was inside x, and is gone with it
 		if remark {
 			t.marked = slices.Index(t.savepoints, x)
 		}
 	case broken:
-		return failed() // see lead: there is no savepoint to go back to
+		return failed() // the savepoint is not on the server: see lead
 	}
 	t.undone(x)
 	if broken {
 		t.heal()
 	}
 	if t.direct >= 0 {
-		return t.flush(ctx) // savepoints may be made that nobody sees: what has come back cannot wait
+		return t.flush(ctx) // savepoints by hand may follow, so entries that are pending again must be sent now
 	}
 	return nil
 }
@@ -146,11 +147,11 @@ func (t *transaction) undone(x *tx) {
 		}
 	}
 	if t.direct >= depth {
-		t.direct = -1 // savepoints that were made since are gone too
+		t.direct = -1 // the savepoints by hand were made inside x, and are gone too
 	}
 }
 
-// heal notes, for the transaction and the open savepoints, that a statement has failed in one that was rolled back.
+// heal marks the transaction and the open savepoints: a statement has failed in an inner savepoint, which was rolled back.
 func (t *transaction) heal() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -160,7 +161,7 @@ func (t *transaction) heal() {
 	}
 }
 
-// closeFrom closes the savepoint and those inside it, and returns its depth: 1 for an outermost one.
+// closeFrom closes the savepoint and all savepoints inside it. It returns the savepoint's depth: 1 for an outermost one.
 func (t *transaction) closeFrom(x *tx) (depth int) {
 	i := slices.Index(t.savepoints, x)
 	if i < 0 {

@@ -7,8 +7,8 @@ import (
 	"github.com/millrace-go/millrace/internal/boundary"
 )
 
-// WithSQL returns a context that carries a database/sql transaction which the caller began and will end. As below With,
-// Millrace cannot see its commit. From does not find it, SQLFrom does, and Run refuses to work below it.
+// WithSQL returns a context that carries a database/sql transaction which the caller began and will end. As with With,
+// Millrace cannot see its commit. SQLFrom returns the transaction, From does not. Run returns an error for this context.
 func WithSQL(ctx context.Context, tx *sql.Tx) context.Context {
 	if tx == nil {
 		return ctx
@@ -16,8 +16,8 @@ func WithSQL(ctx context.Context, tx *sql.Tx) context.Context {
 	return context.WithValue(ctx, boundary.Postgres{}, &unit{sql: tx})
 }
 
-// SQLFrom returns the database/sql transaction that WithSQL put into the context, unless a pgx transaction was put there
-// after it.
+// SQLFrom returns the database/sql transaction that WithSQL put into the context. It returns false if there is none, or if
+// With has put a pgx transaction there since.
 func SQLFrom(ctx context.Context) (*sql.Tx, bool) {
 	u := unitOf(ctx)
 	if u == nil || u.sql == nil {

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// statements are those of a text, each from its first word on. It knows strings, names, dollar quotes and comments. A text
-// with BEGIN ATOMIC, whose body holds semicolons too, ends with that statement.
+// statements returns the statements of a text, each from its first word on. It knows strings, quoted names, dollar quotes and
+// comments. A statement with BEGIN ATOMIC has semicolons in its body, so the rest of the text counts as part of it.
 func statements(sql string) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for {
@@ -23,7 +23,7 @@ func statements(sql string) iter.Seq[string] {
 	}
 }
 
-// statementLen is the length of the text's first statement.
+// statementLen returns the length of the text's first statement.
 func statementLen(sql string) int {
 	if strings.IndexByte(sql, ';') < 0 {
 		return len(sql)
@@ -31,7 +31,7 @@ func statementLen(sql string) int {
 	word := 0 // where the current word begins
 	for i := 0; i < len(sql); {
 		c := sql[i]
-		if isLetter(c) && (c != '$' || i > word) { // inside of a word a dollar is a letter
+		if isLetter(c) && (c != '$' || i > word) { // inside a word, a dollar sign is a letter
 			i++
 			continue
 		}
@@ -59,7 +59,8 @@ func isLetter(c byte) bool {
 	return c == '_' || c == '$' || '0' <= c && c <= '9' || 'a' <= c|' ' && c|' ' <= 'z' || c >= 0x80
 }
 
-// quotedLen is the length of a string or name with its quotes. A doubled quote begins another one, which comes to the same.
+// quotedLen returns the length of a string or a quoted name, with its quotes. It takes a doubled quote for the end of one
+// string and the start of the next, which gives the same result.
 func quotedLen(sql string, escapes bool) int {
 	for i := 1; i < len(sql); i++ {
 		switch {
@@ -72,7 +73,7 @@ func quotedLen(sql string, escapes bool) int {
 	return len(sql)
 }
 
-// dollarLen is the length of a string between dollar quotes, and 1 where none begins.
+// dollarLen returns the length of the dollar-quoted string that the text begins with, or 1 if it begins with none.
 func dollarLen(sql string) int {
 	tag := dollarQuote.FindString(sql)
 	if tag == "" {
@@ -87,7 +88,7 @@ func dollarLen(sql string) int {
 
 var dollarQuote = regexp.MustCompile(`^\$(?:[\pL_][\pL\pN_]*)?\$`)
 
-// commentLen is the length of the comment that the text begins with. Those of the second kind nest.
+// commentLen returns the length of the comment that the text begins with. Comments of the form /* … */ nest.
 func commentLen(sql string) int {
 	if sql[1] == '-' {
 		if i := strings.IndexByte(sql, '\n'); i >= 0 {
@@ -136,7 +137,8 @@ func isPlain(sql string) bool {
 	return n == 1
 }
 
-// firstWord is in lower case; "" if the text begins with something else. No keyword is longer than the limit.
+// firstWord returns the text's first word in lower case, or "" if the text does not begin with a word. It cuts the word at
+// the limit, which no keyword exceeds.
 func firstWord(sql string) (word, rest string) {
 	const limit = 12
 	i := strings.IndexFunc(sql, func(c rune) bool { return c < 'A' || c > 'z' })
@@ -146,7 +148,7 @@ func firstWord(sql string) (word, rest string) {
 	return strings.ToLower(sql[:min(i, limit)]), sql[i:]
 }
 
-// nextWord is the first word behind comments.
+// nextWord skips comments and returns the first word after them.
 func nextWord(sql string) (word, rest string) { return firstWord(skipComments(sql)) }
 
 // ends reports whether one of the text's statements ends the transaction. (ROLLBACK TO does not.)

@@ -13,8 +13,8 @@ import (
 	"github.com/millrace-go/millrace/internal/pgunit"
 )
 
-// rollbackTimeout bounds the ROLLBACK, which also runs when the caller's context has ended, so that the connection
-// goes back to the pool instead of being torn down. The server rolls back in any case.
+// rollbackTimeout limits the ROLLBACK. ROLLBACK is sent even if the caller's context has ended, so that the connection
+// can go back to the pool instead of being closed. Without it the server would roll back too, when the connection ends.
 const rollbackTimeout = 5 * time.Second
 
 // querier is a connection, or the transaction of a DB that is neither a pool nor a connection.
@@ -27,34 +27,34 @@ type querier interface {
 	Prepare(ctx context.Context, name, sql string) (*pgconn.StatementDescription, error)
 }
 
-// transaction is one that Run began, or will begin with the first statement.
+// transaction is a transaction that Run began, or will begin with the first statement.
 type transaction struct {
 	db      DB              // as Run was given it
 	handle  DB              // db without its wrappers
-	ctx     context.Context // Run's own, for Conn and LargeObjects, which are given none
+	ctx     context.Context // Run's context, for Conn and LargeObjects, which have no context parameter
 	conn    *pgx.Conn
 	q       querier
-	foreign pgx.Tx // of a DB that is neither a pool nor a connection; it was begun at once
+	foreign pgx.Tx // a transaction of a DB that is neither a pool nor a connection; such a DB sends BEGIN at once
 	release func()
 
-	begin   string // the statement
+	begin   string // the BEGIN statement
 	opening *pgunit.Opening
 	begun   bool
-	aborted bool // the server refused the first statement before it came to BEGIN: nothing more may be sent
+	aborted bool // the server refused the first statement before it executed BEGIN: nothing more may be sent
 	ended   bool
 	healed  bool  // a statement failed in a savepoint that was rolled back
-	lost    error // what Conn could not report: the commit does
+	lost    error // an error of Conn, which cannot return one: commit returns it
 
-	mu         sync.Mutex // Publish of several goroutines is a mistake that must not corrupt anything
+	mu         sync.Mutex // callers that publish from several goroutines, which is a mistake, must not corrupt the fields below
 	after      []func()
-	done       bool // what is registered now is not called
+	done       bool // Run is about to return: AfterCommit refuses functions
 	pending    []*entry
-	savepoints []*tx  // those that are open, outermost first
-	owed       string // the savepoint that has ended and that the server still has
-	noting     bool   // what statements leave behind
-	direct     int    // how many savepoints were open when it went over to sending at once; -1 while it collects
-	watched    bool   // its connection was given away: the commit looks for the mark
-	marked     int    // how many savepoints were open when the mark was set; -1: it is not set
+	savepoints []*tx  // the open savepoints, outermost first
+	owed       string // the savepoint that has ended, and whose RELEASE was not sent yet
+	noting     bool   // note records statements that leave something behind
+	direct     int    // the number of savepoints that were open when goDirect was called; -1 while entries wait for COMMIT
+	watched    bool   // the connection was given away: commit checks the mark
+	marked     int    // the number of savepoints that were open when the mark was set; -1: it is not set
 }
 
 func open(ctx context.Context, db DB, isolation pgx.TxIsoLevel) (*transaction, error) {
@@ -81,10 +81,10 @@ func open(ctx context.Context, db DB, isolation pgx.TxIsoLevel) (*transaction, e
 	return t, nil
 }
 
-// releaseUnchanged returns what gives the connection back to its pool. A connection that refuses writes since the session
-// setting was changed is closed: in the pool it would fail the transactions of others.
+// releaseUnchanged returns a function that gives the connection back to its pool. If the transaction has made the session
+// read-only, the function closes the connection: in the pool it would make later transactions fail.
 func releaseUnchanged(c *pgxpool.Conn) func() {
-	const setting = "default_transaction_read_only" // which the server reports
+	const setting = "default_transaction_read_only" // the server reports changes of this setting
 	before := c.Conn().PgConn().ParameterStatus(setting)
 	return func() {
 		if c.Conn().PgConn().ParameterStatus(setting) != before {
@@ -94,13 +94,13 @@ func releaseUnchanged(c *pgxpool.Conn) func() {
 	}
 }
 
-// on reports whether the transaction was begun on the handle, or is that of its connection.
+// on reports whether the transaction was begun on the handle, or whether the handle is the transaction's connection.
 func (t *transaction) on(handle DB) bool {
 	return t.handle == handle || t.conn != nil && connOf(handle) == t.conn
 }
 
-// status is the server's view of the transaction as of its last answer: 'I' (none), 'T', 'E' (failed), or 0 when it
-// cannot be known.
+// status returns the transaction status of the server's last answer: 'I' (no transaction), 'T' (in a transaction), 'E' (in a
+// failed transaction), or 0 if the status is not known.
 func status(conn *pgx.Conn) byte {
 	if conn == nil || conn.IsClosed() || conn.PgConn().IsBusy() {
 		return 0
@@ -108,7 +108,7 @@ func status(conn *pgx.Conn) byte {
 	return conn.PgConn().TxStatus()
 }
 
-// readToEnd reports that somebody has left results unread. What comes next could not be sent.
+// readToEnd returns an error if the results of an earlier statement were not read: then nothing more can be sent.
 func readToEnd(conn *pgx.Conn) error {
 	if conn != nil && !conn.IsClosed() && conn.PgConn().IsBusy() {
 		return errors.New("the rows of a query, or the results of a batch, were not closed")
@@ -116,14 +116,14 @@ func readToEnd(conn *pgx.Conn) error {
 	return nil
 }
 
-// usable reports why a statement must not be sent.
+// usable returns an error if no statement may be sent.
 func (t *transaction) usable() error {
 	switch {
 	case t.ended:
 		return pgx.ErrTxClosed
 	case t.opening != nil && t.opening.Err != nil:
 		return t.opening.Err
-	case t.aborted: // as the server would have answered
+	case t.aborted: // the server would answer the same
 		return failed()
 	case t.begun && status(t.conn) == 'I':
 		return errEndedByStatement
@@ -131,14 +131,14 @@ func (t *transaction) usable() error {
 	return nil
 }
 
-// settle finds out what became of BEGIN after the round trip that carried it, which ended with err.
+// settle finds out whether the server has executed BEGIN. err is the error of the round trip that carried BEGIN.
 func (t *transaction) settle(err error) {
 	t.begun = true
 	if err == nil || t.conn.IsClosed() || t.conn.PgConn().TxStatus() != 'I' {
 		return
 	}
-	// BEGIN was not executed. Where the server refused the statement, which it did while preparing it, the transaction
-	// must behave as a failed one; otherwise nothing was sent, and the next statement brings BEGIN along.
+	// BEGIN was not executed. If the server has refused the statement, while preparing it, the transaction must behave as
+	// a failed one. Otherwise nothing was sent, and BEGIN goes with the next statement.
 	t.begun = false
 	if t.opening != nil {
 		t.opening.Sent = false
@@ -157,7 +157,7 @@ func (t *transaction) rollback(ctx context.Context) error {
 	}
 	_, err := t.conn.Exec(ctx, "rollback")
 	if err != nil {
-		t.conn.Close(ctx) // nobody else may get it as it is
+		t.conn.Close(ctx) // the transaction is still open on it, so the pool must not hand it out
 	}
 	return err
 }

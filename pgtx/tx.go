@@ -10,22 +10,22 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// tx is what Run's function gets: a pgx.Tx that sends BEGIN with its first statement. Savepoints are of this type too.
+// tx is the pgx.Tx that Run passes to its function. It sends BEGIN with the first statement. Savepoints have this type too.
 type tx struct {
 	t       *transaction
-	name    string // of the savepoint; "" for the whole transaction
-	made    bool   // the server knows the savepoint
-	mark    int    // how many entries were pending when the savepoint was made
-	after   int    // how many functions waited for the commit then
-	blamed  bool   // an entry from before it has failed inside it
-	healed  bool   // a statement failed in a savepoint inside it, which was rolled back
-	leaves  string // a statement inside it that leaves something behind
-	managed bool   // its end belongs to Run
+	name    string // the savepoint's name; "" for the whole transaction
+	made    bool   // the server has executed SAVEPOINT
+	mark    int    // the number of entries in transaction.pending when Begin was called
+	after   int    // the number of functions in transaction.after when Begin was called
+	blamed  bool   // an entry from before the savepoint was sent inside it, and failed
+	healed  bool   // a statement failed in an inner savepoint, which was rolled back
+	leaves  string // the first statement in the savepoint that leaves something behind
+	managed bool   // only Run may end it
 	closed  bool
 }
 
-// before readies the transaction for the statements: what could be undone behind its back must be sent before. One that
-// ends the transaction is refused.
+// before is called before the statements are sent. It refuses statements that end the transaction. If a statement may make or
+// undo a savepoint, it sends the pending entries first, because the transaction could not notice that they were undone.
 func (x *tx) before(ctx context.Context, statements ...string) error {
 	if x.closed {
 		return pgx.ErrTxClosed
@@ -48,9 +48,9 @@ func (x *tx) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandT
 		return pgconn.CommandTag{}, err
 	}
 	t := x.t
-	// What is one word may be the name of a prepared statement.
+	// A single word may be the name of a prepared statement, so it must not be joined with other texts.
 	st := statement{sql: sql, args: args, text: len(args) == 0 && strings.ContainsAny(sql, " \t\r\n")}
-	if t.opens() && isOne(sql) { // the opening has arguments, which a text cannot have
+	if t.opens() && isOne(sql) { // the opening has arguments, so it can travel only in a batch
 		st.text = false
 	}
 	lead, unknown, err := t.lead(ctx, st)
@@ -82,7 +82,7 @@ func (x *tx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, erro
 		return failedRows(err), err
 	case len(lead) == 0:
 		rows, err := t.q.Query(ctx, sql, args...)
-		if unknown && err == nil { // it was prepared, whatever comes of it
+		if unknown && err == nil { // the server has prepared it, even if it fails later
 			t.learn([]statement{st})
 		}
 		return rows, err
@@ -91,7 +91,7 @@ func (x *tx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, erro
 }
 
 func (x *tx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
-	rows, _ := x.Query(ctx, sql, args...) // the rows have the error
+	rows, _ := x.Query(ctx, sql, args...) // rows.Err returns the error
 	return row{rows}
 }
 
@@ -129,25 +129,25 @@ func (x *tx) Prepare(ctx context.Context, name, sql string) (*pgconn.StatementDe
 	return x.t.q.Prepare(ctx, name, sql)
 }
 
-// Conn gives the connection away, so the transaction begins, and what was collected is sent: a savepoint that is made
-// and rolled back on the connection itself would go unnoticed. Where it could not begin, the connection gets one that has
-// failed: statements on it must not commit by themselves.
+// Conn returns the connection. Before that it sends BEGIN and the pending entries, because the transaction cannot see
+// savepoints that the caller makes and rolls back on the connection. If BEGIN fails, Conn leaves the connection in a failed
+// transaction, so that the caller's statements cannot commit by themselves.
 func (x *tx) Conn() *pgx.Conn {
 	t := x.t
 	if !x.closed && t.usable() == nil {
 		t.watch()
 		t.note(connGiven)
 		if err := errors.Join(t.tell(t.ctx), t.goDirect(t.ctx)); err != nil && t.lost == nil {
-			t.lost = err // there is nobody else to tell
+			t.lost = err // Conn cannot return it, so commit does
 		}
-		t.direct = 0 // for good
+		t.direct = 0 // no rollback of a savepoint resets it
 	}
 	if !t.ended && !t.begun && status(t.conn) == 'I' {
-		_, _ = t.conn.Exec(t.ctx, t.begin+"; rollback to savepoint refused") // there is no such savepoint
+		_, _ = t.conn.Exec(t.ctx, t.begin+"; rollback to savepoint refused") // fails: there is no such savepoint
 		if status(t.conn) != 'E' {
 			_ = t.conn.Close(t.ctx)
 		}
-		t.begun = true // and must be rolled back
+		t.begun = true // so that rollback sends ROLLBACK
 	}
 	return t.conn
 }
@@ -157,11 +157,11 @@ func (x *tx) LargeObjects() pgx.LargeObjects {
 	if t.foreign != nil {
 		return t.foreign.LargeObjects()
 	}
-	// Only a transaction of pgx's own can make them, and only BeginTx makes such a transaction.
+	// Only a transaction of pgx has large objects, and only BeginTx makes such a transaction.
 	if t.opens() && !x.closed && t.usable() == nil {
-		_ = t.tell(t.ctx) // what comes of it is asked next
+		_ = t.tell(t.ctx) // the next condition checks its result
 	}
-	if !t.opens() && !x.closed && t.usable() == nil && status(t.conn) != 'E' { // where BeginTx fails it closes the connection
+	if !t.opens() && !x.closed && t.usable() == nil && status(t.conn) != 'E' { // BeginTx closes the connection when it fails
 		begin := "select"
 		if lead := t.owes(); len(lead) > 0 {
 			begin = textOf(lead)
@@ -174,15 +174,15 @@ func (x *tx) LargeObjects() pgx.LargeObjects {
 	}
 	var b pgx.Batch
 	b.BeginTx(pgx.TxOptions{})
-	return pgx.FailedBatchResults(&b, pgx.ErrTxClosed).Tx().LargeObjects() // every method says that it is closed
+	return pgx.FailedBatchResults(&b, pgx.ErrTxClosed).Tx().LargeObjects() // every method returns ErrTxClosed
 }
 
-// mentionsSavepoint reports whether the statement may make a savepoint, or go back to one. Any mention will do: to be
-// wrong costs a round trip.
+// mentionsSavepoint reports whether the statement may make a savepoint, or roll back to one. It only looks for the word,
+// because a false positive costs no more than a round trip.
 func mentionsSavepoint(sql string) bool { return mentions(sql, "savepoint", "vV") }
 
-// mentions looks for the word, in small letters or not, by a rare letter of it, because it is asked about each statement.
-// The letters are that one's spellings, the first as in the word.
+// mentions reports whether sql contains the word, in any case. It runs for each statement, so for speed it searches for a rare
+// letter of the word. letters has both cases of that letter; the first is the one in word.
 func mentions(sql, word, letters string) bool {
 	before := strings.IndexByte(word, letters[0])
 	for _, letter := range []byte(letters) {

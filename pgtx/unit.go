@@ -17,7 +17,7 @@ var _ pgunit.Unit = (*unit)(nil)
 type unit struct {
 	tx   pgx.Tx       // nil below WithSQL
 	sql  *sql.Tx      // below WithSQL
-	work *transaction // nil when Millrace did not begin the transaction: then there is no commit to hook
+	work *transaction // nil if Millrace did not begin the transaction: then its commit cannot be seen
 }
 
 // closed reports whether the savepoint of this context has ended.
@@ -31,7 +31,7 @@ func unitOf(ctx context.Context) *unit {
 	return u
 }
 
-// refuse returns an error unless a Run on db joins the transaction. Handle is db without its wrappers.
+// refuse returns an error if a Run on db cannot join the transaction. handle is db without its wrappers.
 func (u *unit) refuse(db, handle DB) error {
 	const remedy = "its writes would stay if the transaction is rolled back, and happen again if it is repeated. Use %s, " +
 		"or pass pgtx.Detached(ctx) for work that is not part of the transaction"
@@ -48,7 +48,7 @@ func (u *unit) refuse(db, handle DB) error {
 	return nil
 }
 
-// From returns the transaction that the context carries, unless that is a *sql.Tx.
+// From returns the transaction that the context carries. It returns false if there is none, or if it is a *sql.Tx.
 func From(ctx context.Context) (pgx.Tx, bool) {
 	u := unitOf(ctx)
 	if u == nil || u.tx == nil {
@@ -58,9 +58,9 @@ func From(ctx context.Context) (pgx.Tx, bool) {
 }
 
 // With returns a context that carries a transaction which the caller began and will end. Millrace cannot see its
-// commit, so nothing that AfterCommit would do happens: wake a relay with Relay.Nudge, or let its poll find the events.
-// A transaction of Run's, or a savepoint in one, is recognized and behaves as in the context that Run made. Any other Run
-// joins only on a handle whose configuration is that of its connection.
+// commit, so AfterCommit registers nothing: wake a relay with Relay.Nudge, or let its poll find the events.
+// If t is a transaction of Run's, or a savepoint in one, it behaves as in the context that Run made. Otherwise a Run joins t
+// only on a handle with the same configuration as t's connection.
 func With(ctx context.Context, t pgx.Tx) context.Context {
 	if t == nil {
 		return ctx
@@ -72,15 +72,15 @@ func With(ctx context.Context, t pgx.Tx) context.Context {
 	return context.WithValue(ctx, boundary.Postgres{}, u)
 }
 
-// Detached returns a context that carries no transaction. Use it for work that is on purpose not part of the transaction
-// that ctx carries: on another database, or in a transaction of its own, as for an audit trail that outlives a rollback.
+// Detached returns a context that carries no transaction. Use it for work that must not be part of the transaction of ctx:
+// work on another database, or in a separate transaction, such as an audit trail that survives a rollback.
 //
-// The effects of that work stay when the outer transaction is rolled back, and happen again when the outer transaction is
-// repeated, as when a message is redelivered to its handler. So make the work idempotent.
+// The effects of that work stay when the outer transaction is rolled back. They happen again when the outer transaction is
+// repeated, for example when a message is redelivered to its handler. So make the work idempotent.
 //
-// The work needs a second connection while the outer transaction holds its own. On the same pool, transactions that hold
-// all connections would wait for each other. It must not need a lock that the outer transaction holds: PostgreSQL does not
-// recognize this deadlock, because the outer transaction waits in the program.
+// The work needs a second connection while the outer transaction holds the first one. If both use the same pool, transactions
+// that together hold all its connections wait for each other. The work must not need a lock that the outer transaction holds:
+// PostgreSQL does not detect this deadlock, because the outer transaction waits in the program.
 func Detached(ctx context.Context) context.Context {
 	if ctx.Value(boundary.Postgres{}) == nil {
 		return ctx

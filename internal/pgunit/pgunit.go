@@ -1,5 +1,5 @@
-// Package pgunit is what Millrace's own packages need of the unit of work in package pgtx, and its users do not: statements
-// that are made of what a transaction has collected, and what became of the transaction.
+// Package pgunit has the functions of package pgtx that only Millrace's own packages need: they collect items, which become
+// statements at COMMIT, and report the state of the transaction.
 package pgunit
 
 import (
@@ -11,43 +11,43 @@ import (
 	"github.com/millrace-go/millrace/internal/boundary"
 )
 
-// Collector turns what a transaction has collected into statements. Items that were collected with equal collectors
-// (==, so they must be comparable) come to one call of Flush.
+// Collector turns the items that a transaction has collected into statements. Items of equal collectors (compared with ==,
+// so a collector must be comparable) are passed to one call of Flush.
 type Collector interface {
-	// Flush queues the statements for the items, which are in the order of their collection. It is called just before
-	// COMMIT, or earlier when the items can wait no longer, and must not use the transaction by itself. ctx carries the
-	// transaction, for AfterCommit. Of a batch that fails, or a savepoint that is rolled back after a flush, items that
-	// were collected before the savepoint come again.
+	// Flush adds the statements for the items to b. The items are in the order of their collection. Flush is called just before
+	// COMMIT, or earlier if the items must be sent earlier. It must not send anything on the transaction. ctx carries the
+	// transaction, for AfterCommit. If the batch fails, or a savepoint is rolled back after a flush, Flush is called again
+	// with the items that were collected before the savepoint.
 	Flush(ctx context.Context, items []any, b *pgx.Batch) error
 
-	// Explain may say more about the error of one of those statements.
+	// Explain returns the error for the caller if one of those statements fails with err. It may add an explanation.
 	Explain(err error) error
 
-	// Locks reports whether the statements take locks that those of other collectors need; then they come first.
+	// Locks reports whether the statements take locks that the statements of other collectors need. Then they are sent first.
 	Locks() bool
 }
 
-// Opening is a statement that travels behind BEGIN, with the first statement of the transaction or with COMMIT. What comes
-// behind it in that round trip is executed only if the server accepts it.
+// Opening is a statement that is sent right after BEGIN, in the round trip of the transaction's first statement or of COMMIT.
+// The statements after it in that round trip are executed only if the server accepts it.
 type Opening struct {
 	SQL  string
 	Args []any
 
-	// Implicit lets BEGIN and COMMIT be left out where the whole transaction is sent in one round trip, of which PostgreSQL makes
-	// one transaction. Its isolation level is the session's default then: the statement must refuse what does not fit.
+	// Implicit allows a transaction that is sent in one round trip to omit BEGIN and COMMIT: PostgreSQL makes one transaction
+	// of the round trip. Its isolation level is then the session's default, so the statement must fail if that level is wrong.
 	Implicit bool
 
-	// Explain makes the error of a transaction that the server has refused of the error that it gave.
+	// Explain returns the error of the transaction if the server refuses the statement with the given error.
 	Explain func(error) error
 
-	// Sent reports whether the statement was sent. A connection that is lost may leave it unknown what became of it.
+	// Sent reports whether the statement was sent. If the connection is lost then, its outcome may be unknown.
 	Sent bool
 
-	// Err is the explained error if the server has refused the statement. The transaction can only be rolled back then.
+	// Err is Explain's error if the server has refused the statement. Then the transaction can only be rolled back.
 	Err error
 }
 
-// Unit is what package pgtx keeps in a context.
+// Unit is the value that package pgtx stores in a context. The functions below document its methods.
 type Unit interface {
 	Open(o *Opening) error
 	Begin(ctx context.Context) error
@@ -64,7 +64,7 @@ func unitOf(ctx context.Context) (Unit, bool) {
 	return u, ok
 }
 
-// Open gives the transaction of Run's that the context carries its opening. It must not have begun.
+// Open sets the opening of Run's transaction in the context. It returns an error if the transaction has begun.
 func Open(ctx context.Context, o *Opening) error {
 	if u, ok := unitOf(ctx); ok {
 		return u.Open(o)
@@ -72,7 +72,7 @@ func Open(ctx context.Context, o *Opening) error {
 	return errors.New("open the transaction: there is none in the context")
 }
 
-// Begin sends the opening now, unless it was sent. Without an opening there is nothing to do.
+// Begin sends the opening now, unless it was sent. It does nothing if the transaction has no opening.
 func Begin(ctx context.Context) error {
 	if u, ok := unitOf(ctx); ok {
 		return u.Begin(ctx)
@@ -80,13 +80,13 @@ func Begin(ctx context.Context) error {
 	return nil
 }
 
-// Collect keeps the item for the collector until COMMIT, in whose round trip everything that was collected is sent, after
-// what was queued. An item that was collected in a nested Run that rolls back is forgotten.
+// Collect keeps the item for the collector until COMMIT. All collected items are sent in the round trip of COMMIT, after the
+// queued statements. If a nested Run rolls back, the items that were collected in it are dropped.
 //
-// It reports false when the caller must write at once: without a transaction of Run's (below With and WithSQL), and from
-// the moment on when savepoints may be made that Run does not see, by a SAVEPOINT sent as a statement or by the
-// transaction's Conn. What was collected before then has been sent by then. An error means that this failed, and with it
-// the transaction.
+// Collect returns false if the caller must write the item at once: without a transaction of Run's (below With and WithSQL),
+// and after SAVEPOINT was sent as a statement or the transaction's Conn was called, because Run does not see savepoints that
+// are made in this way. In the last two cases earlier items are sent first. Collect returns an error if sending them fails;
+// then the transaction has failed.
 func Collect(ctx context.Context, c Collector, item any) (collected bool, err error) {
 	if u, ok := unitOf(ctx); ok {
 		return u.Collect(ctx, c, item)
@@ -94,31 +94,30 @@ func Collect(ctx context.Context, c Collector, item any) (collected bool, err er
 	return false, nil
 }
 
-// Lost reports whether the connection of the transaction that the context carries is gone. It tells an outage of the
-// database from a mistake of what ran in the transaction, whatever was made of the error in between.
+// Lost reports whether the connection of the transaction in the context is closed. So it tells an outage of the database from
+// a mistake in the code that ran in the transaction, even if that code has replaced the error.
 func Lost(ctx context.Context) bool {
 	u, ok := unitOf(ctx)
 	return ok && u.Lost()
 }
 
-// Sound reports whether no statement has failed in the transaction or savepoint that the context carries. An error that a
-// server gave is another connection's then. A *sql.Tx cannot be asked: for it Sound reports false.
+// Sound reports whether no statement has failed in the transaction or savepoint of the context. If Sound is true, a server's
+// error came from another connection. The state of a *sql.Tx is not known: for it Sound returns false.
 func Sound(ctx context.Context) bool {
 	u, ok := unitOf(ctx)
 	return ok && u.Sound()
 }
 
-// Watch has the transaction that the context carries note which of its statements leave something to those after them: see
-// Leaves.
+// Watch makes the transaction of the context record statements that leave something behind: see Leaves.
 func Watch(ctx context.Context) {
 	if u, ok := unitOf(ctx); ok {
 		u.Watch()
 	}
 }
 
-// Leaves returns the first statement inside the savepoint of this context that leaves something to what runs in the transaction
-// after the savepoint: settings, a role, temporary tables, cursors. "" if there is none. It knows statements by their text, so
-// it does not know what the functions do that they call. The transaction must be watched.
+// Leaves returns the first statement inside the savepoint of this context that leaves something behind for the rest of the
+// transaction: settings, a role, temporary tables or cursors. It returns "" if there is none. It judges a statement by its
+// text, so it does not see what called functions do. Watch must have been called before.
 func Leaves(ctx context.Context) string {
 	if u, ok := unitOf(ctx); ok {
 		return u.Leaves()
@@ -126,8 +125,8 @@ func Leaves(ctx context.Context) string {
 	return ""
 }
 
-// Inherited reports whether a statement has failed inside the savepoint of this context that was queued or collected before
-// it, and was sent by a Flush or the like: that says nothing about what ran in the savepoint.
+// Inherited reports whether a statement that was queued or collected before the savepoint of this context was sent inside it
+// (for example by Flush) and failed. The code that ran in the savepoint did not cause such a failure.
 func Inherited(ctx context.Context) bool {
 	u, ok := unitOf(ctx)
 	return ok && u.Inherited()
