@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// archiveEvery is how often the archive's days are made and dropped. Days are made three ahead.
+// archiveEvery is how often the relay creates and drops day partitions of the archive. It creates them three days ahead.
 const archiveEvery = time.Hour
 
-// keepArchive makes the days of the archive that are missing and drops those that are past, until ctx ends.
+// keepArchive creates the archive's missing day partitions and drops the expired ones, until ctx ends.
 func (r *Relay) keepArchive(ctx context.Context) {
 	for {
 		select {

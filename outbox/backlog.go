@@ -15,12 +15,12 @@ import (
 var ErrBacklog = errors.New("too many unpublished events in the outbox")
 
 const (
-	// backlogInterval is how long a publisher relies on what it found.
+	// backlogInterval is how long a publisher relies on its last count of the outbox.
 	backlogInterval = time.Second
-	// backlogShare is how many times as long it relies on it as it took to find out, where there were not too many: dead rows
-	// that a long transaction keeps make a look last for seconds, which somebody's transaction pays for.
+	// backlogShare makes a publisher rely on a count that found room for at least this many times as long as the count took. A count
+	// can take seconds when a long transaction keeps dead rows, and the transaction that publishes pays for it.
 	backlogShare = 20
-	// backlogPart is the part of the limit that a publisher lets through, at most, before it looks again.
+	// backlogPart limits what a publisher admits between two counts to this fraction of the limit: 1/16.
 	backlogPart = 16
 )
 
@@ -30,20 +30,20 @@ type backlog struct {
 	statement string
 
 	mu       sync.Mutex
-	checked  time.Time     // when the last look by time began
-	rest     time.Duration // until the next one
-	found    int64         // 0 when there were not too many
-	admitted int64         // events that this publisher let through
-	began    int64         // of them, when the last look began that has an answer
-	until    int64         // of them, when the next look is due
+	checked  time.Time     // when the last count that was due by time began
+	rest     time.Duration // how long to rely on that count
+	found    int64         // estimated events when the last count found no room, else 0
+	admitted int64         // events that this publisher has admitted
+	began    int64         // value of admitted when the newest finished count began
+	until    int64         // value of admitted at which the next count is due
 }
 
 func newBacklog(schema string, limit int) *backlog {
 	return &backlog{limit: int64(limit), statement: store.Query("backlog", schema)}
 }
 
-// admit lets n events through, or says why not. It looks, in the transaction of the context, when the last look was too long
-// ago, or when this publisher has let through what that look left room for.
+// admit reports an error if there is no room for n events. It counts the outbox, in the transaction of the context, when the last
+// count is too old, or when this publisher has admitted as many events as that count allowed.
 func (b *backlog) admit(ctx context.Context, o owner, n int64, now time.Time) error {
 	if b.limit == 0 || n == 0 {
 		return nil
@@ -52,7 +52,7 @@ func (b *backlog) admit(ctx context.Context, o owner, n int64, now time.Time) er
 	last, found, began := b.checked, b.found, b.admitted
 	stale := last.IsZero() || now.Sub(last) >= max(b.rest, backlogInterval)
 	if stale {
-		b.checked = now // the others go by the last one meanwhile
+		b.checked = now // concurrent calls rely on the previous count
 	}
 	look := stale || found == 0 && b.admitted >= b.until
 	if !look && found == 0 {
@@ -75,8 +75,8 @@ func (b *backlog) admit(ctx context.Context, o owner, n int64, now time.Time) er
 	return nil
 }
 
-// look asks the database, lets n events through if there is room, and else returns about how many there are. began is what
-// this publisher had let through before.
+// look counts the outbox. It admits n events if there is room, and otherwise returns about how many events there are. began is the
+// value of b.admitted before the count.
 func (b *backlog) look(ctx context.Context, o owner, n, began int64) (found int64, err error) {
 	start := time.Now()
 	counted, estimate, err := b.count(ctx, o)
@@ -86,11 +86,11 @@ func (b *backlog) look(ctx context.Context, o owner, n, began int64) (found int6
 	room := b.limit - counted
 	rest := min(backlogShare*time.Since(start), time.Minute)
 	if room <= 0 {
-		found, rest = estimate, backlogInterval // whoever is refused wants to know soon that it is over
+		found, rest = estimate, backlogInterval // a caller that is refused should learn soon that there is room again
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if began >= b.began { // else a later look was quicker
+	if began >= b.began { // else a count that began later has already finished
 		b.found, b.rest, b.began = found, rest, began
 		b.until = began + min(room, max(b.limit/backlogPart, 1))
 	}
@@ -100,7 +100,7 @@ func (b *backlog) look(ctx context.Context, o owner, n, began int64) (found int6
 	return found, nil
 }
 
-// count returns how many events there are, up to the limit, and an estimate.
+// count returns the number of events, up to the limit, and an estimate of the total.
 func (b *backlog) count(ctx context.Context, o owner) (counted, estimate int64, err error) {
 	if o.sql != nil {
 		err = o.sql.QueryRowContext(ctx, b.statement, b.limit).Scan(&counted, &estimate)

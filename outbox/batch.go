@@ -13,7 +13,7 @@ import (
 	"github.com/millrace-go/millrace/transport"
 )
 
-// send publishes rows of one topic, in order, and returns one result for each.
+// send publishes rows of one topic in order. It returns one result for each row.
 func (r *Relay) send(ctx context.Context, a step.Publish) []error {
 	topic, rows := a.To, a.Rows
 	ctx, cancel := context.WithTimeout(ctx, r.cfg.PublishTimeout)
@@ -39,7 +39,7 @@ func (r *Relay) send(ctx context.Context, a step.Publish) []error {
 		return results
 	}
 	ctx, end := r.observer.span(ctx, topic, msgs)
-	if !a.InTime(time.Now()) { // again: the process may have been stopped since
+	if !a.InTime(time.Now()) { // checked again: the process may have been suspended since the batch was chosen
 		results = repeat(step.ErrLeaseOver, len(rows))
 		end(results)
 		return results
@@ -52,7 +52,8 @@ func (r *Relay) send(ctx context.Context, a step.Publish) []error {
 	return results
 }
 
-// publishBatch sends the messages at once where the publisher can, else one by one. A panic is the messages' failure.
+// publishBatch sends the messages in one call if the publisher supports that, else one by one. A panic of the publisher counts as
+// a failure of the messages.
 func (r *Relay) publishBatch(ctx context.Context, topic string, msgs []*message.Message) (results []error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -83,7 +84,7 @@ func (r *Relay) publishBatch(ctx context.Context, topic string, msgs []*message.
 	return results
 }
 
-// afterPanic finds the message that the publisher cannot take: it sends each again, alone. Some may have been sent before.
+// afterPanic sends each message again, alone, to find the one that makes the publisher panic. Some may have been sent before.
 func (r *Relay) afterPanic(ctx context.Context, topic string, msgs []*message.Message, err error) []error {
 	if len(msgs) == 1 {
 		return []error{fmt.Errorf("%w: %w", transport.ErrRejected, err)}
@@ -116,7 +117,7 @@ func messageOf(ctx context.Context, e *step.Row) (*message.Message, error) {
 			return nil, fmt.Errorf("headers of event %s: %w: %w", e.EventID, transport.ErrRejected, err)
 		}
 	}
-	if m.Metadata == nil { // "null"
+	if m.Metadata == nil { // the stored headers are JSON null
 		m.Metadata = message.Metadata{}
 	}
 	transport.SetKey(m, e.Key)

@@ -19,20 +19,19 @@ import (
 // microsecond, by the database's clock.
 const DueMetadata = "millrace_due_at"
 
-// dueLayout is what DueMetadata looks like.
+// dueLayout is the format of DueMetadata.
 const dueLayout = "2006-01-02T15:04:05.000000Z"
 
-// deliverAfter is the metadata entry that carries the delay to Publish, and no further.
+// deliverAfter is the metadata entry that carries the delay to Publish. It is not stored.
 const deliverAfter = "_millrace_deliver_after"
 
 // MaxDelay is the longest delay of an event.
 const MaxDelay = 10 * 365 * 24 * time.Hour
 
-// SetDeliverAfter makes Publish keep the event back for d, counted from the moment when it is written (at the commit of
-// pgtx.Run) by the database's clock, which is the only one that counts. It enters the outbox when it is due, at a relay's
-// next look: up to one poll interval later, never earlier. Until then it can be taken back with Publisher.Cancel. Its
-// place among the events of its key is that of its due time. Zero removes the delay; Publish refuses one that is
-// negative or longer than MaxDelay.
+// SetDeliverAfter makes Publish hold the event back for d. The delay starts when the event is written (with pgtx.Run, at the commit),
+// and only the database's clock counts. A relay moves the event into the outbox at its first look after the due time: up to one
+// poll interval late, never early. Until then Publisher.Cancel can take it back. Among the events of its key it is ordered
+// by its due time. Zero removes the delay. Publish refuses a delay that is negative or longer than MaxDelay.
 func SetDeliverAfter(msg *message.Message, d time.Duration) {
 	if d == 0 {
 		delete(msg.Metadata, deliverAfter)
@@ -44,7 +43,7 @@ func SetDeliverAfter(msg *message.Message, d time.Duration) {
 	msg.Metadata[deliverAfter] = d.String()
 }
 
-// delayOf is the message's delay in microseconds.
+// delayOf returns the message's delay in microseconds.
 func delayOf(msg *message.Message) (int64, error) {
 	s, ok := msg.Metadata[deliverAfter]
 	if !ok {
@@ -57,11 +56,11 @@ func delayOf(msg *message.Message) (int64, error) {
 	return int64((d + time.Microsecond - 1) / time.Microsecond), nil
 }
 
-// Cancel takes a delayed event back, in the transaction that ctx carries: if that is rolled back the event waits on. It
-// reports false when no event of this ID waits (any more): a relay has moved it to the outbox, or is about to, and it
-// will be delivered; and for an event that another database role has written, unless this one has that role's rights or owns
-// the tables. An event that the same transaction published can be cancelled. Without a transaction the error wraps
-// ErrNoTransaction. Under repeatable read or serializable it may fail with a serialization failure (40001), when a relay
+// Cancel removes a delayed event, in the transaction that ctx carries. If that transaction is rolled back, the event stays delayed.
+// Cancel can also remove an event that the same transaction published. It returns false if no delayed event has this ID: a relay
+// has moved it to the outbox or is about to, and it will be delivered. It also returns false for an event that another database
+// role has written, unless this role has that role's rights or owns the tables. Without a transaction the error wraps
+// ErrNoTransaction. Under repeatable read or serializable isolation Cancel may fail with a serialization failure (40001) if a relay
 // moves the event at the same moment.
 func (p *Publisher) Cancel(ctx context.Context, eventID string) (bool, error) {
 	o, ok := ownerOf(ctx)
@@ -80,7 +79,7 @@ func (s inserter) cancel(ctx context.Context, o owner, eventID string) (n int64,
 		err = o.sql.QueryRowContext(ctx, s.cancelDelayed, eventID).Scan(&n)
 		return n, err
 	}
-	if err := pgtx.Flush(ctx); err != nil { // it may be one of this transaction's own
+	if err := pgtx.Flush(ctx); err != nil { // the event may be one that this transaction has not inserted yet
 		return 0, err
 	}
 	err = o.pgx.QueryRow(ctx, s.cancelDelayed, eventID).Scan(&n)
@@ -88,19 +87,19 @@ func (s inserter) cancel(ctx context.Context, o owner, eventID string) (n int64,
 }
 
 const (
-	// maxUntilDue bounds what moveDue tells, so that clocks and sums stay far from their ends.
+	// maxUntilDue bounds the time that moveDue returns, so that later arithmetic cannot overflow.
 	maxUntilDue = time.Hour
-	// moreIsDue is what it tells when it may have left events that are due.
+	// moreIsDue is the time that moveDue returns when it may have left due events behind.
 	moreIsDue = time.Millisecond
 )
 
-// moveDue moves delayed events that are due into the outbox, in the order of their due times, and tells the hashes of
-// their keys. next is the time until it should be called again: more than 0, and an hour at most; 0 when nothing waits,
-// or another relay is moving events at this moment. The statement is delayed_move.sql.
+// moveDue moves delayed events that are due into the outbox, in the order of their due times, and returns the hashes of their keys.
+// next is the time until the next call should be made, at most an hour. It is 0 when no event is delayed, or when another relay
+// is moving events at this moment. sql is delayed_move.sql.
 func moveDue(ctx context.Context, pool *pgxpool.Pool, sql string, limit int) (moved int, hashes []int64, next time.Duration, err error) {
 	var micros *int64
 	err = pgtx.Run(ctx, pool, func(ctx context.Context, tx pgx.Tx) error {
-		// Planned anew each time: a plan that was made while nothing waited would read all that waits later.
+		// Planned anew each time: a plan from a time without delayed events would later read all of them.
 		return tx.QueryRow(ctx, sql, pgx.QueryExecModeExec, limit).Scan(&moved, &hashes, &micros)
 	}, pgtx.Isolation(pgx.ReadCommitted))
 	switch {
@@ -114,14 +113,14 @@ func moveDue(ctx context.Context, pool *pgxpool.Pool, sql string, limit int) (mo
 	return moved, hashes, next, nil
 }
 
-// moveDelayed moves delayed events that are due, and wakes the relays of their shards.
+// moveDelayed moves delayed events that are due, and wakes the relays that hold their shards.
 func (r *Relay) moveDelayed(ctx context.Context, limit int) step.DelayedMoved {
 	ctx, cancel := context.WithTimeout(ctx, store.ExchangeTimeout)
 	defer cancel()
 	moved, hashes, next, err := moveDue(ctx, r.pool, r.delayed, limit)
 	if err == nil && moved > 0 {
 		r.wakes.Add(hashes)
-		_, err = r.pool.Exec(ctx, `select pg_notify($1::text, $2::text)`, store.Channel(r.cfg.Schema), wake.Payload(hashes, false)) // for the other relays
+		_, err = r.pool.Exec(ctx, `select pg_notify($1::text, $2::text)`, store.Channel(r.cfg.Schema), wake.Payload(hashes, false)) // wakes the other relays
 	}
 	return step.DelayedMoved{Moved: moved, Next: next, Err: err}
 }

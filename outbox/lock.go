@@ -14,23 +14,23 @@ import (
 	"github.com/millrace-go/millrace/outbox/internal/store"
 )
 
-// LockKey serializes the transactions that publish events of these keys, for keys that stand for no row which the
-// transaction would lock anyway. Without either, two transactions at once may commit in another order than that of their
-// events. The locks are PostgreSQL's advisory ones, of 64 bits made from key and schema: two keys that collide wait for
-// each other, no more. They end with the transaction.
+// LockKey serializes the transactions that publish events of these keys. It is for keys that stand for no row which the transaction
+// locks anyway. Without such a lock, two concurrent transactions may commit in another order than that of their events. The locks are
+// PostgreSQL's advisory locks with 64-bit numbers that are hashed from key and schema. Two keys with the same number wait for each
+// other; nothing else happens. The locks end with the transaction.
 //
-// In a transaction of pgtx.Run they are taken at COMMIT, in its round trip and before the events are inserted, so they
-// are held only for the commit itself, and what the transaction read before is not protected by them. In one of the
-// caller's own (pgtx.With, pgtx.WithSQL) they are taken at once: call it before Publish. Keys of one call, and in Run of
-// all calls, are sorted, so that transactions do not deadlock, unless pgtx.Flush or Publisher.Cancel sends them in between. No keys are no statement; without a transaction the error
-// wraps ErrNoTransaction.
+// In a transaction of pgtx.Run the locks are taken at COMMIT, in the same round trip and before the events are inserted. So they
+// are held only during the commit, and do not protect what the transaction read before. In a transaction of the caller's own
+// (pgtx.With, pgtx.WithSQL) they are taken immediately: call LockKey before Publish. The keys of one call are sorted, and so are the
+// keys of all calls in Run, so that transactions do not deadlock; pgtx.Flush and Publisher.Cancel send the keys collected so far and end
+// such a group. A call without keys sends nothing. Without a transaction the error wraps ErrNoTransaction.
 //
-// LockKey is for the schema "millrace"; a publisher of another schema has a method of its own.
+// LockKey is for the schema "millrace". A publisher of another schema has its own method Publisher.LockKey.
 func LockKey(ctx context.Context, keys ...string) error {
 	return lockKeys(ctx, pgschema.Default, keys)
 }
 
-// LockKey is the function LockKey for the publisher's schema.
+// LockKey is like the function LockKey, for the publisher's schema.
 func (p *Publisher) LockKey(ctx context.Context, keys ...string) error {
 	return lockKeys(ctx, p.inserter.schema, keys)
 }
@@ -60,7 +60,7 @@ func lockKeys(ctx context.Context, schema string, keys []string) error {
 	return nil
 }
 
-// lockNumbers are the keys' locks, sorted, each once. They must be the same in every process.
+// lockNumbers returns the numbers of the keys' locks, sorted and without duplicates. Each process must compute the same numbers.
 func lockNumbers(schema string, keys []string) []int64 {
 	numbers := make([]int64, len(keys))
 	for i, k := range keys {
@@ -71,11 +71,11 @@ func lockNumbers(schema string, keys []string) []int64 {
 	return slices.Compact(numbers)
 }
 
-// locker takes all locks of a transaction with one statement. They are of the whole database, so it is the same for
-// every schema.
+// locker takes all locks of a transaction with one statement. Advisory locks belong to the database, so one locker serves each
+// schema.
 type locker struct{}
 
-// Flush is of pgunit.Collector.
+// Flush implements pgunit.Collector.
 func (locker) Flush(_ context.Context, items []any, b *pgx.Batch) error {
 	var numbers []int64
 	for _, item := range items {
@@ -86,8 +86,8 @@ func (locker) Flush(_ context.Context, items []any, b *pgx.Batch) error {
 	return nil
 }
 
-// Explain is of pgunit.Collector.
+// Explain implements pgunit.Collector.
 func (locker) Explain(err error) error { return fmt.Errorf("lock keys: %w", err) }
 
-// Locks is of pgunit.Collector.
+// Locks implements pgunit.Collector.
 func (locker) Locks() bool { return true }

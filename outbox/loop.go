@@ -16,29 +16,29 @@ import (
 	"github.com/millrace-go/millrace/transport"
 )
 
-// loop carries out what the core of the relay decides: one goroutine owns the core, and each action runs in its own.
+// loop carries out the actions of the relay's core. One goroutine owns the core; each action runs in its own goroutine.
 type loop struct {
 	relay   *Relay
 	core    *relay.Core
 	store   *store.Relay
 	reader  *store.Reader
-	hard    context.Context         //nolint:containedctx // the loop lives as long as Run: it ends when draining does
-	end     context.CancelCauseFunc // ends Run as its context does
+	hard    context.Context         //nolint:containedctx // the loop lives as long as Run: hard ends when draining does
+	end     context.CancelCauseFunc // makes Run stop, as if its context had ended
 	inputs  chan step.Input
 	running int // actions under way
 	leases  map[step.Ref]lease
 	ending  bool
-	changed bool // what the relay tells others about the core may have changed
+	changed bool // the shards or the number of gaps may have changed since the last call of Relay.hold
 }
 
-// lease is the context of what is sent for a lease: it ends with it.
+// lease has the context for sending under a lease. The context ends with the lease.
 type lease struct {
 	ctx    context.Context //nolint:containedctx // see above
 	cancel context.CancelFunc
-	once   *onceShard // nil: at least once
+	once   *onceShard // nil if Delivery is AtLeastOnce
 }
 
-// flushTimeout bounds the last delete.
+// flushTimeout bounds the last delete when Run ends.
 const flushTimeout = 5 * time.Second
 
 func newLoop(hard context.Context, end context.CancelCauseFunc, r *Relay) *loop {
@@ -53,10 +53,10 @@ func newLoop(hard context.Context, end context.CancelCauseFunc, r *Relay) *loop 
 	}
 }
 
-// jitter keeps what failed together from being tried again together.
+// jitter shortens d by up to a quarter, so that things that failed together are not retried together.
 func jitter(d time.Duration) time.Duration { return d - time.Duration(rand.Int64N(int64(d)/4+1)) }
 
-// run works until ctx has ended and nothing is in flight any more, or until hard has ended.
+// run works until ctx has ended and nothing is in flight, or until hard has ended.
 func (l *loop) run(ctx context.Context) {
 	stopped := ctx.Done()
 	timer := time.NewTimer(0)
@@ -87,7 +87,7 @@ func (l *loop) run(ctx context.Context) {
 			l.apply(in)
 		case <-timer.C:
 		}
-		for more := true; more; { // whatever else there is, before the next step
+		for more := true; more; { // take all waiting inputs before the next step
 			select {
 			case in := <-l.inputs:
 				l.apply(in)
@@ -112,7 +112,7 @@ func (l *loop) apply(in step.Input) {
 	l.core.Apply(time.Now(), in)
 }
 
-// woken returns the wake-ups since the last call.
+// woken returns the wake-ups since the previous call.
 func (l *loop) woken() step.Woken {
 	hashes, all, look := l.relay.wakes.Take()
 	w := step.Woken{All: all, Look: look}
@@ -156,13 +156,13 @@ func (l *loop) start(action step.Action) {
 	l.do(func() step.Input { return l.carryOut(action) })
 }
 
-// do runs f in a goroutine, and hands the core what it returns.
+// do runs f in a goroutine and hands its result to the core.
 func (l *loop) do(f func() step.Input) {
 	l.running++
 	go func() { l.inputs <- f() }()
 }
 
-// carryOut does what the core asked of the database.
+// carryOut executes an action on the database.
 func (l *loop) carryOut(action step.Action) step.Input {
 	ctx := l.hard
 	switch a := action.(type) {
@@ -187,7 +187,7 @@ func (l *loop) carryOut(action step.Action) step.Input {
 	case step.FetchFailed:
 		return l.store.FetchFailed(ctx, a)
 	case step.SettleFailed:
-		return l.store.SettleFailed(context.WithoutCancel(ctx), a) // the broker has what is done
+		return l.store.SettleFailed(context.WithoutCancel(ctx), a) // the broker already has these events
 	case step.Poll:
 		return l.store.Poll(ctx, a.Shards)
 	case step.RetryDead:
@@ -203,8 +203,8 @@ func (l *loop) carryOut(action step.Action) step.Input {
 	}
 }
 
-// abandon waits for the actions under way a last time. Their contexts have ended, but a publisher that takes no context may
-// block for ever.
+// abandon waits at most flushTimeout for the actions under way, after their contexts have ended. A publisher that takes no context
+// may block for ever.
 func (l *loop) abandon() {
 	for _, held := range l.leases {
 		held.cancel()
@@ -215,14 +215,14 @@ func (l *loop) abandon() {
 		case in := <-l.inputs:
 			l.apply(in)
 			actions, _ := l.core.Next(time.Now())
-			for _, a := range actions { // nothing more is begun, but the broker has what is done
+			for _, a := range actions { // start nothing new, but record the events that the broker has taken
 				if _, ok := a.(step.SettleFailed); ok {
 					l.start(a)
 				}
 			}
 		case <-deadline:
 			l.relay.cfg.Logger.Error("the publisher does not return: what it was given may be published again", "actions", l.running)
-			go func(n int) { // so that they can end
+			go func(n int) { // lets the goroutines end
 				for range n {
 					<-l.inputs
 				}
@@ -241,7 +241,7 @@ func (l *loop) abandon() {
 	}
 }
 
-// hold stores what metrics and the end of Run ask for.
+// hold stores the shards and the number of gaps for metrics and for the end of Run.
 func (r *Relay) hold(c *relay.Core) {
 	held := c.Held()
 	r.mu.Lock()
@@ -252,25 +252,25 @@ func (r *Relay) hold(c *relay.Core) {
 	}
 }
 
-// stand stores which topics' events wait, for metrics.
+// stand stores the topics whose events wait, for metrics.
 func (r *Relay) stand(topics []step.TopicState) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.topics = topics
 }
 
-// standing returns which topics' events wait.
+// standing returns the topics whose events wait.
 func (r *Relay) standing() []step.TopicState {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.topics
 }
 
-// holding returns the shards that this relay holds, also those that it is about to give back.
+// holding returns the shards that this relay holds, including those that it is about to give back.
 func (r *Relay) holding() []int16 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return append([]int16{}, r.shards...) // never nil, which would be NULL
+	return append([]int16{}, r.shards...) // never nil, which would be NULL in SQL
 }
 
 // gapsWatched is how many gaps each read looks at.
@@ -280,12 +280,12 @@ func (r *Relay) gapsWatched() int {
 	return r.gapCount
 }
 
-// publish sends a batch, unless its lease has ended. An event that is to be noted is noted before it is sent. When the broker
-// does not take it and the relay is still there, the note is cleared. So in an outage no event is suspected.
+// publish sends a batch, unless its lease has ended. If the crash guard wants the event marked, publish marks it before sending it.
+// If the broker does not take the event and the relay survives, publish clears the mark. So an outage makes no event suspect.
 func (r *Relay) publish(ctx context.Context, a step.Publish, once *onceShard) step.Published {
 	answer := step.Published{Ref: a.Ref, Queue: a.Queue}
 	if a.Noted {
-		if err := r.store.Note(ctx, a.Shard, a.Rows[0].EventID); err != nil { // not sent
+		if err := r.store.Note(ctx, a.Shard, a.Rows[0].EventID); err != nil { // the event could not be marked, so it is not sent
 			answer.Results = repeat(errors.Join(transport.ErrUnavailable, err), len(a.Rows))
 			return answer
 		}
@@ -314,7 +314,7 @@ func (r *Relay) publish(ctx context.Context, a step.Publish, once *onceShard) st
 	return answer
 }
 
-// report writes logs and metrics.
+// report logs an event of the core and counts it for metrics.
 func (r *Relay) report(p step.Report) {
 	log := r.cfg.Logger
 	switch p.Kind {

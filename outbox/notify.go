@@ -19,15 +19,15 @@ import (
 type NotifierConfig struct {
 	// Schema of the outbox's tables. Default: "millrace".
 	Schema string
-	// Logger gets failed notifications; the relays' poll makes up for them. Default: slog.Default().
+	// Logger logs notifications that failed; the relays' polls make up for them. Default: slog.Default().
 	Logger *slog.Logger
 }
 
-// Notifier wakes the relays in other processes after commits in this one. A process that publishes events and runs no
-// relay should run one; without it relays find the events at their next poll.
+// Notifier wakes the relays of other processes after commits in this process. A process that publishes events and runs no relay
+// should run a Notifier. Without one, relays find the events at their next poll.
 //
-// It notifies after the commit and on a connection of its own, many commits at once under load: a NOTIFY inside the
-// business transaction holds a lock of the whole cluster through the commit's flush and serialises the writers.
+// It notifies after the commit, on its own connection, and under load once for many commits. A NOTIFY inside the business
+// transaction would hold a cluster-wide lock while the commit is flushed, and so serialize all writers.
 type Notifier struct {
 	cfg  NotifierConfig
 	pool *pgxpool.Pool
@@ -52,7 +52,7 @@ func NewNotifier(pool *pgxpool.Pool, cfg NotifierConfig) (*Notifier, error) {
 	return &Notifier{cfg: cfg, pool: pool}, nil
 }
 
-// Run notifies until ctx ends and returns nil.
+// Run notifies until ctx ends, and then returns nil.
 func (n *Notifier) Run(ctx context.Context) error {
 	commits := wake.New()
 	defer wake.Listen(n.cfg.Schema, commits)()
@@ -69,8 +69,8 @@ func (n *Notifier) Run(ctx context.Context) error {
 	}
 }
 
-// listen passes notifications on to the loop until ctx ends. While there is no connection for it, or a pooler in transaction
-// mode stands between, the relay's poll finds the events.
+// listen passes notifications to the loop until ctx ends. While it has no connection, or a pooler in transaction mode swallows
+// the notifications, the relay's poll finds the events.
 func (r *Relay) listen(ctx context.Context) {
 	var wait time.Duration
 	for ctx.Err() == nil {
@@ -88,7 +88,7 @@ func (r *Relay) listen(ctx context.Context) {
 }
 
 func (r *Relay) listenOnce(ctx context.Context, listening func()) error {
-	conn, err := store.Connect(ctx, r.pool) // of its own: it waits for ever, and the pool is for work
+	conn, err := store.Connect(ctx, r.pool) // a connection of its own: it waits all the time, and the pool's connections are for work
 	if err != nil {
 		return err
 	}
@@ -101,7 +101,7 @@ func (r *Relay) listenOnce(ctx context.Context, listening func()) error {
 		return err
 	}
 	listening()
-	r.wakes.AddLook() // for what was committed while nobody listened
+	r.wakes.AddLook() // finds events that were committed while no connection listened
 	for {
 		n, err := conn.WaitForNotification(ctx)
 		if err != nil {

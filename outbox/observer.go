@@ -20,11 +20,11 @@ import (
 // scope names the instruments' and spans' origin.
 const scope = "github.com/millrace-go/millrace/outbox"
 
-// observer tells OpenTelemetry what the relay does.
+// observer reports the relay's metrics and spans to OpenTelemetry.
 type observer struct {
 	tracer     trace.Tracer
 	propagator propagation.TextMapPropagator
-	database   []attribute.KeyValue // of every measurement
+	database   []attribute.KeyValue // attributes of each measurement
 
 	published, failures, moves, rescans metric.Int64Counter
 	batchSize                           metric.Int64Histogram
@@ -36,12 +36,12 @@ func topicAttribute(topic string) attribute.KeyValue {
 	return attribute.String("messaging.destination.name", topic)
 }
 
-// with are the attributes of a measurement.
+// with returns the attributes of a measurement.
 func (o *observer) with(attributes ...attribute.KeyValue) metric.MeasurementOption {
 	return metric.WithAttributeSet(attribute.NewSet(append(attributes, o.database...)...))
 }
 
-// observe creates the instruments. Those that are read from the database are reported by Run.
+// newObserver creates the instruments that the relay updates as it works. Method start adds those that are read from the database.
 func newObserver(cfg RelayConfig) (*observer, error) {
 	m := cfg.MeterProvider.Meter(scope)
 	o := &observer{tracer: cfg.TracerProvider.Tracer(scope), propagator: cfg.Propagator}
@@ -70,7 +70,7 @@ func newObserver(cfg RelayConfig) (*observer, error) {
 	return o, nil
 }
 
-// start reports what only a look at the database tells, until stop is called.
+// start reports the metrics that are read from the database, until stop is called.
 func (o *observer) start(r *Relay) (stop func(), err error) {
 	gauges := gauge.Of(r.cfg.MeterProvider.Meter(scope))
 	pending := gauges.Int("millrace.outbox.pending", "{event}", "Unpublished events of the shards that this relay holds, up to 100,000 of each.")
@@ -99,7 +99,7 @@ func (o *observer) start(r *Relay) (stop func(), err error) {
 	})
 }
 
-// unsettled is what the database has in a relay's shards.
+// unsettled holds what the database says about the events of a relay's shards.
 type unsettled struct {
 	shards []store.Backlog
 	states map[string]int64
@@ -115,7 +115,7 @@ func look(ctx context.Context, r *Relay) (unsettled, error) {
 	return unsettled{shards, states}, nil
 }
 
-// settled tells of a batch.
+// settled counts a batch that has been sent.
 func (o *observer) settled(p step.Report, now time.Time) {
 	ctx, attributes := context.Background(), o.with(topicAttribute(p.Topic))
 	o.batchSize.Record(ctx, int64(p.Count), attributes)
@@ -144,7 +144,7 @@ func (o *observer) surprised() { o.rescans.Add(context.Background(), 1, o.with()
 // maxLinks bounds a span's links, as OpenTelemetry's SDK does by default.
 const maxLinks = 128
 
-// span begins the span of one publish, linked to the spans that the events were published in.
+// span starts the span of one batch. It links the spans in which the events were published.
 func (o *observer) span(ctx context.Context, topic string, msgs []*message.Message) (context.Context, func(results []error)) {
 	var links []trace.Link
 	for _, m := range msgs {

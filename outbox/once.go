@@ -19,13 +19,13 @@ import (
 	"github.com/millrace-go/millrace/transport"
 )
 
-// Delivery is how often an event is published.
+// Delivery says how often an event may be published.
 type Delivery int
 
 const (
 	// AtLeastOnce publishes an event again, with the same ID, when a relay ends between publishing and deleting it.
 	AtLeastOnce Delivery = iota
-	// Transactional publishes each event once for consumers that read what is committed. Only Kafka can do that.
+	// Transactional publishes each event once for consumers that read committed records only. It needs Kafka.
 	Transactional
 )
 
@@ -39,44 +39,44 @@ func (d Delivery) String() string {
 	return fmt.Sprintf("Delivery(%d)", int(d))
 }
 
-// MarshalText writes the word that a configuration file has: at_least_once or transactional.
+// MarshalText returns the word used in configuration files: at_least_once or transactional.
 func (d Delivery) MarshalText() ([]byte, error) { return enum.Text(d, AtLeastOnce, Transactional) }
 
-// UnmarshalText reads it.
+// UnmarshalText parses the word that MarshalText returns.
 func (d *Delivery) UnmarshalText(word []byte) error {
 	return enum.Read(d, word, AtLeastOnce, Transactional)
 }
 
-// maxTransactionalInFlight bounds a shard's progress, which has at most twice as many IDs and is the note of each transaction, to
-// transport.MaxNote.
+// maxTransactionalInFlight keeps a shard's progress below transport.MaxNote. Each transaction carries the progress as its note, and
+// the progress holds up to twice this many event IDs.
 const maxTransactionalInFlight = 20_000
 
-// progressLimit is how many IDs a shard's progress may have: those in flight, and as many whose deletes are not known yet.
+// progressLimit is how many event IDs a shard's progress may hold: the events in flight, and as many whose deletes are not confirmed.
 func progressLimit(inFlight int) int { return 2 * inFlight }
 
-// once publishes in transactions, as package progress decides. It carries out the decisions.
+// once publishes in transactions of the broker. Package progress makes the decisions, and once carries them out.
 type once struct {
 	relay     *Relay
 	publisher transport.TransactionalPublisher
-	name      string // of the transactions
+	name      string // identifies this outbox in the transactions' names
 	closing   sync.WaitGroup
 
 	mu     sync.Mutex
 	shards map[*onceShard]struct{}
 }
 
-// onceShard is a shard for the time of one lease. It takes one batch after the other.
+// onceShard is a shard during one lease. It publishes one batch at a time.
 type onceShard struct {
 	number       int16
-	turn         chan struct{} // holds one; who takes it publishes
+	turn         chan struct{} // holds one token; the goroutine that takes it may publish
 	transactions transport.Transactions
 
-	mu       sync.Mutex // of progress
+	mu       sync.Mutex // guards progress
 	progress *progress.Shard
 }
 
-// newOnce names the transactions after the database, the schema and the server, which keeps its identifier when a standby takes
-// over: another outbox at the same brokers must not end them.
+// newOnce names the transactions after the database, the schema and the server, so that another outbox on the same brokers does not
+// end them. The server's identifier stays the same when a standby takes over.
 func newOnce(ctx context.Context, r *Relay) (*once, error) {
 	var database, server string
 	if err := r.pool.QueryRow(ctx, `select current_database(), system_identifier::text from pg_control_system()`).Scan(&database, &server); err != nil {
@@ -88,14 +88,14 @@ func newOnce(ctx context.Context, r *Relay) (*once, error) {
 	}, nil
 }
 
-// nameable writes what no topic's name may have in another way.
+// nameable encodes the characters that a topic's name may not contain.
 func nameable(name string) string {
 	return unnameable.ReplaceAllStringFunc(name, func(s string) string { return fmt.Sprintf("-%x-", s) })
 }
 
 var unnameable = regexp.MustCompile(`[^A-Za-z0-9_-]+`)
 
-// begin returns the shard for a new lease.
+// begin returns the shard's state for a new lease.
 func (o *once) begin(number int16) *onceShard {
 	s := &onceShard{
 		number: number, turn: make(chan struct{}, 1), progress: progress.New(progressLimit(o.relay.cfg.MaxInFlight)),
@@ -108,7 +108,7 @@ func (o *once) begin(number int16) *onceShard {
 	return s
 }
 
-// end closes what a lease had, after the batch under way, if there is one. Later ones wait until their contexts end.
+// end closes a lease's transactions after the batch under way. Later batches of this lease wait until their contexts end.
 func (o *once) end(s *onceShard) {
 	o.mu.Lock()
 	delete(o.shards, s)
@@ -121,7 +121,7 @@ func (o *once) end(s *onceShard) {
 	})
 }
 
-// close ends all leases. Like the last delete, it waits no longer than flushTimeout: a publisher may block for ever.
+// close ends all leases. It waits at most flushTimeout, because a publisher may block for ever.
 func (o *once) close() {
 	o.mu.Lock()
 	shards := slices.Collect(maps.Keys(o.shards))
@@ -141,7 +141,7 @@ func (o *once) close() {
 	}
 }
 
-// deleted notes rows that are deleted for good.
+// deleted records that the deletes of these rows are durable.
 func (o *once) deleted(rows []step.ShardRow) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -162,7 +162,7 @@ func (s *onceShard) decide(f func(*progress.Shard)) {
 	f(s.progress)
 }
 
-// publish publishes those rows of a shard that are not published yet.
+// publish publishes the rows that are not published yet.
 func (o *once) publish(ctx context.Context, s *onceShard, a step.Publish) []error {
 	ctx, cancel := context.WithTimeout(ctx, o.relay.cfg.PublishTimeout)
 	defer cancel()
@@ -175,8 +175,8 @@ func (o *once) publish(ctx context.Context, s *onceShard, a step.Publish) []erro
 	return o.together(ctx, s, a, a.Rows)
 }
 
-// together publishes rows in one transaction. If the broker refuses several, it publishes them in halves: one may be to blame for
-// all. What was not sent because of other rows is published without these, unless one of its key failed before it.
+// together publishes rows in one transaction. If the broker refuses several, one row may be the reason for all, so together retries in
+// halves. Rows that were not sent because of other rows are then published without those, unless an earlier row of their key failed.
 func (o *once) together(ctx context.Context, s *onceShard, a step.Publish, rows []*step.Row) []error {
 	results := o.batch(ctx, s, a, rows)
 	refused := 0
@@ -207,7 +207,7 @@ func (o *once) together(ctx context.Context, s *onceShard, a step.Publish, rows 
 	return results
 }
 
-// batch carries out what the progress decides for a batch.
+// batch executes the steps that package progress decides for a batch.
 func (o *once) batch(ctx context.Context, s *onceShard, p step.Publish, rows []*step.Row) (results []error) {
 	var batch *progress.Batch
 	s.decide(func(shard *progress.Shard) { batch = shard.Begin(rows) })
@@ -216,7 +216,7 @@ func (o *once) batch(ctx context.Context, s *onceShard, p step.Publish, rows []*
 		s.decide(func(*progress.Shard) { next = batch.Next() })
 		switch a := next.(type) {
 		case progress.Take:
-			if !p.InTime(time.Now()) { // another relay may have it: do not take it back
+			if !p.InTime(time.Now()) { // another relay may hold the shard by now: do not take it from that relay
 				s.decide(func(*progress.Shard) { batch.Taken(time.Time{}, nil, step.ErrLeaseOver) })
 				continue
 			}
@@ -245,7 +245,7 @@ func (o *once) batch(ctx context.Context, s *onceShard, p step.Publish, rows []*
 	return results
 }
 
-// unavailable says that an error is no event's fault.
+// unavailable marks an error as an outage, so that it counts against no event.
 func unavailable(err error) error {
 	if err == nil {
 		return nil
@@ -253,7 +253,7 @@ func unavailable(err error) error {
 	return fmt.Errorf("%w: %w", transport.ErrUnavailable, err)
 }
 
-// send commits rows and the progress, or nothing. An event that is no message, or a panic, is refused.
+// send publishes rows and the progress in one transaction, or nothing. A row that is no valid message, or a panic, counts as refused.
 func (o *once) send(ctx context.Context, s *onceShard, topic string, a progress.Send) (results []error) {
 	msgs, bad := make([]*message.Message, len(a.Rows)), false
 	results = repeat(transport.ErrNotSent, len(a.Rows))

@@ -10,9 +10,9 @@ import (
 	"github.com/millrace-go/millrace/pgtx"
 )
 
-// Migrate creates the outbox's tables in the schema ("" means "millrace"), or brings them up to date. It may run at any
-// time, in several processes at once, beside producers and relays. For a minute it tries again where a long transaction
-// holds a lock that it needs, and then says which.
+// Migrate creates the outbox's tables in the schema ("" means "millrace"), or updates them. It may run at any time, in several
+// processes at once, beside producers and relays. If a long transaction holds a lock that it needs, Migrate retries for a minute and
+// then returns an error that names the lock.
 func Migrate(ctx context.Context, db pgtx.DB, schema string) error {
 	m, err := Migrations(db, schema)
 	if err != nil {
@@ -21,11 +21,11 @@ func Migrate(ctx context.Context, db pgtx.DB, schema string) error {
 	return m.Up(ctx)
 }
 
-// Migrations returns what migrates the outbox's tables in the schema ("" means "millrace") up and down, tells what was
+// Migrations returns the migrator of the outbox's tables in the schema ("" means "millrace"). It migrates up and down, reports what was
 // applied, and prints the statements.
 func Migrations(db pgtx.DB, schema string) (*pgschema.Migrator, error) {
 	return store.Migrations.In(db, schema)
 }
 
-// NewID returns a new event ID: a UUIDv7, whose leading bits are the time of its making in milliseconds.
+// NewID returns a new event ID: a UUIDv7, which begins with the current time in milliseconds.
 func NewID() string { return uuid.Must(uuid.NewV7()).String() }

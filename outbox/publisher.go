@@ -22,17 +22,17 @@ import (
 	"github.com/millrace-go/millrace/transport"
 )
 
-// ErrNoTransaction is returned by Publish for a message whose context carries no transaction. An event published
-// without one would be lost, or sent although the business change was rolled back.
+// ErrNoTransaction is returned by Publish for a message whose context carries no transaction. Without a transaction the event
+// could be lost, or be sent although the business change was rolled back.
 var ErrNoTransaction = errors.New("no transaction in the message's context: publish inside " +
 	"pgtx.Run(ctx, pool, func(ctx context.Context, tx pgx.Tx) error { … }) and build the message with " +
 	"message.NewMessageWithContext(ctx, outbox.NewID(), payload), or put a transaction of your own there with pgtx.With or pgtx.WithSQL")
 
 // ErrInvalidMessage is wrapped by Publish's error for a message that no relay could forward. The transaction is still
-// usable; nothing of the call will be written.
+// usable. Publish writes none of the call's messages.
 var ErrInvalidMessage = errors.New("invalid message")
 
-// maxIDBytes keeps an event ID shorter than what every broker and index takes.
+// maxIDBytes is the longest event ID; each broker and index takes this length.
 const maxIDBytes = 255
 
 // PublisherConfig configures a Publisher. Its zero value is ready for use.
@@ -40,20 +40,20 @@ type PublisherConfig struct {
 	// Schema of the outbox's tables. Default: "millrace".
 	Schema string
 
-	// Limits of the broker that the relay publishes to; transports export theirs. A message beyond them is refused,
-	// where the business transaction can still react. Default: transport.DefaultLimits.
+	// Limits of the broker that the relay publishes to; transports export theirs. Publish refuses a message that exceeds them, while
+	// the business transaction can still react. Default: transport.DefaultLimits.
 	Limits transport.Limits
 
-	// MaxBacklog is how many unpublished events the outbox may hold, in all, before Publish refuses more with ErrBacklog.
-	// It is passed by the events of transactions that are open at the same time, and by a sixteenth of it for each further
-	// Publisher (one per process): a publisher looks after a sixteenth, when there is no more room, and once a second, less
-	// often where a look takes long. A look is a statement of its own in the transaction that publishes. Under serializable
-	// isolation it may conflict with other writers. Delayed and failed events are not counted. Default: 0, no limit.
+	// MaxBacklog is how many unpublished events the outbox may hold before Publish refuses more with ErrBacklog. Delayed and failed
+	// events are not counted. Concurrent transactions may exceed the limit by their own events, and each further Publisher (one per
+	// process) by a sixteenth of the limit. The publisher counts the outbox once a second, after each sixteenth of the limit, and when
+	// there is no room; less often if counting is slow. The count is a statement in the transaction that publishes. Under serializable
+	// isolation it may conflict with other writers. Default: 0, no limit.
 	MaxBacklog int
 
-	// Encode, if set, changes what is stored of each event, and so what relays publish: the message is a copy, whose payload,
-	// metadata (with the trace context) and key it may set. It is called concurrently, in the transaction, and must do nothing else.
-	// An error refuses the event (ErrInvalidMessage). Default: nil.
+	// Encode, if set, changes how events are stored, and so what relays publish. It gets a copy of the message and may set its payload,
+	// metadata (with the trace context) and key. It is called concurrently, inside the transaction, and must do nothing else.
+	// If it returns an error, Publish refuses the event (ErrInvalidMessage). Default: nil.
 	Encode func(topic string, msg *message.Message) error
 
 	// Propagator writes the trace context of the message's context into the stored metadata, unless that has an entry
@@ -66,23 +66,23 @@ func (c PublisherConfig) withDefaults() PublisherConfig {
 		c.Limits = transport.DefaultLimits
 	}
 	if c.Propagator == nil {
-		c.Propagator = otel.GetTextMapPropagator() // passes on to whatever is set later
+		c.Propagator = otel.GetTextMapPropagator() // delegates to the propagator that is set later
 	}
 	return c
 }
 
-// Publisher writes events in the transaction that the message's context carries. It implements message.Publisher and is
-// safe for concurrent use, as far as the transactions are.
+// Publisher writes events in the transaction that the message's context carries. It implements message.Publisher. It is
+// safe for concurrent use, but messages of one transaction are only as safe as that transaction is.
 type Publisher struct {
 	inserter   inserter
 	limits     transport.Limits
-	topic      atomic.Pointer[string] // the last one that the limits allowed
+	topic      atomic.Pointer[string] // the last topic that the limits allowed
 	backlog    *backlog
 	encode     func(topic string, msg *message.Message) error
 	propagator propagation.TextMapPropagator
 }
 
-// NewPublisher returns a publisher. It needs no connection of its own.
+// NewPublisher returns a publisher. It uses the connections of its callers' transactions.
 func NewPublisher(cfg PublisherConfig) (*Publisher, error) {
 	var errs []error
 	schema, err := pgschema.Validate(cfg.Schema)
@@ -101,20 +101,20 @@ func NewPublisher(cfg PublisherConfig) (*Publisher, error) {
 	}, nil
 }
 
-// Publish adds the messages to the transaction that the context of all of them carries. The relay forwards them, in
-// order, once it has been committed. The messages are the caller's again when Publish returns.
+// Publish adds the messages to the transaction that their contexts carry; all must carry the same one. After the commit the relay
+// forwards them in order. The caller may change the messages after Publish has returned.
 //
-// In a transaction of pgtx.Run the events are kept until its COMMIT, which inserts all of them with one statement in
-// its own round trip: publishing costs none, statements of the transaction do not see the events, and what the database
-// has against them (tables that are missing) is an error of Run. A nested Run that rolls back takes its events along.
-// Relays of this process are woken right after the commit.
+// In a transaction of pgtx.Run, Publish keeps the events until COMMIT, and one statement inserts them in COMMIT's round trip. So
+// publishing costs no round trip, statements of the transaction do not see the events, and database errors of the insert (for
+// example, a missing table) are returned by Run. A nested Run that is rolled back discards its events.
+// The commit wakes the relays of this process.
 //
-// In a transaction of the caller's own (pgtx.With, pgtx.WithSQL), and in one that makes its savepoints by hand, each call
-// is one statement, executed at once; an error of the database leaves the transaction failed. Nobody sees the commit:
-// call Relay.Nudge after it, or let the relay's poll find the events.
+// In a transaction of the caller's own (pgtx.With, pgtx.WithSQL), and in one that sets its savepoints by hand, each call
+// executes one statement immediately. A database error leaves the transaction failed. Millrace does not see the commit of a transaction
+// of the caller's own: call Relay.Nudge after it, or let the relay's poll find the events.
 //
-// A message that is refused (ErrInvalidMessage, ErrNoTransaction, ErrBacklog) leaves the transaction usable, and nothing of the call
-// is written. Zero messages are no statement.
+// If Publish refuses a message (ErrInvalidMessage, ErrNoTransaction, ErrBacklog), the transaction stays usable and none of the
+// call's messages is written. A call without messages does nothing.
 func (p *Publisher) Publish(topic string, msgs ...*message.Message) error {
 	if len(msgs) == 0 {
 		return nil
@@ -132,10 +132,10 @@ func (p *Publisher) Publish(topic string, msgs ...*message.Message) error {
 	return nil
 }
 
-// Close does nothing: the transactions are their owners'.
+// Close does nothing: transactions belong to their callers.
 func (p *Publisher) Close() error { return nil }
 
-// owner is the transaction of a message.
+// owner is the transaction that a message's context carries.
 type owner struct {
 	pgx pgx.Tx
 	sql *sql.Tx
@@ -148,10 +148,10 @@ func ownerOf(ctx context.Context) (o owner, ok bool) {
 	return o, ok
 }
 
-// maxErrors is how many invalid messages of one Publish an error names.
+// maxErrors is how many invalid messages of one call Publish's error names.
 const maxErrors = 10
 
-// events checks all messages and returns what will be stored of them, and the transaction that they share.
+// events checks all messages. It returns the events to store and the transaction that the messages share.
 func (p *Publisher) events(topic string, msgs []*message.Message) ([]stored, owner, error) {
 	var (
 		first  owner
@@ -167,7 +167,7 @@ func (p *Publisher) events(topic string, msgs []*message.Message) ([]stored, own
 		}
 		o, ok := ownerOf(m.Context())
 		switch {
-		case transport.UnitFrom(m.Context()) != nil: // not even with a transaction: it would commit without the unit
+		case transport.UnitFrom(m.Context()) != nil: // refused even with a transaction, which would commit without the unit
 			return nil, first, fmt.Errorf("message %d of %d (ID %q): %w: %q, as the consumed message is delivered transactionally: publish by its transport, or give the message a context without the unit (transport.WithUnit(ctx, nil)) for an event that may come again",
 				i+1, len(msgs), m.UUID, transport.ErrForeignUnit, transport.UnitFrom(m.Context()).Domain())
 		case !ok:
@@ -186,7 +186,7 @@ func (p *Publisher) events(topic string, msgs []*message.Message) ([]stored, own
 	return events, first, errors.Join(errs...)
 }
 
-// event is what will be stored of the message, if any relay can forward that.
+// event returns the event to store for the message, or an error if no relay could forward it.
 func (p *Publisher) event(topic string, m *message.Message) (stored, error) {
 	delay, err := delayOf(m)
 	out := &message.Message{UUID: m.UUID, Metadata: p.metadata(m, delay > 0), Payload: m.Payload}
@@ -194,7 +194,7 @@ func (p *Publisher) event(topic string, m *message.Message) (stored, error) {
 		err = errors.Join(err, p.encode(topic, out))
 	}
 	refused := p.check(topic, out)
-	if refused != nil && CauseFrom(m.Context()) != "" { // ours must not be the entry too many
+	if refused != nil && CauseFrom(m.Context()) != "" { // the cause must not push the message over the limits
 		delete(out.Metadata, CauseMetadata)
 		refused = p.check(topic, out)
 	}
@@ -204,7 +204,7 @@ func (p *Publisher) event(topic string, m *message.Message) (stored, error) {
 	return newStored(topic, out, delay)
 }
 
-// metadata is what will travel with the event, in a copy.
+// metadata returns a copy of the message's metadata as it will be stored.
 func (p *Publisher) metadata(m *message.Message, delayed bool) message.Metadata {
 	md := make(message.Metadata, len(m.Metadata)+3)
 	maps.Copy(md, m.Metadata)
@@ -213,7 +213,7 @@ func (p *Publisher) metadata(m *message.Message, delayed bool) message.Metadata 
 		md[CauseMetadata] = cause
 	}
 	if delayed {
-		md[DueMetadata] = dueLayout // the relay will know; it counts for the limits
+		md[DueMetadata] = dueLayout // a placeholder that counts for the limits; the relay sets the real time
 	}
 	if _, ok := md["traceparent"]; !ok {
 		p.propagator.Inject(m.Context(), missing(md))
@@ -221,7 +221,7 @@ func (p *Publisher) metadata(m *message.Message, delayed bool) message.Metadata 
 	return md
 }
 
-// missing is a carrier that sets only what is not there.
+// missing is a carrier that sets only entries that do not exist yet.
 type missing message.Metadata
 
 func (c missing) Get(key string) string { return c[key] }
@@ -235,9 +235,9 @@ func (c missing) Set(key, value string) {
 func (p *Publisher) check(topic string, m *message.Message) error {
 	var errs []error
 	limits := p.limits
-	if last := p.topic.Load(); last != nil && *last == topic { // its pattern costs more than all the rest
+	if last := p.topic.Load(); last != nil && *last == topic { // the topic's pattern costs more than all other checks
 		limits.Topic = nil
-	} else if topic == "" || !utf8.ValidString(topic) || strings.ContainsRune(topic, 0) { // whatever the limits say
+	} else if topic == "" || !utf8.ValidString(topic) || strings.ContainsRune(topic, 0) { // checked whatever the limits are
 		errs = append(errs, fmt.Errorf("topic %q is empty or not UTF-8 without NUL bytes", topic))
 	}
 	switch {

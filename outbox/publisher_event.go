@@ -12,23 +12,23 @@ import (
 	"github.com/millrace-go/millrace/transport"
 )
 
-// stored is a message as it is stored.
+// stored is an event as it is stored.
 type stored struct {
 	hash    int64
 	id      string
 	topic   string
 	key     string
 	headers []byte // JSON
-	payload []byte // the message's own, unless the event waits for the commit
+	payload []byte // shared with the message, unless the event waits for the commit
 	delay   int64  // in microseconds
 }
 
 func newStored(topic string, m *message.Message, delay int64) (stored, error) {
 	metadata := m.Metadata
 	key := transport.Key(m)
-	delete(metadata, transport.KeyMetadata) // it has a column of its own
+	delete(metadata, transport.KeyMetadata) // the key has its own column
 	if delay > 0 {
-		delete(metadata, DueMetadata) // it is added when the event is due
+		delete(metadata, DueMetadata) // added when the event is due
 	}
 	headers := []byte("{}")
 	if len(metadata) > 0 {
@@ -39,12 +39,12 @@ func newStored(topic string, m *message.Message, delay int64) (stored, error) {
 	}
 	e := stored{hash: store.Hash(key, m.UUID), id: m.UUID, topic: topic, key: key, headers: headers, payload: m.Payload, delay: delay}
 	if e.payload == nil {
-		e.payload = []byte{} // nil would be NULL
+		e.payload = []byte{} // nil would be NULL in SQL
 	}
 	return e, nil
 }
 
-// undelayed counts the events that enter the outbox at once.
+// undelayed counts the events that enter the outbox without a delay.
 func undelayed(events []stored) (n int64) {
 	for _, e := range events {
 		if e.delay == 0 {
@@ -60,7 +60,7 @@ type columns struct {
 	id, topic, key   []string
 	headers, payload [][]byte
 	delay            []int64
-	delayed          bool // some event is
+	delayed          bool // at least one event is delayed
 }
 
 func columnsOf(events []stored) columns {
@@ -87,7 +87,7 @@ func (c columns) args() []any {
 	return args
 }
 
-// literals are the same arguments for drivers of database/sql, which have no arrays.
+// literals returns the same arguments for database/sql drivers, which have no arrays.
 func (c columns) literals() []any {
 	if len(c.hash) == 1 && !c.delayed {
 		return c.one()
@@ -102,12 +102,12 @@ func (c columns) literals() []any {
 	return literals
 }
 
-// one are the arguments of a single event.
+// one returns the arguments for a single event.
 func (c columns) one() []any {
 	return []any{c.hash[0], c.id[0], c.topic[0], c.key[0], c.headers[0], c.payload[0]}
 }
 
-// arrayLiteral is PostgreSQL's text form of an array.
+// arrayLiteral returns PostgreSQL's text form of an array.
 func arrayLiteral[T any](values []T, element func(T) string) string {
 	var b strings.Builder
 	b.WriteByte('{')

@@ -15,8 +15,8 @@ import (
 	"github.com/millrace-go/millrace/pgtx"
 )
 
-// inserter writes the events of one schema. All that a transaction collected for one schema is one statement,
-// whichever publishers it came from.
+// inserter writes the events of one schema. One statement writes all events that a transaction has collected for a schema, even if
+// they come from several publishers.
 type inserter struct{ schema, insert, insertOne, insertDelayed, cancelDelayed string }
 
 func newInserter(schema string) inserter {
@@ -24,7 +24,7 @@ func newInserter(schema string) inserter {
 	return inserter{schema: schema, insert: query("insert"), insertOne: query("insert_one"), insertDelayed: query("insert_delayed"), cancelDelayed: query("delayed_cancel")}
 }
 
-// statement is the one that inserts these events.
+// statement returns the statement that inserts these events.
 func (s inserter) statement(c columns) string {
 	switch {
 	case c.delayed:
@@ -35,14 +35,14 @@ func (s inserter) statement(c columns) string {
 	return s.insert
 }
 
-// write adds the events to the transaction of the context: at its commit if that can be, else now.
+// write adds the events to the transaction of the context: at its commit if the transaction collects statements, else immediately.
 func (s inserter) write(ctx context.Context, o owner, events []stored) error {
 	collected, err := pgunit.Collect(ctx, s, events)
 	if err != nil {
 		return err
 	}
 	if collected {
-		for i := range events { // the message is its owner's again
+		for i := range events { // the caller may change the message after Publish has returned
 			events[i].payload = bytes.Clone(events[i].payload)
 		}
 		return nil
@@ -62,10 +62,10 @@ func (s inserter) write(ctx context.Context, o owner, events []stored) error {
 	return nil
 }
 
-// maxStatementBytes keeps a statement far from PostgreSQL's limit of 1 GB, also where bytes are sent as hexadecimal.
+// maxStatementBytes keeps a statement far below PostgreSQL's limit of 1 GB, even when bytes are sent as hexadecimal.
 const maxStatementBytes = 64 << 20
 
-// portions are the events of one statement each: all of them, but for very large transactions.
+// portions splits the events into one part per statement. Only very large transactions need more than one.
 func portions(events []stored) iter.Seq[[]stored] {
 	return func(yield func([]stored) bool) {
 		first, size := 0, 0
@@ -82,7 +82,7 @@ func portions(events []stored) iter.Seq[[]stored] {
 	}
 }
 
-// Flush is of pgunit.Collector.
+// Flush implements pgunit.Collector.
 func (s inserter) Flush(ctx context.Context, items []any, b *pgx.Batch) error {
 	var events []stored
 	for _, item := range items {
@@ -96,12 +96,12 @@ func (s inserter) Flush(ctx context.Context, items []any, b *pgx.Batch) error {
 	return nil
 }
 
-// Explain is of pgunit.Collector.
+// Explain implements pgunit.Collector.
 func (s inserter) Explain(err error) error {
 	return fmt.Errorf("insert the events into the outbox: %w", s.hint(err))
 }
 
-// Locks is of pgunit.Collector.
+// Locks implements pgunit.Collector.
 func (s inserter) Locks() bool { return false }
 
 func (s inserter) wakeAfterCommit(ctx context.Context, events []stored) {
@@ -116,9 +116,9 @@ func (s inserter) wakeAfterCommit(ctx context.Context, events []stored) {
 	}
 }
 
-// hint says what to do where PostgreSQL only says that a relation does not exist.
+// hint says what to do when tables or functions of the outbox are missing.
 func (s inserter) hint(err error) error {
-	var state interface{ SQLState() string } // pgx's error, and that of other drivers
+	var state interface{ SQLState() string } // implemented by the errors of pgx and of other drivers
 	if errors.As(err, &state) {
 		switch state.SQLState() {
 		case "42P01", "3F000", "42883": // no table, no schema, no function

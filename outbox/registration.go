@@ -12,21 +12,21 @@ import (
 	"github.com/millrace-go/millrace/transport"
 )
 
-// errUnregistered is the result of events that were sent when a step of a migration to another broker may have been made without
-// this relay. They say nothing against the events.
+// errUnregistered is the result for events that this relay sent while it may not have been registered, so that a migration to
+// another broker may have taken a step without it. It does not count against the events.
 var errUnregistered = fmt.Errorf("%w: the relay was not registered all the time: the fleet may have gone to another broker meanwhile", transport.ErrUnavailable)
 
-// registration tells whether what the relay publishes counts. A step of a migration to another broker waits for relays that are
-// registered, and one that was suspended is not. It is safe for concurrent use.
+// registration says whether what the relay publishes counts. A migration to another broker waits only for registered relays, and
+// a relay that was suspended may have lost its registration. It is safe for concurrent use.
 type registration struct {
-	broker string // RelayConfig.Broker; "": all counts
+	broker string // RelayConfig.Broker; if "", everything counts
 
 	mu        sync.Mutex
 	term      term.Term
 	elsewhere bool // the fleet publishes to another broker
 }
 
-// renewed takes the answer to a renewal, which registers the relay for so long. It returns an error where the relay has to end.
+// renewed handles the answer to a renewal, which registers the relay for ttl. It returns an error if the relay must end.
 func (g *registration) renewed(in step.Renewed, ttl time.Duration, now time.Time) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -40,14 +40,14 @@ func (g *registration) renewed(in step.Renewed, ttl time.Duration, now time.Time
 	return nil
 }
 
-// begin reports whether a batch may be sent, and the term in which.
+// begin reports whether a batch may be sent now. It returns the term for counts.
 func (g *registration) begin(now time.Time) (term int, ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.term.Number(), g.broker == "" || !g.elsewhere && !g.term.Over(now)
 }
 
-// counts reports whether what was sent in that term counts as published.
+// counts reports whether events sent in this term count as published.
 func (g *registration) counts(term int, now time.Time) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()

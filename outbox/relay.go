@@ -32,81 +32,80 @@ type RelayConfig struct {
 	// Schema of the outbox's tables. Default: "millrace".
 	Schema string
 
-	// BatchSize is how many events of a shard are read at once, and at most how many go into one batch, 1 to 10,000. Default:
+	// BatchSize is how many events of a shard the relay reads at once, and at most how many go into one batch, 1 to 10,000. Default:
 	// 1,000.
 	BatchSize int
 
-	// MaxInFlight is how many events of a shard may be in flight: sent to the broker and not deleted yet. Those of one topic are
-	// at most half of it, so that a slow topic leaves room for others. If a relay is killed, at most this many are published
+	// MaxInFlight is how many events of a shard may be in flight: sent to the broker and not deleted yet. One topic may use at most
+	// half of it, so that a slow topic leaves room for others. If a relay is killed, at most this many events are published
 	// again, with the same IDs. 1 to 100,000. Default: 2,000.
 	MaxInFlight int
 
-	// MaxAttempts is how often an event may fail, while the broker takes others of its topic, before it is dead: an
-	// operator decides about it, and it blocks its key. An error that wraps transport.ErrRejected makes it dead at once;
-	// an outage of the broker never does. If others that had failed with the same error are published later, it is retried
-	// once more: the error was no fault of its own. The relay retries after 100 ms, then after twice that, up to a minute. Default:
-	// 10.
+	// MaxAttempts is how often an event may fail, while the broker takes other events of its topic, before it is dead. A dead event
+	// blocks its key until an operator decides about it. An error that wraps transport.ErrRejected makes an event dead at once;
+	// an outage of the broker never does. If another event that had failed with the same error is published later, the dead event is
+	// retried once more, because the error may not have been its own fault. The relay retries after 100 ms, then after twice that, up
+	// to a minute. 1 to 1,000. Default: 10.
 	MaxAttempts int
 
-	// Retry has rules for topics and errors: other attempts, another backoff, or that an event is dead at once. The first rule that
-	// fits decides, and only about failures that may count. So an event waits in an outage, and is dead if an error wraps
-	// transport.ErrRejected, whatever the rules say. Default: none.
+	// Retry has rules for topics and errors: another number of attempts, another backoff, or that an event is dead at once. The first
+	// matching rule decides. Rules apply only to failures that count as attempts: whatever they say, an event waits in an outage, and is
+	// dead if its error wraps transport.ErrRejected. Default: none.
 	Retry retry.Policy
 
-	// Delivery is how often an event is published. Transactional is for Kafka alone: a batch and a record of what is published are
-	// one transaction of the brokers, and a relay that takes a shard over ends what its predecessor has begun. Consumers that are
-	// read_committed get each event once, and wait for open transactions. A shard sends one batch at a time, and each shard has
-	// connections of its own. At most 20,000 events may be MaxInFlight then. docs/guarantees.md has what it does not cover.
+	// Delivery is how often an event may be published. Transactional needs Kafka. Each batch and a record of the published events are
+	// then one transaction of the brokers, and a relay that takes over a shard ends its predecessor's transactions. Consumers with
+	// read_committed isolation get each event once, and wait for open transactions. A shard sends one batch at a time on its own
+	// connections, and MaxInFlight may be at most 20,000. docs/guarantees.md lists what Transactional does not cover.
 	// Default: AtLeastOnce.
 	Delivery Delivery
 
 	// Archive is how long published events are kept in the table outbox_archive, for replay and for "millrace explain".
-	// Then whole days are dropped. 1 h or more. Default: 0, they are not kept.
+	// The relay drops whole days. 1 h or more. Default: 0, events are not kept.
 	Archive time.Duration
 
-	// PollInterval is how often the relay looks for events without a wake-up: those of transactions that Millrace did not
-	// begin. 10 ms or more. Default: 1 s.
+	// PollInterval is how often the relay looks for events that no wake-up announced, such as those of transactions that Millrace did
+	// not begin. 10 ms or more. Default: 1 s.
 	PollInterval time.Duration
 
-	// PollOnly makes the relay find events by its poll alone, without a connection that waits for notifications: for a pooler in
-	// transaction mode, or where connections are few. Default: false.
+	// PollOnly makes the relay find events by polling only, without a connection for LISTEN. Use it with a pooler in transaction mode,
+	// or where connections are scarce. Default: false.
 	PollOnly bool
 
-	// LeaseTTL is how long the shards of a killed relay wait for another relay. A relay that has not renewed its leases for
-	// so long sends nothing. 500 ms or more. Default: 5 s.
+	// LeaseTTL is how long the shards of a killed relay stay without a relay. A relay that has not renewed its leases for this long
+	// sends nothing. 500 ms or more. Default: 5 s.
 	LeaseTTL time.Duration
 
-	// PublishTimeout bounds the publishing of one batch by a transport.BatchPublisher. The Publish of any other publisher
-	// takes no context and must return by itself. Events that are not acknowledged by then are published again. A call that
-	// takes twice as long costs the relay the shard: another relay publishes its events. Default: 30 s.
+	// PublishTimeout bounds one batch of a transport.BatchPublisher. Other publishers get no context: their Publish must return by
+	// itself. Events that are not acknowledged in time are published again. If a call takes twice as long, the relay loses the shard
+	// and another relay publishes its events. Default: 30 s.
 	PublishTimeout time.Duration
 
-	// DrainTimeout bounds how long Run waits, after its context has ended, for the batches in flight, before it cancels
-	// them. Default: 10 s.
+	// DrainTimeout is how long Run waits for the batches in flight after its context has ended. Then Run cancels them. Default: 10 s.
 	DrainTimeout time.Duration
 
-	// Broker is the configuration's name of the broker that the publisher publishes to. While the record of a migration to another
-	// broker says otherwise, the relay does not run: see outbox/brokermigration. Default: "", the relay does not look at the record;
-	// so for a brokermigration.Transport, which does.
+	// Broker is the configured name of the broker that the publisher publishes to. The relay does not run while the record of a
+	// migration to another broker names a different one: see outbox/brokermigration. Default: "", the relay does not check the record.
+	// Leave it empty with a brokermigration.Transport, which checks the record itself.
 	Broker string
 
-	// Database is the attribute millrace.database of the relay's metrics, which tells relays of one process apart. Default: "",
+	// Database is the attribute millrace.database of the relay's metrics. It tells the relays of one process apart. Default: "",
 	// no such attribute.
 	Database string
 
-	// MeterProvider and TracerProvider get the relay's metrics and its spans, one for each batch, linked to the spans that
-	// the events were published in. Default: OpenTelemetry's global ones.
+	// MeterProvider and TracerProvider receive the relay's metrics and spans. Each batch has one span, linked to the spans in which
+	// its events were published. Default: OpenTelemetry's global providers.
 	MeterProvider  metric.MeterProvider
 	TracerProvider trace.TracerProvider
 
 	// Propagator reads the trace context in the events' metadata. Default: otel.GetTextMapPropagator().
 	Propagator propagation.TextMapPropagator
 
-	// Logger gets what the relay retries. Default: slog.Default().
+	// Logger logs failures and what the relay retries. Default: slog.Default().
 	Logger *slog.Logger
 }
 
-// WithDefaults returns the configuration with every zero field set to its default, apart from Schema.
+// WithDefaults returns the configuration with each zero field set to its default, except Schema.
 func (c RelayConfig) WithDefaults() RelayConfig {
 	for _, n := range []struct {
 		field *int
@@ -144,7 +143,7 @@ func (c RelayConfig) WithDefaults() RelayConfig {
 	return c
 }
 
-// Validate reports everything that is wrong with the configuration, apart from Schema. It expects one that has its defaults.
+// Validate reports all invalid fields, except Schema. Call WithDefaults first.
 func (c RelayConfig) Validate() error {
 	var errs []error
 	for _, n := range []struct {
@@ -180,14 +179,14 @@ func (c RelayConfig) Validate() error {
 	return errors.Join(append(errs, c.Retry.Validate("RelayConfig.Retry"), c.Retry.RefuseIgnore("RelayConfig.Retry"))...)
 }
 
-// retry is relay.Config.Retry.
+// retry is the function for relay.Config.Retry.
 func (c RelayConfig) retry(topic string, err error, attempts int) (dead bool, wait time.Duration) {
 	r := c.Retry.For(topic, err, retry.Rule{MaxAttempts: c.MaxAttempts, Backoff: 100 * time.Millisecond, MaxBackoff: time.Minute})
 	return r.Dead || attempts >= r.MaxAttempts, r.Wait(attempts)
 }
 
 // Relay forwards committed events to a broker. Any number of relays, in any number of processes, share the work: each
-// shard belongs to one of them at a time. Run does the work; Nudge may be called concurrently with it.
+// shard belongs to one relay at a time. Run may be called once; Nudge is safe for concurrent use.
 type Relay struct {
 	cfg       RelayConfig
 	pool      *pgxpool.Pool
@@ -198,24 +197,24 @@ type Relay struct {
 	pause     time.Duration // how long the crash guard sets an event aside
 	delayed   string        // the statement that moves delayed events
 	observer  *observer
-	once      *once // nil: at least once
+	once      *once // nil if Delivery is AtLeastOnce
 	running   atomic.Bool
-	begun     chan struct{} // closed when it has started
+	begun     chan struct{} // closed when Run has started to forward events
 	wakes     *wake.Collector
 	counting  *registration
 
 	mu       sync.Mutex
-	shards   []int16 // that this relay holds
+	shards   []int16 // shards that this relay holds
 	gapCount int
-	topics   []step.TopicState // whose events wait
+	topics   []step.TopicState // topics whose events wait
 }
 
-// NewRelay returns a relay that publishes with publisher, faster where that is a transport.BatchPublisher. Events keep their
-// order per key where the publisher makes the event's key (transport.Key) the broker's own. Millrace's transports do.
-// watermill-kafka does with kafka.Marshaler, and watermill-googlecloud with NewOrderingMarshaler and EnableMessageOrdering; with
-// their default marshalers the events of a key lose their order on the way, which the relay cannot see. Pool and
-// publisher stay the caller's. The relay uses up to five connections of the pool, and more while it works on failed events.
-// It opens two of its own: for its leases, and for LISTEN unless PollOnly is set.
+// NewRelay returns a relay that publishes with publisher. It is faster if publisher is a transport.BatchPublisher. Events of a key
+// keep their order only if the publisher uses the event's key (transport.Key) as the broker's key. Millrace's transports do, and so do
+// watermill-kafka with kafka.Marshaler and watermill-googlecloud with NewOrderingMarshaler and EnableMessageOrdering. With the
+// default marshalers of both, events of a key lose their order on the way, and the relay cannot detect that. The caller
+// keeps ownership of pool and publisher. The relay uses up to five connections of the pool, and more while it works on failed events.
+// It opens two connections of its own: for its leases, and for LISTEN unless PollOnly is set.
 func NewRelay(pool *pgxpool.Pool, publisher message.Publisher, cfg RelayConfig) (*Relay, error) {
 	var errs []error
 	if pool == nil {
@@ -252,7 +251,7 @@ func NewRelay(pool *pgxpool.Pool, publisher message.Publisher, cfg RelayConfig) 
 	}, nil
 }
 
-// mayWrite refuses a role whose transactions cannot write: every step of the relay would fail.
+// mayWrite returns an error if the role's transactions cannot write, because then each step of the relay would fail.
 func (r *Relay) mayWrite(ctx context.Context) error {
 	var readOnly bool
 	err := r.pool.QueryRow(ctx, `select current_setting('default_transaction_read_only')::boolean`).Scan(&readOnly)
@@ -263,16 +262,16 @@ func (r *Relay) mayWrite(ctx context.Context) error {
 	return err
 }
 
-// Nudge makes the relay look for events now: call it after a commit that Millrace did not make. It never blocks.
+// Nudge makes the relay look for events now. Call it after a commit that Millrace did not make. It never blocks.
 func (r *Relay) Nudge() { r.wakes.Add(nil) }
 
-// Running returns a channel that is closed when Run has checked what it needs, and forwards events.
+// Running returns a channel that is closed when Run has finished its checks and forwards events.
 func (r *Relay) Running() <-chan struct{} { return r.begun }
 
-// Run forwards events until ctx ends. Then it takes no further batch, lets those in flight finish within DrainTimeout,
-// gives its shards back and returns nil. It returns an error when it cannot start: the database does not answer,
-// its schema does not fit, its role cannot write, or the relay has run before; and when the fleet publishes to another broker than
-// RelayConfig.Broker, with the same end. Later failures of database and broker are retried with backoff.
+// Run forwards events until ctx ends. Then it starts no further batch, waits up to DrainTimeout for the batches in flight,
+// gives its shards back and returns nil. It returns an error if it cannot start: the database does not answer,
+// its schema does not fit, its role cannot write, or the relay has run before. It also ends in this way, and returns an error, when
+// the fleet publishes to another broker than RelayConfig.Broker. Run retries later failures of database and broker with backoff.
 func (r *Relay) Run(ctx context.Context) error {
 	if !r.running.CompareAndSwap(false, true) {
 		return errors.New("run outbox relay: it has run before: create another with NewRelay")
@@ -288,7 +287,7 @@ func (r *Relay) Run(ctx context.Context) error {
 		r.once, err = newOnce(ctx, r)
 	}
 	switch {
-	case ctx.Err() != nil: // it was stopped before it had begun
+	case ctx.Err() != nil: // stopped before it had started
 		return nil
 	case err != nil:
 		return fmt.Errorf("run outbox relay: %w", err)
@@ -303,7 +302,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
 
-	// What is in flight when ctx ends gets DrainTimeout to finish.
+	// Batches in flight when ctx ends get DrainTimeout to finish.
 	hard, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(r.cfg.DrainTimeout, cancel) })()
