@@ -85,9 +85,9 @@ type Store interface {
 
 // Config configures a Claim. Every field but Service has a default.
 type Config struct {
-	// Service is the name of the service. Each of its consumers is stored as "service/name", so that handlers of the same
-	// name in two services never take each other's events for duplicates, in one database or one Redis; and a process that
-	// is killed makes only the processes of its own service careful (see Run). Renaming it makes redelivered events run
+	// Service is the name of the service. Each of its consumers is stored as "service/name". So handlers of the same name in
+	// two services, on one database or one Redis, do not take each other's events for duplicates. And when a process is killed,
+	// only processes of its own service guard against poison messages (see Run). After a renaming, redelivered events run
 	// again. 1 to 100 letters, digits, ".", "_" and "-", starting with a letter. Required.
 	Service string
 
@@ -147,8 +147,8 @@ type Config struct {
 	// (DeadReasonMetadata and others). Default: none, no copy is sent.
 	DeadLetterTopic string
 
-	// HandlerTimeout bounds a handler's run with its transaction, including the wait for a connection of the pool. A
-	// timeout counts no attempt if that wait took more than half of it. The handler's context ends at the timeout, not
+	// HandlerTimeout bounds a handler's run and its transaction, including the wait for a connection of the pool. A
+	// timeout counts no attempt if that wait took more than half of it. The handler's context ends at the timeout, but not
 	// when the router closes, so running handlers may finish. 1 ms or more. Default: 30 s.
 	HandlerTimeout time.Duration
 
@@ -157,9 +157,9 @@ type Config struct {
 	// more. Default: 3.
 	MaxStarts int
 
-	// Retention is how long the PostgreSQL store keeps the record that an event was processed. It counts from the time in
-	// the event's UUIDv7 (for a delayed event, from when it was due), else from its claim. An older event is not run,
-	// because nobody knows whether it was processed: see ErrTooOld. 24 h or more. Default: DefaultRetention, 14 days.
+	// Retention is how long the PostgreSQL store keeps the record that an event was processed. It counts from the time in the
+	// event's UUIDv7 (for a delayed event from when it was due), or from the claim if the ID has no time. An older event is not
+	// run, because nobody knows whether it was processed: see ErrTooOld. 24 h or more. Default: DefaultRetention, 14 days.
 	Retention time.Duration
 
 	// RedeliveryHorizon is how long after an event's creation the broker may still deliver it: see CheckWindow. New
