@@ -67,7 +67,7 @@ func (c Config) breakerOf(consumer string) Breaker {
 	switch {
 	case b.Failures <= 0:
 		return Breaker{}
-	case of.Pause == 0 && b.MaxPause > 0: // if only one of the two fields is set, it bounds the other
+	case of.Pause == 0 && b.MaxPause > 0: // a field that the handler sets bounds the one that it leaves to the claim
 		b.Pause = min(b.Pause, b.MaxPause)
 	case of.MaxPause == 0 && b.MaxPause > 0:
 		b.MaxPause = max(b.MaxPause, b.Pause)

@@ -21,7 +21,7 @@ type Flow struct {
 	// writes every 10 s. Processes without Claim.Run write nothing.
 	Minutes []FlowMinute
 
-	Oldest   map[string]time.Time // state (nacked, retrying or blocked) -> first failure of the event that is in this state for longest
+	Oldest   map[string]time.Time // state (nacked, retrying or blocked) -> first failure of the event that failed first
 	Group    string               // error group of the latest failure among its unsettled events; "" if none failed
 	Error    string               // the part that the errors of the group have in common
 	LastAt   time.Time            // when the latest event of the group changed its state

@@ -9,7 +9,7 @@ import (
 	"github.com/millrace-go/millrace/internal/pgschema"
 )
 
-// GrantRoles names the roles that Grants gives privileges to. An empty name is left out. One role may have several names here.
+// GrantRoles names the roles that Grants gives privileges to. An empty name is left out. Several fields may name the same role.
 type GrantRoles struct {
 	Consumer string // role of services with claims
 	Operator string // role of people and programs that inspect, edit, replay and discard dead letters
