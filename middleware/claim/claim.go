@@ -175,8 +175,8 @@ type Config struct {
 	// handlers that wait only for the database and use only the transaction's connection. The subscriber's concurrency should
 	// be a few times as high as Group. If the whole transaction fails, each message is repeated in a transaction of its own. A
 	// handler that leaves more than writes in the transaction (SET LOCAL, set_config, SET ROLE, a temporary table, a cursor) is
-	// rolled back and run again in a transaction of its own; do not use Group for handlers that do so as a rule. 2 to 50; only with a PostgresStore that no other store
-	// wraps. Default: 0, no groups.
+	// rolled back and run again in a transaction of its own; do not use Group for handlers that do so as a rule. 2 to 50; only with
+	// a PostgresStore that no other store wraps. Default: 0, no groups.
 	Group int
 
 	// Deferred commits without waiting for the disk. The ack waits for a later flush that many claims share, so a crash of the
