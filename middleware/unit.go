@@ -1,5 +1,4 @@
-// Package middleware has what belongs to no transport and to no database: middleware of Watermill's router for handlers on
-// transactional delivery.
+// Package middleware has middleware for Watermill's router that depends on no transport and on no database.
 package middleware
 
 import (
@@ -8,12 +7,12 @@ import (
 	"github.com/millrace-go/millrace/transport"
 )
 
-// Unit makes the messages that a handler returns part of the consumed message's unit: Watermill's router, which publishes
-// them, gives them no trace of it. What an attempt has published or returned when it fails or panics is dropped, so that
-// Retry may run the handler again. It does nothing without a unit, and so it may stand before every handler.
+// Unit adds the messages that a handler returns to the unit of the consumed message. Watermill's router publishes these
+// messages, but does not pass the unit on to them. If an attempt fails or panics, Unit drops what it has published or
+// returned, so that Retry may run the handler again. Without a unit, Unit only calls the handler. So it may wrap any handler.
 //
-// Add it after the middleware that runs handlers again or swallows their errors (Retry, PoisonQueue, Recoverer): those
-// must see attempts whose outputs are gone. It is safe for concurrent use.
+// Add Unit after the middleware that runs handlers again or swallows their errors (Retry, PoisonQueue, Recoverer). Such
+// middleware must find that the output of a failed attempt is already gone. Unit is safe for concurrent use.
 func Unit(h message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) (produced []*message.Message, err error) {
 		unit := transport.UnitFrom(msg.Context())

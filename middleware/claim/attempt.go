@@ -13,21 +13,21 @@ import (
 	"github.com/millrace-go/millrace/transport"
 )
 
-// attempt is what became of a message under its claim.
+// attempt is the result of one try to handle a message under its claim.
 type attempt struct {
-	ran     bool      // the handler was called: what it returned is its own, even ErrCompleted of another claim
+	ran     bool      // the handler was called, so err is its own, even if err is ErrCompleted from a claim on another event
 	err     error     // nil: the claim is completed
 	began   time.Time // set by Claim.run
-	skipped bool      // middleware has left the handler out on purpose
+	skipped bool      // middleware called Skip
 }
 
-// modes are the ways in which claims share commits. The zero value has none.
+// modes are the optional ways in which claims share commits. In the zero value none is on.
 type modes struct {
 	batches *batch.Batches // nil unless Config.Group is set
-	flusher flusher        // nil unless Config.Deferred is
+	flusher flusher        // nil unless Config.Deferred is set
 }
 
-// flusher makes claims durable that are committed without waiting for the disk.
+// flusher writes to disk the claims that were committed without waiting for the disk.
 type flusher interface {
 	Commit(ctx context.Context) error
 	Durable(ctx context.Context, key store.Key) error
@@ -56,7 +56,7 @@ func (c *Claim) newModes() (m modes) {
 	return m
 }
 
-// attempt claims the event and calls fn. When the claim is completed or was before, it is durable.
+// attempt claims the event and calls fn. If the result is settled, the event's record is on disk.
 func (c *Claim) attempt(ctx context.Context, key Key, fn func(ctx context.Context) error) batch.Result {
 	do := c.single
 	if c.modes.batches != nil {
@@ -68,13 +68,13 @@ func (c *Claim) attempt(ctx context.Context, key Key, fn func(ctx context.Contex
 	}
 	transport.DeliveryFrom(ctx).Handled()
 	if err := c.modes.flusher.Durable(context.WithoutCancel(ctx), store.Key(key)); err != nil {
-		return batch.Result{Err: fmt.Errorf("make the claim durable: %w", err)} // which says nothing against the event
+		return batch.Result{Err: fmt.Errorf("make the claim durable: %w", err)} // not a failure of the event itself
 	}
 	return r
 }
 
-// single claims the event in a transaction of its own. PostgreSQL is not asked for one that this Claim has in hand: it
-// would refuse, at the price of a connection and two round trips.
+// single claims the event in a transaction of its own. If this Claim is handling the event already, single returns
+// ErrContended without asking PostgreSQL, which saves a connection and two round trips.
 func (c *Claim) single(ctx context.Context, key store.Key, fn func(ctx context.Context) error) (r batch.Result) {
 	if _, ok := c.store.(*PostgresStore); ok {
 		hand := [2]string{key.Consumer, key.EventID}
@@ -100,16 +100,16 @@ func (c *Claim) single(ctx context.Context, key store.Key, fn func(ctx context.C
 	return r
 }
 
-// Ensure claims the event now, where the claim would otherwise wait for the handler's first statement (Config.Lazy). An error
-// means that the event must not be handled: return it. Call it with the handler's context before anything that must not
-// happen for a duplicate and that is no part of the transaction. It does nothing when the event is claimed, and without a
-// claim.
+// Ensure claims the event now. With Config.Lazy the claim otherwise waits for the handler's first statement. If Ensure
+// returns an error, the event must not be handled: return that error from the handler. Call Ensure with the handler's context
+// before any effect that is not part of the transaction and must not happen for a duplicate. It does nothing if the event is
+// claimed already, or if no claim runs.
 func Ensure(ctx context.Context) error {
 	return pgunit.Begin(ctx)
 }
 
-// Permanent marks a handler's error as one that no retry can help against: the event becomes a dead letter at once. It
-// returns nil for nil.
+// Permanent marks a handler's error as one that no retry can fix. The event becomes a dead letter at once. It returns nil
+// for nil.
 func Permanent(err error) error {
 	return fault.Permanent(err)
 }
@@ -121,7 +121,7 @@ func IsPermanent(err error) bool {
 
 // PanicError is the error of a handler that panicked.
 type PanicError struct {
-	Value any // what it panicked with
+	Value any // the value that the handler panicked with
 	Stack []byte
 }
 

@@ -19,28 +19,28 @@ import (
 	"github.com/millrace-go/millrace/middleware/internal/inbox"
 )
 
-// Breaker pauses a consumer while what its handler needs is out, such as a provider: the events wait, and none becomes a dead letter.
-// It needs failures of different events in a row, so an event that fails again and again while others succeed pauses nothing. Errors
-// that are marked with Permanent, outages of the claim's own database, and errors that say when to retry are no failures here.
+// Breaker pauses a consumer while something that its handler needs, such as a provider, is out. Meanwhile events wait, and none becomes a
+// dead letter. Only failures of different events in a row open it, so one event that fails again and again pauses nothing. Errors marked
+// with Permanent, outages of the claim's own database, and errors that say when to retry do not count as failures here.
 //
-// Each process has its own breakers. In a pause an event that arrives is nacked, and comes back without an attempt. After the pause one
-// event is tried; if it fails too, the next pause is twice as long. The first success ends the pause. Failures in a pause count no
-// attempt, so each process counts less than Failures of them in an outage. None of these makes a dead letter, but the first one may,
-// if it was its event's last attempt.
+// Each process has its own breakers. During a pause an event that arrives is nacked, and no attempt is counted. After the pause one event
+// is tried. If it fails too, the next pause is twice as long. The first success ends the pause. Failures during a pause count no attempt, so
+// an outage costs each process fewer attempts than Failures. Of these attempts only the first can make a dead letter, if it was the last
+// attempt of its event.
 //
-// A push subscription of Pub/Sub holds an event only for a part of its ack deadline. An event that waits longer is delivered
-// again, and Pub/Sub counts that: with a dead-letter policy (pubsub.DeadLetter) an outage makes dead letters of events that no
-// handler has seen. So give a push consumer under a claim no such policy: the claim keeps dead letters itself.
+// A push subscription of Pub/Sub can hold an event only for part of its ack deadline. If the event waits longer, Pub/Sub delivers it again
+// and counts that delivery. With a dead-letter policy (pubsub.DeadLetter) an outage then makes dead letters of events that no handler has
+// seen. So give a push consumer under a claim no such policy: the claim keeps dead letters itself.
 type Breaker struct {
-	// Failures is how many failures in a row pause the consumer, each of another event than the one before. From 2; 10 suits most
-	// consumers; -1 is never, for one consumer in Config.Handlers. Default: 0, never; of a handler: the claim's.
+	// Failures is the number of failures in a row that pause the consumer, each of another event than the one before. 2 or more; 10 suits
+	// most consumers. In Config.Handlers -1 means never. Default: 0, never; for a handler: the claim's value.
 	Failures int
 
-	// Pause is how long the first pause lasts, less a random quarter. Default: 1 s; of a handler: the claim's.
+	// Pause is how long the first pause lasts, minus a random amount of up to a quarter. Default: 1 s; for a handler: the claim's value.
 	Pause time.Duration
 
-	// MaxPause is how long a pause may become. It is also how long the consumer may go on pausing when all is well again. Default: 30
-	// s, or Pause if that is longer; of a handler: the claim's.
+	// MaxPause is the longest pause. It also bounds how long the consumer may stay paused after the outage has ended. Default: 30 s, or
+	// Pause if that is longer; for a handler: the claim's value.
 	MaxPause time.Duration
 }
 
@@ -60,14 +60,14 @@ func (b Breaker) withDefaults() Breaker {
 	return b
 }
 
-// breakerOf is the consumer's, whose fields come first. Failures is 0 where it has none.
+// breakerOf returns a consumer's breaker configuration: its own fields, then those of Config.Breaker. Failures is 0 for no breaker.
 func (c Config) breakerOf(consumer string) Breaker {
 	of := c.of(consumer).Breaker
 	b := Breaker{Failures: cmp.Or(of.Failures, c.Breaker.Failures), Pause: cmp.Or(of.Pause, c.Breaker.Pause), MaxPause: cmp.Or(of.MaxPause, c.Breaker.MaxPause)}
 	switch {
 	case b.Failures <= 0:
 		return Breaker{}
-	case of.Pause == 0 && b.MaxPause > 0: // each bounds what the other one left open
+	case of.Pause == 0 && b.MaxPause > 0: // a field that the handler sets bounds the one that it leaves to the claim
 		b.Pause = min(b.Pause, b.MaxPause)
 	case of.MaxPause == 0 && b.MaxPause > 0:
 		b.MaxPause = max(b.MaxPause, b.Pause)
@@ -75,7 +75,7 @@ func (c Config) breakerOf(consumer string) Breaker {
 	return b.withDefaults()
 }
 
-// validate expects the claim's own to have its defaults; a handler's has none.
+// validate expects a claim's Breaker to have its defaults already, and a handler's Breaker to have none.
 func (b Breaker) validate(field string, least int) error {
 	var errs []error
 	if b.Failures < least || b.Failures == 1 {
@@ -96,19 +96,19 @@ func (b Breaker) validate(field string, least int) error {
 	return errors.Join(errs...)
 }
 
-// Pause is a consumer that its breaker has paused.
+// Pause describes a consumer that its breaker has paused.
 type Pause struct {
 	Consumer string    `json:"consumer"`
 	Since    time.Time `json:"since"`
-	Until    time.Time `json:"until"`             // no event is tried before; in the past while one is tried, or until one comes
-	Error    string    `json:"error"`             // of the event that failed last
-	Process  string    `json:"process,omitempty"` // host and process, where a database was asked
+	Until    time.Time `json:"until"`             // no event is tried before; it is in the past while an event is tried, or until one arrives
+	Error    string    `json:"error"`             // the error of the event that failed last
+	Process  string    `json:"process,omitempty"` // host and process; empty in what Claim.Paused returns
 }
 
-// maxPauseError is how many bytes of an error a Pause has.
+// maxPauseError is the number of bytes of the error that a Pause keeps.
 const maxPauseError = 500
 
-// Paused returns the consumers that are paused in this process.
+// Paused returns the consumers that are paused in this process, sorted by name.
 func (c *Claim) Paused() (all []Pause) {
 	c.breakers.Range(func(consumer, b any) bool {
 		b.(*breaker).with(func(of *circuit.Breaker) {
@@ -122,10 +122,10 @@ func (c *Claim) Paused() (all []Pause) {
 	return all
 }
 
-// maxTurnedAway is how long an event that arrives in a pause, or whose key is full, is nacked for: once that ends it is soon back.
+// maxTurnedAway is the longest nack delay of an event that arrives during a pause, or whose key is full. So it returns soon after that ends.
 const maxTurnedAway = 5 * time.Second
 
-// breaker is that of one consumer. It is safe for concurrent use. nil, where there is none, admits all.
+// breaker is the breaker of one consumer. It is safe for concurrent use. A nil breaker admits every event.
 type breaker struct {
 	mu sync.Mutex
 	of *circuit.Breaker
@@ -155,8 +155,8 @@ func (c *Claim) breaker(consumer string) *breaker {
 	return b.(*breaker)
 }
 
-// admit reports whether the event may be handled now. If not it is nacked. A message that was acked too early is admitted in any case,
-// because nobody would redeliver it.
+// admit reports whether the event may be handled now. If not, the event is nacked. A message that was acked too early is always admitted,
+// because the broker would not redeliver it.
 func (c *Claim) admit(ctx context.Context, key Key, msg *message.Message) (admitted bool, err error) {
 	var wait time.Duration
 	admitted = true
@@ -170,7 +170,7 @@ func (c *Claim) admit(ctx context.Context, key Key, msg *message.Message) (admit
 	return false, c.comeBack(msg, max(fault.Jitter(min(wait, maxTurnedAway)), time.Millisecond))
 }
 
-// admitted tells the breaker that the event, which was admitted, is over.
+// admitted tells the breaker that the handling of an admitted event has ended.
 func (c *Claim) admitted(key Key) {
 	c.breaker(key.Consumer).with(func(of *circuit.Breaker) { of.Done(key.EventID) })
 }
@@ -187,7 +187,7 @@ func (c *Claim) worked(ctx context.Context, consumer string) {
 	}
 }
 
-// excuse tells the breaker that a handler has failed, and returns the fault as it is seen with those of other events.
+// excuse tells the breaker that a handler has failed. It returns the fault, changed where failures of other events make an outage likely.
 func (c *Claim) excuse(ctx context.Context, key Key, f fault.Fault, err error) fault.Fault {
 	if !f.Counted || f.Hopeless || f.Ignored || f.Reason != fault.ReasonError && f.Reason != fault.ReasonPanic && f.Reason != fault.ReasonDeadline {
 		return f
@@ -209,7 +209,7 @@ func (c *Claim) excuse(ctx context.Context, key Key, f fault.Fault, err error) f
 	return f
 }
 
-// retries is how many events of the table may be brought back, with so much room for them.
+// retries returns how many events of the table may be redelivered now, at most room.
 func (c *Claim) retries(consumer string, room int) int {
 	c.breaker(consumer).with(func(of *circuit.Breaker) { room = of.Retries(room, time.Now()) })
 	return room

@@ -1,10 +1,10 @@
-// Package claim is the idempotent consumer: Watermill router middleware that claims an event by its ID, so that any
-// number of deliveries has one effect.
+// Package claim is the idempotent consumer: middleware for Watermill's router that claims an event by its ID, so that any
+// number of deliveries has one effect. Others call this an inbox.
 //
-// With the PostgreSQL store the claim, the handler's writes and the events that it publishes are one transaction. The
-// handler finds it with pgtx.From(msg.Context()); messages that it returns are staged in the outbox inside it. So the
-// effect happens once per consumer and event ID within that database. It does not cover effects elsewhere, such as a
-// text message sent by a provider: a process that dies between such a call and the commit repeats the call.
+// With the PostgreSQL store, one transaction contains the claim, the handler's writes and the events that the handler
+// publishes. The handler gets the transaction from pgtx.From(msg.Context()). Messages that the handler returns are written
+// to the outbox in it. So the effect happens once for each consumer and event ID within that database. Effects elsewhere, such
+// as a text message sent by a provider, are not covered: a process that dies between such a call and the commit repeats the call.
 package claim
 
 import (
@@ -34,180 +34,178 @@ import (
 )
 
 var (
-	// ErrContended means that another consumer holds the claim at this moment. The middleware nacks the message, so
-	// that it comes back in case the other one fails.
+	// ErrContended means that another delivery of the event holds the claim now. The middleware nacks the message, so that it
+	// is redelivered in case the other delivery fails.
 	ErrContended = store.ErrContended
 
 	// ErrCompleted means that the event was processed before. The middleware acks the message.
 	ErrCompleted = store.ErrCompleted
 
-	// ErrBlocked means that an earlier event of the same key failed and was kept: this one has to wait behind it.
+	// ErrBlocked means that an earlier event of the same key failed and was kept, so this event has to wait behind it.
 	ErrBlocked = store.ErrBlocked
 
-	// ErrTooOld means that the event is older than what is still recorded, so that nobody can tell whether it was
-	// processed before. An operator who knows may replay it.
+	// ErrTooOld means that the event is older than the records that are kept, so nobody can tell whether it was processed
+	// before. An operator who knows that it was not may replay it.
 	ErrTooOld = store.ErrTooOld
 
-	// ErrClock means that the event's ID is from the future. The clock of the producer that minted it is wrong.
+	// ErrClock means that the time in the event's ID is in the future: the clock of the producer that made the ID is wrong.
 	ErrClock = store.ErrClock
 
-	// ErrNoEventID means that a message cannot be told from its duplicates. Give it an ID where the event happens, or
+	// ErrNoEventID means that a message has no ID, so it cannot be told from its duplicates. Have the producer set an ID, or
 	// set Config.EventID.
 	ErrNoEventID = errors.New("the message has no event ID")
 )
 
-// maxBlocked bounds Config.MaxBlocked: at the limit the events are counted.
+// maxBlocked bounds Config.MaxBlocked, because at the limit a statement counts the key's events.
 const maxBlocked = 1_000_000
 
-// Key names one effect: an event as one consumer sees it. Consumer and EventID identify it.
+// Key names one effect: one event for one consumer. Consumer and EventID identify it.
 type Key struct {
 	// Consumer is "service/name": see Config.Service and Config.Consumer.
 	Consumer, EventID string
 
-	// Order is the event's ordering key when its consumer is configured to keep the order of events that fail; else "".
+	// Order is the event's ordering key if its consumer keeps the order of failed events (Config.Ordered), else "".
 	Order string
 
-	// Due is when a delayed event was due; zero for one that was not delayed.
+	// Due is when a delayed event was due. It is zero for an event that was not delayed.
 	Due time.Time
 }
 
 // Store keeps the claims.
 type Store interface {
-	// Do claims key, calls fn and completes the claim if fn returned nil. When fn fails or panics, or the process
-	// dies, the claim has never existed. It returns ErrContended or ErrCompleted, without calling fn, when another
-	// one holds the claim or has completed it, and fn's error if there is one. The context's deadline is when fn
-	// should be done.
+	// Do claims key, calls fn, and completes the claim if fn returns nil. If fn fails or panics, or the process dies, no trace
+	// of the claim is left. Do returns ErrContended if another delivery holds the claim, and ErrCompleted if the claim was
+	// completed before, both without calling fn. If fn returns an error, so does Do. fn should end before the context's deadline.
 	Do(ctx context.Context, key Key, fn func(ctx context.Context) error) error
 
-	// Stage hands over a message that the handler returned; ctx is that of fn. It is sent to topic if and, apart from
-	// the stores that say otherwise, only if the claim is completed.
+	// Stage takes a message that the handler returned. ctx is the context that fn got. The message is sent to topic if the claim is
+	// completed, and only then, unless the store's documentation says otherwise.
 	Stage(ctx context.Context, topic string, msgs ...*message.Message) error
 }
 
-// Config configures a Claim. All but Service has a default.
+// Config configures a Claim. Every field but Service has a default.
 type Config struct {
-	// Service is the name of the service. Each of its consumers is stored as "service/name", so that handlers of the same
-	// name in two services never take each other's events for duplicates, in one database or one Redis; and a process that
-	// is killed makes only the processes of its own service careful (see Run). Renaming it makes redelivered events run
+	// Service is the name of the service. Each of its consumers is stored as "service/name". So handlers of the same name in
+	// two services, on one database or one Redis, do not take each other's events for duplicates. And when a process is killed,
+	// only processes of its own service guard against poison messages (see Run). After a renaming, redelivered events run
 	// again. 1 to 100 letters, digits, ".", "_" and "-", starting with a letter. Required.
 	Service string
 
-	// Consumer names the scope of a claim within the service: each event has one effect in each. Renaming it makes
+	// Consumer returns the name of the consumer for a handler. Each event has one effect per consumer. After a renaming,
 	// redelivered events run again. Default: the name of the router's handler.
 	Consumer func(handler string) string
 
-	// EventID tells an event from others. Duplicates must have the same; the ID that the broker gives to a message is
-	// never it. Default: the message's UUID.
+	// EventID returns the ID of the event in a message. Duplicates of an event must have the same ID, so the ID that the broker
+	// gives to a message does not do. Default: the message's UUID.
 	EventID func(msg *message.Message) (string, error)
 
 	// Ordered blocks later events of a key (transport.Key) while an earlier one is retried or dead. The consumer's
-	// subscriber must deliver the events of a key in order. Wrap it with Claim.Subscriber, which alone retries blocked
+	// subscriber must deliver the events of a key in order. Wrap it with Claim.Subscriber: nothing else retries blocked
 	// events after an operator has replayed or discarded the dead letter. Default: false.
 	Ordered bool
 
-	// MaxBlocked is how many events of a key may wait in the database, with Ordered, behind one that failed. The broker keeps those that
-	// follow: they are nacked every few seconds until there is room, and count no attempt. So one dead letter does not fill the
-	// database. But messages that the broker keeps hold up others once there are many: on Kafka, those of their partition
-	// (kafka.ConsumerConfig.Prefetch); on Pub/Sub, those of the subscription (Concurrency and Prefetch). A push subscription of
-	// Pub/Sub may count a wait as a delivery, as with Breaker. 1 to 1,000,000, such as 10,000. Default: 0, no limit.
+	// MaxBlocked is how many events of a key may wait in the database behind one that failed, with Ordered. Further events of the key
+	// stay with the broker: they are nacked every few seconds until there is room, and count no attempt. So one dead letter does not
+	// fill the database. But many messages that stay with the broker hold up others: on Kafka those of the partition
+	// (kafka.ConsumerConfig.Prefetch), on Pub/Sub those of the subscription (Concurrency and Prefetch). A push subscription of
+	// Pub/Sub may count each wait as a delivery: see Breaker. 1 to 1,000,000, such as 10,000. Default: 0, no limit.
 	MaxBlocked int
 
 	// MaxAttempts is the number of failed attempts of its handler after which an event becomes a dead letter. The database
-	// counts them over all processes. An outage of the database does not count, nor does an error with a method
-	// RetryAfter() time.Duration, which only says when to retry. 1 or more. Default: 10.
+	// counts them over all processes. An outage of the database does not count. An error with a method RetryAfter() time.Duration
+	// does not count either: it only says when to retry. 1 or more. Default: 10.
 	MaxAttempts int
 
-	// Backoff returns how long an event waits after the given number of failed attempts, 1 or more. If the broker
-	// redelivers the event (see Claim.Subscriber), some transports ignore it. Default: 1 s, doubling to 1 min, less a
-	// random quarter.
+	// Backoff returns how long an event waits after the given number of failed attempts, which is 1 or more. If the broker
+	// redelivers the event (see Claim.Subscriber), some transports ignore the result. Default: 1 s, doubling to 1 min, minus a
+	// random amount of up to a quarter.
 	Backoff func(attempt int) time.Duration
 
-	// Retry has rules for topics and errors: other attempts, another backoff, that an event is dead at once, or that its failure is
-	// ignored, so that the event counts as processed without effect. The first rule that fits decides, and those of Handlers come first.
-	// Its errors are those that handlers return, also of a panic and a deadline; an outage of the database, and an error with
-	// RetryAfter, are no failures. An error that is marked with Permanent is retried by no rule. Default: none.
+	// Retry has rules by topic and error: another number of attempts, another backoff, an event that is dead at once, or a failure that
+	// is ignored, so that the event counts as processed without effect. The first rule that fits decides; rules of Handlers come first.
+	// Rules see the errors of handlers, panics and deadlines included. An outage of the database and an error with RetryAfter
+	// are no failures. No rule can retry an error that is marked with Permanent. Default: none.
 	Retry retry.Policy
 
-	// Handlers configures single consumers, by the names that Consumer returns. Default: none, all are alike.
+	// Handlers configures single consumers, by the names that Consumer returns. Default: none, every consumer uses this Config.
 	Handlers map[string]HandlerConfig
 
-	// MaxPerKey is how many events of a key, such as a tenant, each consumer handles at once, in all processes on the database. Others
-	// wait as contended ones do, and count no attempt; those that have waited longest go first within a process. It costs a statement for
-	// each event that has a key, and nothing where nobody is limited. With a push subscription of Pub/Sub a wait may be a delivery
-	// that its own dead-letter policy counts, as with Breaker. 1 to 100; only with NewPostgresStore's store itself. Default: 0, no
-	// limit.
+	// MaxPerKey is how many events of a key, such as a tenant, each consumer handles at once, in all processes on the database. Further
+	// events are nacked and redelivered, and count no attempt. Within a process those that have waited longest go first. The limit costs
+	// one statement for each event that has a key, and nothing for consumers without a limit. A push subscription of Pub/Sub may
+	// count each wait as a delivery: see Breaker. 1 to 100; only with a PostgresStore that no other store wraps. Default: 0, no limit.
 	MaxPerKey int
 
-	// LimitKey tells the key that MaxPerKey counts. Events with "" are not limited. Default: the ordering key (transport.Key).
+	// LimitKey returns the key that MaxPerKey counts. Events with the key "" are not limited. Default: the ordering key (transport.Key).
 	LimitKey func(msg *message.Message) string
 
-	// Breaker pauses a consumer while what its handler needs is out. It is off by default: it cannot tell an outage from many events
-	// in a row that fail for reasons of their own, which then keep the events behind them waiting.
+	// Breaker pauses a consumer while something that its handler needs is out. It is off by default, because it cannot tell an outage from
+	// many events in a row that each fail for a reason of their own. After such a series it would delay the events behind them.
 	Breaker Breaker
 
-	// DeadLetterTopic is where a copy of each dead letter is sent, through the outbox, with the reason in its metadata
-	// (DeadReasonMetadata and others). Default: none is sent.
+	// DeadLetterTopic is the topic to which a copy of each dead letter is sent, through the outbox. The copy's metadata has the reason
+	// (DeadReasonMetadata and others). Default: none, no copy is sent.
 	DeadLetterTopic string
 
-	// HandlerTimeout bounds a handler's run with its transaction, including the wait for a connection of the pool. A
-	// timeout counts no attempt if that wait took more than half of it. The handler's context ends at the timeout, not
+	// HandlerTimeout bounds a handler's run and its transaction, including the wait for a connection of the pool. A
+	// timeout counts no attempt if that wait took more than half of it. The handler's context ends at the timeout, but not
 	// when the router closes, so running handlers may finish. 1 ms or more. Default: 30 s.
 	HandlerTimeout time.Duration
 
-	// MaxStarts limits how often a poison message may kill its process. An event that was in flight when a process was
-	// killed is run alone; after it has killed MaxStarts such runs it becomes a dead letter. It needs Run. 1 or more.
-	// Default: 3.
+	// MaxStarts is how many processes a poison message may kill while it runs alone. An event that was in flight when a process
+	// was killed is run alone. If it kills MaxStarts processes in such runs, it becomes a dead letter. This needs Run. 1 or
+	// more. Default: 3.
 	MaxStarts int
 
-	// Retention is how long the PostgreSQL store keeps the record that an event was processed. It counts from the time in
-	// the event's UUIDv7 (for a delayed event, from when it was due), else from its claim. An older event is not run,
-	// because nobody knows whether it was processed: see ErrTooOld. 24 h or more. Default: DefaultRetention, 14 days.
+	// Retention is how long the PostgreSQL store keeps the record that an event was processed. It counts from the time in the
+	// event's UUIDv7 (for a delayed event from when it was due), or from the claim if the ID has no time. An older event is not
+	// run, because nobody knows whether it was processed: see ErrTooOld. 24 h or more. Default: DefaultRetention, 14 days.
 	Retention time.Duration
 
 	// RedeliveryHorizon is how long after an event's creation the broker may still deliver it: see CheckWindow. New
 	// refuses a shorter Retention. Default: DefaultRedeliveryHorizon, 7 days.
 	RedeliveryHorizon time.Duration
 
-	// RunTooOld runs events that cannot be proved new (ErrTooOld, ErrClock), which may have been processed before.
+	// RunTooOld runs events that cannot be proved new (ErrTooOld, ErrClock), although they may have been processed before.
 	// Default: false.
 	RunTooOld bool
 
-	// Group is how many messages of a consumer may share one transaction. Their handlers run one after the other, each in
-	// its own savepoint: if one fails, only its writes are rolled back. The acks follow the common commit. Use it for
-	// quick handlers that wait only for the database, and use only the transaction's connection. The subscriber's
-	// concurrency should be a few times as high. If the transaction fails as a whole, each message is repeated in its own
-	// transaction. A handler that leaves something in its transaction beside writes (SET LOCAL, set_config, SET ROLE, a temporary
-	// table, a cursor) is undone and handled alone; handlers that do so as a rule belong in no group. From 2 to 50; only with
-	// NewPostgresStore's store itself. Default: 0, none.
+	// Group is how many messages of a consumer may share one transaction. Their handlers run one after the other, each in its
+	// own savepoint: if one fails, only its writes are rolled back. The acks follow the common commit. Use Group for quick
+	// handlers that wait only for the database and use only the transaction's connection. The subscriber's concurrency should
+	// be a few times as high as Group. If the whole transaction fails, each message is repeated in a transaction of its own. A
+	// handler that leaves more than writes in the transaction (SET LOCAL, set_config, SET ROLE, a temporary table, a cursor) is
+	// rolled back and run again in a transaction of its own; do not use Group for handlers that do so as a rule. 2 to 50; only with
+	// a PostgresStore that no other store wraps. Default: 0, no groups.
 	Group int
 
-	// Deferred commits without waiting for the disk. The ack waits for a later flush, which many claims share, so a crash
-	// of the database loses only claims that were not acked. It is for consumers that handle one message after the other,
-	// whose transports continue at Delivery.Handled. It is not for handlers with effects outside their transaction,
-	// because a crash would repeat such an effect. Other transactions may see writes that a crash then loses. Only with
-	// NewPostgresStore's store itself. Default: false.
+	// Deferred commits without waiting for the disk. The ack waits for a later flush that many claims share, so a crash of the
+	// database loses only claims that were not acked. Use Deferred for consumers that handle one message after the other, if the
+	// transport continues at Delivery.Handled. Do not use it for handlers with effects outside their transaction, because a
+	// crash would repeat such an effect. Other transactions may see writes that a crash then loses. Only with a PostgresStore
+	// that no other store wraps. Default: false.
 	Deferred bool
 
-	// Lazy claims with the handler's first statement, in one round trip, or with the commit if the handler only queues and
-	// publishes: such an event costs one round trip. If the claim is refused, the server executes nothing of the handler, its
-	// first statement returns an error, and the event is acked or nacked as ever, whatever the handler makes of the error. But
-	// what the handler does outside of its transaction before its first statement happens for each delivery, duplicates
-	// included. Call Ensure before that; the effect ledger does. Not with Group; only with NewPostgresStore's store itself.
-	// Default: false.
+	// Lazy sends the claim in one round trip with the handler's first statement, or with the commit if the handler only queues
+	// and publishes. Such an event costs one round trip. If the claim is refused, the server executes none of the handler's
+	// statements and the first one returns an error. The event is then acked or nacked as usual, whatever the handler does
+	// with the error. But what the handler does outside its transaction before its first statement happens at each delivery,
+	// duplicates included. Call Ensure before such effects; the effect ledger does. Not with Group; only with a PostgresStore
+	// that no other store wraps. Default: false.
 	Lazy bool
 
-	// MeterProvider receives the metrics named millrace.claim. Default: otel.GetMeterProvider().
+	// MeterProvider receives the metrics whose names begin with millrace.claim. Default: otel.GetMeterProvider().
 	MeterProvider metric.MeterProvider
 
-	// TracerProvider receives a span for each delivery, around the handler, with what became of it. Default:
+	// TracerProvider receives a span for each delivery. It contains the handler's run and the result of the delivery. Default:
 	// otel.GetTracerProvider().
 	TracerProvider trace.TracerProvider
 
-	// Propagator reads the trace context in the message's metadata where the message's context has no span: the subscriber
-	// does not trace, or the event comes from the table of those that failed. Default: otel.GetTextMapPropagator().
+	// Propagator reads the trace context from the message's metadata if the message's context has no span. That is so if the
+	// subscriber does not trace, or if the event comes from the table of failed events. Default: otel.GetTextMapPropagator().
 	Propagator propagation.TextMapPropagator
 
-	// Logger gets duplicates and contention, at debug level, failed attempts that the router does not see, and dead letters.
+	// Logger gets duplicates and contention at debug level, failed attempts that the router does not see, and dead letters.
 	// Default: slog.Default().
 	Logger *slog.Logger
 }
@@ -249,7 +247,7 @@ func (c Config) WithDefaults() Config {
 		c.TracerProvider = otel.GetTracerProvider()
 	}
 	if c.Propagator == nil {
-		c.Propagator = otel.GetTextMapPropagator() // passes on to whatever is set later
+		c.Propagator = otel.GetTextMapPropagator() // delegates to the propagator that is set later
 	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()
@@ -257,7 +255,7 @@ func (c Config) WithDefaults() Config {
 	return c
 }
 
-// Validate reports everything that is wrong with the configuration, whatever its store. It expects one that has its defaults.
+// Validate reports everything that is wrong with the configuration, for any store. The configuration must have its defaults set.
 func (c Config) Validate() error {
 	var errs []error
 	if err := service.Validate(c.Service); err != nil {
@@ -303,20 +301,20 @@ type Claim struct {
 	groups     scopes
 	observer   *telemetry.Observer
 	guard      *crashguard.Guard
-	postgres   *store.Postgres // store, or what is behind it; nil: attempts are not counted, and nothing is kept
+	postgres   *store.Postgres // store, or the PostgreSQL store that it wraps; if nil, no attempts are counted and no failed events are kept
 	redelivery *redelivery.Redelivery
 	modes      modes
-	inHand     sync.Map // [2]string{consumer, event ID} of what runs singly
-	counted    sync.Map // consumers whose handlers are wrapped by Handler
-	early      sync.Map // consumers whose messages are acked too early, which was logged
-	nested     sync.Map // consumers whose nested claim was logged
-	routed     sync.Map // [2]string{consumer, event ID} of what runs and came through a router
+	inHand     sync.Map // [2]string{consumer, event ID} of the events that single is handling
+	counted    sync.Map // consumers whose handlers Handler has wrapped
+	early      sync.Map // consumers for which it was logged that their messages are acked too early
+	nested     sync.Map // consumers for which a nested claim was logged
+	routed     sync.Map // [2]string{consumer, event ID} of the running events whose messages came through a router
 	losses     fault.Losses
 	breakers   sync.Map // consumer → *breaker
 	slots      slots
 }
 
-// consumer returns the name that the store knows a handler's consumer by, "" if the consumer has no name.
+// consumer returns the name of a handler's consumer in the store, "" if the consumer has no name.
 func (c *Claim) consumer(handler string) string { return c.scoped(c.cfg.Consumer(handler)) }
 
 func (c *Claim) scoped(name string) string {
@@ -326,7 +324,7 @@ func (c *Claim) scoped(name string) string {
 	return service.Scoped(c.cfg.Service, name)
 }
 
-// New returns a Claim that keeps its claims in that store.
+// New returns a Claim that keeps its claims in the given store.
 func New(of Store, cfg Config) (*Claim, error) {
 	var errs []error
 	if of == nil {

@@ -12,25 +12,25 @@ import (
 	"github.com/millrace-go/millrace/middleware/claim/internal/redelivery"
 )
 
-// OnEvent is Watermill's cqrs.EventProcessorConfig.OnHandle: the handler runs under a claim in the scope of its name, and
-// its context carries the transaction. It takes the place of Middleware, so that event types that nobody handles cost no
-// claim: with both of them the handler fails with ErrNestedClaim.
+// OnEvent is for Watermill's cqrs.EventProcessorConfig.OnHandle. The handler runs under a claim of a consumer with the
+// handler's name, and its context carries the transaction. Use OnEvent instead of Middleware, so that event types without a
+// handler cost no claim. With both of them the handler fails with ErrNestedClaim.
 //
-// An event's ID is its message's UUID: give the marshaler NewUUID: outbox.NewID.
+// An event's ID is the UUID of its message, so set the marshaler's NewUUID to outbox.NewID.
 func (c *Claim) OnEvent(params cqrs.EventProcessorOnHandleParams) error {
 	return c.onHandle(params.Message, params.Handler.HandlerName(), params.Handler.Handle, params.Event)
 }
 
-// OnCommand is OnEvent for cqrs.CommandProcessorConfig.OnHandle.
+// OnCommand is like OnEvent, for cqrs.CommandProcessorConfig.OnHandle.
 func (c *Claim) OnCommand(params cqrs.CommandProcessorOnHandleParams) error {
 	return c.onHandle(params.Message, params.Handler.HandlerName(), params.Handler.Handle, params.Command)
 }
 
-// OnGroupEvent is OnEvent for cqrs.EventGroupProcessorConfig.OnHandle. Each handler of the group has a scope of its own:
-// that of its name where it has one, as those of cqrs.NewEventHandler do, else "<group>.<event's name>". When one of
-// them fails, those before it do not run again. Two handlers of one group that would share a scope are an error.
+// OnGroupEvent is like OnEvent, for cqrs.EventGroupProcessorConfig.OnHandle. Each handler of the group is a consumer of its
+// own. The consumer has the handler's name if there is one (handlers of cqrs.NewEventHandler have one), else "<group>.<event's name>".
+// When a handler fails, those before it do not run again. It is an error if two handlers of a group would be the same consumer.
 //
-// The subscriber of the group may be wrapped by Subscriber once for each of its handlers, one wrapper around the other.
+// The subscriber of the group may be wrapped by Subscriber once for each handler, one wrapper around the other.
 func (c *Claim) OnGroupEvent(params cqrs.EventGroupProcessorOnHandleParams) error {
 	var name string
 	if named, ok := params.Handler.(interface{ HandlerName() string }); ok {
@@ -46,7 +46,7 @@ func (c *Claim) OnGroupEvent(params cqrs.EventGroupProcessorOnHandleParams) erro
 	if from := redelivery.From(original); from != nil {
 		consumer := c.consumer(name)
 		if from.Event != nil && from.Consumer != consumer {
-			return nil // it is brought back for another handler of the group
+			return nil // it is redelivered for another handler of the group
 		}
 		for from.Inner != nil && from.Consumer != consumer {
 			from = from.Inner
@@ -59,15 +59,15 @@ func (c *Claim) OnGroupEvent(params cqrs.EventGroupProcessorOnHandleParams) erro
 
 func (c *Claim) onHandle(msg *message.Message, handler string, handle func(context.Context, any) error, event any) error {
 	return c.process(msg, handler, func(ctx context.Context) error {
-		msg.SetContext(ctx) // as for cqrs.OriginalMessageFromCtx
+		msg.SetContext(ctx) // cqrs.OriginalMessageFromCtx must return a message with this context
 		return handle(ctx, event)
 	})
 }
 
-// scopes are handlers of groups by group, event and scope.
+// scopes maps group, event and scope to the handler of the group.
 type scopes struct{ sync.Map }
 
-// own remembers whose scope that is. The second handler of one scope would find every event processed, and never run.
+// own records that the handler has the scope. A second handler with the scope would find every event processed, and never run.
 func (s *scopes) own(params cqrs.EventGroupProcessorOnHandleParams, name string) error {
 	if !reflect.ValueOf(params.Handler).Comparable() {
 		return nil

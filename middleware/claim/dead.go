@@ -14,17 +14,17 @@ import (
 	"github.com/millrace-go/millrace/transport"
 )
 
-// What the copy of a dead letter that is sent to Config.DeadLetterTopic carries beside the event's own metadata.
+// Metadata that the copy of a dead letter sent to Config.DeadLetterTopic has beside the metadata of the event.
 const (
 	DeadReasonMetadata   = transport.DeadReasonMetadata // one word, such as "permanent" or "attempts"
-	DeadErrorMetadata    = transport.DeadErrorMetadata  // of the last attempt, the first 1,000 bytes
-	DeadConsumerMetadata = "millrace_dead_consumer"     // whose handler failed
-	DeadTopicMetadata    = "millrace_dead_topic"        // where the event came from
+	DeadErrorMetadata    = transport.DeadErrorMetadata  // the error of the last attempt, its first 1,000 bytes
+	DeadConsumerMetadata = "millrace_dead_consumer"     // the consumer whose handler failed
+	DeadTopicMetadata    = "millrace_dead_topic"        // the topic that the event came from
 	DeadAttemptsMetadata = "millrace_dead_attempts"     // a decimal number
 )
 
-// bury makes a dead letter of an event that was not tried now, unless it has been settled meanwhile. It returns
-// ErrContended when somebody has it in hand.
+// bury makes a dead letter of an event without trying it now, unless the event has been settled meanwhile. It returns
+// ErrContended if another delivery holds the event.
 func (c *Claim) bury(ctx context.Context, key Key, msg *message.Message, reason string, cause error) error {
 	e, err := c.event(key, msg)
 	if err != nil {
@@ -43,8 +43,8 @@ func (c *Claim) bury(ctx context.Context, key Key, msg *message.Message, reason 
 	return err
 }
 
-// forward stages a copy of a dead letter in the transaction that ctx carries. What no message could carry is not sent: the
-// dead letter in the table is complete.
+// forward stages a copy of a dead letter in the transaction that ctx carries. A copy that the outbox cannot accept as a message
+// is logged and not sent: the dead letter in the table is complete.
 func (c *Claim) forward(ctx context.Context, e store.Event, msg *message.Message, v store.Verdict, failure error) error {
 	if v.State != store.StateDead || c.cfg.DeadLetterTopic == "" {
 		return nil

@@ -16,12 +16,12 @@ import (
 	"github.com/millrace-go/millrace/transport"
 )
 
-// An event without a usable ID is a dead letter under an ID made of all that it carries (inbox.Synthetic). When it is replayed its ID
-// is looked for again, as if the broker delivered it now: Config.EventID, or what the transport is told of foreign producers,
-// may have changed. It never runs under the other ID, because the broker may deliver it again under its own. Where none is
-// found it is a dead letter again.
+// An event without a usable ID is a dead letter under an ID that is a hash of its content and origin (inbox.Synthetic). Its handler
+// never runs under that ID, because the broker may deliver the event again after its real ID can be found. When an operator
+// replays the event, Claim looks for its ID again: Config.EventID may have changed, or the transport's configuration of foreign
+// producers. If no ID is found, the event becomes a dead letter again.
 
-// identify gives the event that was brought back its ID, under which it comes back.
+// identify gives a replayed event the ID that was found for it. The event is then redelivered under that ID.
 func (c *Claim) identify(ctx context.Context, key Key, msg *message.Message) error {
 	former := *redelivery.From(ctx).Event
 	h, err := inbox.EncodeHeaders(msg, transport.OriginFrom(ctx))

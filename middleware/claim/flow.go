@@ -13,45 +13,45 @@ import (
 	"github.com/millrace-go/millrace/pgtx"
 )
 
-// Flow is how one consumer does.
+// Flow describes the throughput and the failures of one consumer.
 type Flow struct {
 	Consumer string
 
-	// Minutes are those of the last hour in which processes with Claim.Run wrote what they had counted, which they do every 10 s, the
-	// oldest first. Processes without it write nothing.
+	// Minutes are the last hour's minutes in which processes with Claim.Run have written their counts, the oldest first. Such a process
+	// writes every 10 s. Processes without Claim.Run write nothing.
 	Minutes []FlowMinute
 
-	Oldest   map[string]time.Time // by state, nacked, retrying or blocked: when the event that failed first failed first
-	Group    string               // what its unsettled events failed by last; "" where none failed
-	Error    string               // what the errors of the group have in common
-	LastAt   time.Time            // when the group's last event came to be what it is
-	Full     int                  // how many of its keys are full: see Config.MaxBlocked
-	FullKeys []string             // the first five
+	Oldest   map[string]time.Time // state (nacked, retrying or blocked) -> first failure of the event that failed first
+	Group    string               // error group of the latest failure among its unsettled events; "" if none failed
+	Error    string               // the part that the errors of the group have in common
+	LastAt   time.Time            // when the latest event of the group changed its state
+	Full     int                  // number of keys that are full: see Config.MaxBlocked
+	FullKeys []string             // the five keys that have been full for longest
 }
 
-// FlowMinute is what all processes counted for a consumer and wrote within a minute.
+// FlowMinute is the sum of what all processes counted for a consumer and wrote within a minute.
 type FlowMinute struct {
-	At                                     time.Time // its beginning; the server's
+	At                                     time.Time // beginning of the minute, by the server's clock
 	Handled, Duplicates, Contended, Failed int64
-	Busy, Longest                          time.Duration // of the handled ones: the sum, and the longest
+	Busy, Longest                          time.Duration // time in the handlers of handled events: the sum, and the longest
 }
 
-// Flows is how the consumers of a schema do.
+// Flows describes the consumers of a schema.
 type Flows struct {
-	Now       time.Time // the server's
-	Since     time.Time // what was counted before is not here: an hour ago, or later where more was counted than is read
-	Partly    bool      // more keys are full than are read
-	Consumers []Flow    // those of which there is something to tell, by name
+	Now       time.Time // by the server's clock
+	Since     time.Time // counts begin here: an hour ago, or later if there are more rows than are read
+	Partly    bool      // there are more full keys than are read
+	Consumers []Flow    // consumers that have something to report, by name
 }
 
 const (
-	// maxCounted is how many rows of the journal are read, and maxFull how many full keys.
+	// maxCounted is how many rows of the journal are read; maxFull is how many full keys are read.
 	maxCounted = 20_000
 	maxFull    = 10_000
 )
 
-// InspectFlows tells how the consumers of the schema ("" means "millrace") do. What it reads is bounded, however many events failed. It takes
-// no locks.
+// InspectFlows returns the throughput and the failures of the consumers in the schema ("" means "millrace"). It reads a bounded
+// number of rows, however many events failed. It takes no locks.
 func InspectFlows(ctx context.Context, db pgtx.DB, schema string) (all Flows, err error) {
 	found := map[string]*Flow{}
 	of := func(consumer string) *Flow {
@@ -113,7 +113,7 @@ func InspectFlows(ctx context.Context, db pgtx.DB, schema string) (all Flows, er
 	return all, err
 }
 
-// forget drops the oldest minute, of which not all was read, and returns when it ended.
+// forget drops the oldest minute, because not all of its rows were read, and returns the end of that minute.
 func forget(found map[string]*Flow) time.Time {
 	var oldest time.Time
 	for _, f := range found {

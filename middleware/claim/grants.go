@@ -9,13 +9,13 @@ import (
 	"github.com/millrace-go/millrace/internal/pgschema"
 )
 
-// GrantRoles are the roles that Grants gives privileges to; "" is left out. One role may stand in several places.
+// GrantRoles names the roles that Grants gives privileges to. An empty name is left out. Several fields may name the same role.
 type GrantRoles struct {
-	Consumer string // of services with claims
-	Operator string // of people and programs that look, and that edit, replay and discard dead letters
+	Consumer string // role of services with claims
+	Operator string // role of people and programs that inspect, edit, replay and discard dead letters
 }
 
-// Each role's privileges, without which it cannot do its work; the owner of the tables migrates and drops days.
+// privileges are the ones that each role needs for its work. The owner of the tables migrates and drops days.
 var privileges = struct{ consumer, operator []string }{
 	consumer: []string{
 		`select, insert on {schema}.processed, {schema}.processed_ahead, {schema}.consumer`,
@@ -24,7 +24,7 @@ var privileges = struct{ consumer, operator []string }{
 		`select, insert, update on {schema}.journal`,
 		`select on {schema}.claim_failed_count`,
 		`execute on function {schema}.claim_failed_fold()`,
-		`select on {schema}.migration, {schema}.claim_replay`, // this and the next three: to let dead letters expire
+		`select on {schema}.migration, {schema}.claim_replay`, // this and the next three let dead letters expire
 		`select, insert on {schema}.claim_audit`,
 		`insert on {schema}.claim_replay_superseded`,
 		`select, delete on {schema}.claim_replay_event`,
@@ -45,9 +45,9 @@ var privileges = struct{ consumer, operator []string }{
 	},
 }
 
-// Grants returns the statements that give the roles what they need of the PostgreSQL store in the schema ("" means
-// "millrace"), and nothing more. Run them as the owner of the tables, after Migrate. A consumer whose handlers publish needs
-// outboxadmin.Grants too.
+// Grants returns the statements that give the roles the privileges that they need for the PostgreSQL store in the schema (""
+// means "millrace"), and no more. Run the statements as the owner of the tables, after Migrate. If handlers publish events, the
+// consumer's role needs outboxadmin.Grants too.
 func Grants(schema string, roles GrantRoles) (string, error) {
 	schema, err := pgschema.Validate(schema)
 	if err != nil {

@@ -13,24 +13,24 @@ import (
 	"github.com/millrace-go/millrace/middleware/claim/internal/redelivery"
 )
 
-// Middleware that stands in the wrong place loses events without an error: inside the claim it lets an event count as processed
-// whose handler did not run, or failed; outside, or inside, it acks before the claim has committed. What of that shows is
-// turned into errors here, or at least told.
+// Middleware in the wrong place loses events without an error. Inside the claim it can hide that the handler did not run or
+// failed, so that the event counts as processed. Inside or outside it can ack before the claim has committed. This file turns
+// such mistakes into errors where they can be seen, or at least logs them.
 
 var (
-	// ErrNotHandled means that middleware inside of the claim has returned no error although the handler was not called, or had
-	// failed: Watermill's Deduplicator or PoisonQueue. Nothing is recorded as processed: the event fails as with any other error.
-	// Remove that middleware, or put it outside of the claim; one that leaves events out on purpose calls Skip. Then replay the
-	// dead letters.
+	// ErrNotHandled means that middleware inside the claim has returned no error although the handler was not called or has
+	// failed. Watermill's Deduplicator and PoisonQueue do so. No record is written: the event fails as with any other error.
+	// Remove that middleware, or put it outside the claim. Middleware that leaves events out on purpose must call Skip. Then
+	// replay the dead letters.
 	ErrNotHandled = errors.New("middleware inside of the claim returned no error, although")
 
-	// ErrCalledAgain means that middleware inside of the claim has called the handler twice: Watermill's Retry or Duplicator. The
-	// writes of both calls would be committed. The claim retries by itself: remove that middleware, or put it outside of the claim.
+	// ErrCalledAgain means that middleware inside the claim has called the handler twice. Watermill's Retry and Duplicator do so. The
+	// writes of both calls would be committed. The claim retries by itself: remove that middleware, or put it outside the claim.
 	ErrCalledAgain = errors.New("middleware inside of the claim called the handler again, in the transaction of its first call: " +
 		"remove Retry or Duplicator, or put it outside of the claim")
 )
 
-// poison is what Watermill's PoisonQueue adds to the metadata of a message whose handler has failed: why, and where.
+// poison is the metadata that Watermill's PoisonQueue adds to a message whose handler has failed.
 type poison [4]string
 
 var poisonKeys = poison{"reason_poisoned", "topic_poisoned", "handler_poisoned", "subscriber_poisoned"}
@@ -42,7 +42,7 @@ func poisonOf(msg *message.Message) (p poison) {
 	return p
 }
 
-// restore makes the message's metadata what it was, so that the next failure shows again.
+// restore sets the message's metadata back to p, so that the next failure can be noticed too.
 func (p poison) restore(msg *message.Message) {
 	for i, key := range poisonKeys {
 		if p[i] == "" {
@@ -53,9 +53,9 @@ func (p poison) restore(msg *message.Message) {
 	}
 }
 
-// Handler wraps the innermost handler of the consumer, so that the claim sees whether middleware between the two has left it
-// out (ErrNotHandled) or called it twice (ErrCalledAgain). consumer is what Config.Consumer returns for the handler. The
-// framework wraps its handlers.
+// Handler wraps the innermost handler of the consumer. So the claim notices if middleware between the two has not called the
+// handler (ErrNotHandled) or has called it twice (ErrCalledAgain). consumer is what Config.Consumer returns for the handler. The
+// framework wraps its handlers with it.
 func (c *Claim) Handler(consumer string, h message.NoPublishHandlerFunc) message.NoPublishHandlerFunc {
 	consumer = c.scoped(consumer)
 	c.counted.Store(consumer, nil)
@@ -71,16 +71,16 @@ func (c *Claim) Handler(consumer string, h message.NoPublishHandlerFunc) message
 	}
 }
 
-// Skip tells the claim, from middleware that it contains, that an event's handler is left out on purpose, as a filter does. The
-// event counts as processed. ctx is the message's. Without a claim it does nothing.
+// Skip tells the claim that the event's handler is left out on purpose, as a filter does. The event counts as processed.
+// Middleware inside the claim calls Skip with the message's context. Without a claim Skip does nothing.
 func Skip(ctx context.Context) {
 	if r := runningIn(ctx); r != nil {
 		r.skip.Store(true)
 	}
 }
 
-// handled judges what came back from the middleware inside of the claim. before is what the message's metadata said of a
-// PoisonQueue then.
+// handled decides whether the middleware inside the claim has handled the event. before is the PoisonQueue metadata from before
+// the call.
 func (r *running) handled(err error, before poison) error {
 	after := poisonOf(r.msg)
 	if after != before {
@@ -103,8 +103,8 @@ func (r *running) handled(err error, before poison) error {
 	return nil
 }
 
-// ackedEarly reports whether somebody has acked a message that the broker delivered. The router does so after the claim, and the
-// broker forgets it then. What comes from the table of failed events stays there.
+// ackedEarly reports whether a message that the broker delivered was acked already. The router should ack it after the claim. Once it
+// is acked the broker will not redeliver it. For an event from the table of failed events it is false: its row is still there.
 func ackedEarly(msg *message.Message) bool {
 	if redelivery.From(msg.Context()).Row() != nil {
 		return false
@@ -117,7 +117,7 @@ func ackedEarly(msg *message.Message) bool {
 	}
 }
 
-// tellAcked tells, once for each consumer, that messages are acked before their claim has committed.
+// tellAcked logs, once for each consumer, that messages are acked before their claim has committed.
 func (c *Claim) tellAcked(ctx context.Context, key Key) {
 	if _, told := c.early.LoadOrStore(key.Consumer, nil); !told {
 		c.cfg.Logger.ErrorContext(ctx, "message was acked before its claim committed: a process that is killed in between loses the event. Remove InstantAck, or whatever else acks",

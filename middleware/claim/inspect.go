@@ -13,17 +13,17 @@ import (
 	"github.com/millrace-go/millrace/pgtx"
 )
 
-// Suspect is an event that may kill the processes that handle it: see Claim.Run.
+// Suspect is an event that may have killed the processes that handled it: see Claim.Run.
 type Suspect struct {
 	Consumer string    `json:"consumer"`
-	Record   string    `json:"record"` // the event's ID where that is a UUIDv7 of an event that was not delayed, else a hash of it
-	Starts   int       `json:"starts"` // how often it was begun alone and not ended
+	Record   string    `json:"record"` // the event's ID if it is a UUIDv7 and the event was not delayed, else a hash of the ID
+	Starts   int       `json:"starts"` // number of times that it was run alone and did not end
 	Process  string    `json:"process,omitempty"`
-	Noted    time.Time `json:"noted"` // the last time; the server's
+	Noted    time.Time `json:"noted"` // time of the latest such run, by the server's clock
 }
 
-// Suspects returns up to limit events of the schema ("" means "millrace") that were begun alone after they had been in hand
-// when a process was killed, and have not ended. It takes no locks.
+// Suspects returns up to limit events of the schema ("" means "millrace") that were in flight when a process was killed, were
+// then run alone, and have not ended. It takes no locks.
 func Suspects(ctx context.Context, db pgtx.DB, schema string, limit int) (found []Suspect, err error) {
 	err = operator.Run(ctx, db, Migrations, schema, "list suspects", func(ctx context.Context, tx pgx.Tx, schema string) error {
 		rows, err := tx.Query(ctx, store.Query("claim_suspects", schema), limit)
@@ -36,8 +36,8 @@ func Suspects(ctx context.Context, db pgtx.DB, schema string, limit int) (found 
 	return found, err
 }
 
-// Pauses returns the consumers of the schema ("" means "millrace") that Config.Breaker has paused, in each process that runs Claim.Run.
-// A process reports them every 2 s. It takes no locks.
+// Pauses returns the consumers of the schema ("" means "millrace") that Config.Breaker has paused, for each process that runs
+// Claim.Run. A process reports its pauses every 2 s. Pauses takes no locks.
 func Pauses(ctx context.Context, db pgtx.DB, schema string) (found []Pause, err error) {
 	err = operator.Run(ctx, db, Migrations, schema, "list pauses", func(ctx context.Context, tx pgx.Tx, schema string) error {
 		rows, err := tx.Query(ctx, store.Query("run_paused", schema), inbox.Silent.Seconds())
@@ -50,15 +50,15 @@ func Pauses(ctx context.Context, db pgtx.DB, schema string) (found []Pause, err 
 	return found, err
 }
 
-// FullKey is a key behind whose first event no more events are kept: see Config.MaxBlocked.
+// FullKey is a key that has as many blocked events as Config.MaxBlocked allows.
 type FullKey struct {
 	Consumer string    `json:"consumer"`
 	Key      string    `json:"key"`
-	Blocked  int       `json:"blocked"` // at most, since operators may have taken some away
-	Since    time.Time `json:"since"`   // the server's
+	Blocked  int       `json:"blocked"` // upper bound of the number of blocked events: operators may have removed some
+	Since    time.Time `json:"since"`   // by the server's clock
 }
 
-// FullKeys returns up to limit keys of the schema ("" means "millrace") that are full by Config.MaxBlocked. It takes no locks.
+// FullKeys returns up to limit keys of the schema ("" means "millrace") that are full: see Config.MaxBlocked. It takes no locks.
 func FullKeys(ctx context.Context, db pgtx.DB, schema string, limit int) (found []FullKey, err error) {
 	err = operator.Run(ctx, db, Migrations, schema, "list full keys", func(ctx context.Context, tx pgx.Tx, schema string) error {
 		rows, err := tx.Query(ctx, store.Query("key_full", schema), limit)
@@ -71,7 +71,7 @@ func FullKeys(ctx context.Context, db pgtx.DB, schema string, limit int) (found 
 	return found, err
 }
 
-// pauses is what Run reports of the consumers that are paused, as JSON. Clocks differ, so it has no times.
+// pauses returns the paused consumers as JSON, for Run to report. It contains durations and no times, because clocks differ.
 func (c *Claim) pauses(now time.Time) json.RawMessage {
 	type pause struct {
 		Consumer string  `json:"consumer"`
@@ -84,7 +84,7 @@ func (c *Claim) pauses(now time.Time) json.RawMessage {
 		all = append(all, pause{p.Consumer, now.Sub(p.Since).Seconds(), p.Until.Sub(now).Seconds(), p.Error})
 	}
 	text, err := json.Marshal(all)
-	if err != nil { // it has nothing that could not be written
+	if err != nil { // cannot happen: every field can be encoded
 		return json.RawMessage("[]")
 	}
 	return text

@@ -17,16 +17,16 @@ import (
 	"github.com/millrace-go/millrace/transport"
 )
 
-// Middleware runs h under a claim. It acks an event that was processed before, and nacks one that another consumer works
-// on. When h fails or panics everything is rolled back; then the event comes back, after Config.Backoff, until it becomes
-// a dead letter after Config.MaxAttempts: its error is returned (the router nacks), unless the event is kept in the table
-// (see Subscriber). With a store that has no PostgreSQL behind it errors are returned and nothing is counted.
+// Middleware runs h under a claim. It acks an event that was processed before, and nacks one that another delivery is
+// handling. If h fails or panics, everything is rolled back. The event is redelivered after Config.Backoff, and becomes a dead
+// letter after Config.MaxAttempts. The error is returned, so that the router nacks, unless the event is kept in the table (see
+// Subscriber). With a store that has no PostgreSQL behind it, errors are returned and no attempts are counted.
 //
-// One claim per handler: put the middleware on the router or on the handler, and use no OnHandle hook (OnEvent and others)
-// behind it. A second claim of the consumer inside the first fails with ErrNestedClaim.
+// Use one claim for each handler: put the middleware on the router or on the handler, and use no OnHandle hook (OnEvent and
+// others) inside it. A second claim of the consumer inside the first fails with ErrNestedClaim.
 //
-// It returns no messages: those of h are staged, because the router would publish them after the commit, and lose them if
-// that failed. Retry and poison-queue middleware belongs outside of it; middleware that changes the message's ID does too.
+// Middleware returns no messages: it stages the messages that h returns. The router would publish them after the commit, and
+// lose them if that failed. Retry and poison-queue middleware, and middleware that changes the message's ID, belong outside.
 func (c *Claim) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
 		return nil, c.process(msg, message.HandlerNameFromCtx(msg.Context()), func(ctx context.Context) error {
@@ -39,7 +39,7 @@ func (c *Claim) Middleware(h message.HandlerFunc) message.HandlerFunc {
 func (c *Claim) process(msg *message.Message, handler string, fn func(ctx context.Context) error) (err error) {
 	came := msg.Context()
 	original := came
-	defer msg.SetContext(original) // whatever is outside must not meet a context that has ended
+	defer msg.SetContext(original) // middleware outside must not get a context that has ended
 	consumer := c.consumer(handler)
 	original, span := c.observer.Begin(original, msg, consumer)
 	defer func() { telemetry.End(span, err) }()
@@ -55,7 +55,7 @@ func (c *Claim) process(msg *message.Message, handler string, fn func(ctx contex
 	if from != nil {
 		from.Claimed.Store(true)
 	}
-	switch { // nobody must make a hot loop of a mistake
+	switch { // each mistake has a retry delay, so that it does not become a hot loop
 	case transport.UnitFrom(original) != nil:
 		transport.DeliveryFrom(original).RetryAfter(fault.OutageDelay)
 		return fmt.Errorf("claim event: %w: %q, as the message is delivered transactionally, and that and the database cannot commit together: consume at least once under a claim, or without one",
@@ -119,8 +119,8 @@ func (c *Claim) process(msg *message.Message, handler string, fn func(ctx contex
 	}
 }
 
-// run makes an attempt, which may take as long as HandlerTimeout says. The router cancels the contexts of running
-// handlers when it closes; a claim that has begun may finish.
+// run makes one attempt within the consumer's timeout. The router cancels the contexts of running handlers when it closes, but
+// a claim that has begun may finish.
 func (c *Claim) run(original context.Context, key Key, msg *message.Message, l *limited, fn func(ctx context.Context) error) (a attempt) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(original), c.cfg.timeout(key.Consumer))
 	defer cancel()
@@ -170,7 +170,7 @@ func (c *Claim) key(msg *message.Message, consumer string) (Key, error) {
 	return k, nil
 }
 
-// noEventID says why, and what to do.
+// noEventID returns an error that says why the message has no event ID, and what to do.
 func noEventID(ctx context.Context) error {
 	if reason := transport.EventIDErrorFrom(ctx); reason != nil {
 		return fmt.Errorf("%w: %w", ErrNoEventID, reason)
@@ -178,7 +178,7 @@ func noEventID(ctx context.Context) error {
 	return fmt.Errorf("%w: have its producer send one, or set claim.Config.EventID in Go to where it is; then replay the event", ErrNoEventID)
 }
 
-// eventID is Config.EventID, which meets messages that nobody expected.
+// eventID calls Config.EventID. A panic becomes an error, because any message may arrive.
 func (c *Claim) eventID(msg *message.Message) (id string, err error) {
 	defer func() {
 		if v := recover(); v != nil {

@@ -12,29 +12,29 @@ import (
 	"github.com/millrace-go/millrace/middleware/claim/internal/store"
 )
 
-// ErrNestedClaim means that a handler which runs under a claim claims the same message for the same consumer again: the
-// middleware is on the router and on a handler, it was added twice, or an OnHandle hook stands behind it. The handler
-// never runs, so nothing is recorded as processed: the event fails as with any other error, and with PostgreSQL behind
-// the store it becomes a dead letter after Config.MaxAttempts. Remove one of the two claims, then replay the dead letters.
+// ErrNestedClaim means that a handler runs under a claim, and the same consumer claims the same message again inside. Either
+// the middleware is on the router and on a handler, or it was added twice, or there is an OnHandle hook inside it. The handler
+// does not run and no record is written: the event fails as with any other error. With PostgreSQL behind the store it
+// becomes a dead letter after Config.MaxAttempts. Remove one of the two claims, then replay the dead letters.
 var ErrNestedClaim = errors.New("a claim inside a claim of the same consumer: remove one of the two, " +
 	"which are the middleware (on the router and on a handler, or twice) or the middleware and an OnHandle hook")
 
-// running is a claim whose handler runs, as the handler's context carries it.
+// running is a claim whose handler is running. The handler's context carries it.
 type running struct {
 	claim  *Claim
 	msg    *message.Message
 	key    Key
-	ctx    context.Context // the handler's
+	ctx    context.Context // the handler's context
 	outer  *running
-	nested atomic.Bool  // the same claim was asked for inside of it
-	calls  atomic.Int32 // of the handler, where Claim.Handler counts them
-	skip   atomic.Bool  // middleware has left the handler out on purpose
-	over   atomic.Bool  // the handler has returned; a context may outlive it
+	nested atomic.Bool  // the same claim was requested inside it
+	calls  atomic.Int32 // number of calls of the handler, if Claim.Handler counts them
+	skip   atomic.Bool  // middleware has called Skip
+	over   atomic.Bool  // the handler has returned; its context may be used after that
 }
 
 type runningKey struct{}
 
-// claims that run, by their messages: middleware may give a message another context.
+// runs holds the running claims by their messages, because middleware may give a message another context.
 var runs sync.Map // runOf → *running
 
 type runOf struct {
@@ -54,8 +54,8 @@ func runningIn(ctx context.Context) *running {
 	return r
 }
 
-// run calls fn with a context that carries the claim. It returns ErrNestedClaim when the claim was asked for again, also
-// where something inside has swallowed that error.
+// run calls fn with a context that carries the claim. It returns ErrNestedClaim if the claim was requested again inside, even if
+// code inside has swallowed that error.
 func (r *running) run(ctx context.Context, fn func(ctx context.Context) error) error {
 	r.outer = runningIn(ctx)
 	r.ctx = context.WithValue(ctx, runningKey{}, r)
@@ -76,8 +76,8 @@ func (r *running) run(ctx context.Context, fn func(ctx context.Context) error) e
 	return err
 }
 
-// refuseNested returns an error when a claim of the same consumer and event runs around this one; ctx is the message's, as
-// it came. The message may be a copy.
+// refuseNested returns an error if a claim of the same consumer and event is running around this one. ctx is the message's
+// context before Claim changed it. The message may be a copy.
 func (c *Claim) refuseNested(ctx context.Context, key Key, msg *message.Message) error {
 	around := claimAround(ctx, key, msg)
 	if around != nil {
@@ -91,9 +91,9 @@ func (c *Claim) refuseNested(ctx context.Context, key Key, msg *message.Message)
 	return fmt.Errorf("claim event %q for consumer %q: %w", key.EventID, key.Consumer, ErrNestedClaim)
 }
 
-// claimAround finds the claim of the same consumer and event that runs around this one, nil if there is none. A transport
-// that hands contexts on makes another message of each delivery, to whose context the router adds: that one is contended,
-// and not nested.
+// claimAround returns the claim of the same consumer and event that is running around this one, nil if there is none. A transport
+// that passes contexts on makes another message of each delivery, and the router adds values to its context. Such a message is
+// another delivery, so it is contended and not nested.
 func claimAround(ctx context.Context, key Key, msg *message.Message) *running {
 	if r, ok := runs.Load((&running{msg: msg, key: key}).of()); ok {
 		return r.(*running)

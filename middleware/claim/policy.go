@@ -12,7 +12,7 @@ import (
 	"github.com/millrace-go/millrace/retry"
 )
 
-// HandlerConfig configures one consumer. What it leaves open is as the Config says.
+// HandlerConfig configures one consumer. A zero field means the value in Config.
 type HandlerConfig struct {
 	// Retry has rules for this consumer's events. They come before those of Config.Retry. Default: none.
 	Retry retry.Policy
@@ -23,12 +23,12 @@ type HandlerConfig struct {
 	// MaxPerKey is how many events of a key are handled at once: see Config.MaxPerKey. Default: the claim's.
 	MaxPerKey int
 
-	// Breaker pauses this consumer while what its handler needs is out: see Config.Breaker. What it leaves open is as Config.Breaker
-	// says.
+	// Breaker pauses this consumer while something that its handler needs is out: see Config.Breaker. Default: for each field, that
+	// of Config.Breaker.
 	Breaker Breaker
 }
 
-// Validate reports everything that is wrong with it, which is the field of that name.
+// Validate reports everything that is wrong with h. field is the name of h in the errors.
 func (h HandlerConfig) Validate(field string) error {
 	errs := []error{h.Retry.Validate(field + ".Retry"), validatePerKey(field, h.MaxPerKey), h.Breaker.validate(field+".Breaker", -1)}
 	if h.Timeout != 0 && h.Timeout < time.Millisecond {
@@ -37,7 +37,7 @@ func (h HandlerConfig) Validate(field string) error {
 	return errors.Join(errs...)
 }
 
-// of is the configuration of a consumer, as the store knows it.
+// of returns the configuration of a consumer, whose name is as in the store ("service/name").
 func (c Config) of(consumer string) HandlerConfig {
 	if len(c.Handlers) == 0 {
 		return HandlerConfig{}
@@ -45,12 +45,12 @@ func (c Config) of(consumer string) HandlerConfig {
 	return c.Handlers[strings.TrimPrefix(consumer, c.Service+"/")]
 }
 
-// timeout is the consumer's.
+// timeout is the time limit of the consumer's handler.
 func (c Config) timeout(consumer string) time.Duration {
 	return cmp.Or(c.of(consumer).Timeout, c.HandlerTimeout)
 }
 
-// longest is how long the slowest handler may run.
+// longest is the longest time limit of any handler.
 func (c Config) longest() time.Duration {
 	d := c.HandlerTimeout
 	for _, h := range c.Handlers {
@@ -71,7 +71,7 @@ func (c Config) validatePolicies() error {
 	return errors.Join(errs...)
 }
 
-// hasPolicies reports whether there are rules, which only a store with PostgreSQL behind it can keep.
+// hasPolicies reports whether there are retry rules. Only a store with PostgreSQL behind it can apply them.
 func (c Config) hasPolicies() bool {
 	return len(c.Retry) > 0 || slices.ContainsFunc(slices.Collect(maps.Values(c.Handlers)), func(h HandlerConfig) bool { return len(h.Retry) > 0 })
 }

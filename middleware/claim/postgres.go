@@ -16,8 +16,8 @@ import (
 )
 
 // Migrate creates the tables of the PostgreSQL store in the schema ("" means "millrace"), or brings them up to date. The
-// outbox, which follow-up events are staged in, has a Migrate of its own. It may run at any time, in several processes at
-// once.
+// outbox, to which handlers' events are written, has a Migrate of its own. Migrate may run at any time, in several
+// processes at once.
 func Migrate(ctx context.Context, db pgtx.DB, schema string) error {
 	m, err := Migrations(db, schema)
 	if err != nil {
@@ -26,23 +26,23 @@ func Migrate(ctx context.Context, db pgtx.DB, schema string) error {
 	return m.Up(ctx)
 }
 
-// Migrations returns what migrates the store's tables in the schema ("" means "millrace") up and down, tells what was
-// applied, and prints the statements.
+// Migrations returns the migrator of the store's tables in the schema ("" means "millrace"). It migrates up and down, reports
+// which migrations were applied, and prints their statements.
 func Migrations(db pgtx.DB, schema string) (*pgschema.Migrator, error) {
 	return store.Migrations.In(db, schema)
 }
 
-// outputs is what the stores in PostgreSQL share.
+// outputs is the part that PostgresStore and SQLStore share.
 type outputs struct {
 	schema    string
 	publisher *outbox.Publisher
-	err       error // of the options; New reports it
+	err       error // error in the options; New returns it
 }
 
 // PostgresOption changes a PostgresStore or an SQLStore.
 type PostgresOption func(*outputs)
 
-// Schema sets the schema of the store's tables and of the outbox that follow-up events go to. Default: "millrace".
+// Schema sets the schema of the store's tables and of the outbox to which handlers' events are written. Default: "millrace".
 func Schema(name string) PostgresOption {
 	return func(o *outputs) { o.schema, o.err = pgschema.Validate(name) }
 }
@@ -73,7 +73,7 @@ type PostgresStore struct {
 	db *store.Postgres
 }
 
-// NewPostgresStore returns a store in the pool's database. The pool stays the caller's.
+// NewPostgresStore returns a store in the pool's database. The caller closes the pool.
 func NewPostgresStore(pool *pgxpool.Pool, opts ...PostgresOption) *PostgresStore {
 	s := &PostgresStore{outputs: newOutputs(opts)}
 	s.db = store.NewPostgres(pool, s.schema)
@@ -86,8 +86,8 @@ func NewPostgresStore(pool *pgxpool.Pool, opts ...PostgresOption) *PostgresStore
 // Do runs fn in a transaction that also claims the event; fn's context carries it. The transaction commits to disk
 // before Do returns nil, whatever the role's synchronous_commit is.
 //
-// An error that wraps pgtx.ErrOutcomeUnknown means that the connection was lost during COMMIT: have the event delivered
-// again, its record tells.
+// An error that wraps pgtx.ErrOutcomeUnknown means that the connection was lost during COMMIT. Have the event delivered
+// again: its record shows whether the commit succeeded.
 func (s *PostgresStore) Do(ctx context.Context, key Key, fn func(ctx context.Context) error) error {
 	if s.err != nil {
 		return s.err
@@ -95,20 +95,20 @@ func (s *PostgresStore) Do(ctx context.Context, key Key, fn func(ctx context.Con
 	return s.db.Do(ctx, store.Key(key), fn)
 }
 
-// SQLStore is a PostgresStore for services whose code uses database/sql: the handler finds its *sql.Tx with
-// pgtx.SQLFrom(msg.Context()), and messages that it returns are staged in the outbox on it. It shares the tables, so
-// consumers with either store exclude one another. It is safe for concurrent use. Each running claim holds one connection.
+// SQLStore is like PostgresStore, for services whose code uses database/sql. The handler gets its *sql.Tx from
+// pgtx.SQLFrom(msg.Context()), and messages that it returns are written to the outbox in that transaction. Both stores use the
+// same tables, so their consumers exclude one another. It is safe for concurrent use. Each running claim holds one connection.
 //
-// It lacks what rests on pgx: it does not count attempts and keeps no event that fails, so a Claim's errors go to the
-// router; Claim.Run, Claim.Subscriber and ordered keys need a PostgresStore; BEGIN, COMMIT and each staged message are
-// round trips of their own. Let "millrace retention run" keep its tables.
+// SQLStore lacks what needs pgx. It does not count attempts and keeps no failed events, so the Claim returns errors to the
+// router. Claim.Run, Claim.Subscriber and Config.Ordered need a PostgresStore. BEGIN, COMMIT and each staged message are a
+// round trip each. Use "millrace retention run" to make and drop the days of its tables.
 type SQLStore struct {
 	outputs
 	db *store.SQL
 }
 
-// NewSQLStore returns a store in the database of db, whose driver is pgx's stdlib or another of PostgreSQL's whose
-// placeholders are $1. It stays the caller's.
+// NewSQLStore returns a store in the database of db. Its driver is pgx's stdlib or another PostgreSQL driver with
+// placeholders like $1. The caller closes db.
 func NewSQLStore(db *sql.DB, opts ...PostgresOption) *SQLStore {
 	s := &SQLStore{outputs: newOutputs(opts)}
 	s.db = store.NewSQL(db, s.schema)
@@ -127,7 +127,7 @@ func (s *SQLStore) Do(ctx context.Context, key Key, fn func(ctx context.Context)
 	return s.db.Do(ctx, store.Key(key), fn)
 }
 
-// postgresOf returns the PostgreSQL store behind the others, nil if there is none.
+// postgresOf returns of, or the store that it wraps, as a PostgreSQL store; nil if it is none.
 func postgresOf(of Store) *store.Postgres {
 	for of != nil {
 		if s, ok := of.(*PostgresStore); ok {
@@ -142,7 +142,7 @@ func postgresOf(of Store) *store.Postgres {
 	return nil
 }
 
-// withoutPostgres refuses what only PostgreSQL can keep.
+// withoutPostgres returns an error for each setting that needs PostgreSQL.
 func (c Config) withoutPostgres() error {
 	var errs []error
 	for _, f := range []struct {

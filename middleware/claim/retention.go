@@ -12,27 +12,27 @@ import (
 	"github.com/millrace-go/millrace/middleware/claim/internal/store"
 )
 
-// DefaultRetention is how long it is remembered that an event was processed: twice as long as Pub/Sub keeps a message by
-// default, so that a subscription's backlog and an operator's vacation fit into it.
+// DefaultRetention is how long the record that an event was processed is kept. It is twice as long as Pub/Sub keeps a message
+// by default, so that a subscription's backlog and an operator's vacation fit into it.
 const DefaultRetention = 14 * 24 * time.Hour
 
-// minRetention keeps yesterday, which is made as a day too.
+// minRetention is long enough to keep yesterday's partition, which is made together with today's.
 const minRetention = 24 * time.Hour
 
-// Retained is what retention did.
+// Retained is the result of Retain.
 type Retained struct {
-	Days   []string  `json:"days"`           // partitions that were dropped
-	Floor  time.Time `json:"floor,omitzero"` // what was minted before can no longer be proved new; zero: as before
-	Hashed int64     `json:"hashed"`         // records of IDs without a time that were deleted
+	Days   []string  `json:"days"`           // names of the partitions that were dropped
+	Floor  time.Time `json:"floor,omitzero"` // the retention watermark: older events cannot be proved new; zero: not raised
+	Hashed int64     `json:"hashed"`         // number of deleted records of IDs without a time
 }
 
-// Retain makes days of the schema ("" means "millrace") for a week ahead, and forgets what was processed longer ago than
-// keep, 24h or more: it drops days by the time in the events' IDs, and deletes, in small transactions, the records of IDs
-// that tell none by the time of their claims. Before it drops a day it sets the floor of every consumer that is there:
-// redelivered events from before are not run, because nobody knows whether they were.
+// Retain makes a week of partitions ahead in the schema ("" means "millrace"), and drops records that are older than keep, which is
+// 24h or more. It drops whole days by the time in the events' IDs. Records of IDs without a time are deleted in small
+// transactions, by the time of their claims. Before it drops a day it raises the retention watermark of every consumer to the day's
+// end. Redelivered events from before the watermark are not run, because nobody knows whether they were processed.
 //
-// It blocks no claim, and waits for those that run. Only the tables' owner may drop. It may run at any time, in several
-// processes at once, and goes on where another was interrupted.
+// Retain blocks no claims, but waits for running ones. Only the owner of the tables may drop partitions. Retain may run at any time,
+// in several processes at once, and continues where another run was interrupted.
 func Retain(ctx context.Context, pool *pgxpool.Pool, schema string, keep time.Duration) (Retained, error) {
 	var r store.Retained
 	schema, err := pgschema.Validate(schema)
@@ -51,9 +51,9 @@ func Retain(ctx context.Context, pool *pgxpool.Pool, schema string, keep time.Du
 // DefaultRedeliveryHorizon is how long Pub/Sub keeps a message by default.
 const DefaultRedeliveryHorizon = 7 * 24 * time.Hour
 
-// CheckWindow returns an error when a broker may redeliver an event longer than it is remembered that it was processed. The
-// horizon counts from the moment when the event was minted: how long it may wait in the outbox, plus how long the broker
-// keeps it, plus, where dead letters of the broker's own are sent back, how long those are kept.
+// CheckWindow returns an error if a broker may redeliver an event for longer than the record of the event is kept. The horizon
+// counts from the moment at which the event's ID was made: the longest wait in the outbox, plus the time that the broker keeps
+// the event, plus, if the broker's own dead letters are sent back, the time that those are kept.
 func CheckWindow(retention, horizon time.Duration) error {
 	if retention < horizon {
 		return fmt.Errorf("Retention is %v, and RedeliveryHorizon %v: events that are redelivered after the retention are not run, "+
@@ -63,19 +63,19 @@ func CheckWindow(retention, horizon time.Duration) error {
 	return nil
 }
 
-// Kept is what the store remembers beside the days.
+// Kept describes the records that the store keeps beside the partitions by day, and its consumers.
 type Kept struct {
-	Hashed    int64      `json:"hashed"` // records of IDs that tell no time; counted to 100,000, which means that or more
+	Hashed    int64      `json:"hashed"` // records of IDs without a time, counted up to 100,000
 	Consumers []Consumer `json:"consumers"`
 }
 
-// Consumer is one that has claimed.
+// Consumer is a consumer that has claimed events.
 type Consumer struct {
 	Name  string     `json:"name"`
-	Floor *time.Time `json:"floor"` // an event that was minted before is not run: see ErrTooOld; nil: none
+	Floor *time.Time `json:"floor"` // retention watermark: an event whose ID was made before it is not run (ErrTooOld); nil: none
 }
 
-// InspectKept tells what the schema's store ("" means "millrace") remembers.
+// InspectKept returns the state of the store in the schema ("" means "millrace").
 func InspectKept(ctx context.Context, pool *pgxpool.Pool, schema string) (*Kept, error) {
 	schema, err := pgschema.Validate(schema)
 	if err != nil {

@@ -11,17 +11,17 @@ import (
 	"github.com/millrace-go/millrace/middleware/claim/internal/crashguard"
 )
 
-// Run says in the database that this process lives, and keeps its tables, until ctx ends; then it waits for the claims in
-// hand, at most a little longer than HandlerTimeout, says that the process has ended cleanly, and returns nil. Start it
-// before the router: messages that come before the process is registered wait for that.
+// Run registers this process in the database and maintains the store's tables until ctx ends. Then it waits for the claims in
+// flight, a little longer than HandlerTimeout at most, removes the registration, and returns nil. Start Run before the
+// router: messages that arrive before the process is registered wait.
 //
-// Without it claims work, but nothing is done against an event that kills its process, and no old record is dropped. With
-// it, a process that finds that another one of its service was killed, within the last hour, notes what it takes in hand, which costs
-// each message a round trip, and runs alone what was in hand when a process was killed. After Config.MaxStarts such
-// starts that no process has survived the event becomes a dead letter. Events that were in hand beside it lose nothing.
+// Without Run claims work, but poison messages are not stopped and old records are not dropped. With it, a process that finds
+// that another process of its service was killed within the last hour marks each message before its handler, which costs a
+// round trip. A message that was in flight when a process was killed runs alone. If it kills Config.MaxStarts processes that
+// way, it becomes a dead letter. Other events that were in flight at the time lose no attempt.
 //
-// Run holds a connection of its own besides the pool. It returns an error when it cannot start, because the store has no
-// PostgreSQL behind it or its schema does not fit, when it runs already, and when handlers did not end.
+// Run holds one connection of its own beside the pool. It returns an error if the store has no PostgreSQL behind it, if the
+// schema does not fit, if Run is running already, or if handlers did not end.
 func (c *Claim) Run(ctx context.Context) error {
 	s := c.postgres
 	if s == nil {
@@ -40,10 +40,10 @@ func (c *Claim) housekeep(ctx context.Context) error {
 	return errors.Join(c.postgres.Housekeep(ctx, c.cfg.Retention), c.guard.Sweep(ctx))
 }
 
-// reasonKilled is why an event is a dead letter that ended its processes.
+// reasonKilled is the reason of dead letters whose events killed their processes.
 const reasonKilled = "killed"
 
-// killed makes a dead letter of an event that was begun alone too often.
+// killed makes a dead letter of an event that has killed too many processes while it ran alone.
 func (c *Claim) killed(ctx context.Context, key Key, msg *message.Message, st *crashguard.Start, starts int) error {
 	reason := fmt.Errorf("the process was killed each of the %d times that it handled this event alone", starts)
 	if err := c.bury(ctx, key, msg, reasonKilled, reason); err != nil {

@@ -22,11 +22,11 @@ import (
 	"github.com/millrace-go/millrace/transport"
 )
 
-// settle decides what the broker is told: nil acks, an error nacks, and a message that was nacked here stays nacked.
-// msg's context is the delivery's own. What failed has been rolled back.
+// settle decides how the message is answered: nil acks, an error nacks, and a message that was nacked here stays nacked.
+// msg's context is that of the delivery. A failed attempt has been rolled back already.
 func (c *Claim) settle(ctx context.Context, key Key, msg *message.Message, a attempt) error {
 	from := redelivery.From(msg.Context())
-	tabled := from.Row() != nil // its row is there
+	tabled := from.Row() != nil // the event has a row in the table
 	early := ackedEarly(msg)
 	if early {
 		c.tellAcked(ctx, key)
@@ -39,7 +39,7 @@ func (c *Claim) settle(ctx context.Context, key Key, msg *message.Message, a att
 		}
 		c.observer.Completed(ctx, store.Key(key), a.began)
 		if tabled {
-			c.redelivery.Wake(key.Consumer) // the next of its key has its turn
+			c.redelivery.Wake(key.Consumer) // the next event of its key may be due now
 		}
 		return nil
 	case errors.As(a.err, new(*busyError)):
@@ -63,11 +63,11 @@ func (c *Claim) settle(ctx context.Context, key Key, msg *message.Message, a att
 		if early {
 			c.lose(ctx, key, err)
 		}
-		transport.DeliveryFrom(msg.Context()).RetryAfter(fault.OutageDelay) // no hot loop
+		transport.DeliveryFrom(msg.Context()).RetryAfter(fault.OutageDelay) // avoid a hot loop
 		return err
 	}
 	switch {
-	case !a.ran: // it was out of reach before
+	case !a.ran: // not run, so no connection was lost in the handler
 	case !fault.WasLost(a.err):
 		c.losses.Ended(store.Key(key), false)
 	default:
@@ -76,9 +76,9 @@ func (c *Claim) settle(ctx context.Context, key Key, msg *message.Message, a att
 			a.err = fmt.Errorf("the connection to the database was lost %d times in a row in this handler, while other events committed: %w", n, a.err)
 		}
 	}
-	if early { // nobody redelivers it
+	if early { // the broker will not redeliver it
 		f.Reason = cmp.Or(f.Reason, fault.ReasonAcked)
-		f.Hopeless = f.Hopeless || from == nil // nor retries it
+		f.Hopeless = f.Hopeless || from == nil // and the table does not retry it without Subscriber
 		if ferr := c.fail(ctx, key, msg, f, a.err, err); ferr != nil {
 			c.lose(ctx, key, ferr)
 			return ferr
@@ -93,7 +93,7 @@ func (c *Claim) settle(ctx context.Context, key Key, msg *message.Message, a att
 	return c.fail(ctx, key, msg, f, a.err, err)
 }
 
-// fail records the failure by its cause, and returns err where the broker is to keep the event.
+// fail records the failure with its cause. It returns err if the broker is to redeliver the event.
 func (c *Claim) fail(ctx context.Context, key Key, msg *message.Message, f fault.Fault, cause, err error) error {
 	e, eerr := c.event(key, msg)
 	if eerr != nil {
@@ -132,7 +132,7 @@ func (c *Claim) fail(ctx context.Context, key Key, msg *message.Message, f fault
 		transport.DeliveryFrom(msg.Context()).RetryAfter(v.Delay)
 		return err
 	}
-	// The router sees an event that is done, and so do traces, but for this one.
+	// The router sees success, so traces would too without this span.
 	telemetry.Spoil(trace.SpanFromContext(ctx), cause)
 	attrs := []slog.Attr{
 		slog.String("event_id", key.EventID), slog.String("consumer", key.Consumer), slog.String("reason", v.Reason),
@@ -150,8 +150,8 @@ func (c *Claim) fail(ctx context.Context, key Key, msg *message.Message, f fault
 	return nil
 }
 
-// block keeps an event behind an earlier one of its key that failed. It reports false when the key is free by now, so that
-// the claim is to be tried again.
+// block keeps an event as blocked behind an earlier failed event of its key. settled is false if the key is no longer blocked,
+// so that the claim should be tried again.
 func (c *Claim) block(ctx context.Context, key Key, msg *message.Message) (settled bool, err error) {
 	e, err := c.event(key, msg)
 	if err != nil {
@@ -160,7 +160,7 @@ func (c *Claim) block(ctx context.Context, key Key, msg *message.Message) (settl
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), store.KeepTimeout)
 	defer cancel()
 	most := c.cfg.MaxBlocked
-	if ackedEarly(msg) { // nobody redelivers it
+	if ackedEarly(msg) { // the broker will not redeliver it
 		most = 0
 	}
 	blocked, err := c.postgres.Block(ctx, e, most)
@@ -204,14 +204,14 @@ func (c *Claim) contended(ctx context.Context, key Key, msg *message.Message) er
 	return c.comeBack(msg, after)
 }
 
-// lose tells that an event is lost: it was acked, and could not be kept.
+// lose logs that an event is lost, because it was acked early and could not be kept.
 func (c *Claim) lose(ctx context.Context, key Key, err error) {
 	c.cfg.Logger.ErrorContext(ctx, "event is lost: its message was acked before its claim committed, and nobody redelivers it. Remove InstantAck, or whatever else acks",
 		"event_id", key.EventID, "consumer", key.Consumer, "error", err)
 }
 
-// comeBack nacks without an error, which could reach a poison queue or be retried on the spot. Inside the claim of another
-// consumer it returns one, lest that claim completes.
+// comeBack nacks without an error, because an error could reach a poison queue or be retried at once. Inside the claim of
+// another consumer it returns an error, so that the outer claim does not complete.
 func (c *Claim) comeBack(msg *message.Message, after time.Duration) error {
 	transport.DeliveryFrom(msg.Context()).RetryAfter(after)
 	if ackedEarly(msg) {
@@ -232,7 +232,7 @@ func (c *Claim) comeBack(msg *message.Message, after time.Duration) error {
 	return nil
 }
 
-// topicOf is the topic of the message whose context it is.
+// topicOf returns the topic of the message whose context is ctx.
 func topicOf(ctx context.Context) string {
 	if from := redelivery.From(ctx); from != nil {
 		return from.Topic
@@ -240,11 +240,11 @@ func topicOf(ctx context.Context) string {
 	return message.SubscribeTopicFromCtx(ctx)
 }
 
-// event is what is kept of the message.
+// event returns the part of the message that the table keeps.
 func (c *Claim) event(key Key, msg *message.Message) (store.Event, error) {
 	ctx := msg.Context()
 	e := store.Event{Key: store.Key(key), Handler: message.HandlerNameFromCtx(ctx), Topic: topicOf(ctx)}
-	if row := redelivery.From(ctx).Row(); row != nil { // which has its headers and payload
+	if row := redelivery.From(ctx).Row(); row != nil { // the row has the headers and the payload
 		e.Record, e.Row = row.Record, row.Row
 		return e, nil
 	}
@@ -254,12 +254,12 @@ func (c *Claim) event(key Key, msg *message.Message) (store.Event, error) {
 	}
 	e.Record, e.Payload = store.Key(key).Record(), msg.Payload
 	if e.Payload == nil {
-		e.Payload = []byte{} // nil would keep what is there
+		e.Payload = []byte{} // nil would leave a stored payload unchanged
 	}
 	return e, nil
 }
 
-// failureText is what is kept of an error.
+// failureText is the text that the table keeps of an error.
 func failureText(err error) string {
 	var panicked *PanicError
 	if errors.As(err, &panicked) {

@@ -16,19 +16,19 @@ import (
 	"github.com/millrace-go/millrace/middleware/claim/internal/telemetry"
 )
 
-// At most MaxPerKey events of a key are handled at once. A slot is an advisory lock that the handler's transaction holds, so it is free
-// again however that ends. Which events of this process may try for one is decided without the database (internal/slot).
+// At most MaxPerKey events of a key are handled at once. A slot is an advisory lock that the handler's transaction holds, so it becomes
+// free however the transaction ends. Package internal/slot decides, without the database, which events of this process may try for one.
 
-// maxSlots bounds MaxPerKey: a try asks for one slot after the other.
+// maxSlots bounds MaxPerKey, because a try asks for one slot after the other.
 const maxSlots = 100
 
-// slots are those of a process. They are safe for concurrent use.
+// slots are the waiting and running events of this process. They are safe for concurrent use.
 type slots struct {
 	mu sync.Mutex
 	of slot.Slots
 }
 
-// limited is an event of a key whose events are limited. nil: it is not.
+// limited is an event whose key has a limit. nil is an event without a limit.
 type limited struct {
 	claim   *Claim
 	of      slot.Key
@@ -37,12 +37,12 @@ type limited struct {
 	refused bool
 }
 
-// busyError means that as many events of the key are handled as may be.
+// busyError means that MaxPerKey events of the key are being handled already.
 type busyError struct{}
 
 func (*busyError) Error() string { return "as many events of this key are handled as may be at once" }
 
-// limit finds out whether the event's key is limited. An error is Config.LimitKey's.
+// limit returns nil if the event's key has no limit. An error means that Config.LimitKey panicked.
 func (c *Claim) limit(key Key, msg *message.Message) (l *limited, err error) {
 	n := c.cfg.perKey(key.Consumer)
 	if n == 0 {
@@ -60,7 +60,7 @@ func (c *Claim) limit(key Key, msg *message.Message) (l *limited, err error) {
 	return &limited{claim: c, of: slot.Key{Consumer: key.Consumer, Name: name}, event: key.EventID, slots: n}, nil
 }
 
-// enter reports whether the event may try for a slot, and in which time it may come again otherwise. leave must follow if it may.
+// enter reports whether the event may try for a slot, and if not, how long it should wait. If it may, the caller must call leave.
 func (l *limited) enter() (wait time.Duration, ok bool) {
 	if l == nil {
 		return 0, true
@@ -79,7 +79,7 @@ func (l *limited) leave() {
 	l.claim.slots.of.Leave(l.of, l.event, l.refused, time.Now())
 }
 
-// take takes a slot until the end of the transaction that ctx carries. It returns a busyError when other processes have them all.
+// take takes a slot until the end of the transaction that ctx carries. It returns a busyError if other processes hold all slots.
 func (l *limited) take(ctx context.Context) error {
 	if l == nil {
 		return nil
@@ -98,15 +98,15 @@ func (l *limited) take(ctx context.Context) error {
 func (c *Claim) busy(ctx context.Context, key Key, msg *message.Message, wait time.Duration) error {
 	c.observer.Count(ctx, key.Consumer, telemetry.OutcomeLimited)
 	if redelivery.From(ctx).Row() != nil {
-		wait = max(wait, slot.Far) // to give it back is a statement
+		wait = max(wait, slot.Far) // it costs a statement to return the event to the table
 	}
 	return c.comeBack(msg, fault.Jitter(wait))
 }
 
-// perKey is how many events of a key of the consumer are handled at once; 0: as many as come.
+// perKey is how many events of a key the consumer handles at once; 0: no limit.
 func (c Config) perKey(consumer string) int { return cmp.Or(c.of(consumer).MaxPerKey, c.MaxPerKey) }
 
-// limits reports whether the events of some consumer are limited.
+// limits reports whether any consumer has a limit.
 func (c Config) limits() bool {
 	for _, h := range c.Handlers {
 		if h.MaxPerKey != 0 {

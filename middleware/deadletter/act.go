@@ -13,20 +13,20 @@ import (
 	"github.com/millrace-go/millrace/pgtx"
 )
 
-// Result is what became of the events that were selected.
+// Result counts the selected events by what an action did with them.
 type Result struct {
 	Done     int `json:"done"`
-	Behind   int `json:"behind,omitempty"`    // of those: they wait behind an earlier event of their key
-	Known    int `json:"known,omitempty"`     // of those: Redirect discarded them, because the other consumer had them already
-	InFlight int `json:"in_flight,omitempty"` // left alone, because they are being handled, or were changed, at this moment
+	Behind   int `json:"behind,omitempty"`    // of Done: events that wait behind an earlier event of their key
+	Known    int `json:"known,omitempty"`     // of Done: events that Redirect only discarded, because the other consumer had them already
+	InFlight int `json:"in_flight,omitempty"` // events left unchanged, because they are being handled or changed now
 
-	// Others counts events that were selected by all but their states, and left alone.
+	// Others counts, by state, the events that fit the selection but for their state. They are left unchanged.
 	Others map[string]int `json:"others,omitempty"`
 }
 
-// Discard gives events up, for good: dead ones, unless States says otherwise ("dead", "retrying", "blocked"). What the broker
-// redelivers of them is absorbed, and later events of their keys go on. It commits after each 1,000 events: if it ends early,
-// those that it has discarded stay discarded.
+// Discard gives up events permanently: dead ones, unless States says otherwise ("dead", "retrying", "blocked"). Redeliveries of
+// these events count as duplicates, and later events of their keys continue. Discard commits after each 1,000 events. If it ends
+// early, the events discarded so far stay discarded.
 func Discard(ctx context.Context, db pgtx.DB, schema string, s Selection, by By) (Result, error) {
 	return discarding("discard").all(ctx, db, schema, s, by)
 }
@@ -41,14 +41,14 @@ func discarding(name string) action {
 	}
 }
 
-// Purged is what Purge deleted.
+// Purged is the result of Purge.
 type Purged struct {
 	Events int `json:"events"`
-	Audit  int `json:"audit"` // what operators did
+	Audit  int `json:"audit"` // rows of the audit
 }
 
-// Purge discards dead letters that failed longer ago than that, and forgets what operators did longer ago. It is for the
-// owner of the tables.
+// Purge discards dead letters that failed longer than olderThan ago, and deletes older rows of the audit. Only the owner of the
+// tables may call it.
 func Purge(ctx context.Context, db pgtx.DB, schema string, olderThan time.Duration, by By) (p Purged, err error) {
 	if olderThan <= 0 {
 		return p, fmt.Errorf("purge dead letters: the age is %v: want more than 0", olderThan)
@@ -57,7 +57,7 @@ func Purge(ctx context.Context, db pgtx.DB, schema string, olderThan time.Durati
 		return p, fmt.Errorf("purge dead letters: %w", err)
 	}
 	s := Selection{States: []string{"dead"}}
-	// First, because it is what an operator who does not own the tables may not.
+	// The audit first: this fails if the operator does not own the tables.
 	err = administer(ctx, db, schema, "purge audit", func(ctx context.Context, tx pgx.Tx, schema string) error {
 		if err := tx.QueryRow(ctx, query("newest", schema), olderThan.Seconds()).Scan(nil, &s.Until); err != nil {
 			return err
@@ -72,25 +72,25 @@ func Purge(ctx context.Context, db pgtx.DB, schema string, olderThan time.Durati
 	return p, err
 }
 
-// action is what operators do to events in some states; none named means the first.
+// action is an operators' action on events in the states of may. The default is the first of these states.
 type action struct {
 	name   string
 	may    []string
 	detail string // JSON for the audit
-	except string // a consumer whose events are passed over
-	// still returns those of the locked events that it is for; nil: all
+	except string // events of this consumer are left out
+	// still returns the locked events that the action still applies to; nil: all of them.
 	still func(ctx context.Context, tx pgx.Tx, schema string, locked []int64) ([]int64, error)
 	do    func(ctx context.Context, tx pgx.Tx, schema string, on acting, r *Result) error
 }
 
-// acting is events, and the keys that they hold up.
+// acting is the events of one step, and the keys that they block.
 type acting struct {
 	ids       []int64
 	consumers []int16
 	keys      []string
 }
 
-// complete sets the states that the action is for.
+// complete checks the selection and the operator, and sets the default state.
 func (a action) complete(s *Selection, by By) error {
 	err := by.Validate()
 	if len(s.States) == 0 {
@@ -110,7 +110,7 @@ func (a action) complete(s *Selection, by By) error {
 	return nil
 }
 
-// all does it to all events that are selected and have failed by now.
+// all applies the action to all selected events that have failed by now.
 func (a action) all(ctx context.Context, db pgtx.DB, schema string, s Selection, by By) (r Result, err error) {
 	if err := a.complete(&s, by); err != nil {
 		return r, err
@@ -134,12 +134,12 @@ func (a action) all(ctx context.Context, db pgtx.DB, schema string, s Selection,
 	return r, err
 }
 
-// administer runs a transaction of the action. Each statement sees what was committed before it got its locks.
+// administer runs a transaction of the action, at READ COMMITTED: each statement sees what was committed before it got its locks.
 func (a action) administer(ctx context.Context, db pgtx.DB, schema string, f func(context.Context, pgx.Tx, string) error) error {
 	return administer(ctx, db, schema, a.name+" failed events", f, pgtx.Isolation(pgx.ReadCommitted))
 }
 
-// begin returns the last event that has failed by now, and how many of those that are selected are in other states.
+// begin returns the ID of the latest failed event, and counts the events that fit the selection but for their state.
 func (a action) begin(ctx context.Context, tx pgx.Tx, schema string, s Selection) (upTo int64, others map[string]int, err error) {
 	if err := tx.QueryRow(ctx, query("newest", schema), 0).Scan(&upTo, nil); err != nil {
 		return 0, nil, err
@@ -153,7 +153,7 @@ func (a action) begin(ctx context.Context, tx pgx.Tx, schema string, s Selection
 	return upTo, others, err
 }
 
-// step does it to the next events, at most so many, and returns the last one.
+// step applies the action to the next events, at most limit, and returns the ID of the last one.
 func (a action) step(ctx context.Context, tx pgx.Tx, schema string, s Selection, above, upTo int64, limit int, by By, r *Result) (last int64, err error) {
 	page, err := s.page(ctx, tx, schema, above, upTo, limit)
 	if err != nil {
@@ -167,8 +167,8 @@ func (a action) step(ctx context.Context, tx pgx.Tx, schema string, s Selection,
 	return page[len(page)-1].id, err
 }
 
-// act does it to those of the events that are in one of the states, and returns their IDs. Keys are locked before events, as whoever
-// blocks and brings back does; events that somebody has in flight are not waited for, because that one may wait for a key of ours.
+// act applies the action to the events that are in one of the states, and returns their IDs. It locks keys before events. It does not
+// wait for events in flight, because their transactions may wait for a key that this one has locked.
 func (a action) act(ctx context.Context, tx pgx.Tx, schema string, page []selected, states []string, by By, r *Result) (done []int64, err error) {
 	var on acting
 	for _, f := range page {
@@ -202,7 +202,7 @@ func (a action) act(ctx context.Context, tx pgx.Tx, schema string, page []select
 	if err := a.do(ctx, tx, schema, on, r); err != nil {
 		return nil, err
 	}
-	for _, name := range []string{"promote", "free"} { // also where somebody was faster, and the keys are ours alone
+	for _, name := range []string{"promote", "free"} { // also for events that another transaction has changed, as only their keys are locked here
 		if _, err := tx.Exec(ctx, query(name, schema), on.consumers, on.keys); err != nil {
 			return nil, err
 		}

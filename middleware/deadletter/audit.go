@@ -11,19 +11,19 @@ import (
 	"github.com/millrace-go/millrace/pgtx"
 )
 
-// By says who acts: Actor, which must not be "", and Note, which says why. Each action leaves a row for each event, which ListAudit
-// returns.
+// By names who acts: Actor, which must not be empty, and Note, which is the reason. Each action writes a row for each event into the
+// audit, which ListAudit returns.
 type By = operator.By
 
-// Audit is what an operator did to an event.
+// Audit is one action of an operator on one event.
 type Audit struct {
 	ID       int64           `json:"id"`
 	At       time.Time       `json:"at"`
 	Actor    string          `json:"actor"`
-	Action   string          `json:"action"` // "edit", "replay", "discard", "expire", "purge", "purge audit"; of a replay that keeps a pace "stop replay", "resume replay"
+	Action   string          `json:"action"` // "edit", "replay", "discard", "expire", "purge", "purge audit"; of a replay with a pace "stop replay", "resume replay"
 	Consumer string          `json:"consumer"`
 	EventID  string          `json:"event_id"`
-	Detail   json.RawMessage `json:"detail"` // the note, and the event's state, reason and error before
+	Detail   json.RawMessage `json:"detail"` // the note, and the event's former state, reason and error
 }
 
 // AuditListing selects what ListAudit returns.
@@ -33,10 +33,10 @@ type AuditListing struct {
 	AuditPage
 }
 
-// AuditPage is a part of the audit, which is read from the last action backwards.
+// AuditPage selects a page of the audit, from the latest action backwards.
 type AuditPage = operator.AuditPage
 
-// ListAudit returns what operators did, the last first.
+// ListAudit returns the actions of operators, the latest first.
 func ListAudit(ctx context.Context, db pgtx.DB, schema string, l AuditListing) ([]Audit, error) {
 	return operator.ReadAudit[Audit](ctx, db, claim.Migrations, schema, func(schema string) string { return query("audited", schema) }, l.AuditPage,
 		operator.Optional(inbox.Canonical(l.EventID)), operator.Optional(l.Consumer))

@@ -1,9 +1,9 @@
-// Package deadletter is for operators of consumers that use the claim: it lists and shows events that failed, groups them by
-// their errors, replays, edits and discards them, finds how an event stands with each consumer, and tells what operators did.
-// The command "millrace dead" is made of it.
+// Package deadletter is for operators of consumers that use package claim. It lists and shows failed events, groups them by their
+// errors, replays, edits, redirects and discards them, finds the state of an event for each consumer, and lists the actions of
+// operators. The command "millrace dead" uses it.
 //
-// All functions may be called at any time, by several processes at once, beside running consumers. They begin a transaction:
-// do not call them inside another one. The schema "" means "millrace".
+// All functions may be called at any time, by several processes at once, while consumers are running. They begin a transaction of
+// their own, so do not call them inside another one. The schema "" means "millrace".
 package deadletter
 
 import (
@@ -24,7 +24,7 @@ var files embed.FS
 // query returns the statement of queries/name.sql for the schema.
 func query(name, schema string) string { return pgschema.Query(files, name, schema) }
 
-// administer runs one operator's action in a transaction, after checking that the program knows the schema.
+// administer runs one operators' action in a transaction, after checking that this program supports the schema.
 func administer(ctx context.Context, db pgtx.DB, schema, action string, f func(context.Context, pgx.Tx, string) error, opts ...pgtx.Option) error {
 	return operator.Run(ctx, db, claim.Migrations, schema, action, f, opts...)
 }

@@ -18,24 +18,24 @@ import (
 	"github.com/millrace-go/millrace/pgtx"
 )
 
-// Change is what Edit does to an event. Zero fields leave it as it is.
+// Change is what Edit changes in an event. Zero fields change nothing.
 type Change struct {
-	Payload []byte // nil: as it is
-	Former  string // SHA-256 in hex of the payload that Payload is made from: an event that has another one stays as it is. "" takes any
+	Payload []byte // nil: unchanged
+	Former  string // SHA-256 in hex of the payload that Payload was made from: Edit fails if the event has another one. "" allows any
 	Set     map[string]string
 	Unset   []string
 }
 
-// ErrNoSuchEvent means that there is no event that could be edited: it was handled, discarded, or has never failed, or
-// somebody has it in hand at this moment.
+// ErrNoSuchEvent means that no event can be edited: it was handled or discarded, it has never failed, or a process is
+// handling it now.
 var ErrNoSuchEvent = errors.New("no such event is dead, retrying or blocked, or it is being handled at this moment")
 
-// ErrPayloadChanged means that the event's payload is no more the one that Change.Former names. Make the change again from
+// ErrPayloadChanged means that the event's payload is not the one that Change.Former names. Repeat the change with
 // the payload that Show returns.
 var ErrPayloadChanged = errors.New("the payload was changed meanwhile")
 
-// Edit changes an event's payload and metadata; its ID stays, and its state too. consumer may be "" where the event failed
-// for one consumer only. What is recorded of both payloads, the former and the new one, is their SHA-256.
+// Edit changes an event's payload and metadata. Its ID and state stay. consumer may be "" if the event failed for only one
+// consumer. The audit records the SHA-256 of the former and of the new payload.
 func Edit(ctx context.Context, db pgtx.DB, schema, eventID, consumer string, change Change, by By) error {
 	if err := by.Validate(); err != nil {
 		return fmt.Errorf("edit failed event: %w", err)
@@ -80,7 +80,7 @@ func Edit(ctx context.Context, db pgtx.DB, schema, eventID, consumer string, cha
 	}, pgtx.Isolation(pgx.ReadCommitted))
 }
 
-// apply changes the event, and returns what is to be known of it later, and its headers.
+// apply changes the event. It returns the detail for the audit, and the encoded headers.
 func (c Change) apply(f *Event) (detail, carried []byte, err error) {
 	known := map[string]any{}
 	if c.Payload != nil {
@@ -109,7 +109,7 @@ func (c Change) apply(f *Event) (detail, carried []byte, err error) {
 	return detail, carried, err
 }
 
-// SHA256 is that of a payload in hex, for Change.Former and as the audit has it.
+// SHA256 returns the hash of a payload in hex, as in Change.Former and in the audit.
 func SHA256(payload []byte) string {
 	sum := sha256.Sum256(payload)
 	return hex.EncodeToString(sum[:])

@@ -12,10 +12,10 @@ import (
 	"github.com/millrace-go/millrace/pgtx"
 )
 
-// Expire discards, as Discard does, the dead letters of consumers that failed last longer ago than keep says of the consumer
-// ("service/name"). An operator's action on an event begins its time anew. Events that a running replay has yet to reach, and
-// those that somebody changes at this moment, are left for the next call. It commits after each 1,000 events, and returns how many it
-// has discarded of each consumer, also when it ends early.
+// Expire discards, as Discard does, dead letters whose last failure is longer ago than keep[consumer]; the consumer is
+// "service/name". An operator's action on an event restarts its time. Events that a running replay has not reached yet, and events
+// that are being changed now, are left for the next call. Expire commits after each 1,000 events. It returns the number of discarded
+// events by consumer, also if it ends early.
 func Expire(ctx context.Context, db pgtx.DB, schema string, keep map[string]time.Duration, by By) (expired map[string]int, err error) {
 	expired = map[string]int{}
 	if err := by.Validate(); err != nil {
@@ -42,7 +42,7 @@ func Expire(ctx context.Context, db pgtx.DB, schema string, keep map[string]time
 	var page []selected
 	var behind selected
 	a := discarding("expire")
-	// What an operator has done before the locks were got counts.
+	// An operator's action that was committed before the locks were taken counts too.
 	a.still = func(ctx context.Context, tx pgx.Tx, schema string, locked []int64) (ids []int64, err error) {
 		if len(locked) == 0 {
 			return nil, nil

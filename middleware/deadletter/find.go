@@ -15,48 +15,48 @@ import (
 	"github.com/millrace-go/millrace/pgtx"
 )
 
-// Location is how an event stands with one consumer. Times are the server's.
+// Location is the state of an event for one consumer. Times are by the server's clock.
 type Location struct {
 	Consumer string `json:"consumer"`
-	// Claimed is when its record was written: it was processed then, or, where Failed is in a state other than "nacked", it
-	// is kept there. Nil: there is no record.
+	// Claimed is when the record of the event was written. The event was processed then, or, if Failed is in another state than
+	// "nacked", it was stored among the failed events. Nil: there is no record.
 	Claimed *time.Time `json:"claimed,omitempty"`
-	Failed  *Event     `json:"failed,omitempty"` // as Show has it
-	Holder  *Holder    `json:"holder,omitempty"` // who has it in hand
-	// Behind is the first event of its key that holds it up, and BehindState that one's state: "retrying", "blocked" or "dead".
+	Failed  *Event     `json:"failed,omitempty"` // as Show returns it
+	Holder  *Holder    `json:"holder,omitempty"` // the session that is handling it
+	// Behind is the ID of the earlier event of its key that blocks it; BehindState is that event's state: "retrying", "blocked" or "dead".
 	Behind      string `json:"behind,omitempty"`
 	BehindState string `json:"behind_state,omitempty"`
-	// TooOld says that it was minted before Floor, so that it would not be run: see claim.ErrTooOld.
+	// TooOld reports that the event's ID was made before Floor, the retention watermark, so the event would not be run: see claim.ErrTooOld.
 	TooOld bool       `json:"too_old,omitempty"`
 	Floor  *time.Time `json:"floor,omitempty"`
-	// Starts is how often it was begun alone after it was in hand when a process was killed; nil: it is not noted.
+	// Starts is how often the event was run alone after it was in flight when a process was killed; nil: it is not marked.
 	Starts *int `json:"starts,omitempty"`
-	// Audit is what operators did to it, the last first. An event that was discarded, or purged, has a record as if it had
-	// been processed.
+	// Audit is the actions of operators on the event, the latest first. A discarded or purged event has a record as if it
+	// had been processed.
 	Audit []Audit   `json:"audit,omitempty"`
 	Now   time.Time `json:"now"`
 }
 
-// maxAudit bounds how far back Find looks.
+// maxAudit is how many rows of the audit Find reads.
 const maxAudit = 1000
 
-// Holder is the session of the database that holds a claim.
+// Holder is the database session that holds a claim.
 type Holder struct {
 	PID         int        `json:"pid"`
 	Application string     `json:"application,omitempty"`
-	Client      string     `json:"client,omitempty"` // its address
-	Since       *time.Time `json:"since,omitempty"`  // when its transaction began
+	Client      string     `json:"client,omitempty"` // network address
+	Since       *time.Time `json:"since,omitempty"`  // begin of its transaction
 }
 
-// Find tells how the event stands with each consumer in the schema ("" means "millrace"). Of key the fields Order, the
-// event's key, and Due are used where they are known; a delayed event's record is not found without Due. In place of an ID
-// it takes a record, as claim.Suspects has them; a UUID may be spelt in any way. It takes no locks.
+// Find returns the state of the event for each consumer in the schema ("" means "millrace"). It uses key.EventID, and, if they
+// are set, key.Order (the event's ordering key) and key.Due. Without Due it does not find the record of a delayed event. EventID may
+// also be a record's ID, as in claim.Suspect. A UUID may have any spelling. Find takes no locks.
 func Find(ctx context.Context, db pgtx.DB, schema string, key claim.Key) (found []Location, err error) {
 	schema, err = pgschema.Validate(schema)
 	if err != nil {
 		return nil, err
 	}
-	called := []string{key.EventID} // what it may be in tables that go by text
+	called := []string{key.EventID} // spellings of the ID in tables that store it as text
 	records := []pgtype.UUID{inbox.Record(key.EventID, key.Due), inbox.Record(key.EventID, time.Time{}), inbox.Hash(key.EventID)}
 	if id, err := uuid.Parse(key.EventID); err == nil {
 		called, records = append(called, id.String()), append(records, inbox.Stored(id))
@@ -106,7 +106,7 @@ func Find(ctx context.Context, db pgtx.DB, schema string, key claim.Key) (found 
 	return found, nil
 }
 
-// addHistory adds how the event of this name failed, and what operators did to it.
+// addHistory adds the failures of the event and the actions of operators on it. name is a spelling of the event's ID.
 func addHistory(ctx context.Context, db pgtx.DB, schema, name string, found []Location) error {
 	failed, err := Show(ctx, db, schema, name, "")
 	if err != nil {

@@ -13,22 +13,22 @@ import (
 	"github.com/millrace-go/millrace/pgtx"
 )
 
-// ErrorGroup is events that failed alike.
+// ErrorGroup is a group of events that failed with similar errors.
 type ErrorGroup struct {
 	Group     string    `json:"group"`
-	Text      string    `json:"text"` // what they have in common
+	Text      string    `json:"text"` // the part that their errors have in common
 	Events    int       `json:"events"`
 	Consumers []string  `json:"consumers"`
-	First     time.Time `json:"first"` // when the first one failed first
-	Last      time.Time `json:"last"`  // when the last one failed last
+	First     time.Time `json:"first"` // first failure of the event that failed first
+	Last      time.Time `json:"last"`  // latest failure in the group
 }
 
 // maxGroups is how many groups ListGroups returns.
 const maxGroups = 1000
 
-// ListGroups returns what failed alike, the most frequent first, up to 1,000 groups: dead letters, unless States says otherwise. However
-// many dead letters there are, it is quick where only a consumer, a group and states are given; otherwise it reads all events that are
-// selected.
+// ListGroups groups the selected events by their errors, and returns up to 1,000 groups, the largest first. It groups dead letters, unless
+// States says otherwise. It is fast for any number of events if only consumer, group and states are selected; otherwise it reads every
+// selected event.
 func ListGroups(ctx context.Context, db pgtx.DB, schema string, s Selection) (groups []ErrorGroup, err error) {
 	if len(s.States) == 0 {
 		s.States = []string{"dead"}
@@ -51,7 +51,7 @@ func ListGroups(ctx context.Context, db pgtx.DB, schema string, s Selection) (gr
 	return groups, err
 }
 
-// group groups events that nobody has counted.
+// group groups selected events that claim_failed_count cannot count.
 func (s Selection) group(ctx context.Context, tx pgx.Tx, schema string) ([]ErrorGroup, error) {
 	var g grouping
 	if err := s.each(ctx, tx, schema, math.MaxInt64, g.add); err != nil {
@@ -62,9 +62,9 @@ func (s Selection) group(ctx context.Context, tx pgx.Tx, schema string) ([]Error
 
 // grouping makes groups of events.
 type grouping struct {
-	at     map[string]int // by group, its place
+	at     map[string]int // group -> its index in groups
 	groups []ErrorGroup
-	some   []int64 // an event of each
+	some   []int64 // IDs of one event of each group
 }
 
 func (all *grouping) add(f selected) {
@@ -90,7 +90,7 @@ func (all *grouping) add(f selected) {
 	}
 }
 
-// finish returns the groups, the most frequent first, with what their events have in common.
+// finish returns the groups, the largest first, with the text that the errors of each have in common.
 func (all *grouping) finish(ctx context.Context, tx pgx.Tx, schema string) ([]ErrorGroup, error) {
 	rows, err := tx.Query(ctx, query("texts", schema), all.some)
 	if err != nil {

@@ -18,59 +18,59 @@ import (
 
 // Listing selects what List returns.
 type Listing struct {
-	Selection       // States: all
+	Selection       // default of States: all
 	Limit     int   // Default: 100
-	After     int64 // only events behind the one with this Event.ID in the list. Default: all
+	After     int64 // only events that follow the one with this Event.ID in the list. Default: all
 }
 
-// Event is an event whose handler failed. Times are the server's.
+// Event is an event whose handler failed. Times are by the server's clock.
 type Event struct {
-	ID       int64  `json:"id"` // in the order in which they failed first
+	ID       int64  `json:"id"` // in the order of the events' first failures
 	EventID  string `json:"event_id"`
 	Consumer string `json:"consumer"`
-	Key      string `json:"key,omitempty"` // the ordering key, where order matters
-	// State is "nacked": the broker redelivers it; "retrying": it is tried again at Due; "blocked": it waits behind an
-	// earlier event of its key; "dead": an operator decides.
+	Key      string `json:"key,omitempty"` // the ordering key, if the consumer keeps order
+	// State is "nacked" (the broker redelivers it), "retrying" (it is tried again at Due), "blocked" (it waits behind an
+	// earlier event of its key) or "dead" (an operator decides).
 	State    string     `json:"state"`
 	Attempts int        `json:"attempts"`
-	Reason   string     `json:"reason"` // why it is here, in one word
-	Error    string     `json:"error"`  // of the last attempt
+	Reason   string     `json:"reason"` // one word, such as "attempts"
+	Error    string     `json:"error"`  // the error of the last attempt
 	Handler  string     `json:"handler"`
 	Topic    string     `json:"topic"`
-	Replayed bool       `json:"replayed,omitempty"` // an operator had it tried again
+	Replayed bool       `json:"replayed,omitempty"` // an operator has replayed it
 	First    time.Time  `json:"first"`
-	Failed   time.Time  `json:"failed"` // the last time
+	Failed   time.Time  `json:"failed"` // the latest failure
 	Due      *time.Time `json:"due,omitempty"`
-	Bytes    int        `json:"bytes"` // of the payload; 0 while the broker has it
+	Bytes    int        `json:"bytes"` // size of the payload; 0 while only the broker has it
 
-	// Group is the same for events that failed alike: by the reason, and the error without numbers, IDs and quoted text.
+	// Group is equal for events that failed alike: with the same reason, and the same error but for numbers, IDs and quoted text.
 	Group string `json:"group"`
 
-	// The rest is Show's alone.
+	// The following fields are set by Show only.
 	History  []Attempt         `json:"history,omitempty"`
 	Metadata map[string]string `json:"metadata,omitempty"`
 	Payload  []byte            `json:"payload,omitempty"`
-	// Origin is where the message lay at its broker, where the transport tells: on Kafka topic, partition, offset, timestamp.
+	// Origin is the message's place at its broker, if the transport reports it: on Kafka topic, partition, offset and timestamp.
 	Origin transport.Origin `json:"origin,omitempty"`
 
-	uuid string // of the message
+	uuid string // the message's UUID
 }
 
-// Attempt is one of the last attempts.
+// Attempt is one of the latest failed attempts.
 type Attempt struct {
 	At    time.Time `json:"at"`
 	By    string    `json:"by"` // host and process
 	Error string    `json:"error"`
 }
 
-// List returns events that failed in the schema ("" means "millrace"), the longest there first.
+// List returns failed events of the schema ("" means "millrace"), the one that failed first at the beginning.
 func List(ctx context.Context, db pgtx.DB, schema string, l Listing) ([]Event, error) {
 	return find(ctx, db, schema, "list failed events", l, false, l.oldest)
 }
 
-// ListNewest is List with the newest first. It reads a bounded number of events, as SampleGroups does, and so may find fewer than Limit
-// although there are more: Listing.After = older goes on where it has ended. older is 0 where no event is left. The oldest of a Key are
-// in all parts.
+// ListNewest is like List, with the newest first. Like SampleGroups it reads a bounded number of events, so it may find fewer than Limit
+// although there are more. To continue, call it with Listing.After = older; older is 0 if no event is left. If Key is set, each part
+// also has the oldest events of the key.
 func ListNewest(ctx context.Context, db pgtx.DB, schema string, l Listing) (events []Event, older int64, err error) {
 	events, err = find(ctx, db, schema, "list newest failed events", l, false, func(ctx context.Context, tx pgx.Tx, schema string) ([]selected, error) {
 		part, err := l.newest(ctx, tx, schema, cmp.Or(l.After, math.MaxInt64), l.limit())
@@ -87,14 +87,14 @@ func (l Listing) oldest(ctx context.Context, tx pgx.Tx, schema string) ([]select
 	return l.page(ctx, tx, schema, l.After, math.MaxInt64, l.limit())
 }
 
-// Show returns the event with payload, metadata and the last attempts, once for each consumer that it failed for; consumer
-// may be "" for all of them. It is empty when there is none.
+// Show returns the event with payload, metadata and latest attempts, once for each consumer that it failed for. consumer
+// may be "" for all consumers. The result is empty if there is no such event.
 func Show(ctx context.Context, db pgtx.DB, schema, eventID, consumer string) ([]Event, error) {
 	l := Listing{Selection: Selection{EventIDs: []string{eventID}, Consumer: consumer}, Limit: 1000}
 	return find(ctx, db, schema, "show failed event", l, true, l.oldest)
 }
 
-// find returns what choose selects, the longest there first.
+// find returns the events that choose selects, the one that failed first at the beginning.
 func find(ctx context.Context, db pgtx.DB, schema, action string, l Listing, detail bool, choose func(context.Context, pgx.Tx, string) ([]selected, error)) (found []Event, err error) {
 	if err := l.validate(); err != nil {
 		return nil, fmt.Errorf("%s: %w", action, err)

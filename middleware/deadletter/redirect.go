@@ -11,18 +11,17 @@ import (
 	"github.com/millrace-go/millrace/pgtx"
 )
 
-// ErrNoSuchConsumer means that no process has run under that consumer's name yet.
+// ErrNoSuchConsumer means that no process has run with the consumer's name yet.
 var ErrNoSuchConsumer = errors.New("no consumer of that name has run on this database")
 
-// Redirect hands events to another consumer ("service/handler"), for instance when a handler was renamed or its work moved to another
-// service. That consumer tries each of them at once and with all its attempts, in their former order, as in Replay, and the first
-// one no longer has it: dead ones, unless States says otherwise ("dead", "retrying", "blocked"). What the broker redelivers to either
-// is absorbed.
-// What the selection has of the other consumer itself is left alone.
+// Redirect moves events to another consumer ("service/handler"), for instance after a handler was renamed or its work was moved to
+// another service. It moves dead events, unless States says otherwise ("dead", "retrying", "blocked"). The other consumer tries them
+// at once, in their former order, with all attempts, as after Replay. The former consumer does not have them any more. Redeliveries to
+// either consumer count as duplicates. Selected events of the other consumer itself are left unchanged.
 //
-// An event that the other consumer has handled already, or keeps itself, has no second effect: it is only discarded here, and
-// Result.Known counts it. As with Replay, the operator vouches for an event that is older than the other consumer's records. It
-// commits after each 1,000 events.
+// If the other consumer has handled an event already, or keeps it as failed, the event has no second effect: Redirect only discards
+// it here and counts it in Result.Known. As with Replay, the operator vouches for events that are older than the other consumer's
+// records. Redirect commits after each 1,000 events.
 func Redirect(ctx context.Context, db pgtx.DB, schema string, s Selection, consumer string, by By) (Result, error) {
 	if consumer == "" || consumer == s.Consumer {
 		return Result{}, fmt.Errorf("redirect failed events: the other consumer is %q: want one that differs from Selection.Consumer", consumer)
@@ -70,7 +69,7 @@ func redirecting(consumer, detail string) action {
 	}
 }
 
-// settleFor records the events as settled for the consumer, and returns those that were not.
+// settleFor records the events as settled for the consumer, and returns those that were not settled before.
 func settleFor(ctx context.Context, tx pgx.Tx, schema string, ids []int64, consumer int16) (fresh acting, err error) {
 	rows, err := tx.Query(ctx, query("redirect_settle", schema), ids, consumer)
 	if err != nil {

@@ -9,15 +9,15 @@ import (
 	"github.com/millrace-go/millrace/pgtx"
 )
 
-// Replay has events tried again at once and with all their attempts, in their former order: dead ones, unless States says
-// otherwise ("dead", "retrying"). They are brought back by a service whose handler's subscriber is wrapped by
-// Claim.Subscriber; where none runs they wait for one. That the records of their time may be gone does not matter: the
-// operator vouches for them. It commits after each 1,000 events. BeginReplay is for many events.
+// Replay has events tried again at once, in their former order, with all attempts: dead ones, unless States says otherwise
+// ("dead", "retrying"). A service delivers them whose handler's subscriber is wrapped by Claim.Subscriber; without one they
+// wait. Events may be older than the records that are kept: the operator vouches that they were not processed. Replay
+// commits after each 1,000 events. For many events use BeginReplay.
 func Replay(ctx context.Context, db pgtx.DB, schema string, s Selection, by By) (Result, error) {
 	return replaying(nil).all(ctx, db, schema, s, by)
 }
 
-// replaying is the action of a replay that keeps a pace, or, without an ID, of one that does not.
+// replaying is the action of the replay with the ID, which has a pace, or of Replay if id is nil.
 func replaying(id *int64) action {
 	detail := ""
 	if id != nil {

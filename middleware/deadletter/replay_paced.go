@@ -12,13 +12,13 @@ import (
 	"github.com/millrace-go/millrace/pgtx"
 )
 
-// Pace is how fast a replay goes, and when it stops by itself.
+// Pace is the speed of a replay, and the share of failures at which it stops.
 type Pace struct {
-	Rate int `json:"rate"` // events a second. 0: as many as consumers settle
+	Rate int `json:"rate"` // events per second. 0: as fast as consumers settle them
 
-	// MaxFailed is the largest share, from 0 to 1, of events that may fail again among those that were tried: with more the
-	// replay stops. While fewer than 20 were tried 20 count. 1: it never stops. With less than 1 it replays 20 events, and
-	// from then on waits until half of what it has replayed was tried.
+	// MaxFailed is the largest share, from 0 to 1, of tried events that may fail again; above it the replay stops. Fewer than 20 tried
+	// events count as 20. With 1 the replay never stops by itself. With less it first replays 20 events, and from then on waits until
+	// half of the replayed events were tried.
 	MaxFailed float64 `json:"max_failed"`
 }
 
@@ -33,45 +33,45 @@ func (p Pace) validate() error {
 	return errors.Join(errs...)
 }
 
-// States of a replay that keeps a pace.
+// States of a replay with a pace.
 const (
-	ReplayRunning = "running" // ContinueReplay goes on with it, in any process
-	ReplayStopped = "stopped" // by StopReplay, or because too much failed again; ResumeReplay has it go on
-	ReplayDone    = "done"    // each event has had its turn
+	ReplayRunning = "running" // ContinueReplay continues it, in any process
+	ReplayStopped = "stopped" // by StopReplay, or because too many events failed again; ResumeReplay continues it
+	ReplayDone    = "done"    // every selected event was replayed
 )
 
-// ReplayStatus is how far a replay is that keeps a pace. Times are the server's.
+// ReplayStatus is the progress of a replay with a pace. Times are by the server's clock.
 type ReplayStatus struct {
 	ID        int64     `json:"id"`
-	Actor     string    `json:"actor"` // who began it
+	Actor     string    `json:"actor"` // who began the replay
 	Note      string    `json:"note,omitempty"`
 	Selection Selection `json:"selection"`
 	Pace      Pace      `json:"pace"`
 	State     string    `json:"state"`
-	Reason    string    `json:"reason,omitempty"` // why it was stopped
+	Reason    string    `json:"reason,omitempty"` // why the replay was stopped
 
 	Started time.Time  `json:"started"`
-	Stepped time.Time  `json:"stepped"` // when it last replayed events. A running one whose last step is long ago is continued by nobody
+	Stepped time.Time  `json:"stepped"` // when it last replayed events; if that is long ago, no process continues the running replay
 	Ended   *time.Time `json:"ended,omitempty"`
 
-	Selected int `json:"selected"`            // when it began
-	Replayed int `json:"replayed"`            // of those
-	InFlight int `json:"in_flight,omitempty"` // left alone, because they were being handled, or were changed, at that moment
+	Selected int `json:"selected"`            // number of selected events at its begin
+	Replayed int `json:"replayed"`            // of Selected
+	InFlight int `json:"in_flight,omitempty"` // of Selected: left unchanged, because they were being handled or changed at the time
 
-	// What became of those that were replayed. The sum is Replayed.
+	// The replayed events by their present state. The sum is Replayed.
 	Handled    int `json:"handled"`
-	Untried    int `json:"untried"`              // by nobody yet
-	Retrying   int `json:"retrying"`             // they have failed again, and have attempts left
-	Dead       int `json:"dead"`                 // they are dead letters again
-	Superseded int `json:"superseded,omitempty"` // replayed again, or discarded, by an operator before they were handled
+	Untried    int `json:"untried"`              // not tried yet
+	Retrying   int `json:"retrying"`             // failed again, with attempts left
+	Dead       int `json:"dead"`                 // dead letters again
+	Superseded int `json:"superseded,omitempty"` // replayed again or discarded by an operator before they were handled
 }
 
-// ErrNoSuchReplay means that no replay has the ID, or that it is done.
+// ErrNoSuchReplay means that no replay has the ID, or that the replay is done.
 var ErrNoSuchReplay = errors.New("no such replay, or it is done")
 
-// BeginReplay records a replay as Replay does it, but at a pace, and returns its ID. ContinueReplay does the work. The replay
-// lasts beyond its process: in the database stands how far it is, committed with what it did. The error is ErrNoSuchEvent
-// when nothing is selected.
+// BeginReplay records a replay with a pace and returns its ID. ContinueReplay replays the events, in the same way as Replay. The
+// replay outlives its process: each step commits its progress to the database together with the replayed events. The error is
+// ErrNoSuchEvent if nothing is selected.
 func BeginReplay(ctx context.Context, db pgtx.DB, schema string, s Selection, pace Pace, by By) (id int64, err error) {
 	a := replaying(nil)
 	if err := a.complete(&s, by); err != nil {
@@ -105,8 +105,8 @@ func BeginReplay(ctx context.Context, db pgtx.DB, schema string, s Selection, pa
 	return id, err
 }
 
-// ContinueReplay replays until the replay has ended or ctx has, and returns how far it is. Several processes may continue
-// one replay: they keep its pace together. progress, which may be nil, is called about once a second.
+// ContinueReplay replays events until the replay or ctx ends, and returns the progress. Several processes may continue one
+// replay: together they keep its pace. progress, which may be nil, is called about once a second.
 func ContinueReplay(ctx context.Context, db pgtx.DB, schema string, id int64, progress func(ReplayStatus)) (status ReplayStatus, err error) {
 	told := time.Time{}
 	for {
@@ -136,13 +136,13 @@ func ContinueReplay(ctx context.Context, db pgtx.DB, schema string, id int64, pr
 
 // Steps of a replay.
 const (
-	firstStep    = 20                     // events of a replay that may stop by itself
-	stepsASecond = 5                      // of one with a rate
-	untriedPause = 200 * time.Millisecond // before it asks again whether consumers have tried what was replayed
-	longestPause = time.Second            // before it asks again whether it was stopped
+	firstStep    = 20                     // number of events in the first step of a replay that may stop by itself
+	stepsASecond = 5                      // of a replay with a rate
+	untriedPause = 200 * time.Millisecond // wait before it checks again whether consumers have tried the replayed events
+	longestPause = time.Second            // longest wait before it checks again whether the replay was stopped
 )
 
-// stepReplay replays some events, and returns how long to wait before the next step. It reports false when the replay has ended.
+// stepReplay replays some events, and returns the wait before the next step. running is false if the replay has ended.
 func stepReplay(ctx context.Context, db pgtx.DB, schema string, id int64) (running bool, wait time.Duration, err error) {
 	a := replaying(&id)
 	err = a.administer(ctx, db, schema, func(ctx context.Context, tx pgx.Tx, schema string) error {
@@ -208,12 +208,12 @@ func stepReplay(ctx context.Context, db pgtx.DB, schema string, id int64) (runni
 	return running, wait, err
 }
 
-// StopReplay stops a replay for good, or until ResumeReplay. What it has replayed stays so.
+// StopReplay stops a replay, which ResumeReplay can continue. Events that it has replayed stay replayed.
 func StopReplay(ctx context.Context, db pgtx.DB, schema string, id int64, by By) error {
 	return changeReplay(ctx, db, schema, "stop replay", id, by, "replay_stop", "stopped by "+by.Actor)
 }
 
-// ResumeReplay lets a replay that was stopped go on where it was, at another pace if one is given. ContinueReplay does the work.
+// ResumeReplay continues a stopped replay where it was, with another pace if pace is not nil. ContinueReplay replays the events.
 func ResumeReplay(ctx context.Context, db pgtx.DB, schema string, id int64, pace *Pace, by By) error {
 	var rate *int
 	var maxFailed *float64
@@ -243,12 +243,12 @@ func changeReplay(ctx context.Context, db pgtx.DB, schema, what string, id int64
 	})
 }
 
-// ListReplays returns replays that keep a pace, the last first, at most so many.
+// ListReplays returns replays with a pace, the latest first, at most limit.
 func ListReplays(ctx context.Context, db pgtx.DB, schema string, limit int) ([]ReplayStatus, error) {
 	return replays(ctx, db, schema, nil, limit)
 }
 
-// ShowReplay returns how far a replay is.
+// ShowReplay returns the progress of a replay.
 func ShowReplay(ctx context.Context, db pgtx.DB, schema string, id int64) (ReplayStatus, error) {
 	found, err := replays(ctx, db, schema, &id, 1)
 	if err == nil && len(found) == 0 {

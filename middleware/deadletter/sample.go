@@ -14,27 +14,27 @@ import (
 )
 
 const (
-	// sampleSize is how many events SampleGroups groups.
+	// sampleSize is the number of events that SampleGroups groups.
 	sampleSize = 2000
-	// searched is how many events are read where no index has what is selected: topic, reason, times, states of a key.
+	// searched is how many events are read if no index fits the selection: by topic, reason, times or states of a key.
 	searched = 10_000
 )
 
-// Sample is the newest events of a selection, by what they have in common.
+// Sample is the newest events of a selection, in groups by their errors.
 type Sample struct {
 	Groups   []ErrorGroup // the most frequent first, at most 1,000
-	Events   int          // that were grouped
+	Events   int          // number of grouped events
 	Selected int          // events in the whole selection
-	AtLeast  bool         // Selected or more: they are not counted to the end
-	// Searched is how many of the newest events were searched, where there are older ones and fewer were found than are grouped. 0: no
-	// event was left out.
+	AtLeast  bool         // Selected is a lower bound: the count was not completed
+	// Searched is how many of the newest events were searched, if there are older ones and fewer were found than SampleGroups groups.
+	// 0: every event was searched.
 	Searched int
 }
 
-// SampleGroups groups the newest 2,000 events that are selected: dead letters, unless States says otherwise. However many events failed,
-// it reads a bounded number of them: by Topic, Reason, Since and Until, by states of a Key and by a Consumer of a Group it searches the
-// newest 10,000 of the others' selection, and the oldest of a Key. It counts the whole selection where only a consumer, a group and states
-// are given.
+// SampleGroups groups the newest 2,000 selected events by their errors: dead letters, unless States says otherwise. It reads a bounded
+// number of events, however many have failed. For a selection by Topic, Reason, Since or Until, by states of a Key, or by Consumer and Group,
+// it searches the newest 10,000 events that fit the other fields, and the oldest of a Key. It counts the whole selection if only consumer,
+// group and states are selected.
 func SampleGroups(ctx context.Context, db pgtx.DB, schema string, s Selection) (sample Sample, err error) {
 	if len(s.States) == 0 {
 		s.States = []string{"dead"}
@@ -65,14 +65,14 @@ func SampleGroups(ctx context.Context, db pgtx.DB, schema string, s Selection) (
 	return sample, err
 }
 
-// part is some of the events that are selected, the newest first.
+// part is some of the selected events, the newest first.
 type part struct {
 	events   []selected
-	older    int64 // where those begin that may be selected, too; 0: none is left
-	searched int   // how many were searched, where that has ended the part
+	older    int64 // the ID before which further events may be selected; 0: none is left
+	searched int   // number of events searched, if that limit has ended the part
 }
 
-// newest returns the last events that are selected before one, at most limit.
+// newest returns the newest selected events before the ID, at most limit.
 func (s Selection) newest(ctx context.Context, tx pgx.Tx, schema string, before int64, limit int) (p part, err error) {
 	for _, setting := range []string{"plan", "indexed"} {
 		if _, err := tx.Exec(ctx, query(setting, schema)); err != nil {
@@ -125,7 +125,7 @@ func (s Selection) newest(ctx context.Context, tx pgx.Tx, schema string, before 
 	if p.events, err = pgx.CollectRows(rows, scanSelected); err != nil {
 		return p, err
 	}
-	if len(ids) >= window { // behind those stand the oldest of a key
+	if len(ids) >= window { // the oldest events of a key follow these
 		slices.Sort(ids)
 		p.older, p.searched = ids[len(ids)-window], window
 	}
@@ -136,7 +136,7 @@ func (s Selection) newest(ctx context.Context, tx pgx.Tx, schema string, before 
 	return p, nil
 }
 
-// Counts returns how many events failed, by consumer and state. It reads no event.
+// Counts returns the number of failed events by consumer and state. It reads sums that are kept, and no events.
 func Counts(ctx context.Context, db pgtx.DB, schema string) (map[string]map[string]int, error) {
 	counts := map[string]map[string]int{}
 	err := administer(ctx, db, schema, "count failed events", func(ctx context.Context, tx pgx.Tx, schema string) error {

@@ -13,19 +13,19 @@ import (
 	"github.com/millrace-go/millrace/middleware/internal/inbox"
 )
 
-// States of events that failed.
+// allStates are the states of failed events.
 var allStates = []string{"nacked", "retrying", "blocked", "dead"}
 
-// Selection selects events that failed. Zero fields select everything.
+// Selection selects failed events. Zero fields select everything.
 type Selection struct {
 	EventIDs []string  `json:"event_ids,omitempty"`
 	Consumer string    `json:"consumer,omitempty"`
 	Topic    string    `json:"topic,omitempty"`
 	Key      string    `json:"key,omitempty"`
 	Group    string    `json:"group,omitempty"`  // as in Event.Group
-	Reason   string    `json:"reason,omitempty"` // the class of the error, as in Event.Reason: such as "attempts", "permanent" or "panic"
-	Since    time.Time `json:"since,omitzero"`   // failed last at this time or later, by the server's clock
-	Until    time.Time `json:"until,omitzero"`   // failed last before this time
+	Reason   string    `json:"reason,omitempty"` // class of the error, as in Event.Reason, such as "attempts", "permanent" or "panic"
+	Since    time.Time `json:"since,omitzero"`   // latest failure at this time or later, by the server's clock
+	Until    time.Time `json:"until,omitzero"`   // latest failure before this time
 	States   []string  `json:"states,omitempty"` // "nacked", "retrying", "blocked", "dead". Default: see each function
 }
 
@@ -42,12 +42,12 @@ func (s Selection) validate() error {
 	return errors.Join(errs...)
 }
 
-// counted reports whether claim_failed_count tells how many are selected.
+// counted reports whether claim_failed_count has the number of selected events.
 func (s Selection) counted() bool {
 	return len(s.EventIDs) == 0 && s.Topic == "" && s.Key == "" && s.Reason == "" && s.Since.IsZero() && s.Until.IsZero()
 }
 
-// selected is an event that failed.
+// selected is a failed event, without its content.
 type selected struct {
 	id            int64
 	event         string
@@ -57,10 +57,10 @@ type selected struct {
 	first, failed time.Time
 }
 
-// pageSize is how many events are read at once, and changed in one transaction.
+// pageSize is how many events are read at once and changed in one transaction.
 const pageSize = 1000
 
-// page returns the next events that are selected behind one, up to another, in the order in which they failed first.
+// page returns the next selected events with IDs above the first and up to the second bound, in the order of their first failures.
 func (s Selection) page(ctx context.Context, tx pgx.Tx, schema string, above, upTo int64, limit int) ([]selected, error) {
 	if _, err := tx.Exec(ctx, query("plan", schema)); err != nil {
 		return nil, err
@@ -90,7 +90,7 @@ func scanSelected(row pgx.CollectableRow) (f selected, err error) {
 	return f, err
 }
 
-// each calls f for all events that are selected, page by page, in the order in which they failed first.
+// each calls f for every selected event, page by page, in the order of their first failures.
 func (s Selection) each(ctx context.Context, tx pgx.Tx, schema string, upTo int64, f func(selected)) error {
 	for above := int64(0); ; {
 		page, err := s.page(ctx, tx, schema, above, upTo, pageSize)
@@ -104,7 +104,7 @@ func (s Selection) each(ctx context.Context, tx pgx.Tx, schema string, upTo int6
 	}
 }
 
-// count counts the events that are selected, by state. It reads them, unless only a consumer and a group are given.
+// count returns the number of selected events by state. It reads the events, unless only consumer, group and states are selected.
 func (s Selection) count(ctx context.Context, tx pgx.Tx, schema string, upTo int64) (map[string]int, error) {
 	counts := map[string]int{}
 	if !s.counted() {
