@@ -10,38 +10,39 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Driver makes the transport of one broker from a configuration, so that what assembles a service imports no broker.
+// Driver makes the transport of one broker from a configuration, so that the package that assembles a service imports no broker.
 type Driver struct {
-	// Name is the transport's: "pubsub". The section of a configuration that has this name is the driver's.
+	// Name is the name of the transport, such as "pubsub", and of the driver's section in a configuration.
 	Name string
-	// Settings returns a section as it is before a configuration is read: a new pointer to a struct, whose exported fields
-	// are what can be set. What only Go can say (credentials, a dialer) it says here. Called concurrently.
+	// Settings returns the initial value of the section: a new pointer to a struct whose exported fields are the settings. It also
+	// holds what only Go code can set (credentials, a dialer). Called concurrently.
 	Settings func() Settings
 }
 
 // Settings is a driver's section of a configuration.
 type Settings interface {
-	// WithDefaults returns the settings with every zero field set to what the environment says, else to its default, and
-	// leaves these as they are.
+	// WithDefaults returns a copy of the settings in which each zero field has the value from env, or else its default. It does not
+	// change the receiver.
 	WithDefaults(env Environment) Settings
-	// Validate reports everything that is wrong, naming fields as Go does: Config.Consumers["x"].Prefetch. It expects
-	// settings that have their defaults.
+	// Validate reports everything that is wrong. It names fields as Go does: Config.Consumers["x"].Prefetch. It expects settings
+	// that have their defaults.
 	Validate() error
-	// Limits is what one message may carry: what an outbox refuses before it is committed.
+	// Limits returns what one message may carry. An outbox refuses a larger message before the commit.
 	Limits() Limits
-	// Open connects to the broker. Defaults are those of WithDefaults.
+	// Open connects to the broker. Zero fields get the defaults of WithDefaults.
 	Open(ctx context.Context, env Environment) (Transport, error)
 }
 
-// UnitSettings is implemented by the settings of a broker that can commit what a handler publishes together with its message.
+// UnitSettings is implemented by the settings of a broker that can commit a handler's published messages together with the
+// consumed one.
 type UnitSettings interface {
 	Settings
 
-	// Units tells whether the messages of these settings carry a Unit.
+	// Units reports whether messages carry a Unit under these settings.
 	Units() bool
 }
 
-// Environment is what a transport shares with the rest of its service. Zero fields are the transport's own defaults.
+// Environment is what a transport shares with the rest of its service. A zero field means the transport's own default.
 type Environment struct {
 	DrainTimeout   time.Duration
 	Logger         *slog.Logger

@@ -10,13 +10,13 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// EventIDSource says where the ID of a consumed event comes from. Events that Millrace or Watermill published carry their
-// IDs; other producers put theirs elsewhere, or have none. The zero value reads the ID that Millrace writes. The transports
-// have functions that make the others, and a configuration file has their texts: "header:NAME", "json:PATH" and, by the
-// broker, "offset" or "message_id".
+// EventIDSource says where the ID of a consumed event comes from. Events that Millrace or Watermill published carry their IDs;
+// other producers put IDs elsewhere, or write none. The zero value reads the ID that Millrace writes. The transports have
+// functions that return other sources. A configuration file names them "header:NAME", "json:PATH" and, depending on the broker,
+// "offset" or "message_id".
 type EventIDSource struct {
 	kind eventIDKind
-	name string // of the header, or the path
+	name string // the header's name, or the JSON path
 }
 
 type eventIDKind int
@@ -31,21 +31,21 @@ const (
 
 const wantEventID = `want header:NAME or json:PATH, or by the broker offset (Kafka) or message_id (Pub/Sub)`
 
-// EventIDFromHeader takes the ID from the header (in Pub/Sub, the attribute) of that name: "ce_id", say. A message without
-// it has no ID.
+// EventIDFromHeader takes the ID from the header (on Pub/Sub, the attribute) with this name, such as "ce_id". A message without
+// the header has no ID.
 func EventIDFromHeader(name string) EventIDSource { return EventIDSource{namedHeader, name} }
 
-// EventIDFromJSON takes the ID from the payload, a JSON object: the path "data.id" is the field id of the object data. It is a
-// string or a number. A message without it has no ID.
+// EventIDFromJSON takes the ID from the payload, which must be a JSON object. The path "data.id" is the field id of the object
+// data. The field must be a string or a number. A message without the field has no ID.
 func EventIDFromJSON(path string) EventIDSource { return EventIDSource{jsonPath, path} }
 
-// EventIDFromOffset is Kafka's: see kafka.EventIDFromOffset.
+// EventIDFromOffset is for Kafka: see kafka.EventIDFromOffset.
 func EventIDFromOffset() EventIDSource { return EventIDSource{kind: offset} }
 
-// EventIDFromMessageID is Pub/Sub's: see pubsub.EventIDFromMessageID.
+// EventIDFromMessageID is for Pub/Sub: see pubsub.EventIDFromMessageID.
 func EventIDFromMessageID() EventIDSource { return EventIDSource{kind: messageID} }
 
-// String returns what a configuration file has: "" for the zero value.
+// String returns the text for a configuration file: "" for the zero value.
 func (s EventIDSource) String() string {
 	switch s.kind {
 	case ownHeader:
@@ -62,10 +62,10 @@ func (s EventIDSource) String() string {
 	return fmt.Sprintf("EventIDSource(%d)", s.kind)
 }
 
-// MarshalText writes the word that a configuration file has.
+// MarshalText returns the text for a configuration file.
 func (s EventIDSource) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// UnmarshalText reads it.
+// UnmarshalText parses the text of a configuration file.
 func (s *EventIDSource) UnmarshalText(text []byte) error {
 	kind, name, named := strings.Cut(string(text), ":")
 	switch {
@@ -85,8 +85,8 @@ func (s *EventIDSource) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Validate reports what is wrong with the source, for a broker that gives its messages the IDs of own, one of
-// EventIDFromOffset and EventIDFromMessageID, and has Millrace's in the header named reserved.
+// Validate reports what is wrong with the source. own is the source whose IDs the broker itself makes: EventIDFromOffset or
+// EventIDFromMessageID. reserved is the header in which Millrace writes its IDs.
 func (s EventIDSource) Validate(own EventIDSource, reserved string) error {
 	want := fmt.Sprintf("want header:NAME, json:PATH or %s", own)
 	switch s.kind {
@@ -115,9 +115,9 @@ func (s EventIDSource) Validate(own EventIDSource, reserved string) error {
 	return fmt.Errorf("%q, which this broker does not have: %s", s, want)
 }
 
-// Find returns the ID of a message: own is what stands where Millrace writes it, and byBroker makes an ID of what the broker
-// knows. Such an ID does not replace the message's own, whose duplicates lie elsewhere in the broker. The error says what is
-// missing and how to mend that.
+// Find returns the ID of a message. own is the ID that Millrace wrote, or "". byBroker makes an ID from the broker's position of
+// the message; Find calls it only if own is empty, because duplicates of a message with an ID have other positions in the broker.
+// The error says what is missing and how to correct that.
 func (s EventIDSource) Find(own string, msg *message.Message, byBroker func() string) (string, error) {
 	id, err := own, error(nil)
 	switch s.kind {
@@ -139,7 +139,7 @@ func (s EventIDSource) Find(own string, msg *message.Message, byBroker func() st
 	return id, err
 }
 
-// lookUp finds the string or number at the path.
+// lookUp returns the string or number at the path.
 func (s EventIDSource) lookUp(payload []byte) (string, error) {
 	if len(payload) == 0 {
 		return "", fmt.Errorf("the payload is empty, so it has no %q", s.name)
@@ -159,7 +159,7 @@ func (s EventIDSource) lookUp(payload []byte) (string, error) {
 	var text string
 	var number json.Number
 	if json.Unmarshal(value, &text) == nil && text != "" {
-		if strings.ContainsRune(text, utf8.RuneError) { // json.Unmarshal puts it in place of what is no text, and makes equals of IDs that differ there
+		if strings.ContainsRune(text, utf8.RuneError) { // json.Unmarshal replaces invalid bytes with RuneError, so different IDs would become equal
 			return "", fmt.Errorf("the payload's %q is no valid UTF-8", s.name)
 		}
 		return text, nil
@@ -170,7 +170,7 @@ func (s EventIDSource) lookUp(payload []byte) (string, error) {
 	return "", fmt.Errorf("the payload's %q is no string and no number, or empty", s.name)
 }
 
-// part names what a path leads to.
+// part describes the value at a path in an error message.
 func part(path []string) string {
 	if len(path) == 0 {
 		return "it"

@@ -10,7 +10,7 @@ import (
 	"github.com/millrace-go/millrace/transport"
 )
 
-// TestForeignRecordText: what a configuration file has is what Go has.
+// A source parsed from a configuration file equals the source made in Go.
 func TestForeignRecordText(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]transport.EventIDSource{
@@ -55,7 +55,7 @@ func TestForeignRecordSourceThatCannotBe(t *testing.T) {
 	}
 }
 
-// TestForeignRecordIDs: each source finds its ID, or says what is missing.
+// Each source finds its ID or reports what is missing.
 func TestForeignRecordIDs(t *testing.T) {
 	t.Parallel()
 	header, path, offset := transport.EventIDFromHeader("ce_id"), transport.EventIDFromJSON("data.id"), transport.EventIDFromOffset()

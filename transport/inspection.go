@@ -5,20 +5,20 @@ import (
 	"time"
 )
 
-// Inspection is what a broker tells of a topic and of a consumer of it.
+// Inspection is what a broker knows about a topic and one of its consumers.
 type Inspection struct {
-	Topic    bool // it exists
-	Consumer bool // its subscription exists, or its group has an offset
+	Topic    bool // whether the topic exists
+	Consumer bool // whether the consumer's subscription exists, or its group has an offset
 
-	// Retention is for how long the broker keeps what the consumer has not acked; 0: it does not tell; less: for ever.
+	// Retention is how long the broker keeps messages that the consumer has not acked. 0: unknown; negative: for ever.
 	Retention time.Duration
 
-	// Lag is how many messages the consumer has not acked; -1: the broker does not tell.
+	// Lag is the number of messages that the consumer has not acked. -1: unknown.
 	Lag int64
 }
 
-// Inspector is implemented by transports that can look at a broker. Inspect changes and creates nothing; consumer may be ""
-// for the topic alone. It is safe for concurrent use.
+// Inspector is implemented by transports that can inspect a broker. Inspect changes and creates nothing. If consumer is "", it
+// inspects only the topic. It is safe for concurrent use.
 type Inspector interface {
 	Inspect(ctx context.Context, topic, consumer string) (Inspection, error)
 }

@@ -10,28 +10,28 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// ErrLimit is wrapped by every error of Limits: the message cannot be carried. Publishing it again does not help; the
+// ErrLimit is wrapped by every error of Limits: the broker cannot carry the message. Publishing it again does not help. The
 // error's text names the field, its value and the limit.
 var ErrLimit = errors.New("message exceeds a limit")
 
-// Limits is what one message may carry. A zero field is no limit. Each transport exports its own.
+// Limits is what one message may carry. A zero field means no limit. Each transport exports its limits.
 type Limits struct {
-	// Topic is the pattern of a topic's name. Default: none.
+	// Topic is the pattern that a topic's name must match. Default: none.
 	Topic *regexp.Regexp
-	// MessageBytes is the largest payload together with ID, key and metadata.
+	// MessageBytes is the maximum size of payload, ID, key and metadata together.
 	MessageBytes int
-	// KeyBytes is the longest key.
+	// KeyBytes is the maximum size of a key.
 	KeyBytes int
-	// MetadataEntries is the largest number of metadata entries, the key's not counted.
+	// MetadataEntries is the maximum number of metadata entries, without the key.
 	MetadataEntries int
-	// MetadataKeyBytes is the longest name of a metadata entry.
+	// MetadataKeyBytes is the maximum size of a metadata entry's name.
 	MetadataKeyBytes int
-	// MetadataValueBytes is the longest value of a metadata entry.
+	// MetadataValueBytes is the maximum size of a metadata entry's value.
 	MetadataValueBytes int
 }
 
-// DefaultLimits is what both brokers carry: 10 MB less what a request of Pub/Sub adds, Pub/Sub's longest key, and topic names
-// that either broker takes.
+// DefaultLimits fits both brokers: 10 MB less the overhead of a Pub/Sub request, Pub/Sub's maximum key, and topic names that both
+// brokers accept.
 var DefaultLimits = Limits{
 	Topic:        regexp.MustCompile(`^[A-Za-z][A-Za-z0-9._-]{2,248}$`),
 	MessageBytes: 9_998_000,
@@ -47,7 +47,7 @@ func (l Limits) Check(topic string, msg *message.Message) error {
 	if l.Topic != nil && !l.Topic.MatchString(topic) {
 		errs = append(errs, fmt.Errorf("%w: topic %q does not match %s", ErrLimit, topic, l.Topic))
 	}
-	over := func(got, limit int, field, of string) { // no arguments of any type: each would be an allocation
+	over := func(got, limit int, field, of string) { // parameters of type any would allocate
 		if limit > 0 && got > limit {
 			if of != "" {
 				field += fmt.Sprintf(" %.40q", of)
@@ -82,7 +82,7 @@ func Size(msg *message.Message) int {
 	return n
 }
 
-// CheckText reports ID, key and metadata that no broker and no database carries unchanged: invalid UTF-8, a NUL byte.
+// CheckText reports an ID, key or metadata with invalid UTF-8 or a NUL byte, which no broker and no database keeps unchanged.
 func CheckText(msg *message.Message) error {
 	var errs []error
 	check := func(s, field, of string) {

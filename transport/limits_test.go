@@ -48,7 +48,7 @@ func TestLimitsCheck(t *testing.T) {
 	for name, c := range map[string]struct {
 		topic string
 		msg   *message.Message
-		want  string // part of the error; "" for none
+		want  string // part of the error; "" if none is expected
 	}{
 		"all at the limit": {"topic", newMessage("i", "key", "payl", "name", "value", "a", "bc"), ""},
 		"key is no entry":  {"topic", newMessage("", "k", "", "a", "", "b", ""), ""},
@@ -88,7 +88,7 @@ func TestDefaultLimitsTopic(t *testing.T) {
 	}
 }
 
-// A key that one of the brokers refuses is refused where the business transaction can still react.
+// The default limits refuse a key that one of the brokers refuses, so that the business transaction can still react.
 func TestDefaultLimitsKey(t *testing.T) {
 	require.NoError(t, transport.DefaultLimits.Check("topic", newMessage("", strings.Repeat("k", 1024), "")))
 	require.ErrorContains(t, transport.DefaultLimits.Check("topic", newMessage("", strings.Repeat("k", 1025), "")), "key length in bytes is 1025, the limit is 1024")

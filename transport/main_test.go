@@ -10,7 +10,7 @@ import (
 
 func TestMain(m *testing.M) {
 	devtest.Main(m,
-		// sarama's metrics have one goroutine for the life of the process, and Google's client leaves one of each stream.
+		// sarama's metrics keep one goroutine until the process ends, and Google's client leaks one goroutine of each stream.
 		goleak.IgnoreTopFunction("github.com/rcrowley/go-metrics.(*meterArbiter).tick"),
 		goleak.IgnoreTopFunction("cloud.google.com/go/pubsub/v2.(*messageIterator).streamKeepAliveHandler"))
 }

@@ -13,7 +13,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// DefaultDrainTimeout is how long a closing subscriber waits for running handlers when a configuration does not say.
+// DefaultDrainTimeout is how long a closing subscriber waits for running handlers if the configuration sets no other time.
 const DefaultDrainTimeout = 30 * time.Second
 
 // MemoryConfig configures the in-memory transport.
@@ -44,7 +44,7 @@ func (c MemoryConfig) WithDefaults() MemoryConfig {
 		c.TracerProvider = otel.GetTracerProvider()
 	}
 	if c.Propagator == nil {
-		c.Propagator = otel.GetTextMapPropagator() // passes on to whatever is set later
+		c.Propagator = otel.GetTextMapPropagator() // uses the propagator that is set later
 	}
 	return c
 }
@@ -57,9 +57,9 @@ func (c MemoryConfig) Validate() error {
 	return nil
 }
 
-// Memory is a transport inside one process, for tests and for services without a broker. What is published reaches
-// every consumer that had subscribed before, whether or not it is subscribed at the moment; nothing outlives the
-// process, and what nobody consumes stays in memory.
+// Memory is a transport inside one process, for tests and for services without a broker. A published message reaches every
+// consumer that has ever subscribed, even if it has no subscriber at the moment. Messages are lost when the process ends, and
+// stay in memory until they are consumed.
 //
 // All methods may be called concurrently.
 type Memory struct {
@@ -79,7 +79,7 @@ func NewMemory(config MemoryConfig) (*Memory, error) {
 	return connectMemory(config.WithDefaults(), &memoryBroker{topics: map[string]*memoryTopic{}}), nil
 }
 
-// Connect returns another transport on m's broker, with a lifetime of its own: to a test, a second process.
+// Connect returns another transport on m's broker with its own lifetime. Tests use it as a second process.
 func (m *Memory) Connect() *Memory { return connectMemory(m.config, m.broker) }
 
 func connectMemory(config MemoryConfig, broker *memoryBroker) *Memory {
@@ -102,8 +102,8 @@ func (m *Memory) Publisher() (message.Publisher, error) {
 	return memoryPublisher{m}, nil
 }
 
-// Subscriber implements Transport. The subscriber implements message.SubscribeInitializer, which makes the consumer
-// known to the topic. All subscribers of one consumer of a topic must agree on SubscriberConfig.Ordered.
+// Subscriber implements Transport. The subscriber implements message.SubscribeInitializer, which registers the consumer with the
+// topic. All subscribers of one consumer of a topic must agree on SubscriberConfig.Ordered.
 func (m *Memory) Subscriber(config SubscriberConfig) (message.Subscriber, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
@@ -128,7 +128,7 @@ func (m *Memory) Close() error {
 	}
 	m.mu.Unlock()
 
-	// All at once: one drain timeout for all of them, not one for each.
+	// Close all subscribers at once, so that they share one drain timeout.
 	var closing sync.WaitGroup
 	for _, s := range subscribers {
 		closing.Go(func() { _ = s.Close() })

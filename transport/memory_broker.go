@@ -14,7 +14,7 @@ import (
 	"github.com/millrace-go/millrace/internal/tracing"
 )
 
-// memoryBroker holds the topics that the transports connected to it share.
+// memoryBroker holds the topics of all transports that are connected to it.
 type memoryBroker struct {
 	mu     sync.Mutex
 	topics map[string]*memoryTopic
@@ -38,7 +38,7 @@ func (b *memoryBroker) topic(name string) *memoryTopic {
 	return t
 }
 
-// publish hands copies to every group; the caller keeps msgs. Groups share the copies and never change them.
+// publish gives copies to every group; the caller keeps msgs. Groups share the copies and never change them.
 func (t *memoryTopic) publish(ctx context.Context, msgs []*message.Message, propagator propagation.TextMapPropagator) {
 	copies := make([]*message.Message, len(msgs))
 	for i, msg := range msgs {
@@ -54,7 +54,7 @@ func (t *memoryTopic) publish(ctx context.Context, msgs []*message.Message, prop
 	t.fanOut(copies)
 }
 
-// fanOut expects the topic to be locked.
+// fanOut must be called with t.mu locked.
 func (t *memoryTopic) fanOut(msgs []*message.Message) {
 	for _, g := range t.groups {
 		items := make([]*memoryItem, len(msgs))
@@ -65,7 +65,7 @@ func (t *memoryTopic) fanOut(msgs []*message.Message) {
 	}
 }
 
-// keep publishes a dead letter, for DeadLetterConsumer when nobody has subscribed.
+// keep publishes a dead letter. If the topic has no consumer, it keeps the letter for DeadLetterConsumer.
 func (t *memoryTopic) keep(dead *message.Message) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -75,14 +75,14 @@ func (t *memoryTopic) keep(dead *message.Message) {
 	t.fanOut([]*message.Message{dead})
 }
 
-// cloneMessage is message.Copy with a payload of its own, which Copy shares.
+// cloneMessage is like message.Copy, but also copies the payload.
 func cloneMessage(msg *message.Message) *message.Message {
 	c := msg.Copy()
 	c.Payload = bytes.Clone(msg.Payload)
 	return c
 }
 
-// group returns the consumer's group, which exists from its first mention on.
+// group returns the consumer's group and creates it at the first call.
 func (t *memoryTopic) group(consumer string, ordered bool) (*memoryGroup, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -97,11 +97,11 @@ func (t *memoryTopic) group(consumer string, ordered bool) (*memoryGroup, error)
 	return g, nil
 }
 
-// memoryGroup is what one consumer has to read of one topic.
+// memoryGroup has the messages of one topic that one consumer has not finished.
 type memoryGroup struct {
 	mu      sync.Mutex
 	queue   *memoryQueue
-	changed chan struct{} // closed and replaced when there may be something to take
+	changed chan struct{} // closed and replaced when a message may have become available
 }
 
 func newMemoryGroup(ordered bool) *memoryGroup {

@@ -5,7 +5,7 @@ import (
 	"context"
 )
 
-// MemoryDriver makes in-memory transports. What it opens is alone: two services do not share a broker.
+// MemoryDriver makes in-memory transports. Each transport that it opens has its own broker, so two services do not share one.
 var MemoryDriver = Driver{Name: "memory", Settings: func() Settings { return &memorySettings{} }}
 
 type memorySettings struct{ MemoryConfig }

@@ -8,7 +8,7 @@ import (
 	"github.com/millrace-go/millrace/transport"
 )
 
-// Only the Kafka transport takes a pattern. A topic that had its name would never get an event.
+// The in-memory transport refuses a pattern, because no event would ever be published to a topic with that name.
 func TestMemoryRefusesAPattern(t *testing.T) {
 	t.Parallel()
 	tr, err := transport.NewMemory(transport.MemoryConfig{})

@@ -7,23 +7,23 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// memoryQueue decides which message of one consumer group is delivered next. It is a function of what was called and of
-// the times given to it: it has no lock, no clock and no goroutine. Its owner guards it.
+// memoryQueue decides which message of one consumer group is delivered next. Its result depends only on the calls and the times
+// passed to them: it has no lock, no clock and no goroutine. The caller must serialize calls.
 //
-// Every message in it is in exactly one place: ready, delayed, in flight (taken), or waiting in its key's lane behind
-// one that is in one of the first three.
+// Every message in the queue is in exactly one place: ready, delayed, in flight (taken), or in its key's lane, where it waits for
+// an earlier message of the key that is ready, delayed or in flight.
 type memoryQueue struct {
 	ordered bool
 	ready   []*memoryItem
 	delayed memoryDelays
-	lanes   map[string][]*memoryItem // by key: what waits behind the key's first message; present while there is a first
+	lanes   map[string][]*memoryItem // key -> messages that wait for the first message of the key; a key is present while it has a first message
 }
 
 // memoryItem is one message of one consumer group.
 type memoryItem struct {
 	msg      *message.Message
 	key      string
-	attempts int // deliveries so far
+	attempts int // number of deliveries
 	due      time.Time
 }
 
@@ -31,7 +31,7 @@ func newMemoryQueue(ordered bool) *memoryQueue {
 	return &memoryQueue{ordered: ordered, lanes: map[string][]*memoryItem{}}
 }
 
-// push adds a message behind all others of its key.
+// push adds a message after all others of its key.
 func (q *memoryQueue) push(item *memoryItem) {
 	if q.laned(item) {
 		if behind, busy := q.lanes[item.key]; busy {
@@ -43,8 +43,8 @@ func (q *memoryQueue) push(item *memoryItem) {
 	q.ready = append(q.ready, item)
 }
 
-// take removes the next message that may be delivered at now, and counts the attempt. Without one it returns nil and
-// the time at which a delayed message becomes due, or the zero time.
+// take removes the next message that may be delivered at now, and counts the attempt. If there is none, it returns nil and the
+// time at which the next delayed message becomes due, or the zero time.
 func (q *memoryQueue) take(now time.Time) (*memoryItem, time.Time) {
 	for len(q.delayed) > 0 && !q.delayed[0].due.After(now) {
 		q.ready = append(q.ready, heap.Pop(&q.delayed).(*memoryItem))
@@ -62,7 +62,7 @@ func (q *memoryQueue) take(now time.Time) (*memoryItem, time.Time) {
 	return item, time.Time{}
 }
 
-// done ends a taken message; the next one of its key becomes ready.
+// done removes a taken message; the next message of its key becomes ready.
 func (q *memoryQueue) done(item *memoryItem) {
 	if !q.laned(item) {
 		return
@@ -77,13 +77,13 @@ func (q *memoryQueue) done(item *memoryItem) {
 	q.lanes[item.key] = behind[1:]
 }
 
-// retry brings a taken message back at due. Its key's lane waits for it.
+// retry schedules a taken message for redelivery at due. The later messages of its key wait for it.
 func (q *memoryQueue) retry(item *memoryItem, due time.Time) {
 	item.due = due
 	heap.Push(&q.delayed, item)
 }
 
-// putBack returns a taken message that nobody has seen: to the front, the attempt not counted.
+// putBack returns a taken message that was not delivered to the front of the queue, and does not count the attempt.
 func (q *memoryQueue) putBack(item *memoryItem) {
 	item.attempts--
 	q.ready = append([]*memoryItem{item}, q.ready...)
@@ -91,7 +91,7 @@ func (q *memoryQueue) putBack(item *memoryItem) {
 
 func (q *memoryQueue) laned(item *memoryItem) bool { return q.ordered && item.key != "" }
 
-// memoryDelays is a heap of messages by the time at which they are due.
+// memoryDelays is a heap of messages ordered by the time at which they are due.
 type memoryDelays []*memoryItem
 
 func (d memoryDelays) Len() int           { return len(d) }

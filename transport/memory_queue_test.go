@@ -70,15 +70,15 @@ func TestMemoryQueueWithoutOrder(t *testing.T) {
 	require.Empty(t, q.lanes)
 }
 
-// TestMemoryQueueLosesNothing: whatever the interleaving, each message is delivered until it is done, the messages of a
-// key one at a time and in their order, and never before they are due.
+// In each interleaving every message is delivered until it is done, the messages of a key come one at a time and in order, and no
+// message comes before it is due.
 func TestMemoryQueueLosesNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		now := time.Unix(0, 0)
 		q := newMemoryQueue(true)
 		var inFlight []*memoryItem
-		next := map[string]int{}  // by key: the number of its next message to push
-		ended := map[string]int{} // by key: how many are done
+		next := map[string]int{}  // key -> number of the next message to push
+		ended := map[string]int{} // key -> number of messages that are done
 		numbers := map[*memoryItem]int{}
 		deliver := func() *memoryItem {
 			item, due := q.take(now)
@@ -129,7 +129,7 @@ func TestMemoryQueueLosesNothing(t *testing.T) {
 			"putBack": func(t *rapid.T) { q.putBack(pick(t)) },
 			"wait":    func(*rapid.T) { now = now.Add(time.Second) },
 		})
-		// Drain: everything that was pushed comes to its end.
+		// Drain the queue: finish everything that was pushed.
 		now = now.Add(time.Hour)
 		for {
 			for _, item := range inFlight {

@@ -12,8 +12,8 @@ import (
 	"github.com/millrace-go/millrace/internal/tracing"
 )
 
-// The delay before a nacked message comes back when nobody asked for one: the first, and the largest. It doubles with
-// each attempt.
+// memoryFirstRetry and memoryLastRetry are the shortest and the longest delay before a nacked message is redelivered without a
+// RetryAfter. The delay doubles with each attempt.
 const (
 	memoryFirstRetry = 10 * time.Millisecond
 	memoryLastRetry  = time.Second
@@ -26,8 +26,8 @@ type memorySubscriber struct {
 
 	mu       sync.Mutex
 	closed   bool
-	stop     chan struct{}  // closed by Close: intake ends
-	running  sync.WaitGroup // one per Subscribe; Add only under mu while not closed
+	stop     chan struct{}  // closed by Close to end the intake
+	running  sync.WaitGroup // one for each Subscribe; Add is only called with mu locked and closed false
 	closeAll sync.Once
 }
 
@@ -35,7 +35,7 @@ func newMemorySubscriber(m *Memory, config SubscriberConfig) *memorySubscriber {
 	return &memorySubscriber{transport: m, config: config, stop: make(chan struct{})}
 }
 
-// SubscribeInitialize implements message.SubscribeInitializer: from now on the topic keeps messages for the consumer.
+// SubscribeInitialize implements message.SubscribeInitializer. After the call the topic keeps messages for the consumer.
 func (s *memorySubscriber) SubscribeInitialize(topic string) error {
 	_, err := s.group(topic)
 	return err
@@ -67,7 +67,7 @@ func (s *memorySubscriber) Subscribe(ctx context.Context, topic string) (<-chan 
 	return sub.out, nil
 }
 
-// Close implements message.Subscriber; Transport.Subscriber tells what it waits for.
+// Close implements message.Subscriber. Transport.Subscriber documents how long it waits.
 func (s *memorySubscriber) Close() error {
 	s.mu.Lock()
 	s.closed = true
@@ -98,12 +98,12 @@ type memorySubscription struct {
 	dead    *memoryTopic
 	tracing tracing.Deliveries
 	drain   time.Duration
-	slots   chan struct{} // one per message that is delivered and neither acked nor nacked
+	slots   chan struct{} // one for each message that is delivered and neither acked nor nacked
 	out     chan *message.Message
 	stop    chan struct{} // closed when ctx or the subscriber ends
 }
 
-// run delivers until ctx ends or closing is closed, and returns after the last goroutine that it started.
+// run delivers until ctx ends or closing is closed. It returns after all goroutines that it started have ended.
 func (s *memorySubscription) run(ctx context.Context, closing <-chan struct{}) {
 	var goroutines sync.WaitGroup
 	messages, abandon := context.WithCancel(context.WithoutCancel(ctx))
@@ -154,7 +154,7 @@ func (s *memorySubscription) deliver(messages context.Context, goroutines *sync.
 	}
 }
 
-// await settles one delivered message: by its ack, its nack, or the end of the drain timeout, which ctx's end tells.
+// await settles one delivered message: after its ack, its nack, or the end of ctx, which the drain timeout cancels.
 func (s *memorySubscription) await(ctx context.Context, msg *message.Message, item *memoryItem, delivery *memoryDelivery) (acked bool) {
 	retry := func(after time.Duration) {
 		s.group.update(func(q *memoryQueue) { q.retry(item, time.Now().Add(after)) })
@@ -172,7 +172,7 @@ func (s *memorySubscription) await(ctx context.Context, msg *message.Message, it
 		retry(delivery.delay())
 	case <-ctx.Done():
 		select {
-		case <-msg.Acked(): // both at once: what is done is done
+		case <-msg.Acked(): // acked at the same moment: the ack wins
 			s.group.update(func(q *memoryQueue) { q.done(item) })
 			return true
 		default:
@@ -182,7 +182,7 @@ func (s *memorySubscription) await(ctx context.Context, msg *message.Message, it
 	return false
 }
 
-// reject keeps the message in the consumer's dead-letter topic.
+// reject publishes the message to the consumer's dead-letter topic.
 func (s *memorySubscription) reject(item *memoryItem, cause error) {
 	dead := cloneMessage(item.msg)
 	MarkRejected(dead, cause)
@@ -193,7 +193,7 @@ func (s *memorySubscription) reject(item *memoryItem, cause error) {
 type memoryDelivery struct {
 	Rejection
 	attempt int
-	after   atomic.Int64 // nanoseconds; 0: nobody asked
+	after   atomic.Int64 // in nanoseconds; 0 if RetryAfter was not called
 }
 
 func (d *memoryDelivery) Attempt() int                   { return d.attempt }

@@ -41,8 +41,8 @@ func TestMemoryConfig(t *testing.T) {
 	require.Equal(t, 30*time.Second, transport.MemoryConfig{}.WithDefaults().DrainTimeout)
 }
 
-// TestMemoryGroupBeginsWithItsFirstSubscriber: what was published before is not for it, what is published while none of
-// its subscribers is there is.
+// A group does not get messages that were published before its first subscriber. It gets all later ones, also those published
+// while it has no subscriber.
 func TestMemoryGroupBeginsWithItsFirstSubscriber(t *testing.T) {
 	m := newMemory(t, transport.MemoryConfig{})
 	publish(t, m, "topic", newMessage("before", "", ""))

@@ -6,25 +6,26 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// Origin is what a broker knows of a message and its producer did not send: on Kafka topic, partition, offset and timestamp.
-// Each redelivery has the same. It is no metadata, lest it is published again with them. The names are the transport's.
+// Origin has values that the broker, and not the producer, knows about a message: on Kafka topic, partition, offset and
+// timestamp. Each redelivery has the same values. They are no metadata, because a handler might publish metadata again. Each
+// transport chooses its names.
 type Origin map[string]string
 
-// OriginTopic is the name of the topic in the Origin of a transport that takes patterns.
+// OriginTopic is the name under which the Origin of a transport that accepts patterns has the topic.
 const OriginTopic = "topic"
 
-// Originated is implemented by deliveries whose transport tells where their messages come from.
+// Originated is implemented by deliveries of transports that know the origin of a message.
 type Originated interface {
 	Delivery
 
-	// Origin returns the message's. The caller may keep it.
+	// Origin returns the message's origin. The caller may keep it.
 	Origin() Origin
 
-	// EventIDError tells why the message has no event ID, and how to mend that; nil where it has one.
+	// EventIDError returns why the message has no event ID and how to correct that, or nil if it has one.
 	EventIDError() error
 }
 
-// OriginFrom returns the origin of the message whose context this is; nil where the transport does not tell.
+// OriginFrom returns the origin of the message whose context is ctx, or nil if the transport does not know it.
 func OriginFrom(ctx context.Context) Origin {
 	if d, ok := DeliveryFrom(ctx).(Originated); ok {
 		return d.Origin()
@@ -32,8 +33,8 @@ func OriginFrom(ctx context.Context) Origin {
 	return nil
 }
 
-// EventIDErrorFrom tells why the message whose context this is has no event ID; nil where it has one, or the transport does
-// not tell.
+// EventIDErrorFrom returns why the message whose context is ctx has no event ID. It returns nil if the message has one or if the
+// transport does not know.
 func EventIDErrorFrom(ctx context.Context) error {
 	if d, ok := DeliveryFrom(ctx).(Originated); ok {
 		return d.EventIDError()
@@ -41,8 +42,8 @@ func EventIDErrorFrom(ctx context.Context) error {
 	return nil
 }
 
-// EventIDFinder is implemented by subscribers that can find the ID of a message which was delivered without one and kept, as
-// they would if it were delivered now: their configuration may have changed since. A claim asks it when a dead letter is
+// EventIDFinder is implemented by subscribers that can find the ID of a stored message that was delivered without one.
+// FindEventID uses the current configuration, which may have changed since the delivery. A claim calls it when a dead letter is
 // replayed.
 type EventIDFinder interface {
 	FindEventID(msg *message.Message, origin Origin) (string, error)

@@ -6,11 +6,11 @@ import (
 	"strings"
 )
 
-// IsPattern tells whether a topic that Subscribe is given is a regular expression over the names of topics: it begins with ^.
-// Only the Kafka transport takes one.
+// IsPattern reports whether a topic passed to Subscribe is a regular expression for topic names: it begins with ^. Only the Kafka
+// transport accepts patterns.
 func IsPattern(topic string) bool { return strings.HasPrefix(topic, "^") }
 
-// RefusePattern returns the error of a transport that takes no pattern; nil where the topic is none.
+// RefusePattern returns an error if the topic is a pattern, for transports that accept none.
 func RefusePattern(topic string) error {
 	if !IsPattern(topic) {
 		return nil
@@ -18,8 +18,8 @@ func RefusePattern(topic string) error {
 	return fmt.Errorf("%w: topic %q begins with ^, which makes it a regular expression, and only the Kafka transport takes one: want the name of one topic for each handler", ErrLimit, topic)
 }
 
-// TopicOf is the topic of the message whose context it is, where subscribed is what its subscriber was given: Watermill's
-// message.SubscribeTopicFromCtx, say, which is the pattern where that is one.
+// TopicOf returns the topic of the message whose context is ctx. subscribed is the topic passed to Subscribe, as Watermill's
+// message.SubscribeTopicFromCtx returns it; it may be a pattern.
 func TopicOf(ctx context.Context, subscribed string) string {
 	if IsPattern(subscribed) {
 		if topic := OriginFrom(ctx)[OriginTopic]; topic != "" {

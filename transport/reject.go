@@ -28,36 +28,36 @@ func (r *Rejection) Rejected() error {
 
 // Metadata of a rejected message in its dead-letter topic.
 const (
-	DeadReasonMetadata = "millrace_dead_reason" // DeadRejected
+	DeadReasonMetadata = "millrace_dead_reason" // its value is DeadRejected
 	DeadErrorMetadata  = "millrace_dead_error"  // the cause, up to 1,000 bytes
 )
 
-// DeadRejected is the reason of a message that was rejected.
+// DeadRejected is the reason of a rejected message.
 const DeadRejected = "rejected"
 
-// DeadLetterConsumer is who reads the dead-letter topics that a transport creates: what arrives there is kept for it from
-// the beginning.
+// DeadLetterConsumer is the consumer of the dead-letter topics that a transport creates. Messages are kept for it from the
+// creation of the topic.
 const DeadLetterConsumer = "dead-letters"
 
-// DeadLetterTopic is where a rejected message of the topic goes when its consumer has no dead-letter topic configured.
+// DeadLetterTopic returns the topic of a consumer's rejected messages if its configuration has no dead-letter topic.
 func DeadLetterTopic(topic, consumer string) string {
 	return topic + "." + consumer + deadLetters
 }
 
 const deadLetters = ".dead-letters"
 
-// IsDeadLetterTopic tells whether a topic has the name of a DeadLetterTopic.
+// IsDeadLetterTopic reports whether a topic's name has the form that DeadLetterTopic returns.
 func IsDeadLetterTopic(topic string) bool { return strings.HasSuffix(topic, deadLetters) }
 
-// maxDeadError is how many bytes of the cause are kept: no broker refuses the dead letter for it.
+// maxDeadError is the maximum size of the stored cause in bytes, so that no broker refuses the dead letter because of it.
 const maxDeadError = 1000
 
-// MarkRejected adds to a dead letter's metadata that it was rejected, and why. Transports call it.
+// MarkRejected adds the reason and the cause of a rejection to a dead letter's metadata. Transports call it.
 func MarkRejected(msg *message.Message, cause error) {
 	text := strings.ToValidUTF8(strings.ReplaceAll(cause.Error(), "\x00", ""), "?")
 	if len(text) > maxDeadError {
 		text = text[:maxDeadError]
-		for !utf8.ValidString(text) { // at most three times: the cut is within a character
+		for !utf8.ValidString(text) { // at most three times: the cut may be within a character
 			text = text[:len(text)-1]
 		}
 	}

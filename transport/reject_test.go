@@ -14,7 +14,7 @@ import (
 	"github.com/millrace-go/millrace/transport"
 )
 
-// TestReject: a rejected message is a dead letter, kept before anybody has subscribed to the topic.
+// A rejected message becomes a dead letter, which is kept although nobody has subscribed to the dead-letter topic.
 func TestReject(t *testing.T) {
 	t.Parallel()
 	m := newMemory(t, transport.MemoryConfig{})
@@ -38,7 +38,7 @@ func TestReject(t *testing.T) {
 	msg.Ack()
 }
 
-// TestRejectKeepsWhatTheBrokersTake: a long or malformed cause does not keep a dead letter from being sent.
+// A dead letter is sent even if its cause is long or malformed.
 func TestRejectKeepsWhatTheBrokersTake(t *testing.T) {
 	t.Parallel()
 	for _, cause := range []string{"", "a\x00b", "m\xfcller", strings.Repeat("ä", 600), strings.Repeat("x", 999) + "€", strings.Repeat("\xff", 2000)} {

@@ -26,7 +26,7 @@ import (
 	"github.com/millrace-go/millrace/transport/pubsub"
 )
 
-// published is the attributes of messages as OpenTelemetry publishes them, with a value of their type.
+// published returns OpenTelemetry's messaging attributes, each with its type.
 func published() map[attribute.Key]attribute.Type {
 	all := map[attribute.Key]attribute.Type{}
 	for _, a := range []attribute.KeyValue{
@@ -42,8 +42,8 @@ func published() map[attribute.Key]attribute.Type {
 	return all
 }
 
-// TestSemanticConventions: each attribute of messaging that a span or a metric has is one of OpenTelemetry's, of its type.
-// The partition was an integer, which backends refuse beside other services' strings.
+// Each messaging attribute of a span or a metric is one of OpenTelemetry's and has its type. The partition was once an integer,
+// and backends refused it beside the strings of other services.
 func TestSemanticConventions(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -105,7 +105,7 @@ func TestSemanticConventions(t *testing.T) {
 	}
 }
 
-// attributesOf returns those of all metrics.
+// attributesOf returns the attributes of all metrics.
 func attributesOf(t *testing.T, reader *sdkmetric.ManualReader) (all []attribute.KeyValue) {
 	t.Helper()
 	var collected metricdata.ResourceMetrics

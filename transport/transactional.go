@@ -6,33 +6,33 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// TransactionalPublisher is implemented by publishers whose broker commits messages to several topics together, and refuses
-// what an earlier publisher of the same name still sends. An outbox's relay builds exactly-once publishing on it.
+// TransactionalPublisher is implemented by publishers whose broker commits messages to several topics together and refuses
+// messages that an earlier publisher with the same name sends late. An outbox's relay builds exactly-once publishing on it.
 type TransactionalPublisher interface {
 	message.Publisher
 
-	// Transactions returns the transactions of that number under a name: letters, digits, ".", "_" and "-". It does not ask
-	// the broker for anything. The caller closes them.
+	// Transactions returns the transactions with this name and number. The name has letters, digits, ".", "_" and "-". The call
+	// sends no request to the broker. The caller closes the result.
 	Transactions(name string, number int) Transactions
 }
 
-// MaxNote is how many bytes a note may have.
+// MaxNote is the maximum size of a note in bytes.
 const MaxNote = 1_000_000
 
-// Transactions is one transaction after the other, each with messages and a note. One goroutine uses it at a time.
+// Transactions runs one transaction after another, each with messages and a note. Only one goroutine may use it at a time.
 type Transactions interface {
-	// Take ends what others of this name and number have begun: from its return on they commit nothing. It returns the note
-	// of the last transaction that was committed, or nil where there was none. Call it first, and after each error of
-	// Publish.
+	// Take fences other users of this name and number: after it returns, they can commit nothing. It returns the note of the last
+	// committed transaction, or nil if there is none. Call Take first, and after each error of Publish.
 	Take(ctx context.Context) (note []byte, err error)
 
-	// Publish commits msgs, in order, and the note in one transaction. It returns one result for each message. If all are nil,
-	// it has committed. Otherwise it has published all or nothing, and Take and its note tell. A result that wraps ErrRejected
-	// or ErrLimit is of a message that the broker refuses for what it is; if several have such a result, one of them may be
-	// to blame for all. A note that the broker refuses is no message's fault. Where some results wrap
-	// ErrNotSent, nothing was sent because of the others, and those messages can be published without them.
+	// Publish commits msgs, in order, and the note in one transaction. It returns one result for each message. If all results are
+	// nil, the transaction has committed. Otherwise either everything or nothing was published; call Take and compare its note to
+	// find out. A result that wraps ErrRejected or ErrLimit belongs to a message that the broker refuses because of the message
+	// itself. If several results do so, a single message may be the cause of all. If the broker refuses the note, no message gets
+	// such a result. If some results wrap ErrNotSent, nothing was sent because of the other messages, and the messages with
+	// ErrNotSent can be published without them.
 	Publish(ctx context.Context, topic string, msgs []*message.Message, note []byte) []error
 
-	// Close releases connections.
+	// Close releases the connections.
 	Close() error
 }

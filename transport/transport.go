@@ -1,9 +1,9 @@
 // Package transport is the contract that each broker fulfils, so that a service swaps Google Cloud Pub/Sub, Apache
 // Kafka and the in-memory transport by configuration.
 //
-// The contract is Watermill's Publisher and Subscriber, plus what those two cannot say: an ordering key for each event
-// ([SetKey]), one result per message of a batch ([BatchPublisher]), what a broker can carry ([Limits]) and do
-// ([Features]), and the fate of one delivery ([Delivery]).
+// The contract is Watermill's Publisher and Subscriber, plus what those two interfaces lack: an ordering key for each event
+// ([SetKey]), one result per message of a batch ([BatchPublisher]), the limits ([Limits]) and abilities ([Features]) of a broker,
+// and control over a single delivery ([Delivery]).
 package transport
 
 import (
@@ -17,8 +17,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// Transport connects a service to one broker. It owns the client: the publishers and subscribers that it hands out are
-// closed with it. All methods may be called concurrently.
+// Transport connects a service to one broker. It owns the broker's client. Closing the transport closes all publishers and
+// subscribers that it has returned. All methods may be called concurrently.
 type Transport interface {
 	// Name is the broker's short name, as in a configuration: "pubsub", "kafka", "memory".
 	Name() string
@@ -27,48 +27,48 @@ type Transport interface {
 	// the publisher of a stopping handler even where other handlers share it. It should implement BatchPublisher.
 	Publisher() (message.Publisher, error)
 
-	// Subscriber returns a subscriber that consumes as cfg.Consumer. Closing it stops the intake, closes the channels
-	// of its messages, lets running handlers finish and their acks reach the broker, and then returns. The messages'
-	// contexts stay alive meanwhile, until the transport's drain timeout ends. What no handler has taken goes back.
+	// Subscriber returns a subscriber that consumes as cfg.Consumer. Closing the subscriber stops the intake and closes the channels
+	// of its messages. Close returns after running handlers have finished and their acks have reached the broker. Until then, but at
+	// most for the transport's drain timeout, the contexts of these messages stay alive. Messages that no handler has taken go back
+	// to the broker.
 	Subscriber(cfg SubscriberConfig) (message.Subscriber, error)
 
 	// Features tells what the broker can do.
 	Features() Features
 
-	// Close closes every subscriber, flushes the publisher and releases the client. A second call does nothing, and returns
-	// the same.
+	// Close closes every subscriber, flushes the publisher and releases the client. Further calls do nothing and return the result
+	// of the first.
 	Close() error
 }
 
-// Pinger is implemented by transports that can ask whether their broker answers. A credential that is no longer taken is an
-// error; that a topic is missing, or may not be listed, is none.
+// Pinger is implemented by transports that can ask whether their broker answers. Ping fails if the broker no longer accepts the
+// credentials. A topic that is missing, or that may not be listed, is not an error.
 type Pinger interface {
 	Ping(ctx context.Context) error
 }
 
-// PushServer is implemented by transports whose broker calls the service, by HTTP.
+// PushServer is implemented by transports whose broker delivers messages by HTTP requests to the service.
 type PushServer interface {
-	// PushHandler serves the broker's requests. It checks that they come from the broker.
+	// PushHandler returns the handler of the broker's requests. The handler checks that a request comes from the broker.
 	PushHandler() http.Handler
-	// PushPaths are the paths under which to mount it, escaped, each once and without a slash at its end. A request's path has one element
-	// more. There are none if no consumer is configured for push.
+	// PushPaths returns the paths under which to mount PushHandler, escaped, without duplicates and without a slash at the end. The
+	// path of a request has one more element. The result is empty if no consumer is configured for push.
 	PushPaths() []string
 }
 
-// DefaultConcurrency is how many messages of a subscriber are handled at once when SubscriberConfig does not say: well
+// DefaultConcurrency is how many messages a subscriber handles at once if SubscriberConfig does not set a number. It is well
 // below the size of a usual connection pool, because each handler under a claim holds one connection.
 const DefaultConcurrency = 10
 
 // SubscriberConfig describes one consumer of events.
 type SubscriberConfig struct {
-	// Consumer names the group that shares the messages of a topic: each message goes to one subscriber of each
-	// consumer. Letters, digits, "_", "-" and ".", starting with a letter. What follows the last "." is the handler, under
-	// which the transport's configuration has settings. Required.
+	// Consumer names the group that shares the messages of a topic: each message goes to one subscriber of each consumer. Letters,
+	// digits, "_", "-" and ".", starting with a letter. The part after the last "." is the name of the handler; the transport's
+	// configuration has its settings under this name. Required.
 	Consumer string
 
-	// Concurrency is the largest number of messages that are delivered and neither acked nor nacked, for each call of
-	// Subscribe. Under a claim each of them holds a connection: claim.Concurrency tells how many a pool carries.
-	// Default: DefaultConcurrency.
+	// Concurrency is the largest number of messages that one call of Subscribe has delivered and that are neither acked nor nacked.
+	// Under a claim each of them holds a connection: claim.Concurrency returns how many a pool allows. Default: DefaultConcurrency.
 	Concurrency int
 
 	// Ordered delivers the messages of one key one after another, in the order in which they were published.
@@ -101,7 +101,8 @@ func (c SubscriberConfig) Validate() error {
 	return errors.Join(errs...)
 }
 
-// ValidateConsumer reports whether a consumer may have the name. The error says what is wanted, and does not repeat the name.
+// ValidateConsumer returns an error if a consumer must not have this name. The error describes valid names and does not repeat
+// the name.
 func ValidateConsumer(name string) error {
 	if !consumerPattern.MatchString(name) {
 		return errors.New(`want 1 to 201 letters, digits, "_", "-" and ".", starting with a letter and not ending with "."`)
@@ -109,7 +110,8 @@ func ValidateConsumer(name string) error {
 	return nil
 }
 
-// ValidateHandler reports whether a handler may have the name. The error says what is wanted, and does not repeat the name.
+// ValidateHandler returns an error if a handler must not have this name. The error describes valid names and does not repeat the
+// name.
 func ValidateHandler(name string) error {
 	if !handlerPattern.MatchString(name) {
 		return errors.New(`want 1 to 100 letters, digits, "_" and "-", starting with a letter`)
@@ -117,10 +119,10 @@ func ValidateHandler(name string) error {
 	return nil
 }
 
-// HandlerOf returns what follows the last "." in the name of a consumer.
+// HandlerOf returns the part of a consumer's name after the last ".".
 func HandlerOf(consumer string) string { return consumer[strings.LastIndexByte(consumer, '.')+1:] }
 
-// Features tells what a broker can do beyond at-least-once delivery, which all of them have.
+// Features describes what a broker can do beyond at-least-once delivery, which every broker has.
 type Features struct {
 	// Ordered: SubscriberConfig.Ordered is honoured.
 	Ordered bool
@@ -134,29 +136,29 @@ type Features struct {
 	Limits Limits
 }
 
-// ErrClosed is returned by the methods of a transport, and of what it handed out, after it was closed. Nothing was
-// published or subscribed; open a new transport.
+// ErrClosed is returned by a closed transport and by its publishers and subscribers. Nothing was published or subscribed. Open a
+// new transport.
 var ErrClosed = errors.New("transport is closed")
 
-// ErrNotSent is the result of a message that PublishBatch held back because an earlier message of its key failed. It
-// says nothing against the message itself: publish it again after the one that failed.
+// ErrNotSent is the result of a message that PublishBatch did not send because an earlier message of its key failed. The message
+// itself may be valid: publish it again after the failed one.
 var ErrNotSent = errors.New("not sent: an earlier message of the same key failed")
 
 // BatchPublisher is implemented by publishers that send many messages at once.
 type BatchPublisher interface {
 	message.Publisher
 
-	// PublishBatch publishes msgs to topic and returns one result per message, at the message's place; nil means
-	// that the broker has acknowledged it. Messages of one key are sent in the order given; after one of them
-	// failed, the later ones of that key are not sent and their result is ErrNotSent. When ctx ends, what has no
-	// result yet gets the context's error: it may or may not have been sent.
+	// PublishBatch publishes msgs to topic and returns one result per message, in the order of msgs. A nil result means that the
+	// broker has acknowledged the message. Messages of one key are sent in the given order. If one of them fails, the later ones of
+	// its key are not sent and their result is ErrNotSent. If ctx ends, each message that has no result yet gets the context's
+	// error; it may or may not have been sent.
 	PublishBatch(ctx context.Context, topic string, msgs []*message.Message) []error
 }
 
-// ErrRejected is wrapped by the result of a message that the broker refuses for what it is: too large, malformed. Sending
-// it again cannot succeed.
+// ErrRejected is wrapped by the result of a message that the broker refuses because of the message itself: too large or
+// malformed, for example. Sending it again cannot succeed.
 var ErrRejected = errors.New("the broker refuses the message")
 
-// ErrUnavailable is wrapped by the result of a message that was not sent, or perhaps not, because the broker or the topic
-// is out of reach: an outage, which says nothing against the message. Send it again later.
+// ErrUnavailable is wrapped by the result of a message that was not sent, or may not have been sent, because the broker or the
+// topic cannot be reached. The message itself may be valid: send it again later.
 var ErrUnavailable = errors.New("the broker is unavailable")
