@@ -177,6 +177,15 @@ func (l *Ledger) Drop(p *Partition) {
 
 func gone(u *Unit) bool { return u.Partition.gone }
 
+// forget takes the units of dropped partitions out of the batch. If there are any, the refused output may be one of theirs, so the
+// refusal accuses none of the others.
+func (l *Ledger) forget() {
+	before := len(l.batch)
+	if l.batch = slices.DeleteFunc(l.batch, gone); len(l.batch) < before {
+		l.refused = false
+	}
+}
+
 // Next returns what is to be done at now, and for Wait until when.
 func (l *Ledger) Next(now time.Time) (Step, time.Time) {
 	switch l.phase {
@@ -186,9 +195,7 @@ func (l *Ledger) Next(now time.Time) (Step, time.Time) {
 		}
 		return Fence, time.Time{}
 	case resolving:
-		l.batch = slices.DeleteFunc(l.batch, gone)
-		if len(l.batch) == 0 {
-			l.refused = false
+		if l.forget(); len(l.batch) == 0 {
 			l.phase = ready
 			return l.Next(now)
 		}
@@ -298,7 +305,7 @@ func (l *Ledger) Resolved(now time.Time, verdict Verdict) (lost []*Partition) {
 	case Replay:
 	}
 	l.phase = ready
-	if l.refused {
+	if l.forget(); l.refused {
 		l.refused = false
 		l.suspects = len(l.batch)
 		if len(l.batch) == 1 {
@@ -405,14 +412,14 @@ func NextOffsets(batch []*Unit) map[Place]Position {
 	return next
 }
 
-// VerdictOf tells the outcome of a transaction that wanted to take the group's offsets from first, or from before, to next. Where it
-// wanted to change only the note, the note tells.
+// VerdictOf tells the outcome of a transaction that wanted to take the group's offsets from first, or from before, to next. The
+// note tells it from one of another member that ended at the same offset.
 func VerdictOf(first map[Place]int64, next, committed map[Place]Position) Verdict {
 	done, replay := 0, 0
 	for partition, at := range committed {
 		wanted := next[partition]
 		switch {
-		case at.Offset == wanted.Offset && (at.Note == wanted.Note || wanted.Offset > first[partition]):
+		case at == wanted:
 			done++
 		case at.Offset <= first[partition]:
 			replay++
