@@ -16,7 +16,9 @@ func TestTopics(t *testing.T) {
 		return outboxadmin.Flow{Topic: topic, Minutes: []outboxadmin.FlowMinute{{At: now.Truncate(time.Minute), Published: n, Failed: 1000}}}
 	}
 	all, others := topics([]outboxadmin.TopicReport{
-		{Topic: "waits", Pending: 7}, {Topic: "paused", TopicState: outboxadmin.TopicState{State: outboxadmin.TopicPaused}}, {Topic: "failed", Failed: 1},
+		{Topic: "waits", Pending: 7},
+		{Topic: "paused", TopicState: outboxadmin.TopicState{State: outboxadmin.TopicPaused}},
+		{Topic: "failed", Failed: 1},
 		{Topic: "failing", Pending: 1, TopicState: outboxadmin.TopicState{State: outboxadmin.TopicFailing}},
 	}, outboxadmin.Flows{Now: now, Topics: []outboxadmin.Flow{sent("", 27), sent("slow", 1), sent("busy", 270), sent("waits", 0)}})
 	var got [][2]string
