@@ -19,7 +19,7 @@ import (
 
 // mayRead is how many rows of a table one page may read, whatever the table has. Of others it may read few.
 var mayRead = map[string]int{
-	"claim_failed": 90_000, "outbox": 70_000, "outbox_archive": 55_000, "outbox_failed": 22_000, "outbox_delayed": 5000, "effect": 12_000, "idempotency_key": 52_000, "claim_audit": 1500, "outbox_audit": 1500, "journal": 45_000, "claim_key": 25_000,
+	"claim_failed": 90_000, "outbox": 70_000, "outbox_archive": 55_000, "outbox_failed": 22_000, "outbox_delayed": 5000, "effect": 12_000, "idempotency_key": 52_000, "claim_audit": 1500, "outbox_audit": 1500, "journal": 45_000, "outbox_journal": 45_000, "claim_key": 25_000,
 }
 
 const few = 1000
@@ -53,6 +53,7 @@ func (s *site) stock() {
 		`idempotency_key (id, service, scope, key, request, fingerprint, status, headers, body, created_at)
 			select sha256(n::text::bytea), 'shop', '\x01', 'key-' || n, 'POST /orders', '', 201, '', '', now() from generate_series(1, $1::int) n`,
 		`journal select date_trunc('minute', now()) - n % 60 * interval '1 minute', n % 10 + 1, n, 1, 1, 1, 1, 1, 1 from generate_series(1, $1::int) n`,
+		`outbox_journal select date_trunc('minute', now()) - n % 60 * interval '1 minute', 'topic-' || n % 20, md5(n::text)::uuid, 1, 1 from generate_series(1, $1::int) n`,
 		`claim_key select n % 10 + 1, 'key-' || n, 10, now() - n * interval '1 ms' from generate_series(1, $1::int) n`,
 		`claim_audit (actor, action, consumer, event_id) select 'ada', 'replay', 'shop/consumer-1', 'e' || n from generate_series(1, $1::int) n`,
 		`outbox_audit (actor, action, events) select 'ada', 'retry', 1 from generate_series(1, $1::int) n`,

@@ -221,7 +221,7 @@ func TestOverview(t *testing.T) {
 	assert.Contains(t, page, "1 thing needs a person.")
 	assert.Contains(t, page, "2 dead letters with 1 different error")
 	assert.Contains(t, page, "Dead letters 2")
-	assert.Contains(t, page, "shop/book 2 dead")
-	assert.Contains(t, page, "shop/bill none dead")
+	assert.Contains(t, page, "shop/book – 2 dead")
+	assert.Contains(t, page, "shop/bill – none dead")
 	assert.Contains(t, page, "millrace dead list --groups --schema "+s.schema, "the commands reach this schema")
 }

@@ -148,9 +148,9 @@ func (q *request) member() member {
 			m.Relays++
 		}
 	}
-	for _, topic := range figures.TroubleFirst(m.Outbox.Topics) {
+	for _, topic := range m.Topics {
 		if topic.State != "" {
-			m.Stopped = append(m.Stopped, topic)
+			m.Stopped = append(m.Stopped, topic.TopicReport)
 		}
 	}
 	return m

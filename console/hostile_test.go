@@ -36,6 +36,7 @@ func (s *site) hostile() {
 	s.exec(`insert into {schema}.outbox_failed (hash, shard, seq, event_id, topic, key, headers, payload, created_at, state, attempts, reason)
 		values (1, 3, 1, $1, $1, $1, convert_to('{}', 'UTF8'), '', now(), 'dead', 3, $1)`, evil)
 	s.exec(`insert into {schema}.outbox_topic (topic, paused_at, paused_by, pause_note) values ($1 || '2', now(), $1, $1)`, evil)
+	s.exec(`insert into {schema}.outbox_journal select date_trunc('minute', now()), topic, gen_random_uuid(), 1, 1 from unnest(array[$1::text, '']) topic`, evil)
 	s.archived(evil, 1)
 	s.exec(`update {schema}.outbox_archive set key = $1`, evil)
 	s.exec(`insert into {schema}.outbox_audit (actor, action, events, detail) values ($1, 'replay', 0, jsonb_build_object('note', $1::text, 'topic', $1::text, 'key', $1::text, 'to', $1::text))`, evil)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/millrace-go/millrace/console/internal/figures"
 	"github.com/millrace-go/millrace/console/internal/filter"
@@ -14,7 +15,11 @@ import (
 // outboxPage is the content of the outbox's page.
 type outboxPage struct {
 	Report  *outboxadmin.Report
-	Topics  []outboxadmin.TopicReport
+	Topics  []figures.Topic
+	More    int            // topics that are not shown
+	Others  figures.Course // of topics that relays count together
+	Known   bool           // a relay has counted within the hour
+	Since   time.Time      // what relays published before is not known
 	Relays  []holder
 	Free    []outboxadmin.ShardReport // which no relay holds, and which has events
 	Suspect []outboxadmin.ShardReport
@@ -27,12 +32,15 @@ type outboxPage struct {
 
 // holder is a relay with a cell for each shard.
 type holder struct {
-	outboxadmin.RelayReport
+	figures.Relay
 	Cells []*outboxadmin.ShardReport // nil where another one holds the shard
 }
 
-// maxListed is how many rows a list has.
-const maxListed = 50
+const (
+	// maxListed is how many rows a list has, and maxTopics how many topics the page shows.
+	maxListed = 50
+	maxTopics = 200
+)
 
 func (q *request) outbox() error {
 	s := q.snapshot()
@@ -41,8 +49,10 @@ func (q *request) outbox() error {
 		return errNotFound
 	}
 	if s.Outbox != nil {
-		p.Topics = figures.TroubleFirst(s.Outbox.Topics)
-		p.share(s.Outbox)
+		p.Topics, p.Others, p.Since = s.Topics[:min(len(s.Topics), maxTopics)], s.Others, s.Published
+		p.More = len(s.Topics) - len(p.Topics)
+		p.Known = len(s.Others.Minutes) > 0 || slices.ContainsFunc(s.Topics, func(t figures.Topic) bool { return len(t.Minutes) > 0 })
+		p.share(s.Outbox, s.Relays)
 		var err error
 		if p.Failed, err = q.outboxSample("dead", "retrying"); err != nil {
 			p.Failure = format.Error(err)
@@ -69,12 +79,12 @@ func (q *request) outboxSample(states ...string) (outboxadmin.Sample, error) {
 }
 
 // share gives each relay its shards.
-func (p *outboxPage) share(r *outboxadmin.Report) {
+func (p *outboxPage) share(r *outboxadmin.Report, relays []figures.Relay) {
 	byName := map[string]int{}
-	for _, relay := range r.Relays {
+	for _, relay := range relays {
 		if relay.Alive {
 			byName[relay.Name], byName[relay.ID] = len(p.Relays), len(p.Relays)
-			p.Relays = append(p.Relays, holder{RelayReport: relay, Cells: make([]*outboxadmin.ShardReport, len(r.Shards))})
+			p.Relays = append(p.Relays, holder{Relay: relay, Cells: make([]*outboxadmin.ShardReport, len(r.Shards))})
 		}
 	}
 	for i, shard := range r.Shards {

@@ -1,23 +1,25 @@
 package console
 
 import (
+	"math"
 	"slices"
 	"strings"
 
 	"github.com/millrace-go/millrace/console/internal/figures"
-	"github.com/millrace-go/millrace/outbox/outboxadmin"
 )
 
 // overview is the content of the first page.
 type overview struct {
 	figures.Judgement
-	Topics    []outboxadmin.TopicReport
+	Topics    []figures.Topic
 	MoreNodes map[string]int // by column: how many are not drawn
 	Lines     map[string]int // by column: how many nodes the line behind it is long
-	Relays    []outboxadmin.RelayReport
+	Relays    []figures.Relay
 	Consumers []figures.Consumer
 	Effects   []provider
 	Replays   []any // of dead letters, and of archived events
+
+	busiest float64 // events per second of the node whose line is the widest
 }
 
 // provider is what effects with the same beginning of their keys have in doubt.
@@ -26,25 +28,36 @@ type provider struct {
 	N    int
 }
 
-// maxNodes is how many nodes a column of the pipeline has.
-const maxNodes = 6
+const (
+	// maxNodes is how many nodes a column of the pipeline has.
+	maxNodes = 6
+	// widest is the rate whose line is the widest where nothing is busier, and steps how many widths of a line console.css has after the first.
+	widest, steps = 10.0, 9
+)
 
 func (q *request) overview() error {
 	j := q.judge()
 	s := j.Snapshot
-	o := overview{Judgement: j, MoreNodes: map[string]int{}, Consumers: s.Consumers, Effects: providers(s)}
+	o := overview{Judgement: j, MoreNodes: map[string]int{}, Effects: providers(s)}
 	for _, r := range q.replays(false) {
 		o.Replays = append(o.Replays, r)
 	}
 	for _, r := range q.archiveReplays(false) {
 		o.Replays = append(o.Replays, r)
 	}
-	if s.Outbox != nil {
-		o.Topics, o.Relays = figures.TroubleFirst(s.Outbox.Topics), s.Outbox.Relays
+	o.Topics = cut(&o, "topics", s.Topics)
+	o.Relays = cut(&o, "relays", s.Relays)
+	o.Consumers = cut(&o, "consumers", s.Consumers)
+	o.busiest = widest
+	for _, t := range o.Topics {
+		o.busiest = max(o.busiest, t.PerSecond())
 	}
-	o.Topics = cut(&o, "topics", o.Topics)
-	o.Relays = cut(&o, "relays", o.Relays)
-	o.Consumers = cut(&o, "consumers", o.Consumers)
+	for _, r := range o.Relays {
+		o.busiest = max(o.busiest, r.PerSecond())
+	}
+	for _, c := range o.Consumers {
+		o.busiest = max(o.busiest, c.PerSecond())
+	}
 	o.Effects = cut(&o, "effects", o.Effects)
 	o.Lines = map[string]int{
 		"topics": max(len(o.Topics), len(o.Relays)), "relays": max(len(o.Relays), len(o.Consumers)), "consumers": max(len(o.Consumers), len(o.Effects)),
@@ -52,6 +65,9 @@ func (q *request) overview() error {
 	q.render(200, "page_overview.html", "Overview", "overview", o)
 	return nil
 }
+
+// Width is the width of a node's line: it grows with the square root of the rate.
+func (o overview) Width(c figures.Course) int { return int(steps * math.Sqrt(c.PerSecond()/o.busiest)) }
 
 // cut keeps what the picture has room for.
 func cut[T any](o *overview, column string, all []T) []T {

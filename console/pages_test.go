@@ -25,7 +25,7 @@ func TestOutbox(t *testing.T) {
 		select 1, 3, i, 'f' || i, 'order.placed', '', convert_to('{}', 'UTF8'), '', now(), 'dead', 3, 'message too large: ' || i from generate_series(1, 2) i`)
 	page := text(s.get(http.StatusOK, "/outbox"))
 	assert.Regexp(t, `Pending 1 oldest`, page)
-	assert.Contains(t, page, "order.placed flows 1")
+	assert.Contains(t, page, "order.placed flows – – 1")
 	assert.Contains(t, page, "1 of the shards with events is held by no relay")
 	assert.Contains(t, page, "No relay runs")
 	assert.Contains(t, page, "message too large: <n> 2 2")
@@ -48,6 +48,67 @@ func TestOutbox(t *testing.T) {
 	assert.Contains(t, text(s.act(http.StatusOK, "/do/outbox-discard?group="+group)), "A relay discards 2 events.")
 	assert.Contains(t, text(s.get(http.StatusOK, "/do/outbox-retry?group=nothing")), "No event of this cause is left.")
 	s.get(http.StatusNotFound, "/do/outbox-retry")
+}
+
+// sent writes what a relay of that number has counted, so many minutes ago.
+func (s *site) sent(topic string, relay, minutes, published int) {
+	s.exec(`insert into {schema}.outbox_journal values (date_trunc('minute', now()) - $3 * interval '1 minute', $1, ('00000000-0000-7000-8000-00000000000' || $2::int)::uuid, $4, 0)`, topic, relay, minutes, published)
+}
+
+// What relays count is shown by topic and by relay, also of a topic of which nothing waits. What nobody counts is unknown, and not 0.
+func TestRates(t *testing.T) {
+	t.Parallel()
+	s := open(t, console.Look)
+	s.exec(`insert into {schema}.outbox_relay (relay_id, expires_at, name) values ('00000000-0000-7000-8000-000000000001', now() + interval '1 hour', 'relay-a'), ('00000000-0000-7000-8000-000000000002', now() + interval '1 hour', 'relay-b')`)
+	s.pending("order.placed", "p1")
+	page := s.get(http.StatusOK, "/outbox")
+	assert.Contains(t, row(page, "topics-table", "order.placed"), "order.placed flows – – 1")
+	assert.Contains(t, text(page), "Rates are not known: no relay has counted within the last hour.")
+	assert.Contains(t, text(page), "relay-a –, lease")
+
+	s = open(t, console.Look)
+	s.exec(`insert into {schema}.outbox_relay (relay_id, expires_at, name) values ('00000000-0000-7000-8000-000000000001', now() + interval '1 hour', 'relay-a'), ('00000000-0000-7000-8000-000000000002', now() + interval '1 hour', 'relay-b')`)
+	s.pending("order.placed", "p1")
+	for m := range 5 {
+		s.sent("parcel.packed", 1, m, 6000)
+		s.sent("parcel.packed", 2, m, 2000)
+		s.sent("", 2, m, 2)
+	}
+	s.sent("invoice.created", 1, 20, 900)
+	page = s.get(http.StatusOK, "/outbox")
+	assert.Contains(t, row(page, "topics-table", "order.placed"), "order.placed flows – – 1")
+	assert.Regexp(t, `^parcel.packed flows 1[3-6]\d/s 0 –`, row(page, "topics-table", "parcel.packed"))
+	assert.Regexp(t, `^invoice.created flows 0 0 –`, row(page, "topics-table", "invoice.created"))
+	assert.Regexp(t, `relay-a 1\d\d/s, lease .* relay-b (3[3-9]|4[0-2])/s, lease`, text(page))
+	assert.Regexp(t, `Beyond its first 100 topics a relay counts together: 2\.\d/min\.`, text(page))
+	assert.Equal(t, 2, strings.Count(page, `class="spark"`))
+	overview := s.get(http.StatusOK, "/")
+	assert.Regexp(t, `order.placed 1 oldest \S+ s – parcel.packed 0 nothing waits 1[3-6]\d/s invoice.created 0 nothing waits 0 Relays`, text(overview))
+	for node, width := range map[string]string{"order.placed": "0", "parcel.packed": "9", "invoice.created": "0", "relay-a": "7", "relay-b": "4"} {
+		assert.Regexp(t, `<li class="node[^>"]* w-`+width+`"><a [^>]*><b>`+node, overview)
+	}
+}
+
+// Without the journal's table, or the right to read it, rates are unknown and the rest of the page is there.
+func TestRatesThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	s := open(t, console.Look)
+	s.pending("order.placed", "p1")
+	s.exec(`drop table {schema}.outbox_journal`)
+	assert.Contains(t, row(s.get(http.StatusOK, "/outbox"), "topics-table", "order.placed"), "order.placed flows – – 1")
+	s.get(http.StatusOK, "/")
+}
+
+// The page has a bounded length, and says what it leaves out.
+func TestManyTopics(t *testing.T) {
+	t.Parallel()
+	s := open(t, console.Look)
+	s.exec(`insert into {schema}.outbox_journal select date_trunc('minute', now()), 'topic-' || n, gen_random_uuid(), n, 0 from generate_series(1, 300) n`)
+	page := s.get(http.StatusOK, "/outbox")
+	assert.Contains(t, text(page), "Topics 300, trouble first")
+	assert.Contains(t, text(page), "100 more, with less trouble, are not shown.")
+	assert.NotEmpty(t, row(page, "topics-table", "topic-300"), "the busiest is shown")
+	assert.Equal(t, 200, strings.Count(page, "topic-")-strings.Count(page, "topic=topic-"))
 }
 
 func TestEvent(t *testing.T) {

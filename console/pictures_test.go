@@ -30,6 +30,11 @@ func (s *site) incident() {
 		from (values ('order.placed', 96, interval '1 s'), ('payment.captured', 41, '1 s'), ('stock.reserved', 161, '160 s'), ('parcel.packed', 18, '1 s'), ('invoice.created', 1180, '252 s')) v(t, n, old),
 		generate_series(1, n) i`)
 	s.exec(`insert into {schema}.outbox_topic (topic, paused_at, paused_by, pause_note) values ('stock.reserved', now() - interval '160 s', 'grace', 'warehouse migration')`)
+	s.exec(`insert into {schema}.outbox_journal
+		select date_trunc('minute', now()) - m * interval '1 minute', t, ('00000000-0000-7000-8000-00000000000' || relay)::uuid, (n * share)::int, case when t = 'order.placed' and m < 9 then 1 else 0 end
+		from (values ('order.placed', 8900, 0), ('payment.captured', 2500, 0), ('stock.reserved', 4700, 4), ('parcel.packed', 1300, 0), ('invoice.created', 3100, 5), ('audit.log', 40, 0)) v(t, rate, stood),
+			generate_series(0, 60) m, (values ('a', 0.4), ('b', 0.35), ('c', 0.25)) r(relay, share),
+			lateral (select case when m < stood then 0 else rate * (1 + 0.2 * sin(m / 6.0 + rate) + 0.08 * sin(m * 1.9 * rate)) end as n) w`)
 	s.exec(`insert into {schema}.outbox_failed (hash, shard, seq, event_id, topic, key, headers, payload, created_at, state, attempts, reason, failed_at)
 		select i, i % 16, i, '0198c0d0-' || lpad(i::text, 4, '0') || '-7b44-8d21-6fa0c2e1b377', t, '', convert_to('{}', 'UTF8'), '', now() - interval '20 min', st, 3, r || i, now() - i * interval '1 min'
 		from (values ('invoice.created', 'dead', 4, 'message of 1100021 bytes is larger than the broker allows: '), ('order.placed', 'retrying', 7, 'publish: i/o timeout after ')) v(t, st, n, r), generate_series(1, n) i`)

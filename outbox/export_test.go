@@ -28,5 +28,8 @@ func (b *blind) Learn(v gaps.View) bool {
 // WithCrashPause changes how long an event is set aside that relays were sending when they ended.
 func WithCrashPause(r *Relay, d time.Duration) { r.pause = d }
 
+// WithJournal changes how often the relay writes what it has counted.
+func WithJournal(r *Relay, every time.Duration) { r.journal = every }
+
 // WithoutDurabilityCheck makes the relay publish what may not be on disk yet.
 func WithoutDurabilityCheck(r *Relay) { r.reader.Undurable = func(uint32) bool { return false } }

@@ -28,7 +28,8 @@ type loop struct {
 	running int // actions under way
 	leases  map[step.Ref]lease
 	ending  bool
-	changed bool // the shards or the number of gaps may have changed since the last call of Relay.hold
+	wrote   time.Time // the journal; there is one poll at a time
+	changed bool      // the shards or the number of gaps may have changed since the last call of Relay.hold
 }
 
 // lease has the context for sending under a lease. The context ends with the lease.
@@ -189,7 +190,12 @@ func (l *loop) carryOut(action step.Action) step.Input {
 	case step.SettleFailed:
 		return l.store.SettleFailed(context.WithoutCancel(ctx), a) // the broker already has these events
 	case step.Poll:
-		return l.store.Poll(ctx, a.Shards)
+		answer := l.store.Poll(ctx, a.Shards)
+		if time.Since(l.wrote) >= l.relay.journal { // on the connection that is free again
+			l.wrote = time.Now()
+			l.relay.writeJournal(ctx)
+		}
+		return answer
 	case step.RetryDead:
 		return l.store.RetryDead(ctx, a)
 	case step.MoveDelayed:
@@ -320,6 +326,7 @@ func (r *Relay) report(p step.Report) {
 	switch p.Kind {
 	case step.ReportSettled:
 		r.observer.settled(p, time.Now())
+		r.counted.Add(p.Topic, store.Counted{Published: int64(p.Count - p.Failed), Failed: int64(p.Failed)})
 	case step.ReportFailed:
 		log.Warn("publish events", "shard", p.Shard, "topic", p.Topic, "failed_keys", p.Failed, "event_id", p.Event.EventID, "retry_in", p.In.Round(time.Millisecond), "error", p.Err)
 	case step.ReportStands:

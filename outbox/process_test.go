@@ -33,6 +33,7 @@ const (
 	relayOption  = "MILLRACE_TEST_RELAY_OPTION"
 	relayDSN     = "MILLRACE_TEST_RELAY_DSN"
 
+	countsOften  = "counts often"           // an option
 	whileThereIs = "outage while there is " // and a file's name: an option
 	toKafka      = " to Kafka at "          // between a Delivery and brokers: an option
 	troubledBy   = "troubled by files in "  // and a folder's name: an option
@@ -202,6 +203,9 @@ func runRelayProcess() error {
 		return err
 	}
 	outbox.WithCrashPause(relay, 100*time.Millisecond)
+	if option == countsOften {
+		outbox.WithJournal(relay, 50*time.Millisecond)
+	}
 	if option == "without memory" {
 		outbox.WithoutGaps(relay)
 	}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/millrace-go/millrace/internal/pgschema"
 	"github.com/millrace-go/millrace/internal/self"
+	"github.com/millrace-go/millrace/internal/tally"
 	"github.com/millrace-go/millrace/outbox/internal/gaps"
 	"github.com/millrace-go/millrace/outbox/internal/step"
 	"github.com/millrace-go/millrace/outbox/internal/store"
@@ -202,6 +203,8 @@ type Relay struct {
 	begun     chan struct{} // closed when Run has started to forward events
 	wakes     *wake.Collector
 	counting  *registration
+	counted   tally.Tally[store.Counted] // by topic, for the journal
+	journal   time.Duration              // between two writes of it
 
 	mu       sync.Mutex
 	shards   []int16 // shards that this relay holds
@@ -248,6 +251,7 @@ func NewRelay(pool *pgxpool.Pool, publisher message.Publisher, cfg RelayConfig) 
 		cfg: cfg, pool: pool, publisher: publisher, store: statements,
 		reader: store.NewReader(pool, schema), gaps: gaps.New, pause: time.Minute, delayed: store.Query("delayed_move", schema),
 		observer: observer, wakes: wake.New(), begun: make(chan struct{}), counting: &registration{broker: cfg.Broker},
+		counted: tally.Tally[store.Counted]{Most: maxCounted}, journal: journalEvery,
 	}, nil
 }
 
@@ -317,6 +321,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	close(r.begun)
 	newLoop(hard, end, r).run(ctx)
 	loops.Wait()
+	r.writeJournal(context.WithoutCancel(ctx))
 	if err := r.store.Leave(hard); err != nil {
 		r.cfg.Logger.WarnContext(ctx, "give the shards of the outbox back", "error", err)
 	}

@@ -31,6 +31,7 @@ var privileges = struct{ writer, relay, operator []string }{
     {schema}.outbox_waiting(smallint, bigint, text[])`,
 	},
 	relay: []string{
+		`select, insert, update, delete on {schema}.outbox_journal`,
 		`select, insert, delete on {schema}.outbox`, // insert for delayed events that are due
 		`select, insert, update, delete on {schema}.outbox_failed, {schema}.outbox_delayed, {schema}.outbox_relay`,
 		`select, update on {schema}.outbox_shard`,
@@ -41,7 +42,7 @@ var privileges = struct{ writer, relay, operator []string }{
 	},
 	operator: []string{
 		`select on {schema}.outbox, {schema}.outbox_failed, {schema}.outbox_delayed, {schema}.outbox_archive, {schema}.outbox_shard,
-    {schema}.outbox_relay, {schema}.outbox_layout, {schema}.migration`,
+    {schema}.outbox_relay, {schema}.outbox_journal, {schema}.outbox_layout, {schema}.migration`,
 		`select on {schema}.outbox_broker_process`,
 		`select, insert, update on {schema}.outbox_broker`,
 		`update (command) on {schema}.outbox_failed`,

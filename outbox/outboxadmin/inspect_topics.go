@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/millrace-go/millrace/pgtx"
 )
 
 // The states of a TopicReport.
@@ -34,6 +36,65 @@ type TopicState struct {
 	Reason string     `json:"reason,omitempty"` // why, or the publisher's last error
 	Retry  *time.Time `json:"retry,omitempty"`  // when a relay tries again
 	To     string     `json:"to,omitempty"`     // the topic that its events are published to; "": itself
+}
+
+// Flow is what relays did with the events of a topic, or what one of them did.
+type Flow struct {
+	Topic   string // "": the topics beyond the first 100 of a relay
+	Relay   string // its ID; then Topic is ""
+	Minutes []FlowMinute
+}
+
+// FlowMinute is what was counted and written within a minute.
+type FlowMinute struct {
+	At        time.Time // its beginning; the server's
+	Published int64
+	Failed    int64 // attempts that failed; those of an outage, too
+}
+
+// Flows is what relays did in the last hour. They count in memory and write it every 10 s.
+type Flows struct {
+	Now    time.Time // the server's
+	Since  time.Time // what was counted before is not here: an hour ago, or later where more was counted than is read
+	Topics []Flow    // those of which events were sent, by name
+	Relays []Flow    // those that sent events, by ID
+}
+
+// maxCounted is how many rows of the journal are read.
+const maxCounted = 20_000
+
+// InspectFlows tells what relays did in the last hour. What it reads is bounded. It takes no locks.
+func InspectFlows(ctx context.Context, db pgtx.DB, schema string) (all Flows, err error) {
+	err = administer(ctx, db, schema, "inspect flows", func(ctx context.Context, tx pgx.Tx, schema string) error {
+		rows, err := tx.Query(ctx, query("flows", schema), maxCounted)
+		if err != nil {
+			return err
+		}
+		var topic, relay *string
+		var m struct {
+			at                *time.Time // nil: nothing was counted
+			published, failed *int64
+		}
+		_, err = pgx.ForEachRow(rows, []any{&all.Now, &all.Since, &topic, &relay, &m.at, &m.published, &m.failed}, func() error {
+			if m.at == nil {
+				return nil
+			}
+			of, next := &all.Topics, Flow{}
+			if relay != nil {
+				of, next.Relay = &all.Relays, *relay
+			} else {
+				next.Topic = *topic
+			}
+			if n := len(*of); n == 0 || (*of)[n-1].Topic != next.Topic || (*of)[n-1].Relay != next.Relay {
+				*of = append(*of, next)
+			}
+			last := &(*of)[len(*of)-1]
+			last.Minutes = append(last.Minutes, FlowMinute{*m.at, *m.published, *m.failed})
+			return nil
+		})
+		return err
+	})
+	return all, err
 }
 
 // holdsUp reports whether an event of the topic holds up later events of its key for as long as the state lasts.

@@ -3,6 +3,7 @@ package outboxadmin_test
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -69,5 +70,45 @@ func TestInspectTopicsThatWait(t *testing.T) {
 	require.NoError(t, outboxadmin.ResumeTopic(t.Context(), f.pool, f.schema, "stopped", outboxadmin.By{Actor: "ada"}))
 	for name, look := range inspect {
 		assert.Equal(t, 2, moving(look()), name)
+	}
+}
+
+// What relays counted in the last hour is added up by topic and by relay. Where more was counted than is read, the oldest minute is left
+// out, of which only a part was read.
+func TestInspectFlows(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	inspect := func(f *fixture) outboxadmin.Flows {
+		flows, err := outboxadmin.InspectFlows(t.Context(), f.pool, f.schema)
+		require.NoError(t, err)
+		return flows
+	}
+	nothing := inspect(f)
+	assert.Equal(t, time.Hour, nothing.Now.Truncate(time.Minute).Sub(nothing.Since))
+	assert.Empty(t, nothing.Topics)
+	assert.Empty(t, nothing.Relays)
+
+	var minute time.Time
+	require.NoError(t, f.pool.QueryRow(t.Context(), `with written as (insert into `+f.schema+`.outbox_journal select date_trunc('minute', now()) - m * interval '1 minute', topic, relay::uuid, 10, 1
+		from unnest(array[1, 3, 70]) m, unnest(array['', 'a', 'b']) topic, unnest(array['00000000-0000-7000-8000-000000000001', '00000000-0000-7000-8000-000000000002']) relay) select date_trunc('minute', now())`).Scan(&minute))
+	operator := f.as("_o", func(r string) outboxadmin.GrantRoles { return outboxadmin.GrantRoles{Operator: r} })
+	flows := inspect(operator)
+	at := func(published, failed int64) []outboxadmin.FlowMinute {
+		return []outboxadmin.FlowMinute{{minute.Add(-3 * time.Minute), published, failed}, {minute.Add(-time.Minute), published, failed}}
+	}
+	assert.Equal(t, []outboxadmin.Flow{{Topic: "", Minutes: at(20, 2)}, {Topic: "a", Minutes: at(20, 2)}, {Topic: "b", Minutes: at(20, 2)}}, flows.Topics)
+	assert.Equal(t, []outboxadmin.Flow{
+		{Relay: "00000000-0000-7000-8000-000000000001", Minutes: at(30, 3)}, {Relay: "00000000-0000-7000-8000-000000000002", Minutes: at(30, 3)},
+	}, flows.Relays)
+
+	f.exec(`delete from {schema}.outbox_journal`)
+	f.exec(`insert into {schema}.outbox_journal select date_trunc('minute', now()) - m * interval '1 minute', 't', gen_random_uuid(), 1, 0 from generate_series(0, 59) m, generate_series(1, 1000)`)
+	flows = inspect(f)
+	require.Len(t, flows.Topics, 1)
+	minutes := flows.Topics[0].Minutes
+	assert.LessOrEqual(t, len(minutes), 20)
+	assert.Equal(t, minutes[0].At, flows.Since)
+	for _, m := range minutes {
+		assert.EqualValues(t, 1000, m.Published, "no minute was read in part")
 	}
 }

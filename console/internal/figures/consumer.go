@@ -2,7 +2,6 @@ package figures
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -29,16 +28,12 @@ type Consumer struct {
 	Flow                    claim.Flow
 	Hour                    claim.FlowMinute // the sum of its minutes
 	Lately                  claim.FlowMinute // of those of the last minutes alone
-	LatelyFor               time.Duration    // how long those have lasted
+	Course                                   // of what it handled
 	Oldest                  time.Time        // when the event failed that waits for longest; zero: none waits
 }
 
-const (
-	// lately is how many minutes a rate is of, with the one that runs.
-	lately = 5
-	// manyFail makes a consumer that fails of one that tries again now and then.
-	manyFail = 20
-)
+// manyFail makes a consumer that fails of one that tries again now and then.
+const manyFail = 20
 
 // consumers judges each of them.
 func consumers(known []claim.Consumer, failed map[string]map[string]int, pauses []claim.Pause, flows claim.Flows) []Consumer {
@@ -72,9 +67,10 @@ func consumers(known []claim.Consumer, failed map[string]map[string]int, pauses 
 
 // sum adds up the minutes.
 func (c *Consumer) sum(now time.Time) {
-	from := now.Truncate(time.Minute).Add(-(lately - 1) * time.Minute)
-	c.LatelyFor = now.Sub(from)
+	c.Now = now
+	from := recent(now)
 	for _, m := range c.Flow.Minutes {
+		c.Minutes = append(c.Minutes, Passed{m.At, m.Handled})
 		add(&c.Hour, m)
 		if !m.At.Before(from) {
 			add(&c.Lately, m)
@@ -119,22 +115,6 @@ func rank(c Consumer) int {
 	return 5
 }
 
-// Rate is how many events it handles, in words: of a second, or of a minute where that is less than one.
-func (c Consumer) Rate() string {
-	perSecond := float64(c.Lately.Handled) / max(c.LatelyFor.Seconds(), 1)
-	switch {
-	case c.Lately.Handled == 0:
-		return "0"
-	case perSecond >= 9.95:
-		return fmt.Sprintf("%.0f/s", perSecond)
-	case perSecond >= 1:
-		return fmt.Sprintf("%.1f/s", perSecond)
-	case perSecond*60 >= 9.95:
-		return fmt.Sprintf("%.0f/min", perSecond*60)
-	}
-	return fmt.Sprintf("%.1f/min", perSecond*60)
-}
-
 // Mean is how long a handled event took, with its transaction; 0 where none was.
 func (c Consumer) Mean() time.Duration {
 	if c.Hour.Handled == 0 {
@@ -143,45 +123,10 @@ func (c Consumer) Mean() time.Duration {
 	return c.Hour.Busy / time.Duration(c.Hour.Handled)
 }
 
-// Spark is a line of what was handled in each minute of the last hour.
-type Spark struct {
-	Line, Area string // paths in a box of 96 by 20
-	X, Y       string // of the last point
-	Most       int64  // in one minute
-}
-
-const sparkWidth, sparkHeight, sparkPoints = 96.0, 20.0, 60
-
-// Spark draws the hour before now. The minute that runs is left out: it would always look like a fall.
-func (c Consumer) Spark(now time.Time) *Spark {
-	if len(c.Flow.Minutes) == 0 {
-		return nil
-	}
-	var points [sparkPoints]int64
-	last := now.Truncate(time.Minute).Add(-time.Minute)
-	s := &Spark{}
-	for _, m := range c.Flow.Minutes {
-		if i := sparkPoints - 1 - int(last.Sub(m.At)/time.Minute); i >= 0 && i < sparkPoints && !m.At.After(last) {
-			points[i] += m.Handled
-			s.Most = max(s.Most, points[i])
-		}
-	}
-	var line strings.Builder
-	for i, n := range points {
-		s.X = fmt.Sprintf("%.1f", 1+float64(i)*(sparkWidth-4)/(sparkPoints-1))
-		s.Y = fmt.Sprintf("%.1f", sparkHeight-2-float64(n)*(sparkHeight-4)/float64(max(s.Most, 1)))
-		fmt.Fprintf(&line, "%c%s %s", "ML"[min(i, 1)], s.X, s.Y)
-	}
-	s.Line = line.String()
-	s.Area = s.Line + fmt.Sprintf("L%s %.0fL1 %.0fZ", s.X, sparkHeight, sparkHeight)
-	return s
-}
-
 // Flowing is how all consumers do.
 type Flowing struct {
 	Verdict Verdict
 	Sum     Consumer // of all
-	Known   bool     // a process has counted within the hour
 	Paused  int
 	Failing int
 	Full    int // keys
@@ -197,12 +142,11 @@ func (s Snapshot) Flowing() Flowing {
 		case Failing:
 			f.Failing++
 		}
-		f.Known = f.Known || len(c.Flow.Minutes) > 0
 		f.Full += c.Flow.Full
 		f.Sum.Dead += c.Dead
 		f.Sum.Retrying += c.Retrying
 		f.Sum.Blocked += c.Blocked
-		f.Sum.LatelyFor = c.LatelyFor
+		f.Sum.Now, f.Sum.Minutes = c.Now, append(f.Sum.Minutes, c.Minutes...)
 		add(&f.Sum.Hour, c.Hour)
 		add(&f.Sum.Lately, c.Lately)
 		if !c.Oldest.IsZero() && (f.Sum.Oldest.IsZero() || c.Oldest.Before(f.Sum.Oldest)) {

@@ -58,8 +58,12 @@ func TestRates(t *testing.T) {
 	for _, c := range []struct {
 		handled int64
 		want    string
-	}{{0, "0"}, {1, "0.2/min"}, {27, "6.0/min"}, {200, "44/min"}, {270, "1.0/s"}, {2680, "9.9/s"}, {27_000, "100/s"}} {
-		assert.Equal(t, c.want, judged(nil, nil, claim.Flow{Minutes: []claim.FlowMinute{handled(1, c.handled, 0)}}).Rate(), "%d in 4.5 minutes", c.handled)
+	}{{-1, "–"}, {0, "0"}, {1, "0.2/min"}, {27, "6.0/min"}, {200, "44/min"}, {270, "1.0/s"}, {2680, "9.9/s"}, {27_000, "100/s"}} {
+		flow := claim.Flow{}
+		if c.handled >= 0 {
+			flow.Minutes = []claim.FlowMinute{handled(1, c.handled, 0)}
+		}
+		assert.Equal(t, c.want, judged(nil, nil, flow).Rate(), "%d in 4.5 minutes", c.handled)
 	}
 	c := judged(nil, nil, claim.Flow{Minutes: []claim.FlowMinute{handled(50, 100, 3), handled(5, 10, 0), handled(4, 27, 0)}})
 	assert.Equal(t, "6.0/min", c.Rate(), "of the last minutes alone")
@@ -70,14 +74,14 @@ func TestRates(t *testing.T) {
 // The line has a point for each full minute of the hour, whatever was counted in it.
 func TestSparks(t *testing.T) {
 	t.Parallel()
-	assert.Nil(t, judged(nil, nil, claim.Flow{}).Spark(now))
-	s := judged(nil, nil, claim.Flow{Minutes: []claim.FlowMinute{handled(61, 1000, 0), handled(60, 5, 0), handled(1, 10, 0), handled(0, 1000, 0)}}).Spark(now)
+	assert.Nil(t, judged(nil, nil, claim.Flow{}).Spark())
+	s := judged(nil, nil, claim.Flow{Minutes: []claim.FlowMinute{handled(61, 1000, 0), handled(60, 5, 0), handled(1, 10, 0), handled(0, 1000, 0)}}).Spark()
 	assert.Equal(t, int64(10), s.Most, "neither what is older nor the minute that runs")
 	assert.Equal(t, 59, strings.Count(s.Line, "L"))
 	assert.True(t, strings.HasPrefix(s.Line, "M1.0 10.0L"), s.Line)
 	assert.True(t, strings.HasSuffix(s.Line, "L93.0 2.0"), s.Line)
 	assert.Equal(t, []string{"93.0", "2.0"}, []string{s.X, s.Y})
-	idle := judged(nil, nil, claim.Flow{Minutes: []claim.FlowMinute{handled(5, 0, 1)}}).Spark(now)
+	idle := judged(nil, nil, claim.Flow{Minutes: []claim.FlowMinute{handled(5, 0, 1)}}).Spark()
 	assert.NotContains(t, idle.Line, "NaN")
 }
 

@@ -36,6 +36,10 @@ type Snapshot struct {
 	Now       time.Time // zero: the database has never answered
 	There     map[string]bool
 	Outbox    *outboxadmin.Report
+	Topics    []Topic // trouble first
+	Others    Course  // of topics that relays do not count one by one
+	Relays    []Relay
+	Published time.Time // what relays published before is not known
 	Dead      outboxadmin.Count
 	Consumers []Consumer                 // trouble first
 	Since     time.Time                  // what consumers did before is not known
@@ -81,6 +85,9 @@ func (db Source) figures(ctx context.Context) (s Snapshot, err error) {
 	}
 	if s.There["outbox"] {
 		if s.Outbox, err = outboxadmin.Inspect(ctx, db.Pool, db.Schema); err != nil {
+			return s, err
+		}
+		if err = db.lookAtFlows(ctx, &s); err != nil {
 			return s, err
 		}
 		if s.Archived, err = outboxadmin.ListReplays(ctx, db.Pool, db.Schema, maxReplays); err != nil {
@@ -139,7 +146,7 @@ func (s Snapshot) Told() string {
 
 // digest tells a snapshot from others. The time that it was read at does not count.
 func (s Snapshot) digest() string {
-	s.Now, s.Since = time.Time{}, time.Time{}
+	s.Now, s.Since, s.Published = time.Time{}, time.Time{}, time.Time{}
 	if s.Outbox != nil {
 		report := *s.Outbox
 		report.At = time.Time{}

@@ -11,7 +11,6 @@ import (
 	"github.com/millrace-go/millrace/console/internal/format"
 	"github.com/millrace-go/millrace/internal/doctor"
 	"github.com/millrace-go/millrace/middleware/claim"
-	"github.com/millrace-go/millrace/outbox/outboxadmin"
 )
 
 // Judgement is what is wrong with a database.
@@ -133,27 +132,4 @@ func (db Source) findings(ctx context.Context, s Snapshot) ([]doctor.Finding, ti
 		}
 		return found, nil
 	})
-}
-
-// TroubleFirst sorts topics that do not flow, then those with failed events, then the fullest.
-func TroubleFirst(topics []outboxadmin.TopicReport) []outboxadmin.TopicReport {
-	sorted := slices.Clone(topics)
-	rank := func(t outboxadmin.TopicReport) int {
-		switch {
-		case t.State == outboxadmin.TopicFailing:
-			return 0
-		case t.State != "":
-			return 1
-		case t.Failed > 0:
-			return 2
-		}
-		return 3
-	}
-	slices.SortStableFunc(sorted, func(a, b outboxadmin.TopicReport) int {
-		if d := rank(a) - rank(b); d != 0 {
-			return d
-		}
-		return int(b.Pending - a.Pending)
-	})
-	return sorted
 }

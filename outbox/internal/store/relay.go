@@ -44,7 +44,7 @@ type Relay struct {
 
 type relayStatements struct {
 	delete, deleteMoved, archiveDays, seen, well, gone, release, leave, take, rescan, note, clear, survived, observe, observeFailed, lockBroker, elsewhere,
-	retryDead, keys, look, move, due, controls, commands, promote, fetch, done, again, left, delayed string
+	retryDead, keys, look, move, due, controls, commands, promote, fetch, done, again, left, delayed, journal string
 }
 
 // NewRelay returns the statements of the relay with that ID, and a name for people.
@@ -60,7 +60,7 @@ func NewRelay(pool *pgxpool.Pool, schema string, id uuid.UUID, name string, ttl,
 		rescan: query("rescan"), note: query("suspect_note"), clear: query("suspect_clear"), survived: query("suspect_survived"),
 		lockBroker: query("broker_lock_shared"), elsewhere: query("broker_elsewhere"), observe: query("observe"), observeFailed: query("observe_failed"), keys: query("failed_keys"), look: query("look"), move: query("failed_move"),
 		due: query("failed_due"), controls: query("topic_controls"), commands: query("failed_commands"), promote: query("failed_promote"), fetch: query("failed_fetch"),
-		retryDead: query("retry_dead"), done: query("failed_done" + suffix), again: query("failed_again"), left: query("failed_left"), delayed: query("delayed_move"),
+		retryDead: query("retry_dead"), done: query("failed_done" + suffix), again: query("failed_again"), left: query("failed_left"), delayed: query("delayed_move"), journal: query("journal_add"),
 	}}
 }
 

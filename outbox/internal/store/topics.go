@@ -1,6 +1,7 @@
 package store
 
 import (
+	"context"
 	"encoding/json"
 
 	"github.com/millrace-go/millrace/outbox/internal/step"
@@ -26,4 +27,28 @@ func encodeTopics(states []step.TopicState) string {
 	}
 	text, _ := json.Marshal(list) // strings and numbers are no error
 	return string(text)
+}
+
+// Counted is what became of a topic's events that a relay sent.
+type Counted struct{ Published, Failed int64 }
+
+// Plus implements tally.Amount.
+func (c Counted) Plus(other Counted) Counted {
+	return Counted{c.Published + other.Published, c.Failed + other.Failed}
+}
+
+// maxName is how long the name of a topic may be that the journal's index takes. No broker has longer ones.
+const maxName = 255
+
+// Journal adds to the journal what the relay has counted, by topic.
+func (r *Relay) Journal(ctx context.Context, counted map[string]Counted) error {
+	var topics []string
+	var published, failed []int64
+	for topic, n := range counted {
+		if len(topic) > maxName {
+			topic = ""
+		}
+		topics, published, failed = append(topics, topic), append(published, n.Published), append(failed, n.Failed)
+	}
+	return r.transact(ctx, statement{sql: r.sql.journal, args: []argument{id(r.id), texts(topics), int8s(published), int8s(failed)}})
 }

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"math"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/millrace-go/millrace/middleware/claim/internal/store"
@@ -18,57 +17,31 @@ type counted struct {
 	busy, longest                          time.Duration // of the handled ones
 }
 
-func (c *counted) add(other counted) {
-	c.handled += other.handled
-	c.duplicates += other.duplicates
-	c.contended += other.contended
-	c.failed += other.failed
-	c.busy += other.busy
-	c.longest = max(c.longest, other.longest)
-}
-
-// tally adds up what became of deliveries until somebody takes it. Its zero value is empty. It is safe for concurrent use.
-type tally struct {
-	mu sync.Mutex
-	of map[string]counted
-}
-
-func (t *tally) add(consumer string, c counted) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.of == nil {
-		t.of = map[string]counted{}
+// Plus implements tally.Amount.
+func (c counted) Plus(other counted) counted {
+	return counted{
+		handled: c.handled + other.handled, duplicates: c.duplicates + other.duplicates, contended: c.contended + other.contended, failed: c.failed + other.failed,
+		busy: c.busy + other.busy, longest: max(c.longest, other.longest),
 	}
-	sum := t.of[consumer]
-	sum.add(c)
-	t.of[consumer] = sum
 }
 
-func (t *tally) count(consumer, outcome string) {
+func (o *Observer) count(consumer, outcome string) {
 	switch outcome {
 	case OutcomeCompleted:
-		t.add(consumer, counted{handled: 1})
+		o.tally.Add(consumer, counted{handled: 1})
 	case OutcomeDuplicate:
-		t.add(consumer, counted{duplicates: 1})
+		o.tally.Add(consumer, counted{duplicates: 1})
 	case OutcomeContended:
-		t.add(consumer, counted{contended: 1})
+		o.tally.Add(consumer, counted{contended: 1})
 	case OutcomeFailed, OutcomeDead:
-		t.add(consumer, counted{failed: 1})
+		o.tally.Add(consumer, counted{failed: 1})
 	}
-}
-
-func (t *tally) take() map[string]counted {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	taken := t.of
-	t.of = nil
-	return taken
 }
 
 // Write adds what was counted since the last time to the journal, for the process of that number. After an error the next call writes it
 // too; so what is written twice, because an answer was lost, counts twice.
 func (o *Observer) Write(ctx context.Context, db store.Execer, schema string, run int64) error {
-	taken := o.tally.take()
+	taken := o.tally.Take()
 	if len(taken) == 0 {
 		return nil
 	}
@@ -84,7 +57,7 @@ func (o *Observer) Write(ctx context.Context, db store.Execer, schema string, ru
 	_, err := db.Exec(ctx, store.Query("journal_add", schema), run, consumers, handled, duplicates, contended, failed, busy, longest)
 	if err != nil {
 		for name, c := range taken {
-			o.tally.add(name, c)
+			o.tally.Add(name, c)
 		}
 		return fmt.Errorf("write what was counted: %w", err)
 	}

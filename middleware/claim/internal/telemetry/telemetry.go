@@ -13,6 +13,7 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/millrace-go/millrace/internal/tally"
 	"github.com/millrace-go/millrace/middleware/claim/internal/store"
 	"github.com/millrace-go/millrace/transport"
 )
@@ -50,7 +51,7 @@ type Observer struct {
 	paused             metric.Int64Gauge
 	critical, duration metric.Float64Histogram
 
-	tally tally
+	tally tally.Tally[counted]
 
 	sets sync.Map // of attributes by [2]string{consumer, outcome}, because making one costs more than counting
 }
@@ -124,7 +125,7 @@ func (o *Observer) Count(ctx context.Context, consumer, outcome string) {
 	if span := trace.SpanFromContext(ctx); span.IsRecording() {
 		span.SetAttributes(attribute.String("millrace.outcome", outcome))
 	}
-	o.tally.count(consumer, outcome)
+	o.count(consumer, outcome)
 	if o.events.Enabled(ctx) {
 		o.events.Add(ctx, 1, o.attributes(consumer, outcome))
 	}
@@ -143,7 +144,7 @@ func (o *Observer) Pause(consumer string, is bool) {
 func (o *Observer) Completed(ctx context.Context, key store.Key, began time.Time) {
 	o.Count(ctx, key.Consumer, OutcomeCompleted)
 	took := time.Since(began)
-	o.tally.add(key.Consumer, counted{busy: took, longest: took})
+	o.tally.Add(key.Consumer, counted{busy: took, longest: took})
 	if !o.duration.Enabled(ctx) && !o.critical.Enabled(ctx) {
 		return
 	}

@@ -262,6 +262,18 @@ create table {schema}.outbox_relay (
     topics     jsonb       not null default '[]' -- why events of topics wait in it
 );
 
+-- What each relay counted by topic, in the minute in which it wrote that, so that a person sees rates without a row for each event. A relay
+-- adds to its own rows alone, about every 10 s, so relays never wait for each other. Who writes drops what is older than an hour.
+create table {schema}.outbox_journal (
+    minute    timestamptz not null,
+    topic     text        not null,            -- '': the topics beyond the first 100 of a relay
+    relay_id  uuid        not null,
+    published bigint      not null,            -- events that the broker took
+    failed    bigint      not null,            -- attempts that failed; those of an outage, too
+    primary key (minute, topic, relay_id)
+) with (fillfactor = 70, -- the updates of a minute stay in their page
+    autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+
 -- The broker that events are published to while a fleet goes from one to another, and afterwards. No row: that of each configuration.
 create table {schema}.outbox_broker (
     one        boolean     primary key default true check (one), -- there is one row

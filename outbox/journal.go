@@ -1,0 +1,30 @@
+package outbox
+
+import (
+	"context"
+	"time"
+)
+
+const (
+	// journalEvery is how often a relay writes what it has counted.
+	journalEvery = 10 * time.Second
+	// maxCounted is how many topics a relay counts one by one.
+	maxCounted = 100
+)
+
+// writeJournal writes what was counted since the last time. After an error the next call writes it too; so what is written twice, because
+// an answer was lost, counts twice. The relay works on without it.
+func (r *Relay) writeJournal(ctx context.Context) {
+	taken := r.counted.Take()
+	if len(taken) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, flushTimeout)
+	defer cancel()
+	if err := r.store.Journal(ctx, taken); err != nil {
+		for topic, n := range taken {
+			r.counted.Add(topic, n)
+		}
+		r.cfg.Logger.WarnContext(ctx, "journal of the outbox is not written", "error", err)
+	}
+}
