@@ -23,8 +23,8 @@ import (
 type Fleet struct {
 	// Databases are the fleet's databases. Default: only those of File.
 	Databases []fleet.Database
-	// File names a YAML file with a list "databases" of the same form, whose databases are added. It is read again every Refresh:
-	// databases that are added to it or removed from it are so at run time. A file that is wrong changes nothing. Default: "", none.
+	// File names a YAML file with a list "databases" of the same form, which is added to Databases. The file is read again every
+	// Refresh, so databases can be added and removed at run time. A wrong file changes nothing. Default: "", none.
 	File string
 	// Config configures the fleet. Outbox configures its relays.
 	fleet.Config `without:"Relay"`
