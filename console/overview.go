@@ -12,15 +12,15 @@ import (
 type overview struct {
 	figures.Judgement
 	Topics    []outboxadmin.TopicReport
-	MoreNodes map[string]int // by column: how many are not drawn
-	Lines     map[string]int // by column: how many nodes the line behind it is long
+	MoreNodes map[string]int // column -> number of nodes that are not drawn
+	Lines     map[string]int // column -> length of the line behind it, in nodes
 	Relays    []outboxadmin.RelayReport
 	Consumers []figures.Consumer
 	Effects   []provider
-	Replays   []any // of dead letters, and of archived events
+	Replays   []any // replays of dead letters and of archived events
 }
 
-// provider is what effects with the same beginning of their keys have in doubt.
+// provider counts the effects in doubt whose keys have the same beginning.
 type provider struct {
 	Name string
 	N    int
@@ -53,7 +53,7 @@ func (q *request) overview() error {
 	return nil
 }
 
-// cut keeps what the picture has room for.
+// cut returns the nodes that the picture has room for, and counts the others.
 func cut[T any](o *overview, column string, all []T) []T {
 	if len(all) > maxNodes {
 		o.MoreNodes[column] = len(all) - maxNodes
@@ -62,7 +62,7 @@ func cut[T any](o *overview, column string, all []T) []T {
 	return all
 }
 
-// providers groups what is in doubt by the part of the key that stands before the event: service/sms.
+// providers groups effects in doubt by the beginning of their keys: service/sms.
 func providers(s figures.Snapshot) (all []provider) {
 	at := map[string]int{}
 	for _, e := range s.Doubts {
@@ -79,7 +79,7 @@ func providers(s figures.Snapshot) (all []provider) {
 	return all
 }
 
-// providerOf is the beginning of an effect's key: the service, and the next word.
+// providerOf returns the beginning of an effect's key: the service and the next word.
 func providerOf(key string) string {
 	service, rest, _ := strings.Cut(key, "/")
 	if i := strings.IndexAny(rest, "/:"); i >= 0 {

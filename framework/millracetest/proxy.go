@@ -14,9 +14,9 @@ import (
 
 // statement is a statement that a process sent to PostgreSQL.
 type statement struct {
-	n    int // from 1, over all connections of the process
+	n    int // number, from 1, over all connections of the process
 	sql  string
-	link int // its connection
+	link int // number of its connection
 	// first and last mark the ends of a batch that the client sends before it waits for an answer.
 	first, last bool
 	ledger      bool // sent by the effect ledger
