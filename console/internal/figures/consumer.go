@@ -11,36 +11,36 @@ import (
 	"github.com/millrace-go/millrace/middleware/claim"
 )
 
-// States of consumers, those with the most trouble first.
+// The states of consumers, those with the most trouble first.
 const (
-	Paused  = "paused"   // by its circuit breaker, in one process or more
-	KeyFull = "key full" // the broker keeps events, because too many wait behind one that failed
-	Failing = "failing"  // of what was tried lately, one in manyFail or more has failed
+	Paused  = "paused"   // its circuit breaker has paused it, in at least one process
+	KeyFull = "key full" // too many events wait behind a failed one of their key, so the broker keeps new events of the key
+	Failing = "failing"  // of the recent attempts, at least one in manyFail has failed
 	Flows   = "flows"
-	Idle    = "idle" // nothing was handled lately
+	Idle    = "idle" // no recent attempts
 )
 
-// Consumer is one that has claimed events.
+// Consumer is a consumer that has claimed events.
 type Consumer struct {
 	Name                    string
 	State                   string
-	Dead, Retrying, Blocked int           // events. For people an event that the broker redelivers is retrying, too
-	Pauses                  []claim.Pause // in each process, the one that is tried again first in front
+	Dead, Retrying, Blocked int           // number of events; Retrying includes those that the broker redelivers
+	Pauses                  []claim.Pause // one for each process, the next attempt first
 	Flow                    claim.Flow
-	Hour                    claim.FlowMinute // the sum of its minutes
-	Lately                  claim.FlowMinute // of those of the last minutes alone
-	LatelyFor               time.Duration    // how long those have lasted
-	Oldest                  time.Time        // when the event failed that waits for longest; zero: none waits
+	Hour                    claim.FlowMinute // sum over the last hour
+	Lately                  claim.FlowMinute // sum over the last minutes
+	LatelyFor               time.Duration    // how long Lately lasted
+	Oldest                  time.Time        // when the longest waiting event failed; zero: no event waits
 }
 
 const (
-	// lately is how many minutes a rate is of, with the one that runs.
+	// lately is the number of minutes, with the current one, over which rates are computed.
 	lately = 5
-	// manyFail makes a consumer that fails of one that tries again now and then.
+	// manyFail separates a failing consumer from normal retries: one failure in manyFail attempts.
 	manyFail = 20
 )
 
-// consumers judges each of them.
+// consumers determines the state of each consumer.
 func consumers(known []claim.Consumer, failed map[string]map[string]int, pauses []claim.Pause, flows claim.Flows) []Consumer {
 	of := map[string]claim.Flow{}
 	for _, f := range flows.Consumers {
@@ -70,7 +70,7 @@ func consumers(known []claim.Consumer, failed map[string]map[string]int, pauses 
 	return all
 }
 
-// sum adds up the minutes.
+// sum adds up the counts of the minutes.
 func (c *Consumer) sum(now time.Time) {
 	from := now.Truncate(time.Minute).Add(-(lately - 1) * time.Minute)
 	c.LatelyFor = now.Sub(from)
@@ -105,7 +105,7 @@ func (c *Consumer) judge() string {
 	return Idle
 }
 
-// rank is the place of a consumer's trouble.
+// rank returns the consumer's position in lists.
 func rank(c Consumer) int {
 	place := slices.Index([]string{Paused, KeyFull, Failing}, c.State)
 	switch {
@@ -119,7 +119,7 @@ func rank(c Consumer) int {
 	return 5
 }
 
-// Rate is how many events it handles, in words: of a second, or of a minute where that is less than one.
+// Rate returns how many events the consumer handles, in words: per second, or per minute if that is less than one.
 func (c Consumer) Rate() string {
 	perSecond := float64(c.Lately.Handled) / max(c.LatelyFor.Seconds(), 1)
 	switch {
@@ -135,7 +135,7 @@ func (c Consumer) Rate() string {
 	return fmt.Sprintf("%.1f/min", perSecond*60)
 }
 
-// Mean is how long a handled event took, with its transaction; 0 where none was.
+// Mean returns the mean time to handle an event, with its transaction; 0 if none was handled.
 func (c Consumer) Mean() time.Duration {
 	if c.Hour.Handled == 0 {
 		return 0
@@ -143,16 +143,16 @@ func (c Consumer) Mean() time.Duration {
 	return c.Hour.Busy / time.Duration(c.Hour.Handled)
 }
 
-// Spark is a line of what was handled in each minute of the last hour.
+// Spark is a line of the events handled in each minute of the last hour.
 type Spark struct {
 	Line, Area string // paths in a box of 96 by 20
 	X, Y       string // of the last point
-	Most       int64  // in one minute
+	Most       int64  // the largest count of a minute
 }
 
 const sparkWidth, sparkHeight, sparkPoints = 96.0, 20.0, 60
 
-// Spark draws the hour before now. The minute that runs is left out: it would always look like a fall.
+// Spark draws the last hour. It omits the current minute, whose count is incomplete and would look like a drop.
 func (c Consumer) Spark(now time.Time) *Spark {
 	if len(c.Flow.Minutes) == 0 {
 		return nil
@@ -177,17 +177,17 @@ func (c Consumer) Spark(now time.Time) *Spark {
 	return s
 }
 
-// Flowing is how all consumers do.
+// Flowing summarizes the state of all consumers.
 type Flowing struct {
 	Verdict Verdict
 	Sum     Consumer // of all
-	Known   bool     // a process has counted within the hour
+	Known   bool     // a process has reported counts within the hour
 	Paused  int
 	Failing int
 	Full    int // keys
 }
 
-// Flowing adds the consumers up, and says in one sentence how they do.
+// Flowing adds up the consumers, and summarizes them in one sentence.
 func (s Snapshot) Flowing() Flowing {
 	f := Flowing{}
 	for _, c := range s.Consumers {
