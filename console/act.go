@@ -19,49 +19,49 @@ import (
 	"github.com/millrace-go/millrace/outbox/outboxadmin"
 )
 
-// plan is what an action would do: the dry run that a person confirms.
+// plan describes what an action would do, for the user to confirm.
 type plan struct {
 	Question string
 	Explain  string
-	N        outboxadmin.Count // events that are selected; zero for actions that select none
+	N        outboxadmin.Count // number of selected events; zero for actions that select none
 	Lines    []planLine
-	Of       string // which of them the lines count; "" for all
+	Of       string // which events the lines count; "" for all
 	Verb     string // of the button
 	Danger   bool
-	Command  string        // that does the same
-	Back     string        // where the person came from, below the database's base
-	Response bool          // it may have a response, as JSON
-	Pace     *replays.Pace // nil where it has none
-	To       *string       // the topic to replay to, where one may be given
-	Wrong    string        // what is wrong with the fields that a person has filled in
-	Warning  string        // what to look at before going on
+	Command  string        // the equivalent command
+	Back     string        // the previous page, below the database's base
+	Response bool          // the form has a field for a response, as JSON
+	Pace     *replays.Pace // nil: the action has no pace
+	To       *string       // the topic to replay to; nil: not allowed
+	Wrong    string        // errors in the form's fields
+	Warning  string        // what to check before confirming
 	Diff     []diff.Line
-	Again    string // the page that has the form again, for what was filled in there
+	Again    string // the page with the form, with its values
 	Nothing  string // why there is nothing to do
 }
 
-// planLine is a part of what is selected.
+// planLine counts a part of the selection.
 type planLine struct {
 	N    int64
 	Text string
 }
 
-// outcome is what an action did.
+// outcome is the result of an action.
 type outcome struct {
 	Headline string
 	Lines    []planLine
 	Back     string
-	Page     string // that tells the rest, instead of the lines
+	Page     string // a page with the details, instead of the lines
 }
 
-// action is one that changes something. Both functions get the fields of the form, as the URL of the plan has them.
+// action is an action that changes something. Both functions get the form's fields, which the URL of the plan also has.
 type action struct {
 	fields []string
 	plan   func(q *request, f url.Values) (plan, error)
 	run    func(ctx context.Context, db *database, f url.Values, by operator.By) (outcome, error)
 }
 
-// actions are those that pages offer, by their names in URLs.
+// actions maps names in URLs to actions.
 func actions() map[string]action {
 	return map[string]action{
 		"replay":           {deadFields, planReplay, runReplay},
@@ -81,20 +81,20 @@ func actions() map[string]action {
 	}
 }
 
-// typedAbove is from how many events on a person types the number before they are discarded.
+// typedAbove is the number of events above which a user must type the number to discard them.
 const typedAbove = 100
 
-// typed reports whether a person types the number: where many are discarded, and where nobody knows how many there are.
+// typed reports whether the user must type the number: if many events are discarded, or if their number is not known.
 func (p plan) typed() bool { return p.Danger && (p.N.N > typedAbove || p.N.AtLeast) }
 
-// confirmPage is the content of the page that asks.
+// confirmPage is the content of the page that asks for confirmation.
 type confirmPage struct {
 	plan
 	Action  string
-	Hidden  []mask.Header // fields that the form carries
+	Hidden  []mask.Header // hidden fields of the form
 	Note    string
-	Given   string // the response, as it was filled in
-	Typed   bool   // the number is asked for
+	Given   string // the response as the user entered it
+	Typed   bool   // the user must type the number
 	Problem string // why the form is shown again
 }
 
@@ -123,7 +123,7 @@ func (q *request) confirm(a action, form url.Values, problem string, status int)
 	return nil
 }
 
-// act runs an action, if what it selects is what the person has confirmed.
+// act runs an action, if its selection is still the one that the user has confirmed.
 func (q *request) act() error {
 	a, known := actions()[q.r.PathValue("action")]
 	form := q.r.PostForm
@@ -142,7 +142,7 @@ func (q *request) act() error {
 	if err != nil {
 		return err
 	}
-	expected, _ := strconv.ParseInt(form.Get("expected"), 10, 64) // what is no number differs
+	expected, _ := strconv.ParseInt(form.Get("expected"), 10, 64) // a wrong number differs from the selection
 	switch typed := strings.ReplaceAll(form.Get("typed"), ",", ""); {
 	case p.Nothing != "":
 		return q.confirm(a, form, "", http.StatusConflict)
@@ -154,7 +154,7 @@ func (q *request) act() error {
 		return q.confirm(a, form, "Type the number of events to go on. Nothing was changed.", http.StatusBadRequest)
 	}
 	by := operator.By{Actor: q.user, Note: words.Cut(strings.TrimSpace(form.Get("note")), maxNote)}
-	// An action that has begun goes on when the browser leaves: it tells its outcome in the audit.
+	// An action continues when the browser disconnects; the audit has its outcome.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(q.ctx()), q.cfg.ActTimeout)
 	defer cancel()
 	done, err := a.run(ctx, q.db, form, by)
@@ -175,5 +175,5 @@ func (q *request) act() error {
 	return nil
 }
 
-// maxNote is how many characters a note has.
+// maxNote bounds the length of a note, in characters.
 const maxNote = 500

@@ -23,7 +23,7 @@ type archivePage struct {
 	filter.Archive
 	Query   template.URL
 	Unused  bool // the schema has no outbox
-	Empty   bool // the archive has nothing at all
+	Empty   bool // the archive is empty
 	Report  outboxadmin.ArchiveReport
 	Total   outboxadmin.Count // events that match
 	Topics  []outboxadmin.ArchivedTopic
@@ -31,13 +31,13 @@ type archivePage struct {
 	Behind  bool         // it is not the first page
 	Next    template.URL // the query of the next page; "" for none
 	Replays []replays.Archived
-	Failure string // why they are not counted, or not listed
+	Failure string // why counting or listing failed
 }
 
 func (q *request) archive() error {
 	values := q.r.URL.Query()
 	p := archivePage{Archive: filter.ArchiveFromQuery(values, q.snapshot().Now)}
-	p.Query = template.URL(p.Archive.Query().Encode()) // it is encoded
+	p.Query = template.URL(p.Archive.Query().Encode()) // Encode has escaped it
 	behind, ok := filter.ParsePosition(values.Get("behind"))
 	if !ok {
 		return errNotFound
@@ -65,7 +65,7 @@ func (q *request) archive() error {
 	return nil
 }
 
-// fill counts what matches, and lists a page of it.
+// fill counts the matching events, and lists one page of them.
 func (p *archivePage) fill(q *request, behind outboxadmin.ArchivePosition, at string) error {
 	sample, err := q.archiveSample(p.Archive)
 	if err != nil {
@@ -83,12 +83,12 @@ func (p *archivePage) fill(q *request, behind outboxadmin.ArchivePosition, at st
 	if p.Events = l.events; l.next != nil {
 		next := p.Archive.Query()
 		next.Set("behind", filter.PositionText(*l.next))
-		p.Next = template.URL(next.Encode()) // it is encoded
+		p.Next = template.URL(next.Encode()) // Encode has escaped it
 	}
 	return err
 }
 
-// archiveSample is how many events match, of the newest.
+// archiveSample counts the newest matching events.
 func (q *request) archiveSample(f filter.Archive) (outboxadmin.ArchiveSample, error) {
 	return read(q, "archive sample "+f.Query().Encode(), figures.Fresh, func(ctx context.Context, db *database) (outboxadmin.ArchiveSample, error) {
 		return outboxadmin.SampleArchive(ctx, db.Pool, db.Schema, f.ArchiveSelection)
@@ -104,7 +104,8 @@ func planArchive(q *request, f url.Values) (p plan, err error) {
 		return p, fmt.Errorf("%w: %s", errNotFound, a.Wrong)
 	}
 	p.Back = "/outbox/archive?" + a.Query().Encode()
-	// The selection gets an end, or it would grow while a person reads how many events it has; and its beginning stays where it is.
+	// The selection gets a fixed end, so that it does not grow while the user reads its number of events. Its beginning is fixed
+	// too.
 	if a.Until == "" || a.ArchiveSelection.Until.After(q.snapshot().Now) {
 		a.ArchiveSelection.Until = q.snapshot().Now
 	}
@@ -147,7 +148,7 @@ func planArchive(q *request, f url.Values) (p plan, err error) {
 	return p, nil
 }
 
-// archiveFlags are those of the command that replays the same.
+// archiveFlags returns the flags of the equivalent command.
 func archiveFlags(a filter.Archive, to string, at replays.Pace) (flags []string) {
 	if a.Topic == "" && a.Key == "" {
 		flags = []string{"--all"}

@@ -10,7 +10,7 @@ import (
 	"github.com/millrace-go/millrace/console/internal/figures"
 )
 
-// auditPage is the content of the page of what people did.
+// auditPage is the content of the page of operators' actions.
 type auditPage struct {
 	Lines []audit.Line
 	First bool
@@ -27,7 +27,7 @@ func (q *request) audit() error {
 	p, err := read(q, "audit "+behind.String(), figures.Fresh, func(ctx context.Context, db *database) (p auditPage, err error) {
 		lines, next, err := audit.Read(ctx, db.Pool, db.Schema, there, behind)
 		if p.Lines = lines; next != nil {
-			p.Older = template.URL(url.Values{"before": {next.String()}}.Encode()) // it is encoded
+			p.Older = template.URL(url.Values{"before": {next.String()}}.Encode()) // Encode has escaped it
 		}
 		return p, err
 	})

@@ -1,5 +1,6 @@
-// Package console is the operator's page: it shows where every event is between PostgreSQL and its effects, what is wrong and what
-// helps, and it replays, discards, pauses and decides. It calls the functions that the command "millrace" is made of.
+// Package console is a web page for operators. It shows where every event is between PostgreSQL and its effects, what is wrong
+// and how to fix it. Operators can replay and discard events, pause and resume, and decide about effects in doubt. The page calls
+// the same functions as the command "millrace".
 //
 // A Console is an http.Handler. Mount it behind a login:
 //
@@ -10,7 +11,7 @@
 //	})
 //	mux.Handle("/console/", page)
 //
-// Pages are made by the server, work without JavaScript, and load nothing from elsewhere.
+// The server renders the pages. They work without JavaScript, and load nothing from other hosts.
 package console
 
 import (
@@ -39,50 +40,52 @@ import (
 
 // Config configures a Console. Only Databases is required.
 type Config struct {
-	// Databases are shown side by side on the page at the root, and each on pages below its name. One or more, each with another name.
+	// Databases are the databases to show: an overview of all at the root, and the pages of each below its name. One or more, with
+	// different names.
 	Databases []Database
 
-	// Authorize returns what whoever sent the request may do, and the name that the audit gets: without a name nobody may act. It is
-	// called for every request, by several goroutines at once, with the path behind Prefix and the database's name as r.PathValue("db"), and for the page of all databases with the path of each of them, so that it
-	// shows those that may be seen; who may see one of them need not have a right at the root. Default: Loopback(Look, ""), so that only requests from this machine
-	// are answered, and nothing can be changed.
+	// Authorize returns the rights of the request's sender, and the name for the audit. Without a name nobody may act. Authorize is
+	// called for every request, concurrently, with the path below Prefix, and the database's name as r.PathValue("db"). The page of
+	// all databases calls it with the path of each database too, and shows those that the sender may see; for that the sender needs
+	// no right at the root. Default: Loopback(Look, ""), so that only requests from this machine are answered, and nothing can be
+	// changed.
 	Authorize func(r *http.Request) (Rights, string)
 
-	// Mask has the names of JSON fields and headers whose values nobody sees, in upper or lower case. A payload that is no JSON is
-	// hidden as a whole where Mask is set. Default: none.
+	// Mask has the names of JSON fields and headers whose values are hidden from everybody. Case does not matter. If Mask is set, a
+	// payload that is not JSON is hidden completely. Default: none.
 	Mask []string
 
-	// ReadOnly takes the right to act from everybody. Default: false.
+	// ReadOnly denies the right Act to everybody. Default: false.
 	ReadOnly bool
 
 	// Prefix is the path that the handler is mounted at, such as "/console". Default: "", the root.
 	Prefix string
 
-	// Secret signs the tokens of forms: 32 bytes or more, the same in all processes that one address leads to. Default: a random one.
+	// Secret signs the tokens of forms. 32 bytes or more. Processes behind one address need the same secret. Default: a random one.
 	Secret []byte
 
-	// Timeout bounds what a page reads from a database. 100 ms or more. Default: 5 s.
+	// Timeout bounds each read of a page from a database. 100 ms or more. Default: 5 s.
 	Timeout time.Duration
 
 	// ActTimeout bounds an action. 1 s or more. Default: 1 min.
 	ActTimeout time.Duration
 
-	// Logger gets actions, refusals and errors. Default: slog.Default().
+	// Logger logs actions, refusals and errors. Default: slog.Default().
 	Logger *slog.Logger
 }
 
-// Database is one that the console shows.
+// Database is a database that the console shows.
 type Database struct {
-	// Name is its name in the page and its URLs: 1 to 40 lower-case letters, digits and "-". Required.
+	// Name is the database's name in the page and in URLs: 1 to 40 lower-case letters, digits and "-". Required.
 	Name string
-	// Pool connects to it, as a role that "millrace migrate grants --operator" has made an operator. It stays the caller's. The console
-	// uses up to 4 of its connections at once, and one more for somebody who acts and for each replay that it continues. To replay
-	// archived events the role must be a writer, too. Required.
+	// Pool connects to the database with a role that "millrace migrate grants --operator" has made an operator. To replay archived
+	// events, the role must be a writer too. The caller owns the pool. The console uses up to 4 of its connections at once, one more
+	// for a running action, and one for each replay that it continues. Required.
 	Pool *pgxpool.Pool
 	// Schema is the schema of Millrace's tables. Default: "millrace".
 	Schema string
-	// ConfigFile, Fleet and DSN are what the commands that the page shows have for --config, --database and --dsn, the last without its
-	// password. Default: none, so that they need an environment that leads them here.
+	// ConfigFile, Fleet and DSN are the values of --config, --database and --dsn in the commands that the page shows; DSN without
+	// its password. Default: none, so that the commands rely on the environment.
 	ConfigFile, Fleet, DSN string
 }
 
@@ -93,7 +96,7 @@ func (c Config) WithDefaults() Config {
 	}
 	if c.Secret == nil {
 		c.Secret = make([]byte, minSecret)
-		_, _ = rand.Read(c.Secret) // which never fails
+		_, _ = rand.Read(c.Secret) // rand.Read never fails
 	}
 	if c.Timeout == 0 {
 		c.Timeout = 5 * time.Second
@@ -109,7 +112,7 @@ func (c Config) WithDefaults() Config {
 
 const (
 	minSecret = 32
-	// reads is how many connections of one database are used at once for what pages show.
+	// reads bounds how many connections to one database the pages use at once.
 	reads = 4
 )
 
@@ -163,16 +166,16 @@ type Console struct {
 	mask      mask.Mask
 	guard     guard.Guard
 	handler   http.Handler
-	streams   *live.Streams // of pages that are open
+	streams   *live.Streams // of open pages
 }
 
-// database is one of the configuration's.
+// database is a database of the configuration.
 type database struct {
 	Name string
 	figures.Source
 	acting      sync.Mutex // one action at a time
-	jobs        *jobs.Jobs // replays that it continues
-	archiveJobs *jobs.Jobs // and those of the archive
+	jobs        *jobs.Jobs // replays of dead letters that this console continues
+	archiveJobs *jobs.Jobs // replays of the archive that this console continues
 	log         *slog.Logger
 }
 
@@ -185,7 +188,7 @@ func New(cfg Config) (*Console, error) {
 	c := &Console{cfg: cfg, databases: map[string]*database{}, mask: mask.Mask{}, streams: live.New()}
 	for _, d := range cfg.Databases {
 		db := &database{Name: d.Name, jobs: jobs.New(), archiveJobs: jobs.New(), log: cfg.Logger.With("database", d.Name)}
-		schema, _ := pgschema.Validate(d.Schema) // which was validated
+		schema, _ := pgschema.Validate(d.Schema) // Validate has checked it
 		db.Source = figures.Source{Pool: d.Pool, Schema: schema, Cache: cache.New(reads, cfg.Timeout), Reach: reach.Reach{Config: d.ConfigFile, Database: d.Fleet, DSN: d.DSN, Schema: schema}}
 		if schema == pgschema.Default {
 			db.Reach.Schema = ""
@@ -203,9 +206,9 @@ func New(cfg Config) (*Console, error) {
 // ServeHTTP implements http.Handler.
 func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) { c.handler.ServeHTTP(w, r) }
 
-// Close ends the streams of pages that are open, which would hold up the end of a server, and waits until replays have ended their
-// steps; they go on when somebody continues them. Call it when the server is asked to end, by server.RegisterOnShutdown(page.Close),
-// and before the pools are closed. It may be called several times.
+// Close ends the streams of open pages, which would delay a server's shutdown. It waits until replays have finished their current
+// steps; they stay in the database until someone continues them. Call it when the server shuts down, by
+// server.RegisterOnShutdown(page.Close), and before the pools are closed. It may be called several times.
 func (c *Console) Close() {
 	c.streams.Close()
 	for _, db := range c.databases {
@@ -224,7 +227,7 @@ func (c *Console) routes() http.Handler {
 			http.Redirect(w, r, c.cfg.Prefix+"/"+c.cfg.Databases[0].Name+"/", http.StatusSeeOther)
 		})
 	}
-	// Without this the mux would redirect to a path without the prefix.
+	// Without this route the mux would redirect to a path without the prefix.
 	mux.HandleFunc("/{db}", c.page(func(q *request) error {
 		http.Redirect(q.w, q.r, c.cfg.Prefix+"/"+q.db.Name+"/", http.StatusSeeOther)
 		return nil

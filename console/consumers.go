@@ -11,7 +11,7 @@ type consumersPage struct {
 	figures.Flowing
 	Unused    bool // the schema has no claim
 	Consumers []figures.Consumer
-	More      int // how many are not shown
+	More      int // number of consumers that are not shown
 }
 
 // maxConsumers is how many consumers the page shows.

@@ -25,44 +25,44 @@ import (
 type deadPage struct {
 	Filter  filter.Filter
 	Tokens  []token
-	Query   template.URL // the filter as the URL has it
+	Query   template.URL // the filter in the form of a URL
 	Wrong   bool
 	Causes  []cause
-	Total   outboxadmin.Count // that match
+	Total   outboxadmin.Count // events that match
 	Of      string            // which events were counted; "" for all
 	Events  []deadletter.Event
 	After   bool         // it is not the first page
 	Next    template.URL // the query of the next page; "" for none
-	Partly  bool         // the search has ended before the page was full
+	Partly  bool         // the search ended before the page was full
 	Replays []replays.Replay
-	Failure string // why they are not counted
-	Unasked bool   // nobody has claimed anything in this schema
+	Failure string // why counting failed
+	Unasked bool   // no consumer has claimed anything in this schema
 	None    bool   // no filter is set, and no event is dead
 }
 
-// token is a condition, and the page without it.
+// token is a condition of the filter, with the URL of the page without it.
 type token struct {
 	filter.Token
 	Without template.URL
 }
 
-// cause is a group, and the page with it alone.
+// cause is a group of errors, with the URL of the page for that group alone.
 type cause struct {
 	deadletter.ErrorGroup
 	With   template.URL
 	Chosen bool
 }
 
-// encode is a filter behind the "?" of a URL.
+// encode returns the filter as the query of a URL.
 func encode(f filter.Filter) template.URL {
-	return template.URL(f.Query().Encode()) // it is encoded
+	return template.URL(f.Query().Encode()) // Encode has escaped it
 }
 
 // maxCauses is how many causes a page lists.
 const maxCauses = 20
 
 func (q *request) dead() error {
-	if typed, ok := q.r.URL.Query()["filter"]; ok { // from the form: the URL gets the names
+	if typed, ok := q.r.URL.Query()["filter"]; ok { // from the form: redirect to a URL with names
 		f := filter.Parse(strings.Join(typed, " "))
 		if f.Err() == nil {
 			http.Redirect(q.w, q.r, q.cfg.Prefix+"/"+q.db.Name+"/dead?"+f.Query().Encode(), http.StatusSeeOther)
@@ -124,22 +124,21 @@ func (q *request) deadList(f filter.Filter) error {
 	if p.Events = l.events; l.older > 0 {
 		next := f.Query()
 		next.Set("after", strconv.FormatInt(l.older, 10))
-		p.Next = template.URL(next.Encode()) // it is encoded
+		p.Next = template.URL(next.Encode()) // Encode has escaped it
 	}
 	p.Partly = l.older > 0 && len(l.events) < maxListed
 	q.render(http.StatusOK, "page_dead.html", "Dead letters", "dead", p)
 	return nil
 }
 
-// sample is what the newest events of a filter's selection have in common, and how many are selected.
+// sample returns the error groups of the newest selected events, and how many events are selected.
 func (q *request) sample(f filter.Filter, s deadletter.Selection) (deadletter.Sample, error) {
 	return read(q, "dead sample "+strings.Join(s.States, ",")+" "+f.Query().Encode(), figures.Fresh, func(ctx context.Context, db *database) (deadletter.Sample, error) {
 		return deadletter.SampleGroups(ctx, db.Pool, db.Schema, s)
 	})
 }
 
-// matching is how many events a sample's selection has.
-// scope says of which events a sample is; "" for all.
+// scope returns which events a sample covers; "" for all.
 func scope(s deadletter.Sample) string {
 	switch {
 	case s.Searched > 0:
@@ -154,14 +153,14 @@ func matching(s deadletter.Sample) outboxadmin.Count {
 	return outboxadmin.Count{N: int64(s.Selected), AtLeast: s.AtLeast}
 }
 
-// deadEventPage is the content of the page of one event that failed.
+// deadEventPage is the content of the page of one failed event.
 type deadEventPage struct {
 	deadletter.Event
 	Headers []mask.Header
 	Origin  []mask.Header
 	Body    mask.Body
-	Others  []deadletter.Event // the same event at other consumers
-	Edit    string             // why its payload cannot be edited here; "" where it can
+	Others  []deadletter.Event // the same event of other consumers
+	Edit    string             // why its payload cannot be edited here; "" if it can
 }
 
 func (q *request) deadEvent() error {
@@ -177,7 +176,7 @@ func (q *request) deadEvent() error {
 	return nil
 }
 
-// failed finds the event that a URL or a form names, as it failed for one consumer, and as it failed for others.
+// failed returns the event that a URL or a form names, as one consumer's failure, and the failures of other consumers.
 func (q *request) failed(f url.Values) (e deadletter.Event, others []deadletter.Event, err error) {
 	id, consumer := f.Get("id"), f.Get("consumer")
 	if !filter.Usable(id) || !filter.Usable(consumer) || !q.snapshot().There["claim"] {

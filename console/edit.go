@@ -20,19 +20,19 @@ import (
 	"github.com/millrace-go/millrace/middleware/deadletter"
 )
 
-// maxEdited is how many bytes a payload has that a form edits. A form has up to three for each of them.
+// maxEdited is the largest payload that a form edits, in bytes. A form may need up to three bytes for each.
 const maxEdited = guard.MaxForm / 4
 
 // editPage is the content of the page that edits a payload.
 type editPage struct {
 	deadletter.Event
-	Text   string // as it is edited
-	Former string // SHA-256 of the payload that the text was made from
+	Text   string // as the form shows it
+	Former string // SHA-256 of the payload when the form was made
 	JSON   bool
 	Back   string
 }
 
-// editable is a payload as a form has it, or why it has none.
+// editable returns the text of a payload for the form, or why it cannot be edited.
 func (q *request) editable(e deadletter.Event) (text, why string) {
 	value, isJSON := mask.ParseJSON(e.Payload)
 	text = mask.Indented(e.Payload)
@@ -65,7 +65,7 @@ func (q *request) editForm(e deadletter.Event, text, former string) error {
 	return nil
 }
 
-// edited shows what the form would change, or, where a person asks for that, the form again.
+// edited shows what the form would change or, on request, the form again.
 func (q *request) edited() error {
 	f := q.r.PostForm
 	if f.Has("again") {
@@ -79,7 +79,7 @@ func (q *request) edited() error {
 	return q.confirm(actions()["edit"], f, "", http.StatusOK)
 }
 
-// toEdit finds the event that is edited, and refuses those that must not be.
+// toEdit returns the event to edit, if it may be edited.
 func (q *request) toEdit(f url.Values) (e deadletter.Event, text string, err error) {
 	if !q.rights.Has(Act | Payloads) {
 		return e, "", fmt.Errorf("%w: to edit a payload, ask for the rights to act and to see payloads", errForbidden)
@@ -102,7 +102,7 @@ var editFields = []string{"id", "consumer", "former", "payload"}
 
 func planEdit(q *request, f url.Values) (plan, error) {
 	if q.r.Method != http.MethodPost {
-		return plan{}, errNotFound // a payload is in no URL
+		return plan{}, errNotFound // a URL must not contain a payload
 	}
 	e, text, err := q.toEdit(f)
 	if err != nil {
@@ -125,10 +125,10 @@ func planEdit(q *request, f url.Values) (plan, error) {
 	return p, nil
 }
 
-// typedPayload is the text that a person has filled in. Browsers send each end of a line as two characters.
+// typedPayload returns the text that the user entered. Browsers send line ends as \r\n.
 func typedPayload(f url.Values) string { return strings.ReplaceAll(f.Get("payload"), "\r\n", "\n") }
 
-// payloadOf is what is stored of a text: JSON without the spaces that a form shows it with.
+// payloadOf returns the payload for a text: JSON without the spaces of the form.
 func payloadOf(text string) []byte {
 	var b bytes.Buffer
 	if json.Compact(&b, []byte(text)) != nil {

@@ -21,12 +21,12 @@ type effectsPage struct {
 	States  []string
 	Entries []effect.Entry
 	More    bool   // there are more than are listed
-	Newest  bool   // the last call is first, and the last 10,000 were searched
-	Command string // lists them all
+	Newest  bool   // the newest call is first, and the last 10,000 were searched
+	Command string // a command that lists all
 	One     *effect.Entry
-	Body    mask.Body // its response
-	EventID string    // that its key ends with
-	Unused  bool      // there is no ledger
+	Body    mask.Body // of the effect's response
+	EventID string    // the event's ID at the end of the key
+	Unused  bool      // the ledger's tables do not exist
 }
 
 func (q *request) effects() error {
@@ -41,7 +41,7 @@ func (q *request) effects() error {
 		q.render(http.StatusOK, "page_effects.html", "Effects", "effects", p)
 		return nil
 	}
-	p.Newest = p.State == "done" || p.State == "not_done" || p.State == "all" // those that wait for nobody
+	p.Newest = p.State == "done" || p.State == "not_done" || p.State == "all" // states in which effects wait for nobody
 	p.Command = q.db.Reach.Command("", "effect", "list", "--state", p.State)
 	var err error
 	p.Entries, err = read(q, "effects "+p.State, figures.Fresh, func(ctx context.Context, db *database) ([]effect.Entry, error) {
@@ -65,7 +65,7 @@ func (q *request) effects() error {
 	return nil
 }
 
-// effect finds one by its whole key.
+// effect returns the effect with this key.
 func (q *request) effect(key string) (effect.Entry, error) {
 	if !filter.Usable(key) {
 		return effect.Entry{}, errNotFound
@@ -111,7 +111,7 @@ func planResolve(q *request, f url.Values) (plan, error) {
 	return p, nil
 }
 
-// given is the response that a person has filled in, "" for none.
+// given returns the response that the user entered, or "".
 func given(f url.Values) string { return strings.TrimSpace(f.Get("response")) }
 
 func runResolve(ctx context.Context, db *database, f url.Values, by operator.By) (outcome, error) {

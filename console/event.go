@@ -22,9 +22,9 @@ type eventPage struct {
 }
 
 const (
-	// freshEvent is longer than for figures: the outbox has no index on event IDs.
+	// freshEvent is longer than for figures, because the outbox has no index on event IDs.
 	freshEvent = 3 * time.Second
-	// eventPatience is for how long it is read: twice, for the event and for what its handlers published.
+	// eventPatience bounds each of two reads: of the event, and of the events that its handlers published.
 	eventPatience = 100 * time.Millisecond
 )
 

@@ -22,29 +22,29 @@ import (
 // fleetPage is the content of the page of all databases.
 type fleetPage struct {
 	Verdict                 figures.Verdict
-	Members                 []member // trouble first
+	Members                 []member // those with trouble first
 	Pending, Dead, Doubtful outboxadmin.Count
 	Silent                  int // databases that do not answer
 }
 
-// member is a database beside others.
+// member is a database on the page of all databases.
 type member struct {
 	Name string
 	figures.Snapshot
 	Verdict  figures.Verdict
-	Wrong    []figures.Problem // the first ones
-	More     int               // how many others are wrong
-	Failure  string            // of the checks
-	Relays   int               // that run
+	Wrong    []figures.Problem // at most maxProblems
+	More     int               // number of further problems
+	Failure  string            // why the checks failed
+	Relays   int               // number of running relays
 	Stopped  []outboxadmin.TopicReport
-	Running  int // replays
+	Running  int // number of running replays
 	severity int
 }
 
 // maxProblems is how many findings of a database the page of all databases shows.
 const maxProblems = 3
 
-// each is a request for each database that whoever sent it may see: rights may differ by the path.
+// each returns a request for each database that the sender may see. Rights may depend on the path.
 func (q *request) each() (all []*request) {
 	for _, d := range q.cfg.Databases {
 		r := at(q.r, "/"+d.Name+"/")
@@ -56,7 +56,7 @@ func (q *request) each() (all []*request) {
 	return all
 }
 
-// all makes a handler of what tells of all databases, for those who may look at the root or at one of them.
+// all returns a handler for pages about all databases, for senders who may see the root or one of the databases.
 func (c *Console) all(serve func(q *request, granted []*request)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		q := &request{Console: c, w: w, r: r}
@@ -70,7 +70,8 @@ func (c *Console) all(serve func(q *request, granted []*request)) http.HandlerFu
 	}
 }
 
-// of asks all databases at once, because one that does not answer takes its time. Where ask panics, of does: the request's goroutine is
+// of asks all databases at once, because one may be slow. If ask panics, of panics in the request's goroutine, where net/http
+// recovers.
 // where net/http recovers.
 func of[T any](all []*request, ask func(*request) T) []T {
 	answers := make([]T, len(all))
@@ -100,7 +101,7 @@ func (q *request) fleet(granted []*request) {
 	for _, m := range p.Members {
 		told = append(told, m.Told())
 		if m.Now.After(now) {
-			now = m.Now // ages count up by one of their clocks
+			now = m.Now // use the latest of their clocks for ages
 		}
 	}
 	slices.SortStableFunc(p.Members, func(a, b member) int { return cmp.Compare(b.severity, a.severity) })
@@ -119,7 +120,7 @@ func (q *request) fleet(granted []*request) {
 	}
 	p.Verdict = figures.Verdict{State: "done", Text: "Everything flows.", More: "Nothing waits for a person in any database."}
 	if trouble > 0 {
-		p.Verdict = p.Members[0].Verdict // the worst one's colour
+		p.Verdict = p.Members[0].Verdict // the colour of the worst database
 		p.Verdict.Text, p.Verdict.More = format.Number(trouble)+" of "+format.Plural(len(p.Members), "database", "databases")+words.Pick(trouble, " has", " have")+" trouble.", ""
 	}
 	v := q.view("All databases", "fleet", p)
@@ -130,14 +131,14 @@ func (q *request) fleet(granted []*request) {
 	q.write(http.StatusOK, "page_fleet.html", v)
 }
 
-// member is what the database's own first page says, in a row.
+// member returns the row of a database: a summary of its own first page.
 func (q *request) member() member {
 	o := q.judge()
 	m := member{Name: q.db.Name, Snapshot: o.Snapshot, Verdict: o.Verdict, Failure: o.Failure, Running: len(q.replays(false)) + len(q.archiveReplays(false))}
 	m.Wrong = o.Wrong[:min(len(o.Wrong), maxProblems)]
 	m.More = len(o.Wrong) - len(m.Wrong)
 	if m.Error != "" {
-		m.Verdict, m.Failure = figures.Verdict{State: "dead", Text: "It does not answer."}, "" // the checks have the same reason
+		m.Verdict, m.Failure = figures.Verdict{State: "dead", Text: "It does not answer."}, "" // the checks failed for the same reason
 	}
 	m.severity = map[string]int{"retrying": 1, "dead": 2}[m.Verdict.State]
 	if m.Outbox == nil {
@@ -156,19 +157,19 @@ func (q *request) member() member {
 	return m
 }
 
-// Failed is how many events of the outbox are in the state.
+// Failed returns how many events of the outbox are in the state.
 func (m member) Failed(state string) outboxadmin.Count { return m.Outbox.Failed[state] }
 
 func plus(a, b outboxadmin.Count) outboxadmin.Count {
 	return outboxadmin.Count{N: a.N + b.N, AtLeast: a.AtLeast || b.AtLeast}
 }
 
-// liveFleet tells an open page of all databases when the figures of one have changed. Rights are those of the stream's beginning.
+// liveFleet streams changes of the page of all databases. Rights are checked when the stream begins.
 func (q *request) liveFleet(granted []*request) {
 	q.streams.Serve(q.w, q.r, func() string { return versionOf(of(granted, (*request).told)) })
 }
 
-// versionOf is another text whenever that of one of them is.
+// versionOf returns a text that changes when one of the versions does.
 func versionOf(told []string) string {
 	sum := sha256.Sum256([]byte(strings.Join(told, " ")))
 	return hex.EncodeToString(sum[:8])

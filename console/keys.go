@@ -23,10 +23,10 @@ type keysPage struct {
 	One     *idempotencykey.Entry
 	Headers []mask.Header
 	Body    mask.Body
-	Unused  bool // the part has no tables
+	Unused  bool // the tables do not exist
 
-	Searched int    // how many answers were searched for a key
-	Command  string // searches all
+	Searched int    // how many answers were searched for the key
+	Command  string // a command that searches all
 }
 
 func (q *request) keys() error {

@@ -12,7 +12,7 @@ import (
 	"github.com/millrace-go/millrace/outbox/outboxadmin"
 )
 
-// outboxPage is the content of the outbox's page.
+// outboxPage is the content of the page of the outbox.
 type outboxPage struct {
 	Report  *outboxadmin.Report
 	Topics  []figures.Topic
@@ -21,16 +21,16 @@ type outboxPage struct {
 	Known   bool           // a relay has counted within the hour
 	Since   time.Time      // what relays published before is not known
 	Relays  []holder
-	Free    []outboxadmin.ShardReport // which no relay holds, and which has events
+	Free    []outboxadmin.ShardReport // shards with events and without a relay
 	Suspect []outboxadmin.ShardReport
 	Failed  outboxadmin.Sample
 	Failure string // why the groups are not known
 	Events  []outboxadmin.Event
 	Group   string
-	Command string // lists all events of the group
+	Command string // a command that lists all events of the group
 }
 
-// holder is a relay with a cell for each shard.
+// holder is a relay, with a cell for each shard.
 type holder struct {
 	figures.Relay
 	Cells []*outboxadmin.ShardReport // nil where another one holds the shard
@@ -71,7 +71,7 @@ func (q *request) outbox() error {
 	return nil
 }
 
-// outboxSample is what the newest failed events of the outbox have in common.
+// outboxSample returns the error groups of the outbox's newest failed events.
 func (q *request) outboxSample(states ...string) (outboxadmin.Sample, error) {
 	return read(q, "outbox sample "+strings.Join(states, ","), figures.Fresh, func(ctx context.Context, db *database) (outboxadmin.Sample, error) {
 		return outboxadmin.SampleGroups(ctx, db.Pool, db.Schema, states...)

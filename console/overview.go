@@ -22,7 +22,7 @@ type overview struct {
 	busiest float64 // events per second of the node whose line is the widest
 }
 
-// provider is what effects with the same beginning of their keys have in doubt.
+// provider counts the effects in doubt whose keys have the same beginning.
 type provider struct {
 	Name string
 	N    int
@@ -78,7 +78,7 @@ func cut[T any](o *overview, column string, all []T) []T {
 	return all
 }
 
-// providers groups what is in doubt by the part of the key that stands before the event: service/sms.
+// providers groups effects in doubt by the beginning of their keys: service/sms.
 func providers(s figures.Snapshot) (all []provider) {
 	at := map[string]int{}
 	for _, e := range s.Doubts {
@@ -95,7 +95,7 @@ func providers(s figures.Snapshot) (all []provider) {
 	return all
 }
 
-// providerOf is the beginning of an effect's key: the service, and the next word.
+// providerOf returns the beginning of an effect's key: the service and the next word.
 func providerOf(key string) string {
 	service, rest, _ := strings.Cut(key, "/")
 	if i := strings.IndexAny(rest, "/:"); i >= 0 {

@@ -16,29 +16,29 @@ import (
 	"github.com/millrace-go/millrace/console/internal/guard"
 )
 
-// request is one for a page.
+// request is a request for a page.
 type request struct {
 	*Console
-	db     *database // nil for the page of all
+	db     *database // nil for the page of all databases
 	w      http.ResponseWriter
 	r      *http.Request
 	rights Rights
 	user   string
-	seen   *figures.Snapshot // nil: not yet
+	seen   *figures.Snapshot // nil: not read yet
 }
 
 func (q *request) ctx() context.Context { return q.r.Context() }
 
-// errNotFound is for what is not there.
+// errNotFound means that there is no such page or object.
 var errNotFound = errors.New("there is no such page")
 
-// errForbidden is for what somebody has no right to.
+// errForbidden means that the user lacks the right.
 var errForbidden = errors.New("you have no right to do this")
 
-// errNoAnswer is for a database that has not answered yet, so nobody knows which tables it has.
+// errNoAnswer means that the database has not answered yet, so its tables are not known.
 var errNoAnswer = errors.New("the database does not answer")
 
-// answered serves a page of a database that has answered once.
+// answered runs serve only if the database has answered at least once.
 func answered(serve func(*request) error) func(*request) error {
 	return func(q *request) error {
 		if q.snapshot().Now.IsZero() {
@@ -48,7 +48,7 @@ func answered(serve func(*request) error) func(*request) error {
 	}
 }
 
-// page makes a handler of a page of a database.
+// page returns the handler for a page of a database.
 func (c *Console) page(serve func(*request) error) http.HandlerFunc {
 	return c.allowed(func(q *request) {
 		if q.db = q.databases[q.r.PathValue("db")]; q.db == nil {
@@ -59,7 +59,7 @@ func (c *Console) page(serve func(*request) error) http.HandlerFunc {
 	})
 }
 
-// allowed makes a handler for those who may look.
+// allowed returns a handler for users with the right Look.
 func (c *Console) allowed(serve func(*request)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		rights, user := c.authorize(r)
@@ -74,7 +74,8 @@ func (c *Console) allowed(serve func(*request)) http.HandlerFunc {
 	}
 }
 
-// theme takes a choice from whoever has got the page with the form: rights, and the name of the user, may differ by the path.
+// theme saves a user's choice of theme. The form is checked with the path of its page, because rights and the user's name may
+// depend on the path.
 func (c *Console) theme(w http.ResponseWriter, r *http.Request) {
 	if c.guard.Genuine(w, r, func(form url.Values) string {
 		_, user := c.authorize(at(r, guard.Local(form.Get("back"))))
@@ -84,7 +85,7 @@ func (c *Console) theme(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// at is the request as if it asked for another page.
+// at returns a copy of the request with the path of another page.
 func at(r *http.Request, page string) *http.Request {
 	other := r.Clone(r.Context())
 	u, err := url.Parse(page)
@@ -104,7 +105,7 @@ func (c *Console) refuse(w http.ResponseWriter, r *http.Request) {
 
 func (q *request) nothing() error { return errNotFound }
 
-// fail answers with an error.
+// fail responds with an error.
 func (q *request) fail(err error) {
 	status, text := http.StatusInternalServerError, format.Error(err)
 	switch {
@@ -112,11 +113,11 @@ func (q *request) fail(err error) {
 		status = http.StatusNotFound
 	case errors.Is(err, errForbidden):
 		status = http.StatusForbidden
-	case q.r.Context().Err() != nil: // nobody reads the answer
+	case q.r.Context().Err() != nil: // the client has gone
 		return
 	case errors.Is(err, context.DeadlineExceeded):
 		status = http.StatusServiceUnavailable
-	case q.snapshot().Error != "": // which the page tells
+	case q.snapshot().Error != "": // the page itself shows this error
 		status, text = http.StatusServiceUnavailable, "The database does not answer."
 	}
 	if status >= http.StatusInternalServerError {
@@ -125,21 +126,21 @@ func (q *request) fail(err error) {
 	q.render(status, "page_error.html", "Error", "", text)
 }
 
-// view is what a template gets.
+// view is the data of a template.
 type view struct {
 	Title, Section    string
-	Database          string // "" on the page of all
+	Database          string // "" on the page of all databases
 	Databases         []Database
-	Prefix, Base      string // of all pages, and of those of the database
-	Path              string // of this page, behind the prefix
-	Live              string // the path of the stream that tells of changes; "" where the page cannot be asked for again
+	Prefix, Base      string // Prefix: of all pages; Base: of the database's pages
+	Path              string // of this page, below the prefix
+	Live              string // path of the stream of changes; "" if the page cannot be reloaded
 	User              string
 	Rights            Rights
 	ReadOnly          bool
 	Token, Theme      string
 	Nav               figures.Snapshot
-	Version           string    // of Nav, which the stream tells when it is another
-	Now               time.Time // the database's
+	Version           string    // version of Nav: the stream announces each new one
+	Now               time.Time // by the database's clock
 	Content           any
 	MayAct, MayReveal bool
 }
@@ -155,7 +156,7 @@ func (q *request) render(status int, name, title, section string, content any) {
 	q.write(status, name, v)
 }
 
-// view is what all pages have.
+// view returns the data that all pages need.
 func (q *request) view(title, section string, content any) view {
 	return view{
 		Title: title, Section: section, Databases: q.cfg.Databases, Prefix: q.cfg.Prefix, Path: (&url.URL{Path: q.r.URL.Path, RawQuery: q.r.URL.RawQuery}).String(),
@@ -175,7 +176,7 @@ func (q *request) write(status int, name string, v view) {
 	_, _ = q.w.Write(b.Bytes()) // the client may be gone
 }
 
-// snapshot returns the figures, which may be old when the database does not answer. They are the same all over the page.
+// snapshot returns the figures of the database, which are old if it does not answer. All parts of a page use the same snapshot.
 func (q *request) snapshot() figures.Snapshot {
 	if q.seen == nil {
 		s := q.db.Snapshot(q.ctx())
@@ -184,27 +185,27 @@ func (q *request) snapshot() figures.Snapshot {
 	return *q.seen
 }
 
-// forget makes the next figures new ones, because somebody changes what they are of.
+// forget drops the cached figures, because an action changes them.
 func (q *request) forget() {
 	q.db.Cache.Forget()
 	q.seen = nil
 }
 
-// told is another text when the figures are others now.
+// told returns the version of the current figures.
 func (q *request) told() string { return q.db.Snapshot(q.ctx()).Told() }
 
-// judge says what is wrong.
+// judge returns what is wrong with the database.
 func (q *request) judge() figures.Judgement {
 	return q.db.Judge(q.ctx(), q.snapshot(), q.cfg.Prefix+"/"+q.db.Name)
 }
 
-// live tells an open page when its figures have changed. All streams of a database share its snapshot.
+// live streams changes of the figures to an open page. All streams of a database share its snapshot.
 func (q *request) live() error {
 	q.streams.Serve(q.w, q.r, q.told)
 	return nil
 }
 
-// read shares an answer of the database with all sessions.
+// read returns a value that all sessions share. It loads the value again after the time fresh.
 func read[T any](q *request, key string, fresh time.Duration, load func(ctx context.Context, db *database) (T, error)) (T, error) {
 	value, _, err := cache.Get(q.ctx(), q.db.Cache, key, fresh, func(ctx context.Context) (T, error) { return load(ctx, q.db) })
 	return value, err

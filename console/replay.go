@@ -16,10 +16,10 @@ import (
 	"github.com/millrace-go/millrace/middleware/deadletter"
 )
 
-// replaysShown is for how long after its beginning a page lists a replay.
+// replaysShown is how long after its start a replay is listed.
 const replaysShown = 24 * time.Hour
 
-// replays are those that run, and on request those that began lately.
+// replays returns the running replays and, if lately is true, those that started recently.
 func (q *request) replays(lately bool) (all []replays.Replay) {
 	s := q.snapshot()
 	for _, r := range s.Replays {
@@ -30,7 +30,7 @@ func (q *request) replays(lately bool) (all []replays.Replay) {
 	return all
 }
 
-// replay is the page of one replay.
+// replay serves the page of one replay.
 func (q *request) replay() error {
 	r, err := q.replayOf(q.r.URL.Query())
 	if err != nil {
@@ -40,7 +40,7 @@ func (q *request) replay() error {
 	return nil
 }
 
-// replayOf finds the replay that a URL or a form names.
+// replayOf returns the replay that a URL or a form names.
 func (q *request) replayOf(f url.Values) (replays.Replay, error) {
 	id, err := strconv.ParseInt(f.Get("id"), 10, 64)
 	if err != nil || !q.snapshot().There["claim"] {
@@ -103,7 +103,7 @@ func runStop(ctx context.Context, db *database, f url.Values, by operator.By) (o
 func runContinue(ctx context.Context, db *database, f url.Values, by operator.By) (outcome, error) {
 	id, err := strconv.ParseInt(f.Get("id"), 10, 64)
 	if err == nil {
-		var pace *deadletter.Pace // its own
+		var pace *deadletter.Pace // nil: keeps the pace of the replay
 		if replays.HasPace(f) {
 			given := replays.PaceOf(f, deadletter.Pace{})
 			pace = &given.Pace

@@ -6,22 +6,22 @@ import (
 	"net/netip"
 )
 
-// Rights are what somebody may do. Without Look there is nothing that the others allow.
+// Rights are the rights of a user. Without Look the other rights have no effect.
 type Rights uint8
 
 const (
-	// Look allows to see metadata: IDs, keys, topics, states, errors, headers, times and counts.
+	// Look allows a user to see metadata: IDs, keys, topics, states, errors, headers, times and counts.
 	Look Rights = 1 << iota
-	// Payloads allows to see payloads, and the responses of effects and requests.
+	// Payloads allows a user to see payloads, and the responses of effects and requests.
 	Payloads
-	// Act allows to replay, discard, pause, resume and decide.
+	// Act allows a user to replay, discard, pause, resume and decide.
 	Act
 )
 
-// Has reports whether all of the rights are there.
+// Has reports whether r includes all of the rights.
 func (r Rights) Has(all Rights) bool { return r&all == all }
 
-// String says in words what the rights allow.
+// String describes the rights in words.
 func (r Rights) String() string {
 	text := "may not look"
 	if r.Has(Look) {
@@ -36,9 +36,10 @@ func (r Rights) String() string {
 	return text
 }
 
-// Loopback returns a function for Config.Authorize that gives the rights to requests from this machine, and none to others. Everybody
-// who can log in to this machine has them. It refuses requests that a proxy has passed on, whose sender nobody knows, and those whose
-// Host is not this machine: by them a foreign web site could have a browser reach the console.
+// Loopback returns a function for Config.Authorize that gives the rights to requests from this machine, and none to others.
+// Everybody who can log in to this machine has them. It refuses requests that a proxy has forwarded, because their sender is
+// unknown. It also refuses requests whose Host is not this machine, so that a foreign web site cannot reach the console through a
+// browser.
 func Loopback(rights Rights, user string) func(*http.Request) (Rights, string) {
 	return func(r *http.Request) (Rights, string) {
 		for _, header := range []string{"Forwarded", "Via", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-Ip"} {
@@ -66,7 +67,7 @@ func loopbackHost(hostport string) bool {
 	return host == "localhost" || err == nil && addr.IsLoopback()
 }
 
-// authorize is what the request may do.
+// authorize returns the rights and the name of the request's sender.
 func (c *Console) authorize(r *http.Request) (Rights, string) {
 	rights, user := c.cfg.Authorize(r)
 	if c.cfg.ReadOnly || user == "" {

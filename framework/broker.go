@@ -13,16 +13,18 @@ import (
 	"github.com/millrace-go/millrace/transport"
 )
 
-// connectTimeout bounds the connecting to database and broker together; New promises 5 s.
+// connectTimeout bounds the connecting to database and broker together. It is below the 5 s that New promises.
 const connectTimeout = 3500 * time.Millisecond
 
-// Migration takes a fleet from Config.Broker to another broker. While it is configured, handlers read both, and the database says
-// which one events are published to: "millrace migration next" changes that for all processes at once, when it is safe.
+// Migration moves a fleet from Config.Broker to another broker. While it is configured, handlers read both brokers, and a record
+// in the database says to which one events are published. "millrace migration next" changes the record for all processes at once,
+// when that is safe.
 type Migration struct {
-	// To is the broker that the fleet goes to, whose section of the configuration must be there, too. Default: none.
+	// To is the broker to which the fleet moves. The configuration needs the section of both brokers. Default: none.
 	To string
-	// Quiet is how long Pub/Sub, which does not tell what is unread, must have delivered nothing before the fleet leaves it. Make it
-	// longer than the acknowledgement deadline and the longest backoff of the subscriptions. 1 s or more. Default: 15 min.
+	// Quiet is how long Pub/Sub must deliver nothing before the fleet leaves it, because Pub/Sub does not tell how many messages are
+	// unread. Make it longer than the acknowledgement deadline and the longest backoff of the subscriptions. 1 s or more. Default:
+	// 15 min.
 	Quiet time.Duration
 }
 
@@ -72,8 +74,8 @@ func (c Config) OpenBrokers(ctx context.Context, env transport.Environment) (b B
 	return b, err
 }
 
-// OpenTransport connects to the brokers as a service does: to both of a migration, whose record in the database says where to publish.
-// A process whose configuration does not go with the record is refused.
+// OpenTransport connects to the brokers as a service does. In a migration it connects to both brokers, and a record in the
+// database says to which one to publish. It returns an error if the configuration contradicts the record.
 func (c Config) OpenTransport(ctx context.Context, pool *pgxpool.Pool, env transport.Environment) (transport.Transport, error) {
 	b, err := c.OpenBrokers(ctx, env)
 	if err != nil {
@@ -85,7 +87,7 @@ func (c Config) OpenTransport(ctx context.Context, pool *pgxpool.Pool, env trans
 	return broker.Join(ctx, pool, b.From, b.To, c.Broker, brokermigration.Config{Service: c.Service, Schema: c.Postgres.Schema, Logger: env.Logger})
 }
 
-// open connects to the broker, or to both of a migration, and asks whether they answer.
+// open connects to the broker, or to both of a migration, and checks that they answer.
 func (s *Service) open(ctx context.Context) (transport.Transport, error) {
 	t, err := s.cfg.OpenTransport(ctx, s.pool, s.environment())
 	if err != nil {
@@ -94,7 +96,7 @@ func (s *Service) open(ctx context.Context) (transport.Transport, error) {
 	return broker.Reach(ctx, t)
 }
 
-// environment is what the service gives a transport.
+// environment returns the service's telemetry and settings for a transport.
 func (s *Service) environment() transport.Environment {
 	return transport.Environment{
 		DrainTimeout: s.cfg.ShutdownTimeout, Logger: s.log,

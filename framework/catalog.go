@@ -13,23 +13,23 @@ import (
 // catalogPath is where the server for operators serves the catalog.
 const catalogPath = "/catalog"
 
-// Published is a topic that Service.Publishes takes: what Topic returns, whatever its type.
+// Published is an argument of Service.Publishes: a topic of any type, as Topic returns it.
 type Published interface {
 	Name() string
 	publishes() (catalog.Event, error)
 }
 
-// Publishes declares which events the service publishes, for its Catalog. Topics of schedules are declared already. It changes nothing
-// else.
+// Publishes declares which events the service publishes, for its Catalog. Topics of schedules are declared automatically.
+// Publishes has no other effect.
 func (s *Service) Publishes(topics ...Published) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.published = append(s.published, topics...)
 }
 
-// Catalog describes what the service publishes (see Publishes) and what it handles, as an AsyncAPI 3.0 document. Call it when all handlers
-// are added, or get it from the server for operators at /catalog. The command "millrace catalog" prints it, and says what the next version
-// of the service breaks.
+// Catalog describes the events that the service publishes (see Publishes) and handles, as an AsyncAPI 3.0 document. Call it when
+// all handlers are added, or get it from the server for operators at /catalog. The command "millrace catalog" prints it, and
+// compares it with that of the next version to find breaking changes.
 func (s *Service) Catalog() (*catalog.Document, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -64,8 +64,8 @@ func (s *Service) serveCatalog(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
-	_ = e.Encode(document) // nobody listens any more, then
+	_ = e.Encode(document) // an error means that the client has gone
 }
 
-// publishes is the event that Publish writes.
+// publishes describes the events that Publish writes.
 func (t *TopicOf[T]) publishes() (catalog.Event, error) { return t.events.Catalog()[0], t.err }

@@ -19,24 +19,24 @@ import (
 	"github.com/millrace-go/millrace/transport"
 )
 
-// CloudEvents says how the events of topics are published: as Millrace's own, or as CloudEvents 1.0. Handlers read both on every
-// topic, in binary and in structured mode.
+// CloudEvents configures how the service publishes the events of topics: as Millrace's own, or as CloudEvents 1.0. Handlers read
+// both on every topic, in binary and in structured mode.
 //
 // A CloudEvent has the event's ID as id, its key as subject and partitionkey, and the time of its ID as time. Its type is
 // the event's; from version 2 on ".v2" follows it. Metadata "ce_NAME" of a message sets the attribute NAME.
 //
 // The claim recognizes the duplicates of another producer's event by source and id: see cloudevent.EventID.
 type CloudEvents struct {
-	// Mode is how events of the topics are published that Topics does not name. Default: Off, as Millrace's own.
+	// Mode is how events are published to topics that are not in Topics. Default: Off, as Millrace's own.
 	Mode cloudevent.Mode
-	// Topics configures topics by their names. Those that are not named have Mode.
+	// Topics configures topics by their names. Other topics have Mode.
 	Topics map[string]TopicCloudEvents
-	// Source is the attribute source of what the service publishes: a URI, or a reference to one. Default: "/" and the
+	// Source is the attribute source of the events that the service publishes: a URI, or a reference to one. Default: "/" and the
 	// service's name.
 	Source string
 }
 
-// TopicCloudEvents says how the events of a topic are published.
+// TopicCloudEvents configures how the events of a topic are published.
 type TopicCloudEvents struct {
 	// Mode is off, binary or structured. Default: Off.
 	Mode cloudevent.Mode
@@ -70,12 +70,12 @@ func (s *Service) codec() cloud.Codec {
 	return cloud.Codec{Source: s.cfg.CloudEvents.Source, Binding: cloudevent.BindingOf(s.cfg.Broker)}
 }
 
-// encode makes a CloudEvent of a message that is published, if the topic carries them.
+// encode turns a message into a CloudEvent, if the topic carries them.
 func (s *Service) encode(topic string, msg *message.Message) error {
 	return s.codec().Encode(s.cfg.CloudEvents.of(topic), msg)
 }
 
-// encodeTraced is encode for a message that does not go through the outbox, which would add the trace.
+// encodeTraced is encode for a message that bypasses the outbox. The outbox would add the trace; here encodeTraced does.
 func (s *Service) encodeTraced(topic string, msg *message.Message) error {
 	if s.cfg.CloudEvents.of(topic) != cloudevent.Off {
 		s.telemetry.Propagator.Inject(msg.Context(), propagation.MapCarrier(msg.Metadata))
@@ -83,7 +83,8 @@ func (s *Service) encodeTraced(topic string, msg *message.Message) error {
 	return s.encode(topic, msg)
 }
 
-// unpacking gives fn what a CloudEvent carries. The claim outside of it keeps the message as it came.
+// unpacking calls fn with the data and the attributes of a CloudEvent. The claim is outside of it, so it stores the message as it
+// came.
 func (s *Service) unpacking(fn message.NoPublishHandlerFunc) message.NoPublishHandlerFunc {
 	if fn == nil {
 		return nil

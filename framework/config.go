@@ -30,41 +30,40 @@ import (
 	"github.com/millrace-go/millrace/transport"
 )
 
-// Config configures a Service. In a file its keys are the fields' names in snake case, and so are those of the broker's
-// section; in the environment they are joined by "_" behind MILLRACE: MILLRACE_POSTGRES_DSN.
+// Config configures a Service. In a file its keys are the fields' names in snake case, and so are those of the broker's section.
+// In the environment MILLRACE and the keys are joined by "_": MILLRACE_POSTGRES_DSN.
 type Config struct {
-	// Service names the service: in traces, metrics and logs, and in the names of what it stores, which keep its events, effects
-	// and requests apart from those of other services on the same database or provider. A service that is renamed is another
-	// one, which has handled nothing. 1 to 100 letters, digits, ".", "_" and "-", starting with a letter. Required.
+	// Service names the service in traces, metrics and logs. It is also part of the names in the database, so the events, effects
+	// and requests of services that share a database or a provider stay apart. If you rename a service, it is a new one that has
+	// handled nothing. 1 to 100 letters, digits, ".", "_" and "-", starting with a letter. Required.
 	Service string
 
-	// Drivers are the brokers that the service can use. Load keeps those that it gets. Required.
+	// Drivers are the brokers that the service can use. Load sets them to its arguments. Required.
 	Drivers []transport.Driver `yaml:"-"`
 
 	// Broker is the name of one of the service's drivers: "pubsub", "kafka" or "memory". The section of that name
 	// configures it; sections of other brokers may stand beside it. Required.
 	Broker string
 
-	// Migration takes a fleet from Broker to another one.
+	// Migration moves a fleet from Broker to another broker.
 	Migration Migration
 
 	// Postgres is the database that the handlers write to, with Millrace's tables.
 	Postgres Postgres
 
-	// HTTP configures the HTTP server. It serves /healthz, /readyz, /metrics (unless Admin does) and what is added to
-	// Service.HTTP.
+	// HTTP configures the HTTP server. It serves /healthz, /readyz, /metrics (unless Admin does) and the routes of Service.HTTP.
 	HTTP HTTP
 
 	// Admin configures a second HTTP server, for operators: the console, /metrics, and /readyz with all reasons.
 	Admin Admin
 
-	// Outbox configures what is published in transactions, and the relay that forwards it.
+	// Outbox configures the publisher of the transactional outbox, and its relay.
 	Outbox Outbox
 
 	// Fleet names the databases whose outboxes "millrace relay" forwards in one process.
 	Fleet Fleet
 
-	// Claim configures how events are claimed and what becomes of those whose handlers fail.
+	// Claim configures how events are claimed, and what happens to events whose handlers fail.
 	Claim Claim
 
 	// DeadLetters configures how long dead letters are kept.
@@ -76,13 +75,13 @@ type Config struct {
 	// IdempotencyKeys configures the keys that clients send with their requests: see Service.Keys.
 	IdempotencyKeys IdempotencyKeys
 
-	// Handlers configures handlers by their names. Those that are not named have the defaults.
+	// Handlers configures handlers by their names. Other handlers have the defaults.
 	Handlers map[string]Handler
 
 	// CloudEvents says which topics carry CloudEvents.
 	CloudEvents CloudEvents
 
-	// Schedules configures schedules by their names. What it sets replaces what the program sets: see the function Schedule.
+	// Schedules configures schedules by their names. Its settings override those of the program: see the function Schedule.
 	Schedules map[string]schedule.Times
 
 	// Log configures the service's logger.
@@ -98,15 +97,15 @@ type Config struct {
 	// ends. Default: 30 s.
 	ShutdownTimeout time.Duration
 
-	loaded *source.Source // for the drivers' sections; nil for one that was made in Go
+	loaded *source.Source // to read the drivers' sections; nil for a configuration made in Go
 }
 
-// defaultSchema is Postgres.Schema where that is empty.
+// defaultSchema is the default of Postgres.Schema.
 const defaultSchema = "millrace"
 
 // Postgres names a database.
 type Postgres struct {
-	// DSN is a connection string or a URL. Default: DATABASE_URL, then PGHOST and its like.
+	// DSN is a connection string or a URL. Default: DATABASE_URL, then PGHOST and the other PG variables.
 	DSN string `secret:"true"`
 	// Schema is the schema of Millrace's tables. Default: "millrace".
 	Schema string
@@ -114,11 +113,12 @@ type Postgres struct {
 	// group; with Kafka's transactional delivery, none), 5 for the relay and 2 for background work; requests share these. The ledger opens up to Effects.MaxConns
 	// more. Default: the DSN's pool_max_conns, else 30.
 	MaxConnections int32
-	// Migrate creates and changes Millrace's tables at the start, as "millrace migrate" does. Without it a schema that is
+	// Migrate creates and changes Millrace's tables when the service starts, as "millrace migrate" does. Without it a schema that is
 	// missing or too old is an error. Default: false.
 	Migrate bool
-	// Disabled makes a service without a database, which only Kafka with transactional delivery can be: its handlers consume and
-	// publish. DSN and the other settings here have no meaning then. Whatever needs tables is refused: its settings by Validate, its functions with ErrNoPostgres. Default: false.
+	// Disabled makes a service without a database, which requires Kafka with transactional delivery. Its handlers consume and
+	// publish. The other settings here, such as DSN, have no effect then. Settings that need tables are refused by Validate, and
+	// functions that need tables return ErrNoPostgres. Default: false.
 	Disabled bool
 }
 
@@ -136,11 +136,11 @@ type HTTP struct {
 
 // Outbox configures publisher and relay.
 type Outbox struct {
-	// Relay is where events are forwarded to the broker. Default: Inside.
+	// Relay says where the relay that forwards events to the broker runs. Default: Inside.
 	Relay Placement
 	// MaxBacklog is how many unpublished events the outbox may hold before Publish refuses more. Default: 0, no limit.
 	MaxBacklog int
-	// RelayConfig configures the relay; its schema, timeout of draining, broker and telemetry are the service's.
+	// RelayConfig configures the relay. The service sets its schema, drain timeout, broker and telemetry.
 	outbox.RelayConfig `without:"Schema,DrainTimeout,Broker,Database"`
 }
 
@@ -148,9 +148,9 @@ type Outbox struct {
 type Placement int
 
 const (
-	// Inside this process.
+	// Inside is in this process.
 	Inside Placement = iota
-	// Apart is elsewhere: "millrace relay", say.
+	// Apart is in another process, such as "millrace relay".
 	Apart
 )
 
@@ -167,12 +167,12 @@ func (p Placement) String() string {
 // MarshalText writes the word that a configuration file has: inside or apart.
 func (p Placement) MarshalText() ([]byte, error) { return enum.Text(p, Inside, Apart) }
 
-// UnmarshalText reads it.
+// UnmarshalText reads that word.
 func (p *Placement) UnmarshalText(word []byte) error { return enum.Read(p, word, Inside, Apart) }
 
 // Claim configures the claim of every handler.
 type Claim struct {
-	// Config is the claim's; its name is the service's, and what it says of single handlers is in Config.Handlers.
+	// Config configures the claim. The service sets its name; settings of single handlers are in Config.Handlers.
 	claim.Config `without:"Service,Handlers"`
 }
 
@@ -186,18 +186,19 @@ type Handler struct {
 	// Concurrency is how many of its messages are in flight at once. Default: 10, or an equal share of the pool's
 	// connections if that is less; with Claim.Group, that many groups. With Kafka's transactional delivery messages need no connections.
 	Concurrency int
-	// Ordered handles the events of a key one after the other, in the order of their commits, as far as the broker delivers them
-	// in it: Google's emulator of Pub/Sub does not always do so when a process stops or is killed. Default: false.
+	// Ordered handles the events of a key one after the other, in the order of their commits, if the broker delivers them in that
+	// order. Google's emulator of Pub/Sub does not always do so when a process stops or is killed. Default: false.
 	Ordered bool
-	// UnknownVersions says what becomes of an event whose type or version the handler does not know, because a newer program
-	// has published it: wait for such a program, make a dead letter at once, or ignore the event. Default: Wait.
+	// UnknownVersions says what happens to an event whose type or version the handler does not know, because a newer program has
+	// published it. The event waits for a process that knows its version, becomes a dead letter at once, or is ignored. Default:
+	// Wait.
 	UnknownVersions Refusal
-	// Group is what the broker knows the handler by: the group in Kafka, part of the subscription's name in Pub/Sub. Another
-	// group is another consumer, which starts anew. Default: the service's name, a dot and the handler's name.
+	// Group is the handler's name on the broker: the consumer group in Kafka, and part of the subscription's name in Pub/Sub.
+	// Another group is another consumer, which starts anew. Default: the service's name, a dot and the handler's name.
 	Group string
 	// DeadLetters configures how long the handler's dead letters are kept.
 	DeadLetters DeadLetters
-	// HandlerConfig is the claim's for this handler.
+	// HandlerConfig configures the claim for this handler.
 	claim.HandlerConfig
 }
 
@@ -207,18 +208,17 @@ type Log struct {
 	Level slog.Level
 	// Format is text or json. Default: text.
 	Format string
-	// Handler is where to log instead of the standard error, in which case Level and Format say nothing. Default: none.
+	// Handler receives the log instead of the standard error. Level and Format have no effect then. Default: none.
 	Handler slog.Handler
 }
 
-// Telemetry configures OpenTelemetry. Where traces go is said by its own environment, OTEL_EXPORTER_OTLP_ENDPOINT and others.
+// Telemetry configures OpenTelemetry. OpenTelemetry's own variables, such as OTEL_EXPORTER_OTLP_ENDPOINT, say where traces go.
 type Telemetry struct {
 	// Traces exports spans. Default: when OTEL_EXPORTER_OTLP_ENDPOINT or OTEL_EXPORTER_OTLP_TRACES_ENDPOINT is set.
 	Traces *bool
-	// TracerProvider receives the spans instead. Default: one that exports them, or none.
+	// TracerProvider receives the spans instead. Default: one that exports them, if Traces is set.
 	TracerProvider trace.TracerProvider
-	// MeterProvider receives the metrics instead of /metrics, which is not there then. Default: one that Prometheus asks at
-	// /metrics.
+	// MeterProvider receives the metrics. The service then has no /metrics. Default: a provider that Prometheus reads at /metrics.
 	MeterProvider metric.MeterProvider
 }
 
@@ -237,8 +237,8 @@ func (c Config) WithDefaults() Config {
 	return c
 }
 
-// Validate reports everything that is wrong with the configuration. It expects one that has its defaults. The section of
-// the broker is its driver's to check: see Settings.
+// Validate reports everything that is wrong with the configuration. It expects one that has its defaults. It does not check the
+// section of the broker: see Settings.
 func (c Config) Validate() error {
 	var errs []error
 	wrong := func(field, format string, args ...any) {
@@ -254,7 +254,7 @@ func (c Config) Validate() error {
 	if c.Fleet.There() && c.Migration.To != "" {
 		wrong("Migration.To", "%q beside Config.Fleet: want none, because a fleet's relays take no part in a migration; the services of the databases relay until it has ended", c.Migration.To)
 	}
-	connections := math.MaxInt32 // more than a handler could need
+	connections := math.MaxInt32 // more than any handler needs
 	if c.Postgres.Disabled {
 		errs = append(errs, c.validateDisabled())
 	} else if parsed, err := pgdsn.Parse(c.Postgres.DSN); err != nil {
@@ -286,7 +286,7 @@ func (c Config) Validate() error {
 	if c.Outbox.MaxBacklog < 0 {
 		wrong("Outbox.MaxBacklog", "%d: want 1 or more, or 0 for no limit", c.Outbox.MaxBacklog)
 	}
-	const checked = "service" // an error of the name is reported once
+	const checked = "service" // a valid name, so that a wrong one is reported only once, above
 	errs = append(errs,
 		source.Within("Config.HTTP", c.HTTP.Validate()), source.Within("Config.Admin", c.Admin.Validate()),
 		source.Within("Config.Admin.Console", c.Admin.Console.of(checked, &pgxpool.Pool{}, "").WithDefaults().Validate()),
@@ -328,12 +328,12 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// group is what the broker knows a handler by.
+// group returns the handler's name on the broker.
 func (c Config) group(handler string) string {
 	return cmp.Or(c.Handlers[handler].Group, c.Service+"."+c.consumer(handler))
 }
 
-// consumer is what the claim knows a handler by, within the service.
+// consumer returns the handler's name in the claim, without the service's.
 func (c Config) consumer(handler string) string {
 	if c.Claim.Consumer != nil {
 		return c.Claim.Consumer(handler)

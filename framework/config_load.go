@@ -11,16 +11,16 @@ import (
 	"github.com/millrace-go/millrace/transport"
 )
 
-// unnamed is the ConfigError.Source of a configuration without a file.
+// unnamed is ConfigError.Source for a configuration without a file.
 const unnamed = "configuration"
 
-// ConfigError is everything that is wrong with a configuration. Correct it: another try finds the same.
+// ConfigError lists everything that is wrong with a configuration. Correct the configuration: loading it again does not help.
 type ConfigError struct {
 	Source   string   // the file
-	Problems []string // each with its place, what is there and what would be right; never a secret
+	Problems []string // each names the setting, its value and the values that would be right; never a secret
 }
 
-// Error has a line for each problem.
+// Error returns one line for each problem.
 func (e *ConfigError) Error() string { return strings.Join(e.Problems, "\n") }
 
 func configError(name string, problems []settings.Problem) error {
@@ -30,15 +30,15 @@ func configError(name string, problems []settings.Problem) error {
 	return &ConfigError{Source: name, Problems: source.Lines(name, problems)}
 }
 
-// Load reads a configuration: the file first, then what MILLRACE_* environment variables say instead. An empty path names
-// no file. The configuration keeps the drivers. The sections of the brokers are checked as far as their drivers are given.
-// The error is a *ConfigError, which has everything that is wrong, or says why the file cannot be read.
+// Load reads a configuration from a file, and then from MILLRACE_* environment variables, which override the file. If path is
+// empty, it reads only the environment. The configuration keeps the drivers. Load checks the sections of brokers whose drivers
+// are given. The error is a *ConfigError with everything that is wrong, or says why the file cannot be read.
 func Load(path string, drivers ...transport.Driver) (Config, error) {
 	return LoadEnv(path, os.Environ(), drivers...)
 }
 
-// LoadEnv is Load with MILLRACE_* variables of another environment than the process's: KEY=value, the last one of a key
-// counts. So a program's flags win over the file and over the process's environment.
+// LoadEnv is Load with environ in place of the process's environment: entries KEY=value, of which the last for a key counts. A
+// program can append its flags to os.Environ, so that they override file and environment.
 func LoadEnv(path string, environ []string, drivers ...transport.Driver) (Config, error) {
 	file, err := source.ReadFile(path)
 	if err != nil {
@@ -47,7 +47,7 @@ func LoadEnv(path string, environ []string, drivers ...transport.Driver) (Config
 	return parse(path, file, environ, drivers)
 }
 
-// parse is Load without its surroundings.
+// parse is Load without access to files and the process's environment.
 func parse(path string, file []byte, environ []string, drivers []transport.Driver) (Config, error) {
 	name := cmp.Or(path, unnamed)
 	from, problems := source.Read(name, file, environ)
@@ -74,7 +74,7 @@ func parse(path string, file []byte, environ []string, drivers []transport.Drive
 	return c, configError(name, problems)
 }
 
-// Settings returns the settings of the configuration's broker, checked, and its driver. The error is a *ConfigError.
+// Settings returns the driver of the configuration's broker, and its checked settings. The error is a *ConfigError.
 func (c Config) Settings() (transport.Driver, transport.Settings, error) {
 	name := unnamed
 	if c.loaded != nil {
@@ -93,7 +93,7 @@ func (c Config) section(d transport.Driver) (transport.Settings, []string, []set
 	return c.loaded.Section(d, used, c.environment())
 }
 
-// environment is what the printed and the checked settings of a driver depend on.
+// environment returns the part of the transport's environment on which a driver's defaults and checks depend.
 func (c Config) environment() transport.Environment {
-	return transport.Environment{DrainTimeout: max(c.ShutdownTimeout, 0)} // Validate reports a negative one
+	return transport.Environment{DrainTimeout: max(c.ShutdownTimeout, 0)} // Validate reports a negative timeout
 }

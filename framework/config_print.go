@@ -14,8 +14,8 @@ import (
 	"github.com/millrace-go/millrace/internal/settings"
 )
 
-// YAML returns the configuration as it takes effect, with every default and with the section of its broker when the driver
-// is there. Secrets are hidden. Load reads it, apart from those.
+// YAML returns the configuration that takes effect, with every default, and with the section of its broker if Drivers has the
+// driver. Secrets are hidden. Load can read the result, apart from the secrets.
 func (c Config) YAML() ([]byte, error) {
 	return yaml.Marshal(c.node())
 }
@@ -44,7 +44,7 @@ func (c Config) node() *yaml.Node {
 	return node
 }
 
-// MarshalJSON is YAML as JSON.
+// MarshalJSON returns the same as YAML, in JSON.
 func (c Config) MarshalJSON() ([]byte, error) {
 	var value map[string]any
 	if err := c.node().Decode(&value); err != nil {
@@ -53,10 +53,10 @@ func (c Config) MarshalJSON() ([]byte, error) {
 	return json.Marshal(value)
 }
 
-// Format prints what YAML returns, whatever the verb, so that no secret gets into a log.
+// Format prints the result of YAML for every verb, so that no secret gets into a log.
 func (c Config) Format(f fmt.State, _ rune) { write(f, c.node()) }
 
-// Format prints the service's configuration: fmt would find the secrets of a field that is not exported.
+// Format prints the service's configuration. Without this method fmt would print secrets in unexported fields.
 func (s *Service) Format(f fmt.State, _ rune) { write(f, s.cfg.node()) }
 
 // LogValue keeps secrets from logs.
@@ -70,7 +70,7 @@ func write(w io.Writer, node *yaml.Node) {
 	if err != nil {
 		b = []byte(err.Error())
 	}
-	_, _ = w.Write(b) // there is nobody to tell
+	_, _ = w.Write(b) // Format can report no error
 }
 
 // LogValue hides the secret of the DSN.

@@ -14,11 +14,11 @@ import (
 	"github.com/millrace-go/millrace/transport"
 )
 
-// ErrNoPostgres is wrapped by the error of what needs a database, in a service with Config.Postgres.Disabled. Name a database, or leave
-// out what needs it.
+// ErrNoPostgres is wrapped by errors of functions that need a database, in a service with Config.Postgres.Disabled. Configure a
+// database, or do not call the function.
 var ErrNoPostgres = errors.New("the service has no PostgreSQL, which this needs: name one in Config.Postgres.DSN (postgres.dsn), without Config.Postgres.Disabled")
 
-// validateDisabled reports what does not go with Postgres.Disabled.
+// validateDisabled reports settings that contradict Postgres.Disabled.
 func (c Config) validateDisabled() error {
 	errs := []error{c.refuseTables()}
 	if _, err := source.Driver(c.Drivers, c.Broker); err == nil && !c.units() { // else Settings tells
@@ -76,7 +76,8 @@ func (c Config) refuseTables() error {
 	return errors.Join(errs...)
 }
 
-// openDatabase connects to the database, in connecting, and sees to its tables. The pool is there to be closed also beside an error.
+// openDatabase connects to the database within the deadline of connecting, and checks or migrates its tables. The caller closes
+// s.pool, also after an error.
 func (s *Service) openDatabase(ctx, connecting context.Context) (err error) {
 	if s.bare {
 		s.log.InfoContext(ctx, "postgres.disabled is set: handlers consume and publish in transactions of the broker alone", "broker", s.cfg.Broker)

@@ -11,19 +11,20 @@ import (
 	"github.com/millrace-go/millrace/internal/service"
 )
 
-// DeadLetters configures what becomes of dead letters about which nobody decides.
+// DeadLetters configures what happens to dead letters about which no operator decides.
 type DeadLetters struct {
-	// Keep is how long after its last failure a dead letter is discarded, as "millrace dead discard" does it: with Ordered the later
-	// events of its key go on without it. Each one leaves a line in the audit. One that an operator has changed has its time anew, and
-	// one that a running replay has yet to reach stays. Processes look at their start, and then about every hour. 24 h or more.
-	// Default: 0, until an operator decides; of a handler: what Config.DeadLetters says.
+	// Keep is how long after its last failure a dead letter is discarded, as "millrace dead discard" does. If the handler is
+	// Ordered, the later events of its key then go on without it. The audit records each discarded one. When an operator changes a
+	// dead letter, its time starts anew. A dead letter that a running replay has not reached yet stays. Processes look for expired
+	// dead letters when they start, and then about every hour. 24 h or more. Default: 0, until an operator decides; for a handler:
+	// the setting of Config.DeadLetters.
 	Keep time.Duration
 
-	// Forever keeps dead letters until an operator decides, also those of a handler where Config.DeadLetters has Keep. Default: false.
+	// Forever keeps dead letters until an operator decides. For a handler it overrides Config.DeadLetters.Keep. Default: false.
 	Forever bool
 }
 
-// minKeep leaves a person a day to decide.
+// minKeep gives a person a day to decide.
 const minKeep = 24 * time.Hour
 
 func (d DeadLetters) validate(field string) error {
@@ -36,7 +37,7 @@ func (d DeadLetters) validate(field string) error {
 	return nil
 }
 
-// expiring returns what discards the dead letters of the router's handlers in time.
+// expiring returns the function that discards expired dead letters of the router's handlers.
 func (s *Service) expiring() (func(context.Context) error, error) {
 	keep := map[string]time.Duration{}
 	for name := range s.router.Handlers() {

@@ -1,4 +1,5 @@
-// Package framework assembles Millrace's parts into a service from one configuration. A line of it chooses the broker.
+// Package framework assembles Millrace's parts into a service from one configuration. One line of the configuration chooses the
+// broker.
 //
 //	var Completed = framework.Topic[LabourCompleted]("labour.completed")
 //

@@ -13,7 +13,7 @@ import (
 
 // Effects configures the ledger of effects.
 type Effects struct {
-	// Config is the ledger's; its name and schema are the service's.
+	// Config configures the ledger; the service sets its name and schema.
 	effect.Config `without:"Service,Schema"`
 }
 
@@ -22,13 +22,13 @@ func (e Effects) of(name string) effect.Config {
 	return e.Config
 }
 
-// Effects is the ledger of effects outside of the database, such as a call of a provider. The contexts of handlers, of
-// requests and of Tx carry it, so effect.Once and effect.Value work in all of them; elsewhere use effect.With(ctx,
-// svc.Effects()). It has a few connections besides the pool (Config.Effects.MaxConns). Run keeps its table and reports what
-// is in doubt. It is closed with the service.
+// Effects returns the ledger of effects outside of the database, such as a call of a provider. The contexts of handlers, of
+// requests and of Tx carry it, so effect.Once and effect.Value work in all of them. Elsewhere use effect.With(ctx,
+// svc.Effects()). The ledger has a few connections besides the pool (Config.Effects.MaxConns). Run maintains its table and
+// reports effects that are in doubt. The ledger is closed with the service.
 func (s *Service) Effects() *effect.Ledger { return s.effects }
 
-// newLedger returns a ledger that can work, or one to close and why it cannot.
+// newLedger returns the ledger. If it returns a ledger with an error, the caller closes the ledger.
 func (s *Service) newLedger(ctx context.Context) (*effect.Ledger, error) {
 	cfg := s.cfg.Effects.of(s.cfg.Service)
 	cfg.Schema = s.cfg.Postgres.Schema
@@ -39,7 +39,7 @@ func (s *Service) newLedger(ctx context.Context) (*effect.Ledger, error) {
 		return nil, fmt.Errorf("make the ledger of effects: %w", err)
 	}
 	if s.bare {
-		return ledger, nil // whose calls are refused
+		return ledger, nil // its calls return ErrNoPostgres
 	}
 	if err := ledger.Check(ctx); err != nil {
 		return ledger, fmt.Errorf("%w\n(the pool is Config.Postgres.MaxConnections (postgres.max_connections), the ledger's Config.Effects.MaxConns (effects.max_conns))", err)
@@ -49,8 +49,7 @@ func (s *Service) newLedger(ctx context.Context) (*effect.Ledger, error) {
 
 // IdempotencyKeys configures the idempotency keys of requests.
 type IdempotencyKeys struct {
-	// Config is that of all Keys of the service; its name and schema are the service's, its scope that which Service.Keys is
-	// given.
+	// Config configures all Keys of the service. The service sets the name and the schema, and Service.Keys the scope.
 	idempotencykey.Config `without:"Service,Schema"`
 }
 
@@ -59,15 +58,15 @@ func (k IdempotencyKeys) of(name string, scope func(*http.Request) (string, erro
 	return k.Config
 }
 
-// Keys returns middleware for routes whose clients send an Idempotency-Key: however often a request is repeated, it is
+// Keys returns middleware for routes whose clients send an Idempotency-Key. However often a client repeats a request, it is
 // executed once. The scope tells callers apart: see idempotencykey.Config.Scope.
 //
 //	keys, err := svc.Keys(account)
 //	svc.HTTP().Handle("POST /payments", keys.Middleware(pay))
 //
-// The handler finds the transaction of its request with pgtx.From, and Publish publishes in it. Config.IdempotencyKeys has
-// the settings; a route that needs others has keys of its own, by idempotencykey.New. Run keeps the table. Call Keys
-// before Run, once for each scope.
+// The handler gets the transaction of its request from pgtx.From, and Publish publishes in it. Config.IdempotencyKeys has the
+// settings; for a route that needs others, call idempotencykey.New. Run maintains the table. Call Keys before Run, once for each
+// scope.
 func (s *Service) Keys(scope func(*http.Request) (string, error)) (*idempotencykey.Keys, error) {
 	if s.bare {
 		return nil, fmt.Errorf("idempotency keys: %w", ErrNoPostgres)

@@ -11,23 +11,23 @@ import (
 	"github.com/millrace-go/millrace/transport"
 )
 
-// Event is what travels with an event besides its payload.
+// Event is what a handler knows about an event besides its payload.
 type Event struct {
-	ID    string // minted once, where the event happened; every delivery has the same
-	Key   string // of its order; "" for none
+	ID    string // made once, when the event was published; the same in every delivery
+	Key   string // events of one key keep their order; "" for none
 	Topic string
-	// Type and Version are what the event says about itself; "" and 1 where it says nothing.
+	// Type and Version come from the event's metadata; "" and 1 if it has neither.
 	Type    string
 	Version int
 	// Metadata must not be changed.
 	Metadata message.Metadata
-	// Attempt is 1 for the first delivery; 0 where the broker does not tell.
+	// Attempt is 1 for the first delivery; 0 if the broker does not count deliveries.
 	Attempt int
 }
 
 type contextKey struct{}
 
-// scope is what a context of the service's carries.
+// scope is the value that a context of the service carries.
 type scope struct {
 	service *Service
 	msg     *message.Message // nil outside of a handler
@@ -46,7 +46,7 @@ func scopeOf(ctx context.Context) scope {
 	return s
 }
 
-// bind makes the context of a message tell what it belongs to, and carry the ledger.
+// bind adds the service, the message and the ledger to the message's context.
 func (s *Service) bind(h message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
 		ctx := context.WithValue(msg.Context(), contextKey{}, scope{service: s, msg: msg})
@@ -55,7 +55,7 @@ func (s *Service) bind(h message.HandlerFunc) message.HandlerFunc {
 	}
 }
 
-// EventFrom returns the event that is being handled in this context; a zero Event outside of handlers.
+// EventFrom returns the event whose handler has this context, or a zero Event outside of handlers.
 func EventFrom(ctx context.Context) Event {
 	msg := scopeOf(ctx).msg
 	if msg == nil {
@@ -64,7 +64,7 @@ func EventFrom(ctx context.Context) Event {
 	if unpacked, err := cloud.Unpack(msg); err == nil {
 		msg = unpacked
 	}
-	carried, _ := payload.KindFrom(msg.Metadata) // of a version that is no number Handle makes a dead letter
+	carried, _ := payload.KindFrom(msg.Metadata) // Handle makes an event with a wrong version a dead letter
 	return Event{
 		ID: msg.UUID, Key: transport.Key(msg), Topic: transport.TopicOf(ctx, message.SubscribeTopicFromCtx(ctx)), Type: carried.Name, Version: carried.Version,
 		Metadata: msg.Metadata, Attempt: transport.DeliveryFrom(ctx).Attempt(),

@@ -11,7 +11,7 @@ import (
 	"github.com/millrace-go/millrace/framework/devstack"
 )
 
-// database is one for an example, with a schema of its own.
+// database returns a database for an example, with a schema of its own.
 func database(ctx context.Context) (cfg framework.Postgres, drop func()) {
 	stack, err := devstack.Start(ctx, devstack.Postgres)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/millrace-go/millrace/transport"
 )
 
-// orderLog prints what is told of a message on its way.
+// orderLog prints selected log records of the router and the claim.
 type orderLog struct{}
 
 func (orderLog) Enabled(context.Context, slog.Level) bool { return true }
@@ -32,9 +32,9 @@ func (orderLog) Handle(ctx context.Context, r slog.Record) error {
 	return nil
 }
 
-// The order of what a message goes through: recoverer, context, claim, the caller's middleware, handler. The recoverer meets
-// even a panic of the claim; the claim knows whose context it has; and middleware that the caller adds stands within the
-// claim's transaction: it sees neither duplicates nor contended events, and what it writes is undone with the handler.
+// A message passes the recoverer, the context, the claim, the caller's middleware and the handler, in this order. The recoverer
+// catches even a panic of the claim. The claim has the event's context. Middleware that the caller adds runs in the claim's
+// transaction: it sees no duplicates and no contended events, and its writes are rolled back with the handler's.
 func ExampleService_Router() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

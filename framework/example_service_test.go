@@ -19,14 +19,14 @@ type LabourCompleted struct {
 
 var Completed = framework.Topic[LabourCompleted]("labour.completed")
 
-// A whole service: a request completes a labour and publishes that, and a handler notes down that the family is to be told.
-// Each happens once, whatever is killed meanwhile. Its configuration is
+// A whole service. A request completes a labour and publishes an event; a handler records that the family must be notified. Each
+// happens exactly once, whichever process is killed. Its configuration is
 //
 //	service: labour
 //	broker: pubsub # or kafka, or memory
 //	postgres: {migrate: true}
 //
-// and "millrace dev" starts what it needs.
+// Run "millrace dev" to start the database and the broker.
 func Example() {
 	serve := func(ctx context.Context) error {
 		svc, err := framework.Open(ctx, "millrace.yaml", pubsub.Driver, kafka.Driver, transport.MemoryDriver)
@@ -41,7 +41,7 @@ func Example() {
 			id := r.PathValue("id")
 			err := pgtx.Run(r.Context(), svc.Pool(), func(ctx context.Context, tx pgx.Tx) error {
 				done, err := tx.Exec(ctx, `insert into labour values ($1) on conflict do nothing`, id)
-				if err != nil || done.RowsAffected() == 0 { // it was completed before
+				if err != nil || done.RowsAffected() == 0 { // the labour was completed before
 					return err
 				}
 				return Completed.Publish(ctx, id, LabourCompleted{LabourID: id})

@@ -19,21 +19,21 @@ import (
 	"github.com/millrace-go/millrace/transport"
 )
 
-// Fleet names the databases whose outboxes "millrace relay" and RunFleet forward in one process. A service has no use for it.
+// Fleet names the databases whose outboxes "millrace relay" and RunFleet forward in one process. A service does not use it.
 type Fleet struct {
-	// Databases are those of the fleet. Default: those of File alone.
+	// Databases are the fleet's databases. Default: only those of File.
 	Databases []fleet.Database
-	// File names a YAML file with a list "databases" of the same form, whose databases are added. It is read again every Refresh:
-	// databases that are added to it or removed from it are so at run time. A file that is wrong changes nothing. Default: "", none.
+	// File names a YAML file with a list "databases" of the same form, which is added to Databases. The file is read again every
+	// Refresh, so databases can be added and removed at run time. A wrong file changes nothing. Default: "", none.
 	File string
-	// Config is the fleet's; its relays are configured by Outbox.
+	// Config configures the fleet. Outbox configures its relays.
 	fleet.Config `without:"Relay"`
 }
 
-// There tells whether there is a fleet.
+// There tells whether the configuration has a fleet.
 func (f Fleet) There() bool { return len(f.Databases) > 0 || f.File != "" }
 
-// Provider returns what says which databases there are.
+// Provider returns a function that lists the databases.
 func (f Fleet) Provider() fleet.Provider {
 	return func(context.Context) ([]fleet.Database, error) {
 		all := slices.Clone(f.Databases)
@@ -50,10 +50,10 @@ func (f Fleet) validate() error {
 	return errors.Join(source.Within("Config.Fleet", f.WithDefaults().Validate()), fleet.Check("Config.Fleet.Databases", f.Databases))
 }
 
-// RunFleet forwards the outboxes of the databases that Config.Fleet names to the broker, until ctx ends. What Config.Outbox says
-// holds for each of their relays, and Config.Postgres.Schema for each database; Postgres.DSN is not used. If Config.Admin.Address
-// is set, it serves /metrics, /healthz and /readyz there. It returns an error when it cannot start: the configuration is wrong,
-// or the broker does not answer. Databases may be away.
+// RunFleet forwards the outboxes of the databases in Config.Fleet to the broker, until ctx ends. Config.Outbox configures each of
+// their relays, and Config.Postgres.Schema is the schema in each database; Postgres.DSN is not used. If Config.Admin.Address is
+// set, RunFleet serves /metrics, /healthz and /readyz there. RunFleet returns an error if the configuration is wrong or the
+// broker does not answer. A database that does not answer is no error.
 func RunFleet(ctx context.Context, cfg Config) (err error) {
 	cfg = cfg.WithDefaults()
 	if err := cfg.Validate(); err != nil {
@@ -106,11 +106,11 @@ func RunFleet(ctx context.Context, cfg Config) (err error) {
 	return nil
 }
 
-// relayConfig is that of a relay of this process.
+// relayConfig returns the configuration of a relay in this process.
 func (s *Service) relayConfig() (cfg outbox.RelayConfig) {
 	cfg = s.cfg.Outbox.RelayConfig
 	cfg.Schema, cfg.DrainTimeout = s.cfg.Postgres.Schema, s.cfg.ShutdownTimeout
-	if s.cfg.Migration.To == "" { // else the transport looks at the record
+	if s.cfg.Migration.To == "" { // in a migration the transport reads the broker from the database
 		cfg.Broker = s.cfg.Broker
 	}
 	cfg.Logger = cmp.Or(cfg.Logger, s.log)
@@ -120,7 +120,7 @@ func (s *Service) relayConfig() (cfg outbox.RelayConfig) {
 	return cfg
 }
 
-// serveFleet serves what operators and probes ask of a fleet, until end is called.
+// serveFleet serves metrics and health checks of a fleet, until end is called.
 func (s *Service) serveFleet(ctx context.Context, f *fleet.Fleet) (end func(), err error) {
 	if s.cfg.Admin.Address == "" {
 		return func() {}, nil

@@ -20,13 +20,13 @@ import (
 	"github.com/millrace-go/millrace/transport"
 )
 
-// handler is one that was added by name.
+// handler is a handler that was added by name.
 type handler struct {
 	budget.Handler
 	topic   string
 	ordered bool
 	fn      message.NoPublishHandlerFunc
-	known   []catalog.Event // what it handles
+	known   []catalog.Event // the types and versions that it handles
 }
 
 // Handle adds a handler: fn gets each event of the topic, as a value of the topic's type. The context of fn carries the event
@@ -60,10 +60,10 @@ func Handle[T any](s *Service, name string, topic *TopicOf[T], fn func(ctx conte
 	})
 }
 
-// AddHandler adds a plain Watermill handler, which gets the whole message. It has the same middleware as those of Handle.
-// On Kafka a topic that begins with ^ is a regular expression, and EventFrom tells the topic of each event; package kafka says more.
-// To publish an event from it, call a topic's Publish with the message's context. Of a CloudEvent it gets the data as the payload, and the
-// attributes as metadata ce_NAME.
+// AddHandler adds a plain Watermill handler, which gets the whole message. It has the same middleware as handlers that Handle
+// adds. On Kafka a topic that begins with ^ is a regular expression, and EventFrom returns the topic of each event; see package
+// kafka. To publish an event from the handler, call a topic's Publish with the message's context. If the message is a CloudEvent,
+// its payload is the event's data, and its metadata entries ce_NAME are the attributes.
 func (s *Service) AddHandler(name, topic string, fn message.NoPublishHandlerFunc) error {
 	return s.addHandler(name, topic, []catalog.Event{{}}, fn)
 }
@@ -97,13 +97,13 @@ func (s *Service) addHandler(name, topic string, known []catalog.Event, fn messa
 	return nil
 }
 
-// addMiddleware adds what every message goes through, from the outside.
+// addMiddleware adds the middleware that every message passes, the outermost one first.
 func (s *Service) addMiddleware() {
 	s.router.AddMiddleware(wmiddleware.Recoverer, s.bind, s.guard)
 }
 
-// guard runs a handler under the claim, or in the unit of a transport that settles messages by itself, in transactions
-// that a claim could not be part of.
+// guard runs a handler under the claim. If the transport settles messages in units of its own, guard runs it in the message's
+// unit, because a claim cannot be part of such a transaction.
 func (s *Service) guard(h message.HandlerFunc) message.HandlerFunc {
 	unit, unordered, ordered := s.attempt(wmiddleware.Recoverer(middleware.Unit(h))), s.claim.Middleware(h), message.HandlerFunc(nil)
 	if s.ordered != nil {
@@ -120,12 +120,13 @@ func (s *Service) guard(h message.HandlerFunc) message.HandlerFunc {
 	}
 }
 
-// attempt makes a dead letter of a message in a unit that no retry helps: at once if its error is Permanent, and in a service without a
-// database after Claim.MaxAttempts, which the transport counts. With a database the error may be an outage of that.
+// attempt rejects a message of a unit, which makes it a dead letter, if no retry can help: at once if the error is Permanent, and
+// in a service without a database after Claim.MaxAttempts failures, which the transport counts. With a database it does not count
+// failures, because an outage of the database may have caused them.
 func (s *Service) attempt(h message.HandlerFunc) message.HandlerFunc {
 	most := s.cfg.Claim.WithDefaults().MaxAttempts
 	return func(msg *message.Message) ([]*message.Message, error) {
-		ctx := msg.Context() // Watermill's Timeout leaves one behind that has ended
+		ctx := msg.Context() // taken before h runs: Watermill's Timeout leaves an ended context in msg
 		produced, err := h(msg)
 		delivery := transport.DeliveryFrom(ctx)
 		failures := transport.Failures(delivery) + 1
@@ -136,7 +137,7 @@ func (s *Service) attempt(h message.HandlerFunc) message.HandlerFunc {
 			delivery.Reject(err)
 		case errors.As(err, &later):
 			delivery.RetryAfter(max(later.RetryAfter(), time.Second))
-		case errors.Is(err, ErrNoPostgres): // no fault of the event
+		case errors.Is(err, ErrNoPostgres): // the event did nothing wrong
 			delivery.RetryAfter(time.Minute)
 		case s.bare && failures >= most && ctx.Err() == nil:
 			delivery.Reject(fmt.Errorf("its handler has failed %d times, the last time with: %w", failures, err))
@@ -145,7 +146,7 @@ func (s *Service) attempt(h message.HandlerFunc) message.HandlerFunc {
 	}
 }
 
-// isOrdered is asked while the service runs, when no handler is added any more.
+// isOrdered reads the handlers without a lock: it is called only while the service runs, when no more are added.
 func (s *Service) isOrdered(name string) bool {
 	for _, h := range s.handlers {
 		if h.Name == name {
@@ -155,8 +156,8 @@ func (s *Service) isOrdered(name string) bool {
 	return false
 }
 
-// subscribe makes the subscriptions, so that nothing is missed that is published from now on, and hands the handlers to the
-// router, which starts them with Run.
+// subscribe makes the subscriptions, so that handlers miss no event that is published from now on. It adds the handlers to the
+// router, which starts them in Run.
 func (s *Service) subscribe() error {
 	handlers, sharing := make([]string, len(s.handlers)), make([]*budget.Handler, len(s.handlers))
 	for i, h := range s.handlers {
@@ -191,7 +192,8 @@ func (s *Service) subscribe() error {
 	return subscribing.Wait()
 }
 
-// addToRouter hands a handler to the router, with what retries its events from the claim's table if there is one.
+// addToRouter adds a handler to the router. With a database its subscriber also delivers the events that the claim retries from
+// its table.
 func (s *Service) addToRouter(h *handler, sub message.Subscriber) error {
 	if s.bare {
 		s.router.AddConsumerHandler(h.Name, h.topic, sub, h.fn)
@@ -205,9 +207,9 @@ func (s *Service) addToRouter(h *handler, sub message.Subscriber) error {
 	return nil
 }
 
-// Attach puts the handlers on Router with subscribers of the caller's, in place of the transport's, for a test that delivers
-// messages itself, as package millracetest does. The service's middleware is around each handler. Run Router in place of Run,
-// and close the Router and the service in the end. A message whose handler fails is nacked: Attach keeps none for a retry.
+// Attach adds the handlers to Router with subscribers of the caller, in place of the transport's. It is for tests that deliver
+// messages themselves, such as those of package millracetest. The service's middleware is around each handler. Run Router instead
+// of the service, and close both in the end. A message whose handler fails is nacked: Attach does not keep it for a retry.
 func (s *Service) Attach(subscriber func(handler string) message.Subscriber) error {
 	if !s.enter() {
 		return ErrEnded
@@ -221,17 +223,18 @@ func (s *Service) Attach(subscriber func(handler string) message.Subscriber) err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.stage = ended // Run is refused, and Close closes
+	s.stage = ended // Run is refused, and Close closes the service
 	return nil
 }
 
-// absent returns what is configured and not there: it belongs to another process that has the same file, or is a typo, which leaves
-// what was meant without its settings.
+// absent returns the configured names that are not among names. Such a name belongs to another process with the same file, or is
+// a typo: then the handler or schedule that was meant goes without its settings.
 func absent[T any](configured map[string]T, names []string) []string {
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(configured)), func(name string) bool { return slices.Contains(names, name) })
 }
 
-// claimOf is the claim that a handler runs under: one that keeps the later events of a key behind a failed one, or not.
+// claimOf returns the claim for a handler: the ordered one, in which a failed event blocks the later events of its key, or the
+// other.
 func (s *Service) claimOf(h *handler) (c *claim.Claim, err error) {
 	if !h.ordered || s.cfg.Claim.Ordered {
 		return s.claim, nil

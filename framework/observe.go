@@ -10,18 +10,20 @@ import (
 	"github.com/millrace-go/millrace/framework/internal/web"
 )
 
-// Health configures /readyz, which says whether the service can take requests: 200 or 503, and why as JSON. /healthz says
-// only that the process answers; restart it by that one, because no restart mends a database or a broker.
+// Health configures /readyz, which says whether the service can take requests: 200 or 503, with the reasons as JSON. /healthz
+// says only that the process answers. Let an orchestrator restart the process by /healthz alone, because a restart repairs no
+// database and no broker.
 type Health struct {
-	// MaxBacklogAge is how old an event in the outbox may become before the check backlog fails. Default: 5 min.
+	// MaxBacklogAge is the age of an event in the outbox at which the check backlog fails. Default: 5 min.
 	MaxBacklogAge time.Duration
-	// MaxUnrelayed is how long events of a shard may wait while no relay holds it, before the check relays fails. Default: 30 s.
+	// MaxUnrelayed is how long events of a shard may wait while no relay holds the shard, before the check relays fails. Default: 30
+	// s.
 	MaxUnrelayed time.Duration
 	// Timeout bounds the checks of database and broker. Default: 2 s.
 	Timeout time.Duration
-	// Require names checks without which the service is not ready, beside postgres and schema: backlog, broker or relays.
-	// The others are reported all the same. Without them a service takes requests while the broker is down, and its outbox keeps
-	// their events. Default: none.
+	// Require names checks that must pass for the service to be ready, besides postgres and schema: backlog, broker or relays. Other
+	// checks are reported only. So by default a service takes requests while the broker is down, and its outbox keeps their events.
+	// Default: none.
 	Require []string
 }
 
@@ -31,10 +33,10 @@ func (h Health) WithDefaults() Health { return Health(health.Config(h).WithDefau
 // Validate reports everything that is wrong with the configuration. It expects one that has its defaults.
 func (h Health) Validate() error { return health.Config(h).Validate() }
 
-// Log is the service's logger. What is logged with the context of a handler or of a request has its trace.
+// Log returns the service's logger. Records that are logged with the context of a handler or of a request have its trace.
 func (s *Service) Log() *slog.Logger { return s.log }
 
-// observe begins to report what is the service's own, and adds the paths that tell of it.
+// observe starts the service's own metrics, and adds the paths of health and metrics.
 func (s *Service) observe() error {
 	if !s.bare {
 		stop, err := telemetry.ObservePool(s.telemetry.Meter, s.pool)

@@ -12,7 +12,7 @@ import (
 	"github.com/millrace-go/millrace/transport"
 )
 
-// ErrEnded is returned by Run of a service that runs already, has run, or was closed: make another one.
+// ErrEnded is returned by Run if the service runs already, has run, or was closed. Make a new service.
 var ErrEnded = errors.New("the service has been run or closed before")
 
 // RunUntilSignal runs the service until ctx ends, or SIGTERM or SIGINT comes, and then stops it as Run does. A second
@@ -29,7 +29,7 @@ func (s *Service) Run(ctx context.Context) error {
 	if !s.enter() {
 		return ErrEnded
 	}
-	endAdmin := s.admin.Serve() // until nothing runs any more, so that operators see how the service starts and stops
+	endAdmin := s.admin.Serve() // it ends last, so that operators see how the service starts and stops
 	err := database.WithGrants(s.life().Run(ctx))
 	endAdmin()
 	return errors.Join(err, s.release())
@@ -55,7 +55,8 @@ func (s *Service) enter() bool {
 	return true
 }
 
-// background returns what works on the database beside handlers and requests: what they need until they are done, and what ends at once.
+// background returns the work besides handlers and requests. lasting runs until the handlers are done, which need it; ending
+// stops at once.
 func (s *Service) background() (lasting, ending []func(context.Context) error, err error) {
 	if s.bare {
 		return nil, nil, nil
@@ -79,8 +80,8 @@ func (s *Service) background() (lasting, ending []func(context.Context) error, e
 	return lasting, []func(context.Context) error{scheduler.Run, expiring}, err
 }
 
-// forwarding returns what brings committed events to the broker: a relay, and what wakes the relays of other processes,
-// which may hold the shards of what is committed here.
+// forwarding returns what forwards committed events to the broker: a relay of this process, and a notifier. The notifier wakes
+// relays of other processes, which may hold the shards of events that are committed here.
 func (s *Service) forwarding() (runs []func(context.Context) error, err error) {
 	schema := s.cfg.Postgres.Schema
 	if s.cfg.Outbox.Relay == Apart || s.transport.Features().Persistent {
@@ -93,7 +94,7 @@ func (s *Service) forwarding() (runs []func(context.Context) error, err error) {
 	if s.cfg.Outbox.Relay == Apart {
 		return runs, nil
 	}
-	publisher, err := transport.PlainPublisher(s.transport) // its messages are part of no consumed one's transaction
+	publisher, err := transport.PlainPublisher(s.transport) // the relay's messages belong to no transaction of a consumed message
 	if err != nil {
 		return nil, err
 	}
@@ -104,8 +105,8 @@ func (s *Service) forwarding() (runs []func(context.Context) error, err error) {
 	return append(runs, r.Run), nil
 }
 
-// Close closes a service that Run was not called on. It does nothing to a service that runs, which ends with Run's context,
-// nor when it is called again.
+// Close closes a service whose Run was not called. It does nothing if the service runs, because Run closes it, or if it is closed
+// already.
 func (s *Service) Close() error {
 	s.mu.Lock()
 	running := s.stage == started
@@ -119,7 +120,7 @@ func (s *Service) Close() error {
 	return s.release()
 }
 
-// release closes what the parts ran on.
+// release closes the connections, pools and listeners of the service, once.
 func (s *Service) release() error {
 	s.closing.Do(func() {
 		var errs []error

@@ -20,12 +20,12 @@ import (
 //		return "", Report{Day: at.Format(time.DateOnly)}
 //	})
 //
-// fn returns the event of a time, which is in UTC, and the event's key. It must return quickly, and does nothing else: the work
-// belongs in a handler of the topic. The event's ID is made of the service, the schedule and the time.
+// fn returns the event for a time, which is in UTC, and the event's key. fn must return quickly, and must do nothing else: do the
+// work in a handler of the topic. The event's ID is made of the service, the schedule and the time.
 //
-// Config.Schedules sets the time zone under the schedule's name, which is UTC by default, and says what becomes of times at which no
-// process runs: by default the schedule fires once for the latest of them. It may have another expression, too. A schedule with a
-// new name or a new expression begins when it is first started. Call Schedule before Run.
+// Config.Schedules configures the schedule by its name: its time zone (default: UTC), and what happens to times at which no
+// process ran. By default the schedule then fires once, for the latest of them. The configuration may also replace the
+// expression. A schedule with a new name or a new expression begins when it is first started. Call Schedule before Run.
 func Schedule[T any](s *Service, name, expression string, topic *TopicOf[T], fn func(at time.Time) (key string, event T)) error {
 	wrong := func(err error) error { return fmt.Errorf("add schedule %q: %w", name, err) }
 	if topic.err != nil {
@@ -41,7 +41,7 @@ func Schedule[T any](s *Service, name, expression string, topic *TopicOf[T], fn 
 	times.Expression = cmp.Or(times.Expression, expression)
 	added := schedule.Event{Name: name, Times: times, Topic: topic.name, Message: func(at time.Time) (*message.Message, error) {
 		key, event := fn(at)
-		return topic.Message(context.Background(), key, event) // the transaction's takes the place of the context
+		return topic.Message(context.Background(), key, event) // the transaction's context replaces this one
 	}}
 	if err := added.Validate(); err != nil {
 		return wrong(err)
@@ -58,7 +58,7 @@ func Schedule[T any](s *Service, name, expression string, topic *TopicOf[T], fn 
 	return nil
 }
 
-// scheduler returns what fires the schedules while the service runs.
+// scheduler returns the scheduler that fires the schedules while the service runs.
 func (s *Service) scheduler() (*schedule.Scheduler, error) {
 	names := make([]string, len(s.schedules))
 	for i, e := range s.schedules {

@@ -27,13 +27,13 @@ type Server struct {
 	WriteTimeout time.Duration
 	// IdleTimeout is how long a connection is kept for the next request. Make it longer than the load balancer's. Default: 2 min.
 	IdleTimeout time.Duration
-	// TLS makes the server one of HTTPS. Default: the server speaks HTTP.
+	// TLS makes the server an HTTPS server. Default: the server speaks HTTP.
 	TLS ServerTLS
 }
 
-// ServerTLS names the files of a server's certificate. Files that are replaced are read again, within a second and without a restart.
+// ServerTLS names the files of a server's certificate. The server reads replaced files within a second, without a restart.
 type ServerTLS struct {
-	// CertFile and KeyFile hold the certificate, with its chain, and its key, PEM. Default: "", no TLS.
+	// CertFile and KeyFile hold the certificate with its chain, and its key, in PEM. Default: "", no TLS.
 	CertFile string
 	KeyFile  string
 }
@@ -58,8 +58,9 @@ func (c Server) web() web.Config {
 	}
 }
 
-// Admin configures a second HTTP server, which is for operators: it serves the console at /console/, /metrics, /healthz,
-// /readyz with what the log has of each failing check, and /catalog: see Service.Catalog. Let only operators, probes and Prometheus reach it.
+// Admin configures a second HTTP server, which is for operators. It serves the console at /console/, /metrics, /healthz, /readyz
+// with the logged cause of each failing check, and /catalog (see Service.Catalog). Let only operators, probes and Prometheus
+// reach it.
 type Admin struct {
 	// Address is host:port, with port 0 for any. Then the service's own server has no /metrics, and its /readyz gives no reasons.
 	// Default: "", no such server.
@@ -72,14 +73,14 @@ type Admin struct {
 
 // Console configures the console of a service.
 type Console struct {
-	// Config is the console's; its database is the service's.
+	// Config configures the console; the service sets the database and the path.
 	console.Config `without:"Databases,Prefix"`
 }
 
 const (
 	consolePath = "/console"
 
-	// consoleConnections are those that pages and one action use at once.
+	// consoleConnections is the size of the console's pool: enough for its pages and one action at the same time.
 	consoleConnections = 5
 )
 
@@ -89,7 +90,7 @@ func (c Console) of(name string, pool *pgxpool.Pool, schema string) console.Conf
 	return c.Config
 }
 
-// newAdmin makes the server for operators. It returns what is to be closed also beside an error.
+// newAdmin makes the server for operators. If it returns a server with an error, the caller closes the server.
 func (s *Service) newAdmin(ctx context.Context) (*web.Operators, error) {
 	a, err := web.NewOperators(ctx, s.cfg.Admin.web(), s.cfg.Admin.Address, s.log)
 	if err != nil {
@@ -102,9 +103,9 @@ func (s *Service) newAdmin(ctx context.Context) (*web.Operators, error) {
 		})
 		return a, nil
 	}
-	own := s.pool.Config() // for a pool of its own: pages are read while handlers have all connections of the service's
+	own := s.pool.Config() // a pool of its own, so that pages load while handlers use all of the service's connections
 	own.MaxConns, own.MinConns, own.MinIdleConns = consoleConnections, 0, 0
-	pool, err := pgxpool.NewWithConfig(context.WithoutCancel(ctx), own) // which connects when it is asked
+	pool, err := pgxpool.NewWithConfig(context.WithoutCancel(ctx), own) // it connects on first use
 	if err != nil {
 		return a, fmt.Errorf("make the pool of the console: %w", err)
 	}
@@ -127,19 +128,20 @@ func (s *Service) newAdmin(ctx context.Context) (*web.Operators, error) {
 // Middleware wraps a handler of HTTP requests.
 type Middleware = func(http.Handler) http.Handler
 
-// Use wraps the routes of HTTP in middleware, the first one outermost. Each request passes the trace, which is begun outside of all
-// middleware; then the middleware, whose context Publish, Tx and effects work with and whose request has the route in its Pattern;
-// then the route with what is put around it, such as Keys: a login in middleware comes before the scope of a key is asked for, and a
-// request that middleware refuses leaves its key unused. The answer goes the other way.
+// Use wraps the routes of HTTP in middleware, the first one outermost. A request passes the trace, the middleware and then the
+// route with its own wrappers, such as Keys. In middleware the request's context works for Publish, Tx and effects, and its
+// Pattern is the route. Middleware runs before the scope of an idempotency key is determined, and a request that it refuses
+// leaves its key unused.
 //
-// The framework's own routes pass no middleware: /healthz, /readyz, /metrics, and those of push subscriptions. Nor does the server for
-// operators, which has UseAdmin. Call Use before Run.
+// The framework's own routes pass no middleware: /healthz, /readyz, /metrics, and those of push subscriptions. The server for
+// operators has middleware of its own: see UseAdmin. Call Use before Run.
 func (s *Service) Use(middleware ...Middleware) {
 	s.mux.Use(middleware...)
 }
 
-// UseAdmin wraps the routes of the server for operators in middleware, the first one outermost: the console and /catalog, before
-// Console.Authorize is asked, but not /healthz, /readyz and /metrics. Without Config.Admin.Address it does nothing. Call it before Run.
+// UseAdmin wraps the console and /catalog on the server for operators in middleware, the first one outermost. Middleware runs
+// before Console.Authorize. /healthz, /readyz and /metrics have none. Without Config.Admin.Address UseAdmin does nothing. Call it
+// before Run.
 func (s *Service) UseAdmin(middleware ...Middleware) {
 	if s.admin != nil {
 		s.admin.Use(middleware...)

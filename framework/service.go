@@ -30,8 +30,8 @@ import (
 	"github.com/millrace-go/millrace/transport"
 )
 
-// Service is a database, a broker, handlers of events and of requests, and what connects them. Make it with New, add
-// handlers, and call Run, once. All methods may be called concurrently, but handlers are added before Run.
+// Service connects a database, a broker, and the handlers of events and requests. Make it with New, add handlers, and call Run
+// once. All methods may be called concurrently, but handlers must be added before Run.
 type Service struct {
 	cfg       Config
 	log       *slog.Logger
@@ -40,14 +40,14 @@ type Service struct {
 	listener  net.Listener
 	mux       *web.Routes
 	server    *http.Server
-	admin     *web.Operators // nil: there is no server for operators
-	bare      bool           // without a database
-	pool      *pgxpool.Pool  // of a bare service: without connections
+	admin     *web.Operators // nil: no server for operators
+	bare      bool           // the service has no database
+	pool      *pgxpool.Pool  // without a database: a pool that never gets a connection
 	transport transport.Transport
 	router    *message.Router
 	outbox    *outbox.Publisher
 	claim     *claim.Claim
-	ordered   *claim.Claim // nil: no handler is ordered, or claim is
+	ordered   *claim.Claim // for handlers that are Ordered; nil if there are none, or if claim is ordered itself
 	effects   *effect.Ledger
 	closing   sync.Once
 	closed    error
@@ -57,12 +57,12 @@ type Service struct {
 	handlers  []*handler
 	schedules []schedule.Event
 	published []Published
-	keys      *idempotencykey.Keys // the first of them; nil: the service has none
-	running   chan struct{}        // closed when the handlers are subscribed
-	stopping  chan struct{}        // closed when the service takes nothing more
+	keys      *idempotencykey.Keys // the first one that Keys made; nil: none
+	running   chan struct{}        // closed when all handlers are subscribed
+	stopping  chan struct{}        // closed when the service takes no more messages and requests
 }
 
-// stage is how far a service's life has come.
+// stage is a stage of a service's life.
 type stage int
 
 const (
@@ -80,9 +80,9 @@ func Open(ctx context.Context, path string, drivers ...transport.Driver) (*Servi
 	return New(ctx, cfg)
 }
 
-// New connects to the database and to the broker that cfg names, whose driver must be among cfg.Drivers, and takes the
-// HTTP address. If the address is in use, the database or the broker does not answer, or tables are missing or too old, it
-// returns within 5 s an error that says what to do. With Postgres.Migrate it takes as long as the migration.
+// New connects to the database and to the broker that cfg names, and listens on the HTTP address. cfg.Drivers must have the
+// broker's driver. If the address is in use, the database or the broker does not answer, or tables are missing or too old, New
+// returns an error within 5 s that says what to do. With Postgres.Migrate it takes as long as the migration.
 //
 // Run the service, or close it.
 func New(ctx context.Context, cfg Config) (*Service, error) {
@@ -100,7 +100,7 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 	return s, nil
 }
 
-// assemble makes the parts; what it has made when it fails, Close closes.
+// assemble makes the parts. If it fails, Close closes the parts that it has made.
 func (s *Service) assemble(ctx context.Context) (err error) {
 	connecting, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
@@ -116,7 +116,7 @@ func (s *Service) assemble(ctx context.Context) (err error) {
 	if err = s.openDatabase(ctx, connecting); err != nil {
 		return err
 	}
-	if s.cfg.Postgres.Migrate { // which may have taken long
+	if s.cfg.Postgres.Migrate { // the migration may have used up the time
 		connecting, cancel = context.WithTimeout(ctx, connectTimeout)
 		defer cancel()
 	}
@@ -140,7 +140,7 @@ func (s *Service) assemble(ctx context.Context) (err error) {
 		return err
 	}
 	encode := s.encode
-	if s.bare { // no relay would forward what is written in a transaction from elsewhere
+	if s.bare { // no relay would forward an event that another pool's transaction writes
 		encode = func(string, *message.Message) error { return ErrNoPostgres }
 	}
 	s.outbox, err = outbox.NewPublisher(outbox.PublisherConfig{
@@ -156,7 +156,7 @@ func (s *Service) assemble(ctx context.Context) (err error) {
 	if s.effects, err = s.newLedger(connecting); err != nil {
 		return err
 	}
-	// What the router tells at info is each handler's coming and going.
+	// At level info the router logs only that handlers start and stop.
 	quiet := watermill.NewSlogLoggerWithLevelMapping(s.log, map[slog.Level]slog.Level{slog.LevelInfo: slog.LevelDebug})
 	s.router, err = message.NewRouter(message.RouterConfig{CloseTimeout: s.cfg.ShutdownTimeout}, quiet)
 	if err != nil {
@@ -166,7 +166,7 @@ func (s *Service) assemble(ctx context.Context) (err error) {
 	return nil
 }
 
-// mountPush adds the routes of a broker that calls the service.
+// mountPush adds the routes for brokers that push messages to the service.
 func (s *Service) mountPush() {
 	if server, ok := s.transport.(transport.PushServer); ok {
 		for _, path := range server.PushPaths() {
@@ -195,7 +195,8 @@ func (s *Service) newClaim(ordered bool) (*claim.Claim, error) {
 	return claim.New(claim.NewPostgresStore(s.pool, claim.Schema(s.cfg.Postgres.Schema)), cfg)
 }
 
-// paused returns the consumers that are paused in this process. It is asked when requests are answered, and the claims are there then.
+// paused returns the consumers that are paused in this process. The health checks call it while requests are answered, when the
+// claims exist.
 func (s *Service) paused() []claim.Pause {
 	all := s.claim.Paused()
 	if s.ordered != nil {

@@ -11,14 +11,14 @@ import (
 	"github.com/millrace-go/millrace/transport"
 )
 
-// What an event of a topic carries in its metadata besides Watermill's own entries.
+// Metadata entries that an event of a topic has besides Watermill's own.
 const (
 	TypeMetadata    = payload.TypeMetadata    // "millrace_type": a name such as "OrderPlaced"
 	VersionMetadata = payload.VersionMetadata // "millrace_version": a decimal number, 1 or more
 )
 
-// ErrNoService is returned by Publish for a context that is neither that of a handler nor that of a request to
-// Service.HTTP, nor derived from one: use Service.Tx.
+// ErrNoService is returned by Publish if its context does not come from a handler or from a request to Service.HTTP. Elsewhere
+// use Service.Tx.
 var ErrNoService = errors.New("no service in the context: publish with the context of a handler, of a request to Service.HTTP, or of Service.Tx")
 
 // TopicOf is a topic of a broker, whose events this program knows as values of type T. Make it with Topic. All methods may be
@@ -26,7 +26,7 @@ var ErrNoService = errors.New("no service in the context: publish with the conte
 type TopicOf[T any] struct {
 	name   string
 	events payload.Events[T]
-	err    error // what is wrong with the topic
+	err    error // why the topic is wrong; nil if it is not
 }
 
 // Topic returns the topic of that name. It is usually a variable of a package, which producer and consumer share:
@@ -112,8 +112,8 @@ func (t *TopicOf[T]) Message(ctx context.Context, key string, event T) (*message
 	return msg, nil
 }
 
-// decode reads an event of any version from which upcasts lead to that of the topic. The error is an UnknownVersionError
-// where there is none.
+// decode reads an event of the topic's version, or of an older version that upcasts convert to it. For any other version the
+// error is an UnknownVersionError.
 func (t *TopicOf[T]) decode(msg *message.Message) (event T, err error) {
 	carried, err := t.events.Carried(msg)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/millrace-go/millrace/transport"
 )
 
-// Refusal is what becomes of an event whose type or version its handler does not know.
+// Refusal says what happens to an event whose type or version its handler does not know.
 type Refusal int
 
 const (
@@ -43,15 +43,15 @@ func (r Refusal) String() string {
 // MarshalText writes the word that a configuration file has: wait, dead or ignore.
 func (r Refusal) MarshalText() ([]byte, error) { return enum.Text(r, Wait, Dead, Ignore) }
 
-// UnmarshalText reads it.
+// UnmarshalText reads that word.
 func (r *Refusal) UnmarshalText(word []byte) error { return enum.Read(r, word, Wait, Dead, Ignore) }
 
-// UnknownVersionError refuses an event whose type or version its handler does not know. Handler.UnknownVersions says what
-// becomes of the event. Deploy a version of the service that knows it.
+// UnknownVersionError refuses an event whose type or version its handler does not know. Handler.UnknownVersions decides what
+// happens to the event. Deploy a version of the service that knows it.
 type UnknownVersionError struct {
 	Type    string
 	Version int
-	Known   string // what the handler knows: "version 1 or 2 of OrderPlaced"
+	Known   string // the versions that the handler knows: "version 1 or 2 of OrderPlaced"
 }
 
 func (e *UnknownVersionError) Error() string {
@@ -61,7 +61,8 @@ func (e *UnknownVersionError) Error() string {
 
 func isUnknown(err error) bool { return errors.As(err, new(*UnknownVersionError)) }
 
-// refused returns what the handler answers when it cannot decode an event. For an unknown version its policy decides.
+// refused handles an event that cannot be decoded, and returns the handler's error. UnknownVersions decides about an unknown
+// version.
 func (s *Service) refused(handler string, msg *message.Message, err error) error {
 	if !isUnknown(err) {
 		return claim.Permanent(err)
@@ -72,7 +73,7 @@ func (s *Service) refused(handler string, msg *message.Message, err error) error
 		return claim.Permanent(err)
 	case Ignore:
 		if transport.UnitFrom(ctx) == nil {
-			return err // which a rule ignores: see claimConfig
+			return err // the rule that claimConfig adds ignores it
 		}
 		s.log.InfoContext(ctx, "event of an unknown version is ignored", "event_id", msg.UUID, "handler", handler, "error", err)
 		return nil
@@ -83,7 +84,7 @@ func (s *Service) refused(handler string, msg *message.Message, err error) error
 	return payload.Wait(err, after)
 }
 
-// claimConfig returns the handler's settings for its claim. If it ignores unknown versions, a rule for them comes first.
+// claimConfig returns the handler's settings for its claim. If the handler ignores unknown versions, a rule for them comes first.
 func (h Handler) claimConfig() claim.HandlerConfig {
 	c := h.HandlerConfig
 	if h.UnknownVersions == Ignore {
@@ -96,7 +97,7 @@ func (h Handler) claimConfig() claim.HandlerConfig {
 type TopicOption func(*topicConfig)
 
 type topicConfig struct {
-	kind    payload.Kind // zero: that in the name of the Go type
+	kind    payload.Kind // zero: from the name of the Go type
 	upcasts []payload.Step
 	err     error
 }
@@ -112,10 +113,10 @@ func EventType(name string, version int) TopicOption {
 	}
 }
 
-// Upcast says how an event of an older version becomes one of a later version: fn is called for each such event when it is
-// handled, so it also reaches events that were delayed, that are retried, and that were dead letters. Upcasts chain: with one from 1
-// to 2 and one from 2 to 3, an event of version 1 goes through both, and the last one must return the topic's type. fn depends
-// on nothing but the event, and is called concurrently. If it returns an error, the event becomes a dead letter.
+// Upcast converts events of an older version to a later one. It calls fn for each such event when the event is handled, so it
+// also converts delayed events, retried events and dead letters. Upcasts chain: with one from 1 to 2 and one from 2 to 3, an
+// event of version 1 goes through both, and the last one must return the topic's type. fn must depend on nothing but the event.
+// It is called concurrently. If it returns an error, the event becomes a dead letter.
 func Upcast[From, To any](from, to int, fn func(From) (To, error)) TopicOption {
 	u := payload.Upcast(from, to, fn)
 	return func(c *topicConfig) { c.upcasts = append(c.upcasts, u) }

@@ -102,10 +102,10 @@ func sayChanges(a *cli.App, changes []catalog.Change) error {
 	return nil
 }
 
-// maxCatalog is how long a catalog may be, in bytes.
+// maxCatalog bounds the size of a catalog, in bytes.
 const maxCatalog = 64 << 20
 
-// readCatalog reads a file, or what a URL serves.
+// readCatalog reads a catalog from a file or a URL.
 func readCatalog(ctx context.Context, from string) (*catalog.Document, error) {
 	text, err := contentOf(ctx, from)
 	if err != nil {

@@ -27,7 +27,7 @@ It answers requests from this machine alone, and everybody who can log in to thi
 change anything by it, and without --payloads nobody sees payloads. To give it to a team, mount package console in a service,
 behind a login.`
 
-// consoleConns are those that pages and one action use at once, and one to spare.
+// consoleConns is the number of connections that pages and one action use at once, and one to spare.
 const consoleConns = 6
 
 func consoleCommand(a *cli.App) *cobra.Command {
@@ -92,10 +92,10 @@ func consoleCommand(a *cli.App) *cobra.Command {
 	return c
 }
 
-// unnamable are characters that no name in the console's URLs has.
+// unnamable matches characters that names in the console's URLs cannot have.
 var unnamable = regexp.MustCompile(`[^a-z0-9]+`)
 
-// fleetDatabases are those of the configuration's fleet.
+// fleetDatabases returns the databases of the configuration's fleet.
 func fleetDatabases(ctx context.Context, a *cli.App) (all []console.Database, err error) {
 	pools, err := a.Pools(ctx)
 	taken := map[string]bool{}
@@ -107,10 +107,10 @@ func fleetDatabases(ctx context.Context, a *cli.App) (all []console.Database, er
 	return all, err
 }
 
-// consoleName is the name of a database as the console's URLs may have it, and another one than those that are taken.
+// consoleName turns a database's name into a name for the console's URLs that is not taken yet.
 func consoleName(of string, taken map[string]bool) string {
 	name := strings.Trim(unnamable.ReplaceAllString(strings.ToLower(of), "-"), "-")
-	name = strings.TrimRight(name[:min(len(name), 35)], "-") // there is room for a number
+	name = strings.TrimRight(name[:min(len(name), 35)], "-") // leaves room for a number
 	if name == "" || name == "static" {
 		name = "database"
 	}
@@ -140,7 +140,7 @@ func serveConsole(ctx context.Context, a *cli.App, address string, page *console
 	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
 	err = server.Shutdown(ending)
-	page.Close() // which waits for replays
+	page.Close() // waits for replays
 	if serving := <-ended; !errors.Is(serving, http.ErrServerClosed) {
 		err = errors.Join(err, serving)
 	}

@@ -22,7 +22,7 @@ func consumerCommand(a *cli.App) *cobra.Command {
 	return c
 }
 
-// resetPatience is for what the transport does while it closes.
+// resetPatience bounds the closing of the transport.
 const resetPatience = 10 * time.Second
 
 func consumerReset(a *cli.App) *cobra.Command {
@@ -71,7 +71,7 @@ func consumerReset(a *cli.App) *cobra.Command {
 	return a.Prints(c)
 }
 
-// parsePosition reads the flag --to, and the arguments that belong to it.
+// parsePosition parses the flag --to and its arguments.
 func parsePosition(to string, args []string, now time.Time) (p transport.Position, err error) {
 	switch to {
 	case "":
@@ -112,7 +112,7 @@ func parsePosition(to string, args []string, now time.Time) (p transport.Positio
 	return p, nil
 }
 
-// reset resets a consumer. to is the position as the command line has it.
+// reset resets a consumer. to is the value of the flag --to.
 func reset(ctx context.Context, a *cli.App, r transport.Reset, to string) (err error) {
 	if a.File != "" {
 		if err := a.Load(); err != nil {

@@ -73,7 +73,7 @@ func doctorCommand(a *cli.App) *cobra.Command {
 		limits.Horizon = cmp.Or(limits.Horizon, kept.RedeliveryHorizon, claim.DefaultRedeliveryHorizon)
 		asks := (a.BrokerName() == "pubsub" || a.BrokerName() == "kafka") && !slices.Contains(ignore, "broker")
 		if asks && a.Config == nil {
-			if err := a.Load(); err != nil { // which says nothing about the broker
+			if err := a.Load(); err != nil { // this configuration has no broker
 				return cli.Misuse(err)
 			}
 		}
@@ -102,7 +102,7 @@ func doctorCommand(a *cli.App) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			cfg.Broker.Open = nil // of several databases the first has it asked
+			cfg.Broker.Open = nil // only the first of several databases checks the broker
 			return reportFindings(a, found)
 		}
 		if len(a.Fleet) > 0 {
@@ -158,7 +158,7 @@ func printFindings(a *cli.App, found []doctor.Finding, wrong int) {
 		}
 		a.Terminal.Paragraph(a.Stdout, len(f.Check)+len(": "), f.Check+":", a.Terminal.Red, words.OneLine(f.Symptom))
 		a.Terminal.Paragraph(a.Stdout, indent, "  cause", a.Terminal.Dim, words.OneLine(f.Cause))
-		a.Say("%s  %s", a.Terminal.Dim("  remedy"), words.OneLine(f.Remedy)) // not wrapped: its commands are to be copied
+		a.Say("%s  %s", a.Terminal.Dim("  remedy"), words.OneLine(f.Remedy)) // not wrapped, so that its commands can be copied
 	}
 	if wrong == 0 {
 		a.Say("%s", a.Terminal.Green("No problems found."))

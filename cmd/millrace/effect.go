@@ -128,7 +128,7 @@ func effectResolve(a *cli.App) *cobra.Command {
 	return a.Prints(c)
 }
 
-// osUser is who runs the command.
+// osUser returns the name of the user who runs the command.
 func osUser() string {
 	if u, err := user.Current(); err == nil && u.Username != "" {
 		return u.Username

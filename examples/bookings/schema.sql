@@ -1,4 +1,4 @@
--- What the services of this example keep. No unique constraint stands on what must happen once: a double must show.
+-- The tables of this example's services. No unique constraint prevents a duplicate, so that it shows.
 create table bookings (
     id         uuid primary key,
     client_key text not null, -- the Idempotency-Key, for the verdict

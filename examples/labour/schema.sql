@@ -1,4 +1,4 @@
--- What the two services of this example keep. No unique constraint stands on the notifications: a double must show.
+-- The tables of both services. The notifications have no unique constraint, so that a duplicate shows.
 create table labours (
     id           bigint primary key,
     mother       text not null,
@@ -22,7 +22,7 @@ create table notifications (
     text      text not null
 );
 
--- Of the consumer that looks first and writes later.
+-- For the consumer that first looks whether it has seen an event, and then writes.
 create table seen (
     event_id text not null
 );

@@ -28,7 +28,7 @@ type event struct {
 	Mother   string `json:"mother"`
 }
 
-// newMessage mints the event's ID, here where it happens: whatever duplicates it later keeps the ID.
+// newMessage makes a message with a new ID. Every duplicate of the event keeps this ID.
 func newMessage(ctx context.Context, e event) (*message.Message, error) {
 	payload, err := json.Marshal(e)
 	if err != nil {
@@ -41,7 +41,7 @@ func newMessage(ctx context.Context, e event) (*message.Message, error) {
 
 var errNoLabour = errors.New("no such labour")
 
-// api serves POST /labours/{id}/complete, which is safe to retry: a labour that is completed stays so, without an event.
+// api serves POST /labours/{id}/complete. A retry is safe: it changes nothing if the labour is completed, and publishes no event.
 func (s *service) api(ctx context.Context) error {
 	events, err := outbox.NewPublisher(outbox.PublisherConfig{Schema: s.cfg.Schema})
 	if err != nil {
@@ -94,11 +94,11 @@ func (s *service) completeLabour(ctx context.Context, events message.Publisher, 
 	})
 }
 
-// cloud is how much longer a publish takes to a broker in the cloud than to the emulator on this machine.
+// cloud is the additional latency of a broker in the cloud, compared with the emulator on this machine.
 const cloud = 50 * time.Millisecond
 
-// completeAndPublish is what a service without an outbox does: commit, then publish. A process that dies in between
-// loses the event for good, since the retry finds the labour completed.
+// completeAndPublish does what a service without an outbox does: it commits, then publishes. If the process dies in between, the
+// event is lost for good, because the retry finds the labour completed.
 func (s *service) completeAndPublish(ctx context.Context, broker message.Publisher, id int64) error {
 	var (
 		mother string
@@ -119,7 +119,7 @@ func (s *service) completeAndPublish(ctx context.Context, broker message.Publish
 	return broker.Publish(s.topic(labourCompleted), msg)
 }
 
-// markCompleted reports done when the labour had been completed before.
+// markCompleted returns done if the labour was completed before.
 func markCompleted(ctx context.Context, tx pgx.Tx, id int64) (mother string, done bool, err error) {
 	err = tx.QueryRow(ctx, `update labours set completed_at = now() where id = $1 and completed_at is null returning mother`, id).Scan(&mother)
 	if !errors.Is(err, pgx.ErrNoRows) {

@@ -54,7 +54,7 @@ func (s *service) consumer(ctx context.Context) error {
 	return stage.Together(ctx, notifier.Run, router.Run, s.servePush)
 }
 
-// subscriber returns a subscriber whose subscription is there, so that the client may start.
+// subscriber returns a subscriber after making its subscription, so that the client may start.
 func (s *service) subscriber(consumer, topic string) (message.Subscriber, error) {
 	sub, err := s.broker.Subscriber(transport.SubscriberConfig{Consumer: s.cfg.Prefix + consumer, Concurrency: claim.Concurrency(s.pool, 2)})
 	if err != nil {
@@ -66,7 +66,7 @@ func (s *service) subscriber(consumer, topic string) (message.Subscriber, error)
 	return sub, err
 }
 
-// guard is the claim, or in its place a plain transaction for each delivery.
+// guard returns the claim or, with -without claim, a plain transaction for each delivery.
 func (s *service) guard() (message.HandlerMiddleware, error) {
 	store := claim.NewPostgresStore(s.pool, claim.Schema(s.cfg.Schema))
 	c, err := claim.New(store, claim.Config{Service: "labour", Logger: s.log})
@@ -114,7 +114,7 @@ func (s *service) sayThanks(msg *message.Message) error {
 	return err
 }
 
-// open returns the event and the transaction that the handler is to write in.
+// open returns the event, and the transaction for the handler's writes.
 func open(msg *message.Message) (event, pgx.Tx, error) {
 	var e event
 	if err := json.Unmarshal(msg.Payload, &e); err != nil {
@@ -128,8 +128,8 @@ func open(msg *message.Message) (event, pgx.Tx, error) {
 	return e, tx, nil
 }
 
-// sendSMS calls the provider. It cannot be part of the transaction: after a kill before the commit it is called again,
-// so the provider gets the event's ID as idempotency key.
+// sendSMS calls the provider. The call cannot be part of the transaction: after a kill before the commit it is repeated. So the
+// provider gets the event's ID as idempotency key.
 func (s *service) sendSMS(ctx context.Context, eventID string, labour int64, text string) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, fmt.Sprintf("%s/labours/%d", s.cfg.SMS, labour), strings.NewReader(text))
 	if err != nil {
@@ -149,14 +149,14 @@ func (s *service) sendSMS(ctx context.Context, eventID string, labour int64, tex
 
 type ranKey struct{}
 
-// ran notes that the handler ran in this delivery.
+// ran records that the handler ran in this delivery.
 func ran(ctx context.Context) {
 	if p, ok := ctx.Value(ranKey{}).(*bool); ok {
 		*p = true
 	}
 }
 
-// countDeliveries stands outside of the claim and tells what became of each delivery.
+// countDeliveries is outside of the claim, and counts the results of all deliveries.
 func (s *service) countDeliveries(h message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
 		s.count("deliveries")

@@ -1,13 +1,12 @@
-// Quickstart sends events from an HTTP request to their effects while processes are killed and messages are delivered twice.
+// Quickstart sends events from HTTP requests to their effects, while processes are killed and messages are delivered twice.
 //
-// An API process completes labours (POST /labours/{id}/complete): the labour and the event labour.completed are written
-// in one PostgreSQL transaction. A relay process forwards the event to the broker. Consumer processes claim it, write a
-// notification and send a text message to the family, and publish notification.sent in the same transaction, which a
-// second consumer counts. Meanwhile processes get SIGKILL at random moments and a share of the events is published twice.
+// An API process completes labours (POST /labours/{id}/complete): it writes the labour and the event labour.completed in one
+// PostgreSQL transaction. A relay process forwards the event to the broker. Consumer processes claim the event, write a
+// notification, and send a text message to the family. In the same transaction they publish notification.sent, which a second
+// consumer counts. Processes get SIGKILL at random moments, and a share of the events is published twice.
 //
-// At the end an independent reader looks at the tables and at the texts that the SMS provider sent, and tells how many
-// effects were lost or doubled. Exit status: 0 when none was and every request was answered, 1 when not, 2 when it could
-// not run.
+// At the end an independent reader compares the tables and the texts of the SMS provider, and counts lost and doubled effects.
+// Exit status: 0 if there were none and every request was answered, 1 otherwise, 2 if the example could not run.
 package main
 
 import (

@@ -18,14 +18,14 @@ import (
 // pushPath is where the consumers mount Pub/Sub's push requests.
 const pushPath = "/events"
 
-// push is how Pub/Sub reaches the consumer processes with -push.
+// push has the addresses that Pub/Sub uses with -push.
 type push struct {
-	Endpoint string   // the balancer's, for Pub/Sub
+	Endpoint string   // of the balancer, for Pub/Sub
 	Backends []string // addresses, one for each consumer process
 }
 
-// startBalancer serves one URL before the consumer processes, as Cloud Run or a load balancer does: a request goes to a
-// process that is up, and one whose process is killed fails, so that Pub/Sub sends its message again.
+// startBalancer serves one URL for all consumer processes, as Cloud Run or a load balancer does. A request goes to a running
+// process. If that process is killed, the request fails, and Pub/Sub sends its message again.
 func startBalancer(ctx context.Context, consumers int) (*push, func(), error) {
 	p := &push{}
 	for range consumers {
@@ -48,7 +48,7 @@ func startBalancer(ctx context.Context, consumers int) (*push, func(), error) {
 	}, err
 }
 
-// dial connects to a consumer process that is up, any of them.
+// dial connects to a running consumer process.
 func (p *push) dial(ctx context.Context, network, _ string) (net.Conn, error) {
 	var errs []error
 	for _, i := range rand.Perm(len(p.Backends)) {
@@ -61,7 +61,7 @@ func (p *push) dial(ctx context.Context, network, _ string) (net.Conn, error) {
 	return nil, errors.Join(errs...)
 }
 
-// listen takes an address over that no process has: its last owner was killed.
+// listen takes over the address of a killed process.
 func (p *push) listen(ctx context.Context) (net.Listener, error) {
 	var errs []error
 	for _, address := range p.Backends {
@@ -92,7 +92,7 @@ func (s *service) servePush(ctx context.Context) error {
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
 	closed := make(chan error, 1)
 	defer context.AfterFunc(ctx, func() {
-		// The broker first: it waits for running handlers, until their answers are sent.
+		// Close the broker first: it waits for running handlers until their answers are sent.
 		closed <- errors.Join(s.broker.Close(), server.Close())
 	})()
 	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {

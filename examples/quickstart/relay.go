@@ -11,7 +11,7 @@ import (
 	"github.com/millrace-go/millrace/transport"
 )
 
-// relay forwards what was committed to the broker.
+// relay forwards committed events to the broker.
 func (s *service) relay(ctx context.Context) error {
 	publisher, err := s.publisher()
 	if err != nil {
@@ -28,11 +28,10 @@ func (s *service) relay(ctx context.Context) error {
 	return r.Run(ctx)
 }
 
-// publishLatency is what a publish to a broker over a network takes, where the emulator answers on loopback. The articles
-// measured 20 ms in production.
+// publishLatency simulates a broker over a network; the emulator answers on loopback. The articles measured 20 ms in production.
 const publishLatency = 20 * time.Millisecond
 
-// publisher is the broker's, as far away as a real one, and it publishes a share of the events twice.
+// publisher returns the broker's publisher with the latency of a real one. It publishes a share of the events twice.
 func (s *service) publisher() (message.Publisher, error) {
 	p, err := s.broker.Publisher()
 	if err != nil {

@@ -18,14 +18,14 @@ import (
 	"github.com/millrace-go/millrace/transport/pubsub"
 )
 
-// config is what every part needs to know.
+// config is the configuration of all parts.
 type config struct {
-	Env        []string // of the processes: where the services are
+	Env        []string // environment of the processes, with the addresses of the services
 	DSN        string
 	Schema     string // of Millrace's tables and the example's
 	Broker     string // pubsub, kafka or memory
 	Project    string // of Pub/Sub
-	Prefix     string // of topics and consumers: where projects part the runs it does no harm, and Kafka has none
+	Prefix     string // prefix of topics and consumers, which separates runs on Kafka; Pub/Sub has a project for each run
 	API        string // address of the API
 	SMS        string // URL of the SMS provider
 	Events     int
@@ -35,12 +35,12 @@ type config struct {
 	Push       *push // nil: the consumers pull
 }
 
-// service is one part at work.
+// service is one part of the example, in its process.
 type service struct {
 	cfg    config
 	pool   *pgxpool.Pool
 	broker transport.Transport
-	count  func(what string) // tells the main process, line by line, so that a kill loses no count
+	count  func(what string) // reports to the main process line by line, so that a kill loses no count
 	log    *slog.Logger
 }
 
@@ -50,7 +50,7 @@ var roles = map[string]func(*service, context.Context) error{
 	"consumer": (*service).consumer,
 }
 
-// playRole is a process of this example: this same program again.
+// playRole runs one part in a process of its own: this program, started again.
 func playRole(ctx context.Context, cfg config, _ <-chan string) error {
 	if err := stage.Setenv(cfg.Env); err != nil {
 		return err
@@ -78,11 +78,11 @@ func playRole(ctx context.Context, cfg config, _ <-chan string) error {
 //go:embed millrace.yaml
 var millraceYAML string
 
-// newBroker connects to the broker that millrace.yaml names, in whose line -broker puts another: the emulator or the
-// cluster of the environment (PUBSUB_EMULATOR_HOST, MILLRACE_KAFKA_BROKERS), or a new one in memory.
+// newBroker connects to the broker that millrace.yaml names; -broker replaces its line. The broker is the emulator or the cluster
+// of the environment (PUBSUB_EMULATOR_HOST, MILLRACE_KAFKA_BROKERS), or a new one in memory.
 func newBroker(ctx context.Context, cfg config, log *slog.Logger) (transport.Transport, error) {
 	google := pubsub.Config{ProjectID: cfg.Project}
-	if cfg.Push != nil { // all that differs for a consumer, besides serving HTTP
+	if cfg.Push != nil { // the only other difference of a consumer with push is its HTTP server
 		google.Subscription.Push = &pubsub.Push{Endpoint: cfg.Push.Endpoint, AllowUnauthenticated: true} // the emulator sends no tokens
 	}
 	c, err := swap.Broker(millraceYAML, cfg.Broker, pubsub.NewDriver(google), kafka.Driver, transport.MemoryDriver)
@@ -96,5 +96,5 @@ func newBroker(ctx context.Context, cfg config, log *slog.Logger) (transport.Tra
 	return settings.Open(ctx, transport.Environment{Logger: log})
 }
 
-// topic is the topic's name in this run.
+// topic returns the topic's name in this run.
 func (s *service) topic(name string) string { return s.cfg.Prefix + name }

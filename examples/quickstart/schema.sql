@@ -1,4 +1,4 @@
--- What the services of this example keep. No unique constraint stands on the notifications: a double must show.
+-- The tables of this example's services. The notifications have no unique constraint, so that a duplicate shows.
 create table labours (
     id           bigint primary key,
     mother       text not null,

@@ -17,16 +17,16 @@ import (
 	"github.com/millrace-go/millrace/middleware/effect"
 )
 
-// database is what the runs share. Each begins with the tables as they were.
+// database is the database of all runs. Each run begins with the same tables.
 type database struct {
 	admin   *pgxpool.Pool
-	empty   []string // Millrace's tables that a run begins without rows in
-	tables  string   // the caller's statements
+	empty   []string // Millrace's tables that are empty at the start of a run
+	tables  string   // statements of the option Tables
 	ignored map[string]bool
-	made    map[string]map[string]bool // columns whose values the database makes, by table
+	made    map[string]map[string]bool // table -> columns whose values the database makes
 }
 
-// prepare makes Millrace's tables.
+// prepare makes Millrace's tables, and notes which of them are empty.
 func (d *database) prepare(ctx context.Context) error {
 	all, err := tables.Migrators(d.admin, schema)
 	if err != nil {
@@ -46,7 +46,7 @@ func (d *database) prepare(ctx context.Context) error {
 	return err
 }
 
-// reset makes the tables as they were.
+// reset restores the tables for the next run.
 func (d *database) reset(ctx context.Context) error {
 	var statements strings.Builder
 	for _, table := range d.empty {
@@ -73,7 +73,7 @@ func (d *database) reset(ctx context.Context) error {
 	return nil
 }
 
-// snapshot is what a run has left: rows as JSON, sorted, by the table or topic that they are of.
+// snapshot is the result of a run: table or topic -> its rows as JSON, sorted.
 type snapshot map[string][]string
 
 // read returns the rows of the caller's tables, and the events in the outbox.
@@ -111,7 +111,7 @@ func (d *database) read(ctx context.Context) (snapshot, error) {
 	return found, nil
 }
 
-// collect reads names and rows, and leaves out what the database makes itself, and what the caller ignores.
+// collect reads rows with their table or topic. It omits columns that the database makes or the caller ignores.
 func (d *database) collect(ctx context.Context, found snapshot, query, prefix string, made map[string]bool) error {
 	rows, err := d.admin.Query(ctx, query)
 	if err != nil {
@@ -121,7 +121,7 @@ func (d *database) collect(ctx context.Context, found snapshot, query, prefix st
 	_, err = pgx.ForEachRow(rows, []any{&name, &text}, func() error {
 		var row map[string]any
 		decoder := json.NewDecoder(strings.NewReader(text))
-		decoder.UseNumber() // so that no digit is lost
+		decoder.UseNumber() // keeps all digits
 		if err := decoder.Decode(&row); err != nil {
 			return err
 		}
@@ -148,7 +148,7 @@ func (d *database) collect(ctx context.Context, found snapshot, query, prefix st
 	return err
 }
 
-// unfold puts the fields of an event's payload beside its key.
+// unfold replaces an event's encoded payload by the payload's fields.
 func unfold(row map[string]any, encoded string) {
 	var payload []byte
 	_ = json.Unmarshal([]byte(`"`+strings.ReplaceAll(encoded, "\n", "")+`"`), &payload)
@@ -171,8 +171,8 @@ func unfold(row map[string]any, encoded string) {
 	}
 }
 
-// makes returns the columns of each table whose values the database makes, which are others after each rollback: of sequences, times
-// and random defaults, and what refers to them.
+// makes returns for each table the columns whose values the database makes, which differ after a rollback: sequences, times,
+// random defaults, and foreign keys to such columns.
 func (d *database) makes(ctx context.Context) (map[string]map[string]bool, error) {
 	made := map[string]map[string]bool{}
 	var table, column, foreign, key string
@@ -217,8 +217,8 @@ func (d *database) makes(ctx context.Context) (map[string]map[string]bool, error
 	return made, nil
 }
 
-// forget has PostgreSQL end the sessions of connections that were cut, as it does when it notices. And time passes for the ledger:
-// what a dead process was calling is in doubt, and may be asked about.
+// forget ends the sessions of cut connections, as PostgreSQL does when it notices. It also moves the deadlines of running effects
+// into the past, so that effects of a dead process can be settled.
 func (d *database) forget(ctx context.Context, lost []uint32) error {
 	for _, pid := range lost {
 		if _, err := d.admin.Exec(ctx, `select pg_terminate_backend($1, 20000)`, int32(pid)); err != nil {
@@ -229,7 +229,7 @@ func (d *database) forget(ctx context.Context, lost []uint32) error {
 	return err
 }
 
-// resolve is the person who decides about effects in doubt, and knows what the provider has done.
+// resolve decides about effects in doubt, like an operator who knows what the provider has done.
 func (d *database) resolve(ctx context.Context, happened func(key string) bool, responses map[string][]byte) error {
 	doubts, err := effect.List(ctx, d.admin, schema, effect.Listing{State: "doubt"})
 	if err != nil {
@@ -247,7 +247,7 @@ func (d *database) resolve(ctx context.Context, happened func(key string) bool, 
 	return nil
 }
 
-// recorded returns what the ledger has recorded, by the effects' keys.
+// recorded returns effect key -> the response that the ledger has recorded.
 func (d *database) recorded(ctx context.Context) (map[string][]byte, error) {
 	done, err := effect.List(ctx, d.admin, schema, effect.Listing{State: "done"})
 	found := map[string][]byte{}
@@ -257,7 +257,7 @@ func (d *database) recorded(ctx context.Context) (map[string][]byte, error) {
 	return found, err
 }
 
-// change is the first difference between two runs.
+// change is a difference between two runs, in one table or topic.
 type change struct {
 	name        string // such as "table labour"
 	more, fewer []string
@@ -282,7 +282,7 @@ func compare(before, after snapshot) (change, bool) {
 	return change{}, false
 }
 
-// without returns the rows that are not among others, each as often as it is there more.
+// without returns the rows that are not among others. A row that occurs several times must be there as often.
 func without(rows, others []string) (left []string) {
 	n := map[string]int{}
 	for _, row := range others {

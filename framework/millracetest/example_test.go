@@ -15,7 +15,7 @@ import (
 	"github.com/millrace-go/millrace/pgtx"
 )
 
-// printing is what an example has for a *testing.T: it prints the failure, without the numbers of the point and of the line.
+// printing replaces a *testing.T in an example: it prints the failure, without the numbers of point and line.
 type printing struct{ testing.TB }
 
 func (printing) Errorf(format string, args ...any) {
@@ -34,7 +34,7 @@ func ExampleRun() {
 	}
 	millracetest.Run(printing{t}, func(p *millracetest.Process) error {
 		return framework.Handle(p.Service, "tell-family", Completed, func(ctx context.Context, e LabourCompleted) error {
-			if err := p.Effect("the SMS to the family of "+e.LabourID, ""); err != nil { // by a fake of the provider's client
+			if err := p.Effect("the SMS to the family of "+e.LabourID, ""); err != nil { // sent by a fake of the provider's client
 				return err
 			}
 			return pgtx.Queue(ctx, `update labour set told = told + 1 where id = $1`, e.LabourID)
@@ -47,7 +47,7 @@ func ExampleRun() {
 }
 
 func ExamplePublished() {
-	t := devtest.Example() // in a test of yours, the *testing.T
+	t := devtest.Example() // in your tests, use the *testing.T
 	defer t.End()
 	pool, schema := t.Database()
 	if err := outbox.Migrate(t.Context(), pool, schema); err != nil {

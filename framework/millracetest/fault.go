@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// kind is what goes wrong.
+// kind is a kind of fault.
 type kind int
 
 const (
@@ -22,27 +22,27 @@ const (
 	twice
 	overtaken
 	suspended
-	repaired // no fault: a process that comes after one
+	repaired // no fault: a process that starts after one
 )
 
-// fault is one kind, at one statement or call of a provider.
+// fault is one fault, at one statement or call of a provider.
 type fault struct {
 	kind            kind
-	statement, call int // from 1; 0: none
+	statement, call int // number, from 1; 0: none
 	text            string
 }
 
-// faults are all points at which to attack a handler that has sent these statements, and has called providers.
+// faults returns all points of attack for a handler with these statements and calls of providers.
 func faults(trace []statement, calls []call) (all []fault) {
 	at := func(k kind, s statement, format string) {
 		text := fmt.Sprintf("statement %d of %d (%s)", s.n, len(trace), abridged(s))
 		all = append(all, fault{kind: k, statement: s.n, text: fmt.Sprintf(format, text)})
 	}
-	// What the claim does before its transaction changes nothing that the handler could notice.
+	// Skip what the claim does before its transaction: it changes nothing that the handler could notice.
 	before := slices.IndexFunc(trace, func(s statement) bool { return s.word() == "begin" })
 	points := trace[max(before, 0):]
-	// Between two statements that travel together nothing can happen that does not happen before both, but at the commit. And the
-	// ledger's transactions change something at their commits alone.
+	// Statements that travel together need only one fault before the first and one after the last: a fault between them has no other
+	// effect, except at the commit. The ledger's transactions have an effect only at their commits.
 	starts := func(s statement) bool { return s.first && !s.ledger || s.word() == "commit" }
 	ends := func(s statement) bool { return s.last && !s.ledger || s.word() == "commit" }
 	for _, s := range points {
@@ -94,7 +94,7 @@ func abridged(s statement) string {
 	return text
 }
 
-// short is the beginning of a text, on one line.
+// short returns the beginning of a text, on one line.
 func short(text string) string {
 	var lines []string
 	for line := range strings.Lines(text) {

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// A stack is read to name the line of the handler: the caller's code that stands nearest to Millrace's call of the handler.
+// This file reads stacks to find the line of the handler: the caller's frame that is nearest to Millrace's call of the handler.
 
 const (
 	module = "github.com/millrace-go/millrace/"
@@ -18,13 +18,13 @@ const (
 	once   = module + "middleware/effect."
 )
 
-// goroot is where the standard library's files are.
+// goroot is the folder of the standard library's files.
 var goroot = func() string {
 	file, _ := runtime.FuncForPC(reflect.ValueOf(http.Get).Pointer()).FileLine(reflect.ValueOf(http.Get).Pointer())
 	return strings.TrimSuffix(file, "net/http/client.go")
 }()
 
-// isCallers reports whether the function is of the caller's code: not of Millrace, of a driver, or of the standard library.
+// isCallers reports whether the function belongs to the caller: not to Millrace, a driver or the standard library.
 func isCallers(function, file string) bool {
 	if strings.HasPrefix(function, "github.com/jackc/") || strings.HasPrefix(function, "github.com/ThreeDotsLabs/watermill/") ||
 		goroot != "" && strings.HasPrefix(file, goroot) {
@@ -44,7 +44,7 @@ func isCallers(function, file string) bool {
 
 func position(file string, line int) string { return filepath.Base(file) + ":" + strconv.Itoa(line) }
 
-// here returns the line of the handler that the goroutine runs, and whether it runs in a call of the effect ledger.
+// here returns the handler's line in the current goroutine, and whether the ledger of effects made the call.
 func here() (line string, ledger bool) {
 	pcs := make([]uintptr, 200)
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs)])
@@ -64,14 +64,14 @@ func here() (line string, ledger bool) {
 	return line, ledger
 }
 
-// goroutine returns the number of the goroutine that calls it.
+// goroutine returns the number of the current goroutine.
 func goroutine() string {
 	var buffer [64]byte
 	words := bytes.Fields(buffer[:runtime.Stack(buffer[:], false)])
 	return string(words[1])
 }
 
-// waiting returns the line of the handler that the goroutine of that number, or one that it started, waits in for PostgreSQL.
+// waiting returns the line where the handler waits for PostgreSQL, in the goroutine with this number or in one that it started.
 func waiting(id string) string {
 	buffer := make([]byte, 1<<20)
 	for {
@@ -93,10 +93,10 @@ func waiting(id string) string {
 	return ""
 }
 
-// lineOf reads a printed stack: a line with the function, then one with the file.
+// lineOf parses a printed stack: for each frame one line with the function, then one with the file.
 func lineOf(stack string) (line string) {
 	lines := strings.Split(stack, "\n")
-	handled := false // the handler has not returned yet
+	handled := false // the handler is on the stack
 	for i := 1; i+1 < len(lines); i += 2 {
 		function := strings.TrimPrefix(lines[i], "created by ")
 		if strings.HasPrefix(function, marker) {

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// The line that repeats a point runs the test that failed: a pattern that matches nothing would pass.
+// The printed pattern runs exactly the test that failed. A pattern that matches nothing would pass.
 func TestPatternMatchesItsTestAlone(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"TestNotify", "TestNotify/a_family_of_(two)", "TestNotify/it's_1+1"} {

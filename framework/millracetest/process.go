@@ -24,17 +24,17 @@ import (
 
 const (
 	schema = "millrace"
-	// patience bounds what a machine under load may take.
+	// patience bounds the time of each step, on a machine under load.
 	patience = time.Minute
 )
 
-// Process is one life of the service under attack: a service of package framework, which handles the event until a fault ends it.
+// Process is one process of the attacked service: a service of package framework, which handles the event until a fault kills it.
 // The function given to Run sets it up. All methods may be called concurrently.
 type Process struct {
-	// Service has the handler. Its pool, outbox and ledger are those of production, on the database of the test.
+	// Service has the handler. Its pool, outbox and ledger are the production ones, on the test's database.
 	Service *framework.Service
-	// HTTP is the client for the handler's providers. Its requests do not leave the test: see Provider. Each one but GET and HEAD is
-	// an effect; those with the same Idempotency-Key header and content are one.
+	// HTTP is the client for the handler's providers. Its requests do not leave the test: see Provider. Each request except GET and
+	// HEAD is an effect. Requests with the same Idempotency-Key header and content are one effect.
 	HTTP *http.Client
 
 	attack *attack
@@ -42,21 +42,21 @@ type Process struct {
 	proxy  *proxy
 	intake *intake
 	errors *errorLog
-	calls  int // under proxy.mu
+	calls  int // guarded by proxy.mu
 	routed chan error
 
 	mu        sync.Mutex
-	goroutine string // that runs the handler; "" while none does
-	err       error  // that the handler has returned at last
+	goroutine string // the goroutine that runs the handler; "" if none does
+	err       error  // the last error of the handler
 }
 
-// assembled is a process whose handlers are missing.
+// assembled is a process without handlers.
 type assembled struct {
 	p   *Process
 	err error
 }
 
-// start makes a process, with a fault for it, and begins to assemble the next one.
+// start returns a process that suffers the fault, and begins to assemble the next one.
 func (a *attack) start(ctx context.Context, f fault) (*Process, error) {
 	if a.spare == nil {
 		a.spare = make(chan assembled, 1)
@@ -73,7 +73,7 @@ func (a *attack) start(ctx context.Context, f fault) (*Process, error) {
 	return next.p, next.p.run(ctx, f)
 }
 
-// assemble makes a process with nothing but the service.
+// assemble makes a process that has only the service.
 func (a *attack) assemble(ctx context.Context) assembled {
 	p := &Process{attack: a, intake: &intake{messages: make(chan *message.Message)}, errors: &errorLog{}, routed: make(chan error, 1)}
 	p.HTTP = &http.Client{Transport: providers{p}}
@@ -142,7 +142,7 @@ func (p *Process) run(ctx context.Context, f fault) error {
 	return nil
 }
 
-// dsn leads through the proxy.
+// dsn returns a DSN that connects through the proxy.
 func (p *Process) dsn(server *pgconn.Config) string {
 	u := url.URL{
 		Scheme: "postgres", User: url.UserPassword(server.User, server.Password), Path: "/" + server.Database,
@@ -156,7 +156,7 @@ func (p *Process) dsn(server *pgconn.Config) string {
 	return u.String()
 }
 
-// observe stands around the handler, inside of the claim.
+// observe is the middleware around the handler, inside the claim.
 func (p *Process) observe(h message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
 		p.handling(goroutine(), nil)
@@ -172,7 +172,7 @@ func (p *Process) handling(goroutine string, err error) {
 	p.goroutine, p.err = goroutine, err
 }
 
-// line is the line of the handler that waits for PostgreSQL.
+// line returns the line where the handler waits for PostgreSQL.
 func (p *Process) line() string {
 	p.mu.Lock()
 	id := p.goroutine
@@ -183,7 +183,7 @@ func (p *Process) line() string {
 	return waiting(id)
 }
 
-// deliver hands the event to the handler, and returns when it is acked, when it is nacked, and when the process has died.
+// deliver delivers the event to the handler. It returns when the event is acked or nacked, or the process has died.
 func (p *Process) deliver(attempt int) (acked bool, err error) {
 	msg := p.attack.event.Copy()
 	msg.SetContext(transport.WithDelivery(context.Background(), &delivery{attempt: attempt}))
@@ -204,7 +204,7 @@ func (p *Process) deliver(attempt int) (acked bool, err error) {
 	}
 }
 
-// failure says why the last delivery was nacked.
+// failure returns why the last delivery was nacked.
 func (p *Process) failure() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -214,7 +214,7 @@ func (p *Process) failure() error {
 	return errors.New("the claim did not commit: " + p.errors.String())
 }
 
-// end kills the process, and waits for what it leaves.
+// end kills the process, and waits for its goroutines.
 func (p *Process) end() error {
 	if p.Service == nil {
 		p.proxy.close()
@@ -237,7 +237,7 @@ func (p *Process) end() error {
 	return err
 }
 
-// intake is the subscriber by which a test delivers.
+// intake is the subscriber through which a test delivers.
 type intake struct {
 	messages chan *message.Message
 	closing  sync.Once
@@ -252,7 +252,7 @@ func (i *intake) Close() error {
 	return nil
 }
 
-// delivery is one that comes back at once.
+// delivery is a delivery without a delay before the next one.
 type delivery struct {
 	transport.Rejection
 	attempt int
@@ -262,7 +262,7 @@ func (d *delivery) Attempt() int           { return d.attempt }
 func (*delivery) RetryAfter(time.Duration) {}
 func (*delivery) Handled()                 {}
 
-// errorLog keeps what the service logs as an error.
+// errorLog stores the errors that the service logs.
 type errorLog struct {
 	mu   sync.Mutex
 	text bytes.Buffer

@@ -12,14 +12,14 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 )
 
-// statement is one that a process sent to PostgreSQL.
+// statement is a statement that a process sent to PostgreSQL.
 type statement struct {
-	n    int // from 1, over all connections of the process
+	n    int // number, from 1, over all connections of the process
 	sql  string
-	link int // its connection
-	// first and last are its places in what the client sends before it waits for an answer.
+	link int // number of its connection
+	// first and last mark the ends of a batch that the client sends before it waits for an answer.
 	first, last bool
-	ledger      bool // it is the effect ledger's
+	ledger      bool // sent by the effect ledger
 	line        string
 }
 
@@ -41,27 +41,27 @@ func (s statement) controls() bool {
 	return false
 }
 
-// proxy stands between one process and PostgreSQL. It counts the statements, and carries out a fault at one of them.
+// proxy connects one process to PostgreSQL. It counts the statements, and carries out a fault at one of them.
 type proxy struct {
 	network, server string
 	listener        net.Listener
 	running         sync.WaitGroup
 	died            chan struct{} // closed when the process is dead
-	paused          chan struct{} // closed when the process is suspended
-	resumed         chan struct{} // closed when it goes on
+	paused          chan struct{} // closed when the process pauses
+	resumed         chan struct{} // closed when the process continues
 	resume          func()        // closes resumed
 
 	mu     sync.Mutex
 	armed  bool
 	fault  fault
-	line   func() string // of the handler that waits for a statement; nil: nobody asks
+	line   func() string // returns the handler's line that waits for PostgreSQL; nil: not needed
 	dead   bool
 	struck bool // the fault has happened
 	links  map[*link]struct{}
 	opened int
 	trace  []statement
 	intent []string // the arguments of the ledger's last statement
-	lost   []uint32 // server processes of connections that were cut
+	lost   []uint32 // PIDs of server processes whose connections were cut
 }
 
 // link is one connection of the process.
@@ -73,9 +73,9 @@ type link struct {
 
 	mu    sync.Mutex
 	pid   uint32
-	syncs int  // what the client waits for: answers that it has asked for
-	ready int  // answers that the server has finished
-	after bool // cut the connection at the answer that the client asks for next
+	syncs int  // answers that the client has asked for
+	ready int  // answers that the server has completed
+	after bool // cut the connection at the next answer that the client asks for
 	cutAt int  // the number of that answer; 0: none
 }
 
@@ -95,7 +95,7 @@ func newProxy(network, server string) (*proxy, error) {
 
 func (p *proxy) port() int { return p.listener.Addr().(*net.TCPAddr).Port }
 
-// arm begins to count statements, up to that of the fault.
+// arm starts to count statements, and sets the fault.
 func (p *proxy) arm(f fault, line func() string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -130,7 +130,7 @@ func (p *proxy) cutLocked(l *link) {
 	l.close()
 }
 
-// sever ends the server's side of every connection. A suspended process notices when it goes on.
+// sever closes the server's side of every connection. A suspended process notices that when it continues.
 func (p *proxy) sever() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -142,7 +142,7 @@ func (p *proxy) sever() {
 	}
 }
 
-// takeLost returns the server processes whose connections were cut since the last call.
+// takeLost returns the PIDs of server processes whose connections were cut since the last call.
 func (p *proxy) takeLost() []uint32 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -197,7 +197,7 @@ func (l *link) close() {
 	}
 }
 
-// frame reads one message. A client's first one has no type.
+// frame reads one message of the protocol. The first message of a client has no type byte.
 func frame(r io.Reader, typed bool) (kind byte, whole []byte, err error) {
 	head := make([]byte, 5)
 	if !typed {
@@ -216,7 +216,7 @@ func frame(r io.Reader, typed bool) (kind byte, whole []byte, err error) {
 	return head[0], whole, err
 }
 
-// upstream passes on what the client sends.
+// upstream forwards messages of the client.
 func (l *link) upstream() {
 	defer func() {
 		l.close()
@@ -231,7 +231,7 @@ func (l *link) upstream() {
 	if _, err := l.server.Write(startup); err != nil {
 		return
 	}
-	begins := true // what the client sends next does not wait for an answer that it has asked for
+	begins := true // the next statement is the first of a batch
 	for {
 		kind, whole, err := frame(l.client, true)
 		if err != nil {
@@ -290,7 +290,8 @@ func (l *link) upstream() {
 	}
 }
 
-// statement counts a statement, and decides whether it is passed on, and whether the server is made to refuse it.
+// statement counts a statement. It returns whether to pass the statement on, and whether to spoil it so that the server refuses
+// it.
 func (p *proxy) statement(l *link, s statement, args []string) (pass, spoil bool) {
 	p.mu.Lock()
 	if !p.armed || p.dead {
@@ -336,7 +337,7 @@ func (p *proxy) statement(l *link, s statement, args []string) (pass, spoil bool
 	return pass, spoil
 }
 
-// flushed notes that the client waits for an answer now.
+// flushed records that the client now waits for an answer.
 func (p *proxy) flushed(l *link) {
 	p.mu.Lock()
 	for i := len(p.trace) - 1; i >= 0; i-- {
@@ -354,7 +355,7 @@ func (p *proxy) flushed(l *link) {
 	}
 }
 
-// await returns when the process goes on, if it is suspended.
+// await waits until a suspended process continues.
 func (p *proxy) await() {
 	select {
 	case <-p.paused:
@@ -363,7 +364,7 @@ func (p *proxy) await() {
 	}
 }
 
-// downstream passes on what the server answers.
+// downstream forwards messages of the server.
 func (l *link) downstream() {
 	defer l.close()
 	for {
@@ -395,7 +396,7 @@ func (l *link) downstream() {
 	}
 }
 
-// answered carries out a fault behind a statement: the server has done it, and nobody hears of that.
+// answered carries out a fault after a statement: the server has executed the statement, but the client does not get the answer.
 func (p *proxy) answered(l *link) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -15,7 +15,7 @@ import (
 )
 
 // Published asserts which events the transaction has published to the topic so far, in any order, and returns them with their IDs
-// and keys. Nothing is asserted about other topics, and about events that other transactions have written. Delayed events count.
+// and keys. Other topics, and events of other transactions, are not checked. Delayed events count.
 //
 //	err := pgtx.Run(ctx, pool, func(ctx context.Context, tx pgx.Tx) error {
 //		…
@@ -49,7 +49,8 @@ func Published[T any](t testing.TB, tx pgx.Tx, topic *framework.TopicOf[T], want
 	return found
 }
 
-// published reads the outboxes that the transaction has written to. What it sees of transactions that have not ended is its own.
+// published reads the outboxes that the transaction has written to. It takes rows whose transaction is in progress: those are the
+// transaction's own, because it cannot see uncommitted rows of others.
 func published(t testing.TB, tx pgx.Tx, topic string) (found []*message.Message, err error) {
 	ctx := t.Context()
 	if err := pgtx.Flush(pgtx.With(ctx, tx)); err != nil {
@@ -87,7 +88,7 @@ func published(t testing.TB, tx pgx.Tx, topic string) (found []*message.Message,
 	return found, nil
 }
 
-// canonical is a payload of JSON with its fields in order, and any other as it is.
+// canonical returns a JSON payload with sorted fields, and any other payload quoted.
 func canonical(payload []byte) string {
 	var value any
 	if json.Unmarshal(payload, &value) != nil {

@@ -26,22 +26,22 @@ var (
 // call is an effect outside of the database.
 type call struct {
 	what   string
-	key    string // its idempotency key; "" for none
+	key    string // the idempotency key; "" for none
 	line   string
-	ledger bool   // it was made through the effect ledger
+	ledger bool   // made through the effect ledger
 	intent string // the key of the ledger's effect
-	again  bool   // the provider has seen its key before: it has no effect
+	again  bool   // the provider has seen the idempotency key before, so this call has no effect
 }
 
-// recorder is the outside world of one run of the handler, in all its processes.
+// recorder records the calls of providers in one run of the handler, from all its processes.
 type recorder struct {
 	mu    sync.Mutex
 	calls []call
-	// answers are what the provider has answered, by idempotency key.
+	// answers maps idempotency key and call to the provider's answer.
 	answers map[string]*httptest.ResponseRecorder
 }
 
-// effects counts what has happened, by what it was.
+// effects counts the effects by name and arguments.
 func (r *recorder) effects() map[string]int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -54,7 +54,7 @@ func (r *recorder) effects() map[string]int {
 	return n
 }
 
-// last returns the last call of that kind.
+// last returns the last call with that name and arguments.
 func (r *recorder) last(what string) (call, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -66,30 +66,31 @@ func (r *recorder) last(what string) (call, bool) {
 	return call{}, false
 }
 
-// happened reports whether the effect of the ledger's key has had its call.
+// happened reports whether a call was made for the ledger's effect with this key.
 func (r *recorder) happened(key string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.ContainsFunc(r.calls, func(c call) bool { return c.ledger && c.intent == key })
 }
 
-// Effect records an effect outside of the database that is no HTTP request, such as a call of a provider's client that a test
-// replaces by a fake. The fake calls it in the place of the effect, on the handler's goroutine, and returns its error. what names
-// the effect and its arguments. A provider that honours idempotency keys makes one effect of all calls with the same key; an empty
-// key is none.
+// Effect records an effect outside of the database that is not an HTTP request, such as a call of a provider's client. In the
+// test a fake replaces the client. The fake calls Effect instead of having the effect, on the handler's goroutine, and returns
+// its error. what names the effect and its arguments. Calls with the same idempotency key are one effect, as with a provider that
+// honours such keys; an empty key is none.
 func (p *Process) Effect(what, key string) error {
 	_, err := p.call(what, key, nil)
 	return err
 }
 
-// Happened reports whether an effect has happened, as Effect was told it, or as a request: "POST https://sms.example/messages" and,
-// behind a space, the body. A fake answers with it when a handler asks what became of a call.
+// Happened reports whether an effect has happened. what is the argument of Effect, or an HTTP request: "POST
+// https://sms.example/messages" and, after a space, the body. A fake can use it to answer a handler that asks for the result of a
+// call.
 func (p *Process) Happened(what string) bool {
 	_, ok := p.world.last(what)
 	return ok
 }
 
-// call makes the call at the provider, unless a fault comes first.
+// call makes the call of the provider, unless a fault prevents it.
 func (p *Process) call(what, key string, provide func() *httptest.ResponseRecorder) (*httptest.ResponseRecorder, error) {
 	c := call{what: what, key: key}
 	c.line, c.ledger = here()
@@ -122,7 +123,7 @@ func (p *Process) call(what, key string, provide func() *httptest.ResponseRecord
 		r.answers[key+" "+what] = answer
 	}
 	r.calls = append(r.calls, c)
-	if struck { // its kind is answerLost
+	if struck { // the fault is answerLost
 		return nil, errLost
 	}
 	return answer, nil
@@ -131,7 +132,7 @@ func (p *Process) call(what, key string, provide func() *httptest.ResponseRecord
 // providers is the http.RoundTripper of Process.HTTP.
 type providers struct{ p *Process }
 
-// RoundTrip records the request, and has the handler of Provider answer it. It leaves the machine in no case.
+// RoundTrip records the request, and passes it to the handler of Provider. No request leaves the machine.
 func (t providers) RoundTrip(r *http.Request) (*http.Response, error) {
 	var body []byte
 	if r.Body != nil {
@@ -149,7 +150,7 @@ func (t providers) RoundTrip(r *http.Request) (*http.Response, error) {
 		t.p.attack.options.provider.ServeHTTP(answer, asked)
 		return answer
 	}
-	if r.Method == http.MethodGet || r.Method == http.MethodHead { // a question is no effect
+	if r.Method == http.MethodGet || r.Method == http.MethodHead { // a read is no effect
 		if t.p.proxy.isDead() {
 			return nil, errDead
 		}
@@ -164,7 +165,7 @@ func (t providers) RoundTrip(r *http.Request) (*http.Response, error) {
 	return copied.Result(), nil
 }
 
-// driver makes the broker of a process: what the handler publishes to it directly is an effect.
+// driver returns the broker of a process. An event that the handler publishes to the broker directly counts as an effect.
 func (p *Process) driver() transport.Driver {
 	return transport.Driver{Name: "memory", Settings: func() transport.Settings {
 		return &brokerSettings{transport.MemoryDriver.Settings(), p}

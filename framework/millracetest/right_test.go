@@ -31,7 +31,7 @@ var (
 const labours = `create table labour (id text primary key, told int not null default 0, note text);
 	insert into labour values ('7')`
 
-// a handler as its author has written it, with what it takes from the process.
+// author returns a handler as a user would write it, given the process.
 type author func(p *millracetest.Process) func(ctx context.Context, e LabourCompleted) error
 
 func setup(of author) func(p *millracetest.Process) error {

@@ -22,7 +22,7 @@ import (
 	"github.com/millrace-go/millrace/framework/devstack/devtest"
 )
 
-// deliveries is how often an event may be nacked after a fault.
+// deliveries bounds how often the event is delivered after a fault.
 const deliveries = 8
 
 var onlyPoint = flag.Int("millracetest.point", 0, "attack handlers at this point alone, as a failure of millracetest.Run names it")
@@ -39,19 +39,19 @@ type options struct {
 	config   []func(*framework.Config)
 }
 
-// Tables gives the statements that make the handler's tables and their first rows, such as an embedded schema.sql. They are executed
-// in an empty database before each point.
+// Tables sets the statements that make the handler's tables and their first rows, such as an embedded schema.sql. They are
+// executed in an empty database before each point.
 func Tables(sql string) Option { return func(o *options) { o.tables += sql + "\n;" } }
 
-// Handler names the handler to attack, where the function given to Run adds several.
+// Handler names the handler to attack, if the function given to Run adds several.
 func Handler(name string) Option { return func(o *options) { o.handler = name } }
 
-// Point attacks at one point alone, by the number that a failure names. The flag -millracetest.point does the same.
+// Point attacks only the point with this number, which a failure names. The flag -millracetest.point does the same.
 func Point(n int) Option { return func(o *options) { o.point = n } }
 
-// Ignore names columns that may differ, as "table.column", and fields of events' payloads, as "topic.field": a time that is written
-// for the record alone. Columns whose values the database makes by a default (sequences, now(), random IDs), and what refers to them
-// by a foreign key, are never compared.
+// Ignore names columns that may differ, as "table.column", and fields of events' payloads, as "topic.field": for example a time
+// of writing. Two kinds of columns are never compared: those with defaults of the database (sequences, now(), random IDs), and
+// foreign keys to them.
 func Ignore(columns ...string) Option {
 	return func(o *options) {
 		for _, column := range columns {
@@ -63,30 +63,30 @@ func Ignore(columns ...string) Option {
 // Provider answers the requests of Process.HTTP, for all hosts. Default: each is answered by 200 and {}.
 func Provider(h http.Handler) Option { return func(o *options) { o.provider = h } }
 
-// Config changes the configuration of the service, such as a lazy claim's.
+// Config changes the configuration of the service, for example to make the claim lazy.
 func Config(change func(*framework.Config)) Option {
 	return func(o *options) { o.config = append(o.config, change) }
 }
 
-// attack is one Run.
+// attack is one call of Run.
 type attack struct {
 	database
 
-	name      string // the test's
+	name      string // of the test
 	setup     func(*Process) error
 	event     *message.Message
 	options   options
 	world     *recorder
-	processes []*Process        // of this run of the handler
+	processes []*Process        // in the current run of the handler
 	spare     chan assembled    // the next process
-	responses map[string][]byte // of the undisturbed run
+	responses map[string][]byte // recorded by the ledger in the run without a fault
 
-	ending sync.WaitGroup // processes that are dead, and do not know it yet
+	ending sync.WaitGroup // ends dead processes in the background
 	mu     sync.Mutex
-	ended  error // what went wrong when they ended
+	ended  error // errors of ending dead processes
 }
 
-// outcome is what a run leaves.
+// outcome is the result of a run.
 type outcome struct {
 	tables  snapshot
 	effects map[string]int
@@ -94,12 +94,12 @@ type outcome struct {
 	trace   []statement
 }
 
-// Run attacks the handler that setup adds to the process's service, at every point that there is, and fails the test at the first
-// where the outcome is another one than without a fault. setup is called for each process of the test. It must do what the service's
-// own start does, and keep nothing that a process would not find after a restart. The event is what the handler gets, with its ID:
-// see framework.TopicOf.Message.
+// Run attacks the handler that setup adds to the process's service, at every point, and fails the test at the first point where
+// the outcome differs from that without a fault. setup is called for each process of the test. It must do the same as the
+// service's own start, and must keep nothing that a restarted process would not have. The event is what the handler gets, with
+// its ID: see framework.TopicOf.Message.
 //
-// The handler must send the same statements each time, as far as tables and answers are the same. Run takes a database of its own on
+// The handler must send the same statements each time, if tables and answers are the same. Run creates a database of its own on
 // the PostgreSQL of package devtest, and may be called in parallel tests.
 func Run(t testing.TB, setup func(p *Process) error, event *message.Message, opts ...Option) {
 	t.Helper()
@@ -124,7 +124,7 @@ func Run(t testing.TB, setup func(p *Process) error, event *message.Message, opt
 	}
 }
 
-// run returns the first failure.
+// run runs all points, and returns the first failure.
 func (a *attack) run(ctx context.Context) error {
 	if err := a.prepare(ctx); err != nil {
 		return err
@@ -153,12 +153,13 @@ func (a *attack) run(ctx context.Context) error {
 	return nil
 }
 
-// pattern is what -run needs, between the shell's quotes, to run the test alone.
+// pattern returns the argument of go test -run that runs only this test, to be put in single quotes.
 func pattern(name string) string {
 	return "^" + strings.NewReplacer("/", "$/^", "'", ".").Replace(regexp.QuoteMeta(name)) + "$"
 }
 
-// undisturbed handles the event without a fault, until it has sent the same number of statements twice: what differs then is no fault's doing.
+// undisturbed handles the event without a fault, until two runs have the same number of statements. A difference between these
+// runs is not due to a fault.
 func (a *attack) undisturbed(ctx context.Context) (outcome, error) {
 	before, err := a.play(ctx, fault{})
 	if err != nil {
@@ -173,7 +174,7 @@ func (a *attack) undisturbed(ctx context.Context) (outcome, error) {
 			err = a.difference(before, again, fault{})
 		}
 		if err == nil && len(before.trace) != len(again.trace) {
-			if try < undisturbedTries { // the service has beats of its own, which a busy machine may bring in between
+			if try < undisturbedTries { // the service's background work may add statements on a busy machine
 				before = again
 				continue
 			}
@@ -186,7 +187,7 @@ func (a *attack) undisturbed(ctx context.Context) (outcome, error) {
 	}
 }
 
-// undisturbedTries is how often an event is handled again to see the same number of statements.
+// undisturbedTries bounds how often undisturbed repeats the run.
 const undisturbedTries = 8
 
 // play handles the event on fresh tables, with one fault.
@@ -215,7 +216,7 @@ func (a *attack) play(ctx context.Context, f fault) (o outcome, err error) {
 	return o, err
 }
 
-// alone has one process at a time handle the event.
+// alone handles the event in one process at a time.
 func (a *attack) alone(ctx context.Context, p *Process, f fault) error {
 	acked, err := p.deliver(1)
 	switch {
@@ -241,7 +242,7 @@ func (a *attack) alone(ctx context.Context, p *Process, f fault) error {
 
 var errUnreached = errors.New("the handler did not come that far: the kit needs a handler that sends the same statements for the same event")
 
-// insist delivers the event until it is acked, to a new process where p is dead.
+// insist delivers the event until it is acked. It starts a new process if p is dead.
 func (a *attack) insist(ctx context.Context, p *Process) (err error) {
 	for n := range deliveries {
 		if p.proxy.isDead() {
@@ -252,7 +253,7 @@ func (a *attack) insist(ctx context.Context, p *Process) (err error) {
 		if err := a.notice(ctx); err != nil {
 			return err
 		}
-		if n >= 2 { // the handler has had its chance to settle its doubts
+		if n >= 2 { // the handler has had its chance to settle effects in doubt
 			if err := a.resolve(ctx, a.world.happened, a.responses); err != nil {
 				return err
 			}
@@ -264,7 +265,7 @@ func (a *attack) insist(ctx context.Context, p *Process) (err error) {
 	return fmt.Errorf("the event was nacked %d times after the fault, at last because: %w", deliveries, p.failure())
 }
 
-// notice lets the server notice the connections that were cut.
+// notice makes the server end the sessions of cut connections.
 func (a *attack) notice(ctx context.Context) error {
 	var lost []uint32
 	for _, p := range a.processes {
@@ -273,7 +274,7 @@ func (a *attack) notice(ctx context.Context) error {
 	return a.forget(ctx, lost)
 }
 
-// beside has a second process handle the event while the first one stands before a statement.
+// beside handles the event in a second process while the first one is paused before a statement.
 func (a *attack) beside(ctx context.Context, first *Process, f fault) error {
 	second, err := a.start(ctx, fault{kind: repaired})
 	if err != nil {
@@ -315,7 +316,7 @@ func (a *attack) beside(ctx context.Context, first *Process, f fault) error {
 	select {
 	case r = <-others:
 		others = nil
-	case <-time.After(300 * time.Millisecond): // it waits for what the first one has locked
+	case <-time.After(300 * time.Millisecond): // the second process waits for a lock of the first
 	}
 	first.proxy.resume()
 	one := <-ones
@@ -335,7 +336,7 @@ func (a *attack) beside(ctx context.Context, first *Process, f fault) error {
 	return nil
 }
 
-// end kills the processes of a run. What they still do goes on beside the next run, cut off from everything.
+// end kills the processes of a run. They may continue beside the next run, but without any connection.
 func (a *attack) end(ctx context.Context) error {
 	for _, p := range a.processes {
 		p.proxy.kill()
@@ -344,7 +345,7 @@ func (a *attack) end(ctx context.Context) error {
 	return a.notice(ctx)
 }
 
-// bury waits for what a dead process leaves.
+// bury waits in the background until a dead process has ended.
 func (a *attack) bury(p *Process) {
 	a.ending.Go(func() {
 		err := p.end()
@@ -354,7 +355,7 @@ func (a *attack) bury(p *Process) {
 	})
 }
 
-// close waits for everything that the runs have left.
+// close waits until all processes have ended.
 func (a *attack) close() error {
 	if a.spare != nil {
 		if next := <-a.spare; next.p != nil {
@@ -366,7 +367,7 @@ func (a *attack) close() error {
 	return a.ended
 }
 
-// difference names the first difference, and the line that it comes from.
+// difference describes the first difference between two outcomes, with the line that caused it.
 func (a *attack) difference(before, after outcome, f fault) error {
 	unprovoked := f.kind == nothing
 	for _, what := range slices.Sorted(maps.Keys(union(before.effects, after.effects))) {
@@ -415,7 +416,7 @@ func advice(c call, lost, unprovoked bool) string {
 	return "the call is outside of the ledger: make it in effect.Once, or with an idempotency key of the event's that the provider honours"
 }
 
-// blamed returns the statement that probably wrote to the table, or published events, and whether it is outside of the claim's
+// blamed returns the statement that probably wrote to the table or published the events, and whether it is outside of the claim's
 // transaction.
 func blamed(trace []statement, name string) (found statement, outside bool) {
 	table, ok := strings.CutPrefix(name, "table ")
@@ -454,7 +455,7 @@ func times(n int) string {
 	return fmt.Sprintf("%d times", n)
 }
 
-// list shows rows.
+// list joins rows for a message.
 func list(rows []string) string {
 	if len(rows) == 0 {
 		return "no such row"
@@ -471,7 +472,7 @@ func union(a, b map[string]int) map[string]int {
 	return both
 }
 
-// statements returns what the process has sent. What is sent on a connection of the ledger's is the ledger's.
+// statements returns the statements of the process. All statements on a connection of the ledger count as the ledger's.
 func (p *Process) statements() []statement {
 	p.proxy.mu.Lock()
 	defer p.proxy.mu.Unlock()
@@ -486,7 +487,7 @@ func (p *Process) statements() []statement {
 	return trace
 }
 
-// lastLine names the last line of the handler that sent a statement.
+// lastLine returns the handler's line that sent the last statement.
 func (p *Process) lastLine() string {
 	for _, s := range slices.Backward(p.statements()) {
 		if s.line != "" {

@@ -20,7 +20,7 @@ import (
 	"github.com/millrace-go/millrace/pgtx"
 )
 
-// failing keeps the failure that it is to be told.
+// failing records the failure instead of failing the test.
 type failing struct {
 	testing.TB
 	text string
@@ -28,7 +28,7 @@ type failing struct {
 
 func (f *failing) Errorf(format string, args ...any) { f.text += fmt.Sprintf(format, args...) }
 
-// lineOf returns where this file has the mark, as a failure names it.
+// lineOf returns the line of this file with the mark, in the form of a failure.
 func lineOf(t *testing.T, mark string) string {
 	t.Helper()
 	text, err := os.ReadFile("wrong_test.go")

@@ -19,10 +19,10 @@ var templateFiles embed.FS
 //go:embed static
 var staticFS embed.FS
 
-// Folder is where style sheet, script and icon are, below the prefix of all pages.
+// Folder is the path of style sheet, script and icon, below the prefix of all pages.
 const Folder = "static"
 
-// Pages are the templates, each with the layout.
+// Pages are the templates of the pages, each combined with the layout.
 var Pages = parsePages()
 
 func parsePages() map[string]*template.Template {

@@ -1,4 +1,4 @@
-// Package audit merges what people did, which stands in one table of each part, into pages.
+// Package audit merges the audit tables of all parts into pages.
 package audit
 
 import (
@@ -17,31 +17,31 @@ import (
 	"github.com/millrace-go/millrace/pgtx"
 )
 
-// PageSize is how many lines a page has.
+// PageSize is the number of lines of a page.
 const PageSize = 50
 
-// Line is what somebody did.
+// Line is an action of an operator.
 type Line struct {
 	ID       int64
 	At       time.Time
 	Actor    string
 	Where    string // outbox, effects, keys, or the consumer
 	Action   string
-	Subject  string // the event, or how many
-	Link     string // the page of the subject, below the database's base
+	Subject  string // the event, or the number of events
+	Link     string // the path of the subject's page, below the database's base
 	Note     string
-	Before   string // the state before
+	Before   string // the state before the action
 	Finished bool
-	Day      string // where it is the first of its day
+	Day      string // set on the first line of a day
 }
 
-// table lists the actions on one part, with IDs below one, the last first.
+// table lists the actions on one part with IDs below before, the latest first.
 type table struct {
 	part string
 	list func(ctx context.Context, db pgtx.DB, schema string, before int64) ([]Line, error)
 }
 
-// tables are those that pages merge.
+// tables are the audit tables to merge.
 var tables = []table{
 	{"claim", func(ctx context.Context, db pgtx.DB, schema string, before int64) ([]Line, error) {
 		found, err := deadletter.ListAudit(ctx, db, schema, deadletter.AuditListing{AuditPage: deadletter.AuditPage{Before: before, Limit: PageSize + 1}})
@@ -68,7 +68,7 @@ func lines[T any](found []T, line func(T) Line) (all []Line) {
 	return all
 }
 
-// Read returns the page behind the cursor, of the parts that are there. next is nil where nothing is older.
+// Read returns the page after the cursor, from the parts that have tables. next is nil on the last page.
 func Read(ctx context.Context, db pgtx.DB, schema string, there map[string]bool, behind Cursor) (page []Line, next Cursor, err error) {
 	found := make([][]Line, len(tables))
 	for i, t := range tables {
@@ -82,10 +82,10 @@ func Read(ctx context.Context, db pgtx.DB, schema string, there map[string]bool,
 	return page, next, nil
 }
 
-// Cursor is where a page of the audit ends: the ID of the last line of each table, 0 for none yet.
+// Cursor is the end of a page: for each table the ID of its last line, 0 for none.
 type Cursor []int64
 
-// ParseCursor reads a cursor; "" is the one of the first page.
+// ParseCursor reads a cursor. "" is the cursor before the first page.
 func ParseCursor(text string) (Cursor, bool) {
 	c := make(Cursor, len(tables))
 	if text == "" {
@@ -105,7 +105,7 @@ func ParseCursor(text string) (Cursor, bool) {
 	return c, true
 }
 
-// String is the cursor as a URL has it.
+// String returns the cursor as a URL parameter.
 func (c Cursor) String() string {
 	var parts []string
 	for _, id := range c {
@@ -114,7 +114,7 @@ func (c Cursor) String() string {
 	return strings.Join(parts, ".")
 }
 
-// merge takes a page from tables that are each sorted, the last first. next is nil where nothing is left.
+// merge takes a page from lists that are each sorted, the latest first. next is nil if nothing is left.
 func merge(found [][]Line, before Cursor) (page []Line, next Cursor) {
 	next = append(next, before...)
 	for {
@@ -144,7 +144,7 @@ func ofConsumer(a deadletter.Audit) Line {
 		Note, State, Reason, Error string
 		Replay                     int64
 	}
-	_ = json.Unmarshal(a.Detail, &detail) // what is missing is not shown
+	_ = json.Unmarshal(a.Detail, &detail) // missing fields are not shown
 	l := Line{ID: a.ID, At: a.At, Actor: a.Actor, Where: a.Consumer, Action: a.Action, Note: detail.Note, Finished: true}
 	switch {
 	case a.EventID != "":
@@ -166,7 +166,7 @@ func ofOutbox(a outboxadmin.Audit) Line {
 		Note, Topic, To, Group, Key string
 		Replay                      int64
 	}
-	_ = json.Unmarshal(a.Detail, &detail) // what is missing is not shown
+	_ = json.Unmarshal(a.Detail, &detail) // missing fields are not shown
 	var of []string
 	for _, part := range [][2]string{{"topic", detail.Topic}, {"to", detail.To}, {"cause", detail.Group}, {"key", detail.Key}} {
 		if part[1] != "" {

@@ -1,4 +1,4 @@
-// Package cache shares what pages read from a database: however many sessions ask, one of them reads, and the others wait for it.
+// Package cache shares reads of a database among sessions: one session reads, and the others wait for its result.
 package cache
 
 import (
@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// maxEntries is how many answers are kept.
+// maxEntries bounds how many results are kept.
 const maxEntries = 256
 
-// Cache keeps answers for a short time. It is safe for concurrent use.
+// Cache keeps results for a short time. It is safe for concurrent use.
 type Cache struct {
 	timeout time.Duration
 	slots   chan struct{}
@@ -21,21 +21,21 @@ type Cache struct {
 }
 
 type entry struct {
-	ready chan struct{} // is closed when the fields below are set
+	ready chan struct{} // closed when the fields below are set
 	value any
 	at    time.Time // when value was read
 	tried time.Time
 	err   error
 }
 
-// New returns a Cache that lets at most so many reads run at once, and each of them for so long.
+// New returns a Cache that runs at most this many reads at once, each within the timeout.
 func New(reads int, timeout time.Duration) *Cache {
 	return &Cache{timeout: timeout, slots: make(chan struct{}, reads), entries: map[string]*entry{}}
 }
 
-// Get returns what load returned for the key within the last fresh, or calls it. When load fails Get returns its error with the last
-// value that was read, and when that was; the zero time means that there is none. load must not keep what it is given, and nobody may
-// change what it returns.
+// Get returns the cached value for the key if it is younger than fresh. Otherwise it calls load. If load fails, Get returns the
+// error with the last value and its time; a zero time means that there is no value. load must not keep its context, and its
+// result must not be changed.
 func Get[T any](ctx context.Context, c *Cache, key string, fresh time.Duration, load func(context.Context) (T, error)) (T, time.Time, error) {
 	e, mine := c.entry(key, fresh)
 	if mine {
@@ -51,7 +51,7 @@ func Get[T any](ctx context.Context, c *Cache, key string, fresh time.Duration, 
 	return value, e.at, e.err
 }
 
-// Last returns the last value that was read for the key, and when that was; the zero time means that there is none.
+// Last returns the last value for the key and its time. A zero time means that there is no value.
 func Last[T any](c *Cache, key string) (T, time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -63,7 +63,7 @@ func Last[T any](c *Cache, key string) (T, time.Time) {
 	return value, e.at
 }
 
-// entry returns the entry for the key; mine says that the caller is to settle it.
+// entry returns the entry for the key. If mine is true, the caller must settle it.
 func (c *Cache) entry(key string, fresh time.Duration) (e *entry, mine bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -91,7 +91,7 @@ func (e *entry) settled() bool {
 	}
 }
 
-// evict drops the answer that was asked for longest ago. Those that somebody waits for stay.
+// evict drops the result that was requested longest ago. It keeps results that someone waits for.
 func (c *Cache) evict() {
 	oldest := ""
 	for key, e := range c.entries {
@@ -112,7 +112,7 @@ func (c *Cache) settle(e *entry, value any, err error) {
 	close(e.ready)
 }
 
-// Forget makes the next Get of each key read.
+// Forget makes the next Get of each key call load.
 func (c *Cache) Forget() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -120,12 +120,12 @@ func (c *Cache) Forget() {
 		if e.settled() {
 			e.tried = time.Time{}
 		} else {
-			delete(c.entries, key) // it may have read before what the caller has done
+			delete(c.entries, key) // its read may have begun before the caller's change
 		}
 	}
 }
 
-// read settles the entry, also where load panics: others wait for it.
+// read settles the entry even if load panics, because others wait for it.
 func read[T any](ctx context.Context, c *Cache, e *entry, load func(context.Context) (T, error)) {
 	var value T
 	err := errors.New("the read panicked")
@@ -133,7 +133,7 @@ func read[T any](ctx context.Context, c *Cache, e *entry, load func(context.Cont
 	value, err = run(ctx, c, load)
 }
 
-// run calls load. Others wait for it too, so it goes on when the session that asked first is gone; the timeout bounds it.
+// run calls load. Others wait for the result, so it continues when the first session disconnects; the timeout bounds it.
 func run[T any](ctx context.Context, c *Cache, load func(context.Context) (T, error)) (value T, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.timeout)
 	defer cancel()

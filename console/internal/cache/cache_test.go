@@ -57,7 +57,7 @@ func TestAnErrorComesWithTheLastValue(t *testing.T) {
 	})
 }
 
-// A session that leaves does not end the read that others wait for.
+// A session that disconnects does not cancel the read that others wait for.
 func TestTheFirstSessionMayLeave(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -79,7 +79,7 @@ func TestTheFirstSessionMayLeave(t *testing.T) {
 	})
 }
 
-// Those who wait for a read that panics get an error, and the next one reads again.
+// Sessions that wait for a panicking read get an error, and the next session reads again.
 func TestAReadThatPanicsEnds(t *testing.T) {
 	t.Parallel()
 	c := New(1, time.Second)
@@ -94,7 +94,7 @@ func TestAReadThatPanicsEnds(t *testing.T) {
 	assert.Equal(t, 2, got)
 }
 
-// What is read after Forget began after it.
+// After Forget, Get does not return the result of a read that began earlier.
 func TestForgetLeavesAReadThatRuns(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

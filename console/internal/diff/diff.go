@@ -1,33 +1,33 @@
-// Package diff tells two texts apart, line by line.
+// Package diff compares two texts line by line.
 package diff
 
 import "strings"
 
-// Line is one of both texts, or of one of them.
+// Line is a line of one text or of both.
 type Line struct {
 	Op   Op
 	Text string
 }
 
-// Op says which of both texts has a line.
+// Op says in which of the texts a line is.
 type Op string
 
-// What becomes of a line.
+// The values of Op.
 const (
 	Same    Op = "same"
 	Removed Op = "removed"
 	Added   Op = "added"
-	Left    Op = "left" // lines that both have, and which are left out
+	Left    Op = "left" // lines of both texts that are omitted
 )
 
 const (
-	// around is how many lines are kept beside one that differs.
+	// around is the number of lines that are kept beside a change.
 	around = 3
-	// maxCells bounds the table of pairs of lines. In larger texts all that stands between their equal ends differs.
+	// maxCells bounds the table of pairs of lines. In larger texts all lines between the common beginning and end count as changed.
 	maxCells = 1 << 22
 )
 
-// Lines is how the lines of a became those of b, without those that are far from any change. It is nil for equal texts.
+// Lines returns the changes from a to b, without lines that are far from a change. It returns nil for equal texts.
 func Lines(a, b string) []Line {
 	if a == b {
 		return nil
@@ -35,7 +35,7 @@ func Lines(a, b string) []Line {
 	return short(all(strings.Split(a, "\n"), strings.Split(b, "\n")))
 }
 
-// all has every line of both.
+// all returns every line of both texts.
 func all(a, b []string) (lines []Line) {
 	var head, tail []Line
 	for len(a) > 0 && len(b) > 0 && a[0] == b[0] {
@@ -52,9 +52,9 @@ func all(a, b []string) (lines []Line) {
 	return append(append(head, between(a, b)...), tail...)
 }
 
-// between finds the longest lines that both have in common, in order.
+// between finds the longest common subsequence of lines.
 func between(a, b []string) (lines []Line) {
-	common := make([][]int, len(a)+1) // of what is behind line i of a and line j of b
+	common := make([][]int, len(a)+1) // common[i][j]: its length for a[i:] and b[j:]
 	if len(a)*len(b) <= maxCells {
 		for i := range common {
 			common[i] = make([]int, len(b)+1)
@@ -88,7 +88,7 @@ func between(a, b []string) (lines []Line) {
 	return lines
 }
 
-// short leaves out what is far from any change.
+// short omits lines that are far from a change.
 func short(all []Line) (lines []Line) {
 	near := make([]bool, len(all))
 	for i, l := range all {

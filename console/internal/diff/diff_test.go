@@ -30,7 +30,7 @@ func TestLines(t *testing.T) {
 	}
 }
 
-// The lines that are the same or removed are the former text, and those that are the same or added the new one.
+// The same and the removed lines are the old text; the same and the added lines are the new text.
 func TestEveryLineIsTold(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -50,7 +50,7 @@ func TestEveryLineIsTold(t *testing.T) {
 	})
 }
 
-// Texts of many lines take no table of all their pairs.
+// Long texts need no table of all pairs of lines.
 func TestManyLines(t *testing.T) {
 	t.Parallel()
 	lines := Lines("same\n"+strings.Repeat("a\n", 50_000)+"end", "same\n"+strings.Repeat("b\n", 50_000)+"end")

@@ -10,21 +10,21 @@ import (
 	"github.com/millrace-go/millrace/middleware/claim"
 )
 
-// States of consumers, those with the most trouble first.
+// The states of consumers, those with the most trouble first.
 const (
-	Paused  = "paused"   // by its circuit breaker, in one process or more
-	KeyFull = "key full" // the broker keeps events, because too many wait behind one that failed
-	Failing = "failing"  // of what was tried lately, one in manyFail or more has failed
+	Paused  = "paused"   // its circuit breaker has paused it, in at least one process
+	KeyFull = "key full" // too many events wait behind a failed one of their key, so the broker keeps new events of the key
+	Failing = "failing"  // of the recent attempts, at least one in manyFail has failed
 	Flows   = "flows"
-	Idle    = "idle" // nothing was handled lately
+	Idle    = "idle" // no recent attempts
 )
 
-// Consumer is one that has claimed events.
+// Consumer is a consumer that has claimed events.
 type Consumer struct {
 	Name                    string
 	State                   string
-	Dead, Retrying, Blocked int           // events. For people an event that the broker redelivers is retrying, too
-	Pauses                  []claim.Pause // in each process, the one that is tried again first in front
+	Dead, Retrying, Blocked int           // number of events; Retrying includes those that the broker redelivers
+	Pauses                  []claim.Pause // one for each process, the next attempt first
 	Flow                    claim.Flow
 	Hour                    claim.FlowMinute // the sum of its minutes
 	Lately                  claim.FlowMinute // of those of the last minutes alone
@@ -35,7 +35,7 @@ type Consumer struct {
 // manyFail makes a consumer that fails of one that tries again now and then.
 const manyFail = 20
 
-// consumers judges each of them.
+// consumers determines the state of each consumer.
 func consumers(known []claim.Consumer, failed map[string]map[string]int, pauses []claim.Pause, flows claim.Flows) []Consumer {
 	of := map[string]claim.Flow{}
 	for _, f := range flows.Consumers {
@@ -65,7 +65,7 @@ func consumers(known []claim.Consumer, failed map[string]map[string]int, pauses 
 	return all
 }
 
-// sum adds up the minutes.
+// sum adds up the counts of the minutes.
 func (c *Consumer) sum(now time.Time) {
 	c.Now = now
 	from := recent(now)
@@ -101,7 +101,7 @@ func (c *Consumer) judge() string {
 	return Idle
 }
 
-// rank is the place of a consumer's trouble.
+// rank returns the consumer's position in lists.
 func rank(c Consumer) int {
 	place := slices.Index([]string{Paused, KeyFull, Failing}, c.State)
 	switch {
@@ -132,7 +132,7 @@ type Flowing struct {
 	Full    int // keys
 }
 
-// Flowing adds the consumers up, and says in one sentence how they do.
+// Flowing adds up the consumers, and summarizes them in one sentence.
 func (s Snapshot) Flowing() Flowing {
 	f := Flowing{}
 	for _, c := range s.Consumers {

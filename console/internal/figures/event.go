@@ -5,7 +5,7 @@ import (
 	"github.com/millrace-go/millrace/internal/explain"
 )
 
-// ConcludeEvent says in one sentence how the event stands.
+// ConcludeEvent describes the state of an event in one sentence.
 func ConcludeEvent(e explain.Explanation) Verdict {
 	counts := map[string]int{}
 	consumers, unread := 0, false

@@ -1,4 +1,4 @@
-// Package figures reads what all pages show of a database.
+// Package figures reads the figures of a database that all pages show.
 package figures
 
 import (
@@ -22,16 +22,16 @@ import (
 )
 
 const (
-	// Fresh is how old figures may be. What consumers did is written every 10 s, so it need not be read as often.
+	// Fresh is the maximum age of figures. Processes write the consumers' counts only every 10 s, so these may be older.
 	Fresh      = time.Second
 	freshFlows = 5 * time.Second
 
-	// maxCounted is how many effects are counted, and maxReplays how many replays there are of each kind.
+	// maxCounted bounds how many effects are counted, and maxReplays how many replays of each kind are listed.
 	maxCounted = 1000
 	maxReplays = 10
 )
 
-// Snapshot is what all pages show of a database. Times are the server's. Nobody may change it.
+// Snapshot has the figures of a database that all pages show. Times are the server's. It is shared, so it must not be changed.
 type Snapshot struct {
 	Now       time.Time // zero: the database has never answered
 	There     map[string]bool
@@ -41,19 +41,19 @@ type Snapshot struct {
 	Relays    []Relay
 	Published time.Time // what relays published before is not known
 	Dead      outboxadmin.Count
-	Consumers []Consumer                 // trouble first
-	Since     time.Time                  // what consumers did before is not known
-	Partly    bool                       // more keys are full than were counted
-	Replays   []deadletter.ReplayStatus  // the last ones
+	Consumers []Consumer                 // those with trouble first
+	Since     time.Time                  // start of the consumers' counts
+	Partly    bool                       // only some of the full keys were counted
+	Replays   []deadletter.ReplayStatus  // the latest ones
 	Archived  []outboxadmin.ReplayStatus // of archived events
 	Doubts    []effect.Entry
 	InDoubt   outboxadmin.Count
-	Error     string // why these figures are old
+	Error     string // why the figures are old; "" if they are not
 	Late      bool   // the database did not answer in time
-	Version   string // another one where anything but the time is another
+	Version   string // changes with everything but the time
 }
 
-// Source is a database.
+// Source is a database to read from.
 type Source struct {
 	Pool   *pgxpool.Pool
 	Schema string
@@ -61,7 +61,7 @@ type Source struct {
 	Reach  reach.Reach
 }
 
-// Snapshot returns the figures, which may be old when the database does not answer.
+// Snapshot returns the figures. They are old if the database does not answer.
 func (db Source) Snapshot(ctx context.Context) Snapshot {
 	s, _, err := cache.Get(ctx, db.Cache, "snapshot", Fresh, db.read)
 	if err != nil {
@@ -136,7 +136,7 @@ func (db Source) lookAtConsumers(ctx context.Context, s *Snapshot) (err error) {
 	return nil
 }
 
-// Told is another text whenever the figures are others, or whether they can be read.
+// Told returns a text that changes when the figures do, or when they can no longer be read.
 func (s Snapshot) Told() string {
 	if s.Error != "" {
 		return s.Version + "-old"
@@ -144,7 +144,7 @@ func (s Snapshot) Told() string {
 	return s.Version
 }
 
-// digest tells a snapshot from others. The time that it was read at does not count.
+// digest returns a hash of the snapshot without its time.
 func (s Snapshot) digest() string {
 	s.Now, s.Since, s.Published = time.Time{}, time.Time{}, time.Time{}
 	if s.Outbox != nil {

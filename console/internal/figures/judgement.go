@@ -13,35 +13,35 @@ import (
 	"github.com/millrace-go/millrace/middleware/claim"
 )
 
-// Judgement is what is wrong with a database.
+// Judgement is a verdict on a database, with the problems that were found.
 type Judgement struct {
 	Snapshot Snapshot
 	Verdict  Verdict
-	Wrong    []Problem // what a person decides first
+	Wrong    []Problem // those that need a person first
 	Notes    []doctor.Finding
-	Checked  time.Time // zero: not yet
+	Checked  time.Time // zero: not checked yet
 	Checks   int
-	Failure  string // of the checks
+	Failure  string // why the checks failed
 }
 
-// Verdict is the answer in one sentence.
+// Verdict is a summary in one sentence.
 type Verdict struct {
-	State      string // dead, retrying or done: its colour and shape
+	State      string // dead, retrying or done: determines colour and shape
 	Text, More string
 }
 
-// Problem is a finding, with the page that helps.
+// Problem is a finding of doctor, with a link to the page that helps.
 type Problem struct {
 	doctor.Finding
-	Person bool // a person decides; otherwise it recovers when its cause is gone
+	Person bool // a person must decide; otherwise it recovers when its cause is gone
 	Link   string
 	Button string
 }
 
-// freshFindings is how old what doctor found may be.
+// freshFindings is the maximum age of doctor's findings.
 const freshFindings = 15 * time.Second
 
-// Judge has doctor look. base is the path of the database's pages.
+// Judge runs the checks of doctor. base is the path of the database's pages.
 func (db Source) Judge(ctx context.Context, s Snapshot, base string) Judgement {
 	found, at, err := db.findings(ctx, s)
 	j := Judgement{Snapshot: s, Checked: at, Checks: len(doctor.Checks()) - 1} // the broker is not asked
@@ -68,7 +68,7 @@ func (db Source) Judge(ctx context.Context, s Snapshot, base string) Judgement {
 	return j
 }
 
-// problem finds the page that helps. Who acts follows from the check: dead letters and doubts wait for a person.
+// problem adds the link to a finding. Its check determines who acts: dead letters and effects in doubt need a person.
 func problem(f doctor.Finding, base string) Problem {
 	p := Problem{Finding: f}
 	switch f.Check {
@@ -89,7 +89,7 @@ func problem(f doctor.Finding, base string) Problem {
 	return p
 }
 
-// conclude says what is wrong, in one sentence.
+// conclude summarizes the problems in one sentence.
 func (j Judgement) conclude() Verdict {
 	person := 0
 	for _, p := range j.Wrong {
@@ -115,8 +115,8 @@ func (j Judgement) conclude() Verdict {
 	return Verdict{State: "done", Text: "Everything flows.", More: "Nothing waits for a person."}
 }
 
-// findings are doctor's, and when it looked. A database that has just been late would be late again, so they are the last ones. After
-// another error doctor looks: it knows what to do about tables of another version.
+// findings returns doctor's findings, and when they were made. If the database was just late, it returns the previous findings,
+// because doctor would be late too. After another error it runs doctor, which can explain tables of another version.
 func (db Source) findings(ctx context.Context, s Snapshot) ([]doctor.Finding, time.Time, error) {
 	if s.Late {
 		found, at := cache.Last[[]doctor.Finding](db.Cache, "doctor")

@@ -12,17 +12,17 @@ import (
 	"github.com/millrace-go/millrace/outbox/outboxadmin"
 )
 
-// ArchiveNames are those of a URL that select events of the archive.
+// ArchiveNames are the URL parameters that select archived events.
 var ArchiveNames = []string{"topic", "key", "since", "until"}
 
-// Archive is what a URL or a form selects of the archive.
+// Archive is a selection of archived events, from a URL or a form.
 type Archive struct {
-	Topic, Key, Since, Until string // as they were given
+	Topic, Key, Since, Until string // as the user entered them
 	outboxadmin.ArchiveSelection
 	Wrong string
 }
 
-// ArchiveFromQuery reads a filter, by the database's clock.
+// ArchiveFromQuery reads a selection. now is the database's time.
 func ArchiveFromQuery(f url.Values, now time.Time) (a Archive) {
 	get := func(name string) string {
 		value := strings.TrimSpace(f.Get(name))
@@ -49,7 +49,7 @@ func ArchiveFromQuery(f url.Values, now time.Time) (a Archive) {
 	return a
 }
 
-// Query is the filter as a URL has it.
+// Query returns the selection as URL parameters.
 func (a Archive) Query() url.Values {
 	q := url.Values{}
 	for i, value := range []string{a.Topic, a.Key, a.Since, a.Until} {
@@ -60,12 +60,12 @@ func (a Archive) Query() url.Values {
 	return q
 }
 
-// PositionText is a position in the archive as a URL has it; times in microseconds, as PostgreSQL has them.
+// PositionText returns a position in the archive for a URL. Times are in microseconds, like PostgreSQL's.
 func PositionText(p outboxadmin.ArchivePosition) string {
 	return fmt.Sprintf("%d.%d.%d.%d", p.Published.UnixMicro(), p.Created.UnixMicro(), p.Seq, p.Shard)
 }
 
-// ParsePosition reads a position; "" is the one before the newest event.
+// ParsePosition reads a position. "" is the start of the list, before the newest event.
 func ParsePosition(text string) (p outboxadmin.ArchivePosition, ok bool) {
 	if text == "" {
 		return p, true
@@ -88,10 +88,10 @@ func ParsePosition(text string) (p outboxadmin.ArchivePosition, ok bool) {
 	return outboxadmin.ArchivePosition{Published: time.UnixMicro(n[0]), Created: time.UnixMicro(n[1]), Seq: n[2], Shard: int16(n[3])}, true
 }
 
-// maxMicros is a time that PostgreSQL has, in the year 9999.
+// maxMicros is a time in the year 9999, in microseconds. PostgreSQL accepts it.
 const maxMicros = 253_370_764_800_000_000
 
-// Usable reports whether a text from a URL can be an ID or a name: PostgreSQL takes no other.
+// Usable reports whether a text from a URL can be an ID or a name. PostgreSQL refuses other texts.
 func Usable(text string) bool {
 	return len(text) <= 2000 && utf8.ValidString(text) && !strings.ContainsRune(text, 0)
 }

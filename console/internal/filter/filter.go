@@ -1,5 +1,5 @@
-// Package filter is the filter of the page of dead letters: a text that a person types, the same as a URL, as a selection of events,
-// and as the flags of the command.
+// Package filter converts the filter of dead letters between the text that a user types, URL parameters, a selection of events,
+// and flags of the command.
 package filter
 
 import (
@@ -16,27 +16,27 @@ import (
 	"github.com/millrace-go/millrace/middleware/deadletter"
 )
 
-// Names are those that a filter may have, in the order in which they are written.
+// Names are the names that a filter may have, in the order of its text.
 var Names = []string{"state", "consumer", "topic", "key", "group", "reason", "since", "until", "event"}
 
-// storedStates are those of events that failed.
+// storedStates are the states of failed events in the database.
 var storedStates = []string{"dead", "retrying", "blocked", "nacked"}
 
-// maxText is how many bytes a filter may have.
+// maxText bounds the length of a filter, in bytes.
 const maxText = 2000
 
 // Token is one condition.
 type Token struct {
 	Name, Value string
-	Problem     string // what is wrong with it; "" for nothing
+	Problem     string // why it is wrong; "" if it is not
 }
 
-// Filter is what a person asked for. The zero Filter asks for all dead letters.
+// Filter is the filter that a user entered. The zero Filter selects all dead letters.
 type Filter struct {
 	Tokens []Token
 }
 
-// Parse reads what was typed: name:value, or name:"a value", separated by spaces.
+// Parse reads a text of conditions name:value or name:"a value", separated by spaces.
 func Parse(text string) Filter {
 	var f Filter
 	if len(text) > maxText {
@@ -67,7 +67,7 @@ func Parse(text string) Filter {
 	return f.checked()
 }
 
-// FromQuery reads the parameters of a URL. Others than Names are ignored.
+// FromQuery reads URL parameters. It ignores those that are not in Names.
 func FromQuery(q url.Values) Filter {
 	var f Filter
 	for _, name := range Names {
@@ -80,7 +80,7 @@ func FromQuery(q url.Values) Filter {
 	return f.checked()
 }
 
-// checked notes what is wrong with the tokens.
+// checked sets the Problem of wrong tokens.
 func (f Filter) checked() Filter {
 	seen := map[string]bool{}
 	for i := range f.Tokens {
@@ -105,7 +105,7 @@ func (f Filter) checked() Filter {
 	return f
 }
 
-// Err is not nil where a token is wrong.
+// Err returns the problems of wrong tokens, or nil.
 func (f Filter) Err() error {
 	var errs []error
 	for _, t := range f.Tokens {
@@ -116,7 +116,7 @@ func (f Filter) Err() error {
 	return errors.Join(errs...)
 }
 
-// Get is the value of a name, or "".
+// Get returns the value for a name, or "".
 func (f Filter) Get(name string) string {
 	for _, t := range f.Tokens {
 		if t.Name == name && t.Problem == "" {
@@ -126,7 +126,7 @@ func (f Filter) Get(name string) string {
 	return ""
 }
 
-// With is the filter with another value for the name; "" removes it.
+// With returns the filter with another value for the name; "" removes the name.
 func (f Filter) With(name, value string) Filter {
 	var g Filter
 	for _, t := range f.Tokens {
@@ -140,12 +140,12 @@ func (f Filter) With(name, value string) Filter {
 	return g.checked()
 }
 
-// Without is the filter without its token i.
+// Without returns the filter without token i.
 func (f Filter) Without(i int) Filter {
 	return Filter{Tokens: slices.Delete(slices.Clone(f.Tokens), i, i+1)}.checked()
 }
 
-// Query is the filter as a URL has it. Wrong tokens are left out.
+// Query returns the filter as URL parameters, without wrong tokens.
 func (f Filter) Query() url.Values {
 	q := url.Values{}
 	for _, t := range f.Tokens {
@@ -156,7 +156,7 @@ func (f Filter) Query() url.Values {
 	return q
 }
 
-// Text is the filter as a person types it.
+// Text returns the filter as a user types it.
 func (f Filter) Text() string {
 	var all []string
 	for _, t := range f.Tokens {
@@ -169,7 +169,7 @@ func (f Filter) Text() string {
 	return strings.Join(all, " ")
 }
 
-// State is the word for the states that are asked for.
+// State returns the word for the selected states.
 func (f Filter) State() string {
 	if s := f.Get("state"); s != "" {
 		return s
@@ -177,7 +177,7 @@ func (f Filter) State() string {
 	return "dead"
 }
 
-// Selection is what the filter selects, by the clock of whoever asks.
+// Selection returns the selection of the filter. now is the current time, for relative times.
 func (f Filter) Selection(now time.Time) deadletter.Selection {
 	s := deadletter.Selection{
 		Consumer: f.Get("consumer"), Topic: f.Get("topic"), Key: f.Get("key"), Group: f.Get("group"), Reason: f.Get("reason"),
@@ -197,7 +197,7 @@ func (f Filter) Selection(now time.Time) deadletter.Selection {
 	return s
 }
 
-// Sentence says what the filter selects.
+// Sentence describes the selection.
 func (f Filter) Sentence() string {
 	subject := map[string]string{"dead": "Dead letters", "retrying": "Events that are retried", "blocked": "Events that are blocked", "all": "Events that failed"}[f.State()]
 	var b strings.Builder
@@ -212,7 +212,7 @@ func (f Filter) Sentence() string {
 	return b.String() + "."
 }
 
-// Flags are those of "millrace dead" that select the same, and the IDs behind them.
+// Flags returns the flags of "millrace dead" for the same selection, and the IDs of events.
 func (f Filter) Flags() (flags, ids []string) {
 	for _, name := range Names {
 		switch value := f.Get(name); {

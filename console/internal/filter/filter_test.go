@@ -51,7 +51,7 @@ func TestChanges(t *testing.T) {
 	assert.Equal(t, []string{"--all"}, flags)
 }
 
-// Whatever somebody types, the filter says what is wrong with it or means what its URL means.
+// For any input the filter either reports a problem, or means the same as its URL.
 func FuzzParse(f *testing.F) {
 	for _, seed := range []string{`state:dead key:"a b"`, `"`, `::`, "key:\u2003x", `'; drop table claim_failed; --`} {
 		f.Add(seed)

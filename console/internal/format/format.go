@@ -1,4 +1,4 @@
-// Package format writes numbers, times and states for people. Templates have its functions.
+// Package format formats numbers, times and states for people. Templates use its functions.
 package format
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/millrace-go/millrace/outbox/outboxadmin"
 )
 
-// Functions are those of the templates.
+// Functions are the functions of the templates.
 var Functions = template.FuncMap{
 	"number": func(n any) string {
 		switch n := n.(type) {
@@ -54,7 +54,7 @@ var Functions = template.FuncMap{
 	"short":    func(id string) string { return words.Abbreviate([]string{id})[0] },
 	"cause":    Cause,
 	"plural":   Plural[int],
-	"remedy": func(text string) string { // a sentence, or a command, which stays as it is
+	"remedy": func(text string) string { // capitalizes a sentence; a command stays as it is
 		if strings.HasPrefix(text, "millrace ") || text == "" {
 			return text
 		}
@@ -67,7 +67,7 @@ var Functions = template.FuncMap{
 				q.Set(pairs[i], pairs[i+1])
 			}
 		}
-		return template.URL(q.Encode()) // it is encoded
+		return template.URL(q.Encode()) // Encode has escaped it
 	},
 	"shape": Shape,
 	"took": func(d time.Duration) string {
@@ -96,7 +96,7 @@ var Functions = template.FuncMap{
 	},
 }
 
-// Number is a number with commas.
+// Number formats a number with commas.
 func Number[N int | int64](n N) string {
 	text := strconv.FormatInt(int64(n), 10)
 	for i := len(text) - 3; i > 0 && text[i-1] != '-'; i -= 3 {
@@ -105,7 +105,7 @@ func Number[N int | int64](n N) string {
 	return text
 }
 
-// Count is a number of events, which may not have been counted to the end.
+// Count formats a number of events, with "+" if counting stopped early.
 func Count(c outboxadmin.Count) string {
 	if c.AtLeast {
 		return Number(c.N) + "+"
@@ -113,7 +113,7 @@ func Count(c outboxadmin.Count) string {
 	return Number(c.N)
 }
 
-// AtLeast is a number of events, in words where it is not the whole.
+// AtLeast formats a number of events, with "more than" if counting stopped early.
 func AtLeast(c outboxadmin.Count) string {
 	if c.AtLeast {
 		return "more than " + Number(c.N)
@@ -121,13 +121,13 @@ func AtLeast(c outboxadmin.Count) string {
 	return Number(c.N)
 }
 
-// counted is a duration since or until a time, which the page counts on: console.js writes durations as age does.
+// counted formats a duration since or until a time, which console.js keeps up to date. console.js formats durations as Age does.
 func counted(from string, at time.Time, d time.Duration) template.HTML {
 	utc := at.UTC().Format(time.RFC3339Nano)
 	return template.HTML(`<time datetime="` + utc + `" title="` + utc + `" data-` + from + `>` + template.HTMLEscapeString(Age(d)) + `</time>`)
 }
 
-// Age is a duration for people.
+// Age formats a duration.
 func Age(d time.Duration) string {
 	if d < 0 {
 		d = 0
@@ -138,18 +138,18 @@ func Age(d time.Duration) string {
 	return words.Duration(d)
 }
 
-// Plural is a number with the word for it.
+// Plural formats a number with the word for it.
 func Plural[N int | int64](n N, one, many string) string {
 	return Number(n) + " " + words.Pick(n, one, many)
 }
 
-// Cause is what errors of a group have in common, in words.
+// Cause describes the common error of a group.
 func Cause(text string) string {
 	reason, rest, _ := strings.Cut(text, ": ")
 	return words.Why(reason, rest)
 }
 
-// Shape is the class of a state's pill, which gives it its colour and its icon.
+// Shape returns the CSS class for a state, which determines colour and icon.
 func Shape(state string) string {
 	word, _, _ := strings.Cut(strings.TrimPrefix(state, "in "), " ")
 	word = strings.TrimSuffix(word, ",")
@@ -174,7 +174,7 @@ func Shape(state string) string {
 	return "none"
 }
 
-// Error is an error in words for a person.
+// Error describes an error for an operator.
 func Error(err error) string {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return "The database did not answer in time. It may be busy; narrow the filter, or try again."

@@ -1,5 +1,5 @@
-// Package guard is in front of all pages: it bounds requests, forbids browsers what no page needs, and refuses forms that no page of ours
-// has sent.
+// Package guard protects the pages: it bounds requests, sets security headers, and refuses forms that did not come from the
+// console's own pages.
 package guard
 
 import (
@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// MaxForm is how many bytes a form may have, and maxURL how many a request's URL.
+	// MaxForm bounds the size of a form, and maxURL that of a request's URL, in bytes.
 	MaxForm = 64 << 10
 	maxURL  = 8 << 10
 
@@ -32,10 +32,10 @@ type Guard struct {
 	Logger *slog.Logger
 }
 
-// policy lets a page load style sheet, script and figures from here, and nothing from anywhere else. There is no inline style or script.
+// policy lets a page load its style sheet, script and images from this server only. Inline styles and scripts are forbidden.
 const policy = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
-// Handler bounds requests, and sets the headers of answers.
+// Handler bounds requests, and sets the headers of responses.
 func (g Guard) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
@@ -57,7 +57,8 @@ func (g Guard) Handler(next http.Handler) http.Handler {
 	})
 }
 
-// Genuine reports whether a form was sent by one of our pages to the user who sends it back, whom userOf knows. Otherwise it has answered.
+// Genuine reports whether a form came from the console's own page for the same user, whom userOf returns. If not, it has sent an
+// error response.
 func (g Guard) Genuine(w http.ResponseWriter, r *http.Request, userOf func(form url.Values) string) bool {
 	r.Body = http.MaxBytesReader(w, r.Body, MaxForm)
 	if err := r.ParseForm(); err != nil {
@@ -68,7 +69,7 @@ func (g Guard) Genuine(w http.ResponseWriter, r *http.Request, userOf func(form 
 		if !slices.ContainsFunc(values, func(v string) bool { return !utf8.ValidString(v) || strings.ContainsRune(v, 0) }) {
 			continue
 		}
-		http.Error(w, "The form has a byte that no text has.", http.StatusBadRequest) // and which PostgreSQL would refuse
+		http.Error(w, "The form has a byte that no text has.", http.StatusBadRequest) // PostgreSQL would refuse the byte, too
 		return false
 	}
 	origin := http.NewCrossOriginProtection()
@@ -82,14 +83,14 @@ func (g Guard) Genuine(w http.ResponseWriter, r *http.Request, userOf func(form 
 	return true
 }
 
-// Token is what a form of a session carries.
+// Token returns the token for forms of a session and user.
 func (g Guard) Token(session, user string) string {
 	mac := hmac.New(sha256.New, g.Secret)
 	mac.Write([]byte(session + "\x00" + user))
 	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
-// Session is the value of the session's cookie, which is set if it is missing.
+// Session returns the value of the session's cookie. It sets the cookie if it is missing.
 func (g Guard) Session(w http.ResponseWriter, r *http.Request) string {
 	if cookie, err := r.Cookie(sessionCookie); err == nil && len(cookie.Value) >= 20 && len(cookie.Value) <= 100 {
 		return cookie.Value
@@ -103,7 +104,7 @@ func (g Guard) cookie(r *http.Request, name, value string) *http.Cookie {
 	return &http.Cookie{Name: name, Value: value, Path: g.Prefix + "/", HttpOnly: true, Secure: r.TLS != nil, SameSite: http.SameSiteLaxMode}
 }
 
-// Theme is what the person has chosen, dark or light; "" for what the system has.
+// Theme returns the theme that the user has chosen, dark or light; "" for the system's.
 func Theme(r *http.Request) string {
 	if cookie, err := r.Cookie(themeCookie); err == nil && (cookie.Value == "dark" || cookie.Value == "light") {
 		return cookie.Value
@@ -111,7 +112,7 @@ func Theme(r *http.Request) string {
 	return ""
 }
 
-// ChooseTheme keeps whether a person wants the page to be dark or light.
+// ChooseTheme stores the user's choice of theme in a cookie.
 func (g Guard) ChooseTheme(w http.ResponseWriter, r *http.Request) {
 	chosen := r.PostForm.Get("theme")
 	if chosen != "dark" && chosen != "light" {
@@ -125,7 +126,7 @@ func (g Guard) ChooseTheme(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, g.Prefix+Local(r.PostForm.Get("back")), http.StatusSeeOther)
 }
 
-// Local is a path of ours, whatever a form says; "/" where it is none.
+// Local returns the path if it is on this server, and "/" otherwise.
 func Local(path string) string {
 	u, err := url.Parse(path)
 	if err != nil || u.IsAbs() || u.Host != "" || !strings.HasPrefix(u.Path, "/") || strings.HasPrefix(u.Path, "//") || strings.Contains(path, `\`) {

@@ -1,4 +1,4 @@
-// Package jobs runs what goes on when the session that began it is gone: one goroutine for each ID, until the console is closed.
+// Package jobs runs work that outlives the session that started it: one goroutine for each ID, until the console is closed.
 package jobs
 
 import (
@@ -9,17 +9,17 @@ import (
 	"time"
 )
 
-// Jobs are goroutines, by IDs. They are safe for concurrent use.
+// Jobs are goroutines with IDs. They are safe for concurrent use.
 type Jobs struct {
 	mu     sync.Mutex
-	asked  map[int64]int // how often each one that runs was asked for
+	asked  map[int64]int // ID of a running goroutine -> number of requests for it
 	closed bool
 	work   sync.WaitGroup
-	begin  func(do func(context.Context)) // in a goroutine
+	begin  func(do func(context.Context)) // runs do in a goroutine
 	end    context.CancelFunc
 }
 
-// New returns Jobs, of which none runs.
+// New returns Jobs without goroutines.
 func New() *Jobs {
 	ctx, end := context.WithCancel(context.Background())
 	j := &Jobs{asked: map[int64]int{}, end: end}
@@ -27,7 +27,8 @@ func New() *Jobs {
 	return j
 }
 
-// Start runs do in a goroutine, or once more where one for the ID runs: that one may have seen what was before.
+// Start runs do in a goroutine. If a goroutine for the ID runs already, do runs once more after it, because it may have read
+// older data.
 func (j *Jobs) Start(id int64, do func(context.Context)) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -52,14 +53,14 @@ func (j *Jobs) Start(id int64, do func(context.Context)) {
 	})
 }
 
-// Runs reports whether a goroutine for the ID runs.
+// Runs reports whether a goroutine for the ID is running.
 func (j *Jobs) Runs(id int64) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.asked[id] > 0
 }
 
-// Close ends the goroutines and waits for them. Start starts none any more.
+// Close ends the goroutines and waits for them. After that Start does nothing.
 func (j *Jobs) Close() {
 	j.mu.Lock()
 	j.closed = true
@@ -69,13 +70,13 @@ func (j *Jobs) Close() {
 }
 
 const (
-	// triesOfReplay is how often a replay is continued that fails each time, and pauseOfReplay how long after.
+	// triesOfReplay bounds how often a failing replay is continued, and pauseOfReplay is the pause between attempts.
 	triesOfReplay = 20
 	pauseOfReplay = 3 * time.Second
 )
 
-// Persist continues a replay until it has ended or was stopped, or the console is closed. The replay stays in the database then,
-// and goes on when somebody continues it. What continueReplay returns is for the log.
+// Persist continues a replay until it ends, is stopped, or the console is closed. In the last case the replay stays in the
+// database until someone continues it. continueReplay returns attributes for the log.
 func (j *Jobs) Persist(log *slog.Logger, what string, id int64, gone error, continueReplay func(context.Context) ([]any, error)) {
 	log = log.With(what, id)
 	j.Start(id, func(ctx context.Context) {
@@ -88,7 +89,7 @@ func (j *Jobs) Persist(log *slog.Logger, what string, id int64, gone error, cont
 				return
 			case ctx.Err() != nil || errors.Is(err, gone):
 				return
-			case time.Since(began) > time.Minute: // it was continued meanwhile
+			case time.Since(began) > time.Minute: // it made progress
 				tries = 1
 			case tries == triesOfReplay:
 				log.ErrorContext(ctx, "replay is not continued any more", "error", err)

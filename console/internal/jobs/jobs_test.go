@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// A job that is asked for while it runs runs once more, because it may have seen what was before; and never twice at once.
+// A job that is started while it runs runs once more, because it may have read older data. It never runs twice at once.
 func TestAJobThatIsAskedForAgainRunsOnceMore(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -1,4 +1,4 @@
-// Package live tells open pages when what they show has changed, by server-sent events.
+// Package live notifies open pages of changes by server-sent events.
 package live
 
 import (
@@ -9,23 +9,23 @@ import (
 )
 
 const (
-	// maxStreams is how many open pages are kept up to date at once.
+	// maxStreams bounds how many open pages are kept up to date at once.
 	maxStreams = 100
-	// tick is how often a page that is open may change, and beat how often it hears that nothing has.
+	// tick is the interval between checks for changes, and beat the interval between keep-alive events.
 	tick = time.Second
 	beat = 10 * time.Second
-	// maxStream is how long one connection lives; the browser opens another one, and is authorized again.
+	// maxStream is the lifetime of a connection. The browser then opens another one, which is authorized again.
 	maxStream = 5 * time.Minute
 )
 
-// Streams are those of pages that are open. They are safe for concurrent use.
+// Streams are the streams of open pages. They are safe for concurrent use.
 type Streams struct {
-	slots   chan struct{} // one for each
+	slots   chan struct{} // one for each open stream
 	closed  chan struct{}
 	closing sync.Once
 }
 
-// New returns Streams, of which none is open.
+// New returns Streams without open streams.
 func New() *Streams {
 	return &Streams{slots: make(chan struct{}, maxStreams), closed: make(chan struct{})}
 }
@@ -33,7 +33,7 @@ func New() *Streams {
 // Close ends the streams. It may be called several times.
 func (s *Streams) Close() { s.closing.Do(func() { close(s.closed) }) }
 
-// Serve tells each version that is another than the one before, until the page is closed.
+// Serve sends each new version to the page, until the page is closed.
 func (s *Streams) Serve(w http.ResponseWriter, r *http.Request, current func() string) {
 	select {
 	case s.slots <- struct{}{}:
@@ -46,7 +46,7 @@ func (s *Streams) Serve(w http.ResponseWriter, r *http.Request, current func() s
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("X-Accel-Buffering", "no")
 	flush := http.NewResponseController(w)
-	_ = flush.SetWriteDeadline(time.Time{}) // not all writers have one
+	_ = flush.SetWriteDeadline(time.Time{}) // not all writers support it
 	end, ticks := time.NewTimer(maxStream), time.NewTicker(tick)
 	defer end.Stop()
 	defer ticks.Stop()

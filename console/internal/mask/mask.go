@@ -1,4 +1,4 @@
-// Package mask shows payloads and headers without what nobody may see.
+// Package mask hides confidential parts of payloads and headers.
 package mask
 
 import (
@@ -12,24 +12,24 @@ import (
 	"unicode/utf8"
 )
 
-// Mask has the names of fields and headers whose values nobody sees, in lower case.
+// Mask has the names, in lower case, of fields and headers whose values are hidden.
 type Mask map[string]bool
 
 // Header is a name with its value.
 type Header struct{ Name, Value string }
 
-// Body is a payload as somebody may see it.
+// Body is a payload for display.
 type Body struct {
-	Hidden string // why it is not shown
+	Hidden string // why the payload is not shown
 	Text   string
 	Bytes  int
 	Cut    bool
 }
 
-// maxBody is how much of a payload a page shows.
+// maxBody bounds how much of a payload a page shows, in bytes.
 const maxBody = 64 << 10
 
-// Headers are sorted, and masked as the configuration says.
+// Headers returns the headers, sorted and masked.
 func (m Mask) Headers(of map[string]string) (all []Header) {
 	for _, k := range slices.Sorted(maps.Keys(of)) {
 		v := of[k]
@@ -41,10 +41,10 @@ func (m Mask) Headers(of map[string]string) (all []Header) {
 	return all
 }
 
-// Masked stands for a value that nobody sees, however long it is.
+// Masked replaces a hidden value. Its length does not depend on the value.
 const Masked = "••••••"
 
-// Body shows a payload to those who may see it.
+// Body returns the payload for display, or why it is hidden. may is the user's right to see payloads.
 func (m Mask) Body(payload []byte, size int, may bool) Body {
 	b := Body{Bytes: size}
 	value, isJSON := ParseJSON(payload)
@@ -73,7 +73,7 @@ func (m Mask) Body(payload []byte, size int, may bool) Body {
 	return b
 }
 
-// Indented is JSON in lines, and other text as it is.
+// Indented returns JSON on several lines, and other text unchanged.
 func Indented(payload []byte) string {
 	var b bytes.Buffer
 	if json.Indent(&b, bytes.TrimSpace(payload), "", "  ") != nil {
@@ -82,7 +82,7 @@ func Indented(payload []byte) string {
 	return b.String()
 }
 
-// ParseJSON keeps numbers as they are written.
+// ParseJSON decodes JSON, and keeps the notation of numbers.
 func ParseJSON(b []byte) (value any, ok bool) {
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.UseNumber()
@@ -90,7 +90,7 @@ func ParseJSON(b []byte) (value any, ok bool) {
 	return value, ok
 }
 
-// masked replaces the values of fields that nobody may see.
+// masked returns the value with hidden fields replaced.
 func (m Mask) masked(value any) any {
 	switch v := value.(type) {
 	case map[string]any:
@@ -109,8 +109,8 @@ func (m Mask) masked(value any) any {
 	return value
 }
 
-// hides reports whether nobody may see a field: it is named by Config.Mask, or it is a CloudEvent's data as text or base64, in which such
-// a field may be.
+// hides reports whether a field is hidden: Config.Mask names it, or it is the data of a CloudEvent as text or base64, which may
+// contain such fields.
 func (m Mask) hides(object map[string]any, field string) bool {
 	if m[strings.ToLower(field)] {
 		return true
@@ -120,7 +120,7 @@ func (m Mask) hides(object map[string]any, field string) bool {
 	return len(m) > 0 && cloudEvent && text && (field == "data" || field == "data_base64")
 }
 
-// legible is text as it is, and else quoted.
+// legible returns printable text unchanged, and other text quoted.
 func legible(b []byte) string {
 	if utf8.Valid(b) && !strings.ContainsFunc(string(b), func(r rune) bool { return !unicode.IsGraphic(r) && r != '\n' && r != '\t' }) {
 		return string(b)
@@ -128,7 +128,7 @@ func legible(b []byte) string {
 	return fmt.Sprintf("%+q", b)
 }
 
-// Has reports whether a value has fields that nobody may see.
+// Has reports whether a value contains hidden fields.
 func (m Mask) Has(value any) bool {
 	switch v := value.(type) {
 	case map[string]any:

@@ -12,34 +12,35 @@ import (
 	"github.com/millrace-go/millrace/outbox/outboxadmin"
 )
 
-// Archived is a replay of archived events as pages show it.
+// Archived is a replay of archived events, as pages show it.
 type Archived struct {
 	outboxadmin.ReplayStatus
 	Replayed, Total int64
-	Figures         []Figure      // the sum is Total
+	Figures         []Figure      // their sum is Total
 	Pacing          string        // in words
 	Here            bool          // this console continues it
-	Waits           bool          // perhaps, until relays have sent what is in the outbox
-	Of              []mask.Header // what it selects
+	Waits           bool          // it may wait for relays to send the events in the outbox
+	Of              []mask.Header // its selection
 }
 
-// Name is that of a line in a list of replays.
+// Name returns the replay's name in lists.
 func (r Archived) Name() string { return fmt.Sprintf("Replay %d of the archive", r.ID) }
 
-// Link is the page of the replay, below the database's base.
+// Link returns the path of the replay's page, below the database's base.
 func (r Archived) Link() string { return ArchivePage(r.ID) }
 
-// OutOf is how many events the replay has, as far as that is known.
+// OutOf returns how many events the replay has, as far as that is known.
 func (r Archived) OutOf() string {
 	return format.AtLeast(outboxadmin.Count{N: r.Total, AtLeast: r.Selected.AtLeast})
 }
 
-// ArchivePage is the page of a replay of the archive, below the database's base.
+// ArchivePage returns the path of the page of an archive's replay, below the database's base.
 func ArchivePage(id int64) string {
 	return "/outbox/archive/replay?id=" + strconv.FormatInt(id, 10)
 }
 
-// ViewArchived is a replay of archived events as pages show it, beside what is in the outbox; here tells that this console continues it.
+// ViewArchived prepares a replay of archived events for a page. here means that this console continues it; outbox is the current
+// report.
 func ViewArchived(r outboxadmin.ReplayStatus, here bool, outbox *outboxadmin.Report) Archived {
 	v := Archived{ReplayStatus: r, Replayed: r.Events, Total: max(r.Selected.N, r.Events), Here: here}
 	done := int(barLength * v.Replayed / max(v.Total, 1))
@@ -65,7 +66,7 @@ func ViewArchived(r outboxadmin.ReplayStatus, here bool, outbox *outboxadmin.Rep
 	return v
 }
 
-// ArchivePace is what a form proposes: the guard of a replay of dead letters is not for events that have not failed.
+// ArchivePace returns the default pace of a form. It has no limit of failures, which is for dead letters only.
 func ArchivePace(f url.Values, rate int) Pace {
 	p := PaceOf(url.Values{"rate": {f.Get("rate")}}, Usual)
 	if !f.Has("rate") && rate > 0 {

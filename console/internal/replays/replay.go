@@ -1,4 +1,4 @@
-// Package replays shows replays of dead letters and of archived events, and reads the pace that a form has.
+// Package replays prepares replays of dead letters and of archived events for pages, and reads the pace in forms.
 package replays
 
 import (
@@ -14,31 +14,31 @@ import (
 	"github.com/millrace-go/millrace/middleware/deadletter"
 )
 
-// Replay is a replay as pages show it.
+// Replay is a replay of dead letters, as pages show it.
 type Replay struct {
 	deadletter.ReplayStatus
 	Total   int
-	Figures []Figure      // what became of its events; the sum is Total
+	Figures []Figure      // results of its events; their sum is Total
 	Pacing  string        // in words
 	Here    bool          // this console continues it
-	Waits   bool          // until consumers have tried what was replayed
-	Of      []mask.Header // what it selects
+	Waits   bool          // it waits for consumers to try the replayed events
+	Of      []mask.Header // its selection
 }
 
-// Figure is a number of events, and where they stand in the bar, whose length is barLength.
+// Figure is a number of events, with its segment of a bar of length barLength.
 type Figure struct {
 	N           int
 	Word, Shape string
 	X, Width    int
 }
 
-// Name is that of a line in a list of replays.
+// Name returns the replay's name in lists.
 func (v Replay) Name() string { return fmt.Sprintf("Replay %d", v.ID) }
 
-// Link is the page of the replay, below the database's base.
+// Link returns the path of the replay's page, below the database's base.
 func (v Replay) Link() string { return Page(v.ID) }
 
-// OutOf is how many events the replay has.
+// OutOf returns how many events the replay has.
 func (v Replay) OutOf() string { return format.Number(v.Total) }
 
 const (
@@ -46,11 +46,11 @@ const (
 	maxRate   = 1_000_000 // events a second
 )
 
-// View is a replay as pages show it; here tells that this console continues it.
+// View prepares a replay for a page. here means that this console continues it.
 func View(r deadletter.ReplayStatus, here bool) Replay {
 	v := Replay{ReplayStatus: r, Total: max(r.Selected, r.Replayed+r.InFlight), Here: here}
 	left, toCome := r.InFlight+r.Superseded, v.Total-r.Replayed-r.InFlight
-	if r.State == deadletter.ReplayDone { // what did not match any more was left, too
+	if r.State == deadletter.ReplayDone { // events that no longer matched were not replayed either
 		left, toCome = left+toCome, 0
 	}
 	v.Figures = []Figure{
@@ -75,7 +75,7 @@ func View(r deadletter.ReplayStatus, here bool) Replay {
 			v.Pacing += ", " + words.Duration(time.Duration(toCome/r.Pace.Rate+1)*time.Second) + " left or more"
 		}
 	}
-	v.Reason = strings.TrimPrefix(r.Reason, "stopped ") // the state says that
+	v.Reason = strings.TrimPrefix(r.Reason, "stopped ") // the state says that already
 	v.Waits = r.State == deadletter.ReplayRunning && r.Pace.MaxFailed < 1 && toCome > 0 && r.Untried >= max(r.Replayed-r.Untried, 20)
 	s := r.Selection
 	for _, h := range [][2]string{
@@ -96,7 +96,7 @@ func View(r deadletter.ReplayStatus, here bool) Replay {
 	return v
 }
 
-// StateWords are states of failed events, as people call them.
+// StateWords returns the words for states of failed events.
 func StateWords(states []string) (all []string) {
 	for _, s := range states {
 		all = append(all, words.ClaimStates.Of(s))
@@ -111,24 +111,24 @@ func moment(at time.Time) string {
 	return at.UTC().Format(time.RFC3339)
 }
 
-// Page is the page of a replay of dead letters, below the database's base.
+// Page returns the path of the page of a replay of dead letters, below the database's base.
 func Page(id int64) string { return "/replay?id=" + strconv.FormatInt(id, 10) }
 
-// HasPace reports whether a form has a pace, as a person fills it in: events a second, and the percentage that may fail again.
+// HasPace reports whether a form has a pace: events per second, and the percentage that may fail again.
 func HasPace(f url.Values) bool { return f.Has("rate") || f.Has("failed") }
 
-// Usual is what a form proposes.
+// Usual is the default pace of forms.
 var Usual = deadletter.Pace{Rate: 50, MaxFailed: 0.05}
 
-// Pace is how fast a replay goes, as a form has it.
+// Pace is the pace of a replay, as a form has it.
 type Pace struct {
-	Rate, Failed string // events a second, and the percentage of events that may fail again; "" for no limit
-	Unguarded    bool   // it has no such percentage
+	Rate, Failed string // events per second, and the percentage of events that may fail again; "" for no limit
+	Unguarded    bool   // there is no limit of failures
 	Wrong        string
 	deadletter.Pace
 }
 
-// PaceOf reads the pace of a form, or takes another one where the form has none.
+// PaceOf reads the pace in a form. If the form has none, it returns otherwise.
 func PaceOf(f url.Values, otherwise deadletter.Pace) (p Pace) {
 	if !HasPace(f) {
 		p = Pace{Failed: strconv.FormatFloat(otherwise.MaxFailed*100, 'f', -1, 64), Pace: otherwise}
@@ -154,7 +154,7 @@ func PaceOf(f url.Values, otherwise deadletter.Pace) (p Pace) {
 	return p
 }
 
-// Flags are those of the command.
+// Flags returns the flags of the equivalent command.
 func (p Pace) Flags() (flags []string) {
 	for _, flag := range [][2]string{{"--rate", p.Rate}, {"--max-failed", p.Failed}} {
 		if flag[1] != "" {

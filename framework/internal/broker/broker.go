@@ -14,7 +14,7 @@ import (
 	"github.com/millrace-go/millrace/transport"
 )
 
-// Open connects to the broker of that name.
+// Open connects to the broker with that name.
 func Open(ctx context.Context, name string, settings transport.Settings, env transport.Environment) (transport.Transport, error) {
 	t, err := settings.Open(ctx, env)
 	if err != nil {
@@ -23,7 +23,7 @@ func Open(ctx context.Context, name string, settings transport.Settings, env tra
 	return t, nil
 }
 
-// Reach asks whether the transport's brokers answer, and closes it if not.
+// Reach checks that the transport's brokers answer. If they do not, it closes the transport.
 func Reach(ctx context.Context, t transport.Transport) (transport.Transport, error) {
 	if pinged, ok := t.(transport.Pinger); ok {
 		if err := pinged.Ping(ctx); err != nil {
@@ -33,14 +33,14 @@ func Reach(ctx context.Context, t transport.Transport) (transport.Transport, err
 	return t, nil
 }
 
-// unreachable says where a broker is configured.
+// unreachable adds to the error which settings have the broker's address.
 func unreachable(broker string, err error) error {
 	return fmt.Errorf("connect to the broker: see that it runs, and that the section %s of the configuration (%s_%s_* in the environment) says where: %w",
 		broker, source.EnvPrefix, strings.ToUpper(broker), err)
 }
 
-// Join makes one transport of those of a migration, whose record in the database says where to publish. Without a migration to is nil, and
-// the record must name the broker. It closes both where it returns an error.
+// Join makes one transport of both brokers of a migration. A record in the database says to which broker it publishes. Without a
+// migration to is nil, and the record must name the broker. On an error Join closes from and to.
 func Join(ctx context.Context, pool *pgxpool.Pool, from, to transport.Transport, broker string, cfg brokermigration.Config) (transport.Transport, error) {
 	if to == nil {
 		if err := Admit(ctx, pool, cfg.Schema, broker); err != nil {
@@ -55,7 +55,7 @@ func Join(ctx context.Context, pool *pgxpool.Pool, from, to transport.Transport,
 	return t, nil
 }
 
-// Admit refuses a configuration without a migration while the fleet is on its way.
+// Admit returns an error if the configuration has no migration while the fleet is in one.
 func Admit(ctx context.Context, pool *pgxpool.Pool, schema, broker string) error {
 	r, err := brokermigration.ReadRecord(ctx, pool, schema)
 	if err == nil {

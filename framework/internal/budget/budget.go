@@ -1,4 +1,4 @@
-// Package budget shares the connections of a service's pool among what needs them. It is pure.
+// Package budget divides the connections of a service's pool among handlers, relay and background work. It is pure.
 package budget
 
 import (
@@ -9,23 +9,23 @@ import (
 )
 
 const (
-	// Default is Postgres.MaxConnections where that is 0.
+	// Default is the default of Postgres.MaxConnections.
 	Default = 30
 
-	// relayConnections is what a relay uses while all goes well.
+	// relayConnections is how many connections a relay uses when nothing fails.
 	relayConnections = 5
 
-	// otherConnections are for what brings events back and keeps the tables, and for waking relays elsewhere.
+	// otherConnections are for retries of events, maintenance of the tables, and the notifier.
 	otherConnections = 2
 )
 
-// Handler is one that shares the connections.
+// Handler is a handler that uses connections.
 type Handler struct {
 	Name        string
-	Concurrency int // 0: not decided
+	Concurrency int // 0: Allot decides
 }
 
-// Beside is how many connections the pool has for other things than handlers.
+// Beside returns how many connections the pool reserves for other work than handlers.
 func Beside(relay bool) int {
 	if relay {
 		return otherConnections + relayConnections
@@ -33,13 +33,13 @@ func Beside(relay bool) int {
 	return otherConnections
 }
 
-// For is how many connections messages in flight hold, of which there is one or more: one each or, in groups, one
-// for each group.
+// For returns how many connections a handler needs for this many messages in flight (1 or more): one for each message or, with
+// groups, one for each group.
 func For(concurrency, group int) int { return (concurrency-1)/max(group, 1) + 1 }
 
-// Allot decides how many messages each handler has in hand at once, where it does not say: those of an equal share of the
-// connections that are left, up to transport.DefaultConcurrency. A message holds a connection while it is handled, or shares
-// it with the others of its group; those that wait for one hold their messages, and the locks of what they have begun.
+// Allot sets the concurrency of handlers that have none: each gets an equal share of the remaining connections, up to
+// transport.DefaultConcurrency. A handled message holds a connection, or shares that of its group. A larger concurrency would do
+// harm: messages that wait for a connection keep the locks of the transactions that they have begun.
 func Allot(connections int, relay bool, group int, handlers []*Handler) error {
 	left, undecided := connections-Beside(relay), 0
 	needs := []string{fmt.Sprintf("%d for what runs in the background", otherConnections)}

@@ -1,4 +1,4 @@
-// Package cloud makes CloudEvents of a service's events, and events of CloudEvents.
+// Package cloud converts a service's events to CloudEvents and back.
 package cloud
 
 import (
@@ -18,13 +18,13 @@ import (
 	"github.com/millrace-go/millrace/transport"
 )
 
-// Codec makes CloudEvents of a service's events.
+// Codec converts a service's events to CloudEvents.
 type Codec struct {
 	Source  string
 	Binding cloudevent.Binding
 }
 
-// Encode makes a CloudEvent of a message that is published, unless the mode is Off.
+// Encode turns a message to publish into a CloudEvent, unless the mode is Off or it is one already.
 func (c Codec) Encode(mode cloudevent.Mode, msg *message.Message) error {
 	if mode == cloudevent.Off || cloudevent.Is(msg) {
 		return nil
@@ -43,7 +43,7 @@ func (c Codec) Encode(mode cloudevent.Mode, msg *message.Message) error {
 	return nil
 }
 
-// isOfCloudEvent reports whether the metadata entry is an attribute of a CloudEvent, or becomes one.
+// isOfCloudEvent reports whether the metadata entry is, or becomes, an attribute of a CloudEvent.
 func isOfCloudEvent(name string) bool {
 	return name == payload.TypeMetadata || name == payload.VersionMetadata || strings.EqualFold(name, cloudevent.ContentType) ||
 		strings.HasPrefix(name, "ce_") || strings.HasPrefix(name, "ce-")
@@ -95,10 +95,10 @@ func (c Codec) cloudEvent(msg *message.Message) (event.Event, error) {
 	return e, nil
 }
 
-// minted are attributes of each event's own. A message may have those of an event that its metadata come from.
+// minted are attributes that each event gets anew. A message may still have those of another event, whose metadata it copied.
 var minted = []string{"specversion", "id", "source", "type", "time", "partitionkey", "traceparent", "tracestate"}
 
-// EventID is what a claim recognizes the duplicates of a message by.
+// EventID returns the ID by which a claim recognizes duplicates of a message.
 func EventID(msg *message.Message) (string, error) {
 	if !cloudevent.Is(msg) {
 		return msg.UUID, nil
@@ -106,8 +106,8 @@ func EventID(msg *message.Message) (string, error) {
 	return cloudevent.EventID(msg)
 }
 
-// Unpack returns a message with the data of a CloudEvent as its payload, and the attributes as its metadata. It returns any other message as
-// it is.
+// Unpack converts a CloudEvent to a message: its payload is the event's data, and its metadata the attributes. It returns any
+// other message unchanged.
 func Unpack(msg *message.Message) (*message.Message, error) {
 	if !cloudevent.Is(msg) {
 		return msg, nil
@@ -124,7 +124,7 @@ func Unpack(msg *message.Message) (*message.Message, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The data is what is left, so nobody takes this message for a CloudEvent.
+	// Without specversion the unpacked message is not taken for a CloudEvent again.
 	delete(attributes, cloudevent.Prefix+"specversion")
 	unpacked := message.NewMessage(id, e.Data())
 	for name, value := range msg.Metadata {

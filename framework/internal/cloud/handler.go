@@ -19,8 +19,8 @@ import (
 type Handler struct {
 	Codec    Codec
 	Topic    string
-	Mode     cloudevent.Mode // of what is published
-	MaxBytes int             // of a request's body
+	Mode     cloudevent.Mode // of the published CloudEvents
+	MaxBytes int             // limit of a request's body
 	Publish  func(ctx context.Context, msg *message.Message) error
 	Log      *slog.Logger
 }
@@ -56,7 +56,7 @@ func (h Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// accepted is the message for the CloudEvent of a request.
+// accepted returns the message for the CloudEvent in a request.
 func (h Handler) accepted(header http.Header, body []byte) (*message.Message, error) {
 	e, err := cloudevent.FromHTTP(header, body)
 	if err != nil {
@@ -66,7 +66,7 @@ func (h Handler) accepted(header http.Header, body []byte) (*message.Message, er
 	if err != nil {
 		return nil, err
 	}
-	if _, err := cloudevent.FromMessage(msg); err != nil { // no handler could read it: its time has a year of five digits in UTC, say
+	if _, err := cloudevent.FromMessage(msg); err != nil { // refuse an event that no handler could read, such as one whose time in UTC has a five-digit year
 		return nil, err
 	}
 	msg.UUID = cloudevent.Identity(e.Source(), e.ID())

@@ -1,4 +1,4 @@
-// Package database connects a service to PostgreSQL, and sees to its tables.
+// Package database connects a service to PostgreSQL, and checks or migrates its tables.
 package database
 
 import (
@@ -17,7 +17,8 @@ import (
 	"github.com/millrace-go/millrace/internal/tables"
 )
 
-// Connect connects to the database, by a pool of so many connections, 0 for the default. The error of an empty DSN has the hint.
+// Connect connects to the database with a pool of the given number of connections, 0 for the default. If dsn is empty and
+// connecting fails, the error ends with hint.
 func Connect(ctx context.Context, dsn string, connections int32, hint string) (*pgxpool.Pool, error) {
 	parsed, err := pgdsn.Parse(dsn)
 	if err != nil {
@@ -42,7 +43,7 @@ func Connect(ctx context.Context, dsn string, connections int32, hint string) (*
 	return pool, nil
 }
 
-// adviceOn is what else than the DSN may be changed to connect to PostgreSQL.
+// adviceOn suggests a fix for a failed connection besides changing the DSN.
 func adviceOn(err error) string {
 	var refused *pgconn.PgError
 	errors.As(err, &refused)
@@ -57,7 +58,7 @@ func adviceOn(err error) string {
 	return "see that it takes this user with this password"
 }
 
-// Connections is how many connections the pool has at most, where Config.Postgres.MaxConnections is most.
+// Connections returns the maximum size of the pool. most is Config.Postgres.MaxConnections.
 func Connections(parsed *pgxpool.Config, dsn string, most int32) int32 {
 	switch {
 	case most > 0:
@@ -82,7 +83,7 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool, schema string) error {
 	return nil
 }
 
-// Check returns what is wrong with the tables.
+// Check returns an error if tables are missing or of a wrong version.
 func Check(ctx context.Context, pool *pgxpool.Pool, schema string) error {
 	all, err := tables.Migrators(pool, schema)
 	if err != nil {
@@ -92,7 +93,7 @@ func Check(ctx context.Context, pool *pgxpool.Pool, schema string) error {
 	for _, m := range all {
 		err := m.Check(ctx)
 		if denied(err) {
-			return WithGrants(err) // so do the others
+			return WithGrants(err) // the other components fail for the same reason
 		}
 		errs = append(errs, err)
 	}
@@ -102,13 +103,13 @@ func Check(ctx context.Context, pool *pgxpool.Pool, schema string) error {
 	return nil
 }
 
-// denied tells whether the role lacks a privilege.
+// denied reports whether the role lacks a privilege.
 func denied(err error) bool {
 	var refused *pgconn.PgError
 	return errors.As(err, &refused) && refused.Code == "42501" // insufficient_privilege
 }
 
-// WithGrants adds the remedy to an error of a role that lacks a privilege.
+// WithGrants adds the fix to an error of a role that lacks a privilege. It returns other errors as they are.
 func WithGrants(err error) error {
 	if !denied(err) {
 		return err
@@ -117,17 +118,17 @@ func WithGrants(err error) error {
 		"millrace migrate grants --writer ROLE --relay ROLE --consumer ROLE --http ROLE --scheduler ROLE; or change it)", err)
 }
 
-// None returns a pool that never gets a connection: whatever asks for one gets the error.
+// None returns a pool that never gets a connection: each attempt to acquire one returns why.
 func None(why error) (*pgxpool.Pool, error) {
 	cfg, err := pgxpool.ParseConfig("host=none user=none dbname=none sslmode=disable")
 	if err != nil {
-		return nil, fmt.Errorf("make a pool without connections: %w", err) // of a PG… variable
+		return nil, fmt.Errorf("make a pool without connections: %w", err) // a PG… variable is wrong
 	}
 	cfg.BeforeConnect = func(context.Context, *pgx.ConnConfig) error { return why }
 	return pgxpool.NewWithConfig(context.Background(), cfg)
 }
 
-// Close waits for connections that are in use, but not for ever.
+// Close closes the pool. It waits at most the timeout for connections that are in use.
 func Close(pool *pgxpool.Pool, timeout time.Duration) error {
 	closed := make(chan struct{})
 	go func() {

@@ -18,12 +18,12 @@ import (
 // Config says which dead letters expire. Every field is set.
 type Config struct {
 	Service, Schema string
-	Keep            map[string]time.Duration // by consumer; those that are not there keep theirs
+	Keep            map[string]time.Duration // consumer -> how long its dead letters are kept; other consumers keep theirs
 	Meter           metric.Meter
 	Log             *slog.Logger
 }
 
-// New returns what discards dead letters until its context ends. It does nothing where none expires.
+// New returns a function that discards expired dead letters until its context ends. If Keep is empty, the function does nothing.
 func New(pool *pgxpool.Pool, cfg Config) (run func(context.Context) error, err error) {
 	counter, err := cfg.Meter.Int64Counter("millrace.claim.expired", metric.WithUnit("{event}"),
 		metric.WithDescription("Dead letters that were discarded because nobody decided about them in time."))

@@ -8,7 +8,8 @@ import (
 	"github.com/millrace-go/millrace/outbox/fleet"
 )
 
-// RegisterFleet adds the probes' paths for a fleet. It is ready while it runs: no restart mends a database, and the others need it.
+// RegisterFleet adds /healthz and /readyz for a fleet. A running fleet is always ready: a restart repairs no database, and the
+// other databases need the process.
 func RegisterFleet(mux *web.Routes, f *fleet.Fleet) {
 	mux.HandleFunc("GET "+web.LivePath, func(http.ResponseWriter, *http.Request) {})
 	mux.HandleFunc("GET "+web.ReadyPath, func(w http.ResponseWriter, _ *http.Request) {

@@ -1,4 +1,4 @@
-// Package health checks whether a service is well: its answers are those of /healthz and /readyz.
+// Package health implements /healthz and /readyz.
 package health
 
 import (
@@ -24,7 +24,7 @@ import (
 	"github.com/millrace-go/millrace/transport"
 )
 
-// The checks of /readyz, as Health.Require and its answer call them.
+// The names of the checks, in Health.Require and in the answer of /readyz.
 const (
 	checkPostgres = "postgres" // the database answers, and takes writes
 	checkTables   = "schema"   // its tables are there, and not too old
@@ -36,8 +36,8 @@ const (
 	checkStopping = "stopping" // there only while the service stops
 )
 
-// optional are the checks that leave the service ready, unless Health.Require names them: without the broker it takes requests,
-// and its outbox keeps their events.
+// optional are the checks that may fail while the service stays ready, unless Health.Require names them. Without the broker, for
+// example, the service takes requests, and its outbox keeps their events.
 var optional = []string{Backlog, checkBroker, Relays}
 
 // Config configures the checks. The framework's Health documents the fields.
@@ -73,24 +73,24 @@ func (cfg Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// check is what one check found.
+// check is the result of one check.
 type check struct {
 	Name      string `json:"name"`
 	OK        bool   `json:"ok"`
-	Tolerated bool   `json:"tolerated,omitempty"` // it is not OK, and the service is ready
-	Problem   string `json:"problem,omitempty"`   // or, where it is OK, what is worth knowing
-	Error     string `json:"error,omitempty"`     // its cause
+	Tolerated bool   `json:"tolerated,omitempty"` // the check failed, but the service is ready
+	Problem   string `json:"problem,omitempty"`   // what is wrong or, if OK, worth knowing
+	Error     string `json:"error,omitempty"`     // the cause, for operators only
 
-	cause error // errors of drivers name users, databases and hosts
+	cause error // may contain users, databases and hosts
 }
 
-// Detail is how much an answer says of a check.
+// Detail is how much an answer tells about a check.
 type Detail int
 
-// How much an answer says.
+// The levels of detail.
 const (
-	Terse   Detail = iota // for everybody, where there is a server for operators
-	Reasons               // for everybody, where there is none
+	Terse   Detail = iota // for everybody, if there is a server for operators
+	Reasons               // for everybody, if there is none
 	Causes                // for operators
 )
 
@@ -100,7 +100,7 @@ type verdict struct {
 	Checks []check `json:"checks"`
 }
 
-// in returns the verdict with so much detail.
+// in returns a copy of the verdict with this level of detail.
 func (v verdict) in(d Detail) verdict {
 	v.Checks = slices.Clone(v.Checks)
 	for i := range v.Checks {
@@ -116,15 +116,15 @@ func (v verdict) in(d Detail) verdict {
 }
 
 const (
-	// probeEvery is for how long a verdict is given again, so that probes do not load the database.
+	// probeEvery is how long a verdict is reused, so that probes do not load the database.
 	probeEvery = time.Second
-	// uncountedFor is how long the outbox is left in peace when it could not be counted, which kept the server busy.
+	// uncountedFor is the pause after counting the outbox timed out, because counting a large outbox loads the server.
 	uncountedFor = 30 * time.Second
-	// knockEvery is the same for the broker, which charges for such questions, or counts them.
+	// knockEvery is the interval between pings of the broker, which may charge for requests or limit them.
 	knockEvery = 5 * time.Second
 )
 
-// Service is what is checked.
+// Service has what the checks examine.
 type Service struct {
 	Pool      *pgxpool.Pool // nil: there is no database
 	Schema    string
@@ -139,18 +139,18 @@ type Service struct {
 type Checker struct {
 	cfg  Config
 	of   Service
-	pool *pgxpool.Pool // of its own, lest it wait for a connection behind handlers; nil: there is no database
+	pool *pgxpool.Pool // a pool of its own, so that checks do not wait for handlers' connections; nil: no database
 
-	mu            sync.Mutex // held while the checks run: probes that come meanwhile get the same verdict
+	mu            sync.Mutex // held while the checks run; probes that wait for it get the same verdict
 	asked, knocks time.Time
-	uncounted     time.Time // when the outbox could not be counted
+	uncounted     time.Time // when counting the outbox last timed out
 	last          verdict
 	broker        check
-	logged        map[string]string // by check: the cause that was logged last
+	logged        map[string]string // check -> its last logged cause
 }
 
-// New returns what checks the service's database and its broker. Without a database the broker is required: there is no outbox
-// that would keep what requests publish.
+// New returns a Checker for the service. Without a database the broker is always required, because no outbox keeps the events of
+// requests.
 func New(cfg Config, of Service) (*Checker, error) {
 	h := &Checker{cfg: cfg, of: of, logged: map[string]string{}}
 	if of.Pool == nil {
@@ -160,20 +160,20 @@ func New(cfg Config, of Service) (*Checker, error) {
 	own := of.Pool.Config()
 	own.MaxConns, own.MinConns, own.MinIdleConns = 1, 0, 0
 	var err error
-	if h.pool, err = pgxpool.NewWithConfig(context.Background(), own); err != nil { // which connects when it is asked
+	if h.pool, err = pgxpool.NewWithConfig(context.Background(), own); err != nil { // it connects on first use
 		return nil, fmt.Errorf("make the pool of the health checks: %w", err)
 	}
 	return h, nil
 }
 
-// Close closes the connection of the checks.
+// Close closes the checks' pool.
 func (h *Checker) Close() {
 	if h.pool != nil {
 		h.pool.Close()
 	}
 }
 
-// Register adds the probes' paths, whose answers have so much detail.
+// Register adds /healthz and /readyz, with this level of detail.
 func (h *Checker) Register(mux *web.Routes, d Detail) {
 	mux.HandleOwn("GET "+web.LivePath, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		respond(w, http.StatusOK, map[string]bool{"alive": true})
@@ -191,7 +191,7 @@ func respond(w http.ResponseWriter, code int, body any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(code)
-	_ = json.NewEncoder(w).Encode(body) // the client has gone
+	_ = json.NewEncoder(w).Encode(body) // an error means that the client has gone
 }
 
 // verdict is that of the checks, or that the service starts or stops, also when it begins to stop while they run.
@@ -224,12 +224,12 @@ func (h *Checker) check(ctx context.Context) verdict {
 	if time.Since(h.asked) < probeEvery {
 		return h.last
 	}
-	// Others get this verdict, too: it must not fail because this probe's client has gone.
+	// Other probes get this verdict too, so it must not fail because this probe's client has gone.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), h.cfg.Timeout)
 	var knocking, watching sync.WaitGroup
 	defer watching.Wait()
 	defer cancel()
-	watching.Go(func() { // slow checks do not keep a balancer from learning that the service stops
+	watching.Go(func() { // a load balancer must learn soon that the service stops, even if checks are slow
 		select {
 		case <-h.of.Stopping:
 			cancel()
@@ -242,7 +242,7 @@ func (h *Checker) check(ctx context.Context) verdict {
 		checks = h.database(ctx)
 	}
 	knocking.Wait()
-	if h.stops() { // which made the checks fail
+	if h.stops() { // the checks were cancelled: do not keep their results
 		return h.last
 	}
 	h.last, h.asked = h.cfg.judge(append(checks, h.broker, judgePauses(h.of.Paused(), time.Now()))), time.Now()
@@ -250,7 +250,7 @@ func (h *Checker) check(ctx context.Context) verdict {
 	return h.last
 }
 
-// logCauses logs the cause of each problem, once while it stays the same.
+// logCauses logs the cause of each failed check, once for each change.
 func (h *Checker) logCauses(checks []check) {
 	for _, c := range checks {
 		cause := ""
@@ -264,7 +264,7 @@ func (h *Checker) logCauses(checks []check) {
 	}
 }
 
-// knock asks the broker. A transport that cannot ask has nothing to tell.
+// knock pings the broker. The check is OK for a transport without Ping.
 func (h *Checker) knock(ctx context.Context) {
 	if h.broker.OK && time.Since(h.knocks) < knockEvery {
 		return
@@ -278,17 +278,17 @@ func (h *Checker) knock(ctx context.Context) {
 	h.knocks = time.Now()
 }
 
-// database asks one question after the other, until there is no point in the next.
+// database runs the checks of the database in order. After a failed one it marks the rest as not known.
 func (h *Checker) database(ctx context.Context) []check {
 	checks := []check{{Name: checkPostgres, OK: true}, {Name: checkTables, OK: true}}
 	unknown := func(why string, cause error) []check {
 		for _, name := range []string{checkTables, Relays, Backlog}[len(checks)-1:] {
 			checks = append(checks, check{Name: name, Problem: why, cause: cause})
-			cause = nil // once
+			cause = nil // report the cause only once
 		}
 		return checks
 	}
-	var readOnly bool // as that of a server is which is a standby, by a failover that the DSN has not followed
+	var readOnly bool // true on a standby, for example after a failover that the DSN does not follow
 	err := h.pool.QueryRow(ctx, "select current_setting('transaction_read_only')::bool", pgx.QueryExecModeSimpleProtocol).Scan(&readOnly)
 	switch {
 	case err != nil:
@@ -307,7 +307,7 @@ func (h *Checker) database(ctx context.Context) []check {
 		report, err = outboxadmin.InspectBacklog(ctx, h.pool, h.of.Schema)
 	}
 	switch {
-	case errors.Is(err, outboxadmin.ErrNotCounted): // no reason to take a service out, let alone all of them during a backup
+	case errors.Is(err, outboxadmin.ErrNotCounted): // no reason to make a service unready, least of all every instance during a backup
 		if time.Since(h.uncounted) > uncountedFor {
 			h.uncounted = time.Now()
 		}

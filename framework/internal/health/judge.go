@@ -11,7 +11,7 @@ import (
 	"github.com/millrace-go/millrace/outbox/outboxadmin"
 )
 
-// judge decides about readiness.
+// judge decides whether the service is ready.
 func (cfg Config) judge(checks []check) verdict {
 	v := verdict{Ready: true, Checks: checks}
 	for i := range checks {
@@ -22,7 +22,7 @@ func (cfg Config) judge(checks []check) verdict {
 	return v
 }
 
-// judgeOutbox decides what a report means.
+// judgeOutbox turns a report about the outbox into checks.
 func (cfg Config) judgeOutbox(r *outboxadmin.Report) []check {
 	var late, alone []string
 	for _, s := range r.Shards {
@@ -54,8 +54,8 @@ func (cfg Config) judgeOutbox(r *outboxadmin.Report) []check {
 	return []check{relays, backlog}
 }
 
-// waitingTopics names the topics that are paused or failing. They make no service unready: its other topics go on, and its outbox
-// keeps their events.
+// waitingTopics names the topics that are paused or failing. They do not make a service unready: its other topics work, and the
+// outbox keeps the events of these.
 func waitingTopics(r *outboxadmin.Report) string {
 	var list []string
 	for _, t := range r.Topics {
@@ -76,7 +76,7 @@ func waitingTopics(r *outboxadmin.Report) string {
 // maxWaitingTopics bounds how many topics, and how many consumers, /readyz names.
 const maxWaitingTopics = 10
 
-// judgePauses names the consumers that are paused. The service is ready: its other consumers go on, and it takes requests.
+// judgePauses names the paused consumers. The check is always OK: the service's other consumers work, and it takes requests.
 func judgePauses(pauses []claim.Pause, now time.Time) check {
 	var list []string
 	for _, p := range pauses[:min(len(pauses), maxWaitingTopics)] {

@@ -1,4 +1,4 @@
-// Package life is how a service runs: it starts the parts in order, and stops them in reverse.
+// Package life runs a service: it starts the parts in order, and stops them in reverse.
 package life
 
 import (
@@ -18,27 +18,27 @@ import (
 	"github.com/millrace-go/millrace/transport"
 )
 
-// Service is what runs. Every field is set.
+// Service is a service to run. Every field is set.
 type Service struct {
-	Subscribe func() error // hands the handlers to Router
-	// Background returns what works beside handlers and requests: what they need until they are done, and what ends at once. It is called
-	// when the handlers are subscribed.
+	Subscribe func() error // adds the handlers to Router
+	// Background returns the work besides handlers and requests: lasting runs until the handlers are done, which need it; ending
+	// stops when ctx ends. It is called when the handlers are subscribed.
 	Background func() (lasting, ending []func(context.Context) error, err error)
 	Transport  transport.Transport
 	Router     *message.Router
 	Server     *http.Server
 	Listener   net.Listener
 	Handler    http.Handler
-	Context    func(context.Context) context.Context // of requests
+	Context    func(context.Context) context.Context // makes the context of requests
 
 	Linger          *time.Duration // nil: the default
 	ShutdownTimeout time.Duration
 
 	Running  chan struct{} // Run closes it when the handlers are subscribed
-	Stopping chan struct{} // Run closes it when the service takes nothing more
+	Stopping chan struct{} // Run closes it when the service takes no more messages and requests
 
 	Log        *slog.Logger
-	Attributes []any // that are logged when the service runs
+	Attributes []any // logged when the service runs
 }
 
 // Run starts the parts, and stops them in reverse when ctx ends.
@@ -54,19 +54,19 @@ func (s *Service) Run(ctx context.Context) error {
 		if refused != nil {
 			return refused
 		}
-	case <-ctx.Done(): // Watermill gives subscribing no context, and a broker that is away may take minutes
-		_ = s.Transport.Close() // release tells its error
-		<-subscribed            // which that has ended
+	case <-ctx.Done(): // Watermill's Subscribe takes no context, and an unreachable broker may block it for minutes
+		_ = s.Transport.Close() // the service closes it again later, and returns the error then
+		<-subscribed            // closing the transport ends Subscribe
 		return nil
 	}
 	lasting, ending, err := s.Background()
 	if err != nil {
 		return err
 	}
-	// What handlers need until they are done lives longer than ctx.
+	// Handlers finish after ctx has ended, and need this work until then.
 	keeping, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
-	parts, over := errgroup.WithContext(ctx) // over ends with ctx, and when a part fails
+	parts, over := errgroup.WithContext(ctx) // over ends with ctx, or when a part fails
 	for _, run := range lasting {
 		parts.Go(func() error { return run(keeping) })
 	}
@@ -85,14 +85,14 @@ func (s *Service) Run(ctx context.Context) error {
 	case <-routed:
 	case <-over.Done():
 	}
-	if over.Err() != nil && !s.Router.IsRunning() { // it subscribes, for as long as the broker may be away, and cannot be closed yet
+	if over.Err() != nil && !s.Router.IsRunning() { // the router still subscribes, which may block, and cannot be closed yet
 		close(s.Stopping)
 		stop()
-		_ = s.Transport.Close() // release tells its error
+		_ = s.Transport.Close() // the service closes it again later, and returns the error then
 		var unfinished error
 		select {
 		case <-routed:
-		case <-s.Router.Running(): // after all, and without handlers nothing else would end it
+		case <-s.Router.Running(): // it did subscribe: without handlers only closing it ends it
 			unfinished = s.closeRouter()
 		}
 		return errors.Join(parts.Wait(), unfinished)
@@ -121,14 +121,14 @@ func (s *Service) Run(ctx context.Context) error {
 func (s *Service) runRouter(ctx context.Context) error {
 	err := s.Router.Run(ctx)
 	select {
-	case <-s.Stopping: // it complains at most that its subscribers are closed
+	case <-s.Stopping: // the only error is then that its subscribers are closed
 		return nil
 	default:
 		return cmp.Or(err, errors.New("the router has stopped by itself: its subscribers have ended"))
 	}
 }
 
-// closeRouter waits for the handlers of events.
+// closeRouter closes the router, and waits for the handlers of events.
 func (s *Service) closeRouter() error {
 	if err := s.Router.Close(); err != nil {
 		return fmt.Errorf("handlers of events have not ended within Config.ShutdownTimeout, %s: %w", s.ShutdownTimeout, err)
@@ -136,9 +136,9 @@ func (s *Service) closeRouter() error {
 	return nil
 }
 
-// drain takes nothing more and waits for what is in hand. ctx has ended, or a part has failed.
+// drain stops taking messages and requests, and waits for those in flight. ctx has ended, or a part has failed.
 func (s *Service) drain(ctx context.Context) error {
-	if !s.Router.IsRunning() { // what it has begun ends with the transport
+	if !s.Router.IsRunning() { // nothing is in flight; closing the transport ends the subscriptions
 		return nil
 	}
 	var messages, requests error
@@ -150,8 +150,8 @@ func (s *Service) drain(ctx context.Context) error {
 	both.Go(func() error {
 		select {
 		case <-s.Running:
-			<-time.After(linger(ctx, s.Linger)) // a second signal does not wait
-		default: // nobody is answered
+			<-time.After(linger(ctx, s.Linger)) // a second signal ends the process instead
+		default: // the HTTP server has not started
 		}
 		patience, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.ShutdownTimeout)
 		defer cancel()
@@ -164,7 +164,8 @@ func (s *Service) drain(ctx context.Context) error {
 	return errors.Join(messages, requests)
 }
 
-// parting has each answer of a service that stops end its connection, so that no client sends a request on one that is closed.
+// parting ends the connection after each response of a stopping service, so that no client sends its next request on a closed
+// connection.
 func (s *Service) parting(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		select {

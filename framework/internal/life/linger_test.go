@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// A service lingers by default when an orchestrator stops it, and not at Ctrl-C or at the end of a test.
+// By default a service lingers after SIGTERM, which orchestrators send, but not after Ctrl-C or at the end of a test.
 func TestLinger(t *testing.T) {
 	t.Parallel()
 	ended := func(cause error) context.Context {

@@ -10,10 +10,11 @@ import (
 	"time"
 )
 
-// errTerminated is why the context of Run ends after SIGTERM.
+// errTerminated is the cause of Run's context after SIGTERM.
 var errTerminated = errors.New("SIGTERM")
 
-// defaultLinger is HTTP.Linger after SIGTERM, which orchestrators send, whose load balancers take some seconds to notice.
+// defaultLinger is the default of HTTP.Linger after SIGTERM. Orchestrators send SIGTERM, and their load balancers notice it some
+// seconds later.
 const defaultLinger = 10 * time.Second
 
 // UntilSignal runs run until ctx ends, or SIGTERM or SIGINT comes. A second signal ends the process at once.
@@ -32,12 +33,12 @@ func UntilSignal(ctx context.Context, log *slog.Logger, run func(context.Context
 				why = errTerminated
 			}
 		case <-ctx.Done():
-		case <-running.Done(): // it has ended by itself
+		case <-running.Done(): // run has returned by itself
 			return
 		}
-		signal.Stop(signals) // the next one does what it does to any process
+		signal.Stop(signals) // restores the default: the next signal ends the process
 		log.Info("service stops; another signal ends it at once")
-		cancel(why) // now, so that the log says first that the service stops, and then that it has stopped
+		cancel(why) // after the log line, so that it precedes those of the stopping service
 	}()
 	err := run(running)
 	cancel(nil)
@@ -45,7 +46,7 @@ func UntilSignal(ctx context.Context, log *slog.Logger, run func(context.Context
 	return err
 }
 
-// linger is how long a service still takes requests whose context has ended.
+// linger returns how long a service still takes requests after its context has ended.
 func linger(ctx context.Context, configured *time.Duration) time.Duration {
 	switch {
 	case configured != nil:

@@ -10,7 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// Step is a step from one version to a later one.
+// Step converts an event from one version to a later one.
 type Step struct {
 	from, to int
 	in, out  reflect.Type
@@ -20,14 +20,14 @@ type Step struct {
 	err      error
 }
 
-// Upcast returns the step from one version to a later one by fn. What is wrong with it, Of tells.
+// Upcast returns a step that applies fn. Of returns the errors of a wrong step.
 func Upcast[From, To any](from, to int, fn func(From) (To, error)) Step {
 	f, err := formatOf[From]()
 	u := Step{
 		from: from, to: to, in: reflect.TypeFor[From](), out: reflect.TypeFor[To](), protobuf: f.protobuf,
 		decode: func(msg *message.Message) (any, error) { return f.decode(msg) },
 		apply: func(event any) (any, error) {
-			older, _ := event.(From) // as chain has checked
+			older, _ := event.(From) // chain has checked the type
 			return fn(older)
 		},
 	}
@@ -42,7 +42,8 @@ func Upcast[From, To any](from, to int, fn func(From) (To, error)) Step {
 	return u
 }
 
-// chain checks that upcasts lead to the version and the type of their topic, each from the type that the one before returns.
+// chain checks that the upcasts lead to the version and the type of the topic, and that each step accepts the type that the
+// previous one returns.
 func chain(upcasts []Step, version int, event reflect.Type) (map[int]Step, error) {
 	var errs []error
 	steps := make(map[int]Step, len(upcasts))

@@ -16,14 +16,14 @@ import (
 	"github.com/millrace-go/millrace/cloudevent"
 )
 
-// Events are what a topic has: events of one type, in its own version and in those from which steps lead to it.
+// Events are the events of a topic: one type, in its current version and in older versions with upcasts.
 type Events[T any] struct {
 	Kind   Kind
 	format format[T]
-	older  map[int]Step // by the version from which they lead on
+	older  map[int]Step // older version -> the step that upcasts it
 }
 
-// Of returns the events of a Go type. A zero kind is that in the name of the type.
+// Of returns the events of a Go type. If kind is zero, type and version come from the name of the Go type.
 func Of[T any](kind Kind, steps []Step) (e Events[T], err error) {
 	var formatErr error
 	e.format, formatErr = formatOf[T]()
@@ -34,7 +34,7 @@ func Of[T any](kind Kind, steps []Step) (e Events[T], err error) {
 	return e, errors.Join(formatErr, err)
 }
 
-// Message returns the event as it is published, with a new ID.
+// Message returns the message that is published for an event, with a new ID.
 func (e Events[T]) Message(event T) (*message.Message, error) {
 	msg, err := e.format.Marshal(event)
 	if err != nil {
@@ -50,7 +50,7 @@ func (e Events[T]) Message(event T) (*message.Message, error) {
 	return msg, nil
 }
 
-// Carried is what a message says of its event. One that does not name its type is of the topic's.
+// Carried returns the kind in a message's metadata. A message without a type has the topic's.
 func (e Events[T]) Carried(msg *message.Message) (Kind, error) {
 	carried, err := KindFrom(msg.Metadata)
 	if carried.Name == "" {
@@ -59,7 +59,7 @@ func (e Events[T]) Carried(msg *message.Message) (Kind, error) {
 	return carried, err
 }
 
-// Knows reports whether Decode can read such an event.
+// Knows reports whether Decode can read events of this kind.
 func (e Events[T]) Knows(carried Kind) bool {
 	_, known := e.older[carried.Version]
 	return e.isOwn(carried) || known && carried.Name == e.Kind.Name
@@ -67,7 +67,7 @@ func (e Events[T]) Knows(carried Kind) bool {
 
 func (e Events[T]) isOwn(carried Kind) bool { return e.Kind.Any || carried == e.Kind }
 
-// Decode reads an event that Knows has accepted.
+// Decode reads an event whose kind Knows accepts.
 func (e Events[T]) Decode(carried Kind, msg *message.Message) (event T, err error) {
 	if e.isOwn(carried) {
 		return e.format.decode(msg)
@@ -94,7 +94,7 @@ func (e Events[T]) Known() string {
 	return fmt.Sprintf("version %s of %s", strings.Join(versions, " or "), cmp.Or(e.Kind.Name, "events without a type"))
 }
 
-// Catalog describes the events for the catalog of the service: first those that Message writes, then those of each older version.
+// Catalog describes the events for the service's catalog: the current version first, then the older ones.
 func (e Events[T]) Catalog() []catalog.Event {
 	all := []catalog.Event{{Type: e.Kind.Name, Version: e.Kind.Version, Go: reflect.TypeFor[T](), Protobuf: e.format.protobuf}}
 	for _, from := range slices.Sorted(maps.Keys(e.older)) {

@@ -10,11 +10,11 @@ import (
 	"github.com/millrace-go/millrace/outbox"
 )
 
-// format reads and writes payloads of one type.
+// format encodes and decodes payloads of one type.
 type format[T any] struct {
 	cqrs.CommandEventMarshaler
 	protobuf string                        // the name of the message; "" for JSON
-	target   func() (event *T, target any) // what is decoded, and what the marshaler is given for it
+	target   func() (event *T, target any) // returns a new event, and the argument for the marshaler that fills it
 }
 
 func formatOf[T any]() (format[T], error) {

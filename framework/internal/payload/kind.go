@@ -1,4 +1,4 @@
-// Package payload says which event a payload is: its type, its version and its format, and how it becomes an event of a later version.
+// Package payload determines the type, the version and the format of an event's payload, and upcasts older versions.
 package payload
 
 import (
@@ -14,7 +14,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// What an event carries in its metadata.
+// Metadata entries of an event.
 const (
 	TypeMetadata    = "millrace_type"
 	VersionMetadata = "millrace_version"
@@ -22,9 +22,9 @@ const (
 
 // Kind is the type and the version of an event.
 type Kind struct {
-	Name    string // "" if the event does not name it
+	Name    string // "" if the event has no type
 	Version int
-	Any     bool // a topic of all types and versions
+	Any     bool // the topic has events of all types and versions
 }
 
 // versionedType and versionedPackage are names with a Version: OrderPlacedV2, and shop.v2.OrderPlaced.
@@ -33,7 +33,7 @@ var (
 	versionedPackage = regexp.MustCompile(`^(.*\.)?v([1-9][0-9]{0,5})\.(.+)$`)
 )
 
-// kindOf reads type and version from the name of a Go type, or of a protobuf message.
+// kindOf derives type and version from the name of a Go type, or of a protobuf message.
 func kindOf(t reflect.Type, protobuf string) Kind {
 	if t == raw {
 		return Kind{Version: 1, Any: true}
@@ -52,7 +52,7 @@ func kindOf(t reflect.Type, protobuf string) Kind {
 }
 
 func number(digits string) int {
-	n, _ := strconv.Atoi(digits) // which are digits
+	n, _ := strconv.Atoi(digits) // the patterns allow only digits
 	return n
 }
 
@@ -70,13 +70,14 @@ func KindFrom(metadata message.Metadata) (Kind, error) {
 	return k, nil
 }
 
-// raw is the type of a payload that nobody decodes.
+// raw is the type of payloads that are not decoded.
 var raw = reflect.TypeFor[json.RawMessage]()
 
 // versionedCloudEvent is the type of a CloudEvent with a Version: OrderPlaced.v2.
 var versionedCloudEvent = regexp.MustCompile(`^(.+)\.v([1-9][0-9]{0,5})$`)
 
-// CloudEvent is the type of a CloudEvent of this kind. Version 1 has no suffix, unless the name itself ends as with one.
+// CloudEvent returns the type attribute for events of this kind. Version 1 has no suffix, unless the name itself ends like one
+// with a version.
 func (k Kind) CloudEvent() string {
 	if k.Version == 1 && !versionedCloudEvent.MatchString(k.Name) {
 		return k.Name
@@ -84,7 +85,7 @@ func (k Kind) CloudEvent() string {
 	return k.Name + ".v" + strconv.Itoa(k.Version)
 }
 
-// SetKind sets type and version by the type of a CloudEvent.
+// SetKind sets the type and version entries from the type attribute of a CloudEvent.
 func SetKind(metadata message.Metadata, of string) {
 	name, version := of, "1"
 	if m := versionedCloudEvent.FindStringSubmatch(of); m != nil {
@@ -94,7 +95,7 @@ func SetKind(metadata message.Metadata, of string) {
 	metadata.Set(VersionMetadata, version)
 }
 
-// Happened is the time in an event's ID; false if it has none.
+// Happened returns the time in an event's ID, or false if the ID has no time.
 func Happened(id string) (time.Time, bool) {
 	parsed, err := uuid.Parse(id)
 	if err != nil || parsed.Version() != 7 {
@@ -103,8 +104,8 @@ func Happened(id string) (time.Time, bool) {
 	return time.Unix(parsed.Time().UnixTime()), true
 }
 
-// Patience is how long an event of an unknown version waits for its next retry: half of its age, so that many events that wait
-// for long cost little.
+// Patience returns how long an event of an unknown version waits for its next retry. It is half of the event's age, between 1 s
+// and 1 min, so that many old events cost little.
 func Patience(id string, now time.Time) time.Duration {
 	const least, most = time.Second, time.Minute
 	happened, ok := Happened(id)
@@ -114,7 +115,7 @@ func Patience(id string, now time.Time) time.Duration {
 	return min(max(now.Sub(happened)/2, least), most)
 }
 
-// waitError says when to retry the event.
+// waitError is an error with the time until the next retry.
 type waitError struct {
 	error
 	after time.Duration
@@ -123,5 +124,5 @@ type waitError struct {
 func (e waitError) Unwrap() error             { return e.error }
 func (e waitError) RetryAfter() time.Duration { return e.after }
 
-// Wait returns the error with when to retry the event.
+// Wait returns err with the time after which to retry the event.
 func Wait(err error, after time.Duration) error { return waitError{err, after} }

@@ -11,7 +11,7 @@ import (
 	"github.com/millrace-go/millrace/outbox"
 )
 
-// A protobuf message may have its version in the name of its package, or in its own.
+// A protobuf message may have its version in the name of its package, or in its own name.
 func TestKindOfMessage(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]string{

@@ -14,7 +14,7 @@ import (
 	"github.com/millrace-go/millrace/transport"
 )
 
-// Lines has a line for each problem with the source. Those of the file come first, in its order.
+// Lines returns one line for each problem of the source. Problems of the file come first, in the order of its lines.
 func Lines(source string, problems []settings.Problem) []string {
 	var lines []string
 	slices.SortStableFunc(problems, func(a, b settings.Problem) int {
@@ -30,7 +30,7 @@ func Lines(source string, problems []settings.Problem) []string {
 		}
 		line := where + ": "
 		switch {
-		case p.Path != "" && strings.HasPrefix(p.Text, "["): // of a list
+		case p.Path != "" && strings.HasPrefix(p.Text, "["): // an element of a list
 			line += p.Path
 		case p.Path != "":
 			line += p.Path + " "
@@ -50,16 +50,17 @@ func rank(o settings.Origin) int {
 	return 2
 }
 
-// others are variables, without their prefix, that are the business of other parts: the command, devstack, tests.
+// others are the names, without prefix, of variables that other parts read: the command, devstack, and tests.
 var others = []string{
 	"KAFKA_HOME", "KAFKA_PASSWORD", "KAFKA_USER", "REDIS_ADDR", "REQUIRE_REAL", "ROLE", "ROLE_CONFIG", "WATCHDOG",
 }
 
-// linked is what Kubernetes sets for each service of a namespace: MILLRACE_POSTGRES_SERVICE_HOST for millrace-postgres.
+// linked matches variables that Kubernetes sets for each service of a namespace, such as MILLRACE_POSTGRES_SERVICE_HOST for the
+// service millrace-postgres.
 var linked = regexp.MustCompile(`^(\w+_)?((SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)=|PORT=\w+://)`)
 
-// Strangers are variables of the environment that look as if they meant a setting, and do not: those that are nearly one, or
-// of a section. Others may begin alike.
+// Strangers reports unknown environment variables that were probably meant as settings: their name is close to that of a setting,
+// or begins like a section. Other unknown variables may belong to someone else.
 func (s *Source) Strangers(known []string, config reflect.Type, drivers []transport.Driver) []settings.Problem {
 	bare := make([]string, len(known))
 	for i, name := range known {
@@ -93,7 +94,7 @@ func (s *Source) Strangers(known []string, config reflect.Type, drivers []transp
 	return all
 }
 
-// unread tells whether the variable may be one of a driver that is not there.
+// unread reports whether the variable may be a setting of a driver that is not given.
 func unread(name string, drivers []transport.Driver) bool {
 	for _, broker := range brokers {
 		given := slices.ContainsFunc(drivers, func(d transport.Driver) bool { return d.Name == broker })
@@ -104,26 +105,26 @@ func unread(name string, drivers []transport.Driver) bool {
 	return false
 }
 
-// anchor is what YAML takes a value for that begins with "*" and is not quoted: a password, perhaps.
+// anchor matches YAML's error for an unquoted value that begins with "*". The value may be a password, so it must not be shown.
 var anchor = regexp.MustCompile(`anchor '[^']*'|anchor "[^"]*"`)
 
 // yamlLine is where the library says that the file is wrong: in a block where it stopped, and otherwise where that begins which has no end.
 var yamlLine = regexp.MustCompile(`(?:while parsing a block \w+\) at L\d+\.C\d+-)?\bL(\d+)\.C\d+`)
 
-// notYAML is what is wrong with a file that is none.
+// notYAML describes the error of a file that is not YAML.
 func notYAML(err error) settings.Problem {
 	text := strings.TrimPrefix(err.Error(), "go-yaml load error in ")
 	p := settings.Problem{Text: "is no YAML: " + anchor.ReplaceAllString(text, "anchor (a value that begins with \"*\" wants quotes)")}
 	if m := yamlLine.FindStringSubmatch(text); m != nil {
-		p.Origin.Line, _ = strconv.Atoi(m[1]) // which are digits
+		p.Origin.Line, _ = strconv.Atoi(m[1]) // the pattern allows only digits
 	}
 	return p
 }
 
-// partPath is how the parts name their fields.
+// partPath matches the prefix of field names in the errors of Millrace's parts.
 var partPath = regexp.MustCompile(`\b(?:Relay)?Config\.`)
 
-// Within is a part's error with its fields as those of path.
+// Within replaces that prefix in a part's error by path.
 func Within(path string, err error) error {
 	if err == nil {
 		return nil

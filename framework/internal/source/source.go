@@ -1,5 +1,4 @@
-// Package source reads what a configuration is made of: a file and environment variables. It knows no setting: those are the fields of what it
-// reads them into.
+// Package source reads a configuration's file and environment variables into a struct, whose fields are the settings.
 package source
 
 import (
@@ -21,23 +20,23 @@ import (
 // EnvPrefix begins the names of environment variables.
 const EnvPrefix = "MILLRACE"
 
-// brokers are the sections that brokers may have, whether or not their drivers are there to look into them.
+// brokers are the names of sections for brokers. They are valid even if their drivers are not given.
 var brokers = []string{"kafka", "memory", "pubsub"}
 
-// addresses are the settings that say where the broker is.
+// addresses are the settings with the broker's address.
 var addresses = []string{"kafka.brokers", "pubsub.project_id"}
 
-// FromDev is for whoever has not said where the database or the broker is.
+// FromDev is the hint in errors about a missing address of the database or the broker.
 const FromDev = `If "millrace dev" runs in another terminal, run here the "export" lines that it printed there.`
 
-// Source is what a configuration was read from. It is kept, because the drivers' sections are read when the drivers are there.
+// Source is a configuration's file and environment. It is kept, because the drivers' sections are read later.
 type Source struct {
 	Name    string // of the file
 	root    *yaml.Node
 	environ []string
 }
 
-// ReadFile returns the content of a configuration file, which is none where the path is "".
+// ReadFile returns the content of a configuration file, or nil if the path is "".
 func ReadFile(path string) ([]byte, error) {
 	if path == "" {
 		return nil, nil
@@ -52,7 +51,7 @@ func ReadFile(path string) ([]byte, error) {
 	return content, nil
 }
 
-// Read reads a file. The problems say what is wrong with it as a whole; it is nil where nothing can be read of it.
+// Read reads a file. The problems concern the file as a whole. The source is nil if the file is not YAML.
 func Read(name string, file []byte, environ []string) (*Source, []settings.Problem) {
 	s := &Source{Name: name, root: &yaml.Node{}, environ: environ}
 	var documents []yaml.Node
@@ -71,7 +70,7 @@ func Read(name string, file []byte, environ []string) (*Source, []settings.Probl
 	return s, nil
 }
 
-// Decode reads all but the drivers' sections, and returns the variables that could change it.
+// Decode reads all sections but those of drivers. known are the environment variables of the settings.
 func (s *Source) Decode(config any, drivers []transport.Driver) (r *settings.Reader, known []string) {
 	besides := slices.Clone(brokers)
 	for _, d := range drivers {
@@ -84,8 +83,8 @@ func (s *Source) Decode(config any, drivers []transport.Driver) (r *settings.Rea
 	return r, r.Environ(s.lookup, EnvPrefix, "", config)
 }
 
-// Section reads the settings of a driver, and returns the variables that could change them. Those of a driver that is not used may lack what
-// the broker needs. A nil source has no settings.
+// Section reads the settings of a driver, and returns the environment variables of these settings. If the driver is not used,
+// required settings may be missing. A nil source has no settings.
 func (s *Source) Section(d transport.Driver, used bool, env transport.Environment) (transport.Settings, []string, []settings.Problem) {
 	of, r := d.Settings(), settings.NewReader()
 	var known []string
@@ -116,7 +115,7 @@ func (s *Source) lookup(name string) (string, bool) {
 	return "", false
 }
 
-// Driver is that of a broker. Its error is about the field that names it.
+// Driver returns the driver of the broker. Its error is worded to follow the name of the field.
 func Driver(drivers []transport.Driver, broker string) (transport.Driver, error) {
 	names := make([]string, len(drivers))
 	for i, d := range drivers {
@@ -133,7 +132,7 @@ func Driver(drivers []transport.Driver, broker string) (transport.Driver, error)
 	return transport.Driver{}, fmt.Errorf("is %q: want one of %s", broker, strings.Join(names, ", "))
 }
 
-// Databases reads a file of databases.
+// Databases reads a file with a list of databases.
 func Databases(path string) ([]fleet.Database, []settings.Problem, error) {
 	content, err := os.ReadFile(path)
 	if err != nil {

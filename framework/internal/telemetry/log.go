@@ -15,7 +15,7 @@ type Log struct {
 	Handler slog.Handler
 }
 
-// Logger returns the service's logger, whose lines have the trace that their context is of.
+// Logger returns the service's logger. Its records have the trace and span of their context.
 func Logger(w io.Writer, service string, cfg Log) *slog.Logger {
 	handler := cfg.Handler
 	if handler == nil {
@@ -27,8 +27,8 @@ func Logger(w io.Writer, service string, cfg Log) *slog.Logger {
 	return slog.New(tracedHandler{handler}).With("service", service)
 }
 
-// tracedHandler adds trace_id and span_id, as OpenTelemetry's conventions for logs call them, to what is logged with a
-// context that has a span.
+// tracedHandler adds trace_id and span_id to records whose context has a span. The names follow OpenTelemetry's conventions for
+// logs.
 type tracedHandler struct{ slog.Handler }
 
 // Handle implements slog.Handler.

@@ -11,7 +11,7 @@ import (
 	"github.com/millrace-go/millrace/outbox/brokermigration"
 )
 
-// ObserveMigration reports the phase of the migration from one broker to another, as a service sees it that is configured with them, until stop is called.
+// ObserveMigration reports the phase of the migration between the brokers from and to, until stop is called.
 func ObserveMigration(provider metric.MeterProvider, pool *pgxpool.Pool, schema, from, to string) (stop func(), err error) {
 	gauges := gauge.Of(provider.Meter(Scope))
 	phase := gauges.Int("millrace.migration.phase", "{migration}", "1 for the phase of the migration to another broker, 0 for the other phases.")

@@ -9,11 +9,11 @@ import (
 	"go.opentelemetry.io/otel/metric"
 )
 
-// Scope names the instruments' origin.
+// Scope is the instrumentation scope of the framework's metrics.
 const Scope = "github.com/millrace-go/millrace/framework"
 
-// ObservePool reports how busy the pool is, by OpenTelemetry's conventions for databases where they have a name for it
-// (https://opentelemetry.io/docs/specs/semconv/db/database-metrics/), until stop is called.
+// ObservePool reports how busy the pool is, until stop is called. It uses OpenTelemetry's names for databases where there are any
+// (https://opentelemetry.io/docs/specs/semconv/db/database-metrics/).
 func ObservePool(provider metric.MeterProvider, pool *pgxpool.Pool) (stop func(), err error) {
 	m := provider.Meter(Scope)
 	var errs [4]error
@@ -48,5 +48,5 @@ func ObservePool(provider metric.MeterProvider, pool *pgxpool.Pool) (stop func()
 	if err != nil {
 		return nil, err
 	}
-	return func() { _ = registration.Unregister() }, nil // it has no reason to fail
+	return func() { _ = registration.Unregister() }, nil // Unregister never fails here
 }

@@ -1,4 +1,4 @@
-// Package telemetry is what a service is observed by: its metrics, its traces and its log.
+// Package telemetry makes a service's metrics, traces and log.
 package telemetry
 
 import (
@@ -26,7 +26,7 @@ import (
 	"go.opentelemetry.io/otel/trace/noop"
 )
 
-// flushTimeout bounds the sending of the last spans.
+// flushTimeout bounds the sending of the last spans and metrics.
 const flushTimeout = 5 * time.Second
 
 // Config says where spans and metrics go. The framework's Telemetry documents the fields.
@@ -36,20 +36,19 @@ type Config struct {
 	MeterProvider  metric.MeterProvider
 }
 
-// Providers are what the parts are observed by.
+// Providers are the telemetry providers of the service's parts.
 type Providers struct {
 	Meter      metric.MeterProvider
 	Tracer     trace.TracerProvider
 	Propagator propagation.TextMapPropagator
-	Metrics    http.Handler // for Prometheus; nil: the metrics go elsewhere
+	Metrics    http.Handler // for Prometheus; nil: metrics go to Config.MeterProvider
 	flush      []func(context.Context) error
 }
 
-// New makes what the service's parts are observed by: metrics for Prometheus to fetch, and spans that go where
-// OpenTelemetry's environment says. Nothing global is set: two services in one process do not meet.
+// New makes the providers: metrics that Prometheus scrapes, and spans that go where OpenTelemetry's environment variables say. It
+// sets nothing global, so that two services in one process do not interfere.
 func New(ctx context.Context, service string, cfg Config) (Providers, error) {
-	// No baggage: what a client sends would be stored with each event, and one that is longer than what the broker takes
-	// would have the event refused.
+	// No baggage: the outbox would store it with each event, and the broker would refuse an event whose baggage is too long.
 	p := Providers{Propagator: propagation.TraceContext{}, Meter: cfg.MeterProvider, Tracer: cfg.TracerProvider}
 	origin, err := resource.Merge(resource.Default(), resource.NewSchemaless(attribute.String("service.name", service)))
 	if err != nil {
@@ -82,15 +81,15 @@ func New(ctx context.Context, service string, cfg Config) (Providers, error) {
 	return p, nil
 }
 
-// Requests observes the requests to h, apart from those to the paths of probes, which would fill a backend with traces of nothing.
+// Requests adds metrics and traces to h, except for the paths of probes, which would fill a tracing backend with useless traces.
 func (p Providers) Requests(address string, h http.Handler, probes ...string) http.Handler {
 	isBusiness := func(r *http.Request) bool { return !slices.Contains(probes, r.URL.Path) }
-	// Without a name the metrics have one series for each Host that clients think of.
+	// Without a server name the metrics have one series for each Host header that clients send.
 	return otelhttp.NewHandler(h, "http", otelhttp.WithServerName(address), otelhttp.WithMeterProvider(p.Meter), otelhttp.WithTracerProvider(p.Tracer),
 		otelhttp.WithPropagators(p.Propagator), otelhttp.WithFilter(isBusiness), otelhttp.WithSpanNameFormatter(spanName))
 }
 
-// traces tells whether spans are exported.
+// traces reports whether spans are exported.
 func (c Config) traces() bool {
 	if c.Traces != nil {
 		return *c.Traces
@@ -98,7 +97,7 @@ func (c Config) traces() bool {
 	return os.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT")+os.Getenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") != ""
 }
 
-// spanName is what the conventions for HTTP say: the route, not the path, whose names are without number.
+// spanName follows the conventions for HTTP: it uses the route, because there is no limit to the number of paths.
 func spanName(_ string, r *http.Request) string {
 	if r.Pattern != "" {
 		return r.Pattern
@@ -111,7 +110,7 @@ func (p *Providers) OnClose(stop func()) {
 	p.flush = append(p.flush, func(context.Context) error { stop(); return nil })
 }
 
-// Close sends what has not been sent.
+// Close sends the remaining spans and metrics.
 func (p Providers) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
 	defer cancel()

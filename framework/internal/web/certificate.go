@@ -11,7 +11,7 @@ import (
 // certificateAge is how long a certificate is used before its files are read again.
 const certificateAge = time.Second
 
-// certificate is that of a server. It is safe for concurrent use.
+// certificate is the certificate of a server, which it reads again when the files change. It is safe for concurrent use.
 type certificate struct {
 	certFile, keyFile string
 	log               *slog.Logger
@@ -20,12 +20,12 @@ type certificate struct {
 
 	mu    sync.Mutex // held by the handshake that reads the files
 	since time.Time
-	told  string // the error that was logged last
+	told  string // the last logged error; "" if reading worked
 }
 
-// get implements tls.Config.GetCertificate. While the files are wrong, as those that are being replaced may be, the server keeps
-// the certificate that it has. While one handshake reads the files, which may take as long as their file system hangs, the others use
-// that certificate, too.
+// get implements tls.Config.GetCertificate. If the files are wrong, for example because they are being replaced, the server keeps
+// its current certificate. Only one handshake reads the files, which can block if the file system hangs; other handshakes use the
+// current certificate.
 func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	if c.mu.TryLock() {
 		defer c.mu.Unlock()

@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// operatorsPatience is how long requests of operators may take to end with the service.
+// operatorsPatience bounds how long a stopping service waits for requests of operators.
 const operatorsPatience = 5 * time.Second
 
-// Operators is the server for operators, which a service has beside its own. A nil one serves nothing.
+// Operators is the HTTP server for operators. A nil Operators serves nothing.
 type Operators struct {
 	*Routes
 	listener net.Listener
@@ -35,7 +35,7 @@ func NewOperators(ctx context.Context, cfg Config, address string, log *slog.Log
 	return &Operators{Routes: NewRoutes(), listener: listener, server: server, log: log}, nil
 }
 
-// Address is the host:port on which it listens, "" without a server.
+// Address returns the host:port on which the server listens, or "" for a nil server.
 func (o *Operators) Address() string {
 	if o == nil {
 		return ""
@@ -43,13 +43,14 @@ func (o *Operators) Address() string {
 	return o.listener.Addr().String()
 }
 
-// OnShutdown calls end when the server begins to end: for answers that would not end by themselves.
+// OnShutdown registers end to be called when the shutdown begins. It is for responses that would otherwise not end, such as
+// streams.
 func (o *Operators) OnShutdown(end func()) { o.server.RegisterOnShutdown(end) }
 
-// OnClose calls closer in Close, the one that was added last at first.
+// OnClose registers closer to be called by Close. Closers run in reverse order of registration.
 func (o *Operators) OnClose(closer func()) { o.closers = append(o.closers, closer) }
 
-// Serve serves until end is called.
+// Serve starts to serve. end stops the server and waits for it.
 func (o *Operators) Serve() (end func()) {
 	if o == nil {
 		return func() {}
@@ -71,12 +72,12 @@ func (o *Operators) Serve() (end func()) {
 	}
 }
 
-// Close closes what it was made of.
+// Close closes the listener and calls the registered closers.
 func (o *Operators) Close() {
 	if o == nil {
 		return
 	}
-	_ = o.listener.Close() // which Serve has closed already
+	_ = o.listener.Close() // Serve may have closed it already
 	for _, closer := range slices.Backward(o.closers) {
 		closer()
 	}

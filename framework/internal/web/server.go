@@ -1,4 +1,4 @@
-// Package web is what the HTTP servers of a service have in common: their sockets, their certificates and their routes.
+// Package web has the common parts of a service's HTTP servers: sockets, certificates and routes.
 package web
 
 import (
@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// Listen listens at the address that the field of the configuration has.
+// Listen listens on the address. field is the name of its setting, for errors.
 func Listen(ctx context.Context, field, address string) (net.Listener, error) {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	switch {
@@ -27,7 +27,7 @@ func Listen(ctx context.Context, field, address string) (net.Listener, error) {
 	return l, nil
 }
 
-// Config configures a server. The framework's Server documents the fields; each is set.
+// Config configures a server. The framework's Server documents the fields; WithDefaults has set them.
 type Config struct {
 	ReadHeaderTimeout, ReadTimeout, WriteTimeout, IdleTimeout time.Duration
 	CertFile, KeyFile                                         string
@@ -53,7 +53,8 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// NewServer returns a server whose certificate is read. The configuration is Config.HTTP, say, and http in a file.
+// NewServer makes a server, and reads its certificate if it has one. field and key name the configuration's section in errors,
+// such as HTTP and http.
 func NewServer(c Config, field, key string, log *slog.Logger) (*http.Server, error) {
 	s := &http.Server{
 		ReadHeaderTimeout: c.ReadHeaderTimeout, ReadTimeout: c.ReadTimeout, WriteTimeout: c.WriteTimeout, IdleTimeout: c.IdleTimeout,
@@ -84,8 +85,8 @@ func Serve(s *http.Server, l net.Listener, h http.Handler) (err error) {
 	return err
 }
 
-// received lifts the read timeout from a request that has arrived: net/http would take its client for gone, and cancel the context of
-// a handler that takes longer.
+// received removes the read timeout once the request has arrived completely. Otherwise net/http would take the client for gone
+// when a handler takes longer, and cancel the request's context.
 func received(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		lift := func() { _ = http.NewResponseController(w).SetReadDeadline(time.Time{}) }
@@ -98,7 +99,7 @@ func received(h http.Handler) http.Handler {
 	})
 }
 
-// body calls end at its end.
+// body calls end when it has been read completely.
 type body struct {
 	io.ReadCloser
 	end func()
@@ -106,13 +107,13 @@ type body struct {
 
 func (b *body) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	if err == io.EOF { // which readers return as it is
+	if err == io.EOF { // not errors.Is: readers return io.EOF unwrapped
 		b.end()
 	}
 	return n, err
 }
 
-// IsAddress tells whether one can listen there.
+// IsAddress reports whether hostport is an address to listen on.
 func IsAddress(hostport string) bool {
 	_, port, err := net.SplitHostPort(hostport)
 	if err == nil {

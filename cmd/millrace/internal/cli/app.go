@@ -1,5 +1,4 @@
-// Package cli is what the commands share: the database, the broker and the configuration that their flags name, and how they print
-// and end.
+// Package cli is the common part of the commands: flags for database, broker and configuration, output, and exit codes.
 package cli
 
 import (
@@ -28,40 +27,40 @@ import (
 	"github.com/millrace-go/millrace/outbox/fleet"
 )
 
-// connectTimeout bounds how long a database may take to answer the first time.
+// connectTimeout bounds the first connection to a database.
 const connectTimeout = 10 * time.Second
 
-// App is what the commands share.
+// App is the state that the commands share.
 type App struct {
 	Stdin          *os.File
 	Stdout, Stderr io.Writer
-	Terminal       output.Terminal // behind stdout
-	ErrTerminal    output.Terminal // behind stderr
+	Terminal       output.Terminal // of stdout
+	ErrTerminal    output.Terminal // of stderr
 	Progress       *output.Progress
-	Began          bool // the command line was understood
+	Began          bool // the command line is valid
 
 	File, dsn, Schema string
-	Name              string // of the fleet's database; "" means all
+	Name              string // a database of the fleet; "" means all
 	JSON              bool
 
-	Fleet    []fleet.Database // that the command works on, if it does on several
-	gathered *gathered        // what is printed about them
+	Fleet    []fleet.Database // databases of the fleet that the command works on
+	gathered *gathered        // output about several databases
 
-	Broker Broker            // of those commands that talk to one
-	Config *framework.Config // nil: none was read
+	Broker Broker            // for commands that talk to a broker
+	Config *framework.Config // nil: not loaded
 	Reach  reach.Reach
-	Conns  int32 // that the command needs at once; 0: a few
+	Conns  int32 // connections that the command needs at once; 0: the default
 }
 
-// New is what commands share that print to these.
+// New returns an App for commands that use these files.
 func New(stdin *os.File, stdout, stderr io.Writer) *App {
 	return &App{Stdin: stdin, Stdout: stdout, Stderr: stderr, Terminal: output.Of(stdout), ErrTerminal: output.Of(stderr)}
 }
 
-// Several reports whether what is printed is gathered of several databases.
+// Several reports whether the output of several databases is collected.
 func (a *App) Several() bool { return a.gathered != nil }
 
-// Database gives a command the flags that name an outbox.
+// Database adds the flags that name an outbox.
 func (a *App) Database(c *cobra.Command) *cobra.Command {
 	f := c.PersistentFlags()
 	f.StringVar(&a.dsn, "dsn", "", "connection string of the database (default: the configuration's, $MILLRACE_POSTGRES_DSN, $DATABASE_URL, or $PGHOST and the like)")
@@ -71,7 +70,7 @@ func (a *App) Database(c *cobra.Command) *cobra.Command {
 	return c
 }
 
-// Prints gives a command that prints the flag that says how.
+// Prints adds the flags for the output's format.
 func (a *App) Prints(c *cobra.Command) *cobra.Command {
 	c.Flags().VarP((*format)(&a.JSON), "output", "o", `output: "table" for people, "json" for scripts`)
 	c.Flags().BoolVar(&a.JSON, "json", false, "the same as -o json")
@@ -79,8 +78,8 @@ func (a *App) Prints(c *cobra.Command) *cobra.Command {
 	return c
 }
 
-// Connected makes a command's function of one that needs a database; its context ends with a signal. What takes longer than
-// a second is told on the terminal.
+// Connected turns a function that needs a database into a command's function. Its context ends with a signal. If it takes longer
+// than a second, the terminal shows the progress.
 func (a *App) Connected(f func(ctx context.Context, pool *pgxpool.Pool, args []string) error) func(*cobra.Command, []string) error {
 	return func(c *cobra.Command, args []string) error {
 		ctx, stop := UntilSignal()
@@ -98,7 +97,7 @@ func (a *App) Connected(f func(ctx context.Context, pool *pgxpool.Pool, args []s
 	}
 }
 
-// ShowProgress tells what takes long, until end is called.
+// ShowProgress shows what takes long, until end is called.
 func (a *App) ShowProgress(text string) (end func()) {
 	stdout, stderr := a.Stdout, a.Stderr
 	a.Progress = output.NewProgress(stderr, a.ErrTerminal)
@@ -110,7 +109,7 @@ func (a *App) ShowProgress(text string) (end func()) {
 	}
 }
 
-// Connect connects to the one database that is meant.
+// Connect connects to the database. With a fleet --database must name one.
 func (a *App) Connect(ctx context.Context) (*pgxpool.Pool, error) {
 	if len(a.Fleet) > 0 && a.gathered == nil {
 		return nil, Misuse(fmt.Errorf("the configuration has a fleet of %s, and this command works on one: name it by --database", words.Count(len(a.Fleet), "database")))
@@ -131,7 +130,7 @@ func (a *App) Connect(ctx context.Context) (*pgxpool.Pool, error) {
 	return pool, nil
 }
 
-// pool makes one that connects when it is used.
+// pool returns a pool that connects on first use.
 func (a *App) pool(ctx context.Context, dsn string) (*pgxpool.Pool, error) {
 	cfg, err := pgdsn.Parse(dsn)
 	if err != nil {
@@ -144,7 +143,7 @@ func (a *App) pool(ctx context.Context, dsn string) (*pgxpool.Pool, error) {
 	if cfg.ConnConfig.RuntimeParams["application_name"] == "" {
 		cfg.ConnConfig.RuntimeParams["application_name"] = "millrace"
 	}
-	if cfg.ConnConfig.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement { // a pooler in transaction mode mixes statements up that have names
+	if cfg.ConnConfig.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement { // with a pooler in transaction mode, named statements of different clients collide
 		cfg.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
 	}
 	pool, err := pgxpool.NewWithConfig(ctx, cfg)
@@ -154,7 +153,7 @@ func (a *App) pool(ctx context.Context, dsn string) (*pgxpool.Pool, error) {
 	return pool, nil
 }
 
-// unreachable says in one sentence why there is no connection: pgx's error repeats the address for each attempt.
+// unreachable describes in one sentence why there is no connection. pgx's error repeats the address for each attempt.
 func (a *App) unreachable(c *pgx.ConnConfig, err error) error {
 	var (
 		refused *pgconn.PgError
@@ -176,7 +175,7 @@ func (a *App) unreachable(c *pgx.ConnConfig, err error) error {
 		`If "millrace dev" runs in another terminal, run here the "export" lines that it printed there.`, at, err)
 }
 
-// Logger writes to standard error.
+// Logger returns a logger that writes to standard error.
 func (a *App) Logger() *slog.Logger {
 	options, asJSON := &slog.HandlerOptions{}, a.JSON
 	if a.Config != nil {

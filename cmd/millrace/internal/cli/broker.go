@@ -8,8 +8,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Broker is the one that a command talks to, as its flags tell. What they do not say is the configuration's, and the
-// environment's, to say.
+// Broker has the flags about the broker. They override the configuration and the environment.
 type Broker struct {
 	name    string
 	project string   // Pub/Sub
@@ -18,10 +17,10 @@ type Broker struct {
 	sasl    string
 }
 
-// BrokerFlags say how a broker is reached.
+// BrokerFlags are the flags for the connection to each broker.
 var BrokerFlags = map[string]string{"pubsub": "--project", "kafka": "--brokers, --tls and --sasl"}
 
-// Flags gives a command the flags that name a broker.
+// Flags adds the flags that name a broker.
 func (b *Broker) Flags(c *cobra.Command) {
 	f := c.Flags()
 	f.StringVar(&b.name, "broker", "", `the broker: "pubsub" or "kafka" (default: the configuration's, or $MILLRACE_BROKER)`)
@@ -40,12 +39,12 @@ func (b *Broker) Check() error {
 	return nil
 }
 
-// WantBroker is for a broker that the command cannot talk to.
+// WantBroker returns the error for a broker that the command does not support.
 func WantBroker(name string) error {
 	return Misuse(fmt.Errorf("--broker is %q: want pubsub or kafka", name))
 }
 
-// variables are the settings that the flags stand for.
+// variables returns the environment variables that the flags set, as flag, name and value.
 func (b *Broker) variables() (all [][3]string) {
 	set := func(flag, name, value string) {
 		if value != "" {
@@ -73,7 +72,7 @@ func (b *Broker) environ() (all []string) {
 	return all
 }
 
-// asFlags has an error about the variables name the flags.
+// asFlags replaces variables by flags in an error.
 func (b *Broker) asFlags(text string) string {
 	for _, v := range b.variables() {
 		text = strings.ReplaceAll(text, "$"+v[1]+":", v[0]+":")
@@ -81,7 +80,7 @@ func (b *Broker) asFlags(text string) string {
 	return text
 }
 
-// Words are the flags again, for a command that does the same.
+// Words returns the flags for another command with the same broker.
 func (b *Broker) Words() (all []string) {
 	for _, v := range b.variables() {
 		switch {

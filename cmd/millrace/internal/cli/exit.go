@@ -13,24 +13,24 @@ import (
 	"github.com/millrace-go/millrace/internal/words"
 )
 
-// Exit codes besides those of a command that "dev" runs.
+// Exit codes. The command "dev" also returns that of the program it runs.
 const (
 	ExitOK     = 0
 	ExitFailed = 1
 	ExitUsage  = 2
 )
 
-// ExitStatus ends the command with a code and no message: the command has printed all there is to say.
+// ExitStatus is an error that sets the exit code without a message, because the command has printed everything.
 type ExitStatus int
 
 func (e ExitStatus) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
 
-// usageError is a wrong command line.
+// usageError is an error in the command line.
 type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
 
-// Misuse makes an error one about the command line.
+// Misuse marks an error as one in the command line.
 func Misuse(err error) error { return usageError{err} }
 
 // IsMisuse reports whether the error is about the command line.
@@ -39,7 +39,7 @@ func IsMisuse(err error) bool {
 	return errors.As(err, &usage)
 }
 
-// NeedsCommand is for a command that only groups others.
+// NeedsCommand is the function of a command that only groups others. It returns an error that lists them.
 func NeedsCommand(c *cobra.Command, _ []string) error {
 	var names []string
 	for _, sub := range c.Commands() {
@@ -50,7 +50,7 @@ func NeedsCommand(c *cobra.Command, _ []string) error {
 	return Misuse(fmt.Errorf("the command is missing: want %s", words.Either(names)))
 }
 
-// Argument is for a command that takes one, named by the second word of its usage; in brackets if it may be left out.
+// Argument checks a command's only argument. The second word of its usage names it, in brackets if it is optional.
 func Argument(c *cobra.Command, args []string) error {
 	name := strings.Fields(c.Use)[1]
 	example, _, _ := strings.Cut(strings.TrimSpace(c.Example), "\n")
@@ -63,7 +63,7 @@ func Argument(c *cobra.Command, args []string) error {
 	return nil
 }
 
-// UntilSignal is a context that ends with SIGINT or SIGTERM; a second one ends the process.
+// UntilSignal returns a context that ends with SIGINT or SIGTERM. A second signal ends the process.
 func UntilSignal() (context.Context, context.CancelFunc) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop)

@@ -15,7 +15,7 @@ import (
 	"github.com/millrace-go/millrace/internal/words"
 )
 
-// format is whether JSON is printed, as a flag's value.
+// format is the flag that selects JSON output.
 type format bool
 
 func (f *format) Type() string { return "format" }
@@ -35,20 +35,20 @@ func (f *format) Set(s string) error {
 	return nil
 }
 
-// OneOf has the shell complete a flag's values.
+// OneOf registers a flag's values for shell completion.
 func OneOf(c *cobra.Command, flag string, values ...string) {
 	if err := c.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)); err != nil {
 		panic(err) // there is no such flag
 	}
 }
 
-// AuditVar gives a command that acts the flags --actor and --note.
+// AuditVar adds the flags --actor and --note.
 func AuditVar(c *cobra.Command, actor, note *string) {
 	c.Flags().StringVar(actor, "actor", Somebody(), "who does it, for the audit log")
 	c.Flags().StringVar(note, "note", "", "why, for the audit log")
 }
 
-// ReplayID is a command's argument. list is the command that shows which there are.
+// ReplayID parses the ID of a replay. list is the command that lists IDs.
 func ReplayID(text, list string) (int64, error) {
 	id, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || id <= 0 {
@@ -57,12 +57,12 @@ func ReplayID(text, list string) (int64, error) {
 	return id, nil
 }
 
-// LimitVar gives a list the flag --limit.
+// LimitVar adds the flag --limit.
 func LimitVar(c *cobra.Command, limit *int) {
 	c.Flags().IntVar(limit, "limit", 100, "list at most this many")
 }
 
-// CheckLimit is for lists.
+// CheckLimit checks the flag --limit.
 func CheckLimit(n int) error {
 	if n < 1 {
 		return Misuse(fmt.Errorf("--limit is %d: want 1 or more", n))
@@ -70,10 +70,10 @@ func CheckLimit(n int) error {
 	return nil
 }
 
-// age is a flag's duration in Go's form, or a number of days: 90d. 0 is one that was not given.
+// age is a flag with a duration in Go's form, or a number of days such as 90d. 0 means not given.
 type age time.Duration
 
-// AgeVar gives a command a flag that is an age.
+// AgeVar adds a flag with an age.
 func AgeVar(c *cobra.Command, a *time.Duration, name, usage string) {
 	c.Flags().Var((*age)(a), name, usage)
 }
@@ -98,7 +98,7 @@ func (a *age) String() string {
 // Type implements pflag.Value.
 func (*age) Type() string { return "age" }
 
-// CheckAge is for commands that are of no use without the flag.
+// CheckAge returns an error if a required age is missing.
 func CheckAge(name string, of time.Duration) error {
 	if of != 0 {
 		return nil
@@ -106,7 +106,7 @@ func CheckAge(name string, of time.Duration) error {
 	return Misuse(fmt.Errorf("--%s is missing: want an age such as 90d or 12h", name))
 }
 
-// moment is a flag's point in time.
+// moment is a flag with a point in time.
 type moment struct {
 	at   *time.Time
 	text string
@@ -127,12 +127,12 @@ func (m *moment) String() string { return m.text }
 // Type implements pflag.Value.
 func (*moment) Type() string { return "time" }
 
-// MomentVar gives a command a flag that is a point in time.
+// MomentVar adds a flag with a point in time.
 func MomentVar(c *cobra.Command, at *time.Time, name, usage string) {
 	c.Flags().Var(&moment{at: at}, name, usage)
 }
 
-// TimeFlag is a time as the flags take it; "" for the zero time.
+// TimeFlag formats a time for a flag; "" for the zero time.
 func TimeFlag(t time.Time) string {
 	if t.IsZero() {
 		return ""
@@ -140,7 +140,7 @@ func TimeFlag(t time.Time) string {
 	return t.Format(time.RFC3339)
 }
 
-// NamedStates are the stored states that the flag --state means, of those that it may mean.
+// NamedStates returns the stored states for the word of --state. may are the allowed ones.
 func NamedStates(word string, may ...string) ([]string, error) {
 	stored := words.ClaimStates.Named(word, may...)
 	if len(stored) == 0 {
@@ -149,12 +149,12 @@ func NamedStates(word string, may ...string) ([]string, error) {
 	return stored, nil
 }
 
-// WrongState is for a word that --state does not accept.
+// WrongState returns the error for a word that --state does not accept.
 func WrongState(word string, accepted []string) error {
 	return Misuse(fmt.Errorf("--state is %q: want %s", word, words.Either(accepted)))
 }
 
-// GivenFlags are those that have a value, as a shell takes them.
+// GivenFlags returns the flags that have a value, quoted for a shell.
 func GivenFlags(flags [][2]string) string {
 	var given []string
 	for _, f := range flags {
@@ -165,12 +165,12 @@ func GivenFlags(flags [][2]string) string {
 	return strings.Join(given, " ")
 }
 
-// Somebody is who runs the command, and where.
+// Somebody returns user@host of whoever runs the command.
 func Somebody() string {
 	name := os.Getenv("USER")
 	if u, err := user.Current(); name == "" && err == nil {
 		name = u.Username
 	}
-	host, _ := os.Hostname() // "" will do
+	host, _ := os.Hostname() // an empty name is acceptable
 	return name + "@" + host
 }

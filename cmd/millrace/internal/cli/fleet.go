@@ -16,7 +16,7 @@ import (
 	"github.com/millrace-go/millrace/outbox/fleet"
 )
 
-// SelectDatabase finds out which databases of the configuration's fleet are meant: the one that --database names, or all.
+// SelectDatabase selects the databases of the configuration's fleet: the one that --database names, or all.
 func (a *App) SelectDatabase(ctx context.Context) error {
 	switch {
 	case a.Name != "" && a.dsn != "":
@@ -55,22 +55,22 @@ func (a *App) SelectDatabase(ctx context.Context) error {
 // onEach marks a command that works on all databases of a fleet, one after the other.
 const onEach = "on each database"
 
-// OnEachDatabase has a command work on all databases of a fleet.
+// OnEachDatabase marks a command to run on all databases of a fleet.
 func OnEachDatabase(c *cobra.Command) *cobra.Command {
 	c.Annotations = map[string]string{onEach: ""}
 	return c
 }
 
-// gathered is what a command prints about several databases.
+// gathered collects a command's output about several databases.
 type gathered struct {
-	columns   []string // of each table, in the order of the first
+	columns   []string // columns of each table, in the order of first use
 	rows      map[string][][]string
 	documents []any
-	nothing   string // what was said of a database that has nothing
+	nothing   string // the last message about an empty database
 }
 
-// ForEach runs f for each database of the fleet. What it prints gets a column, or in JSON a field, with the database's name. It
-// goes on after an error, and returns all of them.
+// ForEach runs f for each database of the fleet. The output gets a column, or in JSON a field, with the database's name. ForEach
+// continues after an error, and returns all errors.
 func (a *App) ForEach(f func() error) error {
 	g := &gathered{rows: map[string][][]string{}}
 	a.gathered = g
@@ -107,7 +107,7 @@ func (a *App) ForEach(f func() error) error {
 	return nil
 }
 
-// table keeps rows until all databases were asked.
+// table keeps rows until all databases have been asked.
 func (g *gathered) table(database, columns string, rows [][]string) {
 	if !slices.Contains(g.columns, columns) {
 		g.columns = append(g.columns, columns)
@@ -117,7 +117,7 @@ func (g *gathered) table(database, columns string, rows [][]string) {
 	}
 }
 
-// json keeps what is printed as JSON: objects, or the objects of a list.
+// json keeps JSON output: objects, or the objects of a list.
 func (g *gathered) json(database string, v any) error {
 	text, err := json.Marshal(v)
 	if err != nil {
@@ -142,7 +142,7 @@ func (g *gathered) json(database string, v any) error {
 	return nil
 }
 
-// eachConnected is connected for all databases of a fleet.
+// eachConnected runs f on each database of a fleet, with a pool.
 func (a *App) eachConnected(ctx context.Context, f func(ctx context.Context, pool *pgxpool.Pool) error) error {
 	return a.ForEach(func() error {
 		a.Progress.Say("Asking " + a.Name)
@@ -155,8 +155,8 @@ func (a *App) eachConnected(ctx context.Context, f func(ctx context.Context, poo
 	})
 }
 
-// Pools makes a pool for each database of the fleet, in its order. A pool connects when it is used, so a database may be away. The
-// caller closes them.
+// Pools returns a pool for each database of the fleet, in order. A pool connects on first use, so a database may be down. The
+// caller closes the pools.
 func (a *App) Pools(ctx context.Context) (all []*pgxpool.Pool, err error) {
 	for _, db := range a.Fleet {
 		pool, err := a.pool(ctx, db.DSN)

@@ -11,7 +11,7 @@ import (
 	"github.com/millrace-go/millrace/internal/words"
 )
 
-// PrintJSON prints for scripts.
+// PrintJSON prints v as JSON, for scripts.
 func (a *App) PrintJSON(v any) error {
 	if a.gathered != nil {
 		return a.gathered.json(a.Name, v)
@@ -21,7 +21,7 @@ func (a *App) PrintJSON(v any) error {
 	return e.Encode(v)
 }
 
-// Table prints rows of cells: see output.Columns. Of the columns that are called STATE it colours the words.
+// Table prints rows of cells: see output.Columns. It colours the words in columns named STATE.
 func (a *App) Table(columns string, rows [][]string) {
 	if a.gathered != nil {
 		a.gathered.table(a.Name, columns, rows)
@@ -41,7 +41,8 @@ func (a *App) Say(format string, args ...any) {
 	fmt.Fprintf(a.Stdout, format+"\n", args...)
 }
 
-// SayNone says that a list is empty: why, if no flag selects; else which flags do, and which command lists more.
+// SayNone says that a list is empty. why is the text if no flag selects; otherwise the text names the flags, and the command that
+// lists all.
 func (a *App) SayNone(why, command string, flags [][2]string) {
 	if given := GivenFlags(flags); given != "" {
 		why = fmt.Sprintf("No event matches %s. To list all, run: %s", given, command)
@@ -53,7 +54,7 @@ func (a *App) SayNone(why, command string, flags [][2]string) {
 	a.Say("%s", why)
 }
 
-// Due is when something comes next, in a table.
+// Due formats the time of the next attempt, for a table.
 func Due(at time.Time) string {
 	if d := time.Until(at); d > 0 {
 		return "in " + words.Duration(d)
@@ -61,7 +62,7 @@ func Due(at time.Time) string {
 	return "due"
 }
 
-// Tries are attempts, in a table.
+// Tries formats a number of attempts, for a table.
 func Tries(n int) string {
 	if n == 0 {
 		return ""
@@ -83,7 +84,7 @@ func (a *App) PaintState(text string) string {
 	return a.Terminal.Dim(text)
 }
 
-// AuditTime is when an operator acted, in a table.
+// AuditTime formats the time of an operator's action, for a table.
 func (a *App) AuditTime(at time.Time) string {
 	if a.Terminal.Is() {
 		return words.Duration(time.Since(at)) + " ago"

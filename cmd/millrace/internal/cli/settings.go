@@ -21,8 +21,7 @@ import (
 	"github.com/millrace-go/millrace/transport/pubsub"
 )
 
-// Resolve finds out which database is meant: flags win over a configuration, and that wins over the environment, which is
-// part of the configuration too.
+// Resolve determines the database. Flags override the configuration file, and that overrides the environment.
 func (a *App) Resolve(c *cobra.Command) error {
 	if c.Flags().Lookup("schema") == nil {
 		return nil
@@ -51,15 +50,15 @@ func (a *App) Resolve(c *cobra.Command) error {
 	return nil
 }
 
-// WithoutPostgres tells whether the configuration is of a service that has no database.
+// WithoutPostgres reports whether the configuration's service has no database.
 func (a *App) WithoutPostgres() bool {
 	return a.Config != nil && a.Config.Postgres.Disabled
 }
 
-// Load reads the configuration, or makes one of the flags alone.
+// Load reads the configuration, or makes one from flags and environment.
 func (a *App) Load() error {
 	environ := os.Environ()
-	if a.File == "" { // what a configuration must have, and a command does not care for
+	if a.File == "" { // settings that a configuration requires and commands do not use
 		environ = append([]string{"MILLRACE_SERVICE=millrace", "MILLRACE_KAFKA_CLIENT_ID=millrace"}, environ...)
 	}
 	for variable, flag := range map[string]string{"MILLRACE_POSTGRES_DSN": a.dsn, "MILLRACE_POSTGRES_SCHEMA": a.Schema} {
@@ -97,7 +96,7 @@ func (a *App) OpenBroker(ctx context.Context, log *slog.Logger, drain time.Durat
 	return t, nil
 }
 
-// OpenTransport connects a relay to the broker, or to both of a migration.
+// OpenTransport connects a relay to the broker, or to both brokers of a migration.
 func (a *App) OpenTransport(ctx context.Context, pool *pgxpool.Pool, log *slog.Logger, drain time.Duration) (transport.Transport, error) {
 	cfg := *a.Config
 	cfg.Postgres.Schema = a.Schema
@@ -108,7 +107,7 @@ func (a *App) OpenTransport(ctx context.Context, pool *pgxpool.Pool, log *slog.L
 	return t, nil
 }
 
-// BrokerName is the broker that the flags, the configuration or the environment name.
+// BrokerName returns the broker that the flags, the configuration or the environment name.
 func (a *App) BrokerName() string {
 	if a.Config != nil {
 		return a.Config.Broker
@@ -116,7 +115,7 @@ func (a *App) BrokerName() string {
 	return cmp.Or(a.Broker.name, os.Getenv("MILLRACE_BROKER"))
 }
 
-// dsnSource is where the connection string comes from.
+// dsnSource returns where the connection string comes from.
 func (a *App) dsnSource() string {
 	switch {
 	case a.Reach.DSN != "":
@@ -133,5 +132,5 @@ func (a *App) dsnSource() string {
 	return "the connection that the variables $PGHOST, $PGPORT and the like describe"
 }
 
-// Drivers are all there are.
+// Drivers are the drivers of all brokers.
 var Drivers = []transport.Driver{kafka.Driver, transport.MemoryDriver, pubsub.Driver}

@@ -48,10 +48,10 @@ func redirectCommand(a *cli.App) *cobra.Command {
 	return c
 }
 
-// byVar gives a command the flags that say who acts.
+// action is an operator's function on selected events.
 type action func(context.Context, pgtx.DB, string, deadletter.Selection, deadletter.By) (deadletter.Result, error)
 
-// actionCommand completes a command that acts on events. pace is nil where there is none to keep.
+// actionCommand completes a command that acts on events. pace is nil if the command has no pace.
 func actionCommand(a *cli.App, do action, pace *pace, states []string, done string, c *cobra.Command) *cobra.Command {
 	var s deadletter.Selection
 	var by deadletter.By
@@ -124,10 +124,10 @@ func actionCommand(a *cli.App, do action, pace *pace, states []string, done stri
 	return a.Prints(c)
 }
 
-// noSuchEvent says that nothing is selected.
+// noSuchEvent is the message for an empty selection.
 const noSuchEvent = `no such event: run "millrace dead list" to see which there are`
 
-// leftAlone tells about events that were selected and not changed.
+// leftAlone describes selected events that were not changed.
 func leftAlone(r deadletter.Result) (lines []string) {
 	say := func(n int, why string) {
 		lines = append(lines, fmt.Sprintf("%s %s not changed: %s.", words.Count(n, "event"), words.Pick(n, "was", "were"), why))
@@ -172,7 +172,7 @@ func auditCommand(a *cli.App) *cobra.Command {
 	return a.Prints(c)
 }
 
-// auditDetail says in words why an operator acted, and on what. The hashes of payloads are for scripts.
+// auditDetail describes an operator's reason, and the selected events. It omits the hashes of payloads, which are for scripts.
 func auditDetail(detail json.RawMessage) string {
 	var d struct {
 		Note, State, Reason, Error string

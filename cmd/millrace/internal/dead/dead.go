@@ -1,4 +1,4 @@
-// Package dead is the command "dead": events that consumers could not handle.
+// Package dead implements the command "dead", for events that consumers could not handle.
 package dead
 
 import (
@@ -22,7 +22,7 @@ import (
 	"github.com/millrace-go/millrace/middleware/deadletter"
 )
 
-// Command is "dead" with the commands below it.
+// Command returns "dead" with its subcommands.
 func Command(a *cli.App) *cobra.Command {
 	c := a.Database(&cobra.Command{
 		Use: "dead", Short: "Show, edit, replay or discard events that failed at consumers", Args: cobra.NoArgs, RunE: cli.NeedsCommand,
@@ -37,7 +37,7 @@ func Command(a *cli.App) *cobra.Command {
 	return c
 }
 
-// selectionVar gives a command the flags that select events.
+// selectionVar adds the flags that select events.
 func selectionVar(c *cobra.Command, s *deadletter.Selection) {
 	c.Flags().StringVar(&s.Consumer, "consumer", "", "only events of this consumer, service/name")
 	c.Flags().StringVar(&s.Group, "group", "", `only events with the same error: a group of "millrace dead list --groups"`)
@@ -48,7 +48,7 @@ func selectionVar(c *cobra.Command, s *deadletter.Selection) {
 	cli.MomentVar(c, &s.Until, "until", "only events that failed before this time")
 }
 
-// failed are the stored states of events that "dead list" lists.
+// failed are the stored states of events that "dead list" shows.
 var failed = []string{"dead", "retrying", "blocked", "nacked"}
 
 func listCommand(a *cli.App) *cobra.Command {
@@ -95,7 +95,7 @@ func listCommand(a *cli.App) *cobra.Command {
 	return a.Prints(cli.OnEachDatabase(c))
 }
 
-// failedState is the state of an event, with what comes next.
+// failedState describes the state of an event, and its next attempt.
 func failedState(e deadletter.Event) string {
 	state := words.ClaimStates.Of(e.State)
 	switch {
@@ -107,7 +107,7 @@ func failedState(e deadletter.Event) string {
 	return state
 }
 
-// sayNoneFailed says that no event is selected, and which command lists more.
+// sayNoneFailed says that no event is selected, and which command lists all.
 func sayNoneFailed(a *cli.App, s deadletter.Selection, state, command string) {
 	flags := [][2]string{
 		{"--consumer", s.Consumer},
@@ -238,7 +238,7 @@ func printFailed(a *cli.App, e deadletter.Event) {
 	}
 }
 
-// rewordedFailed has JSON say the same words as tables.
+// rewordedFailed replaces stored states by the words that tables use, for JSON.
 func rewordedFailed(found []deadletter.Event) []deadletter.Event {
 	reworded := append([]deadletter.Event{}, found...)
 	for i := range reworded {
@@ -247,7 +247,7 @@ func rewordedFailed(found []deadletter.Event) []deadletter.Event {
 	return reworded
 }
 
-// rewordedResult has JSON say the same words as tables.
+// rewordedResult replaces stored states by the words that tables use, for JSON.
 func rewordedResult(r deadletter.Result) deadletter.Result {
 	if r.Others != nil {
 		r.Others, _ = words.ClaimStates.Count(r.Others)

@@ -91,7 +91,7 @@ func editCommand(a *cli.App) *cobra.Command {
 	return c
 }
 
-// editPayload opens the payload in an editor, and returns it if it was changed, with the SHA-256 of what it was.
+// editPayload opens the payload in an editor. If it was changed, it returns the new payload, and the SHA-256 of the old one.
 func editPayload(ctx context.Context, a *cli.App, pool *pgxpool.Pool, eventID, consumer string) (payload []byte, former string, err error) {
 	found, err := deadletter.Show(ctx, pool, a.Schema, eventID, consumer)
 	switch {
@@ -119,7 +119,7 @@ func editPayload(ctx context.Context, a *cli.App, pool *pgxpool.Pool, eventID, c
 		return nil, "", err
 	}
 	editor := cmp.Or(os.Getenv("VISUAL"), os.Getenv("EDITOR"), "vi")
-	a.Progress.Say("")                                              // the terminal is the editor's
+	a.Progress.Say("")                                              // frees the terminal for the editor
 	command := exec.Command("sh", "-c", editor+` "$1"`, "sh", path) //nolint:noctx // it ends when the person is done
 	command.Stdin, command.Stdout, command.Stderr = a.Stdin, output.Behind(a.Stdout), output.Behind(a.Stderr)
 	if err := command.Run(); err != nil {
@@ -129,7 +129,7 @@ func editPayload(ctx context.Context, a *cli.App, pool *pgxpool.Pool, eventID, c
 	if err != nil {
 		return nil, "", err
 	}
-	if !bytes.HasSuffix(before, []byte("\n")) { // editors end the last line
+	if !bytes.HasSuffix(before, []byte("\n")) { // editors append a line end
 		after = bytes.TrimSuffix(after, []byte("\n"))
 	}
 	if bytes.Equal(before, after) {

@@ -38,7 +38,7 @@ func replayCommand(a *cli.App) *cobra.Command {
 	return actionCommand(a, deadletter.Replay, p, []string{"dead", "retrying"}, "will be retried now", c)
 }
 
-// pace is how fast the flags of "dead replay" want it. A nil one is that of a command without these flags.
+// pace has the flags of "dead replay" about the pace. It is nil for commands without them.
 type pace struct {
 	flags     *cobra.Command
 	rate      int
@@ -115,7 +115,7 @@ func resumeReplay(a *cli.App, c *cobra.Command, args []string, p *pace, by deadl
 	})(c, args)
 }
 
-// noReplay adds to an error where the IDs of replays are listed.
+// noReplay adds to an error the command that lists replays.
 func noReplay(err error) error {
 	if errors.Is(err, deadletter.ErrNoSuchReplay) {
 		return fmt.Errorf(`%w: run "millrace dead replays" to see which there are`, err)
@@ -123,7 +123,7 @@ func noReplay(err error) error {
 	return err
 }
 
-// continueReplay continues a replay, tells how far it is, and how to continue it where it ended early.
+// continueReplay continues a replay and shows its progress. If the replay ends early, it says how to continue it.
 func continueReplay(ctx context.Context, a *cli.App, pool *pgxpool.Pool, id int64) error {
 	r, err := deadletter.ContinueReplay(ctx, pool, a.Schema, id, func(r deadletter.ReplayStatus) {
 		a.Progress.Say(fmt.Sprintf("Replay %d: %d of %s retried; %s", id, r.Replayed, words.Count(r.Selected, "event"), outcome(r)))
@@ -147,7 +147,7 @@ func continueReplay(ctx context.Context, a *cli.App, pool *pgxpool.Pool, id int6
 	return nil
 }
 
-// outcome says what became of the events of a replay.
+// outcome describes the results of a replay's events.
 func outcome(r deadletter.ReplayStatus) string {
 	parts := []string{strconv.Itoa(r.Handled) + " handled"}
 	for _, p := range []struct {
