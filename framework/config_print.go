@@ -3,7 +3,6 @@ package framework
 import (
 	"encoding/json"
 	"fmt"
-	"io"
 	"log/slog"
 
 	"go.yaml.in/yaml/v4"
@@ -46,32 +45,20 @@ func (c Config) node() *yaml.Node {
 
 // MarshalJSON returns the same as YAML, in JSON.
 func (c Config) MarshalJSON() ([]byte, error) {
-	var value map[string]any
-	if err := c.node().Decode(&value); err != nil {
-		return nil, fmt.Errorf("print the configuration: %w", err)
-	}
-	return json.Marshal(value)
+	return source.JSON(c.node())
 }
 
 // Format prints the result of YAML for every verb, so that no secret gets into a log.
-func (c Config) Format(f fmt.State, _ rune) { write(f, c.node()) }
+func (c Config) Format(f fmt.State, _ rune) { source.Print(f, c.node()) }
 
 // Format prints the service's configuration. Without this method fmt would print secrets in unexported fields.
-func (s *Service) Format(f fmt.State, _ rune) { write(f, s.cfg.node()) }
+func (s *Service) Format(f fmt.State, _ rune) { source.Print(f, s.cfg.node()) }
 
 // LogValue keeps secrets from logs.
 func (c Config) LogValue() slog.Value { return slog.StringValue(fmt.Sprint(c)) }
 
 // Format hides the secret of the DSN.
-func (p Postgres) Format(f fmt.State, _ rune) { write(f, settings.Node(p)) }
-
-func write(w io.Writer, node *yaml.Node) {
-	b, err := yaml.Marshal(node)
-	if err != nil {
-		b = []byte(err.Error())
-	}
-	_, _ = w.Write(b) // Format can report no error
-}
+func (p Postgres) Format(f fmt.State, _ rune) { source.Print(f, settings.Node(p)) }
 
 // LogValue hides the secret of the DSN.
 func (p Postgres) LogValue() slog.Value { return slog.StringValue(fmt.Sprint(p)) }

@@ -1,6 +1,9 @@
 package source
 
 import (
+	"encoding/json"
+	"fmt"
+	"io"
 	"slices"
 
 	"go.yaml.in/yaml/v4"
@@ -28,4 +31,22 @@ func WithoutTables(node *yaml.Node, maxAttempts int) *yaml.Node {
 		}
 	}
 	return &kept
+}
+
+// Print writes the node in YAML for a Format method, which can report no error.
+func Print(w io.Writer, node *yaml.Node) {
+	b, err := yaml.Marshal(node)
+	if err != nil {
+		b = []byte(err.Error())
+	}
+	_, _ = w.Write(b)
+}
+
+// JSON returns the node in JSON.
+func JSON(node *yaml.Node) ([]byte, error) {
+	var value map[string]any
+	if err := node.Decode(&value); err != nil {
+		return nil, fmt.Errorf("print the configuration: %w", err)
+	}
+	return json.Marshal(value)
 }
