@@ -88,7 +88,7 @@ func (f *onceFixture) read() (twice, late int) {
 			left[end.Partition] = end.Offset
 		}
 	})
-	seen, last := map[string]bool{}, map[string]int{}
+	seen, last := map[string]*kgo.Record{}, map[string]int{}
 	for len(left) > 0 {
 		fetches := reader.PollFetches(ctx)
 		require.NoError(f.t, ctx.Err(), "partitions %v are not at their ends: a transaction is open", left)
@@ -103,12 +103,15 @@ func (f *onceFixture) read() (twice, late int) {
 			require.NoError(f.t, err)
 			key := string(r.Key)
 			switch {
-			case seen[string(r.Value)]:
+			case seen[string(r.Value)] != nil:
 				twice++
+				first := seen[string(r.Value)]
+				f.t.Logf("event %d of %s: offsets %d and %d of partition %d, producer %d and %d, epochs %d and %d, written %s and %s", n, key,
+					first.Offset, r.Offset, r.Partition, first.ProducerID, r.ProducerID, first.ProducerEpoch, r.ProducerEpoch, first.Timestamp, r.Timestamp)
 			case n < last[key]:
 				late++
 			}
-			seen[string(r.Value)], last[key] = true, max(last[key], n)
+			seen[string(r.Value)], last[key] = r, max(last[key], n)
 		})
 	}
 	require.Len(f.t, seen, f.sent, "events are lost")
