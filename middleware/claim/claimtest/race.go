@@ -23,7 +23,7 @@ const (
 )
 
 // Race delivers each of the fixture's events twice, the second time right after the first, and returns the effects. Eight workers
-// of two service processes handle them through the claim's middleware. Like a router and its broker, Race redelivers nacked
+// of two instances of a service handle them through the claim's middleware. Like a router and its broker, Race redelivers nacked
 // messages until all are acked. Every tenth event fails at first.
 func Race(t *testing.T, f Fixture) map[string]int {
 	t.Helper()
