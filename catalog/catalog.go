@@ -1,5 +1,6 @@
-// Package catalog describes which events a service publishes and handles, as an AsyncAPI 3.0 document, and says what a change
-// of one breaks. framework.Service.Catalog makes the document; the command "millrace catalog" prints and compares them.
+// Package catalog describes the events that a service publishes and handles, as an AsyncAPI 3.0 document, and finds out what a
+// change of that document breaks. framework.Service.Catalog creates the document. The command "millrace catalog" prints and
+// compares documents.
 package catalog
 
 import (
@@ -19,7 +20,7 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// Document is the part of an AsyncAPI 3.0 document that a catalog has.
+// Document is the part of an AsyncAPI 3.0 document that a catalog uses.
 type Document struct {
 	AsyncAPI   string               `json:"asyncapi"`
 	Info       Info                 `json:"info"`
@@ -41,7 +42,7 @@ type Channel struct {
 	Messages map[string]Message `json:"messages"`
 }
 
-// Message is a version of an event's type.
+// Message is one version of an event type.
 type Message struct {
 	Name        string          `json:"name"`
 	ContentType string          `json:"contentType"`
@@ -50,12 +51,12 @@ type Message struct {
 	Version     int             `json:"x-millrace-version"`
 }
 
-// Operation is what the service does with a topic.
+// Operation says that the service publishes to a topic or handles it.
 type Operation struct {
 	Action   string `json:"action"` // "send" or "receive"
 	Channel  Ref    `json:"channel"`
 	Messages []Ref  `json:"messages"`
-	Handler  string `json:"x-millrace-handler,omitempty"` // which receives
+	Handler  string `json:"x-millrace-handler,omitempty"` // the handler's name, for "receive"
 }
 
 // Ref refers to another part of the document.
@@ -63,17 +64,17 @@ type Ref struct {
 	Ref string `json:"$ref"`
 }
 
-// Components has the schemas that payloads refer to.
+// Components has the schemas that payloads reference.
 type Components struct {
 	Schemas map[string]json.RawMessage `json:"schemas,omitempty"`
 }
 
-// Event is a version of an event's type, as a service knows it.
+// Event is one version of an event type, as a service knows it.
 type Event struct {
 	Type     string // "" for any
 	Version  int
-	Go       reflect.Type // what its payload is decoded as
-	Protobuf string       // the name of the message, "" for JSON
+	Go       reflect.Type // the type of the decoded payload
+	Protobuf string       // the message's name, "" for JSON
 }
 
 const (
@@ -82,7 +83,7 @@ const (
 	receive = "receive"
 )
 
-// Builder makes a Document. It is not safe for concurrent use.
+// Builder builds a Document. It is not safe for concurrent use.
 type Builder struct {
 	document Document
 	names    map[reflect.Type]string // of schemas
@@ -100,7 +101,7 @@ func New(service string) *Builder {
 	}
 }
 
-// Publishes adds that the service publishes the event to the topic.
+// Publishes records that the service publishes the event to the topic.
 func (b *Builder) Publishes(topic string, e Event) error {
 	ref, err := b.message(topic, send, e)
 	if err != nil {
@@ -116,7 +117,7 @@ func (b *Builder) Publishes(topic string, e Event) error {
 	return nil
 }
 
-// Handles adds that the handler handles the events of the topic.
+// Handles records that the handler handles the events of the topic.
 func (b *Builder) Handles(handler, topic string, events ...Event) error {
 	o := Operation{Action: receive, Channel: channelRef(topic), Handler: handler, Messages: []Ref{}}
 	for _, e := range events {
@@ -130,7 +131,7 @@ func (b *Builder) Handles(handler, topic string, events ...Event) error {
 	return nil
 }
 
-// CloudEvents adds that the service publishes to the topic in that mode of CloudEvents.
+// CloudEvents records that the service publishes to the topic in this mode of CloudEvents.
 func (b *Builder) CloudEvents(topic, mode string) {
 	if channel, ok := b.document.Channels[topic]; ok {
 		channel.Mode = mode
@@ -138,10 +139,10 @@ func (b *Builder) CloudEvents(topic, mode string) {
 	}
 }
 
-// Document returns what was added.
+// Document returns the document built so far.
 func (b *Builder) Document() *Document { return &b.document }
 
-// message adds the message to its topic. Publisher and handlers that know the same one share it.
+// message adds the message to its topic. Publisher and handlers share a message if their schemas are equal.
 func (b *Builder) message(topic, by string, e Event) (Ref, error) {
 	channel, ok := b.document.Channels[topic]
 	if !ok {
@@ -173,15 +174,15 @@ func (e Event) name() string {
 
 func channelRef(topic string) Ref { return Ref{"#/channels/" + escape(topic)} }
 
-// escape writes a key as a part of a JSON pointer.
+// escape escapes a key for a JSON pointer.
 func escape(key string) string { return strings.NewReplacer("~", "~0", "/", "~1").Replace(key) }
 
 func unescape(part string) string { return strings.NewReplacer("~1", "/", "~0", "~").Replace(part) }
 
-// schema is that of an event's payload. Schemas of structs in it become components.
+// schema returns the schema of an event's payload. The schemas of structs in it become components.
 func (b *Builder) schema(e Event) (json.RawMessage, error) {
 	if e.Protobuf != "" {
-		return json.Marshal(map[string]string{"type": "object", "title": e.Protobuf}) // its .proto file says the rest
+		return json.Marshal(map[string]string{"type": "object", "title": e.Protobuf}) // its .proto file has the rest
 	}
 	if e.Type == "" {
 		return json.RawMessage("{}"), nil
@@ -200,12 +201,13 @@ func (b *Builder) schema(e Event) (json.RawMessage, error) {
 	return pointing(schema)
 }
 
-// written is the schema of a type that says by itself how it is written; nil for others. encoding/json looks into none of its fields.
+// written returns the schema of a type that encodes itself, because encoding/json does not read its fields. It returns nil for
+// other types.
 func written(t reflect.Type) *jsonschema.Schema {
 	is := func(kind reflect.Type) bool { return t.Implements(kind) || reflect.PointerTo(t).Implements(kind) }
 	switch {
 	case t == reflect.TypeFor[time.Time](), t == reflect.TypeFor[json.RawMessage](), is(reflect.TypeFor[interface{ JSONSchema() *jsonschema.Schema }]()):
-		return nil // the library knows how
+		return nil // the library supports these
 	case is(reflect.TypeFor[json.Marshaler]()):
 		return &jsonschema.Schema{Title: t.String()}
 	case is(reflect.TypeFor[encoding.TextMarshaler]()):
@@ -224,7 +226,7 @@ const components = "#/components/schemas/"
 
 var noName = regexp.MustCompile(`[^A-Za-z0-9_.-]+`)
 
-// name names the schema of a type. Types of one name in two packages get two.
+// name names the schema of a type. Types with the same name in two packages get different names.
 func (b *Builder) name(t reflect.Type) string {
 	if name, ok := b.names[t]; ok {
 		return name
@@ -281,5 +283,5 @@ func (d *Document) MessagesOf(o Operation) (all []Message) {
 	return all
 }
 
-// target is the key that a reference ends with.
+// target returns the last part of a reference, which is the key.
 func (r Ref) target() string { return unescape(r.Ref[strings.LastIndexByte(r.Ref, '/')+1:]) }

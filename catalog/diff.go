@@ -13,15 +13,15 @@ import (
 // Change is a difference between two catalogs of a service.
 type Change struct {
 	What string `json:"what"`
-	// Breaks names who can no longer do with the service what it did; empty: nobody.
+	// Breaks lists what the change breaks: handlers, producers or waiting events. Empty: nothing.
 	Breaks []string `json:"breaks"`
 }
 
-// Diff compares two catalogs of a service. others are the catalogs of other services: if there are any, a change of what the
-// service publishes breaks only those of their handlers, and of its own, that know what has changed. Without them it breaks "each consumer of
-// TOPIC".
+// Diff compares two catalogs of a service. others are the catalogs of other services. With others, a change of a published event
+// breaks only those handlers, in the other services and in this one, that know the changed part. Without others, it breaks "each
+// consumer of TOPIC".
 //
-// A handler that accepts less breaks its producers, and the events that wait: delayed ones, retries and dead letters.
+// A handler that accepts less breaks its producers. It also breaks waiting events: delayed events, retries and dead letters.
 func Diff(before, after *Document, others ...*Document) []Change {
 	d := differ{before: before.known(), after: after.known(), alone: len(others) == 0}
 	for _, other := range append(others, after) {
@@ -37,9 +37,9 @@ func Diff(before, after *Document, others ...*Document) []Change {
 	return d.changes
 }
 
-// known is what one operation does with one version of an event's type.
+// known is one version of an event type in one operation.
 type known struct {
-	service, handler, topic, name, kind string // the kind is the event's type without its version
+	service, handler, topic, name, kind string // kind is the event type without its version
 	fields                              map[string]field
 }
 
@@ -47,16 +47,16 @@ type known struct {
 type field struct {
 	kind     string
 	required bool
-	parent   string // the path of what it is part of
+	parent   string // the path of the surrounding value
 }
 
-// fits tells whether the field has another kind than in, all of whose values are of in's, too.
+// fits reports whether f has another kind than in, but every value of f is also a value of in.
 func (f field) fits(in field) bool {
 	wider := f.kind != in.kind && in.kind == "any" || f.kind == "integer" && in.kind == "number"
 	return wider && (f.required || !in.required)
 }
 
-// known lists what the document says, in a stable order.
+// known lists the document's event versions in a stable order.
 func (d *Document) known() (all []known) {
 	for _, name := range slices.Sorted(maps.Keys(d.Operations)) {
 		o := d.Operations[name]
@@ -69,7 +69,7 @@ func (d *Document) known() (all []known) {
 	return all
 }
 
-// flatten notes each value that the schema describes by its path: "lines[].price". f is what is known of the value at the path.
+// flatten records each value in the schema by its path, such as "lines[].price". f is what is known about the value at path.
 func (d *Document) flatten(schema json.RawMessage, path string, f field, within []string, fields map[string]field) {
 	var s struct {
 		Ref        string `json:"$ref"`
@@ -81,9 +81,9 @@ func (d *Document) flatten(schema json.RawMessage, path string, f field, within 
 		Required   []string
 		Items      json.RawMessage
 		Additional json.RawMessage            `json:"additionalProperties"`
-		Patterns   map[string]json.RawMessage `json:"patternProperties"` // of a map whose keys are numbers
+		Patterns   map[string]json.RawMessage `json:"patternProperties"` // of a map with numeric keys
 	}
-	if json.Unmarshal(schema, &s) != nil { // true or false
+	if json.Unmarshal(schema, &s) != nil { // the schema is true or false
 		f.kind = "any"
 		fields[path] = f
 		return
@@ -117,7 +117,7 @@ func (d *Document) flatten(schema json.RawMessage, path string, f field, within 
 
 type differ struct {
 	before, after, handlers []known
-	alone                   bool // nothing is known of other services
+	alone                   bool // there are no catalogs of other services
 	changes                 []Change
 }
 
@@ -141,7 +141,7 @@ func (d *differ) sends() {
 			is, there := now.fields[path]
 			switch {
 			case !there:
-				if _, ok := now.fields[was.parent]; ok { // else its parent was removed, which says it all
+				if _, ok := now.fields[was.parent]; ok { // otherwise its parent was removed, which is reported
 					d.add(d.consumers(old, path), "%s, published to %s: %s was removed", old.name, old.topic, shown(path))
 				}
 			case is.fits(was):
@@ -183,7 +183,7 @@ func (d *differ) receives() {
 		for _, path := range slices.Sorted(maps.Keys(now.fields)) {
 			was, had := old.fields[path]
 			is := now.fields[path]
-			_, inKnown := old.fields[is.parent] // else it is part of what was added, and there where that is
+			_, inKnown := old.fields[is.parent] // otherwise it is part of something added, and present wherever that is
 			switch {
 			case had && was.fits(is):
 				d.add(nil, "handler %s, %s of %s: %s was %s and is %s", old.handler, old.name, old.topic, shown(path), was.kind, is.kind)
@@ -203,7 +203,7 @@ func (d *differ) receives() {
 	}
 }
 
-// consumers are the handlers that know the field of what is published.
+// consumers returns the handlers that know this field of a published event.
 func (d *differ) consumers(k known, path string) []string {
 	all := d.handlersOf(k, path)
 	if d.alone {
@@ -223,7 +223,7 @@ func (d *differ) handlersOf(k known, path string) (all []string) {
 	return slices.Compact(all)
 }
 
-// deserted are the handlers of an event that is no longer published, unless they know another version that is.
+// deserted returns the handlers of an event that is no longer published, except those that know another version that still is.
 func (d *differ) deserted(old known) []string {
 	all := d.consumers(old, "")
 	for _, k := range d.after {
@@ -236,7 +236,7 @@ func (d *differ) deserted(old known) []string {
 	return all
 }
 
-// ignorant are the handlers of a topic that do not know what is new there.
+// ignorant returns the handlers of a topic that do not know a new event.
 func (d *differ) ignorant(k known) (all []string) {
 	knows := map[string]bool{}
 	for _, h := range d.handlers {
@@ -253,7 +253,7 @@ func (d *differ) ignorant(k known) (all []string) {
 	return all
 }
 
-// anything is the name of a message of a handler that takes all types.
+// anything is the name of the message of a handler that accepts all types.
 const anything = "any"
 
 func find(all []known, handler, topic, name string) *known {
@@ -265,7 +265,7 @@ func find(all []known, handler, topic, name string) *known {
 	return nil
 }
 
-// segment is a field's name in a path. One that would read as several, or as none, is quoted.
+// segment returns a field's name for a path. A name that would be ambiguous is quoted.
 func segment(name string) string {
 	if name == "" || strings.ContainsAny(name, `.[]{}"`) {
 		return strconv.Quote(name)

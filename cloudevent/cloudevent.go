@@ -1,8 +1,8 @@
-// Package cloudevent writes and reads CloudEvents 1.0 (https://cloudevents.io) as Watermill messages on Kafka and Pub/Sub, and
-// as HTTP requests. It follows the specification's protocol bindings, in binary and in structured mode.
+// Package cloudevent writes and reads CloudEvents 1.0 (https://cloudevents.io) as Watermill messages on Kafka and Pub/Sub, and as
+// HTTP requests. It follows the specification's protocol bindings, in binary and in structured mode.
 //
-// A service of the framework needs it only for its Mode: Config.CloudEvents says which topics carry CloudEvents, and handlers
-// read both modes by themselves.
+// A service of the framework needs only its Mode: Config.CloudEvents says which topics carry CloudEvents, and handlers read both
+// modes.
 package cloudevent
 
 import (
@@ -14,7 +14,7 @@ import (
 	"github.com/millrace-go/millrace/internal/enum"
 )
 
-// Mode is how an event is written.
+// Mode is the form in which an event is written.
 type Mode int
 
 const (
@@ -38,13 +38,13 @@ func (m Mode) String() string {
 	return fmt.Sprintf("Mode(%d)", int(m))
 }
 
-// MarshalText writes the word that a configuration file has: off, binary or structured.
+// MarshalText returns the word for a configuration file: off, binary or structured.
 func (m Mode) MarshalText() ([]byte, error) { return enum.Text(m, Off, Binary, Structured) }
 
-// UnmarshalText reads it.
+// UnmarshalText parses that word.
 func (m *Mode) UnmarshalText(word []byte) error { return enum.Read(m, word, Off, Binary, Structured) }
 
-// Binding is how a protocol names the headers of a message.
+// Binding defines how a protocol names the headers of a message.
 type Binding int
 
 const (
@@ -70,14 +70,15 @@ func BindingOf(transport string) Binding {
 }
 
 const (
-	// Prefix begins the metadata entries that are attributes in Kafka's binding, and that handlers of the framework find on each broker.
+	// Prefix is the prefix of metadata entries that are attributes in Kafka's binding. Handlers of the framework get it on every
+	// broker.
 	Prefix = "ce_"
 	// ContentType is the metadata entry for the data's content type.
 	ContentType = "content-type"
 
 	dashed       = "ce-"
 	specVersion  = "1.0"
-	family       = "application/cloudevents" // begins the content types of CloudEvents
+	family       = "application/cloudevents" // prefix of the content types of CloudEvents
 	structured   = "application/cloudevents+json"
 	partitionKey = "partitionkey"
 )
@@ -86,10 +87,10 @@ const (
 // nor a content type of CloudEvents.
 var ErrNotCloudEvent = errors.New("not a CloudEvent: there is no header ce-specversion (Kafka: ce_specversion), and the content type is not " + structured)
 
-// AttributeError refuses a CloudEvent because of one of its attributes, or of its data. Have its producer send a valid one.
+// AttributeError refuses a CloudEvent because of an attribute or its data. The producer must send a valid one.
 type AttributeError struct {
-	Attribute string // "id", say, or "data"
-	Problem   string // "is missing", say
+	Attribute string // such as "id", or "data"
+	Problem   string // such as "is missing"
 }
 
 func (e *AttributeError) Error() string {
@@ -100,7 +101,7 @@ func wrong(attribute, format string, args ...any) error {
 	return &AttributeError{attribute, fmt.Sprintf(format, args...)}
 }
 
-// isJSON reports whether data of the content type is JSON. It is by default.
+// isJSON reports whether data of the content type is JSON. Data without a content type is.
 func isJSON(contentType string) bool {
 	if contentType == "" {
 		return true

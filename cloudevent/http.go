@@ -43,7 +43,7 @@ func ToHTTP(e event.Event, m Mode) (http.Header, []byte, error) {
 	return header, msg.Payload, nil
 }
 
-// escape writes a value as a header can carry it: all but printable ASCII is percent-encoded, and so are space, quote and percent.
+// escape returns a value for a header. It percent-encodes space, quote, percent, and everything that is not printable ASCII.
 func escape(value string) string {
 	var b strings.Builder
 	for i := range len(value) {
@@ -56,7 +56,7 @@ func escape(value string) string {
 	return b.String()
 }
 
-// unescape reads it. A percent sign that begins no escape stays.
+// unescape reverses escape. A percent sign that starts no escape stays.
 func unescape(value string) string {
 	if len(value) > 1 && value[0] == '"' && value[len(value)-1] == '"' {
 		value = unquote(value[1 : len(value)-1])
@@ -75,7 +75,7 @@ func unescape(value string) string {
 	return b.String()
 }
 
-// unquote reads the quoted pairs of a quoted string.
+// unquote resolves the quoted pairs of a quoted string.
 func unquote(text string) string {
 	var b strings.Builder
 	for i := 0; i < len(text); i++ {

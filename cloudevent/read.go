@@ -21,12 +21,12 @@ import (
 	"github.com/cloudevents/sdk-go/v2/types"
 )
 
-// Is reports whether a message claims to be a CloudEvent. Headers may have the names of either binding, whatever the broker.
+// Is reports whether a message claims to be a CloudEvent. Its headers may use the names of either binding, on any broker.
 func Is(msg *message.Message) bool {
 	return prefixOf(msg.Metadata) != "" || strings.HasPrefix(mediaType(contentType(msg.Metadata)), family)
 }
 
-// prefixOf begins the names of the attributes; "" if there are none.
+// prefixOf returns the prefix of the attributes' names, or "" if there are none.
 func prefixOf(metadata message.Metadata) string {
 	for _, prefix := range []string{Prefix, dashed} {
 		if _, ok := metadata[prefix+"specversion"]; ok {
@@ -43,8 +43,8 @@ func contentType(metadata message.Metadata) string {
 	return metadata["Content-Type"]
 }
 
-// FromMessage reads the CloudEvent that a message carries, in either mode. The error is ErrNotCloudEvent for another message. If the event is
-// wrong, it is an AttributeError, or says what is wrong with the JSON.
+// FromMessage reads the CloudEvent of a message, in either mode. The error is ErrNotCloudEvent if the message is not a CloudEvent.
+// If the event is not valid, the error is an AttributeError, or describes the error in the JSON.
 func FromMessage(msg *message.Message) (event.Event, error) {
 	r, err := parse(msg)
 	if err != nil {
@@ -53,12 +53,12 @@ func FromMessage(msg *message.Message) (event.Event, error) {
 	return r.event()
 }
 
-// maxID is how long an event ID may be.
+// maxID is the maximum length of an event ID in bytes.
 const maxID = 255
 
-// EventID returns the ID by which a claim recognizes the duplicates of a CloudEvent. For an event that Millrace has published it is the
-// attribute id, which is the message's own ID too. Other producers choose an id that is unique only together with the source, so it is
-// the source, a space and the id, or a hash of them if they are longer than 255 bytes.
+// EventID returns the ID that a claim uses for a CloudEvent. For an event that Millrace has published, this is the attribute id,
+// which is also the message's ID. The id of another producer is unique only together with the source. So the ID is the source, a
+// space and the id, or a hash of them if they are longer than 255 bytes.
 func EventID(msg *message.Message) (string, error) {
 	r, err := parse(msg)
 	if err != nil {
@@ -77,22 +77,22 @@ func EventID(msg *message.Message) (string, error) {
 
 // Identity returns the event ID of a CloudEvent of another producer: see EventID.
 func Identity(source, id string) string {
-	whole := source + " " + id // no source has a space
+	whole := source + " " + id // a source has no space
 	if len(whole) > maxID {
 		return fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(whole)))
 	}
 	return whole
 }
 
-// raw is a CloudEvent whose attributes have not been checked. In binary mode all attributes are strings.
+// raw is a CloudEvent with unchecked attributes. In binary mode all attributes are strings.
 type raw struct {
 	attributes map[string]any
 	data       []byte
-	base64     bool // data was written as data_base64
+	base64     bool // the data came as data_base64
 }
 
-// parse is strict about JSON and checks no attribute. The SDK's own reader takes JSON that is not valid, and panics if data_base64 is
-// no string.
+// parse is strict about JSON, but does not check attributes. The SDK's own reader accepts invalid JSON, and panics if data_base64
+// is not a string.
 func parse(msg *message.Message) (raw, error) {
 	of := contentType(msg.Metadata)
 	media := mediaType(of)
@@ -112,7 +112,7 @@ func parse(msg *message.Message) (raw, error) {
 			r.attributes[attribute] = value
 		}
 	}
-	delete(r.attributes, "datacontenttype") // is the content type here
+	delete(r.attributes, "datacontenttype") // the binding uses the content type
 	if of != "" {
 		r.attributes["datacontenttype"] = of
 	}
@@ -130,7 +130,7 @@ func (r raw) checkText() error {
 }
 
 func parseStructured(payload []byte) (raw, error) {
-	if !utf8.Valid(payload) { // encoding/json would replace what is not: see paired
+	if !utf8.Valid(payload) { // encoding/json would replace invalid bytes: see paired
 		return raw{}, errors.New("the structured CloudEvent is not UTF-8")
 	}
 	var object map[string]json.RawMessage
@@ -159,10 +159,11 @@ func parseStructured(payload []byte) (raw, error) {
 	return r, r.readData(object["data"], object["data_base64"])
 }
 
-// paired matches JSON in which no escape is half of a surrogate pair. encoding/json would replace it, and make equals of IDs that differ there.
+// paired matches JSON without escapes of half a surrogate pair. encoding/json would replace them, so different IDs would become
+// equal.
 var paired = regexp.MustCompile(`^(?:[^\\]|\\[^u]|\\u(?:[^dD]...|[dD][0-7]..|[dD][89abAB]..\\u[dD][c-fC-F]..))*$`)
 
-// valueOf reads the value of an attribute: CloudEvents have strings, booleans and integers of 32 bits.
+// valueOf reads the value of an attribute: a string, a boolean or a 32-bit integer.
 func valueOf(value json.RawMessage) (any, bool) {
 	decoder := json.NewDecoder(bytes.NewReader(value))
 	decoder.UseNumber()
@@ -255,7 +256,7 @@ func (r raw) event() (event.Event, error) {
 	return e, validate(e)
 }
 
-// validate reports what the SDK finds wrong.
+// validate reports the SDK's error, if any.
 func validate(e event.Event) error {
 	var invalid event.ValidationError
 	if !errors.As(e.Validate(), &invalid) {
@@ -265,12 +266,12 @@ func validate(e event.Event) error {
 	return wrong(name, "is wrong: %v", invalid[name])
 }
 
-// defined are the attributes that are no extensions.
+// defined are the attributes that are not extensions.
 var defined = []string{"specversion", "id", "source", "type", "datacontenttype", "dataschema", "subject", "time"}
 
 const lowerCase = "abcdefghijklmnopqrstuvwxyz0123456789"
 
-// checked reads attributes, and keeps the first error.
+// checked reads attributes and keeps the first error.
 type checked struct {
 	raw
 	err error
@@ -282,7 +283,7 @@ func (c *checked) fail(attribute, format string, args ...any) {
 	}
 }
 
-// text returns an attribute that is a string.
+// text returns an attribute that must be a string.
 func (c *checked) text(name string, required bool) string {
 	value, ok := c.attributes[name]
 	text, isText := value.(string)
@@ -309,14 +310,14 @@ func (c *checked) sourceURL() url.URL {
 	return parsed
 }
 
-// CheckSource reports whether the attribute source may have the value.
+// CheckSource returns an error if the value is not valid for the attribute source.
 func CheckSource(source string) error {
 	c := checked{raw: raw{attributes: map[string]any{"source": source}}}
 	c.source()
 	return c.err
 }
 
-// parseSource takes no space, which Identity relies on.
+// parseSource refuses spaces, because Identity relies on that.
 func parseSource(source string) (url.URL, error) {
 	parsed, err := url.Parse(source)
 	if err != nil || strings.ContainsAny(source, " \t\r\n") {
@@ -325,7 +326,7 @@ func parseSource(source string) (url.URL, error) {
 	return asWritten(source, *parsed), nil
 }
 
-// asWritten returns the URL as text was parsed, or, if net/url would write that in another way, a URL that it writes as text.
+// asWritten returns a URL whose String method returns text. parsed is the parsed text.
 func asWritten(text string, parsed url.URL) url.URL {
 	switch {
 	case parsed.String() == text:
@@ -336,7 +337,7 @@ func asWritten(text string, parsed url.URL) url.URL {
 	return url.URL{Scheme: text[:len(parsed.Scheme)], Opaque: text[len(parsed.Scheme)+1:]}
 }
 
-// Key returns the key of the events among which an event keeps its order: the extension partitionkey, else the subject.
+// Key returns the ordering key of an event: the extension partitionkey, otherwise the subject.
 func Key(e event.Event) string {
 	if key, ok := e.Extensions()[partitionKey].(string); ok && key != "" {
 		return key

@@ -14,8 +14,8 @@ import (
 	"github.com/millrace-go/millrace/transport"
 )
 
-// ToMessage returns the message that carries the event. Its ID is the attribute id, and its key the extension partitionkey. The error is an
-// AttributeError if the event is wrong.
+// ToMessage returns a message with the event. Its ID is the attribute id, and its key the extension partitionkey. The error is an
+// AttributeError if the event is not valid.
 func ToMessage(e event.Event, b Binding, m Mode) (*message.Message, error) {
 	return write(e, b.prefix(), m)
 }
@@ -34,10 +34,10 @@ func write(e event.Event, prefix string, m Mode) (*message.Message, error) {
 		msg = message.NewMessage(e.ID(), e.Data())
 		msg.Metadata = metadata
 	case Structured:
-		// The SDK takes data of +json for a string, other libraries take it for a value; all read base64.
+		// The SDK reads data of a +json type as a string, other libraries read it as a value; all of them read base64.
 		e.DataBase64 = strings.HasSuffix(mediaType(e.DataContentType()), "+json") || !utf8.Valid(e.Data())
 		if len(e.DataEncoded) == 0 {
-			e.DataEncoded = nil // of which the SDK would make "data": without a value
+			e.DataEncoded = nil // otherwise the SDK writes "data": without a value
 		}
 		payload, err := json.Marshal(e)
 		if err != nil {
@@ -56,10 +56,10 @@ func write(e event.Event, prefix string, m Mode) (*message.Message, error) {
 	return msg, nil
 }
 
-// dataMember is where structured mode has the data, so no extension may have that name.
+// dataMember is the data's name in structured mode, so no extension may have that name.
 const dataMember = "data"
 
-// check reports what is wrong with an event. The specification has attributes of other versions; Millrace writes 1.0.
+// check reports an error of an event. Millrace writes only version 1.0 of the specification.
 func check(e event.Event) error {
 	if e.Context == nil || e.SpecVersion() != specVersion {
 		return wrong("specversion", "is missing, or not %q: make the event by event.New()", specVersion)

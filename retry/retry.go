@@ -1,5 +1,5 @@
-// Package retry says how often an event that failed is tried again, and when, by its topic and its error. A relay takes a Policy
-// as outbox.RelayConfig.Retry, and a claim takes one as claim.Config.Retry.
+// Package retry defines how often and when a failed event is retried, by its topic and its error. A relay uses a Policy as
+// outbox.RelayConfig.Retry, and a claim uses one as claim.Config.Retry.
 package retry
 
 import (
@@ -10,11 +10,11 @@ import (
 	"time"
 )
 
-// Policy is rules, of which the first one that fits an event's topic and error decides. What no rule decides is as the configuration
-// that has the policy says. A Policy must not be changed while it is used.
+// Policy is a list of rules. The first rule that matches an event's topic and error decides. The configuration that contains the
+// policy decides the rest. A Policy must not be changed while it is in use.
 type Policy []Rule
 
-// Rule says what becomes of events that fail.
+// Rule defines what happens to failed events.
 type Rule struct {
 	// Topic is the topic of the events, or a pattern such as "labour.*", where "*" stands for any text without a slash: see
 	// path.Match. Default: any topic.
@@ -41,7 +41,7 @@ type Rule struct {
 	Backoff, MaxBackoff time.Duration
 }
 
-// For returns the first rule that fits, with its zero fields set to those of defaults. If none fits it returns defaults.
+// For returns the first matching rule, with zero fields replaced by those of defaults. If no rule matches, it returns defaults.
 func (p Policy) For(topic string, err error, defaults Rule) Rule {
 	r, ok := p.Find(topic, err)
 	if !ok {
@@ -59,7 +59,7 @@ func (p Policy) For(topic string, err error, defaults Rule) Rule {
 	return r
 }
 
-// Find returns the first rule that fits, as it was written, and reports whether there is one.
+// Find returns the first matching rule unchanged, and whether there is one.
 func (p Policy) Find(topic string, err error) (Rule, bool) {
 	for _, r := range p {
 		if r.fits(topic, err) {
@@ -78,7 +78,7 @@ func (r Rule) fits(topic string, err error) bool {
 	return (r.Error == nil || r.Error(err)) && strings.Contains(err.Error(), r.ErrorText)
 }
 
-// Wait is how long an event waits after so many failures, 1 or more.
+// Wait returns the wait after this number of failures, 1 or more.
 func (r Rule) Wait(failures int) time.Duration {
 	wait := r.Backoff
 	for ; failures > 1 && wait < r.MaxBackoff; failures-- {
@@ -87,7 +87,7 @@ func (r Rule) Wait(failures int) time.Duration {
 	return min(wait, r.MaxBackoff)
 }
 
-// RefuseIgnore reports the rules with Ignore, for one that cannot ignore. The policy is the field of that name.
+// RefuseIgnore reports the rules with Ignore, for a policy that does not support it. field is the policy's name in the errors.
 func (p Policy) RefuseIgnore(field string) error {
 	var errs []error
 	for i, r := range p {
@@ -98,7 +98,7 @@ func (p Policy) RefuseIgnore(field string) error {
 	return errors.Join(errs...)
 }
 
-// Validate reports everything that is wrong with the policy, which is the field of that name.
+// Validate reports every error of the policy. field is the policy's name in the errors.
 func (p Policy) Validate(field string) error {
 	var errs []error
 	for i, r := range p {

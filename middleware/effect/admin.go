@@ -17,15 +17,15 @@ import (
 	"github.com/millrace-go/millrace/pgtx"
 )
 
-// Entry is an effect as a person sees it. Times are the server's.
+// Entry is an effect as shown to a person. Times are by the server's clock.
 type Entry struct {
 	Key            string          `json:"key"`
 	State          string          `json:"state"` // "running", "pending", "doubt", "done", "not_done"
 	IdempotencyKey string          `json:"idempotency_key"`
 	Calls          int             `json:"calls"`
 	FirstCalledAt  time.Time       `json:"first_called_at"`
-	CalledAt       time.Time       `json:"called_at"` // the last time
-	Until          time.Time       `json:"until"`     // running, pending: when it is in doubt; in doubt: since when
+	CalledAt       time.Time       `json:"called_at"` // the last call
+	Until          time.Time       `json:"until"`     // running, pending: when it becomes in doubt; doubt: since when
 	Response       json.RawMessage `json:"response,omitempty"`
 	Reason         string          `json:"reason,omitempty"` // of the doubt, or why it is not done
 	SettledBy      string          `json:"settled_by,omitempty"`
@@ -33,28 +33,29 @@ type Entry struct {
 	Conflicts      int             `json:"conflicts,omitempty"` // calls that succeeded after another one had begun
 }
 
-// Listing says which effects List returns.
+// Listing selects the effects that List returns.
 type Listing struct {
-	State string // "open" (in doubt or in conflict: a person is asked), "doubt", "conflict", "running", "pending", "done", "not_done" or "all". Default: "open"
+	State string // "open" (in doubt or in conflict: a person must decide), "doubt", "conflict", "running", "pending", "done", "not_done" or "all". Default: "open"
 	Limit int    // Default: 100
 
-	// Mentions selects effects whose keys contain it: an event's ID. It reads the whole ledger. Default: all.
+	// Mentions selects effects whose keys contain this text, such as an event's ID. It reads the whole ledger. Default: all.
 	Mentions string
 
-	// Key selects the effect with this key, and EventID those that a handler of this event called first. Default: all.
+	// Key selects the effect with this key. EventID selects the effects that a handler of this event called first. Default: all.
 	Key, EventID string
 
-	// Newest lists the effect that was called last first, and searches the last 10,000. Default: the oldest call first.
+	// Newest lists the last calls first, and searches only the last 10,000. Default: the oldest call first.
 	Newest bool
 }
 
-// searched is how many effects are read where the newest are listed.
+// searched is how many effects Listing.Newest reads.
 const searched = 10_000
 
-// States are what Listing.State may ask for: open is what is in doubt or in conflict.
+// States are the values of Listing.State. "open" is "doubt" and "conflict".
 var States = []string{"open", "doubt", "conflict", "running", "pending", "done", "not_done", "all"}
 
-// List returns effects of the schema ("" means "millrace"), the oldest call first unless Newest is set. It begins a transaction of its own.
+// List returns effects of the schema ("" means "millrace"), the oldest call first unless Newest is set. It uses its own
+// transaction.
 func List(ctx context.Context, db pgtx.DB, schema string, l Listing) (found []Entry, err error) {
 	schema, err = pgschema.Validate(schema)
 	if err != nil {
@@ -99,17 +100,17 @@ func List(ctx context.Context, db pgtx.DB, schema string, l Listing) (found []En
 	return found, nil
 }
 
-// Resolution is a person's decision about an effect in doubt, or in conflict.
+// Resolution is a person's decision about an effect in doubt, in conflict or pending.
 type Resolution struct {
-	Done     bool            // it happened; false: it did not, and may be called
-	Response json.RawMessage // what the call would have returned, for effects that are used with Value; with Done only
-	By       string          // who decides
+	Done     bool            // true: it happened; false: it did not, and may be called again
+	Response json.RawMessage // what the call would have returned, for effects called by Value; only with Done
+	By       string          // the person who decides
 	Note     string          // why; optional
 }
 
-// Resolve settles the effect: events that wait for it go on when they come back. It takes a decision about an effect in
-// doubt or pending, a response for one that is done without, and Done for one in conflict, which it takes off the list. It commits in
-// a transaction of its own, with a line in the table effect_resolution.
+// Resolve settles an effect. Events that wait for it continue at their next delivery. An effect in doubt or pending takes any
+// decision. An effect that is done without a response takes a response. An effect in conflict takes Done, which removes it from the
+// list of open effects. Resolve commits its own transaction, with a row in the table effect_resolution.
 func Resolve(ctx context.Context, db pgtx.DB, schema, key string, decision Resolution) error {
 	schema, err := pgschema.Validate(schema)
 	if err == nil {
@@ -121,7 +122,7 @@ func Resolve(ctx context.Context, db pgtx.DB, schema, key string, decision Resol
 	s := newStore(db, schema)
 	var decided *record
 	err = s.change(ctx, resolveTimeout, key, func(tx pgx.Tx, r *record, now time.Time) (*record, error) {
-		if decided.committed(r) { // and the answer to COMMIT was lost
+		if decided.committed(r) { // the answer to COMMIT was lost
 			return nil, nil
 		}
 		next, err := r.resolve(decision, now)
@@ -138,13 +139,13 @@ func Resolve(ctx context.Context, db pgtx.DB, schema, key string, decision Resol
 	return nil
 }
 
-// committed reports whether what was decided, nil for nothing, is in the ledger. A decision always changes the record.
+// committed reports whether the ledger holds the decided record r; false if r is nil. A decision always changes the record.
 func (r *record) committed(found *record) bool {
 	return r != nil && found != nil && r.State == found.State && r.SettledBy == found.SettledBy && r.Conflicts == found.Conflicts &&
 		found.SettledAt != nil && r.SettledAt.Equal(*found.SettledAt) && bytes.Equal(r.Response, found.Response)
 }
 
-// resolveTimeout bounds how long a decision is tried to be recorded.
+// resolveTimeout bounds the retries to record a decision.
 const resolveTimeout = 10 * time.Second
 
 func (d Resolution) validate() error {

@@ -9,15 +9,15 @@ import (
 	"github.com/millrace-go/millrace/internal/pgschema"
 )
 
-// checkTimeout bounds Check: a server that is busy takes seconds to open a connection, a pooler without room never does.
+// checkTimeout bounds Check. A busy server needs seconds to open a connection; a full pooler never opens one.
 const checkTimeout = 30 * time.Second
 
-// Check returns an error that names the remedy when the ledger could not work: its tables are missing or of another
-// version, it gets no connection, or the server does not let the role have as many as the service's pool and the ledger
-// may open together. Behind a pooler that shares connections the last cannot be seen: there, the pooler's pool must be
+// Check verifies that the ledger can work. It returns an error, with the remedy, if the ledger's tables are missing or of another
+// version, if the ledger gets no connection, or if the server allows the role fewer connections than the service's pool and the
+// ledger may open together. Check cannot see that limit behind a pooler that shares connections. There, the pooler's pool must be
 // larger than all pools of the services that hold transactions.
 //
-// Run calls it first. Call it at start where Run is not used.
+// Run calls Check first. Call it at start if you do not use Run.
 func (l *Ledger) Check(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
@@ -39,7 +39,7 @@ func (l *Ledger) Check(ctx context.Context) error {
 	if err := conn.QueryRow(ctx, pgschema.Query(files, "room", l.cfg.Schema)).Scan(&backend, &room); err != nil {
 		return fmt.Errorf("effect: how many connections may there be: %w", err)
 	}
-	pooled := backend != conn.Conn().PgConn().PID() // a pooler makes up its own
+	pooled := backend != conn.Conn().PgConn().PID() // a pooler makes up its own PID
 	if need := l.service + l.cfg.MaxConns; room < need && !pooled {
 		return fmt.Errorf("effect: the server lets this role have %d connections, and %d may be needed: the service's pool may open %d and the ledger %d. "+
 			"Make the pool smaller (pool_max_conns), or Config.MaxConns, or raise the server's max_connections, or the role's or the database's CONNECTION LIMIT",

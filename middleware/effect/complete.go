@@ -14,22 +14,22 @@ import (
 	"github.com/millrace-go/millrace/internal/service"
 )
 
-// Complete records what the provider told by a later call, such as a webhook, about the effect with the key, as Once was given it:
-// WasDone with what Value is to return, or WasNotDone, after which the next Once calls again. A refusal for good is an outcome, too:
-// WasDone with a response that says so.
+// Complete records an outcome that the provider reports later, for example by a webhook: WasDone with the response that Value is to
+// return, or WasNotDone, after which the next Once calls again. key is the key as given to Once. A permanent refusal is WasDone,
+// too, with a response that says so.
 //
-// It is part of tx, so it commits or rolls back with what else the webhook writes; with nil it commits by itself. Answer the
-// provider after the commit. tx holds the effect's lock until its end, so end it soon, and call Once for the key in no transaction that
-// waits for tx. An event that waits for the effect in the claim's table, in the ledger's schema, is tried again at once; others see the outcome when they are
-// redelivered.
+// With a tx, Complete is part of it and commits or rolls back with the webhook's other writes. With nil, it commits by itself.
+// Answer the provider after the commit. tx holds the effect's lock until it ends, so keep it short. tx must not wait for a
+// transaction whose handler calls Once with the same key. If an event waits for the effect in the claim's table, in the same schema
+// as the ledger, it is retried at once. Other events see the outcome at their next delivery.
 //
-// The first outcome stays. The same outcome again changes nothing, and is no error. Another one returns ErrContradicted, and a person
-// must ask the provider. WasNotDone counts for an effect that was called once only: of a later call nobody knows whether the provider
-// means it, or tells of an earlier one again. Then nothing changes, a warning says so, and the effect is in doubt when its time is up.
-// An outcome may come before the call returns, and after the effect is in doubt: it settles the doubt. Only
-// WasNotDone, while a call runs, returns ErrRunning, and WasDone after WasNotDone is taken, because the effect has happened. A key of
-// no effect returns ErrNoEffect: it is wrong, or older than Config.Retention. After an error roll tx back and have the provider call again; after
-// ErrContradicted and ErrNoEffect that cannot help.
+// The first outcome stays. The same outcome again changes nothing and returns nil. Another outcome returns ErrContradicted; then a
+// person must ask the provider. Exception: WasDone replaces WasNotDone, because the effect has happened. WasNotDone counts only for
+// an effect that was called once. After several calls nobody knows which of them it reports, so nothing changes, a warning is
+// logged, and the effect is in doubt when its time is up. An outcome may come before the call returns, or when the effect is in
+// doubt, and settles the effect. But WasNotDone during a call returns ErrRunning. An unknown key returns ErrNoEffect: it is wrong,
+// or older than Config.Retention. After an error, roll back tx and let the provider call again. That does not help after
+// ErrContradicted and ErrNoEffect.
 func (l *Ledger) Complete(ctx context.Context, tx pgx.Tx, key string, outcome Outcome) error {
 	err := errors.Join(validateKey(key), outcome.err)
 	if outcome.state == "" {
@@ -68,7 +68,7 @@ func (l *Ledger) complete(ctx context.Context, tx pgx.Tx, key string, outcome Ou
 			return err
 		}
 		err = s.write(ctx, tx, key, r, next)
-		if errors.Is(err, errMoved) { // by Retain, and the next look finds it
+		if errors.Is(err, errMoved) { // Retain has moved it; the next look finds it
 			continue
 		}
 		if err != nil {
@@ -78,7 +78,7 @@ func (l *Ledger) complete(ctx context.Context, tx pgx.Tx, key string, outcome Ou
 	}
 }
 
-// wake has the event that waits for the effect tried again.
+// wake makes the event that waits for the effect due now.
 func (l *Ledger) wake(ctx context.Context, tx pgx.Tx, key string) error {
 	var there bool
 	err := tx.QueryRow(ctx, pgschema.Query(files, "waiting", l.cfg.Schema)).Scan(&there)
@@ -91,7 +91,7 @@ func (l *Ledger) wake(ctx context.Context, tx pgx.Tx, key string) error {
 	return nil
 }
 
-// complete is one of the record's transitions: the provider tells the outcome by a call of its own. It returns nil when nothing changes.
+// complete is one of the record's transitions: the provider reports the outcome later. It returns nil if nothing changes.
 func (r *record) complete(o Outcome, now time.Time) (*record, error) {
 	if r == nil {
 		return nil, ErrNoEffect
@@ -119,12 +119,13 @@ func sameJSON(a, b []byte) bool {
 	return json.Unmarshal(a, &x) == nil && json.Unmarshal(b, &y) == nil && reflect.DeepEqual(x, y)
 }
 
-// pending is for an effect whose outcome comes by a later call.
+// pending returns the error for an effect whose outcome is to be reported later.
 func (l *Ledger) pending(r *record, now time.Time) error {
 	return &waitError{fmt.Errorf("%w, and has until %s", ErrPending, r.Until.UTC().Format(time.RFC3339)), max(min(r.Until.Sub(now), l.cfg.RetryAfter), time.Millisecond)}
 }
 
-// postponed is what a call returns that is recorded as pending: the outcome, if the later call has come first.
+// postponed returns the result of a call that was recorded as pending: ErrPending, or the response if the outcome was reported
+// already.
 func (l *Ledger) postponed(ctx context.Context, key string) (response []byte, err error) {
 	var r *record
 	var now time.Time

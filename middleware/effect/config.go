@@ -13,44 +13,41 @@ import (
 	"github.com/millrace-go/millrace/internal/service"
 )
 
-// Config configures a Ledger. All but Service has a default.
+// Config configures a Ledger. Every field but Service has a default.
 type Config struct {
-	// Service is the name of the service. The ledger stores each effect as "service/key", and the provider's idempotency
-	// key is made of that, so that two services with the same key never take each other's effect for their own. Renaming it
-	// makes redelivered events have their effects again. 1 to 100 letters, digits, ".", "_" and "-", starting with a
-	// letter. Required.
+	// Service is the name of the service. The ledger stores each effect as "service/key" and derives the provider's idempotency key
+	// from that. So two services that use the same key have separate effects. After a renaming, redelivered events repeat their
+	// effects. 1 to 100 letters, digits, ".", "_" and "-", starting with a letter. Required.
 	Service string
 
 	// Schema is the schema of the ledger's tables. Default: "millrace".
 	Schema string
 
-	// MaxConns bounds the connections that the ledger opens beside the pool. One is used for some milliseconds before a
-	// call and after it. 1 or more. Default: 4.
+	// MaxConns is the maximum number of connections that the ledger opens in addition to the pool's. A call uses one for a few
+	// milliseconds before it starts and after it ends. 1 or more. Default: 4.
 	MaxConns int32
 
-	// CallTimeout bounds a call. A call that is overdue without a recorded outcome is in doubt. 1 ms or more. Default: 30
-	// s.
+	// CallTimeout bounds a call. A call without a recorded outcome is in doubt after this time. 1 ms or more. Default: 30 s.
 	CallTimeout time.Duration
 
-	// Settle is how long the provider may still carry out a call after the call has ended with an unknown outcome.
-	// Reconcile asks the provider only after that. 1 ms or more. Default: 5 s.
+	// Settle is how long the provider may still work on a call that has ended with an unknown outcome. Reconcile asks the provider
+	// only after this time. 1 ms or more. Default: 5 s.
 	Settle time.Duration
 
-	// RetryAfter is how long an event waits for its retry if its effect is pending, or in doubt and Idempotent is not given. An error of
-	// an idempotent call is an attempt like any other. 1 ms or more. Default: 1 min.
+	// RetryAfter is how long an event waits for its next try while its effect is pending, or is in doubt without Idempotent. The
+	// failure of an idempotent call counts as a normal attempt. 1 ms or more. Default: 1 min.
 	RetryAfter time.Duration
 
-	// RecordTimeout is how long the ledger retries to record a call's intent or outcome while the database does not
-	// answer. After that the call is in doubt. 1 ms or more. Default: 5 s.
+	// RecordTimeout bounds the retries to record a call's intent or outcome while the database does not answer. If the outcome
+	// cannot be recorded, the effect is in doubt. 1 ms or more. Default: 5 s.
 	RecordTimeout time.Duration
 
-	// Retention is how long outcomes are kept, in whole UTC days: longer than the broker may redeliver. After that a
-	// redelivered event has its effect again. What is in doubt is kept until it is settled, and what a dead letter needs until that is
-	// settled, if the claim's tables are in the same schema. 24 h or more.
-	// Default: 720 h (30 days).
+	// Retention is how long outcomes are kept, in whole UTC days. It must be longer than the broker may redeliver: after it, a
+	// redelivered event repeats its effect. An effect in doubt is kept until it is settled. If the claim's tables are in the same
+	// schema, an outcome that a dead letter needs is kept until the dead letter is settled. 24 h or more. Default: 720 h (30 days).
 	Retention time.Duration
 
-	// Logger gets doubts, conflicts and what is settled. Default: slog.Default().
+	// Logger logs doubts, conflicts and settled effects. Default: slog.Default().
 	Logger *slog.Logger
 
 	// MeterProvider creates the metrics. Default: OpenTelemetry's global one.
@@ -84,7 +81,7 @@ func (c Config) WithDefaults() Config {
 	return c
 }
 
-// Validate reports everything that is wrong with the configuration. It expects one that has its defaults.
+// Validate reports every error of the configuration. Call it after WithDefaults.
 func (c Config) Validate() error {
 	var errs []error
 	if err := service.Validate(c.Service); err != nil {

@@ -1,19 +1,19 @@
-// Package effect is the ledger for effects outside the database: a text message, a payment, a call that nobody can roll
-// back. An effect with a known outcome is never repeated; one whose outcome is unknown is in doubt, and that is settled
-// before anything is called again.
+// Package effect is the ledger for effects outside the database that nobody can roll back, such as a text message or a payment. An
+// effect with a known outcome is never repeated. An effect with an unknown outcome is in doubt, and the doubt is settled before the
+// provider is called again.
 //
-// [Once] and [Value] record the intent, call the provider, and record the outcome with the response, which they hand out
-// again when the event is redelivered. Each record is committed at once, on connections of the ledger's own, so it
-// outlives the rollback of a claim around it. A process that dies between call and record leaves the effect in doubt. The
-// next Once for its key then does what its options allow: call again with the same idempotency key ([Idempotent]), ask the
-// provider ([Reconcile]), else return [ErrInDoubt], and the effect waits for a person ("millrace effect list").
+// [Once] and [Value] record the intent, call the provider, and record the outcome with the response. When the event is redelivered,
+// they return the recorded response. The ledger commits each record at once, on its own connections, so a record survives the
+// rollback of a surrounding claim. A process that dies between the call and the record leaves the effect in doubt. What the next
+// Once for its key does depends on the options: it calls again with the same idempotency key ([Idempotent]), or asks the provider
+// ([Reconcile]). Without these options it returns [ErrInDoubt], and a person must decide ("millrace effect list").
 //
-// A provider that answers later, by a webhook, leaves the effect pending ([Pending]) until [Ledger.Complete] is called.
+// If a provider answers later, for example by a webhook, the effect is pending ([Pending]) until [Ledger.Complete] is called.
 //
-// Where it ends: after Config.Retention a redelivery has its effect again, but the replay of a dead letter has
-// not (see Retain). And a process that is stopped between the last
-// look at its deadline and the call itself may call after another one was allowed to; a provider that honours keys makes
-// one effect of it, and otherwise the ledger sees it when the call returns, and reports a conflict.
+// The ledger has two limits. After Config.Retention a redelivered event repeats its effect (the replay of a dead letter does not,
+// see Retain). And a process that pauses between its last deadline check and the call may call after another process was allowed
+// to. A provider that honours idempotency keys makes one effect of the two calls. With any other provider, the ledger detects it
+// when the call returns, and reports a conflict.
 package effect
 
 import (
@@ -28,37 +28,37 @@ import (
 )
 
 var (
-	// ErrInDoubt means that nobody knows whether the effect happened. The call is not repeated. Where the error has a
-	// method RetryAfter() time.Duration, deliver the event again after that time, and count no attempt: what is missing
-	// is an answer of the provider, or of a person.
+	// ErrInDoubt means that nobody knows whether the effect happened. The call is not repeated. If the error has a method
+	// RetryAfter() time.Duration, deliver the event again after that time and do not count an attempt: the answer of the provider
+	// or of a person is missing.
 	ErrInDoubt = errors.New("the effect is in doubt")
 
-	// ErrRunning means that another call for the key may be under way. The error has a method RetryAfter.
+	// ErrRunning means that another call for the key may be running. The error has a method RetryAfter.
 	ErrRunning = errors.New("the effect is running elsewhere")
 
-	// ErrNoResponse means that the effect is done, but its response is not known, which Value needs: it was settled
-	// without one. "millrace effect resolve KEY --done --response JSON" adds it.
+	// ErrNoResponse means that the effect is done, but was settled without the response that Value needs. "millrace effect resolve
+	// KEY --done --response JSON" adds it.
 	ErrNoResponse = errors.New("the effect is done, but its response is not known")
 
-	// ErrPending means that the provider has taken the effect, and will tell its outcome by a later call: see Pending. The error has a
+	// ErrPending means that the provider has accepted the effect and will report its outcome later: see Pending. The error has a
 	// method RetryAfter.
 	ErrPending = errors.New("the effect is pending: the provider has not told its outcome yet")
 
-	// ErrNoEffect means that the ledger knows no effect with the key: see Ledger.Complete.
+	// ErrNoEffect means that the ledger has no effect with the key: see Ledger.Complete.
 	ErrNoEffect = errors.New("no such effect")
 
-	// ErrContradicted means that the effect was settled before, with another outcome, which stays: see Ledger.Complete.
+	// ErrContradicted means that the effect was settled before with another outcome, which stays: see Ledger.Complete.
 	ErrContradicted = errors.New("the effect was settled before, with another outcome")
 
 	// ErrNoLedger means that the context carries no ledger: add Ledger.Middleware to the router, or use With.
 	ErrNoLedger = errors.New("no effect ledger in the context: add ledger.Middleware to the router, or use effect.With")
 )
 
-// NotDone marks an error of a call that certainly had no effect: the provider refused it, or was never reached. The intent
-// is withdrawn, and the next Once calls again. Any other error of a call leaves its outcome unknown, timeouts and broken
-// connections above all. NotDone(nil) is nil.
+// NotDone marks the error of a call that certainly had no effect: the provider refused it, or was never reached. The next Once
+// calls again. Any other error leaves the outcome of the call unknown, above all a timeout or a broken connection. NotDone(nil) is
+// nil.
 //
-// The next call gets the same idempotency key. A provider that remembers refusals with it needs another effect key.
+// The next call gets the same idempotency key. If the provider stores refusals under that key, use another effect key.
 func NotDone(err error) error {
 	if err == nil {
 		return nil
@@ -70,16 +70,16 @@ type notDoneError struct{ error }
 
 func (e *notDoneError) Unwrap() error { return e.error }
 
-// onceError is what became of one effect.
+// onceError wraps the error of one effect. markOf does not look into it, so a mark does not count for an outer effect.
 type onceError struct{ error }
 
 func (e *onceError) Unwrap() error { return e.error }
 
-// Pending is what the function of Once or Value returns when the provider has taken the effect and will tell its outcome by a later
-// call, such as a webhook, which calls Ledger.Complete. The error must not be hidden from errors.As. Once returns ErrPending, which
-// counts no attempt; the event is handled again after Config.RetryAfter at the latest, and Once then returns what the later call said.
-// If none has come within that time, the effect is in doubt: what the options allow follows, or a person decides. A time that is not
-// positive leaves it in doubt at once.
+// Pending is the error to return from the function of Once or Value when the provider has accepted the effect and will report its
+// outcome later, for example by a webhook that calls Ledger.Complete. errors.As must find it in the returned error. Once then
+// returns ErrPending, which counts no attempt. The event is handled again after Config.RetryAfter at the latest, and Once then
+// returns the reported outcome. Without a report within the given time the effect is in doubt: the options decide what follows, or
+// a person. If the time is not positive, the effect is in doubt at once.
 func Pending(within time.Duration) error { return &pendingError{within} }
 
 type pendingError struct{ within time.Duration }
@@ -88,8 +88,8 @@ func (e *pendingError) Error() string {
 	return fmt.Sprintf("the provider has taken it, and tells its outcome within %v", e.within)
 }
 
-// markOf is the error of NotDone or Pending in the call's error, or nil. The mark of another effect, which the call has asked for, says
-// nothing about this one.
+// markOf returns the error of NotDone or Pending in the call's error, or nil. It ignores the mark of another effect that the call
+// has asked for.
 func markOf(err error) error {
 	switch e := err.(type) { //nolint:errorlint // it walks the tree itself
 	case *notDoneError, *pendingError:
@@ -108,13 +108,13 @@ func markOf(err error) error {
 	return nil
 }
 
-// isNotDone reports whether the call's error is marked by NotDone.
+// isNotDone reports whether NotDone marks the call's error.
 func isNotDone(err error) bool {
 	_, is := markOf(err).(*notDoneError) //nolint:errorlint // it is the mark itself
 	return is
 }
 
-// waitError is for what settles without this event's help.
+// waitError is the error of an effect that is to be settled by someone else than this event.
 type waitError struct {
 	error
 	after time.Duration
@@ -130,16 +130,17 @@ func With(ctx context.Context, l *Ledger) context.Context {
 	return context.WithValue(ctx, contextKey{}, l)
 }
 
-// Once calls fn for the key once: it returns nil without a call when a call for the key has succeeded before. The key
-// names the effect, not the attempt: "parents-sms:" and the event's ID. It belongs to the service (Config.Service); the
-// ledger, logs and "millrace effect" know it as "service/key". It has 1 to 512 bytes of UTF-8.
+// Once calls fn once for the key. If a call for the key has succeeded before, Once returns nil without a call. The key names the
+// effect, not the attempt, for example "parents-sms:" and the event's ID. It is 1 to 512 bytes of UTF-8. It belongs to the service
+// (Config.Service): the ledger, the logs and "millrace effect" show it as "service/key".
 //
-// fn gets a context that ends with ctx, and after Config.CallTimeout at the latest, and an idempotency key to hand to the
-// provider, which is the same at each call for the key, and another one in every other service and schema. When fn returns nil the effect is done. An error of fn is returned, wrapped; unless it is marked by NotDone the
-// effect is in doubt, and the error is ErrInDoubt too. With Pending it waits for Ledger.Complete. A panic leaves it in doubt as well.
+// The context of fn ends with ctx, and after Config.CallTimeout or Timeout at the latest. fn also gets an idempotency key for the
+// provider. It is the same at each call for the key, and differs in every other service and schema. When fn returns nil, the effect
+// is done. When fn returns an error, Once returns it wrapped. If NotDone does not mark the error, the effect is in doubt, and the
+// error is also ErrInDoubt. With Pending, the effect waits for Ledger.Complete. A panic also leaves the effect in doubt.
 //
-// fn must not write to a transaction that surrounds it: when that is rolled back the next delivery does not call fn again.
-// Do it after Once, with what Value returns.
+// fn must not write to a surrounding transaction: after a rollback, the next delivery does not call fn again. Write after Once,
+// with the response that Value returns.
 //
 // Once is safe for concurrent use. It holds no connection while fn runs.
 func Once(ctx context.Context, key string, fn func(ctx context.Context, idempotencyKey string) error, opts ...Option) error {
@@ -149,11 +150,11 @@ func Once(ctx context.Context, key string, fn func(ctx context.Context, idempote
 	return err
 }
 
-// Value is Once with a response, which is recorded as JSON. It returns what the record holds, the first time too: fields
-// that JSON does not carry are never there.
+// Value is Once with a response. The response is recorded as JSON. Value always returns the recorded response, the first time too,
+// so fields that JSON does not encode are missing.
 func Value[T any](ctx context.Context, key string, fn func(ctx context.Context, idempotencyKey string) (T, error), opts ...Option) (T, error) {
 	var value T
-	if _, err := json.Marshal(value); err != nil { // known too late after the call
+	if _, err := json.Marshal(value); err != nil { // before the call: after it, this would be too late
 		return value, fmt.Errorf("effect %q: its response is no JSON: %w", key, err)
 	}
 	var broken error
@@ -163,7 +164,7 @@ func Value[T any](ctx context.Context, key string, fn func(ctx context.Context, 
 			return nil, err
 		}
 		response, err := json.Marshal(v)
-		broken = err // but it is done
+		broken = err // the effect is done nevertheless
 		return response, nil
 	}, opts)
 	switch {
@@ -193,7 +194,7 @@ func once(ctx context.Context, key string, fn func(context.Context, string) ([]b
 		return nil, fmt.Errorf("effect %q: %w", key, err)
 	}
 	key = service.Scoped(l.cfg.Service, key)
-	if err := pgunit.Begin(ctx); err != nil { // a lazy claim, which may be refused
+	if err := pgunit.Begin(ctx); err != nil { // starts a lazy claim, which may be refused
 		return nil, fmt.Errorf("effect %q: %w", key, err)
 	}
 	response, err := l.once(ctx, key, fn, o)

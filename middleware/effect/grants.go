@@ -9,14 +9,14 @@ import (
 	"github.com/millrace-go/millrace/internal/pgschema"
 )
 
-// GrantRoles names the roles that Grants is for; "" for none.
+// GrantRoles names the roles to grant privileges to. "" means none.
 type GrantRoles struct {
 	Consumer string // of services whose handlers have effects
-	Operator string // of those that list effects, and resolve doubts
+	Operator string // of operators who list effects and resolve doubts
 }
 
-// Grants returns the statements that give the roles what they need of the ledger in the schema ("" means "millrace"), and
-// nothing more. Dropping days is left to the owner of the tables.
+// Grants returns the statements that grant the roles the privileges that they need on the ledger in the schema ("" means
+// "millrace"), and no others. Only the owner of the tables can drop days.
 func Grants(schema string, roles GrantRoles) (string, error) {
 	schema, err := pgschema.Validate(schema)
 	if err != nil {

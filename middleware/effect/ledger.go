@@ -16,25 +16,25 @@ import (
 	"github.com/millrace-go/millrace/outbox"
 )
 
-// longestWait bounds how soon an event is tried again that met a running call: it usually ends long before its time is up.
+// longestWait is the longest wait of an event that met a running call. Calls usually end long before their deadline.
 const longestWait = time.Second
 
-// Ledger remembers effects in PostgreSQL. It is safe for concurrent use.
+// Ledger records effects in PostgreSQL. It is safe for concurrent use.
 //
-// It has a few connections of its own, made as those of the pool it was given are, and takes none of that pool: handlers
-// that hold all of the pool's connections, each in its transaction, can never wait for one another through the ledger. Nor
-// does the ledger wait for what a handler has locked. Where a connection cannot be had (the server's limit is reached, or
-// a pooler's), Once fails after Config.RecordTimeout and the handler's transaction ends. Check finds the limits at start.
+// It opens a few connections of its own, configured like those of the given pool, and uses none of that pool. So handlers that hold
+// all connections of the pool in their transactions cannot wait for each other through the ledger, and the ledger never waits for a
+// row that a handler has locked. If it cannot get a connection, because of a limit of the server or of a pooler, Once fails after
+// Config.RecordTimeout and the handler's transaction ends. Check verifies the limits at start.
 type Ledger struct {
 	cfg     Config
 	pool    *pgxpool.Pool // the ledger's own
-	service int32         // connections of the pool that it was made beside
+	service int32         // MaxConns of the given pool
 	store   store
 	observe *observer
 }
 
-// New returns a ledger in the pool's database. The pool stays the caller's. The ledger opens connections when they are
-// needed; call Close when nothing uses it any more.
+// New returns a ledger in the pool's database. The caller still owns the pool. The ledger opens its connections on demand. Call
+// Close when nothing uses the ledger any more.
 func New(pool *pgxpool.Pool, cfg Config) (*Ledger, error) {
 	cfg = cfg.WithDefaults()
 	err := cfg.Validate()
@@ -58,10 +58,10 @@ func New(pool *pgxpool.Pool, cfg Config) (*Ledger, error) {
 	return l, nil
 }
 
-// Close closes the ledger's connections. It waits for the records that are being written.
+// Close closes the ledger's connections. It waits until the current writes have ended.
 func (l *Ledger) Close() { l.pool.Close() }
 
-// Middleware puts the ledger into the context of h's message. Its place among other middleware does not matter.
+// Middleware puts the ledger into the context of the message for h. Its order among other middleware does not matter.
 func (l *Ledger) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
 		original := msg.Context()
@@ -71,7 +71,7 @@ func (l *Ledger) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	}
 }
 
-// once returns the response of the call that has succeeded, now or before.
+// once returns the response of the successful call: this one, or an earlier one.
 func (l *Ledger) once(ctx context.Context, key string, fn func(context.Context, string) ([]byte, error), o options) ([]byte, error) {
 	token := uuid.New()
 	for failures := 0; ; {
@@ -81,11 +81,11 @@ func (l *Ledger) once(ctx context.Context, key string, fn func(context.Context, 
 		if deadline, ok := ctx.Deadline(); ok {
 			o.timeout = min(o.timeout, time.Until(deadline))
 		}
-		ends := time.Now().Add(o.timeout) // before the intent is recorded: the server's deadline is never the earlier one
+		ends := time.Now().Add(o.timeout) // taken before the intent is recorded, so it is never later than the deadline in the server
 		var what verdict
 		var r *record
 		var now time.Time
-		// Not interrupted: a commit whose answer nobody waited for would be an intent without a call.
+		// Without cancellation: if the commit were interrupted, it could leave an intent without a call.
 		err := l.store.change(context.WithoutCancel(ctx), l.cfg.RecordTimeout, key, func(_ pgx.Tx, found *record, at time.Time) (next *record, _ error) {
 			r, now = found, at
 			what, next = begin(found, at, token, o, l.cfg.Settle)
@@ -122,12 +122,12 @@ func (l *Ledger) once(ctx context.Context, key string, fn func(context.Context, 
 	}
 }
 
-// own is the key as the call was given it.
+// own returns the key as the caller gave it.
 func (l *Ledger) own(key string) string {
 	return strings.TrimPrefix(key, service.Scoped(l.cfg.Service, ""))
 }
 
-// waits is for a call that may be under way, or whose provider is not asked yet.
+// waits returns the error for a call that may be running, or whose provider is not to be asked yet.
 func (l *Ledger) waits(r *record, now time.Time) error {
 	if r.inDoubt(now) {
 		return &waitError{fmt.Errorf("%w: %s; the provider is asked soon", ErrInDoubt, r.since()), max(r.Until.Add(l.cfg.Settle).Sub(now), time.Millisecond)}
@@ -147,20 +147,20 @@ func (r *record) since() string {
 	return text
 }
 
-// call calls fn, whose intent is recorded, and records what comes of it.
+// call calls fn, whose intent is recorded, and records the outcome.
 func (l *Ledger) call(ctx context.Context, key string, token uuid.UUID, ends time.Time, fn func(context.Context, string) ([]byte, error), o options) ([]byte, error) {
 	fctx, cancel := context.WithDeadline(ctx, ends)
 	defer cancel()
 	err := context.Cause(fctx)
-	if err == nil && !time.Now().Before(ends) { // the context's timer is late, as after a pause of the process
+	if err == nil && !time.Now().Before(ends) { // the context's timer is late, for example after a pause of the process
 		err = context.DeadlineExceeded
 	}
-	if err != nil { // a later one may be allowed to call
+	if err != nil { // another process may be allowed to call by now
 		return nil, errors.Join(err, l.finish(ctx, key, token, notDone, nil, "its time was up before the call", o))
 	}
 	returned := false
 	defer func() {
-		if !returned { // it panics, and that goes on
+		if !returned { // fn panics; the panic continues
 			_ = l.finish(ctx, key, token, doubt, nil, "a panic", o) // logged
 		}
 	}()
@@ -186,15 +186,15 @@ func (l *Ledger) call(ctx context.Context, key string, token uuid.UUID, ends tim
 	recorded := l.finish(ctx, key, token, doubt, nil, err.Error(), o)
 	err = fmt.Errorf("%w: %w", ErrInDoubt, errors.Join(err, recorded))
 	if o.idempotent || o.reconcile != nil {
-		return nil, err // a failure like any other: the next delivery finds out
+		return nil, err // a failure as any other: the next delivery finds out
 	}
 	return nil, &waitError{err, l.cfg.RetryAfter}
 }
 
-// maxReason bounds what is kept of an error's text, in bytes.
+// maxReason is the maximum length of a recorded error text, in bytes.
 const maxReason = 1000
 
-// storable is text as a column can hold it.
+// storable returns the text without what a column cannot hold.
 func storable(text string) string {
 	text = strings.ToValidUTF8(strings.ReplaceAll(text, "\x00", ""), "")
 	if len(text) > maxReason {
@@ -203,7 +203,7 @@ func storable(text string) string {
 	return text
 }
 
-// finish records the end of a call. What is known of it must not be lost with ctx.
+// finish records the end of a call. The outcome must not be lost when ctx ends.
 func (l *Ledger) finish(ctx context.Context, key string, token uuid.UUID, state string, response []byte, reason string, o options) error {
 	reason = storable(reason)
 	ctx = context.WithoutCancel(ctx)
@@ -229,7 +229,7 @@ func (l *Ledger) finish(ctx context.Context, key string, token uuid.UUID, state 
 	return nil
 }
 
-// reconcile asks the provider. When it returns nil the effect is settled, by its answer or by somebody else.
+// reconcile asks the provider. If it returns nil, the effect is settled, by this answer or by another process.
 func (l *Ledger) reconcile(ctx context.Context, key string, r *record, o options) error {
 	actx, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
@@ -246,7 +246,7 @@ func (l *Ledger) reconcile(ctx context.Context, key string, r *record, o options
 	settled := false
 	err = l.store.change(ctx, l.cfg.RecordTimeout, key, func(_ pgx.Tx, found *record, now time.Time) (*record, error) {
 		if settled = found != nil && found.Token == r.Token && found.inDoubt(now); !settled {
-			return nil, nil // somebody was faster
+			return nil, nil // another process was faster
 		}
 		next := *found
 		next.settle(outcome.state, outcome.response, "reconcile", now)

@@ -11,10 +11,10 @@ import (
 	"github.com/millrace-go/millrace/internal/pgschema"
 )
 
-// scope names the instruments' origin.
+// scope is the instrumentation scope of the metrics.
 const scope = "github.com/millrace-go/millrace/middleware/effect"
 
-// observer tells OpenTelemetry what the ledger does.
+// observer reports the ledger's metrics to OpenTelemetry.
 type observer struct {
 	calls, replays, reconciliations, conflicts metric.Int64Counter
 }
@@ -47,13 +47,13 @@ func (o *observer) reconciled(ctx context.Context, state string) {
 	o.reconciliations.Add(ctx, 1, outcomeAttribute(state))
 }
 
-// inDoubt is what the database has of effects in doubt.
+// inDoubt is what the database holds about effects in doubt.
 type inDoubt struct {
 	doubts int64
 	oldest float64 // the age in seconds
 }
 
-// start reports what only a look at the database tells, until stop is called. Each process reports all of the schema.
+// start reports the gauges that need a query, until stop is called. Each process reports the whole schema.
 func (o *observer) start(l *Ledger) (stop func(), err error) {
 	gauges := gauge.Of(l.cfg.MeterProvider.Meter(scope))
 	doubts := gauges.Int("millrace.effect.in_doubt", "{effect}", "Effects in doubt, of all processes that use the schema.")

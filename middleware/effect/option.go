@@ -12,24 +12,24 @@ import (
 	"github.com/millrace-go/millrace/retry"
 )
 
-// Option changes how one effect is called, and how a doubt is settled.
+// Option changes how an effect is called, or how its doubt is settled.
 type Option func(*options)
 
 type options struct {
 	timeout    time.Duration
 	idempotent bool
-	honoured   time.Duration // for how long the provider remembers a key; 0: for ever
+	honoured   time.Duration // how long the provider remembers a key; 0: for ever
 	reconcile  func(context.Context, Intent) (Outcome, error)
 	retries    bool
 	policy     retry.Policy
-	within     time.Duration // of a call that is pending
+	within     time.Duration // how long a pending call may take
 }
 
-// Idempotent says that the provider honours the idempotency key for ever: when in doubt, call again with the same one.
+// Idempotent says that the provider honours the idempotency key for ever. An effect in doubt is called again with the same key.
 func Idempotent() Option { return func(o *options) { o.idempotent = true } }
 
-// IdempotentFor is Idempotent for a provider that forgets its keys after some time since the first call (Stripe: 24 hours).
-// After that Reconcile is asked, if it is there, or the effect stays in doubt. It must be positive.
+// IdempotentFor is Idempotent for a provider that forgets a key some time after its first call (Stripe: 24 hours). After that time
+// Reconcile is asked; without Reconcile the effect stays in doubt. keyLives must be positive.
 func IdempotentFor(keyLives time.Duration) Option {
 	return func(o *options) {
 		o.idempotent, o.honoured = true, keyLives
@@ -39,25 +39,24 @@ func IdempotentFor(keyLives time.Duration) Option {
 	}
 }
 
-// Reconcile has ask find out what became of a call, at the provider: it is called when the effect is in doubt, not before
-// Config.Settle has gone by since the call ended, and with a context that ends after Config.CallTimeout. An error, and
-// Unknown, leave the effect in doubt, and it is asked again at a later delivery. Several may be asked at once, in
-// different processes; the first answer counts.
+// Reconcile settles a doubt: ask asks the provider for the outcome of a call. It is called when the effect is in doubt and
+// Config.Settle has passed since the call ended. Its context ends after Config.CallTimeout or Timeout. After an error or Unknown
+// the effect stays in doubt, and a later delivery asks again. Several processes may ask at the same time; the first answer counts.
 func Reconcile(ask func(ctx context.Context, i Intent) (Outcome, error)) Option {
 	return func(o *options) { o.reconcile = ask }
 }
 
-// Retry calls again within Once, after a wait, when a call certainly had no effect (NotDone), and with Idempotent also when its
-// outcome is unknown. Rule.Topic is matched against the effect's key, and a rule with Dead is for errors that no further call
-// would change. What the policy does not say: 3 calls, the first wait 200 ms, doubled up to 5 s. A wait that the context's
-// deadline would cut short is not begun: Once returns the error of the last call, and the event's retries follow.
+// Retry repeats the call within Once, after a wait, if the call certainly had no effect (NotDone), and with Idempotent also if its
+// outcome is unknown. Rule.Topic is matched against the effect's key. A rule with Dead is for errors that another call would not
+// change. Defaults of the policy: 3 calls, a first wait of 200 ms, doubled up to 5 s. A wait beyond the context's deadline is not
+// started: Once returns the last call's error, and the event is retried.
 func Retry(policy retry.Policy) Option {
 	return func(o *options) { o.retries, o.policy = true, policy }
 }
 
 var retryDefaults = retry.Rule{MaxAttempts: 3, Backoff: 200 * time.Millisecond, MaxBackoff: 5 * time.Second}
 
-// again waits for the next call after so many have failed, and reports whether there is to be one.
+// again waits before the next call and reports whether there is one. failures is the number of failed calls.
 func (o options) again(ctx context.Context, key string, err error, failures int) bool {
 	if !o.retries || !isNotDone(err) && !(o.idempotent && errors.Is(err, ErrInDoubt)) {
 		return false
@@ -78,7 +77,7 @@ func (o options) again(ctx context.Context, key string, err error, failures int)
 	}
 }
 
-// Timeout bounds one effect's call, in the place of Config.CallTimeout. 1 ms or more.
+// Timeout bounds one effect's call, instead of Config.CallTimeout. 1 ms or more.
 func Timeout(d time.Duration) Option { return func(o *options) { o.timeout = d } }
 
 func (o options) validate() error {
@@ -93,31 +92,31 @@ func (o options) validate() error {
 	return errors.Join(errs...)
 }
 
-// honours reports whether the provider makes one effect of a repeated call.
+// honours reports whether the provider makes one effect of this call and the earlier ones.
 func (o options) honours(first, now time.Time) bool {
 	return o.idempotent && (o.honoured == 0 || now.Add(o.timeout).Before(first.Add(o.honoured)))
 }
 
-// Intent is a call whose outcome is unknown. Times are the database server's.
+// Intent is a call with an unknown outcome. The times are by the database server's clock.
 type Intent struct {
-	Key            string // as the call was given it
+	Key            string // as given to Once
 	IdempotencyKey string
 	Calls          int       // so far
 	FirstCalledAt  time.Time // a little before the first call
 	CalledAt       time.Time // a little before the last call
-	Since          time.Time // when the last call ended, or its time was up
-	Reason         string    // what the last call returned, if it returned
+	Since          time.Time // when the last call ended, or its deadline
+	Reason         string    // the last call's error, if it returned one
 }
 
-// Outcome is what became of an effect: WasDone, WasNotDone or Unknown.
+// Outcome is the outcome of an effect: WasDone, WasNotDone or Unknown.
 type Outcome struct {
 	state    string
 	response []byte
 	err      error
 }
 
-// WasDone says that the effect happened. The response is what the call would have returned, for Value; nil: not known, or
-// for Once.
+// WasDone says that the effect happened. The response is what the call would have returned, for Value. nil means that it is
+// unknown, or that Once is used.
 func WasDone(response any) Outcome {
 	if response == nil {
 		return Outcome{state: done}
@@ -126,14 +125,14 @@ func WasDone(response any) Outcome {
 	return Outcome{state: done, response: encoded, err: err}
 }
 
-// WasNotDone says that the effect did not happen and will not, so that it may be called again. A provider that still works
-// on the earlier call makes two effects of that: say Unknown until it cannot.
+// WasNotDone says that the effect did not happen and will not happen, so it may be called again. If the provider may still work on
+// the earlier call, return Unknown: otherwise two effects can happen.
 func WasNotDone() Outcome { return Outcome{state: notDone} }
 
-// Unknown says that the provider cannot tell, at least not yet.
+// Unknown says that the provider does not know, at least not yet.
 func Unknown() Outcome { return Outcome{} }
 
-// maxKey is the length of a key in bytes: it stands in an index.
+// maxKey is the maximum length of a key in bytes, because keys are indexed.
 const maxKey = 512
 
 func validateKey(key string) error {

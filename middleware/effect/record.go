@@ -8,17 +8,16 @@ import (
 
 // States of a record.
 const (
-	running = "running"  // a call may be under way; in doubt when its time is up
-	pending = "pending"  // the provider has taken it and answers by a later call; in doubt when its time is up
-	doubt   = "doubt"    // a call ended, and nobody knows how
+	running = "running"  // a call may be running; in doubt when its time is up
+	pending = "pending"  // the provider has accepted it and reports the outcome later; in doubt when its time is up
+	doubt   = "doubt"    // a call ended with an unknown outcome
 	done    = "done"     // it happened, and is never called again
 	notDone = "not_done" // it did not happen, and may be called
 )
 
-// record is one effect's row. What follows are its only transitions; they are made under the effect's lock, with the
-// server's time.
+// record is one effect's row. The methods below are its only transitions. They run under the effect's lock, with the server's time.
 type record struct {
-	CreatedAt     time.Time // its day is the partition
+	CreatedAt     time.Time // selects the partition, one per day
 	State         string
 	Token         uuid.UUID // of the last call
 	Calls         int
@@ -30,25 +29,25 @@ type record struct {
 	SettledBy     string
 	SettledAt     *time.Time
 	Conflicts     int
-	EventID       string // of the event whose handler called first
+	EventID       string // the event whose handler called first
 }
 
-// verdict is what to do about an effect that an event asks for.
+// verdict is the next step for an effect that an event asks for.
 type verdict int
 
 const (
-	call   verdict = iota // the intent is recorded: call
+	call   verdict = iota // the intent is recorded: call now
 	replay                // done before
-	wait                  // another call may be under way, or settling
+	wait                  // another call may be running, or the provider may still work on it
 	ask                   // in doubt: ask the provider
-	stuck                 // in doubt: nobody to ask
+	stuck                 // in doubt, and nobody can be asked
 )
 
 func (r *record) inDoubt(now time.Time) bool {
 	return r.State == doubt || (r.State == running || r.State == pending) && !now.Before(r.Until)
 }
 
-// begin decides, and returns the record of the intent if that is to call. Its token marks the call.
+// begin decides. For a call it also returns the record of the intent, marked with the token.
 func begin(r *record, now time.Time, token uuid.UUID, o options, settle time.Duration) (verdict, *record) {
 	switch {
 	case r == nil:
@@ -69,7 +68,7 @@ func begin(r *record, now time.Time, token uuid.UUID, o options, settle time.Dur
 	return ask, nil
 }
 
-// calling is the record of an intent. It belongs to the present day, so that its day is not dropped while it is in doubt.
+// calling returns the record of an intent. It belongs to the current day, so its day is not dropped while it is in doubt.
 func (r *record) calling(now time.Time, token uuid.UUID, timeout time.Duration) *record {
 	next := *r
 	if next.Token != token {
@@ -81,10 +80,10 @@ func (r *record) calling(now time.Time, token uuid.UUID, timeout time.Duration) 
 	return &next
 }
 
-// finish records how the call with the token ended: done, notDone, pending (for so long) or doubt. That it happened is true whatever was believed
-// meanwhile. What else a call says counts only while it is the last one, and nobody has settled the effect. A call that
-// succeeded although another one has begun since is a conflict, unless the provider makes one effect of them: it probably
-// happened twice. It returns nil when nothing changes.
+// finish records how the call with the token ended: done, notDone, pending (for the time within) or doubt. A success is recorded in
+// any state. Another outcome counts only if this is still the last call and nobody has settled the effect. A success after another
+// call has begun is a conflict, because the effect probably happened twice, unless the provider makes one effect of both calls.
+// finish returns nil if nothing changes.
 func (r *record) finish(token uuid.UUID, state string, now time.Time, response []byte, reason string, within time.Duration, idempotent bool) (next *record, conflict bool) {
 	changed := *r
 	switch {
@@ -111,7 +110,7 @@ func (r *record) finish(token uuid.UUID, state string, now time.Time, response [
 	return &changed, conflict
 }
 
-// settle ends a doubt.
+// settle sets the final outcome.
 func (r *record) settle(state string, response []byte, by string, now time.Time) {
 	r.State, r.Response, r.SettledBy, r.SettledAt, r.Reason = state, response, by, &now, ""
 }

@@ -11,17 +11,17 @@ import (
 	"github.com/millrace-go/millrace/internal/pgschema"
 )
 
-// minRetention keeps a day until nothing that began in it can still be running.
+// minRetention is longer than a call runs, so no call that began on a dropped day is still running.
 const minRetention = 24 * time.Hour
 
-// Run checks the ledger, then makes its days ahead, drops those past Config.Retention, and reports how much is in doubt,
-// until ctx ends. It returns the error of Check; whatever else fails is logged and tried again. Effects do not need it to
-// run; several processes may.
+// Run checks the ledger. Then, until ctx ends, it creates the partitions of the next days, drops those older than Config.Retention,
+// and reports how many effects are in doubt. It returns the error of Check; other errors are logged and retried. Effects work
+// without it, and several processes may run it.
 //
-// Where the role does not own the tables, days are not dropped here: "millrace retention run" does it as their owner.
+// If the role does not own the tables, Run drops nothing. Then "millrace retention run" must drop the days, as the owner.
 func (l *Ledger) Run(ctx context.Context) error {
 	if err := l.Check(ctx); err != nil {
-		if ctx.Err() != nil { // it was stopped before it had begun
+		if ctx.Err() != nil { // stopped before the start
 			return nil
 		}
 		return err
@@ -34,7 +34,7 @@ func (l *Ledger) Run(ctx context.Context) error {
 	return pgdays.Every(ctx, l.cfg.Logger, "effects", l.housekeep)
 }
 
-// housekeep is Retain for a consumer, whose role need not own the tables.
+// housekeep calls Retain for a consumer, whose role need not own the tables.
 func (l *Ledger) housekeep(ctx context.Context) error {
 	_, err := Retain(ctx, l.pool, l.cfg.Schema, l.cfg.Retention)
 	return pgdays.Table{Schema: l.cfg.Schema, Name: table}.Excuse(ctx, l.pool, l.cfg.Retention, err)
@@ -42,19 +42,20 @@ func (l *Ledger) housekeep(ctx context.Context) error {
 
 const table = "effect"
 
-// Retained is what retention did.
+// Retained is the result of Retain.
 type Retained struct {
-	Days  []string `json:"days"`  // partitions that were dropped
-	Moved int64    `json:"moved"` // effects in doubt or in conflict, which went to the present day
-	Kept  int64    `json:"kept"`  // outcomes that events which failed need, as dead letters do; they went to the present day
+	Days  []string `json:"days"`  // dropped partitions
+	Moved int64    `json:"moved"` // effects in doubt or in conflict, moved to the current day
+	Kept  int64    `json:"kept"`  // outcomes of failed events, such as dead letters, moved to the current day
 }
 
-// Retain makes days of the schema's ledger ("" means "millrace") for a week ahead, and drops those that ended longer ago
-// than keep, 24h or more, by the server's clock. What is in doubt or in conflict in them moves to the present day first, and so
-// do the outcomes of events that have failed in the claims of the same schema: a dead letter that is replayed later finds them.
+// Retain creates the partitions of the schema's ledger ("" means "millrace") for a week ahead, and drops the days that ended longer
+// than keep ago by the server's clock. keep is 24 h or more. Before that, it moves effects in doubt or in conflict to the current
+// day. It also moves the outcomes of events that have failed in the claims of the same schema, so that the replay of a dead letter
+// finds them.
 //
-// It holds nobody up, and waits for transactions that write to the ledger. Only the tables' owner may drop. It may run at
-// any time, in several processes at once, and goes on where another was interrupted.
+// It blocks no writer, and waits for transactions that write to the ledger. Only the tables' owner can drop days. It may run at any
+// time and in several processes at once. After an interruption, the next call continues.
 func Retain(ctx context.Context, pool *pgxpool.Pool, schema string, keep time.Duration) (Retained, error) {
 	var r Retained
 	schema, err := pgschema.Validate(schema)
@@ -83,7 +84,7 @@ func (r *Retained) retain(ctx context.Context, pool *pgxpool.Pool, schema string
 		return fmt.Errorf("ask for the server's time: %w", err)
 	}
 	before := now.Add(-keep)
-	// Nothing unsettled appears in those days after this: a call always begins in the present one.
+	// After this, these days get no unsettled effects: a call always begins on the current day.
 	moved, err := pool.Exec(ctx, pgschema.Query(files, "move", schema), before)
 	if err != nil {
 		return fmt.Errorf("move what is in doubt: %w", err)

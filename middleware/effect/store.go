@@ -24,8 +24,8 @@ var files embed.FS
 
 var migrations = pgschema.Line{Component: "effect", Files: files, Command: "effect.Migrate"}
 
-// Migrate creates the ledger's tables in the schema ("" means "millrace"), or brings them up to date. It may run at any
-// time, in several processes at once.
+// Migrate creates the ledger's tables in the schema ("" means "millrace"), or updates them. It may run at any time, in several
+// processes at once.
 func Migrate(ctx context.Context, db pgtx.DB, schema string) error {
 	m, err := Migrations(db, schema)
 	if err != nil {
@@ -34,13 +34,13 @@ func Migrate(ctx context.Context, db pgtx.DB, schema string) error {
 	return m.Up(ctx)
 }
 
-// Migrations returns what migrates the ledger's tables in the schema ("" means "millrace") up and down, tells what was
-// applied, and prints the statements.
+// Migrations returns a migrator of the ledger's tables in the schema ("" means "millrace"). It migrates up and down, lists the
+// applied migrations, and prints the statements.
 func Migrations(db pgtx.DB, schema string) (*pgschema.Migrator, error) {
 	return migrations.In(db, schema)
 }
 
-// store reads and writes records, each in a transaction of its own on db: never in one that the context carries.
+// store reads and writes records. Each runs in its own transaction on db, never in a transaction of the context.
 type store struct {
 	db     pgtx.DB
 	schema string
@@ -53,12 +53,12 @@ func newStore(db pgtx.DB, schema string) store {
 	return store{db, schema, query("lock"), query("find"), query("insert"), query("update"), query("days")}
 }
 
-// errMoved means that a row is no longer where it was read.
+// errMoved means that the row has moved since it was read.
 var errMoved = errors.New("the record has moved to another day")
 
-// change calls f with the effect's record, or nil, and the server's time, under the effect's lock, and writes what it
-// returns unless that is nil. The commit reaches the disk. It tries again, calling f again, until patience has gone by:
-// after an error the first attempt may have committed.
+// change calls f under the effect's lock, with the effect's record (or nil) and the server's time. It writes the record that f
+// returns, unless that is nil. The commit is durable. After a temporary error change calls f again, until patience has passed. The
+// failed attempt may have committed.
 func (s store) change(ctx context.Context, patience time.Duration, key string, f func(tx pgx.Tx, r *record, now time.Time) (*record, error)) error {
 	outer := ctx
 	ctx, cancel := context.WithTimeout(ctx, patience)
@@ -90,7 +90,7 @@ func (s store) change(ctx context.Context, patience time.Duration, key string, f
 		case !passing(err):
 			return s.hint(err)
 		}
-		if ctx.Err() == nil || last == nil { // else the time was up, which says less than what came before
+		if ctx.Err() == nil || last == nil { // otherwise keep the earlier error: a timeout says less
 			last = err
 		}
 		select {
@@ -106,7 +106,7 @@ func (s store) change(ctx context.Context, patience time.Duration, key string, f
 	}
 }
 
-// makeDays makes the days that are missing.
+// makeDays creates the missing days.
 func (s store) makeDays(ctx context.Context) error {
 	return s.hint(pgx.BeginTxFunc(ctx, s.db, pgx.TxOptions{}, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, s.days)
@@ -157,14 +157,14 @@ func sqlState(err error) string {
 	return ""
 }
 
-// noPartition reports whether today was not made yet, by the server's clock.
+// noPartition reports whether the server's current day has no partition yet.
 func noPartition(err error) bool {
 	var pgErr *pgconn.PgError
 	return errors.As(err, &pgErr) && pgErr.Code == "23514" && pgErr.ConstraintName == ""
 }
 
-// passing reports whether the same may succeed a moment later: the server is away, full, or was asked for what another one
-// changed. What the ledger itself got wrong, such as a table that is missing, does not pass.
+// passing reports whether a retry may succeed: the server is away or full, or another transaction changed the row. A mistake of the
+// ledger itself, such as a missing table, does not pass.
 func passing(err error) bool {
 	if err == nil {
 		return false
@@ -173,10 +173,10 @@ func passing(err error) bool {
 	return state == "" || !slices.Contains([]string{"22", "23", "28", "3F", "42"}, state[:2])
 }
 
-// refusedError is an error of change's f, which is not tried again.
+// refusedError is an error of f. change does not retry it.
 type refusedError struct{ error }
 
-// hint says what to do where PostgreSQL only says what is missing.
+// hint adds the remedy to an error of PostgreSQL that only names what is missing.
 func (s store) hint(err error) error {
 	switch sqlState(err) {
 	case "42P01", "3F000":
@@ -187,14 +187,14 @@ func (s store) hint(err error) error {
 	return err
 }
 
-// lockKey is the first 8 bytes of SHA-256 over schema and key. It must be the same in every process.
+// lockKey is the first 8 bytes of SHA-256 of the schema and the key. It must be the same in every process.
 func lockKey(schema, key string) int64 {
 	h := sha256.Sum256([]byte(schema + "\x00effect\x00" + key))
 	return int64(binary.BigEndian.Uint64(h[:8]))
 }
 
-// idempotencyKey is a UUID (version 8: made by its own rule) of SHA-256 over schema, service and key: what the provider has seen
-// must come again, from any process of any version.
+// idempotencyKey is a UUID (version 8: custom) from the SHA-256 of schema, service and key. It must be the same in every process
+// and in every version, because providers store it.
 func idempotencyKey(schema, key string) string {
 	h := sha256.Sum256([]byte(schema + "\x00idempotency key\x00" + key))
 	u := uuid.UUID(h[:16])

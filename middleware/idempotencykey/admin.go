@@ -16,21 +16,21 @@ import (
 	"github.com/millrace-go/millrace/pgtx"
 )
 
-// Entry is a stored answer as an operator sees it. Times are the server's.
+// Entry is a stored answer as shown to an operator. Times are by the server's clock.
 type Entry struct {
-	// ID is of the service, the scope and the key, in hexadecimal digits.
+	// ID identifies service, scope and key, in hexadecimal digits.
 	ID      string `json:"id"`
 	Service string `json:"service"`
-	// Scope is the same for requests of one caller. It is a hash, because a scope may be a secret: see Listing.Scope.
+	// Scope is the same for all requests of one caller. It is a hash, because a scope may be a secret: see Listing.Scope.
 	Scope   string    `json:"scope"`
 	Key     string    `json:"key"`
 	Request string    `json:"request"` // method and path
-	State   string    `json:"state"`   // "executed": its writes are committed; "rejected": by the handler, nothing was written
+	State   string    `json:"state"`   // "executed": its writes are committed; "rejected": the handler refused it, and nothing was written
 	Status  int       `json:"status"`
 	Created time.Time `json:"created"`
 	Bytes   int       `json:"bytes"` // of the answer's body
 
-	// The rest is Show's alone.
+	// Only Show and ShowNewest set the fields below.
 	Header http.Header `json:"header,omitempty"`
 	Body   []byte      `json:"body,omitempty"`
 }
@@ -38,12 +38,12 @@ type Entry struct {
 // Listing selects what List returns. Zero fields select everything.
 type Listing struct {
 	Service string
-	Scope   string // as Config.Scope returned it
+	Scope   string // a value of Config.Scope
 	Limit   int    // Default: 100
 }
 
-// List returns stored answers of the schema ("" means "millrace"), the latest first. It takes no locks, and reads what it returns;
-// with a service or a scope it reads all answers that are later too.
+// List returns stored answers of the schema ("" means "millrace"), the latest first. It takes no locks and reads only what it
+// returns. With a service or a scope, it also reads the later answers that do not match.
 func List(ctx context.Context, db pgtx.DB, schema string, l Listing) ([]Entry, error) {
 	if l.Limit == 0 {
 		l.Limit = 100
@@ -57,19 +57,19 @@ func List(ctx context.Context, db pgtx.DB, schema string, l Listing) ([]Entry, e
 	})
 }
 
-// Show returns the stored answers for a key, one for each service and scope that it was sent to, with headers and body. In
-// place of a key it takes an Entry's ID, or at least the first 8 digits of one.
+// Show returns the stored answers for a key, one for each service and scope, with headers and body. Instead of a key it accepts an
+// Entry's ID, or its first digits (at least 8).
 func Show(ctx context.Context, db pgtx.DB, schema, key string) ([]Entry, error) {
 	return find(ctx, db, schema, "show idempotency key", func(ctx context.Context, tx pgx.Tx, schema string) (pgx.Rows, error) {
 		return tx.Query(ctx, pgschema.Query(files, "show", schema), key, idPattern(key))
 	})
 }
 
-// Searched is how many answers ShowNewest searches.
+// Searched is the number of answers that ShowNewest searches for a key.
 const Searched = 50_000
 
-// ShowNewest is Show, but searches the newest Searched answers alone for the key, so that it reads a bounded number of them. An Entry's ID
-// is found however old it is.
+// ShowNewest is Show, but it searches only the newest Searched answers for the key, so it reads a bounded number of them. It finds
+// an Entry's ID at any age.
 func ShowNewest(ctx context.Context, db pgtx.DB, schema, key string) ([]Entry, error) {
 	return find(ctx, db, schema, "show idempotency key", func(ctx context.Context, tx pgx.Tx, schema string) (pgx.Rows, error) {
 		first, last := idRange(key)
@@ -77,7 +77,7 @@ func ShowNewest(ctx context.Context, db pgtx.DB, schema, key string) ([]Entry, e
 	})
 }
 
-// idRange is the first and the last ID that begin with these digits; nil for both if the text is no beginning of one.
+// idRange returns the first and the last ID that start with these digits, or nil for both if the text does not start an ID.
 func idRange(text string) (first, last []byte) {
 	if missing := 64 - len(text); idPattern(text) != "" && missing >= 0 {
 		first, _ = hex.DecodeString(text + strings.Repeat("0", missing)) // these are digits
@@ -86,7 +86,7 @@ func idRange(text string) (first, last []byte) {
 	return first, last
 }
 
-// idPattern is for LIKE, and matches no ID if the text is no beginning of one.
+// idPattern returns a pattern for LIKE, or "", which matches no ID, if the text does not start an ID.
 func idPattern(text string) string {
 	if len(text) < 8 || strings.Trim(text, "0123456789abcdef") != "" {
 		return ""
@@ -94,17 +94,17 @@ func idPattern(text string) string {
 	return text + "%"
 }
 
-// ErrNoSuchKey means that nothing is stored for the key.
+// ErrNoSuchKey means that no answer is stored for the key.
 var ErrNoSuchKey = errors.New(`no answer is stored for the key: "millrace keys list" shows which there are`)
 
-// By says who acts. Each action leaves a row in the table idempotency_key_audit.
+// By names the operator. Each action inserts a row into the table idempotency_key_audit.
 type By struct {
 	Actor string // who. It must not be ""
 	Note  string // why
 }
 
-// Forget deletes the stored answer with an Entry's whole ID: a request that is repeated with the key is executed again, also
-// if the first one's writes are committed. It returns what it has deleted, or ErrNoSuchKey.
+// Forget deletes the stored answer with this ID, the whole Entry.ID. If a request is repeated with the key, it is executed again,
+// even if the first one's writes are committed. Forget returns the deleted entry, or ErrNoSuchKey.
 func Forget(ctx context.Context, db pgtx.DB, schema, id string, by By) (Entry, error) {
 	const action = "forget idempotency key"
 	whole, err := hex.DecodeString(id)
@@ -126,7 +126,7 @@ func Forget(ctx context.Context, db pgtx.DB, schema, id string, by By) (Entry, e
 	return forgotten[0], nil
 }
 
-// find runs one operator's query in a transaction, after checking that the program knows the schema.
+// find runs one operator's query in a transaction, after checking the schema's version.
 func find(ctx context.Context, db pgtx.DB, schema, action string, query func(context.Context, pgx.Tx, string) (pgx.Rows, error)) (found []Entry, err error) {
 	schema, err = pgschema.Validate(schema)
 	if err == nil {
@@ -164,7 +164,7 @@ func scanEntry(row pgx.CollectableRow) (e Entry, err error) {
 	return e, err
 }
 
-// scopeHash tells scopes apart without telling what they are.
+// scopeHash distinguishes scopes without revealing them.
 func scopeHash(scope string) []byte {
 	sum := digest([]byte("scope"), []byte(scope))
 	return sum[:8]

@@ -11,33 +11,33 @@ import (
 // answer is a response.
 type answer struct {
 	status int
-	header http.Header // what the handler changed; without values: what it deleted; below added+name: what it added
+	header http.Header // what the handler changed. No values: deleted. Prefix added: appended
 	body   []byte
 }
 
-// added marks the name of a header to whose values, from outside, the handler has added: those of the next response are
-// others, such as a session's cookie. No name begins with it.
+// added is the prefix of a header name if the handler only appended values. The values from outside the handler belong to one
+// response, such as a session's cookie, so they are not stored. No header name starts with this prefix.
 const added = " "
 
-// never are headers of one connection or one moment, and the length, which follows from the body.
+// never are the headers that are never stored: they belong to one connection or one moment, or follow from the body.
 var never = []string{
 	"Connection", "Content-Length", "Date", "Keep-Alive", "Proxy-Authenticate", "Proxy-Connection", "Te", "Trailer",
 	"Transfer-Encoding", "Upgrade",
 }
 
-// hasBody reports whether a response with the status may have one.
+// hasBody reports whether a response with the status may have a body.
 func hasBody(status int) bool {
 	return status != http.StatusNoContent && status != http.StatusNotModified
 }
 
-// repeatable reports whether an answer with the status is not stored: it speaks of the moment, and storing it would make it
-// the last word.
+// repeatable reports whether an answer with the status is not stored. Such an answer depends on the moment, and a stored one would
+// be final.
 func (c Config) repeatable(status int) bool {
 	return status == http.StatusRequestTimeout || status == http.StatusTooEarly || status == http.StatusTooManyRequests || status >= 500 ||
 		slices.Contains(c.NotStored, status)
 }
 
-// omitted are the response headers that are not stored.
+// omitted returns the response headers that are not stored.
 func (c Config) omitted() []string {
 	if c.StoreCookies {
 		return c.OmitHeaders
@@ -45,7 +45,7 @@ func (c Config) omitted() []string {
 	return append(slices.Clip(c.OmitHeaders), "Set-Cookie")
 }
 
-// send writes the answer. When the client has gone, its next request will find it stored.
+// send writes the answer. If the client is gone, its next request finds the stored answer.
 func (a *answer) send(w http.ResponseWriter, replayed bool) {
 	h := w.Header()
 	for name, values := range a.header {
@@ -68,7 +68,7 @@ func (a *answer) send(w http.ResponseWriter, replayed bool) {
 	_, _ = w.Write(a.body)
 }
 
-// changes are the headers that the handler has set, changed or deleted: what stands around the handler sets its own with
+// changes returns the headers that the handler has set, changed or deleted. Middleware around the handler sets its own headers on
 // each response.
 func changes(before, after http.Header) http.Header {
 	changed := http.Header{}
@@ -90,11 +90,11 @@ func changes(before, after http.Header) http.Header {
 	return changed
 }
 
-// A line break in a value becomes a space, as net/http does when it writes it.
+// oneLine replaces line breaks in a value with spaces, as net/http does when it writes a header.
 var oneLine = strings.NewReplacer("\n", " ", "\r", " ")
 
-// encodeHeader returns lines "Name: value", " Name: value" for what was added, or "Name" for a header without values. Bytes and not JSON, because a header
-// need not be valid UTF-8.
+// encodeHeader returns lines "Name: value", " Name: value" for an appended value, or "Name" for a header without values. It returns
+// bytes and not JSON, because a header need not be valid UTF-8.
 func encodeHeader(h http.Header, omit []string) []byte {
 	b := []byte{} // not nil, which would be NULL
 	for _, name := range slices.Sorted(maps.Keys(h)) {

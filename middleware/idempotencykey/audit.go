@@ -9,7 +9,7 @@ import (
 	"github.com/millrace-go/millrace/pgtx"
 )
 
-// Audit is what an operator did to a stored answer.
+// Audit is one operator's action on a stored answer.
 type Audit struct {
 	ID      int64     `json:"id"`
 	At      time.Time `json:"at"`
@@ -22,10 +22,10 @@ type Audit struct {
 	Note    string    `json:"note"`
 }
 
-// AuditPage is a part of the audit, which is read from the last action backwards.
+// AuditPage selects a page of the audit, which is read from the last action backwards.
 type AuditPage = operator.AuditPage
 
-// ListAudit returns what operators did in the schema ("" means "millrace"), the last first.
+// ListAudit returns the operators' actions in the schema ("" means "millrace"), the last first.
 func ListAudit(ctx context.Context, db pgtx.DB, schema string, p AuditPage) ([]Audit, error) {
 	return operator.ReadAudit[Audit](ctx, db, migrations.In, schema, func(schema string) string { return pgschema.Query(files, "audited", schema) }, p)
 }

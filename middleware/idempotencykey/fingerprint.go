@@ -14,8 +14,8 @@ import (
 	"strings"
 )
 
-// fingerprintOf is what a request that is repeated with its key has in common with the first one. The path as it was sent is
-// in it, too, because http.StripPrefix and the like make one path of two operations'.
+// fingerprintOf identifies a request: a repetition with the same key must have the same fingerprint. It includes the path as sent,
+// because http.StripPrefix and similar handlers can give two operations the same path.
 func fingerprintOf(r *http.Request, body []byte, hook func(*http.Request, []byte) []byte) [sha256.Size]byte {
 	sent, _, _ := strings.Cut(r.RequestURI, "?")
 	var content [sha256.Size]byte
@@ -27,8 +27,8 @@ func fingerprintOf(r *http.Request, body []byte, hook func(*http.Request, []byte
 	return digest([]byte(r.Method), []byte(site(r.Host)), []byte(r.URL.EscapedPath()), []byte(sent), []byte(r.URL.RawQuery), content[:])
 }
 
-// site is the name of a host. An address says which instance was asked, and so does a port: a client that repeats its request
-// may ask another one.
+// site returns the name of a host, without its port, and "" for an address. Port and address only select an instance, and a client
+// may repeat its request at another one.
 func site(host string) string {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
@@ -39,8 +39,8 @@ func site(host string) string {
 	return strings.TrimSuffix(strings.ToLower(host), ".")
 }
 
-// contentOf is the digest of a body with its type. A client that repeats an upload makes a new boundary, so of a multipart
-// body the parts count. Parts that are multipart themselves are compared as they are.
+// contentOf is the digest of a body and its type. For a multipart body it covers the parts, because a repeated upload has a new
+// boundary. A part that is multipart itself is compared byte by byte.
 func contentOf(contentType string, body []byte) [sha256.Size]byte {
 	media, params, err := mime.ParseMediaType(contentType)
 	boundary := params["boundary"]
@@ -53,7 +53,7 @@ func contentOf(contentType string, body []byte) [sha256.Size]byte {
 	return digest([]byte("body"), []byte(contentType), body)
 }
 
-// partsOf returns, for each part, the digest of its headers and its content.
+// partsOf returns a digest of each part's headers and content.
 func partsOf(body []byte, boundary string) (parts [][]byte, err error) {
 	reader := multipart.NewReader(bytes.NewReader(body), boundary)
 	for {

@@ -9,15 +9,15 @@ import (
 	"github.com/millrace-go/millrace/internal/pgschema"
 )
 
-// GrantRoles names the roles that Grants is for; "" for none.
+// GrantRoles names the roles to grant privileges to. "" means none.
 type GrantRoles struct {
 	HTTP     string // of services whose handlers store answers
-	Operator string // of those that list answers, and forget some
+	Operator string // of operators who list and forget answers
 }
 
-// Grants returns the statements that give the roles what they need in the schema ("" means "millrace"), and nothing more. A
-// service can make days and drops none: that is for the table's owner. A service whose handlers publish needs
-// outboxadmin.Grants too.
+// Grants returns the statements that grant the roles the privileges that they need in the schema ("" means "millrace"), and no
+// others. A service can create days; only the table's owner can drop them. A service whose handlers publish also needs
+// outboxadmin.Grants.
 func Grants(schema string, roles GrantRoles) (string, error) {
 	schema, err := pgschema.Validate(schema)
 	if err != nil {

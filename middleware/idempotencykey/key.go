@@ -10,14 +10,14 @@ import (
 const (
 	headerKey      = "Idempotency-Key"
 	headerReplayed = "Idempotent-Replayed"
-	maxKey         = 255 // characters, as at Stripe
+	maxKey         = 255 // characters, as in Stripe's API
 )
 
 var errNoKey = errors.New("the header is missing")
 
-// keyOf returns the request's key. The draft makes the header a string of structured fields (RFC 8941, section 3.3.3),
-// which stands in quotes; most clients send it bare. Both mean the same key. What a proxy makes of two header lines,
-// "a, b", is no key.
+// keyOf returns the request's key. In the draft, the header is a string of structured fields (RFC 8941, section 3.3.3), in quotes.
+// Most clients send it without quotes. Both forms give the same key. The value "a, b", into which a proxy joins two header lines,
+// is not a key.
 func keyOf(h http.Header) (string, error) {
 	lines := h[headerKey]
 	switch len(lines) {
@@ -46,7 +46,7 @@ func parseKey(value string) (string, error) {
 	return key, nil
 }
 
-// unquote reads a string of structured fields. The draft defines no parameters, so nothing may follow it.
+// unquote parses a string of structured fields. The draft defines no parameters, so nothing may follow the string.
 func unquote(value string) (string, error) {
 	var key strings.Builder
 	for i := 1; i < len(value); i++ {

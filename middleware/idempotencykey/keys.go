@@ -1,28 +1,28 @@
-// Package idempotencykey is net/http middleware for the Idempotency-Key header: however often a client repeats a request
-// with one key, it is executed once, and each repetition gets the first one's answer. It follows the IETF's draft
-// (draft-ietf-httpapi-idempotency-key-header) and Stripe's practice.
+// Package idempotencykey is net/http middleware for the Idempotency-Key header. Requests with the same key are executed once, and
+// each repetition gets the answer to the first one. The package follows the IETF draft (draft-ietf-httpapi-idempotency-key-header)
+// and Stripe's practice.
 //
-// The handler runs in a PostgreSQL transaction, which it finds with pgtx.From(r.Context()) and which pgtx.Run joins. Its
-// writes, the events that it publishes with that context and the stored answer are committed together, and only then is
-// the answer sent: a client that got none, for whatever reason, repeats the request and learns what became of it.
+// The handler runs in a PostgreSQL transaction. pgtx.From(r.Context()) returns it, and pgtx.Run joins it. The handler's writes, the
+// events that it publishes with that context and the stored answer commit together, and the answer is sent after the commit. A
+// client that gets no answer repeats the request and learns the outcome.
 //
 //	answer of the handler            its writes    the answer
 //	2xx, 3xx                         committed     stored
-//	4xx                              rolled back   stored, but for Config.NotStored: 401, 403 and 423
+//	4xx                              rolled back   stored, except Config.NotStored: 401, 403 and 423
 //	408, 425, 429, 5xx, panic        rolled back   not stored: the repeated request is executed
 //
-// Effects outside of that database, such as a call of a payment provider, are not covered: they happen again when the
-// process dies behind them. Answers are kept for Config.Retention; a request that is repeated later is executed again. Key,
-// method, path and answer are stored in the clear.
+// Effects outside of that database, such as a call of a payment provider, are not covered: they are repeated if the process dies
+// after them. Answers are kept for Config.Retention; a request that is repeated later is executed again. Key, method, path and
+// answer are stored unencrypted.
 //
-// What the middleware itself answers is application/problem+json (RFC 9457):
+// The middleware's own answers are application/problem+json (RFC 9457):
 //
 //	400  KeyMissing, KeyMalformed, BodyUnreadable
-//	409  KeyInUse: the first request is still running; Retry-After tells when to ask again
+//	409  KeyInUse: the first request is still running; repeat it after Retry-After
 //	413  BodyTooLarge
-//	422  KeyReused: the key came with another request before
+//	422  KeyReused: the key was used for another request before
 //	500  Failed: nothing was changed
-//	503  Unavailable: nothing was changed; OutcomeUnknown: repeat the request with the same key to find out
+//	503  Unavailable: nothing was changed; OutcomeUnknown: repeat the request with the same key to learn the outcome
 package idempotencykey
 
 import (
@@ -41,75 +41,74 @@ import (
 	"github.com/millrace-go/millrace/internal/service"
 )
 
-// maxTimeout is less than the server's settings can hold, and than any retention.
+// maxTimeout is within the range of the server's settings, and no longer than any retention.
 const maxTimeout = 24 * time.Hour
 
-// Shared is the Config.Scope of a service whose callers may see one another's answers, because they are one party: any of
-// them that knows a key gets what is stored for it.
+// Shared is the Config.Scope of a service whose callers are one party and may see each other's answers. A caller that knows a key
+// gets the answer stored for it.
 func Shared(*http.Request) (string, error) { return "shared", nil }
 
-// Config configures Keys. All but Service and Scope has a default.
+// Config configures Keys. Every field but Service and Scope has a default.
 type Config struct {
-	// Service is the name of the service: a key that a client sends to two services on one schema is two keys, of which
-	// neither gets the other's answer. Renaming it forgets the stored answers. 1 to 100 letters, digits, ".", "_" and "-",
-	// starting with a letter. Required.
+	// Service is the name of the service. If a client sends a key to two services on one schema, these are two keys with separate
+	// answers. After a renaming, the stored answers are not found. 1 to 100 letters, digits, ".", "_" and "-", starting with a
+	// letter. Required.
 	Service string
 
-	// Scope tells callers apart: the same key of two callers is two keys, so that nobody gets another's answer. Return the
-	// ID of the authenticated account; authentication belongs outside of the middleware. Only a hash of it is stored. An
-	// error, and an empty scope, refuse the request with 500. Required; Shared is for services with one caller.
+	// Scope returns the caller of a request. The same key of two callers is two keys, so no caller gets another's answer. Return
+	// the ID of the authenticated account; authentication must run outside of the middleware. Only a hash of the scope is stored.
+	// After an error or an empty scope, the request is refused with 500. Required; a service with one caller can use Shared.
 	Scope func(r *http.Request) (string, error)
 
-	// Methods are those that the middleware works on; requests with others pass through. PUT and DELETE may be added.
-	// Default: POST and PATCH.
+	// Methods are the methods that the middleware handles: POST, PATCH, PUT or DELETE. Other requests pass through. Default: POST
+	// and PATCH.
 	Methods []string
 
-	// Optional lets requests without a key pass through, outside of any transaction of the middleware's. Default: they
-	// are refused with 400.
+	// Optional lets requests without a key pass through, without a transaction of the middleware. Default: false, they are refused
+	// with 400.
 	Optional bool
 
-	// Retention is how long answers are kept at least. Whole days (UTC) are dropped, so some are kept a day longer. 24 h
-	// or more. Default: 24 h.
+	// Retention is the minimum time for which answers are kept. Whole UTC days are dropped, so some are kept up to a day longer. 24
+	// h or more. Default: 24 h.
 	Retention time.Duration
 
-	// Timeout bounds the handler's run with its transaction, including the wait for a connection of the pool. The
-	// handler's context ends at the timeout, not when the client hangs up: the handler finishes, and a client that retries
-	// gets its answer. 1 ms to 24 h. Default: 30 s.
+	// Timeout bounds the handler's run and its transaction, including the wait for a connection of the pool. The handler's context
+	// ends at the timeout, but not when the client hangs up: the handler finishes, and the client gets the answer when it retries.
+	// 1 ms to 24 h. Default: 30 s.
 	Timeout time.Duration
 
-	// MaxBody and MaxResponse bound the bodies of requests and responses, which are held in memory. A larger request is
-	// refused with 413; a larger response is rolled back and becomes a 500. 1 B to 256 MiB. Default: 1 MiB.
+	// MaxBody and MaxResponse bound the bodies of requests and responses, which are held in memory. A larger request is refused
+	// with 413. A larger response is rolled back and becomes a 500. 1 B to 256 MiB. Default: 1 MiB.
 	MaxBody, MaxResponse int64
 
-	// OmitHeaders are response headers that are sent and not stored, besides those of the connection and Set-Cookie. Default:
-	// none.
+	// OmitHeaders are response headers that are sent but not stored, in addition to the connection's headers and Set-Cookie.
+	// Default: none.
 	OmitHeaders []string
 
-	// StoreCookies stores Set-Cookie, in the clear, and repeats it with the answer: for handlers whose clients cannot go on
-	// without the cookie. Default: false; only the first answer has it.
+	// StoreCookies stores Set-Cookie, unencrypted, and sends it again with the stored answer. It is for clients that cannot
+	// continue without the cookie. Default: false, only the first answer has it.
 	StoreCookies bool
 
-	// NotStored are the statuses from 400 to 499 whose answers are not stored, so that a repeated request is executed: those
-	// which speak of the moment, and not of the request. 408, 425 and 429 always are such. Default: 401, 403 and 423.
+	// NotStored are the statuses from 400 to 499 whose answers are not stored, because they depend on the moment and not on the
+	// request. A repeated request is executed. 408, 425 and 429 are never stored. Default: 401, 403 and 423.
 	NotStored []int
 
-	// Fingerprint returns what else a request that is repeated with its key must have in common with the first one, beside
-	// method, host (unless it is an address), path and query: say, the fields that matter of a body that a client makes anew each time. Default: content
-	// type and body; of a multipart body the parts, because a repeated upload has a new boundary. The body is r's, which has been
-	// read.
+	// Fingerprint returns what a repeated request must have in common with the first one, in addition to method, host (unless it is
+	// an address), path and query. Use it for example if a client changes parts of the body at each repetition. body is r's body,
+	// which has been read. Default: content type and body; of a multipart body the parts, because a repeated upload has a new
+	// boundary.
 	Fingerprint func(r *http.Request, body []byte) []byte
 
-	// Problem writes what the middleware itself answers; Retry-After is set before it is called. Default: p as
-	// application/problem+json.
+	// Problem writes the middleware's own answers. Retry-After is already set. Default: p as application/problem+json.
 	Problem func(w http.ResponseWriter, r *http.Request, p Problem)
 
-	// Schema holds the table. Default: "millrace".
+	// Schema is the schema of the table. Default: "millrace".
 	Schema string
 
-	// Logger gets what ends in a 5xx of the middleware's own. Default: slog.Default().
+	// Logger logs requests that the middleware itself answers with 5xx. Default: slog.Default().
 	Logger *slog.Logger
 
-	// MeterProvider makes the counter. Default: OpenTelemetry's global one.
+	// MeterProvider creates the counter. Default: OpenTelemetry's global one.
 	MeterProvider metric.MeterProvider
 }
 
@@ -153,7 +152,7 @@ func (c Config) WithDefaults() Config {
 	return c
 }
 
-// Validate reports everything that is wrong with the configuration. It expects one that has its defaults.
+// Validate reports every error of the configuration. Call it after WithDefaults.
 func (c Config) Validate() error {
 	var errs []error
 	refuse := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -194,8 +193,8 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Keys makes handlers idempotent by the key that the client sends. It is safe for concurrent use. Each running request
-// holds one connection of the pool: a handler that takes a second one can starve others under load.
+// Keys makes handlers idempotent by the client's key. It is safe for concurrent use. Each running request holds one connection of
+// the pool. A handler that takes a second one can starve other requests under load.
 type Keys struct {
 	pool     *pgxpool.Pool
 	cfg      Config
@@ -205,7 +204,7 @@ type Keys struct {
 	claim, find, insert string // statements
 }
 
-// New returns Keys that store answers in the pool's database. The pool stays the caller's.
+// New returns Keys that store answers in the pool's database. The caller still owns the pool.
 func New(pool *pgxpool.Pool, cfg Config) (*Keys, error) {
 	cfg = cfg.WithDefaults()
 	err := cfg.Validate()

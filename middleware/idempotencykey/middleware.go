@@ -15,23 +15,23 @@ import (
 )
 
 var (
-	errRejected   = errors.New("the handler rejected the request")     // its answer is stored alone
+	errRejected   = errors.New("the handler rejected the request")     // only its answer is stored
 	errDiscarded  = errors.New("the handler's answer is not its last") // nothing is stored
-	errClientGone = errors.New("the client left before its turn came") // nothing has begun
+	errClientGone = errors.New("the client left before its turn came") // nothing has started
 	errNested     = errors.New("the request's context carries a transaction already: the middleware begins its own; is it there twice?")
 )
 
-// Middleware executes next once for each key, as the package's comment describes. Authentication, and whatever else
-// answers before the operation begins, such as a rate limit, belongs outside of it; so does what answers each time anew,
-// such as CORS. Headers that were set outside are left alone. What reads the body belongs inside. So that nothing uses the
-// transaction behind its end, the handler must have ended when it returns: http.TimeoutHandler belongs outside.
+// Middleware executes next once for each key, as the package comment describes. Put outside of it: authentication, other middleware
+// that may answer before the operation starts (such as a rate limit), middleware whose output belongs to one response (such as
+// CORS), and http.TimeoutHandler, because nothing may use the transaction after the handler has returned. Middleware that reads the
+// body goes inside. Headers that were set outside stay unchanged.
 func (k *Keys) Middleware(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !slices.Contains(k.cfg.Methods, r.Method) || k.cfg.Optional && len(r.Header[headerKey]) == 0 {
 			next.ServeHTTP(w, r)
 			return
 		}
-		outcome := failed // on a panic, which goes on after this
+		outcome := failed // after a panic, which continues
 		defer func() {
 			k.requests.Add(context.WithoutCancel(r.Context()), 1, metric.WithAttributes(attribute.String("millrace.outcome", outcome)))
 		}()
@@ -53,7 +53,7 @@ func (k *Keys) serve(w http.ResponseWriter, r *http.Request, next http.Handler) 
 	if err != nil {
 		return k.fail(w, r, misuse{err})
 	}
-	// Before a connection is taken, which a slow client must not hold.
+	// Before it takes a connection: a slow client must not hold one.
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, k.cfg.MaxBody))
 	var tooLarge *http.MaxBytesError
 	switch {
@@ -90,7 +90,7 @@ func (k *Keys) scope(r *http.Request) (string, error) {
 
 // execute returns the answer to send: the handler's, or the stored one.
 func (k *Keys) execute(outer http.Header, r *http.Request, req *request, next http.Handler) (*answer, string, error) {
-	// A client that hangs up must not undo what is nearly done: it would ask again, and find it undone each time.
+	// Continue after the client hangs up: otherwise each of its retries could be undone as well.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), k.cfg.Timeout)
 	defer cancel()
 	outcome := executed
@@ -112,8 +112,8 @@ func (k *Keys) execute(outer http.Header, r *http.Request, req *request, next ht
 		return a, nil
 	})
 	if errors.Is(err, errRejected) {
-		// Its writes are rolled back by now, and the key is free. Should another request have taken it meanwhile, that
-		// one's answer counts.
+		// The handler's writes are rolled back by now, and the key is free. If another request has taken the key since, the answer
+		// of that request counts.
 		outcome = rejected
 		rejection := a
 		a, err = k.once(ctx, req, func(context.Context) (*answer, error) { return rejection, nil })
@@ -127,7 +127,7 @@ func (k *Keys) execute(outer http.Header, r *http.Request, req *request, next ht
 	return a, outcome, err
 }
 
-// fail answers what could not be executed.
+// fail answers a request that could not be executed.
 func (k *Keys) fail(w http.ResponseWriter, r *http.Request, err error) (outcome string) {
 	kind, outcome := verdict(err)
 	if problems[kind].Status >= 500 && !errors.Is(err, errClientGone) {

@@ -4,18 +4,18 @@ import (
 	"go.opentelemetry.io/otel/metric"
 )
 
-// scope names the instrument's origin.
+// scope is the instrumentation scope of the counter.
 const scope = "github.com/millrace-go/millrace/middleware/idempotencykey"
 
-// What became of a request, as the counter tells it.
+// Outcomes of a request, as the counter reports them.
 const (
-	executed = "executed" // and its writes committed
-	rejected = "rejected" // by the handler: rolled back, and the answer stored
-	failed   = "failed"   // rolled back and nothing stored: the handler's 5xx, a panic, the database
+	executed = "executed" // executed, and its writes are committed
+	rejected = "rejected" // refused by the handler: rolled back, and the answer is stored
+	failed   = "failed"   // rolled back, and nothing is stored: the handler's 5xx, a panic, the database
 	replayed = "replayed" // the stored answer was sent
-	running  = "running"  // refused while the first one runs
-	reused   = "reused"   // refused, because the key came with another request before
-	invalid  = "invalid"  // refused for its key or its body
+	running  = "running"  // refused: the first request is still running
+	reused   = "reused"   // refused: the key was used for another request before
+	invalid  = "invalid"  // refused: key or body is not valid
 	unknown  = "unknown"  // the connection was lost during COMMIT
 )
 

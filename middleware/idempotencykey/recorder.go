@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// recorder is the http.ResponseWriter of the handler. It keeps the response until the transaction has committed, so it can
-// be neither flushed nor hijacked: an http.ResponseController gets http.ErrNotSupported.
+// recorder is the handler's http.ResponseWriter. It keeps the response until the transaction has committed, so it supports neither
+// Flush nor Hijack: an http.ResponseController returns http.ErrNotSupported.
 type recorder struct {
 	before, header http.Header
 	limit          int64
 
 	status  int         // 0 until the header is written
-	written http.Header // as it was then
+	written http.Header // header at that time
 	body    []byte
 	refused error // why the response cannot be stored
 }
@@ -24,10 +24,10 @@ func newRecorder(outer http.Header, limit int64) *recorder {
 
 func (r *recorder) Header() http.Header { return r.header }
 
-// WriteHeader drops informational responses, which a client must do without anyhow.
+// WriteHeader drops informational responses; a client must work without them.
 func (r *recorder) WriteHeader(status int) {
 	if status < 100 || status > 999 {
-		panic(fmt.Sprintf("invalid WriteHeader code %d", status)) // as net/http does; there it would come after the commit
+		panic(fmt.Sprintf("invalid WriteHeader code %d", status)) // as net/http does, but before the commit
 	}
 	if r.status != 0 || status < 200 && status != http.StatusSwitchingProtocols {
 		return
@@ -43,7 +43,7 @@ func (r *recorder) WriteHeader(status int) {
 	}
 }
 
-// refuse makes the handler's next Write fail, so that one that streams ends.
+// refuse makes the handler's next Write fail, so that a streaming handler ends.
 func (r *recorder) refuse(what string) {
 	r.refused = fmt.Errorf("%s cannot be stored and repeated: keep this handler out of the middleware: %w", what, http.ErrNotSupported)
 }
@@ -65,7 +65,7 @@ func (r *recorder) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// answer returns what the handler has written by its end.
+// answer returns the handler's response. It is called when the handler has returned.
 func (r *recorder) answer() (*answer, error) {
 	if r.status == 0 {
 		r.WriteHeader(http.StatusOK)

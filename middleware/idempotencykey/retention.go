@@ -11,21 +11,21 @@ import (
 	"github.com/millrace-go/millrace/internal/pgschema"
 )
 
-// minRetention keeps yesterday, which is made as a day too.
+// minRetention keeps yesterday, which Retain creates too.
 const minRetention = 24 * time.Hour
 
 func tableIn(schema string) pgdays.Table {
 	return pgdays.Table{Schema: schema, Name: "idempotency_key"}
 }
 
-// Retained is what retention did.
+// Retained is the result of Retain.
 type Retained struct {
-	Days []string `json:"days"` // partitions that were dropped
+	Days []string `json:"days"` // dropped partitions
 }
 
-// Retain makes days of the schema ("" means "millrace") for a week ahead, and drops those that ended longer than keep ago,
-// 24h or more, by the server's clock. It blocks no request. Only the table's owner may drop. It may run at any time, in
-// several processes at once, and goes on where another was interrupted.
+// Retain creates the partitions of the schema ("" means "millrace") for a week ahead, and drops the days that ended longer than
+// keep ago by the server's clock. keep is 24 h or more. It blocks no request. Only the table's owner can drop days. It may run at
+// any time and in several processes at once. After an interruption, the next call continues.
 func Retain(ctx context.Context, pool *pgxpool.Pool, schema string, keep time.Duration) (Retained, error) {
 	r := Retained{Days: []string{}}
 	schema, err := pgschema.Validate(schema)
@@ -56,8 +56,8 @@ func (r *Retained) retain(ctx context.Context, pool *pgxpool.Pool, table pgdays.
 	return err
 }
 
-// Run is Retain with Config.Retention, about once an hour until ctx ends. Any number of processes may run it. Where the
-// service's role does not own the table, it makes days, and leaves those that are past to "millrace retention run".
+// Run calls Retain with Config.Retention about once an hour, until ctx ends. Any number of processes may run it. If the service's
+// role does not own the table, Run only creates days, and "millrace retention run" must drop the old ones.
 func (k *Keys) Run(ctx context.Context) error {
 	return pgdays.Every(ctx, k.cfg.Logger, "idempotency keys", k.housekeep)
 }

@@ -20,8 +20,8 @@ var files embed.FS
 
 var migrations = pgschema.Line{Component: "idempotencykey", Files: files, Command: "idempotencykey.Migrate"}
 
-// Migrate creates the table of stored answers in the schema ("" means "millrace"), or brings it up to date. It may run at
-// any time, in several processes at once.
+// Migrate creates the table of stored answers in the schema ("" means "millrace"), or updates it. It may run at any time, in
+// several processes at once.
 func Migrate(ctx context.Context, db pgtx.DB, schema string) error {
 	m, err := Migrations(db, schema)
 	if err != nil {
@@ -30,13 +30,13 @@ func Migrate(ctx context.Context, db pgtx.DB, schema string) error {
 	return m.Up(ctx)
 }
 
-// Migrations returns what migrates the table in the schema ("" means "millrace") up and down, tells what was applied, and
-// prints the statements.
+// Migrations returns a migrator of the table in the schema ("" means "millrace"). It migrates up and down, lists the applied
+// migrations, and prints the statements.
 func Migrations(db pgtx.DB, schema string) (*pgschema.Migrator, error) {
 	return migrations.In(db, schema)
 }
 
-// idleSlack is how much longer than the handler's time the server waits before it ends an idle transaction.
+// idleSlack is the time after Config.Timeout at which the server ends an idle transaction.
 const idleSlack = 5 * time.Second
 
 var (
@@ -46,12 +46,11 @@ var (
 	errNoDay    = errors.New("today has no partition")
 )
 
-// once claims the key and calls fn, whose answer is stored in the transaction of fn's context; an error of fn rolls back,
-// and its answer is returned with the error. When the request was answered before, once returns that answer and
-// errReplayed.
+// once claims the key and calls fn. The transaction is in the context of fn, and stores the answer of fn. An error of fn rolls back
+// and is returned with the answer. If the request was answered before, once returns that answer and errReplayed.
 func (k *Keys) once(ctx context.Context, req *request, fn func(ctx context.Context) (*answer, error)) (*answer, error) {
 	a, err := k.attempt(ctx, req, fn)
-	if errors.Is(err, errNoDay) { // before fn was called; nobody has made days for a while
+	if errors.Is(err, errNoDay) { // before fn was called: Run has not created days for a while
 		if err := tableIn(k.cfg.Schema).Ahead(ctx, k.pool); err != nil {
 			return nil, fmt.Errorf("make the day's partition: %w", err)
 		}
@@ -75,8 +74,8 @@ func (k *Keys) attempt(ctx context.Context, req *request, fn func(ctx context.Co
 	return a, k.hint(err)
 }
 
-// begin takes the key and looks for a stored answer, in the round trip of BEGIN. What is stored counts also when the lock
-// was not got: another repetition may hold it for a moment.
+// begin claims the key and looks for a stored answer, in the round trip of BEGIN. A stored answer counts even without the lock,
+// because another repetition may hold the lock for a moment.
 func (k *Keys) begin(ctx context.Context, tx pgx.Tx, req *request) (*answer, error) {
 	var (
 		locked, day         bool
@@ -97,7 +96,7 @@ func (k *Keys) begin(ctx context.Context, tx pgx.Tx, req *request) (*answer, err
 	if cerr := results.Close(); cerr != nil {
 		err = cerr
 	}
-	if errors.Is(err, pgx.ErrNoRows) && k.server.set(now, assumed) { // at midnight
+	if errors.Is(err, pgx.ErrNoRows) && k.server.set(now, assumed) { // midnight has passed
 		err = tx.QueryRow(ctx, k.findAt(now), req.id[:]).Scan(&fingerprint, &status, &header, &found.body)
 	}
 	switch {
@@ -116,7 +115,7 @@ func (k *Keys) begin(ctx context.Context, tx pgx.Tx, req *request) (*answer, err
 	return nil, nil
 }
 
-// hint says what to do where PostgreSQL only says that a relation does not exist.
+// hint adds the remedy if a relation does not exist.
 func (k *Keys) hint(err error) error {
 	var pgErr *pgconn.PgError
 	if errors.As(err, &pgErr) && (pgErr.Code == "42P01" || pgErr.Code == "3F000") {

@@ -24,7 +24,7 @@ func newID() string { return uuid.Must(uuid.NewV7()).String() }
 func secondIsRefused(t *testing.T, f Fixture) {
 	k := newKey()
 	end := f.hold(t, k)
-	for range 3 { // being refused changes nothing
+	for range 3 { // a refusal changes nothing
 		require.ErrorIs(t, f.Store.Do(t.Context(), k, never(t)), claim.ErrContended)
 	}
 	require.NoError(t, end(nil))
@@ -63,7 +63,7 @@ func panicReleases(t *testing.T, f Fixture) {
 	f.runsAgain(t, k)
 }
 
-// runsAgain waits for the claim to be free: the store may notice the end of one that was cut short a moment later.
+// runsAgain waits until the claim is free: the store may notice the end of an interrupted claim a moment later.
 func (f Fixture) runsAgain(t *testing.T, k claim.Key) {
 	t.Helper()
 	ran := 0
@@ -117,7 +117,7 @@ func keysAreApart(t *testing.T, f Fixture) {
 	} {
 		keys = append(keys, claim.Key{Consumer: "notify", EventID: odd})
 	}
-	// All of them at once, one within the other where the store lets a handler do that.
+	// All at once, one inside the other if the store allows that in a handler.
 	ends := make([]func(error) error, len(keys))
 	for i, k := range keys {
 		ends[i] = f.hold(t, k)

@@ -1,5 +1,4 @@
-// Package claimtest is the conformance suite that every claim store passes: what claim.Store promises, asked of a store
-// in a test.
+// Package claimtest is the conformance suite for claim stores. It tests what claim.Store promises.
 //
 //	func TestConformance(t *testing.T) { claimtest.Run(t, newFixture) }
 package claimtest
@@ -14,31 +13,31 @@ import (
 	"github.com/millrace-go/millrace/middleware/claim"
 )
 
-// Fixture is a store, and something for handlers to do that can be counted.
+// Fixture is a store, and an effect for handlers that can be counted.
 type Fixture struct {
-	// Store is what is tested. It knows no event yet.
+	// Store is the store under test. It must be empty.
 	Store claim.Store
 
-	// Effect makes the event happen once more; ctx is that of fn. It may be called concurrently.
+	// Effect makes the event's effect happen once. ctx is the context of fn. It may be called concurrently.
 	Effect func(ctx context.Context, eventID string) error
 
-	// Effects tells how often each event has happened.
+	// Effects returns how often each event's effect has happened.
 	Effects func() map[string]int
 
-	// Outputs tells how often each message that was staged has left or is certain to leave, by its UUID.
+	// Outputs returns for each staged message, by its UUID, how often it was sent or is certain to be sent.
 	Outputs func() map[string]int
 
-	// Transactional says that the effects of a handler that fails have not happened.
+	// Transactional says that a failed handler leaves no effect.
 	Transactional bool
 
-	// Events is how many events take part in a race, each of them delivered twice. Default: 10,000.
+	// Events is the number of events in the race, each delivered twice. Default: 10,000.
 	Events int
 }
 
-// patience bounds every wait of the suite.
+// patience bounds each wait of the suite.
 const patience = time.Minute
 
-// Run runs the suite. Every test has a fixture of its own, and they run in parallel, except for the race.
+// Run runs the suite. Each test gets its own fixture. The tests run in parallel, except the race.
 func Run(t *testing.T, newFixture func(t *testing.T) Fixture) {
 	for name, test := range map[string]func(*testing.T, Fixture){
 		"the second is refused while the first holds the claim": secondIsRefused,
@@ -73,12 +72,12 @@ func (f Fixture) events() int {
 	return f.Events
 }
 
-// effect is a handler that does nothing else.
+// effect returns a handler that only makes the effect happen.
 func (f Fixture) effect(k claim.Key) func(context.Context) error {
 	return func(ctx context.Context) error { return f.Effect(ctx, k.EventID) }
 }
 
-// hold claims the key in the background, and makes its effect; end makes fn return and returns what Do did.
+// hold claims the key in the background and makes its effect happen. end makes fn return with the error, and returns Do's error.
 func (f Fixture) hold(t *testing.T, k claim.Key) (end func(error) error) {
 	t.Helper()
 	running, fails, ended := make(chan struct{}), make(chan error, 1), make(chan error, 1)
@@ -92,7 +91,7 @@ func (f Fixture) hold(t *testing.T, k claim.Key) (end func(error) error) {
 			return <-fails
 		})
 	}()
-	// A test that stops early must not leave it.
+	// Release it if the test stops early.
 	t.Cleanup(func() {
 		select {
 		case fails <- nil:
@@ -112,7 +111,7 @@ func (f Fixture) hold(t *testing.T, k claim.Key) (end func(error) error) {
 	}
 }
 
-// never is a handler that must not be called.
+// never returns a handler that must not be called.
 func never(t *testing.T) func(context.Context) error {
 	return func(context.Context) error {
 		require.Fail(t, "the handler was called")

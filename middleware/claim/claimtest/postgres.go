@@ -14,8 +14,8 @@ import (
 	"github.com/millrace-go/millrace/pgtx"
 )
 
-// Postgres is the fixture of a PostgresStore in the schema, which it migrates. Its effects are rows that are written in
-// the handler's transaction, and its outputs those of the outbox. A test may put another store in front of it.
+// Postgres returns the fixture of a PostgresStore in the schema, which it migrates. Its effects are rows written in the handler's
+// transaction, and its outputs are rows of the outbox. A test may put another store in front of it.
 func Postgres(t *testing.T, pool *pgxpool.Pool, schema string) Fixture {
 	t.Helper()
 	require.NoError(t, outbox.Migrate(t.Context(), pool, schema))

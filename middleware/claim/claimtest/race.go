@@ -22,9 +22,9 @@ const (
 	workers = 8
 )
 
-// Race delivers each of the fixture's events twice, the second time right after the first, to eight workers of two
-// services, through the claim's middleware, and returns the effects. Like a router and its broker, it delivers again what is nacked, until all
-// is acked; every tenth event fails at first.
+// Race delivers each of the fixture's events twice, the second time right after the first, and returns the effects. Eight workers
+// of two instances of a service handle them through the claim's middleware. Like a router and its broker, Race redelivers nacked
+// messages until all are acked. Every tenth event fails at first.
 func Race(t *testing.T, f Fixture) map[string]int {
 	t.Helper()
 	failed := make([]atomic.Bool, f.events())
@@ -75,7 +75,7 @@ func Race(t *testing.T, f Fixture) map[string]int {
 				msg.Metadata.Set("number", fmt.Sprint(d.number))
 				_, err := handler(msg)
 				switch {
-				case err == nil && msg.Ack(): // else the middleware has nacked it
+				case err == nil && msg.Ack(): // otherwise the middleware has nacked it
 					if left.Add(-1) == 0 {
 						close(queue)
 					}
@@ -94,8 +94,8 @@ func Race(t *testing.T, f Fixture) map[string]int {
 	return f.Effects()
 }
 
-// Doubles proves that the race can be lost: it is run, some times, until an event has had two effects. Pass it a store
-// that checks before it acts and holds nothing in between.
+// Doubles proves that the race can fail: it repeats the race until an event has had two effects. Pass it a store that checks before
+// it acts and holds no lock in between.
 func Doubles(t *testing.T, newFixture func(t *testing.T) Fixture) {
 	t.Helper()
 	for round := range 20 {

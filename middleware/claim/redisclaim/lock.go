@@ -33,29 +33,29 @@ func script(name string) *redis.Script {
 	return redis.NewScript(string(text))
 }
 
-// What a key holds: one of these and the holder's token.
+// Values of a key: a prefix and the holder's token.
 const (
 	held = "held:"
 	done = "done:"
 )
 
-// keyOf is the name of a claim's key. The length keeps "a:b" and "c" apart from "a" and "b:c". It must be the same in
-// every process.
+// keyOf returns the key of a claim. The length distinguishes "a:b" and "c" from "a" and "b:c". It must be the same in every
+// process.
 func keyOf(prefix string, k claim.Key) string {
 	return fmt.Sprintf("%s:claim:%d:%s:%s", prefix, len(k.Consumer), k.Consumer, k.EventID)
 }
 
-// lock is held from acquire to release or complete.
+// lock is held from acquire until release or complete.
 type lock struct {
 	s     *Store
 	key   string
 	token string
-	until time.Time // when it ends at the earliest, as acquired, by this process's monotonic clock
-	ended bool      // completed: there is nothing to release
+	until time.Time // the earliest end after acquire, by this process's monotonic clock
+	ended bool      // completed: nothing to release
 }
 
-// acquire returns claim.ErrContended or claim.ErrCompleted, and no lock, when it is refused. After any other error the lock
-// may have been taken all the same, and is to be released.
+// acquire returns claim.ErrContended or claim.ErrCompleted, and no lock, if the claim is refused. After any other error Redis may
+// have the lock nevertheless, so it must be released.
 func (s *Store) acquire(ctx context.Context, k claim.Key) (*lock, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.patience)
 	defer cancel()
@@ -72,10 +72,10 @@ func (s *Store) acquire(ctx context.Context, k claim.Key) (*lock, error) {
 	return l, nil
 }
 
-// keep extends the lock until stop is called, which may be called again. It calls lost, more than once perhaps, when Redis
-// says that the lock is not ours, and when it would have ended without an extension.
+// keep extends the lock until stop is called. stop may be called again. keep calls lost if Redis says that the lock belongs to
+// another holder, and if the lock would have ended without an extension. It may call lost more than once.
 func (l *lock) keep(ctx context.Context, lost func()) (stop func()) {
-	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // the handler may still run when its context has ended
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // the handler may run after its context has ended
 	var beating sync.WaitGroup
 	beating.Go(func() { l.beat(ctx, lost) })
 	return func() {
@@ -85,7 +85,7 @@ func (l *lock) keep(ctx context.Context, lost func()) (stop func()) {
 }
 
 func (l *lock) beat(ctx context.Context, lost func()) {
-	// A timer of its own: a call that hangs must not delay it.
+	// A separate timer: a call that hangs must not delay it.
 	end := time.AfterFunc(time.Until(l.until), func() {
 		l.s.cfg.Logger.WarnContext(ctx, "the lock in Redis could not be extended in time", "key", l.key)
 		lost()
@@ -116,20 +116,20 @@ func (l *lock) beat(ctx context.Context, lost func()) {
 	}
 }
 
-// extend gives the lock another TTL. Its error wraps ErrLockLost when the lock is not ours.
+// extend extends the lock by TTL. It returns an error that wraps ErrLockLost if the lock belongs to another holder.
 func (l *lock) extend(ctx context.Context) error {
 	return l.ask(ctx, l.s.cfg.TTL/3, "extend", extendScript, l.s.cfg.TTL.Milliseconds())
 }
 
-// complete puts the marker in the lock's place. Its error wraps ErrLockLost when the lock is not ours.
+// complete replaces the lock with the marker. It returns an error that wraps ErrLockLost if the lock belongs to another holder.
 func (l *lock) complete(ctx context.Context) error {
-	// The effect has happened, whatever became of the context since.
+	// The effect has happened, even if the context has ended since.
 	err := l.ask(context.WithoutCancel(ctx), l.s.cfg.TTL/3, "complete", completeScript, done+l.token, l.s.cfg.Retention.Milliseconds())
 	l.ended = err == nil
 	return err
 }
 
-// release lets the next one have the event, if the lock is still ours. The error is logged: the lock ends by itself.
+// release releases the lock if it is still ours. An error is only logged, because the lock ends by itself.
 func (l *lock) release(ctx context.Context) {
 	if l == nil || l.ended {
 		return
@@ -140,7 +140,7 @@ func (l *lock) release(ctx context.Context) {
 	}
 }
 
-// ask runs a script that does something if the lock is ours.
+// ask runs a script that acts only if the lock is ours.
 func (l *lock) ask(ctx context.Context, within time.Duration, what string, script *redis.Script, args ...any) error {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()

@@ -9,7 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// outputs are the messages that wait for their handler's success.
+// outputs are the messages to send when their handler has succeeded.
 type outputs struct {
 	mu     sync.Mutex
 	closed bool
@@ -21,11 +21,11 @@ type output struct {
 	msgs  []*message.Message
 }
 
-// outputsKey finds a store's own outputs in a context, for claims of two stores may be nested.
+// outputsKey is a store's own context key, because claims of two stores may be nested.
 type outputsKey struct{ s *Store }
 
-// Stage keeps the messages until fn has succeeded; then they are published, before the event is marked as completed: at
-// least once. In front of a record it is the record's Stage.
+// Stage keeps the messages until fn has succeeded. Then they are published, at least once, before the event is marked as completed.
+// With a record, Stage is the record's.
 func (s *Store) Stage(ctx context.Context, topic string, msgs ...*message.Message) error {
 	if s.cfg.Record != nil {
 		return s.cfg.Record.Stage(ctx, topic, msgs...)
@@ -53,7 +53,7 @@ func (o *outputs) close() []output {
 	return o.staged
 }
 
-// publish sends what was staged, unless the lock is another's: the other one's outputs are enough.
+// publish sends the staged messages, unless the lock belongs to another holder, whose outputs are enough.
 func (s *Store) publish(ctx context.Context, l *lock, o *outputs) error {
 	staged := o.close()
 	if len(staged) == 0 {

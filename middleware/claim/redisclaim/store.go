@@ -1,23 +1,22 @@
-// Package redisclaim is a claim.Store that keeps its claims in Redis: a lock while a handler runs, with a random token by
-// which it is known to be its holder's, extended by a heartbeat; and afterwards a marker that the event is completed.
+// Package redisclaim is a claim.Store in Redis. While a handler runs, it holds a lock with a random token that identifies the
+// holder, and extends it with a heartbeat. Afterwards it sets a marker that the event is completed.
 //
-// Alone (Config.Record is nil) it absorbs duplicates within Config.Retention, and it promises at least once, no more.
-// Nothing in Redis commits together with what a handler does, so an effect, and the messages that the handler returned,
-// may happen again:
-//   - when a process dies, or Redis cannot be reached, after the effect and before the marker is set;
-//   - when a holder loses its lock while it works. Its context ends then with ErrLockLost, and it can neither complete nor
-//     release what is another's; but what it did is done;
-//   - when Redis loses a lock or a marker: a failover to a replica that did not have it yet, a restart without
-//     "appendfsync always", an eviction by maxmemory-policy;
-//   - when the event is delivered again after the marker's end.
+// Without a record (Config.Record is nil), the store detects duplicates within Config.Retention, and guarantees at least once only.
+// Redis does not commit together with the handler's work. So an effect, and the messages that the handler returned, may be
+// repeated:
+//   - if a process dies, or Redis cannot be reached, after the effect and before the marker is set;
+//   - if a holder loses its lock while it works. Its context then ends with ErrLockLost, and it can neither complete nor release the
+//     other holder's lock, but its work is done;
+//   - if Redis loses a lock or a marker: by a failover to a replica that did not have it yet, by a restart without "appendfsync
+//     always", or by an eviction of maxmemory-policy;
+//   - if the event is delivered again after the marker's end.
 //
-// It never loses an effect: what is not known to be completed runs again. Let handlers be repeatable, or
-// put the store in front of a record.
+// It never loses an effect: an event that is not known to be completed runs again. Make handlers repeatable, or set a record.
 //
-// In front of a record (claim.NewPostgresStore), Redis keeps locks only: they keep duplicates that arrive together from
-// occupying connections of the database. The record alone decides what happens once, so its promise holds whatever Redis
-// loses, and without Redis too: then events are claimed without the lock. There is no marker, because it could outlive
-// what it says: a commit that a failover of the database lost, or an event that an operator has replayed.
+// With a record (claim.NewPostgresStore), Redis keeps only locks, so that concurrent duplicates do not occupy connections of the
+// database. The record alone decides what happens once, so its guarantee holds whatever Redis loses. Without Redis, events are
+// claimed without the lock. There is no marker, because it could become wrong: if a failover of the database loses a commit, or if
+// an operator replays the event.
 package redisclaim
 
 import (
@@ -34,43 +33,42 @@ import (
 	"github.com/millrace-go/millrace/middleware/claim"
 )
 
-// ErrLockLost means that a handler ran longer than its lock was sure to be its own: another consumer may have run the
-// same event meanwhile. It is the cause of the handler's context (context.Cause) and wrapped by Do's error. Have the event
-// delivered again.
+// ErrLockLost means that a handler ran longer than its lock was certain, so another consumer may have run the same event. It is the
+// cause of the handler's context (context.Cause), and Do's error wraps it. Let the event be delivered again.
 var ErrLockLost = errors.New("the lock in Redis is no longer this holder's")
 
 const (
 	minTTL = 100 * time.Millisecond
-	// maxPatience bounds the wait for an answer where that only delays the event; otherwise, as in every case, it is a
-	// third of the lock's TTL.
+	// maxPatience bounds the wait for an answer of Redis that only delays the event. Every wait is also at most a third of the
+	// lock's TTL.
 	maxPatience = 2 * time.Second
-	// awayFor is how long events are claimed without the lock after Redis could not be reached, before it is asked again.
+	// awayFor is how long events are claimed without the lock after a failed call to Redis.
 	awayFor = time.Second
 )
 
-// Config configures a Store. Its zero value is ready for use with handlers that return no messages.
+// Config configures a Store. The zero value is valid for handlers that return no messages.
 type Config struct {
-	// TTL is how long a lock outlives its holder. A handler may run much longer: the lock is extended at every third of
-	// it. 100 ms or more. Default: 30 s.
+	// TTL is how long a lock remains after its holder has died. A handler may run much longer, because the lock is extended every
+	// TTL/3. 100 ms or more. Default: 30 s.
 	TTL time.Duration
 
-	// Retention is how long a completed event is known, for a store that stands alone: at least as long as the broker
-	// may deliver it again. TTL or more. Default: 24 h.
+	// Retention is how long a store without a record remembers a completed event. It must be at least as long as the broker may
+	// redeliver. TTL or more. Default: 24 h.
 	Retention time.Duration
 
-	// Prefix begins every key, before the name of the service and the consumer. Deployments of a service that share a Redis
-	// and nothing else need a prefix each. Default: "millrace".
+	// Prefix is the start of every key, before the names of the service and the consumer. If deployments of a service share only
+	// Redis, each needs its own prefix. Default: "millrace".
 	Prefix string
 
-	// Publisher sends the messages that handlers return, for a store that stands alone: after the handler has succeeded
-	// and before the event is marked as completed. They go out again when the event runs again. It stays the caller's.
+	// Publisher sends the messages that handlers return, in a store without a record: after the handler has succeeded and before
+	// the event is marked as completed. If the event runs again, they are sent again. The caller still owns the publisher. Default:
+	// none.
 	Publisher message.Publisher
 
-	// Record is the store that decides what happens once, such as claim.NewPostgresStore(pool). Default: nil, the store
-	// stands alone.
+	// Record is the store that decides what happens once, such as claim.NewPostgresStore(pool). Default: nil, no record.
 	Record claim.Store
 
-	// Logger gets lost locks and a Redis that does not answer, as warnings. Default: slog.Default().
+	// Logger logs lost locks, and that Redis does not answer, as warnings. Default: slog.Default().
 	Logger *slog.Logger
 }
 
@@ -90,7 +88,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// validate is asked after withDefaults.
+// validate reports every error. Call it after withDefaults.
 func (c Config) validate() error {
 	var errs []error
 	if c.TTL < minTTL {
@@ -105,7 +103,7 @@ func (c Config) validate() error {
 	return errors.Join(errs...)
 }
 
-// validateClient refuses a client that waits for its own timeouts: a lock would end before an unanswered call does.
+// validateClient refuses a client that ignores the context's deadline: a lock could end before an unanswered call does.
 func validateClient(client redis.UniversalClient) error {
 	var heeds bool
 	switch c := client.(type) {
@@ -126,18 +124,18 @@ func validateClient(client redis.UniversalClient) error {
 	return nil
 }
 
-// Store keeps claims in Redis, one key for each, so a cluster will do. It is safe for concurrent use. It starts a
-// goroutine for each running handler, which ends with it, and keeps none.
+// Store keeps claims in Redis. Each claim is one key, so a cluster works too. It is safe for concurrent use. It starts a goroutine
+// for each running handler, which ends with the handler.
 type Store struct {
 	client   redis.UniversalClient
 	cfg      Config
 	patience time.Duration
-	away     atomic.Int64 // when Redis is asked again, in Unix nanoseconds; only in front of a record
+	away     atomic.Int64 // next use of Redis after a failed call, in Unix nanoseconds; only with a record
 }
 
 var _ claim.Store = (*Store)(nil)
 
-// New returns a store on the client's Redis, 6.0 or later. The client stays the caller's; its
+// New returns a store in the client's Redis, 6.0 or later. The caller still owns the client. The client's
 // Options.ContextTimeoutEnabled must be set.
 func New(client redis.UniversalClient, cfg Config) (*Store, error) {
 	cfg = cfg.withDefaults()
@@ -147,13 +145,13 @@ func New(client redis.UniversalClient, cfg Config) (*Store, error) {
 	return &Store{client: client, cfg: cfg, patience: min(cfg.TTL/3, maxPatience)}, nil
 }
 
-// Unwrap returns the record behind the store, nil when it stands alone.
+// Unwrap returns the record, or nil.
 func (s *Store) Unwrap() claim.Store { return s.cfg.Record }
 
-// Do runs fn while it holds the event's lock, inside the record where there is one. A store that stands alone ends fn's
-// context with the cause ErrLockLost once the lock may be another's; its error wraps ErrLockLost when the event could
-// therefore not be marked as completed. An error after fn has succeeded means that the event comes back although its
-// effect has happened.
+// Do runs fn while it holds the event's lock, inside the record if there is one. A store without a record ends fn's context with
+// the cause ErrLockLost when the lock may belong to another holder. Do's error wraps ErrLockLost if the event could not be marked
+// as completed for that reason. An error after fn has succeeded means that the event is redelivered although its effect has
+// happened.
 func (s *Store) Do(ctx context.Context, key claim.Key, fn func(ctx context.Context) error) error {
 	if s.cfg.Record != nil {
 		return s.guard(ctx, key, fn)
@@ -174,7 +172,7 @@ func (s *Store) Do(ctx context.Context, key claim.Key, fn func(ctx context.Conte
 		}
 		return err
 	}
-	// Whatever its own clock says of the lock, Redis is asked: an event whose token is still there is nobody else's.
+	// Ask Redis, even if the lock has ended by our own clock: if our token is still there, no other holder has the event.
 	if err := s.publish(ctx, l, staged); err != nil {
 		return err
 	}
@@ -182,7 +180,7 @@ func (s *Store) Do(ctx context.Context, key claim.Key, fn func(ctx context.Conte
 	return l.complete(ctx)
 }
 
-// guard holds the lock around the record, as long as Redis has it.
+// guard holds the lock around the record's Do while Redis answers.
 func (s *Store) guard(ctx context.Context, key claim.Key, fn func(ctx context.Context) error) error {
 	if time.Now().UnixNano() < s.away.Load() {
 		return s.cfg.Record.Do(ctx, key, fn)
@@ -190,7 +188,7 @@ func (s *Store) guard(ctx context.Context, key claim.Key, fn func(ctx context.Co
 	l, err := s.acquire(ctx, key)
 	defer l.release(ctx)
 	switch {
-	// Completed: the store stood alone when it was.
+	// ErrCompleted: from a time when the store had no record.
 	case errors.Is(err, claim.ErrContended) || errors.Is(err, claim.ErrCompleted), err != nil && ctx.Err() != nil:
 		return err
 	case err != nil:
@@ -198,7 +196,7 @@ func (s *Store) guard(ctx context.Context, key claim.Key, fn func(ctx context.Co
 		s.cfg.Logger.WarnContext(ctx, "Redis does not answer, events are claimed without its lock", "error", err)
 		return s.cfg.Record.Do(ctx, key, fn)
 	}
-	// A lost lock does not stop fn: the record refuses the next holder while fn runs, and once it has completed.
+	// A lost lock does not stop fn: the record refuses the next holder while fn runs, and after it has completed.
 	defer l.keep(ctx, func() {})()
 	return s.cfg.Record.Do(ctx, key, fn)
 }

@@ -1,2 +1,2 @@
--- Makes the days that are missing, today among them. Adds tables to effect, without waiting for anybody.
+-- Creates the missing days, including today. Adds tables to effect and waits for nobody.
 select {schema}.effect_days(7)

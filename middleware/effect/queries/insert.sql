@@ -1,4 +1,4 @@
--- A first intent, under the effect's advisory lock. Writes the primary key and effect_unsettled of the present day.
+-- A first intent. The caller holds the effect's advisory lock. Writes the indexes of the current day.
 insert into {schema}.effect (key, created_at, state, token, calls, first_called_at, called_at, until, response, reason,
        settled_by, settled_at, conflicts, event_id)
 values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)

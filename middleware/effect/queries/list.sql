@@ -1,5 +1,5 @@
--- Effects, the oldest call first: open, in doubt, running, pending, in conflict ($1) by effect_unsettled, others by effect_called; at most $2;
--- only those whose keys contain $3; with the key $4 by the primary key, and of the event $5 by effect_event.
+-- Effects in state $1, the oldest call first, at most $2, whose keys contain $3. Uses effect_unsettled for open, in doubt, running,
+-- pending and in conflict, effect_called for other states, the primary key for the key $4, and effect_event for the event $5.
 select key, case when state in ('running', 'pending') and until <= clock_timestamp() then 'doubt' else state end, calls,
        first_called_at, called_at, until, response, reason, settled_by, settled_at, conflicts
 from {schema}.effect

@@ -1,4 +1,4 @@
--- Effects as in list.sql, the last call first, among the last $6, by effect_called.
+-- Effects as in list.sql, the last call first, among the last $6 calls. Uses effect_called.
 select key, case when state in ('running', 'pending') and until <= clock_timestamp() then 'doubt' else state end, calls,
        first_called_at, called_at, until, response, reason, settled_by, settled_at, conflicts
 from (select * from {schema}.effect order by called_at desc limit $6) e

@@ -1,3 +1,3 @@
--- Has statements planned for what they are given, because of a listing most is null, and not compiled, which takes longer than to run
--- them. For this transaction alone.
+-- Plans statements for their actual arguments, because a listing leaves most of them null, and without JIT, because compiling takes
+-- longer than the statement. For this transaction only.
 select set_config('plan_cache_mode', 'force_custom_plan', true), set_config('jit', 'off', true)

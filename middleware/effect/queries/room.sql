@@ -1,4 +1,4 @@
--- How many connections the server lets this role have, and the backend that answers. From the catalogs; no locks.
+-- The number of connections that the server allows this role, and the PID of the backend. Reads catalogs; takes no locks.
 select pg_backend_pid(), least(
     current_setting('max_connections')::int
         - case when r.rolsuper then 0 else current_setting('superuser_reserved_connections')::int

@@ -1,5 +1,5 @@
--- Has the event that waits for effect $1 tried again at once, by the primary key of effect and the index of claim_failed on events. One
--- that somebody handles at this moment is passed over, because its handler may wait for us: it comes back by itself.
+-- Makes the event that waits for effect $1 due now. Uses the primary key of effect and the index of claim_failed on events. Skips
+-- an event that is being handled: its handler may wait for this transaction, and it is retried without help.
 update {schema}.claim_failed set due_at = now()
 where id in (
     select f.id from {schema}.claim_failed f

@@ -41,7 +41,7 @@ var cases = []testCase{
 	{"client error is replayed", draft + `section 2.6: "success or an error"; ` + stripe + `"regardless of whether it succeeds or fails"`, nil, clientError},
 	{"server error is replayed", stripe + `"the same result, including 500 errors"`, func(s Server) bool { return !s.RetryErrors }, serverErrorReplayed},
 	{"server error is executed again", "Server.RetryErrors", func(s Server) bool { return s.RetryErrors }, serverErrorAgain},
-	// Only on a server of this process can the suite see that the server has noticed.
+	// Only with a server in this process can the suite wait until the server has noticed the hang-up.
 	{"client that hangs up gets the response", draft + `section 1: a client may "safely retry a request until it actually gets a valid response"`, func(s Server) bool { return s.Handler != nil }, hangUp},
 	{"accounts do not share keys", draft + "section 5: a composite key of the client's key and attributes of the client", func(s Server) bool { return s.Authenticate != nil }, accounts},
 	{"expired key is executed again", draft + "section 2.3; " + stripe + `"We generate a new request if a key is reused after the original is pruned"`, func(s Server) bool { return s.Expire != nil }, expired},
@@ -68,7 +68,7 @@ func retry(p *probe) error {
 	return nil
 }
 
-// replays asserts that an operation which answers with the status is executed once, as the run-th of the case.
+// replays asserts that an operation with this status is executed once, as execution number run of the case.
 func (p *probe) replays(status int, run int64) error {
 	p.answer = func(w http.ResponseWriter, _ *http.Request, run int64) { respond(w, status, run) }
 	key := p.key()
@@ -158,7 +158,7 @@ func accounts(p *probe) error {
 	if err := p.accepted("another account's request with the same key", bob, err, http.StatusCreated, 2); err != nil {
 		return err
 	}
-	return p.repeated(key, alice, 2) // by alice
+	return p.repeated(key, alice, 2) // as alice
 }
 
 func expired(p *probe) error {

@@ -40,7 +40,7 @@ func waits(p *probe) error {
 	if err != nil {
 		return err
 	}
-	second := p.postAside(p.ctx, key) // before the release or after it: both have one outcome
+	second := p.postAside(p.ctx, key) // before or after the release: both have the same outcome
 	release()
 	first := <-ended
 	if err := p.accepted("the first request", first.reply, first.err, http.StatusCreated, 1); err != nil {
@@ -56,7 +56,7 @@ func waits(p *probe) error {
 	return same("the request whose key was in use", first.reply, r.reply)
 }
 
-// crowd sends many requests at once. While one of them is executed, each of the others is answered.
+// crowd sends many requests at once. While one of them is executed, the others must be answered.
 func crowd(p *probe) error {
 	const size = 16
 	release := p.block()
@@ -118,7 +118,7 @@ func otherKey(p *probe) error {
 	return nil
 }
 
-// The client leaves while the operation is executed. What became of it is what its next request gets.
+// hangUp lets the client leave while the operation is executed. Its next request must get the outcome.
 func hangUp(p *probe) error {
 	key := p.key()
 	ctx, leave := context.WithCancel(p.ctx)

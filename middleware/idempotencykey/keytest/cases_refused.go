@@ -42,7 +42,7 @@ func malformedKey(p *probe) error {
 			return err
 		}
 	}
-	// What a String may have: two keys that differ in an escaped character.
+	// A String may contain escaped characters: these two keys differ in one.
 	for i, value := range []string{`"` + id + ` \""`, `"` + id + ` \\"`} {
 		r, err := p.post(value)
 		if err := p.accepted(fmt.Sprintf("the key %q", value), r, err, http.StatusCreated, int64(i+1)); err != nil {
@@ -139,7 +139,7 @@ func serverErrorAgain(p *probe) error {
 	return p.repeated(key, r, 2)
 }
 
-// documented looks at each refusal that the server makes.
+// documented checks each refusal of the server.
 func documented(p *probe) error {
 	var errs []error
 	look := func(what string, r reply, err error) {

@@ -22,7 +22,7 @@ type call struct {
 	account string // default: alice
 }
 
-// reply is a response, read.
+// reply is a complete response.
 type reply struct {
 	status int
 	header http.Header
@@ -37,7 +37,7 @@ func (r reply) String() string {
 	return fmt.Sprintf("%d %q", r.status, body)
 }
 
-// key is a new key, as the server wants it in the header.
+// key returns a new key in the form that the server expects in the header.
 func (p *probe) key() string { return p.written(uuid.NewString()) }
 
 func (p *probe) written(key string) string {
@@ -115,7 +115,7 @@ func (p *probe) hold(ctx context.Context, key string) (ended <-chan sent, releas
 	return ended, release, p.executing(ended)
 }
 
-// executing waits until the operation runs once more.
+// executing waits for one more execution of the operation.
 func (p *probe) executing(ended <-chan sent) error {
 	select {
 	case <-p.began:
@@ -127,7 +127,7 @@ func (p *probe) executing(ended <-chan sent) error {
 	}
 }
 
-// accepted asserts that the request was executed, as the run-th of the case.
+// accepted asserts that the request was executed, as execution number run of the case.
 func (p *probe) accepted(what string, r reply, err error, status int, run int64) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", what, err)
@@ -138,7 +138,7 @@ func (p *probe) accepted(what string, r reply, err error, status int, run int64)
 	return p.executed(what, run)
 }
 
-// executed asserts how often the operation was executed.
+// executed asserts the number of executions.
 func (p *probe) executed(what string, runs int64) error {
 	if n := p.runs.Load(); n != runs {
 		return fmt.Errorf("after %s the operation was executed %d times: want %d", what, n, runs)
@@ -146,7 +146,7 @@ func (p *probe) executed(what string, runs int64) error {
 	return nil
 }
 
-// refused asserts that the request was refused with the status, and not executed.
+// refused asserts that the request was refused with the status and was not executed.
 func (p *probe) refused(what string, r reply, err error, status int, runs int64) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", what, err)
@@ -160,7 +160,7 @@ func (p *probe) refused(what string, r reply, err error, status int, runs int64)
 	return nil
 }
 
-// same asserts that a response is the first one's.
+// same asserts that a response equals the first one.
 func same(what string, first, got reply) error {
 	if got.status != first.status {
 		return fmt.Errorf("%s got status %d: want that of the first response, %d", what, got.status, first.status)

@@ -1,12 +1,12 @@
-// Package keytest is a conformance suite for servers that take the Idempotency-Key header. It knows nothing of their code: it
-// sends requests over HTTP, supplies the operation that they lead to, and counts how often it is executed.
+// Package keytest is a conformance suite for servers that support the Idempotency-Key header. It does not depend on their code: it
+// sends requests over HTTP, supplies the operation behind the server, and counts the executions of that operation.
 //
 //	func TestIdempotencyKey(t *testing.T) {
 //		keytest.Run(t, keytest.Server{Handler: yourMiddleware})
 //	}
 //
-// What is expected comes from the IETF's draft (draft-ietf-httpapi-idempotency-key-header-07) and from Stripe's documentation
-// (https://docs.stripe.com/api/idempotent_requests). A failure names the passage.
+// The expectations come from the IETF draft (draft-ietf-httpapi-idempotency-key-header-07) and from Stripe's documentation
+// (https://docs.stripe.com/api/idempotent_requests). A failure cites the passage.
 //
 //	case                                        source
 //	first request is executed                   draft, 2.6: processed normally, with its own status code
@@ -35,6 +35,6 @@
 //	expired key is executed again               draft, 2.3; Stripe: a new request after the original is pruned
 //	refusals point to documentation             draft, 2.7: problem details, or a Link
 //
-// No case depends on how fast the server is: where requests meet, the operation blocks until the suite releases it. A server
-// that does not answer fails a case after a minute.
+// No case depends on the server's speed: where requests must overlap, the operation blocks until the suite releases it. If the
+// server does not answer, a case fails after a minute.
 package keytest

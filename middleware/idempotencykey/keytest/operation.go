@@ -19,13 +19,13 @@ type suite struct {
 	url      string
 	client   *http.Client
 	patience time.Duration
-	probes   sync.Map // by ID; a request of an earlier case may still be under way
+	probes   sync.Map // by ID; a request of an earlier case may still be running
 }
 
 const prefix = "/keytest/"
 
-// probe is one case's operation, and the client that asks for it. The operation answers 201, with the number of its execution
-// in headers and body, unless answer says otherwise.
+// probe is one case's operation, and the client that calls it. By default the operation answers 201, with the number of the
+// execution in headers and body. answer replaces that.
 type probe struct {
 	*suite
 	ctx    context.Context //nolint:containedctx // of one test
@@ -33,16 +33,16 @@ type probe struct {
 	answer func(w http.ResponseWriter, r *http.Request, run int64)
 
 	runs     atomic.Int64
-	began    chan struct{} // has one value for each execution
-	gate     chan struct{} // an execution goes on when it is closed
+	began    chan struct{} // gets one value for each execution
+	gate     chan struct{} // an execution waits until it is closed
 	open     func()
-	hungUp   chan struct{} // is closed when the server notices that a client left
+	hungUp   chan struct{} // closed when the server notices that a client has left
 	notice   func()
 	mu       sync.Mutex
 	received []string // bodies
 }
 
-// begin makes the operation of a case. It does not block.
+// begin creates the operation of a case. The operation does not block.
 func (x *suite) begin(ctx context.Context) *probe {
 	id := uuid.NewString()
 	p := &probe{suite: x, ctx: ctx, path: prefix + id, began: make(chan struct{}, 1000), gate: make(chan struct{}), hungUp: make(chan struct{})}
@@ -53,7 +53,7 @@ func (x *suite) begin(ctx context.Context) *probe {
 	return p
 }
 
-// block makes executions wait for release.
+// block makes executions wait until release is called.
 func (p *probe) block() (release func()) {
 	p.gate = make(chan struct{})
 	p.open = sync.OnceFunc(func() { close(p.gate) })
@@ -67,7 +67,7 @@ func (x *suite) releaseAll() {
 	})
 }
 
-// of is the case that the request belongs to. A server may have put a prefix before the path, or removed one.
+// of returns the case of a request, or nil. A server may add a prefix to the path, or remove one.
 func (x *suite) of(r *http.Request) *probe {
 	_, rest, _ := strings.Cut(r.URL.Path, prefix)
 	id, _, _ := strings.Cut(rest, "/")
@@ -77,7 +77,7 @@ func (x *suite) of(r *http.Request) *probe {
 	return nil
 }
 
-// operate is the handler that stands behind the middleware.
+// operate is the handler behind the middleware.
 func (x *suite) operate(w http.ResponseWriter, r *http.Request) {
 	p := x.of(r)
 	if p == nil {
@@ -102,10 +102,10 @@ func (x *suite) operate(w http.ResponseWriter, r *http.Request) {
 	respond(w, http.StatusCreated, run)
 }
 
-// theirs are the headers of an operation's response, which a replay repeats.
+// theirs are the headers of an operation's response that a replay must repeat.
 var theirs = []string{"Content-Type", "Location", "Link", "X-Keytest-Run"}
 
-// respond answers with what no two executions have in common. The body has every byte there is.
+// respond answers with values that differ for each execution. The body has every possible byte.
 func respond(w http.ResponseWriter, status int, run int64) {
 	h := w.Header()
 	h.Set("Content-Type", "application/vnd.keytest")
@@ -124,7 +124,7 @@ func respond(w http.ResponseWriter, status int, run int64) {
 	_, _ = w.Write(body)
 }
 
-// watched notices outside of the middleware that a client has left.
+// watched notices outside of the middleware when a client leaves.
 func (x *suite) watched(server http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if p := x.of(r); p != nil {

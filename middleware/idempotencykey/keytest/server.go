@@ -12,57 +12,57 @@ import (
 	"time"
 )
 
-// Syntax is how a server reads the header.
+// Syntax is the form in which a server accepts the header's value.
 type Syntax int
 
-// What a server may claim.
+// Forms of the header.
 const (
-	Quoted       Syntax = iota // a String of structured fields, as the draft has it; anything else is refused
-	QuotedOrBare               // a String, or the same key without its quotes
-	Opaque                     // the header's value is the key, whatever it is, as at Stripe
+	Quoted       Syntax = iota // a String of structured fields, as in the draft; other values are refused
+	QuotedOrBare               // a String, or the same key without quotes
+	Opaque                     // the header's value is the key, without parsing, as in Stripe's API
 )
 
-// Server is the server under test, and what it claims. Either Handler is set, or URL with Operation.
+// Server is the server under test and its claims. Set either Handler, or URL and Operation.
 type Server struct {
 	// Handler returns the middleware around operation. Run calls it once and serves it on this machine.
 	Handler func(operation http.Handler) http.Handler
 
-	// URL is the address of a server that is running, such as "http://127.0.0.1:8080". It hands every request under
-	// /keytest/ that its middleware lets through to Operation, for instance as a reverse proxy, and returns the response.
+	// URL is the address of a running server, such as "http://127.0.0.1:8080". If its middleware accepts a request under /keytest/,
+	// the server must pass it to Operation, for instance as a reverse proxy, and return the response.
 	URL string
 
-	// Operation is where Run serves the operation for URL. Run closes it.
+	// Operation is the listener where Run serves the operation for URL. Run closes it.
 	Operation net.Listener
 
-	// Keys is how the server reads the header. Default: Quoted.
+	// Keys is the form in which the server accepts the header. Default: Quoted.
 	Keys Syntax
 
 	// KeyOptional says that a request without a key is executed. Default: it is refused with 400.
 	KeyOptional bool
 
-	// ReuseStatus is the answer to a key that came with another request. Default: 422.
+	// ReuseStatus is the status if a key was used for another request. Default: 422.
 	ReuseStatus int
 
 	// RetryErrors says that a 5xx of the operation is not stored: the repeated request is executed. Default: it is replayed.
 	RetryErrors bool
 
-	// Waits says that a request whose key is in use waits for the first one and gets its response. Default: it is refused
-	// with 409.
+	// Waits says that a request whose key is in use waits for the first request and gets its response. Default: it is refused with
+	// 409.
 	Waits bool
 
-	// Authenticate makes r a request of the account. Default: none, and the case about accounts is left out.
+	// Authenticate makes r a request of the account. Default: none; the case about accounts is left out.
 	Authenticate func(r *http.Request, account string)
 
-	// Expire makes all keys that are stored expire. Default: none, and the case about expiry is left out.
+	// Expire expires all stored keys. Default: none; the case about expiry is left out.
 	Expire func() error
 
-	// Unclaimed are the names of further cases to leave out. Default: none.
+	// Unclaimed names more cases to leave out. Default: none.
 	Unclaimed []string
 
 	patience time.Duration // 0: a minute
 }
 
-// Run runs the suite, one case after the other, each as a subtest with its name.
+// Run runs the cases one after the other, each as a subtest with its name.
 func Run(t *testing.T, s Server) {
 	t.Helper()
 	if err := s.validate(); err != nil {
@@ -118,7 +118,7 @@ func (s Server) reuseStatus() int {
 	return s.ReuseStatus
 }
 
-// start serves what is to be served.
+// start serves Handler, or the operation for URL.
 func (s Server) start() (*suite, func()) {
 	x := &suite{server: s, patience: s.patience, client: &http.Client{
 		Transport:     &http.Transport{},

@@ -1,4 +1,4 @@
--- Deletes a stored answer, by the primary key of each day, and notes who did it. Locks the row.
+-- Deletes a stored answer and records who did it. Uses the primary key of each day, and locks the row.
 with forgotten as (
     delete from {schema}.idempotency_key where id = $1
     returning id, service, scope, key, request, status, created_at, length(body) as bytes

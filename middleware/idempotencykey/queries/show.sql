@@ -1,5 +1,5 @@
--- The stored answers for a key $1, or whose IDs are like $2. Reads all days, and sorts what it has found, because the index on
--- created_at would lead it through the tables row by row; no locks.
+-- The stored answers for the key $1, and those whose IDs match $2. Reads all days, and sorts only the result: with the index on
+-- created_at, it would read the tables row by row. No locks.
 with found as materialized (
     select id, service, scope, key, request, status, created_at, headers, body
     from {schema}.idempotency_key where key = $1 or encode(id, 'hex') like $2

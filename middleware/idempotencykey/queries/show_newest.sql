@@ -1,5 +1,5 @@
--- The stored answers whose IDs are from $2 to $3, by the primary key of each day, and those for a key $1 among the last $4, by the index
--- on created_at of each day, from its end. No locks.
+-- The stored answers whose IDs are from $2 to $3, by the primary key of each day, and those for the key $1 among the last $4
+-- answers, by the index on created_at of each day, backwards. No locks.
 with found as materialized (
     select id, service, scope, key, request, status, created_at, headers, body
     from {schema}.idempotency_key where id between $2::bytea and $3::bytea

@@ -12,15 +12,15 @@ import (
 	"github.com/millrace-go/millrace/transport"
 )
 
-// Headers is what a message carries beside its payload, as claim_failed.headers keeps it: JSON. Strings that JSON or
-// UTF-8 cannot carry survive as base64 behind a NUL.
+// Headers is what a message carries in addition to its payload, as JSON for claim_failed.headers. A string that is not valid text
+// is stored as NUL and base64.
 type Headers struct {
 	UUID     string            `json:"uuid"`
 	Metadata map[string]string `json:"metadata"`
 	Origin   transport.Origin  `json:"origin,omitempty"`
 }
 
-// EncodeHeaders returns what is stored of a message and of where it lay at its broker.
+// EncodeHeaders returns the stored form of a message's headers and of its origin at the broker.
 func EncodeHeaders(msg *message.Message, origin transport.Origin) ([]byte, error) {
 	h := Headers{UUID: encodeText(msg.UUID), Metadata: make(map[string]string, len(msg.Metadata)), Origin: make(transport.Origin, len(origin))}
 	for k, v := range msg.Metadata {
@@ -81,7 +81,7 @@ func decodeText(s string) (string, error) {
 	return string(b), nil
 }
 
-// Printable makes of s what a text column takes, at most so many bytes.
+// Printable returns s as text that a column can hold, of at most limit bytes before invalid bytes are replaced.
 func Printable(s string, limit int) string {
 	if len(s) > limit {
 		s = s[:limit]

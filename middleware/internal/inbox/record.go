@@ -1,5 +1,5 @@
-// Package inbox knows how the claim's tables name events and keep messages: what the claim and the operators' functions of dead
-// letters have in common.
+// Package inbox defines how the claim's tables name events and keep messages. The claim and the operators' functions of dead
+// letters share it.
 package inbox
 
 import (
@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// Canonical is the one spelling of an event's ID: a UUID in lower case.
+// Canonical returns the standard spelling of an event ID: a UUID in lower case.
 func Canonical(id string) string {
 	if u, err := uuid.Parse(id); err == nil && len(id) == 36 {
 		return u.String()
@@ -20,10 +20,10 @@ func Canonical(id string) string {
 	return id
 }
 
-// Record is the event as a uuid, which tells the day of its record: a UUIDv7 is its own, whose record lies in the day
-// in which it was minted. A delayed event's begins with the time when it was due instead, because the broker gets it only
-// then. For any other ID it is a hash that begins with ff, which no UUIDv7 of the next eight thousand years does. It is a
-// function of nothing but what travels in the message: every process must compute the same at every delivery.
+// Record returns the event's uuid in the tables, which determines the day of its record. A UUIDv7 is used as it is, and its record
+// belongs to the day when it was minted. The uuid of a delayed event starts with the time when it was due instead, because the
+// broker gets the event only then. For any other ID, the uuid is a hash that starts with ff, as no UUIDv7 does for the next eight
+// thousand years. Record depends only on the message: every process must compute the same uuid at every delivery.
 func Record(eventID string, due time.Time) pgtype.UUID {
 	id, err := uuid.Parse(eventID)
 	if err != nil || len(eventID) != 36 || id.Version() != 7 || id.Variant() != uuid.RFC4122 || id[0] == 0xff {
@@ -40,14 +40,14 @@ func Record(eventID string, due time.Time) pgtype.UUID {
 	return Stored([16]byte(h[:16]))
 }
 
-// Hash is the record of an event that has no day: its ID tells none, or that day is gone, or too far away.
+// Hash returns the uuid of an event without a day: the ID has no time, or its day was dropped or does not exist yet.
 func Hash(eventID string) pgtype.UUID {
 	h := sha256.Sum256([]byte(eventID))
 	h[0] = 0xff
 	return Stored([16]byte(h[:16]))
 }
 
-// Time is when the event of a record was minted, or due. It is unknown where the ID is no UUIDv7.
+// Time returns when the event of a record was minted, or was due. It is unknown if the ID is not a UUIDv7.
 func Time(record pgtype.UUID) (time.Time, bool) {
 	return time.UnixMilli(millis(record.Bytes)), record.Bytes[0] != 0xff
 }
@@ -59,21 +59,21 @@ func millis(id [16]byte) (ms int64) {
 	return ms
 }
 
-// Stored is an ID as pgx sends it without a detour: a uuid.UUID goes through its text, which costs a tenth of a claim.
+// Stored returns an ID in the form that pgx sends fastest. It would send a uuid.UUID as text, which costs a tenth of a claim.
 func Stored(id [16]byte) pgtype.UUID { return pgtype.UUID{Bytes: id, Valid: true} }
 
-// Lock is the advisory lock of a claim: the first 8 bytes of SHA-256 over event ID, consumer and schema: 64 bits, because 32
-// collide among a few thousand claims; the schema, because advisory locks belong to the whole database and another service's
-// consumer may have the same name. It must be the same in every process, whatever it is written in.
+// Lock returns the advisory lock of a claim: the first 8 bytes of SHA-256 over event ID, consumer and schema. It has 64 bits,
+// because 32-bit numbers collide among a few thousand claims. It includes the schema, because advisory locks belong to the whole
+// database, and another service's consumer may have the same name. It must be the same in every process and in every language.
 func Lock(schema, consumer, eventID string) int64 {
 	h := sha256.Sum256([]byte(eventID + "\x00" + consumer + "\x00" + schema))
 	return int64(binary.BigEndian.Uint64(h[:8]))
 }
 
-// maxOrderKey is how long a key may be that stands in an index as it is.
+// maxOrderKey is the maximum length of a key that is stored unchanged, because keys are indexed.
 const maxOrderKey = 500
 
-// OrderKey is a message's key as it stands in the tables. Keys of a broker may be any bytes, of any length.
+// OrderKey returns a message's key as stored in the tables. A broker's keys may be any bytes of any length.
 func OrderKey(key string) string {
 	if IsText(key) && len(key) <= maxOrderKey {
 		return key
@@ -82,5 +82,5 @@ func OrderKey(key string) string {
 	return "sha256:" + hex.EncodeToString(h[:])
 }
 
-// Silent is after which time without a heartbeat a process counts as killed.
+// Silent is how long a process may be without a heartbeat before it counts as killed.
 const Silent = 10 * time.Second

@@ -12,8 +12,8 @@ import (
 	"github.com/millrace-go/millrace/transport"
 )
 
-// Synthetic identifies a message that has no usable ID by all that it carries, and where its transport tells by its origin,
-// so that its redeliveries coincide, and another message of the same content does not.
+// Synthetic returns an ID for a message without a usable ID, from its whole content and, if its transport has one, its origin. So
+// redeliveries get the same ID, and with an origin, another message with the same content gets another ID.
 func Synthetic(topic string, msg *message.Message, origin transport.Origin) string {
 	h := sha256.New()
 	add := func(s string) {

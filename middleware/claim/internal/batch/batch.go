@@ -1,5 +1,5 @@
-// Package batch claims several events of a consumer in one transaction, and runs their handlers there one after the other, each in
-// its own savepoint.
+// Package batch claims several events of a consumer in one transaction. It runs their handlers one after the other, each in its own
+// savepoint.
 package batch
 
 import (
@@ -14,28 +14,28 @@ import (
 )
 
 const (
-	// linger is how long a message waits, at most, for others to share a transaction with.
+	// linger is the longest time that a message waits for others to share a transaction with.
 	linger = 2 * time.Millisecond
-	// Most keeps a transaction below the 64 subtransactions that a PostgreSQL backend can announce to others.
+	// Most keeps a transaction below 64 subtransactions, the number that a PostgreSQL backend can publish to others.
 	Most = 50
 )
 
-// Result is what became of an event.
+// Result is the outcome of an event.
 type Result struct {
-	Ran bool  // the handler was called: what it returned is its own, even ErrCompleted of another claim
+	Ran bool  // the handler was called, and Err is its own, even if it is ErrCompleted of another claim
 	Err error // nil: the claim is completed
 }
 
-// Settled reports whether the event's record is there: it was completed now or before.
+// Settled reports whether the event has its record: it was completed now or before.
 func (r Result) Settled() bool {
 	return r.Ran && r.Err == nil || !r.Ran && errors.Is(r.Err, store.ErrCompleted)
 }
 
-// Config configures Batches. All of it is required.
+// Config configures Batches. Every field is required.
 type Config struct {
 	Store *store.Postgres
 	Max   int  // how many events may share a transaction
-	Async bool // the caller sees to it that commits reach the disk
+	Async bool // the caller makes commits durable
 
 	Timeout func(consumer string) time.Duration // of each handler
 	Logger  *slog.Logger
@@ -52,15 +52,15 @@ type Batches struct {
 	leaving   sync.Map // consumer → *leaving
 }
 
-// New returns Batches that are empty.
+// New returns empty Batches.
 func New(cfg Config) *Batches { return &Batches{cfg: cfg, store: newGroupStore(cfg)} }
 
-// Expect makes the next group of the consumer wait until so many events have come, for a test that needs such a group.
+// Expect makes the next group of the consumer wait for n events. It is for tests.
 func (b *Batches) Expect(consumer string, n int) {
 	b.gatherers.Store(consumer, &gatherer{max: n, linger: time.Hour, expected: n})
 }
 
-// Waiting returns how many events of the consumer wait for others.
+// Waiting returns how many events of the consumer wait for their group to start.
 func (b *Batches) Waiting(consumer string) int {
 	q, known := b.gatherers.Load(consumer)
 	if !known {
@@ -75,9 +75,8 @@ func (b *Batches) Waiting(consumer string) int {
 	return len(g.forming.members)
 }
 
-// gatherer puts the messages of one consumer that are in hand at the same time into groups. It never waits for a message
-// that cannot come: once as many are there as were in hand together the last time, a group begins, and it begins at the
-// latest when the linger has passed.
+// gatherer puts concurrent messages of one consumer into groups. It does not wait for messages that cannot come: a group starts
+// when it has as many messages as were in flight together before, and at the latest after linger.
 type gatherer struct {
 	max    int
 	linger time.Duration
@@ -86,17 +85,17 @@ type gatherer struct {
 	forming  *group
 	running  int // groups
 	inHand   int // their messages
-	expected int // how many may come: the most that were in hand since a group began with fewer
+	expected int // how many messages may come: the most in flight since a group started with fewer
 }
 
-// group is messages that share a transaction.
+// group is the messages of one transaction.
 type group struct {
 	members []*member     // in the order of their arrival
-	begins  chan struct{} // closed when nobody can join any more
+	begins  chan struct{} // closed when no more messages can join
 	ended   chan struct{} // closed when every member's outcome is known
 }
 
-// join adds the message to the group that is forming. The first one of a group has to see to it that it runs.
+// join adds the message to the forming group. The first message of a group must make sure that it runs.
 func (g *gatherer) join(m *member) (joined *group, first bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -110,7 +109,7 @@ func (g *gatherer) join(m *member) (joined *group, first bool) {
 	return joined, first
 }
 
-// complete reports whether everything has come that can, and nobody is at work of whom more may come.
+// complete reports whether all expected messages have come, and no group is running whose messages may be followed by more.
 func (g *gatherer) complete() bool {
 	return g.running == 0 && len(g.forming.members) >= g.expected
 }
@@ -126,7 +125,7 @@ func (g *gatherer) beginIf(due bool) {
 	g.forming = nil
 }
 
-// await returns when the group begins.
+// await returns when the group starts.
 func (g *gatherer) await(forming *group) {
 	timer := time.NewTimer(g.linger)
 	defer timer.Stop()
@@ -148,12 +147,12 @@ func (g *gatherer) end(ended *group) {
 	close(ended.ended)
 }
 
-// Do claims the event together with others. One whose group fails through no fault of its own is claimed alone.
+// Do claims the event together with others. If its group fails and the event may not be the cause, it is claimed alone.
 func (b *Batches) Do(ctx context.Context, key store.Key, fn func(ctx context.Context) error) Result {
 	if _, ok := pgtx.From(ctx); ok || b.singly(key.Consumer) {
-		return b.cfg.Alone(ctx, key, fn) // which refuses a transaction
+		return b.cfg.Alone(ctx, key, fn) // Alone refuses a transaction in the context
 	}
-	m := newMember(context.WithoutCancel(ctx), key, fn) // its time begins with its handler
+	m := newMember(context.WithoutCancel(ctx), key, fn) // its timeout starts with its handler
 	defer close(m.settled)
 	q, _ := b.gatherers.LoadOrStore(key.Consumer, &gatherer{max: b.cfg.Max, linger: linger})
 	g, first := q.(*gatherer).join(m)
@@ -171,7 +170,7 @@ func (b *Batches) Do(ctx context.Context, key store.Key, fn func(ctx context.Con
 	return m.result
 }
 
-// again claims the event alone, after those that it must not overtake.
+// again claims the event alone, after the events that it must not overtake.
 func (b *Batches) again(m *member) Result {
 	for _, before := range []*member{m.twin, m.ahead} {
 		if before == nil {
@@ -187,7 +186,7 @@ func (b *Batches) again(m *member) Result {
 	return b.cfg.Alone(ctx, m.key, m.fn)
 }
 
-// run claims the members' events and runs their handlers, in one transaction.
+// run claims the members' events and runs their handlers in one transaction.
 func (b *Batches) run(members []*member) {
 	link(members)
 	claimed, err := b.store.do(members)

@@ -14,34 +14,34 @@ import (
 	"github.com/millrace-go/millrace/pgtx"
 )
 
-// memberState is how far a member of a group has come.
+// memberState is the progress of a member of a group.
 type memberState int
 
 const (
-	memberWaiting memberState = iota // its handler was not called
-	memberRefused                    // it was not claimed; the result says why
-	memberHandled                    // its handler has succeeded: the commit decides
-	memberFailed                     // its handler has failed, and its savepoint is undone; the result says why
+	memberWaiting memberState = iota // its handler has not been called
+	memberRefused                    // it was not claimed; the result has the reason
+	memberHandled                    // its handler has succeeded; the commit decides
+	memberFailed                     // its handler has failed, and its savepoint was rolled back; the result has the reason
 	memberAgain                      // it is to be claimed alone
 )
 
-// member is a message in a group. The goroutine of its own message waits for its handler, when it is its turn; all else belongs
-// to the group's goroutine until the group has ended.
+// member is a message in a group. When it is the member's turn, the message's own goroutine runs its handler. Otherwise, all of it
+// belongs to the group's goroutine until the group has ended.
 type member struct {
 	ctx context.Context
 	key store.Key
 	fn  func(ctx context.Context) error
 
-	twin  *member // the first one of the same event
-	ahead *member // the one before it of the same ordering key
+	twin  *member // the first member with the same event
+	ahead *member // the previous member with the same ordering key
 
 	turn    chan func()
 	over    chan struct{}
 	settled chan struct{} // closed when the result is final
 
 	state  memberState
-	late   bool   // its time was up
-	leaves string // a statement of its handler's that leaves something to the others
+	late   bool   // its handler exceeded the timeout
+	leaves string // a statement of its handler that leaves state to later handlers
 	result Result
 }
 
@@ -49,11 +49,11 @@ func newMember(ctx context.Context, key store.Key, fn func(ctx context.Context) 
 	return &member{ctx: ctx, key: key, fn: fn, turn: make(chan func()), over: make(chan struct{}), settled: make(chan struct{})}
 }
 
-// wait returns when the group has ended. In between it runs the handler.
+// wait returns when the group has ended. Meanwhile it runs the handler.
 func (m *member) wait(g *group) {
 	select {
 	case run := <-m.turn:
-		defer func() { <-g.ended }() // a panic too waits until the group's locks are gone
+		defer func() { <-g.ended }() // also after a panic, wait until the group's locks are released
 		defer close(m.over)
 		run()
 	case <-g.ended:
@@ -74,8 +74,7 @@ func link(members []*member) {
 	}
 }
 
-// mayRun reports whether the member's turn may come: it is claimed, and nothing before it went wrong that it must not
-// overtake.
+// mayRun reports whether the member's handler may run: it is claimed, and no failed event is before it that it must not overtake.
 func (m *member) mayRun() bool {
 	if m.state != memberWaiting || m.twin != nil {
 		return false
@@ -83,7 +82,7 @@ func (m *member) mayRun() bool {
 	return m.ahead == nil || m.ahead.kept()
 }
 
-// kept reports whether a later event of its key may be handled.
+// kept reports whether a later event of the same key may be handled.
 func (m *member) kept() bool {
 	if m.twin != nil {
 		return m.twin.kept()
@@ -91,8 +90,8 @@ func (m *member) kept() bool {
 	return m.state == memberHandled || m.state == memberRefused && m.result.Settled()
 }
 
-// run lets the member handle its message in a savepoint of the group's transaction. An error means that there could be no
-// savepoint: the transaction is lost.
+// run runs the member's handler in a savepoint of the group's transaction. It returns an error if the savepoint cannot be created:
+// then the transaction is lost.
 func (m *member) run(tx pgx.Tx, pool pgtx.DB, timeout time.Duration, complete func(ctx context.Context) error) (lost error) {
 	m.turn <- func() {
 		ctx, cancel := context.WithTimeout(pgtx.With(m.ctx, tx), timeout)
@@ -125,8 +124,7 @@ func (m *member) run(tx pgx.Tx, pool pgtx.DB, timeout time.Duration, complete fu
 	return lost
 }
 
-// byOthers reports whether a failure may come from what else the transaction did: the locks that it holds, or a constraint
-// that was dropped under it.
+// byOthers reports whether the rest of the transaction may have caused a failure: with its locks, or by dropping a constraint.
 func byOthers(err error) bool {
 	var conflict *pgconn.PgError
 	var constraints *constraintsError
@@ -134,10 +132,10 @@ func byOthers(err error) bool {
 		errors.As(err, &constraints) && constraints.gone()
 }
 
-// conclude decides the members' results after the transaction, which got its claims or did not, and ended with err.
+// conclude decides the members' results after the transaction. claimed says whether it got its claims; err is how it ended.
 func conclude(members []*member, claimed bool, err error) {
 	dissolved := err != nil && !errors.Is(err, pgtx.ErrOutcomeUnknown)
-	var last *member // that was run: it may be what broke the transaction, and is judged alone
+	var last *member // the last one that ran, if it failed: it may have broken the transaction, and is judged alone
 	for _, m := range members {
 		if m.state == memberFailed {
 			last = m
@@ -154,7 +152,7 @@ func conclude(members []*member, claimed bool, err error) {
 			m.state, m.result = m.twin.state, twinOf(m.twin.result)
 		case m.state == memberHandled && err == nil:
 			m.result = Result{Ran: true}
-		case m.state == memberHandled && !dissolved: // nobody knows: the redelivery will tell
+		case m.state == memberHandled && !dissolved: // the outcome is unknown: the redelivery will find out
 			m.state, m.result = memberRefused, Result{Err: err}
 		case dissolved && (m.state == memberHandled || m.state == memberWaiting || m == last && !m.late):
 			m.state, m.result = memberAgain, Result{}
@@ -166,7 +164,7 @@ func conclude(members []*member, claimed bool, err error) {
 	}
 }
 
-// twinOf is the result of a message whose event was in the group already.
+// twinOf returns the result of a message whose event was in the group already.
 func twinOf(first Result) Result {
 	switch {
 	case first.Settled():

@@ -15,23 +15,23 @@ import (
 	"github.com/millrace-go/millrace/pgtx"
 )
 
-// What a handler leaves in its transaction beside its writes, such as SET LOCAL, would reach the next handler of the group: a
-// tenant's rows for another tenant. Only a rollback to the handler's savepoint takes all of it away. So an event whose handler
-// leaves something is undone, and claimed alone. pgtx knows it by the statements' text. What functions leave in whose source a
-// setting is named, by whichever way they were called, is found by comparing the settings' values after each handler.
+// A handler may leave more in its transaction than its writes, such as SET LOCAL. The next handler of the group would see that, for
+// example as one tenant's rows for another tenant. Only a rollback to the handler's savepoint removes all of it. So if an event's
+// handler leaves something, it is rolled back, and the event is claimed alone. pgtx detects this from the text of statements. A
+// function that names a setting in its source may be called in any way, so the settings' values are compared after each handler.
 
-// functionsFor is for how long a store believes that it knows the database's functions.
+// functionsFor is how long the store uses what it knows about the database's functions.
 const functionsFor = time.Minute
 
-// functions is what the database's functions may leave. It is safe for concurrent use.
+// functions is what the database's functions may leave in a transaction. It is safe for concurrent use.
 type functions struct {
 	mu       sync.Mutex
-	settings []string // nil: not known
-	tables   bool     // temporary ones, or cursors
+	settings []string // nil: unknown
+	tables   bool     // they make temporary tables or cursors
 	asked    time.Time
 }
 
-// known returns what is known; stale, that it is to be asked for again.
+// known returns what is known. stale means that it must be read again.
 func (f *functions) known() (settings []string, tables, stale bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -50,7 +50,7 @@ func (f *functions) learn(row pgx.Row) error {
 	return nil
 }
 
-// state is what functions may have left in the transaction; nil where none leaves anything.
+// state returns what functions may have left in the transaction, or nil if no function leaves anything.
 func (s *groupStore) state(ctx context.Context, tx pgx.Tx) (state []string, err error) {
 	settings, tables, _ := s.functions.known()
 	if len(settings) == 0 && !tables {
@@ -60,14 +60,14 @@ func (s *groupStore) state(ctx context.Context, tx pgx.Tx) (state []string, err 
 	return state, err
 }
 
-// leavesError means that the handler leaves something to those after it.
+// leavesError means that the handler leaves something for later handlers.
 type leavesError struct{ statement string }
 
 func (e *leavesError) Error() string {
 	return "the handler leaves something in its transaction: " + e.statement
 }
 
-// leaves returns an error if the handler leaves something to those after it. before is the state at the group's begin.
+// leaves returns an error if the handler leaves something for later handlers. before is the state at the start of the group.
 func (s *groupStore) leaves(ctx context.Context, before []string) error {
 	if statement := pgunit.Leaves(ctx); statement != "" {
 		return &leavesError{statement}
@@ -75,7 +75,7 @@ func (s *groupStore) leaves(ctx context.Context, before []string) error {
 	if before == nil {
 		return nil
 	}
-	if err := pgtx.Flush(ctx); err != nil { // what is queued may call functions too
+	if err := pgtx.Flush(ctx); err != nil { // queued statements may call functions too
 		return &constraintsError{err}
 	}
 	tx, _ := pgtx.From(ctx)
@@ -86,7 +86,7 @@ func (s *groupStore) leaves(ctx context.Context, before []string) error {
 	return err
 }
 
-// leaving counts the events of a consumer whose handlers left something.
+// leaving counts a consumer's events whose handlers left something.
 type leaving struct {
 	mu        sync.Mutex
 	ran, left int
@@ -94,13 +94,13 @@ type leaving struct {
 }
 
 const (
-	// leavingAfter is how many events of a consumer are tried in groups before it may be found that they do not belong there.
+	// leavingAfter is the number of a consumer's events in groups before it may be found not to belong there.
 	leavingAfter = 20
-	// leavingShare is the share of events that have to be handled alone, one in so many, which makes groups a loss.
+	// leavingShare: if one in leavingShare events must be handled alone, groups do not pay.
 	leavingShare = 2
 )
 
-// singly reports whether the consumer's events are handled alone because their handlers leave something as a rule.
+// singly reports whether the consumer's events are handled alone, because its handlers often leave something.
 func (b *Batches) singly(consumer string) bool {
 	l, ok := b.leaving.Load(consumer)
 	if !ok {
@@ -111,7 +111,7 @@ func (b *Batches) singly(consumer string) bool {
 	return l.(*leaving).alone
 }
 
-// tellLeaving warns of handlers that leave something, once for each consumer.
+// tellLeaving warns about handlers that leave something, once for each consumer.
 func (b *Batches) tellLeaving(members []*member) {
 	ran, left, statement := 0, 0, ""
 	for _, m := range members {

@@ -22,7 +22,7 @@ import (
 type groupStore struct {
 	store   *store.Postgres
 	timeout func(consumer string) time.Duration // of each handler
-	async   bool                                // the caller sees to it that commits reach the disk
+	async   bool                                // the caller makes commits durable
 
 	lock, look, record, commit, functionsOf, stateOf string
 
@@ -38,9 +38,9 @@ func newGroupStore(cfg Config) *groupStore {
 	}
 }
 
-// do claims the members' events and runs the handlers of those that it got, in one transaction.
+// do claims the members' events and runs the handlers of the claimed ones, in one transaction.
 func (s *groupStore) do(members []*member) (claimed bool, err error) {
-	// Each handler has its own time, so what is bounded here is what the group does before the first and after the last.
+	// Each handler has its own timeout. This one bounds what the group does before the first handler and after the last.
 	timeout := s.timeout(members[0].key.Consumer)
 	ctx, cancel := context.WithCancelCause(members[0].ctx)
 	defer cancel(nil)
@@ -59,12 +59,12 @@ func (s *groupStore) do(members []*member) (claimed bool, err error) {
 		claimed = true
 		pgunit.Watch(ctx)
 		watch.Stop()
-		heard := time.Now() // from us, by the server, at the latest
+		heard := time.Now() // when the server last got a statement from us, at the latest
 		for _, m := range members {
 			if !m.mayRun() {
 				continue
 			}
-			if time.Since(heard) > timeout { // else the server might end the transaction as idle
+			if time.Since(heard) > timeout { // otherwise the server might end the transaction as idle
 				watch.Reset(timeout)
 				if _, err := tx.Exec(ctx, "select 1"); err != nil {
 					return err
@@ -91,9 +91,8 @@ func (s *groupStore) do(members []*member) (claimed bool, err error) {
 	return claimed, err
 }
 
-// claim gets the locks and looks for records, in one round trip. Events of which there is more to be known are claimed
-// alone. It returns the statements that check the deferrable
-// constraints; none where there are none. And what functions may have left until now.
+// claim takes the locks and looks for records in one round trip. Events that need more checks are claimed alone. It returns the
+// statements that check the deferrable constraints, if there are any, and what functions may have left so far.
 func (s *groupStore) claim(ctx context.Context, tx pgx.Tx, consumer int16, members []*member) (check, before []string, err error) {
 	var claims []*member
 	var keys []int64
@@ -145,7 +144,7 @@ func (s *groupStore) claim(ctx context.Context, tx pgx.Tx, consumer int16, membe
 		switch {
 		case !locked[i]:
 			m.state, m.result.Err = memberRefused, store.ErrContended
-		case store.Proven(m.ctx): // an operator's word counts for more
+		case store.Proven(m.ctx): // an operator's decision takes precedence over the record
 			m.state = memberAgain
 		case completed[i]:
 			m.state, m.result.Err = memberRefused, store.ErrCompleted
@@ -162,7 +161,7 @@ func (s *groupStore) claim(ctx context.Context, tx pgx.Tx, consumer int16, membe
 	return check, before, nil
 }
 
-// lookFor is the statement that looks for these records, in their days.
+// lookFor returns the statement that looks for these records, in their days.
 func (s *groupStore) lookFor(records []pgtype.UUID) string {
 	const day = 24 * 60 * 60 * 1000
 	var first, end int64
@@ -189,16 +188,16 @@ func (s *groupStore) lookFor(records []pgtype.UUID) string {
 	return strings.Replace(s.look, "/*days*/ true", "("+strings.Join(places, " or ")+")", 1)
 }
 
-// leastOf is the least UUID of that time.
+// leastOf returns the smallest UUID with this time.
 func leastOf(ms int64) string {
 	digits := fmt.Sprintf("%012x", ms)
 	return digits[:8] + "-" + digits[8:] + "-0000-0000-000000000000"
 }
 
-// complete ends a member's savepoint. Its record waits for the commit, so that nothing else can complete it: not a
-// COMMIT of another handler's.
+// complete ends a member's savepoint. Its record is written with the group's commit, so a COMMIT of another handler cannot complete
+// it.
 func (s *groupStore) complete(ctx context.Context, consumer int16, record pgtype.UUID, check []string) error {
-	if len(check) > 0 { // what the handler left to the commit must fail here, where it is known whose it is
+	if len(check) > 0 { // deferred constraint checks must fail here, where their handler is known
 		for _, sql := range check {
 			if err := pgtx.Queue(ctx, sql); err != nil {
 				return err
@@ -210,19 +209,19 @@ func (s *groupStore) complete(ctx context.Context, consumer int16, record pgtype
 	}
 	r := recorder{insert: s.record, consumer: consumer}
 	collected, err := pgunit.Collect(ctx, r, record)
-	if err == nil && !collected { // savepoints are made by hand
+	if err == nil && !collected { // the handler has created savepoints itself
 		tx, _ := pgtx.From(ctx)
 		_, err = tx.Exec(ctx, r.insert, []pgtype.UUID{record}, consumer)
 	}
 	return err
 }
 
-// constraintsError is the error of the check, or of what a handler has queued.
+// constraintsError is the error of the check, or of a statement that a handler has queued.
 type constraintsError struct{ error }
 
 func (e *constraintsError) Unwrap() error { return e.error }
 
-// gone reports whether a constraint is no longer what it was when the group began.
+// gone reports whether a constraint has changed or disappeared since the group began.
 func (e *constraintsError) gone() bool {
 	var pgErr *pgconn.PgError
 	if !errors.As(e.error, &pgErr) {
@@ -231,7 +230,7 @@ func (e *constraintsError) gone() bool {
 	return pgErr.Code == "42704" || pgErr.Code == "42809" || pgErr.Code == "3F000" || pgErr.Code == "42501"
 }
 
-// recorder is a pgunit.Collector: all records of a group are one statement.
+// recorder is a pgunit.Collector that writes all records of a group in one statement.
 type recorder struct {
 	insert   string
 	consumer int16

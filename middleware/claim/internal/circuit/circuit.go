@@ -1,42 +1,42 @@
-// Package circuit decides when a consumer pauses because what its handler needs is out, and when it goes on. It has no clock and
-// no locks.
+// Package circuit decides when a consumer pauses because a dependency of its handler is down, and when it continues. It has no
+// clock and no locks.
 package circuit
 
 import "time"
 
 // Config configures a Breaker.
 type Config struct {
-	Failures        int // in a row, each of another event than the one before, until the consumer pauses
+	Failures        int // in a row, each of another event than the one before, before the consumer pauses
 	Pause, MaxPause time.Duration
 	Jitter          func(time.Duration) time.Duration
 }
 
-// Breaker is the circuit breaker of one consumer. While it is paused, one event at a time is tried, after each pause.
+// Breaker is the circuit breaker of one consumer. While the consumer is paused, one event at a time is tried, after each pause.
 type Breaker struct {
 	cfg Config
 
 	failures int    // in a row, each of another event than the one before
 	last     string // the event that failed last
-	err      error  // why
+	err      error  // of the last failure
 
-	since      time.Time // when the pause began; zero: the consumer is not paused
-	until      time.Time // no event is tried before
-	tried      int       // in this pause
-	probe      string    // the event that is tried now, "" if none is
-	turnedAway bool      // the broker has brought an event in this pause
+	since      time.Time // start of the pause; zero: not paused
+	until      time.Time // no event is tried before this time
+	tried      int       // failed tries of this pause
+	probe      string    // the event being tried, "" if none
+	turnedAway bool      // the broker delivered an event during this pause
 }
 
 // New returns a breaker of a consumer that is not paused.
 func New(cfg Config) *Breaker { return &Breaker{cfg: cfg} }
 
-// Paused returns since when the consumer is paused, and the error of the event that failed last. The time is zero if it is not.
+// Paused returns when the pause began, and the error of the last failure. The time is zero if the consumer is not paused.
 func (b *Breaker) Paused() (since time.Time, err error) { return b.since, b.err }
 
-// Until returns when the next event is tried, if the breaker is paused.
+// Until returns when the next event may be tried, if the consumer is paused.
 func (b *Breaker) Until() time.Time { return b.until }
 
-// Admit reports whether the event may be handled now, and in which time it may come again otherwise. The first event after a pause is
-// tried. Done must follow for each event that was admitted.
+// Admit reports whether the event may be handled now. If not, wait is the delay of its redelivery. After a pause, the first event
+// is tried. Done must follow for each admitted event.
 func (b *Breaker) Admit(event string, fromBroker bool, now time.Time) (wait time.Duration, admitted bool) {
 	switch {
 	case b.since.IsZero():
@@ -49,7 +49,7 @@ func (b *Breaker) Admit(event string, fromBroker bool, now time.Time) (wait time
 	return b.wait(now), false
 }
 
-// wait is in which time another event may be tried.
+// wait returns the time until another event may be tried.
 func (b *Breaker) wait(now time.Time) time.Duration {
 	if b.probe != "" {
 		return b.cfg.Pause
@@ -57,8 +57,9 @@ func (b *Breaker) wait(now time.Time) time.Duration {
 	return max(b.until.Sub(now), 0)
 }
 
-// Retries returns how many events that have failed before may be brought back, with so much room for them. In a pause it is the one to be
-// tried, when no other event has come from the broker, or MaxPause later: those that failed may be at fault themselves.
+// Retries returns how many events that have failed before may be retried, at most room. While paused, it allows one, after the
+// pause: at once if the broker has delivered no event since, otherwise MaxPause later. An event that failed before may itself be
+// the cause.
 func (b *Breaker) Retries(room int, now time.Time) int {
 	switch {
 	case b.since.IsZero():
@@ -69,21 +70,21 @@ func (b *Breaker) Retries(room int, now time.Time) int {
 	return min(room, 1)
 }
 
-// Verdict is what a failure means.
+// Verdict is the meaning of a failure.
 type Verdict int
 
 const (
-	// Counts means that the failure is the event's own as far as is known.
+	// Counts means that the failure is the event's own, as far as is known.
 	Counts Verdict = iota
-	// Doubtful means that another event failed just before. It must not be the event's last attempt.
+	// Doubtful means that another event failed just before. This must not be the event's last attempt.
 	Doubtful
-	// Pauses means that the consumer pauses from now on. The failure says nothing against the event.
+	// Pauses means that the consumer pauses now. The failure does not count against the event.
 	Pauses
-	// Spared means that the consumer was paused before. The failure says nothing against the event.
+	// Spared means that the consumer was paused already. The failure does not count against the event.
 	Spared
 )
 
-// Failed notes that the handling of an event failed in a way that may be the fault of what the handler needs.
+// Failed records a failure of an event that a dependency may have caused.
 func (b *Breaker) Failed(event string, err error, now time.Time) Verdict {
 	b.err = err
 	if !b.since.IsZero() {
@@ -108,14 +109,14 @@ func (b *Breaker) Failed(event string, err error, now time.Time) Verdict {
 	return Counts
 }
 
-// pause begins another pause, twice as long as the one before.
+// pause starts a pause, twice as long as the one before, up to MaxPause.
 func (b *Breaker) pause(now time.Time) {
 	d := min(b.cfg.Pause<<min(b.tried, 20), b.cfg.MaxPause)
 	b.tried++
 	b.until = now.Add(b.cfg.Jitter(d))
 }
 
-// Succeeded notes that an event was handled. It returns for how long the consumer was paused, 0 if it was not.
+// Succeeded records that an event was handled. It returns the length of the pause that this ends, if there was one.
 func (b *Breaker) Succeeded(now time.Time) (paused time.Duration, was bool) {
 	if was = !b.since.IsZero(); was {
 		paused = now.Sub(b.since)
@@ -124,7 +125,7 @@ func (b *Breaker) Succeeded(now time.Time) (paused time.Duration, was bool) {
 	return paused, was
 }
 
-// Done notes that nothing more is heard of an event that was admitted. If it was tried, and neither failed nor succeeded, another one
+// Done records that an admitted event has ended. If it was the one being tried, and it neither failed nor succeeded, another event
 // may be tried at once.
 func (b *Breaker) Done(event string) {
 	if b.probe == event {

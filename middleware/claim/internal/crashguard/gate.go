@@ -6,19 +6,19 @@ import (
 	"time"
 )
 
-// Gate lets handlers in together, or one alone. Its zero value is open. It is safe for concurrent use. One that waits to be alone keeps later ones out, else it would wait for
-// ever in a busy process.
+// Gate lets handlers run together, or one alone. The zero value is open. It is safe for concurrent use. A handler that waits to run
+// alone keeps later ones out: otherwise it would wait for ever in a busy process.
 type Gate struct {
 	mu      sync.Mutex
 	in      int
-	closed  bool          // one is in alone, or waits until the others are out
-	changed chan struct{} // closed when it is worth another look; nil while nobody waits
+	closed  bool          // a handler runs alone, or waits for the others to leave
+	changed chan struct{} // closed at the next change; nil if nobody waits
 }
 
-// hands is the gate of the process: what dies is all of it, whatever Guard a handler belongs to.
+// hands is the gate of the process, for the handlers of all Guards, because a crash ends the whole process.
 var hands Gate
 
-// enter waits until nobody is in alone.
+// enter waits until no handler runs alone.
 func (g *Gate) enter(ctx context.Context) (leave func(), err error) {
 	if err := g.wait(ctx, func() bool {
 		if g.closed {
@@ -32,8 +32,8 @@ func (g *Gate) enter(ctx context.Context) (leave func(), err error) {
 	return func() { g.change(func() { g.in-- }) }, nil
 }
 
-// enterAlone waits until nobody is in. After the limit others may come in again: what is alone may wait for one of them,
-// or never end.
+// enterAlone waits until no handler is in the gate. After limit, other handlers may enter again, because the one alone may wait for
+// one of them, or may never end.
 func (g *Gate) enterAlone(ctx context.Context, limit time.Duration) (leave func(), err error) {
 	if err := g.wait(ctx, func() bool {
 		if g.closed {
@@ -63,7 +63,7 @@ func (g *Gate) enterAlone(ctx context.Context, limit time.Duration) (leave func(
 	}, nil
 }
 
-// wait calls try, now and after each change, until it reports true.
+// wait calls try now and after each change, until it returns true.
 func (g *Gate) wait(ctx context.Context, try func() bool) error {
 	for {
 		g.mu.Lock()

@@ -7,20 +7,20 @@ import (
 	"time"
 )
 
-// life is what messages know of their Guard's Run. Its zero value is that of a Guard without one.
+// life is what messages know about their Guard's Run. The zero value is for a Guard that does not run.
 type life struct {
 	mu         sync.Mutex
 	registered chan struct{} // nil without Run; closed once standing is known
 	standing   standing
 	inHand     int
-	idle       chan struct{} // closed and nil when nothing is in hand; made by who waits for that
+	idle       chan struct{} // closed, and set to nil, when no message is in flight; created by drain
 }
 
-// standing is what a process knows of itself and of the others.
+// standing is what a process knows about itself and the others.
 type standing struct {
-	run        int64 // its number; 0: Run does not run
+	run        int64 // the process's number; 0: Run does not run
 	suspicious bool
-	alive      map[int64]bool // which others live; not to be changed
+	alive      map[int64]bool // the other processes that are alive; read-only
 }
 
 func (l *life) begin() error {
@@ -33,7 +33,7 @@ func (l *life) begin() error {
 	return nil
 }
 
-// end lets messages pass that still wait.
+// end releases the messages that still wait.
 func (l *life) end() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -43,7 +43,7 @@ func (l *life) end() {
 	l.registered, l.standing = nil, standing{}
 }
 
-// stand sets the standing. The first one lets the messages pass that wait for it.
+// stand sets the standing. The first call releases the messages that wait for it.
 func (l *life) stand(s standing) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -53,10 +53,10 @@ func (l *life) stand(s standing) {
 	l.standing = s
 }
 
-// errUnregistered means that a message has waited for the process to be registered.
+// errUnregistered means that a message waited for the registration of the process in vain.
 var errUnregistered = errors.New("the process is not registered yet: does the database answer Claim.Run?")
 
-// take counts a message until done, and returns the standing, for which it waits at most so long.
+// take counts a message until done, and returns the standing. It waits for the first standing, at most for patience.
 func (l *life) take(ctx context.Context, patience time.Duration) (standing, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -88,7 +88,7 @@ func (l *life) done() {
 	}
 }
 
-// drain waits until nothing is in hand, and returns what is.
+// drain waits until no message is in flight, at most for patience, and returns the number of messages still in flight.
 func (l *life) drain(patience time.Duration) int {
 	l.mu.Lock()
 	if l.inHand == 0 {

@@ -6,14 +6,14 @@ import (
 	"github.com/millrace-go/millrace/middleware/internal/inbox"
 )
 
-// Pace is how processes tell that they live. Ages are measured by the server's clock.
+// Pace is the timing of the processes' heartbeats. Ages are by the server's clock.
 type Pace struct {
 	Beat   time.Duration // between two renewals
-	Silent time.Duration // a row that is older is one of a process that was killed
-	Memory time.Duration // how long that is a reason to be suspicious: a killer may be redelivered late
-	Slack  time.Duration // what a handler may take to end after its deadline
+	Silent time.Duration // a process whose row is older was killed
+	Memory time.Duration // how long a killed process is a reason for suspicion, because a poison message may be redelivered late
+	Slack  time.Duration // how long a handler may run past its deadline
 
-	Journal time.Duration // between two writes of what was counted
+	Journal time.Duration // between two writes of the journal
 }
 
 var defaultPace = Pace{Beat: 2 * time.Second, Silent: inbox.Silent, Memory: time.Hour, Slack: 5 * time.Second, Journal: 10 * time.Second}
@@ -25,22 +25,22 @@ type neighbour struct {
 	age  time.Duration // since its last beat
 }
 
-// neighbours judges other processes by their rows, look by look. What it finds at its first look may be of one that was
-// killed a moment ago, until it is renewed or grows old; what comes later was alive when it came.
+// neighbours judges the other processes by their rows. A row of the first look may belong to a process that was just killed, until
+// the row is renewed or becomes old. A row that appears later belongs to a process that was alive then.
 type neighbours struct {
 	Pace
-	unknown map[int64]time.Time // by their beat at the first look; nil before it
+	unknown map[int64]time.Time // beats of the rows of the first look, until they are renewed; nil before the first look
 	alive   map[int64]bool
 }
 
-// look reports whether there is a reason to be suspicious, and whether that is a process that was killed: a process that is
-// seen for the first time may be alive, as are those that start beside this one.
+// look reports whether there is a reason for suspicion, and whether the reason is a killed process. A process of the first look may
+// well be alive, as are the processes that start at the same time as this one.
 func (n *neighbours) look(rows []neighbour) (suspicious, killed bool) {
 	first := n.unknown == nil
 	if first {
 		n.unknown = map[int64]time.Time{}
 	}
-	n.alive = map[int64]bool{} // a new one: others read the old
+	n.alive = map[int64]bool{} // a new map: others read the old one
 	for _, r := range rows {
 		if first {
 			n.unknown[r.id] = r.beat

@@ -1,7 +1,7 @@
-// Package crashguard finds the events that kill the process that handles them. Such an event makes its process exit, run out of
-// memory, or die in a goroutine of the handler's. A process that comes after one that was killed marks events before it runs their
-// handlers. What is marked and was not cleared was in flight at a death, so it is run alone: if the process dies again, it is known
-// of what.
+// Package crashguard finds poison messages: events that kill the process that handles them. Such an event makes its process exit,
+// run out of memory, or crash in a goroutine of the handler. After a process was killed, the next processes mark each event before
+// its handler runs. An event whose mark was not cleared was in flight when its process died. It is run alone: if the process dies
+// again, the event is known to be the cause.
 package crashguard
 
 import (
@@ -25,32 +25,32 @@ import (
 // exchangeTimeout bounds one exchange with the database.
 const exchangeTimeout = 5 * time.Second
 
-// Config configures a Guard. All of it is required.
+// Config configures a Guard. Every field is required.
 type Config struct {
 	Store     *store.Postgres
 	Service   string
-	MaxStarts int // how often an event may have been begun alone
+	MaxStarts int // how often an event may be started alone
 	Logger    *slog.Logger
 
 	Timeout func(consumer string) time.Duration // of a handler
-	Longest time.Duration                       // of all handlers
+	Longest time.Duration                       // the longest timeout of all handlers
 
-	Pauses func(now time.Time) json.RawMessage // what is reported of consumers that are paused
+	Pauses func(now time.Time) json.RawMessage // describes the paused consumers
 
-	Journal func(ctx context.Context, db store.Execer, run int64) error // writes what was counted
+	Journal func(ctx context.Context, db store.Execer, run int64) error // writes the counts
 }
 
-// Guard marks events, or lets them run alone, while it runs and another process of the service may have been killed. It is safe for
+// Guard marks events, or runs them alone, while Run runs and another process of the service may have been killed. It is safe for
 // concurrent use.
 type Guard struct {
-	Pace Pace  // before Run
-	Gate *Gate // of the handlers; before Run
+	Pace Pace  // set it before Run
+	Gate *Gate // of the handlers; set it before Run
 
 	cfg  Config
 	life life
 }
 
-// New returns a Guard, whose handlers share the process's gate with those of others.
+// New returns a Guard whose handlers share the process's gate with the handlers of other Guards.
 func New(cfg Config) *Guard { return &Guard{Pace: defaultPace, Gate: &hands, cfg: cfg} }
 
 // Standing returns whether the process is registered, and whether it is suspicious.
@@ -60,8 +60,9 @@ func (g *Guard) Standing() (registered, suspicious bool) {
 	return g.life.standing.run != 0, g.life.standing.suspicious
 }
 
-// Run says in the database that this process lives, until ctx ends; then it waits for what is in hand, and says that the process has
-// ended cleanly. From its first moment messages wait for the registration. begin is called before that, and beside until ctx ends.
+// Run reports in the database that this process is alive, until ctx ends. Then it waits for the messages in flight and records a
+// clean stop. From the start of Run on, messages wait for the registration. Run calls begin before the registration, and beside,
+// until ctx ends, after it.
 func (g *Guard) Run(ctx context.Context, begin func() (end func(), err error), beside func(ctx context.Context)) error {
 	s := g.cfg.Store
 	if err := g.life.begin(); err != nil {
@@ -69,7 +70,7 @@ func (g *Guard) Run(ctx context.Context, begin func() (end func(), err error), b
 	}
 	defer g.life.end()
 	if err := store.Migrations.Check(ctx, s.Pool, s.Schema); err != nil {
-		if ctx.Err() != nil { // it was stopped before it had begun
+		if ctx.Err() != nil { // stopped before the start
 			return nil
 		}
 		return err
@@ -87,7 +88,7 @@ func (g *Guard) Run(ctx context.Context, begin func() (end func(), err error), b
 	var loops sync.WaitGroup
 	defer loops.Wait()
 	loops.Go(func() { beside(ctx) })
-	hard, cancel := context.WithCancel(context.WithoutCancel(ctx)) // others must not take a process that drains for a killed one
+	hard, cancel := context.WithCancel(context.WithoutCancel(ctx)) // a process that drains must not look killed to the others
 	defer cancel()
 	var beats sync.WaitGroup
 	beats.Go(func() { r.keepBeating(hard) })
@@ -104,7 +105,7 @@ func (g *Guard) Run(ctx context.Context, begin func() (end func(), err error), b
 	return nil
 }
 
-// Sweep removes the rows and notes of processes that are long gone.
+// Sweep removes the rows and marks of processes that died long ago.
 func (g *Guard) Sweep(ctx context.Context) (err error) {
 	for _, name := range []string{"run_sweep", "start_sweep"} {
 		_, serr := g.cfg.Store.Pool.Exec(ctx, store.Query(name, g.cfg.Store.Schema))
@@ -113,20 +114,20 @@ func (g *Guard) Sweep(ctx context.Context) (err error) {
 	return err
 }
 
-// run is the process as the database knows it. Its methods are called one after another.
+// run is the process as registered in the database. Its methods are called one after another.
 type run struct {
 	guard  *Guard
 	store  *store.Postgres
 	id     int64 // 0: not registered
 	conn   *pgx.Conn
-	wrote  time.Time // the journal
-	warned bool      // the log says that a process may have been killed
+	wrote  time.Time // when the journal was last written
+	warned bool      // it logged that a process may have been killed
 	neighbours
 }
 
 func (r *run) query(name string) string { return store.Query(name, r.store.Schema) }
 
-// register tries until the process is registered or ctx ends; an error is one that would not go away.
+// register retries until the process is registered or ctx ends. It returns an error that retries cannot fix.
 func (r *run) register(ctx context.Context) error {
 	for {
 		err := r.exchange(ctx)
@@ -134,7 +135,7 @@ func (r *run) register(ctx context.Context) error {
 			return nil
 		}
 		var pgErr *pgconn.PgError
-		if errors.As(err, &pgErr) && strings.HasPrefix(pgErr.Code, "42") { // no privilege, no table
+		if errors.As(err, &pgErr) && strings.HasPrefix(pgErr.Code, "42") { // no privilege, or no table
 			return fmt.Errorf("register the process: %w", r.store.Hint(err))
 		}
 		if ctx.Err() == nil {
@@ -155,7 +156,7 @@ func (r *run) keepBeating(ctx context.Context) {
 	}
 }
 
-// write writes the journal when it is time. The process lives on without it, so an error is only told.
+// write writes the journal when it is due. The process can run without it, so an error is only logged.
 func (r *run) write(ctx context.Context) {
 	if r.conn == nil || time.Since(r.wrote) < r.Journal {
 		return
@@ -173,7 +174,7 @@ func (r *run) failed(ctx context.Context, err error) {
 	r.guard.cfg.Logger.WarnContext(ctx, "say that this process lives", "error", err)
 }
 
-// pause waits until it is time for the next beat, and reports false when ctx has ended.
+// pause waits for the next beat. It returns false if ctx has ended.
 func (r *run) pause(ctx context.Context) bool {
 	select {
 	case <-ctx.Done():
@@ -183,7 +184,7 @@ func (r *run) pause(ctx context.Context) bool {
 	}
 }
 
-// exchange registers the process or renews its row, and looks at the others.
+// exchange registers the process or renews its row, and reads the rows of the others.
 func (r *run) exchange(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, exchangeTimeout)
 	defer cancel()
@@ -195,7 +196,7 @@ func (r *run) exchange(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if renewed.RowsAffected() == 0 { // after a day without the database, or in one that was restored
+		if renewed.RowsAffected() == 0 { // after a day without the database, or after a restore
 			r.id = 0
 		}
 	}
@@ -230,13 +231,13 @@ func (r *run) exchange(ctx context.Context) error {
 	return nil
 }
 
-// connect opens a connection besides the pool, whose connections may all be in the hands of handlers.
+// connect opens a connection outside of the pool, because handlers may use all of the pool's.
 func (r *run) connect(ctx context.Context) (err error) {
 	if r.conn != nil {
 		return nil
 	}
 	cfg := r.store.Pool.Config()
-	if cfg.BeforeConnect != nil { // where passwords come from that change
+	if cfg.BeforeConnect != nil { // a source of passwords that change
 		if err := cfg.BeforeConnect(ctx, cfg.ConnConfig); err != nil {
 			return err
 		}

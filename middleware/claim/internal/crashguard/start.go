@@ -13,31 +13,31 @@ import (
 	"github.com/millrace-go/millrace/pgtx"
 )
 
-// AloneError means that a message waited in vain until it may run alone. It kept others out for as long, so it must not be
-// back at once.
+// AloneError means that a message waited in vain to run alone. While it waited, other messages could not start, so it must not be
+// redelivered at once.
 type AloneError struct{ error }
 
 func (e AloneError) Unwrap() error { return e.error }
 
-// Start is a message that a process has in hand.
+// Start is a message that a process has started to handle.
 type Start struct {
-	// Over tells that the handler's transaction is committed. Set it before End.
+	// Over means that the handler's transaction is committed. Set it before End.
 	Over bool
 
 	guard *Guard
-	leave func() // the gate; nil outside of Run
+	leave func() // leaves the gate; nil without Run
 
 	noted    bool
 	consumer int16
 	record   pgtype.UUID
 	run      int64
-	starts   int  // how often it was begun alone, this time included
-	killer   bool // that was too often: it must not run
-	queued   bool // the note is struck out with the handler's transaction
+	starts   int  // how often it was started alone, including this time
+	killer   bool // it was started alone too often, so it must not run
+	queued   bool // the handler's transaction clears the mark
 }
 
-// Begin takes the message in hand, unless the error is not nil; End must follow. It waits, each at most the handler's timeout,
-// until the process is registered, and until the message may run, alone if need be: neither is the handler's time.
+// Begin starts a message. Unless it returns an error, End must follow. It waits until the process is registered, and then until the
+// message may run, alone if necessary. Each wait is at most the handler's timeout, and does not count as the handler's time.
 func (g *Guard) Begin(ctx context.Context, key store.Key) (*Start, error) {
 	st := &Start{guard: g}
 	now, err := g.life.take(ctx, g.cfg.Timeout(key.Consumer))
@@ -59,7 +59,7 @@ func (g *Guard) Begin(ctx context.Context, key store.Key) (*Start, error) {
 	return st, nil
 }
 
-// suspect notes the message, and waits until it may run.
+// suspect marks the message and waits until it may run.
 func (st *Start) suspect(ctx context.Context, key store.Key, now standing) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, st.guard.cfg.Timeout(key.Consumer))
 	defer cancel()
@@ -73,7 +73,7 @@ func (st *Start) suspect(ctx context.Context, key store.Key, now standing) (err 
 		return fmt.Errorf("note the event before it is handled: %w", err)
 	}
 	st.noted = fresh
-	if run == now.run || now.alive[run] { // not fresh: somebody has it in hand, as the claim will tell; the note is theirs
+	if run == now.run || now.alive[run] { // not fresh: another process is handling it, so the mark is theirs, and the claim will fail
 		st.leave, err = st.guard.Gate.enter(ctx)
 		return err
 	}
@@ -96,8 +96,8 @@ func (st *Start) suspect(ctx context.Context, key store.Key, now standing) (err 
 	return nil
 }
 
-// note notes the event unless it is noted, and returns whether it was not, whose the note is, and how often the event was
-// begun alone.
+// note marks the event unless it has a mark. It returns whether the mark is new, which process it belongs to, and how often the
+// event was started alone.
 func (st *Start) note(ctx context.Context, s *store.Postgres) (fresh bool, run int64, starts int, err error) {
 	for range 3 {
 		err = s.Pool.QueryRow(ctx, store.Query("start_note", s.Schema), st.consumer, st.record, st.run).Scan(&fresh, &run, &starts)
@@ -108,8 +108,8 @@ func (st *Start) note(ctx context.Context, s *store.Postgres) (fresh bool, run i
 	return fresh, run, starts, err
 }
 
-// Handler strikes the note out in the handler's transaction. After a death the event is claimed before its handler begins: the
-// note may be that of another process, which has the claim.
+// Handler clears the mark in the handler's transaction. While the process is suspicious, the event is claimed before its handler
+// runs, because the mark may belong to another process that holds the claim.
 func (st *Start) Handler(fn func(context.Context) error) func(context.Context) error {
 	if st.run == 0 {
 		return fn
@@ -121,13 +121,13 @@ func (st *Start) Handler(fn func(context.Context) error) func(context.Context) e
 		if err := fn(ctx); err != nil || !st.noted {
 			return err
 		}
-		// What cannot be queued is struck out afterwards.
+		// End clears the mark if the statement cannot be queued.
 		st.queued = pgtx.Queue(ctx, store.Query("start_over", st.guard.cfg.Store.Schema), st.consumer, st.record, st.run) == nil
 		return nil
 	}
 }
 
-// End strikes the note out, however the handler ended: the process has survived it.
+// End clears the mark, whatever the handler's outcome: the process has survived.
 func (st *Start) End(ctx context.Context) {
 	defer st.guard.life.done()
 	if st.leave != nil {
@@ -139,13 +139,13 @@ func (st *Start) End(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), exchangeTimeout)
 	defer cancel()
 	_, err := st.guard.cfg.Store.Pool.Exec(ctx, store.Query("start_over", st.guard.cfg.Store.Schema), st.consumer, st.record, st.run)
-	if err != nil { // then it will be run alone once, should a process be killed
+	if err != nil { // if a process is killed later, the event is run alone once
 		st.guard.cfg.Logger.WarnContext(ctx, "strike out the note of an event", "error", err)
 	}
 }
 
-// Killer reports whether the event was begun alone too often, and how often: it must not run.
+// Killer reports whether the event was started alone too often, and how often. Such an event must not run.
 func (st *Start) Killer() (starts int, is bool) { return st.starts, st.killer }
 
-// KeepNote keeps the note when the start ends, because nothing was decided about the event.
+// KeepNote keeps the mark when the start ends, because nothing was decided about the event.
 func (st *Start) KeepNote() { st.noted = false }

@@ -1,4 +1,4 @@
-// Package fault decides what a failure says about its event, and what becomes of the event then. It has no I/O.
+// Package fault decides what a failure means for its event. It has no I/O.
 package fault
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/millrace-go/millrace/retry"
 )
 
-// Permanent marks an error as one that no retry can help against. It returns nil for nil.
+// Permanent marks an error that retries cannot fix. Permanent(nil) is nil.
 func Permanent(err error) error {
 	if err == nil {
 		return nil
@@ -34,19 +34,19 @@ type permanent struct{ error }
 
 func (p permanent) Unwrap() error { return p.error }
 
-// Malformed is about a message that cannot be told from others.
+// Malformed is the error of a message without a usable ID.
 type Malformed struct{ Err error }
 
 func (e Malformed) Error() string { return e.Err.Error() }
 func (e Malformed) Unwrap() error { return e.Err }
 
-// Broken is the error of a circuit breaker that is open: the handler was not called, so it is no attempt.
+// Broken is the error of an open circuit breaker. The handler was not called, so it is not an attempt.
 type Broken struct{ Err error }
 
 func (e Broken) Error() string { return e.Err.Error() }
 func (e Broken) Unwrap() error { return e.Err }
 
-// lateError is the error of a handler that was still running at its deadline, which may have returned none.
+// lateError is the error of a handler that was still running at its deadline. It may wrap nil.
 type lateError struct{ err error }
 
 func (e *lateError) Error() string {
@@ -59,40 +59,40 @@ func (e *lateError) Error() string {
 
 func (e *lateError) Unwrap() []error { return []error{context.DeadlineExceeded, e.err} }
 
-// lostError is the error of a handler under which the connection was lost.
+// lostError is the error of a handler whose connection was lost.
 type lostError struct{ error }
 
 func (e lostError) Unwrap() error { return e.error }
 
-// foreignError is the error of a handler in whose transaction no statement has failed: a server's error in it came from another
-// connection, and says nothing about the claim's.
+// foreignError is the error of a handler while no statement of the claim's transaction has failed. So a server error in it came
+// from another connection.
 type foreignError struct{ error }
 
 func (e foreignError) Unwrap() error { return e.error }
 
-// starvedError is a lateError of a handler that was called with less than half of its time left.
+// starvedError is a lateError of a handler that started with less than half of its time left.
 type starvedError struct{ error }
 
 func (e starvedError) Unwrap() error { return e.error }
 
-// Guard makes an error of a handler's panic by panicked, because the router knows nothing of attempts, and tells what the error
-// itself may not.
+// Guard turns a panic of the handler into an error, with panicked, because the router does not count attempts. It also wraps the
+// error with what the error itself may not tell: late, starved, lost or foreign.
 func Guard(timeout time.Duration, panicked func(value any, stack []byte) error, fn func(ctx context.Context) error) func(ctx context.Context) error {
 	return func(ctx context.Context) (err error) {
 		deadline, _ := ctx.Deadline()
-		starved := time.Until(deadline) < timeout/2 // it has waited for a connection
+		starved := time.Until(deadline) < timeout/2 // it waited for a connection
 		defer func() {
 			if v := recover(); v != nil {
 				err = panicked(v, debug.Stack())
 			}
 			switch {
-			case errors.Is(ctx.Err(), context.DeadlineExceeded): // also when it returned nil: the commit would find the same
+			case errors.Is(ctx.Err(), context.DeadlineExceeded): // also if it returned nil, because the commit would fail the same way
 				err = &lateError{err}
 				if starved {
 					err = starvedError{err}
 				}
 			case err != nil && pgunit.Lost(ctx) && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled):
-				err = lostError{err} // while a context of the handler's own, at whose end pgx closes the connection, is its doing
+				err = lostError{err} // if a context of the handler ended, pgx closed the connection; that is the handler's error
 			case err != nil && pgunit.Sound(ctx):
 				err = foreignError{err}
 			}
@@ -101,47 +101,47 @@ func Guard(timeout time.Duration, panicked func(value any, stack []byte) error, 
 	}
 }
 
-// OutageDelay is when a message comes back that could not be handled through no fault of its own.
+// OutageDelay is the delay of a redelivery if the failure is not the event's fault.
 const OutageDelay = time.Second
 
-// Why an event is in the table, in one word.
+// Reasons why an event is in the table.
 const (
 	ReasonError     = "error"
 	ReasonPanic     = "panic"
 	ReasonDeadline  = "deadline"
-	ReasonLost      = "lost"      // the connection, again and again, while other events committed
-	ReasonRetry     = "retry"     // its handler asked for another time, which is no failure
-	ReasonAttempts  = "attempts"  // it failed as often as it may
-	ReasonPermanent = "permanent" // its handler said so, or a rule
-	ReasonIgnored   = "ignored"   // a rule said so
+	ReasonLost      = "lost"      // the connection was lost repeatedly, while other events committed
+	ReasonRetry     = "retry"     // the handler asked for a later time, which is no failure
+	ReasonAttempts  = "attempts"  // all allowed attempts failed
+	ReasonPermanent = "permanent" // the handler or a rule says so
+	ReasonIgnored   = "ignored"   // a rule says so
 	ReasonWindow    = "window"    // ErrTooOld
 	ReasonClock     = "clock"     // ErrClock
 	ReasonMalformed = "malformed" // it has no usable ID
-	ReasonOutage    = "outage"    // what its handler needs was out: see Breaker
+	ReasonOutage    = "outage"    // a dependency of the handler was down: see Breaker
 
-	ReasonAcked = "acked" // it was acked before its claim committed, so no broker redelivers it
+	ReasonAcked = "acked" // acked before its claim committed, so no broker redelivers it
 )
 
-// Fault is what a failure says about its event.
+// Fault is what a failure means for its event.
 type Fault struct {
-	Reason   string        // "": nothing, it was an outage or the like
-	Hopeless bool          // trying again cannot help
-	Counted  bool          // it is an attempt
-	Ignored  bool          // it is done without effect, says a rule
-	Rule     retry.Rule    // attempts and backoff, where one says so
-	Doubtful bool          // another event failed just before: it must not be the last attempt
-	After    time.Duration // the handler asked for this; 0: it did not
+	Reason   string        // "": not the event's fault, for example an outage
+	Hopeless bool          // a retry cannot help
+	Counted  bool          // it counts as an attempt
+	Ignored  bool          // a rule settles the event without effect
+	Rule     retry.Rule    // attempts and backoff, if a rule sets them
+	Doubtful bool          // another event failed just before, so this must not be the last attempt
+	After    time.Duration // the delay that the handler asked for; 0: none
 }
 
-// Failure is what is known of an attempt that failed.
+// Failure describes an attempt that failed.
 type Failure struct {
 	Err      error
-	Ran      bool // it is the handler's error, or the commit's
-	Panicked bool // the handler did
+	Ran      bool // Err is from the handler or the commit
+	Panicked bool // the handler panicked
 	Stopping bool // the service is shutting down
 }
 
-// Of judges an attempt that failed.
+// Of returns the fault of a failed attempt.
 func Of(f Failure) Fault {
 	ran, err := f.Ran, f.Err
 	var again interface{ RetryAfter() time.Duration }
@@ -155,7 +155,7 @@ func Of(f Failure) Fault {
 		return Fault{Reason: ReasonWindow, Hopeless: true}
 	case !ran && errors.Is(err, store.ErrClock):
 		return Fault{Reason: ReasonClock, Counted: true}
-	case !ran: // the claim was never got: the database is out of reach, its tables are missing
+	case !ran: // no claim: the database cannot be reached, or its tables are missing
 		return Fault{}
 	case errors.As(err, new(Broken)):
 		return Fault{}
@@ -180,8 +180,8 @@ func WasLost(err error) bool {
 	return errors.As(err, new(lostError)) || errors.Is(err, pgtx.ErrOutcomeUnknown) && !errors.As(err, new(foreignError))
 }
 
-// isOutage reports whether the claim's database failed, or ended the transaction for the sake of another: neither says anything
-// against the event.
+// isOutage reports whether the claim's database failed, or ended the transaction because of another one. Neither is the event's
+// fault.
 func isOutage(err error) bool {
 	var lost lostError
 	var connect *pgconn.ConnectError
@@ -199,10 +199,10 @@ func isOutage(err error) bool {
 	case "40001", "40P01", // serialization failure, deadlock
 		"25006": // read-only: a standby, during a failover
 		return true
-	case "53400": // a configured limit, which this event may exceed alone
+	case "53400": // a configured limit, which this event alone may exceed
 		return false
 	}
-	// Connections; out of disk, memory or connections; the operator's intervention; the system.
+	// Connections; out of disk, memory or connections; operator intervention; system errors.
 	return strings.HasPrefix(pgErr.Code, "08") || strings.HasPrefix(pgErr.Code, "53") ||
 		strings.HasPrefix(pgErr.Code, "57P") || strings.HasPrefix(pgErr.Code, "58")
 }

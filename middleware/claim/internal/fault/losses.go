@@ -7,15 +7,15 @@ import (
 )
 
 const (
-	// forgiven is how often in a row the connection may be lost under an event before a loss is an attempt.
+	// forgiven is the number of losses in a row that do not count as attempts.
 	forgiven = 5
-	// maxLosses is of how many events losses are counted. In an outage they are those that were in flight.
+	// maxLosses is the maximum number of events in Losses. During an outage, these are the events that were in flight.
 	maxLosses = 10_000
 )
 
-// Losses counts how often in a row the connection was lost under each event. A database that fails is nobody's fault; but a
-// query that crashes its backend, or exceeds the role's transaction_timeout, loses its connection every time, while other
-// events commit. It is safe for concurrent use.
+// Losses counts for each event how often in a row its connection was lost. When the database fails, no event is at fault. But a
+// query that crashes its backend, or exceeds the role's transaction_timeout, loses its connection every time, while other events
+// commit. Losses is safe for concurrent use.
 type Losses struct {
 	mu      sync.Mutex
 	commits uint64 // of all events
@@ -27,7 +27,7 @@ type lossesOf struct {
 	commits uint64 // before the first loss
 }
 
-// Lost notes a loss. It returns how many there were in a row when they are the event's own fault, and 0 otherwise.
+// Lost records a loss. If the event is at fault, it returns the number of losses in a row, otherwise 0.
 func (l *Losses) Lost(key store.Key) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -46,7 +46,7 @@ func (l *Losses) Lost(key store.Key) int {
 	return o.count
 }
 
-// Ended notes that the connection was there when an attempt ended.
+// Ended records that an attempt ended with its connection intact.
 func (l *Losses) Ended(key store.Key, committed bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -9,17 +9,17 @@ import (
 	"github.com/millrace-go/millrace/retry"
 )
 
-// ContendedDelay is when a contended message comes back: long enough to be no hot loop, short beside the time in which
-// a crashed holder's transaction is noticed.
+// ContendedDelay is the redelivery delay of a contended message. It is long enough to avoid a hot loop, and short compared with the
+// time until the server notices that a holder has crashed.
 const ContendedDelay = 250 * time.Millisecond
 
-// Policy is what a consumer's configuration says where no rule does.
+// Policy is a consumer's configuration. A rule takes precedence.
 type Policy struct {
 	MaxAttempts int
 	Backoff     func(attempt int) time.Duration
 }
 
-// Wait is how long an event waits that has failed so often.
+// Wait returns the wait after this number of failed attempts.
 func (p Policy) Wait(rule retry.Rule, attempts int) time.Duration {
 	if rule.Backoff == 0 {
 		d := max(p.Backoff(attempts), 0)
@@ -32,7 +32,7 @@ func (p Policy) Wait(rule retry.Rule, attempts int) time.Duration {
 	return Jitter(rule.Wait(attempts))
 }
 
-// Ruled is a handler's fault as the rules for its error say. The first policy that has a rule for it decides.
+// Ruled applies the rules for the error to a handler's fault. The first policy with a matching rule decides.
 func (f Fault) Ruled(topic string, err error, policies ...retry.Policy) Fault {
 	if !f.Counted || f.Reason == ReasonClock {
 		return f
@@ -54,7 +54,7 @@ func (f Fault) Ruled(topic string, err error, policies ...retry.Policy) Fault {
 	return f
 }
 
-// Verdict decides, after so many attempts before this one. back tells that events come back from the table: the broker
+// Verdict decides. attempts is the number of attempts before this one. back means that the table redelivers events, so the broker
 // need not keep them.
 func (f Fault) Verdict(attempts int, back bool, p Policy) store.Verdict {
 	v := store.Verdict{State: store.StateNacked, Reason: f.Reason, Attempts: attempts}
@@ -79,10 +79,10 @@ func (f Fault) Verdict(attempts int, back bool, p Policy) store.Verdict {
 			v.Reason = ReasonAttempts
 		}
 		return v
-	case back && f.Reason != ReasonClock: // from the table it would run
+	case back && f.Reason != ReasonClock: // the table would retry it without the check of its time
 		v.State = store.StateRetrying
 	}
-	v.Delay = max(f.After, ContendedDelay) // nothing else bounds how often
+	v.Delay = max(f.After, ContendedDelay) // this alone limits the rate of retries
 	if f.Counted {
 		v.Delay = p.Wait(f.Rule, v.Attempts)
 	}
@@ -94,10 +94,10 @@ const (
 	lastBackoff  = time.Minute
 )
 
-// Backoff is the default of Policy.Backoff.
+// Backoff is the default of Policy.Backoff: from 1 s, doubled up to 1 min.
 func Backoff(attempt int) time.Duration {
 	return Jitter(min(firstBackoff<<min(max(attempt-1, 0), 10), lastBackoff))
 }
 
-// Jitter takes away up to a quarter, so that what failed together does not come back together.
+// Jitter subtracts up to a quarter at random, so that events that failed together are not retried together.
 func Jitter(d time.Duration) time.Duration { return d - rand.N(d/4+1) }

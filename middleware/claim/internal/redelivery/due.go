@@ -16,27 +16,28 @@ import (
 )
 
 const (
-	// maxInHand is how many events of the table one subscription has delivered and not settled.
+	// maxInHand is the maximum number of events of the table that a subscription has in flight.
 	maxInHand = 10
-	// pollInterval is how soon the table is looked at again when nothing in this process says that something is due. While it is in
-	// vain the time doubles, up to so many intervals: fewer where events wait, or dead letters that an operator may send back.
+	// pollInterval is the time between two polls of the table if nothing in this process signals that an event is due. While polls
+	// find nothing, it doubles, up to maxPolls intervals. The limit is waitPolls intervals while events wait, or while there are
+	// dead letters, which an operator may replay.
 	pollInterval        = time.Second
 	waitPolls, maxPolls = 5, 10
-	// orphanedAfter is for how long an event is due before the subscription to another topic of its consumer takes it. Those that
-	// subscribe to its own look at the table every second.
+	// orphanedAfter is how long an event is due before a subscription to another topic of its consumer takes it. A subscription to
+	// the event's own topic would take it within seconds.
 	orphanedAfter = 5 * time.Minute
-	// minPause keeps the polls apart.
+	// minPause is the shortest time between two polls.
 	minPause = 10 * time.Millisecond
-	// unstickEvery is how often the keys are looked over.
+	// unstickEvery is the time between two checks for stuck keys.
 	unstickEvery = 30 * time.Second
-	// leaseTime is how long an event of the table waits for the next process when this one is killed before the handler
-	// begins. From then on the handler's transaction holds the event's row.
+	// leaseTime is how long an event of the table is leased. If this process is killed before the handler starts, another process
+	// takes the event after that time. From the handler's start on, its transaction locks the event's row.
 	leaseTime = 10 * time.Second
-	// leaseSlack is how much longer than its handler's timeout a subscription keeps an event of the table.
+	// leaseSlack is how long after its handler's timeout a subscription gives up an event of the table.
 	leaseSlack = 30 * time.Second
 )
 
-// inFlight are the events of the table that a subscription has delivered and that are not settled. It is safe for concurrent
+// inFlight is the set of events of the table that a subscription has delivered and that are not settled. It is safe for concurrent
 // use.
 type inFlight struct {
 	mu   sync.Mutex
@@ -58,22 +59,21 @@ func (f *inFlight) remove(row int64) {
 	delete(f.rows, row)
 }
 
-// all is never nil, which SQL would take for null.
+// all never returns nil, which would be null in SQL.
 func (f *inFlight) all() []int64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.AppendSeq(make([]int64, 0, len(f.rows)), maps.Keys(f.rows))
 }
 
-// bringBack delivers events of the table that are due, until the subscription stops and what it has delivered is
-// settled.
+// bringBack delivers due events of the table, until the subscription stops and its deliveries are settled.
 func (s *subscription) bringBack(ctx context.Context) {
 	defer s.of.nudges.remove(s.consumer, s.nudge)
 	var (
 		inHand  sync.WaitGroup
 		slots   = make(chan struct{}, maxInHand)
 		failing bool
-		lookAt  time.Time // when the keys are to be looked over
+		lookAt  time.Time // when to check for stuck keys
 		seen    looks
 		pause   = time.NewTimer(0)
 	)
@@ -100,13 +100,13 @@ func (s *subscription) bringBack(ctx context.Context) {
 	}
 }
 
-// looks are what a subscription remembers of its looks at the table.
+// looks is what a subscription remembers of its polls.
 type looks struct {
-	inVain int  // in a row
-	none   bool // nothing waited
+	inVain int  // polls in a row that found nothing
+	none   bool // no event waited
 }
 
-// deliverDue delivers what is due while there are slots, and returns in which time to look again.
+// deliverDue delivers due events while there are slots, and returns the wait until the next poll.
 func (s *subscription) deliverDue(ctx context.Context, slots chan struct{}, inHand *sync.WaitGroup, unstick bool, seen *looks) (time.Duration, error) {
 	if unstick {
 		if err := s.of.cfg.Store.Unstick(ctx, s.consumer); err != nil {
@@ -115,15 +115,15 @@ func (s *subscription) deliverDue(ctx context.Context, slots chan struct{}, inHa
 	}
 	room := s.of.cfg.Room(s.consumer, s.free(cap(slots)-len(slots)))
 	if room == 0 {
-		return s.of.Poll, nil // each that ends nudges, and the end of a pause does
+		return s.of.Poll, nil // the end of each event nudges, and so does the end of a pause
 	}
 	orphaned := s.of.Orphaned
-	if s.of.nudges.count(s.consumer) > 1 { // which one it belongs to now, nobody knows
+	if s.of.nudges.count(s.consumer) > 1 { // several subscriptions: it is unknown which one a renamed topic's events belong to
 		orphaned = 0
 	}
 	take := room
 	if seen.none {
-		take = 0 // ask first, which is one statement
+		take = 0 // ask first, with one statement
 	}
 	expiry := time.Now().Add(s.of.Lease) // at the earliest
 	due, o, err := s.of.cfg.Store.Lease(ctx, s.consumer, s.topic, take, s.of.Lease, orphaned, s.inFlight.all())
@@ -150,8 +150,8 @@ func (s *subscription) deliverDue(ctx context.Context, slots chan struct{}, inHa
 	return seen.rest(o, s.of.Poll), nil
 }
 
-// rest returns in which time to look again after a look in vain. What is due and was not taken is behind another of its key, in other
-// hands, or of another topic.
+// rest returns the wait after a poll that found nothing. A due event that was not taken is behind another event of its key, in
+// flight, or of another topic.
 func (l *looks) rest(o store.Outlook, poll time.Duration) time.Duration {
 	most := maxPolls * poll
 	if o.Dead || o.Next >= 0 {
@@ -166,13 +166,13 @@ func (l *looks) rest(o store.Outlook, poll time.Duration) time.Duration {
 	return wait
 }
 
-// deliver hands an event on, and watches over it. One that has waited for a slot until its lease expired is left to whoever leases it
-// next. It reports false when the subscription has stopped.
+// deliver passes an event to the router and waits for its end in the background. If the event's lease expired while it waited for a
+// slot, deliver leaves it to the next process that leases it. It returns false if the subscription has stopped.
 func (s *subscription) deliver(ctx context.Context, l store.Leased, expiry time.Time, slots chan struct{}, inHand *sync.WaitGroup) bool {
 	delivery := &tableDelivery{attempt: l.Attempts + 1}
 	ctx, cancel := context.WithTimeout(ctx, s.of.cfg.Timeout(s.consumer)+leaseSlack)
 	h, err := inbox.DecodeHeaders(l.Headers)
-	if err != nil { // an operator's edit; it comes back until another one mends it
+	if err != nil { // after an operator's edit; retried until another edit repairs it
 		defer cancel()
 		s.of.cfg.Logger.WarnContext(ctx, "failed event cannot be brought back", "event_id", l.Key.EventID, "consumer", s.consumer, "error", err)
 		<-slots
@@ -230,7 +230,7 @@ func (s *subscription) giveBack(ctx context.Context, l store.Leased, delay time.
 	}
 }
 
-// nudges wakes the subscriptions of a consumer in this process. It is safe for concurrent use.
+// nudges wakes a consumer's subscriptions in this process. It is safe for concurrent use.
 type nudges struct {
 	mu    sync.Mutex
 	chans map[string]map[chan struct{}]struct{}
@@ -248,7 +248,7 @@ func (n *nudges) add(consumer string, ch chan struct{}) {
 	n.chans[consumer][ch] = struct{}{}
 }
 
-// count is how many subscriptions of the consumer there are in this process.
+// count returns the number of the consumer's subscriptions in this process.
 func (n *nudges) count(consumer string) int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -261,7 +261,7 @@ func (n *nudges) remove(consumer string, ch chan struct{}) {
 	delete(n.chans[consumer], ch)
 }
 
-// Wake nudges the consumer's subscriptions: something that waits may be due.
+// Wake nudges the consumer's subscriptions, because an event may be due.
 func (r *Redelivery) Wake(consumer string) {
 	r.nudges.mu.Lock()
 	defer r.nudges.mu.Unlock()
@@ -273,6 +273,6 @@ func (r *Redelivery) Wake(consumer string) {
 func wake(ch chan struct{}) {
 	select {
 	case ch <- struct{}{}:
-	default: // it will look anyway
+	default: // a nudge is pending already
 	}
 }

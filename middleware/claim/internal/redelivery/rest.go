@@ -10,36 +10,36 @@ import (
 )
 
 const (
-	// longestRest bounds how long a message holds up its worker in place of the broker's delay: no hot loop, and not much
-	// of the worker's time.
+	// longestRest is the longest nack delay. It prevents a hot loop without taking much of the worker's time.
 	longestRest = 200 * time.Millisecond
-	// ContendedRest is for how long a contended one does: the worker has better things to do, and the holder is soon done.
+	// ContendedRest is the nack delay of a contended message. It is short, because the holder is soon done and the worker has other
+	// messages.
 	ContendedRest = 20 * time.Millisecond
 )
 
-// Rest is the delivery of a transport that has none, and redelivers at once what is nacked: the nack itself waits, after
-// all else has been released.
+// Rest is the delivery of a message whose transport has none and redelivers at once after a nack. It delays the nack itself, after
+// everything else has been released.
 type Rest struct {
 	transport.Rejection
-	msg   *message.Message // a context may reach other messages
+	msg   *message.Message // a context may be shared with other messages
 	after time.Duration
 
-	Nack bool // at the end
+	Nack bool // End nacks the message
 }
 
-// Attempt implements transport.Delivery: nobody counts.
+// Attempt implements transport.Delivery. Nothing counts attempts.
 func (r *Rest) Attempt() int { return 0 }
 
 // RetryAfter implements transport.Delivery.
 func (r *Rest) RetryAfter(after time.Duration) { r.after = after }
 
-// Handled implements transport.Delivery: nothing waits for it.
+// Handled implements transport.Delivery. Nothing waits for it.
 func (r *Rest) Handled() {}
 
-// NewRest returns the message's rest, whose End must follow.
+// NewRest returns a Rest for the message. End must follow.
 func NewRest(msg *message.Message) *Rest { return &Rest{msg: msg} }
 
-// RestOf returns the message's rest, nil where its transport has deliveries.
+// RestOf returns the message's Rest, or nil if its transport has deliveries.
 func RestOf(msg *message.Message) *Rest {
 	if r, ok := transport.DeliveryFrom(msg.Context()).(*Rest); ok && r.msg == msg {
 		return r
@@ -47,14 +47,14 @@ func RestOf(msg *message.Message) *Rest {
 	return nil
 }
 
-// LacksDelivery reports whether the message came without a delivery of its own.
+// LacksDelivery reports whether the message has no delivery of its own.
 func LacksDelivery(msg *message.Message) bool {
 	d := transport.DeliveryFrom(msg.Context())
 	_, rests := d.(*Rest)
 	return d == transport.DeliveryFrom(context.Background()) || rests && RestOf(msg) == nil
 }
 
-// End rests before the message is nacked, here or by the router because of err.
+// End waits for the nack delay if the message is nacked, here or by the router because of err.
 func (r *Rest) End(err error) {
 	if !r.Nack && err == nil {
 		return

@@ -1,5 +1,5 @@
-// Package redelivery says where a message comes from, and when it comes back. It delivers the events of the table that are due beside
-// those of a broker, and makes redelivered messages wait where their transport cannot.
+// Package redelivery delivers due events of the table in addition to the broker's, marks where a message comes from, and delays the
+// nack of messages whose transport cannot delay redeliveries.
 package redelivery
 
 import (
@@ -18,21 +18,21 @@ import (
 	"github.com/millrace-go/millrace/transport"
 )
 
-// Config configures a Redelivery. All of it is required.
+// Config configures a Redelivery. All fields but Store are required.
 type Config struct {
-	Store  *store.Postgres // nil: nothing is kept, and no Subscriber subscribes
+	Store  *store.Postgres // nil: no event is kept, and Subscribe fails
 	Logger *slog.Logger
 
 	Timeout func(consumer string) time.Duration // of a handler
-	Room    func(consumer string, room int) int // how many events of the table may be delivered, with so much room for them
-	Ahead   bool                                // the next message comes before the ack of the one before
+	Room    func(consumer string, room int) int // how many events of the table may be delivered now, at most room
+	Ahead   bool                                // the transport delivers the next message before the ack of the one before
 }
 
-// Redelivery delivers a Claim's events of the table. It is safe for concurrent use.
+// Redelivery delivers a Claim's events from the table. It is safe for concurrent use.
 type Redelivery struct {
-	Poll     time.Duration // how often a Subscriber looks at the table; before the first one
-	Lease    time.Duration // how long an event of the table is a Subscriber's
-	Orphaned time.Duration // for how long an event of another topic is due before a Subscriber takes it
+	Poll     time.Duration // how often a Subscriber polls the table; set it before the first one
+	Lease    time.Duration // how long a Subscriber leases an event of the table
+	Orphaned time.Duration // how long an event of another topic is due before a Subscriber takes it
 
 	cfg    Config
 	nudges nudges
@@ -43,7 +43,7 @@ func New(cfg Config) *Redelivery {
 	return &Redelivery{Poll: pollInterval, Lease: leaseTime, Orphaned: orphanedAfter, cfg: cfg}
 }
 
-// Subscriber wraps the subscriber of a consumer's handler. within is how many events are handled at once; 0: no limit.
+// Subscriber wraps the subscriber of a consumer's handler. within is the number of events handled at once; 0: no limit.
 func (r *Redelivery) Subscriber(consumer string, sub message.Subscriber, within int) message.Subscriber {
 	return &subscriber{of: r, consumer: consumer, sub: sub, within: within, stop: make(chan struct{})}
 }
@@ -60,7 +60,7 @@ type subscriber struct {
 	running sync.WaitGroup // one per Subscribe; Add only under mu while not closed
 }
 
-// SubscribeInitialize implements message.SubscribeInitializer where the wrapped subscriber does.
+// SubscribeInitialize implements message.SubscribeInitializer if the wrapped subscriber does.
 func (s *subscriber) SubscribeInitialize(topic string) error {
 	if i, ok := s.sub.(message.SubscribeInitializer); ok {
 		return i.SubscribeInitialize(topic)
@@ -93,7 +93,7 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	return sub.out, nil
 }
 
-// FindEventID implements transport.EventIDFinder, by the wrapped subscriber. Without its help the ID is the message's own.
+// FindEventID implements transport.EventIDFinder with the wrapped subscriber. If that cannot find the ID, it is the message's own.
 func (s *subscriber) FindEventID(msg *message.Message, origin transport.Origin) (string, error) {
 	if finder, ok := s.sub.(transport.EventIDFinder); ok {
 		return finder.FindEventID(msg, origin)
@@ -104,7 +104,7 @@ func (s *subscriber) FindEventID(msg *message.Message, origin transport.Origin) 
 	return msg.UUID, nil
 }
 
-// Close closes the wrapped subscriber, and returns after what was delivered has been acked or nacked.
+// Close closes the wrapped subscriber. It returns when all delivered messages have been acked or nacked.
 func (s *subscriber) Close() error {
 	s.mu.Lock()
 	if !s.closed {
@@ -123,8 +123,8 @@ type subscription struct {
 	topic string
 	out   chan *message.Message
 	stop  chan struct{} // closed when nothing more may be delivered
-	nudge chan struct{} // something may be due
-	slots chan struct{} // of what is being handled; nil: there is no limit
+	nudge chan struct{} // an event may be due
+	slots chan struct{} // one for each message being handled; nil: no limit
 
 	inFlight inFlight
 }
@@ -147,7 +147,7 @@ func (s *subscription) run(ctx context.Context, in <-chan *message.Message) {
 	close(s.out)
 }
 
-// acquire waits for a slot. It reports false when the subscription has stopped.
+// acquire waits for a slot. It returns false if the subscription has stopped.
 func (s *subscription) acquire() bool {
 	if s.slots == nil {
 		return true
@@ -166,7 +166,7 @@ func (s *subscription) release() {
 	}
 }
 
-// free is how many events of the table may be asked for, with so much room for them. One may wait for a slot.
+// free returns how many events of the table may be leased, at most room. One may wait for a slot.
 func (s *subscription) free(room int) int {
 	if s.slots == nil {
 		return room
@@ -174,7 +174,7 @@ func (s *subscription) free(room int) int {
 	return min(room, max(1, cap(s.slots)-len(s.slots)))
 }
 
-// pass hands on what the wrapped subscriber delivers, until that ends.
+// pass delivers the wrapped subscriber's messages until there are no more.
 func (s *subscription) pass(in <-chan *message.Message, watching *sync.WaitGroup) {
 	from := &Source{Consumer: s.consumer, Topic: s.topic}
 	for msg := range in {
@@ -183,17 +183,17 @@ func (s *subscription) pass(in <-chan *message.Message, watching *sync.WaitGroup
 			msg.SetContext(With(msg.Context(), from))
 		case inner.Event == nil:
 			msg.SetContext(With(msg.Context(), &Source{Consumer: s.consumer, Topic: s.topic, Inner: inner}))
-		} // else another consumer has it brought back, and it is that one's
+		} // otherwise another consumer retries it, and the event belongs to that one
 		if s.hand(msg, watching) {
 			continue
 		}
 		transport.DeliveryFrom(msg.Context()).RetryAfter(fault.ContendedDelay)
-		msg.Nack() // nobody has taken it
+		msg.Nack() // nothing has taken it
 	}
 }
 
-// offer gives the message to the router, and with it the slot that the caller has acquired, and releases. It reports false when the
-// subscription has stopped.
+// offer sends the message to the router, which takes over the caller's slot. If the subscription has stopped, offer releases the
+// slot and returns false.
 func (s *subscription) offer(msg *message.Message) bool {
 	select {
 	case s.out <- msg:
@@ -204,7 +204,7 @@ func (s *subscription) offer(msg *message.Message) bool {
 	}
 }
 
-// hand gives the message to the router, and releases its slot once it is settled. It reports false when the subscription has stopped.
+// hand sends the message to the router, and releases its slot when it is settled. It returns false if the subscription has stopped.
 func (s *subscription) hand(msg *message.Message, watching *sync.WaitGroup) bool {
 	if !s.acquire() || !s.offer(msg) {
 		return false
@@ -226,9 +226,9 @@ func (s *subscription) hand(msg *message.Message, watching *sync.WaitGroup) bool
 type tableDelivery struct {
 	transport.Rejection
 	origin       transport.Origin
-	unidentified error // why no ID was found
+	unidentified error // the error of the search for its ID
 	attempt      int
-	after        atomic.Int64 // nanoseconds; 0: nobody asked
+	after        atomic.Int64 // nanoseconds; 0: not set
 }
 
 func (d *tableDelivery) Attempt() int                   { return d.attempt }

@@ -1,5 +1,5 @@
-// Package slot decides which events of a process may try to get one of their key's slots, of which the fleet has few. It has no clock and
-// no locks.
+// Package slot decides which events of a process may try to get a slot of their key. A key has a few slots in the whole fleet. The
+// package has no clock and no locks.
 package slot
 
 import (
@@ -9,42 +9,42 @@ import (
 )
 
 const (
-	// Window is how many of the events that wait longest may try for a slot. The others keep their place behind them.
+	// Window is how many of the longest waiting events may try for a slot. The others keep their place behind them.
 	Window = 8
-	// MaxPassed is how many may get ahead of an event that came before them. Then they wait for it.
+	// MaxPassed is how many later events may pass a waiting event. After that, they wait for it.
 	MaxPassed = 16
-	// Near is how long one of these waits between two tries.
+	// Near is the wait between two tries of an event in the window.
 	Near = 50 * time.Millisecond
-	// Far is how long the others wait.
+	// Far is the wait of the others.
 	Far = 250 * time.Millisecond
-	// Full is for how long a key is left alone whose slots other processes have.
+	// Full is how long a key is not tried while other processes have its slots.
 	Full = 50 * time.Millisecond
-	// gone is how much later than it was told an event may come again and keep its place: another process may have got it.
+	// gone is how late an event may come again and keep its place. After that, another process may have it.
 	gone = 500 * time.Millisecond
-	// maxIdle is how many keys are remembered of which no event runs.
+	// maxIdle is the number of keys above which keys without events are dropped.
 	maxIdle = 10_000
 )
 
-// Slots are the events of one process that run or wait, by key.
+// Slots are the running and waiting events of one process, by key.
 type Slots struct{ keys map[Key]*key }
 
-// Key is what has slots: a key of a consumer.
+// Key is a key of a consumer whose events share slots.
 type Key struct{ Consumer, Name string }
 
 type key struct {
 	running []waiting
-	full    time.Time // no try before
-	waiting []waiting // the one that came first is first
+	full    time.Time // not tried before
+	waiting []waiting // in the order of arrival
 }
 
 type waiting struct {
 	event  string
-	until  time.Time // when it has not come again by then, it does not
-	passed int       // how many that came later are ahead of it
+	until  time.Time // if it has not come again by then, it is dropped
+	passed int       // how many later events have passed it
 }
 
-// Enter reports whether the event may try for one of so many slots, and in which time it may come again otherwise. Leave must follow if
-// it may.
+// Enter reports whether the event may try for one of the slots. If so, Leave must follow. If not, wait is the delay of its
+// redelivery.
 func (s *Slots) Enter(of Key, event string, slots int, now time.Time) (wait time.Duration, ok bool) {
 	if s.keys == nil {
 		s.keys = map[Key]*key{}
@@ -79,8 +79,8 @@ func (s *Slots) Enter(of Key, event string, slots int, now time.Time) (wait time
 	return wait, false
 }
 
-// Leave notes that an event that entered is over. refused says that it got no slot, because other processes have them all: it keeps the
-// first place. It returns in which time that one may come again.
+// Leave ends an event that entered. refused means that it got no slot because other processes have them all. Then it keeps the
+// first place, and wait is the delay of its redelivery.
 func (s *Slots) Leave(of Key, event string, refused bool, now time.Time) (wait time.Duration) {
 	k := s.keys[of]
 	i := slices.IndexFunc(k.running, func(w waiting) bool { return w.event == event })
@@ -97,7 +97,7 @@ func (s *Slots) Leave(of Key, event string, refused bool, now time.Time) (wait t
 	return 0
 }
 
-// forget drops keys whose events went elsewhere, when there are many.
+// forget drops keys whose events went elsewhere, if there are many keys.
 func (s *Slots) forget(now time.Time) {
 	if len(s.keys) < maxIdle {
 		return

@@ -12,21 +12,21 @@ import (
 	"github.com/millrace-go/millrace/pgtx"
 )
 
-// asker sends a statement that answers one row.
+// asker runs a statement that returns one row.
 type asker func(ctx context.Context, query string, args []any, dest ...any) error
 
-// Claims is what claims in PostgreSQL need, whatever the driver. It is safe for concurrent use.
+// Claims holds what claims in PostgreSQL need with any driver. It is safe for concurrent use.
 type Claims struct {
 	Schema    string
 	sql       statements
 	consumers sync.Map // name → int16
 	healing   sync.Mutex
 
-	begin func(ctx context.Context, fn func(ctx context.Context, ask asker) error) error // a transaction, in fn's context too
+	begin func(ctx context.Context, fn func(ctx context.Context, ask asker) error) error // a transaction, also in fn's context
 	ask   asker                                                                          // outside of any
 }
 
-// statements are those of a schema.
+// statements are the statements of a schema.
 type statements struct {
 	claim, slot, done, found, early, future, days, findName, addName, lockConsumers, floor, prune string
 }
@@ -40,11 +40,11 @@ func statementsIn(schema string) statements {
 	}
 }
 
-// ErrStale means that the consumer's number, as this process remembers it, is not in the database.
+// ErrStale means that the database does not have the consumer's number that this process remembers.
 var ErrStale = errors.New("the consumer's number has changed")
 
-// try claims the event and calls fn. With a doubt its record is the hash, and fn is called only where nobody has settled
-// the event and the context vouches for it; the doubt is the error otherwise.
+// try claims the event and calls fn. With a doubt, the record is the hash, and fn is called only if the event has no record and the
+// context vouches for it; otherwise try returns the doubt.
 func (c *Claims) try(ctx context.Context, key Key, doubt error, fn func(ctx context.Context) error) error {
 	consumer, err := c.Consumer(ctx, key.Consumer)
 	if err != nil {
@@ -80,9 +80,9 @@ func (c *Claims) try(ctx context.Context, key Key, doubt error, fn func(ctx cont
 	})
 }
 
-// explain makes the error of the claim statement one of ours.
+// explain converts the error of the claim statement into one of this package's errors.
 func (c *Claims) explain(err error) error {
-	const refused = "MR001" // of claim_refused
+	const refused = "MR001" // raised by claim_refused
 	var pgErr *pgconn.PgError
 	switch {
 	case sqlState(err) == "23514":
@@ -93,10 +93,10 @@ func (c *Claims) explain(err error) error {
 	return c.Hint(err)
 }
 
-// Forget makes the next claim ask for the consumer's number again.
+// Forget makes the next claim read the consumer's number again.
 func (c *Claims) Forget(consumer string) { c.consumers.Delete(consumer) }
 
-// Consumer returns the number of a consumer, which it registers if there is none.
+// Consumer returns a consumer's number. A new consumer is registered.
 func (c *Claims) Consumer(ctx context.Context, name string) (int16, error) {
 	if id, ok := c.consumers.Load(name); ok {
 		return id.(int16), nil
@@ -113,7 +113,7 @@ func (c *Claims) Consumer(ctx context.Context, name string) (int16, error) {
 	return id, nil
 }
 
-// Hint says what to do where PostgreSQL only says that something does not exist.
+// Hint adds the remedy to an error of PostgreSQL that only says what does not exist.
 func (c *Claims) Hint(err error) error {
 	switch sqlState(err) {
 	case "42P01", "3F000", "42703", "42883": // table, schema, column, function
@@ -122,7 +122,7 @@ func (c *Claims) Hint(err error) error {
 	return err
 }
 
-// sqlState is PostgreSQL's code of the error, "" if it is another's. Drivers agree on the method.
+// sqlState returns PostgreSQL's code of the error, or "". All drivers have this method.
 func sqlState(err error) string {
 	var state interface{ SQLState() string }
 	if errors.As(err, &state) {

@@ -14,11 +14,11 @@ import (
 	"github.com/millrace-go/millrace/pgtx"
 )
 
-// errClaimLost means that the server has crashed since the claim was committed, and does not have it any more.
+// errClaimLost means that the server has crashed since the claim was committed, and has lost it.
 var errClaimLost = errors.New("the claim was lost in a crash of the database: the event must come again")
 
-// Flusher makes claims durable that were committed without waiting for the disk: one flush for all that wait. While one is
-// under way the next ones gather. It is safe for concurrent use.
+// Flusher makes claims durable that were committed without waiting for the disk. One flush serves all waiting claims. During a
+// flush, the next claims gather. It is safe for concurrent use.
 type Flusher struct {
 	store               *Postgres
 	timeout             time.Duration
@@ -35,7 +35,7 @@ type unflushed struct {
 	result       chan error
 }
 
-// NewFlusher returns one whose flushes may each take as long as timeout.
+// NewFlusher returns a Flusher. Each flush may take as long as timeout.
 func NewFlusher(s *Postgres, timeout time.Duration) *Flusher {
 	query := func(name string) string { return Query(name, s.Schema) }
 	return &Flusher{
@@ -44,10 +44,10 @@ func NewFlusher(s *Postgres, timeout time.Duration) *Flusher {
 	}
 }
 
-// Commit queues in the claim's transaction that its commit does not wait for the disk.
+// Commit queues a statement in the claim's transaction, so that its commit does not wait for the disk.
 func (f *Flusher) Commit(ctx context.Context) error { return pgtx.Queue(ctx, f.commit) }
 
-// Durable returns nil once the claim is on the disk, and an error when it is lost or nobody knows.
+// Durable returns nil when the claim is durable, and an error if it is lost or its state is unknown.
 func (f *Flusher) Durable(ctx context.Context, key Key) error {
 	consumer, err := f.store.Consumer(ctx, key.Consumer)
 	if err != nil {
@@ -58,13 +58,13 @@ func (f *Flusher) Durable(ctx context.Context, key Key) error {
 	f.waiting = append(f.waiting, u)
 	if !f.running {
 		f.running = true
-		go f.run() // those that wait in it wait for it
+		go f.run() // its callers wait for it
 	}
 	f.mu.Unlock()
-	return <-u.result // each flush has its time
+	return <-u.result // each flush has a timeout
 }
 
-// run flushes until nobody waits.
+// run flushes until no claim waits.
 func (f *Flusher) run() {
 	for {
 		f.mu.Lock()
@@ -89,9 +89,9 @@ func (f *Flusher) run() {
 	}
 }
 
-// flush tells which of the claims are there and durable, in one round trip.
+// flush returns which of the claims exist and are durable, in one round trip.
 func (f *Flusher) flush(batch []*unflushed) (there []bool, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), f.timeout) // of no message alone
+	ctx, cancel := context.WithTimeout(context.Background(), f.timeout) // not the context of one message
 	defer cancel()
 	records, hashes, consumers := make([]pgtype.UUID, len(batch)), make([]pgtype.UUID, len(batch)), make([]int16, len(batch))
 	for i, u := range batch {

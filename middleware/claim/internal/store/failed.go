@@ -16,21 +16,21 @@ import (
 	"github.com/millrace-go/millrace/pgtx"
 )
 
-// Events that were not handled are kept in claim_failed. Each change of one is a transaction under its claim's advisory
-// lock, and one that affects the order of a key is under the lock of the key's row too.
+// claim_failed holds events that were not handled. Each change of an event is a transaction under its claim's advisory lock. A
+// change that affects the order of a key also holds the lock of the key's row.
 
 const (
-	// maxError is how many bytes of an error are kept.
+	// maxError is the maximum length of a stored error, in bytes.
 	maxError = 8000
-	// sweepEvery is how often a store looks for rows of events that have succeeded elsewhere.
+	// sweepEvery is the time between two sweeps for rows of events that have succeeded elsewhere.
 	sweepEvery = time.Minute
 )
 
-// failedStatements are the store's statements about events that failed.
+// failedStatements are the statements for failed events.
 type failedStatements struct {
 	begin, lock, processed, row, keep, record, block, key, room, unlimited, sweep string // recording
 
-	lease, next, back, stuck, claim, retry, done, promote, free, identify string // bringing back
+	lease, next, back, stuck, claim, retry, done, promote, free, identify string // retrying
 }
 
 func newFailedStatements(query func(name string) string) failedStatements {
@@ -43,19 +43,19 @@ func newFailedStatements(query func(name string) string) failedStatements {
 	}
 }
 
-// The states of claim_failed.
+// States of claim_failed.
 const (
 	StateNacked   = "nacked"
 	StateRetrying = "retrying"
 	StateBlocked  = "blocked"
 	StateDead     = "dead"
 
-	StateIgnored = "ignored" // its row is gone
+	StateIgnored = "ignored" // it has no row
 )
 
-// Why an event waits, where that is no failure.
+// Reasons why an event waits without a failure.
 const (
-	reasonIdentified = "identified" // it had no usable ID, and waits under the one that was found
+	reasonIdentified = "identified" // it had no usable ID, and waits under the ID that was found
 	reasonBlocked    = "blocked"
 )
 
@@ -65,32 +65,32 @@ type Event struct {
 	Record           pgtype.UUID
 	Handler, Topic   string
 	Headers, Payload []byte
-	Row              int64 // of claim_failed, which it was brought back from; 0: the broker delivered it
+	Row              int64 // of claim_failed, if the event is retried from there; 0: the broker delivered it
 	Malformed        bool  // it had no usable ID
 }
 
-// Verdict is what becomes of an event.
+// Verdict is the decision about an event.
 type Verdict struct {
-	State    string // "": it is settled already, and nothing is to be kept
+	State    string // "": the event is settled already, and nothing is kept
 	Reason   string
 	Attempts int
-	Delay    time.Duration // until it comes back
+	Delay    time.Duration // until the next attempt
 }
 
-// Acks reports whether the broker may forget the Event, because it is kept here.
+// Acks reports whether the message may be acked, because the event is kept here.
 func (v Verdict) Acks() bool { return v.State != StateNacked }
 
-// here names this process for people.
+// here identifies this process for operators.
 var here = func() string {
-	host, _ := os.Hostname() // "" will do
+	host, _ := os.Hostname() // an empty name is good enough
 	return host + "/" + strconv.Itoa(os.Getpid())
 }()
 
-// ErrFree means that a key is held up no more.
+// ErrFree means that the key is no longer blocked.
 var ErrFree = errors.New("the key is free")
 
-// Keep records what became of an event, as decide finds given the attempts before. before is called in the transaction,
-// ahead of its commit. The verdict's state is "" when the Event has been settled elsewhere in the meantime.
+// Keep records the verdict that decide returns for the number of earlier attempts. before is called in the transaction, before its
+// commit. If the event has been settled elsewhere in the meantime, the verdict's state is "".
 func (s *Postgres) Keep(ctx context.Context, e Event, failure string, decide func(attempts int) Verdict, before func(context.Context, Verdict) error) (v Verdict, err error) {
 	err = s.record(ctx, e, func(ctx context.Context, consumer int16, attempts int) error {
 		v = decide(attempts)
@@ -102,9 +102,9 @@ func (s *Postgres) Keep(ctx context.Context, e Event, failure string, decide fun
 	return v, err
 }
 
-// Block keeps an event behind the one that holds up its key, unless most events of the key are blocked already (0: any number may
-// be): then it returns a FullError. It returns ErrFree if nothing holds up the key by now, and reports false when the Event has
-// been settled elsewhere in the meantime.
+// Block keeps an event that is blocked by an earlier event of its key. most limits the blocked events of the key (0: no limit). At
+// the limit, Block returns a FullError. It returns ErrFree if the key is no longer blocked, and false if the event has been settled
+// elsewhere in the meantime.
 func (s *Postgres) Block(ctx context.Context, e Event, most int) (blocked bool, err error) {
 	var full, since bool
 	err = s.record(ctx, e, func(ctx context.Context, consumer int16, attempts int) error {
@@ -120,7 +120,7 @@ func (s *Postgres) Block(ctx context.Context, e Event, most int) (blocked bool, 
 		switch err := tx.SendBatch(ctx, b).Close(); {
 		case errors.Is(err, pgx.ErrNoRows):
 			return ErrFree
-		case err != nil, full: // which is to be committed
+		case err != nil, full: // full must be committed
 			return err
 		}
 		blocked = true
@@ -132,14 +132,14 @@ func (s *Postgres) Block(ctx context.Context, e Event, most int) (blocked bool, 
 	return blocked, err
 }
 
-// FullError means that as many events of the key are blocked as may be.
+// FullError means that the limit of blocked events of a key is reached.
 type FullError struct {
-	Since bool // this one is the first that finds no room
+	Since bool // this event is the first one over the limit
 }
 
 func (FullError) Error() string { return "as many events of this key are blocked as may be" }
 
-// record calls fn in a transaction that holds the claim, unless the Event has been settled in the meantime.
+// record calls fn in a transaction that holds the claim, unless the event has been settled in the meantime.
 func (s *Postgres) record(ctx context.Context, e Event, fn func(ctx context.Context, consumer int16, attempts int) error) error {
 	consumer, err := s.Consumer(ctx, e.Key.Consumer)
 	if err != nil {
@@ -186,8 +186,8 @@ func (s *Postgres) ignore(ctx context.Context, e Event, consumer int16) error {
 	)
 }
 
-// sweep looks once in a while, beside what is recorded, for rows of events that have succeeded elsewhere. What fails here is
-// tried again the next time.
+// sweep deletes rows of events that have succeeded elsewhere, at most once per sweepEvery, after a failure is recorded. The next
+// sweep retries what fails here.
 func (s *Postgres) sweep(ctx context.Context) {
 	last := s.swept.Load()
 	if now := time.Now().UnixNano(); now-last < int64(sweepEvery) || !s.swept.CompareAndSwap(last, now) {
@@ -203,7 +203,7 @@ func (s *Postgres) sweep(ctx context.Context) {
 	}
 }
 
-// lockTimeout makes ErrContended of a lock_timeout.
+// lockTimeout converts a lock_timeout into ErrContended.
 func lockTimeout(err error) error {
 	var pgErr *pgconn.PgError
 	if errors.As(err, &pgErr) && pgErr.Code == "55P03" {
@@ -224,7 +224,7 @@ func (s *Postgres) write(ctx context.Context, e Event, consumer int16, v Verdict
 	}
 	headers, payload := e.Headers, e.Payload
 	if v.State == StateNacked {
-		headers, payload = nil, nil // the broker has them
+		headers, payload = nil, nil // the broker keeps them
 	}
 	err := pgtx.Queue(ctx, s.failed.keep, consumer, e.Record, inbox.Printable(e.Key.EventID, maxError), e.Key.Order, v.State, v.Attempts, v.Reason,
 		inbox.Printable(failure, maxError), failure != "", here, inbox.Printable(e.Handler, maxError), inbox.Printable(e.Topic, maxError), headers, payload, due)
@@ -234,7 +234,7 @@ func (s *Postgres) write(ctx context.Context, e Event, consumer int16, v Verdict
 	switch {
 	case v.State == StateNacked:
 		return nil
-	case e.Row != 0: // it has its record, and holds its key up
+	case e.Row != 0: // it has its record, and already blocks its key
 		return nil
 	case e.Key.Order != "":
 		if err := pgtx.Queue(ctx, s.failed.block, consumer, e.Key.Order); err != nil {

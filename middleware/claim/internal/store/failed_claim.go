@@ -13,21 +13,21 @@ import (
 )
 
 var (
-	// ErrGone means that an event which was brought back is not to be handled any more.
+	// ErrGone means that an event of the table is not to be handled any more.
 	ErrGone = errors.New("the event was handled or taken away meanwhile")
 
-	// ErrChanged means that it is to be brought back again: an operator has edited it since, or it is not its turn.
+	// ErrChanged means that the event must be retried again: an operator has edited it, or an earlier event of its key is first.
 	ErrChanged = errors.New("the event was changed meanwhile")
 )
 
-// Retry claims an event of the table and runs fn, in one transaction that takes the Event away and lets the next of its
-// key have its turn. It returns ErrContended, ErrGone or ErrChanged without calling fn.
+// Retry claims an event of the table and runs fn in one transaction, which also deletes the event's row and unblocks the next event
+// of its key. It returns ErrContended, ErrGone or ErrChanged without calling fn.
 func (s *Postgres) Retry(ctx context.Context, e Event, fn func(ctx context.Context) error) error {
 	consumer, err := s.Consumer(ctx, e.Key.Consumer)
 	if err != nil {
 		return err
 	}
-	deadline, _ := ctx.Deadline() // process sets one
+	deadline, _ := ctx.Deadline() // the caller sets one
 	idle := strconv.FormatInt((time.Until(deadline) + IdleSlack).Milliseconds(), 10)
 	return pgtx.Run(ctx, s.Pool, func(ctx context.Context, tx pgx.Tx) error {
 		var (
@@ -56,8 +56,8 @@ func (s *Postgres) Retry(ctx context.Context, e Event, fn func(ctx context.Conte
 	}, pgtx.Isolation(pgx.ReadCommitted))
 }
 
-// takeAway queues the statements that settle an event of the table. The lock of the key's row comes before those that
-// must see what was blocked until then.
+// takeAway queues the statements that settle an event of the table. The statement that locks the key's row comes before those that
+// must see the events blocked until then.
 func (s *Postgres) takeAway(ctx context.Context, e Event, consumer int16) error {
 	ordered := e.Key.Order != ""
 	return errors.Join(

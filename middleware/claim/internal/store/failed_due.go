@@ -11,22 +11,22 @@ import (
 	"github.com/millrace-go/millrace/pgtx"
 )
 
-// Leased is an event of the table that this process has in hand until a time.
+// Leased is an event of the table that this process has leased.
 type Leased struct {
 	Event
 	Attempts int
-	Until    time.Time // by the server's clock
-	Former   string    // its topic before
+	Until    time.Time // end of the lease by the server's clock
+	Former   string    // its topic before the lease
 }
 
-// Outlook is what a look at the table told of a consumer.
+// Outlook is what a poll of the table found out for a consumer.
 type Outlook struct {
-	Next time.Duration // until the next event is due; less than 0: none waits
-	Dead bool          // there are dead letters, which an operator may send back
+	Next time.Duration // until the next event is due; negative: no event waits
+	Dead bool          // there are dead letters of any consumer, which an operator may replay
 }
 
-// Lease takes up to so many events of a consumer's topic that are due, and returns them in order. Those of other topics it takes when
-// they have been due for so long as orphaned says; 0: never. With n = 0 it takes none.
+// Lease leases up to n due events of a consumer's topic, and returns them in order. It also takes events of other topics that have
+// been due for longer than orphaned; 0: never. With n = 0 it only returns the outlook.
 func (s *Postgres) Lease(ctx context.Context, consumer, topic string, n int, hold, orphaned time.Duration, without []int64) (due []Leased, o Outlook, err error) {
 	ctx, cancel := context.WithTimeout(ctx, KeepTimeout)
 	defer cancel()
@@ -58,7 +58,7 @@ func (s *Postgres) Lease(ctx context.Context, consumer, topic string, n int, hol
 	return due, o, nil
 }
 
-// GiveBack makes an event that was leased due after a delay.
+// GiveBack ends the lease of an event, which is due after a delay.
 func (s *Postgres) GiveBack(ctx context.Context, l Leased, delay time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), KeepTimeout) // also while the service stops
 	defer cancel()
@@ -66,7 +66,7 @@ func (s *Postgres) GiveBack(ctx context.Context, l Leased, delay time.Duration) 
 	return err
 }
 
-// Unstick mends keys whose first event was taken away by an operator.
+// Unstick repairs keys whose first event was removed by an operator.
 func (s *Postgres) Unstick(ctx context.Context, consumer string) error {
 	ctx, cancel := context.WithTimeout(ctx, KeepTimeout)
 	defer cancel()

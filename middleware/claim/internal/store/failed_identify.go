@@ -10,7 +10,8 @@ import (
 	"github.com/millrace-go/millrace/pgtx"
 )
 
-// Identify gives an event that was brought back its ID, under which it comes back. It reports false, and takes the Event away, where one with that ID was processed or is kept already.
+// Identify gives an event of the table the ID that was found for it. The event is retried under that ID. If an event with that ID
+// was processed or is kept already, Identify deletes this one and returns false.
 func (s *Postgres) Identify(ctx context.Context, e Event, key Key, headers []byte) (kept bool, err error) {
 	consumer, err := s.Consumer(ctx, key.Consumer)
 	if err != nil {
@@ -33,7 +34,7 @@ func (s *Postgres) Identify(ctx context.Context, e Event, key Key, headers []byt
 		if err := tx.SendBatch(ctx, b).Close(); err != nil {
 			return err
 		}
-		kept = false // by an attempt before
+		kept = false // a retry of the transaction may find another state
 		switch {
 		case id != e.Row || state != StateRetrying: // an operator has decided, or another process has handled it
 			return nil
@@ -43,7 +44,7 @@ func (s *Postgres) Identify(ctx context.Context, e Event, key Key, headers []byt
 		kept = true
 		return errors.Join(
 			queueIf(ctx, key.Order != "", s.failed.block, consumer, key.Order),
-			pgtx.Queue(ctx, s.sql.done, consumer, record), // the broker's redelivery is absorbed from now on
+			pgtx.Queue(ctx, s.sql.done, consumer, record), // from now on, the broker's redelivery is a duplicate
 			pgtx.Queue(ctx, s.failed.identify, e.Row, inbox.Printable(key.EventID, maxError), record, key.Order, headers, reasonIdentified),
 			pgtx.Queue(ctx, s.failed.record, consumer, record, hash),
 		)

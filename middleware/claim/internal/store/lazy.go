@@ -11,8 +11,8 @@ import (
 	"github.com/millrace-go/millrace/pgtx"
 )
 
-// Lazily calls fn in a transaction whose claim travels with fn's first statement, or with COMMIT. A refused claim is the
-// error of that statement. ran is false if the claim was refused, whatever fn made of it: then err tells why, as Do does.
+// Lazily calls fn in a transaction. The claim is sent with fn's first statement, or with COMMIT. A refused claim is the error of
+// that statement. Then ran is false and err is the reason, as from Do, whatever fn returned.
 func (s *Postgres) Lazily(ctx context.Context, key Key, fn func(ctx context.Context) error) (ran bool, err error) {
 	if err := s.usable(ctx); err != nil {
 		return false, err
@@ -46,13 +46,13 @@ func (s *Postgres) Lazily(ctx context.Context, key Key, fn func(ctx context.Cont
 	}
 	switch {
 	case errors.Is(o.Err, errIsolation), errors.Is(o.Err, ErrStale), errors.Is(o.Err, errNoDay), errors.Is(o.Err, errOld):
-		return eagerly(ctx, fn) // which knows more than one place to claim
+		return eagerly(ctx, fn) // Do knows more than one place for the record
 	case o.Err != nil:
 		return false, o.Err
 	case !ran || err == nil || o.Sent:
 		return ran, err
 	}
-	// The handler has failed and nobody knows yet whose the event is.
+	// The handler has failed before the claim was sent, so it is unknown whether the event was processed or is claimed elsewhere.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), KeepTimeout)
 	defer cancel()
 	failure := err

@@ -11,39 +11,39 @@ import (
 	"github.com/millrace-go/millrace/pgtx"
 )
 
-// The record of an event lies in the day that its ID tells (Key.Record). Where it cannot, because that day was dropped or is
-// not made yet, nobody knows whether the event was processed; whoever runs it all the same leaves its record among the
-// hashes (Key.Hash). Both are looked at, so a redelivery finds either.
+// The record of an event belongs to the day of its ID (Key.Record). If that day was dropped or does not exist yet, nobody knows
+// whether the event was processed. If the event is run nevertheless, its record goes to the hashes (Key.Hash). A claim checks both
+// places, so a redelivery finds the record.
 
 type proofKey struct{}
 
-// WithProof vouches for the event: it is run though it is too old, or from the future, to be proved new.
+// WithProof vouches for the event: it is run even if it is too old, or from the future, so that nobody can prove that it is new.
 func WithProof(ctx context.Context) context.Context { return context.WithValue(ctx, proofKey{}, true) }
 
-// Proven reports whether somebody vouches for the event.
+// Proven reports whether the context vouches for the event.
 func Proven(ctx context.Context) bool { return ctx.Value(proofKey{}) != nil }
 
 const (
-	// IdleSlack is how much longer than the handler's deadline the server waits before it ends an idle transaction.
+	// IdleSlack is the time after the handler's deadline at which the server ends an idle transaction.
 	IdleSlack = 5 * time.Second
-	// maxIdle is how long it waits where there is no deadline.
+	// maxIdle replaces that if there is no deadline.
 	maxIdle = 10 * time.Minute
 )
 
-// errOld means that the event is from before the consumer's floor.
+// errOld means that the event is older than the consumer's retention watermark.
 var errOld = errors.New("the event's day may have been dropped")
 
-// errIsolation means that a transaction without BEGIN is not read committed by default.
+// errIsolation means that the role's default isolation level is not read committed, so a transaction needs BEGIN.
 var errIsolation = errors.New("the role's default_transaction_isolation is not read committed")
 
-// refusal is the error for a reason of the claim statement's.
+// refusal returns the error for a reason of the claim statement.
 func refusal(reason string) error {
 	switch reason {
 	case "contended":
 		return ErrContended
 	case "old":
 		return errOld
-	case "completed": // or kept in claim_failed: from there Millrace redelivers it
+	case "completed": // or kept in claim_failed, which retries it
 		return ErrCompleted
 	case "blocked":
 		return ErrBlocked
@@ -55,7 +55,7 @@ func refusal(reason string) error {
 	return fmt.Errorf("the claim is refused for an unknown reason, %q: is this program older than the schema?", reason)
 }
 
-// claimArgs are those of the claim statement. If it fails, a refusal is an error of the server's.
+// claimArgs returns the arguments of the claim statement. With fails, the server raises an error for a refusal.
 func claimArgs(ctx context.Context, schema string, key Key, consumer int16, hashed, fails bool) []any {
 	idle := maxIdle
 	if deadline, ok := ctx.Deadline(); ok {
@@ -72,11 +72,11 @@ func claimArgs(ctx context.Context, schema string, key Key, consumer int16, hash
 	}
 }
 
-// errNoDay means that the event's day is not there.
+// errNoDay means that the event's day does not exist.
 var errNoDay = errors.New("no day for the event's record")
 
-// Do claims the event where its record belongs, and calls fn in the claim's transaction. It returns one of the package's errors,
-// without calling fn, if the event is not to be handled.
+// Do claims the event in the place where its record belongs, and calls fn in the claim's transaction. If the event is not to be
+// handled, Do returns one of the package's errors without calling fn.
 func (c *Claims) Do(ctx context.Context, key Key, fn func(ctx context.Context) error) error {
 	if err := c.usable(ctx); err != nil {
 		return err
@@ -100,7 +100,7 @@ func (c *Claims) Do(ctx context.Context, key Key, fn func(ctx context.Context) e
 	return err
 }
 
-// usable reports why nothing can be claimed with ctx.
+// usable returns an error if nothing can be claimed with ctx.
 func (c *Claims) usable(ctx context.Context) error {
 	_, ok := pgtx.From(ctx)
 	if _, std := pgtx.SQLFrom(ctx); ok || std {
@@ -109,9 +109,9 @@ func (c *Claims) usable(ctx context.Context) error {
 	return nil
 }
 
-// heal makes the days that are missing and claims the event again.
+// heal creates the missing days and claims the event again.
 func (c *Claims) heal(ctx context.Context, key Key, fn func(ctx context.Context) error) error {
-	c.healing.Lock() // at midnight all of the process's claims come at once
+	c.healing.Lock() // at midnight, all claims of the process come at once
 	made := c.ask(ctx, c.sql.days, nil, new(any))
 	c.healing.Unlock()
 	if err := c.try(ctx, key, nil, fn); !errors.Is(err, errNoDay) {

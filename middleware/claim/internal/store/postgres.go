@@ -14,14 +14,14 @@ import (
 	"github.com/millrace-go/millrace/pgtx"
 )
 
-// Postgres keeps claims, and events that failed, by pgx. It is safe for concurrent use.
+// Postgres stores claims and failed events with pgx. It is safe for concurrent use.
 type Postgres struct {
 	Claims
 	Pool *pgxpool.Pool
 
 	failed   failedStatements
-	isolated atomic.Bool // the role's default isolation level is not the claims': each lazy claim needs its BEGIN
-	// When rows of events that succeeded elsewhere were looked for, in Unix nanoseconds, and of which time they were, in microseconds.
+	isolated atomic.Bool // the role's default isolation level is not read committed, so each lazy claim needs its BEGIN
+	// The last sweep for rows of events that succeeded elsewhere, in Unix nanoseconds, and how far it came, in Unix microseconds.
 	swept, sweptTo atomic.Int64
 }
 
@@ -45,7 +45,7 @@ func (s *Postgres) transaction(ctx context.Context, fn func(ctx context.Context,
 	}, pgtx.Isolation(pgx.ReadCommitted))
 }
 
-// SQL keeps claims by database/sql. It is safe for concurrent use.
+// SQL stores claims with database/sql. It is safe for concurrent use.
 type SQL struct {
 	Claims
 	db *sql.DB
@@ -67,10 +67,10 @@ func (s *SQL) transaction(ctx context.Context, fn func(ctx context.Context, ask 
 	if err != nil {
 		return fmt.Errorf("begin transaction: %w", err)
 	}
-	defer func() { _ = tx.Rollback() }() // also of a panic; after the commit it does nothing
+	defer func() { _ = tx.Rollback() }() // also after a panic; no effect after the commit
 	err = fn(pgtx.WithSQL(ctx, tx), func(ctx context.Context, query string, args []any, dest ...any) error {
 		for i := range dest {
-			if dest[i] == nil { // pgx skips it
+			if dest[i] == nil { // pgx skips nil
 				dest[i] = new(any)
 			}
 		}
@@ -85,10 +85,10 @@ func (s *SQL) transaction(ctx context.Context, fn func(ctx context.Context, ask 
 	return nil
 }
 
-// sqlCommitError tells a refused commit from one whose answer never came.
+// sqlCommitError distinguishes a commit that failed from one with an unknown outcome.
 func sqlCommitError(err error) error {
 	state := sqlState(err)
-	lost := state == "" || strings.HasPrefix(state, "57") || strings.HasPrefix(state, "08") // the server went, or the connection
+	lost := state == "" || strings.HasPrefix(state, "57") || strings.HasPrefix(state, "08") // the server or the connection went away
 	if lost && !errors.Is(err, sql.ErrTxDone) && !errors.Is(err, pgx.ErrTxCommitRollback) {
 		return fmt.Errorf("commit: %w: %w", pgtx.ErrOutcomeUnknown, err)
 	}

@@ -14,14 +14,15 @@ import (
 	"github.com/millrace-go/millrace/pgtx"
 )
 
-// Retained is what retention did.
+// Retained is the result of Retain.
 type Retained struct {
-	Days   []string  // partitions that were dropped
-	Floor  time.Time // what was minted before can no longer be proved new; zero: as before
-	Hashed int64     // records of IDs without a time that were deleted
+	Days   []string  // dropped partitions
+	Floor  time.Time // the new retention watermark: older events cannot be proved new; zero: unchanged
+	Hashed int64     // deleted records of IDs without a time
 }
 
-// Retain makes days for a week ahead, and forgets what was processed and counted longer ago than keep. It returns what it did until an error.
+// Retain creates days for a week ahead, and deletes records and counts older than keep. After an error it returns what it did until
+// then.
 func Retain(ctx context.Context, pool *pgxpool.Pool, schema string, keep time.Duration) (r Retained, err error) {
 	sql, table, journal := statementsIn(schema), pgdays.Table{Schema: schema, Name: "processed"}, pgdays.Table{Schema: schema, Name: "journal"}
 	if err := errors.Join(table.Ahead(ctx, pool), journal.Ahead(ctx, pool)); err != nil {
@@ -46,7 +47,7 @@ func Retain(ctx context.Context, pool *pgxpool.Pool, schema string, keep time.Du
 	if err := raise(ctx, pool, sql, r.Floor); err != nil {
 		return r, fmt.Errorf("raise the consumers' floor: %w", err)
 	}
-	dropped, err := table.Drop(ctx, pool, now.Add(-keep)) // the days that made the floor, and what an earlier one has left
+	dropped, err := table.Drop(ctx, pool, now.Add(-keep)) // days below the watermark, and days that an earlier run has left
 	for _, d := range dropped {
 		r.Days = append(r.Days, d.Partition)
 	}
@@ -63,13 +64,13 @@ func Retain(ctx context.Context, pool *pgxpool.Pool, schema string, keep time.Du
 	return r, err
 }
 
-// raise binds every consumer, before anything is dropped.
+// raise raises the retention watermark of every consumer, before days are dropped.
 func raise(ctx context.Context, pool *pgxpool.Pool, sql statements, floor time.Time) error {
 	if floor.IsZero() {
 		return nil
 	}
 	return pgtx.Run(ctx, pool, func(ctx context.Context, tx pgx.Tx) error {
-		// One that registers at this moment is bound by the floor, or knows it.
+		// A consumer that registers at this moment either gets the watermark, or knows it.
 		if _, err := tx.Exec(ctx, sql.lockConsumers); err != nil {
 			return err
 		}
@@ -78,7 +79,7 @@ func raise(ctx context.Context, pool *pgxpool.Pool, sql statements, floor time.T
 	}, pgtx.Isolation(pgx.ReadCommitted))
 }
 
-// Housekeep is Retain for a consumer, whose role need not own the tables.
+// Housekeep calls Retain for a consumer, whose role need not own the tables.
 func (s *Postgres) Housekeep(ctx context.Context, keep time.Duration) error {
 	_, err := Retain(ctx, s.Pool, s.Schema, keep)
 	return pgdays.Table{Schema: s.Schema, Name: "processed"}.Excuse(ctx, s.Pool, keep, err)

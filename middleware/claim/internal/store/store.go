@@ -1,4 +1,4 @@
-// Package store has the claim's tables in PostgreSQL and their statements: the claims and their records, and the events that failed.
+// Package store has the claim's tables in PostgreSQL and their statements: claims and their records, and failed events.
 package store
 
 import (
@@ -27,7 +27,7 @@ var Migrations = pgschema.Line{Component: "claim", Files: Files, Command: "claim
 // Query returns the statement of queries/name.sql for the schema.
 func Query(name, schema string) string { return pgschema.Query(Files, name, schema) }
 
-// Why an event is not handled. The claim's users know them by the same names.
+// Reasons why an event is not handled. Package claim exports them under the same names.
 var (
 	ErrContended = errors.New("another consumer holds the claim")
 	ErrCompleted = errors.New("the event was processed before")
@@ -36,7 +36,7 @@ var (
 	ErrClock     = errors.New("the event's ID is from the future")
 )
 
-// Execer executes a statement: a connection, or a pool.
+// Execer executes a statement. A connection and a pool implement it.
 type Execer interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 }
@@ -44,27 +44,27 @@ type Execer interface {
 // KeepTimeout bounds a transaction that records a failure.
 const KeepTimeout = 10 * time.Second
 
-// Key names one effect: an event as one consumer sees it.
+// Key names one effect: one event for one consumer.
 type Key struct {
 	Consumer, EventID string
 
-	Order string // the ordering key, if that of events that fail is kept
+	Order string // the ordering key, if the order of failed events is kept, otherwise ""
 	Due   time.Time
 }
 
-// Record is what the tables call the event.
+// Record returns the event's ID in the tables.
 func (k Key) Record() pgtype.UUID { return inbox.Record(k.EventID, k.Due) }
 
-// Hash is what they call it where it has no day.
+// Hash returns the ID in the tables of an event without a day.
 func (k Key) Hash() pgtype.UUID { return inbox.Hash(k.EventID) }
 
-// Lock is the number of the advisory lock that a claim holds.
+// Lock returns the number of the claim's advisory lock.
 func (k Key) Lock(schema string) int64 { return inbox.Lock(schema, k.Consumer, k.EventID) }
 
-// Minted is when the event was minted, or due. It is unknown where the ID is no UUIDv7.
+// Minted returns when the event was minted, or was due. It is unknown if the ID is not a UUIDv7.
 func (k Key) Minted() (time.Time, bool) { return inbox.Time(k.Record()) }
 
-// optionalRow scans a row that need not be there.
+// optionalRow scans a row that may be missing.
 func optionalRow(dest ...any) func(row pgx.Row) error {
 	return func(row pgx.Row) error {
 		if err := row.Scan(dest...); !errors.Is(err, pgx.ErrNoRows) {

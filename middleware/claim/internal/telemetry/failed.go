@@ -16,21 +16,21 @@ import (
 	"github.com/millrace-go/millrace/middleware/claim/internal/store"
 )
 
-// observeEvery bounds how often a collection of metrics asks the database: several readers may collect.
+// observeEvery is the shortest time between two queries for metrics: several readers may collect.
 const observeEvery = 10 * time.Second
 
-// lookTimeout keeps a collection within a scrape's timeout, 10 s by default, when the database does not answer: other parts
-// ask it, too, one after the other.
+// lookTimeout keeps a collection within the scrape timeout, 10 s by default, if the database does not answer: other components
+// query it too, one after the other.
 const lookTimeout = 2 * time.Second
 
-// failedEvents are those of a consumer in one state.
+// failedEvents are a consumer's events in one state.
 type failedEvents struct {
 	Consumer, State string
 	Events          int64
 	Due             *float64 // seconds
 }
 
-// tableObserver reports what only a look at claim_failed tells.
+// tableObserver reports metrics of claim_failed.
 type tableObserver struct {
 	store *store.Postgres
 	sql   string
@@ -40,7 +40,7 @@ type tableObserver struct {
 	found []failedEvents
 }
 
-// Watch reports what is in the store's tables until stop is called.
+// Watch reports the metrics of the store's tables until stop is called.
 func (o *Observer) Watch(s *store.Postgres) (stop func(), err error) {
 	gauges := gauge.Of(o.meter)
 	failed := gauges.Int("millrace.claim.failed", "{event}", "Events that failed and are not settled, by state: nacked (the broker redelivers them), retrying, blocked, dead.")
@@ -79,7 +79,7 @@ func (t *tableObserver) look(ctx context.Context) ([]failedEvents, error) {
 	if err != nil {
 		return nil, fmt.Errorf("count failed events: %w", err)
 	}
-	// What has gone is zero, and not as it was.
+	// States that have no events any more become zero, instead of keeping the last value.
 	for _, before := range t.found {
 		same := func(f failedEvents) bool { return f.Consumer == before.Consumer && f.State == before.State }
 		if !slices.ContainsFunc(found, same) {

@@ -11,10 +11,10 @@ import (
 	"github.com/millrace-go/millrace/middleware/claim/internal/store"
 )
 
-// counted is what became of a consumer's deliveries.
+// counted counts a consumer's deliveries by outcome.
 type counted struct {
 	handled, duplicates, contended, failed int64
-	busy, longest                          time.Duration // of the handled ones
+	busy, longest                          time.Duration // of the handled deliveries
 }
 
 // Plus implements tally.Amount.
@@ -38,8 +38,8 @@ func (o *Observer) count(consumer, outcome string) {
 	}
 }
 
-// Write adds what was counted since the last time to the journal, for the process of that number. After an error the next call writes it
-// too; so what is written twice, because an answer was lost, counts twice.
+// Write adds the counts since the last call to the journal, for the process with number run. After an error, the next call writes
+// them again. So they count twice if only the answer was lost.
 func (o *Observer) Write(ctx context.Context, db store.Execer, schema string, run int64) error {
 	taken := o.tally.Take()
 	if len(taken) == 0 {
@@ -64,5 +64,5 @@ func (o *Observer) Write(ctx context.Context, db store.Execer, schema string, ru
 	return nil
 }
 
-// small is n, or the largest number that a column holds.
+// small returns n, or half of the largest number that the column can hold.
 func small(n int64) int32 { return int32(min(n, math.MaxInt32/2)) }

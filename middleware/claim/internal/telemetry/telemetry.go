@@ -1,4 +1,4 @@
-// Package telemetry tells OpenTelemetry what becomes of the events.
+// Package telemetry reports to OpenTelemetry what happens to the events.
 package telemetry
 
 import (
@@ -18,31 +18,31 @@ import (
 	"github.com/millrace-go/millrace/transport"
 )
 
-// scope names the instruments' origin.
+// scope is the instrumentation scope.
 const scope = "github.com/millrace-go/millrace/middleware/claim"
 
-// What became of a delivery, as the metrics call it.
+// Outcomes of a delivery, as the metrics name them.
 const (
 	OutcomeCompleted = "completed"
 	OutcomeDuplicate = "duplicate"
 	OutcomeContended = "contended"
-	OutcomeFailed    = "failed" // an attempt; the event comes back
+	OutcomeFailed    = "failed" // a failed attempt; the event is retried
 	OutcomeBlocked   = "blocked"
 	OutcomeDead      = "dead"
 	OutcomeIgnored   = "ignored"
 	OutcomeLimited   = "limited" // it waits for a slot of its key
-	OutcomePaused    = "paused"  // the consumer is
-	OutcomeFull      = "full"    // its key is: MaxBlocked events are blocked
+	OutcomePaused    = "paused"  // the consumer is paused
+	OutcomeFull      = "full"    // MaxBlocked events of its key are blocked
 )
 
-// Config configures an Observer. All of it is required.
+// Config configures an Observer. Every field is required.
 type Config struct {
 	MeterProvider  metric.MeterProvider
 	TracerProvider trace.TracerProvider
 	Propagator     propagation.TextMapPropagator
 }
 
-// Observer tells OpenTelemetry what becomes of the events. It is safe for concurrent use.
+// Observer reports to OpenTelemetry what happens to the events. It is safe for concurrent use.
 type Observer struct {
 	meter              metric.Meter
 	tracer             trace.Tracer
@@ -53,7 +53,7 @@ type Observer struct {
 
 	tally tally.Tally[counted]
 
-	sets sync.Map // of attributes by [2]string{consumer, outcome}, because making one costs more than counting
+	sets sync.Map // of attributes by [2]string{consumer, outcome}: creating a set costs more than counting
 }
 
 // New returns an Observer with its instruments.
@@ -92,9 +92,9 @@ func (o *Observer) attributes(consumer, outcome string) metric.MeasurementOption
 	return set
 }
 
-// Begin begins the span of one delivery. The context that it returns is the handler's, and Count's.
+// Begin starts the span of one delivery. Use the returned context for the handler and for Count.
 func (o *Observer) Begin(ctx context.Context, msg *message.Message, consumer string) (context.Context, trace.Span) {
-	kind := trace.SpanKindInternal // within the transport's
+	kind := trace.SpanKindInternal // inside the transport's span
 	if !trace.SpanContextFromContext(ctx).IsValid() {
 		ctx, kind = o.propagator.Extract(ctx, propagation.MapCarrier(msg.Metadata)), trace.SpanKindConsumer
 	}
@@ -106,7 +106,7 @@ func (o *Observer) Begin(ctx context.Context, msg *message.Message, consumer str
 	return ctx, span
 }
 
-// End ends the span of a delivery that failed with err, if any.
+// End ends the span of a delivery. An error is recorded in it.
 func End(span trace.Span, err error) {
 	if err != nil {
 		Spoil(span, err)
@@ -114,13 +114,13 @@ func End(span trace.Span, err error) {
 	span.End()
 }
 
-// Spoil tells of the error in the span.
+// Spoil records the error in the span.
 func Spoil(span trace.Span, err error) {
 	span.RecordError(err)
 	span.SetStatus(codes.Error, err.Error())
 }
 
-// Count tells of one delivery, whose span ctx carries.
+// Count counts one delivery. Its span is in ctx.
 func (o *Observer) Count(ctx context.Context, consumer, outcome string) {
 	if span := trace.SpanFromContext(ctx); span.IsRecording() {
 		span.SetAttributes(attribute.String("millrace.outcome", outcome))
@@ -131,7 +131,7 @@ func (o *Observer) Count(ctx context.Context, consumer, outcome string) {
 	}
 }
 
-// Pause tells whether the consumer is paused.
+// Pause reports whether the consumer is paused.
 func (o *Observer) Pause(consumer string, is bool) {
 	var value int64
 	if is {
@@ -140,7 +140,7 @@ func (o *Observer) Pause(consumer string, is bool) {
 	o.paused.Record(context.Background(), value, o.attributes(consumer, ""))
 }
 
-// Completed tells of a claim that began at that time and is committed now.
+// Completed reports a claim that began at the given time and has just been committed.
 func (o *Observer) Completed(ctx context.Context, key store.Key, began time.Time) {
 	o.Count(ctx, key.Consumer, OutcomeCompleted)
 	took := time.Since(began)

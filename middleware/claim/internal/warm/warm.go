@@ -1,5 +1,6 @@
-// Package warm runs a claim's calls on goroutines that have run such calls before. A router starts a goroutine for each message. There
-// the calls would make the stack grow, copy by copy, to what a driver needs, which is more than a tenth of the claim's time.
+// Package warm runs a claim's calls on goroutines that have run such calls before. A router starts a goroutine for each message,
+// and on a new goroutine the stack would have to grow, copy by copy, to what a driver needs. That takes more than a tenth of the
+// claim's time.
 package warm
 
 import (
@@ -7,16 +8,16 @@ import (
 	"time"
 )
 
-// warmFor is for how long such a goroutine waits for another claim: at the rates that matter the next one is there at once.
+// warmFor is how long such a goroutine waits for another claim. At high rates, the next claim comes at once.
 const warmFor = 100 * time.Millisecond
 
-// warmth hands work to those that wait.
+// warmth passes calls to waiting goroutines.
 var warmth = make(chan func())
 
-// ErrExited means that the handler has ended its goroutine.
+// ErrExited means that the handler has called runtime.Goexit.
 var ErrExited = errors.New("the handler called runtime.Goexit")
 
-// Do returns what fn does, and panics as it does.
+// Do calls fn and returns its error. If fn panics, so does Do.
 func Do(fn func() error) error {
 	var (
 		err      = ErrExited

@@ -1,16 +1,16 @@
--- Claims an event: tries the advisory lock and, if it was got, inserts the record into its day of processed (its primary
--- key). The snapshot is older than the lock, so a plain look at the table could miss a record committed in between; the
--- unique index cannot. Nothing is inserted for an event from before the consumer's floor. Reads consumer, claim_failed and,
--- for an event whose key matters, claim_key, by their unique indexes; forgets that the event has failed before.
+-- Claims an event: tries the advisory lock and, if it was acquired, inserts the record into its day of processed (by its primary
+-- key). The snapshot is older than the lock, so reading the table could miss a record committed in between; the unique index
+-- cannot. Nothing is inserted for an event older than the consumer's floor. Reads consumer, claim_failed and, for an event with a
+-- key, claim_key, by their unique indexes. Deletes the row of an earlier failed delivery.
 --
--- $2 is the record, $7 its hash: that is used where $9 says so, or the day was gone when the consumer came. $6 is when the
--- event was minted, null where its ID does not tell; $8 is its key. Answers why the claim is refused, '' if it is not, or, if
--- $10, fails with that reason: then statements that travel behind this one are not executed, and there may have been no BEGIN that
--- sets the isolation level, so another one than read committed is refused. It is stale when the consumer's
--- number is not that of its name ($5) any more: a restored database may have given it to another.
+-- $2 is the record and $7 its hash. The hash is used if $9 says so, or if the day was gone when the consumer registered. $6 is when
+-- the event was minted, null if its ID does not tell. $8 is its key. Returns why the claim is refused, or '' if it is not. With $10
+-- the statement fails for that reason, so that later statements of the same round trip are not executed. Then there may have been
+-- no BEGIN to set the isolation level, so another level than read committed is refused. A claim is stale if the consumer's number
+-- no longer belongs to its name ($5): a restored database may have given it to another consumer.
 --
--- The settings are local to the transaction. A record that could be lost in a crash after the ack would lose the event:
--- a role's synchronous_commit = off does not hold here. A connection that is half open must not hold the claim for hours.
+-- The settings are local to the transaction. The commit must be durable, even if the role has synchronous_commit = off: a record
+-- lost in a crash after the ack would lose the event. The timeout keeps a half-open connection from holding the claim for hours.
 with claim as materialized (
     select id, pg_try_advisory_xact_lock($1) as locked, coalesce($6::timestamptz < floor, false) as old,
            case when $9::boolean or $6::timestamptz < since then $7::uuid else $2::uuid end as place

@@ -1,2 +1,2 @@
--- Makes the days that are missing, up to a week ahead. Takes locks that hold no claim up, or gives up.
+-- Creates the missing days, up to a week ahead. Its locks block no claim; if it cannot get them soon, it fails.
 select {schema}.processed_days(7) is null

@@ -1,2 +1,2 @@
--- Records an event from the future, which has run, for the day that is to come: its hash alone would not be looked at there.
+-- Records an event from the future, which has run, for its future day: claims on that day would not find its hash.
 select {schema}.processed_early($1::uuid, $2::smallint)

@@ -1,2 +1,2 @@
--- Whether a time is in the future by the server's clock, which the days are made by.
+-- Whether a time is in the future by the server's clock, which also decides which days exist.
 select $1::timestamptz > now()

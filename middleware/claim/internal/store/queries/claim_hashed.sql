@@ -1,2 +1,2 @@
--- How many records have no day, up to 100,000. Reads so much of processed_hashed.
+-- The number of records without a day, up to 100,000. Reads as many rows of processed_hashed.
 select count(*) from (select from {schema}.processed_hashed limit 100000) as first

@@ -1,6 +1,6 @@
--- Events that failed, by consumer and state, and for how many seconds the longest of those that wait has been due. Reads
--- claim_failed_count, which has about a row for each consumer, state and group of errors, and the first entries of the index on
--- due_at; locks nothing.
+-- The number of failed events by consumer and state, and for how many seconds the oldest due event has been due. Reads
+-- claim_failed_count, which has about one row for each consumer, state and group of errors, and the first entries of the index on
+-- due_at. No locks.
 with counted as (
     select consumer, state, sum(events)::bigint as events from {schema}.claim_failed_count group by 1, 2 having sum(events) > 0
 )

@@ -1,5 +1,5 @@
--- Events that were begun alone after they had been in hand when a process was killed. Reads all of claim_start, which has a
--- row for each event that a killed process had in hand and that never came again. No locks.
+-- Events that were started alone, after they had been in flight when a process was killed. Reads all of claim_start, which has one
+-- row for each event that was in flight in a killed process and has not come again. No locks.
 select c.name, s.record::text, s.starts, coalesce(r.name, ''), s.noted_at
 from {schema}.claim_start s
 join {schema}.consumer c on c.id = s.consumer

@@ -1,5 +1,5 @@
--- Raises the floor of every consumer that is there. Where none is, one without a name keeps it for the first that comes.
--- Locks the rows; the table was locked before against new ones.
+-- Raises the floor of every consumer. If there is none, a row without a name keeps the floor for the first consumer. Locks the
+-- rows; the table is locked already, so no consumer can register.
 with raised as (
     update {schema}.consumer set floor = $1::timestamptz where floor is null or floor < $1
 )

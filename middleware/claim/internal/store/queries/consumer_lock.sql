@@ -1,2 +1,2 @@
--- Keeps consumers from being registered, and holds up no claim. It waits for those that are being registered.
+-- Keeps consumers from registering, without blocking claims. Waits for registrations in progress.
 lock table {schema}.consumer in share row exclusive mode

@@ -1,2 +1,2 @@
--- Makes the commit of this transaction not wait for the disk. It is sent with the commit.
+-- Lets this transaction's commit not wait for the disk. Sent with the commit.
 select set_config('synchronous_commit', 'off', true)

@@ -1,3 +1,2 @@
--- The statement after this one must use the index whatever its plan was made for: on an empty table that was a sequential
--- scan.
+-- Makes the next statement use the index. Otherwise, it might use the plan for an empty table, a sequential scan.
 select set_config('enable_seqscan', 'off', true)

@@ -1,2 +1,2 @@
--- An event of the table was handled. By the primary key.
+-- Deletes an event that was handled. By the primary key.
 delete from {schema}.claim_failed where id = $1::bigint

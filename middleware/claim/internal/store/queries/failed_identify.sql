@@ -1,5 +1,5 @@
--- Gives an event that had no usable ID the one that was found when it was replayed, by claim_failed's primary key. It takes its
--- place in its key, which the index on keys tells: behind an earlier event it is blocked.
+-- Gives an event without a usable ID the ID that was found at its replay, by claim_failed's primary key. If the index on keys has
+-- an earlier event of its key, the event is blocked.
 update {schema}.claim_failed f
 set event_id = $2, record = $3::uuid, key = $4, headers = $5, reason = $6,
     state = case when behind then 'blocked' else 'retrying' end, due_at = case when not behind then now() end

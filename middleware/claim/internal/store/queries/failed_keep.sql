@@ -1,5 +1,5 @@
--- Keeps an event that was not handled, or notes another attempt of one that is kept. By the unique index on consumer and
--- record, whose row is locked. What is null stays as it is; without $9 it was no attempt, and the last error stands.
+-- Keeps an event that was not handled, or records another attempt. Uses the unique index on consumer and record, and locks the row.
+-- Null arguments leave headers and payload unchanged. Without $9 it was not an attempt, and the last error stays.
 insert into {schema}.claim_failed as f
     (consumer, record, event_id, key, state, attempts, reason, error, history, handler, topic, headers, payload, due_at)
 values ($1::smallint, $2::uuid, $3, $4, $5, $6, $7, $8,

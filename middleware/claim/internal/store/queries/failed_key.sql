@@ -1,2 +1,2 @@
--- Locks the row of a key that is held up, if it is.
+-- Locks the row of a blocked key, if there is one.
 select true from {schema}.claim_key where consumer = $1::smallint and key = $2 for update

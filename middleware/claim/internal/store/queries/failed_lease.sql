@@ -1,7 +1,7 @@
--- Takes events that are due in hand, by moving ahead when they are due again. By the index on due_at; one that is behind
--- another of its key, by the index on keys, is not for now; $5 are those that this subscription has in flight. Locks the rows,
--- and passes over those that others lock, which a handler does until its end. An event of another topic that has been due for $6
--- milliseconds is nobody's: its consumer's topic was renamed. With $6 it is taken too, and belongs to this topic from then on.
+-- Leases due events, by setting a later due_at. Uses the index on due_at, and the index on keys to skip events behind another of
+-- their key. Leaves out $5, the events that this subscription has in flight. Locks the rows and skips locked ones: a handler locks
+-- its event's row until it ends. An event of another topic that has been due for $6 milliseconds has no subscription, because its
+-- consumer's topic was renamed. With $6 it is leased too, and gets this topic.
 with due as (
     select f.id, f.topic from {schema}.claim_failed f
     where f.consumer = (select id from {schema}.consumer where name = $1) and f.state = 'retrying' and f.due_at <= now()

@@ -1,5 +1,6 @@
--- Finds room for one more blocked event of a key whose row is locked, by its primary key. waiting is at least how many are blocked.
--- Only where that is unknown, or has reached $3, they are counted, by the index on keys. Answers whether there is none, and since this very moment.
+-- Makes room for one more blocked event of a key, whose row is locked, by its primary key. waiting is an upper bound of the number
+-- of blocked events. If it is unknown or has reached $3, the events are counted, by the index on keys. Returns whether there is no
+-- room, and whether that is so since this statement.
 with counted as (
     select case when waiting < $3::int then waiting else (select count(*)::int from (
         select from {schema}.claim_failed f where f.consumer = $1::smallint and f.key = $2 and f.key <> '' and f.state = 'blocked' limit $3) f) end as events

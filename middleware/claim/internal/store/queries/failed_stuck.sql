@@ -1,5 +1,5 @@
--- Keys that are held up by nothing that will ever be handled: an operator took away what was in front. Reads the keys'
--- rows of a consumer, and for each the index on keys; locks nothing.
+-- Blocked keys without an event that will be handled, because an operator removed the first one. Reads a consumer's rows of
+-- claim_key, and the index on keys for each. No locks.
 select k.consumer, k.key
 from {schema}.claim_key k left join lateral (
     select f.state from {schema}.claim_failed f

@@ -1,6 +1,6 @@
--- Takes away what another process's success has left, and what the broker has given up, of the next 1,000 events that fail behind
--- $1, by the index on states; then claim_failed_count's many rows become few. Locks what it deletes, and waits for nobody.
--- Answers where it came to; null: there are no more.
+-- Deletes rows of events that have succeeded in another process, or that the broker has given up, of the next 1,000 nacked events
+-- after $1, by the index on states. Then folds the rows of claim_failed_count. Locks what it deletes, and waits for nobody. Returns
+-- where it stopped; null: there are no more.
 with next as materialized (
     select id, record, consumer, failed_at from {schema}.claim_failed
     where state = 'nacked' and failed_at > $1::timestamptz order by failed_at limit 1000

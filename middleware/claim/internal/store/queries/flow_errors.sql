@@ -1,5 +1,6 @@
--- The group of errors that each consumer's unsettled events had last. Reads claim_failed_count, which has about a row for each consumer,
--- state and group; what the errors have in common from one event of the group, by the index on groups and states, as in flow_waiting. No locks.
+-- The group of errors of each consumer's latest failure among unsettled events. Reads claim_failed_count, which has about one row
+-- for each consumer, state and group. Reads the text of the group from one of its events, by the index on groups and states, as in
+-- flow_waiting. No locks.
 with counted as (
     select n.consumer, n.error_group, n.state, max(n.last_at) as last from {schema}.claim_failed_count n
     where n.state in ('nacked', 'retrying', 'dead') group by 1, 2, 3 having sum(n.events) > 0

@@ -1,5 +1,5 @@
--- What consumers did in the last hour, by minute, of at most $1 rows of journal, the newest first by its primary key. The number of rows
--- that were read tells whether there are older ones. No locks.
+-- What consumers did in the last hour, by minute, from at most $1 rows of journal, the newest first by its primary key. The last
+-- column is the number of rows read, which shows whether there are older ones. No locks.
 with newest as (
     select * from {schema}.journal where minute >= date_trunc('minute', now()) - interval '1 hour' order by minute desc limit $1::int
 )

@@ -1,6 +1,6 @@
--- What the database's functions may leave to what runs after them in their transaction: the settings that they set by name, and
--- whether one makes a temporary table or a cursor. Reads pg_proc; a group asks once a minute. Only a function's source tells,
--- so what is written in C, and names that are computed, stay unknown. This schema's functions leave nothing.
+-- What the database's functions may leave in a transaction for later statements: the settings that they set by name, and whether
+-- one makes a temporary table or a cursor. Reads pg_proc; a group asks at most once a minute. Only the source of a function tells,
+-- so functions in C and computed names stay unknown. This schema's own functions leave nothing.
 select coalesce(array_agg(distinct replace(lower(coalesce(m[1], m[2], m[3])), ' ', '_')) filter (where m is not null), '{}'),
        coalesce(bool_or(s.source ~* '\mtemp(orary)?\M|\mpg_temp\M|\mcursor\M|\mrefcursor\M'), false)
 from pg_proc p

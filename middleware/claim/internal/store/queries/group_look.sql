@@ -1,11 +1,18 @@
--- Tells which of a group's events were processed before, by the primary key of processed, in the days that the text names in the
--- place of the first comment: as parameters they would be known too late, and all days would be locked. It runs after their locks were
--- got, in a snapshot of its own: nobody can add a record in between. Answers too which events must be claimed alone: those
--- that have failed before, and those of a key that is held up, by the unique indexes of claim_failed and claim_key, and those
--- whose day ($5, null where there is none) may be gone or not be there yet; whether the consumer's number is still that of
--- its name ($3); and what brings back the deferred constraints of the database after
--- a check of all of them: null when none is deferrable, '' when all of them begin as immediate. (Without OFFSET a whole
--- table might be hashed. Names that constraints share which are not deferrable cannot be deferred.)
+-- Returns, for a group's events:
+--
+-- Which were processed before, by the primary key of processed, in the days that the program inserts for the first block comment.
+-- With the days as parameters, the planner would know them too late, and all days would be locked. The statement runs after the
+-- locks were acquired, with its own snapshot, so nobody can add a record in between.
+--
+-- Which must be claimed alone: those that have failed before and those of a blocked key, by the unique indexes of claim_failed and
+-- claim_key, and those whose day ($5, null if there is none) may be dropped or not exist yet.
+--
+-- Whether the consumer's number still belongs to its name ($3).
+--
+-- The statement that defers the database's constraints again after a check of all of them: null if none is deferrable, '' if all are
+-- initially immediate. A name shared with a constraint that is not deferrable is left out, because it cannot be deferred.
+--
+-- (Without OFFSET, the planner might hash a whole table.)
 select array(select exists (select from {schema}.processed p where p.event_id = w.record and p.consumer = $2::smallint and /*days*/ true offset 0)
              from unnest($1::uuid[]) with ordinality as w(record, place) order by w.place),
        array(select exists (select from {schema}.claim_failed f where f.consumer = $2::smallint and f.record = w.record offset 0)

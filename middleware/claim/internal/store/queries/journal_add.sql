@@ -1,4 +1,4 @@
--- Adds what process $1 has counted to its rows of this minute, by journal's primary key. It locks no row of another process. A consumer
+-- Adds the counts of process $1 to its rows of this minute, by journal's primary key. Locks no row of another process. A consumer
 -- that has never claimed has no number, and is left out.
 insert into {schema}.journal as j (minute, consumer, run, handled, duplicates, contended, failed, busy_ms, longest_ms)
 select date_trunc('minute', clock_timestamp()), c.id, $1::bigint, n.handled, n.duplicates, n.contended, n.failed, n.busy, n.longest

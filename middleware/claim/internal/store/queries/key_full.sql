@@ -1,4 +1,5 @@
--- Keys behind which no more events are kept, those that have been full for longest first, at most $1. By the index on keys that are full. No locks.
+-- Keys for which no more events are kept, those that have been full for longest first, at most $1. By the index on full keys. No
+-- locks.
 select c.name, k.key, k.waiting, k.full_since
 from {schema}.claim_key k join {schema}.consumer c on c.id = k.consumer
 where k.full_since is not null

@@ -1,3 +1,3 @@
--- Says that the process lives, and which of its consumers are paused, by claim_run's primary key. The clock's time, not the
--- transaction's, which may have waited.
+-- Records that the process is alive, and which of its consumers are paused, by claim_run's primary key. Uses the clock's time,
+-- because the transaction may have waited.
 update {schema}.claim_run set beat_at = clock_timestamp(), paused = $2 where id = $1

@@ -1,5 +1,5 @@
--- Counts a start of an event that was in hand when a process was killed, by claim_start's primary key; no row when another
--- process was quicker. Committed without waiting for the disk, as in start_note.
+-- Counts a start of an event that was in flight when a process was killed, by claim_start's primary key. Returns no row if another
+-- process was faster. Commits without waiting for the disk, as in start_note.
 with quick as materialized (
     select set_config('synchronous_commit', 'off', true)
 )

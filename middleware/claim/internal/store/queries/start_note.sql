@@ -1,5 +1,6 @@
--- Notes an event before its handler runs, by claim_start's primary key, or answers the note that is there; no row when
--- another one has noted it at this moment. Answers first whether it is new. Committed without waiting for the disk: the death of a process undoes no commit.
+-- Marks an event before its handler runs, by claim_start's primary key, or returns the existing mark. The first column says whether
+-- the mark is new. Returns no row if another process is just marking it. Commits without waiting for the disk: the death of a
+-- process undoes no commit.
 with quick as materialized (
     select set_config('synchronous_commit', 'off', true)
 ), noted as (

@@ -1,2 +1,2 @@
--- The process has survived the event: strikes the note out, by claim_start's primary key.
+-- Clears the mark of an event that the process has survived, by claim_start's primary key.
 delete from {schema}.claim_start where consumer = $1::smallint and record = $2::uuid and run = $3::bigint

@@ -1,3 +1,3 @@
--- Forgets notes of more than a day ago. Reads all of claim_start, which has a row for each event that a killed process had
--- in hand and that never came again.
+-- Deletes marks older than a day. Reads all of claim_start, which has one row for each event that was in flight in a killed process
+-- and has not come again.
 delete from {schema}.claim_start where noted_at < now() - interval '1 day'
