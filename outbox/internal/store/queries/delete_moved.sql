@@ -1,4 +1,4 @@
--- What delete.sql is for rows that were no longer at their places (VACUUM FULL), by the index outbox_shard_seq.
+-- Like delete.sql, for rows that were no longer at their ctids (VACUUM FULL), by the index outbox_shard_seq.
 delete from {schema}.outbox
 where ctid = any (array(
     select place

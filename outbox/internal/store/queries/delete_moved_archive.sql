@@ -1,4 +1,4 @@
--- What delete_archive.sql is for rows that were no longer at their places.
+-- Like delete_archive.sql, for rows that were no longer at their ctids.
 with gone as (
     delete from {schema}.outbox
     where ctid = any (array(

@@ -1,5 +1,5 @@
--- Moves events to the failed ones, in their order, if this relay still holds the shard's lease; by the index
--- outbox_shard_seq. Locks the shard's row and those that it moves.
+-- Moves events to the failed events, in their order, if this relay still holds the shard's lease. Uses the index outbox_shard_seq. Locks
+-- the shard's row and the rows that it moves.
 with lease as (
     select shard from {schema}.outbox_shard where shard = $1::smallint and relay_id = $2::uuid for update
 ), gone as (
