@@ -26,7 +26,7 @@ type Config struct {
 
 	PollInterval time.Duration
 	LeaseTTL     time.Duration
-	StuckAfter   time.Duration // a batch that is in flight for longer counts as lost in the publisher
+	StuckAfter   time.Duration // after it, no answer to a batch in flight is expected
 	CrashPause   time.Duration // how long the crash guard sets an event aside
 
 	Fault func(error) Fault

@@ -10,7 +10,7 @@ import (
 // Probe is what a fleet asks about a database.
 type Probe struct {
 	Work     bool           // a relay would find something to do
-	Others   bool           // another relay runs and publishes events
+	Others   bool           // a relay runs and publishes events
 	Next     *time.Duration // until something is due; nil: nothing is
 	Dead     int64          // dead events, up to 10,000
 	Database string         // its name on the server

@@ -59,7 +59,7 @@ func (r *Reader) Read(ctx context.Context, requests []step.Request, askWriters b
 		}
 	}
 	statements := []statement{begin}
-	if len(scans) > 0 { // before the writers, so that each is counted
+	if len(scans) > 0 { // before the writers
 		statements = append(statements, statement{sql: r.sql.last, args: []argument{int2s(scans)}, row: func(v [][]byte) error {
 			byShard[asInt2(v[0])].Last = asInt8(v[1])
 			return nil
