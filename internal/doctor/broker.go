@@ -98,7 +98,7 @@ func (d *doctor) waitingTopics(ctx context.Context) (topics []string, relays int
 		return nil, 0
 	}
 	r, err := outboxadmin.Inspect(ctx, d.pool, d.Schema)
-	if err != nil { // outbox reports the error
+	if err != nil { // inOutbox reports the error
 		return nil, 0
 	}
 	for _, t := range r.Topics {

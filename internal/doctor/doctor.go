@@ -102,7 +102,7 @@ func (d *doctor) conclude(ctx context.Context) []Finding {
 	return slices.DeleteFunc(d.found, func(f Finding) bool { return slices.Contains(d.Ignore, f.Check) })
 }
 
-// The order is that of the findings in the output.
+// checks are the checks, in the order of their findings in the output.
 var checks = []struct {
 	name string
 	run  func(d *doctor, ctx context.Context) error

@@ -6,5 +6,5 @@ where ctid = any (array(
     cross join lateral (
         select ctid as place from {schema}.outbox o
         where o.shard = d.shard and o.seq = d.seq and o.event_id = d.event_id
-        offset 0 -- one look into the index for each: joined in another way, the whole table may be read
+        offset 0 -- one index probe for each row; another join may read the whole table
     ) as there))

@@ -15,7 +15,7 @@ from (
                 select ctid as place, xmin as writer, *
                 from {schema}.outbox
                 where shard = $1::smallint and seq = list.number
-                offset 0 -- or the list may become a filter of all rows of the shard
+                offset 0 -- otherwise the planner may filter all rows of the shard by the list
             ) as listed
             union all
             (select 1, ctid, xmin, seq, event_id, topic, key, headers, payload, created_at, topic = any($5::text[])
