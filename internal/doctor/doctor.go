@@ -30,7 +30,7 @@ type Finding struct {
 	Note    bool   `json:"note,omitempty"` // worth knowing, but no problem: it has neither cause nor remedy
 }
 
-// Limits are the limits of the checks. A limit that is zero is not checked.
+// Limits are the limits of the checks. A limit of zero is not checked, unless the command has a default for it.
 type Limits struct {
 	Lag                time.Duration // how long an event may wait in the outbox, or be overdue for a retry
 	Transaction        time.Duration // how long a transaction may keep autovacuum from removing dead rows

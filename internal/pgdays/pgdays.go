@@ -104,10 +104,10 @@ func (t Table) all(ctx context.Context, db DB) ([]Day, error) {
 	return days, nil
 }
 
-// Drop drops the days that ended at or before the given time, and returns them. It also drops days that an earlier call has detached but
-// not dropped. A later detached table with a day's name was detached by someone else and is left alone. Drop waits until transactions
-// that write to the table have ended, and blocks no one meanwhile. If it is interrupted, or several processes run it at once, the next
-// call finishes the work. It must be called by the tables' owner, outside of a transaction.
+// Drop drops the days that ended at or before the given time, and returns them. It also drops days of that time that an earlier call has
+// detached but not dropped. It leaves alone a detached table of a later day, because someone else has detached it. Drop waits until
+// transactions that write to the table have ended, and blocks no one meanwhile. If it is interrupted, or several processes run it at
+// once, the next call finishes the work. It must be called by the tables' owner, outside of a transaction.
 func (t Table) Drop(ctx context.Context, pool *pgxpool.Pool, before time.Time) ([]Day, error) {
 	days, err := t.all(ctx, pool)
 	if isBusy(err) {

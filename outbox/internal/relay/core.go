@@ -30,8 +30,8 @@ type Config struct {
 	CrashPause   time.Duration // how long the crash guard sets an event aside
 
 	Fault func(error) Fault
-	// Retry decides about an event of the topic after attempts failures of its own: whether it is dead, otherwise how long it waits.
-	// attempts is 0 if the failures do not count against the event.
+	// Retry decides about an event of the topic that has failed with err, after attempts failures of its own: whether it is dead, and
+	// otherwise how long it waits. With attempts = 0 it says whether the error makes an event dead at once.
 	Retry  func(topic string, err error, attempts int) (dead bool, wait time.Duration)
 	Gaps   func() gaps.Tracker
 	Jitter func(time.Duration) time.Duration

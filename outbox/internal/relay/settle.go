@@ -180,6 +180,6 @@ func (s *shard) divert(q *queue) {
 		}
 		return k.failing
 	})
-	// Events that waited behind the queue may have lower numbers than the rest of it, so sort.
+	// Waiting events were appended before the rest of the queue, so sort by number.
 	slices.SortStableFunc(s.aside, func(a, b step.Aside) int { return cmp.Or(cmp.Compare(a.Seq, b.Seq), cmp.Compare(a.Arrival, b.Arrival)) })
 }
