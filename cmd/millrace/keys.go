@@ -55,7 +55,7 @@ func keysList(a *cli.App) *cobra.Command {
 	return a.Prints(c)
 }
 
-// shortKeyID is how many digits of an answer's ID a table has: more than Show needs.
+// shortKeyID is how many digits of an answer's ID a table shows: more than Show needs.
 const shortKeyID = 12
 
 func keysTable(a *cli.App, found []idempotencykey.Entry) {
@@ -68,7 +68,7 @@ func keysTable(a *cli.App, found []idempotencykey.Entry) {
 	a.Table("ID SERVICE SCOPE? KEY~ REQUEST~ STATE STATUS AGE", rows)
 }
 
-// oneKey finds the answer that the argument names.
+// oneKey returns the answer that the argument identifies.
 func oneKey(ctx context.Context, a *cli.App, pool *pgxpool.Pool, key string) (idempotencykey.Entry, error) {
 	found, err := idempotencykey.Show(ctx, pool, a.Schema, key)
 	switch {

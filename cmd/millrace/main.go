@@ -58,10 +58,10 @@ func execute(a *cli.App, args []string) int {
 		for _, word := range strings.Fields(c.CommandPath())[1:] {
 			rest = rest[slices.Index(rest, word)+1:]
 		}
-		if c.HasSubCommands() && len(rest) > 0 && !strings.HasPrefix(rest[0], "-") { // whose flags nobody knows
+		if c.HasSubCommands() && len(rest) > 0 && !strings.HasPrefix(rest[0], "-") { // a wrong subcommand, whose flags are unknown
 			return fmt.Errorf("unknown command %q for %q", rest[0], c.CommandPath())
 		}
-		for _, arg := range rest { // with one dash, as Go's flags have
+		for _, arg := range rest { // flags with one dash, as package flag accepts them
 			name, dash := strings.CutPrefix(arg, "-")
 			name, _, _ = strings.Cut(name, "=")
 			if dash && len(name) > 1 && c.Flags().Lookup(name) != nil {
@@ -83,10 +83,10 @@ func execute(a *cli.App, args []string) int {
 		return int(status)
 	}
 	a.JSON = a.JSON || !a.Began && wantsJSON(args)
-	misused := !a.Began || cli.IsMisuse(err) // what cobra itself says is about the command line
+	misused := !a.Began || cli.IsMisuse(err) // cobra's own errors are about the command line
 	switch {
 	case a.JSON:
-		_ = json.NewEncoder(stderr).Encode(map[string]string{"command": command.CommandPath(), "error": err.Error()}) // nobody reads, then
+		_ = json.NewEncoder(stderr).Encode(map[string]string{"command": command.CommandPath(), "error": err.Error()}) // if it fails, nobody reads it
 	default:
 		fmt.Fprintf(stderr, "%s %s\n", a.ErrTerminal.Red(command.CommandPath()+":"), output.Lines(err.Error()))
 		if misused {
@@ -99,7 +99,7 @@ func execute(a *cli.App, args []string) int {
 	return cli.ExitFailed
 }
 
-// wantsJSON is for a wrong command line: it may be wrong before the flag that chooses the output.
+// wantsJSON checks a wrong command line for JSON output, because parsing may have stopped before the flag.
 func wantsJSON(args []string) bool {
 	for i, arg := range args {
 		switch arg {
@@ -140,10 +140,10 @@ func rootCommand(a *cli.App) *cobra.Command {
 	return root
 }
 
-// helpWidth is for how many characters help is written.
+// helpWidth is the width of help, in characters.
 const helpWidth = 80
 
-// fold fits the paragraphs of a command's help, and of those below it.
+// fold wraps the help of a command and of its subcommands.
 func fold(c *cobra.Command) {
 	c.Long = output.Fold(c.Long, helpWidth)
 	for _, sub := range c.Commands() {
@@ -151,7 +151,7 @@ func fold(c *cobra.Command) {
 	}
 }
 
-// helpCommand is cobra's, but for a command that does not exist it fails.
+// helpCommand is cobra's help, but it fails for a command that does not exist.
 func helpCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "help [COMMAND]", Short: "Help about any command", Example: "  millrace help dead replay",

@@ -101,7 +101,7 @@ func migrateCommand(a *cli.App) *cobra.Command {
 	return c
 }
 
-// migratorsOf are those of the component, or of all.
+// migratorsOf returns the migrators of the component, or of all components.
 func migratorsOf(a *cli.App, db pgtx.DB, component string, patience time.Duration) (found []*pgschema.Migrator, err error) {
 	for _, l := range tables.Components {
 		if component != "" && component != l.Name {

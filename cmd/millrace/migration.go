@@ -55,7 +55,7 @@ func migrationCommand(a *cli.App) *cobra.Command {
 	return c
 }
 
-// migrating runs a command of the migration that the configuration names, and prints the status that it leaves.
+// migrating runs a step of the migration that the configuration names, and prints the resulting status.
 func migrating(ctx context.Context, a *cli.App, pool *pgxpool.Pool, others []string, run func(context.Context, brokermigration.Query) (brokermigration.Status, error)) (err error) {
 	if a.Config == nil || a.Config.Migration.To == "" {
 		return cli.Misuse(errors.New("no migration is configured: name by --config a configuration with broker and migration.to"))

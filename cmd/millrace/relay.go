@@ -35,7 +35,7 @@ func relayCommand(a *cli.App) *cobra.Command {
 	c.Flags().DurationVar(&drain, "drain-timeout", 0, "how long to wait at the end for events in flight (default: shutdown_timeout of the configuration, or 10s)")
 	var cfg outbox.RelayConfig
 	run := a.Connected(func(ctx context.Context, pool *pgxpool.Pool, _ []string) (err error) {
-		a.Progress.Say("") // its log tells
+		a.Progress.Say("") // the log shows what happens
 		broker, err := a.OpenTransport(ctx, pool, cfg.Logger, cfg.DrainTimeout)
 		if err != nil {
 			return err
@@ -64,19 +64,19 @@ func relayCommand(a *cli.App) *cobra.Command {
 			if err := a.Load(); err != nil {
 				return err
 			}
-			if err := a.SelectDatabase(c.Context()); err != nil { // the environment may name a fleet, too
+			if err := a.SelectDatabase(c.Context()); err != nil { // the environment may also name a fleet
 				return err
 			}
 		}
 		a.Conns, cfg = doctor.PoolRelay, a.Config.Outbox.RelayConfig
 		cfg.Schema, cfg.Logger, cfg.BatchSize = a.Schema, a.Logger(), cmp.Or(batchSize, cfg.BatchSize)
-		if a.Config.Migration.To == "" { // else the transport looks at the record
+		if a.Config.Migration.To == "" { // otherwise the transport reads the migration's record
 			cfg.Broker = a.Config.Broker
 		}
 		if cfg.DrainTimeout = drain; drain == 0 && a.File != "" {
 			cfg.DrainTimeout = a.Config.ShutdownTimeout
 		}
-		if err := cfg.WithDefaults().Validate(); err != nil { // the configuration's own was checked
+		if err := cfg.WithDefaults().Validate(); err != nil { // the configuration itself was checked before
 			return cli.Misuse(errors.New(relayFlags.Replace(err.Error())))
 		}
 		if len(a.Fleet) > 0 {
@@ -90,10 +90,10 @@ func relayCommand(a *cli.App) *cobra.Command {
 	return a.Prints(c)
 }
 
-// relayFlags names fields as the flags that set them.
+// relayFlags replaces names of fields by the flags that set them.
 var relayFlags = strings.NewReplacer("RelayConfig.BatchSize", "--batch-size", "RelayConfig.DrainTimeout", "--drain-timeout")
 
-// relayFleet publishes the events of all databases until SIGTERM.
+// relayFleet publishes the events of all databases until a signal.
 func relayFleet(cfg framework.Config) error {
 	ctx, stop := cli.UntilSignal()
 	defer stop()

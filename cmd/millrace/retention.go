@@ -98,7 +98,7 @@ func retentionRun(a *cli.App) *cobra.Command {
 	return a.Prints(c)
 }
 
-// retentionAhead makes days and drops none.
+// retentionAhead creates days and drops none.
 func retentionAhead(ctx context.Context, a *cli.App, pool *pgxpool.Pool) error {
 	there, err := tables.Installed(ctx, pool, a.Schema)
 	if err != nil {
@@ -123,11 +123,11 @@ func retentionAhead(ctx context.Context, a *cli.App, pool *pgxpool.Pool) error {
 	return nil
 }
 
-// keptDays is what status tells of one table.
+// keptDays is the status of one table.
 type keptDays struct {
 	Of     string     `json:"of"`
 	Days   int        `json:"days"`
-	Oldest *time.Time `json:"oldest"` // the first day, if there is any; of claims, the last one of what came before the days
+	Oldest *time.Time `json:"oldest"` // the first day, if there is one; of claims, the last day of what is before the days
 	Newest *time.Time `json:"newest"`
 	Rows   int64      `json:"rows"` // an estimate
 	Bytes  int64      `json:"bytes"`

@@ -59,7 +59,7 @@ func utc(t *time.Time) string {
 	return t.UTC().Format(time.RFC3339)
 }
 
-// nextTime says when the schedule fires, or for how long it has not.
+// nextTime returns when the schedule fires next, or how long it is overdue.
 func nextTime(e schedule.Entry) string {
 	if e.Overdue() > 0 {
 		return utc(e.Next) + ", overdue by " + words.Duration(e.Overdue())

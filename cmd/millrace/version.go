@@ -17,7 +17,7 @@ func versionCommand(a *cli.App) *cobra.Command {
 	}
 }
 
-// thisVersion is what this program was built from.
+// thisVersion describes the version of this program.
 func thisVersion() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

@@ -20,7 +20,7 @@ const (
 	manifestUpdated  = "manifest.updated"
 )
 
-// booking is what a guest asks for, and with its ID the answer and the payload of both events.
+// booking is a guest's request. With its ID it is also the answer, and the payload of both events.
 type booking struct {
 	ID      string `json:"id,omitempty"`
 	Sailing string `json:"sailing"`
@@ -53,7 +53,7 @@ func (h harborPoint) book(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(b)
 }
 
-// projectManifest writes the manifest and the event about it in the claim's transaction.
+// projectManifest writes the manifest and its event in the claim's transaction.
 func (h harborPoint) projectManifest(ctx context.Context, b booking) error {
 	if err := h.exec(ctx, `insert into passenger_manifest (sailing, booking_id, guest, cabin) values ($1, $2, $3, $4)`,
 		b.Sailing, b.ID, b.Guest, b.Cabin); err != nil {
@@ -80,8 +80,8 @@ func (h harborPoint) exec(ctx context.Context, sql string, args ...any) error {
 	return err
 }
 
-// confirmByMail sends the e-mail, which no transaction covers. The ledger remembers that it was sent; after a kill in
-// between it asks the mailer.
+// confirmByMail sends the e-mail, which cannot be part of a transaction. The ledger records that it was sent; after a kill in between, it
+// asks the mailer.
 func (h harborPoint) confirmByMail(ctx context.Context, b booking) error {
 	m := mailer{h.p.Extra}
 	if h.o.without == "ledger" {
@@ -99,8 +99,8 @@ func (h harborPoint) confirmByMail(ctx context.Context, b booking) error {
 		}))
 }
 
-// repeat publishes a share of the events once more, with the same IDs, past the outbox: a bridge, or a relay that dies at
-// a bad moment. It is a plain handler of Watermill's.
+// repeat publishes a share of the events again, with the same IDs and without the outbox. It simulates a bridge, or a relay that dies at
+// a bad moment. It is an ordinary Watermill handler.
 func (h harborPoint) repeat(msg *message.Message) error {
 	if !stage.Chosen("repeat"+msg.UUID, 0.3) || msg.Metadata.Get("repeated") != "" {
 		return nil

@@ -12,14 +12,14 @@ import (
 	"github.com/millrace-go/millrace/examples/internal/stage"
 )
 
-// mailLatency is what the mailer takes to answer when it has sent: the time in which a kill hurts.
+// mailLatency is how long the mailer takes to answer after it has sent. A kill in that time is the hard case.
 const mailLatency = 40 * time.Millisecond
 
-// mails is a mail provider that knows no idempotency keys, but can be asked what it has sent.
+// mails is a mail provider that has no idempotency keys, but can be asked what it has sent.
 type mails struct {
 	mu      sync.Mutex
 	sent    map[string]int // by booking
-	waiting int            // requests whose mail is sent, and not yet answered
+	waiting int            // requests whose mail is sent but not yet answered
 }
 
 func (m *mails) count() (bookings int) {
@@ -28,14 +28,14 @@ func (m *mails) count() (bookings int) {
 	return len(m.sent)
 }
 
-// unanswered tells whether somebody does not know yet that his mail is sent.
+// unanswered reports whether a client does not know yet that its mail was sent.
 func (m *mails) unanswered() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.waiting > 0
 }
 
-// bookings are those that have an e-mail.
+// bookings returns the number of e-mails by booking.
 func (m *mails) bookings() map[string]int {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -1,5 +1,5 @@
-// Bookings is Harbor Point, a cruise line, as a service on package framework: a booking over HTTP, the manifest of its
-// sailing, and a confirmation by e-mail, each once, while instances of the service are killed.
+// Bookings is Harbor Point, a cruise line, as a service on package framework. Each booking over HTTP gets one entry in the manifest of
+// its sailing and one confirmation by e-mail, while instances of the service are killed.
 //
 //	POST /bookings, Idempotency-Key → booking and event booking.confirmed, one transaction
 //	booking.confirmed → manifest projector → passenger manifest and event manifest.updated, one transaction
@@ -7,11 +7,11 @@
 //	manifest.updated  → embarkation        → passengers of the sailing
 //	booking.confirmed → careless bridge    → the same event once more: duplicates on purpose
 //
-// Two instances of the service run (service.go, handlers.go), each with API, relay and handlers. The broker is a line of
-// millrace.yaml, in whose place -broker puts another; -migrate changes it while they run (voyage.go).
+// Two instances of the service run (service.go, handlers.go), each with API, relay and handlers. One line of millrace.yaml names the
+// broker; -broker replaces it, and -migrate changes the broker while they run (voyage.go).
 //
-// Exit status: 0 when each booking, manifest entry, passenger and e-mail is there once and every guest has an answer, 1
-// when not, 2 when it could not run. -without shows what the parts are for.
+// Exit status: 0 if each booking, manifest entry, passenger and e-mail exists once and every guest has an answer, 1 if not, 2 if it could
+// not run. -without shows why each part is needed.
 package main
 
 import (
@@ -65,7 +65,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	)
 }
 
-// span is how long the bookings take: about a second for each kill, and more for a change of the broker.
+// span is how long the bookings take: about a second for each kill, and longer for a change of the broker.
 func (o options) span() time.Duration {
 	if o.migrate {
 		return max(30*time.Second, time.Duration(o.Kills)*2*time.Second)

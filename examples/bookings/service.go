@@ -27,11 +27,11 @@ type harborPoint struct {
 	p        *stage.Part
 	o        options
 	careless careless
-	// The topics have other names in each run.
+	// The topics have different names in each run.
 	confirmed, updated *framework.TopicOf[booking]
 }
 
-// instance runs one until ctx ends.
+// instance runs an instance until ctx ends.
 func instance(ctx context.Context, p *stage.Part) error {
 	o, err := parse(p.Args, io.Discard)
 	if err != nil {
@@ -54,7 +54,7 @@ func instance(ctx context.Context, p *stage.Part) error {
 		Service: svc, p: p, o: o, careless: careless{make(chan struct{})},
 		confirmed: framework.Topic[booking](p.Topic(bookingConfirmed)), updated: framework.Topic[booking](p.Topic(manifestUpdated)),
 	}
-	defer func() { _ = svc.Close() }() // of one that did not come to run
+	defer func() { _ = svc.Close() }() // for errors before Run
 	if err := h.assemble(); err != nil {
 		return err
 	}
@@ -72,7 +72,7 @@ func instance(ctx context.Context, p *stage.Part) error {
 	})
 }
 
-// assemble says what the service does.
+// assemble registers what the service does.
 func (h harborPoint) assemble() error {
 	keys, err := h.Keys(idempotencykey.Shared)
 	if err != nil {
@@ -100,14 +100,13 @@ func (h harborPoint) assemble() error {
 	return nil
 }
 
-// name is a handler's, which is a group in Kafka, where all runs meet.
+// name returns a handler's name in this run. In Kafka it is a group, and all runs share one cluster.
 func (h harborPoint) name(handler string) string { return h.p.Prefix + handler }
 
 //go:embed millrace.yaml
 var millraceYAML string
 
-// load reads millrace.yaml with the broker's line as -broker has it. What differs from run to run comes from the
-// environment.
+// load reads millrace.yaml, with the broker of -broker in its line. Settings that differ between runs come from the environment.
 func load(ctx context.Context, p *stage.Part, o options) (cfg framework.Config, err error) {
 	environment := map[string]string{
 		"MILLRACE_POSTGRES_DSN":      withSearchPath(p.DSN, p.Schema),
@@ -137,7 +136,7 @@ func load(ctx context.Context, p *stage.Part, o options) (cfg framework.Config, 
 	return swap.Broker(millraceYAML, broker, pubsub.Driver, kafka.Driver, transport.MemoryDriver)
 }
 
-// withSearchPath lets the handlers' SQL find the tables of this run.
+// withSearchPath sets the search path, so that the handlers' SQL finds this run's tables.
 func withSearchPath(dsn, schema string) string {
 	separator := "?"
 	switch {

@@ -10,7 +10,7 @@ import (
 	"github.com/millrace-go/millrace/examples/internal/stage"
 )
 
-// wanted is the i-th guest's request: one of 20 sailings, a cabin of one's own.
+// wanted returns the i-th guest's request: one of 20 sailings, with a cabin for each guest.
 func wanted(i int) (key string, body, other any) {
 	b := booking{Sailing: fmt.Sprintf("2026-07-%02d", 1+i%20), Guest: fmt.Sprintf("guest %d", i), Cabin: fmt.Sprintf("S%d", i/20)}
 	better := b
@@ -28,14 +28,13 @@ func readState(ctx context.Context, pool *pgxpool.Pool, o options, m *mails) (li
 		keys == o.bookings && min(listed, aboard, mailed) >= booked && outbox == 0, err
 }
 
-// verdict is what became of the bookings, read from the tables and the mailer's records, by code that the services do not
-// share.
+// verdict is the result of the bookings. It is read from the tables and the mailer's records, by code that the services do not share.
 type verdict struct {
 	wanted, booked int
 	guests         *stage.Clients
-	untrue         int            // answers that name no booking of their key
+	untrue         int            // answers with an ID that is no booking of their key
 	underway       bool           // the fleet did not reach the other broker
-	lost, twice    map[string]int // by what it is
+	lost, twice    map[string]int // by effect
 }
 
 func (v verdict) good() bool {
@@ -46,7 +45,7 @@ func (v verdict) good() bool {
 	return wrong == 0 && !v.underway
 }
 
-// effects are what each booking has, or must not have, once.
+// effects are what each booking must have exactly once.
 var effects = []string{"bookings", "manifest entries", "passengers", "e-mails"}
 
 func judge(ctx context.Context, pool *pgxpool.Pool, o options, guests *stage.Clients, m *mails) (verdict, error) {
@@ -78,7 +77,7 @@ func judge(ctx context.Context, pool *pgxpool.Pool, o options, guests *stage.Cli
 		return v, err
 	}
 	v.untrue = guests.Untrue(made)
-	for _, n := range unbooked { // of a booking that was rolled back
+	for _, n := range unbooked { // for a booking that was rolled back
 		count("e-mails", n, 0)
 	}
 	if err := pool.QueryRow(ctx, `select count(*) from passenger_manifest m where not exists (select from bookings b where b.id = m.booking_id)`).Scan(&n); err != nil {

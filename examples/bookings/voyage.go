@@ -17,10 +17,10 @@ import (
 	"github.com/millrace-go/millrace/transport"
 )
 
-// quietFor is how long Pub/Sub must have delivered nothing before it counts as read: longer than the ack deadline.
+// quietFor is how long Pub/Sub must have delivered nothing before it counts as drained: longer than the ack deadline.
 const quietFor = 12 * time.Second
 
-// other is the broker that -migrate goes to.
+// other returns the broker that -migrate changes to.
 func other(broker string) string {
 	if broker == "kafka" {
 		return "pubsub"
@@ -28,14 +28,14 @@ func other(broker string) string {
 	return "kafka"
 }
 
-// voyage takes the instances to the other broker while guests book.
+// voyage moves the instances to the other broker while guests book.
 type voyage struct {
 	o     options
 	pool  *pgxpool.Pool
 	phase atomic.Value // the phase, a string
 	since atomic.Int64 // in milliseconds
-	calm  atomic.Bool  // no instance should be killed now: each one that starts makes the drain of Pub/Sub begin anew
-	close func()       // the brokers
+	calm  atomic.Bool  // no instance should be killed now, because each new one restarts the drain of Pub/Sub
+	close func()       // closes the brokers
 	query brokermigration.Query
 }
 
@@ -66,7 +66,7 @@ func (v *voyage) reached(phase brokermigration.Phase) {
 	v.since.Store(time.Now().UnixMilli())
 }
 
-// line says how far it is. While the fleet is on its way it moves each second, because nothing else may in a drain.
+// line describes the progress. During the migration it changes each second, because nothing else may change in a drain.
 func (v *voyage) line() string {
 	if v.over() {
 		return fmt.Sprint("phase ", v.phase.Load())
@@ -74,12 +74,12 @@ func (v *voyage) line() string {
 	return fmt.Sprintf("phase %s for %d s", v.phase.Load(), (time.Now().UnixMilli()-v.since.Load())/1000)
 }
 
-// over tells that nothing is left to do. Without the drain the instances go by themselves.
+// over reports whether nothing is left to do. Without the drain, the instances move by themselves.
 func (v *voyage) over() bool {
 	return v.o.without == "drain" || v.phase.Load() == fmt.Sprint(brokermigration.Cut)
 }
 
-// embark lets the guests book while it sails.
+// embark lets the guests book during the migration.
 func (v *voyage) embark(w *stage.Watching) {
 	book, state, moment := w.Act, w.State, w.Moment
 	w.Act = func(ctx context.Context) error { return stage.Together(ctx, book, v.sail) }
@@ -115,7 +115,7 @@ func (v *voyage) sail(ctx context.Context) error {
 	return v.step(ctx, brokermigration.Cut)
 }
 
-// booked waits for so many bookings.
+// booked waits for n bookings.
 func (v *voyage) booked(ctx context.Context, n int) error {
 	return v.poll(ctx, func() (done bool, err error) {
 		err = v.pool.QueryRow(ctx, `select count(*) >= $1 from bookings`, n).Scan(&done)
@@ -123,7 +123,7 @@ func (v *voyage) booked(ctx context.Context, n int) error {
 	})
 }
 
-// step makes the next step once it is safe.
+// step makes the next step as soon as it is safe.
 func (v *voyage) step(ctx context.Context, to brokermigration.Phase) error {
 	return v.poll(ctx, func() (bool, error) {
 		_, err := brokermigration.Step(ctx, v.query, false, "bookings")
@@ -150,8 +150,8 @@ func (v *voyage) poll(ctx context.Context, done func() (bool, error)) error {
 	}
 }
 
-// careless is what -without drain does, the mistake that the drain is for: each instance stops its handlers, and its relay goes on until
-// the process ends. The next one has the other broker. What was published meanwhile reaches nobody.
+// careless is what -without drain does: the mistake that the drain prevents. Each instance stops its handlers, while its relay continues
+// until the process ends. The next instance uses the other broker. Events published in between reach no handler.
 type careless struct{ moving chan struct{} }
 
 const movingTakes = 3 * time.Second
@@ -168,7 +168,7 @@ func movedBefore(ctx context.Context, dsn string) (yes bool, err error) {
 	return yes, conn.QueryRow(ctx, moved).Scan(&yes)
 }
 
-// watch ends the process some time after the fleet was told to move.
+// watch ends the process a short time after the fleet was told to move.
 func (c careless) watch(ctx context.Context, pool *pgxpool.Pool) error {
 	for told := false; ; {
 		if err := pool.QueryRow(ctx, moved).Scan(&told); err != nil {
@@ -187,7 +187,7 @@ func (c careless) watch(ctx context.Context, pool *pgxpool.Pool) error {
 	}
 }
 
-// middleware holds messages from then on.
+// middleware holds back messages from then on.
 func (c careless) middleware(next message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
 		select {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// publishing is when labour.completed goes to the bus.
+// publishing says when labour.completed is published to the bus.
 type publishing int
 
 const (
@@ -15,7 +15,7 @@ const (
 	beforeCommit
 )
 
-// guard is what keeps a consumer from handling an event twice.
+// guard says what prevents a consumer from handling an event twice.
 type guard int
 
 const (
@@ -24,7 +24,7 @@ const (
 	looksFirst
 )
 
-// ways are how the two services are written.
+// ways describe how the two services are implemented.
 type ways struct {
 	name    string
 	publish publishing
@@ -34,16 +34,16 @@ type ways struct {
 
 var withMillrace = ways{name: "outbox, claim and ledger", ledger: true}
 
-// scenario is something that goes wrong.
+// scenario is a failure.
 type scenario struct {
 	name  string
-	naive ways // the code that it goes wrong with
+	naive ways // the code that fails
 
-	// arrange readies the fault. What it does not, does not happen.
+	// arrange prepares the failure.
 	arrange func(s *scene)
-	// mend ends it, after the mother's first try.
+	// mend ends the failure, after the mother's first attempt.
 	mend func(s *scene)
-	// deliveries are how many the notification service has, where the event is published once by each try that may.
+	// deliveries returns how many deliveries the notification service gets, if each attempt that may publish the event does.
 	deliveries func(w ways) int
 }
 
@@ -62,7 +62,7 @@ var cases = []scenario{
 		mend:    func(s *scene) { s.bus.set(s.topic(), fault{}) },
 		deliveries: func(w ways) int {
 			if w.publish == afterCommit {
-				return 0 // the first try cannot publish, and the next one finds the labour completed
+				return 0 // the first attempt cannot publish, and the next one finds the labour completed
 			}
 			return 1
 		},
@@ -73,7 +73,7 @@ var cases = []scenario{
 		arrange: func(s *scene) { s.beforeCommit = once(errDatabase) },
 		deliveries: func(w ways) int {
 			if w.publish == beforeCommit {
-				return 2 // of two events, for each try has one
+				return 2 // of two events, because each attempt creates one
 			}
 			return 1
 		},
@@ -101,10 +101,10 @@ var cases = []scenario{
 	},
 }
 
-// meeting is how long one consumer waits for the other, who with Kafka may be behind it in the same partition.
+// meeting is how long one consumer waits for the other, which with Kafka may be behind it in the same partition.
 const meeting = 5 * time.Second
 
-// once returns the error the first time.
+// once returns a function that returns the error only the first time.
 func once(err error) func() error {
 	return func() error {
 		e := err
@@ -113,7 +113,7 @@ func once(err error) func() error {
 	}
 }
 
-// await returns when it holds, or has not for so long.
+// await waits until holds returns true, for at most patience.
 func await(ctx context.Context, patience time.Duration, holds func() bool) bool {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -21,7 +21,7 @@ type completed struct {
 	Contractions int    `json:"contractions"`
 }
 
-// labour is the aggregate: what there is to know for a decision about it.
+// labour is the aggregate: everything that a decision needs to know.
 type labour struct {
 	id           int64
 	mother       string
@@ -35,7 +35,7 @@ var (
 	errContraction = errors.New("a contraction has not ended")
 )
 
-// complete decides; it writes nothing.
+// complete decides, and writes nothing.
 func (l labour) complete() (completed, error) {
 	switch {
 	case l.done:
@@ -46,10 +46,10 @@ func (l labour) complete() (completed, error) {
 	return completed{LabourID: l.id, Mother: l.mother, Contractions: l.contractions}, nil
 }
 
-// completeLabour is what POST /labours/{id}/complete does, in the ways' order. A retry finds the labour completed.
+// completeLabour is what POST /labours/{id}/complete does, in the order that ways say. A retry finds the labour completed.
 func (s *scene) completeLabour(ctx context.Context) error {
 	var event *message.Message
-	if s.ways.publish == beforeCommit { // the labour is not locked yet, and nothing is decided for good
+	if s.ways.publish == beforeCommit { // the labour is not locked yet, and the decision is not final
 		l, err := load(ctx, s.p.Pool, s.id)
 		if err != nil {
 			return err
@@ -86,7 +86,7 @@ func (s *scene) completeLabour(ctx context.Context) error {
 	return s.bus.Publish(s.topic(), event)
 }
 
-// newEvent mints the event's ID, here where it happens.
+// newEvent creates the event's ID, at the place where the event happens.
 func newEvent(ctx context.Context, l labour) (*message.Message, error) {
 	e, err := l.complete()
 	if err != nil {

@@ -1,12 +1,12 @@
-// Labour is FernLabour, which tells a family by text message that a labour is completed, in the cases in which such a
-// service loses or repeats itself. Each case is played twice: by the code that one writes first, and with Millrace.
+// Labour is FernLabour, which tells a family by text message that a labour is completed. It shows cases in which such a service loses or
+// repeats effects. Each case runs twice: with the code that one writes first, and with Millrace.
 //
-// The labour service completes a labour and publishes labour.completed (labour.go). The notification service writes a
-// notification for each subscriber and sends the text (notify.go). cases.go has what goes wrong: the bus is down, the
-// database goes away, an ack is lost, two consumers are at it, a consumer fails behind the text.
+// The labour service completes a labour and publishes labour.completed (labour.go). The notification service writes a notification for
+// each subscriber and sends the text (notify.go). cases.go has the failures: the bus is down, the database goes away, an ack is lost, two
+// consumers handle the same event, a consumer fails after the text.
 //
-// Exit status: 0 when with Millrace each family was told once in every case, 1 when not, 2 when it could not run. With
-// -naive the other code is judged.
+// Exit status: 0 if with Millrace each family was told once in every case, 1 if not, 2 if it could not run. With -naive the other code is
+// judged.
 package main
 
 import (

@@ -17,7 +17,7 @@ import (
 	"github.com/millrace-go/millrace/pgtx"
 )
 
-// texts is the SMS provider. It honours no keys: who asks twice pays twice.
+// texts is the SMS provider. It honours no keys: two calls send two texts.
 type texts struct {
 	mu   sync.Mutex
 	sent map[string]int // by phone
@@ -91,7 +91,7 @@ func (s *scene) notifyFamily(msg *message.Message) error {
 	return s.behindTheText()
 }
 
-// inTransaction is a consumer that takes every delivery for a new event.
+// inTransaction is a consumer that treats every delivery as a new event.
 func (s *scene) inTransaction(h message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
 		return nil, pgtx.Run(context.WithoutCancel(msg.Context()), s.p.Pool, func(ctx context.Context, _ pgx.Tx) error {
@@ -102,8 +102,8 @@ func (s *scene) inTransaction(h message.HandlerFunc) message.HandlerFunc {
 	}
 }
 
-// lookFirst is a consumer that looks whether it has seen the event, handles it, and notes that it has: two of them have
-// looked before one handles it.
+// lookFirst is a consumer that checks whether it has seen the event, handles it, and records it. Two such consumers may both check before
+// one of them handles it.
 func (s *scene) lookFirst(h message.HandlerFunc) message.HandlerFunc {
 	handle := s.inTransaction(h)
 	return func(msg *message.Message) ([]*message.Message, error) {
@@ -121,7 +121,7 @@ func (s *scene) lookFirst(h message.HandlerFunc) message.HandlerFunc {
 	}
 }
 
-// count stands outside of the guard. A consumer that looks first has arrived when it has looked.
+// count is outside of the guard. A consumer that checks first has arrived after its check.
 func (s *scene) count(h message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
 		if s.ways.guard != looksFirst {

@@ -19,10 +19,10 @@ import (
 
 const (
 	subscribers = 3
-	patience    = 30 * time.Second // with the broker's redelivery
+	patience    = 30 * time.Second // includes the broker's redelivery
 )
 
-// scene is a case, played in some ways, with a labour, a topic and a consumer of its own.
+// scene is a case that runs in some ways, with its own labour, topic and consumer.
 type scene struct {
 	p      *stage.Part
 	ways   ways
@@ -35,7 +35,7 @@ type scene struct {
 
 	arrived, finished atomic.Int64 // deliveries
 
-	// What goes wrong.
+	// The failures.
 	beforeCommit  func() error
 	behindTheText func() error
 	meet          func(ctx context.Context)
@@ -43,10 +43,10 @@ type scene struct {
 
 func (s *scene) topic() string { return s.p.Topic(s.name) }
 
-// outcome is what the family got.
+// outcome is the result for the family.
 type outcome struct {
 	completed     bool
-	lost, doubled int // of notifications and texts
+	lost, doubled int // notifications and texts
 }
 
 func (o outcome) good() bool { return o == outcome{completed: true} }
@@ -70,7 +70,7 @@ func (o outcome) String() string {
 	return fmt.Sprintf("of %d notifications and texts: %s", 2*subscribers, strings.Join(what, ", "))
 }
 
-// playCase has the mother complete her labour, trying again as one does, and tells what the family got.
+// playCase makes the mother complete her labour, with retries, and returns the outcome.
 func playCase(ctx context.Context, p *stage.Part, id int64, c scenario, w ways) (o outcome, err error) {
 	fine := func() error { return nil }
 	s := &scene{
@@ -122,7 +122,7 @@ func playCase(ctx context.Context, p *stage.Part, id int64, c scenario, w ways) 
 	return s.judge(ctx)
 }
 
-// begin makes a labour with contractions, and with subscribers.
+// begin creates a labour with contractions and subscribers.
 func (s *scene) begin(ctx context.Context) error {
 	for _, sql := range []string{
 		`insert into labours (id, mother) values ($1, 'Mother ' || $1::bigint)`,
@@ -142,7 +142,7 @@ func (s *scene) begin(ctx context.Context) error {
 
 func (s *scene) phone(i int) string { return fmt.Sprintf("+49-%d-%d", s.id, i) }
 
-// insist completes the labour, and tries again until the service says that it is completed.
+// insist completes the labour, and retries until the service says that it is completed.
 func (s *scene) insist(ctx context.Context, c scenario) error {
 	for try := range 10 {
 		err := s.completeLabour(ctx)
@@ -174,11 +174,11 @@ func (s *scene) judge(ctx context.Context) (o outcome, err error) {
 	return o, nil
 }
 
-// fault is what is wrong with the bus for a topic.
+// fault is a fault of the bus for a topic.
 type fault struct {
-	down  bool // nothing gets through
-	deaf  bool // the next batch gets through, and its acks do not
-	twice bool // everything gets through twice
+	down  bool // no message gets through
+	deaf  bool // the next batch gets through, but its acks do not
+	twice bool // every message gets through twice
 }
 
 // bus is the broker with its faults.
@@ -194,7 +194,7 @@ func (b *bus) set(topic string, f fault) {
 	b.faults[topic] = f
 }
 
-// take returns the fault, and ends it where it holds once.
+// take returns the fault, and removes it if it applies once.
 func (b *bus) take(topic string) fault {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -1,12 +1,12 @@
-// Orders is an order processor on Kafka that is killed at random moments: orders → order-results, each order with one
-// result, never two and never none.
+// Orders is an order processor on Kafka that is killed at random moments. It reads orders and writes order-results: each order has
+// exactly one result.
 //
-// Processor processes take orders and publish their results with transactional delivery: a result and the offset of its
-// order are committed in one Kafka transaction. Meanwhile they get SIGKILL and are started again. At the end a reader that
-// is read_committed and shares no code with the processors counts the results of each order.
+// Processor processes read orders and publish their results with transactional delivery: a result and the offset of its order are
+// committed in one Kafka transaction. Meanwhile the processes get SIGKILL and are started again. At the end a read_committed reader,
+// which shares no code with the processors, counts the results of each order.
 //
-// Exit status: 0 when each order has one result, 1 when some have none or several, 2 when it could not run. With
-// -delivery at-least-once the same processors, without transactions, show why they are there.
+// Exit status: 0 if each order has one result, 1 if some have none or several, 2 if it could not run. With -delivery at-least-once the
+// same processors run without transactions, to show why these are needed.
 package main
 
 import (
@@ -21,7 +21,7 @@ var command = stage.Command{Name: "orders", Role: func() int { return role.Play(
 
 func main() { command.Main() }
 
-// deliveries is what -delivery may be.
+// deliveries are the values of -delivery.
 var deliveries = map[string]kafka.Delivery{
 	"transactional": kafka.Transactional,
 	"at-least-once": kafka.AtLeastOnce,

@@ -20,10 +20,10 @@ import (
 	"github.com/millrace-go/millrace/transport/kafka"
 )
 
-// stall is how long nothing may move before what is missing counts as lost.
+// stall is how long nothing may change before what is missing counts as lost.
 const stall = 30 * time.Second
 
-// play places the orders while processors are killed, and judges.
+// play places the orders while processors are killed, and judges the results.
 func play(ctx context.Context, args []string, stdout, stderr io.Writer) (err error) {
 	o, err := parse(args, stderr)
 	if err != nil {
@@ -80,7 +80,7 @@ func play(ctx context.Context, args []string, stdout, stderr io.Writer) (err err
 	return nil
 }
 
-// createTopics connects the shop, which is not killed and needs no transactions, and creates the topics by it.
+// createTopics connects the shop, which is not killed and needs no transactions, and creates the topics with it.
 func (c config) createTopics(ctx context.Context, log *slog.Logger) (*kafka.Transport, error) {
 	broker, err := kafka.New(ctx, kafka.Config{Brokers: c.Brokers, Logger: log})
 	if err != nil {
@@ -100,7 +100,7 @@ func (c config) createTopics(ctx context.Context, log *slog.Logger) (*kafka.Tran
 
 func orderID(number int) string { return fmt.Sprintf("order-%d", number) }
 
-// span is how long the placing of the orders takes: a little longer than the kills, of which there is about one a second.
+// span is how long placing the orders takes: a little longer than the kills, of which there is about one per second.
 func (o options) span() time.Duration {
 	return time.Duration(max(float64(o.Kills)*0.9+2, float64(o.orders)/1000) * float64(time.Second))
 }
@@ -139,7 +139,7 @@ func placeOrders(ctx context.Context, broker *kafka.Transport, topic string, o o
 	return nil
 }
 
-// show is the processors at work.
+// show watches the processors.
 type show struct {
 	options
 	config
@@ -148,7 +148,7 @@ type show struct {
 	cast   *stage.Cast
 }
 
-// watch kills processors, until every order is settled or nothing has moved for long.
+// watch kills processors until every order is settled or nothing has changed for long.
 func (s show) watch(ctx context.Context, placed <-chan error) error {
 	next := func() time.Time {
 		return time.Now().Add(time.Duration((0.4 + 0.9*rand.Float64()) * float64(time.Second)))

@@ -18,21 +18,21 @@ import (
 
 const consumer = "order-processor"
 
-// order is the event that a customer has ordered.
+// order is a customer's order, as an event.
 type order struct {
 	OrderID  string `json:"orderId"`
 	Customer string `json:"customer"`
 	Cents    int    `json:"cents"`
 }
 
-// result is what became of it.
+// result is the result of an order.
 type result struct {
 	OrderID   string `json:"orderId"`
 	Processed bool   `json:"processed"`
 	Processor int    `json:"processor"` // its process ID
 }
 
-// config is what a processor needs to know.
+// config is a processor's configuration.
 type config struct {
 	Brokers         []string
 	Orders, Results string // topics
@@ -44,9 +44,9 @@ type config struct {
 func (c config) kafka(log *slog.Logger) kafka.Config {
 	return kafka.Config{
 		Brokers:  c.Brokers,
-		Delivery: deliveries[c.Delivery], // all that makes the difference
+		Delivery: deliveries[c.Delivery], // the only difference
 		Consumer: kafka.ConsumerConfig{
-			// One that is killed and comes again finds its partitions as it left them.
+			// A restarted processor gets the same partitions, without a rebalance.
 			InstanceID: fmt.Sprintf("processor-%d", c.Number), SessionTimeout: 6 * time.Second,
 		},
 		DrainTimeout: 5 * time.Second,
@@ -54,7 +54,7 @@ func (c config) kafka(log *slog.Logger) kafka.Config {
 	}
 }
 
-// process runs the order processor: a Watermill router like any other.
+// process runs the order processor, an ordinary Watermill router.
 func process(ctx context.Context, c config, _ <-chan string) error {
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil)).With("processor", c.Number, "pid", os.Getpid())
 	broker, err := kafka.New(ctx, c.kafka(log))
@@ -74,13 +74,13 @@ func process(ctx context.Context, c config, _ <-chan string) error {
 	if err != nil {
 		return err
 	}
-	fmt.Println("up") // to who kills it
+	fmt.Println("up") // for the process that kills it
 	router.AddMiddleware(middleware.Unit)
 	router.AddHandler(consumer, c.Orders, orders, c.Results, results, processOrder)
 	return router.Run(ctx)
 }
 
-// processOrder is the business logic. It knows of no broker and no transaction.
+// processOrder is the business logic. It knows neither broker nor transaction.
 func processOrder(msg *message.Message) ([]*message.Message, error) {
 	var o order
 	if err := json.Unmarshal(msg.Payload, &o); err != nil {

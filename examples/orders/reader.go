@@ -11,7 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// reader reads the results that are committed, by franz-go, so that it shares no code with what it judges.
+// reader reads committed results with franz-go, so that it shares no code with what it judges.
 type reader struct {
 	client *kgo.Client
 	admin  *kadm.Client
@@ -29,7 +29,7 @@ func startReader(c config) (*reader, error) {
 		kgo.ConsumeTopics(c.Results),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
-		kgo.KeepControlRecords(), // they stand at the end of the topic
+		kgo.KeepControlRecords(), // the topic may end with them
 		kgo.FetchMaxWait(500*time.Millisecond),
 	)
 	if err != nil {
@@ -43,7 +43,7 @@ func startReader(c config) (*reader, error) {
 	go func() { // stop waits for it
 		defer close(r.ended)
 		for ctx.Err() == nil {
-			r.add(r.client.PollFetches(ctx)) // after an error the client tries again
+			r.add(r.client.PollFetches(ctx)) // after an error the client retries
 		}
 	}()
 	return r, nil
@@ -65,7 +65,7 @@ func (r *reader) add(fetches kgo.Fetches) {
 	})
 }
 
-// count is how many orders have a result.
+// count returns how many orders have a result.
 func (r *reader) count() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -96,7 +96,7 @@ func (r *reader) stop() {
 	r.client.Close()
 }
 
-// readAll reads the results anew, from the first to the last that is committed, and counts them by order.
+// readAll reads all committed results again and counts them by order.
 func readAll(ctx context.Context, c config) (map[string]int, error) {
 	r, err := startReader(c)
 	if err != nil {

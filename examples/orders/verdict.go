@@ -5,13 +5,13 @@ import (
 	"io"
 )
 
-// verdict is what became of the orders.
+// verdict is the result of the orders.
 type verdict struct {
 	orders  int
 	results int
 	lost    int // orders without a result
-	doubled int // orders with several
-	foreign int // results of no order
+	doubled int // orders with several results
+	foreign int // results without an order
 }
 
 func (v verdict) good() bool { return v.lost+v.doubled+v.foreign == 0 }

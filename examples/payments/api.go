@@ -19,7 +19,7 @@ import (
 
 const paymentMade = "payment.made"
 
-// payment is what a client asks for, and with its ID the answer and the payload of payment.made.
+// payment is a client's request. With its ID it is also the answer, and the payload of payment.made.
 type payment struct {
 	ID      string `json:"id,omitempty"`
 	Account string `json:"account"`
@@ -61,7 +61,7 @@ func api(ctx context.Context, p *stage.Part) error {
 	return stage.Together(ctx, notifier.Run, func(ctx context.Context) error { return stage.Serve(ctx, p.Addresses[p.Number], mux) })
 }
 
-// till is a handler as any other: it knows neither of keys nor of stored answers.
+// till is an ordinary handler: it knows neither keys nor stored answers.
 type till struct {
 	p      *stage.Part
 	events message.Publisher
@@ -84,8 +84,8 @@ func (t till) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(made)
 }
 
-// pay writes the payment and its event. Run joins the transaction of the middleware, so both are committed with the
-// answer; without the middleware it is a transaction of its own.
+// pay writes the payment and its event. Run joins the middleware's transaction, so both are committed with the answer. Without the
+// middleware, Run makes a transaction of its own.
 func (t till) pay(ctx context.Context, made payment, key string) (answer []byte, err error) {
 	made.ID = outbox.NewID()
 	if answer, err = json.Marshal(made); err != nil {
@@ -103,7 +103,7 @@ func (t till) pay(ctx context.Context, made payment, key string) (answer []byte,
 	})
 }
 
-// relay forwards what was committed to the broker.
+// relay publishes committed events to the broker.
 func relay(ctx context.Context, p *stage.Part) error {
 	disconnect, err := p.Connect(ctx)
 	if err != nil {

@@ -17,10 +17,10 @@ import (
 	"github.com/millrace-go/millrace/pgtx"
 )
 
-// lockTTL is how soon another consumer may take over what a killed one had locked in Redis.
+// lockTTL is how soon another consumer may take over a killed consumer's locks in Redis.
 const lockTTL = 2 * time.Second
 
-// consumer books each payment twice over: as balance, claimed in PostgreSQL, and as points, claimed in Redis.
+// consumer books each payment in two books: balances with a claim in PostgreSQL, points with a claim in Redis.
 func consumer(ctx context.Context, p *stage.Part) error {
 	o, err := parse(p.Args, io.Discard)
 	if err != nil {
@@ -67,7 +67,7 @@ func consumer(ctx context.Context, p *stage.Part) error {
 	return router.Run(ctx)
 }
 
-// bookPayment adds the payment to its account. Run joins the claim's transaction where there is one; Redis alone has none.
+// bookPayment adds the payment to its account. Run joins the claim's transaction, if there is one. With Redis alone there is none.
 func bookPayment(p *stage.Part, msg *message.Message, book string) error {
 	var made payment
 	if err := json.Unmarshal(msg.Payload, &made); err != nil {

@@ -13,19 +13,19 @@ import (
 	"github.com/millrace-go/millrace/transport"
 )
 
-// state tells how far things are.
+// state returns the progress.
 type state func(ctx context.Context) (line string, all bool, err error)
 
-// late is the deliveries of what is published once more.
+// late counts the deliveries of events that are published again.
 type late struct {
 	counts *stage.Counts
 	before int // deliveries
-	want   int // each book has its own
+	want   int // one for each book
 }
 
 func (l late) came() int { return min(l.counts.Get("deliveries")-l.before, l.want) }
 
-// after is a state that has everything only when they have come: the tables do not show them.
+// after extends a state: everything is there only when these deliveries have come, which the tables do not show.
 func (l late) after(s state) state {
 	return func(ctx context.Context) (string, bool, error) {
 		line, all, err := s(ctx)
@@ -34,7 +34,7 @@ func (l late) after(s state) state {
 	}
 }
 
-// playLate delivers a share of the events once more, and waits until they have come or are lost.
+// playLate delivers a share of the events again, and waits until they have come or are lost.
 func playLate(ctx context.Context, cast *stage.Cast, o options, s state) (late, error) {
 	l := late{counts: &cast.Counts, before: cast.Counts.Get("deliveries")}
 	again, err := deliverAgain(ctx, cast, o)
@@ -45,15 +45,15 @@ func playLate(ctx context.Context, cast *stage.Cast, o options, s state) (late, 
 	return l, cast.Watch(ctx, stage.Watching{State: l.after(s)})
 }
 
-// deliverAgain publishes a share of the events once more, as an operator does who resets a consumer's offset, when the
-// window is over. It returns how many.
+// deliverAgain publishes a share of the events again after the window, like an operator who resets a consumer's offset. It returns how
+// many.
 func deliverAgain(ctx context.Context, cast *stage.Cast, o options) (int, error) {
 	p, disconnect, err := cast.Main(ctx)
 	if err != nil {
 		return 0, err
 	}
 	defer disconnect()
-	select { // the one thing that is waited for is the end of the window
+	select { // wait for the end of the window
 	case <-ctx.Done():
 		return 0, ctx.Err()
 	case <-time.After(o.window + o.window/10):

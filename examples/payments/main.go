@@ -1,14 +1,13 @@
-// Payments takes payments over HTTP and books each of them once, while clients repeat themselves and processes are killed.
+// Payments takes payments over HTTP and books each of them once, while clients repeat requests and processes are killed.
 //
-// POST /payments with an Idempotency-Key writes the payment and the event payment.made in one PostgreSQL transaction
-// (api.go). A relay forwards the event to Kafka. Two consumers book it: balances with a claim in PostgreSQL, points with
-// a claim in Redis, which stands in front of a record in PostgreSQL or, with -window, alone (consumer.go). Clients click
-// twice, hang up before the answer, repeat every request until it is answered, and use keys again for other payments.
-// API, relay and consumers get SIGKILL, the relay publishes a share of the events twice, and at the end a share of the
-// events is delivered once more.
+// POST /payments with an Idempotency-Key writes the payment and the event payment.made in one PostgreSQL transaction (api.go). A relay
+// publishes the event to Kafka. Two consumers book it: balances with a claim in PostgreSQL, points with a claim in Redis (consumer.go).
+// The claim in Redis is in front of a record in PostgreSQL or, with -window, alone. Clients send requests twice, hang up before the
+// answer, repeat every request until it is answered, and use keys again for other payments. API, relay and consumers get SIGKILL, the
+// relay publishes a share of the events twice, and at the end a share of the events is delivered again.
 //
-// Exit status: 0 when every payment was made, answered and booked once, 1 when not, 2 when it could not run. -without and
-// -window show what the parts are for.
+// Exit status: 0 if every payment was made, answered and booked once, 1 if not, 2 if it could not run. -without and -window show why each
+// part is needed.
 package main
 
 import (
@@ -26,7 +25,7 @@ import (
 
 var roles = stage.Roles{"api": api, "relay": relay, "consumer": consumer}
 
-// killable are the roles that are killed, by turns.
+// killable are the roles that are killed in turn.
 var killable = []string{"api", "relay", "consumer"}
 
 var command = stage.Command{Name: "payments", Role: roles.Main, Play: play}

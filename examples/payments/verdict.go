@@ -20,19 +20,19 @@ func readState(ctx context.Context, pool *pgxpool.Pool, o options) (line string,
 		made == o.payments && min(balance, points) >= o.payments && outbox == 0, err
 }
 
-// books are what each payment is booked in.
+// books are the books that each payment is entered in.
 var books = []string{"balance", "points"}
 
-// verdict is what became of the payments, read from the tables by SQL that shares no code with the services.
+// verdict is the result of the payments, read from the tables by SQL that shares no code with the services.
 type verdict struct {
 	wanted, made, answered int
-	lost                   int // keys that were answered and do not have that payment, or were never answered
+	lost                   int // keys that were never answered, or whose answer names a payment that is missing
 	paidTwice              int // keys with several payments
-	differing              int // answers that were not the first one for their key
-	accepted, refused      int // keys that came with another body
-	waiting                int // requests that had no answer in the end
+	differing              int // answers that differ from the first one for their key
+	accepted, refused      int // keys that came again with another body
+	waiting                int // requests without an answer at the end
 	repeated               int
-	late, missed           int // deliveries of what was published once more, and those that did not come
+	late, missed           int // deliveries of events that were published again, and those that did not come
 	books                  []book
 }
 
@@ -40,7 +40,7 @@ type verdict struct {
 type book struct {
 	name           string
 	missing, twice int   // payments
-	cents, off     int64 // in the accounts, and by how much that is not what was paid
+	cents, off     int64 // the sum of the accounts, and its difference from what was paid
 }
 
 func (v verdict) good() bool {

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// clients is how many requests are under way at once.
+// clients is how many requests run at the same time.
 const clients = 16
 
 // client completes every labour, at a steady rate, and repeats each request until it is answered.

@@ -10,8 +10,8 @@ import (
 	"github.com/millrace-go/millrace/examples/internal/stage"
 )
 
-// openConsole serves the operator's page on loopback until stop is called, and prints its address. It shows payloads, because these are
-// made up, and changes nothing: the verdict counts what the services did.
+// openConsole serves the operator's page on loopback until stop is called, and prints its address. The page shows payloads, which are
+// made up here. It changes nothing, because the verdict counts what the services did.
 func openConsole(ctx context.Context, s *stage.Stage, logs io.Writer) (func(), error) {
 	page, err := console.New(console.Config{
 		Databases: []console.Database{{Name: "quickstart", Pool: s.Pool, Schema: s.Config.Schema}},
@@ -27,7 +27,7 @@ func openConsole(ctx context.Context, s *stage.Stage, logs io.Writer) (func(), e
 	}
 	fmt.Fprintf(s.Out, "console: http://%s/\n", address)
 	return func() {
-		page.Close() // which ends the streams of open pages
+		page.Close() // it ends the streams of open pages
 		shut()
 	}, nil
 }

@@ -21,7 +21,7 @@ import (
 //go:embed schema.sql
 var schemaSQL string
 
-// play starts the services, lets the client complete the labours while processes are killed, and judges.
+// play starts the services, lets the client complete the labours while processes are killed, and judges the result.
 func play(ctx context.Context, args []string, stdout, stderr io.Writer) (err error) {
 	o, err := parse(args, stderr)
 	if err != nil {
@@ -81,7 +81,7 @@ func play(ctx context.Context, args []string, stdout, stderr io.Writer) (err err
 	return nil
 }
 
-// rate spreads the events over the kills, about one a second.
+// rate spreads the events over the kills, about one per second.
 func rate(o options) float64 {
 	const fastest = 400
 	return min(float64(o.events)/max(0.9*float64(o.Kills), 1), fastest)
@@ -109,7 +109,7 @@ func labels(services []devstack.Info, o options) (all []string) {
 	return all
 }
 
-// newCast returns the parts as processes, or with -broker memory all of them in this one.
+// newCast runs the parts as processes or, with -broker memory, all in this one.
 func newCast(ctx context.Context, cfg config, pool *pgxpool.Pool, logs io.Writer) (c *stage.Cast, disconnect func(), err error) {
 	if cfg.Broker != "memory" {
 		return stage.NewProcesses(ctx, func(name string, _ int, told io.Writer) (*role.Process, error) {
@@ -130,8 +130,7 @@ func newCast(ctx context.Context, cfg config, pool *pgxpool.Pool, logs io.Writer
 // killedRoles are killed in turn.
 var killedRoles = []string{"api", "relay", "consumer"}
 
-// perform starts everybody, and the client once the subscriptions are there: a message published to a topic without one is
-// gone.
+// perform starts all parts. It starts the client after the subscriptions exist, because a topic without subscriptions drops its messages.
 func perform(ctx context.Context, s *stage.Stage, cfg config, o options, c *stage.Cast, p *progress) error {
 	c.Start("consumer", o.consumers)
 	c.Start("api", 1)
@@ -141,7 +140,7 @@ func perform(ctx context.Context, s *stage.Stage, cfg config, o options, c *stag
 	}
 	roles := killedRoles
 	if o.without == "outbox" {
-		roles = []string{"api"} // which alone can lose an event
+		roles = []string{"api"} // only the API can lose an event
 	}
 	return c.Watch(ctx, stage.Watching{
 		Kills: o.Kills, Roles: roles,

@@ -11,28 +11,28 @@ import (
 	"github.com/millrace-go/millrace/examples/internal/stage"
 )
 
-// progress shows how far things are: as a block that is drawn again and again on a terminal, as a line every two seconds elsewhere.
+// progress shows the progress: on a terminal as a block that is redrawn, otherwise as a line every two seconds.
 type progress struct {
 	w        io.Writer
 	cast     *stage.Cast
 	events   int
-	kills    int // that there will be
+	kills    int // planned
 	terminal bool
 	colour   bool
 
-	state    state // read last
+	state    state // last read
 	began    time.Time
-	shown    time.Time // when it was drawn last
-	drawn    []string  // the lines that are on the terminal
-	said     string    // the last line, where there is none
+	shown    time.Time // when it was last drawn
+	drawn    []string  // the lines on the terminal
+	said     string    // the last line, without a terminal
 	killed   map[string]int
 	killedAt map[string]time.Time
 }
 
 const (
-	redraw = 200 * time.Millisecond // at most that often, kills apart
-	plain  = 2 * time.Second        // between two lines where there is no terminal
-	flash  = time.Second            // how long a kill is named
+	redraw = 200 * time.Millisecond // at most that often, except after a kill
+	plain  = 2 * time.Second        // between two lines without a terminal
+	flash  = time.Second            // how long a kill is shown
 )
 
 func newProgress(w io.Writer, c *stage.Cast, o options) *progress {
@@ -51,12 +51,12 @@ func isTerminal(w io.Writer) bool {
 	return err == nil && st.Mode()&os.ModeCharDevice != 0
 }
 
-// hasColour tells whether colours would be seen, and are wanted: https://no-color.org.
+// hasColour reports whether the terminal shows colours and the user wants them: https://no-color.org.
 func hasColour(w io.Writer) bool {
 	return isTerminal(w) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
 }
 
-// Colours of a terminal, by the numbers of its escape sequences.
+// Colours of a terminal, as numbers of escape sequences.
 const (
 	red   = "31"
 	green = "32"
@@ -107,7 +107,7 @@ func (p *progress) Done(_, note string) {
 	}
 }
 
-// say prints the line if there is something new.
+// say prints the line if it has changed.
 func (p *progress) say() {
 	if line := p.line(); line != p.said {
 		p.said = line
@@ -122,7 +122,7 @@ func (p *progress) total() (n int) {
 	return n
 }
 
-// line is all of it where nothing can be drawn.
+// line is the whole progress on one line, for output that is not a terminal.
 func (p *progress) line() string {
 	s := p.state
 	done := s.completed + s.notified + s.thanked
@@ -133,7 +133,7 @@ func (p *progress) line() string {
 		100*done/(3*p.events), s.completed, s.notified, s.thanked, s.outbox)
 }
 
-// draw puts the block in place of the one before.
+// draw replaces the last block.
 func (p *progress) draw(now time.Time) {
 	lines := p.block(now)
 	if slices.Equal(lines, p.drawn) {
@@ -150,7 +150,7 @@ func (p *progress) draw(now time.Time) {
 	p.drawn = lines
 }
 
-// block is less than 80 columns wide: a longer line would be two on the terminal.
+// block returns lines of less than 80 columns: a longer line would wrap on the terminal.
 func (p *progress) block(now time.Time) []string {
 	s := p.state
 	lines := []string{

@@ -26,21 +26,21 @@ func readState(ctx context.Context, pool *pgxpool.Pool) (s state, err error) {
 	return s, err
 }
 
-// verdict is what became of each labour that the database says was completed.
+// verdict is the result for the labours that the database has as completed.
 type verdict struct {
 	committed     int
 	notifications int
 	thanks        int
 	texts         int
-	repeated      int // calls of the provider with a key that it knew
-	incomplete    int // labours that were never completed, though the client repeats each request until it is answered
-	unanswered    int // requests that had no answer in the end
-	lost          int // labours that lack an effect, or whose completion the client was told of and which are not completed
-	doubled       int // labours that have one twice
-	uncalled      int // labours that are not completed and have an effect
+	repeated      int // calls of the provider with a key that it already had
+	incomplete    int // labours that were never completed, although the client repeats each request until it is answered
+	unanswered    int // requests without an answer at the end
+	lost          int // labours that lack an effect, or whose completion was answered although they are not completed
+	doubled       int // labours with an effect that happened twice
+	uncalled      int // labours with an effect that are not completed
 }
 
-// good tells that every labour was completed and had each effect once, and that the client was told.
+// good reports whether every labour was completed, each effect happened once, and the client got every answer.
 func (v verdict) good() bool { return v.incomplete+v.unanswered+v.lost+v.doubled+v.uncalled == 0 }
 
 // judge reads the tables and the provider's texts.
@@ -81,7 +81,7 @@ func judge(ctx context.Context, pool *pgxpool.Pool, p *provider, events, answere
 	return v, err
 }
 
-// report is everything that the table at the end shows.
+// report is everything that the final table shows.
 type report struct {
 	verdict
 	cast     *stage.Cast
@@ -90,7 +90,7 @@ type report struct {
 	colour   bool
 }
 
-// missing says what the run without a part has shown.
+// missing says what a run without a part has shown.
 var missing = map[string]string{
 	"claim":  "without the claim, effects happened more than once",
 	"outbox": "without the outbox, events were lost",

@@ -22,20 +22,20 @@ import (
 
 // DebeziumConfig configures a Debezium.
 type DebeziumConfig struct {
-	// Worker are the lines of the worker's properties, by name, without the address of its own interface. Required.
+	// Worker holds the worker's properties by name, without the address of its REST interface. Required.
 	Worker map[string]string
 
-	// Connector is the configuration of the connector, by name. Required.
+	// Connector is the connector's configuration by name. Required.
 	Connector map[string]string
 }
 
-// Debezium is a distributed Kafka Connect with one worker, which runs Debezium's connector for PostgreSQL, and which may be
-// crashed and started again. It leaves no more behind than a Stack does. One goroutine at a time may call its methods.
+// Debezium is a distributed Kafka Connect cluster with one worker, which runs Debezium's connector for PostgreSQL. It may be crashed and
+// started again. Like a Stack, it leaves nothing behind. Its methods must not be called concurrently.
 type Debezium struct {
 	watchdog  *watchdog.Watchdog
-	url       string   // of the connector
+	url       string   // the connector's
 	connector []byte   // its configuration, as JSON
-	worker    []string // the lines of its properties
+	worker    []string // the lines of its properties file
 	starts    int
 	source    string
 
@@ -43,8 +43,8 @@ type Debezium struct {
 	stopErr  error
 }
 
-// StartDebezium runs Kafka Connect and returns once the connector's task runs. The caller stops it. The error wraps ErrAbsent
-// where scripts/debezium has not been run.
+// StartDebezium runs Kafka Connect and returns once the connector's task runs. The caller must stop it. The error wraps ErrAbsent if
+// scripts/debezium has not been run.
 func StartDebezium(ctx context.Context, cfg DebeziumConfig) (*Debezium, error) {
 	debezium, err := hooks{freePort: machine.QuietPort}.startDebezium(ctx, cfg)
 	if err != nil {
@@ -94,21 +94,21 @@ func (h hooks) startDebezium(ctx context.Context, cfg DebeziumConfig) (*Debezium
 	})
 }
 
-// prepare writes the properties for the next start. By its port that start is told from the ones before: the status of a task
-// is in Kafka, and one whose worker was killed says RUNNING until a later worker runs the task. Nobody connects to that port,
-// because the only worker has nobody to forward a request to.
+// prepare writes the properties for the next start. Each start advertises another port, which identifies it: Kafka stores the status of a
+// task, and after a worker is killed it says RUNNING until a later worker runs the task. Nothing connects to that port, because a single
+// worker forwards no requests.
 func (d *Debezium) prepare(r *watchdog.Room) error {
 	d.starts++
 	lines := slices.Concat(d.worker, []string{"rest.advertised.host.name=127.0.0.1", fmt.Sprint("rest.advertised.port=", d.starts)})
 	return r.Write("worker.properties", strings.Join(lines, "\n")+"\n")
 }
 
-// workerID is what the status of a task has of the worker since the latest start.
+// workerID is the worker's name in the status of a task, for the latest start.
 func (d *Debezium) workerID() string { return fmt.Sprint("127.0.0.1:", d.starts) }
 
 const debeziumJar = "debezium-connector-postgres-*.jar"
 
-// findDebezium returns the folder that scripts/debezium has filled, the newest if there are several, and its version.
+// findDebezium returns the folder that scripts/debezium filled, and its version. Of several folders it returns the newest.
 func findDebezium() (home, version string, err error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -128,13 +128,13 @@ func findDebezium() (home, version string, err error) {
 	return home, version, nil
 }
 
-// Source tells the version.
+// Source returns the version.
 func (d *Debezium) Source() string { return d.source }
 
-// LogTail is the end of the log.
+// LogTail returns the end of the log.
 func (d *Debezium) LogTail() string { return d.watchdog.Room.Tail() }
 
-// Crash kills the process (SIGKILL). Its offsets are in Kafka.
+// Crash kills the process (SIGKILL). Its offsets stay in Kafka.
 func (d *Debezium) Crash(ctx context.Context) error {
 	if err := d.watchdog.Crash(ctx); err != nil {
 		return fmt.Errorf("devstack: crash Debezium at %s: %w", d.url, err)
@@ -142,8 +142,7 @@ func (d *Debezium) Crash(ctx context.Context) error {
 	return nil
 }
 
-// Start runs the process after a crash, at the same address, and returns once it runs the
-// connector's task.
+// Start runs the process again after a crash, at the same address. It returns once the connector's task runs.
 func (d *Debezium) Start(ctx context.Context) error {
 	if err := d.prepare(d.watchdog.Room); err != nil {
 		return fmt.Errorf("devstack: start Debezium at %s again: %w", d.url, err)
@@ -162,19 +161,19 @@ func (d *Debezium) Start(ctx context.Context) error {
 	return nil
 }
 
-// Stop ends the process, crashed or not, and waits until nothing of it is left. Further calls return the same.
+// Stop ends the process, if it still runs, and waits until everything of it is gone. Further calls return the same result.
 func (d *Debezium) Stop() error {
 	d.stopOnce.Do(func() { d.stopErr = d.watchdog.Stop() })
 	return d.stopErr
 }
 
-// answers reports whether Kafka Connect knows what connectors it has.
+// answers returns nil once Kafka Connect can read its stored configuration.
 func (d *Debezium) answers(ctx context.Context) error {
 	_, err := d.ask(ctx, http.MethodGet, "/config", nil, nil)
 	return err
 }
 
-// publishes asks whether this start's worker runs the connector's task, and has the connector made where there is none.
+// publishes returns nil once the worker of this start runs the connector's task. It creates the connector if it does not exist.
 func (d *Debezium) publishes(ctx context.Context) error {
 	var status struct {
 		Tasks []struct {
@@ -195,7 +194,7 @@ func (d *Debezium) publishes(ctx context.Context) error {
 	return nil
 }
 
-// ask leaves the answer as it is where there is no connector.
+// ask leaves answer unchanged if the connector does not exist.
 func (d *Debezium) ask(ctx context.Context, method, path string, body []byte, answer any) (code int, err error) {
 	request, err := http.NewRequestWithContext(ctx, method, d.url+path, bytes.NewReader(body))
 	if err != nil {

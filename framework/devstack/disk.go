@@ -12,12 +12,12 @@ import (
 	"github.com/millrace-go/millrace/framework/devstack/internal/watchdog"
 )
 
-// Disk is a small file system in memory, for a server to fill. It leaves no more behind than a Stack does.
+// Disk is a small file system in memory, which a server can fill. Like a Stack, it leaves nothing behind.
 type Disk struct {
 	watchdog *watchdog.Watchdog
 }
 
-// StartDisk mounts a file system of so many megabytes. Its error wraps ErrAbsent where this process may not mount.
+// StartDisk mounts a file system of the given size in megabytes. Its error wraps ErrAbsent if this process may not mount.
 func StartDisk(ctx context.Context, megabytes int) (*Disk, error) {
 	disk, err := startDisk(ctx, megabytes)
 	if err != nil {
@@ -34,7 +34,7 @@ func startDisk(ctx context.Context, megabytes int) (*Disk, error) {
 	if as == nil {
 		return nil, machine.Absent("the right to mount: this user is not root")
 	}
-	r, err := watchdog.NewRoom("disk", nil) // root's, as it is root who mounts
+	r, err := watchdog.NewRoom("disk", nil) // owned by root, because root mounts
 	if err != nil {
 		return nil, err
 	}
@@ -62,8 +62,8 @@ func startDisk(ctx context.Context, megabytes int) (*Disk, error) {
 	return disk, nil
 }
 
-// diskScript holds the file system mounted until it gets SIGTERM. The unmounting is lazy, because a server that dies
-// together with us may use it for another moment.
+// diskScript keeps the file system mounted until it gets SIGTERM. It unmounts lazily, because a server that dies together with this
+// process may still use it for a moment.
 const diskScript = `
 sleep 1000000 &
 trap 'umount -l "$0"; kill "$!"; exit' TERM
@@ -73,7 +73,7 @@ wait`
 // Dir is the file system's root, which servers may write to.
 func (d *Disk) Dir() string { return d.watchdog.Room.Path("disk") }
 
-// Fill takes what space is left, and a second call what has become free since.
+// Fill takes all free space. A further call takes what has become free since.
 func (d *Disk) Fill() error {
 	file, err := os.OpenFile(d.ballast(), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
@@ -91,10 +91,10 @@ func (d *Disk) Fill() error {
 	return nil
 }
 
-// Free gives back what Fill took.
+// Free releases the space that Fill took.
 func (d *Disk) Free() error { return os.Remove(d.ballast()) }
 
-// Stop unmounts the file system and waits until nothing of it is left. Call it once, after its users have ended.
+// Stop unmounts the file system and waits until everything of it is gone. Call it once, after the processes that use it have ended.
 func (d *Disk) Stop() error { return d.watchdog.Stop() }
 
 func (d *Disk) ballast() string { return d.watchdog.Room.Path("disk", "ballast") }

@@ -16,7 +16,7 @@ import (
 	"github.com/millrace-go/millrace/framework/devstack/internal/watchdog"
 )
 
-// kafkaFromEnvironment takes a cluster of at least so many brokers.
+// kafkaFromEnvironment uses the cluster that the environment names. It must have at least size brokers.
 func kafkaFromEnvironment(service Service, size int) func(context.Context) (*instance, error) {
 	return func(ctx context.Context) (*instance, error) {
 		value, err := named(service)
@@ -43,7 +43,7 @@ func kafkaFromEnvironment(service Service, size int) func(context.Context) (*ins
 	}
 }
 
-// apacheKafka runs so many brokers from the folder that scripts/kafka fills.
+// apacheKafka runs the given number of brokers from the folder that scripts/kafka fills.
 func (h hooks) apacheKafka(service Service, brokers int) func(context.Context) (*instance, error) {
 	return func(ctx context.Context) (*instance, error) {
 		if h.skipInstalled {
@@ -62,9 +62,9 @@ func (h hooks) apacheKafka(service Service, brokers int) func(context.Context) (
 	}
 }
 
-// prepare writes the settings of a broker, by its place in the plan, and formats its storage, and returns the commands
-// that run it. It ends by SIGKILL: what it would save by a better end is thrown away with the room, and without the others
-// of its cluster it would try for long.
+// prepare writes the settings of the broker at this place in the plan, formats its storage, and returns the commands that run it. SIGKILL
+// ends the broker: a clean shutdown would save data that is deleted with the room, and would wait long for the other brokers of its
+// cluster.
 func (home kafkaHome) prepare(r *watchdog.Room, java, cluster string, plan kafkaPlan, place int) ([]watchdog.Step, error) {
 	logging := r.Path("log4j2.properties")
 	settings := r.Path("server.properties")
@@ -90,8 +90,8 @@ func (home kafkaHome) prepare(r *watchdog.Room, java, cluster string, plan kafka
 	return steps, nil
 }
 
-// format does what StorageTool would, from the checkpoint that scripts/kafka took of it: that saves the start of a JVM,
-// about a second and a half. It reports false when the folder has no checkpoint.
+// format does what StorageTool does, with the checkpoint that scripts/kafka saved. That saves the start of a JVM, about a second and a
+// half. It returns false if the folder has no checkpoint.
 func (home kafkaHome) format(r *watchdog.Room, cluster string, node int) (bool, error) {
 	checkpoint, err := os.ReadFile(home.path("bootstrap.checkpoint"))
 	if errors.Is(err, os.ErrNotExist) {
@@ -109,21 +109,21 @@ func (home kafkaHome) format(r *watchdog.Room, cluster string, node int) (bool, 
 	)
 }
 
-// kafkaID is a random ID in Kafka's own notation, which its tools write for clusters and folders.
+// kafkaID returns a random ID in the notation that Kafka's tools use for clusters and folders.
 func kafkaID() string {
 	for {
 		random := uuid.New()
-		// Kafka avoids a leading dash too: its tools would read an option.
+		// Kafka avoids a leading dash too, because its tools would read it as an option.
 		if id := base64.RawURLEncoding.EncodeToString(random[:]); id[0] != '-' {
 			return id
 		}
 	}
 }
 
-// kfakeCluster is the ID that kfake gives its cluster. Kafka's are random.
+// kfakeCluster is the cluster ID that kfake uses. Kafka's are random.
 const kfakeCluster = "kfake"
 
-// fakeKafka runs franz-go's fake brokers. Child processes reach them too, over their ports.
+// fakeKafka runs franz-go's fake brokers. Child processes can use them too, over their ports.
 func fakeKafka(service Service, brokers int) func() (*instance, error) {
 	return func() (*instance, error) {
 		cluster, err := fakekafka.Start(brokers, kafkaPartitions)

@@ -19,22 +19,22 @@ import (
 
 // KafkaConfig configures a KafkaCluster. Its zero value is ready for use.
 type KafkaConfig struct {
-	// Brokers is 1 or 3; each is a controller too. Of three, every topic is on all, and a record is acknowledged when two
+	// Brokers is 1 or 3; each is a controller too. With three, every topic has a replica on each, and a record is acknowledged once two
 	// have it, so that any one of them may be down. Default: 3.
 	Brokers int
 
-	// Settings are lines of server.properties, by name, for all brokers.
+	// Settings are lines of server.properties by name, for all brokers.
 	Settings map[string]string
 
-	// Listener adds a listener to each broker, at KafkaCluster.ListenerBrokers. Its name is EXTRA, and its security protocol
-	// this one, such as SASL_PLAINTEXT; Settings have what that needs (listener.name.extra.…). Default: "", none.
+	// Listener adds a listener to each broker; see KafkaCluster.ListenerBrokers. The listener's name is EXTRA. The value is its security
+	// protocol, such as SASL_PLAINTEXT, whose settings (listener.name.extra.…) belong in Settings. Default: "", no listener.
 	Listener string
 }
 
-// KafkaCluster is Apache Kafka of its caller's own, whose brokers may be stopped, killed and started again one by one.
-// It leaves no more behind than a Stack does. One goroutine at a time may call its methods.
+// KafkaCluster is an Apache Kafka for one caller, whose brokers may be stopped, killed and started again one by one. Like a Stack, it
+// leaves nothing behind. Its methods must not be called concurrently.
 type KafkaCluster struct {
-	id     string // by which it is told from one of another stack
+	id     string // tells it from a cluster of another stack
 	source string
 	nodes  []*kafkaNode
 
@@ -42,16 +42,16 @@ type KafkaCluster struct {
 	stopErr  error
 }
 
-// kafkaNode is one broker. Its number, from 1, is its place in the cluster.
+// kafkaNode is one broker. Brokers are numbered from 1, in this order.
 type kafkaNode struct {
 	watchdog *watchdog.Watchdog
 	address  string
-	listener string // "": it has none
-	gone     bool   // the watchdog too
+	listener string // "" if it has none
+	gone     bool   // the watchdog is stopped too
 }
 
-// StartKafka runs a new cluster and returns once it takes records. The caller stops it. The error wraps ErrAbsent where
-// scripts/kafka has not been run.
+// StartKafka runs a new cluster and returns once it accepts records. The caller must stop it. The error wraps ErrAbsent if scripts/kafka
+// has not been run.
 func StartKafka(ctx context.Context, cfg KafkaConfig) (*KafkaCluster, error) {
 	cluster, err := hooks{freePort: machine.QuietPort}.startKafka(ctx, cfg)
 	if err != nil {
@@ -88,7 +88,7 @@ func (h hooks) startKafka(ctx context.Context, cfg KafkaConfig) (*KafkaCluster, 
 	})
 }
 
-// run starts the brokers, all at once because none answers before most of them are there.
+// run starts all brokers at once, because none answers before most of them run.
 func (c *KafkaCluster) run(ctx context.Context, home kafkaHome, java string, plan kafkaPlan) error {
 	for i := range plan.brokers {
 		r, err := watchdog.NewRoom(string(Kafka), nil)
@@ -125,7 +125,7 @@ func (n *kafkaNode) await(ctx context.Context, probe func(context.Context) error
 	return err
 }
 
-// Brokers is host:port of each broker, without TLS. The addresses stay the same when a broker is started again.
+// Brokers returns host:port of each broker, without TLS. A restarted broker keeps its address.
 func (c *KafkaCluster) Brokers() []string {
 	addresses := make([]string, len(c.nodes))
 	for i, node := range c.nodes {
@@ -134,7 +134,7 @@ func (c *KafkaCluster) Brokers() []string {
 	return addresses
 }
 
-// ListenerBrokers is host:port of each broker at KafkaConfig.Listener.
+// ListenerBrokers returns host:port of each broker's listener from KafkaConfig.Listener.
 func (c *KafkaCluster) ListenerBrokers() []string {
 	addresses := make([]string, len(c.nodes))
 	for i, node := range c.nodes {
@@ -143,10 +143,10 @@ func (c *KafkaCluster) ListenerBrokers() []string {
 	return addresses
 }
 
-// Source tells the version, and how many brokers there are.
+// Source returns the version and the number of brokers.
 func (c *KafkaCluster) Source() string { return c.source }
 
-// LogTail is the end of each broker's log.
+// LogTail returns the end of each broker's log.
 func (c *KafkaCluster) LogTail() string {
 	tails := make([]string, len(c.nodes))
 	for i, node := range c.nodes {
@@ -155,13 +155,14 @@ func (c *KafkaCluster) LogTail() string {
 	return strings.Join(tails, "\n")
 }
 
-// Terminate asks a broker, from 1 on, to end (SIGTERM) and returns when it has: it has handed what it led to others.
+// Terminate asks a broker, counted from 1, to end (SIGTERM) and returns when it has ended. By then it has handed its leaderships to other
+// brokers.
 func (c *KafkaCluster) Terminate(ctx context.Context, broker int) error {
 	return c.take(ctx, broker, "terminate", (*watchdog.Watchdog).Terminate)
 }
 
-// Kill kills a broker, from 1 on (SIGKILL), as a failure of its machine does, except that what it has written survives
-// unflushed. The others learn of it when its session ends: see AwaitFenced.
+// Kill kills a broker, counted from 1 (SIGKILL), like a failure of its machine, except that writes that were not flushed survive. The
+// other brokers notice when its session ends: see AwaitFenced.
 func (c *KafkaCluster) Kill(ctx context.Context, broker int) error {
 	return c.take(ctx, broker, "kill", (*watchdog.Watchdog).Crash)
 }
@@ -177,8 +178,8 @@ func (c *KafkaCluster) take(ctx context.Context, broker int, what string, down f
 	return nil
 }
 
-// Start runs a broker again that is down, at the same address and on the data that it left, and returns once it answers.
-// What it missed meanwhile it may not have yet: see AwaitInSync.
+// Start runs a broker again, at the same address and with its old data, and returns once it answers. Its replicas may lag behind: see
+// AwaitInSync.
 func (c *KafkaCluster) Start(ctx context.Context, broker int) error {
 	node, err := c.node(broker)
 	if err == nil {
@@ -200,17 +201,17 @@ func (c *KafkaCluster) node(broker int) (*kafkaNode, error) {
 	return c.nodes[broker-1], nil
 }
 
-// AwaitInSync returns once all brokers run and every partition is on all that should have it, in the eyes of each broker.
+// AwaitInSync returns once every broker sees all brokers running and all replicas in sync.
 func (c *KafkaCluster) AwaitInSync(ctx context.Context) error {
 	return c.agree(ctx, "wait until the brokers are in sync", func(view kafkaview.View) error { return view.InSync(len(c.nodes)) })
 }
 
-// AwaitFenced returns once the others neither name a broker that is down nor expect anything of it.
+// AwaitFenced returns once the other brokers no longer list the broker, nor count on it for any partition.
 func (c *KafkaCluster) AwaitFenced(ctx context.Context, broker int) error {
 	return c.agree(ctx, fmt.Sprintf("wait until broker %d is left out", broker), func(view kafkaview.View) error { return view.Without(int32(broker)) })
 }
 
-// agree returns once every broker that is not down sees the cluster as wanted.
+// agree returns once wanted accepts the view of every broker that is not down.
 func (c *KafkaCluster) agree(ctx context.Context, what string, wanted func(kafkaview.View) error) error {
 	ctx, cancel := context.WithTimeout(ctx, watchdog.StartTimeout)
 	defer cancel()
@@ -245,7 +246,7 @@ func (c *KafkaCluster) ask(ctx context.Context, wanted func(kafkaview.View) erro
 	return nil
 }
 
-// Stop kills the brokers and waits until nothing of them is left. Further calls return the same.
+// Stop kills the brokers and waits until everything of them is gone. Further calls return the same result.
 func (c *KafkaCluster) Stop() error {
 	c.stopOnce.Do(func() {
 		errs := make([]error, len(c.nodes))
@@ -261,16 +262,16 @@ func (c *KafkaCluster) Stop() error {
 	return c.stopErr
 }
 
-// kafkaPlan is who is where, and what the settings say of the cluster.
+// kafkaPlan holds the addresses of the brokers and the settings of the cluster.
 type kafkaPlan struct {
 	brokers     []string // host:port
 	controllers []string
-	listeners   []string // the further ones
-	protocol    string   // of the further ones; "": there are none
+	listeners   []string // the extra ones
+	protocol    string   // of the extra listeners; "" if there are none
 	settings    map[string]string
 }
 
-// listener is the broker's further listener, or "".
+// listener returns the broker's extra listener, or "".
 func (p kafkaPlan) listener(place int) string {
 	if p.protocol == "" {
 		return ""
@@ -278,7 +279,7 @@ func (p kafkaPlan) listener(place int) string {
 	return p.listeners[place]
 }
 
-// planKafka finds the ports; port is one that is free.
+// planKafka finds the ports. port is already known to be free.
 func (h hooks) planKafka(port int, cfg KafkaConfig) (kafkaPlan, error) {
 	plan := kafkaPlan{settings: cfg.Settings, protocol: cfg.Listener}
 	kinds := []*[]string{&plan.brokers, &plan.controllers}

@@ -9,7 +9,7 @@ import (
 	"github.com/millrace-go/millrace/framework/devstack/internal/machine"
 )
 
-// kafkaHome is a folder with the jars of Apache Kafka and all that its broker needs to run.
+// kafkaHome is a folder with the jars of Apache Kafka and everything else that its broker needs.
 type kafkaHome struct {
 	dir     string
 	version string
@@ -22,11 +22,12 @@ func (home kafkaHome) classPath() string { return home.path("*") }
 
 const kafkaJar = "kafka_2.13-*.jar"
 
-// kafkaVersionVariable names the version of Apache Kafka that is run, of those that scripts/kafka has fetched.
+// kafkaVersionVariable chooses among the versions of Apache Kafka that scripts/kafka has fetched.
 const kafkaVersionVariable = "MILLRACE_KAFKA_VERSION"
 
-// findKafka returns the folder that MILLRACE_KAFKA_HOME names, which must hold the version of MILLRACE_KAFKA_VERSION, else the one that scripts/kafka has filled with the version
-// that MILLRACE_KAFKA_VERSION names, else the newest one that it fills without that variable.
+// findKafka returns the folder that MILLRACE_KAFKA_HOME names; it must hold the version of MILLRACE_KAFKA_VERSION, if that is set.
+// Otherwise it returns the folder that scripts/kafka filled: for the version of MILLRACE_KAFKA_VERSION, or the newest if the variable is
+// not set.
 func findKafka() (kafkaHome, error) {
 	if dir := os.Getenv("MILLRACE_KAFKA_HOME"); dir != "" {
 		home, ok := openKafka(dir)
@@ -75,7 +76,7 @@ func openKafka(dir string) (kafkaHome, bool) {
 	return kafkaHome{dir: dir, version: strings.TrimSuffix(strings.TrimPrefix(name, "kafka_2.13-"), ".jar")}, true
 }
 
-// source is a line for people.
+// source returns a line for people.
 func (home kafkaHome) source(brokers int) string {
 	if brokers == 1 {
 		return "Apache Kafka " + home.version

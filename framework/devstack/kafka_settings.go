@@ -5,13 +5,13 @@ import (
 	"strings"
 )
 
-// kafkaPartitions is how many partitions a topic gets that is created by its first use, real or fake: more than one,
-// so that a program that relies on an order across keys fails here and not in production.
+// kafkaPartitions is the number of partitions of a topic that is created by its first use, real or fake. It is more than one, so that a
+// program that relies on an order across keys fails here and not in production.
 const kafkaPartitions = 4
 
-// kafkaSettings is a server.properties. Few partitions make the creation of the internal topics quick; a group starts
-// without waiting for more members; a killed broker is given up after six seconds. Each broker is in a rack of its own: rack-1, rack-2 and so on. Of a setting that stands twice the last
-// counts.
+// kafkaSettings returns a server.properties. Internal topics have few partitions, so that they are created quickly. A group starts
+// without waiting for more members. A killed broker is fenced after six seconds. Each broker is in its own rack: rack-1, rack-2 and so
+// on. If a setting appears twice, the last one counts.
 func kafkaSettings(plan kafkaPlan, place int, data string) string {
 	voters := make([]string, len(plan.controllers))
 	for i, address := range plan.controllers {
@@ -53,7 +53,7 @@ func kafkaSettings(plan kafkaPlan, place int, data string) string {
 	return strings.Join(append(lines, settings(plan.settings)...), "\n") + "\n"
 }
 
-// kafkaLogging prints what went wrong, to the watchdog's log.
+// kafkaLogging prints errors to the watchdog's log.
 const kafkaLogging = `status=ERROR
 appender.out.type=Console
 appender.out.name=out

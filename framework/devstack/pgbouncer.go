@@ -15,21 +15,21 @@ import (
 	"github.com/millrace-go/millrace/framework/devstack/internal/watchdog"
 )
 
-// PgBouncer is a connection pooler in front of a Server. It leaves no more behind than a Stack does.
+// PgBouncer is a connection pooler in front of a Server. Like a Stack, it leaves nothing behind.
 type PgBouncer struct {
 	watchdog *watchdog.Watchdog
 	dsn      string
 }
 
-// DSN is a URL for pgx and libpq: the server's, through the pooler. A client must not use prepared statements; with pgx,
-// set pgx.QueryExecModeExec.
+// DSN returns a URL for pgx and libpq: the server's, through the pooler. A client must not use prepared statements; with pgx, set
+// pgx.QueryExecModeExec.
 func (b *PgBouncer) DSN() string { return b.dsn }
 
-// Stop ends the pooler and waits until nothing of it is left. Call it once.
+// Stop ends the pooler and waits until everything of it is gone. Call it once.
 func (b *PgBouncer) Stop() error { return b.watchdog.Stop() }
 
-// PgBouncer runs a pooler in transaction mode, which shares at most connections of the server among its clients, and
-// returns once the server answers through it. Its error wraps ErrAbsent where PgBouncer is not installed.
+// PgBouncer runs a pooler in transaction mode, with at most the given number of connections to the server. It returns once the server
+// answers through it. Its error wraps ErrAbsent if PgBouncer is not installed.
 func (s *Server) PgBouncer(ctx context.Context, connections int) (*PgBouncer, error) {
 	bouncer, err := s.pgBouncer(ctx, connections)
 	if err != nil {
@@ -70,7 +70,7 @@ func (s *Server) pgBouncer(ctx context.Context, connections int) (*PgBouncer, er
 		front := *dsn
 		front.Host = net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
 		bouncer := &PgBouncer{watchdog: w, dsn: front.String()}
-		// pgx prepares a statement only if it has arguments, so this question passes.
+		// pgx prepares a statement only if it has arguments, so this query works.
 		if err := w.Await(ctx, func(ctx context.Context) error { return askPostgres(ctx, bouncer.dsn) }); err != nil {
 			return nil, err
 		}
@@ -78,7 +78,7 @@ func (s *Server) pgBouncer(ctx context.Context, connections int) (*PgBouncer, er
 	})
 }
 
-// Nothing but what the pooler needs to run here: clients must not get help from a setting that a service's pooler lacks.
+// pgBouncerSettings has only what the pooler needs to run here: clients must not rely on a setting that a service's pooler lacks.
 const pgBouncerSettings = `[databases]
 * = host=127.0.0.1 port=%s
 
@@ -93,7 +93,7 @@ default_pool_size = %d
 max_client_conn = 200
 `
 
-// pgBouncerProgram finds PgBouncer, which Debian installs where only root's PATH leads.
+// pgBouncerProgram finds PgBouncer. Debian installs it in a folder that only root has on the PATH.
 func pgBouncerProgram(as *machine.Account) (string, error) {
 	for _, name := range []string{"pgbouncer", "/usr/sbin/pgbouncer", "/usr/local/sbin/pgbouncer"} {
 		path, err := exec.LookPath(name)

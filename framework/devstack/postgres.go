@@ -35,7 +35,7 @@ func postgresFromEnvironment(ctx context.Context) (*instance, error) {
 	return &instance{info: namedInfo(Postgres, address, false), value: dsn}, nil
 }
 
-// installedBinaries finds the PostgreSQL that this machine has installed, of the major version unless that is "".
+// installedBinaries finds an installed PostgreSQL. If major is not "", it must be of that major version.
 func (h hooks) installedBinaries(ctx context.Context, major string) (pgbinaries.Binaries, error) {
 	switch {
 	case h.skipInstalled:
@@ -46,7 +46,7 @@ func (h hooks) installedBinaries(ctx context.Context, major string) (pgbinaries.
 	return pgbinaries.Installed(ctx, major, pgbinaries.Folders())
 }
 
-// postgresFrom is a source for the stack: a new cluster, run by the binaries that find finds.
+// postgresFrom returns a source for the stack: a new cluster, run with the binaries that find returns.
 func (h hooks) postgresFrom(find func(ctx context.Context, major string) (pgbinaries.Binaries, error)) func(context.Context) (*instance, error) {
 	return func(ctx context.Context) (*instance, error) {
 		major, err := postgresRelease("")
@@ -57,7 +57,7 @@ func (h hooks) postgresFrom(find func(ctx context.Context, major string) (pgbina
 		if err != nil {
 			return nil, err
 		}
-		// Any user of this machine can connect to the port, and a superuser can run programs: hence a password.
+		// Any user of this machine can connect to the port, and a superuser can run programs, so the server needs a password.
 		server, err := h.startPostgres(ctx, cluster{Binaries: found, password: rand.Text(), fill: initdb})
 		if err != nil {
 			return nil, err
@@ -70,7 +70,7 @@ func (h hooks) postgresFrom(find func(ctx context.Context, major string) (pgbina
 	}
 }
 
-// cluster is what a server is made of.
+// cluster describes a server to be started.
 type cluster struct {
 	pgbinaries.Binaries
 	password string   // of the superuser
@@ -91,7 +91,7 @@ func (h hooks) startPostgres(ctx context.Context, c cluster) (*Server, error) {
 		}
 		w, err := watchdog.Watch(r,
 			watchdog.Step{Signal: "TERM", Argv: fill},
-			watchdog.Step{Signal: "INT", Argv: c.serve(r, port)}, // SIGINT is PostgreSQL's fast shutdown: it ends the sessions
+			watchdog.Step{Signal: "INT", Argv: c.serve(r, port)}, // SIGINT is PostgreSQL's fast shutdown, which ends the sessions
 		)
 		if err != nil {
 			return nil, err
@@ -116,11 +116,11 @@ func initdb(c cluster, r *watchdog.Room) ([]string, error) {
 	}, r.Write("password", c.password)
 }
 
-// serve trades durability against a crash of the machine for speed. What a test can observe of a commit
-// (synchronous_commit, full_page_writes, autovacuum) stays as PostgreSQL ships it.
+// serve gives up durability after a crash of the machine, for speed. Settings whose effect on a commit a test can observe
+// (synchronous_commit, full_page_writes, autovacuum) keep PostgreSQL's defaults.
 func (c cluster) serve(r *watchdog.Room, port int) []string {
 	sockets := r.Dir
-	if len(sockets) > 85 { // a socket's path has at most 103 bytes on macOS
+	if len(sockets) > 85 { // on macOS, the path of a socket has at most 103 bytes
 		sockets = ""
 	}
 	argv := []string{filepath.Join(c.Bin, "postgres"), "-D", r.Path("data")}
@@ -129,7 +129,7 @@ func (c cluster) serve(r *watchdog.Room, port int) []string {
 		"listen_addresses=127.0.0.1",
 		"unix_socket_directories=" + sockets,
 		"fsync=off",
-		"millrace.development=on", // "millrace doctor" asks for it
+		"millrace.development=on", // "millrace doctor" checks it
 		"max_connections=600",
 		"wal_level=logical",
 	}, c.settings...) {
@@ -138,13 +138,13 @@ func (c cluster) serve(r *watchdog.Room, port int) []string {
 	return argv
 }
 
-// askPostgres reports whether the server runs a statement.
+// askPostgres returns nil if the server runs a statement.
 func askPostgres(ctx context.Context, dsn string) error {
 	conn, err := pgx.Connect(ctx, dsn)
 	if err != nil {
 		return err
 	}
-	defer conn.Close(context.WithoutCancel(ctx)) // the statement's error counts
+	defer conn.Close(context.WithoutCancel(ctx)) // the statement's error matters
 	_, err = conn.Exec(ctx, "select 1")
 	return err
 }

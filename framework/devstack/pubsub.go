@@ -73,7 +73,7 @@ func (h hooks) installedEmulator(ctx context.Context) (*instance, error) {
 		}
 		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
 		err = w.Await(ctx, func(ctx context.Context) error {
-			// Without its own word, the answer might be that of another stack's emulator, which was quicker to the port.
+			// Without this line in the log, the answer could be from the emulator of another stack that took the port first.
 			if !strings.Contains(r.Logged(), "Server started, listening on "+strconv.Itoa(port)) {
 				return errors.New("it does not listen yet")
 			}
@@ -99,7 +99,7 @@ func (h hooks) installedEmulator(ctx context.Context) (*instance, error) {
 	})
 }
 
-// emulatorJar finds the emulator in the Cloud SDKs of this machine; "" when none has it.
+// emulatorJar finds the emulator in the Cloud SDKs of this machine. It returns "" if none has it.
 func emulatorJar() string {
 	roots := []string{os.Getenv("CLOUDSDK_ROOT_DIR")}
 	if gcloud, err := exec.LookPath("gcloud"); err == nil {
@@ -123,7 +123,7 @@ func emulatorJar() string {
 	return ""
 }
 
-// fakePubSub runs the client library's fake. Child processes reach it too, over its port.
+// fakePubSub runs the client library's fake. Child processes can use it too, over its port.
 func fakePubSub() (*instance, error) {
 	server := fakepubsub.Start("127.0.0.1:0")
 	return &instance{
@@ -133,7 +133,7 @@ func fakePubSub() (*instance, error) {
 	}, nil
 }
 
-// askPubSub reports whether the emulator answers a call.
+// askPubSub returns nil if the emulator answers a call.
 func askPubSub(ctx context.Context, host string) error {
 	return pubsubCall(host, func(conn *grpc.ClientConn) error {
 		_, err := pubsubpb.NewPublisherClient(conn).ListTopics(ctx, &pubsubpb.ListTopicsRequest{Project: "projects/millrace-ready", PageSize: 1})
@@ -141,7 +141,7 @@ func askPubSub(ctx context.Context, host string) error {
 	})
 }
 
-// isPstest tells the client library's fake from Google's emulator: it has no snapshots.
+// isPstest tells the client library's fake from Google's emulator: the fake has no snapshots.
 func isPstest(ctx context.Context, host string) (bool, error) {
 	err := pubsubCall(host, func(conn *grpc.ClientConn) error {
 		_, err := pubsubpb.NewSubscriberClient(conn).ListSnapshots(ctx, &pubsubpb.ListSnapshotsRequest{Project: "projects/millrace-ready", PageSize: 1})

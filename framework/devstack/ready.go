@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// askOnce bounds a question to a service that the environment names: it is expected to run already.
+// askOnce bounds a call to a service that the environment names, which should already run.
 func askOnce(ctx context.Context, ask func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()

@@ -40,7 +40,7 @@ func redisFromEnvironment(ctx context.Context) (*instance, error) {
 	return &instance{info: namedInfo(Redis, address, fake), value: address}, nil
 }
 
-// installedRedis runs the redis-server of this machine, which keeps nothing on disk.
+// installedRedis runs this machine's redis-server without persistence.
 func (h hooks) installedRedis(ctx context.Context) (*instance, error) {
 	if h.skipInstalled {
 		return nil, machine.Absent("the installed Redis is not wanted")
@@ -56,7 +56,7 @@ func (h hooks) installedRedis(ctx context.Context) (*instance, error) {
 	}, nil
 }
 
-// redisProgram finds the server and tells its version.
+// redisProgram finds the server and returns its version.
 func redisProgram(ctx context.Context) (path, source string, err error) {
 	path, err = exec.LookPath("redis-server")
 	if err != nil {
@@ -75,7 +75,7 @@ func redisProgram(ctx context.Context) (path, source string, err error) {
 
 var redisVersion = regexp.MustCompile(`\bv=([0-9.]+)`)
 
-// fakeRedis runs miniredis. Child processes reach it too, over its port.
+// fakeRedis runs miniredis. Child processes can use it too, over its port.
 func fakeRedis() (*instance, error) {
 	server := miniredis.NewMiniRedis()
 	if err := server.StartAddr("127.0.0.1:0"); err != nil {
@@ -98,13 +98,12 @@ func fakeRedis() (*instance, error) {
 	}, nil
 }
 
-// longestStep is the most time that passes for the fake's keys at once. When this process has stood still for longer, as on
-// a machine that was asleep or is overloaded, a key that was set at its end must not lose all of that: its lock would be
-// free while somebody holds it.
+// longestStep bounds how much time passes for the fake's keys in one step. This process may have been stopped for longer, for example on
+// a suspended or overloaded machine. Then a key set just before must not lose all that time: its lock would be free while its owner still
+// holds it.
 const longestStep = 100 * time.Millisecond
 
-// expire lets time pass for the keys of miniredis, which by themselves never expire: a lock of a killed process would be
-// held for ever.
+// expire lets time pass for the keys of miniredis, which do not expire by themselves: the lock of a killed process would be held forever.
 func expire(server *miniredis.Miniredis, ended <-chan struct{}) {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -124,10 +123,10 @@ func pass(server *miniredis.Miniredis, elapsed time.Duration) {
 	server.FastForward(min(elapsed, longestStep))
 }
 
-// askRedis reports whether the server answers, and whether it is the one that works in the folder, unless that is "".
+// askRedis returns nil if the server answers. If dir is not "", the server must also be the one that runs in that folder.
 func askRedis(ctx context.Context, address, dir string) error {
 	client := askingRedis(address)
-	defer client.Close() //nolint:errcheck // the answer counts
+	defer client.Close() //nolint:errcheck // the answer's error matters
 	if err := client.Ping(ctx).Err(); err != nil || dir == "" {
 		return err
 	}
@@ -138,10 +137,10 @@ func askRedis(ctx context.Context, address, dir string) error {
 	return err
 }
 
-// isMiniredis tells the fake from a server, which either describes itself or refuses that as a matter of rights.
+// isMiniredis reports whether the server is the fake. A real server answers INFO, or refuses it for lack of permission.
 func isMiniredis(ctx context.Context, address string) (bool, error) {
 	client := askingRedis(address)
-	defer client.Close() //nolint:errcheck // the answer counts
+	defer client.Close() //nolint:errcheck // the answer's error matters
 	err := client.Info(ctx, "server").Err()
 	if answer := redis.Error(nil); errors.As(err, &answer) {
 		return strings.Contains(answer.Error(), "section (server) is not supported"), nil

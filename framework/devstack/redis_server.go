@@ -18,13 +18,13 @@ import (
 
 // RedisConfig configures a RedisServer. Its zero value is ready for use.
 type RedisConfig struct {
-	// Settings are lines of redis.conf, by name. Unless they say otherwise, every write is in the append-only file
-	// before it is answered, so that a crash loses none; "appendonly": "no" makes a crash lose everything.
+	// Settings are lines of redis.conf by name. By default, every write is in the append-only file before it is answered, so that a crash
+	// loses nothing. With "appendonly": "no" a crash loses everything.
 	Settings map[string]string
 }
 
-// RedisServer is a Redis server of its caller's own, which may be crashed and started again. It leaves no more behind
-// than a Stack does. One goroutine at a time may call its methods.
+// RedisServer is a Redis server for one caller, which may be crashed and started again. Like a Stack, it leaves nothing behind. Its
+// methods must not be called concurrently.
 type RedisServer struct {
 	watchdog *watchdog.Watchdog
 	address  string
@@ -35,8 +35,8 @@ type RedisServer struct {
 	stopErr  error
 }
 
-// StartRedis runs a new server and returns once it answers. The caller stops it. The error wraps ErrAbsent where
-// redis-server is not installed.
+// StartRedis runs a new server and returns once it answers. The caller must stop it. The error wraps ErrAbsent if redis-server is not
+// installed.
 func StartRedis(ctx context.Context, cfg RedisConfig) (*RedisServer, error) {
 	server, err := hooks{freePort: machine.QuietPort}.startRedis(ctx, cfg.Settings)
 	if err != nil {
@@ -55,7 +55,7 @@ func (h hooks) startRedis(ctx context.Context, settings map[string]string) (*Red
 		if err != nil {
 			return nil, err
 		}
-		dir, err := filepath.EvalSymlinks(r.Dir) // as the server tells it
+		dir, err := filepath.EvalSymlinks(r.Dir) // the server reports the real path
 		if err == nil {
 			err = r.Write("settings", redisSettings(port, dir, settings))
 		}
@@ -74,7 +74,7 @@ func (h hooks) startRedis(ctx context.Context, settings map[string]string) (*Red
 	})
 }
 
-// redisSettings is a redis.conf. Of a setting that stands twice the last counts.
+// redisSettings returns a redis.conf. If a setting appears twice, the last one counts.
 func redisSettings(port int, dir string, settings map[string]string) string {
 	lines := []string{
 		"port " + strconv.Itoa(port), "bind 127.0.0.1", "protected-mode yes", "daemonize no", "dir " + strconv.Quote(dir),
@@ -86,16 +86,16 @@ func redisSettings(port int, dir string, settings map[string]string) string {
 	return strings.Join(lines, "\n") + "\n"
 }
 
-// Address is host:port. It stays the same when the server is started again.
+// Address returns host:port. A restarted server keeps its address.
 func (s *RedisServer) Address() string { return s.address }
 
-// Source tells the version, and where the program came from.
+// Source returns the version and where the program came from.
 func (s *RedisServer) Source() string { return s.source }
 
-// LogTail is the end of the server's log.
+// LogTail returns the end of the server's log.
 func (s *RedisServer) LogTail() string { return s.watchdog.Room.Tail() }
 
-// Crash kills the server, as a failure of its machine does, except that what it has written survives unflushed.
+// Crash kills the server, like a failure of its machine, except that writes that were not flushed survive.
 func (s *RedisServer) Crash(ctx context.Context) error {
 	if err := s.watchdog.Crash(ctx); err != nil {
 		return fmt.Errorf("devstack: crash Redis at %s: %w", s.address, err)
@@ -103,7 +103,8 @@ func (s *RedisServer) Crash(ctx context.Context) error {
 	return nil
 }
 
-// Start runs the server after a crash, at the same address and on what the crash left, and returns once it answers.
+// Start runs the server again after a crash, at the same address and with the data that the crash left. It returns once the server
+// answers.
 func (s *RedisServer) Start(ctx context.Context) error {
 	stopped, err := s.watchdog.Again(ctx, s.answers)
 	if stopped {
@@ -115,7 +116,7 @@ func (s *RedisServer) Start(ctx context.Context) error {
 	return nil
 }
 
-// Stop ends the server, crashed or not, and waits until nothing of it is left. Further calls return the same.
+// Stop ends the server, if it still runs, and waits until everything of it is gone. Further calls return the same result.
 func (s *RedisServer) Stop() error {
 	s.stopOnce.Do(func() { s.stopErr = s.watchdog.Stop() })
 	return s.stopErr

@@ -15,11 +15,11 @@ const (
 	NewestPostgres = "18"
 )
 
-// releaseVariable names the major version of PostgreSQL that a stack and a server without a Release run.
+// releaseVariable names the PostgreSQL major version for a stack, and for a server without a Release.
 const releaseVariable = "MILLRACE_POSTGRES_VERSION"
 
-// postgresRelease is the major version to run: the caller's, else the variable's, else "", which is any. One that Millrace
-// does not support is refused even where it is installed.
+// postgresRelease returns the major version to run: the caller's, otherwise the variable's, otherwise "" for any. It refuses a version
+// that Millrace does not support, even if it is installed.
 func postgresRelease(callers string) (string, error) {
 	major := cmp.Or(callers, strings.TrimSpace(os.Getenv(releaseVariable)))
 	if !pgbinaries.Supported(major) {

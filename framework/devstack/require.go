@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// requireVariable lists the services of which a fake is an error, so that a CI run cannot silently test less.
+// requireVariable lists the services for which a fake is an error, so that a CI run cannot silently test less.
 const requireVariable = "MILLRACE_REQUIRE_REAL"
 
-// needed are the services and requisites, by what people call them, with what provides each.
+// needed maps the services and requisites to a description of how to install each.
 var needed = map[string]string{
 	string(Postgres): "an installed PostgreSQL: the Debian and Ubuntu package is postgresql",
 	string(PubSub): "Google's Pub/Sub emulator: the Debian and Ubuntu packages are google-cloud-cli-pubsub-emulator and " +
@@ -23,7 +23,7 @@ var needed = map[string]string{
 	"mount":       "the right to mount a file system: run as root",
 }
 
-// Need says what a service or requisite of MILLRACE_REQUIRE_REAL is, and how to get it: "Redis: the Debian …".
+// Need returns what a service or requisite of MILLRACE_REQUIRE_REAL is, and how to get it: "Redis: the Debian …".
 func Need(name string) string {
 	if name == string(Kafka3) {
 		name = string(Kafka)
@@ -31,7 +31,7 @@ func Need(name string) string {
 	return needed[name]
 }
 
-// requisites are what the variable may name besides services: what some tests need of a machine.
+// requisites are further values of the variable: programs and rights that some tests need.
 var requisites = []string{"pgbouncer", "chromium", "debezium", "mount"}
 
 // Required reports whether MILLRACE_REQUIRE_REAL names a service or requisite, so that its absence is an error.
@@ -44,7 +44,7 @@ func Required(name string) bool {
 	return false
 }
 
-// requiredReal reads the services of MILLRACE_REQUIRE_REAL.
+// requiredReal returns the services in MILLRACE_REQUIRE_REAL.
 func requiredReal() ([]Service, error) {
 	var services []string
 	for one := range strings.SplitSeq(os.Getenv(requireVariable), ",") {

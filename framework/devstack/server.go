@@ -22,17 +22,17 @@ import (
 
 // ServerConfig configures a Server. Its zero value is ready for use.
 type ServerConfig struct {
-	// Release is a major version of PostgreSQL, OldestPostgres to NewestPostgres. Where that is not installed, its binaries
-	// are those of embedded-postgres. Default: what a stack runs.
+	// Release is a major version of PostgreSQL, OldestPostgres to NewestPostgres. If it is not installed, the binaries of
+	// embedded-postgres are used. Default: the version that a stack runs.
 	Release string
 
-	// Settings are put on the server's command line. A stack's own settings hold for the others: fsync is off, so that
-	// only a crash of the server is survived, not one of the machine.
+	// Settings are put on the server's command line, after a stack's own settings. Unless Settings change it, fsync is off: data survives
+	// a crash of the server, not one of the machine.
 	Settings map[string]string
 }
 
-// Server is a PostgreSQL server of its caller's own, which may be crashed and started again. It leaves no more behind
-// than a Stack does. One goroutine at a time may call its methods.
+// Server is a PostgreSQL server for one caller, which may be crashed and started again. Like a Stack, it leaves nothing behind. Its
+// methods must not be called concurrently.
 type Server struct {
 	cluster  cluster
 	watchdog *watchdog.Watchdog
@@ -43,7 +43,7 @@ type Server struct {
 	stopErr  error
 }
 
-// StartServer runs a new cluster and returns once it answers. The caller stops it.
+// StartServer runs a new cluster and returns once it answers. The caller must stop it.
 func StartServer(ctx context.Context, cfg ServerConfig) (*Server, error) {
 	h := hooks{freePort: machine.QuietPort}
 	release, err := postgresRelease(cfg.Release)
@@ -74,20 +74,20 @@ func settings(of map[string]string) []string {
 	return lines
 }
 
-// DSN is a URL for pgx and libpq, of a superuser. It stays the same when the server is started again.
+// DSN returns a superuser's URL for pgx and libpq. A restarted server keeps its DSN.
 func (s *Server) DSN() string { return s.dsn }
 
-// Address is host:port.
+// Address returns host:port.
 func (s *Server) Address() string { return s.address }
 
-// Source tells the version, and where the binaries came from.
+// Source returns the version and where the binaries came from.
 func (s *Server) Source() string { return s.cluster.Source }
 
-// LogTail is the end of the server's log.
+// LogTail returns the end of the server's log.
 func (s *Server) LogTail() string { return s.watchdog.Room.Tail() }
 
-// Crash kills every process of the server at one moment, as a failure of its machine does, except that what it has
-// written survives unflushed. Start recovers it.
+// Crash kills every process of the server at the same moment, like a failure of its machine, except that writes that were not flushed
+// survive. Start recovers it.
 func (s *Server) Crash(ctx context.Context) error {
 	if err := s.watchdog.Crash(ctx); err != nil {
 		return fmt.Errorf("devstack: crash PostgreSQL at %s: %w", s.address, err)
@@ -95,7 +95,7 @@ func (s *Server) Crash(ctx context.Context) error {
 	return nil
 }
 
-// Start runs the server after a crash, at the same address and on the data that the crash left, and returns once it
+// Start runs the server again after a crash, at the same address and with the data that the crash left. It returns once the server
 // answers.
 func (s *Server) Start(ctx context.Context) error {
 	stopped, err := s.watchdog.Again(ctx, s.answers)
@@ -108,14 +108,14 @@ func (s *Server) Start(ctx context.Context) error {
 	return nil
 }
 
-// Stop ends the server, crashed or not, and waits until nothing of it is left. Further calls return the same.
+// Stop ends the server, if it still runs, and waits until everything of it is gone. Further calls return the same result.
 func (s *Server) Stop() error {
 	s.stopOnce.Do(func() { s.stopErr = s.watchdog.Stop() })
 	return s.stopErr
 }
 
-// Standby runs a streaming replica of the server, asynchronous unless the server's settings name it, and returns once
-// it answers queries. It is stopped by itself.
+// Standby runs a streaming replica of the server and returns once it answers queries. Replication is asynchronous unless the server's
+// settings name the standby. The standby must be stopped separately.
 func (s *Server) Standby(ctx context.Context, cfg ServerConfig) (*Server, error) {
 	c := s.cluster
 	c.settings = append(slices.Clone(c.settings), settings(cfg.Settings)...)
@@ -127,13 +127,13 @@ func (s *Server) Standby(ctx context.Context, cfg ServerConfig) (*Server, error)
 	return standby, nil
 }
 
-// baseBackup fills the data folder with a copy of this server's, which follows it.
+// baseBackup fills the data folder with a copy of this server's, configured as a standby of it.
 func (s *Server) baseBackup(_ cluster, r *watchdog.Room) ([]string, error) {
 	tool, err := s.Tool("pg_basebackup")
 	if err != nil {
 		return nil, err
 	}
-	// A password among the arguments would be in every listing of processes.
+	// As an argument, the password would be in every process listing.
 	if err := r.Write("password", "*:*:*:*:"+s.cluster.password+"\n"); err != nil {
 		return nil, err
 	}
@@ -148,13 +148,13 @@ func (s *Server) baseBackup(_ cluster, r *watchdog.Room) ([]string, error) {
 	}, nil
 }
 
-// Promote makes a standby a server that takes writes, and returns once it does.
+// Promote promotes a standby and returns once it accepts writes.
 func (s *Server) Promote(ctx context.Context) error {
 	conn, err := pgx.Connect(ctx, s.dsn)
 	if err != nil {
 		return fmt.Errorf("devstack: promote PostgreSQL at %s: %w", s.address, err)
 	}
-	defer conn.Close(context.WithoutCancel(ctx)) // the statement's error counts
+	defer conn.Close(context.WithoutCancel(ctx)) // the statement's error matters
 	var promoted bool
 	err = conn.QueryRow(ctx, "select pg_promote(true, 30)").Scan(&promoted)
 	if err == nil && !promoted {
@@ -166,9 +166,9 @@ func (s *Server) Promote(ctx context.Context) error {
 	return nil
 }
 
-// Tool is the path of one of PostgreSQL's programs, such as pg_dump: of the server's own binaries, else, as
-// embedded-postgres has none, of installed ones that are not older, which would refuse the server. The error says that
-// neither has it.
+// Tool returns the path of one of PostgreSQL's programs, such as pg_dump. It comes from the server's own binaries if they have it; those
+// of embedded-postgres do not. Otherwise it comes from an installed version that is not older than the server, because an older program
+// refuses the server. The error says that neither has it.
 func (s *Server) Tool(name string) (string, error) {
 	major, _, _ := strings.Cut(s.cluster.Version, ".")
 	folders := append([]string{s.cluster.Bin}, pgbinaries.Folders()...)
@@ -177,7 +177,7 @@ func (s *Server) Tool(name string) (string, error) {
 		if _, err := os.Stat(path); err != nil || !s.cluster.As.Reaches(path) {
 			continue
 		}
-		version, err := pgbinaries.Version(context.Background(), bin, s.cluster.As) // a program that prints a line
+		version, err := pgbinaries.Version(context.Background(), bin, s.cluster.As) // it only prints a line
 		if err == nil && machine.CompareVersions(version, major) >= 0 {
 			return path, nil
 		}

@@ -11,11 +11,10 @@ import (
 	"github.com/millrace-go/millrace/framework/devstack/internal/pgbinaries"
 )
 
-// ErrAbsent is wrapped by the error of a source, or of a program, that this machine does not have: try another, or install
-// it.
+// ErrAbsent is wrapped by the error for a source or a program that this machine does not have. Try another one, or install it.
 var ErrAbsent = machine.ErrAbsent
 
-// hooks are what tests turn. The zero value is what everyone else uses.
+// hooks are switches for tests. All other callers use the zero value.
 type hooks struct {
 	freePort      func() (int, error)
 	skipInstalled bool   // no installed PostgreSQL, no installed emulator, no Apache Kafka, no Redis
@@ -29,7 +28,7 @@ func (h hooks) port() (int, error) {
 	return machine.FreePort()
 }
 
-// start starts one service from the first source that is there.
+// start starts one service from the first source that is available.
 func (h hooks) start(ctx context.Context, service Service, mustBeReal bool) (*instance, error) {
 	var sources []func(context.Context) (*instance, error)
 	var fake func() (*instance, error)
@@ -59,7 +58,7 @@ func (h hooks) start(ctx context.Context, service Service, mustBeReal bool) (*in
 		if err == nil {
 			return found, nil
 		}
-		// A cancelled "postgres --version" looks like a missing one, and would start the download of another.
+		// A cancelled "postgres --version" looks like a missing PostgreSQL, and would start a download.
 		if ctx.Err() != nil {
 			return nil, errors.Join(context.Cause(ctx), err)
 		}
@@ -78,7 +77,7 @@ func (h hooks) start(ctx context.Context, service Service, mustBeReal bool) (*in
 	return fake()
 }
 
-// named returns what the environment says of a service; absent when it says nothing.
+// named returns the service's address from the environment. The error wraps ErrAbsent if the variable is not set.
 func named(service Service) (string, error) {
 	value := strings.TrimSpace(os.Getenv(variable[service]))
 	if value == "" {
@@ -96,7 +95,7 @@ func namedInfo(service Service, address string, fake bool) Info {
 	return Info{Service: service, Source: what + ", named by " + variable[service], Address: address, Real: !fake}
 }
 
-// calls are the names of a service that somebody else runs; who runs it knows its version.
+// calls are the names of services that others run, for Info.Source. Their version is not known here.
 var calls = map[Service]struct{ real, fake string }{
 	Postgres: {real: "PostgreSQL"},
 	PubSub:   {"a Pub/Sub emulator", "pstest"},
@@ -105,8 +104,7 @@ var calls = map[Service]struct{ real, fake string }{
 	Redis:    {"Redis", "miniredis"},
 }
 
-// retryPort calls try with free ports until it reports something else than a port that another process took in the
-// meantime, a few times at most.
+// retryPort calls try with free ports, up to five times, as long as it fails because another process took the port.
 func retryPort[T any](h hooks, try func(port int) (T, error)) (started T, err error) {
 	for range 5 {
 		var port int

@@ -10,11 +10,9 @@ import (
 	"time"
 )
 
-// Stack is a set of running services. The zero Stack is empty and takes services by Add. All methods may be called
-// concurrently.
+// Stack is a set of running services. The zero Stack is empty; Add starts services. All methods may be called concurrently.
 type Stack struct {
-	// Ready is called as each service that this stack starts first answers, from several goroutines.
-	// Set it before the first Add. Default: nothing is told.
+	// Ready is called when a service of this stack first answers, from several goroutines. Set it before the first Add. Default: no call.
 	Ready func(Info)
 
 	hooks hooks
@@ -27,7 +25,7 @@ type Stack struct {
 	stopErr  error
 }
 
-// slot is one service, being started or running.
+// slot is one service that is starting or running.
 type slot struct {
 	cancel   context.CancelFunc // aborts the start
 	done     chan struct{}      // closed when the start has ended; the fields below are set by then
@@ -38,9 +36,9 @@ type slot struct {
 // instance is one running service.
 type instance struct {
 	info Info
-	// value is what the environment variable of the service says to a client.
+	// value is the value of the service's environment variable for a client.
 	value string
-	// stop ends the service and waits until nothing of it is left. Nil for a service that is not ours.
+	// stop ends the service and waits until everything of it is gone. It is nil for a service that this stack did not start.
 	stop func() error
 }
 
@@ -51,9 +49,8 @@ func (i *instance) end() error {
 	return i.stop()
 }
 
-// Add starts those of the services that the stack lacks and returns once all of them answer; a service that another
-// call is starting is waited for. Services that did start stay in the stack when others fail, and a failed one may be
-// added again. After Stop it returns an error.
+// Add starts the named services that the stack lacks and returns once all of them answer. If another call is starting a service, Add
+// waits for it. If some fail, the others stay in the stack, and a failed one may be added again. After Stop it returns an error.
 func (s *Stack) Add(ctx context.Context, services ...Service) error {
 	if err := checkServices(services); err != nil {
 		return fmt.Errorf("devstack: %w", err)
@@ -75,7 +72,7 @@ func (s *Stack) Add(ctx context.Context, services ...Service) error {
 	return errors.Join(errs...)
 }
 
-// rivals name their service by one variable.
+// rivals are services that use the same environment variable.
 var rivals = map[Service]Service{Kafka: Kafka3, Kafka3: Kafka}
 
 func (s *Stack) add(ctx context.Context, service Service, required []Service) error {
@@ -122,8 +119,8 @@ func (s *Stack) add(ctx context.Context, service Service, required []Service) er
 	return own.err
 }
 
-// Stop stops every service that the stack has started and waits until all of it is gone: processes, folders, ports.
-// Services that the environment named run on. A second call waits for the first and returns the same.
+// Stop stops every service that the stack has started and waits until its processes, folders and ports are gone. Services that the
+// environment named keep running. A second call waits for the first and returns the same result.
 func (s *Stack) Stop() error {
 	s.stopOnce.Do(func() {
 		s.mu.Lock()
@@ -153,13 +150,13 @@ func (s *Stack) Stop() error {
 	return s.stopErr
 }
 
-// PostgresDSN is a URL for pgx and libpq, of a superuser; "" when the stack has no PostgreSQL.
+// PostgresDSN returns a superuser's URL for pgx and libpq, or "" if the stack has no PostgreSQL.
 func (s *Stack) PostgresDSN() string { return s.value(Postgres) }
 
-// PubSubHost is host:port of the Pub/Sub emulator, without TLS; "" when the stack has none.
+// PubSubHost returns host:port of the Pub/Sub emulator, without TLS, or "" if the stack has none.
 func (s *Stack) PubSubHost() string { return s.value(PubSub) }
 
-// KafkaBrokers is host:port of each seed broker, without TLS; nil when the stack has no Kafka.
+// KafkaBrokers returns host:port of each seed broker, without TLS, or nil if the stack has no Kafka.
 func (s *Stack) KafkaBrokers() []string {
 	if value := s.value(Kafka) + s.value(Kafka3); value != "" { // it has at most one of them
 		return strings.Split(value, ",")
@@ -167,10 +164,10 @@ func (s *Stack) KafkaBrokers() []string {
 	return nil
 }
 
-// RedisAddr is host:port, without TLS or a password; "" when the stack has no Redis.
+// RedisAddr returns host:port, without TLS or a password, or "" if the stack has no Redis.
 func (s *Stack) RedisAddr() string { return s.value(Redis) }
 
-// Services tells the source of each service that answers.
+// Services returns the source of each service that answers.
 func (s *Stack) Services() []Info {
 	var infos []Info
 	for _, service := range known {
@@ -199,7 +196,7 @@ func (s *Stack) value(service Service) string {
 	return ""
 }
 
-// running returns the service once its start has ended well.
+// running returns the service if its start has succeeded.
 func (s *Stack) running(service Service) *instance {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package boundary lets parts that know nothing of each other notice that somebody mixes what cannot commit together.
+// Package boundary lets packages that do not import each other detect that a caller mixes things that cannot commit together.
 package boundary
 
-// Postgres is the key under which package pgtx keeps a transaction in a context.
+// Postgres is the key under which package pgtx stores a transaction in a context.
 type Postgres struct{}

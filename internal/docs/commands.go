@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// Commands is for a test of a program: it fails where the documentation names a command or a flag that the program, asked
-// by -h, does not. Run plays the program, whose folder is the test's, in this process: building each one costs minutes.
+// Commands is for a program's test. It fails if the documentation names a command or a flag that the program's -h does not list. run runs
+// the program in this process, because building each program costs minutes. The test must be in the program's folder.
 func Commands(t *testing.T, run func(args []string, out io.Writer)) {
 	t.Helper()
 	folder, err := os.Getwd()
@@ -66,7 +66,7 @@ func isRoot(folder string) bool {
 	return err == nil && strings.HasPrefix(string(text), "module github.com/millrace-go/millrace\n")
 }
 
-// eachCommand calls f for each command of this repository that a document has, and where it stands.
+// eachCommand calls f for each command of this repository in a document, with its position.
 func (r *repository) eachCommand(f func(at string, c command)) {
 	for name, d := range r.documents {
 		for _, line := range d.shell {
@@ -77,9 +77,9 @@ func (r *repository) eachCommand(f func(at string, c command)) {
 	}
 }
 
-// command is a program with its arguments, as the documentation has it.
+// command is a program with its arguments, as written in the documentation.
 type command struct {
-	pkg  string // from the repository's root
+	pkg  string // relative to the repository's root
 	args []string
 }
 
@@ -89,11 +89,11 @@ var (
 	setting = regexp.MustCompile(`^[A-Z_]+=\S*$`)
 	isFlag  = regexp.MustCompile(`^--?([A-Za-z][\w-]*)`)
 	isWord  = regexp.MustCompile(`^[a-z][a-z-]*$`)
-	// A line of help that describes a flag, cobra's or package flag's.
+	// A line of help that describes a flag, in cobra's or package flag's format.
 	flagLine = regexp.MustCompile(`(?m)^\s+(?:-(\w), )?--?([A-Za-z][\w-]*)`)
 )
 
-// commands are those of a line that this repository makes.
+// commands returns the commands of a line that run this repository's programs.
 func commands(line string) (all []command) {
 	line, _, _ = strings.Cut(quoted.ReplaceAllString(line, `""`), " #")
 	for _, part := range joints.Split(line, -1) {
@@ -111,20 +111,20 @@ func commands(line string) (all []command) {
 	return all
 }
 
-// check says what help, the program's answer to -h, does not know of the command: a subcommand, a flag.
+// check returns an error if help, the program's answer to -h, does not list one of the command's subcommands or flags.
 func (c command) check(help func(args ...string) (string, error)) error {
 	var path, flags []string
 	text, err := help()
 	for _, word := range c.args {
 		if err != nil || word == "--" {
-			break // what follows is another program's
+			break // the arguments after it belong to another program
 		}
 		if flag := isFlag.FindStringSubmatch(word); flag != nil {
 			flags = append(flags, flag[1])
 			continue
 		}
 		_, subcommands, group := strings.Cut(text, "Available Commands:\n")
-		if !group || !isWord.MatchString(word) || len(flags) > 0 { // an argument, a placeholder, a flag's value
+		if !group || !isWord.MatchString(word) || len(flags) > 0 { // an argument, a placeholder, or a flag's value
 			continue
 		}
 		subcommands, _, _ = strings.Cut(subcommands, "\n\n")

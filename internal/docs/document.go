@@ -1,4 +1,4 @@
-// Package docs proves that what the documentation names is there: files, headings, tests, commands and their flags.
+// Package docs checks that what the documentation names exists: files, headings, tests, commands and their flags.
 package docs
 
 import (
@@ -10,12 +10,12 @@ import (
 	"unicode"
 )
 
-// document is a Markdown file, as far as it names something.
+// document is a Markdown file, reduced to what it names.
 type document struct {
-	name    string // slash-separated, from the repository's root
+	name    string // slash-separated, relative to the repository's root
 	anchors map[string]bool
 	links   []link
-	tests   []mention // tests that are named, in links too
+	tests   []mention // names of tests, in links too
 	shell   []mention // lines of shell code, and inline code
 }
 
@@ -27,7 +27,7 @@ type mention struct {
 type link struct {
 	mention
 	target string
-	title  string // shown where the pointer rests on it
+	title  string // shown as a tooltip
 }
 
 var (
@@ -49,7 +49,7 @@ func parse(name, text string) document {
 	for i, line := range prose {
 		if opening := fence.FindStringSubmatch(line); opening != nil {
 			within = !within
-			language, _, _ = strings.Cut(strings.TrimSpace(opening[1]), " ") // what follows is for tests
+			language, _, _ = strings.Cut(strings.TrimSpace(opening[1]), " ") // the rest of the info string is for tests
 			prose[i] = ""
 			continue
 		}
@@ -57,14 +57,14 @@ func parse(name, text string) document {
 			if shells[language] {
 				d.shell = append(d.shell, mention{line, i + 1})
 			}
-			prose[i] = "" // links and headings are none in code
+			prose[i] = "" // code has no links or headings
 			continue
 		}
 		if found := heading.FindStringSubmatch(line); found != nil {
 			d.heading(found[1])
 		}
 	}
-	// As a whole, because links and inline code may go on in the next line.
+	// In one piece, because links and inline code may continue on the next line.
 	all := strings.Join(prose, "\n")
 	at := func(offset int) int { return 1 + strings.Count(all[:offset], "\n") }
 	for _, m := range linked.FindAllStringSubmatchIndex(all, -1) {
@@ -86,7 +86,7 @@ func parse(name, text string) document {
 	return d
 }
 
-// heading adds the anchor that GitHub makes of a heading; a second one of the same words gets a number.
+// heading adds the anchor that GitHub generates for a heading; a repeated heading gets a number.
 func (d *document) heading(text string) {
 	text = linked.ReplaceAllString(text, "$1")
 	slug := strings.Map(func(r rune) rune {
@@ -116,7 +116,7 @@ type repository struct {
 
 var goTest = regexp.MustCompile(`go test ((?:-\w+ )*)(\./\S+) -run (?:'([^']*)'|(\S+))`)
 
-// noTests says what of a line's go test runs nothing: a package without a test that one of the patterns matches.
+// noTests returns what is wrong with a line's "go test": a package without a test that one of the patterns matches.
 func (r *repository) noTests(line string) string {
 	for _, m := range goTest.FindAllStringSubmatch(line, -1) {
 		folder, below := strings.CutSuffix(m[2], "/...")

@@ -9,10 +9,10 @@ import (
 	"github.com/millrace-go/millrace/transport"
 )
 
-// brokerPatience is how long a broker may take to answer one question.
+// brokerPatience is how long a broker may take to answer one request.
 const brokerPatience = 5 * time.Second
 
-// askBroker looks at the broker, at the topics that events wait for, and at what consumers subscribe to.
+// askBroker checks the broker, the topics of waiting events, and the topics that consumers subscribe to.
 func (d *doctor) askBroker(ctx context.Context) {
 	d.Progress("Checking: broker")
 	connecting, cancel := context.WithTimeout(ctx, brokerPatience)
@@ -34,7 +34,7 @@ func (d *doctor) askBroker(ctx context.Context) {
 	}
 	for _, s := range subscriptions {
 		asking, cancel := context.WithTimeout(ctx, brokerPatience)
-		abandon := context.AfterFunc(asking, func() { _ = t.Close() }) // ends its connections: some questions heed no context
+		abandon := context.AfterFunc(asking, func() { _ = t.Close() }) // closes its connections: some requests ignore the context
 		i, err := t.(transport.Inspector).Inspect(asking, s.Topic, s.Consumer)
 		late := !abandon()
 		cancel()
@@ -42,7 +42,7 @@ func (d *doctor) askBroker(ctx context.Context) {
 		case err != nil && late:
 			d.down(err)
 			return
-		case err != nil: // it has let us in
+		case err != nil: // it accepted the connection
 			d.find("broker", fmt.Sprintf("topic %s could not be checked", s.Topic), err.Error(), "check that "+t.Name()+" allows this name for a topic, and that this account may read it")
 		default:
 			d.subscribed(s, i, relays)
@@ -59,10 +59,10 @@ func (d *doctor) down(err error) {
 		"); until then "+meanwhile)
 }
 
-// subscribed concludes from what the broker tells about a topic, and about a consumer's Subscription if one is named.
+// subscribed reports on a topic and, if one is named, on a consumer's Subscription.
 func (d *doctor) subscribed(s Subscription, i transport.Inspection, relays int) {
 	switch {
-	case !i.Topic && s.Consumer == "" && relays == 0: // as before the first start of a service
+	case !i.Topic && s.Consumer == "" && relays == 0: // the state before the first start of a service
 		d.note("broker", fmt.Sprintf("Topic %s does not exist yet, and no relay runs: the first one that publishes to it creates it, unless its configuration forbids it", s.Topic))
 	case !i.Topic:
 		d.find("broker", fmt.Sprintf("topic %s is missing", s.Topic), "nothing has created it yet, or it was deleted; events for it wait, or are dead, and its consumers receive none",
@@ -79,7 +79,7 @@ func (d *doctor) subscribed(s Subscription, i transport.Inspection, relays int) 
 			}
 			d.find("broker", fmt.Sprintf("consumer %s is %d messages behind on topic %s", s.Consumer, i.Lag, s.Topic), "it does not run, fails, or is too slow", remedy)
 		}
-		if d.pool == nil { // nobody keeps records
+		if d.pool == nil { // without a database there are no records
 			return
 		}
 		if i.Retention > 0 {
@@ -92,13 +92,13 @@ func (d *doctor) subscribed(s Subscription, i transport.Inspection, relays int) 
 	}
 }
 
-// waitingTopics are those of events that wait in the outbox, and how many relays there are.
+// waitingTopics returns the topics of events that wait in the outbox, and the number of relays.
 func (d *doctor) waitingTopics(ctx context.Context) (topics []string, relays int) {
 	if !d.there["outbox"] {
 		return nil, 0
 	}
 	r, err := outboxadmin.Inspect(ctx, d.pool, d.Schema)
-	if err != nil { // inOutbox has told
+	if err != nil { // inOutbox reports the error
 		return nil, 0
 	}
 	for _, t := range r.Topics {

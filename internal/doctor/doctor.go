@@ -1,5 +1,5 @@
-// Package doctor finds what is wrong with the database, the outbox, consumers, effects and the broker. Each finding has a symptom, a
-// cause and a remedy. It changes nothing and takes no locks. The command "millrace doctor" and the console are made of it.
+// Package doctor finds problems of the database, the outbox, consumers, effects and the broker. Each finding has a symptom, a cause and a
+// remedy. The package changes nothing and takes no locks. The command "millrace doctor" and the console use it.
 package doctor
 
 import (
@@ -21,49 +21,49 @@ import (
 //go:embed queries/*.sql
 var files embed.FS
 
-// Finding is something that is wrong, or will be.
+// Finding is a problem, now or in future.
 type Finding struct {
-	Check   string `json:"check"` // which found it: what --ignore takes
+	Check   string `json:"check"` // the check that found it, as --ignore accepts it
 	Symptom string `json:"symptom"`
 	Cause   string `json:"cause,omitempty"`
 	Remedy  string `json:"remedy,omitempty"`
-	Note    bool   `json:"note,omitempty"` // worth knowing, and nothing wrong: it has neither cause nor remedy
+	Note    bool   `json:"note,omitempty"` // worth knowing, but no problem: it has neither cause nor remedy
 }
 
-// Limits say what is too much. Zero of those that have no default means that it is not checked.
+// Limits are the limits of the checks. A limit of zero is not checked, unless the command has a default for it.
 type Limits struct {
 	Lag                time.Duration // how long an event may wait in the outbox, or be overdue for a retry
 	Transaction        time.Duration // how long a transaction may keep autovacuum from removing dead rows
-	Retention, Horizon time.Duration // of consumers' records, and of deliveries by the broker
+	Retention, Horizon time.Duration // of consumers' records, and of the broker's redeliveries
 	Backlog            int64         // messages of a consumer at the broker
 	Pool, Concurrency  int           // of one process
 	Processes          int
 	RelayInside        bool
 }
 
-// Broker is the one that is asked, where Open is not nil.
+// Broker is the broker to check. It is not checked if Open is nil.
 type Broker struct {
-	Name          string   // "pubsub", "kafka", or what the configuration says; "": not known
+	Name          string   // "pubsub", "kafka", or the configuration's name; "": not known
 	Words         []string // the flags that name it, for commands
-	How           string   // which flags say how it is reached
+	How           string   // the flags for its connection
 	Open          func(ctx context.Context, patience time.Duration) (transport.Transport, error)
 	Subscriptions []Subscription
 }
 
-// Subscription is what a consumer subscribes to.
+// Subscription is a consumer's subscription to a topic.
 type Subscription struct{ Consumer, Topic string }
 
-// Config says what is examined.
+// Config says what to check.
 type Config struct {
 	Schema   string
 	Limits   Limits
-	Ignore   []string // names of checks whose findings are left out
+	Ignore   []string // names of checks to leave out
 	Reach    reach.Reach
 	Broker   Broker
-	Progress func(text string) // is told what is being checked. Default: nobody is
+	Progress func(text string) // called with what is being checked. Default: no call
 }
 
-// doctor looks at everything, and collects what it finds.
+// doctor runs the checks and collects the findings.
 type doctor struct {
 	Config
 	pool  *pgxpool.Pool   // nil: there is no database
@@ -72,7 +72,7 @@ type doctor struct {
 	found []Finding
 }
 
-// Examine runs the checks, and then asks the broker. Its error means that the database is gone.
+// Examine runs the checks, including those of the broker. It returns an error if the database becomes unavailable.
 func Examine(ctx context.Context, pool *pgxpool.Pool, cfg Config) ([]Finding, error) {
 	if cfg.Progress == nil {
 		cfg.Progress = func(string) {}
@@ -84,7 +84,7 @@ func Examine(ctx context.Context, pool *pgxpool.Pool, cfg Config) ([]Finding, er
 	return d.conclude(ctx), nil
 }
 
-// ExamineBroker asks the broker alone, for a service that has no database.
+// ExamineBroker checks only the broker, for a service without a database.
 func ExamineBroker(ctx context.Context, cfg Config) []Finding {
 	if cfg.Progress == nil {
 		cfg.Progress = func(string) {}
@@ -94,7 +94,7 @@ func ExamineBroker(ctx context.Context, cfg Config) []Finding {
 	return d.conclude(ctx)
 }
 
-// conclude asks the broker, and returns what was found.
+// conclude checks the broker and returns all findings.
 func (d *doctor) conclude(ctx context.Context) []Finding {
 	if d.Broker.Open != nil {
 		d.askBroker(ctx)
@@ -102,7 +102,7 @@ func (d *doctor) conclude(ctx context.Context) []Finding {
 	return slices.DeleteFunc(d.found, func(f Finding) bool { return slices.Contains(d.Ignore, f.Check) })
 }
 
-// checks in the order in which their findings are read.
+// checks are the checks, in the order of their findings in the output.
 var checks = []struct {
 	name string
 	run  func(d *doctor, ctx context.Context) error
@@ -126,7 +126,7 @@ var checks = []struct {
 	{"window", (*doctor).window},
 }
 
-// Checks are the names of all checks.
+// Checks returns the names of all checks.
 func Checks() (names []string) {
 	for _, c := range checks {
 		names = append(names, c.name)
@@ -134,10 +134,10 @@ func Checks() (names []string) {
 	return append(names, "broker")
 }
 
-// examine runs the checks. A check that fails is a finding too, unless the database is gone.
+// examine runs the checks. A failed check becomes a finding, unless the database is unavailable.
 func (d *doctor) examine(ctx context.Context) error {
 	for _, c := range checks {
-		if slices.Contains(d.Ignore, c.name) && c.name != "schema" { // which tells the others what is there
+		if slices.Contains(d.Ignore, c.name) && c.name != "schema" { // "schema" always runs, because it finds the components for the others
 			continue
 		}
 		d.Progress("Checking: " + c.name)
@@ -152,7 +152,7 @@ func (d *doctor) examine(ctx context.Context) error {
 }
 
 const (
-	// checkPatience is how long one check may take: a server that has become a black hole must not hold the command up.
+	// checkPatience is how long one check may take, so that a server that no longer answers does not block the command.
 	checkPatience = time.Minute
 	pingPatience  = 5 * time.Second
 )
@@ -169,7 +169,7 @@ func (d *doctor) ping(ctx context.Context) error {
 	return d.pool.Ping(ctx)
 }
 
-// unseen is what helps after a check has failed.
+// unseen returns the remedy after a failed check.
 func (d *doctor) unseen(err error) string {
 	var pgErr *pgconn.PgError
 	switch {
@@ -190,7 +190,7 @@ func (d *doctor) find(check, symptom, cause, remedy string) {
 	d.add(Finding{Check: check, Symptom: symptom, Cause: cause, Remedy: remedy})
 }
 
-// note adds what is worth knowing, once.
+// note adds a note, once.
 func (d *doctor) note(check, symptom string) {
 	d.add(Finding{Check: check, Symptom: symptom, Note: true})
 }
@@ -203,14 +203,14 @@ func (d *doctor) add(f Finding) {
 
 func (d *doctor) query(name string) string { return pgschema.Query(files, name, d.Schema) }
 
-// command is one of this program's for the same database.
+// command returns a command of this program for the same database.
 func (d *doctor) command(operand string, args ...string) string {
 	return d.Reach.Command(operand, args...)
 }
 
 func (d *doctor) psql(sql string) string { return d.Reach.PSQL("", sql) }
 
-// withBroker is a command of this program's that talks to the broker.
+// withBroker returns a command of this program that connects to the broker.
 func (d *doctor) withBroker(args ...string) string {
 	switch {
 	case len(d.Broker.Words) > 0:

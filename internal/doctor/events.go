@@ -27,7 +27,7 @@ func (d *doctor) inOutbox(ctx context.Context) error {
 	return err
 }
 
-// diagnose concludes from the outbox's report.
+// diagnose reports problems in the outbox's report.
 func (d *doctor) diagnose(r *outboxadmin.Report) {
 	alive, late, waiting := 0, 0, 0
 	for _, relay := range r.Relays {
@@ -69,7 +69,7 @@ func (d *doctor) diagnose(r *outboxadmin.Report) {
 	}
 }
 
-// waits counts events that wait.
+// waits describes a number of waiting events.
 func waits(n outboxadmin.Count, oldest time.Duration) string {
 	return fmt.Sprintf("%s %s waiting, the oldest for %s", words.CountOf(n, "event"), words.Pick(n.N, "is", "are"), words.Duration(oldest))
 }
@@ -78,7 +78,8 @@ func relaysRun(n int) string {
 	return words.Count(n, "relay") + " " + words.Pick(n, "runs", "run")
 }
 
-// unsent finds events that are not published in time: of the shards with events, so many are late.
+// unsent reports events that are not published in time. waiting is the number of shards with events; late of them are late and not
+// already reported as stuck.
 func (d *doctor) unsent(r *outboxadmin.Report, alive, late, waiting int) {
 	log := "; see the log of the relays"
 	overdue := r.NextDue != nil && r.Age(r.NextDue) > d.Limits.Lag
@@ -112,7 +113,7 @@ func (d *doctor) unsent(r *outboxadmin.Report, alive, late, waiting int) {
 	}
 }
 
-// sequences checks what a restore may have left.
+// sequences checks what a restore of the database may have left behind.
 func (d *doctor) sequences(ctx context.Context) error {
 	if !d.there["outbox"] {
 		return nil
@@ -157,13 +158,13 @@ func (d *doctor) deadLetters(ctx context.Context) error {
 	return nil
 }
 
-// now is the server's time.
+// now returns the server's time.
 func (d *doctor) now(ctx context.Context) (now time.Time, err error) {
 	err = d.pool.QueryRow(ctx, `select now()`).Scan(&now)
 	return now, err
 }
 
-// paused finds consumers that have paused because their events fail one after the other.
+// paused reports consumers that have paused because event after event failed.
 func (d *doctor) paused(ctx context.Context) error {
 	if !d.there["claim"] {
 		return nil
@@ -182,7 +183,7 @@ func (d *doctor) paused(ctx context.Context) error {
 	return err
 }
 
-// full finds keys of which the database keeps no more events.
+// full reports keys for which the database stores no further events.
 func (d *doctor) full(ctx context.Context) error {
 	if !d.there["claim"] {
 		return nil
@@ -202,7 +203,7 @@ func (d *doctor) full(ctx context.Context) error {
 	return err
 }
 
-// retries finds events that nobody retries. Those of a consumer that is paused are for another check.
+// retries reports events that no process retries. Paused consumers are reported by another check.
 func (d *doctor) retries(ctx context.Context) error {
 	if !d.there["claim"] {
 		return nil
@@ -227,7 +228,7 @@ func (d *doctor) retries(ctx context.Context) error {
 	return errors.Join(err, perr)
 }
 
-// poison finds events that may kill the processes of consumers.
+// poison reports events that may end the processes of consumers.
 func (d *doctor) poison(ctx context.Context) error {
 	if !d.there["claim"] {
 		return nil
@@ -259,7 +260,7 @@ func (d *doctor) effects(ctx context.Context) error {
 	return nil
 }
 
-// topics finds topics whose events wait for a person or for the broker.
+// topics reports topics whose events wait for an operator or for the broker.
 func (d *doctor) topics(r *outboxadmin.Report) {
 	for _, t := range r.Topics {
 		since := words.Duration(r.Age(t.Since))
@@ -270,7 +271,7 @@ func (d *doctor) topics(r *outboxadmin.Report) {
 			d.note("outbox", fmt.Sprintf("events of topic %s have been published to %s for %s", t.Topic, t.To, since))
 		case t.State == outboxadmin.TopicPaused:
 			remedy := d.command(t.Topic, "outbox", "topic", "resume")
-			if t.To != "" { // which may be the paused one
+			if t.To != "" { // either of the two may be paused
 				remedy += "; or " + d.command(t.To, "outbox", "topic", "resume")
 			}
 			d.find("outbox", fmt.Sprintf("topic %s has been paused for %s, and %s", t.Topic, since, topicWaits(t)),

@@ -9,7 +9,7 @@ import (
 	"github.com/millrace-go/millrace/outbox/schedule"
 )
 
-// schedules finds schedules that no process fires.
+// schedules reports schedules that no process fires.
 func (d *doctor) schedules(ctx context.Context) error {
 	if !d.there["schedule"] {
 		return nil

@@ -13,7 +13,7 @@ import (
 	"github.com/millrace-go/millrace/middleware/claim"
 )
 
-// schemas finds tables that are missing, old, or newer than this program.
+// schemas reports tables that are missing, older than this program, or newer.
 func (d *doctor) schemas(ctx context.Context) error {
 	d.there = map[string]bool{}
 	all, err := tables.Migrators(d.pool, d.Schema)
@@ -56,7 +56,7 @@ func (d *doctor) schemas(ctx context.Context) error {
 	return nil
 }
 
-// server looks at settings as this session has them.
+// server checks the server's settings, as this session sees them.
 func (d *doctor) server(ctx context.Context) error {
 	conn, err := d.pool.Acquire(ctx)
 	if err != nil {
@@ -111,12 +111,12 @@ func (d *doctor) server(ctx context.Context) error {
 	return nil
 }
 
-// careless is a finding about synchronous_commit = off.
+// careless reports synchronous_commit = off.
 func (d *doctor) careless(who, remedy string) {
 	d.find("settings", "synchronous_commit is off for "+who, "after a crash of the server, transactions that were reported as committed may be lost, together with their events; claims, effects and relays wait for the disk in any case", remedy)
 }
 
-// roles looks at settings that other sessions get.
+// roles checks settings of other roles and databases.
 func (d *doctor) roles(ctx context.Context) error {
 	if len(d.there) == 0 {
 		return nil
@@ -155,7 +155,7 @@ func (d *doctor) autovacuum(ctx context.Context) error {
 	return err
 }
 
-// transactions looks for what holds back the cleaning of dead rows.
+// transactions reports what keeps vacuum from removing dead rows.
 func (d *doctor) transactions(ctx context.Context) error {
 	rows, err := d.pool.Query(ctx, d.query("transactions"), d.Limits.Transaction.Seconds())
 	if err != nil {
@@ -170,7 +170,7 @@ func (d *doctor) transactions(ctx context.Context) error {
 			symptom += ", open for " + words.Duration(time.Duration(*seconds*float64(time.Second)))
 		}
 		remedy := d.psql(end)
-		if database != nil { // only there
+		if database != nil { // the statement works only in that database
 			remedy = d.Reach.PSQL(*database, end)
 		}
 		d.find("transactions", symptom, "it was left open, or takes long; meanwhile the outbox and other tables that change often grow, and relays become slower", remedy+unless)
@@ -179,8 +179,8 @@ func (d *doctor) transactions(ctx context.Context) error {
 	return err
 }
 
-// partitions checks that the tables in use have partitions ahead. "millrace migrate up" creates the tables of all
-// parts, and nobody looks after those of a part that no service uses. Relays create the partitions of the archive.
+// partitions checks that the tables in use have partitions for the next days. "millrace migrate up" creates the tables of all components,
+// and no process creates partitions of a component that no service uses. Relays create the partitions of the archive.
 func (d *doctor) partitions(ctx context.Context) error {
 	for _, p := range tables.Kept {
 		if !d.there[p.Component] {
@@ -188,7 +188,7 @@ func (d *doctor) partitions(ctx context.Context) error {
 		}
 		var used, tomorrow bool
 		var last, missing string
-		yesterday := 0 // events of yesterday may come; outcomes and keys are written today
+		yesterday := 0 // events of yesterday may arrive; effects and keys are written today
 		if p.Of == "claims" {
 			yesterday = 1
 		}
@@ -209,7 +209,7 @@ func (d *doctor) partitions(ctx context.Context) error {
 	return nil
 }
 
-// pools compares what was told of a service.
+// pools compares the flags about a service's pool.
 func (d *doctor) pools(context.Context) error {
 	if d.Limits.Pool == 0 {
 		return nil
@@ -230,13 +230,13 @@ func (d *doctor) pools(context.Context) error {
 	return nil
 }
 
-// What a service's pool needs besides its handlers': see claim.Concurrency and outbox.Relay.
+// The connections of a service's pool in addition to its handlers': see claim.Concurrency and outbox.Relay.
 const (
 	poolBesides = 2
 	PoolRelay   = 5
 )
 
-// window compares how long consumers keep records with how long a broker may deliver an event.
+// window compares how long consumers keep records with how long a broker may redeliver an event.
 func (d *doctor) window(context.Context) error {
 	d.checkWindow(d.Limits.Horizon, "--horizon")
 	return nil
@@ -250,7 +250,7 @@ func (d *doctor) checkWindow(horizon time.Duration, of string) {
 	}
 }
 
-// days is a retention for people.
+// days formats a retention.
 func days(d time.Duration) string {
 	const day = 24 * time.Hour
 	if d > 0 && d%day == 0 {

@@ -7,13 +7,13 @@ import (
 	"unicode"
 )
 
-// Value is one of an enumeration, named by String.
+// Value is a value of an enumeration whose String returns its name.
 type Value interface {
 	~int
 	fmt.Stringer
 }
 
-// Text returns the word of v, which has to be one of all.
+// Text returns the word for v, which must be one of all.
 func Text[T Value](v T, all ...T) ([]byte, error) {
 	for _, known := range all {
 		if v == known {
@@ -23,7 +23,7 @@ func Text[T Value](v T, all ...T) ([]byte, error) {
 	return nil, fmt.Errorf("%s has no word: want %s", v, words(all))
 }
 
-// Read sets v to the one of all that the word means.
+// Read sets v to the value of all that the word names.
 func Read[T Value](v *T, word []byte, all ...T) error {
 	for _, known := range all {
 		if string(word) == Word(known.String()) {
@@ -45,7 +45,7 @@ func words[T Value](all []T) string {
 	return strings.Join(list[:len(list)-1], ", ") + " or " + list[len(list)-1]
 }
 
-// Word is a Go name in snake case: "MaxInFlight" is "max_in_flight", "ProjectID" is "project_id", "LZ4" is "lz4".
+// Word converts a Go name to snake case: "MaxInFlight" to "max_in_flight", "ProjectID" to "project_id", "LZ4" to "lz4".
 func Word(name string) string {
 	var b strings.Builder
 	runes := []rune(name)

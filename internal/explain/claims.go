@@ -59,7 +59,7 @@ func (e *evidence) withConsumer(l deadletter.Location) Stage {
 	return s
 }
 
-// done is for an event that this consumer has settled.
+// done describes an event that this consumer has settled.
 func (s *Stage) done(e *evidence, l deadletter.Location) {
 	s.State, s.Why = "completed", "Recorded "+words.When(e.now, *l.Claimed)+"."
 	if a := decision(l); a != nil {
@@ -79,9 +79,9 @@ func (s *Stage) done(e *evidence, l deadletter.Location) {
 	}
 }
 
-// decision is the last one of an operator about an event that is settled: to replay, redirect or discard it; nil for none.
+// decision returns the last action of an operator on a settled event (replay, redirect, discard or purge), or nil.
 func decision(l deadletter.Location) *deadletter.Audit {
-	for i, a := range l.Audit { // the last first
+	for i, a := range l.Audit { // the newest first
 		if a.Action == "replay" || a.Action == "redirect" || a.Action == "discard" || a.Action == "purge" {
 			return &l.Audit[i]
 		}
@@ -89,7 +89,7 @@ func decision(l deadletter.Location) *deadletter.Audit {
 	return nil
 }
 
-// redirectedTo is the other consumer.
+// redirectedTo returns the name of the other consumer.
 func redirectedTo(a deadletter.Audit) string {
 	var detail struct{ To string }
 	if json.Unmarshal(a.Detail, &detail) != nil || detail.To == "" {
@@ -98,7 +98,7 @@ func redirectedTo(a deadletter.Audit) string {
 	return words.OneLine(detail.To)
 }
 
-// note is why an operator did something.
+// note returns an operator's note.
 func note(a deadletter.Audit) string {
 	var detail struct{ Note string }
 	if json.Unmarshal(a.Detail, &detail) != nil || detail.Note == "" {
@@ -107,7 +107,7 @@ func note(a deadletter.Audit) string {
 	return ": " + words.OneLine(words.Beginning(detail.Note))
 }
 
-// inFlight is for an event whose handler runs.
+// inFlight describes an event whose handler runs.
 func (s *Stage) inFlight(e *evidence, l deadletter.Location) {
 	s.State = "in flight"
 	s.Why = fmt.Sprintf("Session %d is handling it", l.Holder.PID)
@@ -128,7 +128,7 @@ func (s *Stage) inFlight(e *evidence, l deadletter.Location) {
 	}
 }
 
-// failed is for an event that was not handled.
+// failed describes an event that was not handled.
 func (s *Stage) failed(e *evidence, l deadletter.Location, show string) {
 	f := l.Failed
 	s.State = words.ClaimStates.Of(f.State)
@@ -160,7 +160,7 @@ func (s *Stage) failed(e *evidence, l deadletter.Location, show string) {
 	}
 }
 
-// attempts tells how often an event has failed, and the last error.
+// attempts describes how often an event has failed, and the last error.
 func (e *evidence) attempts(f *deadletter.Event) string {
 	last := fmt.Sprintf("the last error was %s: %s", words.When(e.now, f.Failed), words.OneLine(words.Beginning(f.Error)))
 	switch {
@@ -176,5 +176,5 @@ func (e *evidence) attempts(f *deadletter.Event) string {
 	return upper(words.HaveFailed(f.Attempts)) + "; " + last
 }
 
-// upper begins a sentence.
+// upper capitalizes the first letter.
 func upper(text string) string { return strings.ToUpper(text[:1]) + text[1:] }

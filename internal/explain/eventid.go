@@ -12,10 +12,10 @@ import (
 	"github.com/millrace-go/millrace/internal/words"
 )
 
-// Place is where abbreviated IDs are looked up.
+// Place is where to look up abbreviated IDs.
 type Place string
 
-// The places, each by one query.
+// The places. Each is one query.
 const (
 	Outbox    Place = "ids_outbox"    // pending, failed, delayed and archived events
 	Failed    Place = "ids_failed"    // events that could not be published
@@ -23,11 +23,11 @@ const (
 	Completed Place = "ids_completed" // events that consumers have completed
 )
 
-// maxAlike is how many events an error names that an abbreviation could mean.
+// maxAlike is how many matching events an error lists.
 const maxAlike = 10
 
-// WholeID finds the event that an abbreviated ID means, in these places of the schema. What is no abbreviation stays as it is, and
-// so does an ID that some system has made up and that looks like one: it is asked for first.
+// WholeID returns the ID of the event that an abbreviated ID matches, in these places of the schema. Text that is no abbreviation is
+// returned unchanged. So is an ID of another system that looks like an abbreviation: the exact ID is tried first.
 func WholeID(ctx context.Context, pool *pgxpool.Pool, schema, text string, places ...Place) (string, error) {
 	short, ok := words.ParseAbbreviation(text)
 	if !ok {
@@ -73,7 +73,7 @@ func WholeID(ctx context.Context, pool *pgxpool.Pool, schema, text string, place
 	return "", fmt.Errorf("the event ID %s is ambiguous; it can mean:\n  %s%s", text, strings.Join(alike, "\n  "), more)
 }
 
-// WholeIDs does that for each of them.
+// WholeIDs calls WholeID for each text.
 func WholeIDs(ctx context.Context, pool *pgxpool.Pool, schema string, texts []string, places ...Place) (ids []string, err error) {
 	for _, text := range texts {
 		id, err := WholeID(ctx, pool, schema, text, places...)

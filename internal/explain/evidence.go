@@ -22,22 +22,22 @@ import (
 )
 
 const (
-	// outputsPatience is for how long outputs are looked for where nothing else is said: an archive may be large.
+	// outputsPatience is the default limit for searching outputs, because an archive may be large.
 	outputsPatience = 10 * time.Second
 	maxOutputs      = 100
 	maxEffects      = 1000
 )
 
-// evidence is what the tables hold of an event. What is nil was not asked, because its tables are not there.
+// evidence is what the tables hold about an event. A nil field was not queried, because its tables do not exist.
 type evidence struct {
 	reach.Reach
 	inSchema string
 	eventID  string
 	due      time.Time
 	outbox   *[]outboxadmin.Location
-	unread   bool                   // it was not read to the end in time
-	copies   []outboxadmin.Location // for dead letters
-	passedOn []outboxadmin.Location // by a handler of its own, under its ID
+	unread   bool                   // reading it took too long
+	copies   []outboxadmin.Location // made for dead letters
+	passedOn []outboxadmin.Location // published by a handler of the event, under its ID
 	claims   *[]deadletter.Location
 	failed   []deadletter.Event
 	effects  *[]effect.Entry
@@ -45,13 +45,13 @@ type evidence struct {
 	metadata map[string]string
 
 	outputs *[]outboxadmin.Output
-	endless bool // they could not be looked for in time
+	endless bool // searching them took too long
 	within  time.Duration
-	kept    time.Time // since when what was sent is archived; zero: it is not
+	kept    time.Time // since when published events are archived; zero: they are not
 }
 
-// identify gathers what is known by an ID, which may be a UUID in another spelling than the event's, or its record, as doctor
-// tells it.
+// identify gathers the evidence for an ID. The ID may be a UUID in another spelling than the event's, or a record's ID, as doctor prints
+// it.
 func (x asked) identify(ctx context.Context, id string) (*evidence, error) {
 	canonical := id
 	if parsed, err := uuid.Parse(id); err == nil {
@@ -72,7 +72,8 @@ func (x asked) identify(ctx context.Context, id string) (*evidence, error) {
 	return e, nil
 }
 
-// spelt reports whether something is known by the ID as it is written here: a record is the same for every spelling.
+// spelt reports whether something is known under exactly this spelling. A record does not count, because it is the same for every
+// spelling.
 func (e *evidence) spelt() bool {
 	return e.outbox != nil && len(*e.outbox) > 0 || len(e.copies) > 0 || e.effects != nil && len(*e.effects) > 0 ||
 		e.claims != nil && slices.ContainsFunc(*e.claims, func(l deadletter.Location) bool {
@@ -80,7 +81,7 @@ func (e *evidence) spelt() bool {
 		})
 }
 
-// gather asks every part that has tables.
+// gather queries every component that has tables.
 func (x asked) gather(ctx context.Context, eventID string) (*evidence, error) {
 	e := &evidence{Reach: x.reach, inSchema: x.schema, eventID: eventID, due: x.due, within: cmp.Or(x.patience, outputsPatience)}
 	if err := x.pool.QueryRow(ctx, `select now()`).Scan(&e.now); err != nil {
@@ -115,14 +116,13 @@ func (x asked) gather(ctx context.Context, eventID string) (*evidence, error) {
 		}
 		e.effects = &found
 	}
-	if len(e.passedOn) > 0 && !e.arrived() { // whose record is not kept any more
+	if len(e.passedOn) > 0 && !e.arrived() { // its record has expired
 		*e.outbox = append(*e.outbox, e.passedOn...)
 	}
 	return e, x.gatherOutputs(ctx, e)
 }
 
-// sort tells the event itself from copies that were made of it as a dead letter, and from itself as the output of a handler
-// that passed it on.
+// sort separates the event itself from its copies as a dead letter, and from its copies that a handler has published under its ID.
 func (e *evidence) sort(found []outboxadmin.Location) {
 	own := []outboxadmin.Location{}
 	for _, l := range found {
@@ -143,8 +143,7 @@ func (e *evidence) sort(found []outboxadmin.Location) {
 	}
 }
 
-// gatherOutputs looks for what the handlers that have completed published: it was written when they claimed the event, or
-// later.
+// gatherOutputs searches for what the handlers that have completed published. It was written when they claimed the event, or later.
 func (x asked) gatherOutputs(ctx context.Context, e *evidence) error {
 	since, completed := e.completed()
 	if e.outbox == nil || !completed {
@@ -183,7 +182,7 @@ func (e *evidence) completed() (since time.Time, completed bool) {
 	return since, completed
 }
 
-// learn takes what the event carries.
+// learn stores the event's metadata.
 func (e *evidence) learn(metadata map[string]string) {
 	if e.metadata == nil {
 		e.metadata = metadata
@@ -219,7 +218,7 @@ func (e *evidence) topic() string {
 	return ""
 }
 
-// cause is the event whose handler published it.
+// cause returns the ID of the event whose handler published this one.
 func (e *evidence) cause() string {
 	if id := e.metadata[outbox.CauseMetadata]; id != e.eventID {
 		return id
@@ -227,7 +226,7 @@ func (e *evidence) cause() string {
 	return ""
 }
 
-// trace is the ID of the trace that the event belongs to, as W3C's header has it.
+// trace returns the event's trace ID, from W3C's traceparent header.
 func (e *evidence) trace() string {
 	if parts := strings.Split(e.metadata["traceparent"], "-"); len(parts) == 4 {
 		return parts[1]

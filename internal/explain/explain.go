@@ -1,5 +1,5 @@
-// Package explain tells where an event is, and why: in the outbox, at the broker, at each consumer, and its effects. The command
-// "millrace explain" and the console's page of an event are made of it.
+// Package explain reports where an event is, and why: in the outbox, at the broker, at each consumer, and its effects. The command
+// "millrace explain" and the console's page of an event use it.
 package explain
 
 import (
@@ -18,43 +18,43 @@ import (
 //go:embed queries/*.sql
 var files embed.FS
 
-// Explanation is where an event is, and why. Times are the database's.
+// Explanation says where an event is, and why. Times are the database's.
 type Explanation struct {
 	EventID string     `json:"event_id"`
-	Minted  *time.Time `json:"minted,omitempty"` // where the ID tells
-	Due     *time.Time `json:"due,omitempty"`    // of a delayed one
+	Minted  *time.Time `json:"minted,omitempty"` // the time in the ID, if it has one
+	Due     *time.Time `json:"due,omitempty"`    // of a delayed event
 	Topic   string     `json:"topic,omitempty"`
 	Key     string     `json:"key,omitempty"`
 	Trace   string     `json:"trace,omitempty"`
-	Cause   string     `json:"cause,omitempty"` // the event whose handler published it
+	Cause   string     `json:"cause,omitempty"` // the event whose handler published this one
 	Now     time.Time  `json:"now"`
-	Known   bool       `json:"known"` // something is known of it
+	Known   bool       `json:"known"` // something is known about it
 	Stages  []Stage    `json:"stages"`
 }
 
-// Stage is what is known at one place of an event's way.
+// Stage is what is known about an event at one place.
 type Stage struct {
-	Place string   `json:"place"`        // outbox, copy, broker, claim, effect, output; event where nothing is known
+	Place string   `json:"place"`        // outbox, copy, broker, claim, effect, output; event if nothing is known
 	Of    string   `json:"of,omitempty"` // the consumer, the effect's key, the copy's topic, the output's ID
 	State string   `json:"state"`
 	Why   string   `json:"why"`
-	Next  []string `json:"next,omitempty"` // commands that an operator may want now
+	Next  []string `json:"next,omitempty"` // commands that an operator may want to run now
 }
 
-// asked is where an event is looked for.
+// asked is where to look for an event.
 type asked struct {
 	pool   *pgxpool.Pool
 	schema string
-	due    time.Time // of a delayed event, where it is known
+	due    time.Time // of a delayed event, if it is known
 	reach  reach.Reach
 	there  map[string]bool // components that have tables
 
-	patience time.Duration // for how long a table without an index on event IDs is read; 0: no limit
+	patience time.Duration // how long to read a table without an index on event IDs; 0: no limit
 }
 
-// Explain tells what the schema knows of the event. Its ID may be abbreviated. Commands that it suggests reach the database as r
-// says. The outbox has no index on event IDs, and with millions of rows it takes seconds to read: patience bounds that, and the
-// explanation says what was not read. 0 is for no limit.
+// Explain returns what the schema knows about the event. Its ID may be abbreviated. The suggested commands reach the database through r.
+// The outbox has no index on event IDs, so with millions of rows reading it takes seconds. patience bounds that, and the explanation says
+// what was not read; 0 means no limit.
 func Explain(ctx context.Context, pool *pgxpool.Pool, schema, eventID string, due time.Time, r reach.Reach, patience time.Duration) (Explanation, error) {
 	x := asked{pool: pool, schema: schema, due: due, reach: r, patience: patience}
 	var err error
@@ -82,7 +82,7 @@ func Explain(ctx context.Context, pool *pgxpool.Pool, schema, eventID string, du
 	return found.explain(), nil
 }
 
-// minted is the time in a UUIDv7.
+// minted returns the time in a UUIDv7.
 func minted(eventID string) *time.Time {
 	id, err := uuid.Parse(eventID)
 	if err != nil || id.Version() != 7 {

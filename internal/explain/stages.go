@@ -14,7 +14,7 @@ import (
 	"github.com/millrace-go/millrace/outbox/outboxadmin"
 )
 
-// explain concludes from the evidence.
+// explain builds the explanation from the evidence.
 func (e *evidence) explain() Explanation {
 	x := Explanation{EventID: e.eventID, Minted: minted(e.eventID), Topic: e.topic(), Key: e.key(), Trace: e.trace(), Cause: e.cause(), Now: e.now}
 	if !e.due.IsZero() {
@@ -32,12 +32,12 @@ func (e *evidence) explain() Explanation {
 	return x
 }
 
-// known reports whether anything is.
+// known reports whether anything is known about the event.
 func (e *evidence) known() bool {
 	return e.outbox != nil && len(*e.outbox) > 0 || len(e.copies) > 0 || len(e.failed) > 0 || e.arrived() || e.effects != nil && len(*e.effects) > 0
 }
 
-// unknown tells where an event was looked for, and how it can be that it was not found.
+// unknown describes where the event was searched, and why it may not have been found.
 func (e *evidence) unknown() Stage {
 	var searched []string
 	if e.outbox != nil {
@@ -79,7 +79,7 @@ func (e *evidence) unknown() Stage {
 	return s
 }
 
-// arrived reports whether a consumer has met the event.
+// arrived reports whether the event has reached a consumer.
 func (e *evidence) arrived() bool {
 	return e.claims != nil && slices.ContainsFunc(*e.claims, met)
 }
@@ -105,11 +105,11 @@ func (e *evidence) inOutbox() (all []Stage) {
 	return all
 }
 
-// atOutbox is for one row of the event.
+// atOutbox describes one row of the event.
 func (e *evidence) atOutbox(l outboxadmin.Location) Stage {
 	s := Stage{Place: "outbox", State: l.State}
 	at := l.Written
-	if l.At != nil { // which a change by hand may have taken away
+	if l.At != nil { // it may be missing after a manual change
 		at = *l.At
 	}
 	reason := words.OneLine(words.Beginning(l.Reason))
@@ -126,7 +126,7 @@ func (e *evidence) atOutbox(l outboxadmin.Location) Stage {
 		if at.After(e.now) {
 			s.Why += " The next attempt is due " + words.When(e.now, at) + "."
 			s.Next = []string{e.Command(e.eventID, "outbox", "retry")}
-		} else { // to retry it now is no remedy
+		} else { // retrying it now would not help
 			s.Why += " " + e.overdue(&s, l, at)
 		}
 	case "blocked":
@@ -151,10 +151,10 @@ func (e *evidence) atOutbox(l outboxadmin.Location) Stage {
 	return s
 }
 
-// longAgo is for how long an event may be on its way before that wants an explanation.
+// longAgo is how long an event may be on its way before that needs an explanation.
 const longAgo = time.Minute
 
-// unpublished is for an event in the outbox itself.
+// unpublished describes an event in the outbox table itself.
 func (e *evidence) unpublished(s *Stage, l outboxadmin.Location) {
 	before := "It is the next one of its shard."
 	if l.Before.N > 0 {
@@ -178,7 +178,7 @@ func (e *evidence) unpublished(s *Stage, l outboxadmin.Location) {
 	}
 }
 
-// overdue is for an event whose time has come, and which waits for a relay.
+// overdue describes an event that is due and waits for a relay.
 func (e *evidence) overdue(s *Stage, l outboxadmin.Location, at time.Time) string {
 	s.Next = []string{e.Command("", "outbox", "status"), e.Command("", "doctor")}
 	why := "It was due " + words.When(e.now, at)
@@ -188,14 +188,14 @@ func (e *evidence) overdue(s *Stage, l outboxadmin.Location, at time.Time) strin
 	return fmt.Sprintf("%s; relay %s, which holds its shard %d, has not taken it yet.", why, words.OneLine(l.Relay), l.Shard)
 }
 
-// behind is for an event that waits for another one of its key.
+// behind describes an event that waits for another one of its key.
 func (e *evidence) behind(s *Stage, l outboxadmin.Location) {
 	s.State = "blocked"
 	s.Why = fmt.Sprintf("It waits behind event %s of the same key, which is %s.", words.OneLine(l.Behind), l.BehindState)
 	s.Next = []string{e.Command(l.Behind, "explain")}
 }
 
-// atBroker is concluded from both ends.
+// atBroker concludes from the outbox and the consumers.
 func (e *evidence) atBroker() Stage {
 	s := Stage{Place: "broker"}
 	published, waits, discarded := false, false, false
@@ -264,7 +264,7 @@ func (e *evidence) effected() (all []Stage) {
 	return all
 }
 
-// settled says what ended an effect's doubt: its last call, the provider's answer to a question, or a person.
+// settled describes how an effect was settled: by its last call, by the provider's answer to a query, or by an operator.
 func settled(e *evidence, f effect.Entry, said, outcome string) string {
 	calls := words.Count(f.Calls, "call")
 	if f.SettledAt == nil {
@@ -284,7 +284,7 @@ func (e *evidence) resolutions(f effect.Entry) []string {
 	return []string{e.Command(f.Key, "effect", "resolve", "--done"), e.Command(f.Key, "effect", "resolve", "--not-done")}
 }
 
-// copied is about copies for a topic of dead letters, which go through the outbox under the event's ID.
+// copied describes copies for a dead-letter topic, which go through the outbox under the event's ID.
 func (e *evidence) copied() (all []Stage) {
 	for _, l := range e.copies {
 		all = append(all, Stage{
@@ -295,7 +295,7 @@ func (e *evidence) copied() (all []Stage) {
 	return all
 }
 
-// published is about what its handlers published.
+// published describes what its handlers published.
 func (e *evidence) published() (all []Stage) {
 	_, completed := e.completed()
 	kept := " (outbox.archive keeps it)."

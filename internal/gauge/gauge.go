@@ -1,4 +1,4 @@
-// Package gauge reports numbers that are read when metrics are collected.
+// Package gauge reports values that are read when metrics are collected.
 package gauge
 
 import (
@@ -10,14 +10,14 @@ import (
 	"go.opentelemetry.io/otel/metric"
 )
 
-// Group is gauges that are reported together. Its methods are for one goroutine.
+// Group is a group of gauges that are reported together. It is not safe for concurrent use.
 type Group struct {
 	meter metric.Meter
 	all   []metric.Observable
 	err   error
 }
 
-// Of returns a group without gauges.
+// Of returns an empty group.
 func Of(meter metric.Meter) *Group { return &Group{meter: meter} }
 
 // Int adds a gauge. Report returns its error.
@@ -43,18 +43,18 @@ func (g *Group) Report(f metric.Callback) (stop func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	return func() { _ = registration.Unregister() }, nil // it has no reason to fail
+	return func() { _ = registration.Unregister() }, nil // it cannot fail
 }
 
 const (
-	// askEvery bounds how often collections ask: several readers may collect.
+	// askEvery bounds how often collections run the query, because there may be several readers.
 	askEvery = 5 * time.Second
-	// askTimeout keeps a collection within a scrape's timeout, 10 s by default, when nothing answers: other parts ask, too, one after
+	// askTimeout keeps a collection within a scrape's timeout, 10 s by default, if nothing answers: other components query too, one after
 	// the other.
 	askTimeout = 2 * time.Second
 )
 
-// Question is asked at most every few seconds, and in between has the last answer. It is safe for concurrent use.
+// Question is a query that runs at most every few seconds; in between it returns its last answer. It is safe for concurrent use.
 type Question[T any] struct {
 	ask func(context.Context) (T, error)
 
@@ -63,10 +63,10 @@ type Question[T any] struct {
 	answer T
 }
 
-// Ask returns a question that ask answers.
+// Ask returns a Question that runs ask.
 func Ask[T any](ask func(context.Context) (T, error)) *Question[T] { return &Question[T]{ask: ask} }
 
-// Answer asks, unless the last answer is new. An error is no answer.
+// Answer runs the query, unless the last answer is recent. An error is not stored.
 func (q *Question[T]) Answer(ctx context.Context) (T, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Faults are what may happen to a client at any moment. It belongs to one goroutine.
+// Faults injects failures into a client. It is not safe for concurrent use.
 type Faults struct {
 	t           testing.TB
 	pool        *pgxpool.Pool
@@ -18,20 +18,21 @@ type Faults struct {
 	dice        *rand.Rand
 }
 
-// Attack returns faults for one client: of the backends with the application name, which are ended through pool, and of its contexts.
+// Attack returns faults for one client. They terminate backends with the application name, through pool, and cancel the client's
+// contexts.
 func Attack(t testing.TB, pool *pgxpool.Pool, application string, client int) *Faults {
 	return &Faults{t, pool, application, rand.New(rand.NewPCG(7, uint64(client)))} //nolint:gosec // not a secret
 }
 
-// Named is an option of devtest.PoolOn, which makes backends of the application.
+// Named is an option of devtest.PoolOn that sets the application name.
 func Named(application string) func(*pgxpool.Config) {
 	return func(cfg *pgxpool.Config) { cfg.ConnConfig.RuntimeParams["application_name"] = application }
 }
 
-// One reports true in one of n cases.
+// One returns true in one of n cases.
 func (f *Faults) One(n int) bool { return f.dice.IntN(n) == 0 }
 
-// Before makes one operation in six dangerous: it ends any client's backend, or returns a context that soon ends.
+// Before makes one operation in six dangerous: it terminates a backend of any client, or returns a context that ends soon.
 func (f *Faults) Before(ctx context.Context) (context.Context, context.CancelFunc) {
 	switch f.dice.IntN(12) {
 	case 0:

@@ -1,6 +1,6 @@
-// Package history records what concurrent clients did and saw, and checks it against a model: whether there is an order in which
-// one client after the other could have done and seen the same (linearizability, by porcupine). What became of an operation
-// whose answer was lost stays open: the checker tries each outcome, at any later time.
+// Package history records what concurrent clients did and saw, and checks it against a model: it searches for an order in which the
+// clients could have done and seen the same one after the other (linearizability, with porcupine). The outcome of an operation whose
+// answer was lost stays open: the checker tries each outcome, at any later time.
 package history
 
 import (
@@ -21,13 +21,13 @@ import (
 type Operation struct {
 	Client int    `json:"client"`
 	Key    string `json:"key"`
-	Name   string `json:"op"` // one of the model's
+	Name   string `json:"op"` // one of the model's names
 	Value  string `json:"value,omitempty"`
 	Call   int64  `json:"call"`   // nanoseconds since the history began
-	Return int64  `json:"return"` // the same; Open: it may take effect at any later time
+	Return int64  `json:"return"` // like Call; Open: it may take effect at any later time
 }
 
-// Open is the return of an operation whose end is not known.
+// Open is the Return of an operation whose end is not known.
 const Open = int64(1<<63 - 1)
 
 // History is a recording. It is safe for concurrent use.
@@ -40,7 +40,7 @@ type History struct {
 // New returns an empty history, which begins now.
 func New() *History { return &History{began: time.Now()} }
 
-// Call is an operation that has begun.
+// Call is a running operation.
 type Call struct {
 	h  *History
 	op Operation
@@ -51,19 +51,19 @@ func (h *History) Call(client int, key string) *Call {
 	return &Call{h, Operation{Client: client, Key: key, Call: h.At(time.Now())}}
 }
 
-// Since says that the operation may have taken effect as early as the other one.
+// Since records that the operation may have taken effect as early as the other one.
 func (c *Call) Since(other *Call) *Call {
 	c.op.Call = other.op.Call
 	return c
 }
 
-// Return records that the operation has ended, and as what.
+// Return records the end of the operation and its result.
 func (c *Call) Return(name, value string) {
 	c.op.Return = c.h.At(time.Now())
 	c.end(name, value)
 }
 
-// Lose records an operation that may take effect later, or, if the model says so, never.
+// Lose records an operation that may take effect later or, if the model allows it, never.
 func (c *Call) Lose(name, value string) {
 	c.op.Return = Open
 	c.end(name, value)
@@ -74,17 +74,17 @@ func (c *Call) end(name, value string) {
 	c.h.Add(c.op)
 }
 
-// At is a time of the history.
+// At converts a time to one of the history.
 func (h *History) At(t time.Time) int64 { return t.Sub(h.began).Nanoseconds() }
 
-// Add adds an operation whose times are known.
+// Add adds an operation with known times.
 func (h *History) Add(op Operation) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.ops = append(h.ops, op)
 }
 
-// Operations are those recorded so far, in the order of their calls.
+// Operations returns the operations recorded so far, ordered by their calls.
 func (h *History) Operations() []Operation {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -93,7 +93,7 @@ func (h *History) Operations() []Operation {
 	return ops
 }
 
-// Count is how many operations have the name.
+// Count returns the number of operations with the name.
 func (h *History) Count(name string) (n int) {
 	for _, op := range h.Operations() {
 		if op.Name == name {
@@ -103,17 +103,17 @@ func (h *History) Count(name string) (n int) {
 	return n
 }
 
-// Model is what a key is, to one client after the other.
+// Model is the sequential behaviour of a key.
 type Model[S comparable] struct {
 	Init S
-	// Step returns the states that the operation can lead to: none if it cannot be done or seen in the state.
+	// Step returns the states that the operation can lead to, or none if it is impossible in the state.
 	Step func(state S, op Operation) []S
 }
 
-// patience bounds the search of a key's orders.
+// patience bounds the search for each key.
 const patience = 2 * time.Minute
 
-// Unordered returns the keys whose operations have no order that the model allows, and those for which the search took too long.
+// Unordered returns the keys whose operations have no order that the model allows, and the keys for which the search took too long.
 func Unordered[S comparable](ops []Operation, model Model[S]) (wrong, undecided []string) {
 	byKey := map[string][]porcupine.Operation{}
 	var keys []string
@@ -144,8 +144,8 @@ func Unordered[S comparable](ops []Operation, model Model[S]) (wrong, undecided 
 	return wrong, undecided
 }
 
-// Check fails the test unless each key's operations have an order that the model allows. Then it writes the history as JSON, for
-// this checker and others.
+// Check fails the test unless each key's operations have an order that the model allows. Then it writes the history as JSON, for this
+// checker and others.
 func Check[S comparable](t testing.TB, h *History, model Model[S]) {
 	t.Helper()
 	ops := h.Operations()
@@ -158,13 +158,13 @@ func Check[S comparable](t testing.TB, h *History, model Model[S]) {
 		len(ops), wrong, patience, undecided, path, err)
 }
 
-// write keeps the operations beyond the test.
+// write stores the operations in a file that survives the test.
 func write(t testing.TB, ops []Operation) (path string, err error) {
 	var dir string
 	if f := flag.Lookup("test.artifacts"); f != nil && f.Value.String() == "true" {
 		dir = t.ArtifactDir()
 	} else {
-		dir, err = os.MkdirTemp("", "history-") //nolint:usetesting // which the test's end would remove
+		dir, err = os.MkdirTemp("", "history-") //nolint:usetesting // the test's own directory would be removed at its end
 	}
 	if err != nil {
 		return "", err

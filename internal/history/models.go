@@ -15,12 +15,12 @@ type Claimed struct {
 //
 //	enter        the handler runs and has done its first write
 //	commit       the claim is completed
-//	rollback     it is not: the event has been free since some moment after enter, as when the connection was lost
+//	rollback     it is not completed: since some moment after enter the event is free, as after a lost connection
 //	lost         the connection was lost: perhaps a rollback
 //	unknown      the commit's answer was lost: perhaps a commit
 //	never        the claim failed before the handler's first write: it may have held the event
 //	completed    the client learned that the event was processed
-//	contended    the client learned that somebody else has it, which promises nothing
+//	contended    the client learned that another client has it, which promises nothing
 //	read         the client counted the handler's writes: value
 var Claim = Model[Claimed]{Step: func(s Claimed, op Operation) []Claimed {
 	free, done := Claimed{Done: s.Done}, Claimed{Done: true}
@@ -56,7 +56,7 @@ var Claim = Model[Claimed]{Step: func(s Claimed, op Operation) []Claimed {
 	return nil
 }}
 
-// Stored is the state of an idempotency key: the request that came with it, and who executed it.
+// Stored is the state of an idempotency key: the first request, and its execution.
 type Stored struct{ Request, Execution string }
 
 // Request is the model of an idempotency key. An operation's value is "request/execution".

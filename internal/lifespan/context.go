@@ -1,4 +1,4 @@
-// Package lifespan has contexts that end with a message's delivery.
+// Package lifespan provides contexts that end with a message's delivery.
 package lifespan
 
 import (
@@ -6,15 +6,15 @@ import (
 	"sync"
 )
 
-// Context is its parent until the message is acked or nacked, and then it has ended. It is context.WithCancel, but for
-// one thing: it registers with its parent, whose lock all messages of a subscription share, only when somebody asks for
-// Done. Handlers under a claim never do. It is safe for concurrent use.
+// Context behaves like its parent until the message is acked or nacked; then it ends. It is like context.WithCancel, but it registers
+// with its parent only when Done is called, because all messages of a subscription share the parent's lock. Handlers under a claim never
+// call Done. It is safe for concurrent use.
 type Context struct {
 	context.Context // the parent
 
 	mu     sync.Mutex
 	ended  bool
-	inner  context.Context // nil: nobody asked
+	inner  context.Context // nil: Done was not called
 	cancel context.CancelFunc
 }
 
@@ -24,8 +24,8 @@ func (c *Context) Done() <-chan struct{} { return c.cancelable().Done() }
 // Err implements context.Context.
 func (c *Context) Err() error { return c.current().Err() }
 
-// Value implements context.Context. It hands down to the inner context too, because package context finds by a value what
-// it may attach a child to.
+// Value implements context.Context. It also asks the inner context, because package context finds the parent of a child context by a
+// value.
 func (c *Context) Value(key any) any { return c.current().Value(key) }
 
 // End ends the context.
@@ -50,7 +50,7 @@ func (c *Context) cancelable() context.Context {
 	return c.inner
 }
 
-// current is the context that says how things stand.
+// current returns the context that has the current state.
 func (c *Context) current() context.Context {
 	c.mu.Lock()
 	inner, ended := c.inner, c.ended

@@ -1,5 +1,5 @@
-// Package notrun skips tests that this machine cannot run, and notes them for scripts/test, which says at the end of a
-// whole run what was not run and what it needs. "go test" alone hides the output of a package that passes.
+// Package notrun skips tests that this machine cannot run, and records them for scripts/test, which reports at the end of a whole run
+// what was not run and what it needs. "go test" alone hides the output of a passing package.
 package notrun
 
 import (
@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// variable names the file that the notes are appended to. A test process reads it only when it has a note to make: the
-// results of packages that ran in full stay in Go's cache.
+// variable names the file for the records. A test process reads the variable only when it has something to record, so that the results of
+// packages that ran in full stay in Go's cache.
 const variable = "MILLRACE_NOT_RUN"
 
 // Skip ends the test, which needs what this machine lacks: "Redis: install redis-server".
@@ -21,7 +21,7 @@ func Skip(t testing.TB, need string, reason error) {
 	t.Skipf("this test needs %s (%v)", need, reason)
 }
 
-// Note is for a test that goes on and asks less.
+// Note is for a test that continues and checks less.
 func Note(t testing.TB, need string) {
 	t.Helper()
 	file := os.Getenv(variable)
@@ -33,7 +33,7 @@ func Note(t testing.TB, need string) {
 	}
 }
 
-// note appends a line of the need, the test binary and the test. A test with several reasons, or several subtests, is one.
+// note appends a line with the need, the test binary and the top-level test.
 func note(file, need, test string) error {
 	notes, err := os.OpenFile(file, os.O_APPEND|os.O_WRONLY|os.O_CREATE, 0o600)
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package operator has what the operators' functions of the outbox and of the claim have in common: who acts, and one action in one
+// Package operator has the common part of the operators' functions of the outbox and of the claim: who acts, and one action in one
 // transaction.
 package operator
 
@@ -16,13 +16,13 @@ import (
 	"github.com/millrace-go/millrace/pgtx"
 )
 
-// By says who acts, for the audit.
+// By says who acts, for the audit log.
 type By struct {
 	Actor string // who. It must not be ""
 	Note  string // why
 }
 
-// Validate refuses an action of nobody.
+// Validate returns an error if the actor is missing.
 func (by By) Validate() error {
 	if by.Actor == "" {
 		return errors.New(`By.Actor is "": want the name of who does it`)
@@ -30,10 +30,10 @@ func (by By) Validate() error {
 	return nil
 }
 
-// Migrations tells which tables a component needs in a schema.
+// Migrations returns a component's migrator for a schema.
 type Migrations func(db pgtx.DB, schema string) (*pgschema.Migrator, error)
 
-// Run runs one action in a transaction, after it has checked that the program knows the schema ("" means "millrace").
+// Run runs one action in a transaction, after it has checked that the schema fits the program ("" means "millrace").
 func Run(ctx context.Context, db pgtx.DB, m Migrations, schema, action string, f func(ctx context.Context, tx pgx.Tx, schema string) error, opts ...pgtx.Option) error {
 	schema, err := pgschema.Validate(schema)
 	if err != nil {
@@ -45,8 +45,8 @@ func Run(ctx context.Context, db pgtx.DB, m Migrations, schema, action string, f
 			if err := tables.CheckIn(ctx, tx); err != nil {
 				return err
 			}
-			// Statements that read thousands of rows of tables with millions look expensive to PostgreSQL, and to compile them takes
-			// it longer than to run them.
+			// PostgreSQL estimates a high cost for statements that read thousands of rows of tables with millions, and compiling them
+			// takes longer than running them.
 			if _, err := tx.Exec(ctx, `select set_config('jit', 'off', true)`); err != nil {
 				return err
 			}
@@ -63,13 +63,13 @@ func Run(ctx context.Context, db pgtx.DB, m Migrations, schema, action string, f
 	return nil
 }
 
-// AuditPage is a part of an audit, which is read from the last action backwards.
+// AuditPage selects a part of an audit log, which is read from the last action backwards.
 type AuditPage struct {
 	Before int64 // only actions with an ID below this one. Default: all
 	Limit  int   // Default: 100
 }
 
-// ReadAudit returns one part of an audit, by a statement whose first parameters are those of the page.
+// ReadAudit returns one part of an audit log. The statement's first parameters are those of the page.
 func ReadAudit[T any](ctx context.Context, db pgtx.DB, m Migrations, schema string, statement func(schema string) string, p AuditPage, args ...any) (found []T, err error) {
 	if p.Before == 0 {
 		p.Before = math.MaxInt64
@@ -88,7 +88,7 @@ func ReadAudit[T any](ctx context.Context, db pgtx.DB, m Migrations, schema stri
 	return found, err
 }
 
-// Optional is nil for "".
+// Optional returns nil for "".
 func Optional(s string) *string {
 	if s == "" {
 		return nil
@@ -96,7 +96,7 @@ func Optional(s string) *string {
 	return &s
 }
 
-// OptionalTime is nil for the zero time.
+// OptionalTime returns nil for the zero time.
 func OptionalTime(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil

@@ -13,8 +13,8 @@ const (
 	patience = 10 * time.Minute
 )
 
-// Every calls f at once and then about every hour, after an error in about a minute, until ctx ends. A call may take ten
-// minutes: a forgotten transaction must not hold the housekeeping up for ever. What f returns is logged.
+// Every calls f at once and then about every hour, or after an error in about a minute, until ctx ends. A call may take ten minutes, so
+// that a forgotten transaction does not block the housekeeping forever. Errors of f are logged.
 func Every(ctx context.Context, logger *slog.Logger, what string, f func(context.Context) error) error {
 	for {
 		wait := period
@@ -28,7 +28,7 @@ func Every(ctx context.Context, logger *slog.Logger, what string, f func(context
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(wait*9/10 + rand.N(wait/5)): // several processes spread
+		case <-time.After(wait*9/10 + rand.N(wait/5)): // jitter, so that several processes do not run at once
 		}
 	}
 }

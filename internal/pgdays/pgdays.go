@@ -1,10 +1,9 @@
-// Package pgdays keeps tables that are partitioned by UTC day: it makes days ahead, lists them, and drops those that are
-// past without blocking anybody who writes to the others.
+// Package pgdays maintains tables that are partitioned by UTC day: it creates days ahead, lists them, and drops expired ones without
+// blocking writers to the others.
 //
-// A table's own migration has a function <schema>.<table>_days(ahead int), which makes the days that are missing. The
-// days are named <table>_YYYYMMDD; a partition <table>_old, of a table whose key is a UUIDv7, holds all that is before
-// them. There is no DEFAULT partition: one row of tomorrow in it would forbid making tomorrow, and nothing could be
-// detached concurrently.
+// A table's own migration has a function <schema>.<table>_days(ahead int), which creates missing days. The days are named
+// <table>_YYYYMMDD. If the table's key is a UUIDv7, a partition <table>_old holds everything before them. There is no DEFAULT partition:
+// one row of tomorrow in it would prevent creating tomorrow's partition, and no partition could be detached concurrently.
 package pgdays
 
 import (
@@ -28,7 +27,7 @@ var files embed.FS
 
 var daysQuery = pgschema.Query(files, "days", "")
 
-// ahead is how many days are made before they come: as long may nobody look after them.
+// ahead is how many days are created in advance. For that long, the housekeeping may be down.
 const ahead = 7
 
 // DB is a pool, a connection or a transaction.
@@ -37,33 +36,33 @@ type DB interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
-// Table is one that is partitioned by day.
+// Table is a table that is partitioned by day.
 type Table struct{ Schema, Name string }
 
 // Day is a partition.
 type Day struct {
-	Date      time.Time // midnight, UTC; of <table>_old its last day
+	Date      time.Time // midnight, UTC; for <table>_old its last day
 	Partition string
 	Bytes     int64 // with indexes
-	Rows      int64 // an estimate; 0 also when there is none yet
+	Rows      int64 // an estimate; 0 also if there is none yet
 
 	state string
 }
 
-// End is when the day has ended.
+// End returns the end of the day.
 func (d Day) End() time.Time { return d.Date.AddDate(0, 0, 1) }
 
-// What became of a day that was to be dropped.
+// The state of a day.
 const (
 	attached = "attached"
 	pending  = "pending"  // its DETACH was interrupted
-	detached = "detached" // its DROP never came
+	detached = "detached" // its DROP was not executed
 )
 
 func (t Table) name(partition string) string { return pgx.Identifier{t.Schema, partition}.Sanitize() }
 
-// Ahead makes the days that are missing, of yesterday to a week from today. It needs no more than the right to call the
-// table's function. It gives up when it gets no lock within 2 s.
+// Ahead creates the missing days, from yesterday to a week from today. It needs only the right to call the table's function. It gives up
+// if it gets no lock within 2 s.
 func (t Table) Ahead(ctx context.Context, db DB) error {
 	if _, err := db.Exec(ctx, "select "+t.name(t.Name+"_days")+"($1)", ahead); err != nil {
 		return fmt.Errorf("make days of %s: %w", t.Name, err)
@@ -71,13 +70,13 @@ func (t Table) Ahead(ctx context.Context, db DB) error {
 	return nil
 }
 
-// Days lists the partitions that are days, the oldest first.
+// Days returns the partitions that are days, the oldest first.
 func (t Table) Days(ctx context.Context, db DB) ([]Day, error) {
 	all, err := t.all(ctx, db)
 	return slices.DeleteFunc(all, func(d Day) bool { return d.state == detached }), err
 }
 
-// all lists also those that an interrupted Drop has left behind.
+// all also returns days that an interrupted Drop has left behind.
 func (t Table) all(ctx context.Context, db DB) ([]Day, error) {
 	rows, err := db.Query(ctx, daysQuery, `"`+t.Schema+`"`, t.Name)
 	if err != nil {
@@ -92,7 +91,7 @@ func (t Table) all(ctx context.Context, db DB) ([]Day, error) {
 			d.Date = date
 		case end != nil:
 			d.Date = end.UTC().AddDate(0, 0, -1)
-		default: // the rest of an interrupted drop of <table>_old, which no longer knows its bounds
+		default: // from an interrupted drop of <table>_old, whose bounds are no longer known
 			d.Date = time.Time{}
 		}
 		days = append(days, d)
@@ -105,10 +104,10 @@ func (t Table) all(ctx context.Context, db DB) ([]Day, error) {
 	return days, nil
 }
 
-// Drop drops the days that ended at or before the time, and returns them: partitions, and what an earlier call has detached
-// and not dropped. A younger table of a day's name that is no partition is left alone: somebody else has detached it. It waits until transactions that write to the
-// table have ended, and holds nobody up meanwhile. When it is interrupted, or several processes do it at once, the next
-// one finishes. It must be called by the tables' owner, outside of a transaction.
+// Drop drops the days that ended at or before the given time, and returns them. It also drops days of that time that an earlier call has
+// detached but not dropped. It leaves alone a detached table of a later day, because someone else has detached it. Drop waits until
+// transactions that write to the table have ended, and blocks no one meanwhile. If it is interrupted, or several processes run it at
+// once, the next call finishes the work. It must be called by the tables' owner, outside of a transaction.
 func (t Table) Drop(ctx context.Context, pool *pgxpool.Pool, before time.Time) ([]Day, error) {
 	days, err := t.all(ctx, pool)
 	if isBusy(err) {
@@ -117,11 +116,11 @@ func (t Table) Drop(ctx context.Context, pool *pgxpool.Pool, before time.Time) (
 	if err != nil {
 		return nil, err
 	}
-	// PostgreSQL detaches one at a time: what was interrupted comes first.
+	// PostgreSQL detaches one partition at a time, so interrupted ones come first.
 	slices.SortStableFunc(days, func(a, b Day) int { return strings.Compare(b.state, a.state) })
 	var dropped []Day
 	for _, d := range days {
-		if d.End().After(before) && d.state != pending { // which would stop every other DETACH
+		if d.End().After(before) && d.state != pending { // a pending one would block every other DETACH
 			continue
 		}
 		switch mine, err := t.drop(ctx, pool, d, before); {
@@ -134,7 +133,7 @@ func (t Table) Drop(ctx context.Context, pool *pgxpool.Pool, before time.Time) (
 	return dropped, nil
 }
 
-// drop reports whether it was this process that dropped the day. Of a day that ended later it only finishes the DETACH.
+// drop reports whether this process dropped the day. If the day ended after before, it only finishes the DETACH.
 func (t Table) drop(ctx context.Context, pool *pgxpool.Pool, d Day, before time.Time) (bool, error) {
 	var err error
 	alter := "alter table " + t.name(t.Name) + " detach partition " + t.name(d.Partition)
@@ -168,8 +167,8 @@ func (t Table) drop(ctx context.Context, pool *pgxpool.Pool, d Day, before time.
 	return false, lookErr
 }
 
-// isBusy reports whether another process drops a day at the same time: a detach is pending, or they waited for each other. That
-// process does the rest.
+// isBusy reports whether another process is dropping a day at the same time: a detach is pending, or there was a deadlock. That process
+// does the rest.
 func isBusy(err error) bool {
 	var pgErr *pgconn.PgError
 	return errors.As(err, &pgErr) && (pgErr.Code == "55000" || pgErr.Code == "40P01")
@@ -186,11 +185,11 @@ func (t Table) hint(d Day, err error) error {
 // ErrNotOwner means that this role cannot drop days.
 var ErrNotOwner = errors.New(`only the tables' owner drops days: run "millrace retention run" as that role, with how long to keep them`)
 
-// overdue is for how long days that should be dropped are left to whoever owns them before housekeeping complains.
+// overdue is how long the owner may delay dropping days before housekeeping reports it.
 const overdue = 48 * time.Hour
 
-// Excuse returns err, of housekeeping that keeps days for so long, unless it is ErrNotOwner and the owner is not late: a
-// service's role need not own the tables.
+// Excuse returns err of housekeeping that keeps days for the given time. It returns nil for ErrNotOwner unless the owner is late, because
+// a service's role need not own the tables.
 func (t Table) Excuse(ctx context.Context, db DB, keep time.Duration, err error) error {
 	if !errors.Is(err, ErrNotOwner) {
 		return err
@@ -202,7 +201,7 @@ func (t Table) Excuse(ctx context.Context, db DB, keep time.Duration, err error)
 	return errors.Join(err, lookErr)
 }
 
-// Owned returns ErrNotOwner where Drop would fail, for those that must do something before it.
+// Owned returns ErrNotOwner if Drop would fail. It is for callers that must do something before Drop.
 func (t Table) Owned(ctx context.Context, db DB) error {
 	rows, err := db.Query(ctx, `select pg_has_role(relowner, 'USAGE') from pg_class where oid = to_regclass($1::text)`, t.name(t.Name))
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package pgdsn reads connection strings, and tells what is wrong with one without showing it.
+// Package pgdsn parses connection strings. Its errors say what is wrong without showing the string.
 package pgdsn
 
 import (
@@ -15,7 +15,7 @@ import (
 var errNone = errors.New(`no connection string: want postgres://user:password@host:5432/database, with %40 for each @ in them, %2F for / and so on, ` +
 	`or "host=… user=… dbname=…" with spaces between, here or in DATABASE_URL`)
 
-// settings are what pgx complains of by name, the narrower ones first.
+// settings are the names in pgx's errors, the more specific ones first.
 var settings = []string{
 	"sslmode", "sslcertmode", "sslnegotiation", "sslrootcert", "connect_timeout", "target_session_attrs", "min_protocol_version", "max_protocol_version",
 	"channel_binding", "require_auth", "pool_max_conns", "pool_min_conns", "pool_min_idle_conns", "pool_max_conn_lifetime", "pool_max_conn_idle_time",
@@ -23,22 +23,21 @@ var settings = []string{
 }
 
 var (
-	// parameter is what a setting of the server may be called.
+	// parameter matches the name of a server's setting.
 	parameter = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.]*$`)
-	// entry begins in a value where entries were not separated by spaces.
+	// entry matches, inside a value, the beginning of an entry that was not separated by a space.
 	entry = regexp.MustCompile(`[;,]\s*(host|port|user|password|dbname|sslmode)\s*=`)
-	// host is a name, an address, or the folder of a socket.
+	// host matches a name, an address, or the folder of a socket.
 	host = regexp.MustCompile(`^([^@;=/\s]*|[/@][^@;=]*)$`)
-	// address is a URL in which pgx finds the end of the password where it was meant: at the only @ before the database.
+	// address matches a URL whose password pgx ends where it was meant: at the only @ before the database.
 	address = regexp.MustCompile(`^[a-z]+://([^@/]*@[^@/?]*(/[^@?]*)?(\?.*)?|[^@]*)$`)
 )
 
-// Parse is pgxpool.ParseConfig with errors that show no password. Their text goes on from the name of the setting and
-// "is ".
+// Parse is pgxpool.ParseConfig with errors that show no password. Their text begins after the name of the setting and "is ".
 //
-// It refuses what pgx would read in another way than it was meant, because then a part of the password would be the name of
-// a host, a database or a parameter, and be shown by the next error: a scheme that pgx does not know, a quote before a URL,
-// "@" and "/" in a password as they are, entries that commas or semicolons separate.
+// It refuses what pgx would read differently from what was meant. Otherwise a part of the password would be taken for the name of a host,
+// a database or a parameter, and the next error would show it. It refuses an unknown scheme, a quote before a URL, unescaped "@" and "/"
+// in a password, and entries separated by commas or semicolons.
 func Parse(dsn string) (*pgxpool.Config, error) {
 	config, err := pgxpool.ParseConfig(dsn)
 	if file := (*fs.PathError)(nil); errors.As(err, &file) {
@@ -73,7 +72,7 @@ func wrong(err error) error {
 		return errNone
 	}
 	text := err.Error()
-	text = text[strings.LastIndex(text, "`")+1:] // before it is the connection string
+	text = text[strings.LastIndex(text, "`")+1:] // the text before it contains the connection string
 	if strings.Contains(text, "failed to parse") {
 		return errNone
 	}

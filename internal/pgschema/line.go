@@ -15,26 +15,26 @@ import (
 	"github.com/millrace-go/millrace/pgtx"
 )
 
-// Line is one component's line of migrations: files named migrations/001_name.up.sql, numbered without gaps, and a
-// migrations/001_name.down.sql for each. A line "-- oldest program: 1" in a file tells the oldest version of the line whose
-// programs work beside the new one; without it only programs that know the migration do.
+// Line is one component's migrations: files named migrations/001_name.up.sql, numbered without gaps, each with a
+// migrations/001_name.down.sql. A line "-- oldest program: 1" in a file names the oldest version whose programs still work with this one.
+// Without it, only programs that know the migration do.
 type Line struct {
 	Component string
 	Files     fs.FS
 	Command   string // what a program calls to apply it, for error messages
 
-	// BeforeDown may refuse to go down from one version to another, inside the transaction that would do it. Optional.
+	// BeforeDown may refuse to migrate down, inside the transaction that would do it. Optional.
 	BeforeDown func(ctx context.Context, tx pgx.Tx, d Descent) error
 }
 
-// Descent is what a Line is asked to agree to.
+// Descent is a migration down that BeforeDown must approve.
 type Descent struct {
 	Schema   string
 	From, To int
 	Force    bool // the operator accepts that events are lost
 }
 
-// In returns what migrates the schema ("" means Default) of the database.
+// In returns the migrator for a schema ("" means Default) of the database.
 func (l Line) In(db pgtx.DB, schema string) (*Migrator, error) {
 	schema, err := Validate(schema)
 	if err != nil {
@@ -48,8 +48,7 @@ type queryer interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// Check returns an error that names the remedy when the schema is older than this program, or newer and not made for
-// programs of this version.
+// Check returns an error with the remedy if the schema is older than this program, or newer and not usable by programs of this version.
 func (l Line) Check(ctx context.Context, db queryer, schema string) error {
 	steps, err := l.steps()
 	if err != nil {
@@ -61,7 +60,7 @@ func (l Line) Check(ctx context.Context, db queryer, schema string) error {
 	}
 	var at, oldest int
 	if there {
-		// As JSON, because the column is younger than the table.
+		// Read through JSON, because the column was added after the table.
 		err := db.QueryRow(ctx, Render(`select coalesce(max(version), 0),
 				coalesce(max(coalesce((to_jsonb(m) ->> 'oldest')::int, version)) filter (where version > $2), 0)
 			from {schema}.migration m where component = $1`, schema), l.Component, len(steps)).Scan(&at, &oldest)

@@ -14,15 +14,15 @@ import (
 	"github.com/millrace-go/millrace/pgtx"
 )
 
-// Migrator migrates one component in one schema. Its methods may be called at any time, by several processes at once,
-// beside running programs: they wait for one another, and for a table's lock only briefly.
+// Migrator migrates one component in one schema. Its methods may be called at any time, by several processes at once, while programs run:
+// callers wait for one another, and for a table's lock only briefly.
 type Migrator struct {
-	// LockTimeout is how long a statement queues for a lock that a running transaction holds: whatever comes after it
-	// queues behind it. Milliseconds count. Default: 2 s.
+	// LockTimeout is how long a statement waits for a lock that a running transaction holds. Later statements wait behind it. It is
+	// rounded down to milliseconds. Default: 2 s.
 	LockTimeout time.Duration
-	// Patience is for how long the migration is tried again when it did not get a lock. Default: 1 min.
+	// Patience is how long the migration is retried if it does not get a lock. Default: 1 min.
 	Patience time.Duration
-	// Logger is told while a lock is waited for. Default: slog.Default().
+	// Logger logs waits for a lock. Default: slog.Default().
 	Logger *slog.Logger
 
 	line   Line
@@ -30,10 +30,10 @@ type Migrator struct {
 	schema string
 }
 
-// Component is the name of what is migrated.
+// Component returns the component's name.
 func (m *Migrator) Component() string { return m.line.Component }
 
-// Up applies what is missing, in one transaction. A schema that is newer than the program stays as it is.
+// Up applies the missing migrations in one transaction. It leaves a schema that is newer than the program unchanged.
 func (m *Migrator) Up(ctx context.Context) error {
 	steps, err := m.line.steps()
 	if err != nil {
@@ -55,8 +55,8 @@ func (m *Migrator) Up(ctx context.Context) error {
 	return nil
 }
 
-// Down goes back to the version, 0 being before the first, in one transaction. What the tables hold that are younger is
-// lost. Where that would be events, it is refused unless forced.
+// Down migrates back to the version in one transaction; 0 is before the first one. Data of later versions is lost. If that would be
+// events, Down refuses unless force is set.
 func (m *Migrator) Down(ctx context.Context, to int, force bool) error {
 	steps, err := m.line.steps()
 	if err != nil {
@@ -89,8 +89,8 @@ func (m *Migrator) Down(ctx context.Context, to int, force bool) error {
 	return nil
 }
 
-// prepare makes the schema and the table of migrations. Not by "create … if not exists" alone: that asks for the CREATE
-// privilege, and a lock, even where nothing is missing.
+// prepare creates the schema and the table of migrations. It checks first, because "create … if not exists" needs the CREATE privilege
+// and a lock even if they exist.
 func (m *Migrator) prepare(ctx context.Context, tx pgx.Tx, steps []step) error {
 	for _, s := range []struct{ exists, create string }{
 		{`select to_regnamespace($1::text) is not null`, createSchema},
@@ -132,14 +132,14 @@ func run(ctx context.Context, tx pgx.Tx, script []part) error {
 	return nil
 }
 
-// transact runs fn in a transaction that gives up rather than hold a queue before a lock up, and tries again.
+// transact runs fn in a transaction that fails if it waits too long for a lock, and retries it.
 func (m *Migrator) transact(ctx context.Context, fn func(context.Context, pgx.Tx) error) error {
 	lockTimeout, patience := cmp.Or(m.LockTimeout, 2*time.Second), cmp.Or(m.Patience, time.Minute)
 	log := m.Logger
 	if log == nil {
 		log = slog.Default()
 	}
-	// Read committed, whatever the role's default: what another process has applied while this one waited must be seen.
+	// Read committed, whatever the role's default, so that the transaction sees what another process applied while this one waited.
 	opts := []pgtx.Option{pgtx.Isolation(pgx.ReadCommitted)}
 	if _, joins := pgtx.From(ctx); joins {
 		opts = nil
@@ -147,11 +147,11 @@ func (m *Migrator) transact(ctx context.Context, fn func(context.Context, pgx.Tx
 	until := time.Now().Add(patience)
 	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
 		err := pgtx.Run(ctx, m.db, func(ctx context.Context, tx pgx.Tx) error {
-			// Others that migrate are waited for without a limit: they give up by themselves.
+			// There is no limit on waiting for other migrations, because they give up by themselves.
 			if _, err := tx.Exec(ctx, lockLine); err != nil {
 				return err
 			}
-			var before string // the setting would outlive this, where an outer transaction goes on
+			var before string // the setting would stay in an outer transaction
 			if err := tx.QueryRow(ctx, `select current_setting('lock_timeout')`).Scan(&before); err != nil {
 				return err
 			}
@@ -185,7 +185,7 @@ func (m *Migrator) transact(ctx context.Context, fn func(context.Context, pgx.Tx
 	}
 }
 
-// holders tells which transactions hold locks on the schema's tables, the oldest first.
+// holders returns which transactions hold locks on the schema's tables, the oldest first.
 func (m *Migrator) holders(ctx context.Context) (text string, err error) {
 	err = pgtx.Run(ctx, m.db, func(ctx context.Context, tx pgx.Tx) error {
 		return tx.QueryRow(ctx, `select coalesce(string_agg(text, '; '), '') from (

@@ -1,5 +1,4 @@
-// Package pgschema knows the PostgreSQL schema that Millrace's tables live in: its name, statements that name it, and
-// numbered migrations.
+// Package pgschema handles the PostgreSQL schema of Millrace's tables: its name, statements with that name, and numbered migrations.
 package pgschema
 
 import (
@@ -14,13 +13,13 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Default is the schema's name when the user chose none.
+// Default is the schema's name if the user chose none.
 const Default = "millrace"
 
-// NOTIFY's channels and the names of sequences are built from the schema's name, hence the length.
+// The names of NOTIFY channels and sequences are built from the schema's name, so its length is limited.
 var pattern = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,47}$`)
 
-// Validate returns name, or Default for "", or an error that tells what a name may be.
+// Validate returns name, or Default for "", or an error that says which names are allowed.
 func Validate(name string) (string, error) {
 	if name == "" {
 		return Default, nil
@@ -31,8 +30,8 @@ func Validate(name string) (string, error) {
 	return name, nil
 }
 
-// Render puts the schema's name, quoted, in the place of {schema}. Between {alike} and {/alike} stands the text of an error:
-// they make it the text that errors of one group have in common.
+// Render replaces {schema} by the schema's quoted name. {alike} and {/alike} around the text of an error convert it to the text that
+// errors of one group share.
 func Render(sql, schema string) string {
 	return strings.NewReplacer("{schema}", `"`+schema+`"`, "{alike}", "regexp_replace(regexp_replace(regexp_replace(left(", "{/alike}", `, 500),
     '[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|\m(0x)?[0-9a-f]{16,}\M', '<id>', 'gi'),
@@ -40,7 +39,7 @@ func Render(sql, schema string) string {
     '\m0x[0-9a-f]+\M|\d+', '<n>', 'gi')`).Replace(sql)
 }
 
-// Prepare prepares every file's statement against the schema's tables: what a test of them calls.
+// Prepare prepares every file's statement against the schema's tables. It is for tests.
 func Prepare(ctx context.Context, conn *pgx.Conn, files fs.FS, schema string) error {
 	names, err := fs.Glob(files, "queries/*.sql")
 	if err != nil {
@@ -58,7 +57,7 @@ func Prepare(ctx context.Context, conn *pgx.Conn, files fs.FS, schema string) er
 	return nil
 }
 
-// Query is Render of an embedded file, which holds one statement. It panics when there is no such file.
+// Query returns Render of an embedded file, which holds one statement. It panics if the file does not exist.
 func Query(files fs.FS, name, schema string) string {
 	b, err := fs.ReadFile(files, "queries/"+name+".sql")
 	if err != nil {

@@ -10,21 +10,21 @@ import (
 )
 
 const (
-	// The number is arbitrary; it is Millrace's in every database.
+	// An arbitrary number, which Millrace uses in every database.
 	lockLine = `select pg_advisory_xact_lock(7811887411823467)`
 
 	createSchema = `create schema {schema}`
 	createTable  = `create table {schema}.migration (
     component text not null, version int not null, name text not null,
     applied_at timestamptz not null default now(), primary key (component, version))`
-	// The oldest version of the component whose programs work beside this one; null: only those that know it.
+	// The oldest version of the component whose programs work with this one; null: only programs that know this one.
 	addOldest = `alter table {schema}.migration add column if not exists oldest int`
 )
 
 // part is one step of a script.
 type part struct{ what, sql string }
 
-// script goes from one version to another, up or down; prepare comes before.
+// script returns the statements from one version to another, up or down. They run after prepare.
 func (m *Migrator) script(steps []step, from, to int) (parts []part) {
 	add := func(v int, format string, args ...any) {
 		parts = append(parts, part{
@@ -49,7 +49,7 @@ func (m *Migrator) script(steps []step, from, to int) (parts []part) {
 	return parts
 }
 
-// fillOldest tells of migrations that were applied before the column was there.
+// fillOldest sets the column for migrations that were applied before it existed.
 func fillOldest(component string, steps []step) string {
 	var sql strings.Builder
 	for i, s := range steps {
@@ -60,8 +60,8 @@ func fillOldest(component string, steps []step) string {
 	return sql.String()
 }
 
-// SQL returns what Up or Down would run to go from one version to another: one transaction, for psql. It asks no
-// database, and refuses nothing for the events' sake.
+// SQL returns what Up or Down would run to migrate from one version to another: one transaction, for psql. It does not connect to a
+// database, and does not check whether events would be lost.
 func (m *Migrator) SQL(from, to int) (string, error) {
 	steps, err := m.line.steps()
 	if err != nil {
@@ -107,7 +107,7 @@ func isLockTimeout(err error) bool {
 	return errors.As(err, &pgErr) && pgErr.Code == "55P03"
 }
 
-// Newest is the version that Up goes to.
+// Newest returns the version that Up migrates to.
 func (m *Migrator) Newest() int {
 	steps, _ := m.line.steps() // SQL reports the error
 	return len(steps)

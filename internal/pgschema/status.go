@@ -17,10 +17,10 @@ type Migration struct {
 	Version   int        `json:"version"`
 	Name      string     `json:"name"`
 	AppliedAt *time.Time `json:"applied_at"` // nil: pending
-	Known     bool       `json:"known"`      // by this program; what is not known was applied by a newer one
+	Known     bool       `json:"known"`      // by this program; an unknown one was applied by a newer program
 }
 
-// Status returns what is applied and what is pending, by version.
+// Status returns applied and pending migrations, by version.
 func (m *Migrator) Status(ctx context.Context) ([]Migration, error) {
 	steps, err := m.line.steps()
 	if err != nil {
@@ -56,8 +56,7 @@ func (m *Migrator) Status(ctx context.Context) ([]Migration, error) {
 	return all, nil
 }
 
-// Check returns an error that names the remedy when the schema is older than this program, or newer and not made for
-// programs of this version.
+// Check returns an error with the remedy if the schema is older than this program, or newer and not usable by programs of this version.
 func (m *Migrator) Check(ctx context.Context) error {
 	return pgtx.Run(ctx, m.db, m.CheckIn)
 }

@@ -1,4 +1,4 @@
-// Package placeid makes the ID of an event of the place where a broker keeps it, for messages that carry none.
+// Package placeid makes an event ID from a message's position in a broker, for messages without one.
 package placeid
 
 import (
@@ -8,18 +8,18 @@ import (
 	"github.com/google/uuid"
 )
 
-// The bounds of a time that can be when a message was published: before the first no broker that we know was there, and
-// what is far ahead was counted in other units, or stands for never. They never move, because an event's ID must not.
+// The bounds of a plausible publish time. No supported broker existed before the first. Times far in the future are in another unit, or
+// mean "never". The bounds must never change, because event IDs depend on them.
 var (
 	first = time.Date(2011, 1, 1, 0, 0, 0, 0, time.UTC)
 	last  = time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC)
 )
 
-// Plausible tells whether a message can have been published then.
+// Plausible reports whether a message can have been published then.
 func Plausible(at time.Time) bool { return !at.Before(first) && at.Before(last) }
 
-// Of returns the ID of what was published in a place: a UUIDv7 with that time, by which a claim keeps its record. Without a
-// plausible time it is the place itself, which a claim keeps by the time when it was processed.
+// Of returns the ID of a message published at a place: a UUIDv7 with that time, by which a claim partitions its records. If the time is
+// not plausible, it returns the place, for which a claim uses the time of processing.
 func Of(place string, at time.Time) string {
 	if !Plausible(at) {
 		return place

@@ -1,4 +1,4 @@
-// Package reach writes commands for people to copy: those of "millrace" and of psql, for the database that was looked at.
+// Package reach prints commands for people to copy: of "millrace" and psql, for the database that was examined.
 package reach
 
 import (
@@ -14,13 +14,13 @@ import (
 	"github.com/millrace-go/millrace/internal/words"
 )
 
-// Reach is how a command reached what it looked at.
+// Reach is how a command reached its database.
 type Reach struct {
-	Config, Database, DSN, Schema string         // as flags: "" where it went by defaults and the environment
-	Server                        *pgconn.Config // where that was
+	Config, Database, DSN, Schema string         // as flags; "" if defaults or the environment applied
+	Server                        *pgconn.Config // the server that it reached
 }
 
-// Command is one of this program's for the same database, as a shell takes it. The operand is what it is about, such as an event's ID.
+// Command returns a command of this program for the same database, quoted for a shell. The operand is, for example, an event's ID.
 func (r Reach) Command(operand string, args ...string) string {
 	if operand == "" {
 		return r.CommandOf(nil, args...)
@@ -28,7 +28,7 @@ func (r Reach) Command(operand string, args ...string) string {
 	return r.CommandOf([]string{operand}, args...)
 }
 
-// CommandOf is a Command about several. Others may have chosen the operands: one that begins with a dash must not become a flag.
+// CommandOf is Command with several operands. Operands may come from other people, so one that begins with a dash must not become a flag.
 func (r Reach) CommandOf(operands []string, args ...string) string {
 	for _, flag := range [][2]string{{"--config", r.Config}, {"--database", r.Database}, {"--dsn", WithoutPassword(r.DSN)}, {"--schema", r.Schema}} {
 		if flag[1] != "" {
@@ -41,7 +41,7 @@ func (r Reach) CommandOf(operands []string, args ...string) string {
 	return shell("millrace", append(args, operands...)...)
 }
 
-// PSQL is a call of psql for the same server, which asks for the password itself. "" stands for the same database.
+// PSQL returns a psql command for the same server, which prompts for the password. An empty database means the same one.
 func (r Reach) PSQL(database, sql string) string {
 	var args []string
 	if s := r.Server; s != nil {
@@ -65,7 +65,7 @@ var (
 	tame  = regexp.MustCompile("^[^\"$`\\\\!]*$") // between double quotes
 )
 
-// Quoted is an argument as a shell takes it.
+// Quoted quotes an argument for a shell.
 func Quoted(arg string) string {
 	switch {
 	case plain.MatchString(arg):
@@ -78,13 +78,13 @@ func Quoted(arg string) string {
 	return "'" + strings.ReplaceAll(arg, "'", `'\''`) + "'"
 }
 
-// Passwords are an entry of a connection string, or stand in a URL before the host or as a parameter.
+// Passwords are an entry of a connection string, or are in a URL: before the host or as a parameter.
 var (
 	entry  = regexp.MustCompile(`(password[\s\v]*=[\s\v]*)('(\\.|[^'\\])*'|(\\.|[^\s\\])*)`)
 	before = regexp.MustCompile(`^([a-z]+://[^:/@]*:)[^@/]*@`)
 )
 
-// WithoutPassword is a connection string, one that the driver takes, as it may be shown.
+// WithoutPassword returns a valid connection string with its passwords masked.
 func WithoutPassword(dsn string) string {
 	if !strings.HasPrefix(dsn, "postgres://") && !strings.HasPrefix(dsn, "postgresql://") {
 		return entry.ReplaceAllString(dsn, "${1}xxxxx")

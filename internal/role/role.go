@@ -1,5 +1,5 @@
-// Package role runs the parts of a program as processes of their own, which can be killed: the same executable, told by
-// its environment which part to play. None outlives the process that started it, however that ends.
+// Package role runs parts of a program as separate processes, which can be killed. They run the same executable, and an environment
+// variable says which part to run. None outlives the process that started it, however that ends.
 package role
 
 import (
@@ -23,15 +23,15 @@ const (
 	exitTrouble = 2
 )
 
-// Stop is the line that tells a process to stop.
+// Stop is the line that makes a process stop.
 const Stop = "stop"
 
-// Name is the role that this process was started for; "" in the main process.
+// Name returns the role that this process was started for, or "" in the main process.
 func Name() string { return os.Getenv(nameVariable) }
 
-// Play is the main function of a process that was started for a role: it reads the configuration, plays, and returns the
-// exit status. The context ends when the process is told to stop; told has what else it is told. The process ends at once
-// when the one that started it does. Ctrl-C is that one's to answer.
+// Play is the main function of a process that was started for a role: it reads the configuration, calls play, and returns the exit
+// status. The context ends when the process receives Stop; told delivers the other lines. The process ends at once if its parent does. It
+// ignores Ctrl-C, which the parent handles.
 func Play[C any](play func(ctx context.Context, config C, told <-chan string) error) int {
 	signal.Ignore(os.Interrupt, syscall.SIGPIPE)
 	var config C
@@ -60,15 +60,15 @@ func Play[C any](play func(ctx context.Context, config C, told <-chan string) er
 	return 0
 }
 
-// Process is a started part. All methods may be called concurrently.
+// Process is a started process. All methods may be called concurrently.
 type Process struct {
 	cmd   *exec.Cmd
 	stdin *os.File
 	ended chan struct{}
-	err   error // of its end, once ended is closed
+	err   error // the result of its end, valid once ended is closed
 }
 
-// Start runs this program again in a role, with its output to stdout and stderr. The caller ends it by Stop or Kill.
+// Start runs this program again in a role, with its output to stdout and stderr. The caller must call Stop or Kill.
 func Start(name string, config any, stdout, stderr io.Writer) (*Process, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -97,13 +97,13 @@ func Start(name string, config any, stdout, stderr io.Writer) (*Process, error) 
 	return p, nil
 }
 
-// PID is the process's number.
+// PID returns the process ID.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// Ended is closed when the process is gone, by itself or by us. Err is its end from then on, nil for exit status 0.
+// Ended returns a channel that is closed when the process has ended. Err is its result from then on, nil for exit status 0.
 func (p *Process) Ended() <-chan struct{} { return p.ended }
 
-// Err is nil until Ended is closed.
+// Err returns nil until Ended is closed.
 func (p *Process) Err() error {
 	select {
 	case <-p.ended:
@@ -113,10 +113,10 @@ func (p *Process) Err() error {
 	}
 }
 
-// Tell sends a line to the process, which may be gone.
+// Tell sends a line to the process. It ignores errors, because the process may have ended.
 func (p *Process) Tell(line string) { _, _ = p.stdin.WriteString(line + "\n") }
 
-// Kill sends SIGKILL and waits for the end. It reports false when the process had ended before.
+// Kill sends SIGKILL and waits for the end. It returns false if the process had ended before.
 func (p *Process) Kill() bool {
 	select {
 	case <-p.ended:
@@ -128,7 +128,8 @@ func (p *Process) Kill() bool {
 	return killed
 }
 
-// Stop tells the process to stop and waits for its end, which should be a good one within so long; then it is killed.
+// Stop tells the process to stop and waits until it ends. After patience it kills the process. It returns an error unless the process
+// ended well.
 func (p *Process) Stop(patience time.Duration) error {
 	p.Tell(Stop)
 	select {

@@ -8,8 +8,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// Name is the host and the number, for people, and an identity that no other process has: containers share both.
+// Name is the host name and the process ID, for people, and a random part, because containers may share both.
 var Name = func() string {
-	host, _ := os.Hostname() // "" will do
+	host, _ := os.Hostname() // "" is acceptable
 	return fmt.Sprintf("%s:%d:%.8s", host, os.Getpid(), uuid.NewString())
 }()

@@ -1,5 +1,4 @@
-// Package service says what a service may be called. The name keeps the work of services apart that share a database, a
-// Redis or a provider.
+// Package service validates service names. The name separates the data of services that share a database, a Redis or a provider.
 package service
 
 import (
@@ -11,7 +10,7 @@ import (
 
 var pattern = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_.-]{0,99}$`)
 
-// Validate returns an error unless the name can be a service's. The error begins with "Service is".
+// Validate returns an error if the name cannot be a service's. The error begins with "Service is".
 func Validate(name string) error {
 	if pattern.MatchString(name) {
 		return nil
@@ -24,10 +23,10 @@ func Validate(name string) error {
 		`1 to 100 letters, digits, ".", "_" and "-", starting with a letter`, is)
 }
 
-// Scoped is the name of what belongs to a service, among those of all services. No service's name contains the "/".
+// Scoped returns a service's name for something, unique among all services. No service's name contains "/".
 func Scoped(service, name string) string { return service + "/" + name }
 
-// ConsoleName is the service's name as the console's URLs have it.
+// ConsoleName returns the service's name in the console's URLs.
 func ConsoleName(service string) string {
 	name := strings.NewReplacer(".", "-", "_", "-").Replace(strings.ToLower(service))
 	if name = name[:min(len(name), 40)]; name == "static" {

@@ -9,24 +9,24 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// Origin is where a setting was made.
+// Origin is where a setting was set.
 type Origin struct {
-	Line int    // of the file; 0: not there
+	Line int    // in the file; 0: not there
 	Env  string // the environment variable
 }
 
-// Problem is something that is wrong with a configuration.
+// Problem is an error in a configuration.
 type Problem struct {
 	Origin Origin
-	Path   string // of keys, with dots between
+	Path   string // keys, joined by dots
 	Text   string // "is …: want …"
 }
 
-// Reader collects where settings were made and what is wrong with them. It is for one goroutine.
+// Reader collects where settings were set and what is wrong with them. It is not safe for concurrent use.
 type Reader struct {
 	Problems []Problem
 	origins  map[string]Origin // by path
-	variable string            // that is being read, instead of a file
+	variable string            // the variable that is being read, if not a file
 }
 
 // NewReader returns a Reader.
@@ -36,7 +36,7 @@ func (r *Reader) wrong(o Origin, path, format string, args ...any) {
 	r.Problems = append(r.Problems, Problem{Origin: o, Path: path, Text: fmt.Sprintf(format, args...)})
 }
 
-// at is where a node stands.
+// at returns the origin of a node.
 func (r *Reader) at(node *yaml.Node) Origin {
 	if r.variable != "" {
 		return Origin{Env: r.variable}
@@ -44,7 +44,7 @@ func (r *Reader) at(node *yaml.Node) Origin {
 	return Origin{Line: node.Line}
 }
 
-// Origin returns where the setting of that path, or what it is part of, was made. The zero Origin: nowhere.
+// Origin returns where the setting of that path, or a section that contains it, was set. It returns the zero Origin if nowhere.
 func (r *Reader) Origin(path string) Origin {
 	for {
 		if o, ok := r.origins[path]; ok {
@@ -58,12 +58,12 @@ func (r *Reader) Origin(path string) Origin {
 	}
 }
 
-// Decode reads a mapping into the struct that target points to. besides are keys of the mapping that are others' business.
+// Decode reads a mapping into the struct that target points to. besides are keys of the mapping that it ignores.
 func (r *Reader) Decode(node *yaml.Node, path string, target any, besides ...string) {
 	r.section(node, path, reflect.ValueOf(target).Elem(), besides)
 }
 
-// entries calls each with the keys and values of a mapping, and refuses what is no mapping.
+// entries calls each with the keys and values of a mapping. Any other node is an error.
 func (r *Reader) entries(node *yaml.Node, path string, each func(key, value *yaml.Node)) {
 	node = resolved(node)
 	if empty(node) {
@@ -185,7 +185,7 @@ func (r *Reader) listed(node *yaml.Node, path string, v reflect.Value) {
 	v.Set(all)
 }
 
-// clone copies a map, because the one that is there may be shared with other configurations.
+// clone copies a map, because the existing one may be shared with other configurations.
 func clone(v reflect.Value) reflect.Value {
 	made := reflect.MakeMap(v.Type())
 	for _, key := range v.MapKeys() {
@@ -194,7 +194,7 @@ func clone(v reflect.Value) reflect.Value {
 	return made
 }
 
-// resolved is what an alias stands for.
+// resolved returns the node that an alias refers to.
 func resolved(node *yaml.Node) *yaml.Node {
 	if node.Kind == yaml.AliasNode {
 		return node.Alias
@@ -206,7 +206,7 @@ func empty(node *yaml.Node) bool {
 	return node.Kind == 0 || node.Kind == yaml.ScalarNode && node.ShortTag() == "!!null"
 }
 
-// shown never shows a value: it may be a secret in the wrong place.
+// shown describes a node without its value, which may be a secret in the wrong place.
 func shown(node *yaml.Node) string {
 	switch resolved(node).Kind {
 	case yaml.MappingNode:

@@ -9,10 +9,10 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// Environ reads what the environment sets of the struct that target points to: a variable's name is prefix and the path of
-// keys, in upper case with "_" between. Of names in maps it knows those that are there; the variable of the map itself
-// holds YAML, {name: {key: value}}, and adds names. The variable of a list of structs holds YAML too, [{key: value}], and
-// replaces the list. Environ returns the names of the variables that it knows, set or not.
+// Environ reads the settings of the struct that target points to from environment variables. A variable's name is the prefix and the path
+// of keys, in upper case and joined by "_". Of a map, Environ knows the existing names; the variable of the map itself holds YAML, {name:
+// {key: value}}, and adds names. The variable of a list of structs holds YAML too, [{key: value}], and replaces the list. Environ returns
+// the names of the variables that it knows, set or not.
 func (r *Reader) Environ(lookup func(string) (string, bool), prefix, path string, target any) []string {
 	e := environ{Reader: r, lookup: lookup}
 	e.section(prefix, path, reflect.ValueOf(target).Elem())
@@ -46,7 +46,7 @@ func (e *environ) section(prefix, path string, v reflect.Value) {
 	}
 }
 
-// get returns the variable. One that is empty says nothing: deployments have such for what is not theirs to set.
+// get returns the variable. An empty variable counts as not set, because deployments often define variables that they do not use.
 func (e *environ) get(name, path string) (string, bool) {
 	again := slices.Contains(e.known, name)
 	e.known = append(e.known, name)
@@ -54,14 +54,14 @@ func (e *environ) get(name, path string) (string, bool) {
 	if value == "" {
 		return "", false
 	}
-	if again { // names in maps that differ in what is "_" here
+	if again { // names in maps that differ only in characters that become "_"
 		e.wrong(Origin{Env: name}, path, "is meant by the variable of another name, too: want names that differ in letters or digits, or the setting in the file")
 	}
 	e.found++
 	return value, true
 }
 
-// optional is for a pointer to a struct, which stays nil unless something of it is set.
+// optional handles a pointer to a struct, which stays nil unless one of its settings is set.
 func (e *environ) optional(name, path string, v reflect.Value) {
 	made := reflect.New(v.Type()).Elem()
 	made.Set(v)
@@ -72,7 +72,7 @@ func (e *environ) optional(name, path string, v reflect.Value) {
 	}
 }
 
-// fromYAML reads a variable that holds YAML of this form.
+// fromYAML reads a variable that holds YAML in this form.
 func (e *environ) fromYAML(name, path, form string, read func(*yaml.Node)) {
 	value, ok := e.get(name, path)
 	if !ok {
@@ -101,7 +101,7 @@ func (e *environ) named(name, path string, v reflect.Value) {
 	}
 }
 
-// Variable is a key, or a name of a map, as it stands in the name of an environment variable.
+// Variable converts a key, or a name in a map, to its part of an environment variable's name.
 func Variable(key string) string {
 	return strings.Map(func(c rune) rune {
 		if unicode.IsLetter(c) || unicode.IsDigit(c) {

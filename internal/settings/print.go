@@ -14,10 +14,10 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// Hidden stands for a secret.
+// Hidden replaces a secret.
 const Hidden = "(hidden)"
 
-// Node returns the settings of a struct, or of what a pointer points to, as YAML that Decode reads, with secrets hidden.
+// Node returns the settings of a struct, or of the struct that target points to, as YAML that Decode reads. Secrets are hidden.
 func Node(target any) *yaml.Node { return mapping(reflect.Indirect(reflect.ValueOf(target))) }
 
 func mapping(v reflect.Value) *yaml.Node {
@@ -37,7 +37,7 @@ func mappingOf(v reflect.Value, shown func(reflect.Value) bool) *yaml.Node {
 	return node
 }
 
-// valueNode returns nil for what is not there.
+// valueNode returns nil for a value that is not set.
 func valueNode(f Field, v reflect.Value) *yaml.Node {
 	if v.Kind() == reflect.Pointer {
 		if v.IsNil() {
@@ -60,7 +60,7 @@ func valueNode(f Field, v reflect.Value) *yaml.Node {
 			node.Content = append(node.Content, Word(name), mapping(entries[name]))
 		}
 		return node
-	case f.Kind == Listed: // a rule that leaves something open says nothing about it
+	case f.Kind == Listed: // unset fields of a list's item are omitted
 		node := &yaml.Node{Kind: yaml.SequenceNode, Tag: "!!seq"}
 		for i := range v.Len() {
 			node.Content = append(node.Content, mappingOf(v.Index(i), func(f reflect.Value) bool { return !f.IsZero() }))
@@ -101,7 +101,7 @@ func scalarNode(v reflect.Value) *yaml.Node {
 	return plain("!!float", fmt.Sprint(v.Interface()))
 }
 
-// marshaler finds also a method that wants a pointer.
+// marshaler also finds a method with a pointer receiver.
 func marshaler(v reflect.Value) (encoding.TextMarshaler, bool) {
 	at := reflect.New(v.Type())
 	at.Elem().Set(v)
@@ -109,5 +109,5 @@ func marshaler(v reflect.Value) (encoding.TextMarshaler, bool) {
 	return m, ok
 }
 
-// Word is a node of text.
+// Word returns a text node.
 func Word(s string) *yaml.Node { return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: s} }

@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-// pointed is v, or what it points to, which is made where there is nothing. What it pointed to stays as it is.
+// pointed returns v. If v is a pointer, it makes v point to a new copy of its target and returns that, so that the old target does not
+// change.
 func pointed(v reflect.Value) reflect.Value {
 	if v.Kind() != reflect.Pointer {
 		return v
@@ -25,7 +26,7 @@ func pointed(v reflect.Value) reflect.Value {
 	return made.Elem()
 }
 
-// set gives a field the value that a text stands for. A value that is wrong leaves it as it is.
+// set sets a field to the value that a text stands for. An invalid text leaves the field unchanged.
 func (r *Reader) set(o Origin, path, value string, f Field, v reflect.Value) {
 	if f.Kind == List {
 		r.setList(o, path, strings.FieldsFunc(value, func(c rune) bool { return c == ',' || c == ' ' }), f, v)
@@ -58,7 +59,7 @@ func (r *Reader) setList(o Origin, path string, values []string, f Field, v refl
 	v.Set(all)
 }
 
-// remedy is what would be right: an enumeration's own words, else the field's.
+// remedy returns what would be right: in an enumeration's own words, otherwise in the field's.
 func remedy(err error, f Field) string {
 	if text := err.Error(); (f.Kind == Text || f.Kind == List) && strings.HasPrefix(text, "want ") {
 		return text
@@ -100,7 +101,7 @@ func parse(value string, v reflect.Value) error {
 	return nil
 }
 
-// wanted says what is written for a field.
+// wanted describes what to write for a field.
 func wanted(f Field) string {
 	t := f.Type
 	if t.Kind() == reflect.Pointer {

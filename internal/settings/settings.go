@@ -1,5 +1,5 @@
-// Package settings reads structs of settings from YAML and from the environment. The structs are the configuration's
-// only description: a key is a field's name in snake case, and an environment variable is the path of keys.
+// Package settings reads structs of settings from YAML and from the environment. The structs are the only description of the
+// configuration: a key is a field's name in snake case, and an environment variable is the path of keys.
 package settings
 
 import (
@@ -19,7 +19,7 @@ type Kind int
 
 // The kinds.
 const (
-	Unsettable Kind = iota // in Go only: a logger, say
+	Unsettable Kind = iota // only in Go, such as a logger
 	Scalar
 	Duration
 	Text    // an encoding.TextUnmarshaler
@@ -29,7 +29,7 @@ const (
 	Listed  // a list of structs
 )
 
-// module is where structs are meant as settings; a *tls.Config is not.
+// module contains the structs that are settings; a *tls.Config is not.
 const module = "github.com/millrace-go/millrace"
 
 var (
@@ -37,7 +37,7 @@ var (
 	textType     = reflect.TypeFor[encoding.TextUnmarshaler]()
 )
 
-// kindOf tells how values of the type are written. A pointer is written as what it points to.
+// kindOf returns how values of the type are written. A pointer is written like its target.
 func kindOf(t reflect.Type) Kind {
 	if t.Kind() == reflect.Pointer {
 		if k := kindOf(t.Elem()); k != Named && k != List && k != Listed {
@@ -68,7 +68,7 @@ func kindOf(t reflect.Type) Kind {
 func isInt(t reflect.Type) bool  { return t.Kind() >= reflect.Int && t.Kind() <= reflect.Int64 }
 func isUint(t reflect.Type) bool { return t.Kind() >= reflect.Uint && t.Kind() <= reflect.Uint64 }
 
-// settable tells whether a struct is one of settings: this module's, with some field that can be set.
+// settable reports whether a struct holds settings: it is of this module and has a field that can be set.
 func settable(t reflect.Type) bool {
 	return (t.PkgPath() == "" || strings.HasPrefix(t.PkgPath(), module)) && len(Fields(t)) > 0
 }
@@ -76,14 +76,14 @@ func settable(t reflect.Type) bool {
 // Field is one setting of a struct.
 type Field struct {
 	Key    string
-	Name   string // in Go, behind those of embedded structs
+	Name   string // in Go, after the names of embedded structs
 	Index  []int
 	Kind   Kind
 	Secret bool
 	Type   reflect.Type
 }
 
-// Fields returns what can be set of a struct, in its order. Fields of embedded structs are its own.
+// Fields returns the settings of a struct, in order. Fields of embedded structs are included.
 func Fields(t reflect.Type) []Field {
 	var all []Field
 	for i := range t.NumField() {
@@ -115,7 +115,7 @@ func Fields(t reflect.Type) []Field {
 	return all
 }
 
-// Nearest returns the known name that a mistyped one most likely means, or "".
+// Nearest returns the known name that is most likely meant by a mistyped one, or "".
 func Nearest(name string, known []string) string {
 	best, least := "", max(2, len(name)/3)+1
 	for _, k := range known {
@@ -129,7 +129,7 @@ func Nearest(name string, known []string) string {
 	return best
 }
 
-// distance is how many letters have to be inserted, deleted, replaced or swapped with the next one.
+// distance returns how many letters must be inserted, deleted, replaced, or swapped with the next one.
 func distance(a, b string) int {
 	before, last := make([]int, len(b)+1), make([]int, len(b)+1)
 	for j := range last {
@@ -153,7 +153,7 @@ func distance(a, b string) int {
 	return last[len(b)]
 }
 
-// Child is the value of a mapping's key, or nil.
+// Child returns the value of a mapping's key, or nil.
 func Child(node *yaml.Node, key string) *yaml.Node {
 	if node == nil || node.Kind != yaml.MappingNode {
 		return nil

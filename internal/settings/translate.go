@@ -7,14 +7,14 @@ import (
 	"strings"
 )
 
-// goPath is how a Validate function names a field: Config.Consumers["x"].Prefetch.
+// goPath matches a field's name in an error of a Validate function: Config.Consumers["x"].Prefetch.
 var goPath = regexp.MustCompile(`\b\w*Config((?:\.[A-Z]\w*|\["[^"]*"\]|\[\d+\])+)`)
 
-// goStep is one step of it.
+// goStep matches one step of a goPath.
 var goStep = regexp.MustCompile(`\.([A-Z]\w*)|\["([^"]*)"\]|(\[\d+\])`)
 
-// Refuse records what a Validate function says of the struct that target points to, in the words of the configuration: Go
-// paths become its own. What does not begin with a path is about the struct as a whole.
+// Refuse records an error of a Validate function about the struct that target points to. It translates Go paths to paths of the
+// configuration. An error that does not begin with a path is about the whole struct.
 func (r *Reader) Refuse(err error, path string, target any) {
 	if err == nil {
 		return
@@ -38,7 +38,7 @@ func (r *Reader) Refuse(err error, path string, target any) {
 	}
 }
 
-// translate returns the keys of a Go path through the type, with dots between.
+// translate returns the keys of a Go path through the type, joined by dots.
 func translate(t reflect.Type, path string) (string, bool) {
 	keys := ""
 	for _, step := range goStep.FindAllStringSubmatch(path, -1) {

@@ -1,4 +1,4 @@
-// Package tables knows which parts of Millrace have tables, and which of them a schema has.
+// Package tables knows which components have tables, and finds which of them a schema has.
 package tables
 
 import (
@@ -13,7 +13,7 @@ import (
 	"github.com/millrace-go/millrace/pgtx"
 )
 
-// Components are the parts that have tables, in the order of their migrations.
+// Components are the components that have tables, in the order of their migrations.
 var Components = []struct {
 	Name string
 	In   func(pgtx.DB, string) (*pgschema.Migrator, error)
@@ -25,12 +25,12 @@ var Components = []struct {
 	{"schedule", schedule.Migrations},
 }
 
-// Kept are tables with a partition for each day, as "millrace retention", the migrations and its flags call them.
+// Kept are tables with a partition for each day. Of and Flag are their names in "millrace retention".
 var Kept = []struct{ Of, Component, Table, Flag string }{
 	{"claims", "claim", "processed", "claims"}, {"effects", "effect", "effect", "effects"}, {"http_keys", "idempotencykey", "idempotency_key", "http-keys"},
 }
 
-// Migrators are those of all components in the schema.
+// Migrators returns the migrators of all components in the schema.
 func Migrators(db pgtx.DB, schema string) (all []*pgschema.Migrator, err error) {
 	for _, c := range Components {
 		m, err := c.In(db, schema)
@@ -42,7 +42,7 @@ func Migrators(db pgtx.DB, schema string) (all []*pgschema.Migrator, err error) 
 	return all, nil
 }
 
-// Installed tells which components have tables in the schema.
+// Installed returns which components have tables in the schema.
 func Installed(ctx context.Context, db pgtx.DB, schema string) (map[string]bool, error) {
 	there := map[string]bool{}
 	all, err := Migrators(db, schema)

@@ -1,4 +1,4 @@
-// Package tally adds amounts up by name, in memory, until somebody takes the sums.
+// Package tally sums amounts by name, in memory, until the sums are taken.
 package tally
 
 import (
@@ -6,22 +6,22 @@ import (
 	"sync"
 )
 
-// Amount can be added to another one.
+// Amount is a value that can be added to another.
 type Amount[T any] interface {
 	comparable
 	Plus(other T) T
 }
 
-// Tally adds up. Its zero value is empty and tells all names apart. It is safe for concurrent use.
+// Tally sums amounts. Its zero value is empty and ready for use. It is safe for concurrent use.
 type Tally[T Amount[T]] struct {
-	// Most is how many names it tells apart; what is added for others is under "". 0: all.
+	// Most is how many names are counted separately; amounts of further names are summed under "". 0: all.
 	Most int
 
 	mu sync.Mutex
 	of map[string]T
 }
 
-// Add adds to what the name has.
+// Add adds an amount for the name.
 func (t *Tally[T]) Add(name string, n T) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -34,7 +34,7 @@ func (t *Tally[T]) Add(name string, n T) {
 	t.of[name] = t.of[name].Plus(n)
 }
 
-// Take returns what was added since the last call. A name that has something now is told apart until the next call, whatever other names come.
+// Take returns the sums since the last call. A name with a sum keeps its own sum until the next call, whatever other names are added.
 func (t *Tally[T]) Take() map[string]T {
 	t.mu.Lock()
 	defer t.mu.Unlock()

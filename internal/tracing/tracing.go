@@ -1,5 +1,5 @@
-// Package tracing begins the spans of deliveries, the same ones for every transport, by OpenTelemetry's conventions for
-// messaging (https://opentelemetry.io/docs/specs/semconv/messaging/messaging-spans/).
+// Package tracing begins the spans of deliveries, in the same way for every transport, by OpenTelemetry's conventions for messaging
+// (https://opentelemetry.io/docs/specs/semconv/messaging/messaging-spans/).
 package tracing
 
 import (
@@ -21,8 +21,8 @@ type Deliveries struct {
 	start      []trace.SpanStartOption
 }
 
-// NewDeliveries returns what begins the spans of a consumer; scope names their origin, system the broker. A nil provider or
-// propagator is OpenTelemetry's global one.
+// NewDeliveries returns the Deliveries of a consumer. scope is the instrumentation scope, system the broker's name. If the provider or
+// the propagator is nil, OpenTelemetry's global one is used.
 func NewDeliveries(provider trace.TracerProvider, propagator propagation.TextMapPropagator, scope, system, topic, consumer string) Deliveries {
 	if provider == nil {
 		provider = otel.GetTracerProvider()
@@ -39,9 +39,9 @@ func NewDeliveries(provider trace.TracerProvider, propagator propagation.TextMap
 	}
 }
 
-// Begin begins the span of one delivery, in the trace in which the message was published: that of the request that wrote
-// it to the outbox, say. A span that ctx has, such as that of the broker's client, is linked then; it is the parent of a
-// delivery whose message tells of no trace. attempt is 0 where nobody counts.
+// Begin begins the span of one delivery, in the trace in which the message was published, such as that of the request that wrote it to
+// the outbox. A span in ctx, such as that of the broker's client, is then linked; if the message has no trace, that span is the parent.
+// attempt is 0 if attempts are not counted.
 func (d Deliveries) Begin(ctx context.Context, msg *message.Message, attempt int) (context.Context, trace.Span) {
 	start := d.start
 	local := trace.SpanContextFromContext(ctx)
@@ -59,7 +59,7 @@ func (d Deliveries) Begin(ctx context.Context, msg *message.Message, attempt int
 	return ctx, span
 }
 
-// End ends the span of a delivery with what became of it.
+// End ends the span of a delivery with its outcome.
 func End(span trace.Span, outcome string, failed bool) {
 	if failed {
 		span.SetStatus(codes.Error, outcome)
@@ -67,11 +67,11 @@ func End(span trace.Span, outcome string, failed bool) {
 	span.End()
 }
 
-// maxValueBytes keeps the context of a trace smaller than any broker's limits: W3C's traceparent has 55 bytes.
+// maxValueBytes keeps the trace context smaller than any broker's limits: W3C's traceparent has 55 bytes.
 const maxValueBytes = 256
 
-// Inject adds the trace of ctx to what travels with a message, unless that tells of a trace: a publisher before this one
-// knows better where the event comes from. Long entries are left out, because the message must not be refused for them.
+// Inject adds the trace of ctx to a message's headers, unless they have one: an earlier publisher knows better where the event comes
+// from. It leaves out long entries, which could make the broker refuse the message.
 func Inject(ctx context.Context, propagator propagation.TextMapPropagator, headers map[string]string) {
 	if !trace.SpanContextFromContext(ctx).IsValid() || headers["traceparent"] != "" {
 		return
@@ -79,14 +79,14 @@ func Inject(ctx context.Context, propagator propagation.TextMapPropagator, heade
 	propagator.Inject(ctx, absent(headers))
 }
 
-// absent is a carrier that sets only what is not there.
+// absent is a carrier that sets only missing headers.
 type absent map[string]string
 
 // Get implements propagation.TextMapCarrier.
 func (c absent) Get(name string) string { return c[name] }
 
 // Keys implements propagation.TextMapCarrier.
-func (c absent) Keys() []string { return nil } // for Extract only
+func (c absent) Keys() []string { return nil } // only Extract calls it
 
 // Set implements propagation.TextMapCarrier.
 func (c absent) Set(name, value string) {

@@ -11,9 +11,9 @@ var whole = regexp.MustCompile(`^([0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]
 // malformed begins the IDs of events without an ID; a hash follows.
 const malformed = "malformed:"
 
-// Abbreviate shortens IDs that are UUIDs, as in "0198c0de…3f2a": a UUIDv7 begins with its time, which events of the same
-// minute have in common, and ends at random. The end is as long as it takes to tell all of them apart. IDs of events without
-// an ID become "malformed:…3f2a". Other IDs stay whole.
+// Abbreviate shortens IDs that are UUIDs, as in "0198c0de…3f2a". A UUIDv7 begins with its time, which events of the same minute share,
+// and ends with random digits. The end is as long as needed to distinguish all of them. IDs of events without an ID become
+// "malformed:…3f2a". Other IDs are not shortened.
 func Abbreviate(ids []string) []string {
 	all := slices.Clone(ids)
 	slices.Sort(all)
@@ -50,14 +50,14 @@ func Abbreviate(ids []string) []string {
 
 var part = regexp.MustCompile(`^[0-9a-f-]*$`)
 
-// Abbreviation is a part of an ID that stands for it.
+// Abbreviation is a part of an ID that identifies it.
 type Abbreviation struct {
-	Start, End string // what it begins with, and ends with
-	Either     bool   // Start may be the end just as well, and End is ""
+	Start, End string // the beginning and the end of the ID
+	Either     bool   // Start may also be the end, and End is ""
 }
 
-// ParseAbbreviation reads what Abbreviate has printed, with three or two full stops for "…" too, or the beginning or the end
-// of a UUID alone. ok is false for whole IDs, and for all that must stand as it is because it could be another system's ID.
+// ParseAbbreviation parses what Abbreviate prints. It also accepts two or three full stops for "…", and only the beginning or the end of
+// a UUID. ok is false for whole IDs, and for text that could be another system's ID.
 func ParseAbbreviation(text string) (a Abbreviation, ok bool) {
 	text = strings.ToLower(text)
 	for _, dots := range []string{"…", "...", ".."} {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// ParseAge reads a duration in Go's form, or a number of days: 90d.
+// ParseAge parses a duration in Go's form, or a number of days: 90d.
 func ParseAge(text string) (time.Duration, error) {
 	d, err := time.ParseDuration(text)
 	if number, ok := strings.CutSuffix(text, "d"); ok {
@@ -21,7 +21,7 @@ func ParseAge(text string) (time.Duration, error) {
 	return d, nil
 }
 
-// ParseMoment reads a point in time, a day, or how long ago it was.
+// ParseMoment parses a point in time, a day, or how long ago it was.
 func ParseMoment(text string, now time.Time) (time.Time, error) {
 	if ago, err := ParseAge(text); err == nil {
 		return now.Add(-ago), nil

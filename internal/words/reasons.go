@@ -9,13 +9,13 @@ import (
 	"github.com/millrace-go/millrace/outbox/outboxadmin"
 )
 
-// reasons are short words for why events failed, where neither their state nor their attempts nor their error says it.
+// reasons are short words for why events failed, if neither their state nor their attempts nor their error says it.
 var reasons = map[string]string{
 	"panic": "panic", "deadline": "timed out", "lost": "lost its connection", "permanent": "permanent error", "window": "too old", "clock": "from the future", "malformed": "no usable ID",
 	"killed": "poison message",
 }
 
-// Why is the reason for which an event is where it is, with its last error.
+// Why returns the reason for an event's state, with its last error.
 func Why(reason, text string) string {
 	if said := reasons[reason]; said != "" && text != "" {
 		return said + ": " + text
@@ -33,18 +33,18 @@ var DeadReasons = map[string]string{
 	"killed":    "It is a poison message: each process that started it alone was killed.",
 }
 
-// WhySentence is the reason for which an event is where it is, where its error does not say it.
+// WhySentence returns the reason for an event's state, if its error does not say it.
 func WhySentence(reason string) string { return cmp.Or(DeadReasons[reason], reasons[reason]) }
 
-// HaveFailed counts attempts; it is for one or more.
+// HaveFailed formats a number of failed attempts, which must be one or more.
 func HaveFailed(attempts int) string {
 	return Count(attempts, "attempt") + " failed"
 }
 
-// Beginning is as much of an error as a sentence has room for.
+// Beginning shortens an error so that it fits into a sentence.
 func Beginning(text string) string { return Cut(text, 120) }
 
-// When is a time for people, relative and absolute.
+// When formats a time for people, relative and absolute.
 func When(now, at time.Time) string {
 	absolute := " (" + at.UTC().Format(time.RFC3339) + ")"
 	switch d := at.Sub(now); {
@@ -57,7 +57,7 @@ func When(now, at time.Time) string {
 	}
 }
 
-// CountOf is a number of things, which may be only the least that there are.
+// CountOf formats a number of things, which may be a lower bound.
 func CountOf(c outboxadmin.Count, noun string) string {
 	if c.AtLeast {
 		return fmt.Sprintf("%d or more %s", c.N, Plural(noun))
@@ -65,7 +65,7 @@ func CountOf(c outboxadmin.Count, noun string) string {
 	return Count(c.N, noun)
 }
 
-// TopicState says in words why events of a topic wait, and where they go.
+// TopicState describes why events of a topic wait, and where they go.
 func TopicState(r *outboxadmin.Report, t outboxadmin.TopicReport) (state, why string) {
 	if t.State == "" {
 		return "", ""

@@ -6,13 +6,13 @@ import (
 	"strings"
 )
 
-// States are the words that people read for stored states, where several may be one to them.
+// States maps stored states to the words that people read. Several states may have one word.
 type States map[string]string
 
-// ClaimStates are those of events at consumers. Whether the broker redelivers an event or Millrace does, it is being retried.
+// ClaimStates are the states of events at consumers. An event is "retrying" whether the broker redelivers it or Millrace does.
 var ClaimStates = States{"nacked": "retrying", "retrying": "retrying", "blocked": "blocked", "dead": "dead"}
 
-// EffectState is the word for an effect's state.
+// EffectState returns the word for an effect's state.
 func EffectState(stored string) string {
 	switch stored {
 	case "doubt", "conflict":
@@ -21,13 +21,13 @@ func EffectState(stored string) string {
 	return strings.ReplaceAll(stored, "_", " ")
 }
 
-// order is how states are named one after the other.
+// order is the order in which states are listed.
 var order = []string{"dead", "retrying", "blocked"}
 
-// Of is the word for a state.
+// Of returns the word for a state.
 func (s States) Of(stored string) string { return s[stored] }
 
-// Choice is what a flag accepts for some stored states: their words, and "all".
+// Choice returns what a flag accepts for some stored states: their words, and "all".
 func (s States) Choice(stored []string) (accepted []string) {
 	for _, word := range order {
 		if slices.ContainsFunc(stored, func(state string) bool { return s[state] == word }) {
@@ -37,7 +37,7 @@ func (s States) Choice(stored []string) (accepted []string) {
 	return append(accepted, "all")
 }
 
-// Named are the stored states that a word means, of those that it may mean: none if it is none of Choice's.
+// Named returns the stored states that a word means, among may. It returns none if Choice does not include the word.
 func (s States) Named(word string, may ...string) (stored []string) {
 	for _, state := range may {
 		if word == "all" || word == s[state] {
@@ -53,7 +53,7 @@ func Either(alternatives []string) string {
 	return strings.TrimPrefix(strings.Join(alternatives[:last], ", ")+" or "+alternatives[last], " or ")
 }
 
-// Count sums up by words what was counted by stored states, in the order of the words.
+// Count sums counts of stored states by word, in the order of the words.
 func (s States) Count(stored map[string]int) (total map[string]int, named []string) {
 	total = map[string]int{}
 	for _, state := range slices.Sorted(maps.Keys(stored)) {

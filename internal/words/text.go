@@ -7,12 +7,12 @@ import (
 	"unicode/utf8"
 )
 
-// Graphic reports whether the text cannot disturb a terminal.
+// Graphic reports whether the text contains nothing that affects a terminal.
 func Graphic(text string) bool {
 	return utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsGraphic(r) })
 }
 
-// OneLine is text of others that cannot disturb a terminal; text that cannot do so anyway stays as it is.
+// OneLine makes untrusted text safe for a terminal. Text that is safe is returned unchanged.
 func OneLine(text string) string {
 	if Graphic(text) {
 		return text

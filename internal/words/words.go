@@ -1,5 +1,5 @@
-// Package words has the words in which the command and the console speak of events: numbers and durations for people, states,
-// reasons, and text of others on one line.
+// Package words has the words in which the command and the console describe events: numbers and durations for people, states, reasons,
+// and untrusted text on one line.
 package words
 
 import (
@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// Count is a number of things: "1 event", "2 events", "2 processes", "2 entries".
+// Count formats a number of things: "1 event", "2 events", "2 processes", "2 entries".
 func Count[N int | int64](n N, noun string) string {
 	if n == 1 {
 		return "1 " + noun
@@ -17,7 +17,7 @@ func Count[N int | int64](n N, noun string) string {
 	return fmt.Sprintf("%d %s", n, Plural(noun))
 }
 
-// Plural is the noun for any number but one.
+// Plural returns the plural of the noun.
 func Plural(noun string) string {
 	stem, ends := strings.CutSuffix(noun, "y")
 	switch {
@@ -29,7 +29,7 @@ func Plural(noun string) string {
 	return noun + "s"
 }
 
-// Pick is the word for one thing, or the one for any other number of things.
+// Pick returns one for a single thing, otherwise many.
 func Pick[N int | int64](n N, one, many string) string {
 	if n == 1 {
 		return one
@@ -37,7 +37,7 @@ func Pick[N int | int64](n N, one, many string) string {
 	return many
 }
 
-// Duration is rounded to what a person wants to know: "<1s", "87s", "5m30s", "42m", "5h10m", "30h", "12d".
+// Duration rounds a duration for people: "<1s", "87s", "5m30s", "42m", "5h10m", "30h", "12d".
 func Duration(d time.Duration) string {
 	const day = 24 * time.Hour
 	switch {
@@ -57,7 +57,7 @@ func Duration(d time.Duration) string {
 	return fmt.Sprintf("%dd", d/day)
 }
 
-// two writes a duration in two units, and in the larger one alone where nothing is left for the other.
+// two formats a duration in two units, or only in the larger one if nothing is left for the other.
 func two(d, large time.Duration, largeName string, small time.Duration, smallName string) string {
 	text := fmt.Sprintf("%d%s", d/large, largeName)
 	if rest := d % large / small; rest > 0 {
@@ -66,7 +66,7 @@ func two(d, large time.Duration, largeName string, small time.Duration, smallNam
 	return text
 }
 
-// Cut shortens text to so many characters, the last of which is "…" then.
+// Cut shortens text to that many characters, with "…" as the last one.
 func Cut(text string, width int) string {
 	if utf8.RuneCountInString(text) <= width {
 		return text

@@ -1,4 +1,4 @@
-// Package wrongtest compares what is said of wrong settings with golden files.
+// Package wrongtest compares the errors for wrong settings with golden files.
 package wrongtest
 
 import (
@@ -14,25 +14,24 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Secret is the password of every case. No text may have it.
+// Secret is the password of every case. No error may contain it.
 const Secret = "hunter2"
 
-// longest is for a busy machine; on an idle one an error is there within 5 s.
+// longest is for a busy machine; on an idle one the error comes within 5 s.
 const longest = 20 * time.Second
 
 var (
 	update  = flag.Bool("update-wrong", false, "write testdata/wrong_running anew")
 	address = regexp.MustCompile(`(127\.0\.0\.1|\[::1\]):\d+`)
-	// cause is what the network or a broker says, which varies: an end of the connection comes in several forms, and fakes of
-	// brokers have words of their own.
+	// cause matches a variable part of an error from the network or a broker: a closed connection has several forms, and fakes of brokers
+	// have their own errors.
 	cause  = regexp.MustCompile(`\b(unexpected EOF|EOF|(read|write|set|close) tcp .*|lookup \S+ on .*|lookup \S+: no such host|rpc error: code = .*|context deadline exceeded)`)
 	field  = regexp.MustCompile(`Config\.[A-Z]\w+|the topic's [a-z.]+|kafka-acls.sh|the configuration says|in IAM|default_transaction_read_only`)
 	remedy = regexp.MustCompile(`\b(add|allow|change|create|delete|give|grant|has a|has to be|let|look|lower|may want|must be|raise|run|see that|set|stop|use|want|which needs|is set, and)\b`)
 )
 
-// Refused calls begin, which must soon return an error, and compares its text with testdata/wrong_running/NAME.txt: the error
-// names a setting or a right, and a remedy. Each of replace is a text that differs from run to run, followed by what stands
-// for it.
+// Refused calls begin, which must soon return an error, and compares its text with testdata/wrong_running/NAME.txt. The error must name a
+// setting or a right, and a remedy. replace holds pairs: a text that differs from run to run, and its replacement.
 func Refused(t *testing.T, begin func() error, replace ...string) {
 	t.Helper()
 	_, name, _ := strings.Cut(t.Name(), "/")
@@ -40,7 +39,7 @@ func Refused(t *testing.T, begin func() error, replace ...string) {
 	want, _ := os.ReadFile(path)
 	text := refusal(t, begin, replace)
 	for tries := 1; tries < 3 && !*update && text != string(want); tries++ {
-		text = refusal(t, begin, replace) // on a busy machine a look at what is wrong may come to nothing
+		text = refusal(t, begin, replace) // on a busy machine a check of what is wrong may find nothing
 	}
 	if *update {
 		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o750))

@@ -17,17 +17,17 @@ import (
 
 const (
 	stopTimeout = 15 * time.Second       // for a process to end by itself
-	restartWait = 200 * time.Millisecond // after a process ended that nobody killed
-	maxCrashes  = 20                     // of that kind, before giving up
-	youth       = 300 * time.Millisecond // of a process at work, which is not killed in it
+	restartWait = 200 * time.Millisecond // after a process ended without being killed
+	maxCrashes  = 20                     // how many such ends, before giving up
+	youth       = 300 * time.Millisecond // a process is not killed this soon after its start
 )
 
-// Cast is the parts at work: processes that are started again when they end, or goroutines on the memory broker.
+// Cast runs the parts: as processes that are restarted when they end, or as goroutines on the memory broker.
 type Cast struct {
 	Counts  Counts
-	Kills   map[string]int // by role; read it when nothing is killed any more
+	Kills   map[string]int // by role; read it only when nothing is killed any more
 	start   func(role string, number int, told io.Writer) (*role.Process, error)
-	play    func(ctx context.Context, role string, number int) error // nil: processes
+	play    func(ctx context.Context, role string, number int) error // nil: the parts are processes
 	stage   *Stage
 	memory  *transport.Memory
 	ctx     context.Context
@@ -37,31 +37,31 @@ type Cast struct {
 	slots   []*slot
 }
 
-// slot is one process after another, all in the same role.
+// slot runs one process after another in the same role.
 type slot struct {
 	role    string
 	number  int
-	up      atomic.Pointer[time.Time] // since when it is at work: its first word; nil before
-	mu      sync.Mutex                // not for what it tells, whose end Kill waits for
+	up      atomic.Pointer[time.Time] // when its first line came; nil before that
+	mu      sync.Mutex                // not held while its output is handled, because Kill waits for the end of that
 	process *role.Process             // nil while none is running
 	killed  bool
 }
 
-// NewProcesses returns a cast without parts, whose parts are processes that start starts. The caller ends it by Close.
+// NewProcesses returns an empty cast whose parts are processes that start starts. The caller must call Close.
 func NewProcesses(ctx context.Context, start func(role string, number int, told io.Writer) (*role.Process, error)) *Cast {
 	c := &Cast{Kills: map[string]int{}, start: start, failed: make(chan error, 1)}
 	c.ctx, c.stop = context.WithCancel(ctx)
 	return c
 }
 
-// NewGoroutines is NewProcesses for parts that play in this process, where nothing can be killed.
+// NewGoroutines returns an empty cast whose parts run in this process, where nothing can be killed.
 func NewGoroutines(ctx context.Context, play func(ctx context.Context, role string, number int) error) *Cast {
 	c := NewProcesses(ctx, nil)
 	c.play = play
 	return c
 }
 
-// NewCast returns a cast without parts: of processes, or in memory of goroutines. The caller ends it by Close.
+// NewCast returns an empty cast: of processes, or of goroutines for the memory broker. The caller must call Close.
 func (s *Stage) NewCast(ctx context.Context, roles Roles) (c *Cast, err error) {
 	if s.Config.Broker == "memory" {
 		c = NewGoroutines(ctx, func(ctx context.Context, role string, number int) error {
@@ -79,7 +79,7 @@ func (s *Stage) NewCast(ctx context.Context, roles Roles) (c *Cast, err error) {
 	return c, err
 }
 
-// Start starts so many parts of the role.
+// Start starts that many parts of the role.
 func (c *Cast) Start(name string, parts int) {
 	for number := range parts {
 		s := &slot{role: name, number: number}
@@ -97,7 +97,7 @@ func (c *Cast) Start(name string, parts int) {
 	}
 }
 
-// Await returns when the parts have told that so often.
+// Await returns when the parts have reported it that often.
 func (c *Cast) Await(ctx context.Context, what string, times int) error {
 	for c.Counts.Get(what) < times {
 		select {
@@ -111,7 +111,7 @@ func (c *Cast) Await(ctx context.Context, what string, times int) error {
 	return nil
 }
 
-// Close stops all parts and waits for their end.
+// Close stops all parts and waits until they have ended.
 func (c *Cast) Close() {
 	c.stop()
 	c.running.Wait()
@@ -120,7 +120,7 @@ func (c *Cast) Close() {
 	}
 }
 
-// Main is a part in this process, connected, for what the example itself publishes.
+// Main returns a connected part in this process, for what the example itself publishes.
 func (c *Cast) Main(ctx context.Context) (p *Part, disconnect func(), err error) {
 	p = c.part("main", 0)
 	disconnect, err = p.Connect(ctx)
@@ -183,10 +183,10 @@ func (c *Cast) once(s *slot) (killed bool, err error) {
 	return s.killed, err
 }
 
-// Failed has the error of a part that has ended for good.
+// Failed returns a channel for the error of a part that will not be restarted.
 func (c *Cast) Failed() <-chan error { return c.failed }
 
-// Kill sends SIGKILL to a process, of that role where one can be, that has been at work for a while, and counts it.
+// Kill sends SIGKILL to a process that has run for a while, if possible of the preferred role, and counts it.
 func (c *Cast) Kill(prefer string) bool {
 	order := rand.Perm(len(c.slots))
 	for _, preferred := range []bool{true, false} {
@@ -210,7 +210,7 @@ func (s *slot) kill() bool {
 	return s.killed
 }
 
-// lines hands on what is written to it, line by line.
+// lines splits what is written to it into lines.
 type lines struct {
 	each func(string)
 	rest []byte
@@ -228,13 +228,13 @@ func (l *lines) Write(b []byte) (int, error) {
 	}
 }
 
-// Counts adds up what the parts tell. Its zero value is ready, and safe for concurrent use.
+// Counts sums what the parts report. Its zero value is ready, and it is safe for concurrent use.
 type Counts struct {
 	mu sync.Mutex
 	n  map[string]int
 }
 
-// Add counts one more.
+// Add adds one.
 func (c *Counts) Add(what string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -244,7 +244,7 @@ func (c *Counts) Add(what string) {
 	c.n[what]++
 }
 
-// Get returns how often.
+// Get returns the count.
 func (c *Counts) Get(what string) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -15,25 +15,25 @@ import (
 
 const (
 	requestsAtOnce = 16
-	clickTwice     = 0.2  // share of the requests that are sent by two clicks at once
-	hangUp         = 0.1  // share whose first answer nobody waits for
-	otherBody      = 0.05 // share whose key is used again for something else
-	askAgain       = 0.2  // share that is sent once more when all is over
+	clickTwice     = 0.2  // share of the requests that are sent twice at once
+	hangUp         = 0.1  // share of the requests whose first answer is not awaited
+	otherBody      = 0.05 // share of the keys that are used again for another request
+	askAgain       = 0.2  // share of the requests that are sent again at the end
 	hangUpAfter    = 3 * time.Millisecond
 	patience       = 5 * time.Second
 	restBetween    = 50 * time.Millisecond
 )
 
-// Clients send requests with idempotency keys over an unreliable line, repeat each until it is answered, and remember the
-// answers. Make it with NewClients, and call Act once.
+// Clients send requests with idempotency keys over an unreliable connection, repeat each until it is answered, and store the answers.
+// Create it with NewClients, and call Act once.
 type Clients struct {
-	// Answers are what was answered first, by key. Like the counts below, read it when Act has returned.
+	// Answers are the first answers, by key. Like the counts below, read it after Act has returned.
 	Answers   map[string]string
-	Differing int // answers that were not the first one for their key
-	Repeated  int // requests that were sent again, for want of an answer
-	Refused   int // keys that came with another body, refused
-	Accepted  int // and accepted
-	Waiting   int // requests that had no answer, or none that makes sense, when ctx ended
+	Differing int // answers that differ from the first one for their key
+	Repeated  int // requests that were repeated because they had no answer
+	Refused   int // keys that came again with another body and were refused
+	Accepted  int // keys that came again with another body and were accepted
+	Waiting   int // requests that had no valid answer when ctx ended
 
 	urls     []string
 	requests int
@@ -43,8 +43,8 @@ type Clients struct {
 	mu       sync.Mutex
 }
 
-// NewClients returns clients that POST so many requests to the path at the addresses, over the span. Request returns the
-// i-th one, with another body that its key must not be used for.
+// NewClients returns clients that POST that many requests to the path at the addresses, over the span. request returns the i-th one, with
+// another body for which its key must not be used.
 func NewClients(addresses []string, path string, requests int, span time.Duration, request func(i int) (key string, body, other any)) *Clients {
 	c := &Clients{
 		Answers: map[string]string{}, requests: requests, span: span, request: request,
@@ -56,8 +56,8 @@ func NewClients(addresses []string, path string, requests int, span time.Duratio
 	return c
 }
 
-// Act sends all requests, at a steady rate, and some of them again at the end. It ends with ctx, or with an answer that is
-// no sense in repeating the request for.
+// Act sends all requests at a steady rate, and repeats some of them at the end. It ends with ctx, or with an answer after which repeating
+// the request makes no sense.
 func (c *Clients) Act(ctx context.Context) error {
 	defer c.client.CloseIdleConnections()
 	pace := time.NewTicker(c.span / time.Duration(c.requests))
@@ -107,7 +107,7 @@ func (c *Clients) one(ctx context.Context, i int) error {
 	return c.misuse(ctx, i, key, other)
 }
 
-// insist repeats the request until it is answered, each time at the next address, and compares the answer with the first.
+// insist repeats the request, each time to the next address, until it is answered, and compares the answer with the first one.
 func (c *Clients) insist(ctx context.Context, try int, key string, body any) error {
 	for ; ; try++ {
 		status, answer, err := c.post(ctx, try, key, body)
@@ -124,7 +124,7 @@ func (c *Clients) insist(ctx context.Context, try int, key string, body any) err
 				}
 			})
 			return nil
-		case err == nil && status < 500 && status != http.StatusConflict: // conflict: the other click is under way
+		case err == nil && status < 500 && status != http.StatusConflict: // a conflict means that the same request is still running
 			return fmt.Errorf("POST %s: status %d: %s", c.urls[try%len(c.urls)], status, answer)
 		}
 		c.note(func() { c.Repeated++ })
@@ -135,7 +135,7 @@ func (c *Clients) insist(ctx context.Context, try int, key string, body any) err
 	}
 }
 
-// misuse sends something else with a key that was used.
+// misuse sends another body with a key that was used.
 func (c *Clients) misuse(ctx context.Context, try int, key string, other any) error {
 	for ; ctx.Err() == nil; try++ {
 		switch status, _, err := c.post(ctx, try, key, other); {
@@ -155,7 +155,7 @@ func (c *Clients) misuse(ctx context.Context, try int, key string, other any) er
 	return ctx.Err()
 }
 
-// Untrue counts the answers whose ID is not that of a thing made for their key. Made has the keys, by ID.
+// Untrue counts the answers whose ID is not that of an object made for their key. made maps IDs to keys.
 func (c *Clients) Untrue(made map[string]string) (n int) {
 	for key, answer := range c.Answers {
 		var thing struct{ ID string }

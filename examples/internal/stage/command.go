@@ -21,15 +21,15 @@ const (
 	Trouble = 2 // it could not run
 )
 
-// ErrVerdict is what a play returns whose verdict is bad.
+// ErrVerdict is returned by Play if the verdict is bad.
 var ErrVerdict = errors.New("the verdict is bad")
 
-// LeftError tells that something could not be removed.
+// LeftError means that something could not be removed.
 type LeftError struct{ error }
 
 func (e LeftError) Unwrap() error { return e.error }
 
-// Left is the error of tearing something down; nil where there is none.
+// Left returns the error of tearing something down, or nil.
 func Left(errs ...error) error {
 	if err := errors.Join(errs...); err != nil {
 		return LeftError{err}
@@ -40,9 +40,9 @@ func Left(errs ...error) error {
 // Command is an example.
 type Command struct {
 	Name string
-	// Role plays a process of the example, this same program again, and returns its exit status. Nil: it has none.
+	// Role runs a process of the example, which is this program again, and returns its exit status. It is nil if there are none.
 	Role func() int
-	// Play plays it. An error of parsing the arguments is a flag's (see Flags).
+	// Play runs the example. Errors of parsing the arguments come from the flag set (see Flags).
 	Play func(ctx context.Context, args []string, stdout, stderr io.Writer) error
 }
 
@@ -58,7 +58,7 @@ func (c Command) Main() {
 	os.Exit(code)
 }
 
-// Run plays it and returns the exit status.
+// Run runs the example and returns the exit status.
 func (c Command) Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	err := c.Play(ctx, args, stdout, stderr)
 	switch {
@@ -84,7 +84,7 @@ type Common struct {
 	set     *flag.FlagSet
 }
 
-// Flags returns a set with the common flags in it.
+// Flags returns a flag set with the common flags.
 func (c *Common) Flags(name string, kills int, stderr io.Writer) *flag.FlagSet {
 	c.set = flag.NewFlagSet(name, flag.ContinueOnError)
 	c.set.SetOutput(stderr)
@@ -93,7 +93,7 @@ func (c *Common) Flags(name string, kills int, stderr io.Writer) *flag.FlagSet {
 	return c.set
 }
 
-// Logs is where the processes' logs go.
+// Logs returns the writer for the processes' logs.
 func (c *Common) Logs(stderr io.Writer) io.Writer {
 	if c.Verbose {
 		return stderr
@@ -101,7 +101,7 @@ func (c *Common) Logs(stderr io.Writer) io.Writer {
 	return io.Discard
 }
 
-// Check reports what is wrong with the common flags, after parsing, together with what else is.
+// Check returns the errors of the common flags, after parsing, joined with errs.
 func (c *Common) Check(errs ...error) error {
 	if c.set.NArg() > 0 {
 		errs = append(errs, fmt.Errorf("unexpected argument %q: this command takes flags only", c.set.Arg(0)))
@@ -122,7 +122,7 @@ func (c *Common) Check(errs ...error) error {
 	return errors.Join(errs...)
 }
 
-// Wrong returns the error when it is one.
+// Wrong returns the error if wrong is true.
 func Wrong(wrong bool, format string, args ...any) error {
 	if !wrong {
 		return nil
@@ -130,15 +130,15 @@ func Wrong(wrong bool, format string, args ...any) error {
 	return fmt.Errorf(format, args...)
 }
 
-// Table writes lines of a name and what is to say of it.
+// Table prints lines of a name and a text.
 type Table struct{ Out io.Writer }
 
-// Line writes a line.
+// Line prints a line.
 func (t Table) Line(name, format string, args ...any) {
 	fmt.Fprintf(t.Out, "%-22s %s\n", name, fmt.Sprintf(format, args...))
 }
 
-// Kills writes how many were killed, and which.
+// Kills prints how many processes were killed, by role.
 func (t Table) Kills(kills map[string]int, roles ...string) {
 	all, each := 0, make([]string, 0, len(roles))
 	for _, r := range roles {

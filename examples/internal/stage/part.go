@@ -22,24 +22,24 @@ import (
 )
 
 const (
-	ackDeadline    = 10 * time.Second // Pub/Sub's shortest: how soon the messages of a killed consumer come back
+	ackDeadline    = 10 * time.Second // Pub/Sub's shortest: how soon the messages of a killed consumer are redelivered
 	sessionTimeout = 6 * time.Second  // Kafka's shortest
 )
 
-// Part is one part of an example at work, in a process of its own or, on the memory broker, in a goroutine.
+// Part is one part of an example, in its own process or, on the memory broker, in a goroutine.
 type Part struct {
 	Config
 	Log   *slog.Logger
-	Count func(what string) // tells the main process, line by line, so that a kill loses no count
+	Count func(what string) // reports to the main process line by line, so that a kill loses no count
 
 	Pool   *pgxpool.Pool       // after Connect
-	Broker transport.Transport // after Connect; in memory, that of all parts
+	Broker transport.Transport // after Connect; in memory, shared by all parts
 }
 
-// Roles are the parts of an example by name.
+// Roles are the parts of an example, by name.
 type Roles map[string]func(ctx context.Context, p *Part) error
 
-// Main is a Command's Role.
+// Main is the Role of a Command.
 func (r Roles) Main() int { return role.Play(r.play) }
 
 func (r Roles) play(ctx context.Context, cfg Config, _ <-chan string) error {
@@ -58,7 +58,7 @@ func (r Roles) play(ctx context.Context, cfg Config, _ <-chan string) error {
 	})
 }
 
-// Setenv tells this process where the services are.
+// Setenv sets the addresses of the services for this process.
 func Setenv(env []string) error {
 	for _, line := range env {
 		name, value, _ := strings.Cut(line, "=")
@@ -69,7 +69,7 @@ func Setenv(env []string) error {
 	return nil
 }
 
-// Connect opens Pool and Broker, and tells that the part is up. The caller calls disconnect.
+// Connect opens Pool and Broker, and reports that the part is running. The caller must call disconnect.
 func (p *Part) Connect(ctx context.Context) (disconnect func(), err error) {
 	if p.Pool, err = NewPool(ctx, p.DSN, p.Schema); err != nil {
 		return nil, err
@@ -96,7 +96,7 @@ func (c Config) newBroker(ctx context.Context, log *slog.Logger) (transport.Tran
 	return pubsub.New(ctx, pubsub.Config{ProjectID: c.Project, Subscription: pubsub.SubscriptionConfig{AckDeadline: ackDeadline}, Logger: log})
 }
 
-// Serve serves the handler at the address until ctx ends, and then what has begun.
+// Serve serves the handler at the address until ctx ends, and then finishes running requests.
 func Serve(ctx context.Context, address string, h http.Handler) error {
 	server := &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second}
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
@@ -118,7 +118,7 @@ func Serve(ctx context.Context, address string, h http.Handler) error {
 		})
 }
 
-// Provider serves somebody else's API on loopback until stop is called.
+// Provider serves a third party's API on loopback until stop is called.
 func Provider(ctx context.Context, h http.Handler) (address string, stop func(), err error) {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -133,7 +133,7 @@ func Provider(ctx context.Context, h http.Handler) (address string, stop func(),
 	}, nil
 }
 
-// Together runs the functions until ctx ends or one of them fails, and waits for all.
+// Together runs the functions until ctx ends or one of them fails, and waits for all of them.
 func Together(ctx context.Context, fs ...func(context.Context) error) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, f := range fs {

@@ -10,7 +10,7 @@ import (
 	"github.com/millrace-go/millrace/transport"
 )
 
-// Relay forwards what was committed to the broker until ctx ends.
+// Relay publishes committed events to the broker until ctx ends.
 func (p *Part) Relay(ctx context.Context) error {
 	publisher, err := p.Publisher()
 	if err != nil {
@@ -27,7 +27,7 @@ func (p *Part) Relay(ctx context.Context) error {
 	return r.Run(ctx)
 }
 
-// Subscriber returns a subscriber whose subscription is there, so that clients may start.
+// Subscriber returns a subscriber after creating its subscription, so that clients may start.
 func (p *Part) Subscriber(consumer, topic string, concurrency int) (message.Subscriber, error) {
 	sub, err := p.Broker.Subscriber(transport.SubscriberConfig{Consumer: p.Prefix + consumer, Concurrency: concurrency})
 	if err != nil {
@@ -39,7 +39,7 @@ func (p *Part) Subscriber(consumer, topic string, concurrency int) (message.Subs
 	return sub, err
 }
 
-// CountDeliveries is middleware that tells of each delivery.
+// CountDeliveries is middleware that counts each delivery.
 func (p *Part) CountDeliveries(h message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
 		p.Count("deliveries")

@@ -1,5 +1,5 @@
-// Package stage is what the examples are played on: the services that they need, a schema of their own, processes that
-// are killed and started again, and the table at the end. It shows nothing of Millrace; the examples do.
+// Package stage runs the examples: it starts the services that they need, creates a schema, starts and kills processes, and prints the
+// table at the end. It shows nothing of Millrace; the examples do.
 package stage
 
 import (
@@ -20,37 +20,37 @@ import (
 
 // Config is what every part of an example needs to know. Processes get it as JSON.
 type Config struct {
-	Args       []string // the command's, which each part parses again
-	Env        []string // where the services are
+	Args       []string // of the command; each part parses them again
+	Env        []string // addresses of the services
 	DSN        string
 	Schema     string // of Millrace's tables and the example's
 	Broker     string // pubsub, kafka or memory
 	Project    string // of Pub/Sub
-	Prefix     string // of topics and consumers: where projects part the runs it does no harm, and Kafka has none
+	Prefix     string // of topics and consumers; it separates runs on Kafka, and on Pub/Sub does no harm
 	Redis      string // host:port
 	Addresses  []string
-	Extra      string // what an example adds
-	Number     int    // of the process among those of its role, from 0 on
+	Extra      string // set by an example
+	Number     int    // of the process, among those of its role, from 0
 	Duplicates float64
 }
 
-// Topic is the topic's name in this run.
+// Topic returns the topic's name in this run.
 func (c Config) Topic(name string) string { return c.Prefix + name }
 
-// Setting is what an example asks for.
+// Setting is what an example needs.
 type Setting struct {
 	Name       string
 	Args       []string
 	Broker     string
-	Needs      []devstack.Service // besides PostgreSQL and the broker
-	Addresses  int                // to listen at
+	Needs      []devstack.Service // in addition to PostgreSQL and the broker
+	Addresses  int                // how many to listen at
 	Duplicates float64            // the share of events that the relay publishes twice
-	// Tables makes the tables in the schema, which is the first of the pool's search path.
+	// Tables creates the tables in the schema, which is first in the pool's search path.
 	Tables func(ctx context.Context, pool *pgxpool.Pool, schema string) error
 	Logs   io.Writer
 }
 
-// Stage is the services and tables of one run.
+// Stage holds the services and tables of one run.
 type Stage struct {
 	Config   Config
 	Pool     *pgxpool.Pool
@@ -60,7 +60,7 @@ type Stage struct {
 	undo     []func() error
 }
 
-// SetUp starts the services and makes the tables. The caller ends it by TearDown.
+// SetUp starts the services and creates the tables. The caller must call TearDown.
 func SetUp(ctx context.Context, set Setting, out io.Writer) (*Stage, error) {
 	s := &Stage{Out: out, logs: set.Logs}
 	if err := s.setUp(ctx, set); err != nil {
@@ -69,7 +69,7 @@ func SetUp(ctx context.Context, set Setting, out io.Writer) (*Stage, error) {
 	return s, nil
 }
 
-// TearDown removes what SetUp made.
+// TearDown removes what SetUp has created.
 func (s *Stage) TearDown() error {
 	var errs []error
 	for i := len(s.undo) - 1; i >= 0; i-- {
@@ -122,7 +122,7 @@ func (s *Stage) setUp(ctx context.Context, set Setting) error {
 	}
 	s.undo = append(s.undo, func() error {
 		defer s.Pool.Close()
-		dctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second) // after Ctrl-C as well
+		dctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second) // also after Ctrl-C
 		defer cancel()
 		_, err := s.Pool.Exec(dctx, `drop schema if exists `+name+` cascade`)
 		return err
@@ -130,7 +130,7 @@ func (s *Stage) setUp(ctx context.Context, set Setting) error {
 	return set.Tables(ctx, s.Pool, name)
 }
 
-// Tables is a Setting's, by migrations and then SQL.
+// Tables returns a function for Setting.Tables that runs migrations and then SQL.
 func Tables(sql string, migrations ...func(ctx context.Context, db pgtx.DB, schema string) error) func(ctx context.Context, pool *pgxpool.Pool, schema string) error {
 	return func(ctx context.Context, pool *pgxpool.Pool, schema string) error {
 		for _, migrate := range migrations {
@@ -143,7 +143,7 @@ func Tables(sql string, migrations ...func(ctx context.Context, db pgtx.DB, sche
 	}
 }
 
-// FreeAddress is one of loopback's that nobody listens at.
+// FreeAddress returns a free address on loopback.
 func FreeAddress(ctx context.Context) (string, error) {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/millrace-go/millrace/transport"
 )
 
-// Publisher is the broker's, and publishes a share of the events twice, as a relay does that dies at a bad moment.
+// Publisher returns the broker's publisher, which publishes a share of the events twice, like a relay that dies at a bad moment.
 func (p *Part) Publisher() (message.Publisher, error) {
 	pub, err := p.Broker.Publisher()
 	if err != nil {
@@ -19,7 +19,7 @@ func (p *Part) Publisher() (message.Publisher, error) {
 	return Twice{BatchPublisher: pub.(transport.BatchPublisher), Share: p.Duplicates}, nil
 }
 
-// Twice publishes a share of the messages twice, the same ones each time.
+// Twice publishes a share of the messages twice, always the same ones.
 type Twice struct {
 	transport.BatchPublisher
 	Share float64
@@ -43,7 +43,7 @@ func (d Twice) PublishBatch(ctx context.Context, topic string, msgs []*message.M
 // Publish implements message.Publisher.
 func (d Twice) Publish(topic string, msgs ...*message.Message) error { return OneByOne(d, topic, msgs) }
 
-// OneByOne is a Publish by PublishBatch.
+// OneByOne implements Publish with PublishBatch.
 func OneByOne(p transport.BatchPublisher, topic string, msgs []*message.Message) error {
 	for _, m := range msgs {
 		if err := p.PublishBatch(m.Context(), topic, []*message.Message{m})[0]; err != nil {
@@ -53,7 +53,7 @@ func OneByOne(p transport.BatchPublisher, topic string, msgs []*message.Message)
 	return nil
 }
 
-// Chosen tells whether the thing of that name is in the share, from 0 to 1, the same each time.
+// Chosen reports whether the name is in the share, from 0 to 1. The result is always the same for a name.
 func Chosen(name string, share float64) bool {
 	h := sha256.Sum256([]byte(name))
 	return float64(binary.BigEndian.Uint64(h[:])>>11)/(1<<53) < share

@@ -11,45 +11,45 @@ import (
 )
 
 const (
-	// stall is how long nothing may move before what is missing counts as lost. The messages of a killed consumer come back
-	// sooner, although Google's emulator may send them to another one that is gone.
+	// stall is how long nothing may change before what is missing counts as lost. The messages of a killed consumer are redelivered
+	// sooner, although Google's emulator may first send them to another dead one.
 	stall = 7 * ackDeadline
-	// lostStall is the same in a run that loses something on purpose.
+	// lostStall is the same for a run that loses something on purpose.
 	lostStall = 3 * ackDeadline
-	// shortStall is the same while clients wait for their answers, for which nothing has to come back.
+	// shortStall is the same while clients wait for answers, which need no redelivery.
 	shortStall = 3 * ackDeadline / 2
 
-	quiet = 2 * time.Second // without a delivery before the end
+	quiet = 2 * time.Second // without a delivery, before the end
 	told  = 2 * time.Second // between two lines
-	// tarry is how long a kill waits for its moment: until something has moved again since the one before, however slow the
-	// machine is, and until Moment.
+	// tarry is how long a kill waits for its moment: until something has changed since the last kill, on slow machines too, and until
+	// Moment returns true.
 	tarry = 30 * time.Second
 )
 
-// Watching is what Watch does.
+// Watching configures Watch.
 type Watching struct {
 	Kills int
-	Roles []string      // that are killed in turn
+	Roles []string      // killed in turn
 	Span  time.Duration // over which the kills are spread
-	// Moment tells whether a kill would hurt now; nil: it always may.
+	// Moment reports whether a kill would be hard now. nil: any time.
 	Moment func() bool
-	// Act is what the clients do, at the same time; nil: nothing.
+	// Act is what the clients do meanwhile. nil: nothing.
 	Act func(ctx context.Context) error
-	// State tells how far things are, and whether everything is there.
+	// State returns the progress, and whether everything is there.
 	State func(ctx context.Context) (line string, all bool, err error)
-	// Loses says that a part is left out without which something is lost.
+	// Loses means that a part is left out whose absence loses something.
 	Loses bool
-	// Progress shows it; nil: as lines, for a cast of Stage.NewCast.
+	// Progress shows the progress. nil: as lines, for a cast of Stage.NewCast.
 	Progress Progress
 }
 
-// Progress shows to a person how far things are.
+// Progress shows a person the progress.
 type Progress interface {
-	Show(line string, killed int) // again and again
+	Show(line string, killed int) // called repeatedly
 	Done(line, note string)
 }
 
-// printed is progress in lines.
+// printed shows progress as lines.
 type printed struct {
 	out    io.Writer
 	w      Watching
@@ -71,8 +71,8 @@ func (p *printed) Show(line string, killed int) {
 
 func (p *printed) Done(line, note string) { fmt.Fprintln(p.out, line+"; "+note) }
 
-// Watch kills processes and shows the progress, until everything is there and nothing moves any more, or until nothing
-// has moved for so long that what is missing is lost. Clients that wait then are sent away: the verdict tells of them.
+// Watch kills processes and shows the progress. It ends when everything is there and nothing changes any more, or when nothing has
+// changed for so long that what is missing is lost. Then it cancels waiting clients; the verdict reports them.
 func (c *Cast) Watch(ctx context.Context, w Watching) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -95,7 +95,8 @@ func (c *Cast) Watch(ctx context.Context, w Watching) error {
 	return g.Wait()
 }
 
-// due tells whether a kill is to be now, so long after it was planned. When the clients are done there is no better moment.
+// due reports whether a kill should happen now, late after its planned time. When the clients are done, there is no better moment to wait
+// for.
 func (w Watching) due(late time.Duration, moved, done bool) bool {
 	return late > 0 && (done || late > tarry || moved && (w.Moment == nil || w.Moment()))
 }
@@ -143,7 +144,7 @@ func (c *Cast) watch(ctx context.Context, w Watching, acting <-chan struct{}) er
 			last, deliveries, moved = line, d, now
 		}
 		progress.Show(line, killed)
-		// A killed process may hold messages that come back after the ack deadline, and those could double an effect.
+		// A killed process may hold messages that are redelivered after the ack deadline and could double an effect.
 		settled := acting == nil && killed >= w.Kills && now.Sub(moved) >= quiet && (killed == 0 || now.Sub(lastKill) >= ackDeadline+quiet)
 		switch {
 		case acting != nil && now.Sub(moved) >= shortStall:

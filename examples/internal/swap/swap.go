@@ -1,4 +1,4 @@
-// Package swap runs an example on another broker, by another word in one line of its configuration.
+// Package swap runs an example on another broker by changing one line of its configuration.
 package swap
 
 import (
@@ -12,8 +12,7 @@ import (
 	"github.com/millrace-go/millrace/transport"
 )
 
-// Broker reads the YAML with the one line that names the broker changed. What differs from run to run comes from the
-// environment.
+// Broker reads the YAML after changing the line that names the broker. Settings that differ between runs come from the environment.
 func Broker(yaml, broker string, drivers ...transport.Driver) (cfg framework.Config, err error) {
 	if yaml, err = Line(yaml, broker); err != nil {
 		return cfg, err
@@ -33,10 +32,10 @@ func Broker(yaml, broker string, drivers ...transport.Driver) (cfg framework.Con
 	return cfg, err
 }
 
-// line names the broker, whose word may be a person's.
+// line matches the line that names the broker. A user may have changed its value.
 var line = regexp.MustCompile(`(?m)^broker:[ \t]*["']?(\w+)["']?`)
 
-// Line returns the YAML with another broker's name in its line.
+// Line returns the YAML with another broker's name in that line.
 func Line(yaml, broker string) (string, error) {
 	at := line.FindStringIndex(yaml)
 	if at == nil {
@@ -45,7 +44,7 @@ func Line(yaml, broker string) (string, error) {
 	return yaml[:at[0]] + "broker: " + broker + yaml[at[1]:], nil
 }
 
-// Named is the broker that the YAML names; "" for none.
+// Named returns the broker that the YAML names, or "".
 func Named(yaml string) string {
 	if found := line.FindStringSubmatch(yaml); found != nil {
 		return found[1]

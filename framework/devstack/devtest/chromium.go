@@ -8,7 +8,7 @@ import (
 	"github.com/millrace-go/millrace/framework/devstack"
 )
 
-// Chromium returns the path of a browser that tests can drive. The test is skipped, with the reason, where none is installed;
+// Chromium returns the path of a browser that tests can drive. If none is installed, it skips the test and says why;
 // MILLRACE_REQUIRE_REAL=chromium makes that a failure.
 func Chromium(t testing.TB) string {
 	t.Helper()

@@ -10,10 +10,10 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Cut loses a connection at the worst moment. It is safe for concurrent use.
+// Cut breaks a connection after the server has done its work and before the client gets the answer. It is safe for concurrent use.
 type Cut struct{ armed atomic.Bool }
 
-// Next lets the server have what is sent next, and do it; its answer is lost together with the connection.
+// Next lets the next request reach the server, which handles it. The connection is closed before the answer arrives.
 func (c *Cut) Next() { c.armed.Store(true) }
 
 type cutConn struct {
@@ -32,13 +32,13 @@ func (c *cutConn) Write(b []byte) (int, error) {
 func (c *cutConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	if err == nil && c.now.Load() {
-		_ = c.Close() // which is the loss
+		_ = c.Close() // the answer is lost
 		return 0, io.ErrUnexpectedEOF
 	}
 	return n, err
 }
 
-// CutPool is Pool with one connection at a time, which can be cut.
+// CutPool is Pool with at most one connection at a time, which can be cut.
 func CutPool(t testing.TB, options ...func(*pgxpool.Config)) (*pgxpool.Pool, *Cut) {
 	t.Helper()
 	cut := &Cut{}

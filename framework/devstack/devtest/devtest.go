@@ -1,7 +1,6 @@
-// Package devtest gives tests the services of package devstack: one stack for each test process, whose services start
-// when the first test asks for them, and in it a schema, a topic and a project for each test, so that all tests can run
-// in parallel. Services that the environment names are used and left running, so that "millrace dev -- go test ./..." runs
-// every package on one stack.
+// Package devtest gives tests the services of package devstack. Each test process has one stack, whose services start when the first test
+// asks for them. Each test has its own schema, topic and project there, so that all tests can run in parallel. Services that the
+// environment names are used and left running, so that "millrace dev -- go test ./..." runs every package on one stack.
 package devtest
 
 import (
@@ -26,11 +25,11 @@ import (
 // shared is the process's stack.
 var shared devstack.Stack
 
-// startTimeout bounds the first start of a service; it leaves time to download PostgreSQL.
+// startTimeout bounds the first start of a service, which may include the download of PostgreSQL.
 const startTimeout = 5 * time.Minute
 
-// Start returns the process's stack after starting those of the services that it lacks. The stack is shared: a test
-// must not stop it. Tests may call it concurrently. It ends the test when a service cannot be had.
+// Start returns the process's stack, after starting the named services that it lacks. The stack is shared: a test must not stop it. Tests
+// may call Start concurrently. It fails the test if a service cannot be started.
 func Start(t testing.TB, services ...devstack.Service) *devstack.Stack {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
@@ -41,8 +40,8 @@ func Start(t testing.TB, services ...devstack.Service) *devstack.Stack {
 	return &shared
 }
 
-// IsReal is Start for a test that asks less of a fake of the service. Where there is only the fake, scripts/test says that
-// the test was not run in full.
+// IsReal is Start for a test that checks less if the service is a fake. For a fake, scripts/test reports that the test was not run in
+// full.
 func IsReal(t testing.TB, service devstack.Service) bool {
 	t.Helper()
 	info := described(t, service)
@@ -52,8 +51,8 @@ func IsReal(t testing.TB, service devstack.Service) bool {
 	return info.Real
 }
 
-// Real is Start for a test that no fake of the service can pass. Where there is only the fake, the test is skipped, and
-// scripts/test says so; MILLRACE_REQUIRE_REAL makes that a failure.
+// Real is Start for a test that no fake of the service can pass. If there is only the fake, the test is skipped, and scripts/test reports
+// that; MILLRACE_REQUIRE_REAL makes it a failure.
 func Real(t testing.TB, service devstack.Service) *devstack.Stack {
 	t.Helper()
 	if info := described(t, service); !info.Real {
@@ -72,17 +71,16 @@ func described(t testing.TB, service devstack.Service) (found devstack.Info) {
 	return found
 }
 
-// Main is for a package's TestMain: it runs the tests, stops the process's stack, and exits. It fails the process when
-// a goroutine is left that opts do not let pass, or a service could not be stopped. Without it the stack still ends with
-// the process.
+// Main is for a package's TestMain: it runs the tests, stops the process's stack, and exits. It fails if goroutines are left that opts do
+// not permit, or if a service could not be stopped. Without Main the stack still ends with the process.
 func Main(m *testing.M, opts ...goleak.Option) {
 	flag.Parse()
 	overlap()
 	os.Exit(finish(m.Run, func() error { return errors.Join(atEnd.run(), shared.Stop()) }, opts...))
 }
 
-// AtEnd has Main call a function after the last test, before it stops the stack: what all tests of a package share is stopped
-// there. Tests may call it concurrently.
+// AtEnd makes Main call stop after the last test and before it stops the stack. It is for what all tests of a package share. Tests may
+// call it concurrently.
 func AtEnd(stop func() error) {
 	atEnd.Lock()
 	defer atEnd.Unlock()
@@ -106,16 +104,15 @@ func (e *endings) run() error {
 	return errors.Join(errs...)
 }
 
-// AtOnce has Main run that many tests at once for each processor: fewer than two for tests that keep processors busy, or
-// whose timeouts are short; more for tests that do little but wait until a dead process's session or transaction is over.
-// Call it before Main.
+// AtOnce sets how many tests Main runs in parallel for each processor. Use fewer than two for tests that keep processors busy or have
+// short timeouts. Use more for tests that mostly wait until the session or transaction of a dead process ends. Call it before Main.
 func AtOnce(perProcessor float64) {
 	n := int(math.Ceil(perProcessor * float64(runtime.GOMAXPROCS(0))))
-	_ = flag.Set("test.parallel", strconv.Itoa(n)) // a number is always taken; the command line comes after
+	_ = flag.Set("test.parallel", strconv.Itoa(n)) // any number is valid; the command line is parsed later and overrides it
 }
 
-// overlap lets twice as many tests run at once as there are processors: most of them wait for a service. AtOnce, and the
-// flag -parallel where it is given, decide otherwise.
+// overlap runs twice as many tests in parallel as there are processors, because most tests wait for a service. AtOnce and the flag
+// -parallel override it.
 func overlap() {
 	given := false
 	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
@@ -124,7 +121,7 @@ func overlap() {
 	}
 }
 
-// finish returns the exit code of the tests and of what they leave.
+// finish returns the exit code: that of the tests, or 1 for what they leave behind.
 func finish(tests func() int, stop func() error, opts ...goleak.Option) int {
 	opts = append(opts, goleak.IgnoreCurrent()) // OpenCensus, which Google's client imports, starts a goroutine in an init
 	code := tests()
@@ -133,7 +130,7 @@ func finish(tests func() int, stop func() error, opts ...goleak.Option) int {
 		code = max(code, 1)
 	}
 	if code != 0 {
-		return code // a failed test leaves goroutines; telling of them too would hide the failure
+		return code // a failed test leaves goroutines; reporting them would hide the failure
 	}
 	if err := goleak.Find(opts...); err != nil {
 		fmt.Fprintf(os.Stderr, "goroutines are left after the tests: %v\n", err)

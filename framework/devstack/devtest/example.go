@@ -10,18 +10,18 @@ import (
 	"github.com/millrace-go/millrace/framework/devstack"
 )
 
-// ExampleTB is what an Example function, which has no testing.T, hands to this package. What fails panics. It is for one
-// goroutine.
+// ExampleTB replaces testing.T in Example functions, for the functions of this package. A failure panics. It is not safe for concurrent
+// use.
 type ExampleTB struct {
-	testing.TB // only what this package needs of it is defined
+	testing.TB // only the methods that this package needs are defined
 
 	cleanups []func()
 }
 
-// Example returns a new one. Defer End.
+// Example returns a new ExampleTB. Defer End.
 func Example() *ExampleTB { return &ExampleTB{} }
 
-// End runs what is to be cleaned up.
+// End runs the cleanup functions.
 func (t *ExampleTB) End() {
 	for len(t.cleanups) > 0 {
 		last := len(t.cleanups) - 1
@@ -31,8 +31,8 @@ func (t *ExampleTB) End() {
 	}
 }
 
-// Database returns a pool on the shared PostgreSQL and the name of a new schema, which is the pool's search path: the
-// example's own tables need not name it.
+// Database returns a pool on the shared PostgreSQL and the name of a new schema. The schema is the pool's search path, so the example's
+// own tables need no schema in their names.
 func (t *ExampleTB) Database() (*pgxpool.Pool, string) {
 	schema := Schema(t)
 	pool := PoolOn(t, Start(t, devstack.Postgres).PostgresDSN(), func(cfg *pgxpool.Config) {
@@ -41,22 +41,22 @@ func (t *ExampleTB) Database() (*pgxpool.Pool, string) {
 	return pool, schema
 }
 
-// Cleanup has End call f, before what was given earlier.
+// Cleanup makes End call f, before the functions that were given earlier.
 func (t *ExampleTB) Cleanup(f func()) { t.cleanups = append(t.cleanups, f) }
 
 // Name is the same for all examples.
 func (*ExampleTB) Name() string { return "Example" }
 
-// Context never ends.
+// Context returns a context that never ends.
 func (*ExampleTB) Context() context.Context { return context.Background() }
 
-// Failed is false: what fails panics.
+// Failed returns false, because a failure panics.
 func (*ExampleTB) Failed() bool { return false }
 
 // Helper does nothing.
 func (*ExampleTB) Helper() {}
 
-// Logf does nothing, because what an example prints is compared.
+// Logf does nothing, because the output of an example is compared.
 func (*ExampleTB) Logf(string, ...any) {}
 
 // Fatal panics.

@@ -12,9 +12,9 @@ func Topic(t testing.TB) string { return name(t, "t.", '.', 40) }
 // Project returns the ID of a Pub/Sub project that no other test uses: "t-<test>-<random>", at most 30 characters.
 func Project(t testing.TB) string { return name(t, "t-", '-', 15) }
 
-// name joins the prefix, what can be kept of the test's name within the limit, and 60 random bits. All three kinds of
-// names take lower-case letters and digits; inside the test's name an underscore stands for the rest in a schema, a
-// dash elsewhere (in Kafka, a dot and an underscore in one name may collide with another topic's metrics).
+// name joins the prefix, the usable characters of the test's name up to the limit, and 60 random bits. All three kinds of names take
+// lower-case letters and digits. Other characters of the test's name become an underscore in a schema's name and a dash elsewhere. (In
+// Kafka, topics whose names differ only in dots and underscores collide in metrics.)
 func name(t testing.TB, prefix string, separator byte, limit int) string {
 	filler := byte('-')
 	if separator == '_' {

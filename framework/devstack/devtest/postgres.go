@@ -14,18 +14,18 @@ import (
 	"github.com/millrace-go/millrace/framework/devstack"
 )
 
-// cleanupTimeout bounds what happens after a test.
+// cleanupTimeout bounds the cleanup after a test.
 const cleanupTimeout = 20 * time.Second
 
-// Pool returns a pool on the shared PostgreSQL, in the database of its DSN. It is closed when the test ends, which fails
-// when the test still holds a connection.
+// Pool returns a pool on the shared PostgreSQL, in the database of its DSN. It is closed when the test ends. The test fails if it still
+// holds a connection then.
 func Pool(t testing.TB) *pgxpool.Pool {
 	t.Helper()
 	dsn := Start(t, devstack.Postgres).PostgresDSN()
 	return PoolOn(t, dsn)
 }
 
-// PoolOn is Pool for a server of the test's own. Each of options may change the pool's configuration.
+// PoolOn is Pool for a server of the test's own. Each option may change the pool's configuration.
 func PoolOn(t testing.TB, dsn string, options ...func(*pgxpool.Config)) *pgxpool.Pool {
 	t.Helper()
 	config, err := pgxpool.ParseConfig(dsn)
@@ -54,8 +54,8 @@ func PoolOn(t testing.TB, dsn string, options ...func(*pgxpool.Config)) *pgxpool
 	return pool
 }
 
-// Schema creates a schema of the test's own in the shared PostgreSQL and returns its name, which needs no quoting. It is
-// dropped with all it holds when the test ends.
+// Schema creates a schema for this test in the shared PostgreSQL and returns its name, which needs no quoting. The schema and its
+// contents are dropped when the test ends.
 func Schema(t testing.TB) string {
 	t.Helper()
 	// A transaction that the test left open would block the drop until the context ends.
@@ -63,16 +63,16 @@ func Schema(t testing.TB) string {
 	return schema
 }
 
-// Database creates a database of the test's own in the shared PostgreSQL, for a test that what others create or drop in the
-// same database would disturb, and returns its DSN. It is dropped when the test ends.
+// Database creates a database for this test in the shared PostgreSQL and returns its DSN. It is for tests that objects of other tests
+// would disturb. It is dropped when the test ends.
 func Database(t testing.TB) (dsn string) {
 	t.Helper()
 	database, shared := own(t, "database", "drop database %s with (force)")
 	return onDatabase(shared, database)
 }
 
-// own creates a schema or a database in the shared PostgreSQL and returns its name, and the DSN of that. When the test ends, it
-// is dropped by a statement that names it.
+// own creates a schema or a database in the shared PostgreSQL. It returns its name, and the DSN of the shared PostgreSQL. When the test
+// ends, it runs the statement drop, with the name in it.
 func own(t testing.TB, kind, drop string) (called, dsn string) {
 	t.Helper()
 	dsn, called = Start(t, devstack.Postgres).PostgresDSN(), name(t, "t_", '_', 30)
@@ -89,19 +89,19 @@ func own(t testing.TB, kind, drop string) (called, dsn string) {
 	return called, dsn
 }
 
-// execute runs statements on a connection of their own.
+// execute runs the statements on a new connection.
 func execute(ctx context.Context, dsn, statements string) error {
 	conn, err := pgx.Connect(ctx, dsn)
 	if err != nil {
 		return err
 	}
-	defer conn.Close(context.WithoutCancel(ctx)) // the statements' error counts
+	defer conn.Close(context.WithoutCancel(ctx)) // the statements' error matters
 	_, err = conn.Exec(ctx, statements)
 	return err
 }
 
-// Databases creates n databases of the test's own in the shared PostgreSQL, each with what prepare has made in the first, and
-// returns their DSNs. They are dropped when the test ends.
+// Databases creates n databases for this test in the shared PostgreSQL and returns their DSNs. prepare fills the first one, and the
+// others are copies of it. They are dropped when the test ends.
 func Databases(t testing.TB, n int, prepare func(dsn string) error) (dsns []string) {
 	t.Helper()
 	shared := Start(t, devstack.Postgres).PostgresDSN()
@@ -117,7 +117,7 @@ func Databases(t testing.TB, n int, prepare func(dsn string) error) (dsns []stri
 		called := fmt.Sprintf("%s_%d", template, i+1)
 		dsns[i+1] = onDatabase(shared, called)
 		creating.Go(func() error {
-			// The files are copied, because a log of the copy is many times as large as what a test writes.
+			// file_copy, because a WAL log of the copy is many times larger than what a test writes.
 			return execute(t.Context(), shared, "create database "+called+" template "+template+" strategy file_copy")
 		})
 	}
@@ -150,11 +150,11 @@ func databaseOf(t testing.TB, dsn string) string {
 	return cfg.Database
 }
 
-// onDatabase is the DSN with another database.
+// onDatabase returns the DSN with another database.
 func onDatabase(dsn, database string) string {
 	if u, err := url.Parse(dsn); err == nil && u.Scheme != "" {
 		u.Path = "/" + database
 		return u.String()
 	}
-	return dsn + " dbname=" + database // the last one holds
+	return dsn + " dbname=" + database // the last value applies
 }

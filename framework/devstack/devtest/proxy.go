@@ -8,22 +8,22 @@ import (
 	"time"
 )
 
-// Proxy is the network between a client and a server: it passes everything on, until it is told of a fault. All methods
-// may be called concurrently.
+// Proxy is the network between a client and a server. It forwards everything until a fault is switched on. All methods may be called
+// concurrently.
 type Proxy struct {
 	address, target string
 	stop            chan struct{}
 	running         sync.WaitGroup
 
 	mu       sync.Mutex
-	listener net.Listener // nil while it refuses
+	listener net.Listener // nil while connections are refused
 	links    map[*link]struct{}
 	opened   int
 	delay    time.Duration
 	open     chan struct{} // closed while packets pass
 }
 
-// link is one connection of a client together with ours to the server.
+// link is a client's connection to the proxy, together with the proxy's connection to the server.
 type link struct {
 	client, server net.Conn
 	lost           chan struct{} // closed by Strand
@@ -31,13 +31,13 @@ type link struct {
 	end            sync.Once
 }
 
-// packet is a piece of the stream, and when it arrives at the earliest.
+// packet is a piece of the stream, with the earliest time at which it may arrive.
 type packet struct {
 	data []byte
 	due  time.Time
 }
 
-// NewProxy returns a proxy before the server at target, which ends with the test.
+// NewProxy returns a proxy in front of the server at target. It ends with the test.
 func NewProxy(t testing.TB, target string) *Proxy {
 	t.Helper()
 	p := &Proxy{target: target, address: "127.0.0.1:0", stop: make(chan struct{}), links: map[*link]struct{}{}, open: make(chan struct{})}
@@ -53,14 +53,14 @@ func NewProxy(t testing.TB, target string) *Proxy {
 	return p
 }
 
-// Address is where clients connect to.
+// Address is the address that clients connect to.
 func (p *Proxy) Address() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.address
 }
 
-// Opened is how many connections clients have opened.
+// Opened is the number of connections that clients have opened.
 func (p *Proxy) Opened() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -74,7 +74,7 @@ func (p *Proxy) Reset() {
 	}
 }
 
-// Refuse resets every connection and refuses new ones, as a server that is down.
+// Refuse resets every connection and refuses new ones, like a server that is down.
 func (p *Proxy) Refuse() {
 	p.mu.Lock()
 	if p.listener != nil {
@@ -101,7 +101,7 @@ func (p *Proxy) Accept() error {
 	return nil
 }
 
-// Freeze makes a black hole: nothing passes, and nobody is told.
+// Freeze makes a black hole: no packet passes, and neither side gets an error.
 func (p *Proxy) Freeze() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -112,7 +112,7 @@ func (p *Proxy) Freeze() {
 	}
 }
 
-// Thaw ends Freeze: what was sent meanwhile arrives, as by TCP's retransmission.
+// Thaw ends Freeze: packets sent meanwhile arrive, as they do when TCP retransmits them.
 func (p *Proxy) Thaw() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -123,16 +123,16 @@ func (p *Proxy) Thaw() {
 	}
 }
 
-// Strand makes a black hole of the connections that there are, for good, and lets new ones pass: a firewall has
-// forgotten them.
+// Strand makes a black hole of the existing connections, for good, and lets new ones pass. It is what a firewall does that has dropped
+// its connection table.
 func (p *Proxy) Strand() {
 	for _, l := range p.all() {
 		close(l.lost)
-		p.forget(l) // it still ends with the proxy, or when both sides have given up
+		p.forget(l) // it still ends with the proxy, or when both sides close it
 	}
 }
 
-// Delay lets everything arrive so much later, in each direction.
+// Delay delays every packet by d, in each direction.
 func (p *Proxy) Delay(d time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -188,7 +188,7 @@ func (p *Proxy) serve(listener net.Listener) {
 	}
 }
 
-// pipe passes on what from sends.
+// pipe forwards to to what it reads from from.
 func (p *Proxy) pipe(l *link, from, to net.Conn) {
 	packets := make(chan packet, 1<<10)
 	p.running.Go(func() {
@@ -224,7 +224,7 @@ func (p *Proxy) pipe(l *link, from, to net.Conn) {
 	})
 }
 
-// arrive waits until a packet gets through. It returns false when it never does.
+// arrive waits until a packet may pass. It returns false if that will never happen.
 func (p *Proxy) arrive(l *link, due time.Time) bool {
 	timer := time.NewTimer(time.Until(due))
 	defer timer.Stop()
@@ -258,7 +258,7 @@ func (l *link) close() {
 	})
 }
 
-// reset is close with an RST, which loses what is under way.
+// reset is close with an RST, which discards packets in transit.
 func (l *link) reset() {
 	_ = l.client.(*net.TCPConn).SetLinger(0)
 	_ = l.server.(*net.TCPConn).SetLinger(0)

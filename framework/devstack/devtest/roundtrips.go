@@ -15,7 +15,7 @@ type RoundTrips struct {
 	received atomic.Bool
 }
 
-// Of counts f's round trips, once everything that f prepares is prepared: it calls f twice.
+// Of returns the number of round trips of f. It calls f twice and counts the second call, so that prepared statements are not counted.
 func (r *RoundTrips) Of(f func()) int {
 	f()
 	before := r.n.Load()

@@ -6,8 +6,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// Run runs the router until the test ends. It returns when the router's handlers are subscribed, and fails the test when they
-// cannot be, or when the router does not close.
+// Run runs the router until the test ends. It returns once the router's handlers are subscribed. It fails the test if they cannot be
+// subscribed or if the router does not close.
 func Run(t testing.TB, router *message.Router) {
 	t.Helper()
 	ended := make(chan error, 1)

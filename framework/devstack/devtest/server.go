@@ -10,8 +10,8 @@ import (
 	"github.com/millrace-go/millrace/internal/notrun"
 )
 
-// Postgres runs a PostgreSQL server of the test's own, for what a shared one must not suffer: crashes, settings, another
-// release. It takes about two seconds and is stopped when the test ends. A failed test shows the end of its log.
+// Postgres runs a PostgreSQL server for this test alone, for tests that would disturb a shared one: crashes, settings, another release.
+// It takes about two seconds and is stopped when the test ends. If the test fails, the end of its log is shown.
 func Postgres(t testing.TB, cfg devstack.ServerConfig) *devstack.Server {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
@@ -20,8 +20,8 @@ func Postgres(t testing.TB, cfg devstack.ServerConfig) *devstack.Server {
 	return owned(t, server, err)
 }
 
-// Standby runs a streaming replica of the server and stops it when the test ends. The test is skipped, with the reason,
-// where pg_basebackup is not installed; MILLRACE_REQUIRE_REAL=postgres makes that a failure.
+// Standby runs a streaming replica of the server and stops it when the test ends. If pg_basebackup is not installed, the test is skipped
+// with that reason; MILLRACE_REQUIRE_REAL=postgres makes that a failure.
 func Standby(t testing.TB, server *devstack.Server, cfg devstack.ServerConfig) *devstack.Server {
 	t.Helper()
 	standby, err := server.Standby(t.Context(), cfg)
@@ -52,9 +52,8 @@ func owned[S ownServer](t testing.TB, server S, err error) S {
 	return server
 }
 
-// PgBouncer runs PgBouncer in transaction mode in front of the server, with so many connections to it, and stops it when
-// the test ends. The test is skipped, with the reason, where PgBouncer is not installed; MILLRACE_REQUIRE_REAL=pgbouncer
-// makes that a failure.
+// PgBouncer runs PgBouncer in transaction mode in front of the server, with the given number of server connections, and stops it when the
+// test ends. If PgBouncer is not installed, the test is skipped with that reason; MILLRACE_REQUIRE_REAL=pgbouncer makes that a failure.
 func PgBouncer(t testing.TB, server *devstack.Server, connections int) *devstack.PgBouncer {
 	t.Helper()
 	bouncer, err := server.PgBouncer(t.Context(), connections)
@@ -70,9 +69,8 @@ func PgBouncer(t testing.TB, server *devstack.Server, connections int) *devstack
 	return bouncer
 }
 
-// Tool is a command of one of PostgreSQL's programs, such as pg_dump, in the release of the server where that has it. The
-// test is skipped, with the reason, where the program is not installed; MILLRACE_REQUIRE_REAL=postgres makes that a
-// failure.
+// Tool returns a command for one of PostgreSQL's programs, such as pg_dump, in the server's release if that has the program. If the
+// program is not installed, the test is skipped with that reason; MILLRACE_REQUIRE_REAL=postgres makes that a failure.
 func Tool(t testing.TB, server *devstack.Server, name string, args ...string) *exec.Cmd {
 	t.Helper()
 	path, err := server.Tool(name)
@@ -83,9 +81,9 @@ func Tool(t testing.TB, server *devstack.Server, name string, args ...string) *e
 	return exec.CommandContext(t.Context(), path, args...)
 }
 
-// SmallDisk mounts a file system of so many megabytes, for a server to fill, and unmounts it when the test ends: ask for it
-// before the server. The test is skipped, with the reason, where this process may not mount; MILLRACE_REQUIRE_REAL=mount
-// makes that a failure.
+// SmallDisk mounts a file system of the given size in megabytes, which a server can fill, and unmounts it when the test ends. Call it
+// before the server is started. If this process may not mount, the test is skipped with that reason; MILLRACE_REQUIRE_REAL=mount makes
+// that a failure.
 func SmallDisk(t testing.TB, megabytes int) *devstack.Disk {
 	t.Helper()
 	disk, err := devstack.StartDisk(t.Context(), megabytes)
@@ -101,7 +99,7 @@ func SmallDisk(t testing.TB, megabytes int) *devstack.Disk {
 	return disk
 }
 
-// skipAbsent skips the test when what it needs is not on this machine.
+// skipAbsent skips the test if what it needs is not on this machine.
 func skipAbsent(t testing.TB, err error, name string) {
 	t.Helper()
 	switch {

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// comments are those of a package's fields, by "Type.Field". Fields that stand below one another without a comment have that
-// of the first.
+// comments returns the comments of a package's fields, by "Type.Field". Consecutive fields without a comment have the comment of the
+// field above them.
 func comments(dir string) (map[string]string, error) {
 	files, err := filepath.Glob(dir + "/*.go")
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/millrace-go/millrace/internal/settings"
 )
 
-// Markdown describes the same as Object, for readers: a heading for each section, and a table of its keys with their
-// environment variables, which begin with prefix.
+// Markdown describes the same as Object, for readers: a heading for each section, and a table of its keys with their environment
+// variables, which begin with prefix.
 func Markdown(root, prefix string, t reflect.Type, sections map[string]reflect.Type) (string, error) {
 	p := &page{describer: describer{root: root, comments: map[string]map[string]string{}}, prefix: prefix, places: map[reflect.Type]string{}}
 	p.section(nil, t, "")
@@ -81,15 +81,15 @@ func (p *page) section(path []string, t reflect.Type, about string) {
 	}
 }
 
-// item is the path of a list's items.
+// item returns the path of a list's items.
 func item(path []string, f settings.Field) []string { return append(slices.Clone(path), f.Key+"[]") }
 
-// anchor is that of a heading.
+// anchor returns the anchor of a heading.
 func anchor(place string) string {
 	return strings.ToLower(strings.NewReplacer(".", "", "[]", "").Replace(place))
 }
 
-// variable is a second line with the environment variable. What is part of a list's item has none.
+// variable returns a second line with the environment variable. Keys inside a list's item have none.
 func (p *page) variable(path []string) string {
 	names := []string{p.prefix}
 	for _, key := range path {
@@ -101,7 +101,7 @@ func (p *page) variable(path []string) string {
 	return "<br>`" + strings.Join(names, "_") + "`"
 }
 
-// kind is what a value is written as.
+// kind describes how a value is written.
 func (p *page) kind(path []string, f settings.Field) string {
 	if f.Kind == settings.Listed {
 		place := strings.Join(item(path, f), ".")
@@ -123,7 +123,7 @@ func (p *page) kind(path []string, f settings.Field) string {
 	return fmt.Sprint(value["type"])
 }
 
-// words are those of an enumeration.
+// words returns the words of an enumeration.
 func words(value map[string]any) (string, bool) {
 	all, ok := value["enum"].([]string)
 	return "`" + strings.Join(all, "`, `") + "`", ok
@@ -134,7 +134,7 @@ var (
 	requiredSentence = regexp.MustCompile(`(?:^| )Required\.( |$)`)
 )
 
-// split parts a comment into what the field means and what its zero value stands for.
+// split splits a comment into the meaning of the field and its default.
 func split(comment string) (meaning, byDefault string) {
 	if m := defaultSentence.FindStringSubmatch(comment); m != nil {
 		meaning = strings.TrimSpace(strings.Replace(comment, m[0], " "+m[2], 1))
@@ -148,12 +148,12 @@ func split(comment string) (meaning, byDefault string) {
 
 var goName = regexp.MustCompile(`^([A-Z]\w*)`)
 
-// word is a default that begins with a value's name in Go, with the word that a file has for it.
+// word replaces a Go name at the beginning of a default by the word for it in a file.
 func word(byDefault string) string {
 	return goName.ReplaceAllStringFunc(byDefault, func(name string) string { return "`" + enum.Word(name) + "`" })
 }
 
-// cell is text as a cell of a table has it.
+// cell escapes text for a table's cell.
 func cell(text string) string {
 	return strings.NewReplacer("|", `\|`, "<", "&lt;", "*", `\*`).Replace(text)
 }

@@ -1,5 +1,5 @@
-// Package schema describes structs of settings as a JSON schema, for editors. The descriptions are the fields' comments,
-// so it reads the sources: it is for tests and generators.
+// Package schema describes structs of settings as a JSON schema, for editors. The descriptions are the fields' comments. It reads the
+// sources, so it is for tests and generators.
 package schema
 
 import (
@@ -14,7 +14,7 @@ import (
 
 const module = "github.com/millrace-go/millrace/"
 
-// Object returns the schema of t, a struct, and of the further properties that sections have. root is the folder of go.mod.
+// Object returns the schema of t, a struct, with the further properties in sections. root is the folder of go.mod.
 func Object(root string, t reflect.Type, sections map[string]reflect.Type) (map[string]any, error) {
 	d := &describer{root: root, comments: map[string]map[string]string{}}
 	object := d.object(t)
@@ -22,7 +22,7 @@ func Object(root string, t reflect.Type, sections map[string]reflect.Type) (map[
 	for name, section := range sections {
 		properties[name] = d.object(section)
 	}
-	object["$schema"] = "http://json-schema.org/draft-07/schema#" // what editors know
+	object["$schema"] = "http://json-schema.org/draft-07/schema#" // the version that editors support
 	return object, d.err
 }
 
@@ -81,7 +81,7 @@ func scalar(t reflect.Type) map[string]any {
 	return map[string]any{"type": name}
 }
 
-// text knows the words of an enumeration: those of the values from 0 on.
+// text describes a text. It knows the words of an enumeration: those of the values from 0 on.
 func text(t reflect.Type) map[string]any {
 	if t == reflect.TypeFor[slog.Level]() {
 		return map[string]any{"enum": []string{"debug", "info", "warn", "error"}}
@@ -103,7 +103,7 @@ func text(t reflect.Type) map[string]any {
 	return map[string]any{"type": "string"}
 }
 
-// comment is that of the field, which may be of an embedded struct.
+// comment returns the comment of the field, which may belong to an embedded struct.
 func (d *describer) comment(t reflect.Type, index []int) string {
 	for _, i := range index[:len(index)-1] {
 		t = t.Field(i).Type

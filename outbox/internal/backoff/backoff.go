@@ -6,19 +6,19 @@ import "time"
 const (
 	// First is the wait after the first failure of most actions.
 	First = 100 * time.Millisecond
-	// Most is their longest one.
+	// Most is the longest wait of most actions.
 	Most = 5 * time.Second
-	// MostOfTopic is that of a topic, and shorter: it decides how soon an outage's end is noticed.
+	// MostOfTopic is the longest wait for a topic. It is shorter, because it decides how soon a relay notices the end of an outage.
 	MostOfTopic = time.Second
 )
 
-// Backoff is the wait after failures that followed one another. The zero value is that of something that has not failed.
+// Backoff is the wait after consecutive failures. The zero value has no failure.
 type Backoff struct {
 	Wait  time.Duration // after the last failure, without jitter
 	Until time.Time
 }
 
-// Failed notes a failure, and returns how long to wait: twice as long as after the one before, from first up to most.
+// Failed records a failure and returns how long to wait: twice the previous wait, but at least first and at most most.
 func (b *Backoff) Failed(first, most time.Duration, jitter func(time.Duration) time.Duration, now time.Time) time.Duration {
 	b.Wait = min(max(2*b.Wait, first), most)
 	d := jitter(b.Wait)
@@ -26,10 +26,10 @@ func (b *Backoff) Failed(first, most time.Duration, jitter func(time.Duration) t
 	return d
 }
 
-// OK notes a success.
+// OK records a success.
 func (b *Backoff) OK() { *b = Backoff{} }
 
-// Earliest is the earlier one of two times, of which zero is none.
+// Earliest returns the earlier of two times. A zero time means none.
 func Earliest(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b

@@ -1,32 +1,32 @@
-// Package deferral decides which events of a topic a shard leaves in the table because its quota for the topic is used up. It does no
-// I/O, has no clock and starts no goroutine.
+// Package deferral decides which events of a topic a shard leaves in the table because the topic has used up its quota. It does no I/O,
+// has no clock and starts no goroutine.
 package deferral
 
 import "hash/maphash"
 
-// maxKeys is how many keys of a topic's deferred events are told apart; beyond it every key counts as one.
+// maxKeys is how many keys of a topic's deferred events are tracked separately. Beyond it, every key counts as deferred.
 const maxKeys = 1_000_000
 
 var seed = maphash.MakeSeed()
 
-// Hash is what a Deferral remembers of a key.
+// Hash returns what a Deferral stores of a key.
 func Hash(key string) uint64 { return maphash.String(seed, key) }
 
-// Deferral is the part of a topic's events that a shard leaves in the table. Of the zero value there are none. One goroutine uses it.
+// Deferral tracks the events of a topic that a shard leaves in the table. The zero value has none. It is not safe for concurrent use.
 type Deferral struct {
 	any     bool
 	last    int64            // the highest number that was taken
 	from    int64            // rows below it were taken
 	to      int64            // the highest number that was deferred
 	keys    map[uint64]int64 // keys of deferred rows, with the first number of each
-	refused bool             // one was deferred by the scan under way
-	all     bool             // there are too many keys to tell them apart
+	refused bool             // the current scan has deferred a row
+	all     bool             // there are too many keys to track them separately
 }
 
 // Any reports whether events are deferred.
 func (d *Deferral) Any() bool { return d.any }
 
-// From is the number from which on deferred events are read.
+// From is the number from which deferred events are read.
 func (d *Deferral) From() int64 { return d.from }
 
 // Admit reports whether the shard may hold a row that it does not hold yet. Otherwise the row is deferred. full says that the quota is
@@ -56,17 +56,17 @@ func (d *Deferral) Admit(seq int64, key string, full, scanning bool) bool {
 	return false
 }
 
-// Take notes that the shard holds a row, which a read of the deferred ones has returned.
+// Take records that the shard holds a row that a read of the deferred ones has returned.
 func (d *Deferral) Take(seq int64) { d.last = max(d.last, seq) }
 
-// Drained notes that the deferred rows up to a number were read. If there may be more of them, last is the number of the last one;
+// Drained records that the deferred rows up to upTo were read. If there may be more of them, last is the number of the last one read;
 // otherwise it is 0.
 func (d *Deferral) Drained(upTo, last int64) {
 	switch {
 	case !d.any:
 	case last > 0 && last < d.to:
 		d.from = last + 1
-	case upTo < d.to: // the rest is above what the reads know
+	case upTo < d.to: // the reads do not cover the rows above upTo
 		d.from = max(d.from, upTo+1)
 	default:
 		*d = Deferral{last: d.last}
@@ -81,7 +81,7 @@ func (d *Deferral) Scanned() {
 	d.refused = false
 }
 
-// Precedes reports whether an event of the key with that hash may be deferred that has a lower number.
+// Precedes reports whether an event with a lower number and this hash of its key may be deferred.
 func (d *Deferral) Precedes(hash uint64, seq int64) bool {
 	if !d.any || d.from >= seq {
 		return false

@@ -1,32 +1,31 @@
-// Package gaps decides which numbers of a sequence a reader still has to look for. It does no I/O and has no clock.
+// Package gaps decides which missing numbers of a sequence a reader must still look for. It does no I/O and has no clock.
 package gaps
 
 import "slices"
 
-// Tracker remembers which numbers of a shard were read, so that the next read need not begin at the table's start. All
-// of it is a hint: a row that exists is unpublished, and a rescan finds what the tracker leaves out. It is used by one
-// goroutine.
+// Tracker remembers which numbers of a shard were read, so that the next read need not begin at the start of the table. It only saves
+// work: every row that exists is unpublished, and a rescan finds rows that the tracker misses. It is not safe for concurrent use.
 type Tracker interface {
 	// From is the number above which the next read begins.
 	From() int64
-	// List returns the numbers at or below From that the next read looks at too.
+	// List returns the numbers at or below From that the next read must look for.
 	List() []int64
-	// Scanning reports whether the tracker does not yet know which numbers can still appear. Until it does, reads return
-	// again what they have returned before. begun is false before the first read of the scan.
+	// Scanning reports whether the tracker does not yet know which numbers may still appear. During a scan, reads return rows that
+	// earlier reads returned. begun is false before the first read of the scan.
 	Scanning() (scanning, begun bool)
 	// Curious reports whether the next read should list the open writers before it reads.
 	Curious() bool
-	// Learn draws the conclusions from a read. It reports whether a row appeared that the tracker had excluded; then it has
-	// forgotten everything.
+	// Learn records what a read found. It returns true if a row appeared that the tracker had ruled out; it has then forgotten
+	// everything.
 	Learn(v View) (surprised bool)
-	// Forget starts a scan above floor, below which everything was read.
+	// Forget starts a scan above floor. Everything up to floor was read.
 	Forget(floor int64)
 }
 
 // Writers are the transactions that have the outbox open for writing, by their virtual IDs.
 type Writers map[string]struct{}
 
-// prepared stands for transactions of a two-phase commit, which have no virtual ID.
+// prepared is the prefix for prepared transactions (two-phase commit), which have no virtual ID.
 const prepared = "-1/"
 
 // anyOf reports whether one of the transactions is still open.
@@ -41,14 +40,14 @@ func (w Writers) anyOf(earlier Writers) bool {
 
 // View is what a read found.
 type View struct {
-	Numbers []int64 // of all rows returned, ascending
-	Fresh   []int64 // of those that the relay does not hold, ascending
+	Numbers []int64 // of all returned rows, ascending
+	Fresh   []int64 // of the rows that the relay does not hold, ascending
 	More    bool    // the read stopped at its limit
-	Last    int64   // the sequence's value, read before the writers; for a scan that has not begun
-	Writers Writers // that were open before the read; nil when the read did not ask
+	Last    int64   // the sequence's value, read before the writers; set if the scan had not begun
+	Writers Writers // that were open before the read; nil if the read did not ask
 }
 
-// maxGaps bounds the gaps of a shard that each read looks at.
+// maxGaps bounds the gaps of a shard that a read looks for.
 const maxGaps = 10_000
 
 // New returns the Tracker of a relay.
@@ -56,17 +55,17 @@ func New() Tracker { return &tracker{} }
 
 // tracker is the Tracker of a relay.
 //
-// A transaction takes a number before it commits, so a lower number may become visible after a higher one. The missing
-// numbers are gaps. Each read looks at them in the same snapshot as at newer numbers: a snapshot that shows a later event of
-// a key shows the earlier ones. A gap is forgotten once every transaction that had the outbox open for writing after the gap
-// was seen has ended, and a later read did not find it. After Forget comes a scan. It reads from the start, again and again,
-// until the same is known of every number that was taken when it began.
+// A transaction takes a number before it commits, so a lower number may become visible after a higher one. The missing numbers are gaps.
+// Each read looks for them in the same snapshot as for newer numbers: a snapshot that shows a later event of a key also shows the earlier
+// ones. A gap is forgotten once every transaction has ended that had the outbox open for writing after the gap was seen, and a later read
+// did not find the gap's row. Forget starts a scan. A scan reads from the start repeatedly, until every number that was taken when it
+// began is settled in the same way.
 type tracker struct {
 	known   bool    // false: scanning
 	floor   int64   // a scan starts above it
 	begun   bool    // of a scan: last and owners are set
 	last    int64   // of a scan: the sequence's value when it began
-	settled int64   // numbers up to here can no longer appear
+	settled int64   // no number up to here can still appear
 	hi      int64   // the highest number read
 	owners  Writers // that may still fill the older gaps, or that the scan waits for
 	older   []int64 // gaps whose possible owners are known
@@ -125,7 +124,7 @@ func (g *tracker) Learn(v View) (surprised bool) {
 	return false
 }
 
-// unexpected takes what was found out of the gaps, and reports whether there was more.
+// unexpected removes the found numbers from the gaps. It reports whether a found number was not a gap.
 func (g *tracker) unexpected(fresh []int64) bool {
 	below, _ := slices.BinarySearch(fresh, g.hi+1)
 	if below == 0 {
@@ -141,7 +140,7 @@ func (g *tracker) unexpected(fresh []int64) bool {
 	return before-len(g.older)-len(g.newer) < below
 }
 
-// age forgets gaps that nobody can fill any more, and records which transactions could fill those that earlier reads saw.
+// age forgets gaps that no transaction can fill any more, and records which transactions could fill the gaps that earlier reads saw.
 func (g *tracker) age(w Writers) {
 	if w == nil {
 		return

@@ -1,6 +1,6 @@
-// Package lease decides for which shards a relay asks, and which it gives back: it keeps its fair share, leaves shards to others whose
-// batches its publisher does not answer, and leaves all of them while it gets nothing published. It does no I/O, has no clock and
-// starts no goroutine.
+// Package lease decides which shards a relay asks for and which it gives back. A relay keeps its fair share. It leaves a shard to other
+// relays if its own publisher does not return that shard's batch, and it leaves all shards while it publishes nothing. The package does
+// no I/O, has no clock and starts no goroutine.
 package lease
 
 import (
@@ -13,26 +13,26 @@ import (
 )
 
 const (
-	// stallAfter is how long a relay has work and publishes nothing before it counts as struggling. A long TTL makes that time longer.
+	// stallAfter is how long a relay with work may publish nothing before it counts as struggling. A longer TTL extends that time.
 	stallAfter = 15 * time.Second
-	// firstRest is how long a relay takes no shard that it could not work on, and mostRest the longest such time.
+	// firstRest is how long a relay first leaves a shard that it could not work on; mostRest is the longest such time.
 	firstRest, mostRest = time.Minute, 10 * time.Minute
 )
 
-// Leases is what a relay remembers of its leases. One goroutine uses it.
+// Leases is the state of a relay's leases. It is not safe for concurrent use.
 type Leases struct {
 	ttl    time.Duration
 	jitter func(time.Duration) time.Duration
 
-	shards   int  // the outbox has
+	shards   int  // of the outbox
 	alone    bool // no other relay shares them
 	renewing bool
 	renewAt  time.Time
 
-	releasing  map[int16]time.Time       // shards that are being given back, and until when they may be
+	releasing  map[int16]time.Time       // shards that are being given back, and until when that may take
 	shunned    map[int16]backoff.Backoff // shards that this relay does not take
-	progress   time.Time                 // when an event was last published, or nothing was to be done
-	resting    backoff.Backoff           // a struggling relay tries again after it
+	progress   time.Time                 // when an event was last published, or there was nothing to do
+	resting    backoff.Backoff           // after it, a struggling relay tries again
 	struggling bool
 }
 
@@ -41,11 +41,11 @@ func New(ttl time.Duration, jitter func(time.Duration) time.Duration, now time.T
 	return &Leases{ttl: ttl, jitter: jitter, progress: now, releasing: map[int16]time.Time{}, shunned: map[int16]backoff.Backoff{}}
 }
 
-// Shards returns how many shards the outbox has; 0 before the first renewal.
+// Shards returns the number of the outbox's shards, or 0 before the first renewal.
 func (l *Leases) Shards() int { return l.shards }
 
-// Due reports whether the leases are to be renewed, which is four times in their life, and otherwise when: zero while a renewal is
-// under way.
+// Due reports whether to renew the leases, which happens four times per TTL. Otherwise at is the time of the next renewal, or zero during
+// a renewal.
 func (l *Leases) Due(now time.Time) (due bool, at time.Time) {
 	if l.renewing {
 		return false, time.Time{}
@@ -53,7 +53,7 @@ func (l *Leases) Due(now time.Time) (due bool, at time.Time) {
 	return !now.Before(l.renewAt), l.renewAt
 }
 
-// Renew begins a renewal. A relay that ends takes no shard.
+// Renew begins a renewal. A relay that is ending takes no shard.
 func (l *Leases) Renew(hold []int16, struggling, ending bool, topics []step.TopicState, now time.Time) step.Renew {
 	l.renewing, l.renewAt = true, now.Add(l.ttl/4)
 	r := step.Renew{Hold: hold, Struggling: struggling, Topics: topics}
@@ -68,7 +68,7 @@ func (l *Leases) Renew(hold []int16, struggling, ending bool, topics []step.Topi
 		}
 	}
 	r.Left = len(r.Shun)
-	for n, until := range l.releasing { // or this relay would take a lease that ends at once
+	for n, until := range l.releasing { // otherwise this relay would take a lease that ends at once
 		if until.After(now) && !slices.Contains(r.Shun, n) {
 			r.Shun = append(r.Shun, n)
 		}
@@ -77,8 +77,7 @@ func (l *Leases) Renew(hold []int16, struggling, ending bool, topics []step.Topi
 	return r
 }
 
-// Renewed takes the answer of a renewal. It returns until when the leases hold, or how long it takes to the next renewal if this one
-// failed.
+// Renewed handles the answer to a renewal. It returns the deadline of the leases or, if the renewal failed, the time until the next one.
 func (l *Leases) Renewed(in step.Renewed, now time.Time) (deadline time.Time, again time.Duration) {
 	l.renewing = false
 	if in.Err != nil {
@@ -88,8 +87,8 @@ func (l *Leases) Renewed(in step.Renewed, now time.Time) (deadline time.Time, ag
 	return in.Began.Add(l.ttl), 0
 }
 
-// Struggles reports whether this relay gets nothing published although there is something to publish. Then its shards go to relays
-// that do not struggle. After a while it tries again.
+// Struggles reports whether this relay publishes nothing although there is something to publish. Its shards then go to relays that do not
+// struggle. After a while it tries again.
 func (l *Leases) Struggles(working bool, now time.Time) bool {
 	switch {
 	case l.struggling:
@@ -105,26 +104,27 @@ func (l *Leases) Struggles(working bool, now time.Time) bool {
 	return l.struggling
 }
 
-// GotOn notes that something was published.
+// GotOn records that something was published.
 func (l *Leases) GotOn(now time.Time) {
 	l.progress = now
 	l.resting.OK()
 }
 
-// Shun notes that the relay gives a shard back because the publisher does not return, and does not take it again for a while.
+// Shun records that the relay gives back a shard because the publisher does not return. The relay does not take the shard again for a
+// while.
 func (l *Leases) Shun(shard int16, now time.Time) {
 	b := l.shunned[shard]
 	b.Failed(firstRest, mostRest, func(d time.Duration) time.Duration { return d }, now)
 	l.shunned[shard] = b
 }
 
-// Overdue reports whether a shard that is to be given back since a time is given back although something is in flight.
+// Overdue reports whether a shard that should be given back since that time is given back even if something is in flight.
 func (l *Leases) Overdue(since, now time.Time) bool { return now.Sub(since) > max(l.ttl, stallAfter) }
 
-// Release notes that a lease is being given back.
+// Release records that a lease is being given back.
 func (l *Leases) Release(shard int16, now time.Time) { l.releasing[shard] = now.Add(2 * l.ttl) }
 
-// Released notes that leases were given back.
+// Released records that leases were given back.
 func (l *Leases) Released(shards []int16) {
 	for _, n := range shards {
 		delete(l.releasing, n)
@@ -134,12 +134,12 @@ func (l *Leases) Released(shards []int16) {
 // Held is a shard whose lease the relay holds.
 type Held struct {
 	Shard   int16
-	Events  int  // that it holds
-	Leaving bool // it is being given back already
+	Events  int  // in the relay's memory
+	Leaving bool // it is already being given back
 }
 
-// Surplus chooses the shards that a relay has to give back, those with the fewest events first. It counts those that it is giving back
-// already.
+// Surplus chooses the shards that a relay must give back, those with the fewest events first. It includes those that the relay is already
+// giving back.
 func Surplus(fair int, held []Held) (shards []int16) {
 	n := len(held) - fair
 	var rest []Held

@@ -1,9 +1,8 @@
-// Package relay decides what a relay does: which rows it reads, which events it sends next, what a failure means for an event,
-// its key and its topic, when it takes and gives back a shard. It does no I/O, has no clock and starts no goroutine.
+// Package relay decides what a relay does: which rows it reads, which events it sends next, what a failure means for an event, its key
+// and its topic, and when to take and give back a shard. It does no I/O, has no clock and starts no goroutine.
 //
-// A Core gets typed inputs by [Core.Apply]: what a read found, what the broker answered, what a renewal of the leases
-// brought. [Core.Next] returns what to do now as typed actions. Package outbox carries them out and reports each. Package step
-// has the actions and inputs.
+// [Core.Apply] takes typed inputs: what a read found, what the broker answered, which leases a renewal returned. [Core.Next] returns
+// typed actions. Package outbox carries them out and reports the result of each. Package step defines the actions and inputs.
 package relay
 
 import (
@@ -21,36 +20,36 @@ import (
 
 // Config configures a Core. Every field is required.
 type Config struct {
-	BatchSize   int  // events of a batch
-	MaxInFlight int  // of a shard
+	BatchSize   int  // of a batch
+	MaxInFlight int  // events of a shard
 	Batches     bool // the publisher takes batches
 
 	PollInterval time.Duration
 	LeaseTTL     time.Duration
-	StuckAfter   time.Duration // a batch in flight for longer is not expected to be answered
+	StuckAfter   time.Duration // after it, no answer to a batch in flight is expected
 	CrashPause   time.Duration // how long the crash guard sets an event aside
 
 	Fault func(error) Fault
-	// Retry says whether an event of the topic is dead that failed by itself so often, 0 meaning whatever happens, and else how
-	// long it waits.
+	// Retry decides about an event of the topic that has failed with err, after attempts failures of its own: whether it is dead, and
+	// otherwise how long it waits. With attempts = 0 it says whether the error makes an event dead at once.
 	Retry  func(topic string, err error, attempts int) (dead bool, wait time.Duration)
 	Gaps   func() gaps.Tracker
 	Jitter func(time.Duration) time.Duration
 }
 
-// rules are decisions that the tests of this package leave out, to show what they are for.
+// rules are decisions that tests of this package replace, to show why they are needed.
 type rules struct {
 	quota     func(*Core) int                             // events of a topic that a shard holds
 	room      func(*shard, *queue, time.Time) (int, bool) // events that a queue may send
-	hungry    func(*shard, time.Time) bool                // the shard could do with more events
+	hungry    func(*shard, time.Time) bool                // the shard needs more events
 	expired   func(*shard, time.Time) bool                // nothing may be sent any more
-	turn      func(*queue) bool                           // failed events go first
+	turn      func(*queue) bool                           // failed events are next
 	surplus   func(fair int, held []lease.Held) []int16   // shards to give back
 	struggles func(*Core, time.Time) bool
-	sends     func(step.Publish, time.Time) bool // it may be sent at this moment
+	sends     func(step.Publish, time.Time) bool // the batch may be sent now
 }
 
-// Core decides what a relay does. It is used by one goroutine.
+// Core decides what a relay does. It is not safe for concurrent use.
 type Core struct {
 	cfg   Config
 	rules rules
@@ -60,20 +59,20 @@ type Core struct {
 	ended  map[step.Ref]*shard // shards whose lease has ended, until their batches are answered
 	topics topic.Set
 	leases *lease.Leases
-	taken  uint64 // leases, ever
+	taken  uint64 // the number of leases ever taken
 	out    []step.Action
 
 	reading     bool
 	asked       []step.Request
-	fetches     [][]int64 // of each: numbers whose payloads were left out before
+	fetches     [][]int64 // for each request, numbers whose payloads were left out before
 	readSince   time.Time // when the last read began
 	readAfter   time.Time // for pacing, or after an error
 	readRetry   backoff.Backoff
 	rescans     []step.RescanRequest // under way
 	rescanned   time.Time            // when it began
-	rescanAfter time.Time            // no other one before
+	rescanAfter time.Time            // no other rescan before this time
 
-	unsaved   []saved // published, and not deleted
+	unsaved   []saved // published, not yet deleted
 	since     time.Time
 	saving    []saved
 	saveLimit int
@@ -87,8 +86,8 @@ type Core struct {
 	moving    bool
 	moveLimit int
 	moveRetry backoff.Backoff
-	noted     *shard // sends an event alone, or waits for its delete
-	notedID   string // the event
+	noted     *shard // has an event that is sent alone, or whose delete is awaited
+	notedID   string // the ID of that event
 	ending    bool
 	lastShard int // index of the shard that is served first
 }
@@ -96,19 +95,18 @@ type Core struct {
 const (
 	// saveDelay is how long deletes are collected.
 	saveDelay = 15 * time.Millisecond
-	// fullSave is how many rows are deleted without that delay. maxSave is how many one statement deletes;
-	// one that failed halves that.
+	// fullSave is how many rows are deleted without that delay. maxSave is how many rows one statement deletes; a failure halves that
+	// limit.
 	fullSave, maxSave = 2000, 4000
-	// maxRead is how many rows of several shards one round trip reads, or two batches if that is more.
+	// maxRead is how many rows one round trip reads of several shards. It is two batches if that is more.
 	maxRead = 4000
-	// maxPace is how long reads wait for one another under load, so that each finds more.
+	// maxPace is the longest pause between reads under load, so that each finds more.
 	maxPace = 25 * time.Millisecond
-	// slowRead is how long a read is under way before it is no sign that the relay gets on.
+	// slowRead is how long a read may take before the relay no longer counts as making progress.
 	slowRead = 15 * time.Second
-	// rescanEvery is the time between two rescans of a shard. After each one there is none for rescanShare times as long as it
-	// took.
+	// rescanEvery is the time between two rescans of a shard. After a rescan, no rescan starts for rescanShare times its duration.
 	rescanEvery, rescanShare = 5 * time.Second, 20
-	// maxDelayed is how many delayed events are moved at once.
+	// maxDelayed is how many delayed events one statement moves.
 	maxDelayed = 1000
 )
 
@@ -129,17 +127,17 @@ func (c *Core) do(a step.Action) { c.out = append(c.out, a) }
 
 func (c *Core) report(r step.Report) { c.out = append(c.out, r) }
 
-// backOff notes that an action has failed, and returns how long it waits.
+// backOff records that an action has failed and returns how long it waits.
 func (c *Core) backOff(b *backoff.Backoff, now time.Time) time.Duration {
 	return b.Failed(backoff.First, backoff.Most, c.cfg.Jitter, now)
 }
 
-// failed reports the error of an action that is repeated.
+// failed reports the error of an action that will be repeated.
 func (c *Core) failed(action string, s int16, in time.Duration, err error) {
 	c.report(step.Report{Kind: step.ReportError, Action: action, Shard: s, In: in, Err: err})
 }
 
-// shard returns the shard of a lease that has not ended.
+// shard returns the shard of the lease, or nil if the lease has ended.
 func (c *Core) shard(r step.Ref) *shard {
 	if s := c.shards[r.Shard]; s != nil && s.Ref == r {
 		return s
@@ -147,7 +145,7 @@ func (c *Core) shard(r step.Ref) *shard {
 	return nil
 }
 
-// Apply takes what happened.
+// Apply handles an input.
 func (c *Core) Apply(now time.Time, in step.Input) {
 	switch in := in.(type) {
 	case step.Renewed:
@@ -193,7 +191,7 @@ func (c *Core) Apply(now time.Time, in step.Input) {
 	}
 }
 
-// Drained reports whether nothing that was published waits for its delete. With no action under way the relay can end.
+// Drained reports whether no published event waits for its delete. If no action is running either, the relay can end.
 func (c *Core) Drained() bool {
 	return len(c.unsaved)+len(c.saving) == 0 && !slices.ContainsFunc(c.order, func(s *shard) bool { return len(s.settles) > 0 })
 }
@@ -207,10 +205,10 @@ func (c *Core) Held() []int16 {
 	return held
 }
 
-// Shards returns how many shards the outbox has; 0 before the first renewal.
+// Shards returns the number of the outbox's shards, or 0 before the first renewal.
 func (c *Core) Shards() int { return c.leases.Shards() }
 
-// Gaps returns how many gaps the reads look at.
+// Gaps returns how many gaps the reads look for.
 func (c *Core) Gaps() (n int) {
 	for _, s := range c.order {
 		n += len(s.gaps.List())
@@ -218,7 +216,7 @@ func (c *Core) Gaps() (n int) {
 	return n
 }
 
-// Unsaved returns the rows that were published and are not deleted, or are being deleted.
+// Unsaved returns the published rows whose delete has not been confirmed.
 func (c *Core) Unsaved() (rows []step.ShardRow) {
 	for _, u := range slices.Concat(c.saving, c.unsaved) {
 		rows = append(rows, step.ShardRow{Shard: u.shard.Shard, Row: &u.event.Row})
@@ -226,7 +224,7 @@ func (c *Core) Unsaved() (rows []step.ShardRow) {
 	return rows
 }
 
-// Next returns what to do now, and after how long to call it again if there is no input before.
+// Next returns the actions to carry out now, and how long to wait before the next call if there is no input before.
 func (c *Core) Next(now time.Time) (actions []step.Action, wait time.Duration) {
 	wait = time.Hour
 	until := func(t time.Time) {
@@ -256,7 +254,7 @@ func (c *Core) Next(now time.Time) (actions []step.Action, wait time.Duration) {
 	return actions, wait
 }
 
-// serve starts what can be started for a shard, and returns when to look again.
+// serve starts the possible actions for a shard and returns when to call it again.
 func (c *Core) serve(s *shard, now time.Time) (at time.Time) {
 	if !c.ending && s.stopping.IsZero() {
 		s.resume(now)
@@ -264,25 +262,25 @@ func (c *Core) serve(s *shard, now time.Time) (at time.Time) {
 			at = backoff.Earliest(at, k.retry.Until)
 		}
 		if c.rules.expired(s, now) {
-			return at // the next renewal tells
+			return at // the next renewal decides
 		}
 		at = backoff.Earliest(at, c.publish(s, now))
 	}
 	return backoff.Earliest(at, c.serveFailed(s, now))
 }
 
-// expired reports whether the lease may be another relay's by now.
+// expired reports whether another relay may have the lease by now.
 func (s *shard) expired(now time.Time) bool { return !step.Holds(s.deadline, now) }
 
-// turn reports whether the next batch is one of failed events: every other one, while there are any.
+// turn reports whether the next batch is one of failed events: every other batch is, while there are any.
 func (q *queue) turn() bool { return len(q.failed) > 0 && (!q.retried || len(q.ready) == 0) }
 
-// publish starts a batch in each queue of the shard that is free.
+// publish starts a batch in each free queue of the shard.
 func (c *Core) publish(s *shard, now time.Time) (at time.Time) {
 	suspected := s.suspected(now)
 	for _, q := range slices.Clone(s.order) {
 		if q.busy() {
-			if now.Sub(q.since) <= slow && !c.rules.hungry(s, now) { // then others are read for
+			if now.Sub(q.since) <= slow && !c.rules.hungry(s, now) { // after that, the shard reads for other queues
 				at = backoff.Earliest(at, q.since.Add(slow+time.Millisecond))
 			}
 			c.watch(s, q, now)
@@ -349,7 +347,7 @@ func (c *Core) send(s *shard, q *queue, n int, now time.Time) {
 	s.dispatch(q, rows, noted, now)
 }
 
-// dispatch has the rows of a queue's batch published.
+// dispatch publishes the rows of a queue's batch.
 func (s *shard) dispatch(q *queue, rows []*step.Row, noted bool, now time.Time) {
 	q.send(now)
 	s.unsaved += len(rows)
@@ -358,7 +356,7 @@ func (s *shard) dispatch(q *queue, rows []*step.Row, noted bool, now time.Time) 
 	s.core.do(step.Publish{Ref: s.Ref, Queue: q.topic.Name, To: q.topic.To, Rows: rows, Noted: noted, Deadline: s.deadline})
 }
 
-// published takes the broker's answers. Those to a lease that has ended count too: what was sent is deleted.
+// published handles the broker's answers. Answers for a lease that has ended count too: published rows are deleted.
 func (c *Core) published(in step.Published, now time.Time) {
 	s := c.shard(in.Ref)
 	ended := s == nil
@@ -381,7 +379,7 @@ func (c *Core) published(in step.Published, now time.Time) {
 	}
 }
 
-// poll asks for work on failed events and for what operators have set, and looks for rows that no wake-up announced.
+// poll looks for due failed events, for operators' settings, and for rows that no wake-up announced.
 func (c *Core) poll(now time.Time) (at time.Time) {
 	if now.Before(c.pollAt) {
 		return c.pollAt
@@ -402,7 +400,7 @@ func (c *Core) poll(now time.Time) (at time.Time) {
 	return c.pollAt
 }
 
-// pollIn brings the next poll forward, for an event that is due after d; 0: it is not.
+// pollIn brings the next poll forward for an event that is due after d. d = 0 means that none is.
 func (c *Core) pollIn(d time.Duration, now time.Time) {
 	if d > 0 && now.Add(d).Before(c.pollAt) {
 		c.pollAt = now.Add(d)
@@ -423,7 +421,7 @@ func (c *Core) polled(in step.Polled, now time.Time) {
 	}
 }
 
-// moveDelayed brings delayed events that are due into the outbox. A move that takes too long is halved.
+// moveDelayed moves due delayed events into the outbox. After a failed move, the limit is halved.
 func (c *Core) moveDelayed(now time.Time) (at time.Time) {
 	if c.moving || len(c.order) == 0 {
 		return time.Time{}
@@ -459,9 +457,9 @@ func (c *Core) delayedMoved(in step.DelayedMoved, now time.Time) {
 	}
 }
 
-// woken takes a wake-up.
+// woken handles a wake-up.
 func (c *Core) woken(in step.Woken) {
-	if in.Look { // an operator's command may have come
+	if in.Look { // an operator may have given a command
 		c.pollAt = time.Time{}
 	}
 	for _, s := range c.order {

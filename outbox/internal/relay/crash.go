@@ -21,7 +21,7 @@ func (s *shard) accuse(q *queue, e *step.Event) bool {
 	return true
 }
 
-// accuseFailed does so with the first failed event of a topic, which is dead if it was set aside before.
+// accuseFailed does the same for the first failed event of a topic. The event is dead if it was set aside before.
 func (s *shard) accuseFailed(q *queue) bool {
 	first := q.failed[0][0]
 	deaths, accused := s.guard.Accuses(first.EventID, first.Crash)
@@ -40,7 +40,7 @@ func (s *shard) accuseFailed(q *queue) bool {
 	return true
 }
 
-// suspected returns the queue in which the suspect is ready, and puts it before the others there.
+// suspected returns the queue in which the suspect is ready, and moves the suspect to the front there.
 func (s *shard) suspected(now time.Time) *queue {
 	suspect := s.guard.Suspect()
 	if suspect == "" {
@@ -51,7 +51,7 @@ func (s *shard) suspected(now time.Time) *queue {
 			continue
 		}
 		if i := slices.IndexFunc(q.ready, func(e *step.Event) bool { return e.EventID == suspect }); i >= 0 {
-			if name := q.ready[i].Key; name != "" { // behind earlier events of its key
+			if name := q.ready[i].Key; name != "" { // the earlier events of its key go first
 				i = slices.IndexFunc(q.ready, func(e *step.Event) bool { return e.Key == name })
 			}
 			first := q.ready[i]
@@ -65,13 +65,13 @@ func (s *shard) suspected(now time.Time) *queue {
 // isNoted reports whether the event is the one that is sent alone.
 func (c *Core) isNoted(s *shard, eventID string) bool { return c.noted == s && c.notedID == eventID }
 
-// survived notes that the relay is still there after it sent an event alone.
+// survived records that the relay still runs after it has sent an event alone.
 func (s *shard) survived(eventID string) {
 	s.core.noted = nil
 	s.guard.Survived(eventID)
 }
 
-// getsOn clears what is recorded for a shard, because nothing in it ends its relay.
+// getsOn clears the shard's recorded deaths, because no event of the shard ends its relay.
 func (c *Core) getsOn(s *shard) {
 	s.guard.Clear()
 	c.do(step.ClearSuspect{Ref: s.Ref})

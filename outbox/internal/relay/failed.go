@@ -9,19 +9,19 @@ import (
 	"github.com/millrace-go/millrace/outbox/internal/step"
 )
 
-// Events that could not be published wait in a table of their own, and those of their keys behind them, in order. Only the
-// holder of the shard's lease moves events in and out. Operators set commands.
+// Events that could not be published wait in a table of their own, in order, and so do the later events of their keys. Only the holder of
+// the shard's lease moves events in and out. Operators store commands there.
 
 const (
-	// maxHeads is how many keys' failed events are fetched at once, and maxBehind how many of each.
+	// maxHeads is how many keys' failed events are fetched at once; maxBehind is how many events of each key.
 	maxHeads, maxBehind = 200, 200
-	// fetchBytes bounds the payloads of a fetch. One that failed halves it.
+	// fetchBytes bounds the payloads of a fetch. A failed fetch halves it.
 	fetchBytes = batchBytes / 2
-	// maxTried bounds how many failed events' last attempts are remembered.
+	// maxTried bounds how many failed events have the time of their last attempt remembered.
 	maxTried = 10_000
 )
 
-// settlement is a batch of failed events that was answered, and is to be recorded.
+// settlement is an answered batch of failed events whose results are not recorded yet.
 type settlement struct {
 	step.SettleFailed
 	heads []int64
@@ -29,7 +29,7 @@ type settlement struct {
 	queue *queue
 }
 
-// serveFailed moves events to the failed ones, and works on those.
+// serveFailed moves events to the failed events and works on those.
 func (c *Core) serveFailed(s *shard, now time.Time) (at time.Time) {
 	if !s.loaded {
 		return time.Time{}
@@ -74,22 +74,22 @@ func (c *Core) serveFailed(s *shard, now time.Time) (at time.Time) {
 	return at
 }
 
-// fetchable reports whether failed events are to be fetched now.
+// fetchable reports whether to fetch failed events now.
 func (s *shard) fetchable(now time.Time) bool {
 	if !s.due || s.fetching || s.core.ending || !s.stopping.IsZero() || s.expired(now) || s.fetchMore.Until.After(now) {
 		return false
 	}
 	waiting := 0
 	for _, q := range s.order {
-		if !q.stuck(now) { // others must not wait for one that is
+		if !q.stuck(now) { // others must not wait for a stuck queue
 			waiting += len(q.failed)
 		}
 	}
-	return waiting < maxHeads // otherwise a settled batch looks again
+	return waiting < maxHeads // otherwise this is asked again after a settled batch
 }
 
-// serveAside moves events to the failed ones. It does not while work on those is under way, which may find that a key has
-// no failed event just before one is moved there. The two take turns.
+// serveAside moves events to the failed events. It does not run while failed events are fetched or settled, because that may find that a
+// key has no failed event just before one is moved there. The two take turns.
 func (c *Core) serveAside(s *shard, now time.Time) (at time.Time) {
 	switch {
 	case len(s.aside) == 0 || len(s.setting) > 0 || s.settling || s.fetching:
@@ -136,7 +136,7 @@ func (c *Core) wasSetAside(in step.WasSetAside, now time.Time) {
 		c.getsOn(s)
 	}
 	if !in.Leased {
-		s.stopping = now // the next renewal tells
+		s.stopping = now // the next renewal decides
 		return
 	}
 	for _, a := range batch {
@@ -179,7 +179,7 @@ func (c *Core) failedFetched(in step.FailedFetched, now time.Time) {
 	}
 }
 
-// sendFailed sends failed events of a topic, at most n of them.
+// sendFailed sends at most n failed events of a topic.
 func (c *Core) sendFailed(s *shard, q *queue, n int, now time.Time) {
 	noted := s.guard.Careful() || q.failed[0][0].Crash
 	if noted && s.accuseFailed(q) {
@@ -248,14 +248,14 @@ func (s *shard) settleFailed(q *queue, results []error, now time.Time) {
 		for j := range g {
 			e, err := &g[j], results[i]
 			i++
-			if !ok { // it stays behind the one that failed
+			if !ok { // it stays blocked behind the one that failed
 				continue
 			}
 			if err == nil {
 				done.Done = append(done.Done, e.ID)
 				delete(s.tried, e.ID)
 				heard = true
-				if e.Attempts > 0 && !e.Crash { // else nobody knows why it had failed
+				if e.Attempts > 0 && !e.Crash { // otherwise the reason of its failure is not known
 					q.topic.Recovered(e.Reason)
 				}
 				continue
@@ -310,7 +310,7 @@ func (s *shard) settleFailed(q *queue, results []error, now time.Time) {
 	c.report(step.Report{Kind: step.ReportSettled, Shard: s.Shard, Topic: q.topic.Name, Count: len(rows), Failed: len(rows) - len(done.Done)})
 }
 
-// putBack forgets failed events that were fetched and cannot be sent now: operators may decide about them meanwhile.
+// putBack drops fetched failed events that cannot be sent now, because operators may change them meanwhile.
 func (s *shard) putBack(q *queue) {
 	for _, g := range q.failed {
 		delete(s.inFlight, g[0].ID)
@@ -319,7 +319,7 @@ func (s *shard) putBack(q *queue) {
 	q.failed = nil
 }
 
-// landed notes that failed events are no longer in flight.
+// landed records that failed events are no longer in flight.
 func (s *shard) landed(f settlement) {
 	for _, id := range f.heads {
 		delete(s.inFlight, id)
@@ -331,8 +331,7 @@ func (s *shard) landed(f settlement) {
 	}
 }
 
-// failedSettled frees keys of which no failed event is left. Until it is recorded what became of events, they are not sent
-// again.
+// failedSettled frees keys that have no failed event left. Events are not sent again until their results are recorded.
 func (c *Core) failedSettled(in step.FailedSettled, now time.Time) {
 	s := c.shard(in.Ref)
 	if s == nil {

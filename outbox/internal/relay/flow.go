@@ -10,54 +10,54 @@ import (
 	"github.com/millrace-go/millrace/outbox/internal/topic"
 )
 
-// A topic must not take from others what they need to get on. In each shard a topic has a share of the events in flight, a
-// quota of the events held, and a quota of their payloads' bytes.
+// A topic must not take what other topics need to make progress. In each shard a topic has a share of the events in flight, a quota of
+// the events held, and a quota of their payloads' bytes.
 
 const (
-	// batchBytes bounds what is read of a shard at once, what one batch sends, and the payloads of a topic that a shard
-	// holds, one larger event apart.
+	// batchBytes bounds the payloads that one read of a shard returns, that one batch sends, and that a shard holds of a topic. One
+	// larger event is allowed.
 	batchBytes = 16 << 20
-	// maxBytes bounds the payloads that the relay holds, except those in flight to topics that are stuck.
+	// maxBytes bounds the payloads that the relay holds, without those in flight to stuck topics.
 	maxBytes = 4 * batchBytes
-	// slow is how long a batch is in flight before its topic counts as slow.
+	// slow is how long a batch may be in flight before its topic counts as slow.
 	slow = 250 * time.Millisecond
-	// maxSingles is how many events a publisher without batches gets at once.
+	// maxSingles is how many events are passed at once to a publisher that does not take batches.
 	maxSingles = 100
 )
 
-// queue is a topic queue: what a shard holds of one topic. One batch of it is in flight at a time.
+// queue is a topic queue: the events of one topic in a shard. At most one batch of it is in flight.
 type queue struct {
 	topic   *topic.Topic
 	ready   []*step.Event // in order
 	sending []*step.Event
 	failed  [][]step.FailedRow // due failed events, by key
 	retries []step.FailedRow   // failed events that are being sent
-	groups  [][]step.FailedRow // what retries were taken from
+	groups  [][]step.FailedRow // the groups that retries were taken from
 	since   time.Time          // when the batch was sent
 
 	retry backoff.Backoff // after a batch of which nothing was sent
 
 	held      int // events of the topic in the shard's memory
 	bytes     int // of their payloads
-	unsaved   int // events that are in flight: being sent, or sent and not deleted
+	unsaved   int // events that are being sent, or sent and not deleted
 	window    int // how many may be in flight
 	deferred  deferral.Deferral
-	retried   bool      // the last batch was of failed events
-	wasSlow   bool      // the last batch was
-	slowSince time.Time // when the first one of slow batches was sent
-	probe     bool      // the batch asks whether the topic gets on again
+	retried   bool      // the last batch had failed events
+	wasSlow   bool      // the last batch was slow
+	slowSince time.Time // when the first of the consecutive slow batches was sent
+	probe     bool      // the batch checks whether the broker takes the topic again
 }
 
 // busy reports whether a batch is in flight.
 func (q *queue) busy() bool { return len(q.sending)+len(q.retries) > 0 }
 
-// send notes that a batch is sent.
+// send records that a batch is sent.
 func (q *queue) send(now time.Time) {
 	q.since = now
 	q.probe = q.topic.Ask()
 }
 
-// settled notes that the batch was answered.
+// settled records that the batch was answered.
 func (q *queue) settled(now time.Time) {
 	if now.Sub(q.since) <= slow {
 		q.slowSince = time.Time{}
@@ -68,7 +68,7 @@ func (q *queue) settled(now time.Time) {
 	q.endProbe()
 }
 
-// endProbe lets another shard ask whether the topic gets on.
+// endProbe lets another shard probe the topic.
 func (q *queue) endProbe() {
 	if q.probe {
 		q.probe = false
@@ -81,24 +81,24 @@ func (q *queue) slow(now time.Time) bool {
 	return q.wasSlow && q.topic.Paused == 0 || q.busy() && now.Sub(q.since) > slow
 }
 
-// stuck reports whether the queue does not get on now.
+// stuck reports whether the queue makes no progress now.
 func (q *queue) stuck(now time.Time) bool {
 	return q.retry.Until.After(now) || q.topic.Stands(now) || q.busy() && now.Sub(q.since) > slow
 }
 
-// empty reports whether nothing is known of the topic that is worth keeping.
+// empty reports whether the queue holds nothing worth keeping.
 func (q *queue) empty() bool {
 	return q.held == 0 && !q.busy() && len(q.failed) == 0 && q.unsaved == 0 && q.retry.Wait == 0 && !q.deferred.Any()
 }
 
-// share is how many events of one topic may be in flight in a shard: half of all, so that others find room beside a topic
-// that does not get on.
+// share is how many events of one topic may be in flight in a shard. It is half of all, so that other topics have room beside a stuck
+// one.
 func (c *Core) share() int { return max(1, c.cfg.MaxInFlight/2) }
 
-// quota is how many events of one topic a shard holds. What exceeds it stays in the table, and is read when there is room.
+// quota is how many events of one topic a shard holds. Further events stay in the table and are read when there is room.
 func (c *Core) quota() int { return max(4*c.cfg.BatchSize, 64) }
 
-// room is how many events the queue may send now. wait reports that it is worth waiting for deletes first.
+// room returns how many events the queue may send now. wait says to wait for deletes first.
 func (s *shard) room(q *queue, now time.Time) (n int, wait bool) {
 	c := s.core
 	share, free := c.share(), c.cfg.MaxInFlight-s.unsaved
@@ -128,7 +128,7 @@ func (s *shard) admit(q *queue, r *step.Event, scanning bool) (held bool) {
 	return held
 }
 
-// changeDeferred changes what the queue has deferred, and counts the topics that have deferred events.
+// changeDeferred runs change on what the queue has deferred, and counts the topics that have deferred events.
 func (s *shard) changeDeferred(q *queue, change func()) {
 	before := q.deferred.Any()
 	change()
@@ -140,7 +140,7 @@ func (s *shard) changeDeferred(q *queue, change func()) {
 	}
 }
 
-// drained notes that the deferred events up to a number were read, or as many as were asked for.
+// drained records that the deferred events up to a number were read, or as many as were asked for.
 func (s *shard) drained(q *queue, r step.Request, rows []*step.Event) {
 	if !q.deferred.Any() {
 		return
@@ -153,7 +153,7 @@ func (s *shard) drained(q *queue, r step.Request, rows []*step.Event) {
 	s.unstall()
 }
 
-// scanned notes that a scan has read every row.
+// scanned records that a scan has read every row.
 func (s *shard) scanned() {
 	for _, q := range s.order {
 		s.changeDeferred(q, q.deferred.Scanned)
@@ -161,7 +161,7 @@ func (s *shard) scanned() {
 	s.unstall()
 }
 
-// waitsForDeferred reports whether an earlier event of the key was left in the table, for another topic.
+// waitsForDeferred reports whether an earlier event of the key, for another topic, was left in the table.
 func (s *shard) waitsForDeferred(e *step.Event) bool {
 	if s.deferring == 0 {
 		return false

@@ -9,21 +9,21 @@ import (
 	"github.com/millrace-go/millrace/outbox/internal/step"
 )
 
-// key is what a shard holds of one key, or of an event without key that has failed.
+// key is the state of one key in a shard, or of a failed event without a key.
 type key struct {
 	name    string
 	queue   *queue        // where its pending events are
 	pending int           // ready or being sent
-	waiting []*step.Event // in order: for the pending ones of another topic, for deferred ones, or for the end of the backoff
+	waiting []*step.Event // in order: they wait for pending events of another topic, for deferred events, or for the end of the backoff
 
 	failing bool
 	retry   backoff.Backoff
 }
 
-// queueOf is the topic queue of an event that the shard holds.
+// queueOf returns the topic queue of an event that the shard holds.
 func queueOf(e *step.Event) *queue { return e.InQueue.(*queue) }
 
-// keyOf is the key of an event that was taken out of its queue. An event without key gets one of its own.
+// keyOf returns the key of an event that was taken out of its queue. An event without a key gets one of its own.
 func keyOf(e *step.Event) *key {
 	k, _ := e.OfKey.(*key)
 	if k == nil {
@@ -33,7 +33,7 @@ func keyOf(e *step.Event) *key {
 	return k
 }
 
-// hold puts an event where its number says, without its payload, which is read again when its turn comes.
+// hold inserts an event by its number, without its payload, which is read again before it is sent.
 func (s *shard) hold(k *key, e *step.Event) {
 	s.unload(e)
 	i, _ := slices.BinarySearchFunc(k.waiting, e, func(w, e *step.Event) int {
@@ -42,7 +42,7 @@ func (s *shard) hold(k *key, e *step.Event) {
 	k.waiting = slices.Insert(k.waiting, i, e)
 }
 
-// arrive puts an event where it belongs.
+// arrive puts a new event into its queue, or holds it.
 func (s *shard) arrive(e *step.Event) {
 	q := queueOf(e)
 	if q.topic.Paused != 0 {
@@ -74,7 +74,7 @@ func (s *shard) arrive(e *step.Event) {
 	q.ready = append(q.ready, e)
 }
 
-// settleKey notes that an event of the key is no longer pending. After the last one the events that waited become ready.
+// settleKey records that an event of the key is no longer pending. After the last one, the waiting events become ready.
 func (s *shard) settleKey(e *step.Event) {
 	k, _ := e.OfKey.(*key)
 	if k == nil {
@@ -121,7 +121,7 @@ func (s *shard) proceed(k *key) {
 	k.waiting = slices.Clone(k.waiting[n:])
 }
 
-// unstall looks again at the keys that wait for deferred events.
+// unstall checks the keys that wait for deferred events again.
 func (s *shard) unstall() {
 	for _, k := range s.sortedKeys(s.stalled) {
 		if k.pending == 0 && !k.failing {
@@ -146,7 +146,7 @@ func (s *shard) resume(now time.Time) {
 	}
 }
 
-// sortedKeys are the keys in an order that does not depend on chance.
+// sortedKeys returns the keys in a deterministic order.
 func (s *shard) sortedKeys(set map[*key]struct{}) []*key {
 	keys := make([]*key, 0, len(set))
 	for k := range set {
@@ -163,14 +163,14 @@ func (k *key) first() int64 {
 	return k.waiting[0].Seq
 }
 
-// block sends an event to the failed ones because an earlier event of its key is there.
+// block moves an event to the failed events, because an earlier event of its key is there.
 func (s *shard) block(e *step.Event) {
 	s.unload(e)
 	e.Leaving = true
 	s.aside = append(s.aside, step.Aside{Event: e, State: step.Blocked})
 }
 
-// fail sends an event to the failed ones, and those of its key that wait for it.
+// fail moves an event to the failed events, with the events of its key that wait for it.
 func (s *shard) fail(k *key, a step.Aside) {
 	s.unload(a.Event)
 	a.Leaving = true
@@ -184,7 +184,7 @@ func (s *shard) fail(k *key, a step.Aside) {
 	s.proceed(k)
 }
 
-// free makes events of the key ordinary again, because none of it is among the failed ones any more.
+// free makes events of the key ordinary again, because none of its events has failed any more.
 func (s *shard) free(name string) {
 	if _, ok := s.blocked[name]; !ok {
 		return

@@ -18,9 +18,9 @@ func (c *Core) renew(now time.Time) (at time.Time) {
 	return at
 }
 
-// struggles reports whether this relay gets nothing published although there is something to publish.
+// struggles reports whether this relay publishes nothing although there is something to publish.
 func (c *Core) struggles(now time.Time) bool {
-	blind := c.readRetry.Wait > 0 || c.reading && now.Sub(c.readSince) > slowRead // there may be something
+	blind := c.readRetry.Wait > 0 || c.reading && now.Sub(c.readSince) > slowRead // there may be something to publish
 	return c.leases.Struggles(blind || slices.ContainsFunc(c.order, (*shard).working), now)
 }
 
@@ -30,7 +30,7 @@ func (c *Core) renewed(in step.Renewed, now time.Time) {
 	if in.Err != nil {
 		c.failed("renew the leases", 0, again, in.Err)
 		for _, s := range slices.Clone(c.order) {
-			if s.expired(now) { // others may have taken it
+			if s.expired(now) { // another relay may have taken it
 				c.end(s)
 			}
 		}
@@ -50,7 +50,7 @@ func (c *Core) renewed(in step.Renewed, now time.Time) {
 	var fresh []step.Ref
 	for _, l := range in.Held {
 		if c.ending || c.shards[l.Shard] != nil || slices.Contains(in.Asked, l.Shard) {
-			continue // the last: it was given back meanwhile
+			continue // a shard in Asked was given back during the renewal
 		}
 		s := c.newShard(l, deadline)
 		if s.guard.Careful() {
@@ -72,12 +72,12 @@ func (c *Core) renewed(in step.Renewed, now time.Time) {
 	}
 }
 
-// end lets go of a shard whose lease is lost or given back.
+// end drops a shard whose lease was lost or given back.
 func (c *Core) end(s *shard) {
 	delete(c.shards, s.Shard)
 	c.reorder()
 	if slices.ContainsFunc(s.order, (*queue).busy) {
-		c.ended[s.Ref] = s // as long as its publisher does not return
+		c.ended[s.Ref] = s // until its publisher returns
 		for _, q := range s.order {
 			for _, e := range q.ready {
 				s.unload(e)
@@ -86,7 +86,7 @@ func (c *Core) end(s *shard) {
 		}
 	}
 	for _, q := range s.order {
-		q.endProbe() // its answer may never come
+		q.endProbe() // the probe may never be answered
 	}
 	if c.noted == s && !slices.ContainsFunc(slices.Concat(c.saving, c.unsaved), func(u saved) bool { return c.isNoted(u.shard, u.event.EventID) }) {
 		c.noted = nil
@@ -94,7 +94,7 @@ func (c *Core) end(s *shard) {
 	c.do(step.EndLease{Ref: s.Ref})
 }
 
-// watch gives a shard back when the publisher does not return. Another relay then sends its events.
+// watch gives a shard back if the publisher does not return. Another relay then sends its events.
 func (c *Core) watch(s *shard, q *queue, now time.Time) {
 	if now.Sub(q.since) < c.cfg.StuckAfter || s.shunned {
 		return
@@ -104,8 +104,8 @@ func (c *Core) watch(s *shard, q *queue, now time.Time) {
 	c.report(step.Report{Kind: step.ReportStuck, Shard: s.Shard, Topic: q.topic.Name, Count: len(q.sending) + len(q.retries), In: now.Sub(q.since)})
 }
 
-// giveBack ends the leases of shards that are to be given back and have nothing in flight any more, so that another relay
-// need not wait for their expiry. One that still has after a lease's time is given back too.
+// giveBack ends the leases of shards that should be given back and have nothing in flight, so that another relay need not wait until they
+// expire. If a shard still has events in flight after a lease's time, it is given back too.
 func (c *Core) giveBack(now time.Time) {
 	var done step.Release
 	for _, s := range slices.Clone(c.order) {
@@ -120,7 +120,7 @@ func (c *Core) giveBack(now time.Time) {
 	}
 }
 
-// blockedLoaded learns which keys of new shards have failed events, and which topics are paused, before their first read.
+// blockedLoaded records, before the first read of new shards, which of their keys have failed events and which topics are paused.
 func (c *Core) blockedLoaded(in step.BlockedLoaded, now time.Time) {
 	if in.Err != nil {
 		c.failed("load the blocked keys of shards: giving them back", 0, 0, in.Err)
@@ -138,7 +138,7 @@ func (c *Core) blockedLoaded(in step.BlockedLoaded, now time.Time) {
 				s.blocked[k] = struct{}{}
 			}
 			s.loaded, s.due = true, len(in.Keys[r.Shard]) > 0
-			c.pollAt = now // it finds events without key, and what was set meanwhile
+			c.pollAt = now // the poll finds events without a key, and settings that changed meanwhile
 		}
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/millrace-go/millrace/outbox/internal/step"
 )
 
-// read starts a read of the shards that have room and may have new rows, and returns when to look again.
+// read starts a read of the shards that have room and may have new rows. It returns when to call it again.
 func (c *Core) read(now time.Time) (at time.Time) {
 	if c.reading || len(c.order) == 0 {
 		return time.Time{}
@@ -35,7 +35,7 @@ func (c *Core) read(now time.Time) (at time.Time) {
 		q := s.request(fetch, drain, now)
 		size := min((q.Limit+len(fetch)+q.DrainLimit)*s.size(), q.Bytes)
 		if len(requests) > 0 && (rows+q.Limit > max(2*c.cfg.BatchSize, maxRead) || bytes+size > batchBytes) {
-			break // the rest in the next one
+			break // the next read does the rest
 		}
 		if c.readAfter.After(now) {
 			return c.readAfter
@@ -61,7 +61,7 @@ func (c *Core) weight(now time.Time) (bytes int) {
 	return bytes
 }
 
-// size is the assumed size of a row in bytes.
+// size returns the assumed size of a row in bytes.
 func (s *shard) size() int {
 	if s.average == 0 {
 		return firstSize
@@ -69,11 +69,11 @@ func (s *shard) size() int {
 	return s.average
 }
 
-// hungry reports whether the shard could do with more events: few are ready in those queues that get on.
+// hungry reports whether the shard needs more events: few are ready in the queues that make progress.
 func (s *shard) hungry(now time.Time) bool {
 	ready, bytes := 0, 0
 	for _, q := range s.order {
-		if !q.stuck(now) { // others must not wait for one that is
+		if !q.stuck(now) { // others must not wait for a stuck queue
 			ready += len(q.ready)
 			bytes += q.bytes
 		}
@@ -81,7 +81,7 @@ func (s *shard) hungry(now time.Time) bool {
 	return ready < s.core.cfg.BatchSize && bytes < batchBytes
 }
 
-// missing lists numbers of events whose payloads are needed next.
+// missing returns the numbers of events whose payloads are needed next.
 func (s *shard) missing(now time.Time) (list []int64) {
 	if s.bare == 0 {
 		return nil
@@ -94,7 +94,7 @@ func (s *shard) missing(now time.Time) (list []int64) {
 		for i, e := range q.ready[:min(len(q.ready), batch, max(q.window, 1))] {
 			if e.Payload == nil && !e.Gone {
 				if bytes >= batchBytes && (i > 0 || q.busy()) {
-					break // when its turn comes
+					break // they are read when they are next
 				}
 				if bytes += s.size(); len(list) > 0 && (bytes > batchBytes || len(list) == batch) {
 					return list
@@ -106,18 +106,18 @@ func (s *shard) missing(now time.Time) (list []int64) {
 	return list
 }
 
-// request says what the next read of the shard is to find.
+// request returns what the next read of the shard looks for.
 func (s *shard) request(fetch []int64, drain *queue, now time.Time) step.Request {
 	batch := s.core.cfg.BatchSize
 	q := step.Request{Ref: s.Ref, From: s.gaps.From(), Limit: batch, Bytes: s.readBytes}
 	if s.average == 0 {
-		q.Limit = min(batch, firstRead) // until the rows' size is known
+		q.Limit = min(batch, firstRead) // until the size of the rows is known
 	} else {
 		q.Limit = max(min(batch, s.readBytes/s.average), 1)
 	}
 	if scanning, begun := s.gaps.Scanning(); scanning {
 		q.Scan = !begun
-		q.Limit += len(s.held) // it returns those again
+		q.Limit += len(s.held) // a scan returns those again
 	} else {
 		q.List = s.gaps.List()
 		if drain != nil {
@@ -132,20 +132,20 @@ func (s *shard) request(fetch []int64, drain *queue, now time.Time) step.Request
 			q.Limit = max(q.Limit, batch) // their rows are small
 		}
 	}
-	// A sum over the rows costs the server as much as finding them. Small rows stay below the bound without one.
+	// A sum over the rows costs the server as much as finding them. For small rows, a bound per payload is enough.
 	if each := s.readBytes / q.Limit; s.average > 0 && 4*s.average <= each && len(q.List) == 0 && q.DrainLimit == 0 {
 		q.Each = each
 	}
 	return q
 }
 
-// readDone takes what a read has found.
+// readDone handles what a read has found.
 func (c *Core) readDone(in step.ReadDone, now time.Time) {
 	asked, fetches := c.asked, c.fetches
 	c.reading, c.asked, c.fetches = false, nil, nil
 	defer c.exorcise(true, false)
 	if in.Err != nil {
-		// It may be another server that answers next: nothing that is remembered holds.
+		// The next answer may come from another server, so nothing remembered is valid.
 		c.forget()
 		for _, q := range asked {
 			if s := c.shard(q.Ref); s != nil {
@@ -171,10 +171,10 @@ func (c *Core) readDone(in step.ReadDone, now time.Time) {
 			scanning = scanning || still
 		}
 	}
-	// Under load, reads that follow at once find little and cost as much.
+	// Under load, reads without a pause find little and cost as much.
 	c.readAfter = now.Add(min(time.Duration(rows)*300*time.Microsecond, maxPace))
 	switch {
-	case rows == 0 && scanning: // it waits for writers
+	case rows == 0 && scanning: // the scan waits for writers
 		c.readAfter = now.Add(maxPace)
 	case rows >= c.cfg.BatchSize/2:
 		c.readAfter = now
@@ -187,11 +187,11 @@ func (c *Core) forget() {
 	}
 }
 
-// digest takes what was found in one shard, and returns how many events are new.
+// digest handles what was found in one shard, and returns how many events are new.
 func (c *Core) digest(s *shard, q step.Request, fetch []int64, f step.Found, a step.Answer, now time.Time) int {
 	for _, events := range [][]*step.Event{f.Listed, f.Above, f.Drained} {
 		for _, e := range events {
-			e.Written = now.Add(e.Written.Sub(a.Now)) // by our clock
+			e.Written = now.Add(e.Written.Sub(a.Now)) // by this process's clock
 		}
 	}
 	before := s.arrivals
@@ -224,7 +224,7 @@ func (c *Core) digest(s *shard, q step.Request, fetch []int64, f step.Found, a s
 		s.woken = true
 	}
 	if len(f.Above) == 0 && s.guard.Deaths() > 0 && len(s.held) == 0 && !s.due && !s.fetching && len(s.inFlight) == 0 {
-		c.getsOn(s) // nothing is left that could end the relay
+		c.getsOn(s) // the shard is empty, so no event in it ends the relay
 	}
 	return int(s.arrivals - before)
 }
@@ -233,7 +233,7 @@ func (c *Core) surprised(s *shard) {
 	c.report(step.Report{Kind: step.ReportSurprise, Shard: s.Shard})
 }
 
-// lose lets go of events whose payloads were asked for and whose rows no longer exist: somebody else deleted them.
+// lose drops events whose payloads were requested and whose rows no longer exist: something else deleted them.
 func (s *shard) lose(fetch []int64, f step.Found) {
 	if len(fetch) == 0 {
 		return
@@ -255,8 +255,8 @@ func (s *shard) lose(fetch []int64, f step.Found) {
 	}
 }
 
-// rescan compares what is held with the table, beside the reads: it finds rows that the gaps leave out although they exist. One
-// walks the deferred rows of its shard, too. So it covers that shard alone, lest those of all shards cost the reads much at once.
+// rescan compares the held events with the table, beside the reads. It finds rows that exist although their numbers are no gaps. A rescan
+// walks the deferred rows of its shard too, so it covers one shard, to keep its load on the server small.
 func (c *Core) rescan(now time.Time) (at time.Time) {
 	if len(c.rescans) > 0 || len(c.order) == 0 {
 		return time.Time{}
@@ -300,7 +300,7 @@ func (c *Core) rescan(now time.Time) (at time.Time) {
 	return time.Time{}
 }
 
-// rescannable reports whether a rescan can compare the shard with the table: its reads know what they have read.
+// rescannable reports whether a rescan can compare the shard with the table: no scan is running, so the shard knows what it has read.
 func (s *shard) rescannable() bool {
 	scanning, _ := s.gaps.Scanning()
 	return !scanning && s.loaded
@@ -331,8 +331,7 @@ func (c *Core) rescanDone(in step.Rescanned, now time.Time) {
 	c.exorcise(false, true)
 }
 
-// misses reports whether the shard should hold a row and does not. A row in a gap is not
-// missed: the next read looks there.
+// misses reports whether the shard should hold a row and does not. A row in a gap is not missed, because the next read looks for it.
 func (s *shard) misses(id step.Identity) bool {
 	if _, ok := s.held[id]; ok {
 		return false

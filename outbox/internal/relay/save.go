@@ -7,19 +7,19 @@ import (
 	"github.com/millrace-go/millrace/outbox/internal/step"
 )
 
-// saved is an event that was published, and whose row is to be deleted.
+// saved is a published event whose row must be deleted.
 type saved struct {
 	shard *shard
 	event *step.Event
 }
 
-// ghost is an event whose row was deleted while a read was under way that may still return it.
+// ghost is an event whose row was deleted while a running read may still return it.
 type ghost struct {
 	saved
 	read, rescan bool
 }
 
-// acked notes that the broker has an event.
+// acked records that the broker has an event.
 func (c *Core) acked(s *shard, e *step.Event, now time.Time) {
 	if len(c.unsaved) == 0 {
 		c.since = now
@@ -28,12 +28,12 @@ func (c *Core) acked(s *shard, e *step.Event, now time.Time) {
 	c.gotOn(now)
 }
 
-// gotOn notes that something was published.
+// gotOn records that something was published.
 func (c *Core) gotOn(now time.Time) {
 	c.leases.GotOn(now)
 }
 
-// save deletes what was published.
+// save deletes the rows of published events.
 func (c *Core) save(now time.Time) (at time.Time) {
 	if len(c.unsaved) == 0 || len(c.saving) > 0 {
 		return time.Time{}
@@ -82,7 +82,7 @@ func (c *Core) deleted(in step.Deleted, now time.Time) {
 	}
 }
 
-// letGo forgets an event whose row is gone, unless a read is under way that may still return it.
+// letGo drops an event whose row is gone, unless a running read may still return it.
 func (c *Core) letGo(u saved) {
 	u.event.Gone = true
 	if c.isNoted(u.shard, u.event.EventID) {
@@ -95,7 +95,7 @@ func (c *Core) letGo(u saved) {
 	u.shard.drop(u.event)
 }
 
-// exorcise drops the events that no read can return any more.
+// exorcise drops the events that no running read can return.
 func (c *Core) exorcise(read, rescan bool) {
 	rest := c.ghosts[:0]
 	for _, g := range c.ghosts {

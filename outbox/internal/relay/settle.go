@@ -11,25 +11,25 @@ import (
 	"github.com/millrace-go/millrace/outbox/internal/topic"
 )
 
-// Fault says what an error says about the event.
+// Fault is what an error says about the event.
 type Fault int
 
 // The faults.
 const (
-	Unknown  Fault = iota // the event's own, if the broker takes others of its topic
-	Outage                // the broker or the topic is out of reach: nothing against the event
+	Unknown  Fault = iota // the event's own, if the broker accepts other events of its topic
+	Outage                // the broker or the topic is unavailable; this does not count against the event
 	NotSent               // an earlier event of its key failed
 	Rejected              // the event can never be sent
 )
 
-// isOwnFault reports whether a failure counts against the event, which failed before at failedAt (zero: never). An error of
-// unknown meaning is the event's own only if the broker took others of its topic between two of its failures. Otherwise
-// it may be an outage.
+// isOwnFault reports whether a failure counts against the event, whose previous failure was at failedAt (zero: none). An error of unknown
+// meaning is the event's own only if the broker accepted another event of its topic between two of its failures. Otherwise it may be an
+// outage.
 func isOwnFault(f Fault, failedAt, lastSuccess time.Time) bool {
 	return f == Rejected || f == Unknown && !failedAt.IsZero() && lastSuccess.After(failedAt)
 }
 
-// fault says what the error of an event means. One that was not sent because the lease was over has no fault.
+// fault returns what the error of an event means. An event that was not sent because the lease had ended has not failed.
 func (c *Core) fault(t *topic.Topic, err error) Fault {
 	if errors.Is(err, step.ErrLeaseOver) {
 		return NotSent
@@ -49,7 +49,7 @@ func (c *Core) restQueue(q *queue, err error, now time.Time) {
 	q.retry.Failed(backoff.First, backoff.MostOfTopic, c.cfg.Jitter, now)
 }
 
-// verdict decides about an event that has failed so often by its own fault.
+// verdict decides about an event after attempts failures of its own.
 func (c *Core) verdict(t *topic.Topic, err error, f Fault, attempts int) (state string, in time.Duration) {
 	dead, wait := c.cfg.Retry(t.Name, err, attempts)
 	if f == Rejected || dead {
@@ -90,12 +90,12 @@ func (s *shard) settle(q *queue, results []error, now time.Time) {
 		q.unsaved--
 		fault := c.fault(q.topic, err)
 		k := keyOf(e)
-		if _, ok := s.blocked[k.name]; ok && k.name != "" { // an earlier one of the batch was set aside
+		if _, ok := s.blocked[k.name]; ok && k.name != "" { // an earlier event of the batch was set aside
 			k.pending--
 			s.block(e)
 			continue
 		}
-		if k.failing { // it follows the one that failed
+		if k.failing { // it follows the event that failed
 			k.pending--
 			s.hold(k, e)
 			continue
@@ -132,7 +132,7 @@ func (s *shard) settle(q *queue, results []error, now time.Time) {
 	case outage != nil && len(acked) == 0:
 		c.outage(q, outage, now)
 	case len(acked) > 0:
-		if q.retry.Wait > 0 { // it is over
+		if q.retry.Wait > 0 { // the outage is over
 			q.retry.OK()
 			for k := range s.failing {
 				if k.queue == q {
@@ -162,7 +162,7 @@ func (s *shard) settle(q *queue, results []error, now time.Time) {
 	c.report(step.Report{Kind: step.ReportSettled, Shard: s.Shard, Topic: q.topic.Name, Events: acked, Count: len(batch), Failed: len(batch) - len(acked)})
 }
 
-// divert takes out of the queue what has to wait for an earlier event of its key.
+// divert takes events out of the queue that must wait for an earlier event of their key.
 func (s *shard) divert(q *queue) {
 	q.ready = slices.DeleteFunc(slices.Clone(q.ready), func(e *step.Event) bool {
 		k, _ := e.OfKey.(*key)
@@ -180,6 +180,6 @@ func (s *shard) divert(q *queue) {
 		}
 		return k.failing
 	})
-	// Events that waited for the queue came before the rest of the queue.
+	// Waiting events were appended before the rest of the queue, so sort by number.
 	slices.SortStableFunc(s.aside, func(a, b step.Aside) int { return cmp.Or(cmp.Compare(a.Seq, b.Seq), cmp.Compare(a.Arrival, b.Arrival)) })
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/millrace-go/millrace/outbox/internal/step"
 )
 
-// shard is what the relay knows of a shard whose lease it holds.
+// shard is the relay's state of a shard whose lease it holds.
 type shard struct {
 	core *Core
 	step.Ref
@@ -18,44 +18,44 @@ type shard struct {
 
 	held   map[step.Identity]*step.Event
 	queues map[string]*queue // by topic
-	order  []*queue          // those, the one that was served last at the end
-	keys   map[string]*key   // that have events held
+	order  []*queue          // the same queues; the one that was served last is at the end
+	keys   map[string]*key   // keys that have events in memory
 
 	failing   map[*key]struct{}   // keys in backoff
 	stalled   map[*key]struct{}   // keys that wait for deferred events
 	deferring int                 // topics that have deferred events
 	blocked   map[string]struct{} // keys that have failed events in the table
 
-	aside      []step.Aside // events on their way to the failed ones
+	aside      []step.Aside // events to be moved to the failed events
 	setting    []step.Aside // those that are being moved there
-	wasAside   bool         // work on failed events has its turn
+	wasAside   bool         // it is the turn of work on failed events
 	asideLimit int
 	asideRetry backoff.Backoff
 
 	loaded      bool // blocked is complete
 	due         bool // failed events may be due
-	later       bool // some are, and are fetched at the next poll
+	later       bool // some are due, and are fetched after the next poll
 	fetching    bool
 	fetchMore   backoff.Backoff
-	fetchBytes  int                 // what a fetch may return
-	promote     map[string]struct{} // keys whose first failed event may be blocked by none
-	all         bool                // any key's may
-	inFlight    map[int64]struct{}  // failed events that were fetched, and are not settled
+	fetchBytes  int                 // the limit of a fetch
+	promote     map[string]struct{} // keys whose first failed event may no longer be blocked
+	all         bool                // any key's may be due
+	inFlight    map[int64]struct{}  // fetched failed events that are not settled
 	settles     []settlement        // not recorded yet
 	settling    bool                // the first one is being recorded
 	settleRetry backoff.Backoff
-	tried       map[int64]time.Time // when a failed event was tried the last time
+	tried       map[int64]time.Time // when a failed event was last tried
 
 	arrivals  int64
 	bytes     int // of payloads held
 	bare      int // events held without their payload
-	unsaved   int // events in flight: being sent, or sent and not deleted
+	unsaved   int // events that are being sent, or sent and not deleted
 	average   int // bytes of a row; 0: not known
-	readBytes int // what a read may return
+	readBytes int // the limit of a read
 
 	woken    bool // there may be new rows
 	rescanAt time.Time
-	stopping time.Time // since when it takes no more; zero: it does
+	stopping time.Time // since when it takes no new events; zero: it takes them
 	shunned  bool      // it is given back because the publisher does not return
 	term     int64     // of the lease
 	deadline time.Time // of the lease
@@ -63,13 +63,13 @@ type shard struct {
 }
 
 const (
-	// firstRead is how many rows are read of a shard while their size is not known.
+	// firstRead is how many rows of a shard are read while their size is not known.
 	firstRead = 20
-	// firstSize is the assumed size of a row in bytes meanwhile.
+	// firstSize is the assumed size of a row in bytes until then.
 	firstSize = 64 << 10
-	// leastBytes is the lowest bound of a read's bytes, after reads that failed.
+	// leastBytes is the lowest limit of a read's bytes, after failed reads.
 	leastBytes = 64 << 10
-	// maxAside is how many events are moved in one transaction.
+	// maxAside is how many events one transaction moves.
 	maxAside = 1000
 )
 
@@ -96,16 +96,16 @@ func (s *shard) queue(name string) *queue {
 	return q
 }
 
-// served puts a queue behind the others.
+// served moves a queue behind the others.
 func (s *shard) served(q *queue) {
 	i := slices.Index(s.order, q)
 	s.order = append(slices.Delete(s.order, i, i+1), q)
 }
 
-// forgetEmpty drops queues of which nothing is held.
+// forgetEmpty drops queues that hold nothing.
 func (s *shard) forgetEmpty() {
 	s.order = slices.DeleteFunc(s.order, func(q *queue) bool {
-		if q.empty() && len(s.order) > 64 { // few cost nothing, and their windows are worth keeping
+		if q.empty() && len(s.order) > 64 { // a few cost nothing, and their windows are worth keeping
 			delete(s.queues, q.topic.Name)
 			return true
 		}
@@ -113,7 +113,7 @@ func (s *shard) forgetEmpty() {
 	})
 }
 
-// take holds the events that it does not hold yet and returns their numbers. One that is held without its payload gets it.
+// take holds the events that it does not hold yet and returns their numbers. An event that is held without its payload gets it.
 func (s *shard) take(found []*step.Event, drained bool) (fresh []int64) {
 	scanning, _ := s.gaps.Scanning()
 	for _, e := range found {
@@ -160,7 +160,7 @@ func (s *shard) load(e, from *step.Event) {
 	s.weigh(e, len(e.Payload))
 }
 
-// unload drops the payload of an event that waits. It is read again when its turn comes.
+// unload drops the payload of a waiting event. It is read again before it is sent.
 func (s *shard) unload(e *step.Event) {
 	if e.Payload != nil {
 		s.weigh(e, -len(e.Payload))
@@ -178,7 +178,7 @@ func (s *shard) release(e *step.Event) {
 	e.Headers, e.Payload = nil, nil
 }
 
-// drop lets go of an event whose row is gone.
+// drop forgets an event whose row is gone.
 func (s *shard) drop(e *step.Event) {
 	if s.held[e.Identity()] == e {
 		delete(s.held, e.Identity())
@@ -186,7 +186,7 @@ func (s *shard) drop(e *step.Event) {
 	}
 }
 
-// next takes a queue's next batch, of at most limit events whose payloads are there.
+// next returns a queue's next batch: at most limit events whose payloads are loaded.
 func (s *shard) next(q *queue, limit int) []*step.Event {
 	bytes, n := 0, 0
 	for n < len(q.ready) && n < limit {
@@ -227,7 +227,7 @@ func (s *shard) working() bool {
 	return false
 }
 
-// weight is the bytes of payloads held, without those that a stuck queue is sending: others must not wait for it.
+// weight returns the bytes of the payloads held, without those that stuck queues are sending: other queues must not wait for those.
 func (s *shard) weight(now time.Time) int {
 	bytes := s.bytes
 	for _, q := range s.order {
@@ -240,7 +240,7 @@ func (s *shard) weight(now time.Time) int {
 	return bytes
 }
 
-// shed drops the payloads that wait behind stuck queues when they take up room, in one shard or in all together.
+// shed drops payloads that wait behind stuck queues if they use much memory, in one shard or in all together.
 func (c *Core) shed(now time.Time) {
 	much := c.weight(now) >= maxBytes/2
 	for _, s := range c.order {

@@ -11,7 +11,7 @@ import (
 	"github.com/millrace-go/millrace/outbox/internal/topic"
 )
 
-// usedTopics are those of which a shard has a queue.
+// usedTopics returns the topics of which a shard has a queue.
 func (c *Core) usedTopics() map[*topic.Topic]bool {
 	used := map[*topic.Topic]bool{}
 	for _, s := range slices.Concat(c.order, slices.Collect(maps.Values(c.ended))) {
@@ -22,7 +22,7 @@ func (c *Core) usedTopics() map[*topic.Topic]bool {
 	return used
 }
 
-// use is what the shards have of a topic.
+// use returns the state of a topic in all shards.
 func (c *Core) use(name string, now time.Time) (u topic.Use) {
 	for _, s := range c.order {
 		q := s.queues[name]
@@ -45,13 +45,13 @@ func (c *Core) use(name string, now time.Time) (u topic.Use) {
 	return u
 }
 
-// topicStates tells why events of topics wait.
+// topicStates returns why events of topics wait.
 func (c *Core) topicStates(now time.Time) []step.TopicState {
 	return c.topics.States(func(name string) topic.Use { return c.use(name, now) }, now)
 }
 
-// control applies what operators have set. The events of a topic that is paused wait without their payloads, and are read again
-// before they are sent: operators may discard them meanwhile. Failed events of one that is resumed were not fetched.
+// control applies operators' settings. Events of a paused topic wait without their payloads and are read again before they are sent,
+// because operators may discard them meanwhile. When a topic is resumed, its failed events are fetched.
 func (c *Core) control(controls []step.Control) {
 	for _, change := range c.topics.Control(controls) {
 		report := step.Report{Kind: change.Kind, Topic: change.Name}
@@ -75,7 +75,7 @@ func (c *Core) control(controls []step.Control) {
 	}
 }
 
-// outage notes that the broker took nothing of the queue's batch, for no fault of its events. The next batch is a small one.
+// outage records that the broker accepted nothing of the queue's batch, through no fault of its events. The next batch is small.
 func (c *Core) outage(q *queue, err error, now time.Time) {
 	q.window = max(1, c.share()/64)
 	if q.topic.Outage(err, c.cfg.Jitter, now) {
@@ -83,7 +83,7 @@ func (c *Core) outage(q *queue, err error, now time.Time) {
 	}
 }
 
-// answered notes that the broker took an event, or refused it for its own sake.
+// answered records that the broker accepted an event, or rejected that event itself.
 func (c *Core) answered(t *topic.Topic, now time.Time) {
 	stood, how := t.Answered(now)
 	if !stood {
@@ -91,11 +91,11 @@ func (c *Core) answered(t *topic.Topic, now time.Time) {
 	}
 	c.report(step.Report{Kind: step.ReportGetsOn, Topic: t.Name, In: how})
 	for _, s := range c.shards {
-		s.due = true // what had failed before the outage
+		s.due = true // events that failed before the outage
 	}
 }
 
-// retryDead has dead events retried whose errors have gone away.
+// retryDead retries dead events whose errors have gone away.
 func (c *Core) retryDead(now time.Time) (at time.Time) {
 	retries, at := c.topics.RetryDead(c.cfg.Jitter, now)
 	for _, r := range retries {

@@ -2,7 +2,7 @@ package step
 
 import "time"
 
-// Action is what the relay is to do.
+// Action is something the relay must do.
 type Action interface{ action() }
 
 type (
@@ -11,7 +11,7 @@ type (
 		Hold       []int16
 		Shun       []int16
 		Left       int  // how many shards this relay leaves to others
-		Struggling bool // it gets nothing published
+		Struggling bool // it publishes nothing
 		Topics     []TopicState
 	}
 	// LoadBlocked asks which keys have failed events, and what operators have set for topics.
@@ -19,9 +19,9 @@ type (
 	// Read reads shards in one round trip.
 	Read struct {
 		Requests []Request
-		Writers  bool // list the open writers before
+		Writers  bool // list the open writers first
 	}
-	// Rescan asks which rows there are below the numbers that were read.
+	// Rescan asks which rows exist up to the numbers that were read.
 	Rescan struct{ Requests []RescanRequest }
 	// Publish sends events of one topic. Nothing may be sent after Deadline.
 	Publish struct {
@@ -29,48 +29,48 @@ type (
 		Queue    string // the events' topic
 		To       string // the topic that they are published to
 		Rows     []*Row
-		Noted    bool      // note the event in the shard's lease before it is sent
-		Deadline time.Time // the lease's
+		Noted    bool      // record the event in the shard's lease before it is sent
+		Deadline time.Time // of the lease
 	}
-	// Delete deletes rows that were published.
+	// Delete deletes rows of published events.
 	Delete struct{ Rows []ShardRow }
-	// SetAside moves events to the failed ones.
+	// SetAside moves events to the failed events.
 	SetAside struct {
 		Ref
 		Events []Aside
 	}
-	// FetchFailed carries out operators' commands and fetches failed events that are due.
+	// FetchFailed carries out operators' commands and fetches due failed events.
 	FetchFailed struct {
 		Ref
 		Heads, PerKey, Bytes int
 		SkipTopics           []string
-		SkipIDs              []int64  // heads that are in flight
-		Promote              []string // keys whose first event may be due, or that may have none any more
+		SkipIDs              []int64  // of heads that are in flight
+		Promote              []string // keys whose first event may be due, or that may have no failed event any more
 	}
-	// SettleFailed records the results of failed events that were sent.
+	// SettleFailed records the results of sent failed events.
 	SettleFailed struct {
 		Ref
 		Done  []int64 // IDs
 		Keys  []string
 		Again []Again
 	}
-	// Poll asks in which shards failed events are due or commanded, and what operators have set for topics.
+	// Poll asks in which shards failed events are due or have commands, and what operators have set for topics.
 	Poll struct{ Shards []int16 }
-	// RetryDead asks the holders of the leases to retry the dead events of a topic that failed with these errors.
+	// RetryDead asks the holders of the leases to retry the dead events of a topic that failed with one of these errors.
 	RetryDead struct {
 		Topic   string
 		Reasons []string
 	}
-	// MoveDelayed moves delayed events that are due into the outbox.
+	// MoveDelayed moves due delayed events into the outbox.
 	MoveDelayed struct{ Limit int }
 	// Release gives leases back.
 	Release struct {
 		Shards []int16
 		Terms  []int64
 	}
-	// ClearSuspect clears what the crash guard has recorded for a shard.
+	// ClearSuspect clears the crash guard's record of a shard.
 	ClearSuspect struct{ Ref }
-	// EndLease ends what is under way for a lease.
+	// EndLease ends what is running for a lease.
 	EndLease struct{ Ref }
 	// Report is for logs and metrics.
 	Report struct {
@@ -95,17 +95,17 @@ type ReportKind int
 const (
 	ReportSettled    ReportKind = iota // Events were published, of Count
 	ReportFailed                       // Failed keys of Topic failed; Event is the first, retried In
-	ReportStands                       // the broker takes nothing of Topic, because of Err
-	ReportGetsOn                       // the broker takes events of Topic again, after In
+	ReportStands                       // the broker accepts no event of Topic, because of Err
+	ReportGetsOn                       // the broker accepts events of Topic again, after In
 	ReportPaused                       // an operator has paused Topic
 	ReportResumed                      // an operator has resumed Topic
-	ReportRedirected                   // an operator has Topic's events published to Action from now on
+	ReportRedirected                   // an operator redirected Topic: its events are published to Action from now on
 	ReportAside                        // Aside were set aside
 	ReportSurprise                     // a row appeared below those that were read
 	ReportCareful                      // a shard's events are sent one by one: Count relays ended while they held it
 	ReportAccused                      // relays ended while they sent Event
 	ReportStuck                        // the publisher did not return: the relay gives Shard back
-	ReportRetried                      // Count dead events of Topic are retried, because others that had failed as they did were published
+	ReportRetried                      // Count dead events of Topic are retried, because events with the same error were published later
 	ReportError                        // Action failed with Err
 )
 
@@ -126,12 +126,12 @@ func (ClearSuspect) action() {}
 func (EndLease) action()     {}
 func (Report) action()       {}
 
-// InTime reports whether the events may be sent now. Ask right before sending: the process may have been stopped since the core
-// returned the action.
+// InTime reports whether the events may be sent now. Call it right before sending, because the process may have been stopped since the
+// core returned the action.
 func (p Publish) InTime(now time.Time) bool { return Holds(p.Deadline, now) }
 
-// Holds reports whether a lease with that deadline still holds. It asks both clocks of the times: the monotonic one stands still while a
-// machine is suspended, and the other one may be set back.
+// Holds reports whether a lease with that deadline still holds. It compares monotonic and wall clock: the monotonic clock stops while a
+// machine is suspended, and the wall clock may be set back.
 func Holds(deadline, now time.Time) bool {
 	return now.Before(deadline) && now.Round(0).Before(deadline.Round(0))
 }

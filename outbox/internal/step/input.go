@@ -5,89 +5,89 @@ import (
 	"time"
 )
 
-// Input is what happened.
+// Input is something that happened.
 type Input interface{ input() }
 
 type (
-	// Renewed ends Renew.
+	// Renewed answers Renew.
 	Renewed struct {
 		Began  time.Time // before the request was sent
 		Asked  []int16   // Renew.Hold
-		Held   []Lease   // that are held now
+		Held   []Lease   // the leases that are held now
 		Fair   int       // how many this relay should hold
 		Shards int       // how many there are
 		Err    error
 	}
-	// BlockedLoaded ends LoadBlocked.
+	// BlockedLoaded answers LoadBlocked.
 	BlockedLoaded struct {
 		Shards   []Ref
 		Keys     map[int16][]string
-		Controls []Control // of all topics for which something is set
+		Controls []Control // of all topics with settings
 		Err      error
 	}
-	// ReadDone ends Read.
+	// ReadDone answers Read.
 	ReadDone struct {
 		Answer
 		Err error
 	}
-	// Rescanned ends Rescan.
+	// Rescanned answers Rescan.
 	Rescanned struct {
 		Rows [][]Identity // as in Rescan.Requests
 		Err  error
 	}
-	// Published ends Publish.
+	// Published answers Publish.
 	Published struct {
 		Ref
 		Queue   string
 		Results []error // one for each row; nil: the broker acknowledged it
 	}
-	// Deleted ends Delete.
+	// Deleted answers Delete.
 	Deleted struct{ Err error }
-	// WasSetAside ends SetAside.
+	// WasSetAside answers SetAside.
 	WasSetAside struct {
 		Ref
-		Leased bool // the lease was still this relay's
+		Leased bool // this relay still had the lease
 		Moved  int
 		Err    error
 	}
-	// FailedFetched ends FetchFailed. Each group is the due events of one key in order, or one event without key.
+	// FailedFetched answers FetchFailed. Each group holds the due events of one key in order, or one event without a key.
 	FailedFetched struct {
 		Ref
 		Groups [][]FailedRow
-		Freed  []string // of FetchFailed.Promote and of the keys that commands changed: those that have no failed event
-		More   bool     // others are due
+		Freed  []string // keys without a failed event, of FetchFailed.Promote and of those that commands changed
+		More   bool     // more events are due
 		Err    error
 	}
-	// FailedSettled ends SettleFailed. Left are those of its keys that still have failed events, Freed those that have none.
+	// FailedSettled answers SettleFailed. Left are those of its keys that still have failed events, Freed those that have none.
 	FailedSettled struct {
 		Ref
 		Left, Freed []string
 		Err         error
 	}
-	// Polled ends Poll.
+	// Polled answers Poll.
 	Polled struct {
 		Due      []int16
 		Controls []Control // as in BlockedLoaded
 		Err      error
 	}
-	// DeadRetried ends RetryDead.
+	// DeadRetried answers RetryDead.
 	DeadRetried struct {
 		RetryDead
 		Events int
 		Err    error
 	}
-	// DelayedMoved ends MoveDelayed. Next is the time until the next one is due; 0: none waits.
+	// DelayedMoved answers MoveDelayed. Next is the time until the next event is due, or 0 if there is none.
 	DelayedMoved struct {
 		Moved int
 		Next  time.Duration
 		Err   error
 	}
-	// Released ends Release.
+	// Released answers Release.
 	Released struct {
 		Shards []int16 // Release.Shards
 		Err    error
 	}
-	// SuspectCleared ends ClearSuspect.
+	// SuspectCleared answers ClearSuspect.
 	SuspectCleared struct{ Err error }
 	// Woken says that shards may have new events.
 	Woken struct {
@@ -95,7 +95,7 @@ type (
 		All    bool
 		Look   bool // operators may have given commands
 	}
-	// Stop makes the relay finish what is in flight and take nothing new.
+	// Stop makes the relay finish what is in flight and start nothing new.
 	Stop struct{}
 )
 
@@ -116,5 +116,5 @@ func (SuspectCleared) input() {}
 func (Woken) input()          {}
 func (Stop) input()           {}
 
-// ErrLeaseOver is the result of an event that was not sent because the lease of its shard had expired.
+// ErrLeaseOver is the result of an event that was not sent because its shard's lease had expired.
 var ErrLeaseOver = errors.New("the shard's lease has expired")

@@ -7,21 +7,21 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Probe is what a fleet wants to know of a database.
+// Probe is what a fleet asks about a database.
 type Probe struct {
 	Work     bool           // a relay would find something to do
-	Others   bool           // a relay runs that gets events published
+	Others   bool           // a relay runs and publishes events
 	Next     *time.Duration // until something is due; nil: nothing is
 	Dead     int64          // dead events, up to 10,000
 	Database string         // its name on the server
 	Server   time.Time      // when its server started
 }
 
-// byIndex has the indexes used, also where reading a small table looks cheaper. Where there is none for it, a plan then looks so
-// expensive that the server would compile it, which takes much longer than the statement.
+// byIndex makes the planner use indexes, even if reading a small table looks cheaper. Without an index, such a plan looks so expensive
+// that the server would compile it, which takes much longer than the statement, so jit is off.
 var byIndex = statement{sql: `select set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true)`}
 
-// ProbeDatabase looks for work in a database.
+// ProbeDatabase checks a database for work.
 func ProbeDatabase(ctx context.Context, conn *pgx.Conn, schema string) (p Probe, err error) {
 	err = exchange(ctx, conn.PgConn(), begin, byIndex, statement{sql: Query("probe", schema), row: func(v [][]byte) error {
 		p = Probe{Work: v[0][0] != 0, Others: v[1][0] != 0, Dead: asInt8(v[3]), Database: string(v[4]), Server: asTime(v[5])}
@@ -34,32 +34,32 @@ func ProbeDatabase(ctx context.Context, conn *pgx.Conn, schema string) (p Probe,
 	return p, err
 }
 
-// Watch tells in which databases of a server something may have been committed. It is not safe for concurrent use.
+// Watch finds the databases of a server in which something may have been committed. It is not safe for concurrent use.
 type Watch struct {
 	application string
 	activity    string
 	written     string
 
 	server time.Time // when it started
-	looked time.Time // the server's time of the last look
+	looked time.Time // the server's time of the last call
 	rows   map[string]int64
 }
 
-// NewWatch returns a watch. Sessions with that application name are left out: they write nothing.
+// NewWatch returns a Watch. It ignores sessions with that application name, which write nothing.
 func NewWatch(application string) *Watch {
 	return &Watch{application: application, activity: Query("watch_activity", ""), written: Query("watch_written", "")}
 }
 
-// Changes are the databases of a server in which something may have been committed since the last look. The first look at a
-// server says that it may have been in any.
+// Changes are the databases of a server in which something may have been committed since the last call. After the first call to a server
+// that may be any of them.
 type Changes struct {
 	All       bool
 	Databases []string
 	Server    time.Time // when it started
 }
 
-// Look asks the server for its databases in which something may have been committed since the last call that was answered. Each
-// call may have another connection.
+// Look returns the databases in which something may have been committed since the last successful call. Each call may use another
+// connection.
 func (w *Watch) Look(ctx context.Context, conn *pgx.Conn) (c Changes, err error) {
 	var at time.Time
 	if err := conn.QueryRow(ctx, w.activity, pgx.QueryExecModeExec, w.looked, w.application).Scan(&c.Databases, &at, &c.Server); err != nil {

@@ -6,7 +6,7 @@ import (
 	"github.com/millrace-go/millrace/outbox/internal/progress"
 )
 
-// Look returns which of the rows there are, in the outbox or among its failed events.
+// Look returns which of the rows exist, in the outbox or among its failed events.
 func (r *Relay) Look(ctx context.Context, shard int16, ids []progress.ID) (found []progress.ID, err error) {
 	asked, seqs := make(map[progress.ID]bool, len(ids)), make([]int64, len(ids))
 	for i, id := range ids {

@@ -14,16 +14,14 @@ import (
 
 // Reader reads shards for a relay. It is not safe for concurrent use.
 type Reader struct {
-	// Undurable reports whether a committed transaction may not be on disk yet. A test replaces it to show that the check is
-	// needed.
+	// Undurable reports whether a committed transaction may not be on disk yet. A test replaces it to show that the check is needed.
 	Undurable func(transaction uint32) bool
 
 	pool *pgxpool.Pool
 	sql  readStatements
 
 	server time.Time // when it started
-	// Commits of transactions before durable are flushed. Those before pending will be once the flush position is at
-	// pendingAt.
+	// Commits of transactions before durable are flushed. Those before pending are flushed once the flush position reaches pendingAt.
 	durable, pending, pendingAt uint64
 }
 
@@ -40,8 +38,8 @@ func NewReader(pool *pgxpool.Pool, schema string) *Reader {
 	return r
 }
 
-// Read reads the shards in one round trip, one transaction. A row is visible before it is durable when its transaction
-// committed with synchronous_commit = off; a crash of the server would undo what was sent. So what Read returns is on disk.
+// Read reads the shards in one round trip, in one transaction. With synchronous_commit = off, a row is visible before it is durable;
+// after a crash of the server, an event would have been sent that does not exist. So Read returns only rows that are on disk.
 func (r *Reader) Read(ctx context.Context, requests []step.Request, askWriters bool) (step.Answer, error) {
 	sent := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, ExchangeTimeout)
@@ -97,7 +95,7 @@ func (r *Reader) Read(ctx context.Context, requests []step.Request, askWriters b
 	if log.flushed >= log.inserted || !slices.ContainsFunc(transactions, r.Undurable) {
 		return a, nil
 	}
-	// One that is not on disk would be undone by a crash after it was sent. If this fails, all is read again.
+	// A row that is not on disk could be undone by a crash after it was sent. If the flush fails, everything is read again.
 	if err := roundTrip(ctx, r.pool, begin, statement{sql: r.sql.flush}, commit); err != nil {
 		r.durable, r.pendingAt = 0, 0
 		return step.Answer{}, err
@@ -106,19 +104,19 @@ func (r *Reader) Read(ctx context.Context, requests []step.Request, askWriters b
 	return a, nil
 }
 
-// undurable compares IDs as PostgreSQL does, around the circle.
+// undurable compares transaction IDs as PostgreSQL does, modulo 2^32.
 func (r *Reader) undurable(transaction uint32) bool {
 	return r.durable == 0 || int32(uint32(r.durable)-transaction) <= 0
 }
 
-// logPosition is where the server's log was when rows were read.
+// logPosition is the WAL's position at a read.
 type logPosition struct {
-	oldest   uint64 // the oldest transaction that was running before
-	inserted uint64 // the end of the log after
-	flushed  uint64 // what of it was on disk
+	oldest   uint64 // the oldest transaction that was running before the read
+	inserted uint64 // the end of the WAL after the read
+	flushed  uint64 // the flushed part of it
 }
 
-// note learns which transactions are on disk: most rows of a backlog need no flush of their own.
+// note records which transactions are on disk, so that most rows of a backlog need no flush.
 func (r *Reader) note(log logPosition) {
 	switch {
 	case log.flushed >= log.inserted:
@@ -131,7 +129,7 @@ func (r *Reader) note(log logPosition) {
 	}
 }
 
-// rows is the statement that reads one shard.
+// rows returns the statement that reads one shard.
 func (r *Reader) rows(q *step.Request, f *step.Found, transactions *[]uint32, sent time.Time) statement {
 	s := statement{sql: r.sql.read, args: []argument{smallint(q.Shard), bigint(q.From), integer(q.Limit), bigint(int64(q.Each)), texts(q.Hide)}}
 	if q.Each == 0 {
@@ -144,7 +142,7 @@ func (r *Reader) rows(q *step.Request, f *step.Found, transactions *[]uint32, se
 		both := string(append(append(ids[:0], v[3]...), v[5]...)) // one allocation
 		e := &step.Event{Row: step.Row{Seq: asInt8(v[2]), EventID: both[:len(v[3])], Key: both[len(v[3]):], Written: asTime(v[9]), Read: sent}}
 		copy(e.Place[:], v[0])
-		if string(v[4]) != topic { // most rows have the topic of the row before
+		if string(v[4]) != topic { // most rows have the topic of the previous row
 			topic = string(v[4])
 		}
 		e.Topic = topic
@@ -176,7 +174,7 @@ func payload(b []byte) []byte {
 	return p
 }
 
-// someHeaders returns a copy, or nil where there are none.
+// someHeaders returns a copy, or nil if there are none.
 func someHeaders(b []byte) []byte {
 	if string(b) == "{}" {
 		return nil

@@ -18,27 +18,27 @@ import (
 	"github.com/millrace-go/millrace/outbox/internal/step"
 )
 
-// ExchangeTimeout bounds a round trip: a connection that says nothing for so long is given up.
+// ExchangeTimeout bounds a round trip. A connection that is silent for longer is closed.
 const ExchangeTimeout = time.Minute
 
-// ErrElsewhere means that the fleet publishes to another broker than this relay.
+// ErrElsewhere means that the fleet publishes to a broker other than this relay's.
 var ErrElsewhere = errors.New("restart the process with the brokers of the migration, or stop it")
 
-// Relay carries out what a relay asks of the database. It is safe for concurrent use, except Renew.
+// Relay runs a relay's statements. It is safe for concurrent use, except Renew.
 type Relay struct {
-	// Broker is the one that the relay publishes to; "": Renew does not compare it with the record of the migration.
+	// Broker is the broker that the relay publishes to. If it is "", Renew does not compare it with the record of the migration.
 	Broker string
-	// Durable makes each delete wait for the disk: what is deleted stays deleted when the server crashes.
+	// Durable makes each delete wait for the disk, so that a crash of the server does not undo it.
 	Durable bool
 
 	pool    *pgxpool.Pool
 	id      uuid.UUID
 	name    string
 	ttl     time.Duration
-	archive time.Duration // how long published events are kept; 0: they are not
+	archive time.Duration // how long published events are kept; 0: not at all
 	sql     relayStatements
 
-	leases   *pgx.Conn     // Renew's own
+	leases   *pgx.Conn     // used by Renew only
 	patience time.Duration // how long Renew waits for the server
 }
 
@@ -47,7 +47,7 @@ type relayStatements struct {
 	retryDead, keys, look, move, due, controls, commands, promote, fetch, done, again, left, delayed, journal string
 }
 
-// NewRelay returns the statements of the relay with that ID, and a name for people.
+// NewRelay returns the statements of the relay with that ID. name is shown to people.
 func NewRelay(pool *pgxpool.Pool, schema string, id uuid.UUID, name string, ttl, archive time.Duration) *Relay {
 	query := func(name string) string { return Query(name, schema) }
 	suffix := ""
@@ -71,10 +71,10 @@ func (r *Relay) transact(ctx context.Context, statements ...statement) error {
 	return roundTrip(ctx, r.pool, append(append([]statement{begin}, statements...), commit)...)
 }
 
-// Connect opens a connection of its own beside the pool, as the pool would.
+// Connect opens a connection outside the pool, with the pool's settings.
 func Connect(ctx context.Context, pool *pgxpool.Pool) (*pgx.Conn, error) {
 	cfg := pool.Config()
-	if cfg.BeforeConnect != nil { // where passwords come from that change
+	if cfg.BeforeConnect != nil { // it may fetch a password that changes
 		if err := cfg.BeforeConnect(ctx, cfg.ConnConfig); err != nil {
 			return nil, err
 		}
@@ -89,17 +89,16 @@ func Connect(ctx context.Context, pool *pgxpool.Pool) (*pgx.Conn, error) {
 	return conn, nil
 }
 
-// longestPatience is what Renew waits at most, unless leases last longer.
+// longestPatience is how long Renew waits at most, unless leases last longer.
 const longestPatience = 10 * time.Second
 
-// Renew renews leases on a connection of its own, because an exhausted pool must not cost the leases. Only one call may run at
-// a time.
+// Renew renews leases on a connection of its own, so that an exhausted pool does not cost the leases. It must not be called concurrently.
 //
-// A silent connection must cost little of the lease's time, so Renew first waits a quarter of it. Each failure doubles the time:
-// a server or a source of passwords that is slow for a while must not keep the relay from its leases for as long.
+// A silent connection must cost little of the lease's time, so Renew first waits a quarter of it. Each failure doubles that time, so that
+// a slow server or a slow source of passwords does not keep the relay without leases.
 //
-// The record of the migration is read after its lock: whoever makes a step later finds this relay. The error is ErrElsewhere where
-// the record names another broker.
+// The record of the migration is read after its lock is taken, so a later step finds this relay. The error is ErrElsewhere if the record
+// names another broker.
 func (r *Relay) Renew(ctx context.Context, a step.Renew) (answer step.Renewed) {
 	ctx, cancel := context.WithTimeout(ctx, r.patience)
 	defer cancel()
@@ -117,7 +116,7 @@ func (r *Relay) Renew(ctx context.Context, a step.Renew) (answer step.Renewed) {
 			return answer
 		}
 	}
-	answer.Began = time.Now() // the leases last from the moment that they are asked for
+	answer.Began = time.Now() // the leases last from the time of the request
 	ttl := integer(int(r.ttl.Milliseconds()))
 	statements := []statement{begin}
 	if r.Broker != "" {
@@ -158,14 +157,14 @@ func (r *Relay) closeLeases(ctx context.Context) {
 	r.leases = nil
 }
 
-// Release gives leases back. A server that executes it late takes no later lease of the same shard.
+// Release gives leases back. Even if the server executes it late, it does not release a later lease of the same shard.
 func (r *Relay) Release(ctx context.Context, a step.Release) error {
 	ctx, cancel := context.WithTimeout(ctx, r.ttl)
 	defer cancel()
 	return roundTrip(ctx, r.pool, statement{sql: r.sql.release, args: []argument{id(r.id), int2s(a.Shards), int8s(a.Terms)}})
 }
 
-// Leave gives all leases back and takes the relay off the list. Then it can no longer be used.
+// Leave gives all leases back and removes the relay's row. The Relay cannot be used afterwards.
 func (r *Relay) Leave(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.ttl)
 	defer cancel()
@@ -175,7 +174,7 @@ func (r *Relay) Leave(ctx context.Context) error {
 		statement{sql: r.sql.gone, args: []argument{id(r.id)}})
 }
 
-// Blocked returns the keys that have failed events, by shard, some more than once, and what operators have set for topics.
+// Blocked returns the keys that have failed events, by shard, with possible duplicates, and the operators' settings for topics.
 func (r *Relay) Blocked(ctx context.Context, a step.LoadBlocked) step.BlockedLoaded {
 	answer := step.BlockedLoaded{Shards: a.Shards, Keys: map[int16][]string{}}
 	type place struct {
@@ -207,10 +206,11 @@ func (r *Relay) Blocked(ctx context.Context, a step.LoadBlocked) step.BlockedLoa
 	return answer
 }
 
-// keysPage is how many failed events one statement looks at for their keys: there may be any number, and a statement has a time limit.
+// keysPage is how many failed events one statement reads for their keys. There may be any number of events, and a statement has a time
+// limit.
 const keysPage = 10_000
 
-// controls reads what operators have set for topics.
+// controls reads the operators' settings for topics.
 func (r *Relay) controls(found *[]step.Control) statement {
 	return statement{sql: r.sql.controls, row: func(v [][]byte) error {
 		*found = append(*found, step.Control{Topic: string(v[0]), Paused: asInt8(v[1]), To: string(v[2])})
@@ -218,7 +218,7 @@ func (r *Relay) controls(found *[]step.Control) statement {
 	}}
 }
 
-// Rescan returns which rows there are up to the numbers that were read.
+// Rescan returns which rows exist up to the numbers that were read.
 func (r *Relay) Rescan(ctx context.Context, requests []step.RescanRequest) ([][]step.Identity, error) {
 	found, statements := make([][]step.Identity, len(requests)), []statement{inOrder}
 	for i, q := range requests {
@@ -233,14 +233,15 @@ func (r *Relay) Rescan(ctx context.Context, requests []step.RescanRequest) ([][]
 	return found, r.transact(ctx, statements...)
 }
 
-// inOrder has rows read in the order of an index until the end of the transaction, also where reading and sorting them looks
-// cheaper: the statistics are those of an empty table, or there are none.
+// inOrder makes the planner read rows in the order of an index until the end of the transaction. Without it, reading and sorting them may
+// look cheaper, by the statistics of an empty table or without any.
 var inOrder = statement{sql: `select set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true)`}
 
-// byPlace has rows found by their places, or by an index, until the end of the transaction, also where reading a small table looks cheaper.
+// byPlace makes the planner find rows by ctid or by an index until the end of the transaction, even if reading a small table looks
+// cheaper.
 var byPlace = statement{sql: `select set_config('enable_seqscan', 'off', true)`}
 
-// Delete deletes the rows of published events, exactly those. Who else deleted some of them does not matter.
+// Delete deletes exactly the rows of published events. It does not matter if some were deleted already.
 func (r *Relay) Delete(ctx context.Context, rows []step.ShardRow) error {
 	n := len(rows)
 	places := array(tidArrayOID, pgtype.TIDOID, n, 6, func(b []byte, i int) []byte { return append(b, rows[i].Place[:]...) })
@@ -264,7 +265,7 @@ func (r *Relay) Delete(ctx context.Context, rows []step.ShardRow) error {
 	return r.transact(ctx, r.flushed(statement{sql: r.sql.deleteMoved, args: []argument{int2s(shards), seqs, ids}})...)
 }
 
-// flushed makes a transaction wait for the disk where deletes have to be durable.
+// flushed makes the transaction wait for the disk if deletes must be durable.
 func (r *Relay) flushed(statements ...statement) []statement {
 	if r.Durable {
 		statements = append(statements, statement{sql: `select set_config('synchronous_commit', 'on', true)`})
@@ -272,7 +273,7 @@ func (r *Relay) flushed(statements ...statement) []statement {
 	return statements
 }
 
-// SetAside moves events to the failed ones in one transaction.
+// SetAside moves events to the failed events in one transaction.
 func (r *Relay) SetAside(ctx context.Context, a step.SetAside) step.WasSetAside {
 	n := len(a.Events)
 	seqs, ids, hashes, states := make([]int64, n), make([]string, n), make([]int64, n), make([]string, n)
@@ -300,11 +301,11 @@ func (r *Relay) promote(shard int16, keys []string) statement {
 	return statement{sql: r.sql.promote, args: []argument{smallint(shard), int8s(hashesOf(keys)), texts(keys)}}
 }
 
-// maxCommands is how many commands one transaction carries out, and how many keys it promotes: an operator may discard any number of
+// maxCommands is how many commands one transaction carries out and how many keys it promotes. An operator may discard any number of
 // events at once, and a statement has a time limit.
 const maxCommands = 1000
 
-// FetchFailed carries out operators' commands, all of them before it promotes an event, and fetches failed events that are due.
+// FetchFailed carries out all operators' commands, then promotes events, then fetches due failed events.
 func (r *Relay) FetchFailed(ctx context.Context, a step.FetchFailed) step.FailedFetched {
 	answer, keys, sent := step.FailedFetched{Ref: a.Ref}, a.Promote, time.Now()
 	for n := maxCommands; n >= maxCommands; {
@@ -355,7 +356,7 @@ func (r *Relay) FetchFailed(ctx context.Context, a step.FetchFailed) step.Failed
 	return answer
 }
 
-// SettleFailed records the results of failed events that were sent.
+// SettleFailed records the results of sent failed events.
 func (r *Relay) SettleFailed(ctx context.Context, a step.SettleFailed) step.FailedSettled {
 	n := len(a.Again)
 	ids, states, attempts, reasons, retry := make([]int64, n), make([]string, n), make([]int32, n), make([]string, n), make([]int32, n)
@@ -378,7 +379,7 @@ func (r *Relay) SettleFailed(ctx context.Context, a step.SettleFailed) step.Fail
 	return answer
 }
 
-// left notes which of these keys have failed events.
+// left records which of these keys have failed events.
 func (r *Relay) left(shard int16, keys []string, left map[string]bool) statement {
 	return statement{sql: r.sql.left, args: []argument{smallint(shard), int8s(hashesOf(keys)), texts(keys)}, row: func(v [][]byte) error {
 		left[string(v[0])] = true
@@ -394,7 +395,7 @@ func hashesOf(keys []string) []int64 {
 	return hashes
 }
 
-// freed tells the keys that have no failed event from those that have.
+// freed separates the keys without failed events from those that have some.
 func freed(keys []string, left map[string]bool) (free, rest []string) {
 	for _, k := range keys {
 		if left[k] {
@@ -406,7 +407,7 @@ func freed(keys []string, left map[string]bool) (free, rest []string) {
 	return free, rest
 }
 
-// Poll returns the shards in which failed events are due, or have a command, and what operators have set for topics.
+// Poll returns the shards in which failed events are due or have a command, and the operators' settings for topics.
 func (r *Relay) Poll(ctx context.Context, shards []int16) (answer step.Polled) {
 	answer.Err = r.transact(ctx, statement{sql: r.sql.due, args: []argument{int2s(shards)}, row: func(v [][]byte) error {
 		answer.Due = append(answer.Due, asInt2(v[0]))
@@ -429,23 +430,23 @@ func (r *Relay) RetryDead(ctx context.Context, a step.RetryDead) step.DeadRetrie
 	return answer
 }
 
-// Note records that an event is about to be sent alone. It commits synchronously, whatever the role's default is.
+// Note records that an event is about to be sent alone. It commits synchronously, whatever the role's default.
 func (r *Relay) Note(ctx context.Context, shard int16, eventID string) error {
 	return r.transact(ctx, statement{sql: `select set_config('synchronous_commit', 'on', true)`},
 		statement{sql: r.sql.note, args: []argument{smallint(shard), id(r.id), text(eventID)}})
 }
 
-// Survived clears that record: the relay has not ended.
+// Survived clears that record, because the relay has not ended.
 func (r *Relay) Survived(ctx context.Context, shard int16, eventID string) error {
 	return r.transact(ctx, statement{sql: r.sql.survived, args: []argument{smallint(shard), id(r.id), text(eventID)}})
 }
 
-// ClearSuspect clears what the crash guard has recorded for a shard.
+// ClearSuspect clears the crash guard's record of a shard.
 func (r *Relay) ClearSuspect(ctx context.Context, shard int16) error {
 	return r.transact(ctx, statement{sql: r.sql.clear, args: []argument{smallint(shard), id(r.id)}})
 }
 
-// KeepArchive creates the days of the archive that are missing and drops those that are past.
+// KeepArchive creates the missing days of the archive and drops the expired ones.
 func (r *Relay) KeepArchive(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, ExchangeTimeout)
 	defer cancel()
@@ -455,7 +456,7 @@ func (r *Relay) KeepArchive(ctx context.Context) error {
 	return nil
 }
 
-// archived creates the missing days after an error says that a deleted row has no place in the archive.
+// archived creates the missing days if the error says that the archive has no partition for a deleted row.
 func (r *Relay) archived(ctx context.Context, err error) error {
 	const noPartition = "23514"
 	var pgErr *pgconn.PgError
@@ -469,10 +470,10 @@ func (r *Relay) archived(ctx context.Context, err error) error {
 type Backlog struct {
 	Shard  int16
 	Events int64
-	Oldest float64 // the age of the oldest one in seconds; negative: there is none
+	Oldest float64 // the age of the oldest event in seconds; negative: there is none
 }
 
-// Observe returns the backlog of the shards, and the failed events by state.
+// Observe returns the backlog of the shards, and the number of failed events by state.
 func (r *Relay) Observe(ctx context.Context, shards []int16) (backlogs []Backlog, states map[string]int64, err error) {
 	states = map[string]int64{}
 	held := []argument{int2s(shards)}
@@ -492,10 +493,10 @@ func (r *Relay) Observe(ctx context.Context, shards []int16) (backlogs []Backlog
 	return backlogs, states, err
 }
 
-// maxReason bounds what is kept of an error.
+// maxReason bounds the stored text of an error.
 const maxReason = 2000
 
-// printable returns the error's text, short and without what a text column refuses.
+// printable returns the error's text, shortened and without characters that a text column refuses.
 func printable(reason string) string {
 	if len(reason) > maxReason {
 		reason = reason[:maxReason]

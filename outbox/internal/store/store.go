@@ -1,4 +1,4 @@
-// Package store has the outbox's tables, the statements of publishers and relays, and what all programs must agree on.
+// Package store has the outbox's tables, the statements of publishers and relays, and the formats that all programs must agree on.
 package store
 
 import (
@@ -18,10 +18,10 @@ import (
 //go:embed migrations/*.sql queries/*.sql
 var Files embed.FS
 
-// Migrations is the outbox's line of migrations.
+// Migrations is the outbox's set of migrations.
 var Migrations = pgschema.Line{Component: "outbox", Files: Files, Command: "outbox.Migrate", BeforeDown: beforeDown}
 
-// beforeDown refuses to drop what was committed and not published. Nobody can add to it any more: the locks are kept.
+// beforeDown refuses to drop events that were committed and not published. It keeps its locks, so no events can be added afterwards.
 func beforeDown(ctx context.Context, tx pgx.Tx, d pgschema.Descent) error {
 	if _, err := tx.Exec(ctx, pgschema.Render(`lock table {schema}.outbox, {schema}.outbox_failed, {schema}.outbox_delayed in access exclusive mode`, d.Schema)); err != nil {
 		return err
@@ -42,11 +42,11 @@ func beforeDown(ctx context.Context, tx pgx.Tx, d pgschema.Descent) error {
 // Query returns the statement of queries/name.sql for the schema.
 func Query(name, schema string) string { return pgschema.Query(Files, name, schema) }
 
-// Channel is the channel of NOTIFY by which relays learn of new events and of operators' commands.
+// Channel is the NOTIFY channel on which relays learn of new events and operators' commands.
 func Channel(schema string) string { return schema + "_outbox" }
 
-// Hash turns a key, or the event ID of an event without one, into 63 bits. It is part of the stored format: every writer must agree on it, or a key loses its order. The shard is this number
-// modulo the number of shards.
+// Hash maps a key, or the event ID of an event without a key, to 63 bits. The shard is this number modulo the number of shards. It is
+// part of the stored format: if writers computed it differently, a key would lose its order.
 func Hash(key, eventID string) int64 {
 	if key == "" {
 		key = eventID // any shard will do

@@ -7,7 +7,7 @@ import (
 	"github.com/millrace-go/millrace/outbox/internal/step"
 )
 
-// topicState is a step.TopicState as it stands in outbox_relay.topics. Times are relative to outbox_relay.seen_at.
+// topicState is a step.TopicState as it is stored in outbox_relay.topics. Times are relative to outbox_relay.seen_at.
 type topicState struct {
 	Topic string `json:"topic"`
 	State string `json:"state"`
@@ -25,11 +25,11 @@ func encodeTopics(states []step.TopicState) string {
 			list[i].Next = &next
 		}
 	}
-	text, _ := json.Marshal(list) // strings and numbers are no error
+	text, _ := json.Marshal(list) // strings and numbers cannot fail
 	return string(text)
 }
 
-// Counted is what became of a topic's events that a relay sent.
+// Counted is the results of the events of a topic that a relay sent.
 type Counted struct{ Published, Failed int64 }
 
 // Plus implements tally.Amount.
@@ -37,10 +37,10 @@ func (c Counted) Plus(other Counted) Counted {
 	return Counted{c.Published + other.Published, c.Failed + other.Failed}
 }
 
-// maxName is how long the name of a topic may be that the journal's index takes. No broker has longer ones.
+// maxName is the longest topic name that the journal's index takes. No broker has longer ones.
 const maxName = 255
 
-// Journal adds to the journal what the relay has counted, by topic.
+// Journal adds the relay's counts to the journal, by topic.
 func (r *Relay) Journal(ctx context.Context, counted map[string]Counted) error {
 	var topics []string
 	var published, failed []int64

@@ -12,12 +12,12 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// The relay's own statements go to the server as they are, in binary, many in one round trip and none of them prepared:
-// each is planned for the table as it is (a plan made while the table was empty stays a sequential scan), and a pooler in
-// transaction mode has nothing to mix up.
+// The relay's own statements are sent in binary, unprepared, many in one round trip. So each is planned for the table's current state (a
+// plan made while the table was empty would stay a sequential scan), and a pooler in transaction mode has no prepared statements to
+// confuse.
 
-// statement is one statement of a round trip, its arguments, and what becomes of its rows. The values that row gets are
-// valid during the call only.
+// statement is one statement of a round trip, with its arguments and the handling of its rows. The values that row gets are valid only
+// during the call.
 type statement struct {
 	sql  string
 	args []argument
@@ -80,11 +80,11 @@ func texts(vs []string) argument {
 	return array(pgtype.TextArrayOID, pgtype.TextOID, len(vs), 40, func(b []byte, i int) []byte { return append(b, vs[i]...) })
 }
 
-// tidArrayOID is tid[]'s, which pgtype does not name.
+// tidArrayOID is the OID of tid[], for which pgtype has no name.
 const tidArrayOID = 1010
 
-// array is an array of one dimension without nulls: https://www.postgresql.org/docs/current/protocol-overview.html says
-// that the form is each type's own, src/backend/utils/adt/arrayfuncs.c (array_recv) what it is.
+// array returns a one-dimensional array without nulls. According to https://www.postgresql.org/docs/current/protocol-overview.html, each
+// type defines its binary form; src/backend/utils/adt/arrayfuncs.c (array_recv) defines this one.
 func array(oid, element uint32, n, size int, put func(b []byte, i int) []byte) argument {
 	b := make([]byte, 0, 20+n*(4+size))
 	dimensions := uint32(1)
@@ -96,7 +96,7 @@ func array(oid, element uint32, n, size int, put func(b []byte, i int) []byte) a
 	b = binary.BigEndian.AppendUint32(b, element)
 	if n > 0 {
 		b = binary.BigEndian.AppendUint32(b, uint32(n))
-		b = binary.BigEndian.AppendUint32(b, 1) // the first one's number
+		b = binary.BigEndian.AppendUint32(b, 1) // the lower bound
 	}
 	for i := range n {
 		at := len(b)
@@ -111,7 +111,7 @@ func asInt4(b []byte) int     { return int(int32(binary.BigEndian.Uint32(b))) }
 func asInt8(b []byte) int64   { return int64(binary.BigEndian.Uint64(b)) }
 func asUint8(b []byte) uint64 { return binary.BigEndian.Uint64(b) }
 
-// asTime is a timestamptz: microseconds since 2000.
+// asTime converts a timestamptz: microseconds since 2000.
 func asTime(b []byte) time.Time {
 	return postgresEpoch.Add(time.Duration(asInt8(b)) * time.Microsecond)
 }
@@ -120,18 +120,17 @@ var postgresEpoch = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 
 var binaryFormat = []int16{1}
 
-// roundTrip sends the statements at once and passes their rows on. It returns the first error, after which the server has
-// run none of the later statements.
+// roundTrip sends all statements at once and passes on their rows. It returns the first error; the server runs no statement after it.
 func roundTrip(ctx context.Context, pool *pgxpool.Pool, statements ...statement) error {
 	conn, err := pool.Acquire(ctx)
 	if err != nil {
 		return err
 	}
-	defer conn.Release() // a connection that is broken or in a transaction is thrown away
+	defer conn.Release() // a connection that is broken or in a transaction is closed
 	return exchange(ctx, conn.Conn().PgConn(), statements...)
 }
 
-// exchange is roundTrip on a connection.
+// exchange is roundTrip on a given connection.
 func exchange(ctx context.Context, conn *pgconn.PgConn, statements ...statement) (err error) {
 	pipeline := conn.StartPipeline(ctx)
 	for _, s := range statements {
@@ -142,7 +141,7 @@ func exchange(ctx context.Context, conn *pgconn.PgConn, statements ...statement)
 		pipeline.SendQueryParams(s.sql, values, oids, binaryFormat, binaryFormat)
 	}
 	if err := pipeline.Sync(); err != nil {
-		_ = pipeline.Close() // the first error counts
+		_ = pipeline.Close() // the first error matters
 		return err
 	}
 	for _, s := range statements {

@@ -10,23 +10,23 @@ import (
 	"github.com/millrace-go/millrace/outbox/internal/step"
 )
 
-// An error of unknown meaning that kept events from being published was no fault of theirs if another event failed with it and
-// was published later: a part of the broker was out of reach, or it was overloaded. Events that are dead because of it are then
-// tried again. They keep their attempts, so that one that fails again is dead again.
+// An error of unknown meaning says nothing against an event if another event failed with the same error and was published later: a part
+// of the broker was unavailable or overloaded. Events that are dead because of such an error are then retried. They keep their attempts,
+// so that one that fails again is dead again.
 
 const (
-	// retryEvery is the least time between two such retries of a topic.
+	// retryEvery is the shortest time between two such retries of a topic.
 	retryEvery = time.Minute
 	// maxReasons bounds how many errors of a topic are remembered until then.
 	maxReasons = 10
-	// MaxIdle is how many topics are remembered of which nothing is held.
+	// MaxIdle is how many unused topics are remembered.
 	MaxIdle = 1000
 )
 
-// Set has the topics that a relay knows, by name.
+// Set holds the topics that a relay knows, by name.
 type Set map[string]*Topic
 
-// Of returns the topic with that name.
+// Of returns the topic with that name, and adds it if it is missing.
 func (s Set) Of(name string) *Topic {
 	t := s[name]
 	if t == nil {
@@ -36,7 +36,7 @@ func (s Set) Of(name string) *Topic {
 	return t
 }
 
-// Forget drops topics that are not used, when there are many.
+// Forget drops unused topics if there are many.
 func (s Set) Forget(used func() map[*Topic]bool) {
 	if len(s) <= MaxIdle {
 		return
@@ -45,13 +45,13 @@ func (s Set) Forget(used func() map[*Topic]bool) {
 	maps.DeleteFunc(s, func(_ string, t *Topic) bool { return !in[t] && t.Paused == 0 && t.To == t.Name && !t.stands })
 }
 
-// Change is what an operator has changed of a topic.
+// Change is an operator's change of a topic.
 type Change struct {
 	*Topic
 	Kind step.ReportKind // ReportPaused, ReportResumed or ReportRedirected
 }
 
-// Control applies what operators have set, and returns what is new. Nothing is set for a topic that is not among the controls.
+// Control applies the operators' settings and returns the changes. A topic that is not in controls has no settings.
 func (s Set) Control(controls []step.Control) (changes []Change) {
 	set := map[string]step.Control{}
 	for _, x := range controls {
@@ -61,8 +61,8 @@ func (s Set) Control(controls []step.Control) (changes []Change) {
 	for _, name := range slices.Sorted(maps.Keys(s)) {
 		t := s[name]
 		if to := cmp.Or(set[name].To, name); to != t.To {
-			// From the next batch on. One in flight is answered before the next one of the topic is sent, so each key keeps its
-			// order. That the former topic failed says nothing about the other one.
+			// The redirect applies from the next batch on. A batch in flight is answered before the topic's next one is sent, so each key
+			// keeps its order. Failures of the former topic say nothing about the new one.
 			t.To, t.retry.Until = to, time.Time{}
 			changes = append(changes, Change{t, step.ReportRedirected})
 		}
@@ -89,7 +89,7 @@ func (s Set) Standing(now time.Time) (names []string) {
 	return names
 }
 
-// RetryDead returns which dead events are to be retried because their errors have gone away, and when to look again.
+// RetryDead returns which dead events to retry because their errors have gone away, and when to call it again.
 func (s Set) RetryDead(jitter func(time.Duration) time.Duration, now time.Time) (retries []step.RetryDead, at time.Time) {
 	for _, name := range slices.Sorted(maps.Keys(s)) {
 		switch t := s[name]; {
@@ -105,7 +105,7 @@ func (s Set) RetryDead(jitter func(time.Duration) time.Duration, now time.Time) 
 	return retries, at
 }
 
-// DeadRetried takes the answer. One that failed is repeated after the time that it returns.
+// DeadRetried handles the answer. After a failure, the retry is repeated after the returned time.
 func (s Set) DeadRetried(in step.DeadRetried, now time.Time) (again time.Duration) {
 	t := s.Of(in.Topic)
 	t.retrying = false

@@ -9,18 +9,18 @@ import (
 	"github.com/millrace-go/millrace/outbox/internal/step"
 )
 
-// maxStates bounds how many topics a relay reports besides those that are paused, and maxError the bytes of their errors.
+// maxStates bounds how many topics a relay reports besides the paused ones. maxError bounds the bytes of an error.
 const maxStates, maxError = 100, 500
 
-// Use is what a relay has of a topic's events in all its shards.
+// Use is the state of a topic's events in all shards of a relay.
 type Use struct {
 	InFlight  bool
 	Waiting   bool
-	Next      time.Time // when a queue that backs off goes on; zero: none does
+	Next      time.Time // when the next queue's backoff ends; zero: none is in backoff
 	SlowSince time.Time // since when batches take long; zero: they do not
 }
 
-// States tells why events of topics wait, those first that are paused: a discard waits until it is told of them.
+// States returns why events of topics wait. Paused topics are first, because a discard waits until the relay reports them.
 func (s Set) States(use func(name string) Use, now time.Time) (states []step.TopicState) {
 	most := maxStates
 	for _, name := range slices.Sorted(maps.Keys(s)) {
@@ -39,7 +39,7 @@ func (s Set) States(use func(name string) Use, now time.Time) (states []step.Top
 	return states[:min(len(states), most)]
 }
 
-// State tells why events of the topic wait; "": they do not.
+// State returns why events of the topic wait. Its State is "" if they do not.
 func (t *Topic) State(u Use, now time.Time) step.TopicState {
 	s := step.TopicState{Topic: t.Name}
 	switch {

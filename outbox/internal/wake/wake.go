@@ -1,5 +1,5 @@
-// Package wake tells the relays and notifiers of a process that events were committed, and puts that into the payload of a
-// notification for those of other processes. What it tells is a hint: a relay's poll finds every event.
+// Package wake tells the relays and notifiers of this process that events were committed. It also encodes that as the payload of a
+// notification for other processes. A wake-up is only a hint: a relay's poll finds every event.
 package wake
 
 import (
@@ -8,30 +8,30 @@ import (
 	"sync"
 )
 
-// listeners are this process's relays and notifiers, by schema. A process may have several databases with outboxes of one
-// schema name; then a commit in one wakes the relays of both, which costs an empty read.
+// listeners holds this process's relays and notifiers, by schema. If a process uses several databases with outboxes in schemas of the
+// same name, a commit in one also wakes the relays of the others, which costs an empty read.
 var listeners = struct {
 	sync.Mutex
 	bySchema map[string]map[*Collector]struct{}
 }{bySchema: map[string]map[*Collector]struct{}{}}
 
-// Collector collects what was told of new events until somebody looks. It is safe for concurrent use.
+// Collector collects wake-ups until they are taken. It is safe for concurrent use.
 type Collector struct {
-	signal chan struct{} // gets one when there is something
+	signal chan struct{} // has a value if there is something to take
 
 	mu     sync.Mutex
 	hashes []int64
-	all    bool // anything may be new
-	look   bool // failed events, too
+	all    bool // any shard may have new events
+	look   bool // failed events may have work, too
 }
 
-// maxHashes bounds what is collected; beyond it every shard is looked at.
+// maxHashes bounds what is collected. Beyond it, every shard is read.
 const maxHashes = 256
 
-// New returns a Collector that has nothing.
+// New returns an empty Collector.
 func New() *Collector { return &Collector{signal: make(chan struct{}, 1)} }
 
-// Listen lets w collect the commits with events in the schema, until stop is called.
+// Listen makes w collect the commits with events in the schema, until stop is called.
 func Listen(schema string, w *Collector) (stop func()) {
 	listeners.Lock()
 	defer listeners.Unlock()
@@ -49,7 +49,7 @@ func Listen(schema string, w *Collector) (stop func()) {
 	}
 }
 
-// Tell tells the listeners of committed events whose keys have these hashes; of none: it may be any.
+// Tell tells the listeners of committed events whose keys have these hashes. Without hashes, any event may be new.
 func Tell(schema string, hashes ...int64) {
 	listeners.Lock()
 	defer listeners.Unlock()
@@ -58,7 +58,7 @@ func Tell(schema string, hashes ...int64) {
 	}
 }
 
-// Add never blocks. No hashes: it may be any event.
+// Add adds the hashes of new events, without blocking. No hashes means that any event may be new.
 func (w *Collector) Add(hashes []int64) {
 	w.mu.Lock()
 	if len(hashes) == 0 || len(w.hashes)+len(hashes) > maxHashes {
@@ -69,11 +69,11 @@ func (w *Collector) Add(hashes []int64) {
 	w.mu.Unlock()
 	select {
 	case w.signal <- struct{}{}:
-	default: // one waiting signal says all that two would
+	default: // one waiting signal is enough
 	}
 }
 
-// AddLook tells that there may be work on failed events, too.
+// AddLook records that failed events may have work, too.
 func (w *Collector) AddLook() {
 	w.mu.Lock()
 	w.look = true
@@ -81,7 +81,7 @@ func (w *Collector) AddLook() {
 	w.Add(nil)
 }
 
-// Signal gets a value when there is something to take.
+// Signal has a value if there is something to take.
 func (w *Collector) Signal() <-chan struct{} { return w.signal }
 
 // Take returns what was collected, and forgets it.
@@ -93,9 +93,9 @@ func (w *Collector) Take() (hashes []int64, all, look bool) {
 	return hashes, all, look
 }
 
-// Payload is that of a notification. It names the hashes, as long as they are few; an empty one says that it may be anything.
+// Payload returns the payload of a notification. It holds the hashes if they are few. An empty payload means that any event may be new.
 func Payload(hashes []int64, all bool) string {
-	const few = 100 // of at most 20 bytes: PostgreSQL takes 8,000
+	const few = 100 // of at most 20 bytes: PostgreSQL allows 8,000
 	if all || len(hashes) > few {
 		return ""
 	}
@@ -106,7 +106,7 @@ func Payload(hashes []int64, all bool) string {
 	return strings.Join(parts, ",")
 }
 
-// AddPayload takes a notification.
+// AddPayload adds the contents of a notification.
 func (w *Collector) AddPayload(payload string) {
 	if payload == "" {
 		w.AddLook()

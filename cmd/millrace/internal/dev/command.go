@@ -12,18 +12,18 @@ import (
 	"github.com/millrace-go/millrace/cmd/millrace/internal/cli"
 )
 
-// Exit codes of a shell for a command that could not be run, and the base for one that a signal killed.
+// The exit codes of a shell: for a command that could not be run, and the base for one that a signal killed.
 const (
 	exitNotRun   = 127
 	exitBySignal = 128
 )
 
-// runCommand runs the command with the environment on top of ours, passes signals on to it and returns its exit code. An
-// interrupt reaches all processes of the command, as a terminal's Ctrl-C does. Any other signal reaches the command, and when
-// that has ended, those of its processes that it did not pass the signal on to: "go run" ends without its program.
+// runCommand runs the command with our environment and env, passes signals on to it, and returns its exit code. SIGINT is sent to all
+// processes of the command, as a terminal's Ctrl-C is. Any other signal is sent to the command, and after that has ended, to those of its
+// processes that still run: "go run", for example, ends without its program.
 func runCommand(argv, env []string, signals <-chan os.Signal, stdin *os.File, stdout, stderr io.Writer) int {
-	command := exec.Command(argv[0], argv[1:]...) //nolint:noctx // it is asked to end by signals
-	// No load balancer sends requests here. A setting of ours wins.
+	command := exec.Command(argv[0], argv[1:]...) //nolint:noctx // signals ask it to end
+	// No load balancer sends requests here. A value in our environment overrides it.
 	command.Env = slices.Concat([]string{"MILLRACE_HTTP_LINGER=0s"}, os.Environ(), env)
 	command.Stdin, command.Stdout, command.Stderr = stdin, stdout, stderr
 	if err := command.Start(); err != nil {
@@ -32,17 +32,17 @@ func runCommand(argv, env []string, signals <-chan os.Signal, stdin *os.File, st
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- command.Wait() }()
-	var below []process // when the last signal came
+	var below []process // at the last signal
 	interrupted := false
 	for {
 		select {
 		case received := <-signals:
-			// A terminal's Ctrl-C reaches the command as well as us; twice would mean "at once" to many programs.
+			// A terminal's Ctrl-C reaches the command too. Many programs take a second one as "at once".
 			if received == syscall.SIGINT && hasTerminal() {
 				continue
 			}
 			below = processesBelow(command.Process.Pid)
-			_ = command.Process.Signal(received) // it fails only when the command has just ended
+			_ = command.Process.Signal(received) // it fails only if the command has just ended
 			if received == syscall.SIGINT {
 				signalAll(below, received)
 			}

@@ -1,4 +1,4 @@
-// Package dev is the command "dev": services on this machine, and a program that uses them.
+// Package dev implements the command "dev": services on this machine, and a program that uses them.
 package dev
 
 import (
@@ -20,7 +20,7 @@ import (
 	"github.com/millrace-go/millrace/internal/reach"
 )
 
-// Command is "dev".
+// Command returns "dev".
 func Command(a *cli.App) *cobra.Command {
 	list := "postgres,pubsub,kafka"
 	c := &cobra.Command{
@@ -34,7 +34,7 @@ func Command(a *cli.App) *cobra.Command {
 		Example: "  millrace dev                                 # until Ctrl-C; prints the environment\n  millrace dev -- go run .\n  millrace dev --services postgres,redis -- go test ./...",
 	}
 	c.Flags().StringVar(&list, "services", list, "services to start, separated by commas: postgres, pubsub, kafka, kafka3 (three brokers), redis")
-	c.Flags().SetInterspersed(false) // what follows the COMMAND is its own
+	c.Flags().SetInterspersed(false) // arguments after COMMAND belong to it
 	c.RunE = func(_ *cobra.Command, args []string) error {
 		services, err := devstack.ParseServices(list)
 		if err == nil && len(services) == 0 {
@@ -51,7 +51,7 @@ func Command(a *cli.App) *cobra.Command {
 	return c
 }
 
-// dev starts a stack for a command, or until a signal.
+// dev runs a stack until the command ends or, without a command, until a signal.
 func dev(services []devstack.Service, argv []string, stdin *os.File, stdout, stderr io.Writer) int {
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
@@ -102,7 +102,7 @@ func startStack(stack *devstack.Stack, services []devstack.Service, signals <-ch
 	}
 }
 
-// printEnvironment writes lines for a POSIX shell. A password that this process was given is not shown.
+// printEnvironment prints lines for a POSIX shell. It does not show a password that this process was given.
 func printEnvironment(to io.Writer, env []string) {
 	for _, line := range env {
 		key, value, _ := strings.Cut(line, "=")

@@ -13,14 +13,13 @@ import (
 // processesEndIn is how long processes that a command has left may take to end by themselves.
 const processesEndIn = 30 * time.Second
 
-// process is one of this machine's. Its name and group tell it from a later process with the same ID.
+// process is a process of this machine. Name and group distinguish it from a later process with the same ID.
 type process struct {
 	id          int
 	group, name string
 }
 
-// processesBelow returns the processes that the one with this ID has started, those that they have started, and so on. It
-// returns none on a machine without ps.
+// processesBelow returns the descendants of the process with this ID. It returns none on a machine without ps.
 func processesBelow(id int) []process {
 	running, parents := processes()
 	return slices.DeleteFunc(running, func(p process) bool {
@@ -32,23 +31,23 @@ func processesBelow(id int) []process {
 	})
 }
 
-// processes returns all processes that run, and the ID of each one's parent.
+// processes returns all running processes, and each one's parent ID.
 func processes() (running []process, parents map[int]int) {
 	parents = map[int]int{}
-	out, _ := exec.Command("ps", "-A", "-o", "pid=,ppid=,pgid=,stat=,comm=").Output() //nolint:noctx // it ends at once; without it there is no list
+	out, _ := exec.Command("ps", "-A", "-o", "pid=,ppid=,pgid=,stat=,comm=").Output() //nolint:noctx // it ends at once; on an error there is no list
 	for line := range strings.Lines(string(out)) {
 		fields := strings.Fields(line)
 		if len(fields) < 5 || strings.HasPrefix(fields[3], "Z") { // a zombie has ended
 			continue
 		}
-		id, _ := strconv.Atoi(fields[0]) // ps writes numbers
+		id, _ := strconv.Atoi(fields[0]) // ps prints numbers
 		parents[id], _ = strconv.Atoi(fields[1])
 		running = append(running, process{id, fields[2], strings.Join(fields[4:], " ")})
 	}
 	return running, parents
 }
 
-// signalAll fails silently for a process that has just ended.
+// signalAll ignores processes that have just ended.
 func signalAll(all []process, signal os.Signal) {
 	for _, p := range all {
 		if p, err := os.FindProcess(p.id); err == nil {
@@ -57,7 +56,7 @@ func signalAll(all []process, signal os.Signal) {
 	}
 }
 
-// awaitEnd waits until none of the processes runs any more. It kills them when that takes too long, or on a further signal.
+// awaitEnd waits until none of the processes runs any more. It kills them if that takes too long, or on a further signal.
 func awaitEnd(all []process, signals <-chan os.Signal) {
 	tick, late := time.NewTicker(50*time.Millisecond), time.NewTimer(processesEndIn)
 	defer tick.Stop()

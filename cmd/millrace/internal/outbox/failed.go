@@ -18,7 +18,7 @@ import (
 	"github.com/millrace-go/millrace/pgtx"
 )
 
-// listed are the states of events that "outbox list" lists.
+// listed are the states of events that "outbox list" shows.
 var listed = []string{"dead", "retrying", "blocked", "discarded", "delayed"}
 
 func listCommand(a *cli.App) *cobra.Command {
@@ -109,7 +109,7 @@ func printGroups(ctx context.Context, a *cli.App, pool *pgxpool.Pool, l outboxad
 	return nil
 }
 
-// selectionFlags are the flags that select what "outbox list" lists.
+// selectionFlags returns the flags that select what "outbox list" shows.
 func selectionFlags(l outboxadmin.Listing, state string) [][2]string {
 	if state == "all" {
 		state = ""
@@ -117,7 +117,7 @@ func selectionFlags(l outboxadmin.Listing, state string) [][2]string {
 	return [][2]string{{"--state", state}, {"--topic", l.Topic}, {"--key", l.Key}, {"--group", l.Group}}
 }
 
-// waitingState is the state of an event in the outbox, with what comes next.
+// waitingState describes the state of an event in the outbox, and what comes next.
 func waitingState(e outboxadmin.Event) string {
 	switch {
 	case e.Command != "":

@@ -1,4 +1,4 @@
-// Package outbox is the command "outbox": events that wait, failed or were published, and what operators set for topics.
+// Package outbox implements the command "outbox": waiting, failed and published events, and operators' settings for topics.
 package outbox
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/millrace-go/millrace/outbox/outboxadmin"
 )
 
-// Command is "outbox" with the commands below it.
+// Command returns "outbox" with its subcommands.
 func Command(a *cli.App) *cobra.Command {
 	c := a.Database(&cobra.Command{Use: "outbox", Short: "Show, retry, discard and replay events; pause and redirect topics", Args: cobra.NoArgs, RunE: cli.NeedsCommand})
 	c.AddCommand(statusCommand(a), listCommand(a), retryCommand(a), discardCommand(a), topicCommand(a), replayCommand(a), stopCommand(a), auditCommand(a), checkCommand(a), shardsCommand(a), purgeCommand(a), cleanCommand(a))

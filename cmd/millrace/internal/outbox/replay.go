@@ -70,7 +70,7 @@ func replayCommand(a *cli.App) *cobra.Command {
 	return a.Prints(c)
 }
 
-// checkReplay refuses flags that do not go together.
+// checkReplay returns an error for flags that cannot be combined.
 func checkReplay(r outboxadmin.ReplayConfig, all, dry bool) error {
 	selected := r.ArchiveSelection != outboxadmin.ArchiveSelection{}
 	named := r.Topic != "" || r.Key != ""
@@ -91,8 +91,7 @@ func checkReplay(r outboxadmin.ReplayConfig, all, dry bool) error {
 	return nil
 }
 
-// byVar gives a command the flags that say who acts.
-// nothingArchived says why no archived event is selected.
+// nothingArchived returns the reason why no archived event is selected.
 func nothingArchived(ctx context.Context, a *cli.App, pool *pgxpool.Pool, s outboxadmin.ArchiveSelection) error {
 	r, err := outboxadmin.InspectArchive(ctx, pool, a.Schema)
 	switch {
@@ -113,7 +112,7 @@ func nothingArchived(ctx context.Context, a *cli.App, pool *pgxpool.Pool, s outb
 		given, cli.TimeFlag(*r.First), cli.TimeFlag(*r.Last), strings.Join(r.Topics, ", "))
 }
 
-// printArchived prints what a replay would replay.
+// printArchived prints what a replay would publish.
 func printArchived(a *cli.App, topics []outboxadmin.ArchivedTopic) error {
 	if a.JSON {
 		return a.PrintJSON(topics)
@@ -128,7 +127,7 @@ func printArchived(a *cli.App, topics []outboxadmin.ArchivedTopic) error {
 	return nil
 }
 
-// replay replays, tells how far it is, and how to continue it where it ended early. A total below 0 is not known.
+// replay runs a replay and shows its progress. If it ends early, it says how to continue it. total is unknown if it is negative.
 func replay(ctx context.Context, a *cli.App, pool *pgxpool.Pool, r outboxadmin.ReplayConfig, by outboxadmin.By, total int64) error {
 	a.Progress.Say("Replaying")
 	told := false
@@ -226,7 +225,7 @@ func auditCommand(a *cli.App) *cobra.Command {
 	return a.Prints(c)
 }
 
-// auditDetail says in words why an operator acted, and on what.
+// auditDetail describes what an operator acted on, and why.
 func auditDetail(e outboxadmin.Audit) string {
 	var d struct {
 		Note, Topic, Key, Group, To string

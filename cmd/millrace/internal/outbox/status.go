@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	maxTopics  = 10   // that status lists
-	maxReasons = 10   // that status lists
+	maxTopics  = 10   // shown by status
+	maxReasons = 10   // shown by status
 	maxCounted = 1000 // failed events whose reasons are counted
 )
 
@@ -86,7 +86,7 @@ func printReport(a *cli.App, r *outboxadmin.Report, failed []outboxadmin.Event, 
 	printTopics(a, r, shards)
 }
 
-// failedCounts are failed events by state, and the colour of the worst.
+// failedCounts returns the failed events by state, and the colour of the worst state.
 func failedCounts(a *cli.App, r *outboxadmin.Report) (text string, paint func(string) string) {
 	var counts []string
 	paint = func(text string) string { return text }
@@ -134,7 +134,7 @@ func printRelays(a *cli.App, r *outboxadmin.Report, line func(name string, paint
 	}
 }
 
-// printReasons counts failed events by state and reason.
+// printReasons prints the number of failed events by state and reason.
 func printReasons(a *cli.App, failed []outboxadmin.Event) {
 	type kind struct{ state, reason string }
 	counts := map[kind]int{}
@@ -228,7 +228,7 @@ func printTopics(a *cli.App, r *outboxadmin.Report, all bool) {
 	}
 }
 
-// statusRow is the status of one database of several.
+// statusRow prints the status of one of several databases.
 func statusRow(a *cli.App, r *outboxadmin.Report) {
 	oldest, running := "", 0
 	if r.Oldest != nil {

@@ -119,7 +119,7 @@ func discardTopicCommand(a *cli.App) *cobra.Command {
 	return a.Prints(c)
 }
 
-// topicActionCommand makes a command that changes what is set for a topic, and says what do returns.
+// topicActionCommand completes a command that changes a topic's settings. It prints the text that do returns.
 func topicActionCommand(a *cli.App, c *cobra.Command, do func(ctx context.Context, pool *pgxpool.Pool, topic string, by outboxadmin.By) (string, error)) *cobra.Command {
 	var by outboxadmin.By
 	cli.AuditVar(c, &by.Actor, &by.Note)

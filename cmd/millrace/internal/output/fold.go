@@ -5,8 +5,7 @@ import (
 	"unicode/utf8"
 )
 
-// Fold breaks paragraphs, which empty lines separate, into lines of so many characters at most. Lines that begin with a space
-// stay as they are.
+// Fold wraps paragraphs, which are separated by empty lines, at that many characters. It does not change lines that begin with a space.
 func Fold(text string, width int) string {
 	var folded, paragraph []string
 	end := func() {
@@ -27,8 +26,7 @@ func Fold(text string, width int) string {
 	return strings.Join(folded, "\n")
 }
 
-// wrap breaks text at spaces, so that the first line has room for so many characters, and the others, too. A word that is
-// longer stands on a line of its own.
+// wrap breaks text at spaces into lines of at most room characters. A longer word gets its own line.
 func wrap(text string, room int) (lines []string) {
 	var line strings.Builder
 	width := 0

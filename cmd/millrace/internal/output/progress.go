@@ -9,14 +9,14 @@ import (
 	"github.com/millrace-go/millrace/internal/words"
 )
 
-// Progress is a line on a terminal that says what takes longer than a second, and for how long it has. It is safe for
-// concurrent use. Stop it, and write to the terminal through its Writers alone meanwhile.
+// Progress is a line on a terminal that shows what takes longer than a second, and for how long. It is safe for concurrent use. Until
+// Stop, write to the terminal only through its Writers.
 type Progress struct {
 	terminal Terminal
 	to       io.Writer
 
 	mu    sync.Mutex
-	text  string // "": nothing is to be said
+	text  string // "": nothing to show
 	since time.Time
 	shown bool
 
@@ -25,7 +25,7 @@ type Progress struct {
 	once    sync.Once
 }
 
-// NewProgress begins to tell; it never does where there is no terminal, or one on which a line cannot be erased.
+// NewProgress starts to show progress. It never does without a terminal, or on one that cannot erase a line.
 func NewProgress(to io.Writer, terminal Terminal) *Progress {
 	p := &Progress{terminal: terminal, to: to, since: time.Now(), stop: make(chan struct{})}
 	if terminal.Is() && !terminal.Dumb {
@@ -58,7 +58,7 @@ func (p *Progress) draw() {
 	p.shown = true
 }
 
-// Say sets what is going on; "" is for nothing that a person waits for.
+// Say sets the text. "" shows nothing.
 func (p *Progress) Say(text string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -68,7 +68,7 @@ func (p *Progress) Say(text string) {
 	}
 }
 
-// Stop ends the line.
+// Stop erases the line and ends the Progress.
 func (p *Progress) Stop() {
 	p.once.Do(func() { close(p.stop) })
 	p.running.Wait()
@@ -84,10 +84,10 @@ func (p *Progress) erase() {
 	}
 }
 
-// Writer erases the line before anything is written to w.
+// Writer returns a writer that erases the line before it writes to w.
 func (p *Progress) Writer(w io.Writer) io.Writer { return &erasing{p, w} }
 
-// Behind is what one of those Writers writes to, for another program that wants the terminal; any other w is itself.
+// Behind returns the writer behind one of those Writers, for another program that needs the terminal. It returns any other w unchanged.
 func Behind(w io.Writer) io.Writer {
 	if e, ok := w.(*erasing); ok {
 		return e.w

@@ -10,8 +10,8 @@ import (
 	"github.com/millrace-go/millrace/internal/words"
 )
 
-// Column is one of a table. On a terminal, and there alone, a column without any value is left out, and a table that is too
-// wide is made narrower: first text is cut, then columns are left out, the last one first.
+// Column is a column of a table. Only on a terminal, a column without any value is left out, and a table that is too wide is made
+// narrower: first text is cut, then columns are left out, the last one first.
 type Column struct {
 	Head  string
 	Cut   bool // its text may be cut
@@ -22,7 +22,7 @@ type Column struct {
 	Paint func(cell string) string
 }
 
-// Columns are named by words that may end in marks: "~" for Cut, "?" for Spare, "#" for ID.
+// Columns parses names of columns, which may end in marks: "~" for Cut, "?" for Spare, "#" for ID.
 func Columns(names string) []Column {
 	heads := strings.Fields(names)
 	columns := make([]Column, len(heads))
@@ -36,11 +36,12 @@ func Columns(names string) []Column {
 
 const (
 	gap = 2
-	// enough is what text is cut to before columns are left out, and least before a table is left too wide.
+	// enough is the width to which text is cut before columns are left out; least is the width to which it is cut before a table stays
+	// too wide.
 	enough, least = 32, 8
 )
 
-// Table writes rows of cells below the columns' heads, with a dash for an empty cell.
+// Table prints rows of cells below the columns' heads, with a dash for an empty cell.
 func (t Terminal) Table(w io.Writer, columns []Column, rows [][]string) {
 	shown, leftOut := t.fit(columns, rows)
 	write := func(cell func(c shownColumn) (text string, paint func(string) string)) {
@@ -80,14 +81,14 @@ func cut(text string, width int, may bool) string {
 	return words.Cut(text, width)
 }
 
-// shownColumn is one that is not left out.
+// shownColumn is a column that is not left out.
 type shownColumn struct {
 	Column
 	cells []string
 	width int
 }
 
-// fit decides which columns there are, and how wide, and tells which it has left out because the terminal is too narrow.
+// fit decides which columns to show, and how wide. It also returns the columns that it left out because the terminal is too narrow.
 func (t Terminal) fit(columns []Column, rows [][]string) (shown []shownColumn, leftOut []string) {
 	for i, column := range columns {
 		c := shownColumn{Column: column, cells: make([]string, len(rows)), width: utf8.RuneCountInString(column.Head)}
@@ -130,8 +131,8 @@ func (t Terminal) fit(columns []Column, rows [][]string) (shown []shownColumn, l
 	return shown, leftOut
 }
 
-// squeeze cuts columns, the widest first, down to the width at least, and reports whether the table fits then. Where it
-// does not they are as before.
+// squeeze cuts columns, the widest first, down to the given width at least. It reports whether the table fits then; if not, the columns
+// are unchanged.
 func (t Terminal) squeeze(shown []shownColumn, to int) bool {
 	over := -gap - t.Width
 	for _, c := range shown {

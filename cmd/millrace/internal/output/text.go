@@ -9,20 +9,20 @@ import (
 	"github.com/millrace-go/millrace/internal/words"
 )
 
-// Readable reports whether it is text that cannot disturb a terminal.
+// Readable reports whether b is text that contains nothing that affects a terminal.
 func Readable(b []byte) bool {
 	return utf8.Valid(b) && !strings.ContainsFunc(string(b), func(r rune) bool { return !unicode.IsGraphic(r) && r != '\n' && r != '\t' })
 }
 
-// Legible is text of others as it is, if it is readable, else quoted.
+// Legible returns untrusted text unchanged if it is readable, otherwise quoted.
 func Legible(b []byte) string {
 	if Readable(b) {
 		return string(b)
 	}
-	return strconv.QuoteToGraphic(string(b)) // also what it has of backslashes: it must not be ambiguous
+	return strconv.QuoteToGraphic(string(b)) // backslashes in it are quoted too, so that the result is unambiguous
 }
 
-// Lines is text of several lines that cannot disturb a terminal.
+// Lines makes untrusted text of several lines safe for a terminal.
 func Lines(text string) string {
 	if Readable([]byte(text)) {
 		return text

@@ -1,4 +1,4 @@
-// Package stagetest runs an example as its user does: as a command, on services that the tests share.
+// Package stagetest runs an example as a user does: as a command, on services that the tests share.
 package stagetest
 
 import (
@@ -19,10 +19,10 @@ import (
 	"github.com/millrace-go/millrace/internal/role"
 )
 
-// The processes of an example are its test binary again, and so is the whole command.
+// The test binary also runs as the command and as the processes of the example.
 const commandVariable = "EXAMPLE_COMMAND"
 
-// AsCommand in the environment makes the test binary the command.
+// AsCommand in the environment makes the test binary run as the command.
 const AsCommand = commandVariable + "=1"
 
 // Main is for an example's TestMain.
@@ -31,11 +31,11 @@ func Main(m *testing.M, main func()) {
 		main()
 		return
 	}
-	devtest.AtOnce(1.5) // each test is a whole example, which starts a dozen processes, and waits at its end
+	devtest.AtOnce(1.5) // each test is a whole example, which starts a dozen processes and mostly waits at its end
 	devtest.Main(m)
 }
 
-// Command runs the example on the services and returns its exit status and all that it wrote.
+// Command runs the example on the services and returns its exit status and its output.
 func Command(t *testing.T, services []devstack.Service, args ...string) (code int, output string) {
 	t.Helper()
 	stack := devtest.Start(t, services...)
@@ -50,7 +50,7 @@ func Command(t *testing.T, services []devstack.Service, args ...string) (code in
 	return code, string(out)
 }
 
-// Refused plays the command with arguments, each of which it must refuse with a text, before anything is started.
+// Refused runs the command with each of the arguments, which it must refuse with the given text before it starts anything.
 func Refused(t *testing.T, c stage.Command, texts map[string]string) {
 	t.Helper()
 	for args, text := range texts {
@@ -61,7 +61,7 @@ func Refused(t *testing.T, c stage.Command, texts map[string]string) {
 	}
 }
 
-// Number returns the first number that the table says of a thing.
+// Number returns the first number in the table's line with that name.
 func Number(t *testing.T, output, name string) int {
 	t.Helper()
 	found := regexp.MustCompile(`(?m)^` + name + ` +(\d+)`).FindStringSubmatch(output)

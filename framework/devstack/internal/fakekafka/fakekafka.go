@@ -1,4 +1,4 @@
-// Package fakekafka is franz-go's fake of Apache Kafka, which also ends the sessions of killed members.
+// Package fakekafka is franz-go's fake of Apache Kafka, which in addition ends the sessions of killed members.
 package fakekafka
 
 import (
@@ -13,13 +13,13 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// Cluster is a fake cluster that runs.
+// Cluster is a running fake cluster.
 type Cluster struct {
 	Addrs []string
 	close func()
 }
 
-// Start runs so many fake brokers. A topic that is created by its first use gets so many partitions.
+// Start runs the given number of fake brokers. A topic that is created by its first use gets the given number of partitions.
 func Start(brokers, partitions int) (*Cluster, error) {
 	cluster, err := kfake.NewCluster(kfake.NumBrokers(brokers), kfake.DefaultNumPartitions(partitions), kfake.AllowAutoTopicCreation())
 	if err != nil {
@@ -47,8 +47,8 @@ func Start(brokers, partitions int) (*Cluster, error) {
 // Close ends the cluster.
 func (c *Cluster) Close() { c.close() }
 
-// sessions end the sessions of killed members, which the fake itself forgets: a member whose connection breaks while it
-// waits in its join has no session that could time out. It would keep its partitions, and nobody would read them.
+// sessions ends the sessions of killed members, which the fake itself does not do for all: a member whose connection breaks while it
+// waits in its JoinGroup request has no session that could time out. It would keep its partitions, and nobody would read them.
 type sessions struct {
 	cluster *kfake.Cluster
 	client  *kgo.Client
@@ -58,15 +58,15 @@ type sessions struct {
 }
 
 type group struct {
-	session time.Duration        // the longest of its members
+	session time.Duration        // the longest of its members' timeouts
 	seen    map[string]time.Time // by member
 }
 
-// rebalance is how long a group of the fake waits at most for its members to rejoin. The fake waits for dead ones too,
-// and never answers a member that has waited for longer than its session, of 6 s or more.
+// rebalance is the longest time a group of the fake waits for its members to rejoin. The fake waits for dead members too, and never
+// answers a member that has waited longer than its session timeout, which is at least 6 s.
 const rebalance = 3 * time.Second
 
-// join is a control of the fake, which then handles the request.
+// join is a control function of the fake. The fake handles the request after it.
 func (s *sessions) join(request kmsg.Request) (kmsg.Response, error, bool) { //nolint:revive // the order is kfake's
 	join := request.(*kmsg.JoinGroupRequest)
 	join.RebalanceTimeoutMillis = min(join.RebalanceTimeoutMillis, int32(rebalance/time.Millisecond))
@@ -81,7 +81,7 @@ func (s *sessions) join(request kmsg.Request) (kmsg.Response, error, bool) { //n
 	return nil, nil, false
 }
 
-// heartbeat is a control as well.
+// heartbeat is a control function too.
 func (s *sessions) heartbeat(request kmsg.Request) (kmsg.Response, error, bool) { //nolint:revive // the order is kfake's
 	beat := request.(*kmsg.HeartbeatRequest)
 	s.mu.Lock()
@@ -102,18 +102,18 @@ func (s *sessions) watch(ctx context.Context) {
 		case <-tick.C:
 		}
 		for _, leave := range s.silent() {
-			_, _ = leave.RequestWith(ctx, s.client) // what fails is tried again
+			_, _ = leave.RequestWith(ctx, s.client) // a failed request is repeated at the next tick
 		}
 	}
 }
 
-// silent are the requests with which the members leave that were not heard of for a session.
+// silent returns the LeaveGroup requests of members that sent nothing for a session timeout.
 func (s *sessions) silent() (leaves []*kmsg.LeaveGroupRequest) {
 	s.mu.Lock()
 	names := slices.Collect(maps.Keys(s.groups))
 	s.mu.Unlock()
 	for _, name := range names {
-		info := s.cluster.GroupInfo(name) // which waits for the controls
+		info := s.cluster.GroupInfo(name) // it waits for the control functions, so s.mu must not be held
 		s.mu.Lock()
 		leave := s.groups[name].silent(info)
 		s.mu.Unlock()
@@ -127,7 +127,7 @@ func (s *sessions) silent() (leaves []*kmsg.LeaveGroupRequest) {
 }
 
 func (g *group) silent(info *kfake.GroupInfo) (leave []kmsg.LeaveGroupRequestMember) {
-	if info == nil || info.State != "Stable" { // who waits in a join sends no heartbeats
+	if info == nil || info.State != "Stable" { // a member that waits in a JoinGroup request sends no heartbeats
 		clear(g.seen)
 		return nil
 	}

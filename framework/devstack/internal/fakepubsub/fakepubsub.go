@@ -1,5 +1,5 @@
-// Package fakepubsub is pstest, the fake of Pub/Sub in Google's client library, which also pushes: pstest stores a
-// subscription's push configuration and does nothing with it.
+// Package fakepubsub is pstest, the fake of Pub/Sub in Google's client library, which in addition pushes: pstest stores a subscription's
+// push configuration and does nothing with it.
 package fakepubsub
 
 import (
@@ -14,9 +14,9 @@ import (
 )
 
 const (
-	interval    = 10 * time.Millisecond // between two looks for messages to push; pstest's own streams have the same
-	concurrency = 100                   // requests of one subscription at a time
-	nackSeconds = 1                     // until a nacked message comes again, as from Google's emulator
+	interval    = 10 * time.Millisecond // between two pulls of messages to push; pstest's own streams use the same
+	concurrency = 100                   // concurrent requests of one subscription
+	nackSeconds = 1                     // until a nacked message is redelivered, as in Google's emulator
 )
 
 // Server is a running fake.
@@ -31,7 +31,7 @@ type Server struct {
 
 	mu     sync.Mutex
 	closed bool
-	stops  map[string]context.CancelFunc // what ends the pushing of a subscription, by its name
+	stops  map[string]context.CancelFunc // they stop pushing; by the name of the subscription
 }
 
 // Start runs a fake at the address, such as 127.0.0.1:0.
@@ -42,7 +42,7 @@ func Start(address string) *Server {
 		Transport:     &http.Transport{MaxIdleConnsPerHost: concurrency},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // a redirect is a nack
 	}
-	s.mu.Lock() // no request before the fake is known
+	s.mu.Lock() // no request is handled before s.fake is set
 	defer s.mu.Unlock()
 	s.fake = pstest.NewServerWithAddress(address,
 		pstest.ServerReactorOption{FuncName: "CreateSubscription", Reactor: s},
@@ -51,7 +51,7 @@ func Start(address string) *Server {
 	return s
 }
 
-// Close stops the fake. It returns when no request to an endpoint is under way any more.
+// Close stops the fake. It returns when no request to an endpoint is running any more.
 func (s *Server) Close() error {
 	s.mu.Lock()
 	s.closed = true
@@ -62,7 +62,7 @@ func (s *Server) Close() error {
 	return s.fake.Close()
 }
 
-// React implements pstest.Reactor: it sees a request before pstest, with pstest's lock held, and leaves it to pstest.
+// React implements pstest.Reactor: it sees a request before pstest, while pstest holds its lock, and leaves the request to pstest.
 func (s *Server) React(request any) (handled bool, answer any, err error) {
 	switch r := request.(type) {
 	case *pubsubpb.Subscription:
@@ -73,7 +73,7 @@ func (s *Server) React(request any) (handled bool, answer any, err error) {
 	return false, nil, nil
 }
 
-// follow begins to push the subscription's messages as its configuration will say once pstest has changed it.
+// follow begins to push the subscription's messages. It uses the push configuration that pstest stores after React returns.
 func (s *Server) follow(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -95,7 +95,7 @@ func (s *Server) follow(name string) {
 func (s *Server) push(ctx context.Context, name string) {
 	stored, err := s.fake.GServer.GetSubscription(ctx, &pubsubpb.GetSubscriptionRequest{Subscription: name})
 	if err != nil {
-		return // pstest has refused it
+		return // pstest has refused the request
 	}
 	sub := proto.CloneOf(stored)
 	if sub.GetPushConfig().GetPushEndpoint() == "" {
@@ -116,7 +116,7 @@ func (s *Server) push(ctx context.Context, name string) {
 			return // it was deleted
 		}
 		for _, shared := range pulled.GetReceivedMessages() {
-			message := proto.CloneOf(shared) // pstest counts its attempts there
+			message := proto.CloneOf(shared) // pstest counts delivery attempts in the shared message
 			slots <- struct{}{}
 			s.pushes.Go(func() {
 				s.settle(name, message.GetAckId(), s.send(sub, message))
@@ -133,7 +133,7 @@ func wait(ctx context.Context, ticker *time.Ticker) {
 	}
 }
 
-// send tells whether the endpoint has acknowledged the message before its ack deadline.
+// send reports whether the endpoint acknowledged the message before its ack deadline.
 func (s *Server) send(sub *pubsubpb.Subscription, message *pubsubpb.ReceivedMessage) (acked bool) {
 	ctx, cancel := context.WithTimeout(s.life, time.Duration(sub.GetAckDeadlineSeconds())*time.Second)
 	defer cancel()
@@ -153,7 +153,7 @@ func (s *Server) send(sub *pubsubpb.Subscription, message *pubsubpb.ReceivedMess
 	return false
 }
 
-// settle acks or nacks. That the subscription has been deleted meanwhile is no error.
+// settle acks or nacks. It ignores errors, because the subscription may have been deleted meanwhile.
 func (s *Server) settle(subscription, id string, acked bool) {
 	if acked {
 		_, _ = s.fake.GServer.Acknowledge(s.life, &pubsubpb.AcknowledgeRequest{Subscription: subscription, AckIds: []string{id}})

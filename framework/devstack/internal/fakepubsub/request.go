@@ -29,8 +29,8 @@ type envelopeMessage struct {
 	OrderingKey      string            `json:"orderingKey,omitempty"`
 }
 
-// newRequest returns the push of a message, in the form that the subscription asks for. Like Google's emulator's it has no
-// token.
+// newRequest returns the push request for a message, in the form that the subscription asks for. Like the requests of Google's emulator,
+// it has no token.
 func newRequest(ctx context.Context, sub *pubsubpb.Subscription, received *pubsubpb.ReceivedMessage) (*http.Request, error) {
 	message, published := received.GetMessage(), received.GetMessage().GetPublishTime().AsTime()
 	endpoint := sub.GetPushConfig().GetPushEndpoint()

@@ -1,4 +1,4 @@
-// Package kafkaview asks brokers of Kafka what they know of their cluster, and whether it works.
+// Package kafkaview asks Kafka brokers how they see their cluster, and checks whether it works.
 package kafkaview
 
 import (
@@ -12,12 +12,12 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// ErrOtherCluster is the error where a broker of another cluster answers.
+// ErrOtherCluster is returned if a broker of another cluster answers.
 var ErrOtherCluster = errors.New("the broker that answers is of another cluster")
 
-// Ask reports whether a broker answers, knows of at least so many, and then whether it is of the cluster; "" is any.
+// Ask returns nil if a broker answers, sees at least size brokers and belongs to the cluster. An empty cluster ID matches any cluster.
 func Ask(ctx context.Context, brokers []string, cluster string, size int) error {
-	response, err := metadata(ctx, brokers, []kmsg.MetadataRequestTopic{}) // none; nil would be all
+	response, err := metadata(ctx, brokers, []kmsg.MetadataRequestTopic{}) // no topics; nil would ask for all
 	if err != nil {
 		return err
 	}
@@ -31,7 +31,8 @@ func Ask(ctx context.Context, brokers []string, cluster string, size int) error 
 }
 
 func metadata(ctx context.Context, brokers []string, topics []kmsg.MetadataRequestTopic) (*kmsg.MetadataResponse, error) {
-	// The client's own context too: a request's alone does not end the wait for a peer that accepts and keeps silent.
+	// The client gets the context too: a request's context alone does not end the wait for a peer that accepts the connection and does
+	// not answer.
 	client, err := kgo.NewClient(kgo.WithContext(ctx), kgo.SeedBrokers(brokers...), kgo.RequestRetries(0))
 	if err != nil {
 		return nil, err
@@ -42,13 +43,13 @@ func metadata(ctx context.Context, brokers []string, topics []kmsg.MetadataReque
 	return request.RequestWith(ctx, client)
 }
 
-// View is the cluster in the eyes of one broker.
+// View is the cluster as one broker sees it.
 type View struct {
-	brokers []int32 // that are at work
+	brokers []int32 // the live ones
 	topics  []kmsg.MetadataResponseTopic
 }
 
-// Of is the cluster as a broker knows it.
+// Of returns the cluster as the broker sees it.
 func Of(ctx context.Context, broker string) (View, error) {
 	response, err := metadata(ctx, []string{broker}, nil)
 	if err != nil {
@@ -61,7 +62,7 @@ func Of(ctx context.Context, broker string) (View, error) {
 	return view, nil
 }
 
-// InSync reports the first thing that is missing of a cluster of so many brokers.
+// InSync returns an error for the first broker or replica that is missing in a cluster of the given size.
 func (v View) InSync(size int) error {
 	if len(v.brokers) < size {
 		return fmt.Errorf("%d brokers of %d are at work", len(v.brokers), size)
@@ -74,7 +75,7 @@ func (v View) InSync(size int) error {
 	})
 }
 
-// Without reports the first place where the broker is still counted on.
+// Without returns an error for the first place where the broker is still listed.
 func (v View) Without(broker int32) error {
 	if slices.Contains(v.brokers, broker) {
 		return errors.New("it is thought to be at work")
@@ -102,7 +103,7 @@ func (v View) each(check func(kmsg.MetadataResponseTopicPartition) error) error 
 // readyTopic exists while RoundTrip runs.
 const readyTopic = "millrace-ready"
 
-// RoundTrip reports whether a record that is produced can be consumed.
+// RoundTrip returns nil if a produced record can be consumed.
 func RoundTrip(ctx context.Context, brokers []string) error {
 	client, err := kgo.NewClient(
 		kgo.WithContext(ctx),

@@ -1,4 +1,4 @@
-// Package leftover is for tests of what runs services: a folder in which nothing may be left.
+// Package leftover is for tests of code that runs services: it provides a folder in which nothing may be left.
 package leftover
 
 import (
@@ -11,11 +11,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Dir makes a temporary directory in which all rooms of the test appear. When the test ends nothing may be left in it, nor any process that
-// mentions it.
+// Dir makes a temporary directory in which the test's rooms are created. When the test ends, the directory must be empty, and no process
+// may mention it.
 func Dir(t *testing.T) string {
 	t.Helper()
-	// Not t.TempDir, which is closed to the user that PostgreSQL runs as.
+	// Not t.TempDir, which the user that PostgreSQL runs as may not enter.
 	dir, err := os.MkdirTemp("/tmp", "devstack-test-") //nolint:usetesting // see above
 	require.NoError(t, err)
 	require.NoError(t, os.Chmod(dir, 0o777|os.ModeSticky))
@@ -38,7 +38,7 @@ func In(t *testing.T, dir string) []string {
 			left = append(left, entry.Name())
 		}
 	}
-	listing, err := exec.Command("ps", "-A", "-o", "pid=,args=").Output() //nolint:noctx // a test's context has ended when Dir asks
+	listing, err := exec.Command("ps", "-A", "-o", "pid=,args=").Output() //nolint:noctx // a test's context has ended when Dir's cleanup runs
 	require.NoError(t, err)
 	for line := range strings.Lines(string(listing)) {
 		if strings.Contains(line, dir) {

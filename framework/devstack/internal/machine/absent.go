@@ -1,4 +1,4 @@
-// Package machine is what devstack finds on this machine: users, ports, Java; and the error for what it lacks.
+// Package machine finds what devstack needs on this machine: users, ports, Java. It also has the error for what is missing.
 package machine
 
 import (
@@ -6,11 +6,10 @@ import (
 	"fmt"
 )
 
-// ErrAbsent is wrapped by the error of a source, or of a program, that this machine does not have: try another, or install
-// it.
+// ErrAbsent is wrapped by the error for a source or a program that this machine does not have. Try another one, or install it.
 var ErrAbsent = errors.New("not on this machine")
 
-// Absent is an error that wraps ErrAbsent.
+// Absent returns an error that wraps ErrAbsent.
 func Absent(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", ErrAbsent, fmt.Errorf(format, args...))
 }

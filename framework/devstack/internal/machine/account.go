@@ -14,8 +14,8 @@ type Account struct {
 	UID, GID uint32
 }
 
-// Unprivileged returns whom to run a service as that refuses to run as root: "postgres", else "nobody"; nil when the
-// current user will do.
+// Unprivileged returns the user for a service that refuses to run as root: "postgres", otherwise "nobody". It returns nil if the current
+// user is not root.
 func Unprivileged() (*Account, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil
@@ -47,7 +47,7 @@ func (a *Account) Own(paths ...string) error {
 	return nil
 }
 
-// TempDir is a temporary directory that the account can create and remove folders in.
+// TempDir returns a temporary directory in which the account can create and remove folders.
 func (a *Account) TempDir() (string, error) {
 	if a == nil {
 		return os.TempDir(), nil
@@ -60,8 +60,8 @@ func (a *Account) TempDir() (string, error) {
 	return "", fmt.Errorf("user %s can write neither to %s nor to /tmp or /var/tmp", a.Name, os.TempDir())
 }
 
-// Reaches reports whether everyone may enter each directory on the path and read what it names. It is asked of other
-// people's files only, so owner and group do not matter.
+// Reaches reports whether everyone may enter each directory on the path and read the file. It is used only for files of other users, so
+// owner and group do not matter.
 func (a *Account) Reaches(path string) bool {
 	if a == nil {
 		return true

@@ -12,7 +12,7 @@ import (
 
 var javaPattern = regexp.MustCompile(`version "([0-9]+)`)
 
-// FindJava returns the machine's JVM: JAVA_HOME's, else the PATH's. One older than the release is absent.
+// FindJava returns the path of a JVM: from JAVA_HOME, otherwise from the PATH. A JVM older than the release counts as absent.
 func FindJava(ctx context.Context, release int) (string, error) {
 	java := filepath.Join(os.Getenv("JAVA_HOME"), "bin", "java")
 	if os.Getenv("JAVA_HOME") == "" {
@@ -22,7 +22,7 @@ func FindJava(ctx context.Context, release int) (string, error) {
 		}
 		java = found
 	}
-	output, err := exec.CommandContext(ctx, java, "-version").CombinedOutput() // it prints to standard error
+	output, err := exec.CommandContext(ctx, java, "-version").CombinedOutput() // java prints its version to standard error
 	if err != nil {
 		return "", Absent("%s -version: %w", java, err) // macOS has a java that only says where to get one
 	}
@@ -30,11 +30,11 @@ func FindJava(ctx context.Context, release int) (string, error) {
 	if match == nil {
 		return "", Absent("%s -version names no version", java)
 	}
-	if found, _ := strconv.Atoi(string(match[1])); found < release { // digits by the pattern
+	if found, _ := strconv.Atoi(string(match[1])); found < release { // the pattern matches digits only
 		return "", Absent("%s is release %d, and %d or newer is needed", java, found, release)
 	}
 	return java, nil
 }
 
-// JavaMissing says what needs Java.
+// JavaMissing returns an error that names what needs Java.
 func JavaMissing(what string, err error) error { return fmt.Errorf("%s needs Java: %w", what, err) }

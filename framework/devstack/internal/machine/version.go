@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-// CompareVersions orders dotted numbers.
+// CompareVersions orders dotted version numbers.
 func CompareVersions(a, b string) int {
 	number := func(part string) int {
-		n, _ := strconv.Atoi(part) // what is no number sorts as 0
+		n, _ := strconv.Atoi(part) // anything that is not a number sorts as 0
 		return n
 	}
 	return slices.CompareFunc(strings.Split(a, "."), strings.Split(b, "."), func(x, y string) int {
@@ -21,5 +21,5 @@ func CompareVersions(a, b string) int {
 
 var version = regexp.MustCompile(`[0-9]+(\.[0-9]+)+`)
 
-// FindVersion is the first version in the text; "" where there is none.
+// FindVersion returns the first version in the text, or "".
 func FindVersion(text string) string { return version.FindString(text) }

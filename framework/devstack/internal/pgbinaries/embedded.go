@@ -1,4 +1,4 @@
-// Package pgbinaries finds the programs of a PostgreSQL to run: installed ones, or those of the embedded-postgres project.
+// Package pgbinaries finds the PostgreSQL binaries to run: installed ones, or those of the embedded-postgres project.
 package pgbinaries
 
 import (
@@ -18,8 +18,8 @@ import (
 	"github.com/millrace-go/millrace/framework/devstack/internal/machine"
 )
 
-// embeddedReleases are the versions of the embedded-postgres project by PostgreSQL's major version; "" is the one for a
-// machine that has no PostgreSQL.
+// embeddedReleases maps PostgreSQL's major versions to releases of the embedded-postgres project. "" is the default, for a machine
+// without PostgreSQL.
 var embeddedReleases = map[string]embeddedpostgres.PostgresVersion{
 	"":   embeddedpostgres.V18,
 	"15": embeddedpostgres.V15,
@@ -28,12 +28,12 @@ var embeddedReleases = map[string]embeddedpostgres.PostgresVersion{
 	"18": embeddedpostgres.V18,
 }
 
-// Supported reports whether Millrace supports the major version; "" is any.
+// Supported reports whether Millrace supports the major version. "" stands for any version.
 func Supported(major string) bool { _, ok := embeddedReleases[major]; return ok }
 
-// Embedded are the binaries of the embedded-postgres project, downloading them from Maven Central at the first
-// use on a machine. The project's own Start is of no use here: it runs initdb as the current user, which fails as root,
-// and leaves the server behind when the process is killed.
+// Embedded returns the binaries of the embedded-postgres project. At the first use on a machine it downloads them from Maven Central. The
+// project's own Start cannot be used here: it runs initdb as the current user, which fails as root, and it leaves the server behind when
+// the process is killed.
 func Embedded(ctx context.Context, major string) (Binaries, error) {
 	release := embeddedReleases[major]
 	as, err := machine.Unprivileged()
@@ -56,10 +56,10 @@ func Embedded(ctx context.Context, major string) (Binaries, error) {
 	return Binaries{Bin: bin, Version: version, Source: fmt.Sprintf("PostgreSQL %s of embedded-postgres", version), As: as}, nil
 }
 
-// embeddedFolder is where the binaries are kept: in the user's cache. It is the temporary directory where that does not do:
-// root's cache is closed to the user that has to run them, and in a container there may be none, or one that is read-only.
+// embeddedFolder returns the folder for the binaries, normally in the user's cache. It is in the temporary directory if the cache cannot
+// be used: root's cache is closed to the user that runs the binaries, and in a container the cache may be missing or read-only.
 func embeddedFolder(as *machine.Account, release embeddedpostgres.PostgresVersion) (string, error) {
-	if cache, err := os.UserCacheDir(); as == nil && err == nil { // it may be read-only and have them
+	if cache, err := os.UserCacheDir(); as == nil && err == nil { // a read-only cache may hold them
 		folder := filepath.Join(cache, embeddedCacheName, string(release))
 		if found, err := trusted(folder); found && err == nil {
 			return folder, nil
@@ -77,7 +77,7 @@ func embeddedFolder(as *machine.Account, release embeddedpostgres.PostgresVersio
 
 const embeddedCacheName = "millrace/embedded-postgres"
 
-// embeddedCache is for what is downloaded, and for what is unpacked of it: a folder that can be written to.
+// embeddedCache returns a writable folder for downloaded archives and for what is unpacked from them.
 func embeddedCache() (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -94,9 +94,8 @@ func embeddedCache() (string, error) {
 	return cache, os.Remove(probe)
 }
 
-// unpackOnce fills the folder unless it is there. Of several processes that need it at once, as the packages of one test run
-// do, one downloads and unpacks, and the others wait for it. It unpacks beside the folder and renames: what is there is
-// whole.
+// unpackOnce fills the folder if it does not exist. If several processes need it at once, as the packages of one test run do, one
+// downloads and unpacks, and the others wait. It unpacks beside the folder and renames, so an existing folder is always complete.
 func unpackOnce(ctx context.Context, folder string, unpack func(scratch, target string) error) error {
 	if found, err := trusted(folder); found || err != nil {
 		return err
@@ -123,10 +122,10 @@ func unpackOnce(ctx context.Context, folder string, unpack func(scratch, target 
 	case err = <-ended:
 	case <-ctx.Done():
 		err = fetchFailed(ctx.Err())
-		// The project's download takes no context and may hang for ever, where unpacking takes a few seconds. If it hangs,
-		// its goroutine ends with the process, and what it still writes is removed by a later unpacking.
+		// The project's download takes no context and may hang forever; unpacking takes a few seconds. If it hangs, its goroutine ends
+		// with the process, and a later call removes what it still writes.
 		select {
-		case <-ended: //nolint:errcheck // it was cancelled, whatever it says
+		case <-ended: //nolint:errcheck // its result does not matter after cancellation
 		case <-time.After(cancelTimeout):
 		}
 		return err
@@ -140,7 +139,7 @@ func unpackOnce(ctx context.Context, folder string, unpack func(scratch, target 
 	return os.Rename(unpacked, folder)
 }
 
-// lock waits until it is the only one that holds the file, which stays. The lock ends with the process.
+// lock waits until this process alone holds the file, which is not removed. The lock ends with the process.
 func lock(ctx context.Context, path string) (unlock func(), err error) {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -173,19 +172,19 @@ const (
 	cancelTimeout = 5 * time.Second
 )
 
-// removeAbandoned removes what processes left that were killed while they unpacked. No unpacking takes an hour.
+// removeAbandoned removes what was left by processes that were killed while they unpacked. Unpacking never takes an hour.
 func removeAbandoned(dir string) {
 	found, _ := filepath.Glob(filepath.Join(dir, unpackPrefix+"*")) // a bad pattern finds nothing
 	for _, path := range found {
 		info, err := os.Lstat(path)
 		if err == nil && time.Since(info.ModTime()) > time.Hour {
-			_ = os.RemoveAll(path) // another user's stays
+			_ = os.RemoveAll(path) // another user's folder stays
 		}
 	}
 }
 
-// trusted reports whether the folder is there, and refuses one that somebody else may have put there: the temporary
-// directory is everyone's, and we run what the folder holds.
+// trusted reports whether the folder exists. It refuses a folder that another user may have created: everyone can write to the temporary
+// directory, and we run what the folder holds.
 func trusted(folder string) (bool, error) {
 	info, err := os.Lstat(folder)
 	if errors.Is(err, os.ErrNotExist) {
@@ -201,9 +200,9 @@ func trusted(folder string) (bool, error) {
 	return true, nil
 }
 
-// unpack makes the project's Start fail right after it has unpacked the binaries, its only way to do that: a data folder
-// with the PG_VERSION of the right release makes it skip initdb, and the server it then starts ends at once, because
-// the folder holds nothing else (and because it refuses to run as root).
+// unpack makes the project's Start fail right after it has unpacked the binaries; there is no other way to only unpack. The data folder
+// contains a PG_VERSION of the right release, so Start skips initdb. The server that it then starts ends at once, because the folder
+// holds nothing else (and because it refuses to run as root).
 func unpack(release embeddedpostgres.PostgresVersion, scratch, target string) error {
 	data := filepath.Join(scratch, "data")
 	if err := os.MkdirAll(data, 0o700); err != nil {
@@ -229,7 +228,7 @@ func unpack(release embeddedpostgres.PostgresVersion, scratch, target string) er
 		RuntimePath(filepath.Join(scratch, "runtime")).
 		DataPath(data).
 		Logger(logRemover{})).Start()
-	// It downloads by the default client, whose idle connections would look like leaked goroutines for 90 seconds.
+	// The download uses the default client, whose idle connections would look like leaked goroutines for 90 seconds.
 	http.DefaultClient.CloseIdleConnections()
 	if _, statErr := os.Stat(filepath.Join(target, "bin", "postgres")); statErr == nil {
 		return nil
@@ -239,14 +238,14 @@ func unpack(release embeddedpostgres.PostgresVersion, scratch, target string) er
 	return fetchFailed(err)
 }
 
-// logRemover is handed to embedded-postgres as the place to copy its log to. The project never removes the log's file
-// from the temporary directory, and this is the only place that learns its name.
+// logRemover is given to embedded-postgres as the writer for its log. The project never removes the log's file from the temporary
+// directory, and only this writer learns its name.
 type logRemover struct{}
 
-// Write drops the log.
+// Write discards the log.
 func (logRemover) Write(p []byte) (int, error) { return len(p), nil }
 
-// ReadFrom is what io.Copy calls, with the open log.
+// ReadFrom is called by io.Copy with the open log.
 func (logRemover) ReadFrom(source io.Reader) (int64, error) {
 	if file, ok := source.(interface{ Name() string }); ok {
 		return 0, os.Remove(file.Name())

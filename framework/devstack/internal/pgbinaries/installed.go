@@ -15,7 +15,7 @@ import (
 	"github.com/millrace-go/millrace/framework/devstack/internal/machine"
 )
 
-// Binaries are a PostgreSQL to run.
+// Binaries are the programs of one PostgreSQL installation.
 type Binaries struct {
 	Bin     string
 	Version string
@@ -23,7 +23,7 @@ type Binaries struct {
 	As      *machine.Account
 }
 
-// Installed finds the PostgreSQL in the first of the folders that has one, of the major version unless that is "".
+// Installed returns the PostgreSQL in the first of the folders that has one. If major is not "", it must be of that major version.
 func Installed(ctx context.Context, major string, folders []string) (Binaries, error) {
 	as, err := machine.Unprivileged()
 	if err != nil {
@@ -44,11 +44,11 @@ func Installed(ctx context.Context, major string, folders []string) (Binaries, e
 	return Binaries{}, machine.Absent("no usable initdb and postgres on the PATH or in /usr/lib/postgresql/*/bin: %w", errors.Join(reasons...))
 }
 
-// Folders lists where binaries may lie, best first: the PATH's, then Debian's by falling version.
+// Folders returns where binaries may be, best first: the PATH's, then Debian's by descending version.
 func Folders() []string {
 	var folders []string
 	if path, err := exec.LookPath("postgres"); err == nil {
-		// PostgreSQL finds its share folder relative to where the binary really is.
+		// PostgreSQL finds its share folder relative to the real path of the binary.
 		if path, err = filepath.EvalSymlinks(path); err == nil {
 			folders = append(folders, filepath.Dir(path))
 		}
@@ -62,7 +62,7 @@ func Folders() []string {
 	return append(folders, debian...)
 }
 
-// Version asks the binaries in bin for their version, and checks that the account can run them.
+// Version asks the binaries in bin for their version and checks that the account can run them.
 func Version(ctx context.Context, bin string, as *machine.Account) (string, error) {
 	for _, name := range []string{"initdb", "postgres"} {
 		path := filepath.Join(bin, name)

@@ -1,4 +1,4 @@
-// Package streams stands before Google's emulator of Pub/Sub, and ends the streams of clients that are gone.
+// Package streams is a proxy in front of Google's Pub/Sub emulator. It ends the streams of clients that are gone.
 package streams
 
 import (
@@ -21,13 +21,13 @@ import (
 // streamEnd bounds the wait for the emulator to end a stream whose client is gone.
 const streamEnd = 5 * time.Second
 
-// clientSilence is after how long a client that says nothing is asked whether it is there, and how long it has to answer.
+// clientSilence is after how much silence a client gets a keepalive ping, and how long it may take to answer it.
 const clientSilence = 10 * time.Second
 
-// Front stands before Google's emulator, on a port of its own, because the emulator (0.8.20) does not notice that a
-// client of StreamingPull is gone: it goes on sending messages to the streams of a killed consumer, in turn with those
-// of living ones, and each message sent so is away for an ack deadline. It does end a stream that its client half-closes.
-// So the front passes everything on unread, and half-closes the streams of clients that went away, with or without a word.
+// Front is a proxy in front of Google's emulator, on its own port. It exists because the emulator (0.8.20) does not notice that a
+// StreamingPull client is gone: it goes on sending messages to the streams of a killed consumer, in turn with those of live ones, and
+// each such message is lost for an ack deadline. The emulator does end a stream that its client half-closes. So the front forwards
+// everything unread, and half-closes the streams of clients that disconnected or stopped answering.
 type Front struct {
 	Address  string
 	server   *grpc.Server
@@ -36,7 +36,7 @@ type Front struct {
 	streams  sync.WaitGroup
 }
 
-// Start begins to pass calls on to the emulator at this host:port.
+// Start begins to forward calls to the emulator at this host:port.
 func Start(emulator string) (*Front, error) {
 	conn, err := grpc.NewClient(emulator, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(rawCodec{}), grpc.MaxCallRecvMsgSize(1<<30)))
@@ -64,7 +64,7 @@ func (f *Front) Stop() error {
 	return err
 }
 
-// pass connects one call of a client with one to the emulator.
+// pass connects a client's call with a new call to the emulator.
 func (f *Front) pass(_ any, client grpc.ServerStream) error {
 	method, ok := grpc.MethodFromServerStream(client)
 	if !ok {
@@ -74,7 +74,7 @@ func (f *Front) pass(_ any, client grpc.ServerStream) error {
 	if md, ok := metadata.FromIncomingContext(ctx); ok {
 		ctx = metadata.NewOutgoingContext(ctx, md)
 	}
-	// Not cancelled with the client's call, which is what the emulator does not notice.
+	// It is not cancelled with the client's call, because the emulator does not notice that.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	emulator, err := f.emulator.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, method)
@@ -86,7 +86,7 @@ func (f *Front) pass(_ any, client grpc.ServerStream) error {
 	f.streams.Add(1)
 	defer f.streams.Done()
 	f.streams.Go(func() {
-		_ = forward(emulator, client) // ends when the client has sent all, or is gone
+		_ = forward(emulator, client) // returns when the client has sent everything or is gone
 		_ = emulator.CloseSend()
 	})
 	return receive(client, emulator)
@@ -104,7 +104,7 @@ func forward(to interface{ SendMsg(any) error }, from interface{ RecvMsg(any) er
 	}
 }
 
-// receive passes headers, messages and trailers down until the emulator ends the call, also when nobody listens any more.
+// receive forwards headers, messages and trailers to the client until the emulator ends the call, even if the client is gone.
 func receive(client grpc.ServerStream, emulator grpc.ClientStream) error {
 	if md, err := emulator.Header(); err == nil {
 		_ = client.SendHeader(md)
@@ -120,11 +120,11 @@ func receive(client grpc.ServerStream, emulator grpc.ClientStream) error {
 			client.SetTrailer(emulator.Trailer())
 			return err
 		}
-		_ = client.SendMsg(&m) // fails when the client is gone; then the rest is drained
+		_ = client.SendMsg(&m) // fails if the client is gone; the rest is read and dropped
 	}
 }
 
-// rawCodec passes messages on as the bytes that they are.
+// rawCodec forwards messages as raw bytes.
 type rawCodec struct{}
 
 func (rawCodec) Marshal(v any) (mem.BufferSlice, error) { return *v.(*mem.BufferSlice), nil }

@@ -10,16 +10,16 @@ import (
 	"github.com/millrace-go/millrace/framework/devstack/internal/machine"
 )
 
-// Room is the folder of one service: its data, its settings and its log. The watchdog removes it with the service; the
-// log stays readable here after that, because this process holds it open.
+// Room is the folder of one service: its data, its settings and its log. The watchdog removes it with the service. The log stays readable
+// here after that, because this process keeps it open.
 type Room struct {
 	Dir     string
 	log     *os.File
-	account *machine.Account // who the service runs as and who owns the folder; nil for the current user
+	account *machine.Account // the service runs as this user, who owns the folder; nil for the current user
 }
 
-// NewRoom makes the folder. Until a watchdog takes the room over the caller discards it. A kill in these milliseconds
-// leaves an empty folder in the temporary directory.
+// NewRoom makes the folder. Until a watchdog takes over the room, the caller must discard it. If the process is killed in between, an
+// empty folder is left in the temporary directory.
 func NewRoom(service string, as *machine.Account) (*Room, error) {
 	base, err := as.TempDir()
 	if err != nil {
@@ -30,7 +30,7 @@ func NewRoom(service string, as *machine.Account) (*Room, error) {
 		return nil, err
 	}
 	r := &Room{Dir: dir, account: as}
-	// Append: whatever the service writes lands at the end, although several processes share the file.
+	// O_APPEND, because several processes write to the file.
 	r.log, err = os.OpenFile(r.Path("log"), os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
@@ -41,12 +41,12 @@ func NewRoom(service string, as *machine.Account) (*Room, error) {
 	return r, nil
 }
 
-// Path is that of a file in the room.
+// Path returns the path of a file in the room.
 func (r *Room) Path(elements ...string) string {
 	return filepath.Join(append([]string{r.Dir}, elements...)...)
 }
 
-// Write puts a file into the room that only the service's user can read.
+// Write creates a file in the room that only the service's user can read.
 func (r *Room) Write(name, content string) error {
 	if err := os.WriteFile(r.Path(name), []byte(content), 0o600); err != nil {
 		return err
@@ -59,7 +59,7 @@ func (r *Room) Discard() error {
 	return errors.Join(r.log.Close(), os.RemoveAll(r.Dir))
 }
 
-// environment is small, so that neither PGHOST nor JAVA_TOOL_OPTIONS nor a language changes what the service does.
+// environment is minimal, so that PGHOST, JAVA_TOOL_OPTIONS or a locale do not change what the service does.
 func (r *Room) environment() []string {
 	env := []string{"LC_ALL=C", "HOME=" + r.Dir, "TMPDIR=" + r.Dir}
 	for _, key := range []string{"PATH", "TZ", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"} {
@@ -70,7 +70,7 @@ func (r *Room) environment() []string {
 	return env
 }
 
-// Logged reads at most the last 16 KiB of the log.
+// Logged returns at most the last 16 KiB of the log.
 func (r *Room) Logged() string {
 	info, err := r.log.Stat()
 	if err != nil {
@@ -78,18 +78,18 @@ func (r *Room) Logged() string {
 	}
 	size := min(info.Size(), 16<<10)
 	content := make([]byte, size)
-	n, _ := r.log.ReadAt(content, info.Size()-size) // a short read is what there is
+	n, _ := r.log.ReadAt(content, info.Size()-size) // on a short read, return what there is
 	return string(content[:n])
 }
 
-// Tail is the last 25 lines of the log.
+// Tail returns the last 25 lines of the log.
 func (r *Room) Tail() string {
 	lines := strings.Split(strings.TrimSpace(r.Logged()), "\n")
 	return strings.Join(lines[max(0, len(lines)-25):], "\n")
 }
 
-// JavaCommand starts a JVM that is quick to start and small. The second compiler is off: it would compete with the tests
-// for the cores. Nothing is written outside the room.
+// JavaCommand returns the command of a JVM that starts quickly and is small. The C2 compiler is off, because it would compete with the
+// tests for the cores. The JVM writes nothing outside the room.
 func JavaCommand(java string, r *Room, args ...string) []string {
 	return append([]string{
 		java, "-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData",

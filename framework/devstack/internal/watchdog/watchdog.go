@@ -1,4 +1,4 @@
-// Package watchdog runs services so that nothing of them outlives this process, however it ends.
+// Package watchdog runs services that never outlive this process, however it ends.
 package watchdog
 
 import (
@@ -19,34 +19,34 @@ import (
 //go:embed watchdog.sh
 var watchdogScript string
 
-// stopSeconds is what a service has to end by itself before it is killed.
+// stopSeconds is how long a service may take to end before it is killed.
 const stopSeconds = 10
 
-// StartTimeout bounds the start of one service, the download of its binaries apart. A JVM on a busy machine takes ten
-// seconds; one that takes longer than this hangs.
+// StartTimeout bounds the start of one service, without the download of its binaries. A JVM on a busy machine takes ten seconds; one that
+// takes longer than this hangs.
 const StartTimeout = 90 * time.Second
 
-// Step is one command of a watchdog and the signal that ends it.
+// Step is one command of a watchdog, with the signal that ends it.
 type Step struct {
 	Signal string
 	Argv   []string
 }
 
-// Watchdog is a running service together with the shell that guards it. The shell lives in a session of its own, so
-// that Ctrl-C reaches us and not the service, and it reads from a pipe that only this process can write to (Go opens
-// every file close-on-exec). Ending the service means closing the pipe, and the kernel does that too when this process
-// dies. The shell runs as the service's user: no portable command changes users, and the folder is that user's.
+// Watchdog is a running service together with the shell that guards it. The shell has its own session, so that Ctrl-C reaches this
+// process and not the service. It reads from a pipe that only this process can write to (Go opens every file close-on-exec). Closing the
+// pipe ends the service, and the kernel closes it too when this process dies. The shell runs as the service's user, because no portable
+// command changes users and because that user owns the folder.
 type Watchdog struct {
 	Room    *Room
 	pipe    *os.File
 	shell   *exec.Cmd
-	seconds int           // what the service has to end by itself
+	seconds int           // how long the service may take to end
 	isDown  bool          // the command was crashed or terminated, and the shell waits for Again
-	ended   chan struct{} // closed when the shell is gone, and with it service and folder
-	err     error         // the shell's exit, once ended is closed
+	ended   chan struct{} // closed when the shell is gone, and the service and its folder with it
+	err     error         // the shell's exit, valid once ended is closed
 }
 
-// Watch starts the steps in the room. The watchdog owns the room from here on, on an error too.
+// Watch starts the steps in the room. From then on the watchdog owns the room, even if Watch returns an error.
 func Watch(r *Room, steps ...Step) (*Watchdog, error) { return watchFor(r, stopSeconds, steps...) }
 
 func watchFor(r *Room, seconds int, steps ...Step) (*Watchdog, error) {
@@ -54,12 +54,12 @@ func watchFor(r *Room, seconds int, steps ...Step) (*Watchdog, error) {
 	if err != nil {
 		return nil, errors.Join(err, r.Discard())
 	}
-	// The script comes by a variable, because its text among the arguments would fill every listing of processes.
+	// The script is passed in a variable, because as an argument its text would fill every process listing.
 	args := []string{"-c", `eval "$MILLRACE_WATCHDOG"`, "millrace-watchdog", r.Dir, strconv.Itoa(seconds)}
 	for _, one := range steps {
 		args = append(args, one.Signal, quote(one.Argv))
 	}
-	shell := exec.Command("/bin/sh", args...) //nolint:noctx // it ends with its input, by whatever end of ours
+	shell := exec.Command("/bin/sh", args...) //nolint:noctx // it ends with its input, however this process ends
 	shell.Dir = "/"
 	shell.Env = append(r.environment(), "MILLRACE_WATCHDOG="+watchdogScript)
 	shell.Stdin, shell.Stdout, shell.Stderr = read, r.log, r.log
@@ -81,16 +81,15 @@ func watchFor(r *Room, seconds int, steps ...Step) (*Watchdog, error) {
 	return w, nil
 }
 
-// Await calls probe, again every few milliseconds, until it reports no error. When the service ends first, or does not
-// answer in time, Await stops it and returns an error with the end of its log; the error wraps errPortTaken where the
-// log says so.
+// Await calls probe every few milliseconds until it returns nil. If the service ends first or does not answer in time, Await stops it and
+// returns an error with the end of its log. The error wraps ErrPortTaken if the log says that the port was taken.
 func (w *Watchdog) Await(ctx context.Context, probe func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, StartTimeout)
-	var answer chan error // of the running probe; nil when none runs
+	var answer chan error // of the running probe; nil if none runs
 	defer func() {
 		cancel()
 		if answer != nil {
-			<-answer //nolint:errcheck // nobody asks any more
+			<-answer //nolint:errcheck // no longer needed
 		}
 	}()
 	tick := time.NewTicker(15 * time.Millisecond)
@@ -107,13 +106,13 @@ func (w *Watchdog) Await(ctx context.Context, probe func(context.Context) error)
 				return nil
 			}
 		case <-tick.C:
-			// Google's emulator lives on without its port, and Kafka takes a minute to die of it: kill them.
+			// Google's emulator stays alive without its port, and Kafka takes a minute to exit: kill them.
 			if machine.SaysPortTaken(w.Room.Logged()) {
 				_, _ = w.pipe.WriteString("kill\n") // it may be gone by now
 				return w.giveUp(errors.New("it found its port taken"))
 			}
 			if answer == nil {
-				// Beside this loop, because whoever took the port may accept connections and keep silent.
+				// The probe has its own goroutine, because the process that took the port may accept connections and never answer.
 				answer = make(chan error, 1)
 				go func(answer chan<- error) {
 					ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
@@ -134,14 +133,14 @@ func (w *Watchdog) giveUp(err error) error {
 	return errors.Join(err, w.Stop())
 }
 
-// Crash kills the command and its children at one moment and keeps the room, for Again.
+// Crash kills the command and its children at the same moment and keeps the room for Again.
 func (w *Watchdog) Crash(ctx context.Context) error { return w.down(ctx, "crash") }
 
-// Terminate asks the command to end, waits until it has, and keeps the room, for Again.
+// Terminate asks the command to end, waits until it has ended, and keeps the room for Again.
 func (w *Watchdog) Terminate(ctx context.Context) error { return w.down(ctx, "terminate") }
 
 func (w *Watchdog) down(ctx context.Context, line string) error {
-	if w.isDown { // the shell would take any line for again
+	if w.isDown { // the shell would take any line for "again"
 		return errors.New("it is down already")
 	}
 	if _, err := w.pipe.WriteString(line + "\n"); err != nil {
@@ -164,10 +163,10 @@ func (w *Watchdog) down(ctx context.Context, line string) error {
 	}
 }
 
-// Again runs the command once more after a crash and waits for its answer. It reports true where that did not come and
-// the watchdog is stopped.
+// Again runs the command again after Crash or Terminate and waits until it answers. If it does not answer, the watchdog is stopped and
+// stopped is true.
 func (w *Watchdog) Again(ctx context.Context, probe func(context.Context) error) (stopped bool, err error) {
-	if !w.isDown { // the shell would kill the command and remove its folder
+	if !w.isDown { // otherwise the shell would kill the command and remove its folder
 		return false, errors.New("it is not down")
 	}
 	if _, err := w.pipe.WriteString("again\n"); err != nil {
@@ -178,14 +177,14 @@ func (w *Watchdog) Again(ctx context.Context, probe func(context.Context) error)
 	return err != nil, err
 }
 
-// Stop ends the service and waits until it, its shell and its folder are gone. Only one goroutine calls it, once.
+// Stop ends the service and waits until the service, its shell and its folder are gone. It must be called once, by one goroutine.
 func (w *Watchdog) Stop() error {
 	w.pipe.Close()
 	defer w.Room.log.Close()
 	select {
 	case <-w.ended:
 	case <-time.After(time.Duration(w.seconds+10) * time.Second):
-		// Only a shell that is itself stuck gets here; its session is one process group.
+		// Only a shell that hangs gets here. Its session is one process group.
 		_ = syscall.Kill(-w.shell.Process.Pid, syscall.SIGKILL) // the shell may be gone by now
 		<-w.ended
 		return errors.Join(errors.New("the watchdog hung and was killed"), os.RemoveAll(w.Room.Dir))
@@ -196,7 +195,7 @@ func (w *Watchdog) Stop() error {
 	return nil
 }
 
-// IsDown reports whether the command was crashed or terminated, and not run again.
+// IsDown reports whether the command was crashed or terminated and has not been run again.
 func (w *Watchdog) IsDown() bool { return w.isDown }
 
 func exitText(err error) string {
@@ -206,7 +205,7 @@ func exitText(err error) string {
 	return err.Error()
 }
 
-// quote writes a command for a POSIX shell.
+// quote quotes a command for a POSIX shell.
 func quote(argv []string) string {
 	quoted := make([]string, len(argv))
 	for i, arg := range argv {

@@ -1,7 +1,7 @@
--- Whether $1 events or more are in the outbox. First an estimate, from the distance between each shard's first row and
--- its last number: one probe of the index outbox_shard_seq and one of the sequence for each shard. Numbers may be missing
--- in between (rolled back, or failed), so only when that is too much the rows are counted, up to $1 of them. Answers
--- the count, or the estimate where that is less than $1; and the estimate.
+-- Returns the number of events in the outbox, counted up to $1, and an estimate. The estimate comes first, from the distance between each
+-- shard's first row and its last number: one probe of the index outbox_shard_seq and one of the sequence for each shard. Numbers in
+-- between may be missing (rolled back, or failed), so the rows are counted only if the estimate reaches $1. Otherwise the estimate is
+-- returned as the count too.
 with estimate as materialized (
     select coalesce(sum(pg_sequence_last_value(('{schema}.outbox_seq_' || s.shard)::regclass) - f.seq + 1), 0)::bigint as events
     from {schema}.outbox_shard s

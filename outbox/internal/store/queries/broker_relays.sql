@@ -1,2 +1,2 @@
--- The relays that run, by the names of their processes. Reads all of outbox_relay, which is small. No locks.
+-- The running relays, by the names of their processes. Reads all of outbox_relay, which is small. No locks.
 select name from {schema}.outbox_relay where expires_at > now()

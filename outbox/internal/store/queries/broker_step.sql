@@ -1,4 +1,4 @@
--- Makes step $1 if the one before is the latest, and notes who did: one row, or none. Nobody makes one meanwhile, by broker_lock.
+-- Makes step $1 if the latest is the one before it, and records who made it: one row, or none. broker_lock excludes other steps.
 with step as (
     insert into {schema}.outbox_broker as record (epoch, from_name, to_name, phase) values ($1::bigint, $2::text, $3::text, $4::text)
     on conflict (one) do update set epoch = excluded.epoch, from_name = excluded.from_name, to_name = excluded.to_name,

@@ -1,5 +1,5 @@
--- Forgets processes that ended more than a day ago, but for the last one that read a topic: somebody has to read what it left. Reads all
--- of outbox_broker_process, which is small.
+-- Removes processes that ended more than a day ago, except the last one that consumed a topic, because another process must consume what
+-- it left. Reads all of outbox_broker_process, which is small.
 delete from {schema}.outbox_broker_process p where expires_at < now() - interval '1 day' and not exists (
     select from jsonb_array_elements(p.consumers) as c(read) where not exists (
         select from {schema}.outbox_broker_process other

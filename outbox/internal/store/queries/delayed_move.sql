@@ -1,7 +1,7 @@
--- Moves events that are due into the outbox, by the index outbox_delayed_due, the earliest first; $1 of them at most. One
--- mover at a time, or their numbers would not follow their due times; a row that is being cancelled is left for the next
--- time. The time goes into the headers, which are a JSON object, as text: they need not be parsed for that.
--- Answers: how many were moved, their hashes, and the microseconds until the next one is due.
+-- Moves due events into the outbox, by the index outbox_delayed_due, the earliest first, at most $1. Only one transaction moves at a
+-- time; otherwise the numbers would not follow the due times. A row that is being cancelled is left for the next time. The time is added
+-- to the headers, a JSON object, as text, so that they need not be parsed. Returns how many were moved, their hashes, and the
+-- microseconds until the next one is due.
 with mover as materialized (
     select pg_try_advisory_xact_lock(hashtextextended('{schema}.outbox_delayed', 0)) as alone
 ), gone as (

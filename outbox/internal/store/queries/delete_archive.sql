@@ -1,4 +1,4 @@
--- The same, and what is deleted goes to the archive, unless it was replayed from there.
+-- Like delete.sql; deleted rows go to the archive, except those that were replayed from there.
 with gone as (
     delete from {schema}.outbox
     where ctid = any($1::tid[]) and seq + 0 = any($2::bigint[]) and event_id = any($3::text[])

@@ -1,4 +1,4 @@
--- What delete.sql is for rows that were no longer at their places (VACUUM FULL), by the index outbox_shard_seq.
+-- Like delete.sql, for rows that were no longer at their ctids (VACUUM FULL), by the index outbox_shard_seq.
 delete from {schema}.outbox
 where ctid = any (array(
     select place
@@ -6,5 +6,5 @@ where ctid = any (array(
     cross join lateral (
         select ctid as place from {schema}.outbox o
         where o.shard = d.shard and o.seq = d.seq and o.event_id = d.event_id
-        offset 0 -- one look into the index for each: joined in another way, the whole table may be read
+        offset 0 -- one index probe for each row; another join may read the whole table
     ) as there))

@@ -1,4 +1,4 @@
--- What delete_archive.sql is for rows that were no longer at their places.
+-- Like delete_archive.sql, for rows that were no longer at their ctids.
 with gone as (
     delete from {schema}.outbox
     where ctid = any (array(
@@ -7,7 +7,7 @@ with gone as (
         cross join lateral (
             select ctid as place from {schema}.outbox o
             where o.shard = d.shard and o.seq = d.seq and o.event_id = d.event_id
-            offset 0 -- one look into the index for each: joined in another way, the whole table may be read
+            offset 0 -- one index probe for each row; another join may read the whole table
         ) as there))
     returning shard, seq, event_id, topic, key, headers, payload, created_at, replayed
 )

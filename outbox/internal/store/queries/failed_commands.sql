@@ -1,6 +1,6 @@
--- Carries out commands, at most $2, and answers the keys that it changed. A discarded event blocks nothing any more; one that is to be
--- retried is due now, unless another blocks it. Only an operator's retry begins to count its attempts anew. By the index
--- outbox_failed_due. Locks the rows that it changes.
+-- Carries out at most $2 commands and returns the keys that it changed. A discarded event blocks nothing any more. An event to be retried
+-- is due now, unless another blocks it. Only an operator's retry resets the count of its attempts. Uses the index outbox_failed_due.
+-- Locks the rows that it changes.
 update {schema}.outbox_failed
 set command = null,
     state = case when state = 'discarded' and command = 'discard' then state

@@ -1,5 +1,5 @@
--- Deletes failed events that were published, and puts them into the archive, unless they were replayed from there. Locks those rows. Not by shard: their number may
--- have changed since they were read.
+-- Deletes failed events that were published, and puts them into the archive, except those that were replayed from there. Locks those
+-- rows. It does not compare the shard, because the number of shards may have changed since they were read.
 with gone as (
     delete from {schema}.outbox_failed where id = any($1::bigint[])
     returning shard, seq, event_id, topic, key, headers, payload, created_at, replayed

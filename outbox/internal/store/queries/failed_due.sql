@@ -1,4 +1,4 @@
--- The shards in which failed events are due, except those of paused topics, or have a command; by the index outbox_failed_due.
+-- The shards in which failed events have a command or are due, unless their topic is paused. Uses the index outbox_failed_due.
 select distinct shard from {schema}.outbox_failed f
 where shard = any($1::smallint[]) and (state = 'retrying' or command is not null)
   and (command is not null or retry_at <= now() and not exists (

@@ -1,6 +1,6 @@
--- The failed events that are due and not blocked: at most $2, oldest first, without the IDs $3 and the topics $4. After each
--- one come the events that it blocks: at most $5 with the first one. Payloads of at most $6 bytes, and at least one event. By
--- the indexes outbox_failed_due and outbox_failed_key. Answers also how many are due, up to $2.
+-- The failed events that are due and not blocked: at most $2, oldest first, without the IDs $3 and the topics $4. Each is followed by the
+-- events that it blocks, at most $5 including itself. Returns payloads of at most $6 bytes, but at least one event, and how many events
+-- are due, up to $2. Uses the indexes outbox_failed_due and outbox_failed_key.
 with heads as materialized (
     select f.id, f.hash, f.key from {schema}.outbox_failed f
     where f.shard = $1::smallint and f.state = 'retrying' and f.retry_at <= now() and f.id <> all($3::bigint[]) and f.topic <> all($4::text[])

@@ -1,5 +1,5 @@
--- The keys of the next $4 failed events of the shard $1, in the order of the hashes of the keys and of the events, above $2 and $3. With
--- each key come the place of the last of these events, and how many they are. By the index outbox_failed_key, without locks.
+-- The keys of the next $4 failed events of shard $1, ordered by the hash of the key and the event's ID, above $2 and $3. Each row also
+-- has the position of the last of these events and their number. Uses the index outbox_failed_key. No locks.
 with page as materialized (
     select hash, id, key from {schema}.outbox_failed
     where shard = $1::smallint and (hash, id) > ($2::bigint, $3::bigint) and state <> 'discarded'

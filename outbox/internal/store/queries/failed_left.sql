@@ -1,4 +1,4 @@
--- Which of the keys $3, whose hashes are $2, still have failed events, by the index outbox_failed_key, one look for each key.
+-- Which of the keys $3, whose hashes are $2, still have failed events. Probes the index outbox_failed_key once for each key.
 select k.key
 from unnest($2::bigint[], $3::text[]) as k (hash, key)
 cross join lateral (

@@ -1,5 +1,5 @@
--- Moves events to the failed ones, in their order, if this relay still holds the shard's lease; by the index
--- outbox_shard_seq. Locks the shard's row and those that it moves.
+-- Moves events to the failed events, in their order, if this relay still holds the shard's lease. Uses the index outbox_shard_seq. Locks
+-- the shard's row and the rows that it moves.
 with lease as (
     select shard from {schema}.outbox_shard where shard = $1::smallint and relay_id = $2::uuid for update
 ), gone as (
@@ -10,7 +10,7 @@ with lease as (
         cross join lateral (
             select ctid as place from {schema}.outbox o
             where o.shard = $1::smallint and o.seq = d.seq and o.event_id = d.event_id
-            offset 0 -- one look into the index for each: joined in another way, the whole table may be read
+            offset 0 -- one index probe for each row; another join may read the whole table
         ) as there))
     and exists (select from lease)
     returning shard, seq, event_id, topic, key, headers, payload, created_at, replayed

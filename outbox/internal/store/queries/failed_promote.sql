@@ -1,5 +1,5 @@
--- Makes the first event of each key due that was blocked by one that is gone: of the keys $3, whose hashes are $2, by the
--- index outbox_failed_key, one look for each key. Locks the rows that it changes.
+-- Makes the first event of each key due if the event that blocked it is gone. The keys are $3, their hashes $2. Probes the index
+-- outbox_failed_key once for each key. Locks the rows that it changes.
 update {schema}.outbox_failed
 set state = 'retrying', retry_at = now()
 where state = 'blocked' and id = any (array(

@@ -1,6 +1,6 @@
--- Inserts any number of events in one statement, in the order of the arrays. Writes the index outbox_shard_seq; takes
--- only the locks of an insert. The table's lock is taken before any number and kept to the end of the transaction, so that a
--- reader can tell when every owner of a number has ended.
+-- Inserts any number of events in one statement, in the order of the arrays. Writes the index outbox_shard_seq; takes only the locks of
+-- an insert. The table's lock is taken before any number and kept to the end of the transaction, so that a reader can tell when every
+-- transaction that took a number has ended.
 insert into {schema}.outbox (shard, seq, event_id, topic, key, headers, payload, created_at)
 select e.shard, {schema}.outbox_next(e.shard),
        e.event_id, e.topic, e.key, e.headers, e.payload, clock_timestamp()

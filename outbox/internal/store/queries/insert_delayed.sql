@@ -1,5 +1,5 @@
--- Like insert.sql, where some events are to be delivered later: those with a delay, in microseconds of this server's
--- clock, wait in a table of their own. Writes the indexes outbox_shard_seq, outbox_delayed_due and outbox_delayed_event.
+-- Like insert.sql, for events of which some are delivered later. Events with a delay, in microseconds of this server's clock, wait in a
+-- table of their own. Writes the indexes outbox_shard_seq, outbox_delayed_due and outbox_delayed_event.
 with e as materialized (
     select u.hash, {schema}.outbox_shard_of(u.hash) as shard, u.event_id, u.topic, u.key, u.headers, u.payload, u.delay
     from unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::bytea[], $6::bytea[], $7::bigint[])

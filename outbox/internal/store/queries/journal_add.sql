@@ -1,5 +1,5 @@
--- Adds what relay $1 has counted to its rows of this minute, and drops some of those that nobody reads any more, both by outbox_journal's
--- primary key. Locks its own rows, and skips old ones that another relay drops.
+-- Adds relay $1's counts to its rows of this minute, and deletes some rows that are no longer read, both by outbox_journal's primary key.
+-- Locks its own rows, and skips old ones that another relay is deleting.
 with dropped as (
     delete from {schema}.outbox_journal where ctid = any (array(
         select ctid from {schema}.outbox_journal where minute < date_trunc('minute', now()) - interval '1 hour' order by minute limit 1000

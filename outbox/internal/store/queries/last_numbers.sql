@@ -1,2 +1,2 @@
--- The numbers that the shards' sequences have given out.
+-- The last number of each shard's sequence.
 select s, coalesce(pg_sequence_last_value(('{schema}.outbox_seq_' || s)::regclass), 0) from unnest($1::smallint[]) as s

@@ -1,2 +1,2 @@
--- Gives all leases of this relay back, also those that a last renewal has taken. Locks their rows.
+-- Gives back all leases of this relay, including those that its last renewal took. Locks their rows.
 update {schema}.outbox_shard set relay_id = null, expires_at = '-infinity' where relay_id = $1::uuid

@@ -1,12 +1,11 @@
--- Renews the leases that this relay holds ($3) and takes free or expired ones, but none in $4, up to its fair share: all
--- shards divided by the live relays that do not struggle, and those that others leave to it because their publisher did not
--- return. A struggling relay gets none while there is one that does not. One of its own that is not in $3 was taken by a renewal
--- whose answer was lost. Locks the rows it changes and skips those that another relay is taking. Answers the fair share with
--- every shard held now; a lease in $3 that is not among them was lost, also if it is free again: what another relay did
--- meanwhile is not known.
--- Each lease that is taken is of another term.
--- Taking over a lease that was not released notes that its relay ended, and that it ended while it sent the suspect if it
--- had noted it; a relay that renews again has not ended.
+-- Renews the leases that this relay holds ($3) and takes free or expired ones, except those in $4, up to its fair share: all shards
+-- divided by the live relays that do not struggle, plus those that other relays leave because their publisher did not return. A
+-- struggling relay gets none while another does not struggle. A lease of its own that is not in $3 was taken by a renewal whose answer
+-- was lost. Locks the rows it changes and skips those that another relay is taking. Returns the fair share with every shard held now. A
+-- lease in $3 that is not among them was lost, even if it is free again, because another relay may have worked on the shard meanwhile.
+-- Each taken lease gets a new term.
+-- Taking over a lease that was not released records that its relay ended, and, if that relay had recorded the suspect, that it ended
+-- while it sent it. A relay that renews again has not ended.
 with alive as materialized (
     select relay_id, struggling, shunned from {schema}.outbox_relay where expires_at > now()
 ), share as (

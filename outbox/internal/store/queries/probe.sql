@@ -1,7 +1,7 @@
--- Whether a relay would find something to do: events, delayed or failed ones that are due, or commands; by the indexes
--- outbox_shard_seq (one probe for each shard), outbox_delayed_due and outbox_failed_due. Whether a relay runs that gets events
--- published. In how many milliseconds something is due; null: nothing is. How many events are dead, up to 10,000. Which database
--- this is, and when its server started, by which one server is told from another. No locks.
+-- Returns: whether a relay would find something to do (events, due delayed or failed events, or commands), by the indexes
+-- outbox_shard_seq (one probe for each shard), outbox_delayed_due and outbox_failed_due; whether a relay runs that publishes events; in
+-- how many milliseconds something is due, or null; how many events are dead, up to 10,000; the database's name; and the server's start,
+-- which tells servers apart. No locks.
 select exists (
            select from {schema}.outbox_shard s
            cross join lateral (select from {schema}.outbox o where o.shard = s.shard order by o.seq limit 1) first)

@@ -1,4 +1,4 @@
--- The oldest transaction that is running: what an older one wrote was committed, or never will be. Until the end of the
--- transaction rows are read in the order of the index outbox_shard_seq, and none that is not asked for: the statistics are
--- those of an empty table, by which reading and sorting a whole shard looks cheaper.
+-- The oldest running transaction: an older one has committed, or never will. Until the end of the transaction, rows are read in the order
+-- of the index outbox_shard_seq, and no others are read. Without these settings, the statistics of an empty table would make reading and
+-- sorting a whole shard look cheaper.
 select pg_snapshot_xmin(pg_current_snapshot()), set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true)

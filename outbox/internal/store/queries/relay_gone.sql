@@ -1,5 +1,5 @@
--- Removes this relay, and those that expired long ago. This relay ends on request, so it is no death. Locks the rows, and skips
--- those that another relay is removing.
+-- Removes this relay, and relays that expired long ago. This relay ends normally, so it is not counted as a death. Locks the rows, and
+-- skips those that another relay is removing.
 with well as (
     update {schema}.outbox_shard
     set deaths = array_remove(deaths, $1::uuid), suspect_deaths = array_remove(suspect_deaths, $1::uuid)

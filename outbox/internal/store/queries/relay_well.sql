@@ -1,5 +1,5 @@
--- This relay has not ended: shards that count it as ended, because it was late with a renewal, count it no longer. Locks their
--- rows, skipping those that another relay renews; the next renewal finds them.
+-- This relay has not ended: shards that counted it as ended, because it renewed late, no longer do. Locks their rows and skips those that
+-- another relay renews; the next renewal finds them.
 update {schema}.outbox_shard
 set deaths = array_remove(deaths, $1::uuid), suspect_deaths = array_remove(suspect_deaths, $1::uuid)
 where shard in (

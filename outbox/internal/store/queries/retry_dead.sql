@@ -1,6 +1,6 @@
--- Marks dead events of topic $1 that failed with one of the errors $2, but for numbers, IDs and quoted text: at most 10,000, and
--- none for which an operator has given a command. The holders of their shards' leases retry them. By the index
--- outbox_failed_dead. Locks the rows that it marks.
+-- Marks dead events of topic $1 that failed with one of the errors $2, ignoring numbers, IDs and quoted text: at most 10,000, and none
+-- that has an operator's command. The holders of their shards' leases retry them. Uses the index outbox_failed_dead. Locks the rows that
+-- it marks.
 with marked as (
     update {schema}.outbox_failed set command = 'recover' where id in (
         select id from {schema}.outbox_failed

@@ -1,8 +1,7 @@
--- The databases of this server in which a transaction may have ended since $1, and the server's time and start. A session reports
--- that it is idle after its transaction has ended, so one that was idle before $1 has ended none since. The state of other roles'
--- sessions is null without the privileges of pg_read_all_stats: then each database with a session counts. Sessions with the
--- application name $2 write nothing. Run this before watch_written, in another transaction: a session that ends counts what it
--- wrote before it leaves this view.
+-- The databases of this server in which a transaction may have ended since $1, and the server's time and start. A session becomes idle
+-- after its transaction has ended, so one that was idle before $1 has ended none since. Without the privileges of pg_read_all_stats, the
+-- state of other roles' sessions is null: then each database with a session counts. Sessions with the application name $2 write nothing.
+-- Run this before watch_written, in another transaction: a session that ends reports its row counts before it leaves this view.
 select array(
            select distinct datname::text from pg_stat_activity
            where datname is not null and pid <> pg_backend_pid() and coalesce(application_name, '') <> $2::text

@@ -1,4 +1,4 @@
-// Package backoff says how long to wait before what has failed is tried again.
+// Package backoff decides how long to wait before a failed operation is retried.
 package backoff
 
 import (
@@ -12,7 +12,7 @@ type Doubling struct {
 	Max time.Duration
 }
 
-// Wait is how long to wait after that many failures in a row.
+// Wait returns how long to wait after that many failures in a row.
 func (d Doubling) Wait(failures int) time.Duration {
 	wait := d.Min
 	for i := 1; i < failures && wait < d.Max; i++ {
@@ -21,7 +21,7 @@ func (d Doubling) Wait(failures int) time.Duration {
 	return min(wait, d.Max)
 }
 
-// Sleep returns false when ctx ends before the wait is over.
+// Sleep waits. It returns false if ctx ends first.
 func Sleep(ctx context.Context, wait time.Duration) bool {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
@@ -33,7 +33,7 @@ func Sleep(ctx context.Context, wait time.Duration) bool {
 	}
 }
 
-// Earlier returns the earlier of two times, of which the zero one is none.
+// Earlier returns the earlier of two times. A zero time means none.
 func Earlier(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b

@@ -1,4 +1,4 @@
-// Package conn is how brokers are reached, and what they are asked. It is the only room that sends a request.
+// Package conn connects to brokers and sends requests to them. No other package sends requests.
 package conn
 
 import (
@@ -11,32 +11,32 @@ import (
 	"github.com/xdg-go/scram"
 )
 
-// Scope names the origin of metrics and traces.
+// Scope is the name of the instrumentation scope of metrics and traces.
 const Scope = "github.com/millrace-go/millrace/transport/kafka"
 
 const (
-	// dialTimeout bounds the opening of one connection, and what New waits for the first one.
+	// dialTimeout bounds the opening of one connection, and how long New waits for the first one.
 	dialTimeout = 5 * time.Second
 	// brokerTimeout is how long a broker may wait for its replicas before it answers a produce request.
 	brokerTimeout = 10 * time.Second
-	// ReadTimeout finds connections that have become black holes. It is above what a broker may take: brokerTimeout.
+	// ReadTimeout detects connections on which nothing arrives any more. It is longer than brokerTimeout, which a broker may take.
 	ReadTimeout = 20 * time.Second
-	// FlushTimeout bounds what follows the drain: commits, leaving the group, what is being published.
+	// FlushTimeout bounds the work after the drain: commits, leaving the group, publishes in flight.
 	FlushTimeout = 5 * time.Second
-	// RetryWait is the wait before what failed while consuming is tried again, where sarama would wait for 2 s.
+	// RetryWait is the wait before a failed operation of a consumer is retried. sarama would wait for 2 s.
 	RetryWait = 250 * time.Millisecond
-	// MetadataInterval is how soon a publisher uses partitions that a topic has got.
+	// MetadataInterval is how soon a publisher uses partitions that were added to a topic.
 	MetadataInterval = time.Minute
 )
 
-// Config is how brokers are reached, as kafka.Config describes it.
+// Config says how to connect, as kafka.Config describes it.
 type Config struct {
 	Brokers  []string
 	ClientID string
 	Version  string
 	Rack     string
 	TLS      *tls.Config
-	NewTLS   func() *tls.Config // TLS as each new connection has it; nil: TLS
+	NewTLS   func() *tls.Config // the TLS settings for each new connection; nil: TLS
 	SASL     SASL
 	Dial     func(ctx context.Context, network, address string) (net.Conn, error)
 }
@@ -53,7 +53,7 @@ type SASL struct {
 	Scopes           []string
 }
 
-// tls returns what encrypts the next connection; nil: nothing does.
+// tls returns a function with the TLS settings of the next connection, or nil for no encryption.
 func (c Config) tls() func() *tls.Config {
 	if c.TLS != nil && c.NewTLS == nil {
 		return func() *tls.Config { return c.TLS }
@@ -61,8 +61,8 @@ func (c Config) tls() func() *tls.Config {
 	return c.NewTLS
 }
 
-// clientConfig is what all clients have in common. Connections end with ctx. The client begins with the broker first; "" is
-// any.
+// clientConfig returns the settings that all clients share. Connections end with ctx. The client first connects to the broker first; ""
+// means any.
 func (c Config) clientConfig(ctx context.Context, first string) *sarama.Config {
 	s := sarama.NewConfig()
 	s.ClientID = c.ClientID
@@ -73,7 +73,7 @@ func (c Config) clientConfig(ctx context.Context, first string) *sarama.Config {
 	s.Net.WriteTimeout = ReadTimeout
 	s.Net.Proxy.Enable = true
 	s.Net.Proxy.Dialer = &dialer{ctx: ctx, dial: c.Dial, tls: c.tls(), first: first}
-	s.Metadata.Full = false // of the topics that are used
+	s.Metadata.Full = false // only of the topics that are used
 	s.Metadata.AllowAutoTopicCreation = false
 	if c.SASL.Mechanism != "" {
 		s.Net.SASL.Enable = true

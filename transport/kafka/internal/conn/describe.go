@@ -6,7 +6,8 @@ import (
 	"github.com/IBM/sarama"
 )
 
-// someLeader returns a broker that leads partitions of the topic, which one that has gone soon does no more; else any.
+// someLeader returns a broker that leads partitions of the topic, because a broker that is gone soon leads none. Without one, it returns
+// any broker.
 func someLeader(client sarama.Client, topic string) *sarama.Broker {
 	if partitions, err := client.WritablePartitions(topic); err == nil && len(partitions) > 0 {
 		if leader, err := client.Leader(topic, partitions[rand.IntN(len(partitions))]); err == nil {
@@ -16,7 +17,7 @@ func someLeader(client sarama.Client, topic string) *sarama.Broker {
 	return client.LeastLoadedBroker()
 }
 
-// TopicSetting asks a broker for a setting of the topic. It is not known to who may not ask: then refusal says why.
+// TopicSetting asks a broker for a setting of the topic. If this user may not ask, known is false and refusal says why.
 func TopicSetting(client sarama.Client, topic, setting string) (value string, known bool, refusal, err error) {
 	broker := someLeader(client, topic)
 	if broker == nil {

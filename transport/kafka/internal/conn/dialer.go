@@ -12,23 +12,21 @@ import (
 	"github.com/IBM/sarama"
 )
 
-// dialer implements golang.org/x/net/proxy.Dialer, which is how sarama takes one. It belongs to one client. Its context ends
-// with the client's connections, so that nothing waits for a connection then. It encrypts them, and not sarama, whose TLS never
-// changes.
+// dialer implements golang.org/x/net/proxy.Dialer, which sarama accepts. It belongs to one client. Its context ends with the client's
+// connections, so that no dial outlives them. It encrypts the connections itself, because sarama's TLS settings cannot change.
 type dialer struct {
 	ctx   context.Context
 	dial  func(ctx context.Context, network, address string) (net.Conn, error)
-	tls   func() *tls.Config // of the next connection; nil: none is encrypted
-	first string             // the broker to begin with; "" is any
-	begun atomic.Bool        // the first broker has answered, or failed
+	tls   func() *tls.Config // settings of the next connection; nil: no encryption
+	first string             // the broker to connect to first; "": any
+	begun atomic.Bool        // the first broker has answered or failed
 }
 
-// errNotFirst is of a broker that a client does not begin with.
+// errNotFirst is returned for other brokers until the client's first broker has answered or failed.
 var errNotFirst = fmt.Errorf("another broker is asked first: %w", sarama.ErrNotConnected)
 
-// Dial implements proxy.Dialer. Until the first broker has answered, all others are refused: sarama asks the brokers of the
-// configuration one after another, in random order, and one that accepts connections and keeps silent costs a timeout each
-// time.
+// Dial implements proxy.Dialer. Until the first broker has answered or failed, it refuses all others. sarama asks the configured brokers
+// one after another, in random order, and each broker that accepts a connection and does not answer costs a timeout.
 func (d *dialer) Dial(network, address string) (net.Conn, error) {
 	if d.first != "" && address != d.first && !d.begun.Load() {
 		return nil, errNotFirst
@@ -45,17 +43,17 @@ func (d *dialer) Dial(network, address string) (net.Conn, error) {
 	if d.tls == nil {
 		return c, nil
 	}
-	_ = c.SetReadDeadline(time.Time{}) // of the handshake, which begins with the first request
+	_ = c.SetReadDeadline(time.Time{}) // of the TLS handshake, which begins with the first request
 	encryption := d.tls()
 	if encryption.ServerName == "" {
 		encryption = encryption.Clone()
-		encryption.ServerName, _, _ = net.SplitHostPort(address) // dialed
+		encryption.ServerName, _, _ = net.SplitHostPort(address) // the address was dialed, so it is valid
 	}
 	return tls.Client(c, encryption), nil
 }
 
-// clientConn is a connection that ends with its client. A broker that does not answer within dialTimeout of the dial is out
-// of reach; later each answer has the time that sarama gives it.
+// clientConn is a connection that ends with its client. A broker that does not answer within dialTimeout of the dial counts as
+// unreachable. Later answers have the timeout that sarama sets.
 type clientConn struct {
 	net.Conn
 	dialer   *dialer

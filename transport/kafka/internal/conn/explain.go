@@ -14,7 +14,7 @@ import (
 	"github.com/IBM/sarama"
 )
 
-// explain adds what to look at to an error of connecting.
+// explain adds advice to an error of connecting.
 func (c Config) explain(err error, found port) error {
 	advice := c.adviceOnSASL(err)
 	for _, other := range []func() string{
@@ -31,7 +31,7 @@ func (c Config) explain(err error, found port) error {
 	return fmt.Errorf("%s: %w", advice, err)
 }
 
-// adviceOnPort is about a port that speaks something else than what is set.
+// adviceOnPort gives advice if the port speaks another protocol than the one configured.
 func (c Config) adviceOnPort(found port) string {
 	switch {
 	case c.TLS == nil && found.tls:
@@ -44,7 +44,7 @@ func (c Config) adviceOnPort(found port) string {
 	return ""
 }
 
-// adviceOnAddress is about errors of a port that is not a broker's.
+// adviceOnAddress gives advice on errors of a port that is not a broker's.
 func adviceOnAddress(err error) string {
 	var (
 		name   *net.DNSError
@@ -62,7 +62,7 @@ func adviceOnAddress(err error) string {
 		return "Config.Brokers has a port that does not speak Kafka's protocol"
 	case isTimeout(err) && errors.As(err, &dial) && dial.Op == "dial":
 		return "no connection: look at host and port in Config.Brokers, and at firewalls"
-	case isTimeout(err), errors.Is(err, net.ErrClosed): // when the time for all brokers was over
+	case isTimeout(err), errors.Is(err, net.ErrClosed): // the time for all brokers was over
 		return "the port accepts connections and keeps silent: look whether the broker is stopped, and whether the port in Config.Brokers is a broker's"
 	}
 	return ""
@@ -73,7 +73,7 @@ func isTimeout(err error) bool {
 	return errors.As(err, &network) && network.Timeout()
 }
 
-// adviceOnSASL is about what brokers answer of SASL. Some just hang up.
+// adviceOnSASL gives advice on SASL errors. Some brokers only close the connection.
 func (c Config) adviceOnSASL(err error) string {
 	refused := errors.Is(err, sarama.ErrSASLAuthenticationFailed)
 	switch {
@@ -100,7 +100,7 @@ func (c Config) adviceOnUser() string {
 	return fmt.Sprintf("look at Config.SASL.User and Config.SASL.Password, whether the broker knows them for %s", c.SASL.Mechanism)
 }
 
-// adviceOnTLS is about errors of the handshake.
+// adviceOnTLS gives advice on errors of the TLS handshake.
 func adviceOnTLS(err error) string {
 	var (
 		plain     tls.RecordHeaderError
@@ -123,7 +123,7 @@ func adviceOnTLS(err error) string {
 	return ""
 }
 
-// hungUp tells whether the broker has closed the connection without a word.
+// hungUp reports whether the broker has closed the connection without an answer.
 func hungUp(err error) bool {
 	for _, cause := range []error{io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET, syscall.EPIPE} {
 		if errors.Is(err, cause) {
@@ -133,7 +133,7 @@ func hungUp(err error) bool {
 	return false
 }
 
-// adviceOnHangUp is about a broker that closes the connection: it does not want us.
+// adviceOnHangUp gives advice if the broker closed the connection without an answer.
 func (c Config) adviceOnHangUp(err error, found port) string {
 	switch {
 	case !hungUp(err):

@@ -12,14 +12,14 @@ import (
 )
 
 const (
-	// latestStep is how many offsets before the end are read first. Each further look goes back four times as far.
+	// latestStep is how many offsets before the end are read first. Each further read goes back four times as far.
 	latestStep = 64
-	// stablePause is between two questions whether transactions have ended, and whether a new leader knows that.
+	// stablePause is the wait between two checks whether transactions have ended, and whether a new leader knows it.
 	stablePause = 5 * time.Millisecond
 )
 
-// Latest returns the value of the newest committed record of the partition with that key, or nil. It first waits for the end of
-// every transaction that has written to the partition before the call.
+// Latest returns the value of the partition's newest committed record with that key, or nil. It first waits until every transaction that
+// has written to the partition before the call has ended.
 func Latest(ctx context.Context, client sarama.Client, topic string, partition int32, key string) ([]byte, error) {
 	end, err := client.GetOffset(topic, partition, sarama.OffsetNewest)
 	if err != nil {
@@ -52,7 +52,7 @@ func Latest(ctx context.Context, client sarama.Client, topic string, partition i
 	return nil, nil
 }
 
-// latestWithin looks between two offsets.
+// latestWithin searches between two offsets.
 func latestWithin(ctx context.Context, client sarama.Client, topic string, partition int32, key string, from, upTo int64) (value []byte, found bool, err error) {
 	for from < upTo && ctx.Err() == nil {
 		block, err := fetch(client, topic, partition, from)
@@ -83,16 +83,16 @@ func latestWithin(ctx context.Context, client sarama.Client, topic string, parti
 		switch {
 		case next > from:
 			from = next
-		case block.LastStableOffset >= upTo: // nothing follows: compaction has taken it
+		case block.LastStableOffset >= upTo: // no record follows: compaction has removed it
 			return value, found, nil
-		case !backoff.Sleep(ctx, stablePause): // a new leader does not know yet how far the former one has committed
+		case !backoff.Sleep(ctx, stablePause): // a new leader does not know yet how far its predecessor has committed
 			return nil, false, fmt.Errorf("wait for the leader of %s, partition %d, to know its committed records: %w", topic, partition, ctx.Err())
 		}
 	}
 	return value, found, ctx.Err()
 }
 
-// fetch reads what is committed from an offset on.
+// fetch reads committed records from an offset.
 func fetch(client sarama.Client, topic string, partition int32, from int64) (*sarama.FetchResponseBlock, error) {
 	leader, err := client.Leader(topic, partition)
 	if err != nil {

@@ -4,8 +4,8 @@ import (
 	"github.com/IBM/sarama"
 )
 
-// Link is a connection to a coordinator. It has it for itself: on sarama's own connection to a broker a request waits for
-// the answer to the one before, whoever sent it. It belongs to one goroutine at a time.
+// Link is a connection to a coordinator, for one user: on sarama's own connection to a broker, a request waits for the answers to all
+// requests before it, whoever sent them. It must not be used concurrently.
 type Link struct {
 	client  sarama.Client
 	find    func() (*sarama.Broker, error)
@@ -19,8 +19,7 @@ func NewLink(client sarama.Client, find func() (*sarama.Broker, error), refresh 
 	return &Link{client: client, find: find, refresh: refresh, tap: &tap{}}
 }
 
-// do sends a request. After an error nobody knows whether it has arrived, or is still to arrive, and the connection is
-// closed.
+// do sends a request. After an error the request may have arrived or may still arrive, and the connection is closed.
 func (l *Link) do(send func(*sarama.Broker) error) error {
 	if l.broker == nil {
 		at, err := l.find()
@@ -41,13 +40,13 @@ func (l *Link) do(send func(*sarama.Broker) error) error {
 	return err
 }
 
-// Move makes the next request look for the coordinator again.
+// Move makes the next request look up the coordinator again.
 func (l *Link) Move() {
 	l.Close()
-	_ = l.refresh() // the next request tells
+	_ = l.refresh() // the next request returns the error
 }
 
-// Close closes the connection; the next request opens another.
+// Close closes the connection; the next request opens a new one.
 func (l *Link) Close() {
 	if l.broker != nil {
 		_ = l.broker.Close() // it may be closed

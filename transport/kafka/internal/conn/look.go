@@ -12,19 +12,19 @@ import (
 )
 
 const (
-	// lookTimeout bounds each question of look.
+	// lookTimeout bounds each check in look.
 	lookTimeout = time.Second
-	// lookAfter is after how much silence a port is looked at.
+	// lookAfter is how long a broker may not answer before its port is checked.
 	lookAfter = 1500 * time.Millisecond
 )
 
-// port is what was found out of a broker's port.
+// port is the result of checking a broker's port.
 type port struct {
 	plain, tls bool // it speaks Kafka's protocol, or TLS
-	anonymous  bool // it lets in who does not authenticate
+	anonymous  bool // it accepts requests without authentication
 }
 
-// look finds out what is spoken at the port.
+// look checks which protocol the port speaks.
 func (c Config) look(ctx context.Context, address string) (found port) {
 	found.plain = c.ask(ctx, address, speaksKafka)
 	found.tls = !found.plain && c.ask(ctx, address, speaksTLS)
@@ -37,19 +37,19 @@ func (c Config) look(ctx context.Context, address string) (found port) {
 	return found
 }
 
-// laterLook is a look that begins after some time.
+// laterLook is a look that begins after a delay.
 type laterLook struct {
 	timer *time.Timer
 	found chan port
 }
 
-// lookLater looks at the port when nothing has come of it for lookAfter.
+// lookLater looks at the port after lookAfter, unless it is stopped before.
 func (c Config) lookLater(ctx context.Context, address string) laterLook {
 	found := make(chan port, 1)
 	return laterLook{time.AfterFunc(lookAfter, func() { found <- c.look(ctx, address) }), found}
 }
 
-// result is what was found, or nothing where the look has not begun.
+// result returns what was found, or nothing if the look has not begun.
 func (l laterLook) result() (found port) {
 	if !l.timer.Stop() {
 		found = <-l.found
@@ -69,7 +69,7 @@ func (c Config) ask(ctx context.Context, address string, speaks func(context.Con
 	return speaks(ctx, conn)
 }
 
-// speaksKafka asks for the versions of requests, which a broker tells everybody.
+// speaksKafka sends ApiVersions, which a broker answers without authentication.
 func speaksKafka(_ context.Context, conn net.Conn) bool {
 	const apiVersions, correlation = 18, 1
 	request := binary.BigEndian.AppendUint32(nil, 10) // the size of what follows
@@ -85,7 +85,7 @@ func speaksKafka(_ context.Context, conn net.Conn) bool {
 	return err == nil && binary.BigEndian.Uint32(answer[4:]) == correlation
 }
 
-// speaksTLS tells whether a handshake ends, well or for what is in the certificates.
+// speaksTLS reports whether a TLS handshake completes, or fails only because of certificates.
 func speaksTLS(ctx context.Context, conn net.Conn) bool {
 	err := tls.Client(conn, &tls.Config{ServerName: "broker", MinVersion: tls.VersionTLS12}).HandshakeContext(ctx)
 	var untrusted *tls.CertificateVerificationError

@@ -9,10 +9,10 @@ import (
 	"github.com/IBM/sarama"
 )
 
-// ErrActive is of a group that has members: only they may commit its offsets.
+// ErrActive is returned for a group that has members: only they may commit its offsets.
 var ErrActive = errors.New("the group has members")
 
-// CommitEnds commits the end of each partition of which the group has no offset, or returns ErrActive.
+// CommitEnds commits the end of each partition for which the group has no offset, or returns ErrActive.
 func CommitEnds(client sarama.Client, group, topic string) error {
 	ends, err := NewEnds(client, group, topic)
 	if err != nil || len(ends) == 0 {
@@ -46,7 +46,7 @@ func SetOffsets(client sarama.Client, group, topic string, offsets map[int32]int
 	return nil
 }
 
-// Members returns the members of the group, by their client IDs and hosts.
+// Members returns the members of the group, as client IDs and hosts.
 func Members(client sarama.Client, group string) ([]string, error) {
 	admin, err := sarama.NewClusterAdminFromClient(client)
 	if err != nil {
@@ -69,7 +69,7 @@ func Members(client sarama.Client, group string) ([]string, error) {
 	return members, nil
 }
 
-// GroupOffsets returns the offsets that the group has committed, without the partitions of which it has none.
+// GroupOffsets returns the group's committed offsets, without the partitions that have none.
 func GroupOffsets(client sarama.Client, group, topic string, partitions []int32) (map[int32]int64, error) {
 	positions, err := groupPositions(client, group, map[string][]int32{topic: partitions})
 	committed := make(map[int32]int64, len(partitions))
@@ -79,7 +79,7 @@ func GroupOffsets(client sarama.Client, group, topic string, partitions []int32)
 	return committed, err
 }
 
-// GroupNotes returns what the group keeps beside its offsets, by topic and partition.
+// GroupNotes returns the metadata of the group's offsets, by topic and partition.
 func GroupNotes(client sarama.Client, group string, partitions map[string][]int32) (map[string]map[int32]string, error) {
 	positions, err := groupPositions(client, group, partitions)
 	notes := make(map[string]map[int32]string, len(positions))
@@ -124,8 +124,8 @@ func groupPositions(client sarama.Client, group string, partitions map[string][]
 	return committed, nil
 }
 
-// NewEnds returns the ends of the partitions of which the group has no offset. What an open transaction writes is published
-// when it ends, so they are before it.
+// NewEnds returns the ends of the partitions for which the group has no offset. Records of an open transaction are published when it
+// ends, so the ends are before them.
 func NewEnds(client sarama.Client, group, topic string) (map[int32]int64, error) {
 	partitions, err := client.Partitions(topic)
 	if err != nil {
@@ -147,17 +147,17 @@ func NewEnds(client sarama.Client, group, topic string) (map[int32]int64, error)
 	return ends, nil
 }
 
-// Position is how far a group has come in a partition.
+// Position is a group's position in a partition.
 type Position struct {
-	Offset int64  // of what it handles next
-	Note   string // beside it: what Kafka calls metadata
+	Offset int64  // of the next message
+	Note   string // the offset's metadata
 }
 
-// Member is who commits the offsets of a group.
+// Member identifies the member that commits offsets.
 type Member struct {
 	ID         string
 	Generation int32
-	Instance   *string // of a static member
+	Instance   *string // set for a static member
 }
 
 // CommitOffsets commits offsets of the topic on behalf of a member.

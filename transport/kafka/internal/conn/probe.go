@@ -9,13 +9,13 @@ import (
 	"github.com/IBM/sarama"
 )
 
-// probe asks all brokers at once and returns the first that lets us in, or what is wrong with each. sarama's client, which
-// asks only for the topics that it needs, would tell at the first publish, and waits for one broker after another.
+// probe connects to all brokers at once and returns the first that accepts the client. Its error says what is wrong with each. sarama's
+// client loads only the topics that it needs, so it would fail at the first publish, and it tries one broker after another.
 func probe(ctx, life context.Context, config Config) (address string, err error) {
 	waiting, stop := context.WithTimeout(life, dialTimeout)
 	defer stop()
 	defer context.AfterFunc(ctx, stop)()
-	// All connections end when the first broker has let us in.
+	// All connections end once the first broker has accepted the client.
 	trying, enough := context.WithCancel(waiting)
 	defer enough()
 	errs := make([]error, len(config.Brokers))
@@ -37,11 +37,11 @@ func probe(ctx, life context.Context, config Config) (address string, err error)
 	return "", errors.Join(errors.Join(errs...), ctx.Err())
 }
 
-// try tells whether the broker lets us in, or what is wrong, with the setting.
+// try checks whether the broker accepts the client. Its error names the setting that is wrong.
 func (c Config) try(ctx context.Context, address string) error {
 	early := c.lookLater(ctx, address)
 	err := knock(address, c.clientConfig(ctx, ""))
-	if noToken := (*tokenError)(nil); err == nil || errors.As(err, &noToken) { // which is no broker's error
+	if noToken := (*tokenError)(nil); err == nil || errors.As(err, &noToken) { // it comes from the token endpoint, not from a broker
 		early.timer.Stop()
 		return err
 	}
@@ -57,7 +57,7 @@ func (c Config) try(ctx context.Context, address string) error {
 	return err
 }
 
-// knock asks the broker for nothing, which it grants to whom it knows.
+// knock opens a connection and authenticates.
 func knock(address string, config *sarama.Config) error {
 	broker := sarama.NewBroker(address)
 	if err := broker.Open(config); err != nil {

@@ -9,7 +9,8 @@ import (
 	"github.com/millrace-go/millrace/transport/kafka/internal/sequence"
 )
 
-// produceVersion is of Kafka 2.8; later ones change what a transaction needs (KIP-890), and nothing else that is used.
+// produceVersion is the version of Kafka 2.8. Later versions change what a transaction needs (KIP-890), and nothing else that is used
+// here.
 const produceVersion = 9
 
 // NewProduceRequest returns an empty request. p is nil outside of transactions.
@@ -26,7 +27,7 @@ func NewProduceRequest(p *Producer) *sarama.ProduceRequest {
 	return r
 }
 
-// Open waits for the connection that the client is opening, or has.
+// Open waits until the client's connection to the broker is open.
 func Open(broker *sarama.Broker) error {
 	connected, err := broker.Connected()
 	if !connected {
@@ -35,11 +36,11 @@ func Open(broker *sarama.Broker) error {
 	return nil
 }
 
-// Produce sends the request and waits for the answer, which comes within the client's read timeout. It does not hold the
-// broker's lock meanwhile, as sarama's Produce would. After an error the connection is closed: sarama would leave one whose
-// answer is late, and fail whatever is sent on it afterwards.
+// Produce sends the request and waits for the answer, at most the client's read timeout. Unlike sarama's Produce it does not hold the
+// broker's lock meanwhile. After an error it closes the connection: sarama would keep a connection whose answer is late and fail every
+// later request on it.
 func Produce(broker *sarama.Broker, config *sarama.Config, request *sarama.ProduceRequest) (*sarama.ProduceResponse, error) {
-	_ = broker.Open(config) // it is open, or opens
+	_ = broker.Open(config) // if it is open already, this does nothing
 	if err := Open(broker); err != nil {
 		return nil, err
 	}

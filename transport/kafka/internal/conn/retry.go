@@ -12,8 +12,8 @@ import (
 	"github.com/millrace-go/millrace/transport/kafka/internal/backoff"
 )
 
-// A request without a connection is tried for so long, and at least so many times: one attempt may take as long as a broker
-// that keeps silent.
+// A request without a connection is retried for connectPatience, and at least connectAttempts times, because one attempt may take a whole
+// timeout if a broker does not answer.
 const (
 	connectPatience = 5 * time.Second
 	connectAttempts = 3
@@ -21,8 +21,8 @@ const (
 	firstConnectWait = 20 * time.Millisecond
 )
 
-// Connected calls ask again while it fails for want of a connection. On a healthy cluster that is for a moment: sarama hands
-// out a broker whose connection another goroutine is about to open, and who comes before it finds none.
+// Connected repeats ask while it fails because there is no connection. On a healthy cluster that lasts a moment: sarama returns a broker
+// whose connection another goroutine is about to open.
 func Connected(ctx context.Context, ask func() error) error {
 	until := time.Now().Add(connectPatience)
 	retry := backoff.Doubling{Min: firstConnectWait, Max: RetryWait}
@@ -34,7 +34,7 @@ func Connected(ctx context.Context, ask func() error) error {
 	}
 }
 
-// unconnected tells whether a request found no connection, or lost it.
+// unconnected reports whether a request had no connection or lost it.
 func unconnected(err error) bool {
 	for _, cause := range []error{sarama.ErrNotConnected, sarama.ErrOutOfBrokers, sarama.ErrBrokerNotFound, sarama.ErrControllerNotAvailable, io.EOF, io.ErrUnexpectedEOF, net.ErrClosed} {
 		if errors.Is(err, cause) {

@@ -9,16 +9,16 @@ import (
 	"github.com/IBM/sarama"
 )
 
-// rightsPatience is for how long a new subscription waits for an answer about its rights.
+// rightsPatience is how long a new subscription waits for the answer about its rights.
 const rightsPatience = 3 * time.Second
 
-// advisedError is an error that has its remedy.
+// advisedError is an error that already says how to fix it.
 type advisedError struct{ error }
 
-// Unwrap returns the error.
+// Unwrap returns the wrapped error.
 func (e advisedError) Unwrap() error { return e.error }
 
-// MayWrite adds to an error of a publisher the right that is missing.
+// MayWrite adds the missing right to an error of a publisher.
 func MayWrite(err error, topic string) error {
 	if advised := (advisedError{}); errors.As(err, &advised) || !errors.Is(err, sarama.ErrTopicAuthorizationFailed) {
 		return err
@@ -26,7 +26,7 @@ func MayWrite(err error, topic string) error {
 	return fmt.Errorf("allow this user WRITE on the topic %s (kafka-acls.sh --add --operation WRITE --topic %s --allow-principal …): %w", topic, topic, err)
 }
 
-// WithRemedy adds to an error of the consumer the right that is missing, or the setting.
+// WithRemedy adds the missing right, or the setting to change, to an error of the consumer.
 func WithRemedy(err error, consumer, topic string) error {
 	var right string
 	advised := advisedError{}
@@ -48,8 +48,8 @@ func WithRemedy(err error, consumer, topic string) error {
 	return fmt.Errorf("allow this user %s: %w", right, err)
 }
 
-// MayJoin asks whether this user may be a member of the group. Without the right a member would join in vain, again and
-// again. Only a refusal counts: brokers that do not answer in time may do so later.
+// MayJoin checks whether this user may be a member of the group. Without the right, a member would try to join again and again. Only a
+// refusal is an error: brokers that do not answer in time may do so later.
 func (c *Cluster) MayJoin(ctx context.Context, client sarama.Client, group string) error {
 	patient, cancel := context.WithTimeout(ctx, rightsPatience)
 	defer cancel()
@@ -62,7 +62,7 @@ func (c *Cluster) MayJoin(ctx context.Context, client sarama.Client, group strin
 		if err != nil {
 			return err
 		}
-		return answer.Err // that there is no such member, when we have the right
+		return answer.Err // with the right, the error is that there is no such member
 	})
 	switch {
 	case ctx.Err() != nil:

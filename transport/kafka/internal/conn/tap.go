@@ -7,20 +7,20 @@ import (
 	"github.com/IBM/sarama"
 )
 
-// tap keeps the last answer that came over a connection, for those that sarama cannot decode. On the connection a request waits
-// for the answer to the one before, so the tap needs no lock.
+// tap keeps the last answer that came over a connection, for answers that sarama cannot decode. Requests on the connection are sent one
+// at a time, so the tap needs no lock.
 type tap struct {
 	net.Conn
-	read []byte // since the latest request
+	read []byte // since the last request
 }
 
-// config returns the settings of a client with which a connection is opened through the tap.
+// config returns client settings that open a connection through the tap.
 func (t *tap) config(c sarama.Config) *sarama.Config {
-	c.Net.Proxy.Dialer = tapDialer{to: t, below: c.Net.Proxy.Dialer} // which encrypts below the tap
+	c.Net.Proxy.Dialer = tapDialer{to: t, below: c.Net.Proxy.Dialer} // it encrypts below the tap
 	return &c
 }
 
-// answer returns the answer to the latest request, from its correlation ID on, and whether it is whole.
+// answer returns the answer to the last request, from its correlation ID on, and whether it is complete.
 func (t *tap) answer() (answer []byte, whole bool) {
 	const length = 4
 	if len(t.read) < length {
@@ -30,7 +30,7 @@ func (t *tap) answer() (answer []byte, whole bool) {
 	return answer, len(answer) == int(binary.BigEndian.Uint32(t.read))
 }
 
-// Write implements net.Conn. sarama writes a request at once.
+// Write implements net.Conn. sarama writes each request in one call.
 func (t *tap) Write(b []byte) (int, error) {
 	t.read = t.read[:0]
 	return t.Conn.Write(b)
@@ -43,7 +43,7 @@ func (t *tap) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// tapDialer is a proxy.Dialer, as below.
+// tapDialer implements proxy.Dialer, like below.
 type tapDialer struct {
 	to    *tap
 	below interface {

@@ -16,15 +16,15 @@ import (
 	"golang.org/x/sync/singleflight"
 )
 
-// tokenTimeout bounds one question for a token. It is below dialTimeout, so that the error is the token endpoint's.
+// tokenTimeout bounds one token request. It is shorter than dialTimeout, so that the error is the token endpoint's.
 const tokenTimeout = 4 * time.Second
 
-// tokens implements sarama.AccessTokenProvider: it asks a token endpoint. It is safe for concurrent use.
+// tokens implements sarama.AccessTokenProvider with a token endpoint. It is safe for concurrent use.
 type tokens struct {
 	life   context.Context
 	sasl   SASL
 	asking singleflight.Group
-	client clientcredentials.Config // of who asks
+	client clientcredentials.Config // this client's identity at the endpoint
 
 	mu      sync.Mutex
 	latest  *oauth2.Token
@@ -32,11 +32,11 @@ type tokens struct {
 }
 
 func newTokens(life context.Context, sasl SASL) *tokens {
-	// Requests are so rare that no connection is kept.
+	// Requests are rare, so connections are not kept.
 	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true}
 	life = context.WithValue(life, oauth2.HTTPClient, &http.Client{
 		Transport: transport,
-		// The secret goes nowhere but to the endpoint that was configured.
+		// The secret is sent only to the configured endpoint.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	})
 	return &tokens{life: life, sasl: sasl, client: clientcredentials.Config{
@@ -58,8 +58,8 @@ func (t *tokens) Token() (*sarama.AccessToken, error) {
 		return nil, err
 	}
 	t.mu.Lock()
-	if t.latest == kept { // nobody has got another one meanwhile
-		t.renewAt = time.Now().Add(time.Until(kept.Expiry) / 5) // lest each connection wait for an endpoint that keeps silent
+	if t.latest == kept { // no other goroutine has got a new one meanwhile
+		t.renewAt = time.Now().Add(time.Until(kept.Expiry) / 5) // otherwise each connection would wait for an endpoint that does not answer
 	}
 	t.mu.Unlock()
 	return &sarama.AccessToken{Token: kept.AccessToken}, nil
@@ -77,8 +77,8 @@ func (t *tokens) keep(token *oauth2.Token, until time.Duration) {
 	t.latest, t.renewAt = token, time.Now().Add(until)
 }
 
-// renew asks for a token. It is kept for four fifths of its time: clients authenticate again a little later, and the new
-// session must not end with the old token.
+// renew requests a token. It is used for four fifths of its lifetime: clients authenticate again a little later, and the new session must
+// not end with the old token.
 func (t *tokens) renew() (token *oauth2.Token, err error) {
 	if t.client.ClientSecret, err = t.sasl.ClientSecret(); err != nil {
 		return nil, &tokenError{err}
@@ -88,14 +88,14 @@ func (t *tokens) renew() (token *oauth2.Token, err error) {
 	if token, err = t.ask(ctx); err != nil {
 		return nil, &tokenError{t.sasl.adviceOnEndpoint(err)}
 	}
-	if !token.Expiry.IsZero() { // else nobody knows for how long it holds
+	if !token.Expiry.IsZero() { // otherwise its lifetime is unknown
 		t.keep(token, time.Until(token.Expiry)/5*4)
 	}
 	return token, nil
 }
 
-// ask asks the token endpoint. Some want the client's secret in the form, and not in the header. When both are refused, the
-// first answer counts.
+// ask calls the token endpoint. Some endpoints want the client's secret in the form instead of the header. If both are refused, the first
+// error is returned.
 func (t *tokens) ask(ctx context.Context) (*oauth2.Token, error) {
 	token, err := t.client.Token(ctx)
 	refused := (*oauth2.RetrieveError)(nil)
@@ -124,13 +124,13 @@ func (s SASL) ClientSecret() (string, error) {
 	return string(secret), nil
 }
 
-// tokenError is of a token endpoint, and has its remedy.
+// tokenError is an error of the token endpoint that already says how to fix it.
 type tokenError struct{ error }
 
-// Unwrap returns the error.
+// Unwrap returns the wrapped error.
 func (e *tokenError) Unwrap() error { return e.error }
 
-// adviceOnEndpoint adds the setting to an error of the token endpoint. What it has answered is not repeated, but for the error code
+// adviceOnEndpoint adds the setting to check to an error of the token endpoint. Of the endpoint's answer it repeats only the error code
 // and its description.
 func (s SASL) adviceOnEndpoint(err error) error {
 	refused := (*oauth2.RetrieveError)(nil)

@@ -17,24 +17,24 @@ import (
 )
 
 const (
-	// SettleTimeout bounds the time that a new topic's partitions take to get their leaders.
+	// SettleTimeout bounds the wait until a new topic's partitions have leaders.
 	SettleTimeout = 30 * time.Second
 	settlePause   = 20 * time.Millisecond
-	// DefaultMaxMessageBytes is the brokers' message.max.bytes.
+	// DefaultMaxMessageBytes is the default of the brokers' message.max.bytes.
 	DefaultMaxMessageBytes = 1<<20 + 12
 	maxMessageBytes        = "max.message.bytes"
 )
 
-// TopicSettings says what becomes of topics that are missing.
+// TopicSettings says what to do about missing topics.
 type TopicSettings struct {
-	Create            bool // or that is an error
+	Create            bool // otherwise a missing topic is an error
 	Partitions        int32
 	ReplicationFactor int16
 	Settings          map[string]string
 }
 
-// Topics creates or checks topics, as its settings say, and remembers those that are well, and what they take. Failures
-// are not remembered. It is safe for concurrent use.
+// Topics creates or checks topics, as its settings say. It remembers existing topics and their size limits, but not failures. It is safe
+// for concurrent use.
 type Topics struct {
 	client   sarama.Client
 	settings TopicSettings
@@ -48,18 +48,18 @@ type Topics struct {
 	running sync.WaitGroup
 }
 
-// flight is one look at a topic, which all that ask for it meanwhile share.
+// flight is one check of a topic. Concurrent callers share it.
 type flight struct {
 	done chan struct{}
 	err  error
 }
 
-// NewTopics returns topics that are looked at until life ends.
+// NewTopics returns a Topics that works until life ends.
 func NewTopics(life context.Context, client sarama.Client, settings TopicSettings, log *slog.Logger) *Topics {
 	return &Topics{life: life, client: client, settings: settings, log: log, flights: map[string]*flight{}}
 }
 
-// Ensure sees to it that the topic exists. The work outlives a caller whose ctx ends.
+// Ensure makes sure that the topic exists. The work goes on if a caller's ctx ends.
 func (t *Topics) Ensure(ctx context.Context, topic string) error {
 	if _, ok := t.known.Load(topic); ok {
 		return nil
@@ -100,7 +100,7 @@ func (t *Topics) join(topic string) (*flight, error) {
 	return f, nil
 }
 
-// Limit is what a batch may have of a topic that Ensure has seen.
+// Limit returns the largest batch, in bytes, for a topic that Ensure has checked.
 func (t *Topics) Limit(topic string) int {
 	if limit, ok := t.known.Load(topic); ok {
 		return limit.(int)
@@ -108,7 +108,7 @@ func (t *Topics) Limit(topic string) int {
 	return usable(DefaultMaxMessageBytes)
 }
 
-// EnsureAgain is Ensure after a broker has said that the topic is unknown: it was deleted meanwhile.
+// EnsureAgain is Ensure after a broker has reported that the topic is unknown: it was deleted meanwhile.
 func (t *Topics) EnsureAgain(ctx context.Context, topic string) error {
 	t.known.Delete(topic)
 	return t.Ensure(ctx, topic)
@@ -122,7 +122,7 @@ func (t *Topics) Stop() {
 	t.running.Wait()
 }
 
-// settle looks the topic up, creates it where that is wanted, and asks how large its messages may be.
+// settle looks up the topic, creates it if that is configured, and asks for its message size limit.
 func (t *Topics) settle(topic string) error {
 	err := t.client.RefreshMetadata(topic)
 	if errors.Is(err, sarama.ErrUnknownTopicOrPartition) {
@@ -131,7 +131,7 @@ func (t *Topics) settle(topic string) error {
 		}
 		err = t.await(topic)
 	}
-	if err != nil && !errors.Is(err, sarama.ErrLeaderNotAvailable) { // some partitions are out of reach; the others work
+	if err != nil && !errors.Is(err, sarama.ErrLeaderNotAvailable) { // some partitions are unavailable; the others work
 		return fmt.Errorf("look up topic %s: %w", topic, err)
 	}
 	limit, err := t.ask(topic)
@@ -172,7 +172,7 @@ func (t *Topics) create(topic string) error {
 	return nil
 }
 
-// replicas is where a replication factor comes from.
+// replicas says where a replication factor comes from.
 func replicas(factor int16) string {
 	if factor < 1 {
 		return "the brokers' default.replication.factor, which Config.Topics.ReplicationFactor may replace,"
@@ -199,8 +199,8 @@ func (t *Topics) await(topic string) error {
 	}
 }
 
-// ask returns how many bytes a batch may have. Who may not ask takes it to be the brokers' default: a broker that takes
-// less refuses what is too large.
+// ask returns how many bytes a batch may have. Without the right to ask, it assumes the brokers' default. A broker with a lower limit
+// rejects what is too large.
 func (t *Topics) ask(topic string) (int, error) {
 	value, known, refusal, err := TopicSetting(t.client, topic, maxMessageBytes)
 	if err != nil {
@@ -214,5 +214,5 @@ func (t *Topics) ask(topic string) (int, error) {
 	return usable(DefaultMaxMessageBytes), nil
 }
 
-// usable is how many bytes a batch may have before it is compressed: what cannot be compressed grows a little.
+// usable returns how many bytes a batch may have before compression, because data that cannot be compressed grows a little.
 func usable(limit int) int { return limit - limit/256 - 64 }

@@ -12,8 +12,8 @@ import (
 	"github.com/millrace-go/millrace/transport/kafka/internal/sequence"
 )
 
-// The versions of the requests in transactions of version 1: those of Apache Kafka 2.8, which later brokers answer as they did
-// then.
+// The versions of the requests in transactions of version 1. They are those of Apache Kafka 2.8, and later brokers answer them in the
+// same way.
 const (
 	initProducerIDVersion  = 4
 	addPartitionsVersion   = 3
@@ -22,7 +22,7 @@ const (
 	endTxnVersion          = 3
 )
 
-// The versions of the requests in transactions of version 2 (KIP-890). sarama does not know them, but encodes them: their
+// The versions of the requests in transactions of version 2 (KIP-890). sarama does not know them but can encode them, because their
 // fields are those of the versions that it knows.
 const (
 	produceV2Version         = 12
@@ -30,14 +30,14 @@ const (
 	endTxnV2Version          = 5
 )
 
-// Producer is whose transaction a request is about.
+// Producer identifies the producer whose transaction a request is about.
 type Producer struct {
-	ID string // the transactional one
+	ID string // the transactional ID
 	sequence.Identity
-	V2 bool // its transactions are of version 2: requests add what they are about, and each end brings the next epoch
+	V2 bool // its transactions are of version 2: produce and offset requests add their partitions implicitly, and each end brings the next epoch
 }
 
-// version is that of a request in the producer's transactions.
+// version returns the version of a request in the producer's transactions.
 func (p Producer) version(v1, v2 int16) int16 {
 	if p.V2 {
 		return v2
@@ -45,10 +45,9 @@ func (p Producer) version(v1, v2 int16) int16 {
 	return v1
 }
 
-// A method of Link that sends a request returns the coordinator's answer as a code. After an error nobody knows whether the
-// request has arrived.
+// A method of Link that sends a request returns the coordinator's answer as a code. After an error the request may have arrived.
 
-// InitProducerID asks for the producer's next identity. Its transactions are aborted after timeout.
+// InitProducerID requests the producer's next identity. The brokers abort its transactions after timeout.
 func (l *Link) InitProducerID(p Producer, timeout time.Duration) (next sequence.Identity, code sarama.KError, err error) {
 	err = l.do(func(b *sarama.Broker) error {
 		response, err := b.InitProducerID(&sarama.InitProducerIDRequest{
@@ -66,7 +65,7 @@ func (l *Link) InitProducerID(p Producer, timeout time.Duration) (next sequence.
 	return next, code, err
 }
 
-// AddPartitions makes partitions part of the transaction. It returns a code for each.
+// AddPartitions adds partitions to the transaction. It returns a code for each.
 func (l *Link) AddPartitions(p Producer, partitions map[string][]int32) (codes map[string][]*sarama.PartitionError, err error) {
 	err = l.do(func(b *sarama.Broker) error {
 		response, err := b.AddPartitionsToTxn(&sarama.AddPartitionsToTxnRequest{
@@ -84,7 +83,7 @@ func (l *Link) AddPartitions(p Producer, partitions map[string][]int32) (codes m
 	return codes, err
 }
 
-// AddOffsets makes the group's offsets part of the transaction.
+// AddOffsets adds the group's offsets to the transaction.
 func (l *Link) AddOffsets(p Producer, group string) (code sarama.KError, err error) {
 	err = l.do(func(b *sarama.Broker) error {
 		response, err := b.AddOffsetsToTxn(&sarama.AddOffsetsToTxnRequest{
@@ -102,8 +101,8 @@ func (l *Link) AddOffsets(p Producer, group string) (code sarama.KError, err err
 	return code, err
 }
 
-// CommitOffsets commits offsets, by topic and partition, in the transaction, on behalf of the member: the coordinator refuses them from
-// one that has lost its partitions.
+// CommitOffsets commits offsets, by topic and partition, in the transaction, on behalf of the member. The coordinator refuses them if the
+// member has lost its partitions.
 func (l *Link) CommitOffsets(p Producer, group string, by Member, next map[string]map[int32]Position) (code sarama.KError, err error) {
 	topics := map[string][]*sarama.PartitionOffsetMetadata{}
 	for topic, positions := range next {
@@ -128,7 +127,7 @@ func (l *Link) CommitOffsets(p Producer, group string, by Member, next map[strin
 		if err != nil {
 			return err
 		}
-		if request.Version < wanted { // sarama takes what the broker knows
+		if request.Version < wanted { // sarama uses a lower version if the broker does not know this one
 			code = sarama.ErrUnsupportedVersion
 			return nil
 		}
@@ -144,7 +143,7 @@ func (l *Link) CommitOffsets(p Producer, group string, by Member, next map[strin
 	return code, err
 }
 
-// EndTransaction commits or aborts the transaction. next is who the producer is after it.
+// EndTransaction commits or aborts the transaction. next is the producer's identity after it.
 func (l *Link) EndTransaction(p Producer, commit bool) (next sequence.Identity, code sarama.KError, err error) {
 	next = p.Identity
 	err = l.do(func(b *sarama.Broker) error {
@@ -156,32 +155,32 @@ func (l *Link) EndTransaction(p Producer, commit bool) (next sequence.Identity, 
 			TransactionResult: commit,
 		}
 		response, err := b.EndTxn(request)
-		if request.Version < endTxnV2Version { // a broker may not know version 2 any more
+		if request.Version < endTxnV2Version { // the broker no longer knows version 2
 			if err == nil {
 				code = response.Err
 			}
 			return err
 		}
-		if err != nil && !undecodable(err) { // what the tap has may answer another request: a login
+		if err != nil && !undecodable(err) { // the tap may hold the answer to another request: a login
 			return err
 		}
 		answer, whole := l.tap.answer()
 		if !whole {
 			return errors.Join(err, errors.New("read the answer to EndTxn: it is not whole"))
 		}
-		next, code, err = readEndTxnV2(answer) // sarama cannot
+		next, code, err = readEndTxnV2(answer) // sarama cannot read it
 		return err
 	})
 	return next, code, err
 }
 
-// undecodable reports whether an answer came that sarama does not understand.
+// undecodable reports whether an answer came that sarama cannot decode.
 func undecodable(err error) bool {
 	return errors.As(err, new(sarama.PacketDecodingError)) || errors.Is(err, sarama.ErrInsufficientData)
 }
 
-// readEndTxnV2 reads an answer to EndTxn in version 5, with its correlation ID: the header's tags, of which there are none, the
-// throttling time, the code, the producer's next ID and epoch, and tags.
+// readEndTxnV2 reads an answer to EndTxn in version 5, from its correlation ID on: the header's tags (none), the throttle time, the code,
+// the producer's next ID and epoch, and tags.
 func readEndTxnV2(answer []byte) (next sequence.Identity, code sarama.KError, err error) {
 	const codeAt, idAt, epochAt, tagsAt = 9, 11, 19, 21
 	if len(answer) <= tagsAt {
@@ -192,11 +191,11 @@ func readEndTxnV2(answer []byte) (next sequence.Identity, code sarama.KError, er
 	return next, sarama.KError(binary.BigEndian.Uint16(answer[codeAt:])), nil
 }
 
-// featuresVersion of ApiVersions is the first whose answer has the cluster's features.
+// featuresVersion is the first version of ApiVersions whose answer contains the cluster's features.
 const featuresVersion = 3
 
-// HasV2 tells whether the brokers agreed on transactions of version 2, as the coordinator knows it: all of them have the
-// requests then.
+// HasV2 reports whether the brokers have agreed on transactions of version 2, according to the coordinator. All of them then support the
+// requests.
 func (l *Link) HasV2() (has bool, err error) {
 	err = l.do(func(b *sarama.Broker) error {
 		response, err := b.ApiVersions(&sarama.ApiVersionsRequest{Version: featuresVersion, ClientSoftwareName: "millrace", ClientSoftwareVersion: "1"})
@@ -217,7 +216,8 @@ func (l *Link) HasV2() (has bool, err error) {
 	return has, nil
 }
 
-// Offsets returns the group's offsets of the partitions, by topic, with their notes. Stable ones no transaction can change any more.
+// Offsets returns the group's offsets of the partitions, by topic, with their notes. If stable is set, no transaction can change them any
+// more.
 func (l *Link) Offsets(group string, partitions map[string][]int32, stable bool) (offsets map[string]map[int32]Position, code sarama.KError, err error) {
 	err = l.do(func(b *sarama.Broker) error {
 		request := sarama.NewOffsetFetchRequest(l.client.Config().Version, group, partitions)

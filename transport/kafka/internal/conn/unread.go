@@ -5,14 +5,13 @@ import (
 )
 
 const (
-	// unreadVersion is the last fetch that names topics by their names; Apache Kafka 4 still has it.
+	// unreadVersion is the last version of Fetch that identifies topics by name; Apache Kafka 4 still supports it.
 	unreadVersion = 11
-	// unreadBytes is how much of a partition is looked at.
+	// unreadBytes is how much of a partition is read.
 	unreadBytes = 1 << 20
 )
 
-// StableEnd is the offset from which a read_committed reader has read nothing yet: the partition's end, or the beginning of
-// its first open transaction.
+// StableEnd returns the last stable offset: the partition's end, or the beginning of its first open transaction.
 func StableEnd(client sarama.Client, topic string, partition int32) (int64, error) {
 	leader, err := client.Leader(topic, partition)
 	if err != nil {
@@ -35,15 +34,15 @@ func StableEnd(client sarama.Client, topic string, partition int32) (int64, erro
 	return block.Offset, nil
 }
 
-// Unread is what lies behind an offset of a partition, as far as it was looked at.
+// Unread is what follows an offset of a partition, as far as it was read.
 type Unread struct {
-	Messages int64 // that a read_committed reader gets
-	Next     int64 // what follows what was looked at
-	First    int64 // the first message, or Next
+	Messages int64 // for a read_committed reader
+	Next     int64 // the offset after what was read
+	First    int64 // the offset of the first message, or Next
 }
 
-// LookAhead reads from an offset on what a read_committed reader would, and tells messages from the rest, which takes
-// offsets, too: the ends of transactions, and what an aborted one has written.
+// LookAhead reads from an offset like a read_committed reader. It counts the messages, and skips what takes offsets without being a
+// message: the ends of transactions, and records of aborted transactions.
 func LookAhead(client sarama.Client, topic string, partition int32, from int64) (u Unread, err error) {
 	u = Unread{Next: from, First: -1}
 	block, err := fetch(client, topic, partition, from)
@@ -85,12 +84,12 @@ func (u *Unread) count(batch *sarama.RecordBatch, aborted aborted) {
 	}
 }
 
-// aborted is the offsets at which aborted transactions begin that have not ended yet, by their producers.
+// aborted holds, by producer, the first offsets of aborted transactions that have not ended yet.
 type aborted map[int64][]int64
 
 func abortedBy(transactions []*sarama.AbortedTransaction) aborted {
 	a := aborted{}
-	for _, t := range transactions { // in the order of their beginnings
+	for _, t := range transactions { // ordered by their first offset
 		a[t.ProducerID] = append(a[t.ProducerID], t.FirstOffset)
 	}
 	return a
@@ -101,7 +100,7 @@ func (a aborted) has(batch *sarama.RecordBatch) bool {
 	return len(begins) > 0 && begins[0] <= batch.LastOffset()
 }
 
-// ended notes the end of a transaction. Its key has a version and a type, of two bytes each: 0 is an abort.
+// ended records the end of a transaction. Its key has a version and a type, of two bytes each: type 0 is an abort.
 func (a aborted) ended(batch *sarama.RecordBatch) {
 	if !a.has(batch) || len(batch.Records) == 0 || len(batch.Records[0].Key) < 4 {
 		return

@@ -2,42 +2,42 @@ package crashguard
 
 import "maps"
 
-// The limits of transactional delivery.
+// The limits of the crash guard with transactional delivery.
 const (
-	// MaxStarts is how many processes may end uncleanly with the same messages of a partition in flight before these run alone. That is
-	// slow, and an outage of brokers that costs members their sessions looks like unclean ends: so it is more than the brokers of a small
-	// cluster that restart one after the other.
+	// MaxStarts is how many processes may end uncleanly with the same messages of a partition in flight before these messages run alone.
+	// Running alone is slow, and a broker outage that costs members their sessions looks like unclean ends. So the limit is higher than
+	// the number of brokers in a small cluster that may restart one after the other.
 	MaxStarts = 4
 	// MaxAlone is how many processes may end uncleanly while a message runs alone in them before it is rejected.
 	MaxAlone = 3
-	// mostAlone bounds the note: brokers take 4,096 bytes.
+	// mostAlone bounds the note, because brokers accept 4,096 bytes.
 	mostAlone = 50
 )
 
-// Guard decides for one assignment of a partition to this process. It belongs to one goroutine, or its owner guards it.
+// Guard decides for one assignment of a partition to this process. It is not safe for concurrent use; its owner may guard it.
 //
-// A process commits the note of its start before it hands out the first message. The note goes when the partition gives back the
-// assignment, or when all is done that may have been in flight in the processes before. So a note that a process finds at the start is
-// that of a process that ended uncleanly. After MaxStarts such processes the partition is suspicious: one message after the other runs
-// alone in the process, and the note of its start is committed before, and that of its end after it.
+// A process commits a note of its start before it delivers the first message. The note is cleared when the partition gives back the
+// assignment, or when all messages are done that may have been in flight in earlier processes. So a note that a process finds at its
+// start comes from a process that ended uncleanly. After MaxStarts such processes the partition is suspicious: its messages run one after
+// the other, alone in the process. The note of a message's start is committed before it runs, and the note of its end after it.
 type Guard struct {
-	window int // messages that this process may have in flight
+	window int // how many messages this process may have in flight
 	starts int // processes that ended uncleanly
-	left   int // messages that are not done yet of those that were in flight in them, or are in this one
+	left   int // messages not yet done that may have been in flight in those processes, or are in flight in this one
 	until  int64
 	alone  map[int64]int
 
 	begun    bool // messages run together, and the note says so
-	passed   bool // all is done that may have been in flight
+	passed   bool // all messages that may have been in flight are done
 	released bool
 
-	running int64 // the offset that runs alone; negative: none
-	before  int   // its count before
+	running int64 // the offset of the message that runs alone; negative: none
+	before  int   // that message's count before it started
 
-	said string // the latest note
+	said string // the last note
 }
 
-// New begins an assignment with the note that the group has. A process may have as many messages in flight as window says.
+// New begins an assignment with the group's note. window is how many messages a process may have in flight.
 func New(read Note, window int) *Guard {
 	g := &Guard{window: window, starts: read.Starts, left: read.Left, alone: maps.Clone(read.Alone), running: -1}
 	if g.alone == nil {
@@ -47,17 +47,17 @@ func New(read Note, window int) *Guard {
 	return g
 }
 
-// Suspicious tells whether messages run alone.
+// Suspicious reports whether messages run alone.
 func (g *Guard) Suspicious() bool { return !g.begun && !g.passed && g.starts >= MaxStarts }
 
-// Until tells where the partition ends at the start: what comes later was in flight in no process before.
+// Until sets the partition's end at the start. Later messages were in flight in no earlier process.
 func (g *Guard) Until(end int64) {
 	if g.until == 0 {
 		g.until = end
 	}
 }
 
-// Begin lets messages run together. The first time it returns the note that is to be committed before.
+// Begin lets messages run together. The first call returns the note that must be committed before.
 func (g *Guard) Begin() (note string, commit bool) {
 	if g.begun || g.passed || g.released {
 		return "", false
@@ -66,7 +66,7 @@ func (g *Guard) Begin() (note string, commit bool) {
 	return g.say(), true
 }
 
-// Try is called before the message at the offset runs alone. It returns the note that is to be committed before, or that the message is
+// Try is called before the message at the offset runs alone. It returns the note that must be committed before, or that the message is
 // rejected.
 func (g *Guard) Try(offset int64) (note string, rejected bool) {
 	if g.alone[offset] >= MaxAlone {
@@ -80,13 +80,13 @@ func (g *Guard) Try(offset int64) (note string, rejected bool) {
 	return g.say(), false
 }
 
-// Survived is called when the handler of the message that runs alone has ended.
+// Survived is called after the handler of the message that runs alone has ended.
 func (g *Guard) Survived() {
 	delete(g.alone, g.running)
 	g.running = -1
 }
 
-// Withdrawn is called when the message was to run alone, and no handler got it.
+// Withdrawn is called if the message was to run alone, but no handler got it.
 func (g *Guard) Withdrawn() {
 	if g.running < 0 {
 		return
@@ -98,7 +98,7 @@ func (g *Guard) Withdrawn() {
 	g.running = -1
 }
 
-// Done is called when messages are done up to next, and returns the note to commit with them.
+// Done is called when all messages up to next are done. It returns the note to commit with them.
 func (g *Guard) Done(messages int, next int64) (note string) {
 	maps.DeleteFunc(g.alone, func(offset int64, _ int) bool { return offset < next })
 	g.left -= messages
@@ -109,10 +109,10 @@ func (g *Guard) Done(messages int, next int64) (note string) {
 	return g.say()
 }
 
-// Note is what the group should keep now.
+// Note returns the note that the group should have now.
 func (g *Guard) Note() string { return g.say() }
 
-// Release ends the assignment cleanly. It returns the note that is to be committed, if it is another one than the group has.
+// Release ends the assignment cleanly. It returns the note to commit, if it differs from the group's.
 func (g *Guard) Release() (note string, commit bool) {
 	g.Withdrawn()
 	g.released = true

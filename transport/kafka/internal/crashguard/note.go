@@ -1,5 +1,5 @@
-// Package crashguard finds messages that kill their process, without a database. It decides which messages of a partition run together,
-// which run alone, and which are rejected. It does no I/O and has no clock.
+// Package crashguard finds poison messages, which end their process, without a database. It decides which messages of a partition run
+// together, which run alone, and which are rejected. It does no I/O and has no clock.
 package crashguard
 
 import (
@@ -10,17 +10,17 @@ import (
 	"strings"
 )
 
-// Note is what the group keeps of a partition, in the metadata of its committed offset. The zero Note is no metadata.
+// Note is the group's record of a partition, stored in the metadata of its committed offset. The zero Note is empty metadata.
 type Note struct {
-	Starts int           // processes that began to handle the partition, and did not give it back
-	Left   int           // so many messages from the offset on may have been in flight in them
-	Alone  map[int64]int // by offset: processes that began to handle the message alone, and did not survive it
+	Starts int           // processes that began to handle the partition and did not give it back
+	Left   int           // how many messages, from the offset on, may have been in flight in them
+	Alone  map[int64]int // by offset: processes that began to handle the message alone and did not survive it
 }
 
-// prefix tells a note from what other clients write.
+// prefix distinguishes a note from the metadata of other clients.
 const prefix = "millrace"
 
-// String is the note as metadata.
+// String encodes the note as metadata.
 func (n Note) String() string {
 	if n.Starts == 0 {
 		return ""
@@ -35,7 +35,7 @@ func (n Note) String() string {
 	return b.String()
 }
 
-// Parse reads metadata. Metadata of another client is no note.
+// Parse decodes metadata. For metadata of another client it returns the zero Note.
 func Parse(metadata string) Note {
 	fields := strings.Fields(metadata)
 	if len(fields) == 0 || fields[0] != prefix {
@@ -66,7 +66,7 @@ func Parse(metadata string) Note {
 	return n
 }
 
-// number is a count, and 0 for what is none.
+// number parses a count; invalid text is 0.
 func number(text string) int {
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 0 || n > 1<<30 {

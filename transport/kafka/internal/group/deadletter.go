@@ -16,7 +16,7 @@ import (
 	"github.com/millrace-go/millrace/transport/kafka/internal/wire"
 )
 
-// What is added to the metadata of a dead letter; package kafka describes it.
+// The metadata that is added to a dead letter; package kafka describes it.
 const (
 	DeadReasonMetadata    = transport.DeadReasonMetadata
 	DeadErrorMetadata     = transport.DeadErrorMetadata
@@ -30,8 +30,7 @@ const (
 const (
 	// deadLetterTimeout bounds the publish to the dead-letter topic.
 	deadLetterTimeout = 30 * time.Second
-	// deadLetterDelay is how long a message waits that should be in the dead-letter topic and could not be sent there. Then it
-	// is delivered once more.
+	// deadLetterDelay is how long a message waits if it could not be sent to the dead-letter topic. Then it is delivered again.
 	deadLetterDelay = time.Second
 )
 
@@ -42,7 +41,7 @@ const (
 	deadKilled   = "killed"
 )
 
-// errNoDeadLetters is of a consumer that has no dead-letter topic.
+// errNoDeadLetters is returned for a consumer without a dead-letter topic.
 var errNoDeadLetters = errors.New("the consumer has no dead-letter topic")
 
 // newDeadLetter makes the message for the dead-letter topic.
@@ -59,7 +58,7 @@ func (s *Subscription) newDeadLetter(ctx context.Context, e *lane.Entry, reason 
 	return msg
 }
 
-// original is the message as it came, with the ID by which its consumer knows it, or else with its own.
+// original returns the message as it came, with the ID by which its consumer knows it, otherwise with its own.
 func (s *Subscription) original(record *sarama.ConsumerMessage) *message.Message {
 	msg := wire.Unmarshal(record)
 	if own := msg.UUID; wire.Identify(s.config.EventID, msg, wire.PlaceOf(record)) != nil {
@@ -68,7 +67,7 @@ func (s *Subscription) original(record *sarama.ConsumerMessage) *message.Message
 	return msg
 }
 
-// sendDead sends the dead letter, without the reasons where there is no room for them.
+// sendDead sends the dead letter. If it exceeds the limits, it is sent without the added metadata.
 func (s *Subscription) sendDead(ctx context.Context, e *lane.Entry, reason string, send func(*message.Message) error) error {
 	err := send(s.newDeadLetter(ctx, e, reason))
 	if errors.Is(err, transport.ErrLimit) || errors.Is(err, transport.ErrRejected) {
@@ -79,8 +78,8 @@ func (s *Subscription) sendDead(ctx context.Context, e *lane.Entry, reason strin
 	return err
 }
 
-// deadLetter publishes the message to the dead-letter topic, or makes it the message's output, where that is sent in a
-// transaction. cause is what is known beside the reason; nil when the message failed too often.
+// deadLetter publishes the message to the dead-letter topic or, with transactions, makes it the message's output. cause is the error
+// beside the reason; it is nil if the message failed too often.
 func (p *partitionConsumer) deadLetter(ctx context.Context, e *lane.Entry, reason string, cause error) bool {
 	ctx, cancel := context.WithTimeout(ctx, deadLetterTimeout)
 	defer cancel()
@@ -91,7 +90,7 @@ func (p *partitionConsumer) deadLetter(ctx context.Context, e *lane.Entry, reaso
 	log := p.log.With(slog.String("event_id", p.original(consumedOf(e).record).UUID), slog.String("dead_letter_topic", topic),
 		slog.Int("partition", int(p.number)), slog.Int64("offset", e.Offset), slog.String("reason", reason), slog.Any("cause", cause))
 	err := p.sendDead(ctx, e, reason, func(msg *message.Message) (err error) {
-		if cause != nil && msg.Metadata[DeadReasonMetadata] == reason { // or there is no room for it
+		if cause != nil && msg.Metadata[DeadReasonMetadata] == reason { // otherwise there is no room for it
 			transport.MarkRejected(msg, cause)
 			msg.Metadata[DeadReasonMetadata] = reason
 		}
@@ -110,7 +109,7 @@ func (p *partitionConsumer) deadLetter(ctx context.Context, e *lane.Entry, reaso
 	return true
 }
 
-// refuse makes a dead letter of a message whose outputs the brokers refuse.
+// refuse makes a dead letter of a message whose outputs the brokers reject.
 func (s *Subscription) refuse(source any) ([]*produce.Output, error) {
 	topic := s.config.DeadLetters
 	if topic == "" {

@@ -16,7 +16,7 @@ import (
 	"github.com/millrace-go/millrace/transport/kafka/internal/wire"
 )
 
-// delivery implements transport.Delivery. It also is the context of its message.
+// delivery implements transport.Delivery. It is also the context of its message.
 type delivery struct {
 	lifespan.Context
 	transport.Rejection
@@ -25,8 +25,8 @@ type delivery struct {
 	message   *message.Message
 	attempt   int
 	failures  int           // before this one
-	number    int64         // of the subscription's deliveries
-	after     atomic.Int64  // nanoseconds; 0: nobody asked
+	number    int64         // the number of the delivery within the subscription
+	after     atomic.Int64  // nanoseconds; 0: the handler asked for no delay
 	unit      *produce.Unit // of transactional delivery
 	span      trace.Span
 
@@ -40,14 +40,14 @@ type delivery struct {
 // Attempt implements transport.Delivery.
 func (d *delivery) Attempt() int { return d.attempt }
 
-// Failures is what transport.Failures asks for.
+// Failures is the method that transport.Failures uses.
 func (d *delivery) Failures() int { return d.failures }
 
 // RetryAfter implements transport.Delivery.
 func (d *delivery) RetryAfter(after time.Duration) { d.after.Store(int64(after)) }
 
-// Handled implements transport.Delivery. After a nack it is too late, also while the partition consumer has not seen that yet: the
-// record is to come before the next one of its key.
+// Handled implements transport.Delivery. After a nack it does nothing, even if the partition consumer has not seen the nack yet, because
+// the record must be redelivered before the next one of its key.
 func (d *delivery) Handled() {
 	d.partition.update(func(l *lane.Lane) {
 		if _, ended := d.ended(); !ended && !d.over {
@@ -56,23 +56,23 @@ func (d *delivery) Handled() {
 	})
 }
 
-// wish is the delay that the handler asked for. Without one a nack is a failure of the message.
+// wish returns the delay that the handler asked for. Without one, a nack counts as a failure of the message.
 func (d *delivery) wish() time.Duration { return time.Duration(d.after.Load()) }
 
 // consumed is a record in a lane.
 type consumed struct {
 	lane.Entry
 	record  *sarama.ConsumerMessage
-	outputs []*produce.Output // what its handler has published, when that goes into a transaction
+	outputs []*produce.Output // what its handler has published, for a transaction
 }
 
-// consumedOf returns what an entry of a lane was made of, or nil where it only takes offsets.
+// consumedOf returns the record of a lane's entry, or nil if the entry only takes offsets.
 func consumedOf(e *lane.Entry) *consumed {
 	c, _ := e.Value.(*consumed)
 	return c
 }
 
-// newDelivery makes what a handler gets of an entry. It has its own payload, because the record may be delivered again.
+// newDelivery makes the delivery of an entry. It has its own payload, because the record may be delivered again.
 func (p *partitionConsumer) newDelivery(e *lane.Entry) *delivery {
 	record := consumedOf(e).record
 	d := &delivery{partition: p, entry: e, attempt: e.Attempts, failures: e.Failures, record: record, message: wire.Unmarshal(record)}
@@ -88,7 +88,7 @@ func (p *partitionConsumer) newDelivery(e *lane.Entry) *delivery {
 	return d
 }
 
-// ended tells whether the delivery has ended, and how.
+// ended reports whether the delivery has ended, and how.
 func (d *delivery) ended() (o lane.Outcome, ok bool) {
 	select {
 	case <-d.message.Acked():
@@ -125,6 +125,6 @@ func (d *delivery) await() lane.Outcome {
 	case <-d.message.Nacked():
 	case <-d.partition.messages.Done():
 	}
-	o, _ := d.ended() // both at once: what is done is done
+	o, _ := d.ended() // if both have happened, the ack or nack counts
 	return o
 }

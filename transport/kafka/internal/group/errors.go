@@ -10,15 +10,15 @@ import (
 	"github.com/millrace-go/millrace/transport/kafka/internal/conn"
 )
 
-// The waits between warnings of one error: the first, and the largest. They double while the error stays.
+// The first and the longest wait between warnings of one error. The wait doubles while the error continues.
 const (
 	firstRepeat = 10 * time.Second
 	lastRepeat  = 10 * time.Minute
-	// mostWarnings bounds how many errors are told apart.
+	// mostWarnings bounds how many errors are tracked.
 	mostWarnings = 100
 )
 
-// logErrors returns when the group is closed.
+// logErrors logs the group's errors. It returns when the group is closed.
 func (s *Subscription) logErrors() {
 	warned := warnings{}
 	for err := range s.group.Errors() {
@@ -34,7 +34,7 @@ func (s *Subscription) logErrors() {
 	}
 }
 
-// observerOf is that of the topic of which the error is, if it tells.
+// observerOf returns the observer for the topic of the error, if it names one.
 func (s *Subscription) observerOf(err error) *topicObserver {
 	var of *sarama.ConsumerError
 	if errors.As(err, &of) && of.Topic != "" {
@@ -43,7 +43,7 @@ func (s *Subscription) observerOf(err error) *topicObserver {
 	return s.own.observer
 }
 
-// causeOf is what the partitions of a topic that fail for one reason have in common.
+// causeOf returns the cause that the partitions of a topic have in common.
 func causeOf(err error) string {
 	var of *sarama.ConsumerError
 	if errors.As(err, &of) {
@@ -52,7 +52,7 @@ func causeOf(err error) string {
 	return err.Error()
 }
 
-// warnings keeps an error that comes again and again from filling the log.
+// warnings limits how often a repeated error is logged.
 type warnings map[string]*warning
 
 type warning struct {
@@ -61,11 +61,11 @@ type warning struct {
 	unsaid int
 }
 
-// due tells whether to warn of the error now, and how many times it has come since the last time.
+// due reports whether to log the error now, and how often it was not logged since the last time.
 func (w warnings) due(cause string, now time.Time) (unsaid int, due bool) {
 	of := w[cause]
 	switch {
-	case of == nil || now.Sub(of.next) > lastRepeat: // it had gone
+	case of == nil || now.Sub(of.next) > lastRepeat: // it had stopped
 		if len(w) >= mostWarnings {
 			clear(w)
 		}

@@ -6,30 +6,31 @@ import (
 )
 
 const (
-	// aloneLimit is how long others wait for a message that runs alone, or waits for that. It may wait for one of them, or never end.
+	// aloneLimit is how long other messages wait for one that runs alone or waits to run alone. It may wait for one of them, or never
+	// end.
 	aloneLimit = time.Minute
-	// yield is how long others may enter after a message has run alone, if some wait.
+	// yield is how long other messages may enter after one has run alone, if some wait.
 	yield = time.Millisecond
 )
 
-// Waiter is who waits at a gate. Wake must not block, and must not call the gate.
+// Waiter waits at a gate. Wake must not block and must not call the gate.
 type Waiter interface{ Wake() }
 
-// Gate lets messages into the process together, or one alone. Its zero value is open. It is safe for concurrent use, and never waits:
-// who is refused is woken when it is worth another try.
+// Gate admits either several messages of the process or one that runs alone. Its zero value is open. It is safe for concurrent use and
+// never blocks: a refused Waiter is woken when it should try again.
 type Gate struct {
 	mu      sync.Mutex
 	in      int
-	holder  Waiter // runs alone, or waits until nothing else is in
+	holder  Waiter // runs alone, or waits until no other message is in
 	granted bool   // it runs alone
-	expired bool   // others may enter beside it
-	resting bool   // nobody becomes the holder
+	expired bool   // other messages may enter although one runs alone
+	resting bool   // no Waiter may become the holder
 	turn    int    // counts holders
 	timer   *time.Timer
 	waiting map[Waiter]struct{}
 }
 
-// Enter lets a message in, unless one of another waiter runs alone, or waits for that.
+// Enter admits a message, unless a message of another waiter runs alone or waits to run alone.
 func (g *Gate) Enter(w Waiter) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -41,7 +42,7 @@ func (g *Gate) Enter(w Waiter) bool {
 	return true
 }
 
-// Leave lets messages out.
+// Leave records that messages have left.
 func (g *Gate) Leave(messages int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -51,7 +52,7 @@ func (g *Gate) Leave(messages int) {
 	}
 }
 
-// Close keeps others out, and tells whether nothing is in.
+// Close keeps other messages out, and reports whether none is in.
 func (g *Gate) Close(w Waiter) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -69,7 +70,7 @@ func (g *Gate) Close(w Waiter) bool {
 	return true
 }
 
-// Open lets others in again.
+// Open admits other messages again.
 func (g *Gate) Open(w Waiter) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -93,7 +94,7 @@ func (g *Gate) expire(turn int) {
 	}
 	if g.granted {
 		g.expired = true
-	} else { // something in it does not end
+	} else { // a message inside does not end
 		g.holder = nil
 		g.rest(aloneLimit)
 	}

@@ -11,33 +11,33 @@ import (
 )
 
 const (
-	// patience is for how long a partition consumer waits itself for the oldest of its deliveries. What takes longer gets a
-	// goroutine for the rest, and the acks that came behind it meanwhile are seen. While the next ones take long too, twice as
-	// many get one each time. A goroutine for each delivery would cost more than the rest of it, and hundreds of them that are
-	// ready to run keep the answers of the brokers waiting.
+	// patience is how long a partition consumer itself waits for its oldest delivery. A slower delivery then gets its own goroutine, and
+	// the acks that came behind it are seen. While the next deliveries are slow too, the number of deliveries that get goroutines doubles
+	// each time. A goroutine for every delivery would cost more than everything else about it, and hundreds of runnable goroutines delay
+	// the handling of the brokers' answers.
 	patience = time.Millisecond
-	// turn is how many records a partition consumer reads, and how many it delivers, before it looks for other things.
+	// turn is how many records a partition consumer reads, and how many it delivers, before it does other work.
 	turn = 50
 )
 
-// inFlight is what a partition consumer has delivered and waits for. It belongs to one goroutine.
+// inFlight holds what a partition consumer has delivered and waits for. It is not safe for concurrent use.
 type inFlight struct {
 	partition *partitionConsumer
 	delivered []*delivery // the oldest first
-	head      *delivery   // the oldest, since then
+	head      *delivery   // the oldest, since the time in since
 	since     time.Time
-	slow      int // how many have got goroutines in a row
+	slow      int // how many deliveries in a row have got goroutines
 }
 
-// outlook is what there is to deliver of a partition.
+// outlook says what a partition can deliver.
 type outlook struct {
-	starved bool      // something is ready, but there is no slot
-	due     time.Time // when something is, else; the zero time: unknown
-	full    bool      // no more should be read
-	heavy   bool      // and it is full of bytes
+	starved bool      // a message is ready, but there is no slot
+	due     time.Time // otherwise, when a message is ready; zero: unknown
+	full    bool      // read no more records
+	heavy   bool      // it is full of bytes
 }
 
-// start delivers what is ready, as far as there are slots. The caller gives away the slot that it has.
+// start delivers ready messages while there are slots. slot says that the caller has a slot, which start takes over.
 func (w *inFlight) start(now time.Time, slot bool) (o outlook) {
 	p := w.partition
 	p.sending.RLock()
@@ -69,12 +69,12 @@ func (w *inFlight) start(now time.Time, slot bool) (o outlook) {
 		p.running.Add(1)
 		w.delivered = append(w.delivered, d)
 		d.number = p.sent.Add(1)
-		p.out <- d.message // there is room for one message of each slot
+		p.out <- d.message // out has room for one message per slot
 	}
 	return o
 }
 
-// queued tells whether the message probably lies in out.
+// queued reports whether the message is probably still in out.
 func (s *Subscription) queued(d *delivery) bool { return d.number > s.sent.Load()-int64(len(s.out)) }
 
 // slot takes a slot if one is free.
@@ -87,7 +87,7 @@ func (s *Subscription) slot() bool {
 	}
 }
 
-// collect settles deliveries that have ended, and lets go of the others when the oldest takes long.
+// collect settles deliveries that have ended. If the oldest one takes long, it gives deliveries their own goroutines.
 func (w *inFlight) collect(now time.Time) {
 	head := w.head
 	late := head != nil && now.Sub(w.since) >= patience
@@ -108,7 +108,7 @@ func (w *inFlight) collect(now time.Time) {
 	w.partition.settle(ended)
 }
 
-// oldest is the oldest delivery, or nil.
+// oldest returns the oldest delivery, or nil.
 func (w *inFlight) oldest() *delivery {
 	if len(w.delivered) == 0 {
 		return nil
@@ -116,7 +116,7 @@ func (w *inFlight) oldest() *delivery {
 	return w.delivered[0]
 }
 
-// due is when to look whether the oldest takes long, or the zero time. It does not while no handler has got it.
+// due returns when to check whether the oldest delivery takes long, or zero. Its time does not run before a handler has it.
 func (w *inFlight) due(now time.Time) time.Time {
 	oldest := w.oldest()
 	if oldest != w.head || oldest != nil && w.partition.queued(oldest) {
@@ -128,8 +128,8 @@ func (w *inFlight) due(now time.Time) time.Time {
 	return w.since.Add(patience)
 }
 
-// next is the message whose end is waited for, or nil: the oldest, or a later one while messages wait for handlers, because
-// a turn for each ack has its price, and nobody needs it then.
+// next returns the message to wait for, or nil. It is the oldest one or, while messages wait for handlers, a later one: handling each ack
+// at once has a cost, and nothing needs it then.
 func (w *inFlight) next() *message.Message {
 	if len(w.delivered) == 0 {
 		return nil
@@ -156,7 +156,7 @@ func (w *inFlight) letGo(n int) {
 	w.slow += n
 }
 
-// shut ends the deliveries of the claim. What no handler has got goes back to the lane.
+// shut ends the deliveries of the claim. Messages that no handler has got go back to the lane.
 func (w *inFlight) shut() {
 	w.partition.sending.Lock()
 	w.partition.takeBack(func(of *partitionConsumer) bool { return of == w.partition })
@@ -165,7 +165,7 @@ func (w *inFlight) shut() {
 	w.letGo(len(w.delivered))
 }
 
-// finish closes out, and takes back what is there and no handler has got.
+// finish closes out, and takes back its messages that no handler has got.
 func (s *Subscription) finish() {
 	s.sending.Lock()
 	defer s.sending.Unlock()
@@ -184,7 +184,7 @@ func (s *Subscription) takeBack(whose func(*partitionConsumer) bool) {
 				s.out <- msg
 			}
 		default:
-			return // handlers have got the rest
+			return // handlers have the rest
 		}
 	}
 }

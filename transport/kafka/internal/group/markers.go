@@ -11,14 +11,14 @@ import (
 	"github.com/millrace-go/millrace/transport/kafka/internal/lane"
 )
 
-// The waits between looks behind what is done: the first, and the largest. They double while nothing is found.
+// The first and the longest wait between reads beyond what is done. The wait doubles while nothing is found.
 const (
 	firstMarkerWait = 500 * time.Millisecond
 	lastMarkerWait  = 15 * time.Second
 )
 
-// passMarkers acks what takes offsets and is no message, until session ends: the ends of transactions, and what aborted ones
-// have written. sarama keeps those to itself, so a group that has done everything would lag behind them.
+// passMarkers acks offsets that hold no message, until session ends: the ends of transactions, and records of aborted transactions.
+// sarama does not report them, so a group that has done everything would show a lag.
 func (p *partitionConsumer) passMarkers(session context.Context, claim sarama.ConsumerGroupClaim) {
 	wait, before := firstMarkerWait, int64(0)
 	for backoff.Sleep(session, wait) {
@@ -27,7 +27,7 @@ func (p *partitionConsumer) passMarkers(session context.Context, claim sarama.Co
 			wait = firstMarkerWait
 			continue
 		}
-		if from != before { // it has just become so, and what comes next may be on its way
+		if from != before { // it has just become idle, and the next message may be on its way
 			wait, before = firstMarkerWait, from
 			continue
 		}
@@ -40,7 +40,7 @@ func (p *partitionConsumer) passMarkers(session context.Context, claim sarama.Co
 	}
 }
 
-// idle tells whether everything is done that was read, and up to where.
+// idle reports whether every record that was read is done, and the next offset.
 func (p *partitionConsumer) idle() (next int64, idle bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -48,7 +48,7 @@ func (p *partitionConsumer) idle() (next int64, idle bool) {
 	return next, p.lane.Empty() && next >= 0
 }
 
-// pass takes the offsets between as done.
+// pass marks the offsets in between as done.
 func (p *partitionConsumer) pass(from, to int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

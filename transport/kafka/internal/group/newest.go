@@ -13,9 +13,9 @@ import (
 	"github.com/millrace-go/millrace/transport/kafka/internal/sequence"
 )
 
-// StartAtNewest commits the end of each partition of which the group has no offset, so that all that is published from now
-// on is delivered. If each member began at the end that it finds, what a member had not done when it died, before the
-// group's first commit, would be skipped. It tries for a while, because a new cluster has no coordinators at first.
+// StartAtNewest commits the end of each partition for which the group has no offset, so that everything published from now on is
+// delivered. If instead each member began at the end that it finds, messages would be skipped that a member had not done when it died
+// before the group's first commit. It retries for a while, because a new cluster has no coordinators at first.
 func StartAtNewest(ctx context.Context, s Shared, group, topic string) error {
 	patient, cancel := context.WithTimeout(ctx, conn.SettleTimeout)
 	defer cancel()
@@ -37,8 +37,8 @@ func StartAtNewest(ctx context.Context, s Shared, group, topic string) error {
 	}
 }
 
-// commitNewest has a new member of a group that others are members of commit the ends of the partitions of which the group
-// has no offset: Kafka takes that from nobody else then. Its own partitions begin there.
+// commitNewest makes a new member of a group with other members commit the ends of the partitions for which the group has no offset:
+// Kafka accepts that only from a member then. Its own partitions begin there.
 func (s *Subscription) commitNewest(session sarama.ConsumerGroupSession, topic string) error {
 	ends, err := conn.NewEnds(s.client, s.config.Consumer, topic)
 	if err != nil || len(ends) == 0 {
@@ -57,7 +57,7 @@ func (s *Subscription) commitNewest(session sarama.ConsumerGroupSession, topic s
 	return nil
 }
 
-// AwaitNewest returns when the member has committed where its group begins, if that is its task.
+// AwaitNewest returns once the member has committed where its group begins, if that is its task.
 func (s *Subscription) AwaitNewest(ctx context.Context) error {
 	if s.newest == nil {
 		return nil

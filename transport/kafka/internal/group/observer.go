@@ -15,16 +15,16 @@ import (
 	"github.com/millrace-go/millrace/transport/kafka/internal/lane"
 )
 
-// outcomeDelayed is, beside those of lane.Outcome, what became of a delivery: a nack whose handler asked for a delay.
+// outcomeDelayed is an outcome beside those of lane.Outcome: a nack whose handler asked for a delay.
 const outcomeDelayed = "delayed"
 
-// What a rebalance did with a partition, as the metrics call it.
+// What a rebalance did with a partition, as metrics name it.
 const (
 	rebalanceAssigned = "assigned"
 	rebalanceRevoked  = "revoked"
 )
 
-// observer tells OpenTelemetry what becomes of the messages of one subscription. It is safe for concurrent use.
+// observer reports to OpenTelemetry what happens to the messages of one subscription. It is safe for concurrent use.
 type observer struct {
 	consumer                                              string
 	deliveries, deadLetters, failures, rebalances, resets metric.Int64Counter
@@ -34,15 +34,15 @@ type observer struct {
 
 	mu     sync.Mutex
 	claims map[*partitionConsumer]claimObserver
-	topics map[*topicObserver]bool // of which there were claims
+	topics map[*topicObserver]bool // topics that had claims
 }
 
-// topicObserver is an observer for one topic. Its attributes are made once, because making them costs more than counting.
+// topicObserver is an observer for one topic. Its attributes are built once, because building them costs more than counting.
 type topicObserver struct {
 	*observer
 	common   []attribute.KeyValue
 	all      metric.MeasurementOption
-	outcomes map[string][]metric.AddOption // as they are handed over, which costs no allocation
+	outcomes map[string][]metric.AddOption // as they are passed, without an allocation
 }
 
 type claimObserver struct {
@@ -93,7 +93,7 @@ func newObserver(provider metric.MeterProvider, consumer string) (*observer, err
 }
 
 // stop ends the observation of partitions.
-func (o *observer) stop() { _ = o.registration.Unregister() } // it has no reason to fail
+func (o *observer) stop() { _ = o.registration.Unregister() } // it cannot fail
 
 func (o *topicObserver) attributes(more ...attribute.KeyValue) metric.MeasurementOption {
 	return metric.WithAttributeSet(attribute.NewSet(append(more, o.common...)...))
@@ -137,7 +137,7 @@ func (o *observer) observe(_ context.Context, to metric.Observer) error {
 		if p.paused.Load() {
 			paused[p.observer]++
 		}
-		if next := p.next.Load(); next >= 0 { // below: the group has no offset yet, and nothing came
+		if next := p.next.Load(); next >= 0 { // if negative, the group has no offset yet and no record came
 			to.ObserveInt64(o.lag, max(c.claim.HighWaterMarkOffset()-next, 0), c.attributes)
 		}
 	}

@@ -17,21 +17,21 @@ import (
 	"github.com/millrace-go/millrace/transport/kafka/internal/wire"
 )
 
-// partitionConsumer is what a subscription reads of one partition. It outlives the claims by which the group gives the partition
-// to this process and takes it away, because handlers may.
+// partitionConsumer is a subscription's state of one partition. It outlives the claims by which the group assigns and revokes the
+// partition, because handlers may outlive them.
 type partitionConsumer struct {
 	*Subscription
 	*topicConsumer
 	number int32
 	wake   chan struct{} // there may be something to deliver
-	next   atomic.Int64  // what is below is done; negative: unknown
+	next   atomic.Int64  // everything below is done; negative: unknown
 	paused atomic.Bool
 
 	mu   sync.Mutex
 	lane *lane.Lane
-	mark func(next int64) // tells the group's session up to where everything is done; nil without a claim
-	txn  *txn.Partition   // commits what is done, instead; nil without a claim
-	solo solo             // beside txn
+	mark func(next int64) // marks in the group's session that everything below next is done; nil without a claim
+	txn  *txn.Partition   // commits what is done, in place of mark; nil without a claim
+	solo solo             // used with txn
 }
 
 func newPartitionConsumer(s *Subscription, of *topicConsumer, number int32) *partitionConsumer {
@@ -44,8 +44,8 @@ func newPartitionConsumer(s *Subscription, of *topicConsumer, number int32) *par
 	}
 }
 
-// consume delivers the claim's messages until the claim ends. Handlers that still run then do not hold up the group for
-// longer than handOverTimeout; what they ack later is not marked.
+// consume delivers the claim's messages until the claim ends. Handlers that still run then delay the group for at most handOverTimeout;
+// later acks are not marked.
 func (p *partitionConsumer) consume(session sarama.ConsumerGroupSession, claim sarama.ConsumerGroupClaim, note string) {
 	start := p.startOf(session, claim)
 	p.begin(session, claim, start, note)
@@ -70,17 +70,17 @@ func (p *partitionConsumer) consume(session sarama.ConsumerGroupSession, claim s
 	}
 }
 
-// keeps tells whether the group still counts the partition as this process's, so that its offsets can be committed.
+// keeps reports whether the group still assigns the partition to this process, so that its offsets can be committed.
 func keeps(session context.Context) bool {
 	cause := context.Cause(session)
-	return cause == nil || // it is this partition that is to go
+	return cause == nil || // this partition is to be revoked
 		errors.Is(cause, sarama.ErrRebalanceInProgress) ||
 		errors.Is(cause, sarama.ErrSessionPartitionCountChanged) ||
 		errors.Is(cause, errTopicsChanged) ||
 		errors.Is(cause, sarama.ErrSessionConsumeClaimExited)
 }
 
-// expelled tells whether the group has certainly given the partition to another member.
+// expelled reports whether the group has certainly assigned the partition to another member.
 func expelled(session context.Context) bool {
 	cause := context.Cause(session)
 	return errors.Is(cause, sarama.ErrUnknownMemberId) ||
@@ -99,7 +99,7 @@ func (p *partitionConsumer) begin(session sarama.ConsumerGroupSession, claim sar
 	} else {
 		p.mark = func(next int64) { session.MarkOffset(p.topic, p.number, next, "") }
 	}
-	if start != claim.InitialOffset() { // out of range: what is done is to be committed anew
+	if start != claim.InitialOffset() { // out of range: commit what is done again
 		p.release([]*lane.Entry{{Offset: start - 1}})
 	}
 	p.flow(false)
@@ -119,19 +119,19 @@ func (p *partitionConsumer) end() {
 	p.observer.revoked(p)
 }
 
-// pauseAfter is for how long a partition may be full before its reading is paused. sarama sleeps for 100 ms when all that
-// it reads of a broker is paused, which handlers that are quick would wait for again and again. Until then what it has
-// read waits in its channel: 256 records, too many where they are large, so that one full of bytes is paused at once.
+// pauseAfter is how long a partition may be full before its reading is paused. sarama sleeps for 100 ms if everything that it reads from
+// a broker is paused, for which fast handlers would wait again and again. Until the pause, read records wait in its channel: 256 of them,
+// too many if they are large, so a partition that is full of bytes is paused at once.
 const pauseAfter = 100 * time.Millisecond
 
-// deliver hands the partition's messages to handlers until the session, the claim or the subscription ends.
+// deliver delivers the partition's messages to handlers until the session, the claim or the subscription ends.
 func (p *partitionConsumer) deliver(session context.Context, claim sarama.ConsumerGroupClaim) {
 	w := &inFlight{partition: p}
 	defer w.shut()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	var alarm time.Time // when the timer goes off, or has
-	var since time.Time // when it became full
+	var alarm time.Time // when the timer fires, or has fired
+	var since time.Time // since when it is full
 	paused, slot := false, false
 	for !p.stopped() {
 		now := time.Now()
@@ -151,7 +151,7 @@ func (p *partitionConsumer) deliver(session context.Context, claim sarama.Consum
 		}
 		records := claim.Messages()
 		if o.full && !paused {
-			records = nil // also for the end of the claim, until then
+			records = nil // until then this also hides the end of the claim
 			due = backoff.Earlier(due, since.Add(pauseAfter))
 		}
 		due = backoff.Earlier(due, w.due(now))
@@ -194,8 +194,7 @@ func (p *partitionConsumer) deliver(session context.Context, claim sarama.Consum
 	}
 }
 
-// pushMore adds some more records that have been read, because each turn of deliver has its price. It tells whether they
-// have ended.
+// pushMore adds further records that have been read, because each turn of deliver has a cost. It reports whether the records have ended.
 func (p *partitionConsumer) pushMore(records <-chan *sarama.ConsumerMessage) (ended bool) {
 	for range turn - 1 {
 		select {
@@ -228,7 +227,7 @@ func (p *partitionConsumer) push(record *sarama.ConsumerMessage) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.next.Load() < 0 {
-		p.next.Store(record.Offset) // where a group without an offset begins
+		p.next.Store(record.Offset) // a group without an offset begins here
 	}
 	p.release(p.lane.Push(e))
 }
@@ -250,7 +249,7 @@ func (p *partitionConsumer) release(entries []*lane.Entry) {
 	}
 }
 
-// messagesOf is entries as transactions take them. after is the note that holds when all of them are done.
+// messagesOf converts entries for a transaction. after is the note that holds when all of them are done.
 func messagesOf(entries []*lane.Entry, before, after string) []txn.Message {
 	messages := make([]txn.Message, len(entries))
 	for i, e := range entries {
@@ -263,7 +262,7 @@ func messagesOf(entries []*lane.Entry, before, after string) []txn.Message {
 	return messages
 }
 
-// lost is closed when a transaction has found that the partition is another member's.
+// lost returns a channel that is closed when a transaction finds that the partition belongs to another member.
 func (p *partitionConsumer) lost() <-chan struct{} {
 	if p.txn == nil {
 		return nil
@@ -271,11 +270,11 @@ func (p *partitionConsumer) lost() <-chan struct{} {
 	return p.txn.Lost()
 }
 
-// linger keeps the claim of a draining subscription until it is revoked: so long acks are marked.
+// linger keeps the claim of a draining subscription until it is revoked, so that acks are still marked.
 func (p *partitionConsumer) linger(session context.Context, claim sarama.ConsumerGroupClaim) {
 	for {
 		select {
-		case _, ok := <-claim.Messages(): // not delivered and not marked
+		case _, ok := <-claim.Messages(): // neither delivered nor marked
 			if !ok {
 				return
 			}
@@ -287,7 +286,7 @@ func (p *partitionConsumer) linger(session context.Context, claim sarama.Consume
 	}
 }
 
-// handOver waits for running handlers, but not for slow ones.
+// handOver waits for running handlers, for at most handOverTimeout.
 func (p *partitionConsumer) handOver() {
 	timeout := time.NewTimer(handOverTimeout)
 	defer timeout.Stop()

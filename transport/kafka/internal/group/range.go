@@ -9,15 +9,15 @@ import (
 	"github.com/millrace-go/millrace/transport/kafka/internal/conn"
 )
 
-// Why a group's offset is in the log no more, as the metrics call it.
+// Why a group's offset is no longer in the log, as metrics name it.
 const (
-	resetExpired   = "expired"   // the topic's retention has removed what comes next
-	resetTruncated = "truncated" // the partition ends before it: after an unclean election, or in a topic that was made anew
+	resetExpired   = "expired"   // retention has removed the next record
+	resetTruncated = "truncated" // the partition ends before the offset: after an unclean election, or in a recreated topic
 )
 
-// startOf is the offset at which a claim begins; negative is the first that there is, for a group without one. sarama begins
-// there, too, and tells nobody, where the group's offset is out of the partition's range. That is told here, counted, and
-// committed: else the group would commit nothing until it is behind its old offset, and each restart would begin anew.
+// startOf returns the offset at which a claim begins. A negative offset is the oldest, for a group without one. If the group's offset is
+// out of the partition's range, sarama also begins at the oldest, silently. So this is logged, counted, and committed: otherwise the
+// group would commit nothing until it has passed its old offset, and each restart would begin again.
 func (p *partitionConsumer) startOf(session sarama.ConsumerGroupSession, claim sarama.ConsumerGroupClaim) int64 {
 	if claim.InitialOffset() >= 0 {
 		return claim.InitialOffset()
@@ -43,11 +43,11 @@ func (p *partitionConsumer) startOf(session sarama.ConsumerGroupSession, claim s
 	return start
 }
 
-// outOfRange returns the group's offset, and where the partition begins.
+// outOfRange returns the group's offset and the partition's oldest offset.
 func (p *partitionConsumer) outOfRange() (committed, start int64, err error) {
 	client := p.shared.Client
 	err = conn.Connected(p.messages, func() error {
-		if _, err := client.Partitions(p.topic); err != nil { // a client that has asked for no topic can ask for no group
+		if _, err := client.Partitions(p.topic); err != nil { // a client that has loaded no topic cannot ask for a group
 			return fmt.Errorf("look up the partitions: %w", err)
 		}
 		offsets, err := conn.GroupOffsets(client, p.config.Consumer, p.topic, []int32{p.number})

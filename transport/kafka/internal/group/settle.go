@@ -9,13 +9,13 @@ import (
 	"github.com/millrace-go/millrace/transport/kafka/internal/produce"
 )
 
-// ending is the end of a delivery.
+// ending is an ended delivery with its outcome.
 type ending struct {
 	*delivery
 	outcome lane.Outcome
 }
 
-// settle ends deliveries.
+// settle handles ended deliveries.
 func (p *partitionConsumer) settle(ended []ending) {
 	if len(ended) == 0 {
 		return
@@ -59,12 +59,12 @@ func (p *partitionConsumer) settle(ended []ending) {
 	p.mu.Unlock()
 	p.shared.Gate.Leave(len(ended))
 	for range ended {
-		<-p.slots // not earlier: who has all of them knows that everything is marked
+		<-p.slots // last: the owner of all slots may rely on all marks being done
 		p.running.Done()
 	}
 }
 
-// observe tells what became of a delivery.
+// observe reports the outcome of a delivery.
 func (p *partitionConsumer) observe(d ending) {
 	if d.outcome == lane.Withdrawn {
 		d.span.End()
@@ -75,7 +75,7 @@ func (p *partitionConsumer) observe(d ending) {
 	tracing.End(d.span, d.outcome.String(), d.outcome != lane.Acked && !wished) // a delay that the handler asked for is no failure
 }
 
-// reasonOf is why a record is dead that was rejected for the cause or, without one, failed too often.
+// reasonOf returns the reason of a dead record: it was rejected with cause or, if cause is nil, it failed too often.
 func reasonOf(cause error) string {
 	if cause == nil {
 		return deadAttempts
@@ -83,7 +83,7 @@ func reasonOf(cause error) string {
 	return transport.DeadRejected
 }
 
-// settleDead ends a record that is dead.
+// settleDead ends a dead record.
 func (p *partitionConsumer) settleDead(e *lane.Entry, reason string, cause error) {
 	sent := p.deadLetter(p.messages, e, reason, cause)
 	p.update(func(l *lane.Lane) {

@@ -11,16 +11,16 @@ import (
 	"github.com/millrace-go/millrace/transport/kafka/internal/lane"
 )
 
-// solo is the crash guard of a partition with transactional delivery, and the message that runs alone.
+// solo is the crash guard of a partition with transactional delivery, and its message that runs alone.
 type solo struct {
 	guard    *crashguard.Guard // nil without a claim
-	end      func() int64      // of the partition
+	end      func() int64      // the partition's end
 	together bool              // the note of the start is committed
 	phase    soloPhase
 	entry    *lane.Entry
 }
 
-// soloPhase is where the message is that runs alone.
+// soloPhase is the phase of the message that runs alone.
 type soloPhase int
 
 const (
@@ -30,10 +30,10 @@ const (
 	soloEnding             // the note of its end is being committed
 )
 
-// guard begins an assignment with the note that the group has. The caller holds mu.
+// guard begins an assignment with the group's note. The caller holds mu.
 func (p *partitionConsumer) guard(claim sarama.ConsumerGroupClaim, metadata string) {
 	var note crashguard.Note
-	if claim.InitialOffset() >= 0 { // else the note is about other messages
+	if claim.InitialOffset() >= 0 { // otherwise the note is about other messages
 		note = crashguard.Parse(metadata)
 	}
 	window := 2 * (p.config.Concurrency + p.config.Prefetch + p.config.Transactions.MaxRecords)
@@ -62,7 +62,7 @@ func (p *partitionConsumer) giveBack() {
 	}
 }
 
-// ready tells whether a message is to be delivered at now. Otherwise due is when one will be, if that is known: what waits for a
+// ready reports whether a message should be delivered now. Otherwise due is when, if that is known; a message that waits for a
 // transaction or for the gate is woken. The caller holds mu.
 func (p *partitionConsumer) ready(now time.Time) (ready bool, due time.Time) {
 	switch ready, due = p.lane.Waits(now); {
@@ -74,7 +74,7 @@ func (p *partitionConsumer) ready(now time.Time) (ready bool, due time.Time) {
 	return ready && p.together(), due
 }
 
-// take returns the message that is to be delivered at now, or nil while the gate keeps it out. The caller holds mu.
+// take returns the message to deliver now, or nil if the gate keeps it out. The caller holds mu.
 func (p *partitionConsumer) take(now time.Time) *lane.Entry {
 	if !p.shared.Gate.Enter(p) {
 		return nil
@@ -86,7 +86,7 @@ func (p *partitionConsumer) take(now time.Time) *lane.Entry {
 	return p.lane.Take(now)
 }
 
-// together tells whether messages may run together: the note of the start is committed.
+// together reports whether messages may run together, which needs the note of the start to be committed.
 func (p *partitionConsumer) together() bool {
 	s := &p.solo
 	if !s.together {
@@ -99,7 +99,7 @@ func (p *partitionConsumer) together() bool {
 	return s.together
 }
 
-// soloReady tells whether the message that is to run alone may do so. If none is, it takes the next one when the lane is ready.
+// soloReady reports whether the chosen message may run alone. If none is chosen, it chooses the next one when the lane is ready.
 func (p *partitionConsumer) soloReady(ready bool, now time.Time) bool {
 	s := &p.solo
 	if s.phase == soloEnding && p.txn.Marked() {
@@ -135,7 +135,7 @@ func (p *partitionConsumer) soloTake(now time.Time) {
 	})
 }
 
-// putBackSolo puts back the message whose start was to be committed.
+// putBackSolo puts back the message whose start was being committed.
 func (p *partitionConsumer) putBackSolo() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -146,7 +146,7 @@ func (p *partitionConsumer) putBackSolo() {
 	}
 }
 
-// endSolo tells whether the delivery that has ended ran alone. The caller holds mu, and commits the note.
+// endSolo reports whether the ended delivery ran alone. The caller holds mu and commits the note.
 func (p *partitionConsumer) endSolo(d ending) bool {
 	if p.solo.phase != soloRunning || p.solo.entry != d.entry {
 		return false

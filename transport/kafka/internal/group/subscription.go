@@ -1,4 +1,4 @@
-// Package group consumes: a subscription is a member of a consumer group, and what is between the group and the handlers.
+// Package group consumes. A subscription is a member of a consumer group, with everything between the group and the handlers.
 package group
 
 import (
@@ -25,21 +25,20 @@ import (
 )
 
 const (
-	// handOverTimeout is how long a partition that is to go to another member stays for the handlers that have messages of
-	// it. Without it every rebalance and every stop would deliver all of those a second time; a slow handler does not hold
-	// the partition up for longer.
+	// handOverTimeout is how long a partition that moves to another member waits for the handlers that have messages of it. Without it,
+	// every rebalance and every stop would redeliver all of those. A slow handler does not delay the partition for longer.
 	handOverTimeout = time.Second
-	// leaveTimeout is the same of a subscription that is closed, for all its partitions. It is longer, because this rebalance
-	// is ours to begin.
+	// leaveTimeout is the same for a subscription that is closed, for all its partitions. It is longer, because this process decides when
+	// that rebalance begins.
 	leaveTimeout = 2 * time.Second
-	// prefetchBytes bounds what a partition holds in memory, beyond Prefetch, which counts records.
+	// prefetchBytes bounds what a partition holds in memory, in addition to Prefetch, which counts records.
 	prefetchBytes = 16 << 20
-	// The waits before the group is joined again after a failure: the first and the largest. It doubles each time.
+	// The first and the longest wait before the group is joined again after a failure. It doubles each time.
 	firstJoinRetry = 100 * time.Millisecond
 	lastJoinRetry  = 10 * time.Second
 )
 
-// Subscription is one call of Subscribe: a member of the consumer's group, and what is between it and the handlers.
+// Subscription is one call of Subscribe: a member of the consumer's group, with everything between it and the handlers.
 type Subscription struct {
 	shared Shared
 	config Config
@@ -49,19 +48,19 @@ type Subscription struct {
 	client     sarama.Client
 	disconnect context.CancelFunc // ends the client's connections
 	group      sarama.ConsumerGroup
-	committer  *txn.Committer // of transactional delivery
+	committer  *txn.Committer // for transactional delivery
 
-	newest chan struct{} // closed when the member has committed where its group begins; nil: that is not its task
+	newest chan struct{} // closed once the member has committed where its group begins; nil: that is not its task
 	began  sync.Once     // closes newest
 
 	sending  sync.RWMutex          // held for reading while sending to out, for writing to close it
-	out      chan *message.Message // closed after stop; with room for as many as there are slots
-	sent     atomic.Int64          // to out
-	slots    chan struct{}         // one per message that is delivered and neither acked nor nacked
+	out      chan *message.Message // closed after stop; its capacity is the number of slots
+	sent     atomic.Int64          // the number of messages sent to out
+	slots    chan struct{}         // one value per delivered message that is neither acked nor nacked
 	stop     chan struct{}         // closed when ctx or the subscriber ends
 	messages context.Context       // parent of the messages' contexts
-	abandon  context.CancelFunc    // of messages
-	running  sync.WaitGroup        // one per message that is delivered and not settled; Add only while sending
+	abandon  context.CancelFunc    // cancels messages
+	running  sync.WaitGroup        // one per delivered message that is not settled; Add only while sending
 
 	mu        sync.Mutex
 	topics    map[string]*topicConsumer // of which this member has had partitions
@@ -72,7 +71,7 @@ type Subscription struct {
 type Shared struct {
 	Life      context.Context // of every connection
 	Cluster   *conn.Cluster
-	Client    sarama.Client // for all but consuming
+	Client    sarama.Client // for everything except consuming
 	Topics    *conn.Topics
 	Publisher *produce.Publisher
 	Gate      *Gate // of the process
@@ -82,16 +81,16 @@ type Shared struct {
 type Config struct {
 	transport.SubscriberConfig
 	Topic, Instance string
-	Pattern         *Pattern // of topics, when Topic is one
+	Pattern         *Pattern // if Topic is one
 	EventID         transport.EventIDSource
 	Policy          lane.Policy
 	DeadLetters     string // the dead-letter topic, or ""
 	Prefetch        int
 	SessionTimeout  time.Duration
-	Strategies      []sarama.BalanceStrategy // that the member offers, the preferred one first
+	Strategies      []sarama.BalanceStrategy // offered by the member, the preferred one first
 	DrainTimeout    time.Duration
 	Newest          bool        // the member commits where its group begins
-	Transactions    *txn.Config // nil: at least once
+	Transactions    *txn.Config // nil: at-least-once delivery
 
 	MeterProvider  metric.MeterProvider
 	TracerProvider trace.TracerProvider
@@ -99,8 +98,8 @@ type Config struct {
 	Log            *slog.Logger
 }
 
-// New connects to the group. ctx bounds the connecting; ending it does not end the messages' contexts, so that running
-// handlers can finish.
+// New connects to the group. ctx bounds only the connecting: its end does not cancel the messages' contexts, so that running handlers can
+// finish.
 func New(ctx context.Context, shared Shared, config Config) (_ *Subscription, err error) {
 	s := &Subscription{
 		shared:    shared,
@@ -123,7 +122,7 @@ func New(ctx context.Context, shared Shared, config Config) (_ *Subscription, er
 	var connections context.Context
 	connections, s.disconnect = context.WithCancel(shared.Life)
 	s.messages, s.abandon = context.WithCancel(context.WithoutCancel(ctx))
-	hurry := context.AfterFunc(ctx, s.disconnect) // what is asked then fails at once
+	hurry := context.AfterFunc(ctx, s.disconnect) // running requests then fail at once
 	err = s.connect(ctx, connections)
 	if !hurry() {
 		err = ctx.Err()
@@ -134,10 +133,10 @@ func New(ctx context.Context, shared Shared, config Config) (_ *Subscription, er
 	return s, nil
 }
 
-// Messages is the channel of what is delivered. It is closed after Run's ctx has ended.
+// Messages returns the channel of delivered messages. It is closed after Run's ctx has ended.
 func (s *Subscription) Messages() <-chan *message.Message { return s.out }
 
-// connect makes the clients. The connections end with their context.
+// connect makes the clients. Their connections end with connections.
 func (s *Subscription) connect(ctx, connections context.Context) (err error) {
 	if s.client, err = s.newClient(ctx, connections); err != nil {
 		return err
@@ -173,7 +172,7 @@ func (s *Subscription) discard() (err error) {
 	return err
 }
 
-// Run delivers until ctx ends or closing is closed, and returns after the last handler has ended and the group is left.
+// Run delivers until ctx ends or closing is closed. It returns after the last handler has ended and the member has left the group.
 func (s *Subscription) Run(ctx context.Context, closing <-chan struct{}) {
 	defer s.abandon()
 	defer s.meters.stop()
@@ -196,14 +195,14 @@ func (s *Subscription) Run(ctx context.Context, closing <-chan struct{}) {
 		defer close(drained)
 		s.running.Wait()
 	}()
-	// Slow handlers end outside of the group: who holds its partitions for them keeps all that is published there waiting.
+	// Slow handlers finish after the member has left the group: keeping its partitions would delay all messages published there.
 	select {
 	case <-drained:
 	case <-time.After(leaveTimeout):
 	}
 	s.flush()
 	leave()
-	// In an outage sarama would try for longer. Without connections it gets its errors.
+	// During an outage sarama would retry for longer. Without connections it fails.
 	late := time.AfterFunc(conn.FlushTimeout, s.disconnect)
 	defer late.Stop()
 	err := s.group.Close()
@@ -218,8 +217,8 @@ func (s *Subscription) Run(ctx context.Context, closing <-chan struct{}) {
 	<-drained
 }
 
-// flush commits what is done before the group is left, while the member still learns its next generation: one that a rebalance
-// has given it in the middle of its leaving would refuse what it commits in the one before.
+// flush commits what is done before the member leaves the group, while it still learns its next generation. If a rebalance changes the
+// generation while the member leaves, a commit in the old one would be refused.
 func (s *Subscription) flush() {
 	s.mu.Lock()
 	var partitions []*partitionConsumer
@@ -240,7 +239,7 @@ func (s *Subscription) flush() {
 	flushing.Wait()
 }
 
-// consume is a member of the group until ctx ends. It goes on over every failure.
+// consume is a member of the group until ctx ends. It continues after every failure.
 func (s *Subscription) consume(ctx context.Context) {
 	retry := firstJoinRetry
 	for {
@@ -250,7 +249,7 @@ func (s *Subscription) consume(ctx context.Context) {
 			return
 		}
 		if rebalanced || time.Since(began) > lastJoinRetry {
-			retry = firstJoinRetry // it had worked
+			retry = firstJoinRetry // the session had worked
 		}
 		if rebalanced {
 			continue // the other members wait
@@ -272,8 +271,8 @@ func (s *Subscription) consume(ctx context.Context) {
 	}
 }
 
-// session is a member of the group until a rebalance, which it tells, or a failure. A topic that has gone ends it too:
-// sarama would go on at the same offset of the next topic of that name.
+// session is a member of the group until a failure or a rebalance, which it reports. It also ends if a topic is deleted: sarama would
+// continue at the same offset of the next topic with that name.
 func (s *Subscription) session(ctx context.Context) (rebalanced bool, err error) {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
@@ -325,7 +324,7 @@ func (s *Subscription) partition(topic string, number int32) *partitionConsumer 
 type handler struct {
 	*Subscription
 	topics     []string
-	rebalanced bool                        // why the session has ended
+	rebalanced bool                        // the session ended because of a rebalance
 	notes      map[string]map[int32]string // of the crash guard
 }
 

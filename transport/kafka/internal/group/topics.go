@@ -15,16 +15,16 @@ import (
 	"github.com/millrace-go/millrace/transport/kafka/internal/conn"
 )
 
-// errTopicsChanged ends a session whose topics are no longer those that the pattern matches.
+// errTopicsChanged ends a session when the pattern matches other topics than before.
 var errTopicsChanged = errors.New("other topics match the pattern")
 
 // Pattern chooses topics.
 type Pattern struct {
 	*regexp.Regexp
-	Without func(topic string) bool // topics that it leaves out
+	Without func(topic string) bool // topics to leave out
 }
 
-// Topics returns the topics that the pattern matches now, in order. Kafka's internal topics are not among them.
+// Topics returns the topics that the pattern matches now, sorted, without Kafka's internal topics.
 func (p *Pattern) Topics(client sarama.Client) ([]string, error) {
 	all, err := conn.TopicNames(client)
 	if err != nil {
@@ -35,7 +35,7 @@ func (p *Pattern) Topics(client sarama.Client) ([]string, error) {
 	return matching, nil
 }
 
-// awaitTopics returns the topics that the pattern matches, when there are some or ctx has ended.
+// awaitTopics waits until the pattern matches topics, and returns them. It returns early if ctx ends.
 func (s *Subscription) awaitTopics(ctx context.Context) ([]string, error) {
 	for {
 		topics, err := s.config.Pattern.Topics(s.client)
@@ -49,7 +49,7 @@ func (s *Subscription) awaitTopics(ctx context.Context) ([]string, error) {
 	}
 }
 
-// watchTopics ends a session when the pattern matches other topics than those. An answer that cannot be had changes nothing.
+// watchTopics ends a session when the pattern matches other topics than these. A failed request changes nothing.
 func (s *Subscription) watchTopics(ctx context.Context, topics []string, end context.CancelCauseFunc) {
 	for backoff.Sleep(ctx, partitionsAge) {
 		now, err := s.config.Pattern.Topics(s.client)
@@ -64,7 +64,7 @@ func (s *Subscription) watchTopics(ctx context.Context, topics []string, end con
 	}
 }
 
-// topicConsumer is what a subscription has of one topic.
+// topicConsumer is a subscription's state of one topic.
 type topicConsumer struct {
 	topic      string
 	log        *slog.Logger
@@ -84,7 +84,7 @@ func (s *Subscription) newTopicConsumer(topic string) *topicConsumer {
 	}
 }
 
-// of returns what the subscription has of the topic.
+// of returns the subscription's state of the topic.
 func (s *Subscription) of(name string) *topicConsumer {
 	s.mu.Lock()
 	defer s.mu.Unlock()

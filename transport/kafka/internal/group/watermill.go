@@ -2,11 +2,11 @@ package group
 
 import "reflect"
 
-// watermillKafka is watermill-kafka's package. It puts partition, offset, timestamp and key of a record into the message's context.
+// watermillKafka is watermill-kafka's package. It puts partition, offset, timestamp and key of a record into the message's context, where
 // MessagePartitionFromCtx and three similar functions read them.
 const watermillKafka = "github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
 
-// The values of its contextKey, which it does not export.
+// The values of its contextKey, which is not exported.
 const (
 	watermillPartition = iota + 1
 	watermillOffset
@@ -14,8 +14,8 @@ const (
 	watermillKey
 )
 
-// Value implements context.Context. It also answers watermill-kafka's keys, so that handlers that call its functions need no
-// change. It recognizes the keys by the name of their type, which is not exported.
+// Value implements context.Context. It also answers watermill-kafka's keys, so that handlers that use its functions need no change. It
+// recognizes the keys by the name of their type, which is not exported.
 func (d *delivery) Value(key any) any {
 	if k := reflect.ValueOf(key); k.Kind() == reflect.Int && k.Type().Name() == "contextKey" && k.Type().PkgPath() == watermillKafka {
 		switch k.Int() {

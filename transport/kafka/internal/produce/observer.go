@@ -12,10 +12,10 @@ import (
 	"github.com/millrace-go/millrace/transport/kafka/internal/conn"
 )
 
-// observer tells OpenTelemetry what is published. It is safe for concurrent use.
+// observer reports published messages to OpenTelemetry. It is safe for concurrent use.
 type observer struct {
 	messages, batches, failures metric.Int64Counter
-	topics                      sync.Map // topic → metric.MeasurementOption, because making one costs more than counting
+	topics                      sync.Map // topic → metric.MeasurementOption, because building one costs more than counting
 }
 
 func newObserver(provider metric.MeterProvider) (*observer, error) {
@@ -43,7 +43,7 @@ func (o *observer) of(topic string) metric.MeasurementOption {
 	return option
 }
 
-// acknowledged counts a batch of so many messages.
+// acknowledged counts a batch with that many messages.
 func (o *observer) acknowledged(ctx context.Context, topic string, messages int) {
 	option := o.of(topic)
 	o.messages.Add(ctx, int64(messages), option)

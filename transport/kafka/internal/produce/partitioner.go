@@ -10,7 +10,7 @@ import (
 // Partitioner returns the partition, of n, that a key belongs to.
 type Partitioner func(key []byte, n int32) int32
 
-var javaPartitioner = sarama.NewMurmur2Partitioner("") // keeps nothing for messages with a key
+var javaPartitioner = sarama.NewMurmur2Partitioner("") // it has no state for messages with a key
 
 // Murmur2 is the Partitioner of Apache Kafka's producers.
 func Murmur2(key []byte, n int32) int32 {
@@ -26,17 +26,17 @@ func FNV(key []byte, n int32) int32 {
 	return max(partition, -partition)
 }
 
-// stickyBytes is for how many bytes of messages a sticky Spread stays with a partition: the batch.size of Apache Kafka's
-// producers, which do the same (KIP-794).
+// stickyBytes is how many bytes of messages a sticky Spread sends to one partition: the batch.size of Apache Kafka's producers, which do
+// the same (KIP-794).
 const stickyBytes = 16 << 10
 
-// Spread takes messages without a key to the partitions in turn. It is safe for concurrent use.
+// Spread distributes messages without a key over the partitions in turn. It is safe for concurrent use.
 type Spread struct {
-	turn uint64 // how much of sent goes to one partition
+	turn uint64 // how many bytes of sent go to one partition
 	sent atomic.Uint64
 }
 
-// NewSpread returns a Spread that changes the partition with each message or, if it is sticky, after stickyBytes.
+// NewSpread returns a Spread that changes the partition with each message or, if sticky is set, after stickyBytes.
 func NewSpread(sticky bool) *Spread {
 	if sticky {
 		return &Spread{turn: stickyBytes}
@@ -44,8 +44,8 @@ func NewSpread(sticky bool) *Spread {
 	return &Spread{turn: 1}
 }
 
-// Of returns the index of one of n partitions, for a message of so many bytes. A message that is larger than a turn counts as one
-// turn: counted as two, it would leave out every second partition.
+// Of returns the index of one of n partitions for a message of that many bytes. A message larger than a turn counts as one turn; counted
+// as two, it would skip every second partition.
 func (s *Spread) Of(n, bytes int) int {
 	sent := min(uint64(bytes), s.turn)
 	return int((s.sent.Add(sent) - sent) / s.turn % uint64(n))

@@ -1,4 +1,4 @@
-// Package produce publishes: an idempotent producer, and what handlers publish in transactions.
+// Package produce publishes: with an idempotent producer, or, for handlers, in transactions.
 package produce
 
 import (
@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	// MaxBatchBytes bounds a batch of several records where the topic would take more.
+	// MaxBatchBytes bounds a batch of several records if the topic allows more.
 	MaxBatchBytes = 1 << 20
 	// MaxRequestBytes bounds one produce request, well below the brokers' socket.request.max.bytes of 100 MiB.
 	MaxRequestBytes = 16 << 20
@@ -28,12 +28,12 @@ const (
 // retry is the wait after failures of a partition.
 var retry = backoff.Doubling{Min: 20 * time.Millisecond, Max: time.Second}
 
-// producer is an idempotent producer on sarama's brokers. There is one request in flight for each broker, with one batch
-// for each partition; what comes meanwhile gathers, and goes with the next. So a lone message never waits for others, and
-// many share a request.
+// producer is an idempotent producer on sarama's brokers. Each broker has one request in flight, with one batch for each partition.
+// Messages that arrive meanwhile are collected for the next request. So a single message never waits for others, and many messages share
+// a request.
 //
-// sarama's own producer was not taken because after a batch has failed for good it goes on with the next of the partition,
-// so that a later message of a key overtakes an earlier one.
+// sarama's own producer is not used, because after a batch has failed for good it continues with the partition's next batch, so that a
+// later message of a key overtakes an earlier one.
 type producer struct {
 	client      sarama.Client
 	topics      *conn.Topics
@@ -43,13 +43,13 @@ type producer struct {
 	life        context.Context
 	place       func(*sarama.Record, layout) int32
 
-	asking sync.Mutex // for an identity
+	asking sync.Mutex // held while an identity is requested
 
 	mu         sync.Mutex
 	closed     bool
-	identity   sequence.Identity // of partitions to come
+	identity   sequence.Identity // for new partitions
 	partitions map[string]map[int32]*sequence.Partition
-	ready      map[*sequence.Partition]struct{} // with something to send, and nothing in flight
+	ready      map[*sequence.Partition]struct{} // have something to send, and nothing in flight
 	busy       map[*sarama.Broker]bool
 	recovering map[string]bool // topics
 	calls      sync.WaitGroup  // Add only under mu while not closed
@@ -77,8 +77,8 @@ func newProducer(life context.Context, client sarama.Client, topics *conn.Topics
 	}, nil
 }
 
-// send queues the items of one call and returns when each has a result. What has none when its own context ends, or ctx,
-// gets the context's error. It returns an error, and settles nothing, when the producer was stopped.
+// send queues the items of one call and returns when each has a result. An item without a result when its own context or ctx ends gets
+// the context's error. If the producer was stopped, send returns an error and settles nothing.
 func (p *producer) send(ctx context.Context, topic string, items []*sequence.Item) error {
 	if len(items) == 0 {
 		return nil
@@ -105,7 +105,7 @@ func (p *producer) send(ctx context.Context, topic string, items []*sequence.Ite
 	for _, i := range items {
 		ended := i.Ctx.Done()
 		if ended == nil || ended == before {
-			continue // most messages of a call have the same
+			continue // most messages of a call share a context
 		}
 		before = ended
 		defer context.AfterFunc(i.Ctx, func() {
@@ -123,7 +123,7 @@ func (p *producer) send(ctx context.Context, topic string, items []*sequence.Ite
 	return nil
 }
 
-// reason is the context's error, or the publisher's own: that its time is over.
+// reason returns the context's error, or its cause if the publisher's own timeout has expired.
 func reason(ctx context.Context) error {
 	if cause := context.Cause(ctx); errors.Is(cause, transport.ErrUnavailable) {
 		return cause
@@ -131,7 +131,7 @@ func reason(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// abandon gives up messages of the topic. Those under way may still arrive.
+// abandon gives up messages of the topic. Those in flight may still arrive.
 func (p *producer) abandon(topic string, err error, which func(*sequence.Item) bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -231,7 +231,7 @@ func (p *producer) request(leader *sarama.Broker, request *sarama.ProduceRequest
 	p.dispatch()
 }
 
-// identify returns the identity for partitions to come, which it asks a broker for when there is none.
+// identify returns the identity for new partitions. If there is none, it asks a broker.
 func (p *producer) identify() (sequence.Identity, error) {
 	p.asking.Lock()
 	defer p.asking.Unlock()
@@ -254,7 +254,7 @@ func (p *producer) identify() (sequence.Identity, error) {
 	return p.identity, nil
 }
 
-// stop refuses new calls and returns after the last one and the last goroutine.
+// stop refuses new calls and returns after the last call and the last goroutine.
 func (p *producer) stop() {
 	p.mu.Lock()
 	p.closed = true

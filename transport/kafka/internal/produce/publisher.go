@@ -31,11 +31,11 @@ type Publisher struct {
 	timeout     time.Duration
 }
 
-// Config is how a publisher publishes, as kafka.Config describes it.
+// Config says how to publish, as kafka.Config describes it.
 type Config struct {
 	Compression   wire.Compression
 	Partitioner   Partitioner
-	Sticky        bool // what has no key stays with a partition for a while
+	Sticky        bool // messages without a key stay with a partition for a while
 	Limits        transport.Limits
 	Timeout       time.Duration
 	Propagator    propagation.TextMapPropagator
@@ -71,31 +71,30 @@ func (p *Publisher) place(record *sarama.Record, now layout) int32 {
 	return among[p.spread.Of(len(among), wire.RecordSize(record))]
 }
 
-// Publish implements message.Publisher: it publishes all messages at once and joins their errors. It waits for as long as
-// Config.Timeout says, or until the messages' own contexts end.
+// Publish implements message.Publisher: it publishes all messages at once and joins their errors. It waits at most for Config.Timeout, or
+// until the messages' own contexts end.
 func (p *Publisher) Publish(topic string, msgs ...*message.Message) error {
 	return errors.Join(p.PublishBatch(context.Background(), topic, msgs)...)
 }
 
-// PublishBatch implements transport.BatchPublisher. A failed message holds back those of its key that other calls have
-// queued behind it, too: they get transport.ErrNotSent.
+// PublishBatch implements transport.BatchPublisher. A failed message also holds back later messages of its key that other calls have
+// queued: they get transport.ErrNotSent.
 //
-// A message whose own context has ended before is not sent, nor are the later ones of its key. One whose context ends
-// while it is under way gets that context's error, and may or may not have been sent; the others go on waiting.
+// A message whose own context has already ended is not sent, nor are the later ones of its key. A message whose context ends while it is
+// in flight gets that context's error, and may or may not have been sent; the others continue to wait.
 //
-// A result that is unavailable, or a context's error, is of a message that may have been sent. Whoever sends it again
-// makes a duplicate with the same ID then, and no other disorder: an attempt of the first that is still on its way is
-// refused once a later message of the partition has arrived.
+// After transport.ErrUnavailable or a context's error, the message may have been sent. Publishing it again may make a duplicate with the
+// same ID, but no other disorder: a late attempt of the first is refused once a later message of the partition has arrived.
 func (p *Publisher) PublishBatch(ctx context.Context, topic string, msgs []*message.Message) []error {
 	return p.batch(ctx, topic, msgs, true)
 }
 
-// Forward publishes what came from Kafka, and may be what no message of ours may be: with a binary key, say.
+// Forward publishes a message that came from Kafka, without checking it: it may have a binary key, for example.
 func (p *Publisher) Forward(ctx context.Context, topic string, msg *message.Message) error {
 	return p.batch(ctx, topic, []*message.Message{msg}, false)[0]
 }
 
-// batch is PublishBatch, which checks the messages, or not.
+// batch is PublishBatch, with or without checking the messages.
 func (p *Publisher) batch(ctx context.Context, topic string, msgs []*message.Message, checked bool) []error {
 	results := make([]error, len(msgs))
 	if len(msgs) == 0 {
@@ -116,7 +115,7 @@ func (p *Publisher) batch(ctx context.Context, topic string, msgs []*message.Mes
 	return results
 }
 
-// publish stores the messages' results, or returns what is wrong with all of them.
+// publish stores the messages' results, or returns an error that applies to all of them.
 func (p *Publisher) publish(ctx context.Context, topic string, msgs []*message.Message, results []error, checked bool) error {
 	if err := wire.CheckTopic(topic); err != nil {
 		return err
@@ -126,7 +125,7 @@ func (p *Publisher) publish(ctx context.Context, topic string, msgs []*message.M
 		return p.unavailable(ctx, err)
 	}
 	now := layout{all: partitions}
-	now.writable, _ = p.client.WritablePartitions(topic) // without one, any
+	now.writable, _ = p.client.WritablePartitions(topic) // if there is none, any
 	limit := p.topics.Limit(topic)
 	c := &sequence.Call{Results: results, Done: make(chan struct{})}
 	items := make([]*sequence.Item, 0, len(msgs))
@@ -149,7 +148,7 @@ func (p *Publisher) publish(ctx context.Context, topic string, msgs []*message.M
 	return p.producer.send(ctx, topic, items)
 }
 
-// partitions returns the partitions of the topic, which it creates when it is missing, or was deleted meanwhile.
+// partitions returns the topic's partitions. It creates the topic if it is missing or was deleted meanwhile.
 func (p *Publisher) partitions(ctx context.Context, topic string) ([]int32, error) {
 	if err := p.topics.Ensure(ctx, topic); err != nil {
 		return nil, err
@@ -164,7 +163,7 @@ func (p *Publisher) partitions(ctx context.Context, topic string) ([]int32, erro
 	return partitions, err
 }
 
-// prepare makes the item's record, or tells why it cannot be carried.
+// prepare makes the item's record. Its error says why the message cannot be published.
 func (p *Publisher) prepare(item *sequence.Item, msg *message.Message, limit int, checked bool) error {
 	if checked {
 		if err := wire.Check(msg, p.limits); err != nil {
@@ -180,7 +179,7 @@ func (p *Publisher) prepare(item *sequence.Item, msg *message.Message, limit int
 	return nil
 }
 
-// unavailable is the meaning of an error before anything was sent.
+// unavailable classifies an error that occurred before anything was sent.
 func (p *Publisher) unavailable(ctx context.Context, err error) error {
 	switch {
 	case ctx.Err() != nil:
@@ -196,11 +195,11 @@ func (p *Publisher) unavailable(ctx context.Context, err error) error {
 // Close does nothing: the transport owns the publisher.
 func (p *Publisher) Close() error { return nil }
 
-// Stop refuses new calls and returns when those under way have their results.
+// Stop refuses new calls and returns when the running ones have their results.
 func (p *Publisher) Stop() { p.producer.stop() }
 
-// absent adds to a record what its message does not have: a publisher before this one knows better where the event comes
-// from. It implements propagation.TextMapCarrier.
+// absent is a propagation.TextMapCarrier that adds to a record only what its message does not have: an earlier publisher knows better
+// where the event comes from.
 type absent struct {
 	msg    *message.Message
 	record *sarama.Record
@@ -210,7 +209,7 @@ type absent struct {
 func (c absent) Get(name string) string { return c.msg.Metadata[name] }
 
 // Keys implements propagation.TextMapCarrier.
-func (c absent) Keys() []string { return nil } // for Extract only
+func (c absent) Keys() []string { return nil } // only Extract calls it
 
 // Set implements propagation.TextMapCarrier.
 func (c absent) Set(name, value string) {

@@ -11,7 +11,7 @@ import (
 	"github.com/millrace-go/millrace/transport/kafka/internal/sequence"
 )
 
-// recover looks up, in the background, what partitions of the topic lack: a leader, an identity.
+// recover looks up, in the background, what partitions of the topic lack: a leader or an identity.
 func (p *producer) recover(topic string) {
 	if p.recovering[topic] || p.life.Err() != nil {
 		return
@@ -23,7 +23,7 @@ func (p *producer) recover(topic string) {
 			lacking = append(lacking, part)
 		}
 	}
-	// One that has been without a leader for long must not delay the others.
+	// A partition that has long been without a leader must not delay the others.
 	first := slices.MinFunc(lacking, func(a, b *sequence.Partition) int { return a.Retries - b.Retries })
 	retries := first.Retries
 	p.running.Go(func() {
@@ -50,7 +50,7 @@ func (p *producer) recover(topic string) {
 	})
 }
 
-// layout is the partitions that a topic has, and those of them that have a leader.
+// layout is the partitions of a topic, and those that have a leader.
 type layout struct{ all, writable []int32 }
 
 func (p *producer) layout(topic string) (l layout, err error) {
@@ -60,10 +60,10 @@ func (p *producer) layout(topic string) (l layout, err error) {
 	return l, err
 }
 
-// finding is what was found of a partition.
+// finding is what was found about a partition.
 type finding struct {
 	leader *sarama.Broker
-	gone   bool // the topic was made anew, with fewer partitions
+	gone   bool // the topic was recreated with fewer partitions
 	err    error
 }
 
@@ -81,7 +81,7 @@ func (p *producer) find(part *sequence.Partition, now layout, err error) (f find
 	return f
 }
 
-// move sends what is left of a partition that is gone to those that the topic has now, before what is queued there already.
+// move sends the rest of a partition that is gone to the topic's current partitions, before what is queued there.
 func (p *producer) move(part *sequence.Partition, now layout) {
 	items := part.Unsettled()
 	delete(p.partitions[part.Topic], part.Number)
@@ -96,14 +96,14 @@ func (p *producer) move(part *sequence.Partition, now layout) {
 	}
 }
 
-// ask returns an identity, and sees to it that the client knows the topic's leaders, after waiting as so many failures in a
-// row demand.
+// ask returns an identity, and makes sure that the client knows the topic's leaders. It first waits according to the number of failures
+// in a row.
 func (p *producer) ask(topic string, retries int) (sequence.Identity, error) {
 	if retries > 0 && !backoff.Sleep(p.life, retry.Wait(retries)) || p.life.Err() != nil {
 		return sequence.Nobody, transport.ErrClosed
 	}
 	var err error
-	if retries > 0 { // before all else: only this makes sarama look again for brokers that it could not reach
+	if retries > 0 { // first: only this makes sarama retry brokers that it could not reach
 		err = p.client.RefreshMetadata(topic)
 	}
 	if errors.Is(err, sarama.ErrUnknownTopicOrPartition) {

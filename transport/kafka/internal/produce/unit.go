@@ -13,18 +13,18 @@ import (
 	"github.com/millrace-go/millrace/transport/kafka/internal/sequence"
 )
 
-// unitDomain is the transport.Unit's.
+// unitDomain is the Domain of every Unit.
 const unitDomain = "kafka"
 
-// Output is a message that is to be sent in a transaction. Its partition is chosen then.
+// Output is a message to be sent in a transaction. Its partition is chosen when it is sent.
 type Output struct {
 	Topic  string
 	Record *sarama.Record
-	Size   int // at most so many bytes in a batch
+	Size   int // its largest size in a batch, in bytes
 }
 
-// Unit implements transport.Unit: what one delivery publishes. It is in memory only until its message is acked, so a
-// handler that fails aborts no transaction, and a slow one keeps none open.
+// Unit implements transport.Unit: it holds what one delivery publishes. It stays in memory until its message is acked, so a failed
+// handler aborts no transaction, and a slow one keeps none open.
 type Unit struct {
 	publisher *Publisher
 	delivery  Delivery
@@ -36,11 +36,11 @@ type Unit struct {
 
 // Delivery is a delivery whose handler publishes.
 type Delivery interface {
-	// Settled tells whether the message was acked or nacked.
+	// Settled reports whether the message was acked or nacked.
 	Settled() bool
 }
 
-// NewUnit returns the unit of a delivery. What is staged in it is staged by the publisher.
+// NewUnit returns the unit of a delivery. p stages its messages.
 func NewUnit(p *Publisher, d Delivery) *Unit { return &Unit{publisher: p, delivery: d} }
 
 // Domain implements transport.Unit.
@@ -83,13 +83,13 @@ func (u *Unit) Savepoint() (rollback func()) {
 	}
 }
 
-// over tells whether the unit stays as it is. It does from the ack or the nack on, which the partition consumer sees later. The
-// caller holds mu.
+// over reports whether the unit can no longer change. That is so from the ack or the nack on, which the partition consumer sees later.
+// The caller holds mu.
 func (u *Unit) over() bool {
 	return u.delivery.Settled() || u.ended
 }
 
-// End returns what was staged. From then on nothing is.
+// End returns what was staged. Nothing can be staged afterwards.
 func (u *Unit) End() []*Output {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -97,7 +97,7 @@ func (u *Unit) End() []*Output {
 	return u.outputs
 }
 
-// Stage makes outputs of all messages, or of none. It checks them, or not, as batch does.
+// Stage makes outputs of all messages, or of none. Like batch, it checks them if checked is set.
 func (p *Publisher) Stage(topic string, msgs []*message.Message, checked bool) ([]*Output, error) {
 	if len(msgs) == 0 {
 		return nil, nil
@@ -117,11 +117,11 @@ func (p *Publisher) Stage(topic string, msgs []*message.Message, checked bool) (
 	return outputs, nil
 }
 
-// UnitPublisher is the publisher of a transport with transactional delivery: it stages. It is safe for concurrent use.
+// UnitPublisher is the publisher of a transport with transactional delivery: it stages messages. It is safe for concurrent use.
 type UnitPublisher struct{ Publisher *Publisher }
 
-// Publish implements message.Publisher. It stages all messages in the units of their contexts, or none; only when one of
-// several units has ended, the others have theirs. The messages must not be changed any more.
+// Publish implements message.Publisher. It stages all messages in the units of their contexts, or none. Only if the messages have several
+// units and one has ended, the other units keep theirs. The messages must not be changed afterwards.
 func (p *UnitPublisher) Publish(topic string, msgs ...*message.Message) error {
 	if err := p.publish(topic, msgs); err != nil {
 		return fmt.Errorf("publish to %s: %w", topic, err)

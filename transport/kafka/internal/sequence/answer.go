@@ -10,34 +10,34 @@ import (
 	"github.com/millrace-go/millrace/transport"
 )
 
-// Answer is what became of a batch.
+// Answer is the broker's answer to a batch.
 type Answer struct {
 	Kind    Kind
 	Err     error
-	records []int32 // of refused: the records that are to blame, where the broker tells
+	records []int32 // if refused: the records at fault, if the broker names them
 }
 
 // Kind is what an answer means.
 type Kind int
 
 const (
-	// Appended is for a batch that is in the log, by this attempt or an earlier one.
+	// Appended means that the batch is in the log, by this attempt or an earlier one.
 	Appended Kind = iota
-	// Retriable is for one that is not in the log by this attempt; another may succeed.
+	// Retriable means that this attempt did not append the batch; another may.
 	Retriable
-	// Unknown is for one that may be in the log.
+	// Unknown means that the batch may be in the log.
 	Unknown
-	// Refused is for one that is not in the log because of what it is.
+	// Refused means that the batch is not in the log because of its content.
 	Refused
-	// Unsequenced is for one that is not in the log, by a broker that has lost count of the producer's batches.
+	// Unsequenced means that the batch is not in the log, because the broker no longer knows the producer's sequence.
 	Unsequenced
-	// Fenced is for one that is not in the log, by a broker that knows another producer, or a later epoch, by this identity.
+	// Fenced means that the batch is not in the log, because the broker knows another producer, or a later epoch, by this identity.
 	Fenced
-	// Unavailable is for one that is not in the log; another attempt would not help.
+	// Unavailable means that the batch is not in the log and another attempt would not help.
 	Unavailable
 )
 
-// AnswerTo reads the broker's answer to one batch; failure is the request's.
+// AnswerTo interprets the broker's answer to one batch. failure is the request's error.
 func AnswerTo(response *sarama.ProduceResponse, failure error, topic string, partition int32) Answer {
 	var unsent NotSentError
 	switch {
@@ -74,9 +74,8 @@ func AnswerTo(response *sarama.ProduceResponse, failure error, topic string, par
 	return a
 }
 
-// kindOf reads an error code of a produce response. Only what brokers check before they append is known to be without
-// effect: a leader that loses its office while it waits for its replicas answers that it is not the leader, and the next
-// one may have the batch.
+// kindOf interprets an error code of a produce response. Only errors of checks before the append are known to have no effect: a leader
+// that loses its leadership while it waits for its replicas answers that it is not the leader, and the next leader may have the batch.
 func kindOf(code sarama.KError) Kind {
 	switch code {
 	case sarama.ErrNoError, sarama.ErrDuplicateSequenceNumber:
@@ -102,7 +101,7 @@ func kindOf(code sarama.KError) Kind {
 // errTransactionAbortable is a code that sarama does not know.
 const errTransactionAbortable sarama.KError = 120
 
-// Named is the code with its name, where sarama has no text for it.
+// Named returns the code with its name, if sarama has no text for it.
 func Named(code sarama.KError) error {
 	switch code {
 	case sarama.ErrProducerFenced:
@@ -114,16 +113,16 @@ func Named(code sarama.KError) error {
 	}
 }
 
-// NotSentError is of a request that has never left.
+// NotSentError is the error of a request that was never sent.
 type NotSentError struct{ Cause error }
 
 func (e NotSentError) Error() string { return "connect: " + e.Cause.Error() }
 func (e NotSentError) Unwrap() error { return e.Cause }
 
-// ErrTopicMissing is of a topic that is not there and is not to be created.
+// ErrTopicMissing is returned for a topic that does not exist and must not be created.
 var ErrTopicMissing = errors.New("the topic is missing")
 
-// Terminal tells errors of looking up a topic or a producer ID that an operator must mend.
+// Terminal reports whether an error of looking up a topic or a producer ID must be fixed by an operator.
 func Terminal(err error) bool {
 	for _, code := range []sarama.KError{sarama.ErrTopicAuthorizationFailed, sarama.ErrClusterAuthorizationFailed, sarama.ErrSASLAuthenticationFailed, sarama.ErrInvalidTopic} {
 		if errors.Is(err, code) {

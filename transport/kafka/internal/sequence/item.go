@@ -6,11 +6,11 @@ import (
 	"github.com/IBM/sarama"
 )
 
-// Item is a message on its way. It is guarded by the producer's mutex.
+// Item is a message to be sent. It is guarded by the producer's mutex.
 type Item struct {
 	Record    *sarama.Record
 	Key       string
-	Size      int             // at most so many bytes in a batch
+	Size      int             // its largest size in a batch, in bytes
 	Ctx       context.Context // of the message
 	Partition int32
 	Call      *Call
@@ -28,7 +28,7 @@ type Call struct {
 // Waits reports whether the item has no result yet.
 func (i *Item) Waits() bool { return !i.settled }
 
-// settle gives the item its result. Its first one counts.
+// settle sets the item's result. Only the first one counts.
 func (i *Item) settle(err error) {
 	if i.settled {
 		return

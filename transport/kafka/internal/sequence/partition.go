@@ -1,5 +1,5 @@
-// Package sequence decides what is sent to a partition next, in which batch and with which sequence number, and what the
-// brokers' answers mean. It does no I/O and has no clock.
+// Package sequence decides what is sent to a partition next, in which batch and with which sequence number, and what the brokers' answers
+// mean. It does no I/O and has no clock.
 package sequence
 
 import (
@@ -13,12 +13,11 @@ import (
 	"github.com/millrace-go/millrace/transport/kafka/internal/wire"
 )
 
-// Partition is what is to be sent to one partition, and how far that is. It does no I/O and is guarded by the producer's
-// mutex.
+// Partition is the queue of one partition and the state of its sending. It does no I/O and is guarded by the producer's mutex.
 //
-// At most one batch is in flight. Its sequence tells the broker whether it has it already, so a batch whose answer was
-// lost is sent again as it was, until its fate is known. One that is given up before leaves the sequence unknown: then the
-// partition goes on in a new epoch, in which the broker refuses whatever of the old one still comes.
+// At most one batch is in flight. Its sequence number tells the broker whether it already has the batch, so a batch whose answer was lost
+// is sent again unchanged until its outcome is known. If it is given up before, the sequence is unknown: the partition then continues in
+// a new epoch, in which the broker refuses late requests of the old one.
 type Partition struct {
 	Topic  string
 	Number int32
@@ -27,13 +26,13 @@ type Partition struct {
 	sequence int32 // of the next batch
 
 	queue []*Item
-	most  int    // records in the next batch while looking for one that the broker refuses; 0 is any number
+	most  int    // records in the next batch while searching for one that the broker refuses; 0: any number
 	Batch *Batch // in flight, or in doubt and to be sent again
 
-	InFlight bool           // the batch is
-	Leader   *sarama.Broker // nil: to be looked up
+	InFlight bool           // the batch is in flight
+	Leader   *sarama.Broker // nil: must be looked up
 	Retries  int            // failures in a row
-	Last     error          // what the latest failure was
+	Last     error          // the last failure
 }
 
 // New returns a partition with nothing to send and without an identity.
@@ -47,35 +46,35 @@ func (p *Partition) Add(i *Item) { p.queue = append(p.queue, i) }
 // AddFirst queues an item before all others.
 func (p *Partition) AddFirst(i *Item) { p.queue = slices.Insert(p.queue, 0, i) }
 
-// Identity is how the broker knows a producer.
+// Identity is a producer's identity at the broker.
 type Identity struct {
 	ID    int64
 	Epoch int16
 }
 
-// Nobody is an identity that has yet to be asked for.
+// Nobody is an identity that has not been requested yet.
 var Nobody = Identity{ID: -1, Epoch: -1}
 
-// Batch is a batch that has its sequence.
+// Batch is a batch with its sequence number.
 type Batch struct {
 	Items []*Item
 	Wire  *sarama.RecordBatch
-	doubt bool // an attempt of it may have been appended
+	doubt bool // an attempt may have appended it
 }
 
 // Wants reports whether there is something to send.
 func (p *Partition) Wants() bool {
 	if p.Batch != nil && !slices.ContainsFunc(p.Batch.Items, (*Item).Waits) {
-		p.forget() // nobody waits for it any more
+		p.forget() // nothing waits for it any more
 	}
 	p.queue = slices.DeleteFunc(p.queue, func(i *Item) bool { return i.settled })
 	return p.Batch != nil || len(p.queue) > 0
 }
 
-// Lacks reports whether it cannot be sent yet.
+// Lacks reports whether the partition cannot be sent to yet.
 func (p *Partition) Lacks() bool { return p.Leader == nil || p.Identity == Nobody }
 
-// Found gives the partition what it lacked, or tells why that is not to be had.
+// Found gives the partition what it lacked, or the error why that is not available.
 func (p *Partition) Found(leader *sarama.Broker, id Identity, err error) {
 	if err != nil {
 		p.Retries++
@@ -91,7 +90,7 @@ func (p *Partition) Found(leader *sarama.Broker, id Identity, err error) {
 	}
 }
 
-// Unsettled returns what has no result yet, in the order of the queue.
+// Unsettled returns the items without a result, in the order of the queue.
 func (p *Partition) Unsettled() []*Item {
 	items := slices.Clone(p.queue)
 	if p.Batch != nil {
@@ -100,8 +99,8 @@ func (p *Partition) Unsettled() []*Item {
 	return slices.DeleteFunc(items, func(i *Item) bool { return i.settled })
 }
 
-// Take returns what is to be sent next: the batch in doubt, else one of at most limit bytes, but at least one record. Only
-// after Wants.
+// Take returns what must be sent next: the batch in doubt, otherwise a new batch of at most limit bytes, but at least one record. It must
+// be called after Wants.
 func (p *Partition) Take(limit int, build func([]*sarama.Record) *sarama.RecordBatch) *Batch {
 	p.InFlight = true
 	if p.Batch != nil {
@@ -156,8 +155,8 @@ func (p *Partition) Landed(a Answer) {
 	}
 }
 
-// refuse rejects what the broker will not have, and no more: the records that it names, or, where it names none, the only
-// one of a batch. Else halves are tried.
+// refuse rejects only what the broker refuses: the records that it names or, if it names none, the only record of a batch. Otherwise the
+// batch is halved and tried again.
 func (p *Partition) refuse(a Answer) {
 	items := p.Batch.Items
 	p.putBack()
@@ -177,8 +176,8 @@ func (p *Partition) refuse(a Answer) {
 	p.Fail(guilty, a.Err)
 }
 
-// resequence goes on after the broker has lost count of the producer, or never knew it. What was in doubt stays so: the
-// sequence can no longer tell whether the broker has it.
+// resequence continues after the broker has lost the producer's sequence, or never knew it. Messages of a batch in doubt fail, because
+// the sequence can no longer tell whether the broker has them.
 func (p *Partition) resequence(a Answer) {
 	if p.Batch.doubt {
 		p.Fail(p.Batch.Items, fmt.Errorf("%w: it may have been published: %w", transport.ErrUnavailable, a.Err))
@@ -190,8 +189,8 @@ func (p *Partition) resequence(a Answer) {
 	}
 }
 
-// putBack puts the batch back in front of the queue, to be sent in whatever batches. What was given up meanwhile is not
-// sent again, so what follows it of its key is not either.
+// putBack puts the batch back to the front of the queue, to be sent in new batches. Items that were given up meanwhile are not sent
+// again, so the later ones of their keys are not sent either.
 func (p *Partition) putBack() {
 	abandoned := map[string]bool{}
 	var held []*Item
@@ -206,7 +205,7 @@ func (p *Partition) putBack() {
 	p.forget()
 }
 
-// forget lets the batch go. When it may have been appended the partition goes on in a new epoch.
+// forget drops the batch. If it may have been appended, the partition continues in a new epoch.
 func (p *Partition) forget() {
 	doubt := p.Batch.doubt
 	p.Batch = nil
@@ -221,8 +220,7 @@ func (p *Partition) forget() {
 	p.Identity.Epoch++
 }
 
-// Fail gives items, which are in the queue or in the batch, their error, and holds back what is queued behind them of their
-// keys: it must not overtake them.
+// Fail gives items in the queue or in the batch their error. It holds back the later items of their keys, which must not overtake them.
 func (p *Partition) Fail(items []*Item, err error) {
 	failed := make(map[*Item]bool, len(items))
 	for _, item := range items {
@@ -245,7 +243,7 @@ func (p *Partition) Fail(items []*Item, err error) {
 	}
 }
 
-// Advance is the sequence n records later. After the largest comes 0.
+// Advance returns the sequence number n records later. After the largest comes 0.
 func Advance(sequence int32, n int) int32 {
 	return int32((int64(sequence) + int64(n)) % (math.MaxInt32 + 1))
 }

@@ -18,13 +18,13 @@ const (
 	originTopic     = transport.OriginTopic
 	originPartition = "partition"
 	originOffset    = "offset"
-	originTimestamp = "timestamp" // RFC 3339 with milliseconds; missing where it is no plausible time
-	originID        = "id"        // what the header of Millrace's ID has, where the ID comes from elsewhere
+	originTimestamp = "timestamp" // RFC 3339 with milliseconds; missing if the timestamp is not plausible
+	originID        = "id"        // the value of Millrace's ID header, if the event's ID comes from elsewhere
 )
 
 const originTime = "2006-01-02T15:04:05.000Z"
 
-// Place is where a record lies.
+// Place is the position of a record.
 type Place struct {
 	topic     string
 	partition int32
@@ -32,7 +32,7 @@ type Place struct {
 	at        time.Time // its timestamp
 }
 
-// PlaceOf is the place of a record.
+// PlaceOf returns the place of a record.
 func PlaceOf(m *sarama.ConsumerMessage) Place {
 	return Place{m.Topic, m.Partition, m.Offset, m.Timestamp}
 }
@@ -51,7 +51,7 @@ func (p Place) origin() transport.Origin {
 	return o
 }
 
-// placeIn is the place that an origin tells.
+// placeIn returns the place in an origin.
 func placeIn(o transport.Origin) (p Place, err error) {
 	p.topic = o[originTopic]
 	partition, err := strconv.ParseInt(o[originPartition], 10, 32)
@@ -68,7 +68,7 @@ func placeIn(o transport.Origin) (p Place, err error) {
 	return p, nil
 }
 
-// noEventID says what to do where a message has no event ID.
+// noEventID adds what to do if a message has no event ID.
 func noEventID(err error) error {
 	if err == nil {
 		return nil
@@ -77,13 +77,13 @@ func noEventID(err error) error {
 		"to where the producer puts it: header:NAME, json:PATH or offset; then replay the event", err)
 }
 
-// Identify gives the message the ID of its event, none with an error.
+// Identify sets the message's ID to its event's ID. On an error the ID is empty.
 func Identify(source transport.EventIDSource, msg *message.Message, p Place) (err error) {
 	msg.UUID, err = source.Find(msg.UUID, msg, p.eventID)
 	return noEventID(err)
 }
 
-// OriginOf is where a record comes from, and the ID that it carries.
+// OriginOf returns where a record comes from, and the ID that it carries.
 func OriginOf(record *sarama.ConsumerMessage) transport.Origin {
 	o := PlaceOf(record).origin()
 	if own := ownID(record); own != "" {
@@ -92,7 +92,7 @@ func OriginOf(record *sarama.ConsumerMessage) transport.Origin {
 	return o
 }
 
-// FindEventID is the ID of an event whose message was kept with its origin.
+// FindEventID returns the ID of an event whose message was kept with its origin.
 func FindEventID(source transport.EventIDSource, msg *message.Message, origin transport.Origin) (string, error) {
 	p, err := placeIn(origin)
 	if source == transport.EventIDFromOffset() && err != nil {
@@ -103,7 +103,7 @@ func FindEventID(source transport.EventIDSource, msg *message.Message, origin tr
 	return found.UUID, err
 }
 
-// ownID is the ID that Millrace or watermill-kafka has written into the record.
+// ownID returns the ID that Millrace or watermill-kafka has written into the record.
 func ownID(record *sarama.ConsumerMessage) (id string) {
 	for _, header := range record.Headers {
 		if string(header.Key) == IDHeader {

@@ -1,4 +1,4 @@
-// Package wire is how messages lie in Kafka's records, and what identifies a record. It does no I/O.
+// Package wire converts messages to and from Kafka's records, and finds what identifies a record. It does no I/O.
 package wire
 
 import (
@@ -16,21 +16,21 @@ import (
 	"github.com/millrace-go/millrace/transport"
 )
 
-// Limits is what a Kafka message can carry under the brokers' default settings: max.message.bytes is 1 MiB, and the
-// framing takes some of it.
+// Limits is what a Kafka message can carry with the brokers' default settings: max.message.bytes is 1 MiB, and the framing takes some of
+// it.
 var Limits = transport.Limits{
 	Topic:        regexp.MustCompile(`^[A-Za-z0-9._-]{1,249}$`),
 	MessageBytes: 1_000_000,
 }
 
-// IDHeader carries the event's ID, as watermill-kafka has it.
+// IDHeader carries the event's ID. watermill-kafka uses the same header.
 const IDHeader = "_watermill_message_uuid"
 
-// MetadataHeader carries all metadata of a message in one header, as JSON in base64: so Debezium publishes the column headers of
-// the outbox, for each of which it could not make a header.
+// MetadataHeader carries all metadata of a message in one header, as JSON in base64. Debezium publishes the outbox's headers column in
+// this way, because it cannot make a record header of each.
 const MetadataHeader = "_millrace_metadata"
 
-// CheckTopic returns an error that wraps transport.ErrLimit where no topic can have the name.
+// CheckTopic returns an error that wraps transport.ErrLimit if no topic can have the name.
 func CheckTopic(topic string) error {
 	if !Limits.Topic.MatchString(topic) || topic == "." || topic == ".." {
 		return fmt.Errorf("%w: topic %q: want 1 to 249 letters, digits, \".\", \"_\" and \"-\"", transport.ErrLimit, topic)
@@ -48,8 +48,9 @@ func Check(msg *message.Message, limits transport.Limits) error {
 	return errors.Join(errs...)
 }
 
-// Marshal shares the payload with msg. A message without a key has none on the wire either: an empty one would send all
-// of them to one partition. A nil payload is null there, a tombstone: a compacted topic deletes the key. An empty one is empty.
+// Marshal returns the message's record, which shares the payload with msg. A message without a key has no key in the record: an empty key
+// would send all such messages to one partition. A nil payload becomes null, a tombstone, which deletes the key in a compacted topic. An
+// empty payload stays empty.
 func Marshal(msg *message.Message) *sarama.Record {
 	headers := make([]sarama.RecordHeader, 1, len(msg.Metadata)+1)
 	headers[0] = sarama.RecordHeader{Key: []byte(IDHeader), Value: []byte(msg.UUID)}
@@ -68,9 +69,9 @@ func Marshal(msg *message.Message) *sarama.Record {
 	return record
 }
 
-// Unmarshal never fails: a message without an ID is delivered with an empty one, so that the layer above decides what
-// becomes of it. The payload of a tombstone is nil. What Kafka knows of the message, such as its offset, is no metadata: it
-// would be published again with whatever copies the metadata.
+// Unmarshal never fails. A message without an ID is delivered with an empty one, and the layer above decides what to do with it. The
+// payload of a tombstone is nil. What Kafka knows of the message, such as its offset, is not put into the metadata: code that copies the
+// metadata would publish it again.
 func Unmarshal(m *sarama.ConsumerMessage) *message.Message {
 	msg := message.NewMessage("", m.Value)
 	for _, header := range m.Headers {
@@ -90,7 +91,7 @@ func Unmarshal(m *sarama.ConsumerMessage) *message.Message {
 	return msg
 }
 
-// unpack adds the metadata that a MetadataHeader carries, and reports whether it carries some.
+// unpack adds the metadata of a MetadataHeader, and reports whether it holds metadata.
 func unpack(packed []byte, metadata message.Metadata) bool {
 	decoded, err := base64.StdEncoding.DecodeString(string(packed))
 	if err != nil {
@@ -114,7 +115,7 @@ type Compression struct {
 	Level int // 0: the codec's default
 }
 
-// NewBatch returns a batch of records without a producer: fill in its ID, epoch and sequence.
+// NewBatch returns a batch without a producer; the caller sets ID, epoch and sequence.
 func NewBatch(records []*sarama.Record, compression Compression, now time.Time) *sarama.RecordBatch {
 	for i, record := range records {
 		record.OffsetDelta = int64(i)
@@ -134,13 +135,13 @@ func NewBatch(records []*sarama.Record, compression Compression, now time.Time) 
 const (
 	// BatchOverhead is the framing of a batch (https://kafka.apache.org/documentation/#recordbatch).
 	BatchOverhead = 61
-	// recordOverhead is the most that a record adds to its key, value and headers: seven varints and its attributes.
+	// recordOverhead is the largest size that a record adds to its key, value and headers: seven varints and its attributes.
 	recordOverhead = 6*5 + 10 + 1
-	// headerOverhead is the most that a header adds to its name and value.
+	// headerOverhead is the largest size that a header adds to its name and value.
 	headerOverhead = 2 * 5
 )
 
-// RecordSize is at most how many bytes the record takes in a batch.
+// RecordSize returns the largest size of the record in a batch, in bytes.
 func RecordSize(r *sarama.Record) int {
 	n := recordOverhead + len(r.Key) + len(r.Value)
 	for _, h := range r.Headers {

@@ -1,4 +1,4 @@
-// Package conn is Google's client as this transport uses it.
+// Package conn creates Google's client with this transport's settings.
 package conn
 
 import (
@@ -21,21 +21,21 @@ import (
 	"github.com/millrace-go/millrace/transport/pubsub/internal/stream"
 )
 
-// What differs from Google's client (v2.6.0) is how soon a failure of the network is noticed, and its end.
+// The settings below differ from the defaults of Google's client (v2.6.0): a network failure, and its end, are noticed sooner.
 
-// aliveness finds connections that have become black holes, as a firewall's timeout leaves them: within 40 s. The client
-// would take more than five minutes, and for ever with an emulator: its own pings of a pull stream end in a polite end of
-// the stream, which the hole swallows too. Google's client for Python asks as often.
+// aliveness detects connections on which nothing arrives any more, as after a firewall's timeout, within 40 s. By default the client
+// would take more than five minutes, and forever with an emulator: its own pings end a pull stream in an orderly way, which cannot get
+// through either. Google's client for Python pings as often.
 var aliveness = keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}
 
-// reconnect tries again within 12 s, where the default goes up to two minutes.
+// reconnect retries within 12 s; the default waits up to two minutes.
 var reconnect = grpc.ConnectParams{
 	Backoff:           backoff.Config{BaseDelay: time.Second, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 10 * time.Second},
 	MinConnectTimeout: 20 * time.Second, // the default
 }
 
-// retry tries a call again, for the client's minute, on what the client tries it again. But the waits end at 2 s, not at
-// 60 s: everything of a publish request's keys waits with it. And nothing is tried again with a client that was closed.
+// retry repeats a call on the errors on which Google's client would, for the client's one minute. But the waits end at 2 s instead of 60
+// s, because all messages of a publish request's keys wait for it. Nothing is retried after the client was closed.
 func retry(closed *atomic.Bool, on ...codes.Code) []gax.CallOption {
 	return []gax.CallOption{gax.WithRetry(func() gax.Retryer {
 		return &retryer{closed, gax.OnCodes(on, gax.Backoff{Initial: 100 * time.Millisecond, Max: 2 * time.Second, Multiplier: 2})}
@@ -55,27 +55,27 @@ func (r *retryer) Retry(err error) (time.Duration, bool) {
 	return r.open.Retry(err)
 }
 
-// Scope names the origin of instruments and spans.
+// Scope is the name of the instrumentation scope of metrics and spans.
 const Scope = "github.com/millrace-go/millrace/transport/pubsub"
 
 // FlushTimeout bounds the sending of acks after the last handler has ended.
 const FlushTimeout = 3 * time.Second
 
-// Config is how to connect, as pubsub.Config describes it.
+// Config says how to connect, as pubsub.Config describes it.
 type Config struct {
 	ProjectID, Endpoint, CredentialsFile string
 	Tracing                              bool
 	Options                              []option.ClientOption
 }
 
-// Client is Google's client, and the pull streams that it opens.
+// Client is Google's client with the pull streams that it opens.
 type Client struct {
 	*pubsub.Client
 	Streams *stream.Streams
 	closed  atomic.Bool
 }
 
-// Close closes the client. What it has under way fails.
+// Close closes the client. Running calls fail.
 func (c *Client) Close() error {
 	c.closed.Store(true)
 	return c.Client.Close()

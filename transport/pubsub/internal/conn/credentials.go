@@ -14,7 +14,8 @@ import (
 // credentialTypes are the types of files that Google's tools write.
 var credentialTypes = []string{"service_account", "external_account", "authorized_user", "impersonated_service_account", "external_account_authorized_user"}
 
-// options are those of Endpoint and CredentialsFile. The emulator has its own address, and no accounts.
+// options returns the client options for Endpoint and CredentialsFile. It returns none with an emulator, which has its own address and no
+// accounts.
 func (c Config) options() ([]option.ClientOption, error) {
 	if os.Getenv("PUBSUB_EMULATOR_HOST") != "" {
 		return nil, nil
@@ -33,10 +34,10 @@ func (c Config) options() ([]option.ClientOption, error) {
 	return options, nil
 }
 
-// errKey is of a service account whose key is not what Google has given out. What the client says of it quotes bytes of the key.
+// errKey is returned if the service account's key is not as Google has issued it. The client's own error quotes bytes of the key.
 var errKey = errors.New("the file's private_key cannot be read: want the file as it was downloaded")
 
-// credentialsType reads what kind of credentials a file has. Its errors never quote the file.
+// credentialsType returns the type of the credentials in a file. Its errors never quote the file.
 func credentialsType(file string) (string, error) {
 	data, err := os.ReadFile(file)
 	if err != nil {

@@ -1,49 +1,49 @@
-// Package nack decides what becomes of a nacked message. It does no I/O and has no clock.
+// Package nack decides what happens to a nacked message. It does no I/O and has no clock.
 package nack
 
 import "time"
 
 const (
-	// Delay is how long a nacked message is held when neither the handler nor a retry policy says: Pub/Sub would
-	// redeliver it at once, and a handler that fails fast would run in a hot loop.
+	// Delay is the nack delay if neither the handler nor a retry policy sets one. Without it Pub/Sub would redeliver at once, and a
+	// handler that fails fast would run in a hot loop.
 	Delay = 100 * time.Millisecond
-	// DeadLetterDelay is the same for a message that should be in the dead-letter topic and could not be sent there.
+	// DeadLetterDelay is the nack delay of a message that could not be sent to the dead-letter topic.
 	DeadLetterDelay = time.Second
 )
 
-// Policy is what a subscription has for messages whose handlers fail.
+// Policy is a subscription's policy for messages whose handlers fail.
 type Policy struct {
-	MaxAttempts        int           // after which a message is dead; 0: Pub/Sub counts no deliveries
-	RetryMin, RetryMax time.Duration // both 0: Pub/Sub does not wait before it delivers again
+	MaxAttempts        int           // after which a message is dead; 0: Pub/Sub does not count deliveries
+	RetryMin, RetryMax time.Duration // both 0: Pub/Sub redelivers without a delay
 }
 
-// Counts tells whether Pub/Sub counts deliveries, or waits before the next one.
+// Counts reports whether Pub/Sub counts deliveries or delays redelivery.
 func (p Policy) Counts() bool { return p.MaxAttempts > 0 || p.retries() }
 
 func (p Policy) retries() bool { return p.RetryMin != 0 || p.RetryMax != 0 }
 
-// Nack is a delivery that failed.
+// Nack is a failed delivery.
 type Nack struct {
-	Ordered  bool // the message has a key, and their order is kept
+	Ordered  bool // the message has a key, and the subscription keeps the order
 	Rejected bool
-	Wish     time.Duration // the delay that the handler asked for: with one the nack is no failure of the message
+	Wish     time.Duration // the delay that the handler asked for; with one, the nack is no failure of the message
 	Attempts int           // so far
-	Retries  int           // the failures before this one, since Pub/Sub has delivered the message
+	Retries  int           // the failures before this one since Pub/Sub delivered the message
 }
 
-// Fate is what becomes of a message.
+// Fate is what happens to a message.
 type Fate struct {
-	Dead    bool          // it goes to the dead-letter topic; the rest is for when it could not be sent there
-	Wait    time.Duration // how long it is held
-	InPlace bool          // then it is delivered again from here; otherwise it goes back to Pub/Sub
-	Failed  bool          // it has failed once more
+	Dead    bool          // it goes to the dead-letter topic; the other fields apply if it cannot be sent there
+	Wait    time.Duration // the nack delay
+	InPlace bool          // afterwards this process delivers it again; otherwise it goes back to Pub/Sub
+	Failed  bool          // the nack counts as a failure
 }
 
-// After is what becomes of a message after a nack.
+// After returns what happens to a message after a nack.
 //
-// Some messages are delivered again from here, not by Pub/Sub. Ordered ones, because Google's client may hold later messages of
-// their keys already, and these would overtake them. And those whose handler asked for a delay (contention) where Pub/Sub would
-// count that against the message or let it wait by its own policy.
+// This process itself redelivers some messages. It redelivers messages in order, because Google's client may already hold later messages
+// of their keys, which would overtake them. It also redelivers messages whose handler asked for a delay (contention) if Pub/Sub would
+// count that as a failure or apply its own delay.
 func (p Policy) After(n Nack) Fate {
 	f := Fate{InPlace: n.Ordered, Failed: !n.Rejected && n.Wish <= 0}
 	switch {
@@ -59,8 +59,7 @@ func (p Policy) After(n Nack) Fate {
 	return f
 }
 
-// wait is how long a message is held that was nacked without a wish: by the retry policy when it comes again in place,
-// else Pub/Sub heeds that.
+// wait returns the nack delay of a message without a wish. In place, the retry policy applies here; otherwise Pub/Sub applies it.
 func (p Policy) wait(retries int, inPlace bool) time.Duration {
 	switch {
 	case !p.retries():

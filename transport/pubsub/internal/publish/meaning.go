@@ -11,8 +11,8 @@ import (
 	"github.com/millrace-go/millrace/transport"
 )
 
-// meaning marks errors that say something of the message, or nothing. INVALID_ARGUMENT is left as it is: it is the answer
-// to a request with many messages, of which one may be at fault.
+// meaning classifies errors as the message's fault or not. INVALID_ARGUMENT stays as it is, because it answers a request with many
+// messages, of which one may be at fault.
 func meaning(err error) error {
 	if errors.Is(err, pubsub.ErrOversizedMessage) {
 		return fmt.Errorf("%w: %w", transport.ErrRejected, err)

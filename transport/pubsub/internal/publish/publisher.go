@@ -1,4 +1,4 @@
-// Package publish publishes: batches with one result for each message, and the order of each key over failures.
+// Package publish publishes batches. Each message has its own result, and each key keeps its order across failures.
 package publish
 
 import (
@@ -22,9 +22,9 @@ import (
 	"github.com/millrace-go/millrace/transport/pubsub/internal/wire"
 )
 
-// batchDelay is how long Google's client waits for more messages before it sends an incomplete request. Its default of
-// 10 ms suits callers that publish one message and go on; ours hand over a batch and wait for all of it, so the delay
-// is pure latency: once for the batch's last request, and once for each ordering key.
+// batchDelay is how long Google's client waits for more messages before it sends an incomplete request. Its default of 10 ms suits
+// callers that publish one message and continue. Our callers pass a batch and wait for all of it, so the delay only adds latency: once
+// for the batch's last request, and once for each ordering key.
 const batchDelay = time.Millisecond
 
 // Publisher implements transport.BatchPublisher. It is safe for concurrent use.
@@ -38,24 +38,23 @@ type Publisher struct {
 	topics map[string]*topicPublisher
 }
 
-// New returns a publisher. Its caller stops it.
+// New returns a publisher. The caller must stop it.
 func New(client *conn.Client, resources *resource.Registry, propagator propagation.TextMapPropagator) *Publisher {
 	return &Publisher{client: client, resources: resources, propagator: propagator, topics: map[string]*topicPublisher{}}
 }
 
-// Publish implements message.Publisher: it publishes all messages at once and joins their errors. It waits for as long
-// as Google's client tries, which is one minute for each request, or until the messages' own contexts end.
+// Publish implements message.Publisher: it publishes all messages at once and joins their errors. It waits as long as Google's client
+// retries, which is one minute for each request, or until the messages' own contexts end.
 func (p *Publisher) Publish(topic string, msgs ...*message.Message) error {
 	return errors.Join(p.PublishBatch(context.Background(), topic, msgs)...)
 }
 
-// PublishBatch implements transport.BatchPublisher. After a failure of a key, or when a message of it was given up, messages
-// of other calls for this key get transport.ErrNotSent as well, until everything of the key that was under way has its
-// result.
+// PublishBatch implements transport.BatchPublisher. After a message has failed or was given up, messages of other calls with its key get
+// transport.ErrNotSent as well, until every message of the key that is in flight has its result.
 //
-// A message whose own context has ended before is not sent, nor are the later ones of its key. One whose context ends
-// while it is under way gets that context's error, and may or may not have been sent; the others go on waiting. A later
-// message of its key is acknowledged only when it was, too.
+// A message whose own context has already ended is not sent, nor are the later ones of its key. A message whose context ends while it is
+// in flight gets that context's error, and may or may not have been sent; the others continue to wait. A later message of its key is
+// acknowledged only if it was acknowledged too.
 func (p *Publisher) PublishBatch(ctx context.Context, topic string, msgs []*message.Message) []error {
 	results := make([]error, len(msgs))
 	if len(msgs) == 0 {
@@ -81,7 +80,7 @@ func (p *Publisher) PublishBatch(ctx context.Context, topic string, msgs []*mess
 	return results
 }
 
-// Forward publishes a message as it came, which Pub/Sub has taken before, whatever wire.Check would say of it.
+// Forward publishes a message from Pub/Sub unchanged, without the checks of wire.Check.
 func (p *Publisher) Forward(ctx context.Context, topic string, m *pubsub.Message) error {
 	t, err := p.topic(ctx, topic, nil)
 	if err != nil {
@@ -98,8 +97,7 @@ func (p *Publisher) Forward(ctx context.Context, topic string, m *pubsub.Message
 // Close does nothing: the transport owns the publisher.
 func (p *Publisher) Close() error { return nil }
 
-// topic returns the client's publisher for the topic, which it creates when it is missing at first. The caller calls its
-// running.Done.
+// topic returns the client's publisher for the topic. It creates a missing topic at the first use. The caller must call running.Done.
 func (p *Publisher) topic(ctx context.Context, topic string, msgs []*message.Message) (*topicPublisher, error) {
 	if err := errors.Join(ctx.Err(), wire.CheckTopic(topic)); err != nil {
 		return nil, err
@@ -128,7 +126,7 @@ func (p *Publisher) topic(ctx context.Context, topic string, msgs []*message.Mes
 	return t, nil
 }
 
-// whileAnyone returns a context that ends with ctx, and when the context of every message has ended.
+// whileAnyone returns a context that ends with ctx, or when the context of every message has ended.
 func whileAnyone(ctx context.Context, msgs []*message.Message) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	var waiting atomic.Int64
@@ -144,13 +142,13 @@ func whileAnyone(ctx context.Context, msgs []*message.Message) (context.Context,
 	return ctx, cancel
 }
 
-// Stop sends what is under way and stops the client's goroutines.
+// Stop sends what is in flight and stops the client's goroutines.
 func (p *Publisher) Stop() {
 	p.mu.Lock()
 	p.closed = true
 	p.mu.Unlock()
 	var stopping sync.WaitGroup
-	for _, t := range p.topics { // nobody adds to it any more
+	for _, t := range p.topics { // nothing is added to it any more
 		stopping.Go(func() {
 			t.client.Stop()
 			t.running.Wait()

@@ -18,36 +18,36 @@ import (
 	"github.com/millrace-go/millrace/transport/pubsub/internal/wire"
 )
 
-// maxGivenUp is how many messages without a key may be under way that nobody waits for any more before new ones are refused.
+// maxGivenUp is how many messages without a key may be in flight after their callers gave up, before new ones are refused.
 const maxGivenUp = 1000
 
-// topicPublisher publishes to one topic, and keeps the order of each key over failures.
+// topicPublisher publishes to one topic and keeps the order of each key across failures.
 //
-// Google's client sends the requests of one key one after another, and after an error refuses the key until it is
-// resumed. Resuming while messages of the key are still queued in the client would let them overtake the one that
-// failed, so a failed key is resumed when its last message under way has a result.
+// Google's client sends the requests of one key one after another. After an error it refuses the key until the key is resumed. Resuming
+// while messages of the key are still queued in the client would let them overtake the failed one, so a failed key is resumed when its
+// last message in flight has a result.
 //
-// A caller may give up before the client does, and try again, as a relay does throughout an outage. Each try would leave
-// its messages in the client, and all of them would be sent in the end. So a key takes nothing behind a message that was
-// given up, until that has its result, and messages without a key are refused when too many were given up.
+// A caller may give up before the client does, and retry, as a relay does throughout an outage. Each retry would leave its messages in
+// the client, and all of them would be sent in the end. So a key accepts no message behind one that was given up, until that one has its
+// result, and messages without a key are refused when too many were given up.
 type topicPublisher struct {
 	client     *pubsub.Publisher
 	propagator propagation.TextMapPropagator
-	running    sync.WaitGroup // calls of publish, and of watch
+	running    sync.WaitGroup // calls of publish and watch
 
 	givenUp atomic.Int64 // messages without a key
 
 	mu   sync.Mutex
-	keys map[string]*keyState // those with messages under way
+	keys map[string]*keyState // those with messages in flight
 }
 
 type keyState struct {
 	underWay int
-	stopped  bool // one has failed, or was given up
+	stopped  bool // a message has failed or was given up
 }
 
-// publish hands all messages to the client, then waits until each has a result or its context, or ctx, has ended, and
-// stores the results at the messages' places.
+// publish passes all messages to the client, waits until each has a result, or until its context or ctx has ended, and stores the
+// results.
 func (t *topicPublisher) publish(ctx context.Context, msgs []*message.Message, results []error) {
 	pending := t.send(ctx, msgs, results)
 	failed := map[string]bool{} // keys that failed in this call
@@ -73,7 +73,7 @@ func (t *topicPublisher) publish(ctx context.Context, msgs []*message.Message, r
 	}
 }
 
-// send returns what the client promises for each message. A message that is not sent has no promise, but its result.
+// send returns the client's pending result of each message. A message that is not sent has none; its result is stored in results.
 func (t *topicPublisher) send(ctx context.Context, msgs []*message.Message, results []error) []*pubsub.PublishResult {
 	pending := make([]*pubsub.PublishResult, len(msgs))
 	failed := map[string]bool{}
@@ -101,7 +101,7 @@ func (t *topicPublisher) send(ctx context.Context, msgs []*message.Message, resu
 		if len(m.Attributes) < wire.MaxAttributes-2 { // traceparent and tracestate
 			tracing.Inject(parent, t.propagator, m.Attributes)
 		}
-		pending[i] = t.client.Publish(parent, m) // the client uses the context for its trace only
+		pending[i] = t.client.Publish(parent, m) // the client uses the context only for its trace
 	}
 	return pending
 }
@@ -121,8 +121,8 @@ func (t *topicPublisher) forward(ctx context.Context, m *pubsub.Message) error {
 	return err
 }
 
-// ready returns nil when the result is ready, else the error of the context that ended before. What is done is done:
-// a result that is there counts, even when it came late.
+// ready returns nil if the result is ready, otherwise the error of the context that ended first. A result that is ready counts, even if
+// it came late.
 func ready(call, msg context.Context, result *pubsub.PublishResult) error {
 	var ended context.Context
 	select {
@@ -141,7 +141,7 @@ func ready(call, msg context.Context, result *pubsub.PublishResult) error {
 	}
 }
 
-// result maps the client's result. Of a request that failed as a whole, the key's first message keeps the error.
+// result maps the client's result. If a whole request failed, the key's first message keeps the error.
 func (t *topicPublisher) result(result *pubsub.PublishResult, keyFailed bool) error {
 	_, err := result.Get(context.Background()) // it is ready
 	var paused pubsub.ErrPublishingPaused
@@ -153,23 +153,23 @@ func (t *topicPublisher) result(result *pubsub.PublishResult, keyFailed bool) er
 	case keyFailed, errors.As(err, &paused):
 		return transport.ErrNotSent
 	case errors.Is(err, pubsub.ErrOversizedMessage):
-		// Within Limits, but not together with what the encoding and the topic's name add to the request.
+		// It is within Limits, but too large with the encoding's and the topic name's share of the request.
 		return fmt.Errorf("%w: a publish request with this message exceeds %.0f bytes", transport.ErrLimit, pubsub.MaxPublishRequestBytes)
 	case errors.Is(err, context.DeadlineExceeded):
-		// Of the client's own context, whatever the service has said last: no caller's reaches it.
+		// The client's own context has ended; callers' contexts do not reach the client. The service's last error does not matter.
 		return fmt.Errorf("%w: Google's client has tried for %s: %w", transport.ErrUnavailable, t.client.PublishSettings.Timeout, err)
 	}
 	return err
 }
 
-// sent is a message whose caller has gone before its result came.
+// sent is a message whose caller gave up before its result came.
 type sent struct {
 	key    string
 	result *pubsub.PublishResult
 }
 
-// abandon stops the keys of messages that nobody waits for any more, and waits for their results in the background: a key
-// may be resumed only when nothing of it is under way.
+// abandon stops the keys of messages that their callers gave up, and waits for their results in the background: a key may be resumed only
+// when no message of it is in flight.
 func (t *topicPublisher) abandon(abandoned []sent) {
 	t.mu.Lock()
 	for _, s := range abandoned {
@@ -191,7 +191,7 @@ func (t *topicPublisher) abandon(abandoned []sent) {
 	})
 }
 
-// begin notes that a message of the key is under way, or tells why it is not to be sent now.
+// begin records that a message of the key is in flight, or returns why it must not be sent now.
 func (t *topicPublisher) begin(key string) error {
 	if key == "" {
 		if n := t.givenUp.Load(); n >= maxGivenUp {
@@ -213,7 +213,7 @@ func (t *topicPublisher) begin(key string) error {
 	return nil
 }
 
-// end notes a message's result, and resumes a stopped key after its last one.
+// end records a message's result, and resumes a stopped key after its last one.
 func (t *topicPublisher) end(key string, failed bool) {
 	if key == "" {
 		return

@@ -15,7 +15,7 @@ import (
 	"github.com/millrace-go/millrace/transport/pubsub/internal/conn"
 )
 
-// What became of a push request, as the metrics call it.
+// The outcomes of a push request, as metrics name them.
 const (
 	outcomeAcked          = "acked"
 	outcomeNacked         = "nacked"
@@ -31,13 +31,13 @@ const (
 	outcomeMethod         = "method"
 )
 
-// answer is what a push request gets. Pub/Sub takes 102, 200, 201, 202 and 204 for an ack and everything else for a nack,
-// whatever it says; Retry-After does not bind it either. So the other statuses are for people and for the metric
-// subscription/push_request_count, which Google keeps by status.
+// answer is the answer to a push request. Pub/Sub takes 102, 200, 201, 202 and 204 for an ack and every other status for a nack; it
+// ignores Retry-After. So the other statuses are for people and for the metric subscription/push_request_count, which Google records by
+// status.
 type answer struct {
 	status     int
 	outcome    string
-	reason     string        // for the log, and for a sender that is authenticated; it repeats nothing that the request has brought
+	reason     string        // for the log and for an authenticated sender; it repeats nothing from the request
 	err        error         // for the log
 	retryAfter time.Duration // 0: none
 }
@@ -70,15 +70,15 @@ func (a answer) write(w http.ResponseWriter) {
 	}
 	w.WriteHeader(a.status)
 	if reason != "" {
-		_, _ = io.WriteString(w, reason+"\n") // a sender that has hung up reads nothing
+		_, _ = io.WriteString(w, reason+"\n") // the sender may have closed the connection
 	}
 	_ = http.NewResponseController(w).Flush() // before the subscription's Close returns
 }
 
-// warnEach is the least time between two warnings of one kind: a misconfigured sender repeats itself all the time.
+// warnEach is the shortest time between two warnings of one kind, because a misconfigured sender repeats its requests all the time.
 const warnEach = 10 * time.Second
 
-// observer counts what becomes of push requests, and tells of those that somebody should look into.
+// observer counts the outcomes of push requests, and logs those that need attention.
 type observer struct {
 	log      *slog.Logger
 	requests metric.Int64Counter
@@ -99,7 +99,7 @@ func newObserver(provider metric.MeterProvider, log *slog.Logger) (*observer, er
 	return &observer{log: log, requests: requests, warned: map[string]*warning{}}, err
 }
 
-// observe expects consumer to be empty when it may be anything that a stranger has sent.
+// observe counts the answer. consumer must be "" if it comes from an unauthenticated request.
 func (o *observer) observe(ctx context.Context, consumer, subscriptionID string, a answer) {
 	attributes := []attribute.KeyValue{attribute.String("millrace.outcome", a.outcome)}
 	if consumer != "" {
@@ -116,7 +116,7 @@ func (o *observer) observe(ctx context.Context, consumer, subscriptionID string,
 	}
 }
 
-// mayWarn also returns how many warnings of the kind were kept back since the last.
+// mayWarn reports whether to warn now, and how many warnings of the kind were suppressed since the last.
 func (o *observer) mayWarn(outcome string, now time.Time) (unsaid int, ok bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

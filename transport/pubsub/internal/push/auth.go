@@ -17,10 +17,10 @@ import (
 	"github.com/millrace-go/millrace/transport/pubsub/internal/setting"
 )
 
-// certificateTimeout bounds the fetch of Google's certificates, which the validator keeps for as long as they say.
+// certificateTimeout bounds the fetch of Google's certificates, which the validator caches for as long as they say.
 const certificateTimeout = 10 * time.Second
 
-// errCertificates means that Google's certificates cannot be had, so that nothing can be said of a token.
+// errCertificates means that Google's certificates are not available, so that a token cannot be checked.
 var errCertificates = errors.New("fetch Google's certificates")
 
 // authenticator checks the OIDC tokens of push requests. It is safe for concurrent use.
@@ -28,7 +28,7 @@ type authenticator struct {
 	validator *idtoken.Validator
 }
 
-// newAuthenticator fetches certificates through client, which is http.DefaultTransport but in tests.
+// newAuthenticator fetches certificates through client, which is http.DefaultTransport except in tests.
 func newAuthenticator(ctx context.Context, client http.RoundTripper) (*authenticator, error) {
 	validator, err := idtoken.NewValidator(ctx, idtoken.WithHTTPClient(&http.Client{Transport: certificates{client}}))
 	if err != nil {
@@ -37,7 +37,7 @@ func newAuthenticator(ctx context.Context, client http.RoundTripper) (*authentic
 	return &authenticator{validator}, nil
 }
 
-// check returns nil for a request that comes from Pub/Sub in the name of push's account.
+// check returns nil for a request from Pub/Sub in the name of push's account.
 func (a *authenticator) check(r *http.Request, push *setting.Push) *answer {
 	if push.ServiceAccount == "" { // validated: AllowUnauthenticated
 		return nil
@@ -51,7 +51,7 @@ func (a *authenticator) check(r *http.Request, push *setting.Push) *answer {
 		return refuse(http.StatusUnauthorized, outcomeUnauthorized, "no bearer token", nil)
 	}
 	if algorithm(token) != "RS256" {
-		// Pub/Sub signs with it. Not left to the validator, which panics at a short ES256 signature (v0.279.0).
+		// Pub/Sub signs with RS256. The check is here because the validator panics at a short ES256 signature (v0.279.0).
 		return refuse(http.StatusUnauthorized, outcomeUnauthorized, "the token is not signed with RS256", nil)
 	}
 	payload, err := a.validator.Validate(r.Context(), token, push.Audience)
@@ -70,7 +70,7 @@ func (a *authenticator) check(r *http.Request, push *setting.Push) *answer {
 	return nil
 }
 
-// algorithm is what the token's header says of its signature.
+// algorithm returns the signature algorithm in the token's header.
 func algorithm(token string) string {
 	header, _, _ := strings.Cut(token, ".")
 	text, err := base64.RawURLEncoding.DecodeString(header)
@@ -86,13 +86,12 @@ func algorithm(token string) string {
 	return fields.Algorithm
 }
 
-// certificates marks what goes wrong while certificates are fetched, because the validator's errors do not tell it from
-// a bad token.
+// certificates marks errors of fetching certificates, because the validator's errors do not distinguish them from a bad token.
 type certificates struct{ next http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper. It reads the whole answer, which is some kilobytes.
 func (c certificates) RoundTrip(r *http.Request) (*http.Response, error) {
-	ctx, cancel := context.WithTimeout(r.Context(), certificateTimeout) // a client's own timeout would hide the error's kind
+	ctx, cancel := context.WithTimeout(r.Context(), certificateTimeout) // a client's own timeout would hide the error's type
 	defer cancel()
 	response, err := c.next.RoundTrip(r.WithContext(ctx))
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/millrace-go/millrace/transport/pubsub/internal/wire"
 )
 
-// What an unwrapped push says of its message beside the attributes
-// (https://cloud.google.com/pubsub/docs/payload-unwrapping). The attempt is not documented; it is read if it comes.
+// The headers of an unwrapped push, beside the message's attributes (https://cloud.google.com/pubsub/docs/payload-unwrapping). The
+// delivery attempt is not documented; it is read if it is there.
 const (
 	headerPrefix       = "X-Goog-"
 	messageIDHeader    = "X-Goog-Pubsub-Message-Id"
@@ -24,12 +24,11 @@ const (
 	publishTimeHeader  = "X-Goog-Pubsub-Publish-Time"
 	orderingKeyHeader  = "X-Goog-Pubsub-Ordering-Key"
 	attemptHeader      = "X-Goog-Pubsub-Delivery-Attempt"
-	// emulatorKeyHeader is the ordering key's as Google's emulator has it.
+	// emulatorKeyHeader is the ordering key's header in Google's emulator.
 	emulatorKeyHeader = "X-Goog-Ordering-Key"
 )
 
-// envelope is the body of a wrapped push (https://cloud.google.com/pubsub/docs/push). Google sends some fields in both
-// spellings.
+// envelope is the body of a wrapped push (https://cloud.google.com/pubsub/docs/push). Google sends some fields in both spellings.
 type envelope struct {
 	Message *struct {
 		Data             []byte            `json:"data"`
@@ -49,11 +48,11 @@ type envelope struct {
 // pushed is the content of one push request.
 type pushed struct {
 	message      *pubsub.Message
-	subscription string // full name, as the request has it
+	subscription string // the full name in the request
 }
 
-// decode reads a push request in either form. The request tells which form it has, so that a service and its
-// subscription need not change at the same moment; unwrapped settles the case that looks like both.
+// decode reads a push request in either form. The request shows which form it has, so that a service and its subscription need not change
+// at the same moment. unwrapped decides if it looks like both.
 func decode(header http.Header, body []byte, unwrapped bool) (pushed, error) {
 	named := header.Get(messageIDHeader) != ""
 	if unwrapped && named {
@@ -89,11 +88,11 @@ func decodeEnvelope(body []byte) (pushed, error) {
 	return pushed{message, e.Subscription}, nil
 }
 
-// decodeHeaders reads an unwrapped push. HTTP does not keep the case of a header's name, so the attributes' names come in
-// lower case, and of two that differ in case one is lost.
+// decodeHeaders reads an unwrapped push. HTTP does not keep the case of header names, so the attributes' names are in lower case; of two
+// that differ only in case, one is lost.
 //
-// An attribute may have the name of any of Pub/Sub's own headers, so what makes no sense is left out: an error would
-// refuse the message for ever, before anything that makes a dead letter sees it.
+// An attribute may have the name of any of Pub/Sub's own headers, so an invalid value is left out. An error would refuse the message
+// forever, before it can become a dead letter.
 func decodeHeaders(header http.Header, body []byte) pushed {
 	message := &pubsub.Message{
 		ID:          header.Get(messageIDHeader),
@@ -115,9 +114,9 @@ func decodeHeaders(header http.Header, body []byte) pushed {
 	return pushed{message, header.Get(subscriptionHeader)}
 }
 
-// ofTheRequest tells headers that belong to the HTTP request and to the proxies on its way. An attribute of such a name
-// cannot be told from them, and is not delivered. What traces is left in: it is as useful from either. No list of proxies
-// is complete: what some other one adds becomes metadata, unless it is larger than an attribute can be.
+// ofTheRequest reports whether a header belongs to the HTTP request or to proxies on its way. An attribute with such a name looks the
+// same and is not delivered. Trace headers are kept, because they are as useful from either source. No list of proxies is complete:
+// headers of other proxies become metadata, unless they are larger than an attribute can be.
 func ofTheRequest(name string) bool {
 	switch name {
 	case "Accept", "Accept-Charset", "Accept-Encoding", "Accept-Language", "Authorization", "Cache-Control", "Connection",

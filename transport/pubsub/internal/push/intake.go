@@ -12,30 +12,30 @@ import (
 	"github.com/millrace-go/millrace/transport/pubsub/internal/receive"
 )
 
-// maxWaiting is how many requests of a subscription wait while all of its handlers are busy; more are refused at once.
+// maxWaiting is how many requests of a subscription may wait while all of its handlers are busy. Further requests are refused at once.
 const maxWaiting = 100
 
-// target is what the calls of Subscribe for one push subscription share.
+// target is the state that the calls of Subscribe for one push subscription share.
 type target struct {
 	lanes lanes
 
 	mu       sync.Mutex
-	requests int // held
+	requests int // being held
 	intakes  []*intake
 	gone     chan struct{} // closed when the last intake ends
 	next     int
 }
 
-// intake is the intake of one call of Subscribe.
+// intake receives the push requests for one call of Subscribe.
 type intake struct {
 	*receive.Subscription
 	config     receive.Config
 	messages   context.Context // the parent of the messages' contexts
 	target     *target
-	delivering sync.WaitGroup // requests whose answer has not gone; Add only under target.mu while among its intakes
+	delivering sync.WaitGroup // requests without an answer; Add only under target.mu while the intake is in target.intakes
 }
 
-// Take is the intake by HTTP requests. It returns when each has its answer, and closes ready when it takes them.
+// Take receives messages by HTTP requests. It closes ready when it accepts requests, and returns when each has its answer.
 func (s *Server) Take(ctx, messages context.Context, subscription *receive.Subscription, ready chan<- struct{}) {
 	config := subscription.Config()
 	target := s.target(path.Base(config.Name), true)
@@ -47,7 +47,7 @@ func (s *Server) Take(ctx, messages context.Context, subscription *receive.Subsc
 	p.delivering.Wait()
 }
 
-// target returns nil for a subscription that was never subscribed to here, unless it is to be made.
+// target returns the target of a subscription. If there is none, it creates it, or returns nil if create is false.
 func (s *Server) target(id string, create bool) *target {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -77,7 +77,7 @@ func (t *target) remove(p *intake) {
 	}
 }
 
-// admit lets a request wait for a handler, until leave is called. There is nobody to wait for after gone is closed.
+// admit lets a request wait for a handler, until leave is called. When gone is closed, no handler is left to wait for.
 func (t *target) admit() (gone <-chan struct{}, refused *answer) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -103,8 +103,8 @@ func (t *target) leave() {
 	t.requests--
 }
 
-// choose returns an intake with a free handler, if there is one, in turn. The caller calls its delivering.Done. It is
-// nil when nobody is subscribed, or only what closes.
+// choose returns the next intake with a free handler. The caller must call its delivering.Done. It returns nil if no intake is left, or
+// only closing ones.
 func (t *target) choose() *intake {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -128,25 +128,25 @@ func (t *target) choose() *intake {
 	return chosen
 }
 
-// serve hands the message to a handler and waits for its end. request is the context of a request that came at received.
+// serve passes the message to a handler and waits for its end. The request came at received.
 //
-// Pub/Sub delivers a message again when its request outlives the ack deadline, which nothing extends. So a handler is
-// given a message only while a quarter of the deadline remains. A retry that the handler wants sooner happens in place:
-// to Pub/Sub any nack is a failure, which counts against the message, and for which it slows down the whole subscription.
+// Pub/Sub redelivers a message when its request outlives the ack deadline, which nothing extends. So a handler gets a message only while
+// a quarter of the deadline remains. A retry that the handler wants sooner happens in place: to Pub/Sub every nack is a failure, which
+// counts against the message and slows down the whole subscription.
 func (p *intake) serve(request context.Context, m *pubsub.Message, received time.Time) answer {
 	latest := latestDelivery(received, p.config.AckDeadline)
 	waiting, cancel := context.WithDeadline(request, latest)
 	defer cancel()
-	// Pub/Sub sends one message of a key at a time, but again when it takes the one before for lost.
+	// Pub/Sub sends one message of a key at a time, but sends another when it assumes that the previous one is lost.
 	if key := m.OrderingKey; p.config.Ordered && key != "" {
 		if !p.target.lanes.enter(key, waiting.Done(), p.Closing()) {
 			return p.turnedAway()
 		}
 		defer p.target.lanes.leave(key)
 	}
-	// The handler's work does not end with the request: it is done or not, and the redelivery finds out.
+	// The handler's work does not end with the request. If the request ends first, the redelivery finds out whether the work is done.
 	ctx := pushContext{p.messages, context.WithoutCancel(request)}
-	if waiting.Err() != nil { // a body that came slowly; of two ready cases a select takes any
+	if waiting.Err() != nil { // after a slow body; a select with two ready cases chooses at random
 		return p.turnedAway()
 	}
 	for {
@@ -178,12 +178,12 @@ func (p *intake) serve(request context.Context, m *pubsub.Message, received time
 	}
 }
 
-// latestDelivery is until when a handler may be given the message of a push request that came at received.
+// latestDelivery is the latest time at which a handler may get the message of a push request that came at received.
 func latestDelivery(received time.Time, ackDeadline time.Duration) time.Time {
 	return received.Add(ackDeadline / 4 * 3)
 }
 
-// turnedAway is for a message that no handler has seen.
+// turnedAway returns the answer for a message that no handler has seen.
 func (p *intake) turnedAway() answer {
 	if p.closing() {
 		return closingAnswer
@@ -200,7 +200,8 @@ func (p *intake) closing() bool {
 	}
 }
 
-// pushContext ends with the first and has the values of both: who serves the request has put its span there.
+// pushContext ends with the messages' context and has the values of both: an HTTP server's middleware may have put its span into the
+// request's.
 type pushContext struct {
 	context.Context
 	request context.Context
@@ -214,13 +215,13 @@ func (c pushContext) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-// lanes lets one at a time in, for each key.
+// lanes admits one message at a time for each key.
 type lanes struct {
 	mu    sync.Mutex
 	taken map[string]chan struct{} // closed when the key is free again
 }
 
-// enter waits until the key is free. It returns false when one of the channels ends the waiting.
+// enter waits until the key is free. It returns false if one of the channels is closed first.
 func (l *lanes) enter(key string, giveUp, stop <-chan struct{}) bool {
 	for {
 		l.mu.Lock()

@@ -15,7 +15,7 @@ type room struct {
 
 func newRoom(bytes int) room { return room{semaphore.NewWeighted(int64(bytes))} }
 
-// take waits for room until latest, until request ends, or until gone is closed. It returns nil when size bytes are taken.
+// take waits for room until latest, until request ends, or until gone is closed. It returns nil when it has reserved size bytes.
 func (p room) take(request context.Context, size int64, latest time.Time, gone <-chan struct{}) *answer {
 	if p.memory.TryAcquire(size) {
 		return nil

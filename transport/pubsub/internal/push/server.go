@@ -22,21 +22,21 @@ import (
 	"github.com/millrace-go/millrace/transport/pubsub/internal/wire"
 )
 
-// MaxBodyBytes is the largest body of a push request: 10 MB of data are 13.4 MB of base64, and the attributes' 128 KB are
-// up to six times as much in JSON.
+// MaxBodyBytes is the largest body of a push request: 10 MB of data are 13.4 MB in base64, and the attributes' 128 KB are up to six times
+// as large in JSON.
 const MaxBodyBytes = 16 << 20
 
-// Config is how pushes are taken, as pubsub.Config describes it.
+// Config says how pushes are received, as pubsub.Config describes it.
 type Config struct {
 	Project       wire.Project
 	MaxBytes      int                            // of the bodies of all requests together
 	Consumer      func(consumer string) Consumer // the settings of a consumer
-	All           []*setting.Push                // those of all consumers
+	All           []*setting.Push                // the settings of all consumers
 	MeterProvider metric.MeterProvider
 	Log           *slog.Logger
 }
 
-// Consumer is what the requests of a consumer's subscriptions need.
+// Consumer holds the settings for requests of a consumer's subscriptions.
 type Consumer struct {
 	Push        *setting.Push // nil: it pulls
 	AckDeadline time.Duration
@@ -50,10 +50,10 @@ type Server struct {
 	room     room
 
 	mu      sync.Mutex
-	targets map[string]*target // by subscription ID; one stays when nobody is subscribed any more
+	targets map[string]*target // by subscription ID; a target stays after its last subscriber
 }
 
-// New returns a server to which nobody is subscribed yet.
+// New returns a server without subscribers.
 func New(ctx context.Context, config Config) (*Server, error) {
 	auth, err := newAuthenticator(ctx, http.DefaultTransport)
 	if err != nil {
@@ -68,7 +68,7 @@ func New(ctx context.Context, config Config) (*Server, error) {
 
 // ServeHTTP implements http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	// The answer waits for the handler, for which a server's timeout is too short.
+	// The answer waits for the handler, for which a server's timeout would be too short.
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})
 	received := time.Now() // before the token is checked, which may fetch certificates
 	id := path.Base(r.URL.Path)
@@ -121,7 +121,7 @@ func (s *Server) route(r *http.Request, id string, push *setting.Push) (*target,
 		return nil, &answer{status: http.StatusMethodNotAllowed, outcome: outcomeMethod, reason: "want POST"}
 	}
 	if strings.LastIndexByte(id, '.') < 1 {
-		push = nil // the name of no subscription
+		push = nil // not the name of a subscription
 	}
 	if refused := s.authenticate(r, push); refused != nil {
 		return nil, refused
@@ -130,15 +130,15 @@ func (s *Server) route(r *http.Request, id string, push *setting.Push) (*target,
 		return nil, &answer{status: http.StatusNotFound, outcome: outcomeUnknown, reason: "no consumer here has this push subscription: want the path to end with the ID of one"}
 	}
 	target := s.target(id, false)
-	if target == nil { // the service starts, and does not subscribe to all at once
+	if target == nil { // the service is starting, and subscribes to one after another
 		refused := closingAnswer
 		return nil, &refused
 	}
 	return target, nil
 }
 
-// authenticate checks the request's token against push. A consumer without push has none: then it takes the token of any
-// other one, so that a stranger does not learn which consumers there are.
+// authenticate checks the request's token against push. If the consumer does not push, it checks the token against all other consumers,
+// so that a stranger does not learn which consumers exist.
 func (s *Server) authenticate(r *http.Request, push *setting.Push) (refused *answer) {
 	if push != nil {
 		return s.auth.check(r, push)
@@ -151,11 +151,11 @@ func (s *Server) authenticate(r *http.Request, push *setting.Push) (refused *ans
 	return refused
 }
 
-// bodyTimeout is how long a body may take, if its handler could then be given the message at all.
+// bodyTimeout is how long reading a body may take, if a handler could still get the message then.
 const bodyTimeout = 30 * time.Second
 
-// read reads the message of a request that came at received. Its body takes room of Config.MaxBytes, which it waits for
-// unread, until release is called.
+// read reads the message of a request that came at received. It first waits for room in Config.MaxBytes, and then reads the body. The
+// room is held until release is called.
 func (s *Server) read(w http.ResponseWriter, r *http.Request, id string, settings Consumer, received time.Time, gone <-chan struct{}) (message *pubsub.Message, release func(), refused *answer) {
 	none := func() {}
 	tooLarge := &answer{status: http.StatusRequestEntityTooLarge, outcome: outcomeTooLarge, reason: fmt.Sprintf("want up to %d bytes", MaxBodyBytes)}
@@ -177,11 +177,11 @@ func (s *Server) read(w http.ResponseWriter, r *http.Request, id string, setting
 	if soonest := time.Now().Add(bodyTimeout); latest.After(soonest) {
 		latest = soonest
 	}
-	_ = controller.SetReadDeadline(latest) // a server that cannot has its own
+	_ = controller.SetReadDeadline(latest) // a server that does not support it has its own timeout
 	body := bytes.NewBuffer(make([]byte, 0, min(size, r.ContentLength+1)+bytes.MinRead))
 	_, err := body.ReadFrom(http.MaxBytesReader(w, r.Body, MaxBodyBytes))
 	if err == nil {
-		_ = controller.SetReadDeadline(time.Time{}) // or the server would take the sender for gone
+		_ = controller.SetReadDeadline(time.Time{}) // otherwise the server would consider the sender gone
 	}
 	if held := int64(body.Len()); held < size {
 		room.memory.Release(size - held)

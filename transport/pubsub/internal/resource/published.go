@@ -18,40 +18,39 @@ import (
 	"github.com/millrace-go/millrace/transport"
 )
 
-// Pub/Sub keeps the subscriptions of a deleted topic. A new topic of the same name does not feed them: what is published
-// to it is acknowledged and reaches nobody
-// (https://cloud.google.com/pubsub/docs/reference/rest/v1/projects.topics/delete). So a publisher does not create a topic
-// again, and looks now and then whether the topic is still the one that it knew. Topics have no ID to tell by: the
-// subscriptions tell.
+// Pub/Sub keeps the subscriptions of a deleted topic, but a new topic of the same name does not feed them: a message published to it is
+// acknowledged and reaches no subscriber (https://cloud.google.com/pubsub/docs/reference/rest/v1/projects.topics/delete). So a publisher
+// does not recreate a topic, and checks from time to time whether the topic is still the same. Topics have no ID, so the check compares
+// their subscriptions.
 
-// DeletedTopic is the topic of a subscription whose topic was deleted.
+// DeletedTopic is what Pub/Sub reports as the topic of a subscription whose topic was deleted.
 const DeletedTopic = "_deleted-topic_"
 
-// lookAgain is how long the answer that a topic is deleted holds, however often somebody publishes to it.
+// lookAgain is how long a result "deleted" is cached, however often messages are published to the topic.
 const lookAgain = time.Second
 
 // publishedTopic is a topic that this process publishes to.
 type publishedTopic struct {
 	mu        sync.Mutex
-	feeds     map[string]bool // the subscriptions, by full name, as of the last look that found nothing wrong; not changed
-	well      time.Time       // of that look
-	deleted   error           // why nothing is published; nil while all is well
-	looked    time.Time       // when a look last found it deleted
-	deletions int             // how often it was found: a look that began before has nothing to say
+	feeds     map[string]bool // the subscriptions, by full name, at the last successful check; the map is not changed
+	well      time.Time       // the time of that check
+	deleted   error           // why nothing is published; nil if the topic is well
+	looked    time.Time       // when a check last found it deleted
+	deletions int             // how often it was found deleted; results of checks that began before the last time are ignored
 }
 
-// MayPublish tells whether EnsurePublishing has nothing to do.
+// MayPublish reports whether EnsurePublishing has nothing to do.
 func (r *Registry) MayPublish(topic string) bool {
 	_, ok := r.known.Load(r.topicName(topic) + memoPublish)
 	return ok
 }
 
-// EnsurePublishing sees to it that the topic exists, and that it feeds the subscriptions that this process has known it
-// to feed. It creates the topic only before this process publishes to it.
+// EnsurePublishing makes sure that the topic exists and still feeds the subscriptions that this process knows it to feed. It creates the
+// topic only before this process first publishes to it.
 func (r *Registry) EnsurePublishing(ctx context.Context, topic string) error {
 	return r.share(ctx, r.topicName(topic)+memoPublish, func(ctx context.Context) error {
 		if r.MayPublish(topic) {
-			return nil // by a flight that ended since
+			return nil // by a flight that has ended since
 		}
 		if r.publishes(topic).first() {
 			if err := r.ensureTopic(ctx, topic); err != nil {
@@ -62,7 +61,7 @@ func (r *Registry) EnsurePublishing(ctx context.Context, topic string) error {
 	})
 }
 
-// TopicMissing is called when the service says that a topic which was published to is not there.
+// TopicMissing is called when the service reports that a topic does not exist although it was published to.
 func (r *Registry) TopicMissing(topic string) {
 	_ = r.stopPublishing(topic, errMissing(topic), time.Time{})
 }
@@ -72,15 +71,14 @@ func (r *Registry) publishes(topic string) *publishedTopic {
 	return p.(*publishedTopic)
 }
 
-// first tells whether nothing was ever published to the topic.
+// first reports whether nothing was published to the topic yet.
 func (p *publishedTopic) first() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.feeds == nil && p.deleted == nil
 }
 
-// look compares the subscriptions that the topic feeds with those that it is known to feed, and lets publishing go on, or
-// stops it.
+// look compares the subscriptions that the topic feeds with the known ones. It allows publishing or stops it.
 func (r *Registry) look(ctx context.Context, topic string) error {
 	p := r.publishes(topic)
 	p.mu.Lock()
@@ -92,7 +90,7 @@ func (r *Registry) look(ctx context.Context, topic string) error {
 	feeds, err := r.feeds(ctx, topic, deleted != nil)
 	switch {
 	case status.Code(err) == codes.PermissionDenied:
-		feeds = known // publishing tells when the topic is missing
+		feeds = known // publishing will show whether the topic is missing
 	case status.Code(err) == codes.NotFound:
 		if known == nil && deleted == nil {
 			r.forgetTopic(topic)
@@ -126,8 +124,8 @@ func (r *Registry) look(ctx context.Context, topic string) error {
 	return nil
 }
 
-// feeds returns the subscriptions that the topic feeds. Of a missing topic, the emulator (0.8.20) says that it has none: in
-// doubt the topic itself is looked up.
+// feeds returns the subscriptions that the topic feeds. For a missing topic the emulator (0.8.20) returns none. So if doubt is set, the
+// topic itself is looked up first.
 func (r *Registry) feeds(ctx context.Context, topic string, doubt bool) (map[string]bool, error) {
 	if doubt {
 		if _, err := r.client.TopicAdminClient.GetTopic(ctx, &pubsubpb.GetTopicRequest{Topic: r.topicName(topic)}); err != nil {
@@ -144,9 +142,8 @@ func (r *Registry) feeds(ctx context.Context, topic string, doubt bool) (map[str
 	return all, nil
 }
 
-// lost returns the IDs of the known subscriptions that the topic does not feed because it is another one. While nothing
-// says that it is, a subscription that is gone was deleted by a person, who knows. It adds to feeds what the list of them
-// does not show yet.
+// lost returns the IDs of the known subscriptions that the topic does not feed because it was recreated. If deleted is false, it assumes
+// that a missing subscription was deleted on purpose. It adds to feeds the subscriptions that the list does not show yet.
 func (r *Registry) lost(ctx context.Context, topic string, known, feeds map[string]bool, deleted bool) (ids []string, err error) {
 	for _, s := range slices.Sorted(maps.Keys(known)) {
 		if feeds[s] {
@@ -169,7 +166,7 @@ func (r *Registry) lost(ctx context.Context, topic string, known, feeds map[stri
 	return ids, nil
 }
 
-// stopPublishing returns why nothing is published to the topic from now on.
+// stopPublishing stops publishing to the topic and returns the reason.
 func (r *Registry) stopPublishing(topic string, why error, looked time.Time) error {
 	p := r.publishes(topic)
 	p.mu.Lock()
@@ -197,7 +194,7 @@ func errAnew(topic string, lost []string) error {
 		transport.ErrUnavailable, topic, strings.Join(lost, ", "))
 }
 
-// watch looks at the topics that are published to until ctx ends. Errors are not told: publishing has them, too.
+// watch checks the topics that are published to until ctx ends. It ignores errors, because publishing reports them, too.
 func (r *Registry) watch(ctx context.Context) {
 	ticker := time.NewTicker(r.config.Recheck)
 	defer ticker.Stop()

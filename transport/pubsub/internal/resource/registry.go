@@ -1,5 +1,4 @@
-// Package resource makes topics and subscriptions, checks them, and notices that a topic was deleted. What it remembers is shared by
-// publishers and subscriptions.
+// Package resource creates and checks topics and subscriptions, and notices deleted topics. Publishers and subscriptions share its state.
 package resource
 
 import (
@@ -26,12 +25,12 @@ import (
 // createTimeout bounds the calls that look up, create or change one topic or subscription.
 const createTimeout = 30 * time.Second
 
-// Config is what becomes of topics and subscriptions, as pubsub.Config describes it.
+// Config says what to do with topics and subscriptions, as pubsub.Config describes it.
 type Config struct {
 	Project       wire.Project
 	Topic         setting.Topic
-	Create        bool // what is missing
-	Update        bool // what differs
+	Create        bool // create what is missing
+	Update        bool // change what differs
 	Recheck       time.Duration
 	MeterProvider metric.MeterProvider
 	Log           *slog.Logger
@@ -43,16 +42,16 @@ type Subscription struct {
 	setting.Subscription
 }
 
-// Registry creates or checks topics and subscriptions, as its configuration says, and remembers those that are well.
-// Failures are not remembered.
+// Registry creates or checks topics and subscriptions, as its configuration says, and remembers those that are well. It does not remember
+// failures.
 //
-// An account that may not look them up, or may not create a topic, can still publish and receive: then they are taken to
-// exist, and publishing or receiving tells when they do not.
+// An account that may not look up topics and subscriptions, or may not create a topic, can still publish and receive. Then they are
+// assumed to exist, and publishing or receiving shows if they do not.
 type Registry struct {
 	client *conn.Client
 	config Config
 	log    *slog.Logger
-	known  sync.Map // full name, perhaps with what was looked at → struct{}
+	known  sync.Map // full name, with a memo suffix for some checks → struct{}
 
 	deletedTopics metric.Int64UpDownCounter
 	published     sync.Map // topic → *publishedTopic
@@ -62,10 +61,10 @@ type Registry struct {
 	mu      sync.Mutex // guards running.Add against Wait
 	closed  bool
 	running sync.WaitGroup
-	late    chan struct{} // closed when what runs is to end
+	late    chan struct{} // closed when running work must end
 }
 
-// New returns a registry that looks now and then at the topics that are published to, until Wait.
+// New returns a registry that checks the published topics from time to time, until Wait.
 func New(client *conn.Client, config Config) (*Registry, error) {
 	deleted, err := config.MeterProvider.Meter(conn.Scope).Int64UpDownCounter("millrace.pubsub.deleted_topics", metric.WithUnit("{topic}"),
 		metric.WithDescription("Topics that this process uses and that were deleted: with millrace.consumer, nothing published reaches the consumer; without it, nothing is published."))
@@ -79,16 +78,16 @@ func New(client *conn.Client, config Config) (*Registry, error) {
 	return r, nil
 }
 
-// What is remembered of a name besides that it exists.
+// What is remembered of a name, besides that it exists.
 const (
 	memoOrdered = " ordered" // so that each setting is compared with what exists
 	memoRead    = " read"    // a dead-letter topic that has a subscription
-	memoPublish = " publish" // a topic that feeds the subscriptions that it is known to feed
+	memoPublish = " publish" // a topic that still feeds its known subscriptions
 )
 
 func (r *Registry) topicName(topic string) string { return r.config.Project.Topic(topic) }
 
-// CountDeleted counts a topic that was deleted, or with -1 one that is there again. A publisher has no consumer.
+// CountDeleted counts a deleted topic, or with n = -1 one that exists again. For a publisher, consumer is "".
 func (r *Registry) CountDeleted(topic, consumer string, n int64) {
 	attributes := []attribute.KeyValue{attribute.String("messaging.destination.name", topic)}
 	if consumer != "" {
@@ -97,13 +96,13 @@ func (r *Registry) CountDeleted(topic, consumer string, n int64) {
 	r.deletedTopics.Add(context.Background(), n, metric.WithAttributes(attributes...))
 }
 
-// ensureTopic sees to it that the topic exists.
+// ensureTopic makes sure that the topic exists.
 func (r *Registry) ensureTopic(ctx context.Context, topic string) error {
 	name := r.topicName(topic)
 	return r.once(ctx, name, func(ctx context.Context) error { return r.createTopic(ctx, name) })
 }
 
-// EnsureDeadLetterTopic sees to it that the topic exists and that what arrives there is kept.
+// EnsureDeadLetterTopic makes sure that the topic exists and has a subscription that keeps its messages.
 func (r *Registry) EnsureDeadLetterTopic(ctx context.Context, topic string) error {
 	if err := r.ensureTopic(ctx, topic); err != nil {
 		return err
@@ -111,13 +110,13 @@ func (r *Registry) EnsureDeadLetterTopic(ctx context.Context, topic string) erro
 	return r.once(ctx, r.topicName(topic)+memoRead, func(ctx context.Context) error { return r.keepDeadLetters(ctx, topic) })
 }
 
-// KeepsDeadLetters tells whether EnsureDeadLetterTopic has nothing to do.
+// KeepsDeadLetters reports whether EnsureDeadLetterTopic has nothing to do.
 func (r *Registry) KeepsDeadLetters(topic string) bool {
 	_, ok := r.known.Load(r.topicName(topic) + memoRead)
 	return ok
 }
 
-// EnsureSubscription sees to it that topic and subscription exist, and that the subscription is as configured.
+// EnsureSubscription makes sure that topic and subscription exist, and that the subscription is as configured.
 func (r *Registry) EnsureSubscription(ctx context.Context, s Subscription) error {
 	name := r.config.Project.Subscription(s.Topic, s.Consumer)
 	if id := path.Base(name); len(id) > 255 {
@@ -141,14 +140,14 @@ func (r *Registry) EnsureSubscription(ctx context.Context, s Subscription) error
 	return r.once(ctx, memo, func(ctx context.Context) error { return r.settle(ctx, s.Wanted(r.config.Project, s.Topic, s.Consumer)) })
 }
 
-// forgetTopic makes the next use look again, after the service has said "not found".
+// forgetTopic makes the next use check the topic again, after the service has reported "not found".
 func (r *Registry) forgetTopic(topic string) {
 	name := r.topicName(topic)
 	r.known.Delete(name)
 	r.known.Delete(name + memoRead)
 }
 
-// ForgetSubscription does so for a subscription and its topic.
+// ForgetSubscription does the same for a subscription and its topic.
 func (r *Registry) ForgetSubscription(s Subscription) {
 	name := r.config.Project.Subscription(s.Topic, s.Consumer)
 	r.known.Delete(name)
@@ -156,14 +155,14 @@ func (r *Registry) ForgetSubscription(s Subscription) {
 	r.forgetTopic(s.Topic)
 }
 
-// once runs settle for memo, as share does, unless it has succeeded before.
+// once runs settle, shared like in share, unless it has succeeded for memo before.
 func (r *Registry) once(ctx context.Context, memo string, settle func(context.Context) error) error {
 	if _, ok := r.known.Load(memo); ok {
 		return nil
 	}
 	return r.share(ctx, memo, func(ctx context.Context) error {
 		if _, ok := r.known.Load(memo); ok {
-			return nil // by a flight that ended since
+			return nil // by a flight that has ended since
 		}
 		err := settle(ctx)
 		if err == nil {
@@ -173,7 +172,7 @@ func (r *Registry) once(ctx context.Context, memo string, settle func(context.Co
 	})
 }
 
-// share runs settle once for concurrent callers with one key. The run outlives a caller whose ctx ends.
+// share runs settle once for concurrent callers with the same key. The run continues if a caller's ctx ends.
 func (r *Registry) share(ctx context.Context, key string, settle func(context.Context) error) error {
 	result := make(chan error, 1)
 	flight := func() {
@@ -210,7 +209,7 @@ func (r *Registry) share(ctx context.Context, key string, settle func(context.Co
 	}
 }
 
-// Wait refuses new work and returns after the last goroutine. After the deadline it ends what runs. It is called once.
+// Wait refuses new work and returns after the last goroutine. At the deadline it cancels running work. It must be called once.
 func (r *Registry) Wait(deadline time.Time) {
 	r.stopWatching()
 	timer := time.AfterFunc(time.Until(deadline), func() { close(r.late) })
@@ -221,7 +220,7 @@ func (r *Registry) Wait(deadline time.Time) {
 	r.running.Wait()
 }
 
-// exists tells errors after which the thing is taken to exist: it does, or this account may not find out.
+// exists reports whether to assume after this error that the thing exists: it does, or this account may not find out.
 func exists(err error) bool {
 	code := status.Code(err)
 	return code == codes.AlreadyExists || code == codes.PermissionDenied

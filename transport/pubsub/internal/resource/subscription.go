@@ -12,14 +12,14 @@ import (
 	"github.com/millrace-go/millrace/transport/pubsub/internal/setting"
 )
 
-// LookUp returns a subscription as it is.
+// LookUp returns the subscription as it exists.
 func (r *Registry) LookUp(ctx context.Context, topic, consumer string) (*pubsubpb.Subscription, error) {
 	ctx, cancel := context.WithTimeout(ctx, createTimeout)
 	defer cancel()
 	return r.client.SubscriptionAdminClient.GetSubscription(ctx, &pubsubpb.GetSubscriptionRequest{Subscription: r.config.Project.Subscription(topic, consumer)})
 }
 
-// settle creates the subscription when it is missing, or compares it with what is wanted and, under Update, changes it.
+// settle creates the subscription if it is missing. Otherwise it compares it with what is wanted and, if Update is set, changes it.
 func (r *Registry) settle(ctx context.Context, want *pubsubpb.Subscription) error {
 	get := &pubsubpb.GetSubscriptionRequest{Subscription: want.Name}
 	have, err := r.client.SubscriptionAdminClient.GetSubscription(ctx, get)
@@ -32,7 +32,7 @@ func (r *Registry) settle(ctx context.Context, want *pubsubpb.Subscription) erro
 		if err == nil {
 			return nil
 		}
-		if status.Code(err) == codes.PermissionDenied { // nothing would ever come, and nothing would tell a push consumer
+		if status.Code(err) == codes.PermissionDenied { // a push consumer would get neither messages nor errors
 			return fmt.Errorf("create subscription %s, which is missing: grant this account roles/pubsub.editor in IAM, or create it (gcloud pubsub subscriptions create): %w", want.Name, err)
 		}
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/millrace-go/millrace/transport/pubsub/internal/setting"
 )
 
-// createTopic creates the topic when it is missing, or compares it with the configuration and, under Update, changes it.
+// createTopic creates the topic if it is missing. Otherwise it compares it with the configuration and, if Update is set, changes it.
 func (r *Registry) createTopic(ctx context.Context, name string) error {
 	want := r.config.Topic.Wanted(name)
 	have, err := r.client.TopicAdminClient.GetTopic(ctx, &pubsubpb.GetTopicRequest{Topic: name})
@@ -44,8 +44,8 @@ func (r *Registry) createTopic(ctx context.Context, name string) error {
 	return nil
 }
 
-// settleTopic changes a topic under Update, or logs what differs. It returns no error, because messages pass through the topic
-// either way.
+// settleTopic changes a topic if Update is set; otherwise it logs the differences. It returns no error, because the topic works either
+// way.
 func (r *Registry) settleTopic(ctx context.Context, want, have *pubsubpb.Topic) {
 	all := setting.TopicDifferences(want, have)
 	if len(all) == 0 {
@@ -68,8 +68,8 @@ func (r *Registry) settleTopic(ctx context.Context, want, have *pubsubpb.Topic) 
 	}
 }
 
-// keepDeadLetters gives a dead-letter topic a subscription when it has none: Pub/Sub drops what arrives at a topic that
-// nobody has subscribed to.
+// keepDeadLetters creates a subscription for a dead-letter topic that has none, because Pub/Sub drops messages of a topic without
+// subscriptions.
 func (r *Registry) keepDeadLetters(ctx context.Context, topic string) error {
 	read, err := r.HasSubscription(ctx, topic)
 	if err != nil || read {
@@ -98,7 +98,7 @@ func (r *Registry) keepDeadLetters(ctx context.Context, topic string) error {
 	return nil
 }
 
-// HasSubscription is true also when this account may not find out.
+// HasSubscription reports whether the topic has a subscription. It returns true if this account may not find out.
 func (r *Registry) HasSubscription(ctx context.Context, topic string) (bool, error) {
 	_, err := r.client.TopicAdminClient.ListTopicSubscriptions(ctx, &pubsubpb.ListTopicSubscriptionsRequest{Topic: r.topicName(topic), PageSize: 1}).Next()
 	switch {

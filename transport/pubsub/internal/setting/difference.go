@@ -15,18 +15,18 @@ import (
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 )
 
-// Difference is a setting in which what exists is not as configured.
+// Difference is a setting of an existing topic or subscription that differs from the configuration.
 type Difference struct {
 	// Field is the setting's name in Pub/Sub's API.
 	Field string
-	// Have and Want are its values in what exists and in the configuration, for people to read.
+	// Have and Want are the existing and the configured value, for people to read.
 	Have, Want string
-	// Mutable tells whether Pub/Sub can change it.
+	// Mutable reports whether Pub/Sub can change the setting.
 	Mutable bool
 }
 
-// settings are those of a subscription that the configuration decides on, each as a text that is the same when the
-// service means the same.
+// settings are the settings of a subscription that the configuration controls. Their texts are equal if the service treats the values as
+// equal.
 var settings = []struct {
 	field   string
 	mutable bool
@@ -43,7 +43,7 @@ var settings = []struct {
 	{"expiration_policy", true, expirationText},
 }
 
-// Differences compares a subscription that exists with what is wanted.
+// Differences compares an existing subscription with the wanted one.
 func Differences(want, have *pubsubpb.Subscription) (all []Difference) {
 	for _, s := range settings {
 		if h, w := s.text(have), s.text(want); h != w {
@@ -53,7 +53,7 @@ func Differences(want, have *pubsubpb.Subscription) (all []Difference) {
 	return append(all, labelDifferences(want.GetLabels(), have.GetLabels())...)
 }
 
-// labelDifferences looks only for labels that are wanted: others may be Terraform's.
+// labelDifferences compares only the wanted labels: others may be Terraform's, for example.
 func labelDifferences(want, have map[string]string) []Difference {
 	found := map[string]string{}
 	for key := range want {
@@ -69,7 +69,7 @@ func labelDifferences(want, have map[string]string) []Difference {
 
 func labelText(labels map[string]string) string { return strings.Join(LabelList(labels), ",") }
 
-// LabelList returns the labels in order, as KEY=VALUE.
+// LabelList returns the labels as KEY=VALUE, sorted.
 func LabelList(labels map[string]string) []string {
 	all := make([]string, 0, len(labels))
 	for _, key := range slices.Sorted(maps.Keys(labels)) {
@@ -78,7 +78,7 @@ func LabelList(labels map[string]string) []string {
 	return all
 }
 
-// Merged returns have's labels with those that are wanted.
+// Merged returns have's labels with the wanted ones.
 func Merged(have, want map[string]string) map[string]string {
 	all := maps.Clone(want)
 	if all == nil {
@@ -92,7 +92,7 @@ func Merged(have, want map[string]string) map[string]string {
 	return all
 }
 
-// MaskOf names the settings that differ, for an update.
+// MaskOf returns the mask of the settings that differ, for an update.
 func MaskOf(all []Difference) *fieldmaskpb.FieldMask {
 	mask := &fieldmaskpb.FieldMask{}
 	for _, d := range all {
@@ -101,7 +101,7 @@ func MaskOf(all []Difference) *fieldmaskpb.FieldMask {
 	return mask
 }
 
-// topicSettings are those of a topic that the configuration may decide on, each as a text; "" says nothing.
+// topicSettings are the settings of a topic that the configuration may control, each as a text; "" means not set.
 var topicSettings = []struct {
 	field string
 	text  func(*pubsubpb.Topic) string
@@ -118,7 +118,7 @@ var topicSettings = []struct {
 	{"kms_key_name", (*pubsubpb.Topic).GetKmsKeyName},
 }
 
-// TopicDifferences compares a topic that exists with what is wanted. What the configuration does not say is not compared.
+// TopicDifferences compares an existing topic with the wanted one. It does not compare settings that the configuration does not set.
 func TopicDifferences(want, have *pubsubpb.Topic) []Difference {
 	all := labelDifferences(want.GetLabels(), have.GetLabels())
 	for _, s := range topicSettings {
@@ -145,10 +145,10 @@ func retryText(s *pubsubpb.Subscription) string {
 	return fmt.Sprintf("%s to %s", durationOr(p.GetMinimumBackoff(), DefaultRetryMin), durationOr(p.GetMaximumBackoff(), DefaultRetryMax))
 }
 
-// IsPush tells whether Pub/Sub calls the service.
+// IsPush reports whether the subscription is a push subscription.
 func IsPush(s *pubsubpb.Subscription) bool { return s.GetPushConfig().GetPushEndpoint() != "" }
 
-// PushText is how a subscription pushes, for people to read.
+// PushText describes how a subscription pushes, for people to read.
 func PushText(s *pubsubpb.Subscription) string {
 	if !IsPush(s) {
 		return "none"
@@ -181,8 +181,8 @@ func durationOr(d *durationpb.Duration, otherwise time.Duration) time.Duration {
 	return d.AsDuration()
 }
 
-// Unchangeable is the error for differences that only a new subscription would mend. A topic's name differs when the
-// topic was deleted: a new one of its name does not feed the subscription.
+// Unchangeable returns the error for differences that need a new subscription. The topic's name differs if the topic was deleted: a new
+// topic of its name does not feed the subscription.
 func Unchangeable(name string, all []Difference) error {
 	var errs []error
 	for _, d := range all {

@@ -6,7 +6,7 @@ import (
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 )
 
-// Push is how Pub/Sub calls the service, as pubsub.Push describes it.
+// Push says how Pub/Sub calls the service, as pubsub.Push describes it.
 type Push struct {
 	Endpoint       string
 	ServiceAccount string // "": the requests have no token
@@ -14,12 +14,12 @@ type Push struct {
 	Unwrapped      bool
 }
 
-// config is p as Pub/Sub wants it for the subscription of that ID; nil means pull.
+// config returns the push configuration of the subscription with that ID. nil means pull.
 func (p *Push) config(subscriptionID string) *pubsubpb.PushConfig {
 	if p == nil {
 		return nil
 	}
-	config := &pubsubpb.PushConfig{PushEndpoint: p.Endpoint + "/" + url.PathEscape(subscriptionID)} // a "%" may be in it
+	config := &pubsubpb.PushConfig{PushEndpoint: p.Endpoint + "/" + url.PathEscape(subscriptionID)} // the ID may contain "%"
 	if p.ServiceAccount != "" {
 		config.AuthenticationMethod = &pubsubpb.PushConfig_OidcToken_{OidcToken: &pubsubpb.PushConfig_OidcToken{
 			ServiceAccountEmail: p.ServiceAccount,

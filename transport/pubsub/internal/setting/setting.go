@@ -1,4 +1,4 @@
-// Package setting is topics and subscriptions as the configuration has them, and how those that exist differ. It does no I/O.
+// Package setting converts configured topics and subscriptions to those of Pub/Sub, and compares them with existing ones. It does no I/O.
 package setting
 
 import (
@@ -11,10 +11,10 @@ import (
 	"github.com/millrace-go/millrace/transport/pubsub/internal/wire"
 )
 
-// DefaultAckDeadline is that of a subscription whose configuration does not say.
+// DefaultAckDeadline is the ack deadline of a subscription whose configuration sets none.
 const DefaultAckDeadline = 20 * time.Second
 
-// What Pub/Sub uses when a retry policy has no first or no longest wait.
+// The waits that Pub/Sub uses if a retry policy sets no first or no longest wait.
 const (
 	DefaultRetryMin = 10 * time.Second
 	DefaultRetryMax = 600 * time.Second
@@ -28,7 +28,7 @@ type Topic struct {
 	KMSKey         string
 }
 
-// Wanted is the topic of that full name as Pub/Sub has it.
+// Wanted returns the topic, with that full name, for Pub/Sub's API.
 func (t Topic) Wanted(name string) *pubsubpb.Topic {
 	want := &pubsubpb.Topic{Name: name, Labels: t.Labels, KmsKeyName: t.KMSKey}
 	if t.Retention > 0 {
@@ -49,11 +49,11 @@ type Subscription struct {
 	Labels             map[string]string
 	DeadLetters        string // the dead-letter topic, or ""
 	MaxAttempts        int
-	RetryMin, RetryMax time.Duration // both 0: no policy
+	RetryMin, RetryMax time.Duration // both 0: no retry policy
 	Push               *Push         // nil: the service pulls
 }
 
-// Wanted is the consumer's subscription to the topic as Pub/Sub has it.
+// Wanted returns the consumer's subscription to the topic for Pub/Sub's API.
 func (s Subscription) Wanted(p wire.Project, topic, consumer string) *pubsubpb.Subscription {
 	name := p.Subscription(topic, consumer)
 	want := &pubsubpb.Subscription{
@@ -65,7 +65,7 @@ func (s Subscription) Wanted(p wire.Project, topic, consumer string) *pubsubpb.S
 		Filter:                    s.Filter,
 		Labels:                    s.Labels,
 		PushConfig:                s.Push.config(path.Base(name)),
-		// Without a policy Pub/Sub deletes a subscription, and what it holds, after 31 days without a subscriber.
+		// Without this policy, Pub/Sub deletes a subscription and its messages after 31 days without a subscriber.
 		ExpirationPolicy: &pubsubpb.ExpirationPolicy{},
 	}
 	if s.DeadLetters != "" {

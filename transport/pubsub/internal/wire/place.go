@@ -17,31 +17,31 @@ const (
 	originTopic     = "topic"
 	originMessageID = "message_id"
 	originPublished = "publish_time" // RFC 3339 with milliseconds
-	originID        = "id"           // what the attribute of Millrace's ID has
+	originID        = "id"           // the value of Millrace's ID attribute
 )
 
 const originTime = "2006-01-02T15:04:05.000Z"
 
-// Place is what Pub/Sub knows a message by.
+// Place identifies a message in Pub/Sub.
 type Place struct {
 	topic, messageID string
 	published        time.Time
 }
 
-// PlaceOf is the place of a message that came from the topic.
+// PlaceOf returns the place of a message that came from the topic.
 func PlaceOf(topic string, m *pubsub.Message) Place { return Place{topic, m.ID, m.PublishTime} }
 
 func (p Place) eventID() string {
 	return placeid.Of(fmt.Sprintf("pubsub:%s/%s", p.topic, p.messageID), p.published)
 }
 
-// placeIn is the place that an origin tells.
+// placeIn returns the place in an origin.
 func placeIn(o transport.Origin) Place {
-	published, _ := time.Parse(originTime, o[originPublished]) // it is missing where it was no plausible time
+	published, _ := time.Parse(originTime, o[originPublished]) // missing if it was not a plausible time
 	return Place{o[originTopic], o[originMessageID], published}
 }
 
-// OriginOf is where a message that came from the topic was published, and the ID that it carries.
+// OriginOf returns where a message from the topic was published, and the ID that it carries.
 func OriginOf(topic string, m *pubsub.Message) transport.Origin {
 	p := PlaceOf(topic, m)
 	o := transport.Origin{originTopic: p.topic, originMessageID: p.messageID}
@@ -54,13 +54,13 @@ func OriginOf(topic string, m *pubsub.Message) transport.Origin {
 	return o
 }
 
-// Identify gives the message the ID of its event, none with an error.
+// Identify sets the message's ID to its event's ID. On an error the ID is empty.
 func Identify(source transport.EventIDSource, msg *message.Message, p Place) (err error) {
 	msg.UUID, err = source.Find(msg.UUID, msg, p.eventID)
 	return noEventID(err)
 }
 
-// noEventID says what to do where a message has no event ID.
+// noEventID adds what to do if a message has no event ID.
 func noEventID(err error) error {
 	if err == nil {
 		return nil
@@ -69,7 +69,7 @@ func noEventID(err error) error {
 		"to where the publisher puts it: header:NAME (an attribute), json:PATH or message_id; then replay the event", err)
 }
 
-// FindEventID is the ID of an event whose message was kept with its origin.
+// FindEventID returns the ID of an event whose message was kept with its origin.
 func FindEventID(source transport.EventIDSource, msg *message.Message, origin transport.Origin) (string, error) {
 	if source == transport.EventIDFromMessageID() && origin[originMessageID] == "" {
 		return "", noEventID(errors.New("its message ID was not kept"))

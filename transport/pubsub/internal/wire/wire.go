@@ -1,4 +1,4 @@
-// Package wire is how messages lie in those of Pub/Sub, and what identifies one. It does no I/O.
+// Package wire converts messages to and from Pub/Sub's, and finds what identifies one. It does no I/O.
 package wire
 
 import (
@@ -13,9 +13,9 @@ import (
 	"github.com/millrace-go/millrace/transport"
 )
 
-// Limits is what a Pub/Sub message can carry (https://cloud.google.com/pubsub/quotas#resource_limits). The message's
-// size is the limit of a publish request, 10 MB, less 2,000 bytes: encoding, the ID's attribute, the topic's name and a
-// trace take up to 1,900. The event's ID takes one of the 100 attributes.
+// Limits is what a Pub/Sub message can carry (https://cloud.google.com/pubsub/quotas#resource_limits). The message's size is the limit of
+// a publish request, 10 MB, minus 2,000 bytes: encoding, the ID's attribute, the topic's name and a trace take up to 1,900. The event's
+// ID takes one of the 100 attributes.
 var Limits = transport.Limits{
 	Topic:              regexp.MustCompile(`^[A-Za-z][A-Za-z0-9._~+%-]{2,254}$`),
 	MessageBytes:       9_998_000,
@@ -26,13 +26,13 @@ var Limits = transport.Limits{
 }
 
 const (
-	// MaxAttributes is how many a message may have.
+	// MaxAttributes is how many attributes a message may have.
 	MaxAttributes = 100
-	// IDAttribute carries the event's ID, as watermill-googlecloud has it.
+	// IDAttribute carries the event's ID. watermill-googlecloud uses the same attribute.
 	IDAttribute = "_watermill_message_uuid"
-	// reservedPrefix begins the names that Pub/Sub keeps for itself: it refuses them in attributes and topics.
+	// reservedPrefix begins the names that Pub/Sub reserves: it refuses them in attributes and topics.
 	reservedPrefix = "goog"
-	// clientPrefix begins the attributes that Google's clients add on their own, for traces and schemas.
+	// clientPrefix begins the attributes that Google's clients add themselves, for traces and schemas.
 	clientPrefix = "googclient_"
 )
 
@@ -57,7 +57,7 @@ var messageLimits = func() transport.Limits {
 	return l
 }()
 
-// CheckTopic returns an error that wraps transport.ErrLimit where no topic can have the name.
+// CheckTopic returns an error that wraps transport.ErrLimit if no topic can have the name.
 func CheckTopic(topic string) error {
 	if !Limits.Topic.MatchString(topic) || strings.HasPrefix(topic, reservedPrefix) {
 		return fmt.Errorf("%w: topic %q: want 3 to 255 letters, digits, \"-._~+%%\", starting with a letter and not with %q", transport.ErrLimit, topic, reservedPrefix)
@@ -65,7 +65,7 @@ func CheckTopic(topic string) error {
 	return nil
 }
 
-// Marshal shares the payload with msg: Google's client does not change it.
+// Marshal returns Pub/Sub's message, which shares the payload with msg: Google's client does not change it.
 func Marshal(msg *message.Message) *pubsub.Message {
 	attributes := make(map[string]string, len(msg.Metadata)+1)
 	for name, value := range msg.Metadata {
@@ -77,9 +77,9 @@ func Marshal(msg *message.Message) *pubsub.Message {
 	return &pubsub.Message{Data: msg.Payload, Attributes: attributes, OrderingKey: transport.Key(msg)}
 }
 
-// Unmarshal never fails: a message without an ID is delivered with an empty one, so that the layer above decides what
-// becomes of it. What Pub/Sub knows of the message, such as its publish time, is no metadata: it would be published
-// again with whatever copies the metadata.
+// Unmarshal never fails. A message without an ID is delivered with an empty one, and the layer above decides what to do with it. What
+// Pub/Sub knows of the message, such as its publish time, is not put into the metadata: code that copies the metadata would publish it
+// again.
 func Unmarshal(m *pubsub.Message) *message.Message {
 	msg := message.NewMessage(m.Attributes[IDAttribute], m.Data)
 	for name, value := range m.Attributes {
