@@ -22,14 +22,13 @@ import (
 const rootUsage = `Shows where events are between PostgreSQL and the broker, and repairs what went wrong.
 
 Output: a table for people, or JSON for scripts with -o json. Errors go to standard error; with -o json they are
-{"command": …, "error": …}. Colours are used on terminals alone, and not at all if NO_COLOR is set. Pipes get whole IDs
-and whole errors; on a terminal IDs are shortened, as in 0198c0de…3f2a, and commands
-accept the short form of an event that is pending or failed;
-"explain" also that of one that is completed.
+{"command": …, "error": …}. Only terminals get colours, and none get any if NO_COLOR is set. Terminals get short IDs, such
+as 0198c0de…3f2a; pipes get whole IDs and whole errors. Commands accept the short ID of an event that is pending or failed.
+"explain" also accepts that of a completed one.
 
-The database is named by --dsn and --schema, or by --config FILE, a service's configuration, or by the environment:
-$MILLRACE_POSTGRES_DSN and $MILLRACE_POSTGRES_SCHEMA, $DATABASE_URL, $PGHOST and the like. Flags win over the
-configuration, and that wins over the environment.
+The database is named by --dsn and --schema, by a service's configuration (--config FILE), or by the environment:
+$MILLRACE_POSTGRES_DSN and $MILLRACE_POSTGRES_SCHEMA, $DATABASE_URL, $PGHOST and the like. Flags override the variables
+MILLRACE_*, these override the configuration, and it overrides the other variables.
 
 Exit codes:
   0  success; "doctor" and "outbox check" found no problems

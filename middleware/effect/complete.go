@@ -86,7 +86,7 @@ func (l *Ledger) wake(ctx context.Context, tx pgx.Tx, key string) error {
 		_, err = tx.Exec(ctx, pgschema.Query(files, "wake", l.cfg.Schema), key)
 	}
 	if err != nil {
-		return fmt.Errorf("wake what waits for it: %w", err)
+		return fmt.Errorf("wake the event that waits for the effect: %w", err)
 	}
 	return nil
 }

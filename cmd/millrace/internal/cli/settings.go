@@ -21,7 +21,8 @@ import (
 	"github.com/millrace-go/millrace/transport/pubsub"
 )
 
-// Resolve determines the database. Flags override the configuration file, and that overrides the environment.
+// Resolve determines the database. Flags override MILLRACE_* variables, these override the configuration file, and the file overrides other
+// variables.
 func (a *App) Resolve(c *cobra.Command) error {
 	if c.Flags().Lookup("schema") == nil {
 		return nil
@@ -122,10 +123,10 @@ func (a *App) dsnSource() string {
 		return "--dsn"
 	case a.Name != "":
 		return fmt.Sprintf("the dsn of database %q in the fleet of %s", a.Name, a.File)
-	case a.File != "":
-		return "postgres.dsn of " + a.File
 	case os.Getenv("MILLRACE_POSTGRES_DSN") != "":
 		return "$MILLRACE_POSTGRES_DSN"
+	case a.File != "":
+		return "postgres.dsn of " + a.File
 	case os.Getenv("DATABASE_URL") != "":
 		return "$DATABASE_URL"
 	}

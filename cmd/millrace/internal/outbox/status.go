@@ -127,7 +127,7 @@ func printRelays(a *cli.App, r *outboxadmin.Report, line func(name string, paint
 	case free > 0:
 		line("relays", a.Terminal.Yellow, fmt.Sprintf("%d running, but %d of %s are held by none", len(running), free, words.Count(len(r.Shards), "shard")))
 	default:
-		line("relays", a.Terminal.Green, fmt.Sprintf("%d running, which hold all %s", len(running), words.Count(len(r.Shards), "shard")))
+		line("relays", a.Terminal.Green, fmt.Sprintf("%d running, all %s are held", len(running), words.Count(len(r.Shards), "shard")))
 	}
 	for _, relay := range running {
 		a.Say("%-8s %s", "", a.Terminal.Dim(relay))

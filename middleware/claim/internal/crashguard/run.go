@@ -171,7 +171,7 @@ func (r *run) write(ctx context.Context) {
 
 func (r *run) failed(ctx context.Context, err error) {
 	r.disconnect()
-	r.guard.cfg.Logger.WarnContext(ctx, "say that this process lives", "error", err)
+	r.guard.cfg.Logger.WarnContext(ctx, "renew the record of this process", "error", err)
 }
 
 // pause waits for the next beat. It returns false if ctx has ended.

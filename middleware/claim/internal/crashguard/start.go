@@ -70,7 +70,7 @@ func (st *Start) suspect(ctx context.Context, key store.Key, now standing) (err 
 	st.record, st.run = key.Record(), now.run
 	fresh, run, starts, err := st.note(ctx, s)
 	if err != nil {
-		return fmt.Errorf("note the event before it is handled: %w", err)
+		return fmt.Errorf("mark the event before it is handled: %w", err)
 	}
 	st.noted = fresh
 	if run == now.run || now.alive[run] { // not fresh: another process is handling it, so the mark is theirs, and the claim will fail
@@ -83,14 +83,14 @@ func (st *Start) suspect(ctx context.Context, key store.Key, now standing) (err 
 		return nil
 	}
 	if st.leave, err = st.guard.Gate.enterAlone(ctx, st.guard.cfg.Timeout(key.Consumer)+st.guard.Pace.Slack); err != nil {
-		return AloneError{fmt.Errorf("%w: it was in hand when a process was killed and must run alone: %w", store.ErrContended, err)}
+		return AloneError{fmt.Errorf("%w: it was being handled when a process was killed, and must run alone: %w", store.ErrContended, err)}
 	}
 	err = s.Pool.QueryRow(ctx, store.Query("start_alone", s.Schema), st.consumer, st.record, now.run, run).Scan(&st.starts)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return fmt.Errorf("%w: another process was quicker", store.ErrContended)
 	}
 	if err != nil {
-		return fmt.Errorf("note the event before it is handled: %w", err)
+		return fmt.Errorf("mark the event before it is handled: %w", err)
 	}
 	st.noted = true
 	return nil
@@ -140,7 +140,7 @@ func (st *Start) End(ctx context.Context) {
 	defer cancel()
 	_, err := st.guard.cfg.Store.Pool.Exec(ctx, store.Query("start_over", st.guard.cfg.Store.Schema), st.consumer, st.record, st.run)
 	if err != nil { // if a process is killed later, the event is run alone once
-		st.guard.cfg.Logger.WarnContext(ctx, "strike out the note of an event", "error", err)
+		st.guard.cfg.Logger.WarnContext(ctx, "clear the mark of an event", "error", err)
 	}
 }
 

@@ -174,7 +174,7 @@ func (s *subscription) deliver(ctx context.Context, l store.Leased, expiry time.
 	h, err := inbox.DecodeHeaders(l.Headers)
 	if err != nil { // after an operator's edit; retried until another edit repairs it
 		defer cancel()
-		s.of.cfg.Logger.WarnContext(ctx, "failed event cannot be brought back", "event_id", l.Key.EventID, "consumer", s.consumer, "error", err)
+		s.of.cfg.Logger.WarnContext(ctx, "a failed event cannot be retried now", "event_id", l.Key.EventID, "consumer", s.consumer, "error", err)
 		<-slots
 		return true
 	}

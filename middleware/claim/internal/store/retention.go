@@ -45,7 +45,7 @@ func Retain(ctx context.Context, pool *pgxpool.Pool, schema string, keep time.Du
 		}
 	}
 	if err := raise(ctx, pool, sql, r.Floor); err != nil {
-		return r, fmt.Errorf("raise the consumers' floor: %w", err)
+		return r, fmt.Errorf("record the oldest day that consumers may look in: %w", err)
 	}
 	dropped, err := table.Drop(ctx, pool, now.Add(-keep)) // days below the watermark, and days that an earlier run has left
 	for _, d := range dropped {
