@@ -29,6 +29,7 @@ type Config struct {
 	LeaseTTL     time.Duration
 	StuckAfter   time.Duration // a batch in flight for longer is not expected to be answered
 	CrashPause   time.Duration // how long the crash guard sets an event aside
+	Gather       time.Duration // from the answer to a batch of a shard to the next one, unless that is full; 0: no time
 
 	Fault func(error) Fault
 	// Retry says whether an event of the topic is dead that failed by itself so often, 0 meaning whatever happens, and else how
@@ -279,7 +280,7 @@ func (q *queue) turn() bool { return len(q.failed) > 0 && (!q.retried || len(q.r
 
 // publish starts a batch in each queue of the shard that is free.
 func (c *Core) publish(s *shard, now time.Time) (at time.Time) {
-	suspected := s.suspected(now)
+	suspected, next := s.suspected(now), s.answered.Add(c.cfg.Gather)
 	for _, q := range slices.Clone(s.order) {
 		if q.busy() {
 			if now.Sub(q.since) <= slow && !c.rules.hungry(s, now) { // then others are read for
@@ -316,6 +317,10 @@ func (c *Core) publish(s *shard, now time.Time) (at time.Time) {
 				continue
 			}
 			n = 1
+		}
+		if next.After(now) && !retries && len(q.ready) < n {
+			at = backoff.Earliest(at, next)
+			continue
 		}
 		if retries {
 			c.sendFailed(s, q, n, now)
@@ -367,6 +372,7 @@ func (c *Core) published(in step.Published, now time.Time) {
 			return
 		}
 	}
+	s.answered = now
 	q := s.queues[in.Queue]
 	if len(q.retries) > 0 {
 		s.settleFailed(q, in.Results, now)

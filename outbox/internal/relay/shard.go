@@ -53,7 +53,8 @@ type shard struct {
 	average   int // bytes of a row; 0: not known
 	readBytes int // what a read may return
 
-	woken    bool // there may be new rows
+	answered time.Time // the last batch
+	woken    bool      // there may be new rows
 	rescanAt time.Time
 	stopping time.Time // since when it takes no more; zero: it does
 	shunned  bool      // it is given back because the publisher does not return
