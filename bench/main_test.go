@@ -45,6 +45,7 @@ func tiny() []scenario {
 			claims.name:       {rows: 50, runs: 2, slowRuns: 1, bigRows: 3000, box: box / 10},
 			pubsubs.name:      {rows: 300, runs: 2, bigRows: 50, box: recordTimeout},
 			kafkaEOS.name:     {rows: 300, runs: 2, bigRows: 50, slowRuns: 2, box: recordTimeout},
+			relayKafka.name:   {rows: 2000, runs: 2, slowRuns: 2, pace: 200, box: time.Second},
 			endToEnd.name:     {runs: 2, pace: 200, box: box},
 			consolePages.name: {rows: 200, runs: 2, requests: 1},
 		}[s.name]; ok {
@@ -129,6 +130,9 @@ func TestJSONIsOneLine(t *testing.T) {
 			"end_txn_per_transaction", "produce_per_broker_and_transaction", "messages_per_transaction",
 			"requests_per_transaction",
 		},
+		"relay-kafka": {
+			"transactional_vs_at_least_once", "at_least_once_mean_ms", "at_least_once_p99_ms", "transactional_mean_ms", "transactional_p99_ms",
+		},
 		"end-to-end": {"p50_ms", "p99_ms", "max_ms", "ordered_p50_ms", "ordered_p99_ms", "ordered_max_ms"},
 	}
 	for _, page := range []string{
@@ -143,9 +147,11 @@ func TestJSONIsOneLine(t *testing.T) {
 		want[scenario] = slices.Clone(names)
 		for _, name := range names {
 			switch {
-			case scenario == kafkaEOS.name && apache:
-				want[scenario] = append(want[scenario], name+"_apache")
-			case scenario != kafkaEOS.name && emulator:
+			case scenario == kafkaEOS.name || scenario == relayKafka.name:
+				if apache {
+					want[scenario] = append(want[scenario], name+"_apache")
+				}
+			case emulator:
 				want[scenario] = append(want[scenario], name+"_emulator")
 			}
 		}

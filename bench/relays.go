@@ -17,7 +17,11 @@ import (
 const relayConns = 4
 
 // startRelays runs relays, each with a pool of its own as if in a process of its own, until stop is called.
-func startRelays(ctx context.Context, dsn, schema string, to message.Publisher, n int) (stop func() error, err error) {
+func startRelays(ctx context.Context, dsn, schema string, to message.Publisher, n int, options ...func(*outbox.RelayConfig)) (stop func() error, err error) {
+	config := outbox.RelayConfig{Schema: schema, BatchSize: batchSize}
+	for _, option := range options {
+		option(&config)
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	var (
 		running sync.WaitGroup
@@ -39,7 +43,7 @@ func startRelays(ctx context.Context, dsn, schema string, to message.Publisher, 
 			return nil, errors.Join(err, stop())
 		}
 		closers = append(closers, pool.Close)
-		relay, err := outbox.NewRelay(pool, to, outbox.RelayConfig{Schema: schema, BatchSize: batchSize})
+		relay, err := outbox.NewRelay(pool, to, config)
 		if err != nil {
 			return nil, errors.Join(err, stop())
 		}

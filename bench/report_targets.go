@@ -45,6 +45,9 @@ var targets = map[string]map[string]target{
 		"nudge_p99_ms":         atMost(5),
 		"other_process_p99_ms": atMost(20),
 	},
+	"relay-kafka": {
+		"transactional_vs_at_least_once": atLeast(0.8),
+	},
 	"claim": {
 		"exec_vs_bare_commit":               atLeast(0.45),
 		"queue_vs_bare_commit":              atLeast(0.58),

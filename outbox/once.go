@@ -16,6 +16,7 @@ import (
 	"github.com/millrace-go/millrace/internal/enum"
 	"github.com/millrace-go/millrace/outbox/internal/progress"
 	"github.com/millrace-go/millrace/outbox/internal/step"
+	"github.com/millrace-go/millrace/outbox/internal/turn"
 	"github.com/millrace-go/millrace/transport"
 )
 
@@ -65,15 +66,18 @@ type once struct {
 	shards map[*onceShard]struct{}
 }
 
-// onceShard is a shard during one lease. It publishes one batch at a time.
+// onceShard is a shard during one lease. It has one transaction at a time.
 type onceShard struct {
 	number       int16
-	turn         chan struct{} // holds one token; the goroutine that takes it may publish
+	line         *turn.Line[step.Publish, []error] // of batches that wait for a transaction
 	transactions transport.Transactions
 
 	mu       sync.Mutex // guards progress
 	progress *progress.Shard
 }
+
+// onceCaller waits for the results of a batch.
+type onceCaller = turn.Caller[step.Publish, []error]
 
 // newOnce names the transactions after the database, the schema and the server, so that another outbox on the same brokers does not
 // end them. The server's identifier stays the same when a standby takes over.
@@ -97,11 +101,11 @@ var unnameable = regexp.MustCompile(`[^A-Za-z0-9_-]+`)
 
 // begin returns the shard's state for a new lease.
 func (o *once) begin(number int16) *onceShard {
-	s := &onceShard{
-		number: number, turn: make(chan struct{}, 1), progress: progress.New(progressLimit(o.relay.cfg.MaxInFlight)),
-		transactions: o.publisher.Transactions(o.name, int(number)),
-	}
-	s.turn <- struct{}{}
+	s := &onceShard{number: number, progress: progress.New(progressLimit(o.relay.cfg.MaxInFlight)), transactions: o.publisher.Transactions(o.name, int(number))}
+	_, joint := s.transactions.(transport.JointTransactions)
+	s.line = turn.NewLine[step.Publish, []error](func(first, other step.Publish) bool {
+		return joint && !first.Noted && !other.Noted // an event that the crash guard has marked is sent alone
+	})
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.shards[s] = struct{}{}
@@ -114,7 +118,7 @@ func (o *once) end(s *onceShard) {
 	delete(o.shards, s)
 	o.mu.Unlock()
 	o.closing.Go(func() {
-		<-s.turn
+		s.line.Close()
 		if err := s.transactions.Close(); err != nil {
 			o.relay.cfg.Logger.Warn("close the transactions of a shard", "shard", s.number, "error", err)
 		}
@@ -162,22 +166,59 @@ func (s *onceShard) decide(f func(*progress.Shard)) {
 	f(s.progress)
 }
 
-// publish publishes the rows that are not published yet.
+// publish publishes the rows that are not published yet. While a transaction is under way, batches of several topics gather for the
+// next one.
 func (o *once) publish(ctx context.Context, s *onceShard, a step.Publish) []error {
 	ctx, cancel := context.WithTimeout(ctx, o.relay.cfg.PublishTimeout)
 	defer cancel()
-	select {
-	case <-s.turn:
-		defer func() { s.turn <- struct{}{} }()
-	case <-ctx.Done():
-		return repeat(ctx.Err(), len(a.Rows))
+	results, err := s.line.Do(ctx, a, func(group []*onceCaller) { o.serve(ctx, s, group) })
+	if err != nil {
+		return repeat(err, len(a.Rows))
 	}
-	return o.together(ctx, s, a, a.Rows)
+	return results
+}
+
+// serve publishes batches in one transaction. If that fails, each gets a transaction of its own, because one topic must not stop the
+// others.
+func (o *once) serve(ctx context.Context, s *onceShard, group []*onceCaller) {
+	if len(group) > 1 {
+		joined := groupOf(group)
+		results := o.batch(ctx, s, joined, joined.rows)
+		if !slices.ContainsFunc(results, func(err error) bool { return err != nil }) {
+			for _, c := range group {
+				c.Answer(results[:len(c.Wish.Rows)])
+			}
+			return
+		}
+	}
+	for i, c := range group {
+		own := groupOf(group[i : i+1])
+		c.Answer(o.together(ctx, s, own, own.rows))
+	}
+}
+
+// onceGroup is batches of one transaction.
+type onceGroup struct {
+	rows     []*step.Row
+	to       map[string]string // the topics that they are published to, by their own
+	deadline time.Time         // the first one
+}
+
+func groupOf(callers []*onceCaller) onceGroup {
+	g := onceGroup{to: map[string]string{}, deadline: callers[0].Wish.Deadline}
+	for _, c := range callers {
+		g.rows = append(g.rows, c.Wish.Rows...)
+		g.to[c.Wish.Queue] = c.Wish.To
+		if c.Wish.Deadline.Before(g.deadline) {
+			g.deadline = c.Wish.Deadline
+		}
+	}
+	return g
 }
 
 // together publishes rows in one transaction. If the broker refuses several, one row may be the reason for all, so together retries in
 // halves. Rows that were not sent because of other rows are then published without those, unless an earlier row of their key failed.
-func (o *once) together(ctx context.Context, s *onceShard, a step.Publish, rows []*step.Row) []error {
+func (o *once) together(ctx context.Context, s *onceShard, a onceGroup, rows []*step.Row) []error {
 	results := o.batch(ctx, s, a, rows)
 	refused := 0
 	for _, err := range results {
@@ -208,7 +249,7 @@ func (o *once) together(ctx context.Context, s *onceShard, a step.Publish, rows 
 }
 
 // batch executes the steps that package progress decides for a batch.
-func (o *once) batch(ctx context.Context, s *onceShard, p step.Publish, rows []*step.Row) (results []error) {
+func (o *once) batch(ctx context.Context, s *onceShard, g onceGroup, rows []*step.Row) (results []error) {
 	var batch *progress.Batch
 	s.decide(func(shard *progress.Shard) { batch = shard.Begin(rows) })
 	for results == nil {
@@ -216,7 +257,7 @@ func (o *once) batch(ctx context.Context, s *onceShard, p step.Publish, rows []*
 		s.decide(func(*progress.Shard) { next = batch.Next() })
 		switch a := next.(type) {
 		case progress.Take:
-			if !p.InTime(time.Now()) { // another relay may hold the shard by now: do not take it from that relay
+			if !step.Holds(g.deadline, time.Now()) { // another relay may hold the shard by now: do not take it from that relay
 				s.decide(func(*progress.Shard) { batch.Taken(time.Time{}, nil, step.ErrLeaseOver) })
 				continue
 			}
@@ -229,8 +270,8 @@ func (o *once) batch(ctx context.Context, s *onceShard, p step.Publish, rows []*
 			s.decide(func(*progress.Shard) { batch.Looked(time.Now(), a.IDs, found, unavailable(err)) })
 		case progress.Send:
 			sent := repeat(step.ErrLeaseOver, len(a.Rows))
-			if p.InTime(time.Now()) {
-				sent = o.send(ctx, s, p.To, a)
+			if step.Holds(g.deadline, time.Now()) {
+				sent = o.send(ctx, s, g.to, a)
 			}
 			s.decide(func(*progress.Shard) { batch.Sent(sent) })
 		case progress.Done:
@@ -254,26 +295,49 @@ func unavailable(err error) error {
 }
 
 // send publishes rows and the progress in one transaction, or nothing. A row that is no valid message, or a panic, counts as refused.
-func (o *once) send(ctx context.Context, s *onceShard, topic string, a progress.Send) (results []error) {
-	msgs, bad := make([]*message.Message, len(a.Rows)), false
+func (o *once) send(ctx context.Context, s *onceShard, to map[string]string, a progress.Send) (results []error) {
+	msgs, topics, bad := make([]*message.Message, len(a.Rows)), make([]string, len(a.Rows)), false
 	results = repeat(transport.ErrNotSent, len(a.Rows))
 	for i, r := range a.Rows {
 		var err error
 		if msgs[i], err = messageOf(ctx, r); err != nil {
 			results[i], bad = err, true
 		}
+		topics[i] = to[r.Topic]
 	}
 	if bad {
 		return results
 	}
 	defer func() {
 		if p := recover(); p != nil {
-			o.relay.cfg.Logger.ErrorContext(ctx, "the publisher panicked", "topic", topic, "events", len(msgs), "panic", p, "stack", string(debug.Stack()))
+			o.relay.cfg.Logger.ErrorContext(ctx, "the publisher panicked", "topic", topics[0], "events", len(msgs), "panic", p, "stack", string(debug.Stack()))
 			results = repeat(fmt.Errorf("%w: publisher %T panicked: %v", transport.ErrRejected, o.publisher, p), len(msgs))
 		}
 	}()
-	ctx, end := o.relay.observer.span(ctx, topic, msgs)
-	results = s.transactions.Publish(ctx, topic, msgs, progress.Encode(a.Progress))
+	ctx, end := o.spans(ctx, topics, msgs)
+	if one := topics[0]; !slices.ContainsFunc(topics, func(topic string) bool { return topic != one }) {
+		results = s.transactions.Publish(ctx, one, msgs, progress.Encode(a.Progress))
+	} else {
+		results = s.transactions.(transport.JointTransactions).PublishTo(ctx, topics, msgs, progress.Encode(a.Progress))
+	}
 	end(results)
 	return results
+}
+
+// spans begins a span for each topic. The publisher's own spans belong to the last one.
+func (o *once) spans(ctx context.Context, topics []string, msgs []*message.Message) (within context.Context, end func(results []error)) {
+	end = func([]error) {}
+	for from, upTo := 0, 0; from < len(topics); from = upTo {
+		for upTo < len(topics) && topics[upTo] == topics[from] {
+			upTo++
+		}
+		var done func([]error)
+		within, done = o.relay.observer.span(ctx, topics[from], msgs[from:upTo])
+		before := end
+		end = func(results []error) {
+			before(results)
+			done(results[from:upTo])
+		}
+	}
+	return within, end
 }

@@ -1,11 +1,18 @@
 package outbox
 
 import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
 	"testing"
+	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/outbox/internal/progress"
+	"github.com/millrace-go/millrace/outbox/internal/step"
 	"github.com/millrace-go/millrace/transport"
 )
 
@@ -15,4 +22,112 @@ func TestProgressFitsIntoNote(t *testing.T) {
 	size := func(inFlight int) int { return len(progress.Encode(make([]progress.ID, progressLimit(inFlight)))) }
 	require.LessOrEqual(t, size(maxTransactionalInFlight), transport.MaxNote)
 	require.LessOrEqual(t, size(RelayConfig{}.WithDefaults().MaxInFlight), transport.MaxNote/10)
+}
+
+// jointBroker has transactions with several topics. It notes the topics of each transaction that it commits.
+type jointBroker struct {
+	began   chan struct{} // a transaction
+	goOn    chan struct{}
+	refused string // a topic
+
+	mu        sync.Mutex
+	committed [][]string
+}
+
+type jointPublisher struct {
+	message.Publisher
+	broker *jointBroker
+}
+
+func (p jointPublisher) Transactions(string, int) transport.Transactions { return p.broker }
+
+func (b *jointBroker) Take(context.Context) ([]byte, error) { return nil, nil }
+func (b *jointBroker) Close() error                         { return nil }
+
+func (b *jointBroker) Publish(ctx context.Context, topic string, msgs []*message.Message, note []byte) []error {
+	return b.PublishTo(ctx, slices.Repeat([]string{topic}, len(msgs)), msgs, note)
+}
+
+func (b *jointBroker) PublishTo(_ context.Context, topics []string, _ []*message.Message, _ []byte) []error {
+	b.began <- struct{}{}
+	<-b.goOn
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if slices.Contains(topics, b.refused) {
+		return slices.Repeat([]error{transport.ErrUnavailable}, len(topics))
+	}
+	b.committed = append(b.committed, topics)
+	return make([]error, len(topics))
+}
+
+// Batches of several topics that come while a transaction is under way share the next one. If it fails because of one topic, the
+// others are published without that.
+func TestTopicsShareTransaction(t *testing.T) {
+	t.Parallel()
+	for name, control := range map[string]struct {
+		refused string
+		want    [][]string // sorted
+	}{
+		"all":         {"", [][]string{{"first"}, {"a", "b", "b", "c"}}},
+		"one refused": {"b", [][]string{{"first"}, {"a"}, {"c"}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			broker := &jointBroker{began: make(chan struct{}), goOn: make(chan struct{}), refused: control.refused}
+			cfg := RelayConfig{}.WithDefaults()
+			observer, err := newObserver(cfg)
+			require.NoError(t, err)
+			o := &once{relay: &Relay{cfg: cfg, observer: observer}, publisher: jointPublisher{broker: broker}, shards: map[*onceShard]struct{}{}}
+			s := o.begin(0)
+			var publishing sync.WaitGroup
+			results := map[string][]error{}
+			seq := int64(0)
+			publish := func(topic string, rows int) {
+				p := step.Publish{Queue: topic, To: topic, Deadline: time.Now().Add(time.Hour)}
+				for range rows {
+					seq++
+					p.Rows = append(p.Rows, &step.Row{Seq: seq, EventID: fmt.Sprint(seq), Topic: topic, Read: time.Now().Add(time.Hour)})
+				}
+				publishing.Go(func() {
+					got := o.publish(t.Context(), s, p)
+					broker.mu.Lock()
+					defer broker.mu.Unlock()
+					results[topic] = got
+				})
+			}
+			publish("first", 1)
+			<-broker.began
+			for topic, rows := range map[string]int{"a": 1, "b": 2, "c": 1} {
+				publish(topic, rows)
+			}
+			require.Eventually(t, func() bool { return s.line.Waiting() == 3 }, 10*time.Second, time.Millisecond)
+			stop := make(chan struct{})
+			var going sync.WaitGroup
+			going.Go(func() {
+				for {
+					select {
+					case broker.goOn <- struct{}{}:
+					case <-broker.began:
+					case <-stop:
+						return
+					}
+				}
+			})
+			publishing.Wait()
+			close(stop)
+			going.Wait()
+			for topic, errs := range results {
+				for _, err := range errs {
+					require.Equal(t, topic == control.refused, err != nil, topic)
+				}
+			}
+			for _, topics := range broker.committed {
+				slices.Sort(topics)
+			}
+			if control.refused != "" {
+				slices.SortFunc(broker.committed[1:], slices.Compare)
+			}
+			require.Equal(t, control.want, broker.committed)
+		})
+	}
 }

@@ -36,3 +36,11 @@ type Transactions interface {
 	// Close releases the connections.
 	Close() error
 }
+
+// JointTransactions are Transactions that commit messages to several topics together.
+type JointTransactions interface {
+	Transactions
+
+	// PublishTo is Publish, with a topic for each message.
+	PublishTo(ctx context.Context, topics []string, msgs []*message.Message, note []byte) []error
+}

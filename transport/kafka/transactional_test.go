@@ -104,6 +104,35 @@ func TestTransactionsAreFenced(t *testing.T) {
 	})
 }
 
+// TestTransactionsOfTopics: a transaction has messages of several topics, or nothing of any.
+func TestTransactionsOfTopics(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, brokers []string) {
+		config, one, other := kafka.Config{Brokers: brokers}, devtest.Topic(t), devtest.Topic(t)
+		x := transactions(t, config, one, 3).(transport.JointTransactions)
+		ready(t, brokers, one)
+		ready(t, brokers, other)
+		publish := func(note string, topics ...string) []error {
+			ctx, cancel := context.WithTimeout(t.Context(), wait)
+			defer cancel()
+			msgs := make([]*message.Message, len(topics))
+			for i := range msgs {
+				msgs[i] = newMessage("key", fmt.Sprint(note, i))
+			}
+			return x.PublishTo(ctx, topics, msgs, []byte(note))
+		}
+		require.Empty(t, take(t, x))
+		require.Equal(t, make([]error, 3), publish("x", one, other, one))
+		for _, err := range publish("y", one, "no such name", other) {
+			require.Error(t, err)
+		}
+		require.Equal(t, "x", take(t, x))
+		require.Equal(t, make([]error, 2), publish("z", other, one))
+		require.Equal(t, []string{"ready", "x0", "x2", "z1"}, copyingOf(t, brokers).read(t, one))
+		require.Equal(t, []string{"ready", "x1", "z0"}, copyingOf(t, brokers).read(t, other))
+	})
+}
+
 // TestTransactionsFindTheirNote: it is that of the newest one, however many others have written since, or have been aborted.
 func TestTransactionsFindTheirNote(t *testing.T) {
 	t.Parallel()

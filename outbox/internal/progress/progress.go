@@ -111,6 +111,7 @@ func (Done) step() {}
 type Batch struct {
 	shard   *Shard
 	rows    []*step.Row
+	ids     []ID        // theirs
 	there   map[ID]bool // what Look has found, since Take
 	sending []int       // places of rows
 	pruned  bool
@@ -120,7 +121,11 @@ type Batch struct {
 
 // Begin begins a batch. The one before has to be done.
 func (s *Shard) Begin(rows []*step.Row) *Batch {
-	return &Batch{shard: s, rows: rows, results: make([]error, len(rows))}
+	ids := make([]ID, len(rows))
+	for i, r := range rows {
+		ids[i] = s.rules.id(r)
+	}
+	return &Batch{shard: s, rows: rows, ids: ids, results: make([]error, len(rows))}
 }
 
 // Next returns what to do now.
@@ -138,7 +143,7 @@ func (b *Batch) Next() Step {
 	s.looked = true
 	b.sending = nil
 	for i, r := range b.rows {
-		id := s.rules.id(r)
+		id := b.ids[i]
 		there, asked := b.there[id]
 		if _, published := s.rows[id]; published {
 			s.rows[id] = r
@@ -166,8 +171,8 @@ func (b *Batch) unsure() (ids []ID) {
 	if !s.looked {
 		ids = slices.Collect(maps.Keys(s.rows))
 	}
-	for _, r := range b.rows {
-		id := s.rules.id(r)
+	for i, r := range b.rows {
+		id := b.ids[i]
 		if _, known := s.rows[id]; known || !s.rules.stale(r, s.sure) {
 			continue
 		}
@@ -180,10 +185,10 @@ func (b *Batch) unsure() (ids []ID) {
 
 func (b *Batch) send() Step {
 	rows := make([]*step.Row, len(b.sending))
-	progress := slices.Collect(maps.Keys(b.shard.rows))
+	progress := slices.AppendSeq(make([]ID, 0, len(b.shard.rows)+len(rows)), maps.Keys(b.shard.rows))
 	for i, at := range b.sending {
 		rows[i] = b.rows[at]
-		progress = append(progress, b.shard.rules.id(rows[i]))
+		progress = append(progress, b.ids[at])
 	}
 	return Send{rows, progress}
 }
@@ -254,7 +259,7 @@ func (b *Batch) Sent(results []error) {
 	}
 	for _, at := range b.sending {
 		b.results[at] = nil
-		s.rows[s.rules.id(b.rows[at])] = b.rows[at]
+		s.rows[b.ids[at]] = b.rows[at]
 	}
 }
 

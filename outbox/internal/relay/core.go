@@ -28,6 +28,7 @@ type Config struct {
 	LeaseTTL     time.Duration
 	StuckAfter   time.Duration // after it, no answer to a batch in flight is expected
 	CrashPause   time.Duration // how long the crash guard sets an event aside
+	Gather       time.Duration // from the answer to a batch of a shard to the next one, unless that is full; 0: no time
 
 	Fault func(error) Fault
 	// Retry decides about an event of the topic that has failed with err, after attempts failures of its own: whether it is dead, and
@@ -277,7 +278,7 @@ func (q *queue) turn() bool { return len(q.failed) > 0 && (!q.retried || len(q.r
 
 // publish starts a batch in each free queue of the shard.
 func (c *Core) publish(s *shard, now time.Time) (at time.Time) {
-	suspected := s.suspected(now)
+	suspected, next := s.suspected(now), s.answered.Add(c.cfg.Gather)
 	for _, q := range slices.Clone(s.order) {
 		if q.busy() {
 			if now.Sub(q.since) <= slow && !c.rules.hungry(s, now) { // after that, the shard reads for other queues
@@ -314,6 +315,10 @@ func (c *Core) publish(s *shard, now time.Time) (at time.Time) {
 				continue
 			}
 			n = 1
+		}
+		if next.After(now) && !retries && len(q.ready) < n {
+			at = backoff.Earliest(at, next)
+			continue
 		}
 		if retries {
 			c.sendFailed(s, q, n, now)
@@ -365,6 +370,7 @@ func (c *Core) published(in step.Published, now time.Time) {
 			return
 		}
 	}
+	s.answered = now
 	q := s.queues[in.Queue]
 	if len(q.retries) > 0 {
 		s.settleFailed(q, in.Results, now)

@@ -160,6 +160,9 @@ func (w *world) settled() {
 }
 
 func worldHolds(t *rapid.T, w *world) {
+	if w.config == nil && rapid.Bool().Draw(t, "gathers") {
+		w.config = func(c *Config) { c.Gather = 20 * time.Millisecond }
+	}
 	chance(t, w, 250)
 	w.settled()
 	require.Empty(t, w.overtaken, "order of a key:\n%s", strings.Join(w.history, "\n"))

@@ -53,7 +53,8 @@ type shard struct {
 	average   int // bytes of a row; 0: not known
 	readBytes int // the limit of a read
 
-	woken    bool // there may be new rows
+	answered time.Time // the last batch
+	woken    bool      // there may be new rows
 	rescanAt time.Time
 	stopping time.Time // since when it takes no new events; zero: it takes them
 	shunned  bool      // it is given back because the publisher does not return

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/IBM/sarama"
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-go/millrace/transport"
+	"github.com/millrace-go/millrace/transport/kafka/internal/backoff"
 	"github.com/millrace-go/millrace/transport/kafka/internal/conn"
 	"github.com/millrace-go/millrace/transport/kafka/internal/produce"
 	"github.com/millrace-go/millrace/transport/kafka/internal/sequence"
@@ -19,7 +21,7 @@ import (
 // NotePartitions is how many partitions a topic of notes has. That of a number depends on it, so it never changes.
 const NotePartitions = 16
 
-// Noted implements transport.Transactions: transactions under one transactional ID, each with a note in a compacted topic.
+// Noted implements transport.JointTransactions: transactions under one transactional ID, each with a note in a compacted topic.
 //
 // Unlike a member's, the ID never changes: it is what refuses an earlier holder. So while a transaction cannot end, because a
 // partition that it has written to has no leader, Take waits.
@@ -92,28 +94,56 @@ func (n *Noted) take(ctx context.Context) ([]byte, error) {
 		return nil, fmt.Errorf("topic %s has %d partitions, and needs %d: add partitions (kafka-topics.sh --alter --topic %s --partitions %d)",
 			n.topic, len(partitions), NotePartitions, n.topic, NotePartitions)
 	}
-	note, err := conn.Latest(ctx, p.client, n.topic, n.partition, n.key)
-	if err != nil {
-		_ = p.client.RefreshMetadata(n.topic) // the next Take tells
+	return n.latest(ctx)
+}
+
+// leaderPatience is how long Take waits for a broker to learn that it leads the partition of the notes: of a new topic, or after
+// another broker has ended.
+const leaderPatience = 3 * time.Second
+
+func (n *Noted) latest(ctx context.Context) ([]byte, error) {
+	patience, cancel := context.WithTimeout(ctx, leaderPatience)
+	defer cancel()
+	retry := backoff.Doubling{Min: 10 * firstCallRetry, Max: lastCallRetry}
+	for attempt := 1; ; attempt++ {
+		note, err := conn.Latest(ctx, n.producer.client, n.topic, n.partition, n.key)
+		if err == nil {
+			return note, nil
+		}
+		_ = n.producer.client.RefreshMetadata(n.topic) // the next attempt tells
+		moved := errors.Is(err, sarama.ErrNotLeaderForPartition) || errors.Is(err, sarama.ErrUnknownTopicOrPartition) || errors.Is(err, sarama.ErrLeaderNotAvailable)
+		if !moved || !backoff.Sleep(patience, retry.Wait(attempt)) {
+			return nil, err
+		}
 	}
-	return note, err
 }
 
 // Publish implements transport.Transactions.
 func (n *Noted) Publish(ctx context.Context, topic string, msgs []*message.Message, note []byte) []error {
+	return n.PublishTo(ctx, slices.Repeat([]string{topic}, len(msgs)), msgs, note)
+}
+
+// PublishTo implements transport.JointTransactions.
+func (n *Noted) PublishTo(ctx context.Context, topics []string, msgs []*message.Message, note []byte) []error {
 	results := make([]error, len(msgs))
-	all := func(err error) []error {
-		for i := range results {
-			results[i] = err
+	all := func(of func(topic string) error) []error {
+		for i, topic := range topics {
+			if i > 0 && topic == topics[i-1] {
+				results[i] = results[i-1]
+			} else {
+				results[i] = of(topic)
+			}
 		}
 		return results
 	}
 	if n.producer == nil {
-		return all(fmt.Errorf("publish to %s: %w: Take was not called", topic, transport.ErrUnavailable))
+		return all(func(topic string) error {
+			return fmt.Errorf("publish to %s: %w: Take was not called", topic, transport.ErrUnavailable)
+		})
 	}
 	outputs, fine := placed{}, true
 	choose := placing{n.producer.outlets, map[topicPartition]error{}}
-	for i := range msgs {
+	for i, topic := range topics {
 		staged, err := n.publisher.Stage(topic, msgs[i:i+1], true)
 		if err == nil {
 			var at topicPartition
@@ -134,10 +164,14 @@ func (n *Noted) Publish(ctx context.Context, topic string, msgs []*message.Messa
 		return results
 	}
 	if err := n.commit(ctx, outputs, note); err != nil {
-		if refused := (noteError{}); errors.As(err, &refused) {
-			return all(fmt.Errorf("publish to %s in a transaction: %w", topic, refused))
-		}
-		return all(fmt.Errorf("publish to %s in a transaction: %w", topic, conn.MayWrite(unavailable(err), topic)))
+		refused := noteError{}
+		isNote := errors.As(err, &refused)
+		return all(func(topic string) error {
+			if isNote {
+				return fmt.Errorf("publish to %s in a transaction: %w", topic, refused)
+			}
+			return fmt.Errorf("publish to %s in a transaction: %w", topic, conn.MayWrite(unavailable(err), topic))
+		})
 	}
 	return results
 }
