@@ -136,11 +136,12 @@ func (p *Publisher) publish(ctx context.Context, topic string, msgs []*message.M
 			results[i] = transport.ErrNotSent
 			continue
 		}
-		item := &sequence.Item{Key: key, Ctx: msg.Context(), Call: c, Index: i}
-		if results[i] = cmp.Or(msg.Context().Err(), p.prepare(item, msg, limit, checked)); results[i] != nil {
+		record, size, err := p.prepare(msg, limit, checked)
+		if results[i] = cmp.Or(msg.Context().Err(), err); results[i] != nil {
 			failed[key] = key != ""
 			continue
 		}
+		item := &sequence.Item{Record: record, Size: size, Key: key, Ctx: msg.Context(), Call: c, Index: i}
 		item.Partition = p.place(item.Record, now)
 		items = append(items, item)
 	}
@@ -163,20 +164,20 @@ func (p *Publisher) partitions(ctx context.Context, topic string) ([]int32, erro
 	return partitions, err
 }
 
-// prepare makes the item's record. Its error says why the message cannot be published.
-func (p *Publisher) prepare(item *sequence.Item, msg *message.Message, limit int, checked bool) error {
+// prepare makes the message's record and returns its size. Its error says why the message cannot be published.
+func (p *Publisher) prepare(msg *message.Message, limit int, checked bool) (record *sarama.Record, size int, err error) {
 	if checked {
 		if err := wire.Check(msg, p.limits); err != nil {
-			return err
+			return nil, 0, err
 		}
 	}
-	item.Record = wire.Marshal(msg)
-	p.propagator.Inject(msg.Context(), absent{msg, item.Record})
-	item.Size = wire.RecordSize(item.Record)
-	if item.Size+wire.BatchOverhead > limit {
-		return fmt.Errorf("%w: the message takes up to %d bytes, the topic's max.message.bytes leaves %d: raise that, or send less", transport.ErrLimit, item.Size+wire.BatchOverhead, limit)
+	record = wire.Marshal(msg)
+	p.propagator.Inject(msg.Context(), absent{msg, record})
+	size = wire.RecordSize(record)
+	if size+wire.BatchOverhead > limit {
+		return nil, 0, fmt.Errorf("%w: the message takes up to %d bytes, the topic's max.message.bytes leaves %d: raise that, or send less", transport.ErrLimit, size+wire.BatchOverhead, limit)
 	}
-	return nil
+	return record, size, nil
 }
 
 // unavailable classifies an error that occurred before anything was sent.

@@ -10,7 +10,6 @@ import (
 
 	"github.com/millrace-go/millrace/internal/boundary"
 	"github.com/millrace-go/millrace/transport"
-	"github.com/millrace-go/millrace/transport/kafka/internal/sequence"
 )
 
 // unitDomain is the Domain of every Unit.
@@ -108,11 +107,11 @@ func (p *Publisher) Stage(topic string, msgs []*message.Message, checked bool) (
 	}
 	outputs := make([]*Output, len(msgs))
 	for i, msg := range msgs {
-		var item sequence.Item
-		if err := p.prepare(&item, msg, p.topics.Limit(topic), checked); err != nil {
+		record, size, err := p.prepare(msg, p.topics.Limit(topic), checked)
+		if err != nil {
 			return nil, err
 		}
-		outputs[i] = &Output{Topic: topic, Record: item.Record, Size: item.Size}
+		outputs[i] = &Output{Topic: topic, Record: record, Size: size}
 	}
 	return outputs, nil
 }

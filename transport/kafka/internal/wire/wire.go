@@ -26,6 +26,8 @@ var Limits = transport.Limits{
 // IDHeader carries the event's ID. watermill-kafka uses the same header.
 const IDHeader = "_watermill_message_uuid"
 
+var idHeader = []byte(IDHeader) // shared by all records, and never changed
+
 // MetadataHeader carries all metadata of a message in one header, as JSON in base64. Debezium publishes the outbox's headers column in
 // this way, because it cannot make a record header of each.
 const MetadataHeader = "_millrace_metadata"
@@ -53,7 +55,7 @@ func Check(msg *message.Message, limits transport.Limits) error {
 // empty payload stays empty.
 func Marshal(msg *message.Message) *sarama.Record {
 	headers := make([]sarama.RecordHeader, 1, len(msg.Metadata)+1)
-	headers[0] = sarama.RecordHeader{Key: []byte(IDHeader), Value: []byte(msg.UUID)}
+	headers[0] = sarama.RecordHeader{Key: idHeader, Value: []byte(msg.UUID)}
 	for name, value := range msg.Metadata {
 		if name != transport.KeyMetadata {
 			headers = append(headers, sarama.RecordHeader{Key: []byte(name), Value: []byte(value)})
@@ -75,16 +77,16 @@ func Marshal(msg *message.Message) *sarama.Record {
 func Unmarshal(m *sarama.ConsumerMessage) *message.Message {
 	msg := message.NewMessage("", m.Value)
 	for _, header := range m.Headers {
-		switch name := string(header.Key); name {
+		switch string(header.Key) { // a variable would be allocated
 		case IDHeader:
 			msg.UUID = string(header.Value)
 		case transport.KeyMetadata:
 		case MetadataHeader:
 			if !unpack(header.Value, msg.Metadata) {
-				msg.Metadata[name] = string(header.Value)
+				msg.Metadata[MetadataHeader] = string(header.Value)
 			}
 		default:
-			msg.Metadata[name] = string(header.Value)
+			msg.Metadata[string(header.Key)] = string(header.Value)
 		}
 	}
 	transport.SetKey(msg, string(m.Key))
