@@ -78,7 +78,7 @@ func copiers(p place) []copier {
 	if p.away > 0 {
 		all = append(all, franzGo(fewPerTransaction), transactionalLoop(fewPerTransaction))
 	}
-	return append(all, franzGo(perTransaction), transactionalLoop(perTransaction), transactionalRouter)
+	return append(all, franzGo(perTransaction), franzRouter, transactionalLoop(perTransaction), transactionalRouter)
 }
 
 // copying measures one contestant at one place.
@@ -138,6 +138,9 @@ func (k *kafkaBench) report(all []place, fact string) *report {
 		}
 		of(fmt.Sprintf("vs_franz_go_%d%s", perTransaction, p.suffix()), transactionalLoop(perTransaction), franzGo(perTransaction))
 		of("router_vs_franz_go"+p.suffix(), transactionalRouter, franzGo(perTransaction))
+		// A loop does without what Watermill's router costs for each message. That is the most that anything behind it can reach.
+		of("router_vs_franz_go_router"+p.suffix(), transactionalRouter, franzRouter)
+		of("franz_go_router_vs_franz_go"+p.suffix(), franzRouter, franzGo(perTransaction))
 		of("router_vs_watermill_kafka"+p.suffix(), transactionalRouter, watermillKafka)
 		// Where requests take no time transactions save none: this is what they cost.
 		of("vs_own_at_least_once"+strings.TrimPrefix(p.suffix(), "_0ms"), transactionalRouter, atLeastOnce)

@@ -25,12 +25,7 @@ func franzGo(batch int) copier {
 		note: fmt.Sprintf("GroupTransactSession with a loop, %d messages in a transaction", batch),
 		done: (*cluster).consumed,
 		start: func(ctx context.Context, c *cluster, t *tap) (func() error, error) {
-			s, err := kgo.NewGroupTransactSession(
-				kgo.SeedBrokers(c.brokers...), kgo.Dialer(t.DialContext),
-				kgo.ConsumerGroup(c.group), kgo.ConsumeTopics(c.in), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
-				kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.TransactionalID(c.group), kgo.DefaultProduceTopic(c.out),
-				kgo.ProducerLinger(0), kgo.ProducerBatchCompression(kgo.NoCompression()),
-			)
+			s, err := c.franzSession(t)
 			if err != nil {
 				return nil, err
 			}
@@ -46,6 +41,15 @@ func franzGo(batch int) copier {
 			}, nil
 		},
 	}
+}
+
+func (c *cluster) franzSession(t *tap) (*kgo.GroupTransactSession, error) {
+	return kgo.NewGroupTransactSession(
+		kgo.SeedBrokers(c.brokers...), kgo.Dialer(t.DialContext),
+		kgo.ConsumerGroup(c.group), kgo.ConsumeTopics(c.in), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
+		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.TransactionalID(c.group), kgo.DefaultProduceTopic(c.out),
+		kgo.ProducerLinger(0), kgo.ProducerBatchCompression(kgo.NoCompression()),
+	)
 }
 
 // franzLoop copies in transactions until ctx ends.

@@ -125,6 +125,7 @@ func TestJSONIsOneLine(t *testing.T) {
 		},
 		"kafka-eos": {
 			"vs_franz_go_1000_0ms", "vs_franz_go_1ms", "vs_franz_go_1000_1ms", "router_vs_franz_go_0ms", "router_vs_franz_go_1ms",
+			"router_vs_franz_go_router_0ms", "router_vs_franz_go_router_1ms", "franz_go_router_vs_franz_go_0ms", "franz_go_router_vs_franz_go_1ms",
 			"router_vs_watermill_kafka_0ms", "router_vs_watermill_kafka_1ms", "vs_own_at_least_once", "vs_own_at_least_once_1ms",
 			"add_partitions_per_transaction", "add_offsets_per_transaction", "offset_commits_per_transaction",
 			"end_txn_per_transaction", "produce_per_broker_and_transaction", "messages_per_transaction",
