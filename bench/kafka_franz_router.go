@@ -24,7 +24,7 @@ var franzRouter = copier{
 			return nil, err
 		}
 		a := &franzAdapter{session: s, messages: make(chan *message.Message, perTransaction)}
-		a.ctx, a.cancel = context.WithCancel(ctx) //nolint:fatcontext // the adapter's life
+		a.ctx, a.cancel = context.WithCancel(ctx)
 		a.running.Go(func() { a.ended = a.loop() })
 		return c.route(ctx, a, franzOutput{a}, nil, func() error {
 			s.Close()
