@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -15,6 +16,7 @@ func TestAdmin(t *testing.T) {
 	w := newWorld(t, "memory")
 	cfg := w.config()
 	cfg.Admin.Address = "127.0.0.1:0"
+	cfg.Health.Timeout = 10 * time.Second // of a busy machine
 	svc := w.service(cfg)
 	stop := w.start(svc)
 	public, admin := "http://"+svc.Address(), "http://"+svc.AdminAddress()

@@ -170,3 +170,31 @@ func TestReadyWhenAStopBegins(t *testing.T) {
 	assert.Equal(t, http.StatusServiceUnavailable, code)
 	assert.Contains(t, body, "the service stops")
 }
+
+// TestReadyWhileTheDatabaseIsSlow: a check of the tables that takes too long says nothing about them. Tables that are gone make the
+// service unready.
+func TestReadyWhileTheDatabaseIsSlow(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "memory")
+	cfg := w.config()
+	cfg.Health.Timeout = 3 * time.Second
+	cfg.Outbox.Relay = framework.Apart
+	svc := w.service(cfg)
+	defer w.start(svc)()
+	lock, err := w.pool.Begin(t.Context())
+	require.NoError(t, err)
+	_, err = lock.Exec(t.Context(), `lock table `+w.schema+`.migration`)
+	require.NoError(t, err)
+	code, body := get(t, svc, "/readyz", nil)
+	assert.Equal(t, http.StatusOK, code, body)
+	assert.Contains(t, body, `{"name":"schema","ok":true}`)
+	assert.Contains(t, body, "not known: ")
+	require.NoError(t, lock.Rollback(t.Context()))
+	_, err = w.pool.Exec(t.Context(), `delete from `+w.schema+`.migration`)
+	require.NoError(t, err)
+	w.eventually("not ready", func() bool {
+		code, body = get(t, svc, "/readyz", nil)
+		return code == http.StatusServiceUnavailable
+	})
+	assert.Contains(t, body, "the tables are missing")
+}

@@ -146,13 +146,14 @@ type Checker struct {
 	uncounted     time.Time // when counting the outbox last timed out
 	last          verdict
 	broker        check
+	tables        check             // as last known; OK at first, because a service starts with its tables only
 	logged        map[string]string // check -> its last logged cause
 }
 
 // New returns a Checker for the service. Without a database the broker is always required, because no outbox keeps the events of
 // requests.
 func New(cfg Config, of Service) (*Checker, error) {
-	h := &Checker{cfg: cfg, of: of, logged: map[string]string{}}
+	h := &Checker{cfg: cfg, of: of, tables: check{Name: checkTables, OK: true}, logged: map[string]string{}}
 	if of.Pool == nil {
 		h.cfg.Require = append(slices.Clone(h.cfg.Require), checkBroker)
 		return h, nil
@@ -297,8 +298,14 @@ func (h *Checker) database(ctx context.Context) []check {
 	case readOnly:
 		checks[0] = check{Name: checkPostgres, Problem: "PostgreSQL takes no writes: see that Config.Postgres.DSN (postgres.dsn) names the primary server, and that it is not read-only"}
 	}
-	if err := database.Check(ctx, h.pool, h.of.Schema); err != nil {
-		checks[1] = check{Name: checkTables, Problem: "the tables are missing, or of another version, or could not be read: \"millrace migrate status\" and the log say what is wrong", cause: err}
+	switch err := database.Check(ctx, h.pool, h.of.Schema); {
+	case err == nil:
+		h.tables = check{Name: checkTables, OK: true}
+	case ctx.Err() != nil: // a server that is slow says nothing about the tables, and a load balancer must not lose all instances for it
+	default:
+		h.tables = check{Name: checkTables, Problem: "the tables are missing, or of another version, or could not be read: \"millrace migrate status\" and the log say what is wrong", cause: err}
+	}
+	if checks[1] = h.tables; !h.tables.OK {
 		return unknown("not known without the tables", nil)
 	}
 	var report *outboxadmin.Report
