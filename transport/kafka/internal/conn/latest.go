@@ -83,8 +83,10 @@ func latestWithin(ctx context.Context, client sarama.Client, topic string, parti
 		switch {
 		case next > from:
 			from = next
-		case block.LastStableOffset >= upTo: // no record follows: compaction has removed it
-			return value, found, nil
+		case block.LastStableOffset >= upTo:
+			// Compaction keeps some batches without their records, such as the last batch of what it has cleaned. sarama drops them, and the
+			// rest of the answer may be nothing, although records follow.
+			from++
 		case !backoff.Sleep(ctx, stablePause): // a new leader does not know yet how far its predecessor has committed
 			return nil, false, fmt.Errorf("wait for the leader of %s, partition %d, to know its committed records: %w", topic, partition, ctx.Err())
 		}

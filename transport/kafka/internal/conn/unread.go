@@ -1,6 +1,8 @@
 package conn
 
 import (
+	"slices"
+
 	"github.com/IBM/sarama"
 )
 
@@ -89,8 +91,11 @@ type aborted map[int64][]int64
 
 func abortedBy(transactions []*sarama.AbortedTransaction) aborted {
 	a := aborted{}
-	for _, t := range transactions { // ordered by their first offset
+	for _, t := range transactions {
 		a[t.ProducerID] = append(a[t.ProducerID], t.FirstOffset)
+	}
+	for _, begins := range a { // Apache Kafka has sorted them; other brokers need not
+		slices.Sort(begins)
 	}
 	return a
 }
