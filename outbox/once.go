@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"regexp"
 	"runtime/debug"
 	"slices"
 	"sync"
@@ -69,18 +68,22 @@ type once struct {
 // onceShard is a shard during one lease. It has one transaction at a time.
 type onceShard struct {
 	number       int16
-	line         *turn.Line[step.Publish, []error] // of batches that wait for a transaction
+	line         *turn.Line[onceWish, []error] // of batches that wait for a transaction
 	transactions transport.Transactions
 
 	mu       sync.Mutex // guards progress
 	progress *progress.Shard
 }
 
-// onceCaller waits for the results of a batch.
-type onceCaller = turn.Caller[step.Publish, []error]
+// onceWish is a batch to publish.
+type onceWish struct {
+	step.Publish
+	ctx context.Context //nolint:containedctx // of the call that waits for the results
+}
 
-// newOnce names the transactions after the database, the schema and the server, so that another outbox on the same brokers does not
-// end them. The server's identifier stays the same when a standby takes over.
+// onceCaller waits for the results of a batch.
+type onceCaller = turn.Caller[onceWish, []error]
+
 func newOnce(ctx context.Context, r *Relay) (*once, error) {
 	var database, server string
 	if err := r.pool.QueryRow(ctx, `select current_database(), system_identifier::text from pg_control_system()`).Scan(&database, &server); err != nil {
@@ -88,22 +91,15 @@ func newOnce(ctx context.Context, r *Relay) (*once, error) {
 	}
 	return &once{
 		relay: r, publisher: r.publisher.(transport.TransactionalPublisher),
-		name: nameable(database) + "." + nameable(r.cfg.Schema) + "." + server, shards: map[*onceShard]struct{}{},
+		name: progress.Name(database, r.cfg.Schema, server), shards: map[*onceShard]struct{}{},
 	}, nil
 }
-
-// nameable encodes the characters that a topic's name may not contain.
-func nameable(name string) string {
-	return unnameable.ReplaceAllStringFunc(name, func(s string) string { return fmt.Sprintf("-%x-", s) })
-}
-
-var unnameable = regexp.MustCompile(`[^A-Za-z0-9_-]+`)
 
 // begin returns the shard's state for a new lease.
 func (o *once) begin(number int16) *onceShard {
 	s := &onceShard{number: number, progress: progress.New(progressLimit(o.relay.cfg.MaxInFlight)), transactions: o.publisher.Transactions(o.name, int(number))}
 	_, joint := s.transactions.(transport.JointTransactions)
-	s.line = turn.NewLine[step.Publish, []error](func(first, other step.Publish) bool {
+	s.line = turn.NewLine[onceWish, []error](func(first, other onceWish) bool {
 		return joint && !first.Noted && !other.Noted // an event that the crash guard has marked is sent alone
 	})
 	o.mu.Lock()
@@ -171,29 +167,35 @@ func (s *onceShard) decide(f func(*progress.Shard)) {
 func (o *once) publish(ctx context.Context, s *onceShard, a step.Publish) []error {
 	ctx, cancel := context.WithTimeout(ctx, o.relay.cfg.PublishTimeout)
 	defer cancel()
-	results, err := s.line.Do(ctx, a, func(group []*onceCaller) { o.serve(ctx, s, group) })
+	results, err := s.line.Do(ctx, onceWish{a, ctx}, func(group []*onceCaller) { o.serve(ctx, s, group) })
 	if err != nil {
 		return repeat(err, len(a.Rows))
 	}
 	return results
 }
 
-// serve publishes batches in one transaction. If that fails, each gets a transaction of its own, because one topic must not stop the
-// others.
+// serve publishes batches in one transaction. If that fails because of one topic, say, each gets its own. The longest waiting comes last.
 func (o *once) serve(ctx context.Context, s *onceShard, group []*onceCaller) {
+	group = slices.DeleteFunc(group, func(c *onceCaller) bool { // it must not shorten the others' time
+		over := !c.Wish.InTime(time.Now())
+		if over {
+			c.Answer(repeat(step.ErrLeaseOver, len(c.Wish.Rows)))
+		}
+		return over
+	})
 	if len(group) > 1 {
 		joined := groupOf(group)
 		results := o.batch(ctx, s, joined, joined.rows)
 		if !slices.ContainsFunc(results, func(err error) bool { return err != nil }) {
 			for _, c := range group {
-				c.Answer(results[:len(c.Wish.Rows)])
+				c.Answer(make([]error, len(c.Wish.Rows)))
 			}
 			return
 		}
 	}
-	for i, c := range group {
+	for i, c := range slices.Backward(group) {
 		own := groupOf(group[i : i+1])
-		c.Answer(o.together(ctx, s, own, own.rows))
+		c.Answer(o.together(c.Wish.ctx, s, own, own.rows))
 	}
 }
 

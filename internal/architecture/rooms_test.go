@@ -56,7 +56,7 @@ var rooms = map[string]map[string]room{
 			rooms:  []string{"backoff", "crashguard", "deferral", "gaps", "lease", "step", "topic"},
 			others: []string{"cmp", "errors", "fmt", "maps", "slices", "time"},
 		},
-		"progress": {rooms: []string{"step"}, others: []string{"crypto/sha256", "encoding/binary", "errors", "fmt", "maps", "slices", "time"}},
+		"progress": {rooms: []string{"step"}, others: []string{"crypto/sha256", "encoding/binary", "errors", "fmt", "maps", "regexp", "slices", "time"}},
 		"turn":     {others: []string{"context", "slices", "sync"}},
 		"wake":     {},
 		"store":    {rooms: []string{"gaps", "progress", "step"}},

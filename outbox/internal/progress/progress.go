@@ -22,6 +22,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"time"
 
@@ -262,6 +263,17 @@ func (b *Batch) Sent(results []error) {
 		s.rows[b.ids[at]] = b.rows[at]
 	}
 }
+
+// Name names the transactions of an outbox after the database, the schema and the server's identifier, so that another outbox on the
+// same brokers does not end them. The identifier stays the same when a standby takes over.
+func Name(database, schema, server string) string {
+	encode := func(name string) string { // the characters that a topic's name may not contain
+		return unnameable.ReplaceAllStringFunc(name, func(s string) string { return fmt.Sprintf("-%x-", s) })
+	}
+	return encode(database) + "." + encode(schema) + "." + server
+}
+
+var unnameable = regexp.MustCompile(`[^A-Za-z0-9_-]+`)
 
 // idSize is the bytes of an encoded ID, and version the first byte of an encoded progress.
 const (

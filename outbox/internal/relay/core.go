@@ -316,10 +316,13 @@ func (c *Core) publish(s *shard, now time.Time) (at time.Time) {
 			}
 			n = 1
 		}
-		if next.After(now) && !retries && len(q.ready) < n {
-			at = backoff.Earliest(at, next)
-			continue
+		if !retries && len(q.ready) < n {
+			if until := q.gather(next, c.cfg.Gather, now); until.After(now) {
+				at = backoff.Earliest(at, until)
+				continue
+			}
 		}
+		q.gathers = time.Time{}
 		if retries {
 			c.sendFailed(s, q, n, now)
 		} else {

@@ -34,6 +34,7 @@ type queue struct {
 	retries []step.FailedRow   // failed events that are being sent
 	groups  [][]step.FailedRow // the groups that retries were taken from
 	since   time.Time          // when the batch was sent
+	gathers time.Time          // since when events wait for others to join their transaction; zero: they do not
 
 	retry backoff.Backoff // after a batch of which nothing was sent
 
@@ -50,6 +51,15 @@ type queue struct {
 
 // busy reports whether a batch is in flight.
 func (q *queue) busy() bool { return len(q.sending)+len(q.retries) > 0 }
+
+// gather returns until when events wait for others to join their transaction: until next, which the answers to other topics put off, but
+// for no longer than most.
+func (q *queue) gather(next time.Time, most time.Duration, now time.Time) time.Time {
+	if q.gathers.IsZero() {
+		q.gathers = now
+	}
+	return backoff.Earliest(next, q.gathers.Add(most))
+}
 
 // send records that a batch is sent.
 func (q *queue) send(now time.Time) {

@@ -81,4 +81,13 @@ func TestGather(t *testing.T) {
 	require.Empty(t, sent(now.Add(2*gather)))
 	comes("a", 1)
 	require.Equal(t, map[string]int{"a": 1}, sent(soon()), "it is idle again")
+
+	answered("a", 1)
+	comes("b", 1)
+	for range 2 { // answers to a topic with a backlog put off another topic's event, but not for ever
+		comes("a", full)
+		require.Equal(t, map[string]int{"a": full}, sent(soon()))
+		answered("a", full)
+	}
+	require.Equal(t, map[string]int{"b": 1}, sent(soon()))
 }
