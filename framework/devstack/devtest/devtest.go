@@ -121,6 +121,10 @@ func overlap() {
 	}
 }
 
+// leakPatience is how long goroutines may go on after the tests. pgx closes the connection of a canceled statement in a goroutine, which
+// waits up to 15 s for a busy server.
+const leakPatience = 16 * time.Second
+
 // finish returns the exit code: that of the tests, or 1 for what they leave behind.
 func finish(tests func() int, stop func() error, opts ...goleak.Option) int {
 	opts = append(opts, goleak.IgnoreCurrent()) // OpenCensus, which Google's client imports, starts a goroutine in an init
@@ -132,7 +136,11 @@ func finish(tests func() int, stop func() error, opts ...goleak.Option) int {
 	if code != 0 {
 		return code // a failed test leaves goroutines; reporting them would hide the failure
 	}
-	if err := goleak.Find(opts...); err != nil {
+	err := goleak.Find(opts...)
+	for until := time.Now().Add(leakPatience); err != nil && time.Now().Before(until); {
+		err = goleak.Find(opts...)
+	}
+	if err != nil {
 		fmt.Fprintf(os.Stderr, "goroutines are left after the tests: %v\n", err)
 		return 1
 	}
