@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
@@ -17,6 +18,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"github.com/twmb/franz-go/pkg/kversion"
 
+	"github.com/millrace-go/millrace/framework/devstack"
 	"github.com/millrace-go/millrace/framework/devstack/devtest"
 	"github.com/millrace-go/millrace/transport"
 	"github.com/millrace-go/millrace/transport/kafka"
@@ -357,4 +359,49 @@ func TestTransactionsFindTheirNoteAfterALeaderChange(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "two", string(note))
 	require.Greater(t, unaware.Load(), int32(5))
+}
+
+// TestTransactionsFindTheirNoteAfterCompaction: the note of an aborted transaction is the last record of a segment, and compaction leaves an
+// empty batch of it.
+func TestTransactionsFindTheirNoteAfterCompaction(t *testing.T) {
+	t.Parallel()
+	config, topic := kafka.Config{Brokers: devtest.Real(t, devstack.Kafka).KafkaBrokers()}, devtest.Topic(t)
+	notes := "millrace.progress." + topic
+	ready(t, config.Brokers, topic)
+	take(t, transactions(t, config, topic, 0))
+	at := func(value string) kadm.AlterConfig { return kadm.AlterConfig{Op: kadm.SetConfig, Value: &value} }
+	segment, lag := at("1000"), at("1000")
+	segment.Name, lag.Name = "segment.ms", "max.compaction.lag.ms"
+	admin := copyingOf(t, config.Brokers).admin
+	changed, err := admin.AlterTopicConfigs(t.Context(), []kadm.AlterConfig{segment, lag}, notes)
+	require.NoError(t, err)
+	require.NoError(t, changed[0].Err)
+
+	faulty := config
+	faulty.Dial = newFaultNet(nth(kmsg.EndTxn, 3, killProcess)).dial
+	killed := transactions(t, faulty, topic, 0)
+	take(t, killed)
+	require.NoError(t, commit(t, killed, topic, "first", "a"))
+	require.NoError(t, commit(t, killed, topic, "second", "b"))
+	require.ErrorIs(t, commit(t, killed, topic, "aborted", "c"), transport.ErrUnavailable)
+	time.Sleep(2 * time.Second) // the end of the transaction belongs to the next segment
+	next := transactions(t, config, topic, 0)
+	require.Equal(t, "second", take(t, next))
+	require.NoError(t, commit(t, next, topic, "third", "d"))
+
+	require.Eventually(t, func() bool {
+		reader, err := kgo.NewClient(kgo.SeedBrokers(config.Brokers...), kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{notes: {0: kgo.NewOffset().AtStart()}}))
+		require.NoError(t, err)
+		defer reader.Close()
+		ctx, cancel := context.WithTimeout(t.Context(), wait)
+		defer cancel()
+		found := map[string]bool{}
+		for !found["third"] {
+			fetches := reader.PollFetches(ctx)
+			require.NoError(t, ctx.Err())
+			fetches.EachRecord(func(r *kgo.Record) { found[string(r.Value)] = true })
+		}
+		return !found["first"] && !found["aborted"]
+	}, 2*time.Minute, time.Second, "the topic of notes is compacted")
+	require.Equal(t, "third", take(t, transactions(t, config, topic, 0)))
 }
