@@ -106,7 +106,6 @@ const readyTopic = "millrace-ready"
 // RoundTrip returns nil if a produced record can be consumed.
 func RoundTrip(ctx context.Context, brokers []string) error {
 	client, err := kgo.NewClient(
-		kgo.WithContext(ctx),
 		kgo.SeedBrokers(brokers...),
 		kgo.AllowAutoTopicCreation(),
 		kgo.ConsumeTopics(readyTopic),
@@ -116,7 +115,14 @@ func RoundTrip(ctx context.Context, brokers []string) error {
 		return err
 	}
 	defer client.Close()
-	if err := client.ProduceSync(ctx, &kgo.Record{Topic: readyTopic, Value: []byte("ready")}).FirstErr(); err != nil {
+	produced := make(chan error, 1)
+	client.Produce(ctx, &kgo.Record{Topic: readyTopic, Value: []byte("ready")}, func(_ *kgo.Record, err error) { produced <- err })
+	select {
+	case err = <-produced:
+	case <-ctx.Done(): // ProduceSync may wait for ever for a broker that has ended
+		err = ctx.Err()
+	}
+	if err != nil {
 		return fmt.Errorf("produce: %w", err)
 	}
 	for {
