@@ -137,7 +137,7 @@ func TestJSONIsOneLine(t *testing.T) {
 		"end-to-end": {"p50_ms", "p99_ms", "max_ms", "ordered_p50_ms", "ordered_p99_ms", "ordered_max_ms"},
 	}
 	for _, page := range []string{
-		"overview", "outbox", "outbox_cause", "archive", "archive_topic", "archive_key", "plan_of_archive", "dead", "dead_all_states", "dead_consumer", "dead_cause", "dead_key", "dead_topic", "dead_letter", "plan_of_replay",
+		"overview", "outbox", "consumers", "outbox_cause", "archive", "archive_topic", "archive_key", "plan_of_archive", "dead", "dead_all_states", "dead_consumer", "dead_cause", "dead_key", "dead_topic", "dead_letter", "plan_of_replay",
 		"event_dead", "event_pending", "event_archived", "event_unknown", "effects", "effects_done", "keys", "audit",
 	} {
 		want["console"] = append(want["console"], page+"_p95_ms", page+"_database_p95_ms")
