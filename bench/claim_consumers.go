@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/millrace-go/millrace/bench/internal/wait"
+
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -65,7 +67,7 @@ func (a accounts) autocommit(pool *pgxpool.Pool) message.NoPublishHandlerFunc {
 // slow is a handler that takes its time.
 func slow(h message.NoPublishHandlerFunc) message.NoPublishHandlerFunc {
 	return func(msg *message.Message) error {
-		if !pause(msg.Context(), slowHandler) {
+		if !wait.For(msg.Context(), slowHandler) {
 			return context.Cause(msg.Context())
 		}
 		return h(msg)

@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/millrace-go/millrace/bench/internal/wait"
+
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-go/millrace/outbox"
@@ -137,25 +139,13 @@ func (s *source) await(ctx context.Context, e *sourced, msg *message.Message, d 
 		case <-ctx.Done():
 			return
 		}
-		if !pause(ctx, max(nackDelay, time.Duration(d.after.Load()))) {
+		if !wait.For(ctx, max(nackDelay, time.Duration(d.after.Load()))) {
 			return
 		}
 		var ok bool
 		if msg, d, ok = s.send(ctx, e, d.attempt+1); !ok {
 			return
 		}
-	}
-}
-
-// pause reports false when ctx ended before the time was over.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }
 

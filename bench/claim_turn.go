@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/millrace-go/millrace/bench/internal/wait"
+
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 )
@@ -82,9 +84,9 @@ func (c consumer) consume(ctx context.Context, warmUp, lasts time.Duration) (don
 
 // sample returns how many events a second are acked after the warm-up.
 func (s *source) sample(ctx context.Context, warmUp, lasts time.Duration) float64 {
-	pause(ctx, warmUp)
+	wait.For(ctx, warmUp)
 	before, began := s.acked.Load(), time.Now()
-	pause(ctx, lasts)
+	wait.For(ctx, lasts)
 	return float64(s.acked.Load()-before) / time.Since(began).Seconds()
 }
 

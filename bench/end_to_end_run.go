@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/millrace-go/millrace/bench/internal/wait"
+
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -235,7 +237,7 @@ func (w *way) settle(ctx context.Context, within time.Duration) error {
 		if time.Now().After(deadline) {
 			return fmt.Errorf("%w %v after the last commit: %d rows in the outbox, %d of %d events without effect", errBacklog, within, rows, missing, w.committed.count())
 		}
-		if !pause(ctx, 10*time.Millisecond) {
+		if !wait.For(ctx, 10*time.Millisecond) {
 			return ctx.Err()
 		}
 	}

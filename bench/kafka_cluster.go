@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/millrace-go/millrace/bench/internal/wait"
+
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
@@ -186,7 +188,7 @@ func throughput(ctx context.Context, done func(context.Context) (int, error), n 
 // once, and no transaction is open after the patience.
 func (c *cluster) check(ctx context.Context, events []event, patience time.Duration) error {
 	left, err := c.stable(ctx) // where partitions end that are not read to their end
-	for deadline := time.Now().Add(patience); errors.Is(err, errOpen) && time.Now().Before(deadline) && pause(ctx, progressEvery); {
+	for deadline := time.Now().Add(patience); errors.Is(err, errOpen) && time.Now().Before(deadline) && wait.For(ctx, progressEvery); {
 		left, err = c.stable(ctx) // brokers write the markers after they have confirmed the transaction
 	}
 	if err != nil {

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/millrace-go/millrace/bench/internal/wait"
+
 	gcp "cloud.google.com/go/pubsub/v2"
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"google.golang.org/api/option"
@@ -154,7 +156,7 @@ func (r *room) pull(ctx context.Context, want int) ([]string, error) {
 			acks.AckIds = append(acks.AckIds, m.AckId)
 		}
 		if len(acks.AckIds) == 0 {
-			if empty++; empty > 100 || !pause(ctx, time.Millisecond) {
+			if empty++; empty > 100 || !wait.For(ctx, time.Millisecond) {
 				break
 			}
 			continue

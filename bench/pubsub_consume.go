@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/millrace-go/millrace/bench/internal/wait"
+
 	gcp "cloud.google.com/go/pubsub/v2"
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill-googlecloud/v2/pkg/googlecloud"
@@ -139,7 +141,7 @@ func theirLoop(ctx context.Context, r *room, to *sink) (func() error, error) {
 		return nil, err
 	}
 	return drainTo(ctx, s, to, func() error {
-		pause(ctx, theirAcks)
+		wait.For(ctx, theirAcks)
 		return s.Close()
 	})
 }

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/millrace-go/millrace/bench/internal/wait"
+
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/millrace-go/millrace/outbox"
@@ -190,7 +192,7 @@ func (k *toKafka) paced(ctx context.Context, d outbox.Delivery) (took []float64,
 		}
 		k.tell(evenPace, d, to.tap.counts().since(before), committed.count(), time.Since(began))
 		for read.count() < len(warm)+committed.count() {
-			if !pause(ctx, time.Millisecond) {
+			if !wait.For(ctx, time.Millisecond) {
 				return fmt.Errorf("a reader got %d of %d events: %w", read.count()-len(warm), committed.count(), context.Cause(ctx))
 			}
 		}

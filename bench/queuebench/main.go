@@ -20,6 +20,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/millrace-go/millrace/bench/internal/wait"
+
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace-go/millrace/framework"
@@ -140,7 +142,7 @@ func (a *adapter) handle(ctx context.Context, j job) error {
 	now := time.Now()
 	a.started.Add(1)
 	a.waits.note(now, now.Sub(time.Unix(0, j.Inserted)))
-	if !pause(ctx, a.work) {
+	if !wait.For(ctx, a.work) {
 		return ctx.Err()
 	}
 	a.completed.Add(1)
@@ -175,7 +177,7 @@ func (a *adapter) run(ctx context.Context, lines *json.Encoder) error {
 func (a *adapter) drain(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, drainFor)
 	defer cancel()
-	for pause(ctx, 50*time.Millisecond) {
+	for wait.For(ctx, 50*time.Millisecond) {
 		if n, err := a.waiting(ctx); err == nil && n <= 0 {
 			return
 		}

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"time"
 
+	"github.com/millrace-go/millrace/bench/internal/wait"
+
 	"github.com/millrace-go/millrace/transport"
 )
 
@@ -56,7 +58,7 @@ func (a *adapter) report(ctx context.Context, lines *json.Encoder) error {
 	last, enqueued, completed := time.Now(), a.enqueued.Load(), a.completed.Load()
 	for {
 		next := time.Now().Truncate(a.sampleEvery).Add(a.sampleEvery)
-		if !pause(ctx, time.Until(next)) {
+		if !wait.For(ctx, time.Until(next)) {
 			return nil
 		}
 		now := time.Now()
@@ -85,7 +87,7 @@ func (a *adapter) report(ctx context.Context, lines *json.Encoder) error {
 
 // measureDepth keeps the depth up to date until ctx ends.
 func (a *adapter) measureDepth(ctx context.Context) error {
-	for pause(ctx, depthEvery) {
+	for wait.For(ctx, depthEvery) {
 		depth, err := a.waiting(ctx)
 		if err != nil {
 			if ctx.Err() == nil {
@@ -116,16 +118,4 @@ func (a *adapter) waiting(ctx context.Context) (int64, error) {
 func (a *adapter) inOutbox(ctx context.Context) (n int64, err error) {
 	err = a.service.Pool().QueryRow(ctx, `select count(*) from millrace.outbox`).Scan(&n)
 	return n, err
-}
-
-// pause is false when ctx has ended.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
