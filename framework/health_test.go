@@ -190,7 +190,8 @@ func TestReadyWhileTheDatabaseIsSlow(t *testing.T) {
 	assert.Contains(t, body, `{"name":"schema","ok":true}`)
 	assert.Contains(t, body, "not known: ")
 	require.NoError(t, lock.Rollback(t.Context()))
-	_, err = w.pool.Exec(t.Context(), `delete from `+w.schema+`.migration`)
+	// A part that is still starting checks its own tables. This service has no relay, so nothing but /readyz checks the outbox.
+	_, err = w.pool.Exec(t.Context(), `delete from `+w.schema+`.migration where component = 'outbox'`)
 	require.NoError(t, err)
 	w.eventually("not ready", func() bool {
 		code, body = get(t, svc, "/readyz", nil)

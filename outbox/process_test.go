@@ -206,9 +206,6 @@ func runRelayProcess() error {
 	if option == countsOften {
 		outbox.WithJournal(relay, 50*time.Millisecond)
 	}
-	if option == "without memory" {
-		outbox.WithoutGaps(relay)
-	}
 	if err := os.NewFile(4, "begun").Close(); err != nil {
 		return err
 	}
