@@ -361,6 +361,43 @@ func TestTransactionsFindTheirNoteAfterALeaderChange(t *testing.T) {
 	require.Greater(t, unaware.Load(), int32(5))
 }
 
+// TestTransactionsProveTheirNote: a broker may not know yet that another one leads the partition of the notes, and answer with a note
+// that is not the newest. So the first transaction commits only at the leader that the note was read from.
+func TestTransactionsProveTheirNote(t *testing.T) {
+	t.Parallel()
+	topics := []string{"one", "two", "three"}
+	cluster := fake(t, kfake.NumBrokers(2), kfake.SeedTopics(1, topics...))
+	const number = 3
+	x := transactions(t, kafka.Config{Brokers: cluster.ListenAddrs()}, "name", number)
+	require.Empty(t, take(t, x))
+	notes := "millrace.progress.name"
+	move := func() {
+		now := cluster.LeaderFor(notes, number)
+		require.NoError(t, cluster.MoveTopicPartition(notes, number, 1-now))
+	}
+	// The client asks for a topic when it first publishes to it. This answer tells of all topics, so it learns of the notes' new leader.
+	var tellsAll atomic.Bool
+	tellsAll.Store(true)
+	cluster.ControlKey(int16(kmsg.Metadata), func(request kmsg.Request) (kmsg.Response, error, bool) {
+		cluster.KeepControl()
+		if tellsAll.Load() {
+			request.(*kmsg.MetadataRequest).Topics = nil
+		}
+		return nil, nil, false
+	})
+	move()
+	err := commit(t, x, topics[0], "unproven", "a")
+	require.ErrorIs(t, err, transport.ErrUnavailable)
+	require.ErrorContains(t, err, "millrace.progress.name, partition 3, has a new leader since the newest note was read")
+	require.Empty(t, take(t, x))
+	require.NoError(t, commit(t, x, topics[1], "first", "b"))
+	move()
+	require.NoError(t, commit(t, x, topics[2], "second", "c"), "its own note is the newest")
+	require.Equal(t, "second", take(t, x))
+	tellsAll.Store(false)
+	require.Empty(t, copyingOf(t, cluster.ListenAddrs()).read(t, topics[0]))
+}
+
 // TestTransactionsFindTheirNoteAfterCompaction: the note of an aborted transaction is the last record of a segment, and compaction leaves an
 // empty batch of it.
 func TestTransactionsFindTheirNoteAfterCompaction(t *testing.T) {

@@ -38,7 +38,12 @@ type Noted struct {
 	key       string
 
 	producer *producer // nil before the first Take
+	read     leadership
+	proven   bool // a transaction has committed since Take
 }
+
+// leadership is a term of a partition's leader.
+type leadership struct{ broker, epoch int32 }
 
 // NewNoted returns the transactions of that number under the name. Config.Topic is the topic of the notes, and
 // Config.Consumer is not used. Connections end with life.
@@ -94,7 +99,36 @@ func (n *Noted) take(ctx context.Context) ([]byte, error) {
 		return nil, fmt.Errorf("topic %s has %d partitions, and needs %d: add partitions (kafka-topics.sh --alter --topic %s --partitions %d)",
 			n.topic, len(partitions), NotePartitions, n.topic, NotePartitions)
 	}
+	n.proven = false
+	if n.read, err = n.leadership(); err != nil {
+		return nil, err
+	}
 	return n.latest(ctx)
+}
+
+// leadership is the one that the client knows of the partition of the notes.
+func (n *Noted) leadership() (leadership, error) {
+	leader, epoch, err := n.producer.client.LeaderAndEpoch(n.topic, n.partition)
+	if err != nil {
+		return leadership{}, fmt.Errorf("find the leader of %s, partition %d: %w", n.topic, n.partition, err)
+	}
+	return leadership{leader.ID(), epoch}, nil
+}
+
+// prove returns an error unless the broker that has taken the new note is the one that the newest note was read from. That one may
+// have lost its partition before without knowing it, and then a newer note may exist. A leader that has lost its partition takes no
+// note, because its replicas follow another broker.
+func (n *Noted) prove() error {
+	if n.proven {
+		return nil
+	}
+	switch now, err := n.leadership(); {
+	case err != nil:
+		return err
+	case now != n.read:
+		return fmt.Errorf("%s, partition %d, has a new leader since the newest note was read: the note is read again", n.topic, n.partition)
+	}
+	return nil
 }
 
 // leaderPatience is how long Take waits for a broker to learn that it leads the partition of the notes: of a new topic, or after
@@ -197,10 +231,14 @@ func (n *Noted) commit(ctx context.Context, outputs placed, note []byte) error {
 	} else {
 		err = p.send(ctx, outputs)
 	}
-	if err != nil {
-		return err
+	if err == nil {
+		err = n.prove()
 	}
-	return p.end(ctx, true)
+	if err == nil {
+		err = p.end(ctx, true)
+	}
+	n.proven = n.proven || err == nil
+	return err
 }
 
 // noteError is of a note that the broker refuses. It never wraps ErrRejected: no message is to blame.
