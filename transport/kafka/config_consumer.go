@@ -95,7 +95,8 @@ const (
 	// Oldest is the first message that the topic still holds.
 	Oldest StartAt = iota
 	// Newest is what is published after the first Subscribe of the group to the topic has returned. What is published before, also
-	// between topic and group being created, is not delivered.
+	// between topic and group being created, is not delivered. Partitions that the topic gets later are read from their beginning, and so
+	// are topics that come to match a pattern later.
 	Newest
 )
 

@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace-go/millrace/framework/devstack/devtest"
@@ -72,4 +73,45 @@ func TestNewestWithAnOpenTransaction(t *testing.T) {
 	_, messages := subscribe(t, connect(t, config), topic, transport.SubscriberConfig{Consumer: consumerName(t)})
 	require.NoError(t, client.EndTransaction(t.Context(), kgo.TryCommit))
 	require.Equal(t, "open", string(next(t, messages).Payload))
+}
+
+// TestNewestAfterAnAddedPartition: a partition that the topic gets later is read from its beginning, also after a restart of the group
+// before its first message was done.
+func TestNewestAfterAnAddedPartition(t *testing.T) {
+	t.Parallel()
+	for _, delivery := range []kafka.Delivery{kafka.AtLeastOnce, kafka.Transactional} {
+		t.Run(delivery.String(), func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t, 1)
+			c.put(0, "before")
+			config := newest()
+			config.Delivery = delivery
+			first, _ := c.join(config)
+			require.NoError(t, first.Close())
+			_, err := kadm.NewClient(c.kgo).CreatePartitions(t.Context(), 1, c.topic)
+			require.NoError(t, err)
+			c.kgo.PurgeTopicsFromProducing(c.topic) // it asks for the partitions again
+			c.put(1, "in the new partition")
+			_, messages := c.join(config)
+			require.Equal(t, "in the new partition", next(t, messages).UUID)
+		})
+	}
+}
+
+// TestNewestInANewTopicOfAPattern: the same holds for a topic that comes to match the pattern of a group that has other members, and so
+// has committed its beginning as a member.
+func TestNewestInANewTopicOfAPattern(t *testing.T) {
+	t.Parallel()
+	cluster := fake(t, kfake.SeedTopics(1, "orders.a", "bills"))
+	config, consumer := newest(), transport.SubscriberConfig{Consumer: "c", Concurrency: 10}
+	config.Brokers = cluster.ListenAddrs()
+	tr := connect(t, config)
+	_, bills := subscribe(t, tr, "bills", consumer)
+	_, orders := subscribe(t, connect(t, config), "^orders", consumer)
+	p := batcher(t, tr)
+	require.NoError(t, p.Publish("orders.a", newMessage("", "a")))
+	next(t, orders).Ack()
+	require.NoError(t, p.Publish("orders.b", newMessage("", "b")))
+	require.Equal(t, "b", string(next(t, orders).Payload))
+	require.Empty(t, bills)
 }

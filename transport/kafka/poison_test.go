@@ -332,3 +332,25 @@ func TestPoisonIsNotFoundWhereSomebodyElseKills(t *testing.T) {
 	require.Equal(t, report{read: v.n}, v.report(t))
 	require.Empty(t, v.dead())
 }
+
+// TestStartsAreCountedInALiveMember: a member that gets the partition of a dead one beside its own counts that process, too. It is no
+// first join, which is where it once read the group's note.
+func TestStartsAreCountedInALiveMember(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 2)
+	config := kafka.Config{Delivery: kafka.Transactional, DrainTimeout: time.Second, Consumer: kafka.ConsumerConfig{SessionTimeout: 6 * time.Second}}
+	_, survivor := c.join(config)
+	wire := newFaultNet(nil)
+	config.Dial = wire.dial
+	_, dying := c.join(config)
+	c.shared(2, 1)
+	c.put(0, "0")
+	c.put(1, "1")
+	next(t, survivor)
+	poison := next(t, dying)
+	wire.kill()
+	again := next(t, survivor)
+	require.Equal(t, poison.UUID, again.UUID)
+	partition := int32(again.UUID[0] - '0')
+	require.Contains(t, c.GroupInfo("c").Commits[c.topic][partition].Metadata, "starts=2")
+}

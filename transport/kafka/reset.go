@@ -79,7 +79,7 @@ func (t *Transport) reset(r transport.Reset) ([]transport.Move, error) {
 	case r.DryRun:
 		return moves, nil
 	}
-	err = conn.SetOffsets(t.client, r.Consumer, r.Topic, offsets)
+	err = conn.SetOffsets(t.client, r.Consumer, conn.Offsets{r.Topic: offsets})
 	if errors.Is(err, conn.ErrActive) {
 		err = fmt.Errorf("%w: one has just joined its group; stop it", transport.ErrConsumerRuns)
 	}

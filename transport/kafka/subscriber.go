@@ -97,13 +97,11 @@ func (s *subscriber) subscribe(ctx, connecting context.Context, topic string) (*
 				return nil, err
 			}
 		}
-		for _, topic := range topics {
-			err := group.StartAtNewest(connecting, shared, s.config.Consumer, topic)
-			if errors.Is(err, conn.ErrActive) {
-				config.Newest = true
-			} else if err != nil {
-				return nil, err
-			}
+		err := group.StartAtNewest(connecting, shared, s.config.Consumer, topics)
+		if errors.Is(err, conn.ErrActive) {
+			config.Newest = topics
+		} else if err != nil {
+			return nil, err
 		}
 	}
 	var free func()

@@ -12,35 +12,49 @@ import (
 // ErrActive is returned for a group that has members: only they may commit its offsets.
 var ErrActive = errors.New("the group has members")
 
-// CommitEnds commits the end of each partition for which the group has no offset, or returns ErrActive.
-func CommitEnds(client sarama.Client, group, topic string) error {
-	ends, err := NewEnds(client, group, topic)
+// Offsets are offsets of partitions, by topic.
+type Offsets map[string]map[int32]int64
+
+// CommitEnds commits what NewEnds returns, or returns ErrActive.
+func CommitEnds(client sarama.Client, group string, topics []string) error {
+	ends, err := NewEnds(client, group, topics)
 	if err != nil || len(ends) == 0 {
 		return err
 	}
-	return SetOffsets(client, group, topic, ends)
+	return SetOffsets(client, group, ends)
 }
 
 // SetOffsets commits offsets for a group without members, or returns ErrActive.
-func SetOffsets(client sarama.Client, group, topic string, offsets map[int32]int64) error {
+func SetOffsets(client sarama.Client, group string, offsets Offsets) error {
 	admin, err := sarama.NewClusterAdminFromClient(client)
 	if err != nil {
 		return err
 	}
-	blocks := map[int32]sarama.OffsetAndMetadata{}
-	for partition, offset := range offsets {
-		blocks[partition] = sarama.OffsetAndMetadata{Offset: offset, LeaderEpoch: -1}
+	blocks := map[string]map[int32]sarama.OffsetAndMetadata{}
+	for topic, of := range offsets {
+		blocks[topic] = map[int32]sarama.OffsetAndMetadata{}
+		for partition, offset := range of {
+			blocks[topic][partition] = sarama.OffsetAndMetadata{Offset: offset, LeaderEpoch: -1}
+		}
 	}
-	answer, err := admin.AlterConsumerGroupOffsets(group, map[string]map[int32]sarama.OffsetAndMetadata{topic: blocks}, nil)
+	answer, err := admin.AlterConsumerGroupOffsets(group, blocks, nil)
 	if err != nil {
 		return fmt.Errorf("set the offsets of group %s: %w", group, err)
 	}
-	for _, code := range answer.Errors[topic] {
-		switch {
-		case errors.Is(code, sarama.ErrUnknownMemberId):
-			return ErrActive
-		case code != sarama.ErrNoError:
-			return fmt.Errorf("set the offsets of group %s: %w", group, code)
+	err = refusal(group, answer)
+	if errors.Is(err, sarama.ErrUnknownMemberId) {
+		return ErrActive
+	}
+	return err
+}
+
+// refusal is the first error of an answer.
+func refusal(group string, answer *sarama.OffsetCommitResponse) error {
+	for _, codes := range answer.Errors {
+		for _, code := range codes {
+			if code != sarama.ErrNoError {
+				return fmt.Errorf("set the offsets of group %s: %w", group, code)
+			}
 		}
 	}
 	return nil
@@ -124,24 +138,33 @@ func groupPositions(client sarama.Client, group string, partitions map[string][]
 	return committed, nil
 }
 
-// NewEnds returns the ends of the partitions for which the group has no offset. Records of an open transaction are published when it
-// ends, so the ends are before them.
-func NewEnds(client sarama.Client, group, topic string) (map[int32]int64, error) {
-	partitions, err := client.Partitions(topic)
-	if err != nil {
-		return nil, err
-	}
-	committed, err := GroupOffsets(client, group, topic, partitions)
-	if err != nil {
-		return nil, err
-	}
-	ends := map[int32]int64{}
-	for _, partition := range partitions {
-		if _, known := committed[partition]; known {
-			continue
+// NewEnds returns where a new group of these topics begins: the ends of all partitions. Records of an open transaction are published when
+// it ends, so the ends are before them. It returns nothing if the group has an offset in one of the topics. Then it is not new, and a
+// partition without an offset was added since: it is read from its beginning.
+func NewEnds(client sarama.Client, group string, topics []string) (Offsets, error) {
+	partitions := map[string][]int32{}
+	for _, topic := range topics {
+		var err error
+		if partitions[topic], err = client.Partitions(topic); err != nil {
+			return nil, fmt.Errorf("look up topic %s: %w", topic, err)
 		}
-		if ends[partition], err = StableEnd(client, topic, partition); err != nil {
-			return nil, fmt.Errorf("look up the end of partition %d: %w", partition, err)
+	}
+	committed, err := groupPositions(client, group, partitions)
+	if err != nil {
+		return nil, err
+	}
+	for _, known := range committed {
+		if len(known) > 0 {
+			return nil, nil
+		}
+	}
+	ends := Offsets{}
+	for topic, numbers := range partitions {
+		ends[topic] = map[int32]int64{}
+		for _, partition := range numbers {
+			if ends[topic][partition], err = StableEnd(client, topic, partition); err != nil {
+				return nil, fmt.Errorf("look up the end of %s, partition %d: %w", topic, partition, err)
+			}
 		}
 	}
 	return ends, nil
@@ -160,12 +183,14 @@ type Member struct {
 	Instance   *string // set for a static member
 }
 
-// CommitOffsets commits offsets of the topic on behalf of a member.
-func CommitOffsets(client sarama.Client, group, topic string, by Member, offsets map[int32]int64) error {
+// CommitOffsets commits offsets on behalf of a member.
+func CommitOffsets(client sarama.Client, group string, by Member, offsets Offsets) error {
 	request := sarama.NewOffsetCommitRequest(client.Config(), group)
 	request.ConsumerID, request.ConsumerGroupGeneration, request.GroupInstanceId = by.ID, by.Generation, by.Instance
-	for partition, offset := range offsets {
-		request.AddBlockWithLeaderEpoch(topic, partition, offset, -1, sarama.ReceiveTime, "")
+	for topic, of := range offsets {
+		for partition, offset := range of {
+			request.AddBlockWithLeaderEpoch(topic, partition, offset, -1, sarama.ReceiveTime, "")
+		}
 	}
 	coordinator, err := client.Coordinator(group)
 	if err != nil {
@@ -175,10 +200,5 @@ func CommitOffsets(client sarama.Client, group, topic string, by Member, offsets
 	if err != nil {
 		return fmt.Errorf("set the offsets of group %s: %w", group, err)
 	}
-	for _, code := range answer.Errors[topic] {
-		if code != sarama.ErrNoError {
-			return fmt.Errorf("set the offsets of group %s: %w", group, code)
-		}
-	}
-	return nil
+	return refusal(group, answer)
 }

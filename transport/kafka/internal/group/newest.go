@@ -13,14 +13,14 @@ import (
 	"github.com/millrace-go/millrace/transport/kafka/internal/sequence"
 )
 
-// StartAtNewest commits the end of each partition for which the group has no offset, so that everything published from now on is
-// delivered. If instead each member began at the end that it finds, messages would be skipped that a member had not done when it died
-// before the group's first commit. It retries for a while, because a new cluster has no coordinators at first.
-func StartAtNewest(ctx context.Context, s Shared, group, topic string) error {
+// StartAtNewest commits where a new group of the topics begins, so that everything published from now on is delivered. If instead each
+// member began at the end that it finds, messages would be skipped that a member had not done when it died before the group's first
+// commit. It retries for a while, because a new cluster has no coordinators at first.
+func StartAtNewest(ctx context.Context, s Shared, group string, topics []string) error {
 	patient, cancel := context.WithTimeout(ctx, conn.SettleTimeout)
 	defer cancel()
 	for {
-		err := s.Cluster.Within(patient, func() error { return conn.CommitEnds(s.Client, group, topic) })
+		err := s.Cluster.Within(patient, func() error { return conn.CommitEnds(s.Client, group, topics) })
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
@@ -37,10 +37,10 @@ func StartAtNewest(ctx context.Context, s Shared, group, topic string) error {
 	}
 }
 
-// commitNewest makes a new member of a group with other members commit the ends of the partitions for which the group has no offset:
-// Kafka accepts that only from a member then. Its own partitions begin there.
-func (s *Subscription) commitNewest(session sarama.ConsumerGroupSession, topic string) error {
-	ends, err := conn.NewEnds(s.client, s.config.Consumer, topic)
+// commitNewest is StartAtNewest for a group that has members already: Kafka accepts the commit only from a member then. The member's own
+// partitions begin there.
+func (s *Subscription) commitNewest(session sarama.ConsumerGroupSession) error {
+	ends, err := conn.NewEnds(s.client, s.config.Consumer, s.config.Newest)
 	if err != nil || len(ends) == 0 {
 		return err
 	}
@@ -48,11 +48,13 @@ func (s *Subscription) commitNewest(session sarama.ConsumerGroupSession, topic s
 	if s.config.Instance != "" {
 		by.Instance = &s.config.Instance
 	}
-	if err := conn.CommitOffsets(s.client, s.config.Consumer, topic, by, ends); err != nil {
+	if err := conn.CommitOffsets(s.client, s.config.Consumer, by, ends); err != nil {
 		return err
 	}
-	for partition, end := range ends {
-		session.MarkOffset(topic, partition, end, "")
+	for topic, of := range ends {
+		for partition, end := range of {
+			session.MarkOffset(topic, partition, end, "")
+		}
 	}
 	return nil
 }

@@ -51,7 +51,7 @@ type Subscription struct {
 	committer  *txn.Committer // for transactional delivery
 
 	newest chan struct{} // closed once the member has committed where its group begins; nil: that is not its task
-	began  sync.Once     // closes newest
+	began  bool          // newest is closed
 
 	sending  sync.RWMutex          // held for reading while sending to out, for writing to close it
 	out      chan *message.Message // closed after stop; its capacity is the number of slots
@@ -89,7 +89,7 @@ type Config struct {
 	SessionTimeout  time.Duration
 	Strategies      []sarama.BalanceStrategy // offered by the member, the preferred one first
 	DrainTimeout    time.Duration
-	Newest          bool        // the member commits where its group begins
+	Newest          []string    // topics; the member commits where its group begins in them
 	Transactions    *txn.Config // nil: at-least-once delivery
 
 	MeterProvider  metric.MeterProvider
@@ -110,7 +110,7 @@ func New(ctx context.Context, shared Shared, config Config) (_ *Subscription, er
 		topics:    map[string]*topicConsumer{},
 		topicGone: func() {},
 	}
-	if config.Newest {
+	if len(config.Newest) > 0 {
 		s.newest = make(chan struct{})
 	}
 	if s.meters, err = newObserver(config.MeterProvider, config.Consumer); err != nil {
@@ -279,17 +279,17 @@ func (s *Subscription) session(ctx context.Context) (rebalanced bool, err error)
 	s.mu.Lock()
 	s.topicGone = func() { end(sarama.ErrUnknownTopicOrPartition) }
 	s.mu.Unlock()
-	h := &handler{Subscription: s, topics: []string{s.config.Topic}}
+	h, topics := &handler{Subscription: s}, []string{s.config.Topic}
 	if s.config.Pattern != nil {
-		if h.topics, err = s.awaitTopics(ctx); err != nil || len(h.topics) == 0 {
+		if topics, err = s.awaitTopics(ctx); err != nil || len(topics) == 0 {
 			return false, err
 		}
 		var watching sync.WaitGroup
-		watching.Go(func() { s.watchTopics(ctx, h.topics, end) })
+		watching.Go(func() { s.watchTopics(ctx, topics, end) })
 		defer watching.Wait()
 		defer end(nil)
 	}
-	err = s.group.Consume(ctx, h.topics, h)
+	err = s.group.Consume(ctx, topics, h)
 	switch cause := context.Cause(ctx); {
 	case errors.Is(cause, sarama.ErrUnknownTopicOrPartition):
 		return false, cause
@@ -323,25 +323,20 @@ func (s *Subscription) partition(topic string, number int32) *partitionConsumer 
 // handler implements sarama.ConsumerGroupHandler, for one session.
 type handler struct {
 	*Subscription
-	topics     []string
-	rebalanced bool                        // the session ended because of a rebalance
-	notes      map[string]map[int32]string // of the crash guard
+	rebalanced bool // the session ended because of a rebalance
 }
 
 // Setup implements sarama.ConsumerGroupHandler.
-func (h *handler) Setup(session sarama.ConsumerGroupSession) (err error) {
-	if h.newest != nil {
-		for _, topic := range h.topics {
-			if err := h.commitNewest(session, topic); err != nil {
-				return err
-			}
-		}
-		h.began.Do(func() { close(h.newest) })
+func (h *handler) Setup(session sarama.ConsumerGroupSession) error {
+	if h.newest == nil || h.began {
+		return nil
 	}
-	if claims := session.Claims(); h.committer != nil && len(claims) > 0 {
-		h.notes, err = conn.GroupNotes(h.client, h.config.Consumer, claims)
+	if err := h.commitNewest(session); err != nil {
+		return err
 	}
-	return err
+	h.began = true
+	close(h.newest)
+	return nil
 }
 
 // Cleanup implements sarama.ConsumerGroupHandler.
@@ -353,7 +348,15 @@ func (h *handler) Cleanup(session sarama.ConsumerGroupSession) error {
 
 // ConsumeClaim implements sarama.ConsumerGroupHandler.
 func (h *handler) ConsumeClaim(session sarama.ConsumerGroupSession, claim sarama.ConsumerGroupClaim) error {
-	note := h.notes[claim.Topic()][claim.Partition()]
-	h.partition(claim.Topic(), claim.Partition()).consume(session, claim, note)
+	topic, number := claim.Topic(), claim.Partition()
+	var note string // of the crash guard
+	if h.committer != nil {
+		notes, err := conn.GroupNotes(h.client, h.config.Consumer, map[string][]int32{topic: {number}})
+		if err != nil {
+			return err
+		}
+		note = notes[topic][number]
+	}
+	h.partition(topic, number).consume(session, claim, note)
 	return nil
 }
