@@ -46,7 +46,7 @@ type ConsumerConfig struct {
 	// Default: 500.
 	Prefetch int
 
-	// StartAt is where a group begins to read a partition for which it has no offset. Default: Oldest.
+	// StartAt is where a new group begins to read. Default: Oldest.
 	StartAt StartAt
 
 	// Assignment is how the members of the group share the partitions. All members must offer the same one, here or in Join.

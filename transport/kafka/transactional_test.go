@@ -398,6 +398,57 @@ func TestTransactionsProveTheirNote(t *testing.T) {
 	require.Empty(t, copyingOf(t, cluster.ListenAddrs()).read(t, topics[0]))
 }
 
+// TestTransactionsSurviveTheirNotes: a topic of notes that is deleted is made again as a topic of notes. It was made as one of events,
+// with too few partitions for any shard to go on.
+func TestTransactionsSurviveTheirNotes(t *testing.T) {
+	t.Parallel()
+	cluster := fake(t, kfake.SeedTopics(1, "topic"))
+	p, err := connect(t, kafka.Config{Brokers: cluster.ListenAddrs()}).PlainPublisher()
+	require.NoError(t, err)
+	open := func(number int) transport.Transactions {
+		x := p.(transport.TransactionalPublisher).Transactions("name", number)
+		t.Cleanup(func() { require.NoError(t, x.Close()) })
+		return x
+	}
+	busy, idle := open(0), open(1)
+	require.Empty(t, take(t, busy))
+	require.Empty(t, take(t, idle))
+	require.NoError(t, commit(t, busy, "topic", "one", "a"))
+	require.NoError(t, cluster.DeleteTopic("millrace.progress.name"))
+	require.Error(t, commit(t, busy, "topic", "two", "b"))
+	for _, x := range []transport.Transactions{busy, idle} {
+		require.Empty(t, take(t, x))
+		require.NoError(t, commit(t, x, "topic", "three", "c"))
+	}
+	require.Len(t, cluster.PartitionInfos("millrace.progress.name"), kafka.NotePartitions)
+	require.Equal(t, "compact", *cluster.TopicInfo("millrace.progress.name").Configs["cleanup.policy"])
+}
+
+// TestARefusedEventLeavesNoOpenTransaction: readers of committed records, and relays that look for their note, wait for the end of every
+// transaction. One that wrote its note, and whose event the broker refused, ended only with the next event, or after its timeout.
+func TestARefusedEventLeavesNoOpenTransaction(t *testing.T) {
+	t.Parallel()
+	cluster := fake(t, kfake.SeedTopics(1, "topic"))
+	config := kafka.Config{Brokers: cluster.ListenAddrs()}
+	config.Transaction.Timeout = 10 * time.Minute
+	x := transactions(t, config, "name", 3)
+	require.Empty(t, take(t, x))
+	fault := cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: "topic", Err: kerr.InvalidRecord, Count: -1})
+	require.ErrorIs(t, commit(t, x, "topic", "refused", "a"), transport.ErrRejected)
+	require.Positive(t, fault.Hits())
+	admin := copyingOf(t, cluster.ListenAddrs()).admin
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		ends, err := admin.ListEndOffsets(t.Context(), "millrace.progress.name")
+		require.NoError(c, err)
+		stable, err := admin.ListCommittedOffsets(t.Context(), "millrace.progress.name")
+		require.NoError(c, err)
+		end, _ := ends.Lookup("millrace.progress.name", 3)
+		committed, _ := stable.Lookup("millrace.progress.name", 3)
+		require.Positive(c, end.Offset, "the note was written")
+		require.Equal(c, end.Offset, committed.Offset)
+	}, wait, tick)
+}
+
 // TestTransactionsFindTheirNoteAfterCompaction: the note of an aborted transaction is the last record of a segment, and compaction leaves an
 // empty batch of it.
 func TestTransactionsFindTheirNoteAfterCompaction(t *testing.T) {

@@ -214,7 +214,7 @@ func (p *partitionConsumer) pushMore(records <-chan *sarama.ConsumerMessage) (en
 func (p *partitionConsumer) push(record *sarama.ConsumerMessage) {
 	c := &consumed{record: record}
 	e := &c.Entry
-	e.Offset, e.Bytes, e.Value = record.Offset, len(record.Key)+len(record.Value), c
+	e.Offset, e.Bytes, e.Value, e.At = record.Offset, len(record.Key)+len(record.Value), c, record.Timestamp
 	if p.config.Ordered {
 		e.Key = string(record.Key)
 	}

@@ -50,7 +50,8 @@ type Entry struct {
 	Offset   int64
 	Key      string
 	Bytes    int
-	Identity string // tells it from another record at the same offset, of a topic that was made anew
+	Identity string // with At it tells the record from another one at the same offset, of a topic that was made anew
+	At       time.Time
 
 	Attempts int // deliveries so far
 	Failures int // of them, those that count against the record
@@ -93,7 +94,7 @@ func (l *Lane) Heavy() bool { return l.bytes >= l.bounds.Bytes }
 func (l *Lane) Push(e *Entry) []*Entry {
 	if before, ok := l.carried[e.Offset]; ok {
 		delete(l.carried, e.Offset)
-		if before.Identity == e.Identity {
+		if before.Identity == e.Identity && before.At.Equal(e.At) {
 			e = before
 		}
 	}

@@ -246,3 +246,18 @@ func TestLaneOfAnEarlierAssignmentMovesNothing(t *testing.T) {
 	s.done(1)
 	s.takes(2)
 }
+
+// TestLaneTellsForeignRecordsByTime: records of other producers have no identity. What is known of one is not said of the record at its
+// offset in a topic that was made anew.
+func TestLaneTellsForeignRecordsByTime(t *testing.T) {
+	l, now := New(false, wide), time.Now()
+	old := &Entry{Offset: 1, At: now}
+	require.Empty(t, l.Push(old))
+	require.Same(t, old, l.Take(now))
+	l.Suspend()
+	require.Empty(t, l.Done(old))
+	l.Resume(-2)
+	anew := &Entry{Offset: 1, At: now.Add(time.Millisecond)}
+	require.Empty(t, l.Push(anew))
+	require.Same(t, anew, l.Take(now))
+}

@@ -37,9 +37,9 @@ type Noted struct {
 	partition int32
 	key       string
 
-	producer *producer // nil before the first Take
-	read     leadership
-	proven   bool // a transaction has committed since Take
+	producer *producer  // nil before the first Take
+	read     leadership // of the leader that the newest note was read from
+	proven   bool       // a transaction has committed since Take
 }
 
 // leadership is a term of a partition's leader.
@@ -82,13 +82,20 @@ func (n *Noted) take(ctx context.Context) ([]byte, error) {
 		n.producer.notes = n.topic
 	}
 	p := n.producer
+	delete(p.outlets.stale, n.topic) // they are of the events' topics
 	p.outlets.renew()
 	// As one that is nobody yet it gets the next epoch whoever had the last one, and whatever was open is aborted.
 	p.become(sequence.Nobody)
 	if err := p.raise(ctx); err != nil {
 		return nil, err
 	}
-	if err := p.client.RefreshMetadata(n.topic); err != nil {
+	err := p.client.RefreshMetadata(n.topic)
+	if errors.Is(err, sarama.ErrUnknownTopicOrPartition) { // it was deleted
+		if err = n.notes.EnsureAgain(ctx, n.topic); err == nil {
+			err = p.client.RefreshMetadata(n.topic)
+		}
+	}
+	if err != nil {
 		return nil, fmt.Errorf("look up topic %s: %w", n.topic, err)
 	}
 	partitions, err := p.client.Partitions(n.topic)
@@ -100,9 +107,6 @@ func (n *Noted) take(ctx context.Context) ([]byte, error) {
 			n.topic, len(partitions), NotePartitions, n.topic, NotePartitions)
 	}
 	n.proven = false
-	if n.read, err = n.leadership(); err != nil {
-		return nil, err
-	}
 	return n.latest(ctx)
 }
 
@@ -140,7 +144,11 @@ func (n *Noted) latest(ctx context.Context) ([]byte, error) {
 	defer cancel()
 	retry := backoff.Doubling{Min: 10 * firstCallRetry, Max: lastCallRetry}
 	for attempt := 1; ; attempt++ {
-		note, err := conn.Latest(ctx, n.producer.client, n.topic, n.partition, n.key)
+		var note []byte
+		var err error
+		if n.read, err = n.leadership(); err == nil {
+			note, err = conn.Latest(ctx, n.producer.client, n.topic, n.partition, n.key)
+		}
 		if err == nil {
 			return note, nil
 		}
@@ -231,13 +239,18 @@ func (n *Noted) commit(ctx context.Context, outputs placed, note []byte) error {
 	} else {
 		err = p.send(ctx, outputs)
 	}
-	if err == nil {
+	sent := err == nil
+	if sent {
 		err = n.prove()
 	}
-	if err == nil {
+	switch {
+	case err == nil:
 		err = p.end(ctx, true)
+		n.proven = n.proven || err == nil
+	case sent, errors.Is(err, transport.ErrRejected), errors.As(err, new(noteError)):
+		// Readers of committed records wait for the end of a transaction. After a failure of another kind the next Take ends it.
+		_ = p.end(ctx, false) // else the brokers abort it after Timeout
 	}
-	n.proven = n.proven || err == nil
 	return err
 }
 
