@@ -96,7 +96,7 @@ type Config struct {
 	Consumer func(handler string) string
 
 	// EventID returns the ID of the event in a message. Duplicates of an event must have the same ID, so the ID that the broker
-	// gives to a message does not do. Default: the message's UUID.
+	// gives to a message does not do. An ID has at most 2,000 bytes. Default: the message's UUID.
 	EventID func(msg *message.Message) (string, error)
 
 	// Ordered blocks later events of a key (transport.Key) while an earlier one is retried or dead. The consumer's

@@ -150,6 +150,10 @@ func (c *Claim) run(original context.Context, key Key, msg *message.Message, l *
 	return a
 }
 
+// maxEventID is the maximum length of an event ID, in bytes. IDs are indexed, in the effect ledger too, and an index entry of
+// PostgreSQL has at most 2,704 bytes.
+const maxEventID = 2000
+
 func (c *Claim) key(msg *message.Message, consumer string) (Key, error) {
 	if row := redelivery.From(msg.Context()).Row(); row != nil && !row.Malformed {
 		return Key(row.Key), nil
@@ -162,6 +166,9 @@ func (c *Claim) key(msg *message.Message, consumer string) (Key, error) {
 		return Key{}, noEventID(msg.Context())
 	case !inbox.IsText(id):
 		return Key{}, fmt.Errorf("the event ID %.40q is not UTF-8 without NUL bytes", id)
+	case len(id) > maxEventID:
+		return Key{}, fmt.Errorf("the event ID %.40q… has %d bytes: want at most %d; have its producer send a shorter one, or set claim.Config.EventID in Go to a hash of it; then replay the event",
+			id, len(id), maxEventID)
 	}
 	k := Key{Consumer: consumer, EventID: inbox.Canonical(id), Due: redelivery.Due(msg)}
 	if c.cfg.Ordered {
