@@ -12,6 +12,7 @@ import (
 	"github.com/millrace-go/millrace/middleware/claim/internal/redelivery"
 	"github.com/millrace-go/millrace/middleware/claim/internal/store"
 	"github.com/millrace-go/millrace/middleware/claim/internal/telemetry"
+	"github.com/millrace-go/millrace/middleware/claim/internal/warm"
 	"github.com/millrace-go/millrace/middleware/internal/inbox"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/transport"
@@ -138,9 +139,11 @@ func (c *Claim) run(original context.Context, key Key, msg *message.Message, l *
 		return runs.run(ctx, fn)
 	})
 	if row := redelivery.From(original).Row(); row != nil {
-		a.err = c.postgres.Retry(ctx, *row, func(ctx context.Context) error {
-			a.ran = true
-			return handled(ctx)
+		a.err = warm.Do(func() error {
+			return c.postgres.Retry(ctx, *row, func(ctx context.Context) error {
+				a.ran = true
+				return handled(ctx)
+			})
 		})
 	} else {
 		r := c.attempt(ctx, key, handled)
