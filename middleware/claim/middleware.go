@@ -131,12 +131,13 @@ func (c *Claim) run(original context.Context, key Key, msg *message.Message, l *
 		ctx = store.WithProof(ctx)
 	}
 	began := time.Now()
-	runs := &running{claim: c, msg: msg, key: key}
 	handled := fault.Guard(c.cfg.timeout(key.Consumer), panicError, func(ctx context.Context) error {
 		if err := l.take(ctx); err != nil {
 			return err
 		}
-		return runs.run(ctx, fn)
+		r := &running{claim: c, msg: msg, key: key} // of its own: a group that dissolves, or a lazy claim, may run the handler again
+		defer func() { a.skipped = r.skip.Load() }()
+		return r.run(ctx, fn)
 	})
 	if row := redelivery.From(original).Row(); row != nil {
 		a.err = warm.Do(func() error {
@@ -149,7 +150,7 @@ func (c *Claim) run(original context.Context, key Key, msg *message.Message, l *
 		r := c.attempt(ctx, key, handled)
 		a.ran, a.err = r.Ran, r.Err
 	}
-	a.began, a.skipped = began, runs.skip.Load()
+	a.began = began
 	return a
 }
 
