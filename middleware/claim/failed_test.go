@@ -257,9 +257,10 @@ func testDeadLettersAreForwarded(t *testing.T, f *fixture) {
 		_, err := f.middleware(claim.Config{DeadLetterTopic: "dead", Logger: silent})(failing(claim.Permanent(errOops)))(msg)
 		require.NoError(t, err)
 	}
-	var topic, payload, text string
-	require.NoError(t, f.pool.QueryRow(t.Context(), `select topic, convert_from(payload, 'UTF8'), convert_from(headers, 'UTF8') from `+f.schema+`.outbox`).
-		Scan(&topic, &payload, &text), "one copy")
+	var id, topic, payload, text string
+	require.NoError(t, f.pool.QueryRow(t.Context(), `select event_id, topic, convert_from(payload, 'UTF8'), convert_from(headers, 'UTF8') from `+f.schema+`.outbox`).
+		Scan(&id, &topic, &payload, &text), "one copy")
+	assert.Equal(t, "1", id, "Config.DeadLetterTopic says so")
 	var headers map[string]string
 	require.NoError(t, json.Unmarshal([]byte(text), &headers))
 	assert.Equal(t, "dead payload", topic+" "+payload)

@@ -228,7 +228,9 @@ func TestRetriesWithinConcurrencyLeaseNothingWithoutASlot(t *testing.T) {
 	}, claim.Within(1))
 	f.publish(m, keyed("a", ""), keyed("b", ""))
 	<-busy
-	time.Sleep(200 * time.Millisecond) // nothing to wait for: it must not be leased
+	assert.Never(t, func() bool {
+		return f.count("claim_failed where event_id = 'a' and due_at > now() + interval '1 minute'") > 0
+	}, 200*time.Millisecond, 20*time.Millisecond, "it waits, and is not leased")
 	stopTwo := f.serveTopic(m, f.quick(claim.Config{}), eventTopic, 1, f.take)
 	f.eventually(func() bool { return f.effects()["a"] == 1 }, "another process handles it")
 	stopTwo()
