@@ -96,7 +96,7 @@ type Config struct {
 	Consumer func(handler string) string
 
 	// EventID returns the ID of the event in a message. Duplicates of an event must have the same ID, so the ID that the broker
-	// gives to a message does not do. Default: the message's UUID.
+	// gives to a message does not do. An ID has at most 2,000 bytes. Default: the message's UUID.
 	EventID func(msg *message.Message) (string, error)
 
 	// Ordered blocks later events of a key (transport.Key) while an earlier one is retried or dead. The consumer's
@@ -144,7 +144,8 @@ type Config struct {
 	Breaker Breaker
 
 	// DeadLetterTopic is the topic to which a copy of each dead letter is sent, through the outbox. The copy's metadata has the reason
-	// (DeadReasonMetadata and others). Default: none, no copy is sent.
+	// (DeadReasonMetadata and others). A copy keeps the event's ID. So a claimed consumer of the topic handles one copy of an event,
+	// and takes the copies that another consumer sends, or that follow a replay, for duplicates. Default: none, no copy is sent.
 	DeadLetterTopic string
 
 	// HandlerTimeout bounds a handler's run and its transaction, including the wait for a connection of the pool. A

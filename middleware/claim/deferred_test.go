@@ -186,3 +186,27 @@ func (l *losing) Handled() {
 	_, err := l.f.pool.Exec(context.Background(), l.damage)
 	require.NoError(l.f.t, err)
 }
+
+// The dead letter of an event is still there when the day of its record has been dropped. A redelivery was refused because of the dead
+// letter, found no record to make durable, and was nacked for ever.
+func TestDeferredRedeliveryOfADeadLetter(t *testing.T) {
+	t.Parallel()
+	for name, group := range map[string]int{"singly": 0, "in groups": 4} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f, id := newFixture(t), mintedAt(-10*day)
+			guard := f.middleware(claim.Config{Deferred: true, Group: group, Logger: silent})
+			delivered := func() {
+				msg, _ := deliver(t, id)
+				_, err := guard(failing(claim.Permanent(errOops)))(msg)
+				require.NoError(t, err)
+				assert.False(t, nacked(msg))
+			}
+			delivered()
+			require.Equal(t, []string{"processed_old"}, f.retain().Days)
+			require.Zero(t, f.count("processed"))
+			delivered()
+			assert.Equal(t, map[string]string{id: "dead"}, f.states())
+		})
+	}
+}

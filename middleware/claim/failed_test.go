@@ -2,6 +2,8 @@ package claim_test
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/middleware/claim"
+	"github.com/millrace-go/millrace/middleware/deadletter"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/pgtx"
 	"github.com/millrace-go/millrace/transport"
@@ -194,6 +197,7 @@ func testMalformedMessages(t *testing.T, f *fixture) {
 		"an error":      func(*message.Message) (string, error) { return "", errOops },
 		"a panic":       func(*message.Message) (string, error) { panic("no header") },
 		"no text":       func(*message.Message) (string, error) { return "a\xff\x00", nil },
+		"too long":      func(*message.Message) (string, error) { return longID(2001), nil },
 		"binary header": nil,
 	}
 	for name, eventID := range bad {
@@ -215,6 +219,34 @@ func testMalformedMessages(t *testing.T, f *fixture) {
 	assert.Zero(t, f.count("outbox"), "no message could carry such metadata")
 }
 
+// longID returns an ID that the server cannot compress.
+func longID(n int) string {
+	b := make([]byte, n)
+	_, _ = rand.Read(b)
+	return hex.EncodeToString(b)[:n]
+}
+
+// An index entry has at most a third of a page. An event with an ID of 3,000 bytes could fail and never be recorded, so it was retried
+// for ever. The longest ID that is accepted has its place in each index.
+func TestLongestEventID(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	id := longID(2000)
+	msg, _ := deliver(t, id)
+	_, err := f.middleware(claim.Config{Logger: silent})(failing(claim.Permanent(errOops)))(msg)
+	require.NoError(t, err)
+	require.Len(t, f.failed(), 1)
+	assert.Equal(t, "dead permanent "+id, f.failed()[0].State+" "+f.failed()[0].Reason+" "+f.failed()[0].EventID)
+	_, err = deadletter.Discard(t.Context(), f.pool, f.schema, deadletter.Selection{EventIDs: []string{id}}, me)
+	require.NoError(t, err)
+	assert.Equal(t, 1, f.count("claim_audit where event_id = '"+id+"'"))
+
+	msg, _ = deliver(t, longID(3000))
+	_, err = f.middleware(claim.Config{Logger: silent})(failing(claim.Permanent(errOops)))(msg)
+	require.NoError(t, err)
+	assert.Contains(t, f.failed()[0].Error, "has 3000 bytes: want at most 2000; have its producer send a shorter one, or")
+}
+
 func TestDeadLettersAreForwarded(t *testing.T) { perMode(t, testDeadLettersAreForwarded) }
 
 func testDeadLettersAreForwarded(t *testing.T, f *fixture) {
@@ -225,9 +257,10 @@ func testDeadLettersAreForwarded(t *testing.T, f *fixture) {
 		_, err := f.middleware(claim.Config{DeadLetterTopic: "dead", Logger: silent})(failing(claim.Permanent(errOops)))(msg)
 		require.NoError(t, err)
 	}
-	var topic, payload, text string
-	require.NoError(t, f.pool.QueryRow(t.Context(), `select topic, convert_from(payload, 'UTF8'), convert_from(headers, 'UTF8') from `+f.schema+`.outbox`).
-		Scan(&topic, &payload, &text), "one copy")
+	var id, topic, payload, text string
+	require.NoError(t, f.pool.QueryRow(t.Context(), `select event_id, topic, convert_from(payload, 'UTF8'), convert_from(headers, 'UTF8') from `+f.schema+`.outbox`).
+		Scan(&id, &topic, &payload, &text), "one copy")
+	assert.Equal(t, "1", id, "Config.DeadLetterTopic says so")
 	var headers map[string]string
 	require.NoError(t, json.Unmarshal([]byte(text), &headers))
 	assert.Equal(t, "dead payload", topic+" "+payload)

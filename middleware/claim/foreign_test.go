@@ -33,11 +33,7 @@ func TestForeignOutage(t *testing.T) {
 		}
 	}
 	own := func(code string) func(ctx context.Context) error {
-		return func(ctx context.Context) error {
-			tx, _ := pgtx.From(ctx)
-			_, err := tx.Exec(ctx, `do $$ begin raise 'no' using errcode = '`+code+`'; end $$`)
-			return err
-		}
+		return func(ctx context.Context) error { return raising(code)(nil, ctx) }
 	}
 	nobody, err := pgxpool.New(t.Context(), "postgres://nobody@127.0.0.1:1/none?connect_timeout=1")
 	require.NoError(t, err)
@@ -89,41 +85,60 @@ func TestForeignOutage(t *testing.T) {
 	}
 }
 
-// A query that crashes its backend loses the connection each time it is tried. That is an outage only until other events have
-// committed meanwhile.
-func TestConnectionLostAgainAndAgain(t *testing.T) {
+// A query that crashes its backend loses the connection each time it is tried, and one that needs more locks than the server has fails
+// each time. That is an outage only until other events have committed meanwhile. The second kind was retried for ever.
+func TestOutageOfOneEvent(t *testing.T) {
 	t.Parallel()
-	for name, others := range map[string]bool{"others commit": true, "nobody commits": false} {
-		eachMode(t, name, func(t *testing.T, f *fixture) {
-			id := outbox.NewID()
-			guard := f.middleware(claim.Config{Logger: silent, MaxAttempts: 2})
-			deliveries := 0 // a group calls the handler again, alone
-			for range 10 {
-				deliveries++
-				msg, _ := deliver(t, id)
-				_, err := guard(func(msg *message.Message) ([]*message.Message, error) {
-					f.killConnection(msg.Context())
-					return nil, errOops
-				})(msg)
-				if err == nil {
-					break
+	for name, outage := range map[string]struct {
+		fail func(f *fixture, ctx context.Context) error
+		text string
+	}{
+		"lost": {func(f *fixture, ctx context.Context) error {
+			f.killConnection(ctx)
+			return errOops
+		}, "the connection to the database was lost 7 times in a row"},
+		"out of memory": {raising("53200"), "the database was out of a resource or read-only 7 times in a row"},
+		"read-only":     {raising("25006"), "the database was out of a resource or read-only 7 times in a row"},
+	} {
+		for beside, others := range map[string]bool{"others commit": true, "nobody commits": false} {
+			eachMode(t, name+" "+beside, func(t *testing.T, f *fixture) {
+				id := outbox.NewID()
+				guard := f.middleware(claim.Config{Logger: silent, MaxAttempts: 2})
+				deliveries := 0 // a group calls the handler again, alone
+				for range 10 {
+					deliveries++
+					msg, _ := deliver(t, id)
+					_, err := guard(func(msg *message.Message) ([]*message.Message, error) { return nil, outage.fail(f, msg.Context()) })(msg)
+					if err == nil {
+						break
+					}
+					if others {
+						msg, _ := deliver(t, outbox.NewID())
+						_, err := guard(f.handler)(msg)
+						require.NoError(t, err)
+					}
 				}
-				if others {
-					msg, _ := deliver(t, outbox.NewID())
-					_, err := guard(f.handler)(msg)
-					require.NoError(t, err)
+				if !others {
+					assert.Equal(t, 10, deliveries)
+					assert.Empty(t, f.failed())
+					return
 				}
-			}
-			if !others {
-				assert.Equal(t, 10, deliveries)
-				assert.Empty(t, f.failed())
-				return
-			}
-			assert.Equal(t, 7, deliveries, "five for nothing, and two attempts")
-			row := f.failed()[0]
-			assert.Equal(t, []string{"dead", "attempts"}, []string{row.State, row.Reason})
-			assert.Contains(t, row.History, "lost 7 times in a row")
-		})
+				assert.Equal(t, 7, deliveries, "five for nothing, and two attempts")
+				require.Len(t, f.failed(), 1)
+				row := f.failed()[0]
+				assert.Equal(t, []string{"dead", "attempts"}, []string{row.State, row.Reason})
+				assert.Contains(t, row.History, outage.text)
+			})
+		}
+	}
+}
+
+// raising fails with that code in the handler's own transaction.
+func raising(code string) func(f *fixture, ctx context.Context) error {
+	return func(_ *fixture, ctx context.Context) error {
+		tx, _ := pgtx.From(ctx)
+		_, err := tx.Exec(ctx, `do $$ begin raise 'no' using errcode = '`+code+`'; end $$`)
+		return err
 	}
 }
 

@@ -328,6 +328,61 @@ func TestLazyClaimOfARareEvent(t *testing.T) {
 	assert.Equal(t, map[string]int{"1": 1, "2": 1, ancient: 1, today: 1}, f.effects())
 }
 
+// The handler of an event that needs a second look runs twice, as does that of a group that dissolves. What the first run had left made
+// the second one blind: to Skip, and to middleware that calls the handler twice.
+func TestLazyHandlerThatRunsAgain(t *testing.T) {
+	t.Parallel()
+	retry := func(of error) message.HandlerMiddleware {
+		return func(h message.HandlerFunc) message.HandlerFunc {
+			return func(msg *message.Message) ([]*message.Message, error) {
+				_, err := h(msg)
+				if err != nil && (of == nil || errors.Is(err, of)) {
+					_, err = h(msg)
+				}
+				return nil, err
+			}
+		}
+	}
+	for name, c := range map[string]struct {
+		inside  message.HandlerMiddleware
+		fails   bool // the first call that has its claim
+		want    error
+		effects int
+	}{
+		"left out": {inside: func(message.HandlerFunc) message.HandlerFunc {
+			return func(msg *message.Message) ([]*message.Message, error) {
+				if err := claim.Ensure(msg.Context()); err != nil {
+					return nil, err
+				}
+				claim.Skip(msg.Context())
+				return nil, nil
+			}
+		}},
+		"called twice in the first run":  {inside: retry(nil), effects: 1},
+		"called twice in the second run": {inside: retry(errOops), fails: true, want: claim.ErrCalledAgain},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			f.midnight() // its day is made meanwhile
+			cl, err := claim.New(f.store, claim.Config{Service: "labour", Lazy: true, Logger: silent, Consumer: func(string) string { return "notify" }})
+			require.NoError(t, err)
+			innermost := cl.Handler("notify", func(msg *message.Message) error {
+				if err := f.take(msg); err != nil || !c.fails {
+					return err
+				}
+				c.fails = false
+				return errOops
+			})
+			id := outbox.NewID()
+			msg, _ := deliver(t, id)
+			_, err = cl.Middleware(c.inside(func(msg *message.Message) ([]*message.Message, error) { return nil, innermost(msg) }))(msg)
+			require.ErrorIs(t, err, c.want)
+			assert.Equal(t, c.effects, f.effects()[id])
+		})
+	}
+}
+
 // Ensure claims at once: what comes behind it happens for no duplicate, what comes before it does.
 func TestLazyEnsure(t *testing.T) {
 	t.Parallel()

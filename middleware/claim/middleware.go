@@ -12,6 +12,7 @@ import (
 	"github.com/millrace-go/millrace/middleware/claim/internal/redelivery"
 	"github.com/millrace-go/millrace/middleware/claim/internal/store"
 	"github.com/millrace-go/millrace/middleware/claim/internal/telemetry"
+	"github.com/millrace-go/millrace/middleware/claim/internal/warm"
 	"github.com/millrace-go/millrace/middleware/internal/inbox"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/transport"
@@ -130,25 +131,32 @@ func (c *Claim) run(original context.Context, key Key, msg *message.Message, l *
 		ctx = store.WithProof(ctx)
 	}
 	began := time.Now()
-	runs := &running{claim: c, msg: msg, key: key}
 	handled := fault.Guard(c.cfg.timeout(key.Consumer), panicError, func(ctx context.Context) error {
 		if err := l.take(ctx); err != nil {
 			return err
 		}
-		return runs.run(ctx, fn)
+		r := &running{claim: c, msg: msg, key: key} // of its own: a group that dissolves, or a lazy claim, may run the handler again
+		defer func() { a.skipped = r.skip.Load() }()
+		return r.run(ctx, fn)
 	})
 	if row := redelivery.From(original).Row(); row != nil {
-		a.err = c.postgres.Retry(ctx, *row, func(ctx context.Context) error {
-			a.ran = true
-			return handled(ctx)
+		a.err = warm.Do(func() error {
+			return c.postgres.Retry(ctx, *row, func(ctx context.Context) error {
+				a.ran = true
+				return handled(ctx)
+			})
 		})
 	} else {
 		r := c.attempt(ctx, key, handled)
 		a.ran, a.err = r.Ran, r.Err
 	}
-	a.began, a.skipped = began, runs.skip.Load()
+	a.began = began
 	return a
 }
+
+// maxEventID is the maximum length of an event ID, in bytes. IDs are indexed, in the effect ledger too, and an index entry of
+// PostgreSQL has at most 2,704 bytes.
+const maxEventID = 2000
 
 func (c *Claim) key(msg *message.Message, consumer string) (Key, error) {
 	if row := redelivery.From(msg.Context()).Row(); row != nil && !row.Malformed {
@@ -162,6 +170,9 @@ func (c *Claim) key(msg *message.Message, consumer string) (Key, error) {
 		return Key{}, noEventID(msg.Context())
 	case !inbox.IsText(id):
 		return Key{}, fmt.Errorf("the event ID %.40q is not UTF-8 without NUL bytes", id)
+	case len(id) > maxEventID:
+		return Key{}, fmt.Errorf("the event ID %.40q… has %d bytes: want at most %d; have its producer send a shorter one, or set claim.Config.EventID in Go to a hash of it; then replay the event",
+			id, len(id), maxEventID)
 	}
 	k := Key{Consumer: consumer, EventID: inbox.Canonical(id), Due: redelivery.Due(msg)}
 	if c.cfg.Ordered {

@@ -19,7 +19,7 @@ import (
 var ErrNestedClaim = errors.New("a claim inside a claim of the same consumer: remove one of the two, " +
 	"which are the middleware (on the router and on a handler, or twice) or the middleware and an OnHandle hook")
 
-// running is a claim whose handler is running. The handler's context carries it.
+// running is a claim whose handler is running. The handler's context carries it. It is for one run of the handler.
 type running struct {
 	claim  *Claim
 	msg    *message.Message

@@ -68,13 +68,18 @@ func (c *Claim) settle(ctx context.Context, key Key, msg *message.Message, a att
 	}
 	switch {
 	case !a.ran: // not run, so no connection was lost in the handler
-	case !fault.WasLost(a.err):
-		c.losses.Ended(store.Key(key), false)
-	default:
+	case fault.WasLost(a.err):
 		if n := c.losses.Lost(store.Key(key)); n > 0 {
 			f = fault.Fault{Reason: fault.ReasonLost, Counted: true}
 			a.err = fmt.Errorf("the connection to the database was lost %d times in a row in this handler, while other events committed: %w", n, a.err)
 		}
+	case f.Reason == "" && fault.WasShort(a.err):
+		if n := c.losses.Lost(store.Key(key)); n > 0 {
+			f = fault.Fault{Reason: fault.ReasonError, Counted: true}
+			a.err = fmt.Errorf("the database was out of a resource or read-only %d times in a row in this handler, while other events committed: %w", n, a.err)
+		}
+	default:
+		c.losses.Ended(store.Key(key), false)
 	}
 	if early { // the broker will not redeliver it
 		f.Reason = cmp.Or(f.Reason, fault.ReasonAcked)

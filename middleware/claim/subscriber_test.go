@@ -3,6 +3,7 @@ package claim_test
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -380,4 +381,23 @@ func TestLeaseIsShorterThanTheHandler(t *testing.T) {
 	f.eventually(func() bool { return len(f.failed()) == 0 }, "it is handled")
 	assert.Equal(t, map[string]int{"e": 1}, f.effects())
 	assert.EqualValues(t, 2, calls.Load())
+}
+
+// A handler ended its goroutine at the second attempt, and with it the router's: the event was neither acked nor nacked, and no attempt
+// was counted.
+func TestGoexitOfARetry(t *testing.T) { perMode(t, testGoexitOfARetry) }
+
+func testGoexitOfARetry(t *testing.T, f *fixture) {
+	m := f.broker()
+	f.serve(m, claim.Config{MaxAttempts: 2}, func(msg *message.Message) error {
+		if err := f.failOnce(msg); err != nil {
+			return err
+		}
+		runtime.Goexit()
+		return nil
+	})
+	f.publish(m, keyed("1", ""))
+	f.eventually(func() bool { rows := f.failed(); return len(rows) == 1 && rows[0].State == "dead" }, "the attempt is counted")
+	assert.Contains(t, f.failed()[0].Error, "runtime.Goexit")
+	assert.Empty(t, f.effects())
 }

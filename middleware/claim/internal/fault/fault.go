@@ -180,6 +180,13 @@ func WasLost(err error) bool {
 	return errors.As(err, new(lostError)) || errors.Is(err, pgtx.ErrOutcomeUnknown) && !errors.As(err, new(foreignError))
 }
 
+// WasShort reports whether the claim's database was out of a resource or read-only. Like a lost connection, this may be an outage, or
+// the fault of a handler that needs too much, or that makes its transaction read-only.
+func WasShort(err error) bool {
+	var pgErr *pgconn.PgError
+	return isOutage(err) && errors.As(err, &pgErr) && (strings.HasPrefix(pgErr.Code, "53") || pgErr.Code == "25006")
+}
+
 // isOutage reports whether the claim's database failed, or ended the transaction because of another one. Neither is the event's
 // fault.
 func isOutage(err error) bool {

@@ -13,9 +13,9 @@ const (
 	maxLosses = 10_000
 )
 
-// Losses counts for each event how often in a row its connection was lost. When the database fails, no event is at fault. But a
-// query that crashes its backend, or exceeds the role's transaction_timeout, loses its connection every time, while other events
-// commit. Losses is safe for concurrent use.
+// Losses counts for each event how often in a row its connection was lost, or the database was short (WasShort). When the database
+// fails, no event is at fault. But a query that crashes its backend, or exceeds the role's transaction_timeout, loses its connection
+// every time, while other events commit. Losses is safe for concurrent use.
 type Losses struct {
 	mu      sync.Mutex
 	commits uint64 // of all events

@@ -113,7 +113,7 @@ func (s *subscription) deliverDue(ctx context.Context, slots chan struct{}, inHa
 			return s.of.Poll, err
 		}
 	}
-	room := s.of.cfg.Room(s.consumer, s.free(cap(slots)-len(slots)))
+	room := s.of.cfg.Room(s.consumer, cap(slots)-len(slots))
 	if room == 0 {
 		return s.of.Poll, nil // the end of each event nudges, and so does the end of a pause
 	}
@@ -125,14 +125,18 @@ func (s *subscription) deliverDue(ctx context.Context, slots chan struct{}, inHa
 	if seen.none {
 		take = 0 // ask first, with one statement
 	}
-	expiry := time.Now().Add(s.of.Lease) // at the earliest
-	due, o, err := s.of.cfg.Store.Lease(ctx, s.consumer, s.topic, take, s.of.Lease, orphaned, s.inFlight.all())
+	held := s.acquire(take) // before the lease, which would expire while its event waited
+	if held == 0 && take > 0 {
+		return s.of.Poll, nil // the subscription has stopped
+	}
+	due, o, err := s.of.cfg.Store.Lease(ctx, s.consumer, s.topic, held, s.of.Lease, orphaned, s.inFlight.all())
+	s.release(held - len(due))
 	if err != nil {
 		return s.of.Poll, err
 	}
 	for i, l := range due {
 		slots <- struct{}{}
-		if !s.deliver(ctx, l, expiry, slots, inHand) {
+		if !s.deliver(ctx, l, slots, inHand) {
 			for _, rest := range due[i:] {
 				s.giveBack(ctx, rest, 0)
 			}
@@ -140,7 +144,7 @@ func (s *subscription) deliverDue(ctx context.Context, slots chan struct{}, inHa
 		}
 	}
 	switch {
-	case len(due) == room, take == 0 && o.Next == 0: // there may be more
+	case held > 0 && len(due) == held, take == 0 && o.Next == 0: // there may be more
 		*seen = looks{}
 		return minPause, nil
 	case len(due) > 0:
@@ -166,15 +170,16 @@ func (l *looks) rest(o store.Outlook, poll time.Duration) time.Duration {
 	return wait
 }
 
-// deliver passes an event to the router and waits for its end in the background. If the event's lease expired while it waited for a
-// slot, deliver leaves it to the next process that leases it. It returns false if the subscription has stopped.
-func (s *subscription) deliver(ctx context.Context, l store.Leased, expiry time.Time, slots chan struct{}, inHand *sync.WaitGroup) bool {
+// deliver passes an event to the router with one of the caller's slots, and waits for its end in the background. It returns false if
+// the subscription has stopped.
+func (s *subscription) deliver(ctx context.Context, l store.Leased, slots chan struct{}, inHand *sync.WaitGroup) bool {
 	delivery := &tableDelivery{attempt: l.Attempts + 1}
 	ctx, cancel := context.WithTimeout(ctx, s.of.cfg.Timeout(s.consumer)+leaseSlack)
 	h, err := inbox.DecodeHeaders(l.Headers)
 	if err != nil { // after an operator's edit; retried until another edit repairs it
 		defer cancel()
 		s.of.cfg.Logger.WarnContext(ctx, "a failed event cannot be retried now", "event_id", l.Key.EventID, "consumer", s.consumer, "error", err)
+		s.release(1)
 		<-slots
 		return true
 	}
@@ -190,14 +195,7 @@ func (s *subscription) deliver(ctx context.Context, l store.Leased, expiry time.
 		s.of.cfg.Logger.WarnContext(ctx, "failed event of a topic that nobody subscribes to is handled by the subscription to another topic of its consumer",
 			"event_id", l.Key.EventID, "consumer", s.consumer, "former_topic", l.Former, "topic", s.topic)
 	}
-	acquired := s.acquire()
-	if acquired && time.Now().After(expiry) {
-		s.release()
-		cancel()
-		<-slots
-		return true
-	}
-	if !acquired || !s.offer(msg) {
+	if !s.offer(msg) {
 		cancel()
 		<-slots
 		return false
@@ -216,7 +214,7 @@ func (s *subscription) deliver(ctx context.Context, l store.Leased, expiry time.
 			s.giveBack(ctx, l, delivery.delay())
 		case <-ctx.Done():
 		}
-		s.release()
+		s.release(1)
 		s.inFlight.remove(l.Row)
 		<-slots
 		wake(s.nudge)

@@ -147,31 +147,34 @@ func (s *subscription) run(ctx context.Context, in <-chan *message.Message) {
 	close(s.out)
 }
 
-// acquire waits for a slot. It returns false if the subscription has stopped.
-func (s *subscription) acquire() bool {
-	if s.slots == nil {
-		return true
+// acquire waits for a slot, and takes further ones while there are free ones, at most most. It returns how many it has taken, 0 if
+// the subscription has stopped.
+func (s *subscription) acquire(most int) (n int) {
+	if s.slots == nil || most == 0 {
+		return most
 	}
 	select {
 	case s.slots <- struct{}{}:
-		return true
 	case <-s.stop:
-		return false
+		return 0
 	}
+	for n = 1; n < most; n++ {
+		select {
+		case s.slots <- struct{}{}:
+		default:
+			return n
+		}
+	}
+	return n
 }
 
-func (s *subscription) release() {
-	if s.slots != nil {
+func (s *subscription) release(n int) {
+	if s.slots == nil {
+		return
+	}
+	for range n {
 		<-s.slots
 	}
-}
-
-// free returns how many events of the table may be leased, at most room. One may wait for a slot.
-func (s *subscription) free(room int) int {
-	if s.slots == nil {
-		return room
-	}
-	return min(room, max(1, cap(s.slots)-len(s.slots)))
 }
 
 // pass delivers the wrapped subscriber's messages until there are no more.
@@ -199,19 +202,19 @@ func (s *subscription) offer(msg *message.Message) bool {
 	case s.out <- msg:
 		return true
 	case <-s.stop:
-		s.release()
+		s.release(1)
 		return false
 	}
 }
 
 // hand sends the message to the router, and releases its slot when it is settled. It returns false if the subscription has stopped.
 func (s *subscription) hand(msg *message.Message, watching *sync.WaitGroup) bool {
-	if !s.acquire() || !s.offer(msg) {
+	if s.acquire(1) == 0 || !s.offer(msg) {
 		return false
 	}
 	if s.slots != nil {
 		watching.Go(func() {
-			defer s.release()
+			defer s.release(1)
 			select {
 			case <-msg.Acked():
 			case <-msg.Nacked():
