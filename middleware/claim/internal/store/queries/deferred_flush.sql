@@ -1,6 +1,6 @@
 -- Returns which claims exist, in their day or among the hashes, by the primary key of processed. A failed event that is kept is one
--- too, by the unique index of claim_failed: it may outlive its day. A visible claim was committed before. Makes this transaction's commit flush the WAL with everything that was committed before. (Without OFFSET, the planner
--- might hash the whole table.)
+-- too, by the unique index of claim_failed: it may outlive its day. A visible claim was committed before. Makes this transaction's
+-- commit flush the WAL with everything that was committed before. (Without OFFSET, the planner might hash the whole table.)
 select array(select exists (select from {schema}.processed p where p.event_id = w.record and p.consumer = w.consumer offset 0)
                  or exists (select from {schema}.processed p where p.event_id = w.hash and p.consumer = w.consumer offset 0)
                  or exists (select from {schema}.claim_failed f where f.consumer = w.consumer and f.record = w.record and f.state <> 'nacked' offset 0)
