@@ -1,7 +1,9 @@
 package catalog_test
 
 import (
+	"cmp"
 	"encoding/json"
+	"fmt"
 	"os"
 	"reflect"
 	"strings"
@@ -119,6 +121,35 @@ func asyncAPI(t *testing.T) *jsonschema.Schema {
 	return schema
 }
 
+// A consumer outside Millrace that reads the payload gets another one in structured mode; one that reads CloudEvents needs their headers.
+func TestDiffOfModes(t *testing.T) {
+	t.Parallel()
+	in := func(mode string) *catalog.Document {
+		b := catalog.New("shop")
+		require.NoError(t, b.Publishes("orders", of[order]("Order", 1)))
+		require.NoError(t, b.Handles("bill", "paid", of[order]("Paid", 1)))
+		b.CloudEvents("orders", mode)
+		b.CloudEvents("paid", mode) // it publishes nothing there
+		return b.Document()
+	}
+	for _, others := range [][]*catalog.Document{nil, {build(t, "billing", nil, []catalog.Event{of[order]("Order", 1)})}} {
+		for _, was := range []string{"", "binary", "structured"} {
+			assert.Empty(t, catalog.Diff(in(was), in(was), others...))
+			for _, is := range []string{"", "binary", "structured"} {
+				if is == was {
+					continue
+				}
+				breaks := []string{"each consumer of orders outside Millrace"}
+				if was == "" && is == "binary" {
+					breaks = []string{}
+				}
+				want := fmt.Sprintf("CloudEvents, published to orders: the mode was %s and is %s", cmp.Or(was, "off"), cmp.Or(is, "off"))
+				assert.Equal(t, []catalog.Change{{What: want, Breaks: breaks}}, catalog.Diff(in(was), in(is), others...))
+			}
+		}
+	}
+}
+
 func TestWrongDocuments(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
@@ -196,6 +227,13 @@ func TestDiff(t *testing.T) {
 		"version replaced": {build(t, "shop", event{v1}, nil), build(t, "shop", event{of[order]("Order", 2)}, nil), []*catalog.Document{build(t, "billing", nil, event{v1})}, []catalog.Change{
 			{"Order.v1 is no longer published to orders", []string{"billing/bill"}},
 			{"Order.v2 is published to orders", []string{"billing/bill"}},
+		}},
+		"version added that consumers may not know": {build(t, "shop", event{v1}, nil), build(t, "shop", event{v1, of[order]("Order", 2)}, nil), nil, []catalog.Change{
+			{"Order.v2 is published to orders", everyone},
+		}},
+		"topic added": {build(t, "shop", nil, nil), build(t, "shop", event{v1}, nil), nil, []catalog.Change{{"Order.v1 is published to orders", []string{}}}},
+		"topic that it only handled": {build(t, "shop", nil, event{v1}), build(t, "shop", event{v1}, event{v1}), nil, []catalog.Change{
+			{"Order.v1 is published to orders", []string{}},
 		}},
 		"version added that consumers know": {build(t, "shop", event{v1}, nil), build(t, "shop", event{v1, of[order]("Order", 2)}, nil), []*catalog.Document{build(t, "billing", nil, event{v1, of[order]("Order", 2)})}, []catalog.Change{
 			{"Order.v2 is published to orders", []string{}},

@@ -19,7 +19,8 @@ type Change struct {
 
 // Diff compares two catalogs of a service. others are the catalogs of other services. With others, a change of a published event
 // breaks only those handlers, in the other services and in this one, that know the changed part. Without others, it breaks "each
-// consumer of TOPIC".
+// consumer of TOPIC". Millrace's handlers read each mode of CloudEvents, so a change of the mode breaks none of them. It breaks "each
+// consumer of TOPIC outside Millrace". The exception is off to binary, which leaves the payload as it is.
 //
 // A handler that accepts less breaks its producers. It also breaks waiting events: delayed events, retries and dead letters.
 func Diff(before, after *Document, others ...*Document) []Change {
@@ -32,6 +33,7 @@ func Diff(before, after *Document, others ...*Document) []Change {
 			}
 		}
 	}
+	d.modes(before.modes(), after.modes())
 	d.sends()
 	d.receives()
 	return d.changes
@@ -68,6 +70,19 @@ func (d *Document) known() (all []known) {
 	}
 	return all
 }
+
+// modes returns the mode of CloudEvents of each topic that the service publishes to.
+func (d *Document) modes() map[string]string {
+	all := map[string]string{}
+	for _, o := range d.Operations {
+		if o.Handler == "" {
+			all[d.ChannelOf(o).Address] = cmp.Or(d.ChannelOf(o).Mode, off)
+		}
+	}
+	return all
+}
+
+const off, binary = "off", "binary"
 
 // flatten records each value in the schema by its path, such as "lines[].price". f is what is known about the value at path.
 func (d *Document) flatten(schema json.RawMessage, path string, f field, within []string, fields map[string]field) {
@@ -123,6 +138,21 @@ type differ struct {
 
 func (d *differ) add(breaks []string, format string, args ...any) {
 	d.changes = append(d.changes, Change{What: fmt.Sprintf(format, args...), Breaks: append([]string{}, breaks...)})
+}
+
+// modes compares the modes of CloudEvents of the topics that the service published to before, and still does.
+func (d *differ) modes(before, after map[string]string) {
+	for _, topic := range slices.Sorted(maps.Keys(before)) {
+		was, is := before[topic], after[topic]
+		if is == was || is == "" {
+			continue
+		}
+		var breaks []string
+		if was != off || is != binary {
+			breaks = []string{"each consumer of " + topic + " outside Millrace"}
+		}
+		d.add(breaks, "CloudEvents, published to %s: the mode was %s and is %s", topic, was, is)
+	}
 }
 
 // sends compares what the service publishes.
@@ -236,7 +266,7 @@ func (d *differ) deserted(old known) []string {
 	return all
 }
 
-// ignorant returns the handlers of a topic that do not know a new event.
+// ignorant returns the handlers of a topic that do not know a new event. A topic that is new has no other consumers.
 func (d *differ) ignorant(k known) (all []string) {
 	knows := map[string]bool{}
 	for _, h := range d.handlers {
@@ -249,6 +279,10 @@ func (d *differ) ignorant(k known) (all []string) {
 		if !knows[name] {
 			all = append(all, name)
 		}
+	}
+	published := slices.ContainsFunc(d.before, func(old known) bool { return old.handler == "" && old.topic == k.topic })
+	if d.alone && published {
+		all = append(all, "each consumer of "+k.topic)
 	}
 	return all
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/millrace-go/millrace/cloudevent"
 	"github.com/millrace-go/millrace/framework/internal/cloud"
+	"github.com/millrace-go/millrace/framework/internal/web"
 	"github.com/millrace-go/millrace/middleware/claim"
 	"github.com/millrace-go/millrace/transport"
 )
@@ -108,8 +109,11 @@ func (s *Service) unpacking(fn message.NoPublishHandlerFunc) message.NoPublishHa
 //	svc.HTTP().Handle("POST /events", authenticated(svc.AcceptCloudEvents("orders.placed")))
 //
 // It answers 202 when the event is committed, and 400 or 415 with the reason if the request is not a valid CloudEvent. Anybody who can reach
-// it can publish.
+// it can publish. Without PostgreSQL it answers 501.
 func (s *Service) AcceptCloudEvents(topic string) http.Handler {
+	if s.bare {
+		return web.NotImplemented("events are stored in the database", ErrNoPostgres)
+	}
 	return cloud.Handler{
 		Codec: s.codec(), Topic: topic, Mode: cmp.Or(s.cfg.CloudEvents.of(topic), cloudevent.Binary),
 		MaxBytes: cmp.Or(s.transport.Features().Limits.MessageBytes, transport.DefaultLimits.MessageBytes), Log: s.log,

@@ -253,6 +253,7 @@ func TestWithoutPostgresRefusesCalls(t *testing.T) {
 		assert.EqualError(t, topic.Publish(r.Context(), "a", price{}),
 			"publish to "+topic.Name()+": without the context of a message that is being handled: "+none)
 	})
+	s.HTTP().Handle("POST /events", s.AcceptCloudEvents(topic.Name()))
 	require.NoError(t, framework.Handle(s.Service, "call", topic, func(ctx context.Context, _ price) error {
 		defer close(handled)
 		for name, c := range calls {
@@ -262,6 +263,7 @@ func TestWithoutPostgresRefusesCalls(t *testing.T) {
 	}))
 	s.start()
 	s.ask(s.Address(), "/calls")
+	assert.Equal(t, http.StatusNotImplemented, post(t, "http://"+s.Address()+"/events"), "503 would say: send it again")
 	send(t, s.outside(), topic.Name(), `{"Cents":1}`)
 	for _, done := range []chan struct{}{requested, handled} {
 		select {

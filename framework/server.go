@@ -98,9 +98,7 @@ func (s *Service) newAdmin(ctx context.Context) (*web.Operators, error) {
 	}
 	a.HandleFunc("GET "+catalogPath, s.serveCatalog)
 	if s.bare {
-		a.HandleFunc(consolePath+"/", func(w http.ResponseWriter, _ *http.Request) {
-			http.Error(w, "the console shows what is in the database: "+ErrNoPostgres.Error(), http.StatusNotImplemented)
-		})
+		a.Handle(consolePath+"/", web.NotImplemented("the console shows what is in the database", ErrNoPostgres))
 		return a, nil
 	}
 	own := s.pool.Config() // a pool of its own, so that pages load while handlers use all of the service's connections

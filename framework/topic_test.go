@@ -240,15 +240,16 @@ func TestUpcastMistakes(t *testing.T) {
 	t.Parallel()
 	var svc *framework.Service // which is not asked
 	for want, topic := range map[string]*framework.TopicOf[orderPlacedV3]{
-		"the topic is empty":                                     framework.Topic[orderPlacedV3](""),
-		`EventType("", 1): want a name`:                          framework.Topic[orderPlacedV3]("o", framework.EventType("", 1)),
-		"nothing leads from version 2 to the topic's version, 3": framework.Topic[orderPlacedV3]("o", framework.Upcast(1, 2, toCents)),
+		"the topic is empty": framework.Topic[orderPlacedV3](""),
+		`EventType("o", 1000000000): want a name, and a version of 1 to 999999999`:                         framework.Topic[orderPlacedV3]("o", framework.EventType("o", 1_000_000_000)),
+		`EventType("", 1): want a name`:                                                                    framework.Topic[orderPlacedV3]("o", framework.EventType("", 1)),
+		"nothing leads from version 2 to the topic's version, 3":                                           framework.Topic[orderPlacedV3]("o", framework.Upcast(1, 2, toCents)),
 		"returns framework_test.orderPlacedV2: want framework_test.orderPlacedV3, which version 3 is here": framework.Topic[orderPlacedV3]("o", framework.Upcast(1, 3, toCents)),
-		"two upcasts lead from version 2":              framework.Topic[orderPlacedV3]("o", framework.Upcast(2, 3, toCurrency), framework.Upcast(2, 3, toCurrency)),
-		"want a version of 1 or more, and a later one": framework.Topic[orderPlacedV3]("o", framework.Upcast(2, 2, toCurrency)),
-		"the topic's own version is 3":                 framework.Topic[orderPlacedV3]("o", framework.Upcast(3, 4, toCurrency)),
-		"the function is nil":                          framework.Topic[orderPlacedV3]("o", framework.Upcast[orderPlacedV2, orderPlacedV3](2, 3, nil)),
-		"want *wrapperspb.Int64Value":                  framework.Topic[orderPlacedV3]("o", framework.Upcast[wrapperspb.Int64Value, orderPlacedV3](2, 3, nil)),
+		"two upcasts lead from version 2":                                                                  framework.Topic[orderPlacedV3]("o", framework.Upcast(2, 3, toCurrency), framework.Upcast(2, 3, toCurrency)),
+		"want a version of 1 or more, and a later one":                                                     framework.Topic[orderPlacedV3]("o", framework.Upcast(2, 2, toCurrency)),
+		"the topic's own version is 3":                                                                     framework.Topic[orderPlacedV3]("o", framework.Upcast(3, 4, toCurrency)),
+		"the function is nil":                                                                              framework.Topic[orderPlacedV3]("o", framework.Upcast[orderPlacedV2, orderPlacedV3](2, 3, nil)),
+		"want *wrapperspb.Int64Value":                                                                      framework.Topic[orderPlacedV3]("o", framework.Upcast[wrapperspb.Int64Value, orderPlacedV3](2, 3, nil)),
 	} {
 		require.ErrorContains(t, framework.Handle(svc, "bill", topic, func(context.Context, orderPlacedV3) error { return nil }), want)
 		_, err := topic.Message(t.Context(), "", orderPlacedV3{})

@@ -103,11 +103,11 @@ type topicConfig struct {
 }
 
 // EventType sets the type and the version of a topic's events, instead of those in the name of the Go type. Consumers in other
-// programs can then use a Go type of another name. The version is 1 or more.
+// programs can then use a Go type of another name. The version is 1 to 999,999,999.
 func EventType(name string, version int) TopicOption {
 	return func(c *topicConfig) {
-		if name == "" || version < 1 {
-			c.err = fmt.Errorf("EventType(%q, %d): want a name, and a version of 1 or more", name, version)
+		if name == "" || version < 1 || version > payload.MaxVersion {
+			c.err = fmt.Errorf("EventType(%q, %d): want a name, and a version of 1 to %d", name, version, payload.MaxVersion)
 		}
 		c.kind = payload.Kind{Name: name, Version: version}
 	}

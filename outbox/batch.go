@@ -5,10 +5,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/millrace-go/millrace/internal/cloudheader"
 	"github.com/millrace-go/millrace/outbox/internal/step"
 	"github.com/millrace-go/millrace/transport"
 )
@@ -22,7 +24,7 @@ func (r *Relay) send(ctx context.Context, a step.Publish) []error {
 	msgs, at := make([]*message.Message, 0, len(rows)), make([]int, 0, len(rows))
 	var bad map[string]bool
 	for i, e := range rows {
-		msg, err := messageOf(ctx, e)
+		msg, err := r.messageOf(ctx, e)
 		switch {
 		case e.Key != "" && bad[e.Key]:
 			results[i] = transport.ErrNotSent
@@ -102,15 +104,9 @@ func (r *Relay) afterPanic(ctx context.Context, topic string, msgs []*message.Me
 	return results
 }
 
-func repeat(err error, n int) []error {
-	errs := make([]error, n)
-	for i := range errs {
-		errs[i] = err
-	}
-	return errs
-}
+func repeat(err error, n int) []error { return slices.Repeat([]error{err}, n) }
 
-func messageOf(ctx context.Context, e *step.Row) (*message.Message, error) {
+func (r *Relay) messageOf(ctx context.Context, e *step.Row) (*message.Message, error) {
 	m := message.NewMessageWithContext(ctx, e.EventID, e.Payload)
 	if e.Headers != nil {
 		if err := json.Unmarshal(e.Headers, &m.Metadata); err != nil {
@@ -121,5 +117,5 @@ func messageOf(ctx context.Context, e *step.Row) (*message.Message, error) {
 		m.Metadata = message.Metadata{}
 	}
 	transport.SetKey(m, e.Key)
-	return m, nil
+	return cloudheader.For(r.cfg.Broker, m), nil
 }

@@ -302,7 +302,7 @@ func (o *once) send(ctx context.Context, s *onceShard, to map[string]string, a p
 	results = repeat(transport.ErrNotSent, len(a.Rows))
 	for i, r := range a.Rows {
 		var err error
-		if msgs[i], err = messageOf(ctx, r); err != nil {
+		if msgs[i], err = o.relay.messageOf(ctx, r); err != nil {
 			results[i], bad = err, true
 		}
 		topics[i] = to[r.Topic]

@@ -5,10 +5,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/pgtx"
 )
 
 // record makes a step of a migration from the old broker to the new one.
@@ -72,4 +74,20 @@ func TestWhatIsSentWhileARelayIsNotRegisteredDoesNotCount(t *testing.T) {
 	require.NoError(t, tx.Rollback(t.Context()))
 	eventually(t, "it is published again", func() bool { return broker.count() > 1 })
 	eventually(t, "the row goes", func() bool { return f.rows() == 0 })
+}
+
+// A process of the migration has stored a CloudEvent, and after the cut a relay that knows only the new broker publishes it.
+func TestRelayGivesCloudEventsTheNamesOfItsBroker(t *testing.T) {
+	t.Parallel()
+	f, got := newFixture(t), newRecorder()
+	require.NoError(t, pgtx.Run(t.Context(), f.pool, func(ctx context.Context, _ pgx.Tx) error {
+		msg := newMessage(ctx, "k", "event")
+		msg.Metadata["ce-specversion"], msg.Metadata["ce-id"] = "1.0", msg.UUID
+		return f.publisher.Publish(topic, msg)
+	}))
+	f.run(f.newRelay(got, outbox.RelayConfig{Broker: "kafka"}))
+	eventually(t, "published", func() bool { return f.rows() == 0 })
+	assert.Equal(t, "1.0", got.last.Metadata["ce_specversion"])
+	assert.Equal(t, got.last.UUID, got.last.Metadata["ce_id"])
+	assert.NotContains(t, got.last.Metadata, "ce-id")
 }

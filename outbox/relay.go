@@ -86,8 +86,9 @@ type RelayConfig struct {
 	DrainTimeout time.Duration
 
 	// Broker is the configured name of the broker that the publisher publishes to. The relay does not run while the record of a
-	// migration to another broker names a different one: see outbox/brokermigration. Default: "", the relay does not check the record.
-	// Leave it empty with a brokermigration.Transport, which checks the record itself.
+	// migration to another broker names a different one: see outbox/brokermigration. CloudEvents that were stored for another broker
+	// get the header names of this one. Default: "", the relay does neither. Leave it empty with a brokermigration.Transport, which
+	// does both itself.
 	Broker string
 
 	// Database is the attribute millrace.database of the relay's metrics. It tells the relays of one process apart. Default: "",

@@ -58,7 +58,8 @@ func catalogDiff(a *cli.App) *cobra.Command {
 	return a.Prints(&cobra.Command{
 		Use: "diff OLD NEW [OTHER...]", Short: "Say what a change of a service breaks",
 		Long: "Compares two catalogs of a service, each a file or a URL, and says what the change breaks, and whom. With catalogs of OTHER\n" +
-			"services it names their handlers, and a change that no handler notices breaks nothing. The exit code is 1 if something breaks.",
+			"services it names their handlers, and a change that no handler notices breaks nothing. But another mode of\n" +
+			"CloudEvents breaks consumers outside Millrace, which have no catalog. The exit code is 1 if something breaks.",
 		Example: "  millrace catalog diff http://127.0.0.1:9090/catalog new.json billing.json",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) < 2 {

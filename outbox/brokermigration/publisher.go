@@ -8,10 +8,12 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/millrace-go/millrace/internal/cloudheader"
 	"github.com/millrace-go/millrace/transport"
 )
 
-// publisher implements transport.BatchPublisher. It publishes to the broker that the record names.
+// publisher implements transport.BatchPublisher. It publishes to the broker that the record names, CloudEvents with the header names of
+// that broker.
 type publisher struct{ transport *Transport }
 
 func (p publisher) Publish(topic string, msgs ...*message.Message) error {
@@ -32,7 +34,11 @@ func (p publisher) PublishBatch(ctx context.Context, topic string, msgs []*messa
 	}
 	finish := sync.OnceValue(func() (counts bool) { return p.transport.process.finish(token) })
 	defer finish() // also when the broker's publisher panics, which the relay survives
-	results := to.publisher.PublishBatch(ctx, topic, msgs)
+	named := make([]*message.Message, len(msgs))
+	for i, msg := range msgs {
+		named[i] = cloudheader.For(broker, msg)
+	}
+	results := to.publisher.PublishBatch(ctx, topic, named)
 	if !finish() {
 		return all(msgs, errStale)
 	}

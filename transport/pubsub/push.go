@@ -22,8 +22,8 @@ import (
 // What push cannot do: a request lasts no longer than AckDeadline, or its message is delivered again while the handler
 // still runs, which the claim absorbs. Delivery.RetryAfter is kept only while a quarter of it remains; a longer wait is
 // left to Retry. Unwrapped, the names of metadata come in lower case, those that HTTP or a proxy knows as a header of its
-// own are lost, and values should be ASCII; and a proxy that drops headers with underscores (nginx by default) drops the
-// event's ID. Google's emulator sends no key in the wrapped form.
+// own are lost (except a CloudEvent's content type), and values should be ASCII; and a proxy that drops headers with
+// underscores (nginx by default) drops the event's ID. Google's emulator sends no key in the wrapped form.
 //
 // Close the router or the transport before the http.Server is shut down: Close waits until the answers are sent.
 func (t *Transport) PushHandler() http.Handler { return t.pushes }

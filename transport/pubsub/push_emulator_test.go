@@ -114,6 +114,7 @@ func TestModesCarryTheSame(t *testing.T) {
 		small := newMessage("key-1", "\x00 päyload") // no "\xff", which the emulator's unwrapped push turns into U+FFFD
 		small.Metadata["name"] = "value"
 		small.Metadata["empty"] = ""
+		small.Metadata["content-type"] = "application/cloudevents+json" // other content types are lost in an unwrapped push
 		large := newMessage("", "")
 		large.Payload = bytes.Repeat([]byte("0123456789"), 999_000)
 		c.publish(small, large)

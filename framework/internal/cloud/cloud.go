@@ -86,7 +86,7 @@ func (c Codec) cloudEvent(msg *message.Message) (event.Event, error) {
 			e.SetExtension(attribute, value)
 		}
 	}
-	contentType := msg.Metadata[cloudevent.ContentType]
+	contentType := cmp.Or(msg.Metadata[cloudevent.ContentType], msg.Metadata["Content-Type"])
 	if contentType == "" && json.Valid(msg.Payload) {
 		contentType = event.ApplicationJSON
 	}

@@ -20,6 +20,9 @@ const (
 	VersionMetadata = "millrace_version"
 )
 
+// MaxVersion is the highest version that a name can have.
+const MaxVersion = 999_999_999
+
 // Kind is the type and the version of an event.
 type Kind struct {
 	Name    string // "" if the event has no type
@@ -29,8 +32,8 @@ type Kind struct {
 
 // versionedType and versionedPackage are names with a Version: OrderPlacedV2, and shop.v2.OrderPlaced.
 var (
-	versionedType    = regexp.MustCompile(`^(.*[a-z0-9])V([1-9][0-9]{0,5})$`)
-	versionedPackage = regexp.MustCompile(`^(.*\.)?v([1-9][0-9]{0,5})\.(.+)$`)
+	versionedType    = regexp.MustCompile(`^(.*[a-z0-9])V([1-9][0-9]{0,8})$`)
+	versionedPackage = regexp.MustCompile(`^(.*\.)?v([1-9][0-9]{0,8})\.(.+)$`)
 )
 
 // kindOf derives type and version from the name of a Go type, or of a protobuf message.
@@ -74,7 +77,7 @@ func KindFrom(metadata message.Metadata) (Kind, error) {
 var raw = reflect.TypeFor[json.RawMessage]()
 
 // versionedCloudEvent is the type of a CloudEvent with a Version: OrderPlaced.v2.
-var versionedCloudEvent = regexp.MustCompile(`^(.+)\.v([1-9][0-9]{0,5})$`)
+var versionedCloudEvent = regexp.MustCompile(`^(.+)\.v([1-9][0-9]{0,8})$`)
 
 // CloudEvent returns the type attribute for events of this kind. Version 1 has no suffix, unless the name itself ends like one
 // with a version.

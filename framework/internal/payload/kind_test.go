@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 
 	"github.com/millrace-go/millrace/outbox"
@@ -20,6 +21,20 @@ func TestKindOfMessage(t *testing.T) {
 	} {
 		k := kindOf(reflect.TypeFor[*struct{}](), name)
 		assert.Equal(t, want, fmt.Sprint(k.Name, " ", k.Version))
+	}
+}
+
+// A version above 999,999 was not read back from the type of a CloudEvent, so the event waited for ever.
+func TestKindOfCloudEvent(t *testing.T) {
+	t.Parallel()
+	for _, version := range []int{1, 2, 20260101, MaxVersion} {
+		for _, name := range []string{"OrderPlaced", "OrderPlaced.v3"} {
+			want, metadata := Kind{Name: name, Version: version}, message.Metadata{}
+			SetKind(metadata, want.CloudEvent())
+			got, err := KindFrom(metadata)
+			assert.NoError(t, err)
+			assert.Equal(t, want, got)
+		}
 	}
 }
 

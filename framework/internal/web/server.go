@@ -27,6 +27,13 @@ func Listen(ctx context.Context, field, address string) (net.Listener, error) {
 	return l, nil
 }
 
+// NotImplemented answers all requests with 501 and the reason.
+func NotImplemented(what string, err error) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, what+": "+err.Error(), http.StatusNotImplemented)
+	})
+}
+
 // Config configures a server. The framework's Server documents the fields; WithDefaults has set them.
 type Config struct {
 	ReadHeaderTimeout, ReadTimeout, WriteTimeout, IdleTimeout time.Duration

@@ -107,11 +107,18 @@ func decodeHeaders(header http.Header, body []byte) pushed {
 		message.DeliveryAttempt = &attempt
 	}
 	for name, values := range header {
-		if !ofTheRequest(name) && len(name) <= wire.Limits.MetadataKeyBytes && len(values[0]) <= wire.Limits.MetadataValueBytes {
+		kept := !ofTheRequest(name) || name == "Content-Type" && isCloudEvent(header)
+		if kept && len(name) <= wire.Limits.MetadataKeyBytes && len(values[0]) <= wire.Limits.MetadataValueBytes {
 			message.Attributes[strings.ToLower(name)] = values[0]
 		}
 	}
 	return pushed{message, header.Get(subscriptionHeader)}
+}
+
+// isCloudEvent reports whether the request carries a CloudEvent. Then the content type is the message's own attribute, without which a
+// structured event is not recognized, and a binary one loses its datacontenttype. Of other messages Pub/Sub may have chosen it itself.
+func isCloudEvent(header http.Header) bool {
+	return header.Get("Ce-Specversion") != "" || strings.HasPrefix(strings.ToLower(header.Get("Content-Type")), "application/cloudevents")
 }
 
 // ofTheRequest reports whether a header belongs to the HTTP request or to proxies on its way. An attribute with such a name looks the

@@ -121,6 +121,24 @@ func TestDecodeUnwrapped(t *testing.T) {
 	require.Nil(t, got.message.DeliveryAttempt)
 }
 
+// The content type of a structured CloudEvent was lost with the request's headers, and handlers got its envelope as their event.
+func TestDecodeUnwrappedCloudEvents(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		header http.Header
+		want   map[string]string
+	}{
+		"structured": {http.Header{"Content-Type": {"Application/CloudEvents+json; charset=UTF-8"}}, map[string]string{"content-type": "Application/CloudEvents+json; charset=UTF-8"}},
+		"binary":     {http.Header{"Content-Type": {"text/plain"}, "Ce-Specversion": {"1.0"}}, map[string]string{"content-type": "text/plain", "ce-specversion": "1.0"}},
+		"neither":    {http.Header{"Content-Type": {"text/plain"}}, map[string]string{}},
+	} {
+		got, err := decode(unwrappedHeader(c.header), nil, true)
+		require.NoError(t, err)
+		c.want[wire.IDAttribute] = "event-1"
+		require.Equal(t, c.want, got.message.Attributes, name)
+	}
+}
+
 // A mesh's sidecar adds headers, some too large for an attribute: whatever copied the metadata could not publish them.
 func TestDecodeUnwrappedRepublish(t *testing.T) {
 	t.Parallel()
