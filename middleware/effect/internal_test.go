@@ -118,25 +118,28 @@ func TestFinish(t *testing.T) {
 		r          *record
 		state      string
 		idempotent bool
+		doubted    bool   // an earlier call was in doubt
 		want       string // the state that follows; "": nothing is written
 		conflicts  int
 	}{
-		{"done", begun(nil), done, false, done, 0},
-		{"done, too late, and nobody has looked", begun(func(r *record) { r.State = doubt }), done, false, done, 0},
-		{"done, though settled as not done", begun(func(r *record) { r.State = notDone }), done, false, done, 0},
-		{"done, as was settled", begun(func(r *record) { r.State = done }), done, false, done, 0},
-		{"done, and another one calls", overtaken(nil), done, false, done, 1},
-		{"done, and another one calls with the same key", overtaken(nil), done, true, done, 0},
-		{"done, and another one too", overtaken(func(r *record) { r.State = done }), done, false, done, 1},
-		{"done, and another one was refused", overtaken(func(r *record) { r.State = notDone }), done, false, done, 1},
-		{"not done", begun(nil), notDone, false, notDone, 0},
-		{"not done, settled as done", begun(func(r *record) { r.State = done }), notDone, false, "", 0},
-		{"not done, and another one calls", overtaken(nil), notDone, false, "", 0},
-		{"unknown", begun(nil), doubt, false, doubt, 0},
-		{"unknown, settled as not done", begun(func(r *record) { r.State = notDone }), doubt, false, "", 0},
-		{"unknown, and another one calls", overtaken(nil), doubt, false, "", 0},
+		{"done", begun(nil), done, false, false, done, 0},
+		{"done, too late, and nobody has looked", begun(func(r *record) { r.State = doubt }), done, false, false, done, 0},
+		{"done, though settled as not done", begun(func(r *record) { r.State = notDone }), done, false, false, done, 0},
+		{"done, as was settled", begun(func(r *record) { r.State = done }), done, false, false, done, 0},
+		{"done, and another one calls", overtaken(nil), done, false, false, done, 1},
+		{"done, and another one calls with the same key", overtaken(nil), done, true, false, done, 0},
+		{"done, and another one too", overtaken(func(r *record) { r.State = done }), done, false, false, done, 1},
+		{"done, and another one was refused", overtaken(func(r *record) { r.State = notDone }), done, false, false, done, 1},
+		{"not done", begun(nil), notDone, false, false, notDone, 0},
+		{"not done, and of an earlier call nobody knows", begun(nil), notDone, true, true, doubt, 0},
+		{"done, and of an earlier call nobody knew", begun(nil), done, true, true, done, 0},
+		{"not done, settled as done", begun(func(r *record) { r.State = done }), notDone, false, false, "", 0},
+		{"not done, and another one calls", overtaken(nil), notDone, false, false, "", 0},
+		{"unknown", begun(nil), doubt, false, false, doubt, 0},
+		{"unknown, settled as not done", begun(func(r *record) { r.State = notDone }), doubt, false, false, "", 0},
+		{"unknown, and another one calls", overtaken(nil), doubt, false, false, "", 0},
 	} {
-		next, conflict := test.r.finish(first, test.state, now, answer, "why", time.Hour, test.idempotent)
+		next, conflict := test.r.finish(first, test.state, now, answer, "why", options{idempotent: test.idempotent, doubted: test.doubted})
 		assert.Equal(t, test.conflicts == 1, conflict, test.name)
 		if test.want == "" {
 			assert.Nil(t, next, test.name)
