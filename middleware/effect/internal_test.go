@@ -2,10 +2,12 @@ package effect
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -34,6 +36,23 @@ func TestEveryStatementPrepares(t *testing.T) {
 	require.NoError(t, err)
 	defer conn.Release()
 	require.NoError(t, pgschema.Prepare(t.Context(), conn.Conn(), files, schema))
+}
+
+// The gauge of doubts once read every effect that was pending, at each scrape.
+func TestGaugeOfDoubtsReadsThemAlone(t *testing.T) {
+	t.Parallel()
+	pool, schema := devtest.Pool(t), devtest.Schema(t)
+	require.NoError(t, Migrate(t.Context(), pool, schema))
+	tx, err := pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer func() { require.NoError(t, tx.Rollback(context.WithoutCancel(t.Context()))) }()
+	_, err = tx.Exec(t.Context(), `set local enable_seqscan = off; set local enable_bitmapscan = off`)
+	require.NoError(t, err)
+	rows, err := tx.Query(t.Context(), `explain (costs off) `+pgschema.Query(files, "observe", schema))
+	require.NoError(t, err)
+	plan, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	require.NoError(t, err)
+	assert.Regexp(t, `Index Cond: .*until <= statement_timestamp`, strings.Join(plan, "\n"))
 }
 
 var (
