@@ -19,7 +19,7 @@ import (
 
 // mayRead is how many rows of a table one page may read, whatever the table has. Of others it may read few.
 var mayRead = map[string]int{
-	"claim_failed": 90_000, "outbox": 70_000, "outbox_archive": 55_000, "outbox_failed": 22_000, "outbox_delayed": 5000, "effect": 12_000, "idempotency_key": 52_000, "claim_audit": 1500, "outbox_audit": 1500, "journal": 45_000, "outbox_journal": 45_000, "claim_key": 25_000,
+	"claim_failed": 90_000, "outbox": 70_000, "outbox_archive": 55_000, "outbox_failed": 22_000, "outbox_delayed": 5000, "effect": 12_000, "idempotency_key": 52_000, "claim_audit": 1500, "outbox_audit": 1500, "journal": 45_000, "outbox_journal": 45_000, "claim_key": 25_000, "claim_replay_event": 30_000,
 }
 
 const few = 1000
@@ -27,7 +27,7 @@ const few = 1000
 // stocked is how many rows such a table gets: more than any page may read.
 func stocked(table string) int { return mayRead[table] * 5 / 4 }
 
-// stock fills the tables. Half of the dead letters have one cause, half of them one consumer, a tenth one key, and one topic has none but
+// stock fills the tables. There is a replay of many events, and many effects are pending. Half of the dead letters have one cause, half of them one consumer, a tenth one key, and one topic has none but
 // the oldest.
 func (s *site) stock() {
 	const id = `'0198c0de-' || left(md5(n::text), 4) || '-7' || substr(md5(n::text), 5, 3) || '-8d21-' || right(md5(n::text), 12)`
@@ -50,6 +50,9 @@ func (s *site) stock() {
 			select now() + interval '1 day' + n * interval '1 ms', n, ` + id + `, 'topic-' || n % 20, 'key-' || n, convert_to('{}', 'UTF8'), '' from generate_series(1, $1::int) n`,
 		`effect (created_at, key, state, token, calls, first_called_at, called_at, until, event_id)
 			select now(), 'shop/mail/' || n, case when n % 1000 = 0 then 'doubt' else 'done' end, gen_random_uuid(), 1, now() - n * interval '1 ms', now() - n * interval '1 ms', now(), '' from generate_series(1, $1::int) n`,
+		`effect (created_at, key, state, token, calls, first_called_at, called_at, until, event_id)
+			select now(), 'shop/charge/' || n, 'pending', gen_random_uuid(), 1, now() - interval '1 hour', now() - interval '1 hour', now() + n * interval '1 s' + interval '1 hour', '' from generate_series(1, $1::int) n`,
+		`claim_replay_event select n, 1 from generate_series(1, $1::int) n`,
 		`idempotency_key (id, service, scope, key, request, fingerprint, status, headers, body, created_at)
 			select sha256(n::text::bytea), 'shop', '\x01', 'key-' || n, 'POST /orders', '', 201, '', '', now() from generate_series(1, $1::int) n`,
 		`journal select date_trunc('minute', now()) - n % 60 * interval '1 minute', n % 10 + 1, n, 1, 1, 1, 1, 1, 1 from generate_series(1, $1::int) n`,
@@ -61,6 +64,7 @@ func (s *site) stock() {
 		table, _, _ := strings.Cut(sql, " ")
 		s.exec(`insert into {schema}.`+sql, stocked(table))
 	}
+	s.exec(`insert into {schema}.claim_replay (actor, note, selection, rate, max_failed, up_to, selected, replayed) values ('ada', '', '{}', 0, 1, 100000, 100000, $1)`, stocked("claim_replay_event"))
 	s.exec(`select {schema}.claim_failed_fold()`)
 	s.exec(`do $$ declare t record; begin for t in select tablename from pg_tables where schemaname = '{schema}' loop execute format('analyze {schema}.%I', t.tablename); end loop; end $$`)
 }
@@ -125,7 +129,7 @@ func TestPagesReadABoundedNumberOfRows(t *testing.T) {
 		"/", "/outbox", "/consumers", "/outbox?group=5e10b2d4", "/outbox/archive", "/outbox/archive?topic=topic-7", "/outbox/archive?key=key-17", "/outbox/archive?topic=none&until=10h", "/do/archive-replay?topic=topic-7",
 		"/dead", "/dead?state=all", "/dead?consumer=shop/consumer-3", "/dead?group=" + group, "/dead?key=tenant", "/dead?state=all&key=key-17", "/dead?topic=topic-7", "/dead?topic=topic-old", "/dead?until=1h", "/dead?since=1h&reason=attempts",
 		"/dead?state=blocked&consumer=shop/consumer-9&group=" + group, "/dead?event=e1", "/dead?after=70000&topic=topic-7", "/dead/event?id=" + id, "/do/replay?topic=topic-7", "/do/discard?consumer=shop/consumer-3",
-		"/do/outbox-retry?group=5e10b2d4", "/do/pause?topic=topic-7", "/event?id=" + id, "/event?id=none", "/effects", "/effects?state=done", "/effects?state=not_done", "/effects?key=shop/mail/1000",
+		"/do/outbox-retry?group=5e10b2d4", "/do/pause?topic=topic-7", "/event?id=" + id, "/event?id=none", "/effects", "/effects?state=done", "/effects?state=not_done", "/effects?state=doubt", "/effects?state=running", "/effects?state=pending", "/effects?state=conflict", "/replay?id=1", "/effects?key=shop/mail/1000",
 		"/keys", "/keys?key=key-17", "/audit",
 	} {
 		page, err := console.New(console.Config{

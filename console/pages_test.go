@@ -152,14 +152,15 @@ func TestEffects(t *testing.T) {
 
 func TestKeys(t *testing.T) {
 	t.Parallel()
-	s := open(t, everything)
+	s := open(t, everything, func(c *console.Config) { c.Mask = []string{"X-Token"} })
 	s.exec(`insert into {schema}.idempotency_key (id, service, scope, key, request, fingerprint, status, headers, body)
-		values (sha256('k'), 'shop', '\x01', 'key-1', 'POST /orders', '', 201, convert_to(E'Content-Type: application/json\nSet-Cookie: secret', 'UTF8'), convert_to('{"id": 7}', 'UTF8'))`)
+		values (sha256('k'), 'shop', '\x01', 'key-1', 'POST /orders', '', 201, convert_to(E'Content-Type: application/json\n Set-Cookie: secret\n X-Token: secret', 'UTF8'), convert_to('{"id": 7}', 'UTF8'))`)
 	assert.Regexp(t, `key-1 shop POST /orders executed 201`, text(s.get(http.StatusOK, "/keys")))
 	page := text(s.get(http.StatusOK, "/keys?key=key-1"))
 	assert.Contains(t, page, "POST /orders: executed, status 201.")
 	assert.Contains(t, page, `"id": 7`)
-	assert.NotContains(t, page, "secret")
+	assert.NotContains(t, page, "secret", "also where the handler added to what was there")
+	assert.Contains(t, text(page), "Set-Cookie •••••• X-Token ••••••")
 	assert.Contains(t, text(page), "A key is searched among the newest 50,000 answers, an ID among all. Older ones: millrace keys show --schema "+s.schema+" key-1")
 	for _, id := range []string{"8254c329", "8254c329a", "8254c329a92850f6d539dd376f4816ee2764517da5e0235514af433164480d7a"} {
 		assert.Contains(t, text(s.get(http.StatusOK, "/keys?key="+id)), "POST /orders: executed, status 201.", id)

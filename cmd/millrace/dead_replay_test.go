@@ -19,6 +19,12 @@ func TestDeadReplayAtAPace(t *testing.T) {
 		"Replay 1 has finished: 2 events are retried; 0 handled, 2 not tried yet.\nWhat became of them: millrace dead replays 1 ")
 	assert.Regexp(t, `^ID +STATE +REPLAYED +HANDLED +UNTRIED +RETRYING +DEAD +STARTED +ACTOR +WHY\n1 +done +2/2 +0 +2 +0 +0 +\S+ +\S+@\S* +-\n$`, o.run(cli.ExitOK, "dead", "replays"))
 
+	// A list counts 2,000 events of a replay, and says so.
+	o.exec(`insert into {schema}.claim_replay_event select n, 1 from generate_series(1000, 4000) n`)
+	o.exec(`update {schema}.claim_replay set replayed = 3003, selected = 3003`)
+	assert.Regexp(t, `\n1 +done +3003/3003 +<= 3001 +>= 2 +>= 0 +>= 0 `, o.run(cli.ExitOK, "dead", "replays"))
+	assert.Regexp(t, `\n1 +done +3003/3003 +3001 +2 +0 +0 `, o.run(cli.ExitOK, "dead", "replays", "1"))
+
 	assert.Contains(t, o.run(cli.ExitFailed, "dead", "replay", "--all", "--rate", "1000"), `no such event: run "millrace dead list"`)
 }
 

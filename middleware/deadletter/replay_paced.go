@@ -18,7 +18,7 @@ type Pace struct {
 
 	// MaxFailed is the largest share, from 0 to 1, of tried events that may fail again; above it the replay stops. Fewer than 20 tried
 	// events count as 20. With 1 the replay never stops by itself. With less it first replays 20 events, and from then on waits until
-	// half of the replayed events were tried.
+	// half of the replayed events were tried, and fewer than 10,000 were not.
 	MaxFailed float64 `json:"max_failed"`
 }
 
@@ -58,12 +58,14 @@ type ReplayStatus struct {
 	Replayed int `json:"replayed"`            // of Selected
 	InFlight int `json:"in_flight,omitempty"` // of Selected: left unchanged, because they were being handled or changed at the time
 
-	// The replayed events by their present state. The sum is Replayed.
-	Handled    int `json:"handled"`
-	Untried    int `json:"untried"`              // not tried yet
-	Retrying   int `json:"retrying"`             // failed again, with attempts left
-	Dead       int `json:"dead"`                 // dead letters again
-	Superseded int `json:"superseded,omitempty"` // replayed again or discarded by an operator before they were handled
+	// The replayed events by their present state. The sum is Replayed. If AtLeast is true, not all were counted: Untried, Retrying and
+	// Dead are lower bounds, and Handled is an upper bound.
+	AtLeast    bool `json:"at_least,omitempty"`
+	Handled    int  `json:"handled"`
+	Untried    int  `json:"untried"`              // not tried yet
+	Retrying   int  `json:"retrying"`             // failed again, with attempts left
+	Dead       int  `json:"dead"`                 // dead letters again
+	Superseded int  `json:"superseded,omitempty"` // replayed again or discarded by an operator before they were handled
 }
 
 // ErrNoSuchReplay means that no replay has the ID, or that the replay is done.
@@ -136,6 +138,7 @@ func ContinueReplay(ctx context.Context, db pgtx.DB, schema string, id int64, pr
 
 // Steps of a replay.
 const (
+	maxUntried   = 10_000                 // number of untried events at which a replay that may stop by itself waits, and beyond which they are not counted
 	firstStep    = 20                     // number of events in the first step of a replay that may stop by itself
 	stepsASecond = 5                      // of a replay with a rate
 	untriedPause = 200 * time.Millisecond // wait before it checks again whether consumers have tried the replayed events
@@ -156,7 +159,7 @@ func stepReplay(ctx context.Context, db pgtx.DB, schema string, id int64) (runni
 			due                       float64
 			replayed, untried, failed int
 		)
-		err := tx.QueryRow(ctx, query("replay_lock", schema), id).Scan(&by.Actor, &by.Note, &selection, &pace.Rate, &pace.MaxFailed,
+		err := tx.QueryRow(ctx, query("replay_lock", schema), id, maxUntried).Scan(&by.Actor, &by.Note, &selection, &pace.Rate, &pace.MaxFailed,
 			&above, &upTo, &due, &untried, &failed, &replayed)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return nil // it has ended
@@ -171,10 +174,10 @@ func stepReplay(ctx context.Context, db pgtx.DB, schema string, id int64) (runni
 		if pace.Rate > 0 {
 			limit = min(limit, (pace.Rate+stepsASecond-1)/stepsASecond)
 		}
+		if _, err := tx.Exec(ctx, query("replay_handled", schema), id); err != nil {
+			return err
+		}
 		if guarded {
-			if _, err := tx.Exec(ctx, query("replay_handled", schema), id); err != nil {
-				return err
-			}
 			tried := replayed - untried
 			counts := max(tried, firstStep)
 			if float64(failed) > pace.MaxFailed*float64(counts) {
@@ -182,7 +185,7 @@ func stepReplay(ctx context.Context, db pgtx.DB, schema string, id int64) (runni
 				_, err := tx.Exec(ctx, query("replay_stop", schema), id, reason)
 				return err
 			}
-			limit = min(limit, counts-untried)
+			limit = min(limit, counts-untried, maxUntried-untried)
 		}
 		running = true
 		switch {
@@ -243,14 +246,20 @@ func changeReplay(ctx context.Context, db pgtx.DB, schema, what string, id int64
 	})
 }
 
-// ListReplays returns replays with a pace, the latest first, at most limit.
+// How many events of a replay are counted, so that a replay of many more cannot hold up who looks.
+const (
+	countedInList = 2000
+	countedInOne  = 20_000
+)
+
+// ListReplays returns replays with a pace, the latest first, at most limit. It counts about 2,000 events of each.
 func ListReplays(ctx context.Context, db pgtx.DB, schema string, limit int) ([]ReplayStatus, error) {
-	return replays(ctx, db, schema, nil, limit)
+	return replays(ctx, db, schema, nil, limit, countedInList)
 }
 
-// ShowReplay returns the progress of a replay.
+// ShowReplay returns the progress of a replay. It counts about 20,000 events.
 func ShowReplay(ctx context.Context, db pgtx.DB, schema string, id int64) (ReplayStatus, error) {
-	found, err := replays(ctx, db, schema, &id, 1)
+	found, err := replays(ctx, db, schema, &id, 1, countedInOne)
 	if err == nil && len(found) == 0 {
 		err = fmt.Errorf("%w: %d", ErrNoSuchReplay, id)
 	}
@@ -260,16 +269,16 @@ func ShowReplay(ctx context.Context, db pgtx.DB, schema string, id int64) (Repla
 	return found[0], nil
 }
 
-func replays(ctx context.Context, db pgtx.DB, schema string, id *int64, limit int) (found []ReplayStatus, err error) {
+func replays(ctx context.Context, db pgtx.DB, schema string, id *int64, limit, counted int) (found []ReplayStatus, err error) {
 	err = administer(ctx, db, schema, "list replays", func(ctx context.Context, tx pgx.Tx, schema string) error {
-		rows, err := tx.Query(ctx, query("replays", schema), id, limit)
+		rows, err := tx.Query(ctx, query("replays", schema), id, limit, counted)
 		if err != nil {
 			return err
 		}
 		found, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (r ReplayStatus, err error) {
 			var selection []byte
 			err = row.Scan(&r.ID, &r.Actor, &r.Note, &selection, &r.Pace.Rate, &r.Pace.MaxFailed, &r.State, &r.Reason, &r.Started, &r.Stepped,
-				&r.Ended, &r.Selected, &r.Replayed, &r.InFlight, &r.Untried, &r.Retrying, &r.Dead, &r.Superseded)
+				&r.Ended, &r.Selected, &r.Replayed, &r.InFlight, &r.Untried, &r.Retrying, &r.Dead, &r.AtLeast, &r.Superseded)
 			if err == nil {
 				err = json.Unmarshal(selection, &r.Selection)
 			}

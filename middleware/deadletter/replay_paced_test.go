@@ -120,6 +120,49 @@ func TestPacedReplayStopsWhenTooMuchFailsAgain(t *testing.T) {
 	assert.Equal(t, []any{100, ""}, []any{status.Replayed, status.Reason})
 }
 
+// bulk puts many events of "labour/notify" into a replay that has replayed them, and so many more that were handled.
+func (f *fixture) bulk(replay int64, untried, handled int) {
+	_, number := f.record("labour/notify", "none")
+	f.sql(`with e as (insert into {schema}.claim_failed (consumer, record, event_id, state, attempts, reason, error, handler, topic, headers, payload, replayed)
+			select $1, md5(n::text)::uuid, 'bulk-' || n, 'blocked', 0, 'error', 'oops', 'handler', 'topic', '{}', '', true from generate_series(1, $2::int) n returning id)
+		insert into {schema}.claim_replay_event select id, $3::bigint from e`, number, untried, replay)
+	f.sql(`update {schema}.claim_replay set replayed = $1, selected = selected + $1 where id = $2`, untried+handled, replay)
+}
+
+// A replay that may stop by itself counts no more than 10,000 untried events. With more it took the others for tried, and replayed on
+// although consumers had tried few.
+func TestPacedReplayWaitsForManyUntriedEvents(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.dead(30)
+	id := f.begin(deadletter.Pace{MaxFailed: 0.05})
+	f.bulk(id, 21_000, 5000)
+	ctx, cancel := context.WithCancel(t.Context())
+	status, err := deadletter.ContinueReplay(ctx, f.pool, f.schema, id, func(deadletter.ReplayStatus) { cancel() })
+	require.ErrorIs(t, err, context.Canceled)
+	assert.Equal(t, []any{26_000, 20_000, true}, []any{status.Replayed, status.Untried, status.AtLeast})
+	f.sql(`delete from {schema}.claim_failed where event_id like 'bulk-%' and event_id < 'bulk-5'`)
+	f.untilReplayed(id, f.count("claim_failed where replayed")+30)
+}
+
+// Also a replay that never stops by itself forgets the events that were handled.
+func TestPacedReplayForgetsWhatWasHandled(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.dead(30)
+	id := f.begin(deadletter.Pace{MaxFailed: 1})
+	f.bulk(id, 4000, 0)
+	f.sql(`delete from {schema}.claim_failed where event_id like 'bulk-%'`)
+	status, err := deadletter.ContinueReplay(t.Context(), f.pool, f.schema, id, nil)
+	require.NoError(t, err)
+	assert.Equal(t, []any{4030, 4000, 30, false}, []any{status.Replayed, status.Handled, status.Untried, status.AtLeast})
+	assert.Equal(t, 30, f.count("claim_replay_event"))
+	f.bulk(id, 2000, 0)
+	listed, err := deadletter.ListReplays(t.Context(), f.pool, f.schema, 1)
+	require.NoError(t, err)
+	assert.True(t, listed[0].AtLeast, "a list counts fewer")
+}
+
 // What operators do to the events of a replay before they are handled counts as theirs.
 func TestPacedReplayIsSuperseded(t *testing.T) {
 	t.Parallel()

@@ -36,7 +36,7 @@ type Entry struct {
 // Listing selects the effects that List returns.
 type Listing struct {
 	State string // "open" (in doubt or in conflict: a person must decide), "doubt", "conflict", "running", "pending", "done", "not_done" or "all". Default: "open"
-	Limit int    // Default: 100
+	Limit int    // Default: 100. Of more effects that are not settled, those with the earliest Until are listed
 
 	// Mentions selects effects whose keys contain this text, such as an event's ID. It reads the whole ledger. Default: all.
 	Mentions string
@@ -71,8 +71,11 @@ func List(ctx context.Context, db pgtx.DB, schema string, l Listing) (found []En
 		l.Limit = 100
 	}
 	name, args := "list", []any{l.State, l.Limit, l.Mentions, operator.Optional(l.Key), operator.Optional(l.EventID)}
-	if l.Newest {
+	switch {
+	case l.Newest:
 		name, args = "newest", append(args, searched)
+	case !slices.Contains([]string{"all", done, notDone}, l.State):
+		name = "unsettled"
 	}
 	err = pgx.BeginTxFunc(ctx, db, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 		if err := migrations.Check(ctx, tx, schema); err != nil {

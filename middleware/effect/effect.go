@@ -58,6 +58,9 @@ var (
 // calls again. Any other error leaves the outcome of the call unknown, above all a timeout or a broken connection. NotDone(nil) is
 // nil.
 //
+// It tells only of this call. If Idempotent let it begin while an earlier call was in doubt, the effect is in doubt again, and Once
+// returns ErrInDoubt.
+//
 // The next call gets the same idempotency key. If the provider stores refusals under that key, use another effect key.
 func NotDone(err error) error {
 	if err == nil {

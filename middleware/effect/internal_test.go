@@ -2,10 +2,12 @@ package effect
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -34,6 +36,23 @@ func TestEveryStatementPrepares(t *testing.T) {
 	require.NoError(t, err)
 	defer conn.Release()
 	require.NoError(t, pgschema.Prepare(t.Context(), conn.Conn(), files, schema))
+}
+
+// The gauge of doubts once read every effect that was pending, at each scrape.
+func TestGaugeOfDoubtsReadsThemAlone(t *testing.T) {
+	t.Parallel()
+	pool, schema := devtest.Pool(t), devtest.Schema(t)
+	require.NoError(t, Migrate(t.Context(), pool, schema))
+	tx, err := pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer func() { require.NoError(t, tx.Rollback(context.WithoutCancel(t.Context()))) }()
+	_, err = tx.Exec(t.Context(), `set local enable_seqscan = off; set local enable_bitmapscan = off`)
+	require.NoError(t, err)
+	rows, err := tx.Query(t.Context(), `explain (costs off) `+pgschema.Query(files, "observe", schema))
+	require.NoError(t, err)
+	plan, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	require.NoError(t, err)
+	assert.Regexp(t, `Index Cond: .*until <= statement_timestamp`, strings.Join(plan, "\n"))
 }
 
 var (
@@ -118,25 +137,28 @@ func TestFinish(t *testing.T) {
 		r          *record
 		state      string
 		idempotent bool
+		doubted    bool   // an earlier call was in doubt
 		want       string // the state that follows; "": nothing is written
 		conflicts  int
 	}{
-		{"done", begun(nil), done, false, done, 0},
-		{"done, too late, and nobody has looked", begun(func(r *record) { r.State = doubt }), done, false, done, 0},
-		{"done, though settled as not done", begun(func(r *record) { r.State = notDone }), done, false, done, 0},
-		{"done, as was settled", begun(func(r *record) { r.State = done }), done, false, done, 0},
-		{"done, and another one calls", overtaken(nil), done, false, done, 1},
-		{"done, and another one calls with the same key", overtaken(nil), done, true, done, 0},
-		{"done, and another one too", overtaken(func(r *record) { r.State = done }), done, false, done, 1},
-		{"done, and another one was refused", overtaken(func(r *record) { r.State = notDone }), done, false, done, 1},
-		{"not done", begun(nil), notDone, false, notDone, 0},
-		{"not done, settled as done", begun(func(r *record) { r.State = done }), notDone, false, "", 0},
-		{"not done, and another one calls", overtaken(nil), notDone, false, "", 0},
-		{"unknown", begun(nil), doubt, false, doubt, 0},
-		{"unknown, settled as not done", begun(func(r *record) { r.State = notDone }), doubt, false, "", 0},
-		{"unknown, and another one calls", overtaken(nil), doubt, false, "", 0},
+		{"done", begun(nil), done, false, false, done, 0},
+		{"done, too late, and nobody has looked", begun(func(r *record) { r.State = doubt }), done, false, false, done, 0},
+		{"done, though settled as not done", begun(func(r *record) { r.State = notDone }), done, false, false, done, 0},
+		{"done, as was settled", begun(func(r *record) { r.State = done }), done, false, false, done, 0},
+		{"done, and another one calls", overtaken(nil), done, false, false, done, 1},
+		{"done, and another one calls with the same key", overtaken(nil), done, true, false, done, 0},
+		{"done, and another one too", overtaken(func(r *record) { r.State = done }), done, false, false, done, 1},
+		{"done, and another one was refused", overtaken(func(r *record) { r.State = notDone }), done, false, false, done, 1},
+		{"not done", begun(nil), notDone, false, false, notDone, 0},
+		{"not done, and of an earlier call nobody knows", begun(nil), notDone, true, true, doubt, 0},
+		{"done, and of an earlier call nobody knew", begun(nil), done, true, true, done, 0},
+		{"not done, settled as done", begun(func(r *record) { r.State = done }), notDone, false, false, "", 0},
+		{"not done, and another one calls", overtaken(nil), notDone, false, false, "", 0},
+		{"unknown", begun(nil), doubt, false, false, doubt, 0},
+		{"unknown, settled as not done", begun(func(r *record) { r.State = notDone }), doubt, false, false, "", 0},
+		{"unknown, and another one calls", overtaken(nil), doubt, false, false, "", 0},
 	} {
-		next, conflict := test.r.finish(first, test.state, now, answer, "why", time.Hour, test.idempotent)
+		next, conflict := test.r.finish(first, test.state, now, answer, "why", options{idempotent: test.idempotent, doubted: test.doubted})
 		assert.Equal(t, test.conflicts == 1, conflict, test.name)
 		if test.want == "" {
 			assert.Nil(t, next, test.name)

@@ -88,6 +88,9 @@ func (l *Ledger) once(ctx context.Context, key string, fn func(context.Context, 
 		// Without cancellation: if the commit were interrupted, it could leave an intent without a call.
 		err := l.store.change(context.WithoutCancel(ctx), l.cfg.RecordTimeout, key, func(_ pgx.Tx, found *record, at time.Time) (next *record, _ error) {
 			r, now = found, at
+			if found == nil || found.Token != token { // otherwise the answer to our own commit was lost
+				o.doubted = found != nil && found.inDoubt(at)
+			}
 			what, next = begin(found, at, token, o, l.cfg.Settle)
 			if found == nil && next != nil {
 				next.EventID = outbox.CauseFrom(ctx)
@@ -173,7 +176,7 @@ func (l *Ledger) call(ctx context.Context, key string, token uuid.UUID, ends tim
 			return nil, &waitError{fmt.Errorf("%w: it is done, but that could not be recorded: %w", ErrInDoubt, err), l.cfg.RetryAfter}
 		}
 		return response, nil
-	case isNotDone(err):
+	case isNotDone(err) && !o.doubted:
 		return nil, errors.Join(err, l.finish(ctx, key, token, notDone, nil, err.Error(), o))
 	}
 	if mark, is := markOf(err).(*pendingError); is { //nolint:errorlint // it is the mark itself
@@ -213,7 +216,10 @@ func (l *Ledger) finish(ctx context.Context, key string, token uuid.UUID, state 
 		if r == nil {
 			return nil, errors.New("the intent is gone: was the table emptied?")
 		}
-		next, conflict = r.finish(token, state, now, response, reason, o.within, o.idempotent)
+		next, conflict = r.finish(token, state, now, response, reason, o)
+		if next != nil {
+			state = next.State
+		}
 		return next, nil
 	})
 	switch {

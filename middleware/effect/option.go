@@ -23,6 +23,7 @@ type options struct {
 	retries    bool
 	policy     retry.Policy
 	within     time.Duration // how long a pending call may take
+	doubted    bool          // an earlier call was in doubt when this one began
 }
 
 // Idempotent says that the provider honours the idempotency key for ever. An effect in doubt is called again with the same key.

@@ -83,12 +83,13 @@ func (r *record) calling(now time.Time, token uuid.UUID, timeout time.Duration) 
 // finish records how the call with the token ended: done, notDone, pending (for the time within) or doubt. A success is recorded in
 // any state. Another outcome counts only if this is still the last call and nobody has settled the effect. A success after another
 // call has begun is a conflict, because the effect probably happened twice, unless the provider makes one effect of both calls.
-// finish returns nil if nothing changes.
-func (r *record) finish(token uuid.UUID, state string, now time.Time, response []byte, reason string, within time.Duration, idempotent bool) (next *record, conflict bool) {
+// notDone tells only of this call: if it began while an earlier one was in doubt, the effect is in doubt again. finish returns nil if
+// nothing changes.
+func (r *record) finish(token uuid.UUID, state string, now time.Time, response []byte, reason string, o options) (next *record, conflict bool) {
 	changed := *r
 	switch {
 	case state == done:
-		conflict = r.Token != token && !idempotent
+		conflict = r.Token != token && !o.idempotent
 		if conflict {
 			changed.Conflicts++
 		}
@@ -99,11 +100,11 @@ func (r *record) finish(token uuid.UUID, state string, now time.Time, response [
 		}
 	case r.Token != token || r.State != running:
 		return nil, false
-	case state == notDone:
+	case state == notDone && !o.doubted:
 		changed.settle(notDone, nil, "call", now)
 		changed.Reason = reason
 	case state == pending:
-		changed.State, changed.Until, changed.Reason = pending, now.Add(within), reason
+		changed.State, changed.Until, changed.Reason = pending, now.Add(o.within), reason
 	default:
 		changed.State, changed.Until, changed.Reason = doubt, now, reason
 	}

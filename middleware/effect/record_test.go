@@ -14,16 +14,20 @@ import (
 // time, and somebody who settles doubts.
 type life struct {
 	r         *record
+	o         options
 	now       time.Time
 	active    []caller
-	happened  int // effects, as the world sees them
-	reported  int // calls that came back and said so
-	completed int // outcomes that came later, and counted
+	happened  int       // effects, as the world sees them
+	first     time.Time // when the last of them happened
+	reported  int       // calls that came back and said so
+	completed int       // outcomes that came later, and counted
 	chance    *rand.Rand
 }
 
 type caller struct {
 	token    uuid.UUID
+	until    time.Time
+	doubted  bool // an earlier call was in doubt
 	happened bool
 	pending  bool // the provider has it, and tells later
 	over     bool // the provider has told what became of it
@@ -31,23 +35,41 @@ type caller struct {
 
 func (l *life) begin(t *testing.T) {
 	token := uuid.New()
-	what, next := begin(l.r, l.now, token, options{timeout: 30 * time.Second}, time.Second)
+	what, next := begin(l.r, l.now, token, l.o, time.Second)
 	if what == replay && l.r.State != done || what == stuck && !l.r.inDoubt(l.now) {
 		t.Fatalf("verdict %d in state %s", what, l.r.State)
 	}
 	if what == call {
-		l.r, l.active = next, append(l.active, caller{token: token})
+		doubted := l.r != nil && l.r.inDoubt(l.now)
+		l.r, l.active = next, append(l.active, caller{token: token, until: next.Until, doubted: doubted})
 	}
 }
 
 func (l *life) ends(i int) { l.active = append(l.active[:i:i], l.active[i+1:]...) }
 
 func (l *life) finish(i int, state string) {
-	next, _ := l.r.finish(l.active[i].token, state, l.now, nil, "", 20*time.Second, false)
-	if next != nil {
+	l.record(i, state)
+	l.ends(i)
+}
+
+func (l *life) record(i int, state string) {
+	o := l.o
+	o.doubted = l.active[i].doubted
+	if next, _ := l.r.finish(l.active[i].token, state, l.now, nil, "", o); next != nil {
 		l.r = next
 	}
-	l.ends(i)
+}
+
+// takesEffect has the provider do what the call asks for, unless it has done that for another one and honours the key. Then it gets no
+// call after its deadline: nobody keeps a promise against a process that is stopped for longer than keys live.
+func (l *life) takesEffect(i int) {
+	if l.o.idempotent && !l.now.Before(l.active[i].until) {
+		return
+	}
+	l.active[i].happened = true
+	if l.happened == 0 || !l.o.idempotent || l.now.Sub(l.first) >= l.o.honoured {
+		l.happened, l.first = l.happened+1, l.now
+	}
 }
 
 // complete has the provider tell what became of a call that is pending; it may tell it again, also when another call is under way.
@@ -68,10 +90,13 @@ func (l *life) complete(i int) {
 }
 
 // lives are many, the same at each run.
-func lives(yield func(*life) bool) {
-	for seed := range uint64(3000) {
-		if !yield(&life{now: start, chance: rand.New(rand.NewPCG(seed, 0))}) {
-			return
+func lives(o options) func(yield func(*life) bool) {
+	o.timeout, o.within = 30*time.Second, 20*time.Second
+	return func(yield func(*life) bool) {
+		for seed := range uint64(3000) {
+			if !yield(&life{now: start, o: o, chance: rand.New(rand.NewPCG(seed, 0))}) {
+				return
+			}
 		}
 	}
 }
@@ -94,15 +119,12 @@ func (l *life) live(t *testing.T, settle, check func()) {
 			}
 		case i < 0: // nobody calls
 		case what == "take effect" && !l.active[i].happened && !l.active[i].over:
-			l.active[i].happened = true
-			l.happened++
+			l.takesEffect(i)
 		case what == "return" && l.active[i].pending:
 			l.complete(i)
 		case l.active[i].pending: // which the provider does not forget
 		case what == "postpone":
-			if next, _ := l.r.finish(l.active[i].token, pending, l.now, nil, "", 20*time.Second, false); next != nil {
-				l.r = next
-			}
+			l.record(i, pending)
 			l.active[i].pending = true
 		case what == "return" && l.active[i].happened:
 			l.reported++
@@ -118,34 +140,41 @@ func (l *life) live(t *testing.T, settle, check func()) {
 	}
 }
 
-// Whatever happens in whatever order: while doubts are settled truthfully, there is one effect at most.
+// Whatever happens in whatever order: while doubts are settled truthfully, there is one effect at most. Also where the provider honours
+// keys for a while: a call that was not done once said nothing of the one before it, whose effect had happened, and once the key was
+// forgotten another call repeated it.
 func TestOneEffectWhenDoubtsAreSettledTruthfully(t *testing.T) {
 	t.Parallel()
-	repeated, completed := false, 0
-	for l := range lives {
-		l.live(t, func() {
-			if l.happened > 0 {
-				l.r.settle(done, nil, "somebody", l.now)
-			} else if len(l.active) == 0 { // nobody can say so before
-				l.r.settle(notDone, nil, "somebody", l.now)
+	for name, o := range map[string]options{"no keys": {}, "keys": {idempotent: true, honoured: 100 * time.Second}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			repeated, completed := false, 0
+			for l := range lives(o) {
+				l.live(t, func() {
+					if l.happened > 0 {
+						l.r.settle(done, nil, "somebody", l.now)
+					} else if len(l.active) == 0 { // nobody can say so before
+						l.r.settle(notDone, nil, "somebody", l.now)
+					}
+				}, func() {
+					completed += l.completed
+					repeated = repeated || l.happened > 0 && l.r.Calls > 1
+					if l.happened > 1 {
+						t.Fatalf("%d effects", l.happened)
+					}
+				})
 			}
-		}, func() {
-			completed += l.completed
-			repeated = repeated || l.happened > 0 && l.r.Calls > 1
-			if l.happened > 1 {
-				t.Fatalf("%d effects", l.happened)
-			}
+			assert.True(t, repeated, "no call was repeated: the test cannot fail")
+			assert.Positive(t, completed)
 		})
 	}
-	assert.True(t, repeated, "no call was repeated: the test cannot fail")
-	assert.Positive(t, completed)
 }
 
 // When somebody settles doubts wrongly there may be more, and those that come to light are reported.
 func TestConflictsAreReported(t *testing.T) {
 	t.Parallel()
 	most := 0
-	for l := range lives {
+	for l := range lives(options{}) {
 		l.live(t, func() { l.r.settle(notDone, nil, "somebody", l.now) }, func() {
 			most = max(most, l.reported)
 			if l.reported > 1 && l.r.Conflicts == 0 {

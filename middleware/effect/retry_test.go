@@ -59,6 +59,36 @@ func TestRetriesWithinAnEffect(t *testing.T) {
 	}
 }
 
+// A provider does what is asked, and the answer is lost. The next call has the same key and does not reach the provider, or has no time
+// left. That once settled the effect as not done, and when the provider had forgotten the key, another call repeated the effect.
+func TestRefusedCallSettlesNoEarlierDoubt(t *testing.T) {
+	t.Parallel()
+	for name, opts := range map[string][]effect.Option{"refused": nil, "late": {effect.Timeout(time.Millisecond)}, "retried": {effect.Retry(retry.Policy{{Backoff: time.Millisecond}})}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			calls := 0
+			once := func(answer error, opts ...effect.Option) error {
+				return effect.Once(f.ctx(), "charge:1", func(context.Context, string) error {
+					calls++
+					return answer
+				}, append(opts, effect.IdempotentFor(24*time.Hour))...)
+			}
+			require.ErrorIs(t, once(errOops), effect.ErrInDoubt)
+			err := once(effect.NotDone(errors.New("connection refused")), opts...)
+			if name != "late" {
+				require.ErrorIs(t, err, effect.ErrInDoubt)
+			}
+			require.Error(t, err)
+			assert.Len(t, f.entries("doubt"), 1)
+			f.exec(`update ` + f.schema + `.effect set first_called_at = first_called_at - interval '25 hours'`)
+			before := calls
+			require.ErrorIs(t, once(nil), effect.ErrInDoubt)
+			assert.Equal(t, before, calls)
+		})
+	}
+}
+
 // A wait that would outlast the event's time is not begun.
 func TestRetriesEndWithTheContext(t *testing.T) {
 	t.Parallel()

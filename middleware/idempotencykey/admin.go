@@ -159,7 +159,10 @@ func scanEntry(row pgx.CollectableRow) (e Entry, err error) {
 		e.State = rejected
 	}
 	if header != nil {
-		e.Header = decodeHeader(header)
+		e.Header = http.Header{}
+		for name, values := range decodeHeader(header) { // under plain names: a console masks by them
+			e.Header[strings.TrimPrefix(name, added)] = values
+		}
 	}
 	return e, err
 }

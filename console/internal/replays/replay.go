@@ -28,6 +28,7 @@ type Replay struct {
 // Figure is a number of events, with its segment of a bar of length barLength.
 type Figure struct {
 	N           int
+	AtLeast     bool // N is a lower bound
 	Word, Shape string
 	X, Width    int
 }
@@ -61,6 +62,12 @@ func View(r deadletter.ReplayStatus, here bool) Replay {
 		{N: left, Word: "left out", Shape: "discarded"},
 		{N: toCome, Word: "to come", Shape: "pending"},
 	}
+	if r.AtLeast {
+		v.Figures[0].Word, v.Figures[0].Shape = "handled or not counted", "pending"
+		for i := range v.Figures[1:4] {
+			v.Figures[i+1].AtLeast = true
+		}
+	}
 	sum := 0
 	for i := range v.Figures {
 		f := &v.Figures[i]
@@ -76,7 +83,7 @@ func View(r deadletter.ReplayStatus, here bool) Replay {
 		}
 	}
 	v.Reason = strings.TrimPrefix(r.Reason, "stopped ") // the state says that already
-	v.Waits = r.State == deadletter.ReplayRunning && r.Pace.MaxFailed < 1 && toCome > 0 && r.Untried >= max(r.Replayed-r.Untried, 20)
+	v.Waits = r.State == deadletter.ReplayRunning && r.Pace.MaxFailed < 1 && toCome > 0 && r.Untried >= min(max(r.Replayed-r.Untried, 20), 10_000)
 	s := r.Selection
 	for _, h := range [][2]string{
 		{"state", strings.Join(StateWords(s.States), ", ")},

@@ -20,7 +20,7 @@ create table {schema}.effect (
     event_id        text        not null default '', -- the event whose handler called first; '' outside of a claim
     primary key (key, created_at)
 ) partition by range (created_at);
-create index effect_unsettled on {schema}.effect (called_at) where state in ('running', 'pending', 'doubt') or conflicts > 0;
+create index effect_unsettled on {schema}.effect (state, until) where state in ('running', 'pending', 'doubt') or conflicts > 0;
 create index effect_called on {schema}.effect (called_at);
 create index effect_event on {schema}.effect (event_id) where event_id <> '';
 

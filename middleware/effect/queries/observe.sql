@@ -1,4 +1,4 @@
--- The number of effects in doubt, and the age of the oldest doubt in seconds. Uses effect_unsettled.
-select count(*), coalesce(extract(epoch from clock_timestamp() - min(until)), 0)::float8
+-- The number of effects in doubt, and the age of the oldest doubt in seconds. Uses effect_unsettled, and reads no others.
+select count(*), coalesce(extract(epoch from statement_timestamp() - min(until)), 0)::float8
 from {schema}.effect
-where state in ('running', 'pending', 'doubt') and (state = 'doubt' or until <= clock_timestamp())
+where state in ('running', 'pending', 'doubt') and until <= statement_timestamp()

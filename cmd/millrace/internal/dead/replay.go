@@ -149,16 +149,25 @@ func continueReplay(ctx context.Context, a *cli.App, pool *pgxpool.Pool, id int6
 
 // outcome describes the results of a replay's events.
 func outcome(r deadletter.ReplayStatus) string {
-	parts := []string{strconv.Itoa(r.Handled) + " handled"}
+	parts := []string{bounded(r.Handled, "at most ", r.AtLeast) + " handled"}
 	for _, p := range []struct {
-		n    int
-		what string
-	}{{r.Untried, "not tried yet"}, {r.Retrying, "failed again and retrying"}, {r.Dead, "dead again"}, {r.Superseded, "replayed again or discarded since"}} {
+		n       int
+		atLeast bool
+		what    string
+	}{{r.Untried, r.AtLeast, "not tried yet"}, {r.Retrying, r.AtLeast, "failed again and retrying"}, {r.Dead, r.AtLeast, "dead again"}, {r.Superseded, false, "replayed again or discarded since"}} {
 		if p.n > 0 {
-			parts = append(parts, strconv.Itoa(p.n)+" "+p.what)
+			parts = append(parts, bounded(p.n, "at least ", p.atLeast)+" "+p.what)
 		}
 	}
 	return strings.Join(parts, ", ")
+}
+
+// bounded returns the number, behind the word if it is only a bound.
+func bounded(n int, word string, only bool) string {
+	if !only {
+		word = ""
+	}
+	return word + strconv.Itoa(n)
 }
 
 func replaysCommand(a *cli.App) *cobra.Command {
@@ -167,6 +176,7 @@ func replaysCommand(a *cli.App) *cobra.Command {
 		Use: "replays [ID]", ValidArgsFunction: cobra.NoFileCompletions, Short: "List replays at a pace, and what became of their events", Args: cobra.MaximumNArgs(1),
 		Long: "Lists the replays that \"dead replay\" with --rate or --max-failed began, the latest first, with what became of their events:\n" +
 			"UNTRIED events wait for a service of the consumer, RETRYING ones failed again, DEAD ones are dead letters again.\n" +
+			"Of a large replay only the first events are counted: 2,000 in the list, and 20,000 with an ID.\n" +
 			"A running replay whose last step is long ago has lost its command: continue it by \"dead replay --resume\".",
 		Example: "  millrace dead replays\n  millrace dead replays 7 -o json",
 	}
@@ -200,8 +210,8 @@ func replaysCommand(a *cli.App) *cobra.Command {
 				state += ", last step " + a.AuditTime(r.Stepped)
 			}
 			rows = append(rows, []string{
-				strconv.FormatInt(r.ID, 10), state, fmt.Sprintf("%d/%d", r.Replayed, r.Selected), strconv.Itoa(r.Handled), strconv.Itoa(r.Untried),
-				strconv.Itoa(r.Retrying), strconv.Itoa(r.Dead), a.AuditTime(r.Started), words.OneLine(r.Actor), words.OneLine(cmp.Or(r.Reason, r.Note)),
+				strconv.FormatInt(r.ID, 10), state, fmt.Sprintf("%d/%d", r.Replayed, r.Selected), bounded(r.Handled, "<= ", r.AtLeast), bounded(r.Untried, ">= ", r.AtLeast),
+				bounded(r.Retrying, ">= ", r.AtLeast), bounded(r.Dead, ">= ", r.AtLeast), a.AuditTime(r.Started), words.OneLine(r.Actor), words.OneLine(cmp.Or(r.Reason, r.Note)),
 			})
 		}
 		a.Table("ID STATE REPLAYED HANDLED UNTRIED RETRYING DEAD STARTED ACTOR~ WHY~?", rows)
