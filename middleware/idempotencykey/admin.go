@@ -161,7 +161,8 @@ func scanEntry(row pgx.CollectableRow) (e Entry, err error) {
 	if header != nil {
 		e.Header = http.Header{}
 		for name, values := range decodeHeader(header) { // under plain names: a console masks by them
-			e.Header[strings.TrimPrefix(name, added)] = values
+			name = strings.TrimPrefix(name, added)
+			e.Header[name] = append(e.Header[name], values...)
 		}
 	}
 	return e, err
