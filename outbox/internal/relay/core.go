@@ -60,7 +60,7 @@ type Core struct {
 	ended  map[step.Ref]*shard // shards whose lease has ended, until their batches are answered
 	topics topic.Set
 	leases *lease.Leases
-	taken  uint64 // the number of leases ever taken
+	ticks  uint64 // counts leases, and changes of operators' settings
 	out    []step.Action
 
 	reading     bool
@@ -83,6 +83,8 @@ type Core struct {
 
 	pollAt    time.Time
 	polling   bool
+	asks      uint64 // ticks when the poll began
+	heard     uint64 // ticks when operators' settings last came
 	moveAt    time.Time
 	moving    bool
 	moveLimit int
@@ -403,7 +405,7 @@ func (c *Core) poll(now time.Time) (at time.Time) {
 		s.due, s.later = s.due || s.later, false
 	}
 	if len(c.order) > 0 {
-		c.polling = true
+		c.polling, c.asks = true, c.ticks
 		c.do(step.Poll{Shards: c.Held()})
 	}
 	return c.pollAt
@@ -422,7 +424,7 @@ func (c *Core) polled(in step.Polled, now time.Time) {
 		c.failed("look for failed events that are due", 0, max(c.pollAt.Sub(now), 0), in.Err)
 		return
 	}
-	c.control(in.Controls)
+	c.control(in.Controls, c.asks)
 	for _, n := range in.Due {
 		if s := c.shards[n]; s != nil {
 			s.due = true

@@ -75,9 +75,9 @@ const (
 )
 
 func (c *Core) newShard(l step.Lease, deadline time.Time) *shard {
-	c.taken++
+	c.ticks++
 	return &shard{
-		core: c, Ref: step.Ref{Shard: l.Shard, Lease: c.taken}, gaps: c.cfg.Gaps(),
+		core: c, Ref: step.Ref{Shard: l.Shard, Lease: c.ticks}, gaps: c.cfg.Gaps(),
 		held: map[step.Identity]*step.Event{}, queues: map[string]*queue{}, keys: map[string]*key{},
 		failing: map[*key]struct{}{}, stalled: map[*key]struct{}{}, blocked: map[string]struct{}{},
 		promote: map[string]struct{}{}, all: true,
