@@ -374,6 +374,11 @@ func (c *Core) published(in step.Published, now time.Time) {
 		if s = c.ended[in.Ref]; s == nil {
 			return
 		}
+		for i, err := range in.Results { // its publisher was canceled, so an error says nothing about the broker
+			if err != nil {
+				in.Results[i] = step.ErrLeaseOver
+			}
+		}
 	}
 	s.answered = now
 	q := s.queues[in.Queue]

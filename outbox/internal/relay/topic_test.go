@@ -292,3 +292,26 @@ func TestOldSettingsDoNotReplaceNewerOnes(t *testing.T) {
 		})
 	}
 }
+
+// When a lease ends, its batches are canceled. A topic whose batch was canceled does not fail, in no other shard either.
+func TestCanceledBatchIsNoOutage(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2)
+	w.topic("a").takes = time.Minute
+	w.write("a", "k", 0)
+	w.write("a", "l", 1)
+	n := w.start()
+	w.run(time.Second)
+	n.core.end(n.core.shards[0])
+	require.Len(t, n.core.ended, 1)
+	for _, p := range slices.Clone(n.pending) {
+		if a, ok := p.action.(step.Publish); ok && a.Shard == 0 {
+			p.answer = step.Published{Ref: a.Ref, Queue: a.Queue, Results: []error{errDown}} // as canceled
+			n.answer(p)
+		}
+	}
+	require.Empty(t, n.core.ended)
+	topic := n.core.topics.Of("a")
+	assert.False(t, topic.Stands(w.now))
+	assert.Empty(t, topic.State(n.core.use("a", w.now), w.now).State)
+}
