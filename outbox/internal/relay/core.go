@@ -48,6 +48,8 @@ type rules struct {
 	surplus   func(fair int, held []lease.Held) []int16   // shards to give back
 	struggles func(*Core, time.Time) bool
 	sends     func(step.Publish, time.Time) bool // the batch may be sent now
+	scan      func(step.Request) int64           // above which a scan returns all rows
+	passes    func(*shard) int                   // deferred rows that a scan may return
 }
 
 // Core decides what a relay does. It is not safe for concurrent use.
@@ -122,6 +124,7 @@ func New(cfg Config, now time.Time) *Core {
 	c.rules = rules{
 		quota: (*Core).quota, room: (*shard).room, hungry: (*shard).hungry, expired: (*shard).expired, turn: (*queue).turn,
 		surplus: lease.Surplus, struggles: (*Core).struggles, sends: step.Publish.InTime,
+		scan: func(q step.Request) int64 { return q.From }, passes: (*shard).passes,
 	}
 	return c
 }

@@ -130,26 +130,6 @@ func (s *shard) room(q *queue, now time.Time) (n int, wait bool) {
 	return n, n <= 0 || 2*n < most && q.unsaved > 0
 }
 
-// admit reports whether the shard may hold a row that it does not hold yet. Otherwise the row is deferred.
-func (s *shard) admit(q *queue, r *step.Event, scanning bool) (held bool) {
-	s.changeDeferred(q, func() {
-		held = q.deferred.Admit(r.Seq, r.Key, q.held >= s.core.rules.quota(s.core), scanning)
-	})
-	return held
-}
-
-// changeDeferred runs change on what the queue has deferred, and counts the topics that have deferred events.
-func (s *shard) changeDeferred(q *queue, change func()) {
-	before := q.deferred.Any()
-	change()
-	switch after := q.deferred.Any(); {
-	case after && !before:
-		s.deferring++
-	case before && !after:
-		s.deferring--
-	}
-}
-
 // drained records that the deferred events up to a number were read, or as many as were asked for.
 func (s *shard) drained(q *queue, r step.Request, rows []*step.Event) {
 	if !q.deferred.Any() {
@@ -159,17 +139,20 @@ func (s *shard) drained(q *queue, r step.Request, rows []*step.Event) {
 	if len(rows) >= r.DrainLimit {
 		last = rows[len(rows)-1].Seq
 	}
-	s.changeDeferred(q, func() { q.deferred.Drained(r.From, last) })
+	q.deferred.Drained(r.From, last)
 	s.unstall()
 }
 
-// scanned records that a scan has read every row.
-func (s *shard) scanned() {
+// scanned records that a scan has read every row above a number.
+func (s *shard) scanned(scan int64) {
 	for _, q := range s.order {
-		s.changeDeferred(q, q.deferred.Scanned)
+		q.deferred.Scanned(scan)
 	}
-	s.unstall()
 }
+
+// passes returns how many deferred rows the next read of a scan may return. The scan must get past them also while a transaction is open
+// that keeps it from ending, because events of other topics may follow.
+func (s *shard) passes() int { return min(2*s.passed, s.readBytes/bareSize) }
 
 // waitsForDeferred reports whether an earlier event of the key, for another topic, was left in the table.
 func (s *shard) waitsForDeferred(e *step.Event) bool {

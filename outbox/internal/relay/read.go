@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/millrace-go/millrace/outbox/internal/deferral"
 	"github.com/millrace-go/millrace/outbox/internal/gaps"
 	"github.com/millrace-go/millrace/outbox/internal/step"
 )
@@ -117,7 +118,7 @@ func (s *shard) request(fetch []int64, drain *queue, now time.Time) step.Request
 	}
 	if scanning, begun := s.gaps.Scanning(); scanning {
 		q.Scan = !begun
-		q.Limit += len(s.held) // a scan returns those again
+		q.Limit += len(s.held) + s.core.rules.passes(s) // a scan returns those again
 	} else {
 		q.List = s.gaps.List()
 		if drain != nil {
@@ -165,6 +166,10 @@ func (c *Core) readDone(in step.ReadDone, now time.Time) {
 	rows, scanning := 0, false
 	for i, q := range asked {
 		if s := c.shard(q.Ref); s != nil {
+			if q.From != s.gaps.From() { // the shard has reset its memory since, and reads again from there
+				s.woken = true
+				continue
+			}
 			s.readBytes = min(2*s.readBytes, batchBytes)
 			rows += c.digest(s, q, fetches[i], in.Shards[i], in.Answer, now)
 			still, _ := s.gaps.Scanning()
@@ -175,7 +180,7 @@ func (c *Core) readDone(in step.ReadDone, now time.Time) {
 	c.readAfter = now.Add(min(time.Duration(rows)*300*time.Microsecond, maxPace))
 	switch {
 	case rows == 0 && scanning: // the scan waits for writers
-		c.readAfter = now.Add(maxPace)
+		c.readAfter = now.Add(max(maxPace, now.Sub(c.readSince)))
 	case rows >= c.cfg.BatchSize/2:
 		c.readAfter = now
 	}
@@ -194,28 +199,30 @@ func (c *Core) digest(s *shard, q step.Request, fetch []int64, f step.Found, a s
 			e.Written = now.Add(e.Written.Sub(a.Now)) // by this process's clock
 		}
 	}
-	before := s.arrivals
-	fresh := s.take(f.Listed, false)
+	before, scan := s.arrivals, deferral.NoScan
+	if scanning, _ := s.gaps.Scanning(); scanning {
+		scan = c.rules.scan(q)
+	}
+	s.lose(fetch, f.Listed)
+	f.Listed = slices.DeleteFunc(f.Listed, func(e *step.Event) bool { // a lost row's number was used again: the row has its turn in Above
+		return e.Seq > q.From && s.held[e.Identity()] == nil
+	})
+	fresh := s.take(f.Listed, deferral.NoScan, false)
 	if q.DrainLimit > 0 {
-		s.take(f.Drained, true)
+		s.take(f.Drained, deferral.NoScan, true)
 		s.drained(s.queue(q.Drain), q, f.Drained)
 	}
-	fresh = append(fresh, s.take(f.Above, false)...)
-	if scanning, _ := s.gaps.Scanning(); scanning && s.deferring > 0 {
+	fresh = append(fresh, s.take(f.Above, scan, false)...)
+	if scan != deferral.NoScan {
+		s.passed = len(fresh) - int(s.arrivals-before)
 		if len(f.Above) < q.Limit {
-			s.scanned()
-		} else {
-			s.unstall()
+			s.scanned(scan)
 		}
+		s.unstall()
 	}
-	s.lose(fetch, f)
-	view := gaps.View{
-		Numbers: make([]int64, 0, len(f.Listed)+len(f.Above)), Fresh: fresh, More: len(f.Above) >= q.Limit, Last: f.Last, Writers: a.Writers,
-	}
-	for _, events := range [][]*step.Event{f.Listed, f.Above} {
-		for _, e := range events {
-			view.Numbers = append(view.Numbers, e.Seq)
-		}
+	view := gaps.View{Numbers: make([]int64, len(f.Above)), Fresh: fresh, More: len(f.Above) >= q.Limit, Last: f.Last, Writers: a.Writers}
+	for i, e := range f.Above {
+		view.Numbers[i] = e.Seq
 	}
 	if s.gaps.Learn(view) {
 		c.surprised(s)
@@ -233,20 +240,18 @@ func (c *Core) surprised(s *shard) {
 	c.report(step.Report{Kind: step.ReportSurprise, Shard: s.Shard})
 }
 
-// lose drops events whose payloads were requested and whose rows no longer exist: something else deleted them.
-func (s *shard) lose(fetch []int64, f step.Found) {
+// lose drops events whose payloads were requested and whose rows no longer exist: something else deleted them, or a failover lost them.
+func (s *shard) lose(fetch []int64, listed []*step.Event) {
 	if len(fetch) == 0 {
 		return
 	}
-	there := map[int64]bool{}
-	for _, events := range [][]*step.Event{f.Listed, f.Above} {
-		for _, e := range events {
-			there[e.Seq] = true
-		}
+	there := map[step.Identity]bool{}
+	for _, e := range listed {
+		there[e.Identity()] = true
 	}
 	for _, q := range s.order {
 		for _, e := range q.ready {
-			if e.Payload == nil && !e.Gone && !there[e.Seq] && slices.Contains(fetch, e.Seq) {
+			if e.Payload == nil && !e.Gone && !there[e.Identity()] && slices.Contains(fetch, e.Seq) {
 				e.Gone = true
 				s.bare--
 				s.drop(e)

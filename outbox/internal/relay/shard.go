@@ -6,6 +6,7 @@ import (
 
 	"github.com/millrace-go/millrace/outbox/internal/backoff"
 	"github.com/millrace-go/millrace/outbox/internal/crashguard"
+	"github.com/millrace-go/millrace/outbox/internal/deferral"
 	"github.com/millrace-go/millrace/outbox/internal/gaps"
 	"github.com/millrace-go/millrace/outbox/internal/step"
 )
@@ -52,6 +53,7 @@ type shard struct {
 	unsaved   int // events that are being sent, or sent and not deleted
 	average   int // bytes of a row; 0: not known
 	readBytes int // the limit of a read
+	passed    int // deferred rows that the last read of a scan returned
 
 	answered time.Time // the last batch
 	woken    bool      // there may be new rows
@@ -68,6 +70,8 @@ const (
 	firstRead = 20
 	// firstSize is the assumed size of a row in bytes until then.
 	firstSize = 64 << 10
+	// bareSize is the assumed size of a row without its payload.
+	bareSize = 256
 	// leastBytes is the lowest limit of a read's bytes, after failed reads.
 	leastBytes = 64 << 10
 	// maxAside is how many events one transaction moves.
@@ -90,7 +94,7 @@ func (c *Core) newShard(l step.Lease, deadline time.Time) *shard {
 func (s *shard) queue(name string) *queue {
 	q := s.queues[name]
 	if q == nil {
-		q = &queue{topic: s.core.topics.Of(name), window: max(1, s.core.share()/4)}
+		q = &queue{topic: s.core.topics.Of(name), window: max(1, s.core.share()/4), deferred: deferral.New(&s.deferring)}
 		s.queues[name] = q
 		s.order = append(s.order, q)
 	}
@@ -114,9 +118,9 @@ func (s *shard) forgetEmpty() {
 	})
 }
 
-// take holds the events that it does not hold yet and returns their numbers. An event that is held without its payload gets it.
-func (s *shard) take(found []*step.Event, drained bool) (fresh []int64) {
-	scanning, _ := s.gaps.Scanning()
+// take holds the events that it does not hold yet and returns their numbers. An event that is held without its payload gets it. scan is
+// the number above which a scan has found the events, or NoScan.
+func (s *shard) take(found []*step.Event, scan int64, drained bool) (fresh []int64) {
 	for _, e := range found {
 		if held := s.held[e.Identity()]; held != nil {
 			if held.Payload == nil && e.Payload != nil && !held.Gone && !held.Leaving && queueOf(held).topic.Paused == 0 {
@@ -134,7 +138,7 @@ func (s *shard) take(found []*step.Event, drained bool) (fresh []int64) {
 		q := s.queue(e.Topic)
 		if drained {
 			q.deferred.Take(e.Seq)
-		} else if !s.admit(q, e, scanning) {
+		} else if !q.deferred.Admit(e.Seq, e.Key, q.held >= s.core.rules.quota(s.core), scan) {
 			continue
 		}
 		s.arrivals++

@@ -116,6 +116,7 @@ type node struct {
 	down       bool                    // its credentials have expired
 	unread     func(*node, *pending)   // what becomes of its reads; nil: they are answered
 	unpolled   bool                    // its polls are not answered
+	moved      bool                    // its next read is answered by another server
 	dead       bool
 }
 
@@ -273,7 +274,9 @@ func (n *node) carryOut(p *pending) bool {
 		}
 		p.answer = step.BlockedLoaded{Shards: a.Shards, Keys: keys, Controls: w.controls()}
 	case step.Read:
-		p.answer = step.ReadDone{Answer: w.read(a)}
+		answer := w.read(a)
+		answer.Moved, n.moved = n.moved, false
+		p.answer = step.ReadDone{Answer: answer}
 	case step.Rescan:
 		w.rescans = append(w.rescans, rescan{w.now, a})
 		w.now = w.now.Add(w.rescanTakes)
