@@ -124,7 +124,7 @@ func New(cfg Config, now time.Time) *Core {
 	c.rules = rules{
 		quota: (*Core).quota, room: (*shard).room, hungry: (*shard).hungry, expired: (*shard).expired, turn: (*queue).turn,
 		surplus: lease.Surplus, struggles: (*Core).struggles, sends: step.Publish.InTime,
-		scan: func(q step.Request) int64 { return q.From }, passes: (*shard).passes,
+		scan: func(q step.Request) int64 { return q.From }, passes: func(s *shard) int { return s.budget.Passes() },
 	}
 	return c
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/millrace-go/millrace/outbox/internal/backoff"
+	"github.com/millrace-go/millrace/outbox/internal/budget"
 	"github.com/millrace-go/millrace/outbox/internal/deferral"
 	"github.com/millrace-go/millrace/outbox/internal/step"
 	"github.com/millrace-go/millrace/outbox/internal/topic"
@@ -16,7 +17,7 @@ import (
 const (
 	// batchBytes bounds the payloads that one read of a shard returns, that one batch sends, and that a shard holds of a topic. One
 	// larger event is allowed.
-	batchBytes = 16 << 20
+	batchBytes = budget.Most
 	// maxBytes bounds the payloads that the relay holds, without those in flight to stuck topics.
 	maxBytes = 4 * batchBytes
 	// slow is how long a batch may be in flight before its topic counts as slow.
@@ -149,10 +150,6 @@ func (s *shard) scanned(scan int64) {
 		q.deferred.Scanned(scan)
 	}
 }
-
-// passes returns how many deferred rows the next read of a scan may return. The scan must get past them also while a transaction is open
-// that keeps it from ending, because events of other topics may follow.
-func (s *shard) passes() int { return min(2*s.passed, s.readBytes/bareSize) }
 
 // waitsForDeferred reports whether an earlier event of the key, for another topic, was left in the table.
 func (s *shard) waitsForDeferred(e *step.Event) bool {

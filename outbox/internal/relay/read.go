@@ -34,7 +34,7 @@ func (c *Core) read(now time.Time) (at time.Time) {
 			continue
 		}
 		q := s.request(fetch, drain, now)
-		size := min((q.Limit+len(fetch)+q.DrainLimit)*s.size(), q.Bytes)
+		size := min((q.Limit+len(fetch)+q.DrainLimit)*s.budget.Size(), q.Bytes)
 		if len(requests) > 0 && (rows+q.Limit > max(2*c.cfg.BatchSize, maxRead) || bytes+size > batchBytes) {
 			break // the next read does the rest
 		}
@@ -60,14 +60,6 @@ func (c *Core) weight(now time.Time) (bytes int) {
 		bytes += s.weight(now)
 	}
 	return bytes
-}
-
-// size returns the assumed size of a row in bytes.
-func (s *shard) size() int {
-	if s.average == 0 {
-		return firstSize
-	}
-	return s.average
 }
 
 // hungry reports whether the shard needs more events: few are ready in the queues that make progress.
@@ -97,7 +89,7 @@ func (s *shard) missing(now time.Time) (list []int64) {
 				if bytes >= batchBytes && (i > 0 || q.busy()) {
 					break // they are read when they are next
 				}
-				if bytes += s.size(); len(list) > 0 && (bytes > batchBytes || len(list) == batch) {
+				if bytes += s.budget.Size(); len(list) > 0 && (bytes > batchBytes || len(list) == batch) {
 					return list
 				}
 				list = append(list, e.Seq)
@@ -110,12 +102,7 @@ func (s *shard) missing(now time.Time) (list []int64) {
 // request returns what the next read of the shard looks for.
 func (s *shard) request(fetch []int64, drain *queue, now time.Time) step.Request {
 	batch := s.core.cfg.BatchSize
-	q := step.Request{Ref: s.Ref, From: s.gaps.From(), Limit: batch, Bytes: s.readBytes}
-	if s.average == 0 {
-		q.Limit = min(batch, firstRead) // until the size of the rows is known
-	} else {
-		q.Limit = max(min(batch, s.readBytes/s.average), 1)
-	}
+	q := step.Request{Ref: s.Ref, From: s.gaps.From(), Limit: s.budget.Rows(batch), Bytes: s.budget.Bytes()}
 	if scanning, begun := s.gaps.Scanning(); scanning {
 		q.Scan = !begun
 		q.Limit += len(s.held) + s.core.rules.passes(s) // a scan returns those again
@@ -134,8 +121,8 @@ func (s *shard) request(fetch []int64, drain *queue, now time.Time) step.Request
 		}
 	}
 	// A sum over the rows costs the server as much as finding them. For small rows, a bound per payload is enough.
-	if each := s.readBytes / q.Limit; s.average > 0 && 4*s.average <= each && len(q.List) == 0 && q.DrainLimit == 0 {
-		q.Each = each
+	if len(q.List) == 0 && q.DrainLimit == 0 {
+		q.Each = s.budget.Each(q.Limit)
 	}
 	return q
 }
@@ -151,7 +138,7 @@ func (c *Core) readDone(in step.ReadDone, now time.Time) {
 		for _, q := range asked {
 			if s := c.shard(q.Ref); s != nil {
 				s.woken = true
-				s.readBytes = max(s.readBytes/2, leastBytes)
+				s.budget.Failed()
 			}
 		}
 		wait := c.backOff(&c.readRetry, now)
@@ -170,7 +157,7 @@ func (c *Core) readDone(in step.ReadDone, now time.Time) {
 				s.woken = true
 				continue
 			}
-			s.readBytes = min(2*s.readBytes, batchBytes)
+			s.budget.OK()
 			rows += c.digest(s, q, fetches[i], in.Shards[i], in.Answer, now)
 			still, _ := s.gaps.Scanning()
 			scanning = scanning || still
@@ -214,7 +201,7 @@ func (c *Core) digest(s *shard, q step.Request, fetch []int64, f step.Found, a s
 	}
 	fresh = append(fresh, s.take(f.Above, scan, false)...)
 	if scan != deferral.NoScan {
-		s.passed = len(fresh) - int(s.arrivals-before)
+		s.budget.Passed(len(fresh) - int(s.arrivals-before))
 		if len(f.Above) < q.Limit {
 			s.scanned(scan)
 		}

@@ -122,16 +122,3 @@ func TestNumbersOfLostRowsAreUsedAgain(t *testing.T) {
 	require.Zero(t, s.bare)
 	require.Empty(t, s.held)
 }
-
-// A scan passes over no more deferred rows than a read may return.
-func TestScanPassesOverABoundedNumberOfRows(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, 1)
-	n := w.start()
-	w.run(time.Second)
-	s := n.core.order[0]
-	s.passed = 1 << 30
-	assert.Equal(t, batchBytes/bareSize, s.passes())
-	s.readBytes = leastBytes
-	assert.Equal(t, leastBytes/bareSize, s.passes(), "after reads that failed")
-}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/millrace-go/millrace/outbox/internal/backoff"
+	"github.com/millrace-go/millrace/outbox/internal/budget"
 	"github.com/millrace-go/millrace/outbox/internal/crashguard"
 	"github.com/millrace-go/millrace/outbox/internal/deferral"
 	"github.com/millrace-go/millrace/outbox/internal/gaps"
@@ -47,13 +48,11 @@ type shard struct {
 	settleRetry backoff.Backoff
 	tried       map[int64]time.Time // when a failed event was last tried
 
-	arrivals  int64
-	bytes     int // of payloads held
-	bare      int // events held without their payload
-	unsaved   int // events that are being sent, or sent and not deleted
-	average   int // bytes of a row; 0: not known
-	readBytes int // the limit of a read
-	passed    int // deferred rows that the last read of a scan returned
+	arrivals int64
+	bytes    int // of payloads held
+	bare     int // events held without their payload
+	unsaved  int // events that are being sent, or sent and not deleted
+	budget   budget.Budget
 
 	answered time.Time // the last batch
 	woken    bool      // there may be new rows
@@ -66,14 +65,8 @@ type shard struct {
 }
 
 const (
-	// firstRead is how many rows of a shard are read while their size is not known.
-	firstRead = 20
-	// firstSize is the assumed size of a row in bytes until then.
-	firstSize = 64 << 10
-	// bareSize is the assumed size of a row without its payload.
-	bareSize = 256
-	// leastBytes is the lowest limit of a read's bytes, after failed reads.
-	leastBytes = 64 << 10
+	// leastBytes is the lowest limit of a fetch's bytes, after failed ones.
+	leastBytes = budget.Least
 	// maxAside is how many events one transaction moves.
 	maxAside = 1000
 )
@@ -86,7 +79,7 @@ func (c *Core) newShard(l step.Lease, deadline time.Time) *shard {
 		failing: map[*key]struct{}{}, stalled: map[*key]struct{}{}, blocked: map[string]struct{}{},
 		promote: map[string]struct{}{}, all: true,
 		inFlight: map[int64]struct{}{}, tried: map[int64]time.Time{},
-		asideLimit: maxAside, fetchBytes: fetchBytes, readBytes: batchBytes, woken: true, term: l.Term, deadline: deadline,
+		asideLimit: maxAside, fetchBytes: fetchBytes, budget: budget.New(), woken: true, term: l.Term, deadline: deadline,
 		guard: crashguard.New(l, c.cfg.MaxInFlight),
 	}
 }
@@ -132,9 +125,7 @@ func (s *shard) take(found []*step.Event, scan int64, drained bool) (fresh []int
 			fresh = make([]int64, 0, len(found))
 		}
 		fresh = append(fresh, e.Seq)
-		if e.Size > 0 {
-			s.average = (s.average*7 + e.Size + 200) / 8
-		}
+		s.budget.Sized(e.Size)
 		q := s.queue(e.Topic)
 		if drained {
 			q.deferred.Take(e.Seq)
