@@ -45,6 +45,7 @@ var rooms = map[string]map[string]room{
 	},
 	"outbox": {
 		"backoff":    {others: []string{"time"}},
+		"budget":     {others: []string{}},
 		"gaps":       {others: []string{"slices"}},
 		"deferral":   {others: []string{"hash/maphash"}},
 		"term":       {others: []string{"time"}},
@@ -53,7 +54,7 @@ var rooms = map[string]map[string]room{
 		"lease":      {rooms: []string{"backoff", "step"}, others: []string{"cmp", "slices", "time"}},
 		"crashguard": {rooms: []string{"step"}, others: []string{}},
 		"relay": {
-			rooms:  []string{"backoff", "crashguard", "deferral", "gaps", "lease", "step", "topic"},
+			rooms:  []string{"backoff", "budget", "crashguard", "deferral", "gaps", "lease", "step", "topic"},
 			others: []string{"cmp", "errors", "fmt", "maps", "slices", "time"},
 		},
 		"progress": {rooms: []string{"step"}, others: []string{"crypto/sha256", "encoding/binary", "errors", "fmt", "maps", "regexp", "slices", "time"}},

@@ -12,8 +12,12 @@ var seed = maphash.MakeSeed()
 // Hash returns what a Deferral stores of a key.
 func Hash(key string) uint64 { return maphash.String(seed, key) }
 
-// Deferral tracks the events of a topic that a shard leaves in the table. The zero value has none. It is not safe for concurrent use.
+// NoScan says that a row was found by a read that is no part of a scan.
+const NoScan = int64(1<<63 - 1)
+
+// Deferral tracks the events of a topic that a shard leaves in the table. It is not safe for concurrent use.
 type Deferral struct {
+	count   *int // topics of the shard that have deferred events
 	any     bool
 	last    int64            // the highest number that was taken
 	from    int64            // rows below it were taken
@@ -23,6 +27,9 @@ type Deferral struct {
 	all     bool             // there are too many keys to track them separately
 }
 
+// New returns a Deferral without events. It counts itself in topics while it has some.
+func New(topics *int) Deferral { return Deferral{count: topics} }
+
 // Any reports whether events are deferred.
 func (d *Deferral) Any() bool { return d.any }
 
@@ -30,17 +37,21 @@ func (d *Deferral) Any() bool { return d.any }
 func (d *Deferral) From() int64 { return d.from }
 
 // Admit reports whether the shard may hold a row that it does not hold yet. Otherwise the row is deferred. full says that the quota is
-// used up. A scan returns the deferred rows again, in order.
-func (d *Deferral) Admit(seq int64, key string, full, scanning bool) bool {
-	if scanning && d.any && seq >= d.from && !full {
-		d.from = seq + 1
+// used up. scan is the number above which a scan returns all rows, in order, or NoScan. A scan that starts below the deferred rows returns
+// them again.
+func (d *Deferral) Admit(seq int64, key string, full bool, scan int64) bool {
+	if d.any && scan < d.from && seq >= d.from && !full {
+		if d.from = seq + 1; d.from > d.to { // this was the last one
+			d.end()
+		}
 	}
 	if d.any && seq < d.from || !d.any && (!full || seq < d.last) {
 		d.Take(seq)
 		return true
 	}
 	if !d.any {
-		*d = Deferral{any: true, last: d.last, from: seq, keys: map[uint64]int64{}}
+		*d = Deferral{count: d.count, any: true, last: d.last, from: seq, keys: map[uint64]int64{}}
+		*d.count++
 	}
 	d.to, d.refused = max(d.to, seq), true
 	if key == "" || d.all {
@@ -69,16 +80,21 @@ func (d *Deferral) Drained(upTo, last int64) {
 	case upTo < d.to: // the reads do not cover the rows above upTo
 		d.from = max(d.from, upTo+1)
 	default:
-		*d = Deferral{last: d.last}
+		d.end()
 	}
 }
 
-// Scanned ends the deferral if a scan, which has read every row, deferred none.
-func (d *Deferral) Scanned() {
-	if d.any && !d.refused {
-		*d = Deferral{last: d.last}
+// Scanned ends the deferral if a scan, which has read every row above a number, covers the deferred rows and deferred none.
+func (d *Deferral) Scanned(scan int64) {
+	if d.any && scan < d.from && !d.refused {
+		d.end()
 	}
 	d.refused = false
+}
+
+func (d *Deferral) end() {
+	*d.count--
+	*d = Deferral{count: d.count, last: d.last}
 }
 
 // Precedes reports whether an event with a lower number and this hash of its key may be deferred.

@@ -11,6 +11,7 @@ import (
 // topic is a topic's rows in a table, with a shard that holds some.
 type topic struct {
 	Deferral
+	count int
 	rows  []string       // keys; the number of a row is its place, from 1 on
 	held  map[int64]bool // or were held
 	last  map[string]int64
@@ -33,11 +34,12 @@ func TestDeferredRowsKeepTheirOrder(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		w := &topic{held: map[int64]bool{}, last: map[string]int64{}}
+		w.Deferral = New(&w.count)
 		read := func(limit int) {
 			for ; limit > 0 && w.above < int64(len(w.rows)); limit-- {
 				w.above++
 				w.seen = max(w.seen, w.above)
-				if !w.held[w.above] && w.Admit(w.above, w.rows[w.above-1], w.room <= 0, false) {
+				if !w.held[w.above] && w.Admit(w.above, w.rows[w.above-1], w.room <= 0, NoScan) {
 					w.take(t, w.above)
 				}
 			}
@@ -60,14 +62,14 @@ func TestDeferredRowsKeepTheirOrder(t *testing.T) {
 			}
 			w.Drained(w.above, last)
 		}
-		scan := func() {
-			for seq := int64(1); seq <= int64(len(w.rows)); seq++ {
-				if !w.held[seq] && w.Admit(seq, w.rows[seq-1], w.room <= 0, true) {
+		scan := func(above int64) {
+			for seq := above + 1; seq <= int64(len(w.rows)); seq++ {
+				if !w.held[seq] && w.Admit(seq, w.rows[seq-1], w.room <= 0, above) {
 					w.take(t, seq)
 				}
 			}
 			w.above, w.seen = int64(len(w.rows)), int64(len(w.rows))
-			w.Scanned()
+			w.Scanned(above)
 		}
 		for range rapid.IntRange(1, 40).Draw(t, "steps") {
 			switch rapid.IntRange(0, 5).Draw(t, "step") {
@@ -84,8 +86,10 @@ func TestDeferredRowsKeepTheirOrder(t *testing.T) {
 			case 4: // another server answers: rows are read again
 				w.above = int64(rapid.IntRange(0, int(w.above)).Draw(t, "above"))
 			default:
-				scan()
+				scan(int64(rapid.IntRange(0, int(w.above)).Draw(t, "scan")))
 			}
+			require.Equal(t, w.Any(), w.count == 1)
+			require.False(t, w.Any() && w.from > w.to, "none is deferred")
 			for seq := int64(1); seq <= w.seen; seq++ {
 				require.True(t, w.held[seq] || w.Precedes(Hash(w.rows[seq-1]), seq+1), "nobody knows that row %d is deferred", seq)
 			}
@@ -95,8 +99,8 @@ func TestDeferredRowsKeepTheirOrder(t *testing.T) {
 		for range len(w.rows) + 1 {
 			drain(3)
 		}
-		scan() // of two scans, the second one is not preceded by a row that was deferred
-		scan()
+		scan(0) // of two scans, the second one is not preceded by a row that was deferred
+		scan(0)
 		require.False(t, w.Any())
 		require.Len(t, w.held, len(w.rows), "rows are left out")
 	})
@@ -105,9 +109,9 @@ func TestDeferredRowsKeepTheirOrder(t *testing.T) {
 // Beyond a number of keys that are remembered, every key counts as deferred.
 func TestTooManyKeysCountAsDeferred(t *testing.T) {
 	t.Parallel()
-	var d Deferral
+	d := New(new(int))
 	for i := range int64(maxKeys + 1) {
-		require.False(t, d.Admit(i+1, fmt.Sprint(i), true, false))
+		require.False(t, d.Admit(i+1, fmt.Sprint(i), true, NoScan))
 	}
 	require.True(t, d.Precedes(Hash("another"), maxKeys+5))
 	d.Drained(maxKeys+1, 0)

@@ -40,8 +40,8 @@ func (w Writers) anyOf(earlier Writers) bool {
 
 // View is what a read found.
 type View struct {
-	Numbers []int64 // of all returned rows, ascending
-	Fresh   []int64 // of the rows that the relay does not hold, ascending
+	Numbers []int64 // of the rows above From, ascending: every row up to the last one was read
+	Fresh   []int64 // of the rows that the relay does not hold: those of gaps and those above From, ascending
 	More    bool    // the read stopped at its limit
 	Last    int64   // the sequence's value, read before the writers; set if the scan had not begun
 	Writers Writers // that were open before the read; nil if the read did not ask

@@ -58,10 +58,10 @@ func (w *gapWorld) read(t *rapid.T, limit int, ask, rescan bool) {
 		switch {
 		case n > from && above < limit:
 			above++
+			view.Numbers = append(view.Numbers, n)
 		case n > from || !slices.Contains(listed, n):
 			continue
 		}
-		view.Numbers = append(view.Numbers, n)
 		if !w.held[n] {
 			view.Fresh = append(view.Fresh, n)
 			w.held[n] = true

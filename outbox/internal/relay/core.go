@@ -48,6 +48,8 @@ type rules struct {
 	surplus   func(fair int, held []lease.Held) []int16   // shards to give back
 	struggles func(*Core, time.Time) bool
 	sends     func(step.Publish, time.Time) bool // the batch may be sent now
+	scan      func(step.Request) int64           // above which a scan returns all rows
+	passes    func(*shard) int                   // deferred rows that a scan may return
 }
 
 // Core decides what a relay does. It is not safe for concurrent use.
@@ -60,7 +62,7 @@ type Core struct {
 	ended  map[step.Ref]*shard // shards whose lease has ended, until their batches are answered
 	topics topic.Set
 	leases *lease.Leases
-	taken  uint64 // the number of leases ever taken
+	ticks  uint64 // counts leases, and changes of operators' settings
 	out    []step.Action
 
 	reading     bool
@@ -83,6 +85,8 @@ type Core struct {
 
 	pollAt    time.Time
 	polling   bool
+	asks      uint64 // ticks when the poll began
+	heard     uint64 // ticks when operators' settings last came
 	moveAt    time.Time
 	moving    bool
 	moveLimit int
@@ -120,6 +124,7 @@ func New(cfg Config, now time.Time) *Core {
 	c.rules = rules{
 		quota: (*Core).quota, room: (*shard).room, hungry: (*shard).hungry, expired: (*shard).expired, turn: (*queue).turn,
 		surplus: lease.Surplus, struggles: (*Core).struggles, sends: step.Publish.InTime,
+		scan: func(q step.Request) int64 { return q.From }, passes: func(s *shard) int { return s.budget.Passes() },
 	}
 	return c
 }
@@ -372,6 +377,11 @@ func (c *Core) published(in step.Published, now time.Time) {
 		if s = c.ended[in.Ref]; s == nil {
 			return
 		}
+		for i, err := range in.Results { // its publisher was canceled, so an error says nothing about the broker
+			if err != nil {
+				in.Results[i] = step.ErrLeaseOver
+			}
+		}
 	}
 	s.answered = now
 	q := s.queues[in.Queue]
@@ -403,7 +413,7 @@ func (c *Core) poll(now time.Time) (at time.Time) {
 		s.due, s.later = s.due || s.later, false
 	}
 	if len(c.order) > 0 {
-		c.polling = true
+		c.polling, c.asks = true, c.ticks
 		c.do(step.Poll{Shards: c.Held()})
 	}
 	return c.pollAt
@@ -422,7 +432,7 @@ func (c *Core) polled(in step.Polled, now time.Time) {
 		c.failed("look for failed events that are due", 0, max(c.pollAt.Sub(now), 0), in.Err)
 		return
 	}
-	c.control(in.Controls)
+	c.control(in.Controls, c.asks)
 	for _, n := range in.Due {
 		if s := c.shards[n]; s != nil {
 			s.due = true

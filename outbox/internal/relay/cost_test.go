@@ -68,3 +68,21 @@ func TestCoreAllocatesNothingForEachEvent(t *testing.T) {
 	t.Logf("%.3f allocations for an event", per)
 	assert.Less(t, per, 0.3)
 }
+
+// Each step of the relay sorted all keys that wait for the end of their backoff.
+//
+//nolint:paralleltest // the allocations of other tests would count
+func TestKeysInBackoffCostNothing(t *testing.T) {
+	w := newWorld(t, 1)
+	n := w.start()
+	w.run(time.Second)
+	s := n.core.order[0]
+	for i := range 1000 {
+		k := &key{name: fmt.Sprint(i), failing: true}
+		k.retry.Until = w.now.Add(time.Second)
+		s.failing[k] = struct{}{}
+	}
+	assert.Zero(t, testing.AllocsPerRun(10, func() { s.resume(w.now) }))
+	s.resume(w.now.Add(time.Second))
+	assert.Empty(t, s.failing)
+}

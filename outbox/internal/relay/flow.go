@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/millrace-go/millrace/outbox/internal/backoff"
+	"github.com/millrace-go/millrace/outbox/internal/budget"
 	"github.com/millrace-go/millrace/outbox/internal/deferral"
 	"github.com/millrace-go/millrace/outbox/internal/step"
 	"github.com/millrace-go/millrace/outbox/internal/topic"
@@ -16,7 +17,7 @@ import (
 const (
 	// batchBytes bounds the payloads that one read of a shard returns, that one batch sends, and that a shard holds of a topic. One
 	// larger event is allowed.
-	batchBytes = 16 << 20
+	batchBytes = budget.Most
 	// maxBytes bounds the payloads that the relay holds, without those in flight to stuck topics.
 	maxBytes = 4 * batchBytes
 	// slow is how long a batch may be in flight before its topic counts as slow.
@@ -130,26 +131,6 @@ func (s *shard) room(q *queue, now time.Time) (n int, wait bool) {
 	return n, n <= 0 || 2*n < most && q.unsaved > 0
 }
 
-// admit reports whether the shard may hold a row that it does not hold yet. Otherwise the row is deferred.
-func (s *shard) admit(q *queue, r *step.Event, scanning bool) (held bool) {
-	s.changeDeferred(q, func() {
-		held = q.deferred.Admit(r.Seq, r.Key, q.held >= s.core.rules.quota(s.core), scanning)
-	})
-	return held
-}
-
-// changeDeferred runs change on what the queue has deferred, and counts the topics that have deferred events.
-func (s *shard) changeDeferred(q *queue, change func()) {
-	before := q.deferred.Any()
-	change()
-	switch after := q.deferred.Any(); {
-	case after && !before:
-		s.deferring++
-	case before && !after:
-		s.deferring--
-	}
-}
-
 // drained records that the deferred events up to a number were read, or as many as were asked for.
 func (s *shard) drained(q *queue, r step.Request, rows []*step.Event) {
 	if !q.deferred.Any() {
@@ -159,16 +140,15 @@ func (s *shard) drained(q *queue, r step.Request, rows []*step.Event) {
 	if len(rows) >= r.DrainLimit {
 		last = rows[len(rows)-1].Seq
 	}
-	s.changeDeferred(q, func() { q.deferred.Drained(r.From, last) })
+	q.deferred.Drained(r.From, last)
 	s.unstall()
 }
 
-// scanned records that a scan has read every row.
-func (s *shard) scanned() {
+// scanned records that a scan has read every row above a number.
+func (s *shard) scanned(scan int64) {
 	for _, q := range s.order {
-		s.changeDeferred(q, q.deferred.Scanned)
+		q.deferred.Scanned(scan)
 	}
-	s.unstall()
 }
 
 // waitsForDeferred reports whether an earlier event of the key, for another topic, was left in the table.

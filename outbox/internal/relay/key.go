@@ -2,6 +2,7 @@ package relay
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -123,7 +124,7 @@ func (s *shard) proceed(k *key) {
 
 // unstall checks the keys that wait for deferred events again.
 func (s *shard) unstall() {
-	for _, k := range s.sortedKeys(s.stalled) {
+	for _, k := range sorted(slices.Collect(maps.Keys(s.stalled))) {
 		if k.pending == 0 && !k.failing {
 			s.proceed(k)
 		}
@@ -132,26 +133,23 @@ func (s *shard) unstall() {
 
 // resume makes events ready when the backoff of their key has ended.
 func (s *shard) resume(now time.Time) {
-	if len(s.failing) == 0 {
-		return
-	}
-	for _, k := range s.sortedKeys(s.failing) {
+	var due []*key
+	for k := range s.failing {
 		if !k.retry.Until.After(now) {
-			k.failing = false
-			delete(s.failing, k)
-			if k.pending == 0 {
-				s.proceed(k)
-			}
+			due = append(due, k)
+		}
+	}
+	for _, k := range sorted(due) {
+		k.failing = false
+		delete(s.failing, k)
+		if k.pending == 0 {
+			s.proceed(k)
 		}
 	}
 }
 
-// sortedKeys returns the keys in a deterministic order.
-func (s *shard) sortedKeys(set map[*key]struct{}) []*key {
-	keys := make([]*key, 0, len(set))
-	for k := range set {
-		keys = append(keys, k)
-	}
+// sorted sorts keys in a deterministic order.
+func sorted(keys []*key) []*key {
 	slices.SortFunc(keys, func(a, b *key) int { return cmp.Or(cmp.Compare(a.first(), b.first()), cmp.Compare(a.name, b.name)) })
 	return keys
 }

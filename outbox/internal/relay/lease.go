@@ -125,7 +125,7 @@ func (c *Core) blockedLoaded(in step.BlockedLoaded, now time.Time) {
 	if in.Err != nil {
 		c.failed("load the blocked keys of shards: giving them back", 0, 0, in.Err)
 	} else {
-		c.control(in.Controls)
+		c.control(in.Controls, in.Shards[len(in.Shards)-1].Lease)
 	}
 	for _, r := range in.Shards {
 		s := c.shard(r)

@@ -182,6 +182,69 @@ var mends = map[string]struct {
 			r.sends = func(step.Publish, time.Time) bool { return true }
 		},
 	},
+	// The relay does not take rows above deferred ones for all that there is, although it scans from there.
+	"a scan above deferred rows forgets none of them": {
+		func(t *rapid.T, change func(*rules)) {
+			w := newWorld(t, 1)
+			w.config = func(c *Config) { c.BatchSize, c.MaxInFlight = 2, 4 }
+			w.rules = func(r *rules) {
+				r.quota = func(*Core) int { return 3 }
+				if change != nil {
+					change(r)
+				}
+			}
+			w.topic("a").takes = 100 * time.Millisecond
+			keys := rapid.IntRange(1, 3).Draw(t, "keys")
+			for i := range 60 {
+				w.write("a", fmt.Sprint("k", i%keys), 0)
+			}
+			n := w.start()
+			w.run(time.Duration(rapid.IntRange(100, 1500).Draw(t, "ms")) * time.Millisecond)
+			bulk := w.begin("b", "bulk", 0)
+			w.sequences[0] += 10_001
+			if rapid.Bool().Draw(t, "an old key") {
+				w.write("a", "k0", 0)
+			} else {
+				w.write("b", "k0", 0)
+			}
+			n.core.Apply(w.now, step.Woken{All: true})
+			w.run(time.Duration(rapid.IntRange(0, 1500).Draw(t, "ms")) * time.Millisecond)
+			w.end(bulk, false)
+			w.run(time.Minute)
+			require.Empty(t, w.overtaken)
+			require.Empty(t, w.rows, "%s", w)
+		},
+		func(r *rules) { r.scan = func(step.Request) int64 { return 0 } },
+	},
+	// A scan gets past the rows of a dead topic although a transaction that is open keeps it from ending.
+	"a dead topic stops no other while a transaction is open": {
+		func(t *rapid.T, change func(*rules)) {
+			w := newWorld(t, 1)
+			w.rules = change
+			w.topic("dead").down = true
+			open := w.begin("well", "open", 0)
+			for i := range rapid.IntRange(100, 1000).Draw(t, "dead events") {
+				w.write("dead", fmt.Sprint("d", i), 0)
+			}
+			for i := range 50 {
+				w.write("well", fmt.Sprint("k", i%7), 0)
+			}
+			w.start()
+			w.run(10 * time.Second)
+			require.Equal(t, 50, w.topic("well").took, "%s", w)
+			for i := range 50 {
+				w.write("well", fmt.Sprint("k", i%7), 0)
+			}
+			w.run(10 * time.Second)
+			require.Equal(t, 100, w.topic("well").took, "%s", w)
+			w.end(open, true)
+			w.topic("dead").down = false
+			w.run(time.Minute)
+			require.Empty(t, w.rows, "%s", w)
+			require.Empty(t, w.overtaken)
+		},
+		func(r *rules) { r.passes = func(*shard) int { return 0 } },
+	},
 }
 
 func TestMends(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/millrace-go/millrace/outbox/internal/deferral"
 	"github.com/millrace-go/millrace/outbox/internal/gaps"
 	"github.com/millrace-go/millrace/outbox/internal/step"
 )
@@ -33,7 +34,7 @@ func (c *Core) read(now time.Time) (at time.Time) {
 			continue
 		}
 		q := s.request(fetch, drain, now)
-		size := min((q.Limit+len(fetch)+q.DrainLimit)*s.size(), q.Bytes)
+		size := min((q.Limit+len(fetch)+q.DrainLimit)*s.budget.Size(), q.Bytes)
 		if len(requests) > 0 && (rows+q.Limit > max(2*c.cfg.BatchSize, maxRead) || bytes+size > batchBytes) {
 			break // the next read does the rest
 		}
@@ -59,14 +60,6 @@ func (c *Core) weight(now time.Time) (bytes int) {
 		bytes += s.weight(now)
 	}
 	return bytes
-}
-
-// size returns the assumed size of a row in bytes.
-func (s *shard) size() int {
-	if s.average == 0 {
-		return firstSize
-	}
-	return s.average
 }
 
 // hungry reports whether the shard needs more events: few are ready in the queues that make progress.
@@ -96,7 +89,7 @@ func (s *shard) missing(now time.Time) (list []int64) {
 				if bytes >= batchBytes && (i > 0 || q.busy()) {
 					break // they are read when they are next
 				}
-				if bytes += s.size(); len(list) > 0 && (bytes > batchBytes || len(list) == batch) {
+				if bytes += s.budget.Size(); len(list) > 0 && (bytes > batchBytes || len(list) == batch) {
 					return list
 				}
 				list = append(list, e.Seq)
@@ -109,15 +102,10 @@ func (s *shard) missing(now time.Time) (list []int64) {
 // request returns what the next read of the shard looks for.
 func (s *shard) request(fetch []int64, drain *queue, now time.Time) step.Request {
 	batch := s.core.cfg.BatchSize
-	q := step.Request{Ref: s.Ref, From: s.gaps.From(), Limit: batch, Bytes: s.readBytes}
-	if s.average == 0 {
-		q.Limit = min(batch, firstRead) // until the size of the rows is known
-	} else {
-		q.Limit = max(min(batch, s.readBytes/s.average), 1)
-	}
+	q := step.Request{Ref: s.Ref, From: s.gaps.From(), Limit: s.budget.Rows(batch), Bytes: s.budget.Bytes()}
 	if scanning, begun := s.gaps.Scanning(); scanning {
 		q.Scan = !begun
-		q.Limit += len(s.held) // a scan returns those again
+		q.Limit += len(s.held) + s.core.rules.passes(s) // a scan returns those again
 	} else {
 		q.List = s.gaps.List()
 		if drain != nil {
@@ -133,8 +121,8 @@ func (s *shard) request(fetch []int64, drain *queue, now time.Time) step.Request
 		}
 	}
 	// A sum over the rows costs the server as much as finding them. For small rows, a bound per payload is enough.
-	if each := s.readBytes / q.Limit; s.average > 0 && 4*s.average <= each && len(q.List) == 0 && q.DrainLimit == 0 {
-		q.Each = each
+	if len(q.List) == 0 && q.DrainLimit == 0 {
+		q.Each = s.budget.Each(q.Limit)
 	}
 	return q
 }
@@ -150,7 +138,7 @@ func (c *Core) readDone(in step.ReadDone, now time.Time) {
 		for _, q := range asked {
 			if s := c.shard(q.Ref); s != nil {
 				s.woken = true
-				s.readBytes = max(s.readBytes/2, leastBytes)
+				s.budget.Failed()
 			}
 		}
 		wait := c.backOff(&c.readRetry, now)
@@ -165,7 +153,11 @@ func (c *Core) readDone(in step.ReadDone, now time.Time) {
 	rows, scanning := 0, false
 	for i, q := range asked {
 		if s := c.shard(q.Ref); s != nil {
-			s.readBytes = min(2*s.readBytes, batchBytes)
+			if q.From != s.gaps.From() { // the shard has reset its memory since, and reads again from there
+				s.woken = true
+				continue
+			}
+			s.budget.OK()
 			rows += c.digest(s, q, fetches[i], in.Shards[i], in.Answer, now)
 			still, _ := s.gaps.Scanning()
 			scanning = scanning || still
@@ -175,7 +167,7 @@ func (c *Core) readDone(in step.ReadDone, now time.Time) {
 	c.readAfter = now.Add(min(time.Duration(rows)*300*time.Microsecond, maxPace))
 	switch {
 	case rows == 0 && scanning: // the scan waits for writers
-		c.readAfter = now.Add(maxPace)
+		c.readAfter = now.Add(max(maxPace, now.Sub(c.readSince)))
 	case rows >= c.cfg.BatchSize/2:
 		c.readAfter = now
 	}
@@ -194,28 +186,30 @@ func (c *Core) digest(s *shard, q step.Request, fetch []int64, f step.Found, a s
 			e.Written = now.Add(e.Written.Sub(a.Now)) // by this process's clock
 		}
 	}
-	before := s.arrivals
-	fresh := s.take(f.Listed, false)
+	before, scan := s.arrivals, deferral.NoScan
+	if scanning, _ := s.gaps.Scanning(); scanning {
+		scan = c.rules.scan(q)
+	}
+	s.lose(fetch, f.Listed)
+	f.Listed = slices.DeleteFunc(f.Listed, func(e *step.Event) bool { // a lost row's number was used again: the row has its turn in Above
+		return e.Seq > q.From && s.held[e.Identity()] == nil
+	})
+	fresh := s.take(f.Listed, deferral.NoScan, false)
 	if q.DrainLimit > 0 {
-		s.take(f.Drained, true)
+		s.take(f.Drained, deferral.NoScan, true)
 		s.drained(s.queue(q.Drain), q, f.Drained)
 	}
-	fresh = append(fresh, s.take(f.Above, false)...)
-	if scanning, _ := s.gaps.Scanning(); scanning && s.deferring > 0 {
+	fresh = append(fresh, s.take(f.Above, scan, false)...)
+	if scan != deferral.NoScan {
+		s.budget.Passed(len(fresh) - int(s.arrivals-before))
 		if len(f.Above) < q.Limit {
-			s.scanned()
-		} else {
-			s.unstall()
+			s.scanned(scan)
 		}
+		s.unstall()
 	}
-	s.lose(fetch, f)
-	view := gaps.View{
-		Numbers: make([]int64, 0, len(f.Listed)+len(f.Above)), Fresh: fresh, More: len(f.Above) >= q.Limit, Last: f.Last, Writers: a.Writers,
-	}
-	for _, events := range [][]*step.Event{f.Listed, f.Above} {
-		for _, e := range events {
-			view.Numbers = append(view.Numbers, e.Seq)
-		}
+	view := gaps.View{Numbers: make([]int64, len(f.Above)), Fresh: fresh, More: len(f.Above) >= q.Limit, Last: f.Last, Writers: a.Writers}
+	for i, e := range f.Above {
+		view.Numbers[i] = e.Seq
 	}
 	if s.gaps.Learn(view) {
 		c.surprised(s)
@@ -233,20 +227,18 @@ func (c *Core) surprised(s *shard) {
 	c.report(step.Report{Kind: step.ReportSurprise, Shard: s.Shard})
 }
 
-// lose drops events whose payloads were requested and whose rows no longer exist: something else deleted them.
-func (s *shard) lose(fetch []int64, f step.Found) {
+// lose drops events whose payloads were requested and whose rows no longer exist: something else deleted them, or a failover lost them.
+func (s *shard) lose(fetch []int64, listed []*step.Event) {
 	if len(fetch) == 0 {
 		return
 	}
-	there := map[int64]bool{}
-	for _, events := range [][]*step.Event{f.Listed, f.Above} {
-		for _, e := range events {
-			there[e.Seq] = true
-		}
+	there := map[step.Identity]bool{}
+	for _, e := range listed {
+		there[e.Identity()] = true
 	}
 	for _, q := range s.order {
 		for _, e := range q.ready {
-			if e.Payload == nil && !e.Gone && !there[e.Seq] && slices.Contains(fetch, e.Seq) {
+			if e.Payload == nil && !e.Gone && !there[e.Identity()] && slices.Contains(fetch, e.Seq) {
 				e.Gone = true
 				s.bare--
 				s.drop(e)

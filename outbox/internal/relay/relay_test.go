@@ -28,7 +28,7 @@ func chance(t *rapid.T, w *world, steps int) {
 	}
 	w.start()
 	for range steps {
-		switch op := rapid.IntRange(0, 99).Draw(t, "op"); {
+		switch op := rapid.IntRange(0, 101).Draw(t, "op"); {
 		case op < 20:
 			k := rapid.IntRange(0, 6).Draw(t, "key")
 			name := fmt.Sprint("k", k)
@@ -118,6 +118,12 @@ func chance(t *rapid.T, w *world, steps int) {
 			if len(w.rows) > 0 {
 				r := w.rows[rapid.IntRange(0, len(w.rows)-1).Draw(t, "event")]
 				w.topic(r.Topic).refuse[r.EventID] = []error{errRefuse, errOdd}[rapid.IntRange(0, 1).Draw(t, "error")]
+			}
+		case op < 99: // a transaction with many events is rolled back
+			w.sequences[int16(rapid.IntRange(0, int(w.shards)-1).Draw(t, "shard"))] += int64(rapid.SampledFrom([]int{100, 10_001}).Draw(t, "events"))
+		case op < 100: // the server is restarted
+			for _, n := range w.nodes {
+				n.moved = true
 			}
 		default:
 			if len(w.failed) > 0 {

@@ -43,9 +43,11 @@ func (c *Core) fault(t *topic.Topic, err error) Fault {
 	return f
 }
 
-// restQueue makes the queue wait after a batch of which nothing was sent.
+// restQueue makes the queue wait after a batch of which nothing was sent. err is nil if the broker was not asked.
 func (c *Core) restQueue(q *queue, err error, now time.Time) {
-	q.topic.Failed(err, now)
+	if err != nil {
+		q.topic.Failed(err, now)
+	}
 	q.retry.Failed(backoff.First, backoff.MostOfTopic, c.cfg.Jitter, now)
 }
 

@@ -5,7 +5,9 @@ import (
 	"time"
 
 	"github.com/millrace-go/millrace/outbox/internal/backoff"
+	"github.com/millrace-go/millrace/outbox/internal/budget"
 	"github.com/millrace-go/millrace/outbox/internal/crashguard"
+	"github.com/millrace-go/millrace/outbox/internal/deferral"
 	"github.com/millrace-go/millrace/outbox/internal/gaps"
 	"github.com/millrace-go/millrace/outbox/internal/step"
 )
@@ -46,12 +48,11 @@ type shard struct {
 	settleRetry backoff.Backoff
 	tried       map[int64]time.Time // when a failed event was last tried
 
-	arrivals  int64
-	bytes     int // of payloads held
-	bare      int // events held without their payload
-	unsaved   int // events that are being sent, or sent and not deleted
-	average   int // bytes of a row; 0: not known
-	readBytes int // the limit of a read
+	arrivals int64
+	bytes    int // of payloads held
+	bare     int // events held without their payload
+	unsaved  int // events that are being sent, or sent and not deleted
+	budget   budget.Budget
 
 	answered time.Time // the last batch
 	woken    bool      // there may be new rows
@@ -64,25 +65,21 @@ type shard struct {
 }
 
 const (
-	// firstRead is how many rows of a shard are read while their size is not known.
-	firstRead = 20
-	// firstSize is the assumed size of a row in bytes until then.
-	firstSize = 64 << 10
-	// leastBytes is the lowest limit of a read's bytes, after failed reads.
-	leastBytes = 64 << 10
+	// leastBytes is the lowest limit of a fetch's bytes, after failed ones.
+	leastBytes = budget.Least
 	// maxAside is how many events one transaction moves.
 	maxAside = 1000
 )
 
 func (c *Core) newShard(l step.Lease, deadline time.Time) *shard {
-	c.taken++
+	c.ticks++
 	return &shard{
-		core: c, Ref: step.Ref{Shard: l.Shard, Lease: c.taken}, gaps: c.cfg.Gaps(),
+		core: c, Ref: step.Ref{Shard: l.Shard, Lease: c.ticks}, gaps: c.cfg.Gaps(),
 		held: map[step.Identity]*step.Event{}, queues: map[string]*queue{}, keys: map[string]*key{},
 		failing: map[*key]struct{}{}, stalled: map[*key]struct{}{}, blocked: map[string]struct{}{},
 		promote: map[string]struct{}{}, all: true,
 		inFlight: map[int64]struct{}{}, tried: map[int64]time.Time{},
-		asideLimit: maxAside, fetchBytes: fetchBytes, readBytes: batchBytes, woken: true, term: l.Term, deadline: deadline,
+		asideLimit: maxAside, fetchBytes: fetchBytes, budget: budget.New(), woken: true, term: l.Term, deadline: deadline,
 		guard: crashguard.New(l, c.cfg.MaxInFlight),
 	}
 }
@@ -90,7 +87,7 @@ func (c *Core) newShard(l step.Lease, deadline time.Time) *shard {
 func (s *shard) queue(name string) *queue {
 	q := s.queues[name]
 	if q == nil {
-		q = &queue{topic: s.core.topics.Of(name), window: max(1, s.core.share()/4)}
+		q = &queue{topic: s.core.topics.Of(name), window: max(1, s.core.share()/4), deferred: deferral.New(&s.deferring)}
 		s.queues[name] = q
 		s.order = append(s.order, q)
 	}
@@ -114,9 +111,9 @@ func (s *shard) forgetEmpty() {
 	})
 }
 
-// take holds the events that it does not hold yet and returns their numbers. An event that is held without its payload gets it.
-func (s *shard) take(found []*step.Event, drained bool) (fresh []int64) {
-	scanning, _ := s.gaps.Scanning()
+// take holds the events that it does not hold yet and returns their numbers. An event that is held without its payload gets it. scan is
+// the number above which a scan has found the events, or NoScan.
+func (s *shard) take(found []*step.Event, scan int64, drained bool) (fresh []int64) {
 	for _, e := range found {
 		if held := s.held[e.Identity()]; held != nil {
 			if held.Payload == nil && e.Payload != nil && !held.Gone && !held.Leaving && queueOf(held).topic.Paused == 0 {
@@ -128,13 +125,11 @@ func (s *shard) take(found []*step.Event, drained bool) (fresh []int64) {
 			fresh = make([]int64, 0, len(found))
 		}
 		fresh = append(fresh, e.Seq)
-		if e.Size > 0 {
-			s.average = (s.average*7 + e.Size + 200) / 8
-		}
+		s.budget.Sized(e.Size)
 		q := s.queue(e.Topic)
 		if drained {
 			q.deferred.Take(e.Seq)
-		} else if !s.admit(q, e, scanning) {
+		} else if !q.deferred.Admit(e.Seq, e.Key, q.held >= s.core.rules.quota(s.core), scan) {
 			continue
 		}
 		s.arrivals++

@@ -51,8 +51,15 @@ func (c *Core) topicStates(now time.Time) []step.TopicState {
 }
 
 // control applies operators' settings. Events of a paused topic wait without their payloads and are read again before they are sent,
-// because operators may discard them meanwhile. When a topic is resumed, its failed events are fetched.
-func (c *Core) control(controls []step.Control) {
+// because operators may discard them meanwhile. When a topic is resumed, its failed events are fetched. asked is when the settings were
+// asked for, in ticks.
+func (c *Core) control(controls []step.Control, asked uint64) {
+	if asked < c.heard { // they may be older than those that came since
+		c.pollAt = time.Time{}
+		return
+	}
+	c.ticks++
+	c.heard = c.ticks
 	for _, change := range c.topics.Control(controls) {
 		report := step.Report{Kind: change.Kind, Topic: change.Name}
 		switch change.Kind {

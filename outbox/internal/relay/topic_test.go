@@ -2,9 +2,11 @@ package relay
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/outbox/internal/backoff"
@@ -243,4 +245,73 @@ func TestRedirectedTopic(t *testing.T) {
 	require.Empty(t, w.rows)
 	require.Empty(t, w.overtaken)
 	require.Empty(t, w.disobeyed)
+}
+
+// A relay asks what operators have set with each poll, and when it takes shards. The answers may come in another order than they were
+// given, and an old one once resumed a topic.
+func TestOldSettingsDoNotReplaceNewerOnes(t *testing.T) {
+	t.Parallel()
+	for name, late := range map[string]func(step.Action) bool{
+		"when shards are taken": func(a step.Action) bool { _, ok := a.(step.LoadBlocked); return ok },
+		"with a poll":           func(a step.Action) bool { _, ok := a.(step.Poll); return ok },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, 1)
+			n := w.start()
+			n.core.Apply(w.now, step.Woken{Look: true})
+			require.True(t, n.carryOut(n.pending[0]))
+			n.answer(n.pending[0]) // it has leases
+			asked := slices.DeleteFunc(slices.Clone(n.pending), func(p *pending) bool {
+				switch p.action.(type) {
+				case step.LoadBlocked, step.Poll:
+					return false
+				}
+				return true
+			})
+			require.Len(t, asked, 2)
+			if late(asked[0].action) {
+				slices.Reverse(asked)
+			}
+			require.True(t, n.carryOut(asked[1]))
+			w.pauses++
+			w.paused["a"] = w.pauses
+			require.True(t, n.carryOut(asked[0]))
+			n.answer(asked[0])
+			require.NotZero(t, n.core.topics.Of("a").Paused)
+			n.unpolled = true
+			w.write("a", "k", 0)
+			n.answer(asked[1])
+			w.run(time.Second)
+			assert.NotZero(t, n.core.topics.Of("a").Paused)
+			assert.Zero(t, w.topic("a").took)
+			n.unpolled = false
+			delete(w.paused, "a")
+			w.run(3 * time.Second)
+			assert.Empty(t, w.rows, "%s", w)
+		})
+	}
+}
+
+// When a lease ends, its batches are canceled. A topic whose batch was canceled does not fail, in no other shard either.
+func TestCanceledBatchIsNoOutage(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2)
+	w.topic("a").takes = time.Minute
+	w.write("a", "k", 0)
+	w.write("a", "l", 1)
+	n := w.start()
+	w.run(time.Second)
+	n.core.end(n.core.shards[0])
+	require.Len(t, n.core.ended, 1)
+	for _, p := range slices.Clone(n.pending) {
+		if a, ok := p.action.(step.Publish); ok && a.Shard == 0 {
+			p.answer = step.Published{Ref: a.Ref, Queue: a.Queue, Results: []error{errDown}} // as canceled
+			n.answer(p)
+		}
+	}
+	require.Empty(t, n.core.ended)
+	topic := n.core.topics.Of("a")
+	assert.False(t, topic.Stands(w.now))
+	assert.Empty(t, topic.State(n.core.use("a", w.now), w.now).State)
 }

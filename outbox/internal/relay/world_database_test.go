@@ -68,23 +68,33 @@ func (w *world) read(a step.Read) (answer step.Answer) {
 		}
 	}
 	for _, q := range a.Requests {
-		f := step.Found{Last: w.sequences[q.Shard]}
+		f := step.Found{}
+		if q.Scan {
+			f.Last = w.sequences[q.Shard]
+		}
 		bytes := 0
 		row := func(r *worldRow, hide bool) *step.Event {
 			copied := &step.Event{Row: r.Row}
-			bytes += r.Size
-			if hide || q.Each > 0 && r.Size > q.Each || q.Each == 0 && bytes > q.Bytes && bytes > r.Size {
+			if hide || q.Each > 0 && r.Size > q.Each || q.Each == 0 && bytes > 0 && bytes >= q.Bytes {
 				copied.Payload = nil
+			}
+			if !hide {
+				bytes += r.Size
 			}
 			return copied
 		}
-		for _, r := range w.sorted(q.Shard) {
+		rows := w.sorted(q.Shard)
+		for _, r := range rows {
 			if slices.Contains(q.List, r.Seq) {
 				f.Listed = append(f.Listed, row(r, false))
 			}
+		}
+		for _, r := range rows {
 			if r.Seq > q.From && len(f.Above) < q.Limit {
 				f.Above = append(f.Above, row(r, slices.Contains(q.Hide, r.Topic)))
 			}
+		}
+		for _, r := range rows {
 			if r.Topic == q.Drain && r.Seq >= q.DrainFrom && r.Seq <= q.From && len(f.Drained) < q.DrainLimit {
 				f.Drained = append(f.Drained, row(r, false))
 			}

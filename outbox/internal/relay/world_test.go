@@ -109,12 +109,14 @@ type node struct {
 	struggling bool
 	shunned    int
 	knows      map[string]step.Control // what it has read that operators have set
+	learned    int                     // how often
 	topics     []step.TopicState       // why topics wait, as its last renewal said
 	wedged     string                  // a topic of which its publisher does not return
 	stopped    bool                    // it gets no time
 	down       bool                    // its credentials have expired
 	unread     func(*node, *pending)   // what becomes of its reads; nil: they are answered
 	unpolled   bool                    // its polls are not answered
+	moved      bool                    // its next read is answered by another server
 	dead       bool
 }
 
@@ -123,6 +125,7 @@ type pending struct {
 	action step.Action
 	began  time.Time
 	stuck  bool // the publisher never returns
+	knew   int  // how often the relay had learned what operators have set
 	answer step.Input
 }
 
@@ -243,7 +246,7 @@ func (n *node) next() {
 			}
 			n.pending = append(n.pending, &pending{action: a, began: n.world.now})
 		default:
-			n.pending = append(n.pending, &pending{action: a, began: n.world.now})
+			n.pending = append(n.pending, &pending{action: a, began: n.world.now, knew: n.learned})
 		}
 	}
 }
@@ -271,7 +274,9 @@ func (n *node) carryOut(p *pending) bool {
 		}
 		p.answer = step.BlockedLoaded{Shards: a.Shards, Keys: keys, Controls: w.controls()}
 	case step.Read:
-		p.answer = step.ReadDone{Answer: w.read(a)}
+		answer := w.read(a)
+		answer.Moved, n.moved = n.moved, false
+		p.answer = step.ReadDone{Answer: answer}
 	case step.Rescan:
 		w.rescans = append(w.rescans, rescan{w.now, a})
 		w.now = w.now.Add(w.rescanTakes)
@@ -380,9 +385,9 @@ func (n *node) answer(p *pending) {
 	n.pending = slices.DeleteFunc(n.pending, func(o *pending) bool { return o == p })
 	switch r := p.answer.(type) {
 	case step.BlockedLoaded:
-		n.learn(r.Controls, r.Err)
+		n.learn(p, r.Controls, r.Err)
 	case step.Polled:
-		n.learn(r.Controls, r.Err)
+		n.learn(p, r.Controls, r.Err)
 	case step.ReadDone:
 		for _, f := range r.Shards {
 			n.world.history = append(n.world.history, fmt.Sprintf("%s relay %d read listed %v, above %v, drained %v", n.world.now.Format("05.000"), n.id, numbers(f.Listed), numbers(f.Above), numbers(f.Drained)))
@@ -392,11 +397,13 @@ func (n *node) answer(p *pending) {
 	n.next()
 }
 
-// learn notes what the relay knows that operators have set for topics.
-func (n *node) learn(controls []step.Control, err error) {
-	if err != nil {
+// learn notes what the relay knows that operators have set for topics. Of two answers to questions that were asked at the same time, the
+// later one may say what is older: it does not count.
+func (n *node) learn(p *pending, controls []step.Control, err error) {
+	if err != nil || p.knew != n.learned {
 		return
 	}
+	n.learned++
 	n.knows = map[string]step.Control{}
 	for _, c := range controls {
 		n.knows[c.Topic] = c

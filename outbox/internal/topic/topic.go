@@ -60,9 +60,7 @@ func (t *Topic) Failed(err error, now time.Time) {
 	if t.failing.IsZero() {
 		t.failing = now
 	}
-	if err != nil {
-		t.err = err
-	}
+	t.err = err
 }
 
 // Took records that the broker accepted an event.
