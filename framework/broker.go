@@ -99,7 +99,7 @@ func (s *Service) open(ctx context.Context) (transport.Transport, error) {
 // environment returns the service's telemetry and settings for a transport.
 func (s *Service) environment() transport.Environment {
 	return transport.Environment{
-		DrainTimeout: s.cfg.ShutdownTimeout, Logger: s.log,
+		DrainTimeout: s.grace(), Logger: s.log,
 		MeterProvider: s.telemetry.Meter, TracerProvider: s.telemetry.Tracer, Propagator: s.telemetry.Propagator,
 	}
 }

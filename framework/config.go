@@ -93,8 +93,8 @@ type Config struct {
 	// Health configures /readyz.
 	Health Health
 
-	// ShutdownTimeout is how long running handlers, batches of the relay and requests may take to finish when the service
-	// ends. Default: 30 s.
+	// ShutdownTimeout is how long running handlers, batches of the relay and requests may take to finish when the service ends.
+	// Handlers and requests may take as long as the longest timeout of a handler, if that is longer. Default: 30 s.
 	ShutdownTimeout time.Duration
 
 	loaded *source.Source // to read the drivers' sections; nil for a configuration made in Go

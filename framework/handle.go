@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -168,7 +166,7 @@ func (s *Service) subscribe() error {
 			return err
 		}
 	}
-	for _, name := range absent(s.cfg.Handlers, handlers) {
+	for _, name := range settings.Absent(s.cfg.Handlers, handlers) {
 		s.log.Warn("the configuration is of a handler that is not there", "handler", name, "nearest", settings.Nearest(name, handlers))
 	}
 	var subscribing errgroup.Group
@@ -211,7 +209,7 @@ func (s *Service) addToRouter(h *handler, sub message.Subscriber) error {
 // messages themselves, such as those of package millracetest. The service's middleware is around each handler. Run Router instead
 // of the service, and close both in the end. A message whose handler fails is nacked: Attach does not keep it for a retry.
 func (s *Service) Attach(subscriber func(handler string) message.Subscriber) error {
-	if !s.enter() {
+	if !s.enter(ended) { // then Run is refused, and Close closes the service
 		return ErrEnded
 	}
 	for _, h := range s.handlers {
@@ -221,16 +219,7 @@ func (s *Service) Attach(subscriber func(handler string) message.Subscriber) err
 		}
 		s.router.AddConsumerHandler(h.Name, h.topic, subscriber(h.Name), c.Handler(s.cfg.consumer(h.Name), h.fn))
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.stage = ended // Run is refused, and Close closes the service
 	return nil
-}
-
-// absent returns the configured names that are not among names. Such a name belongs to another process with the same file, or is
-// a typo: then the handler or schedule that was meant goes without its settings.
-func absent[T any](configured map[string]T, names []string) []string {
-	return slices.DeleteFunc(slices.Sorted(maps.Keys(configured)), func(name string) bool { return slices.Contains(names, name) })
 }
 
 // claimOf returns the claim for a handler: the ordered one, in which a failed event blocks the later events of its key, or the

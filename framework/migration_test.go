@@ -227,7 +227,7 @@ func TestBrokerMigration(t *testing.T) {
 
 			s, err := brokermigration.Step(t.Context(), v.query, false, "test")
 			require.ErrorIs(t, err, brokermigration.ErrBlocked)
-			assert.Regexp(t, fmt.Sprintf(`:%d:\w+ takes no part in the migration`, old.PID()), fmt.Sprint(s.Next.Blocked))
+			assert.Regexp(t, fmt.Sprintf(`:%d:\w+( of service [\w-]+)? takes no part in the migration`, old.PID()), fmt.Sprint(s.Next.Blocked))
 
 			v.sail(false, brokermigration.Drain) // kills that process
 			v.sail(true, brokermigration.Consume)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"time"
 
 	"github.com/millrace-go/millrace/framework/internal/database"
 	"github.com/millrace-go/millrace/framework/internal/life"
@@ -22,11 +23,11 @@ func (s *Service) RunUntilSignal(ctx context.Context) error {
 }
 
 // Run runs the service until ctx ends. Then /readyz answers 503, running handlers finish, and running requests finish after
-// HTTP.Linger, both within ShutdownTimeout (or Claim.HandlerTimeout, if that is longer). Then the relay ends, the transport
+// HTTP.Linger, both within ShutdownTimeout (or the longest timeout of a handler, if that is longer). Then the relay ends, the transport
 // and the pool are closed, and Run returns nil. It returns an error if the service could not start, for example because a
 // topic is missing, if a part failed for good, or if something did not end in time.
 func (s *Service) Run(ctx context.Context) error {
-	if !s.enter() {
+	if !s.enter(started) {
 		return ErrEnded
 	}
 	endAdmin := s.admin.Serve() // it ends last, so that operators see how the service starts and stops
@@ -40,18 +41,31 @@ func (s *Service) life() *life.Service {
 		Subscribe: s.subscribe, Background: s.background, Transport: s.transport, Router: s.router, Server: s.server, Listener: s.listener,
 		Handler: s.telemetry.Requests(s.Address(), s.mux.Wrapped(), web.LivePath, web.ReadyPath, web.MetricsPath),
 		Context: func(ctx context.Context) context.Context { return withService(ctx, s) },
-		Linger:  s.cfg.HTTP.Linger, ShutdownTimeout: s.cfg.ShutdownTimeout, Running: s.running, Stopping: s.stopping,
+		Linger:  s.cfg.HTTP.Linger, Grace: s.grace(), Running: s.running, Stopping: s.stopping,
 		Log: s.log, Attributes: []any{"broker", s.cfg.Broker, "address", s.Address(), "handlers", len(s.handlers)},
 	}
 }
 
-func (s *Service) enter() bool {
+// grace is how long handlers and requests may take to finish when the service stops. A claim ends a handler at its timeout.
+func (s *Service) grace() time.Duration {
+	d := s.cfg.ShutdownTimeout
+	if s.bare {
+		return d
+	}
+	d = max(d, s.cfg.Claim.WithDefaults().HandlerTimeout)
+	for _, h := range s.cfg.Handlers {
+		d = max(d, h.Timeout)
+	}
+	return d
+}
+
+func (s *Service) enter(next stage) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.stage != made {
 		return false
 	}
-	s.stage = started
+	s.stage = next
 	return true
 }
 

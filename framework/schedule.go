@@ -64,7 +64,7 @@ func (s *Service) scheduler() (*schedule.Scheduler, error) {
 	for i, e := range s.schedules {
 		names[i] = e.Name
 	}
-	for _, name := range absent(s.cfg.Schedules, names) {
+	for _, name := range settings.Absent(s.cfg.Schedules, names) {
 		s.log.Warn("the configuration is of a schedule that is not there", "schedule", name, "nearest", settings.Nearest(name, names))
 	}
 	return schedule.New(s.pool, s.outbox, schedule.Config{Service: s.cfg.Service, Schema: s.cfg.Postgres.Schema, MeterProvider: s.telemetry.Meter, Logger: s.log}, s.schedules...)

@@ -15,6 +15,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/framework"
+	"github.com/millrace-go/millrace/middleware/claim"
+	"github.com/millrace-go/millrace/pgtx"
+	"github.com/millrace-go/millrace/retry"
 )
 
 // A service that stops answers the requests in hand, and what they have published is there; it takes no others.
@@ -58,25 +61,21 @@ func TestStopFinishesRequests(t *testing.T) {
 	assert.Equal(t, 1, w.get(`select count(*) from {s}.outbox`))
 }
 
-// A handler that does not end in time is left, which is an error, whether or not it looks at its context; its event is undone
-// and comes back.
+// A handler that does not end in time is left, which is an error; its event is undone and comes back.
 func TestStopLeavesWhatDoesNotEnd(t *testing.T) {
 	t.Parallel()
-	release := make(chan struct{})
-	for name, until := range map[string]func(ctx context.Context) <-chan struct{}{
-		"memory": context.Context.Done,
-		"pubsub": func(context.Context) <-chan struct{} { return release },
-	} {
+	for _, name := range []string{"memory", "pubsub"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, name)
 			cfg := w.config()
 			cfg.ShutdownTimeout, cfg.Claim.HandlerTimeout = 100*time.Millisecond, 2*time.Second
+			release := make(chan struct{})
 			svc := w.service(cfg)
 			begun := make(chan struct{}, 10)
 			require.NoError(t, handle(svc, w.name("hang"), w.topic("numbers"), func(ctx context.Context, n int) error {
 				begun <- struct{}{}
-				<-until(ctx)
+				<-release
 				return ctx.Err()
 			}))
 			ctx, cancel := context.WithCancel(t.Context())
@@ -88,12 +87,70 @@ func TestStopLeavesWhatDoesNotEnd(t *testing.T) {
 			}))
 			next(t, begun)
 			cancel()
-			assert.ErrorContains(t, next(t, ended), "handlers of events have not ended within Config.ShutdownTimeout, 100ms")
-			if name == "pubsub" {
-				close(release)
-			}
+			assert.ErrorContains(t, next(t, ended), "handlers of events have not ended within 2s (Config.ShutdownTimeout, or the longest timeout of a handler)")
+			close(release)
 		})
 	}
+}
+
+// A handler may take its timeout to end, also if that is longer than ShutdownTimeout: it has its effect, and the stop is no error.
+func TestStopWaitsForTheTimeoutOfHandlers(t *testing.T) {
+	t.Parallel()
+	for name, set := range map[string]func(cfg *framework.Config, handler string){
+		"of all": func(cfg *framework.Config, _ string) { cfg.Claim.HandlerTimeout = wait },
+		"of one": func(cfg *framework.Config, handler string) {
+			cfg.Claim.HandlerTimeout = 100 * time.Millisecond
+			cfg.Handlers = map[string]framework.Handler{handler: {HandlerConfig: claim.HandlerConfig{Timeout: wait}}}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, "memory")
+			cfg := w.config()
+			cfg.ShutdownTimeout = 100 * time.Millisecond
+			set(&cfg, w.name("slow"))
+			svc := w.service(cfg)
+			begun, goOn := make(chan struct{}, 10), make(chan struct{})
+			require.NoError(t, handle(svc, w.name("slow"), w.topic("numbers"), func(ctx context.Context, n int) error {
+				begun <- struct{}{}
+				<-goOn
+				return pgtx.Queue(ctx, `create table `+w.schema+`.handled ()`)
+			}))
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			ended := runs(ctx, svc)
+			next(t, svc.Running())
+			require.NoError(t, svc.Tx(t.Context(), func(ctx context.Context, _ pgx.Tx) error {
+				return publish(ctx, w.topic("numbers"), "", 1)
+			}))
+			next(t, begun)
+			cancel()
+			select {
+			case err := <-ended:
+				assert.Fail(t, "the service has not waited for the handler", "%v", err)
+			case <-time.After(10 * cfg.ShutdownTimeout):
+			}
+			close(goOn)
+			require.NoError(t, next(t, ended))
+			assert.Equal(t, 1, w.get(`select count(to_regclass('{s}.handled'))`))
+		})
+	}
+}
+
+// A service whose handlers could not be attached is closed by Close.
+func TestAttachThatFailsLeavesNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "memory")
+	cfg := w.config()
+	policy := retry.Policy{{}}
+	cfg.Handlers = map[string]framework.Handler{w.name("ordered"): {Ordered: true, HandlerConfig: claim.HandlerConfig{Retry: policy}}}
+	svc := w.service(cfg)
+	require.NoError(t, svc.AddHandler(w.name("ordered"), w.topic("numbers"), ignore))
+	policy[0].MaxAttempts = -1 // the claim of the handler, which is made now, refuses that
+	require.ErrorContains(t, svc.Attach(func(string) message.Subscriber { return hanging{} }), "MaxAttempts is -1")
+	require.NoError(t, svc.Close())
+	require.ErrorContains(t, svc.Pool().Ping(t.Context()), "closed pool")
+	require.ErrorIs(t, svc.Run(t.Context()), framework.ErrEnded)
 }
 
 // runs runs the service, and tells how that ended.

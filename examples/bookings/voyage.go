@@ -20,6 +20,9 @@ import (
 // quietFor is how long Pub/Sub must have delivered nothing before it counts as drained: longer than the ack deadline.
 const quietFor = 12 * time.Second
 
+// busyFor is how long the database or a broker may answer a step with nothing but errors.
+const busyFor = time.Minute
+
 // other returns the broker that -migrate changes to.
 func other(broker string) string {
 	if broker == "kafka" {
@@ -123,17 +126,25 @@ func (v *voyage) booked(ctx context.Context, n int) error {
 	})
 }
 
-// step makes the next step as soon as it is safe.
+// step makes the step to a phase as soon as it is safe. A database or a broker may be busy for a moment, as when processes keep the
+// lock of the step, or the coordinator of a group moves. So an error is final only if none but errors come for a while.
 func (v *voyage) step(ctx context.Context, to brokermigration.Phase) error {
+	failing := time.Now()
 	return v.poll(ctx, func() (bool, error) {
-		_, err := brokermigration.Step(ctx, v.query, false, "bookings")
-		if errors.Is(err, brokermigration.ErrBlocked) {
-			return false, nil
+		r, err := brokermigration.ReadRecord(ctx, v.pool, v.query.Schema)
+		if err == nil && r.Phase != to { // else a step whose answer was lost was made
+			_, err = brokermigration.Step(ctx, v.query, false, "bookings")
 		}
-		if err == nil {
+		switch {
+		case err == nil:
 			v.reached(to)
+			return true, nil
+		case errors.Is(err, brokermigration.ErrBlocked):
+			failing = time.Now()
+		case time.Since(failing) > busyFor:
+			return false, err
 		}
-		return err == nil, err
+		return false, nil
 	})
 }
 

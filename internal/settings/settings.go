@@ -4,6 +4,7 @@ package settings
 
 import (
 	"encoding"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -113,6 +114,12 @@ func Fields(t reflect.Type) []Field {
 		all = append(all, Field{Key: key, Name: f.Name, Index: []int{i}, Kind: k, Secret: f.Tag.Get("secret") == "true", Type: f.Type})
 	}
 	return all
+}
+
+// Absent returns the configured names that are not among names. Such a name belongs to another process with the same file, or is
+// a typo: then the handler or schedule that was meant goes without its settings.
+func Absent[T any](configured map[string]T, names []string) []string {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(configured)), func(name string) bool { return slices.Contains(names, name) })
 }
 
 // Nearest returns the known name that is most likely meant by a mistyped one, or "".

@@ -84,13 +84,15 @@ type Facts struct {
 // that nothing is published any more, have nothing in flight, and nothing may be unread; and the consumers must be known to the broker that
 // is published to, because some brokers keep nothing for those that are not. A step that stops publishing, or that goes
 // on with the same broker, is always safe for those that obey the record.
+//
+// Back from Cut, processes that know only the new broker could not start again, because Publish refuses their configuration.
 func blocked(r Record, to Phase, f Facts) (why []string) {
 	next := r
 	next.Phase = to
-	leaves := r.Phase == Consume || to == Publish && r.Phase == Drain || to == Consume && r.Phase == Return || to == Cut || to == Return
+	leaves := r.Phase == Consume || to == Publish && r.Phase == Drain || to == Consume && r.Phase == Return || to == Cut || r.Phase == Cut || to == Return
 	if leaves {
 		for _, name := range f.Strangers {
-			why = append(why, fmt.Sprintf("process %s takes no part in the migration: give it migration: {to: %s}, or stop it", name, r.To))
+			why = append(why, fmt.Sprintf("process %s takes no part in the migration: give it broker: %s and migration: {to: %s}, or stop it", name, r.From, r.To))
 		}
 	}
 	if r.Phase == Consume && len(f.Processes) == 0 {

@@ -109,21 +109,23 @@ func (q *Query) facts(ctx context.Context) (f Facts, err error) {
 		if err != nil {
 			return f, err
 		}
-		processes, names, err := whoLives(ctx, d.Pool, schema)
+		processes, parts, err := whoLives(ctx, d.Pool, schema)
 		if err != nil {
 			return f, err
 		}
+		var here []Process // one process may have services, and databases, that take part, and others that do not
 		for _, p := range processes {
 			if p.from == q.From.Name() && p.to == q.To.Name() {
-				known = append(known, p)
+				here = append(here, p)
 				if p.alive && i == 0 { // others publish from other outboxes, by other records
 					f.Processes = append(f.Processes, p)
 				}
 			}
 		}
-		for _, name := range names {
-			if !slices.ContainsFunc(known, func(p Process) bool { return p.alive && p.Name == name }) && !slices.Contains(f.Strangers, name) {
-				f.Strangers = append(f.Strangers, name)
+		known = append(known, here...)
+		for _, part := range parts {
+			if !slices.ContainsFunc(here, part.registered) && !slices.Contains(f.Strangers, part.String()) {
+				f.Strangers = append(f.Strangers, part.String())
 			}
 		}
 	}
@@ -182,6 +184,9 @@ func (q *Query) unread(broker transport.Transport, r Read, i transport.Inspectio
 	switch {
 	case !i.Topic, i.Lag == 0, i.Lag < 0 && !i.Consumer: // there is nothing that it could read
 		return ""
+	case i.Lag > 0 && alive == 0: // a group that is deleted would have all that the topic has to read
+		return fmt.Sprintf("no process of the migration reads %s from %s, which has %d messages for it: start one, or, if the consumer is gone for good, skip them: \"millrace consumer reset --broker %s --topic %s --consumer %s --to latest\"",
+			who, broker.Name(), i.Lag, broker.Name(), r.Topic, r.Group)
 	case i.Lag > 0:
 		return fmt.Sprintf("%s has not handled %d messages of %s", who, i.Lag, broker.Name())
 	case alive == 0:
@@ -241,8 +246,26 @@ func Step(ctx context.Context, q Query, goBack bool, actor string) (Status, erro
 	return s, nil
 }
 
-// whoLives returns the processes that take part in migrations, and the names of all relays and claims that live.
-func whoLives(ctx context.Context, db pgtx.DB, schema string) (processes []Process, names []string, err error) {
+// part is a relay or a claim that lives.
+type part struct {
+	process string // host and process
+	service string // "" for a relay
+}
+
+func (p part) String() string {
+	if p.service == "" {
+		return p.process
+	}
+	return p.process + " of service " + p.service
+}
+
+// registered reports whether the process, which takes part in the migration, is that of p.
+func (p part) registered(in Process) bool {
+	return in.alive && in.Name == p.process && (p.service == "" || in.Service == "" || in.Service == p.service)
+}
+
+// whoLives returns the processes that take part in migrations, and all relays and claims that live.
+func whoLives(ctx context.Context, db pgtx.DB, schema string) (processes []Process, parts []part, err error) {
 	err = pgtx.Run(ctx, db, func(ctx context.Context, tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, store.Query("broker_processes", schema))
 		if err != nil {
@@ -257,22 +280,25 @@ func whoLives(ctx context.Context, db pgtx.DB, schema string) (processes []Proce
 			return err
 		}
 		if claims {
-			living = append(living, pgschema.Render(`select name from {schema}.claim_run where beat_at > clock_timestamp() - interval '30 seconds'`, schema))
+			living = append(living, pgschema.Render(`select name, service from {schema}.claim_run where beat_at > clock_timestamp() - interval '30 seconds'`, schema))
 		}
 		for _, q := range living {
 			rows, err := tx.Query(ctx, q)
 			if err != nil {
 				return err
 			}
-			found, err := pgx.CollectRows(rows, pgx.RowTo[string])
+			var p part
+			_, err = pgx.ForEachRow(rows, []any{&p.process, &p.service}, func() error {
+				parts = append(parts, p)
+				return nil
+			})
 			if err != nil {
 				return err
 			}
-			names = append(names, found...)
 		}
 		return nil
 	})
-	return processes, names, err
+	return processes, parts, err
 }
 
 func scanProcess(row pgx.CollectableRow) (p Process, err error) {

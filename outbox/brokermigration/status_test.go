@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace-go/millrace/framework/devstack/devtest"
 	"github.com/millrace-go/millrace/internal/pgschema"
+	"github.com/millrace-go/millrace/middleware/claim"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/outbox/internal/store"
 	"github.com/millrace-go/millrace/transport"
@@ -113,6 +114,73 @@ func TestReadersAreNotForgotten(t *testing.T) {
 	s, err := Inspect(t.Context(), f.query)
 	require.NoError(t, err)
 	assert.Contains(t, s.Next.Blocked, "no process of the migration reads consumer g of topic t from old: start one, or delete the subscription")
+}
+
+// On a broker that knows the lag, deleting the consumer would leave more to read.
+func TestConsumerThatIsGoneCanSkip(t *testing.T) {
+	for name, c := range map[string]struct{ ends, want string }{
+		"gone":  {"-3 days", `no process of the migration reads consumer g of topic t from old, which has 7 messages for it: start one, or, if the consumer is gone for good, skip them: "millrace consumer reset --broker old --topic t --consumer g --to latest"`},
+		"lives": {"1 hour", "consumer g of topic t has not handled 7 messages of old"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t, Drain)
+			f.process("one", "g", c.ends)
+			f.old.tells.Lag, f.new.tells = 7, f.old.tells
+			s, err := Inspect(t.Context(), f.query)
+			require.NoError(t, err)
+			assert.Equal(t, []string{c.want}, s.Next.Blocked)
+		})
+	}
+}
+
+// One process may run several services, of one database or of several. A name that takes part for one of them said so for all.
+func TestServiceThatTakesNoPartIsSeen(t *testing.T) {
+	other := func(f *fixture) string { // another database's claims and outbox
+		schema := devtest.Schema(t)
+		require.NoError(t, outbox.Migrate(t.Context(), f.query.Pool, schema))
+		require.NoError(t, claim.Migrate(t.Context(), f.query.Pool, schema))
+		f.query.Others = []Database{{f.query.Pool, schema}}
+		return schema
+	}
+	claims := func(f *fixture, schema, service string) {
+		_, err := f.query.Pool.Exec(t.Context(), pgschema.Render(`insert into {schema}.claim_run (service, name) values ($1, 'one')`, schema), service)
+		require.NoError(t, err)
+	}
+	for name, c := range map[string]struct {
+		set       func(*fixture)
+		strangers []string
+	}{
+		"the service itself":  {func(f *fixture) { claims(f, f.query.Schema, "shop") }, nil},
+		"another service":     {func(f *fixture) { claims(f, f.query.Schema, "billing") }, []string{"one of service billing"}},
+		"in another database": {func(f *fixture) { claims(f, other(f), "shop") }, []string{"one of service shop"}},
+		"of no service by name": {func(f *fixture) {
+			claims(f, f.query.Schema, "billing")
+			f.exec(`update {schema}.outbox_broker_process set service = ''`)
+		}, nil},
+		"a relay": {func(f *fixture) {
+			f.exec(`insert into {schema}.outbox_relay (relay_id, expires_at, name) values (gen_random_uuid(), now() + interval '1 hour', 'one'), (gen_random_uuid(), now() + interval '1 hour', 'two')`)
+		}, []string{"two"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t, Consume)
+			require.NoError(t, claim.Migrate(t.Context(), f.query.Pool, f.query.Schema))
+			f.process("one", "g", "1 hour")
+			c.set(f)
+			s, err := Inspect(t.Context(), f.query)
+			require.NoError(t, err)
+			assert.Equal(t, c.strangers, s.Strangers)
+			assert.Len(t, s.Next.Blocked, len(c.strangers))
+		})
+	}
+}
+
+// Back from cut, the record refuses processes that know only the new broker: they could not start again.
+func TestNoStepBackFromCutWhileProcessesKnowOnlyTheNewBroker(t *testing.T) {
+	f := newFixture(t, Cut)
+	f.exec(`insert into {schema}.outbox_relay (relay_id, expires_at, name) values (gen_random_uuid(), now() + interval '1 hour', 'two')`)
+	s, err := Step(t.Context(), f.query, true, "test")
+	require.ErrorIs(t, err, ErrBlocked)
+	assert.Equal(t, []string{"process two takes no part in the migration: give it broker: old and migration: {to: new}, or stop it"}, s.Back.Blocked)
 }
 
 // A process whose role reads by an older snapshot would publish by the phase before the step for which it waited.

@@ -17,7 +17,8 @@ import (
 
 // Config configures a Transport.
 type Config struct {
-	// Service is for people: "millrace migration status" shows it. Default: "".
+	// Service is the name of the service whose claims handle what this transport delivers. A claim of another service in the same
+	// process counts as one that takes no part in the migration. Default: "", for claims of any service.
 	Service string
 	// Schema of the outbox's tables. Default: "millrace".
 	Schema string

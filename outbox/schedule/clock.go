@@ -25,7 +25,7 @@ func (t Times) clock() (clock, error) {
 // next is the first time after t.
 func (c clock) next(t time.Time) time.Time {
 	if c.spec.Hour&star != 0 {
-		return c.spec.Next(t.In(c.zone)).UTC()
+		return c.elapsed(t)
 	}
 	// The parser would leave out what the clocks leave out, and return twice what they show twice. So it counts in clock time.
 	shown := c.shown(t)
@@ -36,6 +36,20 @@ func (c clock) next(t time.Time) time.Time {
 		if at := c.first(shown); at.After(t) {
 			return at
 		}
+	}
+}
+
+// elapsed is next where each hour that passes counts. Between two changes of the clocks it counts with a fixed offset, because the
+// parser would leave out a day that has no midnight, and the first of two midnights.
+func (c clock) elapsed(t time.Time) time.Time {
+	for since := t.In(c.zone); ; {
+		_, offset := since.Zone()
+		_, end := since.ZoneBounds()
+		at := c.spec.Next(t.In(time.FixedZone("", offset)))
+		if end.IsZero() || at.Before(end) {
+			return at.UTC()
+		}
+		since, t = end, end.Add(-time.Second)
 	}
 }
 

@@ -84,7 +84,7 @@ func (s *Scheduler) look(ctx context.Context, e *entry, p *progress) (time.Durat
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	if !p.registered {
-		if err := s.register(ctx, e, p.dueAfter); err != nil {
+		if err := s.enter(ctx, e, p.dueAfter); err != nil {
 			return 0, fmt.Errorf("register: %w", err)
 		}
 		p.registered = true
@@ -112,6 +112,30 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
+// enter makes the schedule's row, which goes on at since (zero: now), or stores in it that the expression has changed. Then it first
+// fires what is due by the earlier expression: the processes that have it may not have looked yet, and would find that it is over.
+func (s *Scheduler) enter(ctx context.Context, e *entry, since time.Time) error {
+	var times []time.Time
+	var left time.Time
+	err := pgtx.Run(ctx, s.pool, func(ctx context.Context, tx pgx.Tx) error {
+		was, found, err := s.register(ctx, tx, e, since)
+		if err != nil || !found.mine {
+			return err
+		}
+		if c, err := was.clock(); err == nil { // else this program cannot read it
+			if times, left, err = s.publish(ctx, e, c, found); err != nil {
+				return err
+			}
+		}
+		return pgtx.Queue(ctx, s.sql.change, s.cfg.Service, e.Name, e.Expression, e.clock.zone.String())
+	}, pgtx.Isolation(pgx.ReadCommitted))
+	if err != nil {
+		return s.hint(err)
+	}
+	s.tell(ctx, e, times, left)
+	return nil
+}
+
 // fire publishes the events of the times that are due, in the transaction that locks the row, and returns the state that this
 // has left. due is the time that the caller knows to be due.
 func (s *Scheduler) fire(ctx context.Context, e *entry, due time.Time) (found state, err error) {
@@ -122,21 +146,8 @@ func (s *Scheduler) fire(ctx context.Context, e *entry, due time.Time) (found st
 		if found, err = s.take(ctx, tx, e, due); err != nil || !found.mine {
 			return err
 		}
-		if times, left = e.clock.latest(*found.dueAfter, found.now, e.most()); len(times) == 0 {
-			return nil
-		}
-		msgs := make([]*message.Message, len(times))
-		for i, at := range times {
-			if msgs[i], err = e.message(at); err != nil {
-				return fmt.Errorf("make the event of %s: %w", at.Format(time.RFC3339), err)
-			}
-			msgs[i].UUID = eventID(s.cfg.Service, e.Name, at)
-			msgs[i].SetContext(ctx)
-		}
-		if err := s.publisher.Publish(e.Topic, msgs...); err != nil {
-			return err
-		}
-		return pgtx.Queue(ctx, s.sql.fired, s.cfg.Service, e.Name, times[len(times)-1])
+		times, left, err = s.publish(ctx, e, e.clock, found)
+		return err
 	}, pgtx.Isolation(pgx.ReadCommitted))
 	if err != nil {
 		return state{}, s.hint(err)
@@ -144,11 +155,36 @@ func (s *Scheduler) fire(ctx context.Context, e *entry, due time.Time) (found st
 	if len(times) > 0 {
 		found.dueAfter = &times[len(times)-1]
 	}
+	s.tell(ctx, e, times, left)
+	return found, nil
+}
+
+// publish publishes the events of the times that are due by the clock, and stores the latest. The transaction has the row. left is
+// the first time that it leaves out; zero if there is none.
+func (s *Scheduler) publish(ctx context.Context, e *entry, by clock, found state) (times []time.Time, left time.Time, err error) {
+	if times, left = by.latest(*found.dueAfter, found.now, e.most()); len(times) == 0 {
+		return nil, left, nil
+	}
+	msgs := make([]*message.Message, len(times))
+	for i, at := range times {
+		if msgs[i], err = e.message(at); err != nil {
+			return nil, left, fmt.Errorf("make the event of %s: %w", at.Format(time.RFC3339), err)
+		}
+		msgs[i].UUID = eventID(s.cfg.Service, e.Name, at)
+		msgs[i].SetContext(ctx)
+	}
+	if err := s.publisher.Publish(e.Topic, msgs...); err != nil {
+		return nil, left, err
+	}
+	return times, left, pgtx.Queue(ctx, s.sql.fired, s.cfg.Service, e.Name, times[len(times)-1])
+}
+
+// tell logs that times are left out.
+func (s *Scheduler) tell(ctx context.Context, e *entry, times []time.Time, left time.Time) {
 	if !left.IsZero() {
 		s.cfg.Logger.WarnContext(ctx, "no process fired a schedule for a while: its earlier times are left out", "schedule", e.Name,
 			"left_out_since", left, "fired_since", times[0])
 	}
-	return found, nil
 }
 
 // message calls Message, and makes an error of a panic: it would end each process of the fleet, one after the other.

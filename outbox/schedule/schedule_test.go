@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -182,22 +183,70 @@ func TestScheduleAfterAnOutage(t *testing.T) {
 	}
 }
 
-// A schedule with another expression or zone begins now, and does not fire for times that nobody has missed.
+// A schedule with another expression or zone begins now: it does not fire for its own times that nobody has missed. What the earlier
+// expression has missed is fired first.
 func TestScheduleWithAChangedExpression(t *testing.T) {
 	t.Parallel()
+	const july = "0 0 1 7 *"
+	for name, c := range map[string]struct{ before, after Times }{
+		"another expression": {Times{Expression: newYear}, Times{Expression: july}},
+		"another zone":       {Times{Expression: newYear}, Times{Expression: newYear, TimeZone: "Pacific/Auckland"}},
+	} {
+		for missed, want := range map[Missed]func(years []string) []string{
+			Skip:    func(years []string) []string { return years[len(years)-1:] },
+			CatchUp: func(years []string) []string { return years },
+		} {
+			t.Run(name+", "+missed.String(), func(t *testing.T) {
+				t.Parallel()
+				f := newFixture(t)
+				f.look(c.before)
+				require.Empty(t, f.fired())
+				f.missedSince(longAgo)
+				c.after.Missed = missed
+				for range 2 {
+					f.look(c.after)
+					require.Equal(t, want(f.years()), f.fired())
+				}
+				f.look(c.before)
+				require.Equal(t, want(f.years()), f.fired(), "and not again after a rollback")
+				f.look(c.after)
+				found, err := List(t.Context(), f.pool, f.schema)
+				require.NoError(t, err)
+				assert.Equal(t, []string{c.after.Expression, c.after.TimeZone}, []string{found[0].Expression, strings.TrimPrefix(found[0].TimeZone, "UTC")})
+				assert.Zero(t, found[0].Overdue())
+			})
+		}
+	}
+}
+
+// A process with another expression starts when a time of the earlier one has come, and no process has looked yet. It once left that
+// time out: it was over for both expressions.
+func TestScheduleChangesWhenATimeIsDue(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
-	f.look(Times{Expression: newYear, Missed: CatchUp})
-	f.missedSince(longAgo)
-	f.look(Times{Expression: "0 0 1 7 *", Missed: CatchUp})
-	require.Empty(t, f.fired())
-	f.missedSince(longAgo)
-	f.look(Times{Expression: "0 0 1 7 *", TimeZone: "Europe/Berlin", Missed: CatchUp})
-	require.Empty(t, f.fired())
-	found, err := List(t.Context(), f.pool, f.schema)
+	before, after := f.scheduler(report(Times{Expression: newYear})), f.scheduler(report(Times{Expression: "0 0 1 */6 *"}))
+	slow, p := &progress{}, &progress{}
+	_, err := before.look(t.Context(), before.entries[0], slow)
 	require.NoError(t, err)
-	assert.Equal(t, []string{"0 0 1 7 *", "Europe/Berlin"}, []string{found[0].Expression, found[0].TimeZone})
-	assert.Nil(t, found[0].Last)
-	assert.Zero(t, found[0].Overdue())
+	f.missedSince(longAgo)
+	slow.due = time.Now() // it will look in a moment
+	_, err = after.look(t.Context(), after.entries[0], p)
+	require.NoError(t, err)
+	_, err = before.look(t.Context(), before.entries[0], slow)
+	require.NoError(t, err)
+	years := f.years()
+	assert.Equal(t, years[len(years)-1:], f.fired())
+}
+
+// What the stored expression was, this program may not know: then the schedule begins now.
+func TestScheduleWithAnExpressionThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.look(Times{Expression: newYear})
+	f.missedSince(longAgo)
+	f.exec(`update {schema}.schedule set expression = 'each new year'`)
+	f.look(Times{Expression: newYear, Missed: CatchUp})
+	assert.Empty(t, f.fired())
 }
 
 // While a fleet has two expressions, the processes of both fire, and a time that is common to both is fired once.

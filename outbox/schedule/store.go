@@ -35,12 +35,11 @@ func Migrations(db pgtx.DB, schema string) (*pgschema.Migrator, error) {
 	return migrations.In(db, schema)
 }
 
-type statements struct{ register, take, fired string }
+type statements struct{ register, changed, change, take, fired string }
 
 func statementsIn(schema string) statements {
-	return statements{
-		register: pgschema.Query(files, "register", schema), take: pgschema.Query(files, "take", schema), fired: pgschema.Query(files, "fired", schema),
-	}
+	query := func(name string) string { return pgschema.Query(files, name, schema) }
+	return statements{register: query("register"), changed: query("changed"), change: query("change"), take: query("take"), fired: query("fired")}
 }
 
 // state is a schedule's row, as a transaction has found it.
@@ -56,10 +55,19 @@ func (s *Scheduler) take(ctx context.Context, tx pgx.Tx, e *entry, due time.Time
 	return found, err
 }
 
-// register makes the schedule's row, or stores in it that the expression has changed. since is where it goes on; zero: now.
-func (s *Scheduler) register(ctx context.Context, e *entry, since time.Time) error {
-	_, err := s.pool.Exec(ctx, s.sql.register, s.cfg.Service, e.Name, e.Expression, e.clock.zone.String(), orNull(since))
-	return s.hint(err)
+// register makes the schedule's row. since is where it goes on; zero: now. If there is a row with another expression or time zone, it
+// locks the row, and returns its times and what the transaction has found.
+func (s *Scheduler) register(ctx context.Context, tx pgx.Tx, e *entry, since time.Time) (was Times, found state, err error) {
+	row := []any{s.cfg.Service, e.Name, e.Expression, e.clock.zone.String()}
+	if _, err := tx.Exec(ctx, s.sql.register, append(row, orNull(since))...); err != nil {
+		return was, found, err
+	}
+	err = tx.QueryRow(ctx, s.sql.changed, row...).Scan(&was.Expression, &was.TimeZone, &found.dueAfter, &found.now)
+	found.mine = err == nil
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = nil
+	}
+	return was, found, err
 }
 
 func orNull(t time.Time) *time.Time {

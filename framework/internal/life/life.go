@@ -31,8 +31,8 @@ type Service struct {
 	Handler    http.Handler
 	Context    func(context.Context) context.Context // makes the context of requests
 
-	Linger          *time.Duration // nil: the default
-	ShutdownTimeout time.Duration
+	Linger *time.Duration // nil: the default
+	Grace  time.Duration  // that handlers and requests have to end; Router's CloseTimeout, too
 
 	Running  chan struct{} // Run closes it when the handlers are subscribed
 	Stopping chan struct{} // Run closes it when the service takes no more messages and requests
@@ -131,7 +131,7 @@ func (s *Service) runRouter(ctx context.Context) error {
 // closeRouter closes the router, and waits for the handlers of events.
 func (s *Service) closeRouter() error {
 	if err := s.Router.Close(); err != nil {
-		return fmt.Errorf("handlers of events have not ended within Config.ShutdownTimeout, %s: %w", s.ShutdownTimeout, err)
+		return fmt.Errorf("handlers of events have not ended within %s (Config.ShutdownTimeout, or the longest timeout of a handler): %w", s.Grace, err)
 	}
 	return nil
 }
@@ -153,10 +153,10 @@ func (s *Service) drain(ctx context.Context) error {
 			<-time.After(linger(ctx, s.Linger)) // a second signal ends the process instead
 		default: // the HTTP server has not started
 		}
-		patience, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.ShutdownTimeout)
+		patience, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.Grace)
 		defer cancel()
 		if err := s.Server.Shutdown(patience); err != nil {
-			requests = errors.Join(fmt.Errorf("requests have not ended within Config.ShutdownTimeout, %s: %w", s.ShutdownTimeout, err), s.Server.Close())
+			requests = errors.Join(fmt.Errorf("requests have not ended within %s (Config.ShutdownTimeout, or the longest timeout of a handler): %w", s.Grace, err), s.Server.Close())
 		}
 		return nil
 	})
