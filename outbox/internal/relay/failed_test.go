@@ -79,3 +79,22 @@ func TestAccusationStaysUntilItsEventIsMoved(t *testing.T) {
 		assert.Zero(t, s.guard.Deaths())
 	}
 }
+
+// An operator discards an event that is being sent. The next event of its key, of another topic, once was sent beside it.
+func TestNextEventWaitsForADiscardedOneThatIsSent(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	first := w.hasFailed("a", "k", "once")
+	w.hasFailed("b", "k", "")
+	w.failed[1].state = step.Blocked
+	w.topic("a").takes = 5 * time.Second
+	w.start()
+	w.run(2 * time.Second)
+	require.Equal(t, 1, w.published[first.EventID])
+	w.failed[0].command = "discard"
+	w.run(2 * time.Second)
+	assert.Zero(t, w.topic("b").took, "%s", w)
+	w.run(3 * time.Second)
+	assert.Equal(t, 1, w.topic("b").took, "%s", w)
+	assert.Empty(t, w.failed)
+}

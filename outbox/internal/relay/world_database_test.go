@@ -116,6 +116,11 @@ func (w *world) rowOf(id string) *worldRow {
 			return f.worldRow
 		}
 	}
+	for _, r := range w.binned {
+		if r.EventID == id {
+			return r
+		}
+	}
 	return nil
 }
 
@@ -215,12 +220,13 @@ func (w *world) fetch(a step.FetchFailed) step.FailedFetched {
 	var groups [][]step.FailedRow
 	var touched []string
 	w.failed = slices.DeleteFunc(w.failed, func(f *worldFailed) bool {
-		if f.shard != a.Shard || f.command == "" {
+		if f.shard != a.Shard || f.command == "" || slices.Contains(a.SkipIDs, f.id) {
 			return false
 		}
 		touched = append(touched, f.Key)
 		if f.command == "discard" {
 			w.dead[f.EventID] = "discarded"
+			w.binned = append(w.binned, f.worldRow)
 			return true
 		}
 		if f.state != step.Blocked {

@@ -27,6 +27,7 @@ type world struct {
 	open      []*transaction
 	rows      []*worldRow // committed, and not deleted
 	failed    []*worldFailed
+	binned    []*worldRow // failed events that an operator discarded
 	lastID    int64
 	leases    map[int16]*worldLease
 	nodes     []*node
