@@ -2,6 +2,7 @@ package relay
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -97,4 +98,48 @@ func TestNextEventWaitsForADiscardedOneThatIsSent(t *testing.T) {
 	w.run(3 * time.Second)
 	assert.Equal(t, 1, w.topic("b").took, "%s", w)
 	assert.Empty(t, w.failed)
+}
+
+// The database executes a move to the failed events when the relay has lost its lease and taken the shard again. The next event of the
+// key once was published, and the moved one after it.
+func TestLateMoveOfAnEarlierLease(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	first := w.write("a", "k", 0)
+	w.topic("a").refuse[first.EventID] = errRefuse
+	n := w.start()
+	var late *pending
+	for late == nil {
+		for _, p := range slices.Clone(n.pending) {
+			if _, ok := p.action.(step.SetAside); ok {
+				late = p
+			} else if n.carryOut(p) {
+				n.answer(p)
+			}
+		}
+		w.pass(time.Millisecond)
+	}
+	n.pending = slices.DeleteFunc(n.pending, func(p *pending) bool { return p == late })
+	for len(n.core.Held()) > 0 { // the database does not answer
+		for _, p := range slices.Clone(n.pending) {
+			p.answer = lost(p.action, p.began)
+			n.answer(p)
+		}
+		w.pass(time.Second)
+	}
+	clear(w.topic("a").refuse)
+	w.write("a", "k", 0)
+	for len(n.core.Held()) == 0 || !n.core.order[0].loaded { // it has asked for the keys that have failed events
+		for _, p := range slices.Clone(n.pending) {
+			if _, ok := p.action.(step.Read); !ok && n.carryOut(p) {
+				n.answer(p)
+			}
+		}
+		w.pass(time.Millisecond)
+	}
+	require.True(t, n.carryOut(late))
+	w.run(time.Minute)
+	require.Empty(t, w.overtaken)
+	require.Len(t, w.published, 2, "%s", w)
+	require.Empty(t, w.rows, "%s", w)
 }

@@ -111,7 +111,7 @@ func (c *Core) giveBack(now time.Time) {
 	for _, s := range slices.Clone(c.order) {
 		if !s.stopping.IsZero() && (s.idle() || s.shunned || c.leases.Overdue(s.stopping, now)) {
 			c.end(s)
-			done.Shards, done.Terms = append(done.Shards, s.Shard), append(done.Terms, s.term)
+			done.Shards, done.Terms = append(done.Shards, s.Shard), append(done.Terms, s.Term)
 			c.leases.Release(s.Shard, now)
 		}
 	}

@@ -184,7 +184,7 @@ func (w *world) took(n *node, r *step.Row, row *worldRow) {
 
 func (w *world) setAside(n *node, a step.SetAside) step.WasSetAside {
 	l := w.leases[a.Shard]
-	if l.relay != n.id {
+	if l.relay != n.id || l.term != a.Term {
 		return step.WasSetAside{Ref: a.Ref}
 	}
 	moved := 0
@@ -216,11 +216,12 @@ func (w *world) promote(shard int16, keys []string) {
 	}
 }
 
-func (w *world) fetch(a step.FetchFailed) step.FailedFetched {
+func (w *world) fetch(n *node, a step.FetchFailed) step.FailedFetched {
 	var groups [][]step.FailedRow
 	var touched []string
+	l := w.leases[a.Shard]
 	w.failed = slices.DeleteFunc(w.failed, func(f *worldFailed) bool {
-		if f.shard != a.Shard || f.command == "" || slices.Contains(a.SkipIDs, f.id) {
+		if l.relay != n.id || l.term != a.Term || f.shard != a.Shard || f.command == "" || slices.Contains(a.SkipIDs, f.id) {
 			return false
 		}
 		touched = append(touched, f.Key)

@@ -305,7 +305,7 @@ func (n *node) carryOut(p *pending) bool {
 	case step.SetAside:
 		p.answer = w.setAside(n, a)
 	case step.FetchFailed:
-		p.answer = w.fetch(a)
+		p.answer = w.fetch(n, a)
 	case step.SettleFailed:
 		p.answer = w.settle(a)
 	case step.Poll:
