@@ -51,7 +51,7 @@ func TestNoteStaysWhileItsEventIsSent(t *testing.T) {
 	w.start()
 	w.run(10 * time.Second)
 	require.Equal(t, 1, w.topic("plain").took)
-	assert.Equal(t, suspect.EventID, w.leases[0].suspect, "%s", w)
+	assert.Equal(t, suspect.EventID, w.leases[0].noted, "%s", w)
 	w.run(20 * time.Second)
 	assert.Empty(t, w.failed)
 }

@@ -124,6 +124,11 @@ func (w *world) rowOf(id string) *worldRow {
 	return nil
 }
 
+func (w *world) isPoison(r *step.Row) bool {
+	row := w.rowOf(r.EventID)
+	return row != nil && row.poison
+}
+
 // publish is the broker. A poison message ends the relay.
 func (w *world) publish(n *node, a step.Publish) (results []error, ok bool) {
 	t, refuse := w.topic(a.To), w.topic(a.Queue).refuse
@@ -135,10 +140,10 @@ func (w *world) publish(n *node, a step.Publish) (results []error, ok bool) {
 		return results, true
 	}
 	if l := w.leases[a.Shard]; a.Noted && l.relay == n.id {
-		if l.suspect != a.Rows[0].EventID {
-			l.suspectDeaths = map[int]bool{}
+		if id := a.Rows[0].EventID; l.noted == l.suspect && l.noted != id {
+			l.suspect, l.suspectDeaths = "", map[int]bool{}
 		}
-		l.suspect, l.suspectBy = a.Rows[0].EventID, n.id
+		l.noted = a.Rows[0].EventID
 	}
 	if t.wedged || n.wedged == a.To {
 		return nil, false
@@ -149,7 +154,7 @@ func (w *world) publish(n *node, a step.Publish) (results []error, ok bool) {
 		w.sent[r.EventID]++
 		row := w.rowOf(r.EventID)
 		switch {
-		case row != nil && row.poison:
+		case w.isPoison(r):
 			n.dead = true
 			return nil, false
 		case t.down || n.down:
@@ -165,7 +170,10 @@ func (w *world) publish(n *node, a step.Publish) (results []error, ok bool) {
 		}
 	}
 	if l := w.leases[a.Shard]; a.Noted && results[0] != nil && l.relay == n.id {
-		l.suspect, l.suspectBy, l.suspectDeaths = "", -1, map[int]bool{}
+		if l.noted == l.suspect {
+			l.suspect, l.suspectDeaths = "", map[int]bool{}
+		}
+		l.noted = ""
 	}
 	return results, true
 }
@@ -335,10 +343,15 @@ func (w *world) renew(n *node, a step.Renew, began time.Time) step.Renewed {
 			count++
 			if l.relay >= 0 && l.relay != n.id {
 				l.deaths[l.relay] = true
-				if l.suspectBy == l.relay && l.suspect != "" {
-					l.suspectDeaths[l.relay] = true
-					l.suspectBy = -1
+				if l.noted != "" && l.noted != l.suspect {
+					l.suspect, l.suspectDeaths = l.noted, map[int]bool{}
 				}
+				if l.noted != "" {
+					l.suspectDeaths[l.relay] = true
+				}
+			}
+			if l.relay != n.id {
+				l.noted = ""
 			}
 		}
 		l.relay, l.expires = n.id, w.now.Add(worldTTL)

@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 
@@ -118,6 +119,59 @@ func TestDiscardedEventStaysDiscarded(t *testing.T) {
 	var states []string
 	require.NoError(t, pool.QueryRow(t.Context(), `select array_agg(state order by id) from `+schema+`.outbox_failed`).Scan(&states))
 	assert.Equal(t, []string{"dead", "discarded"}, states)
+}
+
+// How many relays ended over an event is known until a relay has survived it, whatever other events relays note before they send it.
+func TestSuspectIsKnownUntilARelaySurvivesIt(t *testing.T) {
+	t.Parallel()
+	pool, schema := devtest.Pool(t), devtest.Schema(t)
+	require.NoError(t, migrate(t.Context(), pool, schema))
+	for _, c := range []struct {
+		notes    []string // "-": the relay survives the event before
+		suspect  string   // for the next relay
+		deaths   int
+		released bool
+	}{
+		{[]string{"p"}, "p", 1, false},
+		{[]string{"a", "b", "-", "p"}, "p", 2, false},
+		{[]string{"a", "-"}, "p", 2, false},
+		{[]string{"a"}, "p", 2, true},
+		{[]string{"p"}, "p", 3, false},
+		{[]string{"a", "p", "-"}, "", 0, false},
+		{[]string{"p"}, "p", 1, false},
+		{[]string{"p", "a", "-"}, "", 0, false},
+		{[]string{"p"}, "p", 1, false},
+		{[]string{"p", "a"}, "a", 1, false},
+	} {
+		r := store.NewRelay(pool, schema, uuid.New(), "", time.Hour, 0)
+		held := renewed(t, r, nil)
+		require.Len(t, held.Shards, 16)
+		for i, n := range c.notes {
+			if n == "-" {
+				require.NoError(t, r.Survived(t.Context(), 0, c.notes[i-1]))
+			} else {
+				require.NoError(t, r.Note(t.Context(), 0, n))
+			}
+		}
+		require.Len(t, renewed(t, r, held.Shards).Shards, 16, "a renewal changes nothing")
+		if c.released {
+			require.NoError(t, r.Leave(t.Context()))
+		}
+		gone, end := context.WithCancel(t.Context())
+		end()
+		require.Error(t, r.Renew(gone, step.Renew{}).Err)
+		for _, table := range []string{"outbox_shard", "outbox_relay"} {
+			_, err := pool.Exec(t.Context(), `update `+schema+`.`+table+` set expires_at = now()`)
+			require.NoError(t, err)
+		}
+		next := store.NewRelay(pool, schema, uuid.New(), "", time.Hour, 0)
+		answer := next.Renew(t.Context(), step.Renew{})
+		require.NoError(t, answer.Err)
+		i := slices.IndexFunc(answer.Held, func(l step.Lease) bool { return l.Shard == 0 })
+		assert.Equal(t, c.suspect, answer.Held[i].Suspect, c)
+		assert.Equal(t, c.deaths, answer.Held[i].SuspectDeaths, c)
+		require.NoError(t, next.Leave(t.Context()))
+	}
 }
 
 // A connection takes longer than a quarter of a lease, because the password comes from a slow source. The relay gets its leases.
