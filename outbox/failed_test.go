@@ -103,6 +103,30 @@ func TestDiscard(t *testing.T) {
 	eventually(t, "a discarded one can be retried", func() bool { return len(broker.of("k")) == 3 && len(f.failed("k")) == 0 })
 }
 
+// An operator discards an event while it is being sent. The answer of the broker once undid that, and the next event of its key was
+// fetched beside it.
+func TestDiscardWhileItIsSent(t *testing.T) {
+	t.Parallel()
+	f, broker := newFixture(t), newRecorder()
+	broker.refuseAll(func(p string) bool { return p == "poison" })
+	f.run(f.newRelay(rejecting{batchRecorder{broker}}, outbox.RelayConfig{PollInterval: 20 * time.Millisecond}))
+	f.publish("k", "poison")
+	f.publish("k", "next")
+	dead := []string{"poison dead 1", "next blocked 0"}
+	eventually(t, "dead", func() bool { return assert.ObjectsAreEqual(dead, f.failed("k")) })
+	hold := make(chan struct{})
+	broker.mu.Lock()
+	broker.hold = hold
+	broker.mu.Unlock()
+	f.command("retry", "poison")
+	<-broker.waiting
+	f.command("discard", "poison")
+	assert.Never(t, func() bool { return f.failed("k")[0] == "poison discarded 0" }, 300*time.Millisecond, 10*time.Millisecond, "it is being sent")
+	close(hold)
+	eventually(t, "then it is discarded", func() bool { return assert.ObjectsAreEqual([]string{"poison discarded 1"}, f.failed("k")) })
+	assert.Equal(t, []string{"next"}, broker.of("k"))
+}
+
 // rejecting is a broker whose refusals say that sending again cannot help.
 type rejecting struct{ batchRecorder }
 

@@ -52,7 +52,7 @@ var rooms = map[string]map[string]room{
 		"step":       {rooms: []string{"gaps"}, others: []string{"errors", "time"}},
 		"topic":      {rooms: []string{"backoff", "step"}, others: []string{"cmp", "maps", "slices", "time"}},
 		"lease":      {rooms: []string{"backoff", "step"}, others: []string{"cmp", "slices", "time"}},
-		"crashguard": {rooms: []string{"step"}, others: []string{}},
+		"crashguard": {rooms: []string{"step"}, others: []string{"time"}},
 		"relay": {
 			rooms:  []string{"backoff", "budget", "crashguard", "deferral", "gaps", "lease", "step", "topic"},
 			others: []string{"cmp", "errors", "fmt", "maps", "slices", "time"},

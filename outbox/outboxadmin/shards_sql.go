@@ -76,7 +76,7 @@ end
 $do$;
 delete from {schema}.outbox_shard where shard >= %[1]d;
 insert into {schema}.outbox_shard (shard) select generate_series(0, %[1]d - 1) on conflict do nothing;
-update {schema}.outbox_shard set relay_id = null, expires_at = '-infinity', deaths = '{}', suspect = null, suspect_by = null, suspect_deaths = '{}';
+update {schema}.outbox_shard set relay_id = null, expires_at = '-infinity', deaths = '{}', noted = null, suspect = null, suspect_deaths = '{}';
 update {schema}.outbox_layout set shards = %[1]d;
 create or replace function {schema}.outbox_shard_of(hash bigint) returns smallint language sql immutable parallel safe
 as 'select ($1 %% %[1]d)::smallint';

@@ -2,13 +2,18 @@
 // sending. It does no I/O, has no clock and starts no goroutine.
 //
 // An event may end the process that sends it: the publisher may crash or run out of memory over it. The next relay would end too, and so
-// on. After two relays have ended while they held a shard, and no row was deleted in between, the shard's events are sent one by one,
-// only one at a time in the whole relay. Each is recorded durably before it is sent. An event that three relays had recorded and were
+// on. After two relays have ended while they held a shard, and none in between has passed (see [Guard.Passed]), the shard's events are sent
+// one by one, only one at a time in the whole relay. Each is noted durably before it is sent. Over which event relays have ended is known
+// until one of them survives it, whatever others they note before. An event that three relays had noted and were
 // sending when they ended is set aside for a while. If another relay ends while it sends the event after that pause, the event is dead.
 // The pause separates it from an event that was in flight by chance when something else ended the relays.
 package crashguard
 
-import "github.com/millrace-go/millrace/outbox/internal/step"
+import (
+	"time"
+
+	"github.com/millrace-go/millrace/outbox/internal/step"
+)
 
 const (
 	carefulDeaths = 2
@@ -21,6 +26,7 @@ type Guard struct {
 	careful       int // the number of events that are still sent one by one
 	suspect       string
 	suspectDeaths int
+	deleted       time.Time // the first delete after the events that had to be sent alone; zero: none yet
 }
 
 // New returns the Guard of a shard that was taken. If enough relays ended while they held it, the next inFlight events are sent one by
@@ -38,15 +44,6 @@ func (g *Guard) Deaths() int { return g.deaths }
 
 // Careful reports whether events are sent one by one.
 func (g *Guard) Careful() bool { return g.careful > 0 }
-
-// Suspect returns the event that must be sent before all others, or "". If another event were recorded first, the record of how many
-// relays ended while they sent this one would be lost.
-func (g *Guard) Suspect() string {
-	if g.suspectDeaths == 0 || g.careful == 0 {
-		return ""
-	}
-	return g.suspect
-}
 
 // Sends records that an event is about to be sent alone.
 func (g *Guard) Sends() { g.careful = max(g.careful-1, 0) }
@@ -69,8 +66,19 @@ func (g *Guard) Survived(eventID string) {
 	}
 }
 
-// Passed reports whether the recorded deaths should be cleared after a delete: all events that had to be sent alone are gone.
-func (g *Guard) Passed() bool { return g.deaths > 0 && g.careful == 0 }
+// Deleted records that rows of published events were deleted.
+func (g *Guard) Deleted(now time.Time) {
+	if g.deaths > 0 && g.careful == 0 && g.deleted.IsZero() {
+		g.deleted = now
+	}
+}
+
+// Passed reports whether the recorded deaths should be cleared: all events that had to be sent alone are gone, others were deleted, and
+// every batch that was in flight then has been answered. An event may end the relay some time after it was sent. oldest is when the oldest
+// batch in flight was sent; zero: none is in flight.
+func (g *Guard) Passed(oldest time.Time) bool {
+	return !g.deleted.IsZero() && (oldest.IsZero() || oldest.After(g.deleted))
+}
 
 // Clear forgets everything, because no event of the shard ends its relay.
 func (g *Guard) Clear() { *g = Guard{} }

@@ -283,7 +283,7 @@ func (q *queue) turn() bool { return len(q.failed) > 0 && (!q.retried || len(q.r
 
 // publish starts a batch in each free queue of the shard.
 func (c *Core) publish(s *shard, now time.Time) (at time.Time) {
-	suspected, next := s.suspected(now), s.answered.Add(c.cfg.Gather)
+	next := s.answered.Add(c.cfg.Gather)
 	for _, q := range slices.Clone(s.order) {
 		if q.busy() {
 			if now.Sub(q.since) <= slow && !c.rules.hungry(s, now) { // after that, the shard reads for other queues
@@ -293,7 +293,7 @@ func (c *Core) publish(s *shard, now time.Time) (at time.Time) {
 			at = backoff.Earliest(at, q.since.Add(c.cfg.StuckAfter))
 			continue
 		}
-		if len(q.ready) == 0 && len(q.failed) == 0 || suspected != nil && q != suspected {
+		if len(q.ready) == 0 && len(q.failed) == 0 {
 			continue
 		}
 		if q.topic.Stands(now) {
@@ -301,7 +301,7 @@ func (c *Core) publish(s *shard, now time.Time) (at time.Time) {
 			s.putBack(q)
 			continue
 		}
-		retries := c.rules.turn(q) && suspected == nil
+		retries := c.rules.turn(q)
 		if !retries && (q.retry.Until.After(now) || len(q.ready) == 0) {
 			at = backoff.Earliest(at, q.retry.Until)
 			if len(q.failed) == 0 {
@@ -393,7 +393,10 @@ func (c *Core) published(in step.Published, now time.Time) {
 		}
 		s.settle(q, in.Results, now)
 	}
-	if ended && !slices.ContainsFunc(s.order, (*queue).busy) {
+	switch {
+	case !ended:
+		c.pass(s)
+	case !slices.ContainsFunc(s.order, (*queue).busy):
 		delete(c.ended, in.Ref)
 	}
 }

@@ -1,9 +1,9 @@
 package relay
 
 import (
-	"slices"
 	"time"
 
+	"github.com/millrace-go/millrace/outbox/internal/backoff"
 	"github.com/millrace-go/millrace/outbox/internal/step"
 )
 
@@ -40,28 +40,6 @@ func (s *shard) accuseFailed(q *queue) bool {
 	return true
 }
 
-// suspected returns the queue in which the suspect is ready, and moves the suspect to the front there.
-func (s *shard) suspected(now time.Time) *queue {
-	suspect := s.guard.Suspect()
-	if suspect == "" {
-		return nil
-	}
-	for _, q := range s.order {
-		if q.busy() || q.stuck(now) {
-			continue
-		}
-		if i := slices.IndexFunc(q.ready, func(e *step.Event) bool { return e.EventID == suspect }); i >= 0 {
-			if name := q.ready[i].Key; name != "" { // the earlier events of its key go first
-				i = slices.IndexFunc(q.ready, func(e *step.Event) bool { return e.Key == name })
-			}
-			first := q.ready[i]
-			q.ready = slices.Concat([]*step.Event{first}, q.ready[:i], q.ready[i+1:])
-			return q
-		}
-	}
-	return nil
-}
-
 // isNoted reports whether the event is the one that is sent alone.
 func (c *Core) isNoted(s *shard, eventID string) bool { return c.noted == s && c.notedID == eventID }
 
@@ -69,6 +47,19 @@ func (c *Core) isNoted(s *shard, eventID string) bool { return c.noted == s && c
 func (s *shard) survived(eventID string) {
 	s.core.noted = nil
 	s.guard.Survived(eventID)
+}
+
+// pass clears the shard's recorded deaths when enough has been published.
+func (c *Core) pass(s *shard) {
+	var oldest time.Time
+	for _, q := range s.order {
+		if q.busy() {
+			oldest = backoff.Earliest(oldest, q.since)
+		}
+	}
+	if s.guard.Passed(oldest) {
+		c.getsOn(s)
+	}
 }
 
 // getsOn clears the shard's recorded deaths, because no event of the shard ends its relay.

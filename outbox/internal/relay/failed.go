@@ -74,6 +74,9 @@ func (c *Core) serveFailed(s *shard, now time.Time) (at time.Time) {
 	return at
 }
 
+// retries reports whether failed events are in flight or may be due.
+func (s *shard) retries() bool { return s.due || s.fetching || len(s.inFlight) > 0 }
+
 // fetchable reports whether to fetch failed events now.
 func (s *shard) fetchable(now time.Time) bool {
 	if !s.due || s.fetching || s.core.ending || !s.stopping.IsZero() || s.expired(now) || s.fetchMore.Until.After(now) {

@@ -2,6 +2,7 @@ package relay
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -50,7 +51,7 @@ func TestNoteStaysWhileItsEventIsSent(t *testing.T) {
 	w.start()
 	w.run(10 * time.Second)
 	require.Equal(t, 1, w.topic("plain").took)
-	assert.Equal(t, suspect.EventID, w.leases[0].suspect, "%s", w)
+	assert.Equal(t, suspect.EventID, w.leases[0].noted, "%s", w)
 	w.run(20 * time.Second)
 	assert.Empty(t, w.failed)
 }
@@ -78,4 +79,67 @@ func TestAccusationStaysUntilItsEventIsMoved(t *testing.T) {
 		move(step.ReasonCrash)
 		assert.Zero(t, s.guard.Deaths())
 	}
+}
+
+// An operator discards an event that is being sent. The next event of its key, of another topic, once was sent beside it.
+func TestNextEventWaitsForADiscardedOneThatIsSent(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	first := w.hasFailed("a", "k", "once")
+	w.hasFailed("b", "k", "")
+	w.failed[1].state = step.Blocked
+	w.topic("a").takes = 5 * time.Second
+	w.start()
+	w.run(2 * time.Second)
+	require.Equal(t, 1, w.published[first.EventID])
+	w.failed[0].command = "discard"
+	w.run(2 * time.Second)
+	assert.Zero(t, w.topic("b").took, "%s", w)
+	w.run(3 * time.Second)
+	assert.Equal(t, 1, w.topic("b").took, "%s", w)
+	assert.Empty(t, w.failed)
+}
+
+// The database executes a move to the failed events when the relay has lost its lease and taken the shard again. The next event of the
+// key once was published, and the moved one after it.
+func TestLateMoveOfAnEarlierLease(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	first := w.write("a", "k", 0)
+	w.topic("a").refuse[first.EventID] = errRefuse
+	n := w.start()
+	var late *pending
+	for late == nil {
+		for _, p := range slices.Clone(n.pending) {
+			if _, ok := p.action.(step.SetAside); ok {
+				late = p
+			} else if n.carryOut(p) {
+				n.answer(p)
+			}
+		}
+		w.pass(time.Millisecond)
+	}
+	n.pending = slices.DeleteFunc(n.pending, func(p *pending) bool { return p == late })
+	for len(n.core.Held()) > 0 { // the database does not answer
+		for _, p := range slices.Clone(n.pending) {
+			p.answer = lost(p.action, p.began)
+			n.answer(p)
+		}
+		w.pass(time.Second)
+	}
+	clear(w.topic("a").refuse)
+	w.write("a", "k", 0)
+	for len(n.core.Held()) == 0 || !n.core.order[0].loaded { // it has asked for the keys that have failed events
+		for _, p := range slices.Clone(n.pending) {
+			if _, ok := p.action.(step.Read); !ok && n.carryOut(p) {
+				n.answer(p)
+			}
+		}
+		w.pass(time.Millisecond)
+	}
+	require.True(t, n.carryOut(late))
+	w.run(time.Minute)
+	require.Empty(t, w.overtaken)
+	require.Len(t, w.published, 2, "%s", w)
+	require.Empty(t, w.rows, "%s", w)
 }

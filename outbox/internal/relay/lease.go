@@ -111,7 +111,7 @@ func (c *Core) giveBack(now time.Time) {
 	for _, s := range slices.Clone(c.order) {
 		if !s.stopping.IsZero() && (s.idle() || s.shunned || c.leases.Overdue(s.stopping, now)) {
 			c.end(s)
-			done.Shards, done.Terms = append(done.Shards, s.Shard), append(done.Terms, s.term)
+			done.Shards, done.Terms = append(done.Shards, s.Shard), append(done.Terms, s.Term)
 			c.leases.Release(s.Shard, now)
 		}
 	}
@@ -137,7 +137,8 @@ func (c *Core) blockedLoaded(in step.BlockedLoaded, now time.Time) {
 			for _, k := range in.Keys[r.Shard] {
 				s.blocked[k] = struct{}{}
 			}
-			s.loaded, s.due = true, len(in.Keys[r.Shard]) > 0
+			// The event that ended a relay may be a failed one without a key.
+			s.loaded, s.due = true, len(in.Keys[r.Shard]) > 0 || s.guard.Deaths() > 0
 			c.pollAt = now // the poll finds events without a key, and settings that changed meanwhile
 		}
 	}

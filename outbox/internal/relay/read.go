@@ -217,7 +217,7 @@ func (c *Core) digest(s *shard, q step.Request, fetch []int64, f step.Found, a s
 	if view.More || s.bare > 0 && len(fetch) > 0 {
 		s.woken = true
 	}
-	if len(f.Above) == 0 && s.guard.Deaths() > 0 && len(s.held) == 0 && !s.due && !s.fetching && len(s.inFlight) == 0 {
+	if len(f.Above) == 0 && s.guard.Deaths() > 0 && len(s.held) == 0 && !s.retries() {
 		c.getsOn(s) // the shard is empty, so no event in it ends the relay
 	}
 	return int(s.arrivals - before)

@@ -76,8 +76,11 @@ func (c *Core) deleted(in step.Deleted, now time.Time) {
 		c.letGo(u)
 	}
 	for _, u := range batch {
-		if s := c.shard(u.shard.Ref); s != nil && s.guard.Passed() {
-			c.getsOn(s)
+		if s := c.shard(u.shard.Ref); s != nil && s.guard.Deaths() > 0 {
+			if !s.retries() {
+				s.guard.Deleted(now)
+			}
+			c.pass(s)
 		}
 	}
 }

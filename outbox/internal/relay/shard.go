@@ -59,7 +59,6 @@ type shard struct {
 	rescanAt time.Time
 	stopping time.Time // since when it takes no new events; zero: it takes them
 	shunned  bool      // it is given back because the publisher does not return
-	term     int64     // of the lease
 	deadline time.Time // of the lease
 	guard    crashguard.Guard
 }
@@ -74,12 +73,12 @@ const (
 func (c *Core) newShard(l step.Lease, deadline time.Time) *shard {
 	c.ticks++
 	return &shard{
-		core: c, Ref: step.Ref{Shard: l.Shard, Lease: c.ticks}, gaps: c.cfg.Gaps(),
+		core: c, Ref: step.Ref{Shard: l.Shard, Lease: c.ticks, Term: l.Term}, gaps: c.cfg.Gaps(),
 		held: map[step.Identity]*step.Event{}, queues: map[string]*queue{}, keys: map[string]*key{},
 		failing: map[*key]struct{}{}, stalled: map[*key]struct{}{}, blocked: map[string]struct{}{},
 		promote: map[string]struct{}{}, all: true,
 		inFlight: map[int64]struct{}{}, tried: map[int64]time.Time{},
-		asideLimit: maxAside, fetchBytes: fetchBytes, budget: budget.New(), woken: true, term: l.Term, deadline: deadline,
+		asideLimit: maxAside, fetchBytes: fetchBytes, budget: budget.New(), woken: true, deadline: deadline,
 		guard: crashguard.New(l, c.cfg.MaxInFlight),
 	}
 }

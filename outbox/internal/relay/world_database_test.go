@@ -126,7 +126,17 @@ func (w *world) rowOf(id string) *worldRow {
 			return f.worldRow
 		}
 	}
+	for _, r := range w.binned {
+		if r.EventID == id {
+			return r
+		}
+	}
 	return nil
+}
+
+func (w *world) isPoison(r *step.Row) bool {
+	row := w.rowOf(r.EventID)
+	return row != nil && row.poison
 }
 
 // publish is the broker. A poison message ends the relay.
@@ -140,10 +150,10 @@ func (w *world) publish(n *node, a step.Publish) (results []error, ok bool) {
 		return results, true
 	}
 	if l := w.leases[a.Shard]; a.Noted && l.relay == n.id {
-		if l.suspect != a.Rows[0].EventID {
-			l.suspectDeaths = map[int]bool{}
+		if id := a.Rows[0].EventID; l.noted == l.suspect && l.noted != id {
+			l.suspect, l.suspectDeaths = "", map[int]bool{}
 		}
-		l.suspect, l.suspectBy = a.Rows[0].EventID, n.id
+		l.noted = a.Rows[0].EventID
 	}
 	if t.wedged || n.wedged == a.To {
 		return nil, false
@@ -154,7 +164,7 @@ func (w *world) publish(n *node, a step.Publish) (results []error, ok bool) {
 		w.sent[r.EventID]++
 		row := w.rowOf(r.EventID)
 		switch {
-		case row != nil && row.poison:
+		case w.isPoison(r):
 			n.dead = true
 			return nil, false
 		case t.down || n.down:
@@ -170,7 +180,10 @@ func (w *world) publish(n *node, a step.Publish) (results []error, ok bool) {
 		}
 	}
 	if l := w.leases[a.Shard]; a.Noted && results[0] != nil && l.relay == n.id {
-		l.suspect, l.suspectBy, l.suspectDeaths = "", -1, map[int]bool{}
+		if l.noted == l.suspect {
+			l.suspect, l.suspectDeaths = "", map[int]bool{}
+		}
+		l.noted = ""
 	}
 	return results, true
 }
@@ -189,7 +202,7 @@ func (w *world) took(n *node, r *step.Row, row *worldRow) {
 
 func (w *world) setAside(n *node, a step.SetAside) step.WasSetAside {
 	l := w.leases[a.Shard]
-	if l.relay != n.id {
+	if l.relay != n.id || l.term != a.Term {
 		return step.WasSetAside{Ref: a.Ref}
 	}
 	moved := 0
@@ -221,16 +234,18 @@ func (w *world) promote(shard int16, keys []string) {
 	}
 }
 
-func (w *world) fetch(a step.FetchFailed) step.FailedFetched {
+func (w *world) fetch(n *node, a step.FetchFailed) step.FailedFetched {
 	var groups [][]step.FailedRow
 	var touched []string
+	l := w.leases[a.Shard]
 	w.failed = slices.DeleteFunc(w.failed, func(f *worldFailed) bool {
-		if f.shard != a.Shard || f.command == "" {
+		if l.relay != n.id || l.term != a.Term || f.shard != a.Shard || f.command == "" || slices.Contains(a.SkipIDs, f.id) {
 			return false
 		}
 		touched = append(touched, f.Key)
 		if f.command == "discard" {
 			w.dead[f.EventID] = "discarded"
+			w.binned = append(w.binned, f.worldRow)
 			return true
 		}
 		if f.state != step.Blocked {
@@ -338,10 +353,15 @@ func (w *world) renew(n *node, a step.Renew, began time.Time) step.Renewed {
 			count++
 			if l.relay >= 0 && l.relay != n.id {
 				l.deaths[l.relay] = true
-				if l.suspectBy == l.relay && l.suspect != "" {
-					l.suspectDeaths[l.relay] = true
-					l.suspectBy = -1
+				if l.noted != "" && l.noted != l.suspect {
+					l.suspect, l.suspectDeaths = l.noted, map[int]bool{}
 				}
+				if l.noted != "" {
+					l.suspectDeaths[l.relay] = true
+				}
+			}
+			if l.relay != n.id {
+				l.noted = ""
 			}
 		}
 		l.relay, l.expires = n.id, w.now.Add(worldTTL)

@@ -27,6 +27,7 @@ type world struct {
 	open      []*transaction
 	rows      []*worldRow // committed, and not deleted
 	failed    []*worldFailed
+	binned    []*worldRow // failed events that an operator discarded
 	lastID    int64
 	leases    map[int16]*worldLease
 	nodes     []*node
@@ -48,6 +49,7 @@ type world struct {
 	sends     int            // rows given to the broker
 	sent      map[string]int // the same, by event ID
 
+	fetchTakes  time.Duration // until a fetch of failed events is answered
 	rescans     []rescan
 	rescanTakes time.Duration
 }
@@ -84,8 +86,8 @@ type worldLease struct {
 	term          int64
 	expires       time.Time
 	deaths        map[int]bool
+	noted         string
 	suspect       string
-	suspectBy     int
 	suspectDeaths map[int]bool
 }
 
@@ -145,7 +147,7 @@ func newWorld(t require.TestingT, shards int16) *world {
 		written: map[string]int{}, first: map[string]int{}, published: map[string]int{}, sent: map[string]int{}, dead: map[string]string{},
 	}
 	for s := range shards {
-		w.leases[s] = &worldLease{relay: -1, suspectBy: -1, deaths: map[int]bool{}, suspectDeaths: map[int]bool{}}
+		w.leases[s] = &worldLease{relay: -1, deaths: map[int]bool{}, suspectDeaths: map[int]bool{}}
 	}
 	return w
 }
@@ -292,7 +294,7 @@ func (n *node) carryOut(p *pending) bool {
 		}
 		p.answer = step.Rescanned{Rows: found}
 	case step.Publish:
-		if p.stuck {
+		if p.stuck || w.now.Before(p.began.Add(w.takes(p))) && slices.ContainsFunc(a.Rows, w.isPoison) { // it does not end the relay yet
 			return false
 		}
 		results, ok := w.publish(n, a)
@@ -309,7 +311,7 @@ func (n *node) carryOut(p *pending) bool {
 	case step.SetAside:
 		p.answer = w.setAside(n, a)
 	case step.FetchFailed:
-		p.answer = w.fetch(a)
+		p.answer = w.fetch(n, a)
 	case step.SettleFailed:
 		p.answer = w.settle(a)
 	case step.Poll:
@@ -333,7 +335,7 @@ func (n *node) carryOut(p *pending) bool {
 		p.answer = step.Released{Shards: a.Shards}
 	case step.ClearSuspect:
 		if l := w.leases[a.Shard]; l.relay == n.id {
-			l.deaths, l.suspectDeaths, l.suspect, l.suspectBy = map[int]bool{}, map[int]bool{}, "", -1
+			l.deaths, l.suspectDeaths, l.noted, l.suspect = map[int]bool{}, map[int]bool{}, "", ""
 		}
 		p.answer = step.SuspectCleared{}
 	default:
@@ -431,7 +433,7 @@ func (w *world) run(d time.Duration) {
 					if _, ok := p.action.(step.Poll); ok && n.unpolled || p.answer == nil && !n.carryOut(p) {
 						continue
 					}
-					if a, ok := p.action.(step.Publish); ok && w.now.Before(p.began.Add(w.topic(a.To).takes)) {
+					if w.now.Before(p.began.Add(w.takes(p))) {
 						continue // the answer is on its way
 					}
 					n.answer(p)
@@ -451,10 +453,8 @@ func (w *world) run(d time.Duration) {
 				at = n.wait
 			}
 			for _, p := range n.pending {
-				if a, ok := p.action.(step.Publish); ok {
-					if answer := p.began.Add(w.topic(a.To).takes); answer.After(w.now) && answer.Before(at) {
-						at = answer
-					}
+				if answer := p.began.Add(w.takes(p)); answer.After(w.now) && answer.Before(at) {
+					at = answer
 				}
 			}
 		}
@@ -463,6 +463,18 @@ func (w *world) run(d time.Duration) {
 			return
 		}
 		w.pass(max(at.Sub(w.now), time.Millisecond))
+	}
+}
+
+// takes returns how long an action takes that does not take an instant.
+func (w *world) takes(p *pending) time.Duration {
+	switch a := p.action.(type) {
+	case step.Publish:
+		return w.topic(a.To).takes
+	case step.FetchFailed:
+		return w.fetchTakes
+	default:
+		return 0
 	}
 }
 

@@ -123,6 +123,7 @@ type Lease struct {
 type Ref struct {
 	Shard int16
 	Lease uint64
+	Term  int64 // of the shard's lease in the database
 }
 
 // ShardRow is a row to delete.

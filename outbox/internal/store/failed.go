@@ -21,7 +21,7 @@ func (r *Relay) SetAside(ctx context.Context, a step.SetAside) step.WasSetAside 
 	answer.Err = r.transact(ctx, statement{
 		sql: r.sql.move,
 		args: []argument{
-			smallint(a.Shard), id(r.id), int8s(seqs), texts(ids), int8s(hashes), texts(states), int4s(attempts), texts(reasons), int4s(retry),
+			smallint(a.Shard), id(r.id), int8s(seqs), texts(ids), int8s(hashes), texts(states), int4s(attempts), texts(reasons), int4s(retry), bigint(a.Term),
 		},
 		row: func(v [][]byte) error {
 			answer.Leased, answer.Moved = asInt8(v[0]) > 0, int(asInt8(v[1]))
@@ -40,12 +40,12 @@ func (r *Relay) promote(shard int16, keys []string) statement {
 // events at once, and a statement has a time limit.
 const maxCommands = 1000
 
-// FetchFailed carries out all operators' commands, then promotes events, then fetches due failed events.
+// FetchFailed carries out operators' commands, except on events that are in flight, then promotes events, then fetches due failed events.
 func (r *Relay) FetchFailed(ctx context.Context, a step.FetchFailed) step.FailedFetched {
 	answer, keys, sent := step.FailedFetched{Ref: a.Ref}, a.Promote, time.Now()
 	for n := maxCommands; n >= maxCommands; {
 		n = 0
-		answer.Err = r.transact(ctx, statement{sql: r.sql.commands, args: []argument{smallint(a.Shard), integer(maxCommands)}, row: func(v [][]byte) error {
+		answer.Err = r.transact(ctx, statement{sql: r.sql.commands, args: []argument{smallint(a.Shard), integer(maxCommands), int8s(a.SkipIDs), id(r.id), bigint(a.Term)}, row: func(v [][]byte) error {
 			if n++; len(v[0]) > 0 {
 				keys = append(keys, string(v[0]))
 			}

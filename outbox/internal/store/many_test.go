@@ -118,7 +118,7 @@ func TestCommandOnManyFailedEvents(t *testing.T) {
 		require.NoError(t, pool.QueryRow(t.Context(), `select max(n) from (select count(*) as n from `+schema+`.outbox_failed where state = 'discarded' group by xmin) x`).Scan(&n))
 		return n
 	}
-	answer := r.FetchFailed(t.Context(), step.FetchFailed{Heads: 200, PerKey: 200, Bytes: 1 << 20})
+	answer := r.FetchFailed(t.Context(), step.FetchFailed{Ref: step.Ref{Term: 1}, Heads: 200, PerKey: 200, Bytes: 1 << 20})
 	require.NoError(t, answer.Err)
 	var rest int
 	require.NoError(t, pool.QueryRow(t.Context(), `select count(*) from `+schema+`.outbox_failed where command is not null`).Scan(&rest))

@@ -47,7 +47,7 @@ func TestBacklogIsReadByTheIndex(t *testing.T) {
 			for i := range events {
 				events[i] = step.Aside{State: step.Blocked, Event: &step.Event{Row: step.Row{Seq: int64(i + 1), EventID: strconv.Itoa(i + 1)}}}
 			}
-			moved := r.SetAside(t.Context(), step.SetAside{Events: events})
+			moved := r.SetAside(t.Context(), step.SetAside{Ref: step.Ref{Term: 1}, Events: events})
 			require.NoError(t, moved.Err)
 			return moved.Moved
 		},

@@ -307,9 +307,9 @@ create table {schema}.outbox_shard (
     term       bigint      not null default 0,   -- how many leases there were
     expires_at timestamptz not null default '-infinity',
     deaths     uuid[]      not null default '{}', -- relays that ended while they held the shard, since events were last deleted
-    suspect    text,                           -- the event that is being sent alone, noted before
-    suspect_by uuid,                           -- by this relay
-    suspect_deaths uuid[]  not null default '{}' -- relays that had noted the suspect when they ended
+    noted      text,                           -- the event that the relay is sending alone, noted before
+    suspect    text,                           -- the event that relays had noted when they ended
+    suspect_deaths uuid[]  not null default '{}' -- these relays
 ) with (fillfactor = 50, -- renewals are heap-only updates
     autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
 

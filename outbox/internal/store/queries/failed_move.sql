@@ -1,7 +1,7 @@
--- Moves events to the failed events, in their order, if this relay still holds the shard's lease. Uses the index outbox_shard_seq. Locks
--- the shard's row and the rows that it moves.
+-- Moves events to the failed events, in their order, if this relay still holds the shard's lease of the term $10. Uses the index
+-- outbox_shard_seq. Locks the shard's row and the rows that it moves.
 with lease as (
-    select shard from {schema}.outbox_shard where shard = $1::smallint and relay_id = $2::uuid for update
+    select shard from {schema}.outbox_shard where shard = $1::smallint and relay_id = $2::uuid and term = $10::bigint for update
 ), gone as (
     delete from {schema}.outbox
     where ctid = any (array(

@@ -4,8 +4,8 @@
 -- was lost. Locks the rows it changes and skips those that another relay is taking. Returns the fair share with every shard held now. A
 -- lease in $3 that is not among them was lost, even if it is free again, because another relay may have worked on the shard meanwhile.
 -- Each taken lease gets a new term.
--- Taking over a lease that was not released records that its relay ended, and, if that relay had recorded the suspect, that it ended
--- while it sent it. A relay that renews again has not ended.
+-- Taking over a lease that was not released records that its relay ended, and, if that relay had noted an event, that it ended while it
+-- sent it: that event is the suspect. A relay that renews again has not ended.
 with alive as materialized (
     select relay_id, struggling, shunned from {schema}.outbox_relay where expires_at > now()
 ), share as (
@@ -27,9 +27,11 @@ with alive as materialized (
         term = s.term + (s.shard <> all($3::smallint[]))::int,
         deaths = case when s.relay_id <> $1::uuid and s.relay_id <> all(s.deaths)
             then (s.deaths || s.relay_id)[greatest(cardinality(s.deaths) - 8, 1):] else s.deaths end,
-        suspect_deaths = case when s.relay_id <> $1::uuid and s.suspect_by = s.relay_id and s.relay_id <> all(s.suspect_deaths)
+        suspect = case when s.relay_id <> $1::uuid then coalesce(s.noted, s.suspect) else s.suspect end,
+        suspect_deaths = case when s.relay_id <> $1::uuid and s.noted <> coalesce(s.suspect, '') then array[s.relay_id]
+            when s.relay_id <> $1::uuid and s.noted = s.suspect and s.relay_id <> all(s.suspect_deaths)
             then (s.suspect_deaths || s.relay_id)[greatest(cardinality(s.suspect_deaths) - 8, 1):] else s.suspect_deaths end,
-        suspect_by = case when s.relay_id = $1::uuid then s.suspect_by end
+        noted = case when s.relay_id = $1::uuid then s.noted end
     where s.shard in (select shard from free) or (s.relay_id = $1::uuid and s.shard = any($3::smallint[]))
     returning s.shard, s.term, s.deaths, coalesce(s.suspect, '') as suspect, s.suspect_deaths
 )
