@@ -22,31 +22,24 @@ func (r *Relay) send(ctx context.Context, a step.Publish) []error {
 	defer cancel()
 	results := make([]error, len(rows))
 	msgs, at := make([]*message.Message, 0, len(rows)), make([]int, 0, len(rows))
-	var bad map[string]bool
+	a.Rows = make([]*step.Row, 0, len(rows))
+	bad := map[string]bool{}
 	for i, e := range rows {
 		msg, err := r.messageOf(ctx, e)
 		switch {
 		case e.Key != "" && bad[e.Key]:
 			results[i] = transport.ErrNotSent
 		case err != nil:
-			if bad == nil {
-				bad = map[string]bool{}
-			}
 			results[i], bad[e.Key] = err, true
 		default:
-			msgs, at = append(msgs, msg), append(at, i)
+			msgs, at, a.Rows = append(msgs, msg), append(at, i), append(a.Rows, e)
 		}
 	}
 	if len(msgs) == 0 {
 		return results
 	}
 	ctx, end := r.observer.span(ctx, topic, msgs)
-	if !a.InTime(time.Now()) { // checked again: the process may have been suspended since the batch was chosen
-		results = repeat(step.ErrLeaseOver, len(rows))
-		end(results)
-		return results
-	}
-	published := r.publishBatch(ctx, topic, msgs)
+	published := r.publishBatch(ctx, a, msgs)
 	end(published)
 	for i, err := range published {
 		results[at[i]] = err
@@ -54,52 +47,58 @@ func (r *Relay) send(ctx context.Context, a step.Publish) []error {
 	return results
 }
 
-// publishBatch sends the messages in one call if the publisher supports that, else one by one. A panic of the publisher counts as
-// a failure of the messages.
-func (r *Relay) publishBatch(ctx context.Context, topic string, msgs []*message.Message) (results []error) {
+// publishBatch sends the messages of a's rows in one call if the publisher supports that, else one by one. A panic of the publisher
+// counts as a failure of the messages.
+func (r *Relay) publishBatch(ctx context.Context, a step.Publish, msgs []*message.Message) (results []error) {
 	defer func() {
 		if p := recover(); p != nil {
-			r.cfg.Logger.ErrorContext(ctx, "the publisher panicked", "topic", topic, "events", len(msgs), "panic", p, "stack", string(debug.Stack()))
-			results = r.afterPanic(ctx, topic, msgs, fmt.Errorf("publisher %T panicked: %v", r.publisher, p))
+			r.cfg.Logger.ErrorContext(ctx, "the publisher panicked", "topic", a.To, "events", len(msgs), "panic", p, "stack", string(debug.Stack()))
+			results = r.afterPanic(ctx, a, fmt.Errorf("publisher %T panicked: %v", r.publisher, p))
 		}
 	}()
+	if !a.InTime(time.Now()) { // checked again: the process may have been suspended since the batch was chosen
+		return repeat(step.ErrLeaseOver, len(msgs))
+	}
 	if b, ok := r.publisher.(transport.BatchPublisher); ok {
-		if results := b.PublishBatch(ctx, topic, msgs); len(results) == len(msgs) {
+		if results := b.PublishBatch(ctx, a.To, msgs); len(results) == len(msgs) {
 			return results
 		}
 		return repeat(fmt.Errorf("publisher %T did not return one result per message", b), len(msgs))
 	}
-	results = make([]error, len(msgs))
-	failed := map[string]bool{}
-	for i, m := range msgs {
-		key := transport.Key(m)
+	return oneByOne(a.Rows, func(i int) error {
 		switch {
 		case ctx.Err() != nil:
-			results[i] = ctx.Err()
-		case key != "" && failed[key]:
-			results[i] = transport.ErrNotSent
-		default:
-			results[i] = r.publisher.Publish(topic, m)
-			failed[key] = results[i] != nil
+			return ctx.Err()
+		case !a.InTime(time.Now()): // as before a batch
+			return step.ErrLeaseOver
 		}
-	}
-	return results
+		return r.publisher.Publish(a.To, msgs[i])
+	})
 }
 
-// afterPanic sends each message again, alone, to find the one that makes the publisher panic. Some may have been sent before.
-func (r *Relay) afterPanic(ctx context.Context, topic string, msgs []*message.Message, err error) []error {
-	if len(msgs) == 1 {
+// afterPanic sends each row again, alone, to find the one that makes the publisher panic. Some may have been sent before. The messages are
+// made again, because the publisher may have changed them.
+func (r *Relay) afterPanic(ctx context.Context, a step.Publish, err error) []error {
+	rows := a.Rows
+	if len(rows) == 1 {
 		return []error{fmt.Errorf("%w: %w", transport.ErrRejected, err)}
 	}
-	results, failed := make([]error, len(msgs)), map[string]bool{}
-	for i, m := range msgs {
-		key := transport.Key(m)
-		if key != "" && failed[key] {
+	return oneByOne(rows, func(i int) error {
+		a.Rows = rows[i : i+1]
+		return r.send(ctx, a)[0]
+	})
+}
+
+// oneByOne sends rows in order. It does not send what follows a row of its key that was not sent.
+func oneByOne(rows []*step.Row, send func(i int) error) []error {
+	results, failed := make([]error, len(rows)), map[string]bool{}
+	for i, e := range rows {
+		if e.Key != "" && failed[e.Key] {
 			results[i] = transport.ErrNotSent
 			continue
 		}
-		results[i] = r.publishBatch(ctx, topic, msgs[i:i+1])[0]
-		failed[key] = results[i] != nil
+		results[i] = send(i)
+		failed[e.Key] = results[i] != nil
 	}
 	return results
 }

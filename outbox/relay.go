@@ -216,7 +216,8 @@ type Relay struct {
 // NewRelay returns a relay that publishes with publisher. It is faster if publisher is a transport.BatchPublisher. Events of a key
 // keep their order only if the publisher uses the event's key (transport.Key) as the broker's key. Millrace's transports do, and so do
 // watermill-kafka with kafka.Marshaler and watermill-googlecloud with NewOrderingMarshaler and EnableMessageOrdering. With the
-// default marshalers of both, events of a key lose their order on the way, and the relay cannot detect that. The caller
+// default marshalers of both, events of a key lose their order on the way, and the relay cannot detect that. The publisher must not
+// change the bytes of a payload, because the relay may send them again. The caller
 // keeps ownership of pool and publisher. The relay uses up to five connections of the pool, and more while it works on failed events.
 // It opens two connections of its own: for its leases, and for LISTEN unless PollOnly is set.
 func NewRelay(pool *pgxpool.Pool, publisher message.Publisher, cfg RelayConfig) (*Relay, error) {
