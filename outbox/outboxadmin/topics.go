@@ -40,6 +40,9 @@ func RedirectTopic(ctx context.Context, db pgtx.DB, schema, topic, to string, by
 		return fmt.Errorf("redirect topic %q: the destination is %q: want another topic", topic, to)
 	}
 	return onTopic(ctx, db, schema, topicAction{name: "redirect", topic: topic, to: to}, by, func(ctx context.Context, tx pgx.Tx, schema string) error {
+		if _, err := tx.Exec(ctx, query("topic_lock", schema)); err != nil {
+			return err
+		}
 		var from, next string
 		switch err := tx.QueryRow(ctx, query("topic_chain", schema), topic, to).Scan(&from, &next); {
 		case err == nil:

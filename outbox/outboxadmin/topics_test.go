@@ -1,6 +1,7 @@
 package outboxadmin_test
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"sync"
@@ -8,13 +9,37 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/outbox/outboxadmin"
+	"github.com/millrace-go/millrace/pgtx"
 	"github.com/millrace-go/millrace/transport"
 )
+
+// Two operators redirect two topics to each other at the same moment. Both redirects once were set.
+func TestCrossingRedirects(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	operator := f.as("_o", func(r string) outboxadmin.GrantRoles { return outboxadmin.GrantRoles{Operator: r} })
+	crossed := make(chan error, 1)
+	require.NoError(t, pgtx.Run(t.Context(), f.pool, func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `insert into `+f.schema+`.outbox_topic (topic, redirect_to) values ('a', 'b')`)
+		require.NoError(t, err)
+		go func() {
+			crossed <- outboxadmin.RedirectTopic(context.Background(), operator.pool, f.schema, "b", "a", ada)
+		}()
+		eventually(t, "the other one waits, or has ended", func() bool {
+			var waits bool
+			require.NoError(t, f.pool.QueryRow(ctx, `select exists (select from pg_locks where relation = $1::regclass and not granted)`, f.schema+".outbox_topic").Scan(&waits))
+			return waits || len(crossed) > 0
+		})
+		return nil
+	}))
+	require.ErrorContains(t, <-crossed, `topic "a" is redirected to "b"`)
+}
 
 // topicBroker remembers what it got of each topic: payloads in order of arrival.
 type topicBroker struct {
