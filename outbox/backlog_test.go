@@ -64,6 +64,19 @@ func TestBacklogIsCountedWhenInDoubt(t *testing.T) {
 	assert.Equal(t, 2, f.rows())
 }
 
+// After a restore the sequence of a shard may be below its rows. Then nothing was refused.
+func TestMaxBacklogWithASequenceSetBack(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.publishAll(topic, "k", "1", "2", "3")
+	_, err := f.pool.Exec(t.Context(), `select setval(('`+f.schema+`.outbox_seq_' || shard)::regclass, 1, false) from `+f.schema+`.outbox`)
+	require.NoError(t, err)
+	_, err = f.pool.Exec(t.Context(), `update `+f.schema+`.outbox set seq = seq + 10`)
+	require.NoError(t, err)
+	require.NoError(t, f.tryPublish(f.withBacklog(4)))
+	require.ErrorIs(t, f.tryPublish(f.withBacklog(3)), outbox.ErrBacklog)
+}
+
 // Eight writers fill the outbox while nobody drains it. Publishers once relied on a look for a second, whatever was published
 // in it: a limit of 1,000 was passed five times over.
 func TestMaxBacklogWithEightWriters(t *testing.T) {
