@@ -117,7 +117,7 @@ func TestTheArchiveIsReadByItsIndex(t *testing.T) {
 	for _, sql := range []string{
 		`select {schema}.outbox_archive_days('1 day')`,
 		`insert into {schema}.outbox_archive (published_at, shard, seq, event_id, topic, key, headers, payload, created_at)
-			select now() + n / 1000 * interval '1 second', 0, n, n, 't', '', '', '', now() from generate_series(1, 50000) n`,
+			select now() + n * interval '1 millisecond', 0, n, n, 't', '', '', '', now() from generate_series(1, 50000) n`,
 		`analyze {schema}.outbox_archive`,
 	} {
 		_, err := pool.Exec(t.Context(), pgschema.Render(sql, schema))
