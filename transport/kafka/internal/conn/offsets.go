@@ -142,6 +142,9 @@ func groupPositions(client sarama.Client, group string, partitions map[string][]
 // it ends, so the ends are before them. It returns nothing if the group has an offset in one of the topics. Then it is not new, and a
 // partition without an offset was added since: it is read from its beginning.
 func NewEnds(client sarama.Client, group string, topics []string) (Offsets, error) {
+	if len(topics) == 0 { // no topic matches a pattern yet
+		return nil, nil
+	}
 	partitions := map[string][]int32{}
 	for _, topic := range topics {
 		var err error
