@@ -25,7 +25,8 @@ import (
 //
 // Config.Schedules configures the schedule by its name: its time zone (default: UTC), and what happens to times at which no
 // process ran. By default the schedule then fires once, for the latest of them. The configuration may also replace the
-// expression. A schedule with a new name or a new expression begins when it is first started. Call Schedule before Run.
+// expression. A schedule with a new name or a new expression begins when it is first started. What is due by the earlier expression
+// is fired first. Call Schedule before Run.
 func Schedule[T any](s *Service, name, expression string, topic *TopicOf[T], fn func(at time.Time) (key string, event T)) error {
 	wrong := func(err error) error { return fmt.Errorf("add schedule %q: %w", name, err) }
 	if topic.err != nil {

@@ -5,7 +5,9 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -160,9 +162,10 @@ func scanEntry(row pgx.CollectableRow) (e Entry, err error) {
 	}
 	if header != nil {
 		e.Header = http.Header{}
-		for name, values := range decodeHeader(header) { // under plain names: a console masks by them
-			name = strings.TrimPrefix(name, added)
-			e.Header[name] = append(e.Header[name], values...)
+		stored := decodeHeader(header)
+		for _, name := range slices.Backward(slices.Sorted(maps.Keys(stored))) { // what was set comes before what was added
+			plain := strings.TrimPrefix(name, added) // a console masks by it
+			e.Header[plain] = append(e.Header[plain], stored[name]...)
 		}
 	}
 	return e, err

@@ -98,8 +98,8 @@ func Retry(ctx context.Context, db pgtx.DB, schema string, s Selection, by By) (
 }
 
 // Discard asks a relay to discard events: dead, retrying and blocked ones. They are kept until Purge deletes them, and the
-// events behind them go on. It only flags them, and returns how many it flagged; a relay that runs does it at once. An event that is
-// being sent may still be published; then it is not discarded.
+// events behind them go on. It only flags them, and returns how many it flagged; a relay that runs does it at once. An event that
+// a relay has fetched to send it may still be published; then it is not discarded.
 func Discard(ctx context.Context, db pgtx.DB, schema string, s Selection, by By) (int64, error) {
 	return command(ctx, db, schema, "discard", []string{"dead", "retrying", "blocked"}, s, by)
 }

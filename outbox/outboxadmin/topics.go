@@ -94,5 +94,5 @@ func onTopic(ctx context.Context, db pgtx.DB, schema string, a topicAction, by B
 			return err
 		}
 		return tellRelays(ctx, tx, schema)
-	})
+	}, pgtx.Isolation(pgx.ReadCommitted)) // after the lock it sees what was set meanwhile
 }

@@ -123,7 +123,10 @@ func (s *Scheduler) enter(ctx context.Context, e *entry, since time.Time) error 
 			return err
 		}
 		if c, err := was.clock(); err == nil { // else this program cannot read it
-			if times, left, err = s.publish(ctx, e, c, found); err != nil {
+			times, left, err = s.publish(ctx, e, c, found)
+			if wrong := (messageError{}); errors.As(err, &wrong) { // Message may not know such times: the new expression must not wait for ever
+				s.cfg.Logger.WarnContext(ctx, "the times of a schedule's earlier expression are left out", "schedule", e.Name, "expression", was.Expression, "error", err)
+			} else if err != nil {
 				return err
 			}
 		}
@@ -168,7 +171,7 @@ func (s *Scheduler) publish(ctx context.Context, e *entry, by clock, found state
 	msgs := make([]*message.Message, len(times))
 	for i, at := range times {
 		if msgs[i], err = e.message(at); err != nil {
-			return nil, left, fmt.Errorf("make the event of %s: %w", at.Format(time.RFC3339), err)
+			return nil, time.Time{}, messageError{fmt.Errorf("make the event of %s: %w", at.Format(time.RFC3339), err)}
 		}
 		msgs[i].UUID = eventID(s.cfg.Service, e.Name, at)
 		msgs[i].SetContext(ctx)
@@ -178,6 +181,11 @@ func (s *Scheduler) publish(ctx context.Context, e *entry, by clock, found state
 	}
 	return times, left, pgtx.Queue(ctx, s.sql.fired, s.cfg.Service, e.Name, times[len(times)-1])
 }
+
+// messageError is the error of an entry's Message.
+type messageError struct{ error }
+
+func (e messageError) Unwrap() error { return e.error }
 
 // tell logs that times are left out.
 func (s *Scheduler) tell(ctx context.Context, e *entry, times []time.Time, left time.Time) {

@@ -249,6 +249,26 @@ func TestScheduleWithAnExpressionThatCannotBeRead(t *testing.T) {
 	assert.Empty(t, f.fired())
 }
 
+// A new expression begins although Message refuses the times of the earlier one. Each start tried them again, for a year.
+func TestScheduleWhoseEarlierTimesAreRefused(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.look(Times{Expression: newYear})
+	f.missedSince(longAgo)
+	picky := report(Times{Expression: everySecond, Missed: CatchUp})
+	made := picky.Message
+	picky.Message = func(at time.Time) (*message.Message, error) {
+		if at.YearDay() == 1 {
+			return nil, errors.New("what time is this?")
+		}
+		return made(at)
+	}
+	stop := f.run(f.scheduler(picky))
+	f.atLeast(2)
+	stop()
+	f.eachSecondOnce()
+}
+
 // While a fleet has two expressions, the processes of both fire, and a time that is common to both is fired once.
 func TestScheduleWithTwoExpressionsAtOnce(t *testing.T) {
 	t.Parallel()

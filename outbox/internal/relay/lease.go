@@ -41,7 +41,8 @@ func (c *Core) renewed(in step.Renewed, now time.Time) {
 		held[l.Shard] = l
 	}
 	for _, s := range slices.Clone(c.order) {
-		if _, ok := held[s.Shard]; ok {
+		// A renewal whose answer was lost may have taken the shard again: then the database has another term.
+		if l, ok := held[s.Shard]; ok && l.Term == s.Term {
 			s.deadline = deadline
 		} else {
 			c.end(s)

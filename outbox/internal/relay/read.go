@@ -108,10 +108,10 @@ func (s *shard) request(fetch []int64, drain *queue, now time.Time) step.Request
 		q.Limit += len(s.held) + s.core.rules.passes(s) // a scan returns those again
 	} else {
 		q.List = s.gaps.List()
-		if drain != nil {
-			q.Drain, q.DrainFrom = drain.topic.Name, drain.deferred.From()
-			q.DrainLimit = max(min(q.Limit, s.core.rules.quota(s.core)-drain.held), 1)
-		}
+	}
+	if drain != nil { // its deferred rows are below what a scan reads
+		q.Drain, q.DrainFrom = drain.topic.Name, drain.deferred.From()
+		q.DrainLimit = max(min(q.Limit, s.core.rules.quota(s.core)-drain.held), 1)
 	}
 	q.List = append(q.List, fetch...)
 	for _, o := range s.order {
@@ -167,7 +167,7 @@ func (c *Core) readDone(in step.ReadDone, now time.Time) {
 	c.readAfter = now.Add(min(time.Duration(rows)*300*time.Microsecond, maxPace))
 	switch {
 	case rows == 0 && scanning: // the scan waits for writers
-		c.readAfter = now.Add(max(maxPace, now.Sub(c.readSince)))
+		c.readAfter = now.Add(min(max(maxPace, now.Sub(c.readSince)), time.Second))
 	case rows >= c.cfg.BatchSize/2:
 		c.readAfter = now
 	}
@@ -177,6 +177,16 @@ func (c *Core) forget() {
 	for _, s := range c.order {
 		s.gaps.Forget(0)
 	}
+}
+
+// stuckRows counts the rows that were deferred because their topic makes no progress. A topic that does makes room by itself.
+func (s *shard) stuckRows(found []*step.Event, now time.Time) (n int) {
+	for _, e := range found {
+		if s.held[e.Identity()] == nil && s.queue(e.Topic).stuck(now) {
+			n++
+		}
+	}
+	return n
 }
 
 // digest handles what was found in one shard, and returns how many events are new.
@@ -201,7 +211,7 @@ func (c *Core) digest(s *shard, q step.Request, fetch []int64, f step.Found, a s
 	}
 	fresh = append(fresh, s.take(f.Above, scan, false)...)
 	if scan != deferral.NoScan {
-		s.budget.Passed(len(fresh) - int(s.arrivals-before))
+		s.budget.Passed(s.stuckRows(f.Above, now))
 		if len(f.Above) < q.Limit {
 			s.scanned(scan)
 		}

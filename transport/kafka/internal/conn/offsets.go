@@ -15,15 +15,6 @@ var ErrActive = errors.New("the group has members")
 // Offsets are offsets of partitions, by topic.
 type Offsets map[string]map[int32]int64
 
-// CommitEnds commits what NewEnds returns, or returns ErrActive.
-func CommitEnds(client sarama.Client, group string, topics []string) error {
-	ends, err := NewEnds(client, group, topics)
-	if err != nil || len(ends) == 0 {
-		return err
-	}
-	return SetOffsets(client, group, ends)
-}
-
 // SetOffsets commits offsets for a group without members, or returns ErrActive.
 func SetOffsets(client sarama.Client, group string, offsets Offsets) error {
 	admin, err := sarama.NewClusterAdminFromClient(client)

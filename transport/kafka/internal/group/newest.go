@@ -19,8 +19,18 @@ import (
 func StartAtNewest(ctx context.Context, s Shared, group string, topics []string) error {
 	patient, cancel := context.WithTimeout(ctx, conn.SettleTimeout)
 	defer cancel()
+	var ends conn.Offsets // the same for each attempt: a broker may commit those of some topics only
+	commit := func() (err error) {
+		if ends == nil {
+			ends, err = conn.NewEnds(s.Client, group, topics)
+		}
+		if err == nil && len(ends) > 0 {
+			err = conn.SetOffsets(s.Client, group, ends)
+		}
+		return err
+	}
 	for {
-		err := s.Cluster.Within(patient, func() error { return conn.CommitEnds(s.Client, group, topics) })
+		err := s.Cluster.Within(patient, commit)
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
@@ -41,19 +51,26 @@ func StartAtNewest(ctx context.Context, s Shared, group string, topics []string)
 // partitions begin there.
 func (s *Subscription) commitNewest(session sarama.ConsumerGroupSession) error {
 	ends, err := conn.NewEnds(s.client, s.config.Consumer, s.config.Newest)
-	if err != nil || len(ends) == 0 {
+	if err != nil {
 		return err
 	}
-	by := conn.Member{ID: session.MemberID(), Generation: session.GenerationID()}
-	if s.config.Instance != "" {
-		by.Instance = &s.config.Instance
+	if len(ends) > 0 {
+		by := conn.Member{ID: session.MemberID(), Generation: session.GenerationID()}
+		if s.config.Instance != "" {
+			by.Instance = &s.config.Instance
+		}
+		if err := conn.CommitOffsets(s.client, s.config.Consumer, by, ends); err != nil {
+			return err
+		}
 	}
-	if err := conn.CommitOffsets(s.client, s.config.Consumer, by, ends); err != nil {
-		return err
-	}
-	for topic, of := range ends {
-		for partition, end := range of {
-			session.MarkOffset(topic, partition, end, "")
+	// The session looked its offsets up before, perhaps when neither this member nor another one had committed.
+	for _, topic := range s.config.Newest {
+		committed, err := conn.GroupOffsets(s.client, s.config.Consumer, topic, session.Claims()[topic])
+		if err != nil {
+			return err
+		}
+		for partition, at := range committed {
+			session.MarkOffset(topic, partition, at, "")
 		}
 	}
 	return nil

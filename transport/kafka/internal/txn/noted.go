@@ -247,6 +247,7 @@ func (n *Noted) commit(ctx context.Context, outputs placed, note []byte) error {
 	case err == nil:
 		err = p.end(ctx, true)
 		n.proven = n.proven || err == nil
+	case p.doubtful: // a batch that arrives after the end of the transaction would be of the next one; the next Take raises the epoch
 	case sent, errors.Is(err, transport.ErrRejected), errors.As(err, new(noteError)):
 		// Readers of committed records wait for the end of a transaction. After a failure of another kind the next Take ends it.
 		_ = p.end(ctx, false) // else the brokers abort it after Timeout

@@ -217,6 +217,7 @@ func (p *producer) produce(batches map[topicPartition]*sarama.RecordBatch) (agai
 				delete(batches, at)
 				continue
 			}
+			p.doubtful = p.doubtful || a.Kind == sequence.Unknown
 			failure := p.failure(at, a.Err)
 			if errors.Is(a.Err, sarama.ErrNotEnoughReplicas) || errors.Is(a.Err, sarama.ErrConcurrentTransactions) {
 				retriable = append(retriable, failure)

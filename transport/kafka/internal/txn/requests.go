@@ -36,6 +36,7 @@ type producer struct {
 
 	identity  sequence.Identity
 	v2        bool      // its transactions are of version 2 (KIP-890), since it has the identity
+	doubtful  bool      // a batch of this epoch may still arrive
 	begun     time.Time // when requests of a transaction that has not ended were first sent, or the zero time
 	sequences map[topicPartition]int32
 	outlets   *outlets
@@ -131,7 +132,7 @@ func (p *producer) self() conn.Producer {
 // become is called when the coordinator has told who the producer is now. Each epoch counts its batches from 0.
 func (p *producer) become(next sequence.Identity) {
 	if next != p.identity {
-		p.identity, p.sequences = next, map[topicPartition]int32{}
+		p.identity, p.sequences, p.doubtful = next, map[topicPartition]int32{}, false
 	}
 	p.begun = time.Time{}
 }
