@@ -7,10 +7,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/millrace-go/millrace/bench/internal/wait"
-
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/millrace/bench/internal/wait"
 )
 
 // settleTimeout ends a run in which events are neither acked nor nacked.

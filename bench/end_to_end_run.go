@@ -7,11 +7,10 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/millrace-go/millrace/bench/internal/wait"
-
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/millrace-go/millrace/bench/internal/wait"
 	"github.com/millrace-go/millrace/middleware/claim"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/pgtx"

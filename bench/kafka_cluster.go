@@ -10,13 +10,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/millrace-go/millrace/bench/internal/wait"
-
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/millrace-go/millrace/bench/internal/wait"
 	"github.com/millrace-go/millrace/framework/devstack"
 )
 

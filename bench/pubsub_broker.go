@@ -8,14 +8,13 @@ import (
 	"strings"
 	"time"
 
-	"github.com/millrace-go/millrace/bench/internal/wait"
-
 	gcp "cloud.google.com/go/pubsub/v2"
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"google.golang.org/api/option"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/millrace-go/millrace/bench/internal/wait"
 	"github.com/millrace-go/millrace/framework/devstack"
 	"github.com/millrace-go/millrace/transport/pubsub"
 )

@@ -8,13 +8,12 @@ import (
 	"sync"
 	"time"
 
-	"github.com/millrace-go/millrace/bench/internal/wait"
-
 	gcp "cloud.google.com/go/pubsub/v2"
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill-googlecloud/v2/pkg/googlecloud"
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/millrace-go/millrace/bench/internal/wait"
 	"github.com/millrace-go/millrace/transport"
 	"github.com/millrace-go/millrace/transport/pubsub"
 )

@@ -7,10 +7,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/millrace-go/millrace/bench/internal/wait"
-
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/millrace-go/millrace/bench/internal/wait"
 	"github.com/millrace-go/millrace/outbox"
 )
 

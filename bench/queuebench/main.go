@@ -20,10 +20,9 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/millrace-go/millrace/bench/internal/wait"
-
 	"golang.org/x/sync/errgroup"
 
+	"github.com/millrace-go/millrace/bench/internal/wait"
 	"github.com/millrace-go/millrace/framework"
 	"github.com/millrace-go/millrace/transport"
 	"github.com/millrace-go/millrace/transport/kafka"

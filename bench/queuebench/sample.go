@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/millrace-go/millrace/bench/internal/wait"
-
 	"github.com/millrace-go/millrace/transport"
 )
 

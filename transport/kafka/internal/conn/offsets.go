@@ -84,17 +84,10 @@ func GroupOffsets(client sarama.Client, group, topic string, partitions []int32)
 	return committed, err
 }
 
-// GroupNotes returns the metadata of the group's offsets, by topic and partition.
-func GroupNotes(client sarama.Client, group string, partitions map[string][]int32) (map[string]map[int32]string, error) {
-	positions, err := groupPositions(client, group, partitions)
-	notes := make(map[string]map[int32]string, len(positions))
-	for topic, committed := range positions {
-		notes[topic] = make(map[int32]string, len(committed))
-		for partition, at := range committed {
-			notes[topic][partition] = at.Note
-		}
-	}
-	return notes, err
+// GroupNote returns the metadata of the group's offset in the partition.
+func GroupNote(client sarama.Client, group, topic string, partition int32) (string, error) {
+	positions, err := groupPositions(client, group, map[string][]int32{topic: {partition}})
+	return positions[topic][partition].Note, err
 }
 
 func groupPositions(client sarama.Client, group string, partitions map[string][]int32) (map[string]map[int32]Position, error) {

@@ -351,11 +351,10 @@ func (h *handler) ConsumeClaim(session sarama.ConsumerGroupSession, claim sarama
 	topic, number := claim.Topic(), claim.Partition()
 	var note string // of the crash guard
 	if h.committer != nil {
-		notes, err := conn.GroupNotes(h.client, h.config.Consumer, map[string][]int32{topic: {number}})
-		if err != nil {
+		var err error
+		if note, err = conn.GroupNote(h.client, h.config.Consumer, topic, number); err != nil {
 			return err
 		}
-		note = notes[topic][number]
 	}
 	h.partition(topic, number).consume(session, claim, note)
 	return nil
