@@ -44,7 +44,7 @@ func scheduleList(a *cli.App) *cobra.Command {
 		}
 		var rows [][]string
 		for _, e := range found {
-			rows = append(rows, []string{e.Service, e.Name, e.Expression, e.TimeZone, utc(e.Last), nextTime(e)})
+			rows = append(rows, []string{e.Service, e.Name, e.Expression, e.TimeZone, utc(e.FiredAt), nextTime(e)})
 		}
 		a.Table("SERVICE NAME EXPRESSION~ ZONE LAST NEXT", rows)
 		return nil

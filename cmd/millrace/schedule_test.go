@@ -26,7 +26,7 @@ func TestScheduleCommands(t *testing.T) {
 	var found []schedule.Entry
 	require.NoError(t, json.Unmarshal([]byte(o.run(cli.ExitOK, "schedule", "list", "--json")), &found))
 	require.Len(t, found, 2)
-	assert.True(t, found[0].Next.After(*found[0].Last))
+	assert.True(t, found[0].Next.After(*found[0].FiredAt))
 	assert.Zero(t, found[0].Overdue())
 	assert.Greater(t, found[1].Overdue(), 24*time.Hour)
 

@@ -20,11 +20,10 @@ type Entry struct {
 	Expression string `json:"expression"` // that of the process which was started last
 	TimeZone   string `json:"time_zone"`
 
-	// Last is the latest time that was fired, and FiredAt is when; nil: the schedule has not fired yet.
-	Last    *time.Time `json:"last,omitempty"`
+	// FiredAt is when the schedule fired last. Nil: it has not fired yet.
 	FiredAt *time.Time `json:"fired_at,omitempty"`
 
-	// Next is the first time after Last. Nil: this program cannot read the expression.
+	// Next is the first time that has not been fired. Nil: this program cannot read the expression.
 	Next *time.Time `json:"next,omitempty"`
 
 	Now time.Time `json:"now"` // when the schedule was read
@@ -56,9 +55,6 @@ func scanEntry(row pgx.CollectableRow) (e Entry, err error) {
 	var dueAfter time.Time
 	if err := row.Scan(&e.Service, &e.Name, &e.Expression, &e.TimeZone, &dueAfter, &e.FiredAt, &e.Now); err != nil {
 		return e, err
-	}
-	if e.FiredAt != nil {
-		e.Last = &dueAfter
 	}
 	if c, err := (Times{Expression: e.Expression, TimeZone: e.TimeZone}).clock(); err == nil {
 		next := c.next(dueAfter)

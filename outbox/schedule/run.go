@@ -101,15 +101,8 @@ func (s *Scheduler) look(ctx context.Context, e *entry, p *progress) (time.Durat
 		return busy, nil
 	}
 	p.dueAfter = *found.dueAfter
-	p.due = e.clock.next(later(p.dueAfter, found.now))
+	p.due = e.clock.next(p.dueAfter) // it has passed if the process comes late to a time that another fired
 	return min(p.due.Sub(found.now), longest), nil
-}
-
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
 }
 
 // enter makes the schedule's row, which goes on at since (zero: now), or stores in it that the expression has changed. Then it first
