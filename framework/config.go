@@ -172,8 +172,8 @@ func (p *Placement) UnmarshalText(word []byte) error { return enum.Read(p, word,
 
 // Claim configures the claim of every handler.
 type Claim struct {
-	// Config configures the claim. The service sets its name; settings of single handlers are in Config.Handlers.
-	claim.Config `without:"Service,Handlers"`
+	// Config configures the claim. The service sets Service and Ordered; settings of single handlers are in Config.Handlers.
+	claim.Config `without:"Service,Handlers,Ordered"`
 }
 
 func (c Claim) of(name string) claim.Config {

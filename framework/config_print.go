@@ -35,7 +35,7 @@ func (c Config) node() *yaml.Node {
 		node = source.WithoutTables(node, c.Claim.MaxAttempts)
 	}
 	for _, d := range c.Drivers {
-		if d.Name == c.Broker {
+		if d.Name == c.Broker || d.Name == c.Migration.To {
 			s, _, _ := c.section(d)
 			node.Content = append(node.Content, settings.Word(d.Name), settings.Node(s.WithDefaults(c.environment())))
 		}

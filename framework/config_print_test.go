@@ -110,8 +110,9 @@ func TestErrorsShowNoSecret(t *testing.T) {
 // What is printed is what is loaded again.
 func TestPrintedConfigurationIsTheSame(t *testing.T) {
 	bare(t)
-	for _, broker := range []string{"kafka", "pubsub", "memory"} {
-		t.Setenv("MILLRACE_BROKER", broker)
+	for _, brokers := range [][2]string{{"kafka"}, {"pubsub"}, {"memory"}, {"pubsub", "kafka"}} {
+		t.Setenv("MILLRACE_BROKER", brokers[0])
+		t.Setenv("MILLRACE_MIGRATION_TO", brokers[1])
 		t.Setenv("MILLRACE_PUBSUB_PROJECT_ID", "labour")
 		cfg, err := framework.Load("testdata/full.yaml", drivers...)
 		require.NoError(t, err)
@@ -122,7 +123,7 @@ func TestPrintedConfigurationIsTheSame(t *testing.T) {
 		second, err := again.YAML()
 		require.NoError(t, err)
 		assert.Equal(t, string(first), string(second))
-		if broker == "kafka" {
+		if brokers[0] == "kafka" {
 			golden(t, "testdata/full.golden.yaml", string(first))
 		}
 	}

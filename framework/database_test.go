@@ -282,7 +282,7 @@ func TestWithoutPostgresRefusesSettings(t *testing.T) {
 	for section, want := range map[string]string{
 		"outbox: {max_backlog: 5}":                                         "outbox is " + set + "nothing here",
 		"outbox: {delivery: transactional}":                                "outbox is " + set + "nothing here",
-		"claim: {ordered: true}":                                           "claim is " + set + "MaxAttempts alone",
+		"claim: {group: 10}":                                               "claim is " + set + "MaxAttempts alone",
 		"dead_letters: {keep: 48h}":                                        "dead_letters is " + set + "the retention of Kafka's dead-letter topic",
 		"effects: {max_conns: 2}":                                          "effects is " + set + "nothing here",
 		"idempotency_keys: {retention: 48h}":                               "idempotency_keys is " + set + "nothing here",

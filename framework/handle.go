@@ -225,7 +225,7 @@ func (s *Service) Attach(subscriber func(handler string) message.Subscriber) err
 // claimOf returns the claim for a handler: the ordered one, in which a failed event blocks the later events of its key, or the
 // other.
 func (s *Service) claimOf(h *handler) (c *claim.Claim, err error) {
-	if !h.ordered || s.cfg.Claim.Ordered {
+	if !h.ordered {
 		return s.claim, nil
 	}
 	if s.ordered == nil {

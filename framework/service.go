@@ -47,7 +47,7 @@ type Service struct {
 	router    *message.Router
 	outbox    *outbox.Publisher
 	claim     *claim.Claim
-	ordered   *claim.Claim // for handlers that are Ordered; nil if there are none, or if claim is ordered itself
+	ordered   *claim.Claim // for handlers that are Ordered; nil if there are none
 	effects   *effect.Ledger
 	closing   sync.Once
 	closed    error
@@ -150,7 +150,7 @@ func (s *Service) assemble(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if s.claim, err = s.newClaim(s.cfg.Claim.Ordered); err != nil {
+	if s.claim, err = s.newClaim(false); err != nil {
 		return err
 	}
 	if s.effects, err = s.newLedger(connecting); err != nil {

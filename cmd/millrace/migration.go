@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
@@ -45,14 +48,33 @@ func migrationCommand(a *cli.App) *cobra.Command {
 	add("next", "Go to the next phase, if that is safe",
 		"Goes to the next phase. If that is not safe, it changes nothing, says why, and exits with 1: try again.",
 		func(ctx context.Context, q brokermigration.Query) (brokermigration.Status, error) {
-			return brokermigration.Step(ctx, q, false, actor)
+			return step(ctx, a, q, false, actor)
 		}, byActor)
 	add("back", "Go one phase back, if that is safe",
 		"Goes one phase back. If that is not safe, it changes nothing, says why, and exits with 1: try again.",
 		func(ctx context.Context, q brokermigration.Query) (brokermigration.Status, error) {
-			return brokermigration.Step(ctx, q, true, actor)
+			return step(ctx, a, q, true, actor)
 		}, byActor)
 	return c
+}
+
+// step goes one phase on, or back, and returns the status after it. A step that was made is no failure, even if it cannot be judged
+// what comes next: who tries again makes another step.
+func step(ctx context.Context, a *cli.App, q brokermigration.Query, goBack bool, actor string) (brokermigration.Status, error) {
+	before, err := brokermigration.Step(ctx, q, goBack, actor)
+	if err != nil {
+		return before, err
+	}
+	after, err := brokermigration.Inspect(ctx, q)
+	if err != nil {
+		a.Logger().WarnContext(ctx, "the step was made, but the processes and the brokers could not be asked about the next one", "error", err)
+		made := before.Next
+		if goBack {
+			made = before.Back
+		}
+		return brokermigration.Status{From: before.From, To: before.To, Phase: made.Phase, Epoch: before.Epoch + 1}, nil
+	}
+	return after, nil
 }
 
 // migrating runs a step of the migration that the configuration names, and prints the resulting status.
@@ -67,26 +89,16 @@ func migrating(ctx context.Context, a *cli.App, pool *pgxpool.Pool, others []str
 	defer func() { err = errors.Join(err, brokers.From.Close(), brokers.To.Close()) }()
 	q := brokermigration.Query{Pool: pool, Schema: a.Schema, From: brokers.From, To: brokers.To, Quiet: a.Config.Migration.Quiet}
 	for _, file := range others {
-		cfg, err := framework.Load(file, cli.Drivers...)
+		other, err := consumersOf(ctx, file, brokermigration.Database{Pool: pool, Schema: a.Schema})
 		if err != nil {
 			return err
 		}
-		other, err := pgxpool.New(ctx, cfg.Postgres.DSN)
-		if err != nil {
-			return fmt.Errorf("postgres.dsn of %s: %w", file, err)
-		}
-		defer other.Close()
-		q.Others = append(q.Others, brokermigration.Database{Pool: other, Schema: cfg.Postgres.Schema})
+		defer other.Pool.Close()
+		q.Others = append(q.Others, other)
 	}
-	before, failed := run(ctx, q)
+	s, failed := run(ctx, q)
 	if failed != nil && !errors.Is(failed, brokermigration.ErrBlocked) {
 		return failed
-	}
-	s := before
-	if failed == nil {
-		if s, err = brokermigration.Inspect(ctx, q); err != nil {
-			return err
-		}
 	}
 	if a.JSON {
 		err = a.PrintJSON(s)
@@ -97,6 +109,29 @@ func migrating(ctx context.Context, a *cli.App, pool *pgxpool.Pool, others []str
 		err = cli.ExitStatus(cli.ExitFailed)
 	}
 	return err
+}
+
+// consumersOf connects to the database that the configuration file of another service names. The variables of this process's
+// environment name the own database, so they do not count.
+func consumersOf(ctx context.Context, file string, own brokermigration.Database) (other brokermigration.Database, err error) {
+	environ := slices.DeleteFunc(os.Environ(), func(entry string) bool { return strings.HasPrefix(entry, "MILLRACE_POSTGRES_") })
+	cfg, err := framework.LoadEnv(file, environ, cli.Drivers...)
+	if err != nil {
+		return other, err
+	}
+	if cfg.Postgres.DSN == "" || cfg.Postgres.DSN == os.Getenv("DATABASE_URL") {
+		return other, cli.Misuse(fmt.Errorf("--consumers is %s, which has no postgres.dsn of its own: want the database of the other service there", file))
+	}
+	other.Schema = cfg.Postgres.Schema
+	if other.Pool, err = pgxpool.New(ctx, cfg.Postgres.DSN); err != nil {
+		return other, fmt.Errorf("postgres.dsn of %s: %w", file, err)
+	}
+	a, b := own.Pool.Config().ConnConfig, other.Pool.Config().ConnConfig
+	if own.Schema == other.Schema && a.Host == b.Host && a.Port == b.Port && a.Database == b.Database {
+		other.Pool.Close()
+		return other, cli.Misuse(fmt.Errorf("--consumers is %s, whose database and schema are those of the migration: want the file of a service that has another database", file))
+	}
+	return other, nil
 }
 
 func printMigration(a *cli.App, s brokermigration.Status) {

@@ -101,11 +101,7 @@ func (a *App) OpenBroker(ctx context.Context, log *slog.Logger, drain time.Durat
 func (a *App) OpenTransport(ctx context.Context, pool *pgxpool.Pool, log *slog.Logger, drain time.Duration) (transport.Transport, error) {
 	cfg := *a.Config
 	cfg.Postgres.Schema = a.Schema
-	t, err := cfg.OpenTransport(ctx, pool, transport.Environment{Logger: log, DrainTimeout: drain})
-	if err != nil {
-		return nil, fmt.Errorf("%w; connect to it by %s, or by the section %s of a configuration", err, BrokerFlags[a.Config.Broker], a.Config.Broker)
-	}
-	return t, nil
+	return cfg.OpenTransport(ctx, pool, transport.Environment{Logger: log, DrainTimeout: drain})
 }
 
 // BrokerName returns the broker that the flags, the configuration or the environment name.
