@@ -206,9 +206,9 @@ func (w *world) labour(svc *framework.Service, told chan<- framework.Event) {
 	}))
 }
 
-// The same service on each broker: a request's event has one effect, and so has what its handler publishes, however often
+// The same service of typed topics on each broker: a request's event has one effect, and so has what its handler publishes, however often
 // the event is delivered; what fails and what cannot be read is dead in the end, without an effect.
-func TestServiceOnEachBroker(t *testing.T) {
+func TestTypedTopicsOnEachBroker(t *testing.T) {
 	t.Parallel()
 	for _, broker := range []string{"memory", "pubsub", "kafka"} {
 		t.Run(broker, func(t *testing.T) {
