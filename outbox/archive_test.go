@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -31,8 +32,26 @@ func TestArchive(t *testing.T) {
 	eventually(t, "it is published and archived", func() bool { return f.rows() == 0 && archived() == 1 })
 	stop()
 
+	// A relay starts, and makes the days that are missing, while a transaction reads the archive, as pg_dump does. It drops no day.
+	_, err = f.pool.Exec(t.Context(), `drop table `+f.schema+`.outbox_archive_`+time.Now().UTC().AddDate(0, 0, 3).Format("20060102"))
+	require.NoError(t, err)
+
 	_, err = f.pool.Exec(t.Context(), `create table `+f.schema+`.outbox_archive_20200101 partition of `+f.schema+`.outbox_archive for values from ('2020-01-01 00:00+00') to ('2020-01-02 00:00+00')`)
 	require.NoError(t, err)
+	reading, err := f.pool.Begin(t.Context())
+	require.NoError(t, err)
+	_, err = reading.Exec(t.Context(), `select from `+f.schema+`.outbox_archive`)
+	require.NoError(t, err)
+	relay := f.newRelay(batchRecorder{broker}, outbox.RelayConfig{Archive: 48 * time.Hour})
+	stop = f.run(relay)
+	<-relay.Running()
+	stop()
+	rows, err := f.pool.Query(t.Context(), days)
+	require.NoError(t, err)
+	made, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	require.NoError(t, err)
+	assert.Len(t, made, 5)
+	require.NoError(t, reading.Rollback(t.Context()))
 	f.run(f.newRelay(batchRecorder{broker}, outbox.RelayConfig{Archive: 48 * time.Hour}))
 	eventually(t, "the old day is gone", func() (gone bool) {
 		require.NoError(t, f.pool.QueryRow(t.Context(), `select to_regclass('`+f.schema+`.outbox_archive_20200101') is null`).Scan(&gone))

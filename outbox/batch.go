@@ -3,6 +3,7 @@ package outbox
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"runtime/debug"
 	"slices"
@@ -81,13 +82,24 @@ func (r *Relay) publishBatch(ctx context.Context, a step.Publish, msgs []*messag
 func (r *Relay) afterPanic(ctx context.Context, a step.Publish, err error) []error {
 	rows := a.Rows
 	if len(rows) == 1 {
-		return []error{fmt.Errorf("%w: %w", transport.ErrRejected, err)}
+		return []error{panicError{err}}
 	}
-	return oneByOne(rows, func(i int) error {
+	results := oneByOne(rows, func(i int) error {
 		a.Rows = rows[i : i+1]
 		return r.send(ctx, a)[0]
 	})
+	if slices.Contains(results, nil) { // else the publisher may panic whatever it is given
+		for i, err := range results {
+			if errors.As(err, &panicError{}) {
+				results[i] = fmt.Errorf("%w: %w", transport.ErrRejected, err)
+			}
+		}
+	}
+	return results
 }
+
+// panicError says that the publisher panicked.
+type panicError struct{ error }
 
 // oneByOne sends rows in order. It does not send what follows a row of its key that was not sent.
 func oneByOne(rows []*step.Row, send func(i int) error) []error {

@@ -262,6 +262,29 @@ func TestPanickingPublisher(t *testing.T) {
 	assert.GreaterOrEqual(t, broker.count(), 50)
 }
 
+// A publisher that panics whatever it is given accuses no event: all are published once it works again.
+func TestPublisherThatAlwaysPanics(t *testing.T) {
+	t.Parallel()
+	f, broker := newFixture(t), newRecorder()
+	var broken atomic.Bool
+	var asked atomic.Int64
+	broken.Store(true)
+	broker.refuseAll(func(string) bool {
+		if broken.Load() {
+			asked.Add(1)
+			panic("it is closed")
+		}
+		return false
+	})
+	f.publishMany(topic, 50, strconv.Itoa)
+	f.run(f.newRelay(panicking{broker}, outbox.RelayConfig{}))
+	eventually(t, "each was tried more than once", func() bool { return asked.Load() > 200 })
+	assert.Equal(t, 50, f.rows())
+	broken.Store(false)
+	eventually(t, "all are published", func() bool { return f.rows() == 0 })
+	assert.Equal(t, 50, broker.count())
+}
+
 // panicking does not hold the recorder's lock while it panics.
 type panicking struct{ *recorder }
 

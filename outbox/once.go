@@ -296,7 +296,7 @@ func unavailable(err error) error {
 	return fmt.Errorf("%w: %w", transport.ErrUnavailable, err)
 }
 
-// send publishes rows and the progress in one transaction, or nothing. A row that is no valid message, or a panic, counts as refused.
+// send publishes rows and the progress in one transaction, or nothing. A row that is no valid message counts as refused.
 func (o *once) send(ctx context.Context, s *onceShard, to map[string]string, a progress.Send) (results []error) {
 	msgs, topics, bad := make([]*message.Message, len(a.Rows)), make([]string, len(a.Rows)), false
 	results = repeat(transport.ErrNotSent, len(a.Rows))
@@ -313,7 +313,7 @@ func (o *once) send(ctx context.Context, s *onceShard, to map[string]string, a p
 	defer func() {
 		if p := recover(); p != nil {
 			o.relay.cfg.Logger.ErrorContext(ctx, "the publisher panicked", "topic", topics[0], "events", len(msgs), "panic", p, "stack", string(debug.Stack()))
-			results = repeat(fmt.Errorf("%w: publisher %T panicked: %v", transport.ErrRejected, o.publisher, p), len(msgs))
+			results = repeat(fmt.Errorf("publisher %T panicked: %v", o.publisher, p), len(msgs))
 		}
 	}()
 	ctx, end := o.spans(ctx, topics, msgs)

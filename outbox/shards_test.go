@@ -172,6 +172,25 @@ func TestShardsStayWithoutARelay(t *testing.T) {
 	assert.Equal(t, 16, f.shards())
 }
 
+// Once the number has changed, nothing lets producers on before each relay has learned of it or its lease has expired.
+func TestShardsChangeIsNotInterruptedAtItsEnd(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	_, err := f.pool.Exec(t.Context(), `insert into `+f.schema+`.outbox_relay (relay_id, expires_at) values (gen_random_uuid(), now() + interval '2 seconds')`)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	require.NoError(t, outboxadmin.ChangeShards(ctx, f.pool, f.schema, 4, func(text string) {
+		if strings.HasPrefix(text, "there are 4 shards") {
+			cancel()
+		}
+	}))
+	var alive bool
+	require.NoError(t, f.pool.QueryRow(t.Context(), `select exists (select from `+f.schema+`.outbox_relay where expires_at > now())`).Scan(&alive))
+	assert.False(t, alive)
+	assert.Equal(t, 4, f.shards())
+	f.publish("key", "1")
+}
+
 // A transaction that published before producers were refused ends as it likes, and its events are drained.
 func TestShardsWaitForOpenTransactions(t *testing.T) {
 	t.Parallel()

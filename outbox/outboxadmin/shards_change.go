@@ -71,13 +71,16 @@ func (c *change) run(ctx context.Context) (err error) {
 	}
 	now = c.to
 	c.progress(fmt.Sprintf("there are %d shards; waiting for relays to learn of it", c.to))
-	// A relay that still remembers a shard as it was does not know which of its keys wait for a failed event.
+	// A relay that still remembers a shard as it was does not know which of its keys wait for a failed event. So this wait is not
+	// interrupted. It ends when each relay has renewed its lease, or the lease has expired.
+	ctx = context.WithoutCancel(ctx)
 	for len(relays) > 0 {
-		if relays, err = c.unaware(ctx, relays); err != nil {
-			return err
+		if relays, err = c.unaware(ctx, relays); err == nil {
+			err = c.pause(ctx, now)
 		}
-		if err := c.pause(ctx, now); err != nil {
-			return nil // the layout has changed; the rest is a matter of seconds
+		if err != nil {
+			c.fenced = time.Time{} // producers are refused until the fence expires
+			return fmt.Errorf("there are %d shards; producers are refused for up to %v, until all relays know: %w", c.to, fenceTTL, err)
 		}
 	}
 	return nil

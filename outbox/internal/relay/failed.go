@@ -272,7 +272,6 @@ func (s *shard) settleFailed(q *queue, results []error, now time.Time) {
 				s.later = true
 				continue
 			}
-			heard = true
 			a := step.Again{ID: e.ID, State: step.Retrying, Reason: err.Error(), Attempts: e.Attempts}
 			last := s.tried[e.ID]
 			if len(s.tried) >= maxTried {
@@ -281,6 +280,7 @@ func (s *shard) settleFailed(q *queue, results []error, now time.Time) {
 			s.tried[e.ID] = now
 			if isOwnFault(fault, last, q.topic.LastSuccess()) {
 				q.topic.Heard()
+				heard = true
 				a.Attempts++
 				a.State, a.RetryIn = c.verdict(q.topic, err, fault, a.Attempts)
 			} else {
@@ -296,6 +296,9 @@ func (s *shard) settleFailed(q *queue, results []error, now time.Time) {
 		c.outage(q, outage, now)
 	case heard:
 		c.answered(q.topic, now)
+		q.retry.OK()
+	case len(done.Again) > 0:
+		q.topic.Unclear(c.cfg.Jitter, now)
 		q.retry.OK()
 	default:
 		c.restQueue(q, nil, now)

@@ -47,6 +47,7 @@ func (c *Core) fault(t *topic.Topic, err error) Fault {
 func (c *Core) restQueue(q *queue, err error, now time.Time) {
 	if err != nil {
 		q.topic.Failed(err, now)
+		q.topic.Unclear(c.cfg.Jitter, now)
 	}
 	q.retry.Failed(backoff.First, backoff.MostOfTopic, c.cfg.Jitter, now)
 }
@@ -148,7 +149,7 @@ func (s *shard) settle(q *queue, results []error, now time.Time) {
 	case own == nil && len(batch) > 0:
 		c.restQueue(q, report.Err, now)
 	}
-	if len(acked) > 0 || report.Failed > 0 {
+	if len(acked) > 0 || own != nil && outage == nil {
 		c.answered(q.topic, now)
 	}
 	if len(acked) < len(batch) {

@@ -41,7 +41,7 @@ func TestBacklogIsReadByTheIndex(t *testing.T) {
 			return n
 		},
 		"set aside": func(t *testing.T, pool *pgxpool.Pool, schema string) int {
-			r := store.NewRelay(pool, schema, uuid.New(), "", time.Second, 0)
+			r := store.NewRelay(pool, schema, uuid.New(), "", time.Minute, 0)
 			require.NoError(t, r.Renew(t.Context(), step.Renew{}).Err)
 			events := make([]step.Aside, batch)
 			for i := range events {
@@ -56,11 +56,11 @@ func TestBacklogIsReadByTheIndex(t *testing.T) {
 			for i := range gone {
 				gone[i] = step.ShardRow{Row: &step.Row{Seq: int64(i + 1), EventID: strconv.Itoa(i + 1)}}
 			}
-			require.NoError(t, store.NewRelay(pool, schema, uuid.New(), "", time.Second, 0).Delete(t.Context(), gone))
+			require.NoError(t, store.NewRelay(pool, schema, uuid.New(), "", time.Minute, 0).Delete(t.Context(), gone))
 			return batch
 		},
 		"rescan": func(t *testing.T, pool *pgxpool.Pool, schema string) int {
-			found, err := store.NewRelay(pool, schema, uuid.New(), "", time.Second, 0).Rescan(t.Context(), []step.RescanRequest{{UpTo: rows, Limit: batch}})
+			found, err := store.NewRelay(pool, schema, uuid.New(), "", time.Minute, 0).Rescan(t.Context(), []step.RescanRequest{{UpTo: rows, Limit: batch}})
 			require.NoError(t, err)
 			return len(found[0])
 		},

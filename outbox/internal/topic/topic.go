@@ -79,11 +79,18 @@ func (t *Topic) Heard() { t.failing, t.err = time.Time{}, nil }
 // now on.
 func (t *Topic) Outage(err error, jitter func(time.Duration) time.Duration, now time.Time) (begins bool) {
 	t.Failed(err, now)
-	t.retry.Failed(backoff.First, backoff.MostOfTopic, jitter, now)
 	if begins = !t.stands; begins {
 		t.stands, t.since = true, now
 	}
+	t.Unclear(jitter, now)
 	return begins
+}
+
+// Unclear records that nobody knows whether the broker or an event was at fault. A topic that stands goes on to stand.
+func (t *Topic) Unclear(jitter func(time.Duration) time.Duration, now time.Time) {
+	if t.stands {
+		t.retry.Failed(backoff.First, backoff.MostOfTopic, jitter, now)
+	}
 }
 
 // Answered records that the broker accepted an event or rejected that event itself, so the topic is available. It reports whether the

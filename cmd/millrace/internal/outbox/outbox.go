@@ -70,8 +70,8 @@ func shardsCommand(a *cli.App) *cobra.Command {
 	c := &cobra.Command{
 		Use: "shards [N]", Short: "Print the number of shards, or change it", Args: cli.Argument,
 		Long: "Prints the number of shards, or changes it to N, 1 to 256, while programs run. A relay must run, because the outbox must\n" +
-			"drain first. Until it is empty, producers get the error SQLSTATE 55006 and should retry their transactions. If the change\n" +
-			"fails or is interrupted, the number stays as it was.",
+			"drain first. Until it is empty, producers get the error SQLSTATE 55006 and should retry their transactions. If the outbox\n" +
+			"does not drain in time, or the command is interrupted before, the number stays as it was.",
 		Example: "  millrace outbox shards\n  millrace outbox shards 64 --timeout 2m",
 	}
 	c.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long producers may be refused while the outbox drains")

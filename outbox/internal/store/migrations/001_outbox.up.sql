@@ -186,18 +186,24 @@ create table {schema}.outbox_replay (
 );
 
 -- Makes today's partition and those of the next three days, and drops those that ended longer ago than keep. With its
--- owner's rights, because a relay has none to create tables. It gives up rather than queue behind a long transaction.
+-- owner's rights, because a relay has none to create tables. Nobody who reads the archive keeps it from making days: ATTACH takes a
+-- SHARE UPDATE EXCLUSIVE lock. Only a drop waits for readers. It gives up rather than queue behind them, and the next call drops.
 create function {schema}.outbox_archive_days(keep interval) returns void language plpgsql security definer
 set search_path = pg_catalog, pg_temp set lock_timeout = '2s' set timezone = 'UTC' as $$
 declare
-    day date;
-    old regclass;
+    day  date;
+    name text;
+    old  regclass;
 begin
-    perform pg_advisory_xact_lock(hashtextextended('{schema}.outbox_archive', 0));
+    if not pg_try_advisory_xact_lock(hashtextextended('{schema}.outbox_archive', 0)) then
+        return; -- another relay does it
+    end if;
     for day in select current_date + n from generate_series(0, 3) n loop
-        if to_regclass(format('{schema}.outbox_archive_%s', to_char(day, 'YYYYMMDD'))) is null then
-            execute format('create table {schema}.outbox_archive_%s partition of {schema}.outbox_archive for values from (%L) to (%L)',
-                to_char(day, 'YYYYMMDD'), day::timestamptz, (day + 1)::timestamptz);
+        name := 'outbox_archive_' || to_char(day, 'YYYYMMDD');
+        if to_regclass('{schema}.' || name) is null then
+            execute format('create table {schema}.%I (like {schema}.outbox_archive including all)', name);
+            execute format('alter table {schema}.outbox_archive attach partition {schema}.%I for values from (%L) to (%L)',
+                name, day::timestamptz, (day + 1)::timestamptz);
         end if;
     end loop;
     for old in
@@ -205,7 +211,11 @@ begin
         where i.inhparent = '{schema}.outbox_archive'::regclass and c.relname ~ '_[0-9]{8}$'
         and to_date(right(c.relname, 8), 'YYYYMMDD') + 1 <= now() - keep
     loop
-        execute format('drop table %s', old);
+        begin
+            execute format('drop table %s', old);
+        exception when lock_not_available then
+            return;
+        end;
     end loop;
 end
 $$;

@@ -10,6 +10,8 @@ const (
 	journalEvery = 10 * time.Second
 	// maxCounted is how many topics a relay counts one by one.
 	maxCounted = 100
+	// archiveEvery is how often the relay creates and drops day partitions of the archive. It creates them three days ahead.
+	archiveEvery = time.Hour
 )
 
 // writeJournal writes what was counted since the last time. After an error the next call writes it too; so what is written twice, because
@@ -26,5 +28,19 @@ func (r *Relay) writeJournal(ctx context.Context) {
 			r.counted.Add(topic, n)
 		}
 		r.cfg.Logger.WarnContext(ctx, "journal of the outbox is not written", "error", err)
+	}
+}
+
+// keepArchive creates the archive's missing day partitions and drops the expired ones, until ctx ends.
+func (r *Relay) keepArchive(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(archiveEvery):
+		}
+		if err := r.store.KeepArchive(ctx); err != nil && ctx.Err() == nil {
+			r.cfg.Logger.ErrorContext(ctx, "keep the archive", "error", err)
+		}
 	}
 }
