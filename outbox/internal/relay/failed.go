@@ -130,11 +130,14 @@ func (c *Core) wasSetAside(in step.WasSetAside, now time.Time) {
 	}
 	s.asideRetry.OK()
 	s.asideLimit = min(2*s.asideLimit, maxAside)
-	s.due = s.due || len(s.promote) > 0
 	for _, a := range batch {
+		if in.Moved < len(batch) && a.Key != "" { // an operator may have discarded what blocks the key
+			s.promote[a.Key] = struct{}{}
+		}
 		s.release(a.Event)
 		c.letGo(saved{s, a.Event})
 	}
+	s.due = s.due || len(s.promote) > 0
 	if slices.ContainsFunc(batch, func(a step.Aside) bool { return a.Reason == step.ReasonCrash }) {
 		c.getsOn(s)
 	}
@@ -355,7 +358,7 @@ func (c *Core) failedSettled(in step.FailedSettled, now time.Time) {
 		s.free(k)
 	}
 	for _, k := range in.Left {
-		s.blocked[k] = struct{}{}
+		s.blocked[k], s.promote[k] = struct{}{}, struct{}{} // a fetch beside it may have found since that the key has none left
 		s.due = true
 	}
 }
