@@ -105,8 +105,14 @@ func (c *Core) serveAside(s *shard, now time.Time) (at time.Time) {
 	return time.Time{}
 }
 
+// setAside moves few bytes at once: until the transaction ends, the leases cannot be renewed.
 func (c *Core) setAside(s *shard) {
-	n := min(len(s.aside), s.asideLimit)
+	n := 1
+	for bytes := s.aside[0].Size; n < min(len(s.aside), s.asideLimit); n++ {
+		if bytes += s.aside[n].Size; bytes > batchBytes {
+			break
+		}
+	}
 	s.setting, s.aside = s.aside[:n:n], slices.Clone(s.aside[n:])
 	s.wasAside = true
 	for _, a := range s.setting {

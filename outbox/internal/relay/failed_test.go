@@ -215,3 +215,20 @@ func TestKeyIsFreeWhateverAnswerComesFirst(t *testing.T) {
 	assert.Empty(t, w.failed)
 	assert.Empty(t, n.core.order[0].blocked)
 }
+
+// A move of a thousand large events locked the row of the shard's lease for so long that the relay lost all its leases.
+func TestMoveToTheFailedEventsIsBoundedByBytes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	n := w.start()
+	w.run(time.Second)
+	s := n.core.order[0]
+	for _, size := range []int{batchBytes + 1, batchBytes / 2, batchBytes / 2, 1} {
+		s.aside = append(s.aside, step.Aside{Event: &step.Event{Row: step.Row{Size: size}}})
+	}
+	for _, events := range []int{1, 2, 1} {
+		n.core.setAside(s)
+		assert.Len(t, s.setting, events)
+	}
+	assert.Empty(t, s.aside)
+}
