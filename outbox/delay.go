@@ -89,6 +89,8 @@ func (s inserter) cancel(ctx context.Context, o owner, eventID string) (n int64,
 const (
 	// maxUntilDue bounds the time that moveDue returns, so that later arithmetic cannot overflow.
 	maxUntilDue = time.Hour
+	// maxMoveBytes bounds the headers and payloads that one statement moves. A larger event moves alone.
+	maxMoveBytes = 16 << 20
 	// moreIsDue is the time that moveDue returns when it may have left due events behind.
 	moreIsDue = time.Millisecond
 )
@@ -100,7 +102,7 @@ func moveDue(ctx context.Context, pool *pgxpool.Pool, sql string, limit int) (mo
 	var micros *int64
 	err = pgtx.Run(ctx, pool, func(ctx context.Context, tx pgx.Tx) error {
 		// Planned anew each time: a plan from a time without delayed events would later read all of them.
-		return tx.QueryRow(ctx, sql, pgx.QueryExecModeExec, limit).Scan(&moved, &hashes, &micros)
+		return tx.QueryRow(ctx, sql, pgx.QueryExecModeExec, limit, maxMoveBytes).Scan(&moved, &hashes, &micros)
 	}, pgtx.Isolation(pgx.ReadCommitted))
 	switch {
 	case err != nil:

@@ -153,3 +153,24 @@ func TestMoveDueUnderSerializable(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, 1, moved)
 }
+
+// A thousand large events took longer than a statement may. So half as many moved, then again as many as before, and every second move failed.
+func TestMoveDueIsBoundedByBytes(t *testing.T) {
+	t.Parallel()
+	pool, schema, sql := waiting(t, -50, -40, -30, -20, -10, 3000)
+	for event, size := range map[string]int{"event 0": maxMoveBytes + 1, "event 1": maxMoveBytes/2 - 1000, "event 2": maxMoveBytes/2 - 1000, "event 3": 2000} {
+		_, err := pool.Exec(t.Context(), `update `+schema+`.outbox_delayed set payload = convert_to(repeat('p', $1), 'UTF8') where event_id = $2`, size, event)
+		require.NoError(t, err)
+	}
+	for _, events := range []int{1, 2} {
+		moved, hashes, next, err := moveDue(t.Context(), pool, sql, 10)
+		require.NoError(t, err)
+		assert.Equal(t, events, moved)
+		assert.Len(t, hashes, events)
+		assert.Equal(t, moreIsDue, next)
+	}
+	moved, _, next, err := moveDue(t.Context(), pool, sql, 10)
+	require.NoError(t, err)
+	assert.Equal(t, 2, moved)
+	assert.InDelta(t, 3000, next.Seconds(), 60)
+}

@@ -105,8 +105,14 @@ func (c *Core) serveAside(s *shard, now time.Time) (at time.Time) {
 	return time.Time{}
 }
 
+// setAside moves few bytes at once: until the transaction ends, the leases cannot be renewed.
 func (c *Core) setAside(s *shard) {
-	n := min(len(s.aside), s.asideLimit)
+	n := 1
+	for bytes := s.aside[0].Size; n < min(len(s.aside), s.asideLimit); n++ {
+		if bytes += s.aside[n].Size; bytes > batchBytes {
+			break
+		}
+	}
 	s.setting, s.aside = s.aside[:n:n], slices.Clone(s.aside[n:])
 	s.wasAside = true
 	for _, a := range s.setting {
@@ -130,11 +136,14 @@ func (c *Core) wasSetAside(in step.WasSetAside, now time.Time) {
 	}
 	s.asideRetry.OK()
 	s.asideLimit = min(2*s.asideLimit, maxAside)
-	s.due = s.due || len(s.promote) > 0
 	for _, a := range batch {
+		if in.Moved < len(batch) && a.Key != "" { // an operator may have discarded what blocks the key
+			s.promote[a.Key] = struct{}{}
+		}
 		s.release(a.Event)
 		c.letGo(saved{s, a.Event})
 	}
+	s.due = s.due || len(s.promote) > 0
 	if slices.ContainsFunc(batch, func(a step.Aside) bool { return a.Reason == step.ReasonCrash }) {
 		c.getsOn(s)
 	}
@@ -358,7 +367,7 @@ func (c *Core) failedSettled(in step.FailedSettled, now time.Time) {
 		s.free(k)
 	}
 	for _, k := range in.Left {
-		s.blocked[k] = struct{}{}
+		s.blocked[k], s.promote[k] = struct{}{}, struct{}{} // a fetch beside it may have found since that the key has none left
 		s.due = true
 	}
 }

@@ -143,3 +143,92 @@ func TestLateMoveOfAnEarlierLease(t *testing.T) {
 	require.Len(t, w.published, 2, "%s", w)
 	require.Empty(t, w.rows, "%s", w)
 }
+
+// An operator discarded an event of a paused topic while its move to the failed events was repeated. The next event of its key moved there
+// without it, and stayed blocked although nothing was before it.
+func TestEventWhoseFirstOneWasDiscardedBeforeTheirMove(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	w.hasFailed("a", "other", "once")
+	n := w.start()
+	w.run(5 * time.Second)
+	require.Empty(t, w.failed) // the first fetch of a lease looks at every key
+	first := w.write("a", "k", 0)
+	w.topic("a").refuse[first.EventID] = errRefuse
+	next := w.write("b", "k", 0)
+	for len(w.discarded) == 0 {
+		for _, p := range slices.Clone(n.pending) {
+			if a, ok := p.action.(step.SetAside); ok { // the database does not take it
+				require.Len(t, a.Events, 2)
+				p.answer = lost(a, p.began)
+				w.paused["a"] = 1
+			} else {
+				require.True(t, n.carryOut(p))
+			}
+			n.answer(p)
+		}
+		w.discard("a", 1)
+		w.pass(100 * time.Millisecond)
+	}
+	w.run(10 * time.Second)
+	delete(w.paused, "a")
+	w.run(10 * time.Second)
+	assert.Equal(t, 1, w.published[next.EventID], "%s", w)
+	assert.Empty(t, w.failed)
+	assert.Empty(t, n.core.order[0].blocked)
+}
+
+// An operator discards the second failed event of a key while the result of the first one is recorded. The relay learned that the key has
+// no failed event left, then that it still had one: it set every later event of the key aside, as blocked.
+func TestKeyIsFreeWhateverAnswerComesFirst(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	w.hasFailed("a", "k", "once")
+	w.hasFailed("b", "k", "")
+	w.failed[1].state = step.Blocked
+	n := w.start()
+	var settle, fetch *pending
+	for settle == nil || fetch == nil {
+		for _, p := range slices.Clone(n.pending) {
+			switch p.action.(type) {
+			case step.SettleFailed:
+				settle, w.failed[1].command = p, "discard"
+				continue
+			case step.FetchFailed:
+				if settle != nil {
+					fetch = p
+					continue
+				}
+			}
+			require.True(t, n.carryOut(p))
+			n.answer(p)
+		}
+		w.pass(100 * time.Millisecond)
+	}
+	require.True(t, n.carryOut(settle))
+	require.True(t, n.carryOut(fetch))
+	n.answer(fetch)
+	n.answer(settle)
+	later := w.write("a", "k", 0)
+	w.run(10 * time.Second)
+	assert.Equal(t, 1, w.published[later.EventID], "%s", w)
+	assert.Empty(t, w.failed)
+	assert.Empty(t, n.core.order[0].blocked)
+}
+
+// A move of a thousand large events locked the row of the shard's lease for so long that the relay lost all its leases.
+func TestMoveToTheFailedEventsIsBoundedByBytes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	n := w.start()
+	w.run(time.Second)
+	s := n.core.order[0]
+	for _, size := range []int{batchBytes + 1, batchBytes / 2, batchBytes / 2, 1} {
+		s.aside = append(s.aside, step.Aside{Event: &step.Event{Row: step.Row{Size: size}}})
+	}
+	for _, events := range []int{1, 2, 1} {
+		n.core.setAside(s)
+		assert.Len(t, s.setting, events)
+	}
+	assert.Empty(t, s.aside)
+}
