@@ -54,7 +54,7 @@ func (r *Relay) publishBatch(ctx context.Context, a step.Publish, msgs []*messag
 	defer func() {
 		if p := recover(); p != nil {
 			r.cfg.Logger.ErrorContext(ctx, "the publisher panicked", "topic", a.To, "events", len(msgs), "panic", p, "stack", string(debug.Stack()))
-			results = r.afterPanic(ctx, a, fmt.Errorf("publisher %T panicked: %v", r.publisher, p))
+			results = r.afterPanic(ctx, a, fmt.Errorf("%w: %T: %v", errPanicked, r.publisher, p))
 		}
 	}()
 	if !a.InTime(time.Now()) { // checked again: the process may have been suspended since the batch was chosen
@@ -82,24 +82,22 @@ func (r *Relay) publishBatch(ctx context.Context, a step.Publish, msgs []*messag
 func (r *Relay) afterPanic(ctx context.Context, a step.Publish, err error) []error {
 	rows := a.Rows
 	if len(rows) == 1 {
-		return []error{panicError{err}}
+		return []error{err}
 	}
 	results := oneByOne(rows, func(i int) error {
 		a.Rows = rows[i : i+1]
 		return r.send(ctx, a)[0]
 	})
-	if slices.Contains(results, nil) { // else the publisher may panic whatever it is given
-		for i, err := range results {
-			if errors.As(err, &panicError{}) {
-				results[i] = fmt.Errorf("%w: %w", transport.ErrRejected, err)
-			}
+	took := slices.Contains(results, nil) // else it may panic whatever it is given
+	for i, err := range results {
+		if took && errors.Is(err, errPanicked) {
+			results[i] = fmt.Errorf("%w: %w", transport.ErrRejected, err)
 		}
 	}
 	return results
 }
 
-// panicError says that the publisher panicked.
-type panicError struct{ error }
+var errPanicked = errors.New("the publisher panicked")
 
 // oneByOne sends rows in order. It does not send what follows a row of its key that was not sent.
 func oneByOne(rows []*step.Row, send func(i int) error) []error {

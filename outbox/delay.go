@@ -31,7 +31,7 @@ const MaxDelay = 10 * 365 * 24 * time.Hour
 // SetDeliverAfter makes Publish hold the event back for d. The delay starts when the event is written (with pgtx.Run, at the commit),
 // and only the database's clock counts. A relay moves the event into the outbox at its first look after the due time: up to one
 // poll interval late, never early. Until then Publisher.Cancel can take it back. Among the events of its key it is ordered
-// by its due time. Zero removes the delay. Publish refuses a delay that is negative or longer than MaxDelay.
+// by its due time, except while an open transaction cancels it. Zero removes the delay. Publish refuses one below 0 or above MaxDelay.
 func SetDeliverAfter(msg *message.Message, d time.Duration) {
 	if d == 0 {
 		delete(msg.Metadata, deliverAfter)

@@ -313,7 +313,7 @@ func (o *once) send(ctx context.Context, s *onceShard, to map[string]string, a p
 	defer func() {
 		if p := recover(); p != nil {
 			o.relay.cfg.Logger.ErrorContext(ctx, "the publisher panicked", "topic", topics[0], "events", len(msgs), "panic", p, "stack", string(debug.Stack()))
-			results = repeat(fmt.Errorf("publisher %T panicked: %v", o.publisher, p), len(msgs))
+			results = repeat(fmt.Errorf("%w: %T: %v", errPanicked, o.publisher, p), len(msgs))
 		}
 	}()
 	ctx, end := o.spans(ctx, topics, msgs)

@@ -206,6 +206,48 @@ func TestTopicFailsByErrorsOfUnknownMeaning(t *testing.T) {
 	require.Empty(t, n.topics)
 }
 
+// An error that does not say whether the event or the broker is at fault does not end an outage. The topic goes on to be probed by one
+// shard at a time, with backoff, until the broker takes an event.
+func TestErrorOfUnknownMeaningEndsNoOutage(t *testing.T) {
+	t.Parallel()
+	for name, failed := range map[string]bool{"of an event": false, "of a failed event": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, 4)
+			topic := w.topic("a")
+			for i := range 40 {
+				e := w.write("a", fmt.Sprint("k", i), int16(i%4))
+				if failed {
+					topic.refuse[e.EventID] = errRefuse
+				}
+			}
+			n := w.start()
+			topic.down = !failed
+			w.run(2 * time.Second)
+			if failed {
+				require.Len(t, w.failed, 40)
+				topic.down = true
+				w.write("a", "other", 0)
+				w.run(2 * time.Second)
+			}
+			require.Equal(t, step.TopicFailing, n.core.topics["a"].State(n.core.use("a", w.now), w.now).State)
+			for _, e := range w.rows {
+				topic.refuse[e.EventID] = errOdd
+			}
+			for _, e := range w.failed {
+				topic.refuse[e.EventID], e.command = errOdd, "retry"
+			}
+			topic.down = false
+			before := w.sends
+			w.run(5 * time.Second)
+			require.Less(t, w.sends-before, 12)
+			clear(topic.refuse)
+			w.run(20 * time.Second)
+			require.Empty(t, w.rows, "%s", w)
+		})
+	}
+}
+
 // A redirected topic's events go to the other topic, those that failed too; each key keeps its order across both topics. A topic
 // that fails goes on at once when it is redirected to one that does not.
 func TestRedirectedTopic(t *testing.T) {
