@@ -127,7 +127,7 @@ func TestOneMoverAtATime(t *testing.T) {
 	pool, _, sql := waiting(t, -10, -20)
 	require.NoError(t, pgtx.Run(t.Context(), pool, func(ctx context.Context, tx pgx.Tx) error {
 		var moved int
-		require.NoError(t, tx.QueryRow(ctx, sql, 1).Scan(&moved, nil, nil))
+		require.NoError(t, tx.QueryRow(ctx, sql, 1, maxMoveBytes).Scan(&moved, nil, nil))
 		assert.Equal(t, 1, moved)
 		moved, _, next, err := moveDue(context.Background(), pool, sql, 1)
 		assert.Zero(t, moved)
