@@ -33,7 +33,8 @@ func TestArchive(t *testing.T) {
 	stop()
 
 	// A relay starts, and makes the days that are missing, while a transaction reads the archive, as pg_dump does. It drops no day.
-	_, err = f.pool.Exec(t.Context(), `drop table `+f.schema+`.outbox_archive_`+time.Now().UTC().AddDate(0, 0, 3).Format("20060102"))
+	last := time.Now().UTC().AddDate(0, 0, 3).Format("outbox_archive_20060102")
+	_, err = f.pool.Exec(t.Context(), `drop table if exists `+f.schema+`.`+last) // it may be midnight now
 	require.NoError(t, err)
 
 	_, err = f.pool.Exec(t.Context(), `create table `+f.schema+`.outbox_archive_20200101 partition of `+f.schema+`.outbox_archive for values from ('2020-01-01 00:00+00') to ('2020-01-02 00:00+00')`)
@@ -50,7 +51,8 @@ func TestArchive(t *testing.T) {
 	require.NoError(t, err)
 	made, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	require.NoError(t, err)
-	assert.Len(t, made, 5)
+	assert.Contains(t, made, last)
+	assert.Contains(t, made, "outbox_archive_20200101")
 	require.NoError(t, reading.Rollback(t.Context()))
 	f.run(f.newRelay(batchRecorder{broker}, outbox.RelayConfig{Archive: 48 * time.Hour}))
 	eventually(t, "the old day is gone", func() (gone bool) {

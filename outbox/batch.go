@@ -77,26 +77,21 @@ func (r *Relay) publishBatch(ctx context.Context, a step.Publish, msgs []*messag
 	})
 }
 
-// afterPanic sends each row again, alone, to find the one that makes the publisher panic. Some may have been sent before. The messages are
-// made again, because the publisher may have changed them.
+// afterPanic sends each row again, alone, because one may make the publisher panic. A row that panics alone fails with the error: the
+// publisher may panic whatever it is given. Some may have been sent before. The messages are made again, because the publisher may have
+// changed them.
 func (r *Relay) afterPanic(ctx context.Context, a step.Publish, err error) []error {
 	rows := a.Rows
 	if len(rows) == 1 {
 		return []error{err}
 	}
-	results := oneByOne(rows, func(i int) error {
+	return oneByOne(rows, func(i int) error {
 		a.Rows = rows[i : i+1]
 		return r.send(ctx, a)[0]
 	})
-	took := slices.Contains(results, nil) // else it may panic whatever it is given
-	for i, err := range results {
-		if took && errors.Is(err, errPanicked) {
-			results[i] = fmt.Errorf("%w: %w", transport.ErrRejected, err)
-		}
-	}
-	return results
 }
 
+// errPanicked does not say whether the event or the publisher is at fault.
 var errPanicked = errors.New("the publisher panicked")
 
 // oneByOne sends rows in order. It does not send what follows a row of its key that was not sent.

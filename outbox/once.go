@@ -224,7 +224,7 @@ func (o *once) together(ctx context.Context, s *onceShard, a onceGroup, rows []*
 	results := o.batch(ctx, s, a, rows)
 	refused := 0
 	for _, err := range results {
-		if errors.Is(err, transport.ErrRejected) {
+		if errors.Is(err, transport.ErrRejected) || errors.Is(err, errPanicked) {
 			refused++
 		}
 	}

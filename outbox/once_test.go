@@ -232,6 +232,24 @@ func TestOneEventIsOutOfReach(t *testing.T) {
 	require.Equal(t, []string{"event 3", "event 13", "event 23", "event 33"}, broker.of("key 3"))
 }
 
+// An event that makes the publisher panic keeps no other from being published.
+func TestOneEventPanics(t *testing.T) {
+	t.Parallel()
+	f, broker := newFixture(t), transactionalRecorder{newRecorder()}
+	f.publishMany(topic, 40, func(i int) string { return "event " + strconv.Itoa(i) })
+	broker.leaveOut(func(payload string) bool {
+		if payload == "event 13" {
+			panic("no such thing")
+		}
+		return false
+	})
+	f.run(f.newRelay(broker, outbox.RelayConfig{Delivery: outbox.Transactional}))
+	eventually(t, "the others are published", func() bool { return broker.count() >= 37 })
+	broker.leaveOut(nil)
+	eventually(t, "all are published", func() bool { return f.rows() == 0 })
+	require.Equal(t, 40, broker.count())
+}
+
 // transactionalRecorder is a broker with transactions. It refuses all messages of a transaction because of one.
 type transactionalRecorder struct{ *recorder }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-go/millrace/internal/pgschema"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/outbox/outboxadmin"
 	"github.com/millrace-go/millrace/pgtx"
@@ -172,21 +173,39 @@ func TestShardsStayWithoutARelay(t *testing.T) {
 	assert.Equal(t, 16, f.shards())
 }
 
-// Once the number has changed, nothing lets producers on before each relay has learned of it or its lease has expired.
+// Once the number has changed, nothing lets producers on before each relay has renewed its lease twice, and so has learned of it.
 func TestShardsChangeIsNotInterruptedAtItsEnd(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	_, err := f.pool.Exec(t.Context(), `insert into `+f.schema+`.outbox_relay (relay_id, expires_at) values (gen_random_uuid(), now() + interval '2 seconds')`)
-	require.NoError(t, err)
+	exec := func(sql string) {
+		_, err := f.pool.Exec(context.Background(), pgschema.Render(sql, f.schema))
+		assert.NoError(t, err)
+	}
+	exec(`insert into {schema}.outbox_relay (relay_id, expires_at) values (gen_random_uuid(), now() + interval '1 hour')`)
 	ctx, cancel := context.WithCancel(t.Context())
+	var renewed atomic.Int64
+	var renewing sync.WaitGroup
+	defer renewing.Wait()
+	over := make(chan struct{})
+	defer close(over)
 	require.NoError(t, outboxadmin.ChangeShards(ctx, f.pool, f.schema, 4, func(text string) {
-		if strings.HasPrefix(text, "there are 4 shards") {
-			cancel()
+		if !strings.HasPrefix(text, "there are 4 shards") {
+			return
 		}
+		cancel()
+		renewing.Go(func() {
+			for tick := time.Tick(100 * time.Millisecond); ; {
+				select {
+				case <-over:
+					return
+				case <-tick:
+					exec(`update {schema}.outbox_relay set expires_at = expires_at + interval '1 second'`)
+					renewed.Add(1)
+				}
+			}
+		})
 	}))
-	var alive bool
-	require.NoError(t, f.pool.QueryRow(t.Context(), `select exists (select from `+f.schema+`.outbox_relay where expires_at > now())`).Scan(&alive))
-	assert.False(t, alive)
+	assert.GreaterOrEqual(t, renewed.Load(), int64(2))
 	assert.Equal(t, 4, f.shards())
 	f.publish("key", "1")
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
+	"go.yaml.in/yaml/v4"
 
 	"github.com/millrace-go/millrace/cmd/millrace/internal/cli"
 	"github.com/millrace-go/millrace/framework"
@@ -29,7 +30,7 @@ func migrationCommand(a *cli.App) *cobra.Command {
 	var others []string
 	add := func(name, short, long string, run func(context.Context, brokermigration.Query) (brokermigration.Status, error), flags func(*cobra.Command)) {
 		sub := &cobra.Command{Use: name, Short: short, Long: long, Example: "  millrace migration " + name + " --config millrace.yaml", Args: cobra.NoArgs}
-		sub.Flags().StringArrayVar(&others, "consumers", nil, "configuration file of a service with another database that consumes the same topics; repeat it for each")
+		sub.Flags().StringArrayVar(&others, "consumers", nil, "configuration file, with postgres.dsn, of a service with another database that consumes the same topics; repeat it for each")
 		if flags != nil {
 			flags(sub)
 		}
@@ -111,19 +112,27 @@ func migrating(ctx context.Context, a *cli.App, pool *pgxpool.Pool, others []str
 	return err
 }
 
-// consumersOf connects to the database that the configuration file of another service names. The variables of this process's
-// environment name the own database, so they do not count.
+// consumersOf connects to the database that the configuration file of another service names. This process's MILLRACE_POSTGRES_* and
+// DATABASE_URL do not count, because they name the own database.
 func consumersOf(ctx context.Context, file string, own brokermigration.Database) (other brokermigration.Database, err error) {
 	environ := slices.DeleteFunc(os.Environ(), func(entry string) bool { return strings.HasPrefix(entry, "MILLRACE_POSTGRES_") })
 	cfg, err := framework.LoadEnv(file, environ, cli.Drivers...)
 	if err != nil {
 		return other, err
 	}
-	if cfg.Postgres.DSN == "" || cfg.Postgres.DSN == os.Getenv("DATABASE_URL") {
-		return other, cli.Misuse(fmt.Errorf("--consumers is %s, which has no postgres.dsn of its own: want the database of the other service there", file))
+	content, err := os.ReadFile(file)
+	if err != nil {
+		return other, err
+	}
+	var named struct{ Postgres struct{ DSN string } }
+	if err := yaml.Unmarshal(content, &named); err != nil {
+		return other, err
+	}
+	if named.Postgres.DSN == "" {
+		return other, cli.Misuse(fmt.Errorf("--consumers is %s, which has no postgres.dsn: want the database of the other service there", file))
 	}
 	other.Schema = cfg.Postgres.Schema
-	if other.Pool, err = pgxpool.New(ctx, cfg.Postgres.DSN); err != nil {
+	if other.Pool, err = pgxpool.New(ctx, named.Postgres.DSN); err != nil {
 		return other, fmt.Errorf("postgres.dsn of %s: %w", file, err)
 	}
 	a, b := own.Pool.Config().ConnConfig, other.Pool.Config().ConnConfig

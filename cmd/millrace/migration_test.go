@@ -54,6 +54,7 @@ func TestMigrationCommands(t *testing.T) {
 	// The variables name the own database, not that of the other service.
 	t.Setenv("MILLRACE_POSTGRES_DSN", stack.PostgresDSN())
 	t.Setenv("MILLRACE_POSTGRES_SCHEMA", o.schema)
+	t.Setenv("DATABASE_URL", stack.PostgresDSN())
 	other, consumers := newOperator(t), filepath.Join(t.TempDir(), "billing.yaml")
 	other.run(cli.ExitOK, "migrate", "up")
 	other.exec(`insert into {schema}.outbox_broker_process (process_id, name, service, from_name, to_name, expires_at, epoch, consumers)
@@ -63,7 +64,7 @@ func TestMigrationCommands(t *testing.T) {
 		require.NoError(t, os.WriteFile(consumers, fmt.Appendf(nil, "service: billing\nbroker: pubsub\npubsub: {project_id: p}\n%s\n", postgres), 0o600))
 		return o.run(code, "migration", "back", "--config", config, "--consumers", consumers)
 	}
-	assert.Contains(t, beside(cli.ExitUsage, ""), "has no postgres.dsn of its own")
+	assert.Contains(t, beside(cli.ExitUsage, ""), "has no postgres.dsn")
 	assert.Contains(t, beside(cli.ExitUsage, fmt.Sprintf("postgres: {dsn: %q, schema: %s}", stack.PostgresDSN(), o.schema)), "are those of the migration")
 	assert.Contains(t, beside(cli.ExitFailed, fmt.Sprintf("postgres: {dsn: %q, schema: %s}", stack.PostgresDSN(), other.schema)), "consumer billing.notify of topic orders.placed is not known to pubsub")
 }

@@ -59,8 +59,10 @@ func (c *change) run(ctx context.Context) (err error) {
 			last = left
 		}
 		if left == 0 {
-			if relays, err = c.switchOver(ctx); err == nil {
+			if relays, err = c.switchOver(context.WithoutCancel(ctx)); err == nil {
 				break
+			} else if errors.Is(err, pgtx.ErrOutcomeUnknown) {
+				return c.repeat("it is not known whether the number has changed", err)
 			} else if !isBusy(err) && !errors.Is(err, errNotEmpty) {
 				return c.because(ctx, "the tables could not be locked", err)
 			}
@@ -79,8 +81,7 @@ func (c *change) run(ctx context.Context) (err error) {
 			err = c.pause(ctx, now)
 		}
 		if err != nil {
-			c.fenced = time.Time{} // producers are refused until the fence expires
-			return fmt.Errorf("there are %d shards; producers are refused for up to %v, until all relays know: %w", c.to, fenceTTL, err)
+			return c.repeat(fmt.Sprintf("there are %d shards, and it is not known whether all relays have learned of it", c.to), err)
 		}
 	}
 	return nil
@@ -96,6 +97,12 @@ func (c *change) refusePaused(ctx context.Context) error {
 		err = fmt.Errorf("topic %q is paused, so the outbox cannot drain: resume it first", topic)
 	}
 	return err
+}
+
+// repeat keeps the fence up until it expires, because it is not known whether producers may go on.
+func (c *change) repeat(what string, err error) error {
+	c.fenced = time.Time{}
+	return fmt.Errorf("%s: producers go on within %v; change the number to %d again: %w", what, fenceTTL, c.to, err)
 }
 
 // because says what was waited for when ctx ended.
@@ -129,8 +136,10 @@ func isBusy(err error) bool {
 	return errors.As(err, &pgErr) && (pgErr.Code == "55P03" || pgErr.Code == "40P01")
 }
 
-// transact runs f in a transaction that gives up rather than hold up a queue before a lock.
+// transact runs f in a transaction that gives up rather than hold up a queue before a lock, or outlast the fence.
 func (c *change) transact(ctx context.Context, f func(ctx context.Context, tx pgx.Tx) error) error {
+	ctx, cancel := context.WithTimeout(ctx, fenceTTL/3)
+	defer cancel()
 	return pgtx.Run(ctx, c.db, func(ctx context.Context, tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `set local lock_timeout = '1s'`); err != nil {
 			return err

@@ -301,7 +301,7 @@ func (s *shard) settleFailed(q *queue, results []error, now time.Time) {
 		}
 	}
 	switch {
-	case outage != nil && !heard:
+	case outage != nil && len(done.Done) == 0:
 		c.outage(q, outage, now)
 	case heard:
 		c.answered(q.topic, now)

@@ -244,6 +244,7 @@ func TestErrorOfUnknownMeaningEndsNoOutage(t *testing.T) {
 			clear(topic.refuse)
 			w.run(20 * time.Second)
 			require.Empty(t, w.rows, "%s", w)
+			require.Empty(t, w.failed, "%s", w)
 		})
 	}
 }

@@ -187,7 +187,8 @@ create table {schema}.outbox_replay (
 
 -- Makes today's partition and those of the next three days, and drops those that ended longer ago than keep. With its
 -- owner's rights, because a relay has none to create tables. Nobody who reads the archive keeps it from making days: ATTACH takes a
--- SHARE UPDATE EXCLUSIVE lock. Only a drop waits for readers. It gives up rather than queue behind them, and the next call drops.
+-- SHARE UPDATE EXCLUSIVE lock. Only a drop waits for readers, and whoever writes to the archive waits for the drop. So it gives up
+-- after 100 ms, and a later call drops the day.
 create function {schema}.outbox_archive_days(keep interval) returns void language plpgsql security definer
 set search_path = pg_catalog, pg_temp set lock_timeout = '2s' set timezone = 'UTC' as $$
 declare
@@ -211,6 +212,7 @@ begin
         where i.inhparent = '{schema}.outbox_archive'::regclass and c.relname ~ '_[0-9]{8}$'
         and to_date(right(c.relname, 8), 'YYYYMMDD') + 1 <= now() - keep
     loop
+        perform set_config('lock_timeout', '100ms', true);
         begin
             execute format('drop table %s', old);
         exception when lock_not_available then
