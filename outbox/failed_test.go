@@ -175,7 +175,7 @@ func TestOutageMovesNothing(t *testing.T) {
 			p := &failing{batchRecorder: batchRecorder{broker}}
 			f.run(f.newRelay(p, outbox.RelayConfig{MaxAttempts: 1, BatchSize: 20}))
 			f.publish("before", "it works")
-			eventually(t, "it works", func() bool { return broker.count() == 1 })
+			eventually(t, "it works", func() bool { return broker.count() == 1 && f.rows() == 0 })
 			p.err.Store(&outage)
 			for i := range 400 {
 				f.publish(strconv.Itoa(i%50), strconv.Itoa(i))
