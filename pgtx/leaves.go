@@ -3,6 +3,7 @@ package pgtx
 import (
 	"cmp"
 	"regexp"
+	"strings"
 )
 
 // A released savepoint leaves more than its writes to the rest of the transaction: SET LOCAL, temporary tables and cursors
@@ -55,7 +56,7 @@ func leaves(sql string) bool {
 			if word, _ := nextWord(rest); word != "constraints" { // a group resets SET CONSTRAINTS itself
 				return true
 			}
-		case "reset", "declare", "fetch", "move", "discard", "do": // the body of DO may be anything
+		case "reset", "declare", "fetch", "move", "discard", "do", "execute": // the body of DO, and a prepared statement, may be anything
 			return true
 		case "create":
 			for word, rest = nextWord(rest); word == "or" || word == "replace" || word == "local" || word == "global"; {
@@ -70,5 +71,6 @@ func leaves(sql string) bool {
 			}
 		}
 	}
-	return mentions(sql, "set_config", "_") || mentions(sql, "pg_temp", "_")
+	return mentions(sql, "set_config", "_") || mentions(sql, "pg_temp", "_") || mentions(sql, "pg_settings", "_") ||
+		sql != "" && !strings.ContainsAny(sql, " \t\r\n") // it may be the name of a prepared statement
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -99,6 +100,20 @@ func TestRedirectOfWhatTheOtherHasHandled(t *testing.T) {
 	assert.Equal(t, deadletter.Result{Done: 3, Known: 3}, r)
 	assert.Equal(t, map[string]string{"kept": "dead"}, f.states())
 	assert.Equal(t, 1, f.count("claim_failed where payload = 'its own'"))
+}
+
+// Also if its record is older than the other consumer's floor, which a partition that was missing has raised.
+func TestRedirectOfWhatTheOtherHasHandledBelowItsFloor(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	id := uuid.Must(uuid.NewV7()).String()
+	f.deliver(f.billing(), id)
+	f.keep(id, "labour/notify", "", "dead", "attempts", "oops")
+	f.sql(`update {schema}.consumer set floor = now() + interval '1 minute' where name = 'billing/notify'`)
+	r, err := f.redirect(deadletter.Selection{Consumer: "labour/notify"})
+	require.NoError(t, err)
+	assert.Equal(t, deadletter.Result{Done: 1, Known: 1}, r)
+	assert.Empty(t, f.states())
 }
 
 // An event that the other consumer has nacked comes back once: its redelivery is absorbed.
