@@ -65,12 +65,16 @@ func leaves(sql string) bool {
 			if word == "temp" || word == "temporary" {
 				return true
 			}
+		case "update": // which sets
+			if mentions(rest, "pg_settings", "_") {
+				return true
+			}
 		case "select", "with":
 			if intoTemp.MatchString(statement) {
 				return true
 			}
 		}
 	}
-	return mentions(sql, "set_config", "_") || mentions(sql, "pg_temp", "_") || mentions(sql, "pg_settings", "_") ||
+	return mentions(sql, "set_config", "_") || mentions(sql, "pg_temp", "_") ||
 		sql != "" && !strings.ContainsAny(sql, " \t\r\n") // it may be the name of a prepared statement
 }
