@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/millrace-go/millrace/outbox/internal/delayed"
 	"github.com/millrace-go/millrace/outbox/internal/step"
 	"github.com/millrace-go/millrace/outbox/internal/store"
 	"github.com/millrace-go/millrace/outbox/internal/wake"
@@ -97,12 +98,13 @@ const (
 
 // moveDue moves delayed events that are due into the outbox, in the order of their due times, and returns the hashes of their keys.
 // next is the time until the next call should be made, at most an hour. It is 0 when no event is delayed, or when another relay
-// is moving events at this moment. sql is delayed_move.sql.
+// is moving events at this moment. sql is delayed_move.sql. A lower limit lowers the bound of the bytes, too.
 func moveDue(ctx context.Context, pool *pgxpool.Pool, sql string, limit int) (moved int, hashes []int64, next time.Duration, err error) {
 	var micros *int64
+	bytes := max(1, maxMoveBytes*limit/delayed.Most)
 	err = pgtx.Run(ctx, pool, func(ctx context.Context, tx pgx.Tx) error {
 		// Planned anew each time: a plan from a time without delayed events would later read all of them.
-		return tx.QueryRow(ctx, sql, pgx.QueryExecModeExec, limit, maxMoveBytes).Scan(&moved, &hashes, &micros)
+		return tx.QueryRow(ctx, sql, pgx.QueryExecModeExec, limit, bytes).Scan(&moved, &hashes, &micros)
 	}, pgtx.Isolation(pgx.ReadCommitted))
 	switch {
 	case err != nil:

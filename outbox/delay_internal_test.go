@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/framework/devstack/devtest"
+	"github.com/millrace-go/millrace/outbox/internal/delayed"
 	"github.com/millrace-go/millrace/outbox/internal/store"
 	"github.com/millrace-go/millrace/pgtx"
 	"github.com/millrace-go/millrace/transport"
@@ -163,14 +164,25 @@ func TestMoveDueIsBoundedByBytes(t *testing.T) {
 		require.NoError(t, err)
 	}
 	for _, events := range []int{1, 2} {
-		moved, hashes, next, err := moveDue(t.Context(), pool, sql, 10)
+		moved, hashes, next, err := moveDue(t.Context(), pool, sql, delayed.Most)
 		require.NoError(t, err)
 		assert.Equal(t, events, moved)
 		assert.Len(t, hashes, events)
 		assert.Equal(t, moreIsDue, next)
 	}
-	moved, _, next, err := moveDue(t.Context(), pool, sql, 10)
+	moved, _, next, err := moveDue(t.Context(), pool, sql, delayed.Most)
 	require.NoError(t, err)
 	assert.Equal(t, 2, moved)
 	assert.InDelta(t, 3000, next.Seconds(), 60)
+}
+
+// After a failed move, a lower limit lowers the bytes too: large events never reach the limit.
+func TestMoveDueOfHalfTheLimit(t *testing.T) {
+	t.Parallel()
+	pool, schema, sql := waiting(t, -20, -10)
+	_, err := pool.Exec(t.Context(), `update `+schema+`.outbox_delayed set payload = convert_to(repeat('p', $1), 'UTF8')`, maxMoveBytes/2-1000)
+	require.NoError(t, err)
+	moved, _, _, err := moveDue(t.Context(), pool, sql, delayed.Most/2)
+	require.NoError(t, err)
+	assert.Equal(t, 1, moved)
 }

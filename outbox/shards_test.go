@@ -148,6 +148,22 @@ func TestShardsChangeWithFailedEvents(t *testing.T) {
 	}
 }
 
+// The failed events may be so many that moving them to their new shards outlasts the fence. Its locks keep producers out then.
+func TestShardsChangeSlowly(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	for _, sql := range []string{
+		`create function {schema}.slowly() returns trigger language plpgsql as 'begin perform pg_sleep(6); return null; end'`,
+		`create trigger slowly before update on {schema}.outbox_failed for each statement execute function {schema}.slowly()`,
+	} {
+		_, err := f.pool.Exec(t.Context(), pgschema.Render(sql, f.schema))
+		require.NoError(t, err)
+	}
+	require.NoError(t, outboxadmin.ChangeShards(t.Context(), f.pool, f.schema, 5, nil))
+	assert.Equal(t, 5, f.shards())
+	f.publish("key", "1")
+}
+
 // Without a relay nothing changes, and producers go on at once.
 func TestShardsStayWithoutARelay(t *testing.T) {
 	t.Parallel()

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/millrace-go/millrace/internal/pgschema"
+	"github.com/millrace-go/millrace/outbox/internal/shardsql"
 	"github.com/millrace-go/millrace/pgtx"
 )
 
@@ -72,19 +73,43 @@ func (c *change) run(ctx context.Context) (err error) {
 		}
 	}
 	now = c.to
+	return c.awaitRelays(ctx, relays)
+}
+
+// awaitRelays returns when the relays have learned that the number has changed. A relay that still remembers a shard as it was does not
+// know which of its keys wait for a failed event. So this wait is not interrupted. It ends when each relay has renewed its lease, or the
+// lease has expired.
+func (c *change) awaitRelays(ctx context.Context, relays []leaseholder) (err error) {
 	c.progress(fmt.Sprintf("there are %d shards; waiting for relays to learn of it", c.to))
-	// A relay that still remembers a shard as it was does not know which of its keys wait for a failed event. So this wait is not
-	// interrupted. It ends when each relay has renewed its lease, or the lease has expired.
 	ctx = context.WithoutCancel(ctx)
 	for len(relays) > 0 {
 		if relays, err = c.unaware(ctx, relays); err == nil {
-			err = c.pause(ctx, now)
+			err = c.pause(ctx, c.to)
 		}
 		if err != nil {
 			return c.repeat(fmt.Sprintf("there are %d shards, and it is not known whether all relays have learned of it", c.to), err)
 		}
 	}
 	return nil
+}
+
+// finish does what a former change to this number has left undone: relays may not have learned of it.
+func (c *change) finish(ctx context.Context) error {
+	if err := c.fence(ctx, c.to); err != nil {
+		return err
+	}
+	var relays []leaseholder
+	err := c.transact(ctx, func(ctx context.Context, tx pgx.Tx) (err error) {
+		relays, err = c.relays(ctx, tx)
+		return err
+	})
+	if err == nil {
+		err = c.awaitRelays(ctx, relays)
+	}
+	if err != nil {
+		return err
+	}
+	return c.unfence(context.WithoutCancel(ctx), c.to)
 }
 
 // refusePaused fails while a topic is paused: its events would not drain.
@@ -140,6 +165,11 @@ func isBusy(err error) bool {
 func (c *change) transact(ctx context.Context, f func(ctx context.Context, tx pgx.Tx) error) error {
 	ctx, cancel := context.WithTimeout(ctx, fenceTTL/3)
 	defer cancel()
+	return c.alone(ctx, f)
+}
+
+// alone is transact without a limit of its time.
+func (c *change) alone(ctx context.Context, f func(ctx context.Context, tx pgx.Tx) error) error {
 	return pgtx.Run(ctx, c.db, func(ctx context.Context, tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `set local lock_timeout = '1s'`); err != nil {
 			return err
@@ -168,11 +198,11 @@ func fenceIn(ctx context.Context, tx pgx.Tx, schema string, n int) error {
 	if err != nil {
 		return err
 	}
-	_, err = tx.Exec(ctx, pgschema.Render(fencedNext(n, until), schema))
+	_, err = tx.Exec(ctx, pgschema.Render(shardsql.Fenced(n, until), schema))
 	return err
 }
 
-func (c *change) unfence(ctx context.Context, n int) error { return c.exec(ctx, plainNext(n)) }
+func (c *change) unfence(ctx context.Context, n int) error { return c.exec(ctx, shardsql.Plain(n)) }
 
 // awaitWriters returns when no transaction is open any more that took a number before the fence: each holds a lock on
 // the table until it ends. Those that begin now plan their statement anew and meet the fence.
@@ -189,9 +219,10 @@ func (c *change) pending(ctx context.Context) (n int64, err error) {
 	return n, err
 }
 
-// switchOver changes the layout, still fenced, and takes all leases away. It returns the relays that must notice.
+// switchOver changes the layout, still fenced, and takes all leases away. It returns the relays that must notice. It may outlast the fence,
+// because there may be many failed events. Its locks keep producers out.
 func (c *change) switchOver(ctx context.Context) (relays []leaseholder, err error) {
-	err = c.transact(ctx, func(ctx context.Context, tx pgx.Tx) error {
+	err = c.alone(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, pgschema.Render(
 			`lock table {schema}.outbox, {schema}.outbox_failed, {schema}.outbox_shard in access exclusive mode`, c.schema)); err != nil {
 			return err
@@ -203,20 +234,25 @@ func (c *change) switchOver(ctx context.Context) (relays []leaseholder, err erro
 		if !empty {
 			return errNotEmpty
 		}
-		if _, err := tx.Exec(ctx, pgschema.Render(changeLayout(c.to), c.schema)); err != nil {
+		if _, err := tx.Exec(ctx, pgschema.Render(shardsql.Change(c.to), c.schema)); err != nil {
 			return err
 		}
 		if err := fenceIn(ctx, tx, c.schema, c.to); err != nil {
 			return err
 		}
-		rows, err := tx.Query(ctx, pgschema.Render(`select relay_id::text, expires_at, 0 from {schema}.outbox_relay where expires_at > now()`, c.schema))
-		if err != nil {
-			return err
-		}
-		relays, err = pgx.CollectRows(rows, pgx.RowToStructByPos[leaseholder])
+		relays, err = c.relays(ctx, tx)
 		return err
 	})
 	return relays, err
+}
+
+// relays returns those that run.
+func (c *change) relays(ctx context.Context, tx pgx.Tx) ([]leaseholder, error) {
+	rows, err := tx.Query(ctx, pgschema.Render(`select relay_id::text, expires_at, 0 from {schema}.outbox_relay where expires_at > clock_timestamp()`, c.schema))
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[leaseholder])
 }
 
 // leaseholder is a relay that may remember the former layout.

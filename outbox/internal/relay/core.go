@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/millrace-go/millrace/outbox/internal/backoff"
+	"github.com/millrace-go/millrace/outbox/internal/delayed"
 	"github.com/millrace-go/millrace/outbox/internal/gaps"
 	"github.com/millrace-go/millrace/outbox/internal/lease"
 	"github.com/millrace-go/millrace/outbox/internal/step"
@@ -87,10 +88,7 @@ type Core struct {
 	polling   bool
 	asks      uint64 // ticks when the poll began
 	heard     uint64 // ticks when operators' settings last came
-	moveAt    time.Time
-	moving    bool
-	moveLimit int
-	moveRetry backoff.Backoff
+	delayed   delayed.Mover
 	noted     *shard // has an event that is sent alone, or whose delete is awaited
 	notedID   string // the ID of that event
 	ending    bool
@@ -111,15 +109,13 @@ const (
 	slowRead = 15 * time.Second
 	// rescanEvery is the time between two rescans of a shard. After a rescan, no rescan starts for rescanShare times its duration.
 	rescanEvery, rescanShare = 5 * time.Second, 20
-	// maxDelayed is how many delayed events one statement moves.
-	maxDelayed = 1000
 )
 
 // New returns a Core that holds nothing.
 func New(cfg Config, now time.Time) *Core {
 	c := &Core{
 		cfg: cfg, shards: map[int16]*shard{}, ended: map[step.Ref]*shard{}, topics: topic.Set{}, leases: lease.New(cfg.LeaseTTL, cfg.Jitter, now),
-		moveLimit: maxDelayed, saveLimit: maxSave,
+		delayed: delayed.New(cfg.PollInterval), saveLimit: maxSave,
 	}
 	c.rules = rules{
 		quota: (*Core).quota, room: (*shard).room, hungry: (*shard).hungry, expired: (*shard).expired, turn: (*queue).turn,
@@ -264,9 +260,7 @@ func (c *Core) Next(now time.Time) (actions []step.Action, wait time.Duration) {
 func (c *Core) serve(s *shard, now time.Time) (at time.Time) {
 	if !c.ending && s.stopping.IsZero() {
 		s.resume(now)
-		for k := range s.failing {
-			at = backoff.Earliest(at, k.retry.Until)
-		}
+		at = s.resumeAt
 		if c.rules.expired(s, now) {
 			return at // the next renewal decides
 		}
@@ -443,39 +437,21 @@ func (c *Core) polled(in step.Polled, now time.Time) {
 	}
 }
 
-// moveDelayed moves due delayed events into the outbox. After a failed move, the limit is halved.
+// moveDelayed moves due delayed events into the outbox.
 func (c *Core) moveDelayed(now time.Time) (at time.Time) {
-	if c.moving || len(c.order) == 0 {
+	if len(c.order) == 0 {
 		return time.Time{}
 	}
-	if now.Before(c.moveAt) {
-		return c.moveAt
+	limit, at := c.delayed.Next(now)
+	if limit > 0 {
+		c.do(step.MoveDelayed{Limit: limit})
 	}
-	c.moving = true
-	c.do(step.MoveDelayed{Limit: c.moveLimit})
-	return time.Time{}
+	return at
 }
 
 func (c *Core) delayedMoved(in step.DelayedMoved, now time.Time) {
-	c.moving = false
-	if in.Err != nil {
-		c.moveLimit = max(1, c.moveLimit/2)
-		wait := c.backOff(&c.moveRetry, now)
-		c.moveAt = now.Add(wait)
+	if wait := c.delayed.Done(in, c.cfg.Jitter, now); in.Err != nil {
 		c.failed("move delayed events that are due", 0, wait, in.Err)
-		return
-	}
-	c.moveRetry.OK()
-	full := in.Moved >= c.moveLimit
-	if full {
-		c.moveLimit = min(2*c.moveLimit, maxDelayed)
-	}
-	c.moveAt = now.Add(c.cfg.PollInterval)
-	if in.Next > 0 && in.Next < c.cfg.PollInterval {
-		c.moveAt = now.Add(in.Next)
-	}
-	if full {
-		c.moveAt = now
 	}
 }
 

@@ -81,6 +81,7 @@ func TestKeysInBackoffCostNothing(t *testing.T) {
 		k := &key{name: fmt.Sprint(i), failing: true}
 		k.retry.Until = w.now.Add(time.Second)
 		s.failing[k] = struct{}{}
+		s.resumeAt = k.retry.Until
 	}
 	assert.Zero(t, testing.AllocsPerRun(10, func() { s.resume(w.now) }))
 	s.resume(w.now.Add(time.Second))

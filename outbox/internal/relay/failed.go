@@ -7,6 +7,7 @@ import (
 
 	"github.com/millrace-go/millrace/outbox/internal/backoff"
 	"github.com/millrace-go/millrace/outbox/internal/step"
+	"github.com/millrace-go/millrace/outbox/internal/topic"
 )
 
 // Events that could not be published wait in a table of their own, in order, and so do the later events of their keys. Only the holder of
@@ -54,7 +55,7 @@ func (c *Core) serveFailed(s *shard, now time.Time) (at time.Time) {
 		return at
 	}
 	s.fetching, s.due = true, false
-	f := step.FetchFailed{Ref: s.Ref, Heads: maxHeads, PerKey: maxBehind, Bytes: s.fetchBytes, SkipTopics: c.topics.Standing(now)}
+	f := step.FetchFailed{Ref: s.Ref, Heads: maxHeads, PerKey: maxBehind, Bytes: s.fetchBytes, SkipTopics: c.standing(s, now)}
 	for _, q := range s.order {
 		if len(q.failed) > 0 && q.stuck(now) && !q.topic.Stands(now) { // it has enough to do
 			f.SkipTopics = append(f.SkipTopics, q.topic.Name)
@@ -72,6 +73,17 @@ func (c *Core) serveFailed(s *shard, now time.Time) (at time.Time) {
 	s.promote, s.all = map[string]struct{}{}, false
 	c.do(f)
 	return at
+}
+
+// standing returns the topics whose failed events the shard does not fetch. Those that may be probed are fetched by one shard at a time.
+func (c *Core) standing(s *shard, now time.Time) []string {
+	return c.topics.Standing(now, func(t *topic.Topic) bool {
+		if o, _ := t.Fetcher.(*shard); o != nil && o != s && o.fetching && c.shards[o.Shard] == o {
+			return true
+		}
+		t.Fetcher = s
+		return false
+	})
 }
 
 // retries reports whether failed events are in flight or may be due.
@@ -130,7 +142,7 @@ func (c *Core) wasSetAside(in step.WasSetAside, now time.Time) {
 	s.setting = nil
 	if in.Err != nil {
 		s.aside = append(batch, s.aside...)
-		s.asideLimit = max(1, s.asideLimit/2)
+		s.asideLimit = max(1, len(batch)/2)
 		c.failed("set events aside", s.Shard, c.backOff(&s.asideRetry, now), in.Err)
 		return
 	}
@@ -319,7 +331,7 @@ func (s *shard) settleFailed(q *queue, results []error, now time.Time) {
 		return
 	}
 	if len(done.Done) > 0 {
-		c.gotOn(now)
+		c.leases.GotOn(now)
 	}
 	s.settles = append(s.settles, done)
 	c.report(step.Report{Kind: step.ReportSettled, Shard: s.Shard, Topic: q.topic.Name, Count: len(rows), Failed: len(rows) - len(done.Done)})

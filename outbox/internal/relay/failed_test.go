@@ -166,6 +166,7 @@ func TestEventWhoseFirstOneWasDiscardedBeforeTheirMove(t *testing.T) {
 				require.True(t, n.carryOut(p))
 			}
 			n.answer(p)
+			n.core.order[0].asideLimit = maxAside // both are moved at once again
 		}
 		w.discard("a", 1)
 		w.pass(100 * time.Millisecond)

@@ -41,6 +41,7 @@ type queue struct {
 
 	held      int // events of the topic in the shard's memory
 	bytes     int // of their payloads
+	bare      int // events held without their payload
 	unsaved   int // events that are being sent, or sent and not deleted
 	window    int // how many may be in flight
 	deferred  deferral.Deferral
@@ -109,6 +110,14 @@ func (c *Core) share() int { return max(1, c.cfg.MaxInFlight/2) }
 // quota is how many events of one topic a shard holds. Further events stay in the table and are read when there is room.
 func (c *Core) quota() int { return max(4*c.cfg.BatchSize, 64) }
 
+// quota is less while the topic waits: probes need few events, and those held cost the other topics time and memory.
+func (q *queue) quota(c *Core) int {
+	if q.topic.Waits() {
+		return max(1, c.rules.quota(c)/16)
+	}
+	return c.rules.quota(c)
+}
+
 // room returns how many events the queue may send now. wait says to wait for deletes first.
 func (s *shard) room(q *queue, now time.Time) (n int, wait bool) {
 	c := s.core
@@ -166,7 +175,7 @@ func (s *shard) drain(now time.Time) *queue {
 		return nil
 	}
 	for _, q := range s.order {
-		if q.deferred.Any() && q.deferred.From() <= s.gaps.From() && q.held <= s.core.rules.quota(s.core)/2 && !q.stuck(now) {
+		if q.deferred.Any() && q.deferred.From() <= s.gaps.From() && q.held <= q.quota(s.core)/2 && !q.stuck(now) {
 			return q
 		}
 	}

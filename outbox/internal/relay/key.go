@@ -133,9 +133,15 @@ func (s *shard) unstall() {
 
 // resume makes events ready when the backoff of their key has ended.
 func (s *shard) resume(now time.Time) {
+	if s.resumeAt.IsZero() || s.resumeAt.After(now) {
+		return
+	}
+	s.resumeAt = time.Time{}
 	var due []*key
 	for k := range s.failing {
-		if !k.retry.Until.After(now) {
+		if k.retry.Until.After(now) {
+			s.resumeAt = backoff.Earliest(s.resumeAt, k.retry.Until)
+		} else {
 			due = append(due, k)
 		}
 	}

@@ -81,7 +81,7 @@ func (s *shard) missing(now time.Time) (list []int64) {
 	}
 	batch, bytes := s.core.cfg.BatchSize, s.weight(now)
 	for _, q := range s.order {
-		if q.stuck(now) {
+		if q.bare == 0 || q.stuck(now) {
 			continue
 		}
 		for i, e := range q.ready[:min(len(q.ready), batch, max(q.window, 1))] {
@@ -111,7 +111,7 @@ func (s *shard) request(fetch []int64, drain *queue, now time.Time) step.Request
 	}
 	if drain != nil { // its deferred rows are below what a scan reads
 		q.Drain, q.DrainFrom = drain.topic.Name, drain.deferred.From()
-		q.DrainLimit = max(min(q.Limit, s.core.rules.quota(s.core)-drain.held), 1)
+		q.DrainLimit = max(min(q.Limit, drain.quota(s.core)-drain.held), 1)
 	}
 	q.List = append(q.List, fetch...)
 	for _, o := range s.order {
@@ -222,7 +222,7 @@ func (c *Core) digest(s *shard, q step.Request, fetch []int64, f step.Found, a s
 		view.Numbers[i] = e.Seq
 	}
 	if s.gaps.Learn(view) {
-		c.surprised(s)
+		c.report(step.Report{Kind: step.ReportSurprise, Shard: s.Shard})
 	}
 	if view.More || s.bare > 0 && len(fetch) > 0 {
 		s.woken = true
@@ -231,10 +231,6 @@ func (c *Core) digest(s *shard, q step.Request, fetch []int64, f step.Found, a s
 		c.getsOn(s) // the shard is empty, so no event in it ends the relay
 	}
 	return int(s.arrivals - before)
-}
-
-func (c *Core) surprised(s *shard) {
-	c.report(step.Report{Kind: step.ReportSurprise, Shard: s.Shard})
 }
 
 // lose drops events whose payloads were requested and whose rows no longer exist: something else deleted them, or a failover lost them.
@@ -250,7 +246,7 @@ func (s *shard) lose(fetch []int64, listed []*step.Event) {
 		for _, e := range q.ready {
 			if e.Payload == nil && !e.Gone && !there[e.Identity()] && slices.Contains(fetch, e.Seq) {
 				e.Gone = true
-				s.bare--
+				s.strip(e, -1)
 				s.drop(e)
 			}
 		}
@@ -326,7 +322,7 @@ func (c *Core) rescanDone(in step.Rescanned, now time.Time) {
 			if slices.ContainsFunc(in.Rows[i], func(id step.Identity) bool { return s.misses(id) }) {
 				s.gaps.Forget(0)
 				s.woken = true
-				c.surprised(s)
+				c.report(step.Report{Kind: step.ReportSurprise, Shard: s.Shard})
 			}
 		}
 	}

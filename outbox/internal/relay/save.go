@@ -25,11 +25,6 @@ func (c *Core) acked(s *shard, e *step.Event, now time.Time) {
 		c.since = now
 	}
 	c.unsaved = append(c.unsaved, saved{s, e})
-	c.gotOn(now)
-}
-
-// gotOn records that something was published.
-func (c *Core) gotOn(now time.Time) {
 	c.leases.GotOn(now)
 }
 
@@ -63,7 +58,7 @@ func (c *Core) deleted(in step.Deleted, now time.Time) {
 	c.saving = nil
 	if in.Err != nil {
 		c.unsaved = append(batch, c.unsaved...)
-		c.saveLimit = max(1, c.saveLimit/2)
+		c.saveLimit = max(1, len(batch)/2)
 		c.failed("delete published events", 0, c.backOff(&c.saveRetry, now), in.Err)
 		return
 	}

@@ -43,9 +43,11 @@ func (c *Core) fault(t *topic.Topic, err error) Fault {
 	return f
 }
 
-// restQueue makes the queue wait after a batch of which nothing was sent. err is nil if the broker was not asked.
+// restQueue makes the queue wait after a batch of which nothing was sent. err is nil if the broker was not asked. Otherwise the next batch
+// is small.
 func (c *Core) restQueue(q *queue, err error, now time.Time) {
 	if err != nil {
+		q.window = max(1, c.share()/64)
 		q.topic.Failed(err, now)
 		q.topic.Unclear(c.cfg.Jitter, now)
 	}
@@ -129,6 +131,7 @@ func (s *shard) settle(q *queue, results []error, now time.Time) {
 		k.failing = true
 		c.backOff(&k.retry, now)
 		s.failing[k] = struct{}{}
+		s.resumeAt = backoff.Earliest(s.resumeAt, k.retry.Until)
 	}
 	q.ready = append(back, q.ready...)
 	switch {
@@ -139,7 +142,7 @@ func (s *shard) settle(q *queue, results []error, now time.Time) {
 			q.retry.OK()
 			for k := range s.failing {
 				if k.queue == q {
-					k.retry.Until = now
+					k.retry.Until, s.resumeAt = now, now
 				}
 			}
 		}

@@ -24,6 +24,7 @@ type shard struct {
 	keys   map[string]*key   // keys that have events in memory
 
 	failing   map[*key]struct{}   // keys in backoff
+	resumeAt  time.Time           // the first of them ends no earlier; zero: there is none
 	stalled   map[*key]struct{}   // keys that wait for deferred events
 	deferring int                 // topics that have deferred events
 	blocked   map[string]struct{} // keys that have failed events in the table
@@ -128,7 +129,7 @@ func (s *shard) take(found []*step.Event, scan int64, drained bool) (fresh []int
 		q := s.queue(e.Topic)
 		if drained {
 			q.deferred.Take(e.Seq)
-		} else if !q.deferred.Admit(e.Seq, e.Key, q.held >= s.core.rules.quota(s.core), scan) {
+		} else if !q.deferred.Admit(e.Seq, e.Key, q.held >= q.quota(s.core), scan) {
 			continue
 		}
 		s.arrivals++
@@ -136,7 +137,7 @@ func (s *shard) take(found []*step.Event, scan int64, drained bool) (fresh []int
 		s.held[e.Identity()] = e
 		q.held++
 		if e.Payload == nil {
-			s.bare++
+			s.strip(e, 1)
 		}
 		s.weigh(e, len(e.Payload))
 		s.arrive(e)
@@ -149,9 +150,15 @@ func (s *shard) weigh(e *step.Event, bytes int) {
 	queueOf(e).bytes += bytes
 }
 
+// strip counts an event that lost its payload (1) or has it again, or needs it no more (-1).
+func (s *shard) strip(e *step.Event, n int) {
+	s.bare += n
+	queueOf(e).bare += n
+}
+
 func (s *shard) load(e, from *step.Event) {
 	e.Headers, e.Payload = from.Headers, from.Payload
-	s.bare--
+	s.strip(e, -1)
 	s.weigh(e, len(e.Payload))
 }
 
@@ -159,7 +166,7 @@ func (s *shard) load(e, from *step.Event) {
 func (s *shard) unload(e *step.Event) {
 	if e.Payload != nil {
 		s.weigh(e, -len(e.Payload))
-		s.bare++
+		s.strip(e, 1)
 		e.Headers, e.Payload = nil, nil
 	}
 }
@@ -167,7 +174,7 @@ func (s *shard) unload(e *step.Event) {
 // release drops the payload of an event that was sent or set aside.
 func (s *shard) release(e *step.Event) {
 	if e.Payload == nil && !e.Gone {
-		s.bare--
+		s.strip(e, -1)
 	}
 	s.weigh(e, -len(e.Payload))
 	e.Headers, e.Payload = nil, nil
@@ -247,7 +254,7 @@ func (c *Core) shed(now time.Time) {
 
 func (s *shard) shed(now time.Time) {
 	for _, q := range s.order {
-		if q.stuck(now) {
+		if q.bytes > 0 && q.stuck(now) {
 			for _, e := range q.ready {
 				if !e.Gone {
 					s.unload(e)

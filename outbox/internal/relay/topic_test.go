@@ -358,3 +358,84 @@ func TestCanceledBatchIsNoOutage(t *testing.T) {
 	assert.False(t, topic.Stands(w.now))
 	assert.Empty(t, topic.State(n.core.use("a", w.now), w.now).State)
 }
+
+// Events of a topic that waits cost the other topics' reads time. So few of them are held, and none is lost.
+func TestWaitingTopicIsHeldLittle(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	w.topic("dead").down = true
+	w.write("dead", "first", 0)
+	n := w.start()
+	w.run(time.Second)
+	for i := range 500 {
+		w.write("dead", fmt.Sprint("k", i%7), 0)
+		w.write("well", fmt.Sprint("w", i%7), 0)
+	}
+	for range 100 {
+		w.run(100 * time.Millisecond)
+		require.LessOrEqual(t, n.core.order[0].queues["dead"].held, n.core.quota()/16+1)
+	}
+	require.Equal(t, 500, w.topic("well").took)
+	w.topic("dead").down = false
+	w.run(10 * time.Second)
+	require.Empty(t, w.rows, "%s", w)
+	require.Empty(t, w.overtaken)
+}
+
+// A topic whose every event is refused with an error of unknown meaning is asked with few events, as in an outage.
+func TestTopicOfUnknownErrorsIsAskedLittle(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 4)
+	w.config = func(c *Config) { c.BatchSize, c.MaxInFlight = 100, 400 }
+	write := func() {
+		for i := range 800 {
+			w.write("a", fmt.Sprint("k", i), int16(i%4))
+		}
+	}
+	write()
+	w.start()
+	w.run(time.Second)
+	require.Empty(t, w.rows, "the windows have grown")
+	write()
+	for _, r := range w.rows {
+		w.topic("a").refuse[r.EventID] = errOdd
+	}
+	w.run(5 * time.Second)
+	before := w.sends
+	w.run(10 * time.Second)
+	require.Less(t, w.sends-before, 4*10*5, "%d events a shard and second were sent", (w.sends-before)/40)
+	clear(w.topic("a").refuse)
+	w.run(30 * time.Second)
+	require.Empty(t, w.rows, "%s", w)
+	require.Empty(t, w.failed, "%s", w)
+}
+
+// Only one shard fetches failed events as a probe of a topic that waits.
+func TestOneShardFetchesTheProbe(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 4)
+	for i := range 40 {
+		w.hasFailed("a", fmt.Sprint("k", i), "once")
+		w.failed[i].shard = int16(i % 4)
+	}
+	w.topic("a").down = true
+	w.fetchTakes = 300 * time.Millisecond
+	n := w.start()
+	w.run(2 * time.Second)
+	fetched := 0
+	for range 500 {
+		w.run(10 * time.Millisecond)
+		fetches := 0
+		for _, p := range n.pending {
+			if f, ok := p.action.(step.FetchFailed); ok && !slices.Contains(f.SkipTopics, "a") {
+				fetches++
+			}
+		}
+		require.LessOrEqual(t, fetches, 1)
+		fetched = max(fetched, fetches)
+	}
+	require.Equal(t, 1, fetched)
+	w.topic("a").down = false
+	w.run(20 * time.Second)
+	require.Empty(t, w.failed, "%s", w)
+}

@@ -16,6 +16,8 @@ type Topic struct {
 	To     string // the topic that its events are published to
 	Paused int64  // by an operator; 0: it is not
 
+	Fetcher any // what last fetched failed events of the standing topic, as a probe
+
 	lastSuccess time.Time // when the broker last accepted an event
 	failing     time.Time // since when it has accepted none; zero: it does
 	err         error     // why
@@ -34,6 +36,9 @@ type Topic struct {
 func (t *Topic) Stands(now time.Time) bool {
 	return t.Paused != 0 || t.stands && (t.asking || t.retry.Until.After(now))
 }
+
+// Waits reports whether the topic is paused, or the broker accepted none of its events when it was last asked.
+func (t *Topic) Waits() bool { return t.Paused != 0 || t.stands }
 
 // Next returns when to probe a standing topic. Zero means that an operator or the answer to a probe decides.
 func (t *Topic) Next() time.Time {
