@@ -47,12 +47,14 @@ func migrationCommand(a *cli.App) *cobra.Command {
 		"Shows the phase, the processes that take part, and whether the step to the next phase and the one back are safe; if not, what\n"+
 			"they wait for. It changes nothing.", brokermigration.Inspect, nil)
 	add("next", "Go to the next phase, if that is safe",
-		"Goes to the next phase. If that is not safe, it changes nothing, says why, and exits with 1: try again.",
+		"Goes to the next phase. If that is not safe, it changes nothing, says why, and exits with 1: try again. If the connection to the\n"+
+			"database breaks, it says whether the step may have been made: then look at the status before you try again.",
 		func(ctx context.Context, q brokermigration.Query) (brokermigration.Status, error) {
 			return step(ctx, a, q, false, actor)
 		}, byActor)
 	add("back", "Go one phase back, if that is safe",
-		"Goes one phase back. If that is not safe, it changes nothing, says why, and exits with 1: try again.",
+		"Goes one phase back. If that is not safe, it changes nothing, says why, and exits with 1: try again. If the connection to the\n"+
+			"database breaks, it says whether the step may have been made: then look at the status before you try again.",
 		func(ctx context.Context, q brokermigration.Query) (brokermigration.Status, error) {
 			return step(ctx, a, q, true, actor)
 		}, byActor)

@@ -1,7 +1,10 @@
 package main
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -15,7 +18,39 @@ import (
 	"github.com/millrace-go/millrace/framework/devstack"
 	"github.com/millrace-go/millrace/framework/devstack/devtest"
 	"github.com/millrace-go/millrace/outbox/brokermigration"
+	"github.com/millrace-go/millrace/transport"
 )
+
+// answering is a broker that answers once.
+type answering struct {
+	transport.Transport
+	name  string
+	asked int
+}
+
+func (b *answering) Name() string { return b.name }
+
+func (b *answering) Inspect(context.Context, string, string) (transport.Inspection, error) {
+	if b.asked++; b.asked > 1 {
+		return transport.Inspection{}, errors.New("the broker is away")
+	}
+	return transport.Inspection{Topic: true, Consumer: true}, nil
+}
+
+// Whoever tries again after a failure makes another step.
+func TestStepIsMadeEvenIfTheNextOneCannotBeJudged(t *testing.T) {
+	o := newOperator(t)
+	o.run(cli.ExitOK, "migrate", "up")
+	o.exec(`insert into {schema}.outbox_broker_process (process_id, name, service, from_name, to_name, expires_at, epoch, consumers)
+		values (gen_random_uuid(), 'host:1', 'shop', 'old', 'new', now() + interval '1 hour', 0, '[{"topic": "t", "group": "g"}]')`)
+	var said bytes.Buffer
+	a := cli.New(os.Stdin, &said, &said)
+	q := brokermigration.Query{Pool: o.pool, Schema: o.schema, From: &answering{name: "old"}, To: &answering{name: "new"}}
+	s, err := step(t.Context(), a, q, false, "test")
+	require.NoError(t, err)
+	assert.Equal(t, brokermigration.Status{From: "old", To: "new", Phase: brokermigration.Drain, Epoch: 1}, s)
+	assert.Contains(t, said.String(), "the step was made")
+}
 
 func TestMigrationCommands(t *testing.T) {
 	stack := devtest.Start(t, devstack.Postgres, devstack.PubSub, devstack.Kafka)
