@@ -98,8 +98,8 @@ func (s *Service) open(ctx context.Context) (transport.Transport, error) {
 
 // environment returns the service's telemetry and settings for a transport.
 func (s *Service) environment() transport.Environment {
-	return transport.Environment{
-		DrainTimeout: s.grace(), Logger: s.log,
-		MeterProvider: s.telemetry.Meter, TracerProvider: s.telemetry.Tracer, Propagator: s.telemetry.Propagator,
-	}
+	env := s.cfg.environment()
+	env.Logger, env.Propagator = s.log, s.telemetry.Propagator
+	env.MeterProvider, env.TracerProvider = s.telemetry.Meter, s.telemetry.Tracer
+	return env
 }
