@@ -1,6 +1,7 @@
 package framework
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,9 +31,7 @@ type Migration struct {
 
 // WithDefaults returns the configuration with every zero field set to its default.
 func (m Migration) WithDefaults() Migration {
-	if m.Quiet == 0 {
-		m.Quiet = brokermigration.DefaultQuiet
-	}
+	m.Quiet = cmp.Or(m.Quiet, brokermigration.DefaultQuiet)
 	return m
 }
 

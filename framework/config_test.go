@@ -97,6 +97,18 @@ func TestTransactionalDeliveryNeedsKafka(t *testing.T) {
 	}
 }
 
+// A migration to or from transactional delivery was no error of the configuration, and no process started with it.
+func TestMigrationNeedsDeliveryAtLeastOnce(t *testing.T) {
+	bare(t)
+	const yaml = "service: labour\nbroker: %s\nmigration: {to: %s}\nkafka: {brokers: [localhost:9092], delivery: %s}\npubsub: {project_id: p}\n"
+	for _, brokers := range [][2]string{{"kafka", "pubsub"}, {"pubsub", "kafka"}} {
+		_, err := framework.Load(file(t, fmt.Sprintf(yaml, brokers[0], brokers[1], "at_least_once")), drivers...)
+		require.NoError(t, err)
+		_, err = framework.Load(file(t, fmt.Sprintf(yaml, brokers[0], brokers[1], "transactional")), drivers...)
+		require.ErrorContains(t, err, fmt.Sprintf("migration.to is %q beside a broker that delivers transactionally: want kafka.delivery: at_least_once", brokers[1]))
+	}
+}
+
 // A file may be empty, and what is in it besides settings does no harm.
 func TestFilesWithLittleInThem(t *testing.T) {
 	bare(t)
