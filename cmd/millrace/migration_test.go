@@ -8,9 +8,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -85,6 +87,21 @@ func TestMigrationCommands(t *testing.T) {
 	assert.Empty(t, s.Next.Blocked)
 	assert.Len(t, s.Back.Blocked, 1)
 	assert.Contains(t, o.run(cli.ExitOK, "outbox", "audit"), "anna")
+
+	// The command that the status prints for a consumer that is gone can be run, also for the broker to which the fleet goes.
+	topic := devtest.Topic(t)
+	kafka, err := connectors["Kafka"](t, "notify", devtest.Topic(t))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, kafka.Close()) }()
+	p, err := kafka.Publisher()
+	require.NoError(t, err)
+	require.NoError(t, p.Publish(topic, message.NewMessage("1", nil)))
+	o.exec(`insert into {schema}.outbox_broker_process (process_id, name, service, from_name, to_name, expires_at, epoch, consumers)
+		values (gen_random_uuid(), 'gone', 'shop', 'pubsub', 'kafka', now() - interval '1 hour', 3, '[{"topic": "` + topic + `", "group": "shop.notify"}]')`)
+	printed := regexp.MustCompile(`"millrace (consumer reset .+)"`).FindStringSubmatch(o.run(cli.ExitOK, "migration", "status", "--config", config))
+	require.Len(t, printed, 2)
+	assert.Contains(t, says(t, cli.ExitOK, append(strings.Fields(printed[1]), "--config", config)...), "Nothing was changed.")
+	o.exec(`delete from {schema}.outbox_broker_process where name = 'gone'`)
 
 	// The variables name the own database, not that of the other service.
 	t.Setenv("MILLRACE_POSTGRES_DSN", stack.PostgresDSN())

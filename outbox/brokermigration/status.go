@@ -185,7 +185,7 @@ func (q *Query) unread(broker transport.Transport, r Read, i transport.Inspectio
 	case !i.Topic, i.Lag == 0, i.Lag < 0 && !i.Consumer: // there is nothing that it could read
 		return ""
 	case i.Lag > 0 && alive == 0: // a group that is deleted would have all that the topic has to read
-		return fmt.Sprintf("no process of the migration reads %s from %s, which has %d messages for it: start one, or, if the consumer is gone for good, skip them: \"millrace consumer reset --broker %s --topic %s --consumer %s --to latest\"",
+		return fmt.Sprintf("no process of the migration reads %s from %s, which has %d messages for it: start one, or, if the consumer is gone for good, skip them: \"millrace consumer reset --broker %s --topic %s --consumer %s --to latest --dry-run\"",
 			who, broker.Name(), i.Lag, broker.Name(), r.Topic, r.Group)
 	case i.Lag > 0:
 		return fmt.Sprintf("%s has not handled %d messages of %s", who, i.Lag, broker.Name())

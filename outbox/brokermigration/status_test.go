@@ -124,7 +124,7 @@ func TestReadersAreNotForgotten(t *testing.T) {
 // On a broker that knows the lag, deleting the consumer would leave more to read.
 func TestConsumerThatIsGoneCanSkip(t *testing.T) {
 	for name, c := range map[string]struct{ ends, want string }{
-		"gone":  {"-3 days", `no process of the migration reads consumer g of topic t from old, which has 7 messages for it: start one, or, if the consumer is gone for good, skip them: "millrace consumer reset --broker old --topic t --consumer g --to latest"`},
+		"gone":  {"-3 days", `no process of the migration reads consumer g of topic t from old, which has 7 messages for it: start one, or, if the consumer is gone for good, skip them: "millrace consumer reset --broker old --topic t --consumer g --to latest --dry-run"`},
 		"lives": {"1 hour", "consumer g of topic t has not handled 7 messages of old"},
 	} {
 		t.Run(name, func(t *testing.T) {
