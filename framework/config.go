@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"maps"
 	"math"
-	"os"
 	"slices"
 	"time"
 
@@ -224,7 +223,7 @@ type Telemetry struct {
 // WithDefaults returns the configuration with every zero field set to its default. The fields of Outbox.RelayConfig,
 // Claim.Config, Effects.Config and IdempotencyKeys.Config stay as they are: these parts have defaults of their own.
 func (c Config) WithDefaults() Config {
-	c.Postgres.DSN = cmp.Or(c.Postgres.DSN, os.Getenv("DATABASE_URL"))
+	c.Postgres.DSN = cmp.Or(c.Postgres.DSN, c.loaded.Getenv("DATABASE_URL"))
 	c.Postgres.Schema = cmp.Or(c.Postgres.Schema, defaultSchema)
 	c.HTTP.Address = cmp.Or(c.HTTP.Address, "127.0.0.1:8080")
 	c.HTTP.Server, c.Admin.Server = c.HTTP.WithDefaults(), c.Admin.WithDefaults()

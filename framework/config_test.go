@@ -109,6 +109,25 @@ func TestMigrationNeedsDeliveryAtLeastOnce(t *testing.T) {
 	}
 }
 
+// DATABASE_URL was read from the process even if the program gave another environment.
+func TestDatabaseURLIsThatOfTheGivenEnvironment(t *testing.T) {
+	bare(t)
+	t.Setenv("DATABASE_URL", "postgres://process/labour")
+	path := file(t, "service: labour\nbroker: memory\n")
+	for want, load := range map[string]func() (framework.Config, error){
+		"postgres://process/labour": func() (framework.Config, error) { return framework.Load(path, drivers...) },
+		"postgres://given/labour": func() (framework.Config, error) {
+			return framework.LoadEnv(path, []string{"DATABASE_URL=postgres://given/labour"}, drivers...)
+		},
+		"": func() (framework.Config, error) { return framework.LoadEnv(path, nil, drivers...) },
+	} {
+		cfg, err := load()
+		require.NoError(t, err)
+		assert.Equal(t, want, cfg.WithDefaults().Postgres.DSN)
+	}
+	assert.Equal(t, "postgres://process/labour", framework.Config{}.WithDefaults().Postgres.DSN)
+}
+
 // A file may be empty, and what is in it besides settings does no harm.
 func TestFilesWithLittleInThem(t *testing.T) {
 	bare(t)

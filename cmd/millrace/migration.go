@@ -11,7 +11,6 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
-	"go.yaml.in/yaml/v4"
 
 	"github.com/millrace-go/millrace/cmd/millrace/internal/cli"
 	"github.com/millrace-go/millrace/framework"
@@ -114,27 +113,21 @@ func migrating(ctx context.Context, a *cli.App, pool *pgxpool.Pool, others []str
 	return err
 }
 
-// consumersOf connects to the database that the configuration file of another service names. This process's MILLRACE_POSTGRES_* and
-// DATABASE_URL do not count, because they name the own database.
+// consumersOf connects to the database that the configuration file of another service names. This process's MILLRACE_* and
+// DATABASE_URL do not count, because they are those of the own service.
 func consumersOf(ctx context.Context, file string, own brokermigration.Database) (other brokermigration.Database, err error) {
-	environ := slices.DeleteFunc(os.Environ(), func(entry string) bool { return strings.HasPrefix(entry, "MILLRACE_POSTGRES_") })
+	environ := slices.DeleteFunc(os.Environ(), func(entry string) bool {
+		return strings.HasPrefix(entry, "MILLRACE_") || strings.HasPrefix(entry, "DATABASE_URL=")
+	})
 	cfg, err := framework.LoadEnv(file, environ, cli.Drivers...)
 	if err != nil {
 		return other, err
 	}
-	content, err := os.ReadFile(file)
-	if err != nil {
-		return other, err
-	}
-	var named struct{ Postgres struct{ DSN string } }
-	if err := yaml.Unmarshal(content, &named); err != nil {
-		return other, err
-	}
-	if named.Postgres.DSN == "" {
+	if cfg.Postgres.DSN == "" {
 		return other, cli.Misuse(fmt.Errorf("--consumers is %s, which has no postgres.dsn: want the database of the other service there", file))
 	}
 	other.Schema = cfg.Postgres.Schema
-	if other.Pool, err = pgxpool.New(ctx, named.Postgres.DSN); err != nil {
+	if other.Pool, err = pgxpool.New(ctx, cfg.Postgres.DSN); err != nil {
 		return other, fmt.Errorf("postgres.dsn of %s: %w", file, err)
 	}
 	a, b := own.Pool.Config().ConnConfig, other.Pool.Config().ConnConfig

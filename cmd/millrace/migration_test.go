@@ -103,7 +103,8 @@ func TestMigrationCommands(t *testing.T) {
 	assert.Contains(t, says(t, cli.ExitOK, append(strings.Fields(printed[1]), "--config", config)...), "Nothing was changed.")
 	o.exec(`delete from {schema}.outbox_broker_process where name = 'gone'`)
 
-	// The variables name the own database, not that of the other service.
+	// The variables are those of the own service, not of the other one.
+	t.Setenv("MILLRACE_MIGRATION_TO", "kafka")
 	t.Setenv("MILLRACE_POSTGRES_DSN", stack.PostgresDSN())
 	t.Setenv("MILLRACE_POSTGRES_SCHEMA", o.schema)
 	t.Setenv("DATABASE_URL", stack.PostgresDSN())
