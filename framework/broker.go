@@ -1,6 +1,7 @@
 package framework
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,9 +31,7 @@ type Migration struct {
 
 // WithDefaults returns the configuration with every zero field set to its default.
 func (m Migration) WithDefaults() Migration {
-	if m.Quiet == 0 {
-		m.Quiet = brokermigration.DefaultQuiet
-	}
+	m.Quiet = cmp.Or(m.Quiet, brokermigration.DefaultQuiet)
 	return m
 }
 
@@ -98,8 +97,8 @@ func (s *Service) open(ctx context.Context) (transport.Transport, error) {
 
 // environment returns the service's telemetry and settings for a transport.
 func (s *Service) environment() transport.Environment {
-	return transport.Environment{
-		DrainTimeout: s.grace(), Logger: s.log,
-		MeterProvider: s.telemetry.Meter, TracerProvider: s.telemetry.Tracer, Propagator: s.telemetry.Propagator,
-	}
+	env := s.cfg.environment()
+	env.Logger, env.Propagator = s.log, s.telemetry.Propagator
+	env.MeterProvider, env.TracerProvider = s.telemetry.Meter, s.telemetry.Tracer
+	return env
 }

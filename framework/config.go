@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"maps"
 	"math"
-	"os"
 	"slices"
 	"time"
 
@@ -109,9 +108,9 @@ type Postgres struct {
 	DSN string `secret:"true"`
 	// Schema is the schema of Millrace's tables. Default: "millrace".
 	Schema string
-	// MaxConnections bounds the pool. It needs one connection for each message in flight (with Claim.Group, for each
-	// group; with Kafka's transactional delivery, none), 5 for the relay and 2 for background work; requests share these. The ledger opens up to Effects.MaxConns
-	// more. Default: the DSN's pool_max_conns, else 30.
+	// MaxConnections bounds the pool. It needs one connection for each message in flight (with Claim.Group, for each group; with
+	// Kafka's transactional delivery, none), 5 for the relay and 2 for background work; requests share these. The ledger opens up to
+	// Effects.MaxConns more. Default: the DSN's pool_max_conns, else 30.
 	MaxConnections int32
 	// Migrate creates and changes Millrace's tables when the service starts, as "millrace migrate" does. Without it a schema that is
 	// missing or too old is an error. Default: false.
@@ -128,9 +127,8 @@ type HTTP struct {
 	Address string
 	// Server configures timeouts and TLS.
 	Server
-	// Linger is how long a stopping service still takes requests, but no messages, while /readyz answers 503. Make it as
-	// long as a load balancer needs to notice. Default: 10 s after SIGTERM
-	// in RunUntilSignal, else 0.
+	// Linger is how long a stopping service still takes requests, but no messages, while /readyz answers 503. Make it as long as a
+	// load balancer needs to notice. Default: 10 s after SIGTERM in RunUntilSignal, else 0.
 	Linger *time.Duration
 }
 
@@ -225,7 +223,7 @@ type Telemetry struct {
 // WithDefaults returns the configuration with every zero field set to its default. The fields of Outbox.RelayConfig,
 // Claim.Config, Effects.Config and IdempotencyKeys.Config stay as they are: these parts have defaults of their own.
 func (c Config) WithDefaults() Config {
-	c.Postgres.DSN = cmp.Or(c.Postgres.DSN, os.Getenv("DATABASE_URL"))
+	c.Postgres.DSN = cmp.Or(c.Postgres.DSN, c.loaded.Getenv("DATABASE_URL"))
 	c.Postgres.Schema = cmp.Or(c.Postgres.Schema, defaultSchema)
 	c.HTTP.Address = cmp.Or(c.HTTP.Address, "127.0.0.1:8080")
 	c.HTTP.Server, c.Admin.Server = c.HTTP.WithDefaults(), c.Admin.WithDefaults()
@@ -251,6 +249,9 @@ func (c Config) Validate() error {
 		wrong("Broker", "empty: want pubsub, kafka or memory")
 	}
 	errs = append(errs, c.Migration.validate(c.Broker))
+	if c.Migration.To != "" && (c.units(c.Broker) || c.units(c.Migration.To)) {
+		wrong("Migration.To", "%q beside a broker that delivers transactionally: want kafka.delivery: at_least_once for the migration, because transactions cannot span two brokers", c.Migration.To)
+	}
 	if c.Fleet.There() && c.Migration.To != "" {
 		wrong("Migration.To", "%q beside Config.Fleet: want none, because a fleet's relays take no part in a migration; the services of the databases relay until it has ended", c.Migration.To)
 	}
@@ -259,7 +260,7 @@ func (c Config) Validate() error {
 		errs = append(errs, c.validateDisabled())
 	} else if parsed, err := pgdsn.Parse(c.Postgres.DSN); err != nil {
 		wrong("Postgres.DSN", "%w", err)
-	} else if c.Postgres.MaxConnections >= 0 && !c.units() {
+	} else if c.Postgres.MaxConnections >= 0 && !c.units(c.Broker) {
 		connections = int(database.Connections(parsed, c.Postgres.DSN, c.Postgres.MaxConnections))
 	}
 	if _, err := pgschema.Validate(c.Postgres.Schema); err != nil {

@@ -5,6 +5,7 @@ import (
 	"os"
 	"reflect"
 	"strings"
+	"time"
 
 	"github.com/millrace-go/millrace/framework/internal/source"
 	"github.com/millrace-go/millrace/internal/settings"
@@ -95,5 +96,18 @@ func (c Config) section(d transport.Driver) (transport.Settings, []string, []set
 
 // environment returns the part of the transport's environment on which a driver's defaults and checks depend.
 func (c Config) environment() transport.Environment {
-	return transport.Environment{DrainTimeout: max(c.ShutdownTimeout, 0)} // Validate reports a negative timeout
+	return transport.Environment{DrainTimeout: c.grace()}
+}
+
+// grace is how long handlers and requests may take to finish when the service stops. A claim ends a handler at its timeout.
+func (c Config) grace() time.Duration {
+	d := max(c.ShutdownTimeout, 0) // Validate reports a negative timeout
+	if c.Postgres.Disabled {
+		return d
+	}
+	d = max(d, c.Claim.WithDefaults().HandlerTimeout)
+	for _, h := range c.Handlers {
+		d = max(d, h.Timeout)
+	}
+	return d
 }

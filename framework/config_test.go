@@ -97,6 +97,37 @@ func TestTransactionalDeliveryNeedsKafka(t *testing.T) {
 	}
 }
 
+// A migration to or from transactional delivery was no error of the configuration, and no process started with it.
+func TestMigrationNeedsDeliveryAtLeastOnce(t *testing.T) {
+	bare(t)
+	const yaml = "service: labour\nbroker: %s\nmigration: {to: %s}\nkafka: {brokers: [localhost:9092], delivery: %s}\npubsub: {project_id: p}\n"
+	for _, brokers := range [][2]string{{"kafka", "pubsub"}, {"pubsub", "kafka"}} {
+		_, err := framework.Load(file(t, fmt.Sprintf(yaml, brokers[0], brokers[1], "at_least_once")), drivers...)
+		require.NoError(t, err)
+		_, err = framework.Load(file(t, fmt.Sprintf(yaml, brokers[0], brokers[1], "transactional")), drivers...)
+		require.ErrorContains(t, err, fmt.Sprintf("migration.to is %q beside a broker that delivers transactionally: want kafka.delivery: at_least_once", brokers[1]))
+	}
+}
+
+// DATABASE_URL was read from the process even if the program gave another environment.
+func TestDatabaseURLIsThatOfTheGivenEnvironment(t *testing.T) {
+	bare(t)
+	t.Setenv("DATABASE_URL", "postgres://process/labour")
+	path := file(t, "service: labour\nbroker: memory\n")
+	for want, load := range map[string]func() (framework.Config, error){
+		"postgres://process/labour": func() (framework.Config, error) { return framework.Load(path, drivers...) },
+		"postgres://given/labour": func() (framework.Config, error) {
+			return framework.LoadEnv(path, []string{"DATABASE_URL=postgres://given/labour"}, drivers...)
+		},
+		"": func() (framework.Config, error) { return framework.LoadEnv(path, nil, drivers...) },
+	} {
+		cfg, err := load()
+		require.NoError(t, err)
+		assert.Equal(t, want, cfg.WithDefaults().Postgres.DSN)
+	}
+	assert.Equal(t, "postgres://process/labour", framework.Config{}.WithDefaults().Postgres.DSN)
+}
+
 // A file may be empty, and what is in it besides settings does no harm.
 func TestFilesWithLittleInThem(t *testing.T) {
 	bare(t)

@@ -21,7 +21,7 @@ var ErrNoPostgres = errors.New("the service has no PostgreSQL, which this needs:
 // validateDisabled reports settings that contradict Postgres.Disabled.
 func (c Config) validateDisabled() error {
 	errs := []error{c.refuseTables()}
-	if _, err := source.Driver(c.Drivers, c.Broker); err == nil && !c.units() { // else Settings tells
+	if _, err := source.Driver(c.Drivers, c.Broker); err == nil && !c.units(c.Broker) { // else Settings tells
 		errs = append(errs, errors.New("Config.Postgres.Disabled is true with a broker that delivers at least once: want kafka with delivery: transactional, "+
 			"because without a claim an event that is delivered again takes effect again"))
 	}
@@ -29,8 +29,8 @@ func (c Config) validateDisabled() error {
 }
 
 // units tells whether handlers run in transactions of the broker, which hold no connection to the database.
-func (c Config) units() bool {
-	d, err := source.Driver(c.Drivers, c.Broker)
+func (c Config) units(broker string) bool {
+	d, err := source.Driver(c.Drivers, broker)
 	if err != nil {
 		return false
 	}

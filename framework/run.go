@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net"
-	"time"
 
 	"github.com/millrace-go/millrace/framework/internal/database"
 	"github.com/millrace-go/millrace/framework/internal/life"
@@ -41,22 +40,9 @@ func (s *Service) life() *life.Service {
 		Subscribe: s.subscribe, Background: s.background, Transport: s.transport, Router: s.router, Server: s.server, Listener: s.listener,
 		Handler: s.telemetry.Requests(s.Address(), s.mux.Wrapped(), web.LivePath, web.ReadyPath, web.MetricsPath),
 		Context: func(ctx context.Context) context.Context { return withService(ctx, s) },
-		Linger:  s.cfg.HTTP.Linger, Grace: s.grace(), Running: s.running, Stopping: s.stopping,
+		Linger:  s.cfg.HTTP.Linger, Grace: s.cfg.grace(), Running: s.running, Stopping: s.stopping,
 		Log: s.log, Attributes: []any{"broker", s.cfg.Broker, "address", s.Address(), "handlers", len(s.handlers)},
 	}
-}
-
-// grace is how long handlers and requests may take to finish when the service stops. A claim ends a handler at its timeout.
-func (s *Service) grace() time.Duration {
-	d := s.cfg.ShutdownTimeout
-	if s.bare {
-		return d
-	}
-	d = max(d, s.cfg.Claim.WithDefaults().HandlerTimeout)
-	for _, h := range s.cfg.Handlers {
-		d = max(d, h.Timeout)
-	}
-	return d
 }
 
 func (s *Service) enter(next stage) bool {

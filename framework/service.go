@@ -158,7 +158,7 @@ func (s *Service) assemble(ctx context.Context) (err error) {
 	}
 	// At level info the router logs only that handlers start and stop.
 	quiet := watermill.NewSlogLoggerWithLevelMapping(s.log, map[slog.Level]slog.Level{slog.LevelInfo: slog.LevelDebug})
-	s.router, err = message.NewRouter(message.RouterConfig{CloseTimeout: s.grace()}, quiet)
+	s.router, err = message.NewRouter(message.RouterConfig{CloseTimeout: s.cfg.grace()}, quiet)
 	if err != nil {
 		return fmt.Errorf("make the router: %w", err)
 	}

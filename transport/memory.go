@@ -19,7 +19,8 @@ const DefaultDrainTimeout = 30 * time.Second
 // MemoryConfig configures the in-memory transport.
 type MemoryConfig struct {
 	// DrainTimeout is how long a closing subscriber waits for running handlers. After that their contexts are
-	// cancelled and their messages go back to the topic. Default: DefaultDrainTimeout (30 s).
+	// cancelled and their messages go back to the topic. Default: DefaultDrainTimeout (30 s); in a service of the framework its
+	// ShutdownTimeout, or the longest timeout of a handler if that is longer.
 	DrainTimeout time.Duration
 
 	// Limits is what one message may carry. Default: DefaultLimits.

@@ -115,7 +115,7 @@ func parsePosition(to string, args []string, now time.Time) (p transport.Positio
 // reset resets a consumer. to is the value of the flag --to.
 func reset(ctx context.Context, a *cli.App, r transport.Reset, to string) (err error) {
 	if a.File != "" {
-		if err := a.Load(); err != nil {
+		if err := a.LoadBroker(); err != nil {
 			return err
 		}
 	}

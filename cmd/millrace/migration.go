@@ -11,7 +11,6 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
-	"go.yaml.in/yaml/v4"
 
 	"github.com/millrace-go/millrace/cmd/millrace/internal/cli"
 	"github.com/millrace-go/millrace/framework"
@@ -47,12 +46,14 @@ func migrationCommand(a *cli.App) *cobra.Command {
 		"Shows the phase, the processes that take part, and whether the step to the next phase and the one back are safe; if not, what\n"+
 			"they wait for. It changes nothing.", brokermigration.Inspect, nil)
 	add("next", "Go to the next phase, if that is safe",
-		"Goes to the next phase. If that is not safe, it changes nothing, says why, and exits with 1: try again.",
+		"Goes to the next phase. If that is not safe, it changes nothing, says why, and exits with 1: try again. If the connection to the\n"+
+			"database breaks, it says whether the step may have been made: then look at the status before you try again.",
 		func(ctx context.Context, q brokermigration.Query) (brokermigration.Status, error) {
 			return step(ctx, a, q, false, actor)
 		}, byActor)
 	add("back", "Go one phase back, if that is safe",
-		"Goes one phase back. If that is not safe, it changes nothing, says why, and exits with 1: try again.",
+		"Goes one phase back. If that is not safe, it changes nothing, says why, and exits with 1: try again. If the connection to the\n"+
+			"database breaks, it says whether the step may have been made: then look at the status before you try again.",
 		func(ctx context.Context, q brokermigration.Query) (brokermigration.Status, error) {
 			return step(ctx, a, q, true, actor)
 		}, byActor)
@@ -112,27 +113,21 @@ func migrating(ctx context.Context, a *cli.App, pool *pgxpool.Pool, others []str
 	return err
 }
 
-// consumersOf connects to the database that the configuration file of another service names. This process's MILLRACE_POSTGRES_* and
-// DATABASE_URL do not count, because they name the own database.
+// consumersOf connects to the database that the configuration file of another service names. This process's MILLRACE_* and
+// DATABASE_URL do not count, because they are those of the own service.
 func consumersOf(ctx context.Context, file string, own brokermigration.Database) (other brokermigration.Database, err error) {
-	environ := slices.DeleteFunc(os.Environ(), func(entry string) bool { return strings.HasPrefix(entry, "MILLRACE_POSTGRES_") })
+	environ := slices.DeleteFunc(os.Environ(), func(entry string) bool {
+		return strings.HasPrefix(entry, "MILLRACE_") || strings.HasPrefix(entry, "DATABASE_URL=")
+	})
 	cfg, err := framework.LoadEnv(file, environ, cli.Drivers...)
 	if err != nil {
 		return other, err
 	}
-	content, err := os.ReadFile(file)
-	if err != nil {
-		return other, err
-	}
-	var named struct{ Postgres struct{ DSN string } }
-	if err := yaml.Unmarshal(content, &named); err != nil {
-		return other, err
-	}
-	if named.Postgres.DSN == "" {
+	if cfg.Postgres.DSN == "" {
 		return other, cli.Misuse(fmt.Errorf("--consumers is %s, which has no postgres.dsn: want the database of the other service there", file))
 	}
 	other.Schema = cfg.Postgres.Schema
-	if other.Pool, err = pgxpool.New(ctx, named.Postgres.DSN); err != nil {
+	if other.Pool, err = pgxpool.New(ctx, cfg.Postgres.DSN); err != nil {
 		return other, fmt.Errorf("postgres.dsn of %s: %w", file, err)
 	}
 	a, b := own.Pool.Config().ConnConfig, other.Pool.Config().ConnConfig

@@ -1,13 +1,18 @@
 package main
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -15,7 +20,39 @@ import (
 	"github.com/millrace-go/millrace/framework/devstack"
 	"github.com/millrace-go/millrace/framework/devstack/devtest"
 	"github.com/millrace-go/millrace/outbox/brokermigration"
+	"github.com/millrace-go/millrace/transport"
 )
+
+// answering is a broker that answers once.
+type answering struct {
+	transport.Transport
+	name  string
+	asked int
+}
+
+func (b *answering) Name() string { return b.name }
+
+func (b *answering) Inspect(context.Context, string, string) (transport.Inspection, error) {
+	if b.asked++; b.asked > 1 {
+		return transport.Inspection{}, errors.New("the broker is away")
+	}
+	return transport.Inspection{Topic: true, Consumer: true}, nil
+}
+
+// Whoever tries again after a failure makes another step.
+func TestStepIsMadeEvenIfTheNextOneCannotBeJudged(t *testing.T) {
+	o := newOperator(t)
+	o.run(cli.ExitOK, "migrate", "up")
+	o.exec(`insert into {schema}.outbox_broker_process (process_id, name, service, from_name, to_name, expires_at, epoch, consumers)
+		values (gen_random_uuid(), 'host:1', 'shop', 'old', 'new', now() + interval '1 hour', 0, '[{"topic": "t", "group": "g"}]')`)
+	var said bytes.Buffer
+	a := cli.New(os.Stdin, &said, &said)
+	q := brokermigration.Query{Pool: o.pool, Schema: o.schema, From: &answering{name: "old"}, To: &answering{name: "new"}}
+	s, err := step(t.Context(), a, q, false, "test")
+	require.NoError(t, err)
+	assert.Equal(t, brokermigration.Status{From: "old", To: "new", Phase: brokermigration.Drain, Epoch: 1}, s)
+	assert.Contains(t, said.String(), "the step was made")
+}
 
 func TestMigrationCommands(t *testing.T) {
 	stack := devtest.Start(t, devstack.Postgres, devstack.PubSub, devstack.Kafka)
@@ -51,7 +88,23 @@ func TestMigrationCommands(t *testing.T) {
 	assert.Len(t, s.Back.Blocked, 1)
 	assert.Contains(t, o.run(cli.ExitOK, "outbox", "audit"), "anna")
 
-	// The variables name the own database, not that of the other service.
+	// The command that the status prints for a consumer that is gone can be run, also for the broker to which the fleet goes.
+	topic := devtest.Topic(t)
+	kafka, err := connectors["Kafka"](t, "notify", devtest.Topic(t))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, kafka.Close()) }()
+	p, err := kafka.Publisher()
+	require.NoError(t, err)
+	require.NoError(t, p.Publish(topic, message.NewMessage("1", nil)))
+	o.exec(`insert into {schema}.outbox_broker_process (process_id, name, service, from_name, to_name, expires_at, epoch, consumers)
+		values (gen_random_uuid(), 'gone', 'shop', 'pubsub', 'kafka', now() - interval '1 hour', 3, '[{"topic": "` + topic + `", "group": "shop.notify"}]')`)
+	printed := regexp.MustCompile(`"millrace (consumer reset .+)"`).FindStringSubmatch(o.run(cli.ExitOK, "migration", "status", "--config", config))
+	require.Len(t, printed, 2)
+	assert.Contains(t, says(t, cli.ExitOK, append(strings.Fields(printed[1]), "--config", config)...), "Nothing was changed.")
+	o.exec(`delete from {schema}.outbox_broker_process where name = 'gone'`)
+
+	// The variables are those of the own service, not of the other one.
+	t.Setenv("MILLRACE_MIGRATION_TO", "kafka")
 	t.Setenv("MILLRACE_POSTGRES_DSN", stack.PostgresDSN())
 	t.Setenv("MILLRACE_POSTGRES_SCHEMA", o.schema)
 	t.Setenv("DATABASE_URL", stack.PostgresDSN())

@@ -185,7 +185,7 @@ func (q *Query) unread(broker transport.Transport, r Read, i transport.Inspectio
 	case !i.Topic, i.Lag == 0, i.Lag < 0 && !i.Consumer: // there is nothing that it could read
 		return ""
 	case i.Lag > 0 && alive == 0: // a group that is deleted would have all that the topic has to read
-		return fmt.Sprintf("no process of the migration reads %s from %s, which has %d messages for it: start one, or, if the consumer is gone for good, skip them: \"millrace consumer reset --broker %s --topic %s --consumer %s --to latest\"",
+		return fmt.Sprintf("no process of the migration reads %s from %s, which has %d messages for it: start one, or, if the consumer is gone for good, skip them: \"millrace consumer reset --broker %s --topic %s --consumer %s --to latest --dry-run\"",
 			who, broker.Name(), i.Lag, broker.Name(), r.Topic, r.Group)
 	case i.Lag > 0:
 		return fmt.Sprintf("%s has not handled %d messages of %s", who, i.Lag, broker.Name())
@@ -209,7 +209,7 @@ func ReadRecord(ctx context.Context, db pgtx.DB, schema string) (r Record, err e
 var ErrBlocked = errors.New("the step is not safe now")
 
 // Step goes to the next phase, or one phase back, if that is safe. It returns the status before the step, and ErrBlocked where it was
-// not made.
+// not made. Another error says whether the step may have been made. A step whose answer is lost counts as made if the record says so.
 func Step(ctx context.Context, q Query, goBack bool, actor string) (Status, error) {
 	s, err := inspect(ctx, &q)
 	if err != nil {
@@ -237,13 +237,37 @@ func Step(ctx context.Context, q Query, goBack bool, actor string) (Status, erro
 		return nil
 	})
 	batch.Queue(`commit`)
-	if err := q.Pool.SendBatch(ctx, batch).Close(); err != nil { // a connection in a transaction does not go back to the pool
-		return s, fmt.Errorf("step of the broker migration: %w", err)
+	if failed := q.Pool.SendBatch(ctx, batch).Close(); failed != nil { // a connection in a transaction does not go back to the pool
+		now, err := q.afterStep(ctx)
+		if err != nil {
+			return s, fmt.Errorf("step of the broker migration: it may have been made: look at \"millrace migration status\" before you try again: %w", errors.Join(failed, err))
+		}
+		now.ChangedAt = time.Time{}
+		if now != (Record{Epoch: s.Epoch + 1, From: s.From, To: s.To, Phase: way.Phase}) {
+			return s, fmt.Errorf("step of the broker migration: %w", failed)
+		}
+		return s, nil // only its answer was lost, and trying again would make another step
 	}
 	if made.RowsAffected() == 0 {
 		return s, errors.New("step of the broker migration: somebody else has made a step: look at the status again")
 	}
 	return s, nil
+}
+
+// stepPatience bounds the reading of the record after a step whose answer was lost.
+const stepPatience = 10 * time.Second
+
+// afterStep returns the record, also if ctx has ended. It waits for the transaction of the step, which may still run.
+func (q *Query) afterStep(ctx context.Context) (r Record, err error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stepPatience)
+	defer cancel()
+	err = pgtx.Run(ctx, q.Pool, func(ctx context.Context, tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, store.Query("broker_lock_shared", q.Schema)); err != nil {
+			return err
+		}
+		return scanRecord(tx.QueryRow(ctx, store.Query("broker_record", q.Schema)), &r)
+	}, pgtx.Isolation(pgx.ReadCommitted))
+	return r, err
 }
 
 // part is a relay or a claim that lives.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -24,11 +25,15 @@ type known struct {
 	transport.Transport
 	name  string
 	tells transport.Inspection
+	asked func() // nil: nothing
 }
 
 func (k *known) Name() string { return k.name }
 
 func (k *known) Inspect(context.Context, string, string) (transport.Inspection, error) {
+	if k.asked != nil {
+		k.asked()
+	}
 	return k.tells, nil
 }
 
@@ -119,7 +124,7 @@ func TestReadersAreNotForgotten(t *testing.T) {
 // On a broker that knows the lag, deleting the consumer would leave more to read.
 func TestConsumerThatIsGoneCanSkip(t *testing.T) {
 	for name, c := range map[string]struct{ ends, want string }{
-		"gone":  {"-3 days", `no process of the migration reads consumer g of topic t from old, which has 7 messages for it: start one, or, if the consumer is gone for good, skip them: "millrace consumer reset --broker old --topic t --consumer g --to latest"`},
+		"gone":  {"-3 days", `no process of the migration reads consumer g of topic t from old, which has 7 messages for it: start one, or, if the consumer is gone for good, skip them: "millrace consumer reset --broker old --topic t --consumer g --to latest --dry-run"`},
 		"lives": {"1 hour", "consumer g of topic t has not handled 7 messages of old"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -181,6 +186,43 @@ func TestNoStepBackFromCutWhileProcessesKnowOnlyTheNewBroker(t *testing.T) {
 	s, err := Step(t.Context(), f.query, true, "test")
 	require.ErrorIs(t, err, ErrBlocked)
 	assert.Equal(t, []string{"process two takes no part in the migration: give it broker: old and migration: {to: new}, or stop it"}, s.Back.Blocked)
+}
+
+// A step whose answer was lost was reported as one that failed. Whoever tried again made two steps.
+func TestStepWhoseAnswerIsLostCountsAsMade(t *testing.T) {
+	f := newFixture(t, Cut)
+	f.process("one", "g", "1 hour")
+	plain := f.query.Pool
+	pool, cut := devtest.CutPool(t, func(c *pgxpool.Config) { c.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec }) // the batch in one round trip
+	f.query.Pool, f.new.asked = pool, cut.Next
+	s, err := Step(t.Context(), f.query, true, "test")
+	require.NoError(t, err)
+	assert.Equal(t, Cut, s.Phase)
+	r, err := ReadRecord(t.Context(), plain, f.query.Schema)
+	require.NoError(t, err)
+	assert.EqualValues(t, 2, r.Epoch)
+	assert.Equal(t, Publish, r.Phase)
+}
+
+// After an error the database is asked whether the step was made, and does not answer either.
+func TestStepSaysThatItMayHaveBeenMade(t *testing.T) {
+	f := newFixture(t, Cut)
+	f.process("one", "g", "1 hour")
+	pool, err := pgxpool.NewWithConfig(t.Context(), f.query.Pool.Config())
+	require.NoError(t, err)
+	f.query.Pool, f.new.asked = pool, pool.Close
+	_, err = Step(t.Context(), f.query, true, "test")
+	require.ErrorContains(t, err, `it may have been made: look at "millrace migration status" before you try again`)
+}
+
+// Ctrl-C before the step: the record, which is read nevertheless, says that it was not made.
+func TestStepThatWasNotMadeIsAnError(t *testing.T) {
+	f := newFixture(t, Cut)
+	f.process("one", "g", "1 hour")
+	ctx, interrupt := context.WithCancel(t.Context())
+	f.new.asked = interrupt
+	_, err := Step(ctx, f.query, true, "test")
+	require.EqualError(t, err, "step of the broker migration: context canceled")
 }
 
 // A process whose role reads by an older snapshot would publish by the phase before the step for which it waited.

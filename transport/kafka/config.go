@@ -85,7 +85,8 @@ type Config struct {
 	Consumers map[string]ConsumerConfig
 
 	// DrainTimeout is how long a closing subscriber waits for running handlers. After that their contexts are cancelled
-	// and their messages are delivered again. Default: transport.DefaultDrainTimeout (30 s).
+	// and their messages are delivered again. Default: transport.DefaultDrainTimeout (30 s); in a service of the framework its
+	// ShutdownTimeout, or the longest timeout of a handler if that is longer.
 	DrainTimeout time.Duration
 
 	// MeterProvider receives the metrics named millrace.kafka. Default: otel.GetMeterProvider().

@@ -76,7 +76,8 @@ type Config struct {
 	MaxPushBytes int
 
 	// DrainTimeout is how long a closing subscriber waits for running handlers. After that their contexts are
-	// cancelled and their messages go back. Default: transport.DefaultDrainTimeout (30 s).
+	// cancelled and their messages go back. Default: transport.DefaultDrainTimeout (30 s); in a service of the framework its
+	// ShutdownTimeout, or the longest timeout of a handler if that is longer.
 	DrainTimeout time.Duration
 
 	// Tracing makes Google's client trace, too. It sends the span of a publish in attributes of the message, which are

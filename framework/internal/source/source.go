@@ -115,6 +115,15 @@ func (s *Source) lookup(name string) (string, bool) {
 	return "", false
 }
 
+// Getenv returns an environment variable, from the process if the configuration was made in Go.
+func (s *Source) Getenv(name string) string {
+	if s == nil {
+		return os.Getenv(name)
+	}
+	value, _ := s.lookup(name)
+	return value
+}
+
 // Driver returns the driver of the broker. Its error is worded to follow the name of the field.
 func Driver(drivers []transport.Driver, broker string) (transport.Driver, error) {
 	names := make([]string, len(drivers))

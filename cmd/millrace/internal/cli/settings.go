@@ -79,6 +79,20 @@ func (a *App) Load() error {
 	return err
 }
 
+// LoadBroker is Load for a command that needs the broker alone: the flag --broker may also name the one to which the configuration's
+// migration goes.
+func (a *App) LoadBroker() error {
+	named := a.Broker.name
+	a.Broker.name = ""
+	err := a.Load()
+	a.Broker.name = named
+	if err == nil && named != "" && named == a.Config.Migration.To {
+		a.Config.Broker, a.Config.Migration = named, framework.Migration{}
+		return nil
+	}
+	return a.Load()
+}
+
 // OpenBroker connects to the broker that the flags or the configuration name.
 func (a *App) OpenBroker(ctx context.Context, log *slog.Logger, drain time.Duration) (transport.Transport, error) {
 	if a.Config == nil {
