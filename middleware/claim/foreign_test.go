@@ -1,8 +1,10 @@
 package claim_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"net"
 	"runtime"
 	"testing"
 
@@ -130,8 +132,8 @@ func TestForeignOutageIsPermanent(t *testing.T) {
 }
 
 // A query that crashes its backend loses the connection each time it is tried, and one that needs more locks than the server has fails
-// each time. That is an outage only until other events have committed meanwhile. The second kind was retried for ever, and so was a queued
-// statement that ends its session.
+// each time. That is an outage only until other events have committed meanwhile. The second kind was retried for ever, and so were a queued
+// statement that ends its session and, in a group, a COMMIT without an answer.
 func TestOutageOfOneEvent(t *testing.T) {
 	t.Parallel()
 	for name, outage := range map[string]struct {
@@ -148,10 +150,20 @@ func TestOutageOfOneEvent(t *testing.T) {
 		"at COMMIT": {func(_ *fixture, ctx context.Context) error {
 			return pgtx.Queue(ctx, "select pg_terminate_backend(pg_backend_pid()), pg_sleep(1)")
 		}, "the database failed 7 times in a row"},
+		"in doubt": {func(_ *fixture, ctx context.Context) error {
+			return pgtx.Queue(ctx, "select $1::text", cutMarker)
+		}, "the connection to the database was lost 7 times in a row"},
 	} {
 		for beside, others := range map[string]bool{"others commit": true, "nobody commits": false} {
 			eachMode(t, name+" "+beside, func(t *testing.T, f *fixture) {
 				id := outbox.NewID()
+				if name == "in doubt" { // in a database with deferrable constraints, a group sends queued statements before COMMIT
+					mode := f.mode
+					f = newLonelyFixture(t)
+					f.mode = mode
+				}
+				f.pool = devtest.PoolOn(t, f.pool.Config().ConnString(), func(c *pgxpool.Config) { c.ConnConfig.DialFunc = dialCut })
+				f.store = claim.NewPostgresStore(f.pool, claim.Schema(f.schema))
 				guard := f.middleware(claim.Config{Logger: silent, MaxAttempts: 2})
 				deliveries := 0 // a group calls the handler again, alone
 				for deliveries < 10 {
@@ -183,6 +195,23 @@ func TestOutageOfOneEvent(t *testing.T) {
 			})
 		}
 	}
+}
+
+// cutMarker is a parameter that cuts a connection of dialCut: what is written with it is lost, and so are all answers.
+const cutMarker = "cut the connection"
+
+type cutConn struct{ net.Conn }
+
+func dialCut(ctx context.Context, network, address string) (net.Conn, error) {
+	conn, err := new(net.Dialer).DialContext(ctx, network, address)
+	return cutConn{conn}, err
+}
+
+func (c cutConn) Write(b []byte) (int, error) {
+	if bytes.Contains(b, []byte(cutMarker)) {
+		return len(b), c.Close()
+	}
+	return c.Conn.Write(b)
 }
 
 // raising fails with that code in the handler's own transaction.
